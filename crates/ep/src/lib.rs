@@ -1,0 +1,1 @@
+//! Expert-parallel dispatch and combine over a group.

@@ -1,0 +1,52 @@
+// The contract between a kernel compiled for the host runtime and the machine that runs it (hip-host).
+//
+// A kernel is a function that one *lane* (a stackful coroutine) runs from start to end. The lane calls back
+// into the machine to yield, to meet the other lanes of its block or wave, and to read the clock. A kernel
+// has no statics, no thread-local storage and no local memory of its own: what it shares within the block is
+// `local_memory`.
+//
+// For each kernel NAME the shared object exports the entry function NAME and a descriptor NAME_host_kernel,
+// which hipModuleGetFunction looks up. Rust mirrors these structs in hip-host/src/abi.rs.
+#pragma once
+
+#define ANABRANCH_HOST_ABI 1
+
+extern "C" {
+
+struct AnabranchHostLane;
+
+struct AnabranchHostCalls {
+    // Lets other lanes run. `waiting` is 1 when the lane polls memory that somebody else has to change: a
+    // machine whose lanes all wait may rest its thread.
+    void (*yield)(AnabranchHostLane* lane, unsigned waiting);
+    // Returns when every lane of the block has called it. `site` (a line number) must be the same for all.
+    void (*block_barrier)(AnabranchHostLane* lane, unsigned site);
+    // Deposits `value` and returns the values of all lanes of the wave, indexed by lane. Convergent: every
+    // lane of the wave must call it with the same `site`. The array stays as it is until this lane's next
+    // wave_exchange.
+    const unsigned long long* (*wave_exchange)(AnabranchHostLane* lane, unsigned long long value, unsigned site);
+    // Nanoseconds of a clock that only grows and is the same for all processes of the machine.
+    unsigned long long (*clock_ns)(AnabranchHostLane* lane);
+};
+
+struct AnabranchHostLane {
+    const AnabranchHostCalls* calls;
+    void* local_memory;      // of the block; aligned to 128 bytes; contents undefined at the start
+    unsigned local_bytes;    // what the launch asked for
+    unsigned thread;         // within the block
+    unsigned block;          // within the grid
+    unsigned block_threads;
+    unsigned grid_blocks;
+    unsigned wave_width;
+};
+
+typedef void (*AnabranchHostEntry)(AnabranchHostLane* lane, const void* arguments);
+
+struct AnabranchHostKernel {
+    unsigned abi;                // ANABRANCH_HOST_ABI
+    unsigned wave_width;         // the width it was compiled for; must be the machine's
+    unsigned argument_bytes;     // size of the one by-value argument struct
+    unsigned max_block_threads;
+    AnabranchHostEntry entry;
+};
+}

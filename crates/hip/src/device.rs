@@ -1,0 +1,195 @@
+//! A device, and the guard that makes it current for a while.
+
+use core::ffi::{c_char, c_int};
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use crate::error::{Error, Result, c_ordinal};
+use crate::runtime::{DeviceOrdinal, Runtime};
+use crate::types::{HipDeviceProperties, HipError};
+
+/// An open device. Clones share its properties.
+#[derive(Clone, Debug)]
+pub struct Device {
+    runtime: Runtime,
+    ordinal: DeviceOrdinal,
+    properties: Arc<HipDeviceProperties>,
+}
+
+impl Device {
+    pub(crate) fn open(runtime: Runtime, ordinal: DeviceOrdinal) -> Result<Self> {
+        let mut properties = Box::new(HipDeviceProperties::zeroed());
+        // SAFETY: the call fills hipDeviceProp_tR0600; the buffer is larger than any known version of it.
+        let code =
+            unsafe { (runtime.api().hipGetDevicePropertiesR0600)(&raw mut *properties, c_ordinal(ordinal)) };
+        let device = Self { runtime, ordinal, properties: Arc::from(properties) };
+        device.check("hipGetDevicePropertiesR0600", code)?;
+        let arch = device.arch();
+        let plausible = ["gfx", "sm_", "host:"].iter().any(|prefix| arch.starts_with(prefix));
+        if plausible { Ok(device) } else { Err(Error::Properties { device: ordinal, arch }) }
+    }
+
+    /// The runtime that shows this device.
+    pub fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+
+    /// Its index in this process.
+    pub fn ordinal(&self) -> DeviceOrdinal {
+        self.ordinal
+    }
+
+    /// All properties read.
+    pub fn properties(&self) -> &HipDeviceProperties {
+        &self.properties
+    }
+
+    /// The architecture with its features: `gfx942:sramecc+:xnack-`, `sm_90`, `host:wave4`.
+    pub fn arch(&self) -> String {
+        self.properties.arch()
+    }
+
+    /// Lanes of a wave.
+    pub fn wave_size(&self) -> u32 {
+        self.properties.warp_size().max(1) as u32
+    }
+
+    /// Compute units or multiprocessors.
+    pub fn multiprocessors(&self) -> u32 {
+        self.properties.multiprocessor_count().max(1) as u32
+    }
+
+    /// PCI address, as `0000:c1:00.0`.
+    ///
+    /// # Errors
+    /// The code of `hipDeviceGetPCIBusId`.
+    pub fn pci_bus_id(&self) -> Result<String> {
+        let mut text: [c_char; 64] = [0; 64];
+        // SAFETY: the call writes at most the given number of bytes, terminated.
+        let code = unsafe {
+            (self.runtime.api().hipDeviceGetPCIBusId)(text.as_mut_ptr(), 64, c_ordinal(self.ordinal))
+        };
+        self.check("hipDeviceGetPCIBusId", code)?;
+        Ok(text.iter().take_while(|c| **c != 0).map(|c| *c as u8 as char).collect())
+    }
+
+    /// Free and total device memory, in bytes.
+    ///
+    /// # Errors
+    /// The code of `hipMemGetInfo`.
+    pub fn memory_info(&self) -> Result<(usize, usize)> {
+        let _guard = self.guard()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: the call writes two sizes.
+        let code = unsafe { (self.runtime.api().hipMemGetInfo)(&raw mut free, &raw mut total) };
+        self.check("hipMemGetInfo", code)?;
+        Ok((free, total))
+    }
+
+    /// Makes this device current for the calling thread until the guard is dropped.
+    ///
+    /// # Errors
+    /// The code of `hipGetDevice` or `hipSetDevice`.
+    pub fn guard(&self) -> Result<DeviceGuard<'_>> {
+        let api = self.runtime.api();
+        let mut previous: c_int = 0;
+        // SAFETY: the call writes one int.
+        let code = unsafe { (api.hipGetDevice)(&raw mut previous) };
+        self.check("hipGetDevice", code)?;
+        if previous != c_ordinal(self.ordinal) {
+            // SAFETY: the ordinal was checked when the device was opened.
+            let code = unsafe { (api.hipSetDevice)(c_ordinal(self.ordinal)) };
+            self.check("hipSetDevice", code)?;
+        }
+        Ok(DeviceGuard { device: self, previous, thread_bound: PhantomData })
+    }
+
+    /// Whether kernels of this device can reach `peer`'s memory.
+    ///
+    /// # Errors
+    /// The code of `hipDeviceCanAccessPeer`.
+    pub fn can_access_peer(&self, peer: &Self) -> Result<bool> {
+        if peer.ordinal == self.ordinal {
+            return Ok(true);
+        }
+        let mut can: c_int = 0;
+        // SAFETY: the call writes one int.
+        let code = unsafe {
+            (self.runtime.api().hipDeviceCanAccessPeer)(
+                &raw mut can,
+                c_ordinal(self.ordinal),
+                c_ordinal(peer.ordinal),
+            )
+        };
+        self.check("hipDeviceCanAccessPeer", code)?;
+        Ok(can != 0)
+    }
+
+    /// Lets kernels of this device reach `peer`'s memory. Doing it again is no error.
+    ///
+    /// # Errors
+    /// The code of `hipDeviceEnablePeerAccess`, unless it says that access is already enabled.
+    pub fn enable_peer_access(&self, peer: &Self) -> Result<()> {
+        if peer.ordinal == self.ordinal {
+            return Ok(());
+        }
+        let _guard = self.guard()?;
+        // SAFETY: the flags argument must be zero.
+        let code = unsafe { (self.runtime.api().hipDeviceEnablePeerAccess)(c_ordinal(peer.ordinal), 0) };
+        if code == HipError::PEER_ACCESS_ALREADY_ENABLED {
+            // The code is sticky in hipGetLastError: left there, it would surface in somebody else's check.
+            // SAFETY: no arguments; reads and clears the thread's last error.
+            let _consumed = unsafe { (self.runtime.api().hipGetLastError)() };
+            return Ok(());
+        }
+        self.check("hipDeviceEnablePeerAccess", code)
+    }
+
+    /// Waits for everything that was given to this device. Never used on a path where peers wait.
+    ///
+    /// # Errors
+    /// An error of any earlier asynchronous work on the device.
+    pub fn synchronize(&self) -> Result<()> {
+        let _guard = self.guard()?;
+        // SAFETY: no arguments.
+        let code = unsafe { (self.runtime.api().hipDeviceSynchronize)() };
+        self.check("hipDeviceSynchronize", code)
+    }
+
+    /// Turns a code into a result that names this device.
+    pub(crate) fn check(&self, call: &'static str, code: HipError) -> Result<()> {
+        if code == HipError::SUCCESS {
+            Ok(())
+        } else {
+            Err(Error::Call { call, runtime: self.runtime.kind(), device: self.ordinal, code })
+        }
+    }
+
+    /// Whether two handles mean the same device of the same runtime instance.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.ordinal == other.ordinal && self.runtime.is_same(&other.runtime)
+    }
+}
+
+/// Restores the device that was current before, on every path.
+#[derive(Debug)]
+#[must_use = "the device is current only while the guard lives"]
+pub struct DeviceGuard<'a> {
+    device: &'a Device,
+    previous: c_int,
+    /// The current device belongs to a thread, so the guard must not move to another one.
+    thread_bound: PhantomData<*const ()>,
+}
+
+impl Drop for DeviceGuard<'_> {
+    fn drop(&mut self) {
+        if self.previous == c_ordinal(self.device.ordinal) {
+            return;
+        }
+        // SAFETY: the ordinal came from hipGetDevice on this thread.
+        let code = unsafe { (self.device.runtime.api().hipSetDevice)(self.previous) };
+        if code != HipError::SUCCESS {
+            tracing::warn!(device = self.previous, %code, "the previous device could not be made current again");
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Work captured from a stream and replayed.
+
+use crate::device::Device;
+use crate::error::Result;
+use crate::stream::Stream;
+use crate::types::{HipError, HipGraph, HipGraphExec, flags};
+
+/// Captured work.
+#[derive(Debug)]
+pub struct Graph {
+    device: Device,
+    raw: HipGraph,
+}
+
+// SAFETY: a graph is used through `&self` calls that HIP serialises; it may move between threads.
+unsafe impl Send for Graph {}
+
+/// A graph made ready to run.
+#[derive(Debug)]
+pub struct GraphExec {
+    device: Device,
+    raw: HipGraphExec,
+}
+
+// SAFETY: as for Graph.
+unsafe impl Send for GraphExec {}
+
+impl Stream {
+    /// Starts to capture: work given to the stream from now on is recorded, not run. Only this thread's calls
+    /// are restricted meanwhile.
+    ///
+    /// # Errors
+    /// The code of `hipStreamBeginCapture`.
+    pub fn begin_capture(&self) -> Result<()> {
+        let _guard = self.device().guard()?;
+        // SAFETY: the handle is live.
+        let code = unsafe {
+            (self.device().runtime().api().hipStreamBeginCapture)(
+                self.raw(),
+                flags::CAPTURE_MODE_THREAD_LOCAL,
+            )
+        };
+        self.device().check("hipStreamBeginCapture", code)
+    }
+
+    /// Ends the capture.
+    ///
+    /// # Errors
+    /// The code of `hipStreamEndCapture`: something that cannot be captured was called meanwhile.
+    pub fn end_capture(&self) -> Result<Graph> {
+        let _guard = self.device().guard()?;
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: the handle is live; the call writes one handle.
+        let code = unsafe { (self.device().runtime().api().hipStreamEndCapture)(self.raw(), &raw mut raw) };
+        self.device().check("hipStreamEndCapture", code)?;
+        Ok(Graph { device: self.device().clone(), raw })
+    }
+}
+
+impl Graph {
+    /// Makes the graph ready to run, any number of times.
+    ///
+    /// # Errors
+    /// The code of `hipGraphInstantiateWithFlags`.
+    pub fn instantiate(&self) -> Result<GraphExec> {
+        let _guard = self.device.guard()?;
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: the graph is live; the call writes one handle.
+        let code =
+            unsafe { (self.device.runtime().api().hipGraphInstantiateWithFlags)(&raw mut raw, self.raw, 0) };
+        self.device.check("hipGraphInstantiateWithFlags", code)?;
+        Ok(GraphExec { device: self.device.clone(), raw })
+    }
+}
+
+impl GraphExec {
+    /// Puts one run of the graph on the stream.
+    ///
+    /// # Errors
+    /// The code of `hipGraphLaunch`.
+    ///
+    /// # Safety
+    /// Every address that the captured work uses must still be valid, and stay so until the run is done.
+    pub unsafe fn launch(&self, stream: &Stream) -> Result<()> {
+        let _guard = self.device.guard()?;
+        // SAFETY: both handles are live; the caller vouches for the captured addresses.
+        let code = unsafe { (self.device.runtime().api().hipGraphLaunch)(self.raw, stream.raw()) };
+        self.device.check("hipGraphLaunch", code)
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        // SAFETY: the handle came from hipStreamEndCapture and is destroyed once, here.
+        let code = unsafe { (self.device.runtime().api().hipGraphDestroy)(self.raw) };
+        if code != HipError::SUCCESS {
+            tracing::warn!(%code, "hipGraphDestroy failed");
+        }
+    }
+}
+
+impl Drop for GraphExec {
+    fn drop(&mut self) {
+        // SAFETY: the handle came from an instantiate call and is destroyed once, here.
+        let code = unsafe { (self.device.runtime().api().hipGraphExecDestroy)(self.raw) };
+        if code != HipError::SUCCESS {
+            tracing::warn!(%code, "hipGraphExecDestroy failed");
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! Streams and events: order of work on a device.
+
+use core::ffi::c_void;
+
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::memory::DeviceAddress;
+use crate::types::{HipError, HipEvent, HipStream, flags, memcpy_kind};
+
+/// An in-order queue of work on one device. It does not synchronise with the null stream.
+#[derive(Debug)]
+pub struct Stream {
+    device: Device,
+    raw: HipStream,
+    owned: bool,
+}
+
+// SAFETY: HIP streams may be used from any thread; calls on one stream are serialised by the runtime.
+unsafe impl Send for Stream {}
+// SAFETY: as above.
+unsafe impl Sync for Stream {}
+
+impl Device {
+    /// Creates a stream that does not wait for the null stream.
+    ///
+    /// # Errors
+    /// The code of `hipStreamCreateWithFlags`.
+    pub fn create_stream(&self) -> Result<Stream> {
+        let _guard = self.guard()?;
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: the call writes one handle.
+        let code = unsafe {
+            (self.runtime().api().hipStreamCreateWithFlags)(&raw mut raw, flags::STREAM_NON_BLOCKING)
+        };
+        self.check("hipStreamCreateWithFlags", code)?;
+        Ok(Stream { device: self.clone(), raw, owned: true })
+    }
+
+    /// Creates a stream of the greatest priority, for control words that must overtake queued work.
+    ///
+    /// # Errors
+    /// The code of the priority query or of `hipStreamCreateWithPriority`.
+    pub fn create_priority_stream(&self) -> Result<Stream> {
+        let _guard = self.guard()?;
+        let api = self.runtime().api();
+        let (mut least, mut greatest) = (0, 0);
+        // SAFETY: the call writes two ints.
+        let code = unsafe { (api.hipDeviceGetStreamPriorityRange)(&raw mut least, &raw mut greatest) };
+        self.check("hipDeviceGetStreamPriorityRange", code)?;
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: the call writes one handle; the priority is in the reported range.
+        let code =
+            unsafe { (api.hipStreamCreateWithPriority)(&raw mut raw, flags::STREAM_NON_BLOCKING, greatest) };
+        self.check("hipStreamCreateWithPriority", code)?;
+        Ok(Stream { device: self.clone(), raw, owned: true })
+    }
+
+    /// Uses a stream that somebody else (a framework) owns.
+    ///
+    /// # Safety
+    /// `raw` must be a stream of this device that outlives the value.
+    pub unsafe fn borrow_stream(&self, raw: HipStream) -> Stream {
+        Stream { device: self.clone(), raw, owned: false }
+    }
+
+    /// Creates an event without timing, for order only.
+    ///
+    /// # Errors
+    /// The code of `hipEventCreateWithFlags`.
+    pub fn create_event(&self) -> Result<Event> {
+        self.create_event_with(flags::EVENT_DISABLE_TIMING)
+    }
+
+    /// Creates an event that also takes the time.
+    ///
+    /// # Errors
+    /// The code of `hipEventCreateWithFlags`.
+    pub fn create_timing_event(&self) -> Result<Event> {
+        self.create_event_with(flags::EVENT_DEFAULT)
+    }
+
+    fn create_event_with(&self, kind: u32) -> Result<Event> {
+        let _guard = self.guard()?;
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: the call writes one handle.
+        let code = unsafe { (self.runtime().api().hipEventCreateWithFlags)(&raw mut raw, kind) };
+        self.check("hipEventCreateWithFlags", code)?;
+        Ok(Event { device: self.clone(), raw })
+    }
+}
+
+impl Stream {
+    /// The device it belongs to.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The C handle.
+    pub fn raw(&self) -> HipStream {
+        self.raw
+    }
+
+    /// Waits until all work on it is done.
+    ///
+    /// # Errors
+    /// An error of the work, or of the call.
+    pub fn synchronize(&self) -> Result<()> {
+        let _guard = self.device.guard()?;
+        // SAFETY: the handle is live.
+        let code = unsafe { (self.device.runtime().api().hipStreamSynchronize)(self.raw) };
+        self.device.check("hipStreamSynchronize", code)
+    }
+
+    /// Whether all work on it is done.
+    ///
+    /// # Errors
+    /// An error of the work, or of the call.
+    pub fn is_idle(&self) -> Result<bool> {
+        let _guard = self.device.guard()?;
+        // SAFETY: the handle is live.
+        match unsafe { (self.device.runtime().api().hipStreamQuery)(self.raw) } {
+            HipError::NOT_READY => Ok(false),
+            code => self.device.check("hipStreamQuery", code).map(|()| true),
+        }
+    }
+
+    /// Makes later work wait for the event.
+    ///
+    /// # Errors
+    /// The code of `hipStreamWaitEvent`.
+    pub fn wait_event(&self, event: &Event) -> Result<()> {
+        let _guard = self.device.guard()?;
+        // SAFETY: both handles are live.
+        let code = unsafe { (self.device.runtime().api().hipStreamWaitEvent)(self.raw, event.raw, 0) };
+        self.device.check("hipStreamWaitEvent", code)
+    }
+
+    /// Records the event behind the work given so far.
+    ///
+    /// # Errors
+    /// [`Error::DeviceMismatch`], or the code of `hipEventRecord`.
+    pub fn record(&self, event: &Event) -> Result<()> {
+        if !event.device.is_same(&self.device) {
+            return Err(Error::DeviceMismatch {
+                what: "record an event",
+                left: self.device.ordinal(),
+                right: event.device.ordinal(),
+            });
+        }
+        let _guard = self.device.guard()?;
+        // SAFETY: both handles are live and of one device.
+        let code = unsafe { (self.device.runtime().api().hipEventRecord)(event.raw, self.raw) };
+        self.device.check("hipEventRecord", code)
+    }
+
+    /// Copies between any two addresses that this device or the host's pinned memory holds.
+    ///
+    /// # Errors
+    /// The code of `hipMemcpyAsync`.
+    ///
+    /// # Safety
+    /// Both ranges must stay live until the stream has passed the copy, and nobody else may write `source` or
+    /// touch `target` meanwhile.
+    pub unsafe fn copy_async(
+        &self,
+        target: DeviceAddress,
+        source: DeviceAddress,
+        bytes: usize,
+    ) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let _guard = self.device.guard()?;
+        // SAFETY: the caller's promise.
+        let code = unsafe {
+            (self.device.runtime().api().hipMemcpyAsync)(
+                target.as_ptr(),
+                source.as_ptr(),
+                bytes,
+                memcpy_kind::DEFAULT,
+                self.raw,
+            )
+        };
+        self.device.check("hipMemcpyAsync", code)
+    }
+
+    /// Sets bytes of device memory.
+    ///
+    /// # Errors
+    /// The code of `hipMemsetAsync`.
+    ///
+    /// # Safety
+    /// As for [`Self::copy_async`]'s target.
+    pub unsafe fn fill_async(&self, target: DeviceAddress, value: u8, bytes: usize) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let _guard = self.device.guard()?;
+        // SAFETY: the caller's promise.
+        let code = unsafe {
+            (self.device.runtime().api().hipMemsetAsync)(target.as_ptr(), i32::from(value), bytes, self.raw)
+        };
+        self.device.check("hipMemsetAsync", code)
+    }
+
+    /// Writes an 8-byte word in stream order.
+    ///
+    /// # Errors
+    /// [`Error::Missing`], or the code of the call.
+    ///
+    /// # Safety
+    /// `target` must be a live, 8-byte aligned word that stays so until the stream has passed the write.
+    pub unsafe fn write_value64(&self, target: DeviceAddress, value: u64) -> Result<()> {
+        let runtime = self.device.runtime();
+        let write = runtime.optional("hipStreamWriteValue64", runtime.api().hipStreamWriteValue64)?;
+        let _guard = self.device.guard()?;
+        // SAFETY: the caller's promise.
+        let code = unsafe { write(self.raw, target.as_ptr(), value, 0) };
+        self.device.check("hipStreamWriteValue64", code)
+    }
+
+    /// Makes later work wait until the word is at least `value`. The wait is the driver's and has no deadline:
+    /// the caller must own a watchdog that writes the word.
+    ///
+    /// # Errors
+    /// [`Error::Missing`], or the code of the call.
+    ///
+    /// # Safety
+    /// As for [`Self::write_value64`].
+    pub unsafe fn wait_value64_at_least(&self, target: DeviceAddress, value: u64) -> Result<()> {
+        let runtime = self.device.runtime();
+        let wait = runtime.optional("hipStreamWaitValue64", runtime.api().hipStreamWaitValue64)?;
+        let _guard = self.device.guard()?;
+        // SAFETY: the caller's promise.
+        let code =
+            unsafe { wait(self.raw, target.as_ptr(), value, flags::WAIT_VALUE_GREATER_OR_EQUAL, u64::MAX) };
+        self.device.check("hipStreamWaitValue64", code)
+    }
+
+    /// Whether the stream is being captured into a graph.
+    ///
+    /// # Errors
+    /// The code of `hipStreamIsCapturing`.
+    pub fn is_capturing(&self) -> Result<bool> {
+        let _guard = self.device.guard()?;
+        let mut status = 0;
+        // SAFETY: the handle is live; the call writes one int.
+        let code = unsafe { (self.device.runtime().api().hipStreamIsCapturing)(self.raw, &raw mut status) };
+        self.device.check("hipStreamIsCapturing", code)?;
+        Ok(status != flags::CAPTURE_STATUS_NONE)
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if !self.owned {
+            return;
+        }
+        let Ok(_guard) = self.device.guard() else {
+            tracing::warn!("stream leaked: its device cannot be made current");
+            return;
+        };
+        // SAFETY: the handle came from a create call and is destroyed once, here; HIP lets queued work finish.
+        let code = unsafe { (self.device.runtime().api().hipStreamDestroy)(self.raw) };
+        if code != HipError::SUCCESS {
+            tracing::warn!(%code, "hipStreamDestroy failed");
+        }
+    }
+}
+
+/// A point in a stream's order.
+#[derive(Debug)]
+pub struct Event {
+    device: Device,
+    raw: HipEvent,
+}
+
+// SAFETY: HIP events may be used from any thread.
+unsafe impl Send for Event {}
+// SAFETY: as above.
+unsafe impl Sync for Event {}
+
+impl Event {
+    /// The C handle.
+    pub fn raw(&self) -> *mut c_void {
+        self.raw
+    }
+
+    /// Whether the point was passed. True for an event that was never recorded.
+    ///
+    /// # Errors
+    /// An error of the work before it, or of the call.
+    pub fn is_done(&self) -> Result<bool> {
+        let _guard = self.device.guard()?;
+        // SAFETY: the handle is live.
+        match unsafe { (self.device.runtime().api().hipEventQuery)(self.raw) } {
+            HipError::NOT_READY => Ok(false),
+            code => self.device.check("hipEventQuery", code).map(|()| true),
+        }
+    }
+
+    /// Waits until the point was passed.
+    ///
+    /// # Errors
+    /// An error of the work before it, or of the call.
+    pub fn synchronize(&self) -> Result<()> {
+        let _guard = self.device.guard()?;
+        // SAFETY: the handle is live.
+        let code = unsafe { (self.device.runtime().api().hipEventSynchronize)(self.raw) };
+        self.device.check("hipEventSynchronize", code)
+    }
+
+    /// Microseconds from `self` to `later`; both must take the time and be done.
+    ///
+    /// # Errors
+    /// The code of `hipEventElapsedTime`.
+    pub fn microseconds_until(&self, later: &Self) -> Result<f64> {
+        let _guard = self.device.guard()?;
+        let mut milliseconds = 0.0f32;
+        // SAFETY: both handles are live; the call writes one float.
+        let code = unsafe {
+            (self.device.runtime().api().hipEventElapsedTime)(&raw mut milliseconds, self.raw, later.raw)
+        };
+        self.device.check("hipEventElapsedTime", code)?;
+        Ok(f64::from(milliseconds) * 1000.0)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        let Ok(_guard) = self.device.guard() else {
+            tracing::warn!("event leaked: its device cannot be made current");
+            return;
+        };
+        // SAFETY: the handle came from a create call and is destroyed once, here.
+        let code = unsafe { (self.device.runtime().api().hipEventDestroy)(self.raw) };
+        if code != HipError::SUCCESS {
+            tracing::warn!(%code, "hipEventDestroy failed");
+        }
+    }
+}

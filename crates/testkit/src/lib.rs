@@ -1,0 +1,1 @@
+//! Rank runners and checks for tests.

@@ -1,0 +1,1 @@
+//! Reaches peers by mapping their memory.

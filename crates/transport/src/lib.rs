@@ -1,0 +1,1 @@
+//! What a way of moving bytes must offer: the trait, plain data, errors.
