@@ -1,0 +1,159 @@
+// Slotted combine: every rank pulls, for each of its tokens, the rows that the token's destinations computed, and sums
+// them in group-rank order with f32 accumulation and one rounding.
+//
+// Who writes what. Rank d's expert work has written the combine window [s][0 .. n) at d (or this kernel stages it there
+// from another buffer); then d stores its combine flag at every rank s. Rank s waits for the flags of all ranks and reads.
+//
+// Why the window is not overwritten while it is read. Rank d writes its combine window again in epoch e + 1, after its
+// dispatch e + 1 has seen every rank's dispatch flag e + 1. Rank s sends that flag after its combine e has ended (stream
+// order on the slot, kept by the handle), so all reads of epoch e are over. The same chain protects the flag words.
+#include "anabranch/prelude.h"
+#include "ep/routing.h"
+
+enum CombinePhase : u32 { COMBINE_WAIT_FLAG = 1, COMBINE_FLAG_OVERRUN = 2 };
+
+#ifndef ANABRANCH_ELEMENT
+#error "the kernel is compiled for an element type: Bf16, F16 or F32"
+#endif
+typedef ANABRANCH_ELEMENT Element;
+
+// Copies the caller's rows into the combine window. Rows are counted through all sources.
+static ANABRANCH_DEVICE void stage_rows(const Grid& grid, const CombineArgs& args, u64 own) {
+    u32 units = args.row_bytes / 16;
+    for (u32 source = 0; source < args.team.size; ++source) {
+        u32 rows = private_load(grid, args.counts + source);
+        u64 base = static_cast<u64>(source) * args.max_tokens;
+        for (u32 row = grid.grid_wave(); row < rows; row += grid.grid_waves()) {
+            const Vec16* from = reinterpret_cast<const Vec16*>(args.staged + (base + row) * args.row_bytes);
+            Vec16* to = reinterpret_cast<Vec16*>(own + args.rows_offset + (base + row) * args.row_bytes);
+            for (u32 unit = grid.lane(); unit < units; unit += WAVE_SIZE) {
+                heap_store(grid, to + unit, stream_load(grid, from + unit));
+            }
+        }
+    }
+}
+
+static ANABRANCH_DEVICE void flag_all(const Grid& grid, const CombineArgs& args, u32 epoch) {
+    for (u32 i = 0; i < args.team.size; ++i) {
+        u32 peer = args.team.rank + i < args.team.size ? args.team.rank + i : args.team.rank + i - args.team.size;
+        u64* flag = reinterpret_cast<u64*>(private_load(grid, args.team.peer_bases + peer) + args.flags_offset +
+                                           static_cast<u64>(args.team.rank) * args.flag_stride);
+        flag_store(grid, flag, pack_flag(epoch, 0));
+    }
+}
+
+// Every block waits for every rank: the words are in this device's memory.
+static ANABRANCH_DEVICE bool wait_for_rows(const Grid& grid, const CombineArgs& args, const WaitContext& wait, u64 own,
+                                           const LocalArray<u32>& fault) {
+    u32 epoch = static_cast<u32>(wait.epoch);
+    if (grid.thread == 0) fault.set(grid, 0, 0u);
+    grid.block_barrier();
+    for (u32 peer = grid.thread; peer < args.team.size; peer += grid.block_threads) {
+        const u64* flag =
+            reinterpret_cast<const u64*>(own + args.flags_offset + static_cast<u64>(peer) * args.flag_stride);
+        u64 seen = 0;
+        WaitStatus status = wait_until(
+            grid, wait, COMBINE_WAIT_FLAG, peer, epoch, flag,
+            [epoch](u64 value) { return static_cast<i32>(flag_epoch(value) - epoch) >= 0; }, seen);
+        if (status == WAIT_OK && flag_epoch(seen) != epoch) {
+            report_fault(grid, wait, COMBINE_FLAG_OVERRUN, peer, epoch, seen, 0);
+            status = WAIT_FAULT;
+        }
+        if (status != WAIT_OK) fault.set(grid, 0, 1u);
+        fence_acquire_system(grid);
+    }
+    grid.block_barrier();
+    return fault.get(grid, 0) == 0;
+}
+
+// One wave sums units [begin, end) of one token. Rows are loaded a few at a time, added in ascending rank order.
+static ANABRANCH_DEVICE void sum_units(const Grid& grid, const CombineArgs& args, u32 token, u32 begin, u32 end) {
+    static constexpr u32 UNROLL = 2;
+    static constexpr u32 ROWS = 4;
+    const u64* map = args.send_map + static_cast<u64>(token) * args.fan_out;
+    Vec16* target = reinterpret_cast<Vec16*>(args.output + static_cast<u64>(token) * args.row_bytes);
+    for (u32 first = begin + grid.lane(); first < end; first += WAVE_SIZE * UNROLL) {
+        Wide<Element> sum[UNROLL];
+#pragma unroll
+        for (u32 u = 0; u < UNROLL; ++u) sum[u] = Wide<Element>::zero();
+        for (u32 n = 0; n < args.fan_out; n += ROWS) {
+            const Vec16* source[ROWS];
+            Vec16 unit[ROWS][UNROLL];
+#pragma unroll
+            for (u32 i = 0; i < ROWS; ++i) {
+                u64 entry = n + i < args.fan_out ? private_load(grid, map + n + i) : 0;
+                source[i] = nullptr;
+                if (is_destination(entry)) {
+                    u64 row = static_cast<u64>(args.team.rank) * args.max_tokens + destination_row(entry);
+                    source[i] = reinterpret_cast<const Vec16*>(
+                        private_load(grid, args.team.peer_bases + destination_rank(entry)) + args.rows_offset +
+                        row * args.row_bytes);
+                }
+            }
+#pragma unroll
+            for (u32 i = 0; i < ROWS; ++i) {
+#pragma unroll
+                for (u32 u = 0; u < UNROLL; ++u) {
+                    u32 at = first + u * WAVE_SIZE;
+                    if (source[i] != nullptr && at < end) unit[i][u] = remote_load(grid, source[i] + at);
+                }
+            }
+#pragma unroll
+            for (u32 i = 0; i < ROWS; ++i) {
+                if (source[i] == nullptr) continue;
+#pragma unroll
+                for (u32 u = 0; u < UNROLL; ++u) {
+                    if (first + u * WAVE_SIZE < end) sum[u].add(Wide<Element>::unpack(unit[i][u]));
+                }
+            }
+        }
+#pragma unroll
+        for (u32 u = 0; u < UNROLL; ++u) {
+            u32 at = first + u * WAVE_SIZE;
+            if (at < end) stream_store(grid, target + at, sum[u].pack());
+        }
+    }
+}
+
+ANABRANCH_KERNEL(anabranch_ep_combine, CombineArgs, 1024) {
+    bool poisoned = grid.block_broadcast(grid.thread == 0 && is_poisoned(grid, args.team.control) ? 1 : 0) != 0;
+    if (poisoned) return;
+    u64 epoch = 0;
+    if (grid.thread == 0) {
+        // Every block reads the epoch before it arrives, so the last to arrive may advance it.
+        epoch = private_load(grid, &args.state->combine_epoch) + 1;
+        fence_release_device(grid);
+        if (fetch_add_device(grid, &args.state->combine_started, 1u) + 1 == grid.grid_blocks) {
+            fence_acquire_device(grid);
+            private_store(grid, &args.state->combine_started, 0u);
+            private_store(grid, &args.state->combine_epoch, epoch);
+        }
+    }
+    epoch = grid.block_broadcast(epoch);
+    WaitContext wait = wait_context(grid, args.team.control, args.operation, args.team.group, args.team.rank, epoch);
+    u64 own = private_load(grid, args.team.peer_bases + args.team.rank);
+
+    if (args.staged != nullptr) {
+        stage_rows(grid, args, own);
+        if (arrive_is_last(grid, &args.state->combine_arrived, 1, grid.grid_blocks) && grid.thread == 0) {
+            flag_all(grid, args, static_cast<u32>(epoch));
+        }
+    } else if (grid.block == 0) {
+        // The rows were written by earlier work on this stream; the fence carries them to the peers.
+        block_release_system(grid);
+        if (grid.thread == 0) flag_all(grid, args, static_cast<u32>(epoch));
+    }
+
+    LocalArray<u32> fault = {0};
+    if (!wait_for_rows(grid, args, wait, own, fault)) return;
+
+    u32 units = args.row_bytes / 16;
+    u64 items = static_cast<u64>(args.token_count) * args.segments;
+    for (u64 item = grid.grid_wave(); item < items; item += grid.grid_waves()) {
+        u32 token = static_cast<u32>(item / args.segments);
+        u32 segment = static_cast<u32>(item % args.segments);
+        u32 from = static_cast<u32>(static_cast<u64>(units) * segment / args.segments);
+        u32 to = static_cast<u32>(static_cast<u64>(units) * (segment + 1) / args.segments);
+        sum_units(grid, args, token, from, to);
+    }
+}

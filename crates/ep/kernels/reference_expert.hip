@@ -1,0 +1,32 @@
+// The stand-in for an expert in tests and benchmarks: each received row times the sum of its weights for experts of this
+// rank, in f32, rounded once. It reads the row and meta windows and writes the combine window.
+#include "anabranch/prelude.h"
+#include "ep/routing.h"
+
+#if !defined(ANABRANCH_INPUT) || !defined(ANABRANCH_ELEMENT)
+#error "the kernel is compiled for an input and an output element type: Bf16, F16 or F32"
+#endif
+typedef ANABRANCH_INPUT Input;
+typedef ANABRANCH_ELEMENT Output;
+
+ANABRANCH_KERNEL(anabranch_ep_reference_expert, ReferenceExpertArgs, 1024) {
+    for (u32 source = 0; source < args.ranks; ++source) {
+        u32 rows = private_load(grid, args.counts + source);
+        u64 base = static_cast<u64>(source) * args.max_tokens;
+        for (u32 row = grid.grid_wave(); row < rows; row += grid.grid_waves()) {
+            const u32* meta = reinterpret_cast<const u32*>(args.meta + (base + row) * args.meta_bytes);
+            f32 weight = 0.0f;
+            for (u32 k = 0; k < args.top_k; ++k) {
+                u32 id = heap_load(grid, meta + 2 + k);
+                if (id < args.experts && owner_of(id, args.experts, args.ranks) == args.rank) {
+                    weight += bit_cast<f32>(heap_load(grid, meta + 2 + args.top_k + k));
+                }
+            }
+            const Input::Raw* from = reinterpret_cast<const Input::Raw*>(args.rows + (base + row) * args.hidden * Input::BYTES);
+            Output::Raw* to = reinterpret_cast<Output::Raw*>(args.output + (base + row) * args.hidden * Output::BYTES);
+            for (u32 i = grid.lane(); i < args.hidden; i += WAVE_SIZE) {
+                heap_store(grid, to + i, Output::Raw(Output::from_f32(Input::to_f32(heap_load(grid, from + i)) * weight)));
+            }
+        }
+    }
+}

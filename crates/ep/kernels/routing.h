@@ -1,0 +1,46 @@
+// From expert ids to destination ranks and rows.
+//
+// Rank r owns the experts from floor(r E / R) up to floor((r + 1) E / R), so expert e belongs to rank
+// floor(((e + 1) R - 1) / E). A token sends one row to each distinct rank among its owners; its row at that rank is
+// the number of this source's earlier tokens that go there too. Both are functions of the ids alone: no counter of
+// another rank is touched, and every run places every row alike.
+#pragma once
+
+// Tokens that one block routes at a time; a multiple of every wave width. The plan sizes local memory with it.
+#ifndef ANABRANCH_TILE
+#error "the plan gives ANABRANCH_TILE"
+#endif
+static constexpr u32 TILE = ANABRANCH_TILE;
+static_assert(TILE % WAVE_SIZE == 0, "whole waves route a tile");
+// Destinations whose membership one lane holds as bits.
+static constexpr u32 RANKS_PER_MASK = 64;
+
+ANABRANCH_DEVICE u32 owner_of(u32 expert, u32 experts, u32 ranks) {
+    return static_cast<u32>((static_cast<u64>(expert + 1) * ranks - 1) / experts);
+}
+
+// The id that routing uses: itself when it names an expert, else -1.
+ANABRANCH_DEVICE i32 valid_id(i32 id, u32 experts) { return static_cast<u32>(id) < experts ? id : -1; }
+
+// Which of the ranks first .. first + 63 own an expert of this token, as bits.
+ANABRANCH_DEVICE u64 destination_mask(const Grid& grid, const i32* ids, u32 top_k, u32 experts, u32 ranks, u32 first) {
+    u64 mask = 0;
+    for (u32 k = 0; k < top_k; ++k) {
+        i32 id = private_load(grid, ids + k);
+        if (static_cast<u32>(id) >= experts) continue;
+        u32 bit = owner_of(static_cast<u32>(id), experts, ranks) - first;
+        if (bit < RANKS_PER_MASK) mask |= u64(1) << bit;
+    }
+    return mask;
+}
+
+// An entry of the send map: where one copy of a token went. Zero means none.
+ANABRANCH_DEVICE u64 pack_destination(u32 rank, u32 row) { return (static_cast<u64>(rank + 1) << 32) | row; }
+ANABRANCH_DEVICE bool is_destination(u64 entry) { return entry != 0; }
+ANABRANCH_DEVICE u32 destination_rank(u64 entry) { return static_cast<u32>(entry >> 32) - 1; }
+ANABRANCH_DEVICE u32 destination_row(u64 entry) { return static_cast<u32>(entry); }
+
+// The first invalid id as one word that orders by token, then by k: {token:26, k:6, id:32}. The plan checks the ranges.
+ANABRANCH_DEVICE u64 pack_invalid(u32 token, u32 k, i32 id) {
+    return (((static_cast<u64>(token) << 6) | k) << 32) | static_cast<u32>(id);
+}

@@ -1,0 +1,113 @@
+//! Streams, events, values in memory, host functions.
+
+use core::ffi::{c_int, c_uint, c_void};
+use core::ptr;
+
+use anabranch_hip::HipError;
+use anabranch_hip::types::{HipEvent, HipHostFunction, HipStream};
+
+use super::memory::number;
+use crate::call::{forward, forward_optional, give, in_context};
+use crate::context;
+use crate::convert::{self, check};
+use crate::cuda::flags as cuda;
+
+forward! {
+    /// Non-blocking has the same flag in both.
+    fn hipStreamCreateWithFlags(stream: *mut HipStream, flags: c_uint) via cuStreamCreate(stream, flags);
+    /// A lower number is more urgent, in both.
+    fn hipStreamCreateWithPriority(stream: *mut HipStream, flags: c_uint, priority: c_int)
+        via cuStreamCreateWithPriority(stream, flags, priority);
+    /// The range of priorities of the current device.
+    fn hipDeviceGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int)
+        via cuCtxGetStreamPriorityRange(least, greatest);
+    /// The stream's resources go when its work is done.
+    fn hipStreamDestroy(stream: HipStream) via cuStreamDestroy_v2(stream);
+    /// Waits for the stream.
+    fn hipStreamSynchronize(stream: HipStream) via cuStreamSynchronize(stream);
+    /// `hipErrorNotReady` while there is work.
+    fn hipStreamQuery(stream: HipStream) via cuStreamQuery(stream);
+    /// Orders the stream behind the event.
+    fn hipStreamWaitEvent(stream: HipStream, event: HipEvent, flags: c_uint)
+        via cuStreamWaitEvent(stream, event, flags);
+    /// The event may go while work still refers to it.
+    fn hipEventDestroy(event: HipEvent) via cuEventDestroy_v2(event);
+    /// Marks a point of the stream.
+    fn hipEventRecord(event: HipEvent, stream: HipStream) via cuEventRecord(event, stream);
+    /// Waits for the event's last record.
+    fn hipEventSynchronize(event: HipEvent) via cuEventSynchronize(event);
+    /// `hipErrorNotReady` before the event's last record is reached.
+    fn hipEventQuery(event: HipEvent) via cuEventQuery(event);
+    /// Milliseconds between two reached events.
+    fn hipEventElapsedTime(milliseconds: *mut f32, start: HipEvent, end: HipEvent)
+        via cuEventElapsedTime(milliseconds, start, end);
+    /// Runs a host function in stream order, on a thread of the driver that must not call HIP.
+    fn hipLaunchHostFunc(stream: HipStream, function: HipHostFunction, data: *mut c_void)
+        via cuLaunchHostFunc(stream, function, data);
+}
+
+forward_optional! {
+    /// Writes a value in stream order, after a memory barrier for the stream's earlier writes.
+    fn hipStreamWriteValue32(stream: HipStream, place: *mut c_void, value: u32, _flags: c_uint)
+        via cuStreamWriteValue32_v2(stream, number(place), value, cuda::STREAM_WRITE_VALUE_DEFAULT);
+    /// As the one for 32 bits.
+    fn hipStreamWriteValue64(stream: HipStream, place: *mut c_void, value: u64, _flags: c_uint)
+        via cuStreamWriteValue64_v2(stream, number(place), value, cuda::STREAM_WRITE_VALUE_DEFAULT);
+}
+
+/// Waits in stream order for a value; see [`convert::wait_value`] for masks.
+pub(crate) unsafe extern "C" fn hipStreamWaitValue32(
+    stream: HipStream,
+    place: *mut c_void,
+    value: u32,
+    flags: c_uint,
+    mask: u32,
+) -> HipError {
+    in_context(|driver| {
+        let function = driver.cuda.cuStreamWaitValue32_v2.ok_or(HipError::NOT_SUPPORTED)?;
+        let (value, flags) = convert::wait_value(flags, value.into(), mask.into(), u64::from(u32::MAX))?;
+        // SAFETY: the caller gives a live stream and a word that the device can read.
+        check(unsafe { function(stream, number(place), value as u32, flags) })
+    })
+}
+
+/// As the one for 32 bits.
+pub(crate) unsafe extern "C" fn hipStreamWaitValue64(
+    stream: HipStream,
+    place: *mut c_void,
+    value: u64,
+    flags: c_uint,
+    mask: u64,
+) -> HipError {
+    in_context(|driver| {
+        let function = driver.cuda.cuStreamWaitValue64_v2.ok_or(HipError::NOT_SUPPORTED)?;
+        let (value, flags) = convert::wait_value(flags, value, mask, u64::MAX)?;
+        // SAFETY: the caller gives a live stream and a word that the device can read.
+        check(unsafe { function(stream, number(place), value, flags) })
+    })
+}
+
+/// An event; blocking, timing and inter-process flags have the same numbers in both.
+pub(crate) unsafe extern "C" fn hipEventCreateWithFlags(event: *mut HipEvent, flags: c_uint) -> HipError {
+    in_context(|driver| {
+        let flags = convert::event_flags(flags)?;
+        // SAFETY: cuEventCreate writes one handle, and refuses null.
+        check(unsafe { (driver.cuda.cuEventCreate)(event, flags) })
+    })
+}
+
+/// The stream's device; the default stream is on the current one.
+pub(crate) unsafe extern "C" fn hipStreamGetDevice(stream: HipStream, device: *mut c_int) -> HipError {
+    in_context(|driver| {
+        let found = if stream.is_null() {
+            context::device(driver)?
+        } else {
+            let mut of_stream = ptr::null_mut();
+            // SAFETY: cuStreamGetCtx writes the context of a live stream.
+            check(unsafe { (driver.cuda.cuStreamGetCtx)(stream, &raw mut of_stream) })?;
+            context::within(driver, of_stream, || context::device(driver))?
+        };
+        // SAFETY: the caller's out pointer.
+        unsafe { give(device, found) }
+    })
+}

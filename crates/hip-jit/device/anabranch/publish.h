@@ -1,0 +1,41 @@
+// Making a block's stores visible before a flag. The only place where data, fence and flag are put in order.
+//
+// Argument. A flag store is relaxed; what orders the payload before it differs by target.
+// - AMD (and the host, which follows it): `s_barrier` drains no other wave's stores, so every wave releases at system
+//   scope and waits for its own stores; then the barrier; then one thread stores the flag.
+// - NVIDIA: the barrier orders the block's stores before thread 0 (causality order is transitive through the barrier),
+//   and thread 0's system fence is cumulative over them; then it stores the flag.
+// Across blocks the last block to arrive must first acquire what the others released at device scope: its
+// read-modify-write comes between a device release and a device acquire, then a system release covers all of it.
+#pragma once
+
+// Every thread of the block. After it returns, a flag stored by thread 0 publishes all stores that the block made
+// before the call.
+ANABRANCH_DEVICE void block_release_system(const Grid& grid) {
+#if ANABRANCH_HAS_PER_WAVE_RELEASE
+    fence_release_system(grid);
+    grid.block_barrier();
+#else
+    grid.block_barrier();
+    if (grid.thread == 0) fence_release_system(grid);
+#endif
+}
+
+// Every thread of the block. Adds `amount` to `counter` behind the block's stores, and returns true, in every thread of
+// the block, in the one block that brings it to `total`. In that block a flag stored by thread 0 afterwards publishes
+// the stores of all blocks that were counted. That block also sets the counter back to zero: it is alone with it,
+// because all others have added, and the next launch that uses the counter comes later on the same stream.
+ANABRANCH_DEVICE bool arrive_is_last(const Grid& grid, u32* counter, u32 amount, u32 total) {
+    block_release_system(grid);
+    bool last = false;
+    if (grid.thread == 0) {
+        fence_release_device(grid);
+        last = fetch_add_device(grid, counter, amount) + amount == total;
+        if (last) {
+            fence_acquire_device(grid);
+            private_store(grid, counter, 0u);
+            fence_release_system(grid);
+        }
+    }
+    return grid.block_broadcast(last ? 1 : 0) != 0;
+}

@@ -1,0 +1,91 @@
+// The one way to wait. Every wait has a budget that counts from the kernel's start and an abort word; when either
+// strikes, the fault record says who was waited for, and the kernel drains: it skips its work, reports counts of zero
+// and ends. Nothing traps and nothing spins on.
+//
+// WaitControl lies in device memory (polling over PCIe would cost a microsecond); FaultRecord lies in pinned host
+// memory, so that the host can read it while the kernel is still there. Both are declared in hip-jit/src/control.rs.
+#pragma once
+
+enum WaitStatus : u32 {
+    WAIT_OK = 0,
+    WAIT_FAULT = 1,  // timed out or aborted; the record says which
+};
+
+static constexpr u32 FAULT_EMPTY = 0;
+static constexpr u32 FAULT_COMPLETE = 2;
+static constexpr u64 ABORT_NONE = 0;
+static constexpr u64 ABORT_TIMED_OUT = 1;
+// Spins between two looks at the clock and the abort word.
+#if defined(ANABRANCH_TARGET_HOST)
+static constexpr u32 SPINS_PER_CHECK = 1;
+#else
+static constexpr u32 SPINS_PER_CHECK = 256;
+#endif
+
+// What a kernel knows about its waits. Made once at its start, by every thread that may wait.
+struct WaitContext {
+    WaitControl* control;
+    u64 start_ns;
+    u64 epoch;
+    u64 group;
+    u32 operation;
+    u32 rank;  // my rank in the group
+};
+
+// Whether the world was poisoned before: asked at kernel entry, so that the launches behind a fault end at once.
+ANABRANCH_DEVICE bool is_poisoned(const Grid& grid, const WaitControl* control) {
+    return flag_load(grid, &control->abort) != ABORT_NONE;
+}
+
+ANABRANCH_DEVICE WaitContext wait_context(const Grid& grid, WaitControl* control, u32 operation, u64 group, u32 rank,
+                                          u64 epoch) {
+    return WaitContext{control, grid.clock_ns(), epoch, group, operation, rank};
+}
+
+// Writes the first fault of the world and poisons it. Later faults are consequences and only poison.
+ANABRANCH_DEVICE void report_fault(const Grid& grid, const WaitContext& wait, u32 phase, u32 peer, u64 expected,
+                                   u64 seen, u64 waited_ns) {
+    if (fetch_add_device(grid, &wait.control->claimed, 1u) == 0) {
+        FaultRecord* record = private_load(grid, &wait.control->fault);
+        remote_store(grid, &record->operation, wait.operation);
+        remote_store(grid, &record->phase, phase);
+        remote_store(grid, &record->epoch, wait.epoch);
+        remote_store(grid, &record->peer, peer);
+        remote_store(grid, &record->rank, wait.rank);
+        remote_store(grid, &record->group, wait.group);
+        remote_store(grid, &record->expected, expected);
+        remote_store(grid, &record->seen, seen);
+        remote_store(grid, &record->waited_ns, waited_ns);
+        fence_release_system(grid);
+        flag_store(grid, &record->state, static_cast<u64>(FAULT_COMPLETE));
+    }
+    flag_store(grid, &wait.control->abort, ABORT_TIMED_OUT);
+}
+
+// Spins until `ready(flag_load(word))`, the budget is spent, or the world is poisoned. `seen` gets the last value read.
+// Relaxed: the caller acquires once after all its waits (`fence_acquire_system`).
+template <class Ready>
+ANABRANCH_DEVICE WaitStatus wait_until(const Grid& grid, const WaitContext& wait, u32 phase, u32 peer, u64 expected,
+                                       const u64* word, Ready ready, u64& seen) {
+    for (u32 spins = 1;; ++spins) {
+        seen = flag_load(grid, word);
+        if (ready(seen)) return WAIT_OK;
+        if (spins % SPINS_PER_CHECK == 0) {
+            if (is_poisoned(grid, wait.control)) return WAIT_FAULT;
+            u64 waited = grid.clock_ns() - wait.start_ns;
+            if (waited > flag_load(grid, &wait.control->budget_ns)) {
+                report_fault(grid, wait, phase, peer, expected, seen, waited);
+                return WAIT_FAULT;
+            }
+        }
+        grid.relax();
+    }
+}
+
+// ---- flags that carry an epoch and a count ------------------------------------------------------------------
+ANABRANCH_DEVICE u64 pack_flag(u32 epoch, u32 count) { return (static_cast<u64>(count) << 32) | epoch; }
+ANABRANCH_DEVICE u32 flag_epoch(u64 flag) { return static_cast<u32>(flag); }
+ANABRANCH_DEVICE u32 flag_count(u64 flag) { return static_cast<u32>(flag >> 32); }
+
+// Whether a monotonic 64-bit counter has come to `target`, also across its wrap.
+ANABRANCH_DEVICE bool has_reached(u64 value, u64 target) { return static_cast<i64>(value - target) >= 0; }
