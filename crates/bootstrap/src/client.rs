@@ -1,0 +1,333 @@
+//! What every form of rendezvous does with a call: check it, send it, wait for the answer, name the culprit.
+
+use crate::mailbox::{Closed, Mailbox, Waited};
+use crate::message::{Failure, OperationKey, Reply, Request, Shape};
+use crate::{Deadline, Error, Loss, LossObserver};
+use anabranch_ranks::{GlobalRank, Group, GroupRank};
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// The way to the hub.
+pub(crate) trait Link: Send + Sync + Debug {
+    /// Hands over a request without waiting; what comes of it arrives in the mailbox.
+    ///
+    /// # Errors
+    /// [`TooLarge`], in which case nothing was sent.
+    fn send(&self, request: u64, what: Request) -> Result<(), TooLarge>;
+
+    /// Says goodbye and ends everything that runs for this rank.
+    fn leave(&self) -> Result<(), Error>;
+}
+
+/// A request over the maximum.
+#[derive(Debug)]
+pub(crate) struct TooLarge {
+    pub(crate) bytes: u64,
+    pub(crate) limit: u64,
+}
+
+/// One rank's calls over some link.
+#[derive(Debug)]
+pub(crate) struct Client {
+    rank: GlobalRank,
+    size: u32,
+    /// The most bytes of one message, for messages.
+    limit: u64,
+    /// How long the hub has to say who was missing, once a deadline has passed.
+    grace: Duration,
+    mailbox: Arc<Mailbox>,
+    /// How many calls were made with each group and tag. Never locked across a wait.
+    sequences: Mutex<HashMap<(Group, String), u64>>,
+    requests: AtomicU64,
+    left: AtomicBool,
+    // Last, so that all else is still there while it ends.
+    link: Box<dyn Link>,
+}
+
+impl Client {
+    pub(crate) fn new(
+        rank: GlobalRank,
+        size: u32,
+        limit: u64,
+        grace: Duration,
+        mailbox: Arc<Mailbox>,
+        link: Box<dyn Link>,
+    ) -> Self {
+        Self {
+            rank,
+            size,
+            limit,
+            grace,
+            mailbox,
+            sequences: Mutex::new(HashMap::new()),
+            requests: AtomicU64::new(1),
+            left: AtomicBool::new(false),
+            link,
+        }
+    }
+
+    fn collective(
+        &self,
+        group: &Group,
+        tag: &str,
+        shape: Shape,
+        bytes: &[u8],
+        deadline: Deadline,
+    ) -> Result<Vec<Vec<u8>>, Error> {
+        let phase = || format!("{shape} '{tag}'");
+        if let Some(given) = group.members().iter().copied().find(|rank| rank.get() >= self.size) {
+            return Err(Error::OutsideWorld { phase: phase(), given, size: self.size });
+        }
+        if !group.contains(self.rank) {
+            let members = group.members().to_vec();
+            return Err(Error::NotAMember { phase: phase(), rank: self.rank, members });
+        }
+        let (request, key) = self.contribute(group, tag, shape, bytes, &phase)?;
+        let mut waited = self.mailbox.wait(request, deadline);
+        if matches!(waited, Waited::Expired) {
+            // The hub ends the call for all and says who was missing, or has ended it meanwhile.
+            if self.link.send(request, Request::Withdraw { key }).is_ok() {
+                waited = self.mailbox.wait(request, Deadline::after(self.grace));
+            }
+            self.mailbox.forget(request);
+        }
+        match waited {
+            Waited::Answered(Reply::Gathered(parts)) => {
+                Ok(Arc::try_unwrap(parts).unwrap_or_else(|shared| (*shared).clone()))
+            }
+            Waited::Answered(Reply::Failed(failure)) => Err(self.failed(failure, phase(), deadline)),
+            Waited::Closed(closed) => Err(Self::closed(closed, phase())),
+            // No answer at all: the root's machine or process is stuck.
+            Waited::Answered(Reply::Value(_) | Reply::Lost(_)) | Waited::Expired => Err(Error::Expired {
+                rank: self.rank,
+                phase: phase(),
+                waited: deadline.waited(),
+                missing: vec![GlobalRank::new(0)],
+                elsewhere: Vec::new(),
+            }),
+        }
+    }
+
+    /// Sends this rank's part of the next call with this group and tag.
+    fn contribute(
+        &self,
+        group: &Group,
+        tag: &str,
+        shape: Shape,
+        bytes: &[u8],
+        phase: &dyn Fn() -> String,
+    ) -> Result<(u64, OperationKey), Error> {
+        let request = self.expect(phase)?;
+        // Sending does not wait. The count goes up only when the call was sent, so that one that was refused
+        // here does not put this rank out of step; and no other call comes between.
+        let mut sequences = self.sequences.lock().unwrap_or_else(PoisonError::into_inner);
+        let sequence = sequences.entry((group.clone(), tag.to_owned())).or_insert(0);
+        let key = OperationKey { group: group.clone(), tag: tag.to_owned(), sequence: *sequence };
+        self.send(request, Request::Contribute { key: key.clone(), shape, bytes: bytes.to_vec() }, phase)?;
+        *sequence += 1;
+        Ok((request, key))
+    }
+
+    pub(crate) fn all_gather(
+        &self,
+        group: &Group,
+        tag: &str,
+        bytes: &[u8],
+        deadline: Deadline,
+    ) -> Result<Vec<Vec<u8>>, Error> {
+        self.collective(group, tag, Shape::Gather, bytes, deadline)
+    }
+
+    pub(crate) fn broadcast(
+        &self,
+        group: &Group,
+        tag: &str,
+        root: GroupRank,
+        bytes: &[u8],
+        deadline: Deadline,
+    ) -> Result<Vec<u8>, Error> {
+        let shape = Shape::Broadcast { root };
+        let Some(rank) = group.global(root) else {
+            return Err(Error::RootOutsideGroup {
+                phase: format!("{shape} '{tag}'"),
+                root,
+                size: group.size(),
+            });
+        };
+        let bytes = if rank == self.rank { bytes } else { &[] };
+        Ok(self.collective(group, tag, shape, bytes, deadline)?.pop().unwrap_or_default())
+    }
+
+    pub(crate) fn barrier(&self, group: &Group, tag: &str, deadline: Deadline) -> Result<(), Error> {
+        self.collective(group, tag, Shape::Barrier, &[], deadline).map(drop)
+    }
+
+    pub(crate) fn set(&self, key: &str, value: &[u8]) -> Result<(), Error> {
+        let phase = || format!("set key '{key}'");
+        if let Some(closed) = self.mailbox.closed() {
+            return Err(Self::closed(closed, phase()));
+        }
+        let request = self.requests.fetch_add(1, Ordering::Relaxed);
+        self.send(request, Request::Set { key: key.to_owned(), value: value.to_vec() }, &phase)
+    }
+
+    pub(crate) fn wait(&self, key: &str, deadline: Deadline) -> Result<Vec<u8>, Error> {
+        let phase = || format!("wait for key '{key}'");
+        let request = self.expect(&phase)?;
+        self.send(request, Request::Wait { key: key.to_owned() }, &phase)?;
+        match self.mailbox.wait(request, deadline) {
+            Waited::Answered(Reply::Value(value)) => {
+                return Ok(Arc::try_unwrap(value).unwrap_or_else(|shared| (*shared).clone()));
+            }
+            Waited::Closed(closed) => return Err(Self::closed(closed, phase())),
+            Waited::Answered(_) | Waited::Expired => {}
+        }
+        self.mailbox.forget(request);
+        // A failure to cancel means that the link has ended, and the hub has then forgotten this rank.
+        drop(self.link.send(request, Request::Cancel { key: key.to_owned() }));
+        Err(Error::KeyNotSet { key: key.to_owned(), waited: deadline.waited(), losses: self.losses() })
+    }
+
+    pub(crate) fn rank(&self) -> GlobalRank {
+        self.rank
+    }
+
+    pub(crate) fn size(&self) -> u32 {
+        self.size
+    }
+
+    pub(crate) fn losses(&self) -> Vec<Loss> {
+        self.mailbox.losses()
+    }
+
+    pub(crate) fn observe(&self, observer: &Arc<dyn LossObserver>) {
+        self.mailbox.observe(observer);
+    }
+
+    pub(crate) fn leave(&self) -> Result<(), Error> {
+        if self.left.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        // First, so that what the root does in answer is not taken for a loss.
+        self.mailbox.close(Closed::Left);
+        let ended = self.link.leave();
+        self.mailbox.drop_observers();
+        ended
+    }
+
+    fn expect(&self, phase: &dyn Fn() -> String) -> Result<u64, Error> {
+        let request = self.requests.fetch_add(1, Ordering::Relaxed);
+        self.mailbox.expect(request).map_err(|closed| Self::closed(closed, phase()))?;
+        Ok(request)
+    }
+
+    fn send(&self, request: u64, what: Request, phase: &dyn Fn() -> String) -> Result<(), Error> {
+        self.link.send(request, what).map_err(|TooLarge { bytes, limit }| {
+            self.mailbox.forget(request);
+            Error::TooLarge { phase: phase(), bytes, limit }
+        })
+    }
+
+    fn closed(closed: Closed, phase: String) -> Error {
+        match closed {
+            Closed::Left => Error::Left { phase },
+            Closed::Root(loss) => Error::PeerLost { phase, loss },
+            Closed::GivenUp(loss) => Error::GivenUp { phase, loss },
+        }
+    }
+
+    fn failed(&self, failure: Failure, phase: String, deadline: Deadline) -> Error {
+        match failure {
+            Failure::Missing { by, missing, elsewhere } if by == self.rank => {
+                Error::Expired { rank: self.rank, phase, waited: deadline.waited(), missing, elsewhere }
+            }
+            Failure::Missing { by, missing, elsewhere } => Error::Abandoned { phase, by, missing, elsewhere },
+            Failure::Lost(loss) => Error::PeerLost { phase, loss },
+            Failure::Disagreement { rank, shape, other, other_shape } => Error::Disagreement {
+                phase,
+                rank,
+                called: shape.to_string(),
+                other,
+                other_called: other_shape.to_string(),
+            },
+            Failure::TooLarge { bytes } => Error::TooLarge { phase, bytes, limit: self.limit },
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // What the link's end brings about is not news to this rank.
+        self.mailbox.close(Closed::Left);
+        self.mailbox.drop_observers();
+    }
+}
+
+/// Implements the trait for a type with a `client`.
+macro_rules! rendezvous_by_client {
+    ($name:ty) => {
+        impl $crate::Rendezvous for $name {
+            fn rank(&self) -> anabranch_ranks::GlobalRank {
+                self.client.rank()
+            }
+
+            fn size(&self) -> u32 {
+                self.client.size()
+            }
+
+            fn all_gather(
+                &self,
+                group: &anabranch_ranks::Group,
+                tag: &str,
+                bytes: &[u8],
+                deadline: $crate::Deadline,
+            ) -> Result<Vec<Vec<u8>>, $crate::Error> {
+                self.client.all_gather(group, tag, bytes, deadline)
+            }
+
+            fn broadcast(
+                &self,
+                group: &anabranch_ranks::Group,
+                tag: &str,
+                root: anabranch_ranks::GroupRank,
+                bytes: &[u8],
+                deadline: $crate::Deadline,
+            ) -> Result<Vec<u8>, $crate::Error> {
+                self.client.broadcast(group, tag, root, bytes, deadline)
+            }
+
+            fn barrier(
+                &self,
+                group: &anabranch_ranks::Group,
+                tag: &str,
+                deadline: $crate::Deadline,
+            ) -> Result<(), $crate::Error> {
+                self.client.barrier(group, tag, deadline)
+            }
+
+            fn set(&self, key: &str, value: &[u8]) -> Result<(), $crate::Error> {
+                self.client.set(key, value)
+            }
+
+            fn wait(&self, key: &str, deadline: $crate::Deadline) -> Result<Vec<u8>, $crate::Error> {
+                self.client.wait(key, deadline)
+            }
+
+            fn losses(&self) -> Vec<$crate::Loss> {
+                self.client.losses()
+            }
+
+            fn observe(&self, observer: std::sync::Arc<dyn $crate::LossObserver>) {
+                self.client.observe(&observer);
+            }
+
+            fn leave(&self) -> Result<(), $crate::Error> {
+                self.client.leave()
+            }
+        }
+    };
+}
+pub(crate) use rendezvous_by_client;

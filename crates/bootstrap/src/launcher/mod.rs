@@ -1,0 +1,233 @@
+//! What launchers tell the processes that they start.
+//!
+//! [`from_environment`] looks for launchers in this order, by the variable that holds the rank:
+//!
+//! 1. torchrun, and `anabranch run`, which sets the same (`RANK`). First, because torchrun is often started
+//!    by one of the others, whose variables then mean the agent and not the rank.
+//! 2. Open MPI (`OMPI_COMM_WORLD_RANK`).
+//! 3. MPICH and what descends from it (`PMI_RANK`), unless SLURM gives the same rank and size: then it was
+//!    `srun` that set both, and SLURM's variables say more.
+//! 4. SLURM (`SLURM_PROCID`).
+//!
+//! The root's address is, in this order:
+//!
+//! 1. `ANABRANCH_BOOTSTRAP` as `host:port`, whatever the launcher.
+//! 2. `MASTER_ADDR` and `MASTER_PORT` + [`Options::port_offset`]. The offset is 1 unless chosen otherwise:
+//!    torchrun's own store may occupy `MASTER_PORT` itself.
+//! 3. With SLURM, the first host of `SLURM_STEP_NODELIST` (or `SLURM_JOB_NODELIST`), and a port between 20000
+//!    and 31999, below the ports that systems give out by themselves: 20000 + (31 x `SLURM_JOB_ID` +
+//!    `SLURM_STEP_ID`) mod 12000. This presumes that rank 0 runs on the first host, as it does by default.
+//!
+//! The token is `ANABRANCH_TOKEN`; without it, whoever reaches the port may join.
+
+mod slurm;
+
+use crate::{Error, Token};
+use std::fmt;
+use std::str::FromStr;
+
+/// Who started this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Launcher {
+    /// torchrun, or another that sets the same variables (`anabranch run` among them).
+    Torchrun,
+    /// mpirun of Open MPI.
+    OpenMpi,
+    /// mpiexec of MPICH or one of its descendants.
+    Mpich,
+    /// srun.
+    Slurm,
+}
+
+impl fmt::Display for Launcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Torchrun => "torchrun",
+            Self::OpenMpi => "Open MPI",
+            Self::Mpich => "MPICH",
+            Self::Slurm => "SLURM",
+        })
+    }
+}
+
+/// A rank's place as its launcher tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// The rank, below `size`.
+    pub rank: u32,
+    /// Ranks in the world.
+    pub size: u32,
+    /// The rank among those on this machine, below `local_size`.
+    pub local_rank: u32,
+    /// Ranks on this machine.
+    pub local_size: u32,
+    /// Where the root is, as `host:port`.
+    pub address: String,
+    /// The job's secret; [`Token::none`] when none was handed out.
+    pub token: Token,
+    /// Who said so.
+    pub origin: Launcher,
+}
+
+/// What the caller may choose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Added to `MASTER_PORT`.
+    pub port_offset: u16,
+}
+
+impl Default for Options {
+    /// One port above `MASTER_PORT`.
+    fn default() -> Self {
+        Self { port_offset: 1 }
+    }
+}
+
+/// Finds this process's place with the default [`Options`]. `lookup` gives a variable's value; a variable
+/// that is set to nothing counts as not set.
+///
+/// # Errors
+/// [`Error::NoLauncher`], [`Error::MissingVariable`], [`Error::MalformedVariable`].
+pub fn from_environment(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Launch, Error> {
+    from_environment_with(lookup, Options::default())
+}
+
+/// Finds this process's place; see [`from_environment`].
+///
+/// # Errors
+/// [`Error::NoLauncher`], [`Error::MissingVariable`], [`Error::MalformedVariable`].
+pub fn from_environment_with(
+    lookup: &dyn Fn(&str) -> Option<String>,
+    options: Options,
+) -> Result<Launch, Error> {
+    let launcher = find(&Variables { lookup, launcher: Launcher::Torchrun })?;
+    let variables = Variables { lookup, launcher };
+    let names = match launcher {
+        Launcher::Torchrun => ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"],
+        Launcher::OpenMpi => [
+            "OMPI_COMM_WORLD_RANK",
+            "OMPI_COMM_WORLD_SIZE",
+            "OMPI_COMM_WORLD_LOCAL_RANK",
+            "OMPI_COMM_WORLD_LOCAL_SIZE",
+        ],
+        Launcher::Mpich => ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"],
+        Launcher::Slurm => ["SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"],
+    };
+    let size: u32 = variables.number(names[1], "the number of ranks")?;
+    if size == 0 {
+        return Err(malformed(names[1], "0", "a world has at least one rank"));
+    }
+    let rank = variables.below(names[0], "the rank", size, names[1])?;
+    let local_size = match launcher {
+        Launcher::Slurm => slurm::local_size(&variables)?,
+        _ => variables.number(names[3], "the number of ranks on this machine")?,
+    };
+    if local_size == 0 || local_size > size {
+        let expected = format!("between 1 and {}={size}", names[1]);
+        return Err(malformed(names[3], &local_size.to_string(), &expected));
+    }
+    let local_rank = variables.below(names[2], "the rank on this machine", local_size, names[3])?;
+    let address = address(&variables, options)?;
+    let token = variables.get("ANABRANCH_TOKEN").map_or_else(Token::none, Token::new);
+    Ok(Launch { rank, size, local_rank, local_size, address, token, origin: launcher })
+}
+
+/// Finds the launcher, in the order that the module states.
+fn find(variables: &Variables<'_>) -> Result<Launcher, Error> {
+    const NAMES: [(&str, Launcher); 4] = [
+        ("RANK", Launcher::Torchrun),
+        ("OMPI_COMM_WORLD_RANK", Launcher::OpenMpi),
+        ("PMI_RANK", Launcher::Mpich),
+        ("SLURM_PROCID", Launcher::Slurm),
+    ];
+    let found = NAMES.iter().find(|(name, _)| variables.get(name).is_some());
+    let (_, launcher) =
+        found.ok_or_else(|| Error::NoLauncher { looked_for: NAMES.map(|(name, _)| name).to_vec() })?;
+    let same = |a: &str, b: &str| variables.get(a).is_some() && variables.get(a) == variables.get(b);
+    if *launcher == Launcher::Mpich && same("PMI_RANK", "SLURM_PROCID") && same("PMI_SIZE", "SLURM_NTASKS") {
+        return Ok(Launcher::Slurm);
+    }
+    Ok(*launcher)
+}
+
+fn address(variables: &Variables<'_>, options: Options) -> Result<String, Error> {
+    const OURS: &str = "ANABRANCH_BOOTSTRAP";
+    if let Some(given) = variables.get(OURS) {
+        let port = given.rsplit_once(':').filter(|(host, _)| !host.is_empty());
+        return match port.map(|(_, port)| port.parse::<u16>()) {
+            Some(Ok(1..)) => Ok(given),
+            _ => Err(malformed(OURS, &given, "host:port, with a port from 1 to 65535")),
+        };
+    }
+    if let Some(host) = variables.get("MASTER_ADDR") {
+        let port: u16 = variables.number("MASTER_PORT", "the port of the root")?;
+        let chosen = port.checked_add(options.port_offset).filter(|port| *port > 0).ok_or_else(|| {
+            let expected = format!("with the port offset {} it is no port (1 to 65535)", options.port_offset);
+            malformed("MASTER_PORT", &port.to_string(), &expected)
+        })?;
+        return Ok(host_and_port(&host, chosen));
+    }
+    match variables.launcher {
+        Launcher::Slurm => {
+            let (host, port) = slurm::root(variables)?;
+            Ok(host_and_port(&host, port))
+        }
+        Launcher::Torchrun => Err(variables.missing("MASTER_ADDR", "the host of the root")),
+        Launcher::OpenMpi | Launcher::Mpich => Err(variables
+            .missing("ANABRANCH_BOOTSTRAP or MASTER_ADDR", "where the root is, as host:port or a host")),
+    }
+}
+
+fn host_and_port(host: &str, port: u16) -> String {
+    if host.contains(':') && !host.starts_with('[') {
+        format!("[{host}]:{port}")
+    } else {
+        format!("{host}:{port}")
+    }
+}
+
+/// Looks variables up and words what is wrong with them.
+struct Variables<'a> {
+    lookup: &'a dyn Fn(&str) -> Option<String>,
+    launcher: Launcher,
+}
+
+impl Variables<'_> {
+    fn get(&self, name: &str) -> Option<String> {
+        (self.lookup)(name).filter(|value| !value.is_empty())
+    }
+
+    fn need(&self, name: &str, purpose: &'static str) -> Result<String, Error> {
+        self.get(name).ok_or_else(|| self.missing(name, purpose))
+    }
+
+    fn missing(&self, name: &str, purpose: &'static str) -> Error {
+        Error::MissingVariable { launcher: self.launcher, variable: name.to_owned(), purpose }
+    }
+
+    fn number<N: FromStr + fmt::Display>(&self, name: &str, purpose: &'static str) -> Result<N, Error> {
+        let value = self.need(name, purpose)?;
+        value.trim().parse().map_err(|_| {
+            let bits = 8 * size_of::<N>();
+            malformed(name, &value, &format!("a whole number of at most {bits} bits, not negative"))
+        })
+    }
+
+    fn below(&self, name: &str, purpose: &'static str, bound: u32, bound_name: &str) -> Result<u32, Error> {
+        let number: u32 = self.number(name, purpose)?;
+        if number < bound {
+            Ok(number)
+        } else {
+            Err(malformed(name, &number.to_string(), &format!("below {bound_name}={bound}")))
+        }
+    }
+}
+
+fn malformed(variable: &str, value: &str, expected: &str) -> Error {
+    Error::MalformedVariable {
+        variable: variable.to_owned(),
+        value: value.to_owned(),
+        expected: expected.to_owned(),
+    }
+}

@@ -1,0 +1,85 @@
+//! The trait.
+
+use crate::{Deadline, Error, Loss, LossObserver};
+use anabranch_ranks::{GlobalRank, Group, GroupRank};
+use std::fmt::Debug;
+use std::sync::Arc;
+
+/// How one rank talks to the others before and beside the fast paths.
+///
+/// The collective calls have to be made by every member of `group` with the same tag, and in the same order
+/// for each pair of group and tag; calls with different groups or tags may overlap in any order, from
+/// several threads too. A tag names the phase in error messages; use a fixed set of them (a count is kept
+/// for each pair of group and tag). Back-to-back calls with the same tag are told apart.
+///
+/// When a call fails because of a deadline or a lost rank, it fails for every member that takes part.
+pub trait Rendezvous: Send + Sync + Debug {
+    /// This rank.
+    fn rank(&self) -> GlobalRank;
+
+    /// The number of ranks in the world.
+    fn size(&self) -> u32;
+
+    /// Gives this rank's bytes to every member and returns all members' bytes in group order. The lengths
+    /// may differ.
+    ///
+    /// # Errors
+    /// [`Error::Expired`] or [`Error::Abandoned`] when somebody has not come, [`Error::PeerLost`] when a
+    /// member left or died, [`Error::Disagreement`] when a member made another collective call with this tag,
+    /// [`Error::NotAMember`], [`Error::OutsideWorld`], [`Error::TooLarge`], [`Error::Left`].
+    fn all_gather(
+        &self,
+        group: &Group,
+        tag: &str,
+        bytes: &[u8],
+        deadline: Deadline,
+    ) -> Result<Vec<Vec<u8>>, Error>;
+
+    /// Returns the root's bytes on every member; the others' are ignored. Completes when all have come.
+    ///
+    /// # Errors
+    /// Those of [`Rendezvous::all_gather`], and [`Error::RootOutsideGroup`].
+    fn broadcast(
+        &self,
+        group: &Group,
+        tag: &str,
+        root: GroupRank,
+        bytes: &[u8],
+        deadline: Deadline,
+    ) -> Result<Vec<u8>, Error>;
+
+    /// Returns when all members have come.
+    ///
+    /// # Errors
+    /// Those of [`Rendezvous::all_gather`].
+    fn barrier(&self, group: &Group, tag: &str, deadline: Deadline) -> Result<(), Error>;
+
+    /// Stores a value for all ranks under this key, replacing one that is there. Returns without waiting for
+    /// the others to see it.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`], [`Error::PeerLost`] when the root is lost, [`Error::Left`].
+    fn set(&self, key: &str, value: &[u8]) -> Result<(), Error>;
+
+    /// Returns the value under this key, waiting until some rank has set it.
+    ///
+    /// # Errors
+    /// [`Error::KeyNotSet`] on expiry, [`Error::PeerLost`] when the root is lost, [`Error::Left`].
+    fn wait(&self, key: &str, deadline: Deadline) -> Result<Vec<u8>, Error>;
+
+    /// The ranks that were noticed to have left or died, in the order in which that was noticed.
+    fn losses(&self) -> Vec<Loss>;
+
+    /// Tells `observer` about every loss from now on, and at once (on this thread) about those that were
+    /// told to others already. Observers are dropped when this rank leaves.
+    fn observe(&self, observer: Arc<dyn LossObserver>);
+
+    /// Says goodbye. The others see [`LossKind::Left`](crate::LossKind::Left); calls that wait in other
+    /// threads of this rank end with [`Error::Left`]. Doing it again does nothing. Going without it counts
+    /// as having died.
+    ///
+    /// # Errors
+    /// The rank has left in any case. [`Error::LeaveUnconfirmed`] when the root did not answer,
+    /// [`Error::StillJoined`] when the root of a store stopped serving ranks that had not left.
+    fn leave(&self) -> Result<(), Error>;
+}

@@ -1,0 +1,180 @@
+//! Ranks that are processes: rank 0 serves a store over TCP, every rank (0 too) is its client.
+//!
+//! One thread per rank does that rank's socket work, and one more in rank 0's process serves all
+//! connections. Nobody blocks in a socket call: all sockets are polled, and what is to be sent waits in
+//! queues.
+
+mod connection;
+mod greeting;
+mod link;
+mod root;
+mod server;
+#[cfg(test)]
+mod tests;
+mod waker;
+
+pub use root::TcpRoot;
+
+use crate::client::{Client, rendezvous_by_client};
+use crate::mailbox::Mailbox;
+use crate::{Deadline, Error, Token};
+use anabranch_ranks::{GlobalRank, Group};
+use link::TcpLink;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The call that joining ends with.
+const JOIN: &str = "join";
+
+/// How connections are kept under watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heartbeat {
+    /// Each side sends something at least this often.
+    pub interval: Duration,
+    /// A side that was silent for this long counts as dead. Several intervals, and longer than any pause that
+    /// a loaded machine makes.
+    pub limit: Duration,
+}
+
+impl Default for Heartbeat {
+    /// Every second; dead after ten of silence.
+    fn default() -> Self {
+        Self { interval: Duration::from_secs(1), limit: Duration::from_secs(10) }
+    }
+}
+
+/// What a rank needs to join. [`TcpConfig::new`] fills in what need not be chosen.
+#[derive(Clone, Debug)]
+pub struct TcpConfig {
+    /// Where the root is, as `host:port`; IPv6 addresses in brackets.
+    pub address: String,
+    /// This rank. Rank 0 is the root.
+    pub rank: GlobalRank,
+    /// The number of ranks.
+    pub size: u32,
+    /// The secret that all ranks of the job share.
+    pub token: Token,
+    /// When all ranks must have joined. Resolving a host name is up to the system and may take longer.
+    pub deadline: Deadline,
+    /// Where the root listens, as `host:port`, when that is not what the others connect to. Without it the
+    /// root listens on `address` when that is a number or `localhost`, and else on all interfaces, at its
+    /// port: a machine's own name often means a loopback address to itself.
+    pub bind: Option<String>,
+    /// The root's value counts for all.
+    pub heartbeat: Heartbeat,
+    /// The most bytes of one message, framing included. The root's value counts for all.
+    pub max_message_bytes: u64,
+    /// How long [`leave`](crate::Rendezvous::leave) of the root waits for the others to leave, and that of
+    /// another rank for the root's confirmation.
+    pub linger: Duration,
+}
+
+impl TcpConfig {
+    /// No token, heartbeats as in [`Heartbeat::default`], messages up to 256 MiB, 10 s of linger.
+    pub fn new(address: impl Into<String>, rank: GlobalRank, size: u32, deadline: Deadline) -> Self {
+        Self {
+            address: address.into(),
+            rank,
+            size,
+            token: Token::none(),
+            deadline,
+            bind: None,
+            heartbeat: Heartbeat::default(),
+            max_message_bytes: 256 << 20,
+            linger: Duration::from_secs(10),
+        }
+    }
+
+    fn check(&self) -> Result<Group, Error> {
+        let refuse = |name, given: &dyn std::fmt::Display, expected| Error::Config {
+            name,
+            given: given.to_string(),
+            expected,
+        };
+        let world = Group::world(self.size)
+            .map_err(|_| refuse("size", &self.size, "a world has at least one rank"))?;
+        if self.rank.get() >= self.size {
+            return Err(refuse("rank", &self.rank.get(), "ranks are below the size"));
+        }
+        let Heartbeat { interval, limit } = self.heartbeat;
+        if interval < Duration::from_millis(1) || interval >= limit {
+            return Err(refuse(
+                "heartbeat.interval",
+                &format_args!("{interval:?}"),
+                "at least 1 ms, and below heartbeat.limit",
+            ));
+        }
+        if self.max_message_bytes < greeting::MAX_BYTES {
+            return Err(refuse("max_message_bytes", &self.max_message_bytes, "at least 4096"));
+        }
+        Ok(world)
+    }
+}
+
+/// One rank of a world whose ranks are processes.
+///
+/// Dropping it without [`leave`](crate::Rendezvous::leave) counts as having died; so does the end of its
+/// process, which the others notice as soon as the system closes its connection, or after
+/// [`Heartbeat::limit`] when its machine goes silent. When the root dies, every rank is told that rank 0 did,
+/// and all its calls fail. When the root leaves, it serves the others until they have left too, for at most
+/// [`TcpConfig::linger`].
+///
+/// [`LossObserver`](crate::LossObserver)s run on the thread that does this rank's socket work.
+#[derive(Debug)]
+pub struct TcpRendezvous {
+    client: Client,
+}
+
+rendezvous_by_client!(TcpRendezvous);
+
+impl TcpRendezvous {
+    /// Joins the world; returns when all ranks have. Ranks may start before the root.
+    ///
+    /// # Errors
+    /// [`Error::Config`], [`Error::Bind`] (root), [`Error::Resolve`], [`Error::Connect`],
+    /// [`Error::Refused`], [`Error::RootUnproven`], [`Error::Frame`], [`Error::System`]; and
+    /// [`Error::Expired`] or [`Error::Abandoned`] with the list of ranks that did not come, and
+    /// [`Error::PeerLost`] when one came and went.
+    pub fn join(config: TcpConfig) -> Result<Self, Error> {
+        config.check()?;
+        let root = if config.rank.get() == 0 { Some(root::listen(&config)?) } else { None };
+        Self::start(config, root)
+    }
+
+    /// Joins as rank 0 with a root that listens already; `address` and `bind` are not looked at.
+    ///
+    /// # Errors
+    /// [`Error::Config`] when the rank is not 0, and those of [`TcpRendezvous::join`].
+    pub fn join_with_root(config: TcpConfig, root: TcpRoot) -> Result<Self, Error> {
+        config.check()?;
+        if config.rank.get() != 0 {
+            return Err(Error::Config {
+                name: "rank",
+                given: config.rank.get().to_string(),
+                expected: "the root is rank 0",
+            });
+        }
+        Self::start(config, Some(root))
+    }
+
+    fn start(mut config: TcpConfig, root: Option<TcpRoot>) -> Result<Self, Error> {
+        let world = config.check()?;
+        let serving = match root {
+            Some(root) => {
+                config.address = root::own_address(root.address()).to_string();
+                Some(root::serve(root, &config)?)
+            }
+            None => None,
+        };
+        let (connection, heartbeat) = greeting::greet(&config)?;
+        let limit = connection.limit();
+        let mailbox = Arc::new(Mailbox::default());
+        let link =
+            TcpLink::start(config.rank, connection, heartbeat, config.linger, Arc::clone(&mailbox), serving)?;
+        // A root that answers at all answers well within the time after which it would count as dead.
+        let grace = heartbeat.limit.min(Duration::from_millis(500));
+        let client = Client::new(config.rank, config.size, limit, grace, mailbox, Box::new(link));
+        client.barrier(&world, JOIN, config.deadline)?;
+        Ok(Self { client })
+    }
+}

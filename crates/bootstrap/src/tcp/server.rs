@@ -1,0 +1,417 @@
+//! The root's server: one thread, all connections, no blocking.
+
+use super::TcpConfig;
+use super::connection::{Connection, Stream, poll};
+use super::greeting::{self, Hello, Welcome};
+use super::waker::Waker;
+use crate::frame::{FrameError, Kind};
+use crate::hub::{Delivery, Hub};
+use crate::message::{Reply, Request};
+use crate::token::{self, Bytes32};
+use crate::{Deadline, Error, Loss, LossKind, Refusal};
+use anabranch_ranks::{GlobalRank, Group};
+use rustix::event::{PollFd, PollFlags};
+use std::collections::{BTreeMap, HashMap};
+use std::io::ErrorKind;
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A connection has this long to prove itself.
+const GREETING: Duration = Duration::from_secs(10);
+/// A connection that is being closed has this long to take what it is owed.
+const DRAINING: Duration = Duration::from_secs(1);
+/// The pause after the system had no descriptor left for a connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How often times are looked at while connections come or go.
+const TICK: Duration = Duration::from_millis(20);
+
+/// What the server is to do.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) enum Command {
+    /// Serve.
+    #[default]
+    Serve,
+    /// Serve until nobody is left, or until the deadline.
+    Finish(Deadline),
+    /// End at once.
+    Stop,
+}
+
+/// Where the command is left, before waking the server.
+pub(super) type Control = Mutex<Command>;
+
+#[derive(Debug)]
+enum Stage {
+    /// Has not proven itself.
+    Greeted { challenge: Bytes32, since: Instant },
+    /// Is this rank.
+    Joined(GlobalRank),
+    /// Takes its last words.
+    Draining { since: Instant, finished: bool },
+}
+
+#[derive(Debug)]
+struct Peer {
+    connection: Connection,
+    address: String,
+    stage: Stage,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Server {
+    listener: TcpListener,
+    waker: Waker,
+    control: Arc<Control>,
+    config: TcpConfig,
+    world: Group,
+    hub: Hub,
+    peers: BTreeMap<u64, Peer>,
+    next_peer: u64,
+    joined: HashMap<GlobalRank, u64>,
+    accept_after: Option<Instant>,
+    finishing: Option<Deadline>,
+    /// Ranks that the finishing deadline found still joined.
+    remaining: Vec<GlobalRank>,
+}
+
+impl Server {
+    pub(super) fn new(
+        listener: TcpListener,
+        waker: Waker,
+        control: Arc<Control>,
+        config: &TcpConfig,
+    ) -> Result<Self, Error> {
+        Ok(Self {
+            listener,
+            waker,
+            control,
+            config: config.clone(),
+            world: config.check()?,
+            hub: Hub::new(config.size, config.max_message_bytes),
+            peers: BTreeMap::new(),
+            next_peer: 0,
+            joined: HashMap::new(),
+            accept_after: None,
+            finishing: None,
+            remaining: Vec::new(),
+        })
+    }
+
+    /// Serves until commanded otherwise; gives the ranks that had not left by the finishing deadline.
+    pub(super) fn run(mut self) -> Vec<GlobalRank> {
+        loop {
+            let command = *self.control.lock().unwrap_or_else(PoisonError::into_inner);
+            match command {
+                Command::Serve => {}
+                Command::Finish(deadline) => self.finishing = Some(deadline),
+                Command::Stop => return self.remaining,
+            }
+            if let Some(deadline) = self.finishing {
+                if deadline.expired() {
+                    self.say_goodbye();
+                }
+                // Newcomers, and connections that have taken all that they are owed, are no reason to go on.
+                let waiting = |peer: &Peer| {
+                    matches!(peer.stage, Stage::Joined(_) | Stage::Draining { finished: false, .. })
+                };
+                if !self.peers.values().any(waiting) {
+                    return self.remaining;
+                }
+            }
+            let ready = match self.poll() {
+                Ok(ready) => ready,
+                Err(error) => {
+                    tracing::warn!(%error, "the rendezvous root cannot poll its sockets and ends");
+                    return self.joined.into_keys().collect();
+                }
+            };
+            self.waker.clear();
+            for id in ready {
+                self.receive(id);
+            }
+            self.accept();
+            self.watch();
+            self.flush();
+        }
+    }
+
+    /// Waits for something to do; gives the connections with something to read.
+    fn poll(&self) -> std::io::Result<Vec<u64>> {
+        let accepting = self.accept_after.is_none_or(|after| Instant::now() >= after);
+        let listen = if accepting { PollFlags::IN } else { PollFlags::empty() };
+        let mut fds = vec![self.waker.poll_fd(), PollFd::new(&self.listener, listen)];
+        fds.extend(self.peers.values().map(|peer| peer.connection.poll_fd()));
+        let heartbeat = self.config.heartbeat;
+        let mut wait = (heartbeat.interval / 2).min(heartbeat.limit / 4);
+        let changing = self.peers.values().any(|peer| !matches!(peer.stage, Stage::Joined(_)));
+        if changing || !accepting || self.finishing.is_some() {
+            wait = wait.min(TICK);
+        }
+        poll(&mut fds, wait)?;
+        let readable = |fd: &PollFd<'_>| !(fd.revents() - PollFlags::OUT).is_empty();
+        Ok(self
+            .peers
+            .keys()
+            .zip(fds.iter().skip(2))
+            .filter(|(_, fd)| readable(fd))
+            .map(|(id, _)| *id)
+            .collect())
+    }
+
+    fn accept(&mut self) {
+        loop {
+            match self.listener.accept() {
+                Ok((stream, address)) => {
+                    self.accept_after = None;
+                    let opened = token::nonce().and_then(|challenge| {
+                        Ok((challenge, Connection::new(stream, 0, greeting::MAX_BYTES)?))
+                    });
+                    let (challenge, mut connection) = match opened {
+                        Ok(opened) => opened,
+                        Err(error) => {
+                            tracing::warn!(%address, %error, "a connection to the rendezvous root was dropped");
+                            continue;
+                        }
+                    };
+                    connection.queue(Kind::Challenge, 0, &challenge);
+                    let stage = Stage::Greeted { challenge, since: Instant::now() };
+                    self.peers
+                        .insert(self.next_peer, Peer { connection, address: address.to_string(), stage });
+                    self.next_peer += 1;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
+                Err(error) => {
+                    // Out of descriptors, most likely: the connection stays in the backlog.
+                    tracing::warn!(%error, "the rendezvous root cannot accept a connection");
+                    self.accept_after = Some(Instant::now() + ACCEPT_PAUSE);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Reads from a connection and does what it asks.
+    fn receive(&mut self, id: u64) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let filled = peer.connection.fill();
+        loop {
+            let Some(peer) = self.peers.get_mut(&id) else { return };
+            if matches!(peer.stage, Stage::Draining { .. }) {
+                peer.connection.discard();
+                break;
+            }
+            match peer.connection.next_frame() {
+                Ok(Some(frame)) => {
+                    let (kind, sender, request) =
+                        (frame.header.kind, frame.header.sender, frame.header.sequence);
+                    if let Err(error) = self.accept_frame(id, kind, sender, request, &frame.payload) {
+                        self.bad_frame(id, &error);
+                    }
+                }
+                Ok(None) => break,
+                Err(error) => self.bad_frame(id, &error),
+            }
+        }
+        match filled {
+            Ok(Stream::Open) => {}
+            Ok(Stream::Ended) => self.ended(id, "its connection closed without a goodbye".to_owned()),
+            Err(error) => self.ended(id, format!("its connection failed: {error}")),
+        }
+    }
+
+    fn accept_frame(
+        &mut self,
+        id: u64,
+        kind: Kind,
+        sender: u32,
+        request: u64,
+        payload: &[u8],
+    ) -> Result<(), FrameError> {
+        let Some(peer) = self.peers.get(&id) else { return Ok(()) };
+        match (&peer.stage, kind) {
+            (Stage::Greeted { challenge, .. }, Kind::Hello) => {
+                let challenge = *challenge;
+                let hello = Hello::decode(payload)?;
+                self.greeted(id, &hello, &challenge);
+                Ok(())
+            }
+            (Stage::Joined(_), Kind::Heartbeat) => Ok(()),
+            (Stage::Joined(rank), kind) if sender == rank.get() => {
+                let rank = *rank;
+                let request_value = Request::decode(kind, payload, rank, &self.world)?;
+                let leaving = request_value == Request::Goodbye;
+                let deliveries = self.hub.handle(rank, request, request_value);
+                self.deliver(deliveries);
+                if leaving {
+                    tracing::debug!(rank = rank.get(), "left the rendezvous");
+                    self.drain(id);
+                }
+                Ok(())
+            }
+            (_, kind) => Err(FrameError::Unexpected { kind: kind.words() }),
+        }
+    }
+
+    /// Takes a newcomer in or refuses it.
+    fn greeted(&mut self, id: u64, hello: &Hello, challenge: &Bytes32) {
+        let token = &self.config.token;
+        let judged = greeting::judge(hello, token, challenge, self.config.size).and_then(|rank| {
+            if self.finishing.is_some() {
+                Err(Refusal::Ending)
+            } else if self.joined.contains_key(&rank) {
+                Err(Refusal::Duplicate)
+            } else if self.hub.is_lost(rank) {
+                Err(Refusal::Lost)
+            } else {
+                Ok(rank)
+            }
+        });
+        let proof = hello.answer(token, challenge);
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        match judged {
+            Ok(rank) => {
+                let (heartbeat, limit) = (self.config.heartbeat, self.config.max_message_bytes);
+                peer.connection.set_limit(limit);
+                peer.connection.queue(Kind::Welcome, 0, &Welcome { proof, heartbeat, limit }.encode());
+                for loss in self.hub.losses() {
+                    let (kind, payload) = Reply::Lost(loss.clone()).encode();
+                    peer.connection.queue(kind, 0, &payload);
+                }
+                tracing::debug!(rank = rank.get(), address = %peer.address, "joined the rendezvous");
+                peer.stage = Stage::Joined(rank);
+                self.joined.insert(rank, id);
+            }
+            Err(refusal) => {
+                tracing::warn!(rank = hello.rank, address = %peer.address, %refusal, "refused at the rendezvous");
+                self.refuse(id, refusal);
+            }
+        }
+    }
+
+    fn refuse(&mut self, id: u64, refusal: Refusal) {
+        if let Some(peer) = self.peers.get_mut(&id) {
+            peer.connection.queue(Kind::Refuse, 0, &greeting::encode_refusal(refusal));
+        }
+        self.drain(id);
+    }
+
+    fn bad_frame(&mut self, id: u64, error: &FrameError) {
+        let Some(peer) = self.peers.get(&id) else { return };
+        tracing::warn!(address = %peer.address, %error, "a bad frame at the rendezvous");
+        match peer.stage {
+            // The refusal also shows the other side which version this one speaks.
+            Stage::Greeted { .. } => self.refuse(id, Refusal::Protocol),
+            Stage::Joined(rank) => self.give_up(id, rank, format!("it sent a bad frame: {error}")),
+            Stage::Draining { .. } => {}
+        }
+    }
+
+    /// A connection is gone.
+    fn ended(&mut self, id: u64, detail: String) {
+        if let Some(Peer { stage: Stage::Joined(rank), .. }) = self.peers.remove(&id) {
+            self.joined.remove(&rank);
+            self.lose(&Loss { rank, kind: LossKind::Died, detail });
+        }
+    }
+
+    /// Declares a rank dead whose connection is still there, and tells it so.
+    fn give_up(&mut self, id: u64, rank: GlobalRank, detail: String) {
+        let loss = Loss { rank, kind: LossKind::Died, detail };
+        if let Some(peer) = self.peers.get_mut(&id) {
+            let (kind, payload) = Reply::Lost(loss.clone()).encode();
+            peer.connection.queue(kind, 0, &payload);
+        }
+        self.drain(id);
+        self.lose(&loss);
+    }
+
+    fn lose(&mut self, loss: &Loss) {
+        tracing::debug!(%loss, "lost from the rendezvous");
+        let deliveries = self.hub.lose(loss);
+        self.deliver(deliveries);
+    }
+
+    /// Closes a connection once it has taken what it is owed.
+    fn drain(&mut self, id: u64) {
+        if let Some(peer) = self.peers.get_mut(&id) {
+            if let Stage::Joined(rank) = peer.stage {
+                self.joined.remove(&rank);
+            }
+            peer.stage = Stage::Draining { since: Instant::now(), finished: false };
+        }
+    }
+
+    fn deliver(&mut self, deliveries: Vec<Delivery>) {
+        for Delivery { to, request, reply } in deliveries {
+            if let Some(peer) = self.joined.get(&to).and_then(|id| self.peers.get_mut(id)) {
+                let (kind, payload) = reply.encode();
+                peer.connection.queue(kind, request, &payload);
+            }
+        }
+    }
+
+    /// Heartbeats, and the ends of patience. Comes after reading, so that a root that was stopped for a while
+    /// sees what came meanwhile.
+    fn watch(&mut self) {
+        let heartbeat = self.config.heartbeat;
+        let mut silent = Vec::new();
+        let mut gone = Vec::new();
+        for (id, peer) in &mut self.peers {
+            match &peer.stage {
+                Stage::Joined(rank) => {
+                    let silence = peer.connection.silent_for();
+                    if silence > heartbeat.limit {
+                        silent.push((*id, *rank, format!("it was silent for {silence:?}")));
+                    } else if peer.connection.idle_for() >= heartbeat.interval / 2 {
+                        peer.connection.queue(Kind::Heartbeat, 0, &[]);
+                    }
+                }
+                Stage::Greeted { since, .. } if since.elapsed() > GREETING => gone.push(*id),
+                Stage::Draining { since, .. } if since.elapsed() > DRAINING => gone.push(*id),
+                Stage::Greeted { .. } | Stage::Draining { .. } => {}
+            }
+        }
+        for (id, rank, detail) in silent {
+            self.give_up(id, rank, detail);
+        }
+        for id in gone {
+            self.peers.remove(&id);
+        }
+    }
+
+    fn flush(&mut self) {
+        let mut failed = Vec::new();
+        for (id, peer) in &mut self.peers {
+            if let Err(error) = peer.connection.flush() {
+                failed.push((*id, error));
+            } else if let Stage::Draining { finished, .. } = &mut peer.stage
+                && !*finished
+                && !peer.connection.has_output()
+            {
+                // The peer closes in answer; closing first, with its last bytes unread, could lose ours.
+                peer.connection.finish_sending();
+                *finished = true;
+            }
+        }
+        for (id, error) in failed {
+            self.ended(id, format!("sending to it failed: {error}"));
+        }
+    }
+
+    /// The root has left and will not wait any longer.
+    fn say_goodbye(&mut self) {
+        let mut ranks: Vec<GlobalRank> = self.joined.keys().copied().collect();
+        ranks.sort_unstable();
+        for id in ranks.iter().filter_map(|rank| self.joined.get(rank).copied()).collect::<Vec<_>>() {
+            if let Some(peer) = self.peers.get_mut(&id) {
+                peer.connection.queue(Kind::Goodbye, 0, &[]);
+            }
+            self.drain(id);
+        }
+        self.remaining.extend(ranks);
+    }
+}

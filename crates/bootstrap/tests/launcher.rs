@@ -1,0 +1,151 @@
+//! What launchers say, and what is wrong with it.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail their test")]
+
+use anabranch_bootstrap::launcher::{Launch, Launcher, Options, from_environment, from_environment_with};
+use anabranch_bootstrap::{Error, Token};
+use std::collections::BTreeMap;
+
+const TORCHRUN: &str =
+    "RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 MASTER_ADDR=head MASTER_PORT=29500";
+const OPEN_MPI: &str = "OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 \
+                        OMPI_COMM_WORLD_LOCAL_SIZE=2 ANABRANCH_BOOTSTRAP=head:7000";
+const MPICH: &str =
+    "PMI_RANK=2 PMI_SIZE=4 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=2 ANABRANCH_BOOTSTRAP=10.0.0.1:7000";
+const SLURM: &str = "SLURM_PROCID=9 SLURM_NTASKS=11 SLURM_LOCALID=1 SLURM_NODEID=2 \
+                     SLURM_STEP_TASKS_PER_NODE=4(x2),3 SLURM_STEP_NODELIST=node[03-05] \
+                     SLURM_JOB_ID=1234567 SLURM_STEP_ID=2";
+
+/// The variables of a text, with changes: `NAME=value` sets, `NAME=` removes.
+fn variables(text: &str, changes: &str) -> BTreeMap<String, String> {
+    format!("{text} {changes}")
+        .split_whitespace()
+        .map(|pair| pair.split_once('=').unwrap())
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
+}
+
+fn launch(text: &str, changes: &str) -> Result<Launch, Error> {
+    let variables = variables(text, changes);
+    from_environment(&|name| variables.get(name).cloned())
+}
+
+fn place(launch: &Launch) -> (Launcher, [u32; 4], &str) {
+    (launch.origin, [launch.rank, launch.size, launch.local_rank, launch.local_size], &launch.address)
+}
+
+#[test]
+fn every_launcher_is_understood() {
+    assert_eq!(place(&launch(TORCHRUN, "").unwrap()), (Launcher::Torchrun, [5, 8, 1, 4], "head:29501"));
+    assert_eq!(place(&launch(OPEN_MPI, "").unwrap()), (Launcher::OpenMpi, [3, 4, 1, 2], "head:7000"));
+    assert_eq!(place(&launch(MPICH, "").unwrap()), (Launcher::Mpich, [2, 4, 0, 2], "10.0.0.1:7000"));
+    let port = 20_000 + (31 * 1_234_567 + 2) % 12_000;
+    assert_eq!(
+        place(&launch(SLURM, "").unwrap()),
+        (Launcher::Slurm, [9, 11, 1, 3], format!("node03:{port}").as_str())
+    );
+}
+
+#[test]
+fn the_order_is_the_documented_one() {
+    let origin = |text: &str| launch(text, "").unwrap().origin;
+    assert_eq!(origin(&[SLURM, MPICH, OPEN_MPI, TORCHRUN].join(" ")), Launcher::Torchrun);
+    assert_eq!(origin(&[SLURM, MPICH, OPEN_MPI].join(" ")), Launcher::OpenMpi);
+    assert_eq!(origin(&[SLURM, MPICH].join(" ")), Launcher::Mpich);
+    // srun with PMI sets both, alike.
+    assert_eq!(origin(&[SLURM, "PMI_RANK=9 PMI_SIZE=11"].join(" ")), Launcher::Slurm);
+    let Err(Error::NoLauncher { looked_for }) = launch("HOME=/root RANK=", "") else { panic!("found one") };
+    assert_eq!(looked_for, ["RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"]);
+}
+
+#[test]
+fn the_address_can_be_chosen_in_three_ways() {
+    let address = |text: &str, changes: &str| launch(text, changes).unwrap().address;
+    assert_eq!(address(TORCHRUN, "ANABRANCH_BOOTSTRAP=[::1]:80"), "[::1]:80");
+    assert_eq!(address(SLURM, "MASTER_ADDR=fe80::1 MASTER_PORT=100"), "[fe80::1]:101");
+    assert_eq!(address(OPEN_MPI, "ANABRANCH_BOOTSTRAP= MASTER_ADDR=a MASTER_PORT=100"), "a:101");
+    let variables = variables(TORCHRUN, "");
+    let options = Options { port_offset: 0 };
+    let launch = from_environment_with(&|name| variables.get(name).cloned(), options).unwrap();
+    assert_eq!(launch.address, "head:29500");
+}
+
+#[test]
+fn two_steps_of_a_job_have_different_ports_in_the_documented_range() {
+    for job in [0_u64, 1, 99, 123_456_789, u64::MAX] {
+        let port = |step: u32| {
+            let address = launch(SLURM, &format!("SLURM_JOB_ID={job} SLURM_STEP_ID={step}")).unwrap().address;
+            address.rsplit_once(':').unwrap().1.parse::<u16>().unwrap()
+        };
+        assert!((20_000..32_000).contains(&port(0)) && (20_000..32_000).contains(&port(1)));
+        assert_ne!(port(0), port(1));
+    }
+}
+
+#[test]
+fn the_token_is_passed_on_and_not_printed() {
+    assert_eq!(launch(TORCHRUN, "").unwrap().token, Token::none());
+    let launch = launch(TORCHRUN, "ANABRANCH_TOKEN=secret").unwrap();
+    assert_eq!(launch.token, Token::new("secret"));
+    assert!(!format!("{launch:?}").contains("secret"));
+}
+
+#[test]
+fn what_is_missing_or_malformed_is_named_with_its_value() {
+    for (text, changes, words) in [
+        (
+            TORCHRUN,
+            "WORLD_SIZE=",
+            "torchrun is the launcher, but WORLD_SIZE (the number of ranks) is not set",
+        ),
+        (TORCHRUN, "WORLD_SIZE=four", "WORLD_SIZE=four: a whole number of at most 32 bits, not negative"),
+        (TORCHRUN, "WORLD_SIZE=0", "WORLD_SIZE=0: a world has at least one rank"),
+        (TORCHRUN, "RANK=-1", "RANK=-1: a whole number of at most 32 bits, not negative"),
+        (TORCHRUN, "RANK=8", "RANK=8: below WORLD_SIZE=8"),
+        (TORCHRUN, "LOCAL_RANK=4", "LOCAL_RANK=4: below LOCAL_WORLD_SIZE=4"),
+        (TORCHRUN, "LOCAL_WORLD_SIZE=9", "LOCAL_WORLD_SIZE=9: between 1 and WORLD_SIZE=8"),
+        (
+            TORCHRUN,
+            "MASTER_ADDR=",
+            "torchrun is the launcher, but MASTER_ADDR (the host of the root) is not set",
+        ),
+        (
+            TORCHRUN,
+            "MASTER_PORT=",
+            "torchrun is the launcher, but MASTER_PORT (the port of the root) is not set",
+        ),
+        (TORCHRUN, "MASTER_PORT=70000", "MASTER_PORT=70000: a whole number of at most 16 bits, not negative"),
+        (
+            TORCHRUN,
+            "MASTER_PORT=65535",
+            "MASTER_PORT=65535: with the port offset 1 it is no port (1 to 65535)",
+        ),
+        (
+            OPEN_MPI,
+            "ANABRANCH_BOOTSTRAP=",
+            "Open MPI is the launcher, but ANABRANCH_BOOTSTRAP or MASTER_ADDR (where the root is, as host:port or a host) is not set",
+        ),
+        (
+            OPEN_MPI,
+            "ANABRANCH_BOOTSTRAP=head",
+            "ANABRANCH_BOOTSTRAP=head: host:port, with a port from 1 to 65535",
+        ),
+        (
+            MPICH,
+            "MPI_LOCALRANKID=",
+            "MPICH is the launcher, but MPI_LOCALRANKID (the rank on this machine) is not set",
+        ),
+        (
+            SLURM,
+            "SLURM_STEP_NODELIST=node[",
+            "SLURM_STEP_NODELIST=node[: a list of hosts, such as node[03-07,9],other",
+        ),
+        (
+            SLURM,
+            "SLURM_NODEID=3",
+            "SLURM_STEP_TASKS_PER_NODE=4(x2),3: a list such as 4(x2),3 with an entry for node 3",
+        ),
+        (SLURM, "SLURM_JOB_ID=x", "SLURM_JOB_ID=x: a whole number of at most 64 bits, not negative"),
+    ] {
+        assert_eq!(launch(text, changes).unwrap_err().to_string(), words);
+    }
+}

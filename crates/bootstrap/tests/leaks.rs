@@ -1,0 +1,46 @@
+//! Joining and leaving leaves nothing behind. Alone in its file, since it counts the whole process's threads
+//! and descriptors.
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests fail their test")]
+
+mod common;
+
+use anabranch_ranks::Group;
+use common::{Form, run, soon};
+
+fn entries(directory: &str) -> usize {
+    std::fs::read_dir(directory).unwrap().count()
+}
+
+/// The resident set, in KiB.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_hundred_worlds_leave_no_thread_descriptor_or_memory() {
+    let cycle = |form, orderly: bool| {
+        run(form, 3, move |rendezvous| {
+            let world = Group::world(3).unwrap();
+            rendezvous.all_gather(&world, "rows", &[1; 10_000], soon()).unwrap();
+            if orderly {
+                rendezvous.leave().unwrap();
+            }
+        });
+    };
+    // Warm-up: the allocator's arenas, one for each thread that there ever is at once.
+    for i in 0..20 {
+        cycle(Form::Tcp, i % 4 != 0);
+        cycle(Form::Threads, i % 4 != 0);
+    }
+    let (fds, tasks, kib) = (entries("/proc/self/fd"), entries("/proc/self/task"), resident());
+    for i in 0..100 {
+        cycle(Form::Tcp, i % 4 != 0);
+        cycle(Form::Threads, i % 4 != 0);
+    }
+    assert_eq!(entries("/proc/self/fd"), fds);
+    assert_eq!(entries("/proc/self/task"), tasks);
+    // A hundred worlds that kept their messages alone would be 6 MB.
+    assert!(resident() < kib + 3_000, "{kib} KiB before, {} KiB after", resident());
+}

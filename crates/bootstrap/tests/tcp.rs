@@ -1,0 +1,216 @@
+//! What is particular to processes that meet over TCP.
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests fail their test")]
+
+mod common;
+
+use anabranch_bootstrap::{
+    Deadline, Error, Heartbeat, LossKind, Refusal, Rendezvous, TcpConfig, TcpRendezvous, TcpRoot, Token,
+};
+use anabranch_ranks::{GlobalRank, Group};
+use common::{Form, config, run, short, soon};
+use std::thread;
+use std::time::{Duration, Instant};
+
+fn rank(number: u32) -> GlobalRank {
+    GlobalRank::new(number)
+}
+
+fn root() -> (TcpRoot, String) {
+    let root = TcpRoot::bind("127.0.0.1:0").unwrap();
+    let address = root.address().to_string();
+    (root, address)
+}
+
+#[test]
+fn ranks_that_do_not_join_are_listed() {
+    let (root, address) = root();
+    let config_0 = TcpConfig { deadline: short(), ..config(0, 4, &address) };
+    let config_2 = TcpConfig { deadline: soon(), ..config(2, 4, &address) };
+    let other = thread::spawn(move || TcpRendezvous::join(config_2).unwrap_err());
+    let error = TcpRendezvous::join_with_root(config_0, root).unwrap_err();
+    let Error::Expired { phase, missing, .. } = &error else { panic!("{error}") };
+    assert_eq!(phase, "barrier 'join'");
+    assert_eq!(missing, &[rank(1), rank(3)]);
+    // The other learns the same, long before its own deadline.
+    let error = other.join().unwrap();
+    assert!(
+        matches!(&error, Error::Abandoned { by, missing, .. } if *by == rank(0) && missing.len() == 2),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_root_that_is_not_there_is_named_at_the_deadline() {
+    let (root, address) = root();
+    drop(root);
+    let started = Instant::now();
+    let error = TcpRendezvous::join(TcpConfig { deadline: short(), ..config(1, 2, &address) }).unwrap_err();
+    assert!(started.elapsed() < Duration::from_secs(1));
+    assert!(
+        matches!(&error, Error::Connect { address: named, attempts: 2.., .. } if *named == address),
+        "{error}"
+    );
+}
+
+#[test]
+fn ranks_may_start_before_the_root() {
+    // The port is free again once this is dropped; nobody else takes it in so short a time.
+    let (early, address) = root();
+    drop(early);
+    let first = {
+        let address = address.clone();
+        thread::spawn(move || TcpRendezvous::join(config(1, 2, &address)).unwrap().leave().unwrap())
+    };
+    thread::sleep(Duration::from_millis(100));
+    TcpRendezvous::join(config(0, 2, &address)).unwrap().leave().unwrap();
+    first.join().unwrap();
+}
+
+#[test]
+fn wrong_newcomers_are_refused_with_the_reason_and_harm_nobody() {
+    let (root, address) = root();
+    let config_0 = config(0, 3, &address);
+    let rank_0 = thread::spawn(move || TcpRendezvous::join_with_root(config_0, root).unwrap());
+    let rank_1 = {
+        let address = address.clone();
+        thread::spawn(move || TcpRendezvous::join(config(1, 3, &address)).unwrap())
+    };
+    let refusal = |config: TcpConfig| match TcpRendezvous::join(config).unwrap_err() {
+        Error::Refused { refusal, rank, .. } => (refusal, rank.get()),
+        other => panic!("{other}"),
+    };
+    let wrong = TcpConfig { token: Token::new("another"), ..config(2, 3, &address) };
+    assert_eq!(refusal(wrong), (Refusal::Token, 2));
+    let open = TcpConfig { token: Token::none(), ..config(2, 3, &address) };
+    assert_eq!(refusal(open), (Refusal::Token, 2));
+    assert_eq!(refusal(config(2, 5, &address)), (Refusal::Size { given: 5, expected: 3 }, 2));
+    let rank_2 = {
+        let address = address.clone();
+        thread::spawn(move || TcpRendezvous::join(config(2, 3, &address)).unwrap())
+    };
+    let joined = [rank_0, rank_1, rank_2].map(|rank| rank.join().unwrap());
+    assert_eq!(refusal(config(1, 3, &address)), (Refusal::Duplicate, 1));
+    let world = Group::world(3).unwrap();
+    let leaving = joined.map(|rendezvous| {
+        let world = world.clone();
+        thread::spawn(move || {
+            rendezvous.barrier(&world, "still well", soon()).unwrap();
+            rendezvous.leave().unwrap();
+        })
+    });
+    for rank in leaving {
+        rank.join().unwrap();
+    }
+}
+
+#[test]
+fn configurations_that_make_no_sense_are_refused() {
+    for (config, name) in [
+        (config(3, 3, "localhost:1"), "rank"),
+        (config(0, 0, "localhost:1"), "size"),
+        (config(0, 1, "nowhere"), "address"),
+        (TcpConfig { max_message_bytes: 10, ..config(0, 1, "localhost:1") }, "max_message_bytes"),
+        (
+            TcpConfig {
+                heartbeat: Heartbeat { interval: Duration::from_secs(2), limit: Duration::from_secs(1) },
+                ..config(0, 1, "localhost:1")
+            },
+            "heartbeat.interval",
+        ),
+    ] {
+        let error = TcpRendezvous::join(config).unwrap_err();
+        assert!(matches!(error, Error::Config { name: named, .. } if named == name), "{error}");
+    }
+    let (taken, address) = root();
+    let error = TcpRendezvous::join(config(0, 1, &address)).unwrap_err();
+    assert!(matches!(error, Error::Bind { .. }), "{error}");
+    drop(taken);
+}
+
+#[test]
+fn messages_over_the_maximum_are_refused_and_large_ones_pass() {
+    let (root, address) = root();
+    let limit = 8 << 20;
+    let with_limit = move |rank| TcpConfig { max_message_bytes: limit, ..config(rank, 2, &address) };
+    let (config_0, config_1) = (with_limit(0), with_limit(1));
+    let body = move |rendezvous: TcpRendezvous| {
+        let world = Group::world(2).unwrap();
+        let error = rendezvous.all_gather(&world, "big", &vec![1; limit as usize], soon()).unwrap_err();
+        assert!(matches!(error, Error::TooLarge { limit: said, .. } if said == limit), "{error}");
+        // The parts fit, what comes back would not: all members learn it.
+        let error = rendezvous.all_gather(&world, "big", &vec![1; 5 << 20], soon()).unwrap_err();
+        assert!(matches!(error, Error::TooLarge { bytes: 10_485_784, .. }), "{error}");
+        let mine = vec![rendezvous.rank().get() as u8; 3 << 20];
+        let all = rendezvous.all_gather(&world, "big", &mine, soon()).unwrap();
+        assert!(all[0].iter().all(|byte| *byte == 0) && all[1].iter().all(|byte| *byte == 1));
+        assert_eq!((all[0].len(), all[1].len()), (3 << 20, 3 << 20));
+        rendezvous.leave().unwrap();
+    };
+    let other = thread::spawn(move || body(TcpRendezvous::join(config_1).unwrap()));
+    body(TcpRendezvous::join_with_root(config_0, root).unwrap());
+    other.join().unwrap();
+}
+
+#[test]
+fn when_the_root_dies_every_rank_is_told() {
+    run(Form::Tcp, 3, |rendezvous| {
+        let world = Group::world(3).unwrap();
+        rendezvous.barrier(&world, "start", soon()).unwrap();
+        if rendezvous.rank() == rank(0) {
+            // Dropped without leaving, with the others waiting.
+            thread::sleep(Duration::from_millis(50));
+            return;
+        }
+        let started = Instant::now();
+        let error = rendezvous.barrier(&world, "rows", soon()).unwrap_err();
+        assert!(started.elapsed() < Duration::from_secs(2));
+        let Error::PeerLost { loss, .. } = &error else { panic!("{error}") };
+        assert_eq!((loss.rank, loss.kind), (rank(0), LossKind::Died));
+        assert_eq!(rendezvous.losses(), std::slice::from_ref(loss));
+        // Nothing works any more, and says why, at once.
+        let error = rendezvous.wait("key", soon()).unwrap_err();
+        assert!(matches!(error, Error::PeerLost { .. }), "{error}");
+        assert!(rendezvous.set("key", b"").is_err());
+        rendezvous.leave().unwrap();
+    });
+}
+
+#[test]
+fn a_root_that_leaves_first_serves_the_others_until_they_have_left() {
+    run(Form::Tcp, 3, |rendezvous| {
+        let world = Group::world(3).unwrap();
+        let rest = world.excluding(&[world.rank_of(rank(0)).unwrap()]).unwrap();
+        rendezvous.barrier(&world, "start", soon()).unwrap();
+        if rendezvous.rank() == rank(0) {
+            return rendezvous.leave().unwrap();
+        }
+        thread::sleep(Duration::from_millis(100));
+        rendezvous.barrier(&rest, "without the root", soon()).unwrap();
+        let losses = rendezvous.losses();
+        assert_eq!((losses[0].rank, losses[0].kind), (rank(0), LossKind::Left));
+        rendezvous.leave().unwrap();
+    });
+}
+
+#[test]
+fn names_and_other_addresses_work() {
+    for address in ["localhost", "[::1]"] {
+        // Machines without IPv6 have nothing to test here.
+        let Ok(probe) = TcpRoot::bind(&format!("{address}:0")) else { continue };
+        let port = probe.address().port();
+        drop(probe);
+        let address = format!("{address}:{port}");
+        let other = {
+            let address = address.clone();
+            thread::spawn(move || TcpRendezvous::join(config(1, 2, &address)).unwrap().leave().unwrap())
+        };
+        TcpRendezvous::join(config(0, 2, &address)).unwrap().leave().unwrap();
+        other.join().unwrap();
+    }
+    let unknown = TcpConfig {
+        deadline: Deadline::after(Duration::from_millis(50)),
+        ..config(1, 2, "no-such-host.invalid:4000")
+    };
+    let error = TcpRendezvous::join(unknown).unwrap_err();
+    assert!(matches!(error, Error::Resolve { .. }), "{error}");
+}

@@ -1,0 +1,71 @@
+//! Splitting a group by what its members chose, or by where they run.
+
+use crate::{Error, Group, GroupRank};
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
+
+/// What one member asks for in [`Group::split`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SplitChoice {
+    /// Members with equal colors form a group; `None` joins none.
+    pub color: Option<u32>,
+    /// Members of a group are ordered by this, and by their position in the parent where it is equal.
+    pub key: i64,
+}
+
+impl Group {
+    /// Splits by color, as `MPI_Comm_split` does: one group for each color that occurs, in rising order of
+    /// colors, each ordered by key and then by position in `self`.
+    ///
+    /// `choices` has one entry for each member, in group order; every member must be given the same table.
+    ///
+    /// # Errors
+    /// [`Error::WrongCount`] when the table's length is not the group's size.
+    pub fn split(&self, choices: &[SplitChoice]) -> Result<Vec<(u32, Self)>, Error> {
+        let call = "split";
+        self.one_each(call, choices.len())?;
+        let mut colors: BTreeMap<u32, Vec<(i64, GroupRank)>> = BTreeMap::new();
+        for (choice, rank) in choices.iter().zip(self.ranks()) {
+            if let Some(color) = choice.color {
+                colors.entry(color).or_default().push((choice.key, rank));
+            }
+        }
+        colors
+            .into_iter()
+            .map(|(color, mut chosen)| {
+                chosen.sort_unstable();
+                Ok((color, self.pick(call, chosen.into_iter().map(|(_, rank)| rank))?))
+            })
+            .collect()
+    }
+
+    /// One group for each node, in the order in which the nodes first occur; members keep their order.
+    ///
+    /// `nodes` has one entry for each member, in group order: any value that tells nodes apart (a boot
+    /// identity, say).
+    ///
+    /// # Errors
+    /// [`Error::WrongCount`] when the table's length is not the group's size.
+    pub fn by_node<N: Eq + Hash>(&self, nodes: &[N]) -> Result<Vec<Self>, Error> {
+        let call = "by_node";
+        self.one_each(call, nodes.len())?;
+        let mut slots: HashMap<&N, usize> = HashMap::new();
+        let mut members: Vec<Vec<GroupRank>> = Vec::new();
+        for (node, rank) in nodes.iter().zip(self.ranks()) {
+            let slot = *slots.entry(node).or_insert(members.len());
+            match members.get_mut(slot) {
+                Some(list) => list.push(rank),
+                None => members.push(vec![rank]),
+            }
+        }
+        members.into_iter().map(|list| self.pick(call, list.into_iter())).collect()
+    }
+
+    fn one_each(&self, call: &'static str, given: usize) -> Result<(), Error> {
+        if given == self.members().len() {
+            Ok(())
+        } else {
+            Err(Error::WrongCount { call, given, size: self.size() })
+        }
+    }
+}
