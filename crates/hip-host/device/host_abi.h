@@ -16,14 +16,16 @@ extern "C" {
 struct AnabranchHostLane;
 
 struct AnabranchHostCalls {
-    // Lets other lanes run. `waiting` is 1 when the lane polls memory that somebody else has to change: a
-    // machine whose lanes all wait may rest its thread.
+    // Lets other lanes run. `waiting` is 0 when the lane has more to do itself; 2 after the first look in vain
+    // at memory that somebody else has to change, and 1 after each further one: a machine whose lanes all
+    // pass 1 may rest its thread. (Passing 1 for the first look too is right, but a chain of short waits then
+    // looks like one long one, and rests come early.)
     void (*yield)(AnabranchHostLane* lane, unsigned waiting);
     // Returns when every lane of the block has called it. `site` (a line number) must be the same for all.
     void (*block_barrier)(AnabranchHostLane* lane, unsigned site);
     // Deposits `value` and returns the values of all lanes of the wave, indexed by lane. Convergent: every
-    // lane of the wave must call it with the same `site`. The array stays as it is until this lane's next
-    // wave_exchange.
+    // lane of the wave must call it with the same `site`. Lanes that an incomplete last wave lacks count as 0.
+    // The array stays as it is until this lane's next wave_exchange.
     const unsigned long long* (*wave_exchange)(AnabranchHostLane* lane, unsigned long long value, unsigned site);
     // Nanoseconds of a clock that only grows and is the same for all processes of the machine.
     unsigned long long (*clock_ns)(AnabranchHostLane* lane);
@@ -50,3 +52,11 @@ struct AnabranchHostKernel {
     AnabranchHostEntry entry;
 };
 }
+
+static_assert(sizeof(AnabranchHostCalls) == 32, "as in abi.rs");
+static_assert(__builtin_offsetof(AnabranchHostCalls, clock_ns) == 24, "as in abi.rs");
+static_assert(sizeof(AnabranchHostLane) == 40, "as in abi.rs");
+static_assert(__builtin_offsetof(AnabranchHostLane, thread) == 20, "as in abi.rs");
+static_assert(__builtin_offsetof(AnabranchHostLane, wave_width) == 36, "as in abi.rs");
+static_assert(sizeof(AnabranchHostKernel) == 24, "as in abi.rs");
+static_assert(__builtin_offsetof(AnabranchHostKernel, entry) == 16, "as in abi.rs");

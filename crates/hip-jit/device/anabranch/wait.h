@@ -78,7 +78,7 @@ ANABRANCH_DEVICE WaitStatus wait_until(const Grid& grid, const WaitContext& wait
                 return WAIT_FAULT;
             }
         }
-        grid.relax();
+        grid.relax(spins);
     }
 }
 

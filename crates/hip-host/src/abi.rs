@@ -1,0 +1,58 @@
+//! The kernel ABI in Rust: mirrors `device/host_abi.h` field for field; both sides assert the same sizes and offsets.
+
+use core::ffi::{c_uint, c_ulonglong, c_void};
+use core::mem::offset_of;
+
+/// The header that kernels for this machine are compiled with (`host_abi.h`).
+pub const HOST_ABI_HEADER: &str = include_str!("../device/host_abi.h");
+
+/// The version of the ABI; a kernel's descriptor must carry the same number.
+pub const HOST_ABI_VERSION: u32 = 1;
+
+/// What follows a kernel's name in the symbol of its descriptor.
+pub const KERNEL_DESCRIPTOR_SUFFIX: &str = "_host_kernel";
+
+/// `AnabranchHostLane`: what a kernel sees of the lane it runs on.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct HostLane {
+    pub(crate) calls: *const HostCalls,
+    pub(crate) local_memory: *mut c_void,
+    pub(crate) local_bytes: c_uint,
+    pub(crate) thread: c_uint,
+    pub(crate) block: c_uint,
+    pub(crate) block_threads: c_uint,
+    pub(crate) grid_blocks: c_uint,
+    pub(crate) wave_width: c_uint,
+}
+
+/// `AnabranchHostCalls`: the machine's functions for a lane.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct HostCalls {
+    pub(crate) yield_lane: unsafe extern "C" fn(*mut HostLane, c_uint),
+    pub(crate) block_barrier: unsafe extern "C" fn(*mut HostLane, c_uint),
+    pub(crate) wave_exchange: unsafe extern "C" fn(*mut HostLane, c_ulonglong, c_uint) -> *const c_ulonglong,
+    pub(crate) clock_ns: unsafe extern "C" fn(*mut HostLane) -> c_ulonglong,
+}
+
+/// `AnabranchHostEntry`.
+pub(crate) type HostEntry = unsafe extern "C" fn(*mut HostLane, *const c_void);
+
+/// `AnabranchHostKernel`: a kernel's descriptor. The entry is nullable, as the shared object may be wrong.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HostKernel {
+    pub(crate) abi: c_uint,
+    pub(crate) wave_width: c_uint,
+    pub(crate) argument_bytes: c_uint,
+    pub(crate) max_block_threads: c_uint,
+    pub(crate) entry: Option<HostEntry>,
+}
+
+const _: () = {
+    assert!(size_of::<HostCalls>() == 32 && offset_of!(HostCalls, clock_ns) == 24);
+    assert!(size_of::<HostLane>() == 40 && offset_of!(HostLane, thread) == 20);
+    assert!(offset_of!(HostLane, wave_width) == 36);
+    assert!(size_of::<HostKernel>() == 24 && offset_of!(HostKernel, entry) == 16);
+};

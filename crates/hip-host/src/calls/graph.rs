@@ -1,0 +1,83 @@
+//! Capture and graphs.
+
+use core::ffi::{c_int, c_ulonglong};
+use std::sync::Arc;
+
+use anabranch_hip::HipError;
+use anabranch_hip::types::{HipGraph, HipGraphExec, HipStream};
+
+use super::give;
+use crate::current::call;
+use crate::machine::HostMachine;
+use crate::operation::Operation;
+
+pub(super) unsafe extern "C" fn begin(stream: HipStream, mode: c_int) -> HipError {
+    call(|current| {
+        let stream = current.stream(stream)?;
+        current.machine.check_alive(stream.device.ordinal)?;
+        current.machine.begin_capture(&stream, mode)
+    })
+}
+
+/// On failure the graph is null.
+pub(super) unsafe extern "C" fn end(stream: HipStream, graph: *mut HipGraph) -> HipError {
+    call(|current| {
+        let stream = current.stream(stream)?;
+        // SAFETY: the out pointer.
+        unsafe { give(graph, core::ptr::null_mut()) }?;
+        let plan = current.machine.end_capture(&stream)?;
+        // SAFETY: the out pointer.
+        unsafe { give(graph, current.machine.graphs.insert(&current.machine.handles, Arc::new(plan))) }
+    })
+}
+
+pub(super) unsafe extern "C" fn is_capturing(stream: HipStream, status: *mut c_int) -> HipError {
+    call(|current| {
+        let stream = current.stream(stream)?;
+        // SAFETY: the out pointer.
+        unsafe { give(status, HostMachine::capture_status(&stream)) }
+    })
+}
+
+pub(super) unsafe extern "C" fn instantiate(
+    executable: *mut HipGraphExec,
+    graph: HipGraph,
+    _flags: c_ulonglong,
+) -> HipError {
+    call(|current| {
+        let machine = &current.machine;
+        let plan = machine.graphs.get(graph)?;
+        if executable.is_null() {
+            return Err(HipError::INVALID_VALUE);
+        }
+        // SAFETY: the out pointer.
+        unsafe { give(executable, machine.executables.insert(&machine.handles, plan)) }
+    })
+}
+
+/// Branches of the graph run side by side. Launches of one executable on one stream run one after another; on
+/// different streams they may overlap, which HIP does not do.
+pub(super) unsafe extern "C" fn launch(executable: HipGraphExec, stream: HipStream) -> HipError {
+    call(|current| {
+        let plan = current.machine.executables.get(executable)?;
+        current.stream(stream)?.push(Operation::Graph(plan)).map(|_| ())
+    })
+}
+
+/// Nothing needs uploading.
+pub(super) unsafe extern "C" fn upload(executable: HipGraphExec, stream: HipStream) -> HipError {
+    call(|current| {
+        current.machine.executables.get(executable)?;
+        current.stream(stream).map(|_| ())
+    })
+}
+
+/// Runs that are queued are not affected.
+pub(super) unsafe extern "C" fn destroy_executable(executable: HipGraphExec) -> HipError {
+    call(|current| current.machine.executables.remove(executable).map(|_| ()))
+}
+
+/// Executables of the graph are not affected.
+pub(super) unsafe extern "C" fn destroy(graph: HipGraph) -> HipError {
+    call(|current| current.machine.graphs.remove(graph).map(|_| ()))
+}

@@ -1,0 +1,211 @@
+//! Copies, fills, and words written or waited for by streams.
+
+use core::ffi::{c_int, c_uint, c_void};
+use std::sync::Arc;
+
+use anabranch_hip::HipError;
+use anabranch_hip::types::{HipStream, flags, memcpy_kind};
+
+use crate::current::{Current, call};
+use crate::machine::HostMachine;
+use crate::memory::Place;
+use crate::operation::{Condition, Operation, Word, copy_bytes, fill_bytes};
+use crate::stream::{Stream, StreamKind};
+
+/// Where both ends of a copy lie, checked against its kind.
+fn places(
+    current: &Current,
+    target: *mut c_void,
+    source: *const c_void,
+    bytes: usize,
+    kind: c_int,
+) -> Result<(Place, Place), HipError> {
+    let target = current.machine.regions.place(target as usize, bytes)?;
+    let source = current.machine.regions.place(source as usize, bytes)?;
+    let fits = match kind {
+        memcpy_kind::HOST_TO_HOST | memcpy_kind::DEFAULT => true,
+        memcpy_kind::HOST_TO_DEVICE => target != Place::Pageable,
+        memcpy_kind::DEVICE_TO_HOST => source != Place::Pageable,
+        memcpy_kind::DEVICE_TO_DEVICE => target != Place::Pageable && source != Place::Pageable,
+        _ => return Err(HipError::INVALID_MEMCPY_DIRECTION),
+    };
+    if fits { Ok((target, source)) } else { Err(HipError::INVALID_VALUE) }
+}
+
+/// Whether nothing that the null stream has to come after is pending, so that the caller's thread may do the
+/// work itself.
+fn null_stream_is_free(current: &Current, null: &Stream) -> Result<bool, HipError> {
+    let streams = current.state()?.streams();
+    let blocking = streams.iter().filter(|stream| stream.kind == StreamKind::Blocking);
+    for stream in blocking.clone() {
+        HostMachine::refuse_captured(stream)?;
+    }
+    Ok(null.is_idle() && blocking.clone().all(|stream| stream.is_idle()))
+}
+
+fn synchronously(current: &Current, operation: Operation) -> Result<(), HipError> {
+    current.machine.refuse_in_capture()?;
+    current.machine.check_alive(current.device)?;
+    let null = current.stream(core::ptr::null_mut())?;
+    if !null_stream_is_free(current, &null)? {
+        let ticket = null.push(operation)?;
+        return null.wait(ticket);
+    }
+    match operation {
+        Operation::Copy { target, source, bytes, .. } => copy_bytes(target, source, bytes),
+        Operation::Fill { target, value, bytes } => fill_bytes(target, value, bytes),
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Ordered on the null stream. Devices need no peer access for it, as in HIP.
+pub(super) unsafe extern "C" fn copy(
+    target: *mut c_void,
+    source: *const c_void,
+    bytes: usize,
+    kind: c_int,
+) -> HipError {
+    call(|current| {
+        if bytes == 0 {
+            return Ok(());
+        }
+        places(current, target, source, bytes, kind)?;
+        let (target, source) = (target as usize, source as usize);
+        synchronously(current, Operation::Copy { target, source, bytes, staged: None })
+    })
+}
+
+/// Host memory that the machine does not know may be used again when this returns: a source is staged, and
+/// for a target the copy is waited for. In a capture its address is recorded instead.
+pub(super) unsafe extern "C" fn copy_async(
+    target: *mut c_void,
+    source: *const c_void,
+    bytes: usize,
+    kind: c_int,
+    stream: HipStream,
+) -> HipError {
+    call(|current| {
+        let stream = current.stream(stream)?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        let (target_place, source_place) = places(current, target, source, bytes, kind)?;
+        let captured = HostMachine::capture_status(&stream) != flags::CAPTURE_STATUS_NONE;
+        let staged: Option<Arc<[u8]>> = (source_place == Place::Pageable && !captured).then(|| {
+            // SAFETY: hipMemcpyAsync's caller promises `bytes` readable bytes of host memory.
+            unsafe { core::slice::from_raw_parts(source.cast::<u8>(), bytes) }.into()
+        });
+        let (target, source) = (target as usize, source as usize);
+        let ticket = stream.push(Operation::Copy { target, source, bytes, staged })?;
+        if target_place == Place::Pageable && !captured { stream.wait(ticket) } else { Ok(()) }
+    })
+}
+
+fn checked_fill(
+    current: &Current,
+    target: *mut c_void,
+    value: c_int,
+    bytes: usize,
+) -> Result<Operation, HipError> {
+    let target = target as usize;
+    if current.machine.regions.place(target, bytes)? == Place::Pageable {
+        return Err(HipError::INVALID_VALUE);
+    }
+    Ok(Operation::Fill { target, value: value as u8, bytes })
+}
+
+/// Ordered on the null stream, and waited for, which HIP leaves open.
+pub(super) unsafe extern "C" fn fill(target: *mut c_void, value: c_int, bytes: usize) -> HipError {
+    call(|current| {
+        if bytes == 0 {
+            return Ok(());
+        }
+        synchronously(current, checked_fill(current, target, value, bytes)?)
+    })
+}
+
+pub(super) unsafe extern "C" fn fill_async(
+    target: *mut c_void,
+    value: c_int,
+    bytes: usize,
+    stream: HipStream,
+) -> HipError {
+    call(|current| {
+        let stream = current.stream(stream)?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        stream.push(checked_fill(current, target, value, bytes)?).map(|_| ())
+    })
+}
+
+fn checked_word(current: &Current, pointer: *mut c_void, wide: bool) -> Result<Word, HipError> {
+    let bytes = if wide { 8 } else { 4 };
+    let address = pointer as usize;
+    if !address.is_multiple_of(bytes) || current.machine.regions.place(address, bytes)? == Place::Pageable {
+        return Err(HipError::INVALID_VALUE);
+    }
+    Ok(Word { address, wide })
+}
+
+fn write_value(stream: HipStream, pointer: *mut c_void, value: u64, flags: c_uint, wide: bool) -> HipError {
+    call(|current| {
+        let stream = current.stream(stream)?;
+        if flags != 0 {
+            return Err(HipError::INVALID_VALUE);
+        }
+        let word = checked_word(current, pointer, wide)?;
+        stream.push(Operation::WriteValue { word, value }).map(|_| ())
+    })
+}
+
+fn wait_value(stream: HipStream, pointer: *mut c_void, condition: Condition, wide: bool) -> HipError {
+    call(|current| {
+        let stream = current.stream(stream)?;
+        if condition.kind > flags::WAIT_VALUE_NOR {
+            return Err(HipError::INVALID_VALUE);
+        }
+        let word = checked_word(current, pointer, wide)?;
+        stream.push(Operation::WaitValue { word, condition }).map(|_| ())
+    })
+}
+
+pub(super) unsafe extern "C" fn write_value32(
+    stream: HipStream,
+    pointer: *mut c_void,
+    value: u32,
+    flags: c_uint,
+) -> HipError {
+    write_value(stream, pointer, u64::from(value), flags, false)
+}
+
+pub(super) unsafe extern "C" fn write_value64(
+    stream: HipStream,
+    pointer: *mut c_void,
+    value: u64,
+    flags: c_uint,
+) -> HipError {
+    write_value(stream, pointer, value, flags, true)
+}
+
+pub(super) unsafe extern "C" fn wait_value32(
+    stream: HipStream,
+    pointer: *mut c_void,
+    value: u32,
+    flags: c_uint,
+    mask: u32,
+) -> HipError {
+    let condition = Condition { value: u64::from(value), mask: u64::from(mask), kind: flags };
+    wait_value(stream, pointer, condition, false)
+}
+
+pub(super) unsafe extern "C" fn wait_value64(
+    stream: HipStream,
+    pointer: *mut c_void,
+    value: u64,
+    flags: c_uint,
+    mask: u64,
+) -> HipError {
+    wait_value(stream, pointer, Condition { value, mask, kind: flags }, true)
+}

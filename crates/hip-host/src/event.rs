@@ -1,0 +1,72 @@
+//! Events: points of a stream that others wait for and that carry a time.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+
+use crate::capture::CapturedPoint;
+use crate::sync::{lock, wait};
+
+/// One recording of an event. Recording again makes a new one; those who wait keep the old one.
+#[derive(Debug, Default)]
+pub(crate) struct Recording {
+    /// Nanoseconds, or 0 while the stream has not reached it.
+    time: AtomicU64,
+    reached: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Recording {
+    pub(crate) fn is_reached(&self) -> bool {
+        self.time.load(Ordering::Acquire) != 0
+    }
+
+    /// The stream has reached it.
+    pub(crate) fn reach(&self, now_ns: u64) {
+        self.time.store(now_ns.max(1), Ordering::Release);
+        *lock(&self.reached) = true;
+        self.changed.notify_all();
+    }
+
+    /// Blocks the calling thread until the stream has reached it.
+    pub(crate) fn wait(&self) {
+        let mut reached = lock(&self.reached);
+        while !*reached {
+            reached = wait(&self.changed, reached);
+        }
+    }
+
+    /// Nanoseconds, if reached.
+    pub(crate) fn time(&self) -> Option<u64> {
+        match self.time.load(Ordering::Acquire) {
+            0 => None,
+            time => Some(time),
+        }
+    }
+}
+
+/// What an event stands for at the moment.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Mark {
+    #[default]
+    Nothing,
+    Recorded(Arc<Recording>),
+    Captured(CapturedPoint),
+}
+
+/// An event.
+#[derive(Debug)]
+pub(crate) struct Event {
+    pub(crate) device: u32,
+    pub(crate) timed: bool,
+    pub(crate) mark: Mutex<Mark>,
+}
+
+impl Event {
+    pub(crate) fn new(device: u32, timed: bool) -> Self {
+        Self { device, timed, mark: Mutex::default() }
+    }
+
+    pub(crate) fn mark(&self) -> Mark {
+        lock(&self.mark).clone()
+    }
+}

@@ -1,0 +1,258 @@
+//! Who runs when: worker threads that step blocks, streams and engines in turn.
+//!
+//! Everything that runs is a task that makes a little progress and returns. A worker steps all its tasks
+//! round and round, so all of them progress whatever they wait for. [`Scheduler`] is the seam at which another
+//! order of steps (one thread, drawn from a seed) can take the place of [`FreeRunning`].
+
+use core::fmt;
+use core::time::Duration;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::{JoinHandle, Thread};
+
+use crate::{Error, sync::lock};
+
+/// What came of one step of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Something was done; more may follow at once.
+    Progress,
+    /// Nothing could be done until somebody else acts.
+    Waiting,
+    /// The task is over and is dropped.
+    Finished,
+}
+
+/// An engine in software (a copy engine, a NIC) that runs under the machine's scheduler.
+///
+/// `step` must return soon and must not block: blocks of running kernels share its thread. A machine whose
+/// tasks all return [`Step::Waiting`] rests its threads for up to
+/// [`HostConfig::longest_rest`](crate::HostConfig::longest_rest) between rounds. An actor that holds an `Arc`
+/// of its machine keeps the machine alive until it finishes.
+pub trait Actor: Send {
+    /// Does a little of the engine's work.
+    fn step(&mut self) -> Step;
+}
+
+/// A task on the thread that runs it.
+pub(crate) trait Task {
+    fn step(&mut self) -> Step;
+}
+
+impl Task for Box<dyn Actor> {
+    fn step(&mut self) -> Step {
+        (**self).step()
+    }
+}
+
+/// Makes a task on the thread that will run it: lanes cannot move between threads.
+pub(crate) type Begin = Box<dyn FnOnce() -> Box<dyn Task> + Send>;
+
+/// An order of steps.
+pub(crate) trait Scheduler: Send + Sync + fmt::Debug {
+    /// Adds a task. After [`Scheduler::stop`] it is dropped.
+    fn spawn(&self, begin: Begin);
+    /// Tells tasks that wait that something they may wait for has changed.
+    fn wake(&self);
+    /// Drops all tasks and ends all threads. Idempotent. Called from one of its own threads it does not wait
+    /// for that one.
+    fn stop(&self);
+}
+
+/// The scheduler of ordinary runs: each worker steps its own tasks as fast as it can.
+#[derive(Debug)]
+pub(crate) struct FreeRunning {
+    workers: Vec<Arc<Worker>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl FreeRunning {
+    pub(crate) fn start(workers: usize, longest_rest: Duration) -> Result<Self, Error> {
+        let scheduler = Self {
+            workers: (0..workers).map(|_| Arc::new(Worker::new(longest_rest))).collect(),
+            threads: Mutex::new(Vec::with_capacity(workers)),
+        };
+        for (index, worker) in scheduler.workers.iter().enumerate() {
+            let shared = Arc::clone(worker);
+            let started =
+                std::thread::Builder::new().name(format!("host-gpu-{index}")).spawn(move || shared.run());
+            match started {
+                Ok(thread) => {
+                    worker.remember(thread.thread());
+                    lock(&scheduler.threads).push(thread);
+                }
+                Err(source) => {
+                    scheduler.stop();
+                    return Err(Error::Thread { worker: index, source });
+                }
+            }
+        }
+        Ok(scheduler)
+    }
+}
+
+impl Scheduler for FreeRunning {
+    fn spawn(&self, begin: Begin) {
+        if let Some(worker) = self.workers.iter().min_by_key(|worker| worker.load.load(Ordering::Relaxed)) {
+            worker.spawn(begin);
+        }
+    }
+
+    fn wake(&self) {
+        for worker in &self.workers {
+            worker.wake();
+        }
+    }
+
+    fn stop(&self) {
+        for worker in &self.workers {
+            worker.stop.store(true, Ordering::SeqCst);
+            worker.wake();
+        }
+        let threads = core::mem::take(&mut *lock(&self.threads));
+        for thread in threads {
+            if thread.thread().id() == std::thread::current().id() {
+                continue;
+            }
+            if thread.join().is_err() {
+                tracing::warn!("a worker of the host machine panicked");
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Worker {
+    inbox: Mutex<Inbox>,
+    /// Tasks of this worker, including those in the inbox.
+    load: AtomicUsize,
+    stop: AtomicBool,
+    /// Set before the worker looks at `woken` for the last time and rests.
+    resting: AtomicBool,
+    woken: AtomicBool,
+    thread: OnceLock<Thread>,
+    longest_rest: Duration,
+}
+
+#[derive(Default)]
+struct Inbox {
+    tasks: VecDeque<Begin>,
+}
+
+impl fmt::Debug for Inbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Inbox({})", self.tasks.len())
+    }
+}
+
+/// Rounds without progress that only pause the core for a moment.
+const SPIN_ROUNDS: u32 = 8;
+/// Rounds without progress that offer the core to other threads.
+const YIELD_ROUNDS: u32 = 64;
+/// The first rest; each round without progress doubles it.
+const FIRST_REST: Duration = Duration::from_micros(2);
+
+impl Worker {
+    fn new(longest_rest: Duration) -> Self {
+        Self {
+            inbox: Mutex::default(),
+            load: AtomicUsize::new(0),
+            stop: AtomicBool::new(false),
+            resting: AtomicBool::new(false),
+            woken: AtomicBool::new(false),
+            thread: OnceLock::new(),
+            longest_rest,
+        }
+    }
+
+    fn remember(&self, thread: &Thread) {
+        // The worker itself may have been first.
+        let _ = self.thread.set(thread.clone());
+    }
+
+    fn spawn(&self, begin: Begin) {
+        self.load.fetch_add(1, Ordering::Relaxed);
+        if !self.stop.load(Ordering::SeqCst) {
+            lock(&self.inbox).tasks.push_back(begin);
+        }
+        self.wake();
+    }
+
+    fn wake(&self) {
+        self.woken.store(true, Ordering::SeqCst);
+        // Either this sees `resting`, or the worker, which sets it first, sees `woken`: both are SeqCst.
+        if self.resting.load(Ordering::SeqCst)
+            && let Some(thread) = self.thread.get()
+        {
+            thread.unpark();
+        }
+    }
+
+    fn run(&self) {
+        self.remember(&std::thread::current());
+        let mut tasks: Vec<Box<dyn Task>> = Vec::new();
+        let mut idle_rounds = 0_u32;
+        while !self.stop.load(Ordering::SeqCst) {
+            if self.woken.swap(false, Ordering::SeqCst) {
+                idle_rounds = 0;
+                let arrived = core::mem::take(&mut lock(&self.inbox).tasks);
+                tasks.extend(arrived.into_iter().map(|begin| begin()));
+            }
+            if tasks.is_empty() {
+                self.rest(None);
+                continue;
+            }
+            if self.round(&mut tasks) {
+                idle_rounds = 0;
+            } else {
+                self.back_off(idle_rounds);
+                idle_rounds = idle_rounds.saturating_add(1);
+            }
+        }
+        drop(tasks);
+        // Dropped outside the lock: what a task owns may spawn.
+        let unborn = core::mem::take(&mut lock(&self.inbox).tasks);
+        drop(unborn);
+    }
+
+    /// Steps each task once; whether any of them did something.
+    fn round(&self, tasks: &mut Vec<Box<dyn Task>>) -> bool {
+        let mut progress = false;
+        tasks.retain_mut(|task| match task.step() {
+            Step::Progress => {
+                progress = true;
+                true
+            }
+            Step::Waiting => true,
+            Step::Finished => {
+                progress = true;
+                self.load.fetch_sub(1, Ordering::Relaxed);
+                false
+            }
+        });
+        progress
+    }
+
+    fn back_off(&self, idle_rounds: u32) {
+        if idle_rounds < SPIN_ROUNDS {
+            core::hint::spin_loop();
+        } else if idle_rounds < YIELD_ROUNDS {
+            std::thread::yield_now();
+        } else {
+            let doubled = FIRST_REST.saturating_mul(1 << (idle_rounds - YIELD_ROUNDS).min(16));
+            self.rest(Some(doubled.min(self.longest_rest)));
+        }
+    }
+
+    fn rest(&self, longest: Option<Duration>) {
+        self.resting.store(true, Ordering::SeqCst);
+        if !self.woken.load(Ordering::SeqCst) && !self.stop.load(Ordering::SeqCst) {
+            match longest {
+                Some(longest) => std::thread::park_timeout(longest),
+                None => std::thread::park(),
+            }
+        }
+        self.resting.store(false, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,216 @@
+//! Streams: queues of operations that run one after another.
+//!
+//! A stream with work is a task of the scheduler; an idle one costs nothing. The null stream of each device
+//! keeps HIP's legacy order: its work comes after what blocking streams of the device were given before, and
+//! theirs after its. Streams made with `hipStreamNonBlocking` take no part in that.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+
+use anabranch_hip::HipError;
+
+use crate::capture::{Membership, captured_push};
+use crate::device::DeviceState;
+use crate::machine::Core;
+use crate::operation::{Advance, Operation, Running};
+use crate::scheduler::{Step, Task};
+use crate::sync::{lock, wait};
+
+/// How a stream stands to the null stream of its device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StreamKind {
+    /// It is the null stream.
+    Null,
+    /// It is ordered with the null stream.
+    Blocking,
+    /// It is not.
+    NonBlocking,
+}
+
+/// A stream.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub(crate) device: Arc<DeviceState>,
+    pub(crate) kind: StreamKind,
+    core: Arc<Core>,
+    pub(crate) state: Mutex<StreamState>,
+    /// Operations done, in order; written under `state`.
+    completed: AtomicU64,
+    progressed: Condvar,
+}
+
+/// What changes of a stream.
+#[derive(Debug, Default)]
+pub(crate) struct StreamState {
+    queue: VecDeque<Operation>,
+    submitted: u64,
+    /// Whether a task of the scheduler works on the queue.
+    active: bool,
+    waiters: u32,
+    pub(crate) capture: Option<Membership>,
+}
+
+/// Operations of one stream that one step may begin.
+const OPERATIONS_PER_STEP: u32 = 32;
+
+impl Stream {
+    pub(crate) fn new(device: Arc<DeviceState>, kind: StreamKind, core: Arc<Core>) -> Arc<Self> {
+        let stream = Arc::new(Self {
+            device,
+            kind,
+            core,
+            state: Mutex::default(),
+            completed: AtomicU64::new(0),
+            progressed: Condvar::new(),
+        });
+        stream.device.remember(&stream);
+        stream
+    }
+
+    pub(crate) fn completed(&self) -> u64 {
+        self.completed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        self.core.faults.is_lost(self.device.ordinal)
+    }
+
+    /// Queues an operation, or adds it to the capture that the stream is in. Returns the ticket that
+    /// [`Stream::wait`] takes.
+    pub(crate) fn push(self: &Arc<Self>, operation: Operation) -> Result<u64, HipError> {
+        if self.is_lost() {
+            return Err(HipError::LAUNCH_FAILURE);
+        }
+        if let Some(membership) = &mut lock(&self.state).capture {
+            captured_push(membership, operation)?;
+            return Ok(0);
+        }
+        for other in self.legacy_predecessors()? {
+            let ticket = other.submitted();
+            if other.completed() < ticket {
+                self.queue(Operation::AwaitStream { stream: other, ticket });
+            }
+        }
+        Ok(self.queue(operation))
+    }
+
+    /// The streams whose present work comes before what this one is given next.
+    fn legacy_predecessors(&self) -> Result<Vec<Arc<Self>>, HipError> {
+        let wanted = match self.kind {
+            StreamKind::NonBlocking => return Ok(Vec::new()),
+            StreamKind::Blocking => StreamKind::Null,
+            StreamKind::Null => StreamKind::Blocking,
+        };
+        let others: Vec<_> =
+            self.device.streams().into_iter().filter(|stream| stream.kind == wanted).collect();
+        for other in &others {
+            if let Some(membership) = &lock(&other.state).capture {
+                // The null stream would have to wait for work that is not there.
+                membership.graph.invalidate();
+                return Err(HipError::STREAM_CAPTURE_IMPLICIT);
+            }
+        }
+        Ok(others)
+    }
+
+    /// Queues an operation whatever else the stream is in.
+    pub(crate) fn queue(self: &Arc<Self>, operation: Operation) -> u64 {
+        let mut state = lock(&self.state);
+        state.queue.push_back(operation);
+        state.submitted += 1;
+        let ticket = state.submitted;
+        let start = !core::mem::replace(&mut state.active, true);
+        drop(state);
+        if start {
+            let stream = Arc::clone(self);
+            self.core.scheduler.spawn(Box::new(move || Box::new(StreamTask { stream, running: None })));
+        }
+        ticket
+    }
+
+    /// How many operations the stream has been given.
+    pub(crate) fn submitted(&self) -> u64 {
+        lock(&self.state).submitted
+    }
+
+    /// Whether all that the stream has been given is done.
+    pub(crate) fn is_idle(&self) -> bool {
+        let state = lock(&self.state);
+        self.completed() == state.submitted
+    }
+
+    /// Blocks the calling thread until the operation with this ticket is done.
+    ///
+    /// # Errors
+    /// `hipErrorLaunchFailure` if the device is lost.
+    pub(crate) fn wait(&self, ticket: u64) -> Result<(), HipError> {
+        let mut state = lock(&self.state);
+        state.waiters += 1;
+        while self.completed() < ticket {
+            state = wait(&self.progressed, state);
+        }
+        state.waiters -= 1;
+        drop(state);
+        if self.is_lost() { Err(HipError::LAUNCH_FAILURE) } else { Ok(()) }
+    }
+
+    /// Takes the next operation, or ends the task's claim on the queue.
+    fn next(&self) -> Option<Operation> {
+        let mut state = lock(&self.state);
+        let next = state.queue.pop_front();
+        state.active = next.is_some();
+        next
+    }
+
+    /// Drops what is queued; for a machine that ends.
+    pub(crate) fn forget_queue(&self) {
+        let forgotten = core::mem::take(&mut lock(&self.state).queue);
+        drop(forgotten);
+    }
+
+    fn complete(&self) {
+        let state = lock(&self.state);
+        self.completed.fetch_add(1, Ordering::Release);
+        let waiters = state.waiters;
+        drop(state);
+        if waiters > 0 {
+            self.progressed.notify_all();
+        }
+    }
+}
+
+/// A stream with work, on the worker that runs it.
+struct StreamTask {
+    stream: Arc<Stream>,
+    running: Option<Running>,
+}
+
+impl Task for StreamTask {
+    fn step(&mut self) -> Step {
+        let core = &self.stream.core;
+        let lost = self.stream.is_lost();
+        let mut moved = false;
+        for _ in 0..OPERATIONS_PER_STEP {
+            if self.running.is_none() {
+                let Some(operation) = self.stream.next() else { return Step::Finished };
+                moved = true;
+                self.running = Running::begin(operation, core, lost);
+            }
+            let advance = match &mut self.running {
+                Some(running) => running.advance(core, lost),
+                None => Advance::Done,
+            };
+            match advance {
+                Advance::Done => {
+                    moved = true;
+                    self.running = None;
+                    self.stream.complete();
+                }
+                Advance::Moved => return Step::Progress,
+                Advance::Waiting => return if moved { Step::Progress } else { Step::Waiting },
+            }
+        }
+        Step::Progress
+    }
+}
