@@ -1,1 +1,32 @@
 //! Expert-parallel dispatch and combine over a group.
+//!
+//! A mixture-of-experts layer sends every token to the ranks that own its experts and sums what comes back.
+//! [`ExpertParallel::dispatch`] does the first, [`ExpertParallel::combine`] the second; between them the caller runs its
+//! experts on the rows it got. Each is one kernel on the caller's stream, may be captured into a graph, and waits for no
+//! one on the host.
+//!
+//! The order of reading: [`plan`] says what is computed where, `kernels/*.hip` how (each with the argument why no flag
+//! or row is overwritten too early), [`ExpertParallel`] when. [`oracle`] is the reference that tests and benchmarks
+//! compare with, bit by bit.
+//!
+//! Sums are in group-rank order with f32 accumulation and one rounding, so that the result is the same on every rank, in
+//! every run, and for every launch shape.
+
+mod agree;
+mod args;
+mod error;
+mod operation;
+mod slot;
+mod tensor;
+
+pub mod kernels;
+pub mod oracle;
+pub mod owner;
+pub mod plan;
+pub mod reference;
+
+pub use error::{Error, Result};
+pub use kernels::kernels;
+pub use operation::{COMBINE_OPERATION, DISPATCH_OPERATION, Dispatched, ExpertOutput, ExpertParallel};
+pub use plan::{DataType, EpConfig, Plan};
+pub use tensor::{DeviceSlice, Tokens};

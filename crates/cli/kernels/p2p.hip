@@ -1,0 +1,146 @@
+// What `bench p2p` measures: copies by kernel stores and loads, and the latency of a flag with and without data.
+#include "anabranch/prelude.h"
+
+static constexpr u32 UNROLL = 8;
+
+// Copies `units` 16-byte units with the threads of `blocks` blocks, of which this is number `block`.
+template <bool STORES>
+static ANABRANCH_DEVICE void copy(const Grid& grid, const Vec16* source, Vec16* target, u64 units, u32 block, u32 blocks) {
+    u64 step = static_cast<u64>(blocks) * grid.block_threads;
+    for (u64 first = static_cast<u64>(block) * grid.block_threads + grid.thread; first < units; first += step * UNROLL) {
+        Vec16 unit[UNROLL];
+#pragma unroll
+        for (u32 u = 0; u < UNROLL; ++u) {
+            u64 at = first + u * step;
+            if (at < units) unit[u] = STORES ? heap_load(grid, source + at) : remote_load(grid, source + at);
+        }
+#pragma unroll
+        for (u32 u = 0; u < UNROLL; ++u) {
+            u64 at = first + u * step;
+            if (at < units) {
+                if (STORES) {
+                    remote_store(grid, target + at, unit[u]);
+                } else {
+                    heap_store(grid, target + at, unit[u]);
+                }
+            }
+        }
+    }
+}
+
+// Every block serves one peer of the mask, in turn. Stores: my outgoing area [peer] goes to its incoming area [me].
+// Loads: its outgoing area [me] comes to my incoming area [peer].
+template <bool STORES>
+static ANABRANCH_DEVICE void exchange(const Grid& grid, const P2pCopyArgs& args) {
+    u32 peers = args.peers;
+    u32 slot = grid.block % peers;
+    u32 peer = (args.team.rank + args.first_step + slot) % args.team.size;
+    u32 block = grid.block / peers;
+    u32 blocks = (grid.grid_blocks - slot + peers - 1) / peers;
+    u64 own = private_load(grid, args.team.peer_bases + args.team.rank);
+    u64 other = private_load(grid, args.team.peer_bases + peer);
+    u64 units = args.bytes / 16;
+    if (STORES) {
+        copy<true>(grid, reinterpret_cast<const Vec16*>(own + args.outgoing + peer * args.bytes),
+                   reinterpret_cast<Vec16*>(other + args.incoming + args.team.rank * args.bytes), units, block, blocks);
+    } else {
+        copy<false>(grid, reinterpret_cast<const Vec16*>(other + args.outgoing + args.team.rank * args.bytes),
+                    reinterpret_cast<Vec16*>(own + args.incoming + peer * args.bytes), units, block, blocks);
+    }
+}
+
+ANABRANCH_KERNEL(anabranch_p2p_store, P2pCopyArgs, 1024) { exchange<true>(grid, args); }
+
+ANABRANCH_KERNEL(anabranch_p2p_load, P2pCopyArgs, 1024) { exchange<false>(grid, args); }
+
+// Fills my outgoing areas with words that name sender, receiver and place.
+ANABRANCH_KERNEL(anabranch_p2p_fill, P2pCopyArgs, 1024) {
+    u64 own = private_load(grid, args.team.peer_bases + args.team.rank);
+    u64 units = args.bytes / 16;
+    u64 step = static_cast<u64>(grid.grid_blocks) * grid.block_threads;
+    for (u32 peer = 0; peer < args.team.size; ++peer) {
+        for (u64 at = static_cast<u64>(grid.block) * grid.block_threads + grid.thread; at < units; at += step) {
+            Vec16 unit = {{args.team.rank, peer, static_cast<u32>(at), args.seed}};
+            heap_store(grid, reinterpret_cast<Vec16*>(own + args.outgoing + peer * args.bytes) + at, unit);
+        }
+    }
+}
+
+// Counts the units of my incoming areas that are not what their sender wrote.
+ANABRANCH_KERNEL(anabranch_p2p_check, P2pCopyArgs, 1024) {
+    u64 own = private_load(grid, args.team.peer_bases + args.team.rank);
+    u64 units = args.bytes / 16;
+    u64 step = static_cast<u64>(grid.grid_blocks) * grid.block_threads;
+    for (u32 slot = 0; slot < args.peers; ++slot) {
+        // The senders of a step are the mirror of its receivers.
+        u32 peer = (args.team.rank + args.team.size - (args.first_step + slot) % args.team.size) % args.team.size;
+        if (!args.pushed) peer = (args.team.rank + args.first_step + slot) % args.team.size;
+        const Vec16* incoming = reinterpret_cast<const Vec16*>(own + args.incoming + peer * args.bytes);
+        for (u64 at = static_cast<u64>(grid.block) * grid.block_threads + grid.thread; at < units; at += step) {
+            Vec16 unit = heap_load(grid, incoming + at);
+            bool right = unit.word[0] == peer && unit.word[1] == args.team.rank &&
+                         unit.word[2] == static_cast<u32>(at) && unit.word[3] == args.seed;
+            if (!right) fetch_add_device(grid, args.wrong, u64(1));
+        }
+    }
+}
+
+enum PingPhase : u32 { PING_WAIT = 1 };
+
+static ANABRANCH_DEVICE void send_payload(const Grid& grid, const P2pPingArgs& args, const Vec16* source, Vec16* target,
+                                          u64* flag, u64 value) {
+    for (u64 at = grid.thread; at < args.bytes / 16; at += grid.block_threads) {
+        remote_store(grid, target + at, heap_load(grid, source + at));
+    }
+    block_release_system(grid);
+    if (grid.thread == 0) flag_store(grid, flag, value);
+}
+
+static ANABRANCH_DEVICE bool await_payload(const Grid& grid, const P2pPingArgs& args, const WaitContext& wait,
+                                           const u64* flag, u64 value) {
+    u64 status = WAIT_OK;
+    if (grid.thread == 0) {
+        u64 seen;
+        status = wait_until(grid, wait, PING_WAIT, args.peer, value, flag,
+                            [value](u64 word) { return has_reached(word, value); }, seen);
+        fence_acquire_system(grid);
+    }
+    return grid.block_broadcast(status) == WAIT_OK;
+}
+
+// One block on each of two ranks. `first` writes `bytes` and a flag to the other, which answers in kind; `rounds` times.
+// Round n (from 1) of a launch has the value base + n; `base` lives in device memory and grows by `rounds` a launch.
+// No flag is overwritten too early: the next round's flag is stored only after the answer to this one was seen.
+ANABRANCH_KERNEL(anabranch_p2p_ping, P2pPingArgs, 1024) {
+    bool poisoned = grid.block_broadcast(grid.thread == 0 && is_poisoned(grid, args.team.control) ? 1 : 0) != 0;
+    if (poisoned) return;
+    u64 base = grid.block_broadcast(grid.thread == 0 ? private_load(grid, args.base) : 0);
+    WaitContext wait = wait_context(grid, args.team.control, args.operation, args.team.group, args.team.rank, base);
+    u64 own = private_load(grid, args.team.peer_bases + args.team.rank);
+    u64 other = private_load(grid, args.team.peer_bases + args.peer);
+    u64* mine = reinterpret_cast<u64*>(own + args.flags_offset + static_cast<u64>(args.peer) * args.flag_stride);
+    u64* theirs = reinterpret_cast<u64*>(other + args.flags_offset + static_cast<u64>(args.team.rank) * args.flag_stride);
+    const Vec16* source = reinterpret_cast<const Vec16*>(own + args.outgoing);
+    Vec16* target = reinterpret_cast<Vec16*>(other + args.incoming);
+    bool fault = false;
+    if (args.bytes == 0) {
+        // A bare flag: one thread, no fence, as there is no data to order.
+        for (u32 round = 1; round <= args.rounds && grid.thread == 0 && !fault; ++round) {
+            u64 seen;
+            u64 value = base + round;
+            if (args.first) flag_store(grid, theirs, value);
+            fault = wait_until(grid, wait, PING_WAIT, args.peer, value, mine,
+                               [value](u64 flag) { return has_reached(flag, value); }, seen) != WAIT_OK;
+            if (!args.first) flag_store(grid, theirs, value);
+        }
+    } else {
+        for (u32 round = 1; round <= args.rounds && !fault; ++round) {
+            u64 value = base + round;
+            if (args.first) send_payload(grid, args, source, target, theirs, value);
+            fault = !await_payload(grid, args, wait, mine, value);
+            if (!args.first) send_payload(grid, args, source, target, theirs, value);
+        }
+    }
+    grid.block_barrier();
+    if (grid.thread == 0 && !fault) private_store(grid, args.base, base + args.rounds);
+}

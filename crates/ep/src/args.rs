@@ -1,0 +1,148 @@
+//! The structs that cross to the kernels, declared once.
+
+use anabranch_hip_jit::{DevicePointer, device_struct};
+use anabranch_shmem::TeamView;
+
+device_struct! {
+    /// A slot's words in this rank's own device memory. All start at zero but `invalid_first`, which starts at all ones.
+    pub struct SlotState {
+        /// Epoch of the last dispatch that completed.
+        pub dispatch_epoch: u64,
+        /// Epoch of the last combine that started.
+        pub combine_epoch: u64,
+        /// The first invalid expert id: `{token:26, k:6, id:32}`, or all ones.
+        pub invalid_first: u64,
+        /// Invalid expert ids seen since the words were last read.
+        pub invalid_count: u32,
+        /// Blocks of the running dispatch that have written all their rows.
+        pub dispatch_arrived: u32,
+        /// Blocks of the running combine that have read the epoch.
+        pub combine_started: u32,
+        /// Blocks of the running combine that have staged all their rows.
+        pub combine_arrived: u32,
+    }
+}
+
+device_struct! {
+    /// Arguments of `anabranch_ep_dispatch`. Offsets are bytes from the heap's start, equal on all ranks.
+    pub struct DispatchArgs {
+        /// The group.
+        pub team: TeamView,
+        /// `[token_count][row_bytes]`, 16-byte aligned.
+        pub tokens: DevicePointer<u8>,
+        /// `[token_count][top_k]`.
+        pub ids: DevicePointer<i32>,
+        /// `[token_count][top_k]`, or null: zeros are sent.
+        pub weights: DevicePointer<f32>,
+        /// `[token_count][scale_bytes]`, 4-byte aligned; not read when `scale_bytes` is 0.
+        pub scales: DevicePointer<u8>,
+        /// `[max_tokens][fan_out]`: where each token's copies went, ascending by rank; written.
+        pub send_map: DevicePointer<u64>,
+        /// `[ranks]`: rows sent to each rank; written and read by this kernel only.
+        pub sent: DevicePointer<u32>,
+        /// `[ranks]`: rows received from each rank; written.
+        pub counts: DevicePointer<u32>,
+        /// `[ranks + 1]`: running sum of `counts`; written.
+        pub offsets: DevicePointer<u32>,
+        /// The slot's words.
+        pub state: DevicePointer<SlotState>,
+        /// Row window `[ranks][max_tokens][row_bytes]`.
+        pub rows_offset: u64,
+        /// Meta window `[ranks][max_tokens][meta_bytes]`.
+        pub meta_offset: u64,
+        /// Flag words, `flag_stride` bytes apart.
+        pub flags_offset: u64,
+        /// Tokens of this call.
+        pub token_count: u32,
+        /// Rows a source owns in the windows.
+        pub max_tokens: u32,
+        /// Experts a token names.
+        pub top_k: u32,
+        /// Experts of the group.
+        pub experts: u32,
+        /// Most ranks a token can go to: the smaller of `top_k` and the ranks.
+        pub fan_out: u32,
+        /// Bytes of a row, a multiple of 16.
+        pub row_bytes: u32,
+        /// Bytes between two meta records, a multiple of 16.
+        pub meta_bytes: u32,
+        /// Bytes of a token's scales, a multiple of 4.
+        pub scale_bytes: u32,
+        /// Blocks that share a run of tokens.
+        pub parts: u32,
+        /// Segments into which a block cuts its part of a row.
+        pub segments: u32,
+        /// Bytes between two flag words.
+        pub flag_stride: u32,
+        /// The operation's code in fault records.
+        pub operation: u32,
+    }
+}
+
+device_struct! {
+    /// Arguments of `anabranch_ep_combine`.
+    pub struct CombineArgs {
+        /// The group.
+        pub team: TeamView,
+        /// Rows `[ranks][max_tokens][row_bytes]` to copy into the combine window first, or null when they are there.
+        pub staged: DevicePointer<u8>,
+        /// `[token_count][row_bytes]`; written.
+        pub output: DevicePointer<u8>,
+        /// The dispatch's map.
+        pub send_map: DevicePointer<u64>,
+        /// The dispatch's counts; read only to stage.
+        pub counts: DevicePointer<u32>,
+        /// The slot's words.
+        pub state: DevicePointer<SlotState>,
+        /// Combine window `[ranks][max_tokens][row_bytes]`.
+        pub rows_offset: u64,
+        /// Flag words, `flag_stride` bytes apart.
+        pub flags_offset: u64,
+        /// Tokens of the dispatch; 0 to give the slot back without a result.
+        pub token_count: u32,
+        /// Rows a source owns in the window.
+        pub max_tokens: u32,
+        /// Entries of the map a token.
+        pub fan_out: u32,
+        /// Bytes of a row in the combine type, a multiple of 16.
+        pub row_bytes: u32,
+        /// Segments into which a row is cut, one a wave.
+        pub segments: u32,
+        /// Bytes between two flag words.
+        pub flag_stride: u32,
+        /// The operation's code in fault records.
+        pub operation: u32,
+        /// Not used.
+        pub reserved: u32,
+    }
+}
+
+device_struct! {
+    /// Arguments of `anabranch_ep_reference_expert`.
+    pub struct ReferenceExpertArgs {
+        /// The row window.
+        pub rows: DevicePointer<u8>,
+        /// The meta window.
+        pub meta: DevicePointer<u8>,
+        /// The combine window, or any buffer of its shape; written.
+        pub output: DevicePointer<u8>,
+        /// Rows from each rank.
+        pub counts: DevicePointer<u32>,
+        /// Ranks of the group.
+        pub ranks: u32,
+        /// This rank in the group.
+        pub rank: u32,
+        /// Rows a source owns in the windows.
+        pub max_tokens: u32,
+        /// Elements of a row.
+        pub hidden: u32,
+        /// Experts a token names.
+        pub top_k: u32,
+        /// Experts of the group.
+        pub experts: u32,
+        /// Bytes between two meta records.
+        pub meta_bytes: u32,
+        /// Not used.
+        pub reserved: u32,
+    }
+}

@@ -1,0 +1,136 @@
+//! What can go wrong in dispatch and combine, as values.
+
+use anabranch_ranks::{GlobalRank, GroupRank};
+
+use crate::plan::DataType;
+
+/// An error of expert-parallel dispatch or combine.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A number in the configuration cannot be used.
+    #[error("{field} is {given}; {allowed}")]
+    Config {
+        /// The field.
+        field: &'static str,
+        /// What it was.
+        given: u64,
+        /// What is allowed.
+        allowed: String,
+    },
+    /// A call has more tokens than the plan holds.
+    #[error("{given} tokens were given, but the plan holds max_tokens = {max_tokens} a rank")]
+    TooManyTokens {
+        /// Tokens of the call.
+        given: usize,
+        /// What the plan allows.
+        max_tokens: u32,
+    },
+    /// A buffer is too small for its shape.
+    #[error("{what} has {given} bytes, but {shape} needs {needed}")]
+    Shape {
+        /// The tensor.
+        what: &'static str,
+        /// Bytes given.
+        given: usize,
+        /// Bytes needed.
+        needed: usize,
+        /// The shape, in words.
+        shape: String,
+    },
+    /// A tensor starts at an address that the kernels cannot read.
+    #[error("{what} starts at {address:#x}, which is no multiple of {alignment} bytes")]
+    Alignment {
+        /// The tensor.
+        what: &'static str,
+        /// Its address.
+        address: u64,
+        /// What is needed.
+        alignment: u64,
+    },
+    /// A tensor's type is not the plan's.
+    #[error("{what} is {given}, but the plan was made for {planned}")]
+    Type {
+        /// The tensor.
+        what: &'static str,
+        /// Type given.
+        given: DataType,
+        /// Type of the plan.
+        planned: DataType,
+    },
+    /// Scales were given or left out against the plan.
+    #[error("scales: {given} bytes a token were given, but the plan has {planned} (all tokens have scales, or none)")]
+    Scales {
+        /// Bytes a token given.
+        given: u32,
+        /// Bytes a token of the plan.
+        planned: u32,
+    },
+    /// Every slot has an operation in flight.
+    #[error(
+        "all {slots} slots have a dispatch in flight; combine or release one first, or plan more slots (ep.slots)"
+    )]
+    SlotsBusy {
+        /// Slots of the plan.
+        slots: u32,
+    },
+    /// A handle of another plan was given.
+    #[error("the handle belongs to another plan")]
+    ForeignHandle,
+    /// The ranks made the plan with different configurations.
+    #[error("{rank} planned {field} = {theirs}, but {reference} planned {ours}")]
+    Divergence {
+        /// The first field that differs.
+        field: &'static str,
+        /// The rank that the value was compared with.
+        reference: GlobalRank,
+        /// Its value.
+        ours: String,
+        /// The rank that differs.
+        rank: GlobalRank,
+        /// What it planned.
+        theirs: String,
+    },
+    /// A peer failed while the plan was made.
+    #[error("{rank} could not make the plan: {reason}")]
+    PeerFailed {
+        /// The rank.
+        rank: GlobalRank,
+        /// Its own words.
+        reason: String,
+    },
+    /// An expert id named no expert. It counted as masked.
+    #[error("{rank} gave {count} invalid expert id(s), the first at token {token}: {id} (allowed are -1 and 0..{experts})")]
+    InvalidExpert {
+        /// The rank that gave it.
+        rank: GroupRank,
+        /// How many there were.
+        count: u32,
+        /// Token of the first.
+        token: u32,
+        /// The first id.
+        id: i32,
+        /// Experts of the plan.
+        experts: u32,
+    },
+    /// A peer's memory cannot be reached by kernels.
+    #[error("{peer} cannot be reached by kernels of this rank: {reason}")]
+    Unreachable {
+        /// The peer.
+        peer: GlobalRank,
+        /// Why.
+        reason: String,
+    },
+    /// The layer below.
+    #[error(transparent)]
+    Shmem(#[from] anabranch_shmem::Error),
+    /// Compiling or loading kernels.
+    #[error(transparent)]
+    Jit(#[from] anabranch_hip_jit::Error),
+    /// The runtime.
+    #[error(transparent)]
+    Hip(#[from] anabranch_hip::Error),
+}
+
+/// The result of calls in this crate.
+pub type Result<T, E = Error> = core::result::Result<T, E>;

@@ -1,0 +1,302 @@
+//! What dispatch and combine must deliver, worked out on the CPU from the inputs of all ranks.
+//!
+//! This is the judge of the kernels, so it shares nothing with them: owners come from the definition of the
+//! expert ranges, slots from counting tokens one by one, sums from a plain loop. An [`Oracle`] holds only the
+//! routing of all ranks; rows and sums are worked out when asked for, so that a rank which rebuilds its peers'
+//! inputs can verify its own results without the cost of everybody else's.
+//!
+//! - [`Oracle::dispatch`] gives a [`Delivery`]: what one destination receives, to list or to
+//!   [`Delivery::compare_rows`].
+//! - [`Oracle::combine`] gives a [`Combination`]: what one source gets back, to list or to
+//!   [`Combination::compare_output`].
+//! - [`Oracle::invalid_ids`] tells which expert ids a source must report.
+
+mod combine;
+mod element;
+mod error;
+mod experts;
+mod rows;
+#[cfg(test)]
+mod tests;
+
+pub use combine::Combination;
+pub use error::{Mismatch, OracleError, RowField};
+pub use experts::{ExpertRows, GivenRows, SentCopy, StandIn};
+pub use rows::{Delivery, ExpectedRow, Row, Rows, SlottedRows};
+
+use crate::plan::{DataType, EpConfig};
+use anabranch_ranks::GroupRank;
+
+/// The sizes that all ranks of the group agree on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Ranks of the group, R.
+    pub ranks: u32,
+    /// Experts of the whole group, E; rank `r` owns `floor(r * E / R)..floor((r + 1) * E / R)`.
+    pub experts: u32,
+    /// Experts per token, K.
+    pub top_k: usize,
+    /// Elements per token, H.
+    pub hidden: usize,
+    /// Opaque bytes per token that travel beside it, S; 0 for none.
+    pub scale_bytes: usize,
+    /// The most tokens that a rank may bring, M: a row's index is `source * M + slot`.
+    pub max_tokens: usize,
+    /// Type of the tokens.
+    pub dispatch: DataType,
+    /// Type of the experts' outputs.
+    pub combine: DataType,
+    /// Type of the combined tokens.
+    pub output: DataType,
+}
+
+impl Shape {
+    /// The shape of a dispatch and combine over `ranks` ranks with this configuration; the combined tokens have
+    /// the combine type.
+    pub fn new(config: &EpConfig, ranks: u32) -> Self {
+        Self {
+            ranks,
+            experts: config.experts,
+            top_k: config.top_k as usize,
+            hidden: config.hidden as usize,
+            scale_bytes: config.scale_bytes as usize,
+            max_tokens: config.max_tokens as usize,
+            dispatch: config.dispatch_type,
+            combine: config.combine_type,
+            output: config.combine_type,
+        }
+    }
+}
+
+/// What one rank brings. Its number of tokens T is `ids.len() / top_k`.
+#[derive(Clone, Copy, Debug)]
+pub struct RankInput<'a> {
+    /// `[T, H]` elements of the dispatch type, little endian, rows contiguous.
+    pub tokens: &'a [u8],
+    /// `[T, K]` expert ids. Negative is masked; below -1, or no expert, is invalid and counts as masked.
+    pub ids: &'a [i32],
+    /// `[T, K]` weights, where weights are carried; all ranks carry them or none does.
+    pub weights: Option<&'a [f32]>,
+    /// `[T, S]` bytes; empty without scales.
+    pub scales: &'a [u8],
+}
+
+/// An expert id that is neither masked (-1) nor the number of an expert.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InvalidId {
+    /// The rank that brought it.
+    pub rank: GroupRank,
+    /// Its token on that rank.
+    pub token: u32,
+    /// The id as given.
+    pub id: i32,
+}
+
+/// The invalid ids of one rank's input.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InvalidIds {
+    /// How many entries `[token, k]` are invalid.
+    pub count: u64,
+    /// The one with the lowest token and, there, the lowest k.
+    pub first: Option<InvalidId>,
+}
+
+/// Where the tokens of one source go.
+#[derive(Debug)]
+struct Route {
+    /// `T + 1` places in `copies`.
+    starts: Vec<usize>,
+    /// For each token its distinct destinations, ascending, with the slot it has there.
+    copies: Vec<(GroupRank, u32)>,
+    /// Copies to each destination.
+    counts: Vec<u32>,
+    invalid: InvalidIds,
+}
+
+impl Route {
+    fn tokens(&self) -> usize {
+        self.starts.len() - 1
+    }
+
+    fn of(&self, token: usize) -> &[(GroupRank, u32)] {
+        &self.copies[self.starts[token]..self.starts[token + 1]]
+    }
+}
+
+/// The reference for one dispatch and its combine over a whole group.
+#[derive(Debug)]
+pub struct Oracle<'a> {
+    shape: Shape,
+    inputs: Vec<RankInput<'a>>,
+    /// The owner of each expert.
+    owners: Vec<GroupRank>,
+    routes: Vec<Route>,
+}
+
+impl<'a> Oracle<'a> {
+    /// Works out the routing of all ranks; `inputs` are in group-rank order, one for each rank.
+    ///
+    /// # Errors
+    /// [`OracleError`] when the shape has a zero, or when an input does not have the shape; it names the rank
+    /// and the tensor.
+    pub fn new(shape: Shape, inputs: Vec<RankInput<'a>>) -> Result<Self, OracleError> {
+        check(&shape, &inputs)?;
+        let owners = owners(&shape);
+        let routes =
+            inputs.iter().enumerate().map(|(rank, input)| route(&shape, &owners, rank, input)).collect();
+        Ok(Self { shape, inputs, owners, routes })
+    }
+
+    /// The sizes it was made with.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// Tokens that this rank brought; 0 for a rank outside the group.
+    pub fn tokens(&self, rank: GroupRank) -> usize {
+        self.routes.get(rank.index()).map_or(0, Route::tokens)
+    }
+
+    /// The invalid ids that this rank must report.
+    ///
+    /// # Errors
+    /// [`OracleError::NoSuchRank`].
+    pub fn invalid_ids(&self, source: GroupRank) -> Result<InvalidIds, OracleError> {
+        self.check_rank(source)?;
+        Ok(self.routes[source.index()].invalid)
+    }
+
+    /// What `destination` receives.
+    ///
+    /// # Errors
+    /// [`OracleError::NoSuchRank`].
+    pub fn dispatch(&self, destination: GroupRank) -> Result<Delivery<'_>, OracleError> {
+        self.check_rank(destination)?;
+        Ok(Delivery::new(self, destination))
+    }
+
+    /// What `source` gets back.
+    ///
+    /// # Errors
+    /// [`OracleError::NoSuchRank`].
+    pub fn combine(&self, source: GroupRank) -> Result<Combination<'_>, OracleError> {
+        self.check_rank(source)?;
+        Ok(Combination::new(self, source))
+    }
+
+    fn check_rank(&self, rank: GroupRank) -> Result<(), OracleError> {
+        if rank.get() < self.shape.ranks {
+            return Ok(());
+        }
+        Err(OracleError::NoSuchRank { rank, ranks: self.shape.ranks })
+    }
+
+    /// The id as the receiver sees it: invalid ones as -1.
+    fn carried_id(&self, id: i32) -> i32 {
+        if self.owner(id).is_some() { id } else { -1 }
+    }
+
+    fn owner(&self, id: i32) -> Option<GroupRank> {
+        usize::try_from(id).ok().and_then(|expert| self.owners.get(expert)).copied()
+    }
+
+    fn row_index(&self, source: GroupRank, slot: u32) -> usize {
+        source.index() * self.shape.max_tokens + slot as usize
+    }
+
+    fn payload(&self, source: GroupRank, token: usize) -> &'a [u8] {
+        let bytes = self.shape.hidden * self.shape.dispatch.bytes() as usize;
+        &self.inputs[source.index()].tokens[token * bytes..(token + 1) * bytes]
+    }
+
+    fn ids(&self, source: GroupRank, token: usize) -> &'a [i32] {
+        &self.inputs[source.index()].ids[token * self.shape.top_k..(token + 1) * self.shape.top_k]
+    }
+
+    fn weights(&self, source: GroupRank, token: usize) -> Option<&'a [f32]> {
+        let weights = self.inputs[source.index()].weights?;
+        Some(&weights[token * self.shape.top_k..(token + 1) * self.shape.top_k])
+    }
+
+    fn scales(&self, source: GroupRank, token: usize) -> &'a [u8] {
+        let bytes = self.shape.scale_bytes;
+        &self.inputs[source.index()].scales[token * bytes..(token + 1) * bytes]
+    }
+}
+
+/// The owner of each expert, rank by rank from the definition of the ranges.
+fn owners(shape: &Shape) -> Vec<GroupRank> {
+    let first = |rank: u32| u64::from(rank) * u64::from(shape.experts) / u64::from(shape.ranks);
+    (0..shape.ranks)
+        .flat_map(|rank| (first(rank)..first(rank + 1)).map(move |_| GroupRank::new(rank)))
+        .collect()
+}
+
+fn route(shape: &Shape, owners: &[GroupRank], rank: usize, input: &RankInput<'_>) -> Route {
+    let mut route = Route {
+        starts: vec![0],
+        copies: Vec::new(),
+        counts: vec![0; shape.ranks as usize],
+        invalid: InvalidIds::default(),
+    };
+    let mut destinations = Vec::with_capacity(shape.top_k);
+    for (token, ids) in input.ids.chunks_exact(shape.top_k).enumerate() {
+        destinations.clear();
+        for &id in ids {
+            if let Some(owner) = usize::try_from(id).ok().and_then(|expert| owners.get(expert)) {
+                destinations.push(*owner);
+            } else if id != -1 {
+                route.invalid.count += 1;
+                let here = InvalidId { rank: GroupRank::new(rank as u32), token: token as u32, id };
+                route.invalid.first.get_or_insert(here);
+            }
+        }
+        destinations.sort_unstable();
+        destinations.dedup();
+        for &destination in &destinations {
+            let sent = &mut route.counts[destination.index()];
+            route.copies.push((destination, *sent));
+            *sent += 1;
+        }
+        route.starts.push(route.copies.len());
+    }
+    route
+}
+
+fn check(shape: &Shape, inputs: &[RankInput<'_>]) -> Result<(), OracleError> {
+    let fields = [
+        ("ranks", shape.ranks as usize),
+        ("experts", shape.experts as usize),
+        ("top_k", shape.top_k),
+        ("hidden", shape.hidden),
+    ];
+    if let Some((field, _)) = fields.into_iter().find(|(_, value)| *value == 0) {
+        return Err(OracleError::Zero { field });
+    }
+    if inputs.len() != shape.ranks as usize {
+        return Err(OracleError::Inputs { given: inputs.len(), ranks: shape.ranks });
+    }
+    let carried = inputs.first().is_some_and(|input| input.weights.is_some());
+    for (number, input) in inputs.iter().enumerate() {
+        let rank = GroupRank::new(number as u32);
+        let tokens = input.ids.len() / shape.top_k;
+        if tokens > shape.max_tokens {
+            return Err(OracleError::TooManyTokens { rank, tokens, max_tokens: shape.max_tokens });
+        }
+        if input.weights.is_some() != carried {
+            return Err(OracleError::SomeWeights { rank });
+        }
+        let lengths = [
+            ("ids", input.ids.len(), tokens * shape.top_k),
+            ("weights", input.weights.map_or(tokens * shape.top_k, <[f32]>::len), tokens * shape.top_k),
+            ("tokens", input.tokens.len(), tokens * shape.hidden * shape.dispatch.bytes() as usize),
+            ("scales", input.scales.len(), tokens * shape.scale_bytes),
+        ];
+        if let Some((tensor, given, expected)) =
+            lengths.into_iter().find(|(_, given, expected)| given != expected)
+        {
+            return Err(OracleError::Length { rank, tensor, expected, given });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,104 @@
+//! What a source gets back.
+
+use super::{ExpertRows, Mismatch, Oracle, SentCopy};
+use anabranch_ranks::GroupRank;
+
+/// What one source gets back from a combine: for each of its tokens the sum of the expert outputs of its
+/// distinct destinations, in ascending group-rank order, in f32 from 0, rounded once to the output type.
+/// Tokens without destinations give zeros.
+#[derive(Debug)]
+pub struct Combination<'o> {
+    oracle: &'o Oracle<'o>,
+    source: GroupRank,
+}
+
+impl<'o> Combination<'o> {
+    pub(super) fn new(oracle: &'o Oracle<'o>, source: GroupRank) -> Self {
+        Self { oracle, source }
+    }
+
+    /// This token's copies, in the order in which they are summed; none for a token that is not there.
+    pub fn copies(&self, token: usize) -> impl Iterator<Item = SentCopy<'o>> {
+        let (oracle, source) = (self.oracle, self.source);
+        let route = &oracle.routes[source.index()];
+        let copies = if token < route.tokens() { route.of(token) } else { &[] };
+        copies.iter().map(move |&(destination, slot)| SentCopy {
+            source,
+            token,
+            destination,
+            row: oracle.row_index(source, slot),
+            payload: oracle.payload(source, token),
+            ids: oracle.ids(source, token),
+            weights: oracle.weights(source, token),
+        })
+    }
+
+    /// The `[T, H]` combined tokens, as bytes of the output type.
+    pub fn output(&self, experts: &impl ExpertRows) -> Vec<u8> {
+        let row_bytes = self.row_bytes();
+        let mut output = vec![0; self.oracle.tokens(self.source) * row_bytes];
+        let mut sums = Sums::new(self.oracle.shape().hidden);
+        for (token, bytes) in output.chunks_exact_mut(row_bytes).enumerate() {
+            self.oracle.shape().output.encode(sums.of(self, token, experts), bytes);
+        }
+        output
+    }
+
+    /// Compares the `[T, H]` combined tokens, given as bytes of the output type, bit by bit. Only where a NaN
+    /// is expected, any quiet NaN will do: which one comes out of a sum is the hardware's choice.
+    ///
+    /// # Errors
+    /// The first [`Mismatch`].
+    pub fn compare_output(&self, output: &[u8], experts: &impl ExpertRows) -> Result<(), Mismatch> {
+        let element = self.oracle.shape().output;
+        let row_bytes = self.row_bytes();
+        let expected = self.oracle.tokens(self.source) * row_bytes;
+        if output.len() != expected {
+            let what = "combined tokens";
+            return Err(Mismatch::Length { rank: self.source, what, expected, seen: output.len() });
+        }
+        let mut sums = Sums::new(self.oracle.shape().hidden);
+        let mut row = vec![0; row_bytes];
+        for (token, bytes) in output.chunks_exact(row_bytes).enumerate() {
+            element.encode(sums.of(self, token, experts), &mut row);
+            if row == bytes {
+                continue;
+            }
+            for column in 0..self.oracle.shape().hidden {
+                let (expected, seen) = (element.bits_at(&row, column), element.bits_at(bytes, column));
+                let both_nan = element.is_quiet_nan(expected) && element.is_quiet_nan(seen);
+                if expected != seen && !both_nan {
+                    return Err(Mismatch::Output { rank: self.source, token, column, expected, seen });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn row_bytes(&self) -> usize {
+        self.oracle.shape().hidden * self.oracle.shape().output.bytes() as usize
+    }
+}
+
+/// Room for one token's sum.
+struct Sums {
+    sum: Vec<f32>,
+    addend: Vec<f32>,
+}
+
+impl Sums {
+    fn new(hidden: usize) -> Self {
+        Self { sum: vec![0.0; hidden], addend: vec![0.0; hidden] }
+    }
+
+    fn of(&mut self, combination: &Combination<'_>, token: usize, experts: &impl ExpertRows) -> &[f32] {
+        self.sum.fill(0.0);
+        for copy in combination.copies(token) {
+            experts.row(&copy, &mut self.addend);
+            for (sum, addend) in self.sum.iter_mut().zip(&self.addend) {
+                *sum += addend;
+            }
+        }
+        &self.sum
+    }
+}

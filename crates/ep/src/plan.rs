@@ -1,0 +1,433 @@
+//! What is computed where: configuration, layout of a slot, geometry of a launch. Pure arithmetic.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::{Error, Result};
+use crate::owner::ExpertPlacement;
+
+/// Tokens that one block of dispatch routes at a time; a multiple of every wave width.
+pub const TILE: u32 = 64;
+/// Bytes between two flag words, so that no two ranks write one cache line.
+pub const FLAG_STRIDE: u32 = 128;
+/// Most experts a token may name.
+pub const MAX_TOP_K: u32 = 32;
+/// Blocks of a launch on a large GPU, unless the configuration says otherwise.
+pub const DEFAULT_BLOCKS: u32 = 64;
+/// Most tokens a rank may hold: the record of an invalid id has 26 bits for the token.
+pub const MAX_TOKENS: u32 = 1 << 26;
+
+/// Element type of token rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum DataType {
+    /// 16 bits, 8 of exponent.
+    Bf16,
+    /// IEEE single.
+    F32,
+}
+
+impl DataType {
+    /// All types.
+    pub const ALL: [Self; 2] = [Self::Bf16, Self::F32];
+
+    /// Bytes of an element.
+    pub const fn bytes(self) -> u32 {
+        match self {
+            Self::Bf16 => 2,
+            Self::F32 => 4,
+        }
+    }
+
+    /// The name of the type in the kernels.
+    pub const fn device_name(self) -> &'static str {
+        match self {
+            Self::Bf16 => "Bf16",
+            Self::F32 => "F32",
+        }
+    }
+}
+
+impl fmt::Display for DataType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Bf16 => "bf16",
+            Self::F32 => "f32",
+        })
+    }
+}
+
+/// A word that names no element type.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{given:?} is no element type of dispatch and combine; allowed are \"bf16\" and \"f32\"")]
+pub struct UnknownDataType {
+    /// The word given.
+    pub given: String,
+}
+
+impl FromStr for DataType {
+    type Err = UnknownDataType;
+
+    fn from_str(text: &str) -> Result<Self, UnknownDataType> {
+        match text {
+            "bf16" => Ok(Self::Bf16),
+            "f32" => Ok(Self::F32),
+            _ => Err(UnknownDataType { given: text.to_owned() }),
+        }
+    }
+}
+
+/// What a plan is made for. Equal on all ranks of the group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct EpConfig {
+    /// Elements of a token row.
+    pub hidden: u32,
+    /// Experts of the group; rank r owns floor(r E / R) up to floor((r + 1) E / R).
+    pub experts: u32,
+    /// Experts a token names, 1 to 32.
+    pub top_k: u32,
+    /// Most tokens a rank dispatches in one call.
+    pub max_tokens: u32,
+    /// Type of the rows that dispatch sends.
+    pub dispatch_type: DataType,
+    /// Type of the rows that combine sums and returns.
+    pub combine_type: DataType,
+    /// Bytes of scales that travel with a token; 0 for none. A multiple of 4.
+    pub scale_bytes: u32,
+    /// Operations that may be in flight: dispatches without their combine.
+    pub slots: u32,
+    /// Most blocks of a launch; 0 lets the plan choose.
+    pub max_blocks: u32,
+    /// Waves of a block; 0 lets the plan choose.
+    pub waves_per_block: u32,
+}
+
+impl EpConfig {
+    /// A configuration with bf16 rows, no scales, one slot, and launch shapes chosen by the plan.
+    pub fn new(hidden: u32, experts: u32, top_k: u32, max_tokens: u32) -> Self {
+        Self {
+            hidden,
+            experts,
+            top_k,
+            max_tokens,
+            dispatch_type: DataType::Bf16,
+            combine_type: DataType::Bf16,
+            scale_bytes: 0,
+            slots: 1,
+            max_blocks: 0,
+            waves_per_block: 0,
+        }
+    }
+
+    /// Sets the type of dispatched rows.
+    #[must_use]
+    pub fn dispatch_type(mut self, value: DataType) -> Self {
+        self.dispatch_type = value;
+        self
+    }
+
+    /// Sets the type of combined rows.
+    #[must_use]
+    pub fn combine_type(mut self, value: DataType) -> Self {
+        self.combine_type = value;
+        self
+    }
+
+    /// Sets the bytes of scales a token.
+    #[must_use]
+    pub fn scale_bytes(mut self, value: u32) -> Self {
+        self.scale_bytes = value;
+        self
+    }
+
+    /// Sets the number of operations that may be in flight.
+    #[must_use]
+    pub fn slots(mut self, value: u32) -> Self {
+        self.slots = value;
+        self
+    }
+
+    /// Sets the most blocks of a launch (0: chosen) and the waves of a block (0: chosen).
+    #[must_use]
+    pub fn launch(mut self, max_blocks: u32, waves_per_block: u32) -> Self {
+        self.max_blocks = max_blocks;
+        self.waves_per_block = waves_per_block;
+        self
+    }
+
+    /// Field names and values, in the order in which ranks compare them.
+    pub fn fields(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("hidden", self.hidden.to_string()),
+            ("experts", self.experts.to_string()),
+            ("top_k", self.top_k.to_string()),
+            ("max_tokens", self.max_tokens.to_string()),
+            ("dispatch_type", self.dispatch_type.to_string()),
+            ("combine_type", self.combine_type.to_string()),
+            ("scale_bytes", self.scale_bytes.to_string()),
+            ("slots", self.slots.to_string()),
+        ]
+    }
+
+    fn check(&self, ranks: u32) -> Result<()> {
+        let wrong = |field, given: u32, allowed: String| {
+            Err(Error::Config { field, given: u64::from(given), allowed })
+        };
+        let row_rule = |element: DataType| {
+            let elements = 16 / element.bytes();
+            format!("a row must be a positive multiple of 16 bytes: {elements} elements of {element}")
+        };
+        for element in [self.dispatch_type, self.combine_type] {
+            if self.hidden == 0 || !self.hidden.is_multiple_of(16 / element.bytes()) {
+                return wrong("hidden", self.hidden, row_rule(element));
+            }
+            if self.hidden.checked_mul(element.bytes()).is_none() {
+                return wrong("hidden", self.hidden, "a row must have less than 4 GiB".to_owned());
+            }
+        }
+        if ranks == 0 {
+            return wrong("ranks", ranks, "a group has at least one rank".to_owned());
+        }
+        if self.experts == 0 || self.experts > i32::MAX as u32 {
+            return wrong("experts", self.experts, "allowed are 1 to 2147483647".to_owned());
+        }
+        if self.top_k == 0 || self.top_k > MAX_TOP_K {
+            return wrong("top_k", self.top_k, format!("allowed are 1 to {MAX_TOP_K}"));
+        }
+        if self.max_tokens == 0 || self.max_tokens > MAX_TOKENS {
+            return wrong("max_tokens", self.max_tokens, format!("allowed are 1 to {MAX_TOKENS}"));
+        }
+        if u64::from(self.max_tokens) * u64::from(ranks) > u64::from(u32::MAX) {
+            return wrong("max_tokens", self.max_tokens, format!("{ranks} ranks times it must fit 32 bits"));
+        }
+        if !self.scale_bytes.is_multiple_of(4) || self.scale_bytes > 1 << 20 {
+            return wrong("scale_bytes", self.scale_bytes, "allowed are multiples of 4 up to 1 MiB".to_owned());
+        }
+        if self.slots == 0 || self.slots > 64 {
+            return wrong("slots", self.slots, "allowed are 1 to 64".to_owned());
+        }
+        if self.waves_per_block > 16 {
+            return wrong("waves_per_block", self.waves_per_block, "allowed are 0 (chosen) to 16".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// Where the parts of one slot lie in its symmetric allocation. All offsets are bytes from its start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotLayout {
+    /// Flag words of dispatch, one a rank, [`FLAG_STRIDE`] apart.
+    pub dispatch_flags: u64,
+    /// Flag words of combine.
+    pub combine_flags: u64,
+    /// Rows received: `[ranks][max_tokens][row_bytes]`.
+    pub rows: u64,
+    /// Meta records received: `[ranks][max_tokens][meta_bytes]`.
+    pub meta: u64,
+    /// Rows that peers pull: `[ranks][max_tokens][combine_row_bytes]`.
+    pub combine_rows: u64,
+    /// Bytes of the slot.
+    pub bytes: u64,
+}
+
+/// The shape of one launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Blocks of the grid.
+    pub blocks: u32,
+    /// Threads of a block.
+    pub block_threads: u32,
+    /// Blocks that share a run of tokens (dispatch).
+    pub parts: u32,
+    /// Segments of a row, or of a block's part of it, one a wave.
+    pub segments: u32,
+    /// Bytes of local memory a block, without the prelude's own.
+    pub local_bytes: u32,
+}
+
+/// What the device can do, as far as the plan needs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceLimits {
+    /// Lanes of a wave.
+    pub wave_size: u32,
+    /// Blocks that a launch may have and still be resident as a whole.
+    pub resident_blocks: u32,
+    /// Multiprocessors or compute units.
+    pub multiprocessors: u32,
+    /// Waves of a block that the plan prefers.
+    pub preferred_waves: u32,
+    /// Bytes of local memory a block may have.
+    pub local_bytes: u32,
+}
+
+/// A checked configuration with all sizes computed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    config: EpConfig,
+    placement: ExpertPlacement,
+    ranks: u32,
+    layout: SlotLayout,
+}
+
+impl Plan {
+    /// Checks the configuration for a group of `ranks`.
+    ///
+    /// # Errors
+    /// [`Error::Config`]: the field, what was given, what is allowed.
+    pub fn new(config: EpConfig, ranks: u32) -> Result<Self> {
+        config.check(ranks)?;
+        let placement = ExpertPlacement::new(config.experts, ranks).ok_or(Error::Config {
+            field: "experts",
+            given: u64::from(config.experts),
+            allowed: format!("it must place over {ranks} ranks"),
+        })?;
+        let layout = slot_layout(&config, ranks);
+        Ok(Self { config, placement, ranks, layout })
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &EpConfig {
+        &self.config
+    }
+
+    /// Who owns which experts.
+    pub fn placement(&self) -> &ExpertPlacement {
+        &self.placement
+    }
+
+    /// Ranks of the group.
+    pub fn ranks(&self) -> u32 {
+        self.ranks
+    }
+
+    /// Where the parts of a slot lie.
+    pub fn layout(&self) -> &SlotLayout {
+        &self.layout
+    }
+
+    /// Bytes of a dispatched row.
+    pub fn row_bytes(&self) -> u32 {
+        self.config.hidden * self.config.dispatch_type.bytes()
+    }
+
+    /// Bytes of a combined row.
+    pub fn combine_row_bytes(&self) -> u32 {
+        self.config.hidden * self.config.combine_type.bytes()
+    }
+
+    /// Bytes between two meta records: `{token u32, top_k u32, ids i32[K], weights f32[K], scales}`, rounded up to 16.
+    pub fn meta_bytes(&self) -> u32 {
+        meta_bytes(&self.config)
+    }
+
+    /// Most ranks a token can go to.
+    pub fn fan_out(&self) -> u32 {
+        self.config.top_k.min(self.ranks)
+    }
+
+    /// Symmetric heap that all slots need, in bytes.
+    pub fn heap_bytes(&self) -> u64 {
+        self.layout.bytes * u64::from(self.config.slots)
+    }
+
+    /// Local memory of a dispatch block: peer bases, next rows, the fault word, and the tile's destinations.
+    pub fn dispatch_local_bytes(&self) -> u32 {
+        self.ranks * 8 + TILE * self.fan_out() * 8 + self.ranks * 4 + TILE * 4 + 4
+    }
+
+    /// The launch of a dispatch of `tokens`.
+    ///
+    /// # Errors
+    /// [`Error::Config`] when a block's tables do not fit the device's local memory.
+    pub fn dispatch_geometry(&self, tokens: u32, limits: &DeviceLimits) -> Result<Geometry> {
+        let local_bytes = self.dispatch_local_bytes();
+        if local_bytes > limits.local_bytes {
+            return Err(Error::Config {
+                field: "ranks",
+                given: u64::from(self.ranks),
+                allowed: format!(
+                    "a dispatch block would need {local_bytes} bytes of local memory and has {}",
+                    limits.local_bytes
+                ),
+            });
+        }
+        let waves = self.waves(limits);
+        let most = self.blocks(limits);
+        let finest = self.finest_segments(self.row_bytes(), limits);
+        let wanted_waves = u64::from(tokens.max(1)) * u64::from(finest);
+        let blocks = wanted_waves.div_ceil(u64::from(waves)).min(u64::from(most)) as u32;
+        let (runs, parts) = if tokens > 0 && tokens <= blocks { (tokens, blocks / tokens) } else { (blocks, 1) };
+        let tokens_a_run = tokens.div_ceil(runs).max(1);
+        let segments = (waves / tokens_a_run).clamp(1, finest.div_ceil(parts));
+        Ok(Geometry {
+            blocks: runs * parts,
+            block_threads: waves * limits.wave_size,
+            parts,
+            segments,
+            local_bytes,
+        })
+    }
+
+    /// The launch of a combine of `tokens`.
+    pub fn combine_geometry(&self, tokens: u32, limits: &DeviceLimits) -> Geometry {
+        let waves = self.waves(limits);
+        let most = self.blocks(limits);
+        let finest = self.finest_segments(self.combine_row_bytes(), limits);
+        let all_waves = waves * most;
+        let segments = (all_waves / tokens.max(1)).clamp(1, finest);
+        let blocks =
+            (u64::from(tokens) * u64::from(segments)).div_ceil(u64::from(waves)).clamp(1, u64::from(most)) as u32;
+        Geometry { blocks, block_threads: waves * limits.wave_size, parts: 1, segments, local_bytes: 16 }
+    }
+
+    /// Blocks that copy the experts' output into the window when it was written elsewhere.
+    pub fn staging_blocks(&self, limits: &DeviceLimits) -> u32 {
+        self.blocks(limits)
+    }
+
+    /// Waves of a block for a device of this kind: blocks of 512 threads keep the links of a large GPU busy with few
+    /// blocks; a small machine has no use for more than four.
+    pub fn preferred_waves(wave_size: u32, multiprocessors: u32) -> u32 {
+        if multiprocessors >= 32 { (512 / wave_size).max(1) } else { 4 }
+    }
+
+    fn waves(&self, limits: &DeviceLimits) -> u32 {
+        let chosen =
+            if self.config.waves_per_block == 0 { limits.preferred_waves } else { self.config.waves_per_block };
+        chosen.clamp(1, 1024 / limits.wave_size)
+    }
+
+    fn blocks(&self, limits: &DeviceLimits) -> u32 {
+        let most =
+            if self.config.max_blocks == 0 { limits.multiprocessors.min(DEFAULT_BLOCKS) } else { self.config.max_blocks };
+        most.min(limits.resident_blocks).max(1)
+    }
+
+    /// Segments of a row such that every lane of a wave moves one 16-byte unit.
+    fn finest_segments(&self, row_bytes: u32, limits: &DeviceLimits) -> u32 {
+        (row_bytes / 16).div_ceil(limits.wave_size.max(8)).max(1)
+    }
+}
+
+fn meta_bytes(config: &EpConfig) -> u32 {
+    (8 + 8 * config.top_k + config.scale_bytes).next_multiple_of(16)
+}
+
+fn slot_layout(config: &EpConfig, ranks: u32) -> SlotLayout {
+    const ALIGNMENT: u64 = 256;
+    let rows = u64::from(ranks) * u64::from(config.max_tokens);
+    let mut end = 0u64;
+    let mut place = |bytes: u64| {
+        let start = end;
+        end = (start + bytes).next_multiple_of(ALIGNMENT);
+        start
+    };
+    let flags = u64::from(ranks) * u64::from(FLAG_STRIDE);
+    let dispatch_flags = place(flags);
+    let combine_flags = place(flags);
+    let row_window = place(rows * u64::from(config.hidden) * u64::from(config.dispatch_type.bytes()));
+    let meta = place(rows * u64::from(meta_bytes(config)));
+    let combine_rows = place(rows * u64::from(config.hidden) * u64::from(config.combine_type.bytes()));
+    SlotLayout { dispatch_flags, combine_flags, rows: row_window, meta, combine_rows, bytes: end }
+}

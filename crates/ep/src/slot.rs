@@ -1,0 +1,230 @@
+//! Slots: what one operation in flight owns, and who holds which.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anabranch_hip::types::HipStream;
+use anabranch_hip::{DeviceAddress, DeviceBuffer, Event, Stream};
+use anabranch_hip_jit::bytemuck::{self, Zeroable};
+use anabranch_ranks::Group;
+use anabranch_shmem::{SymmetricMemory, World};
+
+use crate::args::SlotState;
+use crate::error::{Error, Result};
+use crate::plan::{Plan, SlotLayout};
+
+/// The memory of one slot: windows and flags in the symmetric heap, maps and counters in this rank's own memory.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    heap: SymmetricMemory,
+    layout: SlotLayout,
+    own: Mutex<DeviceBuffer>,
+    parts: OwnLayout,
+    base: DeviceAddress,
+}
+
+/// Offsets of the parts of a slot's own memory.
+#[derive(Clone, Copy, Debug)]
+struct OwnLayout {
+    state: u64,
+    sent: u64,
+    counts: u64,
+    offsets: u64,
+    send_map: u64,
+    bytes: u64,
+}
+
+impl OwnLayout {
+    fn of(plan: &Plan) -> Self {
+        let ranks = u64::from(plan.ranks());
+        let mut end = 0u64;
+        let mut place = |bytes: u64| {
+            let start = end;
+            end = (start + bytes).next_multiple_of(128);
+            start
+        };
+        let state = place(size_of::<SlotState>() as u64);
+        let sent = place(ranks * 4);
+        let counts = place(ranks * 4);
+        let offsets = place((ranks + 1) * 4);
+        let send_map = place(u64::from(plan.config().max_tokens) * u64::from(plan.fan_out()) * 8);
+        Self { state, sent, counts, offsets, send_map, bytes: end }
+    }
+}
+
+/// The words of a slot before its first use: the first epoch will be 1, and no invalid id was seen.
+fn fresh_state() -> SlotState {
+    SlotState { invalid_first: u64::MAX, ..SlotState::zeroed() }
+}
+
+impl Slot {
+    /// Allocates a slot. Collective over the group: the symmetric part is.
+    pub(crate) fn new(world: &World, group: &Group, plan: &Plan, index: u32) -> Result<Self> {
+        let heap = world.allocate(group, plan.layout().bytes, 256, &format!("ep slot {index}"))?;
+        let parts = OwnLayout::of(plan);
+        let mut own = world.device().allocate(parts.bytes as usize)?;
+        own.fill(0)?;
+        own.copy_from_host(parts.state as usize, bytemuck::bytes_of(&fresh_state()))?;
+        let base = own.address();
+        Ok(Self { heap, layout: *plan.layout(), own: Mutex::new(own), parts, base })
+    }
+
+    /// Where the slot starts in the heap, as an offset.
+    pub(crate) fn heap_offset(&self) -> u64 {
+        self.heap.offset()
+    }
+
+    pub(crate) fn rows(&self) -> DeviceAddress {
+        self.heap.address().offset(self.layout.rows)
+    }
+
+    pub(crate) fn meta(&self) -> DeviceAddress {
+        self.heap.address().offset(self.layout.meta)
+    }
+
+    pub(crate) fn combine_rows(&self) -> DeviceAddress {
+        self.heap.address().offset(self.layout.combine_rows)
+    }
+
+    pub(crate) fn state(&self) -> DeviceAddress {
+        self.base.offset(self.parts.state)
+    }
+
+    pub(crate) fn sent(&self) -> DeviceAddress {
+        self.base.offset(self.parts.sent)
+    }
+
+    pub(crate) fn counts(&self) -> DeviceAddress {
+        self.base.offset(self.parts.counts)
+    }
+
+    pub(crate) fn offsets(&self) -> DeviceAddress {
+        self.base.offset(self.parts.offsets)
+    }
+
+    pub(crate) fn send_map(&self) -> DeviceAddress {
+        self.base.offset(self.parts.send_map)
+    }
+
+    /// Reads and clears what the kernels saw of invalid ids: `(count, token, id)`. Only while no kernel uses the slot.
+    pub(crate) fn take_invalid(&self) -> Result<Option<(u32, u32, i32)>> {
+        let mut own = lock(&self.own);
+        let mut state = SlotState::zeroed();
+        own.copy_to_host(self.parts.state as usize, bytemuck::bytes_of_mut(&mut state))?;
+        if state.invalid_count == 0 {
+            return Ok(None);
+        }
+        let first = state.invalid_first;
+        let found = (state.invalid_count, (first >> 38) as u32, first as u32 as i32);
+        state.invalid_count = 0;
+        state.invalid_first = u64::MAX;
+        own.copy_from_host(self.parts.state as usize, bytemuck::bytes_of(&state))?;
+        Ok(Some(found))
+    }
+}
+
+/// All slots of a plan and who holds them.
+#[derive(Debug)]
+pub(crate) struct SlotPool {
+    slots: Vec<Slot>,
+    uses: Mutex<Vec<Use>>,
+}
+
+#[derive(Debug, Default)]
+struct Use {
+    busy: bool,
+    /// The stream of the last launch, and an event behind that launch.
+    last: Option<(StreamId, Arc<Event>)>,
+}
+
+/// A stream's handle, kept only to be compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct StreamId(usize);
+
+impl StreamId {
+    fn of(raw: HipStream) -> Self {
+        Self(raw as usize)
+    }
+}
+
+impl SlotPool {
+    pub(crate) fn new(slots: Vec<Slot>) -> Arc<Self> {
+        let uses = slots.iter().map(|_| Use::default()).collect();
+        Arc::new(Self { slots, uses: Mutex::new(uses) })
+    }
+
+    pub(crate) fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    /// Takes the free slot of the lowest number, the same on every rank when all use slots in the same order, and makes
+    /// the stream wait for its last use.
+    pub(crate) fn take(self: &Arc<Self>, stream: &Stream) -> Result<SlotTicket> {
+        let index = {
+            let mut uses = lock(&self.uses);
+            let free = uses.iter().position(|one| !one.busy);
+            let index = free.ok_or(Error::SlotsBusy { slots: self.slots.len() as u32 })?;
+            uses[index].busy = true;
+            index
+        };
+        let ticket = SlotTicket { pool: Arc::clone(self), index, returned: false };
+        ticket.order_behind(stream)?;
+        Ok(ticket)
+    }
+}
+
+/// One slot, held.
+#[derive(Debug)]
+pub(crate) struct SlotTicket {
+    pool: Arc<SlotPool>,
+    index: usize,
+    returned: bool,
+}
+
+impl SlotTicket {
+    pub(crate) fn get(&self) -> &Slot {
+        &self.pool.slots[self.index]
+    }
+
+    pub(crate) fn belongs_to(&self, pool: &Arc<SlotPool>) -> bool {
+        Arc::ptr_eq(&self.pool, pool)
+    }
+
+    /// Makes the stream wait for the slot's last launch, when that was on another stream.
+    pub(crate) fn order_behind(&self, stream: &Stream) -> Result<()> {
+        let event = match &lock(&self.pool.uses)[self.index].last {
+            Some((last, event)) if *last != StreamId::of(stream.raw()) => Arc::clone(event),
+            _ => return Ok(()),
+        };
+        Ok(stream.wait_event(&event)?)
+    }
+
+    /// Notes that the slot's last launch is on this stream.
+    pub(crate) fn used_on(&self, stream: &Stream) -> Result<()> {
+        let event = Arc::new(stream.device().create_event()?);
+        stream.record(&event)?;
+        lock(&self.pool.uses)[self.index].last = Some((StreamId::of(stream.raw()), event));
+        Ok(())
+    }
+
+    /// Frees the slot for the next dispatch, behind the work already on its stream.
+    pub(crate) fn give_back(mut self) {
+        lock(&self.pool.uses)[self.index].busy = false;
+        self.returned = true;
+    }
+}
+
+impl Drop for SlotTicket {
+    fn drop(&mut self) {
+        if !self.returned {
+            tracing::warn!(
+                slot = self.index,
+                "a dispatch was dropped without combine or release; its slot stays busy, because peers still expect one"
+            );
+        }
+    }
+}
+
+/// A lock whose holder panicked guards data that is still whole: every update here is one assignment.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,137 @@
+//! Laws of the plan: parts of a slot never overlap, every byte of every row is copied once, grids stay resident.
+
+use anabranch_ep::plan::{DeviceLimits, FLAG_STRIDE, Geometry, Plan};
+use anabranch_ep::{DataType, EpConfig, Error};
+use proptest::prelude::*;
+
+fn limits() -> impl Strategy<Value = DeviceLimits> {
+    (prop_oneof![Just(1u32), Just(4), Just(32), Just(64)], 1u32..300, 1u32..=8, 1u32..=160).prop_map(
+        |(wave_size, resident_blocks, preferred_waves, multiprocessors)| DeviceLimits {
+            wave_size,
+            resident_blocks,
+            multiprocessors,
+            preferred_waves,
+            local_bytes: 65_536 - 64,
+        },
+    )
+}
+
+fn config() -> impl Strategy<Value = (EpConfig, u32)> {
+    (1u32..1000, 1u32..400, 1u32..=32, 1u32..5000, 1u32..80, 0u32..64, prop::bool::ANY).prop_map(
+        |(units, experts, top_k, max_tokens, ranks, scale_words, wide)| {
+            let dispatch = if wide { DataType::F32 } else { DataType::Bf16 };
+            let config = EpConfig::new(units * 8, experts, top_k, max_tokens)
+                .dispatch_type(dispatch)
+                .scale_bytes(scale_words * 4);
+            (config, ranks)
+        },
+    )
+}
+
+/// How often the blocks of a run copy each unit of a row, as the kernel cuts it.
+fn covered(units: u32, geometry: &Geometry) -> Vec<u32> {
+    let segments = geometry.parts * geometry.segments;
+    let mut times = vec![0; units as usize];
+    for segment in 0..segments {
+        let from = (u64::from(units) * u64::from(segment) / u64::from(segments)) as usize;
+        let to = (u64::from(units) * u64::from(segment + 1) / u64::from(segments)) as usize;
+        times[from..to].iter_mut().for_each(|count| *count += 1);
+    }
+    times
+}
+
+proptest! {
+    #[test]
+    fn parts_of_a_slot_are_apart_and_aligned((config, ranks) in config()) {
+        let plan = Plan::new(config, ranks).unwrap();
+        let layout = plan.layout();
+        let rows = u64::from(ranks) * u64::from(plan.config().max_tokens);
+        let flags = u64::from(ranks) * u64::from(FLAG_STRIDE);
+        let mut parts = vec![
+            (layout.dispatch_flags, flags),
+            (layout.combine_flags, flags),
+            (layout.rows, rows * u64::from(plan.row_bytes())),
+            (layout.meta, rows * u64::from(plan.meta_bytes())),
+            (layout.combine_rows, rows * u64::from(plan.combine_row_bytes())),
+        ];
+        parts.sort_unstable();
+        for pair in parts.windows(2) {
+            prop_assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{pair:?}");
+        }
+        let (start, bytes) = parts[4];
+        prop_assert!(start + bytes <= layout.bytes);
+        prop_assert!(parts.iter().all(|(start, _)| start % 256 == 0));
+        prop_assert!(plan.meta_bytes() >= 8 + 8 * plan.config().top_k + plan.config().scale_bytes);
+        prop_assert_eq!(plan.meta_bytes() % 16, 0);
+    }
+
+    #[test]
+    fn a_dispatch_covers_every_token_and_unit_once(
+        (config, ranks) in config(), limits in limits(), share in 0.0f64..=1.0,
+    ) {
+        let plan = Plan::new(config, ranks).unwrap();
+        let tokens = (f64::from(plan.config().max_tokens) * share) as u32;
+        let geometry = plan.dispatch_geometry(tokens, &limits).unwrap();
+        prop_assert!(geometry.blocks >= 1 && geometry.blocks <= limits.resident_blocks);
+        prop_assert_eq!(geometry.blocks % geometry.parts, 0, "runs are whole");
+        prop_assert!(geometry.block_threads % limits.wave_size == 0 && geometry.block_threads <= 1024);
+        let runs = geometry.blocks / geometry.parts;
+        let mut next = 0;
+        for run in 0..runs {
+            let first = (u64::from(tokens) * u64::from(run) / u64::from(runs)) as u32;
+            let end = (u64::from(tokens) * u64::from(run + 1) / u64::from(runs)) as u32;
+            prop_assert_eq!(first, next);
+            next = end;
+        }
+        prop_assert_eq!(next, tokens);
+        prop_assert!(covered(plan.row_bytes() / 16, &geometry).iter().all(|times| *times == 1));
+    }
+
+    #[test]
+    fn a_combine_covers_every_unit_once(
+        (config, ranks) in config(), limits in limits(), share in 0.0f64..=1.0,
+    ) {
+        let plan = Plan::new(config, ranks).unwrap();
+        let tokens = (f64::from(plan.config().max_tokens) * share) as u32;
+        let geometry = plan.combine_geometry(tokens, &limits);
+        prop_assert!(geometry.blocks >= 1 && geometry.blocks <= limits.resident_blocks);
+        prop_assert!(covered(plan.combine_row_bytes() / 16, &geometry).iter().all(|times| *times == 1));
+    }
+}
+
+#[test]
+fn wrong_configurations_name_the_field() {
+    let base = || EpConfig::new(256, 64, 8, 128);
+    let cases: Vec<(EpConfig, &str)> = vec![
+        (EpConfig::new(0, 64, 8, 128), "hidden"),
+        (EpConfig::new(12, 64, 8, 128), "hidden"),
+        (EpConfig::new(256, 0, 8, 128), "experts"),
+        (EpConfig::new(256, 64, 0, 128), "top_k"),
+        (EpConfig::new(256, 64, 33, 128), "top_k"),
+        (EpConfig::new(256, 64, 8, 0), "max_tokens"),
+        (EpConfig::new(256, 64, 8, 1 << 27), "max_tokens"),
+        (base().scale_bytes(6), "scale_bytes"),
+        (base().slots(0), "slots"),
+        (base().launch(0, 17), "waves_per_block"),
+    ];
+    for (config, expected) in cases {
+        match Plan::new(config, 4) {
+            Err(Error::Config { field, .. }) => assert_eq!(field, expected),
+            other => panic!("{expected}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_group_too_large_for_local_memory_is_refused_with_the_numbers() {
+    let plan = Plan::new(EpConfig::new(256, 64, 8, 16), 6000).unwrap();
+    let limits = DeviceLimits {
+        wave_size: 32,
+        resident_blocks: 64,
+        multiprocessors: 64,
+        preferred_waves: 16,
+        local_bytes: 48 * 1024,
+    };
+    let error = plan.dispatch_geometry(16, &limits).unwrap_err().to_string();
+    assert!(error.contains("ranks is 6000") && error.contains("49152"), "{error}");
+}
