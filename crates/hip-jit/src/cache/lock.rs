@@ -1,0 +1,65 @@
+//! One advisory lock per key, held by the process that compiles it. The system releases a dead owner's lock.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::Write as _;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, Result};
+use crate::key::CacheKey;
+
+use super::{Cache, LOCKS};
+
+/// A held lock; released on drop.
+#[derive(Debug)]
+pub(crate) struct KeyLock {
+    _file: File,
+    /// Somebody else had it before.
+    pub(crate) waited: bool,
+}
+
+impl KeyLock {
+    /// `None`: somebody else has had it for the whole time, and the caller goes on without.
+    pub(crate) fn acquire(cache: &Cache, key: CacheKey, deadline: Duration) -> Result<Option<Self>> {
+        let path = cache.service_folder(LOCKS).join(key.to_string());
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&path)
+            .map_err(Error::cache("open lock", &path))?;
+        let until = Instant::now() + deadline;
+        let mut waited = false;
+        let mut pause = Duration::from_millis(1);
+        loop {
+            match file.try_lock() {
+                Ok(()) => {
+                    note_owner(&file, &path);
+                    return Ok(Some(Self { _file: file, waited }));
+                }
+                Err(TryLockError::WouldBlock) if Instant::now() >= until => return Ok(None),
+                Err(TryLockError::WouldBlock) => {
+                    waited = true;
+                    thread::sleep(pause);
+                    pause = (pause * 2).min(Duration::from_millis(50));
+                }
+                // Some network file systems have no locks. They only save work.
+                Err(TryLockError::Error(error)) => {
+                    tracing::debug!(%error, path = %path.display(), "no lock; compiling without");
+                    return Ok(None);
+                }
+            }
+        }
+    }
+}
+
+/// For whoever looks into the file: who compiles, since when.
+fn note_owner(mut file: &File, path: &Path) {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let text = format!("host {host} process {} since {}\n", std::process::id(), now.as_secs());
+    if let Err(error) = file.set_len(0).and_then(|()| file.write_all(text.as_bytes())) {
+        tracing::debug!(%error, path = %path.display(), "the lock's owner is not noted");
+    }
+}

@@ -1,0 +1,141 @@
+//! What a [`Jit`](crate::Jit) is told, and what it tells.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::key::CacheKey;
+use crate::target::Target;
+
+/// Whether kernels may be compiled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CompileMode {
+    /// What is missing is compiled.
+    #[default]
+    Auto,
+    /// What is missing is an error that says what differs.
+    Deny,
+}
+
+/// How a [`Jit`](crate::Jit) works. Make one with [`JitConfig::new`] and change fields.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct JitConfig {
+    /// The root of the cache.
+    pub cache: PathBuf,
+    /// Read-only caches that are searched first, by source, target and user options; the compiler that made them may
+    /// be another one than here, or none may be here.
+    pub prebuilt: Vec<PathBuf>,
+    /// Whether to compile at all.
+    pub compile: CompileMode,
+    /// For development: headers and `<unit>.hip` are taken from here where they exist, from this folder, its `device`
+    /// and `kernels`, and those of each folder below its `crates`. What is read is part of the key.
+    pub source_dir: Option<PathBuf>,
+    /// Options behind the tool chain's own ones.
+    pub extra_options: Vec<String>,
+    /// Make debug information.
+    pub debug_info: bool,
+    /// The AMD code-object version; the compiler's default otherwise.
+    pub code_object_version: Option<u32>,
+    /// What devices must be; `None` takes what each reports.
+    pub arch: Option<Target>,
+    /// Failed compilations that are kept in the cache, for bug reports.
+    pub keep_failed: usize,
+    /// How long one compilation may take. Compilers that are libraries cannot be stopped.
+    pub compile_deadline: Duration,
+    /// How long to wait for another process or thread that compiles the same kernel.
+    pub wait_deadline: Duration,
+    /// Where to compile when the cache cannot be written; nothing is kept then. `None` makes that an error.
+    pub scratch: Option<PathBuf>,
+    /// Treat a warning as a failure. Not in the key: an object from the cache is taken as it is.
+    pub deny_warnings: bool,
+    /// Who is told about compilations.
+    pub observer: Option<Arc<dyn JitObserver>>,
+}
+
+impl JitConfig {
+    /// The defaults, with a cache below `cache`.
+    pub fn new(cache: impl Into<PathBuf>) -> Self {
+        Self {
+            cache: cache.into(),
+            prebuilt: Vec::new(),
+            compile: CompileMode::Auto,
+            source_dir: None,
+            extra_options: Vec::new(),
+            debug_info: false,
+            code_object_version: None,
+            arch: None,
+            keep_failed: 8,
+            compile_deadline: Duration::from_secs(120),
+            wait_deadline: Duration::from_secs(180),
+            scratch: None,
+            deny_warnings: false,
+            observer: None,
+        }
+    }
+}
+
+/// Hears about compilations, on the thread that compiles: a progress line, a trace.
+pub trait JitObserver: Send + Sync + fmt::Debug {
+    /// A compiler is about to run.
+    fn compiling(&self, label: &str, target: &Target);
+    /// It has run.
+    fn finished(&self, label: &str, target: &Target, outcome: Outcome, took: Duration);
+}
+
+/// How a request for a code object ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was there.
+    Hit,
+    /// It was compiled.
+    Compiled,
+    /// There is none.
+    Failed,
+}
+
+/// Where a code object came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// A prebuilt folder.
+    Prebuilt,
+    /// The cache.
+    Cache,
+    /// A compiler, now.
+    Compiled,
+}
+
+/// A code object, checked.
+#[derive(Clone, Debug)]
+pub struct CodeObject {
+    /// Its key; of a prebuilt object, the key that it was made under.
+    pub key: CacheKey,
+    /// What it is for.
+    pub target: Target,
+    /// Unit and parameters, for people.
+    pub label: String,
+    /// Its kernels' C names.
+    pub entries: Vec<String>,
+    /// The ELF file (or what the target's loader takes).
+    pub bytes: Arc<[u8]>,
+    /// Where it came from.
+    pub origin: Origin,
+    /// Its entry; the work folder, which is gone, when it could not be cached.
+    pub directory: PathBuf,
+}
+
+/// Counters of one [`Jit`](crate::Jit).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct JitStats {
+    /// Compilers run with success.
+    pub compiled: u64,
+    /// Requests answered from the cache or a prebuilt folder.
+    pub hits: u64,
+    /// Broken entries moved aside.
+    pub healed: u64,
+    /// Requests that waited for another thread or process to compile.
+    pub waited: u64,
+    /// Compilations that failed.
+    pub failed: u64,
+}

@@ -1,0 +1,75 @@
+//! Threads of one process that want the same thing: one makes it, the others wait.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::key::CacheKey;
+
+#[derive(Debug, Default)]
+pub(crate) struct Flights {
+    open: Mutex<HashMap<CacheKey, Arc<Flight>>>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Flight {
+    done: Mutex<bool>,
+    changed: Condvar,
+}
+
+/// What a thread that asks is to do.
+#[derive(Debug)]
+pub(crate) enum Role<'a> {
+    /// Make it; dropping this lets the others look.
+    Lead(Leader<'a>),
+    /// Wait for the one who does.
+    Follow(Arc<Flight>),
+}
+
+#[derive(Debug)]
+pub(crate) struct Leader<'a> {
+    flights: &'a Flights,
+    key: CacheKey,
+    flight: Arc<Flight>,
+}
+
+impl Flights {
+    pub(crate) fn join(&self, key: CacheKey) -> Role<'_> {
+        let mut open = lock(&self.open);
+        if let Some(flight) = open.get(&key) {
+            return Role::Follow(flight.clone());
+        }
+        let flight = Arc::new(Flight::default());
+        open.insert(key, flight.clone());
+        Role::Lead(Leader { flights: self, key, flight })
+    }
+}
+
+impl Flight {
+    /// Whether the leader was done within the time.
+    pub(crate) fn wait(&self, deadline: Duration) -> bool {
+        let until = Instant::now() + deadline;
+        let mut done = lock(&self.done);
+        while !*done {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            done = self.changed.wait_timeout(done, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+}
+
+impl Drop for Leader<'_> {
+    fn drop(&mut self) {
+        lock(&self.flights.open).remove(&self.key);
+        *lock(&self.flight.done) = true;
+        self.flight.changed.notify_all();
+    }
+}
+
+/// The guarded values are whole between any two statements, so a panicking holder leaves nothing half done.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

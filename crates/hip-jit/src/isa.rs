@@ -1,0 +1,290 @@
+//! Looks at AMD machine code, which no emulator of the language can replace: the compiler may drop a wait.
+//!
+//! [`check_disassembly`] is a pure function of text, so its mutants can be tested; [`disassemble`] makes the text with
+//! LLVM's tools where they are installed.
+
+use std::fmt;
+
+use crate::config::CodeObject;
+use crate::toolchain::{DisassemblyError, ToolSearch, run_llvm_tool};
+
+/// What a kernel must not do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IsaRule {
+    /// Between a write-back of the cache and the wait for it stands a store, an atomic, a barrier or a branch: the flag
+    /// may pass the data.
+    WriteBackNotAwaited,
+    /// An access through scratch memory: registers were spilled or an array was indexed at run time.
+    Scratch,
+    /// An access without an address space, which waits for local and global memory alike.
+    Flat,
+}
+
+/// One finding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IsaFinding {
+    /// The rule.
+    pub rule: IsaRule,
+    /// The function it is in.
+    pub function: String,
+    /// The line of the text, from 1.
+    pub line: u32,
+    /// The instruction.
+    pub instruction: String,
+}
+
+impl fmt::Display for IsaFinding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {:?} at line {}: {}", self.function, self.rule, self.line, self.instruction)
+    }
+}
+
+/// Checks what `llvm-objdump -d` prints for an AMD code object.
+pub fn check_disassembly(text: &str) -> Vec<IsaFinding> {
+    let mut findings = Vec::new();
+    let mut function = String::new();
+    let mut write_back_pending = false;
+    for (index, line) in text.lines().enumerate() {
+        if let Some(name) = line.strip_suffix(">:").and_then(|line| line.split_once('<')) {
+            name.1.clone_into(&mut function);
+            write_back_pending = false;
+            continue;
+        }
+        let code = line.split("//").next().unwrap_or_default().trim();
+        let Some(mnemonic) = code.split_whitespace().next() else { continue };
+        let mut found = |rule| {
+            let instruction = code.to_owned();
+            findings.push(IsaFinding {
+                rule,
+                function: function.clone(),
+                line: index as u32 + 1,
+                instruction,
+            });
+        };
+        if mnemonic.starts_with("scratch_") {
+            found(IsaRule::Scratch);
+        }
+        if mnemonic.starts_with("flat_") {
+            found(IsaRule::Flat);
+        }
+        if mnemonic == "buffer_wbl2" || mnemonic == "global_wb" {
+            write_back_pending = true;
+        } else if awaits_stores(code, mnemonic) {
+            write_back_pending = false;
+        } else if write_back_pending && passes_write_back(mnemonic) {
+            found(IsaRule::WriteBackNotAwaited);
+            write_back_pending = false;
+        }
+    }
+    findings
+}
+
+/// Whether nothing that was stored or written back is under way afterwards.
+fn awaits_stores(code: &str, mnemonic: &str) -> bool {
+    match mnemonic {
+        "s_waitcnt" => code.contains("vmcnt(0)") || code == "s_waitcnt 0" || code == "s_waitcnt 0x0",
+        "s_wait_storecnt" | "s_wait_storecnt_dscnt" => code.ends_with(" 0x0") || code.ends_with(" 0"),
+        _ => false,
+    }
+}
+
+fn passes_write_back(mnemonic: &str) -> bool {
+    let memory =
+        ["global_", "flat_", "buffer_", "scratch_"].iter().any(|prefix| mnemonic.starts_with(prefix));
+    (memory && (mnemonic.contains("_store") || mnemonic.contains("_atomic")))
+        || mnemonic.starts_with("s_barrier")
+        || mnemonic.starts_with("s_branch")
+        || mnemonic.starts_with("s_cbranch")
+        || mnemonic.starts_with("s_setpc")
+        || mnemonic.starts_with("s_swappc")
+        || mnemonic == "s_endpgm"
+}
+
+/// What the metadata of an AMD code object says about one kernel.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KernelResources {
+    /// The kernel.
+    pub name: String,
+    /// Bytes of arguments, hidden ones included.
+    pub argument_bytes: u64,
+    /// Bytes of local memory that are fixed at compile time.
+    pub local_bytes: u64,
+    /// Bytes of scratch memory of a thread.
+    pub scratch_bytes: u64,
+    /// Vector registers of a thread.
+    pub vector_registers: u64,
+    /// Scalar registers of a wave.
+    pub scalar_registers: u64,
+    /// Registers that were spilled, of both kinds.
+    pub spills: u64,
+    /// The largest block.
+    pub max_block_threads: u64,
+    /// Lanes of a wave.
+    pub wave_size: u64,
+}
+
+/// Reads what `llvm-readelf --notes` prints for an AMD code object.
+pub fn read_resources(text: &str) -> Vec<KernelResources> {
+    let mut kernels: Vec<KernelResources> = Vec::new();
+    let mut current = KernelResources::default();
+    let mut inside = false;
+    // Each kernel is a list item four columns in; its arguments are items below it and deeper in.
+    for line in text.lines() {
+        let depth = line.len() - line.trim_start().len();
+        let item = line.trim_start().starts_with("- ");
+        let field = line.trim_start().trim_start_matches("- ");
+        if field.starts_with("amdhsa.kernels:") {
+            inside = true;
+            continue;
+        }
+        if !inside {
+            continue;
+        }
+        if depth < 2 {
+            inside = field.starts_with('-');
+        }
+        if item && depth <= 2 && !current.name.is_empty() {
+            kernels.push(std::mem::take(&mut current));
+        }
+        if depth > 4 || !inside {
+            continue;
+        }
+        let Some((name, value)) = field.split_once(':') else { continue };
+        let value = value.trim();
+        let number = || value.parse().unwrap_or_default();
+        match name {
+            ".name" => value.clone_into(&mut current.name),
+            ".kernarg_segment_size" => current.argument_bytes = number(),
+            ".group_segment_fixed_size" => current.local_bytes = number(),
+            ".private_segment_fixed_size" => current.scratch_bytes = number(),
+            ".vgpr_count" => current.vector_registers = number(),
+            ".sgpr_count" => current.scalar_registers = number(),
+            ".vgpr_spill_count" | ".sgpr_spill_count" => current.spills += number(),
+            ".max_flat_workgroup_size" => current.max_block_threads = number(),
+            ".wavefront_size" => current.wave_size = number(),
+            _ => {}
+        }
+    }
+    if !current.name.is_empty() {
+        kernels.push(current);
+    }
+    kernels
+}
+
+/// Disassembles an AMD object that lies in the cache. `Ok(None)`: LLVM's disassembler is not installed.
+///
+/// # Errors
+/// The disassembler failed.
+pub fn disassemble(search: &ToolSearch, object: &CodeObject) -> Result<Option<String>, DisassemblyError> {
+    run_llvm_tool(search, "llvm-objdump", &["-d"], &object.directory)
+}
+
+/// The metadata of an AMD object that lies in the cache. `Ok(None)`: LLVM's reader is not installed.
+///
+/// # Errors
+/// The reader failed.
+pub fn resources(
+    search: &ToolSearch,
+    object: &CodeObject,
+) -> Result<Option<Vec<KernelResources>>, DisassemblyError> {
+    let text = run_llvm_tool(search, "llvm-readelf", &["--notes"], &object.directory)?;
+    Ok(text.map(|text| read_resources(&text)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "\
+0000000000001900 <publish>:
+	global_store_dwordx4 v[0:1], v[2:5], off                   // 000000001900: DC7C8000
+	buffer_wbl2 sc0 sc1                                        // 000000001908: E0A08000
+	s_waitcnt vmcnt(0) lgkmcnt(0)                              // 000000001910: BF8C0070
+	s_barrier                                                  // 000000001914: BF8A0000
+	global_store_dwordx2 v[0:1], v[2:3], off sc0 sc1           // 000000001918: DE748000
+	s_endpgm                                                   // 000000001920: BF810000
+";
+
+    fn rules(text: &str) -> Vec<IsaRule> {
+        check_disassembly(text).into_iter().map(|finding| finding.rule).collect()
+    }
+
+    #[test]
+    fn waits_that_are_there_pass() {
+        assert_eq!(rules(GOOD), []);
+        assert_eq!(
+            rules(&GOOD.replace("s_waitcnt vmcnt(0) lgkmcnt(0)", "s_waitcnt vmcnt(0) expcnt(0) lgkmcnt(0)")),
+            []
+        );
+        let newer = GOOD.replace("buffer_wbl2 sc0 sc1", "global_wb scope:SCOPE_SYS");
+        assert_eq!(rules(&newer.replace("s_waitcnt vmcnt(0) lgkmcnt(0)", "s_wait_storecnt 0x0")), []);
+    }
+
+    #[test]
+    fn mutants_are_caught() {
+        let bad = [IsaRule::WriteBackNotAwaited];
+        for (from, to) in [
+            ("	s_waitcnt vmcnt(0) lgkmcnt(0) ", "	s_nop 0 "),
+            ("vmcnt(0) lgkmcnt(0)", "vmcnt(1) lgkmcnt(0)"),
+            ("vmcnt(0) lgkmcnt(0)", "lgkmcnt(0)"),
+            ("s_waitcnt vmcnt(0) lgkmcnt(0)", "s_cbranch_execz 4"),
+            ("s_waitcnt vmcnt(0) lgkmcnt(0)", "global_atomic_add_x2 v0, v[1:2], s[0:1]"),
+            ("s_waitcnt vmcnt(0) lgkmcnt(0)", "s_wait_loadcnt 0x0"),
+        ] {
+            let mutant = GOOD.replace(from, to);
+            assert_ne!(mutant, GOOD);
+            assert_eq!(rules(&mutant), bad, "{to}");
+        }
+        assert_eq!(rules(&GOOD.replace("global_store_dwordx4", "flat_store_dwordx4")), [IsaRule::Flat]);
+        assert_eq!(rules(&GOOD.replace("global_store_dwordx4", "scratch_store_dwordx4")), [IsaRule::Scratch]);
+        let finding = &check_disassembly(&GOOD.replace("vmcnt(0) ", ""))[0];
+        assert_eq!(
+            (finding.function.as_str(), finding.line, finding.instruction.as_str()),
+            ("publish", 5, "s_barrier")
+        );
+    }
+
+    #[test]
+    fn metadata_is_read() {
+        let text = "    AMDGPU Metadata:
+        ---
+amdhsa.kernels:
+  - .agpr_count:     0
+    .args:
+      - .name:           parameter
+        .offset:         0
+        .size:           32
+    .group_segment_fixed_size: 0
+    .kernarg_segment_size: 32
+    .max_flat_workgroup_size: 256
+    .name:           first
+    .private_segment_fixed_size: 16
+    .sgpr_count:     14
+    .sgpr_spill_count: 1
+    .vgpr_count:     5
+    .vgpr_spill_count: 2
+    .wavefront_size: 64
+  - .agpr_count:     0
+    .name:           second
+amdhsa.target:   amdgcn-amd-amdhsa--gfx942
+";
+        let kernels = read_resources(text);
+        assert_eq!(kernels.len(), 2);
+        assert_eq!(
+            kernels[0],
+            KernelResources {
+                name: "first".into(),
+                argument_bytes: 32,
+                local_bytes: 0,
+                scratch_bytes: 16,
+                vector_registers: 5,
+                scalar_registers: 14,
+                spills: 3,
+                max_block_threads: 256,
+                wave_size: 64,
+            }
+        );
+        assert_eq!(kernels[1].name, "second");
+    }
+}

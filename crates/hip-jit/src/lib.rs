@@ -1,0 +1,71 @@
+//! Turns kernel sources into loaded, launchable kernels.
+//!
+//! ```text
+//! KernelSpec --render--> source --key--> cache entry --load--> module of one device --launch--> stream
+//! ```
+//!
+//! * A [`KernelUnit`] describes one `.hip` file, a [`KernelSpec`] one instance of it; rendering is a pure function.
+//! * [`key`] computes the name of the code object from everything it depends on.
+//! * [`toolchain`] finds compilers and runs them; [`cache`] keeps what they make.
+//! * [`Jit`] puts these together: compile, compile ahead, load for a device.
+//! * [`device_struct!`] declares argument structs once, for Rust and for the device compiler.
+//! * [`PRELUDE`] is the lowest device header, [`lint`] and [`isa`] check kernels without a GPU.
+//! * [`open_runtime`] opens the runtime that the configuration names.
+//!
+//! Who checks what: specs, includes and parameters are checked when rendered; objects when they come out of a compiler
+//! and again whenever they come off the disk; symbols when loaded; what an argument struct's addresses point to is the
+//! launching crate's promise (`unsafe`).
+//!
+//! A launch never compiles, never loads and never touches a file: kernels are objects that [`Jit::load`] returns, and
+//! loading is done when a plan is made, never under graph capture ([`refuse_capture`]).
+//!
+//! This crate reads no environment variable, keeps no process global, and prints nothing.
+
+pub mod cache;
+pub mod control;
+pub mod isa;
+pub mod key;
+pub mod layout;
+pub mod lint;
+pub mod source;
+pub mod target;
+pub mod toolchain;
+
+mod ahead;
+mod config;
+mod elf;
+mod error;
+mod flight;
+mod jit;
+mod load;
+mod prelude;
+mod runtime;
+
+pub use bytemuck;
+
+pub use ahead::{AheadReport, AheadRow};
+pub use cache::{Cache, CacheEntry, CleanReport, CleanRule};
+pub use config::{CodeObject, CompileMode, JitConfig, JitObserver, JitStats, Origin, Outcome};
+pub use error::{CompileError, Error, FailureReason, Nearest, Result, SharedIo};
+pub use jit::Jit;
+pub use key::CacheKey;
+pub use layout::{DeviceField, DevicePointer, DeviceStruct};
+pub use load::{LOCAL_RESERVED_BYTES, LoadedUnit, TypedKernel, refuse_capture};
+pub use prelude::PRELUDE;
+pub use runtime::{RuntimeConfig, open_runtime};
+pub use source::{Header, KernelSpec, KernelUnit, ParameterValue, Rendered};
+pub use target::{Target, TargetError, TargetKind};
+pub use toolchain::{CompilerSetting, Diagnostic, Severity, ToolSearch};
+
+#[cfg(test)]
+pub(crate) mod scratch {
+    use std::path::PathBuf;
+
+    /// An empty folder of this test.
+    pub(crate) fn folder(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("anabranch-jit-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        path
+    }
+}

@@ -1,0 +1,99 @@
+//! The system's C++ compiler, for the machine made of CPU threads.
+
+use std::path::PathBuf;
+
+use super::process::{CleanEnvironment, find_program};
+use super::{
+    CompileFailure, CompileJob, CompileOutput, CompilerIdentity, INCLUDE_FOLDER, Looked, OBJECT_FILE,
+    OptionChoices, SOURCE_FILE, ToolSearch, Toolchain,
+};
+use crate::target::Target;
+
+#[derive(Debug)]
+pub(super) struct HostCompiler {
+    program: PathBuf,
+    /// Words after the program in `$CXX`: `ccache g++`.
+    leading: Vec<String>,
+    environment: CleanEnvironment,
+    identity: CompilerIdentity,
+}
+
+impl HostCompiler {
+    /// `cxx` of the search, and nothing else when it is given; otherwise the usual names.
+    pub(super) fn find(search: &ToolSearch, looked: &mut Vec<Looked>) -> Option<Self> {
+        let given = search.cxx.as_deref().map(str::trim).filter(|words| !words.is_empty());
+        let candidates = given.map_or_else(|| vec!["c++", "g++", "clang++"], |words| vec![words]);
+        for words in candidates {
+            match Self::open(words, search) {
+                Ok(found) => return Some(found),
+                Err(problem) => looked.push(Looked::new(format!("C++ compiler `{words}`"), problem)),
+            }
+        }
+        None
+    }
+
+    fn open(words: &str, search: &ToolSearch) -> Result<Self, String> {
+        let mut words = words.split_whitespace().map(str::to_owned);
+        let name = words.next().unwrap_or_default();
+        let leading: Vec<_> = words.collect();
+        let program = find_program(&name, &search.path).ok_or_else(|| search.not_on_path())?;
+        let environment = search.environment();
+        let ask = |last: &str| {
+            let arguments: Vec<_> = leading.iter().map(String::as_str).chain([last]).collect();
+            environment.ask(&program, &arguments)
+        };
+        let version = super::search::version_text(&ask("--version")?);
+        let machine = ask("-dumpmachine")?;
+        if version.is_empty() {
+            return Err("it does not tell its version".to_owned());
+        }
+        let identity = CompilerIdentity {
+            kind: "c++",
+            version: format!("{version}\nfor {}", machine.trim()),
+            location: program.display().to_string(),
+        };
+        Ok(Self { program, leading, environment, identity })
+    }
+}
+
+impl Toolchain for HostCompiler {
+    fn identity(&self) -> &CompilerIdentity {
+        &self.identity
+    }
+
+    fn options(&self, _target: &Target, choices: OptionChoices) -> Vec<String> {
+        let mut options = self.leading.clone();
+        options.extend(
+            [
+                "-x",
+                "c++",
+                "-std=c++17",
+                "-O2",
+                "-fPIC",
+                "-shared",
+                "-fno-exceptions",
+                "-fno-rtti",
+                // Kernels look at the same bytes as vectors, words and elements.
+                "-fno-strict-aliasing",
+                "-fvisibility=hidden",
+                // Sums must be the same on every target, so no multiply-add unless the source says so.
+                "-ffp-contract=off",
+                "-Wall",
+                "-Wextra",
+                "-Wundef",
+                "-Werror=undef",
+            ]
+            .map(str::to_owned),
+        );
+        if choices.debug_info {
+            options.push("-g".to_owned());
+        }
+        options
+    }
+
+    fn compile(&self, job: &CompileJob<'_>) -> Result<CompileOutput, CompileFailure> {
+        let mut arguments = job.options.to_vec();
+        arguments.extend(["-I", INCLUDE_FOLDER, SOURCE_FILE, "-o", OBJECT_FILE].map(str::to_owned));
+        self.environment.compile(&self.program, &arguments, job)
+    }
+}

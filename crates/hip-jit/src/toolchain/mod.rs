@@ -1,0 +1,119 @@
+//! Compilers: what one must do, and where they are looked for.
+
+mod clang;
+mod diagnostics;
+mod host;
+mod nvcc;
+mod process;
+mod rtc;
+mod search;
+
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::error::FailureReason;
+use crate::source::Rendered;
+use crate::target::Target;
+
+pub use diagnostics::{Diagnostic, Severity, parse_diagnostics};
+pub(crate) use search::run_llvm_tool;
+pub use search::{CompilerSetting, DisassemblyError, ToolSearch, find_toolchain};
+
+/// Which compiler, exactly. `kind` and `version` are in the cache key, `location` is not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CompilerIdentity {
+    /// `c++`, `clang`, `hipcc`, `hiprtc`, `nvrtc`, `nvcc`.
+    pub kind: &'static str,
+    /// The full version text, without lines that only name folders.
+    pub version: String,
+    /// The program or library.
+    pub location: String,
+}
+
+impl fmt::Display for CompilerIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} ({})", self.kind, self.version.lines().next().unwrap_or_default(), self.location)
+    }
+}
+
+/// A candidate that was looked for, and why it does not serve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Looked {
+    /// The program or library.
+    pub what: String,
+    /// Why it does not serve.
+    pub problem: String,
+}
+
+impl Looked {
+    pub(crate) fn new(what: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self { what: what.into(), problem: problem.into() }
+    }
+}
+
+/// Choices that a tool chain turns into its own options.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OptionChoices {
+    /// Make debug information.
+    pub debug_info: bool,
+    /// The AMD code-object version; the compiler's default otherwise.
+    pub code_object_version: Option<u32>,
+}
+
+/// One compilation. The folder `work` already holds `kernel.hip` and, below `include`, every header.
+#[derive(Clone, Copy, Debug)]
+pub struct CompileJob<'a> {
+    /// The source.
+    pub rendered: &'a Rendered,
+    /// For which machine.
+    pub target: &'a Target,
+    /// All options, the tool chain's own ([`Toolchain::options`]) first.
+    pub options: &'a [String],
+    /// A folder of its own, which the caller removes.
+    pub work: &'a Path,
+    /// How long it may take. In-process compilers cannot be stopped and ignore it.
+    pub deadline: Duration,
+}
+
+/// What a compiler made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CompileOutput {
+    /// The code object.
+    pub object: Vec<u8>,
+    /// What it said (warnings).
+    pub log: String,
+    /// The command or options, for people.
+    pub command: String,
+}
+
+/// What a compiler said when it made nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CompileFailure {
+    /// Why.
+    pub reason: FailureReason,
+    /// Its output.
+    pub log: String,
+    /// The command or options, for people.
+    pub command: String,
+}
+
+/// A compiler that was found and identified.
+pub trait Toolchain: Send + Sync + fmt::Debug {
+    /// Which it is.
+    fn identity(&self) -> &CompilerIdentity;
+
+    /// The options it is given for a target, in order; part of the key.
+    fn options(&self, target: &Target, choices: OptionChoices) -> Vec<String>;
+
+    /// Compiles. The caller checks the object.
+    ///
+    /// # Errors
+    /// Whatever kept it from making an object.
+    fn compile(&self, job: &CompileJob<'_>) -> Result<CompileOutput, CompileFailure>;
+}
+
+/// File names inside a work folder and a cache entry.
+pub(crate) const SOURCE_FILE: &str = "kernel.hip";
+pub(crate) const OBJECT_FILE: &str = "kernel.co";
+pub(crate) const INCLUDE_FOLDER: &str = "include";

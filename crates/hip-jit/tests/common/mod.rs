@@ -1,0 +1,134 @@
+//! What the tests share: a unit without the prelude, folders, compilers that are scripts.
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anabranch_hip_jit::{
+    DevicePointer, DeviceStruct as _, Header, Jit, JitConfig, KernelSpec, KernelUnit, Target, ToolSearch,
+    device_struct,
+};
+
+device_struct! {
+    /// Arguments of the test kernel.
+    pub struct ScaleArgs {
+        pub values: DevicePointer<u32>,
+        pub count: u32,
+        pub factor: u32,
+    }
+}
+
+/// A kernel for the host in the raw form of the kernel ABI.
+pub const SOURCE: &str = r#"
+#include "test/scale.h"
+#define EXPORT extern "C" __attribute__((visibility("default")))
+struct Parameter { unsigned launch[4]; ScaleArgs arguments; };
+EXPORT void test_scale(AnabranchHostLane* lane, const void* pointer) {
+    const Parameter* parameter = static_cast<const Parameter*>(pointer);
+    unsigned index = lane->block * lane->block_threads + lane->thread;
+    if (index < parameter->arguments.count) scale(parameter->arguments.values + index, parameter->arguments.factor);
+}
+extern "C" __attribute__((visibility("default"))) const AnabranchHostKernel test_scale_host_kernel;
+const AnabranchHostKernel test_scale_host_kernel =
+    {ANABRANCH_HOST_ABI, ANABRANCH_WAVE_SIZE, sizeof(Parameter), 256, test_scale};
+"#;
+
+pub const HEADERS: &[Header] = &[
+    Header {
+        name: "test/scale.h",
+        text: "#pragma once\n#include \"test/host_abi.h\"\n\
+               static inline void scale(unsigned* value, unsigned factor) { *value *= factor * STEP; }\n",
+    },
+    Header { name: "test/host_abi.h", text: anabranch_hip_host::HOST_ABI_HEADER },
+];
+
+pub static UNIT: KernelUnit = KernelUnit {
+    name: "test_scale",
+    source: SOURCE,
+    headers: &[HEADERS],
+    entries: &["test_scale"],
+    layouts: &[ScaleArgs::c_declaration],
+};
+
+pub fn spec() -> KernelSpec {
+    KernelSpec::new(&UNIT).with("STEP", 1)
+}
+
+pub fn host() -> Target {
+    "host".parse().unwrap()
+}
+
+/// A folder that goes with the value.
+pub struct Scratch(pub PathBuf);
+
+impl Scratch {
+    pub fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("anabranch-jit-test-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// A compiler that is a shell script; `body` runs for a compilation. Every compilation adds a line to `runs`.
+    pub fn compiler(&self, version: &str, body: &str) -> ToolSearch {
+        let program = self.path(&format!("c++-{}", version.len()));
+        let runs = self.path("runs");
+        let script = format!(
+            "#!/bin/sh\ncase \"$*\" in\n*--version) echo '{version}'; exit 0;;\n*-dumpmachine) echo test; exit 0;;\nesac\n\
+             echo run >> {}\n{body}\n",
+            runs.display()
+        );
+        fs::write(&program, script).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        search(Some(program.to_str().unwrap()))
+    }
+
+    /// How often compilers of this folder ran.
+    pub fn runs(&self) -> usize {
+        fs::read_to_string(self.path("runs")).map_or(0, |text| text.lines().count())
+    }
+
+    pub fn jit(&self, search: ToolSearch) -> Jit {
+        Jit::new(self.config(), search)
+    }
+
+    pub fn config(&self) -> JitConfig {
+        let mut config = JitConfig::new(self.path("cache"));
+        config.compile_deadline = Duration::from_secs(30);
+        config
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The real compiler, behind the script's counting.
+pub const REAL: &str = "exec c++ \"$@\"";
+
+pub fn search(cxx: Option<&str>) -> ToolSearch {
+    ToolSearch {
+        cxx: cxx.map(str::to_owned),
+        path: vec!["/usr/local/bin".into(), "/usr/bin".into(), "/bin".into()],
+        ..ToolSearch::default()
+    }
+}
+
+/// Folders of entries in a cache.
+pub fn entries(root: &Path) -> Vec<PathBuf> {
+    let list = |folder: &Path| -> Vec<PathBuf> {
+        fs::read_dir(folder).map_or(Vec::new(), |all| all.map(|entry| entry.unwrap().path()).collect())
+    };
+    let hidden = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with('.');
+    let targets =
+        list(root).iter().flat_map(|schema| list(schema)).filter(|path| !hidden(path)).collect::<Vec<_>>();
+    targets.iter().flat_map(|target| list(target)).collect()
+}

@@ -1,0 +1,163 @@
+//! Loading and launching on the host runtime.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "helpers of tests fail by panicking"
+)]
+
+mod common;
+
+use std::sync::Arc;
+
+use anabranch_hip::{Device, DeviceOrdinal, Runtime, RuntimeKind};
+use anabranch_hip_host::HostConfig;
+use anabranch_hip_jit::{
+    DevicePointer, Error, Jit, KernelSpec, KernelUnit, RuntimeConfig, TypedKernel, bytemuck, open_runtime,
+    refuse_capture,
+};
+use common::{ScaleArgs, Scratch, UNIT, search, spec};
+
+fn machine(devices: u32, wave_width: u32) -> Runtime {
+    let host = HostConfig { devices, wave_width, memory_bytes: 64 << 20, ..HostConfig::default() };
+    open_runtime(RuntimeKind::Host, &RuntimeConfig { host, ..RuntimeConfig::default() }).unwrap()
+}
+
+fn device(runtime: &Runtime, ordinal: u32) -> Device {
+    runtime.device(DeviceOrdinal(ordinal)).unwrap()
+}
+
+/// Multiplies 1..=count by `factor` on the device.
+fn scale(kernel: &TypedKernel, device: &Device, count: u32, factor: u32) -> Vec<u32> {
+    let mut values: Vec<u32> = (1..=count).collect();
+    let mut buffer = device.allocate(values.len() * 4).unwrap();
+    buffer.copy_from_host(0, bytemuck::cast_slice(&values)).unwrap();
+    let stream = device.create_stream().unwrap();
+    let arguments = ScaleArgs { values: DevicePointer::new(buffer.address()), count, factor };
+    // SAFETY: the kernel's struct; the buffer lives until the stream is idle, below.
+    unsafe { kernel.launch(count.div_ceil(64), 64, 0, &stream, &arguments) }.unwrap();
+    stream.synchronize().unwrap();
+    buffer.copy_to_host(0, bytemuck::cast_slice_mut(&mut values)).unwrap();
+    values
+}
+
+#[test]
+fn kernels_run_on_every_device_with_a_module_each() {
+    let scratch = Scratch::new("launch");
+    for width in [1, 64] {
+        let runtime = machine(10, width);
+        let jit = scratch.jit(search(None));
+        let mut held = Vec::new();
+        for ordinal in [0, 3, 9] {
+            let device = device(&runtime, ordinal);
+            let unit = jit.load(&device, &spec()).unwrap();
+            let kernel = unit.kernel("test_scale").unwrap();
+            let expected: Vec<_> = (1..=100).map(|value| value * (ordinal + 2)).collect();
+            assert_eq!(scale(kernel, &device, 100, ordinal + 2), expected);
+            held.push(unit);
+        }
+        assert_eq!((jit.loaded_modules(), jit.stats().compiled), (3, 1));
+        let again = jit.load(&device(&runtime, 3), &spec()).unwrap();
+        assert!(Arc::ptr_eq(&again, &held[1]));
+        drop((again, held));
+        assert_eq!(jit.loaded_modules(), 0);
+    }
+}
+
+#[test]
+fn two_machines_of_one_process_have_their_own_modules() {
+    let scratch = Scratch::new("machines");
+    let jit = scratch.jit(search(None));
+    let (first, second) = (machine(1, 1), machine(1, 1));
+    let units = [&first, &second].map(|runtime| jit.load(&device(runtime, 0), &spec()).unwrap());
+    assert!(!Arc::ptr_eq(&units[0], &units[1]));
+    assert_eq!(units[0].key(), units[1].key());
+    for (runtime, unit) in [&first, &second].into_iter().zip(&units) {
+        assert_eq!(scale(unit.kernel("test_scale").unwrap(), &device(runtime, 0), 3, 5), [5, 10, 15]);
+    }
+}
+
+#[test]
+fn launches_of_one_kernel_do_not_share_arguments() {
+    let scratch = Scratch::new("reentrant");
+    let jit = scratch.jit(search(None));
+    let runtime = machine(1, 1);
+    let device = device(&runtime, 0);
+    let unit = jit.load(&device, &spec()).unwrap();
+    std::thread::scope(|scope| {
+        for factor in 1..=4 {
+            let (unit, device) = (&unit, &device);
+            scope.spawn(move || {
+                for count in 1..20 {
+                    let expected: Vec<_> = (1..=count).map(|value| value * factor).collect();
+                    assert_eq!(scale(unit.kernel("test_scale").unwrap(), device, count, factor), expected);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn wrong_names_shapes_and_devices_are_refused() {
+    let scratch = Scratch::new("refused");
+    let jit = scratch.jit(search(None));
+    let runtime = machine(1, 4);
+    let device = device(&runtime, 0);
+    let unit = jit.load(&device, &spec()).unwrap();
+    let error = unit.kernel("test_scael").unwrap_err().to_string();
+    assert_eq!(error, "unit test_scale has no kernel `test_scael`; it has test_scale");
+    let kernel = unit.kernel("test_scale").unwrap();
+    let stream = device.create_stream().unwrap();
+    let arguments = ScaleArgs { values: DevicePointer::NULL, count: 0, factor: 0 };
+    for (blocks, threads, local) in [(0, 64, 0), (1, 0, 0), (1, 6, 0), (1, 64, u32::MAX)] {
+        // SAFETY: the kernel's struct; a count of 0 touches no address.
+        let error = unsafe { kernel.launch(blocks, threads, local, &stream, &arguments) }.unwrap_err();
+        assert!(matches!(error, Error::Shape { .. }), "{error}");
+    }
+    let mut config = scratch.config();
+    config.arch = Some("host:wave1".parse().unwrap());
+    let error = Jit::new(config, search(None)).load(&device, &spec()).unwrap_err();
+    assert!(matches!(error, Error::TargetMismatch { .. }), "{error}");
+}
+
+#[test]
+fn plans_are_refused_under_capture_and_launches_are_not() {
+    static OTHER: KernelUnit = UNIT;
+    let scratch = Scratch::new("capture");
+    let jit = scratch.jit(search(None));
+    let runtime = machine(1, 1);
+    let device = device(&runtime, 0);
+    let unit = jit.load(&device, &KernelSpec::new(&OTHER).with("STEP", 1)).unwrap();
+    let kernel = unit.kernel("test_scale").unwrap();
+    let mut buffer = device.allocate(4).unwrap();
+    buffer.copy_from_host(0, &3u32.to_ne_bytes()).unwrap();
+    let stream = device.create_stream().unwrap();
+    refuse_capture(&stream).unwrap();
+    stream.begin_capture().unwrap();
+    assert!(matches!(refuse_capture(&stream), Err(Error::Capturing)));
+    let arguments = ScaleArgs { values: DevicePointer::new(buffer.address()), count: 1, factor: 2 };
+    // SAFETY: the kernel's struct; the buffer outlives the graph's launches.
+    unsafe { kernel.launch(1, 1, 0, &stream, &arguments) }.unwrap();
+    let graph = stream.end_capture().unwrap().instantiate().unwrap();
+    for _ in 0..3 {
+        // SAFETY: the buffer outlives the launches.
+        unsafe { graph.launch(&stream) }.unwrap();
+    }
+    stream.synchronize().unwrap();
+    let mut bytes = [0; 4];
+    buffer.copy_to_host(0, &mut bytes).unwrap();
+    assert_eq!(u32::from_ne_bytes(bytes), 3 * 8);
+}
+
+#[test]
+fn an_absent_runtime_says_what_was_tried() {
+    let config =
+        RuntimeConfig { library: Some("/nonexistent/libamdhip64.so".into()), ..RuntimeConfig::default() };
+    match open_runtime(RuntimeKind::Amd, &config) {
+        Ok(runtime) => println!("skipped: {} is here", runtime.origin()),
+        Err(error) => {
+            let source = std::error::Error::source(&error).unwrap().to_string();
+            assert!(source.contains("/nonexistent/libamdhip64.so"), "{source}");
+        }
+    }
+}
