@@ -12,10 +12,10 @@
 
 enum CombinePhase : u32 { COMBINE_WAIT_FLAG = 1, COMBINE_FLAG_OVERRUN = 2 };
 
-#ifndef ANABRANCH_ELEMENT
+#ifndef EP_ELEMENT
 #error "the kernel is compiled for an element type: Bf16, F16 or F32"
 #endif
-typedef ANABRANCH_ELEMENT Element;
+typedef EP_ELEMENT Element;
 
 // Copies the caller's rows into the combine window. Rows are counted through all sources.
 static ANABRANCH_DEVICE void stage_rows(const Grid& grid, const CombineArgs& args, u64 own) {

@@ -3,11 +3,11 @@
 #include "anabranch/prelude.h"
 #include "ep/routing.h"
 
-#if !defined(ANABRANCH_INPUT) || !defined(ANABRANCH_ELEMENT)
+#if !defined(EP_INPUT) || !defined(EP_ELEMENT)
 #error "the kernel is compiled for an input and an output element type: Bf16, F16 or F32"
 #endif
-typedef ANABRANCH_INPUT Input;
-typedef ANABRANCH_ELEMENT Output;
+typedef EP_INPUT Input;
+typedef EP_ELEMENT Output;
 
 ANABRANCH_KERNEL(anabranch_ep_reference_expert, ReferenceExpertArgs, 1024) {
     for (u32 source = 0; source < args.ranks; ++source) {

@@ -7,10 +7,10 @@
 #pragma once
 
 // Tokens that one block routes at a time; a multiple of every wave width. The plan sizes local memory with it.
-#ifndef ANABRANCH_TILE
-#error "the plan gives ANABRANCH_TILE"
+#ifndef EP_TILE
+#error "the plan gives EP_TILE"
 #endif
-static constexpr u32 TILE = ANABRANCH_TILE;
+static constexpr u32 TILE = EP_TILE;
 static_assert(TILE % WAVE_SIZE == 0, "whole waves route a tile");
 // Destinations whose membership one lane holds as bits.
 static constexpr u32 RANKS_PER_MASK = 64;

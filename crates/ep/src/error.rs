@@ -59,7 +59,9 @@ pub enum Error {
         planned: DataType,
     },
     /// Scales were given or left out against the plan.
-    #[error("scales: {given} bytes a token were given, but the plan has {planned} (all tokens have scales, or none)")]
+    #[error(
+        "scales: {given} bytes a token were given, but the plan has {planned} (all tokens have scales, or none)"
+    )]
     Scales {
         /// Bytes a token given.
         given: u32,
@@ -77,30 +79,10 @@ pub enum Error {
     /// A handle of another plan was given.
     #[error("the handle belongs to another plan")]
     ForeignHandle,
-    /// The ranks made the plan with different configurations.
-    #[error("{rank} planned {field} = {theirs}, but {reference} planned {ours}")]
-    Divergence {
-        /// The first field that differs.
-        field: &'static str,
-        /// The rank that the value was compared with.
-        reference: GlobalRank,
-        /// Its value.
-        ours: String,
-        /// The rank that differs.
-        rank: GlobalRank,
-        /// What it planned.
-        theirs: String,
-    },
-    /// A peer failed while the plan was made.
-    #[error("{rank} could not make the plan: {reason}")]
-    PeerFailed {
-        /// The rank.
-        rank: GlobalRank,
-        /// Its own words.
-        reason: String,
-    },
     /// An expert id named no expert. It counted as masked.
-    #[error("{rank} gave {count} invalid expert id(s), the first at token {token}: {id} (allowed are -1 and 0..{experts})")]
+    #[error(
+        "{rank} gave {count} invalid expert id(s), the first at token {token}: {id} (allowed are -1 and 0..{experts})"
+    )]
     InvalidExpert {
         /// The rank that gave it.
         rank: GroupRank,
@@ -114,12 +96,12 @@ pub enum Error {
         experts: u32,
     },
     /// A peer's memory cannot be reached by kernels.
-    #[error("{peer} cannot be reached by kernels of this rank: {reason}")]
+    #[error(
+        "{peer} cannot be reached by loads and stores of this rank, which is what slotted dispatch and combine need"
+    )]
     Unreachable {
         /// The peer.
         peer: GlobalRank,
-        /// Why.
-        reason: String,
     },
     /// The layer below.
     #[error(transparent)]

@@ -1,6 +1,6 @@
 //! The kernel units of this crate: the only way to obtain their kernels.
 
-use anabranch_hip_jit::{DeviceStruct, Header, KernelSpec, KernelUnit};
+use anabranch_hip_jit::{DeviceStruct, Header, KernelSpec, KernelUnit, PRELUDE};
 use anabranch_shmem::TeamView;
 
 use crate::args::{CombineArgs, DispatchArgs, ReferenceExpertArgs, SlotState};
@@ -8,49 +8,49 @@ use crate::plan::{DataType, TILE};
 
 const HEADERS: &[Header] = &[Header { name: "ep/routing.h", text: include_str!("../kernels/routing.h") }];
 
-/// Slotted dispatch; parameter `ANABRANCH_TILE`.
+/// Slotted dispatch; parameter `EP_TILE`.
 pub static DISPATCH: KernelUnit = KernelUnit {
     name: "ep_dispatch",
     source: include_str!("../kernels/dispatch.hip"),
-    headers: &[HEADERS],
+    headers: &[PRELUDE, HEADERS],
     entries: &["anabranch_ep_dispatch"],
     layouts: &[TeamView::c_declaration, SlotState::c_declaration, DispatchArgs::c_declaration],
 };
 
-/// Slotted combine; parameters `ANABRANCH_TILE` and `ANABRANCH_ELEMENT`.
+/// Slotted combine; parameters `EP_TILE` and `EP_ELEMENT`.
 pub static COMBINE: KernelUnit = KernelUnit {
     name: "ep_combine",
     source: include_str!("../kernels/combine.hip"),
-    headers: &[HEADERS],
+    headers: &[PRELUDE, HEADERS],
     entries: &["anabranch_ep_combine"],
     layouts: &[TeamView::c_declaration, SlotState::c_declaration, CombineArgs::c_declaration],
 };
 
-/// The stand-in expert; parameters `ANABRANCH_TILE`, `ANABRANCH_INPUT` and `ANABRANCH_ELEMENT`.
+/// The stand-in expert; parameters `EP_TILE`, `EP_INPUT` and `EP_ELEMENT`.
 pub static REFERENCE_EXPERT: KernelUnit = KernelUnit {
     name: "ep_reference_expert",
     source: include_str!("../kernels/reference_expert.hip"),
-    headers: &[HEADERS],
+    headers: &[PRELUDE, HEADERS],
     entries: &["anabranch_ep_reference_expert"],
     layouts: &[ReferenceExpertArgs::c_declaration],
 };
 
 /// The dispatch kernel: payload is bytes, so one object serves every type.
 pub fn dispatch() -> KernelSpec {
-    KernelSpec::new(&DISPATCH).with("ANABRANCH_TILE", TILE)
+    KernelSpec::new(&DISPATCH).with("EP_TILE", TILE)
 }
 
 /// The combine kernel for a type.
 pub fn combine(element: DataType) -> KernelSpec {
-    KernelSpec::new(&COMBINE).with("ANABRANCH_TILE", TILE).with("ANABRANCH_ELEMENT", element.device_name())
+    KernelSpec::new(&COMBINE).with("EP_TILE", TILE).with("EP_ELEMENT", element.device_name())
 }
 
 /// The stand-in expert from one type to another.
 pub fn reference_expert(input: DataType, output: DataType) -> KernelSpec {
     KernelSpec::new(&REFERENCE_EXPERT)
-        .with("ANABRANCH_TILE", TILE)
-        .with("ANABRANCH_INPUT", input.device_name())
-        .with("ANABRANCH_ELEMENT", output.device_name())
+        .with("EP_TILE", TILE)
+        .with("EP_INPUT", input.device_name())
+        .with("EP_ELEMENT", output.device_name())
 }
 
 /// Every kernel of this crate in every variant: what a prebuild compiles.

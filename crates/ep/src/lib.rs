@@ -12,10 +12,10 @@
 //! Sums are in group-rank order with f32 accumulation and one rounding, so that the result is the same on every rank, in
 //! every run, and for every launch shape.
 
-mod agree;
 mod args;
 mod error;
 mod operation;
+mod received;
 mod slot;
 mod tensor;
 
@@ -27,6 +27,7 @@ pub mod reference;
 
 pub use error::{Error, Result};
 pub use kernels::kernels;
-pub use operation::{COMBINE_OPERATION, DISPATCH_OPERATION, Dispatched, ExpertOutput, ExpertParallel};
+pub use operation::{COMBINE, DISPATCH, Dispatched, ExpertOutput, ExpertParallel};
 pub use plan::{DataType, EpConfig, Plan};
+pub use received::ReceivedRows;
 pub use tensor::{DeviceSlice, Tokens};

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use anabranch_hip::{DeviceAddress, Stream};
 use anabranch_hip_jit::{DevicePointer, LOCAL_RESERVED_BYTES, LoadedUnit};
 use anabranch_ranks::{Group, GroupRank};
-use anabranch_shmem::{Team, World};
+use anabranch_shmem::{OperationCode, OperationName, Team, World};
 
-use crate::agree;
 use crate::args::{CombineArgs, DispatchArgs};
 use crate::error::{Error, Result};
 use crate::kernels;
@@ -15,10 +14,16 @@ use crate::plan::{DeviceLimits, EpConfig, FLAG_STRIDE, Geometry, Plan};
 use crate::slot::{Slot, SlotPool, SlotTicket};
 use crate::tensor::{DeviceSlice, Tokens};
 
-/// Code of dispatch in fault records.
-pub const DISPATCH_OPERATION: u32 = 0x100;
-/// Code of combine in fault records.
-pub const COMBINE_OPERATION: u32 = 0x101;
+/// Dispatch in fault records.
+pub const DISPATCH: OperationCode = OperationCode(0x300);
+/// Combine in fault records.
+pub const COMBINE: OperationCode = OperationCode(0x301);
+
+/// Names of the kernels' phases, by number.
+const DISPATCH_NAME: OperationName =
+    OperationName { name: "ep dispatch", phases: &["start", "rows of a peer", "flag of a later dispatch"] };
+const COMBINE_NAME: OperationName =
+    OperationName { name: "ep combine", phases: &["start", "experts of a peer", "flag of a later combine"] };
 
 /// Expert-parallel dispatch and combine over a group, on one rank.
 ///
@@ -60,17 +65,20 @@ impl ExpertParallel {
     /// loads the kernels. Collective over `group`.
     ///
     /// # Errors
-    /// [`Error::Config`], [`Error::Divergence`], [`Error::PeerFailed`], heap exhaustion, compiler errors. A failure on
-    /// one member is an error on all.
+    /// [`Error::Config`], [`Error::Unreachable`], configurations that differ, heap exhaustion, compiler errors. A failure
+    /// on one member is an error on all.
     pub fn new(world: &World, group: &Group, config: EpConfig) -> Result<Self> {
         let prepared = Self::prepare(world, group, config.clone());
-        let agreed = agree::configuration(world, group, &config, prepared.as_ref().err());
+        world.compare(group, "ep configuration", config.fields())?;
+        agree(world, group, "ep plan", &prepared)?;
         let (plan, dispatch, combine, limits) = prepared?;
-        agreed?;
+        world.name_operation(DISPATCH, DISPATCH_NAME);
+        world.name_operation(COMBINE, COMBINE_NAME);
         let team = world.team(group)?;
-        let slots = (0..config.slots).map(|index| Slot::new(world, group, &plan, index)).collect();
-        let slots: Vec<_> = agree::outcome(world, group, "ep slots", slots)?;
-        Ok(Self { world: world.clone(), team, plan, pool: SlotPool::new(slots), dispatch, combine, limits })
+        let slots: Result<Vec<_>> =
+            (0..plan.config().slots).map(|index| Slot::new(world, group, &plan, index)).collect();
+        agree(world, group, "ep slots", &slots)?;
+        Ok(Self { world: world.clone(), team, plan, pool: SlotPool::new(slots?), dispatch, combine, limits })
     }
 
     fn prepare(
@@ -79,6 +87,10 @@ impl ExpertParallel {
         config: EpConfig,
     ) -> Result<(Plan, Arc<LoadedUnit>, Arc<LoadedUnit>, DeviceLimits)> {
         let plan = Plan::new(config, group.size())?;
+        let unreachable = group.members().iter().find(|member| world.peer_base(**member).is_none());
+        if let Some(peer) = unreachable {
+            return Err(Error::Unreachable { peer: *peer });
+        }
         let device = world.device();
         let dispatch = world.jit().load(device, &kernels::dispatch())?;
         let combine = world.jit().load(device, &kernels::combine(plan.config().combine_type))?;
@@ -156,7 +168,7 @@ impl ExpertParallel {
             parts: geometry.parts,
             segments: geometry.segments,
             flag_stride: FLAG_STRIDE,
-            operation: DISPATCH_OPERATION,
+            operation: DISPATCH.0,
         };
         let kernel = self.dispatch.kernel("anabranch_ep_dispatch")?;
         // SAFETY: the argument struct is the kernel's own; its windows and words belong to the slot, which the ticket
@@ -188,7 +200,11 @@ impl ExpertParallel {
         let row = self.plan.combine_row_bytes() as usize;
         let tokens = dispatched.tokens;
         output.check("the combine output", tokens as usize * row, 16, || {
-            format!("[{tokens} tokens][{} hidden] {}", self.plan.config().hidden, self.plan.config().combine_type)
+            format!(
+                "[{tokens} tokens][{} hidden] {}",
+                self.plan.config().hidden,
+                self.plan.config().combine_type
+            )
         })?;
         self.launch_combine(stream, experts, dispatched, tokens, output)
     }
@@ -220,7 +236,8 @@ impl ExpertParallel {
             ExpertOutput::InWindow => DeviceAddress::NULL,
             ExpertOutput::Staged(rows) => {
                 let (ranks, config) = (self.plan.ranks(), self.plan.config());
-                let needed = ranks as usize * config.max_tokens as usize * self.plan.combine_row_bytes() as usize;
+                let needed =
+                    ranks as usize * config.max_tokens as usize * self.plan.combine_row_bytes() as usize;
                 rows.check("the experts' output", needed, 16, || {
                     format!(
                         "[{ranks} ranks][{} max_tokens][{} hidden] {}",
@@ -251,7 +268,7 @@ impl ExpertParallel {
             row_bytes: self.plan.combine_row_bytes(),
             segments: geometry.segments,
             flag_stride: FLAG_STRIDE,
-            operation: COMBINE_OPERATION,
+            operation: COMBINE.0,
             reserved: 0,
         };
         let kernel = self.combine.kernel("anabranch_ep_combine")?;
@@ -359,6 +376,23 @@ fn pointer<T>(address: DeviceAddress) -> DevicePointer<T> {
     DevicePointer::new(address)
 }
 
+/// Ends a step that each member does for itself: its own error where it failed, an error that names the first such member
+/// elsewhere.
+fn agree<T>(world: &World, group: &Group, step: &str, outcome: &Result<T>) -> Result<()> {
+    let failure = outcome.as_ref().err().map(|error| error as &(dyn std::error::Error + 'static));
+    match world.agree_outcome(group, step, failure) {
+        Err(_) if outcome.is_err() => Ok(()), // the caller returns its own, which says more
+        agreed => Ok(agreed?),
+    }
+}
+
+impl Drop for ExpertParallel {
+    fn drop(&mut self) {
+        // Kernels in flight need the slots' memory and the modules. They have a deadline, and so has this wait.
+        self.pool.wait_until_idle();
+    }
+}
+
 /// What launches may look like on this device: both kernels' grids must be resident as a whole, because their blocks
 /// wait for peers.
 fn device_limits(plan: &Plan, dispatch: &LoadedUnit, combine: &LoadedUnit) -> Result<DeviceLimits> {
@@ -379,7 +413,7 @@ fn device_limits(plan: &Plan, dispatch: &LoadedUnit, combine: &LoadedUnit) -> Re
         resident_blocks: (per_multiprocessor * device.multiprocessors()).max(1),
         multiprocessors: device.multiprocessors(),
         preferred_waves: waves,
-        local_bytes: (device.properties().shared_memory_per_block() as u32).saturating_sub(LOCAL_RESERVED_BYTES),
+        local_bytes: (device.properties().shared_memory_per_block() as u32)
+            .saturating_sub(LOCAL_RESERVED_BYTES),
     })
 }
-

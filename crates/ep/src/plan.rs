@@ -157,8 +157,8 @@ impl EpConfig {
     }
 
     /// Field names and values, in the order in which ranks compare them.
-    pub fn fields(&self) -> Vec<(&'static str, String)> {
-        vec![
+    pub fn fields(&self) -> Vec<(String, String)> {
+        [
             ("hidden", self.hidden.to_string()),
             ("experts", self.experts.to_string()),
             ("top_k", self.top_k.to_string()),
@@ -168,6 +168,8 @@ impl EpConfig {
             ("scale_bytes", self.scale_bytes.to_string()),
             ("slots", self.slots.to_string()),
         ]
+        .map(|(field, value)| (field.to_owned(), value))
+        .to_vec()
     }
 
     fn check(&self, ranks: u32) -> Result<()> {
@@ -202,7 +204,11 @@ impl EpConfig {
             return wrong("max_tokens", self.max_tokens, format!("{ranks} ranks times it must fit 32 bits"));
         }
         if !self.scale_bytes.is_multiple_of(4) || self.scale_bytes > 1 << 20 {
-            return wrong("scale_bytes", self.scale_bytes, "allowed are multiples of 4 up to 1 MiB".to_owned());
+            return wrong(
+                "scale_bytes",
+                self.scale_bytes,
+                "allowed are multiples of 4 up to 1 MiB".to_owned(),
+            );
         }
         if self.slots == 0 || self.slots > 64 {
             return wrong("slots", self.slots, "allowed are 1 to 64".to_owned());
@@ -357,7 +363,8 @@ impl Plan {
         let finest = self.finest_segments(self.row_bytes(), limits);
         let wanted_waves = u64::from(tokens.max(1)) * u64::from(finest);
         let blocks = wanted_waves.div_ceil(u64::from(waves)).min(u64::from(most)) as u32;
-        let (runs, parts) = if tokens > 0 && tokens <= blocks { (tokens, blocks / tokens) } else { (blocks, 1) };
+        let (runs, parts) =
+            if tokens > 0 && tokens <= blocks { (tokens, blocks / tokens) } else { (blocks, 1) };
         let tokens_a_run = tokens.div_ceil(runs).max(1);
         let segments = (waves / tokens_a_run).clamp(1, finest.div_ceil(parts));
         Ok(Geometry {
@@ -376,8 +383,9 @@ impl Plan {
         let finest = self.finest_segments(self.combine_row_bytes(), limits);
         let all_waves = waves * most;
         let segments = (all_waves / tokens.max(1)).clamp(1, finest);
-        let blocks =
-            (u64::from(tokens) * u64::from(segments)).div_ceil(u64::from(waves)).clamp(1, u64::from(most)) as u32;
+        let blocks = (u64::from(tokens) * u64::from(segments))
+            .div_ceil(u64::from(waves))
+            .clamp(1, u64::from(most)) as u32;
         Geometry { blocks, block_threads: waves * limits.wave_size, parts: 1, segments, local_bytes: 16 }
     }
 
@@ -393,14 +401,20 @@ impl Plan {
     }
 
     fn waves(&self, limits: &DeviceLimits) -> u32 {
-        let chosen =
-            if self.config.waves_per_block == 0 { limits.preferred_waves } else { self.config.waves_per_block };
+        let chosen = if self.config.waves_per_block == 0 {
+            limits.preferred_waves
+        } else {
+            self.config.waves_per_block
+        };
         chosen.clamp(1, 1024 / limits.wave_size)
     }
 
     fn blocks(&self, limits: &DeviceLimits) -> u32 {
-        let most =
-            if self.config.max_blocks == 0 { limits.multiprocessors.min(DEFAULT_BLOCKS) } else { self.config.max_blocks };
+        let most = if self.config.max_blocks == 0 {
+            limits.multiprocessors.min(DEFAULT_BLOCKS)
+        } else {
+            self.config.max_blocks
+        };
         most.min(limits.resident_blocks).max(1)
     }
 

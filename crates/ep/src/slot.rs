@@ -156,6 +156,19 @@ impl SlotPool {
         &self.slots
     }
 
+    /// Waits for the last launch on every slot.
+    pub(crate) fn wait_until_idle(&self) {
+        let events: Vec<_> = lock(&self.uses)
+            .iter()
+            .filter_map(|one| one.last.as_ref().map(|(_, event)| Arc::clone(event)))
+            .collect();
+        for event in events {
+            if let Err(error) = event.synchronize() {
+                tracing::debug!(%error, "the last launch on a slot ended with an error");
+            }
+        }
+    }
+
     /// Takes the free slot of the lowest number, the same on every rank when all use slots in the same order, and makes
     /// the stream wait for its last use.
     pub(crate) fn take(self: &Arc<Self>, stream: &Stream) -> Result<SlotTicket> {

@@ -1,0 +1,334 @@
+//! A group of ranks on the host runtime, and one dispatch-combine judged by the oracle.
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anabranch_ep::oracle::{Oracle, RankInput, Shape};
+use anabranch_ep::reference::ReferenceExpert;
+use anabranch_ep::{
+    DataType, DeviceSlice, Dispatched, EpConfig, Error, ExpertOutput, ExpertParallel, ReceivedRows, Tokens,
+};
+use anabranch_hip::{Device, DeviceBuffer, DeviceOrdinal, RuntimeKind, Stream};
+use anabranch_hip_host::{HostConfig, HostMachine};
+use anabranch_hip_jit::{Jit, JitConfig, ToolSearch};
+use anabranch_ranks::GroupRank;
+use anabranch_shmem::{RankError, RankSetup, World, WorldConfig, spawn_threads};
+
+/// One cache for all tests of the workspace, so that a kernel is compiled once.
+pub fn jit() -> Jit {
+    let cache = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels");
+    #[expect(clippy::disallowed_methods, reason = "a test finds the compiler as a user's shell does")]
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let tools = ToolSearch { path: std::env::split_paths(&path).collect(), ..ToolSearch::default() };
+    Jit::new(JitConfig::new(cache), tools)
+}
+
+pub fn machine(ranks: u32, wave_width: u32) -> Arc<HostMachine> {
+    HostMachine::new(HostConfig { devices: ranks, wave_width, ..HostConfig::default() }).unwrap()
+}
+
+pub fn world_config() -> WorldConfig {
+    WorldConfig {
+        heap_bytes: 64 << 20,
+        operation_deadline: Duration::from_secs(20),
+        ..WorldConfig::default()
+    }
+}
+
+/// Runs `work` on every rank of a world of threads, and fails with every rank's error.
+pub fn on_ranks<T: Send>(
+    ranks: u32,
+    wave_width: u32,
+    config: &WorldConfig,
+    work: impl Fn(&World) -> Result<T, Error> + Sync,
+) -> Vec<Result<T, RankError<Error>>> {
+    let machine = machine(ranks, wave_width);
+    let (runtime, jit) = (machine.runtime(), jit());
+    assert_eq!(runtime.kind(), RuntimeKind::Host);
+    spawn_threads(
+        ranks,
+        |rank| {
+            let device = runtime.device(DeviceOrdinal(rank.get()))?;
+            Ok(RankSetup { config: config.clone(), device, jit: jit.clone() })
+        },
+        work,
+    )
+}
+
+pub fn all_well<T>(results: Vec<Result<T, RankError<Error>>>) -> Vec<T> {
+    results
+        .into_iter()
+        .map(|result| match result {
+            Ok(value) => value,
+            Err(RankError::Work { rank, error }) => panic!("{rank}: {error}"),
+            Err(error) => panic!("{error:?}"),
+        })
+        .collect()
+}
+
+/// What one rank brings, on the host.
+#[derive(Clone, Debug, Default)]
+pub struct Input {
+    pub tokens: Vec<u8>,
+    pub ids: Vec<i32>,
+    pub weights: Vec<f32>,
+    pub scales: Vec<u8>,
+}
+
+/// A small generator of numbers: the same on every rank for the same seed.
+#[derive(Clone, Debug)]
+pub struct Numbers(pub u64);
+
+impl Numbers {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, bound: u32) -> u32 {
+        (self.next() % u64::from(bound.max(1))) as u32
+    }
+}
+
+/// How tokens choose experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Routing {
+    /// Any experts, repeats and masked ids among them.
+    Random,
+    /// All to the first rank.
+    Hot,
+    /// Every id masked.
+    Nowhere,
+    /// Some ids name no expert.
+    Invalid,
+}
+
+#[derive(Clone, Debug)]
+pub struct Case {
+    pub ranks: u32,
+    pub wave: u32,
+    pub config: EpConfig,
+    pub routing: Routing,
+    /// Tokens of each rank, taken in turn.
+    pub tokens: Vec<u32>,
+    pub staged: bool,
+}
+
+impl Case {
+    pub fn new(ranks: u32, wave: u32) -> Self {
+        let config = EpConfig::new(128, 4 * ranks + 1, 3, 40);
+        Self { ranks, wave, config, routing: Routing::Random, tokens: vec![40, 0, 1, 17], staged: false }
+    }
+
+    pub fn tokens_of(&self, rank: u32) -> u32 {
+        self.tokens[rank as usize % self.tokens.len()].min(self.config.max_tokens)
+    }
+
+    /// The input of any rank for round `round`.
+    pub fn input(&self, rank: u32, round: u64) -> Input {
+        let mut numbers = Numbers(round * 1_000_003 + u64::from(rank) * 7_919 + 17);
+        let (experts, top_k) = (self.config.experts, self.config.top_k);
+        let mut input = Input::default();
+        for _ in 0..self.tokens_of(rank) {
+            for _ in 0..self.config.hidden {
+                // Magnitudes far apart, so that the order of a sum shows.
+                let value = f32::from_bits(
+                    ((numbers.next() as u32) & 0x807f_ffff) | ((120 + numbers.below(12)) << 23),
+                );
+                match self.config.dispatch_type {
+                    DataType::Bf16 => {
+                        input.tokens.extend(half::bf16::from_f32(value).to_bits().to_ne_bytes());
+                    }
+                    _ => input.tokens.extend(value.to_ne_bytes()),
+                }
+            }
+            for _ in 0..top_k {
+                let id = match self.routing {
+                    Routing::Random if numbers.below(7) == 0 => -1,
+                    Routing::Random => numbers.below(experts) as i32,
+                    Routing::Hot => numbers.below((experts / self.ranks).max(1)) as i32,
+                    Routing::Nowhere => -1,
+                    Routing::Invalid => numbers.below(experts + 5) as i32 - 2,
+                };
+                input.ids.push(id);
+                input.weights.push(0.01 + numbers.below(1000) as f32 / 1000.0);
+            }
+            for _ in 0..self.config.scale_bytes {
+                input.scales.push(numbers.next() as u8);
+            }
+        }
+        input
+    }
+
+    pub fn inputs(&self, round: u64) -> Vec<Input> {
+        (0..self.ranks).map(|rank| self.input(rank, round)).collect()
+    }
+}
+
+/// Bytes in a buffer of their own.
+pub fn upload(device: &Device, bytes: &[u8]) -> DeviceBuffer {
+    let mut buffer = device.allocate(bytes.len().max(16)).unwrap();
+    buffer.copy_from_host(0, bytes).unwrap();
+    buffer
+}
+
+pub fn bytes_of<T: anabranch_hip_jit::bytemuck::Pod>(values: &[T]) -> &[u8] {
+    anabranch_hip_jit::bytemuck::cast_slice(values)
+}
+
+/// One rank's tensors on its device.
+pub struct Uploaded {
+    pub rows: DeviceBuffer,
+    pub ids: DeviceBuffer,
+    pub weights: DeviceBuffer,
+    pub scales: DeviceBuffer,
+    pub output: DeviceBuffer,
+    pub count: usize,
+}
+
+impl Uploaded {
+    pub fn new(device: &Device, config: &EpConfig, input: &Input) -> Self {
+        let count = input.ids.len() / config.top_k as usize;
+        let row = config.hidden as usize * config.combine_type.bytes() as usize;
+        Self {
+            rows: upload(device, &input.tokens),
+            ids: upload(device, bytes_of(&input.ids)),
+            weights: upload(device, bytes_of(&input.weights)),
+            scales: upload(device, &input.scales),
+            output: upload(device, &vec![0xee; count * row]),
+            count,
+        }
+    }
+
+    pub fn refill(&mut self, input: &Input) {
+        self.rows.copy_from_host(0, &input.tokens).unwrap();
+        self.ids.copy_from_host(0, bytes_of(&input.ids)).unwrap();
+        self.weights.copy_from_host(0, bytes_of(&input.weights)).unwrap();
+        self.scales.copy_from_host(0, &input.scales).unwrap();
+    }
+
+    pub fn tokens(&self, config: &EpConfig) -> Tokens {
+        // SAFETY: the buffers outlive the stream's work in every test.
+        unsafe {
+            Tokens {
+                count: self.count,
+                data_type: config.dispatch_type,
+                rows: DeviceSlice::of(&self.rows),
+                ids: DeviceSlice::of(&self.ids),
+                weights: Some(DeviceSlice::of(&self.weights)),
+                scales: (config.scale_bytes > 0).then(|| DeviceSlice::of(&self.scales)),
+            }
+        }
+    }
+
+    pub fn output(&self) -> DeviceSlice {
+        // SAFETY: as above.
+        unsafe { DeviceSlice::of(&self.output) }
+    }
+
+    pub fn read_output(&self, config: &EpConfig) -> Vec<u8> {
+        let row = config.hidden as usize * config.combine_type.bytes() as usize;
+        let mut bytes = vec![0; self.count * row];
+        self.output.copy_to_host(0, &mut bytes).unwrap();
+        bytes
+    }
+}
+
+pub fn oracle<'a>(case: &Case, inputs: &'a [Input]) -> Oracle<'a> {
+    let shape = Shape::new(&case.config, case.ranks);
+    let ranks = inputs
+        .iter()
+        .map(|input| RankInput {
+            tokens: &input.tokens,
+            ids: &input.ids,
+            weights: Some(&input.weights),
+            scales: &input.scales,
+        })
+        .collect();
+    Oracle::new(shape, ranks).unwrap()
+}
+
+/// Dispatch, the stand-in expert, combine: the handle's rows and the output are compared bit by bit.
+pub fn round(
+    ep: &ExpertParallel,
+    expert: &ReferenceExpert,
+    stream: &Stream,
+    world: &World,
+    case: &Case,
+    number: u64,
+) -> Result<(), Error> {
+    let inputs = case.inputs(number);
+    let me = ep.rank();
+    let device = world.device();
+    let uploaded = Uploaded::new(device, &case.config, &inputs[me.index()]);
+    let dispatched = ep.dispatch(stream, &uploaded.tokens(&case.config))?;
+    world.synchronize(stream)?;
+    let oracle = oracle(case, &inputs);
+    judge_rows(&oracle, me, device, ep, &dispatched);
+    let staging = device.allocate(window_bytes(ep))?;
+    let experts = run_expert(expert, stream, &dispatched, case, &staging)?;
+    ep.combine(stream, experts, dispatched, uploaded.output())?;
+    world.synchronize(stream)?;
+    judge_output(&oracle, me, &uploaded.read_output(&case.config));
+    Ok(())
+}
+
+pub fn window_bytes(ep: &ExpertParallel) -> usize {
+    let plan = ep.plan();
+    plan.ranks() as usize * plan.config().max_tokens as usize * plan.combine_row_bytes() as usize
+}
+
+pub fn run_expert(
+    expert: &ReferenceExpert,
+    stream: &Stream,
+    dispatched: &Dispatched,
+    case: &Case,
+    staging: &DeviceBuffer,
+) -> Result<ExpertOutput, Error> {
+    let target = if case.staged { staging.address() } else { dispatched.combine_rows() };
+    // SAFETY: both have the window's shape and live until the stream was waited for.
+    unsafe { expert.run(stream, dispatched, target)? };
+    // SAFETY: as above.
+    Ok(if case.staged {
+        ExpertOutput::Staged(unsafe { DeviceSlice::of(staging) })
+    } else {
+        ExpertOutput::InWindow
+    })
+}
+
+pub fn judge_rows(
+    oracle: &Oracle<'_>,
+    me: GroupRank,
+    device: &Device,
+    ep: &ExpertParallel,
+    dispatched: &Dispatched,
+) {
+    let received = ReceivedRows::read(device, ep.plan(), dispatched).unwrap();
+    if let Err(mismatch) = oracle.dispatch(me).unwrap().compare_rows(&received) {
+        panic!("{me}: {mismatch}");
+    }
+}
+
+pub fn judge_output(oracle: &Oracle<'_>, me: GroupRank, output: &[u8]) {
+    let combination = oracle.combine(me).unwrap();
+    if let Err(mismatch) = combination.compare_output(output, &oracle.stand_in().unwrap()) {
+        panic!("{me}: {mismatch}");
+    }
+}
+
+/// Makes the plan and runs some rounds on all ranks.
+pub fn run(case: &Case, rounds: u64) {
+    all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
+        let ep = ExpertParallel::new(world, world.group(), case.config.clone())?;
+        let expert = ReferenceExpert::new(world, ep.plan(), ep.rank())?;
+        let stream = world.device().create_stream()?;
+        for number in 0..rounds {
+            round(&ep, &expert, &stream, world, case, number)?;
+        }
+        Ok(())
+    }));
+}
