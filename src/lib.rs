@@ -1,1 +1,58 @@
-//! Facade.
+//! GPU-initiated communication: a symmetric heap, run-time compiled kernels, expert-parallel dispatch and combine.
+//!
+//! This crate is the door: it re-exports the crates below it, loads the [configuration](config), and turns one into
+//! an open runtime and a joined world. It has no other logic.
+//!
+//! ```no_run
+//! # fn main() -> anabranch::Result<()> {
+//! let config = anabranch::Config::load("config/host-4.toml")?;
+//! let place = anabranch::rendezvous_from_launcher(&config)?; // torchrun, srun, mpirun, `anabranch run`
+//! let world = anabranch::join(&config, &place)?;
+//! println!("{} of {} ranks", world.rank(), world.size());
+//! world.leave()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! With threads instead of processes, `anabranch::spawn_threads(&config, 4, |world| ...)`.
+//!
+//! # Who checks what
+//!
+//! The [`config`] module checks settings before anything happens. Making a plan (a world, an
+//! [`ep::ExpertParallel`]) checks shapes and that all ranks agree. Kernels check what only they can see.
+
+pub mod config;
+pub mod environment;
+
+mod error;
+mod platform;
+mod world;
+
+pub use anabranch_bootstrap as bootstrap;
+pub use anabranch_ep as ep;
+pub use anabranch_hip as hip;
+pub use anabranch_hip_jit as jit;
+pub use anabranch_ranks as ranks;
+pub use anabranch_shmem as shmem;
+pub use anabranch_transport as transport;
+
+pub use anabranch_ep::{EpConfig, ExpertParallel};
+pub use anabranch_hip::RuntimeKind;
+pub use anabranch_ranks::{GlobalRank, Group, GroupRank};
+pub use anabranch_shmem::{RankError, World};
+pub use config::Config;
+pub use environment::Environment;
+pub use error::{Error, ErrorKind, Result};
+pub use platform::{Placement, Platform, compile_jobs, kernel_pipeline, runtime_config};
+pub use world::{
+    Place, join, rendezvous_from, rendezvous_from_launcher, spawn_threads, with_ep_settings, world_config,
+};
+
+use anabranch_hip_jit::KernelSpec;
+
+/// Every kernel of the library in every variant: what a prebuild compiles, and the only list of them.
+pub fn kernel_registry() -> Vec<KernelSpec> {
+    let mut all = vec![KernelSpec::new(&anabranch_shmem::TEAM_BARRIER_UNIT)];
+    all.extend(anabranch_ep::kernels());
+    all
+}

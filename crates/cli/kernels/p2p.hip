@@ -4,7 +4,6 @@
 static constexpr u32 UNROLL = 8;
 
 // Copies `units` 16-byte units with the threads of `blocks` blocks, of which this is number `block`.
-template <bool STORES>
 static ANABRANCH_DEVICE void copy(const Grid& grid, const Vec16* source, Vec16* target, u64 units, u32 block, u32 blocks) {
     u64 step = static_cast<u64>(blocks) * grid.block_threads;
     for (u64 first = static_cast<u64>(block) * grid.block_threads + grid.thread; first < units; first += step * UNROLL) {
@@ -12,40 +11,42 @@ static ANABRANCH_DEVICE void copy(const Grid& grid, const Vec16* source, Vec16* 
 #pragma unroll
         for (u32 u = 0; u < UNROLL; ++u) {
             u64 at = first + u * step;
-            if (at < units) unit[u] = STORES ? heap_load(grid, source + at) : remote_load(grid, source + at);
+            if (at < units) unit[u] = remote_load(grid, source + at);
         }
 #pragma unroll
         for (u32 u = 0; u < UNROLL; ++u) {
             u64 at = first + u * step;
-            if (at < units) {
-                if (STORES) {
-                    remote_store(grid, target + at, unit[u]);
-                } else {
-                    heap_store(grid, target + at, unit[u]);
-                }
-            }
+            if (at < units) remote_store(grid, target + at, unit[u]);
         }
     }
 }
 
-// Every block serves one peer of the mask, in turn. Stores: my outgoing area [peer] goes to its incoming area [me].
-// Loads: its outgoing area [me] comes to my incoming area [peer].
+// Ranks meet in steps: in step n rank r pushes to rank r + n, or pulls from it. Steps args.first_step up to
+// args.first_step + args.peers - 1 run at once.
+static ANABRANCH_DEVICE u32 ahead(const P2pCopyArgs& args, u32 slot) {
+    return (args.team.rank + args.first_step + slot) % args.team.size;
+}
+static ANABRANCH_DEVICE u32 behind(const P2pCopyArgs& args, u32 slot) {
+    return (args.team.rank + args.team.size - (args.first_step + slot) % args.team.size) % args.team.size;
+}
+
+// Each block serves one peer. A push goes from my outgoing area [peer] to its incoming area [me], a pull from its
+// outgoing area [me] to my incoming area [peer].
 template <bool STORES>
 static ANABRANCH_DEVICE void exchange(const Grid& grid, const P2pCopyArgs& args) {
-    u32 peers = args.peers;
-    u32 slot = grid.block % peers;
-    u32 peer = (args.team.rank + args.first_step + slot) % args.team.size;
-    u32 block = grid.block / peers;
-    u32 blocks = (grid.grid_blocks - slot + peers - 1) / peers;
+    u32 slot = grid.block % args.peers;
+    u32 peer = ahead(args, slot);
+    u32 block = grid.block / args.peers;
+    u32 blocks = (grid.grid_blocks - slot + args.peers - 1) / args.peers;
     u64 own = private_load(grid, args.team.peer_bases + args.team.rank);
     u64 other = private_load(grid, args.team.peer_bases + peer);
     u64 units = args.bytes / 16;
     if (STORES) {
-        copy<true>(grid, reinterpret_cast<const Vec16*>(own + args.outgoing + peer * args.bytes),
-                   reinterpret_cast<Vec16*>(other + args.incoming + args.team.rank * args.bytes), units, block, blocks);
+        copy(grid, reinterpret_cast<const Vec16*>(own + args.outgoing + peer * args.stride),
+             reinterpret_cast<Vec16*>(other + args.incoming + args.team.rank * args.stride), units, block, blocks);
     } else {
-        copy<false>(grid, reinterpret_cast<const Vec16*>(other + args.outgoing + args.team.rank * args.bytes),
-                    reinterpret_cast<Vec16*>(own + args.incoming + peer * args.bytes), units, block, blocks);
+        copy(grid, reinterpret_cast<const Vec16*>(other + args.outgoing + args.team.rank * args.stride),
+             reinterpret_cast<Vec16*>(own + args.incoming + peer * args.stride), units, block, blocks);
     }
 }
 
@@ -53,30 +54,28 @@ ANABRANCH_KERNEL(anabranch_p2p_store, P2pCopyArgs, 1024) { exchange<true>(grid, 
 
 ANABRANCH_KERNEL(anabranch_p2p_load, P2pCopyArgs, 1024) { exchange<false>(grid, args); }
 
-// Fills my outgoing areas with words that name sender, receiver and place.
+// Fills my outgoing areas with words that name sender, receiver, place and run.
 ANABRANCH_KERNEL(anabranch_p2p_fill, P2pCopyArgs, 1024) {
     u64 own = private_load(grid, args.team.peer_bases + args.team.rank);
-    u64 units = args.bytes / 16;
     u64 step = static_cast<u64>(grid.grid_blocks) * grid.block_threads;
-    for (u32 peer = 0; peer < args.team.size; ++peer) {
-        for (u64 at = static_cast<u64>(grid.block) * grid.block_threads + grid.thread; at < units; at += step) {
+    for (u32 slot = 0; slot < args.peers; ++slot) {
+        u32 peer = args.pushed ? ahead(args, slot) : behind(args, slot);
+        Vec16* outgoing = reinterpret_cast<Vec16*>(own + args.outgoing + peer * args.stride);
+        for (u64 at = static_cast<u64>(grid.block) * grid.block_threads + grid.thread; at < args.bytes / 16; at += step) {
             Vec16 unit = {{args.team.rank, peer, static_cast<u32>(at), args.seed}};
-            heap_store(grid, reinterpret_cast<Vec16*>(own + args.outgoing + peer * args.bytes) + at, unit);
+            heap_store(grid, outgoing + at, unit);
         }
     }
 }
 
-// Counts the units of my incoming areas that are not what their sender wrote.
+// Counts the units of my incoming areas that are not what their sender wrote in this run.
 ANABRANCH_KERNEL(anabranch_p2p_check, P2pCopyArgs, 1024) {
     u64 own = private_load(grid, args.team.peer_bases + args.team.rank);
-    u64 units = args.bytes / 16;
     u64 step = static_cast<u64>(grid.grid_blocks) * grid.block_threads;
     for (u32 slot = 0; slot < args.peers; ++slot) {
-        // The senders of a step are the mirror of its receivers.
-        u32 peer = (args.team.rank + args.team.size - (args.first_step + slot) % args.team.size) % args.team.size;
-        if (!args.pushed) peer = (args.team.rank + args.first_step + slot) % args.team.size;
-        const Vec16* incoming = reinterpret_cast<const Vec16*>(own + args.incoming + peer * args.bytes);
-        for (u64 at = static_cast<u64>(grid.block) * grid.block_threads + grid.thread; at < units; at += step) {
+        u32 peer = args.pushed ? behind(args, slot) : ahead(args, slot);
+        const Vec16* incoming = reinterpret_cast<const Vec16*>(own + args.incoming + peer * args.stride);
+        for (u64 at = static_cast<u64>(grid.block) * grid.block_threads + grid.thread; at < args.bytes / 16; at += step) {
             Vec16 unit = heap_load(grid, incoming + at);
             bool right = unit.word[0] == peer && unit.word[1] == args.team.rank &&
                          unit.word[2] == static_cast<u32>(at) && unit.word[3] == args.seed;

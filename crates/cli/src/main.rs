@@ -1,2 +1,85 @@
 //! The `anabranch` command.
-fn main() {}
+#![deny(unsafe_code)]
+
+mod bench;
+mod commands;
+mod exit;
+mod launch;
+mod print;
+mod progress;
+mod ranks;
+mod settings;
+mod workload;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// GPU-initiated communication: run ranks, measure links and expert-parallel exchanges, look after kernels.
+#[derive(Debug, Parser)]
+#[command(name = "anabranch", version, about, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Measure, with every result verified bit by bit.
+    #[command(subcommand)]
+    Bench(bench::BenchCommand),
+    /// One rank of a benchmark; started by `bench`.
+    #[command(subcommand, hide = true)]
+    BenchRank(bench::BenchCommand),
+    /// Show or check the configuration.
+    #[command(subcommand)]
+    Config(commands::config::ConfigCommand),
+    /// What is here: runtimes, devices, tool chains, links, limits, cache; with a hint for what is wrong.
+    Doctor(commands::doctor::DoctorArgs),
+    /// Compile kernels ahead of time, and look after the cache.
+    #[command(subcommand)]
+    Jit(commands::jit::JitCommand),
+    /// Start N ranks of a program and end them together.
+    Run(commands::run::RunArgs),
+    /// The route to every peer, and why.
+    Topo(commands::topo::TopoArgs),
+    /// One rank of `topo`; started by it.
+    #[command(hide = true)]
+    TopoRank(commands::topo::TopoArgs),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    start_log();
+    let result = match cli.command {
+        Command::Bench(command) => bench::spawn(&command),
+        Command::BenchRank(command) => bench::run_rank(&command),
+        Command::Config(command) => commands::config::run(&command),
+        Command::Doctor(arguments) => commands::doctor::run(&arguments),
+        Command::Jit(command) => commands::jit::run(&command),
+        Command::Run(arguments) => commands::run::run(&arguments),
+        Command::Topo(arguments) => commands::topo::spawn(&arguments),
+        Command::TopoRank(arguments) => commands::topo::run_rank(&arguments),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            if !error.chain().any(<dyn std::error::Error>::is::<exit::Reported>) {
+                // Nobody is left to tell when standard error is gone.
+                let _ = writeln!(std::io::stderr(), "anabranch: {}", exit::text_of(&error));
+            }
+            ExitCode::from(u8::try_from(exit::code_of(&error)).unwrap_or(1))
+        }
+    }
+}
+
+/// The log goes to standard error; `ANABRANCH_LOG` chooses what is in it.
+fn start_log() {
+    use tracing_subscriber::EnvFilter;
+    let wanted = anabranch::Environment::of_process();
+    let filter = EnvFilter::new(wanted.get("ANABRANCH_LOG").unwrap_or("warn"));
+    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    // Only a second start can fail, and there is none.
+    let _ = subscriber.without_time().with_ansi(launch::is_terminal()).try_init();
+}

@@ -1,0 +1,362 @@
+//! The benchmarks' own kernels and what goes into them: the only place of this program with unsafe code.
+#![expect(unsafe_code, reason = "launching a kernel and copying between addresses are the caller's promise")]
+
+use std::sync::Arc;
+
+use anabranch::hip::{DeviceAddress, DeviceBuffer, Stream};
+use anabranch::jit::{DevicePointer, DeviceStruct, KernelSpec, KernelUnit, LoadedUnit, PRELUDE, device_struct};
+use anabranch::shmem::{SymmetricMemory, Team, TeamView};
+use anabranch::{Error, GroupRank, World};
+
+device_struct! {
+    /// Arguments of the copy, fill and check kernels.
+    pub(crate) struct P2pCopyArgs {
+        pub(crate) team: TeamView,
+        pub(crate) wrong: DevicePointer<u64>,
+        pub(crate) outgoing: u64,
+        pub(crate) incoming: u64,
+        pub(crate) stride: u64,
+        pub(crate) bytes: u64,
+        pub(crate) first_step: u32,
+        pub(crate) peers: u32,
+        pub(crate) pushed: u32,
+        pub(crate) seed: u32,
+    }
+}
+
+device_struct! {
+    /// Arguments of the ping kernel.
+    pub(crate) struct P2pPingArgs {
+        pub(crate) team: TeamView,
+        pub(crate) base: DevicePointer<u64>,
+        pub(crate) flags_offset: u64,
+        pub(crate) outgoing: u64,
+        pub(crate) incoming: u64,
+        pub(crate) bytes: u64,
+        pub(crate) flag_stride: u32,
+        pub(crate) peer: u32,
+        pub(crate) first: u32,
+        pub(crate) rounds: u32,
+        pub(crate) operation: u32,
+        pub(crate) reserved: u32,
+    }
+}
+
+device_struct! {
+    /// Arguments of the time stamp kernel.
+    pub(crate) struct StampArgs {
+        pub(crate) stamps: DevicePointer<u64>,
+        pub(crate) count: DevicePointer<u64>,
+        pub(crate) capacity: u64,
+    }
+}
+
+static P2P: KernelUnit = KernelUnit {
+    name: "bench_p2p",
+    source: include_str!("../../kernels/p2p.hip"),
+    headers: &[PRELUDE],
+    entries: &[
+        "anabranch_p2p_store",
+        "anabranch_p2p_load",
+        "anabranch_p2p_fill",
+        "anabranch_p2p_check",
+        "anabranch_p2p_ping",
+    ],
+    layouts: &[TeamView::c_declaration, P2pCopyArgs::c_declaration, P2pPingArgs::c_declaration],
+};
+
+static STAMP: KernelUnit = KernelUnit {
+    name: "bench_stamp",
+    source: include_str!("../../kernels/stamp.hip"),
+    headers: &[PRELUDE],
+    entries: &["anabranch_bench_stamp"],
+    layouts: &[StampArgs::c_declaration],
+};
+
+/// Number of the ping in fault records.
+const PING: u32 = 0x1000;
+/// Bytes between two flag words of the ping.
+const FLAG_STRIDE: u32 = 128;
+
+/// All kernels of the benchmarks.
+pub(crate) fn kernels() -> Vec<KernelSpec> {
+    vec![KernelSpec::new(&P2P), KernelSpec::new(&STAMP)]
+}
+
+/// How bytes get from one rank to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mechanism {
+    /// The runtime's copy engine, pushing.
+    CopyEngine,
+    /// Stores of a kernel at the sender.
+    Store,
+    /// Loads of a kernel at the receiver.
+    Load,
+}
+
+impl Mechanism {
+    pub(crate) const ALL: [Self; 3] = [Self::CopyEngine, Self::Store, Self::Load];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::CopyEngine => "copy_engine",
+            Self::Store => "store",
+            Self::Load => "load",
+        }
+    }
+
+    pub(crate) fn pushes(self) -> bool {
+        self != Self::Load
+    }
+}
+
+/// Which ranks move bytes in one run: rank r to or from the ranks r + `first_step` up to r + `first_step` + `peers` - 1.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pattern {
+    pub(crate) first_step: u32,
+    pub(crate) peers: u32,
+    /// Bytes for each peer, a multiple of 16.
+    pub(crate) bytes: u64,
+    /// Bytes between the areas of two peers; 0 where only one pair is active.
+    pub(crate) stride: u64,
+}
+
+/// Areas in the symmetric heap and kernels to move bytes between them, on one rank.
+#[derive(Debug)]
+pub(crate) struct Links {
+    pub(crate) team: Team,
+    memory: SymmetricMemory,
+    area: u64,
+    flags: u64,
+    kernels: Arc<LoadedUnit>,
+    wrong: DeviceBuffer,
+    base: DeviceBuffer,
+    side: Vec<Stream>,
+}
+
+impl Links {
+    /// Allocates areas of `area` bytes for sending and for receiving. Collective over the world.
+    pub(crate) fn new(world: &World, area: u64) -> Result<Self, Error> {
+        let group = world.group();
+        let team = world.team(group)?;
+        let flag_bytes = u64::from(group.size()) * u64::from(FLAG_STRIDE);
+        let memory = world.allocate(group, 2 * area + flag_bytes, 256, "bench links")?;
+        let device = world.device();
+        let word = || -> Result<DeviceBuffer, Error> {
+            let mut word = device.allocate(8)?;
+            word.fill(0)?;
+            Ok(word)
+        };
+        let (wrong, base) = (word()?, word()?);
+        let kernels = world.jit().load(device, &KernelSpec::new(&P2P))?;
+        let side = (1..group.size()).map(|_| device.create_stream()).collect::<Result<_, _>>()?;
+        Ok(Self { team, memory, area, flags: 2 * area, kernels, wrong, base, side })
+    }
+
+    /// Gives the areas back. Collective over the world.
+    pub(crate) fn free(self) -> Result<(), Error> {
+        Ok(self.memory.free()?)
+    }
+
+    fn arguments(&self, pattern: &Pattern, pushed: bool, seed: u32) -> P2pCopyArgs {
+        P2pCopyArgs {
+            team: self.team.view(),
+            wrong: DevicePointer::new(self.wrong.address()),
+            outgoing: self.memory.offset(),
+            incoming: self.memory.offset() + self.area,
+            stride: pattern.stride,
+            bytes: pattern.bytes,
+            first_step: pattern.first_step,
+            peers: pattern.peers,
+            pushed: u32::from(pushed),
+            seed,
+        }
+    }
+
+    fn launch(&self, entry: &str, stream: &Stream, blocks: u32, arguments: &P2pCopyArgs) -> Result<(), Error> {
+        let device = self.team.world().device();
+        let threads = if device.multiprocessors() >= 32 { 512 } else { 4 * device.wave_size() };
+        let kernel = self.kernels.kernel(entry)?;
+        // SAFETY: the struct is the kernels' own; areas, words and table belong to `self`, which is freed after the stream
+        // was waited for; the pattern's areas lie within `area` (checked by `holds`).
+        Ok(unsafe { kernel.launch(blocks, threads, 0, stream, arguments) }?)
+    }
+
+    /// Whether the pattern's areas fit.
+    pub(crate) fn holds(&self, pattern: &Pattern) -> bool {
+        pattern.bytes.is_multiple_of(16)
+            && u64::from(self.team.size() - 1) * pattern.stride + pattern.bytes <= self.area
+    }
+
+    /// Writes what is to be sent.
+    pub(crate) fn fill(&self, stream: &Stream, pattern: &Pattern, pushed: bool, seed: u32) -> Result<(), Error> {
+        let blocks = self.team.world().device().multiprocessors();
+        self.launch("anabranch_p2p_fill", stream, blocks, &self.arguments(pattern, pushed, seed))
+    }
+
+    /// Moves the bytes, as the rank that pushes or pulls.
+    pub(crate) fn run(
+        &self,
+        stream: &Stream,
+        mechanism: Mechanism,
+        pattern: &Pattern,
+        blocks: u32,
+    ) -> Result<(), Error> {
+        let arguments = self.arguments(pattern, mechanism.pushes(), 0);
+        match mechanism {
+            Mechanism::Store => self.launch("anabranch_p2p_store", stream, blocks, &arguments),
+            Mechanism::Load => self.launch("anabranch_p2p_load", stream, blocks, &arguments),
+            Mechanism::CopyEngine => self.copy_engine(stream, pattern),
+        }
+    }
+
+    /// One copy a peer, each on a stream of its own.
+    fn copy_engine(&self, stream: &Stream, pattern: &Pattern) -> Result<(), Error> {
+        let (me, size) = (self.team.rank().get(), self.team.size());
+        let device = stream.device();
+        let start = device.create_event()?;
+        stream.record(&start)?;
+        let own = self.memory.address();
+        for slot in 0..pattern.peers {
+            let peer = (me + pattern.first_step + slot) % size;
+            let side = &self.side[slot as usize];
+            let Some(other) = self.memory.peer_address(GroupRank::new(peer)) else { continue };
+            let source = own.offset(u64::from(peer) * pattern.stride);
+            let target = other.offset(self.area + u64::from(me) * pattern.stride);
+            side.wait_event(&start)?;
+            // SAFETY: both ranges lie in areas of `self` and of its counterpart at the peer, which is freed only after a
+            // collective call that this rank makes after waiting for the stream.
+            unsafe { side.copy_async(target, source, pattern.bytes as usize)? };
+            let done = device.create_event()?;
+            side.record(&done)?;
+            stream.wait_event(&done)?;
+        }
+        Ok(())
+    }
+
+    /// Whether everything that should have arrived here is what its sender wrote. Waits for the stream.
+    pub(crate) fn verify(
+        &mut self,
+        stream: &Stream,
+        pattern: &Pattern,
+        pushed: bool,
+        seed: u32,
+    ) -> Result<bool, Error> {
+        self.wrong.fill(0)?;
+        let blocks = self.team.world().device().multiprocessors();
+        self.launch("anabranch_p2p_check", stream, blocks, &self.arguments(pattern, pushed, seed))?;
+        self.team.world().synchronize(stream)?;
+        let mut word = [0; 8];
+        self.wrong.copy_to_host(0, &mut word)?;
+        Ok(u64::from_ne_bytes(word) == 0)
+    }
+
+    /// Sends `bytes` and a flag to and fro between this rank and `peer`, `rounds` times.
+    pub(crate) fn ping(
+        &self,
+        stream: &Stream,
+        peer: GroupRank,
+        first: bool,
+        bytes: u64,
+        rounds: u32,
+    ) -> Result<(), Error> {
+        let device = self.team.world().device();
+        let arguments = P2pPingArgs {
+            team: self.team.view(),
+            base: DevicePointer::new(self.base.address()),
+            flags_offset: self.memory.offset() + self.flags,
+            outgoing: self.memory.offset(),
+            incoming: self.memory.offset() + self.area,
+            bytes,
+            flag_stride: FLAG_STRIDE,
+            peer: peer.get(),
+            first: u32::from(first),
+            rounds,
+            operation: PING,
+            reserved: 0,
+        };
+        // One lane moves 16 bytes; more threads than the payload has would only wait at barriers.
+        let most = if device.multiprocessors() >= 32 { 512 } else { 4 * device.wave_size() };
+        let threads = ((bytes / 16) as u32).clamp(1, most).next_multiple_of(device.wave_size());
+        let kernel = self.kernels.kernel("anabranch_p2p_ping")?;
+        // SAFETY: as in `launch`; `bytes` is below `area`.
+        Ok(unsafe { kernel.launch(1, threads, 0, stream, &arguments) }?)
+    }
+}
+
+/// Time stamps taken in stream order, on one device.
+#[derive(Debug)]
+pub(crate) struct Stamps {
+    kernel: Arc<LoadedUnit>,
+    words: DeviceBuffer,
+    capacity: u64,
+}
+
+impl Stamps {
+    /// Room for `capacity` stamps.
+    pub(crate) fn new(world: &World, capacity: u64) -> Result<Self, Error> {
+        let mut words = world.device().allocate((capacity as usize + 1) * 8)?;
+        words.fill(0)?;
+        Ok(Self { kernel: world.jit().load(world.device(), &KernelSpec::new(&STAMP))?, words, capacity })
+    }
+
+    /// Takes the time behind the work that is on the stream so far.
+    pub(crate) fn take(&self, stream: &Stream) -> Result<(), Error> {
+        let arguments = StampArgs {
+            stamps: DevicePointer::new(self.words.address().offset(8)),
+            count: DevicePointer::new(self.words.address()),
+            capacity: self.capacity,
+        };
+        let threads = stream.device().wave_size();
+        let kernel = self.kernel.kernel("anabranch_bench_stamp")?;
+        // SAFETY: the struct is the kernel's own; the words belong to `self`, which callers keep until they waited for the
+        // stream; the kernel stays within `capacity`.
+        Ok(unsafe { kernel.launch(1, threads, 0, stream, &arguments) }?)
+    }
+
+    /// All stamps since the last call, in nanoseconds, and starts anew. The stream must have been waited for.
+    pub(crate) fn read(&mut self) -> Result<Vec<u64>, Error> {
+        let mut word = [0; 8];
+        self.words.copy_to_host(0, &mut word)?;
+        let count = u64::from_ne_bytes(word).min(self.capacity) as usize;
+        let mut bytes = vec![0; count * 8];
+        self.words.copy_to_host(8, &mut bytes)?;
+        self.words.copy_from_host(0, &[0; 8])?;
+        Ok(bytes
+            .chunks_exact(8)
+            .map(|chunk| chunk.iter().rev().fold(0u64, |word, byte| word << 8 | u64::from(*byte)))
+            .collect())
+    }
+}
+
+/// Device memory filled from the host.
+pub(crate) fn upload(world: &World, bytes: &[u8]) -> Result<DeviceBuffer, Error> {
+    let mut buffer = world.device().allocate(bytes.len().max(16))?;
+    buffer.copy_from_host(0, bytes)?;
+    Ok(buffer)
+}
+
+/// A whole buffer as an argument of dispatch and combine.
+///
+/// The benchmarks keep their buffers until they have waited for the stream, which is the promise behind it.
+pub(crate) fn slice(buffer: &DeviceBuffer) -> anabranch::ep::DeviceSlice {
+    // SAFETY: see above.
+    unsafe { anabranch::ep::DeviceSlice::of(buffer) }
+}
+
+/// Runs the stand-in expert into the combine window.
+pub(crate) fn run_expert(
+    expert: &anabranch::ep::reference::ReferenceExpert,
+    stream: &Stream,
+    dispatched: &anabranch::ep::Dispatched,
+) -> Result<(), Error> {
+    let window: DeviceAddress = dispatched.combine_rows();
+    // SAFETY: the window is the slot's own and has the shape; the handle is of the plan the expert was made for.
+    Ok(unsafe { expert.run(stream, dispatched, window) }?)
+}
+
+/// Replays a graph of work whose buffers the caller keeps.
+pub(crate) fn replay(graph: &anabranch::hip::GraphExec, stream: &Stream) -> Result<(), Error> {
+    // SAFETY: the benchmarks keep everything that the captured work uses until they have waited for the stream.
+    Ok(unsafe { graph.launch(stream) }?)
+}

@@ -1,0 +1,349 @@
+//! `anabranch bench ep`: dispatch, a stand-in for the experts, combine. Every result is compared bit by bit with the
+//! oracle before and after the timing.
+
+use std::path::PathBuf;
+
+use anabranch::ep::oracle::{Oracle, RankInput, Shape};
+use anabranch::ep::reference::ReferenceExpert;
+use anabranch::ep::{DataType, Dispatched, EpConfig, ExpertOutput, ExpertParallel, ReceivedRows, Tokens};
+use anabranch::hip::{DeviceBuffer, Stream};
+use anabranch::jit::KernelSpec;
+use anabranch::{Error, World};
+use anyhow::{Context, bail};
+use serde_json::Map;
+
+use super::device::{self, Stamps};
+use super::link;
+use super::row::{self, Row};
+use super::statistics::{Samples, gigabytes_per_second, slowest_of_ranks};
+use super::{EpArgs, SyntheticArgs};
+use crate::ranks::RankContext;
+use crate::workload::{RankTokens, Routing, Synthetic, TokenType, Trace, Workload};
+
+/// The trace that comes with the repository.
+const TRACE: &str = "data/moe-trace-minilm-e64k8.safetensors";
+
+/// The kernels that a run launches.
+pub(crate) fn needed_kernels(arguments: &EpArgs) -> Vec<KernelSpec> {
+    let element = data_type(arguments.bench.dtype);
+    let mut all = vec![KernelSpec::new(&anabranch::shmem::TEAM_BARRIER_UNIT)];
+    all.extend(device::kernels());
+    all.extend([
+        anabranch::ep::kernels::dispatch(),
+        anabranch::ep::kernels::combine(element),
+        anabranch::ep::kernels::reference_expert(element, element),
+    ]);
+    all
+}
+
+/// Measures on one rank.
+///
+/// # Errors
+/// Input that cannot be used, what the plan refuses, what made the world fail, a result that differs from the oracle.
+pub(crate) fn measure(context: &RankContext<'_>, arguments: &EpArgs) -> anyhow::Result<()> {
+    context.progress.say("link speed");
+    let link = link::speed(context.world)?;
+    let mut verified = true;
+    for workload in workloads(arguments, context.world.size()) {
+        let workload = workload?;
+        context.progress.say(&format!("{} tokens a rank", workload.max_tokens()));
+        let bench = EpBench::new(context, arguments, &workload)?;
+        let rows = bench.rows(link)?;
+        verified &= rows.iter().all(|row| row.verified);
+        context.progress.clear();
+        if context.is_root() {
+            row::print_rows(&rows, context.json)?;
+        }
+    }
+    if verified { Ok(()) } else { bail!("results differ from the oracle; see `verified`") }
+}
+
+fn data_type(element: TokenType) -> DataType {
+    match element {
+        TokenType::Bf16 => DataType::Bf16,
+        TokenType::F32 => DataType::F32,
+    }
+}
+
+/// The inputs to measure, one after the other: the trace, or synthetic ones of each size.
+fn workloads(arguments: &EpArgs, ranks: u32) -> Vec<anyhow::Result<Workload>> {
+    let element = arguments.bench.dtype;
+    if !arguments.synthetic.is_given() {
+        let read = || {
+            let path = arguments.trace.clone().map_or_else(default_trace, Ok)?;
+            Ok(Workload::from_trace(Trace::read(&path)?, ranks, element)?)
+        };
+        return vec![read()];
+    }
+    let SyntheticArgs { tokens, hidden, experts, top_k, routing, seed } = arguments.synthetic.clone();
+    let sizes = if tokens.is_empty() { vec![128] } else { tokens };
+    sizes
+        .into_iter()
+        .map(|count| {
+            let synthetic = Synthetic {
+                tokens: vec![count; ranks as usize],
+                hidden: hidden.unwrap_or(7168) as usize,
+                experts: experts.unwrap_or(256),
+                top_k: top_k.unwrap_or(8) as usize,
+                routing: routing.unwrap_or(Routing::Random),
+                masked: 0.0,
+                seed: seed.unwrap_or(0),
+            };
+            Ok(Workload::from_synthetic(synthetic, element)?)
+        })
+        .collect()
+}
+
+/// The repository's trace, from its root or, for a program run elsewhere on the machine that built it, from there.
+fn default_trace() -> anyhow::Result<PathBuf> {
+    let built = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../")).join(TRACE);
+    let here = PathBuf::from(TRACE);
+    [here, built].into_iter().find(|path| path.exists()).with_context(|| {
+        format!("{TRACE} is not here: run from the repository's root, name a file with --trace, or ask for synthetic \
+                 input with --tokens N")
+    })
+}
+
+/// One input on one rank, ready to be run.
+struct EpBench<'a> {
+    context: &'a RankContext<'a>,
+    arguments: &'a EpArgs,
+    workload: &'a Workload,
+    inputs: Vec<RankTokens>,
+    ep: ExpertParallel,
+    expert: ReferenceExpert,
+    tensors: Tensors,
+    stream: Stream,
+}
+
+struct Tensors {
+    rows: DeviceBuffer,
+    ids: DeviceBuffer,
+    weights: DeviceBuffer,
+    output: DeviceBuffer,
+    count: usize,
+}
+
+impl<'a> EpBench<'a> {
+    fn new(context: &'a RankContext<'a>, arguments: &'a EpArgs, workload: &'a Workload) -> anyhow::Result<Self> {
+        let world = context.world;
+        let inputs = (0..world.size()).map(|rank| workload.rank(rank)).collect::<Result<Vec<_>, _>>()?;
+        let element = data_type(workload.element());
+        let config = EpConfig::new(
+            workload.hidden() as u32,
+            workload.experts(),
+            workload.top_k() as u32,
+            workload.max_tokens().max(1) as u32,
+        )
+        .dispatch_type(element)
+        .combine_type(element);
+        let config = anabranch::with_ep_settings(context.config, config);
+        let ep = ExpertParallel::new(world, world.group(), config).map_err(Error::from)?;
+        let expert = ReferenceExpert::new(world, ep.plan(), ep.rank()).map_err(Error::from)?;
+        let mine = &inputs[ep.rank().index()];
+        let tensors = Tensors {
+            rows: device::upload(world, &mine.tokens)?,
+            ids: device::upload(world, &mine.ids.iter().flat_map(|id| id.to_ne_bytes()).collect::<Vec<_>>())?,
+            weights: device::upload(
+                world,
+                &mine.weights.iter().flat_map(|weight| weight.to_ne_bytes()).collect::<Vec<_>>(),
+            )?,
+            output: device::upload(world, &vec![0; mine.tokens.len()])?,
+            count: mine.count,
+        };
+        let stream = world.device().create_stream().map_err(Error::from)?;
+        Ok(Self { context, arguments, workload, inputs, ep, expert, tensors, stream })
+    }
+
+    fn world(&self) -> &'a World {
+        self.context.world
+    }
+
+    fn tokens(&self) -> Tokens {
+        Tokens {
+            count: self.tensors.count,
+            data_type: self.ep.plan().config().dispatch_type,
+            rows: device::slice(&self.tensors.rows),
+            ids: device::slice(&self.tensors.ids),
+            weights: Some(device::slice(&self.tensors.weights)),
+            scales: None,
+        }
+    }
+
+    fn combine(&self, dispatched: Dispatched) -> Result<(), Error> {
+        let output = device::slice(&self.tensors.output);
+        Ok(self.ep.combine(&self.stream, ExpertOutput::InWindow, dispatched, output)?)
+    }
+
+    /// One operation with every result judged; says what differs on standard error and returns whether nothing did.
+    fn judge(&mut self, oracle: &Oracle<'_>) -> anyhow::Result<bool> {
+        let me = self.ep.rank();
+        let world = self.world();
+        self.tensors.output.fill(0xff).map_err(Error::from)?;
+        let dispatched = self.ep.dispatch(&self.stream, &self.tokens()).map_err(Error::from)?;
+        world.synchronize(&self.stream).map_err(Error::from)?;
+        let received = ReceivedRows::read(world.device(), self.ep.plan(), &dispatched).map_err(Error::from)?;
+        let rows = oracle.dispatch(me)?.compare_rows(&received);
+        device::run_expert(&self.expert, &self.stream, &dispatched)?;
+        self.combine(dispatched)?;
+        world.synchronize(&self.stream).map_err(Error::from)?;
+        let sums = self.compare_output(oracle)?;
+        if let Err(mismatch) = &rows {
+            tracing::error!("dispatch: {mismatch}");
+        }
+        Ok(rows.is_ok() && sums)
+    }
+
+    fn compare_output(&self, oracle: &Oracle<'_>) -> anyhow::Result<bool> {
+        let row = self.ep.plan().combine_row_bytes() as usize;
+        let mut output = vec![0; self.tensors.count * row];
+        self.tensors.output.copy_to_host(0, &mut output).map_err(Error::from)?;
+        let judged = oracle.combine(self.ep.rank())?.compare_output(&output, &oracle.stand_in()?);
+        if let Err(mismatch) = &judged {
+            tracing::error!("combine: {mismatch}");
+        }
+        Ok(judged.is_ok())
+    }
+
+    /// One timed repetition: stamps around dispatch and around combine, each behind a barrier, so that no rank's time
+    /// holds another's delay.
+    fn enqueue(&self, stamps: &Stamps, team: &anabranch::shmem::Team) -> Result<(), Error> {
+        team.barrier(&self.stream)?;
+        stamps.take(&self.stream)?;
+        let dispatched = self.ep.dispatch(&self.stream, &self.tokens())?;
+        stamps.take(&self.stream)?;
+        device::run_expert(&self.expert, &self.stream, &dispatched)?;
+        team.barrier(&self.stream)?;
+        stamps.take(&self.stream)?;
+        self.combine(dispatched)?;
+        stamps.take(&self.stream)
+    }
+
+    /// Times of dispatch and of combine on this rank, microseconds.
+    fn time(&self, iters: u32) -> Result<[Vec<f64>; 2], Error> {
+        const WARM: u32 = 3;
+        const IN_GRAPH: u32 = 10;
+        let world = self.world();
+        let team = world.team(world.group())?;
+        let repetitions = if self.arguments.bench.graph { iters.next_multiple_of(IN_GRAPH) } else { iters };
+        let mut stamps = Stamps::new(world, 4 * u64::from(repetitions.max(WARM)))?;
+        for _ in 0..WARM {
+            self.enqueue(&stamps, &team)?;
+        }
+        world.synchronize_within(&self.stream, link::PATIENCE)?;
+        stamps.read()?;
+        if self.arguments.bench.graph {
+            self.stream.begin_capture()?;
+            let captured = (0..IN_GRAPH).try_for_each(|_| self.enqueue(&stamps, &team));
+            let graph = self.stream.end_capture();
+            captured?;
+            let exec = graph?.instantiate()?;
+            for _ in 0..repetitions / IN_GRAPH {
+                device::replay(&exec, &self.stream)?;
+            }
+            world.synchronize_within(&self.stream, link::PATIENCE)?;
+        } else {
+            for _ in 0..repetitions {
+                self.enqueue(&stamps, &team)?;
+            }
+            world.synchronize_within(&self.stream, link::PATIENCE)?;
+        }
+        let mut times = [Vec::new(), Vec::new()];
+        for four in stamps.read()?.chunks_exact(4) {
+            times[0].push(four[1].saturating_sub(four[0]) as f64 / 1e3);
+            times[1].push(four[3].saturating_sub(four[2]) as f64 / 1e3);
+        }
+        Ok(times)
+    }
+
+    /// What an empty interval between two stamps takes: the part of every time that is not the operation's.
+    fn empty_interval(&self) -> Result<f64, Error> {
+        let mut stamps = Stamps::new(self.world(), 64)?;
+        for _ in 0..32 {
+            stamps.take(&self.stream)?;
+        }
+        self.world().synchronize(&self.stream)?;
+        let all = stamps.read()?;
+        let gaps = all.windows(2).map(|pair| pair[1].saturating_sub(pair[0]) as f64 / 1e3).collect();
+        Ok(Samples::new(gaps).median())
+    }
+
+    fn rows(mut self, link: Option<f64>) -> anyhow::Result<Vec<Row>> {
+        let world = self.world();
+        let inputs = std::mem::take(&mut self.inputs);
+        let oracle = {
+            let inputs = inputs
+                .iter()
+                .map(|input| RankInput {
+                    tokens: &input.tokens,
+                    ids: &input.ids,
+                    weights: Some(&input.weights),
+                    scales: &[],
+                })
+                .collect();
+            Oracle::new(Shape::new(self.ep.plan().config(), world.size()), inputs)?
+        };
+        let mut right = self.judge(&oracle)?;
+        let host = world.device().runtime().kind() == anabranch::RuntimeKind::Host;
+        let iters = self.arguments.bench.iters.unwrap_or(if host { 5 } else { 100 });
+        self.tensors.output.fill(0xff).map_err(Error::from)?;
+        let empty = self.empty_interval()?;
+        let times = self.time(iters)?;
+        // What the last repetition left, then one more operation from scratch.
+        right &= self.compare_output(&oracle)?;
+        right &= self.judge(&oracle)?;
+        self.ep.check_ids(&self.stream).map_err(Error::from)?;
+        let verified = link::all_agree(world, "ep verified", right)?;
+        let compiled = self.context.compiled()?;
+        let crossing = crossing_rows(&oracle, world.size())?;
+        let config = self.ep.plan().config();
+        let geometry = [
+            self.ep.dispatch_geometry(self.tensors.count as u32).map_err(Error::from)?,
+            self.ep.combine_geometry(self.tensors.count as u32),
+        ];
+        let row_bytes = [self.ep.plan().row_bytes(), self.ep.plan().combine_row_bytes()];
+        let mut rows = Vec::new();
+        for (index, op) in ["dispatch", "combine"].into_iter().enumerate() {
+            let samples = Samples::new(slowest_of_ranks(&link::gather(world, "ep times", &times[index])?));
+            let bytes = crossing * u64::from(row_bytes[index]) / u64::from(world.size());
+            let speed = gigabytes_per_second(bytes, samples.median());
+            let row = Row {
+                op: op.to_owned(),
+                runtime: world.device().runtime().kind().to_string(),
+                ranks: world.size(),
+                dtype: config.dispatch_type.to_string(),
+                tokens: Some(self.workload.max_tokens() as u64),
+                bytes: None,
+                us_median: samples.median(),
+                us_p99: samples.p99(),
+                gb_per_s: speed,
+                link_fraction: link.filter(|link| *link > 0.0).map(|link| speed / link),
+                verified,
+                compiled,
+                extras: Map::new(),
+            };
+            rows.push(
+                row.with("hidden", config.hidden)
+                    .with("experts", config.experts)
+                    .with("top_k", config.top_k)
+                    .with("blocks", geometry[index].blocks)
+                    .with("threads", geometry[index].block_threads)
+                    .with("mode", if self.arguments.bench.graph { "graph" } else { "eager" })
+                    .with("timer_us", (empty * 100.0).round() / 100.0)
+                    .with("link_gb_per_s", link.map_or(serde_json::Value::Null, |link| ((link * 10.0).round() / 10.0).into())),
+            );
+        }
+        Ok(rows)
+    }
+}
+
+/// Rows that cross a link, over all ranks: those that a rank sends to itself do not count.
+fn crossing_rows(oracle: &Oracle<'_>, ranks: u32) -> anyhow::Result<u64> {
+    let mut rows = 0;
+    for destination in (0..ranks).map(anabranch::GroupRank::new) {
+        let delivery = oracle.dispatch(destination)?;
+        let counts = delivery.counts().iter().enumerate();
+        rows += counts.filter(|(source, _)| *source != destination.index()).map(|(_, n)| u64::from(*n)).sum::<u64>();
+    }
+    Ok(rows)
+}

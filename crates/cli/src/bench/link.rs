@@ -1,0 +1,98 @@
+//! The speed of the links, which other benchmarks quote as what could be reached.
+
+use std::time::Duration;
+
+use anabranch::{Error, RuntimeKind, World};
+
+use super::device::{Links, Mechanism, Pattern};
+use super::statistics::{Samples, gigabytes_per_second, slowest_of_ranks};
+
+/// How long a stream full of repetitions may take.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Gives every rank's numbers to every rank, in rank order. Collective over the world.
+pub(crate) fn gather(world: &World, step: &str, mine: &[f64]) -> Result<Vec<Vec<f64>>, Error> {
+    let bytes: Vec<u8> = mine.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let all = world.exchange(world.group(), step, &bytes)?;
+    let number = |chunk: &[u8]| {
+        f64::from_bits(chunk.iter().rev().fold(0u64, |word, byte| word << 8 | u64::from(*byte)))
+    };
+    Ok(all.iter().map(|bytes| bytes.chunks_exact(8).map(number).collect()).collect())
+}
+
+/// Whether it holds on all ranks. Collective over the world.
+pub(crate) fn all_agree(world: &World, step: &str, mine: bool) -> Result<bool, Error> {
+    let all = world.exchange(world.group(), step, &[u8::from(mine)])?;
+    Ok(all.iter().all(|said| said.as_slice() == [1]))
+}
+
+/// Blocks of a copy kernel: enough to fill the links of a large GPU.
+pub(crate) fn copy_blocks(world: &World, peers: u32) -> u32 {
+    if world.device().multiprocessors() >= 32 { (16 * peers).clamp(32, 64) } else { 4 }
+}
+
+/// Repetitions of one pattern: the time of each in microseconds, the slowest rank's, and whether all bytes arrived.
+pub(crate) struct Timed {
+    pub(crate) samples: Samples,
+    pub(crate) verified: bool,
+}
+
+/// Runs a pattern `iters` times on the ranks for which `active`, each repetition behind a barrier. Collective.
+pub(crate) fn time(
+    world: &World,
+    links: &mut Links,
+    mechanism: Mechanism,
+    pattern: &Pattern,
+    iters: u32,
+    active: bool,
+    receives: bool,
+) -> Result<Timed, Error> {
+    let stream = world.device().create_stream()?;
+    let seed = pattern.bytes as u32 ^ (pattern.first_step << 16) ^ mechanism as u32 ^ 0x5eed_0000;
+    let blocks = copy_blocks(world, pattern.peers);
+    links.fill(&stream, pattern, mechanism.pushes(), seed)?;
+    let mut events = Vec::new();
+    // The first repetitions warm up and are not counted.
+    let warm = 2;
+    for _ in 0..iters + warm {
+        links.team.barrier(&stream)?;
+        let (start, end) = (world.device().create_timing_event()?, world.device().create_timing_event()?);
+        stream.record(&start)?;
+        if active {
+            links.run(&stream, mechanism, pattern, blocks)?;
+        }
+        stream.record(&end)?;
+        events.push((start, end));
+    }
+    links.team.barrier(&stream)?;
+    world.synchronize_within(&stream, PATIENCE)?;
+    let mut times = Vec::new();
+    for (start, end) in events.iter().skip(warm as usize) {
+        times.push(start.microseconds_until(end)?);
+    }
+    let right = !receives || links.verify(&stream, pattern, mechanism.pushes(), seed)?;
+    let slowest = slowest_of_ranks(&gather(world, "link times", &times)?);
+    let verified = all_agree(world, "link bytes", right)?;
+    Ok(Timed { samples: Samples::new(slowest), verified })
+}
+
+/// GB/s per rank and direction with every rank storing to all others at once; `None` for a rank alone. Collective.
+pub(crate) fn speed(world: &World) -> Result<Option<f64>, Error> {
+    let peers = world.size() - 1;
+    if peers == 0 {
+        return Ok(None);
+    }
+    let host = world.device().runtime().kind() == RuntimeKind::Host;
+    let wanted: u64 = if host { 256 << 10 } else { 64 << 20 };
+    // A quarter of the heap at most, for two areas with a part for each rank.
+    let room = world.heap_usage().heap_bytes / 8 / u64::from(world.size());
+    let bytes = wanted.min(room) / 4096 * 4096;
+    if bytes == 0 {
+        return Ok(None);
+    }
+    let mut links = Links::new(world, bytes * u64::from(world.size()))?;
+    let pattern = Pattern { first_step: 1, peers, bytes, stride: bytes };
+    let timed = time(world, &mut links, Mechanism::Store, &pattern, 10, true, true)?;
+    links.free()?;
+    Ok(timed.verified.then(|| gigabytes_per_second(bytes * u64::from(peers), timed.samples.median())))
+}

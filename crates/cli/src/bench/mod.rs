@@ -1,0 +1,143 @@
+//! `anabranch bench`: arguments, and how a benchmark gets to its ranks. The measuring is in a file of each.
+
+mod device;
+mod ep;
+mod link;
+mod p2p;
+mod row;
+mod statistics;
+
+use std::path::PathBuf;
+
+use anabranch::jit::KernelSpec;
+use clap::{Args, Subcommand};
+
+use crate::ranks::{self, RankArgs, RankContext};
+use crate::workload::{Routing, TokenType};
+
+/// `anabranch bench`.
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum BenchCommand {
+    /// Expert-parallel dispatch and combine, of a recorded trace unless told otherwise.
+    Ep(EpArgs),
+    /// Links: copies and stores between devices, and the latency of a flag.
+    P2p(P2pArgs),
+}
+
+/// The flags of every benchmark.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct BenchArgs {
+    #[command(flatten)]
+    pub(crate) ranks: RankArgs,
+    /// Repetitions that are timed.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) iters: Option<u32>,
+    /// Time replays of a captured graph.
+    #[arg(long)]
+    pub(crate) graph: bool,
+    /// Element type of tokens.
+    #[arg(long, value_enum, default_value_t = TokenType::Bf16)]
+    pub(crate) dtype: TokenType,
+}
+
+/// `anabranch bench ep`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct EpArgs {
+    #[command(flatten)]
+    pub(crate) bench: BenchArgs,
+    /// A trace of tokens with their routing, in place of the one that comes with the repository.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["tokens", "hidden", "experts", "top_k", "routing", "seed"])]
+    pub(crate) trace: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) synthetic: SyntheticArgs,
+}
+
+/// Synthetic input; any of these turns the trace off, the others then have the defaults of DeepSeek-V3.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct SyntheticArgs {
+    /// Tokens a rank; several numbers are measured one after the other [default: 128].
+    #[arg(long, value_delimiter = ',', value_name = "N,...")]
+    pub(crate) tokens: Vec<u32>,
+    /// Elements of a token [default: 7168].
+    #[arg(long, value_name = "H")]
+    pub(crate) hidden: Option<u32>,
+    /// Experts of all ranks [default: 256].
+    #[arg(long, value_name = "E")]
+    pub(crate) experts: Option<u32>,
+    /// Experts a token [default: 8].
+    #[arg(long, value_name = "K")]
+    pub(crate) top_k: Option<u32>,
+    /// Where tokens go [default: random].
+    #[arg(long, value_enum)]
+    pub(crate) routing: Option<Routing>,
+    /// Another seed gives other tokens [default: 0].
+    #[arg(long)]
+    pub(crate) seed: Option<u64>,
+}
+
+impl SyntheticArgs {
+    /// Whether any of them was given.
+    pub(crate) fn is_given(&self) -> bool {
+        !self.tokens.is_empty()
+            || self.hidden.is_some()
+            || self.experts.is_some()
+            || self.top_k.is_some()
+            || self.routing.is_some()
+            || self.seed.is_some()
+    }
+}
+
+/// `anabranch bench p2p`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct P2pArgs {
+    #[command(flatten)]
+    pub(crate) bench: BenchArgs,
+    /// Bytes a peer; several sizes are measured one after the other. Units as in "64 MiB".
+    #[arg(long, value_delimiter = ',', value_name = "SIZE,...")]
+    pub(crate) bytes: Vec<anabranch::config::ByteSize>,
+}
+
+impl BenchCommand {
+    fn ranks(&self) -> &RankArgs {
+        match self {
+            Self::Ep(arguments) => &arguments.bench.ranks,
+            Self::P2p(arguments) => &arguments.bench.ranks,
+        }
+    }
+
+    /// What its ranks will launch, so that it is compiled before they start.
+    fn kernels(&self) -> Vec<KernelSpec> {
+        match self {
+            Self::Ep(arguments) => ep::needed_kernels(arguments),
+            Self::P2p(_) => p2p::needed_kernels(),
+        }
+    }
+
+    fn measure(&self, context: &RankContext<'_>) -> anyhow::Result<()> {
+        match self {
+            Self::Ep(arguments) => ep::measure(context, arguments),
+            Self::P2p(arguments) => p2p::measure(context, arguments),
+        }
+    }
+}
+
+/// The benchmarks' own kernels, for prebuilding.
+pub(crate) fn kernels() -> Vec<KernelSpec> {
+    p2p::kernels()
+}
+
+/// Starts the ranks.
+///
+/// # Errors
+/// See [`ranks::spawn`].
+pub(crate) fn spawn(command: &BenchCommand) -> anyhow::Result<()> {
+    ranks::spawn(command.ranks(), "bench-rank", &command.kernels(), |context| command.measure(context))
+}
+
+/// Is one of them.
+///
+/// # Errors
+/// See [`ranks::run_rank`].
+pub(crate) fn run_rank(command: &BenchCommand) -> anyhow::Result<()> {
+    ranks::run_rank(command.ranks(), |context| command.measure(context))
+}

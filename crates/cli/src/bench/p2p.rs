@@ -1,0 +1,189 @@
+//! `anabranch bench p2p`: what the links give, by copy engine and by kernels; one pair at a time, and all ranks at once
+//! in both directions; and how long a flag takes, alone and behind data.
+
+use anabranch::jit::KernelSpec;
+use anabranch::{Error, GroupRank, RuntimeKind, World};
+use anyhow::bail;
+use serde_json::Map;
+
+use super::device::{self, Links, Mechanism, Pattern};
+use super::link::{self, Timed};
+use super::row::{self, Row};
+use super::statistics::{Samples, gigabytes_per_second, slowest_of_ranks};
+use super::{P2pArgs, device::kernels as own_kernels};
+use crate::ranks::RankContext;
+
+/// The kernels of the benchmarks, in every variant.
+pub(crate) fn kernels() -> Vec<KernelSpec> {
+    own_kernels()
+}
+
+/// What a run launches.
+pub(crate) fn needed_kernels() -> Vec<KernelSpec> {
+    let mut all = vec![KernelSpec::new(&anabranch::shmem::TEAM_BARRIER_UNIT)];
+    all.extend(device::kernels());
+    all
+}
+
+/// Payloads of the latency rows, bytes.
+const PAYLOADS: [u64; 4] = [0, 16, 4 << 10, 16 << 10];
+
+/// Measures on one rank.
+///
+/// # Errors
+/// A rank alone has no peer; sizes that do not fit the heap; what made the world fail.
+pub(crate) fn measure(context: &RankContext<'_>, arguments: &P2pArgs) -> anyhow::Result<()> {
+    let world = context.world;
+    if world.size() < 2 {
+        bail!("bench p2p needs at least 2 ranks, and this world has 1");
+    }
+    let host = world.device().runtime().kind() == RuntimeKind::Host;
+    let iters = arguments.bench.iters.unwrap_or(if host { 5 } else { 20 });
+    let sizes = sizes(arguments, host)?;
+    let pair_bytes = pair_bytes(&sizes, host);
+    let ranks = u64::from(world.size());
+    let largest = sizes.iter().copied().max().unwrap_or(0);
+    let area = pair_bytes.max(largest * ranks).max(PAYLOADS[PAYLOADS.len() - 1]);
+    let mut links = Links::new(world, area).map_err(|error| {
+        anyhow::Error::from(error).context(format!(
+            "the areas of {largest} bytes a peer and {pair_bytes} for a pair need {} bytes of heap.bytes",
+            2 * area
+        ))
+    })?;
+    let mut report = Report { world, rows: Vec::new() };
+    for mechanism in Mechanism::ALL {
+        context.progress.say(&format!("{} between pairs", mechanism.name()));
+        report.pairs(&mut links, mechanism, pair_bytes, iters)?;
+    }
+    for bytes in sizes {
+        for mechanism in Mechanism::ALL {
+            context.progress.say(&format!("{} of all ranks, {bytes} bytes a peer", mechanism.name()));
+            report.all(&mut links, mechanism, bytes, iters)?;
+        }
+    }
+    for bytes in PAYLOADS {
+        context.progress.say(&format!("a flag behind {bytes} bytes"));
+        report.latency(&links, bytes, iters, if host { 50 } else { 1000 })?;
+    }
+    links.free()?;
+    context.progress.clear();
+    let compiled = context.compiled()?;
+    if context.is_root() {
+        report.rows.iter_mut().for_each(|row| row.compiled = compiled);
+        row::print_rows(&report.rows, context.json)?;
+    }
+    if report.rows.iter().all(|row| row.verified) { Ok(()) } else { bail!("bytes arrived wrong; see `verified`") }
+}
+
+fn sizes(arguments: &P2pArgs, host: bool) -> anyhow::Result<Vec<u64>> {
+    if arguments.bytes.is_empty() {
+        return Ok(if host { vec![256 << 10] } else { vec![64 << 20, 16 << 20, 8 << 20, 1 << 20] });
+    }
+    let sizes: Vec<u64> = arguments.bytes.iter().map(|size| size.bytes()).collect();
+    match sizes.iter().find(|bytes| **bytes == 0 || !bytes.is_multiple_of(16)) {
+        Some(bytes) => bail!("--bytes: {bytes} is no positive multiple of 16"),
+        None => Ok(sizes),
+    }
+}
+
+fn pair_bytes(sizes: &[u64], host: bool) -> u64 {
+    let largest = sizes.iter().copied().max().unwrap_or(0);
+    if host { largest.max(1 << 20) } else { largest.max(256 << 20) }
+}
+
+struct Report<'w> {
+    world: &'w World,
+    rows: Vec<Row>,
+}
+
+impl Report<'_> {
+    fn row(&self, op: &str, bytes: u64, samples: &Samples, moved: u64, verified: bool) -> Row {
+        Row {
+            op: op.to_owned(),
+            runtime: self.world.device().runtime().kind().to_string(),
+            ranks: self.world.size(),
+            dtype: "bytes".to_owned(),
+            tokens: None,
+            bytes: Some(bytes),
+            us_median: samples.median(),
+            us_p99: samples.p99(),
+            gb_per_s: gigabytes_per_second(moved, samples.median()),
+            link_fraction: None,
+            verified,
+            compiled: 0,
+            extras: Map::new(),
+        }
+    }
+
+    /// Every ordered pair alone. The row is the slowest pair's.
+    fn pairs(&mut self, links: &mut Links, mechanism: Mechanism, bytes: u64, iters: u32) -> Result<(), Error> {
+        let (me, size) = (self.world.rank().get(), self.world.size());
+        let mut worst: Option<(Timed, u32, u32)> = None;
+        let mut best = 0.0f64;
+        let mut verified = true;
+        for step in 1..size {
+            for from in 0..size {
+                let to = (from + step) % size;
+                // A pull is the receiver's work: it goes against the step.
+                let first_step = if mechanism.pushes() { step } else { size - step };
+                let actor = if mechanism.pushes() { from } else { to };
+                let pattern = Pattern { first_step, peers: 1, bytes, stride: 0 };
+                debug_assert!(links.holds(&pattern), "the area was sized for a pair");
+                let timed =
+                    link::time(self.world, links, mechanism, &pattern, iters, me == actor, me == to)?;
+                verified &= timed.verified;
+                let speed = gigabytes_per_second(bytes, timed.samples.median());
+                best = best.max(speed);
+                if worst.as_ref().is_none_or(|(slowest, ..)| timed.samples.median() > slowest.samples.median()) {
+                    worst = Some((timed, from, to));
+                }
+            }
+        }
+        if let Some((timed, from, to)) = worst {
+            let row = self.row(mechanism.name(), bytes, &timed.samples, bytes, verified);
+            let name = format!("slowest of {} pairs: {from} to {to}", size * (size - 1));
+            self.rows.push(row.with("what", name).with("fastest_gb_per_s", (best * 100.0).round() / 100.0));
+        }
+        Ok(())
+    }
+
+    /// All ranks to all others at once. GB/s is each rank's in each direction.
+    fn all(&mut self, links: &mut Links, mechanism: Mechanism, bytes: u64, iters: u32) -> Result<(), Error> {
+        let peers = self.world.size() - 1;
+        let pattern = Pattern { first_step: 1, peers, bytes, stride: bytes };
+        debug_assert!(links.holds(&pattern), "the area was sized for all peers");
+        let timed = link::time(self.world, links, mechanism, &pattern, iters, true, true)?;
+        let row = self.row(mechanism.name(), bytes, &timed.samples, bytes * u64::from(peers), timed.verified);
+        self.rows.push(row.with("what", "all to all others at once, per rank and direction"));
+        Ok(())
+    }
+
+    /// One way between ranks 0 and 1: half of a round trip, over many in one launch.
+    fn latency(&mut self, links: &Links, bytes: u64, iters: u32, rounds: u32) -> Result<(), Error> {
+        let world = self.world;
+        let me = world.rank().get();
+        let stream = world.device().create_stream()?;
+        let mut events = Vec::new();
+        for _ in 0..=iters {
+            links.team.barrier(&stream)?;
+            let (start, end) = (world.device().create_timing_event()?, world.device().create_timing_event()?);
+            stream.record(&start)?;
+            if me < 2 {
+                links.ping(&stream, GroupRank::new(1 - me), me == 0, bytes, rounds)?;
+            }
+            stream.record(&end)?;
+            events.push((start, end));
+        }
+        world.synchronize_within(&stream, link::PATIENCE)?;
+        let mut times = Vec::new();
+        for (start, end) in events.iter().skip(1) {
+            times.push(start.microseconds_until(end)? / f64::from(2 * rounds));
+        }
+        let samples = Samples::new(slowest_of_ranks(&link::gather(world, "ping times", &times)?));
+        let op = if bytes == 0 { "flag" } else { "data_and_flag" };
+        // A ping that lost a flag would have ended in a fault, not here.
+        let row = self.row(op, bytes, &samples, bytes, true);
+        self.rows.push(row.with("what", "one way, one block, ranks 0 and 1"));
+        Ok(())
+    }
+}

@@ -1,0 +1,103 @@
+//! `anabranch doctor`: what is here, and a hint for what is wrong.
+
+mod cache;
+mod finding;
+mod limits;
+mod links;
+mod runtimes;
+mod tools;
+
+use anabranch::RuntimeKind;
+use anabranch::config::LoadedConfig;
+use clap::Args;
+
+use crate::exit::Reported;
+use crate::print;
+use crate::settings::RuntimeArgs;
+use finding::{Finding, Status};
+
+/// `anabranch doctor`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct DoctorArgs {
+    #[command(flatten)]
+    settings: RuntimeArgs,
+    /// Every place that was looked at, also for what is not needed.
+    #[arg(long)]
+    verbose: bool,
+    /// One JSON object a line.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Examines, prints, and fails when something is wrong.
+///
+/// # Errors
+/// A configuration that does not load; [`Reported`] when something is wrong.
+pub(crate) fn run(arguments: &DoctorArgs) -> anyhow::Result<()> {
+    let loaded = arguments.settings.load()?;
+    let environment = anabranch::Environment::of_process();
+    let mut findings = configuration(&loaded);
+    let (mut targets, mut devices, mut links) = (Vec::new(), Vec::new(), Vec::new());
+    for kind in [RuntimeKind::Host, RuntimeKind::Nvidia, RuntimeKind::Amd] {
+        let wanted = kind == loaded.config.device.runtime;
+        let (runtime, found) = runtimes::open(&loaded.config, kind, wanted, &environment);
+        findings.extend(found);
+        let Some(runtime) = runtime else { continue };
+        let (opened, found) = runtimes::devices(&runtime, wanted);
+        devices.extend(found);
+        targets.extend(opened.first().map(|device| (device.arch(), wanted)));
+        links.extend(links::probe(&opened, wanted));
+    }
+    findings.extend(devices);
+    findings.extend(tools::compilers(&loaded.config, &environment, &targets));
+    findings.extend(links);
+    findings.extend(limits::limits());
+    findings.extend(cache::cache(&loaded.config, &environment));
+
+    show(&findings, arguments)?;
+    let wrong = findings.iter().filter(|finding| finding.status == Status::Wrong).count();
+    match wrong {
+        0 => Ok(()),
+        _ => Err(Reported(1).into()),
+    }
+}
+
+fn configuration(loaded: &LoadedConfig) -> Vec<Finding> {
+    let runtime = loaded.config.device.runtime.to_string();
+    let origin = loaded.origins.of("device.runtime");
+    let mut findings = vec![Finding::ok("configuration", "device.runtime", format!("{runtime} ({origin})"))];
+    let values = loaded.config.values();
+    for (key, origin) in loaded.origins.set_keys().filter(|(key, _)| *key != "device.runtime") {
+        let value = values.iter().find(|(name, _)| name == key);
+        // A token is a secret.
+        let text = match value {
+            Some(_) if key == "bootstrap.token" => "(set)".to_owned(),
+            Some((_, value)) => value.to_string(),
+            None => "(kept unread)".to_owned(),
+        };
+        findings.push(Finding::ok("configuration", key, format!("{text} ({origin})")));
+    }
+    findings
+}
+
+fn show(findings: &[Finding], arguments: &DoctorArgs) -> anyhow::Result<()> {
+    if arguments.json {
+        return findings.iter().try_for_each(print::json);
+    }
+    let mut section = "";
+    for finding in findings {
+        if finding.section != section {
+            section = finding.section;
+            print::line(section)?;
+        }
+        for line in finding.lines(arguments.verbose) {
+            print::line(&line)?;
+        }
+    }
+    let wrong = findings.iter().filter(|finding| finding.status == Status::Wrong).count();
+    match wrong {
+        0 => print::line("nothing is wrong"),
+        1 => print::line("1 thing is wrong"),
+        n => print::line(&format!("{n} things are wrong")),
+    }
+}

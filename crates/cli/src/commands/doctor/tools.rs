@@ -1,0 +1,52 @@
+//! Compilers for every kind of target.
+
+use anabranch::config::CompileMode;
+use anabranch::jit::{Target, TargetKind};
+use anabranch::{Config, Environment, kernel_pipeline};
+
+use super::finding::{Finding, words};
+
+/// Looks for the compiler of each kind of target: for the devices that are here (`seen`, with whether the
+/// configuration wants them), and else for a usual one of that kind.
+pub(super) fn compilers(config: &Config, environment: &Environment, seen: &[(String, bool)]) -> Vec<Finding> {
+    let jit = match kernel_pipeline(&config.kernels, environment, None) {
+        Ok(jit) => jit,
+        Err(error) => {
+            let hint = "look at the [kernels] settings";
+            return vec![Finding::missing("compilers", "settings", true, words(&error)).hint(hint)];
+        }
+    };
+    let usual = [
+        (TargetKind::Host, format!("host:wave{}", config.device.host.wave)),
+        (TargetKind::Nvidia, "sm_90".to_owned()),
+        (TargetKind::Amd, "gfx942".to_owned()),
+    ];
+    let mut findings = Vec::new();
+    for (kind, example) in usual {
+        let here = seen.iter().filter_map(|(arch, wanted)| Some((arch.parse::<Target>().ok()?, *wanted)));
+        let here = here.into_iter().find(|(target, _)| target.kind() == kind);
+        let Some((target, wanted)) = here.or_else(|| Some((example.parse().ok()?, false))) else { continue };
+        let needed = wanted && config.kernels.compile == CompileMode::Auto;
+        findings.push(match jit.compiler(&target) {
+            Ok(found) => Finding::ok("compilers", format!("{kind} ({target})"), found.to_string())
+                .with("target", target.to_string())
+                .with("compiler", found.kind)
+                .with("version", found.version.lines().next().unwrap_or_default())
+                .with("location", found.location),
+            Err(error) => Finding::missing("compilers", format!("{kind} ({target})"), needed, error.to_string())
+                .hint(hint(kind))
+                .with("target", target.to_string()),
+        });
+    }
+    findings
+}
+
+fn hint(kind: TargetKind) -> &'static str {
+    match kind {
+        TargetKind::Host => "install a C++ compiler (apt install g++), or set CXX",
+        TargetKind::Nvidia => {
+            "install NVRTC (pip install nvidia-cuda-nvrtc-cu12, or CUDA), or set CUDA_HOME or kernels.compiler"
+        }
+        TargetKind::Amd => "install ROCm or a clang with the AMDGPU target, or set ROCM_PATH or kernels.compiler",
+    }
+}

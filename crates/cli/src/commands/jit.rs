@@ -1,0 +1,294 @@
+//! `anabranch jit build`, `list`, `verify` and `clean`.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use anabranch::config::Period;
+use anabranch::jit::{AheadReport, AheadRow, Cache, CacheEntry, CleanRule, Jit, KernelSpec, Outcome, Target};
+use anabranch::{Environment, compile_jobs, kernel_pipeline};
+use anyhow::bail;
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use crate::exit::Reported;
+use crate::print::{self, Table};
+use crate::progress::Progress;
+use crate::settings::SettingsArgs;
+
+/// `anabranch jit`.
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum JitCommand {
+    /// Compile every kernel for the targets named; no GPU is needed.
+    Build(BuildArgs),
+    /// What the cache holds.
+    List(CacheArgs),
+    /// Check every entry; exit code 1 when one is broken.
+    Verify(CacheArgs),
+    /// Remove entries; safe while others use the cache.
+    Clean(CleanArgs),
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct CacheArgs {
+    #[command(flatten)]
+    settings: SettingsArgs,
+    /// One JSON object a line.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct BuildArgs {
+    #[command(flatten)]
+    cache: CacheArgs,
+    /// Targets: gfx90a, gfx942, sm_90, host, host:wave32, ...; separated by commas.
+    #[arg(long, required = true, value_delimiter = ',', value_name = "TARGET,...")]
+    target: Vec<Target>,
+    /// Compilers run at once (kernels.jobs).
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    jobs: Option<u32>,
+}
+
+#[derive(Clone, Debug, Args)]
+#[group(required = true, multiple = false, args = ["all", "older_than", "key", "broken"])]
+pub(crate) struct CleanArgs {
+    #[command(flatten)]
+    cache: CacheArgs,
+    /// Everything.
+    #[arg(long)]
+    all: bool,
+    /// Entries made longer ago than this ("48 h"), and broken ones.
+    #[arg(long, value_name = "DURATION")]
+    older_than: Option<Period>,
+    /// The entry whose key begins with this; at least 8 digits.
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
+    /// Entries that do not verify.
+    #[arg(long)]
+    broken: bool,
+}
+
+/// Runs one of them.
+///
+/// # Errors
+/// A configuration that does not load, a cache that cannot be read, [`Reported`] for a kernel that does not compile
+/// or an entry that does not verify.
+pub(crate) fn run(command: &JitCommand) -> anyhow::Result<()> {
+    match command {
+        JitCommand::Build(arguments) => build(arguments),
+        JitCommand::List(arguments) => list(arguments),
+        JitCommand::Verify(arguments) => verify(arguments),
+        JitCommand::Clean(arguments) => clean(arguments),
+    }
+}
+
+/// Every kernel of the workspace: the library's and the benchmarks'.
+pub(crate) fn all_kernels() -> Vec<KernelSpec> {
+    let mut all = anabranch::kernel_registry();
+    all.extend(crate::bench::kernels());
+    all
+}
+
+#[derive(Serialize)]
+struct BuildRow<'a> {
+    kernel: &'a str,
+    target: String,
+    outcome: &'static str,
+    seconds: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+fn build(arguments: &BuildArgs) -> anyhow::Result<()> {
+    let config = arguments.cache.settings.load(&[])?.config;
+    let progress = Progress::new();
+    let observer = Arc::new(progress.clone());
+    let jit = kernel_pipeline(&config.kernels, &Environment::of_process(), Some(observer))?;
+    let mut targets = arguments.target.clone();
+    targets.sort();
+    targets.dedup();
+    let kernels = all_kernels();
+    if kernels.is_empty() {
+        bail!("there is no kernel to build");
+    }
+    let pairs = targets.iter().flat_map(|target| kernels.iter().map(move |spec| (spec.clone(), target.clone())));
+    let wanted: Vec<(KernelSpec, Target)> = pairs.collect();
+    let jobs = arguments.jobs.map_or_else(|| compile_jobs(&config.kernels), |jobs| jobs as usize);
+    let report = jit.compile_ahead(&wanted, jobs);
+    progress.clear();
+    show(&report, arguments.cache.json)?;
+    let Some((_, first)) = report.failures().next() else { return Ok(()) };
+    let kind = anabranch::Error::from(first.clone()).kind();
+    Err(Reported(i32::from(kind.exit_code())).into())
+}
+
+fn show(report: &AheadReport, json: bool) -> anyhow::Result<()> {
+    let rows: Vec<BuildRow<'_>> = report.rows.iter().map(build_row).collect();
+    if json {
+        return rows.iter().try_for_each(print::json);
+    }
+    let mut table = Table::new(&["outcome", "seconds", "target", "key", "kernel"]);
+    for row in &rows {
+        let key = row.key.as_deref().and_then(|key| key.get(..16)).unwrap_or("-");
+        let cells = [row.outcome, &format!("{:.2}", row.seconds), &row.target, key, row.kernel];
+        table.row(cells.map(str::to_owned).to_vec());
+    }
+    table.print("")?;
+    // Each cause once: a compiler that is not there fails every kernel of its targets.
+    let mut told = Vec::new();
+    for (_, error) in report.failures() {
+        let text = error.to_string();
+        if !told.contains(&text) {
+            writeln!(std::io::stderr(), "anabranch: {text}")?;
+            told.push(text);
+        }
+    }
+    print::line(&format!(
+        "{} compiled, {} from the cache, {} failed",
+        report.count(Outcome::Compiled),
+        report.count(Outcome::Hit),
+        report.count(Outcome::Failed)
+    ))
+}
+
+fn build_row(row: &AheadRow) -> BuildRow<'_> {
+    BuildRow {
+        kernel: &row.label,
+        target: row.target.to_string(),
+        outcome: match row.outcome() {
+            Outcome::Hit => "hit",
+            Outcome::Compiled => "compiled",
+            Outcome::Failed => "FAILED",
+        },
+        seconds: row.took.as_secs_f64(),
+        key: row.result.as_ref().ok().map(|object| object.key.to_string()),
+        error: row.result.as_ref().err().map(ToString::to_string),
+    }
+}
+
+#[derive(Serialize)]
+struct EntryRow {
+    key: String,
+    directory: String,
+    ok: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kernel: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    compiler: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seconds: Option<f64>,
+}
+
+impl From<CacheEntry> for EntryRow {
+    fn from(entry: CacheEntry) -> Self {
+        let manifest = entry.manifest.as_ref().ok();
+        Self {
+            key: entry.key.clone(),
+            directory: entry.directory.display().to_string(),
+            ok: manifest.is_some(),
+            problem: entry.manifest.as_ref().err().cloned(),
+            kernel: manifest.map(|manifest| manifest.label.clone()),
+            target: manifest.map(|manifest| manifest.target.clone()),
+            compiler: manifest.map(|manifest| manifest.compiler.clone()),
+            bytes: manifest.map(|manifest| manifest.object_bytes),
+            seconds: manifest.map(|manifest| manifest.seconds),
+        }
+    }
+}
+
+/// The pipeline of the configuration, for its cache and prebuilt folders.
+fn pipeline(settings: &SettingsArgs) -> anyhow::Result<Jit> {
+    let config = settings.load(&[])?.config;
+    Ok(kernel_pipeline(&config.kernels, &Environment::of_process(), None)?)
+}
+
+fn entries(jit: &Jit) -> anyhow::Result<Vec<EntryRow>> {
+    let mut rows = Vec::new();
+    for cache in jit.config().prebuilt.iter().map(Cache::new).chain([jit.cache().clone()]) {
+        rows.extend(cache.list()?.into_iter().map(EntryRow::from));
+    }
+    Ok(rows)
+}
+
+fn list(arguments: &CacheArgs) -> anyhow::Result<()> {
+    let jit = pipeline(&arguments.settings)?;
+    let rows = entries(&jit)?;
+    if arguments.json {
+        return rows.iter().try_for_each(print::json);
+    }
+    let mut table = Table::new(&["KiB", "seconds", "target", "key", "kernel", "compiler"]);
+    for row in &rows {
+        let text = |value: &Option<String>| value.clone().unwrap_or_default();
+        table.row(vec![
+            row.bytes.map(|bytes| bytes.div_ceil(1024).to_string()).unwrap_or_default(),
+            row.seconds.map(|seconds| format!("{seconds:.2}")).unwrap_or_default(),
+            text(&row.target),
+            row.key.get(..16).unwrap_or(&row.key).to_owned(),
+            row.kernel.clone().unwrap_or_else(|| format!("BROKEN: {}", text(&row.problem))),
+            text(&row.compiler),
+        ]);
+    }
+    if !rows.is_empty() {
+        table.print("")?;
+    }
+    print::line(&format!("{} in {}", count(rows.len()), jit.cache().folder().display()))
+}
+
+fn verify(arguments: &CacheArgs) -> anyhow::Result<()> {
+    let jit = pipeline(&arguments.settings)?;
+    let rows = entries(&jit)?;
+    let broken: Vec<&EntryRow> = rows.iter().filter(|row| !row.ok).collect();
+    if arguments.json {
+        rows.iter().try_for_each(print::json)?;
+    } else {
+        for row in &broken {
+            print::line(&format!("{}: {}", row.directory, row.problem.as_deref().unwrap_or_default()))?;
+        }
+        let good = rows.len() - broken.len();
+        print::line(&format!("{} whole, {} broken in {}", count(good), broken.len(), jit.cache().folder().display()))?;
+        if !broken.is_empty() {
+            print::line("a broken entry is built again when it is next needed; `anabranch jit clean --broken` removes it")?;
+        }
+    }
+    if broken.is_empty() { Ok(()) } else { Err(Reported(1).into()) }
+}
+
+#[derive(Serialize)]
+struct CleanRow {
+    removed: usize,
+    kept: usize,
+    cache: String,
+}
+
+fn clean(arguments: &CleanArgs) -> anyhow::Result<()> {
+    let rule = match (&arguments.older_than, &arguments.key) {
+        (Some(age), _) => CleanRule::OlderThan(age.duration()),
+        (_, Some(key)) if key.len() < 8 => bail!("--key {key}: at least 8 digits of the key are needed"),
+        (_, Some(key)) => CleanRule::Key(key.clone()),
+        _ if arguments.broken => CleanRule::Broken,
+        _ => CleanRule::All,
+    };
+    let jit = pipeline(&arguments.cache.settings)?;
+    let report = jit.cache().clean(&rule)?;
+    let row = CleanRow {
+        removed: report.removed,
+        kept: report.kept,
+        cache: jit.cache().folder().display().to_string(),
+    };
+    if arguments.cache.json {
+        return print::json(&row);
+    }
+    print::line(&format!("{} removed, {} kept in {}", count(row.removed), row.kept, row.cache))
+}
+
+fn count(entries: usize) -> String {
+    if entries == 1 { "1 entry".to_owned() } else { format!("{entries} entries") }
+}

@@ -1,0 +1,7 @@
+//! The commands, one a file.
+
+pub(crate) mod config;
+pub(crate) mod doctor;
+pub(crate) mod jit;
+pub(crate) mod run;
+pub(crate) mod topo;

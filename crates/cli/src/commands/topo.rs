@@ -1,0 +1,91 @@
+//! `anabranch topo`: the route chosen to every peer, and why.
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+
+use crate::print::{self, Table};
+use crate::ranks::{self, RankArgs, RankContext};
+
+/// `anabranch topo`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct TopoArgs {
+    #[command(flatten)]
+    ranks: RankArgs,
+}
+
+/// One direction between two ranks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct RouteRow {
+    from: u32,
+    to: u32,
+    device: String,
+    peer_device: String,
+    transport: String,
+    reason: String,
+    /// Transports that come earlier in the order, and why each was not taken.
+    not_taken: Vec<String>,
+}
+
+/// Starts the ranks.
+///
+/// # Errors
+/// See [`ranks::spawn`].
+pub(crate) fn spawn(arguments: &TopoArgs) -> anyhow::Result<()> {
+    ranks::spawn(&arguments.ranks, "topo-rank", &[], report)
+}
+
+/// Is one of them.
+///
+/// # Errors
+/// See [`ranks::run_rank`].
+pub(crate) fn run_rank(arguments: &TopoArgs) -> anyhow::Result<()> {
+    ranks::run_rank(&arguments.ranks, report)
+}
+
+fn report(context: &RankContext<'_>) -> anyhow::Result<()> {
+    let world = context.world;
+    let mine = serde_json::to_vec(&own_routes(context))?;
+    let all = world.exchange(world.group(), "exchange routes", &mine).map_err(anabranch::Error::from)?;
+    if !context.is_root() {
+        return Ok(());
+    }
+    let mut rows: Vec<RouteRow> = Vec::new();
+    for bytes in &all {
+        rows.extend(serde_json::from_slice::<Vec<RouteRow>>(bytes)?);
+    }
+    context.progress.clear();
+    if context.json {
+        return rows.iter().try_for_each(print::json);
+    }
+    let mut table = Table::new(&["from", "to", "transport", "device", "peer's device", "why"]);
+    for row in &rows {
+        let why = std::iter::once(row.reason.clone()).chain(row.not_taken.iter().map(|text| format!("not {text}")));
+        table.row(vec![
+            row.from.to_string(),
+            row.to.to_string(),
+            row.transport.clone(),
+            row.device.clone(),
+            row.peer_device.clone(),
+            why.collect::<Vec<_>>().join("; "),
+        ]);
+    }
+    table.print("")
+}
+
+fn own_routes(context: &RankContext<'_>) -> Vec<RouteRow> {
+    let world = context.world;
+    let device_of = |rank: usize| {
+        let info = world.peers().get(rank);
+        info.map(|info| format!("{} {} {}", info.runtime, info.arch, info.pci)).unwrap_or_default()
+    };
+    let row = |route: &anabranch::transport::Route| RouteRow {
+        from: world.rank().get(),
+        to: route.peer.get(),
+        device: device_of(world.rank().index()),
+        peer_device: device_of(route.peer.index()),
+        transport: route.kind.to_string(),
+        reason: route.reason.clone(),
+        not_taken: route.considered.iter().map(|(kind, why)| format!("{kind}: {why}")).collect(),
+    };
+    world.routes().iter().map(row).collect()
+}

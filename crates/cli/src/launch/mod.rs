@@ -1,0 +1,83 @@
+//! Starts N copies of a program as the ranks of one world, and ends them together.
+//!
+//! Every rank gets what torchrun sets (`RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `LOCAL_WORLD_SIZE`, `MASTER_ADDR`,
+//! `MASTER_PORT`) and a secret of its world (`ANABRANCH_TOKEN`), is the leader of its own process group, and
+//! dies with the launcher. The first rank that fails decides the outcome; the others are asked to end
+//! (`SIGTERM`) and made to (`SIGKILL`) when they do not within the grace period.
+
+mod child;
+mod output;
+mod port;
+mod supervise;
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+pub(crate) use child::Meeting;
+pub(crate) use port::free_port;
+pub(crate) use supervise::{is_terminal, report, supervise};
+
+/// What to start.
+#[derive(Clone, Debug)]
+pub(crate) struct Launch {
+    /// How many ranks; at least one.
+    pub(crate) ranks: u32,
+    /// The program.
+    pub(crate) program: OsString,
+    /// Its arguments.
+    pub(crate) arguments: Vec<OsString>,
+    /// What becomes of the ranks' output.
+    pub(crate) output: Output,
+    /// How long a rank may take to end after it was asked to.
+    pub(crate) grace: Duration,
+}
+
+/// What becomes of the ranks' output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Output {
+    /// Every line is passed on, with the rank before it or as it is.
+    Forward {
+        /// Whether each line begins with its rank.
+        prefix: bool,
+    },
+    /// Rank 0 writes to the launcher's own output; the others' last lines are shown when they fail.
+    RootOnly,
+}
+
+/// How it ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// Every rank succeeded.
+    Well,
+    /// A rank failed, the first of them.
+    Failed(Failure),
+    /// The launcher was told to end.
+    Interrupted {
+        /// The signal's number.
+        signal: i32,
+    },
+}
+
+/// The first rank that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    /// The rank.
+    pub(crate) rank: u32,
+    /// Its exit code; 128 and the signal's number when a signal killed it.
+    pub(crate) code: i32,
+    /// "exited with code 3", "was killed by SIGKILL".
+    pub(crate) how: String,
+    /// The last lines it wrote, oldest first.
+    pub(crate) last_lines: Vec<String>,
+}
+
+impl Ended {
+    /// The exit code that the launcher passes on.
+    pub(crate) fn code(&self) -> i32 {
+        match self {
+            Self::Well => 0,
+            Self::Failed(failure) => failure.code,
+            Self::Interrupted { signal } => 128 + signal,
+        }
+    }
+}

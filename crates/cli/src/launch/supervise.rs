@@ -1,0 +1,238 @@
+//! Watches the ranks until all have ended.
+
+use std::io::{self, IsTerminal, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::child::{Meeting, RankProcess};
+use super::output::{Sink, Tail, pump};
+use super::{Ended, Failure, Launch, Output};
+
+/// What the supervisor waits for.
+#[derive(Debug)]
+enum Event {
+    /// A rank's process has ended and can be reaped.
+    Ended(u32),
+    /// One of the streams is at its end.
+    StreamClosed,
+    /// The launcher was sent a signal.
+    Signal(i32),
+}
+
+/// How long the streams of ended ranks may stay open (held by processes that they left behind).
+const DRAIN: Duration = Duration::from_secs(1);
+
+/// Starts the ranks and returns when none is left. Must be called on the main thread (see
+/// [`RankProcess::start`]).
+///
+/// # Errors
+/// A rank that cannot be started; those started before it have been ended.
+pub(crate) fn supervise(launch: &Launch, meeting: &Meeting) -> anyhow::Result<Ended> {
+    let (sender, events) = channel();
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot watch for signals")?;
+    let handle = signals.handle();
+    let watcher = {
+        let sender = sender.clone();
+        thread::spawn(move || {
+            for signal in signals.forever() {
+                if sender.send(Event::Signal(signal)).is_err() {
+                    return;
+                }
+            }
+        })
+    };
+    let mut supervisor =
+        Supervisor { events, sender, ranks: Vec::new(), streams: 0, kill_at: None, ended: Ended::Well, grace: launch.grace };
+    let result = match supervisor.start(launch, meeting) {
+        Ok(()) => {
+            supervisor.run();
+            Ok(supervisor.ended)
+        }
+        Err(error) => {
+            supervisor.signal_all(Signal::KILL);
+            supervisor.run();
+            Err(error)
+        }
+    };
+    handle.close();
+    // The iterator ends with its handle; the thread holds nothing else.
+    let _ = watcher.join();
+    result
+}
+
+struct Supervised {
+    process: RankProcess,
+    tail: Tail,
+    status: Option<ExitStatus>,
+}
+
+struct Supervisor {
+    events: Receiver<Event>,
+    sender: Sender<Event>,
+    ranks: Vec<Supervised>,
+    /// Streams still open.
+    streams: usize,
+    /// When those that were asked to end are made to.
+    kill_at: Option<Instant>,
+    ended: Ended,
+    grace: Duration,
+}
+
+impl Supervisor {
+    fn start(&mut self, launch: &Launch, meeting: &Meeting) -> anyhow::Result<()> {
+        for rank in 0..launch.ranks {
+            let mut process = RankProcess::start(launch, rank, meeting)
+                .with_context(|| format!("rank {rank}: cannot start {}", launch.program.display()))?;
+            let tail = Tail::default();
+            let prefix = match launch.output {
+                Output::Forward { prefix: true } => format!("[{rank}] "),
+                _ => String::new(),
+            };
+            let forward = |sink| if launch.output == Output::RootOnly { Sink::Nowhere } else { sink };
+            if let Some(stream) = process.child.stdout.take() {
+                self.pump(stream, prefix.clone(), &tail, forward(Sink::Stdout));
+            }
+            if let Some(stream) = process.child.stderr.take() {
+                self.pump(stream, prefix, &tail, forward(Sink::Stderr));
+            }
+            self.watch(&process);
+            self.ranks.push(Supervised { process, tail, status: None });
+        }
+        Ok(())
+    }
+
+    fn pump(&mut self, stream: impl io::Read + Send + 'static, prefix: String, tail: &Tail, sink: Sink) {
+        self.streams += 1;
+        let (sender, tail) = (self.sender.clone(), tail.clone());
+        thread::spawn(move || {
+            pump(stream, &prefix, &tail, sink);
+            let _ = sender.send(Event::StreamClosed);
+        });
+    }
+
+    /// Reports the end of a process without reaping it: its number stays taken until the supervisor, which is
+    /// the one that sends signals to it, has done so.
+    fn watch(&self, process: &RankProcess) {
+        let (sender, rank, pid) = (self.sender.clone(), process.rank, process.pid());
+        thread::spawn(move || {
+            let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+            while let Some(pid) = pid
+                && matches!(waitid(WaitId::Pid(pid), options), Err(rustix::io::Errno::INTR))
+            {}
+            let _ = sender.send(Event::Ended(rank));
+        });
+    }
+
+    fn run(&mut self) {
+        while self.ranks.iter().any(|rank| rank.status.is_none()) {
+            let event = match self.kill_at {
+                Some(at) => self.events.recv_timeout(at.saturating_duration_since(Instant::now())),
+                None => self.events.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match event {
+                Ok(Event::Ended(rank)) => self.reap(rank),
+                Ok(Event::StreamClosed) => self.streams -= 1,
+                Ok(Event::Signal(signal)) => self.interrupted(signal),
+                Err(RecvTimeoutError::Timeout) => {
+                    self.kill_at = None;
+                    self.signal_all(Signal::KILL);
+                }
+                // The supervisor holds a sender itself.
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+        self.drain();
+        if let Ended::Failed(failure) = &mut self.ended
+            && let Some(rank) = self.ranks.get(failure.rank as usize)
+        {
+            failure.last_lines = rank.tail.lines();
+        }
+    }
+
+    fn reap(&mut self, rank: u32) {
+        let Some(supervised) = self.ranks.get_mut(rank as usize) else { return };
+        // What the rank started and left behind ends with it.
+        supervised.process.signal(Signal::KILL);
+        let Ok(status) = supervised.process.child.wait() else { return };
+        supervised.status = Some(status);
+        if status.success() || self.ended != Ended::Well {
+            return;
+        }
+        let (code, how) = describe(status);
+        self.ended = Ended::Failed(Failure { rank, code, how, last_lines: Vec::new() });
+        self.stop_others();
+    }
+
+    fn interrupted(&mut self, signal: i32) {
+        if self.ended == Ended::Well {
+            self.ended = Ended::Interrupted { signal };
+        }
+        if self.kill_at.is_some() {
+            // Asked twice: no more patience.
+            self.signal_all(Signal::KILL);
+            return;
+        }
+        let forwarded = Signal::from_named_raw(signal).unwrap_or(Signal::TERM);
+        self.signal_all(forwarded);
+        self.kill_at = Some(Instant::now() + self.grace);
+    }
+
+    fn stop_others(&mut self) {
+        self.signal_all(Signal::TERM);
+        self.kill_at = Some(Instant::now() + self.grace);
+    }
+
+    fn signal_all(&self, signal: Signal) {
+        for rank in self.ranks.iter().filter(|rank| rank.status.is_none()) {
+            rank.process.signal(signal);
+        }
+    }
+
+    fn drain(&mut self) {
+        let until = Instant::now() + DRAIN;
+        while self.streams > 0 {
+            match self.events.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(Event::StreamClosed) => self.streams -= 1,
+                Ok(_) => {}
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+fn describe(status: ExitStatus) -> (i32, String) {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => (code, format!("exited with code {code}")),
+        (None, Some(signal)) => {
+            let name = signal_hook::low_level::signal_name(signal).unwrap_or("an unknown signal");
+            (128 + signal, format!("was killed by {name}"))
+        }
+        (None, None) => (1, status.to_string()),
+    }
+}
+
+/// Tells on standard error which rank failed first and what it wrote last.
+pub(crate) fn report(failure: &Failure, ranks: u32) {
+    let others = if ranks > 1 { "; the other ranks were stopped" } else { "" };
+    let mut lines = vec![format!("anabranch: rank {} of {ranks} {}{others}", failure.rank, failure.how)];
+    if !failure.last_lines.is_empty() {
+        lines.push("its last lines:".to_owned());
+        lines.extend(failure.last_lines.iter().map(|line| format!("  [{}] {line}", failure.rank)));
+    }
+    lines.push(String::new());
+    // Nobody is left to tell when standard error is gone.
+    let _ = io::stderr().lock().write_all(lines.join("\n").as_bytes());
+}
+
+/// Whether somebody reads along.
+pub(crate) fn is_terminal() -> bool {
+    io::stdout().is_terminal() && io::stderr().is_terminal()
+}

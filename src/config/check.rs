@@ -1,0 +1,140 @@
+//! What a configuration must satisfy beyond the types of its values.
+
+use std::time::Duration;
+
+use anabranch_hip::RuntimeKind;
+
+use super::error::ConfigError;
+use super::origin::Origins;
+use super::sections::{Schedule, TransportName};
+use super::Config;
+
+/// So that every runtime can align it to a page.
+const MIN_HEAP_BYTES: u64 = 1 << 20;
+const WAVES: [u32; 4] = [1, 4, 32, 64];
+
+/// Checks values and their combinations; `origins` tells the message who set the wrong one.
+pub(crate) fn check(config: &Config, origins: &Origins) -> Result<(), ConfigError> {
+    let check = Check { origins };
+    check.device(config)?;
+    check.transport(config)?;
+    check.require(config.heap.bytes.bytes() >= MIN_HEAP_BYTES, "heap.bytes", || {
+        format!("a heap of {} is too small; it has at least 1 MiB", config.heap.bytes)
+    })?;
+    for (key, period) in [
+        ("deadline.rendezvous", config.deadline.rendezvous),
+        ("deadline.operation", config.deadline.operation),
+    ] {
+        let allowed = Duration::from_millis(1)..=Duration::from_secs(24 * 3600);
+        check.require(allowed.contains(&period.duration()), key, || "must be between 1 ms and 24 h".into())?;
+    }
+    let heartbeat = config.bootstrap.heartbeat;
+    check.require(heartbeat < config.bootstrap.silence, "bootstrap.silence", || {
+        format!("must be longer than bootstrap.heartbeat, which is {heartbeat}")
+    })?;
+    check.require(heartbeat.duration() >= Duration::from_millis(1), "bootstrap.heartbeat", || {
+        "must be at least 1 ms".into()
+    })?;
+    if let Some(address) = &config.bootstrap.address {
+        let valid = address.rsplit_once(':').is_some_and(|(host, port)| {
+            !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0)
+        });
+        check.require(valid, "bootstrap.address", || format!("{address:?} is not `host:port`"))?;
+    }
+    if let Some(token) = &config.bootstrap.token {
+        check.require(!token.is_empty(), "bootstrap.token", || "an empty token protects nothing".into())?;
+    }
+    check.positive("kernels.jobs", config.kernels.jobs)?;
+    check.require(!config.kernels.compiler.is_empty(), "kernels.compiler", || {
+        "write \"auto\", a tool chain's name, or a path".into()
+    })?;
+    check.positive("ep.slots", Some(config.ep.slots))?;
+    check.positive("ep.blocks", config.ep.blocks)?;
+    check.positive("ep.waves_per_block", config.ep.waves_per_block)
+}
+
+struct Check<'a> {
+    origins: &'a Origins,
+}
+
+impl Check<'_> {
+    fn require(&self, holds: bool, key: &str, problem: impl FnOnce() -> String) -> Result<(), ConfigError> {
+        if holds {
+            return Ok(());
+        }
+        Err(ConfigError::Value { origin: self.origins.of(key), key: key.to_owned(), problem: problem() })
+    }
+
+    fn positive(&self, key: &str, value: Option<u32>) -> Result<(), ConfigError> {
+        self.require(value != Some(0), key, || "must be at least 1".into())
+    }
+
+    fn not_built(&self, key: &'static str, value: &'static str, reason: &'static str) -> ConfigError {
+        ConfigError::NotBuilt { origin: self.origins.of(key), key, value, reason }
+    }
+
+    fn device(&self, config: &Config) -> Result<(), ConfigError> {
+        let device = &config.device;
+        let host = &device.host;
+        self.require(WAVES.contains(&host.wave), "device.host.wave", || {
+            format!("a wave of {} lanes does not exist; it has 1, 4, 32 or 64", host.wave)
+        })?;
+        self.positive("device.host.count", host.count)?;
+        self.require(host.count.is_none_or(|count| count <= 1024), "device.host.count", || {
+            "a host machine shows at most 1024 devices".into()
+        })?;
+        self.positive("device.host.workers", host.workers)?;
+        self.require(host.memory.bytes() >= config.heap.bytes.bytes(), "device.host.memory", || {
+            format!("{} cannot hold a heap of {}", host.memory, config.heap.bytes)
+        })?;
+        if host.schedule == Schedule::Seeded {
+            let reason = "the host runtime runs free in this version; use \"free\"";
+            return Err(self.not_built("device.host.schedule", "seeded", reason));
+        }
+        self.require(host.seed.is_none(), "device.host.seed", || {
+            "has no effect with device.host.schedule = \"free\"".into()
+        })?;
+        let Some(devices) = &device.devices else { return Ok(()) };
+        self.require(!devices.is_empty(), "device.devices", || "name at least one device".into())?;
+        self.require(device.first == 0, "device.first", || {
+            "has no effect beside device.devices; set one of the two".into()
+        })?;
+        let mut seen = devices.clone();
+        seen.sort_unstable();
+        let twice = seen.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0]);
+        self.require(twice.is_none(), "device.devices", || {
+            format!("device {} is listed twice; two ranks cannot share one", twice.unwrap_or_default())
+        })
+    }
+
+    fn transport(&self, config: &Config) -> Result<(), ConfigError> {
+        let key = "transport.order";
+        let order = &config.transport.order;
+        self.require(!order.is_empty(), key, || "name at least one transport".into())?;
+        for (index, name) in order.iter().enumerate() {
+            self.require(!order[..index].contains(name), key, || format!("{} is listed twice", name.as_str()))?;
+            let reason = match name {
+                TransportName::P2p => continue,
+                TransportName::Sdma => "copy engine queues are not part of this version; use [\"p2p\"]",
+                TransportName::Rdma => "NIC queues are not part of this version; use [\"p2p\"]",
+            };
+            return Err(self.not_built(key, name.as_str(), reason));
+        }
+        Ok(())
+    }
+}
+
+impl Config {
+    /// Checks what a configuration made in code must satisfy; loaded ones are checked already.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`] and [`ConfigError::NotBuilt`].
+    pub fn check(&self) -> Result<(), ConfigError> {
+        check(self, &Origins::default())
+    }
+
+    /// Whether the host runtime is configured.
+    pub fn is_host(&self) -> bool {
+        self.device.runtime == RuntimeKind::Host
+    }
+}

@@ -1,0 +1,327 @@
+//! The tables of the configuration, as plain nested structs.
+//!
+//! Every field is a setting; what it means, its default and whether ranks must agree on it is in
+//! [`SETTINGS`](super::SETTINGS), which a test holds against these structs.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use anabranch_hip::RuntimeKind;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::units::{ByteSize, Period};
+
+/// The effective settings of one rank: `[device]`, `[heap]`, `[bootstrap]`, `[transport]`, `[kernels]`,
+/// `[deadline]` and `[ep]`.
+///
+/// `Config::default()` is what an empty file means. See [`Config::load`] and [`Config::load_with`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Config {
+    /// Which runtime and which of its devices.
+    pub device: DeviceConfig,
+    /// The symmetric heap.
+    pub heap: HeapConfig,
+    /// How ranks find each other.
+    pub bootstrap: BootstrapConfig,
+    /// How bytes move.
+    pub transport: TransportConfig,
+    /// How kernels are compiled and where they are kept.
+    pub kernels: KernelsConfig,
+    /// How long waits may last.
+    pub deadline: DeadlineConfig,
+    /// Launch shapes of expert parallelism.
+    pub ep: EpSettings,
+}
+
+/// `[device]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct DeviceConfig {
+    /// The runtime.
+    #[serde(serialize_with = "show_runtime", deserialize_with = "read_runtime")]
+    pub runtime: RuntimeKind,
+    /// Device ordinals by local rank; `None` means `first`, `first + 1`, ...
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub devices: Option<Vec<u32>>,
+    /// Ordinal of local rank 0 when `devices` is not given.
+    pub first: u32,
+    /// The runtime's library (`libamdhip64.so`, `libcuda.so`); `None` means found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub library: Option<PathBuf>,
+    /// The GPU made of CPU threads.
+    pub host: HostDeviceConfig,
+}
+
+impl Default for DeviceConfig {
+    fn default() -> Self {
+        Self { runtime: RuntimeKind::Host, devices: None, first: 0, library: None, host: HostDeviceConfig::default() }
+    }
+}
+
+/// `[device.host]`, used with the `host` runtime only.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct HostDeviceConfig {
+    /// Devices shown; `None` means as many as ranks on this machine ask for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub count: Option<u32>,
+    /// Lanes of a wave: 1, 4, 32 or 64.
+    pub wave: u32,
+    /// Worker threads of one process; `None` means the cores divided by the ranks on this machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workers: Option<u32>,
+    /// Memory of one device. Pages cost nothing until they are touched.
+    pub memory: ByteSize,
+    /// Who decides which lane runs next.
+    pub schedule: Schedule,
+    /// Seed of the `seeded` schedule; refused without it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+}
+
+impl Default for HostDeviceConfig {
+    fn default() -> Self {
+        Self { count: None, wave: 1, workers: None, memory: ByteSize(16 << 30), schedule: Schedule::Free, seed: None }
+    }
+}
+
+/// Who decides which lane of the host runtime runs next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Schedule {
+    /// Worker threads, as they get to run.
+    #[default]
+    Free,
+    /// One thread, in an order drawn from the seed. Known by name, not built yet.
+    Seeded,
+}
+
+/// `[heap]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct HeapConfig {
+    /// Size of every rank's heap.
+    pub bytes: ByteSize,
+    /// How its memory is obtained.
+    pub mode: HeapMode,
+}
+
+impl Default for HeapConfig {
+    fn default() -> Self {
+        Self { bytes: ByteSize(1 << 30), mode: HeapMode::Static }
+    }
+}
+
+/// How the heap's memory is obtained.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum HeapMode {
+    /// One allocation of the full size when the world is joined.
+    #[default]
+    Static,
+}
+
+/// `[bootstrap]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct BootstrapConfig {
+    /// `host:port` of the store that rank 0 runs; `None` means what the launcher says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// Added to the launcher's port, which the launcher's own store may occupy.
+    pub port_offset: u16,
+    /// The secret that ranks show each other; `None` means what the launcher says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token: Option<String>,
+    /// How often a rank shows that it lives. The root's value counts for all.
+    pub heartbeat: Period,
+    /// A rank that was silent for this long counts as dead. The root's value counts for all.
+    pub silence: Period,
+}
+
+impl Default for BootstrapConfig {
+    fn default() -> Self {
+        Self {
+            address: None,
+            port_offset: 1,
+            token: None,
+            heartbeat: Period(Duration::from_secs(1)),
+            silence: Period(Duration::from_secs(10)),
+        }
+    }
+}
+
+/// A way of moving bytes, by its name in `transport.order`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum TransportName {
+    /// Peer memory, mapped.
+    P2p,
+    /// Copy engines. Known by name, not built yet.
+    Sdma,
+    /// A NIC. Known by name, not built yet.
+    Rdma,
+}
+
+impl TransportName {
+    /// The name as written in the configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::P2p => "p2p",
+            Self::Sdma => "sdma",
+            Self::Rdma => "rdma",
+        }
+    }
+}
+
+/// `[transport]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct TransportConfig {
+    /// Transports in order of preference; the first that reaches a peer is its route.
+    pub order: Vec<TransportName>,
+    /// Peer memory has no settings.
+    pub p2p: P2pConfig,
+    /// Kept unread, so that one file serves builds with and without it.
+    #[serde(skip_serializing_if = "toml::Table::is_empty")]
+    pub sdma: toml::Table,
+    /// Kept unread, as `sdma`.
+    #[serde(skip_serializing_if = "toml::Table::is_empty")]
+    pub rdma: toml::Table,
+}
+
+impl Default for TransportConfig {
+    fn default() -> Self {
+        Self {
+            order: vec![TransportName::P2p],
+            p2p: P2pConfig::default(),
+            sdma: toml::Table::new(),
+            rdma: toml::Table::new(),
+        }
+    }
+}
+
+/// `[transport.p2p]`: no settings.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct P2pConfig {}
+
+/// `[kernels]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct KernelsConfig {
+    /// Whether a kernel that is nowhere compiled may be compiled.
+    pub compile: CompileMode,
+    /// Directory of compiled kernels; `None` means the user's cache directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache: Option<PathBuf>,
+    /// Read-only directories searched before the cache.
+    pub prebuilt: Vec<PathBuf>,
+    /// `auto`, a tool chain's name, or the path of a compiler.
+    pub compiler: String,
+    /// The target; `None` means what the device reports. Contradicting the device is an error.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub arch: Option<String>,
+    /// A checkout whose kernel sources and headers replace the embedded ones.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source_dir: Option<PathBuf>,
+    /// Options added to every compiler call; part of the cache key.
+    pub extra_options: Vec<String>,
+    /// Whether kernels carry debug information.
+    pub debug_info: bool,
+    /// Compilers run at once; `None` means one per core.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jobs: Option<u32>,
+    /// How many failed compilations are kept for reading.
+    pub keep_failed: u32,
+}
+
+impl Default for KernelsConfig {
+    fn default() -> Self {
+        Self {
+            compile: CompileMode::Auto,
+            cache: None,
+            prebuilt: Vec::new(),
+            compiler: "auto".to_owned(),
+            arch: None,
+            source_dir: None,
+            extra_options: Vec::new(),
+            debug_info: false,
+            jobs: None,
+            keep_failed: 8,
+        }
+    }
+}
+
+/// Whether a kernel that is nowhere compiled may be compiled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum CompileMode {
+    /// It is compiled and put into the cache.
+    #[default]
+    Auto,
+    /// It is an error.
+    Deny,
+}
+
+/// `[deadline]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct DeadlineConfig {
+    /// How long joining a world may take, waiting for all ranks included.
+    pub rendezvous: Period,
+    /// How long a kernel or a collective call waits for a peer.
+    pub operation: Period,
+}
+
+impl Default for DeadlineConfig {
+    fn default() -> Self {
+        Self { rendezvous: Period(Duration::from_secs(60)), operation: Period(Duration::from_secs(10)) }
+    }
+}
+
+/// `[ep]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct EpSettings {
+    /// Dispatches that may be in flight without their combine.
+    pub slots: u32,
+    /// Most blocks of a dispatch or combine kernel; `None` means chosen from the device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blocks: Option<u32>,
+    /// Waves of each block; `None` means chosen from the device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waves_per_block: Option<u32>,
+}
+
+impl Default for EpSettings {
+    fn default() -> Self {
+        Self { slots: 1, blocks: None, waves_per_block: None }
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
+fn show_runtime<S: Serializer>(runtime: &RuntimeKind, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(runtime)
+}
+
+fn read_runtime<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RuntimeKind, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    RuntimeKind::from_str(&text).map_err(serde::de::Error::custom)
+}

@@ -1,0 +1,240 @@
+//! One table of all settings: the loader knows keys and kinds from it, `config show` and the documentation
+//! print it.
+
+use std::fmt;
+use std::fmt::Write as _;
+
+use super::Config;
+
+/// What a setting's value looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SettingKind {
+    /// Any text.
+    Text,
+    /// One of a few words.
+    Word(&'static [&'static str]),
+    /// A path.
+    Path,
+    /// `true` or `false`, and no other spelling.
+    Boolean,
+    /// A whole number that is not negative.
+    Integer,
+    /// A size with its unit.
+    Size,
+    /// A duration with its unit.
+    Duration,
+    /// A list of texts.
+    Texts,
+    /// A list of whole numbers.
+    Integers,
+    /// A list of words out of a few.
+    Words(&'static [&'static str]),
+}
+
+impl SettingKind {
+    /// Whether the value is written between brackets.
+    pub fn is_list(self) -> bool {
+        matches!(self, Self::Texts | Self::Integers | Self::Words(_))
+    }
+
+    /// Whether a bare word on a command line is a number.
+    pub(crate) fn is_numeric(self) -> bool {
+        matches!(self, Self::Integer | Self::Integers)
+    }
+}
+
+impl fmt::Display for SettingKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = |words: &[&str]| words.join(", ");
+        match self {
+            Self::Text => f.write_str("text"),
+            Self::Word(allowed) => f.write_str(&words(allowed)),
+            Self::Path => f.write_str("path"),
+            Self::Boolean => f.write_str("true, false"),
+            Self::Integer => f.write_str("number"),
+            Self::Size => f.write_str("size"),
+            Self::Duration => f.write_str("duration"),
+            Self::Texts => f.write_str("list of texts"),
+            Self::Integers => f.write_str("list of numbers"),
+            Self::Words(allowed) => write!(f, "list of {}", words(allowed)),
+        }
+    }
+}
+
+/// One setting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Setting {
+    /// The dotted key, `heap.bytes`.
+    pub name: &'static str,
+    /// What its value looks like.
+    pub kind: SettingKind,
+    /// What its absence means, for settings without a default value; empty for the others.
+    pub unset: &'static str,
+    /// Whether all ranks of a world must have the same value.
+    pub shared: bool,
+    /// What it does.
+    pub help: &'static str,
+}
+
+impl Setting {
+    /// The default as TOML, or what absence means.
+    pub fn default_text(&self) -> String {
+        let defaults = flatten(&Config::default());
+        match defaults.into_iter().find(|(name, _)| name == self.name) {
+            Some((_, value)) => value.to_string(),
+            None => self.unset.to_owned(),
+        }
+    }
+
+    /// The environment variable that sets it.
+    pub fn variable(&self) -> String {
+        format!("{VARIABLE_PREFIX}{}", self.name.replace('.', "__").to_ascii_uppercase())
+    }
+}
+
+/// Environment variables that are settings begin with this.
+pub(crate) const VARIABLE_PREFIX: &str = "ANABRANCH__";
+
+const fn setting(name: &'static str, kind: SettingKind, help: &'static str) -> Setting {
+    Setting { name, kind, unset: "", shared: false, help }
+}
+
+const fn unset(mut setting: Setting, meaning: &'static str) -> Setting {
+    setting.unset = meaning;
+    setting
+}
+
+const fn shared(mut setting: Setting) -> Setting {
+    setting.shared = true;
+    setting
+}
+
+use SettingKind::{Boolean, Duration, Integer, Integers, Path, Size, Text, Texts, Word, Words};
+
+/// All settings, in the order of the documentation.
+pub static SETTINGS: &[Setting] = &[
+    shared(setting("device.runtime", Word(&["amd", "nvidia", "host"]), "Which runtime runs the kernels.")),
+    unset(
+        setting("device.devices", Integers, "Device ordinals; local rank i uses the i-th."),
+        "device.first + local rank",
+    ),
+    setting("device.first", Integer, "Ordinal of local rank 0's device when device.devices is not set."),
+    unset(
+        setting("device.library", Path, "The runtime's library; not used with the host runtime."),
+        "found: already loaded, ROCM_PATH, HIP_PATH, /opt/rocm, the loader's path",
+    ),
+    unset(
+        setting("device.host.count", Integer, "Devices that the host runtime shows."),
+        "as many as ranks on the machine ask for",
+    ),
+    shared(setting("device.host.wave", Integer, "Lanes of a wave on the host runtime: 1 (fast), 4, 32 or 64 (faithful).")),
+    unset(
+        setting("device.host.workers", Integer, "Threads that run the blocks of one process on the host runtime."),
+        "cores divided by the ranks on the machine, at least 1",
+    ),
+    setting("device.host.memory", Size, "Memory of one host device; costs nothing until it is touched."),
+    shared(setting(
+        "device.host.schedule",
+        Word(&["free", "seeded"]),
+        "Who decides which lane runs next. `seeded` is not built yet.",
+    )),
+    unset(shared(setting("device.host.seed", Integer, "Seed of the seeded schedule.")), "none"),
+    shared(setting("heap.bytes", Size, "Size of every rank's symmetric heap.")),
+    shared(setting("heap.mode", Word(&["static"]), "How the heap's memory is obtained: once, in full.")),
+    unset(
+        setting("bootstrap.address", Text, "host:port of the store that rank 0 runs."),
+        "what the launcher says",
+    ),
+    setting("bootstrap.port_offset", Integer, "Added to the launcher's port, which its own store may occupy."),
+    unset(setting("bootstrap.token", Text, "The secret that ranks show each other."), "what the launcher says"),
+    setting("bootstrap.heartbeat", Duration, "How often a rank shows that it lives; rank 0's value counts for all."),
+    setting("bootstrap.silence", Duration, "Silence after which a rank counts as dead; rank 0's value counts for all."),
+    shared(setting(
+        "transport.order",
+        Words(&["p2p", "sdma", "rdma"]),
+        "Transports in order of preference; the first that reaches a peer is its route. Only `p2p` is built.",
+    )),
+    setting("kernels.compile", Word(&["auto", "deny"]), "Whether a kernel that is not in the cache may be compiled."),
+    unset(
+        setting("kernels.cache", Path, "Directory of compiled kernels; a local one."),
+        "$XDG_CACHE_HOME/anabranch or ~/.cache/anabranch",
+    ),
+    setting("kernels.prebuilt", Texts, "Read-only directories searched before the cache."),
+    setting("kernels.compiler", Text, "`auto`, a tool chain's name, or the path of a compiler."),
+    unset(
+        setting("kernels.arch", Text, "The target to compile for; contradicting the device is an error."),
+        "what the device reports",
+    ),
+    unset(
+        setting("kernels.source_dir", Path, "A checkout whose kernel sources replace the embedded ones."),
+        "the embedded sources",
+    ),
+    shared(setting("kernels.extra_options", Texts, "Options added to every compiler call; part of the cache key.")),
+    shared(setting("kernels.debug_info", Boolean, "Whether kernels carry debug information; part of the cache key.")),
+    unset(setting("kernels.jobs", Integer, "Compilers run at once."), "one per core"),
+    setting("kernels.keep_failed", Integer, "How many failed compilations are kept for reading."),
+    shared(setting("deadline.rendezvous", Duration, "How long joining a world may take, waiting for all ranks included.")),
+    shared(setting("deadline.operation", Duration, "How long a kernel or a collective call waits for a peer.")),
+    shared(setting("ep.slots", Integer, "Dispatches that may be in flight without their combine.")),
+    unset(setting("ep.blocks", Integer, "Most blocks of a dispatch or combine kernel."), "chosen from the device"),
+    unset(setting("ep.waves_per_block", Integer, "Waves of each such block."), "chosen from the device"),
+];
+
+/// The setting of a dotted key.
+pub fn setting_named(name: &str) -> Option<&'static Setting> {
+    SETTINGS.iter().find(|setting| setting.name == name)
+}
+
+/// Tables whose contents are kept unread: transports that this build does not have.
+pub(crate) const UNREAD: &[&str] = &["transport.sdma", "transport.rdma"];
+
+/// Whether a dotted key is a table that settings live in.
+pub(crate) fn is_table(name: &str) -> bool {
+    name == "transport.p2p"
+        || UNREAD.contains(&name)
+        || SETTINGS.iter().any(|setting| {
+            setting.name.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'))
+        })
+}
+
+/// The leaves of a configuration as (dotted key, TOML value), in the order of [`SETTINGS`]; settings without
+/// a value are absent.
+pub(crate) fn flatten(config: &Config) -> Vec<(String, toml::Value)> {
+    // Serializing plain tables of texts and numbers cannot fail: there are no maps with other keys in it.
+    let table = toml::Table::try_from(config).unwrap_or_default();
+    let mut leaves = Vec::new();
+    collect("", &table, &mut leaves);
+    let position = |name: &str| SETTINGS.iter().position(|setting| setting.name == name).unwrap_or(usize::MAX);
+    leaves.sort_by_key(|(name, _)| position(name));
+    leaves
+}
+
+fn collect(prefix: &str, table: &toml::Table, leaves: &mut Vec<(String, toml::Value)>) {
+    for (key, value) in table {
+        let name = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+        match value {
+            toml::Value::Table(inner) => collect(&name, inner, leaves),
+            _ => leaves.push((name, value.clone())),
+        }
+    }
+}
+
+/// The table of all settings as Markdown, for `docs/configuration.md`.
+pub fn settings_markdown() -> String {
+    let mut text = String::from(
+        "| setting | value | default | same on all ranks | meaning |\n|---|---|---|---|---|\n",
+    );
+    for setting in SETTINGS {
+        let default = if setting.unset.is_empty() {
+            format!("`{}`", setting.default_text())
+        } else {
+            setting.unset.to_owned()
+        };
+        let shared = if setting.shared { "yes" } else { "" };
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "| `{}` | {} | {default} | {shared} | {} |", setting.name, setting.kind, setting.help);
+    }
+    text
+}

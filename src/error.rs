@@ -1,0 +1,273 @@
+//! One error for programs that use the facade, and what kind of trouble each is.
+
+use std::fmt;
+
+use anabranch_bootstrap::Error as Bootstrap;
+use anabranch_ep::Error as Ep;
+use anabranch_hip::RuntimeKind;
+use anabranch_hip_jit::Error as Jit;
+use anabranch_ranks::GlobalRank;
+use anabranch_shmem::Error as Shmem;
+
+use crate::config::ConfigError;
+
+/// The result of calls in this crate.
+pub type Result<T, E = Error> = core::result::Result<T, E>;
+
+/// Anything that can go wrong between a configuration and the end of a world.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The configuration is wrong.
+    #[error(transparent)]
+    Config(Box<ConfigError>),
+    /// There is no place for compiled kernels.
+    #[error("no directory for compiled kernels: set kernels.cache, XDG_CACHE_HOME or HOME")]
+    NoCacheDirectory,
+    /// More ranks on this machine than devices.
+    #[error(
+        "{ranks} ranks on this machine, but {available}; real GPUs run one rank each, so start at most that many"
+    )]
+    TooManyRanks {
+        /// Ranks on this machine.
+        ranks: u32,
+        /// What limits them, with its number: the runtime's devices, `device.devices`, `device.host.count`.
+        available: String,
+    },
+    /// A rank on this machine that does not exist.
+    #[error("local rank {local_rank} does not exist: {ranks} ranks run on this machine")]
+    NoSuchLocalRank {
+        /// The local rank.
+        local_rank: u32,
+        /// How many there are.
+        ranks: u32,
+    },
+    /// Ranks of one world have different configurations.
+    #[error("{field} differs: {rank} has {value}, but {other} has {other_value}; all ranks need the same")]
+    Differs {
+        /// The setting.
+        field: String,
+        /// The first rank that differs.
+        rank: GlobalRank,
+        /// Its value.
+        value: String,
+        /// A rank that it was compared with.
+        other: GlobalRank,
+        /// That rank's value.
+        other_value: String,
+    },
+    /// A thread could not be started.
+    #[error("the thread of rank {rank} could not be started")]
+    Thread {
+        /// The rank.
+        rank: u32,
+        /// The system's words.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The HIP layer.
+    #[error(transparent)]
+    Hip(#[from] anabranch_hip::Error),
+    /// The kernel pipeline.
+    #[error(transparent)]
+    Jit(Box<Jit>),
+    /// The rendezvous.
+    #[error(transparent)]
+    Bootstrap(Box<Bootstrap>),
+    /// The world and its heap.
+    #[error(transparent)]
+    Shmem(Box<Shmem>),
+    /// Expert parallelism.
+    #[error(transparent)]
+    Ep(Box<Ep>),
+}
+
+/// The causes are boxed, so that results stay small on the way that succeeds.
+macro_rules! boxed_cause {
+    ($($variant:ident: $cause:ty),* $(,)?) => {$(
+        impl From<$cause> for Error {
+            fn from(cause: $cause) -> Self {
+                Self::$variant(Box::new(cause))
+            }
+        }
+    )*};
+}
+
+boxed_cause!(Config: ConfigError, Jit: Jit, Bootstrap: Bootstrap, Shmem: Shmem, Ep: Ep);
+
+/// Who can do something about an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The user, by changing a setting.
+    Config,
+    /// The operator: a runtime, compiler, device or limit is missing. `anabranch doctor` says more.
+    Environment,
+    /// A kernel's developer: it does not compile.
+    Compile,
+    /// Another rank: unreachable, lost, late. Try again, or without it.
+    Peer,
+    /// The device failed. Tear the world down.
+    Device,
+    /// The caller: a call with wrong arguments. Nothing has happened.
+    Usage,
+}
+
+impl ErrorKind {
+    /// The exit code of the `anabranch` command for it.
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Self::Usage => 1,
+            Self::Config => 2,
+            Self::Environment => 3,
+            Self::Compile => 4,
+            Self::Peer => 5,
+            Self::Device => 6,
+        }
+    }
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Config => "configuration",
+            Self::Environment => "environment",
+            Self::Compile => "compile",
+            Self::Peer => "peer",
+            Self::Device => "device",
+            Self::Usage => "usage",
+        })
+    }
+}
+
+impl Error {
+    /// What kind of trouble it is, whichever crate it came from.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Config(_) | Self::TooManyRanks { .. } | Self::Differs { .. } => ErrorKind::Config,
+            Self::NoCacheDirectory | Self::Thread { .. } => ErrorKind::Environment,
+            Self::NoSuchLocalRank { .. } => ErrorKind::Usage,
+            Self::Hip(error) => of_hip(error),
+            Self::Jit(error) => of_jit(error),
+            Self::Bootstrap(error) => of_bootstrap(error),
+            Self::Shmem(error) => of_shmem(error),
+            Self::Ep(error) => of_ep(error),
+        }
+    }
+}
+
+fn of_hip(error: &anabranch_hip::Error) -> ErrorKind {
+    use anabranch_hip::Error as E;
+    match error {
+        E::Load(_) | E::Missing { .. } | E::NoSuchDevice { .. } | E::Properties { .. } => ErrorKind::Environment,
+        E::OutOfRange { .. } | E::DeviceMismatch { .. } | E::KernelName { .. } => ErrorKind::Usage,
+        _ => ErrorKind::Device,
+    }
+}
+
+fn of_jit(error: &Jit) -> ErrorKind {
+    match error {
+        Jit::Target(_) | Jit::CompilerSetting { .. } | Jit::TargetMismatch { .. } | Jit::SourceDir { .. } => {
+            ErrorKind::Config
+        }
+        Jit::NoCompiler { .. } | Jit::Cache { .. } | Jit::Busy { .. } | Jit::Runtime { .. } | Jit::WaveSize { .. } => {
+            ErrorKind::Environment
+        }
+        Jit::Compile(_) | Jit::Parameter { .. } | Jit::Include { .. } | Jit::Denied { .. } => ErrorKind::Compile,
+        Jit::NoEntry { .. } | Jit::Capturing | Jit::Shape { .. } => ErrorKind::Usage,
+        Jit::Hip(error) => of_hip(error),
+        _ => ErrorKind::Device,
+    }
+}
+
+fn of_bootstrap(error: &Bootstrap) -> ErrorKind {
+    match error {
+        Bootstrap::Config { .. } => ErrorKind::Config,
+        Bootstrap::NoLauncher { .. }
+        | Bootstrap::MissingVariable { .. }
+        | Bootstrap::MalformedVariable { .. }
+        | Bootstrap::Bind { .. }
+        | Bootstrap::Resolve { .. }
+        | Bootstrap::System { .. } => ErrorKind::Environment,
+        Bootstrap::Disagreement { .. }
+        | Bootstrap::NotAMember { .. }
+        | Bootstrap::OutsideWorld { .. }
+        | Bootstrap::RootOutsideGroup { .. }
+        | Bootstrap::TooLarge { .. }
+        | Bootstrap::Left { .. } => ErrorKind::Usage,
+        _ => ErrorKind::Peer,
+    }
+}
+
+fn of_shmem(error: &Shmem) -> ErrorKind {
+    match error {
+        Shmem::Fault(_) | Shmem::Elsewhere { .. } | Shmem::Malformed { .. } | Shmem::Probe { .. } => ErrorKind::Peer,
+        Shmem::Rendezvous { source, .. } => of_bootstrap(source),
+        Shmem::Config { .. }
+        | Shmem::Differs { .. }
+        | Shmem::SharedDevice { .. }
+        | Shmem::HeapMemory { .. }
+        | Shmem::HeapExhausted { .. } => ErrorKind::Config,
+        Shmem::Unreachable { .. } | Shmem::Identity { .. } | Shmem::Transport(_) => ErrorKind::Environment,
+        Shmem::HeapAlignment { .. } | Shmem::StreamBusy { .. } => ErrorKind::Device,
+        Shmem::Hip(error) => of_hip(error),
+        Shmem::Jit(error) => of_jit(error),
+        _ => ErrorKind::Usage,
+    }
+}
+
+fn of_ep(error: &Ep) -> ErrorKind {
+    match error {
+        Ep::Config { .. } => ErrorKind::Config,
+        Ep::Unreachable { .. } => ErrorKind::Environment,
+        Ep::Shmem(error) => of_shmem(error),
+        Ep::Jit(error) => of_jit(error),
+        Ep::Hip(error) => of_hip(error),
+        _ => ErrorKind::Usage,
+    }
+}
+
+impl Error {
+    /// The error for more ranks than a runtime has devices.
+    pub(crate) fn too_few_devices(ranks: u32, runtime: RuntimeKind, devices: u32) -> Self {
+        let plural = if devices == 1 { "" } else { "s" };
+        Self::TooManyRanks { ranks, available: format!("the {runtime} runtime shows {devices} device{plural}") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_found_through_every_layer() {
+        let expired = || Bootstrap::LeaveUnconfirmed { rank: GlobalRank::new(1), waited: std::time::Duration::ZERO };
+        let cases: Vec<(Error, ErrorKind, u8)> = vec![
+            (Error::NoCacheDirectory, ErrorKind::Environment, 3),
+            (Error::too_few_devices(8, RuntimeKind::Nvidia, 4), ErrorKind::Config, 2),
+            (Bootstrap::NoLauncher { looked_for: vec!["RANK"] }.into(), ErrorKind::Environment, 3),
+            (expired().into(), ErrorKind::Peer, 5),
+            (Shmem::Rendezvous { step: "join".into(), source: expired() }.into(), ErrorKind::Peer, 5),
+            (Ep::Shmem(Shmem::Jit(Jit::Capturing)).into(), ErrorKind::Usage, 1),
+            (
+                Ep::Hip(anabranch_hip::Error::Runtime {
+                    call: "hipInit",
+                    runtime: RuntimeKind::Amd,
+                    code: anabranch_hip::HipError(999),
+                })
+                .into(),
+                ErrorKind::Device,
+                6,
+            ),
+        ];
+        for (error, kind, code) in cases {
+            assert_eq!((error.kind(), error.kind().exit_code()), (kind, code), "{error}");
+        }
+    }
+
+    #[test]
+    fn too_many_ranks_names_both_numbers() {
+        let text = Error::too_few_devices(8, RuntimeKind::Nvidia, 4).to_string();
+        assert!(text.contains("8 ranks") && text.contains("the nvidia runtime shows 4 devices"), "{text}");
+    }
+}

@@ -1,0 +1,242 @@
+//! From a configuration to an open runtime, a kernel pipeline and a device for each rank.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::thread::available_parallelism;
+
+use anabranch_hip::{Device, DeviceOrdinal, Runtime, RuntimeKind};
+use anabranch_hip_host::HostConfig;
+use anabranch_hip_jit::{CompileMode as JitCompileMode, Jit, JitConfig, JitObserver, RuntimeConfig, Target, open_runtime};
+
+use crate::config::{CompileMode, Config, KernelsConfig};
+use crate::environment::Environment;
+use crate::error::{Error, Result};
+
+/// How the ranks of this machine are spread over processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Placement {
+    /// One rank a process.
+    Processes {
+        /// Ranks on this machine.
+        ranks: u32,
+    },
+    /// All ranks of this machine are threads of this process.
+    Threads {
+        /// Ranks on this machine.
+        ranks: u32,
+    },
+}
+
+impl Placement {
+    /// Ranks on this machine.
+    pub fn ranks(self) -> u32 {
+        match self {
+            Self::Processes { ranks } | Self::Threads { ranks } => ranks,
+        }
+    }
+
+    fn processes(self) -> u32 {
+        match self {
+            Self::Processes { ranks } => ranks.max(1),
+            Self::Threads { .. } => 1,
+        }
+    }
+}
+
+/// What the ranks of one process share: the open runtime, the kernel pipeline, and which device is whose.
+/// Clones share it.
+#[derive(Clone, Debug)]
+pub struct Platform {
+    config: Config,
+    runtime: Runtime,
+    jit: Jit,
+    ranks: u32,
+}
+
+impl Platform {
+    /// Opens what the configuration names, with the process's environment telling where tools and caches are.
+    ///
+    /// # Errors
+    /// See [`Platform::open_with`].
+    pub fn open(config: &Config, placement: Placement) -> Result<Self> {
+        Self::open_with(config, placement, &Environment::of_process(), None)
+    }
+
+    /// As [`Platform::open`], with an environment of one's own and somebody who hears about compilations.
+    ///
+    /// # Errors
+    /// [`Error::TooManyRanks`] when there are fewer devices than ranks on this machine; the configuration's own
+    /// errors; [`Error::Jit`] when the runtime cannot be opened.
+    pub fn open_with(
+        config: &Config,
+        placement: Placement,
+        environment: &Environment,
+        observer: Option<Arc<dyn JitObserver>>,
+    ) -> Result<Self> {
+        config.check()?;
+        let jit = kernel_pipeline(&config.kernels, environment, observer)?;
+        let runtime = open_runtime(config.device.runtime, &runtime_config(config, placement, environment)?)?;
+        let platform = Self { config: config.clone(), runtime, jit, ranks: placement.ranks() };
+        platform.check_devices()?;
+        Ok(platform)
+    }
+
+    /// The configuration it was opened with.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Ranks on this machine.
+    pub fn ranks(&self) -> u32 {
+        self.ranks
+    }
+
+    /// The runtime.
+    pub fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+
+    /// The kernel pipeline.
+    pub fn jit(&self) -> &Jit {
+        &self.jit
+    }
+
+    /// The device of a rank of this machine.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchLocalRank`], and what opening the device returned.
+    pub fn device(&self, local_rank: u32) -> Result<Device> {
+        if local_rank >= self.ranks {
+            return Err(Error::NoSuchLocalRank { local_rank, ranks: self.ranks });
+        }
+        Ok(self.runtime.device(ordinal(&self.config, local_rank))?)
+    }
+
+    fn check_devices(&self) -> Result<()> {
+        let count = self.runtime.device_count()?;
+        let last = (0..self.ranks).map(|rank| ordinal(&self.config, rank).0).max();
+        if last.is_none_or(|last| last < count) {
+            return Ok(());
+        }
+        if self.ranks > count || self.config.device.devices.is_none() && self.config.device.first == 0 {
+            return Err(Error::too_few_devices(self.ranks, self.runtime.kind(), count));
+        }
+        // Enough devices, but one that was named does not exist.
+        self.runtime.device(DeviceOrdinal(last.unwrap_or_default()))?;
+        Ok(())
+    }
+}
+
+fn ordinal(config: &Config, local_rank: u32) -> DeviceOrdinal {
+    let device = &config.device;
+    let listed = device.devices.as_ref().and_then(|devices| devices.get(local_rank as usize).copied());
+    DeviceOrdinal(listed.unwrap_or(device.first.saturating_add(local_rank)))
+}
+
+/// What opening the configured runtime needs.
+///
+/// # Errors
+/// [`Error::TooManyRanks`] when `device.devices` or `device.host.count` is smaller than the ranks on this machine.
+pub fn runtime_config(config: &Config, placement: Placement, environment: &Environment) -> Result<RuntimeConfig> {
+    let ranks = placement.ranks();
+    let device = &config.device;
+    if let Some(devices) = &device.devices
+        && (devices.len() as u32) < ranks
+    {
+        return Err(Error::TooManyRanks { ranks, available: format!("device.devices lists {}", devices.len()) });
+    }
+    // The host runtime has as many devices as ranks ask for, unless somebody wants a certain number.
+    let asked = (0..ranks).map(|rank| ordinal(config, rank).0.saturating_add(1)).max().unwrap_or(1);
+    let count = device.host.count.unwrap_or(asked);
+    if config.is_host() && count < ranks {
+        return Err(Error::TooManyRanks { ranks, available: format!("device.host.count is {count}") });
+    }
+    let cores = available_parallelism().map_or(1, NonZeroUsize::get);
+    let share = (cores / placement.processes() as usize).max(1);
+    let workers = device.host.workers.map_or(share, |workers| workers as usize);
+    let host = HostConfig {
+        devices: count,
+        wave_width: device.host.wave,
+        workers: NonZeroUsize::new(workers),
+        memory_bytes: device.host.memory.bytes(),
+        ..HostConfig::default()
+    };
+    let search = match device.runtime {
+        RuntimeKind::Amd => environment.rocm_roots().iter().map(|root| root.join("lib")).collect(),
+        RuntimeKind::Nvidia | RuntimeKind::Host => Vec::new(),
+    };
+    Ok(RuntimeConfig { host, library: device.library.clone(), search })
+}
+
+/// The kernel pipeline of a configuration; needs no device.
+///
+/// # Errors
+/// [`Error::Jit`] for a compiler or target that does not exist, [`Error::NoCacheDirectory`].
+pub fn kernel_pipeline(
+    kernels: &KernelsConfig,
+    environment: &Environment,
+    observer: Option<Arc<dyn JitObserver>>,
+) -> Result<Jit> {
+    let mut config = JitConfig::new(environment.cache_root(kernels)?);
+    config.prebuilt.clone_from(&kernels.prebuilt);
+    config.compile = match kernels.compile {
+        CompileMode::Auto => JitCompileMode::Auto,
+        CompileMode::Deny => JitCompileMode::Deny,
+    };
+    config.source_dir.clone_from(&kernels.source_dir);
+    config.extra_options.clone_from(&kernels.extra_options);
+    config.debug_info = kernels.debug_info;
+    let arch = kernels.arch.as_deref().map(str::parse::<Target>).transpose();
+    config.arch = arch.map_err(anabranch_hip_jit::Error::from)?;
+    config.keep_failed = kernels.keep_failed as usize;
+    // A cache that cannot be written must not stop a run: compile into the temporary directory then.
+    config.scratch = Some(std::env::temp_dir());
+    config.observer = observer;
+    Ok(Jit::new(config, environment.tool_search(kernels)?))
+}
+
+/// How many compilers may run at once.
+pub fn compile_jobs(kernels: &KernelsConfig) -> usize {
+    kernels.jobs.map_or_else(|| available_parallelism().map_or(1, NonZeroUsize::get), |jobs| jobs as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(set: &[&str]) -> Config {
+        let options = crate::config::LoadOptions {
+            set: set.iter().map(|text| (*text).to_owned()).collect(),
+            ..Default::default()
+        };
+        Config::load_with(&options).unwrap().config
+    }
+
+    fn host(set: &[&str], placement: Placement) -> Result<HostConfig> {
+        runtime_config(&config(set), placement, &Environment::default()).map(|runtime| runtime.host)
+    }
+
+    #[test]
+    fn the_host_has_as_many_devices_as_ranks_ask_for() {
+        let threads = |ranks| Placement::Threads { ranks };
+        assert_eq!(host(&[], threads(16)).unwrap().devices, 16);
+        assert_eq!(host(&["device.first=3"], threads(2)).unwrap().devices, 5);
+        assert_eq!(host(&["device.devices=6,2"], threads(2)).unwrap().devices, 7);
+        assert_eq!(host(&["device.host.count=9"], threads(2)).unwrap().devices, 9);
+        for (set, words) in [("device.host.count=3", "device.host.count is 3"), ("device.devices=0,1", "device.devices lists 2")] {
+            let error = host(&[set], threads(4)).unwrap_err();
+            assert!(matches!(error, Error::TooManyRanks { ranks: 4, .. }) && error.to_string().contains(words), "{error}");
+        }
+    }
+
+    #[test]
+    fn processes_share_the_cores_and_threads_have_them_all() {
+        let cores = available_parallelism().map_or(1, NonZeroUsize::get);
+        let workers = |set: &[&str], placement| host(set, placement).unwrap().workers.map(NonZeroUsize::get);
+        assert_eq!(workers(&[], Placement::Threads { ranks: 8 }), Some(cores));
+        assert_eq!(workers(&[], Placement::Processes { ranks: 1 }), Some(cores));
+        assert_eq!(workers(&[], Placement::Processes { ranks: 1000 }), Some(1));
+        assert_eq!(workers(&["device.host.workers=3"], Placement::Processes { ranks: 8 }), Some(3));
+    }
+}

@@ -1,0 +1,193 @@
+//! From a configuration to a joined world: as a process that a launcher started, or as threads.
+
+use std::sync::Arc;
+
+use anabranch_bootstrap::launcher::{self, Launch};
+use anabranch_bootstrap::{Deadline, Heartbeat, Rendezvous, TcpConfig, TcpRendezvous, Token};
+use anabranch_ep::EpConfig;
+use anabranch_ranks::GlobalRank;
+use anabranch_shmem::{RankError, RankSetup, World, WorldConfig};
+use anabranch_transport::TransportKind;
+
+use crate::config::{Config, TransportName};
+use crate::environment::Environment;
+use crate::error::Result;
+use crate::platform::{Placement, Platform};
+
+/// A rank's place in a world: how it talks to the others, and which of the ranks of its machine it is.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// How it talks to the others.
+    pub rendezvous: Arc<dyn Rendezvous>,
+    /// The rank among those of this machine, below `local_size`.
+    pub local_rank: u32,
+    /// Ranks on this machine.
+    pub local_size: u32,
+}
+
+/// Meets the other ranks as the launcher says (torchrun, `anabranch run`, srun, Open MPI, MPICH). Collective: returns
+/// when all ranks have come. `bootstrap.address` and `bootstrap.token` go over what the launcher says.
+///
+/// # Errors
+/// [`crate::Error::Bootstrap`]: no launcher, or ranks that did not come within `deadline.rendezvous`.
+pub fn rendezvous_from_launcher(config: &Config) -> Result<Place> {
+    rendezvous_from(config, &Environment::of_process())
+}
+
+/// As [`rendezvous_from_launcher`], with an environment of one's own.
+///
+/// # Errors
+/// As [`rendezvous_from_launcher`].
+pub fn rendezvous_from(config: &Config, environment: &Environment) -> Result<Place> {
+    config.check()?;
+    let launch = place_of(config, environment)?;
+    let deadline = Deadline::after(config.deadline.rendezvous.duration());
+    let mut tcp = TcpConfig::new(launch.address, GlobalRank::new(launch.rank), launch.size, deadline);
+    tcp.token = launch.token;
+    tcp.heartbeat = Heartbeat {
+        interval: config.bootstrap.heartbeat.duration(),
+        limit: config.bootstrap.silence.duration(),
+    };
+    let rendezvous = TcpRendezvous::join(tcp)?;
+    Ok(Place { rendezvous: Arc::new(rendezvous), local_rank: launch.local_rank, local_size: launch.local_size })
+}
+
+/// What the launcher says, with the settings on top of it.
+fn place_of(config: &Config, environment: &Environment) -> Result<Launch> {
+    let options = launcher::Options { port_offset: config.bootstrap.port_offset };
+    let lookup = |name: &str| match (name, &config.bootstrap.address) {
+        // The launcher's own address is not needed then, and may be missing.
+        ("ANABRANCH_BOOTSTRAP", Some(address)) => Some(address.clone()),
+        _ => environment.get(name).map(str::to_owned),
+    };
+    let mut launch = launcher::from_environment_with(&lookup, options)?;
+    if let Some(token) = &config.bootstrap.token {
+        launch.token = Token::new(token.as_str());
+    }
+    Ok(launch)
+}
+
+/// Opens what the configuration names and joins the world. Collective. End it with [`World::leave`] on all ranks.
+///
+/// # Errors
+/// Those of [`Platform::open`] and [`Platform::join`].
+pub fn join(config: &Config, place: &Place) -> Result<World> {
+    Platform::open(config, Placement::Processes { ranks: place.local_size })?.join(place)
+}
+
+/// Runs `work` on `ranks` ranks of one world, each on a thread and with a device of its own, and returns their results
+/// in rank order. Each joins before and leaves after its work.
+///
+/// # Errors
+/// Those of [`Platform::open`], before any thread is started. How a single rank fails is in its result.
+pub fn spawn_threads<T, E, W>(config: &Config, ranks: u32, work: W) -> Result<Vec<Result<T, RankError<E>>>>
+where
+    T: Send,
+    E: Send,
+    W: Fn(&World) -> Result<T, E> + Sync,
+{
+    Platform::open(config, Placement::Threads { ranks })?.spawn_threads(work)
+}
+
+impl Platform {
+    /// Joins the world of all ranks of the rendezvous, with the device of `place.local_rank`. Collective.
+    ///
+    /// # Errors
+    /// A device that does not exist; the world's own errors, among them the first setting in which ranks differ.
+    pub fn join(&self, place: &Place) -> Result<World> {
+        let device = self.device(place.local_rank)?;
+        let rendezvous = Arc::clone(&place.rendezvous);
+        let world = World::join(world_config(self.config()), device, self.jit().clone(), rendezvous)?;
+        // The world compares what it uses itself; these are the settings that only the crates above look at.
+        world.compare(world.group(), "compare configurations", self.config().fields())?;
+        Ok(world)
+    }
+
+    /// Runs `work` on every rank of a platform opened for threads; see [`spawn_threads`].
+    ///
+    /// # Errors
+    /// A device that cannot be opened.
+    pub fn spawn_threads<T, E, W>(&self, work: W) -> Result<Vec<Result<T, RankError<E>>>>
+    where
+        T: Send,
+        E: Send,
+        W: Fn(&World) -> Result<T, E> + Sync,
+    {
+        let devices = (0..self.ranks()).map(|rank| self.device(rank)).collect::<Result<Vec<_>>>()?;
+        let config = world_config(self.config());
+        let setup = |rank: GlobalRank| match devices.get(rank.index()) {
+            Some(device) => Ok(RankSetup { config: config.clone(), device: device.clone(), jit: self.jit().clone() }),
+            // One device was opened for each rank that is asked for.
+            None => Err(anabranch_shmem::Error::Left),
+        };
+        Ok(anabranch_shmem::spawn_threads(self.ranks(), setup, work))
+    }
+}
+
+/// The part of a configuration that a world is made with.
+pub fn world_config(config: &Config) -> WorldConfig {
+    let kind = |name: &TransportName| match name {
+        TransportName::P2p => TransportKind::P2p,
+        TransportName::Sdma => TransportKind::Sdma,
+        TransportName::Rdma => TransportKind::Rdma,
+    };
+    WorldConfig {
+        heap_bytes: config.heap.bytes.bytes(),
+        transports: config.transport.order.iter().map(kind).collect(),
+        rendezvous_deadline: config.deadline.rendezvous.duration(),
+        operation_deadline: config.deadline.operation.duration(),
+        ..WorldConfig::default()
+    }
+}
+
+/// An expert-parallel plan's configuration with the launch shape and slots of the `[ep]` table.
+#[must_use]
+pub fn with_ep_settings(config: &Config, plan: EpConfig) -> EpConfig {
+    let ep = &config.ep;
+    plan.slots(ep.slots).launch(ep.blocks.unwrap_or(0), ep.waves_per_block.unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Error;
+    use crate::config::LoadOptions;
+
+    fn config(set: &[&str]) -> Config {
+        let options = LoadOptions { set: set.iter().map(|text| (*text).to_owned()).collect(), ..LoadOptions::default() };
+        Config::load_with(&options).unwrap().config
+    }
+
+    fn environment(pairs: &[(&str, &str)]) -> Environment {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    const RANK_1_OF_4: &[(&str, &str)] =
+        &[("RANK", "1"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", "2"), ("ANABRANCH_TOKEN", "t")];
+
+    #[test]
+    fn the_launcher_says_and_the_settings_overrule() {
+        let mut launcher = RANK_1_OF_4.to_vec();
+        launcher.extend([("MASTER_ADDR", "head"), ("MASTER_PORT", "29500")]);
+        let launch = place_of(&config(&[]), &environment(&launcher)).unwrap();
+        assert_eq!((launch.rank, launch.size, launch.local_size), (1, 4, 2));
+        assert_eq!((launch.address.as_str(), launch.token), ("head:29501", Token::new("t")));
+        let set = config(&["bootstrap.port_offset=7", "bootstrap.token=secret"]);
+        let launch = place_of(&set, &environment(&launcher)).unwrap();
+        assert_eq!((launch.address.as_str(), launch.token), ("head:29507", Token::new("secret")));
+        // With an address of one's own, the launcher need not name one.
+        let launch = place_of(&config(&["bootstrap.address=other:4000"]), &environment(RANK_1_OF_4)).unwrap();
+        assert_eq!(launch.address, "other:4000");
+        assert!(matches!(place_of(&config(&[]), &environment(&[])), Err(Error::Bootstrap(_))));
+    }
+
+    #[test]
+    fn settings_reach_the_world_and_the_plan() {
+        let set = config(&["heap.bytes=64 MiB", "deadline.operation=3 s", "ep.slots=2", "ep.blocks=5"]);
+        let world = world_config(&set);
+        assert_eq!((world.heap_bytes, world.operation_deadline.as_secs()), (64 << 20, 3));
+        assert_eq!(world.transports, [TransportKind::P2p]);
+        let plan = with_ep_settings(&set, EpConfig::new(64, 8, 2, 16));
+        assert_eq!((plan.slots, plan.max_blocks, plan.waves_per_block), (2, 5, 0));
+    }
+}

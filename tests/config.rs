@@ -1,0 +1,235 @@
+//! The configuration: layers, complaints, the shipped files, and the table that documents all of it.
+
+use std::path::{Path, PathBuf};
+
+use anabranch::config::{
+    ByteSize, Config, LoadOptions, LoadedConfig, SETTINGS, SettingKind, TransportName, setting_named,
+    settings_markdown,
+};
+use anabranch::RuntimeKind;
+
+fn repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn refused(text: &str) -> String {
+    match Config::from_toml("cluster.toml", text) {
+        Ok(_) => format!("{text:?} was accepted"),
+        Err(error) => error.to_string(),
+    }
+}
+
+fn layered(file: Option<&str>, environment: &[(&str, &str)], set: &[&str]) -> Result<LoadedConfig, String> {
+    let options = LoadOptions {
+        file: file.map(repository),
+        environment: environment.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect(),
+        set: set.iter().map(|text| (*text).into()).collect(),
+    };
+    Config::load_with(&options).map_err(|error| error.to_string())
+}
+
+#[test]
+fn every_shipped_file_loads() {
+    let mut files: Vec<_> = std::fs::read_dir(repository("config")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    assert!(files.len() >= 4, "{files:?}");
+    for path in files {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let loaded = Config::from_toml(&path, &text).unwrap_or_else(|error| panic!("{error}"));
+        assert!(loaded.origins.set_keys().count() > 0, "{} sets nothing", path.display());
+    }
+}
+
+#[test]
+fn the_gpu_files_hold_what_they_promise() {
+    let h200 = layered(Some("config/h200-4.toml"), &[], &[]).unwrap().config;
+    assert_eq!((h200.device.runtime, h200.heap.bytes), (RuntimeKind::Nvidia, ByteSize(2 << 30)));
+    let amd = layered(Some("config/mi300x-8.toml"), &[], &[]).unwrap().config;
+    assert_eq!(amd.device.runtime, RuntimeKind::Amd);
+    let threads = layered(Some("config/host-8-threads.toml"), &[], &[]).unwrap().config;
+    assert_eq!((threads.device.host.count, threads.device.host.wave), (Some(8), 32));
+}
+
+#[test]
+fn an_unknown_key_is_named_with_its_line_and_a_suggestion() {
+    for (text, message) in [
+        ("[heap]\n\nbyte = 1\n", "cluster.toml line 3: unknown key `heap.byte`; did you mean `heap.bytes`?"),
+        ("[haep]\nbytes = 1\n", "cluster.toml line 1: unknown table `haep`; did you mean `heap`?"),
+        ("runtime = \"host\"\n", "cluster.toml line 1: unknown key `runtime`; did you mean `device.runtime`?"),
+        ("[device.hots]\nwave = 1\n", "cluster.toml line 1: unknown table `device.hots`; did you mean `device.host`?"),
+        ("[transport.p2p]\nfast = 1\n", "cluster.toml line 2: unknown key `transport.p2p.fast`"),
+        ("heap.bytes = 4\nheap.colour = 3\n", "cluster.toml line 2: unknown key `heap.colour`"),
+        // The first in the file, not the first in the alphabet.
+        ("[zebra]\n[ant]\n", "cluster.toml line 1: unknown table `zebra`"),
+    ] {
+        assert_eq!(refused(text), message);
+    }
+}
+
+#[test]
+fn a_wrong_value_is_named_with_its_line_and_what_would_be_right() {
+    for (text, parts) in [
+        ("[heap]\nbytes = \"two\"\n", &["cluster.toml line 2: heap.bytes: ", "\"2 GiB\""][..]),
+        ("[heap]\nbytes = \"1.3 B\"\n", &["line 2: heap.bytes: ", "no whole number of bytes"]),
+        ("[heap]\nbytes = -5\n", &["line 2: heap.bytes: ", "negative"]),
+        ("[heap]\nbytes = true\n", &["line 2: heap.bytes: ", "a size such as"]),
+        ("[heap]\nbytes = 0\n", &["line 2: heap.bytes: ", "at least 1 MiB"]),
+        ("[heap]\nmode = \"virtual\"\n", &["line 2: heap.mode: ", "static"]),
+        ("[deadline]\noperation = 10\n", &["line 2: deadline.operation: "]),
+        ("[deadline]\noperation = \"10\"\n", &["line 2: deadline.operation: ", "ns, us, ms, s, min and h"]),
+        ("[device]\nruntime = \"rocm\"\n", &["line 2: device.runtime: ", "amd", "nvidia", "host"]),
+        ("[device.host]\nwave = 3\n", &["line 2: device.host.wave: ", "1, 4, 32 or 64"]),
+        ("[device.host]\nseed = 7\n", &["line 2: device.host.seed: ", "no effect"]),
+        ("[device.host]\ncount = 0\n", &["line 2: device.host.count: "]),
+        ("[device]\ndevices = [0, 1, 0]\n", &["line 2: device.devices: ", "device 0 is listed twice"]),
+        ("[device]\nfirst = 1\ndevices = [0]\n", &["line 2: device.first: ", "device.devices"]),
+        ("[bootstrap]\naddress = \"head\"\n", &["line 2: bootstrap.address: ", "host:port"]),
+        ("[bootstrap]\nsilence = \"1 s\"\n", &["line 2: bootstrap.silence: ", "bootstrap.heartbeat"]),
+        ("[deadline]\nrendezvous = \"25 h\"\n", &["line 2: deadline.rendezvous: ", "24 h"]),
+        ("[transport]\norder = []\n", &["line 2: transport.order: "]),
+        ("[transport]\norder = [\"p2p\", \"p2p\"]\n", &["line 2: transport.order: ", "twice"]),
+        ("[transport]\norder = [\"tcp\"]\n", &["line 2: ", "p2p"]),
+        ("[kernels]\ncompile = true\n", &["line 2: kernels.compile: "]),
+        ("heap = 3\n", &["line 1: "]),
+        ("[heap\n", &["cluster.toml line 1: "]),
+        ("[heap]\nbytes = 1\nbytes = 2\n", &["cluster.toml line 3: "]),
+    ] {
+        let message = refused(text);
+        for part in parts {
+            assert!(message.contains(part), "{text:?}: {message:?} lacks {part:?}");
+        }
+    }
+}
+
+#[test]
+fn what_is_not_built_is_refused_by_name_and_its_tables_still_parse() {
+    for (text, message) in [
+        ("[transport]\norder = [\"p2p\", \"sdma\"]\n", "cluster.toml line 2: transport.order = \"sdma\" is not built"),
+        ("[transport]\norder = [\"rdma\"]\n", "cluster.toml line 2: transport.order = \"rdma\" is not built"),
+        ("[device.host]\nschedule = \"seeded\"\n", "cluster.toml line 2: device.host.schedule = \"seeded\" is not built"),
+    ] {
+        assert!(refused(text).starts_with(message), "{}", refused(text));
+    }
+    let kept = Config::from_toml("c", "[transport.sdma]\nqueues = 2\n[transport.rdma.nic]\nname = \"x\"\n").unwrap();
+    assert_eq!(kept.config.transport.order, [TransportName::P2p]);
+    assert_eq!(kept.config.transport.sdma.get("queues").and_then(toml::Value::as_integer), Some(2));
+}
+
+#[test]
+fn later_layers_win_and_are_remembered() {
+    let loaded = layered(
+        Some("config/host-4.toml"),
+        &[("ANABRANCH__HEAP__BYTES", "3 GiB"), ("ANABRANCH__DEVICE__HOST__WAVE", "4"), ("HOME", "/x"), ("ANABRANCH_TOKEN", "s")],
+        &["device.host.wave=64", "kernels.extra_options=-g,-O1", "bootstrap.token=0123", "device.devices=[3, 1]"],
+    )
+    .unwrap();
+    let config = &loaded.config;
+    assert_eq!((config.heap.bytes, config.device.host.wave), (ByteSize(3 << 30), 64));
+    assert_eq!(config.kernels.extra_options, ["-g", "-O1"]);
+    assert_eq!(config.bootstrap.token.as_deref(), Some("0123"), "digits stay a text where a text is wanted");
+    assert_eq!(config.device.devices.as_deref(), Some(&[3, 1][..]));
+    let origin = |key| loaded.origins.of(key).to_string();
+    assert_eq!(origin("heap.bytes"), "environment ANABRANCH__HEAP__BYTES");
+    assert_eq!(origin("device.host.wave"), "--set device.host.wave=64");
+    assert!(origin("device.runtime").ends_with("config/host-4.toml line 4"), "{}", origin("device.runtime"));
+    assert_eq!(origin("kernels.compile"), "default");
+}
+
+#[test]
+fn single_settings_are_refused_by_the_name_they_came_under() {
+    let environment = |name, value| layered(None, &[(name, value)], &[]).unwrap_err();
+    assert_eq!(
+        environment("ANABRANCH__HEAP__BYTE", "1"),
+        "environment ANABRANCH__HEAP__BYTE: unknown variable `ANABRANCH__HEAP__BYTE`; did you mean `ANABRANCH__HEAP__BYTES`?"
+    );
+    assert!(environment("ANABRANCH_HEAP_BYTES", "1").ends_with("did you mean `ANABRANCH__HEAP__BYTES`?"));
+    assert!(environment("ANABRANCH__HEAP__BYTES", "").starts_with("environment ANABRANCH__HEAP__BYTES: heap.bytes: "));
+    let set = |argument| layered(None, &[], &[argument]).unwrap_err();
+    assert_eq!(set("heap.bite=1"), "--set heap.bite=1: unknown key `heap.bite`; did you mean `heap.bytes`?");
+    assert_eq!(set("heap.bytes"), "--set heap.bytes: expected `table.key=value`");
+    assert!(set("heap.bytes=soon").starts_with("--set heap.bytes=soon: heap.bytes: "));
+    assert!(set("device.first=one").starts_with("--set device.first=one: device.first: "));
+    assert!(set("heap=1").contains("unknown key `heap`"));
+    let missing = layered(Some("config/absent.toml"), &[], &[]).unwrap_err();
+    assert!(missing.contains("config/absent.toml cannot be read"), "{missing}");
+}
+
+/// A value that differs from the default, for any setting.
+fn other_value(kind: SettingKind, name: &str) -> &'static str {
+    match (kind, name) {
+        (_, "device.runtime") => "nvidia",
+        (_, "device.host.wave") => "32",
+        (_, "bootstrap.address") => "head:29500",
+        (_, "kernels.compile") => "deny",
+        (SettingKind::Boolean, _) => "true",
+        (SettingKind::Integer, _) => "3",
+        (SettingKind::Size, _) => "3 GiB",
+        (SettingKind::Duration, "bootstrap.silence") => "30 s",
+        (SettingKind::Duration, _) => "7 s",
+        (SettingKind::Texts, _) => "a,b",
+        (SettingKind::Integers, _) => "2,1",
+        _ => "word",
+    }
+}
+
+#[test]
+fn every_setting_has_an_effect_and_every_field_is_a_setting() {
+    let default = Config::default();
+    for setting in SETTINGS {
+        if ["device.host.schedule", "device.host.seed", "heap.mode", "transport.order"].contains(&setting.name) {
+            continue; // One value each is built.
+        }
+        let argument = format!("{}={}", setting.name, other_value(setting.kind, setting.name));
+        let loaded = layered(None, &[], &[&argument]).unwrap();
+        assert_ne!(loaded.config, default, "{argument} changes nothing");
+        let shared = loaded.config.fields() != default.fields();
+        assert_eq!(shared, setting.shared, "{}", setting.name);
+        let by_variable = layered(None, &[(&setting.variable(), other_value(setting.kind, setting.name))], &[]);
+        assert_eq!(by_variable.unwrap().config, loaded.config, "{}", setting.variable());
+        // A field that the table does not know would show up here, as it has a value now.
+        for (name, _) in loaded.config.values() {
+            assert!(setting_named(&name).is_some(), "{name} is in no table");
+        }
+        assert_eq!(setting.unset.is_empty(), default.values().iter().any(|(name, _)| name == setting.name), "{}", setting.name);
+    }
+}
+
+#[test]
+fn a_boolean_is_true_or_false_and_nothing_else() {
+    for (text, value) in [("true", true), ("false", false)] {
+        let loaded = layered(None, &[("ANABRANCH__KERNELS__DEBUG_INFO", text)], &[]).unwrap();
+        assert_eq!(loaded.config.kernels.debug_info, value);
+    }
+    for text in ["", "0", "1", "on", "off", "yes", "no", "True", "FALSE", "nonsense"] {
+        let error = layered(None, &[("ANABRANCH__KERNELS__DEBUG_INFO", text)], &[]).unwrap_err();
+        assert!(error.contains("kernels.debug_info: ") && error.contains("a boolean"), "{error}");
+    }
+    for text in ["0", "1", "\"true\"", "\"off\""] {
+        assert!(refused(&format!("[kernels]\ndebug_info = {text}\n")).contains("kernels.debug_info"));
+    }
+}
+
+#[test]
+fn what_is_shown_loads_to_the_same_configuration() {
+    let loaded = layered(Some("config/mi300x-8.toml"), &[], &["device.devices=4,5", "kernels.arch=gfx942"]).unwrap();
+    let lines: Vec<String> = loaded.config.values().iter().map(|(name, value)| format!("{name} = {value}")).collect();
+    assert_eq!(Config::from_toml("shown", &lines.join("\n")).unwrap().config, loaded.config);
+}
+
+/// `UPDATE=1 cargo test --test config` writes the table.
+#[test]
+fn the_documentation_is_the_table() {
+    let path = repository("docs/configuration.md");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let (begin, end) = ("<!-- settings: generated from the table in src/config/settings.rs -->\n", "<!-- end of settings -->");
+    let head = text.find(begin).expect("the begin mark") + begin.len();
+    let tail = text.find(end).expect("the end mark");
+    let wanted = settings_markdown();
+    if text[head..tail] == wanted {
+        return;
+    }
+    #[expect(clippy::disallowed_methods, reason = "the switch by which a snapshot is rewritten")]
+    let update = std::env::var_os("UPDATE").is_some();
+    assert!(update, "docs/configuration.md differs from the settings table; run UPDATE=1 cargo test --test config");
+    std::fs::write(&path, format!("{}{wanted}{}", &text[..head], &text[tail..])).unwrap();
+}
