@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
+use crate::layout::OFFSET_OF;
 use crate::target::{Target, TargetKind};
 
 /// A header that kernels include by name.
@@ -194,6 +195,7 @@ impl KernelSpec {
         if let Some(family) = target.amd_family() {
             let _ = writeln!(text, "#define ANABRANCH_AMD_GFX{family} 1");
         }
+        text.push_str(OFFSET_OF);
         for (name, value) in &self.parameters {
             let _ = writeln!(text, "#define {name} {value}");
         }
@@ -394,7 +396,7 @@ mod tests {
         let rendered = spec.render(&host(), None).unwrap();
         assert_eq!(rendered, same.render(&host(), None).unwrap());
         assert_eq!(
-            rendered.text,
+            rendered.text.replace(OFFSET_OF, ""),
             "// scale<ELEMENT=bf16, TOP_K=8, WEIGHTED=1> for host:wave4: rendered from scale.hip; edit that.\n\
              #define ANABRANCH_TARGET_HOST 1\n#define ANABRANCH_WAVE_SIZE 4\n#define ANABRANCH_ARCH_HOST 1\n\
              #define ELEMENT bf16\n#define TOP_K 8\n#define WEIGHTED 1\n\
