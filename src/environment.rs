@@ -137,8 +137,10 @@ fn sites_below(lib: &Path) -> Vec<PathBuf> {
 /// The entries of a folder that are wanted, in the order of their names; none when it cannot be read.
 fn children(folder: &Path, wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut paths: Vec<PathBuf> =
-        entries.filter(|entry| entry.file_name().to_str().is_some_and(&wanted)).map(|entry| entry.path()).collect();
+    let mut paths: Vec<PathBuf> = entries
+        .filter(|entry| entry.file_name().to_str().is_some_and(&wanted))
+        .map(|entry| entry.path())
+        .collect();
     paths.sort();
     paths
 }
@@ -166,8 +168,14 @@ mod tests {
         let mut kernels = KernelsConfig::default();
         let full = environment(&[("XDG_CACHE_HOME", "/x"), ("HOME", "/h")]);
         assert_eq!(full.cache_root(&kernels).unwrap(), Path::new("/x/anabranch"));
-        assert_eq!(environment(&[("HOME", "/h"), ("XDG_CACHE_HOME", "")]).cache_root(&kernels).unwrap(), Path::new("/h/.cache/anabranch"));
-        assert_eq!(environment(&[("XDG_CACHE_HOME", "relative"), ("HOME", "/h")]).cache_root(&kernels).unwrap(), Path::new("/h/.cache/anabranch"));
+        assert_eq!(
+            environment(&[("HOME", "/h"), ("XDG_CACHE_HOME", "")]).cache_root(&kernels).unwrap(),
+            Path::new("/h/.cache/anabranch")
+        );
+        assert_eq!(
+            environment(&[("XDG_CACHE_HOME", "relative"), ("HOME", "/h")]).cache_root(&kernels).unwrap(),
+            Path::new("/h/.cache/anabranch")
+        );
         assert!(matches!(environment(&[]).cache_root(&kernels), Err(Error::NoCacheDirectory)));
         kernels.cache = Some("/c".into());
         assert_eq!(full.cache_root(&kernels).unwrap(), Path::new("/c"));

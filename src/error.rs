@@ -159,7 +159,9 @@ impl Error {
 fn of_hip(error: &anabranch_hip::Error) -> ErrorKind {
     use anabranch_hip::Error as E;
     match error {
-        E::Load(_) | E::Missing { .. } | E::NoSuchDevice { .. } | E::Properties { .. } => ErrorKind::Environment,
+        E::Load(_) | E::Missing { .. } | E::NoSuchDevice { .. } | E::Properties { .. } => {
+            ErrorKind::Environment
+        }
         E::OutOfRange { .. } | E::DeviceMismatch { .. } | E::KernelName { .. } => ErrorKind::Usage,
         _ => ErrorKind::Device,
     }
@@ -170,10 +172,14 @@ fn of_jit(error: &Jit) -> ErrorKind {
         Jit::Target(_) | Jit::CompilerSetting { .. } | Jit::TargetMismatch { .. } | Jit::SourceDir { .. } => {
             ErrorKind::Config
         }
-        Jit::NoCompiler { .. } | Jit::Cache { .. } | Jit::Busy { .. } | Jit::Runtime { .. } | Jit::WaveSize { .. } => {
-            ErrorKind::Environment
+        Jit::NoCompiler { .. }
+        | Jit::Cache { .. }
+        | Jit::Busy { .. }
+        | Jit::Runtime { .. }
+        | Jit::WaveSize { .. } => ErrorKind::Environment,
+        Jit::Compile(_) | Jit::Parameter { .. } | Jit::Include { .. } | Jit::Denied { .. } => {
+            ErrorKind::Compile
         }
-        Jit::Compile(_) | Jit::Parameter { .. } | Jit::Include { .. } | Jit::Denied { .. } => ErrorKind::Compile,
         Jit::NoEntry { .. } | Jit::Capturing | Jit::Shape { .. } => ErrorKind::Usage,
         Jit::Hip(error) => of_hip(error),
         _ => ErrorKind::Device,
@@ -201,7 +207,9 @@ fn of_bootstrap(error: &Bootstrap) -> ErrorKind {
 
 fn of_shmem(error: &Shmem) -> ErrorKind {
     match error {
-        Shmem::Fault(_) | Shmem::Elsewhere { .. } | Shmem::Malformed { .. } | Shmem::Probe { .. } => ErrorKind::Peer,
+        Shmem::Fault(_) | Shmem::Elsewhere { .. } | Shmem::Malformed { .. } | Shmem::Probe { .. } => {
+            ErrorKind::Peer
+        }
         Shmem::Rendezvous { source, .. } => of_bootstrap(source),
         Shmem::Config { .. }
         | Shmem::Differs { .. }
@@ -231,7 +239,10 @@ impl Error {
     /// The error for more ranks than a runtime has devices.
     pub(crate) fn too_few_devices(ranks: u32, runtime: RuntimeKind, devices: u32) -> Self {
         let plural = if devices == 1 { "" } else { "s" };
-        Self::TooManyRanks { ranks, available: format!("the {runtime} runtime shows {devices} device{plural}") }
+        Self::TooManyRanks {
+            ranks,
+            available: format!("the {runtime} runtime shows {devices} device{plural}"),
+        }
     }
 }
 
@@ -241,7 +252,8 @@ mod tests {
 
     #[test]
     fn kinds_are_found_through_every_layer() {
-        let expired = || Bootstrap::LeaveUnconfirmed { rank: GlobalRank::new(1), waited: std::time::Duration::ZERO };
+        let expired =
+            || Bootstrap::LeaveUnconfirmed { rank: GlobalRank::new(1), waited: std::time::Duration::ZERO };
         let cases: Vec<(Error, ErrorKind, u8)> = vec![
             (Error::NoCacheDirectory, ErrorKind::Environment, 3),
             (Error::too_few_devices(8, RuntimeKind::Nvidia, 4), ErrorKind::Config, 2),

@@ -6,7 +6,9 @@ use std::thread::available_parallelism;
 
 use anabranch_hip::{Device, DeviceOrdinal, Runtime, RuntimeKind};
 use anabranch_hip_host::HostConfig;
-use anabranch_hip_jit::{CompileMode as JitCompileMode, Jit, JitConfig, JitObserver, RuntimeConfig, Target, open_runtime};
+use anabranch_hip_jit::{
+    CompileMode as JitCompileMode, Jit, JitConfig, JitObserver, RuntimeConfig, Target, open_runtime,
+};
 
 use crate::config::{CompileMode, Config, KernelsConfig};
 use crate::environment::Environment;
@@ -138,13 +140,20 @@ fn ordinal(config: &Config, local_rank: u32) -> DeviceOrdinal {
 ///
 /// # Errors
 /// [`Error::TooManyRanks`] when `device.devices` or `device.host.count` is smaller than the ranks on this machine.
-pub fn runtime_config(config: &Config, placement: Placement, environment: &Environment) -> Result<RuntimeConfig> {
+pub fn runtime_config(
+    config: &Config,
+    placement: Placement,
+    environment: &Environment,
+) -> Result<RuntimeConfig> {
     let ranks = placement.ranks();
     let device = &config.device;
     if let Some(devices) = &device.devices
         && (devices.len() as u32) < ranks
     {
-        return Err(Error::TooManyRanks { ranks, available: format!("device.devices lists {}", devices.len()) });
+        return Err(Error::TooManyRanks {
+            ranks,
+            available: format!("device.devices lists {}", devices.len()),
+        });
     }
     // The host runtime has as many devices as ranks ask for, unless somebody wants a certain number.
     let asked = (0..ranks).map(|rank| ordinal(config, rank).0.saturating_add(1)).max().unwrap_or(1);
@@ -224,9 +233,15 @@ mod tests {
         assert_eq!(host(&["device.first=3"], threads(2)).unwrap().devices, 5);
         assert_eq!(host(&["device.devices=6,2"], threads(2)).unwrap().devices, 7);
         assert_eq!(host(&["device.host.count=9"], threads(2)).unwrap().devices, 9);
-        for (set, words) in [("device.host.count=3", "device.host.count is 3"), ("device.devices=0,1", "device.devices lists 2")] {
+        for (set, words) in [
+            ("device.host.count=3", "device.host.count is 3"),
+            ("device.devices=0,1", "device.devices lists 2"),
+        ] {
             let error = host(&[set], threads(4)).unwrap_err();
-            assert!(matches!(error, Error::TooManyRanks { ranks: 4, .. }) && error.to_string().contains(words), "{error}");
+            assert!(
+                matches!(error, Error::TooManyRanks { ranks: 4, .. }) && error.to_string().contains(words),
+                "{error}"
+            );
         }
     }
 

@@ -49,7 +49,11 @@ pub fn rendezvous_from(config: &Config, environment: &Environment) -> Result<Pla
         limit: config.bootstrap.silence.duration(),
     };
     let rendezvous = TcpRendezvous::join(tcp)?;
-    Ok(Place { rendezvous: Arc::new(rendezvous), local_rank: launch.local_rank, local_size: launch.local_size })
+    Ok(Place {
+        rendezvous: Arc::new(rendezvous),
+        local_rank: launch.local_rank,
+        local_size: launch.local_size,
+    })
 }
 
 /// What the launcher says, with the settings on top of it.
@@ -116,7 +120,9 @@ impl Platform {
         let devices = (0..self.ranks()).map(|rank| self.device(rank)).collect::<Result<Vec<_>>>()?;
         let config = world_config(self.config());
         let setup = |rank: GlobalRank| match devices.get(rank.index()) {
-            Some(device) => Ok(RankSetup { config: config.clone(), device: device.clone(), jit: self.jit().clone() }),
+            Some(device) => {
+                Ok(RankSetup { config: config.clone(), device: device.clone(), jit: self.jit().clone() })
+            }
             // One device was opened for each rank that is asked for.
             None => Err(anabranch_shmem::Error::Left),
         };
@@ -154,7 +160,10 @@ mod tests {
     use crate::config::LoadOptions;
 
     fn config(set: &[&str]) -> Config {
-        let options = LoadOptions { set: set.iter().map(|text| (*text).to_owned()).collect(), ..LoadOptions::default() };
+        let options = LoadOptions {
+            set: set.iter().map(|text| (*text).to_owned()).collect(),
+            ..LoadOptions::default()
+        };
         Config::load_with(&options).unwrap().config
     }
 
@@ -162,8 +171,13 @@ mod tests {
         pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
     }
 
-    const RANK_1_OF_4: &[(&str, &str)] =
-        &[("RANK", "1"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", "2"), ("ANABRANCH_TOKEN", "t")];
+    const RANK_1_OF_4: &[(&str, &str)] = &[
+        ("RANK", "1"),
+        ("WORLD_SIZE", "4"),
+        ("LOCAL_RANK", "1"),
+        ("LOCAL_WORLD_SIZE", "2"),
+        ("ANABRANCH_TOKEN", "t"),
+    ];
 
     #[test]
     fn the_launcher_says_and_the_settings_overrule() {

@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use anabranch::RuntimeKind;
 use anabranch::config::{
     ByteSize, Config, LoadOptions, LoadedConfig, SETTINGS, SettingKind, TransportName, setting_named,
     settings_markdown,
 };
-use anabranch::RuntimeKind;
 
 fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
@@ -30,7 +30,8 @@ fn layered(file: Option<&str>, environment: &[(&str, &str)], set: &[&str]) -> Re
 
 #[test]
 fn every_shipped_file_loads() {
-    let mut files: Vec<_> = std::fs::read_dir(repository("config")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut files: Vec<_> =
+        std::fs::read_dir(repository("config")).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
     assert!(files.len() >= 4, "{files:?}");
     for path in files {
@@ -55,8 +56,14 @@ fn an_unknown_key_is_named_with_its_line_and_a_suggestion() {
     for (text, message) in [
         ("[heap]\n\nbyte = 1\n", "cluster.toml line 3: unknown key `heap.byte`; did you mean `heap.bytes`?"),
         ("[haep]\nbytes = 1\n", "cluster.toml line 1: unknown table `haep`; did you mean `heap`?"),
-        ("runtime = \"host\"\n", "cluster.toml line 1: unknown key `runtime`; did you mean `device.runtime`?"),
-        ("[device.hots]\nwave = 1\n", "cluster.toml line 1: unknown table `device.hots`; did you mean `device.host`?"),
+        (
+            "runtime = \"host\"\n",
+            "cluster.toml line 1: unknown key `runtime`; did you mean `device.runtime`?",
+        ),
+        (
+            "[device.hots]\nwave = 1\n",
+            "cluster.toml line 1: unknown table `device.hots`; did you mean `device.host`?",
+        ),
         ("[transport.p2p]\nfast = 1\n", "cluster.toml line 2: unknown key `transport.p2p.fast`"),
         ("heap.bytes = 4\nheap.colour = 3\n", "cluster.toml line 2: unknown key `heap.colour`"),
         // The first in the file, not the first in the alphabet.
@@ -104,13 +111,20 @@ fn a_wrong_value_is_named_with_its_line_and_what_would_be_right() {
 #[test]
 fn what_is_not_built_is_refused_by_name_and_its_tables_still_parse() {
     for (text, message) in [
-        ("[transport]\norder = [\"p2p\", \"sdma\"]\n", "cluster.toml line 2: transport.order = \"sdma\" is not built"),
+        (
+            "[transport]\norder = [\"p2p\", \"sdma\"]\n",
+            "cluster.toml line 2: transport.order = \"sdma\" is not built",
+        ),
         ("[transport]\norder = [\"rdma\"]\n", "cluster.toml line 2: transport.order = \"rdma\" is not built"),
-        ("[device.host]\nschedule = \"seeded\"\n", "cluster.toml line 2: device.host.schedule = \"seeded\" is not built"),
+        (
+            "[device.host]\nschedule = \"seeded\"\n",
+            "cluster.toml line 2: device.host.schedule = \"seeded\" is not built",
+        ),
     ] {
         assert!(refused(text).starts_with(message), "{}", refused(text));
     }
-    let kept = Config::from_toml("c", "[transport.sdma]\nqueues = 2\n[transport.rdma.nic]\nname = \"x\"\n").unwrap();
+    let kept =
+        Config::from_toml("c", "[transport.sdma]\nqueues = 2\n[transport.rdma.nic]\nname = \"x\"\n").unwrap();
     assert_eq!(kept.config.transport.order, [TransportName::P2p]);
     assert_eq!(kept.config.transport.sdma.get("queues").and_then(toml::Value::as_integer), Some(2));
 }
@@ -119,8 +133,18 @@ fn what_is_not_built_is_refused_by_name_and_its_tables_still_parse() {
 fn later_layers_win_and_are_remembered() {
     let loaded = layered(
         Some("config/host-4.toml"),
-        &[("ANABRANCH__HEAP__BYTES", "3 GiB"), ("ANABRANCH__DEVICE__HOST__WAVE", "4"), ("HOME", "/x"), ("ANABRANCH_TOKEN", "s")],
-        &["device.host.wave=64", "kernels.extra_options=-g,-O1", "bootstrap.token=0123", "device.devices=[3, 1]"],
+        &[
+            ("ANABRANCH__HEAP__BYTES", "3 GiB"),
+            ("ANABRANCH__DEVICE__HOST__WAVE", "4"),
+            ("HOME", "/x"),
+            ("ANABRANCH_TOKEN", "s"),
+        ],
+        &[
+            "device.host.wave=64",
+            "kernels.extra_options=-g,-O1",
+            "bootstrap.token=0123",
+            "device.devices=[3, 1]",
+        ],
     )
     .unwrap();
     let config = &loaded.config;
@@ -143,7 +167,10 @@ fn single_settings_are_refused_by_the_name_they_came_under() {
         "environment ANABRANCH__HEAP__BYTE: unknown variable `ANABRANCH__HEAP__BYTE`; did you mean `ANABRANCH__HEAP__BYTES`?"
     );
     assert!(environment("ANABRANCH_HEAP_BYTES", "1").ends_with("did you mean `ANABRANCH__HEAP__BYTES`?"));
-    assert!(environment("ANABRANCH__HEAP__BYTES", "").starts_with("environment ANABRANCH__HEAP__BYTES: heap.bytes: "));
+    assert!(
+        environment("ANABRANCH__HEAP__BYTES", "")
+            .starts_with("environment ANABRANCH__HEAP__BYTES: heap.bytes: ")
+    );
     let set = |argument| layered(None, &[], &[argument]).unwrap_err();
     assert_eq!(set("heap.bite=1"), "--set heap.bite=1: unknown key `heap.bite`; did you mean `heap.bytes`?");
     assert_eq!(set("heap.bytes"), "--set heap.bytes: expected `table.key=value`");
@@ -176,7 +203,9 @@ fn other_value(kind: SettingKind, name: &str) -> &'static str {
 fn every_setting_has_an_effect_and_every_field_is_a_setting() {
     let default = Config::default();
     for setting in SETTINGS {
-        if ["device.host.schedule", "device.host.seed", "heap.mode", "transport.order"].contains(&setting.name) {
+        if ["device.host.schedule", "device.host.seed", "heap.mode", "transport.order"]
+            .contains(&setting.name)
+        {
             continue; // One value each is built.
         }
         let argument = format!("{}={}", setting.name, other_value(setting.kind, setting.name));
@@ -184,13 +213,19 @@ fn every_setting_has_an_effect_and_every_field_is_a_setting() {
         assert_ne!(loaded.config, default, "{argument} changes nothing");
         let shared = loaded.config.fields() != default.fields();
         assert_eq!(shared, setting.shared, "{}", setting.name);
-        let by_variable = layered(None, &[(&setting.variable(), other_value(setting.kind, setting.name))], &[]);
+        let by_variable =
+            layered(None, &[(&setting.variable(), other_value(setting.kind, setting.name))], &[]);
         assert_eq!(by_variable.unwrap().config, loaded.config, "{}", setting.variable());
         // A field that the table does not know would show up here, as it has a value now.
         for (name, _) in loaded.config.values() {
             assert!(setting_named(&name).is_some(), "{name} is in no table");
         }
-        assert_eq!(setting.unset.is_empty(), default.values().iter().any(|(name, _)| name == setting.name), "{}", setting.name);
+        assert_eq!(
+            setting.unset.is_empty(),
+            default.values().iter().any(|(name, _)| name == setting.name),
+            "{}",
+            setting.name
+        );
     }
 }
 
@@ -211,8 +246,10 @@ fn a_boolean_is_true_or_false_and_nothing_else() {
 
 #[test]
 fn what_is_shown_loads_to_the_same_configuration() {
-    let loaded = layered(Some("config/mi300x-8.toml"), &[], &["device.devices=4,5", "kernels.arch=gfx942"]).unwrap();
-    let lines: Vec<String> = loaded.config.values().iter().map(|(name, value)| format!("{name} = {value}")).collect();
+    let loaded =
+        layered(Some("config/mi300x-8.toml"), &[], &["device.devices=4,5", "kernels.arch=gfx942"]).unwrap();
+    let lines: Vec<String> =
+        loaded.config.values().iter().map(|(name, value)| format!("{name} = {value}")).collect();
     assert_eq!(Config::from_toml("shown", &lines.join("\n")).unwrap().config, loaded.config);
 }
 
@@ -221,7 +258,10 @@ fn what_is_shown_loads_to_the_same_configuration() {
 fn the_documentation_is_the_table() {
     let path = repository("docs/configuration.md");
     let text = std::fs::read_to_string(&path).unwrap();
-    let (begin, end) = ("<!-- settings: generated from the table in src/config/settings.rs -->\n", "<!-- end of settings -->");
+    let (begin, end) = (
+        "<!-- settings: generated from the table in src/config/settings.rs -->\n",
+        "<!-- end of settings -->",
+    );
     let head = text.find(begin).expect("the begin mark") + begin.len();
     let tail = text.find(end).expect("the end mark");
     let wanted = settings_markdown();
@@ -230,6 +270,9 @@ fn the_documentation_is_the_table() {
     }
     #[expect(clippy::disallowed_methods, reason = "the switch by which a snapshot is rewritten")]
     let update = std::env::var_os("UPDATE").is_some();
-    assert!(update, "docs/configuration.md differs from the settings table; run UPDATE=1 cargo test --test config");
+    assert!(
+        update,
+        "docs/configuration.md differs from the settings table; run UPDATE=1 cargo test --test config"
+    );
     std::fs::write(&path, format!("{}{wanted}{}", &text[..head], &text[tail..])).unwrap();
 }

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use anabranch_hip::RuntimeKind;
 
+use super::Config;
 use super::error::ConfigError;
 use super::origin::Origins;
 use super::sections::{Schedule, TransportName};
-use super::Config;
 
 /// So that every runtime can align it to a page.
 const MIN_HEAP_BYTES: u64 = 1 << 20;
@@ -26,7 +26,8 @@ pub(crate) fn check(config: &Config, origins: &Origins) -> Result<(), ConfigErro
         ("deadline.operation", config.deadline.operation),
     ] {
         let allowed = Duration::from_millis(1)..=Duration::from_secs(24 * 3600);
-        check.require(allowed.contains(&period.duration()), key, || "must be between 1 ms and 24 h".into())?;
+        check
+            .require(allowed.contains(&period.duration()), key, || "must be between 1 ms and 24 h".into())?;
     }
     let heartbeat = config.bootstrap.heartbeat;
     check.require(heartbeat < config.bootstrap.silence, "bootstrap.silence", || {
@@ -36,9 +37,9 @@ pub(crate) fn check(config: &Config, origins: &Origins) -> Result<(), ConfigErro
         "must be at least 1 ms".into()
     })?;
     if let Some(address) = &config.bootstrap.address {
-        let valid = address.rsplit_once(':').is_some_and(|(host, port)| {
-            !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0)
-        });
+        let valid = address
+            .rsplit_once(':')
+            .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0));
         check.require(valid, "bootstrap.address", || format!("{address:?} is not `host:port`"))?;
     }
     if let Some(token) = &config.bootstrap.token {
@@ -112,7 +113,9 @@ impl Check<'_> {
         let order = &config.transport.order;
         self.require(!order.is_empty(), key, || "name at least one transport".into())?;
         for (index, name) in order.iter().enumerate() {
-            self.require(!order[..index].contains(name), key, || format!("{} is listed twice", name.as_str()))?;
+            self.require(!order[..index].contains(name), key, || {
+                format!("{} is listed twice", name.as_str())
+            })?;
             let reason = match name {
                 TransportName::P2p => continue,
                 TransportName::Sdma => "copy engine queues are not part of this version; use [\"p2p\"]",

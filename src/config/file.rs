@@ -5,11 +5,11 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::Config;
 use super::error::ConfigError;
 use super::nearest::nearest;
 use super::origin::{Origin, Origins};
 use super::settings::{SETTINGS, UNREAD, is_table, setting_named};
-use super::Config;
 
 /// The tables of a file, and the line that set each key.
 pub(crate) struct FileLayer {
@@ -38,11 +38,9 @@ pub(crate) fn parse(path: &Path, text: &str) -> Result<FileLayer, ConfigError> {
         let offset = error.span().map_or(0, |span| span.start);
         let origin = at(offset);
         match origins.set_keys().find(|(_, set)| **set == origin) {
-            Some((key, _)) => ConfigError::Value {
-                key: key.to_owned(),
-                problem: error.message().to_owned(),
-                origin,
-            },
+            Some((key, _)) => {
+                ConfigError::Value { key: key.to_owned(), problem: error.message().to_owned(), origin }
+            }
             None => syntax(&error),
         }
     })?;
@@ -61,8 +59,11 @@ struct Walk<'a> {
 impl Walk<'_> {
     fn table(&mut self, prefix: &str, table: &DeTable<'_>) {
         for (key, value) in table {
-            let name =
-                if prefix.is_empty() { key.get_ref().to_string() } else { format!("{prefix}.{}", key.get_ref()) };
+            let name = if prefix.is_empty() {
+                key.get_ref().to_string()
+            } else {
+                format!("{prefix}.{}", key.get_ref())
+            };
             let offset = key.span().start;
             let origin = Origin::File { path: self.path.to_owned(), line: line_of(self.text, offset) };
             if setting_named(&name).is_some() || UNREAD.contains(&name.as_str()) {
@@ -72,7 +73,8 @@ impl Walk<'_> {
             } else if self.unknown.as_ref().is_none_or(|(first, _)| offset < *first) {
                 let what = if matches!(value.get_ref(), DeValue::Table(_)) { "table" } else { "key" };
                 let suggestion = suggest(&name, what == "table");
-                self.unknown = Some((offset, ConfigError::UnknownKey { origin, what, key: name, suggestion }));
+                self.unknown =
+                    Some((offset, ConfigError::UnknownKey { origin, what, key: name, suggestion }));
             }
         }
     }
@@ -93,7 +95,8 @@ pub(crate) fn suggest(key: &str, table: bool) -> Option<String> {
     }
     let last = |name: &'static str| name.rsplit('.').next().unwrap_or(name);
     let given = key.rsplit('.').next().unwrap_or(key);
-    let elsewhere = || SETTINGS.iter().find(|setting| last(setting.name) == given).map(|setting| setting.name);
+    let elsewhere =
+        || SETTINGS.iter().find(|setting| last(setting.name) == given).map(|setting| setting.name);
     // The right word in the wrong table is a nearer miss than a similar word in the same one.
     elsewhere().or_else(|| nearest(key, SETTINGS.iter().map(|setting| setting.name))).map(str::to_owned)
 }

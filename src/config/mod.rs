@@ -125,7 +125,10 @@ impl Config {
         let shared = SETTINGS.iter().filter(|setting| setting.shared);
         let field = |setting: &Setting| {
             let value = values.iter().find(|(name, _)| name == setting.name);
-            (setting.name.to_owned(), value.map_or_else(|| "unset".to_owned(), |(_, value)| value.to_string()))
+            (
+                setting.name.to_owned(),
+                value.map_or_else(|| "unset".to_owned(), |(_, value)| value.to_string()),
+            )
         };
         shared.map(field).collect()
     }

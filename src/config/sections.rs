@@ -58,7 +58,13 @@ pub struct DeviceConfig {
 
 impl Default for DeviceConfig {
     fn default() -> Self {
-        Self { runtime: RuntimeKind::Host, devices: None, first: 0, library: None, host: HostDeviceConfig::default() }
+        Self {
+            runtime: RuntimeKind::Host,
+            devices: None,
+            first: 0,
+            library: None,
+            host: HostDeviceConfig::default(),
+        }
     }
 }
 
@@ -86,7 +92,14 @@ pub struct HostDeviceConfig {
 
 impl Default for HostDeviceConfig {
     fn default() -> Self {
-        Self { count: None, wave: 1, workers: None, memory: ByteSize(16 << 30), schedule: Schedule::Free, seed: None }
+        Self {
+            count: None,
+            wave: 1,
+            workers: None,
+            memory: ByteSize(16 << 30),
+            schedule: Schedule::Free,
+            seed: None,
+        }
     }
 }
 
@@ -115,7 +128,7 @@ pub struct HeapConfig {
 
 impl Default for HeapConfig {
     fn default() -> Self {
-        Self { bytes: ByteSize(1 << 30), mode: HeapMode::Static }
+        Self { bytes: ByteSize(256 << 20), mode: HeapMode::Static }
     }
 }
 

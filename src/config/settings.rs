@@ -129,9 +129,17 @@ pub static SETTINGS: &[Setting] = &[
         setting("device.host.count", Integer, "Devices that the host runtime shows."),
         "as many as ranks on the machine ask for",
     ),
-    shared(setting("device.host.wave", Integer, "Lanes of a wave on the host runtime: 1 (fast), 4, 32 or 64 (faithful).")),
+    shared(setting(
+        "device.host.wave",
+        Integer,
+        "Lanes of a wave on the host runtime: 1 (fast), 4, 32 or 64 (faithful).",
+    )),
     unset(
-        setting("device.host.workers", Integer, "Threads that run the blocks of one process on the host runtime."),
+        setting(
+            "device.host.workers",
+            Integer,
+            "Threads that run the blocks of one process on the host runtime.",
+        ),
         "cores divided by the ranks on the machine, at least 1",
     ),
     setting("device.host.memory", Size, "Memory of one host device; costs nothing until it is touched."),
@@ -147,16 +155,35 @@ pub static SETTINGS: &[Setting] = &[
         setting("bootstrap.address", Text, "host:port of the store that rank 0 runs."),
         "what the launcher says",
     ),
-    setting("bootstrap.port_offset", Integer, "Added to the launcher's port, which its own store may occupy."),
-    unset(setting("bootstrap.token", Text, "The secret that ranks show each other."), "what the launcher says"),
-    setting("bootstrap.heartbeat", Duration, "How often a rank shows that it lives; rank 0's value counts for all."),
-    setting("bootstrap.silence", Duration, "Silence after which a rank counts as dead; rank 0's value counts for all."),
+    setting(
+        "bootstrap.port_offset",
+        Integer,
+        "Added to the launcher's port, which its own store may occupy.",
+    ),
+    unset(
+        setting("bootstrap.token", Text, "The secret that ranks show each other."),
+        "what the launcher says",
+    ),
+    setting(
+        "bootstrap.heartbeat",
+        Duration,
+        "How often a rank shows that it lives; rank 0's value counts for all.",
+    ),
+    setting(
+        "bootstrap.silence",
+        Duration,
+        "Silence after which a rank counts as dead; rank 0's value counts for all.",
+    ),
     shared(setting(
         "transport.order",
         Words(&["p2p", "sdma", "rdma"]),
         "Transports in order of preference; the first that reaches a peer is its route. Only `p2p` is built.",
     )),
-    setting("kernels.compile", Word(&["auto", "deny"]), "Whether a kernel that is not in the cache may be compiled."),
+    setting(
+        "kernels.compile",
+        Word(&["auto", "deny"]),
+        "Whether a kernel that is not in the cache may be compiled.",
+    ),
     unset(
         setting("kernels.cache", Path, "Directory of compiled kernels; a local one."),
         "$XDG_CACHE_HOME/anabranch or ~/.cache/anabranch",
@@ -171,14 +198,33 @@ pub static SETTINGS: &[Setting] = &[
         setting("kernels.source_dir", Path, "A checkout whose kernel sources replace the embedded ones."),
         "the embedded sources",
     ),
-    shared(setting("kernels.extra_options", Texts, "Options added to every compiler call; part of the cache key.")),
-    shared(setting("kernels.debug_info", Boolean, "Whether kernels carry debug information; part of the cache key.")),
+    shared(setting(
+        "kernels.extra_options",
+        Texts,
+        "Options added to every compiler call; part of the cache key.",
+    )),
+    shared(setting(
+        "kernels.debug_info",
+        Boolean,
+        "Whether kernels carry debug information; part of the cache key.",
+    )),
     unset(setting("kernels.jobs", Integer, "Compilers run at once."), "one per core"),
     setting("kernels.keep_failed", Integer, "How many failed compilations are kept for reading."),
-    shared(setting("deadline.rendezvous", Duration, "How long joining a world may take, waiting for all ranks included.")),
-    shared(setting("deadline.operation", Duration, "How long a kernel or a collective call waits for a peer.")),
+    shared(setting(
+        "deadline.rendezvous",
+        Duration,
+        "How long joining a world may take, waiting for all ranks included.",
+    )),
+    shared(setting(
+        "deadline.operation",
+        Duration,
+        "How long a kernel or a collective call waits for a peer.",
+    )),
     shared(setting("ep.slots", Integer, "Dispatches that may be in flight without their combine.")),
-    unset(setting("ep.blocks", Integer, "Most blocks of a dispatch or combine kernel."), "chosen from the device"),
+    unset(
+        setting("ep.blocks", Integer, "Most blocks of a dispatch or combine kernel."),
+        "chosen from the device",
+    ),
     unset(setting("ep.waves_per_block", Integer, "Waves of each such block."), "chosen from the device"),
 ];
 
@@ -194,9 +240,9 @@ pub(crate) const UNREAD: &[&str] = &["transport.sdma", "transport.rdma"];
 pub(crate) fn is_table(name: &str) -> bool {
     name == "transport.p2p"
         || UNREAD.contains(&name)
-        || SETTINGS.iter().any(|setting| {
-            setting.name.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'))
-        })
+        || SETTINGS
+            .iter()
+            .any(|setting| setting.name.strip_prefix(name).is_some_and(|rest| rest.starts_with('.')))
 }
 
 /// The leaves of a configuration as (dotted key, TOML value), in the order of [`SETTINGS`]; settings without
@@ -206,7 +252,8 @@ pub(crate) fn flatten(config: &Config) -> Vec<(String, toml::Value)> {
     let table = toml::Table::try_from(config).unwrap_or_default();
     let mut leaves = Vec::new();
     collect("", &table, &mut leaves);
-    let position = |name: &str| SETTINGS.iter().position(|setting| setting.name == name).unwrap_or(usize::MAX);
+    let position =
+        |name: &str| SETTINGS.iter().position(|setting| setting.name == name).unwrap_or(usize::MAX);
     leaves.sort_by_key(|(name, _)| position(name));
     leaves
 }
@@ -223,9 +270,8 @@ fn collect(prefix: &str, table: &toml::Table, leaves: &mut Vec<(String, toml::Va
 
 /// The table of all settings as Markdown, for `docs/configuration.md`.
 pub fn settings_markdown() -> String {
-    let mut text = String::from(
-        "| setting | value | default | same on all ranks | meaning |\n|---|---|---|---|---|\n",
-    );
+    let mut text =
+        String::from("| setting | value | default | same on all ranks | meaning |\n|---|---|---|---|---|\n");
     for setting in SETTINGS {
         let default = if setting.unset.is_empty() {
             format!("`{}`", setting.default_text())
@@ -234,7 +280,11 @@ pub fn settings_markdown() -> String {
         };
         let shared = if setting.shared { "yes" } else { "" };
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "| `{}` | {} | {default} | {shared} | {} |", setting.name, setting.kind, setting.help);
+        let _ = writeln!(
+            text,
+            "| `{}` | {} | {default} | {shared} | {} |",
+            setting.name, setting.kind, setting.help
+        );
     }
     text
 }

@@ -1,11 +1,11 @@
 //! One setting given by itself: `a.b=c` on the command line, `ANABRANCH__A__B=c` in the environment.
 
+use super::Config;
 use super::error::ConfigError;
 use super::file::suggest;
 use super::nearest::nearest;
 use super::origin::Origin;
 use super::settings::{SETTINGS, Setting, SettingKind, VARIABLE_PREFIX, setting_named};
-use super::Config;
 
 /// Reads `a.b=c`.
 pub(crate) fn from_argument(argument: &str) -> Result<(&'static Setting, toml::Value, Origin), ConfigError> {
@@ -23,7 +23,10 @@ pub(crate) fn from_argument(argument: &str) -> Result<(&'static Setting, toml::V
 }
 
 /// Reads an environment variable that begins with [`VARIABLE_PREFIX`].
-pub(crate) fn from_variable(name: &str, text: &str) -> Result<(&'static Setting, toml::Value, Origin), ConfigError> {
+pub(crate) fn from_variable(
+    name: &str,
+    text: &str,
+) -> Result<(&'static Setting, toml::Value, Origin), ConfigError> {
     let origin = Origin::Environment { variable: name.to_owned() };
     let Some(setting) = SETTINGS.iter().find(|setting| setting.variable() == name) else {
         return Err(unknown_variable(name));
@@ -62,10 +65,14 @@ fn read(setting: &Setting, text: &str, origin: &Origin) -> Result<toml::Value, C
 /// A quoted or bare word; bare ones become numbers only where a number is wanted, so that a token of digits
 /// stays a text.
 fn word(kind: SettingKind, text: &str) -> toml::Value {
-    if text.starts_with(['"', '\'']) && let Some(value) = toml_value(text) {
+    if text.starts_with(['"', '\''])
+        && let Some(value) = toml_value(text)
+    {
         return value;
     }
-    if kind == SettingKind::Boolean && let Ok(truth) = text.parse::<bool>() {
+    if kind == SettingKind::Boolean
+        && let Ok(truth) = text.parse::<bool>()
+    {
         return toml::Value::Boolean(truth);
     }
     match text.parse::<i64>() {
@@ -76,7 +83,9 @@ fn word(kind: SettingKind, text: &str) -> toml::Value {
 
 /// `["a", "b"]`, or `a,b`; an empty text is the empty list.
 fn list(kind: SettingKind, text: &str) -> toml::Value {
-    if text.starts_with('[') && let Some(value) = toml_value(text) {
+    if text.starts_with('[')
+        && let Some(value) = toml_value(text)
+    {
         return value;
     }
     let words = text.split(',').map(str::trim).filter(|text| !text.is_empty());

@@ -109,10 +109,8 @@ impl FromStr for Period {
     fn from_str(text: &str) -> Result<Self, UnitError> {
         let form = || UnitError::Form { given: text.to_owned(), what: "a duration", example: "\"10 s\"" };
         let (number, unit) = split(text).ok_or_else(form)?;
-        let unit = factor(TIME_UNITS, unit).ok_or_else(|| UnitError::Unit {
-            given: text.to_owned(),
-            units: "ns, us, ms, s, min and h",
-        })?;
+        let unit = factor(TIME_UNITS, unit)
+            .ok_or_else(|| UnitError::Unit { given: text.to_owned(), units: "ns, us, ms, s, min and h" })?;
         let nanoseconds = exact(number, unit)
             .ok_or_else(|| UnitError::Range { given: text.to_owned(), smallest: "nanoseconds" })?;
         Ok(Self(Duration::from_nanos(nanoseconds)))
@@ -193,7 +191,9 @@ impl<'de> Deserialize<'de> for ByteSize {
             }
 
             fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<ByteSize, E> {
-                u64::try_from(value).map(ByteSize).map_err(|_| E::custom(format!("{value} bytes is negative")))
+                u64::try_from(value)
+                    .map(ByteSize)
+                    .map_err(|_| E::custom(format!("{value} bytes is negative")))
             }
 
             fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<ByteSize, E> {
@@ -227,14 +227,18 @@ mod tests {
         ] {
             assert_eq!(text.parse::<ByteSize>(), Ok(ByteSize(bytes)), "{text}");
         }
-        for text in ["", "GiB", "1 gib", "1.5 B", "0.0001 KiB", "1..5 GiB", "-1 GiB", "16777216 TiB", "1e9", "."] {
+        for text in
+            ["", "GiB", "1 gib", "1.5 B", "0.0001 KiB", "1..5 GiB", "-1 GiB", "16777216 TiB", "1e9", "."]
+        {
             assert!(text.parse::<ByteSize>().is_err(), "{text}");
         }
     }
 
     #[test]
     fn durations_need_a_unit() {
-        for (text, nanoseconds) in [("10 s", 10_000_000_000), ("250ms", 250_000_000), ("1.5 us", 1_500), ("2 min", 120_000_000_000)] {
+        for (text, nanoseconds) in
+            [("10 s", 10_000_000_000), ("250ms", 250_000_000), ("1.5 us", 1_500), ("2 min", 120_000_000_000)]
+        {
             assert_eq!(text.parse::<Period>(), Ok(Period(Duration::from_nanos(nanoseconds))), "{text}");
         }
         for text in ["10", "ten s", "1.5 ns", "3 weeks", "-1 s"] {

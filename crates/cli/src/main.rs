@@ -79,7 +79,8 @@ fn start_log() {
     use tracing_subscriber::EnvFilter;
     let wanted = anabranch::Environment::of_process();
     let filter = EnvFilter::new(wanted.get("ANABRANCH_LOG").unwrap_or("warn"));
-    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    let subscriber =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
     // Only a second start can fail, and there is none.
     let _ = subscriber.without_time().with_ansi(launch::is_terminal()).try_init();
 }

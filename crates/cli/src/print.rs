@@ -51,7 +51,9 @@ impl Table {
             .collect();
         let numeric: Vec<bool> = (0..widths.len())
             .map(|column| {
-                self.rows.iter().all(|row| cell(row, column).starts_with(|c: char| c.is_ascii_digit() || c == '-'))
+                self.rows
+                    .iter()
+                    .all(|row| cell(row, column).starts_with(|c: char| c.is_ascii_digit() || c == '-'))
             })
             .collect();
         let render = |row: &Vec<String>| {

@@ -80,7 +80,12 @@ impl RankContext<'_> {
 ///
 /// # Errors
 /// The configuration's, a kernel's that does not compile, and the first failing rank's.
-pub(crate) fn spawn<W>(arguments: &RankArgs, hidden: &str, kernels: &[KernelSpec], work: W) -> anyhow::Result<()>
+pub(crate) fn spawn<W>(
+    arguments: &RankArgs,
+    hidden: &str,
+    kernels: &[KernelSpec],
+    work: W,
+) -> anyhow::Result<()>
 where
     W: Fn(&RankContext<'_>) -> anyhow::Result<()> + Sync,
 {
@@ -138,7 +143,12 @@ where
     Ok(())
 }
 
-fn run_threads<W>(arguments: &RankArgs, platform: &Platform, progress: &Progress, work: W) -> anyhow::Result<()>
+fn run_threads<W>(
+    arguments: &RankArgs,
+    platform: &Platform,
+    progress: &Progress,
+    work: W,
+) -> anyhow::Result<()>
 where
     W: Fn(&RankContext<'_>) -> anyhow::Result<()> + Sync,
 {
@@ -161,7 +171,10 @@ where
 fn is_consequence(failure: &RankError<anyhow::Error>) -> bool {
     use anabranch::shmem::Error as Shmem;
     let lost = |error: &Shmem| {
-        matches!(error, Shmem::Elsewhere { .. } | Shmem::Rendezvous { .. } | Shmem::Fault(Fault::PeerLost { .. }))
+        matches!(
+            error,
+            Shmem::Elsewhere { .. } | Shmem::Rendezvous { .. } | Shmem::Fault(Fault::PeerLost { .. })
+        )
     };
     match failure {
         RankError::World(error) => lost(error),

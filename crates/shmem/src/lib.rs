@@ -1,1 +1,49 @@
-//! The symmetric heap, routes to every peer, and put/get/signal/atomics/barriers.
+//! Gives every rank the same heap, picks a route to every peer, and lets kernels reach it.
+//!
+//! * [`World`] is one rank's part of a set of ranks: [`World::join`] for processes, [`spawn_threads`] for threads.
+//! * [`World::allocate`] gives the same offset on all members of a group; [`SymmetricMemory`] is the result.
+//! * [`World::team`] gives kernels of a group their [`TeamView`]: a peer table in group order, and a barrier.
+//! * [`World::register`] makes buffers that lie elsewhere reachable.
+//! * [`World::check`] and [`World::synchronize`] say what failed, and name the rank.
+//!
+//! # Rules
+//!
+//! Calls that are marked collective are made by every member of their group, in the same order for each group. Each ends
+//! with the members' statuses: a call that fails on one rank is an error on all, which names the rank. Errors about the
+//! request leave the world as it was. A lost rank, an expired wait or a broken exchange poisons it for good, and every
+//! later call returns the first cause.
+//!
+//! Nothing waits without a deadline: the host's exchanges have [`WorldConfig::rendezvous_deadline`], kernels
+//! [`WorldConfig::operation_deadline`], kept in device memory beside the abort word that ends all waits at once.
+
+mod alarm;
+mod cause;
+mod collective;
+mod config;
+mod control;
+pub mod device_api;
+mod error;
+mod fault;
+mod frame;
+pub mod heap;
+mod identity;
+mod join;
+mod registration;
+mod residency;
+mod tables;
+mod team;
+mod threads;
+mod transports;
+mod watch;
+mod world;
+
+pub use collective::group_id;
+pub use config::{MIN_HEAP_BYTES, WorldConfig};
+pub use error::{Error, Result};
+pub use fault::{Fault, OperationCode, OperationName};
+pub use heap::{DEFAULT_ALIGNMENT, HeapUsage, MAX_ALIGNMENT, MemoryGuard, SymmetricMemory};
+pub use registration::Registration;
+pub use residency::ResidencyPermit;
+pub use team::{TEAM_BARRIER_UNIT, Team, TeamBarrierArgs, TeamView};
+pub use threads::{RankError, RankSetup, spawn_threads};
+pub use world::World;

@@ -1,1 +1,23 @@
 //! Rank runners and checks for tests.
+//!
+//! [`Ranks`] runs a test's ranks as processes: the test binary starts itself once for each rank, with a variable that says
+//! which part to play. A test that uses it begins with
+//!
+//! ```no_run
+//! # fn rank_main(role: &anabranch_testkit::Role) {}
+//! # fn the_test() {
+//! if let Some(role) = anabranch_testkit::role() {
+//!     return rank_main(&role);
+//! }
+//! # }
+//! ```
+//!
+//! Every wait has a deadline, and a rank that fails is shown with its output. Ranks that are left over are killed.
+
+mod error;
+mod ranks;
+mod resources;
+
+pub use error::Error;
+pub use ranks::{Outcome, RankProcess, Ranks, Role, role};
+pub use resources::Resources;

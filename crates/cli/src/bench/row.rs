@@ -122,7 +122,10 @@ mod tests {
     #[test]
     fn a_row_is_one_flat_object() {
         let value = serde_json::to_value(row().with("blocks", 32)).unwrap();
-        assert_eq!((&value["tokens"], &value["blocks"], &value["verified"]), (&512.into(), &32.into(), &true.into()));
+        assert_eq!(
+            (&value["tokens"], &value["blocks"], &value["verified"]),
+            (&512.into(), &32.into(), &true.into())
+        );
         assert!(value.get("bytes").is_none() && value.get("extras").is_none());
     }
 

@@ -73,7 +73,8 @@ fn show(arguments: &ShowArgs) -> anyhow::Result<()> {
         return rows(&loaded).iter().try_for_each(print::json);
     }
     let values = loaded.config.values();
-    let width = values.iter().map(|(name, value)| name.len() + value.to_string().len()).max().unwrap_or(0) + 3;
+    let width =
+        values.iter().map(|(name, value)| name.len() + value.to_string().len()).max().unwrap_or(0) + 3;
     for (name, value) in &values {
         let text = format!("{name} = {value}");
         if arguments.origin {

@@ -113,7 +113,8 @@ fn build(arguments: &BuildArgs) -> anyhow::Result<()> {
     if kernels.is_empty() {
         bail!("there is no kernel to build");
     }
-    let pairs = targets.iter().flat_map(|target| kernels.iter().map(move |spec| (spec.clone(), target.clone())));
+    let pairs =
+        targets.iter().flat_map(|target| kernels.iter().map(move |spec| (spec.clone(), target.clone())));
     let wanted: Vec<(KernelSpec, Target)> = pairs.collect();
     let jobs = arguments.jobs.map_or_else(|| compile_jobs(&config.kernels), |jobs| jobs as usize);
     let report = jit.compile_ahead(&wanted, jobs);
@@ -253,9 +254,16 @@ fn verify(arguments: &CacheArgs) -> anyhow::Result<()> {
             print::line(&format!("{}: {}", row.directory, row.problem.as_deref().unwrap_or_default()))?;
         }
         let good = rows.len() - broken.len();
-        print::line(&format!("{} whole, {} broken in {}", count(good), broken.len(), jit.cache().folder().display()))?;
+        print::line(&format!(
+            "{} whole, {} broken in {}",
+            count(good),
+            broken.len(),
+            jit.cache().folder().display()
+        ))?;
         if !broken.is_empty() {
-            print::line("a broken entry is built again when it is next needed; `anabranch jit clean --broken` removes it")?;
+            print::line(
+                "a broken entry is built again when it is next needed; `anabranch jit clean --broken` removes it",
+            )?;
         }
     }
     if broken.is_empty() { Ok(()) } else { Err(Reported(1).into()) }

@@ -59,7 +59,8 @@ fn report(context: &RankContext<'_>) -> anyhow::Result<()> {
     }
     let mut table = Table::new(&["from", "to", "transport", "device", "peer's device", "why"]);
     for row in &rows {
-        let why = std::iter::once(row.reason.clone()).chain(row.not_taken.iter().map(|text| format!("not {text}")));
+        let why =
+            std::iter::once(row.reason.clone()).chain(row.not_taken.iter().map(|text| format!("not {text}")));
         table.row(vec![
             row.from.to_string(),
             row.to.to_string(),

@@ -10,9 +10,21 @@ use super::{Launch, Output};
 
 /// What other launchers set. A rank must see one launcher only.
 const FOREIGN: &[&str] = &[
-    "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-    "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMI_RANK", "PMI_SIZE", "PMIX_RANK",
-    "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "GROUP_RANK", "NODE_RANK", "ANABRANCH_BOOTSTRAP",
+    "SLURM_PROCID",
+    "SLURM_NTASKS",
+    "SLURM_LOCALID",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "PMI_RANK",
+    "PMI_SIZE",
+    "PMIX_RANK",
+    "MPI_LOCALRANKID",
+    "MPI_LOCALNRANKS",
+    "GROUP_RANK",
+    "NODE_RANK",
+    "ANABRANCH_BOOTSTRAP",
 ];
 
 /// A started rank, in a process group of its own.

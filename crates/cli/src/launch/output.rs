@@ -79,8 +79,8 @@ mod tests {
     #[test]
     fn the_last_lines_are_kept() {
         let tail = Tail::default();
-        let text: String = (0..30).map(|line| format!("line {line}\n")).collect();
-        pump(text.as_bytes(), "", &tail, Sink::Nowhere);
+        let lines: Vec<String> = (0..30).map(|line| format!("line {line}")).collect();
+        pump((lines.join("\n") + "\n").as_bytes(), "", &tail, Sink::Nowhere);
         pump(&b"no newline"[..], "", &tail, Sink::Nowhere);
         let lines = tail.lines();
         assert_eq!(lines.len(), REMEMBERED);

@@ -49,8 +49,15 @@ pub(crate) fn supervise(launch: &Launch, meeting: &Meeting) -> anyhow::Result<En
             }
         })
     };
-    let mut supervisor =
-        Supervisor { events, sender, ranks: Vec::new(), streams: 0, kill_at: None, ended: Ended::Well, grace: launch.grace };
+    let mut supervisor = Supervisor {
+        events,
+        sender,
+        ranks: Vec::new(),
+        streams: 0,
+        kill_at: None,
+        ended: Ended::Well,
+        grace: launch.grace,
+    };
     let result = match supervisor.start(launch, meeting) {
         Ok(()) => {
             supervisor.run();

@@ -57,7 +57,7 @@ mod tests {
         let parts = split(&[0, 0, 3], 4).unwrap();
         assert_eq!(parts.iter().map(Vec::len).collect::<Vec<_>>(), [1, 1, 0, 0]);
         assert_eq!((&parts[0][0], &parts[1][0]), (&(0..2), &(2..3)));
-        assert_eq!(split(&[], 2).unwrap(), [vec![], vec![]]);
+        assert_eq!(split(&[], 2).unwrap(), vec![Vec::<Range<usize>>::new(); 2]);
         assert!(matches!(split(&[0], 0), Err(Error::Zero { field: "ranks" })));
     }
 

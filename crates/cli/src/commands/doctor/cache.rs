@@ -18,7 +18,8 @@ pub(super) fn cache(config: &Config, environment: &Environment) -> Vec<Finding> 
     // Settings that make no pipeline are complained about where compilers are looked for.
     let Ok(jit) = kernel_pipeline(&config.kernels, environment, None) else { return findings };
     findings.push(match jit.cache().list() {
-        Err(error) => Finding::missing("cache", "entries", true, words(&error)).hint("check the directory's permissions"),
+        Err(error) => Finding::missing("cache", "entries", true, words(&error))
+            .hint("check the directory's permissions"),
         Ok(entries) => {
             let whole = entries.iter().filter_map(|entry| entry.manifest.as_ref().ok());
             let bytes: u64 = whole.map(|manifest| manifest.object_bytes).sum();
@@ -28,7 +29,8 @@ pub(super) fn cache(config: &Config, environment: &Environment) -> Vec<Finding> 
                 Finding::ok("cache", "entries", detail)
             } else {
                 // They are built again when they are needed; that they are broken is worth knowing all the same.
-                let hint = "see which with `anabranch jit verify`, remove them with `anabranch jit clean --broken`";
+                let hint =
+                    "see which with `anabranch jit verify`, remove them with `anabranch jit clean --broken`";
                 Finding::missing("cache", "entries", true, detail).hint(hint)
             };
             finding.with("entries", entries.len()).with("broken", broken).with("bytes", bytes)
@@ -47,7 +49,13 @@ fn directory(path: &Path) -> Finding {
         Finding::ok("cache", "directory", format!("{text}{state}"))
     } else {
         let hint = "set kernels.cache to a local directory that can be written";
-        Finding::missing("cache", "directory", true, format!("{text}: {} cannot be written", existing.display())).hint(hint)
+        Finding::missing(
+            "cache",
+            "directory",
+            true,
+            format!("{text}: {} cannot be written", existing.display()),
+        )
+        .hint(hint)
     };
     finding.with("path", text)
 }

@@ -49,7 +49,12 @@ impl Finding {
         Self::new(section, name, if needed { Status::Wrong } else { Status::Absent }, detail)
     }
 
-    fn new(section: &'static str, name: impl Into<String>, status: Status, detail: impl Into<String>) -> Self {
+    fn new(
+        section: &'static str,
+        name: impl Into<String>,
+        status: Status,
+        detail: impl Into<String>,
+    ) -> Self {
         Self { section, name: name.into(), status, detail: detail.into(), hint: None, values: Map::new() }
     }
 
@@ -134,7 +139,10 @@ mod tests {
         );
         let absent = Finding::missing("runtimes", "amd", false, "no library").hint("install ROCm");
         assert_eq!((absent.status, absent.hint), (Status::Absent, None));
-        assert_eq!(Finding::missing("a", "b", false, "x\ny").lines(false), ["  -     b: x... (--verbose: all)"]);
+        assert_eq!(
+            Finding::missing("a", "b", false, "x\ny").lines(false),
+            ["  -     b: x... (--verbose: all)"]
+        );
         assert_eq!(size(1 << 31), "2.0 GiB");
     }
 }

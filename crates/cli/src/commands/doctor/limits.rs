@@ -28,9 +28,12 @@ pub(super) fn limits() -> Vec<Finding> {
     findings.push(match mappings.ok().and_then(|text| text.trim().parse::<u64>().ok()) {
         Some(count) => {
             let hint = format!("raise it: sysctl vm.max_map_count={MAPPINGS_NEEDED}");
-            at_least("memory mappings", count >= MAPPINGS_NEEDED, &count.to_string(), &hint).with("value", count)
+            at_least("memory mappings", count >= MAPPINGS_NEEDED, &count.to_string(), &hint)
+                .with("value", count)
         }
-        None => Finding::missing("limits", "memory mappings", false, "/proc/sys/vm/max_map_count cannot be read"),
+        None => {
+            Finding::missing("limits", "memory mappings", false, "/proc/sys/vm/max_map_count cannot be read")
+        }
     });
     findings
 }

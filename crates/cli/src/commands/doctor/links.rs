@@ -51,7 +51,8 @@ fn pair(device: &Device, peer: &Device) -> Result<Seen> {
     }
     device.enable_peer_access(peer)?;
     let salt = device.ordinal().0 * 31 + peer.ordinal().0;
-    let pattern: Vec<u8> = (0..BYTES as u32).map(|index| (index.wrapping_mul(2_654_435_761) >> 13) as u8 ^ salt as u8).collect();
+    let pattern: Vec<u8> =
+        (0..BYTES as u32).map(|index| (index.wrapping_mul(2_654_435_761) >> 13) as u8 ^ salt as u8).collect();
     let mut source = device.allocate(BYTES)?;
     let mut target = peer.allocate(BYTES)?;
     source.copy_from_host(0, &pattern)?;

@@ -45,13 +45,17 @@ pub(super) fn open(
 
 fn absent(kind: RuntimeKind, wanted: bool, problem: &str) -> Finding {
     let hint = match kind {
-        RuntimeKind::Amd => "install ROCm, set ROCM_PATH or device.library, or choose device.runtime = \"host\"",
+        RuntimeKind::Amd => {
+            "install ROCm, set ROCM_PATH or device.library, or choose device.runtime = \"host\""
+        }
         RuntimeKind::Nvidia => {
             "install NVIDIA's driver (libcuda.so.1), set device.library, or choose device.runtime = \"host\""
         }
         RuntimeKind::Host => "look at the [device.host] settings and at the limits below",
     };
-    Finding::missing("runtimes", kind.to_string(), wanted, problem).hint(hint).with("runtime", kind.to_string())
+    Finding::missing("runtimes", kind.to_string(), wanted, problem)
+        .hint(hint)
+        .with("runtime", kind.to_string())
 }
 
 fn examine(runtime: &Runtime, wanted: bool) -> Finding {
@@ -72,7 +76,11 @@ fn examine(runtime: &Runtime, wanted: bool) -> Finding {
     } else {
         Finding::ok("runtimes", kind.clone(), detail)
     };
-    finding.with("runtime", kind).with("origin", runtime.origin()).with("devices", count).with("driver_version", driver)
+    finding
+        .with("runtime", kind)
+        .with("origin", runtime.origin())
+        .with("devices", count)
+        .with("driver_version", driver)
 }
 
 /// Opens all devices of a runtime.
@@ -87,7 +95,8 @@ pub(super) fn devices(runtime: &Runtime, wanted: bool) -> (Vec<Device>, Vec<Find
                 devices.push(device);
             }
             Err(error) => findings.push(
-                Finding::missing("devices", name, wanted, words(&error)).hint("the device is there but does not open"),
+                Finding::missing("devices", name, wanted, words(&error))
+                    .hint("the device is there but does not open"),
             ),
         }
     }

@@ -33,9 +33,11 @@ pub(super) fn compilers(config: &Config, environment: &Environment, seen: &[(Str
                 .with("compiler", found.kind)
                 .with("version", found.version.lines().next().unwrap_or_default())
                 .with("location", found.location),
-            Err(error) => Finding::missing("compilers", format!("{kind} ({target})"), needed, error.to_string())
-                .hint(hint(kind))
-                .with("target", target.to_string()),
+            Err(error) => {
+                Finding::missing("compilers", format!("{kind} ({target})"), needed, error.to_string())
+                    .hint(hint(kind))
+                    .with("target", target.to_string())
+            }
         });
     }
     findings
@@ -47,6 +49,8 @@ fn hint(kind: TargetKind) -> &'static str {
         TargetKind::Nvidia => {
             "install NVRTC (pip install nvidia-cuda-nvrtc-cu12, or CUDA), or set CUDA_HOME or kernels.compiler"
         }
-        TargetKind::Amd => "install ROCm or a clang with the AMDGPU target, or set ROCM_PATH or kernels.compiler",
+        TargetKind::Amd => {
+            "install ROCm or a clang with the AMDGPU target, or set ROCM_PATH or kernels.compiler"
+        }
     }
 }

@@ -1,0 +1,80 @@
+//! `anabranch config`, and configuration errors of any command.
+
+mod common;
+
+use common::{command, file, finish, run};
+
+#[test]
+fn the_shown_configuration_names_its_origins_and_loads_again() {
+    let path = file("small.toml", "[heap]\nbytes = \"64 MiB\"\n");
+    let path = path.to_str().unwrap();
+    let shown = finish(
+        command(&["config", "show", "--origin", "--config", path, "--set", "device.host.wave=4"])
+            .env("ANABRANCH__DEADLINE__OPERATION", "3 s"),
+    );
+    assert_eq!(shown.code, 0, "{shown:?}");
+    let line = |key: &str| shown.stdout.lines().find(|line| line.starts_with(key)).unwrap_or_default();
+    assert!(line("heap.bytes").contains("\"64 MiB\"") && line("heap.bytes").ends_with("small.toml line 2"));
+    assert!(line("device.host.wave").ends_with("# --set device.host.wave=4"));
+    assert!(line("deadline.operation").ends_with("# environment ANABRANCH__DEADLINE__OPERATION"));
+    assert!(line("heap.mode").ends_with("# default"));
+    assert!(shown.stdout.contains("# bootstrap.token is not set: what the launcher says"));
+    let again = file("again.toml", &shown.stdout);
+    let again = run(&["config", "show", "--config", again.to_str().unwrap()]);
+    let values = |text: &str| -> Vec<String> {
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        lines.map(|line| line.split("  #").next().unwrap_or_default().trim_end().to_owned()).collect()
+    };
+    assert_eq!(values(&again.stdout), values(&shown.stdout));
+}
+
+#[test]
+fn json_is_one_object_a_line() {
+    let shown = run(&["config", "show", "--json"]);
+    let rows: Vec<serde_json::Value> =
+        shown.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(rows.len() > 20);
+    let heap = rows.iter().find(|row| row["setting"] == "heap.bytes").unwrap();
+    assert_eq!((heap["value"].as_str(), heap["origin"].as_str()), (Some("256 MiB"), Some("default")));
+    assert!(rows.iter().any(|row| row["setting"] == "kernels.cache" && row["value"].is_null()));
+}
+
+#[test]
+fn a_wrong_file_is_refused_with_line_and_suggestion() {
+    let path = file("wrong.toml", "# a comment\n[device.host]\nwaves = 4\n");
+    let path = path.to_str().unwrap();
+    for arguments in
+        [&["config", "check", path][..], &["doctor", "--config", path], &["topo", "--config", path]]
+    {
+        let refused = run(arguments);
+        assert_eq!(refused.code, 2, "{refused:?}");
+        assert_eq!(
+            refused.stderr,
+            format!(
+                "anabranch: {path} line 3: unknown key `device.host.waves`; did you mean `device.host.wave`?\n"
+            )
+        );
+        assert_eq!(refused.stdout, "");
+    }
+    let good = file("good.toml", "");
+    let both = run(&["config", "check", "--json", good.to_str().unwrap(), path]);
+    let rows: Vec<serde_json::Value> =
+        both.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((both.code, rows[0]["ok"].as_bool(), rows[1]["ok"].as_bool()), (2, Some(true), Some(false)));
+}
+
+#[test]
+fn settings_that_do_not_exist_are_refused_wherever_they_come_from() {
+    let by_environment = finish(command(&["config", "show"]).env("ANABRANCH__HEAP__BYTE", "1"));
+    assert_eq!(by_environment.code, 2);
+    assert!(
+        by_environment.stderr.contains("did you mean `ANABRANCH__HEAP__BYTES`?"),
+        "{}",
+        by_environment.stderr
+    );
+    let by_argument = run(&["config", "show", "--set", "transport.order=sdma"]);
+    assert_eq!(by_argument.code, 2);
+    assert!(by_argument.stderr.contains("transport.order = \"sdma\" is not built"), "{}", by_argument.stderr);
+    assert_eq!(run(&["config", "show", "--config", "/nonexistent.toml"]).code, 2);
+    assert_eq!(run(&["topo", "--runtime", "cuda"]).code, 2, "an unknown runtime is a usage error");
+}

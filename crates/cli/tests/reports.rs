@@ -1,0 +1,138 @@
+//! `anabranch doctor`, `topo` and `jit`, on a machine with nothing but a C++ compiler.
+
+mod common;
+
+use common::{Run, command, finish, run};
+use serde_json::Value;
+
+fn rows(run: &Run) -> Vec<Value> {
+    assert!(!run.stdout.is_empty(), "{run:?}");
+    run.stdout.lines().map(|line| serde_json::from_str(line).unwrap_or_default()).collect()
+}
+
+#[test]
+fn the_doctor_finds_nothing_wrong_with_the_host_runtime() {
+    let done = run(&["doctor", "--json", "--runtime", "host"]);
+    assert_eq!(done.code, 0, "{done:?}");
+    let rows = rows(&done);
+    let section = |name: &str| rows.iter().filter(|row| row["section"] == name).cloned().collect::<Vec<_>>();
+    assert!(section("runtimes").iter().any(|row| row["runtime"] == "host" && row["status"] == "ok"));
+    assert_eq!(section("runtimes").len(), 3, "all three are looked for");
+    let host = section("devices").into_iter().filter(|row| row["runtime"] == "host").collect::<Vec<_>>();
+    assert_eq!((host.len(), host[0]["arch"].as_str()), (4, Some("host:wave1")));
+    let link = section("links").into_iter().find(|row| row["runtime"] == "host").unwrap_or_default();
+    assert_eq!(link["reaches"], serde_json::json!([1, 2, 3]), "each pair was probed by a copy");
+    assert!(section("compilers").iter().any(|row| row["target"] == "host:wave1" && row["status"] == "ok"));
+    for name in ["configuration", "limits", "cache"] {
+        assert!(!section(name).is_empty(), "{name}");
+    }
+}
+
+#[test]
+fn the_doctor_fails_with_a_hint_when_the_configured_runtime_or_compiler_is_missing() {
+    let missing = run(&["doctor", "--runtime", "amd", "--set", "device.library=/nonexistent/libamdhip64.so"]);
+    // Where AMD's library is installed, nothing is missing.
+    if missing.code != 0 {
+        assert_eq!(missing.code, 1, "{missing:?}");
+        assert!(
+            missing.stdout.contains("WRONG amd") && missing.stdout.contains("hint: install ROCm"),
+            "{missing:?}"
+        );
+    }
+    let compiler = finish(command(&["doctor", "--runtime", "host"]).env("CXX", "/nonexistent/c++"));
+    assert_eq!(compiler.code, 1, "{compiler:?}");
+    assert!(compiler.stdout.contains("hint: install a C++ compiler"), "{compiler:?}");
+}
+
+#[test]
+fn topo_shows_every_direction_in_processes_and_threads() {
+    for threads in [false, true] {
+        let mut arguments =
+            vec!["topo", "--json", "--ranks", "3", "--runtime", "host", "--set", "heap.bytes=1 MiB"];
+        arguments.extend(threads.then_some("--threads"));
+        let done = run(&arguments);
+        assert_eq!(done.code, 0, "{done:?}");
+        let rows = rows(&done);
+        assert_eq!(rows.len(), 9);
+        assert!(rows.iter().all(|row| row["transport"] == "p2p" && row["reason"].is_string()));
+        let across = rows.iter().find(|row| row["from"] == 0 && row["to"] == 2).unwrap().clone();
+        let reason = across["reason"].as_str().unwrap_or_default();
+        assert_eq!(reason.contains("same process"), threads, "{reason}");
+    }
+}
+
+#[test]
+fn ranks_that_cannot_join_fail_the_command() {
+    let done = run(&["topo", "--ranks", "3", "--runtime", "host", "--set", "device.host.count=2"]);
+    assert_eq!(done.code, 2, "{done:?}");
+    assert!(done.stderr.contains("3 ranks") && done.stderr.contains("device.host.count is 2"), "{done:?}");
+}
+
+#[test]
+fn kernels_are_built_listed_verified_and_cleaned() {
+    let cache = common::file("kernels", "");
+    let _ = std::fs::remove_file(&cache);
+    let set = format!("kernels.cache={}", cache.display());
+    let jit = |arguments: &[&str]| run(&[&["jit"], arguments, &["--set", &set, "--json"]].concat());
+    let built = jit(&["build", "--target", "host"]);
+    assert_eq!(built.code, 0, "{built:?}");
+    let first = rows(&built);
+    assert!(first.len() >= 3 && first.iter().all(|row| row["outcome"] == "compiled"), "{built:?}");
+    assert!(rows(&jit(&["build", "--target", "host,host:wave1"])).iter().all(|row| row["outcome"] == "hit"));
+    let listed = rows(&jit(&["list"]));
+    assert_eq!(listed.len(), first.len());
+    assert_eq!(jit(&["verify"]).code, 0);
+
+    let object = std::path::Path::new(listed[0]["directory"].as_str().unwrap()).join("kernel.co");
+    let mut bytes = std::fs::read(&object).unwrap();
+    bytes.truncate(bytes.len() / 2);
+    std::fs::write(&object, bytes).unwrap();
+    let verified = jit(&["verify"]);
+    assert_eq!(verified.code, 1, "a truncated entry is noticed");
+    assert_eq!(rows(&verified).iter().filter(|row| row["ok"] == false).count(), 1);
+    assert_eq!(rows(&jit(&["clean", "--broken"]))[0]["removed"], 1);
+    assert_eq!(jit(&["verify"]).code, 0);
+
+    assert_eq!(jit(&["clean"]).code, 2, "what to remove has to be said");
+    assert_eq!(jit(&["clean", "--key", "abc"]).code, 1);
+    assert_eq!(rows(&jit(&["clean", "--all"]))[0]["kept"], 0);
+    let _ = std::fs::remove_dir_all(cache);
+}
+
+#[test]
+fn a_build_that_fails_fails_the_command() {
+    let cache = common::file("failing", "");
+    let _ = std::fs::remove_file(&cache);
+    let set = format!("kernels.cache={}", cache.display());
+    let broken = [
+        "jit",
+        "build",
+        "--target",
+        "host",
+        "--set",
+        &set,
+        "--set",
+        "kernels.extra_options=-fno-such-option",
+    ];
+    let done = run(&broken);
+    assert_eq!(done.code, 4, "{done:?}");
+    assert!(done.stdout.contains("FAILED") && done.stdout.contains("failed"), "{done:?}");
+    let missing =
+        finish(command(&["jit", "build", "--target", "host", "--set", &set]).env("CXX", "/nonexistent/c++"));
+    assert_eq!(missing.code, 3, "{missing:?}");
+    assert!(missing.stderr.contains("/nonexistent/c++"), "{missing:?}");
+    let unknown = run(&["jit", "build", "--target", "gfx94x", "--set", &set]);
+    assert_eq!(unknown.code, 2, "{unknown:?}");
+    let _ = std::fs::remove_dir_all(cache);
+}
+
+#[test]
+fn commands_that_are_not_there_are_not_listed() {
+    let help = run(&["--help"]).stdout;
+    for command in ["bench", "config", "doctor", "jit", "run", "topo"] {
+        assert!(help.contains(&format!("\n  {command} ")), "{help}");
+    }
+    for absent in ["sim", "tune", "trace", "bench-rank", "topo-rank"] {
+        assert!(!help.contains(&format!("\n  {absent} ")), "{help}");
+    }
+}

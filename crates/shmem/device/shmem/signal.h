@@ -1,0 +1,103 @@
+// Signals: 64-bit words in flag memory, 8-byte aligned, that one side sets or adds to and the other waits for. Over one
+// word either SET or ADD is in flight, never both; a word is written through signals (or 64-bit atomics) only.
+//
+// Orders are compared by the signed difference, as epochs are, so that they survive a wrap: `GE` holds when the word is
+// less than 2^63 ahead of the value. GE is the form to use; EQ misses an overrun, NE passes on garbage.
+#pragma once
+
+#include "shmem/put_get.h"
+
+namespace shmem {
+
+enum class SignalOp : u32 {
+    SET = 0,
+    ADD = 1,
+};
+
+enum class Compare : u32 {
+    EQ = 0,
+    NE = 1,
+    GT = 2,
+    GE = 3,
+    LT = 4,
+    LE = 5,
+};
+
+// Whether `word` compares so with `value`.
+ANABRANCH_DEVICE bool holds(Compare compare, u64 word, u64 value) {
+    i64 ahead = static_cast<i64>(word - value);
+    switch (compare) {
+        case Compare::EQ: return ahead == 0;
+        case Compare::NE: return ahead != 0;
+        case Compare::GT: return ahead > 0;
+        case Compare::GE: return ahead >= 0;
+        case Compare::LT: return ahead < 0;
+        case Compare::LE: return ahead <= 0;
+    }
+    return false;
+}
+
+// The leader's part of a signal; `word` is mapped.
+template <class Scope>
+ANABRANCH_DEVICE void signal_word(const Grid& grid, u64* word, u64 value, SignalOp op) {
+    if (Scope::lane(grid) != 0 && MUTANT != MUTANT_EVERY_LANE_SIGNALS) return;
+    if (op == SignalOp::SET) {
+        flag_store(grid, word, value);
+    } else {
+        fetch_add_system(grid, word, value);
+    }
+}
+
+// Sets the word at `peer` to `value`, or adds it: exactly one signal a call. Not ordered after earlier puts: fence or
+// quiet comes between. All lanes of the scope call; no barrier inside.
+template <class Scope>
+ANABRANCH_DEVICE Status signal(const Grid& grid, const Context& context, Symmetric<u64> word, u64 value, SignalOp op,
+                               GroupRank peer) {
+    u64* at = reach_word(grid, context, word, peer);
+    if (at == nullptr) return Status::UNREACHABLE;
+    signal_word<Scope>(grid, at, value, op);
+    return Status::OK;
+}
+
+// Copies `count` elements to `peer` and then signals there: whoever sees the signal sees all of *this* put's data (not
+// that of earlier puts). Zero elements still signal. The source may be reused after quiet<Scope>. All lanes of the scope
+// call.
+//
+// Order: every lane that copied releases (scope.h), the scope meets, the leader stores the word.
+template <class Scope, class T>
+ANABRANCH_DEVICE Status put_signal_nbi(const Grid& grid, const Context& context, Symmetric<T> target, const T* source,
+                                       u64 count, Symmetric<u64> word, u64 value, SignalOp op, GroupRank peer) {
+    u64* at = reach_word(grid, context, word, peer);
+    if (at == nullptr) return Status::UNREACHABLE;
+    if constexpr (MUTANT == MUTANT_EMPTY_IS_SILENT) {
+        if (count == 0) return Status::OK;
+    }
+    if constexpr (MUTANT == MUTANT_SIGNAL_FIRST) signal_word<Scope>(grid, at, value, op);
+    Status status = put_nbi<Scope>(grid, context, target, source, count, peer);
+    if (status != Status::OK) return status;
+    if constexpr (MUTANT == MUTANT_NO_RELEASE) {
+        Scope::barrier(grid);
+    } else {
+        Scope::release_for_leader(grid);
+    }
+    if constexpr (MUTANT != MUTANT_SIGNAL_FIRST) signal_word<Scope>(grid, at, value, op);
+    return Status::OK;
+}
+
+// As put_signal_nbi; the source may be reused on return, because the scope has met after the last load.
+template <class Scope, class T>
+ANABRANCH_DEVICE Status put_signal(const Grid& grid, const Context& context, Symmetric<T> target, const T* source,
+                                   u64 count, Symmetric<u64> word, u64 value, SignalOp op, GroupRank peer) {
+    return put_signal_nbi<Scope>(grid, context, target, source, count, word, value, op, peer);
+}
+
+// One look at an own word, with acquire: when it holds, what was put before the signal may be read. One thread.
+ANABRANCH_DEVICE bool signal_test(const Grid& grid, const Context& context, Symmetric<u64> word, Compare compare,
+                                  u64 value) {
+    const u64* at = reach_word(grid, context, word, context.rank());
+    if (at == nullptr || !holds(compare, flag_load(grid, at), value)) return false;
+    fence_acquire_system(grid);
+    return true;
+}
+
+}  // namespace shmem

@@ -1,0 +1,132 @@
+// The nouns of the symmetric heap: ranks, symmetric objects, what a kernel knows about its team, and what an operation
+// answers. Everything lies in the namespace `shmem`; nothing is global, a kernel makes its `Context` from its arguments.
+//
+// Every operation takes the grid first and the context second. `<Scope>` (scope.h) says who calls it together.
+#pragma once
+
+#include "anabranch/prelude.h"
+
+// 1 adds checks of what the caller has to keep (natural alignment of words, one peer for a whole wave).
+#ifndef SHMEM_DEBUG
+#define SHMEM_DEBUG 0
+#endif
+// Which broken twin this is; see `Mutant`. 0 in everything but tests of the tests.
+#ifndef SHMEM_MUTANT
+#define SHMEM_MUTANT 0
+#endif
+
+namespace shmem {
+
+// A rank of the team that the context is for. An aggregate: `GroupRank{3}` is written out, a bare number does not convert.
+struct GroupRank {
+    u32 value;
+
+    ANABRANCH_DEVICE bool operator==(GroupRank other) const { return value == other.value; }
+    ANABRANCH_DEVICE bool operator!=(GroupRank other) const { return value != other.value; }
+};
+
+// An object of the heap: `offset` bytes from the heap's start, the same on every rank. Not a pointer and never made from
+// one: the address at a peer is the peer's base plus the offset. The address is aligned to T's size only if the offset is.
+template <class T>
+struct Symmetric {
+    u64 offset;
+
+    // The object `elements` further on.
+    ANABRANCH_DEVICE Symmetric operator+(u64 elements) const { return Symmetric{offset + elements * sizeof(T)}; }
+    // The same place as objects of another type.
+    template <class U>
+    ANABRANCH_DEVICE Symmetric<U> cast() const {
+        return Symmetric<U>{offset};
+    }
+};
+
+// What an operation answers. Every lane of the scope gets the same answer.
+enum class Status : u32 {
+    OK = 0,
+    FAULT = 1,        // the wait timed out or the world is poisoned; the fault record says which
+    UNREACHABLE = 2,  // no such rank, or its heap is not mapped here; nothing was touched, a fault was reported
+    MISUSE = 3,       // SHMEM_DEBUG only: lanes of a wave named different peers; nothing was touched, a fault was reported
+};
+
+// The phase in the fault records of these operations. The operation's code there is the context's.
+enum Phase : u32 {
+    PHASE_SIGNAL_WAIT = 0x5301,  // peer: who should have signalled; expected: the value compared with
+    PHASE_WAIT_ALL = 0x5302,     // as above, for one word of several
+    PHASE_WAIT_ANY = 0x5303,     // peer: who signals the first of the words
+    PHASE_TEAM_SYNC = 0x5304,    // peer: who has not arrived; expected: the epoch
+    PHASE_UNREACHABLE = 0x5305,  // peer: the rank that cannot be reached; expected: the offset
+    PHASE_MISUSE = 0x5306,       // peer: the rank named; expected: the offset
+};
+
+// The broken twins: each is a mistake that a test must notice.
+enum Mutant : u32 {
+    MUTANT_NONE = 0,
+    MUTANT_LENGTH_PLUS_ONE = 1,     // put and get touch one byte too many
+    MUTANT_LENGTH_MINUS_ONE = 2,    // ... or one too few
+    MUTANT_WRONG_PEER = 3,          // the rank after the one named
+    MUTANT_EMPTY_IS_SILENT = 4,     // put_signal of zero bytes does not signal
+    MUTANT_EVERY_LANE_SIGNALS = 5,  // more than one signal a call
+    MUTANT_WIDE_ATOMIC = 6,         // a 32-bit add done on 64 bits
+    MUTANT_STALE_EPOCH = 7,         // the barrier waits for the epoch before
+    MUTANT_SIGNAL_FIRST = 8,        // put_signal signals before it copies
+    MUTANT_NO_RELEASE = 9,          // no release between data and signal
+};
+static constexpr u32 MUTANT = SHMEM_MUTANT;
+
+// What a kernel knows about its team and its waits. Each thread makes its own, at the kernel's start: the budget of its
+// waits counts from there. An operation orders and completes what was issued through contexts of the same team by the
+// lanes that call it; P2P keeps no other state.
+struct Context {
+    TeamView team;
+    WaitContext wait;
+
+    ANABRANCH_DEVICE GroupRank rank() const { return GroupRank{team.rank}; }
+    ANABRANCH_DEVICE u32 size() const { return team.size; }
+};
+
+// `operation` and `epoch` are what fault records will say. Any thread.
+ANABRANCH_DEVICE Context make_context(const Grid& grid, const TeamView& team, u32 operation, u64 epoch) {
+    return Context{team, wait_context(grid, team.control, operation, team.group, team.rank, epoch)};
+}
+
+// Where an object of `peer` is mapped here, or null when it is not (no such rank, base 0). For code that moves data with
+// the prelude's `remote_` functions. Any thread; orders nothing.
+template <class T>
+ANABRANCH_DEVICE T* peer_pointer(const Grid& grid, const Context& context, Symmetric<T> object, GroupRank peer) {
+    if (peer.value >= context.team.size) return nullptr;
+    u64 base = private_load(grid, context.team.peer_bases + peer.value);
+    // The offset is not added to a missing base: the sum would look like an address.
+    return base == 0 ? nullptr : reinterpret_cast<T*>(base + object.offset);
+}
+
+// The object on this rank. Any thread.
+template <class T>
+ANABRANCH_DEVICE T* own_pointer(const Grid& grid, const Context& context, Symmetric<T> object) {
+    return peer_pointer(grid, context, object, context.rank());
+}
+
+// As `peer_pointer`, but a peer that cannot be reached is a fault of the world.
+template <class T>
+ANABRANCH_DEVICE T* reach(const Grid& grid, const Context& context, Symmetric<T> object, GroupRank peer) {
+    GroupRank target = peer;
+    if constexpr (MUTANT == MUTANT_WRONG_PEER) target.value = (peer.value + 1) % context.team.size;
+    T* pointer = peer_pointer(grid, context, object, target);
+    if (pointer == nullptr) report_fault(grid, context.wait, PHASE_UNREACHABLE, peer.value, object.offset, 0, 0);
+    return pointer;
+}
+
+// As `reach`, for one word that is read or written in one access: in debug builds a word off its natural alignment is a
+// fault too, of PHASE_MISUSE. Null means that nothing may be touched; operations answer UNREACHABLE.
+template <class T>
+ANABRANCH_DEVICE T* reach_word(const Grid& grid, const Context& context, Symmetric<T> object, GroupRank peer) {
+    static_assert(sizeof(T) == 1 || sizeof(T) == 2 || sizeof(T) == 4 || sizeof(T) == 8, "words of 1, 2, 4 or 8 bytes");
+    if constexpr (SHMEM_DEBUG != 0) {
+        if (object.offset % sizeof(T) != 0) {
+            report_fault(grid, context.wait, PHASE_MISUSE, peer.value, object.offset, sizeof(T), 0);
+            return nullptr;
+        }
+    }
+    return reach(grid, context, object, peer);
+}
+
+}  // namespace shmem

@@ -1,0 +1,34 @@
+// A barrier of all members of a team, in the order of a stream. One block. Its argument is in team_barrier.md.
+#include "anabranch/prelude.h"
+
+static ANABRANCH_DEVICE void meet(const Grid& grid, const TeamBarrierArgs& args) {
+    const TeamView& team = args.team;
+    u64 epoch = private_load(grid, args.epoch) + 1;
+    WaitContext wait = wait_context(grid, team.control, args.operation, team.group, team.rank, epoch);
+
+    // Each thread releases what came before it on this stream, then stores its own flags.
+    fence_release_system(grid);
+    for (u32 peer = grid.thread; peer < team.size; peer += grid.block_threads) {
+        u64 base = private_load(grid, team.peer_bases + peer);
+        flag_store(grid, reinterpret_cast<u64*>(base + args.flags) + team.rank, epoch);
+    }
+
+    u64 own = private_load(grid, team.peer_bases + team.rank);
+    const u64* flags = reinterpret_cast<const u64*>(own + args.flags);
+    auto ready = [=](u64 value) { return has_reached(value, epoch); };
+    bool arrived = true;
+    for (u32 peer = grid.thread; peer < team.size && arrived; peer += grid.block_threads) {
+        u64 seen;
+        arrived = wait_until(grid, wait, 0, peer, epoch, flags + peer, ready, seen) == WAIT_OK;
+    }
+    fence_acquire_system(grid);
+    grid.block_barrier();
+    // After a fault the world is poisoned for good and nobody reads the epoch again.
+    if (grid.thread == 0) private_store(grid, args.epoch, epoch);
+}
+
+ANABRANCH_KERNEL(anabranch_team_barrier, TeamBarrierArgs, 256) {
+    // One answer for the whole block: the meeting at the end must not be missed by some of its threads.
+    bool poisoned = grid.thread == 0 && is_poisoned(grid, args.team.control);
+    if (grid.block_broadcast(poisoned ? 1 : 0) == 0) meet(grid, args);
+}

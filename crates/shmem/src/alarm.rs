@@ -1,0 +1,95 @@
+//! Where bad news meets: losses told by the rendezvous, records written by kernels, the user's own verdict. Each of them ends
+//! the kernels' waits at once; which of them is the cause is decided by whoever asks next (`cause.rs`).
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use anabranch_bootstrap::Loss;
+
+use crate::control::Control;
+use crate::error::Result;
+use crate::fault::Fault;
+
+#[derive(Debug)]
+pub(crate) struct Alarm {
+    /// The cause, once it is decided.
+    cause: OnceLock<Fault>,
+    /// Ranks that were lost, in the order of the news.
+    losses: Mutex<Vec<Loss>>,
+    /// Whether there is any news.
+    raised: AtomicBool,
+    control: Control,
+    /// From the start of `leave` on, others may leave too.
+    leaving: AtomicBool,
+}
+
+impl Alarm {
+    pub(crate) fn new(control: Control) -> Self {
+        Self {
+            cause: OnceLock::new(),
+            losses: Mutex::default(),
+            raised: AtomicBool::new(false),
+            control,
+            leaving: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn control(&self) -> &Control {
+        &self.control
+    }
+
+    /// The cause, when it is decided.
+    pub(crate) fn cause(&self) -> Option<&Fault> {
+        self.cause.get()
+    }
+
+    /// Decides the cause, unless it was decided, and ends the kernels' waits.
+    pub(crate) fn decide(&self, fault: Fault) {
+        if let Ok(()) = self.cause.set(fault)
+            && let Some(fault) = self.cause.get()
+        {
+            tracing::warn!(%fault, "the world has failed");
+        }
+        self.abort();
+    }
+
+    /// Whether something has failed, decided or not.
+    pub(crate) fn is_raised(&self) -> Result<bool> {
+        Ok(self.raised.load(Ordering::Acquire) || self.control.fault()?.is_some())
+    }
+
+    pub(crate) fn losses(&self) -> Vec<Loss> {
+        self.losses.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn leaving(&self) {
+        self.leaving.store(true, Ordering::Release);
+    }
+
+    /// The rendezvous lost a rank. Blocks on nothing, so that whoever notices can call it on any thread.
+    pub(crate) fn lost(&self, loss: &Loss) {
+        if !self.leaving.load(Ordering::Acquire) {
+            self.lost_in_call(loss);
+        }
+    }
+
+    /// A collective call of this rank could not do without a lost rank.
+    pub(crate) fn lost_in_call(&self, loss: &Loss) {
+        let mut losses = self.losses.lock().unwrap_or_else(PoisonError::into_inner);
+        if losses.iter().all(|known| known.rank != loss.rank) {
+            losses.push(loss.clone());
+        }
+        drop(losses);
+        self.abort();
+    }
+
+    fn abort(&self) {
+        if self.raised.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        if let Err(error) = self.control.abort() {
+            // The kernels' own budget ends their waits then.
+            tracing::warn!(%error, "the abort word could not be written");
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Which of several pieces of bad news is the first cause.
+//!
+//! Failures spread: a rank that waits in vain gives up and goes, and then others miss *it*. Each rank therefore publishes its
+//! cause before it goes, and a rank that loses or misses a peer asks what that peer's cause was:
+//!
+//! * A rank that was lost and published a cause went because of that cause; one that published none is the cause itself.
+//! * An expired wait for a peer that published an expired wait of its own goes back to that peer's peer, and so on, to the one
+//!   that published nothing: that one keeps everybody waiting.
+
+use std::time::{Duration, Instant};
+
+use anabranch_bootstrap::{Deadline, Loss, LossKind};
+use anabranch_hip_jit::control::FaultRecord;
+use anabranch_ranks::{GlobalRank, GroupRank};
+use serde::{Deserialize, Serialize};
+
+use crate::fault::{Fault, OperationCode};
+use crate::world::World;
+
+/// How long a cause that was published may take to be read.
+const READ: Duration = Duration::from_millis(20);
+
+/// [`Fault`] as ranks tell each other about it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum Told {
+    Lost { rank: u32, left: bool, detail: String },
+    Expired(Expired),
+    Collective { step: String, detail: String },
+    Poisoned { rank: u32, reason: String },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Expired {
+    rank: u32,
+    operation: String,
+    phase: String,
+    epoch: u64,
+    peer: u32,
+    expected: u64,
+    seen: u64,
+    waited_ns: u64,
+}
+
+impl From<&Fault> for Told {
+    fn from(fault: &Fault) -> Self {
+        match fault.clone() {
+            Fault::PeerLost { rank, kind, detail } => {
+                Self::Lost { rank: rank.get(), left: kind == LossKind::Left, detail }
+            }
+            Fault::DeadlineExpired { rank, operation, phase, epoch, peer, expected, seen, waited } => {
+                Self::Expired(Expired {
+                    rank: rank.get(),
+                    operation,
+                    phase,
+                    epoch,
+                    peer: peer.get(),
+                    expected,
+                    seen,
+                    waited_ns: u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX),
+                })
+            }
+            Fault::CollectiveFailed { step, detail } => Self::Collective { step, detail },
+            Fault::Poisoned { rank, reason } => Self::Poisoned { rank: rank.get(), reason },
+        }
+    }
+}
+
+impl From<Told> for Fault {
+    fn from(told: Told) -> Self {
+        match told {
+            Told::Lost { rank, left, detail } => Self::PeerLost {
+                rank: GlobalRank::new(rank),
+                kind: if left { LossKind::Left } else { LossKind::Died },
+                detail,
+            },
+            Told::Expired(expired) => Self::DeadlineExpired {
+                rank: GlobalRank::new(expired.rank),
+                operation: expired.operation,
+                phase: expired.phase,
+                epoch: expired.epoch,
+                peer: GlobalRank::new(expired.peer),
+                expected: expired.expected,
+                seen: expired.seen,
+                waited: Duration::from_nanos(expired.waited_ns),
+            },
+            Told::Collective { step, detail } => Self::CollectiveFailed { step, detail },
+            Told::Poisoned { rank, reason } => Self::Poisoned { rank: GlobalRank::new(rank), reason },
+        }
+    }
+}
+
+impl World {
+    /// Decides the cause of what has been raised, and publishes it. Takes up to the grace period when all that is known is
+    /// an expired wait.
+    pub(crate) fn judge(&self, record: Option<&FaultRecord>) {
+        let alarm = &self.inner.alarm;
+        let mine = record.map(|record| self.expired(record));
+        if let Some(mine) = &mine {
+            // Others may be following their own waits to this rank already.
+            self.publish(&Told::Expired(mine.clone()));
+        }
+        // A lost peer is the cause of all waits for it, and news of the loss may be on its way.
+        let end = Instant::now() + self.inner.config.loss_grace;
+        while alarm.losses().is_empty() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let me = self.rank().get();
+        let cause = match (alarm.losses().into_iter().next(), mine) {
+            (Some(loss), _) => self.cause_of_loss(loss),
+            (None, Some(mine)) => follow(me, Told::Expired(mine), |rank| self.told_by(rank)),
+            (None, None) => return,
+        };
+        self.fail(cause.into());
+    }
+
+    /// Makes `fault` the cause, unless there is one, and tells the others what the cause is.
+    pub(crate) fn fail(&self, fault: Fault) {
+        self.inner.alarm.decide(fault);
+        if let Some(cause) = self.inner.alarm.cause() {
+            self.publish(&Told::from(cause));
+        }
+    }
+
+    fn cause_of_loss(&self, loss: Loss) -> Told {
+        let lost = loss.rank.get();
+        match self.told_by(lost) {
+            Some(told) => follow(self.rank().get(), told, |rank| self.told_by(rank)),
+            None => Told::Lost { rank: lost, left: loss.kind == LossKind::Left, detail: loss.detail },
+        }
+    }
+
+    fn expired(&self, record: &FaultRecord) -> Expired {
+        let groups = self.inner.groups.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let group = groups.get(&record.group).unwrap_or(&self.inner.group);
+        let global = |rank: u32| group.global(GroupRank::new(rank)).map_or(rank, GlobalRank::get);
+        let (operation, phase) = self.inner.names.look_up(OperationCode(record.operation), record.phase);
+        Expired {
+            rank: global(record.rank),
+            operation,
+            phase,
+            epoch: record.epoch,
+            peer: global(record.peer),
+            expected: record.expected,
+            seen: record.seen,
+            waited_ns: record.waited_ns,
+        }
+    }
+
+    fn cause_key(&self, rank: u32) -> String {
+        format!("shmem/{:016x}/cause/{rank}", self.inner.collectives.world())
+    }
+
+    fn publish(&self, told: &Told) {
+        let Ok(text) = serde_json::to_vec(told) else { return };
+        if let Err(error) = self.rendezvous().set(&self.cause_key(self.rank().get()), &text) {
+            tracing::debug!(%error, "the cause of the failure could not be told to the others");
+        }
+    }
+
+    fn told_by(&self, rank: u32) -> Option<Told> {
+        let text = self.rendezvous().wait(&self.cause_key(rank), Deadline::after(READ)).ok()?;
+        serde_json::from_slice(&text).ok()
+    }
+}
+
+/// Follows expired waits from peer to peer. When they go in a circle, the first one is as good as any.
+fn follow(me: u32, first: Told, told_by: impl Fn(u32) -> Option<Told>) -> Told {
+    let mut visited = vec![me];
+    let mut last = first.clone();
+    loop {
+        let Told::Expired(expired) = &last else { return last };
+        if expired.peer == me && expired.rank != me {
+            // Somebody waited for this rank, which is then the one that keeps the others waiting.
+            return last;
+        }
+        if visited.contains(&expired.peer) {
+            return first;
+        }
+        visited.push(expired.peer);
+        match told_by(expired.peer) {
+            Some(next) => last = next,
+            None => return last,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    fn expired(rank: u32, peer: u32) -> Told {
+        Told::Expired(Expired {
+            rank,
+            operation: "team barrier".into(),
+            phase: "arrival".into(),
+            epoch: 1,
+            peer,
+            expected: 1,
+            seen: 0,
+            waited_ns: 5,
+        })
+    }
+
+    #[test]
+    fn waits_are_followed_to_the_rank_that_said_nothing() {
+        let told = HashMap::from([(1, expired(1, 2)), (2, expired(2, 3))]);
+        assert_eq!(follow(0, expired(0, 1), |rank| told.get(&rank).cloned()), expired(2, 3));
+        let lost = Told::Lost { rank: 7, left: false, detail: "gone".into() };
+        let told = HashMap::from([(1, expired(1, 2)), (2, lost.clone())]);
+        assert_eq!(follow(0, expired(0, 1), |rank| told.get(&rank).cloned()), lost);
+    }
+
+    #[test]
+    fn circles_end() {
+        let told = HashMap::from([(1, expired(1, 2)), (2, expired(2, 1))]);
+        assert_eq!(follow(0, expired(0, 1), |rank| told.get(&rank).cloned()), expired(0, 1));
+        let told = HashMap::from([(1, expired(1, 0))]);
+        assert_eq!(follow(0, expired(0, 1), |rank| told.get(&rank).cloned()), expired(1, 0));
+    }
+
+    #[test]
+    fn faults_survive_being_told() {
+        for fault in [
+            Fault::PeerLost { rank: GlobalRank::new(1), kind: LossKind::Died, detail: "d".into() },
+            Fault::CollectiveFailed { step: "s".into(), detail: "d".into() },
+            Fault::Poisoned { rank: GlobalRank::new(2), reason: "r".into() },
+            Fault::from(expired(1, 2)),
+        ] {
+            let text = serde_json::to_vec(&Told::from(&fault)).unwrap();
+            assert_eq!(Fault::from(serde_json::from_slice::<Told>(&text).unwrap()), fault);
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! Collective steps of the host. Each carries every rank's status, so that a step that fails on one rank ends with an
+//! error on all that names it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anabranch_bootstrap::{Deadline, Rendezvous};
+use anabranch_ranks::{GlobalRank, Group};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use sha2::{Digest as _, Sha256};
+
+use crate::error::{Error, Result, with_causes};
+use crate::frame::{self, Header};
+
+/// One tag for all steps: ranks that are in different steps then meet, and the error says who is where.
+const TAG: &str = "shmem";
+
+/// A number for a group, equal on all members and (but for collisions of 64 bits) different for different groups.
+pub fn group_id(group: &Group) -> u64 {
+    let mut hash = Sha256::new();
+    for member in group.members() {
+        hash.update(member.get().to_le_bytes());
+    }
+    let digest = hash.finalize();
+    digest.iter().take(8).fold(0, |id, byte| (id << 8) | u64::from(*byte))
+}
+
+/// What the members of a group said in one step, and the number of the step.
+#[derive(Debug)]
+pub(crate) struct Agreed<T> {
+    /// In group order.
+    pub(crate) said: Vec<T>,
+    /// The group's count of steps.
+    pub(crate) sequence: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Collectives {
+    rendezvous: Arc<dyn Rendezvous>,
+    /// The number that the ranks of this world agreed on at join.
+    world: u64,
+    deadline: Duration,
+    sequences: Mutex<HashMap<u64, u64>>,
+}
+
+impl Collectives {
+    pub(crate) fn new(rendezvous: Arc<dyn Rendezvous>, world: u64, deadline: Duration) -> Self {
+        Self { rendezvous, world, deadline, sequences: Mutex::default() }
+    }
+
+    pub(crate) fn rendezvous(&self) -> &Arc<dyn Rendezvous> {
+        &self.rendezvous
+    }
+
+    pub(crate) fn rank(&self) -> GlobalRank {
+        self.rendezvous.rank()
+    }
+
+    pub(crate) fn world(&self) -> u64 {
+        self.world
+    }
+
+    /// All members come with a value or with their own failure. When anybody failed, all get an error: the failed rank
+    /// its own, the others [`Error::Elsewhere`]. The lock of the sequences is not held across the wait.
+    pub(crate) fn agree<T: Serialize + DeserializeOwned>(
+        &self,
+        group: &Group,
+        step: &str,
+        mine: Result<T>,
+    ) -> Result<Agreed<T>> {
+        let malformed = |rank, problem: String| Error::Malformed { step: step.to_owned(), rank, problem };
+        let encoded = mine.and_then(|value| {
+            serde_json::to_vec(&value).map_err(|error| malformed(self.rank(), error.to_string()))
+        });
+        let agreed = self.agree_bytes(group, step, encoded)?;
+        let parse = |(bytes, rank): (&Vec<u8>, &GlobalRank)| {
+            serde_json::from_slice(bytes).map_err(|error| malformed(*rank, error.to_string()))
+        };
+        let said = agreed.said.iter().zip(group.members()).map(parse).collect::<Result<_>>()?;
+        Ok(Agreed { said, sequence: agreed.sequence })
+    }
+
+    /// [`Self::agree`] with plain bytes.
+    pub(crate) fn agree_bytes(
+        &self,
+        group: &Group,
+        step: &str,
+        mine: Result<Vec<u8>>,
+    ) -> Result<Agreed<Vec<u8>>> {
+        if !group.contains(self.rank()) {
+            return Err(Error::NotAMember { step: step.to_owned(), rank: self.rank() });
+        }
+        let sequence = self.next_sequence(group);
+        let failure = mine.as_ref().err().map(|error| with_causes(error));
+        let header = Header { world: self.world, step: step.to_owned(), sequence, failure };
+        let message = frame::encode(&header, mine.as_deref().unwrap_or_default());
+        let gathered = self.rendezvous.all_gather(group, TAG, &message, Deadline::after(self.deadline));
+        // A broken exchange is the graver error: it ends the world, also for a rank that had failed by itself.
+        let messages = gathered.map_err(|source| {
+            if let Err(error) = &mine {
+                tracing::warn!(step, %error, "failed here, and the others could not be told");
+            }
+            Error::Rendezvous { step: step.to_owned(), source }
+        })?;
+        mine?;
+        let mut said = Vec::with_capacity(messages.len());
+        let mut failed = None;
+        for (message, rank) in messages.iter().zip(group.members()) {
+            let (theirs, bytes) = frame::decode(message).map_err(|error| Error::Malformed {
+                step: step.to_owned(),
+                rank: *rank,
+                problem: error.to_string(),
+            })?;
+            if (theirs.world, &theirs.step, theirs.sequence) != (header.world, &header.step, header.sequence)
+            {
+                return Err(Error::OutOfStep {
+                    rank: *rank,
+                    called: describe(&theirs, header.world),
+                    other: self.rank(),
+                    other_called: describe(&header, header.world),
+                });
+            }
+            if let Some(cause) = theirs.failure {
+                failed = failed.or(Some((*rank, cause)));
+            }
+            said.push(bytes.to_vec());
+        }
+        match failed {
+            None => Ok(Agreed { said, sequence }),
+            Some((rank, cause)) => Err(Error::Elsewhere { step: step.to_owned(), rank, cause }),
+        }
+    }
+
+    /// All members come with the same fields, or all get the error that names the first field that differs.
+    pub(crate) fn compare(&self, group: &Group, step: &str, fields: Vec<(String, String)>) -> Result<()> {
+        let agreed = self.agree(group, step, Ok(fields))?;
+        compare_fields(step, group, &agreed.said)
+    }
+
+    fn next_sequence(&self, group: &Group) -> u64 {
+        let mut sequences = self.sequences.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = sequences.entry(group_id(group)).or_insert(0);
+        *next += 1;
+        *next
+    }
+}
+
+fn describe(header: &Header, world: u64) -> String {
+    let whose = if header.world == world { "" } else { " of another world" };
+    format!("{} (step {} of the group){whose}", header.step, header.sequence)
+}
+
+/// Compares what the members said field by field. The value that most members have (of equally many, the one of the
+/// lowest group rank) counts as the right one, so that the error names the odd rank out.
+pub(crate) fn compare_fields(step: &str, group: &Group, said: &[Vec<(String, String)>]) -> Result<()> {
+    let names: Vec<&str> = said.iter().flatten().map(|(name, _)| name.as_str()).collect();
+    let mut looked_at = Vec::new();
+    for name in names {
+        if looked_at.contains(&name) {
+            continue;
+        }
+        looked_at.push(name);
+        let values: Vec<&str> = said
+            .iter()
+            .map(|fields| {
+                fields.iter().find(|(other, _)| other == name).map_or("nothing", |(_, v)| v.as_str())
+            })
+            .collect();
+        let Some((odd, usual)) = odd_one_out(&values) else { continue };
+        let member = |index: usize| group.members().get(index).copied().unwrap_or(GlobalRank::new(u32::MAX));
+        let value = |index: usize| values.get(index).copied().unwrap_or_default().to_owned();
+        return Err(Error::Differs {
+            step: step.to_owned(),
+            field: name.to_owned(),
+            rank: member(odd),
+            value: value(odd),
+            other: member(usual),
+            other_value: value(usual),
+        });
+    }
+    Ok(())
+}
+
+/// The first index with a value that is not the most frequent one, and the first index with that one.
+fn odd_one_out(values: &[&str]) -> Option<(usize, usize)> {
+    let mut usual = 0;
+    let mut most = 0;
+    for (index, value) in values.iter().enumerate() {
+        let count = values.iter().filter(|other| *other == value).count();
+        if count > most {
+            (usual, most) = (index, count);
+        }
+    }
+    let right = values.get(usual)?;
+    values.iter().position(|value| value != right).map(|odd| (odd, usual))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn the_odd_rank_is_named_with_both_values() {
+        let group = Group::world(4).unwrap();
+        let usual = fields(&[("heap.bytes", "64"), ("transport.order", "p2p")]);
+        let mut said = vec![usual.clone(); 4];
+        compare_fields("join", &group, &said).unwrap();
+        said[2] = fields(&[("heap.bytes", "64"), ("transport.order", "sdma")]);
+        let message = compare_fields("join", &group, &said).unwrap_err().to_string();
+        assert_eq!(message, "join: transport.order differs: rank 2 has sdma, rank 0 has p2p");
+        said[0] = fields(&[("heap.bytes", "32"), ("transport.order", "p2p")]);
+        let message = compare_fields("join", &group, &said).unwrap_err().to_string();
+        assert_eq!(message, "join: heap.bytes differs: rank 0 has 32, rank 1 has 64");
+        let said = vec![usual.clone(), usual[..1].to_vec()];
+        let message = compare_fields("join", &Group::world(2).unwrap(), &said).unwrap_err().to_string();
+        assert_eq!(message, "join: transport.order differs: rank 1 has nothing, rank 0 has p2p");
+    }
+
+    #[test]
+    fn group_ids_depend_on_members_and_order() {
+        let world = Group::world(4).unwrap();
+        let other = world.subset_of_ranks(&[1, 0, 2, 3].map(GlobalRank::new)).unwrap();
+        assert_eq!(group_id(&world), group_id(&Group::world(4).unwrap()));
+        assert_ne!(group_id(&world), group_id(&other));
+        assert_ne!(group_id(&world), group_id(&Group::world(5).unwrap()));
+    }
+
+    #[test]
+    fn a_failure_on_one_rank_is_an_error_on_all() {
+        let group = Group::world(3).unwrap();
+        let results: Vec<Result<Agreed<u32>>> = std::thread::scope(|scope| {
+            let handles: Vec<_> = anabranch_bootstrap::threads(3)
+                .into_iter()
+                .map(|rendezvous| {
+                    let group = &group;
+                    scope.spawn(move || {
+                        let rank = rendezvous.rank();
+                        let all = Collectives::new(Arc::new(rendezvous), 9, Duration::from_secs(5));
+                        let first = all.agree(group, "one", Ok(rank.get())).unwrap();
+                        assert_eq!(first.said, [0, 1, 2]);
+                        let mine = if rank.get() == 1 { Err(Error::Left) } else { Ok(0) };
+                        let second = all.agree(group, "two", mine);
+                        // The world goes on after it.
+                        all.agree(group, "three", Ok(0)).unwrap();
+                        second
+                    })
+                })
+                .collect();
+            handles.into_iter().map(|handle| handle.join().unwrap()).collect()
+        });
+        for (rank, result) in results.into_iter().enumerate() {
+            match result.unwrap_err() {
+                Error::Left => assert_eq!(rank, 1),
+                error => assert_eq!(error.to_string(), "two failed on rank 1: the world was left"),
+            }
+        }
+    }
+
+    #[test]
+    fn ranks_in_different_steps_are_told() {
+        let group = Group::world(2).unwrap();
+        std::thread::scope(|scope| {
+            for rendezvous in anabranch_bootstrap::threads(2) {
+                let group = &group;
+                scope.spawn(move || {
+                    let rank = rendezvous.rank();
+                    let all = Collectives::new(Arc::new(rendezvous), 9, Duration::from_secs(5));
+                    let step = if rank.get() == 0 { "allocate" } else { "register" };
+                    let error = all.agree(group, step, Ok(0)).unwrap_err();
+                    assert!(matches!(error, Error::OutOfStep { .. }), "{error}");
+                });
+            }
+        });
+    }
+}

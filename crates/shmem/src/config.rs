@@ -1,0 +1,125 @@
+//! What a world is made with.
+
+use std::time::Duration;
+
+use anabranch_transport::{HostIdentity, TransportKind};
+
+use crate::error::{Error, Result};
+
+/// The configuration of one world, as a value. Equal on all ranks, but for the host identity.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorldConfig {
+    /// Bytes of the symmetric heap of each rank (setting `heap.bytes`).
+    pub heap_bytes: u64,
+    /// Transports in order of preference; each peer gets the first that reaches it (`transport.order`).
+    pub transports: Vec<TransportKind>,
+    /// How long the collective calls of the host wait for the slowest rank (`deadline.rendezvous`).
+    pub rendezvous_deadline: Duration,
+    /// How long a kernel may run before its waits for peers fail (`deadline.operation`).
+    pub operation_deadline: Duration,
+    /// After a kernel's deadline expired: how long to wait for the news that a peer was lost, which then is
+    /// the cause that is reported.
+    pub loss_grace: Duration,
+    /// Names this machine where the kernel's boot id does not (virtual machines restored from one image).
+    pub host_identity: Option<HostIdentity>,
+}
+
+impl Default for WorldConfig {
+    fn default() -> Self {
+        Self {
+            heap_bytes: 256 << 20,
+            transports: vec![TransportKind::P2p],
+            rendezvous_deadline: Duration::from_secs(60),
+            operation_deadline: Duration::from_secs(10),
+            loss_grace: Duration::from_millis(200),
+            host_identity: None,
+        }
+    }
+}
+
+/// The smallest heap: 1 MiB, so that every runtime aligns it to a page.
+pub const MIN_HEAP_BYTES: u64 = 1 << 20;
+
+impl WorldConfig {
+    /// Everything that has to be equal on all ranks, as setting and value.
+    pub fn fields(&self) -> Vec<(String, String)> {
+        let order: Vec<_> = self.transports.iter().map(|kind| kind.word()).collect();
+        [
+            ("heap.bytes", self.heap_bytes.to_string()),
+            ("transport.order", order.join(", ")),
+            ("deadline.rendezvous", format!("{:?}", self.rendezvous_deadline)),
+            ("deadline.operation", format!("{:?}", self.operation_deadline)),
+            ("deadline.loss_grace", format!("{:?}", self.loss_grace)),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into()
+    }
+
+    /// Checks every field.
+    ///
+    /// # Errors
+    /// [`Error::Config`] with the setting, what was given, and what is allowed.
+    pub fn check(&self) -> Result<()> {
+        let refuse = |field, given: String, expected| Err(Error::Config { field, given, expected });
+        if self.heap_bytes < MIN_HEAP_BYTES {
+            return refuse("heap.bytes", self.heap_bytes.to_string(), "at least 1048576 (1 MiB)");
+        }
+        if self.transports.is_empty() {
+            return refuse("transport.order", "nothing".to_owned(), "at least one of p2p, sdma, rdma");
+        }
+        for (index, kind) in self.transports.iter().enumerate() {
+            if self.transports.iter().take(index).any(|earlier| earlier == kind) {
+                return refuse("transport.order", format!("{kind} twice"), "every transport at most once");
+            }
+        }
+        for (field, duration) in [
+            ("deadline.rendezvous", self.rendezvous_deadline),
+            ("deadline.operation", self.operation_deadline),
+        ] {
+            if duration < Duration::from_millis(1) || duration > Duration::from_secs(24 * 3600) {
+                return refuse(field, format!("{duration:?}"), "between 1 ms and 24 h");
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nonsense_is_refused_by_name() {
+        let base = WorldConfig::default();
+        base.check().unwrap();
+        for (config, words) in [
+            (WorldConfig { heap_bytes: 4096, ..base.clone() }, ["heap.bytes", "4096"]),
+            (WorldConfig { transports: vec![], ..base.clone() }, ["transport.order", "at least one"]),
+            (
+                WorldConfig { transports: vec![TransportKind::P2p, TransportKind::P2p], ..base.clone() },
+                ["transport.order", "p2p twice"],
+            ),
+            (
+                WorldConfig { operation_deadline: Duration::ZERO, ..base.clone() },
+                ["deadline.operation", "0ns"],
+            ),
+        ] {
+            let message = config.check().unwrap_err().to_string();
+            assert!(words.iter().all(|word| message.contains(word)), "{message}");
+        }
+    }
+
+    #[test]
+    fn every_field_but_the_host_identity_is_compared() {
+        // A new field has to be put into `fields` or excepted here.
+        let WorldConfig {
+            heap_bytes: _,
+            transports: _,
+            rendezvous_deadline: _,
+            operation_deadline: _,
+            loss_grace: _,
+            host_identity: _,
+        } = WorldConfig::default();
+        assert_eq!(WorldConfig::default().fields().len(), 5);
+    }
+}

@@ -1,0 +1,205 @@
+//! The symmetric heap inside kernels: the headers that kernels include, and the kernels that test them.
+//!
+//! A unit that uses them lists [`DEVICE_HEADERS`] behind [`anabranch_hip_jit::PRELUDE`], includes `shmem/shmem.h`, and has
+//! [`TeamView`](crate::TeamView) and [`BarrierWorkspace`] among its layouts (as fields of its argument struct, or by
+//! themselves). Everything there lies in the namespace `shmem`. The documentation of each operation is in its header.
+//!
+//! # Operations and scopes
+//!
+//! Over P2P; names are those of [`Operation`]. A scope is who calls together, with equal arguments.
+//!
+//! | operation | thread | wave | block | device function |
+//! |---|---|---|---|---|
+//! | `put`, `put_nbi`, `get`, `get_nbi` | x | x | x | `put<Scope>(grid, context, target, source, count, peer)` |
+//! | `p`, `g` | x | | | `p(grid, context, target, value, peer)` |
+//! | `put_signal`, `put_signal_nbi` | x | x | x | `put_signal<Scope>(.., word, value, SignalOp, peer)` |
+//! | `signal` | x | x | x | `signal<Scope>(grid, context, word, value, SignalOp, peer)` |
+//! | `signal_wait` | x | x | x | `signal_wait<Scope>(grid, context, word, Compare, value, from)` |
+//! | several words | | x | x | `wait_all<Scope>`, `wait_any<Scope>` |
+//! | `signal_test` | x | | | `signal_test(grid, context, word, Compare, value)` |
+//! | `atomic_*` | x | | | `atomic_add(grid, context, word, value, peer)`; u32, u64, i32, i64 |
+//! | `fence` | x | | | `fence(grid, context, peer)`, `fence(grid, context)` |
+//! | `quiet` | x | x | x | `quiet<Scope>(grid, context)`, `quiet<Scope>(grid, context, peer)` |
+//! | `team_sync`, `team_barrier` | | | x | `team_barrier(grid, context, workspace)` |
+//!
+//! # Faults
+//!
+//! Waits have the world's budget, counted from `make_context`. A peer that is not mapped is never stored to: the operation
+//! answers `Status::UNREACHABLE` and reports a fault. The phases of these reports are named by [`phase_name`].
+//!
+//! # Parameters of a unit
+//!
+//! `SHMEM_DEBUG` = 1 adds checks of the caller's duties. `SHMEM_MUTANT` makes a broken twin ([`Mutant`]) for tests.
+
+use anabranch_hip_jit::{DevicePointer, Header, device_struct};
+use anabranch_transport::{Operation, Scope};
+
+pub mod conformance;
+
+macro_rules! headers {
+    ($($name:literal),* $(,)?) => {
+        &[$(Header { name: concat!("shmem/", $name), text: include_str!(concat!("../device/shmem/", $name)) }),*]
+    };
+}
+
+/// The headers `shmem/*.h`. They include the prelude, which a unit lists too.
+pub const DEVICE_HEADERS: &[Header] = headers![
+    "atomics.h",
+    "barrier.h",
+    "order.h",
+    "put_get.h",
+    "scope.h",
+    "shmem.h",
+    "signal.h",
+    "types.h",
+    "wait.h",
+];
+
+device_struct! {
+    /// What the barriers of one team need; passed by value inside argument structs. One workspace serves one sequence of
+    /// barriers; a kernel with two sequences that may overlap has two.
+    pub struct BarrierWorkspace {
+        /// Offset in the heap of one 64-bit flag for each member, zero before the first barrier. The same on all members.
+        pub flags: u64,
+        /// This rank's own epoch, in device memory, zero before the first barrier.
+        pub epoch: DevicePointer<u64>,
+    }
+}
+
+impl BarrierWorkspace {
+    /// Bytes of flags for a team of `size`.
+    pub const fn flag_bytes(size: u32) -> u64 {
+        size as u64 * 8
+    }
+}
+
+/// The name of a phase that the device functions put into fault records, whatever the operation of the kernel.
+pub fn phase_name(phase: u32) -> Option<&'static str> {
+    Some(match phase {
+        0x5301 => "signal_wait",
+        0x5302 => "wait_all",
+        0x5303 => "wait_any",
+        0x5304 => "team_sync",
+        0x5305 => "peer not mapped",
+        0x5306 => "misuse",
+        _ => return None,
+    })
+}
+
+/// Whether the device headers have an operation at a scope. The P2P transport's matrix says the same; a test compares.
+pub fn has_operation(operation: Operation, scope: Scope) -> bool {
+    match scope {
+        Scope::Thread => !matches!(operation, Operation::TeamSync | Operation::TeamBarrier),
+        Scope::Wave => is_grouped(operation),
+        Scope::Block => {
+            is_grouped(operation) || matches!(operation, Operation::TeamSync | Operation::TeamBarrier)
+        }
+        _ => false,
+    }
+}
+
+fn is_grouped(operation: Operation) -> bool {
+    matches!(
+        operation,
+        Operation::Put
+            | Operation::PutNbi
+            | Operation::Get
+            | Operation::GetNbi
+            | Operation::PutSignal
+            | Operation::PutSignalNbi
+            | Operation::Signal
+            | Operation::SignalWait
+            | Operation::Quiet
+    )
+}
+
+/// The broken twins of the device functions: each is one mistake. For tests that show that a test notices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Mutant {
+    /// Put and get touch one byte too many.
+    LengthPlusOne = 1,
+    /// Put and get leave the last byte out.
+    LengthMinusOne = 2,
+    /// The rank after the one named.
+    WrongPeer = 3,
+    /// `put_signal` of zero bytes does not signal.
+    EmptyIsSilent = 4,
+    /// Every lane of the scope signals.
+    EveryLaneSignals = 5,
+    /// A 32-bit add is done on 64 bits.
+    WideAtomic = 6,
+    /// The barrier waits for the epoch before.
+    StaleEpoch = 7,
+    /// `put_signal` signals before it copies.
+    SignalFirst = 8,
+    /// No release between data and signal. Only a schedule that reorders stores shows it.
+    NoRelease = 9,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_hip_jit::lint::{LintRule, lint_source};
+
+    #[test]
+    fn every_header_is_listed_and_reached_from_the_umbrella() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/device/shmem");
+        let mut files: Vec<String> = std::fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| format!("shmem/{}", entry.unwrap().file_name().into_string().unwrap()))
+            .collect();
+        files.sort();
+        let names: Vec<&str> = DEVICE_HEADERS.iter().map(|header| header.name).collect();
+        assert_eq!(files, names);
+        let umbrella = DEVICE_HEADERS.iter().find(|header| header.name == "shmem/shmem.h").unwrap();
+        for name in names.iter().filter(|name| **name != "shmem/shmem.h") {
+            assert!(umbrella.text.contains(&format!("#include \"{name}\"")), "{name}");
+        }
+    }
+
+    #[test]
+    fn sources_pass_the_lints() {
+        let units = conformance::UNITS.iter().map(|unit| Header { name: unit.name, text: unit.source });
+        for header in DEVICE_HEADERS.iter().copied().chain(units) {
+            let found: Vec<_> = lint_source(header.name, header.text)
+                .into_iter()
+                // The functions of this API have `atomic` in their names; their scope is in the primitive.
+                .filter(|lint| !(lint.rule == LintRule::UnscopedAtomic && is_own_atomic(&lint.text)))
+                .collect();
+            assert!(found.is_empty(), "{}: {found:#?}", header.name);
+        }
+        let planted = "static ANABRANCH_DEVICE void f(u32* p) { atomicAdd(p, 1u); }\n";
+        let found = lint_source("planted.h", planted);
+        assert!(found.iter().any(|lint| lint.rule == LintRule::UnscopedAtomic && !is_own_atomic(&lint.text)));
+    }
+
+    fn is_own_atomic(line: &str) -> bool {
+        let foreign = ["__atomic_", "__hip_atomic_", "__sync_", "atomicAdd", "atomicCAS", "atomicExch"];
+        line.contains("atomic_") && !foreign.iter().any(|word| line.contains(word))
+    }
+
+    #[test]
+    fn phases_and_mutants_are_those_of_the_header() {
+        let types = DEVICE_HEADERS.iter().find(|header| header.name == "shmem/types.h").unwrap().text;
+        let phases: Vec<u32> =
+            (0..=u32::from(u16::MAX)).filter(|phase| phase_name(*phase).is_some()).collect();
+        assert_eq!(phases.len(), types.matches("    PHASE_").count());
+        for phase in phases {
+            assert!(types.contains(&format!("= {phase:#06x},")), "{phase:#x}");
+        }
+        for (word, mutant) in [
+            ("LENGTH_PLUS_ONE", Mutant::LengthPlusOne),
+            ("LENGTH_MINUS_ONE", Mutant::LengthMinusOne),
+            ("WRONG_PEER", Mutant::WrongPeer),
+            ("EMPTY_IS_SILENT", Mutant::EmptyIsSilent),
+            ("EVERY_LANE_SIGNALS", Mutant::EveryLaneSignals),
+            ("WIDE_ATOMIC", Mutant::WideAtomic),
+            ("STALE_EPOCH", Mutant::StaleEpoch),
+            ("SIGNAL_FIRST", Mutant::SignalFirst),
+            ("NO_RELEASE", Mutant::NoRelease),
+        ] {
+            assert!(types.contains(&format!("MUTANT_{word} = {},", mutant as u32)), "{word}");
+        }
+    }
+}

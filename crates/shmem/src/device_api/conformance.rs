@@ -1,0 +1,255 @@
+//! Kernels that put the device functions to the test; used by the tests of this crate and by diagnoses of a machine.
+//!
+//! Offsets are bytes from the start of the heap, equal on all ranks. `scope` is 0 for thread, 1 for wave, 2 for block.
+
+use anabranch_hip_jit::{
+    DevicePointer, DeviceStruct as _, Header, KernelSpec, KernelUnit, PRELUDE, device_struct,
+};
+
+use super::{BarrierWorkspace, DEVICE_HEADERS, Mutant};
+use crate::TeamView;
+
+device_struct! {
+    /// One copy, or one value.
+    pub struct CopyCase {
+        /// The object at the peer.
+        pub remote: u64,
+        /// The object in the own heap.
+        pub local: u64,
+        /// How many bytes; 1, 2, 4 or 8 for a value.
+        pub bytes: u64,
+        /// The signal word at the peer.
+        pub signal: u64,
+        /// The signal's value, or the value that is put.
+        pub value: u64,
+        /// The peer, as a rank of the group.
+        pub peer: u32,
+        /// 0 sets the signal, 1 adds to it.
+        pub signal_op: u32,
+    }
+}
+
+device_struct! {
+    /// Arguments of `anabranch_shmem_conformance_copy`. Any grid.
+    pub struct CopyArgs {
+        /// The team.
+        pub team: TeamView,
+        /// `[case_count]`.
+        pub cases: DevicePointer<CopyCase>,
+        /// `[case_count]`: each case's `Status`; written.
+        pub statuses: DevicePointer<u32>,
+        /// How many cases.
+        pub case_count: u32,
+        /// Which operation: 0 put, 1 put_nbi, 2 get, 3 get_nbi, 4 put_signal, 5 put_signal_nbi, 6 p, 7 g.
+        pub kind: u32,
+        /// The scope; not looked at for values.
+        pub scope: u32,
+        /// The operation's code in fault records.
+        pub operation: u32,
+    }
+}
+
+device_struct! {
+    /// Arguments of `anabranch_shmem_conformance_message`. Two blocks a rank of the team.
+    pub struct MessageArgs {
+        /// The team.
+        pub team: TeamView,
+        /// `[rounds][size][stride]`: what is sent to each rank.
+        pub prepared: DevicePointer<u8>,
+        /// `[size][stride]`: where messages are put from.
+        pub staging: DevicePointer<u8>,
+        /// `[rounds][size][stride]`: what came from each rank; written.
+        pub log: DevicePointer<u8>,
+        /// `[2 * size]`: each block's `Status`; written.
+        pub statuses: DevicePointer<u32>,
+        /// `[size][stride]`: where messages are put to.
+        pub slots: u64,
+        /// `[size]` signal words: messages that have come from each rank.
+        pub arrived: u64,
+        /// `[size]` signal words: messages that each rank has consumed.
+        pub consumed: u64,
+        /// Bytes of a message.
+        pub bytes: u32,
+        /// Bytes from one message's place to the next.
+        pub stride: u32,
+        /// Messages a pair.
+        pub rounds: u32,
+        /// 0: put, quiet, signal. 1: put_signal. 2: put_signal_nbi. 3: put, fence, signal (thread scope).
+        pub mode: u32,
+        /// The scope.
+        pub scope: u32,
+        /// 0 sets the signal to the round, 1 adds one.
+        pub signal_op: u32,
+        /// The operation's code in fault records.
+        pub operation: u32,
+        /// Zero.
+        pub reserved: u32,
+    }
+}
+
+device_struct! {
+    /// One comparison of `anabranch_shmem_conformance_compare`.
+    pub struct CompareCase {
+        /// The signal word.
+        pub word: u64,
+        /// What it is compared with.
+        pub value: u64,
+        /// 0 EQ, 1 NE, 2 GT, 3 GE, 4 LT, 5 LE.
+        pub compare: u32,
+        /// Zero.
+        pub reserved: u32,
+    }
+}
+
+device_struct! {
+    /// Arguments of the three kernels of [`WAIT`]; each reads a part.
+    pub struct WaitArgs {
+        /// The team.
+        pub team: TeamView,
+        /// compare: `[count]`.
+        pub cases: DevicePointer<CompareCase>,
+        /// compare: `[count][threads]`; several: `[rounds + size][threads]`, status and index; expiry: `[2][threads]`,
+        /// statuses. Written.
+        pub results: DevicePointer<u32>,
+        /// several, expiry: signal words.
+        pub words: u64,
+        /// expiry: what is waited for.
+        pub value: u64,
+        /// compare: cases; expiry: words.
+        pub count: u32,
+        /// several: rounds of wait_all.
+        pub rounds: u32,
+        /// expiry: 0 signal_wait, 1 wait_all, 2 wait_any.
+        pub kind: u32,
+        /// The scope.
+        pub scope: u32,
+        /// expiry: who should have signalled.
+        pub peer: u32,
+        /// The operation's code in fault records.
+        pub operation: u32,
+    }
+}
+
+device_struct! {
+    /// Arguments of `anabranch_shmem_conformance_atomics`.
+    pub struct AtomicArgs {
+        /// The team.
+        pub team: TeamView,
+        /// `[size][participants][rounds][3]`: old values; written.
+        pub log: DevicePointer<u64>,
+        /// The word, or where the words start.
+        pub words: u64,
+        /// What is added.
+        pub value: u64,
+        /// Threads of each rank that take part.
+        pub participants: u32,
+        /// Operations of a thread on each rank.
+        pub rounds: u32,
+        /// 0 add, 1 fetch_add, 2 or, 3 and, 4 xor, 5 fetch_or, fetch_xor and fetch_and, 6 swap, 7 compare_swap, 8 set and
+        /// fetch, 9 signals that add.
+        pub kind: u32,
+        /// 4 or 8.
+        pub element_bytes: u32,
+        /// Whether the words are signed.
+        pub is_signed: u32,
+        /// The operation's code in fault records.
+        pub operation: u32,
+    }
+}
+
+device_struct! {
+    /// Arguments of `anabranch_shmem_conformance_barrier`. One block.
+    pub struct BarrierArgs {
+        /// The team.
+        pub team: TeamView,
+        /// The barrier's.
+        pub workspace: BarrierWorkspace,
+        /// `[first_round + rounds][size + 1][threads]`: what was read after each barrier; written.
+        pub log: DevicePointer<u64>,
+        /// `[threads]`: the last `Status`; written.
+        pub statuses: DevicePointer<u32>,
+        /// `[2][size + 1][threads]` words.
+        pub slots: u64,
+        /// How late a rank may come, nanoseconds.
+        pub skew_ns: u64,
+        /// Number of the first round.
+        pub first_round: u32,
+        /// Rounds.
+        pub rounds: u32,
+        /// 0 team_sync, 1 team_barrier.
+        pub kind: u32,
+        /// The operation's code in fault records.
+        pub operation: u32,
+    }
+}
+
+const SHARED: &[Header] =
+    &[Header { name: "shmem/conformance.h", text: include_str!("../../kernels/conformance.h") }];
+const HEADERS: &[&[Header]] = &[PRELUDE, DEVICE_HEADERS, SHARED];
+
+/// Copies and single values.
+pub static COPY: KernelUnit = KernelUnit {
+    name: "conformance_copy",
+    source: include_str!("../../kernels/conformance_copy.hip"),
+    headers: HEADERS,
+    entries: &["anabranch_shmem_conformance_copy"],
+    layouts: &[BarrierWorkspace::c_declaration, CopyCase::c_declaration, CopyArgs::c_declaration],
+};
+
+/// Messages between all pairs.
+pub static MESSAGE: KernelUnit = KernelUnit {
+    name: "conformance_message",
+    source: include_str!("../../kernels/conformance_message.hip"),
+    headers: HEADERS,
+    entries: &["anabranch_shmem_conformance_message"],
+    layouts: &[BarrierWorkspace::c_declaration, MessageArgs::c_declaration],
+};
+
+/// Comparisons, several words, expiry.
+pub static WAIT: KernelUnit = KernelUnit {
+    name: "conformance_wait",
+    source: include_str!("../../kernels/conformance_wait.hip"),
+    headers: HEADERS,
+    entries: &[
+        "anabranch_shmem_conformance_compare",
+        "anabranch_shmem_conformance_several",
+        "anabranch_shmem_conformance_expiry",
+    ],
+    layouts: &[BarrierWorkspace::c_declaration, CompareCase::c_declaration, WaitArgs::c_declaration],
+};
+
+/// Contended atomics.
+pub static ATOMICS: KernelUnit = KernelUnit {
+    name: "conformance_atomics",
+    source: include_str!("../../kernels/conformance_atomics.hip"),
+    headers: HEADERS,
+    entries: &["anabranch_shmem_conformance_atomics"],
+    layouts: &[BarrierWorkspace::c_declaration, AtomicArgs::c_declaration],
+};
+
+/// Barriers back to back.
+pub static BARRIER: KernelUnit = KernelUnit {
+    name: "conformance_barrier",
+    source: include_str!("../../kernels/conformance_barrier.hip"),
+    headers: HEADERS,
+    entries: &["anabranch_shmem_conformance_barrier"],
+    layouts: &[BarrierArgs::c_declaration],
+};
+
+/// All of them.
+pub static UNITS: [&KernelUnit; 5] = [&COPY, &MESSAGE, &WAIT, &ATOMICS, &BARRIER];
+
+/// The unit as it is.
+pub fn spec(unit: &'static KernelUnit) -> KernelSpec {
+    KernelSpec::new(unit)
+}
+
+/// Its broken twin.
+pub fn mutant(unit: &'static KernelUnit, mutant: Mutant) -> KernelSpec {
+    KernelSpec::new(unit).with("SHMEM_MUTANT", mutant as u32)
+}
+
+/// Every kernel of the conformance tests: what a prebuild compiles.
+pub fn kernels() -> Vec<KernelSpec> {
+    UNITS.into_iter().map(KernelSpec::new).collect()
+}

@@ -1,0 +1,262 @@
+//! What can go wrong in a world, as values.
+
+use std::time::Duration;
+
+use anabranch_ranks::GlobalRank;
+use anabranch_transport::{Refusal, TransportKind};
+
+use crate::fault::Fault;
+
+/// The result of calls in this crate.
+pub type Result<T, E = Error> = core::result::Result<T, E>;
+
+/// An error of a world.
+///
+/// [`Error::Fault`] and [`Error::Rendezvous`] are final: the world is poisoned and every later call returns the first
+/// cause. All others leave the world as it was, on every rank of the call alike.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The world has failed; this is the first cause.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+    /// A collective call of the host did not come to its end.
+    #[error("{step} failed")]
+    Rendezvous {
+        /// What was being agreed on.
+        step: String,
+        /// Who did not come, or was lost.
+        #[source]
+        source: anabranch_bootstrap::Error,
+    },
+    /// Another rank failed in a step that all take together. That rank has its own error; this is its text.
+    #[error("{step} failed on {rank}: {cause}")]
+    Elsewhere {
+        /// What was being done.
+        step: String,
+        /// The first rank, in group order, that failed.
+        rank: GlobalRank,
+        /// Its error with all causes.
+        cause: String,
+    },
+    /// A setting makes no sense.
+    #[error("{field} = {given}: {expected} expected")]
+    Config {
+        /// The setting.
+        field: &'static str,
+        /// What was given.
+        given: String,
+        /// What is allowed.
+        expected: &'static str,
+    },
+    /// Two ranks have different values where all must have the same.
+    #[error("{step}: {field} differs: {rank} has {value}, {other} has {other_value}")]
+    Differs {
+        /// What was being made.
+        step: String,
+        /// The field.
+        field: String,
+        /// The first rank that differs from most others.
+        rank: GlobalRank,
+        /// Its value.
+        value: String,
+        /// A rank with the value that most have.
+        other: GlobalRank,
+        /// That value.
+        other_value: String,
+    },
+    /// Ranks of a group called different things, or in another order.
+    #[error(
+        "{rank} is in {called}, but {other} is in {other_called}: collective calls have to come in the same order"
+    )]
+    OutOfStep {
+        /// The rank that differs.
+        rank: GlobalRank,
+        /// What it called.
+        called: String,
+        /// Another rank.
+        other: GlobalRank,
+        /// What that called.
+        other_called: String,
+    },
+    /// A rank sent something that is not understood.
+    #[error("{step}: {rank} sent a message that is not understood: {problem}")]
+    Malformed {
+        /// What was being agreed on.
+        step: String,
+        /// The sender.
+        rank: GlobalRank,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// No transport reaches a peer.
+    #[error("no transport reaches {peer}: {}", considered_text(considered))]
+    Unreachable {
+        /// The peer.
+        peer: GlobalRank,
+        /// Each transport in the configured order and why it does not.
+        considered: Vec<(TransportKind, Refusal)>,
+    },
+    /// A peer's mapped memory does not hold what the peer wrote there.
+    #[error(
+        "the memory of {peer} mapped over {kind} is not that of {peer}: read {read:#x}, expected {expected:#x}"
+    )]
+    Probe {
+        /// The peer.
+        peer: GlobalRank,
+        /// The transport.
+        kind: TransportKind,
+        /// The word that was read.
+        read: u64,
+        /// The word that the peer wrote.
+        expected: u64,
+    },
+    /// Two ranks use one GPU, where kernels that wait for each other could not run at the same time.
+    #[error("{first} and {second} use the same device {pci}; give every rank its own")]
+    SharedDevice {
+        /// A rank.
+        first: GlobalRank,
+        /// Another one.
+        second: GlobalRank,
+        /// The PCI address of the device.
+        pci: String,
+    },
+    /// The device has no room for the heap.
+    #[error("no room for heap.bytes = {bytes} on {device}: {free} of {total} bytes are free")]
+    HeapMemory {
+        /// What was asked for.
+        bytes: u64,
+        /// The device.
+        device: anabranch_hip::DeviceOrdinal,
+        /// Free bytes of the device.
+        free: u64,
+        /// All bytes of the device.
+        total: u64,
+        /// The runtime's error.
+        #[source]
+        source: anabranch_hip::Error,
+    },
+    /// The runtime placed the heap at an address of too small an alignment.
+    #[error("the heap lies at {address:#x}, which is not a multiple of {alignment}")]
+    HeapAlignment {
+        /// Where it lies.
+        address: u64,
+        /// What is needed.
+        alignment: u64,
+    },
+    /// The heap has no place for a request that is free on all members.
+    #[error(
+        "the symmetric heap has no room for {needed} bytes (alignment {alignment}, {tag}): the largest range free on all \
+         members has {largest} of {total} free bytes, so {missing} are missing; raise heap.bytes (now {heap_bytes})"
+    )]
+    HeapExhausted {
+        /// What the request was for.
+        tag: String,
+        /// Bytes asked for, rounded up to the granularity.
+        needed: u64,
+        /// Alignment asked for.
+        alignment: u64,
+        /// The largest range that is free on all members.
+        largest: u64,
+        /// All bytes that are free on all members.
+        total: u64,
+        /// How many bytes more the largest range would need.
+        missing: u64,
+        /// The setting `heap.bytes`.
+        heap_bytes: u64,
+    },
+    /// An alignment that cannot be had.
+    #[error("alignment {given}: a power of two up to {max} expected")]
+    Alignment {
+        /// What was given.
+        given: u64,
+        /// The largest.
+        max: u64,
+    },
+    /// Bytes outside an allocation.
+    #[error("{what}: bytes {offset}..{end} are outside {length} bytes")]
+    OutOfRange {
+        /// The operation.
+        what: &'static str,
+        /// First byte.
+        offset: u64,
+        /// One past the last byte.
+        end: u64,
+        /// Length of the allocation.
+        length: u64,
+    },
+    /// This rank called a collective of a group that it is not in.
+    #[error("{step}: {rank} is not a member of the group")]
+    NotAMember {
+        /// The call.
+        step: String,
+        /// This rank.
+        rank: GlobalRank,
+    },
+    /// Another thread of this rank is in a collective call of the heap.
+    #[error("{rank} is in another collective call of the heap; make them one after the other")]
+    HeapBusy {
+        /// This rank.
+        rank: GlobalRank,
+    },
+    /// A stream was not done in time. The world is not affected; waiting again is possible.
+    #[error("the stream is still at work after {waited:?}, and no wait for a peer has failed")]
+    StreamBusy {
+        /// How long it was waited for.
+        waited: Duration,
+    },
+    /// More waiting blocks would be in flight than the device can run at the same time.
+    #[error(
+        "{asked} blocks that wait for peers were asked for; {resident} fit on the device and {in_use_percent} % of it is \
+         taken by others in flight"
+    )]
+    Residency {
+        /// Blocks asked for.
+        asked: u32,
+        /// Blocks of this kernel that the device runs at the same time.
+        resident: u32,
+        /// Share of the device that is taken.
+        in_use_percent: u32,
+    },
+    /// The world was left.
+    #[error("the world was left")]
+    Left,
+    /// An error of the runtime.
+    #[error(transparent)]
+    Hip(#[from] anabranch_hip::Error),
+    /// An error of the kernel pipeline.
+    #[error(transparent)]
+    Jit(#[from] anabranch_hip_jit::Error),
+    /// An error of a transport.
+    #[error(transparent)]
+    Transport(#[from] anabranch_transport::Error),
+    /// A group that cannot be.
+    #[error(transparent)]
+    Group(#[from] anabranch_ranks::Error),
+    /// The identity of this process or machine could not be read.
+    #[error("cannot read {path}, which tells processes and machines apart")]
+    Identity {
+        /// The file.
+        path: &'static str,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+fn considered_text(considered: &[(TransportKind, Refusal)]) -> String {
+    let words: Vec<_> = considered.iter().map(|(kind, why)| format!("{kind}: {why}")).collect();
+    words.join("; ")
+}
+
+/// An error and all its causes in one line, for a message to other ranks.
+pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    text
+}

@@ -1,0 +1,10 @@
+//! The symmetric heap: one segment a rank, divided the same way by all members of a group.
+
+mod allocate;
+pub mod ledger;
+mod memory;
+pub mod ranges;
+
+pub use allocate::{DEFAULT_ALIGNMENT, HeapUsage, MAX_ALIGNMENT, SymmetricMemory};
+pub(crate) use memory::{HEADER_BYTES, HeapMemory};
+pub use memory::MemoryGuard;

@@ -1,0 +1,300 @@
+//! Joining and leaving.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use anabranch_bootstrap::{Loss, Rendezvous};
+use anabranch_hip::{Device, DeviceAddress, RuntimeKind, Stream};
+use anabranch_hip_jit::Jit;
+use anabranch_ranks::Group;
+use anabranch_transport::{PeerInfo, PeerMemory, Region, Transport};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use crate::alarm::Alarm;
+use crate::collective::{Collectives, compare_fields, group_id};
+use crate::config::WorldConfig;
+use crate::control::Control;
+use crate::error::{Error, Result};
+use crate::fault::OperationNames;
+use crate::heap::ledger::Ledger;
+use crate::heap::ranges::ByteRange;
+use crate::heap::{HEADER_BYTES, HeapMemory};
+use crate::identity::peer_info;
+use crate::residency::Residency;
+use crate::tables::Tables;
+use crate::transports::{Offers, Transports};
+use crate::world::{Connections, Inner, World, base_of};
+
+/// The first thing that ranks tell each other.
+#[derive(Debug, Serialize, Deserialize)]
+struct Hello {
+    info: PeerInfo,
+    fields: Vec<(String, String)>,
+    /// Rank 0's becomes the world's number.
+    number: u64,
+}
+
+/// What a rank makes of its own before peers come in.
+struct Own {
+    heap: Arc<HeapMemory>,
+    control: Control,
+    tables: Arc<Tables>,
+    service: Stream,
+    transports: Transports,
+    offers: Offers,
+}
+
+impl World {
+    /// Joins the world of all ranks of the rendezvous. Collective: every rank calls it, with an equal configuration, each
+    /// with a device of its own. Exchanges and compares what the ranks are, allocates the heap, maps the peers',
+    /// and probes each mapping by a real copy.
+    ///
+    /// The rendezvous stays the caller's: it may serve another world after this one was left.
+    ///
+    /// # Errors
+    /// On all ranks: [`Error::Differs`] with the setting, both values and ranks; [`Error::Unreachable`] with the reason of
+    /// each transport; [`Error::HeapMemory`]; [`Error::SharedDevice`]; [`Error::Probe`]. Where only one rank failed, the
+    /// others get [`Error::Elsewhere`], which names it. [`Error::Rendezvous`] when a rank did not come in time.
+    pub fn join(
+        config: WorldConfig,
+        device: Device,
+        jit: Jit,
+        rendezvous: Arc<dyn Rendezvous>,
+    ) -> Result<Self> {
+        Self::join_with_transports(config, device, jit, rendezvous, Vec::new())
+    }
+
+    /// [`World::join`] with transports of the caller's, which take the place of built-in ones of their kind.
+    ///
+    /// # Errors
+    /// Those of [`World::join`].
+    pub fn join_with_transports(
+        config: WorldConfig,
+        device: Device,
+        jit: Jit,
+        rendezvous: Arc<dyn Rendezvous>,
+        transports: Vec<Box<dyn Transport>>,
+    ) -> Result<Self> {
+        let group = Group::world(rendezvous.size())?;
+        let greeting = Collectives::new(Arc::clone(&rendezvous), 0, config.rendezvous_deadline);
+        let (peers, number) = greet(&greeting, &group, &config, &device)?;
+        let local = peers
+            .get(greeting.rank().index())
+            .cloned()
+            .ok_or_else(|| Error::NotAMember { step: "join".to_owned(), rank: greeting.rank() })?;
+        refuse_shared_devices(&peers)?;
+
+        let collectives = Collectives::new(rendezvous, number, config.rendezvous_deadline);
+        let own = prepare(&config, &device, &local, &peers, number, transports);
+        let (own, mine) = match own {
+            Ok(own) => {
+                let offers = own.offers.clone();
+                (Some(own), Ok(offers))
+            }
+            Err(error) => (None, Err(error)),
+        };
+        let offers = collectives.agree(&group, "allocate the heap", mine)?.said;
+        // Without it the agreement had failed.
+        let Some(own) = own else { return Err(Error::Left) };
+
+        let connected = connect(&own.transports, &device, &peers, &offers, config.heap_bytes, number);
+        let (connected, mine) = match connected {
+            Ok(connected) => (Some(connected), Ok(())),
+            Err(error) => (None, Err(error)),
+        };
+        if let Err(error) = collectives.agree(&group, "map the peers' heaps", mine) {
+            // Close what is mapped before anybody frees what is mapped elsewhere.
+            drop(connected);
+            let _ = collectives.agree(&group, "close the peers' heaps", Ok(()));
+            return Err(error);
+        }
+        let Some((memory, routes, places)) = connected else { return Err(Error::Left) };
+
+        let bases: Vec<DeviceAddress> = memory.iter().map(|memory| base_of(memory.as_ref())).collect();
+        let segment = ByteRange { offset: HEADER_BYTES, bytes: config.heap_bytes - HEADER_BYTES };
+        let alarm = Arc::new(Alarm::new(own.control));
+        let inner = Inner {
+            connections: RwLock::new(Connections { memory, places, transports: own.transports }),
+            routes,
+            bases,
+            barrier_kernel: Mutex::new(None),
+            tables: own.tables,
+            alarm: Arc::clone(&alarm),
+            service: own.service,
+            ledger: Mutex::new(Ledger::new(local.rank.get(), segment)),
+            heap_busy: AtomicBool::new(false),
+            groups: Mutex::new(HashMap::from([(group_id(&group), group.clone())])),
+            names: OperationNames::default(),
+            residency: Arc::new(Residency::default()),
+            left: AtomicBool::new(false),
+            peers,
+            local,
+            group,
+            config,
+            jit,
+            device,
+            collectives,
+            heap: own.heap,
+        };
+        let world = Self { inner: Arc::new(inner) };
+        // The rendezvous outlives the world; what it holds must not keep the world, nor let its last part end on a thread of
+        // the rendezvous.
+        let weak = Arc::downgrade(&alarm);
+        drop(alarm);
+        world.rendezvous().observe(Arc::new(move |loss: &Loss| {
+            if let Some(alarm) = weak.upgrade() {
+                alarm.lost(loss);
+            }
+        }));
+        for route in world.routes() {
+            tracing::debug!(rank = world.rank().get(), %route, "route");
+        }
+        Ok(world)
+    }
+
+    /// Leaves: waits for this rank's device, then for all ranks, closes the mappings of the peers' heaps, and returns when
+    /// nobody maps this rank's any more. Collective over all ranks; doing it again does nothing. Memory is freed when
+    /// everything that was made from the world is dropped.
+    ///
+    /// # Errors
+    /// What made the world fail, or who did not come. The world is left in any case.
+    pub fn leave(&self) -> Result<()> {
+        let inner = &self.inner;
+        let usable = match self.check() {
+            Err(Error::Left) => return Ok(()),
+            other => other,
+        };
+        // Kernels that still wait for peers come to their end: the peers launch theirs before they leave.
+        let drained = usable.and_then(|()| inner.device.synchronize().map_err(Error::from));
+        let drained = drained.and_then(|()| self.check());
+        inner.alarm.leaving();
+        let met = drained.and_then(|()| self.agree_status(&inner.group, "leave", Ok(())));
+        if inner.left.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        if let Err(error) = &met {
+            // Peers may still write here, and kernels of this rank must not outlive the mappings that they use.
+            self.poison(&format!("leave failed: {error}"));
+            if let Err(error) = inner.device.synchronize() {
+                tracing::warn!(%error, "the device could not be drained");
+            }
+        }
+        {
+            let mut connections = inner.connections.write().unwrap_or_else(PoisonError::into_inner);
+            connections.memory.clear();
+            connections.transports.close();
+        }
+        met?;
+        let closed = inner.collectives.agree(&inner.group, "close the peers' heaps", Ok(()));
+        closed.map(|_| ())
+    }
+}
+
+fn greet(
+    collectives: &Collectives,
+    group: &Group,
+    config: &WorldConfig,
+    device: &Device,
+) -> Result<(Vec<PeerInfo>, u64)> {
+    let hello = config.check().and_then(|()| peer_info(collectives.rank(), config, device)).map(|info| {
+        let mut fields = vec![("anabranch version".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
+        fields.push(("device.runtime".to_owned(), info.runtime.clone()));
+        fields.push(("device.arch".to_owned(), info.arch.clone()));
+        fields.extend(config.fields());
+        let number = fresh_number(&info);
+        Hello { info, fields, number }
+    });
+    let said = collectives.agree(group, "join", hello)?.said;
+    compare_fields("join", group, &said.iter().map(|hello| hello.fields.clone()).collect::<Vec<_>>())?;
+    let number = said.first().map_or(0, |hello| hello.number);
+    Ok((said.into_iter().map(|hello| hello.info).collect(), number))
+}
+
+/// A number that no other world of this rendezvous has had: who, and when.
+fn fresh_number(info: &PeerInfo) -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    first_word(&format!("{info:?} {}", now.as_nanos()))
+}
+
+/// The word at the start of a rank's heap.
+fn probe_word(world: u64, info: &PeerInfo) -> u64 {
+    first_word(&format!("{world:x} {}", info.rank.get())) | 1
+}
+
+fn first_word(text: &str) -> u64 {
+    Sha256::digest(text).iter().take(8).fold(0, |word, byte| (word << 8) | u64::from(*byte))
+}
+
+/// Kernels that wait for each other have to run at the same time, which two processes on one GPU do not. The machine made
+/// of CPU threads runs all blocks of all kernels.
+fn refuse_shared_devices(peers: &[PeerInfo]) -> Result<()> {
+    for (index, second) in peers.iter().enumerate() {
+        let first = peers.iter().take(index).find(|first| {
+            first.same_host(second) && first.runtime == second.runtime && first.pci == second.pci
+        });
+        if let Some(first) = first
+            && second.runtime != RuntimeKind::Host.to_string()
+        {
+            return Err(Error::SharedDevice {
+                first: first.rank,
+                second: second.rank,
+                pci: second.pci.clone(),
+            });
+        }
+    }
+    Ok(())
+}
+
+fn prepare(
+    config: &WorldConfig,
+    device: &Device,
+    local: &PeerInfo,
+    peers: &[PeerInfo],
+    number: u64,
+    brought: Vec<Box<dyn Transport>>,
+) -> Result<Own> {
+    let transports = Transports::new(config, device, local, brought);
+    let heap = Arc::new(HeapMemory::new(device, config.heap_bytes, probe_word(number, local))?);
+    let control = Control::new(device, config.operation_deadline)?;
+    let tables = Tables::new(device.clone())?;
+    let service = device.create_stream()?;
+    let region = Region { address: heap.address().0, bytes: heap.bytes() };
+    let offers = transports.export(region, Transports::audience(local, peers))?;
+    Ok(Own { heap, control, tables, service, transports, offers })
+}
+
+type Connected = (Vec<Box<dyn PeerMemory>>, Vec<anabranch_transport::Route>, Vec<usize>);
+
+/// Maps every rank's heap and reads the word that its owner wrote there.
+fn connect(
+    transports: &Transports,
+    device: &Device,
+    peers: &[PeerInfo],
+    offers: &[Offers],
+    heap_bytes: u64,
+    number: u64,
+) -> Result<Connected> {
+    let (mut memory, mut routes, mut places) = (Vec::new(), Vec::new(), Vec::new());
+    for (peer, offers) in peers.iter().zip(offers) {
+        let mut opened = transports.connect(peer, offers, heap_bytes)?;
+        let base = base_of(opened.memory.as_ref());
+        if !base.is_null() {
+            let mut word = [0; 8];
+            // SAFETY: the mapping was just opened with `heap_bytes` bytes, at least 1 MiB, and its owner frees it only after
+            // a later step in which this rank takes part.
+            unsafe { device.read_memory(base, &mut word) }?;
+            let (read, expected) = (u64::from_le_bytes(word), probe_word(number, peer));
+            if read != expected {
+                let kind = transports.kind(opened.place).unwrap_or(opened.route.kind);
+                return Err(Error::Probe { peer: peer.rank, kind, read, expected });
+            }
+            opened.route.reason.push_str("; probed by a copy");
+        }
+        memory.push(opened.memory);
+        routes.push(opened.route);
+        places.push(opened.place);
+    }
+    Ok((memory, routes, places))
+}

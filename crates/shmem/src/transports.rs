@@ -1,0 +1,175 @@
+//! The transports of a world, and which one serves each peer.
+
+use anabranch_transport::{
+    Audience, Operation, Origin, PeerInfo, PeerMemory, Refusal, Region, Route, Scope, Support, Transport,
+    TransportKind,
+};
+use anabranch_transport_p2p::P2pTransport;
+
+use crate::config::WorldConfig;
+use crate::error::{Error, Result};
+
+/// The trait's text once more, for `enum_dispatch` to read; the generated code names the real trait.
+mod replayed {
+    use enum_dispatch::enum_dispatch;
+
+    anabranch_transport::transport_trait! {
+        #[enum_dispatch]
+    }
+}
+
+/// One transport, dispatched without a table of functions where it is built in.
+#[enum_dispatch::enum_dispatch(Transport)]
+#[derive(Debug)]
+pub(crate) enum AnyTransport {
+    P2p(P2pTransport),
+    /// One that the user brought.
+    Boxed(Box<dyn Transport>),
+}
+
+/// The transports of a rank in the configured order.
+#[derive(Debug)]
+pub(crate) struct Transports {
+    ordered: Vec<(TransportKind, Option<AnyTransport>)>,
+}
+
+/// What one rank offers of a region: one entry a transport, in the configured order.
+pub(crate) type Offers = Vec<Option<Vec<u8>>>;
+
+/// A peer's region as opened by the transport at this place in the order.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) memory: Box<dyn PeerMemory>,
+    pub(crate) route: Route,
+    pub(crate) place: usize,
+}
+
+impl Transports {
+    /// The transports that the configuration names; `brought` ones take precedence over built-in ones of their kind.
+    pub(crate) fn new(
+        config: &WorldConfig,
+        device: &anabranch_hip::Device,
+        local: &PeerInfo,
+        brought: Vec<Box<dyn Transport>>,
+    ) -> Self {
+        let mut brought = brought;
+        let ordered = config.transports.iter().map(|kind| {
+            let own = brought.iter().position(|transport| transport.kind() == *kind);
+            let transport = match (own, kind) {
+                (Some(index), _) => Some(AnyTransport::Boxed(brought.swap_remove(index))),
+                (None, TransportKind::P2p) => {
+                    Some(AnyTransport::P2p(P2pTransport::new(device.clone(), local.clone())))
+                }
+                (None, TransportKind::Sdma | TransportKind::Rdma) => None,
+            };
+            (*kind, transport)
+        });
+        Self { ordered: ordered.collect() }
+    }
+
+    pub(crate) fn kind(&self, place: usize) -> Option<TransportKind> {
+        self.ordered.get(place).map(|(kind, _)| *kind)
+    }
+
+    /// The cell of the operation matrix for the transport of this kind.
+    pub(crate) fn support(&self, kind: TransportKind, operation: Operation, scope: Scope) -> Support {
+        let found = self.ordered.iter().find(|(other, _)| *other == kind);
+        match found {
+            Some((_, Some(transport))) => transport.support(operation, scope),
+            _ => Support::Unsupported,
+        }
+    }
+
+    /// Offers a region over every transport. One that cannot offer it is left out, with a word in the log, unless no
+    /// other can.
+    pub(crate) fn export(&self, region: Region, audience: Audience) -> Result<Offers> {
+        let mut offers = Vec::with_capacity(self.ordered.len());
+        let mut first_error = None;
+        for (kind, transport) in &self.ordered {
+            let offer = match transport.as_ref().map(|transport| transport.export(region, audience)) {
+                Some(Ok(offer)) => Some(offer),
+                Some(Err(error)) => {
+                    tracing::debug!(%kind, %error, "no offer over this transport");
+                    first_error = first_error.or(Some(error));
+                    None
+                }
+                None => None,
+            };
+            offers.push(offer);
+        }
+        match first_error {
+            Some(error) if offers.iter().all(Option::is_none) => Err(error.into()),
+            _ => Ok(offers),
+        }
+    }
+
+    /// Opens a peer's region over the first transport in order that reaches the peer and has an offer.
+    pub(crate) fn connect(&self, peer: &PeerInfo, offers: &Offers, bytes: u64) -> Result<Opened> {
+        let mut considered = Vec::new();
+        for (place, (kind, transport)) in self.ordered.iter().enumerate() {
+            let Some(transport) = transport else {
+                considered.push((*kind, Refusal::NotBuilt { feature: kind.feature() }));
+                continue;
+            };
+            let reach = match transport.reaches(peer) {
+                Ok(reach) => reach,
+                Err(refusal) => {
+                    considered.push((*kind, refusal));
+                    continue;
+                }
+            };
+            let Some(offer) = offers.get(place).and_then(Option::as_ref) else {
+                considered
+                    .push((*kind, Refusal::Failed { cause: "the peer offers nothing over it".to_owned() }));
+                continue;
+            };
+            match transport.open(peer, offer, bytes) {
+                Ok(memory) => {
+                    let route = Route { peer: peer.rank, kind: *kind, reason: reach.reason, considered };
+                    return Ok(Opened { memory, route, place });
+                }
+                Err(error) => considered.push((*kind, Refusal::from_error(&error))),
+            }
+        }
+        Err(Error::Unreachable { peer: peer.rank, considered })
+    }
+
+    /// Opens another region of a peer that is connected over the transport at `place`.
+    pub(crate) fn open(
+        &self,
+        place: usize,
+        peer: &PeerInfo,
+        offers: &Offers,
+        bytes: u64,
+    ) -> Result<Box<dyn PeerMemory>> {
+        let transport = self.ordered.get(place).and_then(|(_, transport)| transport.as_ref());
+        match (transport, offers.get(place).and_then(Option::as_ref)) {
+            (Some(transport), Some(offer)) => Ok(transport.open(peer, offer, bytes)?),
+            _ => Err(Error::Unreachable { peer: peer.rank, considered: Vec::new() }),
+        }
+    }
+
+    /// Who of these peers has to open this rank's offers.
+    pub(crate) fn audience<'a>(local: &PeerInfo, peers: impl IntoIterator<Item = &'a PeerInfo>) -> Audience {
+        if peers.into_iter().all(|peer| peer.same_process(local)) {
+            Audience::ThisProcess
+        } else {
+            Audience::ThisHost
+        }
+    }
+
+    pub(crate) fn close(&mut self) {
+        for (_, transport) in &mut self.ordered {
+            if let Some(transport) = transport {
+                transport.close();
+            }
+        }
+    }
+}
+
+/// Whether loads and stores of a kernel reach memory of this origin.
+pub(crate) const fn is_mapped(origin: Origin) -> bool {
+    match origin {
+        Origin::Own | Origin::SameProcess | Origin::Ipc => true,
+    }
+}

@@ -1,0 +1,85 @@
+//! Finding out whether the world still works, and waiting for streams without hanging.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use anabranch_hip::Stream;
+
+use crate::error::{Error, Result};
+use crate::fault::Fault;
+use crate::world::World;
+
+/// How long kernels get to drain once their waits have ended.
+const DRAIN: Duration = Duration::from_secs(1);
+
+impl World {
+    /// Whether the world works. Cheap: every operation begins with it.
+    ///
+    /// The first call after a kernel's wait expired takes up to the grace period: when a peer turns out to be lost, or to
+    /// have waited for somebody else itself, that is the cause that is reported.
+    ///
+    /// # Errors
+    /// [`Error::Fault`] with the first cause, the same at every call from then on; [`Error::Left`].
+    pub fn check(&self) -> Result<()> {
+        let alarm = &self.inner.alarm;
+        if alarm.cause().is_none() && alarm.is_raised()? {
+            self.judge(alarm.control().fault()?.as_ref());
+        }
+        if let Some(fault) = alarm.cause() {
+            return Err(fault.clone().into());
+        }
+        if self.inner.left.load(Ordering::Acquire) { Err(Error::Left) } else { Ok(()) }
+    }
+
+    /// Gives the world up: waiting kernels of this rank end, and every later call returns the first cause. The other ranks
+    /// notice when this rank's world is dropped, or by their deadlines, and report the same cause.
+    pub fn poison(&self, reason: &str) {
+        self.fail(Fault::Poisoned { rank: self.rank(), reason: reason.to_owned() });
+    }
+
+    /// Waits until all work on the stream is done, then checks the world. [`World::synchronize_within`] with the operation
+    /// deadline and one second.
+    ///
+    /// # Errors
+    /// Those of [`World::synchronize_within`].
+    pub fn synchronize(&self, stream: &Stream) -> Result<()> {
+        self.synchronize_within(stream, self.operation_deadline() + Duration::from_secs(1))
+    }
+
+    /// Waits until all work on the stream is done, but no longer than `limit`. When the world fails meanwhile, the kernels
+    /// drain, and the error says why.
+    ///
+    /// # Errors
+    /// What made the world fail; [`Error::StreamBusy`] when the stream is simply not done yet, which changes nothing; an
+    /// error of the work itself.
+    pub fn synchronize_within(&self, stream: &Stream, limit: Duration) -> Result<()> {
+        let start = Instant::now();
+        let mut failed_at: Option<Instant> = None;
+        let mut polls = 0u32;
+        while !stream.is_idle()? {
+            match failed_at {
+                Some(at) if at.elapsed() > DRAIN => {
+                    tracing::warn!("work on the stream did not end within {DRAIN:?} of the world's failure");
+                    return self.check();
+                }
+                None if self.inner.alarm.is_raised()? => failed_at = Some(Instant::now()),
+                None if start.elapsed() > limit => {
+                    return Err(Error::StreamBusy { waited: start.elapsed() });
+                }
+                _ => {}
+            }
+            rest(polls);
+            polls = polls.saturating_add(1);
+        }
+        self.check()
+    }
+}
+
+/// Between two looks: soon at first, for short kernels, then less often, for cores that have other work.
+fn rest(polls: u32) {
+    match polls {
+        0..64 => std::thread::yield_now(),
+        64..256 => std::thread::sleep(Duration::from_micros(20)),
+        _ => std::thread::sleep(Duration::from_micros(200)),
+    }
+}

@@ -1,0 +1,310 @@
+//! One rank's part of a world.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use anabranch_bootstrap::Rendezvous;
+use anabranch_hip::{Device, DeviceAddress, Kernel, Stream};
+use anabranch_hip_jit::control::WaitControl;
+use anabranch_hip_jit::{DevicePointer, Jit, TypedKernel};
+use anabranch_ranks::{GlobalRank, Group};
+use anabranch_transport::{Operation, PeerInfo, PeerMemory, Route, Scope, Support};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::alarm::Alarm;
+use crate::collective::{Agreed, Collectives};
+use crate::config::WorldConfig;
+use crate::error::{Error, Result, with_causes};
+use crate::fault::{Fault, OperationCode, OperationName, OperationNames};
+use crate::heap::ledger::Ledger;
+use crate::heap::ranges::ByteRange;
+use crate::heap::{HeapMemory, MemoryGuard};
+use crate::residency::{Residency, ResidencyPermit};
+use crate::tables::Tables;
+use crate::transports::{Transports, is_mapped};
+
+/// The set of ranks that share a symmetric heap, as one of them sees it. Clones are the same world.
+///
+/// Everything hangs from it: heap, mappings, kernels, words for bounded waits. What is made from it (teams, memory,
+/// registrations) keeps its memory alive, so that the order of drops does not matter.
+///
+/// End it with [`World::leave`] on all ranks. When the last clone goes without, the other ranks lose this rank as if it had
+/// died.
+#[derive(Clone)]
+pub struct World {
+    pub(crate) inner: Arc<Inner>,
+}
+
+/// What is mapped of the peers. Emptied by `leave`.
+#[derive(Debug)]
+pub(crate) struct Connections {
+    /// In rank order.
+    pub(crate) memory: Vec<Box<dyn PeerMemory>>,
+    /// The place in the transport order that serves each rank.
+    pub(crate) places: Vec<usize>,
+    pub(crate) transports: Transports,
+}
+
+/// Fields are dropped in this order: mappings of peers before anything of this rank's own, the heap last.
+pub(crate) struct Inner {
+    pub(crate) connections: RwLock<Connections>,
+    pub(crate) routes: Vec<Route>,
+    pub(crate) bases: Vec<DeviceAddress>,
+    pub(crate) barrier_kernel: Mutex<Option<TypedKernel>>,
+    pub(crate) tables: Arc<Tables>,
+    pub(crate) alarm: Arc<Alarm>,
+    pub(crate) service: Stream,
+    pub(crate) ledger: Mutex<Ledger>,
+    pub(crate) heap_busy: AtomicBool,
+    pub(crate) groups: Mutex<HashMap<u64, Group>>,
+    pub(crate) names: OperationNames,
+    pub(crate) residency: Arc<Residency>,
+    pub(crate) left: AtomicBool,
+    pub(crate) peers: Vec<PeerInfo>,
+    pub(crate) local: PeerInfo,
+    pub(crate) group: Group,
+    pub(crate) config: WorldConfig,
+    pub(crate) jit: Jit,
+    pub(crate) device: Device,
+    pub(crate) collectives: Collectives,
+    pub(crate) heap: Arc<HeapMemory>,
+}
+
+impl Inner {
+    pub(crate) fn with_connections<T>(&self, use_them: impl FnOnce(&Connections) -> T) -> T {
+        use_them(&self.connections.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Sets a range of the own heap to zero and waits for it.
+    pub(crate) fn zero(&self, range: ByteRange) -> Result<()> {
+        let target = self.heap.address().offset(range.offset);
+        // SAFETY: the range lies in the heap, which outlives the wait below; it was free on all members, so nobody uses it.
+        unsafe { self.service.fill_async(target, 0, range.bytes as usize) }?;
+        self.service.synchronize()?;
+        Ok(())
+    }
+}
+
+impl World {
+    /// This rank.
+    pub fn rank(&self) -> GlobalRank {
+        self.inner.local.rank
+    }
+
+    /// Ranks of the world.
+    pub fn size(&self) -> u32 {
+        self.inner.group.size()
+    }
+
+    /// All ranks, as a group.
+    pub fn group(&self) -> &Group {
+        &self.inner.group
+    }
+
+    /// What the world was made with.
+    pub fn config(&self) -> &WorldConfig {
+        &self.inner.config
+    }
+
+    /// This rank's device.
+    pub fn device(&self) -> &Device {
+        &self.inner.device
+    }
+
+    /// The kernel pipeline.
+    pub fn jit(&self) -> &Jit {
+        &self.inner.jit
+    }
+
+    /// How the ranks talk beside the fast paths.
+    pub fn rendezvous(&self) -> &Arc<dyn Rendezvous> {
+        self.inner.collectives.rendezvous()
+    }
+
+    /// What this rank told the others about itself.
+    pub fn local(&self) -> &PeerInfo {
+        &self.inner.local
+    }
+
+    /// What all ranks told about themselves, in rank order.
+    pub fn peers(&self) -> &[PeerInfo] {
+        &self.inner.peers
+    }
+
+    pub(crate) fn peer(&self, rank: GlobalRank) -> Option<&PeerInfo> {
+        self.inner.peers.get(rank.index())
+    }
+
+    /// The transport that serves each rank, and why, in rank order.
+    pub fn routes(&self) -> &[Route] {
+        &self.inner.routes
+    }
+
+    /// Whether kernels of this rank can do `operation` at `scope` to `peer`. A plan asks before anything is launched.
+    pub fn support(&self, peer: GlobalRank, operation: Operation, scope: Scope) -> Support {
+        let Some(route) = self.inner.routes.get(peer.index()) else { return Support::Unsupported };
+        self.inner
+            .with_connections(|connections| connections.transports.support(route.kind, operation, scope))
+    }
+
+    /// Where a rank's heap starts as kernels of this rank see it; `None` when loads and stores do not reach it.
+    pub fn peer_base(&self, rank: GlobalRank) -> Option<DeviceAddress> {
+        self.inner.bases.get(rank.index()).copied().filter(|base| !base.is_null())
+    }
+
+    /// The words for bounded waits, for argument structs. Valid while the world is.
+    pub fn control(&self) -> DevicePointer<WaitControl> {
+        DevicePointer::new(self.inner.alarm.control().address())
+    }
+
+    /// How long a kernel may run before its waits for peers fail.
+    pub fn operation_deadline(&self) -> Duration {
+        self.inner.config.operation_deadline
+    }
+
+    /// Keeps this rank's heap allocated after the world is gone; see [`MemoryGuard`].
+    pub fn memory_guard(&self) -> MemoryGuard {
+        MemoryGuard::new(Arc::clone(&self.inner.heap))
+    }
+
+    /// Gives an operation's code a name in reports. Each crate does so once for its own codes.
+    pub fn name_operation(&self, code: OperationCode, name: OperationName) {
+        self.inner.names.insert(code, name);
+    }
+
+    /// Blocks of the kernel that the device runs at the same time. `local_bytes` counts all dynamic local memory, the
+    /// prelude's part included.
+    ///
+    /// # Errors
+    /// The code of the occupancy query.
+    pub fn max_resident_blocks(&self, kernel: &Kernel, block_threads: u32, local_bytes: u32) -> Result<u32> {
+        let each = kernel.blocks_per_multiprocessor(block_threads, local_bytes)?;
+        Ok(each.saturating_mul(self.inner.device.multiprocessors()))
+    }
+
+    /// Takes a share of the device for a kernel whose `blocks` blocks wait for peers, where `resident` of its blocks fit.
+    /// Hold the permit while launches of it may be in flight.
+    ///
+    /// # Errors
+    /// [`Error::Residency`] when such kernels together would not fit.
+    pub fn reserve_residency(&self, blocks: u32, resident: u32) -> Result<ResidencyPermit> {
+        self.inner.residency.take(blocks, resident)
+    }
+
+    /// Gives this rank's bytes to every member of the group and returns all members' bytes in group order. Collective.
+    ///
+    /// # Errors
+    /// [`Error::OutOfStep`] when members are in different calls; what made the world fail.
+    pub fn exchange(&self, group: &Group, step: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.check()?;
+        let agreed = self.inner.collectives.agree_bytes(group, step, Ok(bytes.to_vec()));
+        Ok(self.survive(agreed)?.said)
+    }
+
+    /// Ends a step in which each member did something of its own: an error on all when it failed on one. `failure` is this
+    /// rank's error, whose text goes to the others. Collective.
+    ///
+    /// # Errors
+    /// [`Error::Elsewhere`] with the first member that failed, this rank included; what made the world fail.
+    pub fn agree_outcome(
+        &self,
+        group: &Group,
+        step: &str,
+        failure: Option<&(dyn std::error::Error + 'static)>,
+    ) -> Result<()> {
+        self.check()?;
+        self.agree_status(group, step, failure.map_or(Ok(()), |error| Err(with_causes(error))))
+    }
+
+    /// Compares values that have to be equal on all members. Collective.
+    ///
+    /// # Errors
+    /// [`Error::Differs`], on all members, with the field, both values and ranks; what made the world fail.
+    pub fn compare(&self, group: &Group, step: &str, fields: Vec<(String, String)>) -> Result<()> {
+        self.check()?;
+        let compared = self.inner.collectives.compare(group, step, fields);
+        self.survive(compared)
+    }
+
+    /// Waits on the host until all members of the group have come. Says nothing about streams; see
+    /// [`crate::Team::barrier`]. Collective.
+    ///
+    /// # Errors
+    /// [`Error::OutOfStep`]; what made the world fail.
+    pub fn barrier(&self, group: &Group, step: &str) -> Result<()> {
+        self.exchange(group, step, &[]).map(|_| ())
+    }
+
+    pub(crate) fn agree<T: Serialize + DeserializeOwned>(
+        &self,
+        group: &Group,
+        step: &str,
+        mine: Result<T>,
+    ) -> Result<Agreed<T>> {
+        let agreed = self.inner.collectives.agree(group, step, mine);
+        self.survive(agreed)
+    }
+
+    /// Agreement on a status that is not an [`Error`] of this crate, or that is still needed afterwards.
+    pub(crate) fn agree_status(&self, group: &Group, step: &str, status: Result<(), String>) -> Result<()> {
+        let said = self.agree(group, step, Ok(status.err()))?.said;
+        let first = said.into_iter().zip(group.members()).find_map(|(failure, rank)| Some((failure?, *rank)));
+        match first {
+            None => Ok(()),
+            Some((cause, rank)) => Err(Error::Elsewhere { step: step.to_owned(), rank, cause }),
+        }
+    }
+
+    /// A collective that broke off leaves the ranks in different places: the world has failed.
+    fn survive<T>(&self, result: Result<T>) -> Result<T> {
+        let Err(Error::Rendezvous { step, source }) = result else { return result };
+        match &source {
+            // Nothing was sent: a mistake of the caller, harmless to the others but for their waiting.
+            anabranch_bootstrap::Error::NotAMember { .. }
+            | anabranch_bootstrap::Error::OutsideWorld { .. }
+            | anabranch_bootstrap::Error::TooLarge { .. } => {}
+            anabranch_bootstrap::Error::PeerLost { loss, .. } => {
+                self.inner.alarm.lost_in_call(loss);
+                self.check()?;
+            }
+            other => {
+                self.fail(Fault::CollectiveFailed { step: step.clone(), detail: with_causes(other) });
+            }
+        }
+        Err(Error::Rendezvous { step, source })
+    }
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("World")
+            .field("rank", &self.rank().get())
+            .field("size", &self.size())
+            .field("device", &self.inner.device.ordinal())
+            .field("fault", &self.inner.alarm.cause())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The address for kernels; null for memory that loads and stores do not reach.
+pub(crate) fn base_of(memory: &dyn PeerMemory) -> DeviceAddress {
+    if is_mapped(memory.origin()) { DeviceAddress(memory.address()) } else { DeviceAddress::NULL }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if !self.left.load(Ordering::Acquire) {
+            tracing::debug!(rank = self.local.rank.get(), "a world is dropped without leave");
+            let reason = "its world was dropped without leave".to_owned();
+            self.alarm.decide(Fault::Poisoned { rank: self.local.rank, reason });
+        }
+        // Kernels may still use what is freed below. Their waits have ended with the abort, or end with their budget.
+        if let Err(error) = self.device.synchronize() {
+            tracing::warn!(%error, "the device could not be drained before the world's memory is freed");
+        }
+    }
+}

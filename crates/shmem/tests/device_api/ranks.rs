@@ -1,0 +1,241 @@
+//! Ranks without a world: heaps, peer tables and control words made by hand, so that a test can look at every byte of
+//! every heap and take a peer's base away.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anabranch_hip::{Device, DeviceAddress, DeviceBuffer, DeviceOrdinal, HostBuffer, Stream};
+use anabranch_hip_host::{HostConfig, HostMachine};
+use anabranch_hip_jit::control::{FaultRecord, WaitControl};
+use anabranch_hip_jit::{DevicePointer, DeviceStruct, Jit, JitConfig, KernelSpec, ToolSearch};
+use anabranch_shmem::TeamView;
+use bytemuck::Zeroable as _;
+
+/// The widths of a wave that the host runtime offers.
+pub(crate) const WAVES: [u32; 4] = [1, 4, 32, 64];
+/// The operation's code in fault records.
+pub(crate) const OPERATION: u32 = 0x1234;
+pub(crate) const GROUP: u64 = 77;
+/// What a test that does not mean to expire lets a kernel run.
+const PLENTY: Duration = Duration::from_secs(60);
+
+/// A pipeline with one cache for all tests, so that each kernel is compiled once.
+pub(crate) fn jit() -> Jit {
+    let cache = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("kernels");
+    Jit::new(JitConfig::new(cache), tools())
+}
+
+pub(crate) fn tools() -> ToolSearch {
+    let path = ["/usr/local/bin", "/usr/bin", "/bin"].map(PathBuf::from).into();
+    ToolSearch { path, ..ToolSearch::default() }
+}
+
+struct Rank {
+    stream: Stream,
+    heap: DeviceBuffer,
+    bases: DeviceBuffer,
+    control: DeviceBuffer,
+    record: HostBuffer,
+    device: Device,
+}
+
+/// `size` ranks, each on a device of one machine.
+pub(crate) struct Ranks {
+    all: Vec<Rank>,
+    jit: Jit,
+    pub(crate) wave: u32,
+    /// What each heap was filled with last.
+    pub(crate) initial: Vec<Vec<u8>>,
+}
+
+impl Ranks {
+    pub(crate) fn new(size: u32, wave: u32, heap_bytes: usize) -> Self {
+        let config = HostConfig { devices: size, wave_width: wave, ..HostConfig::default() };
+        let runtime = HostMachine::new(config).unwrap().runtime();
+        let device = |ordinal| runtime.device(DeviceOrdinal(ordinal)).unwrap();
+        let ranks: Vec<_> = (0..size)
+            .map(|ordinal| {
+                let device = device(ordinal);
+                Rank {
+                    stream: device.create_stream().unwrap(),
+                    heap: device.allocate_uncached(heap_bytes).unwrap(),
+                    bases: device.allocate(size as usize * 8).unwrap(),
+                    control: device.allocate(size_of::<WaitControl>()).unwrap(),
+                    record: device.allocate_host(size_of::<FaultRecord>()).unwrap(),
+                    device,
+                }
+            })
+            .collect();
+        let mut state = 1;
+        let initial = (0..size).map(|_| (0..heap_bytes).map(|_| next(&mut state) as u8).collect()).collect();
+        let mut made = Self { all: ranks, jit: jit(), wave, initial };
+        let bases: Vec<u64> = made.all.iter().map(|rank| rank.heap.address().0).collect();
+        for rank in 0..size {
+            made.set_bases(rank, &bases);
+        }
+        made.set_budget(PLENTY);
+        made.fill();
+        made
+    }
+
+    pub(crate) fn size(&self) -> u32 {
+        self.all.len() as u32
+    }
+
+    pub(crate) fn bases(&self) -> Vec<u64> {
+        self.all.iter().map(|rank| rank.heap.address().0).collect()
+    }
+
+    /// Replaces the peer table that one rank sees.
+    pub(crate) fn set_bases(&mut self, rank: u32, bases: &[u64]) {
+        self.all[rank as usize].bases.copy_from_host(0, bytemuck::cast_slice(bases)).unwrap();
+    }
+
+    /// Sets the budget, and takes faults back.
+    pub(crate) fn set_budget(&mut self, budget: Duration) {
+        for rank in &mut self.all {
+            rank.record.write(0, &[0; size_of::<FaultRecord>()]).unwrap();
+            let control = WaitControl {
+                budget_ns: budget.as_nanos() as u64,
+                fault: DevicePointer::new(rank.record.device_address()),
+                ..WaitControl::zeroed()
+            };
+            rank.control.copy_from_host(0, bytemuck::bytes_of(&control)).unwrap();
+        }
+    }
+
+    /// Puts every heap back to its first contents.
+    pub(crate) fn fill(&mut self) {
+        for (rank, initial) in self.all.iter_mut().zip(&self.initial) {
+            rank.heap.copy_from_host(0, initial).unwrap();
+        }
+    }
+
+    /// Sets bytes of one heap, in the contents that the oracle starts from too.
+    pub(crate) fn poke(&mut self, rank: u32, offset: u64, bytes: &[u8]) {
+        let at = offset as usize;
+        self.initial[rank as usize][at..at + bytes.len()].copy_from_slice(bytes);
+        self.all[rank as usize].heap.copy_from_host(at, bytes).unwrap();
+    }
+
+    pub(crate) fn heap(&self, rank: u32) -> Vec<u8> {
+        read(&self.all[rank as usize].heap)
+    }
+
+    /// Device memory of one rank with these contents.
+    pub(crate) fn buffer<T: bytemuck::Pod>(&self, rank: u32, contents: &[T]) -> DeviceBuffer {
+        let bytes = bytemuck::cast_slice(contents);
+        let mut buffer = self.all[rank as usize].device.allocate(bytes.len()).unwrap();
+        buffer.copy_from_host(0, bytes).unwrap();
+        buffer
+    }
+
+    /// Zeroed device memory for each rank.
+    pub(crate) fn buffers(&self, bytes: usize) -> Vec<DeviceBuffer> {
+        (0..self.size()).map(|rank| self.buffer(rank, &vec![0u8; bytes])).collect()
+    }
+
+    pub(crate) fn team(&self, rank: u32) -> TeamView {
+        let own = &self.all[rank as usize];
+        TeamView {
+            size: self.size(),
+            rank,
+            group: GROUP,
+            peer_bases: DevicePointer::new(own.bases.address()),
+            control: DevicePointer::new(own.control.address()),
+        }
+    }
+
+    pub(crate) fn fault(&self, rank: u32) -> Option<FaultRecord> {
+        let mut record = FaultRecord::zeroed();
+        self.all[rank as usize].record.read(0, bytemuck::bytes_of_mut(&mut record)).unwrap();
+        (record.state == 2).then_some(record)
+    }
+
+    /// Runs the kernel on the ranks for which there are arguments, all at the same time, and waits.
+    ///
+    /// Addresses in the arguments have to stay valid until then: they are of buffers that the caller holds.
+    pub(crate) fn run<A: DeviceStruct>(
+        &self,
+        spec: &KernelSpec,
+        entry: &str,
+        grid: u32,
+        threads: u32,
+        arguments: impl Fn(u32) -> Option<A>,
+    ) -> Duration {
+        let units: Vec<_> = self.all.iter().map(|rank| self.jit.load(&rank.device, spec).unwrap()).collect();
+        let start = Instant::now();
+        for (index, (rank, unit)) in self.all.iter().zip(&units).enumerate() {
+            let Some(arguments) = arguments(index as u32) else { continue };
+            // SAFETY: the unit's kernels take this struct; buffers outlive the wait below, by the callers of `run`.
+            unsafe { unit.kernel(entry).unwrap().launch(grid, threads, 0, &rank.stream, &arguments) }
+                .unwrap();
+        }
+        while self.all.iter().any(|rank| !rank.stream.is_idle().unwrap()) {
+            assert!(start.elapsed() < Duration::from_secs(90), "{entry} does not end");
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        start.elapsed()
+    }
+
+    /// Runs, and no rank may have reported a fault.
+    pub(crate) fn run_well<A: DeviceStruct>(
+        &self,
+        spec: &KernelSpec,
+        entry: &str,
+        grid: u32,
+        threads: u32,
+        arguments: impl Fn(u32) -> Option<A>,
+    ) {
+        self.run(spec, entry, grid, threads, arguments);
+        for rank in 0..self.size() {
+            assert_eq!(self.fault(rank).map(|record| (record.phase, record.peer)), None, "rank {rank}");
+        }
+    }
+
+    /// The first byte in which a heap is not what it should be.
+    pub(crate) fn compare(&self, expected: &[Vec<u8>]) -> Result<(), String> {
+        for (rank, expected) in expected.iter().enumerate() {
+            let found = self.heap(rank as u32);
+            if found != *expected {
+                let at = found.iter().zip(expected).position(|(a, b)| a != b).unwrap();
+                let (is, should) = (found[at], expected[at]);
+                return Err(format!("heap of rank {rank}, byte {at}: {is:#04x}, should be {should:#04x}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Two waves, or eight lanes where waves are narrow.
+    pub(crate) fn block_threads(&self) -> u32 {
+        (2 * self.wave).max(8)
+    }
+}
+
+/// What the buffer holds.
+pub(crate) fn read<T: bytemuck::Pod>(buffer: &DeviceBuffer) -> Vec<T> {
+    let mut values = vec![T::zeroed(); buffer.len() / size_of::<T>()];
+    buffer.copy_to_host(0, bytemuck::cast_slice_mut(&mut values)).unwrap();
+    values
+}
+
+pub(crate) fn pointer<T>(buffer: &DeviceBuffer) -> DevicePointer<T> {
+    DevicePointer::new(buffer.address())
+}
+
+pub(crate) fn pointer_at<T>(buffer: &DeviceBuffer, offset: u64) -> DevicePointer<T> {
+    DevicePointer::new(DeviceAddress(buffer.address().0 + offset))
+}
+
+/// The next number of a sequence that is the same in every run.
+pub(crate) fn next(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mixed(*state)
+}
+
+/// As in `conformance.h`.
+pub(crate) fn mixed(value: u64) -> u64 {
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}

@@ -1,0 +1,44 @@
+//! A world joined, used and left many times leaves nothing behind. Alone in its process, so that nobody else's threads and
+//! files are counted.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, World, spawn_threads};
+use anabranch_testkit::Resources;
+use support::{Bench, all};
+
+fn once(bench: &Bench) {
+    all(spawn_threads(
+        2,
+        |rank| bench.setup(rank),
+        |world: &World| {
+            let team = world.team(world.group())?;
+            let memory = world.allocate(world.group(), 10_000, DEFAULT_ALIGNMENT, "some")?;
+            let stream = world.device().create_stream()?;
+            team.barrier(&stream)?;
+            world.synchronize(&stream)?;
+            drop(memory);
+            Ok::<_, Error>(())
+        },
+    ));
+}
+
+#[test]
+fn joining_and_leaving_leaks_nothing() {
+    let bench = Bench::new(2);
+    // The first rounds start the machine's threads and load the kernel.
+    for _ in 0..5 {
+        once(&bench);
+    }
+    let before = Resources::now().unwrap();
+    for _ in 0..100 {
+        once(&bench);
+    }
+    let after = Resources::now().unwrap();
+    assert!(after.files <= before.files, "{before:?} {after:?}");
+    assert!(after.threads <= before.threads, "{before:?} {after:?}");
+    // Stacks of ended threads are kept for the next ones, so a few mappings come and go; 100 leaks would show.
+    assert!(after.mappings < before.mappings + 30, "{before:?} {after:?}");
+    assert!(after.address_space_kib < before.address_space_kib + (200 << 10), "{before:?} {after:?}");
+}

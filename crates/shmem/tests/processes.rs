@@ -1,0 +1,205 @@
+//! Worlds whose ranks are processes, and processes with several ranks each; ranks that are killed.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "how a rank tells the test what it sees")]
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anabranch_bootstrap::{Deadline, TcpConfig, TcpRendezvous, TcpRoot, Token};
+use anabranch_ranks::GlobalRank;
+use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, World};
+use anabranch_testkit::{Ranks, Role, role};
+use support::Bench;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A file by which rank 0 tells where it listens.
+fn address_file(test: &str) -> PathBuf {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join(format!("{test}-{}-address", std::process::id()));
+    let _ = std::fs::remove_file(&file);
+    file
+}
+
+fn rendezvous(rank: u32, size: u32, file: &Path) -> TcpRendezvous {
+    let rank = GlobalRank::new(rank);
+    let deadline = Deadline::after(Duration::from_secs(30));
+    let config = |address: String| {
+        let mut config = TcpConfig::new(address, rank, size, deadline);
+        config.token = Token::new("test");
+        config
+    };
+    if rank.get() == 0 {
+        let root = TcpRoot::bind("127.0.0.1:0").unwrap();
+        let address = root.address().to_string();
+        let partial = file.with_extension("partial");
+        std::fs::write(&partial, &address).unwrap();
+        std::fs::rename(&partial, file).unwrap();
+        return TcpRendezvous::join_with_root(config(address), root).unwrap();
+    }
+    let end = Instant::now() + Duration::from_secs(30);
+    let address = loop {
+        match std::fs::read_to_string(file) {
+            Ok(address) => break address,
+            Err(_) if Instant::now() < end => std::thread::sleep(Duration::from_millis(5)),
+            Err(error) => panic!("{error}"),
+        }
+    };
+    TcpRendezvous::join(config(address)).unwrap()
+}
+
+/// Writes to all peers' memory, meets them, and checks what they wrote.
+fn use_world(world: &World) -> Result<(), Error> {
+    let size = u64::from(world.size());
+    let memory = world.allocate(world.group(), size * 8, DEFAULT_ALIGNMENT, "slots")?;
+    let team = world.team(world.group())?;
+    let stream = world.device().create_stream()?;
+    let mut mine = world.device().allocate(8)?;
+    for round in 1..50u64 {
+        mine.copy_from_host(0, &(round * 100 + u64::from(world.rank().get())).to_le_bytes())?;
+        for peer in world.group().ranks() {
+            let slot = memory.peer_address(peer).unwrap().offset(u64::from(world.rank().get()) * 8);
+            // SAFETY: both live until the stream is synchronised; each rank has a slot of its own.
+            unsafe { stream.copy_async(slot, mine.address(), 8) }?;
+        }
+        team.barrier(&stream)?;
+        world.synchronize(&stream)?;
+        let mut seen = vec![0; (size * 8) as usize];
+        memory.read(0, &mut seen)?;
+        for (rank, word) in seen.chunks_exact(8).enumerate() {
+            assert_eq!(u64::from_le_bytes(word.try_into().unwrap()), round * 100 + rank as u64);
+        }
+        world.barrier(world.group(), "next round")?;
+    }
+    let mut buffer = world.device().allocate(4096)?;
+    buffer.copy_from_host(512, &world.rank().get().to_le_bytes())?;
+    // SAFETY: the buffer lives until the registration is released on all.
+    let registered = unsafe { world.register(world.group(), buffer.address().offset(512), 64, "buffer") }?;
+    for peer in world.group().ranks() {
+        let mut word = [0; 4];
+        // SAFETY: registered with 64 bytes and not released yet.
+        unsafe { world.device().read_memory(registered.peer_address(peer).unwrap(), &mut word) }?;
+        assert_eq!(u32::from_le_bytes(word), peer.get());
+    }
+    registered.release()
+}
+
+fn join(bench: &Bench, device: u32, rank: u32, size: u32, file: &Path) -> World {
+    let setup = bench.setup_on(device).unwrap();
+    let rendezvous = rendezvous(rank, size, file);
+    World::join(setup.config, setup.device, setup.jit, Arc::new(rendezvous)).unwrap()
+}
+
+#[test]
+fn processes_form_a_world() {
+    if let Some(role) = role() {
+        let bench = Bench::new(role.size);
+        let world = join(&bench, role.rank, role.rank, role.size, Path::new(&role.argument));
+        use_world(&world).unwrap();
+        let peer = (role.rank + 1) % role.size;
+        println!("{}", world.routes()[peer as usize]);
+        world.leave().unwrap();
+        world.rendezvous().leave().unwrap();
+        return;
+    }
+    for size in [2, 4] {
+        let file = address_file(&format!("processes-{size}"));
+        let ranks = Ranks::start("processes_form_a_world", size, file.to_str().unwrap()).unwrap();
+        let outcomes = ranks.succeed(LIMIT).unwrap();
+        assert!(outcomes[0].output.contains("rank 1: p2p (same host, IPC handle"), "{}", outcomes[0].output);
+    }
+}
+
+/// Two threads of each process are ranks; each process has one machine.
+fn mixed_rank(role: &Role) {
+    let bench = Bench::new(2);
+    let size = role.size * 2;
+    let routes: Vec<String> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..2)
+            .map(|device| {
+                let (bench, role) = (&bench, role);
+                scope.spawn(move || {
+                    let rank = role.rank * 2 + device;
+                    let world = join(bench, device, rank, size, Path::new(&role.argument));
+                    use_world(&world).unwrap();
+                    let routes =
+                        world.routes().iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+                    world.leave().unwrap();
+                    world.rendezvous().leave().unwrap();
+                    routes
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    println!("{}", routes[0]);
+}
+
+#[test]
+fn threads_of_several_processes_form_a_world() {
+    if let Some(role) = role() {
+        return mixed_rank(&role);
+    }
+    let file = address_file("mixed");
+    let ranks = Ranks::start("threads_of_several_processes_form_a_world", 2, file.to_str().unwrap()).unwrap();
+    let outcomes = ranks.succeed(LIMIT).unwrap();
+    let output = &outcomes[0].output;
+    for words in ["rank 0: p2p (own memory", "rank 1: p2p (same process", "rank 2: p2p (same host, IPC"] {
+        assert!(output.contains(words), "{output}");
+    }
+}
+
+/// Meets the others for ever; ends with the error.
+fn run_until_it_fails(role: &Role) {
+    let (how, file) = role.argument.split_once(' ').unwrap();
+    let bench = Bench::new(role.size);
+    let world = join(&bench, role.rank, role.rank, role.size, Path::new(file));
+    let team = world.team(world.group()).unwrap();
+    let stream = world.device().create_stream().unwrap();
+    println!("ready");
+    let failed = loop {
+        let result = match how {
+            "device" => team.barrier(&stream).and_then(|()| world.synchronize(&stream)),
+            _ => world.barrier(world.group(), "meeting"),
+        };
+        if let Err(error) = result {
+            break (error, Instant::now());
+        }
+    };
+    println!("failed: {}", failed.0);
+    drop((team, stream));
+    drop(world);
+    println!("ended");
+}
+
+#[test]
+fn survivors_name_a_killed_rank() {
+    if let Some(role) = role() {
+        return run_until_it_fails(&role);
+    }
+    // The last rank, one in the middle, and the one that serves the rendezvous.
+    for (how, victim) in [("device", 2), ("host", 1), ("device", 0)] {
+        let file = address_file(&format!("killed-{how}-{victim}"));
+        let argument = format!("{how} {}", file.display());
+        let mut ranks = Ranks::start("survivors_name_a_killed_rank", 3, &argument).unwrap();
+        for process in ranks.processes() {
+            process.wait_for("ready", LIMIT).unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        let killed = Instant::now();
+        ranks.processes()[victim].kill().unwrap();
+        let outcomes = ranks.wait(LIMIT).unwrap();
+        // The operation deadline is 5 s; the news of a death comes much sooner.
+        assert!(killed.elapsed() < Duration::from_secs(6), "{:?}", killed.elapsed());
+        for outcome in outcomes.iter().filter(|outcome| outcome.rank as usize != victim) {
+            let text = &outcome.output;
+            let line = text.lines().find(|line| line.starts_with("failed: ")).unwrap_or_default();
+            assert!(line.contains(&format!("rank {victim} died")), "{how} {victim}: {text}");
+            assert!(outcome.status.success() && text.contains("ended"), "{text}");
+        }
+    }
+}

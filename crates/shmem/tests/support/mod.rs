@@ -1,0 +1,68 @@
+//! What the tests of worlds share.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anabranch_hip::{DeviceOrdinal, Runtime};
+use anabranch_hip_host::{HostConfig, HostMachine};
+use anabranch_hip_jit::{Jit, JitConfig, ToolSearch};
+use anabranch_ranks::GlobalRank;
+use anabranch_shmem::{Error, RankError, RankSetup, WorldConfig};
+
+/// A host machine with a device for each rank.
+pub(crate) struct Bench {
+    machine: Arc<HostMachine>,
+    runtime: Runtime,
+    jit: Jit,
+    pub(crate) config: WorldConfig,
+}
+
+impl Bench {
+    pub(crate) fn new(devices: u32) -> Self {
+        Self::with_wave(devices, 1)
+    }
+
+    pub(crate) fn with_wave(devices: u32, wave_width: u32) -> Self {
+        let config = HostConfig { devices, wave_width, ..HostConfig::default() };
+        let machine = HostMachine::new(config).unwrap();
+        let runtime = machine.runtime();
+        // One cache for all tests, so that each kernel is compiled once.
+        let cache = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("kernels");
+        let path = ["/usr/local/bin", "/usr/bin", "/bin"].map(PathBuf::from).into();
+        let jit = Jit::new(JitConfig::new(cache), ToolSearch { path, ..ToolSearch::default() });
+        let config = WorldConfig {
+            heap_bytes: 4 << 20,
+            rendezvous_deadline: Duration::from_secs(20),
+            operation_deadline: Duration::from_secs(5),
+            ..WorldConfig::default()
+        };
+        Self { machine, runtime, jit, config }
+    }
+
+    pub(crate) fn setup(&self, rank: GlobalRank) -> Result<RankSetup, Error> {
+        self.setup_on(rank.get())
+    }
+
+    pub(crate) fn setup_on(&self, device: u32) -> Result<RankSetup, Error> {
+        let device = self.runtime.device(DeviceOrdinal(device))?;
+        Ok(RankSetup { config: self.config.clone(), device, jit: self.jit.clone() })
+    }
+}
+
+/// The values of ranks that all succeeded.
+pub(crate) fn all<T, E: std::fmt::Debug>(results: Vec<Result<T, RankError<E>>>) -> Vec<T> {
+    results.into_iter().map(Result::unwrap).collect()
+}
+
+/// The errors, in words, of worlds that no rank could join.
+pub(crate) fn error_texts<T: std::fmt::Debug>(results: Vec<Result<T, RankError<Error>>>) -> Vec<String> {
+    results
+        .into_iter()
+        .map(|result| match result.unwrap_err() {
+            RankError::World(error) => error.to_string(),
+            other => panic!("{other:?}"),
+        })
+        .collect()
+}

@@ -1,0 +1,45 @@
+//! The runner itself: it must show failures, and it must end.
+
+use std::time::{Duration, Instant};
+
+use anabranch_testkit::{Error, Ranks, role};
+
+#[test]
+fn ranks_run_and_failures_are_shown() {
+    if let Some(role) = role() {
+        println!("I am {} of {}: {}", role.rank, role.size, role.argument);
+        assert!(role.argument != "fail" || role.rank != 1, "rank 1 fails");
+        return;
+    }
+    let outcomes =
+        Ranks::start("ranks_run_and_failures_are_shown", 3, "work").unwrap().succeed(limit()).unwrap();
+    assert!(outcomes[2].output.contains("I am 2 of 3: work"), "{}", outcomes[2].output);
+    let error =
+        Ranks::start("ranks_run_and_failures_are_shown", 2, "fail").unwrap().succeed(limit()).unwrap_err();
+    assert!(matches!(error, Error::Failed { rank: 1, .. }));
+    assert!(error.to_string().contains("rank 1 fails"), "{error}");
+}
+
+#[test]
+fn ranks_that_hang_are_killed() {
+    if let Some(role) = role() {
+        println!("hanging");
+        if role.argument == "hang" {
+            std::thread::sleep(Duration::from_secs(60));
+        }
+        return;
+    }
+    let start = Instant::now();
+    let mut ranks = Ranks::start("ranks_that_hang_are_killed", 2, "hang").unwrap();
+    ranks.processes()[0].wait_for("hanging", limit()).unwrap();
+    ranks.processes()[0].kill().unwrap();
+    let error = ranks.wait(Duration::from_secs(1)).unwrap_err();
+    assert!(matches!(error, Error::Late { rank: 1, .. }), "{error}");
+    assert!(start.elapsed() < Duration::from_secs(20));
+    let mut ranks = Ranks::start("ranks_that_hang_are_killed", 1, "").unwrap();
+    assert!(matches!(ranks.processes()[0].wait_for("never", limit()), Err(Error::Silent { .. })));
+}
+
+fn limit() -> Duration {
+    Duration::from_secs(30)
+}

@@ -1,0 +1,74 @@
+//! Who a peer is, as far as reaching its memory is concerned.
+
+use std::fmt;
+
+use anabranch_ranks::GlobalRank;
+use serde::{Deserialize, Serialize};
+
+/// Names one running machine: an override from the configuration, the kernel's boot id, or the host's name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct HostIdentity(pub String);
+
+impl fmt::Display for HostIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Names one process of a host. The number alone does not: containers on one host count from 1 each, and
+/// numbers are used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ProcessIdentity {
+    /// The process number, for people.
+    pub pid: u32,
+    /// Tells apart processes with equal numbers; equal in all threads of a process.
+    pub nonce: u64,
+}
+
+/// What ranks tell each other about themselves before anything is mapped.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerInfo {
+    /// The rank in the world.
+    #[serde(with = "rank_number")]
+    pub rank: GlobalRank,
+    /// Its machine.
+    pub host: HostIdentity,
+    /// Its process.
+    pub process: ProcessIdentity,
+    /// The runtime's word: `amd`, `nvidia`, `host`.
+    pub runtime: String,
+    /// Tells apart several instances of a runtime in one process; 0 where a process can only have one.
+    pub instance: u64,
+    /// HIP's index of its device in its process. Means something only to ranks of the same process.
+    pub device: u32,
+    /// PCI address of the device: its identity on the host.
+    pub pci: String,
+    /// The device's architecture, as reported.
+    pub arch: String,
+}
+
+impl PeerInfo {
+    /// Whether both run on one host.
+    pub fn same_host(&self, other: &Self) -> bool {
+        self.host == other.host
+    }
+
+    /// Whether both are threads of one process, so that an address of one is an address of the other.
+    pub fn same_process(&self, other: &Self) -> bool {
+        self.same_host(other) && self.process == other.process
+    }
+}
+
+mod rank_number {
+    use anabranch_ranks::GlobalRank;
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+    pub(super) fn serialize<S: Serializer>(rank: &GlobalRank, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u32(rank.get())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<GlobalRank, D::Error> {
+        u32::deserialize(deserializer).map(GlobalRank::new)
+    }
+}

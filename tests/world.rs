@@ -1,0 +1,60 @@
+//! From a configuration to a world, over the facade.
+
+use anabranch::config::LoadOptions;
+use anabranch::{Config, Environment, Error, ErrorKind, Placement, Platform};
+
+fn config(set: &[&str]) -> Result<Config, Error> {
+    let set =
+        ["heap.bytes=1 MiB", "deadline.rendezvous=20 s"].iter().chain(set).map(|text| (*text).to_owned());
+    Ok(Config::load_with(&LoadOptions { set: set.collect(), ..LoadOptions::default() })?.config)
+}
+
+#[test]
+fn threads_join_one_world() {
+    let config = config(&["device.host.wave=4"]).unwrap();
+    let results = anabranch::spawn_threads(&config, 5, |world| {
+        let said = world.exchange(world.group(), "greet", &[world.rank().get() as u8])?;
+        Ok::<_, anabranch::shmem::Error>((said, world.device().wave_size(), world.device().ordinal().0))
+    });
+    let results: Vec<_> = results.unwrap().into_iter().map(Result::unwrap).collect();
+    assert_eq!(results.len(), 5);
+    for (rank, (said, wave, device)) in results.into_iter().enumerate() {
+        assert_eq!(said, [[0], [1], [2], [3], [4]]);
+        assert_eq!((wave, device as usize), (4, rank), "each rank has a device of its own");
+    }
+}
+
+#[test]
+fn listed_devices_are_used_in_their_order() {
+    let config = config(&["device.devices=3,1"]).unwrap();
+    let results = anabranch::spawn_threads(&config, 2, |world| Ok::<_, Error>(world.device().ordinal().0));
+    let ordinals: Vec<u32> = results.unwrap().into_iter().map(Result::unwrap).collect();
+    assert_eq!(ordinals, [3, 1]);
+}
+
+#[test]
+fn more_ranks_than_devices_is_an_error_before_anything_starts() {
+    let config = config(&["device.host.count=2"]).unwrap();
+    let error = anabranch::spawn_threads(&config, 3, |_| Ok::<_, Error>(())).unwrap_err();
+    assert!(matches!(error, Error::TooManyRanks { ranks: 3, .. }), "{error}");
+    assert_eq!(error.kind(), ErrorKind::Config);
+    let text = error.to_string();
+    assert!(text.contains("3 ranks") && text.contains("device.host.count is 2"), "{text}");
+}
+
+#[test]
+fn a_runtime_that_is_not_here_says_where_it_was_looked_for() {
+    let config = config(&["device.runtime=amd", "device.library=/nonexistent/libamdhip64.so.7"]).unwrap();
+    let environment: Environment = [("HOME".to_owned(), "/tmp".to_owned())].into_iter().collect();
+    let opened = Platform::open_with(&config, Placement::Threads { ranks: 1 }, &environment, None);
+    // Where AMD's library is installed, the named one is passed over and this proves nothing.
+    let Err(error) = opened else { return };
+    assert_eq!(error.kind(), ErrorKind::Environment);
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(&error);
+    while let Some(next) = cause {
+        text.push_str(&next.to_string());
+        cause = next.source();
+    }
+    assert!(text.contains("/nonexistent/libamdhip64.so.7"), "{text}");
+}
