@@ -102,7 +102,7 @@ static ANABRANCH_DEVICE bool await_payload(const Grid& grid, const P2pPingArgs& 
         u64 seen;
         status = wait_until(grid, wait, PING_WAIT, args.peer, value, flag,
                             [value](u64 word) { return has_reached(word, value); }, seen);
-        fence_acquire_system(grid);
+        acquire_after_wait(grid);
     }
     return grid.block_broadcast(status) == WAIT_OK;
 }

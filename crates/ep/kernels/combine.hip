@@ -60,7 +60,7 @@ static ANABRANCH_DEVICE bool wait_for_rows(const Grid& grid, const CombineArgs& 
             status = WAIT_FAULT;
         }
         if (status != WAIT_OK) fault.set(grid, 0, 1u);
-        fence_acquire_system(grid);
+        acquire_after_wait(grid);
     }
     grid.block_barrier();
     return fault.get(grid, 0) == 0;
@@ -115,27 +115,30 @@ static ANABRANCH_DEVICE void sum_units(const Grid& grid, const CombineArgs& args
     }
 }
 
+// Every block read the epoch when it began, and is counted when it ends, so the last may advance it. No data is ordered by
+// this: the next launch is.
+static ANABRANCH_DEVICE void advance_epoch(const Grid& grid, const CombineArgs& args, u64 epoch) {
+    if (grid.thread != 0) return;
+    if (fetch_add_device(grid, &args.state->combine_ended, 1u) + 1 == grid.grid_blocks) {
+        private_store(grid, &args.state->combine_ended, 0u);
+        private_store(grid, &args.state->combine_epoch, epoch);
+    }
+}
+
 ANABRANCH_KERNEL(anabranch_ep_combine, CombineArgs, 1024) {
-    bool poisoned = grid.block_broadcast(grid.thread == 0 && is_poisoned(grid, args.team.control) ? 1 : 0) != 0;
-    if (poisoned) return;
-    u64 epoch = 0;
+    u64 epoch = 0;  // none: the world is poisoned
     if (grid.thread == 0) {
-        // Every block reads the epoch before it arrives, so the last to arrive may advance it.
-        epoch = private_load(grid, &args.state->combine_epoch) + 1;
-        fence_release_device(grid);
-        if (fetch_add_device(grid, &args.state->combine_started, 1u) + 1 == grid.grid_blocks) {
-            fence_acquire_device(grid);
-            private_store(grid, &args.state->combine_started, 0u);
-            private_store(grid, &args.state->combine_epoch, epoch);
-        }
+        u64 last = private_load(grid, &args.state->combine_epoch);
+        epoch = is_poisoned(grid, args.team.control) ? 0 : last + 1;
     }
     epoch = grid.block_broadcast(epoch);
+    if (epoch == 0) return;
     WaitContext wait = wait_context(grid, args.team.control, args.operation, args.team.group, args.team.rank, epoch);
     u64 own = private_load(grid, args.team.peer_bases + args.team.rank);
 
     if (args.staged != nullptr) {
         stage_rows(grid, args, own);
-        if (arrive_is_last(grid, &args.state->combine_arrived, 1, grid.grid_blocks) && grid.thread == 0) {
+        if (arrive_is_last(grid, &args.state->combine_arrived, grid.grid_blocks) && grid.thread == 0) {
             flag_all(grid, args, static_cast<u32>(epoch));
         }
     } else if (grid.block == 0) {
@@ -156,4 +159,5 @@ ANABRANCH_KERNEL(anabranch_ep_combine, CombineArgs, 1024) {
         u32 to = static_cast<u32>(static_cast<u64>(units) * (segment + 1) / args.segments);
         sum_units(grid, args, token, from, to);
     }
+    advance_epoch(grid, args, epoch);
 }

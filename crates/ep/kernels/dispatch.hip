@@ -71,11 +71,15 @@ static ANABRANCH_DEVICE void route_tile(const Grid& grid, const DispatchArgs& ar
         u32 token = first + index;
         const i32* ids = args.ids + static_cast<u64>(token) * args.top_k;
         if (live && report) {
-            for (u32 k = 0; k < args.top_k; ++k) {
-                i32 id = private_load(grid, ids + k);
-                if (id == -1 || static_cast<u32>(id) < args.experts) continue;
-                fetch_add_device(grid, &args.state->invalid_count, 1u);
-                fetch_min_device(grid, &args.state->invalid_first, pack_invalid(token, k, id));
+            for (u32 k = 0; k < args.top_k; k += IDS_AT_ONCE) {
+                i32 id[IDS_AT_ONCE];
+                load_ids(grid, ids, k, args.top_k, id);
+#pragma unroll
+                for (u32 u = 0; u < IDS_AT_ONCE; ++u) {
+                    if (id[u] == -1 || static_cast<u32>(id[u]) < args.experts) continue;
+                    fetch_add_device(grid, &args.state->invalid_count, 1u);
+                    fetch_min_device(grid, &args.state->invalid_first, pack_invalid(token, k + u, id[u]));
+                }
             }
         }
         u32 fan = 0;
@@ -200,17 +204,19 @@ static ANABRANCH_DEVICE void exchange_counts(const Grid& grid, const DispatchArg
             status = WAIT_FAULT;
         }
         if (status != WAIT_OK) local.fault.set(grid, 0, 1u);
-        private_store(grid, args.counts + peer, status == WAIT_OK ? flag_count(seen) : 0u);
+        // What was sent is told; the same words now hold what was received.
+        local.next_row.set(grid, peer, status == WAIT_OK ? flag_count(seen) : 0u);
     }
-    fence_acquire_system(grid);
+    acquire_after_wait(grid);
     grid.block_barrier();
     bool fault = local.fault.get(grid, 0) != 0;
     if (grid.thread == 0) {
         u32 total = 0;
         for (u32 peer = 0; peer < ranks; ++peer) {
-            if (fault) private_store(grid, args.counts + peer, 0u);
+            u32 count = fault ? 0 : local.next_row.get(grid, peer);
+            private_store(grid, args.counts + peer, count);
             private_store(grid, args.offsets + peer, total);
-            if (!fault) total += private_load(grid, args.counts + peer);
+            total += count;
         }
         private_store(grid, args.offsets + ranks, total);
         if (!fault) private_store(grid, &args.state->dispatch_epoch, wait.epoch);
@@ -228,20 +234,22 @@ static ANABRANCH_DEVICE void report_nothing(const Grid& grid, const DispatchArgs
 
 ANABRANCH_KERNEL(anabranch_ep_dispatch, DispatchArgs, 1024) {
     u32 ranks = args.team.size;
-    bool poisoned = grid.block_broadcast(grid.thread == 0 && is_poisoned(grid, args.team.control) ? 1 : 0) != 0;
-    if (poisoned) {
-        report_nothing(grid, args);
-        return;
-    }
-    u64 epoch = grid.block_broadcast(grid.thread == 0 ? private_load(grid, &args.state->dispatch_epoch) + 1 : 0);
-    WaitContext wait = wait_context(grid, args.team.control, args.operation, args.team.group, args.team.rank, epoch);
     DispatchLocal local = DispatchLocal::at(ranks, args.fan_out);
-
     for (u32 peer = grid.thread; peer < ranks; peer += grid.block_threads) {
         local.peer_base.set(grid, peer, private_load(grid, args.team.peer_bases + peer));
         local.next_row.set(grid, peer, 0u);
     }
-    grid.block_barrier();
+    u64 epoch = 0;  // none: the world is poisoned
+    if (grid.thread == 0) {
+        u64 last = private_load(grid, &args.state->dispatch_epoch);
+        epoch = is_poisoned(grid, args.team.control) ? 0 : last + 1;
+    }
+    epoch = grid.block_broadcast(epoch);
+    if (epoch == 0) {
+        report_nothing(grid, args);
+        return;
+    }
+    WaitContext wait = wait_context(grid, args.team.control, args.operation, args.team.group, args.team.rank, epoch);
 
     // `parts` blocks share a run of tokens, each with its part of every row.
     u32 part = grid.block % args.parts;
@@ -258,13 +266,18 @@ ANABRANCH_KERNEL(anabranch_ep_dispatch, DispatchArgs, 1024) {
         u32 count = minimum(end - tile, TILE);
         if (grid.wave() == 0) route_tile(grid, args, local, tile, count, part == 0);
         grid.block_barrier();
-        for (u32 item = grid.wave(); item < count * args.segments; item += grid.waves_per_block()) {
-            u32 index = item / args.segments;
-            u32 segment = part * args.segments + item % args.segments;
+        // One more item a token than it has segments: its meta record, written by the first part.
+        u32 items = args.segments + (part == 0 ? 1 : 0);
+        for (u32 item = grid.wave(); item < count * items; item += grid.waves_per_block()) {
+            u32 index = item / items;
+            if (item % items == args.segments) {
+                write_meta(grid, args, local, index, tile + index);
+                continue;
+            }
+            u32 segment = part * args.segments + item % items;
             u32 from = static_cast<u32>(static_cast<u64>(units) * segment / segments);
             u32 to = static_cast<u32>(static_cast<u64>(units) * (segment + 1) / segments);
             copy_units(grid, args, local, index, tile + index, from, to);
-            if (segment == 0) write_meta(grid, args, local, index, tile + index);
         }
         grid.block_barrier();
     }
@@ -274,7 +287,7 @@ ANABRANCH_KERNEL(anabranch_ep_dispatch, DispatchArgs, 1024) {
             private_store(grid, args.sent + peer, local.next_row.get(grid, peer));
         }
     }
-    if (arrive_is_last(grid, &args.state->dispatch_arrived, 1, grid.grid_blocks)) {
+    if (arrive_is_last(grid, &args.state->dispatch_arrived, grid.grid_blocks)) {
         exchange_counts(grid, args, local, wait);
     }
 }

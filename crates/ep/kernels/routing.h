@@ -22,14 +22,26 @@ ANABRANCH_DEVICE u32 owner_of(u32 expert, u32 experts, u32 ranks) {
 // The id that routing uses: itself when it names an expert, else -1.
 ANABRANCH_DEVICE i32 valid_id(i32 id, u32 experts) { return static_cast<u32>(id) < experts ? id : -1; }
 
+// Ids are loaded a few at a time, so that their latencies overlap.
+static constexpr u32 IDS_AT_ONCE = 8;
+
+ANABRANCH_DEVICE void load_ids(const Grid& grid, const i32* ids, u32 first, u32 top_k, i32 (&id)[IDS_AT_ONCE]) {
+#pragma unroll
+    for (u32 u = 0; u < IDS_AT_ONCE; ++u) id[u] = first + u < top_k ? private_load(grid, ids + first + u) : -1;
+}
+
 // Which of the ranks first .. first + 63 own an expert of this token, as bits.
 ANABRANCH_DEVICE u64 destination_mask(const Grid& grid, const i32* ids, u32 top_k, u32 experts, u32 ranks, u32 first) {
     u64 mask = 0;
-    for (u32 k = 0; k < top_k; ++k) {
-        i32 id = private_load(grid, ids + k);
-        if (static_cast<u32>(id) >= experts) continue;
-        u32 bit = owner_of(static_cast<u32>(id), experts, ranks) - first;
-        if (bit < RANKS_PER_MASK) mask |= u64(1) << bit;
+    for (u32 k = 0; k < top_k; k += IDS_AT_ONCE) {
+        i32 id[IDS_AT_ONCE];
+        load_ids(grid, ids, k, top_k, id);
+#pragma unroll
+        for (u32 u = 0; u < IDS_AT_ONCE; ++u) {
+            if (static_cast<u32>(id[u]) >= experts) continue;
+            u32 bit = owner_of(static_cast<u32>(id[u]), experts, ranks) - first;
+            if (bit < RANKS_PER_MASK) mask |= u64(1) << bit;
+        }
     }
     return mask;
 }

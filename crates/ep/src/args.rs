@@ -8,7 +8,7 @@ device_struct! {
     pub struct SlotState {
         /// Epoch of the last dispatch that completed.
         pub dispatch_epoch: u64,
-        /// Epoch of the last combine that started.
+        /// Epoch of the last combine that completed.
         pub combine_epoch: u64,
         /// The first invalid expert id: `{token:26, k:6, id:32}`, or all ones.
         pub invalid_first: u64,
@@ -16,8 +16,8 @@ device_struct! {
         pub invalid_count: u32,
         /// Blocks of the running dispatch that have written all their rows.
         pub dispatch_arrived: u32,
-        /// Blocks of the running combine that have read the epoch.
-        pub combine_started: u32,
+        /// Blocks of the running combine that have ended.
+        pub combine_ended: u32,
         /// Blocks of the running combine that have staged all their rows.
         pub combine_arrived: u32,
     }

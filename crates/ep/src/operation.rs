@@ -68,8 +68,9 @@ impl ExpertParallel {
     /// [`Error::Config`], [`Error::Unreachable`], configurations that differ, heap exhaustion, compiler errors. A failure
     /// on one member is an error on all.
     pub fn new(world: &World, group: &Group, config: EpConfig) -> Result<Self> {
-        let prepared = Self::prepare(world, group, config.clone());
-        world.compare(group, "ep configuration", config.fields())?;
+        let fields = config.fields();
+        let prepared = Self::prepare(world, group, config);
+        world.compare(group, "ep configuration", fields)?;
         agree(world, group, "ep plan", &prepared)?;
         let (plan, dispatch, combine, limits) = prepared?;
         world.name_operation(DISPATCH, DISPATCH_NAME);

@@ -360,7 +360,7 @@ impl Plan {
         }
         let waves = self.waves(limits);
         let most = self.blocks(limits);
-        let finest = self.finest_segments(self.row_bytes(), limits);
+        let finest = Self::finest_segments(self.row_bytes(), limits);
         let wanted_waves = u64::from(tokens.max(1)) * u64::from(finest);
         let blocks = wanted_waves.div_ceil(u64::from(waves)).min(u64::from(most)) as u32;
         let (runs, parts) =
@@ -380,7 +380,7 @@ impl Plan {
     pub fn combine_geometry(&self, tokens: u32, limits: &DeviceLimits) -> Geometry {
         let waves = self.waves(limits);
         let most = self.blocks(limits);
-        let finest = self.finest_segments(self.combine_row_bytes(), limits);
+        let finest = Self::finest_segments(self.combine_row_bytes(), limits);
         let all_waves = waves * most;
         let segments = (all_waves / tokens.max(1)).clamp(1, finest);
         let blocks = (u64::from(tokens) * u64::from(segments))
@@ -418,9 +418,10 @@ impl Plan {
         most.min(limits.resident_blocks).max(1)
     }
 
-    /// Segments of a row such that every lane of a wave moves one 16-byte unit.
-    fn finest_segments(&self, row_bytes: u32, limits: &DeviceLimits) -> u32 {
-        (row_bytes / 16).div_ceil(limits.wave_size.max(8)).max(1)
+    /// Segments of a row such that every lane of a wave moves two 16-byte units: enough to overlap, and few enough blocks
+    /// that the last to arrive is not late.
+    fn finest_segments(row_bytes: u32, limits: &DeviceLimits) -> u32 {
+        (row_bytes / 16).div_ceil(2 * limits.wave_size.max(8)).max(1)
     }
 }
 

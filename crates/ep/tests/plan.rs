@@ -47,7 +47,7 @@ proptest! {
         let layout = plan.layout();
         let rows = u64::from(ranks) * u64::from(plan.config().max_tokens);
         let flags = u64::from(ranks) * u64::from(FLAG_STRIDE);
-        let mut parts = vec![
+        let mut parts = [
             (layout.dispatch_flags, flags),
             (layout.combine_flags, flags),
             (layout.rows, rows * u64::from(plan.row_bytes())),
@@ -60,7 +60,7 @@ proptest! {
         }
         let (start, bytes) = parts[4];
         prop_assert!(start + bytes <= layout.bytes);
-        prop_assert!(parts.iter().all(|(start, _)| start % 256 == 0));
+        prop_assert!(parts.iter().all(|(start, _)| start.is_multiple_of(256)));
         prop_assert!(plan.meta_bytes() >= 8 + 8 * plan.config().top_k + plan.config().scale_bytes);
         prop_assert_eq!(plan.meta_bytes() % 16, 0);
     }
@@ -74,7 +74,7 @@ proptest! {
         let geometry = plan.dispatch_geometry(tokens, &limits).unwrap();
         prop_assert!(geometry.blocks >= 1 && geometry.blocks <= limits.resident_blocks);
         prop_assert_eq!(geometry.blocks % geometry.parts, 0, "runs are whole");
-        prop_assert!(geometry.block_threads % limits.wave_size == 0 && geometry.block_threads <= 1024);
+        prop_assert!(geometry.block_threads.is_multiple_of(limits.wave_size) && geometry.block_threads <= 1024);
         let runs = geometry.blocks / geometry.parts;
         let mut next = 0;
         for run in 0..runs {

@@ -21,7 +21,7 @@ static ANABRANCH_DEVICE void meet(const Grid& grid, const TeamBarrierArgs& args)
         u64 seen;
         arrived = wait_until(grid, wait, 0, peer, epoch, flags + peer, ready, seen) == WAIT_OK;
     }
-    fence_acquire_system(grid);
+    acquire_after_wait(grid);
     grid.block_barrier();
     // After a fault the world is poisoned for good and nobody reads the epoch again.
     if (grid.thread == 0) private_store(grid, args.epoch, epoch);

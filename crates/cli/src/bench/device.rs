@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use anabranch::hip::{DeviceAddress, DeviceBuffer, Stream};
-use anabranch::jit::{DevicePointer, DeviceStruct, KernelSpec, KernelUnit, LoadedUnit, PRELUDE, device_struct};
+use anabranch::jit::{
+    DevicePointer, DeviceStruct, KernelSpec, KernelUnit, LoadedUnit, PRELUDE, device_struct,
+};
 use anabranch::shmem::{SymmetricMemory, Team, TeamView};
 use anabranch::{Error, GroupRank, World};
 
@@ -173,7 +175,13 @@ impl Links {
         }
     }
 
-    fn launch(&self, entry: &str, stream: &Stream, blocks: u32, arguments: &P2pCopyArgs) -> Result<(), Error> {
+    fn launch(
+        &self,
+        entry: &str,
+        stream: &Stream,
+        blocks: u32,
+        arguments: &P2pCopyArgs,
+    ) -> Result<(), Error> {
         let device = self.team.world().device();
         let threads = if device.multiprocessors() >= 32 { 512 } else { 4 * device.wave_size() };
         let kernel = self.kernels.kernel(entry)?;
@@ -189,7 +197,13 @@ impl Links {
     }
 
     /// Writes what is to be sent.
-    pub(crate) fn fill(&self, stream: &Stream, pattern: &Pattern, pushed: bool, seed: u32) -> Result<(), Error> {
+    pub(crate) fn fill(
+        &self,
+        stream: &Stream,
+        pattern: &Pattern,
+        pushed: bool,
+        seed: u32,
+    ) -> Result<(), Error> {
         let blocks = self.team.world().device().multiprocessors();
         self.launch("anabranch_p2p_fill", stream, blocks, &self.arguments(pattern, pushed, seed))
     }

@@ -125,7 +125,11 @@ struct Tensors {
 }
 
 impl<'a> EpBench<'a> {
-    fn new(context: &'a RankContext<'a>, arguments: &'a EpArgs, workload: &'a Workload) -> anyhow::Result<Self> {
+    fn new(
+        context: &'a RankContext<'a>,
+        arguments: &'a EpArgs,
+        workload: &'a Workload,
+    ) -> anyhow::Result<Self> {
         let world = context.world;
         let inputs = (0..world.size()).map(|rank| workload.rank(rank)).collect::<Result<Vec<_>, _>>()?;
         let element = data_type(workload.element());
@@ -182,7 +186,8 @@ impl<'a> EpBench<'a> {
         self.tensors.output.fill(0xff).map_err(Error::from)?;
         let dispatched = self.ep.dispatch(&self.stream, &self.tokens()).map_err(Error::from)?;
         world.synchronize(&self.stream).map_err(Error::from)?;
-        let received = ReceivedRows::read(world.device(), self.ep.plan(), &dispatched).map_err(Error::from)?;
+        let received =
+            ReceivedRows::read(world.device(), self.ep.plan(), &dispatched).map_err(Error::from)?;
         let rows = oracle.dispatch(me)?.compare_rows(&received);
         device::run_expert(&self.expert, &self.stream, &dispatched)?;
         self.combine(dispatched)?;
@@ -330,7 +335,10 @@ impl<'a> EpBench<'a> {
                     .with("threads", geometry[index].block_threads)
                     .with("mode", if self.arguments.bench.graph { "graph" } else { "eager" })
                     .with("timer_us", (empty * 100.0).round() / 100.0)
-                    .with("link_gb_per_s", link.map_or(serde_json::Value::Null, |link| ((link * 10.0).round() / 10.0).into())),
+                    .with(
+                        "link_gb_per_s",
+                        link.map_or(serde_json::Value::Null, |link| ((link * 10.0).round() / 10.0).into()),
+                    ),
             );
         }
         Ok(rows)
@@ -343,7 +351,10 @@ fn crossing_rows(oracle: &Oracle<'_>, ranks: u32) -> anyhow::Result<u64> {
     for destination in (0..ranks).map(anabranch::GroupRank::new) {
         let delivery = oracle.dispatch(destination)?;
         let counts = delivery.counts().iter().enumerate();
-        rows += counts.filter(|(source, _)| *source != destination.index()).map(|(_, n)| u64::from(*n)).sum::<u64>();
+        rows += counts
+            .filter(|(source, _)| *source != destination.index())
+            .map(|(_, n)| u64::from(*n))
+            .sum::<u64>();
     }
     Ok(rows)
 }

@@ -26,6 +26,9 @@ pub(crate) fn all_agree(world: &World, step: &str, mine: bool) -> Result<bool, E
     Ok(all.iter().all(|said| said.as_slice() == [1]))
 }
 
+/// Every rank acts and receives.
+pub(crate) const EVERY_RANK: Role = Role { acts: true, receives: true };
+
 /// Blocks of a copy kernel: enough to fill the links of a large GPU.
 pub(crate) fn copy_blocks(world: &World, peers: u32) -> u32 {
     if world.device().multiprocessors() >= 32 { (16 * peers).clamp(32, 64) } else { 4 }
@@ -37,19 +40,27 @@ pub(crate) struct Timed {
     pub(crate) verified: bool,
 }
 
-/// Runs a pattern `iters` times on the ranks for which `active`, each repetition behind a barrier. Collective.
+/// What a rank does in a pattern.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Role {
+    /// It pushes or pulls.
+    pub(crate) acts: bool,
+    /// It gets bytes.
+    pub(crate) receives: bool,
+}
+
+/// Runs a pattern `iters` times on the ranks that act, each repetition behind a barrier. Collective.
 pub(crate) fn time(
     world: &World,
     links: &mut Links,
     mechanism: Mechanism,
     pattern: &Pattern,
     iters: u32,
-    active: bool,
-    receives: bool,
+    blocks: u32,
+    role: Role,
 ) -> Result<Timed, Error> {
     let stream = world.device().create_stream()?;
     let seed = pattern.bytes as u32 ^ (pattern.first_step << 16) ^ mechanism as u32 ^ 0x5eed_0000;
-    let blocks = copy_blocks(world, pattern.peers);
     links.fill(&stream, pattern, mechanism.pushes(), seed)?;
     let mut events = Vec::new();
     // The first repetitions warm up and are not counted.
@@ -58,7 +69,7 @@ pub(crate) fn time(
         links.team.barrier(&stream)?;
         let (start, end) = (world.device().create_timing_event()?, world.device().create_timing_event()?);
         stream.record(&start)?;
-        if active {
+        if role.acts {
             links.run(&stream, mechanism, pattern, blocks)?;
         }
         stream.record(&end)?;
@@ -70,7 +81,7 @@ pub(crate) fn time(
     for (start, end) in events.iter().skip(warm as usize) {
         times.push(start.microseconds_until(end)?);
     }
-    let right = !receives || links.verify(&stream, pattern, mechanism.pushes(), seed)?;
+    let right = !role.receives || links.verify(&stream, pattern, mechanism.pushes(), seed)?;
     let slowest = slowest_of_ranks(&gather(world, "link times", &times)?);
     let verified = all_agree(world, "link bytes", right)?;
     Ok(Timed { samples: Samples::new(slowest), verified })
@@ -92,7 +103,8 @@ pub(crate) fn speed(world: &World) -> Result<Option<f64>, Error> {
     }
     let mut links = Links::new(world, bytes * u64::from(world.size()))?;
     let pattern = Pattern { first_step: 1, peers, bytes, stride: bytes };
-    let timed = time(world, &mut links, Mechanism::Store, &pattern, 10, true, true)?;
+    let timed =
+        time(world, &mut links, Mechanism::Store, &pattern, 10, copy_blocks(world, peers), EVERY_RANK)?;
     links.free()?;
     Ok(timed.verified.then(|| gigabytes_per_second(bytes * u64::from(peers), timed.samples.median())))
 }

@@ -7,7 +7,7 @@ use anyhow::bail;
 use serde_json::Map;
 
 use super::device::{self, Links, Mechanism, Pattern};
-use super::link::{self, Timed};
+use super::link::{self, Role, Timed};
 use super::row::{self, Row};
 use super::statistics::{Samples, gigabytes_per_second, slowest_of_ranks};
 use super::{P2pArgs, device::kernels as own_kernels};
@@ -50,7 +50,7 @@ pub(crate) fn measure(context: &RankContext<'_>, arguments: &P2pArgs) -> anyhow:
             2 * area
         ))
     })?;
-    let mut report = Report { world, rows: Vec::new() };
+    let mut report = Report { world, blocks: arguments.blocks, rows: Vec::new() };
     for mechanism in Mechanism::ALL {
         context.progress.say(&format!("{} between pairs", mechanism.name()));
         report.pairs(&mut links, mechanism, pair_bytes, iters)?;
@@ -72,7 +72,11 @@ pub(crate) fn measure(context: &RankContext<'_>, arguments: &P2pArgs) -> anyhow:
         report.rows.iter_mut().for_each(|row| row.compiled = compiled);
         row::print_rows(&report.rows, context.json)?;
     }
-    if report.rows.iter().all(|row| row.verified) { Ok(()) } else { bail!("bytes arrived wrong; see `verified`") }
+    if report.rows.iter().all(|row| row.verified) {
+        Ok(())
+    } else {
+        bail!("bytes arrived wrong; see `verified`")
+    }
 }
 
 fn sizes(arguments: &P2pArgs, host: bool) -> anyhow::Result<Vec<u64>> {
@@ -93,6 +97,8 @@ fn pair_bytes(sizes: &[u64], host: bool) -> u64 {
 
 struct Report<'w> {
     world: &'w World,
+    /// What the user asked for.
+    blocks: Option<u32>,
     rows: Vec<Row>,
 }
 
@@ -115,8 +121,24 @@ impl Report<'_> {
         }
     }
 
+    fn blocks(&self, peers: u32) -> u32 {
+        self.blocks.unwrap_or_else(|| link::copy_blocks(self.world, peers))
+    }
+
+    /// Says how many blocks a result took; a copy engine takes none.
+    fn with_blocks(&self, row: Row, mechanism: Mechanism, peers: u32) -> Row {
+        let blocks = if mechanism == Mechanism::CopyEngine { 0 } else { self.blocks(peers) };
+        row.with("blocks", blocks)
+    }
+
     /// Every ordered pair alone. The row is the slowest pair's.
-    fn pairs(&mut self, links: &mut Links, mechanism: Mechanism, bytes: u64, iters: u32) -> Result<(), Error> {
+    fn pairs(
+        &mut self,
+        links: &mut Links,
+        mechanism: Mechanism,
+        bytes: u64,
+        iters: u32,
+    ) -> Result<(), Error> {
         let (me, size) = (self.world.rank().get(), self.world.size());
         let mut worst: Option<(Timed, u32, u32)> = None;
         let mut best = 0.0f64;
@@ -129,12 +151,15 @@ impl Report<'_> {
                 let actor = if mechanism.pushes() { from } else { to };
                 let pattern = Pattern { first_step, peers: 1, bytes, stride: 0 };
                 debug_assert!(links.holds(&pattern), "the area was sized for a pair");
-                let timed =
-                    link::time(self.world, links, mechanism, &pattern, iters, me == actor, me == to)?;
+                let role = Role { acts: me == actor, receives: me == to };
+                let timed = link::time(self.world, links, mechanism, &pattern, iters, self.blocks(1), role)?;
                 verified &= timed.verified;
                 let speed = gigabytes_per_second(bytes, timed.samples.median());
                 best = best.max(speed);
-                if worst.as_ref().is_none_or(|(slowest, ..)| timed.samples.median() > slowest.samples.median()) {
+                if worst
+                    .as_ref()
+                    .is_none_or(|(slowest, ..)| timed.samples.median() > slowest.samples.median())
+                {
                     worst = Some((timed, from, to));
                 }
             }
@@ -142,7 +167,8 @@ impl Report<'_> {
         if let Some((timed, from, to)) = worst {
             let row = self.row(mechanism.name(), bytes, &timed.samples, bytes, verified);
             let name = format!("slowest of {} pairs: {from} to {to}", size * (size - 1));
-            self.rows.push(row.with("what", name).with("fastest_gb_per_s", (best * 100.0).round() / 100.0));
+            let row = row.with("fastest_gb_per_s", (best * 100.0).round() / 100.0);
+            self.rows.push(self.with_blocks(row, mechanism, 1).with("what", name));
         }
         Ok(())
     }
@@ -152,9 +178,11 @@ impl Report<'_> {
         let peers = self.world.size() - 1;
         let pattern = Pattern { first_step: 1, peers, bytes, stride: bytes };
         debug_assert!(links.holds(&pattern), "the area was sized for all peers");
-        let timed = link::time(self.world, links, mechanism, &pattern, iters, true, true)?;
+        let timed =
+            link::time(self.world, links, mechanism, &pattern, iters, self.blocks(peers), link::EVERY_RANK)?;
         let row = self.row(mechanism.name(), bytes, &timed.samples, bytes * u64::from(peers), timed.verified);
-        self.rows.push(row.with("what", "all to all others at once, per rank and direction"));
+        let what = "all to all others at once, per rank and direction";
+        self.rows.push(self.with_blocks(row, mechanism, peers).with("what", what));
         Ok(())
     }
 

@@ -80,8 +80,8 @@ fn table(rows: &[Row]) -> Table {
         cells.extend(tokens.then(|| number(row.tokens)));
         cells.extend(bytes.then(|| number(row.bytes)));
         cells.extend([
-            format!("{:.1}", row.us_median),
-            format!("{:.1}", row.us_p99),
+            format!("{:.2}", row.us_median),
+            format!("{:.2}", row.us_p99),
             format!("{:.2}", row.gb_per_s),
             row.link_fraction.map_or_else(|| "-".to_owned(), |share| format!("{:.0} %", share * 100.0)),
             if row.verified { "yes" } else { "NO" }.to_owned(),

@@ -1,5 +1,6 @@
 //! A group of ranks on the host runtime, and one dispatch-combine judged by the oracle.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of tests fails the test")]
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use anabranch_ep::{
 };
 use anabranch_hip::{Device, DeviceBuffer, DeviceOrdinal, RuntimeKind, Stream};
 use anabranch_hip_host::{HostConfig, HostMachine};
-use anabranch_hip_jit::{Jit, JitConfig, ToolSearch};
+use anabranch_hip_jit::{Jit, JitConfig, ToolSearch, bytemuck};
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::{RankError, RankSetup, World, WorldConfig, spawn_threads};
 
@@ -176,8 +177,8 @@ pub fn upload(device: &Device, bytes: &[u8]) -> DeviceBuffer {
     buffer
 }
 
-pub fn bytes_of<T: anabranch_hip_jit::bytemuck::Pod>(values: &[T]) -> &[u8] {
-    anabranch_hip_jit::bytemuck::cast_slice(values)
+pub fn bytes_of<T: bytemuck::Pod>(values: &[T]) -> &[u8] {
+    bytemuck::cast_slice(values)
 }
 
 /// One rank's tensors on its device.
@@ -292,8 +293,8 @@ pub fn run_expert(
     let target = if case.staged { staging.address() } else { dispatched.combine_rows() };
     // SAFETY: both have the window's shape and live until the stream was waited for.
     unsafe { expert.run(stream, dispatched, target)? };
-    // SAFETY: as above.
     Ok(if case.staged {
+        // SAFETY: as above.
         ExpertOutput::Staged(unsafe { DeviceSlice::of(staging) })
     } else {
         ExpertOutput::InWindow

@@ -71,6 +71,7 @@ ANABRANCH_DEVICE void stream_store(const Grid&, Vec16* p, Vec16 v) { target::str
 
 // Flags: relaxed at system scope. Use `publish` and `wait`; these are their parts.
 ANABRANCH_DEVICE u64 flag_load(const Grid&, const u64* p) { return target::flag_load(p); }
+ANABRANCH_DEVICE u64 flag_load_acquire(const Grid&, const u64* p) { return target::flag_load_acquire(p); }
 ANABRANCH_DEVICE void flag_store(const Grid&, u64* p, u64 v) { target::flag_store(p, v); }
 
 ANABRANCH_DEVICE void fence_release_system(const Grid&) { target::fence_release_system(); }

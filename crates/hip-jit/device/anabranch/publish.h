@@ -21,20 +21,35 @@ ANABRANCH_DEVICE void block_release_system(const Grid& grid) {
 #endif
 }
 
-// Every thread of the block. Adds `amount` to `counter` behind the block's stores, and returns true, in every thread of
-// the block, in the one block that brings it to `total`. In that block a flag stored by thread 0 afterwards publishes
-// the stores of all blocks that were counted. That block also sets the counter back to zero: it is alone with it,
-// because all others have added, and the next launch that uses the counter comes later on the same stream.
-ANABRANCH_DEVICE bool arrive_is_last(const Grid& grid, u32* counter, u32 amount, u32 total) {
+// Every thread of the block. Counts the block behind its stores, and returns true, in every thread of the block, in the one
+// block that is the last of `blocks`. In that block a flag stored by thread 0 afterwards publishes the stores of all blocks.
+// That block also sets the counter back to zero: it is alone with it, because all others have been counted, and the next
+// launch that uses the counter comes later on the same stream.
+//
+// Where waves release on their own (AMD), each does so at system scope at once: its stores to a peer must have arrived
+// before it is counted, because no other wave's fence drains them. On NVIDIA fences are cumulative: a release at device
+// scope before the count, and one at system scope by the last block, order all stores before its flags.
+ANABRANCH_DEVICE bool arrive_is_last(const Grid& grid, u32* counter, u32 blocks) {
+    if (blocks == 1) {
+        block_release_system(grid);
+        return true;
+    }
+#if ANABRANCH_HAS_PER_WAVE_RELEASE
     block_release_system(grid);
+#else
+    grid.block_barrier();
+#endif
     bool last = false;
     if (grid.thread == 0) {
         fence_release_device(grid);
-        last = fetch_add_device(grid, counter, amount) + amount == total;
+        last = fetch_add_device(grid, counter, 1u) + 1 == blocks;
         if (last) {
+#if ANABRANCH_HAS_PER_WAVE_RELEASE
             fence_acquire_device(grid);
-            private_store(grid, counter, 0u);
+#endif
+            // On NVIDIA this one fence also acquires what the others counted in: it is acq_rel.
             fence_release_system(grid);
+            private_store(grid, counter, 0u);
         }
     }
     return grid.block_broadcast(last ? 1 : 0) != 0;

@@ -9,6 +9,7 @@
 #pragma once
 
 #define ANABRANCH_HAS_PER_WAVE_RELEASE 1
+#define ANABRANCH_POLL_ACQUIRES 0
 #define ANABRANCH_GLOBAL __attribute__((address_space(1)))
 #define ANABRANCH_LOCAL __attribute__((address_space(3)))
 
@@ -62,6 +63,10 @@ ANABRANCH_DEVICE void stream_store16(void* p, Vec16 v) { store16(p, v); }
 // ---- flags: 8-byte words, system scope, relaxed; order comes from the fences --------------------------------
 ANABRANCH_DEVICE u64 flag_load(const u64* p) { return relaxed_load<u64>(p); }
 ANABRANCH_DEVICE void flag_store(u64* p, u64 v) { relaxed_store<u64>(p, v); }
+
+// The load that a wait polls with: relaxed, as an acquire would invalidate caches at every look; `acquire_after_wait`
+// fences once.
+ANABRANCH_DEVICE u64 flag_load_acquire(const u64* p) { return flag_load(p); }
 
 // ---- fences -------------------------------------------------------------------------------------------------
 ANABRANCH_DEVICE void drain_stores() {

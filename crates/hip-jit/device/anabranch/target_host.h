@@ -6,6 +6,7 @@
 #include "anabranch/host_abi.h"
 
 #define ANABRANCH_HAS_PER_WAVE_RELEASE 1
+#define ANABRANCH_POLL_ACQUIRES 0
 
 namespace target {
 
@@ -50,6 +51,10 @@ ANABRANCH_DEVICE void stream_store16(void* p, Vec16 v) { __builtin_memcpy(p, &v,
 // ---- flags: 8-byte words, relaxed; order comes from the fences ----------------------------------------------
 ANABRANCH_DEVICE u64 flag_load(const u64* p) { return load8(p); }
 ANABRANCH_DEVICE void flag_store(u64* p, u64 v) { store8(p, v); }
+
+// The load that a wait polls with: relaxed, as an acquire would invalidate caches at every look; `acquire_after_wait`
+// fences once.
+ANABRANCH_DEVICE u64 flag_load_acquire(const u64* p) { return flag_load(p); }
 
 // ---- fences -------------------------------------------------------------------------------------------------
 ANABRANCH_DEVICE void fence_release_system() { __atomic_thread_fence(__ATOMIC_RELEASE); }

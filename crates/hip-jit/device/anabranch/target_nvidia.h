@@ -3,6 +3,7 @@
 #pragma once
 
 #define ANABRANCH_HAS_PER_WAVE_RELEASE 0
+#define ANABRANCH_POLL_ACQUIRES 1
 
 extern __shared__ __align__(128) u8 anabranch_local_memory[];
 
@@ -74,6 +75,14 @@ ANABRANCH_DEVICE u64 flag_load(const u64* p) {
 }
 ANABRANCH_DEVICE void flag_store(u64* p, u64 v) {
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+
+// The load that a wait polls with. Acquiring in the load costs less than a fence after it: the fence would also wait for
+// this thread's own stores to reach the peers.
+ANABRANCH_DEVICE u64 flag_load_acquire(const u64* p) {
+    u64 v;
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+    return v;
 }
 
 // ---- fences -------------------------------------------------------------------------------------------------

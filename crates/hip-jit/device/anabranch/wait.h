@@ -63,12 +63,13 @@ ANABRANCH_DEVICE void report_fault(const Grid& grid, const WaitContext& wait, u3
 }
 
 // Spins until `ready(flag_load(word))`, the budget is spent, or the world is poisoned. `seen` gets the last value read.
-// Relaxed: the caller acquires once after all its waits (`fence_acquire_system`).
+// What the flag's writer released may be read after `acquire_after_wait`, by this thread, and by its block behind a
+// block barrier.
 template <class Ready>
 ANABRANCH_DEVICE WaitStatus wait_until(const Grid& grid, const WaitContext& wait, u32 phase, u32 peer, u64 expected,
                                        const u64* word, Ready ready, u64& seen) {
     for (u32 spins = 1;; ++spins) {
-        seen = flag_load(grid, word);
+        seen = flag_load_acquire(grid, word);
         if (ready(seen)) return WAIT_OK;
         if (spins % SPINS_PER_CHECK == 0) {
             if (is_poisoned(grid, wait.control)) return WAIT_FAULT;
@@ -80,6 +81,15 @@ ANABRANCH_DEVICE WaitStatus wait_until(const Grid& grid, const WaitContext& wait
         }
         grid.relax(spins);
     }
+}
+
+// Every thread that has waited, once after all its waits. Where the polling load itself acquires there is nothing to do.
+ANABRANCH_DEVICE void acquire_after_wait(const Grid& grid) {
+#if ANABRANCH_POLL_ACQUIRES
+    (void)grid;
+#else
+    fence_acquire_system(grid);
+#endif
 }
 
 // ---- flags that carry an epoch and a count ------------------------------------------------------------------
