@@ -86,10 +86,15 @@ ANABRANCH_KERNEL(anabranch_p2p_check, P2pCopyArgs, 1024) {
 
 enum PingPhase : u32 { PING_WAIT = 1 };
 
-static ANABRANCH_DEVICE void send_payload(const Grid& grid, const P2pPingArgs& args, const Vec16* source, Vec16* target,
-                                          u64* flag, u64 value) {
-    for (u64 at = grid.thread; at < args.bytes / 16; at += grid.block_threads) {
-        remote_store(grid, target + at, heap_load(grid, source + at));
+// What one thread sends of the payload: in registers, so that the rounds measure the way to the peer and not a load.
+static constexpr u32 PAYLOAD_UNITS = 2;
+
+static ANABRANCH_DEVICE void send_payload(const Grid& grid, const P2pPingArgs& args, const Vec16 (&unit)[PAYLOAD_UNITS],
+                                          Vec16* target, u64* flag, u64 value) {
+#pragma unroll
+    for (u32 u = 0; u < PAYLOAD_UNITS; ++u) {
+        u64 at = static_cast<u64>(u) * grid.block_threads + grid.thread;
+        if (at < args.bytes / 16) remote_store(grid, target + at, unit[u]);
     }
     block_release_system(grid);
     if (grid.thread == 0) flag_store(grid, flag, value);
@@ -121,6 +126,12 @@ ANABRANCH_KERNEL(anabranch_p2p_ping, P2pPingArgs, 1024) {
     u64* theirs = reinterpret_cast<u64*>(other + args.flags_offset + static_cast<u64>(args.team.rank) * args.flag_stride);
     const Vec16* source = reinterpret_cast<const Vec16*>(own + args.outgoing);
     Vec16* target = reinterpret_cast<Vec16*>(other + args.incoming);
+    Vec16 unit[PAYLOAD_UNITS];
+#pragma unroll
+    for (u32 u = 0; u < PAYLOAD_UNITS; ++u) {
+        u64 at = static_cast<u64>(u) * grid.block_threads + grid.thread;
+        if (at < args.bytes / 16) unit[u] = heap_load(grid, source + at);
+    }
     bool fault = false;
     if (args.bytes == 0) {
         // A bare flag: one thread, no fence, as there is no data to order.
@@ -128,16 +139,16 @@ ANABRANCH_KERNEL(anabranch_p2p_ping, P2pPingArgs, 1024) {
             u64 seen;
             u64 value = base + round;
             if (args.first) flag_store(grid, theirs, value);
-            fault = wait_until(grid, wait, PING_WAIT, args.peer, value, mine,
-                               [value](u64 flag) { return has_reached(flag, value); }, seen) != WAIT_OK;
+            fault = wait_until<RELAXED>(grid, wait, PING_WAIT, args.peer, value, mine,
+                                        [value](u64 flag) { return has_reached(flag, value); }, seen) != WAIT_OK;
             if (!args.first) flag_store(grid, theirs, value);
         }
     } else {
         for (u32 round = 1; round <= args.rounds && !fault; ++round) {
             u64 value = base + round;
-            if (args.first) send_payload(grid, args, source, target, theirs, value);
+            if (args.first) send_payload(grid, args, unit, target, theirs, value);
             fault = !await_payload(grid, args, wait, mine, value);
-            if (!args.first) send_payload(grid, args, source, target, theirs, value);
+            if (!args.first) send_payload(grid, args, unit, target, theirs, value);
         }
     }
     grid.block_barrier();

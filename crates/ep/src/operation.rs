@@ -132,7 +132,8 @@ impl ExpertParallel {
     /// every member calls it, also with 0 tokens. It puts one kernel on the stream and returns.
     ///
     /// After it, in stream order, the handle's windows, counts and offsets are valid until its combine or release.
-    /// May be captured into a graph; the captured slot is then the graph's.
+    /// May be captured into a graph, which then uses this slot at every replay: whoever launches the graph keeps its
+    /// replays in order with other operations on the slot. Eager ones wait only for each other.
     ///
     /// # Errors
     /// Before anything moves: [`Error::TooManyTokens`], [`Error::Shape`], [`Error::Alignment`], [`Error::Type`],

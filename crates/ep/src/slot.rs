@@ -132,8 +132,17 @@ pub(crate) struct SlotPool {
 #[derive(Debug, Default)]
 struct Use {
     busy: bool,
-    /// The stream of the last launch, and an event behind that launch.
-    last: Option<(StreamId, Arc<Event>)>,
+    last: Option<LastLaunch>,
+}
+
+/// The last launch on a slot.
+#[derive(Clone, Debug)]
+struct LastLaunch {
+    stream: StreamId,
+    /// Behind the launch.
+    event: Arc<Event>,
+    /// Whether it was captured into a graph instead of run. The event then means nothing outside of that capture.
+    captured: bool,
 }
 
 /// A stream's handle, kept only to be compared.
@@ -160,7 +169,8 @@ impl SlotPool {
     pub(crate) fn wait_until_idle(&self) {
         let events: Vec<_> = lock(&self.uses)
             .iter()
-            .filter_map(|one| one.last.as_ref().map(|(_, event)| Arc::clone(event)))
+            .filter_map(|one| one.last.as_ref().filter(|last| !last.captured))
+            .map(|last| Arc::clone(&last.event))
             .collect();
         for event in events {
             if let Err(error) = event.synchronize() {
@@ -170,7 +180,8 @@ impl SlotPool {
     }
 
     /// Takes the free slot of the lowest number, the same on every rank when all use slots in the same order, and makes
-    /// the stream wait for its last use.
+    /// the stream wait for its last use. A captured operation and one that is not cannot wait for each other: replays of the
+    /// graph are in the hands of whoever launches them.
     pub(crate) fn take(self: &Arc<Self>, stream: &Stream) -> Result<SlotTicket> {
         let index = {
             let mut uses = lock(&self.uses);
@@ -180,7 +191,12 @@ impl SlotPool {
             index
         };
         let ticket = SlotTicket { pool: Arc::clone(self), index, returned: false };
-        ticket.order_behind(stream)?;
+        let captured = lock(&self.uses)[index].last.as_ref().map(|last| last.captured);
+        if let Some(captured) = captured
+            && captured == stream.is_capturing()?
+        {
+            ticket.order_behind(stream)?;
+        }
         Ok(ticket)
     }
 }
@@ -205,7 +221,7 @@ impl SlotTicket {
     /// Makes the stream wait for the slot's last launch, when that was on another stream.
     pub(crate) fn order_behind(&self, stream: &Stream) -> Result<()> {
         let event = match &lock(&self.pool.uses)[self.index].last {
-            Some((last, event)) if *last != StreamId::of(stream.raw()) => Arc::clone(event),
+            Some(last) if last.stream != StreamId::of(stream.raw()) => Arc::clone(&last.event),
             _ => return Ok(()),
         };
         Ok(stream.wait_event(&event)?)
@@ -215,7 +231,9 @@ impl SlotTicket {
     pub(crate) fn used_on(&self, stream: &Stream) -> Result<()> {
         let event = Arc::new(stream.device().create_event()?);
         stream.record(&event)?;
-        lock(&self.pool.uses)[self.index].last = Some((StreamId::of(stream.raw()), event));
+        let captured = stream.is_capturing()?;
+        let last = LastLaunch { stream: StreamId::of(stream.raw()), event, captured };
+        lock(&self.pool.uses)[self.index].last = Some(last);
         Ok(())
     }
 

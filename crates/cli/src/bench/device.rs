@@ -289,9 +289,10 @@ impl Links {
             operation: PING,
             reserved: 0,
         };
-        // One lane moves 16 bytes; more threads than the payload has would only wait at barriers.
-        let most = if device.multiprocessors() >= 32 { 512 } else { 4 * device.wave_size() };
-        let threads = ((bytes / 16) as u32).clamp(1, most).next_multiple_of(device.wave_size());
+        // Two 16-byte units a thread, which the kernel keeps in registers; threads without one would only wait.
+        let wave = device.wave_size();
+        let threads = (bytes / 16).div_ceil(2).clamp(1, 1024) as u32;
+        let threads = threads.next_multiple_of(wave);
         let kernel = self.kernels.kernel("anabranch_p2p_ping")?;
         // SAFETY: as in `launch`; `bytes` is below `area`.
         Ok(unsafe { kernel.launch(1, threads, 0, stream, &arguments) }?)

@@ -263,11 +263,21 @@ impl<'a> EpBench<'a> {
 
     /// What an empty interval between two stamps takes: the part of every time that is not the operation's.
     fn empty_interval(&self) -> Result<f64, Error> {
-        let mut stamps = Stamps::new(self.world(), 64)?;
-        for _ in 0..32 {
-            stamps.take(&self.stream)?;
+        const STAMPS: u32 = 32;
+        let mut stamps = Stamps::new(self.world(), u64::from(STAMPS))?;
+        let take_all = || (0..STAMPS).try_for_each(|_| stamps.take(&self.stream));
+        if self.arguments.bench.graph {
+            self.stream.begin_capture()?;
+            let captured = take_all();
+            let graph = self.stream.end_capture();
+            captured?;
+            let exec = graph?.instantiate()?;
+            device::replay(&exec, &self.stream)?;
+            self.world().synchronize(&self.stream)?;
+        } else {
+            take_all()?;
+            self.world().synchronize(&self.stream)?;
         }
-        self.world().synchronize(&self.stream)?;
         let all = stamps.read()?;
         let gaps = all.windows(2).map(|pair| pair[1].saturating_sub(pair[0]) as f64 / 1e3).collect();
         Ok(Samples::new(gaps).median())

@@ -31,7 +31,7 @@ pub(crate) const EVERY_RANK: Role = Role { acts: true, receives: true };
 
 /// Blocks of a copy kernel: enough to fill the links of a large GPU.
 pub(crate) fn copy_blocks(world: &World, peers: u32) -> u32 {
-    if world.device().multiprocessors() >= 32 { (16 * peers).clamp(32, 64) } else { 4 }
+    if world.device().multiprocessors() >= 32 { 64_u32.next_multiple_of(peers) } else { 4 }
 }
 
 /// Repetitions of one pattern: the time of each in microseconds, the slowest rank's, and whether all bytes arrived.

@@ -18,11 +18,17 @@ use anabranch_shmem::{RankError, RankSetup, World, WorldConfig, spawn_threads};
 
 /// One cache for all tests of the workspace, so that a kernel is compiled once.
 pub fn jit() -> Jit {
-    let cache = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels");
+    Jit::new(JitConfig::new(cache()), tools())
+}
+
+pub fn cache() -> std::path::PathBuf {
+    std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels")
+}
+
+pub fn tools() -> ToolSearch {
     #[expect(clippy::disallowed_methods, reason = "a test finds the compiler as a user's shell does")]
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let tools = ToolSearch { path: std::env::split_paths(&path).collect(), ..ToolSearch::default() };
-    Jit::new(JitConfig::new(cache), tools)
+    ToolSearch { path: std::env::split_paths(&path).collect(), ..ToolSearch::default() }
 }
 
 pub fn machine(ranks: u32, wave_width: u32) -> Arc<HostMachine> {
@@ -57,15 +63,12 @@ pub fn on_ranks<T: Send>(
     )
 }
 
+/// The values of ranks that all succeeded; fails with every rank's error.
 pub fn all_well<T>(results: Vec<Result<T, RankError<Error>>>) -> Vec<T> {
-    results
-        .into_iter()
-        .map(|result| match result {
-            Ok(value) => value,
-            Err(RankError::Work { rank, error }) => panic!("{rank}: {error}"),
-            Err(error) => panic!("{error:?}"),
-        })
-        .collect()
+    let failures: Vec<_> =
+        results.iter().filter(|result| result.is_err()).map(|result| failure(result)).collect();
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    results.into_iter().map(Result::unwrap).collect()
 }
 
 /// What one rank brings, on the host.
@@ -332,4 +335,69 @@ pub fn run(case: &Case, rounds: u64) {
         }
         Ok(())
     }));
+}
+
+/// A dispatch that was launched, and what it was launched with. The buffers live as long as this.
+pub struct Flight {
+    pub case: Case,
+    pub number: u64,
+    pub uploaded: Uploaded,
+    pub dispatched: Dispatched,
+}
+
+/// An operation whose combine was launched.
+pub struct Landed {
+    pub case: Case,
+    pub number: u64,
+    pub uploaded: Uploaded,
+}
+
+/// Launches the dispatch of round `number`; waits for nothing.
+pub fn depart(ep: &ExpertParallel, stream: &Stream, case: &Case, number: u64) -> Result<Flight, Error> {
+    let input = case.input(ep.rank().get(), number);
+    let uploaded = Uploaded::new(stream.device(), &case.config, &input);
+    let dispatched = ep.dispatch(stream, &uploaded.tokens(&case.config))?;
+    Ok(Flight { case: case.clone(), number, uploaded, dispatched })
+}
+
+/// Launches the stand-in expert on its window.
+pub fn work(expert: &ReferenceExpert, stream: &Stream, dispatched: &Dispatched) -> Result<(), Error> {
+    // SAFETY: the window has the window's shape, and its slot is held by the handle.
+    unsafe { expert.run(stream, dispatched, dispatched.combine_rows()) }
+}
+
+/// Launches the combine; waits for nothing.
+pub fn land(ep: &ExpertParallel, stream: &Stream, flight: Flight) -> Result<Landed, Error> {
+    let Flight { case, number, uploaded, dispatched } = flight;
+    ep.combine(stream, ExpertOutput::InWindow, dispatched, uploaded.output())?;
+    Ok(Landed { case, number, uploaded })
+}
+
+impl Landed {
+    /// Compares the output bit by bit. The stream was waited for.
+    pub fn judge(&self, me: GroupRank) {
+        let inputs = self.case.inputs(self.number);
+        judge_output(&oracle(&self.case, &inputs), me, &self.uploaded.read_output(&self.case.config));
+    }
+}
+
+/// What fails on a rank of threads, in words.
+pub fn failure<T>(result: &Result<T, RankError<Error>>) -> String {
+    match result {
+        Ok(_) => panic!("the rank succeeded"),
+        Err(RankError::Work { rank, error }) => format!("{rank}: {}", with_causes(error)),
+        Err(error) => with_causes(error),
+    }
+}
+
+/// An error and its causes, in one line.
+pub fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    text
 }
