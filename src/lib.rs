@@ -57,3 +57,8 @@ pub fn kernel_registry() -> Vec<KernelSpec> {
     all.extend(anabranch_ep::kernels());
     all
 }
+
+/// The examples of the README, compiled as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;
