@@ -99,7 +99,7 @@ impl Client {
                 Ok(Arc::try_unwrap(parts).unwrap_or_else(|shared| (*shared).clone()))
             }
             Waited::Answered(Reply::Failed(failure)) => Err(self.failed(failure, phase(), deadline)),
-            Waited::Closed(closed) => Err(Self::closed(closed, phase())),
+            Waited::Closed(closed) => Err(Self::closed(self.first_cause(closed, group), phase())),
             // No answer at all: the root's machine or process is stuck.
             Waited::Answered(Reply::Value(_) | Reply::Lost(_)) | Waited::Expired => Err(Error::Expired {
                 rank: self.rank,
@@ -120,7 +120,10 @@ impl Client {
         bytes: &[u8],
         phase: &dyn Fn() -> String,
     ) -> Result<(u64, OperationKey), Error> {
-        let request = self.expect(phase)?;
+        let request = self.requests.fetch_add(1, Ordering::Relaxed);
+        self.mailbox
+            .expect(request)
+            .map_err(|closed| Self::closed(self.first_cause(closed, group), phase()))?;
         // Sending does not wait. The count goes up only when the call was sent, so that one that was refused
         // here does not put this rank out of step; and no other call comes between.
         let mut sequences = self.sequences.lock().unwrap_or_else(PoisonError::into_inner);
@@ -229,6 +232,13 @@ impl Client {
             self.mailbox.forget(request);
             Error::TooLarge { phase: phase(), bytes, limit }
         })
+    }
+
+    /// Why a call of the group cannot end. When the root is gone because it had lost a member itself, that member is why: the
+    /// root told all ranks before it went.
+    fn first_cause(&self, closed: Closed, group: &Group) -> Closed {
+        let Closed::Root(root) = closed else { return closed };
+        Closed::Root(self.losses().into_iter().find(|loss| group.contains(loss.rank)).unwrap_or(root))
     }
 
     fn closed(closed: Closed, phase: String) -> Error {

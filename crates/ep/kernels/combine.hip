@@ -125,14 +125,8 @@ static ANABRANCH_DEVICE void advance_epoch(const Grid& grid, const CombineArgs& 
     }
 }
 
-ANABRANCH_KERNEL(anabranch_ep_combine, CombineArgs, 1024) {
-    u64 epoch = 0;  // none: the world is poisoned
-    if (grid.thread == 0) {
-        u64 last = private_load(grid, &args.state->combine_epoch);
-        epoch = is_poisoned(grid, args.team.control) ? 0 : last + 1;
-    }
-    epoch = grid.block_broadcast(epoch);
-    if (epoch == 0) return;
+// The whole block comes here, or none of it.
+static ANABRANCH_DEVICE void pull_and_sum(const Grid& grid, const CombineArgs& args, u64 epoch) {
     WaitContext wait = wait_context(grid, args.team.control, args.operation, args.team.group, args.team.rank, epoch);
     u64 own = private_load(grid, args.team.peer_bases + args.team.rank);
 
@@ -160,4 +154,14 @@ ANABRANCH_KERNEL(anabranch_ep_combine, CombineArgs, 1024) {
         sum_units(grid, args, token, from, to);
     }
     advance_epoch(grid, args, epoch);
+}
+
+ANABRANCH_KERNEL(anabranch_ep_combine, CombineArgs, 1024) {
+    u64 epoch = 0;  // none: the world is poisoned
+    if (grid.thread == 0) {
+        u64 last = private_load(grid, &args.state->combine_epoch);
+        epoch = is_poisoned(grid, args.team.control) ? 0 : last + 1;
+    }
+    epoch = grid.block_broadcast(epoch);
+    if (epoch != 0) pull_and_sum(grid, args, epoch);
 }

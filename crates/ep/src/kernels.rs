@@ -7,12 +7,14 @@ use crate::args::{CombineArgs, DispatchArgs, ReferenceExpertArgs, SlotState};
 use crate::plan::{DataType, TILE};
 
 const HEADERS: &[Header] = &[Header { name: "ep/routing.h", text: include_str!("../kernels/routing.h") }];
+const DISPATCH_HEADERS: &[Header] =
+    &[Header { name: "ep/dispatch_rows.h", text: include_str!("../kernels/dispatch_rows.h") }];
 
 /// Slotted dispatch; parameter `EP_TILE`.
 pub static DISPATCH: KernelUnit = KernelUnit {
     name: "ep_dispatch",
     source: include_str!("../kernels/dispatch.hip"),
-    headers: &[PRELUDE, HEADERS],
+    headers: &[PRELUDE, HEADERS, DISPATCH_HEADERS],
     entries: &["anabranch_ep_dispatch"],
     layouts: &[TeamView::c_declaration, SlotState::c_declaration, DispatchArgs::c_declaration],
 };

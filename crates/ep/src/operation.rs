@@ -76,8 +76,12 @@ impl ExpertParallel {
         world.name_operation(DISPATCH, DISPATCH_NAME);
         world.name_operation(COMBINE, COMBINE_NAME);
         let team = world.team(group)?;
+        // First what all allocate together, which succeeds or fails on all, then what one may lack alone.
+        let heaps: Result<Vec<_>, _> = (0..plan.config().slots)
+            .map(|index| world.allocate(group, plan.layout().bytes, 256, &format!("ep slot {index}")))
+            .collect();
         let slots: Result<Vec<_>> =
-            (0..plan.config().slots).map(|index| Slot::new(world, group, &plan, index)).collect();
+            heaps?.into_iter().map(|heap| Slot::new(world.device(), &plan, heap)).collect();
         agree(world, group, "ep slots", &slots)?;
         Ok(Self { world: world.clone(), team, plan, pool: SlotPool::new(slots?), dispatch, combine, limits })
     }

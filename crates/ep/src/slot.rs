@@ -3,10 +3,9 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anabranch_hip::types::HipStream;
-use anabranch_hip::{DeviceAddress, DeviceBuffer, Event, Stream};
+use anabranch_hip::{Device, DeviceAddress, DeviceBuffer, Event, Stream};
 use anabranch_hip_jit::bytemuck::{self, Zeroable};
-use anabranch_ranks::Group;
-use anabranch_shmem::{SymmetricMemory, World};
+use anabranch_shmem::SymmetricMemory;
 
 use crate::args::SlotState;
 use crate::error::{Error, Result};
@@ -57,11 +56,10 @@ fn fresh_state() -> SlotState {
 }
 
 impl Slot {
-    /// Allocates a slot. Collective over the group: the symmetric part is.
-    pub(crate) fn new(world: &World, group: &Group, plan: &Plan, index: u32) -> Result<Self> {
-        let heap = world.allocate(group, plan.layout().bytes, 256, &format!("ep slot {index}"))?;
+    /// A slot over its symmetric part; allocates its own part.
+    pub(crate) fn new(device: &Device, plan: &Plan, heap: SymmetricMemory) -> Result<Self> {
         let parts = OwnLayout::of(plan);
-        let mut own = world.device().allocate(parts.bytes as usize)?;
+        let mut own = device.allocate(parts.bytes as usize)?;
         own.fill(0)?;
         own.copy_from_host(parts.state as usize, bytemuck::bytes_of(&fresh_state()))?;
         let base = own.address();

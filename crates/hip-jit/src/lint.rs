@@ -306,8 +306,7 @@ impl ScopeKind {
         let words = words(statement);
         let in_function = scopes.iter().any(|scope| matches!(scope.kind, Self::Function | Self::Lambda));
         if in_function {
-            let lambda = ["[&]", "[=]", "[]"].iter().any(|capture| statement.contains(capture));
-            return if lambda { Self::Lambda } else { Self::Block };
+            return if begins_lambda(statement) { Self::Lambda } else { Self::Block };
         }
         if statement.contains(')') {
             return Self::Function;
@@ -317,6 +316,15 @@ impl ScopeKind {
         }
         if words.contains(&"namespace") || words.contains(&"extern") { Self::Namespace } else { Self::Block }
     }
+}
+
+/// Whether a capture list stands in the text: a bracket that indexes nothing.
+fn begins_lambda(text: &str) -> bool {
+    text.match_indices('[').any(|(at, _)| {
+        let before = text[..at].trim_end().chars().next_back();
+        let attribute = text[at + 1..].starts_with('[');
+        !attribute && !before.is_some_and(|last| last.is_alphanumeric() || matches!(last, '_' | ')' | ']' | '['))
+    })
 }
 
 fn is_target_word(word: &str) -> bool {
@@ -442,6 +450,7 @@ mod tests {
                 3,
                 "void f() {\n  grid.block_barrier();\n  if (grid.thread == 0) flag_store(grid, p, 1);\n}",
             ),
+            (R::ReturnBeforeBarrier, 3, "void f(int* a) {\n  if (a[1]) { return; }\n  grid.block_barrier();\n}"),
             (R::TargetTest, 1, "#if defined(ANABRANCH_TARGET_HOST)"),
             (R::TargetTest, 1, "#ifdef __gfx942__"),
             (R::TargetTest, 1, "#if __CUDA_ARCH__ >= 900"),
@@ -468,6 +477,7 @@ mod tests {
               for (u32 i = 0; i < 4; ++i) { asm volatile(\"s_nop 0\"); }\n\
               u32 left = 3;\n  while (left > 0) --left;\n\
               wait_until(grid, wait, PHASE, 0, 1, p, [&](u64 seen) { return seen == 1; }, seen);\n\
+              wait_until(grid, wait, PHASE, 0, 1, p, [left](u64 seen) { return seen == left; }, seen);\n\
               grid.block_barrier();\n\
               block_release_system(grid);\n\
               if (grid.thread == 0) flag_store(grid, p, 1);\n\

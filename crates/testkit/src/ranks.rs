@@ -141,6 +141,8 @@ impl RankProcess {
         let end = Instant::now() + limit;
         loop {
             let ended = !matches!(self.child.try_wait(), Ok(None));
+            // What it printed last may still be in the pipes.
+            let ended = ended && self.readers.iter().all(JoinHandle::is_finished);
             if self.output().contains(word) {
                 return Ok(());
             }
