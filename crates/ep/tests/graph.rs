@@ -7,7 +7,8 @@ use anabranch_ep::{Error, ExpertOutput, ExpertParallel};
 use anabranch_hip::{GraphExec, Stream};
 use anabranch_shmem::World;
 use common::{
-    Case, Routing, Uploaded, all_well, depart, judge_output, land, on_ranks, oracle, round, work, world_config,
+    Case, Routing, Uploaded, all_well, depart, judge_output, land, on_ranks, oracle, round, work,
+    world_config,
 };
 
 /// A captured sequence of operations with the buffers that it reads and writes.
@@ -94,15 +95,17 @@ impl Captured {
 }
 
 /// What every test begins with.
-fn on_plans(case: &Case, test: impl Fn(&World, &ExpertParallel, &ReferenceExpert, &Stream) -> Result<(), Error> + Sync) {
+fn on_plans(
+    case: &Case,
+    test: impl Fn(&World, &ExpertParallel, &ReferenceExpert, &Stream) -> Result<(), Error> + Sync,
+) {
     all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
         let ep = ExpertParallel::new(world, world.group(), case.config.clone())?;
         let expert = ReferenceExpert::new(world, ep.plan(), ep.rank())?;
         let stream = world.device().create_stream()?;
         test(world, &ep, &expert, &stream)?;
         // The graphs' slots are not the plan's to wait for.
-        world.synchronize(&stream)
-            .map_err(Error::from)
+        world.synchronize(&stream).map_err(Error::from)
     }));
 }
 

@@ -50,8 +50,7 @@ fn right_sum(element: DataType, column: usize) -> f32 {
 #[test]
 fn the_columns_tell_wrong_orders_and_roundings() {
     for (element, wrong) in [(DataType::Bf16, 0), (DataType::Bf16, 1), (DataType::F32, 0)] {
-        let telling =
-            (0..12).any(|column| wrong_sums(element, column)[wrong] != right_sum(element, column));
+        let telling = (0..12).any(|column| wrong_sums(element, column)[wrong] != right_sum(element, column));
         assert!(telling, "{element} {wrong}");
     }
 }
@@ -96,7 +95,10 @@ fn cancel(world: &anabranch_shmem::World, case: &Case) -> Result<(), Error> {
     let oracle = oracle(case, &inputs);
     let combination = oracle.combine(me).unwrap();
     if case.tokens_of(me.get()) > 8 {
-        assert!((0..uploaded.count).any(|token| combination.copies(token).count() == 4), "no token goes to all");
+        assert!(
+            (0..uploaded.count).any(|token| combination.copies(token).count() == 4),
+            "no token goes to all"
+        );
     }
     combination.compare_output(&uploaded.read_output(&case.config), &given).unwrap();
     Ok(())

@@ -1,0 +1,164 @@
+// One rank's part of a dispatch: where each token goes, and the copies. Waves and blocks work on their own tokens here; what
+// orders them is in `dispatch.hip`.
+#pragma once
+
+// Local memory, in this order: peer bases u64[R], the tile's destinations u64[TILE][fan_out], next row u32[R], number of
+// destinations u32[TILE], fault word. The plan computes the same size (`dispatch_local_bytes`).
+struct DispatchLocal {
+    LocalArray<u64> peer_base;
+    LocalArray<u64> destination;
+    LocalArray<u32> next_row;
+    LocalArray<u32> fan;
+    LocalArray<u32> fault;
+
+    static ANABRANCH_DEVICE DispatchLocal at(u32 ranks, u32 fan_out) {
+        DispatchLocal local;
+        u32 byte = 0;
+        local.peer_base.byte = byte;
+        byte += ranks * 8;
+        local.destination.byte = byte;
+        byte += TILE * fan_out * 8;
+        local.next_row.byte = byte;
+        byte += ranks * 4;
+        local.fan.byte = byte;
+        byte += TILE * 4;
+        local.fault.byte = byte;
+        return local;
+    }
+};
+
+// Counts, for every rank, the tokens before `first` that go to it.
+static ANABRANCH_DEVICE void count_earlier(const Grid& grid, const DispatchArgs& args, const DispatchLocal& local,
+                                           u32 first) {
+    u32 ranks = args.team.size;
+    for (u32 start = grid.wave() * WAVE_SIZE; start < first; start += grid.block_threads) {
+        u32 token = start + grid.lane();
+        for (u32 base = 0; base < ranks; base += RANKS_PER_MASK) {
+            u64 mask = 0;
+            if (token < first) {
+                mask = destination_mask(grid, args.ids + static_cast<u64>(token) * args.top_k, args.top_k, args.experts,
+                                        ranks, base);
+            }
+            u32 end = minimum(ranks - base, RANKS_PER_MASK);
+            for (u32 bit = 0; bit < end; ++bit) {
+                u32 count = count_bits(grid.ballot((mask >> bit) & 1));
+                if (grid.lane() == 0 && count > 0) local.next_row.fetch_add(grid, base + bit, count);
+            }
+        }
+    }
+}
+
+// Wave 0 gives every token of the tile its destinations and rows. `report` is set in one block per token.
+static ANABRANCH_DEVICE void route_tile(const Grid& grid, const DispatchArgs& args, const DispatchLocal& local,
+                                        u32 first, u32 count, bool report) {
+    u32 ranks = args.team.size;
+    for (u32 start = 0; start < count; start += WAVE_SIZE) {
+        u32 index = start + grid.lane();
+        bool live = index < count;
+        u32 token = first + index;
+        const i32* ids = args.ids + static_cast<u64>(token) * args.top_k;
+        if (live && report) {
+            for (u32 k = 0; k < args.top_k; k += IDS_AT_ONCE) {
+                i32 id[IDS_AT_ONCE];
+                load_ids(grid, ids, k, args.top_k, id);
+#pragma unroll
+                for (u32 u = 0; u < IDS_AT_ONCE; ++u) {
+                    if (id[u] == -1 || static_cast<u32>(id[u]) < args.experts) continue;
+                    fetch_add_device(grid, &args.state->invalid_count, 1u);
+                    fetch_min_device(grid, &args.state->invalid_first, pack_invalid(token, k + u, id[u]));
+                }
+            }
+        }
+        u32 fan = 0;
+        for (u32 base = 0; base < ranks; base += RANKS_PER_MASK) {
+            u64 mask = live ? destination_mask(grid, ids, args.top_k, args.experts, ranks, base) : 0;
+            u32 end = minimum(ranks - base, RANKS_PER_MASK);
+            for (u32 bit = 0; bit < end; ++bit) {
+                bool goes = (mask >> bit) & 1;
+                u64 goers = grid.ballot(goes);
+                u32 row = local.next_row.get(grid, base + bit);
+                if (goes) {
+                    u32 mine = row + count_bits(goers & grid.lanes_before());
+                    local.destination.set(grid, index * args.fan_out + fan, pack_destination(base + bit, mine));
+                    ++fan;
+                }
+                grid.wave_barrier();
+                if (grid.lane() == 0) local.next_row.set(grid, base + bit, row + count_bits(goers));
+                grid.wave_barrier();
+            }
+        }
+        if (live) {
+            local.fan.set(grid, index, fan);
+            if (report) {
+                u64* map = args.send_map + static_cast<u64>(token) * args.fan_out;
+                for (u32 n = 0; n < args.fan_out; ++n) {
+                    private_store(grid, map + n, n < fan ? local.destination.get(grid, index * args.fan_out + n) : u64(0));
+                }
+            }
+        }
+    }
+}
+
+// One wave copies 16-byte units [begin, end) of a token's row to all its destinations: loaded once, stored to each.
+static ANABRANCH_DEVICE void copy_units(const Grid& grid, const DispatchArgs& args, const DispatchLocal& local, u32 index,
+                                        u32 token, u32 begin, u32 end) {
+    static constexpr u32 UNROLL = 4;
+    const Vec16* source = reinterpret_cast<const Vec16*>(args.tokens + static_cast<u64>(token) * args.row_bytes);
+    u32 fan = local.fan.get(grid, index);
+    for (u32 first = begin + grid.lane(); first < end; first += WAVE_SIZE * UNROLL) {
+        Vec16 unit[UNROLL];
+#pragma unroll
+        for (u32 u = 0; u < UNROLL; ++u) {
+            u32 at = first + u * WAVE_SIZE;
+            if (at < end) unit[u] = stream_load(grid, source + at);
+        }
+        // Each block starts with another destination, so that no link gets all blocks at once.
+        u32 turn = (grid.block + args.team.rank) % maximum(fan, 1u);
+        for (u32 n = 0; n < fan; ++n) {
+            u64 entry = local.destination.get(grid, index * args.fan_out + turn);
+            turn = turn + 1 == fan ? 0 : turn + 1;
+            u64 row = static_cast<u64>(args.team.rank) * args.max_tokens + destination_row(entry);
+            Vec16* target = reinterpret_cast<Vec16*>(local.peer_base.get(grid, destination_rank(entry)) +
+                                                     args.rows_offset + row * args.row_bytes);
+#pragma unroll
+            for (u32 u = 0; u < UNROLL; ++u) {
+                u32 at = first + u * WAVE_SIZE;
+                if (at < end) remote_store(grid, target + at, unit[u]);
+            }
+        }
+    }
+}
+
+// One wave writes the meta record of a token at all its destinations: {token, top_k, ids, weights, scales}.
+static ANABRANCH_DEVICE void write_meta(const Grid& grid, const DispatchArgs& args, const DispatchLocal& local, u32 index,
+                                        u32 token) {
+    u32 fan = local.fan.get(grid, index);
+    u32 words = 2 + 2 * args.top_k + args.scale_bytes / 4;
+    for (u32 word = grid.lane(); word < words; word += WAVE_SIZE) {
+        u32 value;
+        u32 scales_at = 2 + 2 * args.top_k;
+        if (word == 0) {
+            value = token;
+        } else if (word == 1) {
+            value = args.top_k;
+        } else if (word < 2 + args.top_k) {
+            i32 id = private_load(grid, args.ids + static_cast<u64>(token) * args.top_k + (word - 2));
+            value = static_cast<u32>(valid_id(id, args.experts));
+        } else if (word < scales_at) {
+            u32 k = word - 2 - args.top_k;
+            value = args.weights == nullptr
+                        ? 0u
+                        : bit_cast<u32>(private_load(grid, args.weights + static_cast<u64>(token) * args.top_k + k));
+        } else {
+            const u32* scales = reinterpret_cast<const u32*>(args.scales + static_cast<u64>(token) * args.scale_bytes);
+            value = private_load(grid, scales + (word - scales_at));
+        }
+        for (u32 n = 0; n < fan; ++n) {
+            u64 entry = local.destination.get(grid, index * args.fan_out + n);
+            u64 row = static_cast<u64>(args.team.rank) * args.max_tokens + destination_row(entry);
+            u32* target = reinterpret_cast<u32*>(local.peer_base.get(grid, destination_rank(entry)) + args.meta_offset +
+                                                 row * args.meta_bytes);
+            remote_store(grid, target + word, value);
+        }
+    }
+}

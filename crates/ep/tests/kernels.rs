@@ -1,0 +1,85 @@
+//! The kernels' sources keep the rules, and what compilers for AMD make of them does too.
+
+mod common;
+
+use anabranch_ep::kernels;
+use anabranch_ep::kernels::{COMBINE, DISPATCH, REFERENCE_EXPERT};
+use anabranch_hip_jit::isa::{check_disassembly, disassemble, resources};
+use anabranch_hip_jit::lint::lint_source;
+use anabranch_hip_jit::{Error, Jit, JitConfig, Target};
+use common::{cache, tools};
+
+/// Vector registers of a thread in a block of 1024 threads.
+const VECTOR_REGISTERS: u64 = 128;
+
+#[test]
+fn sources_keep_the_rules() {
+    let mut found = Vec::new();
+    for unit in [&DISPATCH, &COMBINE, &REFERENCE_EXPERT] {
+        found.extend(lint_source(&format!("{}.hip", unit.name), unit.source));
+        for header in unit.headers.iter().copied().flatten().filter(|header| header.name.starts_with("ep/")) {
+            found.extend(lint_source(header.name, header.text));
+        }
+    }
+    let found: Vec<_> = found.iter().map(ToString::to_string).collect();
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn every_entry_is_in_some_unit() {
+    let units = kernels();
+    let entries: Vec<_> = units.iter().flat_map(|spec| spec.unit().entries).collect();
+    for entry in ["anabranch_ep_dispatch", "anabranch_ep_combine", "anabranch_ep_reference_expert"] {
+        assert!(entries.contains(&&entry), "{entry}");
+    }
+    // Each variant once.
+    let mut labels: Vec<_> = units.iter().map(anabranch_hip_jit::KernelSpec::label).collect();
+    labels.sort();
+    labels.dedup();
+    assert_eq!(labels.len(), units.len());
+}
+
+#[test]
+fn code_for_amd_keeps_the_ordering_rules_and_spills_nothing() {
+    let mut config = JitConfig::new(cache());
+    config.deny_warnings = true;
+    let jit = Jit::new(config, tools());
+    let mut problems = Vec::new();
+    for target in ["gfx90a", "gfx942", "gfx950", "gfx1100"] {
+        let target: Target = target.parse().unwrap();
+        for spec in kernels() {
+            let object = match jit.compile(&spec, &target) {
+                Ok(object) => object,
+                Err(error @ Error::NoCompiler { .. }) => {
+                    println!("skipped {target}: {error}");
+                    break;
+                }
+                Err(error) => panic!("{}: {error}", spec.label()),
+            };
+            let what = format!("{} for {target}", spec.label());
+            match disassemble(&tools(), &object).unwrap() {
+                Some(text) => {
+                    let entry = spec.unit().entries[0];
+                    assert!(text.contains(&format!("<{entry}>:")), "{what}: {text}");
+                    problems
+                        .extend(check_disassembly(&text).iter().map(|finding| format!("{what}: {finding}")));
+                }
+                None => println!("skipped the code of {what}: no llvm-objdump"),
+            }
+            let Some(found) = resources(&tools(), &object).unwrap() else {
+                println!("skipped the registers of {what}: no llvm-readelf");
+                continue;
+            };
+            assert_eq!(found.len(), spec.unit().entries.len(), "{what}");
+            for kernel in &found {
+                // The count of spills has scalar registers too, which go to lanes of vector registers and not to memory.
+                let vectors_to_spare = kernel.vector_registers < VECTOR_REGISTERS;
+                if kernel.scratch_bytes != 0 || (kernel.spills != 0 && !vectors_to_spare) {
+                    problems.push(format!("{what}: {kernel:?}"));
+                }
+                assert_eq!(kernel.max_block_threads, 1024, "{what}");
+            }
+        }
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
