@@ -5,7 +5,8 @@
 // for the flags of all ranks and writes counts and offsets.
 //
 // Why a row window is not written too early. The rows of epoch e + 1 overwrite those of epoch e. Rank s starts dispatch
-// e + 1 on a slot after its combine e on that slot (stream order, kept by the handle). Combine e at s ended after it saw
+// e + 1 on a slot after its combine e on that slot (stream order, kept by the handle; a release is a combine of no tokens,
+// and flags and waits like any other). Combine e at s ended after it saw
 // d's combine flag of epoch e, which d sent after its expert work of epoch e had read the rows (stream order at d).
 // Why a flag is not overwritten too early: by the same chain, d read the flag of epoch e in its dispatch e, before its
 // combine flag e. Why an old flag is not taken for a new one: the epoch in it must equal the one waited for; epochs
@@ -63,9 +64,10 @@ static ANABRANCH_DEVICE void exchange_counts(const Grid& grid, const DispatchArg
     }
 }
 
-// Behind a fault: no rows, so that whatever comes next on the stream finds nothing to do.
+// Behind a fault: no rows, so that whatever comes next on the stream finds nothing to do. Every block that saw the poison
+// writes the zeros: the poison may have come while the grid was starting, and then only some blocks saw it. Nobody writes
+// anything else, since a grid of which a block did not arrive has no last block.
 static ANABRANCH_DEVICE void report_nothing(const Grid& grid, const DispatchArgs& args) {
-    if (grid.block != 0) return;
     for (u32 peer = grid.thread; peer <= args.team.size; peer += grid.block_threads) {
         if (peer < args.team.size) private_store(grid, args.counts + peer, 0u);
         private_store(grid, args.offsets + peer, 0u);

@@ -147,7 +147,7 @@ impl ExpertParallel {
         self.check_tokens(tokens)?;
         let count = tokens.count as u32;
         let geometry = self.plan.dispatch_geometry(count, &self.limits)?;
-        let slot = self.pool.take(stream)?;
+        let mut slot = self.pool.take(stream)?;
         let layout = self.plan.layout();
         let args = DispatchArgs {
             team: self.team.view(),
@@ -234,7 +234,7 @@ impl ExpertParallel {
         output: DeviceSlice,
     ) -> Result<()> {
         self.world.check()?;
-        let slot = dispatched.slot;
+        let mut slot = dispatched.slot;
         if !slot.belongs_to(&self.pool) {
             return Err(Error::ForeignHandle);
         }
@@ -294,6 +294,7 @@ impl ExpertParallel {
     /// [`Error::InvalidExpert`] with the first one; or a fault of the world.
     pub fn check_ids(&self, stream: &Stream) -> Result<()> {
         self.world.synchronize(stream)?;
+        self.pool.wait_until_idle();
         for slot in self.pool.slots() {
             if let Some((count, token, id)) = slot.take_invalid()? {
                 let experts = self.plan.config().experts;

@@ -14,6 +14,8 @@ pub const FLAG_STRIDE: u32 = 128;
 pub const MAX_TOP_K: u32 = 32;
 /// Blocks of a launch on a large GPU, unless the configuration says otherwise.
 pub const DEFAULT_BLOCKS: u32 = 64;
+/// Most bytes of a slot's windows: far above any GPU's memory, and far below what 64 bits hold.
+const MAX_SLOT_BYTES: u128 = 1 << 48;
 /// Most tokens a rank may hold: the record of an invalid id has 26 bits for the token.
 pub const MAX_TOKENS: u32 = 1 << 26;
 
@@ -210,6 +212,18 @@ impl EpConfig {
                 "allowed are multiples of 4 up to 1 MiB".to_owned(),
             );
         }
+        // What follows is computed in 64 bits, and in 32 bits for a block's tables.
+        if ranks > 1 << 20 {
+            return wrong("ranks", ranks, "allowed are 1 to 1048576".to_owned());
+        }
+        let row =
+            u128::from(self.hidden) * u128::from(self.dispatch_type.bytes() + self.combine_type.bytes());
+        let slot = u128::from(ranks) * u128::from(self.max_tokens) * (row + u128::from(meta_bytes(self)));
+        if slot > MAX_SLOT_BYTES {
+            let allowed =
+                format!("the windows of {ranks} ranks would have {slot} bytes, more than {MAX_SLOT_BYTES}");
+            return wrong("max_tokens", self.max_tokens, allowed);
+        }
         if self.slots == 0 || self.slots > 64 {
             return wrong("slots", self.slots, "allowed are 1 to 64".to_owned());
         }
@@ -261,7 +275,7 @@ pub struct DeviceLimits {
     pub resident_blocks: u32,
     /// Multiprocessors or compute units.
     pub multiprocessors: u32,
-    /// Waves of a block that the plan prefers.
+    /// Waves of a block that the plan prefers, and the most that it may take.
     pub preferred_waves: u32,
     /// Bytes of local memory a block may have.
     pub local_bytes: u32,
@@ -404,7 +418,7 @@ impl Plan {
         let chosen = if self.config.waves_per_block == 0 {
             limits.preferred_waves
         } else {
-            self.config.waves_per_block
+            self.config.waves_per_block.min(limits.preferred_waves)
         };
         chosen.clamp(1, 1024 / limits.wave_size)
     }

@@ -1,8 +1,8 @@
 //! Slots: what one operation in flight owns, and who holds which.
 
+use std::mem::offset_of;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use anabranch_hip::types::HipStream;
 use anabranch_hip::{Device, DeviceAddress, DeviceBuffer, Event, Stream};
 use anabranch_hip_jit::bytemuck::{self, Zeroable};
 use anabranch_shmem::SymmetricMemory;
@@ -103,7 +103,8 @@ impl Slot {
         self.base.offset(self.parts.send_map)
     }
 
-    /// Reads and clears what the kernels saw of invalid ids: `(count, token, id)`. Only while no kernel uses the slot.
+    /// Reads and clears what the kernels saw of invalid ids: `(count, token, id)`. Only these two words are written, so that a
+    /// launch in flight keeps its epochs and counters; what it counts meanwhile may be lost.
     pub(crate) fn take_invalid(&self) -> Result<Option<(u32, u32, i32)>> {
         let mut own = lock(&self.own);
         let mut state = SlotState::zeroed();
@@ -113,9 +114,9 @@ impl Slot {
         }
         let first = state.invalid_first;
         let found = (state.invalid_count, (first >> 38) as u32, first as u32 as i32);
-        state.invalid_count = 0;
-        state.invalid_first = u64::MAX;
-        own.copy_from_host(self.parts.state as usize, bytemuck::bytes_of(&state))?;
+        let place = |field: usize| self.parts.state as usize + field;
+        own.copy_from_host(place(offset_of!(SlotState, invalid_first)), &u64::MAX.to_ne_bytes())?;
+        own.copy_from_host(place(offset_of!(SlotState, invalid_count)), &0u32.to_ne_bytes())?;
         Ok(Some(found))
     }
 }
@@ -130,27 +131,8 @@ pub(crate) struct SlotPool {
 #[derive(Debug, Default)]
 struct Use {
     busy: bool,
-    last: Option<LastLaunch>,
-}
-
-/// The last launch on a slot.
-#[derive(Clone, Debug)]
-struct LastLaunch {
-    stream: StreamId,
-    /// Behind the launch.
-    event: Arc<Event>,
-    /// Whether it was captured into a graph instead of run. The event then means nothing outside of that capture.
-    captured: bool,
-}
-
-/// A stream's handle, kept only to be compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct StreamId(usize);
-
-impl StreamId {
-    fn of(raw: HipStream) -> Self {
-        Self(raw as usize)
-    }
+    /// Behind the last launch that was not captured.
+    eager: Option<Arc<Event>>,
 }
 
 impl SlotPool {
@@ -163,13 +145,9 @@ impl SlotPool {
         &self.slots
     }
 
-    /// Waits for the last launch on every slot.
+    /// Waits for the last launch on every slot. Replays of captured launches are in the hands of whoever replays them.
     pub(crate) fn wait_until_idle(&self) {
-        let events: Vec<_> = lock(&self.uses)
-            .iter()
-            .filter_map(|one| one.last.as_ref().filter(|last| !last.captured))
-            .map(|last| Arc::clone(&last.event))
-            .collect();
+        let events: Vec<_> = lock(&self.uses).iter().filter_map(|one| one.eager.clone()).collect();
         for event in events {
             if let Err(error) = event.synchronize() {
                 tracing::debug!(%error, "the last launch on a slot ended with an error");
@@ -178,22 +156,23 @@ impl SlotPool {
     }
 
     /// Takes the free slot of the lowest number, the same on every rank when all use slots in the same order, and makes
-    /// the stream wait for its last use. A captured operation and one that is not cannot wait for each other: replays of the
-    /// graph are in the hands of whoever launches them.
+    /// the stream wait for its last use.
+    ///
+    /// A captured operation does not wait for eager ones, nor they for it: graphs do not know the world outside, and replays
+    /// are ordered by whoever launches them. Within a capture, operations that follow each other on one slot belong on one
+    /// stream, or on streams that the caller orders.
     pub(crate) fn take(self: &Arc<Self>, stream: &Stream) -> Result<SlotTicket> {
-        let index = {
+        let capturing = stream.is_capturing()?;
+        let (index, eager) = {
             let mut uses = lock(&self.uses);
             let free = uses.iter().position(|one| !one.busy);
             let index = free.ok_or(Error::SlotsBusy { slots: self.slots.len() as u32 })?;
             uses[index].busy = true;
-            index
+            (index, uses[index].eager.clone())
         };
-        let ticket = SlotTicket { pool: Arc::clone(self), index, returned: false };
-        let captured = lock(&self.uses)[index].last.as_ref().map(|last| last.captured);
-        if let Some(captured) = captured
-            && captured == stream.is_capturing()?
-        {
-            ticket.order_behind(stream)?;
+        let ticket = SlotTicket { pool: Arc::clone(self), index, launched: None, returned: false };
+        if let Some(event) = eager.filter(|_| !capturing) {
+            stream.wait_event(&event)?;
         }
         Ok(ticket)
     }
@@ -204,6 +183,8 @@ impl SlotPool {
 pub(crate) struct SlotTicket {
     pool: Arc<SlotPool>,
     index: usize,
+    /// Behind the holder's own last launch, captured or not.
+    launched: Option<Arc<Event>>,
     returned: bool,
 }
 
@@ -216,22 +197,22 @@ impl SlotTicket {
         Arc::ptr_eq(&self.pool, pool)
     }
 
-    /// Makes the stream wait for the slot's last launch, when that was on another stream.
+    /// Makes the stream wait for the holder's last launch: a combine for its dispatch, be both captured or both not.
     pub(crate) fn order_behind(&self, stream: &Stream) -> Result<()> {
-        let event = match &lock(&self.pool.uses)[self.index].last {
-            Some(last) if last.stream != StreamId::of(stream.raw()) => Arc::clone(&last.event),
-            _ => return Ok(()),
-        };
-        Ok(stream.wait_event(&event)?)
+        match &self.launched {
+            Some(event) => Ok(stream.wait_event(event)?),
+            None => Ok(()),
+        }
     }
 
-    /// Notes that the slot's last launch is on this stream.
-    pub(crate) fn used_on(&self, stream: &Stream) -> Result<()> {
+    /// Notes a launch on this stream. From the first on, peers expect a combine or a release of the slot.
+    pub(crate) fn used_on(&mut self, stream: &Stream) -> Result<()> {
         let event = Arc::new(stream.device().create_event()?);
+        self.launched = Some(Arc::clone(&event));
         stream.record(&event)?;
-        let captured = stream.is_capturing()?;
-        let last = LastLaunch { stream: StreamId::of(stream.raw()), event, captured };
-        lock(&self.pool.uses)[self.index].last = Some(last);
+        if !stream.is_capturing()? {
+            lock(&self.pool.uses)[self.index].eager = Some(event);
+        }
         Ok(())
     }
 
@@ -244,12 +225,18 @@ impl SlotTicket {
 
 impl Drop for SlotTicket {
     fn drop(&mut self) {
-        if !self.returned {
-            tracing::warn!(
-                slot = self.index,
-                "a dispatch was dropped without combine or release; its slot stays busy, because peers still expect one"
-            );
+        if self.returned {
+            return;
         }
+        if self.launched.is_none() {
+            // Nothing reached the device: no peer knows of it.
+            lock(&self.pool.uses)[self.index].busy = false;
+            return;
+        }
+        tracing::warn!(
+            slot = self.index,
+            "a dispatch was dropped without combine or release; its slot stays busy, because peers still expect one"
+        );
     }
 }
 

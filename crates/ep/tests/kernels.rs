@@ -4,7 +4,7 @@ mod common;
 
 use anabranch_ep::kernels;
 use anabranch_ep::kernels::{COMBINE, DISPATCH, REFERENCE_EXPERT};
-use anabranch_hip_jit::isa::{check_disassembly, disassemble, resources};
+use anabranch_hip_jit::isa::{check_disassembly, disassemble, resources, wave_releases};
 use anabranch_hip_jit::lint::lint_source;
 use anabranch_hip_jit::{Error, Jit, JitConfig, Target};
 use common::{cache, tools};
@@ -61,6 +61,10 @@ fn code_for_amd_keeps_the_ordering_rules_and_spills_nothing() {
                 Some(text) => {
                     let entry = spec.unit().entries[0];
                     assert!(text.contains(&format!("<{entry}>:")), "{what}: {text}");
+                    // These publish what whole blocks stored.
+                    if entry != "anabranch_ep_reference_expert" && wave_releases(&text, entry) == 0 {
+                        problems.push(format!("{what}: no wave releases its stores before a barrier"));
+                    }
                     problems
                         .extend(check_disassembly(&text).iter().map(|finding| format!("{what}: {finding}")));
                 }

@@ -1,5 +1,6 @@
 //! A world joined, used and left many times leaves nothing behind. Alone in its process, so that nobody else's threads and
 //! files are counted.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod common;
 

@@ -125,6 +125,21 @@ pub enum Error {
         /// What the target has.
         expected: u32,
     },
+    /// The constant clock of a device ticks at another rate than kernels for its architecture are compiled for, so their
+    /// deadlines would be wrong.
+    #[error(
+        "{device} reports a clock of {reported} kHz; kernels for {target} are compiled for {expected} kHz"
+    )]
+    ClockRate {
+        /// The device.
+        device: String,
+        /// Its target.
+        target: Target,
+        /// What it reports.
+        reported: u32,
+        /// What the target has.
+        expected: u32,
+    },
     /// The runtime refused a code object.
     #[error("cannot load {label}, compiled for {target}, on {device}; entry {}", directory.display())]
     Load {

@@ -79,6 +79,44 @@ pub fn check_disassembly(text: &str) -> Vec<IsaFinding> {
     findings
 }
 
+/// How often a kernel has the sequence by which every wave releases its own stores to the system before a block barrier, as
+/// `publish.h` demands: a system-scope write-back, the wait for all stores, the barrier, and no branch in between (a branch
+/// would mean that some waves go around it). A kernel that flags peers behind stores of a whole block needs at least one.
+///
+/// gfx11 has no write-back instruction: there the wait alone counts.
+pub fn wave_releases(text: &str, kernel: &str) -> usize {
+    let has_write_back = text.contains("buffer_wbl2") || text.contains("global_wb");
+    let mut count = 0;
+    let (mut inside, mut written_back, mut waited) = (false, false, false);
+    for line in text.lines() {
+        if let Some((_, name)) = line.strip_suffix(">:").and_then(|line| line.split_once('<')) {
+            inside = name == kernel;
+            (written_back, waited) = (false, false);
+            continue;
+        }
+        let code = line.split("//").next().unwrap_or_default().trim();
+        let Some(mnemonic) = code.split_whitespace().next().filter(|_| inside) else { continue };
+        let system = code.contains("sc0 sc1") || code.contains("SCOPE_SYS") || code == "buffer_wbl2";
+        if (mnemonic == "buffer_wbl2" || mnemonic == "global_wb") && system {
+            (written_back, waited) = (true, false);
+        } else if awaits_stores(code, mnemonic) || (mnemonic == "s_waitcnt_vscnt" && code.ends_with("0x0")) {
+            waited = written_back || !has_write_back;
+        } else if mnemonic.starts_with("s_barrier") {
+            count += usize::from(waited && (written_back || !has_write_back));
+            (written_back, waited) = (false, false);
+        } else if mnemonic.starts_with("s_cbranch") || mnemonic.starts_with("s_branch") || is_store(mnemonic)
+        {
+            (written_back, waited) = (false, false);
+        }
+    }
+    count
+}
+
+fn is_store(mnemonic: &str) -> bool {
+    ["global_", "flat_", "buffer_"].iter().any(|prefix| mnemonic.starts_with(prefix))
+        && (mnemonic.contains("_store") || mnemonic.contains("_atomic"))
+}
+
 /// Whether nothing that was stored or written back is under way afterwards.
 fn awaits_stores(code: &str, mnemonic: &str) -> bool {
     match mnemonic {
@@ -219,6 +257,32 @@ mod tests {
         );
         let newer = GOOD.replace("buffer_wbl2 sc0 sc1", "global_wb scope:SCOPE_SYS");
         assert_eq!(rules(&newer.replace("s_waitcnt vmcnt(0) lgkmcnt(0)", "s_wait_storecnt 0x0")), []);
+    }
+
+    #[test]
+    fn a_release_by_every_wave_is_seen_and_its_mutants_are_not() {
+        assert_eq!(wave_releases(GOOD, "publish"), 1);
+        assert_eq!(wave_releases(GOOD, "other"), 0);
+        for (part, mutant) in [
+            // The fence dropped, its scope too small, the wait removed.
+            ("\tbuffer_wbl2 sc0 sc1                                        // 000000001908: E0A08000\n", ""),
+            ("buffer_wbl2 sc0 sc1 ", "buffer_wbl2 sc1 "),
+            ("s_waitcnt vmcnt(0) lgkmcnt(0)", "s_waitcnt lgkmcnt(0)"),
+            // Thread 0 alone: the barrier comes first, then a branch around the fence.
+            (
+                "buffer_wbl2 sc0 sc1 ",
+                "s_barrier\n\ts_cbranch_execz 3\n\tbuffer_wbl2 sc0 sc1\n\ts_cbranch_execz 3 ",
+            ),
+        ] {
+            let text = GOOD.replace(part, mutant);
+            assert_ne!(text, GOOD, "{part}");
+            // A sole write-back elsewhere says that the architecture has one.
+            let text = format!("{text}<x>:\n\tbuffer_wbl2 sc0 sc1\n");
+            assert_eq!(wave_releases(&text, "publish"), 0, "{mutant}");
+        }
+        // gfx11 has only the wait.
+        let older = GOOD.replace("buffer_wbl2 sc0 sc1 ", "s_nop 0 ");
+        assert_eq!(wave_releases(&older, "publish"), 1);
     }
 
     #[test]

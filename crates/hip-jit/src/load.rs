@@ -88,7 +88,7 @@ impl Jit {
     /// What kernels for this device are compiled for: what it reports, checked against the configuration.
     ///
     /// # Errors
-    /// [`Error::Target`], [`Error::TargetMismatch`], [`Error::WaveSize`].
+    /// [`Error::Target`], [`Error::TargetMismatch`], [`Error::WaveSize`], [`Error::ClockRate`].
     pub fn device_target(&self, device: &Device) -> Result<Target> {
         let target: Target = device.arch().parse()?;
         let name = || format!("{} of {}", device.ordinal(), device.runtime().origin());
@@ -104,6 +104,12 @@ impl Jit {
         if device.wave_size() != target.wave_size() {
             let expected = target.wave_size();
             return Err(Error::WaveSize { device: name(), target, reported: device.wave_size(), expected });
+        }
+        if let Some(expected) = target.amd_clock_khz() {
+            let reported = device.wall_clock_khz().map_err(|error| Error::Hip(Arc::new(error)))?;
+            if reported != expected {
+                return Err(Error::ClockRate { device: name(), target, reported, expected });
+            }
         }
         Ok(target)
     }

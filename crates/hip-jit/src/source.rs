@@ -195,6 +195,9 @@ impl KernelSpec {
         if let Some(family) = target.amd_family() {
             let _ = writeln!(text, "#define ANABRANCH_AMD_GFX{family} 1");
         }
+        if let Some(khz) = target.amd_clock_khz() {
+            let _ = writeln!(text, "#define ANABRANCH_NS_PER_TICK {}", 1_000_000 / khz);
+        }
         text.push_str(OFFSET_OF);
         for (name, value) in &self.parameters {
             let _ = writeln!(text, "#define {name} {value}");

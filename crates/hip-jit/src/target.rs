@@ -153,6 +153,14 @@ impl Target {
         version.get(..version.len().checked_sub(2)?)?.parse().ok()
     }
 
+    /// Ticks a millisecond of an AMD GPU's constant clock, which kernels read: 25 MHz before MI300, 100 MHz since. Loading a
+    /// kernel checks it against what the device reports.
+    pub fn amd_clock_khz(&self) -> Option<u32> {
+        let family = self.amd_family()?;
+        let slow = family == 9 && !["gfx94", "gfx95", "gfx9-4"].iter().any(|new| self.base.starts_with(new));
+        Some(if slow { 25_000 } else { 100_000 })
+    }
+
     /// A name for a directory: the canonical string with `:` replaced by `,`.
     pub fn directory_name(&self) -> String {
         self.to_string().replace(':', ",")

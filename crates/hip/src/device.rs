@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result, c_ordinal};
 use crate::runtime::{DeviceOrdinal, Runtime};
-use crate::types::{HipDeviceProperties, HipError};
+use crate::types::{HipDeviceProperties, HipError, device_attribute};
 
 /// An open device. Clones share its properties.
 #[derive(Clone, Debug)]
@@ -104,11 +104,30 @@ impl Device {
         Ok(DeviceGuard { device: self, previous, thread_bound: PhantomData })
     }
 
+    /// Ticks a millisecond of the clock that AMD kernels read (`hipDeviceAttributeWallClockRate`).
+    ///
+    /// # Errors
+    /// The code of `hipDeviceGetAttribute`: only AMD's runtime knows the attribute.
+    pub fn wall_clock_khz(&self) -> Result<u32> {
+        let mut khz: c_int = 0;
+        // SAFETY: the call writes one int.
+        let code = unsafe {
+            (self.runtime.api().hipDeviceGetAttribute)(
+                &raw mut khz,
+                device_attribute::WALL_CLOCK_RATE,
+                c_ordinal(self.ordinal),
+            )
+        };
+        self.check("hipDeviceGetAttribute", code)?;
+        Ok(khz.max(0) as u32)
+    }
+
     /// Whether kernels of this device can reach `peer`'s memory.
     ///
     /// # Errors
-    /// The code of `hipDeviceCanAccessPeer`.
+    /// [`Error::RuntimeMismatch`], or the code of `hipDeviceCanAccessPeer`.
     pub fn can_access_peer(&self, peer: &Self) -> Result<bool> {
+        self.check_runtime("ask for peer access", peer)?;
         if peer.ordinal == self.ordinal {
             return Ok(true);
         }
@@ -128,8 +147,10 @@ impl Device {
     /// Lets kernels of this device reach `peer`'s memory. Doing it again is no error.
     ///
     /// # Errors
-    /// The code of `hipDeviceEnablePeerAccess`, unless it says that access is already enabled.
+    /// [`Error::RuntimeMismatch`], or the code of `hipDeviceEnablePeerAccess`, unless it says that access is already
+    /// enabled.
     pub fn enable_peer_access(&self, peer: &Self) -> Result<()> {
+        self.check_runtime("enable peer access", peer)?;
         if peer.ordinal == self.ordinal {
             return Ok(());
         }
@@ -163,6 +184,14 @@ impl Device {
         } else {
             Err(Error::Call { call, runtime: self.runtime.kind(), device: self.ordinal, code })
         }
+    }
+
+    /// Refuses a device of another runtime instance, whose handles and ordinals mean nothing to this one.
+    pub(crate) fn check_runtime(&self, what: &'static str, other: &Self) -> Result<()> {
+        if self.runtime.is_same(&other.runtime) {
+            return Ok(());
+        }
+        Err(Error::RuntimeMismatch { what, left: self.runtime.kind(), right: other.runtime.kind() })
     }
 
     /// Whether two handles mean the same device of the same runtime instance.

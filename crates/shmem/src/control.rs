@@ -32,7 +32,8 @@ impl Control {
         let record = device.allocate_host(RECORD_BYTES + 8)?;
         record.write(0, &[0; RECORD_BYTES])?;
         record.atomic_u64(ABORT_SOURCE)?.store(ABORT_BY_HOST, Ordering::Release);
-        let mut words = device.allocate(size_of::<WaitControl>())?;
+        // Uncached where that exists: kernels poll the abort word while the host writes it.
+        let mut words = device.allocate_uncached(size_of::<WaitControl>())?;
         let control = WaitControl {
             abort: 0,
             budget_ns: u64::try_from(budget.as_nanos()).unwrap_or(u64::MAX),

@@ -36,8 +36,8 @@ struct Width<16> {
     static ANABRANCH_DEVICE void store(void* p, Vec16 v) { target::store16(p, v); }
 };
 
-// One element of 1, 2, 4, 8 or 16 bytes, naturally aligned, in memory that a peer may touch. Single copy atomic up to
-// 8 bytes. Unordered: `publish` and `wait` order them.
+// One element of 1, 2, 4, 8 or 16 bytes, naturally aligned, in memory that a peer may touch. Single pieces up to
+// 8 bytes on all hardware known, though PTX does not promise it for weak accesses. Unordered: `publish` and `wait` order them.
 template <class T>
 ANABRANCH_DEVICE T remote_load(const Grid&, const T* p) {
     return bit_cast<T>(Width<sizeof(T)>::load(p));
@@ -71,7 +71,7 @@ ANABRANCH_DEVICE void stream_store(const Grid&, Vec16* p, Vec16 v) { target::str
 
 // Flags: relaxed at system scope. Use `publish` and `wait`; these are their parts.
 ANABRANCH_DEVICE u64 flag_load(const Grid&, const u64* p) { return target::flag_load(p); }
-ANABRANCH_DEVICE u64 flag_load_acquire(const Grid&, const u64* p) { return target::flag_load_acquire(p); }
+ANABRANCH_DEVICE u64 flag_load_for_wait(const Grid&, const u64* p) { return target::flag_load_for_wait(p); }
 ANABRANCH_DEVICE void flag_store(const Grid&, u64* p, u64 v) { target::flag_store(p, v); }
 
 ANABRANCH_DEVICE void fence_release_system(const Grid&) { target::fence_release_system(); }

@@ -30,20 +30,21 @@ ANABRANCH_DEVICE void block_release_system(const Grid& grid) {
 // before it is counted, because no other wave's fence drains them. On NVIDIA fences are cumulative: a release at device
 // scope before the count, and one at system scope by the last block, order all stores before its flags.
 ANABRANCH_DEVICE bool arrive_is_last(const Grid& grid, u32* counter, u32 blocks) {
-    if (blocks == 1) {
-        block_release_system(grid);
-        return true;
-    }
 #if ANABRANCH_HAS_PER_WAVE_RELEASE
     block_release_system(grid);
 #else
     grid.block_barrier();
 #endif
-    bool last = false;
-    if (grid.thread == 0) {
+    u64 last = 0;
+    if (grid.thread == 0 && blocks == 1) {
+#if !ANABRANCH_HAS_PER_WAVE_RELEASE
+        fence_release_system(grid);
+#endif
+        last = 1;
+    } else if (grid.thread == 0) {
         fence_release_device(grid);
-        last = fetch_add_device(grid, counter, 1u) + 1 == blocks;
-        if (last) {
+        last = fetch_add_device(grid, counter, 1u) + 1 == blocks ? 1 : 0;
+        if (last != 0) {
 #if ANABRANCH_HAS_PER_WAVE_RELEASE
             fence_acquire_device(grid);
 #endif
@@ -52,5 +53,5 @@ ANABRANCH_DEVICE bool arrive_is_last(const Grid& grid, u32* counter, u32 blocks)
             private_store(grid, counter, 0u);
         }
     }
-    return grid.block_broadcast(last ? 1 : 0) != 0;
+    return grid.block_broadcast(last) != 0;
 }

@@ -13,7 +13,7 @@
 #define ANABRANCH_GLOBAL __attribute__((address_space(1)))
 #define ANABRANCH_LOCAL __attribute__((address_space(3)))
 
-extern __attribute__((shared)) u8 anabranch_local_memory[];
+extern __attribute__((shared)) __attribute__((aligned(128))) u8 anabranch_local_memory[];
 
 namespace target {
 
@@ -22,8 +22,11 @@ typedef u32 NativeVec16 __attribute__((ext_vector_type(4)));
 ANABRANCH_DEVICE u32 thread_index() { return __builtin_amdgcn_workitem_id_x(); }
 ANABRANCH_DEVICE u32 block_index() { return __builtin_amdgcn_workgroup_id_x(); }
 
-// The realtime counter ticks at 100 MHz on every supported GPU.
-ANABRANCH_DEVICE u64 clock_ns() { return __builtin_readsteadycounter() * 10; }
+// The realtime counter's rate differs by GPU; the host gives it and checks it against what the device reports.
+#ifndef ANABRANCH_NS_PER_TICK
+#error "the host defines ANABRANCH_NS_PER_TICK"
+#endif
+ANABRANCH_DEVICE u64 clock_ns() { return __builtin_readsteadycounter() * ANABRANCH_NS_PER_TICK; }
 
 template <class T>
 ANABRANCH_DEVICE ANABRANCH_GLOBAL T* global(const void* p) {
@@ -66,7 +69,7 @@ ANABRANCH_DEVICE void flag_store(u64* p, u64 v) { relaxed_store<u64>(p, v); }
 
 // The load that a wait polls with: relaxed, as an acquire would invalidate caches at every look; `acquire_after_wait`
 // fences once.
-ANABRANCH_DEVICE u64 flag_load_acquire(const u64* p) { return flag_load(p); }
+ANABRANCH_DEVICE u64 flag_load_for_wait(const u64* p) { return flag_load(p); }
 
 // ---- fences -------------------------------------------------------------------------------------------------
 ANABRANCH_DEVICE void drain_stores() {

@@ -54,7 +54,7 @@ ANABRANCH_DEVICE void flag_store(u64* p, u64 v) { store8(p, v); }
 
 // The load that a wait polls with: relaxed, as an acquire would invalidate caches at every look; `acquire_after_wait`
 // fences once.
-ANABRANCH_DEVICE u64 flag_load_acquire(const u64* p) { return flag_load(p); }
+ANABRANCH_DEVICE u64 flag_load_for_wait(const u64* p) { return flag_load(p); }
 
 // ---- fences -------------------------------------------------------------------------------------------------
 ANABRANCH_DEVICE void fence_release_system() { __atomic_thread_fence(__ATOMIC_RELEASE); }

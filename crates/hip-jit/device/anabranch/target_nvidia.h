@@ -79,7 +79,7 @@ ANABRANCH_DEVICE void flag_store(u64* p, u64 v) {
 
 // The load that a wait polls with. Acquiring in the load costs less than a fence after it: the fence would also wait for
 // this thread's own stores to reach the peers.
-ANABRANCH_DEVICE u64 flag_load_acquire(const u64* p) {
+ANABRANCH_DEVICE u64 flag_load_for_wait(const u64* p) {
     u64 v;
     asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
     return v;

@@ -62,18 +62,16 @@ ANABRANCH_DEVICE void report_fault(const Grid& grid, const WaitContext& wait, u3
     flag_store(grid, &wait.control->abort, ABORT_TIMED_OUT);
 }
 
-// Spins until `ready(flag_load(word))`, the budget is spent, or the world is poisoned. `seen` gets the last value read.
-// What the flag's writer released may be read after `acquire_after_wait`, by this thread, and by its block behind a
-// block barrier.
-//
-// A wait for a bare flag, behind which nothing is read, may be RELAXED.
+// A wait for a bare flag, behind which nothing is read, may be RELAXED; nothing is acquired then.
 enum WaitOrder : u32 { ACQUIRE, RELAXED };
 
+// Spins until `ready(word)`, the budget is spent, or the world is poisoned. `seen` gets the last value read. What the flag's
+// writer released may be read after `acquire_after_wait`, by this thread, and by its block behind a block barrier.
 template <WaitOrder ORDER = ACQUIRE, class Ready>
 ANABRANCH_DEVICE WaitStatus wait_until(const Grid& grid, const WaitContext& wait, u32 phase, u32 peer, u64 expected,
                                        const u64* word, Ready ready, u64& seen) {
     for (u32 spins = 1;; ++spins) {
-        seen = ORDER == ACQUIRE ? flag_load_acquire(grid, word) : flag_load(grid, word);
+        seen = ORDER == ACQUIRE ? flag_load_for_wait(grid, word) : flag_load(grid, word);
         if (ready(seen)) return WAIT_OK;
         if (spins % SPINS_PER_CHECK == 0) {
             if (is_poisoned(grid, wait.control)) return WAIT_FAULT;

@@ -101,6 +101,8 @@ fn rows() -> Vec<Row> {
                 [same hipDeviceAttribute_t::hipDeviceAttributeMaxSharedMemoryPerBlock];
             WARP_SIZE = hipDeviceAttribute_t_hipDeviceAttributeWarpSize
                 [same hipDeviceAttribute_t::hipDeviceAttributeWarpSize];
+            WALL_CLOCK_RATE = hipDeviceAttribute_t_hipDeviceAttributeWallClockRate
+                [same hipDeviceAttribute_t::hipDeviceAttributeWallClockRate];
         }
         function_attribute {
             MAX_THREADS_PER_BLOCK = hipFunction_attribute_HIP_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK

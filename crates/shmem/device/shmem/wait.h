@@ -27,9 +27,10 @@ ANABRANCH_DEVICE Status signal_wait(const Grid& grid, const Context& context, Sy
             status = from_wait(wait_until(
                 grid, context.wait, PHASE_SIGNAL_WAIT, from.value, value, at,
                 [compare, value](u64 now) { return holds(compare, now, value); }, seen));
-            fence_acquire_system(grid);
+            acquire_after_wait(grid);
         }
     }
+    Scope::barrier(grid);  // a broadcast by shuffle orders no memory: the other lanes' reads come behind this
     return static_cast<Status>(Scope::broadcast(grid, static_cast<u64>(status)));
 }
 
@@ -68,7 +69,8 @@ ANABRANCH_DEVICE Status wait_all(const Grid& grid, const Context& context, Symme
                 grid, context.wait, PHASE_WAIT_ALL, signaller(i).value, value, words + i,
                 [compare, value](u64 now) { return holds(compare, now, value); }, seen));
         }
-        fence_acquire_system(grid);
+        acquire_after_wait(grid);
+        grid.wave_barrier();  // a ballot orders no memory: the other lanes' reads come behind this
         if (grid.wave_any(status != Status::OK)) agreed = words == nullptr ? Status::UNREACHABLE : Status::FAULT;
     }
     return static_cast<Status>(Pollers<Scope>::tell(grid, static_cast<u64>(agreed)));
