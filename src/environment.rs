@@ -108,6 +108,11 @@ impl Environment {
         distinct(sites).into_iter().filter(|site| site.is_dir()).collect()
     }
 
+    /// Where kernels are compiled when the cache cannot be written: `$TMPDIR`, `/tmp`.
+    pub fn scratch_folder(&self) -> PathBuf {
+        self.get("TMPDIR").map_or_else(|| PathBuf::from("/tmp"), PathBuf::from)
+    }
+
     /// The directory of compiled kernels: `kernels.cache`, `$XDG_CACHE_HOME/anabranch`, `~/.cache/anabranch`.
     ///
     /// # Errors
@@ -179,6 +184,13 @@ mod tests {
         assert!(matches!(environment(&[]).cache_root(&kernels), Err(Error::NoCacheDirectory)));
         kernels.cache = Some("/c".into());
         assert_eq!(full.cache_root(&kernels).unwrap(), Path::new("/c"));
+    }
+
+    #[test]
+    fn scratch_space_is_where_the_given_environment_says() {
+        assert_eq!(environment(&[("TMPDIR", "/scratch")]).scratch_folder(), Path::new("/scratch"));
+        assert_eq!(environment(&[("TMPDIR", "")]).scratch_folder(), Path::new("/tmp"));
+        assert_eq!(environment(&[]).scratch_folder(), Path::new("/tmp"));
     }
 
     #[test]

@@ -162,7 +162,10 @@ fn of_hip(error: &anabranch_hip::Error) -> ErrorKind {
         E::Load(_) | E::Missing { .. } | E::NoSuchDevice { .. } | E::Properties { .. } => {
             ErrorKind::Environment
         }
-        E::OutOfRange { .. } | E::DeviceMismatch { .. } | E::KernelName { .. } => ErrorKind::Usage,
+        E::OutOfRange { .. }
+        | E::DeviceMismatch { .. }
+        | E::RuntimeMismatch { .. }
+        | E::KernelName { .. } => ErrorKind::Usage,
         _ => ErrorKind::Device,
     }
 }

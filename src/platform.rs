@@ -200,7 +200,7 @@ pub fn kernel_pipeline(
     config.arch = arch.map_err(anabranch_hip_jit::Error::from)?;
     config.keep_failed = kernels.keep_failed as usize;
     // A cache that cannot be written must not stop a run: compile into the temporary directory then.
-    config.scratch = Some(std::env::temp_dir());
+    config.scratch = Some(environment.scratch_folder());
     config.observer = observer;
     Ok(Jit::new(config, environment.tool_search(kernels)?))
 }

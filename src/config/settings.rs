@@ -74,6 +74,8 @@ pub struct Setting {
     pub unset: &'static str,
     /// Whether all ranks of a world must have the same value.
     pub shared: bool,
+    /// Whether its value is a secret: whoever shows settings says only that it is set.
+    pub secret: bool,
     /// What it does.
     pub help: &'static str,
 }
@@ -98,7 +100,7 @@ impl Setting {
 pub(crate) const VARIABLE_PREFIX: &str = "ANABRANCH__";
 
 const fn setting(name: &'static str, kind: SettingKind, help: &'static str) -> Setting {
-    Setting { name, kind, unset: "", shared: false, help }
+    Setting { name, kind, unset: "", shared: false, secret: false, help }
 }
 
 const fn unset(mut setting: Setting, meaning: &'static str) -> Setting {
@@ -108,6 +110,11 @@ const fn unset(mut setting: Setting, meaning: &'static str) -> Setting {
 
 const fn shared(mut setting: Setting) -> Setting {
     setting.shared = true;
+    setting
+}
+
+const fn secret(mut setting: Setting) -> Setting {
+    setting.secret = true;
     setting
 }
 
@@ -161,7 +168,7 @@ pub static SETTINGS: &[Setting] = &[
         "Added to the launcher's port, which its own store may occupy.",
     ),
     unset(
-        setting("bootstrap.token", Text, "The secret that ranks show each other."),
+        secret(setting("bootstrap.token", Text, "The secret that ranks show each other.")),
         "what the launcher says",
     ),
     setting(
@@ -213,12 +220,13 @@ pub static SETTINGS: &[Setting] = &[
     shared(setting(
         "deadline.rendezvous",
         Duration,
-        "How long joining a world may take, waiting for all ranks included.",
+        "How long joining a world may take as a whole, waiting for all ranks included, and how long a later \
+         collective call of the host waits for the slowest rank.",
     )),
     shared(setting(
         "deadline.operation",
         Duration,
-        "How long a kernel or a collective call waits for a peer.",
+        "How long a kernel waits for its peers, counted from its start.",
     )),
     shared(setting("ep.slots", Integer, "Dispatches that may be in flight without their combine.")),
     unset(

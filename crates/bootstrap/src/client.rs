@@ -210,6 +210,10 @@ impl Client {
         self.mailbox.observe(observer);
     }
 
+    pub(crate) fn unobserve(&self, observer: &Arc<dyn LossObserver>) {
+        self.mailbox.unobserve(observer);
+    }
+
     pub(crate) fn leave(&self) -> Result<(), Error> {
         if self.left.swap(true, Ordering::AcqRel) {
             return Ok(());
@@ -332,6 +336,10 @@ macro_rules! rendezvous_by_client {
 
             fn observe(&self, observer: std::sync::Arc<dyn $crate::LossObserver>) {
                 self.client.observe(&observer);
+            }
+
+            fn unobserve(&self, observer: &std::sync::Arc<dyn $crate::LossObserver>) {
+                self.client.unobserve(observer);
             }
 
             fn leave(&self) -> Result<(), $crate::Error> {

@@ -137,6 +137,15 @@ impl Mailbox {
         }
     }
 
+    /// Forgets an observer. It may still be told once, by a thread that has begun to.
+    pub(crate) fn unobserve(&self, observer: &Arc<dyn LossObserver>) {
+        let is_it =
+            |known: &mut Arc<dyn LossObserver>| std::ptr::addr_eq(Arc::as_ptr(known), Arc::as_ptr(observer));
+        // Dropped without the lock: it may hold whoever holds this.
+        let gone: Vec<_> = self.lock().observers.extract_if(.., is_it).collect();
+        drop(gone);
+    }
+
     /// Tells the observers what they have not been told.
     pub(crate) fn tell_observers(&self) {
         loop {

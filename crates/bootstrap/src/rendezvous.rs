@@ -71,8 +71,11 @@ pub trait Rendezvous: Send + Sync + Debug {
     fn losses(&self) -> Vec<Loss>;
 
     /// Tells `observer` about every loss from now on, and at once (on this thread) about those that were
-    /// told to others already. Observers are dropped when this rank leaves.
+    /// told to others already. Observers are dropped when this rank leaves, or by [`Rendezvous::unobserve`].
     fn observe(&self, observer: Arc<dyn LossObserver>);
+
+    /// No longer tells this observer, and lets go of it. A notice that is under way on another thread may still reach it.
+    fn unobserve(&self, observer: &Arc<dyn LossObserver>);
 
     /// Says goodbye. The others see [`LossKind::Left`](crate::LossKind::Left); calls that wait in other
     /// threads of this rank end with [`Error::Left`]. Doing it again does nothing. Going without it counts

@@ -244,6 +244,12 @@ fn a_loss_is_told_once_to_early_and_late_observers_and_observers_are_let_go() {
             }
             rendezvous.observe(observer());
             assert_eq!(count.load(Ordering::SeqCst), 2);
+            let third: Arc<dyn anabranch_bootstrap::LossObserver> = observer();
+            rendezvous.observe(Arc::clone(&third));
+            let held = Arc::strong_count(&count);
+            rendezvous.unobserve(&third);
+            drop(third);
+            assert_eq!(Arc::strong_count(&count), held - 1, "it is let go, and the others are not");
             rendezvous.leave().unwrap();
             assert_eq!(Arc::strong_count(&count), 1, "leaving drops the observers");
         });

@@ -112,6 +112,56 @@ static ANABRANCH_DEVICE bool await_payload(const Grid& grid, const P2pPingArgs& 
     return grid.block_broadcast(status) == WAIT_OK;
 }
 
+// What the payload's unit `at` holds in a verifying launch: it differs from round to round and from rank to rank.
+static ANABRANCH_DEVICE Vec16 payload_unit(u32 sender, u64 value, u64 at) {
+    return {{sender, static_cast<u32>(value), static_cast<u32>(value >> 32), static_cast<u32>(at)}};
+}
+
+// Counts the units that arrived and are not those of this round. The next round cannot have overwritten them: its
+// flag is stored behind a barrier of this block, and the peer sends only after it has seen that flag.
+static ANABRANCH_DEVICE void check_payload(const Grid& grid, const P2pPingArgs& args, const Vec16* incoming, u64 value) {
+    for (u64 at = grid.thread; at < args.bytes / 16; at += grid.block_threads) {
+        Vec16 unit = heap_load(grid, incoming + at);
+        Vec16 right = payload_unit(args.peer, value, at);
+        bool same = unit.word[0] == right.word[0] && unit.word[1] == right.word[1] && unit.word[2] == right.word[2] &&
+                    unit.word[3] == right.word[3];
+        if (!same) fetch_add_device(grid, args.wrong, u64(1));
+    }
+}
+
+// The rounds of a ping with a payload; whether one of them ended in a fault. Only a verifying launch changes the
+// payload and looks at what arrives, so that a timed one does nothing but send and wait.
+template <bool VERIFY>
+static ANABRANCH_DEVICE bool exchange_payloads(const Grid& grid, const P2pPingArgs& args, const WaitContext& wait, u64 base,
+                                               const u64* mine, u64* theirs) {
+    u64 own = private_load(grid, args.team.peer_bases + args.team.rank);
+    u64 other = private_load(grid, args.team.peer_bases + args.peer);
+    const Vec16* source = reinterpret_cast<const Vec16*>(own + args.outgoing);
+    const Vec16* incoming = reinterpret_cast<const Vec16*>(own + args.incoming);
+    Vec16* target = reinterpret_cast<Vec16*>(other + args.incoming);
+    Vec16 unit[PAYLOAD_UNITS];
+#pragma unroll
+    for (u32 u = 0; u < PAYLOAD_UNITS; ++u) {
+        u64 at = static_cast<u64>(u) * grid.block_threads + grid.thread;
+        if (at < args.bytes / 16) unit[u] = heap_load(grid, source + at);
+    }
+    bool fault = false;
+    for (u32 round = 1; round <= args.rounds && !fault; ++round) {
+        u64 value = base + round;
+        if (VERIFY) {
+#pragma unroll
+            for (u32 u = 0; u < PAYLOAD_UNITS; ++u) {
+                unit[u] = payload_unit(args.team.rank, value, static_cast<u64>(u) * grid.block_threads + grid.thread);
+            }
+        }
+        if (args.first) send_payload(grid, args, unit, target, theirs, value);
+        fault = !await_payload(grid, args, wait, mine, value);
+        if (VERIFY && !fault) check_payload(grid, args, incoming, value);
+        if (!args.first) send_payload(grid, args, unit, target, theirs, value);
+    }
+    return fault;
+}
+
 // One block on each of two ranks. `first` writes `bytes` and a flag to the other, which answers in kind; `rounds` times.
 // Round n (from 1) of a launch has the value base + n; `base` lives in device memory and grows by `rounds` a launch.
 // No flag is overwritten too early: the next round's flag is stored only after the answer to this one was seen.
@@ -124,14 +174,6 @@ ANABRANCH_KERNEL(anabranch_p2p_ping, P2pPingArgs, 1024) {
     u64 other = private_load(grid, args.team.peer_bases + args.peer);
     u64* mine = reinterpret_cast<u64*>(own + args.flags_offset + static_cast<u64>(args.peer) * args.flag_stride);
     u64* theirs = reinterpret_cast<u64*>(other + args.flags_offset + static_cast<u64>(args.team.rank) * args.flag_stride);
-    const Vec16* source = reinterpret_cast<const Vec16*>(own + args.outgoing);
-    Vec16* target = reinterpret_cast<Vec16*>(other + args.incoming);
-    Vec16 unit[PAYLOAD_UNITS];
-#pragma unroll
-    for (u32 u = 0; u < PAYLOAD_UNITS; ++u) {
-        u64 at = static_cast<u64>(u) * grid.block_threads + grid.thread;
-        if (at < args.bytes / 16) unit[u] = heap_load(grid, source + at);
-    }
     bool fault = false;
     if (args.bytes == 0) {
         // A bare flag: one thread, no fence, as there is no data to order.
@@ -143,13 +185,10 @@ ANABRANCH_KERNEL(anabranch_p2p_ping, P2pPingArgs, 1024) {
                                         [value](u64 flag) { return has_reached(flag, value); }, seen) != WAIT_OK;
             if (!args.first) flag_store(grid, theirs, value);
         }
+    } else if (args.verify) {
+        fault = exchange_payloads<true>(grid, args, wait, base, mine, theirs);
     } else {
-        for (u32 round = 1; round <= args.rounds && !fault; ++round) {
-            u64 value = base + round;
-            if (args.first) send_payload(grid, args, unit, target, theirs, value);
-            fault = !await_payload(grid, args, wait, mine, value);
-            if (!args.first) send_payload(grid, args, unit, target, theirs, value);
-        }
+        fault = exchange_payloads<false>(grid, args, wait, base, mine, theirs);
     }
     grid.block_barrier();
     if (grid.thread == 0 && !fault) private_store(grid, args.base, base + args.rounds);

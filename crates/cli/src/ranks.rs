@@ -74,16 +74,18 @@ impl RankContext<'_> {
     }
 }
 
-/// Runs `work` on every rank. Compiles `kernels` first, with a line of progress, so that the ranks find them; then
+/// Runs `work` on every rank. `check` is asked first, with the configuration and the number of ranks: what it refuses
+/// is one error of this process, with no rank started. Compiles `kernels` first, with a line of progress, so that the ranks find them; then
 /// starts threads, or processes of this program with the subcommand `hidden` in place of its own, which end in
 /// [`run_rank`].
 ///
 /// # Errors
-/// The configuration's, a kernel's that does not compile, and the first failing rank's.
+/// The configuration's, those of `check`, a kernel's that does not compile, and the first failing rank's.
 pub(crate) fn spawn<W>(
     arguments: &RankArgs,
     hidden: &str,
     kernels: &[KernelSpec],
+    check: impl FnOnce(&Config, u32) -> anyhow::Result<()>,
     work: W,
 ) -> anyhow::Result<()>
 where
@@ -96,6 +98,7 @@ where
         (None, RuntimeKind::Host) => config.device.host.count.unwrap_or(4),
         (None, _) => device_count(&config)?,
     };
+    check(&config, ranks)?;
     let placement =
         if arguments.threads { Placement::Threads { ranks } } else { Placement::Processes { ranks } };
     // Opened before anything is started: that there are fewer devices than ranks is one error and not N.

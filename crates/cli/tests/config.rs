@@ -29,6 +29,27 @@ fn the_shown_configuration_names_its_origins_and_loads_again() {
 }
 
 #[test]
+fn a_secret_is_not_shown() {
+    let path = file("secret.toml", "[bootstrap]\ntoken = \"hush-file\"\n");
+    let path = path.to_str().unwrap();
+    for layer in [&["--config", path][..], &["--set", "bootstrap.token=hush-set"]] {
+        for flags in [&[][..], &["--origin"], &["--json"]] {
+            let shown = run(&[&["config", "show"], layer, flags].concat());
+            assert_eq!(shown.code, 0, "{shown:?}");
+            assert!(!shown.stdout.contains("hush"), "{shown:?}");
+            let line = shown.stdout.lines().find(|line| line.contains("bootstrap.token")).unwrap();
+            assert!(line.contains("(set)") && !line.contains("not set"), "{line}");
+        }
+    }
+    let shown = finish(command(&["config", "show", "--origin"]).env("ANABRANCH__BOOTSTRAP__TOKEN", "hush"));
+    assert!(
+        shown.stdout.contains("# bootstrap.token = (set)  # environment ANABRANCH__BOOTSTRAP__TOKEN\n"),
+        "{shown:?}"
+    );
+    assert!(!shown.stdout.contains("hush"), "{shown:?}");
+}
+
+#[test]
 fn json_is_one_object_a_line() {
     let shown = run(&["config", "show", "--json"]);
     let rows: Vec<serde_json::Value> =

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anabranch_hip::{DeviceAddress, Stream};
 use anabranch_hip_jit::{DevicePointer, LOCAL_RESERVED_BYTES, LoadedUnit};
 use anabranch_ranks::{Group, GroupRank};
-use anabranch_shmem::{OperationCode, OperationName, Team, World};
+use anabranch_shmem::{OperationCode, OperationName, ResidencyPermit, Team, World};
 
 use crate::args::{CombineArgs, DispatchArgs};
 use crate::error::{Error, Result};
@@ -39,6 +39,9 @@ pub struct ExpertParallel {
     dispatch: Arc<LoadedUnit>,
     combine: Arc<LoadedUnit>,
     limits: DeviceLimits,
+    /// The share of the device for all slots' kernels at once.
+    #[expect(dead_code, reason = "held, for its drop")]
+    residency: ResidencyPermit,
 }
 
 /// A dispatch whose combine has not been given yet. Holds the slot; give it to [`ExpertParallel::combine`] or
@@ -64,15 +67,21 @@ impl ExpertParallel {
     /// Makes the plan: checks the configuration, compares it among the members, allocates all slots and compiles and
     /// loads the kernels. Collective over `group`.
     ///
+    /// Blocks that wait for peers must fit on the device together, those of all slots and of all plans and teams of the
+    /// world: the plan takes a share of the device for `slots` grids, and until it is dropped others get what is left. A grid
+    /// has as many blocks as asked for (`max_blocks`, or the choice for the device) where that many fit, fewer where not,
+    /// with a warning in the log; when not one block a slot fits, the plan is refused.
+    ///
     /// # Errors
-    /// [`Error::Config`], [`Error::Unreachable`], configurations that differ, heap exhaustion, compiler errors. A failure
+    /// [`Error::Config`], [`Error::Unreachable`], a device that is taken
+    /// ([`anabranch_shmem::Error::Residency`]), configurations that differ, heap exhaustion, compiler errors. A failure
     /// on one member is an error on all.
     pub fn new(world: &World, group: &Group, config: EpConfig) -> Result<Self> {
         let fields = config.fields();
         let prepared = Self::prepare(world, group, config);
         world.compare(group, "ep configuration", fields)?;
         agree(world, group, "ep plan", &prepared)?;
-        let (plan, dispatch, combine, limits) = prepared?;
+        let (plan, dispatch, combine, mut limits) = prepared?;
         world.name_operation(DISPATCH, DISPATCH_NAME);
         world.name_operation(COMBINE, COMBINE_NAME);
         let team = world.team(group)?;
@@ -80,10 +89,15 @@ impl ExpertParallel {
         let heaps: Result<Vec<_>, _> = (0..plan.config().slots)
             .map(|index| world.allocate(group, plan.layout().bytes, 256, &format!("ep slot {index}")))
             .collect();
-        let slots: Result<Vec<_>> =
-            heaps?.into_iter().map(|heap| Slot::new(world.device(), &plan, heap)).collect();
-        agree(world, group, "ep slots", &slots)?;
-        Ok(Self { world: world.clone(), team, plan, pool: SlotPool::new(slots?), dispatch, combine, limits })
+        let heaps = heaps?;
+        let own = reserve(world, &plan, &mut limits).and_then(|permit| {
+            let slots = heaps.into_iter().map(|heap| Slot::new(world.device(), &plan, heap));
+            Ok((permit, slots.collect::<Result<Vec<_>>>()?))
+        });
+        agree(world, group, "ep slots", &own)?;
+        let (residency, slots) = own?;
+        let (world, pool) = (world.clone(), SlotPool::new(slots));
+        Ok(Self { world, team, plan, pool, dispatch, combine, limits, residency })
     }
 
     fn prepare(
@@ -143,7 +157,7 @@ impl ExpertParallel {
     /// Before anything moves: [`Error::TooManyTokens`], [`Error::Shape`], [`Error::Alignment`], [`Error::Type`],
     /// [`Error::Scales`], [`Error::SlotsBusy`], or a fault that the world has had.
     pub fn dispatch(&self, stream: &Stream, tokens: &Tokens) -> Result<Dispatched> {
-        self.world.check()?;
+        let _launching = self.world.launching(stream)?;
         self.check_tokens(tokens)?;
         let count = tokens.count as u32;
         let geometry = self.plan.dispatch_geometry(count, &self.limits)?;
@@ -233,7 +247,7 @@ impl ExpertParallel {
         tokens: u32,
         output: DeviceSlice,
     ) -> Result<()> {
-        self.world.check()?;
+        let _launching = self.world.launching(stream)?;
         let mut slot = dispatched.slot;
         if !slot.belongs_to(&self.pool) {
             return Err(Error::ForeignHandle);
@@ -398,6 +412,26 @@ impl Drop for ExpertParallel {
         // Kernels in flight need the slots' memory and the modules. They have a deadline, and so has this wait.
         self.pool.wait_until_idle();
     }
+}
+
+/// Takes a share of the device for the grids of all slots, and shrinks the grids to it.
+fn reserve(world: &World, plan: &Plan, limits: &mut DeviceLimits) -> Result<ResidencyPermit> {
+    // No grid is larger than that of staging.
+    let wanted = plan.staging_blocks(limits);
+    let slots = plan.config().slots;
+    let permit = world.reserve_residency_up_to(slots, wanted, limits.resident_blocks)?;
+    if permit.blocks() < wanted {
+        let (blocks, resident) = (permit.blocks(), limits.resident_blocks);
+        tracing::warn!(
+            wanted,
+            blocks,
+            slots,
+            resident,
+            "grids are smaller, so that those of all slots fit on the device"
+        );
+    }
+    limits.resident_blocks = permit.blocks();
+    Ok(permit)
 }
 
 /// What launches may look like on this device: both kernels' grids must be resident as a whole, because their blocks

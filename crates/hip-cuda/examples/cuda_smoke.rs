@@ -269,13 +269,13 @@ fn values(device: &Device) -> Checked {
 }
 
 fn virtual_memory(device: &Device) -> Checked {
-    use std::os::fd::AsRawFd;
+    use std::os::fd::AsFd;
 
     let unit = device.physical_granularity()?;
     let physical = device.create_physical(unit)?;
     let descriptor = physical.export()?;
     // SAFETY: the size is the exported allocation's.
-    let imported = Arc::new(unsafe { device.import_physical(descriptor.as_raw_fd(), unit) }?);
+    let imported = Arc::new(unsafe { device.import_physical(descriptor.as_fd(), unit) }?);
     let physical = Arc::new(physical);
     let mut range = device.reserve(2 * unit, 0)?;
     range.map(0, &physical, std::slice::from_ref(device))?;

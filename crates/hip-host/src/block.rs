@@ -282,6 +282,11 @@ impl Task for Block {
         }
         if self.state.progressed.replace(false) { Step::Progress } else { Step::Waiting }
     }
+
+    fn panicked(&mut self) -> Step {
+        self.report(0, FaultKind::Panicked);
+        Step::Finished
+    }
 }
 
 impl Drop for Block {

@@ -11,7 +11,7 @@ use crate::sync::lock;
 pub struct Fault {
     /// The device that is lost.
     pub device: u32,
-    /// The kernel's entry point.
+    /// The kernel's entry point; `(stream)` or `(engine)` when no kernel was at work.
     pub kernel: String,
     /// The block in which it was noticed.
     pub block: u32,
@@ -67,6 +67,8 @@ pub enum FaultKind {
     Stalled,
     /// The machine had no stacks left for a block.
     NoStacks,
+    /// A part of the machine itself panicked while it worked on this; the message is in the log.
+    Panicked,
 }
 
 impl fmt::Display for FaultKind {
@@ -91,6 +93,7 @@ impl fmt::Display for FaultKind {
             ),
             Self::StackOverflow { bytes } => write!(f, "a lane used more than its stack of {bytes} bytes"),
             Self::Stalled => f.write_str("no lane of the block can go on"),
+            Self::Panicked => f.write_str("the host machine panicked"),
             Self::NoStacks => f.write_str("no lane stacks are left"),
         }
     }
@@ -122,6 +125,22 @@ impl FaultLog {
         if let Some(lost) = self.lost.get(device) {
             lost.store(true, Ordering::Release);
         }
+    }
+
+    /// A stream or an engine panicked while it worked for a device.
+    pub(crate) fn record_panic(&self, device: u32, what: &str) {
+        self.record(Fault {
+            device,
+            kernel: what.to_owned(),
+            block: 0,
+            thread: 0,
+            kind: FaultKind::Panicked,
+        });
+    }
+
+    /// How many devices there are.
+    pub(crate) fn devices(&self) -> u32 {
+        self.lost.len() as u32
     }
 
     pub(crate) fn last(&self) -> Option<Fault> {

@@ -9,8 +9,10 @@ use anabranch_hip::HipError;
 use crate::block::Block;
 use crate::config::{MAX_BLOCK_THREADS, MAX_LOCAL_BYTES};
 use crate::device::DeviceState;
+use crate::fault::{Fault, FaultKind};
 use crate::machine::Core;
 use crate::module::KernelEntry;
+use crate::scheduler::{Step, Task, caught};
 use crate::sync::lock;
 
 /// What a launch was given, frozen when it was put on a stream. Holding it keeps the kernel's code loaded.
@@ -132,6 +134,30 @@ impl Lanes {
     }
 }
 
+/// A block whose setting-up panicked.
+struct Unbegun {
+    launch: Arc<Launch>,
+    index: u32,
+}
+
+impl Task for Unbegun {
+    fn step(&mut self) -> Step {
+        self.launch.core.faults.record(Fault {
+            device: self.launch.device.ordinal,
+            kernel: self.launch.plan.kernel.name.clone(),
+            block: self.index,
+            thread: 0,
+            kind: FaultKind::Panicked,
+        });
+        self.launch.block_done();
+        Step::Finished
+    }
+
+    fn panicked(&mut self) -> Step {
+        Step::Finished
+    }
+}
+
 impl DeviceState {
     /// Begins every block that lanes are free for. On a lost device, ends the blocks that never began.
     pub(crate) fn start_blocks(&self) {
@@ -148,7 +174,10 @@ impl DeviceState {
             let Some((launch, index)) = lanes.next_block() else { return };
             drop(lanes);
             let scheduler = Arc::clone(&launch.core.scheduler);
-            scheduler.spawn(Box::new(move || Box::new(Block::begin(launch, index))));
+            scheduler.spawn(Box::new(move || match caught(|| Block::begin(Arc::clone(&launch), index)) {
+                Some(block) => Box::new(block),
+                None => Box::new(Unbegun { launch, index }),
+            }));
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::mapping::Mapping;
 use crate::memory::Regions;
 use crate::module::{KernelEntry, Module};
 use crate::operation::Operation;
-use crate::scheduler::{Actor, FreeRunning, Scheduler};
+use crate::scheduler::{Actor, FreeRunning, Scheduler, Step, Task};
 use crate::stack::StackArena;
 use crate::stream::{Stream, StreamKind};
 use crate::sync::lock;
@@ -130,9 +130,11 @@ impl HostMachine {
         self.core.faults.last()
     }
 
-    /// Runs an engine under the machine's scheduler until it finishes or the machine is dropped.
+    /// Runs an engine under the machine's scheduler until it finishes or the machine is dropped. When it panics, all
+    /// devices are lost, as nobody knows for whom it worked.
     pub fn spawn_actor(&self, actor: Box<dyn Actor>) {
-        self.core.scheduler.spawn(Box::new(move || Box::new(actor)));
+        let core = Arc::clone(&self.core);
+        self.core.scheduler.spawn(Box::new(move || Box::new(ActorTask { actor, core })));
     }
 
     /// Tells actors and waiting streams that something has changed, so that resting workers look at once.
@@ -173,6 +175,26 @@ impl Drop for HostMachine {
                 stream.forget_queue();
             }
         }
+    }
+}
+
+/// An engine, and the machine that learns of its panic.
+struct ActorTask {
+    actor: Box<dyn Actor>,
+    core: Arc<Core>,
+}
+
+impl Task for ActorTask {
+    fn step(&mut self) -> Step {
+        self.actor.step()
+    }
+
+    fn panicked(&mut self) -> Step {
+        for device in 0..self.core.faults.devices() {
+            self.core.faults.record_panic(device, "(engine)");
+        }
+        self.core.scheduler.wake();
+        Step::Finished
     }
 }
 

@@ -7,6 +7,7 @@
 use core::fmt;
 use core::time::Duration;
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{JoinHandle, Thread};
@@ -38,11 +39,22 @@ pub trait Actor: Send {
 /// A task on the thread that runs it.
 pub(crate) trait Task {
     fn step(&mut self) -> Step;
+
+    /// A step panicked. The task says so to whoever waits for it and returns what becomes of it; a task that is not
+    /// finished is stepped again.
+    fn panicked(&mut self) -> Step;
 }
 
-impl Task for Box<dyn Actor> {
+/// What takes the place of a task that is over.
+struct Over;
+
+impl Task for Over {
     fn step(&mut self) -> Step {
-        (**self).step()
+        Step::Finished
+    }
+
+    fn panicked(&mut self) -> Step {
+        Step::Finished
     }
 }
 
@@ -197,7 +209,7 @@ impl Worker {
             if self.woken.swap(false, Ordering::SeqCst) {
                 idle_rounds = 0;
                 let arrived = core::mem::take(&mut lock(&self.inbox).tasks);
-                tasks.extend(arrived.into_iter().map(|begin| begin()));
+                tasks.extend(arrived.into_iter().filter_map(|begin| self.begin(begin)));
             }
             if tasks.is_empty() {
                 self.rest(None);
@@ -216,10 +228,19 @@ impl Worker {
         drop(unborn);
     }
 
+    /// Makes a task; one whose making panics is no more than a message, and its maker's business.
+    fn begin(&self, begin: Begin) -> Option<Box<dyn Task>> {
+        let task = caught(begin);
+        if task.is_none() {
+            self.load.fetch_sub(1, Ordering::Relaxed);
+        }
+        task
+    }
+
     /// Steps each task once; whether any of them did something.
     fn round(&self, tasks: &mut Vec<Box<dyn Task>>) -> bool {
         let mut progress = false;
-        tasks.retain_mut(|task| match task.step() {
+        tasks.retain_mut(|task| match step_caught(task) {
             Step::Progress => {
                 progress = true;
                 true
@@ -228,6 +249,9 @@ impl Worker {
             Step::Finished => {
                 progress = true;
                 self.load.fetch_sub(1, Ordering::Relaxed);
+                // Dropped here, so that a panic of its destructor ends neither this thread nor the other tasks.
+                let finished = core::mem::replace(task, Box::new(Over));
+                caught(|| drop(finished));
                 false
             }
         });
@@ -254,5 +278,84 @@ impl Worker {
             }
         }
         self.resting.store(false, Ordering::SeqCst);
+    }
+}
+
+/// A step that cannot end the thread: after a panic, what the task makes of it.
+fn step_caught(task: &mut Box<dyn Task>) -> Step {
+    caught(|| task.step()).or_else(|| caught(|| task.panicked())).unwrap_or(Step::Finished)
+}
+
+/// Runs something; `None` after a panic, which is logged.
+///
+/// What panicked may be half done. The scheduler's own state is whole at every call, and a task is asked for nothing
+/// after its panic but `panicked`, which is written for that.
+pub(crate) fn caught<T>(work: impl FnOnce() -> T) -> Option<T> {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(done) => Some(done),
+        Err(cause) => {
+            let text = cause.downcast_ref::<&str>().copied();
+            let text = text.or_else(|| cause.downcast_ref::<String>().map(String::as_str));
+            tracing::error!(cause = text.unwrap_or("of unknown kind"), "a task of the host machine panicked");
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    struct Fragile(std::sync::mpsc::Sender<&'static str>);
+
+    impl Task for Fragile {
+        fn step(&mut self) -> Step {
+            panic!("a step of this test")
+        }
+
+        fn panicked(&mut self) -> Step {
+            let _ = self.0.send("told");
+            Step::Finished
+        }
+    }
+
+    impl Drop for Fragile {
+        fn drop(&mut self) {
+            let _ = self.0.send("dropped");
+            panic!("a destructor of this test")
+        }
+    }
+
+    struct Healthy(std::sync::mpsc::Sender<&'static str>);
+
+    impl Task for Healthy {
+        fn step(&mut self) -> Step {
+            let _ = self.0.send("stepped");
+            Step::Finished
+        }
+
+        fn panicked(&mut self) -> Step {
+            Step::Finished
+        }
+    }
+
+    #[test]
+    fn a_worker_outlives_the_panics_of_its_tasks() {
+        let scheduler = FreeRunning::start(1, Duration::from_millis(1)).unwrap();
+        let (sender, events) = channel();
+        let next = || events.recv_timeout(Duration::from_secs(20)).unwrap();
+        let fragile = sender.clone();
+        scheduler.spawn(Box::new(move || Box::new(Fragile(fragile))));
+        assert_eq!([next(), next()], ["told", "dropped"]);
+        scheduler.spawn(Box::new(|| panic!("a beginning of this test")));
+        scheduler.spawn(Box::new(move || Box::new(Healthy(sender))));
+        assert_eq!(next(), "stepped");
+        let until = std::time::Instant::now() + Duration::from_secs(20);
+        while scheduler.workers[0].load.load(Ordering::Relaxed) > 0 {
+            assert!(std::time::Instant::now() < until, "tasks that are over still count");
+            std::thread::yield_now();
+        }
+        scheduler.stop();
     }
 }

@@ -124,7 +124,9 @@ impl Stream {
         drop(state);
         if start {
             let stream = Arc::clone(self);
-            self.core.scheduler.spawn(Box::new(move || Box::new(StreamTask { stream, running: None })));
+            self.core
+                .scheduler
+                .spawn(Box::new(move || Box::new(StreamTask { stream, running: None, taken: false })));
         }
         ticket
     }
@@ -184,6 +186,8 @@ impl Stream {
 struct StreamTask {
     stream: Arc<Stream>,
     running: Option<Running>,
+    /// An operation was taken from the queue and is not complete.
+    taken: bool,
 }
 
 impl Task for StreamTask {
@@ -195,6 +199,7 @@ impl Task for StreamTask {
             if self.running.is_none() {
                 let Some(operation) = self.stream.next() else { return Step::Finished };
                 moved = true;
+                self.taken = true;
                 self.running = Running::begin(operation, core, lost);
             }
             let advance = match &mut self.running {
@@ -205,12 +210,26 @@ impl Task for StreamTask {
                 Advance::Done => {
                     moved = true;
                     self.running = None;
+                    self.taken = false;
                     self.stream.complete();
                 }
                 Advance::Moved => return Step::Progress,
                 Advance::Waiting => return if moved { Step::Progress } else { Step::Waiting },
             }
         }
+        Step::Progress
+    }
+
+    /// The device is lost. The operation counts as done, and the rest of the queue is passed as on any lost device, so
+    /// that whoever waits for the stream learns of it.
+    fn panicked(&mut self) -> Step {
+        self.stream.core.faults.record_panic(self.stream.device.ordinal, "(stream)");
+        self.running = None;
+        if self.taken {
+            self.taken = false;
+            self.stream.complete();
+        }
+        self.stream.core.scheduler.wake();
         Step::Progress
     }
 }

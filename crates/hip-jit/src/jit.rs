@@ -60,6 +60,17 @@ struct Request<'a> {
     tool: Result<Tool>,
 }
 
+/// What is done about an entry that is there and broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Broken {
+    /// Nothing: whoever looks next, under the lock, will.
+    Ignore,
+    /// It is named in the log.
+    Warn,
+    /// It is named, counted and moved out of the way.
+    Heal,
+}
+
 struct Tool {
     toolchain: Arc<dyn Toolchain>,
     options: Vec<String>,
@@ -144,7 +155,10 @@ impl Jit {
     pub fn compile(&self, spec: &KernelSpec, target: &Target) -> Result<CodeObject> {
         let request = self.request(spec, target)?;
         loop {
-            if let Some(found) = self.look_up(&request, true) {
+            // What is broken is left to `build`, which holds the key's lock; where nothing will be built, it is named.
+            let will_build = request.tool.is_ok() && self.inner.config.compile != CompileMode::Deny;
+            let broken = if will_build { Broken::Ignore } else { Broken::Warn };
+            if let Some(found) = self.look_up(&request, broken) {
                 self.inner.hits.fetch_add(1, Ordering::Relaxed);
                 return Ok(found);
             }
@@ -175,7 +189,7 @@ impl Jit {
     /// What [`KernelSpec::render`] refuses.
     pub fn needs_compile(&self, spec: &KernelSpec, target: &Target) -> Result<bool> {
         let request = self.request(spec, target)?;
-        Ok(self.look_up(&request, false).is_none())
+        Ok(self.look_up(&request, Broken::Warn).is_none())
     }
 
     fn request<'a>(&self, spec: &KernelSpec, target: &'a Target) -> Result<Request<'a>> {
@@ -210,7 +224,7 @@ impl Jit {
 
     /// Prebuilt folders first, then the cache. Without a compiler the cache is searched like a prebuilt folder, so
     /// that a warm cache works without one.
-    fn look_up(&self, request: &Request<'_>, heal: bool) -> Option<CodeObject> {
+    fn look_up(&self, request: &Request<'_>, broken: Broken) -> Option<CodeObject> {
         let unit = request.rendered.unit;
         for prebuilt in &self.inner.prebuilt {
             let exact = request.tool.as_ref().ok().map(|tool| prebuilt.entry(request.target, unit, tool.key));
@@ -219,7 +233,9 @@ impl Jit {
                 .into_iter()
                 .filter(|path| exact.as_ref() != Some(path));
             for directory in exact.iter().cloned().chain(others) {
-                if let Some(found) = self.read(request, &directory, Origin::Prebuilt, false) {
+                // A prebuilt folder is somebody else's and never changed; the look-up before the lock has named it.
+                let broken = if broken == Broken::Heal { Broken::Ignore } else { Broken::Warn };
+                if let Some(found) = self.read(request, &directory, Origin::Prebuilt, broken) {
                     return Some(found);
                 }
             }
@@ -227,14 +243,14 @@ impl Jit {
         match &request.tool {
             Ok(tool) => {
                 let directory = self.inner.cache.entry(request.target, unit, tool.key);
-                self.read(request, &directory, Origin::Cache, heal)
+                self.read(request, &directory, Origin::Cache, broken)
             }
             Err(_) => self
                 .inner
                 .cache
                 .entries_of(request.target, unit)
                 .iter()
-                .find_map(|directory| self.read(request, directory, Origin::Cache, heal)),
+                .find_map(|directory| self.read(request, directory, Origin::Cache, broken)),
         }
     }
 
@@ -243,7 +259,7 @@ impl Jit {
         request: &Request<'_>,
         directory: &Path,
         origin: Origin,
-        heal: bool,
+        broken: Broken,
     ) -> Option<CodeObject> {
         let portable = request.portable_key.to_string();
         let exact = match (&request.tool, origin) {
@@ -259,14 +275,18 @@ impl Jit {
             },
             Err(problem) => problem,
         };
-        if heal {
-            tracing::warn!(directory = %directory.display(), problem, "broken cache entry; it is built again");
-            self.inner.healed.fetch_add(1, Ordering::Relaxed);
-            if let Err(error) = self.inner.cache.move_aside(directory) {
-                tracing::warn!(%error, "a broken cache entry stays");
+        match broken {
+            Broken::Ignore => {}
+            Broken::Warn => {
+                tracing::warn!(directory = %directory.display(), problem, "broken entry; it is not used");
             }
-        } else {
-            tracing::warn!(directory = %directory.display(), problem, "broken entry; it is not used");
+            Broken::Heal => {
+                tracing::warn!(directory = %directory.display(), problem, "broken cache entry; it is built again");
+                self.inner.healed.fetch_add(1, Ordering::Relaxed);
+                if let Err(error) = self.inner.cache.move_aside(directory) {
+                    tracing::warn!(%error, "a broken cache entry stays");
+                }
+            }
         }
         None
     }
@@ -309,7 +329,10 @@ impl Jit {
                 return Err(self.note_failure(request, tool, refusal(log), Some(kept)));
             }
         }
-        if let Some(found) = self.look_up(request, true) {
+        // Only the holder of the lock moves an entry: what it finds broken, nobody replaces at the same time. Whoever
+        // goes on without the lock builds and leaves the judgement to `publish`.
+        let broken = if held.is_some() { Broken::Heal } else { Broken::Warn };
+        if let Some(found) = self.look_up(request, broken) {
             self.inner.hits.fetch_add(1, Ordering::Relaxed);
             return Ok(found);
         }

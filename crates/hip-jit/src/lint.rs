@@ -323,7 +323,8 @@ fn begins_lambda(text: &str) -> bool {
     text.match_indices('[').any(|(at, _)| {
         let before = text[..at].trim_end().chars().next_back();
         let attribute = text[at + 1..].starts_with('[');
-        !attribute && !before.is_some_and(|last| last.is_alphanumeric() || matches!(last, '_' | ')' | ']' | '['))
+        !attribute
+            && !before.is_some_and(|last| last.is_alphanumeric() || matches!(last, '_' | ')' | ']' | '['))
     })
 }
 
@@ -450,7 +451,11 @@ mod tests {
                 3,
                 "void f() {\n  grid.block_barrier();\n  if (grid.thread == 0) flag_store(grid, p, 1);\n}",
             ),
-            (R::ReturnBeforeBarrier, 3, "void f(int* a) {\n  if (a[1]) { return; }\n  grid.block_barrier();\n}"),
+            (
+                R::ReturnBeforeBarrier,
+                3,
+                "void f(int* a) {\n  if (a[1]) { return; }\n  grid.block_barrier();\n}",
+            ),
             (R::TargetTest, 1, "#if defined(ANABRANCH_TARGET_HOST)"),
             (R::TargetTest, 1, "#ifdef __gfx942__"),
             (R::TargetTest, 1, "#if __CUDA_ARCH__ >= 900"),

@@ -118,6 +118,35 @@ fn damaged_entries_are_noticed_and_built_again() {
 }
 
 #[test]
+fn many_who_find_a_broken_entry_heal_it_once() {
+    const ASKERS: usize = 8;
+    let scratch = Scratch::new("together");
+    let search = scratch.compiler("fake 1", REAL);
+    let good = scratch.jit(search.clone()).compile(&spec(), &host()).unwrap();
+    fs::write(good.directory.join("kernel.co"), "broken").unwrap();
+    // A pipeline each, as processes have: nothing but the cache's lock keeps them apart.
+    let jits: Vec<_> = (0..ASKERS).map(|_| scratch.jit(search.clone())).collect();
+    let start = std::sync::Barrier::new(ASKERS);
+    let ask = |jit: &Jit| {
+        jit.compiler(&host()).unwrap();
+        start.wait();
+        jit.compile(&spec(), &host()).unwrap().bytes
+    };
+    let found: Vec<_> = std::thread::scope(|scope| {
+        let ask = &ask;
+        let threads: Vec<_> = jits.iter().map(|jit| scope.spawn(move || ask(jit))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(found.iter().all(|bytes| *bytes == good.bytes));
+    let sum =
+        |of: fn(anabranch_hip_jit::JitStats) -> u64| jits.iter().map(|jit| of(jit.stats())).sum::<u64>();
+    assert_eq!((sum(|stats| stats.healed), sum(|stats| stats.compiled)), (1, 1));
+    assert_eq!(scratch.runs(), 2, "once to fill the cache and once to heal it");
+    let entries = scratch.jit(search).cache().list().unwrap();
+    assert!(entries.len() == 1 && entries[0].manifest.is_ok(), "{entries:?}");
+}
+
+#[test]
 fn a_foreign_entry_is_not_taken() {
     let scratch = Scratch::new("foreign");
     let search = scratch.compiler("fake 1", REAL);

@@ -1,6 +1,7 @@
 //! Opens AMD's runtime library at run time.
 
 use core::ffi::c_void;
+use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LOCAL, RTLD_NOW};
@@ -59,13 +60,15 @@ fn candidates(search: &[PathBuf]) -> Vec<(PathBuf, i32)> {
 }
 
 fn fill(path: &Path, library: Library) -> Result<Runtime, LoadError> {
+    // Its initialisers have run, so it may have threads: it stays mapped also when it turns out to be unusable.
+    let library = ManuallyDrop::new(library);
     let lookup = |name: &'static str| {
         // SAFETY: the symbol is only carried as an address; `from_lookup` gives it its type.
         let symbol = unsafe { library.get::<*const c_void>(name.as_bytes()) };
         symbol.ok().map(|symbol| symbol.as_raw_ptr().cast_const())
     };
     // SAFETY: the names are HIP's, and the library that exports them is HIP's runtime, whose header gives
-    // these signatures; it is leaked below, so the addresses stay valid.
+    // these signatures; it is never unloaded, so the addresses stay valid.
     let api = unsafe { HipApi::from_lookup(lookup) }.map_err(|symbol| LoadError::MissingSymbol {
         runtime: RuntimeKind::Amd,
         path: path.to_owned(),
@@ -76,6 +79,5 @@ fn fill(path: &Path, library: Library) -> Result<Runtime, LoadError> {
     if code != HipError::SUCCESS && code != HipError::NO_DEVICE {
         return Err(LoadError::Init { path: path.to_owned(), call: "hipInit", code: code.0 });
     }
-    let _keep_forever = library.into_raw();
     Ok(Runtime::new(RuntimeKind::Amd, api, None, path.display().to_string()))
 }

@@ -3,7 +3,7 @@
 use core::ffi::c_void;
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -270,8 +270,8 @@ pub struct HostBuffer {
     mapped: DeviceAddress,
 }
 
-// SAFETY: the memory is plain bytes that any thread may access; all access from this type goes through atomics
-// or volatile copies.
+// SAFETY: the memory is plain bytes that any thread may access; all access from this type goes through
+// atomics.
 unsafe impl Send for HostBuffer {}
 // SAFETY: as above.
 unsafe impl Sync for HostBuffer {}
@@ -303,43 +303,47 @@ impl HostBuffer {
     /// # Errors
     /// [`Error::OutOfRange`], also for an offset that is no multiple of 8.
     pub fn atomic_u64(&self, offset: usize) -> Result<&AtomicU64> {
-        if !offset.is_multiple_of(8) || offset + 8 > self.bytes {
-            return Err(Error::OutOfRange {
-                what: "atomic word",
-                offset,
-                end: offset + 8,
-                length: self.bytes,
-            });
+        self.range(offset, 8)?;
+        if !offset.is_multiple_of(8) {
+            let end = offset + 8;
+            return Err(Error::OutOfRange { what: "unaligned word", offset, end, length: self.bytes });
         }
         // SAFETY: in range and aligned (pinned memory is page aligned); AtomicU64 allows shared mutation; the
         // lifetime is bounded by the buffer's.
         Ok(unsafe { AtomicU64::from_ptr(self.pointer.as_ptr().add(offset).cast()) })
     }
 
-    /// Copies out of it, byte by volatile byte: the device may be writing.
+    /// Copies out of it, byte by atomic byte: the device or another thread may be writing, and each byte is then
+    /// an old or a new one.
     ///
     /// # Errors
     /// [`Error::OutOfRange`].
     pub fn read(&self, offset: usize, target: &mut [u8]) -> Result<()> {
         self.range(offset, target.len())?;
         for (index, byte) in target.iter_mut().enumerate() {
-            // SAFETY: in range; volatile, so a concurrent device write gives an old or a new byte.
-            *byte = unsafe { self.pointer.as_ptr().add(offset + index).read_volatile() };
+            *byte = self.atomic_u8(offset + index).load(Ordering::Relaxed);
         }
         Ok(())
     }
 
-    /// Copies into it.
+    /// Copies into it, byte by atomic byte: the device or another thread may be reading.
     ///
     /// # Errors
     /// [`Error::OutOfRange`].
     pub fn write(&self, offset: usize, source: &[u8]) -> Result<()> {
         self.range(offset, source.len())?;
         for (index, byte) in source.iter().enumerate() {
-            // SAFETY: in range; volatile, so a concurrent device read sees an old or a new byte.
-            unsafe { self.pointer.as_ptr().add(offset + index).write_volatile(*byte) };
+            self.atomic_u8(offset + index).store(*byte, Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    /// One byte; `index` was checked with [`Self::range`].
+    fn atomic_u8(&self, index: usize) -> &AtomicU8 {
+        debug_assert!(index < self.bytes, "the caller checked the range");
+        // SAFETY: in range by the caller's check; a byte is always aligned; all host access to this memory is atomic,
+        // and the lifetime is bounded by the buffer's.
+        unsafe { AtomicU8::from_ptr(self.pointer.as_ptr().add(index)) }
     }
 
     fn range(&self, offset: usize, bytes: usize) -> Result<()> {

@@ -124,11 +124,12 @@ impl Stream {
         }
     }
 
-    /// Makes later work wait for the event.
+    /// Makes later work wait for the event, which may be another device's of the same runtime.
     ///
     /// # Errors
-    /// The code of `hipStreamWaitEvent`.
+    /// [`Error::RuntimeMismatch`], or the code of `hipStreamWaitEvent`.
     pub fn wait_event(&self, event: &Event) -> Result<()> {
+        self.device.check_runtime("wait for an event", &event.device)?;
         let _guard = self.device.guard()?;
         // SAFETY: both handles are live.
         let code = unsafe { (self.device.runtime().api().hipStreamWaitEvent)(self.raw, event.raw, 0) };
@@ -313,8 +314,9 @@ impl Event {
     /// Microseconds from `self` to `later`; both must take the time and be done.
     ///
     /// # Errors
-    /// The code of `hipEventElapsedTime`.
+    /// [`Error::RuntimeMismatch`], or the code of `hipEventElapsedTime`.
     pub fn microseconds_until(&self, later: &Self) -> Result<f64> {
+        self.device.check_runtime("compare events", &later.device)?;
         let _guard = self.device.guard()?;
         let mut milliseconds = 0.0f32;
         // SAFETY: both handles are live; the call writes one float.

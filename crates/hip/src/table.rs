@@ -17,8 +17,8 @@ macro_rules! hip_table {
         required { $( $(#[$rmeta:meta])* fn $rname:ident ( $($rarg:ident : $rty:ty),* $(,)? ) -> $rret:ty; )* }
         optional { $( $(#[$ometa:meta])* fn $oname:ident ( $($oarg:ident : $oty:ty),* $(,)? ) -> $oret:ty; )* }
     ) => {
-        /// The HIP runtime as a table of functions. Field names are the C names without the `hip` prefix's
-        /// camel case changed, so that a reader can look each one up in AMD's documentation.
+        /// The HIP runtime as a table of functions. Field names are the C names, unchanged, so that a reader can
+        /// look each one up in AMD's documentation.
         ///
         /// The functions are unsafe to call: each has the contract of its C namesake.
         #[derive(Clone, Copy)]

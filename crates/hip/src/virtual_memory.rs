@@ -1,7 +1,7 @@
 //! Virtual-memory management: physical allocations mapped into reserved address ranges.
 
 use core::ffi::c_void;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use crate::device::Device;
@@ -83,19 +83,19 @@ impl Device {
         Ok(PhysicalMemory { device: self.clone(), raw, bytes })
     }
 
-    /// Takes over physical memory that a peer exported.
+    /// Opens physical memory that a peer exported. The descriptor stays the caller's and may be closed afterwards.
     ///
     /// # Errors
     /// [`Error::Missing`], or the code of `hipMemImportFromShareableHandle`.
     ///
     /// # Safety
     /// `bytes` must be the size of the exported allocation.
-    pub unsafe fn import_physical(&self, descriptor: RawFd, bytes: usize) -> Result<PhysicalMemory> {
+    pub unsafe fn import_physical(&self, descriptor: BorrowedFd<'_>, bytes: usize) -> Result<PhysicalMemory> {
         let runtime = self.runtime();
         let import = runtime
             .optional("hipMemImportFromShareableHandle", runtime.api().hipMemImportFromShareableHandle)?;
         let mut raw = std::ptr::null_mut();
-        let shareable = descriptor as isize as *mut c_void;
+        let shareable = descriptor.as_raw_fd() as isize as *mut c_void;
         // SAFETY: for file descriptors the pointer argument carries the number; the call writes one handle.
         let code = unsafe { import(&raw mut raw, shareable, flags::MEM_HANDLE_TYPE_POSIX_FD) };
         self.check("hipMemImportFromShareableHandle", code)?;
@@ -136,7 +136,7 @@ impl PhysicalMemory {
     /// A file descriptor that another process imports.
     ///
     /// # Errors
-    /// [`Error::Missing`], or the code of `hipMemExportToShareableHandle`.
+    /// [`Error::Missing`], the code of `hipMemExportToShareableHandle`, or [`Error::Descriptor`].
     pub fn export(&self) -> Result<OwnedFd> {
         let runtime = self.device.runtime();
         let export =
@@ -146,7 +146,15 @@ impl PhysicalMemory {
         let code =
             unsafe { export((&raw mut descriptor).cast(), self.raw, flags::MEM_HANDLE_TYPE_POSIX_FD, 0) };
         self.device.check("hipMemExportToShareableHandle", code)?;
-        // SAFETY: the call succeeded, so the descriptor is open and ours.
+        if descriptor < 0 {
+            return Err(Error::Descriptor {
+                call: "hipMemExportToShareableHandle",
+                runtime: runtime.kind(),
+                device: self.device.ordinal(),
+                descriptor,
+            });
+        }
+        // SAFETY: the call succeeded and gave a descriptor, which is open and ours.
         Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
     }
 }
@@ -181,8 +189,11 @@ impl ReservedRange {
     /// Maps the whole of `memory` at `offset` and lets the given devices read and write it.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], [`Error::Missing`], or the code of the mapping calls.
+    /// [`Error::RuntimeMismatch`], [`Error::OutOfRange`], [`Error::Missing`], or the code of the mapping calls.
     pub fn map(&mut self, offset: usize, memory: &Arc<PhysicalMemory>, devices: &[Device]) -> Result<()> {
+        for device in devices.iter().chain([&memory.device]) {
+            self.device.check_runtime("map memory", device)?;
+        }
         let end = offset.saturating_add(memory.bytes);
         if end > self.bytes {
             return Err(Error::OutOfRange { what: "map memory", offset, end, length: self.bytes });

@@ -32,3 +32,28 @@ ANABRANCH_KERNEL(anabranch_team_barrier, TeamBarrierArgs, 256) {
     bool poisoned = grid.thread == 0 && is_poisoned(grid, args.team.control);
     if (grid.block_broadcast(poisoned ? 1 : 0) == 0) meet(grid, args);
 }
+
+// One signal, in the order of a stream: what came before it there is visible to whoever sees the word. One block; thread 0
+// works, since it is one word.
+ANABRANCH_KERNEL(anabranch_team_signal, TeamSignalArgs, 256) {
+    if (grid.thread != 0 || is_poisoned(grid, args.team.control)) return;
+    fence_release_system(grid);
+    u64* word = reinterpret_cast<u64*>(args.word);
+    if (args.how == 0) {
+        flag_store(grid, word, args.value);
+    } else {
+        fetch_add_system(grid, word, args.value);
+    }
+}
+
+// Waits in the order of a stream until the own word is at least the value (signed difference, as epochs are compared). One
+// block; thread 0 waits, and what follows on the stream is ordered behind it by the kernel's end.
+ANABRANCH_KERNEL(anabranch_team_signal_wait, TeamSignalArgs, 256) {
+    if (grid.thread != 0 || is_poisoned(grid, args.team.control)) return;
+    u64 target = args.value;
+    WaitContext wait = wait_context(grid, args.team.control, args.operation, args.team.group, args.team.rank, target);
+    u64 seen;
+    wait_until(grid, wait, 0, args.how, target, reinterpret_cast<const u64*>(args.word),
+               [target](u64 value) { return has_reached(value, target); }, seen);
+    acquire_after_wait(grid);
+}

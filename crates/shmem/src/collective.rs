@@ -62,19 +62,30 @@ impl Collectives {
         self.world
     }
 
-    /// All members come with a value or with their own failure. When anybody failed, all get an error: the failed rank
-    /// its own, the others [`Error::Elsewhere`]. The lock of the sequences is not held across the wait.
+    /// [`Self::agree_by`] with the deadline of the configuration, from now.
     pub(crate) fn agree<T: Serialize + DeserializeOwned>(
         &self,
         group: &Group,
         step: &str,
         mine: Result<T>,
     ) -> Result<Agreed<T>> {
+        self.agree_by(group, step, mine, Deadline::after(self.deadline))
+    }
+
+    /// All members come with a value or with their own failure. When anybody failed, all get an error: the failed rank
+    /// its own, the others [`Error::Elsewhere`]. The lock of the sequences is not held across the wait.
+    pub(crate) fn agree_by<T: Serialize + DeserializeOwned>(
+        &self,
+        group: &Group,
+        step: &str,
+        mine: Result<T>,
+        deadline: Deadline,
+    ) -> Result<Agreed<T>> {
         let malformed = |rank, problem: String| Error::Malformed { step: step.to_owned(), rank, problem };
         let encoded = mine.and_then(|value| {
             serde_json::to_vec(&value).map_err(|error| malformed(self.rank(), error.to_string()))
         });
-        let agreed = self.agree_bytes(group, step, encoded)?;
+        let agreed = self.agree_bytes_by(group, step, encoded, deadline)?;
         let parse = |(bytes, rank): (&Vec<u8>, &GlobalRank)| {
             serde_json::from_slice(bytes).map_err(|error| malformed(*rank, error.to_string()))
         };
@@ -89,6 +100,16 @@ impl Collectives {
         step: &str,
         mine: Result<Vec<u8>>,
     ) -> Result<Agreed<Vec<u8>>> {
+        self.agree_bytes_by(group, step, mine, Deadline::after(self.deadline))
+    }
+
+    fn agree_bytes_by(
+        &self,
+        group: &Group,
+        step: &str,
+        mine: Result<Vec<u8>>,
+        deadline: Deadline,
+    ) -> Result<Agreed<Vec<u8>>> {
         if !group.contains(self.rank()) {
             return Err(Error::NotAMember { step: step.to_owned(), rank: self.rank() });
         }
@@ -96,7 +117,7 @@ impl Collectives {
         let failure = mine.as_ref().err().map(|error| with_causes(error));
         let header = Header { world: self.world, step: step.to_owned(), sequence, failure };
         let message = frame::encode(&header, mine.as_deref().unwrap_or_default());
-        let gathered = self.rendezvous.all_gather(group, TAG, &message, Deadline::after(self.deadline));
+        let gathered = self.rendezvous.all_gather(group, TAG, &message, deadline);
         // A broken exchange is the graver error: it ends the world, also for a rank that had failed by itself.
         let messages = gathered.map_err(|source| {
             if let Err(error) = &mine {

@@ -13,9 +13,11 @@ pub struct WorldConfig {
     pub heap_bytes: u64,
     /// Transports in order of preference; each peer gets the first that reaches it (`transport.order`).
     pub transports: Vec<TransportKind>,
-    /// How long the collective calls of the host wait for the slowest rank (`deadline.rendezvous`).
+    /// How long joining may take as a whole, and how long each later collective call of the host waits for the slowest rank
+    /// (`deadline.rendezvous`).
     pub rendezvous_deadline: Duration,
-    /// How long a kernel may run before its waits for peers fail (`deadline.operation`).
+    /// How long a kernel may run before its waits for peers fail (`deadline.operation`); [`crate::World::leave`] waits a second
+    /// longer for work in flight.
     pub operation_deadline: Duration,
     /// After a kernel's deadline expired: how long to wait for the news that a peer was lost, which then is
     /// the cause that is reported.

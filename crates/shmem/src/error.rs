@@ -165,6 +165,16 @@ pub enum Error {
         /// The setting `heap.bytes`.
         heap_bytes: u64,
     },
+    /// The members agreed on a place that is taken here: a defect of this library.
+    #[error(
+        "the heap's place {offset}, {bytes} bytes, which all members took for free, is taken on this rank"
+    )]
+    HeapPlace {
+        /// Where it starts.
+        offset: u64,
+        /// Its bytes.
+        bytes: u64,
+    },
     /// An alignment that cannot be had.
     #[error("alignment {given}: a power of two up to {max} expected")]
     Alignment {
@@ -185,6 +195,30 @@ pub enum Error {
         /// Length of the allocation.
         length: u64,
     },
+    /// A word off its natural alignment.
+    #[error("{what}: offset {offset} is no multiple of {alignment}")]
+    Misaligned {
+        /// The operation.
+        what: &'static str,
+        /// The offset in the allocation.
+        offset: u64,
+        /// What is needed.
+        alignment: u64,
+    },
+    /// A peer that is not in the team, or has no part of the allocation.
+    #[error("{what}: group rank {} is not in the team, or has no part of the allocation", peer.get())]
+    NoPart {
+        /// The operation.
+        what: &'static str,
+        /// The peer.
+        peer: anabranch_ranks::GroupRank,
+    },
+    /// An allocation of another world than the team's.
+    #[error("{what}: the allocation belongs to another world than the team")]
+    OtherWorld {
+        /// The operation.
+        what: &'static str,
+    },
     /// This rank called a collective of a group that it is not in.
     #[error("{step}: {rank} is not a member of the group")]
     NotAMember {
@@ -199,7 +233,8 @@ pub enum Error {
         /// This rank.
         rank: GlobalRank,
     },
-    /// A stream was not done in time. The world is not affected; waiting again is possible.
+    /// A stream was not done in time. The world is not affected, but when [`crate::World::leave`] says so; waiting again is
+    /// possible.
     #[error("the stream is still at work after {waited:?}, and no wait for a peer has failed")]
     StreamBusy {
         /// How long it was waited for.

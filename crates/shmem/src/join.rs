@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use anabranch_bootstrap::{Loss, Rendezvous};
+use anabranch_bootstrap::{Deadline, Loss, LossObserver, Rendezvous};
 use anabranch_hip::{Device, DeviceAddress, RuntimeKind, Stream};
 use anabranch_hip_jit::Jit;
 use anabranch_ranks::Group;
@@ -16,8 +16,9 @@ use crate::alarm::Alarm;
 use crate::collective::{Collectives, compare_fields, group_id};
 use crate::config::WorldConfig;
 use crate::control::Control;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, with_causes};
 use crate::fault::OperationNames;
+use crate::flight::Flights;
 use crate::heap::ledger::Ledger;
 use crate::heap::ranges::ByteRange;
 use crate::heap::{HEADER_BYTES, HeapMemory};
@@ -25,6 +26,7 @@ use crate::identity::peer_info;
 use crate::residency::Residency;
 use crate::tables::Tables;
 use crate::transports::{Offers, Transports};
+use crate::watch::DRAIN;
 use crate::world::{Connections, Inner, World, base_of};
 
 /// The first thing that ranks tell each other.
@@ -78,8 +80,10 @@ impl World {
         transports: Vec<Box<dyn Transport>>,
     ) -> Result<Self> {
         let group = Group::world(rendezvous.size())?;
+        // One for all steps: it is how long joining may take.
+        let deadline = Deadline::after(config.rendezvous_deadline);
         let greeting = Collectives::new(Arc::clone(&rendezvous), 0, config.rendezvous_deadline);
-        let (peers, number) = greet(&greeting, &group, &config, &device)?;
+        let (peers, number) = greet(&greeting, &group, &config, &device, deadline)?;
         let local = peers
             .get(greeting.rank().index())
             .cloned()
@@ -95,7 +99,7 @@ impl World {
             }
             Err(error) => (None, Err(error)),
         };
-        let offers = collectives.agree(&group, "allocate the heap", mine)?.said;
+        let offers = collectives.agree_by(&group, "allocate the heap", mine, deadline)?.said;
         // Without it the agreement had failed.
         let Some(own) = own else { return Err(Error::Left) };
 
@@ -104,10 +108,13 @@ impl World {
             Ok(connected) => (Some(connected), Ok(())),
             Err(error) => (None, Err(error)),
         };
-        if let Err(error) = collectives.agree(&group, "map the peers' heaps", mine) {
-            // Close what is mapped before anybody frees what is mapped elsewhere.
+        if let Err(error) = collectives.agree_by(&group, "map the peers' heaps", mine, deadline) {
+            // Close what is mapped before anybody frees what is mapped elsewhere. A broken exchange is not followed by
+            // another one: who did not come to the first would be waited for once more.
             drop(connected);
-            let _ = collectives.agree(&group, "close the peers' heaps", Ok(()));
+            if !matches!(error, Error::Rendezvous { .. }) {
+                let _ = collectives.agree_by(&group, "close the peers' heaps", Ok(()), deadline);
+            }
             return Err(error);
         }
         let Some((memory, routes, places)) = connected else { return Err(Error::Left) };
@@ -115,11 +122,12 @@ impl World {
         let bases: Vec<DeviceAddress> = memory.iter().map(|memory| base_of(memory.as_ref())).collect();
         let segment = ByteRange { offset: HEADER_BYTES, bytes: config.heap_bytes - HEADER_BYTES };
         let alarm = Arc::new(Alarm::new(own.control));
+        let flights = Flights::default();
         let inner = Inner {
             connections: RwLock::new(Connections { memory, places, transports: own.transports }),
             routes,
             bases,
-            barrier_kernel: Mutex::new(None),
+            kernels: Mutex::new(None),
             tables: own.tables,
             alarm: Arc::clone(&alarm),
             service: own.service,
@@ -128,7 +136,11 @@ impl World {
             groups: Mutex::new(HashMap::from([(group_id(&group), group.clone())])),
             names: OperationNames::default(),
             residency: Arc::new(Residency::default()),
+            launches: flights.user(),
+            flights,
+            observer: Mutex::new(None),
             left: AtomicBool::new(false),
+            unproven: AtomicBool::new(false),
             peers,
             local,
             group,
@@ -143,45 +155,51 @@ impl World {
         // the rendezvous.
         let weak = Arc::downgrade(&alarm);
         drop(alarm);
-        world.rendezvous().observe(Arc::new(move |loss: &Loss| {
+        let observer: Arc<dyn LossObserver> = Arc::new(move |loss: &Loss| {
             if let Some(alarm) = weak.upgrade() {
                 alarm.lost(loss);
             }
-        }));
+        });
+        world.rendezvous().observe(Arc::clone(&observer));
+        *world.inner.observer.lock().unwrap_or_else(PoisonError::into_inner) = Some(observer);
         for route in world.routes() {
             tracing::debug!(rank = world.rank().get(), %route, "route");
         }
         Ok(world)
     }
 
-    /// Leaves: waits for this rank's device, then for all ranks, closes the mappings of the peers' heaps, and returns when
-    /// nobody maps this rank's any more. Collective over all ranks; doing it again does nothing. Memory is freed when
+    /// Leaves: waits for this rank's work in flight, then for all ranks, closes the mappings of the peers' heaps, and returns
+    /// when nobody maps this rank's any more. Collective over all ranks; doing it again does nothing. Memory is freed when
     /// everything that was made from the world is dropped.
     ///
+    /// Work in flight is what the world knows of: barriers and copies of teams, and launches under [`World::launching`], such
+    /// as those of the crates above. Whoever launches kernels of their own synchronises with them first. The wait ends a
+    /// second after the operation deadline; what is still in flight then keeps this rank's heap and mappings for good.
+    ///
     /// # Errors
-    /// What made the world fail, or who did not come. The world is left in any case.
+    /// What made the world fail, here or on another rank ([`Error::Elsewhere`]); [`Error::StreamBusy`] when work in flight
+    /// did not end; who did not come. The world is left in any case, with an error on all ranks when it failed on one.
     pub fn leave(&self) -> Result<()> {
         let inner = &self.inner;
-        let usable = match self.check() {
-            Err(Error::Left) => return Ok(()),
-            other => other,
-        };
-        // Kernels that still wait for peers come to their end: the peers launch theirs before they leave.
-        let drained = usable.and_then(|()| inner.device.synchronize().map_err(Error::from));
-        let drained = drained.and_then(|()| self.check());
-        inner.alarm.leaving();
-        let met = drained.and_then(|()| self.agree_status(&inner.group, "leave", Ok(())));
         if inner.left.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
+        // Launches that have begun are on their streams behind this; later ones are refused.
+        drop(inner.connections.write().unwrap_or_else(PoisonError::into_inner));
+        // Kernels that still wait for peers come to their end: the peers launch theirs before they leave.
+        let drained = self.check_fault().and_then(|()| inner.drain()).and_then(|()| self.check_fault());
+        inner.alarm.leaving();
+        let met = self.meet_to_leave(drained);
+        inner.stop_observing();
         if let Err(error) = &met {
             // Peers may still write here, and kernels of this rank must not outlive the mappings that they use.
             self.poison(&format!("leave failed: {error}"));
-            if let Err(error) = inner.device.synchronize() {
-                tracing::warn!(%error, "the device could not be drained");
+            if let Err(error) = inner.drain() {
+                tracing::warn!(%error, "work in flight did not end; the mappings of the peers' heaps stay");
+                inner.unproven.store(true, Ordering::Release);
             }
         }
-        {
+        if !inner.unproven.load(Ordering::Acquire) {
             let mut connections = inner.connections.write().unwrap_or_else(PoisonError::into_inner);
             connections.memory.clear();
             connections.transports.close();
@@ -190,6 +208,19 @@ impl World {
         let closed = inner.collectives.agree(&inner.group, "close the peers' heaps", Ok(()));
         closed.map(|_| ())
     }
+
+    /// Tells the others how it went here, and hears the same of them.
+    fn meet_to_leave(&self, drained: Result<()>) -> Result<()> {
+        let (group, config) = (&self.inner.group, &self.inner.config);
+        let patience = match &drained {
+            // The others may have failed of the same and never come.
+            Err(Error::Fault(_)) => config.rendezvous_deadline.min(DRAIN),
+            _ => config.rendezvous_deadline,
+        };
+        let status = drained.as_ref().err().map_or(Ok(()), |error| Err(with_causes(error)));
+        let agreed = self.agree_status_by(group, "leave", status, Deadline::after(patience));
+        drained.and(agreed)
+    }
 }
 
 fn greet(
@@ -197,6 +228,7 @@ fn greet(
     group: &Group,
     config: &WorldConfig,
     device: &Device,
+    deadline: Deadline,
 ) -> Result<(Vec<PeerInfo>, u64)> {
     let hello = config.check().and_then(|()| peer_info(collectives.rank(), config, device)).map(|info| {
         let mut fields = vec![("anabranch version".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
@@ -206,7 +238,7 @@ fn greet(
         let number = fresh_number(&info);
         Hello { info, fields, number }
     });
-    let said = collectives.agree(group, "join", hello)?.said;
+    let said = collectives.agree_by(group, "join", hello, deadline)?.said;
     compare_fields("join", group, &said.iter().map(|hello| hello.fields.clone()).collect::<Vec<_>>())?;
     let number = said.first().map_or(0, |hello| hello.number);
     Ok((said.into_iter().map(|hello| hello.info).collect(), number))

@@ -3,6 +3,7 @@
 //! * [`World`] is one rank's part of a set of ranks: [`World::join`] for processes, [`spawn_threads`] for threads.
 //! * [`World::allocate`] gives the same offset on all members of a group; [`SymmetricMemory`] is the result.
 //! * [`World::team`] gives kernels of a group their [`TeamView`]: a peer table in group order, and a barrier.
+//! * [`Team::put`], [`Team::get`], [`Team::signal`] and [`Team::signal_wait`] work on the heap from the host, in stream order.
 //! * [`World::register`] makes buffers that lie elsewhere reachable.
 //! * [`World::check`] and [`World::synchronize`] say what failed, and name the rank.
 //!
@@ -24,8 +25,10 @@ mod control;
 pub mod device_api;
 mod error;
 mod fault;
+mod flight;
 mod frame;
 pub mod heap;
+mod host_api;
 mod identity;
 mod join;
 mod registration;
@@ -41,7 +44,9 @@ pub use collective::group_id;
 pub use config::{MIN_HEAP_BYTES, WorldConfig};
 pub use error::{Error, Result};
 pub use fault::{Fault, OperationCode, OperationName};
+pub use flight::LaunchGuard;
 pub use heap::{DEFAULT_ALIGNMENT, HeapUsage, MAX_ALIGNMENT, MemoryGuard, SymmetricMemory};
+pub use host_api::{Signal, SignalOp, TeamSignalArgs};
 pub use registration::Registration;
 pub use residency::ResidencyPermit;
 pub use team::{TEAM_BARRIER_UNIT, Team, TeamBarrierArgs, TeamView};

@@ -21,21 +21,65 @@ pub(crate) struct Residency {
 pub struct ResidencyPermit {
     residency: Arc<Residency>,
     share: u32,
+    blocks: u32,
 }
 
 impl Residency {
     pub(crate) fn take(self: &Arc<Self>, blocks: u32, resident: u32) -> Result<ResidencyPermit> {
-        let share = u64::from(blocks) * u64::from(WHOLE);
-        let share = share.div_ceil(u64::from(resident.max(1)));
+        let share = share_of(1, blocks, resident);
         let taken = self.taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, |taken| {
             u64::from(taken).checked_add(share).filter(|sum| *sum <= u64::from(WHOLE)).map(|sum| sum as u32)
         });
         match taken {
-            Ok(_) => Ok(ResidencyPermit { residency: Arc::clone(self), share: share as u32 }),
-            Err(taken) => {
-                Err(Error::Residency { asked: blocks, resident, in_use_percent: taken / (WHOLE / 100) })
-            }
+            Ok(_) => Ok(self.permit(share, blocks)),
+            Err(taken) => Err(refused(blocks, resident, taken)),
         }
+    }
+
+    /// The most blocks, up to `blocks`, that `kernels` kernels can have each.
+    pub(crate) fn take_up_to(
+        self: &Arc<Self>,
+        kernels: u32,
+        blocks: u32,
+        resident: u32,
+    ) -> Result<ResidencyPermit> {
+        let (kernels, resident) = (kernels.max(1), resident.max(1));
+        let fitting = |taken: u32| {
+            let left = u64::from(WHOLE.saturating_sub(taken)) * u64::from(resident) / u64::from(WHOLE);
+            u64::from(blocks).min(left / u64::from(kernels)) as u32
+        };
+        let taken = self.taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, |taken| {
+            let each = fitting(taken);
+            (each > 0).then(|| taken + share_of(kernels, each, resident) as u32)
+        });
+        match taken {
+            Ok(before) => {
+                let each = fitting(before);
+                Ok(self.permit(share_of(kernels, each, resident), each))
+            }
+            Err(taken) => Err(refused(kernels, resident, taken)),
+        }
+    }
+
+    fn permit(self: &Arc<Self>, share: u64, blocks: u32) -> ResidencyPermit {
+        ResidencyPermit { residency: Arc::clone(self), share: share as u32, blocks }
+    }
+}
+
+/// In millionths of the device, rounded up.
+fn share_of(kernels: u32, blocks: u32, resident: u32) -> u64 {
+    let asked = u128::from(kernels) * u128::from(blocks) * u128::from(WHOLE);
+    u64::try_from(asked.div_ceil(u128::from(resident.max(1)))).unwrap_or(u64::MAX)
+}
+
+fn refused(asked: u32, resident: u32, taken: u32) -> Error {
+    Error::Residency { asked, resident, in_use_percent: taken / (WHOLE / 100) }
+}
+
+impl ResidencyPermit {
+    /// Blocks of each kernel that it is for.
+    pub fn blocks(&self) -> u32 {
+        self.blocks
     }
 }
 
@@ -61,5 +105,21 @@ mod tests {
         drop(quarter);
         assert!(residency.take(33, 32).is_err());
         assert!(residency.take(u32::MAX, 1).is_err());
+    }
+
+    #[test]
+    fn grids_shrink_to_what_is_left_but_not_to_nothing() {
+        let residency = Arc::new(Residency::default());
+        let first = residency.take_up_to(2, 4, 16).unwrap();
+        assert_eq!(first.blocks(), 4);
+        let _barrier = residency.take(1, 64).unwrap();
+        // 7 of 16 are left for two.
+        let second = residency.take_up_to(2, 4, 16).unwrap();
+        assert_eq!(second.blocks(), 3);
+        let error = residency.take_up_to(2, 4, 16).unwrap_err();
+        assert!(matches!(error, Error::Residency { asked: 2, resident: 16, in_use_percent: 89 }), "{error}");
+        drop((first, second));
+        assert_eq!(residency.take_up_to(1, u32::MAX, 16).unwrap().blocks(), 15);
+        assert_eq!(residency.take_up_to(3, 5, 333).unwrap().blocks(), 5);
     }
 }

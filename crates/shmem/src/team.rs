@@ -1,17 +1,23 @@
 //! A group with what kernels need to reach its members.
 
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
 use anabranch_hip::{DeviceAddress, Stream};
 use anabranch_hip_jit::control::WaitControl;
-use anabranch_hip_jit::{DevicePointer, DeviceStruct, KernelSpec, KernelUnit, PRELUDE, device_struct};
+use anabranch_hip_jit::{
+    DevicePointer, DeviceStruct, KernelSpec, KernelUnit, LOCAL_RESERVED_BYTES, PRELUDE, TypedKernel,
+    device_struct,
+};
 use anabranch_ranks::{Group, GroupRank};
 use anabranch_transport::{Operation, Scope};
 
 use crate::collective::group_id;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::fault::OperationCode;
+use crate::flight::Keep;
 use crate::heap::{DEFAULT_ALIGNMENT, SymmetricMemory};
+use crate::host_api::TeamSignalArgs;
+use crate::residency::ResidencyPermit;
 use crate::tables::Table;
 use crate::world::World;
 
@@ -48,30 +54,45 @@ device_struct! {
     }
 }
 
-/// The barrier kernel, for building ahead.
+/// The barrier and the signals in stream order, for building ahead.
 pub static TEAM_BARRIER_UNIT: KernelUnit = KernelUnit {
     name: "team_barrier",
     source: include_str!("../kernels/team_barrier.hip"),
     headers: &[PRELUDE],
-    entries: &[TEAM_BARRIER_ENTRY],
-    layouts: &[TeamBarrierArgs::c_declaration],
+    entries: &[TEAM_BARRIER_ENTRY, SIGNAL_ENTRY, SIGNAL_WAIT_ENTRY],
+    layouts: &[TeamBarrierArgs::c_declaration, TeamSignalArgs::c_declaration],
 };
 const TEAM_BARRIER_ENTRY: &str = "anabranch_team_barrier";
+const SIGNAL_ENTRY: &str = "anabranch_team_signal";
+const SIGNAL_WAIT_ENTRY: &str = "anabranch_team_signal_wait";
 const MOST_BARRIER_THREADS: u32 = 256;
 
 /// A group of ranks, ready for kernels: its peer table in device memory, and a barrier of its own.
 ///
-/// Several teams of one group are independent of each other. Dropping one needs no peer; whoever drops it has seen to it
-/// that no kernel uses its view any more.
+/// Several teams of one group are independent of each other. Dropping one needs no peer and waits for nobody: what its
+/// barriers in flight use is kept until they are over. Whoever drops it has seen to it that no other kernel uses its view
+/// any more, and that no graph with a captured barrier of it is in flight or will be replayed.
 #[derive(Debug)]
 pub struct Team {
     world: World,
     group: Group,
     rank: GroupRank,
     view: TeamView,
+    /// Its work in flight is the barriers.
     flags: SymmetricMemory,
-    /// The peer table and, behind it, the barrier's epoch.
-    table: Table,
+    epoch: DeviceAddress,
+    kernels: TeamKernels,
+    /// What is kept until the last barrier is over: the peer table with the barrier's epoch behind it, and the share of the
+    /// device that a barrier takes.
+    kept: Option<(Table, ResidencyPermit)>,
+}
+
+/// The kernels of teams, loaded once for a world.
+#[derive(Clone, Debug)]
+pub(crate) struct TeamKernels {
+    barrier: TypedKernel,
+    pub(crate) signal: TypedKernel,
+    pub(crate) signal_wait: TypedKernel,
 }
 
 impl World {
@@ -80,9 +101,15 @@ impl World {
     /// # Errors
     /// Those of [`World::allocate`] and of the kernel pipeline, on all members alike.
     pub fn team(&self, group: &Group) -> Result<Team> {
-        let loaded = self.barrier_is_possible(group).and_then(|()| self.barrier_kernel());
+        let prepared = self.prepare_team(group);
+        let (prepared, status) = match prepared {
+            Ok(prepared) => (Some(prepared), Ok(())),
+            Err(error) => (None, Err(error)),
+        };
         let flag_bytes = u64::from(group.size()) * size_of::<u64>() as u64;
-        let flags = self.allocate_after(group, flag_bytes, DEFAULT_ALIGNMENT, "team flags", loaded)?;
+        let flags = self.allocate_after(group, flag_bytes, DEFAULT_ALIGNMENT, "team flags", status)?;
+        // Without it the allocation had failed.
+        let Some((kernels, permit)) = prepared else { return Err(Error::Left) };
         // The group contains this rank, or the collective call above had failed.
         let rank = group.rank_of(self.rank()).unwrap_or(GroupRank::new(0));
         let bases = group.members().iter().map(|member| self.peer_base(*member).map_or(0, |base| base.0));
@@ -101,7 +128,19 @@ impl World {
             peer_bases: DevicePointer::new(table.address()),
             control: self.control(),
         };
-        Ok(Team { world: self.clone(), group: group.clone(), rank, view, flags, table })
+        let epoch = table.address().offset(u64::from(group.size()) * 8);
+        let (world, group, kept) = (self.clone(), group.clone(), Some((table, permit)));
+        Ok(Team { world, group, rank, view, flags, epoch, kernels, kept })
+    }
+
+    /// The kernels, and a share of the device for one barrier: those of one team run one after the other.
+    fn prepare_team(&self, group: &Group) -> Result<(TeamKernels, ResidencyPermit)> {
+        self.barrier_is_possible(group)?;
+        let kernels = self.team_kernels()?;
+        let threads = barrier_threads(group.size(), self.device().wave_size());
+        let resident = self.max_resident_blocks(kernels.barrier.raw(), threads, LOCAL_RESERVED_BYTES)?;
+        let permit = self.reserve_residency(1, resident)?;
+        Ok((kernels, permit))
     }
 
     fn barrier_is_possible(&self, group: &Group) -> Result<()> {
@@ -112,17 +151,30 @@ impl World {
         Ok(())
     }
 
-    fn barrier_kernel(&self) -> Result<()> {
-        let mut kernel = self.inner.barrier_kernel.lock().unwrap_or_else(PoisonError::into_inner);
-        if kernel.is_none() {
-            let unit = self.jit().load(self.device(), &KernelSpec::new(&TEAM_BARRIER_UNIT))?;
-            *kernel = Some(unit.kernel(TEAM_BARRIER_ENTRY)?.clone());
+    fn team_kernels(&self) -> Result<TeamKernels> {
+        let mut kernels = self.inner.kernels.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(loaded) = &*kernels {
+            return Ok(loaded.clone());
         }
-        Ok(())
+        let unit = self.jit().load(self.device(), &KernelSpec::new(&TEAM_BARRIER_UNIT))?;
+        let loaded = TeamKernels {
+            barrier: unit.kernel(TEAM_BARRIER_ENTRY)?.clone(),
+            signal: unit.kernel(SIGNAL_ENTRY)?.clone(),
+            signal_wait: unit.kernel(SIGNAL_WAIT_ENTRY)?.clone(),
+        };
+        Ok(kernels.insert(loaded).clone())
     }
 }
 
+fn barrier_threads(members: u32, wave: u32) -> u32 {
+    members.next_multiple_of(wave).min(MOST_BARRIER_THREADS.max(wave))
+}
+
 impl Team {
+    pub(crate) fn kernels(&self) -> &TeamKernels {
+        &self.kernels
+    }
+
     /// What kernels get. Valid while the team is.
     pub fn view(&self) -> TeamView {
         self.view
@@ -154,31 +206,42 @@ impl Team {
     }
 
     /// Puts a barrier on the stream: what follows on it runs after what came before the barrier on the streams of all
-    /// members, and sees its writes to the heap. Returns at once. All members call, in the same order; may be captured
-    /// into a graph that all members replay.
+    /// members, and sees its writes to the heap. Returns at once. All members call, in the same order; barriers of one team
+    /// on several streams run in the order of the calls. May be captured into a graph that all members replay; whoever
+    /// launches it keeps its replays in order with other barriers of the team, and ends them before the team is dropped or
+    /// the world is left.
     ///
     /// # Errors
     /// What made the world fail, or the launch's error. That a member did not come shows at the next
     /// [`World::check`] or [`World::synchronize`].
     pub fn barrier(&self, stream: &Stream) -> Result<()> {
-        self.world.check()?;
-        let kernel = self.world.inner.barrier_kernel.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        // Set when the team was made.
-        let Some(kernel) = kernel else { return Ok(()) };
-        let wave = self.world.device().wave_size();
-        let threads = self.size().next_multiple_of(wave).min(MOST_BARRIER_THREADS.max(wave));
+        let _mapped = self.world.stay()?;
+        let threads = barrier_threads(self.size(), self.world.device().wave_size());
         let arguments = TeamBarrierArgs {
             team: self.view,
             flags: self.flags.offset(),
-            epoch: DevicePointer::new(self.table.address().offset(u64::from(self.size()) * 8)),
+            epoch: DevicePointer::new(self.epoch),
             operation: OperationCode::TEAM_BARRIER.0,
             reserved: 0,
         };
-        // SAFETY: the struct is the kernel's (its layout is asserted by the device compiler). The table, the control words
-        // and the heap live as long as the world's inner part, which waits for the device before it frees them; peers'
-        // mappings are closed by `leave`, which waits for the device too, and the check above refuses after it.
-        unsafe { kernel.launch(1, threads, 0, stream, &arguments) }?;
-        Ok(())
+        self.flags.flight().ordered(stream, || {
+            // SAFETY: the struct is the kernel's (its layout is asserted by the device compiler). The table and the flags are
+            // not used again before the event behind this launch has passed: dropping the team parks them. The control
+            // words, the heap and the peers' mappings stay until all events have: `leave` and the end of the world wait for
+            // them, and leak what they cannot wait for; `leave` of another thread waits for `_mapped`. In a capture nothing
+            // runs yet, and whoever launches the graph (which is unsafe) has promised the same.
+            unsafe { self.kernels.barrier.launch(1, threads, 0, stream, &arguments) }?;
+            Ok(())
+        })
+    }
+}
+
+impl Drop for Team {
+    fn drop(&mut self) {
+        if let Some((table, permit)) = self.kept.take() {
+            let flight = Arc::clone(self.flags.flight());
+            self.world.inner.park(&flight, Keep::Team { _table: table, _permit: permit });
+        }
     }
 }
 

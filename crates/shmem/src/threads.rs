@@ -31,7 +31,7 @@ pub enum RankError<E> {
     #[error(transparent)]
     World(Error),
     /// The work returned an error.
-    #[error("the work of {rank} failed")]
+    #[error("the work of {rank} failed: {error}")]
     Work {
         /// The rank.
         rank: GlobalRank,

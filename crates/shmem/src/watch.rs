@@ -10,7 +10,7 @@ use crate::fault::Fault;
 use crate::world::World;
 
 /// How long kernels get to drain once their waits have ended.
-const DRAIN: Duration = Duration::from_secs(1);
+pub(crate) const DRAIN: Duration = Duration::from_secs(1);
 
 impl World {
     /// Whether the world works. Cheap: every operation begins with it.
@@ -21,14 +21,17 @@ impl World {
     /// # Errors
     /// [`Error::Fault`] with the first cause, the same at every call from then on; [`Error::Left`].
     pub fn check(&self) -> Result<()> {
+        self.check_fault()?;
+        if self.inner.left.load(Ordering::Acquire) { Err(Error::Left) } else { Ok(()) }
+    }
+
+    /// [`Self::check`] for `leave` itself.
+    pub(crate) fn check_fault(&self) -> Result<()> {
         let alarm = &self.inner.alarm;
         if alarm.cause().is_none() && alarm.is_raised()? {
             self.judge(alarm.control().fault()?.as_ref());
         }
-        if let Some(fault) = alarm.cause() {
-            return Err(fault.clone().into());
-        }
-        if self.inner.left.load(Ordering::Acquire) { Err(Error::Left) } else { Ok(()) }
+        alarm.cause().map_or(Ok(()), |fault| Err(fault.clone().into()))
     }
 
     /// Gives the world up: waiting kernels of this rank end, and every later call returns the first cause. The other ranks
@@ -76,7 +79,7 @@ impl World {
 }
 
 /// Between two looks: soon at first, for short kernels, then less often, for cores that have other work.
-fn rest(polls: u32) {
+pub(crate) fn rest(polls: u32) {
     match polls {
         0..64 => std::thread::yield_now(),
         64..256 => std::thread::sleep(Duration::from_micros(20)),

@@ -2,14 +2,15 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use anabranch_bootstrap::Rendezvous;
+use anabranch_bootstrap::{Deadline, LossObserver, Rendezvous};
 use anabranch_hip::{Device, DeviceAddress, Kernel, Stream};
 use anabranch_hip_jit::control::WaitControl;
-use anabranch_hip_jit::{DevicePointer, Jit, TypedKernel};
+use anabranch_hip_jit::{DevicePointer, Jit};
 use anabranch_ranks::{GlobalRank, Group};
 use anabranch_transport::{Operation, PeerInfo, PeerMemory, Route, Scope, Support};
 use serde::Serialize;
@@ -20,11 +21,13 @@ use crate::collective::{Agreed, Collectives};
 use crate::config::WorldConfig;
 use crate::error::{Error, Result, with_causes};
 use crate::fault::{Fault, OperationCode, OperationName, OperationNames};
+use crate::flight::{Flights, InFlight};
 use crate::heap::ledger::Ledger;
 use crate::heap::ranges::ByteRange;
 use crate::heap::{HeapMemory, MemoryGuard};
 use crate::residency::{Residency, ResidencyPermit};
 use crate::tables::Tables;
+use crate::team::TeamKernels;
 use crate::transports::{Transports, is_mapped};
 
 /// The set of ranks that share a symmetric heap, as one of them sees it. Clones are the same world.
@@ -54,7 +57,7 @@ pub(crate) struct Inner {
     pub(crate) connections: RwLock<Connections>,
     pub(crate) routes: Vec<Route>,
     pub(crate) bases: Vec<DeviceAddress>,
-    pub(crate) barrier_kernel: Mutex<Option<TypedKernel>>,
+    pub(crate) kernels: Mutex<Option<TeamKernels>>,
     pub(crate) tables: Arc<Tables>,
     pub(crate) alarm: Arc<Alarm>,
     pub(crate) service: Stream,
@@ -63,7 +66,14 @@ pub(crate) struct Inner {
     pub(crate) groups: Mutex<HashMap<u64, Group>>,
     pub(crate) names: OperationNames,
     pub(crate) residency: Arc<Residency>,
+    /// Launches of crates above.
+    pub(crate) launches: Arc<InFlight>,
+    pub(crate) flights: Flights,
+    /// What the rendezvous tells losses to, until the world is left.
+    pub(crate) observer: Mutex<Option<Arc<dyn LossObserver>>>,
     pub(crate) left: AtomicBool,
+    /// Work in flight did not end in time: what it may use is never freed.
+    pub(crate) unproven: AtomicBool,
     pub(crate) peers: Vec<PeerInfo>,
     pub(crate) local: PeerInfo,
     pub(crate) group: Group,
@@ -77,6 +87,14 @@ pub(crate) struct Inner {
 impl Inner {
     pub(crate) fn with_connections<T>(&self, use_them: impl FnOnce(&Connections) -> T) -> T {
         use_them(&self.connections.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The rendezvous outlives the world and must not collect the observers of worlds that are gone.
+    pub(crate) fn stop_observing(&self) {
+        let observer = self.observer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(observer) = observer {
+            self.collectives.rendezvous().unobserve(&observer);
+        }
     }
 
     /// Sets a range of the own heap to zero and waits for it.
@@ -195,6 +213,20 @@ impl World {
         self.inner.residency.take(blocks, resident)
     }
 
+    /// [`Self::reserve_residency`] for `kernels` equal kernels in flight at once, each with the most blocks that still fit, up
+    /// to `blocks`: [`ResidencyPermit::blocks`] says how many.
+    ///
+    /// # Errors
+    /// [`Error::Residency`] when not even one block of each fits.
+    pub fn reserve_residency_up_to(
+        &self,
+        kernels: u32,
+        blocks: u32,
+        resident: u32,
+    ) -> Result<ResidencyPermit> {
+        self.inner.residency.take_up_to(kernels, blocks, resident)
+    }
+
     /// Gives this rank's bytes to every member of the group and returns all members' bytes in group order. Collective.
     ///
     /// # Errors
@@ -251,7 +283,19 @@ impl World {
 
     /// Agreement on a status that is not an [`Error`] of this crate, or that is still needed afterwards.
     pub(crate) fn agree_status(&self, group: &Group, step: &str, status: Result<(), String>) -> Result<()> {
-        let said = self.agree(group, step, Ok(status.err()))?.said;
+        let deadline = Deadline::after(self.inner.config.rendezvous_deadline);
+        self.agree_status_by(group, step, status, deadline)
+    }
+
+    pub(crate) fn agree_status_by(
+        &self,
+        group: &Group,
+        step: &str,
+        status: Result<(), String>,
+        deadline: Deadline,
+    ) -> Result<()> {
+        let agreed = self.inner.collectives.agree_by(group, step, Ok(status.err()), deadline);
+        let said = self.survive(agreed)?.said;
         let first = said.into_iter().zip(group.members()).find_map(|(failure, rank)| Some((failure?, *rank)));
         match first {
             None => Ok(()),
@@ -302,9 +346,22 @@ impl Drop for Inner {
             let reason = "its world was dropped without leave".to_owned();
             self.alarm.decide(Fault::Poisoned { rank: self.local.rank, reason });
         }
+        self.stop_observing();
         // Kernels may still use what is freed below. Their waits have ended with the abort, or end with their budget.
-        if let Err(error) = self.device.synchronize() {
-            tracing::warn!(%error, "the device could not be drained before the world's memory is freed");
+        let drained = self.drain();
+        if let Err(error) = &drained {
+            tracing::warn!(%error, "work in flight did not end before the world did");
+        }
+        if drained.is_err() || self.unproven.load(Ordering::Acquire) {
+            let (rank, bytes) = (self.local.rank.get(), self.heap.bytes());
+            tracing::warn!(rank, bytes, "the world's memory is leaked: work in flight may still use it");
+            let _heap = ManuallyDrop::new(Arc::clone(&self.heap));
+            let _tables = ManuallyDrop::new(Arc::clone(&self.tables));
+            let _words = ManuallyDrop::new(Arc::clone(&self.alarm));
+            let kernels = self.kernels.get_mut().unwrap_or_else(PoisonError::into_inner);
+            let _kernels = ManuallyDrop::new(kernels.take());
+            let connections = self.connections.get_mut().unwrap_or_else(PoisonError::into_inner);
+            let _mappings = ManuallyDrop::new(std::mem::take(&mut connections.memory));
         }
     }
 }

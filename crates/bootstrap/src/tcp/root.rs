@@ -3,7 +3,7 @@
 use super::TcpConfig;
 use super::server::{Command, Control, Server};
 use super::waker::Waker;
-use crate::{Deadline, Error};
+use crate::{Deadline, Error, Token};
 use anabranch_ranks::GlobalRank;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
@@ -80,6 +80,33 @@ pub(super) fn own_address(mut bound: SocketAddr) -> SocketAddr {
     bound
 }
 
+/// Whether other machines' users reach the socket and nothing tells them from ranks.
+fn is_open_to_all(address: SocketAddr, token: &Token) -> bool {
+    !address.ip().to_canonical().is_loopback() && *token == Token::none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_socket_beyond_loopback_without_a_token_is_open_to_all() {
+        let open = |address: &str, token: &Token| is_open_to_all(address.parse().unwrap(), token);
+        for (address, beyond) in [
+            ("127.0.0.1:1", false),
+            ("127.8.0.1:1", false),
+            ("[::1]:1", false),
+            ("[::ffff:127.0.0.1]:1", false),
+            ("0.0.0.0:1", true),
+            ("[::]:1", true),
+            ("10.0.0.1:1", true),
+        ] {
+            assert_eq!(open(address, &Token::none()), beyond, "{address}");
+            assert!(!open(address, &Token::new("secret")), "{address}");
+        }
+    }
+}
+
 /// The serving thread. Dropping it stops serving at once.
 #[derive(Debug)]
 pub(super) struct Serving {
@@ -92,6 +119,12 @@ pub(super) struct Serving {
 
 /// Starts serving.
 pub(super) fn serve(root: TcpRoot, config: &TcpConfig) -> Result<Serving, Error> {
+    if is_open_to_all(root.address(), &config.token) {
+        tracing::warn!(
+            address = %root.address(),
+            "the rendezvous listens beyond this machine without a token: whoever reaches it can join as a rank"
+        );
+    }
     let system = |call| move |source| Error::System { call, source };
     let waker = Waker::new().map_err(system("eventfd"))?;
     let control = Arc::new(Control::default());

@@ -9,6 +9,7 @@ use anabranch::jit::{
 };
 use anabranch::shmem::{SymmetricMemory, Team, TeamView};
 use anabranch::{Error, GroupRank, World};
+use anyhow::{Context as _, bail};
 
 device_struct! {
     /// Arguments of the copy, fill and check kernels.
@@ -31,6 +32,7 @@ device_struct! {
     pub(crate) struct P2pPingArgs {
         pub(crate) team: TeamView,
         pub(crate) base: DevicePointer<u64>,
+        pub(crate) wrong: DevicePointer<u64>,
         pub(crate) flags_offset: u64,
         pub(crate) outgoing: u64,
         pub(crate) incoming: u64,
@@ -40,7 +42,8 @@ device_struct! {
         pub(crate) first: u32,
         pub(crate) rounds: u32,
         pub(crate) operation: u32,
-        pub(crate) reserved: u32,
+        /// Whether payloads name their round and are compared.
+        pub(crate) verify: u32,
     }
 }
 
@@ -79,6 +82,19 @@ static STAMP: KernelUnit = KernelUnit {
 const PING: u32 = 0x1000;
 /// Bytes between two flag words of the ping.
 const FLAG_STRIDE: u32 = 128;
+
+/// The most bytes of a ping's payload: what the kernel keeps in registers.
+const MAX_PAYLOAD: u64 = 2 * 16 * 1024;
+
+/// Bytes of the symmetric heap that [`Links`] with these areas take.
+///
+/// # Errors
+/// More than 64 bits can say.
+pub(crate) fn heap_bytes(area: u64, ranks: u32) -> anyhow::Result<u64> {
+    let flags = u64::from(ranks) * u64::from(FLAG_STRIDE);
+    let bytes = area.checked_mul(2).and_then(|areas| areas.checked_add(flags));
+    bytes.with_context(|| format!("two areas of {area} bytes are more than any heap holds"))
+}
 
 /// All kernels of the benchmarks.
 pub(crate) fn kernels() -> Vec<KernelSpec> {
@@ -138,11 +154,17 @@ pub(crate) struct Links {
 
 impl Links {
     /// Allocates areas of `area` bytes for sending and for receiving. Collective over the world.
-    pub(crate) fn new(world: &World, area: u64) -> Result<Self, Error> {
+    ///
+    /// # Errors
+    /// More than the heap holds; what made the world fail.
+    pub(crate) fn new(world: &World, area: u64) -> anyhow::Result<Self> {
+        Self::allocate(world, area, heap_bytes(area, world.size())?).map_err(anyhow::Error::from)
+    }
+
+    fn allocate(world: &World, area: u64, bytes: u64) -> Result<Self, Error> {
         let group = world.group();
         let team = world.team(group)?;
-        let flag_bytes = u64::from(group.size()) * u64::from(FLAG_STRIDE);
-        let memory = world.allocate(group, 2 * area + flag_bytes, 256, "bench links")?;
+        let memory = world.allocate(group, bytes, 256, "bench links")?;
         let device = world.device();
         let word = || -> Result<DeviceBuffer, Error> {
             let mut word = device.allocate(8)?;
@@ -186,14 +208,28 @@ impl Links {
         let threads = if device.multiprocessors() >= 32 { 512 } else { 4 * device.wave_size() };
         let kernel = self.kernels.kernel(entry)?;
         // SAFETY: the struct is the kernels' own; areas, words and table belong to `self`, which is freed after the stream
-        // was waited for; the pattern's areas lie within `area` (checked by `holds`).
+        // was waited for; the pattern's areas lie within `area` (`check`, which all callers have called).
         Ok(unsafe { kernel.launch(blocks, threads, 0, stream, arguments) }?)
     }
 
-    /// Whether the pattern's areas fit.
-    pub(crate) fn holds(&self, pattern: &Pattern) -> bool {
-        pattern.bytes.is_multiple_of(16)
-            && u64::from(self.team.size() - 1) * pattern.stride + pattern.bytes <= self.area
+    /// Refuses a pattern whose parts are not within the areas.
+    fn check(&self, pattern: &Pattern) -> anyhow::Result<()> {
+        let Pattern { first_step, peers, bytes, stride } = *pattern;
+        let size = self.team.size();
+        if !bytes.is_multiple_of(16) || !stride.is_multiple_of(16) {
+            bail!("{bytes} bytes a peer, {stride} apart: both must be multiples of 16");
+        }
+        if peers == 0 || peers >= size || first_step == 0 || first_step >= size {
+            bail!("{peers} peers from step {first_step} on: {size} ranks have steps 1 to {}", size - 1);
+        }
+        let end = u64::from(size - 1).checked_mul(stride).and_then(|last| last.checked_add(bytes));
+        match end {
+            Some(end) if end <= self.area => Ok(()),
+            _ => bail!(
+                "{bytes} bytes a peer, {stride} apart, leave the areas of {size} ranks: each has {} bytes",
+                self.area
+            ),
+        }
     }
 
     /// Writes what is to be sent.
@@ -203,9 +239,10 @@ impl Links {
         pattern: &Pattern,
         pushed: bool,
         seed: u32,
-    ) -> Result<(), Error> {
+    ) -> anyhow::Result<()> {
+        self.check(pattern)?;
         let blocks = self.team.world().device().multiprocessors();
-        self.launch("anabranch_p2p_fill", stream, blocks, &self.arguments(pattern, pushed, seed))
+        Ok(self.launch("anabranch_p2p_fill", stream, blocks, &self.arguments(pattern, pushed, seed))?)
     }
 
     /// Moves the bytes, as the rank that pushes or pulls.
@@ -215,13 +252,14 @@ impl Links {
         mechanism: Mechanism,
         pattern: &Pattern,
         blocks: u32,
-    ) -> Result<(), Error> {
+    ) -> anyhow::Result<()> {
+        self.check(pattern)?;
         let arguments = self.arguments(pattern, mechanism.pushes(), 0);
-        match mechanism {
+        Ok(match mechanism {
             Mechanism::Store => self.launch("anabranch_p2p_store", stream, blocks, &arguments),
             Mechanism::Load => self.launch("anabranch_p2p_load", stream, blocks, &arguments),
             Mechanism::CopyEngine => self.copy_engine(stream, pattern),
-        }
+        }?)
     }
 
     /// One copy a peer, each on a stream of its own.
@@ -238,7 +276,7 @@ impl Links {
             let source = own.offset(u64::from(peer) * pattern.stride);
             let target = other.offset(self.area + u64::from(me) * pattern.stride);
             side.wait_event(&start)?;
-            // SAFETY: both ranges lie in areas of `self` and of its counterpart at the peer, which is freed only after a
+            // SAFETY: both ranges lie in areas of `self` (`run` has checked) and of its counterpart at the peer, which is freed only after a
             // collective call that this rank makes after waiting for the stream.
             unsafe { side.copy_async(target, source, pattern.bytes as usize)? };
             let done = device.create_event()?;
@@ -255,14 +293,13 @@ impl Links {
         pattern: &Pattern,
         pushed: bool,
         seed: u32,
-    ) -> Result<bool, Error> {
-        self.wrong.fill(0)?;
+    ) -> anyhow::Result<bool> {
+        self.check(pattern)?;
+        self.forget_wrong()?;
         let blocks = self.team.world().device().multiprocessors();
         self.launch("anabranch_p2p_check", stream, blocks, &self.arguments(pattern, pushed, seed))?;
-        self.team.world().synchronize(stream)?;
-        let mut word = [0; 8];
-        self.wrong.copy_to_host(0, &mut word)?;
-        Ok(u64::from_ne_bytes(word) == 0)
+        self.team.world().synchronize(stream).map_err(Error::from)?;
+        Ok(self.nothing_wrong()?)
     }
 
     /// Sends `bytes` and a flag to and fro between this rank and `peer`, `rounds` times.
@@ -273,11 +310,19 @@ impl Links {
         first: bool,
         bytes: u64,
         rounds: u32,
-    ) -> Result<(), Error> {
+        verify: bool,
+    ) -> anyhow::Result<()> {
+        if bytes > MAX_PAYLOAD || bytes > self.area || !bytes.is_multiple_of(16) {
+            bail!(
+                "a payload of {bytes} bytes: allowed are multiples of 16 up to {}",
+                self.area.min(MAX_PAYLOAD)
+            );
+        }
         let device = self.team.world().device();
         let arguments = P2pPingArgs {
             team: self.team.view(),
             base: DevicePointer::new(self.base.address()),
+            wrong: DevicePointer::new(self.wrong.address()),
             flags_offset: self.memory.offset() + self.flags,
             outgoing: self.memory.offset(),
             incoming: self.memory.offset() + self.area,
@@ -287,15 +332,28 @@ impl Links {
             first: u32::from(first),
             rounds,
             operation: PING,
-            reserved: 0,
+            verify: u32::from(verify),
         };
         // Two 16-byte units a thread, which the kernel keeps in registers; threads without one would only wait.
         let wave = device.wave_size();
         let threads = (bytes / 16).div_ceil(2).clamp(1, 1024) as u32;
         let threads = threads.next_multiple_of(wave);
-        let kernel = self.kernels.kernel("anabranch_p2p_ping")?;
-        // SAFETY: as in `launch`; `bytes` is below `area`.
-        Ok(unsafe { kernel.launch(1, threads, 0, stream, &arguments) }?)
+        let kernel = self.kernels.kernel("anabranch_p2p_ping").map_err(Error::from)?;
+        // SAFETY: as in `launch`; `bytes` was checked against `area` above.
+        unsafe { kernel.launch(1, threads, 0, stream, &arguments) }.map_err(Error::from)?;
+        Ok(())
+    }
+
+    /// Forgets what the checks have counted. Nothing that counts may be running.
+    pub(crate) fn forget_wrong(&mut self) -> Result<(), Error> {
+        Ok(self.wrong.fill(0)?)
+    }
+
+    /// Whether the checks since [`Self::forget_wrong`] found nothing wrong. The stream must have been waited for.
+    pub(crate) fn nothing_wrong(&self) -> Result<bool, Error> {
+        let mut word = [0; 8];
+        self.wrong.copy_to_host(0, &mut word)?;
+        Ok(u64::from_ne_bytes(word) == 0)
     }
 }
 

@@ -5,10 +5,12 @@ use std::path::PathBuf;
 
 use anabranch::ep::oracle::{Oracle, RankInput, Shape};
 use anabranch::ep::reference::ReferenceExpert;
-use anabranch::ep::{DataType, Dispatched, EpConfig, ExpertOutput, ExpertParallel, ReceivedRows, Tokens};
+use anabranch::ep::{
+    DataType, Dispatched, EpConfig, ExpertOutput, ExpertParallel, Plan, ReceivedRows, Tokens,
+};
 use anabranch::hip::{DeviceBuffer, Stream};
 use anabranch::jit::KernelSpec;
-use anabranch::{Error, World};
+use anabranch::{Config, Error, World};
 use anyhow::{Context, bail};
 use serde_json::Map;
 
@@ -56,6 +58,42 @@ pub(crate) fn measure(context: &RankContext<'_>, arguments: &EpArgs) -> anyhow::
         }
     }
     if verified { Ok(()) } else { bail!("results differ from the oracle; see `verified`") }
+}
+
+/// What the starting process can tell before there are ranks: whether the input can be read, and whether its slots fit
+/// the heap.
+///
+/// # Errors
+/// The first input that cannot be used.
+pub(crate) fn check(config: &Config, arguments: &EpArgs, ranks: u32) -> anyhow::Result<()> {
+    let heap = config.heap.bytes.bytes();
+    for workload in workloads(arguments, ranks) {
+        let needed = plan_of(config, &workload?, ranks)?.heap_bytes();
+        if needed > heap {
+            bail!(
+                "the receive windows of {ranks} ranks need {needed} bytes of the symmetric heap, and heap.bytes is \
+                 {heap}: set heap.bytes, or take fewer or smaller tokens"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The plan of an input, which checks its sizes; nothing of their size is allocated.
+fn plan_of(config: &Config, workload: &Workload, ranks: u32) -> anyhow::Result<Plan> {
+    let size = |what: &str, value: usize| {
+        u32::try_from(value).with_context(|| format!("{what} is {value}; allowed are 32 bits"))
+    };
+    let element = data_type(workload.element());
+    let plan = EpConfig::new(
+        size("hidden", workload.hidden())?,
+        workload.experts(),
+        size("top_k", workload.top_k())?,
+        size("the number of tokens a rank", workload.max_tokens().max(1))?,
+    )
+    .dispatch_type(element)
+    .combine_type(element);
+    Ok(Plan::new(anabranch::with_ep_settings(config, plan), ranks).map_err(Error::from)?)
 }
 
 fn data_type(element: TokenType) -> DataType {
@@ -131,18 +169,10 @@ impl<'a> EpBench<'a> {
         workload: &'a Workload,
     ) -> anyhow::Result<Self> {
         let world = context.world;
-        let inputs = (0..world.size()).map(|rank| workload.rank(rank)).collect::<Result<Vec<_>, _>>()?;
-        let element = data_type(workload.element());
-        let config = EpConfig::new(
-            workload.hidden() as u32,
-            workload.experts(),
-            workload.top_k() as u32,
-            workload.max_tokens().max(1) as u32,
-        )
-        .dispatch_type(element)
-        .combine_type(element);
-        let config = anabranch::with_ep_settings(context.config, config);
+        // The plan and its memory come first: sizes that do not fit are refused before inputs of that size are made.
+        let config = plan_of(context.config, workload, world.size())?.config().clone();
         let ep = ExpertParallel::new(world, world.group(), config).map_err(Error::from)?;
+        let inputs = (0..world.size()).map(|rank| workload.rank(rank)).collect::<Result<Vec<_>, _>>()?;
         let expert = ReferenceExpert::new(world, ep.plan(), ep.rank()).map_err(Error::from)?;
         let mine = &inputs[ep.rank().index()];
         let tensors = Tensors {

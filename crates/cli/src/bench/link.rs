@@ -58,28 +58,30 @@ pub(crate) fn time(
     iters: u32,
     blocks: u32,
     role: Role,
-) -> Result<Timed, Error> {
-    let stream = world.device().create_stream()?;
+) -> anyhow::Result<Timed> {
+    let device = world.device();
+    let stream = device.create_stream().map_err(Error::from)?;
     let seed = pattern.bytes as u32 ^ (pattern.first_step << 16) ^ mechanism as u32 ^ 0x5eed_0000;
     links.fill(&stream, pattern, mechanism.pushes(), seed)?;
     let mut events = Vec::new();
     // The first repetitions warm up and are not counted.
     let warm = 2;
     for _ in 0..iters + warm {
-        links.team.barrier(&stream)?;
-        let (start, end) = (world.device().create_timing_event()?, world.device().create_timing_event()?);
-        stream.record(&start)?;
+        links.team.barrier(&stream).map_err(Error::from)?;
+        let event = || device.create_timing_event().map_err(Error::from);
+        let (start, end) = (event()?, event()?);
+        stream.record(&start).map_err(Error::from)?;
         if role.acts {
             links.run(&stream, mechanism, pattern, blocks)?;
         }
-        stream.record(&end)?;
+        stream.record(&end).map_err(Error::from)?;
         events.push((start, end));
     }
-    links.team.barrier(&stream)?;
-    world.synchronize_within(&stream, PATIENCE)?;
+    links.team.barrier(&stream).map_err(Error::from)?;
+    world.synchronize_within(&stream, PATIENCE).map_err(Error::from)?;
     let mut times = Vec::new();
     for (start, end) in events.iter().skip(warm as usize) {
-        times.push(start.microseconds_until(end)?);
+        times.push(start.microseconds_until(end).map_err(Error::from)?);
     }
     let right = !role.receives || links.verify(&stream, pattern, mechanism.pushes(), seed)?;
     let slowest = slowest_of_ranks(&gather(world, "link times", &times)?);
@@ -88,7 +90,7 @@ pub(crate) fn time(
 }
 
 /// GB/s per rank and direction with every rank storing to all others at once; `None` for a rank alone. Collective.
-pub(crate) fn speed(world: &World) -> Result<Option<f64>, Error> {
+pub(crate) fn speed(world: &World) -> anyhow::Result<Option<f64>> {
     let peers = world.size() - 1;
     if peers == 0 {
         return Ok(None);

@@ -9,6 +9,7 @@ mod statistics;
 
 use std::path::PathBuf;
 
+use anabranch::Config;
 use anabranch::jit::KernelSpec;
 use clap::{Args, Subcommand};
 
@@ -21,6 +22,9 @@ pub(crate) enum BenchCommand {
     /// Expert-parallel dispatch and combine, of a recorded trace unless told otherwise.
     Ep(EpArgs),
     /// Links: copies and stores between devices, and the latency of a flag.
+    ///
+    /// `link` is a mechanism's share of the fastest one's speed at the same pattern and size. Bytes are compared with what
+    /// was sent; those of the latency rows in a launch of its own before the timed ones. A bare flag has none.
     P2p(P2pArgs),
 }
 
@@ -116,6 +120,14 @@ impl BenchCommand {
         }
     }
 
+    /// Input that cannot be used, and sizes that cannot fit, known without any rank.
+    fn check(&self, config: &Config, ranks: u32) -> anyhow::Result<()> {
+        match self {
+            Self::Ep(arguments) => ep::check(config, arguments, ranks),
+            Self::P2p(arguments) => p2p::check(arguments, config, ranks),
+        }
+    }
+
     fn measure(&self, context: &RankContext<'_>) -> anyhow::Result<()> {
         match self {
             Self::Ep(arguments) => ep::measure(context, arguments),
@@ -134,7 +146,13 @@ pub(crate) fn kernels() -> Vec<KernelSpec> {
 /// # Errors
 /// See [`ranks::spawn`].
 pub(crate) fn spawn(command: &BenchCommand) -> anyhow::Result<()> {
-    ranks::spawn(command.ranks(), "bench-rank", &command.kernels(), |context| command.measure(context))
+    ranks::spawn(
+        command.ranks(),
+        "bench-rank",
+        &command.kernels(),
+        |config, ranks| command.check(config, ranks),
+        |context| command.measure(context),
+    )
 }
 
 /// Is one of them.

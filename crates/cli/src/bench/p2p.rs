@@ -2,8 +2,8 @@
 //! in both directions; and how long a flag takes, alone and behind data.
 
 use anabranch::jit::KernelSpec;
-use anabranch::{Error, GroupRank, RuntimeKind, World};
-use anyhow::bail;
+use anabranch::{Config, Error, GroupRank, RuntimeKind, World};
+use anyhow::{Context as _, bail};
 use serde_json::Map;
 
 use super::device::{self, Links, Mechanism, Pattern};
@@ -28,6 +28,9 @@ pub(crate) fn needed_kernels() -> Vec<KernelSpec> {
 /// Payloads of the latency rows, bytes.
 const PAYLOADS: [u64; 4] = [0, 16, 4 << 10, 16 << 10];
 
+/// Rounds of the ping whose payloads are compared.
+const VERIFIED_ROUNDS: u32 = 32;
+
 /// Measures on one rank.
 ///
 /// # Errors
@@ -39,31 +42,27 @@ pub(crate) fn measure(context: &RankContext<'_>, arguments: &P2pArgs) -> anyhow:
     }
     let host = world.device().runtime().kind() == RuntimeKind::Host;
     let iters = arguments.bench.iters.unwrap_or(if host { 5 } else { 20 });
-    let sizes = sizes(arguments, host)?;
-    let pair_bytes = pair_bytes(&sizes, host);
-    let ranks = u64::from(world.size());
-    let largest = sizes.iter().copied().max().unwrap_or(0);
-    let area = pair_bytes.max(largest * ranks).max(PAYLOADS[PAYLOADS.len() - 1]);
-    let mut links = Links::new(world, area).map_err(|error| {
-        anyhow::Error::from(error).context(format!(
-            "the areas of {largest} bytes a peer and {pair_bytes} for a pair need {} bytes of heap.bytes",
-            2 * area
-        ))
+    let Sizes { to_each_peer, pair_bytes, area, heap_bytes } = Sizes::new(arguments, host, world.size())?;
+    let mut links = Links::new(world, area).with_context(|| {
+        format!("the areas of {area} bytes and {pair_bytes} for a pair need {heap_bytes} bytes of heap.bytes")
     })?;
     let mut report = Report { world, blocks: arguments.blocks, rows: Vec::new() };
     for mechanism in Mechanism::ALL {
         context.progress.say(&format!("{} between pairs", mechanism.name()));
         report.pairs(&mut links, mechanism, pair_bytes, iters)?;
     }
-    for bytes in sizes {
+    share_of_fastest(&mut report.rows);
+    for bytes in to_each_peer {
+        let first = report.rows.len();
         for mechanism in Mechanism::ALL {
             context.progress.say(&format!("{} of all ranks, {bytes} bytes a peer", mechanism.name()));
             report.all(&mut links, mechanism, bytes, iters)?;
         }
+        share_of_fastest(&mut report.rows[first..]);
     }
     for bytes in PAYLOADS {
         context.progress.say(&format!("a flag behind {bytes} bytes"));
-        report.latency(&links, bytes, iters, if host { 50 } else { 1000 })?;
+        report.latency(&mut links, bytes, iters, if host { 50 } else { 1000 })?;
     }
     links.free()?;
     context.progress.clear();
@@ -76,6 +75,54 @@ pub(crate) fn measure(context: &RankContext<'_>, arguments: &P2pArgs) -> anyhow:
         Ok(())
     } else {
         bail!("bytes arrived wrong; see `verified`")
+    }
+}
+
+/// What the starting process can tell before there are ranks.
+///
+/// # Errors
+/// Sizes that no heap of `heap.bytes` holds.
+pub(crate) fn check(arguments: &P2pArgs, config: &Config, ranks: u32) -> anyhow::Result<()> {
+    let host = config.device.runtime == RuntimeKind::Host;
+    let Sizes { area, heap_bytes, .. } = Sizes::new(arguments, host, ranks)?;
+    let heap = config.heap.bytes.bytes();
+    if heap_bytes > heap {
+        bail!(
+            "sending and receiving areas of {area} bytes for {ranks} ranks need {heap_bytes} bytes, and heap.bytes \
+             is {heap}: set heap.bytes, or smaller --bytes"
+        );
+    }
+    Ok(())
+}
+
+/// The sizes of a run, checked.
+struct Sizes {
+    /// Bytes a peer, one after the other.
+    to_each_peer: Vec<u64>,
+    pair_bytes: u64,
+    /// Bytes of each of the two areas.
+    area: u64,
+    heap_bytes: u64,
+}
+
+impl Sizes {
+    fn new(arguments: &P2pArgs, host: bool, ranks: u32) -> anyhow::Result<Self> {
+        let sizes = sizes(arguments, host)?;
+        let pair_bytes = pair_bytes(&sizes, host);
+        let largest = sizes.iter().copied().max().unwrap_or(0);
+        let all = largest.checked_mul(u64::from(ranks)).with_context(|| {
+            format!("--bytes: {largest} bytes for each of {ranks} ranks are more than any heap holds")
+        })?;
+        let area = pair_bytes.max(all).max(PAYLOADS[PAYLOADS.len() - 1]);
+        Ok(Self { to_each_peer: sizes, pair_bytes, area, heap_bytes: device::heap_bytes(area, ranks)? })
+    }
+}
+
+/// Gives each row that has no share yet the share of the fastest of them: mechanisms of one pattern and size.
+fn share_of_fastest(rows: &mut [Row]) {
+    let fastest = rows.iter().map(|row| row.gb_per_s).fold(0.0, f64::max);
+    for row in rows {
+        row.link_fraction = (fastest > 0.0).then(|| row.gb_per_s / fastest);
     }
 }
 
@@ -138,7 +185,7 @@ impl Report<'_> {
         mechanism: Mechanism,
         bytes: u64,
         iters: u32,
-    ) -> Result<(), Error> {
+    ) -> anyhow::Result<()> {
         let (me, size) = (self.world.rank().get(), self.world.size());
         let mut worst: Option<(Timed, u32, u32)> = None;
         let mut best = 0.0f64;
@@ -150,7 +197,6 @@ impl Report<'_> {
                 let first_step = if mechanism.pushes() { step } else { size - step };
                 let actor = if mechanism.pushes() { from } else { to };
                 let pattern = Pattern { first_step, peers: 1, bytes, stride: 0 };
-                debug_assert!(links.holds(&pattern), "the area was sized for a pair");
                 let role = Role { acts: me == actor, receives: me == to };
                 let timed = link::time(self.world, links, mechanism, &pattern, iters, self.blocks(1), role)?;
                 verified &= timed.verified;
@@ -174,10 +220,9 @@ impl Report<'_> {
     }
 
     /// All ranks to all others at once. GB/s is each rank's in each direction.
-    fn all(&mut self, links: &mut Links, mechanism: Mechanism, bytes: u64, iters: u32) -> Result<(), Error> {
+    fn all(&mut self, links: &mut Links, mechanism: Mechanism, bytes: u64, iters: u32) -> anyhow::Result<()> {
         let peers = self.world.size() - 1;
         let pattern = Pattern { first_step: 1, peers, bytes, stride: bytes };
-        debug_assert!(links.holds(&pattern), "the area was sized for all peers");
         let timed =
             link::time(self.world, links, mechanism, &pattern, iters, self.blocks(peers), link::EVERY_RANK)?;
         let row = self.row(mechanism.name(), bytes, &timed.samples, bytes * u64::from(peers), timed.verified);
@@ -186,32 +231,46 @@ impl Report<'_> {
         Ok(())
     }
 
-    /// One way between ranks 0 and 1: half of a round trip, over many in one launch.
-    fn latency(&mut self, links: &Links, bytes: u64, iters: u32, rounds: u32) -> Result<(), Error> {
+    /// One way between ranks 0 and 1: half of a round trip, over many in one launch. A launch before the timed ones
+    /// compares what arrives in every round; the timed ones send the same way and do not look.
+    fn latency(&mut self, links: &mut Links, bytes: u64, iters: u32, rounds: u32) -> anyhow::Result<()> {
         let world = self.world;
         let me = world.rank().get();
-        let stream = world.device().create_stream()?;
+        let device = world.device();
+        let stream = device.create_stream().map_err(Error::from)?;
+        links.forget_wrong()?;
+        links.team.barrier(&stream).map_err(Error::from)?;
+        if me < 2 {
+            links.ping(&stream, GroupRank::new(1 - me), me == 0, bytes, VERIFIED_ROUNDS, true)?;
+        }
+        world.synchronize_within(&stream, link::PATIENCE).map_err(Error::from)?;
+        let verified = link::all_agree(world, "ping payloads", links.nothing_wrong()?)?;
         let mut events = Vec::new();
         for _ in 0..=iters {
-            links.team.barrier(&stream)?;
-            let (start, end) = (world.device().create_timing_event()?, world.device().create_timing_event()?);
-            stream.record(&start)?;
+            links.team.barrier(&stream).map_err(Error::from)?;
+            let event = || device.create_timing_event().map_err(Error::from);
+            let (start, end) = (event()?, event()?);
+            stream.record(&start).map_err(Error::from)?;
             if me < 2 {
-                links.ping(&stream, GroupRank::new(1 - me), me == 0, bytes, rounds)?;
+                links.ping(&stream, GroupRank::new(1 - me), me == 0, bytes, rounds, false)?;
             }
-            stream.record(&end)?;
+            stream.record(&end).map_err(Error::from)?;
             events.push((start, end));
         }
-        world.synchronize_within(&stream, link::PATIENCE)?;
+        world.synchronize_within(&stream, link::PATIENCE).map_err(Error::from)?;
         let mut times = Vec::new();
         for (start, end) in events.iter().skip(1) {
-            times.push(start.microseconds_until(end)? / f64::from(2 * rounds));
+            times.push(start.microseconds_until(end).map_err(Error::from)? / f64::from(2 * rounds));
         }
         let samples = Samples::new(slowest_of_ranks(&link::gather(world, "ping times", &times)?));
-        let op = if bytes == 0 { "flag" } else { "data_and_flag" };
-        // A ping that lost a flag would have ended in a fault, not here.
-        let row = self.row(op, bytes, &samples, bytes, true);
-        self.rows.push(row.with("what", "one way, one block, ranks 0 and 1"));
+        // A bare flag has no bytes to compare: a ping that lost one would have ended in a fault, not here.
+        let (op, what) = if bytes == 0 {
+            ("flag", "one way, one block, ranks 0 and 1; verified by every flag's arrival")
+        } else {
+            ("data_and_flag", "one way, one block, ranks 0 and 1")
+        };
+        let row = self.row(op, bytes, &samples, bytes, verified);
+        self.rows.push(row.with("what", what));
         Ok(())
     }
 }

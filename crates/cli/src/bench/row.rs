@@ -28,7 +28,8 @@ pub(crate) struct Row {
     pub(crate) us_p99: f64,
     /// Bytes that crossed links per rank and direction, by the median; 10^9 bytes a second.
     pub(crate) gb_per_s: f64,
-    /// Share of the measured link speed; `None` where it was not measured.
+    /// Share of the link speed measured in the same run: for dispatch and combine, of stores between all ranks; for
+    /// copies, of the fastest mechanism at the same pattern and size. `None` where there is no such speed.
     pub(crate) link_fraction: Option<f64>,
     /// Whether all results of this run equal the reference, bit by bit.
     pub(crate) verified: bool,

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anabranch::config::{Config, ConfigError, LoadedConfig, SETTINGS};
+use anabranch::config::{Config, ConfigError, LoadedConfig, Origin, SETTINGS};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
@@ -72,7 +72,8 @@ fn show(arguments: &ShowArgs) -> anyhow::Result<()> {
     if arguments.json {
         return rows(&loaded).iter().try_for_each(print::json);
     }
-    let values = loaded.config.values();
+    let mut values = loaded.config.values();
+    let secrets: Vec<_> = values.extract_if(.., |(name, _)| is_secret(name)).collect();
     let width =
         values.iter().map(|(name, value)| name.len() + value.to_string().len()).max().unwrap_or(0) + 3;
     for (name, value) in &values {
@@ -83,21 +84,45 @@ fn show(arguments: &ShowArgs) -> anyhow::Result<()> {
             print::line(&text)?;
         }
     }
-    for setting in SETTINGS.iter().filter(|setting| !values.iter().any(|(name, _)| name == setting.name)) {
+    // A comment, so that the secret is missed and not replaced where the output is loaded.
+    for (name, _) in &secrets {
+        let origin = if arguments.origin {
+            format!("  # {}", origin(loaded.origins.of(name), name))
+        } else {
+            String::new()
+        };
+        print::line(&format!("# {name} = {HIDDEN}{origin}"))?;
+    }
+    let is_set = |name: &str| values.iter().chain(&secrets).any(|(set, _)| set == name);
+    for setting in SETTINGS.iter().filter(|setting| !is_set(setting.name)) {
         print::line(&format!("# {} is not set: {}", setting.name, setting.unset))?;
     }
     Ok(())
+}
+
+/// What is shown of a secret.
+const HIDDEN: &str = "(set)";
+
+fn is_secret(name: &str) -> bool {
+    SETTINGS.iter().any(|setting| setting.name == name && setting.secret)
+}
+
+/// Who set a value; of a secret's `--set` without what it was set to.
+fn origin(origin: Origin, name: &str) -> String {
+    match origin {
+        Origin::Set { .. } if is_secret(name) => format!("--set {name}={HIDDEN}"),
+        origin => origin.to_string(),
+    }
 }
 
 fn rows(loaded: &LoadedConfig) -> Vec<SettingRow> {
     let values = loaded.config.values();
     let row = |setting: &anabranch::config::Setting| SettingRow {
         setting: setting.name.to_owned(),
-        value: values
-            .iter()
-            .find(|(name, _)| name == setting.name)
-            .and_then(|(_, value)| serde_json::to_value(value).ok()),
-        origin: loaded.origins.of(setting.name).to_string(),
+        value: values.iter().find(|(name, _)| name == setting.name).and_then(|(_, value)| {
+            if setting.secret { Some(HIDDEN.into()) } else { serde_json::to_value(value).ok() }
+        }),
+        origin: origin(loaded.origins.of(setting.name), setting.name),
         help: setting.help,
     };
     SETTINGS.iter().map(row).collect()

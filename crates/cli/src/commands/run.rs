@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 
 use crate::exit::Reported;
-use crate::launch::{self, Ended, Launch, Meeting, Output};
+use crate::launch::{self, Ended, Launch, Meeting, Output, ReservedPort};
 use crate::settings::SettingsArgs;
 
 /// `anabranch run`.
@@ -62,8 +62,10 @@ pub(crate) fn run(arguments: &RunArgs) -> anyhow::Result<()> {
 /// # Errors
 /// As [`run`].
 pub(crate) fn finish(plan: &Launch, port_offset: u16) -> anyhow::Result<()> {
-    let port = launch::free_port(port_offset).context("no free port for the rendezvous")?;
-    let ended = launch::supervise(plan, &Meeting { port, token: token()? })?;
+    let reserved = ReservedPort::new(port_offset).context("no free port for the rendezvous")?;
+    let ended = launch::supervise(plan, &Meeting { port: reserved.port(), token: token()? })?;
+    // Held until no rank is left: rank 0 may come late.
+    drop(reserved);
     if let Ended::Failed(failure) = &ended {
         launch::report(failure, plan.ranks);
     }

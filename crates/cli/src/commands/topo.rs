@@ -31,7 +31,7 @@ struct RouteRow {
 /// # Errors
 /// See [`ranks::spawn`].
 pub(crate) fn spawn(arguments: &TopoArgs) -> anyhow::Result<()> {
-    ranks::spawn(&arguments.ranks, "topo-rank", &[], report)
+    ranks::spawn(&arguments.ranks, "topo-rank", &[], |_, _| Ok(()), report)
 }
 
 /// Is one of them.

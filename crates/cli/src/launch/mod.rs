@@ -14,7 +14,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 pub(crate) use child::Meeting;
-pub(crate) use port::free_port;
+pub(crate) use port::ReservedPort;
 pub(crate) use supervise::{is_terminal, report, supervise};
 
 /// What to start.

@@ -25,7 +25,7 @@ pub(crate) fn pointer(number: CuDevicePointer) -> *mut c_void {
 forward! {
     /// Free and total bytes of the current device.
     fn hipMemGetInfo(free: *mut usize, total: *mut usize) via cuMemGetInfo_v2(free, total);
-    /// Makes pinned, mapped host memory go away after the range has been registered.
+    /// Undoes a registration: the range is ordinary host memory again, pinned and mapped no longer.
     fn hipHostUnregister(range: *mut c_void) via cuMemHostUnregister(range);
     /// The direction is ignored: with unified addressing the driver sees it in the pointers.
     fn hipMemcpyAsync(

@@ -2,11 +2,15 @@
 
 use std::ffi::OsString;
 use std::fs::File;
+use std::os::unix::fs::FileExt as _;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, fs, io, thread};
+
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
 use super::{CompileFailure, CompileJob, CompileOutput, OBJECT_FILE};
 use crate::error::FailureReason;
@@ -33,7 +37,7 @@ impl CleanEnvironment {
         let mut command = Command::new(program);
         command.args(arguments);
         self.apply(&mut command);
-        let (finished, bytes) = run_piped(command, ASK_DEADLINE).map_err(|error| error.to_string())?;
+        let (finished, bytes) = run_collecting(command, ASK_DEADLINE).map_err(|error| error.to_string())?;
         let text = String::from_utf8_lossy(&bytes).into_owned();
         match finished {
             Finished::Exited(0) => Ok(text),
@@ -96,46 +100,55 @@ enum Finished {
     TimedOut,
 }
 
-fn run_piped(mut command: Command, deadline: Duration) -> io::Result<(Finished, Vec<u8>)> {
-    use io::Read as _;
-    let (mut reader, writer) = io::pipe()?;
-    command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
-    // The thread reads until the last writer is gone, which the deadline below guarantees.
-    let collector = thread::spawn(move || {
-        let mut bytes = Vec::new();
-        let _ = reader.read_to_end(&mut bytes);
-        bytes
-    });
-    let finished = run(command, deadline);
-    let bytes = collector.join().unwrap_or_default();
-    Ok((finished?, bytes))
+/// Runs the command and returns what it wrote.
+///
+/// Into a file in memory and not through a pipe: a process that the command leaves behind may hold a pipe open for
+/// as long as it likes, and a file ends where it ends.
+fn run_collecting(mut command: Command, deadline: Duration) -> io::Result<(Finished, Vec<u8>)> {
+    let output = File::from(rustix::fs::memfd_create("output", rustix::fs::MemfdFlags::CLOEXEC)?);
+    command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output.try_clone()?);
+    let finished = run(command, deadline)?;
+    let mut bytes = vec![0; output.metadata()?.len() as usize];
+    // At a place: the file's own position belongs to whoever writes still.
+    output.read_exact_at(&mut bytes, 0)?;
+    Ok((finished, bytes))
 }
 
-/// Runs the command as a process group of its own, so that the compiler's helpers die with it.
+/// Runs the command as a process group of its own, which ends with it however it ends: no helper of a compiler is
+/// left behind.
 fn run(mut command: Command, deadline: Duration) -> io::Result<Finished> {
     let until = Instant::now() + deadline;
     let mut child = command.process_group(0).spawn()?;
-    drop(command); // closes this process's copies of the output's writing end
+    let group = Pid::from_child(&child);
     let mut pause = Duration::from_millis(1);
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(match (status.code(), status.signal()) {
-                (Some(code), _) => Finished::Exited(code),
-                (None, signal) => Finished::Signalled(signal.unwrap_or_default()),
-            });
+    // The leader is looked at without being reaped: until it is, its number cannot become another group's.
+    let ended = loop {
+        match waitid(
+            WaitId::Pid(group),
+            WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG,
+        ) {
+            Ok(Some(_)) => break true,
+            Ok(None) | Err(Errno::INTR) => {}
+            // Somebody else reaps this process's children; its end can no longer be seen coming.
+            Err(_) => break child.try_wait()?.is_some(),
         }
         if Instant::now() >= until {
-            if let Some(group) = rustix::process::Pid::from_raw(child.id() as i32)
-                && let Err(error) = rustix::process::kill_process_group(group, rustix::process::Signal::KILL)
-            {
-                tracing::warn!(%error, "a compiler that takes too long cannot be killed");
-            }
-            child.wait()?;
-            return Ok(Finished::TimedOut);
+            break false;
         }
         thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(10));
+    };
+    if let Err(error) = kill_process_group(group, Signal::KILL)
+        && error != Errno::SRCH
+    {
+        tracing::warn!(%error, "the helpers of a compiler cannot be ended");
     }
+    let status = child.wait()?;
+    Ok(match (ended, status.code(), status.signal()) {
+        (false, ..) => Finished::TimedOut,
+        (true, Some(code), _) => Finished::Exited(code),
+        (true, None, signal) => Finished::Signalled(signal.unwrap_or_default()),
+    })
 }
 
 /// The first executable file of this name; a name with a `/` is taken as a path.
@@ -159,9 +172,36 @@ mod tests {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", "sleep 30 & echo started; sleep 30"]);
         let begun = Instant::now();
-        let (finished, bytes) = run_piped(command, Duration::from_millis(200)).unwrap();
+        let (finished, bytes) = run_collecting(command, Duration::from_millis(200)).unwrap();
         assert_eq!((finished, bytes.as_slice()), (Finished::TimedOut, b"started\n".as_slice()));
         assert!(begun.elapsed() < Duration::from_secs(10));
+    }
+
+    #[test]
+    fn a_child_left_behind_holds_nobody_up_and_ends() {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "sleep 30 & echo $!"]);
+        let begun = Instant::now();
+        let (finished, bytes) = run_collecting(command, Duration::from_secs(20)).unwrap();
+        assert_eq!(finished, Finished::Exited(0));
+        assert!(begun.elapsed() < Duration::from_secs(10), "its output is still open: {:?}", begun.elapsed());
+        let child = String::from_utf8(bytes).unwrap();
+        let gone = || {
+            // A zombie that nobody has reaped yet is gone too.
+            let status = fs::read_to_string(format!("/proc/{}/stat", child.trim())).unwrap_or_default();
+            status.is_empty() || status.contains(") Z ")
+        };
+        let until = Instant::now() + Duration::from_secs(10);
+        while !gone() {
+            assert!(Instant::now() < until, "process {child} is still there");
+            thread::sleep(Duration::from_millis(5));
+        }
+        // One that left the group is not ended, and holds nobody up either.
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "setsid sleep 2 & echo done"]);
+        let begun = Instant::now();
+        assert_eq!(run_collecting(command, Duration::from_secs(20)).unwrap().1, b"done\n");
+        assert!(begun.elapsed() < Duration::from_secs(2));
     }
 
     #[test]
@@ -169,7 +209,7 @@ mod tests {
         let sh = |script: &str| {
             let mut command = Command::new("/bin/sh");
             command.args(["-c", script]);
-            run_piped(command, Duration::from_secs(10)).unwrap()
+            run_collecting(command, Duration::from_secs(10)).unwrap()
         };
         assert_eq!(sh("echo a; echo b >&2"), (Finished::Exited(0), b"a\nb\n".to_vec()));
         assert_eq!(sh("exit 3").0, Finished::Exited(3));

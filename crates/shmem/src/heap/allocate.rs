@@ -1,7 +1,7 @@
 //! Collective allocation and freeing.
 
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
 
 use anabranch_hip::DeviceAddress;
 use anabranch_ranks::{Group, GroupRank};
@@ -11,6 +11,7 @@ use super::ledger::AllocationId;
 use super::ranges::{ByteRange, FreeRanges};
 use crate::collective::{Agreed, compare_fields, group_id};
 use crate::error::{Error, Result};
+use crate::flight::{InFlight, Keep};
 use crate::world::World;
 
 /// The alignment to ask for where nothing else is needed; also the granularity of sizes.
@@ -100,14 +101,18 @@ impl World {
 
         let id = AllocationId { group: group_id(group), sequence };
         let entered = self.ledger().enter(id, range, group.members().iter().map(|member| member.get()));
-        debug_assert!(entered, "a place that this rank proposed is free here while it has the turn");
-        let zeroed = self.inner.zero(range);
+        // A place that this rank proposed is free here while it has the turn.
+        let taken = Error::HeapPlace { offset: range.offset, bytes: range.bytes };
+        let zeroed = if entered { self.inner.zero(range) } else { Err(taken) };
         if let Err(error) = self.agree(group, "zero memory", zeroed) {
-            self.ledger().revoke(id);
+            if entered {
+                self.ledger().revoke(id);
+            }
             return Err(error);
         }
         drop(turn);
-        Ok(SymmetricMemory { world: self.clone(), group: group.clone(), id, range, bytes })
+        let flight = self.inner.flights.user();
+        Ok(SymmetricMemory { world: self.clone(), group: group.clone(), id, range, bytes, flight })
     }
 
     /// Exchanges requests until a place is found. A second round is made when the first found none but taught somebody of
@@ -125,6 +130,7 @@ impl World {
         let mut ready = Some(ready);
         loop {
             let first_round = ready.is_some();
+            self.inner.sweep();
             let announced = self.ledger().announcements();
             let request = ready.take().unwrap_or(Ok(())).map(|()| Request {
                 bytes,
@@ -204,8 +210,8 @@ fn common_free(said: &[Request]) -> FreeRanges {
 /// Memory at the same offset of the heap of every member of a group.
 ///
 /// Dropping it blocks on nobody: the place is used again after all members have dropped theirs and have told each other,
-/// with the next collective call of the heap. Whoever drops it has seen to it that no kernel of this rank uses it any
-/// more. [`Self::free`] does the same at once.
+/// with the next collective call of the heap, and not before barriers and copies of teams that use it are over. Whoever
+/// drops it has seen to it that no other kernel of this rank, and no graph that will be replayed, uses it any more. [`Self::free`] does the same at once.
 #[derive(Debug)]
 pub struct SymmetricMemory {
     world: World,
@@ -213,9 +219,19 @@ pub struct SymmetricMemory {
     id: AllocationId,
     range: ByteRange,
     bytes: u64,
+    /// Work of the host's own operations.
+    flight: Arc<InFlight>,
 }
 
 impl SymmetricMemory {
+    pub(crate) fn world(&self) -> &World {
+        &self.world
+    }
+
+    pub(crate) fn flight(&self) -> &Arc<InFlight> {
+        &self.flight
+    }
+
     /// Where it starts, in bytes from the start of the heap; equal on all members.
     pub fn offset(&self) -> u64 {
         self.range.offset
@@ -265,7 +281,7 @@ impl SymmetricMemory {
         Ok(())
     }
 
-    fn range_check(&self, what: &'static str, offset: u64, bytes: usize) -> Result<()> {
+    pub(crate) fn range_check(&self, what: &'static str, offset: u64, bytes: usize) -> Result<()> {
         match offset.checked_add(bytes as u64) {
             Some(end) if end <= self.bytes => Ok(()),
             end => Err(Error::OutOfRange { what, offset, end: end.unwrap_or(u64::MAX), length: self.bytes }),
@@ -282,6 +298,7 @@ impl SymmetricMemory {
         // Announced like any drop; the exchange among all members settles it.
         drop(self);
         world.check()?;
+        world.inner.sweep();
         let dropped = world.ledger().announcements();
         let agreed = world.agree(&group, "free memory", Ok(Release { id, dropped }))?;
         world.note_drops(&group, agreed.said.iter().map(|release| release.dropped.as_slice()));
@@ -296,6 +313,6 @@ impl SymmetricMemory {
 
 impl Drop for SymmetricMemory {
     fn drop(&mut self) {
-        self.world.ledger().drop_allocation(self.id);
+        self.world.inner.park(&self.flight, Keep::Allocation(self.id));
     }
 }

@@ -1,0 +1,93 @@
+//! `anabranch bench`, with ranks that are processes on the host runtime.
+
+#![expect(clippy::unwrap_used, reason = "a failing helper fails its test")]
+
+mod common;
+
+use common::{Run, command, file, finish, run};
+
+const SMALL: &[&str] =
+    &["--runtime", "host", "--ranks", "2", "--iters", "2", "--json", "--set", "heap.bytes=64 MiB"];
+const EP: &[&str] = &["--tokens", "5,9", "--hidden", "64", "--experts", "8", "--top-k", "3"];
+
+fn rows(done: &Run) -> Vec<serde_json::Value> {
+    assert_eq!(done.code, 0, "{done:?}");
+    done.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn every_exchange_is_verified_and_the_second_run_compiles_nothing() {
+    let cache = file("bench-cache", "");
+    std::fs::remove_file(&cache).unwrap();
+    let arguments = [&["bench", "ep"], SMALL, EP].concat();
+    let bench = || finish(command(&arguments).env("XDG_CACHE_HOME", &cache));
+    for compiles in [true, false] {
+        let done = bench();
+        let rows = rows(&done);
+        let said: Vec<_> =
+            rows.iter().map(|row| (row["op"].as_str().unwrap(), row["tokens"].as_u64().unwrap())).collect();
+        assert_eq!(said, [("dispatch", 5), ("combine", 5), ("dispatch", 9), ("combine", 9)]);
+        for row in &rows {
+            assert_eq!((row["verified"].as_bool(), row["ranks"].as_u64()), (Some(true), Some(2)), "{row}");
+            assert_eq!(row["compiled"].as_u64().unwrap() > 0, compiles, "{row}");
+            assert!(
+                row["us_median"].as_f64().unwrap() > 0.0 && row["gb_per_s"].as_f64().unwrap() > 0.0,
+                "{row}"
+            );
+        }
+    }
+    std::fs::remove_dir_all(cache).unwrap();
+}
+
+#[test]
+fn every_way_of_moving_bytes_is_verified() {
+    let done = run(&[&["bench", "p2p", "--bytes", "4 KiB"], SMALL].concat());
+    let rows = rows(&done);
+    assert_eq!(rows.len(), 3 + 3 + 4, "{done:?}");
+    assert!(rows.iter().all(|row| row["verified"] == true), "{done:?}");
+    let (copies, pings) = rows.split_at(6);
+    for same_pattern in copies.chunks(3) {
+        let shares: Vec<f64> =
+            same_pattern.iter().map(|row| row["link_fraction"].as_f64().unwrap()).collect();
+        assert!(
+            shares.contains(&1.0) && shares.iter().all(|share| (0.0..=1.0).contains(share)),
+            "{shares:?}"
+        );
+    }
+    assert!(pings.iter().all(|row| row["link_fraction"].is_null()), "{done:?}");
+    let payloads: Vec<_> = pings.iter().map(|row| row["bytes"].as_u64().unwrap()).collect();
+    assert_eq!(payloads, [0, 16, 4096, 16384]);
+}
+
+#[test]
+fn sizes_that_cannot_be_are_one_error_before_any_rank_starts() {
+    let most = u32::MAX.to_string();
+    let half = (1_u64 << 60).to_string();
+    for (arguments, words) in [
+        (vec!["ep", "--tokens", &most, "--hidden", &most], "hidden"),
+        (vec!["ep", "--tokens", &most, "--hidden", "64"], "max_tokens"),
+        (vec!["ep", "--tokens", "16384", "--hidden", "7168"], "heap.bytes is 67108864"),
+        (vec!["p2p", "--bytes", "9223372036854775792"], "more than any heap holds"),
+        (vec!["p2p", "--bytes", &half], "heap.bytes is 67108864"),
+        (vec!["p2p", "--bytes", "17"], "no positive multiple of 16"),
+    ] {
+        let refused = run(&[&["bench"], &arguments[..], SMALL].concat());
+        assert!(refused.code > 0 && refused.stdout.is_empty(), "{arguments:?}: {refused:?}");
+        assert!(refused.stderr.contains(words), "{arguments:?}: {}", refused.stderr);
+        assert_eq!(refused.stderr.lines().count(), 1, "{arguments:?}: {}", refused.stderr);
+    }
+}
+
+#[test]
+fn a_truncated_trace_is_one_error() {
+    let whole = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/moe-trace-minilm-e64k8.safetensors");
+    let mut bytes = std::fs::read(whole).unwrap();
+    bytes.truncate(bytes.len() / 2);
+    let path = file("truncated.safetensors", "");
+    std::fs::write(&path, bytes).unwrap();
+    let refused = run(&[&["bench", "ep", "--trace", path.to_str().unwrap()], SMALL].concat());
+    assert!(refused.code > 0 && refused.stdout.is_empty(), "{refused:?}");
+    assert!(refused.stderr.contains("it is truncated"), "{}", refused.stderr);
+    assert_eq!(refused.stderr.lines().count(), 1, "{}", refused.stderr);
+    std::fs::remove_file(path).unwrap();
+}

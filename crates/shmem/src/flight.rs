@@ -1,0 +1,205 @@
+//! Work in flight: what has to be over before its memory is used again, unmapped or freed.
+//!
+//! Whoever puts work of this library on a stream leaves an event behind it. Captured work leaves none: an event of a capture
+//! means nothing outside of it, and replays are in the hands of whoever launches the graph.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLockReadGuard, Weak};
+use std::time::{Duration, Instant};
+
+use anabranch_hip::{Event, HipError, Stream};
+
+use crate::error::{Error, Result};
+use crate::heap::ledger::AllocationId;
+use crate::residency::ResidencyPermit;
+use crate::tables::Table;
+use crate::watch::{DRAIN, rest};
+use crate::world::{Connections, Inner, World};
+
+/// The codes of calls that have to do with captures.
+const REFUSED_IN_CAPTURE: std::ops::RangeInclusive<u32> =
+    HipError::STREAM_CAPTURE_UNSUPPORTED.0..=HipError::STREAM_CAPTURE_WRONG_THREAD.0;
+
+/// The work of one user (a team, an allocation, the launches of crates above): an event for each stream.
+#[derive(Debug, Default)]
+pub(crate) struct InFlight {
+    last: Mutex<Vec<(usize, Event)>>,
+    /// Work went onto a stream, and no event could be left behind it: that it is over can never be shown.
+    lost: AtomicBool,
+}
+
+impl InFlight {
+    /// Launches in the order of this user's earlier work, on whatever streams that is.
+    pub(crate) fn ordered(&self, stream: &Stream, launch: impl FnOnce() -> Result<()>) -> Result<()> {
+        if stream.is_capturing()? {
+            return launch();
+        }
+        // Held across the launch, so that two threads do not launch between each other's wait and record.
+        let mut last = lock(&self.last);
+        for (_, event) in last.iter().filter(|(raw, _)| *raw != id(stream)) {
+            stream.wait_event(event)?;
+        }
+        launch()?;
+        self.record(&mut last, stream)?;
+        // It is behind all others.
+        last.retain(|(raw, _)| *raw == id(stream));
+        Ok(())
+    }
+
+    /// Notes that work was put on the stream.
+    pub(crate) fn note(&self, stream: &Stream) -> Result<()> {
+        if stream.is_capturing()? { Ok(()) } else { self.record(&mut lock(&self.last), stream) }
+    }
+
+    fn record(&self, last: &mut Vec<(usize, Event)>, stream: &Stream) -> Result<()> {
+        let recorded = (|| {
+            if let Some((_, event)) = last.iter().find(|(raw, _)| *raw == id(stream)) {
+                // The handle may be that of an earlier stream, which is gone: then its work still counts.
+                stream.wait_event(event)?;
+                return stream.record(event);
+            }
+            last.retain(|(_, event)| !is_over(event));
+            let event = stream.device().create_event()?;
+            stream.record(&event)?;
+            last.push((id(stream), event));
+            Ok(())
+        })();
+        if recorded.is_err() {
+            self.lost.store(true, Ordering::Release);
+        }
+        Ok(recorded?)
+    }
+
+    /// Whether all of it is over.
+    pub(crate) fn is_over(&self) -> bool {
+        !self.lost.load(Ordering::Acquire) && lock(&self.last).iter().all(|(_, event)| is_over(event))
+    }
+}
+
+fn id(stream: &Stream) -> usize {
+    stream.raw() as usize
+}
+
+/// Work that ended with an error is over too. Runtimes that refuse to look, because this thread captures, have said nothing.
+fn is_over(event: &Event) -> bool {
+    event.is_done().unwrap_or_else(|error| {
+        let refused = error.code().is_none_or(|code| REFUSED_IN_CAPTURE.contains(&code.0));
+        tracing::debug!(%error, refused, "an event behind work in flight gave an error");
+        !refused
+    })
+}
+
+/// What is given back when work is over.
+#[derive(Debug)]
+pub(crate) enum Keep {
+    Allocation(AllocationId),
+    Team { _table: Table, _permit: ResidencyPermit },
+}
+
+/// All work in flight of a world.
+#[derive(Debug, Default)]
+pub(crate) struct Flights {
+    users: Mutex<Vec<Weak<InFlight>>>,
+    parked: Mutex<Vec<(Arc<InFlight>, Keep)>>,
+}
+
+impl Flights {
+    pub(crate) fn user(&self) -> Arc<InFlight> {
+        let user = Arc::new(InFlight::default());
+        let mut users = lock(&self.users);
+        users.retain(|known| known.strong_count() > 0);
+        users.push(Arc::downgrade(&user));
+        user
+    }
+
+    fn are_over(&self) -> bool {
+        let users: Vec<_> = lock(&self.users).iter().filter_map(Weak::upgrade).collect();
+        users.iter().all(|user| user.is_over())
+    }
+}
+
+impl Inner {
+    /// Gives back at once, or as soon as the work is over. Waits for nobody.
+    pub(crate) fn park(&self, flight: &Arc<InFlight>, keep: Keep) {
+        lock(&self.flights.parked).push((Arc::clone(flight), keep));
+        self.sweep();
+    }
+
+    /// Gives back what waited for work that is over now.
+    pub(crate) fn sweep(&self) {
+        let over: Vec<_> = {
+            let mut parked = lock(&self.flights.parked);
+            parked.extract_if(.., |(flight, _)| flight.is_over()).collect()
+        };
+        for (_, keep) in over {
+            if let Keep::Allocation(id) = keep {
+                lock(&self.ledger).drop_allocation(id);
+            }
+        }
+    }
+
+    /// Waits for all work in flight that the world knows of: what was launched under a [`LaunchGuard`], barriers and copies of
+    /// teams. Others' work on the device is not waited for, but for what precedes it on the same streams.
+    ///
+    /// The wait ends with [`Error::StreamBusy`] a second after the operation deadline, or a second after the world's failure.
+    pub(crate) fn drain(&self) -> Result<()> {
+        let start = Instant::now();
+        let whole = self.config.operation_deadline.saturating_add(DRAIN);
+        let mut raised_at: Option<Instant> = None;
+        for polls in 0u32.. {
+            if self.flights.are_over() && self.service.is_idle()? {
+                return Ok(());
+            }
+            if raised_at.is_none() && self.alarm.is_raised()? {
+                raised_at = Some(Instant::now());
+            }
+            let too_long = |at: Instant, limit: Duration| at.elapsed() > limit;
+            if raised_at.is_some_and(|at| too_long(at, DRAIN)) || too_long(start, whole) {
+                return Err(Error::StreamBusy { waited: start.elapsed() });
+            }
+            rest(polls);
+        }
+        Err(Error::StreamBusy { waited: start.elapsed() })
+    }
+}
+
+/// The right to launch a kernel that uses a world's memory. While it lives, [`World::leave`] of another thread does not unmap
+/// anything; when it is dropped, what was put on the stream meanwhile counts as work in flight, which `leave` and the end
+/// of the world wait for (unless it was captured). Short-lived: hold it around the launch only.
+#[derive(Debug)]
+#[must_use = "it protects the launch while it lives"]
+pub struct LaunchGuard<'a> {
+    _mapped: RwLockReadGuard<'a, Connections>,
+    flight: &'a InFlight,
+    stream: &'a Stream,
+}
+
+impl World {
+    /// Begins a launch: checks the world, as [`World::check`] does, and keeps it from being left until the guard is dropped.
+    ///
+    /// # Errors
+    /// Those of [`World::check`].
+    pub fn launching<'a>(&'a self, stream: &'a Stream) -> Result<LaunchGuard<'a>> {
+        Ok(LaunchGuard { _mapped: self.stay()?, flight: &self.inner.launches, stream })
+    }
+
+    /// The check, and the mappings kept open.
+    pub(crate) fn stay(&self) -> Result<RwLockReadGuard<'_, Connections>> {
+        // The check may take a while, which must not keep `leave` waiting.
+        self.check()?;
+        let mapped = self.inner.connections.read().unwrap_or_else(PoisonError::into_inner);
+        if self.inner.left.load(Ordering::Acquire) { Err(Error::Left) } else { Ok(mapped) }
+    }
+}
+
+impl Drop for LaunchGuard<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.flight.note(self.stream) {
+            tracing::warn!(%error, "no event could be left behind a launch");
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

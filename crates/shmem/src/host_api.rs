@@ -1,0 +1,230 @@
+//! The heap from the host, in the order of a stream: the counterpart of the device functions.
+//!
+//! Every operation is put on a stream and returns at once; all are of the kind that the device API calls `nbi`. *Quiet is
+//! the order of the stream*: what follows a put or a get on its stream, or waits for an event behind it, finds it complete at
+//! both ends. A signal is ordered behind everything before it on its stream; what follows a signal wait sees what came before
+//! the signal on the signaller's stream.
+//!
+//! Allocations that are used so are not given away again before the operations on them are over, also when they are dropped
+//! meanwhile. All may be captured into a graph, whose replays are then in the hands of whoever launches it.
+
+use anabranch_hip::{DeviceAddress, Stream};
+use anabranch_hip_jit::{DevicePointer, TypedKernel, device_struct};
+use anabranch_ranks::GroupRank;
+
+use crate::error::{Error, Result};
+use crate::fault::OperationCode;
+use crate::heap::SymmetricMemory;
+use crate::team::{Team, TeamView};
+
+device_struct! {
+    /// Arguments of `anabranch_team_signal` and `anabranch_team_signal_wait`.
+    pub struct TeamSignalArgs {
+        /// The team.
+        pub team: TeamView,
+        /// The word, as mapped here.
+        pub word: DevicePointer<u64>,
+        /// What is set, added or waited for.
+        pub value: u64,
+        /// Of a signal: 0 sets, 1 adds. Of a wait: the group rank that signals.
+        pub how: u32,
+        /// The operation's number in fault records.
+        pub operation: u32,
+    }
+}
+
+/// What a signal does to its word. Over one word either is in flight, never both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SignalOp {
+    /// Sets it to the value.
+    Set,
+    /// Adds the value, and wraps.
+    Add,
+}
+
+/// A 64-bit word of an allocation, and what a signal does to it.
+#[derive(Clone, Copy, Debug)]
+pub struct Signal<'a> {
+    /// Where the word is. Words are zero when they are allocated, and are written by signals (or 64-bit atomics) only.
+    pub memory: &'a SymmetricMemory,
+    /// Its offset in the allocation, a multiple of 8.
+    pub offset: u64,
+    /// The value.
+    pub value: u64,
+    /// What is done with it.
+    pub op: SignalOp,
+}
+
+const WORD: usize = size_of::<u64>();
+
+impl Team {
+    /// Copies `bytes` bytes at `source`, which this rank's device or pinned host memory holds, to `peer`'s part of
+    /// `target` at `offset`.
+    ///
+    /// # Errors
+    /// Before anything moves: [`Error::OutOfRange`], [`Error::NoPart`], [`Error::Unreachable`], [`Error::OtherWorld`], what
+    /// made the world fail. The runtime's.
+    ///
+    /// # Safety
+    /// The source must stay valid and unchanged until the stream has passed the copy.
+    pub unsafe fn put(
+        &self,
+        stream: &Stream,
+        target: &SymmetricMemory,
+        offset: u64,
+        source: DeviceAddress,
+        bytes: usize,
+        peer: GroupRank,
+    ) -> Result<()> {
+        let there = self.part("put", target, offset, bytes, peer)?;
+        // SAFETY: the target is in range of an allocation of the peer; the source is the caller's promise.
+        self.work_on(stream, target, || Ok(unsafe { stream.copy_async(there, source, bytes) }?))
+    }
+
+    /// Copies `bytes` bytes of `peer`'s part of `source` at `offset` to `target` in this rank's device or pinned host memory.
+    ///
+    /// # Errors
+    /// As [`Team::put`].
+    ///
+    /// # Safety
+    /// The target must stay valid, and be used by nobody else, until the stream has passed the copy.
+    pub unsafe fn get(
+        &self,
+        stream: &Stream,
+        target: DeviceAddress,
+        source: &SymmetricMemory,
+        offset: u64,
+        bytes: usize,
+        peer: GroupRank,
+    ) -> Result<()> {
+        let there = self.part("get", source, offset, bytes, peer)?;
+        // SAFETY: the source is in range of an allocation of the peer; the target is the caller's promise.
+        self.work_on(stream, source, || Ok(unsafe { stream.copy_async(target, there, bytes) }?))
+    }
+
+    /// [`Team::put`], and behind it a signal to the same peer: whoever sees the signal sees the data. Zero bytes still signal.
+    ///
+    /// # Errors
+    /// As [`Team::put`] and [`Team::signal`]; nothing moves when either is refused.
+    ///
+    /// # Safety
+    /// As [`Team::put`].
+    pub unsafe fn put_signal(
+        &self,
+        stream: &Stream,
+        target: &SymmetricMemory,
+        offset: u64,
+        source: DeviceAddress,
+        bytes: usize,
+        signal: Signal<'_>,
+        peer: GroupRank,
+    ) -> Result<()> {
+        self.word("put_signal", signal.memory, signal.offset, peer)?;
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.put(stream, target, offset, source, bytes, peer) }?;
+        self.signal(stream, signal, peer)
+    }
+
+    /// Sets `peer`'s word, or adds to it, behind everything before it on the stream.
+    ///
+    /// # Errors
+    /// As [`Team::put`], and [`Error::Misaligned`].
+    pub fn signal(&self, stream: &Stream, signal: Signal<'_>, peer: GroupRank) -> Result<()> {
+        let word = self.word("signal", signal.memory, signal.offset, peer)?;
+        let how = match signal.op {
+            SignalOp::Set => 0,
+            SignalOp::Add => 1,
+        };
+        let arguments = self.signal_args(word, signal.value, how);
+        self.launch(stream, signal.memory, &self.kernels().signal, &arguments)
+    }
+
+    /// Makes what follows on the stream wait until this rank's word is at least `value` (by signed difference). `from` is
+    /// who signals it. A kernel of one block waits, within the operation deadline; that it expired shows at the next
+    /// [`crate::World::check`] or [`crate::World::synchronize`], which names `from`.
+    ///
+    /// # Errors
+    /// As [`Team::signal`].
+    pub fn signal_wait(
+        &self,
+        stream: &Stream,
+        memory: &SymmetricMemory,
+        offset: u64,
+        value: u64,
+        from: GroupRank,
+    ) -> Result<()> {
+        if self.group().global(from).is_none() {
+            return Err(Error::NoPart { what: "signal_wait", peer: from });
+        }
+        let word = self.word("signal_wait", memory, offset, self.rank())?;
+        let arguments = self.signal_args(word, value, from.get());
+        self.launch(stream, memory, &self.kernels().signal_wait, &arguments)
+    }
+
+    fn signal_args(&self, word: DeviceAddress, value: u64, how: u32) -> TeamSignalArgs {
+        let operation = OperationCode::SIGNAL_WAIT.0;
+        TeamSignalArgs { team: self.view(), word: DevicePointer::new(word), value, how, operation }
+    }
+
+    fn launch(
+        &self,
+        stream: &Stream,
+        memory: &SymmetricMemory,
+        kernel: &TypedKernel,
+        arguments: &TeamSignalArgs,
+    ) -> Result<()> {
+        let wave = self.world().device().wave_size();
+        self.work_on(stream, memory, || {
+            // SAFETY: the struct is the kernel's; the word is in range of an allocation that is kept, as the mapping and the
+            // control words are, until the event behind this launch has passed.
+            unsafe { kernel.launch(1, wave, 0, stream, arguments) }?;
+            Ok(())
+        })
+    }
+
+    /// Puts work that uses the allocation on the stream.
+    fn work_on(
+        &self,
+        stream: &Stream,
+        memory: &SymmetricMemory,
+        work: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let _mapped = self.world().stay()?;
+        work()?;
+        memory.flight().note(stream)
+    }
+
+    fn word(
+        &self,
+        what: &'static str,
+        memory: &SymmetricMemory,
+        offset: u64,
+        peer: GroupRank,
+    ) -> Result<DeviceAddress> {
+        if !offset.is_multiple_of(WORD as u64) {
+            return Err(Error::Misaligned { what, offset, alignment: WORD as u64 });
+        }
+        self.part(what, memory, offset, WORD, peer)
+    }
+
+    /// Where `bytes` bytes of the peer's part are mapped here.
+    fn part(
+        &self,
+        what: &'static str,
+        memory: &SymmetricMemory,
+        offset: u64,
+        bytes: usize,
+        peer: GroupRank,
+    ) -> Result<DeviceAddress> {
+        let world = self.world();
+        world.check()?;
+        if !std::sync::Arc::ptr_eq(&world.inner, &memory.world().inner) {
+            return Err(Error::OtherWorld { what });
+        }
+        memory.range_check(what, offset, bytes)?;
+        let rank = self.group().global(peer).filter(|rank| memory.group().contains(*rank));
+        let rank = rank.ok_or(Error::NoPart { what, peer })?;
+        let base = world.peer_base(rank).ok_or(Error::Unreachable { peer: rank, considered: Vec::new() })?;
+        Ok(base.offset(memory.offset() + offset))
+    }
+}

@@ -1,0 +1,130 @@
+//! The heap from the host: copies and signals in the order of a stream.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::time::Duration;
+
+use anabranch_ranks::GroupRank;
+use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, RankError, Signal, SignalOp, World, spawn_threads};
+use support::{Bench, all};
+
+const BYTES: usize = 10_007;
+
+/// What rank `from` sends in a round; odd lengths and offsets show copies that are rounded.
+fn bytes_of(from: u32, round: u64) -> Vec<u8> {
+    (0..BYTES as u64).map(|at| (at * 7 + u64::from(from) * 31 + round * 13) as u8).collect()
+}
+
+/// A ring: each rank puts to the next one, signals behind it, and reads what came from the one before, over both ways.
+#[test]
+fn signalled_puts_are_seen_and_gets_fetch() {
+    for wave in [1, 32] {
+        let bench = Bench::with_wave(3, wave);
+        all(spawn_threads(
+            3,
+            |rank| bench.setup(rank),
+            |world: &World| {
+                let team = world.team(world.group())?;
+                let data = world.allocate(world.group(), 16 << 10, DEFAULT_ALIGNMENT, "data")?;
+                let words = world.allocate(world.group(), 64, DEFAULT_ALIGNMENT, "words")?;
+                let stream = world.device().create_stream()?;
+                let (me, size) = (team.rank().get(), team.size());
+                let (next, before) =
+                    (GroupRank::new((me + 1) % size), GroupRank::new((me + size - 1) % size));
+                let mut source = world.device().allocate(BYTES)?;
+                let fetched = world.device().allocate(BYTES)?;
+                for round in 1..=20u64 {
+                    source.copy_from_host(0, &bytes_of(me, round))?;
+                    let added = Signal { memory: &words, offset: 8, value: 1, op: SignalOp::Add };
+                    let set = Signal { memory: &words, offset: 16, value: round, op: SignalOp::Set };
+                    // SAFETY: the buffers live until the stream is synchronised below.
+                    unsafe {
+                        team.put_signal(&stream, &data, 3, source.address(), BYTES, added, next)?;
+                        team.signal_wait(&stream, &words, 8, round, before)?;
+                        // What came before the signal is there, here and for others that hear of it.
+                        team.signal(&stream, set, before)?;
+                        team.signal_wait(&stream, &words, 16, round, next)?;
+                        team.get(&stream, fetched.address(), &data, 3, BYTES, next)?;
+                    }
+                    world.synchronize(&stream)?;
+                    let mut got = vec![0; BYTES];
+                    data.read(3, &mut got)?;
+                    assert_eq!(got, bytes_of(before.get(), round), "put, round {round}");
+                    fetched.copy_to_host(0, &mut got)?;
+                    assert_eq!(got, bytes_of(me, round), "get, round {round}");
+                    team.barrier(&stream)?;
+                    world.synchronize(&stream)?;
+                }
+                let mut edge = [1; 3];
+                data.read(0, &mut edge)?;
+                assert_eq!(edge, [0; 3]);
+                data.read(3 + BYTES as u64, &mut edge)?;
+                assert_eq!(edge, [0; 3]);
+                Ok::<_, Error>(())
+            },
+        ));
+    }
+}
+
+#[test]
+fn what_is_out_of_range_is_refused_before_anything_moves() {
+    let bench = Bench::new(2);
+    all(spawn_threads(
+        2,
+        |rank| bench.setup(rank),
+        |world: &World| {
+            let team = world.team(world.group())?;
+            let data = world.allocate(world.group(), 64, DEFAULT_ALIGNMENT, "data")?;
+            let alone = world.group().subset_of_ranks(&[world.rank()])?;
+            let own = world.allocate(&alone, 64, DEFAULT_ALIGNMENT, "own")?;
+            let stream = world.device().create_stream()?;
+            let source = world.device().allocate(64)?;
+            let peer = GroupRank::new(1 - team.rank().get());
+            let set = |memory, offset| Signal { memory, offset, value: 1, op: SignalOp::Set };
+            // SAFETY: refused before anything moves.
+            let put = |memory, offset, bytes, to| unsafe {
+                team.put(&stream, memory, offset, source.address(), bytes, to)
+            };
+            let far = put(&data, 60, 5, peer).unwrap_err();
+            assert!(matches!(far, Error::OutOfRange { offset: 60, end: 65, length: 64, .. }), "{far}");
+            assert!(matches!(put(&data, u64::MAX, 5, peer), Err(Error::OutOfRange { .. })));
+            assert!(matches!(put(&data, 0, 5, GroupRank::new(2)), Err(Error::NoPart { .. })));
+            assert!(matches!(put(&own, 0, 5, peer), Err(Error::NoPart { .. })));
+            let odd = team.signal(&stream, set(&data, 4), peer).unwrap_err();
+            assert!(matches!(odd, Error::Misaligned { offset: 4, alignment: 8, .. }), "{odd}");
+            assert!(matches!(team.signal(&stream, set(&data, 64), peer), Err(Error::OutOfRange { .. })));
+            let from = team.signal_wait(&stream, &data, 0, 1, GroupRank::new(9));
+            assert!(matches!(from, Err(Error::NoPart { .. })));
+            // SAFETY: the data is not put, because the signal is refused.
+            let both =
+                unsafe { team.put_signal(&stream, &data, 0, source.address(), 8, set(&data, 1), peer) };
+            assert!(matches!(both, Err(Error::Misaligned { .. })));
+            world.synchronize(&stream)?;
+            assert!(stream.is_idle()?);
+            Ok::<_, Error>(())
+        },
+    ));
+}
+
+#[test]
+fn a_signal_that_never_comes_is_named() {
+    let mut bench = Bench::new(2);
+    bench.config.operation_deadline = Duration::from_millis(300);
+    let results = spawn_threads(
+        2,
+        |rank| bench.setup(rank),
+        |world: &World| {
+            let team = world.team(world.group())?;
+            let words = world.allocate(world.group(), 64, DEFAULT_ALIGNMENT, "words")?;
+            let stream = world.device().create_stream()?;
+            team.signal_wait(&stream, &words, 8, 5, GroupRank::new(1 - team.rank().get()))?;
+            world.synchronize(&stream)
+        },
+    );
+    for result in results {
+        let Err(RankError::Work { error, .. }) = result else { panic!("{result:?}") };
+        let text = error.to_string();
+        assert!(text.contains("in signal wait (signal), epoch 5: expected 0x5, saw 0x0"), "{text}");
+    }
+}
