@@ -100,16 +100,21 @@ static ANABRANCH_DEVICE void send_payload(const Grid& grid, const P2pPingArgs& a
     if (grid.thread == 0) flag_store(grid, flag, value);
 }
 
+// Set by thread 0 when its wait failed; read by the block behind the barrier that also hands over what was acquired. Between
+// two waits stands the barrier of a send, so nobody reads the word of the next wait.
+static constexpr LocalArray<u32> PING_FAULT = {0};
+
 static ANABRANCH_DEVICE bool await_payload(const Grid& grid, const P2pPingArgs& args, const WaitContext& wait,
                                            const u64* flag, u64 value) {
-    u64 status = WAIT_OK;
     if (grid.thread == 0) {
         u64 seen;
-        status = wait_until(grid, wait, PING_WAIT, args.peer, value, flag,
-                            [value](u64 word) { return has_reached(word, value); }, seen);
+        WaitStatus status = wait_until(grid, wait, PING_WAIT, args.peer, value, flag,
+                                       [value](u64 word) { return has_reached(word, value); }, seen);
         acquire_after_wait(grid);
+        if (status != WAIT_OK) PING_FAULT.set(grid, 0, 1u);
     }
-    return grid.block_broadcast(status) == WAIT_OK;
+    grid.block_barrier();
+    return PING_FAULT.get(grid, 0) == 0;
 }
 
 // What the payload's unit `at` holds in a verifying launch: it differs from round to round and from rank to rank.
@@ -145,6 +150,7 @@ static ANABRANCH_DEVICE bool exchange_payloads(const Grid& grid, const P2pPingAr
         u64 at = static_cast<u64>(u) * grid.block_threads + grid.thread;
         if (at < args.bytes / 16) unit[u] = heap_load(grid, source + at);
     }
+    if (grid.thread == 0) PING_FAULT.set(grid, 0, 0u);
     bool fault = false;
     for (u32 round = 1; round <= args.rounds && !fault; ++round) {
         u64 value = base + round;

@@ -149,7 +149,7 @@ pub(crate) struct Links {
     kernels: Arc<LoadedUnit>,
     wrong: DeviceBuffer,
     base: DeviceBuffer,
-    side: Vec<Stream>,
+    seed: u32,
 }
 
 impl Links {
@@ -173,13 +173,18 @@ impl Links {
         };
         let (wrong, base) = (word()?, word()?);
         let kernels = world.jit().load(device, &KernelSpec::new(&P2P))?;
-        let side = (1..group.size()).map(|_| device.create_stream()).collect::<Result<_, _>>()?;
-        Ok(Self { team, memory, area, flags: 2 * area, kernels, wrong, base, side })
+        Ok(Self { team, memory, area, flags: 2 * area, kernels, wrong, base, seed: 0x5eed_0000 })
     }
 
     /// Gives the areas back. Collective over the world.
     pub(crate) fn free(self) -> Result<(), Error> {
         Ok(self.memory.free()?)
+    }
+
+    /// A number for the words of one run: what an earlier run left behind does not pass for its own.
+    pub(crate) fn next_seed(&mut self) -> u32 {
+        self.seed += 1;
+        self.seed
     }
 
     fn arguments(&self, pattern: &Pattern, pushed: bool, seed: u32) -> P2pCopyArgs {
@@ -262,26 +267,18 @@ impl Links {
         }?)
     }
 
-    /// One copy a peer, each on a stream of its own.
+    /// One copy a peer, one after the other: copies of one device that run at once share its links and slow each other down.
     fn copy_engine(&self, stream: &Stream, pattern: &Pattern) -> Result<(), Error> {
         let (me, size) = (self.team.rank().get(), self.team.size());
-        let device = stream.device();
-        let start = device.create_event()?;
-        stream.record(&start)?;
         let own = self.memory.address();
         for slot in 0..pattern.peers {
             let peer = (me + pattern.first_step + slot) % size;
-            let side = &self.side[slot as usize];
             let Some(other) = self.memory.peer_address(GroupRank::new(peer)) else { continue };
             let source = own.offset(u64::from(peer) * pattern.stride);
             let target = other.offset(self.area + u64::from(me) * pattern.stride);
-            side.wait_event(&start)?;
-            // SAFETY: both ranges lie in areas of `self` (`run` has checked) and of its counterpart at the peer, which is freed only after a
-            // collective call that this rank makes after waiting for the stream.
-            unsafe { side.copy_async(target, source, pattern.bytes as usize)? };
-            let done = device.create_event()?;
-            side.record(&done)?;
-            stream.wait_event(&done)?;
+            // SAFETY: both ranges lie in areas of `self` (`run` has checked) and of its counterpart at the peer, which is
+            // freed only after a collective call that this rank makes after waiting for the stream.
+            unsafe { stream.copy_async(target, source, pattern.bytes as usize)? };
         }
         Ok(())
     }
@@ -340,7 +337,7 @@ impl Links {
         let threads = threads.next_multiple_of(wave);
         let kernel = self.kernels.kernel("anabranch_p2p_ping").map_err(Error::from)?;
         // SAFETY: as in `launch`; `bytes` was checked against `area` above.
-        unsafe { kernel.launch(1, threads, 0, stream, &arguments) }.map_err(Error::from)?;
+        unsafe { kernel.launch(1, threads, 16, stream, &arguments) }.map_err(Error::from)?;
         Ok(())
     }
 

@@ -27,7 +27,7 @@ const TRACE: &str = "data/moe-trace-minilm-e64k8.safetensors";
 
 /// The kernels that a run launches.
 pub(crate) fn needed_kernels(arguments: &EpArgs) -> Vec<KernelSpec> {
-    let element = data_type(arguments.bench.dtype);
+    let element = data_type(arguments.dtype);
     let mut all = vec![KernelSpec::new(&anabranch::shmem::TEAM_BARRIER_UNIT)];
     all.extend(device::kernels());
     all.extend([
@@ -105,7 +105,7 @@ fn data_type(element: TokenType) -> DataType {
 
 /// The inputs to measure, one after the other: the trace, or synthetic ones of each size.
 fn workloads(arguments: &EpArgs, ranks: u32) -> Vec<anyhow::Result<Workload>> {
-    let element = arguments.bench.dtype;
+    let element = arguments.dtype;
     if !arguments.synthetic.is_given() {
         let read = || {
             let path = arguments.trace.clone().map_or_else(default_trace, Ok)?;
@@ -260,14 +260,14 @@ impl<'a> EpBench<'a> {
         const IN_GRAPH: u32 = 10;
         let world = self.world();
         let team = world.team(world.group())?;
-        let repetitions = if self.arguments.bench.graph { iters.next_multiple_of(IN_GRAPH) } else { iters };
+        let repetitions = if self.arguments.graph { iters.next_multiple_of(IN_GRAPH) } else { iters };
         let mut stamps = Stamps::new(world, 4 * u64::from(repetitions.max(WARM)))?;
         for _ in 0..WARM {
             self.enqueue(&stamps, &team)?;
         }
         world.synchronize_within(&self.stream, link::PATIENCE)?;
         stamps.read()?;
-        if self.arguments.bench.graph {
+        if self.arguments.graph {
             self.stream.begin_capture()?;
             let captured = (0..IN_GRAPH).try_for_each(|_| self.enqueue(&stamps, &team));
             let graph = self.stream.end_capture();
@@ -296,7 +296,7 @@ impl<'a> EpBench<'a> {
         const STAMPS: u32 = 32;
         let mut stamps = Stamps::new(self.world(), u64::from(STAMPS))?;
         let take_all = || (0..STAMPS).try_for_each(|_| stamps.take(&self.stream));
-        if self.arguments.bench.graph {
+        if self.arguments.graph {
             self.stream.begin_capture()?;
             let captured = take_all();
             let graph = self.stream.end_capture();
@@ -373,7 +373,7 @@ impl<'a> EpBench<'a> {
                     .with("top_k", config.top_k)
                     .with("blocks", geometry[index].blocks)
                     .with("threads", geometry[index].block_threads)
-                    .with("mode", if self.arguments.bench.graph { "graph" } else { "eager" })
+                    .with("mode", if self.arguments.graph { "graph" } else { "eager" })
                     .with("timer_us", (empty * 100.0).round() / 100.0)
                     .with(
                         "link_gb_per_s",

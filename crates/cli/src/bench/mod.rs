@@ -36,12 +36,6 @@ pub(crate) struct BenchArgs {
     /// Repetitions that are timed.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) iters: Option<u32>,
-    /// Time replays of a captured graph.
-    #[arg(long)]
-    pub(crate) graph: bool,
-    /// Element type of tokens.
-    #[arg(long, value_enum, default_value_t = TokenType::Bf16)]
-    pub(crate) dtype: TokenType,
 }
 
 /// `anabranch bench ep`.
@@ -49,6 +43,12 @@ pub(crate) struct BenchArgs {
 pub(crate) struct EpArgs {
     #[command(flatten)]
     pub(crate) bench: BenchArgs,
+    /// Time replays of a captured graph.
+    #[arg(long)]
+    pub(crate) graph: bool,
+    /// Element type of tokens.
+    #[arg(long, value_enum, default_value_t = TokenType::Bf16)]
+    pub(crate) dtype: TokenType,
     /// A trace of tokens with their routing, in place of the one that comes with the repository.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["tokens", "hidden", "experts", "top_k", "routing", "seed"])]
     pub(crate) trace: Option<PathBuf>,

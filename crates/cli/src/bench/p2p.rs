@@ -169,7 +169,7 @@ impl Report<'_> {
     }
 
     fn blocks(&self, peers: u32) -> u32 {
-        self.blocks.unwrap_or_else(|| link::copy_blocks(self.world, peers))
+        self.blocks.unwrap_or_else(|| link::copy_blocks(self.world, peers)).max(peers)
     }
 
     /// Says how many blocks a result took; a copy engine takes none.
