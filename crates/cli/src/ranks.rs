@@ -166,7 +166,9 @@ where
     match failures.into_iter().nth(cause) {
         None => Ok(()),
         Some(RankError::Work { rank, error }) => Err(error.context(format!("{rank} failed"))),
-        Some(RankError::World(error)) => Err(anabranch::Error::from(error).into()),
+        Some(RankError::World { rank, error }) => {
+            Err(anyhow::Error::from(anabranch::Error::from(error)).context(format!("{rank} failed")))
+        }
         Some(other) => Err(anyhow::anyhow!("{other}")),
     }
 }
@@ -180,7 +182,7 @@ fn is_consequence(failure: &RankError<anyhow::Error>) -> bool {
         )
     };
     match failure {
-        RankError::World(error) => lost(error),
+        RankError::World { error, .. } => lost(error),
         RankError::Work { error, .. } => error.chain().any(|cause| {
             let shmem = match cause.downcast_ref::<anabranch::Error>() {
                 Some(anabranch::Error::Shmem(error)) => Some(&**error),

@@ -28,8 +28,13 @@ pub struct RankSetup {
 #[non_exhaustive]
 pub enum RankError<E> {
     /// Making, joining or leaving the world failed.
-    #[error(transparent)]
-    World(Error),
+    #[error("the world of {rank} failed: {error}")]
+    World {
+        /// The rank.
+        rank: GlobalRank,
+        /// Its error.
+        error: Error,
+    },
     /// The work returned an error.
     #[error("the work of {rank} failed: {error}")]
     Work {
@@ -76,16 +81,17 @@ where
             .map(|rendezvous| {
                 let rank = rendezvous.rank();
                 let (make, work, guards) = (&make, &work, &guards);
+                let world_error = move |error| RankError::World { rank, error };
                 let body = move || {
-                    let setup = make(rank).map_err(RankError::World)?;
+                    let setup = make(rank).map_err(world_error)?;
                     let world = World::join(setup.config, setup.device, setup.jit, Arc::new(rendezvous))
-                        .map_err(RankError::World)?;
+                        .map_err(world_error)?;
                     guards.lock().unwrap_or_else(PoisonError::into_inner).push(world.memory_guard());
                     let value = work(&world).map_err(|error| RankError::Work { rank, error })?;
-                    world.leave().map_err(RankError::World)?;
+                    world.leave().map_err(world_error)?;
                     let goodbye = world.rendezvous().leave();
                     goodbye.map_err(|source| {
-                        RankError::World(Error::Rendezvous { step: "leave".to_owned(), source })
+                        world_error(Error::Rendezvous { step: "leave".to_owned(), source })
                     })?;
                     Ok(value)
                 };

@@ -211,7 +211,7 @@ fn two_worlds_live_side_by_side() {
     assert_eq!(second.len(), 2);
     for result in first {
         let text = match result.unwrap_err() {
-            RankError::Work { error, .. } | RankError::World(error) => error.to_string(),
+            RankError::Work { error, .. } | RankError::World { error, .. } => error.to_string(),
             other => panic!("{other}"),
         };
         assert!(text.contains("rank 0 gave the world up: an experiment"), "{text}");

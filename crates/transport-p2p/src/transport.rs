@@ -97,15 +97,13 @@ impl Transport for P2pTransport {
     fn support(&self, operation: Operation, scope: Scope) -> Support {
         use Operation as O;
         let implemented = match operation {
-            O::Put
-            | O::PutNbi
-            | O::Get
-            | O::GetNbi
-            | O::PutSignal
-            | O::PutSignalNbi
-            | O::Signal
-            | O::SignalWait
-            | O::Quiet => matches!(scope, Scope::Thread | Scope::Wave | Scope::Block),
+            // In the order of a stream they return at once.
+            O::PutNbi | O::GetNbi | O::PutSignalNbi | O::Signal | O::SignalWait => {
+                matches!(scope, Scope::Thread | Scope::Wave | Scope::Block | Scope::Stream)
+            }
+            O::Put | O::Get | O::PutSignal | O::Quiet => {
+                matches!(scope, Scope::Thread | Scope::Wave | Scope::Block)
+            }
             O::PutValue
             | O::GetValue
             | O::SignalTest

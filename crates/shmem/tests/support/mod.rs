@@ -61,7 +61,7 @@ pub(crate) fn error_texts<T: std::fmt::Debug>(results: Vec<Result<T, RankError<E
     results
         .into_iter()
         .map(|result| match result.unwrap_err() {
-            RankError::World(error) => error.to_string(),
+            RankError::World { error, .. } => error.to_string(),
             other => panic!("{other:?}"),
         })
         .collect()
