@@ -19,7 +19,7 @@ pub(crate) fn line(text: &str) -> anyhow::Result<()> {
 /// Writes one JSON object as a line.
 ///
 /// # Errors
-/// As [`line`].
+/// As [`line()`].
 pub(crate) fn json(value: &impl Serialize) -> anyhow::Result<()> {
     line(&serde_json::to_string(value)?)
 }

@@ -96,7 +96,7 @@ impl SyntheticArgs {
 pub(crate) struct P2pArgs {
     #[command(flatten)]
     pub(crate) bench: BenchArgs,
-    /// Blocks of the copying kernels [default: 64 on a GPU].
+    /// Blocks of the copying kernels [default on a GPU: 64 for stores, 24 or more for loads].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) blocks: Option<u32>,
     /// Bytes a peer; several sizes are measured one after the other. Units as in "64 MiB".

@@ -168,13 +168,13 @@ impl Report<'_> {
         }
     }
 
-    fn blocks(&self, peers: u32) -> u32 {
-        self.blocks.unwrap_or_else(|| link::copy_blocks(self.world, peers)).max(peers)
+    fn blocks(&self, mechanism: Mechanism, peers: u32) -> u32 {
+        self.blocks.unwrap_or_else(|| link::copy_blocks(self.world, mechanism, peers)).max(peers)
     }
 
     /// Says how many blocks a result took; a copy engine takes none.
     fn with_blocks(&self, row: Row, mechanism: Mechanism, peers: u32) -> Row {
-        let blocks = if mechanism == Mechanism::CopyEngine { 0 } else { self.blocks(peers) };
+        let blocks = if mechanism == Mechanism::CopyEngine { 0 } else { self.blocks(mechanism, peers) };
         row.with("blocks", blocks)
     }
 
@@ -198,7 +198,15 @@ impl Report<'_> {
                 let actor = if mechanism.pushes() { from } else { to };
                 let pattern = Pattern { first_step, peers: 1, bytes, stride: 0 };
                 let role = Role { acts: me == actor, receives: me == to };
-                let timed = link::time(self.world, links, mechanism, &pattern, iters, self.blocks(1), role)?;
+                let timed = link::time(
+                    self.world,
+                    links,
+                    mechanism,
+                    &pattern,
+                    iters,
+                    self.blocks(mechanism, 1),
+                    role,
+                )?;
                 verified &= timed.verified;
                 let speed = gigabytes_per_second(bytes, timed.samples.median());
                 best = best.max(speed);
@@ -223,8 +231,15 @@ impl Report<'_> {
     fn all(&mut self, links: &mut Links, mechanism: Mechanism, bytes: u64, iters: u32) -> anyhow::Result<()> {
         let peers = self.world.size() - 1;
         let pattern = Pattern { first_step: 1, peers, bytes, stride: bytes };
-        let timed =
-            link::time(self.world, links, mechanism, &pattern, iters, self.blocks(peers), link::EVERY_RANK)?;
+        let timed = link::time(
+            self.world,
+            links,
+            mechanism,
+            &pattern,
+            iters,
+            self.blocks(mechanism, peers),
+            link::EVERY_RANK,
+        )?;
         let row = self.row(mechanism.name(), bytes, &timed.samples, bytes * u64::from(peers), timed.verified);
         let what = "all to all others at once, per rank and direction";
         self.rows.push(self.with_blocks(row, mechanism, peers).with("what", what));

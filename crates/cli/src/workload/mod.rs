@@ -61,7 +61,7 @@ enum Source {
 }
 
 impl Workload {
-    /// The trace's tokens, whole sequences to each of `ranks` ranks; see [`split`].
+    /// The trace's tokens, whole sequences to each of `ranks` ranks; see [`split()`].
     ///
     /// # Errors
     /// [`Error::Zero`] for no ranks.
