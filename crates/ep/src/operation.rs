@@ -1,6 +1,7 @@
 //! Dispatch and combine on a group: makes the plan, owns the slots, launches the kernels.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anabranch_hip::{DeviceAddress, Stream};
 use anabranch_hip_jit::{DevicePointer, LOCAL_RESERVED_BYTES, LoadedUnit};
@@ -308,7 +309,10 @@ impl ExpertParallel {
     /// [`Error::InvalidExpert`] with the first one; or a fault of the world.
     pub fn check_ids(&self, stream: &Stream) -> Result<()> {
         self.world.synchronize(stream)?;
-        self.pool.wait_until_idle();
+        let limit = self.patience();
+        if !self.pool.wait_until_idle(limit) {
+            return Err(anabranch_shmem::Error::StreamBusy { waited: limit }.into());
+        }
         for slot in self.pool.slots() {
             if let Some((count, token, id)) = slot.take_invalid()? {
                 let experts = self.plan.config().experts;
@@ -316,6 +320,11 @@ impl ExpertParallel {
             }
         }
         Ok(())
+    }
+
+    /// How long kernels that were launched may still take, unless other work on their streams holds them up.
+    fn patience(&self) -> Duration {
+        self.world.operation_deadline() + Duration::from_secs(1)
     }
 
     fn check_tokens(&self, tokens: &Tokens) -> Result<()> {
@@ -410,7 +419,9 @@ fn agree<T>(world: &World, group: &Group, step: &str, outcome: &Result<T>) -> Re
 impl Drop for ExpertParallel {
     fn drop(&mut self) {
         // Kernels in flight need the slots' memory and the modules. They have a deadline, and so has this wait.
-        self.pool.wait_until_idle();
+        if !self.pool.wait_until_idle(self.patience()) {
+            tracing::warn!("dispatch or combine is still queued behind other work while its plan is dropped");
+        }
     }
 }
 
