@@ -77,6 +77,28 @@ pub enum Error {
         /// Device of the second handle.
         right: DeviceOrdinal,
     },
+    /// Two handles belong to different runtimes, or to two instances of one kind.
+    #[error("{what}: handles of two runtimes, {left} and {right}, cannot be used together")]
+    RuntimeMismatch {
+        /// The operation.
+        what: &'static str,
+        /// Runtime of the first handle.
+        left: RuntimeKind,
+        /// Runtime of the second handle.
+        right: RuntimeKind,
+    },
+    /// A call that succeeded returned something that cannot be used.
+    #[error("{call} on {runtime} {device} succeeded and returned the file descriptor {descriptor}")]
+    Descriptor {
+        /// The C name of the function.
+        call: &'static str,
+        /// The runtime.
+        runtime: RuntimeKind,
+        /// The device.
+        device: DeviceOrdinal,
+        /// What it returned.
+        descriptor: c_int,
+    },
     /// A name cannot be passed to C.
     #[error("the kernel name {name:?} holds a zero byte")]
     KernelName {
