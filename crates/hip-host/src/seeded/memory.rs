@@ -75,6 +75,8 @@ pub(crate) struct Weather {
     pub(crate) land: u32,
     /// That what lands goes as far as the system at once.
     pub(crate) far: u32,
+    /// That the newest store of a wave lands first: often the flag.
+    pub(crate) newest: u32,
     /// That a load that may read an older value does.
     pub(crate) stale: u32,
 }
@@ -84,6 +86,7 @@ impl Weather {
         Self {
             land: random.pick([0, 4, 32, 128, 224]),
             far: random.pick([32, 128, 256]),
+            newest: random.pick([0, 128]),
             stale: random.pick([0, 32, 128, 224]),
         }
     }
@@ -297,6 +300,7 @@ impl Memory {
             return Some((wave, self.place(word)));
         }
         let mut rest = chosen;
+        let newest = random.chance(weather.newest);
         let wave = self.views.iter().position(|view| match rest.checked_sub(view.buffer.len()) {
             Some(more) => {
                 rest = more;
@@ -306,7 +310,7 @@ impl Memory {
         })?;
         let buffer = &mut self.views[wave].buffer;
         // Stores to one word stay in order.
-        let word = buffer[rest].word;
+        let word = buffer[if newest { buffer.len() - 1 } else { rest }].word;
         let first = buffer.iter().position(|store| store.word == word)?;
         let store = buffer.remove(first);
         self.buffered -= 1;

@@ -14,6 +14,9 @@ use crate::stack::StackArena;
 /// The first step of the clock when everything waits; it doubles until something happens.
 const FIRST_REST_NS: u64 = 1_000;
 
+/// That a launch whose lanes have ended ends in a turn, parts of 256.
+const END: u32 = 6;
+
 /// One stream's launches that have not begun, and the one that runs.
 struct Stream {
     rest: VecDeque<Arc<Queued>>,
@@ -25,6 +28,8 @@ pub(crate) struct Runner<'a> {
     setup: BlockSetup<'a>,
     streams: Vec<Stream>,
     blocks: Vec<SeededBlock>,
+    /// Launches whose lanes have all ended and whose stores may still be under way.
+    ending: Vec<usize>,
     launches: usize,
     begun_blocks: u32,
     rest_ns: u64,
@@ -50,6 +55,7 @@ impl<'a> Runner<'a> {
             setup,
             streams: queues.map(|rest| Stream { rest, running: None }).collect(),
             blocks: Vec::new(),
+            ending: Vec::new(),
             launches: 0,
             begun_blocks: 0,
             rest_ns: FIRST_REST_NS,
@@ -63,6 +69,10 @@ impl<'a> Runner<'a> {
             self.begin_launches();
             if self.blocks.is_empty() {
                 return Ok(());
+            }
+            if !self.ending.is_empty() && world.borrow_mut().random.chance(END) {
+                self.end_launch();
+                continue;
             }
             let Some((block, wave)) = self.choose_wave() else {
                 self.nothing_runs()?;
@@ -132,7 +142,7 @@ impl<'a> Runner<'a> {
         ready.clone().nth(chosen).unwrap_or(0)
     }
 
-    /// A lane has paused: its wave gets a new priority, and a launch that is over ends.
+    /// A lane has paused: its wave gets a new priority; a launch of which it was the last lane is ending.
     fn after_turn(&mut self, block: usize, wave: u32, thread: usize) {
         let over = {
             let mut world = self.setup.world.borrow_mut();
@@ -147,9 +157,16 @@ impl<'a> Runner<'a> {
         }
         let number = self.blocks[block].launch_number;
         let of_launch = |block: &&SeededBlock| block.launch_number == number;
-        if !self.blocks.iter().filter(of_launch).all(SeededBlock::is_over) {
-            return;
+        if self.blocks.iter().filter(of_launch).all(SeededBlock::is_over) {
+            self.ending.push(number);
         }
+    }
+
+    /// Ends one launch: a release of all its waves, to the whole system.
+    fn end_launch(&mut self) {
+        let chosen = self.setup.world.borrow_mut().random.below(self.ending.len());
+        let number = self.ending.swap_remove(chosen);
+        let of_launch = |block: &&SeededBlock| block.launch_number == number;
         // The blocks of a launch begin together, so their waves have consecutive numbers.
         let mut world = self.setup.world.borrow_mut();
         let blocks = || self.blocks.iter().filter(of_launch);
@@ -168,6 +185,13 @@ impl<'a> Runner<'a> {
     /// No lane can go on as memory is: first stores arrive, then every load reads the latest, then time passes.
     fn nothing_runs(&mut self) -> Result<(), SeededError> {
         let mut world = self.setup.world.borrow_mut();
+        if !self.ending.is_empty() {
+            if !world.settle_one() {
+                drop(world);
+                self.end_launch();
+            }
+            return Ok(());
+        }
         let polls = |block: &SeededBlock| {
             block.states.iter().filter(|state| matches!(state, LaneState::Polls(_))).count()
         };
