@@ -1,5 +1,7 @@
 //! Dispatch and combine as they are, under seeds; and their broken twins, each of which some seed must catch.
 
+#![allow(clippy::panic, clippy::print_stdout, reason = "helpers of tests fail by panicking")]
+
 mod sim;
 
 use std::time::Instant;
@@ -61,6 +63,7 @@ fn every_broken_twin_is_caught() {
         (5, "no acquire after the wait"),
         (6, "no acquire between blocks"),
         (7, "release at device scope"),
+        (8, "the first block flags, not the last"),
     ];
     for (mutant, what) in twins {
         let mut harness = Harness::new(THREE, mutant, false);
@@ -75,5 +78,18 @@ fn every_broken_twin_is_caught() {
         }
         taken.sort_unstable();
         println!("{what}: median {}, most {} seeds; {said}", taken[taken.len() / 2], taken[taken.len() - 1]);
+    }
+}
+
+#[test]
+fn a_rank_that_never_comes_is_named_by_all_others() {
+    let mut harness = Harness::new(THREE, 0, false);
+    for seed in 0..100 {
+        let records = harness.run_without(2, seed).unwrap_or_else(|problem| panic!("seed {seed}: {problem}"));
+        for (rank, record) in records.iter().enumerate() {
+            let told = (record.state, record.peer, record.epoch, record.rank);
+            assert_eq!(told, (2, 2, 1, rank as u32), "seed {seed}: {record:?}");
+        }
+        harness.run(seed).unwrap_or_else(|problem| panic!("seed {seed}, all ranks again: {problem}"));
     }
 }

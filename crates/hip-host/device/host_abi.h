@@ -58,7 +58,7 @@ struct AnabranchHostInstrumentedCalls {
     void (*store)(AnabranchHostLane* lane, void* p, unsigned long long value, unsigned bytes, unsigned access);
     void (*fence)(AnabranchHostLane* lane, unsigned order, unsigned scope);
     // Returns the old value. `expected` matters to compare-and-swap only.
-    unsigned long long (*atomic)(AnabranchHostLane* lane, void* p, unsigned long long operand,
+    unsigned long long (*modify)(AnabranchHostLane* lane, void* p, unsigned long long operand,
                                  unsigned long long expected, unsigned bytes, unsigned operation, unsigned scope);
 };
 

@@ -47,7 +47,7 @@ pub(crate) struct InstrumentedCalls {
     pub(crate) load: unsafe extern "C" fn(*mut HostLane, *const c_void, c_uint, c_uint) -> c_ulonglong,
     pub(crate) store: unsafe extern "C" fn(*mut HostLane, *mut c_void, c_ulonglong, c_uint, c_uint),
     pub(crate) fence: unsafe extern "C" fn(*mut HostLane, c_uint, c_uint),
-    pub(crate) atomic: unsafe extern "C" fn(
+    pub(crate) modify: unsafe extern "C" fn(
         *mut HostLane,
         *mut c_void,
         c_ulonglong,

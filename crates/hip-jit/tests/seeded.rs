@@ -289,8 +289,8 @@ fn equal_seeds_give_equal_runs_and_others_differ() {
         bench.launch(&send, 0, 0, WHOLE, (1, THREADS));
         bench.launch(&receive, 1, 0, WHOLE, (1, THREADS));
         let run = bench.run(seed);
-        let text: String = run.events.iter().map(|event| format!("{event}\n")).collect();
-        (run.digest, text)
+        let text: Vec<String> = run.events.iter().map(ToString::to_string).collect();
+        (run.digest, text.join("\n"))
     };
     let first: Vec<_> = (0..20).map(run).collect();
     let again: Vec<_> = (0..20).map(run).collect();
@@ -368,9 +368,13 @@ fn kernels_of_one_machine_are_refused_by_the_other() {
     let error = unsafe { SeededKernel::load(&free.bytes, "litmus_send", 4) }.unwrap_err();
     assert!(error.to_string().contains("must be instrumented"), "{error}");
 
-    let machine = HostMachine::new(HostConfig { devices: 1, wave_width: 4, ..HostConfig::default() }).unwrap();
+    let machine =
+        HostMachine::new(HostConfig { devices: 1, wave_width: 4, ..HostConfig::default() }).unwrap();
     let device = machine.runtime().device(DeviceOrdinal(0)).unwrap();
     let error = jit.load(&device, &KernelSpec::new(&UNIT).with("HOST_INSTRUMENTED", 1)).unwrap_err();
     let text = format!("{error:?}");
-    assert!(text.contains("INVALID_IMAGE") || text.contains("InvalidImage") || text.contains("200"), "{text}");
+    assert!(
+        text.contains("INVALID_IMAGE") || text.contains("InvalidImage") || text.contains("200"),
+        "{text}"
+    );
 }

@@ -8,12 +8,12 @@ use anabranch_ep::oracle::{Oracle, RankInput, Shape as OracleShape, SlottedRows}
 use anabranch_ep::plan::{DeviceLimits, FLAG_STRIDE, Geometry, Plan};
 use anabranch_ep::{COMBINE, DISPATCH, DataType, EpConfig, kernels};
 use anabranch_hip::DeviceAddress;
-use anabranch_hip_host::seeded::{
-    Allocation, Owner, Run, SeededConfig, SeededKernel, SeededMachine, Shape,
-};
+use anabranch_hip_host::seeded::{Allocation, Owner, Run, SeededConfig, SeededKernel, SeededMachine, Shape};
 use anabranch_hip_jit::bytemuck::{self, Pod, Zeroable as _};
 use anabranch_hip_jit::control::{FaultRecord, WaitControl};
-use anabranch_hip_jit::{DevicePointer, Jit, JitConfig, KernelSpec, LOCAL_RESERVED_BYTES, Target, ToolSearch};
+use anabranch_hip_jit::{
+    DevicePointer, Jit, JitConfig, KernelSpec, LOCAL_RESERVED_BYTES, Target, ToolSearch,
+};
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::TeamView;
 
@@ -44,7 +44,10 @@ impl Kernels {
     pub(crate) fn compile(mutant: u32) -> Self {
         let folder: PathBuf = env!("CARGO_TARGET_TMPDIR").into();
         let path = ["/usr/local/bin", "/usr/bin", "/bin"].map(PathBuf::from).to_vec();
-        let jit = Jit::new(JitConfig::new(folder.join("seeded-cache")), ToolSearch { path, ..ToolSearch::default() });
+        let jit = Jit::new(
+            JitConfig::new(folder.join("seeded-cache")),
+            ToolSearch { path, ..ToolSearch::default() },
+        );
         let load = |spec: KernelSpec, name: &str| {
             let spec = spec.with("HOST_INSTRUMENTED", 1).with("PRELUDE_MUTANT", mutant);
             let object = jit.compile(&spec, &Target::host(WAVE).unwrap()).unwrap();
@@ -53,7 +56,10 @@ impl Kernels {
         };
         Self {
             dispatch: load(kernels::dispatch(), "anabranch_ep_dispatch"),
-            expert: load(kernels::reference_expert(DataType::F32, DataType::F32), "anabranch_ep_reference_expert"),
+            expert: load(
+                kernels::reference_expert(DataType::F32, DataType::F32),
+                "anabranch_ep_reference_expert",
+            ),
             combine: load(kernels::combine(DataType::F32), "anabranch_ep_combine"),
         }
     }
@@ -142,15 +148,17 @@ impl Harness {
     fn allocate(&mut self, rank: u32) -> Rank {
         let plan = &self.plan;
         let rows = u64::from(self.case.ranks) * u64::from(TOKENS);
-        let mut make = |what: &str, owner, bytes| {
-            self.machine.allocate(&format!("{what}{rank}"), owner, bytes).unwrap()
-        };
+        let mut make =
+            |what: &str, owner, bytes| self.machine.allocate(&format!("{what}{rank}"), owner, bytes).unwrap();
         let own = Owner::Device(rank);
         let input = |epoch: usize| {
             let hidden = u64::from(plan.config().hidden);
-            let word = |token: u32, k: u64, what| number([u64::from(rank), epoch as u64, u64::from(token) << 8 | k, what]);
+            let word = |token: u32, k: u64, what| {
+                number([u64::from(rank), epoch as u64, u64::from(token) << 8 | k, what])
+            };
             let each = |count: u64| (0..TOKENS).flat_map(move |token| (0..count).map(move |k| (token, k)));
-            let tokens = each(hidden).flat_map(|(token, k)| (word(token, k, 0) as f32 / 1024.0).to_ne_bytes());
+            let tokens =
+                each(hidden).flat_map(|(token, k)| (word(token, k, 0) as f32 / 1024.0).to_ne_bytes());
             // A few ids are masked.
             let ids = each(2).map(|(token, k)| (word(token, k, 1) % (plan.config().experts + 1)) as i32 - 1);
             let weights = each(2).map(|(token, k)| word(token, k, 2) as f32 / 65_536.0);
@@ -199,7 +207,8 @@ impl Harness {
             self.machine.fill(own, 0);
             self.machine.fill(staged, 0xcb);
             self.put(words, 0, &bases);
-            let wait = WaitControl { abort: 0, budget_ns: BUDGET_NS, fault: at(record, 0), claimed: 0, reserved: 0 };
+            let wait =
+                WaitControl { abort: 0, budget_ns: BUDGET_NS, fault: at(record, 0), claimed: 0, reserved: 0 };
             self.put(control, 0, &[wait]);
             self.put(own, STATE, &[SlotState { invalid_first: u64::MAX, ..SlotState::zeroed() }]);
             for epoch in 0..self.case.epochs {
@@ -220,8 +229,15 @@ impl Harness {
         }
     }
 
-    fn launch<A: Pod>(&mut self, rank: u32, which: fn(&Kernels) -> &SeededKernel, shape: &Geometry, args: &A) {
-        let mut bytes = bytemuck::bytes_of(&[shape.blocks, shape.block_threads, shape.local_bytes, 0]).to_vec();
+    fn launch<A: Pod>(
+        &mut self,
+        rank: u32,
+        which: fn(&Kernels) -> &SeededKernel,
+        shape: &Geometry,
+        args: &A,
+    ) {
+        let mut bytes =
+            bytemuck::bytes_of(&[shape.blocks, shape.block_threads, shape.local_bytes, 0]).to_vec();
         bytes.extend_from_slice(bytemuck::bytes_of(args));
         let launch = Shape {
             blocks: shape.blocks,
@@ -328,6 +344,25 @@ impl Harness {
         Ok(run)
     }
 
+    /// The fault records of all ranks before `absent`, which launches nothing; the counts of every dispatch must be zero.
+    pub(crate) fn run_without(&mut self, absent: u32, seed: u64) -> Result<Vec<FaultRecord>, String> {
+        self.reset();
+        for rank in 0..absent {
+            for epoch in 0..self.case.epochs {
+                self.queue(rank, epoch);
+            }
+        }
+        self.machine.run(seed).map_err(|error| error.to_string())?;
+        let present = &self.ranks[..absent as usize];
+        for (number, rank) in present.iter().enumerate() {
+            let counts = self.get::<u32>(rank.own, COUNTS, self.ranks.len());
+            if counts.iter().any(|count| *count != 0) {
+                return Err(format!("rank {number} counts {counts:?} behind a fault"));
+            }
+        }
+        Ok(present.iter().map(|rank| self.get::<FaultRecord>(rank.record, 0, 1)[0]).collect())
+    }
+
     fn judge(&self, epoch: usize) -> Result<(), String> {
         let inputs = self.ranks.iter().map(|rank| {
             let Input { tokens, ids, weights, .. } = &rank.inputs[epoch];
@@ -342,7 +377,11 @@ impl Harness {
             if epoch + 1 == self.case.epochs {
                 self.judge_rows(&oracle, rank, who).map_err(|problem| format!("epoch {epoch}: {problem}"))?;
             }
-            let output = self.get::<u8>(rank.inputs[epoch].output, 0, (TOKENS * self.plan.combine_row_bytes()) as usize);
+            let output = self.get::<u8>(
+                rank.inputs[epoch].output,
+                0,
+                (TOKENS * self.plan.combine_row_bytes()) as usize,
+            );
             let combined = oracle.combine(who).unwrap().compare_output(&output, &experts);
             combined.map_err(|mismatch| format!("epoch {epoch}: {mismatch}"))?;
         }

@@ -11,7 +11,9 @@ pub enum SeededError {
     Machine(#[source] crate::Error),
     /// A shared object or a kernel of it was refused; the reason is logged. Kernels must be compiled with
     /// `HOST_INSTRUMENTED` and for the machine's wave width.
-    #[error("kernel {name:?} was refused: {code}; it must be instrumented and compiled for the machine's wave width")]
+    #[error(
+        "kernel {name:?} was refused: {code}; it must be instrumented and compiled for the machine's wave width"
+    )]
     Kernel {
         /// The kernel, or `""` for the whole object.
         name: String,
@@ -46,7 +48,9 @@ pub enum SeededError {
     #[error("{0}")]
     Fault(Fault),
     /// A kernel touched memory that it must not touch, or not with this primitive.
-    #[error("device {device}, kernel {kernel}, block {block}, thread {thread}: {operation} of {bytes} bytes: {problem}")]
+    #[error(
+        "device {device}, kernel {kernel}, block {block}, thread {thread}: {operation} of {bytes} bytes: {problem}"
+    )]
     Access {
         /// The device.
         device: u32,

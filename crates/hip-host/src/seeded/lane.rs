@@ -16,7 +16,7 @@ static CALLS: InstrumentedCalls = InstrumentedCalls {
     load,
     store,
     fence,
-    atomic,
+    modify,
 };
 
 /// Why a lane left the processor.
@@ -210,7 +210,12 @@ unsafe extern "C" fn clock_ns(view: *mut HostLane) -> c_ulonglong {
     lane.world().borrow().clock_ns()
 }
 
-unsafe extern "C" fn load(view: *mut HostLane, p: *const c_void, bytes: c_uint, access: c_uint) -> c_ulonglong {
+unsafe extern "C" fn load(
+    view: *mut HostLane,
+    p: *const c_void,
+    bytes: c_uint,
+    access: c_uint,
+) -> c_ulonglong {
     // SAFETY: called by the kernel with the pointer it was given.
     let lane = unsafe { SeededLane::of(view) };
     let what = ["load", "private load", "flag load"].get(access as usize).copied().unwrap_or("load");
@@ -256,7 +261,7 @@ unsafe extern "C" fn fence(view: *mut HostLane, order: c_uint, scope: c_uint) {
     });
 }
 
-unsafe extern "C" fn atomic(
+unsafe extern "C" fn modify(
     view: *mut HostLane,
     p: *mut c_void,
     operand: c_ulonglong,

@@ -227,7 +227,14 @@ impl Memory {
         self.buffered += 1;
     }
 
-    pub(crate) fn load(&mut self, wave: u32, place: Place, bytes: u32, stale: bool, random: &mut Random) -> u64 {
+    pub(crate) fn load(
+        &mut self,
+        wave: u32,
+        place: Place,
+        bytes: u32,
+        stale: bool,
+        random: &mut Random,
+    ) -> u64 {
         let index = self.word(place);
         let (mask, shift) = lanes(place.1, bytes);
         let view = &self.views[wave as usize];
@@ -260,7 +267,13 @@ impl Memory {
     }
 
     /// Reads, changes and writes a word at the end of its order, visible to all at once; returns the old value.
-    pub(crate) fn atomic(&mut self, wave: u32, place: Place, bytes: u32, change: impl FnOnce(u64) -> u64) -> u64 {
+    pub(crate) fn atomic(
+        &mut self,
+        wave: u32,
+        place: Place,
+        bytes: u32,
+        change: impl FnOnce(u64) -> u64,
+    ) -> u64 {
         let index = self.word(place);
         let (mask, shift) = lanes(place.1, bytes);
         let view = &mut self.views[wave as usize];
@@ -327,7 +340,8 @@ impl Memory {
     /// The contents after the run.
     pub(crate) fn into_contents(mut self) -> Vec<Vec<u64>> {
         for word in &self.words {
-            let value = word.stores.iter().fold(word.before, |value, store| (value & !store.mask) | store.value);
+            let value =
+                word.stores.iter().fold(word.before, |value, store| (value & !store.mask) | store.value);
             self.contents[word.allocation as usize][word.index as usize] = value;
         }
         self.contents

@@ -208,7 +208,12 @@ impl SeededMachine {
     /// [`SeededError::Range`] for 4 GiB and more.
     pub fn allocate(&mut self, name: &str, owner: Owner, bytes: u64) -> Result<Allocation, SeededError> {
         if bytes >= 1 << 32 {
-            return Err(SeededError::Range { name: name.to_owned(), offset: 0, end: bytes, bytes: u64::from(u32::MAX) });
+            return Err(SeededError::Range {
+                name: name.to_owned(),
+                offset: 0,
+                end: bytes,
+                bytes: u64::from(u32::MAX),
+            });
         }
         self.allocations.push(Allocated { name: name.into(), owner, bytes });
         self.contents.push(vec![u64::from_ne_bytes([0xcb; 8]); bytes.div_ceil(8) as usize]);

@@ -44,12 +44,8 @@ impl<'a> Runner<'a> {
         stacks: &'a Arc<StackArena>,
         queues: impl Iterator<Item = VecDeque<Arc<Queued>>>,
     ) -> Self {
-        let setup = BlockSetup {
-            world,
-            stacks,
-            width: config.wave_width,
-            stack_bytes: config.lane_stack_bytes,
-        };
+        let setup =
+            BlockSetup { world, stacks, width: config.wave_width, stack_bytes: config.lane_stack_bytes };
         Self {
             config,
             setup,

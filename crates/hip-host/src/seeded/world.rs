@@ -60,7 +60,12 @@ pub(crate) struct World {
 const ACCESS_PRIVATE: u32 = 1;
 
 impl World {
-    pub(crate) fn new(seed: u64, allocations: Vec<Allocated>, contents: Vec<Vec<u64>>, most_steps: u64) -> Self {
+    pub(crate) fn new(
+        seed: u64,
+        allocations: Vec<Allocated>,
+        contents: Vec<Vec<u64>>,
+        most_steps: u64,
+    ) -> Self {
         let mut random = Random::new(seed);
         let weather = Weather::draw(&mut random);
         let pace = Pace { even: random.chance(128), switch: random.pick([2, 8, 32, 128]) };
@@ -127,7 +132,9 @@ impl World {
 
     /// Lets the fabric move a store on; false when there is none.
     pub(crate) fn settle_one(&mut self) -> bool {
-        let Some((wave, place)) = self.memory.settle_one(self.weather, &mut self.random) else { return false };
+        let Some((wave, place)) = self.memory.settle_one(self.weather, &mut self.random) else {
+            return false;
+        };
         let who = self.waves[wave as usize].clone();
         self.note(&who, None, "lands", Some((place, 8)));
         true

@@ -32,9 +32,9 @@ ANABRANCH_DEVICE void store(const Grid& grid, T* p, T v, unsigned access) {
     if constexpr (sizeof(T) == 16) calls(grid)->store(grid.host, reinterpret_cast<u8*>(p) + 8, piece[1], bytes, access);
 }
 template <class T>
-ANABRANCH_DEVICE T atomic(const Grid& grid, T* p, T operand, T expected, unsigned operation, unsigned scope) {
+ANABRANCH_DEVICE T modify(const Grid& grid, T* p, T operand, T expected, unsigned operation, unsigned scope) {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8, "atomics are 4 or 8 bytes wide");
-    return static_cast<T>(calls(grid)->atomic(grid.host, p, operand, expected, sizeof(T), operation, scope));
+    return static_cast<T>(calls(grid)->modify(grid.host, p, operand, expected, sizeof(T), operation, scope));
 }
 
 }  // namespace instrumented
@@ -94,7 +94,7 @@ ANABRANCH_DEVICE void fence_acquire_device(const Grid& grid) {
 #define ANABRANCH_INSTRUMENTED_ATOMIC(NAME, OPERATION, SCOPE)                                                   \
     template <class T>                                                                                          \
     ANABRANCH_DEVICE T NAME(const Grid& grid, T* p, T v) {                                                      \
-        return instrumented::atomic(grid, p, v, T(0), ANABRANCH_ATOMIC_##OPERATION, ANABRANCH_SCOPE_##SCOPE);   \
+        return instrumented::modify(grid, p, v, T(0), ANABRANCH_ATOMIC_##OPERATION, ANABRANCH_SCOPE_##SCOPE);   \
     }
 ANABRANCH_INSTRUMENTED_ATOMIC(fetch_add_device, ADD, DEVICE)
 ANABRANCH_INSTRUMENTED_ATOMIC(fetch_min_device, MIN, DEVICE)
@@ -106,5 +106,5 @@ ANABRANCH_INSTRUMENTED_ATOMIC(swap_system, SWAP, SYSTEM)
 #undef ANABRANCH_INSTRUMENTED_ATOMIC
 template <class T>
 ANABRANCH_DEVICE T compare_swap_system(const Grid& grid, T* p, T expected, T desired) {
-    return instrumented::atomic(grid, p, desired, expected, ANABRANCH_ATOMIC_COMPARE_SWAP, ANABRANCH_SCOPE_SYSTEM);
+    return instrumented::modify(grid, p, desired, expected, ANABRANCH_ATOMIC_COMPARE_SWAP, ANABRANCH_SCOPE_SYSTEM);
 }

@@ -50,14 +50,18 @@ ANABRANCH_DEVICE bool arrive_is_last(const Grid& grid, u32* counter, u32 blocks)
         last = 1;
     } else if (grid.thread == 0) {
         fence_release_device(grid);
-        last = fetch_add_device(grid, counter, 1u) + 1 == blocks ? 1 : 0;
+        u32 arrived = fetch_add_device(grid, counter, 1u) + 1;
+        last = arrived == (MUTANT == MUTANT_FLAG_BEFORE_DATA ? 1 : blocks) ? 1 : 0;
+        if constexpr (MUTANT == MUTANT_FLAG_BEFORE_DATA) {
+            if (arrived == blocks) private_store(grid, counter, 0u);
+        }
         if (last != 0) {
 #if ANABRANCH_HAS_PER_WAVE_RELEASE
             if constexpr (MUTANT != MUTANT_NO_ACQUIRE_BETWEEN_BLOCKS) fence_acquire_device(grid);
 #endif
             // On NVIDIA this one fence also acquires what the others counted in: it is acq_rel.
             fence_release_system(grid);
-            private_store(grid, counter, 0u);
+            if constexpr (MUTANT != MUTANT_FLAG_BEFORE_DATA) private_store(grid, counter, 0u);
         }
     }
     if constexpr (MUTANT == MUTANT_COUNT_BEFORE_RELEASE) block_release_system(grid);
