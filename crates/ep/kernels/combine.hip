@@ -54,7 +54,7 @@ static ANABRANCH_DEVICE bool wait_for_rows(const Grid& grid, const CombineArgs& 
         u64 seen = 0;
         WaitStatus status = wait_until(
             grid, wait, COMBINE_WAIT_FLAG, peer, epoch, flag,
-            [epoch](u64 value) { return static_cast<i32>(flag_epoch(value) - epoch) >= 0; }, seen);
+            [epoch](u64 value) { return flag_has_reached(value, epoch); }, seen);
         if (status == WAIT_OK && flag_epoch(seen) != epoch) {
             report_fault(grid, wait, COMBINE_FLAG_OVERRUN, peer, epoch, seen, 0);
             status = WAIT_FAULT;

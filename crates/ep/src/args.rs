@@ -1,4 +1,4 @@
-//! The structs that cross to the kernels, declared once.
+//! The structs that cross to the kernels, declared once. Public for the seeded tests only, which launch without a world.
 
 use anabranch_hip_jit::{DevicePointer, device_struct};
 use anabranch_shmem::TeamView;

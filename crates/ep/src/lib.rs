@@ -12,7 +12,8 @@
 //! Sums are in group-rank order with f32 accumulation and one rounding, so that the result is the same on every rank, in
 //! every run, and for every launch shape.
 
-mod args;
+#[doc(hidden)]
+pub mod args;
 mod error;
 mod operation;
 mod received;

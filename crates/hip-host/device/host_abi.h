@@ -10,6 +10,25 @@
 #pragma once
 
 #define ANABRANCH_HOST_ABI 1
+// Of instrumented kernels: `lane->calls` points to AnabranchHostInstrumentedCalls, and addresses of global memory are
+// numbers that only those calls understand.
+#define ANABRANCH_HOST_ABI_INSTRUMENTED 0x101
+
+// What an instrumented kernel says about an access.
+#define ANABRANCH_ACCESS_REMOTE 0   // memory that a peer may touch
+#define ANABRANCH_ACCESS_PRIVATE 1  // memory of this device alone
+#define ANABRANCH_ACCESS_FLAG 2     // a word of a protocol, 8 bytes
+#define ANABRANCH_SCOPE_DEVICE 0
+#define ANABRANCH_SCOPE_SYSTEM 1
+#define ANABRANCH_FENCE_RELEASE 0
+#define ANABRANCH_FENCE_ACQUIRE 1
+#define ANABRANCH_ATOMIC_ADD 0
+#define ANABRANCH_ATOMIC_MIN 1
+#define ANABRANCH_ATOMIC_AND 2
+#define ANABRANCH_ATOMIC_OR 3
+#define ANABRANCH_ATOMIC_XOR 4
+#define ANABRANCH_ATOMIC_SWAP 5
+#define ANABRANCH_ATOMIC_COMPARE_SWAP 6
 
 extern "C" {
 
@@ -29,6 +48,18 @@ struct AnabranchHostCalls {
     const unsigned long long* (*wave_exchange)(AnabranchHostLane* lane, unsigned long long value, unsigned site);
     // Nanoseconds of a clock that only grows and is the same for all processes of the machine.
     unsigned long long (*clock_ns)(AnabranchHostLane* lane);
+};
+
+// The calls of an instrumented kernel. `bytes` is 1, 2, 4 or 8, and the address a multiple of it; wider accesses are
+// several calls. Values are in the low bits.
+struct AnabranchHostInstrumentedCalls {
+    AnabranchHostCalls base;
+    unsigned long long (*load)(AnabranchHostLane* lane, const void* p, unsigned bytes, unsigned access);
+    void (*store)(AnabranchHostLane* lane, void* p, unsigned long long value, unsigned bytes, unsigned access);
+    void (*fence)(AnabranchHostLane* lane, unsigned order, unsigned scope);
+    // Returns the old value. `expected` matters to compare-and-swap only.
+    unsigned long long (*modify)(AnabranchHostLane* lane, void* p, unsigned long long operand,
+                                 unsigned long long expected, unsigned bytes, unsigned operation, unsigned scope);
 };
 
 struct AnabranchHostLane {
@@ -55,6 +86,8 @@ struct AnabranchHostKernel {
 
 static_assert(sizeof(AnabranchHostCalls) == 32, "as in abi.rs");
 static_assert(__builtin_offsetof(AnabranchHostCalls, clock_ns) == 24, "as in abi.rs");
+static_assert(sizeof(AnabranchHostInstrumentedCalls) == 64, "as in abi.rs");
+static_assert(__builtin_offsetof(AnabranchHostInstrumentedCalls, load) == 32, "as in abi.rs");
 static_assert(sizeof(AnabranchHostLane) == 40, "as in abi.rs");
 static_assert(__builtin_offsetof(AnabranchHostLane, thread) == 20, "as in abi.rs");
 static_assert(__builtin_offsetof(AnabranchHostLane, wave_width) == 36, "as in abi.rs");

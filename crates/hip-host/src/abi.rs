@@ -9,6 +9,9 @@ pub const HOST_ABI_HEADER: &str = include_str!("../device/host_abi.h");
 /// The version of the ABI; a kernel's descriptor must carry the same number.
 pub const HOST_ABI_VERSION: u32 = 1;
 
+/// The version that the descriptor of an instrumented kernel carries.
+pub(crate) const HOST_ABI_INSTRUMENTED: u32 = 0x101;
+
 /// What follows a kernel's name in the symbol of its descriptor.
 pub const KERNEL_DESCRIPTOR_SUFFIX: &str = "_host_kernel";
 
@@ -36,6 +39,25 @@ pub(crate) struct HostCalls {
     pub(crate) clock_ns: unsafe extern "C" fn(*mut HostLane) -> c_ulonglong,
 }
 
+/// `AnabranchHostInstrumentedCalls`: the functions for a lane of an instrumented kernel.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct InstrumentedCalls {
+    pub(crate) base: HostCalls,
+    pub(crate) load: unsafe extern "C" fn(*mut HostLane, *const c_void, c_uint, c_uint) -> c_ulonglong,
+    pub(crate) store: unsafe extern "C" fn(*mut HostLane, *mut c_void, c_ulonglong, c_uint, c_uint),
+    pub(crate) fence: unsafe extern "C" fn(*mut HostLane, c_uint, c_uint),
+    pub(crate) modify: unsafe extern "C" fn(
+        *mut HostLane,
+        *mut c_void,
+        c_ulonglong,
+        c_ulonglong,
+        c_uint,
+        c_uint,
+        c_uint,
+    ) -> c_ulonglong,
+}
+
 /// `AnabranchHostEntry`.
 pub(crate) type HostEntry = unsafe extern "C" fn(*mut HostLane, *const c_void);
 
@@ -52,6 +74,7 @@ pub(crate) struct HostKernel {
 
 const _: () = {
     assert!(size_of::<HostCalls>() == 32 && offset_of!(HostCalls, clock_ns) == 24);
+    assert!(size_of::<InstrumentedCalls>() == 64 && offset_of!(InstrumentedCalls, load) == 32);
     assert!(size_of::<HostLane>() == 40 && offset_of!(HostLane, thread) == 20);
     assert!(offset_of!(HostLane, wave_width) == 36);
     assert!(size_of::<HostKernel>() == 24 && offset_of!(HostKernel, entry) == 16);

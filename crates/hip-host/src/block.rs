@@ -58,7 +58,7 @@ pub(crate) struct BlockState {
 }
 
 impl BlockState {
-    fn new(threads: u32, width: u32, stack_bytes: usize) -> Self {
+    pub(crate) fn new(threads: u32, width: u32, stack_bytes: usize) -> Self {
         let waves = threads.div_ceil(width);
         let wave = |index| Wave { lanes: width.min(threads - index * width), ..Wave::default() };
         Self {
@@ -170,8 +170,18 @@ impl BlockState {
         self.runnable.borrow_mut().extend(threads.filter(|thread| *thread != running));
     }
 
+    /// Moves the threads that were made runnable since the last call out, in order.
+    pub(crate) fn take_runnable(&self) -> VecDeque<u32> {
+        self.runnable.take()
+    }
+
+    /// The first cause that stopped the block.
+    pub(crate) fn fault(&self) -> Option<(u32, FaultKind)> {
+        self.fault.get()
+    }
+
     /// A lane ended.
-    fn exit(&self, thread: u32) {
+    pub(crate) fn exit(&self, thread: u32) {
         self.progressed.set(true);
         self.exited.set(self.exited.get() + 1);
         let wave = self.wave(thread);

@@ -9,7 +9,8 @@
 //! What it keeps from GPUs: waves of width 1, 4, 32 or 64 whose operations are convergent (divergence is
 //! reported in [`HostMachine::last_fault`]); peer access that has to be enabled; IPC handles that cannot be
 //! opened by the process that made them; the capture rules; limits on resident blocks. What it cannot check:
-//! that a kernel touches a peer's memory without access, or any memory that is not its own.
+//! that a kernel touches a peer's memory without access, or any memory that is not its own. A
+//! [`seeded::SeededMachine`] checks these, and lets a seed decide who runs and what memory shows.
 
 mod abi;
 mod block;
@@ -35,6 +36,7 @@ mod memory;
 mod module;
 mod operation;
 mod scheduler;
+pub mod seeded;
 mod stack;
 mod stream;
 mod sync;

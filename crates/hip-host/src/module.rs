@@ -85,6 +85,11 @@ impl Module {
     /// `hipErrorNotFound`; `hipErrorInvalidImage` for another version of the ABI or a descriptor without an
     /// entry; `hipErrorNoBinaryForGpu` for another wave width.
     pub(crate) fn kernel(&self, name: &CStr, wave_width: u32) -> Result<KernelEntry, HipError> {
+        self.kernel_of(name, wave_width, HOST_ABI_VERSION)
+    }
+
+    /// Looks a kernel of a given ABI up. Errors are those of [`Self::kernel`].
+    pub(crate) fn kernel_of(&self, name: &CStr, wave_width: u32, abi: u32) -> Result<KernelEntry, HipError> {
         let name = name.to_str().map_err(|_| HipError::NOT_FOUND)?.to_owned();
         let symbol =
             CString::new(format!("{name}{KERNEL_DESCRIPTOR_SUFFIX}")).map_err(|_| HipError::NOT_FOUND)?;
@@ -96,12 +101,12 @@ impl Module {
         }
         // SAFETY: the object is loaded and exports a descriptor under this name.
         let descriptor = unsafe { descriptor.read_unaligned() };
-        if descriptor.abi != HOST_ABI_VERSION {
+        if descriptor.abi != abi {
             tracing::error!(
                 kernel = name,
                 abi = descriptor.abi,
-                wanted = HOST_ABI_VERSION,
-                "another kernel ABI"
+                wanted = abi,
+                "another kernel ABI (0x100 is set in that of kernels for the seeded machine)"
             );
             return Err(HipError::INVALID_IMAGE);
         }

@@ -175,8 +175,8 @@ struct LocalArray {
         NAME##_body(grid, parameter->arguments);                                                                 \
     }                                                                                                            \
     extern "C" __attribute__((visibility("default"))) const AnabranchHostKernel NAME##_host_kernel;              \
-    const AnabranchHostKernel NAME##_host_kernel = {ANABRANCH_HOST_ABI, WAVE_SIZE, sizeof(NAME##_parameter),     \
-                                                    MAX_THREADS, NAME};                                          \
+    const AnabranchHostKernel NAME##_host_kernel = {ANABRANCH_HOST_KERNEL_ABI, WAVE_SIZE,                        \
+                                                    sizeof(NAME##_parameter), MAX_THREADS, NAME};                \
     static void NAME##_body(const Grid& grid, const ARGUMENTS& args)
 #elif defined(ANABRANCH_TARGET_NVIDIA)
 #define ANABRANCH_KERNEL(NAME, ARGUMENTS, MAX_THREADS)                                                           \

@@ -2,9 +2,17 @@
 //
 // The order matters: plain types; the target's primitives; positions and waves; the structs that Rust declares
 // (generated); memory; publishing; waiting; numbers.
+//
+// Parameters that any unit may be compiled with, for tests: HOST_INSTRUMENTED, for the seeded host machine, and
+// PRELUDE_MUTANT, a deliberate mistake (mutant.h).
 #pragma once
 
+#if defined(HOST_INSTRUMENTED) && !defined(ANABRANCH_TARGET_HOST)
+#error "HOST_INSTRUMENTED is for the host target: the seeded machine is made of CPU threads"
+#endif
+
 #include "anabranch/types.h"
+#include "anabranch/mutant.h"
 
 #if defined(ANABRANCH_TARGET_HOST)
 #include "anabranch/target_host.h"
@@ -16,7 +24,11 @@
 
 #include "anabranch/grid.h"
 #include "anabranch/layouts.h"
+#if defined(HOST_INSTRUMENTED)
+#include "anabranch/memory_instrumented.h"
+#else
 #include "anabranch/memory.h"
+#endif
 #include "anabranch/publish.h"
 #include "anabranch/wait.h"
 #include "anabranch/convert.h"

@@ -13,8 +13,15 @@
 // before the call.
 ANABRANCH_DEVICE void block_release_system(const Grid& grid) {
 #if ANABRANCH_HAS_PER_WAVE_RELEASE
-    fence_release_system(grid);
+    if constexpr (MUTANT == MUTANT_RELEASE_AT_DEVICE_SCOPE) {
+        fence_release_device(grid);
+    } else if constexpr (MUTANT != MUTANT_NO_RELEASE && MUTANT != MUTANT_RELEASE_BY_ONE_THREAD) {
+        fence_release_system(grid);
+    }
     grid.block_barrier();
+    if constexpr (MUTANT == MUTANT_RELEASE_BY_ONE_THREAD) {
+        if (grid.thread == 0) fence_release_system(grid);
+    }
 #else
     grid.block_barrier();
     if (grid.thread == 0) fence_release_system(grid);
@@ -31,7 +38,7 @@ ANABRANCH_DEVICE void block_release_system(const Grid& grid) {
 // scope before the count, and one at system scope by the last block, order all stores before its flags.
 ANABRANCH_DEVICE bool arrive_is_last(const Grid& grid, u32* counter, u32 blocks) {
 #if ANABRANCH_HAS_PER_WAVE_RELEASE
-    block_release_system(grid);
+    if constexpr (MUTANT != MUTANT_COUNT_BEFORE_RELEASE) block_release_system(grid);
 #else
     grid.block_barrier();
 #endif
@@ -43,15 +50,20 @@ ANABRANCH_DEVICE bool arrive_is_last(const Grid& grid, u32* counter, u32 blocks)
         last = 1;
     } else if (grid.thread == 0) {
         fence_release_device(grid);
-        last = fetch_add_device(grid, counter, 1u) + 1 == blocks ? 1 : 0;
+        u32 arrived = fetch_add_device(grid, counter, 1u) + 1;
+        last = arrived == (MUTANT == MUTANT_FLAG_BEFORE_DATA ? 1 : blocks) ? 1 : 0;
+        if constexpr (MUTANT == MUTANT_FLAG_BEFORE_DATA) {
+            if (arrived == blocks) private_store(grid, counter, 0u);
+        }
         if (last != 0) {
 #if ANABRANCH_HAS_PER_WAVE_RELEASE
-            fence_acquire_device(grid);
+            if constexpr (MUTANT != MUTANT_NO_ACQUIRE_BETWEEN_BLOCKS) fence_acquire_device(grid);
 #endif
             // On NVIDIA this one fence also acquires what the others counted in: it is acq_rel.
             fence_release_system(grid);
-            private_store(grid, counter, 0u);
+            if constexpr (MUTANT != MUTANT_FLAG_BEFORE_DATA) private_store(grid, counter, 0u);
         }
     }
+    if constexpr (MUTANT == MUTANT_COUNT_BEFORE_RELEASE) block_release_system(grid);
     return grid.block_broadcast(last) != 0;
 }

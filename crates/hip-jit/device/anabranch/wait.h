@@ -90,7 +90,7 @@ ANABRANCH_DEVICE void acquire_after_wait(const Grid& grid) {
 #if ANABRANCH_POLL_ACQUIRES
     (void)grid;
 #else
-    fence_acquire_system(grid);
+    if constexpr (MUTANT != MUTANT_NO_ACQUIRE_AFTER_WAIT) fence_acquire_system(grid);
 #endif
 }
 
@@ -100,4 +100,10 @@ ANABRANCH_DEVICE u32 flag_epoch(u64 flag) { return static_cast<u32>(flag); }
 ANABRANCH_DEVICE u32 flag_count(u64 flag) { return static_cast<u32>(flag >> 32); }
 
 // Whether a monotonic 64-bit counter has come to `target`, also across its wrap.
-ANABRANCH_DEVICE bool has_reached(u64 value, u64 target) { return static_cast<i64>(value - target) >= 0; }
+ANABRANCH_DEVICE bool has_reached(u64 value, u64 target) {
+    return static_cast<i64>(value - target) >= (MUTANT == MUTANT_EPOCH_LOOSE ? -1 : 0);
+}
+// The same for the epoch in a flag that carries a count.
+ANABRANCH_DEVICE bool flag_has_reached(u64 flag, u32 epoch) {
+    return static_cast<i32>(flag_epoch(flag) - epoch) >= (MUTANT == MUTANT_EPOCH_LOOSE ? -1 : 0);
+}

@@ -1,0 +1,290 @@
+//! One lane of a seeded run: what the kernel holds a pointer to, and the functions that it calls.
+
+use core::cell::{Cell, RefCell};
+use core::ffi::{c_uint, c_ulonglong, c_void};
+use core::ptr;
+
+use super::memory::Scope;
+use super::world::{Who, World};
+use crate::abi::{HostCalls, HostEntry, HostLane, InstrumentedCalls};
+use crate::block::{Arrival, BlockState};
+use crate::lane::LaneYielder;
+use crate::stack;
+
+static CALLS: InstrumentedCalls = InstrumentedCalls {
+    base: HostCalls { yield_lane, block_barrier, wave_exchange, clock_ns },
+    load,
+    store,
+    fence,
+    modify,
+};
+
+/// Why a lane left the processor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pause {
+    /// Others may go first.
+    GaveWay,
+    /// It looked at memory in vain.
+    Polls,
+    /// It waits for the lanes of its wave or block, or for ever after a failure.
+    Meets,
+}
+
+/// A lane. The kernel's view comes first, so that the kernel's pointer is also a pointer to the whole.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct SeededLane {
+    view: HostLane,
+    world: *const RefCell<World>,
+    block: *const BlockState,
+    yielder: Cell<*const LaneYielder>,
+    lowest: Cell<usize>,
+    pub(crate) pause: Cell<Pause>,
+    /// Waves of the block, by their numbers in the run.
+    first_wave: u32,
+    waves: u32,
+    pub(crate) who: Who,
+}
+
+/// What a lane runs: plain pointers, so that it may be abandoned.
+#[derive(Clone, Copy)]
+pub(crate) struct SeededBody {
+    pub(crate) lane: *const SeededLane,
+    pub(crate) entry: HostEntry,
+    pub(crate) arguments: *const c_void,
+}
+
+impl SeededBody {
+    pub(crate) fn run(self, yielder: &LaneYielder) {
+        // SAFETY: the block owns its lanes in a box that outlives their routines.
+        let lane = unsafe { &*self.lane };
+        lane.yielder.set(ptr::from_ref(yielder));
+        // SAFETY: the entry came from a descriptor of the instrumented ABI in the kernel's own object, which the launch
+        // keeps loaded; the lane's view comes first; the arguments have the descriptor's size and live with the launch.
+        unsafe { (self.entry)(self.lane.cast_mut().cast(), self.arguments) }
+    }
+}
+
+/// What the lanes of a block have in common.
+#[derive(Clone, Copy)]
+pub(crate) struct LaneSetup<'a> {
+    pub(crate) world: &'a RefCell<World>,
+    pub(crate) block: &'a BlockState,
+    pub(crate) local_memory: *mut c_void,
+    pub(crate) local_bytes: u32,
+    pub(crate) block_threads: u32,
+    pub(crate) grid_blocks: u32,
+    pub(crate) wave_width: u32,
+    pub(crate) first_wave: u32,
+    pub(crate) waves: u32,
+}
+
+impl SeededLane {
+    pub(crate) fn new(setup: LaneSetup<'_>, who: Who) -> Self {
+        let view = HostLane {
+            calls: (&raw const CALLS).cast(),
+            local_memory: setup.local_memory,
+            local_bytes: setup.local_bytes,
+            thread: who.thread,
+            block: who.block,
+            block_threads: setup.block_threads,
+            grid_blocks: setup.grid_blocks,
+            wave_width: setup.wave_width,
+        };
+        Self {
+            view,
+            world: ptr::from_ref(setup.world),
+            block: ptr::from_ref(setup.block),
+            yielder: Cell::new(ptr::null()),
+            lowest: Cell::new(0),
+            pause: Cell::new(Pause::GaveWay),
+            first_wave: setup.first_wave,
+            waves: setup.waves,
+            who,
+        }
+    }
+
+    pub(crate) fn set_stack(&self, lowest: usize) {
+        self.lowest.set(lowest);
+    }
+
+    /// # Safety
+    /// `view` is the pointer that the machine gave to the kernel, and this is called by the lane itself.
+    unsafe fn of<'a>(view: *mut HostLane) -> &'a Self {
+        // SAFETY: `view` is the first field of a `SeededLane` (both are `repr(C)`) that the block keeps in place while
+        // the lane runs, by the caller's word.
+        unsafe { &*view.cast::<Self>() }
+    }
+
+    fn block(&self) -> &BlockState {
+        // SAFETY: the block boxes its state and drops it after its lanes' routines.
+        unsafe { &*self.block }
+    }
+
+    fn world(&self) -> &RefCell<World> {
+        // SAFETY: the run owns the world and drops it after all blocks.
+        unsafe { &*self.world }
+    }
+
+    fn suspend(&self, pause: Pause) {
+        self.pause.set(pause);
+        // SAFETY: set in `SeededBody::run` by the routine on whose stack this runs, which owns the yielder.
+        unsafe { &*self.yielder.get() }.suspend(());
+    }
+
+    fn stop_here(&self) -> ! {
+        loop {
+            self.suspend(Pause::Meets);
+        }
+    }
+
+    fn check_stack(&self) {
+        let marker = 0_u8;
+        let here = (&raw const marker).addr();
+        if here < self.lowest.get() || stack::canary_broken(self.lowest.get()) {
+            self.block().fail_stack(self.view.thread);
+            self.stop_here();
+        }
+    }
+
+    /// Runs `act` on the world, then lets others run if chance says so. Never returns after a failure of the run.
+    fn primitive<T>(&self, act: impl FnOnce(&mut World) -> Option<T>) -> T {
+        self.check_stack();
+        let (result, switch) = {
+            let mut world = self.world().borrow_mut();
+            let result = act(&mut world).filter(|_| world.failure.is_none());
+            (result, world.wants_switch())
+        };
+        let Some(result) = result else { self.stop_here() };
+        if switch {
+            self.suspend(Pause::GaveWay);
+        }
+        result
+    }
+}
+
+unsafe extern "C" fn yield_lane(view: *mut HostLane, _waiting: c_uint) {
+    // SAFETY: called by the kernel with the pointer it was given.
+    let lane = unsafe { SeededLane::of(view) };
+    lane.check_stack();
+    lane.world().borrow_mut().sync(&lane.who, "looks again");
+    lane.suspend(Pause::Polls);
+}
+
+unsafe extern "C" fn block_barrier(view: *mut HostLane, site: c_uint) {
+    // SAFETY: called by the kernel with the pointer it was given.
+    let lane = unsafe { SeededLane::of(view) };
+    lane.check_stack();
+    let arrival = lane.block().arrive_at_barrier(lane.view.thread, site);
+    {
+        let mut world = lane.world().borrow_mut();
+        world.sync(&lane.who, "block barrier");
+        if arrival == Arrival::Complete {
+            world.memory.meet(lane.first_wave..lane.first_wave + lane.waves);
+        }
+    }
+    if arrival == Arrival::Wait {
+        lane.suspend(Pause::Meets);
+    }
+}
+
+unsafe extern "C" fn wave_exchange(
+    view: *mut HostLane,
+    value: c_ulonglong,
+    site: c_uint,
+) -> *const c_ulonglong {
+    // SAFETY: called by the kernel with the pointer it was given.
+    let lane = unsafe { SeededLane::of(view) };
+    lane.check_stack();
+    let (arrival, values) = lane.block().arrive_at_exchange(lane.view.thread, value, site);
+    lane.world().borrow_mut().sync(&lane.who, "wave exchange");
+    if arrival == Arrival::Wait {
+        lane.suspend(Pause::Meets);
+    }
+    values.as_ptr().cast()
+}
+
+unsafe extern "C" fn clock_ns(view: *mut HostLane) -> c_ulonglong {
+    // SAFETY: called by the kernel with the pointer it was given.
+    let lane = unsafe { SeededLane::of(view) };
+    lane.world().borrow().clock_ns()
+}
+
+unsafe extern "C" fn load(
+    view: *mut HostLane,
+    p: *const c_void,
+    bytes: c_uint,
+    access: c_uint,
+) -> c_ulonglong {
+    // SAFETY: called by the kernel with the pointer it was given.
+    let lane = unsafe { SeededLane::of(view) };
+    let what = ["load", "private load", "flag load"].get(access as usize).copied().unwrap_or("load");
+    lane.primitive(|world| {
+        let place = world.access(&lane.who, what, p.addr() as u64, bytes, access)?;
+        let stale = world.random.chance(world.weather.stale);
+        let World { memory, random, .. } = world;
+        Some(memory.load(lane.who.view, place, bytes, stale, random))
+    })
+}
+
+unsafe extern "C" fn store(
+    view: *mut HostLane,
+    p: *mut c_void,
+    value: c_ulonglong,
+    bytes: c_uint,
+    access: c_uint,
+) {
+    // SAFETY: called by the kernel with the pointer it was given.
+    let lane = unsafe { SeededLane::of(view) };
+    let what = ["store", "private store", "flag store"].get(access as usize).copied().unwrap_or("store");
+    lane.primitive(|world| {
+        let place = world.access(&lane.who, what, p.addr() as u64, bytes, access)?;
+        world.memory.store(lane.who.view, place, bytes, value);
+        Some(())
+    });
+}
+
+unsafe extern "C" fn fence(view: *mut HostLane, order: c_uint, scope: c_uint) {
+    // SAFETY: called by the kernel with the pointer it was given.
+    let lane = unsafe { SeededLane::of(view) };
+    let (scope, names) = match scope {
+        0 => (Scope::Device, ["release device", "acquire device"]),
+        _ => (Scope::System, ["release system", "acquire system"]),
+    };
+    lane.primitive(|world| {
+        world.sync(&lane.who, names[usize::from(order != 0)]);
+        match order {
+            0 => world.memory.release(lane.who.view, scope),
+            _ => world.memory.acquire(lane.who.view, scope),
+        }
+        Some(())
+    });
+}
+
+unsafe extern "C" fn modify(
+    view: *mut HostLane,
+    p: *mut c_void,
+    operand: c_ulonglong,
+    expected: c_ulonglong,
+    bytes: c_uint,
+    operation: c_uint,
+    _scope: c_uint,
+) -> c_ulonglong {
+    const FLAG: c_uint = 2;
+    // SAFETY: called by the kernel with the pointer it was given.
+    let lane = unsafe { SeededLane::of(view) };
+    lane.primitive(|world| {
+        let place = world.access(&lane.who, "atomic", p.addr() as u64, bytes, FLAG)?;
+        let change = |old: u64| match operation {
+            0 => old.wrapping_add(operand),
+            1 => old.min(operand),
+            2 => old & operand,
+            3 => old | operand,
+            4 => old ^ operand,
+            5 => operand,
+            _ if old == expected => operand,
+            _ => old,
+        };
+        Some(world.memory.atomic(lane.who.view, place, bytes, change))
+    })
+}

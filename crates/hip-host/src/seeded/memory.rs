@@ -1,0 +1,380 @@
+//! What every wave may see of memory: store buffers, visibility by scope, stale loads. `docs/memory-model.md` says what
+//! the model is and what it leaves out.
+//!
+//! Time is a count of primitives. A store waits in its wave's buffer, then *lands*: it gets its place in the order of its
+//! word and becomes visible, to its block, its device or the whole system, at a time of its own for each. A load reads
+//! the word as of some landed store that its wave may still take for the latest.
+
+use std::collections::HashMap;
+
+use super::random::Random;
+
+/// How far a store is visible.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Scope {
+    Block,
+    Device,
+    System,
+}
+
+/// An 8-byte word: its number in [`Memory::words`].
+type WordIndex = u32;
+
+const NEVER: u64 = u64::MAX;
+
+/// A store that has landed.
+#[derive(Clone, Debug)]
+struct Landed {
+    mask: u64,
+    value: u64,
+    wave: u32,
+    /// When it became visible to the block, the device, and the system.
+    since: [u64; 3],
+}
+
+/// A word that this run has touched: what it was before, and its stores in order.
+#[derive(Clone, Debug)]
+struct Word {
+    allocation: u32,
+    index: u32,
+    before: u64,
+    stores: Vec<Landed>,
+}
+
+/// A store on its way, in a wave's buffer.
+#[derive(Clone, Copy, Debug)]
+struct Buffered {
+    word: WordIndex,
+    mask: u64,
+    value: u64,
+}
+
+/// What a wave sees.
+#[derive(Clone, Debug)]
+pub(crate) struct View {
+    pub(crate) device: u32,
+    /// Number of the block among all of the run.
+    pub(crate) block: u32,
+    buffer: Vec<Buffered>,
+    /// Stores that had become visible at a scope by this time must be seen.
+    floor: [u64; 3],
+    /// Stores of a word that it has seen: a later load does not go back.
+    seen: HashMap<WordIndex, u32>,
+}
+
+impl View {
+    pub(crate) fn new(device: u32, block: u32, now: u64) -> Self {
+        Self { device, block, buffer: Vec::new(), floor: [now; 3], seen: HashMap::new() }
+    }
+}
+
+/// How this run treats stores and loads; drawn from the seed. Chances are parts of 256.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Weather {
+    /// That something lands at a primitive.
+    pub(crate) land: u32,
+    /// That what lands goes as far as the system at once.
+    pub(crate) far: u32,
+    /// That the newest store of a wave lands first: often the flag.
+    pub(crate) newest: u32,
+    /// That a load that may read an older value does.
+    pub(crate) stale: u32,
+}
+
+impl Weather {
+    pub(crate) fn draw(random: &mut Random) -> Self {
+        Self {
+            land: random.pick([0, 4, 32, 128, 224]),
+            far: random.pick([32, 128, 256]),
+            newest: random.pick([0, 128]),
+            stale: random.pick([0, 32, 128, 224]),
+        }
+    }
+}
+
+/// A word of memory as a place to report: allocation, and byte within.
+pub(crate) type Place = (u32, u32);
+
+/// Global memory of all devices, as the waves of one run see it.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    /// `[allocation][8-byte word]`: contents before the run.
+    contents: Vec<Vec<u64>>,
+    /// `[allocation][word]`: its number in `words` plus one, or 0.
+    touched: Vec<Vec<WordIndex>>,
+    words: Vec<Word>,
+    views: Vec<View>,
+    /// Landed stores that the system does not see yet: word and place in its order.
+    inflight: Vec<(WordIndex, u32)>,
+    /// Stores in all buffers.
+    buffered: usize,
+    now: u64,
+    /// Loads read the latest value that they can see: nothing else is left to happen.
+    pub(crate) fresh: bool,
+    /// Counts what somebody who polls may have waited for.
+    pub(crate) changes: u64,
+}
+
+impl Memory {
+    pub(crate) fn new(contents: Vec<Vec<u64>>) -> Self {
+        let touched = contents.iter().map(|words| vec![0; words.len()]).collect();
+        Self {
+            contents,
+            touched,
+            words: Vec::new(),
+            views: Vec::new(),
+            inflight: Vec::new(),
+            buffered: 0,
+            now: 1,
+            fresh: false,
+            changes: 0,
+        }
+    }
+
+    pub(crate) fn tick(&mut self) -> u64 {
+        self.now += 1;
+        self.now
+    }
+
+    /// A wave that begins now; returns its number.
+    pub(crate) fn begin_wave(&mut self, device: u32, block: u32) -> u32 {
+        self.views.push(View::new(device, block, self.now));
+        self.views.len() as u32 - 1
+    }
+
+    fn word(&mut self, (allocation, byte): Place) -> WordIndex {
+        let index = byte / 8;
+        let touched = &mut self.touched[allocation as usize][index as usize];
+        if *touched == 0 {
+            let before = self.contents[allocation as usize][index as usize];
+            self.words.push(Word { allocation, index, before, stores: Vec::new() });
+            *touched = self.words.len() as u32;
+        }
+        *touched - 1
+    }
+
+    /// Puts a store at the end of its word's order, visible as far as `scope`.
+    fn land(&mut self, wave: u32, store: Buffered, scope: Scope) {
+        let mut since = [NEVER; 3];
+        since[..=scope as usize].fill(self.now);
+        let stores = &mut self.words[store.word as usize].stores;
+        stores.push(Landed { mask: store.mask, value: store.value, wave, since });
+        if scope < Scope::System {
+            self.inflight.push((store.word, stores.len() as u32 - 1));
+        }
+        self.changes += 1;
+    }
+
+    fn land_all(&mut self, wave: u32, scope: Scope) {
+        for store in core::mem::take(&mut self.views[wave as usize].buffer) {
+            self.buffered -= 1;
+            self.land(wave, store, scope);
+        }
+    }
+
+    /// Makes landed stores visible as far as `scope`, those of `waves` only.
+    fn extend(&mut self, waves: core::ops::Range<u32>, scope: Scope) {
+        let (words, now, changes) = (&mut self.words, self.now, &mut self.changes);
+        self.inflight.retain(|&(word, index)| {
+            let store = &mut words[word as usize].stores[index as usize];
+            if !waves.contains(&store.wave) {
+                return true;
+            }
+            *changes += u64::from(extend_one(store, scope, now));
+            store.since[Scope::System as usize] == NEVER
+        });
+    }
+
+    /// A release fence of a wave: its own stores, and nobody else's.
+    pub(crate) fn release(&mut self, wave: u32, scope: Scope) {
+        self.land_all(wave, scope);
+        self.extend(wave..wave + 1, scope);
+    }
+
+    /// An acquire fence of a wave.
+    pub(crate) fn acquire(&mut self, wave: u32, scope: Scope) {
+        let now = self.now;
+        self.views[wave as usize].floor[..=scope as usize].fill(now);
+    }
+
+    /// The waves of a block have met: they see each other's stores, and what any of them had acquired.
+    pub(crate) fn meet(&mut self, waves: core::ops::Range<u32>) {
+        let mut floor = [0; 3];
+        for wave in waves.clone() {
+            self.land_all(wave, Scope::Block);
+            for (all, one) in floor.iter_mut().zip(self.views[wave as usize].floor) {
+                *all = one.max(*all);
+            }
+        }
+        floor[Scope::Block as usize] = self.now;
+        for wave in waves {
+            self.views[wave as usize].floor = floor;
+        }
+    }
+
+    /// A kernel has ended: everybody sees its stores.
+    pub(crate) fn end_kernel(&mut self, waves: core::ops::Range<u32>) {
+        for wave in waves.clone() {
+            self.land_all(wave, Scope::System);
+        }
+        self.extend(waves, Scope::System);
+    }
+
+    pub(crate) fn store(&mut self, wave: u32, place: Place, bytes: u32, value: u64) {
+        let word = self.word(place);
+        let (mask, shift) = lanes(place.1, bytes);
+        self.views[wave as usize].buffer.push(Buffered { word, mask, value: (value << shift) & mask });
+        self.buffered += 1;
+    }
+
+    pub(crate) fn load(
+        &mut self,
+        wave: u32,
+        place: Place,
+        bytes: u32,
+        stale: bool,
+        random: &mut Random,
+    ) -> u64 {
+        let index = self.word(place);
+        let (mask, shift) = lanes(place.1, bytes);
+        let view = &self.views[wave as usize];
+        let word = &self.words[index as usize];
+        let all = word.stores.len();
+        let visible = |store: &Landed| scope_of(&self.views, store, wave, view);
+        let mut read = all;
+        if stale && !self.fresh {
+            let least = view.seen.get(&index).map_or(0, |seen| *seen as usize);
+            let known = word.stores.iter().rposition(|store| match visible(store) {
+                None => true,
+                Some(scope) => store.since[scope as usize] <= view.floor[scope as usize],
+            });
+            let least = least.max(known.map_or(0, |last| last + 1));
+            read = least + random.below(all - least + 1);
+        }
+        let mut value = word.before;
+        for store in &word.stores[..read] {
+            if visible(store).is_none_or(|scope| store.since[scope as usize] != NEVER) {
+                value = (value & !store.mask) | store.value;
+            }
+        }
+        for store in view.buffer.iter().filter(|store| store.word == index) {
+            value = (value & !store.mask) | store.value;
+        }
+        if read > 0 {
+            self.views[wave as usize].seen.insert(index, read as u32);
+        }
+        (value & mask) >> shift
+    }
+
+    /// Reads, changes and writes a word at the end of its order, visible to all at once; returns the old value.
+    pub(crate) fn atomic(
+        &mut self,
+        wave: u32,
+        place: Place,
+        bytes: u32,
+        change: impl FnOnce(u64) -> u64,
+    ) -> u64 {
+        let index = self.word(place);
+        let (mask, shift) = lanes(place.1, bytes);
+        let view = &mut self.views[wave as usize];
+        let mine: Vec<_> = view.buffer.iter().filter(|store| store.word == index).copied().collect();
+        view.buffer.retain(|store| store.word != index);
+        self.buffered -= mine.len();
+        for store in mine {
+            self.land(wave, store, Scope::System);
+        }
+        let word = &self.words[index as usize];
+        let latest = word.stores.iter().fold(word.before, |value, store| (value & !store.mask) | store.value);
+        let old = (latest & mask) >> shift;
+        let value = (change(old) << shift) & mask;
+        self.land(wave, Buffered { word: index, mask, value }, Scope::System);
+        let seen = self.words[index as usize].stores.len() as u32;
+        self.views[wave as usize].seen.insert(index, seen);
+        old
+    }
+
+    /// Whether a store is not yet visible to everybody.
+    pub(crate) fn is_unsettled(&self) -> bool {
+        self.buffered > 0 || !self.inflight.is_empty()
+    }
+
+    /// Moves one store on: out of a buffer, or to the whole system. Returns its wave and place.
+    pub(crate) fn settle_one(&mut self, weather: Weather, random: &mut Random) -> Option<(u32, Place)> {
+        if !self.is_unsettled() {
+            return None;
+        }
+        let chosen = random.below(self.buffered + self.inflight.len());
+        if let Some(place) = chosen.checked_sub(self.buffered) {
+            let (word, index) = self.inflight.swap_remove(place);
+            let store = &mut self.words[word as usize].stores[index as usize];
+            extend_one(store, Scope::System, self.now);
+            self.changes += 1;
+            let wave = store.wave;
+            return Some((wave, self.place(word)));
+        }
+        let mut rest = chosen;
+        let newest = random.chance(weather.newest);
+        let wave = self.views.iter().position(|view| match rest.checked_sub(view.buffer.len()) {
+            Some(more) => {
+                rest = more;
+                false
+            }
+            None => true,
+        })?;
+        let buffer = &mut self.views[wave].buffer;
+        // Stores to one word stay in order.
+        let word = buffer[if newest { buffer.len() - 1 } else { rest }].word;
+        let first = buffer.iter().position(|store| store.word == word)?;
+        let store = buffer.remove(first);
+        self.buffered -= 1;
+        let scope = if random.chance(weather.far) { Scope::System } else { Scope::Device };
+        self.land(wave as u32, store, scope);
+        Some((wave as u32, self.place(word)))
+    }
+
+    fn place(&self, word: WordIndex) -> Place {
+        let word = &self.words[word as usize];
+        (word.allocation, word.index * 8)
+    }
+
+    /// The contents after the run.
+    pub(crate) fn into_contents(mut self) -> Vec<Vec<u64>> {
+        for word in &self.words {
+            let value =
+                word.stores.iter().fold(word.before, |value, store| (value & !store.mask) | store.value);
+            self.contents[word.allocation as usize][word.index as usize] = value;
+        }
+        self.contents
+    }
+}
+
+/// Through which scope a wave sees a store; `None` for its own, which it always sees.
+fn scope_of(views: &[View], store: &Landed, wave: u32, view: &View) -> Option<Scope> {
+    let writer = &views[store.wave as usize];
+    if store.wave == wave {
+        None
+    } else if writer.block == view.block {
+        Some(Scope::Block)
+    } else if writer.device == view.device {
+        Some(Scope::Device)
+    } else {
+        Some(Scope::System)
+    }
+}
+
+fn extend_one(store: &mut Landed, scope: Scope, now: u64) -> bool {
+    let mut changed = false;
+    for since in &mut store.since[..=scope as usize] {
+        if *since == NEVER {
+            *since = now;
+            changed = true;
+        }
+    }
+    changed
+}
+
+/// The bytes of a word that an access covers, as a mask, and by how much its value is shifted.
+fn lanes(byte: u32, bytes: u32) -> (u64, u32) {
+    let shift = byte % 8 * 8;
+    (u64::MAX >> (64 - 8 * bytes) << shift, shift)
+}

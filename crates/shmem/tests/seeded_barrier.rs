@@ -1,0 +1,211 @@
+//! The team barrier's kernel as it is, under seeds; its broken twin; and a member that never comes.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, missing_docs, reason = "helpers of tests")]
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anabranch_hip::DeviceAddress;
+use anabranch_hip_host::seeded::{Allocation, Owner, SeededConfig, SeededKernel, SeededMachine, Shape};
+use anabranch_hip_jit::control::{FaultRecord, WaitControl};
+use anabranch_hip_jit::{
+    DevicePointer, DeviceStruct as _, Jit, JitConfig, KernelSpec, KernelUnit, PRELUDE, Target, ToolSearch,
+    bytemuck, device_struct,
+};
+use anabranch_shmem::{OperationCode, TEAM_BARRIER_UNIT, TeamBarrierArgs, TeamView};
+
+device_struct! {
+    /// Arguments of the kernels around the barrier.
+    pub struct BarrierTestArgs {
+        pub team: TeamView,
+        pub data: u64,
+        pub value: u64,
+        pub wrong: DevicePointer<u32>,
+    }
+}
+
+static UNIT: KernelUnit = KernelUnit {
+    name: "seeded_barrier",
+    source: include_str!("seeded_barrier.hip"),
+    headers: &[PRELUDE],
+    entries: &["barrier_write", "barrier_read"],
+    layouts: &[TeamView::c_declaration, BarrierTestArgs::c_declaration],
+};
+
+const RANKS: u32 = 3;
+const ROUNDS: u64 = 3;
+const WAVE: u32 = 4;
+const THREADS: u32 = 8;
+/// In the heap: flags, then the data.
+const DATA: u64 = 64;
+/// In a rank's own words: peer bases, the barrier's epoch, the count of wrong words.
+const EPOCH: u64 = 64;
+const WRONG: u64 = 72;
+const BUDGET_NS: u64 = 1_000_000_000_000;
+
+struct Kernels {
+    barrier: SeededKernel,
+    write: SeededKernel,
+    read: SeededKernel,
+}
+
+impl Kernels {
+    fn compile(mutant: u32) -> Self {
+        let folder: PathBuf = env!("CARGO_TARGET_TMPDIR").into();
+        let path = ["/usr/local/bin", "/usr/bin", "/bin"].map(PathBuf::from).to_vec();
+        let jit = Jit::new(
+            JitConfig::new(folder.join("seeded-cache")),
+            ToolSearch { path, ..ToolSearch::default() },
+        );
+        let load = |unit, name| {
+            let spec = KernelSpec::new(unit).with("HOST_INSTRUMENTED", 1).with("PRELUDE_MUTANT", mutant);
+            let object = jit.compile(&spec, &Target::host(WAVE).unwrap()).unwrap();
+            // SAFETY: the object was compiled from the prelude with HOST_INSTRUMENTED.
+            unsafe { SeededKernel::load(&object.bytes, name, WAVE) }.unwrap()
+        };
+        Self {
+            barrier: load(&TEAM_BARRIER_UNIT, "anabranch_team_barrier"),
+            write: load(&UNIT, "barrier_write"),
+            read: load(&UNIT, "barrier_read"),
+        }
+    }
+}
+
+struct Rank {
+    heap: Allocation,
+    words: Allocation,
+    control: Allocation,
+    record: Allocation,
+}
+
+fn at<T>(allocation: Allocation, offset: u64) -> DevicePointer<T> {
+    DevicePointer::new(DeviceAddress(allocation.address() + offset))
+}
+
+struct Harness {
+    kernels: Kernels,
+    machine: SeededMachine,
+    ranks: Vec<Rank>,
+}
+
+impl Harness {
+    fn new(mutant: u32) -> Self {
+        let mut machine = SeededMachine::new(SeededConfig::default()).unwrap();
+        let mut make = |name: &str, rank: u32, owner, bytes| {
+            machine.allocate(&format!("{name}{rank}"), owner, bytes).unwrap()
+        };
+        let ranks = (0..RANKS).map(|rank| Rank {
+            heap: make("heap", rank, Owner::Shared, 128),
+            words: make("words", rank, Owner::Device(rank), 128),
+            control: make("control", rank, Owner::Device(rank), size_of::<WaitControl>() as u64),
+            record: make("record", rank, Owner::Shared, size_of::<FaultRecord>() as u64),
+        });
+        let ranks = ranks.collect();
+        Self { kernels: Kernels::compile(mutant), machine, ranks }
+    }
+
+    fn reset(&mut self) {
+        let bases: Vec<u64> = self.ranks.iter().map(|rank| rank.heap.address()).collect();
+        for rank in &self.ranks {
+            for zeroed in [rank.heap, rank.words, rank.record] {
+                self.machine.fill(zeroed, 0);
+            }
+            self.machine.write(rank.words, 0, bytemuck::cast_slice(&bases)).unwrap();
+            let fault = at(rank.record, 0);
+            let wait = WaitControl { abort: 0, budget_ns: BUDGET_NS, fault, claimed: 0, reserved: 0 };
+            self.machine.write(rank.control, 0, bytemuck::bytes_of(&wait)).unwrap();
+        }
+    }
+
+    fn launch(machine: &mut SeededMachine, kernel: &SeededKernel, rank: u32, args: &[u8]) {
+        let mut bytes = bytemuck::bytes_of(&[1, THREADS, 0, 0]).to_vec();
+        bytes.extend_from_slice(args);
+        let shape = Shape { blocks: 1, block_threads: THREADS, local_bytes: 64 };
+        machine.launch(rank, 0, kernel, shape, &bytes).unwrap();
+    }
+
+    fn queue(&mut self, number: u32) {
+        let Self { kernels, machine, ranks } = self;
+        let rank = &ranks[number as usize];
+        let team = TeamView {
+            size: RANKS,
+            rank: number,
+            group: 4,
+            peer_bases: at(rank.words, 0),
+            control: at(rank.control, 0),
+        };
+        let operation = OperationCode::TEAM_BARRIER.0;
+        let meet = TeamBarrierArgs { team, flags: 0, epoch: at(rank.words, EPOCH), operation, reserved: 0 };
+        for value in 1..=ROUNDS {
+            let around = BarrierTestArgs { team, data: DATA, value, wrong: at(rank.words, WRONG) };
+            Self::launch(machine, &kernels.write, number, bytemuck::bytes_of(&around));
+            Self::launch(machine, &kernels.barrier, number, bytemuck::bytes_of(&meet));
+            Self::launch(machine, &kernels.read, number, bytemuck::bytes_of(&around));
+            Self::launch(machine, &kernels.barrier, number, bytemuck::bytes_of(&meet));
+        }
+    }
+
+    fn record(&self, rank: usize) -> FaultRecord {
+        let bytes = self.machine.read(self.ranks[rank].record, 0, size_of::<FaultRecord>()).unwrap();
+        bytemuck::pod_read_unaligned(&bytes)
+    }
+
+    fn run(&mut self, seed: u64) -> Result<(), String> {
+        self.reset();
+        for rank in 0..RANKS {
+            self.queue(rank);
+        }
+        self.machine.run(seed).map_err(|error| error.to_string())?;
+        for rank in 0..RANKS as usize {
+            let record = self.record(rank);
+            if record.state != 0 {
+                return Err(format!("rank {rank}: {record:?}"));
+            }
+            let wrong = self.machine.read(self.ranks[rank].words, WRONG, 4).unwrap();
+            if wrong != [0; 4] {
+                return Err(format!("rank {rank} read {wrong:?} words of another round"));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn nobody_passes_early_under_any_seed() {
+    const SEEDS: u64 = 1000;
+    let mut harness = Harness::new(0);
+    let start = Instant::now();
+    for seed in 0..SEEDS {
+        harness.run(seed).unwrap_or_else(|problem| panic!("seed {seed}: {problem}"));
+    }
+    println!("{:.0} seeds/s", SEEDS as f64 / start.elapsed().as_secs_f64());
+}
+
+#[test]
+fn a_looser_epoch_is_caught() {
+    let mut harness = Harness::new(4);
+    let mut taken: Vec<u64> = (0..20)
+        .map(|search| {
+            let seeds = search * 100_000..search * 100_000 + 200;
+            1 + seeds.clone().position(|seed| harness.run(seed).is_err()).expect("no seed catches it") as u64
+        })
+        .collect();
+    taken.sort_unstable();
+    println!("median {}, most {} seeds", taken[10], taken[19]);
+}
+
+#[test]
+fn a_member_that_never_comes_is_named() {
+    let mut harness = Harness::new(0);
+    for seed in 0..100 {
+        harness.reset();
+        harness.queue(0);
+        harness.queue(2);
+        let run = harness.machine.run(seed).unwrap();
+        assert!(run.virtual_ns > BUDGET_NS, "{run:?}");
+        for rank in [0, 2] {
+            let record = harness.record(rank);
+            let told = (record.state, record.peer, record.epoch, record.rank, record.operation);
+            assert_eq!(told, (2, 1, 1, rank as u32, OperationCode::TEAM_BARRIER.0), "seed {seed}");
+        }
+    }
+}
