@@ -152,7 +152,8 @@ impl ExpertParallel {
     ///
     /// After it, in stream order, the handle's windows, counts and offsets are valid until its combine or release.
     /// May be captured into a graph, which then uses this slot at every replay: whoever launches the graph keeps its
-    /// replays in order with other operations on the slot. Eager ones wait only for each other.
+    /// replays in order with other operations on the slot. Eager ones wait only for each other. Within a capture the caller
+    /// keeps operations that follow each other on one slot on one stream, or orders their streams.
     ///
     /// # Errors
     /// Before anything moves: [`Error::TooManyTokens`], [`Error::Shape`], [`Error::Alignment`], [`Error::Type`],

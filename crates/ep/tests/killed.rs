@@ -12,12 +12,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anabranch_bootstrap::{Deadline, TcpConfig, TcpRendezvous, TcpRoot, Token};
 use anabranch_ep::reference::ReferenceExpert;
 use anabranch_ep::{Error, ExpertParallel};
-use anabranch_hip::{DeviceOrdinal, Stream};
+use anabranch_hip::{DeviceOrdinal, Stream, with_causes};
 use anabranch_hip_host::{HostConfig, HostMachine};
 use anabranch_ranks::GlobalRank;
 use anabranch_shmem::{World, WorldConfig};
 use anabranch_testkit::{Ranks, Role, role};
-use common::{Case, Numbers, depart, failure, jit, land, on_ranks, round, with_causes, work, world_config};
+use common::{Case, Numbers, depart, failure, jit, land, on_ranks, round, work, world_config};
 use rustix::process::{Signal, getpid, kill_process};
 
 const RANKS: u32 = 4;

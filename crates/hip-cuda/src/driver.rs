@@ -119,7 +119,8 @@ fn find(search: &[PathBuf]) -> Result<Driver, LoadError> {
                 None => "the toolkit's stub, not a driver".to_owned(),
             },
             Err(_) if flags & RTLD_NOLOAD != 0 => "not mapped in this process yet".to_owned(),
-            Err(error) => words(&error),
+            // The loader's own words may be the error's source rather than its message.
+            Err(error) => anabranch_hip::with_distinct_causes(&error),
         };
         tracing::debug!(path = %path.display(), words, "not a usable CUDA driver");
         tried.push((path, words));
@@ -135,20 +136,6 @@ fn candidates(search: &[PathBuf]) -> Vec<(PathBuf, c_int)> {
     core::iter::once((PathBuf::from(LIBRARY), open | RTLD_NOLOAD))
         .chain(named.chain([PathBuf::from(LIBRARY)]).chain(known).map(|path| (path, open)))
         .collect()
-}
-
-/// The loader's own words, which may be the error's source rather than its message.
-fn words(error: &libloading::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = core::error::Error::source(error);
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
 }
 
 /// The driver behind an opened library; nothing for the toolkit's stub, whose place a real one may take.

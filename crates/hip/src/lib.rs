@@ -11,6 +11,7 @@
 pub mod table;
 pub mod types;
 
+mod causes;
 mod device;
 mod error;
 mod graph;
@@ -22,6 +23,7 @@ mod runtime;
 mod stream;
 mod virtual_memory;
 
+pub use causes::{with_causes, with_distinct_causes};
 pub use device::{Device, DeviceGuard};
 pub use error::{Error, LoadError, Result};
 pub use graph::{Graph, GraphExec};

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LOCAL, RTLD_NOW};
 
+use crate::causes::with_causes;
 use crate::error::{LoadError, Result};
 use crate::runtime::{Runtime, RuntimeKind};
 use crate::table::HipApi;
@@ -31,18 +32,10 @@ pub fn load_amd(search: &[PathBuf]) -> Result<Runtime, LoadError> {
         // SAFETY: opening AMD's runtime runs its initialisers, which is what the caller asks for.
         match unsafe { Library::open(Some(&candidate), flags) } {
             Ok(library) => return fill(&candidate, library),
-            Err(error) => tried.push((candidate, with_cause(&error))),
+            Err(error) => tried.push((candidate, with_causes(&error))),
         }
     }
     Err(LoadError::NotFound { runtime: RuntimeKind::Amd, tried })
-}
-
-/// The error and what lies behind it: the loader's own words are in the source.
-fn with_cause(error: &libloading::Error) -> String {
-    match std::error::Error::source(error) {
-        Some(cause) => format!("{error}: {cause}"),
-        None => error.to_string(),
-    }
 }
 
 fn candidates(search: &[PathBuf]) -> Vec<(PathBuf, i32)> {

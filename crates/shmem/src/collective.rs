@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
 
-use crate::error::{Error, Result, with_causes};
+use crate::error::{Error, Result};
 use crate::frame::{self, Header};
 
 /// One tag for all steps: ranks that are in different steps then meet, and the error says who is where.
@@ -114,7 +114,7 @@ impl Collectives {
             return Err(Error::NotAMember { step: step.to_owned(), rank: self.rank() });
         }
         let sequence = self.next_sequence(group);
-        let failure = mine.as_ref().err().map(|error| with_causes(error));
+        let failure = mine.as_ref().err().map(|error| anabranch_hip::with_causes(error));
         let header = Header { world: self.world, step: step.to_owned(), sequence, failure };
         let message = frame::encode(&header, mine.as_deref().unwrap_or_default());
         let gathered = self.rendezvous.all_gather(group, TAG, &message, deadline);

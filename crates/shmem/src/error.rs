@@ -283,15 +283,3 @@ fn considered_text(considered: &[(TransportKind, Refusal)]) -> String {
     let words: Vec<_> = considered.iter().map(|(kind, why)| format!("{kind}: {why}")).collect();
     words.join("; ")
 }
-
-/// An error and all its causes in one line, for a message to other ranks.
-pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        next = cause.source();
-    }
-    text
-}

@@ -16,7 +16,7 @@ use crate::alarm::Alarm;
 use crate::collective::{Collectives, compare_fields, group_id};
 use crate::config::WorldConfig;
 use crate::control::Control;
-use crate::error::{Error, Result, with_causes};
+use crate::error::{Error, Result};
 use crate::fault::OperationNames;
 use crate::flight::Flights;
 use crate::heap::ledger::Ledger;
@@ -217,7 +217,7 @@ impl World {
             Err(Error::Fault(_)) => config.rendezvous_deadline.min(DRAIN),
             _ => config.rendezvous_deadline,
         };
-        let status = drained.as_ref().err().map_or(Ok(()), |error| Err(with_causes(error)));
+        let status = drained.as_ref().err().map_or(Ok(()), |error| Err(anabranch_hip::with_causes(error)));
         let agreed = self.agree_status_by(group, "leave", status, Deadline::after(patience));
         drained.and(agreed)
     }

@@ -7,7 +7,7 @@ use anabranch_transport::{PeerMemory, Region};
 use serde::{Deserialize, Serialize};
 
 use crate::collective::compare_fields;
-use crate::error::{Error, Result, with_causes};
+use crate::error::{Error, Result};
 use crate::tables::Table;
 use crate::transports::{Offers, Transports, is_mapped};
 use crate::world::World;
@@ -65,7 +65,7 @@ impl World {
         });
         compare_fields(&step, group, &fields.collect::<Vec<_>>())?;
         let opened = self.open_all(group, &agreed.said, bytes);
-        let status = opened.as_ref().map(|_| ()).map_err(|error| with_causes(error));
+        let status = opened.as_ref().map(|_| ()).map_err(|error| anabranch_hip::with_causes(error));
         self.agree_status(group, &step, status)?;
         let (members, table) = opened?;
         Ok(Registration { world: self.clone(), group: group.clone(), bytes, table, members })

@@ -116,7 +116,7 @@ impl World {
         let mut words: Vec<u64> = bases.collect();
         words.push(0);
         let written = self.inner.tables.write(&words);
-        let status = written.as_ref().map(|_| ()).map_err(|error| crate::error::with_causes(error));
+        let status = written.as_ref().map(|_| ()).map_err(|error| anabranch_hip::with_causes(error));
         self.agree_status(group, "team table", status)?;
         let table = written?;
         let id = group_id(group);

@@ -19,7 +19,7 @@ use serde::de::DeserializeOwned;
 use crate::alarm::Alarm;
 use crate::collective::{Agreed, Collectives};
 use crate::config::WorldConfig;
-use crate::error::{Error, Result, with_causes};
+use crate::error::{Error, Result};
 use crate::fault::{Fault, OperationCode, OperationName, OperationNames};
 use crate::flight::{Flights, InFlight};
 use crate::heap::ledger::Ledger;
@@ -249,7 +249,7 @@ impl World {
         failure: Option<&(dyn std::error::Error + 'static)>,
     ) -> Result<()> {
         self.check()?;
-        self.agree_status(group, step, failure.map_or(Ok(()), |error| Err(with_causes(error))))
+        self.agree_status(group, step, failure.map_or(Ok(()), |error| Err(anabranch_hip::with_causes(error))))
     }
 
     /// Compares values that have to be equal on all members. Collective.
@@ -316,7 +316,10 @@ impl World {
                 self.check()?;
             }
             other => {
-                self.fail(Fault::CollectiveFailed { step: step.clone(), detail: with_causes(other) });
+                self.fail(Fault::CollectiveFailed {
+                    step: step.clone(),
+                    detail: anabranch_hip::with_causes(other),
+                });
             }
         }
         Err(Error::Rendezvous { step, source })

@@ -10,7 +10,7 @@ use anabranch_ep::reference::ReferenceExpert;
 use anabranch_ep::{
     DataType, DeviceSlice, Dispatched, EpConfig, Error, ExpertOutput, ExpertParallel, ReceivedRows, Tokens,
 };
-use anabranch_hip::{Device, DeviceBuffer, DeviceOrdinal, RuntimeKind, Stream};
+use anabranch_hip::{Device, DeviceBuffer, DeviceOrdinal, RuntimeKind, Stream, with_causes};
 use anabranch_hip_host::{HostConfig, HostMachine};
 use anabranch_hip_jit::{Jit, JitConfig, ToolSearch, bytemuck};
 use anabranch_ranks::GroupRank;
@@ -388,16 +388,4 @@ pub fn failure<T>(result: &Result<T, RankError<Error>>) -> String {
         Err(RankError::Work { rank, error }) => format!("{rank}: {}", with_causes(error)),
         Err(error) => with_causes(error),
     }
-}
-
-/// An error and its causes, in one line.
-pub fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        next = cause.source();
-    }
-    text
 }

@@ -83,7 +83,7 @@ impl RtcLibrary {
         }
         // SAFETY: the library is a vendor's compiler; its initialisers have no preconditions.
         let handle = unsafe { Library::open(Some(library), RTLD_NOW | RTLD_LOCAL) }
-            .map_err(|error| with_causes(&error))?;
+            .map_err(|error| anabranch_hip::with_causes(&error))?;
         let handle = ManuallyDrop::new(handle);
         let api = Api::load(&handle, kind)?;
         let (mut major, mut minor) = (0, 0);
@@ -137,12 +137,6 @@ impl Api {
     }
 }
 
-/// An error with the loader's own words, which it keeps as its cause.
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |error| error.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
-}
-
 /// A wheel's NVRTC looks for its builtins by bare name; loaded before by path, the loader finds them.
 fn preload_builtins(library: &Path) -> Result<(), String> {
     let folder = library.parent().unwrap_or(Path::new("/"));
@@ -155,8 +149,9 @@ fn preload_builtins(library: &Path) -> Result<(), String> {
     names.sort();
     for path in names {
         // SAFETY: a data library of the same vendor; its initialisers have no preconditions.
-        let opened = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_GLOBAL) }
-            .map_err(|error| format!("its {} does not load: {}", path.display(), with_causes(&error)))?;
+        let opened = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_GLOBAL) }.map_err(|error| {
+            format!("its {} does not load: {}", path.display(), anabranch_hip::with_causes(&error))
+        })?;
         let _ = ManuallyDrop::new(opened);
     }
     Ok(())

@@ -1,24 +1,27 @@
 //! The cache of compiled kernels.
 
+use anabranch::hip::with_distinct_causes;
 use std::path::Path;
 
 use anabranch::{Config, Environment, kernel_pipeline};
 
-use super::finding::{Finding, size, words};
+use super::finding::{Finding, size};
 
 pub(super) fn cache(config: &Config, environment: &Environment) -> Vec<Finding> {
     let path = match environment.cache_root(&config.kernels) {
         Ok(path) => path,
         Err(error) => {
             let hint = "set kernels.cache to a local directory";
-            return vec![Finding::missing("cache", "directory", true, words(&error)).hint(hint)];
+            return vec![
+                Finding::missing("cache", "directory", true, with_distinct_causes(&error)).hint(hint),
+            ];
         }
     };
     let mut findings = vec![directory(&path)];
     // Settings that make no pipeline are complained about where compilers are looked for.
     let Ok(jit) = kernel_pipeline(&config.kernels, environment, None) else { return findings };
     findings.push(match jit.cache().list() {
-        Err(error) => Finding::missing("cache", "entries", true, words(&error))
+        Err(error) => Finding::missing("cache", "entries", true, with_distinct_causes(&error))
             .hint("check the directory's permissions"),
         Ok(entries) => {
             let whole = entries.iter().filter_map(|entry| entry.manifest.as_ref().ok());

@@ -103,20 +103,6 @@ fn shortened(text: &str) -> String {
     format!("{}... (--verbose: all)", cut.trim_end_matches(':'))
 }
 
-/// An error with its causes in one line.
-pub(super) fn words(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        next = cause.source();
-    }
-    text
-}
-
 /// A size for people.
 pub(super) fn size(bytes: u64) -> String {
     match bytes {

@@ -1,8 +1,9 @@
 //! The peer matrix, probed by real copies.
 
+use anabranch::hip::with_distinct_causes;
 use anabranch::hip::{Device, Result};
 
-use super::finding::{Finding, words};
+use super::finding::Finding;
 
 /// Bytes of a probe; more than one page, so that a mapping of the first page only is noticed.
 const BYTES: usize = 1 << 16;
@@ -23,7 +24,7 @@ fn row(device: &Device, devices: &[Device], wanted: bool) -> Finding {
             Ok(Seen::Same) => good.push(peer.ordinal().0),
             Ok(Seen::NoAccess) => bad.push(format!("{}: no peer access", peer.ordinal())),
             Ok(Seen::Differs { byte }) => bad.push(format!("{}: byte {byte} arrived wrong", peer.ordinal())),
-            Err(error) => bad.push(format!("{}: {}", peer.ordinal(), words(&error))),
+            Err(error) => bad.push(format!("{}: {}", peer.ordinal(), with_distinct_causes(&error))),
         }
     }
     let list = good.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");

@@ -1,10 +1,11 @@
 //! The three runtimes and their devices.
 
+use anabranch::hip::with_distinct_causes;
 use anabranch::hip::{Device, DeviceOrdinal, Runtime};
 use anabranch::jit::open_runtime;
 use anabranch::{Config, Environment, Placement, RuntimeKind, runtime_config};
 
-use super::finding::{Finding, size, words};
+use super::finding::{Finding, size};
 
 /// How many devices of the host runtime are looked at when the configuration does not say.
 const HOST_DEVICES: u32 = 4;
@@ -35,7 +36,7 @@ pub(super) fn open(
     let opened = runtime_config(&config, Placement::Threads { ranks }, environment)
         .and_then(|settings| open_runtime(kind, &settings).map_err(anabranch::Error::from));
     match opened {
-        Err(error) => (None, vec![absent(kind, wanted, &words(&error))]),
+        Err(error) => (None, vec![absent(kind, wanted, &with_distinct_causes(&error))]),
         Ok(runtime) => {
             let found = examine(&runtime, wanted);
             (Some(runtime), vec![found])
@@ -63,7 +64,7 @@ fn examine(runtime: &Runtime, wanted: bool) -> Finding {
     let (count, versions) = match (runtime.device_count(), runtime.versions()) {
         (Ok(count), Ok(versions)) => (count, versions),
         (Err(error), _) | (_, Err(error)) => {
-            return Finding::missing("runtimes", kind, wanted, words(&error))
+            return Finding::missing("runtimes", kind, wanted, with_distinct_causes(&error))
                 .hint("the library opens but does not answer: is the driver loaded?");
         }
     };
@@ -95,7 +96,7 @@ pub(super) fn devices(runtime: &Runtime, wanted: bool) -> (Vec<Device>, Vec<Find
                 devices.push(device);
             }
             Err(error) => findings.push(
-                Finding::missing("devices", name, wanted, words(&error))
+                Finding::missing("devices", name, wanted, with_distinct_causes(&error))
                     .hint("the device is there but does not open"),
             ),
         }

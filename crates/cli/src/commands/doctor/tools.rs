@@ -1,10 +1,11 @@
 //! Compilers for every kind of target.
 
 use anabranch::config::CompileMode;
+use anabranch::hip::with_distinct_causes;
 use anabranch::jit::{Target, TargetKind};
 use anabranch::{Config, Environment, kernel_pipeline};
 
-use super::finding::{Finding, words};
+use super::finding::Finding;
 
 /// Looks for the compiler of each kind of target: for the devices that are here (`seen`, with whether the
 /// configuration wants them), and else for a usual one of that kind.
@@ -13,7 +14,9 @@ pub(super) fn compilers(config: &Config, environment: &Environment, seen: &[(Str
         Ok(jit) => jit,
         Err(error) => {
             let hint = "look at the [kernels] settings";
-            return vec![Finding::missing("compilers", "settings", true, words(&error)).hint(hint)];
+            return vec![
+                Finding::missing("compilers", "settings", true, with_distinct_causes(&error)).hint(hint),
+            ];
         }
     };
     let usual = [
