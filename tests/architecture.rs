@@ -6,18 +6,34 @@ use std::process::Command;
 /// Each crate of the workspace and the crates of it that it may depend on. Arrows point down; dev-dependencies are
 /// not counted. A crate's name here is without `anabranch-`.
 const ARROWS: &[(&str, &[&str])] = &[
-    ("hip", &[]),
+    ("clock", &[]),
+    ("hip", &["clock"]),
     ("ranks", &[]),
-    ("hip-host", &["hip"]),
+    ("hip-host", &["clock", "hip"]),
     ("hip-cuda", &["hip"]),
     ("hip-jit", &["hip", "hip-host", "hip-cuda"]),
-    ("bootstrap", &["ranks"]),
+    ("bootstrap", &["clock", "ranks"]),
     ("transport", &["ranks"]),
     ("transport-p2p", &["hip", "hip-jit", "ranks", "transport"]),
-    ("shmem", &["bootstrap", "hip", "hip-jit", "ranks", "transport", "transport-p2p"]),
-    ("ep", &["bootstrap", "hip", "hip-jit", "ranks", "shmem"]),
+    ("shmem", &["bootstrap", "clock", "hip", "hip-jit", "ranks", "transport", "transport-p2p"]),
+    ("ep", &["bootstrap", "clock", "hip", "hip-jit", "ranks", "shmem"]),
+    (
+        "sim",
+        &[
+            "bootstrap",
+            "clock",
+            "ep",
+            "hip",
+            "hip-host",
+            "hip-jit",
+            "ranks",
+            "shmem",
+            "transport",
+            "transport-p2p",
+        ],
+    ),
     ("anabranch", &["bootstrap", "ep", "hip", "hip-host", "hip-jit", "ranks", "shmem", "transport"]),
-    ("cli", &["anabranch"]),
+    ("cli", &["anabranch", "sim"]),
     ("testkit", &["anabranch", "bootstrap", "hip", "hip-host", "hip-jit", "ranks", "shmem", "transport"]),
 ];
 
