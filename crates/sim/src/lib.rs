@@ -3,11 +3,33 @@
 //!
 //! A [`Scenario`] is a protocol with its judge: it runs one [`Case`] under one seed and says what went wrong, if anything.
 //! What is searched, shrunk and replayed is plain data, so that a failure is a command line.
+//!
+//! [`search()`] finds the lowest seed that fails, [`Found::again`] its events, [`shrink()`] a smaller failure of the same
+//! [`Kind`], [`timeline()`] and [`write_trace`] show it. `docs/simulation.md` is the user's page.
 
 mod case;
 mod failure;
+#[cfg(test)]
+mod fake;
+mod found;
+mod kind;
+mod protocols;
 mod scenario;
+mod scenarios;
+mod search;
+mod shrink;
+mod smaller;
+mod timeline;
+mod trace;
 
 pub use case::{Case, CaseError, Protocol};
 pub use failure::Failure;
+pub use found::{Found, FoundError};
+pub use kind::Kind;
+pub use protocols::{Mutant, about, mutants};
 pub use scenario::{Outcome, RunOptions, Scenario, ScenarioError};
+pub use scenarios::scenario;
+pub use search::{End, Progress, Report, SearchOptions, search};
+pub use shrink::{Make, ShrinkOptions, ShrinkProgress, Shrunk, shrink};
+pub use timeline::{TimelineOptions, timeline};
+pub use trace::write_trace;

@@ -50,6 +50,8 @@ pub struct SeededConfig {
     pub longest_virtual_ns: u64,
     /// Whether [`Run::events`] is kept.
     pub keep_events: bool,
+    /// The most times that a lane gives way at a primitive without having to; `None` leaves it to chance.
+    pub most_switches: Option<u64>,
 }
 
 impl Default for SeededConfig {
@@ -61,6 +63,7 @@ impl Default for SeededConfig {
             most_steps: 20_000_000,
             longest_virtual_ns: 3_600_000_000_000,
             keep_events: false,
+            most_switches: None,
         }
     }
 }
@@ -202,6 +205,16 @@ impl SeededMachine {
         })
     }
 
+    /// Sets [`SeededConfig::keep_events`] for the runs to come. It changes nothing of what happens in them.
+    pub fn set_keep_events(&mut self, keep: bool) {
+        self.config.keep_events = keep;
+    }
+
+    /// Sets [`SeededConfig::most_switches`] for the runs to come.
+    pub fn set_most_switches(&mut self, most: Option<u64>) {
+        self.config.most_switches = most;
+    }
+
     /// Memory, all bytes 0xCB: a kernel that relies on zeros must be given them.
     ///
     /// # Errors
@@ -319,6 +332,7 @@ impl SeededMachine {
         let contents = core::mem::take(&mut self.contents);
         let mut world = World::new(seed, self.allocations.clone(), contents, self.config.most_steps);
         world.events = self.config.keep_events.then(Vec::new);
+        world.switches_left = self.config.most_switches;
         let world = RefCell::new(world);
         let queues = core::mem::take(&mut self.queues).into_values();
         let outcome = Runner::new(&self.config, &world, &self.stacks, queues).run();

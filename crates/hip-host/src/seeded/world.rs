@@ -45,6 +45,8 @@ pub(crate) struct World {
     pub(crate) pace: Pace,
     pub(crate) steps: u64,
     pub(crate) most_steps: u64,
+    /// How often a lane may still give way without having to; `None` is for ever.
+    pub(crate) switches_left: Option<u64>,
     /// What waiting has added to the clock.
     pub(crate) waited_ns: u64,
     pub(crate) failure: Option<SeededError>,
@@ -76,6 +78,7 @@ impl World {
             pace,
             steps: 0,
             most_steps,
+            switches_left: None,
             waited_ns: 0,
             failure: None,
             allocations,
@@ -142,7 +145,16 @@ impl World {
 
     /// Whether the lane that has just done a primitive gives way.
     pub(crate) fn wants_switch(&mut self) -> bool {
-        self.random.chance(self.pace.switch)
+        // Drawn in any case: a limit changes nothing before it is reached.
+        let wants = self.random.chance(self.pace.switch);
+        match &mut self.switches_left {
+            Some(0) => false,
+            Some(left) => {
+                *left -= u64::from(wants);
+                wants
+            }
+            None => wants,
+        }
     }
 
     /// Finds what an address means and whether it may be touched so; `None` after noting the failure.

@@ -1,0 +1,132 @@
+//! The last events of each device for people: a column a device, time runs down.
+
+mod entry;
+mod layout;
+mod place;
+
+use anabranch_hip_host::seeded::Event;
+
+/// How a timeline is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimelineOptions {
+    /// Columns of text that a line may take.
+    pub width: usize,
+    /// Entries of each device, counted from its end. Repeats are one entry.
+    pub last: usize,
+}
+
+impl Default for TimelineOptions {
+    fn default() -> Self {
+        Self { width: 120, last: 40 }
+    }
+}
+
+/// The lines of a timeline. Those that touch a place that `problem` names (`heap0+64`) begin with `>`.
+///
+/// An entry is `b0 w1 t4 store heap0+64..72`: block, wave and thread, the primitive, the allocation and the bytes in it. What
+/// the fabric did with a store of the wave has `~` for the thread. Above an entry stands its kernel, where it changes.
+pub fn timeline(events: &[Event], problem: &str, options: TimelineOptions) -> Vec<String> {
+    let mut devices: Vec<u32> = events.iter().map(|event| event.device).collect();
+    devices.sort_unstable();
+    devices.dedup();
+    let entries = entry::entries(events);
+    let mut shown: Vec<&entry::Entry<'_>> = Vec::new();
+    let mut left = 0;
+    for device in &devices {
+        let of_device = || entries.iter().filter(|entry| entry.event().device == *device);
+        let more = of_device().count().saturating_sub(options.last);
+        left += more;
+        shown.extend(of_device().skip(more));
+    }
+    shown.sort_unstable_by_key(|entry| entry.position);
+    let places = place::places(problem, events);
+    let mut lines = layout::lines(&shown, &devices, &places, options.width);
+    if left > 0 {
+        lines.insert(0, format!("({left} earlier entries are not shown)"));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+    use crate::fake::{access, sync};
+
+    /// Device 1 polls a flag that device 0 stores behind its data, which arrives too late.
+    fn story() -> Vec<Event> {
+        let mut events = Vec::new();
+        for thread in 0..4 {
+            let at = ("heap1", 64 + thread * 8);
+            events.push(access(u64::from(thread) + 1, 0, "send", Some(thread), "store", at));
+        }
+        for look in 0..37 {
+            events.push(access(5 + look * 2, 1, "receive", Some(0), "flag load", ("heap1", 0)));
+            events.push(sync(6 + look * 2, 1, "receive", 0, "looks again"));
+            if look == 20 {
+                events.push(access(5 + look * 2, 0, "send", None, "lands", ("heap1", 0)));
+            }
+        }
+        events.push(access(80, 1, "receive", Some(0), "flag load", ("heap1", 0)));
+        for thread in 0..4 {
+            events.push(sync(81 + u64::from(thread), 1, "receive", thread, "wave exchange"));
+        }
+        events.push(access(85, 1, "check", Some(5), "load", ("heap1", 64)));
+        events.push(access(86, 0, "send", None, "lands", ("heap1", 64)));
+        events
+    }
+
+    fn text(width: usize, last: usize) -> String {
+        timeline(&story(), "rank 1 read 0 at heap1+64", TimelineOptions { width, last }).join("\n")
+    }
+
+    #[test]
+    fn a_column_a_device() {
+        expect![[r#"
+              step  device 0                                       device 1
+                    [send]
+            >    4  b0 w0 t0-3 store heap1+64..96
+                45  b0 w0 ~ lands heap1+0..8
+                                                                   [receive]
+                78                                                 b0 w0 t0 flag load heap1+0..8, looks again x
+                                                                     37, since 5
+                80                                                 b0 w0 t0 flag load heap1+0..8
+                84                                                 b0 w0 t0-3 wave exchange
+                                                                   [check]
+            >   85                                                 b0 w1 t5 load heap1+64..72
+            >   86  b0 w0 ~ lands heap1+64..72"#]].assert_eq(&text(100, 40));
+    }
+
+    #[test]
+    fn one_column_when_it_is_narrow_and_the_last_entries_only() {
+        expect![[r#"
+            (1 earlier entries are not shown)
+              step  device and event
+                    d0 [send]
+            >    4  d0 b0 w0 t0-3 store heap1+64..96
+                45  d0 b0 w0 ~ lands heap1+0..8
+                    d1 [receive]
+                80  d1 b0 w0 t0 flag load heap1+0..8
+                84  d1 b0 w0 t0-3 wave exchange
+                    d1 [check]
+            >   85  d1 b0 w1 t5 load heap1+64..72
+            >   86  d0 b0 w0 ~ lands heap1+64..72"#]].assert_eq(&text(50, 3));
+    }
+
+    #[test]
+    fn nothing_is_wider_than_asked_for() {
+        for width in [40, 60, 100, 120] {
+            for line in text(width, 100).lines() {
+                assert!(line.chars().count() <= width, "{line:?} at {width}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_event_is_lost_in_an_entry() {
+        let events = story();
+        let counted: usize = entry::entries(&events).iter().map(entry::Entry::events).sum();
+        assert_eq!(counted, events.len());
+    }
+}
