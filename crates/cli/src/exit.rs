@@ -1,6 +1,6 @@
 //! Exit codes: what went wrong, for scripts.
 //!
-//! 0 well; 1 the command's own findings (a check that failed, a wrong call); 2 configuration or usage; 3
+//! 0 well; 1 the command's own findings (a check or a seed that failed, a wrong call); 2 configuration or usage; 3
 //! environment; 4 a kernel does not compile; 5 a peer; 6 a device. `run` passes on the first failing rank's
 //! code, and 128 plus the number of a signal.
 
@@ -29,7 +29,7 @@ pub(crate) fn code_of(error: &anyhow::Error) -> i32 {
         if let Some(error) = cause.downcast_ref::<anabranch::Error>() {
             return i32::from(error.kind().exit_code());
         }
-        if cause.is::<ConfigError>() {
+        if cause.is::<ConfigError>() || cause.is::<anabranch_sim::CaseError>() {
             return i32::from(anabranch::ErrorKind::Config.exit_code());
         }
     }
@@ -61,6 +61,8 @@ mod tests {
         let wrapped = Err::<(), _>(config).context("loading").unwrap_err();
         assert_eq!(code_of(&wrapped), 2);
         assert!(text_of(&wrapped).starts_with("loading: x line 2: unknown key"));
+        let case = "nothing".parse::<anabranch_sim::Protocol>().unwrap_err();
+        assert_eq!(code_of(&anyhow::Error::from(case).context("searching")), 2);
         let device = Err::<(), _>(anabranch::Error::NoCacheDirectory).context("opening").unwrap_err();
         assert_eq!(code_of(&device), 3);
         assert_eq!(code_of(&anyhow::anyhow!("anything")), 1);

@@ -42,6 +42,8 @@ enum Command {
     Jit(commands::jit::JitCommand),
     /// Start N ranks of a program and end them together.
     Run(commands::run::RunArgs),
+    /// Run a protocol's kernels under seeds that decide every order; shrink and show the first failure.
+    Sim(commands::sim::SimArgs),
     /// The route to every peer, and why.
     Topo(commands::topo::TopoArgs),
     /// One rank of `topo`; started by it.
@@ -59,6 +61,7 @@ fn main() -> ExitCode {
         Command::Doctor(arguments) => commands::doctor::run(&arguments),
         Command::Jit(command) => commands::jit::run(&command),
         Command::Run(arguments) => commands::run::run(&arguments),
+        Command::Sim(arguments) => commands::sim::run(&arguments),
         Command::Topo(arguments) => commands::topo::spawn(&arguments),
         Command::TopoRank(arguments) => commands::topo::run_rank(&arguments),
     };

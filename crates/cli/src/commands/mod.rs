@@ -4,4 +4,5 @@ pub(crate) mod config;
 pub(crate) mod doctor;
 pub(crate) mod jit;
 pub(crate) mod run;
+pub(crate) mod sim;
 pub(crate) mod topo;

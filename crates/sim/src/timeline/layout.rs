@@ -1,20 +1,24 @@
 //! Where entries stand on a page of limited width.
 
 use super::entry::Entry;
-use super::place::Place;
 
 /// A narrower column is none: then all devices share one.
 const LEAST_COLUMN: usize = 30;
 const GAP: &str = "  ";
 
+/// An entry that is shown.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Row<'a> {
+    pub(super) entry: &'a Entry<'a>,
+    /// Whether it touches what the problem names.
+    pub(super) touches: bool,
+    /// Whether what follows it is left out.
+    pub(super) alone: bool,
+}
+
 /// The page: a heading, then the entries.
-pub(super) fn lines(
-    entries: &[&Entry<'_>],
-    devices: &[u32],
-    places: &[Place<'_>],
-    width: usize,
-) -> Vec<String> {
-    let digits = entries.iter().map(|entry| entry.step.to_string().len()).max().unwrap_or(0).max(4);
+pub(super) fn lines(rows: &[Row<'_>], devices: &[u32], width: usize) -> Vec<String> {
+    let digits = rows.iter().map(|row| row.entry.step.to_string().len()).max().unwrap_or(0).max(4);
     // "> 1234" before every line.
     let before = digits + 2;
     let room = width.saturating_sub(before);
@@ -36,7 +40,7 @@ pub(super) fn lines(
         page.push(line("", "step", 0, &names.join(GAP)));
     }
     let mut kernels = vec![""; devices.len()];
-    for entry in entries {
+    for Row { entry, touches, alone } in rows {
         let event = entry.event();
         let column = column_of(event.device);
         let name = if shared { format!("d{} ", event.device) } else { String::new() };
@@ -48,13 +52,15 @@ pub(super) fn lines(
                 page.push(line("", "", column, &text));
             }
         }
-        let touches = places.iter().any(|place| entry.accesses().any(|access| place.meets(access)));
-        let mut mark = if touches { ">" } else { "" };
+        let mut mark = if *touches { ">" } else { "" };
         let mut step = entry.step.to_string();
         for text in wrap(&format!("{name}{}", entry.text()), column_width) {
             page.push(line(mark, &step, column, &text));
             mark = "";
             step.clear();
+        }
+        if *alone {
+            page.push(line("", "...", column, ""));
         }
     }
     page

@@ -4,6 +4,8 @@ mod entry;
 mod layout;
 mod place;
 
+use std::collections::BTreeMap;
+
 use anabranch_hip_host::seeded::Event;
 
 /// How a timeline is drawn.
@@ -23,6 +25,9 @@ impl Default for TimelineOptions {
 
 /// The lines of a timeline. Those that touch a place that `problem` names (`heap0+64`) begin with `>`.
 ///
+/// Shown are the last entries of each device. When the problem names a place, they are the last ones up to the last touch of
+/// it, with every earlier touch before them: what is behind that was read too late to matter.
+///
 /// An entry is `b0 w1 t4 store heap0+64..72`: block, wave and thread, the primitive, the allocation and the bytes in it. What
 /// the fabric did with a store of the wave has `~` for the thread. Above an entry stands its kernel, where it changes.
 pub fn timeline(events: &[Event], problem: &str, options: TimelineOptions) -> Vec<String> {
@@ -30,19 +35,33 @@ pub fn timeline(events: &[Event], problem: &str, options: TimelineOptions) -> Ve
     devices.sort_unstable();
     devices.dedup();
     let entries = entry::entries(events);
-    let mut shown: Vec<&entry::Entry<'_>> = Vec::new();
-    let mut left = 0;
-    for device in &devices {
-        let of_device = || entries.iter().filter(|entry| entry.event().device == *device);
-        let more = of_device().count().saturating_sub(options.last);
-        left += more;
-        shown.extend(of_device().skip(more));
-    }
-    shown.sort_unstable_by_key(|entry| entry.position);
     let places = place::places(problem, events);
-    let mut lines = layout::lines(&shown, &devices, &places, options.width);
-    if left > 0 {
-        lines.insert(0, format!("({left} earlier entries are not shown)"));
+    let touches: Vec<bool> = entries
+        .iter()
+        .map(|entry| places.iter().any(|place| entry.accesses().any(|access| place.meets(access))))
+        .collect();
+    let end = touches.iter().rposition(|touches| *touches).map_or(entries.len(), |last| last + 1);
+    let mut rows = Vec::new();
+    let mut below = end;
+    let mut left: BTreeMap<u32, usize> = devices.iter().map(|device| (*device, options.last)).collect();
+    for (index, entry) in entries[..end].iter().enumerate().rev() {
+        let Some(left) = left.get_mut(&entry.event().device) else { continue };
+        let in_window = *left > 0;
+        *left = left.saturating_sub(1);
+        if in_window || touches[index] {
+            let alone = !in_window && below != index + 1;
+            rows.push(layout::Row { entry, touches: touches[index], alone });
+            below = index;
+        }
+    }
+    rows.reverse();
+    let mut lines = layout::lines(&rows, &devices, options.width);
+    let hidden = end - rows.len();
+    if hidden > 0 {
+        lines.insert(0, format!("(earlier entries that are not shown: {hidden})"));
+    }
+    if end < entries.len() {
+        lines.push(format!("(later entries that are not shown: {})", entries.len() - end));
     }
     lines
 }
@@ -83,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_column_a_device() {
-        expect![[r#"
+        expect![[r"
               step  device 0                                       device 1
                     [send]
             >    4  b0 w0 t0-3 store heap1+64..96
@@ -95,13 +114,13 @@ mod tests {
                 84                                                 b0 w0 t0-3 wave exchange
                                                                    [check]
             >   85                                                 b0 w1 t5 load heap1+64..72
-            >   86  b0 w0 ~ lands heap1+64..72"#]].assert_eq(&text(100, 40));
+            >   86  b0 w0 ~ lands heap1+64..72"]].assert_eq(&text(100, 40));
     }
 
     #[test]
     fn one_column_when_it_is_narrow_and_the_last_entries_only() {
-        expect![[r#"
-            (1 earlier entries are not shown)
+        expect![[r"
+            (earlier entries that are not shown: 1)
               step  device and event
                     d0 [send]
             >    4  d0 b0 w0 t0-3 store heap1+64..96
@@ -111,7 +130,29 @@ mod tests {
                 84  d1 b0 w0 t0-3 wave exchange
                     d1 [check]
             >   85  d1 b0 w1 t5 load heap1+64..72
-            >   86  d0 b0 w0 ~ lands heap1+64..72"#]].assert_eq(&text(50, 3));
+            >   86  d0 b0 w0 ~ lands heap1+64..72"]]
+        .assert_eq(&text(50, 3));
+    }
+
+    #[test]
+    fn the_last_entries_are_those_before_the_place_was_touched_last() {
+        let mut events = story();
+        for thread in 0..8 {
+            events.push(sync(90 + u64::from(thread), 1, "later", thread, "ends"));
+        }
+        let options = TimelineOptions { width: 100, last: 1 };
+        let problem = "rank 1 read 0 at heap1+64";
+        expect![[r"
+            (earlier entries that are not shown: 4)
+              step  device 0                                       device 1
+                    [send]
+            >    4  b0 w0 t0-3 store heap1+64..96
+               ...
+                                                                   [check]
+            >   85                                                 b0 w1 t5 load heap1+64..72
+            >   86  b0 w0 ~ lands heap1+64..72
+            (later entries that are not shown: 2)"]]
+        .assert_eq(&timeline(&events, problem, options).join("\n"));
     }
 
     #[test]

@@ -1,0 +1,225 @@
+//! `anabranch sim`: protocols under seeds; the first failure is shrunk, shown and made a command line.
+
+mod seeds;
+mod show;
+
+use std::fs::File;
+use std::io::BufWriter;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::available_parallelism;
+
+use anabranch::config::Period;
+use anabranch::jit::Jit;
+use anabranch::{Environment, kernel_pipeline};
+use anabranch_sim::{
+    Case, End, Found, FoundError, Protocol, Scenario, ScenarioError, SearchOptions, ShrinkOptions, Shrunk,
+    scenario, search, shrink, write_trace,
+};
+use anyhow::Context;
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+
+use crate::exit::Reported;
+use crate::progress::Progress;
+use crate::settings::SettingsArgs;
+use seeds::Seeds;
+
+/// `anabranch sim`.
+#[derive(Clone, Debug, Args)]
+#[command(
+    after_help = "Exit code 0: every seed that ran was right. 1: a seed failed. Others as of all commands."
+)]
+pub(crate) struct SimArgs {
+    /// What is run; `--list` says what each is.
+    #[arg(required_unless_present = "list", value_parser = protocol_parser())]
+    protocol: Option<Protocol>,
+    /// The protocols and the mutants, a sentence each.
+    #[arg(long, conflicts_with = "protocol")]
+    list: bool,
+    /// The seeds, the last one not included.
+    #[arg(long, value_name = "A..B", default_value_t = Seeds { start: 0, end: 1000 })]
+    seeds: Seeds,
+    /// Ranks, a device each.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    ranks: u32,
+    /// How often the operation is done [default: 2].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: Option<u32>,
+    /// Tokens of a rank, or words of a message [default: 3].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    tokens: Option<u32>,
+    /// Blocks of a kernel, where it takes several [default: 2].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    blocks: Option<u32>,
+    /// Waves of a block [default: 2].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    waves: Option<u32>,
+    /// The protocol's other form; for ep, combine from a caller's buffer.
+    #[arg(long)]
+    staged: bool,
+    /// A mistake to build in; `--list` says which there are.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = mutant)]
+    mutant: u32,
+    /// The most times that a lane gives way without having to.
+    #[arg(long, value_name = "N")]
+    most_switches: Option<u64>,
+    /// Threads that run seeds [default: one a core]. The result does not depend on it.
+    #[arg(long, value_name = "N")]
+    threads: Option<NonZeroUsize>,
+    /// After this time ("60s") no more seeds are begun; what ran is judged and counted.
+    #[arg(long, value_name = "DURATION")]
+    time_limit: Option<Period>,
+    /// Show the failure as it was found.
+    #[arg(long)]
+    no_shrink: bool,
+    /// Entries of each device in the timeline of a failure.
+    #[arg(long, value_name = "N", default_value_t = 40)]
+    last: usize,
+    /// Write the failing run, as shown, for Perfetto; written only when a seed fails.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    #[command(flatten)]
+    settings: SettingsArgs,
+    /// One JSON object a line.
+    #[arg(long)]
+    json: bool,
+}
+
+fn protocol_parser() -> impl TypedValueParser<Value = Protocol> {
+    let names = PossibleValuesParser::new(Protocol::ALL.iter().map(|protocol| protocol.name()));
+    names.try_map(|name| name.parse::<Protocol>())
+}
+
+fn mutant(text: &str) -> Result<u32, String> {
+    let most = anabranch_sim::mutants().len() as u32;
+    let number: Option<u32> = text.parse().ok().filter(|number| *number <= most);
+    number.ok_or_else(|| format!("mutants are 0 (none) to {most}; `anabranch sim --list` says what they are"))
+}
+
+impl SimArgs {
+    fn case(&self, protocol: Protocol) -> Case {
+        let mut case = Case::new(protocol, self.ranks);
+        let fields = [
+            (&mut case.rounds, self.rounds),
+            (&mut case.tokens, self.tokens),
+            (&mut case.blocks, self.blocks),
+            (&mut case.waves, self.waves),
+        ];
+        for (field, given) in fields {
+            *field = given.unwrap_or(*field);
+        }
+        (case.staged, case.mutant) = (self.staged, self.mutant);
+        case
+    }
+
+    fn options(&self) -> SearchOptions {
+        let threads = self.threads.or_else(|| available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN);
+        SearchOptions {
+            threads,
+            time_limit: self.time_limit.map(Period::duration),
+            most_switches: self.most_switches,
+            ..SearchOptions::new(self.seeds.start..self.seeds.end)
+        }
+    }
+}
+
+/// A failure, first as the search met it.
+struct Failed {
+    first: Found,
+    /// Seeds up to and with it.
+    searched: u64,
+    shrunk: Option<Shrunk>,
+}
+
+impl Failed {
+    /// What is shown.
+    fn smallest(&self) -> &Found {
+        self.shrunk.as_ref().map_or(&self.first, |shrunk| &shrunk.found)
+    }
+}
+
+/// Searches, and shows what came of it.
+///
+/// # Errors
+/// A configuration that does not load, a case that the protocol does not have, a kernel that does not compile;
+/// [`Reported`] when a seed fails.
+pub(crate) fn run(arguments: &SimArgs) -> anyhow::Result<()> {
+    let Some(protocol) = arguments.protocol else { return show::list(arguments.json) };
+    let case = arguments.case(protocol);
+    let config = arguments.settings.load(&[])?.config;
+    let progress = Progress::new();
+    let observer = Arc::new(progress.clone());
+    let jit = kernel_pipeline(&config.kernels, &Environment::of_process(), Some(observer))?;
+    let outcome = find(arguments, &case, &jit, &progress);
+    progress.clear();
+    match outcome? {
+        Outcome::Right(report) => show::right(&case, arguments.seeds, &report, arguments.json),
+        Outcome::Failed(failed) => {
+            if let Some(path) = &arguments.trace {
+                let write =
+                    || write_trace(&failed.smallest().events, &mut BufWriter::new(File::create(path)?));
+                write().with_context(|| format!("{} cannot be written", path.display()))?;
+            }
+            show::failed(&failed, arguments.last, arguments.json)?;
+            Err(Reported(1).into())
+        }
+    }
+}
+
+enum Outcome {
+    Right(anabranch_sim::Report),
+    Failed(Box<Failed>),
+}
+
+fn find(arguments: &SimArgs, case: &Case, jit: &Jit, progress: &Progress) -> anyhow::Result<Outcome> {
+    let make = |case: &Case| -> Result<Box<dyn Scenario>, ScenarioError> { scenario(case, jit) };
+    let report = search(|| make(case), &arguments.options(), &mut |now| {
+        progress.say(&format!(
+            "{}: {} of {} seeds, {:.0} seeds/s, {} primitives",
+            case.protocol,
+            now.done,
+            now.of,
+            now.seeds_per_second(),
+            now.primitives
+        ));
+    });
+    let report = report.map_err(of_scenario)?;
+    let End::Failed { seed, failure } = &report.end else { return Ok(Outcome::Right(report)) };
+    let mut again = make(case).map_err(of_scenario)?;
+    let first = Found::again(again.as_mut(), *seed, arguments.most_switches, &failure.problem);
+    let first = first.map_err(of_found)?;
+    let mut shrunk = None;
+    if !arguments.no_shrink {
+        let made = shrink(&first, &make, ShrinkOptions::default(), &mut |now| {
+            // Each run takes milliseconds; a terminal need not see all.
+            if now.runs % 16 == 0 {
+                let Case { ranks, rounds, tokens, blocks, waves, .. } = now.case;
+                progress.say(&format!(
+                    "seed {seed} fails; shrinking, run {} of at most {}: \
+                     {ranks} ranks, {rounds} rounds, {tokens} tokens, {blocks} blocks, {waves} waves",
+                    now.runs, now.of
+                ));
+            }
+        });
+        shrunk = Some(made.map_err(of_found)?);
+    }
+    Ok(Outcome::Failed(Box::new(Failed { first, searched: report.seeds, shrunk })))
+}
+
+/// With the causes that have an exit code.
+fn of_scenario(error: ScenarioError) -> anyhow::Error {
+    match error {
+        ScenarioError::Case(error) => error.into(),
+        ScenarioError::Compile(error) => anabranch::Error::from(error).into(),
+        other => other.into(),
+    }
+}
+
+fn of_found(error: FoundError) -> anyhow::Error {
+    match error {
+        FoundError::Scenario(error) => of_scenario(error),
+        other => other.into(),
+    }
+}

@@ -1,0 +1,210 @@
+//! What `anabranch sim` prints. Times are in the line of a clean search only: a failure prints the same every time.
+
+use std::io::IsTerminal;
+
+use anabranch_sim::{Case, End, Found, Protocol, Report, TimelineOptions, about, mutants, timeline};
+use serde::Serialize;
+
+use super::Failed;
+use super::seeds::Seeds;
+use crate::print::{self, Table};
+
+/// Columns where nothing says how wide a line may be.
+const WIDTH: usize = 120;
+
+#[derive(Serialize)]
+struct CaseRow {
+    protocol: &'static str,
+    ranks: u32,
+    rounds: u32,
+    tokens: u32,
+    blocks: u32,
+    waves: u32,
+    staged: bool,
+    mutant: u32,
+}
+
+impl From<&Case> for CaseRow {
+    fn from(case: &Case) -> Self {
+        let Case { protocol, ranks, rounds, tokens, blocks, waves, staged, mutant, .. } = *case;
+        Self { protocol: protocol.name(), ranks, rounds, tokens, blocks, waves, staged, mutant }
+    }
+}
+
+#[derive(Serialize)]
+struct RightRow {
+    result: &'static str,
+    #[serde(flatten)]
+    case: CaseRow,
+    first_seed: u64,
+    seeds: u64,
+    of: u64,
+    seconds: f64,
+    seeds_per_second: f64,
+    primitives: u64,
+}
+
+/// A search in which every seed that ran was right.
+pub(super) fn right(case: &Case, seeds: Seeds, report: &Report, json: bool) -> anyhow::Result<()> {
+    let now = report.progress;
+    let cut = matches!(report.end, End::TimeLimit);
+    let (seconds, speed) = (now.wall.as_secs_f64(), now.seeds_per_second());
+    if json {
+        return print::json(&RightRow {
+            result: if cut { "time limit" } else { "clean" },
+            case: case.into(),
+            first_seed: seeds.start,
+            seeds: report.seeds,
+            of: now.of,
+            seconds,
+            seeds_per_second: speed,
+            primitives: now.primitives,
+        });
+    }
+    let protocol = case.protocol;
+    let what = if cut {
+        let (ran, of) = (report.seeds, now.of);
+        format!("{protocol}: the time limit ended the search after {ran} of {of} seeds; no failure in them")
+    } else {
+        format!("{protocol}: seeds {seeds}: no failure")
+    };
+    print::line(&format!(
+        "{what}; {} seeds in {seconds:.2} s, {speed:.0} seeds/s, {} primitives",
+        report.seeds, now.primitives
+    ))
+}
+
+#[derive(Serialize)]
+struct FoundRow<'a> {
+    #[serde(flatten)]
+    case: CaseRow,
+    seed: u64,
+    most_switches: Option<u64>,
+    problem: &'a str,
+}
+
+impl<'a> From<&'a Found> for FoundRow<'a> {
+    fn from(found: &'a Found) -> Self {
+        let Found { case, seed, most_switches, problem, .. } = found;
+        Self { case: case.into(), seed: *seed, most_switches: *most_switches, problem }
+    }
+}
+
+#[derive(Serialize)]
+struct FailedRow<'a> {
+    result: &'static str,
+    #[serde(flatten)]
+    found: FoundRow<'a>,
+    kind: String,
+    searched: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shrunk: Option<ShrunkRow<'a>>,
+    events: usize,
+    timeline: Vec<String>,
+    replay: String,
+}
+
+#[derive(Serialize)]
+struct ShrunkRow<'a> {
+    #[serde(flatten)]
+    found: FoundRow<'a>,
+    runs: u64,
+    complete: bool,
+}
+
+/// A seed that fails, and the smallest failure made of it.
+pub(super) fn failed(failed: &Failed, last: usize, json: bool) -> anyhow::Result<()> {
+    let (first, smallest) = (&failed.first, failed.smallest());
+    let width = if json { WIDTH } else { width() };
+    let picture = timeline(&smallest.events, &smallest.problem, TimelineOptions { width, last });
+    let replay = smallest.command_line();
+    if json {
+        let shrunk = failed.shrunk.as_ref().map(|shrunk| ShrunkRow {
+            found: (&shrunk.found).into(),
+            runs: shrunk.runs,
+            complete: shrunk.complete,
+        });
+        return print::json(&FailedRow {
+            result: "failed",
+            found: first.into(),
+            kind: first.kind().to_string(),
+            searched: failed.searched,
+            shrunk,
+            events: smallest.events.len(),
+            timeline: picture,
+            replay,
+        });
+    }
+    print::line(&format!("{}: seed {} fails: {}", first.case.protocol, first.seed, first.problem))?;
+    if let Some(shrunk) = &failed.shrunk {
+        print::line(&format!("shrunk in {} runs to {}", shrunk.runs, size(smallest)))?;
+        if !shrunk.complete {
+            print::line("  not every smaller case was tried: the runs allowed were used up")?;
+        }
+    }
+    // Right before the events that it speaks of.
+    print::line(&format!("problem: {}", smallest.problem))?;
+    print::line("")?;
+    picture.iter().try_for_each(|text| print::line(text))?;
+    print::line("")?;
+    print::line(&format!("replay: {replay}"))
+}
+
+fn size(found: &Found) -> String {
+    let Case { ranks, rounds, tokens, blocks, waves, staged, .. } = found.case;
+    let count = |number: u32, one: &str| format!("{number} {one}{}", if number == 1 { "" } else { "s" });
+    let mut parts: Vec<String> =
+        [(ranks, "rank"), (rounds, "round"), (tokens, "token"), (blocks, "block"), (waves, "wave")]
+            .iter()
+            .map(|(number, one)| count(*number, one))
+            .collect();
+    parts.extend(staged.then(|| "staged".to_owned()));
+    parts.push(format!("seed {}", found.seed));
+    parts.extend(found.most_switches.map(|most| format!("at most {most} switches")));
+    parts.join(", ")
+}
+
+/// As wide as the terminal, if there is one.
+fn width() -> usize {
+    let stdout = std::io::stdout();
+    if !stdout.is_terminal() {
+        return WIDTH;
+    }
+    rustix::termios::tcgetwinsize(&stdout).map_or(WIDTH, |size| match size.ws_col {
+        0 => WIDTH,
+        columns => usize::from(columns),
+    })
+}
+
+#[derive(Serialize)]
+struct ListRow {
+    kind: &'static str,
+    name: String,
+    about: &'static str,
+}
+
+/// The protocols, and the mistakes that can be built in.
+pub(super) fn list(json: bool) -> anyhow::Result<()> {
+    let protocols = Protocol::ALL.iter().map(|protocol| ListRow {
+        kind: "protocol",
+        name: protocol.name().to_owned(),
+        about: about(*protocol),
+    });
+    let mutants = mutants().into_iter().map(|mutant| ListRow {
+        kind: "mutant",
+        name: mutant.number.to_string(),
+        about: mutant.about,
+    });
+    let rows: Vec<ListRow> = protocols.chain(mutants).collect();
+    if json {
+        return rows.iter().try_for_each(print::json);
+    }
+    for (kind, title) in [("protocol", "protocol"), ("mutant", "--mutant")] {
+        let mut table = Table::new(&[title, ""]);
+        for row in rows.iter().filter(|row| row.kind == kind) {
+            table.row(vec![row.name.clone(), row.about.to_owned()]);
+        }
+        table.print("")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,134 @@
+//! `anabranch sim`, from the search to the replay of what it prints.
+
+mod common;
+
+use common::{Run, file, run};
+use serde_json::Value;
+
+/// The words behind "replay: anabranch".
+fn replay(done: &Run) -> Vec<&str> {
+    let line = done.stdout.lines().find_map(|line| line.strip_prefix("replay: anabranch "));
+    line.expect("a replay line").split(' ').collect()
+}
+
+/// The problem, the timeline: all but what was searched and how it was shrunk.
+fn picture(done: &Run) -> Vec<&str> {
+    done.stdout.lines().skip_while(|line| !line.starts_with("problem: ")).collect()
+}
+
+#[test]
+fn a_clean_search_ends_with_what_it_ran() {
+    for threads in ["1", "3"] {
+        let done = run(&["sim", "barrier", "--ranks", "2", "--seeds", "100..300", "--threads", threads]);
+        assert_eq!(done.code, 0, "{done:?}");
+        assert_eq!(done.stderr, "", "no progress in a pipe");
+        let last = done.stdout.lines().last().unwrap();
+        assert!(last.starts_with("barrier: seeds 100..300: no failure; 200 seeds in "), "{last}");
+        assert!(last.contains(" seeds/s, ") && last.ends_with(" primitives"), "{last}");
+    }
+}
+
+#[test]
+fn a_twin_is_found_shrunk_and_replayed_from_the_printed_line() {
+    let trace = file("sim.json", "");
+    let trace = trace.to_str().unwrap();
+    let search = ["sim", "barrier", "--mutant", "4", "--seeds", "0..1000"];
+    let done = run(&[&search[..], &["--threads", "3", "--trace", trace]].concat());
+    assert_eq!((done.code, done.stderr.as_str()), (1, ""), "{done:?}");
+    assert!(
+        done.stdout.contains("\nshrunk in ") && done.stdout.contains(" to 2 ranks, 2 rounds,"),
+        "{done:?}"
+    );
+    assert!(picture(&done)[0].contains("read words of another round"), "{done:?}");
+    let written = std::fs::read(trace).unwrap();
+    let rows: Value = serde_json::from_slice(&written).unwrap();
+    assert!(rows["traceEvents"].as_array().is_some_and(|rows| rows.len() > 100));
+
+    let again = run(&[&search[..], &["--threads", "1"]].concat());
+    assert_eq!(again.stdout, done.stdout, "byte for byte, whatever the threads");
+
+    let mut words = replay(&done);
+    let replayed = run(&[&words[..], &["--trace", trace]].concat());
+    assert_eq!(replayed.code, 1, "{replayed:?}");
+    assert_eq!(picture(&replayed), picture(&done), "problem, events and replay line");
+    assert!(!replayed.stdout.contains("shrunk"), "{replayed:?}");
+    assert_eq!(std::fs::read(trace).unwrap(), written, "the same events");
+
+    // The line without its mistake is no failure: it is the mutant that fails.
+    let mutant = words.iter().position(|word| *word == "--mutant").unwrap();
+    words.drain(mutant..mutant + 2);
+    assert_eq!(run(&words).code, 0);
+    std::fs::remove_file(trace).unwrap();
+}
+
+#[test]
+fn json_says_the_same() {
+    let row = |arguments: &[&str], code: i32| -> Value {
+        let done = run(&[&["sim", "barrier", "--json"], arguments].concat());
+        assert_eq!((done.code, done.stdout.lines().count()), (code, 1), "{done:?}");
+        serde_json::from_str(&done.stdout).unwrap()
+    };
+    let clean = row(&["--seeds", "0..50", "--ranks", "2"], 0);
+    assert_eq!((clean["result"].as_str(), clean["seeds"].as_u64()), (Some("clean"), Some(50)));
+    assert!(clean["primitives"].as_u64().is_some_and(|count| count > 1000), "{clean}");
+    let cut = row(&["--seeds", "0..1000000000", "--time-limit", "50ms"], 0);
+    assert_eq!((cut["result"].as_str(), cut["of"].as_u64()), (Some("time limit"), Some(1_000_000_000)));
+    let failed = row(&["--mutant", "4"], 1);
+    assert_eq!(failed["result"], "failed");
+    assert_eq!(failed["shrunk"]["ranks"], 2, "{failed}");
+    assert!(failed["events"].as_u64().is_some_and(|count| count > 100));
+    let line = failed["replay"].as_str().unwrap();
+    let words: Vec<&str> = line.strip_prefix("anabranch ").unwrap().split(' ').chain(["--json"]).collect();
+    let replayed = run(&words);
+    let replayed: Value = serde_json::from_str(&replayed.stdout).unwrap();
+    for key in ["timeline", "replay", "events", "kind"] {
+        assert_eq!(replayed[key], failed[key], "{key}");
+    }
+    assert_eq!(replayed["problem"], failed["shrunk"]["problem"]);
+}
+
+#[test]
+fn a_search_that_was_cut_off_says_so() {
+    let done = run(&["sim", "barrier", "--seeds", "0..1000000000", "--time-limit", "50ms"]);
+    assert_eq!(done.code, 0, "{done:?}");
+    assert!(done.stdout.starts_with("barrier: the time limit ended the search after "), "{done:?}");
+    assert!(done.stdout.contains(" of 1000000000 seeds; no failure in them; "), "{done:?}");
+}
+
+#[test]
+fn what_cannot_be_run_is_refused() {
+    for (arguments, told) in [
+        (&["barrier", "--seeds", "5"][..], "seeds are written like 0..10000"),
+        (&["barrier", "--seeds", "6..6"], "one seed alone is 6..7"),
+        (&["barrier", "--mutant", "99"], "`anabranch sim --list`"),
+        (&["barrier", "--ranks", "0"], "--ranks"),
+        (&["barrier", "--ranks", "10000"], "anabranch: barrier: ranks is 10000; allowed is 1 to "),
+        (&["nothing"], "possible values: ep, barrier"),
+        (&[], "required"),
+    ] {
+        let done = run(&[&["sim"], arguments].concat());
+        assert_eq!((done.code, done.stdout.as_str()), (2, ""), "{done:?}");
+        assert!(done.stderr.contains(told), "{done:?}");
+    }
+    let trace = run(&["sim", "barrier", "--mutant", "4", "--trace", "/nonexistent/trace.json"]);
+    assert_eq!(trace.code, 1);
+    assert!(trace.stderr.contains("/nonexistent/trace.json cannot be written"), "{trace:?}");
+}
+
+#[test]
+fn the_list_has_protocols_and_mutants() {
+    let done = run(&["sim", "--list", "--json"]);
+    assert_eq!(done.code, 0, "{done:?}");
+    let rows: Vec<Value> = done.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let names = |kind: &str| {
+        let rows = rows.iter().filter(|row| row["kind"] == kind);
+        rows.map(|row| row["name"].as_str().unwrap_or_default().to_owned()).collect::<Vec<_>>()
+    };
+    assert!(names("protocol").iter().any(|name| name == "barrier"));
+    assert!(names("mutant").iter().any(|name| name == "4"));
+    assert!(rows.iter().all(|row| row["about"].as_str().is_some_and(|about| !about.is_empty())));
+    let text = run(&["sim", "--list"]).stdout;
+    assert!(rows.iter().all(|row| text.contains(row["about"].as_str().unwrap())), "{text}");
+    let help = run(&["sim", "--help"]).stdout;
+    assert!(names("protocol").iter().all(|name| help.contains(name)), "{help}");
+}
