@@ -21,7 +21,9 @@ pub const fn about(protocol: Protocol) -> &'static str {
 pub struct Mutant {
     /// The parameter's value.
     pub number: u32,
-    /// Where it is, and what.
+    /// Its name.
+    pub name: &'static str,
+    /// Where it is, and what; empty where the name says it.
     pub about: &'static str,
 }
 
@@ -32,12 +34,13 @@ pub fn mutants() -> Vec<Mutant> {
     text.lines().filter_map(mutant_of).collect()
 }
 
-/// `MUTANT_X = 3, // where: what`; the others of the enumeration have no comment.
+/// `MUTANT_NAME = 3, // where: what`; none, and the name of the last, are no mistakes.
 fn mutant_of(line: &'static str) -> Option<Mutant> {
-    let (_, rest) = line.trim().strip_prefix("MUTANT_")?.split_once(" = ")?;
-    let (number, about) = rest.split_once("//")?;
-    let number = number.trim().trim_end_matches(',').parse().ok()?;
-    Some(Mutant { number, about: about.trim() })
+    let (name, rest) = line.trim().strip_prefix("MUTANT_")?.split_once(" = ")?;
+    let (number, rest) = rest.split_once(',')?;
+    let number = number.parse().ok().filter(|_| !matches!(name, "NONE" | "LAST"))?;
+    let about = rest.trim().strip_prefix("//").unwrap_or_default().trim();
+    Some(Mutant { number, name, about })
 }
 
 #[cfg(test)]
@@ -46,10 +49,17 @@ mod tests {
 
     #[test]
     fn the_mutants_are_those_of_the_header() {
-        let numbers: Vec<u32> = mutants().iter().map(|mutant| mutant.number).collect();
-        let last = numbers.len() as u32;
-        assert_eq!(numbers, (1..=last).collect::<Vec<_>>(), "none is missing");
         let text = PRELUDE.iter().find(|header| header.name == "anabranch/mutant.h").unwrap().text;
-        assert!(last >= 8 && text.contains(&format!("MUTANT_LAST = {last},")), "{last}");
+        let mutants = mutants();
+        // All but those that are no mistake: none, and the name of the last.
+        assert_eq!(mutants.len(), text.matches("    MUTANT_").count() - 2, "{mutants:?}");
+        assert!(mutants.is_sorted_by(|a, b| a.number < b.number), "{mutants:?}");
+        let last = mutants.last().unwrap();
+        assert!(last.number >= 8 && text.contains(&format!("MUTANT_LAST = {},", last.number)));
+        let (name, about) = (mutants[3].name, mutants[3].about);
+        assert!(
+            name == "EPOCH_LOOSE" && about.ends_with("the epoch before is good enough"),
+            "{name}: {about}"
+        );
     }
 }

@@ -86,7 +86,7 @@ pub(super) struct Barrier {
 }
 
 impl Barrier {
-    pub(super) fn new(case: &Case, jit: &Jit) -> Result<Self, ScenarioError> {
+    pub(super) fn new(case: Case, jit: &Jit) -> Result<Self, ScenarioError> {
         let ranges = [
             ("ranks", case.ranks, MOST_RANKS),
             ("rounds", case.rounds, MOST_ROUNDS),
@@ -110,7 +110,8 @@ impl Barrier {
                 record: make("record", Owner::Shared, size_of::<FaultRecord>() as u64)?,
             });
         }
-        Ok(Self { case: case.clone(), kernels: Kernels::new(case.mutant, jit)?, machine, ranks })
+        let kernels = Kernels::new(case.mutant, jit)?;
+        Ok(Self { case, kernels, machine, ranks })
     }
 
     fn reset(&mut self) -> Result<(), SeededError> {

@@ -2,6 +2,7 @@
 
 mod seeds;
 mod show;
+mod size;
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -25,6 +26,7 @@ use crate::exit::Reported;
 use crate::progress::Progress;
 use crate::settings::SettingsArgs;
 use seeds::Seeds;
+use size::SizeArgs;
 
 /// `anabranch sim`.
 #[derive(Clone, Debug, Args)]
@@ -41,27 +43,8 @@ pub(crate) struct SimArgs {
     /// The seeds, the last one not included.
     #[arg(long, value_name = "A..B", default_value_t = Seeds { start: 0, end: 1000 })]
     seeds: Seeds,
-    /// Ranks, a device each.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
-    ranks: u32,
-    /// How often the operation is done [default: 2].
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
-    rounds: Option<u32>,
-    /// Tokens of a rank, or words of a message [default: 3].
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
-    tokens: Option<u32>,
-    /// Blocks of a kernel, where it takes several [default: 2].
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
-    blocks: Option<u32>,
-    /// Waves of a block [default: 2].
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
-    waves: Option<u32>,
-    /// The protocol's other form; for ep, combine from a caller's buffer.
-    #[arg(long)]
-    staged: bool,
-    /// A mistake to build in; `--list` says which there are.
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = mutant)]
-    mutant: u32,
+    #[command(flatten)]
+    size: SizeArgs,
     /// The most times that a lane gives way without having to.
     #[arg(long, value_name = "N")]
     most_switches: Option<u64>,
@@ -92,28 +75,7 @@ fn protocol_parser() -> impl TypedValueParser<Value = Protocol> {
     names.try_map(|name| name.parse::<Protocol>())
 }
 
-fn mutant(text: &str) -> Result<u32, String> {
-    let most = anabranch_sim::mutants().len() as u32;
-    let number: Option<u32> = text.parse().ok().filter(|number| *number <= most);
-    number.ok_or_else(|| format!("mutants are 0 (none) to {most}; `anabranch sim --list` says what they are"))
-}
-
 impl SimArgs {
-    fn case(&self, protocol: Protocol) -> Case {
-        let mut case = Case::new(protocol, self.ranks);
-        let fields = [
-            (&mut case.rounds, self.rounds),
-            (&mut case.tokens, self.tokens),
-            (&mut case.blocks, self.blocks),
-            (&mut case.waves, self.waves),
-        ];
-        for (field, given) in fields {
-            *field = given.unwrap_or(*field);
-        }
-        (case.staged, case.mutant) = (self.staged, self.mutant);
-        case
-    }
-
     fn options(&self) -> SearchOptions {
         let threads = self.threads.or_else(|| available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN);
         SearchOptions {
@@ -147,7 +109,7 @@ impl Failed {
 /// [`Reported`] when a seed fails.
 pub(crate) fn run(arguments: &SimArgs) -> anyhow::Result<()> {
     let Some(protocol) = arguments.protocol else { return show::list(arguments.json) };
-    let case = arguments.case(protocol);
+    let case = arguments.size.case(protocol);
     let config = arguments.settings.load(&[])?.config;
     let progress = Progress::new();
     let observer = Arc::new(progress.clone());
@@ -174,7 +136,7 @@ enum Outcome {
 }
 
 fn find(arguments: &SimArgs, case: &Case, jit: &Jit, progress: &Progress) -> anyhow::Result<Outcome> {
-    let make = |case: &Case| -> Result<Box<dyn Scenario>, ScenarioError> { scenario(case, jit) };
+    let make = |case: &Case| -> Result<Box<dyn Scenario>, ScenarioError> { scenario(case.clone(), jit) };
     let report = search(|| make(case), &arguments.options(), &mut |now| {
         progress.say(&format!(
             "{}: {} of {} seeds, {:.0} seeds/s, {} primitives",

@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal;
 
-use anabranch_sim::{Case, End, Found, Protocol, Report, TimelineOptions, about, mutants, timeline};
+use anabranch_sim::{Case, End, Found, Mutant, Protocol, Report, TimelineOptions, about, mutants, timeline};
 use serde::Serialize;
 
 use super::Failed;
@@ -177,34 +177,30 @@ fn width() -> usize {
 }
 
 #[derive(Serialize)]
-struct ListRow {
-    kind: &'static str,
-    name: String,
-    about: &'static str,
+#[serde(tag = "kind", rename_all = "lowercase")]
+enum ListRow {
+    Protocol { name: &'static str, about: &'static str },
+    Mutant { number: u32, name: &'static str, about: &'static str },
 }
 
 /// The protocols, and the mistakes that can be built in.
 pub(super) fn list(json: bool) -> anyhow::Result<()> {
-    let protocols = Protocol::ALL.iter().map(|protocol| ListRow {
-        kind: "protocol",
-        name: protocol.name().to_owned(),
-        about: about(*protocol),
-    });
-    let mutants = mutants().into_iter().map(|mutant| ListRow {
-        kind: "mutant",
-        name: mutant.number.to_string(),
-        about: mutant.about,
-    });
-    let rows: Vec<ListRow> = protocols.chain(mutants).collect();
+    let protocol = |one: &Protocol| ListRow::Protocol { name: one.name(), about: about(*one) };
+    let mutant = |one: Mutant| ListRow::Mutant { number: one.number, name: one.name, about: one.about };
+    let rows = Protocol::ALL.iter().map(protocol).chain(mutants().into_iter().map(mutant));
     if json {
-        return rows.iter().try_for_each(print::json);
+        return rows.into_iter().try_for_each(|row| print::json(&row));
     }
-    for (kind, title) in [("protocol", "protocol"), ("mutant", "--mutant")] {
-        let mut table = Table::new(&[title, ""]);
-        for row in rows.iter().filter(|row| row.kind == kind) {
-            table.row(vec![row.name.clone(), row.about.to_owned()]);
+    let mut protocols = Table::new(&["protocol", ""]);
+    let mut mistakes = Table::new(&["--mutant", "", ""]);
+    for row in rows {
+        match row {
+            ListRow::Protocol { name, about } => protocols.row(vec![name.to_owned(), about.to_owned()]),
+            ListRow::Mutant { number, name, about } => {
+                mistakes.row(vec![number.to_string(), name.to_owned(), about.to_owned()]);
+            }
         }
-        table.print("")?;
     }
-    Ok(())
+    protocols.print("")?;
+    mistakes.print("")
 }

@@ -1,0 +1,55 @@
+//! The size of a case on the command line.
+
+use anabranch_sim::{Case, Protocol};
+use clap::Args;
+
+/// How large the world is that runs the protocol.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct SizeArgs {
+    /// Ranks, a device each.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    ranks: u32,
+    /// How often the operation is done [default: 2].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: Option<u32>,
+    /// Tokens of a rank, or words of a message [default: 3].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    tokens: Option<u32>,
+    /// Blocks of a kernel, where it takes several [default: 2].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    blocks: Option<u32>,
+    /// Waves of a block [default: 2].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    waves: Option<u32>,
+    /// The protocol's other form; for ep, combine from a caller's buffer.
+    #[arg(long)]
+    staged: bool,
+    /// A mistake to build in; `--list` says which there are.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = mutant)]
+    mutant: u32,
+}
+
+fn mutant(text: &str) -> Result<u32, String> {
+    let known =
+        |number: &u32| *number == 0 || anabranch_sim::mutants().iter().any(|mutant| mutant.number == *number);
+    let number = text.parse().ok().filter(known);
+    number.ok_or_else(|| "there is no such mutant; `anabranch sim --list` says which there are".to_owned())
+}
+
+impl SizeArgs {
+    /// The case that they say.
+    pub(crate) fn case(&self, protocol: Protocol) -> Case {
+        let mut case = Case::new(protocol, self.ranks);
+        let fields = [
+            (&mut case.rounds, self.rounds),
+            (&mut case.tokens, self.tokens),
+            (&mut case.blocks, self.blocks),
+            (&mut case.waves, self.waves),
+        ];
+        for (field, given) in fields {
+            *field = given.unwrap_or(*field);
+        }
+        (case.staged, case.mutant) = (self.staged, self.mutant);
+        case
+    }
+}
