@@ -8,7 +8,8 @@ use serde_json::Value;
 /// The words behind "replay: anabranch".
 fn replay(done: &Run) -> Vec<&str> {
     let line = done.stdout.lines().find_map(|line| line.strip_prefix("replay: anabranch "));
-    line.expect("a replay line").split(' ').collect()
+    assert!(line.is_some(), "{done:?}");
+    line.unwrap_or_default().split(' ').collect()
 }
 
 /// The problem, the timeline: all but what was searched and how it was shrunk.

@@ -9,7 +9,7 @@ pub(crate) struct SizeArgs {
     /// Ranks, a device each.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     ranks: u32,
-    /// How often the operation is done [default: 2].
+    /// How often the operation is done [default: 2 or more, as the protocol needs].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: Option<u32>,
     /// Tokens of a rank, or words of a message [default: 3].
