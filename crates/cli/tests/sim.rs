@@ -100,6 +100,7 @@ fn what_cannot_be_run_is_refused() {
         (&["barrier", "--seeds", "6..6"], "one seed alone is 6..7"),
         (&["barrier", "--mutant", "99"], "`anabranch sim --list`"),
         (&["barrier", "--ranks", "0"], "--ranks"),
+        (&["barrier", "--threads", "0"], "--threads"),
         (&["barrier", "--ranks", "10000"], "anabranch: barrier: ranks is 10000; allowed is 1 to "),
         (&["nothing"], "possible values: ep, barrier"),
         (&[], "required"),

@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 
+use anabranch_hip_host::seeded::Action;
 use anabranch_hip_jit::{Jit, JitConfig, ToolSearch};
 use anabranch_sim::{
     Case, End, Found, Kind, Protocol, Report, RunOptions, Scenario, ScenarioError, SearchOptions,
@@ -88,11 +89,18 @@ fn a_twin_shrinks_to_a_case_that_fails_again_event_by_event() {
         assert!(calmer.is_err(), "one switch less does not fail");
     }
 
-    let lines = timeline(&found.events, &found.problem, TimelineOptions { width: 110, last: 30 });
-    let named = found.problem.split([' ', ':']).find(|word| word.contains('+')).unwrap();
-    let name = named.split_once('+').unwrap().0;
+    // A place that is touched: the flag that was stored last.
+    let flag = found.events.iter().rev().find_map(|event| match &event.action {
+        Action::Access("flag store", name, byte, _) => Some(format!("{name}+{byte}")),
+        _ => None,
+    });
+    let flag = flag.unwrap();
+    let problem = format!("wrong since {flag}");
+    let lines = timeline(&found.events, &problem, TimelineOptions { width: 110, last: 30 });
     let marked: Vec<&String> = lines.iter().filter(|line| line.starts_with('>')).collect();
-    assert!(!marked.is_empty() && marked.iter().all(|line| line.contains(name)), "{named}: {lines:#?}");
+    let stores = |line: &&String| line.contains(&format!("flag store {flag}.."));
+    assert!(marked.iter().any(stores), "{flag}: {lines:#?}");
+    assert!(marked.iter().all(|line| line.contains(&format!("{flag}.."))), "{flag}: {lines:#?}");
     assert!(lines.iter().all(|line| line.chars().count() <= 110));
 
     let mut trace = Vec::new();

@@ -6,7 +6,7 @@ mod place;
 
 use std::collections::BTreeMap;
 
-use anabranch_hip_host::seeded::Event;
+use anabranch_hip_host::seeded::{Action, Event};
 
 /// How a timeline is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,8 +25,9 @@ impl Default for TimelineOptions {
 
 /// The lines of a timeline. Those that touch a place that `problem` names (`heap0+64`) begin with `>`.
 ///
-/// Shown are the last entries of each device. When the problem names a place, they are the last ones up to the last touch of
-/// it, with every earlier touch before them: what is behind that was read too late to matter.
+/// Shown are the last entries of each device, and every earlier touch of a place that the problem names. When all threads ran
+/// to their end, the problem was found in what they left: then the last entries are those up to the last touch of the place,
+/// as what happened behind it came too late to matter.
 ///
 /// An entry is `b0 w1 t4 store heap0+64..72`: block, wave and thread, the primitive, the allocation and the bytes in it. What
 /// the fabric did with a store of the wave has `~` for the thread. Above an entry stands its kernel, where it changes.
@@ -40,7 +41,8 @@ pub fn timeline(events: &[Event], problem: &str, options: TimelineOptions) -> Ve
         .iter()
         .map(|entry| places.iter().any(|place| entry.accesses().any(|access| place.meets(access))))
         .collect();
-    let end = touches.iter().rposition(|touches| *touches).map_or(entries.len(), |last| last + 1);
+    let last_touch = touches.iter().rposition(|touches| *touches).filter(|_| is_over(events));
+    let end = last_touch.map_or(entries.len(), |last| last + 1);
     let mut rows = Vec::new();
     let mut below = end;
     let mut left: BTreeMap<u32, usize> = devices.iter().map(|device| (*device, options.last)).collect();
@@ -64,6 +66,15 @@ pub fn timeline(events: &[Event], problem: &str, options: TimelineOptions) -> Ve
         lines.push(format!("(later entries that are not shown: {})", entries.len() - end));
     }
     lines
+}
+
+/// Whether every thread ran to its end.
+fn is_over(events: &[Event]) -> bool {
+    let mut last = BTreeMap::new();
+    for event in events.iter().filter(|event| event.thread.is_some()) {
+        last.insert((event.device, &event.kernel, event.block, event.thread), &event.action);
+    }
+    last.values().all(|action| **action == Action::Sync("ends"))
 }
 
 #[cfg(test)]
@@ -137,11 +148,13 @@ mod tests {
     #[test]
     fn the_last_entries_are_those_before_the_place_was_touched_last() {
         let mut events = story();
-        for thread in 0..8 {
-            events.push(sync(90 + u64::from(thread), 1, "later", thread, "ends"));
-        }
+        let later = |device: u32, thread: u32| sync(90 + u64::from(thread), device, "later", thread, "ends");
+        events.extend((0..8).map(|thread| later(1, thread)));
         let options = TimelineOptions { width: 100, last: 1 };
         let problem = "rank 1 read 0 at heap1+64";
+        let text = |events: &[Event]| timeline(events, problem, options).join("\n");
+        assert!(text(&events).contains("t4-7 ends"), "threads of device 0 are stopped: how it ends matters");
+        events.extend((0..4).map(|thread| later(0, thread)));
         expect![[r"
             (earlier entries that are not shown: 4)
               step  device 0                                       device 1
@@ -151,8 +164,8 @@ mod tests {
                                                                    [check]
             >   85                                                 b0 w1 t5 load heap1+64..72
             >   86  b0 w0 ~ lands heap1+64..72
-            (later entries that are not shown: 2)"]]
-        .assert_eq(&timeline(&events, problem, options).join("\n"));
+            (later entries that are not shown: 3)"]]
+        .assert_eq(&text(&events));
     }
 
     #[test]

@@ -49,8 +49,8 @@ pub(crate) struct SimArgs {
     #[arg(long, value_name = "N")]
     most_switches: Option<u64>,
     /// Threads that run seeds [default: one a core]. The result does not depend on it.
-    #[arg(long, value_name = "N")]
-    threads: Option<NonZeroUsize>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    threads: Option<u32>,
     /// After this time ("60s") no more seeds are begun; what ran is judged and counted.
     #[arg(long, value_name = "DURATION")]
     time_limit: Option<Period>,
@@ -77,7 +77,8 @@ fn protocol_parser() -> impl TypedValueParser<Value = Protocol> {
 
 impl SimArgs {
     fn options(&self) -> SearchOptions {
-        let threads = self.threads.or_else(|| available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN);
+        let given = self.threads.and_then(|threads| NonZeroUsize::new(threads as usize));
+        let threads = given.or_else(|| available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN);
         SearchOptions {
             threads,
             time_limit: self.time_limit.map(Period::duration),
