@@ -148,13 +148,13 @@ mod tests {
     #[test]
     fn the_last_entries_are_those_before_the_place_was_touched_last() {
         let mut events = story();
-        let later = |device: u32, thread: u32| sync(90 + u64::from(thread), device, "later", thread, "ends");
-        events.extend((0..8).map(|thread| later(1, thread)));
+        events.extend((0..4).map(|thread| sync(90 + u64::from(thread), 1, "receive", thread, "ends")));
+        events.push(sync(95, 1, "check", 5, "ends"));
         let options = TimelineOptions { width: 100, last: 1 };
         let problem = "rank 1 read 0 at heap1+64";
         let text = |events: &[Event]| timeline(events, problem, options).join("\n");
-        assert!(text(&events).contains("t4-7 ends"), "threads of device 0 are stopped: how it ends matters");
-        events.extend((0..4).map(|thread| later(0, thread)));
+        assert!(text(&events).contains("t5 ends"), "threads of device 0 are stopped: how it ends matters");
+        events.extend((0..4).map(|thread| sync(96 + u64::from(thread), 0, "send", thread, "ends")));
         expect![[r"
             (earlier entries that are not shown: 4)
               step  device 0                                       device 1
