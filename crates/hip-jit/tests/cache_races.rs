@@ -205,31 +205,39 @@ fn a_cleaner_does_not_take_a_living_owners_folder() {
     let cache = Cache::new(scratch.path("cache"));
     // A cleaner that looks at the lock file in the moment between its making and its locking.
     let temporary = scratch.path("cache/v1/.tmp");
+    let cleaner = Arc::new(Mutex::new(None));
+    let told = cleaner.clone();
     let disk = meanwhile(
         |operation, path| operation == DiskOperation::Lock && path.to_string_lossy().ends_with(".owner"),
         move || {
             let owner = fs::read_dir(temporary).unwrap().next().unwrap().unwrap().path();
             let file = File::options().write(true).open(owner).unwrap();
             file.try_lock().unwrap();
-            std::thread::spawn(move || {
+            let holding = std::thread::spawn(move || {
                 std::thread::sleep(Duration::from_millis(50));
                 drop(file);
             });
+            *told.lock().unwrap() = Some(holding);
         },
     );
     let mut config = with_disk(&scratch, disk);
-    config.observer = Some(Arc::new(CleansMeanwhile(cache)));
+    config.observer = Some(Arc::new(CleansMeanwhile { cache, cleaner }));
     let jit = Jit::new(config, scratch.compiler("fake 1", REAL));
     assert_eq!(jit.compile(&spec(), &host()).unwrap().origin, Origin::Compiled);
     assert_in_order(&scratch, "cleaner");
 }
 
+/// Cleans, when the first cleaner is done with its look.
 #[derive(Debug)]
-struct CleansMeanwhile(Cache);
+struct CleansMeanwhile {
+    cache: Cache,
+    cleaner: Arc<Mutex<Option<std::thread::JoinHandle<()>>>>,
+}
 
 impl anabranch_hip_jit::JitObserver for CleansMeanwhile {
     fn compiling(&self, _: &str, _: &anabranch_hip_jit::Target) {
-        self.0.clean(&CleanRule::Broken).unwrap();
+        self.cleaner.lock().unwrap().take().unwrap().join().unwrap();
+        self.cache.clean(&CleanRule::Broken).unwrap();
     }
 
     fn finished(&self, _: &str, _: &anabranch_hip_jit::Target, _: anabranch_hip_jit::Outcome, _: Duration) {}

@@ -189,31 +189,33 @@ fn reading_a_warm_cache() {
 fn keeping_a_refusal() {
     let scratch = Scratch::new("refuse");
     let search = scratch.compiler("fake 1", "echo 'test_scale.hip:1:2: error: no' >&2; exit 1");
-    for at in 0.. {
-        let _ = fs::remove_dir_all(scratch.path("cache"));
-        let faults = Arc::new(FailingDisk::new(at, Outage::Once, NO_SPACE));
-        let mut config = scratch.config();
-        config.disk = Disk::with_faults(faults.clone());
-        let jit = Jit::new(config, search.clone());
-        let error = jit.compile(&spec(), &host()).unwrap_err();
-        let Some(failed) = faults.failed() else { break };
-        match &error {
-            Error::Compile(compile) if compile.reason == FailureReason::Refused => {
-                let whole = compile
-                    .kept
-                    .as_ref()
-                    .is_none_or(|kept| kept.join("kernel.hip").exists() && kept.join("compile.log").exists());
-                assert!(whole, "{failed:?}: {error}");
+    for keep in [0, 8] {
+        for at in 0.. {
+            let _ = fs::remove_dir_all(scratch.path("cache"));
+            let faults = Arc::new(FailingDisk::new(at, Outage::Once, NO_SPACE));
+            let mut config = scratch.config();
+            config.keep_failed = keep;
+            config.disk = Disk::with_faults(faults.clone());
+            let jit = Jit::new(config, search.clone());
+            let error = jit.compile(&spec(), &host()).unwrap_err();
+            let Some(failed) = faults.failed() else { break };
+            match &error {
+                Error::Compile(compile) if compile.reason == FailureReason::Refused => {
+                    let whole = compile.kept.as_ref().is_none_or(|kept| {
+                        kept.join("kernel.hip").exists() && kept.join("compile.log").exists()
+                    });
+                    assert!(whole, "{failed:?}: {error}");
+                }
+                _ => says_what_and_where(&error, NO_SPACE, &scratch.path("cache"), &format!("{failed:?}")),
             }
-            _ => says_what_and_where(&error, NO_SPACE, &scratch.path("cache"), &format!("{failed:?}")),
+            let again = jit.compile(&spec(), &host()).unwrap_err();
+            assert!(
+                again.compile_error().is_some_and(|error| error.reason == FailureReason::Refused),
+                "{failed:?}: {again}"
+            );
+            jit.cache().clean(&CleanRule::Broken).unwrap();
+            assert!(is_empty(&scratch.path("cache/v1/.tmp")), "{failed:?}");
         }
-        let again = jit.compile(&spec(), &host()).unwrap_err();
-        assert!(
-            again.compile_error().is_some_and(|error| error.reason == FailureReason::Refused),
-            "{failed:?}: {again}"
-        );
-        jit.cache().clean(&CleanRule::Broken).unwrap();
-        assert!(is_empty(&scratch.path("cache/v1/.tmp")), "{failed:?}");
     }
 }
 

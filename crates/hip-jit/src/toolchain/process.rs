@@ -79,12 +79,8 @@ impl CleanEnvironment {
         command.env("TMPDIR", job.work);
         let finished = run(command, job.deadline).map_err(|error| {
             // The system does not say which of the two it misses.
-            if job.work.is_dir() {
-                let problem = format!("cannot start {}: {error}", program.display());
-                failed(FailureReason::NotRun { problem }, String::new())
-            } else {
-                file_failed("work in", job.work, &error)
-            }
+            let problem = format!("cannot start {} in {}: {error}", program.display(), job.work.display());
+            failed(FailureReason::NotRun { problem }, String::new())
         })?;
         let log = job.disk.read(&log_path).map_err(|error| file_failed("read", &log_path, &error))?;
         let log = String::from_utf8_lossy(&log).into_owned();
