@@ -70,3 +70,7 @@ impl Drop for Leader<'_> {
         self.flight.changed.notify_all();
     }
 }
+
+#[cfg(all(test, loom))]
+#[path = "flight_loom.rs"]
+mod loom_tests;
