@@ -45,6 +45,7 @@ mod loss;
 mod mailbox;
 mod message;
 mod rendezvous;
+mod sync;
 mod tcp;
 mod threads;
 mod token;

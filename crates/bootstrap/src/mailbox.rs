@@ -1,10 +1,11 @@
 //! One rank's side of the conversation: answers awaited, losses noticed, observers told.
 
 use crate::message::Reply;
+use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::{Deadline, Loss, LossObserver};
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 /// Why no more answers will come.
 #[derive(Clone, Debug)]
@@ -183,3 +184,7 @@ impl fmt::Debug for Mailbox {
             .finish()
     }
 }
+
+#[cfg(all(test, loom))]
+#[path = "mailbox_loom.rs"]
+mod loom_tests;

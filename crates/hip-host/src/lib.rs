@@ -35,12 +35,14 @@ mod mapping;
 mod memory;
 mod module;
 mod operation;
+mod rest;
 mod scheduler;
 pub mod seeded;
 mod stack;
 mod stream;
 mod sync;
 mod virtual_memory;
+mod work_queue;
 
 pub use abi::{HOST_ABI_HEADER, HOST_ABI_VERSION, KERNEL_DESCRIPTOR_SUFFIX};
 pub use config::{HostConfig, MAX_BLOCK_THREADS, MAX_LOCAL_BYTES, WAVE_WIDTHS};

@@ -9,10 +9,10 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
-use std::thread::{JoinHandle, Thread};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 
-use crate::{Error, sync::lock};
+use crate::{Error, rest::Rest, sync::lock};
 
 /// What came of one step of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +91,6 @@ impl FreeRunning {
                 std::thread::Builder::new().name(format!("host-gpu-{index}")).spawn(move || shared.run());
             match started {
                 Ok(thread) => {
-                    worker.remember(thread.thread());
                     lock(&scheduler.threads).push(thread);
                 }
                 Err(source) => {
@@ -140,10 +139,7 @@ struct Worker {
     /// Tasks of this worker, including those in the inbox.
     load: AtomicUsize,
     stop: AtomicBool,
-    /// Set before the worker looks at `woken` for the last time and rests.
-    resting: AtomicBool,
-    woken: AtomicBool,
-    thread: OnceLock<Thread>,
+    rest: Rest,
     longest_rest: Duration,
 }
 
@@ -171,16 +167,9 @@ impl Worker {
             inbox: Mutex::default(),
             load: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
-            resting: AtomicBool::new(false),
-            woken: AtomicBool::new(false),
-            thread: OnceLock::new(),
+            rest: Rest::new(),
             longest_rest,
         }
-    }
-
-    fn remember(&self, thread: &Thread) {
-        // The worker itself may have been first.
-        let _ = self.thread.set(thread.clone());
     }
 
     fn spawn(&self, begin: Begin) {
@@ -192,21 +181,15 @@ impl Worker {
     }
 
     fn wake(&self) {
-        self.woken.store(true, Ordering::SeqCst);
-        // Either this sees `resting`, or the worker, which sets it first, sees `woken`: both are SeqCst.
-        if self.resting.load(Ordering::SeqCst)
-            && let Some(thread) = self.thread.get()
-        {
-            thread.unpark();
-        }
+        self.rest.wake();
     }
 
     fn run(&self) {
-        self.remember(&std::thread::current());
+        self.rest.is_of_this_thread();
         let mut tasks: Vec<Box<dyn Task>> = Vec::new();
         let mut idle_rounds = 0_u32;
         while !self.stop.load(Ordering::SeqCst) {
-            if self.woken.swap(false, Ordering::SeqCst) {
+            if self.rest.take_woken() {
                 idle_rounds = 0;
                 let arrived = core::mem::take(&mut lock(&self.inbox).tasks);
                 tasks.extend(arrived.into_iter().filter_map(|begin| self.begin(begin)));
@@ -270,14 +253,7 @@ impl Worker {
     }
 
     fn rest(&self, longest: Option<Duration>) {
-        self.resting.store(true, Ordering::SeqCst);
-        if !self.woken.load(Ordering::SeqCst) && !self.stop.load(Ordering::SeqCst) {
-            match longest {
-                Some(longest) => std::thread::park_timeout(longest),
-                None => std::thread::park(),
-            }
-        }
-        self.resting.store(false, Ordering::SeqCst);
+        self.rest.rest(longest, || self.stop.load(Ordering::SeqCst));
     }
 }
 

@@ -4,9 +4,7 @@
 //! keeps HIP's legacy order: its work comes after what blocking streams of the device were given before, and
 //! theirs after its. Streams made with `hipStreamNonBlocking` take no part in that.
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Mutex};
 
 use anabranch_hip::HipError;
 
@@ -15,7 +13,8 @@ use crate::device::DeviceState;
 use crate::machine::Core;
 use crate::operation::{Advance, Operation, Running};
 use crate::scheduler::{Step, Task};
-use crate::sync::{lock, wait};
+use crate::sync::lock;
+use crate::work_queue::WorkQueue;
 
 /// How a stream stands to the null stream of its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,19 +34,12 @@ pub(crate) struct Stream {
     pub(crate) kind: StreamKind,
     core: Arc<Core>,
     pub(crate) state: Mutex<StreamState>,
-    /// Operations done, in order; written under `state`.
-    completed: AtomicU64,
-    progressed: Condvar,
+    work: WorkQueue<Operation>,
 }
 
 /// What changes of a stream.
 #[derive(Debug, Default)]
 pub(crate) struct StreamState {
-    queue: VecDeque<Operation>,
-    submitted: u64,
-    /// Whether a task of the scheduler works on the queue.
-    active: bool,
-    waiters: u32,
     pub(crate) capture: Option<Membership>,
 }
 
@@ -56,20 +48,13 @@ const OPERATIONS_PER_STEP: u32 = 32;
 
 impl Stream {
     pub(crate) fn new(device: Arc<DeviceState>, kind: StreamKind, core: Arc<Core>) -> Arc<Self> {
-        let stream = Arc::new(Self {
-            device,
-            kind,
-            core,
-            state: Mutex::default(),
-            completed: AtomicU64::new(0),
-            progressed: Condvar::new(),
-        });
+        let stream = Arc::new(Self { device, kind, core, state: Mutex::default(), work: WorkQueue::new() });
         stream.device.remember(&stream);
         stream
     }
 
     pub(crate) fn completed(&self) -> u64 {
-        self.completed.load(Ordering::Acquire)
+        self.work.completed()
     }
 
     pub(crate) fn is_lost(&self) -> bool {
@@ -116,30 +101,24 @@ impl Stream {
 
     /// Queues an operation whatever else the stream is in.
     pub(crate) fn queue(self: &Arc<Self>, operation: Operation) -> u64 {
-        let mut state = lock(&self.state);
-        state.queue.push_back(operation);
-        state.submitted += 1;
-        let ticket = state.submitted;
-        let start = !core::mem::replace(&mut state.active, true);
-        drop(state);
-        if start {
+        let pushed = self.work.push(operation);
+        if pushed.start {
             let stream = Arc::clone(self);
             self.core
                 .scheduler
                 .spawn(Box::new(move || Box::new(StreamTask { stream, running: None, taken: false })));
         }
-        ticket
+        pushed.ticket
     }
 
     /// How many operations the stream has been given.
     pub(crate) fn submitted(&self) -> u64 {
-        lock(&self.state).submitted
+        self.work.submitted()
     }
 
     /// Whether all that the stream has been given is done.
     pub(crate) fn is_idle(&self) -> bool {
-        let state = lock(&self.state);
-        self.completed() == state.submitted
+        self.work.is_idle()
     }
 
     /// Blocks the calling thread until the operation with this ticket is done.
@@ -147,38 +126,13 @@ impl Stream {
     /// # Errors
     /// `hipErrorLaunchFailure` if the device is lost.
     pub(crate) fn wait(&self, ticket: u64) -> Result<(), HipError> {
-        let mut state = lock(&self.state);
-        state.waiters += 1;
-        while self.completed() < ticket {
-            state = wait(&self.progressed, state);
-        }
-        state.waiters -= 1;
-        drop(state);
+        self.work.wait(ticket);
         if self.is_lost() { Err(HipError::LAUNCH_FAILURE) } else { Ok(()) }
-    }
-
-    /// Takes the next operation, or ends the task's claim on the queue.
-    fn next(&self) -> Option<Operation> {
-        let mut state = lock(&self.state);
-        let next = state.queue.pop_front();
-        state.active = next.is_some();
-        next
     }
 
     /// Drops what is queued; for a machine that ends.
     pub(crate) fn forget_queue(&self) {
-        let forgotten = core::mem::take(&mut lock(&self.state).queue);
-        drop(forgotten);
-    }
-
-    fn complete(&self) {
-        let state = lock(&self.state);
-        self.completed.fetch_add(1, Ordering::Release);
-        let waiters = state.waiters;
-        drop(state);
-        if waiters > 0 {
-            self.progressed.notify_all();
-        }
+        self.work.forget();
     }
 }
 
@@ -197,7 +151,7 @@ impl Task for StreamTask {
         let mut moved = false;
         for _ in 0..OPERATIONS_PER_STEP {
             if self.running.is_none() {
-                let Some(operation) = self.stream.next() else { return Step::Finished };
+                let Some(operation) = self.stream.work.next() else { return Step::Finished };
                 moved = true;
                 self.taken = true;
                 self.running = Running::begin(operation, core, lost);
@@ -211,7 +165,7 @@ impl Task for StreamTask {
                     moved = true;
                     self.running = None;
                     self.taken = false;
-                    self.stream.complete();
+                    self.stream.work.complete();
                 }
                 Advance::Moved => return Step::Progress,
                 Advance::Waiting => return if moved { Step::Progress } else { Step::Waiting },
@@ -227,7 +181,7 @@ impl Task for StreamTask {
         self.running = None;
         if self.taken {
             self.taken = false;
-            self.stream.complete();
+            self.stream.work.complete();
         }
         self.stream.core.scheduler.wake();
         Step::Progress

@@ -1,15 +1,14 @@
 //! Compiling many kernels before they are needed.
 
 use std::fmt;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::config::{CodeObject, Origin, Outcome};
 use crate::error::{Error, Result};
-use crate::flight::lock;
 use crate::jit::Jit;
 use crate::source::KernelSpec;
+use crate::sync::{Mutex, lock};
 use crate::target::Target;
 
 /// What came of one spec and target.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::disk::Disk;
 use crate::key::CacheKey;
 use crate::target::Target;
 
@@ -46,12 +47,15 @@ pub struct JitConfig {
     pub compile_deadline: Duration,
     /// How long to wait for another process or thread that compiles the same kernel.
     pub wait_deadline: Duration,
-    /// Where to compile when the cache cannot be written; nothing is kept then. `None` makes that an error.
+    /// Where to compile when the cache cannot be written, at whatever step that shows; the kernel is not kept then, and a
+    /// warning says so. `None` makes that an error.
     pub scratch: Option<PathBuf>,
     /// Treat a warning as a failure. Not in the key: an object from the cache is taken as it is.
     pub deny_warnings: bool,
     /// Who is told about compilations.
     pub observer: Option<Arc<dyn JitObserver>>,
+    /// The disk, which tests may make fail.
+    pub disk: Disk,
 }
 
 impl JitConfig {
@@ -72,6 +76,7 @@ impl JitConfig {
             scratch: None,
             deny_warnings: false,
             observer: None,
+            disk: Disk::default(),
         }
     }
 }

@@ -71,7 +71,7 @@ pub enum Error {
     #[error(transparent)]
     Compile(Arc<CompileError>),
     /// A file operation in the cache failed.
-    #[error("kernel cache: cannot {operation} {}", path.display())]
+    #[error("kernel cache: cannot {operation} {}{}", path.display(), advice(source))]
     Cache {
         /// What was being done.
         operation: &'static str,
@@ -232,6 +232,22 @@ impl Error {
     }
 }
 
+/// What to do about a file operation that failed.
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            " (free some space there, or choose another folder for the cache)"
+        }
+        io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => {
+            " (make it writable, or choose another folder for the cache)"
+        }
+        io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
+            " (something else is in its place; remove that, or choose another folder for the cache)"
+        }
+        _ => "",
+    }
+}
+
 fn list(looked: &[Looked]) -> String {
     let lines: Vec<_> =
         looked.iter().map(|candidate| format!("\n  {}: {}", candidate.what, candidate.problem)).collect();
@@ -278,11 +294,23 @@ pub enum FailureReason {
         /// The deadline.
         after: Duration,
     },
-    /// The compiler could not be run, or its files not be read.
+    /// The compiler failed and did not blame the source: its disk was full, a part of it was killed, it is broken.
+    Failed {
+        /// Its exit code.
+        code: i32,
+    },
+    /// The compiler could not be started.
     NotRun {
         /// What the system says.
         problem: String,
     },
+    /// A file of the compilation could not be made, read or removed.
+    WorkFolder {
+        /// Which, and what the system says.
+        problem: String,
+    },
+    /// The compiler's program was replaced since it was identified, so its object belongs under another key.
+    Replaced,
     /// The compiler claims success, but what it wrote is not a code object with the unit's kernels.
     BadObject {
         /// What is wrong with it.
@@ -324,7 +352,14 @@ impl fmt::Display for CompileError {
             FailureReason::Warnings => f.write_str("the compiler warned, and warnings are denied")?,
             FailureReason::Crashed { signal } => write!(f, "the compiler was ended by signal {signal}")?,
             FailureReason::TimedOut { after } => write!(f, "the compiler was killed after {after:?}")?,
+            FailureReason::Failed { code } => {
+                write!(f, "the compiler failed with code {code}, blaming no line of the source")?;
+            }
             FailureReason::NotRun { problem } => write!(f, "the compiler did not run: {problem}")?,
+            FailureReason::WorkFolder { problem } => write!(f, "{problem}")?,
+            FailureReason::Replaced => {
+                f.write_str("the compiler was replaced since it was identified; try again")?;
+            }
             FailureReason::BadObject { problem } => write!(f, "the compiler wrote a bad object: {problem}")?,
         }
         let worst = |severity| self.diagnostics.iter().find(|diagnostic| diagnostic.severity == severity);

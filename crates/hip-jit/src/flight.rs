@@ -1,10 +1,12 @@
 //! Threads of one process that want the same thing: one makes it, the others wait.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
+use crate::deadline::Deadline;
 use crate::key::CacheKey;
+use crate::sync::{Condvar, Mutex, lock};
 
 #[derive(Debug, Default)]
 pub(crate) struct Flights {
@@ -47,11 +49,11 @@ impl Flights {
 
 impl Flight {
     /// Whether the leader was done within the time.
-    pub(crate) fn wait(&self, deadline: Duration) -> bool {
-        let until = Instant::now() + deadline;
+    pub(crate) fn wait(&self, longest: Duration) -> bool {
+        let deadline = Deadline::after(longest);
         let mut done = lock(&self.done);
         while !*done {
-            let left = until.saturating_duration_since(Instant::now());
+            let left = deadline.left();
             if left.is_zero() {
                 return false;
             }
@@ -69,7 +71,6 @@ impl Drop for Leader<'_> {
     }
 }
 
-/// The guarded values are whole between any two statements, so a panicking holder leaves nothing half done.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+#[cfg(all(test, loom))]
+#[path = "flight_loom.rs"]
+mod loom_tests;

@@ -23,6 +23,7 @@
 
 pub mod cache;
 pub mod control;
+pub mod disk;
 pub mod isa;
 pub mod key;
 pub mod layout;
@@ -32,20 +33,25 @@ pub mod target;
 pub mod toolchain;
 
 mod ahead;
+mod compile;
 mod config;
+mod deadline;
 mod elf;
 mod error;
 mod flight;
 mod jit;
 mod load;
 mod prelude;
+mod request;
 mod runtime;
+mod sync;
 
 pub use bytemuck;
 
 pub use ahead::{AheadReport, AheadRow};
 pub use cache::{Cache, CacheEntry, CleanReport, CleanRule};
 pub use config::{CodeObject, CompileMode, JitConfig, JitObserver, JitStats, Origin, Outcome};
+pub use disk::Disk;
 pub use error::{CompileError, Error, FailureReason, Nearest, Result, SharedIo};
 pub use jit::Jit;
 pub use key::CacheKey;

@@ -2,17 +2,17 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 use anabranch_hip::{Device, DeviceOrdinal, Kernel, LaunchShape, Stream};
 
 use crate::config::CodeObject;
 use crate::error::{Error, Result};
-use crate::flight::lock;
 use crate::jit::Jit;
 use crate::key::CacheKey;
 use crate::layout::DeviceStruct;
 use crate::source::KernelSpec;
+use crate::sync::{Mutex, lock};
 use crate::target::Target;
 
 /// Bytes of local memory that the prelude keeps for itself; every launch adds them.

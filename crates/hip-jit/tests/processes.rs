@@ -15,16 +15,23 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anabranch_hip_jit::{Jit, JitConfig, Origin};
-use common::{REAL, Scratch, entries, host, search, spec};
+use common::{REAL, Scratch, entries, host, is_empty, search, spec};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const ROLE: &str = "ANABRANCH_JIT_TEST_FOLDER";
+const LIMIT: &str = "ANABRANCH_JIT_TEST_LIMIT";
 
 /// What a child does: compile the test kernel with the folder's compiler, and say what came of it.
 #[test]
 #[ignore = "started by the other tests"]
 fn child() {
-    #[expect(clippy::disallowed_methods, reason = "the parent tells the child its folder")]
-    let folder = PathBuf::from(std::env::var(ROLE).unwrap());
+    #[expect(clippy::disallowed_methods, reason = "the parent tells the child its folder and limit")]
+    let (folder, limit) = (PathBuf::from(std::env::var(ROLE).unwrap()), std::env::var(LIMIT));
+    if let Ok(limit) = limit {
+        let soft = Some(limit.parse().unwrap());
+        let hard = getrlimit(Resource::Fsize).maximum;
+        setrlimit(Resource::Fsize, Rlimit { current: soft, maximum: hard }).unwrap();
+    }
     let mut config = JitConfig::new(folder.join("cache"));
     config.compile_deadline = Duration::from_secs(30);
     let compiler = fs::read_to_string(folder.join("compiler")).unwrap();
@@ -38,13 +45,19 @@ fn child() {
 }
 
 fn start(scratch: &Scratch) -> Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args(["child", "--exact", "--ignored", "--nocapture"])
-        .env(ROLE, &scratch.0)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap()
+    start_limited(scratch, None)
+}
+
+/// A child whose files may have so many bytes.
+fn start_limited(scratch: &Scratch, limit: Option<u64>) -> Child {
+    let mut command = Command::new("/bin/sh");
+    // Without the signal the write itself fails.
+    command.args(["-c", "trap '' XFSZ; exec \"$0\" child --exact --ignored --nocapture"]);
+    command.arg(std::env::current_exe().unwrap()).env(ROLE, &scratch.0);
+    if let Some(limit) = limit {
+        command.env(LIMIT, limit.to_string());
+    }
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
 fn result(child: Child) -> String {
@@ -144,26 +157,35 @@ fn what_a_killed_process_leaves_at_any_step_is_never_an_entry() {
 }
 
 #[test]
-fn a_full_disk_is_an_error_that_names_the_file() {
+fn a_disk_that_is_full_after_any_file_is_an_error_that_names_it() {
     let scratch = Scratch::new("full");
-    install(&scratch, REAL);
-    // A limit on file size stands in for a full disk: the write fails in the same place.
-    let output = Command::new("/bin/sh")
-        .args(["-c", "trap '' XFSZ; ulimit -f 1; exec \"$0\" child --exact --ignored --nocapture"])
-        .arg(std::env::current_exe().unwrap())
-        .env(ROLE, &scratch.0)
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let failed =
-        text.contains("error kernel cache: cannot write") || text.contains("error cannot compile test_scale");
-    assert!(failed, "{text}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(entries(&scratch.path("cache")).is_empty());
-    assert!(is_empty(&scratch.path("cache/v1/.tmp")));
-}
-
-fn is_empty(folder: &Path) -> bool {
-    fs::read_dir(folder).is_ok_and(|mut all| all.next().is_none())
+    let good = scratch.jit(scratch.compiler("fake 1", REAL)).compile(&spec(), &host()).unwrap();
+    // A limit on the size of files stands in for a full disk: the write that passes it fails after a part.
+    // It counts for memory files too, so the compiler must be able to say its name.
+    let mut limits = vec![100];
+    for file in
+        ["kernel.hip", "kernel.co", "manifest.json", "include/test/scale.h", "include/test/host_abi.h"]
+    {
+        limits.push(fs::metadata(good.directory.join(file)).unwrap().len() - 1);
+    }
+    fs::copy(good.directory.join("kernel.co"), scratch.path("object")).unwrap();
+    // The compiler meets the limit too, or, on a disk of its own, does not.
+    let copy = format!("cp {} kernel.co", scratch.path("object").display());
+    for (body, words) in [
+        (format!("ulimit -S -f unlimited; exec {copy}"), &["error kernel cache: cannot write "][..]),
+        (copy, &["error kernel cache: cannot write ", "error cannot compile test_scale"]),
+    ] {
+        install(&scratch, &body);
+        for limit in &limits {
+            fs::remove_dir_all(scratch.path("cache")).unwrap();
+            let text = result(start_limited(&scratch, Some(*limit)));
+            assert!(words.iter().any(|words| text.starts_with(words)), "{limit}: {text}");
+            assert!(entries(&scratch.path("cache")).is_empty(), "{limit}");
+            assert!(is_empty(&scratch.path("cache/v1/.tmp")), "{limit}");
+            let text = result(start(&scratch));
+            assert!(text.starts_with("ok Compiled"), "{limit}: {text}");
+        }
+    }
 }
 
 fn wait_for(path: &Path) {

@@ -1,13 +1,13 @@
 //! What is in an entry, and reading it without trusting it.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::disk::Disk;
 use crate::key::{SCHEMA, digest};
 use crate::toolchain::OBJECT_FILE;
 
@@ -69,14 +69,33 @@ pub(crate) struct Stored {
 
 /// Reads an entry and checks schema, key, length and digest. `Ok(None)`: there is none, or it is for something else.
 /// `Err`: it is broken, in these words.
-pub(crate) fn read_entry(directory: &Path, expected: Expected<'_>) -> Result<Option<Stored>, String> {
-    let text = match fs::read(directory.join(MANIFEST_FILE)) {
-        Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound && !directory.exists() => return Ok(None),
-        Err(error) => return Err(format!("{MANIFEST_FILE}: {error}")),
-    };
+///
+/// An entry may be replaced between the reading of its two files, by one that a compiler made anew with other bytes:
+/// when the pair does not fit, it is read again, as long as the manifest changes.
+pub(crate) fn read_entry(
+    disk: &Disk,
+    directory: &Path,
+    expected: Expected<'_>,
+) -> Result<Option<Stored>, String> {
+    let mut before = None;
+    loop {
+        let text = match disk.read(&directory.join(MANIFEST_FILE)) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !directory.exists() => return Ok(None),
+            Err(error) => return Err(format!("{MANIFEST_FILE}: {error}")),
+        };
+        let Some(manifest) = check_manifest(&text, directory, expected)? else { return Ok(None) };
+        match read_object(disk, directory, &manifest) {
+            Ok(object) => return Ok(Some(Stored { manifest, object: object.into() })),
+            Err(problem) if before.as_ref() == Some(&text) => return Err(problem),
+            Err(_) => before = Some(text),
+        }
+    }
+}
+
+fn check_manifest(text: &[u8], directory: &Path, expected: Expected<'_>) -> Result<Option<Manifest>, String> {
     let manifest: Manifest =
-        serde_json::from_slice(&text).map_err(|error| format!("{MANIFEST_FILE}: {error}"))?;
+        serde_json::from_slice(text).map_err(|error| format!("{MANIFEST_FILE}: {error}"))?;
     if manifest.schema != SCHEMA {
         return Err(format!("its schema is {} and not {SCHEMA}", manifest.schema));
     }
@@ -85,16 +104,20 @@ pub(crate) fn read_entry(directory: &Path, expected: Expected<'_>) -> Result<Opt
         return Err(format!("it holds {}-{}, which is another entry", manifest.unit, manifest.key));
     }
     match expected {
-        Expected::Key(key) if manifest.key != key => return Err(format!("its key is {}", manifest.key)),
-        Expected::PortableKey(key) if manifest.portable_key != key => return Ok(None),
-        _ => {}
+        Expected::Key(key) if manifest.key != key => Err(format!("its key is {}", manifest.key)),
+        Expected::PortableKey(key) if manifest.portable_key != key => Ok(None),
+        _ => Ok(Some(manifest)),
     }
-    let object = fs::read(directory.join(OBJECT_FILE)).map_err(|error| format!("{OBJECT_FILE}: {error}"))?;
+}
+
+fn read_object(disk: &Disk, directory: &Path, manifest: &Manifest) -> Result<Vec<u8>, String> {
+    let object =
+        disk.read(&directory.join(OBJECT_FILE)).map_err(|error| format!("{OBJECT_FILE}: {error}"))?;
     if object.len() as u64 != manifest.object_bytes {
         return Err(format!("{OBJECT_FILE} has {} bytes and not {}", object.len(), manifest.object_bytes));
     }
     if digest(&object) != manifest.object_sha256 {
         return Err(format!("{OBJECT_FILE} has changed since it was written"));
     }
-    Ok(Some(Stored { manifest, object: object.into() }))
+    Ok(object)
 }

@@ -1,11 +1,12 @@
 //! One advisory lock per key, held by the process that compiles it. The system releases a dead owner's lock.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::Write as _;
 use std::path::Path;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::key::CacheKey;
 
@@ -21,24 +22,19 @@ pub(crate) struct KeyLock {
 
 impl KeyLock {
     /// `None`: somebody else has had it for the whole time, and the caller goes on without.
-    pub(crate) fn acquire(cache: &Cache, key: CacheKey, deadline: Duration) -> Result<Option<Self>> {
+    pub(crate) fn acquire(cache: &Cache, key: CacheKey, longest: Duration) -> Result<Option<Self>> {
         let path = cache.service_folder(LOCKS).join(key.to_string());
-        let file = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&path)
-            .map_err(Error::cache("open lock", &path))?;
-        let until = Instant::now() + deadline;
+        let file = cache.disk.open_lock(&path).map_err(Error::cache("open lock", &path))?;
+        let deadline = Deadline::after(longest);
         let mut waited = false;
         let mut pause = Duration::from_millis(1);
         loop {
-            match file.try_lock() {
+            match cache.disk.try_lock(&file, &path) {
                 Ok(()) => {
                     note_owner(&file, &path);
                     return Ok(Some(Self { _file: file, waited }));
                 }
-                Err(TryLockError::WouldBlock) if Instant::now() >= until => return Ok(None),
+                Err(TryLockError::WouldBlock) if deadline.passed() => return Ok(None),
                 Err(TryLockError::WouldBlock) => {
                     waited = true;
                     thread::sleep(pause);

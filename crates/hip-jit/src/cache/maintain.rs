@@ -1,6 +1,5 @@
 //! Looking after a cache: list, verify, clean. Safe while others use it.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -49,17 +48,17 @@ impl Cache {
     /// # Errors
     /// The folder exists and cannot be read.
     pub fn list(&self) -> Result<Vec<CacheEntry>> {
-        match fs::read_dir(&self.base) {
+        match self.disk.list(&self.base) {
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(Error::cache("read folder", &self.base)(error)),
         }
-        Ok(sub_folders(&self.base)
+        Ok(sub_folders(&self.disk, &self.base)
             .iter()
-            .flat_map(|folder| sub_folders(folder))
+            .flat_map(|folder| sub_folders(&self.disk, folder))
             .filter_map(|directory| {
                 let key = key_of(&directory)?;
-                let manifest = match read_entry(&directory, Expected::Name) {
+                let manifest = match read_entry(&self.disk, &directory, Expected::Name) {
                     Ok(Some(stored)) => Ok(stored.manifest),
                     Ok(None) => return None, // removed meanwhile
                     Err(problem) => Err(problem),
@@ -98,12 +97,12 @@ impl Cache {
             }
         }
         if *rule == CleanRule::All {
-            for folder in sub_folders(&self.service_folder(FAILED)) {
-                let _ = fs::remove_dir_all(folder);
+            for folder in sub_folders(&self.disk, &self.service_folder(FAILED)) {
+                let _ = self.disk.remove_all(&folder);
             }
             // A process that holds one of these loses only the saving of work.
-            if let Ok(locks) = fs::read_dir(self.service_folder(LOCKS)) {
-                locks.flatten().for_each(|lock| drop(fs::remove_file(lock.path())));
+            for lock in self.disk.list(&self.service_folder(LOCKS)).unwrap_or_default() {
+                let _ = self.disk.remove_file(&lock);
             }
         }
         Ok(report)

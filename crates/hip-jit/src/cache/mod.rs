@@ -13,10 +13,10 @@ mod maintain;
 mod nearest;
 mod publish;
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::disk::Disk;
 use crate::error::{Error, Result};
 use crate::key::{CacheKey, SCHEMA};
 use crate::target::Target;
@@ -31,13 +31,19 @@ pub(crate) use publish::Workspace;
 #[derive(Clone, Debug)]
 pub struct Cache {
     base: PathBuf,
+    disk: Disk,
 }
 
 impl Cache {
     /// The cache under `root`; nothing is touched. The root should lie on a local file system: where renames are not
     /// atomic, entries may be found broken and are then built again.
     pub fn new(root: impl AsRef<Path>) -> Self {
-        Self { base: root.as_ref().join(format!("v{SCHEMA}")) }
+        Self::with_disk(root, Disk::default())
+    }
+
+    /// A cache on a disk that a test may make fail.
+    pub fn with_disk(root: impl AsRef<Path>, disk: Disk) -> Self {
+        Self { base: root.as_ref().join(format!("v{SCHEMA}")), disk }
     }
 
     /// The folder of this schema.
@@ -58,7 +64,7 @@ impl Cache {
     pub(crate) fn make_folders(&self, target: &Target) -> Result<()> {
         let names = [TEMPORARY, TRASH, LOCKS, FAILED, &target.directory_name()];
         for folder in names.map(|name| self.base.join(name)) {
-            fs::create_dir_all(&folder).map_err(Error::cache("create folder", &folder))?;
+            self.disk.create_folders(&folder).map_err(Error::cache("create folder", &folder))?;
         }
         Ok(())
     }
@@ -66,11 +72,11 @@ impl Cache {
     /// Moves a broken entry out of the way, so that a good one can take its place, and deletes it.
     pub(crate) fn move_aside(&self, directory: &Path) -> Result<()> {
         let trash = self.service_folder(TRASH);
-        fs::create_dir_all(&trash).map_err(Error::cache("create folder", &trash))?;
+        self.disk.create_folders(&trash).map_err(Error::cache("create folder", &trash))?;
         let aside = trash.join(unique_name("entry"));
-        match fs::rename(directory, &aside) {
+        match self.disk.rename(directory, &aside) {
             Ok(()) => {
-                let _ = fs::remove_dir_all(&aside); // what stays is removed by the next cleaning
+                let _ = self.disk.remove_all(&aside); // what stays is removed by the next cleaning
                 Ok(())
             }
             // Another process was faster.
@@ -81,7 +87,7 @@ impl Cache {
 
     /// The entries of a unit for a target, in the order of their names.
     pub(crate) fn entries_of(&self, target: &Target, unit: &str) -> Vec<PathBuf> {
-        let mut found: Vec<_> = sub_folders(&self.base.join(target.directory_name()));
+        let mut found: Vec<_> = sub_folders(&self.disk, &self.base.join(target.directory_name()));
         found.retain(|path| entry_key(path, unit).is_some());
         found
     }
@@ -103,13 +109,9 @@ fn is_key(word: &str) -> bool {
 }
 
 /// Folders directly below, sorted; none when the folder does not exist or cannot be read.
-fn sub_folders(folder: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
-    let mut found: Vec<_> = entries
-        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
-        .filter(|path| path.is_dir())
-        .collect();
-    found.sort();
+fn sub_folders(disk: &Disk, folder: &Path) -> Vec<PathBuf> {
+    let mut found = disk.list(folder).unwrap_or_default();
+    found.retain(|path| path.is_dir());
     found
 }
 
@@ -119,9 +121,4 @@ fn unique_name(stem: &str) -> String {
     let thread = format!("{:?}", std::thread::current().id());
     let thread: String = thread.chars().filter(char::is_ascii_digit).collect();
     format!("{stem}.{}.{thread}.{}", std::process::id(), now.as_nanos())
-}
-
-/// Waits for the file system to have what was written.
-fn sync(path: &Path) -> Result<()> {
-    fs::File::open(path).and_then(|file| file.sync_all()).map_err(Error::cache("flush", path))
 }

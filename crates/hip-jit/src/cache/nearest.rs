@@ -1,7 +1,6 @@
 //! When compiling is forbidden: which entry comes nearest, and in what it differs.
 
 use std::collections::BTreeMap;
-use std::fs;
 
 use crate::error::Nearest;
 
@@ -15,12 +14,14 @@ impl Cache {
     /// The entry of `unit`, for any target, that differs in the fewest inputs. Inputs that `wanted` lacks because no
     /// compiler is known are not compared.
     pub(crate) fn nearest(&self, unit: &str, wanted: &BTreeMap<String, String>) -> Option<Nearest> {
-        let entries = sub_folders(&self.base).into_iter().flat_map(|folder| sub_folders(&folder));
+        let entries = sub_folders(&self.disk, &self.base)
+            .into_iter()
+            .flat_map(|folder| sub_folders(&self.disk, &folder));
         entries
             .filter(|path| entry_key(path, unit).is_some())
             .take(LIMIT)
             .filter_map(|directory| {
-                let text = fs::read(directory.join(MANIFEST_FILE)).ok()?;
+                let text = self.disk.read(&directory.join(MANIFEST_FILE)).ok()?;
                 let manifest: Manifest = serde_json::from_slice(&text).ok()?;
                 Some(Nearest { differences: differences(&manifest.inputs, wanted), directory })
             })

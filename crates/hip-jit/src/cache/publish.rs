@@ -1,55 +1,74 @@
 //! Building an entry: a temporary folder that its owner holds locked, a rename, or a kept failure.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::{Duration, SystemTime};
 
+use crate::deadline::Deadline;
+use crate::disk::Disk;
 use crate::error::{Error, Result};
 use crate::key::CacheKey;
 use crate::source::Rendered;
 use crate::toolchain::{INCLUDE_FOLDER, OBJECT_FILE, SOURCE_FILE};
 
 use super::entry::{MANIFEST_FILE, Manifest};
-use super::{Cache, Expected, FAILED, TEMPORARY, TRASH, read_entry, sub_folders, sync, unique_name};
+use super::{Cache, Expected, FAILED, TEMPORARY, TRASH, read_entry, sub_folders, unique_name};
 
 /// A folder in which one compilation works. Its name cannot match an entry. A lock file beside it tells cleaners that
 /// the owner lives; both go when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Workspace {
+    disk: Disk,
     folder: PathBuf,
     owner: PathBuf,
-    _held: File,
+    held: File,
 }
 
 const OWNER_SUFFIX: &str = ".owner";
 /// A folder without its lock file is taken for a new one until it is this old.
 const ORPHAN_AGE: Duration = Duration::from_secs(600);
+/// Longer than a cleaner holds a lock file.
+const CLEANER_MOMENT: Duration = Duration::from_secs(10);
 
 impl Workspace {
     /// Makes a folder with the source in it, below `parent`, which exists.
-    pub(crate) fn create(parent: &Path, unit: &str, rendered: &Rendered) -> Result<Self> {
+    pub(crate) fn create(disk: &Disk, parent: &Path, unit: &str, rendered: &Rendered) -> Result<Self> {
         let name = unique_name(unit);
         let owner = parent.join(format!("{name}{OWNER_SUFFIX}"));
-        let held = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .open(&owner)
-            .map_err(Error::cache("create", &owner))?;
-        // Where there are no locks, age decides.
-        let _ = held.try_lock();
-        let workspace = Self { folder: parent.join(name), owner, _held: held };
+        let held = disk.create_new_file(&owner).map_err(Error::cache("create", &owner))?;
+        let workspace = Self { disk: disk.clone(), folder: parent.join(name), owner, held };
+        workspace.hold().map_err(Error::cache("lock", &workspace.owner))?;
         let folder = &workspace.folder;
-        fs::create_dir(folder).map_err(Error::cache("create folder", folder))?;
-        write(&folder.join(SOURCE_FILE), rendered.text.as_bytes())?;
+        disk.create_folder(folder).map_err(Error::cache("create folder", folder))?;
+        write(disk, &folder.join(SOURCE_FILE), rendered.text.as_bytes())?;
         for (name, text) in &rendered.headers {
             let path = folder.join(INCLUDE_FOLDER).join(name);
             if let Some(parent) = path.parent() {
-                fs::create_dir_all(parent).map_err(Error::cache("create folder", parent))?;
+                disk.create_folders(parent).map_err(Error::cache("create folder", parent))?;
             }
-            write(&path, text.as_bytes())?;
+            write(disk, &path, text.as_bytes())?;
         }
         Ok(workspace)
+    }
+
+    /// Locks the lock file. A cleaner that finds the new file holds it for the moment that it takes to leave it alone.
+    fn hold(&self) -> io::Result<()> {
+        let deadline = Deadline::after(CLEANER_MOMENT);
+        loop {
+            match self.disk.try_lock(&self.held, &self.owner) {
+                // Where there are no locks, cleaners cannot lock either, and leave it alone.
+                Ok(()) | Err(TryLockError::Error(_)) => break,
+                Err(TryLockError::WouldBlock) if !deadline.passed() => {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                Err(TryLockError::WouldBlock) => return Err(io::ErrorKind::ResourceBusy.into()),
+            }
+        }
+        // From now on, unlocked means dead.
+        let _ = self.held.set_len(1);
+        Ok(())
     }
 
     pub(crate) fn folder(&self) -> &Path {
@@ -65,21 +84,22 @@ impl Workspace {
         manifest: &Manifest,
     ) -> Result<()> {
         let object_path = self.folder.join(OBJECT_FILE);
-        write(&object_path, object)?;
-        sync(&object_path)?;
-        sync(&self.folder.join(SOURCE_FILE))?;
+        let disk = &self.disk;
+        write(disk, &object_path, object)?;
+        sync(disk, &object_path)?;
+        sync(disk, &self.folder.join(SOURCE_FILE))?;
         let manifest_path = self.folder.join(MANIFEST_FILE);
         let text = serde_json::to_vec_pretty(manifest)
             .map_err(|error| Error::cache("write", &manifest_path)(io::Error::other(error)))?;
-        write(&manifest_path, &text)?;
-        sync(&manifest_path)?;
-        sync(&self.folder)?;
+        write(disk, &manifest_path, &text)?;
+        sync(disk, &manifest_path)?;
+        sync(disk, &self.folder)?;
         let mut repaired = false;
         loop {
-            match fs::rename(&self.folder, directory) {
+            match disk.rename(&self.folder, directory) {
                 Ok(()) => break,
                 Err(error) if is_taken(&error) => {
-                    match read_entry(directory, Expected::Key(&manifest.key)) {
+                    match read_entry(disk, directory, Expected::Key(&manifest.key)) {
                         Ok(Some(_)) => return Ok(()),
                         _ if repaired => return Err(Error::cache("replace", directory)(error)),
                         _ => cache.move_aside(directory)?,
@@ -89,7 +109,11 @@ impl Workspace {
                 Err(error) => return Err(Error::cache("publish", directory)(error)),
             }
         }
-        directory.parent().map_or(Ok(()), sync)
+        // The entry is there and whole. Without this it may be gone after a loss of power, and is then built again.
+        if let Some(error) = directory.parent().and_then(|parent| sync(disk, parent).err()) {
+            tracing::warn!(%error, "a new cache entry may not outlive a loss of power");
+        }
+        Ok(())
     }
 
     /// Keeps the folder of a failed compilation, and the newest `keep` of all.
@@ -106,17 +130,19 @@ impl Workspace {
         }
         let folder = cache.service_folder(FAILED);
         let kept = folder.join(unique_name(&key.to_string()));
-        let outcome = write(&self.folder.join(LOG_FILE), log.as_bytes())
-            .and_then(|()| if refused { write(&self.folder.join(REFUSED_FILE), b"") } else { Ok(()) })
-            .and_then(|()| fs::rename(&self.folder, &kept).map_err(Error::cache("keep", &self.folder)));
+        let disk = &self.disk;
+        let outcome = write(disk, &self.folder.join(LOG_FILE), log.as_bytes())
+            .and_then(|()| if refused { write(disk, &self.folder.join(REFUSED_FILE), b"") } else { Ok(()) })
+            .and_then(|()| disk.rename(&self.folder, &kept).map_err(Error::cache("keep", &self.folder)));
         if let Err(error) = outcome {
             tracing::warn!(%error, "a failed compilation is not kept");
             return None;
         }
-        let mut all: Vec<_> = sub_folders(&folder).into_iter().map(|path| (modified(&path), path)).collect();
+        let mut all: Vec<_> =
+            sub_folders(disk, &folder).into_iter().map(|path| (modified(&path), path)).collect();
         all.sort();
         for (_, path) in all.iter().rev().skip(keep) {
-            let _ = fs::remove_dir_all(path);
+            let _ = disk.remove_all(path);
         }
         Some(kept)
     }
@@ -124,12 +150,15 @@ impl Workspace {
 
 impl Drop for Workspace {
     fn drop(&mut self) {
-        for outcome in [fs::remove_dir_all(&self.folder), fs::remove_file(&self.owner)] {
-            if let Err(error) = outcome
-                && error.kind() != io::ErrorKind::NotFound
-            {
-                tracing::debug!(%error, folder = %self.folder.display(), "a work folder stays");
-            }
+        let gone = |outcome: io::Result<()>| match outcome {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        };
+        // The lock file goes last: a folder without one is left alone until it is old.
+        let outcome =
+            gone(self.disk.remove_all(&self.folder)).and_then(|()| gone(self.disk.remove_file(&self.owner)));
+        if let Err(error) = outcome {
+            tracing::debug!(%error, folder = %self.folder.display(), "a work folder stays until the next cleaning");
         }
     }
 }
@@ -142,41 +171,48 @@ impl Cache {
     /// compiler refused the source.
     pub(crate) fn failure_since(&self, key: CacheKey, since: SystemTime) -> Option<(PathBuf, String)> {
         let prefix = key.to_string();
-        sub_folders(&self.service_folder(FAILED)).into_iter().find_map(|path| {
+        sub_folders(&self.disk, &self.service_folder(FAILED)).into_iter().find_map(|path| {
             let name = path.file_name()?.to_str()?;
             if !name.starts_with(&prefix) || modified(&path) < since || !path.join(REFUSED_FILE).exists() {
                 return None;
             }
-            let log = fs::read_to_string(path.join(LOG_FILE)).ok()?;
-            Some((path, log))
+            let log = self.disk.read(&path.join(LOG_FILE)).ok()?;
+            Some((path, String::from_utf8_lossy(&log).into_owned()))
         })
     }
 
     /// Removes what dead processes left behind.
     pub(crate) fn clean_leftovers(&self) {
-        for trash in sub_folders(&self.service_folder(TRASH)) {
-            let _ = fs::remove_dir_all(trash);
+        for trash in self.disk.list(&self.service_folder(TRASH)).unwrap_or_default() {
+            let _ = self.disk.remove_all(&trash);
         }
-        clean_work_folders(&self.service_folder(TEMPORARY));
+        clean_work_folders(&self.disk, &self.service_folder(TEMPORARY));
     }
 }
 
 /// Removes the work folders below `parent` whose owners are dead.
-fn clean_work_folders(parent: &Path) {
+fn clean_work_folders(disk: &Disk, parent: &Path) {
     let old = |path: &Path| modified(path).elapsed().is_ok_and(|age| age > ORPHAN_AGE);
-    let Ok(entries) = fs::read_dir(parent) else { return };
-    for path in entries.filter_map(|entry| entry.ok().map(|entry| entry.path())) {
+    for path in disk.list(parent).unwrap_or_default() {
         let text = path.to_string_lossy();
         if let Some(folder) = text.strip_suffix(OWNER_SUFFIX) {
-            let dead = File::open(&path).is_ok_and(|file| file.try_lock().is_ok());
-            // A lock file is made before it is locked: a new one without a folder may be just that.
-            if dead && (Path::new(folder).exists() || old(&path)) {
+            // Held until the folder is gone: an owner that has made its lock file and not locked it yet waits meanwhile,
+            // and has no folder.
+            let Ok(owner) = OpenOptions::new().write(true).open(&path) else { continue };
+            if disk.try_lock(&owner, &path).is_err() {
+                continue;
+            }
+            let was_held = owner.metadata().is_ok_and(|data| data.len() > 0);
+            if was_held || Path::new(folder).exists() || old(&path) {
                 tracing::debug!(folder, "removing a dead process's work folder");
-                let _ = fs::remove_dir_all(folder);
-                let _ = fs::remove_file(&path);
+                let _ = owner.set_len(1); // should only the folder go
+                match disk.remove_all(Path::new(folder)) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => {}
+                    _ => drop(disk.remove_file(&path)),
+                }
             }
         } else if !Path::new(&format!("{text}{OWNER_SUFFIX}")).exists() && old(&path) {
-            let _ = fs::remove_dir_all(&path);
+            let _ = disk.remove_all(&path);
         }
     }
 }
@@ -192,6 +228,10 @@ fn is_taken(error: &io::Error) -> bool {
     )
 }
 
-fn write(path: &Path, bytes: &[u8]) -> Result<()> {
-    fs::write(path, bytes).map_err(Error::cache("write", path))
+fn write(disk: &Disk, path: &Path, bytes: &[u8]) -> Result<()> {
+    disk.write(path, bytes).map_err(Error::cache("write", path))
+}
+
+fn sync(disk: &Disk, path: &Path) -> Result<()> {
+    disk.flush(path).map_err(Error::cache("flush", path))
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::process::{CleanEnvironment, find_program};
 use super::search::version_text;
+use super::stamp::Stamp;
 use super::{
     CompileFailure, CompileJob, CompileOutput, CompilerIdentity, INCLUDE_FOLDER, Looked, OBJECT_FILE,
     OptionChoices, SOURCE_FILE, ToolSearch, Toolchain,
@@ -13,6 +14,7 @@ use crate::target::Target;
 #[derive(Debug)]
 pub(super) struct AmdClang {
     program: PathBuf,
+    stamp: Stamp,
     hipcc: bool,
     environment: CleanEnvironment,
     identity: CompilerIdentity,
@@ -65,12 +67,14 @@ impl AmdClang {
     }
 
     pub(super) fn open_hipcc(program: &Path, search: &ToolSearch) -> Result<Self, String> {
+        let stamp = Stamp::of(program);
         let environment = search.environment();
         let version = version_text(&environment.ask(program, &["--version"])?);
-        Self::new(program, true, environment, version)
+        Self::new(program, stamp, true, environment, version)
     }
 
     pub(super) fn open_clang(program: &Path, target: &Target, search: &ToolSearch) -> Result<Self, String> {
+        let stamp = Stamp::of(program);
         let environment = search.environment();
         let version = version_text(&environment.ask(program, &["--version"])?);
         let known = environment
@@ -86,11 +90,12 @@ impl AmdClang {
         // lld looks at the name it is called by; as plain `lld` it only complains.
         let linker = linker.with_file_name("ld.lld");
         let linker_version = environment.ask(&linker, &["--version"])?;
-        Self::new(program, false, environment, format!("{version}\nlinker {}", linker_version.trim()))
+        Self::new(program, stamp, false, environment, format!("{version}\nlinker {}", linker_version.trim()))
     }
 
     fn new(
         program: &Path,
+        stamp: Stamp,
         hipcc: bool,
         environment: CleanEnvironment,
         version: String,
@@ -100,13 +105,17 @@ impl AmdClang {
         }
         let kind = if hipcc { "hipcc" } else { "clang" };
         let identity = CompilerIdentity { kind, version, location: program.display().to_string() };
-        Ok(Self { program: program.to_owned(), hipcc, environment, identity })
+        Ok(Self { program: program.to_owned(), stamp, hipcc, environment, identity })
     }
 }
 
 impl Toolchain for AmdClang {
     fn identity(&self) -> &CompilerIdentity {
         &self.identity
+    }
+
+    fn is_current(&self) -> bool {
+        self.stamp.is_current()
     }
 
     fn options(&self, target: &Target, choices: OptionChoices) -> Vec<String> {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::process::{CleanEnvironment, find_program};
+use super::stamp::Stamp;
 use super::{
     CompileFailure, CompileJob, CompileOutput, CompilerIdentity, INCLUDE_FOLDER, Looked, OBJECT_FILE,
     OptionChoices, SOURCE_FILE, ToolSearch, Toolchain,
@@ -12,6 +13,7 @@ use crate::target::Target;
 #[derive(Debug)]
 pub(super) struct HostCompiler {
     program: PathBuf,
+    stamp: Stamp,
     /// Words after the program in `$CXX`: `ccache g++`.
     leading: Vec<String>,
     environment: CleanEnvironment,
@@ -37,6 +39,7 @@ impl HostCompiler {
         let name = words.next().unwrap_or_default();
         let leading: Vec<_> = words.collect();
         let program = find_program(&name, &search.path).ok_or_else(|| search.not_on_path())?;
+        let stamp = Stamp::of(&program);
         let environment = search.environment();
         let ask = |last: &str| {
             let arguments: Vec<_> = leading.iter().map(String::as_str).chain([last]).collect();
@@ -52,13 +55,17 @@ impl HostCompiler {
             version: format!("{version}\nfor {}", machine.trim()),
             location: program.display().to_string(),
         };
-        Ok(Self { program, leading, environment, identity })
+        Ok(Self { program, stamp, leading, environment, identity })
     }
 }
 
 impl Toolchain for HostCompiler {
     fn identity(&self) -> &CompilerIdentity {
         &self.identity
+    }
+
+    fn is_current(&self) -> bool {
+        self.stamp.is_current()
     }
 
     fn options(&self, _target: &Target, choices: OptionChoices) -> Vec<String> {

@@ -7,11 +7,13 @@ mod nvcc;
 mod process;
 mod rtc;
 mod search;
+mod stamp;
 
 use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::disk::Disk;
 use crate::error::FailureReason;
 use crate::source::Rendered;
 use crate::target::Target;
@@ -74,6 +76,8 @@ pub struct CompileJob<'a> {
     pub work: &'a Path,
     /// How long it may take. In-process compilers cannot be stopped and ignore it.
     pub deadline: Duration,
+    /// What files of the work folder are reached through.
+    pub disk: &'a Disk,
 }
 
 /// What a compiler made.
@@ -98,10 +102,26 @@ pub struct CompileFailure {
     pub command: String,
 }
 
+/// Whether a compiler refused the source or failed otherwise. What is refused once is refused for ever and remembered;
+/// anything else, a full disk say, may pass. Fatal errors are mostly about files, and the line they name is where the
+/// compiler happened to be.
+fn why_failed(code: i32, log: &str) -> FailureReason {
+    let refused = log.lines().filter(|line| !line.contains(": fatal error")).flat_map(parse_diagnostics);
+    if refused.into_iter().any(|said| said.severity == Severity::Error && said.line > 0) {
+        return FailureReason::Refused;
+    }
+    FailureReason::Failed { code }
+}
+
 /// A compiler that was found and identified.
 pub trait Toolchain: Send + Sync + fmt::Debug {
     /// Which it is.
     fn identity(&self) -> &CompilerIdentity;
+
+    /// Whether it is still the one that was identified: a program may be replaced under a running process.
+    fn is_current(&self) -> bool {
+        true
+    }
 
     /// The options it is given for a target, in order; part of the key.
     fn options(&self, target: &Target, choices: OptionChoices) -> Vec<String>;

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::process::{CleanEnvironment, find_program};
 use super::search::version_text;
+use super::stamp::Stamp;
 use super::{
     CompileFailure, CompileJob, CompileOutput, CompilerIdentity, INCLUDE_FOLDER, Looked, OBJECT_FILE,
     OptionChoices, SOURCE_FILE, ToolSearch, Toolchain,
@@ -13,6 +14,7 @@ use crate::target::Target;
 #[derive(Debug)]
 pub(super) struct Nvcc {
     program: PathBuf,
+    stamp: Stamp,
     environment: CleanEnvironment,
     identity: CompilerIdentity,
 }
@@ -31,6 +33,7 @@ impl Nvcc {
     }
 
     pub(super) fn open(program: &Path, target: &Target, search: &ToolSearch) -> Result<Self, String> {
+        let stamp = Stamp::of(program);
         let environment = search.environment();
         let version = version_text(&environment.ask(program, &["--version"])?);
         if version.is_empty() {
@@ -41,13 +44,17 @@ impl Nvcc {
             return Err(format!("does not know {}", target.base()));
         }
         let identity = CompilerIdentity { kind: "nvcc", version, location: program.display().to_string() };
-        Ok(Self { program: program.to_owned(), environment, identity })
+        Ok(Self { program: program.to_owned(), stamp, environment, identity })
     }
 }
 
 impl Toolchain for Nvcc {
     fn identity(&self) -> &CompilerIdentity {
         &self.identity
+    }
+
+    fn is_current(&self) -> bool {
+        self.stamp.is_current()
     }
 
     fn options(&self, target: &Target, choices: OptionChoices) -> Vec<String> {

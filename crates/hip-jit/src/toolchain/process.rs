@@ -6,13 +6,14 @@ use std::os::unix::fs::FileExt as _;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use std::{env, fs, io, thread};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
-use super::{CompileFailure, CompileJob, CompileOutput, OBJECT_FILE};
+use super::{CompileFailure, CompileJob, CompileOutput, OBJECT_FILE, why_failed};
+use crate::deadline::Deadline;
 use crate::error::FailureReason;
 
 /// The environment of compilers. Nothing of the caller's reaches them: `CPATH`, `HIPCC_COMPILE_FLAGS_APPEND` and
@@ -63,30 +64,41 @@ impl CleanEnvironment {
         let words: Vec<_> = arguments.iter().map(String::as_str).collect();
         let shown = format!("{} {}", program.display(), words.join(" "));
         let failed = |reason, log| CompileFailure { reason, log, command: shown.clone() };
-        let not_run =
-            |error: io::Error| failed(FailureReason::NotRun { problem: error.to_string() }, String::new());
+        let file_failed = |operation: &str, path: &Path, error: &io::Error| {
+            let problem = format!("cannot {operation} {}: {error}", path.display());
+            failed(FailureReason::WorkFolder { problem }, String::new())
+        };
         // A file takes both outputs in order and cannot fill up like a pipe.
         let log_path = job.work.join("output");
-        let log_file = File::create(&log_path).map_err(not_run)?;
+        let no_log = |error: io::Error| file_failed("create", &log_path, &error);
+        let log_file = job.disk.create_file(&log_path).map_err(no_log)?;
         let mut command = Command::new(program);
         command.args(arguments).current_dir(job.work).stdin(Stdio::null());
-        command.stdout(log_file.try_clone().map_err(not_run)?).stderr(log_file);
+        command.stdout(log_file.try_clone().map_err(no_log)?).stderr(log_file);
         self.apply(&mut command);
         command.env("TMPDIR", job.work);
-        let finished = run(command, job.deadline).map_err(not_run)?;
-        let log = String::from_utf8_lossy(&fs::read(&log_path).map_err(not_run)?).into_owned();
-        fs::remove_file(&log_path).map_err(not_run)?;
+        let finished = run(command, job.deadline).map_err(|error| {
+            // The system does not say which of the two it misses.
+            let problem = format!("cannot start {} in {}: {error}", program.display(), job.work.display());
+            failed(FailureReason::NotRun { problem }, String::new())
+        })?;
+        let log = job.disk.read(&log_path).map_err(|error| file_failed("read", &log_path, &error))?;
+        let log = String::from_utf8_lossy(&log).into_owned();
+        job.disk.remove_file(&log_path).map_err(|error| file_failed("remove", &log_path, &error))?;
         match finished {
             Finished::Exited(0) => {}
-            Finished::Exited(_) => return Err(failed(FailureReason::Refused, log)),
+            Finished::Exited(code) => return Err(failed(why_failed(code, &log), log)),
             Finished::Signalled(signal) => return Err(failed(FailureReason::Crashed { signal }, log)),
             Finished::TimedOut => return Err(failed(FailureReason::TimedOut { after: job.deadline }, log)),
         }
-        match fs::read(job.work.join(OBJECT_FILE)) {
+        let object_path = job.work.join(OBJECT_FILE);
+        match job.disk.read(&object_path) {
             Ok(object) => Ok(CompileOutput { object, log, command: shown }),
-            Err(error) => {
-                Err(failed(FailureReason::BadObject { problem: format!("cannot read it: {error}") }, log))
+            Err(error) if error.kind() == io::ErrorKind::NotFound && job.work.is_dir() => {
+                let problem = format!("there is no {OBJECT_FILE} though it says it succeeded");
+                Err(failed(FailureReason::BadObject { problem }, log))
             }
+            Err(error) => Err(file_failed("read", &object_path, &error)),
         }
     }
 }
@@ -116,8 +128,8 @@ fn run_collecting(mut command: Command, deadline: Duration) -> io::Result<(Finis
 
 /// Runs the command as a process group of its own, which ends with it however it ends: no helper of a compiler is
 /// left behind.
-fn run(mut command: Command, deadline: Duration) -> io::Result<Finished> {
-    let until = Instant::now() + deadline;
+fn run(mut command: Command, longest: Duration) -> io::Result<Finished> {
+    let deadline = Deadline::after(longest);
     let mut child = command.process_group(0).spawn()?;
     let group = Pid::from_child(&child);
     let mut pause = Duration::from_millis(1);
@@ -132,7 +144,7 @@ fn run(mut command: Command, deadline: Duration) -> io::Result<Finished> {
             // Somebody else reaps this process's children; its end can no longer be seen coming.
             Err(_) => break child.try_wait()?.is_some(),
         }
-        if Instant::now() >= until {
+        if deadline.passed() {
             break false;
         }
         thread::sleep(pause);
@@ -166,6 +178,7 @@ pub(super) fn find_program(name: &str, folders: &[PathBuf]) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Instant;
 
     #[test]
     fn a_program_that_takes_too_long_is_killed_with_its_children() {

@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LOCAL, RTLD_NOW};
 use sha2::{Digest as _, Sha256};
 
-use super::{CompileFailure, CompileJob, CompileOutput, CompilerIdentity, OptionChoices, Toolchain};
+use super::{
+    CompileFailure, CompileJob, CompileOutput, CompilerIdentity, OptionChoices, Toolchain, why_failed,
+};
 use crate::error::FailureReason;
 use crate::target::Target;
 
@@ -305,7 +307,7 @@ impl OpenProgram<'_> {
         let log = String::from_utf8_lossy(&log).trim_end_matches('\0').to_owned();
         if code != 0 {
             let said = if log.trim().is_empty() { self.library.words(code) } else { log };
-            return Err((FailureReason::Refused, said));
+            return Err((why_failed(code, &said), said));
         }
         match self.bytes(api.code_size, api.code) {
             Ok(object) => Ok((object, log)),

@@ -132,3 +132,20 @@ pub fn entries(root: &Path) -> Vec<PathBuf> {
         list(root).iter().flat_map(|schema| list(schema)).filter(|path| !hidden(path)).collect::<Vec<_>>();
     targets.iter().flat_map(|target| list(target)).collect()
 }
+
+/// Copies a folder and what is in it.
+pub fn copy_tree(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let target = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy_tree(&entry.path(), &target);
+        } else {
+            fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+pub fn is_empty(folder: &Path) -> bool {
+    fs::read_dir(folder).is_ok_and(|mut all| all.next().is_none())
+}

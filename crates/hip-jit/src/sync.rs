@@ -1,0 +1,16 @@
+//! Locks, which loom can take the place of.
+//!
+//! Built with `--cfg loom`, the tests whose names have `loom` in them run their threads in every order that C11 allows
+//! within one process. That says nothing about files, other processes, GPUs or PCIe.
+
+use std::sync::PoisonError;
+
+#[cfg(loom)]
+pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
+#[cfg(not(loom))]
+pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
+
+/// The guarded values are whole between any two statements, so a panicking holder leaves nothing half done.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
