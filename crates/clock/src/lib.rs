@@ -8,9 +8,12 @@
 //!
 //! Attachment belongs to a thread, as HIP's current device does; there is nothing global. What waits in any other way
 //! (a bare condition variable, a channel, a join) stops a simulation: attached threads must not.
+//!
+//! [`lockstep`] is the driver for tests of host code that need no devices.
 
 mod attach;
 mod driver;
+pub mod lockstep;
 mod moment;
 mod signal;
 

@@ -28,6 +28,7 @@ impl Signal {
 
     /// Lets go of the guard, waits for a notice or for `until`, and takes the lock again. May return early: look at what
     /// is guarded, and at the time, in a loop. Poison is ignored.
+    #[expect(clippy::disallowed_methods, reason = "the system's wait is what a thread without a driver gets")]
     pub fn wait<'a, T>(
         &self,
         mutex: &'a Mutex<T>,
