@@ -1,7 +1,7 @@
 //! The hub without any transport: every way a call can end, one step at a time.
 
 use super::*;
-use anabranch_ranks::{Group, GroupRank};
+use anabranch_ranks::Group;
 use proptest::prelude::*;
 
 fn rank(number: u32) -> GlobalRank {

@@ -44,7 +44,10 @@ pub mod launcher;
 mod loss;
 mod mailbox;
 mod message;
+mod mutant;
 mod rendezvous;
+#[cfg(test)]
+mod seeded;
 mod tcp;
 mod threads;
 mod token;
