@@ -1,8 +1,10 @@
 //! Threads of one process that want the same thing: one makes it, the others wait.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anabranch_clock::{Moment, Signal};
 
 use crate::key::CacheKey;
 
@@ -14,7 +16,7 @@ pub(crate) struct Flights {
 #[derive(Debug, Default)]
 pub(crate) struct Flight {
     done: Mutex<bool>,
-    changed: Condvar,
+    changed: Signal,
 }
 
 /// What a thread that asks is to do.
@@ -48,14 +50,13 @@ impl Flights {
 impl Flight {
     /// Whether the leader was done within the time.
     pub(crate) fn wait(&self, deadline: Duration) -> bool {
-        let until = Instant::now() + deadline;
+        let until = Moment::now().after(deadline);
         let mut done = lock(&self.done);
         while !*done {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if until.remaining().is_zero() {
                 return false;
             }
-            done = self.changed.wait_timeout(done, left).unwrap_or_else(PoisonError::into_inner).0;
+            done = self.changed.wait(&self.done, done, Some(until));
         }
         true
     }
