@@ -41,6 +41,10 @@ impl Bench {
         Self { machine, runtime, jit, config }
     }
 
+    pub(crate) fn runtime(&self) -> Runtime {
+        self.runtime.clone()
+    }
+
     pub(crate) fn setup(&self, rank: GlobalRank) -> Result<RankSetup, Error> {
         self.setup_on(rank.get())
     }
