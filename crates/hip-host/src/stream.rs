@@ -55,6 +55,7 @@ pub(crate) struct StreamState {
 const OPERATIONS_PER_STEP: u32 = 32;
 
 impl Stream {
+    #[expect(clippy::disallowed_methods, reason = "the workers of this machine live on the machine's time")]
     pub(crate) fn new(device: Arc<DeviceState>, kind: StreamKind, core: Arc<Core>) -> Arc<Self> {
         let stream = Arc::new(Self {
             device,
