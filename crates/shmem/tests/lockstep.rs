@@ -1,46 +1,16 @@
 //! Ranks whose threads a driver runs one at a time, on a machine whose own threads are real.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking")]
+
 mod support;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_clock::lockstep::Lockstep;
-use anabranch_clock::{Driver, Moment, give_way, is_attached};
-use anabranch_hip::{Binding, Runtime};
-use anabranch_ranks::GlobalRank;
-use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, RankError, RankSetup, World, spawn_threads};
+use anabranch_clock::{Moment, is_attached};
+use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, RankError, World, spawn_threads};
+use support::driven::{driven, setup};
 use support::{Bench, all};
-
-/// A runtime under a driver, whose calls are switching points.
-#[derive(Debug)]
-struct Driven {
-    runtime: Runtime,
-    driver: Arc<Lockstep>,
-}
-
-impl Binding for Driven {
-    fn bind(&self) {
-        give_way("hip");
-        let _: &_ = self.runtime.api();
-    }
-
-    fn driver(&self) -> Option<Arc<dyn Driver>> {
-        Some(Arc::<Lockstep>::clone(&self.driver))
-    }
-}
-
-fn driven(bench: &Bench, driver: &Arc<Lockstep>) -> Runtime {
-    let runtime = bench.runtime();
-    let (kind, api) = (runtime.kind(), *runtime.api());
-    let binding = Driven { runtime, driver: Arc::clone(driver) };
-    Runtime::new(kind, api, Some(Arc::new(binding)), "driven".to_owned())
-}
-
-fn setup(bench: &Bench, runtime: &Runtime, rank: GlobalRank) -> Result<RankSetup, Error> {
-    let setup = bench.setup(rank)?;
-    Ok(RankSetup { device: runtime.device(setup.device.ordinal())?, ..setup })
-}
 
 #[test]
 fn ranks_are_attached_from_join_to_leave() {
