@@ -28,6 +28,7 @@ pub struct FaultyRendezvous {
     size: u32,
     faults: RendezvousFaults,
     state: Mutex<State>,
+    notices: Arc<Notices>,
 }
 
 struct State {
@@ -37,21 +38,48 @@ struct State {
     left: bool,
     /// What was known when the link was cut, and that loss itself.
     losses: Vec<Loss>,
+}
+
+/// Tells each loss once, whether it comes from the link or from its cut.
+#[derive(Default)]
+struct Notices(Mutex<Told>);
+
+#[derive(Default)]
+struct Told {
+    losses: Vec<Loss>,
     observers: Vec<Arc<dyn LossObserver>>,
+}
+
+impl LossObserver for Notices {
+    fn lost(&self, loss: &Loss) {
+        let mut told = self.lock();
+        if told.losses.iter().any(|known| known.rank == loss.rank) {
+            return;
+        }
+        told.losses.push(loss.clone());
+        let observers = told.observers.clone();
+        drop(told);
+        for observer in observers {
+            observer.lost(loss);
+        }
+    }
+}
+
+impl Notices {
+    fn lock(&self) -> MutexGuard<'_, Told> {
+        // Nothing panics while it holds the lock.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl FaultyRendezvous {
     /// Puts faults on a rank's link. It must be the only holder of it: a link that somebody else holds is not cut.
     pub fn new(inner: Box<dyn Rendezvous>, faults: RendezvousFaults) -> Self {
         let (rank, size) = (inner.rank(), inner.size());
-        let state = State {
-            inner: Some(Arc::from(inner)),
-            calls: 0,
-            left: false,
-            losses: Vec::new(),
-            observers: Vec::new(),
-        };
-        Self { rank, size, faults, state: Mutex::new(state) }
+        let notices: Arc<Notices> = Arc::default();
+        inner.observe(Arc::<Notices>::clone(&notices));
+        let state = State { inner: Some(Arc::from(inner)), calls: 0, left: false, losses: Vec::new() };
+        Self { rank, size, faults, state: Mutex::new(state), notices }
     }
 
     /// Calls so far, those after the cut too.
@@ -84,17 +112,18 @@ impl FaultyRendezvous {
             }
             return inner;
         };
-        state.losses = gone.losses();
-        let loss = self.loss(call);
-        let told = state.losses.iter().any(|known| known.rank == loss.rank);
-        let observers = if told { Vec::new() } else { state.observers.clone() };
-        if !told && loss.rank != self.rank {
-            state.losses.push(loss.clone());
-        }
         drop(state);
+        let mut losses = gone.losses();
+        let loss = self.loss(call);
+        // Rank 0 does not lose itself, and nobody loses a rank twice.
+        if loss.rank != self.rank && losses.iter().all(|known| known.rank != loss.rank) {
+            losses.push(loss);
+        }
+        self.lock().losses.clone_from(&losses);
         drop(gone);
-        for observer in observers.iter().filter(|_| loss.rank != self.rank) {
-            observer.lost(&loss);
+        // What the link knew and had not told yet comes with the news of its end.
+        for loss in &losses {
+            self.notices.lost(loss);
         }
         None
     }
@@ -187,14 +216,12 @@ impl Rendezvous for FaultyRendezvous {
     }
 
     fn observe(&self, observer: Arc<dyn LossObserver>) {
-        let mut state = self.lock();
-        if let Some(inner) = state.inner.clone() {
-            state.observers.push(Arc::clone(&observer));
-            drop(state);
-            return inner.observe(observer);
+        let mut told = self.notices.lock();
+        let losses = told.losses.clone();
+        if !self.lock().left {
+            told.observers.push(Arc::clone(&observer));
         }
-        let losses = state.losses.clone();
-        drop(state);
+        drop(told);
         for loss in &losses {
             observer.lost(loss);
         }
@@ -203,24 +230,16 @@ impl Rendezvous for FaultyRendezvous {
     fn unobserve(&self, observer: &Arc<dyn LossObserver>) {
         let is_it =
             |known: &mut Arc<dyn LossObserver>| std::ptr::addr_eq(Arc::as_ptr(known), Arc::as_ptr(observer));
-        let mut state = self.lock();
         // Dropped without the lock: it may hold whoever holds this.
-        let gone: Vec<_> = state.observers.extract_if(.., is_it).collect();
-        let inner = state.inner.clone();
-        drop(state);
+        let gone: Vec<_> = self.notices.lock().observers.extract_if(.., is_it).collect();
         drop(gone);
-        if let Some(inner) = inner {
-            inner.unobserve(observer);
-        }
     }
 
     /// After the cut there is nobody to say goodbye to, which is no error, as on a link that was lost.
     fn leave(&self) -> Result<(), Error> {
         let link = self.link();
-        let mut state = self.lock();
-        state.left = true;
-        let gone = std::mem::take(&mut state.observers);
-        drop(state);
+        self.lock().left = true;
+        let gone = std::mem::take(&mut self.notices.lock().observers);
         drop(gone);
         link.map_or(Ok(()), |inner| inner.leave())
     }

@@ -79,22 +79,21 @@ fn a_cut_link_fails_from_that_call_on_and_the_others_see_the_rank_die() {
                         assert_eq!(failed_at, after as usize, "{at}");
                         assert_eq!(lost_rank(&result.unwrap_err()), GlobalRank::new(0), "{at}");
                         assert_eq!(lost_rank(&later.unwrap_err()), GlobalRank::new(0), "{at}");
-                        // Unless another rank, which left or lost the victim, was noticed first.
+                        // Rank 0 does not lose itself; the others lose it, be it that it had left before.
                         let root = losses.iter().filter(|lost| **lost == 0).count();
                         let expected = usize::from(victim != 0);
                         assert_eq!(
                             (root, told.iter().filter(|lost| **lost == 0).count()),
                             (expected, expected)
                         );
-                    } else if after == 4 {
-                        result.unwrap();
+                    } else if after == 4 && result.is_ok() {
+                        // All that the others need had got through.
                     } else {
+                        assert!(after < 4 || victim == 0, "only the store's end can end this wait: {at}");
                         let error = result.unwrap_err();
                         assert_eq!(lost_rank(&error), GlobalRank::new(victim), "{at}");
-                        assert!(
-                            losses.contains(&victim) && told.contains(&victim),
-                            "{at}: {losses:?} {told:?}"
-                        );
+                        // (Observers hear of it soon after; this rank may have left by then.)
+                        assert!(losses.contains(&victim), "{at}: {losses:?}");
                     }
                 }
             }
