@@ -11,7 +11,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("ranks", &[]),
     ("hip-host", &["clock", "hip"]),
     ("hip-cuda", &["hip"]),
-    ("hip-jit", &["hip", "hip-host", "hip-cuda"]),
+    ("hip-jit", &["clock", "hip", "hip-host", "hip-cuda"]),
     ("bootstrap", &["clock", "ranks"]),
     ("transport", &["ranks"]),
     ("transport-p2p", &["hip", "hip-jit", "ranks", "transport"]),

@@ -2,6 +2,7 @@
 
 use crate::mailbox::{Closed, Mailbox, Waited};
 use crate::message::{Failure, OperationKey, Reply, Request, Shape};
+use crate::mutant::{Mutant, Planted};
 use crate::{Deadline, Error, Loss, LossObserver};
 use anabranch_ranks::{GlobalRank, Group, GroupRank};
 use std::collections::HashMap;
@@ -43,6 +44,7 @@ pub(crate) struct Client {
     sequences: Mutex<HashMap<(Group, String), u64>>,
     requests: AtomicU64,
     left: AtomicBool,
+    planted: Planted,
     // Last, so that all else is still there while it ends.
     link: Box<dyn Link>,
 }
@@ -65,8 +67,14 @@ impl Client {
             sequences: Mutex::new(HashMap::new()),
             requests: AtomicU64::new(1),
             left: AtomicBool::new(false),
+            planted: Planted::default(),
             link,
         }
+    }
+
+    /// Plants a mistake.
+    pub(crate) fn plant(&mut self, planted: Planted) {
+        self.planted = planted;
     }
 
     fn collective(
@@ -130,7 +138,9 @@ impl Client {
         let sequence = sequences.entry((group.clone(), tag.to_owned())).or_insert(0);
         let key = OperationKey { group: group.clone(), tag: tag.to_owned(), sequence: *sequence };
         self.send(request, Request::Contribute { key: key.clone(), shape, bytes: bytes.to_vec() }, phase)?;
-        *sequence += 1;
+        if !self.planted.is(Mutant::SequenceKept) {
+            *sequence += 1;
+        }
         Ok((request, key))
     }
 
@@ -280,7 +290,8 @@ impl Drop for Client {
     }
 }
 
-/// Implements the trait for a type with a `client`.
+/// Implements the trait for a type with a `client`. Each call is a point where a driver of the calling thread may let others go
+/// first.
 macro_rules! rendezvous_by_client {
     ($name:ty) => {
         impl $crate::Rendezvous for $name {
@@ -299,6 +310,7 @@ macro_rules! rendezvous_by_client {
                 bytes: &[u8],
                 deadline: $crate::Deadline,
             ) -> Result<Vec<Vec<u8>>, $crate::Error> {
+                anabranch_clock::give_way("all_gather");
                 self.client.all_gather(group, tag, bytes, deadline)
             }
 
@@ -310,6 +322,7 @@ macro_rules! rendezvous_by_client {
                 bytes: &[u8],
                 deadline: $crate::Deadline,
             ) -> Result<Vec<u8>, $crate::Error> {
+                anabranch_clock::give_way("broadcast");
                 self.client.broadcast(group, tag, root, bytes, deadline)
             }
 
@@ -319,14 +332,17 @@ macro_rules! rendezvous_by_client {
                 tag: &str,
                 deadline: $crate::Deadline,
             ) -> Result<(), $crate::Error> {
+                anabranch_clock::give_way("barrier");
                 self.client.barrier(group, tag, deadline)
             }
 
             fn set(&self, key: &str, value: &[u8]) -> Result<(), $crate::Error> {
+                anabranch_clock::give_way("set");
                 self.client.set(key, value)
             }
 
             fn wait(&self, key: &str, deadline: $crate::Deadline) -> Result<Vec<u8>, $crate::Error> {
+                anabranch_clock::give_way("wait");
                 self.client.wait(key, deadline)
             }
 
@@ -335,6 +351,7 @@ macro_rules! rendezvous_by_client {
             }
 
             fn observe(&self, observer: std::sync::Arc<dyn $crate::LossObserver>) {
+                anabranch_clock::give_way("observe");
                 self.client.observe(&observer);
             }
 
@@ -343,6 +360,7 @@ macro_rules! rendezvous_by_client {
             }
 
             fn leave(&self) -> Result<(), $crate::Error> {
+                anabranch_clock::give_way("leave");
                 self.client.leave()
             }
         }

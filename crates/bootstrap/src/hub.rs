@@ -3,9 +3,10 @@
 //! It does no I/O and waits for nothing: a request or a loss goes in, and answers to be delivered come out.
 
 use crate::message::{Failure, OperationKey, Reply, Request, Shape, gathered_bytes};
+use crate::mutant::{Mutant, Planted};
 use crate::{Elsewhere, Loss, LossKind};
-use anabranch_ranks::GlobalRank;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use anabranch_ranks::{GlobalRank, GroupRank};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// An answer on its way.
@@ -36,10 +37,12 @@ pub(crate) struct Hub {
     size: u32,
     /// The most bytes of one answer.
     limit: u64,
-    operations: HashMap<OperationKey, Operation>,
-    values: HashMap<String, Arc<Vec<u8>>>,
-    waiters: HashMap<String, Vec<(GlobalRank, u64)>>,
+    // In order, so that what it says depends on what it was told alone.
+    operations: BTreeMap<OperationKey, Operation>,
+    values: BTreeMap<String, Arc<Vec<u8>>>,
+    waiters: BTreeMap<String, Vec<(GlobalRank, u64)>>,
     losses: Vec<Loss>,
+    planted: Planted,
 }
 
 impl Hub {
@@ -47,11 +50,17 @@ impl Hub {
         Self {
             size,
             limit,
-            operations: HashMap::new(),
-            values: HashMap::new(),
-            waiters: HashMap::new(),
+            operations: BTreeMap::new(),
+            values: BTreeMap::new(),
+            waiters: BTreeMap::new(),
             losses: Vec::new(),
+            planted: Planted::default(),
         }
+    }
+
+    /// With a mistake.
+    pub(crate) fn with(self, planted: Planted) -> Self {
+        Self { planted, ..self }
     }
 
     /// Who is lost, in the order of the losses.
@@ -71,7 +80,10 @@ impl Hub {
             Request::Withdraw { key } => self.withdraw(from, &key),
             Request::Set { key, value } => {
                 let value = Arc::new(value);
-                let waiters = self.waiters.remove(&key).unwrap_or_default();
+                let mut waiters = self.waiters.remove(&key).unwrap_or_default();
+                if self.planted.is(Mutant::WaitersUntold) {
+                    waiters.clear();
+                }
                 self.values.insert(key, Arc::clone(&value));
                 waiters
                     .into_iter()
@@ -86,7 +98,9 @@ impl Hub {
                 Vec::new()
             }
             Request::Cancel { key } => {
-                if let Some(waiters) = self.waiters.get_mut(&key) {
+                if let Some(waiters) = self.waiters.get_mut(&key)
+                    && !self.planted.is(Mutant::CancelIgnored)
+                {
                     waiters.retain(|waiter| *waiter != (from, request));
                     if waiters.is_empty() {
                         self.waiters.remove(&key);
@@ -118,9 +132,13 @@ impl Hub {
             .map(|to| Delivery { to, request: 0, reply: Reply::Lost(loss.clone()) })
             .collect();
         // Calls with a lost member are refused on arrival from now on, so nothing of these has to be kept.
-        let ended = self.operations.extract_if(|key, _| key.group.contains(loss.rank));
-        for (_, operation) in ended {
-            if let Operation::Gathering { arrived, .. } = operation {
+        let needs_it = |key: &&OperationKey| key.group.contains(loss.rank);
+        let mut ended: Vec<_> = self.operations.keys().filter(needs_it).cloned().collect();
+        if self.planted.is(Mutant::LossEndsNothing) {
+            ended.clear();
+        }
+        for key in ended {
+            if let Some(Operation::Gathering { arrived, .. }) = self.operations.remove(&key) {
                 deliveries.extend(arrived.into_iter().filter(|(rank, _)| *rank != loss.rank).map(
                     |(to, (request, _))| Delivery {
                         to,
@@ -141,9 +159,12 @@ impl Hub {
         shape: Shape,
         bytes: Vec<u8>,
     ) -> Vec<Delivery> {
-        if let Some(loss) = self.losses.iter().find(|loss| key.group.contains(loss.rank)) {
+        if let Some(loss) = self.losses.iter().find(|loss| key.group.contains(loss.rank))
+            && !self.planted.is(Mutant::LostAwaited)
+        {
             return vec![Delivery { to: from, request, reply: Reply::Failed(Failure::Lost(loss.clone())) }];
         }
+        let early = usize::from(self.planted.is(Mutant::CompletesEarly));
         let operation = self
             .operations
             .entry(key.clone())
@@ -167,7 +188,7 @@ impl Hub {
                 arrived.insert(from, (request, bytes));
                 if let Some(failure) = disagreement {
                     self.fail(key, &failure)
-                } else if arrived.len() == key.group.members().len() {
+                } else if arrived.len() + early >= key.group.members().len() {
                     self.complete(key)
                 } else {
                     Vec::new()
@@ -185,7 +206,10 @@ impl Hub {
         };
         let parts: Vec<Vec<u8>> = match shape {
             Shape::Gather => key.group.members().iter().map(take).collect(),
-            Shape::Broadcast { root } => key.group.global(root).iter().map(&mut take).collect(),
+            Shape::Broadcast { root } => {
+                let root = if self.planted.is(Mutant::RootIgnored) { GroupRank::new(0) } else { root };
+                key.group.global(root).iter().map(&mut take).collect()
+            }
             Shape::Barrier => Vec::new(),
         };
         let bytes = gathered_bytes(&parts);
@@ -208,7 +232,11 @@ impl Hub {
         let missing: Vec<GlobalRank> =
             key.group.members().iter().copied().filter(|rank| !arrived.contains_key(rank)).collect();
         let elsewhere = self.elsewhere(&missing);
-        self.fail(key, &Failure::Missing { by: from, missing, elsewhere })
+        let mut deliveries = self.fail(key, &Failure::Missing { by: from, missing, elsewhere });
+        if self.planted.is(Mutant::WithdrawalUntold) {
+            deliveries.retain(|delivery| delivery.to == from);
+        }
+        deliveries
     }
 
     /// Fails a call for those who have come and for those who will.
@@ -216,7 +244,7 @@ impl Hub {
         let Some(Operation::Gathering { arrived, .. }) = self.operations.remove(key) else {
             return Vec::new();
         };
-        if arrived.len() < key.group.members().len() {
+        if arrived.len() < key.group.members().len() && !self.planted.is(Mutant::FailureForgotten) {
             let told = arrived.keys().copied().collect();
             self.operations.insert(key.clone(), Operation::Failed { failure: failure.clone(), told });
         }

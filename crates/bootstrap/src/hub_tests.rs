@@ -1,7 +1,7 @@
 //! The hub without any transport: every way a call can end, one step at a time.
 
 use super::*;
-use anabranch_ranks::{Group, GroupRank};
+use anabranch_ranks::Group;
 use proptest::prelude::*;
 
 fn rank(number: u32) -> GlobalRank {
@@ -44,6 +44,20 @@ fn a_withdrawal_fails_the_call_for_all_and_names_who_is_missing_and_where() {
     }
     assert!(hub.handle(rank(3), 4, Request::Cancel { key: "k".into() }).is_empty());
     assert_eq!(hub.pending(), 0);
+}
+
+#[test]
+fn of_several_calls_in_which_a_rank_waits_the_same_one_is_told_every_time() {
+    let world = Group::world(3).unwrap();
+    let mut hub = Hub::new(3, u64::MAX);
+    for tag in ["g", "c", "a", "f", "b", "e", "d", "h"] {
+        let key = OperationKey { group: world.clone(), tag: tag.into(), sequence: 0 };
+        hub.handle(rank(1), 1, Request::Contribute { key, shape: Shape::Barrier, bytes: Vec::new() });
+    }
+    hub.handle(rank(0), 1, gather(&world, 0, b""));
+    let out = hub.handle(rank(0), 1, Request::Withdraw { key: key(&world, 0) });
+    let Reply::Failed(Failure::Missing { elsewhere, .. }) = &out[0].reply else { panic!("{out:?}") };
+    assert_eq!(elsewhere[0].phase, "barrier 'a' (call 0 over 3 ranks)");
 }
 
 #[test]

@@ -7,6 +7,8 @@
 //! * [`launcher::from_environment`] reads rank, size and the root's address from what torchrun, SLURM,
 //!   Open MPI or MPICH gave the process; [`TcpRendezvous::join`] does the rest.
 //!
+//! [`FaultyRendezvous`] puts faults on any of them, for tests of what is built on it.
+//!
 //! All forms share one state machine (`hub`, no I/O), so that they agree on what fails when:
 //!
 //! * A collective ends the same way on all members that take part: with everybody's bytes, or with one cause
@@ -38,13 +40,17 @@
 mod client;
 mod deadline;
 mod error;
+mod faulty;
 mod frame;
 mod hub;
 pub mod launcher;
 mod loss;
 mod mailbox;
 mod message;
+mod mutant;
 mod rendezvous;
+#[cfg(test)]
+mod seeded;
 mod sync;
 mod tcp;
 mod threads;
@@ -53,6 +59,7 @@ mod wire;
 
 pub use deadline::Deadline;
 pub use error::{Elsewhere, Error, Refusal};
+pub use faulty::{FaultyRendezvous, RendezvousFaults};
 pub use frame::FrameError;
 pub use loss::{Loss, LossKind, LossObserver};
 pub use rendezvous::Rendezvous;

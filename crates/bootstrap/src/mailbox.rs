@@ -1,8 +1,10 @@
 //! One rank's side of the conversation: answers awaited, losses noticed, observers told.
 
 use crate::message::Reply;
-use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::mutant::{Mutant, Planted};
+use crate::sync::{Mutex, MutexGuard};
 use crate::{Deadline, Loss, LossObserver};
+use anabranch_clock::Signal;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError};
@@ -41,10 +43,16 @@ struct State {
 #[derive(Default)]
 pub(crate) struct Mailbox {
     state: Mutex<State>,
-    changed: Condvar,
+    changed: Signal,
+    planted: Planted,
 }
 
 impl Mailbox {
+    /// With a mistake.
+    pub(crate) fn with(planted: Planted) -> Self {
+        Self { planted, ..Self::default() }
+    }
+
     /// Announces that the answer to this request will be waited for; to be called before it is sent.
     pub(crate) fn expect(&self, request: u64) -> Result<(), Closed> {
         let mut state = self.lock();
@@ -67,6 +75,10 @@ impl Mailbox {
 
     /// Puts in what has arrived. An answer that nobody waits for is dropped.
     pub(crate) fn deliver(&self, request: u64, reply: Reply) {
+        if self.planted.is(Mutant::WokenEarly) {
+            self.changed.notify_all();
+            anabranch_clock::give_way("between");
+        }
         let mut state = self.lock();
         if let Reply::Lost(loss) = reply {
             if !matches!(state.closed, Some(Closed::Left)) && !state.knows(&loss) {
@@ -76,7 +88,9 @@ impl Mailbox {
             *slot = Some(reply);
         }
         drop(state);
-        self.changed.notify_all();
+        if !self.planted.is(Mutant::WokenEarly) && !self.planted.is(Mutant::NobodyWoken) {
+            self.changed.notify_all();
+        }
     }
 
     /// Says that no more answers will come; the first reason counts.
@@ -112,11 +126,10 @@ impl Mailbox {
                 state.replies.remove(&request);
                 return Waited::Closed(closed);
             }
-            let remaining = deadline.remaining();
-            if remaining.is_zero() {
+            if deadline.expired() {
                 return Waited::Expired;
             }
-            state = self.changed.wait_timeout(state, remaining).unwrap_or_else(PoisonError::into_inner).0;
+            state = self.changed.wait(&self.state, state, Some(deadline.end()));
         }
     }
 
@@ -152,11 +165,17 @@ impl Mailbox {
         loop {
             let mut state = self.lock();
             let Some(loss) = state.losses.get(state.told).cloned() else { return };
-            state.told += 1;
+            let late = self.planted.is(Mutant::ToldCountedLate);
+            if !late {
+                state.told += 1;
+            }
             let observers = state.observers.clone();
             drop(state);
             for observer in observers {
                 observer.lost(&loss);
+            }
+            if late {
+                self.lock().told += 1;
             }
         }
     }

@@ -4,6 +4,7 @@ use crate::frame::{FrameError, Kind};
 use crate::wire::{Reader, Writer};
 use crate::{Elsewhere, Loss, LossKind};
 use anabranch_ranks::{GlobalRank, Group, GroupRank};
+use std::cmp::Ordering;
 use std::fmt;
 use std::sync::Arc;
 
@@ -13,6 +14,20 @@ pub(crate) struct OperationKey {
     pub(crate) group: Group,
     pub(crate) tag: String,
     pub(crate) sequence: u64,
+}
+
+/// By members, tag and number, so that whoever goes through calls does so in the same order every time.
+impl Ord for OperationKey {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let members = self.group.members().cmp(other.group.members());
+        members.then_with(|| self.tag.cmp(&other.tag)).then(self.sequence.cmp(&other.sequence))
+    }
+}
+
+impl PartialOrd for OperationKey {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
 }
 
 /// Which kind of collective call.

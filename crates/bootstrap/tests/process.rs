@@ -1,5 +1,9 @@
 //! Ranks as real processes, one of which is killed or stopped: this binary starts itself again.
 #![expect(
+    clippy::disallowed_methods,
+    reason = "tests of real threads and processes run on the machine's time"
+)]
+#![expect(
     clippy::unwrap_used,
     clippy::panic,
     clippy::expect_used,

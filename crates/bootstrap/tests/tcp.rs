@@ -1,4 +1,8 @@
 //! What is particular to processes that meet over TCP.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests of real threads and processes run on the machine's time"
+)]
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests fail their test")]
 
 mod common;

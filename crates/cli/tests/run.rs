@@ -1,4 +1,8 @@
 //! `anabranch run`.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests of real threads and processes run on the machine's time"
+)]
 
 mod common;
 

@@ -57,6 +57,7 @@ pub fn give_way(what: &'static str) {
 /// Sleeps for at least this long, by the thread's clock.
 ///
 /// For polls of what cannot notify (a device). Where another thread can, wait for a [`Signal`](crate::Signal) instead.
+#[expect(clippy::disallowed_methods, reason = "the system's sleep is what a thread without a driver gets")]
 pub fn sleep(duration: Duration) {
     let Some((driver, seat)) = current() else { return std::thread::sleep(duration) };
     let until = driver.now().saturating_add(duration);

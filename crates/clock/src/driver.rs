@@ -26,7 +26,8 @@ pub trait Driver: Send + Sync + Debug {
     /// The thread in this seat has started; returns when it has its first turn. Once for each seat.
     fn enter(&self, seat: Seat);
 
-    /// The thread in this seat ends, or does no more that the driver has to know of. It must not call again.
+    /// The thread in this seat ends, or does no more that the driver has to know of. It must not call again. For a thread that
+    /// could not be started, the one that tried says so.
     fn leave(&self, seat: Seat);
 
     /// Waits until `until`, or until the counter of `signal` differs from the value seen. Without either it waits for

@@ -1,10 +1,12 @@
 //! A condition variable that a driver understands.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use crate::Moment;
+#[cfg(not(loom))]
 use crate::attach::current;
+use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// Tells threads that what a mutex guards has changed. One mutex for each signal, as with a condition variable.
 #[derive(Debug, Default)]
@@ -28,6 +30,8 @@ impl Signal {
 
     /// Lets go of the guard, waits for a notice or for `until`, and takes the lock again. May return early: look at what
     /// is guarded, and at the time, in a loop. Poison is ignored.
+    #[cfg(not(loom))]
+    #[expect(clippy::disallowed_methods, reason = "the system's wait is what a thread without a driver gets")]
     pub fn wait<'a, T>(
         &self,
         mutex: &'a Mutex<T>,
@@ -49,9 +53,19 @@ impl Signal {
             }
         }
     }
+    /// In loom's orders time never passes.
+    #[cfg(loom)]
+    pub fn wait<'a, T>(
+        &self,
+        _mutex: &'a Mutex<T>,
+        guard: MutexGuard<'a, T>,
+        _until: Option<Moment>,
+    ) -> MutexGuard<'a, T> {
+        self.condition.wait(guard).unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use core::time::Duration;

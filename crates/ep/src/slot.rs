@@ -2,8 +2,9 @@
 
 use std::mem::offset_of;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use anabranch_clock::Moment;
 use anabranch_hip::{Device, DeviceAddress, DeviceBuffer, Event, Stream};
 use anabranch_hip_jit::bytemuck::{self, Zeroable};
 use anabranch_shmem::SymmetricMemory;
@@ -152,14 +153,14 @@ impl SlotPool {
     /// Waits for the last launch on every slot, `limit` at most; whether all are over. Replays of captured launches are in the
     /// hands of whoever replays them.
     pub(crate) fn wait_until_idle(&self, limit: Duration) -> bool {
-        let start = Instant::now();
+        let start = Moment::now();
         let events: Vec<_> = lock(&self.uses).iter().filter_map(|one| one.eager.clone()).collect();
         // An error of the work is the world's to report; the launch is over then too.
         while !events.iter().all(|event| event.is_done().unwrap_or(true)) {
             if start.elapsed() > limit {
                 return false;
             }
-            std::thread::sleep(POLL);
+            anabranch_clock::sleep(POLL);
         }
         true
     }

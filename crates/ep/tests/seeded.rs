@@ -1,5 +1,8 @@
 //! Dispatch and combine as they are, under seeds; and their broken twins, each of which some seed must catch.
-
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests of real threads and processes run on the machine's time"
+)]
 #![allow(clippy::panic, clippy::print_stdout, reason = "helpers of tests fail by panicking")]
 
 mod sim;

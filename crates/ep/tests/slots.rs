@@ -1,4 +1,8 @@
 //! Slots of operations in flight, several plans in one world, ranks out of step.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests of real threads and processes run on the machine's time"
+)]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod common;

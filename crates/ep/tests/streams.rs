@@ -1,5 +1,9 @@
 //! Operations on several streams, captured and not, keep their order on a slot; and poison in the middle of a launch leaves
 //! counts of zero.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests of real threads and processes run on the machine's time"
+)]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod common;

@@ -317,6 +317,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "real threads are waited for, but not for ever")]
     fn a_worker_outlives_the_panics_of_its_tasks() {
         let scheduler = FreeRunning::start(1, Duration::from_millis(1)).unwrap();
         let (sender, events) = channel();

@@ -33,6 +33,13 @@ pub(crate) struct Pushed {
 }
 
 impl<T> WorkQueue<T> {
+    #[cfg_attr(
+        not(loom),
+        expect(
+            clippy::disallowed_methods,
+            reason = "the workers of this machine live on the machine's time"
+        )
+    )]
     pub(crate) fn new() -> Self {
         let state = State { queue: VecDeque::new(), submitted: 0, active: false, waiters: 0 };
         Self { state: Mutex::new(state), completed: AtomicU64::new(0), progressed: Condvar::new() }

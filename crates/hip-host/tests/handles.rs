@@ -1,4 +1,8 @@
 //! The safe handles on the host machine: what they refuse before a call is made.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests of real threads and processes run on the machine's time"
+)]
 #![allow(clippy::unwrap_used, reason = "a failing helper fails its test")]
 
 use std::num::NonZeroUsize;

@@ -1,4 +1,8 @@
 //! Kernels: what lanes, waves, blocks and grids do, and what is refused.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests of real threads and processes run on the machine's time"
+)]
 #![allow(
     clippy::undocumented_unsafe_blocks,
     clippy::unwrap_used,

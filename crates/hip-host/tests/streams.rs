@@ -1,4 +1,8 @@
 //! Streams, events, words, host functions, actors, and the null stream's order.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests of real threads and processes run on the machine's time"
+)]
 #![allow(
     clippy::undocumented_unsafe_blocks,
     clippy::unwrap_used,

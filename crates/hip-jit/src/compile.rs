@@ -68,6 +68,7 @@ impl Jit {
         Ok(object(request, tool.key, output.object.into(), Origin::Compiled, directory))
     }
 
+    #[expect(clippy::disallowed_methods, reason = "how long a compiler took is told in the machine's time")]
     fn run_compiler(
         &self,
         request: &Request<'_>,

@@ -1,4 +1,6 @@
-//! Points in time that waits end at.
+//! Points in real time that waits for files, compilers and other processes end at.
+
+#![expect(clippy::disallowed_methods, reason = "files and compilers live in the machine's time")]
 
 use std::time::{Duration, Instant};
 

@@ -1,12 +1,13 @@
 //! Threads of one process that want the same thing: one makes it, the others wait.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::deadline::Deadline;
+use anabranch_clock::{Moment, Signal};
+
 use crate::key::CacheKey;
-use crate::sync::{Condvar, Mutex, lock};
+use crate::sync::{Mutex, lock};
 
 #[derive(Debug, Default)]
 pub(crate) struct Flights {
@@ -16,7 +17,7 @@ pub(crate) struct Flights {
 #[derive(Debug, Default)]
 pub(crate) struct Flight {
     done: Mutex<bool>,
-    changed: Condvar,
+    changed: Signal,
 }
 
 /// What a thread that asks is to do.
@@ -50,14 +51,13 @@ impl Flights {
 impl Flight {
     /// Whether the leader was done within the time.
     pub(crate) fn wait(&self, longest: Duration) -> bool {
-        let deadline = Deadline::after(longest);
+        let until = Moment::now().after(longest);
         let mut done = lock(&self.done);
         while !*done {
-            let left = deadline.left();
-            if left.is_zero() {
+            if until.remaining().is_zero() {
                 return false;
             }
-            done = self.changed.wait_timeout(done, left).unwrap_or_else(PoisonError::into_inner).0;
+            done = self.changed.wait(&self.done, done, Some(until));
         }
         true
     }

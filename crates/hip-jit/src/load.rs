@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
+use anabranch_clock::Signal;
 use anabranch_hip::{Device, DeviceOrdinal, Kernel, LaunchShape, Stream};
 
 use crate::config::CodeObject;
@@ -32,12 +33,57 @@ pub(crate) struct Modules {
     slots: Mutex<HashMap<ModuleKey, Arc<Slot>>>,
 }
 
-/// One lock for each device and key: loading may wait for the device's running kernels, which may wait for a peer
-/// whose thread loads for its own device meanwhile.
-type Slot = Mutex<Weak<LoadedUnit>>;
+/// One for each device and key: loading may wait for the device's running kernels, which may wait for a peer whose
+/// thread loads for its own device meanwhile. No lock is held while one thread loads and others wait for it.
+#[derive(Debug, Default)]
+struct Slot {
+    state: Mutex<SlotState>,
+    changed: Signal,
+}
 
-fn is_live(slot: &Slot) -> bool {
-    lock(slot).strong_count() > 0
+#[derive(Debug, Default)]
+struct SlotState {
+    unit: Weak<LoadedUnit>,
+    loading: bool,
+}
+
+impl Slot {
+    fn is_live(&self) -> bool {
+        lock(&self.state).unit.strong_count() > 0
+    }
+
+    /// What is loaded, or what `load` loads now.
+    fn get_or_load(&self, load: impl FnOnce() -> Result<LoadedUnit>) -> Result<Arc<LoadedUnit>> {
+        let mut state = lock(&self.state);
+        loop {
+            if let Some(unit) = state.unit.upgrade() {
+                return Ok(unit);
+            }
+            if !state.loading {
+                break;
+            }
+            state = self.changed.wait(&self.state, state, None);
+        }
+        state.loading = true;
+        drop(state);
+        let loading = Loading { slot: self };
+        let unit = Arc::new(load()?);
+        lock(&self.state).unit = Arc::downgrade(&unit);
+        drop(loading);
+        Ok(unit)
+    }
+}
+
+/// However loading ends, the next thread may try.
+struct Loading<'a> {
+    slot: &'a Slot,
+}
+
+impl Drop for Loading<'_> {
+    fn drop(&mut self) {
+        lock(&self.slot.state).loading = false;
+        self.slot.changed.notify_all();
+    }
 }
 
 /// A unit's kernels on one device. The module is unloaded when the last holder drops this and the kernels are idle:
@@ -73,16 +119,10 @@ impl Jit {
         let slot = {
             let mut slots = lock(&self.modules().slots);
             // A slot that somebody else holds is in use, whatever it has loaded so far.
-            slots.retain(|other, slot| *other == key || Arc::strong_count(slot) > 1 || is_live(slot));
+            slots.retain(|other, slot| *other == key || Arc::strong_count(slot) > 1 || slot.is_live());
             slots.entry(key).or_default().clone()
         };
-        let mut loaded = lock(&slot);
-        if let Some(unit) = loaded.upgrade() {
-            return Ok(unit);
-        }
-        let unit = Arc::new(load(device, spec.unit().name, object)?);
-        *loaded = Arc::downgrade(&unit);
-        Ok(unit)
+        slot.get_or_load(|| load(device, spec.unit().name, object))
     }
 
     /// What kernels for this device are compiled for: what it reports, checked against the configuration.
@@ -117,7 +157,7 @@ impl Jit {
     /// How many modules are loaded now, over all devices.
     pub fn loaded_modules(&self) -> usize {
         let slots: Vec<_> = lock(&self.modules().slots).values().cloned().collect();
-        slots.iter().filter(|slot| is_live(slot)).count()
+        slots.iter().filter(|slot| slot.is_live()).count()
     }
 }
 

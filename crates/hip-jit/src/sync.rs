@@ -5,10 +5,7 @@
 
 use std::sync::PoisonError;
 
-#[cfg(loom)]
-pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
-#[cfg(not(loom))]
-pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
+pub(crate) use anabranch_clock::sync::{Mutex, MutexGuard};
 
 /// The guarded values are whole between any two statements, so a panicking holder leaves nothing half done.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -1,4 +1,8 @@
 //! Compiling, caching, healing, refusing: one process.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests of real threads and processes run on the machine's time"
+)]
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

@@ -1,4 +1,8 @@
 //! Many processes, killed processes: the test binary starts itself again in a role.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests of real threads and processes run on the machine's time"
+)]
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

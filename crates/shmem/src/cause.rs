@@ -7,9 +7,10 @@
 //! * An expired wait for a peer that published an expired wait of its own goes back to that peer's peer, and so on, to the one
 //!   that published nothing: that one keeps everybody waiting.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anabranch_bootstrap::{Deadline, Loss, LossKind};
+use anabranch_clock::Moment;
 use anabranch_hip_jit::control::FaultRecord;
 use anabranch_ranks::{GlobalRank, GroupRank};
 use serde::{Deserialize, Serialize};
@@ -100,9 +101,9 @@ impl World {
             self.publish(&Told::Expired(mine.clone()));
         }
         // A lost peer is the cause of all waits for it, and news of the loss may be on its way.
-        let end = Instant::now() + self.inner.config.loss_grace;
-        while alarm.losses().is_empty() && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(2));
+        let end = Moment::now().after(self.inner.config.loss_grace);
+        while alarm.losses().is_empty() && !end.remaining().is_zero() {
+            anabranch_clock::sleep(Duration::from_millis(2));
         }
         let me = self.rank().get();
         let cause = match (alarm.losses().into_iter().next(), mine) {

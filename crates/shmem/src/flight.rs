@@ -5,8 +5,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLockReadGuard, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use anabranch_clock::Moment;
 use anabranch_hip::{Event, HipError, Stream};
 
 use crate::error::{Error, Result};
@@ -143,17 +144,17 @@ impl Inner {
     ///
     /// The wait ends with [`Error::StreamBusy`] a second after the operation deadline, or a second after the world's failure.
     pub(crate) fn drain(&self) -> Result<()> {
-        let start = Instant::now();
+        let start = Moment::now();
         let whole = self.config.operation_deadline.saturating_add(DRAIN);
-        let mut raised_at: Option<Instant> = None;
+        let mut raised_at: Option<Moment> = None;
         for polls in 0u32.. {
             if self.flights.are_over() && self.service.is_idle()? {
                 return Ok(());
             }
             if raised_at.is_none() && self.alarm.is_raised()? {
-                raised_at = Some(Instant::now());
+                raised_at = Some(Moment::now());
             }
-            let too_long = |at: Instant, limit: Duration| at.elapsed() > limit;
+            let too_long = |at: Moment, limit: Duration| at.elapsed() > limit;
             if raised_at.is_some_and(|at| too_long(at, DRAIN)) || too_long(start, whole) {
                 return Err(Error::StreamBusy { waited: start.elapsed() });
             }

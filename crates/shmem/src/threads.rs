@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anabranch_bootstrap::Rendezvous as _;
+use anabranch_clock::{Driver, Seat, attach};
 use anabranch_hip::Device;
 use anabranch_hip_jit::Jit;
 use anabranch_ranks::GlobalRank;
@@ -51,6 +52,14 @@ pub enum RankError<E> {
         /// What it said.
         message: String,
     },
+    /// The ranks' runtimes are not all under one driver of host threads, so that the ranks could not wait for each other.
+    #[error("the runtime of {other} is under another driver of host threads than that of {rank}")]
+    Drivers {
+        /// A rank.
+        rank: GlobalRank,
+        /// One whose runtime is under another driver, or under none.
+        other: GlobalRank,
+    },
     /// No thread could be started for the rank.
     #[error("no thread for {rank}")]
     Thread {
@@ -64,26 +73,42 @@ pub enum RankError<E> {
 
 /// Runs `work` on `size` ranks, each on a thread of its own, and returns each rank's result in rank order.
 ///
-/// Each thread asks `make` what to join with, joins, works, and leaves. A rank whose work fails or panics drops its world;
-/// the others then lose it and end with an error that names it. Every rank's heap stays allocated until all have ended, so
-/// that kernels on their way never meet freed memory.
+/// `make` says what each rank joins with; it is asked on this thread, before any other starts. Each thread joins, works, and
+/// leaves. A rank whose setup or work fails or panics drops its world; the others then lose it and end with an error that
+/// names it. Every rank's heap stays allocated until all have ended, so that kernels on their way never meet freed memory; it
+/// is freed on this thread.
+///
+/// When the ranks' runtime has a [driver](anabranch_hip::Runtime::driver), the threads are attached to it until they have
+/// dropped all that they own.
 pub fn spawn_threads<T, E, M, W>(size: u32, make: M, work: W) -> Vec<Result<T, RankError<E>>>
 where
     T: Send,
     E: Send,
-    M: Fn(GlobalRank) -> Result<RankSetup, Error> + Sync,
+    M: FnMut(GlobalRank) -> Result<RankSetup, Error>,
     W: Fn(&World) -> Result<T, E> + Sync,
 {
+    let setups: Vec<_> = (0..size).map(GlobalRank::new).map(make).collect();
+    let driver = match common_driver(&setups) {
+        Ok(driver) => driver,
+        Err((rank, other)) => {
+            return setups.iter().map(|_| Err(RankError::Drivers { rank, other })).collect();
+        }
+    };
+    // All seats before any thread, so that their order does not depend on how fast threads start.
+    let owners: Vec<u32> = (0..size).collect();
+    let seats = driver.as_ref().map(|driver| driver.seats(&owners)).unwrap_or_default();
     let guards = Mutex::new(Vec::new());
     let results = std::thread::scope(|scope| {
         let started: Vec<_> = anabranch_bootstrap::threads(size)
             .into_iter()
-            .map(|rendezvous| {
+            .zip(setups)
+            .map(|(rendezvous, setup)| {
                 let rank = rendezvous.rank();
-                let (make, work, guards) = (&make, &work, &guards);
+                let place = driver.clone().zip(seats.get(rank.index()).copied());
+                let (work, guards) = (&work, &guards);
                 let world_error = move |error| RankError::World { rank, error };
                 let body = move || {
-                    let setup = make(rank).map_err(world_error)?;
+                    let setup = setup.map_err(world_error)?;
                     let world = World::join(setup.config, setup.device, setup.jit, Arc::new(rendezvous))
                         .map_err(world_error)?;
                     guards.lock().unwrap_or_else(PoisonError::into_inner).push(world.memory_guard());
@@ -95,27 +120,62 @@ where
                     })?;
                     Ok(value)
                 };
-                let caught = move || {
-                    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
-                        Err(RankError::Panicked { rank, message: words(panic.as_ref()) })
-                    })
-                };
                 let thread = std::thread::Builder::new().name(format!("rank {}", rank.get()));
-                (rank, thread.spawn_scoped(scope, caught))
+                let given = place.clone();
+                let thread = thread.spawn_scoped(scope, move || run_attached(rank, given, body));
+                if let (Err(_), Some((driver, seat))) = (&thread, place) {
+                    driver.leave(seat);
+                }
+                (rank, thread)
             })
             .collect();
         started
             .into_iter()
             .map(|(rank, thread)| match thread {
-                Ok(thread) => thread.join().unwrap_or_else(|panic| {
-                    Err(RankError::Panicked { rank, message: words(panic.as_ref()) })
-                }),
+                Ok(thread) => thread.join().unwrap_or_else(|panic| Err(panicked(rank, panic.as_ref()))),
                 Err(source) => Err(RankError::Thread { rank, source }),
             })
             .collect()
     });
     drop(guards);
     results
+}
+
+/// The driver of all runtimes, or two ranks whose drivers differ. A rank without a setup has no say.
+fn common_driver(
+    setups: &[Result<RankSetup, Error>],
+) -> Result<Option<Arc<dyn Driver>>, (GlobalRank, GlobalRank)> {
+    let mut drivers = (0..).map(GlobalRank::new).zip(setups).filter_map(|(rank, setup)| {
+        let setup = setup.as_ref().ok()?;
+        Some((rank, setup.device.runtime().driver()))
+    });
+    let Some((rank, first)) = drivers.next() else { return Ok(None) };
+    let same = |other: &Option<Arc<dyn Driver>>| match (&first, other) {
+        (None, None) => true,
+        (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+        _ => false,
+    };
+    match drivers.find(|(_, driver)| !same(driver)) {
+        Some((other, _)) => Err((rank, other)),
+        None => Ok(first),
+    }
+}
+
+/// Runs a rank's body, and drops all that it owns, under the driver.
+fn run_attached<T, E>(
+    rank: GlobalRank,
+    place: Option<(Arc<dyn Driver>, Seat)>,
+    body: impl FnOnce() -> Result<T, RankError<E>>,
+) -> Result<T, RankError<E>> {
+    let attached = place.map(|(driver, seat)| attach(driver, seat));
+    let ended = catch_unwind(AssertUnwindSafe(body));
+    let ended = ended.unwrap_or_else(|panic| Err(panicked(rank, panic.as_ref())));
+    drop(attached);
+    ended
+}
+
+fn panicked<E>(rank: GlobalRank, panic: &(dyn std::any::Any + Send)) -> RankError<E> {
+    RankError::Panicked { rank, message: words(panic) }
 }
 
 fn words(panic: &(dyn std::any::Any + Send)) -> String {

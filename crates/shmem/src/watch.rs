@@ -1,8 +1,9 @@
 //! Finding out whether the world still works, and waiting for streams without hanging.
 
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use anabranch_clock::Moment;
 use anabranch_hip::Stream;
 
 use crate::error::{Error, Result};
@@ -56,8 +57,8 @@ impl World {
     /// What made the world fail; [`Error::StreamBusy`] when the stream is simply not done yet, which changes nothing; an
     /// error of the work itself.
     pub fn synchronize_within(&self, stream: &Stream, limit: Duration) -> Result<()> {
-        let start = Instant::now();
-        let mut failed_at: Option<Instant> = None;
+        let start = Moment::now();
+        let mut failed_at: Option<Moment> = None;
         let mut polls = 0u32;
         while !stream.is_idle()? {
             match failed_at {
@@ -65,7 +66,7 @@ impl World {
                     tracing::warn!("work on the stream did not end within {DRAIN:?} of the world's failure");
                     return self.check();
                 }
-                None if self.inner.alarm.is_raised()? => failed_at = Some(Instant::now()),
+                None if self.inner.alarm.is_raised()? => failed_at = Some(Moment::now()),
                 None if start.elapsed() > limit => {
                     return Err(Error::StreamBusy { waited: start.elapsed() });
                 }
@@ -78,11 +79,12 @@ impl World {
     }
 }
 
-/// Between two looks: soon at first, for short kernels, then less often, for cores that have other work.
+/// Between two looks: soon at first, for short kernels, then less often, for cores that have other work. Under a driver the
+/// looks themselves let others go first, and only a sleep lets its clock move.
 pub(crate) fn rest(polls: u32) {
     match polls {
-        0..64 => std::thread::yield_now(),
-        64..256 => std::thread::sleep(Duration::from_micros(20)),
-        _ => std::thread::sleep(Duration::from_micros(200)),
+        0..64 if !anabranch_clock::is_attached() => std::thread::yield_now(),
+        0..256 => anabranch_clock::sleep(Duration::from_micros(20)),
+        _ => anabranch_clock::sleep(Duration::from_micros(200)),
     }
 }

@@ -1,4 +1,8 @@
 //! What is in flight when a team is dropped, a world left, or a join broken off.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests of real threads and processes run on the machine's time"
+)]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;

@@ -1,4 +1,5 @@
 //! Ranks as processes.
+#![expect(clippy::disallowed_methods, reason = "processes are waited for in the machine's time")]
 
 use std::io::{BufRead as _, BufReader, Read};
 use std::process::{Child, Command, ExitStatus, Stdio};

@@ -1,4 +1,8 @@
 //! The runner itself: it must show failures, and it must end.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests of real threads and processes run on the machine's time"
+)]
 
 use std::time::{Duration, Instant};
 

@@ -160,7 +160,7 @@ pub(super) fn greet(config: &TcpConfig) -> Result<(Connection, Heartbeat), Error
         }
         tracing::debug!(rank = config.rank.get(), address = %config.address, %error, "the root is not there yet");
         // Nothing would wake it sooner: the root cannot tell ranks that have not connected.
-        std::thread::sleep(pause.min(config.deadline.remaining()));
+        anabranch_clock::sleep(pause.min(config.deadline.remaining()));
         pause = (pause * 2).min(RETRY.1);
     }
 }

@@ -9,9 +9,10 @@ use crate::frame::Kind;
 use crate::mailbox::{Closed, Mailbox};
 use crate::message::{Reply, Request};
 use crate::{Deadline, Error, Loss, LossKind};
+use anabranch_clock::Signal;
 use anabranch_ranks::GlobalRank;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ struct Shared {
     outbox: Mutex<Vec<(Kind, u64, Vec<u8>)>>,
     stop: AtomicBool,
     ended: Mutex<bool>,
-    ended_changed: Condvar,
+    ended_changed: Signal,
     waker: Waker,
 }
 
@@ -53,7 +54,7 @@ impl TcpLink {
             outbox: Mutex::new(Vec::new()),
             stop: AtomicBool::new(false),
             ended: Mutex::new(false),
-            ended_changed: Condvar::new(),
+            ended_changed: Signal::new(),
             waker,
         });
         let limit = connection.limit();
@@ -86,12 +87,10 @@ impl TcpLink {
 
     /// Waits until the root has closed the connection.
     fn wait_ended(&self, deadline: Deadline) -> bool {
-        let ended = self.shared.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        let (ended, _) = self
-            .shared
-            .ended_changed
-            .wait_timeout_while(ended, deadline.remaining(), |ended| !*ended)
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut ended = self.shared.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        while !*ended && !deadline.expired() {
+            ended = self.shared.ended_changed.wait(&self.shared.ended, ended, Some(deadline.end()));
+        }
         *ended
     }
 }

@@ -144,7 +144,7 @@ pub(super) fn serve(root: TcpRoot, config: &TcpConfig) -> Result<Serving, Error>
 impl Serving {
     /// Serves until all ranks have left, at most until the deadline.
     pub(super) fn finish(mut self, deadline: Deadline) -> Result<(), Error> {
-        self.command(Command::Finish(deadline));
+        self.command(Command::Finish(deadline.remaining()));
         // The server keeps the deadline itself and then needs a moment to tell the ranks that remain.
         let outcome = self.outcome.recv_timeout(deadline.remaining() + Duration::from_secs(2));
         self.end();

@@ -36,11 +36,20 @@ pub(crate) fn run<T: Send + 'static>(
     size: u32,
     body: impl Fn(Arc<dyn Rendezvous>) -> T + Send + Sync + 'static,
 ) -> Vec<T> {
+    run_boxed(form, size, move |rank| body(Arc::from(rank)))
+}
+
+/// [`run`] with the only handle to each rank.
+pub(crate) fn run_boxed<T: Send + 'static>(
+    form: Form,
+    size: u32,
+    body: impl Fn(Box<dyn Rendezvous>) -> T + Send + Sync + 'static,
+) -> Vec<T> {
     let body = Arc::new(body);
-    let joins: Vec<Box<dyn FnOnce() -> Arc<dyn Rendezvous> + Send>> = match form {
+    let joins: Vec<Box<dyn FnOnce() -> Box<dyn Rendezvous> + Send>> = match form {
         Form::Threads => threads(size)
             .into_iter()
-            .map(|rank| Box::new(move || Arc::new(rank) as Arc<dyn Rendezvous>) as Box<_>)
+            .map(|rank| Box::new(move || Box::new(rank) as Box<dyn Rendezvous>) as Box<_>)
             .collect(),
         Form::Tcp => {
             let mut root = Some(TcpRoot::bind("127.0.0.1:0").expect("a free port"));
@@ -53,7 +62,7 @@ pub(crate) fn run<T: Send + 'static>(
                             Some(root) => TcpRendezvous::join_with_root(config, root),
                             None => TcpRendezvous::join(config),
                         };
-                        Arc::new(joined.expect("joining")) as Arc<dyn Rendezvous>
+                        Box::new(joined.expect("joining")) as Box<dyn Rendezvous>
                     }) as Box<_>
                 })
                 .collect()

@@ -1,4 +1,5 @@
 //! Watches the ranks until all have ended.
+#![expect(clippy::disallowed_methods, reason = "processes are supervised in the machine's time")]
 
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::process::ExitStatusExt;

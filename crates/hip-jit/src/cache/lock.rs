@@ -1,4 +1,8 @@
 //! One advisory lock per key, held by the process that compiles it. The system releases a dead owner's lock.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "other processes and compilers live on the machine's time: no simulation drives them"
+)]
 
 use std::fs::{File, TryLockError};
 use std::io::Write as _;

@@ -54,6 +54,7 @@ impl Workspace {
     }
 
     /// Locks the lock file. A cleaner that finds the new file holds it for the moment that it takes to leave it alone.
+    #[expect(clippy::disallowed_methods, reason = "a cleaner is another process, in the machine's time")]
     fn hold(&self) -> io::Result<()> {
         let deadline = Deadline::after(CLEANER_MOMENT);
         loop {

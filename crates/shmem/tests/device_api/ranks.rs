@@ -1,5 +1,9 @@
 //! Ranks without a world: heaps, peer tables and control words made by hand, so that a test can look at every byte of
 //! every heap and take a peer's base away.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests of real threads and processes run on the machine's time"
+)]
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

@@ -1,6 +1,8 @@
 //! What the tests of worlds share.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub(crate) mod driven;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,6 +41,10 @@ impl Bench {
             ..WorldConfig::default()
         };
         Self { machine, runtime, jit, config }
+    }
+
+    pub(crate) fn runtime(&self) -> Runtime {
+        self.runtime.clone()
     }
 
     pub(crate) fn setup(&self, rank: GlobalRank) -> Result<RankSetup, Error> {
