@@ -6,7 +6,8 @@ use core::time::Duration;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::Instant;
+
+use anabranch_clock::Moment;
 
 use crate::{Failure, RunOptions, Scenario, ScenarioError};
 
@@ -88,7 +89,7 @@ struct Board {
     start: u64,
     count: u64,
     limit: Option<Duration>,
-    begun: OnceLock<Instant>,
+    begun: OnceLock<Moment>,
     /// How many seeds were handed out.
     taken: AtomicU64,
     /// The place of the lowest failing seed so far.
@@ -99,7 +100,7 @@ struct Board {
 
 impl Board {
     fn next(&self) -> Option<u64> {
-        let begun = *self.begun.get_or_init(Instant::now);
+        let begun = *self.begun.get_or_init(Moment::now);
         if self.limit.is_some_and(|limit| begun.elapsed() >= limit) {
             self.time_is_up.store(true, Ordering::SeqCst);
         }
@@ -113,7 +114,7 @@ impl Board {
     }
 
     fn wall(&self) -> Duration {
-        self.begun.get().map(Instant::elapsed).unwrap_or_default()
+        self.begun.get().map(|begun| begun.elapsed()).unwrap_or_default()
     }
 }
 
@@ -199,7 +200,7 @@ where
 /// Counts until every thread has ended.
 fn listen(done: &Receiver<u64>, board: &Board, tell: &mut dyn FnMut(&Progress)) -> Progress {
     let mut progress = Progress { done: 0, of: board.count, primitives: 0, wall: Duration::ZERO };
-    let mut told = Instant::now();
+    let mut told = Moment::now();
     loop {
         match done.recv_timeout(TELL) {
             Ok(steps) => {
@@ -212,7 +213,7 @@ fn listen(done: &Receiver<u64>, board: &Board, tell: &mut dyn FnMut(&Progress)) 
         if told.elapsed() >= TELL {
             progress.wall = board.wall();
             tell(&progress);
-            told = Instant::now();
+            told = Moment::now();
         }
     }
     progress.wall = board.wall();
@@ -235,7 +236,7 @@ mod tests {
         // The lower seeds take longer, so that a higher one fails first when there are threads.
         let judge = |_: &crate::Case, seed: u64, _: Option<u64>| {
             if seed < 40 {
-                std::thread::sleep(Duration::from_millis(2));
+                anabranch_clock::sleep(Duration::from_millis(2));
             }
             (seed >= 37 && seed % 3 == 1).then(|| format!("seed {seed} is wrong"))
         };
@@ -270,7 +271,7 @@ mod tests {
     #[test]
     fn a_time_limit_is_said_and_what_began_is_judged() {
         let slow = |_: &crate::Case, _: u64, _: Option<u64>| {
-            std::thread::sleep(Duration::from_millis(5));
+            anabranch_clock::sleep(Duration::from_millis(5));
             None
         };
         let limited =
@@ -289,7 +290,7 @@ mod tests {
     #[test]
     fn progress_is_told_while_it_runs() {
         let slow = |_: &crate::Case, _: u64, _: Option<u64>| {
-            std::thread::sleep(Duration::from_millis(25));
+            anabranch_clock::sleep(Duration::from_millis(25));
             None
         };
         let mut told = Vec::new();
