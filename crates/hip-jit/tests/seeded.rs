@@ -103,8 +103,12 @@ impl Lab {
 
 impl Bench {
     fn new(devices: u32) -> Self {
-        let mut machine =
-            SeededMachine::new(SeededConfig { keep_events: true, ..SeededConfig::default() }).unwrap();
+        let mut machine = SeededMachine::new(SeededConfig {
+            keep_events: true,
+            find_races: false,
+            ..SeededConfig::default()
+        })
+        .unwrap();
         let mut zeroed = |name: &str, owner, bytes| {
             let made = machine.allocate(name, owner, bytes).unwrap();
             machine.fill(made, 0);

@@ -116,7 +116,7 @@ fn number(words: [u64; 4]) -> u32 {
 }
 
 impl Harness {
-    pub(crate) fn new(case: Case, mutant: u32, keep_events: bool) -> Self {
+    pub(crate) fn new(case: Case, mutant: u32, keep_events: bool, find_races: bool) -> Self {
         let config = EpConfig::new(8, case.ranks * 2, 2, TOKENS)
             .dispatch_type(DataType::F32)
             .combine_type(DataType::F32)
@@ -133,7 +133,8 @@ impl Harness {
         if case.staged {
             combine_shape.blocks = combine_shape.blocks.max(plan.staging_blocks(&limits));
         }
-        let machine = SeededMachine::new(SeededConfig { keep_events, ..SeededConfig::default() }).unwrap();
+        let machine =
+            SeededMachine::new(SeededConfig { keep_events, find_races, ..SeededConfig::default() }).unwrap();
         let dispatch_shape = plan.dispatch_geometry(TOKENS, &limits).unwrap();
         let kernels = Kernels::compile(mutant);
         let mut harness =

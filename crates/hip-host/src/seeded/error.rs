@@ -67,6 +67,9 @@ pub enum SeededError {
         /// What is wrong.
         problem: String,
     },
+    /// Two accesses conflict and nothing orders them ([`SeededConfig::find_races`](super::SeededConfig::find_races)).
+    #[error("{0}")]
+    Race(Box<super::Race>),
     /// All that runs waits, and did so until the virtual clock's end.
     #[error("every lane waits, for {virtual_ns} virtual nanoseconds; {lanes} lanes have not ended")]
     Hang {

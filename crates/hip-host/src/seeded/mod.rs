@@ -11,10 +11,16 @@
 //! against its allocation and owner.
 
 mod block;
+mod clocks;
+mod effects;
 mod error;
 mod event;
 mod lane;
 mod memory;
+mod order;
+mod races;
+#[cfg(test)]
+mod races_tests;
 mod random;
 mod run;
 mod world;
@@ -27,6 +33,8 @@ use std::sync::Arc;
 
 pub use error::SeededError;
 pub use event::{Action, Event};
+pub use order::Missing;
+pub use races::{Race, RaceAccess};
 
 use crate::abi::HOST_ABI_INSTRUMENTED;
 use crate::config::{MAX_BLOCK_THREADS, MAX_LOCAL_BYTES, WAVE_WIDTHS};
@@ -50,6 +58,11 @@ pub struct SeededConfig {
     pub longest_virtual_ns: u64,
     /// Whether [`Run::events`] is kept.
     pub keep_events: bool,
+    /// Whether a run fails with [`SeededError::Race`] at two accesses that nothing orders, whatever values they saw. True
+    /// by default; it changes nothing else about a run.
+    pub find_races: bool,
+    /// What fences do. Kernels are compiled for it: `HOST_CUMULATIVE` goes with [`MemoryProfile::Cumulative`].
+    pub profile: MemoryProfile,
 }
 
 impl Default for SeededConfig {
@@ -61,8 +74,21 @@ impl Default for SeededConfig {
             most_steps: 20_000_000,
             longest_virtual_ns: 3_600_000_000_000,
             keep_events: false,
+            find_races: true,
+            profile: MemoryProfile::PerWave,
         }
     }
+}
+
+/// What fences of a run do for stores of other waves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MemoryProfile {
+    /// A release covers its own wave's stores, and nobody else's, as generated code for AMD GPUs does.
+    #[default]
+    PerWave,
+    /// Fences are cumulative and by thread, as in PTX: a release covers everything that happens before it, other waves'
+    /// stores ordered by a block barrier and what has been acquired included. Every fence is release and acquire.
+    Cumulative,
 }
 
 /// Who may touch an allocation.
@@ -313,13 +339,11 @@ impl SeededMachine {
     /// Runs everything that is queued to its end, as the seed says.
     ///
     /// # Errors
-    /// [`SeededError::Fault`], [`SeededError::Access`], [`SeededError::Hang`] and [`SeededError::Steps`]. What was queued
-    /// is gone then; memory holds what had been stored, visible or not, and [`Self::last_events`] tells the way there.
+    /// [`SeededError::Fault`], [`SeededError::Access`], [`SeededError::Race`], [`SeededError::Hang`] and
+    /// [`SeededError::Steps`]. What was queued is gone then; memory holds what had been stored, visible or not, and [`Self::last_events`] tells the way there.
     pub fn run(&mut self, seed: u64) -> Result<Run, SeededError> {
         let contents = core::mem::take(&mut self.contents);
-        let mut world = World::new(seed, self.allocations.clone(), contents, self.config.most_steps);
-        world.events = self.config.keep_events.then(Vec::new);
-        let world = RefCell::new(world);
+        let world = RefCell::new(World::new(seed, self.allocations.clone(), contents, &self.config));
         let queues = core::mem::take(&mut self.queues).into_values();
         let outcome = Runner::new(&self.config, &world, &self.stacks, queues).run();
         let mut world = world.into_inner();

@@ -87,7 +87,7 @@ impl<'a> Runner<'a> {
     }
 
     fn begin_launches(&mut self) {
-        for stream in &mut self.streams {
+        for (place, stream) in self.streams.iter_mut().enumerate() {
             if stream.running.is_some() {
                 continue;
             }
@@ -96,7 +96,8 @@ impl<'a> Runner<'a> {
             self.launches += 1;
             stream.running = Some(number);
             for index in 0..launch.grid_blocks {
-                let block = SeededBlock::begin(&self.setup, &launch, number, index, self.begun_blocks);
+                let block =
+                    SeededBlock::begin(&self.setup, &launch, (place, number), index, self.begun_blocks);
                 self.begun_blocks += 1;
                 self.blocks.push(block);
             }
@@ -169,6 +170,9 @@ impl<'a> Runner<'a> {
         let first = blocks().map(|block| block.first_wave).min().unwrap_or(0);
         let count: u32 = blocks().map(SeededBlock::waves).sum();
         world.memory.end_kernel(first..first + count);
+        if let Some(place) = self.streams.iter().position(|stream| stream.running == Some(number)) {
+            world.end_launch(place, blocks().count() as u32);
+        }
         drop(world);
         self.blocks.retain(|block| block.launch_number != number);
         for stream in &mut self.streams {

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use super::error::SeededError;
 use super::event::{Action, Event};
 use super::memory::{Memory, Place, Weather};
+use super::order::Order;
+use super::races::Races;
 use super::random::Random;
-use super::{Allocated, Owner};
+use super::{Allocated, MemoryProfile, Owner, SeededConfig};
 
 /// Bit 62 makes an address that no processor accepts: a kernel that goes around the primitives dies at once.
 const ADDRESS_TAG: u64 = 1 << 62;
@@ -26,6 +28,8 @@ pub(crate) struct Who {
     /// The wave of the block, and the number of the wave in the run.
     pub(crate) wave: u32,
     pub(crate) view: u32,
+    /// The number of the lane in [`Order`], if one is kept.
+    pub(crate) lane: u32,
 }
 
 /// How lanes take turns; drawn from the seed.
@@ -40,6 +44,11 @@ pub(crate) struct Pace {
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) memory: Memory,
+    /// What happens before what, if somebody asks.
+    pub(crate) order: Option<Order>,
+    pub(crate) races: Option<Races>,
+    /// Whether fences are; then there is an order.
+    pub(crate) cumulative: bool,
     pub(crate) random: Random,
     pub(crate) weather: Weather,
     pub(crate) pace: Pace,
@@ -64,25 +73,34 @@ impl World {
         seed: u64,
         allocations: Vec<Allocated>,
         contents: Vec<Vec<u64>>,
-        most_steps: u64,
+        config: &SeededConfig,
     ) -> Self {
+        let cumulative = config.profile == MemoryProfile::Cumulative;
+        let asked = config.find_races || cumulative;
         let mut random = Random::new(seed);
         let weather = Weather::draw(&mut random);
         let pace = Pace { even: random.chance(128), switch: random.pick([2, 8, 32, 128]) };
         Self {
             memory: Memory::new(contents),
+            order: asked.then(|| Order::new(config.profile, config.wave_width)),
+            cumulative,
+            races: config.find_races.then(Races::default),
             random,
             weather,
             pace,
             steps: 0,
-            most_steps,
+            most_steps: config.most_steps,
             waited_ns: 0,
             failure: None,
             allocations,
-            events: None,
+            events: config.keep_events.then(Vec::new),
             waves: Vec::new(),
             digest: 0xcbf2_9ce4_8422_2325,
         }
+    }
+
+    pub(crate) fn name_of(&self, allocation: u32) -> Arc<str> {
+        Arc::clone(&self.allocations[allocation as usize].name)
     }
 
     pub(crate) fn clock_ns(&self) -> u64 {
