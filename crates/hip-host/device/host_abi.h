@@ -13,6 +13,8 @@
 // Of instrumented kernels: `lane->calls` points to AnabranchHostInstrumentedCalls, and addresses of global memory are
 // numbers that only those calls understand.
 #define ANABRANCH_HOST_ABI_INSTRUMENTED 0x101
+// Of those whose prelude relies on cumulative fences, as NVIDIA's does.
+#define ANABRANCH_HOST_ABI_CUMULATIVE 0x102
 
 // What an instrumented kernel says about an access.
 #define ANABRANCH_ACCESS_REMOTE 0   // memory that a peer may touch

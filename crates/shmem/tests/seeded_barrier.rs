@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anabranch_hip::DeviceAddress;
+use anabranch_hip_host::seeded::MemoryProfile::{self, Cumulative, PerWave};
 use anabranch_hip_host::seeded::{Allocation, Owner, SeededConfig, SeededKernel, SeededMachine, Shape};
 use anabranch_hip_jit::control::{FaultRecord, WaitControl};
 use anabranch_hip_jit::{
@@ -49,7 +50,7 @@ struct Kernels {
 }
 
 impl Kernels {
-    fn compile(mutant: u32) -> Self {
+    fn compile(mutant: u32, profile: MemoryProfile) -> Self {
         let folder: PathBuf = env!("CARGO_TARGET_TMPDIR").into();
         let path = ["/usr/local/bin", "/usr/bin", "/bin"].map(PathBuf::from).to_vec();
         let jit = Jit::new(
@@ -57,10 +58,13 @@ impl Kernels {
             ToolSearch { path, ..ToolSearch::default() },
         );
         let load = |unit, name| {
-            let spec = KernelSpec::new(unit).with("HOST_INSTRUMENTED", 1).with("PRELUDE_MUTANT", mutant);
+            let mut spec = KernelSpec::new(unit).with("HOST_INSTRUMENTED", 1).with("PRELUDE_MUTANT", mutant);
+            if profile == Cumulative {
+                spec = spec.with("HOST_CUMULATIVE", 1);
+            }
             let object = jit.compile(&spec, &Target::host(WAVE).unwrap()).unwrap();
             // SAFETY: the object was compiled from the prelude with HOST_INSTRUMENTED.
-            unsafe { SeededKernel::load(&object.bytes, name, WAVE) }.unwrap()
+            unsafe { SeededKernel::load_for(&object.bytes, name, WAVE, profile) }.unwrap()
         };
         Self {
             barrier: load(&TEAM_BARRIER_UNIT, "anabranch_team_barrier"),
@@ -88,8 +92,9 @@ struct Harness {
 }
 
 impl Harness {
-    fn new(mutant: u32, find_races: bool) -> Self {
-        let mut machine = SeededMachine::new(SeededConfig { find_races, ..SeededConfig::default() }).unwrap();
+    fn new(mutant: u32, profile: MemoryProfile, find_races: bool) -> Self {
+        let config = SeededConfig { find_races, profile, ..SeededConfig::default() };
+        let mut machine = SeededMachine::new(config).unwrap();
         let mut make = |name: &str, rank: u32, owner, bytes| {
             machine.allocate(&format!("{name}{rank}"), owner, bytes).unwrap()
         };
@@ -100,7 +105,7 @@ impl Harness {
             record: make("record", rank, Owner::Shared, size_of::<FaultRecord>() as u64),
         });
         let ranks = ranks.collect();
-        Self { kernels: Kernels::compile(mutant), machine, ranks }
+        Self { kernels: Kernels::compile(mutant, profile), machine, ranks }
     }
 
     fn reset(&mut self) {
@@ -172,17 +177,19 @@ impl Harness {
 #[test]
 fn nobody_passes_early_under_any_seed() {
     const SEEDS: u64 = 1000;
-    let mut harness = Harness::new(0, true);
-    let start = Instant::now();
-    for seed in 0..SEEDS {
-        harness.run(seed).unwrap_or_else(|problem| panic!("seed {seed}: {problem}"));
+    for profile in [PerWave, Cumulative] {
+        let mut harness = Harness::new(0, profile, true);
+        let start = Instant::now();
+        for seed in 0..SEEDS {
+            harness.run(seed).unwrap_or_else(|problem| panic!("{profile:?}, seed {seed}: {problem}"));
+        }
+        println!("{profile:?}: {:.0} seeds/s", SEEDS as f64 / start.elapsed().as_secs_f64());
     }
-    println!("{:.0} seeds/s", SEEDS as f64 / start.elapsed().as_secs_f64());
 }
 
-#[test]
-fn a_looser_epoch_is_caught() {
-    let mut harness = Harness::new(4, false);
+/// Twenty searches for a twin, of 200 seeds each.
+fn catch(mutant: u32, profile: MemoryProfile, find_races: bool) {
+    let mut harness = Harness::new(mutant, profile, find_races);
     let mut taken: Vec<u64> = (0..20)
         .map(|search| {
             let seeds = search * 100_000..search * 100_000 + 200;
@@ -190,13 +197,28 @@ fn a_looser_epoch_is_caught() {
         })
         .collect();
     taken.sort_unstable();
-    println!("median {}, most {} seeds", taken[10], taken[19]);
+    println!("twin {mutant}, {profile:?}: median {}, most {} seeds", taken[10], taken[19]);
+}
+
+#[test]
+fn a_looser_epoch_is_caught() {
+    for profile in [PerWave, Cumulative] {
+        catch(4, profile, false);
+        catch(4, profile, true);
+    }
+}
+
+#[test]
+fn a_wait_that_does_not_acquire_is_a_race() {
+    for profile in [PerWave, Cumulative] {
+        catch(5, profile, true);
+    }
 }
 
 #[test]
 fn a_member_that_never_comes_is_named() {
     // Behind a fault the test's kernels go on, and nothing orders them.
-    let mut harness = Harness::new(0, false);
+    let mut harness = Harness::new(0, PerWave, false);
     for seed in 0..100 {
         harness.reset();
         harness.queue(0);

@@ -36,7 +36,7 @@ pub use event::{Action, Event};
 pub use order::Missing;
 pub use races::{Race, RaceAccess};
 
-use crate::abi::HOST_ABI_INSTRUMENTED;
+use crate::abi::{HOST_ABI_CUMULATIVE, HOST_ABI_INSTRUMENTED};
 use crate::config::{MAX_BLOCK_THREADS, MAX_LOCAL_BYTES, WAVE_WIDTHS};
 use crate::module::{KernelEntry, Module};
 use crate::stack::StackArena;
@@ -125,6 +125,7 @@ pub(crate) struct Allocated {
 pub struct SeededKernel {
     entry: Arc<KernelEntry>,
     wave_width: u32,
+    profile: MemoryProfile,
 }
 
 impl SeededKernel {
@@ -137,6 +138,23 @@ impl SeededKernel {
     /// `object` is a complete shared object made from the prelude with `HOST_INSTRUMENTED`: its initialisers are sound to
     /// run and its kernels touch memory through the primitives only.
     pub unsafe fn load(object: &[u8], name: &str, wave_width: u32) -> Result<Self, SeededError> {
+        // SAFETY: the caller's promise.
+        unsafe { Self::load_for(object, name, wave_width, MemoryProfile::PerWave) }
+    }
+
+    /// The same for a machine of some profile; the object was made for it.
+    ///
+    /// # Errors
+    /// [`SeededError::Kernel`].
+    ///
+    /// # Safety
+    /// As [`Self::load`].
+    pub unsafe fn load_for(
+        object: &[u8],
+        name: &str,
+        wave_width: u32,
+        profile: MemoryProfile,
+    ) -> Result<Self, SeededError> {
         let refused = |code| SeededError::Kernel { name: name.to_owned(), code };
         let c_name = CString::new(name).map_err(|_| refused(anabranch_hip::HipError::NOT_FOUND))?;
         if object.len() < 64 {
@@ -144,8 +162,12 @@ impl SeededKernel {
         }
         // SAFETY: the caller's promise.
         let module = unsafe { Module::load(object.as_ptr().cast(), 0) }.map_err(refused)?;
-        let entry = module.kernel_of(&c_name, wave_width, HOST_ABI_INSTRUMENTED).map_err(refused)?;
-        Ok(Self { entry: Arc::new(entry), wave_width })
+        let abi = match profile {
+            MemoryProfile::PerWave => HOST_ABI_INSTRUMENTED,
+            MemoryProfile::Cumulative => HOST_ABI_CUMULATIVE,
+        };
+        let entry = module.kernel_of(&c_name, wave_width, abi).map_err(refused)?;
+        Ok(Self { entry: Arc::new(entry), wave_width, profile })
     }
 }
 
@@ -306,6 +328,9 @@ impl SeededMachine {
         };
         if kernel.wave_width != self.config.wave_width {
             return wrong("wave width", u64::from(kernel.wave_width), self.config.wave_width.to_string());
+        }
+        if kernel.profile != self.config.profile {
+            return wrong("memory profile", kernel.profile as u64, format!("{:?}", self.config.profile));
         }
         if shape.blocks == 0 || lanes > u64::from(self.config.lanes) {
             return wrong("lanes", lanes, format!("1 to {}", self.config.lanes));
