@@ -95,6 +95,10 @@ pub(crate) struct Weather {
 
 impl Weather {
     pub(crate) fn draw(random: &mut Random) -> Self {
+        if random.is_script() {
+            // Everything may happen. The newest store lands first when it is chosen.
+            return Self { land: 128, far: 128, newest: 0, stale: 256 };
+        }
         Self {
             land: random.pick([0, 4, 32, 128, 224]),
             far: random.pick([32, 128, 256]),
@@ -357,6 +361,16 @@ impl Memory {
     /// Whether a store is not yet visible to everybody.
     pub(crate) fn is_unsettled(&self) -> bool {
         self.buffered > 0 || !self.inflight.is_empty()
+    }
+
+    /// Whether two waves have stores under way to one word, so that their order decides what it holds in the end.
+    pub(crate) fn has_rivals(&self) -> bool {
+        let waves = self.views.iter().enumerate();
+        let mut stores: Vec<_> =
+            waves.flat_map(|(wave, view)| view.buffer.iter().map(move |store| (store.word, wave))).collect();
+        stores.sort_unstable();
+        stores.dedup();
+        stores.windows(2).any(|pair| pair[0].0 == pair[1].0)
     }
 
     /// Moves one store on: out of a buffer, or to the whole system. Returns its wave and place.

@@ -11,10 +11,12 @@
 //! against its allocation and owner.
 
 mod block;
+mod choices;
 mod clocks;
 mod effects;
 mod error;
 mod event;
+mod explore;
 mod lane;
 mod memory;
 mod order;
@@ -31,8 +33,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ffi::CString;
 use std::sync::Arc;
 
+pub use choices::Choices;
 pub use error::SeededError;
 pub use event::{Action, Event};
+pub use explore::{Bounds, Explored};
 pub use order::Missing;
 pub use races::{Race, RaceAccess};
 
@@ -40,6 +44,7 @@ use crate::abi::{HOST_ABI_CUMULATIVE, HOST_ABI_INSTRUMENTED};
 use crate::config::{MAX_BLOCK_THREADS, MAX_LOCAL_BYTES, WAVE_WIDTHS};
 use crate::module::{KernelEntry, Module};
 use crate::stack::StackArena;
+use random::Random;
 use run::Runner;
 use world::World;
 
@@ -61,6 +66,9 @@ pub struct SeededConfig {
     /// Whether a run fails with [`SeededError::Race`] at two accesses that nothing orders, whatever values they saw. True
     /// by default; it changes nothing else about a run.
     pub find_races: bool,
+    /// After so many switches of lanes that could have gone on ([`Run::switches`]), lanes switch only when they must. Up to
+    /// there the run is the same, so that the least number with which a seed fails tells where the trouble is.
+    pub most_switches: Option<u64>,
     /// What fences do. Kernels are compiled for it: `HOST_CUMULATIVE` goes with [`MemoryProfile::Cumulative`].
     pub profile: MemoryProfile,
 }
@@ -75,6 +83,7 @@ impl Default for SeededConfig {
             longest_virtual_ns: 3_600_000_000_000,
             keep_events: false,
             find_races: true,
+            most_switches: None,
             profile: MemoryProfile::PerWave,
         }
     }
@@ -198,6 +207,8 @@ pub(crate) struct Queued {
 pub struct Run {
     /// Primitives executed.
     pub steps: u64,
+    /// How often a lane gave way that could have gone on.
+    pub switches: u64,
     /// What the clock showed at the end.
     pub virtual_ns: u64,
     /// A digest of all events, kept or not: equal for equal runs.
@@ -367,16 +378,23 @@ impl SeededMachine {
     /// [`SeededError::Fault`], [`SeededError::Access`], [`SeededError::Race`], [`SeededError::Hang`] and
     /// [`SeededError::Steps`]. What was queued is gone then; memory holds what had been stored, visible or not, and [`Self::last_events`] tells the way there.
     pub fn run(&mut self, seed: u64) -> Result<Run, SeededError> {
+        self.run_by(Random::new(seed), None).0
+    }
+
+    /// A run by a seed or a script, which it gives back.
+    fn run_by(&mut self, random: Random, bounds: Option<Bounds>) -> (Result<Run, SeededError>, Random) {
         let contents = core::mem::take(&mut self.contents);
-        let world = RefCell::new(World::new(seed, self.allocations.clone(), contents, &self.config));
+        let world =
+            RefCell::new(World::new(random, bounds, self.allocations.clone(), contents, &self.config));
         let queues = core::mem::take(&mut self.queues).into_values();
         let outcome = Runner::new(&self.config, &world, &self.stacks, queues).run();
         let mut world = world.into_inner();
         let (steps, virtual_ns, digest) = (world.steps, world.clock_ns(), world.digest);
+        let switches = world.switches.used;
         let events = world.events.take().unwrap_or_default();
         self.contents = world.memory.into_contents();
         self.last_events.clone_from(&events);
-        outcome.map(|()| Run { steps, virtual_ns, digest, events })
+        (outcome.map(|()| Run { steps, switches, virtual_ns, digest, events }), world.random)
     }
 
     /// The events of the last run, failed or not, if [`SeededConfig::keep_events`].

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::error::SeededError;
 use super::event::{Action, Event};
+use super::explore::{Allowance, Bounds};
 use super::memory::{Memory, Place, Weather};
 use super::order::Order;
 use super::races::Races;
@@ -41,6 +42,16 @@ pub(crate) struct Pace {
     pub(crate) switch: u32,
 }
 
+impl Pace {
+    fn draw(random: &mut Random) -> Self {
+        if random.is_script() {
+            // At every primitive the runner chooses, among all lanes.
+            return Self { even: true, switch: 256 };
+        }
+        Self { even: random.chance(128), switch: random.pick([2, 8, 32, 128]) }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) memory: Memory,
@@ -52,6 +63,10 @@ pub(crate) struct World {
     pub(crate) random: Random,
     pub(crate) weather: Weather,
     pub(crate) pace: Pace,
+    /// Switches of lanes that could have gone on.
+    pub(crate) switches: Allowance,
+    /// Stores moved on while lanes could have.
+    landings: Allowance,
     pub(crate) steps: u64,
     pub(crate) most_steps: u64,
     /// What waiting has added to the clock.
@@ -70,16 +85,17 @@ const ACCESS_PRIVATE: u32 = 1;
 
 impl World {
     pub(crate) fn new(
-        seed: u64,
+        mut random: Random,
+        bounds: Option<Bounds>,
         allocations: Vec<Allocated>,
         contents: Vec<Vec<u64>>,
         config: &SeededConfig,
     ) -> Self {
         let cumulative = config.profile == MemoryProfile::Cumulative;
         let asked = config.find_races || cumulative;
-        let mut random = Random::new(seed);
         let weather = Weather::draw(&mut random);
-        let pace = Pace { even: random.chance(128), switch: random.pick([2, 8, 32, 128]) };
+        let pace = Pace::draw(&mut random);
+        let switches = bounds.map_or(config.most_switches, |bounds| Some(bounds.switches));
         Self {
             memory: Memory::new(contents),
             order: asked.then(|| Order::new(config.profile, config.wave_width)),
@@ -88,6 +104,8 @@ impl World {
             random,
             weather,
             pace,
+            switches: Allowance::new(switches),
+            landings: Allowance::new(bounds.map(|bounds| bounds.landings)),
             steps: 0,
             most_steps: config.most_steps,
             waited_ns: 0,
@@ -143,7 +161,9 @@ impl World {
         if self.steps > self.most_steps && self.failure.is_none() {
             self.failure = Some(SeededError::Steps { steps: self.most_steps });
         }
-        if self.random.chance(self.weather.land) {
+        let may_land = self.memory.is_unsettled() && self.landings.is_left();
+        if self.random.chance_if(may_land, self.weather.land) {
+            self.landings.used += 1;
             self.settle_one();
         }
     }
@@ -160,7 +180,9 @@ impl World {
 
     /// Whether the lane that has just done a primitive gives way.
     pub(crate) fn wants_switch(&mut self) -> bool {
-        self.random.chance(self.pace.switch)
+        let wants = self.random.chance(self.pace.switch);
+        // By a script it always does, and the runner counts whom it chooses.
+        if self.random.is_script() { wants } else { self.switches.takes(wants) }
     }
 
     /// Finds what an address means and whether it may be touched so; `None` after noting the failure.

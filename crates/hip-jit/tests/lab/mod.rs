@@ -115,16 +115,20 @@ impl Lab {
     }
 
     pub fn bench(&self, devices: u32) -> Bench {
-        Bench::new(
-            SeededConfig {
-                lanes: 64,
+        self.bench_with(devices, |_| ())
+    }
+
+    /// A bench whose machine differs.
+    pub fn bench_with(&self, devices: u32, change: impl FnOnce(&mut SeededConfig)) -> Bench {
+        let mut config = SeededConfig {
+            lanes: 64,
             keep_events: true,
-                find_races: self.find_races,
-                profile: self.profile,
-                ..SeededConfig::default()
-            },
-            devices,
-        )
+            find_races: self.find_races,
+            profile: self.profile,
+            ..SeededConfig::default()
+        };
+        change(&mut config);
+        Bench::new(config, devices)
     }
 
     /// What the first word of each device's own memory may be after launches of one block of one wave.
