@@ -1,6 +1,11 @@
 //! The memory model of the seeded machine: for each litmus test, in each profile, what must be seen in some seed, and what
 //! never.
-#![allow(clippy::panic, clippy::print_stdout, reason = "helpers of tests fail by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "helpers of tests fail by panicking"
+)]
 
 mod common;
 mod lab;
@@ -197,7 +202,7 @@ fn race(lab: &Lab, launches: &[Launch], shape: (u32, u32)) -> Option<String> {
         }
         match bench.machine.run(seed) {
             Err(SeededError::Race(race)) => Some(race.to_string()),
-            other => other.map(|_| None).unwrap_or_else(|error| panic!("seed {seed}: {error}")),
+            other => other.map_or_else(|error| panic!("seed {seed}: {error}"), |_| None),
         }
     })
 }
