@@ -29,7 +29,10 @@ static ANABRANCH_DEVICE void exchange_counts(const Grid& grid, const DispatchArg
             u32 peer = args.team.rank + i < ranks ? args.team.rank + i : args.team.rank + i - ranks;
             u64* flag = reinterpret_cast<u64*>(local.peer_base.get(grid, peer) + args.flags_offset +
                                                static_cast<u64>(args.team.rank) * args.flag_stride);
-            flag_store(grid, flag, pack_flag(epoch, private_load(grid, args.sent + peer)));
+            u32 count = private_load(grid, args.sent + peer);
+            ANABRANCH_TWIN(TWO_FLAGS) remote_store(grid, reinterpret_cast<u32*>(flag), epoch);
+            ANABRANCH_TWIN(TWO_FLAGS) remote_store(grid, reinterpret_cast<u32*>(flag) + 1, count);
+            ANABRANCH_UNLESS(TWO_FLAGS) flag_store(grid, flag, pack_flag(epoch, count));
         }
     }
     grid.block_barrier();
@@ -49,7 +52,8 @@ static ANABRANCH_DEVICE void exchange_counts(const Grid& grid, const DispatchArg
         local.next_row.set(grid, peer, status == WAIT_OK ? flag_count(seen) : 0u);
     }
     acquire_after_wait(grid);
-    grid.block_barrier();
+    ANABRANCH_TWIN(EXCHANGE_EARLY_RETURN) { if (grid.thread == 1) return; }
+    ANABRANCH_UNLESS(DISPATCH_NO_BARRIER) grid.block_barrier();
     bool fault = local.fault.get(grid, 0) != 0;
     if (grid.thread == 0) {
         u32 total = 0;
