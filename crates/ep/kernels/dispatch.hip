@@ -91,14 +91,14 @@ static ANABRANCH_DEVICE void send_and_receive(const Grid& grid, const DispatchAr
     u32 first = static_cast<u32>(static_cast<u64>(args.token_count) * run / runs);
     u32 end = static_cast<u32>(static_cast<u64>(args.token_count) * (run + 1) / runs);
     count_earlier(grid, args, local, first);
-    grid.block_barrier();
+    ANABRANCH_UNLESS(ROUTE_UNCOUNTED) grid.block_barrier();
 
     u32 units = args.row_bytes / 16;
     u32 segments = args.parts * args.segments;
     for (u32 tile = first; tile < end; tile += TILE) {
         u32 count = minimum(end - tile, TILE);
         if (grid.wave() == 0) route_tile(grid, args, local, tile, count, part == 0);
-        grid.block_barrier();
+        ANABRANCH_UNLESS(ROUTE_UNREAD) grid.block_barrier();
         // One more item a token than it has segments: its meta record, written by the first part.
         u32 items = args.segments + (part == 0 ? 1 : 0);
         for (u32 item = grid.wave(); item < count * items; item += grid.waves_per_block()) {
@@ -112,7 +112,7 @@ static ANABRANCH_DEVICE void send_and_receive(const Grid& grid, const DispatchAr
             u32 to = static_cast<u32>(static_cast<u64>(units) * (segment + 1) / segments);
             copy_units(grid, args, local, index, tile + index, from, to);
         }
-        grid.block_barrier();
+        ANABRANCH_UNLESS(ROUTE_OVERWRITTEN) grid.block_barrier();
     }
     // The run with the last tokens has counted all of them.
     if (run + 1 == runs && part == 0) {

@@ -9,6 +9,7 @@ mod failure;
 pub mod kernels;
 mod scenario;
 mod scenarios;
+pub mod twins;
 
 pub use case::{Case, CaseError, Protocol};
 pub use failure::Failure;

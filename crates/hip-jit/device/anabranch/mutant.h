@@ -27,7 +27,6 @@ enum Mutant : u32 {
     MUTANT_NO_BARRIER_IN_RELEASE = 9,     // block_release_system: the block does not meet
     MUTANT_COUNTER_NOT_RESET = 10,        // arrive_is_last: the counter goes on
     MUTANT_COUNTER_RESET_EARLY = 11,      // arrive_is_last: zeroed by the last block but one
-    MUTANT_COUNTED_TWICE = 12,            // arrive_is_last: the count is read and written, not added to
     // wait.h
     MUTANT_EPOCH_EQUAL = 13,              // the epoch must equal the one waited for
     MUTANT_ACQUIRE_AT_DEVICE_SCOPE = 14,  // acquire_after_wait: what peers wrote may stay stale
@@ -82,6 +81,10 @@ enum Mutant : u32 {
     MUTANT_COMBINE_COUNT_NOT_RESET = 76,
     MUTANT_EXCHANGE_EARLY_RETURN = 77,    // dispatch: a thread of the last block leaves before the block meets
     MUTANT_DISPATCH_NO_BARRIER = 78,      // dispatch: counts are told before all threads have waited
+    MUTANT_ROUTE_UNCOUNTED = 79,          // dispatch: a tile is routed while earlier tokens are counted
+    MUTANT_ROUTE_UNREAD = 80,             // dispatch: rows are copied while they are routed
+    MUTANT_ROUTE_OVERWRITTEN = 81,        // dispatch: a tile is routed while the one before is copied
+    MUTANT_ROUTE_ROW_SHARED = 82,         // dispatch: a lane reads the next row after lane 0 has moved it
     // the searches' own kernels
     MUTANT_SLOT_NOT_OWNED = 90,           // a sender does not wait until its slot was read
     MUTANT_ACKNOWLEDGED_UNREAD = 91,      // a receiver acknowledges, then reads

@@ -30,8 +30,8 @@ impl Barrier {
         Ok(Self {
             bench,
             barrier: kernels.load(KernelSpec::new(&TEAM_BARRIER_UNIT), "anabranch_team_barrier")?,
-            write: kernels.load(around(), "anabranch_sim_write")?,
-            read: kernels.load(around(), "anabranch_sim_read")?,
+            write: kernels.load_right(around(), "anabranch_sim_write")?,
+            read: kernels.load_right(around(), "anabranch_sim_read")?,
             data,
             epoch: Bench::own_start(case.ranks),
             case,

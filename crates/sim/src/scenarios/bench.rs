@@ -36,7 +36,16 @@ impl<'a> Kernels<'a> {
     }
 
     pub(crate) fn load(&mut self, spec: KernelSpec, entry: &str) -> Result<SeededKernel, ScenarioError> {
-        let spec = spec.with("HOST_INSTRUMENTED", 1).with("PRELUDE_MUTANT", self.mutant);
+        self.load_right(spec.with("PRELUDE_MUTANT", self.mutant), entry)
+    }
+
+    /// A kernel that has no part in the protocol: never a broken twin, so that all twins share it.
+    pub(crate) fn load_right(
+        &mut self,
+        spec: KernelSpec,
+        entry: &str,
+    ) -> Result<SeededKernel, ScenarioError> {
+        let spec = spec.with("HOST_INSTRUMENTED", 1);
         let bytes = match self.units.get(&spec.label()) {
             Some(bytes) => bytes,
             None => {

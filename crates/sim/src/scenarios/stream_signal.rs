@@ -36,8 +36,8 @@ impl StreamSignal {
             bench: Bench::new(case.ranks, case.ranks * threads, heap, 8)?,
             signal: kernels.load(team(), "anabranch_team_signal")?,
             wait: kernels.load(team(), "anabranch_team_signal_wait")?,
-            push: kernels.load(around(), "anabranch_sim_push")?,
-            look: kernels.load(around(), "anabranch_sim_look")?,
+            push: kernels.load_right(around(), "anabranch_sim_push")?,
+            look: kernels.load_right(around(), "anabranch_sim_look")?,
             wrong: Bench::own_start(case.ranks),
             case,
         })

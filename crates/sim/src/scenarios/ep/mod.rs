@@ -97,8 +97,9 @@ impl Ep {
         let bench = Bench::new(case.ranks, lanes, plan.heap_bytes(), own.bytes)?;
         let expert = kernels::reference_expert(DataType::F32, DataType::F32);
         let mut ep = Self {
-            dispatch: kernels.load(kernels::dispatch(), "anabranch_ep_dispatch")?,
-            expert: kernels.load(expert, "anabranch_ep_reference_expert")?,
+            // Tiles of one wave, so that few tokens are several tiles; the plan's local memory is for larger ones.
+            dispatch: kernels.load(kernels::dispatch().with("EP_TILE", WAVE), "anabranch_ep_dispatch")?,
+            expert: kernels.load_right(expert, "anabranch_ep_reference_expert")?,
             combine: kernels.load(kernels::combine(DataType::F32), "anabranch_ep_combine")?,
             case,
             plan,
