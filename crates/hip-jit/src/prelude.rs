@@ -8,7 +8,8 @@ pub const PRELUDE: &[Header] = include!(concat!(env!("OUT_DIR"), "/prelude.rs"))
 /// The broken twins of `anabranch/mutant.h`: names without `MUTANT_`, and numbers for the parameter `PRELUDE_MUTANT`. The
 /// first is `NONE`, 0.
 pub fn mutants() -> impl Iterator<Item = (&'static str, u32)> {
-    let text = PRELUDE.iter().find(|header| header.name == "anabranch/mutant.h").map_or("", |header| header.text);
+    let text =
+        PRELUDE.iter().find(|header| header.name == "anabranch/mutant.h").map_or("", |header| header.text);
     text.lines().filter_map(|line| {
         let (name, rest) = line.trim_start().strip_prefix("MUTANT_")?.split_once(" = ")?;
         let number = rest.split_once(',')?.0.parse().ok()?;

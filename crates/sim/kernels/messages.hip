@@ -6,12 +6,14 @@
 #include "anabranch/prelude.h"
 #include "shmem/shmem.h"
 
+// Whether messages are sent by put_signal; else by put, then what `form` says, then signal.
+#ifndef SIM_PUT_SIGNAL
+#error "the kernel is compiled for one way to send: SIM_PUT_SIGNAL is 0 or 1"
+#endif
 enum MessageForm : u32 {
-    FORM_PUT_SIGNAL = 0,
-    FORM_PUT_SIGNAL_NBI = 1,
-    FORM_PUT_QUIET = 2,
-    FORM_PUT_FENCE_ONE = 3,  // thread scope
-    FORM_PUT_FENCE_ALL = 4,  // thread scope
+    FORM_QUIET = 0,
+    FORM_FENCE_ONE = 1,  // thread scope
+    FORM_FENCE_ALL = 2,  // thread scope
 };
 enum ScopeCode : u32 { SCOPE_THREAD = 0, SCOPE_WAVE = 1, SCOPE_BLOCK = 2 };
 static constexpr u32 WINDOW = 2;
@@ -39,19 +41,15 @@ static ANABRANCH_DEVICE shmem::Status send(const Grid& grid, const shmem::Contex
         bool adds = args.adds != 0;
         shmem::SignalOp op = adds ? shmem::SignalOp::ADD : shmem::SignalOp::SET;
         u64 value = adds ? 1 : round;
-        if (args.form == FORM_PUT_SIGNAL) {
+        if constexpr (SIM_PUT_SIGNAL != 0) {
             status = shmem::put_signal<Scope>(grid, context, slot, source, args.bytes, arrived, value, op, peer);
-            continue;
+        } else {
+            status = shmem::put_nbi<Scope>(grid, context, slot, source, args.bytes, peer);
+            if (args.form == FORM_QUIET) shmem::quiet<Scope>(grid, context, peer);
+            if (args.form == FORM_FENCE_ONE) shmem::fence(grid, context, peer);
+            if (args.form == FORM_FENCE_ALL) shmem::fence(grid, context);
+            if (status == shmem::Status::OK) status = shmem::signal<Scope>(grid, context, arrived, value, op, peer);
         }
-        if (args.form == FORM_PUT_SIGNAL_NBI) {
-            status = shmem::put_signal_nbi<Scope>(grid, context, slot, source, args.bytes, arrived, value, op, peer);
-            continue;
-        }
-        status = shmem::put_nbi<Scope>(grid, context, slot, source, args.bytes, peer);
-        if (args.form == FORM_PUT_QUIET) shmem::quiet<Scope>(grid, context, peer);
-        if (args.form == FORM_PUT_FENCE_ONE) shmem::fence(grid, context, peer);
-        if (args.form == FORM_PUT_FENCE_ALL) shmem::fence(grid, context);
-        if (status == shmem::Status::OK) status = shmem::signal<Scope>(grid, context, arrived, value, op, peer);
     }
     return status;
 }

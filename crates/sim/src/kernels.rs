@@ -1,6 +1,6 @@
 //! The kernels that only searches run: what stands around operations, and uses of the device API.
 
-use anabranch_hip_jit::{DevicePointer, DeviceStruct as _, KernelUnit, PRELUDE, device_struct};
+use anabranch_hip_jit::{DevicePointer, DeviceStruct as _, KernelSpec, KernelUnit, PRELUDE, device_struct};
 use anabranch_shmem::TeamView;
 use anabranch_shmem::device_api::{BarrierWorkspace, DEVICE_HEADERS};
 
@@ -45,7 +45,7 @@ device_struct! {
         pub stride: u32,
         /// Messages a pair.
         pub rounds: u32,
-        /// How a message is sent.
+        /// What comes between put and signal: 0 quiet, 1 fence for the peer, 2 fence for all.
         pub form: u32,
         /// 0 thread, 1 wave, 2 block.
         pub scope: u32,
@@ -93,7 +93,7 @@ pub static AROUND: KernelUnit = KernelUnit {
     layouts: &[TeamView::c_declaration, AroundArgs::c_declaration],
 };
 
-/// Messages over slots that are used again.
+/// Messages over slots that are used again; parameter `SIM_PUT_SIGNAL`.
 pub static MESSAGES: KernelUnit = KernelUnit {
     name: "sim_messages",
     source: include_str!("../kernels/messages.hip"),
@@ -101,6 +101,11 @@ pub static MESSAGES: KernelUnit = KernelUnit {
     entries: &["anabranch_sim_messages"],
     layouts: &[BarrierWorkspace::c_declaration, MessagesArgs::c_declaration],
 };
+
+/// Messages by `put_signal`, or by put and signal with what orders them in between.
+pub fn messages(put_signal: bool) -> KernelSpec {
+    KernelSpec::new(&MESSAGES).with("SIM_PUT_SIGNAL", put_signal)
+}
 
 /// Rows of all ranks, behind waits for several words.
 pub static GATHER: KernelUnit = KernelUnit {

@@ -13,7 +13,8 @@ fn clean(case: &Case, seeds: std::ops::Range<u64>) {
     let (start, count, mut steps) = (Instant::now(), seeds.end - seeds.start, 0);
     for seed in seeds {
         let outcome = scenario.run(seed, &RunOptions::default());
-        steps += outcome.unwrap_or_else(|failure| panic!("{case:?}, seed {seed}: {}", failure.problem)).run.steps;
+        steps +=
+            outcome.unwrap_or_else(|failure| panic!("{case:?}, seed {seed}: {}", failure.problem)).run.steps;
     }
     let rate = count as f64 / start.elapsed().as_secs_f64();
     println!("{case:?}: {rate:.0} seeds/s, {} primitives a seed", steps / count);

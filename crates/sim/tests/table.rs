@@ -91,7 +91,10 @@ fn every_twin_of_the_header_is_searched_and_holds_what_the_table_says() {
                     assert!(searched.contains(name), "{site:?}: {name} is no twin");
                 }
             }
-            HeldBy::CodeCheck(why) | HeldBy::Test(why) | HeldBy::OtherMemory(why) | HeldBy::NotNeeded(why) => {
+            HeldBy::CodeCheck(why)
+            | HeldBy::Test(why)
+            | HeldBy::OtherMemory(why)
+            | HeldBy::NotNeeded(why) => {
                 assert!(why.len() > 20, "{site:?} is held by nothing");
             }
         }
@@ -156,7 +159,8 @@ fn every_kernel_has_a_row_and_those_that_are_quiet_are() {
 fn every_embedded_unit_is_among_the_sources() {
     let sources = sources();
     let ep = [&anabranch_ep::kernels::DISPATCH, &anabranch_ep::kernels::COMBINE];
-    let own = [&anabranch_sim::kernels::AROUND, &anabranch_sim::kernels::MESSAGES, &anabranch_sim::kernels::GATHER];
+    let own =
+        [&anabranch_sim::kernels::AROUND, &anabranch_sim::kernels::MESSAGES, &anabranch_sim::kernels::GATHER];
     let units: Vec<&KernelUnit> = conformance::UNITS
         .into_iter()
         .chain(ep)

@@ -89,7 +89,8 @@ impl Atomics {
         }
         let run = self.bench.run(seed)?;
         for me in 0..self.case.ranks {
-            self.judge(me, chosen, log).map_err(|problem| Failure::new(format!("{chosen:?}, rank {me}: {problem}")))?;
+            self.judge(me, chosen, log)
+                .map_err(|problem| Failure::new(format!("{chosen:?}, rank {me}: {problem}")))?;
         }
         Ok(Outcome { run })
     }
@@ -100,7 +101,8 @@ impl Atomics {
         let mut all = Vec::new();
         for rank in &self.bench.ranks {
             let from = log + u64::from(target) * count as u64 * 24;
-            let words = self.bench.get::<u64>(rank.own, from, count * 3).map_err(|error| error.to_string())?;
+            let words =
+                self.bench.get::<u64>(rank.own, from, count * 3).map_err(|error| error.to_string())?;
             all.extend(words.chunks_exact(3).map(|three| [three[0], three[1], three[2]]));
         }
         Ok(all)
@@ -109,7 +111,8 @@ impl Atomics {
     fn judge(&self, me: u32, chosen: Choice, log: u64) -> Result<(), String> {
         let heap = self.bench.ranks[me as usize].heap;
         let found = self.bench.get::<u64>(heap, 0, HEAP / 8).map_err(|error| error.to_string())?;
-        let (threads, rounds) = (u64::from(self.participants() * self.case.ranks), u64::from(self.case.rounds));
+        let (threads, rounds) =
+            (u64::from(self.participants() * self.case.ranks), u64::from(self.case.rounds));
         let bits = u64::from(chosen.element_bytes) * 8;
         let bit = |number: u64| 1 << (number % bits);
         let mut expected = vec![0; HEAP / 8];

@@ -80,7 +80,9 @@ impl Barrier {
             }
             let flags = self.bench.get::<u64>(rank.heap, 0, self.case.ranks as usize)?;
             if flags.iter().any(|flag| *flag != epochs) {
-                return Err(Failure::new(format!("rank {number} has flags {flags:?}, all should be {epochs}")));
+                return Err(Failure::new(format!(
+                    "rank {number} has flags {flags:?}, all should be {epochs}"
+                )));
             }
         }
         Ok(Outcome { run })

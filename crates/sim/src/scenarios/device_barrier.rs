@@ -3,8 +3,8 @@
 
 use anabranch_hip_host::seeded::SeededKernel;
 use anabranch_shmem::OperationCode;
-use anabranch_shmem::device_api::conformance::{BARRIER, BarrierArgs, spec};
 use anabranch_shmem::device_api::BarrierWorkspace;
+use anabranch_shmem::device_api::conformance::{BARRIER, BarrierArgs, spec};
 
 use super::bench::{Bench, Grid, Kernels, WAVE, at, mixed};
 use crate::{Case, Failure, Outcome, RunOptions, Scenario, ScenarioError};
@@ -86,7 +86,9 @@ impl DeviceBarrier {
             for round in 0..case.rounds {
                 let at = log + u64::from(round) * words as u64 * 8;
                 let read = self.bench.get::<u64>(memory.own, at, words)?;
-                if let Some(place) = (0..words).find(|place| read[*place] != self.expected(rank, round)[*place]) {
+                if let Some(place) =
+                    (0..words).find(|place| read[*place] != self.expected(rank, round)[*place])
+                {
                     let (row, thread) = (place as u32 / threads, place as u32 % threads);
                     return Err(Failure::new(format!(
                         "rank {rank}, round {round}, thread {thread}: word {row} is {:#x}, expected {:#x}",
@@ -98,8 +100,15 @@ impl DeviceBarrier {
             let rounds = u64::from(case.rounds);
             let flags = self.bench.get::<u64>(memory.heap, 0, case.ranks as usize)?;
             let epoch = self.bench.get::<u64>(memory.own, epoch, 1)?[0];
-            let guard = self.bench.get::<u64>(memory.heap, Self::slots(case) + 2 * words as u64 * 8, threads as usize)?;
-            if epoch != rounds || flags.iter().any(|flag| *flag != rounds) || guard.iter().any(|word| *word != 0) {
+            let guard = self.bench.get::<u64>(
+                memory.heap,
+                Self::slots(case) + 2 * words as u64 * 8,
+                threads as usize,
+            )?;
+            if epoch != rounds
+                || flags.iter().any(|flag| *flag != rounds)
+                || guard.iter().any(|word| *word != 0)
+            {
                 return Err(Failure::new(format!(
                     "rank {rank} is at epoch {epoch} with flags {flags:?}, all should be {rounds}; the guard is {guard:x?}"
                 )));

@@ -68,7 +68,8 @@ impl Gather {
             let grid = Grid { blocks: 2, threads: self.case.waves * WAVE, local_bytes: 0 };
             self.bench.launch(me, &self.kernel, grid, &args)?;
         }
-        let of_form = |failure: Failure| Failure { problem: format!("form {form}: {}", failure.problem), ..failure };
+        let of_form =
+            |failure: Failure| Failure { problem: format!("form {form}: {}", failure.problem), ..failure };
         let run = self.bench.run(seed).map_err(of_form)?;
         for me in 0..ranks {
             self.judge(me, form, [status, log]).map_err(of_form)?;

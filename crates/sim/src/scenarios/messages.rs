@@ -2,11 +2,10 @@
 //! sends together (thread, wave, block), how, how the signal is given, how long messages are and how they are aligned.
 
 use anabranch_hip_host::seeded::SeededKernel;
-use anabranch_hip_jit::KernelSpec;
 use anabranch_shmem::OperationCode;
 
 use super::bench::{Bench, Grid, Kernels, UNTOUCHED, WAVE, at, mixed};
-use crate::kernels::{MESSAGES, MessagesArgs};
+use crate::kernels::{MessagesArgs, messages};
 use crate::{Case, Failure, Outcome, Protocol, RunOptions, Scenario, ScenarioError};
 
 /// Slots of a pair; `WINDOW` in the kernel.
@@ -41,7 +40,8 @@ impl Messages {
         let own = 2 * all * u64::from(case.rounds) + u64::from(case.ranks) * 8;
         let lanes = case.ranks * Self::blocks(&case) * case.waves * WAVE;
         let bench = Bench::new(case.ranks, lanes, heap, own)?;
-        let kernel = kernels.load(KernelSpec::new(&MESSAGES), "anabranch_sim_messages")?;
+        let kernel =
+            kernels.load(messages(case.protocol == Protocol::PutSignal), "anabranch_sim_messages")?;
         Ok(Self { case, bench, kernel, stride })
     }
 
@@ -59,9 +59,9 @@ impl Messages {
         let whole = self.case.tokens * 8;
         let bytes = [whole, whole, whole, whole, whole + 3, whole - 1, 1, 0][pick(0, 8) as usize];
         let (form, scope) = match self.case.protocol {
-            Protocol::PutSignal => (pick(8, 2), pick(16, 3)),
+            Protocol::PutSignal => (0, pick(16, 3)),
             // Fences are a thread's.
-            _ => [(2, 0), (2, 1), (2, 2), (3, 0), (4, 0)][pick(8, 5) as usize],
+            _ => [(0, 0), (0, 1), (0, 2), (1, 0), (2, 0)][pick(8, 5) as usize],
         };
         Choice { form, scope, adds: pick(24, 2), bytes, skew: [0, 0, 8, 1][pick(32, 4) as usize] }
     }
@@ -109,7 +109,8 @@ impl Messages {
                 operation: OperationCode::SIGNAL_WAIT.0,
                 reserved: 0,
             };
-            let grid = Grid { blocks: Self::blocks(&self.case), threads: self.case.waves * WAVE, local_bytes: 0 };
+            let grid =
+                Grid { blocks: Self::blocks(&self.case), threads: self.case.waves * WAVE, local_bytes: 0 };
             self.bench.launch(me, &self.kernel, grid, &args)?;
         }
         let run = self.bench.run(seed).map_err(|failure| Self::of(chosen, failure))?;
@@ -131,13 +132,18 @@ impl Messages {
             return Err(Failure::new(format!("rank {me} answers {told:?}")));
         }
         let words = self.bench.get::<u64>(memory.heap, 0, ranks as usize * 2)?;
-        let expected = (0..ranks).map(|peer| self.pair(peer, me)).chain((0..ranks).map(|peer| self.pair(me, peer)));
+        let expected =
+            (0..ranks).map(|peer| self.pair(peer, me)).chain((0..ranks).map(|peer| self.pair(me, peer)));
         let expected: Vec<u64> = expected.map(|sends| if sends { u64::from(rounds) } else { 0 }).collect();
         if words != expected {
             return Err(Failure::new(format!("rank {me} has signals {words:?}, expected {expected:?}")));
         }
         for (round, peer) in (1..=rounds).flat_map(|round| (0..ranks).map(move |peer| (round, peer))) {
-            let read = self.bench.get::<u8>(memory.own, log + u64::from((round - 1) * ranks + peer) * stride as u64, stride)?;
+            let read = self.bench.get::<u8>(
+                memory.own,
+                log + u64::from((round - 1) * ranks + peer) * stride as u64,
+                stride,
+            )?;
             let bytes = if self.pair(peer, me) { chosen.bytes } else { 0 };
             let message = self.message(peer, me, round, bytes, UNTOUCHED);
             if let Some(byte) = (0..stride).find(|byte| read[*byte] != message[*byte]) {

@@ -46,8 +46,7 @@ impl StreamSignal {
     fn queue(&mut self, rank: u32) -> Result<(), Failure> {
         let threads = self.case.waves * WAVE;
         let (grid, one) = (Grid { blocks: 1, threads, local_bytes: 0 }, WAVE);
-        let (next, before) =
-            ((rank + 1) % self.case.ranks, (rank + self.case.ranks - 1) % self.case.ranks);
+        let (next, before) = ((rank + 1) % self.case.ranks, (rank + self.case.ranks - 1) % self.case.ranks);
         let (team, mine) = (self.bench.team(rank), self.bench.ranks[rank as usize]);
         let theirs = self.bench.ranks[next as usize].heap;
         let around = |round: u64| AroundArgs {

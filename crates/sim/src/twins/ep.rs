@@ -3,13 +3,16 @@
 use super::table::{File, HeldBy};
 use HeldBy::{NotNeeded, OtherMemory, Test, Twins};
 
-const PING: HeldBy = Test("crates/cli/tests/bench.rs: the ping's payload is verified; block_release_system has twins of its own");
+const PING: HeldBy = Test(
+    "crates/cli/tests/bench.rs: the ping's payload is verified; block_release_system has twins of its own",
+);
 const LOCAL: HeldBy = OtherMemory(
     "Orders the clearing of the fault word before its setting, in local memory; seen only when a wait fails before thread 0 \
      has taken its first step. Needs a poisoned world in the midst of a launch.",
 );
-const INVALID: HeldBy =
-    NotNeeded("Counts masked ids for the host, which looks when the kernel is over; atomic, as blocks count at once.");
+const INVALID: HeldBy = NotNeeded(
+    "Counts masked ids for the host, which looks when the kernel is over; atomic, as blocks count at once.",
+);
 
 pub(super) const FILES: &[File] = &[
     File {
@@ -34,7 +37,12 @@ pub(super) const FILES: &[File] = &[
             (
                 "send_and_receive",
                 "arrive_is_last",
-                Twins(&["COUNT_BEFORE_RELEASE", "FLAG_BEFORE_DATA", "COUNTER_NOT_RESET", "COUNTER_RESET_EARLY"]),
+                Twins(&[
+                    "COUNT_BEFORE_RELEASE",
+                    "FLAG_BEFORE_DATA",
+                    "COUNTER_NOT_RESET",
+                    "COUNTER_RESET_EARLY",
+                ]),
             ),
         ],
     },
@@ -78,13 +86,21 @@ pub(super) const FILES: &[File] = &[
     File {
         file: "cli/kernels/p2p.hip",
         rows: &[
-            ("anabranch_p2p_check", "fetch_add_device", NotNeeded("Counts mistakes for the host, which looks when the kernel is over.")),
+            (
+                "anabranch_p2p_check",
+                "fetch_add_device",
+                NotNeeded("Counts mistakes for the host, which looks when the kernel is over."),
+            ),
             ("send_payload", "block_release_system", PING),
             ("send_payload", "flag_store", PING),
             ("await_payload", "wait_until", PING),
             ("await_payload", "acquire_after_wait", PING),
             ("await_payload", "block_barrier", PING),
-            ("check_payload", "fetch_add_device", NotNeeded("Counts mistakes for the host, which looks when the kernel is over.")),
+            (
+                "check_payload",
+                "fetch_add_device",
+                NotNeeded("Counts mistakes for the host, which looks when the kernel is over."),
+            ),
             ("anabranch_p2p_ping", "flag_store", PING),
             ("anabranch_p2p_ping", "wait_until", PING),
             ("anabranch_p2p_ping", "flag_store", PING),

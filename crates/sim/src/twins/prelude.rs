@@ -8,7 +8,8 @@ const NVIDIA: HeldBy = OtherMemory(
     "NVIDIA's form, where a fence is cumulative over what the barrier ordered before it; the seeded build has AMD's, in which \
      every wave releases. Needs the prelude's other form under a cumulative memory.",
 );
-const ABORT_WORD: HeldBy = Test("crates/ep/tests/killed.rs, crates/shmem/tests/threads.rs: a world that is poisoned ends its waits");
+const ABORT_WORD: HeldBy =
+    Test("crates/ep/tests/killed.rs, crates/shmem/tests/threads.rs: a world that is poisoned ends its waits");
 
 pub(super) const FILES: &[File] = &[
     File {
@@ -35,7 +36,11 @@ pub(super) const FILES: &[File] = &[
                      NVIDIA it is the only release of the block.",
                 ),
             ),
-            ("arrive_is_last", "fetch_add_device", Twins(&["FLAG_BEFORE_DATA", "TORN_ATOMIC", "COUNTER_NOT_RESET", "COUNTER_RESET_EARLY"])),
+            (
+                "arrive_is_last",
+                "fetch_add_device",
+                Twins(&["FLAG_BEFORE_DATA", "TORN_ATOMIC", "COUNTER_NOT_RESET", "COUNTER_RESET_EARLY"]),
+            ),
             ("arrive_is_last", "fence_acquire_device", Twins(&["NO_ACQUIRE_BETWEEN_BLOCKS"])),
             (
                 "arrive_is_last",
@@ -79,7 +84,9 @@ pub(super) const FILES: &[File] = &[
             (
                 "wait_until",
                 "flag_load",
-                NotNeeded("The budget: the host writes it before the launch and nobody during it, so any load finds it."),
+                NotNeeded(
+                    "The budget: the host writes it before the launch and nobody during it, so any load finds it.",
+                ),
             ),
             (
                 "acquire_after_wait",

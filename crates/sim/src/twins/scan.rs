@@ -87,7 +87,8 @@ fn lines(text: &str) -> Vec<Line<'_>> {
             owner.clear();
         }
         let mut words = words(code);
-        let invoked = |marker| code.split_once(marker).and_then(|(_, rest)| self::words(rest).first().copied());
+        let invoked =
+            |marker| code.split_once(marker).and_then(|(_, rest)| self::words(rest).first().copied());
         if let Some(name) = invoked("ANABRANCH_KERNEL(").or_else(|| invoked("SHMEM_ATOMIC(")) {
             name.clone_into(&mut function);
         } else if let Some(name) = defined(code, "ANABRANCH_DEVICE ") {
@@ -137,7 +138,11 @@ pub fn communicates(kernel: &str, text: &str, headers: &[&str]) -> bool {
     let mut next = 0;
     while let Some(function) = reached.get(next).cloned() {
         for line in all.iter().filter(|line| line.function == function) {
-            if line.words.iter().any(|word| is_site(word) || API.contains(word) || word.starts_with("atomic_")) {
+            if line
+                .words
+                .iter()
+                .any(|word| is_site(word) || API.contains(word) || word.starts_with("atomic_"))
+            {
                 return true;
             }
             for word in &line.words {
@@ -203,7 +208,8 @@ ANABRANCH_KERNEL(computes, Args, 64) { grid.block_barrier(); }
         assert_eq!(kernels(SOURCE), ["tells", "computes"]);
         assert!(communicates("tells", SOURCE, &[]));
         assert!(!communicates("computes", SOURCE, &[]));
-        let through_a_header = "ANABRANCH_KERNEL(far, Args, 64) { if (arrive_is_last(grid)) return; other(grid); }";
+        let through_a_header =
+            "ANABRANCH_KERNEL(far, Args, 64) { if (arrive_is_last(grid)) return; other(grid); }";
         assert!(communicates("far", through_a_header, &[]));
         assert!(communicates("x", "ANABRANCH_KERNEL(x, Args, 64) { helper(grid); }", &[SOURCE]));
     }

@@ -1,5 +1,9 @@
 //! What the tests share: kernels in a cache below the target folder.
-#![allow(clippy::unwrap_used, dead_code, reason = "helpers of tests fail as tests do, and not every test uses all")]
+#![allow(
+    clippy::unwrap_used,
+    dead_code,
+    reason = "helpers of tests fail as tests do, and not every test uses all"
+)]
 
 use std::path::PathBuf;
 
@@ -10,7 +14,10 @@ use anabranch_sim::{Case, Scenario, scenario};
 pub(crate) fn jit() -> Jit {
     let folder: PathBuf = env!("CARGO_TARGET_TMPDIR").into();
     let path = ["/usr/local/bin", "/usr/bin", "/bin"].map(PathBuf::from).to_vec();
-    Jit::new(JitConfig::new(folder.join("seeded-cache")), ToolSearch { path, ..ToolSearch::default() })
+    let mut config = JitConfig::new(folder.join("seeded-cache"));
+    // There are many twins, and each runs for a moment.
+    config.extra_options = vec!["-O1".to_owned()];
+    Jit::new(config, ToolSearch { path, ..ToolSearch::default() })
 }
 
 /// The scenario of a case.

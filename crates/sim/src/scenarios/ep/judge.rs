@@ -16,7 +16,8 @@ impl Ep {
                 .map_err(|problem| Failure::new(format!("epoch {epoch}: {problem}")))?;
         }
         for (rank, most) in most.iter().enumerate() {
-            self.judge_guards(rank, most).map_err(|problem| Failure::new(format!("rank {rank}: {problem}")))?;
+            self.judge_guards(rank, most)
+                .map_err(|problem| Failure::new(format!("rank {rank}: {problem}")))?;
         }
         Ok(())
     }
@@ -81,7 +82,8 @@ impl Ep {
     /// Rows behind the last that any epoch had are as the heap was, and the epochs and counters as they must be.
     fn judge_guards(&self, rank: usize, most: &[usize]) -> Result<(), String> {
         let get = |error: anabranch_hip_host::seeded::SeededError| error.to_string();
-        let (layout, memory, tokens) = (self.plan.layout(), self.bench.ranks[rank], self.case.tokens as usize);
+        let (layout, memory, tokens) =
+            (self.plan.layout(), self.bench.ranks[rank], self.case.tokens as usize);
         let combined = (HIDDEN * 4) as usize;
         for (what, window, row_bytes) in [
             ("rows", layout.rows, self.plan.row_bytes() as usize),
@@ -90,13 +92,17 @@ impl Ep {
         ] {
             for (source, rows) in most.iter().enumerate() {
                 let from = window + ((source * tokens + rows) * row_bytes) as u64;
-                let rest = self.bench.get::<u8>(memory.heap, from, (tokens - rows) * row_bytes).map_err(get)?;
+                let rest =
+                    self.bench.get::<u8>(memory.heap, from, (tokens - rows) * row_bytes).map_err(get)?;
                 if rest.iter().any(|byte| *byte != 0) {
-                    return Err(format!("the {what} window of source {source} was written behind row {rows}"));
+                    return Err(format!(
+                        "the {what} window of source {source} was written behind row {rows}"
+                    ));
                 }
             }
         }
-        let state = self.bench.get::<anabranch_ep::args::SlotState>(memory.own, self.own.state, 1).map_err(get)?[0];
+        let state =
+            self.bench.get::<anabranch_ep::args::SlotState>(memory.own, self.own.state, 1).map_err(get)?[0];
         let epochs = u64::from(self.case.rounds);
         let ended = (state.dispatch_epoch, state.combine_epoch) == (epochs, epochs)
             && (state.dispatch_arrived, state.combine_arrived, state.combine_ended) == (0, 0, 0);

@@ -125,11 +125,13 @@ impl Ep {
         for epoch in 0..self.case.rounds {
             // Some number of 24 bits.
             let word = |token: u32, k: u32, what: u64| {
-                let place = u64::from(rank) << 48 | u64::from(epoch) << 32 | u64::from(token) << 16 | u64::from(k);
+                let place =
+                    u64::from(rank) << 48 | u64::from(epoch) << 32 | u64::from(token) << 16 | u64::from(k);
                 (mixed(place << 2 | what) >> 40) as u32
             };
             let each = |count: u32| (0..tokens).flat_map(move |token| (0..count).map(move |k| (token, k)));
-            let payload = each(HIDDEN).flat_map(|(token, k)| (word(token, k, 0) as f32 / 1024.0).to_ne_bytes());
+            let payload =
+                each(HIDDEN).flat_map(|(token, k)| (word(token, k, 0) as f32 / 1024.0).to_ne_bytes());
             // A few ids are masked.
             let experts = self.plan.config().experts;
             let ids = each(TOP_K).map(|(token, k)| (word(token, k, 1) % (experts + 1)) as i32 - 1);
