@@ -23,6 +23,8 @@ pub enum Protocol {
     DeviceBarrier,
     /// Atomic operations on words that all ranks work on.
     Atomics,
+    /// A payload and a flag to and fro between two ranks.
+    Ping,
 }
 
 impl Protocol {
@@ -36,6 +38,7 @@ impl Protocol {
         Self::Gather,
         Self::DeviceBarrier,
         Self::Atomics,
+        Self::Ping,
     ];
 
     /// The word on the command line.
@@ -49,6 +52,7 @@ impl Protocol {
             Self::Gather => "gather",
             Self::DeviceBarrier => "device-barrier",
             Self::Atomics => "atomics",
+            Self::Ping => "ping",
         }
     }
 }

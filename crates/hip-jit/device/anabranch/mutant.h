@@ -82,6 +82,9 @@ enum Mutant : u32 {
     MUTANT_ROUTE_UNREAD = 80,             // dispatch: rows are copied while they are routed
     MUTANT_ROUTE_OVERWRITTEN = 81,        // dispatch: a tile is routed while the one before is copied
     MUTANT_ROUTE_ROW_SHARED = 82,         // dispatch: a lane reads the next row after lane 0 has moved it
+    // p2p.hip
+    MUTANT_PING_FLAG_FIRST = 85,          // the flag, then the release
+    MUTANT_PING_NO_BARRIER = 86,          // the block reads the payload before thread 0 has waited for it
     // the searches' own kernels
     MUTANT_SLOT_NOT_OWNED = 90,           // a sender does not wait until its slot was read
     MUTANT_ACKNOWLEDGED_UNREAD = 91,      // a receiver acknowledges, then reads

@@ -12,7 +12,7 @@ use crate::{Case, Failure, Outcome, RunOptions, Scenario, ScenarioError};
 pub(crate) struct Barrier {
     case: Case,
     bench: Bench,
-    barrier: SeededKernel,
+    meet: SeededKernel,
     write: SeededKernel,
     read: SeededKernel,
     /// In the heap, behind the flags.
@@ -29,7 +29,7 @@ impl Barrier {
         let around = || KernelSpec::new(&AROUND);
         Ok(Self {
             bench,
-            barrier: kernels.load(KernelSpec::new(&TEAM_BARRIER_UNIT), "anabranch_team_barrier")?,
+            meet: kernels.load(KernelSpec::new(&TEAM_BARRIER_UNIT), "anabranch_team_barrier")?,
             write: kernels.load_right(around(), "anabranch_sim_write")?,
             read: kernels.load_right(around(), "anabranch_sim_read")?,
             data,
@@ -47,9 +47,9 @@ impl Barrier {
             let wrong = at(own, self.epoch + 8);
             let around = AroundArgs { team, data: self.data, value, wrong, peer: 0, reserved: 0 };
             self.bench.launch(rank, &self.write, grid, &around)?;
-            self.bench.launch(rank, &self.barrier, grid, &meet)?;
+            self.bench.launch(rank, &self.meet, grid, &meet)?;
             self.bench.launch(rank, &self.read, grid, &around)?;
-            self.bench.launch(rank, &self.barrier, grid, &meet)?;
+            self.bench.launch(rank, &self.meet, grid, &meet)?;
         }
         Ok(())
     }

@@ -46,14 +46,11 @@ impl<'a> Kernels<'a> {
         entry: &str,
     ) -> Result<SeededKernel, ScenarioError> {
         let spec = spec.with("HOST_INSTRUMENTED", 1);
-        let bytes = match self.units.get(&spec.label()) {
-            Some(bytes) => bytes,
-            None => {
-                let target = Target::host(WAVE).map_err(|error| ScenarioError::Plan(error.to_string()))?;
-                let object = self.jit.compile(&spec, &target)?;
-                self.units.entry(spec.label()).or_insert(object.bytes)
-            }
-        };
+        if !self.units.contains_key(&spec.label()) {
+            let target = Target::host(WAVE).map_err(|error| ScenarioError::Plan(error.to_string()))?;
+            self.units.insert(spec.label(), self.jit.compile(&spec, &target)?.bytes);
+        }
+        let bytes = &self.units[&spec.label()];
         // SAFETY: the object was compiled from the prelude with HOST_INSTRUMENTED, and the cache has verified it; kernels of
         // this workspace touch memory through the primitives only (the lints and the machine's addresses hold them to it).
         Ok(unsafe { SeededKernel::load(bytes, entry, WAVE) }?)

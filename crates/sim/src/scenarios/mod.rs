@@ -7,6 +7,7 @@ mod device_barrier;
 mod ep;
 mod gather;
 mod messages;
+mod ping;
 mod stream_signal;
 
 use anabranch_hip_jit::{Jit, mutants};
@@ -30,6 +31,7 @@ pub fn scenario(case: Case, jit: &Jit) -> Result<Box<dyn Scenario>, ScenarioErro
         Protocol::Gather => Box::new(gather::Gather::new(case, kernels)?),
         Protocol::DeviceBarrier => Box::new(device_barrier::DeviceBarrier::new(case, kernels)?),
         Protocol::Atomics => Box::new(atomics::Atomics::new(case, kernels)?),
+        Protocol::Ping => Box::new(ping::Ping::new(case, kernels)?),
     })
 }
 

@@ -1,11 +1,8 @@
-//! The rows of dispatch, combine and the benchmarks' kernels.
+//! The rows of dispatch and combine.
 
 use super::table::{File, HeldBy};
-use HeldBy::{NotNeeded, OtherMemory, Test, Twins};
+use HeldBy::{NotNeeded, OtherMemory, Twins};
 
-const PING: HeldBy = Test(
-    "crates/cli/tests/bench.rs: the ping's payload is verified; block_release_system has twins of its own",
-);
 const LOCAL: HeldBy = OtherMemory(
     "Orders the clearing of the fault word before its setting, in local memory; seen only when a wait fails before thread 0 \
      has taken its first step. Needs a poisoned world in the midst of a launch.",
@@ -81,30 +78,6 @@ pub(super) const FILES: &[File] = &[
                      end may reach the device only (knowledge R3). Needs a memory in which it does.",
                 ),
             ),
-        ],
-    },
-    File {
-        file: "cli/kernels/p2p.hip",
-        rows: &[
-            (
-                "anabranch_p2p_check",
-                "fetch_add_device",
-                NotNeeded("Counts mistakes for the host, which looks when the kernel is over."),
-            ),
-            ("send_payload", "block_release_system", PING),
-            ("send_payload", "flag_store", PING),
-            ("await_payload", "wait_until", PING),
-            ("await_payload", "acquire_after_wait", PING),
-            ("await_payload", "block_barrier", PING),
-            (
-                "check_payload",
-                "fetch_add_device",
-                NotNeeded("Counts mistakes for the host, which looks when the kernel is over."),
-            ),
-            ("anabranch_p2p_ping", "flag_store", PING),
-            ("anabranch_p2p_ping", "wait_until", PING),
-            ("anabranch_p2p_ping", "flag_store", PING),
-            ("anabranch_p2p_ping", "block_barrier", PING),
         ],
     },
 ];

@@ -23,6 +23,9 @@ const ONE_WAVE: HeldBy = OtherMemory(
      lanes' reads. On the machine an acquire covers the whole wave; a block has another barrier in its broadcast. Needs a \
      memory with a view for each lane.",
 );
+const BARE_PING: HeldBy = Test(
+    "crates/cli/tests/bench.rs: a flag behind which nothing is read; the ping under seeds judges where it ends",
+);
 const COUNTS_WRONG: HeldBy = NotNeeded("Counts mistakes for the host, which looks when the kernel is over.");
 
 pub(super) const FILES: &[File] = &[
@@ -154,12 +157,38 @@ pub(super) const FILES: &[File] = &[
             ("meet", "flag_store", Twins(&["MEET_EPOCH_NOT_KEPT", "EPOCH_LOOSE", "EPOCH_EQUAL"])),
             ("meet", "wait_until", Twins(&["NO_WAIT", "EPOCH_LOOSE", "EPOCH_EQUAL"])),
             ("meet", "acquire_after_wait", KERNEL_BEGINS),
-            ("meet", "block_barrier", Twins(&["MEET_EARLY_RETURN"])),
+            ("meet", "block_barrier", Twins(&["MEET_NO_BARRIER", "MEET_EARLY_RETURN"])),
             ("anabranch_team_signal", "fence_release_system", KERNEL_ENDED),
             ("anabranch_team_signal", "flag_store", Twins(&["EPOCH_LOOSE", "EPOCH_EQUAL"])),
             ("anabranch_team_signal", "fetch_add_system", Twins(&["STREAM_ADD_IS_SET", "TORN_ATOMIC"])),
             ("anabranch_team_signal_wait", "wait_until", Twins(&["NO_WAIT", "EPOCH_LOOSE", "EPOCH_EQUAL"])),
             ("anabranch_team_signal_wait", "acquire_after_wait", KERNEL_BEGINS),
+        ],
+    },
+    File {
+        file: "shmem/kernels/p2p.hip",
+        rows: &[
+            ("anabranch_p2p_check", "fetch_add_device", COUNTS_WRONG),
+            (
+                "send_payload",
+                "block_release_system",
+                Twins(&["PING_FLAG_FIRST", "NO_RELEASE", "RELEASE_BY_ONE_THREAD", "RELEASE_AT_DEVICE_SCOPE"]),
+            ),
+            ("send_payload", "flag_store", Twins(&["PING_FLAG_FIRST"])),
+            ("await_payload", "wait_until", Twins(&["NO_WAIT", "EPOCH_LOOSE"])),
+            ("await_payload", "acquire_after_wait", Twins(&["NO_ACQUIRE_AFTER_WAIT"])),
+            ("await_payload", "block_barrier", Twins(&["PING_NO_BARRIER"])),
+            ("check_payload", "fetch_add_device", COUNTS_WRONG),
+            ("anabranch_p2p_ping", "flag_store", BARE_PING),
+            ("anabranch_p2p_ping", "wait_until", BARE_PING),
+            ("anabranch_p2p_ping", "flag_store", BARE_PING),
+            (
+                "anabranch_p2p_ping",
+                "block_barrier",
+                NotNeeded(
+                    "All threads have read the base behind a broadcast, and thread 0 alone knows of a bare ping's fault.",
+                ),
+            ),
         ],
     },
     File {

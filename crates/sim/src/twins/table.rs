@@ -106,16 +106,17 @@ const QUIET: (Protocol, bool) = (Protocol::PutQuiet, false);
 const GATHER: (Protocol, bool) = (Protocol::Gather, false);
 const DEVICE: (Protocol, bool) = (Protocol::DeviceBarrier, false);
 const ATOMICS: (Protocol, bool) = (Protocol::Atomics, false);
+const PING: (Protocol, bool) = (Protocol::Ping, false);
 
 /// Every broken twin of `anabranch/mutant.h`.
 pub const TWINS: &[Twin] = &[
-    twin("RELEASE_BY_ONE_THREAD", &[EP, SIGNAL]),
-    twin("NO_RELEASE", &[EP, SIGNAL]),
+    twin("RELEASE_BY_ONE_THREAD", &[EP, SIGNAL, PING]),
+    twin("NO_RELEASE", &[EP, SIGNAL, PING]),
     twin("COUNT_BEFORE_RELEASE", &[EP, STAGED]),
-    twin("EPOCH_LOOSE", &[EP, BARRIER, STREAM, DEVICE]),
-    twin("NO_ACQUIRE_AFTER_WAIT", &[EP, SIGNAL, GATHER]),
+    twin("EPOCH_LOOSE", &[EP, BARRIER, STREAM, DEVICE, PING]),
+    twin("NO_ACQUIRE_AFTER_WAIT", &[EP, SIGNAL, GATHER, PING]),
     twin("NO_ACQUIRE_BETWEEN_BLOCKS", &[EP]),
-    twin("RELEASE_AT_DEVICE_SCOPE", &[EP, SIGNAL]),
+    twin("RELEASE_AT_DEVICE_SCOPE", &[EP, SIGNAL, PING]),
     twin("FLAG_BEFORE_DATA", &[EP, STAGED]),
     twin("NO_BARRIER_IN_RELEASE", &[STAGED, SIGNAL]),
     twin("COUNTER_NOT_RESET", &[EP]),
@@ -168,6 +169,8 @@ pub const TWINS: &[Twin] = &[
     twin("ROUTE_UNREAD", &[EP]),
     twin("ROUTE_OVERWRITTEN", &[EP]),
     twin("ROUTE_ROW_SHARED", &[EP]),
+    twin("PING_FLAG_FIRST", &[PING]),
+    twin("PING_NO_BARRIER", &[PING]),
     twin("SLOT_NOT_OWNED", &[SIGNAL, QUIET]),
     twin("ACKNOWLEDGED_UNREAD", &[SIGNAL, QUIET]),
 ];
@@ -207,7 +210,7 @@ pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_p2p_check", Runs::Test(P2P)),
     ("anabranch_p2p_fill", Runs::Quiet),
     ("anabranch_p2p_load", Runs::Quiet),
-    ("anabranch_p2p_ping", Runs::Test(P2P)),
+    ("anabranch_p2p_ping", Runs::In(&[Protocol::Ping])),
     ("anabranch_p2p_store", Runs::Quiet),
     ("anabranch_shmem_conformance_atomics", Runs::In(&[Protocol::Atomics])),
     ("anabranch_shmem_conformance_barrier", Runs::In(&[Protocol::DeviceBarrier])),
