@@ -49,6 +49,7 @@ static ANABRANCH_DEVICE bool wait_for_rows(const Grid& grid, const CombineArgs& 
     if (grid.thread == 0) fault.set(grid, 0, 0u);
     grid.block_barrier();
     for (u32 peer = grid.thread; peer < args.team.size; peer += grid.block_threads) {
+        ANABRANCH_TWIN(COMBINE_WAITS_FOR_ITSELF) { if (peer != args.team.rank) continue; }
         const u64* flag =
             reinterpret_cast<const u64*>(own + args.flags_offset + static_cast<u64>(peer) * args.flag_stride);
         u64 seen = 0;
@@ -60,9 +61,9 @@ static ANABRANCH_DEVICE bool wait_for_rows(const Grid& grid, const CombineArgs& 
             status = WAIT_FAULT;
         }
         if (status != WAIT_OK) fault.set(grid, 0, 1u);
-        acquire_after_wait(grid);
+        ANABRANCH_UNLESS(COMBINE_NO_ACQUIRE) acquire_after_wait(grid);
     }
-    grid.block_barrier();
+    ANABRANCH_UNLESS(COMBINE_NO_BARRIER) grid.block_barrier();
     return fault.get(grid, 0) == 0;
 }
 
@@ -120,8 +121,9 @@ static ANABRANCH_DEVICE void sum_units(const Grid& grid, const CombineArgs& args
 // block has used the value, in its wait, before it is counted.
 static ANABRANCH_DEVICE void advance_epoch(const Grid& grid, const CombineArgs& args, u64 epoch) {
     if (grid.thread != 0) return;
+    ANABRANCH_TWIN(COMBINE_UNCOUNTED) return flag_store(grid, &args.state->combine_epoch, epoch);
     if (fetch_add_device(grid, &args.state->combine_ended, 1u) + 1 == grid.grid_blocks) {
-        private_store(grid, &args.state->combine_ended, 0u);
+        ANABRANCH_UNLESS(COMBINE_COUNT_NOT_RESET) private_store(grid, &args.state->combine_ended, 0u);
         flag_store(grid, &args.state->combine_epoch, epoch);
     }
 }
@@ -131,6 +133,7 @@ static ANABRANCH_DEVICE void pull_and_sum(const Grid& grid, const CombineArgs& a
     WaitContext wait = wait_context(grid, args.team.control, args.operation, args.team.group, args.team.rank, epoch);
     u64 own = private_load(grid, args.team.peer_bases + args.team.rank);
 
+    ANABRANCH_TWIN(COMBINE_FLAG_FIRST) { if (grid.thread == 0) flag_all(grid, args, static_cast<u32>(epoch)); }
     if (args.staged != nullptr) {
         stage_rows(grid, args, own);
         if (arrive_is_last(grid, &args.state->combine_arrived, grid.grid_blocks) && grid.thread == 0) {

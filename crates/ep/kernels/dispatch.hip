@@ -29,7 +29,10 @@ static ANABRANCH_DEVICE void exchange_counts(const Grid& grid, const DispatchArg
             u32 peer = args.team.rank + i < ranks ? args.team.rank + i : args.team.rank + i - ranks;
             u64* flag = reinterpret_cast<u64*>(local.peer_base.get(grid, peer) + args.flags_offset +
                                                static_cast<u64>(args.team.rank) * args.flag_stride);
-            flag_store(grid, flag, pack_flag(epoch, private_load(grid, args.sent + peer)));
+            u32 count = private_load(grid, args.sent + peer);
+            ANABRANCH_TWIN(TWO_FLAGS) remote_store(grid, reinterpret_cast<u32*>(flag), epoch);
+            ANABRANCH_TWIN(TWO_FLAGS) remote_store(grid, reinterpret_cast<u32*>(flag) + 1, count);
+            ANABRANCH_UNLESS(TWO_FLAGS) flag_store(grid, flag, pack_flag(epoch, count));
         }
     }
     grid.block_barrier();
@@ -49,7 +52,8 @@ static ANABRANCH_DEVICE void exchange_counts(const Grid& grid, const DispatchArg
         local.next_row.set(grid, peer, status == WAIT_OK ? flag_count(seen) : 0u);
     }
     acquire_after_wait(grid);
-    grid.block_barrier();
+    ANABRANCH_TWIN(EXCHANGE_EARLY_RETURN) { if (grid.thread == 1) return; }
+    ANABRANCH_UNLESS(DISPATCH_NO_BARRIER) grid.block_barrier();
     bool fault = local.fault.get(grid, 0) != 0;
     if (grid.thread == 0) {
         u32 total = 0;
@@ -88,14 +92,14 @@ static ANABRANCH_DEVICE void send_and_receive(const Grid& grid, const DispatchAr
     u32 first = static_cast<u32>(static_cast<u64>(args.token_count) * run / runs);
     u32 end = static_cast<u32>(static_cast<u64>(args.token_count) * (run + 1) / runs);
     count_earlier(grid, args, local, first);
-    grid.block_barrier();
+    ANABRANCH_UNLESS(ROUTE_UNCOUNTED) grid.block_barrier();
 
     u32 units = args.row_bytes / 16;
     u32 segments = args.parts * args.segments;
     for (u32 tile = first; tile < end; tile += TILE) {
         u32 count = minimum(end - tile, TILE);
         if (grid.wave() == 0) route_tile(grid, args, local, tile, count, part == 0);
-        grid.block_barrier();
+        ANABRANCH_UNLESS(ROUTE_UNREAD) grid.block_barrier();
         // One more item a token than it has segments: its meta record, written by the first part.
         u32 items = args.segments + (part == 0 ? 1 : 0);
         for (u32 item = grid.wave(); item < count * items; item += grid.waves_per_block()) {
@@ -109,7 +113,7 @@ static ANABRANCH_DEVICE void send_and_receive(const Grid& grid, const DispatchAr
             u32 to = static_cast<u32>(static_cast<u64>(units) * (segment + 1) / segments);
             copy_units(grid, args, local, index, tile + index, from, to);
         }
-        grid.block_barrier();
+        ANABRANCH_UNLESS(ROUTE_OVERWRITTEN) grid.block_barrier();
     }
     // The run with the last tokens has counted all of them.
     if (run + 1 == runs && part == 0) {

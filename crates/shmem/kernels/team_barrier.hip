@@ -22,9 +22,10 @@ static ANABRANCH_DEVICE void meet(const Grid& grid, const TeamBarrierArgs& args)
         arrived = wait_until(grid, wait, 0, peer, epoch, flags + peer, ready, seen) == WAIT_OK;
     }
     acquire_after_wait(grid);
-    grid.block_barrier();
+    ANABRANCH_TWIN(MEET_EARLY_RETURN) { if (grid.thread == 1) return; }
+    ANABRANCH_UNLESS(MEET_NO_BARRIER) grid.block_barrier();
     // After a fault the world is poisoned for good and nobody reads the epoch again.
-    if (grid.thread == 0) private_store(grid, args.epoch, epoch);
+    if (grid.thread == 0 && MUTANT != MUTANT_MEET_EPOCH_NOT_KEPT) private_store(grid, args.epoch, epoch);
 }
 
 ANABRANCH_KERNEL(anabranch_team_barrier, TeamBarrierArgs, 256) {
@@ -42,6 +43,7 @@ ANABRANCH_KERNEL(anabranch_team_signal, TeamSignalArgs, 256) {
     if (args.how == 0) {
         flag_store(grid, word, args.value);
     } else {
+        ANABRANCH_TWIN(STREAM_ADD_IS_SET) return flag_store(grid, word, args.value);
         fetch_add_system(grid, word, args.value);
     }
 }

@@ -29,7 +29,8 @@
 //!
 //! # Parameters of a unit
 //!
-//! `SHMEM_DEBUG` = 1 adds checks of the caller's duties. `SHMEM_MUTANT` makes a broken twin ([`Mutant`]) for tests.
+//! `SHMEM_DEBUG` = 1 adds checks of the caller's duties. `SHMEM_MUTANT` makes a broken twin ([`Mutant`]) for tests; twins whose
+//! mistake is in the order of things are the prelude's (`PRELUDE_MUTANT`, [`anabranch_hip_jit::mutant`]).
 
 use anabranch_hip_jit::{DevicePointer, Header, device_struct};
 use anabranch_transport::{Operation, Scope};
@@ -113,7 +114,7 @@ fn is_grouped(operation: Operation) -> bool {
     )
 }
 
-/// The broken twins of the device functions: each is one mistake. For tests that show that a test notices.
+/// The broken twins of the device functions: each is one mistake in what is done. For tests that show that a test notices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mutant {
@@ -129,12 +130,6 @@ pub enum Mutant {
     EveryLaneSignals = 5,
     /// A 32-bit add is done on 64 bits.
     WideAtomic = 6,
-    /// The barrier waits for the epoch before.
-    StaleEpoch = 7,
-    /// `put_signal` signals before it copies.
-    SignalFirst = 8,
-    /// No release between data and signal. Only a schedule that reorders stores shows it.
-    NoRelease = 9,
 }
 
 #[cfg(test)]
@@ -195,9 +190,6 @@ mod tests {
             ("EMPTY_IS_SILENT", Mutant::EmptyIsSilent),
             ("EVERY_LANE_SIGNALS", Mutant::EveryLaneSignals),
             ("WIDE_ATOMIC", Mutant::WideAtomic),
-            ("STALE_EPOCH", Mutant::StaleEpoch),
-            ("SIGNAL_FIRST", Mutant::SignalFirst),
-            ("NO_RELEASE", Mutant::NoRelease),
         ] {
             assert!(types.contains(&format!("MUTANT_{word} = {},", mutant as u32)), "{word}");
         }

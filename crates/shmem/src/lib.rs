@@ -31,6 +31,7 @@ pub mod heap;
 mod host_api;
 mod identity;
 mod join;
+pub mod p2p;
 mod registration;
 mod residency;
 mod tables;

@@ -11,20 +11,48 @@ pub enum Protocol {
     Ep,
     /// The team barrier between kernels that write and read.
     Barrier,
-    /// Put with signal and wait of the device API.
+    /// Signals and waits in the order of a stream, between kernels that write and read.
+    StreamSignal,
+    /// Put with signal and wait of the device API, over slots that are used again.
     PutSignal,
+    /// Put, then quiet or fence, then signal, over slots that are used again.
+    PutQuiet,
+    /// Waits for several signals, looks at signals, and signals that add, with data behind them.
+    Gather,
+    /// Barriers within a kernel, with puts before and gets after.
+    DeviceBarrier,
+    /// Atomic operations on words that all ranks work on.
+    Atomics,
+    /// A payload and a flag to and fro between two ranks.
+    Ping,
 }
 
 impl Protocol {
     /// All of them.
-    pub const ALL: &'static [Self] = &[Self::Ep, Self::Barrier, Self::PutSignal];
+    pub const ALL: &'static [Self] = &[
+        Self::Ep,
+        Self::Barrier,
+        Self::StreamSignal,
+        Self::PutSignal,
+        Self::PutQuiet,
+        Self::Gather,
+        Self::DeviceBarrier,
+        Self::Atomics,
+        Self::Ping,
+    ];
 
     /// The word on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ep => "ep",
             Self::Barrier => "barrier",
+            Self::StreamSignal => "stream-signal",
             Self::PutSignal => "put-signal",
+            Self::PutQuiet => "put-quiet",
+            Self::Gather => "gather",
+            Self::DeviceBarrier => "device-barrier",
+            Self::Atomics => "atomics",
+            Self::Ping => "ping",
         }
     }
 }
@@ -60,8 +88,13 @@ pub struct Case {
     pub blocks: u32,
     /// Waves of each block, at least 1.
     pub waves: u32,
-    /// Another form of the protocol: for `ep`, combine from a caller's buffer instead of the window.
+    /// Another form of the protocol: `ep` combines from a caller's buffer instead of the window, `put-signal` and
+    /// `put-quiet` send to the next rank only, and `device-barrier` calls `team_barrier` instead of `team_sync`.
     pub staged: bool,
+    /// NVIDIA's form of the kernels, on a machine whose fences are cumulative; else AMD's, where each wave releases.
+    pub cumulative: bool,
+    /// Judges by what a run leaves and not by races: two accesses that nothing orders are no failure then.
+    pub values_only: bool,
     /// Which mistake to build in (`PRELUDE_MUTANT`); 0 is none.
     pub mutant: u32,
 }
@@ -70,7 +103,20 @@ impl Case {
     /// A case of a good size for finding mistakes: every kernel has several blocks of several waves, and every buffer is
     /// used more than once.
     pub const fn new(protocol: Protocol, ranks: u32) -> Self {
-        Self { protocol, ranks, rounds: 2, tokens: 3, blocks: 2, waves: 2, staged: false, mutant: 0 }
+        // Slots of messages are two a pair.
+        let rounds = if matches!(protocol, Protocol::PutSignal | Protocol::PutQuiet) { 4 } else { 2 };
+        Self {
+            protocol,
+            ranks,
+            rounds,
+            tokens: 3,
+            blocks: 2,
+            waves: 2,
+            staged: false,
+            cumulative: false,
+            values_only: false,
+            mutant: 0,
+        }
     }
 }
 

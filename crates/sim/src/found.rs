@@ -79,12 +79,17 @@ impl Found {
 
     /// The command that runs exactly this again.
     pub fn command_line(&self) -> String {
-        let Case { protocol, ranks, rounds, tokens, blocks, waves, staged, mutant } = &self.case;
+        let Case { protocol, ranks, rounds, tokens, blocks, waves, staged, cumulative, values_only, mutant } =
+            &self.case;
         let mut line = format!(
             "anabranch sim {protocol} --ranks {ranks} --rounds {rounds} --tokens {tokens} --blocks {blocks} --waves {waves}"
         );
-        if *staged {
-            line.push_str(" --staged");
+        for (given, flag) in
+            [(staged, " --staged"), (cumulative, " --cumulative"), (values_only, " --values-only")]
+        {
+            if *given {
+                line.push_str(flag);
+            }
         }
         let mut more = |flag: &str, value: u64| {
             // Writing to a string does not fail.

@@ -12,6 +12,7 @@ mod failure;
 #[cfg(test)]
 mod fake;
 mod found;
+pub mod kernels;
 mod kind;
 mod protocols;
 mod scenario;
@@ -21,6 +22,7 @@ mod shrink;
 mod smaller;
 mod timeline;
 mod trace;
+pub mod twins;
 
 pub use case::{Case, CaseError, Protocol};
 pub use failure::Failure;
@@ -33,3 +35,17 @@ pub use search::{End, Progress, Report, SearchOptions, search};
 pub use shrink::{Make, ShrinkOptions, ShrinkProgress, Shrunk, shrink};
 pub use timeline::{TimelineOptions, timeline};
 pub use trace::write_trace;
+
+#[cfg(test)]
+mod scratch {
+    use std::path::PathBuf;
+
+    use anabranch_hip_jit::{Jit, JitConfig, ToolSearch};
+
+    /// The kernels of this crate's tests, which share a cache.
+    pub(crate) fn jit() -> Jit {
+        let path = ["/usr/local/bin", "/usr/bin", "/bin"].map(PathBuf::from).to_vec();
+        let folder = std::env::temp_dir().join("anabranch-sim-tests");
+        Jit::new(JitConfig::new(folder), ToolSearch { path, ..ToolSearch::default() })
+    }
+}

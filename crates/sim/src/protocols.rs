@@ -11,6 +11,14 @@ pub const fn about(protocol: Protocol) -> &'static str {
             "slotted dispatch, experts, and the combine that pulls; --staged for a caller's buffer"
         }
         Protocol::Barrier => "the team barrier, between kernels that write and kernels that read",
+        Protocol::StreamSignal => "signals and waits in the order of a stream, between kernels",
+        Protocol::PutQuiet => {
+            "put, then quiet or fence, then signal, over slots used again; --staged for the next rank only"
+        }
+        Protocol::Gather => "waits for several signals, with data behind them",
+        Protocol::DeviceBarrier => "barriers within a kernel; --staged for team_barrier",
+        Protocol::Atomics => "atomic operations on words that all ranks work on",
+        Protocol::Ping => "a payload and a flag to and fro between two ranks",
         Protocol::PutSignal => "put with signal, and the wait for it, of the device API",
     }
 }

@@ -7,45 +7,10 @@ use anabranch::hip::{DeviceAddress, DeviceBuffer, Stream};
 use anabranch::jit::{
     DevicePointer, DeviceStruct, KernelSpec, KernelUnit, LoadedUnit, PRELUDE, device_struct,
 };
-use anabranch::shmem::{SymmetricMemory, Team, TeamView};
+use anabranch::shmem::p2p::{P2P, P2pCopyArgs, P2pPingArgs};
+use anabranch::shmem::{SymmetricMemory, Team};
 use anabranch::{Error, GroupRank, World};
 use anyhow::{Context as _, bail};
-
-device_struct! {
-    /// Arguments of the copy, fill and check kernels.
-    pub(crate) struct P2pCopyArgs {
-        pub(crate) team: TeamView,
-        pub(crate) wrong: DevicePointer<u64>,
-        pub(crate) outgoing: u64,
-        pub(crate) incoming: u64,
-        pub(crate) stride: u64,
-        pub(crate) bytes: u64,
-        pub(crate) first_step: u32,
-        pub(crate) peers: u32,
-        pub(crate) pushed: u32,
-        pub(crate) seed: u32,
-    }
-}
-
-device_struct! {
-    /// Arguments of the ping kernel.
-    pub(crate) struct P2pPingArgs {
-        pub(crate) team: TeamView,
-        pub(crate) base: DevicePointer<u64>,
-        pub(crate) wrong: DevicePointer<u64>,
-        pub(crate) flags_offset: u64,
-        pub(crate) outgoing: u64,
-        pub(crate) incoming: u64,
-        pub(crate) bytes: u64,
-        pub(crate) flag_stride: u32,
-        pub(crate) peer: u32,
-        pub(crate) first: u32,
-        pub(crate) rounds: u32,
-        pub(crate) operation: u32,
-        /// Whether payloads name their round and are compared.
-        pub(crate) verify: u32,
-    }
-}
 
 device_struct! {
     /// Arguments of the time stamp kernel.
@@ -55,20 +20,6 @@ device_struct! {
         pub(crate) capacity: u64,
     }
 }
-
-static P2P: KernelUnit = KernelUnit {
-    name: "bench_p2p",
-    source: include_str!("../../kernels/p2p.hip"),
-    headers: &[PRELUDE],
-    entries: &[
-        "anabranch_p2p_store",
-        "anabranch_p2p_load",
-        "anabranch_p2p_fill",
-        "anabranch_p2p_check",
-        "anabranch_p2p_ping",
-    ],
-    layouts: &[TeamView::c_declaration, P2pCopyArgs::c_declaration, P2pPingArgs::c_declaration],
-};
 
 static STAMP: KernelUnit = KernelUnit {
     name: "bench_stamp",

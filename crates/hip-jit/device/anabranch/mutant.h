@@ -1,26 +1,98 @@
-// Broken twins: the prelude with one mistake, chosen by the parameter PRELUDE_MUTANT. A search that does not find the
-// mistake does not test the line. 0, the default, is the prelude as it is.
+// Broken twins: the prelude, the device API and the kernels with one mistake each, chosen by the parameter PRELUDE_MUTANT.
+// A search that does not find the mistake does not test the line. 0, the default, is the code as it is. Which twin holds which
+// line stands in a table (crates/sim/src/twins/table.rs); a test compares it with the sources.
+//
+//     ANABRANCH_UNLESS(NAME) line;    the line, which the twin NAME leaves out
+//     ANABRANCH_TWIN(NAME) line;      what only the twin does; on a line of its own
 #pragma once
 
 #if !defined(PRELUDE_MUTANT)
 #define PRELUDE_MUTANT 0
 #endif
 
+#define ANABRANCH_UNLESS(NAME) if constexpr (::MUTANT != ::MUTANT_##NAME)
+#define ANABRANCH_TWIN(NAME) if constexpr (::MUTANT == ::MUTANT_##NAME)
+
 enum Mutant : u32 {
     MUTANT_NONE = 0,
+    // publish.h
     MUTANT_RELEASE_BY_ONE_THREAD = 1,     // block_release_system: only thread 0 releases, behind the barrier
     MUTANT_NO_RELEASE = 2,                // block_release_system: nobody releases
     MUTANT_COUNT_BEFORE_RELEASE = 3,      // arrive_is_last: counted, so flagged by others, before the block's release
-    MUTANT_EPOCH_LOOSE = 4,               // has_reached, flag_has_reached: the epoch before is good enough
+    MUTANT_EPOCH_LOOSE = 4,               // wait.h: the epoch before is good enough
     MUTANT_NO_ACQUIRE_AFTER_WAIT = 5,     // acquire_after_wait: nothing
     MUTANT_NO_ACQUIRE_BETWEEN_BLOCKS = 6, // arrive_is_last: the last block does not acquire
     MUTANT_RELEASE_AT_DEVICE_SCOPE = 7,   // block_release_system: release, but not as far as peers
     MUTANT_FLAG_BEFORE_DATA = 8,          // arrive_is_last: true in the first block to arrive, not in the last
-    // Of the form with cumulative fences alone; elsewhere each wave's own release makes up for them.
-    MUTANT_NO_RELEASE_BEFORE_COUNT = 9,   // arrive_is_last: a block is counted without a release
-    MUTANT_LAST_DOES_NOT_RELEASE = 10,    // arrive_is_last: the last block does not release to peers
-    MUTANT_RELEASE_BEFORE_BARRIER = 11,   // block_release_system: thread 0's release comes before the barrier
-    MUTANT_LAST = 11,
+    MUTANT_NO_BARRIER_IN_RELEASE = 9,     // block_release_system: the block does not meet
+    MUTANT_COUNTER_NOT_RESET = 10,        // arrive_is_last: the counter goes on
+    MUTANT_COUNTER_RESET_EARLY = 11,      // arrive_is_last: zeroed by the last block but one
+    // publish.h in the form with cumulative fences alone; elsewhere each wave's own release makes up for them
+    MUTANT_NO_RELEASE_BEFORE_COUNT = 17,  // arrive_is_last: a block is counted without a release
+    MUTANT_LAST_DOES_NOT_RELEASE = 18,    // arrive_is_last: the last block does not release to peers
+    MUTANT_RELEASE_BEFORE_BARRIER = 19,   // block_release_system: thread 0's release comes before the barrier
+    // wait.h
+    MUTANT_EPOCH_EQUAL = 13,              // the epoch must equal the one waited for
+    MUTANT_ACQUIRE_AT_DEVICE_SCOPE = 14,  // acquire_after_wait: what peers wrote may stay stale
+    MUTANT_NO_WAIT = 15,                  // wait_until: one look, whatever it shows
+    MUTANT_TORN_ATOMIC = 16,              // every atomic is a load and a store
+    // shmem/scope.h, by scope: who signals, or who quiets, does not release
+    MUTANT_THREAD_SIGNAL_UNRELEASED = 20,
+    MUTANT_THREAD_QUIET_UNRELEASED = 21,
+    MUTANT_WAVE_SIGNAL_UNRELEASED = 22,
+    MUTANT_WAVE_QUIET_UNRELEASED = 23,
+    MUTANT_BLOCK_QUIET_UNRELEASED = 24,   // also the release of team_sync
+    MUTANT_BLOCK_QUIET_BY_ONE_THREAD = 25,
+    MUTANT_QUIET_AT_DEVICE_SCOPE = 26,    // at every scope
+    MUTANT_WAVE_SIGNAL_NO_BARRIER = 27,   // lanes release, and do not meet
+    MUTANT_WAVE_QUIET_NO_BARRIER = 28,
+    MUTANT_BLOCK_QUIET_NO_BARRIER = 29,
+    // shmem/order.h, signal.h
+    MUTANT_FENCE_ONE_NOTHING = 30,        // fence for one peer
+    MUTANT_FENCE_ALL_NOTHING = 31,        // fence for every peer
+    MUTANT_QUIET_NOTHING = 32,            // quiet is a barrier
+    MUTANT_SIGNAL_BEFORE_DATA = 33,       // put_signal signals, then copies
+    MUTANT_PUT_SIGNAL_UNRELEASED = 34,    // put_signal: the scope meets, nobody releases
+    MUTANT_COMPARE_LOOSE = 35,            // GE holds one too early
+    MUTANT_COMPARE_EQUAL = 36,            // GE is EQ
+    MUTANT_SIGNAL_TEST_NO_ACQUIRE = 37,
+    // shmem/wait.h
+    MUTANT_SIGNAL_WAIT_NO_ACQUIRE = 40,
+    MUTANT_WAIT_ALL_NO_ACQUIRE = 42,
+    MUTANT_WAIT_ANY_NO_ACQUIRE = 44,
+    // shmem/barrier.h
+    MUTANT_TEAM_SYNC_UNRELEASED = 50,
+    MUTANT_TEAM_SYNC_NO_ACQUIRE = 51,
+    MUTANT_TEAM_SYNC_ACQUIRE_AT_DEVICE_SCOPE = 52,
+    MUTANT_TEAM_SYNC_FLAG_FIRST = 53,     // flags, then the release
+    MUTANT_TEAM_SYNC_EPOCH_NOT_KEPT = 54, // the next call uses the same epoch
+    MUTANT_TEAM_SYNC_EARLY_RETURN = 55,   // a thread leaves before the block meets
+    // team_barrier.hip
+    MUTANT_MEET_EPOCH_NOT_KEPT = 60,
+    MUTANT_MEET_NO_BARRIER = 61,          // thread 0 ends the kernel's part before the others have waited
+    MUTANT_MEET_EARLY_RETURN = 62,
+    MUTANT_STREAM_ADD_IS_SET = 63,        // a signal that adds stores
+    // ep
+    MUTANT_TWO_FLAGS = 70,                // dispatch: count and epoch are stored one after the other
+    MUTANT_COMBINE_NO_ACQUIRE = 71,
+    MUTANT_COMBINE_NO_BARRIER = 72,       // combine: waves whose threads did not wait read at once
+    MUTANT_COMBINE_WAITS_FOR_ITSELF = 73, // combine: and for no peer
+    MUTANT_COMBINE_FLAG_FIRST = 74,       // combine: flags, then stages
+    MUTANT_COMBINE_UNCOUNTED = 75,        // combine: every block advances the epoch when it ends
+    MUTANT_COMBINE_COUNT_NOT_RESET = 76,
+    MUTANT_EXCHANGE_EARLY_RETURN = 77,    // dispatch: a thread of the last block leaves before the block meets
+    MUTANT_DISPATCH_NO_BARRIER = 78,      // dispatch: counts are told before all threads have waited
+    MUTANT_ROUTE_UNCOUNTED = 79,          // dispatch: a tile is routed while earlier tokens are counted
+    MUTANT_ROUTE_UNREAD = 80,             // dispatch: rows are copied while they are routed
+    MUTANT_ROUTE_OVERWRITTEN = 81,        // dispatch: a tile is routed while the one before is copied
+    MUTANT_ROUTE_ROW_SHARED = 82,         // dispatch: a lane reads the next row after lane 0 has moved it
+    // p2p.hip
+    MUTANT_PING_FLAG_FIRST = 85,          // the flag, then the release
+    MUTANT_PING_NO_BARRIER = 86,          // the block reads the payload before thread 0 has waited for it
+    // the searches' own kernels
+    MUTANT_SLOT_NOT_OWNED = 90,           // a sender does not wait until its slot was read
+    MUTANT_ACKNOWLEDGED_UNREAD = 91,      // a receiver acknowledges, then reads
+    MUTANT_LAST = 91,
 };
 static constexpr u32 MUTANT = PRELUDE_MUTANT;
 static_assert(MUTANT <= MUTANT_LAST, "PRELUDE_MUTANT names no mutant");

@@ -13,15 +13,13 @@
 // before the call.
 ANABRANCH_DEVICE void block_release_system(const Grid& grid) {
 #if ANABRANCH_HAS_PER_WAVE_RELEASE
-    if constexpr (MUTANT == MUTANT_RELEASE_AT_DEVICE_SCOPE) {
-        fence_release_device(grid);
-    } else if constexpr (MUTANT != MUTANT_NO_RELEASE && MUTANT != MUTANT_RELEASE_BY_ONE_THREAD) {
+    ANABRANCH_TWIN(RELEASE_AT_DEVICE_SCOPE) fence_release_device(grid);
+    if constexpr (MUTANT != MUTANT_NO_RELEASE && MUTANT != MUTANT_RELEASE_BY_ONE_THREAD &&
+                  MUTANT != MUTANT_RELEASE_AT_DEVICE_SCOPE) {
         fence_release_system(grid);
     }
-    grid.block_barrier();
-    if constexpr (MUTANT == MUTANT_RELEASE_BY_ONE_THREAD) {
-        if (grid.thread == 0) fence_release_system(grid);
-    }
+    ANABRANCH_UNLESS(NO_BARRIER_IN_RELEASE) grid.block_barrier();
+    ANABRANCH_TWIN(RELEASE_BY_ONE_THREAD) { if (grid.thread == 0) fence_release_system(grid); }
 #else
     if constexpr (MUTANT == MUTANT_RELEASE_BEFORE_BARRIER) {
         if (grid.thread == 0) fence_release_system(grid);
@@ -56,7 +54,7 @@ ANABRANCH_DEVICE void last_release_system(const Grid& grid) {
 // scope before the count, and one at system scope by the last block, order all stores before its flags.
 ANABRANCH_DEVICE bool arrive_is_last(const Grid& grid, u32* counter, u32 blocks) {
 #if ANABRANCH_HAS_PER_WAVE_RELEASE
-    if constexpr (MUTANT != MUTANT_COUNT_BEFORE_RELEASE) block_release_system(grid);
+    ANABRANCH_UNLESS(COUNT_BEFORE_RELEASE) block_release_system(grid);
 #else
     if constexpr (MUTANT != MUTANT_COUNT_BEFORE_RELEASE) grid.block_barrier();
 #endif
@@ -72,19 +70,21 @@ ANABRANCH_DEVICE bool arrive_is_last(const Grid& grid, u32* counter, u32 blocks)
             fence_release_device(grid);
         }
         u32 arrived = fetch_add_device(grid, counter, 1u) + 1;
-        last = arrived == (MUTANT == MUTANT_FLAG_BEFORE_DATA ? 1 : blocks) ? 1 : 0;
-        if constexpr (MUTANT == MUTANT_FLAG_BEFORE_DATA) {
-            if (arrived == blocks) private_store(grid, counter, 0u);
-        }
+        last = arrived == blocks ? 1 : 0;
+        ANABRANCH_TWIN(FLAG_BEFORE_DATA) last = arrived == 1 ? 1 : 0;
+        ANABRANCH_TWIN(FLAG_BEFORE_DATA) { if (arrived == blocks) private_store(grid, counter, 0u); }
+        ANABRANCH_TWIN(COUNTER_RESET_EARLY) { if (arrived + 1 == blocks) private_store(grid, counter, 0u); }
         if (last != 0) {
 #if ANABRANCH_HAS_PER_WAVE_RELEASE
-            if constexpr (MUTANT != MUTANT_NO_ACQUIRE_BETWEEN_BLOCKS) fence_acquire_device(grid);
+            ANABRANCH_UNLESS(NO_ACQUIRE_BETWEEN_BLOCKS) fence_acquire_device(grid);
 #endif
             // On NVIDIA this one fence also acquires what the others counted in: it is acq_rel.
             last_release_system(grid);
-            if constexpr (MUTANT != MUTANT_FLAG_BEFORE_DATA) private_store(grid, counter, 0u);
+            if constexpr (MUTANT != MUTANT_FLAG_BEFORE_DATA && MUTANT != MUTANT_COUNTER_NOT_RESET) {
+                private_store(grid, counter, 0u);
+            }
         }
     }
-    if constexpr (MUTANT == MUTANT_COUNT_BEFORE_RELEASE) block_release_system(grid);
+    ANABRANCH_TWIN(COUNT_BEFORE_RELEASE) block_release_system(grid);
     return grid.block_broadcast(last) != 0;
 }

@@ -72,7 +72,7 @@ ANABRANCH_DEVICE WaitStatus wait_until(const Grid& grid, const WaitContext& wait
                                        const u64* word, Ready ready, u64& seen) {
     for (u32 spins = 1;; ++spins) {
         seen = ORDER == ACQUIRE ? flag_load_for_wait(grid, word) : flag_load(grid, word);
-        if (ready(seen)) return WAIT_OK;
+        if (ready(seen) || MUTANT == MUTANT_NO_WAIT) return WAIT_OK;
         if (spins % SPINS_PER_CHECK == 0) {
             if (is_poisoned(grid, wait.control)) return WAIT_FAULT;
             u64 waited = grid.clock_ns() - wait.start_ns;
@@ -90,7 +90,10 @@ ANABRANCH_DEVICE void acquire_after_wait(const Grid& grid) {
 #if ANABRANCH_POLL_ACQUIRES
     (void)grid;
 #else
-    if constexpr (MUTANT != MUTANT_NO_ACQUIRE_AFTER_WAIT) fence_acquire_system(grid);
+    ANABRANCH_TWIN(ACQUIRE_AT_DEVICE_SCOPE) fence_acquire_device(grid);
+    if constexpr (MUTANT != MUTANT_NO_ACQUIRE_AFTER_WAIT && MUTANT != MUTANT_ACQUIRE_AT_DEVICE_SCOPE) {
+        fence_acquire_system(grid);
+    }
 #endif
 }
 
@@ -101,6 +104,7 @@ ANABRANCH_DEVICE u32 flag_count(u64 flag) { return static_cast<u32>(flag >> 32);
 
 // Whether a monotonic 64-bit counter has come to `target`, also across its wrap.
 ANABRANCH_DEVICE bool has_reached(u64 value, u64 target) {
+    ANABRANCH_TWIN(EPOCH_EQUAL) return value == target;
     return static_cast<i64>(value - target) >= (MUTANT == MUTANT_EPOCH_LOOSE ? -1 : 0);
 }
 // The same for the epoch in a flag that carries a count.

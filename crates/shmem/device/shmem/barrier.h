@@ -21,9 +21,8 @@ namespace shmem {
 // dead.
 ANABRANCH_DEVICE Status team_sync(const Grid& grid, const Context& context, const BarrierWorkspace& workspace) {
     // The lanes of wave 0 store the flags, each behind a fence of its own where the target wants one.
-    if constexpr (MUTANT == MUTANT_NO_RELEASE) {
-        Block::barrier(grid);
-    } else {
+    ANABRANCH_TWIN(TEAM_SYNC_UNRELEASED) Block::barrier(grid);
+    if constexpr (::MUTANT != ::MUTANT_TEAM_SYNC_UNRELEASED && ::MUTANT != ::MUTANT_TEAM_SYNC_FLAG_FIRST) {
         Block::release_for_first(grid, WAVE_SIZE);
     }
     Status agreed = Status::OK;
@@ -48,21 +47,26 @@ ANABRANCH_DEVICE Status team_sync(const Grid& grid, const Context& context, cons
             agreed = Status::UNREACHABLE;
         } else {
             const u64* own = own_pointer(grid, context, flags);
-            u64 target = MUTANT == MUTANT_STALE_EPOCH ? epoch - 1 : epoch;
             for (u32 peer = grid.lane(); peer < context.size() && status == Status::OK; peer += WAVE_SIZE) {
                 u64 seen = 0;
                 status = from_wait(wait_until(
                     grid, context.wait, PHASE_TEAM_SYNC, peer, epoch, own + peer,
-                    [target](u64 now) { return has_reached(now, target); }, seen));
+                    [epoch](u64 now) { return has_reached(now, epoch); }, seen));
             }
-            fence_acquire_system(grid);
+            ANABRANCH_TWIN(TEAM_SYNC_ACQUIRE_AT_DEVICE_SCOPE) fence_acquire_device(grid);
+            if constexpr (::MUTANT != ::MUTANT_TEAM_SYNC_NO_ACQUIRE &&
+                          ::MUTANT != ::MUTANT_TEAM_SYNC_ACQUIRE_AT_DEVICE_SCOPE) {
+                fence_acquire_system(grid);
+            }
             if (grid.wave_any(status != Status::OK)) {
                 agreed = Status::FAULT;
             } else if (grid.lane() == 0) {
-                private_store(grid, workspace.epoch, epoch);
+                ANABRANCH_UNLESS(TEAM_SYNC_EPOCH_NOT_KEPT) private_store(grid, workspace.epoch, epoch);
             }
         }
     }
+    ANABRANCH_TWIN(TEAM_SYNC_FLAG_FIRST) Block::release_for_first(grid, WAVE_SIZE);
+    ANABRANCH_TWIN(TEAM_SYNC_EARLY_RETURN) { if (grid.thread == 1) return Status::OK; }
     // The barriers in here also put the new epoch before the next call's reading.
     return static_cast<Status>(Block::broadcast(grid, static_cast<u64>(agreed)));
 }

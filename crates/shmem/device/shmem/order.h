@@ -15,13 +15,13 @@ namespace shmem {
 ANABRANCH_DEVICE void fence(const Grid& grid, const Context& context, GroupRank peer) {
     static_cast<void>(context);
     static_cast<void>(peer);
-    Thread::release_for_leader(grid);
+    ANABRANCH_UNLESS(FENCE_ONE_NOTHING) Thread::release_for_leader(grid);
 }
 
 // The same, for every peer.
 ANABRANCH_DEVICE void fence(const Grid& grid, const Context& context) {
     static_cast<void>(context);
-    Thread::release_for_leader(grid);
+    ANABRANCH_UNLESS(FENCE_ALL_NOTHING) Thread::release_for_leader(grid);
 }
 
 // Completes everything that the lanes of the scope have issued, to any peer: puts are visible there, gets are valid here,
@@ -30,11 +30,8 @@ ANABRANCH_DEVICE void fence(const Grid& grid, const Context& context) {
 template <class Scope>
 ANABRANCH_DEVICE void quiet(const Grid& grid, const Context& context) {
     static_cast<void>(context);
-    if constexpr (MUTANT == MUTANT_NO_RELEASE) {
-        Scope::barrier(grid);
-    } else {
-        Scope::release_for_all(grid);
-    }
+    ANABRANCH_TWIN(QUIET_NOTHING) return Scope::barrier(grid);
+    Scope::release_for_all(grid);
 }
 
 // The same, for what went to and came from one peer.

@@ -127,7 +127,7 @@ ANABRANCH_DEVICE Status p(const Grid& grid, const Context& context, Symmetric<T>
 template <class T>
 ANABRANCH_DEVICE T g(const Grid& grid, const Context& context, Symmetric<T> source, GroupRank peer) {
     const T* from = reach_word(grid, context, source, peer);
-    if (from == nullptr) return bit_cast<T>(typename Width<sizeof(T)>::Raw(0));
+    if (from == nullptr) return T{};
     return remote_load(grid, from);
 }
 

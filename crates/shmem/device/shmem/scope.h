@@ -18,8 +18,13 @@ struct Thread {
     static ANABRANCH_DEVICE u32 lanes(const Grid&) { return 1; }
     static ANABRANCH_DEVICE void barrier(const Grid&) {}
     static ANABRANCH_DEVICE u64 broadcast(const Grid&, u64 value) { return value; }
-    static ANABRANCH_DEVICE void release_for_leader(const Grid& grid) { fence_release_system(grid); }
-    static ANABRANCH_DEVICE void release_for_all(const Grid& grid) { fence_release_system(grid); }
+    static ANABRANCH_DEVICE void release_for_leader(const Grid& grid) {
+        ANABRANCH_UNLESS(THREAD_SIGNAL_UNRELEASED) fence_release_system(grid);
+    }
+    static ANABRANCH_DEVICE void release_for_all(const Grid& grid) {
+        ANABRANCH_TWIN(QUIET_AT_DEVICE_SCOPE) return fence_release_device(grid);
+        ANABRANCH_UNLESS(THREAD_QUIET_UNRELEASED) fence_release_system(grid);
+    }
 };
 
 // All lanes of one wave.
@@ -32,8 +37,8 @@ struct Wave {
     // Afterwards a flag stored by the leader publishes what the wave stored before.
     static ANABRANCH_DEVICE void release_for_leader(const Grid& grid) {
 #if ANABRANCH_HAS_PER_WAVE_RELEASE
-        fence_release_system(grid);
-        grid.wave_barrier();
+        ANABRANCH_UNLESS(WAVE_SIGNAL_UNRELEASED) fence_release_system(grid);
+        ANABRANCH_UNLESS(WAVE_SIGNAL_NO_BARRIER) grid.wave_barrier();
 #else
         grid.wave_barrier();
         if (grid.lane() == 0) fence_release_system(grid);
@@ -42,8 +47,11 @@ struct Wave {
     // Afterwards a flag stored by any lane does.
     static ANABRANCH_DEVICE void release_for_all(const Grid& grid) {
 #if ANABRANCH_HAS_PER_WAVE_RELEASE
-        fence_release_system(grid);
-        grid.wave_barrier();
+        ANABRANCH_TWIN(QUIET_AT_DEVICE_SCOPE) fence_release_device(grid);
+        if constexpr (::MUTANT != ::MUTANT_WAVE_QUIET_UNRELEASED && ::MUTANT != ::MUTANT_QUIET_AT_DEVICE_SCOPE) {
+            fence_release_system(grid);
+        }
+        ANABRANCH_UNLESS(WAVE_QUIET_NO_BARRIER) grid.wave_barrier();
 #else
         grid.wave_barrier();
         fence_release_system(grid);
@@ -62,8 +70,13 @@ struct Block {
     static ANABRANCH_DEVICE void release_for_first(const Grid& grid, u32 threads) {
 #if ANABRANCH_HAS_PER_WAVE_RELEASE
         static_cast<void>(threads);
-        fence_release_system(grid);
-        grid.block_barrier();
+        ANABRANCH_TWIN(QUIET_AT_DEVICE_SCOPE) fence_release_device(grid);
+        if constexpr (::MUTANT != ::MUTANT_BLOCK_QUIET_UNRELEASED && ::MUTANT != ::MUTANT_QUIET_AT_DEVICE_SCOPE &&
+                      ::MUTANT != ::MUTANT_BLOCK_QUIET_BY_ONE_THREAD) {
+            fence_release_system(grid);
+        }
+        ANABRANCH_UNLESS(BLOCK_QUIET_NO_BARRIER) grid.block_barrier();
+        ANABRANCH_TWIN(BLOCK_QUIET_BY_ONE_THREAD) { if (grid.thread == 0) fence_release_system(grid); }
 #else
         grid.block_barrier();
         if (grid.thread < threads) fence_release_system(grid);

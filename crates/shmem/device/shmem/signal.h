@@ -26,6 +26,8 @@ enum class Compare : u32 {
 // Whether `word` compares so with `value`.
 ANABRANCH_DEVICE bool holds(Compare compare, u64 word, u64 value) {
     i64 ahead = static_cast<i64>(word - value);
+    ANABRANCH_TWIN(COMPARE_LOOSE) ahead += compare == Compare::GE ? 1 : 0;
+    ANABRANCH_TWIN(COMPARE_EQUAL) compare = compare == Compare::GE ? Compare::EQ : compare;
     switch (compare) {
         case Compare::EQ: return ahead == 0;
         case Compare::NE: return ahead != 0;
@@ -72,15 +74,12 @@ ANABRANCH_DEVICE Status put_signal_nbi(const Grid& grid, const Context& context,
     if constexpr (MUTANT == MUTANT_EMPTY_IS_SILENT) {
         if (count == 0) return Status::OK;
     }
-    if constexpr (MUTANT == MUTANT_SIGNAL_FIRST) signal_word<Scope>(grid, at, value, op);
+    ANABRANCH_TWIN(SIGNAL_BEFORE_DATA) signal_word<Scope>(grid, at, value, op);
     Status status = put_nbi<Scope>(grid, context, target, source, count, peer);
     if (status != Status::OK) return status;
-    if constexpr (MUTANT == MUTANT_NO_RELEASE) {
-        Scope::barrier(grid);
-    } else {
-        Scope::release_for_leader(grid);
-    }
-    if constexpr (MUTANT != MUTANT_SIGNAL_FIRST) signal_word<Scope>(grid, at, value, op);
+    ANABRANCH_TWIN(PUT_SIGNAL_UNRELEASED) Scope::barrier(grid);
+    ANABRANCH_UNLESS(PUT_SIGNAL_UNRELEASED) Scope::release_for_leader(grid);
+    ANABRANCH_UNLESS(SIGNAL_BEFORE_DATA) signal_word<Scope>(grid, at, value, op);
     return Status::OK;
 }
 
@@ -96,7 +95,7 @@ ANABRANCH_DEVICE bool signal_test(const Grid& grid, const Context& context, Symm
                                   u64 value) {
     const u64* at = reach_word(grid, context, word, context.rank());
     if (at == nullptr || !holds(compare, flag_load(grid, at), value)) return false;
-    fence_acquire_system(grid);
+    ANABRANCH_UNLESS(SIGNAL_TEST_NO_ACQUIRE) fence_acquire_system(grid);
     return true;
 }
 

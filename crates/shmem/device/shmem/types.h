@@ -58,7 +58,8 @@ enum Phase : u32 {
     PHASE_MISUSE = 0x5306,       // peer: the rank named; expected: the offset
 };
 
-// The broken twins: each is a mistake that a test must notice.
+// Broken twins in what is done, by SHMEM_MUTANT: each is a mistake that a test must notice. Those in its order are the
+// prelude's (anabranch/mutant.h).
 enum Mutant : u32 {
     MUTANT_NONE = 0,
     MUTANT_LENGTH_PLUS_ONE = 1,     // put and get touch one byte too many
@@ -67,9 +68,6 @@ enum Mutant : u32 {
     MUTANT_EMPTY_IS_SILENT = 4,     // put_signal of zero bytes does not signal
     MUTANT_EVERY_LANE_SIGNALS = 5,  // more than one signal a call
     MUTANT_WIDE_ATOMIC = 6,         // a 32-bit add done on 64 bits
-    MUTANT_STALE_EPOCH = 7,         // the barrier waits for the epoch before
-    MUTANT_SIGNAL_FIRST = 8,        // put_signal signals before it copies
-    MUTANT_NO_RELEASE = 9,          // no release between data and signal
 };
 static constexpr u32 MUTANT = SHMEM_MUTANT;
 

@@ -27,7 +27,7 @@ ANABRANCH_DEVICE Status signal_wait(const Grid& grid, const Context& context, Sy
             status = from_wait(wait_until(
                 grid, context.wait, PHASE_SIGNAL_WAIT, from.value, value, at,
                 [compare, value](u64 now) { return holds(compare, now, value); }, seen));
-            acquire_after_wait(grid);
+            ANABRANCH_UNLESS(SIGNAL_WAIT_NO_ACQUIRE) acquire_after_wait(grid);
         }
     }
     Scope::barrier(grid);  // a broadcast by shuffle orders no memory: the other lanes' reads come behind this
@@ -69,7 +69,7 @@ ANABRANCH_DEVICE Status wait_all(const Grid& grid, const Context& context, Symme
                 grid, context.wait, PHASE_WAIT_ALL, signaller(i).value, value, words + i,
                 [compare, value](u64 now) { return holds(compare, now, value); }, seen));
         }
-        acquire_after_wait(grid);
+        ANABRANCH_UNLESS(WAIT_ALL_NO_ACQUIRE) acquire_after_wait(grid);
         grid.wave_barrier();  // a ballot orders no memory: the other lanes' reads come behind this
         if (grid.wave_any(status != Status::OK)) agreed = words == nullptr ? Status::UNREACHABLE : Status::FAULT;
     }
@@ -117,7 +117,7 @@ ANABRANCH_DEVICE Status wait_any(const Grid& grid, const Context& context, Symme
             }
             grid.relax(spins);
         }
-        fence_acquire_system(grid);
+        ANABRANCH_UNLESS(WAIT_ANY_NO_ACQUIRE) fence_acquire_system(grid);
         grid.wave_barrier();
     }
     found = Pollers<Scope>::tell(grid, found);

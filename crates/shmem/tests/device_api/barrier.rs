@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use anabranch_hip::DeviceBuffer;
-use anabranch_hip_jit::KernelSpec;
-use anabranch_shmem::device_api::conformance::{BARRIER, BarrierArgs, mutant, spec};
-use anabranch_shmem::device_api::{BarrierWorkspace, Mutant, phase_name};
+use anabranch_hip_jit::{KernelSpec, mutant};
+use anabranch_shmem::device_api::conformance::{BARRIER, BarrierArgs, spec};
+use anabranch_shmem::device_api::{BarrierWorkspace, phase_name};
 
 use crate::ranks::{OPERATION, Ranks, WAVES, mixed, pointer, pointer_at, read};
 
@@ -131,7 +131,7 @@ fn more_members_than_lanes() {
 
 #[test]
 fn a_barrier_that_does_not_wait_is_noticed() {
-    let broken = mutant(&BARRIER, Mutant::StaleEpoch);
+    let broken = spec(&BARRIER).with("PRELUDE_MUTANT", mutant("EPOCH_LOOSE").unwrap());
     assert!(check(3, 4, &broken, Duration::from_micros(300)).is_err());
 }
 

@@ -1,8 +1,8 @@
 //! The code that compilers for GPUs make of the headers, and the matrix of operations. GPU compilers are optional.
 
 use anabranch_hip_jit::isa::{check_disassembly, disassemble};
-use anabranch_hip_jit::{Error, KernelSpec, KernelUnit, Target};
-use anabranch_shmem::device_api::{Mutant, conformance, has_operation};
+use anabranch_hip_jit::{Error, KernelSpec, KernelUnit, Target, mutant};
+use anabranch_shmem::device_api::{conformance, has_operation};
 use anabranch_transport::{Operation, Scope};
 
 use crate::ranks::{jit, tools};
@@ -45,7 +45,7 @@ fn put_signal_of_a_block_releases_in_every_wave_before_the_barrier() {
     );
     let jit = jit();
     let right = KernelSpec::new(&PUT_SIGNAL);
-    let broken = right.clone().with("SHMEM_MUTANT", Mutant::NoRelease as u32);
+    let broken = right.clone().with("PRELUDE_MUTANT", mutant("NO_RELEASE").unwrap());
     for target in ["gfx90a", "gfx942"] {
         let target: Target = target.parse().unwrap();
         for (spec, releases) in [(&right, true), (&broken, false)] {

@@ -1,184 +1,91 @@
-//! The team barrier's kernel as it is: every rank writes, all meet, every rank reads every rank's words, all meet.
+//! The team barrier in the order of a stream: every rank writes its heap, all meet, every rank reads every heap, all meet.
 
-use anabranch_hip::DeviceAddress;
-use anabranch_hip_host::seeded::{
-    Allocation, Owner, Run, SeededConfig, SeededError, SeededKernel, SeededMachine, Shape,
-};
-use anabranch_hip_jit::control::{FaultRecord, WaitControl};
-use anabranch_hip_jit::{
-    DevicePointer, DeviceStruct as _, Jit, KernelSpec, KernelUnit, PRELUDE, Target, bytemuck, device_struct,
-};
-use anabranch_shmem::{OperationCode, TEAM_BARRIER_UNIT, TeamBarrierArgs, TeamView};
+use anabranch_hip_host::seeded::SeededKernel;
+use anabranch_hip_jit::KernelSpec;
+use anabranch_shmem::{OperationCode, TEAM_BARRIER_UNIT, TeamBarrierArgs};
 
-use crate::{Case, CaseError, Failure, Outcome, RunOptions, Scenario, ScenarioError};
-
-device_struct! {
-    /// Arguments of the kernels around the barrier.
-    pub struct BarrierAroundArgs {
-        pub team: TeamView,
-        pub data: u64,
-        pub value: u64,
-        pub wrong: DevicePointer<u32>,
-    }
-}
-
-static UNIT: KernelUnit = KernelUnit {
-    name: "sim_barrier",
-    source: include_str!("barrier.hip"),
-    headers: &[PRELUDE],
-    entries: &["barrier_write", "barrier_read"],
-    layouts: &[TeamView::c_declaration, BarrierAroundArgs::c_declaration],
-};
-
-const WAVE: u32 = 4;
-const MOST_RANKS: u32 = 8;
-const MOST_ROUNDS: u32 = 64;
-const MOST_WAVES: u32 = 16;
-/// In the heap: flags, then the data, one word a thread.
-const DATA: u64 = 128;
-/// In a rank's own words: peer bases, the barrier's epoch, the count of wrong words.
-const EPOCH: u64 = 64;
-const WRONG: u64 = 72;
-const BUDGET_NS: u64 = 1_000_000_000_000;
+use super::bench::{Bench, Grid, Kernels, WAVE, at};
+use crate::kernels::{AROUND, AroundArgs};
+use crate::{Case, Failure, Outcome, RunOptions, Scenario, ScenarioError};
 
 #[derive(Debug)]
-struct Kernels {
-    barrier: SeededKernel,
+pub(crate) struct Barrier {
+    case: Case,
+    bench: Bench,
+    meet: SeededKernel,
     write: SeededKernel,
     read: SeededKernel,
-}
-
-impl Kernels {
-    fn new(mutant: u32, jit: &Jit) -> Result<Self, ScenarioError> {
-        let target = Target::host(WAVE).map_err(anabranch_hip_jit::Error::from)?;
-        let load = |unit, name| {
-            let spec = KernelSpec::new(unit).with("HOST_INSTRUMENTED", 1).with("PRELUDE_MUTANT", mutant);
-            let object = jit.compile(&spec, &target)?;
-            // SAFETY: the object was compiled from the prelude with HOST_INSTRUMENTED.
-            Ok::<_, ScenarioError>(unsafe { SeededKernel::load(&object.bytes, name, WAVE) }?)
-        };
-        Ok(Self {
-            barrier: load(&TEAM_BARRIER_UNIT, "anabranch_team_barrier")?,
-            write: load(&UNIT, "barrier_write")?,
-            read: load(&UNIT, "barrier_read")?,
-        })
-    }
-}
-
-#[derive(Debug)]
-struct Rank {
-    heap: Allocation,
-    words: Allocation,
-    control: Allocation,
-    record: Allocation,
-}
-
-fn at<T>(allocation: Allocation, offset: u64) -> DevicePointer<T> {
-    DevicePointer::new(DeviceAddress(allocation.address() + offset))
-}
-
-#[derive(Debug)]
-pub(super) struct Barrier {
-    case: Case,
-    kernels: Kernels,
-    machine: SeededMachine,
-    ranks: Vec<Rank>,
+    /// In the heap, behind the flags.
+    data: u64,
+    /// In a rank's own memory: the barrier's epoch, then the count of wrong words.
+    epoch: u64,
 }
 
 impl Barrier {
-    pub(super) fn new(case: Case, jit: &Jit) -> Result<Self, ScenarioError> {
-        let ranges = [
-            ("ranks", case.ranks, MOST_RANKS),
-            ("rounds", case.rounds, MOST_ROUNDS),
-            ("waves", case.waves, MOST_WAVES),
-        ];
-        for (what, given, most) in ranges {
-            if !(1..=most).contains(&given) {
-                return Err(CaseError::Range { protocol: case.protocol, what, given, least: 1, most }.into());
-            }
-        }
-        let mut machine = SeededMachine::new(SeededConfig::default())?;
-        let heap_bytes = DATA + u64::from(case.waves * WAVE) * 8;
-        let mut ranks = Vec::new();
-        for rank in 0..case.ranks {
-            let mut make =
-                |name: &str, owner, bytes| machine.allocate(&format!("{name}{rank}"), owner, bytes);
-            ranks.push(Rank {
-                heap: make("heap", Owner::Shared, heap_bytes)?,
-                words: make("words", Owner::Device(rank), 128)?,
-                control: make("control", Owner::Device(rank), size_of::<WaitControl>() as u64)?,
-                record: make("record", Owner::Shared, size_of::<FaultRecord>() as u64)?,
-            });
-        }
-        let kernels = Kernels::new(case.mutant, jit)?;
-        Ok(Self { case, kernels, machine, ranks })
+    pub(crate) fn new(case: Case, kernels: &mut Kernels<'_>) -> Result<Self, ScenarioError> {
+        let threads = case.waves * WAVE;
+        let data = u64::from(case.ranks) * 8;
+        let bench = Bench::new(&case, case.ranks * threads, data + u64::from(threads) * 8, 16)?;
+        let around = || KernelSpec::new(&AROUND);
+        Ok(Self {
+            bench,
+            meet: kernels.load(KernelSpec::new(&TEAM_BARRIER_UNIT), "anabranch_team_barrier")?,
+            write: kernels.load_right(around(), "anabranch_sim_write")?,
+            read: kernels.load_right(around(), "anabranch_sim_read")?,
+            data,
+            epoch: Bench::own_start(case.ranks),
+            case,
+        })
     }
 
-    fn reset(&mut self) -> Result<(), SeededError> {
-        let bases: Vec<u64> = self.ranks.iter().map(|rank| rank.heap.address()).collect();
-        for rank in &self.ranks {
-            for zeroed in [rank.heap, rank.words, rank.record] {
-                self.machine.fill(zeroed, 0);
-            }
-            self.machine.write(rank.words, 0, bytemuck::cast_slice(&bases))?;
-            let fault = at(rank.record, 0);
-            let wait = WaitControl { abort: 0, budget_ns: BUDGET_NS, fault, claimed: 0, reserved: 0 };
-            self.machine.write(rank.control, 0, bytemuck::bytes_of(&wait))?;
-        }
-        Ok(())
-    }
-
-    fn queue(&mut self, number: u32) -> Result<(), SeededError> {
-        let Self { case, kernels, machine, ranks } = self;
-        let rank = &ranks[number as usize];
-        let team = TeamView {
-            size: case.ranks,
-            rank: number,
-            group: 4,
-            peer_bases: at(rank.words, 0),
-            control: at(rank.control, 0),
-        };
+    fn queue(&mut self, rank: u32) -> Result<(), Failure> {
+        let grid = Grid { blocks: 1, threads: self.case.waves * WAVE, local_bytes: 0 };
+        let (team, own) = (self.bench.team(rank), self.bench.ranks[rank as usize].own);
         let operation = OperationCode::TEAM_BARRIER.0;
-        let meet = TeamBarrierArgs { team, flags: 0, epoch: at(rank.words, EPOCH), operation, reserved: 0 };
-        let shape = Shape { blocks: 1, block_threads: case.waves * WAVE, local_bytes: 64 };
-        let mut launch = |kernel: &SeededKernel, args: &[u8]| {
-            let mut bytes = bytemuck::bytes_of(&[shape.blocks, shape.block_threads, 0, 0]).to_vec();
-            bytes.extend_from_slice(args);
-            machine.launch(number, 0, kernel, shape, &bytes)
-        };
-        for value in 1..=u64::from(case.rounds) {
-            let around = BarrierAroundArgs { team, data: DATA, value, wrong: at(rank.words, WRONG) };
-            launch(&kernels.write, bytemuck::bytes_of(&around))?;
-            launch(&kernels.barrier, bytemuck::bytes_of(&meet))?;
-            launch(&kernels.read, bytemuck::bytes_of(&around))?;
-            launch(&kernels.barrier, bytemuck::bytes_of(&meet))?;
+        let meet = TeamBarrierArgs { team, flags: 0, epoch: at(own, self.epoch), operation, reserved: 0 };
+        for value in 1..=u64::from(self.case.rounds) {
+            let wrong = at(own, self.epoch + 8);
+            let around = AroundArgs { team, data: self.data, value, wrong, peer: 0, reserved: 0 };
+            self.bench.launch(rank, &self.write, grid, &around)?;
+            self.bench.launch(rank, &self.meet, grid, &meet)?;
+            self.bench.launch(rank, &self.read, grid, &around)?;
+            self.bench.launch(rank, &self.meet, grid, &meet)?;
         }
         Ok(())
     }
 
-    /// The run, and what is wrong with its outcome.
-    fn attempt(&mut self, seed: u64) -> Result<(Run, Option<String>), SeededError> {
-        self.reset()?;
+    fn prepare(&mut self, options: &RunOptions) -> Result<(), Failure> {
+        self.bench.reset(options)?;
+        for rank in 0..self.case.ranks as usize {
+            let own = self.bench.ranks[rank].own;
+            self.bench.put(own, self.epoch, &[0_u64, 0])?;
+        }
+        Ok(())
+    }
+
+    fn run_and_judge(&mut self, seed: u64, options: &RunOptions) -> Result<Outcome, Failure> {
+        self.prepare(options)?;
         for rank in 0..self.case.ranks {
             self.queue(rank)?;
         }
-        let run = self.machine.run(seed)?;
-        for (number, rank) in self.ranks.iter().enumerate() {
-            let record = self.machine.read(rank.record, 0, size_of::<FaultRecord>())?;
-            let record: FaultRecord = bytemuck::pod_read_unaligned(&record);
-            if record.state != 0 {
-                return Ok((run, Some(format!("rank {number}: {record:?}"))));
+        let run = self.bench.run(seed)?;
+        let epochs = u64::from(self.case.rounds) * 2;
+        for (number, rank) in self.bench.ranks.iter().enumerate() {
+            let words = self.bench.get::<u64>(rank.own, self.epoch, 2)?;
+            if words != [epochs, 0] {
+                let [epoch, wrong] = [words[0], words[1]];
+                return Err(Failure::new(format!(
+                    "rank {number} is at epoch {epoch} of {epochs} and read {wrong} words of another round"
+                )));
             }
-            let wrong = self.machine.read(rank.words, WRONG, 4)?;
-            let wrong: u32 = bytemuck::pod_read_unaligned(&wrong);
-            if wrong != 0 {
-                let problem = format!(
-                    "rank {number} read words of another round behind the barrier; it counted {wrong} at words{number}+{WRONG}"
-                );
-                return Ok((run, Some(problem)));
+            let flags = self.bench.get::<u64>(rank.heap, 0, self.case.ranks as usize)?;
+            if flags.iter().any(|flag| *flag != epochs) {
+                return Err(Failure::new(format!(
+                    "rank {number} has flags {flags:?}, all should be {epochs}"
+                )));
             }
         }
-        Ok((run, None))
+        Ok(Outcome { run })
     }
 }
 
@@ -188,13 +95,32 @@ impl Scenario for Barrier {
     }
 
     fn run(&mut self, seed: u64, options: &RunOptions) -> Result<Outcome, Failure> {
-        self.machine.set_keep_events(options.keep_events);
-        self.machine.set_most_switches(options.most_switches);
-        let problem = match self.attempt(seed) {
-            Ok((run, None)) => return Ok(Outcome { run }),
-            Ok((_, Some(problem))) => problem,
-            Err(error) => error.to_string(),
-        };
-        Err(Failure { problem, events: self.machine.last_events().to_vec() })
+        self.run_and_judge(seed, options).map_err(|failure| self.bench.with_events(failure))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenarios::bench::BUDGET_NS;
+    use crate::{Protocol, scratch};
+
+    #[test]
+    fn a_member_that_never_comes_is_named() {
+        let jit = scratch::jit();
+        let case = Case::new(Protocol::Barrier, 3);
+        let mut barrier = Barrier::new(case.clone(), &mut Kernels::new(&jit, &case)).unwrap();
+        for seed in 0..100 {
+            barrier.prepare(&RunOptions::default()).unwrap();
+            barrier.queue(0).unwrap();
+            barrier.queue(2).unwrap();
+            let run = barrier.bench.run_to_a_fault(seed).unwrap();
+            assert!(run.virtual_ns > BUDGET_NS, "{run:?}");
+            for rank in [0, 2] {
+                let record = barrier.bench.record(rank).unwrap();
+                let told = (record.state, record.peer, record.epoch, record.rank, record.operation);
+                assert_eq!(told, (2, 1, 1, rank, OperationCode::TEAM_BARRIER.0), "seed {seed}");
+            }
+        }
     }
 }

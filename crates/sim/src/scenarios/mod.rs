@@ -1,18 +1,55 @@
-//! The protocols, each with its judge.
+//! Protocols with their judges: the real kernels on seeded machines.
 
+mod atomics;
 mod barrier;
+mod bench;
+mod device_barrier;
+mod ep;
+mod gather;
+mod messages;
+mod ping;
+mod stream_signal;
 
-use anabranch_hip_jit::Jit;
+use anabranch_hip_jit::{Jit, mutants};
 
-use crate::{Case, Protocol, Scenario, ScenarioError};
+use crate::{Case, CaseError, Protocol, Scenario, ScenarioError};
+use bench::Kernels;
 
-/// Makes what runs a case; its kernels come from `jit`.
+/// Makes the scenario of a case. Its kernels come from the `jit`'s cache, or are compiled into it.
 ///
 /// # Errors
-/// [`ScenarioError`]: the case has a number out of range, or a kernel does not compile.
+/// A case out of range; kernels that do not compile; a machine that cannot be made.
 pub fn scenario(case: Case, jit: &Jit) -> Result<Box<dyn Scenario>, ScenarioError> {
-    match case.protocol {
-        Protocol::Barrier => Ok(Box::new(barrier::Barrier::new(case, jit)?)),
-        other => Err(ScenarioError::Plan(format!("{other} has no scenario in this build"))),
+    check(&case)?;
+    let mut kernels = Kernels::new(jit, &case);
+    let kernels = &mut kernels;
+    Ok(match case.protocol {
+        Protocol::Ep => Box::new(ep::Ep::new(case, kernels)?),
+        Protocol::Barrier => Box::new(barrier::Barrier::new(case, kernels)?),
+        Protocol::StreamSignal => Box::new(stream_signal::StreamSignal::new(case, kernels)?),
+        Protocol::PutSignal | Protocol::PutQuiet => Box::new(messages::Messages::new(case, kernels)?),
+        Protocol::Gather => Box::new(gather::Gather::new(case, kernels)?),
+        Protocol::DeviceBarrier => Box::new(device_barrier::DeviceBarrier::new(case, kernels)?),
+        Protocol::Atomics => Box::new(atomics::Atomics::new(case, kernels)?),
+        Protocol::Ping => Box::new(ping::Ping::new(case, kernels)?),
+    })
+}
+
+/// The most of each number: what runs at once stays below the machine's lanes, and a run below a second.
+fn check(case: &Case) -> Result<(), CaseError> {
+    let last_mutant = mutants().map(|(_, number)| number).max().unwrap_or(0);
+    let ranges = [
+        ("ranks", case.ranks, 1, 8),
+        ("rounds", case.rounds, 1, 64),
+        ("tokens", case.tokens, 1, 64),
+        ("blocks", case.blocks, 1, 8),
+        ("waves", case.waves, 1, 4),
+        ("mutant", case.mutant, 0, last_mutant),
+    ];
+    for (what, given, least, most) in ranges {
+        if !(least..=most).contains(&given) {
+            return Err(CaseError::Range { protocol: case.protocol, what, given, least, most });
+        }
     }
+    Ok(())
 }

@@ -24,6 +24,12 @@ pub(crate) struct SizeArgs {
     /// The protocol's other form; for ep, combine from a caller's buffer.
     #[arg(long)]
     staged: bool,
+    /// NVIDIA's form of the kernels, with fences that are cumulative.
+    #[arg(long)]
+    cumulative: bool,
+    /// Judge by what a run leaves, not by races.
+    #[arg(long)]
+    values_only: bool,
     /// A mistake to build in; `--list` says which there are.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = mutant)]
     mutant: u32,
@@ -49,7 +55,8 @@ impl SizeArgs {
         for (field, given) in fields {
             *field = given.unwrap_or(*field);
         }
-        (case.staged, case.mutant) = (self.staged, self.mutant);
+        (case.staged, case.cumulative, case.values_only) = (self.staged, self.cumulative, self.values_only);
+        case.mutant = self.mutant;
         case
     }
 }

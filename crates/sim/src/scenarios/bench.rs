@@ -1,0 +1,252 @@
+//! What scenarios share: a machine with a heap, a peer table, control words and a fault record for each rank.
+
+use std::collections::BTreeMap;
+
+use anabranch_hip::DeviceAddress;
+use anabranch_hip_host::seeded::{
+    Allocation, MemoryProfile, Owner, Run, SeededConfig, SeededError, SeededKernel, SeededMachine, Shape,
+};
+use anabranch_hip_jit::control::{FaultRecord, WaitControl};
+use anabranch_hip_jit::{DevicePointer, Jit, KernelSpec, LOCAL_RESERVED_BYTES, Target};
+use anabranch_shmem::TeamView;
+use bytemuck::Pod;
+
+use crate::{Case, Failure, RunOptions, ScenarioError};
+
+/// Lanes of a wave: the fewest that show what is missing within a wave.
+pub(crate) const WAVE: u32 = 4;
+/// How long a wait may take, in virtual time: far longer than any run.
+pub(crate) const BUDGET_NS: u64 = 1_000_000_000_000;
+/// What memory holds before a run where nobody is promised zeros, and what must stand where nobody writes.
+pub(crate) const UNTOUCHED: u8 = 0xcb;
+/// The group's number in fault records.
+const GROUP: u64 = 5;
+
+/// What fences do in a case.
+fn profile(case: &Case) -> MemoryProfile {
+    if case.cumulative { MemoryProfile::Cumulative } else { MemoryProfile::PerWave }
+}
+
+/// The kernels of a case, compiled with its mutant.
+#[derive(Debug)]
+pub(crate) struct Kernels<'a> {
+    jit: &'a Jit,
+    mutant: u32,
+    profile: MemoryProfile,
+    units: BTreeMap<String, std::sync::Arc<[u8]>>,
+}
+
+impl<'a> Kernels<'a> {
+    pub(crate) fn new(jit: &'a Jit, case: &Case) -> Self {
+        Self { jit, mutant: case.mutant, profile: profile(case), units: BTreeMap::new() }
+    }
+
+    pub(crate) fn load(&mut self, spec: KernelSpec, entry: &str) -> Result<SeededKernel, ScenarioError> {
+        self.load_right(spec.with("PRELUDE_MUTANT", self.mutant), entry)
+    }
+
+    /// A kernel that has no part in the protocol: never a broken twin, so that all twins share it.
+    pub(crate) fn load_right(
+        &mut self,
+        spec: KernelSpec,
+        entry: &str,
+    ) -> Result<SeededKernel, ScenarioError> {
+        let mut spec = spec.with("HOST_INSTRUMENTED", 1);
+        if self.profile == MemoryProfile::Cumulative {
+            spec = spec.with("HOST_CUMULATIVE", 1);
+        }
+        if !self.units.contains_key(&spec.label()) {
+            let target = Target::host(WAVE).map_err(|error| ScenarioError::Plan(error.to_string()))?;
+            self.units.insert(spec.label(), self.jit.compile(&spec, &target)?.bytes);
+        }
+        let bytes = &self.units[&spec.label()];
+        // SAFETY: the object was compiled from the prelude with HOST_INSTRUMENTED, and the cache has verified it; kernels of
+        // this workspace touch memory through the primitives only (the lints and the machine's addresses hold them to it).
+        Ok(unsafe { SeededKernel::load_for(bytes, entry, WAVE, self.profile) }?)
+    }
+}
+
+/// One rank's memory. `own` begins with the peer table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rank {
+    pub(crate) heap: Allocation,
+    pub(crate) own: Allocation,
+    pub(crate) control: Allocation,
+    pub(crate) record: Allocation,
+}
+
+/// The grid of a launch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Grid {
+    pub(crate) blocks: u32,
+    pub(crate) threads: u32,
+    /// Local memory of the kernel's own.
+    pub(crate) local_bytes: u32,
+}
+
+/// A machine with ranks.
+#[derive(Debug)]
+pub(crate) struct Bench {
+    machine: SeededMachine,
+    allocations: Vec<Allocation>,
+    pub(crate) ranks: Vec<Rank>,
+}
+
+/// A place in an allocation, as kernels know it.
+pub(crate) fn at<T>(allocation: Allocation, offset: u64) -> DevicePointer<T> {
+    DevicePointer::new(DeviceAddress(allocation.address() + offset))
+}
+
+/// A number that depends on everything it is made from, known to kernels too (`mixed` in `shmem/conformance.h`).
+pub(crate) fn mixed(value: u64) -> u64 {
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
+
+impl Bench {
+    /// `lanes` is the most that run at once, of all ranks.
+    pub(crate) fn new(
+        case: &Case,
+        lanes: u32,
+        heap_bytes: u64,
+        own_bytes: u64,
+    ) -> Result<Self, ScenarioError> {
+        let (ranks, lanes, find_races) = (case.ranks, lanes.max(WAVE), !case.values_only);
+        let config = SeededConfig {
+            wave_width: WAVE,
+            lanes,
+            find_races,
+            profile: profile(case),
+            ..SeededConfig::default()
+        };
+        let machine = SeededMachine::new(config)?;
+        let mut bench = Self { machine, allocations: Vec::new(), ranks: Vec::new() };
+        for rank in 0..ranks {
+            let device = Owner::Device(rank);
+            let made = Rank {
+                heap: bench.allocate("heap", rank, Owner::Shared, heap_bytes)?,
+                own: bench.allocate("own", rank, device, Self::own_start(ranks) + own_bytes)?,
+                control: bench.allocate("control", rank, device, size_of::<WaitControl>() as u64)?,
+                record: bench.allocate("record", rank, Owner::Shared, size_of::<FaultRecord>() as u64)?,
+            };
+            bench.ranks.push(made);
+        }
+        Ok(bench)
+    }
+
+    /// Where a rank's own memory is behind the peer table.
+    pub(crate) fn own_start(ranks: u32) -> u64 {
+        (u64::from(ranks) * 8).next_multiple_of(64)
+    }
+
+    pub(crate) fn allocate(
+        &mut self,
+        what: &str,
+        rank: u32,
+        owner: Owner,
+        bytes: u64,
+    ) -> Result<Allocation, ScenarioError> {
+        let name = format!("{what}{rank}");
+        let allocation = self.machine.allocate(&name, owner, bytes)?;
+        self.allocations.push(allocation);
+        Ok(allocation)
+    }
+
+    /// Memory as it is before the first operation: the heap zero, as its allocation leaves it; the rest undefined, but for
+    /// the peer table and the control words. The same for every run, so that a seed is a run.
+    pub(crate) fn reset(&mut self, options: &RunOptions) -> Result<(), Failure> {
+        self.machine.set_keep_events(options.keep_events);
+        self.machine.set_most_switches(options.most_switches);
+        for allocation in &self.allocations {
+            self.machine.fill(*allocation, UNTOUCHED);
+        }
+        let bases: Vec<u64> = self.ranks.iter().map(|rank| rank.heap.address()).collect();
+        for rank in &self.ranks {
+            self.machine.fill(rank.heap, 0);
+            self.machine.fill(rank.record, 0);
+            self.machine.write(rank.own, 0, bytemuck::cast_slice(&bases))?;
+            let fault = at(rank.record, 0);
+            let wait = WaitControl { abort: 0, budget_ns: BUDGET_NS, fault, claimed: 0, reserved: 0 };
+            self.machine.write(rank.control, 0, bytemuck::bytes_of(&wait))?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn team(&self, rank: u32) -> TeamView {
+        let Rank { own, control, .. } = self.ranks[rank as usize];
+        let size = self.ranks.len() as u32;
+        TeamView { size, rank, group: GROUP, peer_bases: at(own, 0), control: at(control, 0) }
+    }
+
+    pub(crate) fn put<T: Pod>(
+        &mut self,
+        to: Allocation,
+        offset: u64,
+        values: &[T],
+    ) -> Result<(), SeededError> {
+        self.machine.write(to, offset, bytemuck::cast_slice(values))
+    }
+
+    pub(crate) fn get<T: Pod>(
+        &self,
+        from: Allocation,
+        offset: u64,
+        count: usize,
+    ) -> Result<Vec<T>, SeededError> {
+        let bytes = self.machine.read(from, offset, count * size_of::<T>())?;
+        Ok(bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect())
+    }
+
+    pub(crate) fn launch<A: Pod>(
+        &mut self,
+        rank: u32,
+        kernel: &SeededKernel,
+        grid: Grid,
+        args: &A,
+    ) -> Result<(), SeededError> {
+        let mut bytes = bytemuck::bytes_of(&[grid.blocks, grid.threads, grid.local_bytes, 0]).to_vec();
+        bytes.extend_from_slice(bytemuck::bytes_of(args));
+        let shape = Shape {
+            blocks: grid.blocks,
+            block_threads: grid.threads,
+            local_bytes: grid.local_bytes + LOCAL_RESERVED_BYTES,
+        };
+        self.machine.launch(rank, 0, kernel, shape, &bytes)
+    }
+
+    pub(crate) fn record(&self, rank: u32) -> Result<FaultRecord, SeededError> {
+        let bytes = self.machine.read(self.ranks[rank as usize].record, 0, size_of::<FaultRecord>())?;
+        Ok(bytemuck::pod_read_unaligned(&bytes))
+    }
+
+    /// Runs what is queued. A fault record of any rank is a failure.
+    pub(crate) fn run(&mut self, seed: u64) -> Result<Run, Failure> {
+        let run = self.machine.run(seed)?;
+        for rank in 0..self.ranks.len() as u32 {
+            let record = self.record(rank)?;
+            if record.state != 0 {
+                return Err(Failure::new(format!("rank {rank} reports {record:?}")));
+            }
+        }
+        Ok(run)
+    }
+
+    /// Runs what is queued, whatever the fault records say.
+    #[cfg(test)]
+    pub(crate) fn run_to_a_fault(&mut self, seed: u64) -> Result<Run, SeededError> {
+        self.machine.run(seed)
+    }
+
+    /// The failure with what led to it, if that was kept.
+    pub(crate) fn with_events(&self, mut failure: Failure) -> Failure {
+        failure.events = self.machine.last_events().to_vec();
+        failure
+    }
+}
+
+impl From<SeededError> for Failure {
+    fn from(error: SeededError) -> Self {
+        Self::new(error.to_string())
+    }
+}

@@ -1,0 +1,111 @@
+//! What dispatch and combine must have left behind, by the oracle of the crate; and that nothing else was touched.
+
+use anabranch_ep::oracle::{Oracle, RankInput, Shape, SlottedRows};
+use anabranch_ranks::GroupRank;
+
+use super::{Ep, HIDDEN, Input, TOP_K};
+use crate::Failure;
+
+impl Ep {
+    pub(super) fn judge(&self) -> Result<(), Failure> {
+        // The most rows that each rank got from each source in any epoch, `[rank][source]`.
+        let ranks = self.case.ranks as usize;
+        let mut most = vec![vec![0; ranks]; ranks];
+        for epoch in 0..self.case.rounds {
+            self.judge_epoch(epoch, &mut most)
+                .map_err(|problem| Failure::new(format!("epoch {epoch}: {problem}")))?;
+        }
+        for (rank, most) in most.iter().enumerate() {
+            self.judge_guards(rank, most)
+                .map_err(|problem| Failure::new(format!("rank {rank}: {problem}")))?;
+        }
+        Ok(())
+    }
+
+    fn judge_epoch(&self, epoch: u32, most: &mut [Vec<usize>]) -> Result<(), String> {
+        let inputs = self.memory.iter().map(|memory| {
+            let Input { tokens, ids, weights, .. } = &memory.inputs[epoch as usize];
+            RankInput { tokens, ids, weights: Some(weights), scales: &[] }
+        });
+        let shape = Shape::new(self.plan.config(), self.case.ranks);
+        let oracle = Oracle::new(shape, inputs.collect()).map_err(|error| error.to_string())?;
+        let experts = oracle.stand_in().map_err(|error| error.to_string())?;
+        for number in 0..self.case.ranks {
+            let who = GroupRank::new(number);
+            if epoch + 1 == self.case.rounds {
+                self.judge_rows(&oracle, who)?;
+            }
+            let output = self.memory[number as usize].inputs[epoch as usize].output;
+            let bytes = (self.case.tokens * self.plan.combine_row_bytes()) as usize;
+            let output = self.bench.get::<u8>(output, 0, bytes).map_err(|error| error.to_string())?;
+            let combined = oracle.combine(who).map_err(|error| error.to_string())?;
+            let delivery = oracle.dispatch(who).map_err(|error| error.to_string())?;
+            for (most, count) in most[number as usize].iter_mut().zip(delivery.counts()) {
+                *most = (*most).max(*count as usize);
+            }
+            combined.compare_output(&output, &experts).map_err(|mismatch| mismatch.to_string())?;
+        }
+        Ok(())
+    }
+
+    fn judge_rows(&self, oracle: &Oracle<'_>, who: GroupRank) -> Result<(), String> {
+        let get = |error: anabranch_hip_host::seeded::SeededError| error.to_string();
+        let (ranks, layout) = (self.case.ranks as usize, self.plan.layout());
+        let memory = self.bench.ranks[who.get() as usize];
+        let rows = ranks * self.case.tokens as usize;
+        let words = self.plan.meta_bytes() as usize / 4;
+        let meta = self.bench.get::<u32>(memory.heap, layout.meta, rows * words).map_err(get)?;
+        let field = |from: usize, count: usize| -> Vec<u32> {
+            meta.chunks_exact(words).flat_map(|record| record[from..from + count].iter().copied()).collect()
+        };
+        let counts = self.bench.get(memory.own, self.own.counts, ranks).map_err(get)?;
+        let offsets = self.bench.get(memory.own, self.own.offsets, ranks + 1).map_err(get)?;
+        let top_k = TOP_K as usize;
+        let weights = field(2 + top_k, top_k).into_iter().map(f32::from_bits).collect::<Vec<_>>();
+        let row_bytes = self.plan.row_bytes() as usize;
+        let seen = SlottedRows {
+            counts: &counts,
+            offsets: Some(&offsets),
+            tokens: &field(0, 1),
+            payload: &self.bench.get::<u8>(memory.heap, layout.rows, rows * row_bytes).map_err(get)?,
+            row_bytes,
+            ids: &field(2, top_k).into_iter().map(|id| id as i32).collect::<Vec<_>>(),
+            top_k,
+            weights: &weights,
+            scales: &[],
+            scale_bytes: 0,
+        };
+        let delivery = oracle.dispatch(who).map_err(|error| error.to_string())?;
+        delivery.compare_rows(&seen).map_err(|mismatch| mismatch.to_string())
+    }
+
+    /// Rows behind the last that any epoch had are as the heap was, and the epochs and counters as they must be.
+    fn judge_guards(&self, rank: usize, most: &[usize]) -> Result<(), String> {
+        let get = |error: anabranch_hip_host::seeded::SeededError| error.to_string();
+        let (layout, memory, tokens) =
+            (self.plan.layout(), self.bench.ranks[rank], self.case.tokens as usize);
+        let combined = (HIDDEN * 4) as usize;
+        for (what, window, row_bytes) in [
+            ("rows", layout.rows, self.plan.row_bytes() as usize),
+            ("meta", layout.meta, self.plan.meta_bytes() as usize),
+            ("combine", layout.combine_rows, combined),
+        ] {
+            for (source, rows) in most.iter().enumerate() {
+                let from = window + ((source * tokens + rows) * row_bytes) as u64;
+                let rest =
+                    self.bench.get::<u8>(memory.heap, from, (tokens - rows) * row_bytes).map_err(get)?;
+                if rest.iter().any(|byte| *byte != 0) {
+                    return Err(format!(
+                        "the {what} window of source {source} was written behind row {rows}"
+                    ));
+                }
+            }
+        }
+        let state =
+            self.bench.get::<anabranch_ep::args::SlotState>(memory.own, self.own.state, 1).map_err(get)?[0];
+        let epochs = u64::from(self.case.rounds);
+        let ended = (state.dispatch_epoch, state.combine_epoch) == (epochs, epochs)
+            && (state.dispatch_arrived, state.combine_arrived, state.combine_ended) == (0, 0, 0);
+        if ended { Ok(()) } else { Err(format!("after {epochs} epochs the slot is {state:?}")) }
+    }
+}

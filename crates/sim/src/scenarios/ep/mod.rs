@@ -1,0 +1,289 @@
+//! Dispatch, the stand-in for experts and combine: what `ExpertParallel` does for one slot, without a world.
+
+mod judge;
+
+use anabranch_ep::args::{CombineArgs, DispatchArgs, ReferenceExpertArgs, SlotState};
+use anabranch_ep::plan::{DeviceLimits, FLAG_STRIDE, Geometry, Plan};
+use anabranch_ep::{COMBINE, DISPATCH, DataType, EpConfig, kernels};
+use anabranch_hip_host::seeded::{Allocation, Owner, SeededKernel};
+use anabranch_hip_jit::DevicePointer;
+use anabranch_shmem::TeamView;
+use bytemuck::Zeroable as _;
+
+use super::bench::{Bench, Grid, Kernels, WAVE, at, mixed};
+use crate::{Case, Failure, Outcome, RunOptions, Scenario, ScenarioError};
+
+/// Elements of a row: two units of 16 bytes.
+const HIDDEN: u32 = 8;
+const TOP_K: u32 = 2;
+
+/// What one rank brings to one epoch, on the host and on its device.
+#[derive(Debug)]
+struct Input {
+    tokens: Vec<u8>,
+    ids: Vec<i32>,
+    weights: Vec<f32>,
+    on_device: Allocation,
+    output: Allocation,
+}
+
+/// One rank's memory, beside the bench's.
+#[derive(Debug)]
+struct Memory {
+    staged: Allocation,
+    inputs: Vec<Input>,
+}
+
+/// The parts of a rank's own memory, bytes from behind the peer table.
+#[derive(Clone, Copy, Debug)]
+struct Own {
+    state: u64,
+    sent: u64,
+    counts: u64,
+    offsets: u64,
+    send_map: u64,
+    bytes: u64,
+}
+
+impl Own {
+    fn new(ranks: u32, tokens: u32, fan_out: u32) -> Self {
+        let state = Bench::own_start(ranks);
+        let sent = state + (size_of::<SlotState>() as u64).next_multiple_of(64);
+        let counts = sent + u64::from(ranks) * 4;
+        let offsets = counts + u64::from(ranks) * 4;
+        let send_map = (offsets + u64::from(ranks + 1) * 4).next_multiple_of(64);
+        let bytes = send_map + u64::from(tokens) * u64::from(fan_out) * 8;
+        Self { state, sent, counts, offsets, send_map, bytes }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Ep {
+    case: Case,
+    plan: Plan,
+    own: Own,
+    sending: Geometry,
+    summing: Geometry,
+    bench: Bench,
+    memory: Vec<Memory>,
+    dispatch: SeededKernel,
+    expert: SeededKernel,
+    combine: SeededKernel,
+}
+
+impl Ep {
+    pub(crate) fn new(case: Case, kernels: &mut Kernels<'_>) -> Result<Self, ScenarioError> {
+        let refused = |error: anabranch_ep::Error| ScenarioError::Plan(error.to_string());
+        let config = EpConfig::new(HIDDEN, case.ranks * 2, TOP_K, case.tokens)
+            .dispatch_type(DataType::F32)
+            .combine_type(DataType::F32)
+            .launch(case.blocks, case.waves);
+        let plan = Plan::new(config, case.ranks).map_err(refused)?;
+        let limits = DeviceLimits {
+            wave_size: WAVE,
+            resident_blocks: case.blocks,
+            multiprocessors: case.blocks,
+            preferred_waves: case.waves,
+            local_bytes: 60_000,
+        };
+        let sending = plan.dispatch_geometry(case.tokens, &limits).map_err(refused)?;
+        let mut summing = plan.combine_geometry(case.tokens, &limits);
+        if case.staged {
+            summing.blocks = summing.blocks.max(plan.staging_blocks(&limits));
+        }
+        let own = Own::new(case.ranks, case.tokens, plan.fan_out());
+        let lanes = |shape: &Geometry| shape.blocks * shape.block_threads;
+        let lanes = case.ranks * lanes(&sending).max(lanes(&summing));
+        let bench = Bench::new(&case, lanes, plan.heap_bytes(), own.bytes)?;
+        let expert = kernels::reference_expert(DataType::F32, DataType::F32);
+        let mut ep = Self {
+            // Tiles of one wave, so that few tokens are several tiles; the plan's local memory is for larger ones.
+            dispatch: kernels.load(kernels::dispatch().with("EP_TILE", WAVE), "anabranch_ep_dispatch")?,
+            expert: kernels.load_right(expert, "anabranch_ep_reference_expert")?,
+            combine: kernels.load(kernels::combine(DataType::F32), "anabranch_ep_combine")?,
+            case,
+            plan,
+            own,
+            sending,
+            summing,
+            bench,
+            memory: Vec::new(),
+        };
+        for rank in 0..ep.case.ranks {
+            let made = ep.allocate(rank)?;
+            ep.memory.push(made);
+        }
+        Ok(ep)
+    }
+
+    fn allocate(&mut self, rank: u32) -> Result<Memory, ScenarioError> {
+        let owner = Owner::Device(rank);
+        let (tokens, combined) = (self.case.tokens, u64::from(self.plan.combine_row_bytes()));
+        let rows = u64::from(self.case.ranks) * u64::from(tokens);
+        let staged = self.bench.allocate("staged", rank, owner, rows * combined)?;
+        let mut inputs = Vec::new();
+        for epoch in 0..self.case.rounds {
+            // Some number of 24 bits.
+            let word = |token: u32, k: u32, what: u64| {
+                let place =
+                    u64::from(rank) << 48 | u64::from(epoch) << 32 | u64::from(token) << 16 | u64::from(k);
+                (mixed(place << 2 | what) >> 40) as u32
+            };
+            let each = |count: u32| (0..tokens).flat_map(move |token| (0..count).map(move |k| (token, k)));
+            let payload =
+                each(HIDDEN).flat_map(|(token, k)| (word(token, k, 0) as f32 / 1024.0).to_ne_bytes());
+            // A few ids are masked.
+            let experts = self.plan.config().experts;
+            let ids = each(TOP_K).map(|(token, k)| (word(token, k, 1) % (experts + 1)) as i32 - 1);
+            let weights = each(TOP_K).map(|(token, k)| word(token, k, 2) as f32 / 65_536.0);
+            let (payload, ids, weights): (Vec<u8>, Vec<i32>, Vec<f32>) =
+                (payload.collect(), ids.collect(), weights.collect());
+            let bytes = payload.len() + ids.len() * 4 + weights.len() * 4;
+            inputs.push(Input {
+                on_device: self.bench.allocate("input", rank, owner, bytes as u64)?,
+                output: self.bench.allocate("output", rank, owner, u64::from(tokens) * combined)?,
+                tokens: payload,
+                ids,
+                weights,
+            });
+        }
+        Ok(Memory { staged, inputs })
+    }
+
+    fn prepare(&mut self, options: &RunOptions) -> Result<(), Failure> {
+        self.bench.reset(options)?;
+        for (rank, memory) in self.bench.ranks.clone().into_iter().zip(&self.memory) {
+            self.bench.put(
+                rank.own,
+                self.own.state,
+                &[SlotState { invalid_first: u64::MAX, ..SlotState::zeroed() }],
+            )?;
+            for Input { tokens, ids, weights, on_device, .. } in &memory.inputs {
+                self.bench.put(*on_device, 0, tokens)?;
+                self.bench.put(*on_device, tokens.len() as u64, ids)?;
+                self.bench.put(*on_device, (tokens.len() + ids.len() * 4) as u64, weights)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn queue(&mut self, rank: u32, epoch: u32) -> Result<(), Failure> {
+        let grid = |shape: &Geometry, local_bytes| Grid {
+            blocks: shape.blocks,
+            threads: shape.block_threads,
+            local_bytes,
+        };
+        let sending = grid(&self.sending, self.sending.local_bytes);
+        let summing = grid(&self.summing, self.summing.local_bytes);
+        let team = self.bench.team(rank);
+        let (dispatch, expert, combine) = (
+            self.dispatch_args(team, rank, epoch),
+            self.expert_args(rank),
+            self.combine_args(team, rank, epoch),
+        );
+        self.bench.launch(rank, &self.dispatch, sending, &dispatch)?;
+        self.bench.launch(rank, &self.expert, Grid { local_bytes: 0, ..summing }, &expert)?;
+        self.bench.launch(rank, &self.combine, summing, &combine)?;
+        Ok(())
+    }
+
+    fn dispatch_args(&self, team: TeamView, rank: u32, epoch: u32) -> DispatchArgs {
+        let (plan, layout, own) = (&self.plan, self.plan.layout(), self.bench.ranks[rank as usize].own);
+        let input = &self.memory[rank as usize].inputs[epoch as usize];
+        DispatchArgs {
+            team,
+            tokens: at(input.on_device, 0),
+            ids: at(input.on_device, input.tokens.len() as u64),
+            weights: at(input.on_device, (input.tokens.len() + input.ids.len() * 4) as u64),
+            scales: DevicePointer::NULL,
+            send_map: at(own, self.own.send_map),
+            sent: at(own, self.own.sent),
+            counts: at(own, self.own.counts),
+            offsets: at(own, self.own.offsets),
+            state: at(own, self.own.state),
+            rows_offset: layout.rows,
+            meta_offset: layout.meta,
+            flags_offset: layout.dispatch_flags,
+            token_count: self.case.tokens,
+            max_tokens: self.case.tokens,
+            top_k: TOP_K,
+            experts: plan.config().experts,
+            fan_out: plan.fan_out(),
+            row_bytes: plan.row_bytes(),
+            meta_bytes: plan.meta_bytes(),
+            scale_bytes: 0,
+            parts: self.sending.parts,
+            segments: self.sending.segments,
+            flag_stride: FLAG_STRIDE,
+            operation: DISPATCH.0,
+        }
+    }
+
+    fn expert_args(&self, rank: u32) -> ReferenceExpertArgs {
+        let (plan, layout, memory) = (&self.plan, self.plan.layout(), self.bench.ranks[rank as usize]);
+        let staged = self.memory[rank as usize].staged;
+        ReferenceExpertArgs {
+            rows: at(memory.heap, layout.rows),
+            meta: at(memory.heap, layout.meta),
+            output: if self.case.staged { at(staged, 0) } else { at(memory.heap, layout.combine_rows) },
+            counts: at(memory.own, self.own.counts),
+            ranks: self.case.ranks,
+            rank,
+            max_tokens: self.case.tokens,
+            hidden: HIDDEN,
+            top_k: TOP_K,
+            experts: plan.config().experts,
+            meta_bytes: plan.meta_bytes(),
+            reserved: 0,
+        }
+    }
+
+    fn combine_args(&self, team: TeamView, rank: u32, epoch: u32) -> CombineArgs {
+        let (plan, layout, own) = (&self.plan, self.plan.layout(), self.bench.ranks[rank as usize].own);
+        let memory = &self.memory[rank as usize];
+        CombineArgs {
+            team,
+            staged: if self.case.staged { at(memory.staged, 0) } else { DevicePointer::NULL },
+            output: at(memory.inputs[epoch as usize].output, 0),
+            send_map: at(own, self.own.send_map),
+            counts: at(own, self.own.counts),
+            state: at(own, self.own.state),
+            rows_offset: layout.combine_rows,
+            flags_offset: layout.combine_flags,
+            token_count: self.case.tokens,
+            max_tokens: self.case.tokens,
+            fan_out: plan.fan_out(),
+            row_bytes: plan.combine_row_bytes(),
+            segments: self.summing.segments,
+            flag_stride: FLAG_STRIDE,
+            operation: COMBINE.0,
+            reserved: 0,
+        }
+    }
+
+    /// All epochs of all ranks under one seed, judged.
+    fn run_and_judge(&mut self, seed: u64, options: &RunOptions) -> Result<Outcome, Failure> {
+        self.prepare(options)?;
+        for rank in 0..self.case.ranks {
+            for epoch in 0..self.case.rounds {
+                self.queue(rank, epoch)?;
+            }
+        }
+        let run = self.bench.run(seed)?;
+        self.judge()?;
+        Ok(Outcome { run })
+    }
+}
+
+impl Scenario for Ep {
+    fn case(&self) -> &Case {
+        &self.case
+    }
+
+    fn run(&mut self, seed: u64, options: &RunOptions) -> Result<Outcome, Failure> {
+        self.run_and_judge(seed, options).map_err(|failure| self.bench.with_events(failure))
+    }
+}
+
+#[cfg(test)]
+mod tests;

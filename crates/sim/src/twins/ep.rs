@@ -1,0 +1,83 @@
+//! The rows of dispatch and combine.
+
+use super::table::{File, HeldBy};
+use HeldBy::{NotNeeded, OtherMemory, Twins};
+
+const LOCAL: HeldBy = OtherMemory(
+    "Orders the clearing of the fault word before its setting, in local memory; seen only when a wait fails before thread 0 \
+     has taken its first step. Needs a poisoned world in the midst of a launch.",
+);
+const INVALID: HeldBy = NotNeeded(
+    "Counts masked ids for the host, which looks when the kernel is over; atomic, as blocks count at once.",
+);
+
+pub(super) const FILES: &[File] = &[
+    File {
+        file: "ep/kernels/dispatch.hip",
+        rows: &[
+            ("exchange_counts", "flag_store", Twins(&["TWO_FLAGS", "FLAG_BEFORE_DATA", "NO_RELEASE"])),
+            ("exchange_counts", "block_barrier", LOCAL),
+            ("exchange_counts", "wait_until", Twins(&["NO_WAIT", "EPOCH_LOOSE"])),
+            (
+                "exchange_counts",
+                "acquire_after_wait",
+                OtherMemory(
+                    "The count is in the flag itself; the rows are read by a later kernel, and the machine's kernels begin with \
+                     an acquire at system scope. A kernel may begin with one at device scope only (knowledge R3). Needs a \
+                     memory in which it does.",
+                ),
+            ),
+            ("exchange_counts", "block_barrier", Twins(&["DISPATCH_NO_BARRIER", "EXCHANGE_EARLY_RETURN"])),
+            ("send_and_receive", "block_barrier", Twins(&["ROUTE_UNCOUNTED"])),
+            ("send_and_receive", "block_barrier", Twins(&["ROUTE_UNREAD"])),
+            ("send_and_receive", "block_barrier", Twins(&["ROUTE_OVERWRITTEN"])),
+            (
+                "send_and_receive",
+                "arrive_is_last",
+                Twins(&[
+                    "COUNT_BEFORE_RELEASE",
+                    "FLAG_BEFORE_DATA",
+                    "COUNTER_NOT_RESET",
+                    "COUNTER_RESET_EARLY",
+                ]),
+            ),
+        ],
+    },
+    File {
+        file: "ep/kernels/dispatch_rows.h",
+        rows: &[
+            ("route_tile", "fetch_add_device", INVALID),
+            ("route_tile", "fetch_min_device", INVALID),
+            ("route_tile", "wave_barrier", Twins(&["ROUTE_ROW_SHARED"])),
+            (
+                "route_tile",
+                "wave_barrier",
+                OtherMemory(
+                    "Orders lane 0's store of the next row before the other lanes' next look at it. The ballot between them \
+                     orders the lanes on the machine, whose local memory is not weak; on a GPU it orders no memory. Needs \
+                     local memory with stores under way.",
+                ),
+            ),
+        ],
+    },
+    File {
+        file: "ep/kernels/combine.hip",
+        rows: &[
+            ("flag_all", "flag_store", Twins(&["COMBINE_FLAG_FIRST", "EPOCH_LOOSE"])),
+            ("wait_for_rows", "block_barrier", LOCAL),
+            ("wait_for_rows", "wait_until", Twins(&["NO_WAIT", "EPOCH_LOOSE", "COMBINE_WAITS_FOR_ITSELF"])),
+            ("wait_for_rows", "acquire_after_wait", Twins(&["COMBINE_NO_ACQUIRE"])),
+            ("wait_for_rows", "block_barrier", Twins(&["COMBINE_NO_BARRIER"])),
+            ("advance_epoch", "fetch_add_device", Twins(&["COMBINE_UNCOUNTED", "COMBINE_COUNT_NOT_RESET"])),
+            ("pull_and_sum", "arrive_is_last", Twins(&["COUNT_BEFORE_RELEASE", "COMBINE_FLAG_FIRST"])),
+            (
+                "pull_and_sum",
+                "block_release_system",
+                OtherMemory(
+                    "The rows were written by earlier kernels, and the machine's kernels end with a release at system scope. An \
+                     end may reach the device only (knowledge R3). Needs a memory in which it does.",
+                ),
+            ),
+        ],
+    },
+];

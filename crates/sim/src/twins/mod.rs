@@ -1,0 +1,13 @@
+//! Which broken twin, check or argument holds each fence, flag, wait and atomic of the device sources.
+//!
+//! [`sites`] gives the table: plain data. [`scan`] finds the sites in a source. Tests compare both, so that a line cannot join or
+//! leave a kernel without its row, and search every twin until it is caught.
+
+mod ep;
+mod prelude;
+mod scan;
+mod shmem;
+mod table;
+
+pub use scan::{Found, communicates, kernels, scan};
+pub use table::{DEFINITIONS, HeldBy, KERNELS, Kind, Runs, Site, TWINS, Twin, sites};

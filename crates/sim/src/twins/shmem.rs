@@ -1,0 +1,219 @@
+//! The device API's rows, and those of the kernels in `shmem` and of the searches' own.
+
+use super::table::{File, HeldBy};
+use HeldBy::{NotNeeded, OtherMemory, Test, Twins};
+
+const NVIDIA: HeldBy = OtherMemory(
+    "NVIDIA's form: the barrier orders the scope's stores before the fence, which is cumulative. Needs the prelude's other \
+     form under a cumulative memory.",
+);
+/// The old value is the whole result, and nothing is read behind it.
+const TORN: HeldBy = Twins(&["TORN_ATOMIC"]);
+const KERNEL_BEGINS: HeldBy = OtherMemory(
+    "What the flag tells of is read by a later kernel, and the machine's kernels begin with an acquire at system scope. A \
+     kernel may begin with one at device scope only (knowledge R3). Needs a memory in which it does.",
+);
+const KERNEL_ENDED: HeldBy = OtherMemory(
+    "What it orders was written by an earlier kernel, and the machine's kernels end with a release at system scope. An \
+     end may reach the device only (knowledge R3). Needs a memory in which it does.",
+);
+/// Twins without these barriers are not caught in 10 000 seeds.
+const ONE_WAVE: HeldBy = OtherMemory(
+    "A shuffle or ballot meets the lanes and orders no memory: the barrier puts the polling lane's acquire before the other \
+     lanes' reads. On the machine an acquire covers the whole wave; a block has another barrier in its broadcast. Needs a \
+     memory with a view for each lane.",
+);
+const BARE_PING: HeldBy = Test(
+    "crates/cli/tests/bench.rs: a flag behind which nothing is read; the ping under seeds judges where it ends",
+);
+const COUNTS_WRONG: HeldBy = NotNeeded("Counts mistakes for the host, which looks when the kernel is over.");
+
+pub(super) const FILES: &[File] = &[
+    File {
+        file: "shmem/device/shmem/scope.h",
+        rows: &[
+            ("Thread::release_for_leader", "fence_release_system", Twins(&["THREAD_SIGNAL_UNRELEASED"])),
+            (
+                "Thread::release_for_all",
+                "fence_release_system",
+                Twins(&["THREAD_QUIET_UNRELEASED", "QUIET_AT_DEVICE_SCOPE"]),
+            ),
+            ("Wave::release_for_leader", "fence_release_system", Twins(&["WAVE_SIGNAL_UNRELEASED"])),
+            ("Wave::release_for_leader", "wave_barrier", Twins(&["WAVE_SIGNAL_NO_BARRIER"])),
+            ("Wave::release_for_leader", "wave_barrier", NVIDIA),
+            ("Wave::release_for_leader", "fence_release_system", NVIDIA),
+            (
+                "Wave::release_for_all",
+                "fence_release_system",
+                Twins(&["WAVE_QUIET_UNRELEASED", "QUIET_AT_DEVICE_SCOPE"]),
+            ),
+            ("Wave::release_for_all", "wave_barrier", Twins(&["WAVE_QUIET_NO_BARRIER"])),
+            ("Wave::release_for_all", "wave_barrier", NVIDIA),
+            ("Wave::release_for_all", "fence_release_system", NVIDIA),
+            (
+                "Block::release_for_leader",
+                "block_release_system",
+                Twins(&["NO_RELEASE", "RELEASE_BY_ONE_THREAD", "RELEASE_AT_DEVICE_SCOPE"]),
+            ),
+            (
+                "Block::release_for_first",
+                "fence_release_system",
+                Twins(&["BLOCK_QUIET_UNRELEASED", "BLOCK_QUIET_BY_ONE_THREAD", "QUIET_AT_DEVICE_SCOPE"]),
+            ),
+            ("Block::release_for_first", "block_barrier", Twins(&["BLOCK_QUIET_NO_BARRIER"])),
+            ("Block::release_for_first", "block_barrier", NVIDIA),
+            ("Block::release_for_first", "fence_release_system", NVIDIA),
+            ("Block::release_for_all", "release_for_first", Twins(&["BLOCK_QUIET_UNRELEASED"])),
+        ],
+    },
+    File {
+        file: "shmem/device/shmem/order.h",
+        rows: &[
+            ("fence", "release_for_leader", Twins(&["FENCE_ONE_NOTHING"])),
+            ("fence", "release_for_leader", Twins(&["FENCE_ALL_NOTHING"])),
+            ("quiet", "release_for_all", Twins(&["QUIET_NOTHING"])),
+        ],
+    },
+    File {
+        file: "shmem/device/shmem/signal.h",
+        rows: &[
+            ("signal_word", "flag_store", Twins(&["SIGNAL_BEFORE_DATA", "COMPARE_LOOSE", "COMPARE_EQUAL"])),
+            ("signal_word", "fetch_add_system", TORN),
+            ("put_signal_nbi", "release_for_leader", Twins(&["PUT_SIGNAL_UNRELEASED", "SIGNAL_BEFORE_DATA"])),
+            ("signal_test", "flag_load", Twins(&["COMPARE_LOOSE"])),
+            ("signal_test", "fence_acquire_system", Twins(&["SIGNAL_TEST_NO_ACQUIRE"])),
+        ],
+    },
+    File {
+        file: "shmem/device/shmem/wait.h",
+        rows: &[
+            ("signal_wait", "wait_until", Twins(&["NO_WAIT", "COMPARE_LOOSE", "COMPARE_EQUAL"])),
+            ("signal_wait", "acquire_after_wait", Twins(&["SIGNAL_WAIT_NO_ACQUIRE"])),
+            ("signal_wait", "barrier", ONE_WAVE),
+            ("wait_all", "wait_until", Twins(&["NO_WAIT", "COMPARE_LOOSE"])),
+            ("wait_all", "acquire_after_wait", Twins(&["WAIT_ALL_NO_ACQUIRE"])),
+            ("wait_all", "wave_barrier", ONE_WAVE),
+            ("wait_any", "flag_load", Twins(&["COMPARE_LOOSE"])),
+            (
+                "wait_any",
+                "flag_load",
+                NotNeeded(
+                    "The budget: the host writes it before the launch and nobody during it, so any load finds it.",
+                ),
+            ),
+            ("wait_any", "fence_acquire_system", Twins(&["WAIT_ANY_NO_ACQUIRE"])),
+            ("wait_any", "wave_barrier", ONE_WAVE),
+        ],
+    },
+    File {
+        file: "shmem/device/shmem/barrier.h",
+        rows: &[
+            (
+                "team_sync",
+                "release_for_first",
+                Twins(&["TEAM_SYNC_UNRELEASED", "TEAM_SYNC_FLAG_FIRST", "BLOCK_QUIET_BY_ONE_THREAD"]),
+            ),
+            ("team_sync", "flag_store", Twins(&["TEAM_SYNC_FLAG_FIRST", "TEAM_SYNC_EPOCH_NOT_KEPT"])),
+            (
+                "team_sync",
+                "wait_until",
+                Twins(&["NO_WAIT", "EPOCH_LOOSE", "EPOCH_EQUAL", "TEAM_SYNC_EARLY_RETURN"]),
+            ),
+            (
+                "team_sync",
+                "fence_acquire_system",
+                Twins(&["TEAM_SYNC_NO_ACQUIRE", "TEAM_SYNC_ACQUIRE_AT_DEVICE_SCOPE"]),
+            ),
+        ],
+    },
+    File {
+        file: "shmem/device/shmem/atomics.h",
+        rows: &[
+            ("AtomicWord<4>::load", "fetch_or_system", TORN),
+            (
+                "AtomicWord<8>::load",
+                "flag_load",
+                NotNeeded(
+                    "A look at one word, relaxed by contract; compare and swap that starts from an old value tries again.",
+                ),
+            ),
+            (
+                "add_word",
+                "fetch_add_system",
+                Test("crates/shmem/tests/device_api/atomics.rs: the twin WIDE_ATOMIC, whose line it is"),
+            ),
+            ("add_word", "fetch_add_system", TORN),
+            ("atomic_fetch_and", "fetch_and_system", TORN),
+            ("atomic_fetch_or", "fetch_or_system", TORN),
+            ("atomic_fetch_xor", "fetch_xor_system", TORN),
+            ("atomic_swap", "swap_system", TORN),
+            ("atomic_compare_swap", "compare_swap_system", TORN),
+        ],
+    },
+    File {
+        file: "shmem/kernels/team_barrier.hip",
+        rows: &[
+            ("meet", "fence_release_system", KERNEL_ENDED),
+            ("meet", "flag_store", Twins(&["MEET_EPOCH_NOT_KEPT", "EPOCH_LOOSE", "EPOCH_EQUAL"])),
+            ("meet", "wait_until", Twins(&["NO_WAIT", "EPOCH_LOOSE", "EPOCH_EQUAL"])),
+            ("meet", "acquire_after_wait", KERNEL_BEGINS),
+            ("meet", "block_barrier", Twins(&["MEET_NO_BARRIER", "MEET_EARLY_RETURN"])),
+            ("anabranch_team_signal", "fence_release_system", KERNEL_ENDED),
+            ("anabranch_team_signal", "flag_store", Twins(&["EPOCH_LOOSE", "EPOCH_EQUAL"])),
+            ("anabranch_team_signal", "fetch_add_system", Twins(&["STREAM_ADD_IS_SET", "TORN_ATOMIC"])),
+            ("anabranch_team_signal_wait", "wait_until", Twins(&["NO_WAIT", "EPOCH_LOOSE", "EPOCH_EQUAL"])),
+            ("anabranch_team_signal_wait", "acquire_after_wait", KERNEL_BEGINS),
+        ],
+    },
+    File {
+        file: "shmem/kernels/p2p.hip",
+        rows: &[
+            ("anabranch_p2p_check", "fetch_add_device", COUNTS_WRONG),
+            (
+                "send_payload",
+                "block_release_system",
+                Twins(&["PING_FLAG_FIRST", "NO_RELEASE", "RELEASE_BY_ONE_THREAD", "RELEASE_AT_DEVICE_SCOPE"]),
+            ),
+            ("send_payload", "flag_store", Twins(&["PING_FLAG_FIRST"])),
+            ("await_payload", "wait_until", Twins(&["NO_WAIT", "EPOCH_LOOSE"])),
+            ("await_payload", "acquire_after_wait", Twins(&["NO_ACQUIRE_AFTER_WAIT"])),
+            ("await_payload", "block_barrier", Twins(&["PING_NO_BARRIER"])),
+            ("check_payload", "fetch_add_device", COUNTS_WRONG),
+            ("anabranch_p2p_ping", "flag_store", BARE_PING),
+            ("anabranch_p2p_ping", "wait_until", BARE_PING),
+            ("anabranch_p2p_ping", "flag_store", BARE_PING),
+            (
+                "anabranch_p2p_ping",
+                "block_barrier",
+                NotNeeded(
+                    "All threads have read the base behind a broadcast, and thread 0 alone knows of a bare ping's fault.",
+                ),
+            ),
+        ],
+    },
+    File {
+        file: "shmem/kernels/conformance_wait.hip",
+        rows: &[(
+            "wait_several",
+            "flag_load",
+            Test("crates/shmem/tests/device_api/wait.rs: it is what that test looks at"),
+        )],
+    },
+    File {
+        file: "sim/kernels/around.hip",
+        rows: &[
+            ("anabranch_sim_read", "fetch_add_device", COUNTS_WRONG),
+            ("anabranch_sim_look", "fetch_add_device", COUNTS_WRONG),
+        ],
+    },
+    File {
+        file: "sim/kernels/gather.hip",
+        rows: &[(
+            "test_each",
+            "flag_load",
+            NotNeeded(
+                "The budget: the host writes it before the launch and nobody during it, so any load finds it.",
+            ),
+        )],
+    },
+];

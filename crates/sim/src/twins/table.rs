@@ -1,0 +1,234 @@
+//! The nouns of the table, the twins with the protocols that must catch them, and what has no row.
+
+use super::{ep, prelude, shmem};
+use crate::Protocol;
+
+/// What a site does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A fence, or a function that is one.
+    Fence,
+    /// A store to a flag.
+    FlagStore,
+    /// A load of a flag, once.
+    FlagLoad,
+    /// A wait for a flag.
+    Wait,
+    /// A read-modify-write.
+    Atomic,
+    /// A barrier of a wave or a block, in a function that has another site.
+    Barrier,
+}
+
+/// Why a site is what it is, and what fails when it changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeldBy {
+    /// The broken twins of these names, each of which its protocols catch ([`TWINS`]).
+    Twins(&'static [&'static str]),
+    /// A check of the generated code, by its name.
+    CodeCheck(&'static str),
+    /// A test of another kind, by its name.
+    Test(&'static str),
+    /// Needed, but not by the machine as it is: what is stronger there, and which memory would tell. Held by the argument
+    /// until such a memory is run.
+    OtherMemory(&'static str),
+    /// Nothing depends on its order, or on itself: the argument from the memory model.
+    NotNeeded(&'static str),
+}
+
+/// One fence, flag, wait, atomic or barrier of a device source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Site {
+    /// The file below `crates`.
+    pub file: &'static str,
+    /// The function, with its struct.
+    pub function: &'static str,
+    /// What is called.
+    pub call: &'static str,
+    /// What it does.
+    pub kind: Kind,
+    /// What holds it.
+    pub held_by: HeldBy,
+}
+
+/// The sites of one file: rows of function, call, and what holds it. Several rows of one function and call are in the order of
+/// the source.
+pub(super) struct File {
+    pub(super) file: &'static str,
+    pub(super) rows: &'static [(&'static str, &'static str, HeldBy)],
+}
+
+/// Every row.
+pub fn sites() -> impl Iterator<Item = Site> {
+    let files = prelude::FILES.iter().chain(shmem::FILES).chain(ep::FILES);
+    files.flat_map(|file| {
+        file.rows.iter().map(|(function, call, held_by)| Site {
+            file: file.file,
+            function,
+            call,
+            kind: kind_of(call),
+            held_by: *held_by,
+        })
+    })
+}
+
+fn kind_of(call: &str) -> Kind {
+    match call {
+        "flag_store" => Kind::FlagStore,
+        "flag_load" | "flag_load_for_wait" => Kind::FlagLoad,
+        "wait_until" => Kind::Wait,
+        "barrier" | "block_barrier" | "wave_barrier" => Kind::Barrier,
+        _ if call.starts_with("fetch_") || call.contains("swap_") => Kind::Atomic,
+        _ => Kind::Fence,
+    }
+}
+
+/// A broken twin and who must catch it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Twin {
+    /// Its name in `anabranch/mutant.h`, without `MUTANT_`.
+    pub name: &'static str,
+    /// The protocols whose search must find it, with `staged`.
+    pub caught_by: &'static [(Protocol, bool)],
+}
+
+const fn twin(name: &'static str, caught_by: &'static [(Protocol, bool)]) -> Twin {
+    Twin { name, caught_by }
+}
+
+const EP: (Protocol, bool) = (Protocol::Ep, false);
+const STAGED: (Protocol, bool) = (Protocol::Ep, true);
+const BARRIER: (Protocol, bool) = (Protocol::Barrier, false);
+const STREAM: (Protocol, bool) = (Protocol::StreamSignal, false);
+const SIGNAL: (Protocol, bool) = (Protocol::PutSignal, false);
+const NEXT: (Protocol, bool) = (Protocol::PutSignal, true);
+const QUIET: (Protocol, bool) = (Protocol::PutQuiet, false);
+const GATHER: (Protocol, bool) = (Protocol::Gather, false);
+const DEVICE: (Protocol, bool) = (Protocol::DeviceBarrier, false);
+const ATOMICS: (Protocol, bool) = (Protocol::Atomics, false);
+const PING: (Protocol, bool) = (Protocol::Ping, false);
+
+/// Every broken twin of `anabranch/mutant.h`.
+pub const TWINS: &[Twin] = &[
+    twin("RELEASE_BY_ONE_THREAD", &[EP, SIGNAL, PING]),
+    twin("NO_RELEASE", &[EP, SIGNAL, PING]),
+    twin("COUNT_BEFORE_RELEASE", &[EP, STAGED]),
+    twin("EPOCH_LOOSE", &[EP, BARRIER, STREAM, DEVICE, PING]),
+    twin("NO_ACQUIRE_AFTER_WAIT", &[EP, SIGNAL, GATHER, PING]),
+    twin("NO_ACQUIRE_BETWEEN_BLOCKS", &[EP]),
+    twin("RELEASE_AT_DEVICE_SCOPE", &[EP, SIGNAL, PING]),
+    twin("FLAG_BEFORE_DATA", &[EP, STAGED]),
+    twin("NO_BARRIER_IN_RELEASE", &[STAGED, SIGNAL]),
+    twin("COUNTER_NOT_RESET", &[EP]),
+    twin("COUNTER_RESET_EARLY", &[EP]),
+    twin("EPOCH_EQUAL", &[BARRIER, STREAM, DEVICE]),
+    twin("ACQUIRE_AT_DEVICE_SCOPE", &[EP, SIGNAL, GATHER]),
+    twin("NO_WAIT", &[EP, BARRIER, STREAM, SIGNAL, GATHER, DEVICE]),
+    twin("TORN_ATOMIC", &[ATOMICS, EP, STREAM]),
+    twin("THREAD_SIGNAL_UNRELEASED", &[SIGNAL, QUIET]),
+    twin("THREAD_QUIET_UNRELEASED", &[QUIET]),
+    twin("WAVE_SIGNAL_UNRELEASED", &[SIGNAL]),
+    twin("WAVE_QUIET_UNRELEASED", &[QUIET]),
+    twin("BLOCK_QUIET_UNRELEASED", &[QUIET, DEVICE]),
+    twin("BLOCK_QUIET_BY_ONE_THREAD", &[QUIET, DEVICE]),
+    twin("QUIET_AT_DEVICE_SCOPE", &[QUIET, DEVICE]),
+    twin("WAVE_SIGNAL_NO_BARRIER", &[SIGNAL]),
+    twin("WAVE_QUIET_NO_BARRIER", &[QUIET]),
+    twin("BLOCK_QUIET_NO_BARRIER", &[QUIET, DEVICE]),
+    twin("FENCE_ONE_NOTHING", &[QUIET]),
+    twin("FENCE_ALL_NOTHING", &[QUIET]),
+    twin("QUIET_NOTHING", &[QUIET]),
+    twin("SIGNAL_BEFORE_DATA", &[SIGNAL, GATHER]),
+    twin("PUT_SIGNAL_UNRELEASED", &[SIGNAL, NEXT]),
+    twin("COMPARE_LOOSE", &[SIGNAL, GATHER]),
+    twin("COMPARE_EQUAL", &[SIGNAL]),
+    twin("SIGNAL_TEST_NO_ACQUIRE", &[GATHER]),
+    twin("SIGNAL_WAIT_NO_ACQUIRE", &[SIGNAL]),
+    twin("WAIT_ALL_NO_ACQUIRE", &[GATHER]),
+    twin("WAIT_ANY_NO_ACQUIRE", &[GATHER]),
+    twin("TEAM_SYNC_UNRELEASED", &[DEVICE]),
+    twin("TEAM_SYNC_NO_ACQUIRE", &[DEVICE]),
+    twin("TEAM_SYNC_ACQUIRE_AT_DEVICE_SCOPE", &[DEVICE]),
+    twin("TEAM_SYNC_FLAG_FIRST", &[DEVICE]),
+    twin("TEAM_SYNC_EPOCH_NOT_KEPT", &[DEVICE]),
+    twin("TEAM_SYNC_EARLY_RETURN", &[DEVICE]),
+    twin("MEET_EPOCH_NOT_KEPT", &[BARRIER]),
+    twin("MEET_NO_BARRIER", &[BARRIER]),
+    twin("MEET_EARLY_RETURN", &[BARRIER]),
+    twin("STREAM_ADD_IS_SET", &[STREAM]),
+    twin("TWO_FLAGS", &[EP]),
+    twin("COMBINE_NO_ACQUIRE", &[EP, STAGED]),
+    twin("COMBINE_NO_BARRIER", &[EP]),
+    twin("COMBINE_WAITS_FOR_ITSELF", &[EP]),
+    twin("COMBINE_FLAG_FIRST", &[STAGED]),
+    twin("COMBINE_UNCOUNTED", &[EP]),
+    twin("COMBINE_COUNT_NOT_RESET", &[EP]),
+    twin("EXCHANGE_EARLY_RETURN", &[EP]),
+    twin("DISPATCH_NO_BARRIER", &[EP]),
+    twin("ROUTE_UNCOUNTED", &[EP]),
+    twin("ROUTE_UNREAD", &[EP]),
+    twin("ROUTE_OVERWRITTEN", &[EP]),
+    twin("ROUTE_ROW_SHARED", &[EP]),
+    twin("PING_FLAG_FIRST", &[PING]),
+    twin("PING_NO_BARRIER", &[PING]),
+    twin("SLOT_NOT_OWNED", &[SIGNAL, QUIET]),
+    twin("ACKNOWLEDGED_UNREAD", &[SIGNAL, QUIET]),
+];
+
+/// Files that have no rows, and why.
+pub const DEFINITIONS: &[(&str, &str)] = &[
+    ("hip-jit/device/anabranch/memory.h", "names the targets' primitives"),
+    (
+        "hip-jit/device/anabranch/memory_instrumented.h",
+        "the same for the seeded machine; crates/hip-jit/tests/seeded.rs",
+    ),
+    ("hip-jit/device/anabranch/target_amd.h", "is the primitives: check_disassembly, wave_releases"),
+    ("hip-jit/device/anabranch/target_host.h", "is the primitives of ordinary host builds, which follow C++"),
+    (
+        "hip-jit/device/anabranch/target_nvidia.h",
+        "is the primitives: each is one PTX instruction that says its order",
+    ),
+];
+
+/// What is known of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Runs {
+    /// These protocols run it under seeds.
+    In(&'static [Protocol]),
+    /// A test of another kind runs it, named here; what it calls has rows.
+    Test(&'static str),
+    /// It tells no other block or rank anything through a flag: what it leaves is read by later kernels.
+    Quiet,
+}
+
+/// Every kernel of the embedded units.
+pub const KERNELS: &[(&str, Runs)] = &[
+    ("anabranch_bench_stamp", Runs::Quiet),
+    ("anabranch_ep_combine", Runs::In(&[Protocol::Ep])),
+    ("anabranch_ep_dispatch", Runs::In(&[Protocol::Ep])),
+    ("anabranch_ep_reference_expert", Runs::Quiet),
+    ("anabranch_p2p_check", Runs::Test(P2P)),
+    ("anabranch_p2p_fill", Runs::Quiet),
+    ("anabranch_p2p_load", Runs::Quiet),
+    ("anabranch_p2p_ping", Runs::In(&[Protocol::Ping])),
+    ("anabranch_p2p_store", Runs::Quiet),
+    ("anabranch_shmem_conformance_atomics", Runs::In(&[Protocol::Atomics])),
+    ("anabranch_shmem_conformance_barrier", Runs::In(&[Protocol::DeviceBarrier])),
+    ("anabranch_shmem_conformance_compare", Runs::Test(API)),
+    ("anabranch_shmem_conformance_copy", Runs::Test(API)),
+    ("anabranch_shmem_conformance_expiry", Runs::Test(API)),
+    ("anabranch_shmem_conformance_message", Runs::Test(API)),
+    ("anabranch_shmem_conformance_several", Runs::Test(API)),
+    ("anabranch_sim_gather", Runs::In(&[Protocol::Gather])),
+    ("anabranch_sim_look", Runs::In(&[Protocol::StreamSignal])),
+    ("anabranch_sim_messages", Runs::In(&[Protocol::PutSignal, Protocol::PutQuiet])),
+    ("anabranch_sim_push", Runs::Quiet),
+    ("anabranch_sim_read", Runs::In(&[Protocol::Barrier])),
+    ("anabranch_sim_write", Runs::Quiet),
+    ("anabranch_team_barrier", Runs::In(&[Protocol::Barrier])),
+    ("anabranch_team_signal", Runs::In(&[Protocol::StreamSignal])),
+    ("anabranch_team_signal_wait", Runs::In(&[Protocol::StreamSignal])),
+];
+
+const P2P: &str = "crates/cli/tests/bench.rs";
+const API: &str = "crates/shmem/tests/device_api";

@@ -1,0 +1,107 @@
+//! Every protocol as it is, under seeds: clean, and a seed is a run.
+#![allow(clippy::panic, clippy::print_stdout, reason = "helpers of tests fail by panicking")]
+
+mod common;
+
+use anabranch_clock::Moment;
+
+use anabranch_sim::{Case, CaseError, Protocol, RunOptions, ScenarioError, scenario};
+
+/// Runs seeds and prints how fast; the first failure is the test's.
+fn clean(case: &Case, seeds: std::ops::Range<u64>) {
+    let mut scenario = common::make(&common::jit(), case);
+    let (start, count, mut steps) = (Moment::now(), seeds.end - seeds.start, 0);
+    for seed in seeds {
+        let outcome = scenario.run(seed, &RunOptions::default());
+        steps +=
+            outcome.unwrap_or_else(|failure| panic!("{case:?}, seed {seed}: {}", failure.problem)).run.steps;
+    }
+    let rate = count as f64 / start.elapsed().as_secs_f64();
+    println!("{case:?}: {rate:.0} seeds/s, {} primitives a seed", steps / count);
+}
+
+fn with(protocol: Protocol, ranks: u32, change: impl FnOnce(&mut Case)) -> Case {
+    let mut case = Case::new(protocol, ranks);
+    change(&mut case);
+    case
+}
+
+#[test]
+fn dispatch_and_combine_are_right_under_every_seed() {
+    clean(&with(Protocol::Ep, 2, |case| case.tokens = 5), 0..300);
+    clean(&with(Protocol::Ep, 3, |case| (case.tokens, case.staged) = (5, true)), 0..150);
+    clean(&with(Protocol::Ep, 2, |case| (case.rounds, case.blocks, case.waves) = (4, 3, 1)), 0..150);
+    clean(&Case::new(Protocol::Ep, 1), 0..100);
+}
+
+#[test]
+fn barriers_are_right_under_every_seed() {
+    for protocol in [Protocol::Barrier, Protocol::DeviceBarrier] {
+        clean(&with(protocol, 3, |case| case.rounds = 4), 0..400);
+        // More members than lanes of a wave.
+        clean(&with(protocol, 6, |case| case.waves = 1), 0..100);
+    }
+    clean(&with(Protocol::DeviceBarrier, 2, |case| (case.staged, case.rounds) = (true, 4)), 0..400);
+    clean(&Case::new(Protocol::DeviceBarrier, 1), 0..50);
+}
+
+#[test]
+fn messages_are_right_under_every_seed() {
+    for protocol in [Protocol::PutSignal, Protocol::PutQuiet] {
+        clean(&Case::new(protocol, 2), 0..500);
+        clean(&with(protocol, 3, |case| (case.staged, case.rounds) = (true, 6)), 0..500);
+        clean(&with(protocol, 1, |case| case.tokens = 9), 0..100);
+    }
+}
+
+#[test]
+fn gathers_signals_and_atomics_are_right_under_every_seed() {
+    clean(&with(Protocol::Ping, 3, |case| case.tokens = 9), 0..400);
+    for ranks in 1..4 {
+        clean(&Case::new(Protocol::Gather, ranks), 0..400);
+        clean(&Case::new(Protocol::StreamSignal, ranks), 0..200);
+        clean(&Case::new(Protocol::Atomics, ranks), 0..200);
+    }
+    // More members than lanes of a wave.
+    clean(&with(Protocol::Gather, 6, |case| case.waves = 1), 0..60);
+}
+
+#[test]
+fn a_seed_is_a_run_and_keeps_its_events_when_asked() {
+    for protocol in Protocol::ALL {
+        let mut first = common::make(&common::jit(), &Case::new(*protocol, 2));
+        let mut second = common::make(&common::jit(), &Case::new(*protocol, 2));
+        let mut options = RunOptions::default();
+        let bare = first.run(11, &options).unwrap().run;
+        assert!(bare.events.is_empty());
+        first.run(5, &options).unwrap();
+        options.keep_events = true;
+        let [one, two] = [&mut first, &mut second].map(|scenario| scenario.run(11, &options).unwrap().run);
+        assert_eq!(one, two, "{protocol}");
+        assert_eq!((one.digest, one.steps), (bare.digest, bare.steps), "{protocol}");
+        assert!(one.events.len() as u64 >= one.steps);
+        assert_ne!(first.run(12, &options).unwrap().run.digest, one.digest, "{protocol}");
+    }
+}
+
+#[test]
+fn cases_out_of_range_are_refused_by_name() {
+    let jit = common::jit();
+    for protocol in Protocol::ALL {
+        for (what, most, change) in [
+            ("ranks", 8, (|case: &mut Case| case.ranks = 0) as fn(&mut Case)),
+            ("rounds", 64, |case| case.rounds = 0),
+            ("tokens", 64, |case| case.tokens = 65),
+            ("blocks", 8, |case| case.blocks = 9),
+            ("waves", 4, |case| case.waves = 5),
+        ] {
+            let refused = scenario(with(*protocol, 2, change), &jit);
+            let Err(ScenarioError::Case(CaseError::Range { what: named, most: said, .. })) = refused else {
+                panic!("{protocol}, {what}: {refused:?}");
+            };
+            assert_eq!((named, said), (what, most));
+        }
+        let refused = scenario(with(*protocol, 2, |case| case.mutant = 10_000), &jit);
+        assert!(matches!(refused, Err(ScenarioError::Case(CaseError::Range { what: "mutant", .. }))));
+    }
+}

@@ -1,0 +1,212 @@
+//! The table of sites against the device sources: a fence, flag, wait or atomic that joins or leaves a kernel changes both.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use anabranch_hip_host::seeded::Event;
+use anabranch_hip_jit::{KernelUnit, mutants};
+use anabranch_shmem::device_api::conformance;
+use anabranch_sim::twins::{DEFINITIONS, HeldBy, KERNELS, Runs, TWINS, communicates, kernels, scan, sites};
+use anabranch_sim::{Case, Protocol, RunOptions};
+
+/// Every device source below `crates`, by its path there.
+fn sources() -> BTreeMap<String, String> {
+    fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(folder).into_iter().flatten() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                walk(&path, found);
+            } else if path.extension().is_some_and(|kind| kind == "h" || kind == "hip") {
+                found.push(path);
+            }
+        }
+    }
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut found = Vec::new();
+    for part in std::fs::read_dir(crates).unwrap() {
+        let part = part.unwrap().path();
+        walk(&part.join("device"), &mut found);
+        walk(&part.join("kernels"), &mut found);
+    }
+    let name = |path: &Path| path.strip_prefix(crates).unwrap().to_str().unwrap().to_owned();
+    found.iter().map(|path| (name(path), std::fs::read_to_string(path).unwrap())).collect()
+}
+
+/// What the table and the sources do not have in common.
+fn differences(sources: &BTreeMap<String, String>) -> Vec<String> {
+    let mut counts: BTreeMap<(String, String, String), [Vec<usize>; 2]> = BTreeMap::new();
+    for (file, text) in sources {
+        if DEFINITIONS.iter().any(|(name, _)| name == file) {
+            continue;
+        }
+        for site in scan(text) {
+            let lines = counts.entry((file.clone(), site.function, site.call)).or_default();
+            lines[0].push(site.line);
+        }
+    }
+    for site in sites() {
+        let key = (site.file.to_owned(), site.function.to_owned(), site.call.to_owned());
+        counts.entry(key).or_default()[1].push(0);
+    }
+    let wrong = counts.into_iter().filter(|(_, [lines, rows])| lines.len() != rows.len());
+    wrong
+        .map(|((file, function, call), [lines, rows])| {
+            format!("{file}, {function}: {call} at lines {lines:?}, and {} rows in the table", rows.len())
+        })
+        .collect()
+}
+
+#[test]
+fn every_site_has_a_row_and_every_row_a_site() {
+    let mut sources = sources();
+    let found = differences(&sources);
+    assert!(found.is_empty(), "{}", found.join("\n"));
+    // A fence that joins, and one that leaves.
+    let order = sources.get_mut("shmem/device/shmem/order.h").unwrap();
+    let removed = order.replace("    Scope::release_for_all(grid);\n", "");
+    assert_ne!(&removed, order);
+    *order = removed;
+    let joined = "ANABRANCH_DEVICE void more(const Grid& grid) { fence_release_system(grid); }\n";
+    sources.insert("ep/kernels/more.h".to_owned(), joined.to_owned());
+    let found = differences(&sources);
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(found[0].contains("more") && found[1].contains("quiet"), "{found:?}");
+}
+
+#[test]
+fn every_twin_of_the_header_is_searched_and_holds_what_the_table_says() {
+    let header: BTreeSet<&str> = mutants().map(|(name, _)| name).filter(|name| *name != "NONE").collect();
+    let searched: BTreeSet<&str> = TWINS.iter().map(|twin| twin.name).collect();
+    assert_eq!(header, searched);
+    assert_eq!(searched.len(), TWINS.len(), "a twin stands twice");
+    let sources = sources();
+    for site in sites() {
+        match site.held_by {
+            HeldBy::Twins(names) => {
+                assert!(!names.is_empty(), "{site:?}");
+                for name in names {
+                    assert!(searched.contains(name), "{site:?}: {name} is no twin");
+                }
+            }
+            HeldBy::CodeCheck(why)
+            | HeldBy::Test(why)
+            | HeldBy::OtherMemory(why)
+            | HeldBy::NotNeeded(why) => {
+                assert!(why.len() > 20, "{site:?} is held by nothing");
+            }
+        }
+    }
+    let page = include_str!("../../../docs/memory-model.md");
+    for twin in TWINS {
+        assert!(
+            page.contains(&format!("| `{}` |", twin.name)),
+            "{} is not in docs/memory-model.md",
+            twin.name
+        );
+    }
+    // Each twin changes some source.
+    let text: String = sources.values().map(String::as_str).collect();
+    for twin in TWINS {
+        assert!(!twin.caught_by.is_empty());
+        let uses = text.matches(&format!("({})", twin.name)).count()
+            + text.matches(&format!("MUTANT_{} ", twin.name)).count()
+            + text.matches(&format!("MUTANT_{})", twin.name)).count()
+            - text.matches(&format!("    MUTANT_{} = ", twin.name)).count();
+        assert!(uses > 0, "{} changes nothing", twin.name);
+    }
+}
+
+/// The headers that a source includes, and those that they include; but for the primitives' definitions, which have words of
+/// their own.
+fn headers_of<'a>(text: &str, sources: &'a BTreeMap<String, String>) -> Vec<&'a str> {
+    let mut found: Vec<(&str, &str)> = Vec::new();
+    let mut texts = vec![text];
+    while let Some(text) = texts.pop() {
+        for line in text.lines() {
+            let Some(name) = line.strip_prefix("#include \"").and_then(|rest| rest.strip_suffix('"')) else {
+                continue;
+            };
+            let (folder, file) = name.split_once('/').unwrap();
+            // `anabranch/`, `shmem/` and `ep/` are folders of `device` or, of a crate, its `kernels`.
+            let header = sources.iter().find(|(path, _)| {
+                path.ends_with(&format!("/{name}")) || **path == format!("{folder}/kernels/{file}")
+            });
+            let Some((path, header)) = header else { continue };
+            let known = found.iter().any(|(other, _)| *other == path);
+            if !known && !DEFINITIONS.iter().any(|(definition, _)| definition == path) {
+                found.push((path, header));
+                texts.push(header);
+            }
+        }
+    }
+    found.into_iter().map(|(_, text)| text).collect()
+}
+
+#[test]
+fn every_kernel_has_a_row_and_those_that_are_quiet_are() {
+    let sources = sources();
+    let mut named = BTreeSet::new();
+    for (file, text) in &sources {
+        for kernel in kernels(text) {
+            let Some((_, runs)) = KERNELS.iter().find(|(name, _)| *name == kernel) else {
+                panic!("{file}: {kernel} is in no row: say which protocol runs it, or that it is quiet");
+            };
+            let tells = communicates(&kernel, text, &headers_of(text, &sources));
+            assert_eq!(*runs != Runs::Quiet, tells, "{file}: {kernel} communicates: {tells}");
+            named.insert(kernel);
+        }
+    }
+    let rows: BTreeSet<String> = KERNELS.iter().map(|(name, _)| (*name).to_owned()).collect();
+    assert_eq!(named, rows);
+}
+
+#[test]
+fn every_embedded_unit_is_among_the_sources() {
+    let sources = sources();
+    let ep = [&anabranch_ep::kernels::DISPATCH, &anabranch_ep::kernels::COMBINE];
+    let own =
+        [&anabranch_sim::kernels::AROUND, &anabranch_sim::kernels::MESSAGES, &anabranch_sim::kernels::GATHER];
+    let units: Vec<&KernelUnit> = conformance::UNITS
+        .into_iter()
+        .chain(ep)
+        .chain(own)
+        .chain([
+            &anabranch_ep::kernels::REFERENCE_EXPERT,
+            &anabranch_shmem::TEAM_BARRIER_UNIT,
+            &anabranch_shmem::p2p::P2P,
+        ])
+        .collect();
+    for unit in units {
+        assert!(sources.values().any(|text| text == unit.source), "{}", unit.name);
+        for entry in unit.entries {
+            assert!(KERNELS.iter().any(|(name, _)| name == entry), "{}: {entry} has no row", unit.name);
+        }
+    }
+}
+
+#[test]
+fn protocols_run_the_kernels_that_the_table_says() {
+    let jit = common::jit();
+    let mut options = RunOptions::default();
+    options.keep_events = true;
+    for protocol in Protocol::ALL {
+        let mut scenario = common::make(&jit, &Case::new(*protocol, 2));
+        let events: Vec<Event> = scenario.run(1, &options).unwrap().run.events;
+        let ran: BTreeSet<&str> = events.iter().map(|event| &*event.kernel).collect();
+        for (kernel, runs) in KERNELS {
+            let Runs::In(protocols) = runs else { continue };
+            assert_eq!(protocols.contains(protocol), ran.contains(kernel), "{protocol}: {kernel}");
+        }
+    }
+}
+
+#[test]
+fn the_searches_kernels_keep_the_rules() {
+    for (file, text) in sources().iter().filter(|(name, _)| name.starts_with("sim/")) {
+        let found = anabranch_hip_jit::lint::lint_source(file, text);
+        assert!(found.is_empty(), "{file}: {found:#?}");
+    }
+}
