@@ -51,7 +51,6 @@ static ANABRANCH_DEVICE void exchange(const Grid& grid, const P2pCopyArgs& args)
 }
 
 ANABRANCH_KERNEL(anabranch_p2p_store, P2pCopyArgs, 1024) { exchange<true>(grid, args); }
-
 ANABRANCH_KERNEL(anabranch_p2p_load, P2pCopyArgs, 1024) { exchange<false>(grid, args); }
 
 // Fills my outgoing areas with words that name sender, receiver, place and run.
@@ -85,7 +84,6 @@ ANABRANCH_KERNEL(anabranch_p2p_check, P2pCopyArgs, 1024) {
 }
 
 enum PingPhase : u32 { PING_WAIT = 1 };
-
 // What one thread sends of the payload: in registers, so that the rounds measure the way to the peer and not a load.
 static constexpr u32 PAYLOAD_UNITS = 2;
 
