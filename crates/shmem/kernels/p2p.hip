@@ -2,7 +2,6 @@
 #include "anabranch/prelude.h"
 
 static constexpr u32 UNROLL = 8;
-
 // Copies `units` 16-byte units with the threads of `blocks` blocks, of which this is number `block`.
 static ANABRANCH_DEVICE void copy(const Grid& grid, const Vec16* source, Vec16* target, u64 units, u32 block, u32 blocks) {
     u64 step = static_cast<u64>(blocks) * grid.block_threads;
@@ -51,7 +50,6 @@ static ANABRANCH_DEVICE void exchange(const Grid& grid, const P2pCopyArgs& args)
 }
 
 ANABRANCH_KERNEL(anabranch_p2p_store, P2pCopyArgs, 1024) { exchange<true>(grid, args); }
-
 ANABRANCH_KERNEL(anabranch_p2p_load, P2pCopyArgs, 1024) { exchange<false>(grid, args); }
 
 // Fills my outgoing areas with words that name sender, receiver, place and run.
@@ -85,10 +83,8 @@ ANABRANCH_KERNEL(anabranch_p2p_check, P2pCopyArgs, 1024) {
 }
 
 enum PingPhase : u32 { PING_WAIT = 1 };
-
 // What one thread sends of the payload: in registers, so that the rounds measure the way to the peer and not a load.
 static constexpr u32 PAYLOAD_UNITS = 2;
-
 static ANABRANCH_DEVICE void send_payload(const Grid& grid, const P2pPingArgs& args, const Vec16 (&unit)[PAYLOAD_UNITS],
                                           Vec16* target, u64* flag, u64 value) {
 #pragma unroll
@@ -104,7 +100,6 @@ static ANABRANCH_DEVICE void send_payload(const Grid& grid, const P2pPingArgs& a
 // Set by thread 0 when its wait failed; read by the block behind the barrier that also hands over what was acquired. Between
 // two waits stands the barrier of a send, so nobody reads the word of the next wait.
 static constexpr LocalArray<u32> PING_FAULT = {0};
-
 static ANABRANCH_DEVICE bool await_payload(const Grid& grid, const P2pPingArgs& args, const WaitContext& wait,
                                            const u64* flag, u64 value) {
     if (grid.thread == 0) {
@@ -172,9 +167,7 @@ static ANABRANCH_DEVICE bool exchange_payloads(const Grid& grid, const P2pPingAr
 // One block on each of two ranks. `first` writes `bytes` and a flag to the other, which answers in kind; `rounds` times.
 // Round n (from 1) of a launch has the value base + n; `base` lives in device memory and grows by `rounds` a launch.
 // No flag is overwritten too early: the next round's flag is stored only after the answer to this one was seen.
-ANABRANCH_KERNEL(anabranch_p2p_ping, P2pPingArgs, 1024) {
-    bool poisoned = grid.block_broadcast(grid.thread == 0 && is_poisoned(grid, args.team.control) ? 1 : 0) != 0;
-    if (poisoned) return;
+static ANABRANCH_DEVICE void ping(const Grid& grid, const P2pPingArgs& args) {
     u64 base = grid.block_broadcast(grid.thread == 0 ? private_load(grid, args.base) : 0);
     WaitContext wait = wait_context(grid, args.team.control, args.operation, args.team.group, args.team.rank, base);
     u64 own = private_load(grid, args.team.peer_bases + args.team.rank);
@@ -187,10 +180,10 @@ ANABRANCH_KERNEL(anabranch_p2p_ping, P2pPingArgs, 1024) {
         for (u32 round = 1; round <= args.rounds && grid.thread == 0 && !fault; ++round) {
             u64 seen;
             u64 value = base + round;
-            if (args.first) flag_store(grid, theirs, value);
+            if (args.first) flag_store(grid, theirs, value);  // lint: allow(flag-after-barrier): bare
             fault = wait_until<RELAXED>(grid, wait, PING_WAIT, args.peer, value, mine,
                                         [value](u64 flag) { return has_reached(flag, value); }, seen) != WAIT_OK;
-            if (!args.first) flag_store(grid, theirs, value);
+            if (!args.first) flag_store(grid, theirs, value);  // lint: allow(flag-after-barrier): bare
         }
     } else if (args.verify) {
         fault = exchange_payloads<true>(grid, args, wait, base, mine, theirs);
@@ -199,4 +192,9 @@ ANABRANCH_KERNEL(anabranch_p2p_ping, P2pPingArgs, 1024) {
     }
     grid.block_barrier();
     if (grid.thread == 0 && !fault) private_store(grid, args.base, base + args.rounds);
+}
+
+ANABRANCH_KERNEL(anabranch_p2p_ping, P2pPingArgs, 1024) {
+    bool poisoned = grid.block_broadcast(grid.thread == 0 && is_poisoned(grid, args.team.control) ? 1 : 0) != 0;
+    if (!poisoned) ping(grid, args);
 }

@@ -26,8 +26,8 @@ fn small(protocol: Protocol, staged: bool) -> Case {
     };
     let mut case = Case::new(protocol, ranks);
     case.staged = staged;
-    if protocol == Protocol::Ep {
-        // More than one tile a block.
+    if matches!(protocol, Protocol::Ep | Protocol::Ping) {
+        // More than one tile a block; payload from every wave.
         case.tokens = 10;
     }
     case

@@ -179,11 +179,11 @@ pub(super) const FILES: &[File] = &[
             ("await_payload", "acquire_after_wait", Twins(&["NO_ACQUIRE_AFTER_WAIT"])),
             ("await_payload", "block_barrier", Twins(&["PING_NO_BARRIER"])),
             ("check_payload", "fetch_add_device", COUNTS_WRONG),
-            ("anabranch_p2p_ping", "flag_store", BARE_PING),
-            ("anabranch_p2p_ping", "wait_until", BARE_PING),
-            ("anabranch_p2p_ping", "flag_store", BARE_PING),
+            ("ping", "flag_store", BARE_PING),
+            ("ping", "wait_until", BARE_PING),
+            ("ping", "flag_store", BARE_PING),
             (
-                "anabranch_p2p_ping",
+                "ping",
                 "block_barrier",
                 NotNeeded(
                     "All threads have read the base behind a broadcast, and thread 0 alone knows of a bare ping's fault.",
