@@ -6,7 +6,7 @@ mod lab;
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
-use std::time::Instant;
+use anabranch_clock::Moment;
 
 use anabranch_hip_host::seeded::MemoryProfile::{self, Cumulative, PerWave};
 use anabranch_hip_host::seeded::{Bounds, Explored, SeededKernel};
@@ -34,7 +34,7 @@ fn all(lab: &Lab, bounds: Bounds, launches: &[Launch]) -> (BTreeSet<[u64; 2]>, E
     let mut bench = lab.bench(2);
     let outs = bench.outs.clone();
     let mut machine = std::mem::replace(&mut bench.machine, lab.bench(2).machine);
-    let (start, mut seen) = (Instant::now(), BTreeSet::new());
+    let (start, mut seen) = (Moment::now(), BTreeSet::new());
     let explored = machine.explore(
         bounds,
         |machine| {
