@@ -4,9 +4,9 @@
 mod common;
 mod lab;
 
+use anabranch_clock::Moment;
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
-use anabranch_clock::Moment;
 
 use anabranch_hip_host::seeded::MemoryProfile::{self, Cumulative, PerWave};
 use anabranch_hip_host::seeded::{Bounds, Explored, SeededKernel};
