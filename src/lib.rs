@@ -52,7 +52,10 @@ use anabranch_hip_jit::KernelSpec;
 
 /// Every kernel of the library in every variant: what a prebuild compiles, and the only list of them.
 pub fn kernel_registry() -> Vec<KernelSpec> {
-    let mut all = vec![KernelSpec::new(&anabranch_shmem::TEAM_BARRIER_UNIT)];
+    let mut all = vec![
+        KernelSpec::new(&anabranch_shmem::TEAM_BARRIER_UNIT),
+        KernelSpec::new(&anabranch_shmem::p2p::P2P),
+    ];
     all.extend(anabranch_shmem::device_api::conformance::kernels());
     all.extend(anabranch_ep::kernels());
     all

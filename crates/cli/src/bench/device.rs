@@ -47,7 +47,12 @@ pub(crate) fn heap_bytes(area: u64, ranks: u32) -> anyhow::Result<u64> {
     bytes.with_context(|| format!("two areas of {area} bytes are more than any heap holds"))
 }
 
-/// All kernels of the benchmarks.
+/// Kernels of this program alone; the others are in the registry.
+pub(crate) fn own_kernels() -> Vec<KernelSpec> {
+    vec![KernelSpec::new(&STAMP)]
+}
+
+/// What the transfers launch.
 pub(crate) fn kernels() -> Vec<KernelSpec> {
     vec![KernelSpec::new(&P2P), KernelSpec::new(&STAMP)]
 }

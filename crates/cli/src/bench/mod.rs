@@ -138,7 +138,7 @@ impl BenchCommand {
 
 /// The benchmarks' own kernels, for prebuilding.
 pub(crate) fn kernels() -> Vec<KernelSpec> {
-    p2p::kernels()
+    device::own_kernels()
 }
 
 /// Starts the ranks.

@@ -6,17 +6,12 @@ use anabranch::{Config, Error, GroupRank, RuntimeKind, World};
 use anyhow::{Context as _, bail};
 use serde_json::Map;
 
+use super::P2pArgs;
 use super::device::{self, Links, Mechanism, Pattern};
 use super::link::{self, Role, Timed};
 use super::row::{self, Row};
 use super::statistics::{Samples, gigabytes_per_second, slowest_of_ranks};
-use super::{P2pArgs, device::kernels as own_kernels};
 use crate::ranks::RankContext;
-
-/// The kernels of the benchmarks, in every variant.
-pub(crate) fn kernels() -> Vec<KernelSpec> {
-    own_kernels()
-}
 
 /// What a run launches.
 pub(crate) fn needed_kernels() -> Vec<KernelSpec> {
