@@ -37,6 +37,9 @@ pub(crate) struct Region {
     /// The flags of the allocating call.
     pub(crate) flags: u32,
     pub(crate) backing: Backing,
+    /// On a seeded machine: the number of the memory that lies here, and the byte of it at `base`. Two ranges may show
+    /// the same memory.
+    pub(crate) model: Option<(u32, usize)>,
 }
 
 /// What keeps a range's memory.
@@ -75,7 +78,7 @@ impl Region {
         }
     }
 
-    fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         matches!(self.backing, Backing::Physical { open: false, .. })
     }
 }
@@ -136,6 +139,19 @@ impl Regions {
             .filter(|region| region.kind == kind && region.end() <= end)
             .cloned()
             .collect()
+    }
+
+    /// The parts of a range that a seeded machine knows: memory by number, first byte, bytes.
+    pub(crate) fn model_places(&self, address: usize, bytes: usize) -> Vec<(u32, usize, usize)> {
+        let end = address.saturating_add(bytes);
+        let by_base = lock(&self.by_base);
+        let first = by_base.range(..=address).next_back().map_or(address, |(base, _)| *base);
+        let part = |region: &Region| {
+            let (number, start) = region.model?;
+            let (from, to) = (region.base.max(address), region.end().min(end));
+            (from < to).then(|| (number, start + (from - region.base), to - from))
+        };
+        by_base.range(first..end).filter_map(|(_, region)| part(region)).collect()
     }
 
     /// Where `bytes` from `address` lie.

@@ -6,16 +6,17 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Mutex};
 
+use anabranch_clock::Signal;
 use anabranch_hip::HipError;
 
 use crate::capture::{Membership, captured_push};
 use crate::device::DeviceState;
 use crate::machine::Core;
-use crate::operation::{Advance, Operation, Running};
+use crate::operation::{Advance, On, Operation, Running};
 use crate::scheduler::{Step, Task};
-use crate::sync::{lock, wait};
+use crate::sync::lock;
 
 /// How a stream stands to the null stream of its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +38,7 @@ pub(crate) struct Stream {
     pub(crate) state: Mutex<StreamState>,
     /// Operations done, in order; written under `state`.
     completed: AtomicU64,
-    progressed: Condvar,
+    progressed: Signal,
 }
 
 /// What changes of a stream.
@@ -62,7 +63,7 @@ impl Stream {
             core,
             state: Mutex::default(),
             completed: AtomicU64::new(0),
-            progressed: Condvar::new(),
+            progressed: Signal::new(),
         });
         stream.device.remember(&stream);
         stream
@@ -124,9 +125,10 @@ impl Stream {
         drop(state);
         if start {
             let stream = Arc::clone(self);
-            self.core
-                .scheduler
-                .spawn(Box::new(move || Box::new(StreamTask { stream, running: None, taken: false })));
+            self.core.scheduler.spawn_for(
+                self.device.ordinal,
+                Box::new(move || Box::new(StreamTask { stream, running: None, taken: false })),
+            );
         }
         ticket
     }
@@ -149,8 +151,8 @@ impl Stream {
     pub(crate) fn wait(&self, ticket: u64) -> Result<(), HipError> {
         let mut state = lock(&self.state);
         state.waiters += 1;
-        while self.completed() < ticket {
-            state = wait(&self.progressed, state);
+        while self.completed() < ticket && !self.core.is_hopeless() {
+            state = self.progressed.wait(&self.state, state, None);
         }
         state.waiters -= 1;
         drop(state);
@@ -193,17 +195,19 @@ struct StreamTask {
 impl Task for StreamTask {
     fn step(&mut self) -> Step {
         let core = &self.stream.core;
-        let lost = self.stream.is_lost();
+        let on = On { core, device: self.stream.device.ordinal, lost: self.stream.is_lost() };
         let mut moved = false;
-        for _ in 0..OPERATIONS_PER_STEP {
+        // Under a seed, others may go first before each.
+        let most = if core.seeded.is_some() { 1 } else { OPERATIONS_PER_STEP };
+        for _ in 0..most {
             if self.running.is_none() {
                 let Some(operation) = self.stream.next() else { return Step::Finished };
                 moved = true;
                 self.taken = true;
-                self.running = Running::begin(operation, core, lost);
+                self.running = Running::begin(operation, on);
             }
             let advance = match &mut self.running {
-                Some(running) => running.advance(core, lost),
+                Some(running) => running.advance(on),
                 None => Advance::Done,
             };
             match advance {
@@ -218,6 +222,10 @@ impl Task for StreamTask {
             }
         }
         Step::Progress
+    }
+
+    fn waits_for(&self) -> &'static str {
+        self.running.as_ref().map_or("work", Running::waits_for)
     }
 
     /// The device is lost. The operation counts as done, and the rest of the queue is passed as on any lost device, so

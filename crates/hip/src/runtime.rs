@@ -5,6 +5,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use anabranch_clock::Driver;
+
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::table::HipApi;
@@ -69,6 +71,11 @@ impl fmt::Display for DeviceOrdinal {
 pub trait Binding: Send + Sync + fmt::Debug {
     /// Called before every table call, on the calling thread.
     fn bind(&self);
+
+    /// What decides for threads that work with this instance, where something does: they attach to it.
+    fn driver(&self) -> Option<Arc<dyn Driver>> {
+        None
+    }
 }
 
 /// A loaded runtime. Clones share it.
@@ -107,6 +114,11 @@ impl Runtime {
             binding.bind();
         }
         &self.inner.api
+    }
+
+    /// What runs threads one at a time on this instance; `None` where threads are free, as on every GPU.
+    pub fn driver(&self) -> Option<Arc<dyn Driver>> {
+        self.inner.binding.as_ref()?.driver()
     }
 
     /// Whether two handles are one and the same loaded instance.

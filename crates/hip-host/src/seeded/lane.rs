@@ -1,15 +1,19 @@
 //! One lane of a seeded run: what the kernel holds a pointer to, and the functions that it calls.
 
-use core::cell::{Cell, RefCell};
+use core::cell::Cell;
 use core::ffi::{c_uint, c_ulonglong, c_void};
 use core::ptr;
 
+use super::cell::WorldCell;
 use super::memory::Scope;
 use super::world::{Who, World};
 use crate::abi::{HostCalls, HostEntry, HostLane, InstrumentedCalls};
 use crate::block::{Arrival, BlockState};
 use crate::lane::LaneYielder;
 use crate::stack;
+
+/// The kind of access of a flag, by the number of `host_abi.h`.
+const FLAG: c_uint = 2;
 
 static CALLS: InstrumentedCalls = InstrumentedCalls {
     base: HostCalls { yield_lane, block_barrier, wave_exchange, clock_ns },
@@ -35,7 +39,7 @@ pub(crate) enum Pause {
 #[derive(Debug)]
 pub(crate) struct SeededLane {
     view: HostLane,
-    world: *const RefCell<World>,
+    world: *const WorldCell,
     block: *const BlockState,
     yielder: Cell<*const LaneYielder>,
     lowest: Cell<usize>,
@@ -68,7 +72,7 @@ impl SeededBody {
 /// What the lanes of a block have in common.
 #[derive(Clone, Copy)]
 pub(crate) struct LaneSetup<'a> {
-    pub(crate) world: &'a RefCell<World>,
+    pub(crate) world: &'a WorldCell,
     pub(crate) block: &'a BlockState,
     pub(crate) local_memory: *mut c_void,
     pub(crate) local_bytes: u32,
@@ -121,7 +125,7 @@ impl SeededLane {
         unsafe { &*self.block }
     }
 
-    fn world(&self) -> &RefCell<World> {
+    fn world(&self) -> &WorldCell {
         // SAFETY: the run owns the world and drops it after all blocks.
         unsafe { &*self.world }
     }
@@ -167,7 +171,9 @@ unsafe extern "C" fn yield_lane(view: *mut HostLane, _waiting: c_uint) {
     // SAFETY: called by the kernel with the pointer it was given.
     let lane = unsafe { SeededLane::of(view) };
     lane.check_stack();
-    lane.world().borrow_mut().sync(&lane.who, "looks again");
+    if !lane.world().borrow_mut().sync(&lane.who, "looks again") {
+        lane.stop_here();
+    }
     lane.suspend(Pause::Polls);
 }
 
@@ -176,12 +182,16 @@ unsafe extern "C" fn block_barrier(view: *mut HostLane, site: c_uint) {
     let lane = unsafe { SeededLane::of(view) };
     lane.check_stack();
     let arrival = lane.block().arrive_at_barrier(lane.view.thread, site);
-    {
+    let alive = {
         let mut world = lane.world().borrow_mut();
-        world.sync(&lane.who, "block barrier");
-        if arrival == Arrival::Complete {
+        let alive = world.sync(&lane.who, "block barrier");
+        if alive && arrival == Arrival::Complete {
             world.memory.meet(lane.first_wave..lane.first_wave + lane.waves);
         }
+        alive
+    };
+    if !alive {
+        lane.stop_here();
     }
     if arrival == Arrival::Wait {
         lane.suspend(Pause::Meets);
@@ -197,7 +207,9 @@ unsafe extern "C" fn wave_exchange(
     let lane = unsafe { SeededLane::of(view) };
     lane.check_stack();
     let (arrival, values) = lane.block().arrive_at_exchange(lane.view.thread, value, site);
-    lane.world().borrow_mut().sync(&lane.who, "wave exchange");
+    if !lane.world().borrow_mut().sync(&lane.who, "wave exchange") {
+        lane.stop_here();
+    }
     if arrival == Arrival::Wait {
         lane.suspend(Pause::Meets);
     }
@@ -240,6 +252,9 @@ unsafe extern "C" fn store(
     lane.primitive(|world| {
         let place = world.access(&lane.who, what, p.addr() as u64, bytes, access)?;
         world.memory.store(lane.who.view, place, bytes, value);
+        if access == FLAG {
+            world.memory.flag_stored(lane.who.view, place, bytes, value);
+        }
         Some(())
     });
 }
@@ -252,7 +267,9 @@ unsafe extern "C" fn fence(view: *mut HostLane, order: c_uint, scope: c_uint) {
         _ => (Scope::System, ["release system", "acquire system"]),
     };
     lane.primitive(|world| {
-        world.sync(&lane.who, names[usize::from(order != 0)]);
+        if !world.sync(&lane.who, names[usize::from(order != 0)]) {
+            return None;
+        }
         match order {
             0 => world.memory.release(lane.who.view, scope),
             _ => world.memory.acquire(lane.who.view, scope),
@@ -270,7 +287,6 @@ unsafe extern "C" fn modify(
     operation: c_uint,
     _scope: c_uint,
 ) -> c_ulonglong {
-    const FLAG: c_uint = 2;
     // SAFETY: called by the kernel with the pointer it was given.
     let lane = unsafe { SeededLane::of(view) };
     lane.primitive(|world| {

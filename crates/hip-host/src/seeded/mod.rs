@@ -10,16 +10,19 @@
 //! and runs all of them to their end. Addresses are numbers that only the primitives understand, so every access is checked
 //! against its allocation and owner.
 
-mod block;
+pub(crate) mod block;
+pub(crate) mod cell;
 mod error;
 mod event;
+mod fault;
 mod lane;
-mod memory;
+pub(crate) mod memory;
 mod random;
+pub(crate) mod resolve;
 mod run;
-mod world;
+pub(crate) mod strikes;
+pub(crate) mod world;
 
-use core::cell::RefCell;
 use core::fmt;
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::CString;
@@ -27,11 +30,13 @@ use std::sync::Arc;
 
 pub use error::SeededError;
 pub use event::{Action, Event};
+pub use fault::{Fault, Loss};
 
 use crate::abi::HOST_ABI_INSTRUMENTED;
 use crate::config::{MAX_BLOCK_THREADS, MAX_LOCAL_BYTES, WAVE_WIDTHS};
 use crate::module::{KernelEntry, Module};
 use crate::stack::StackArena;
+use cell::WorldCell;
 use run::Runner;
 use world::World;
 
@@ -89,9 +94,9 @@ impl Allocation {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Allocated {
-    name: Arc<str>,
-    owner: Owner,
-    bytes: u64,
+    pub(crate) name: Arc<str>,
+    pub(crate) owner: Owner,
+    pub(crate) bytes: u64,
 }
 
 /// A kernel that any seeded machine of its wave width can launch.
@@ -137,12 +142,12 @@ pub struct Shape {
 /// A launch in a queue.
 #[derive(Debug)]
 pub(crate) struct Queued {
-    kernel: Arc<KernelEntry>,
-    device: u32,
-    grid_blocks: u32,
-    block_threads: u32,
-    local_bytes: u32,
-    arguments: Box<[u128]>,
+    pub(crate) kernel: Arc<KernelEntry>,
+    pub(crate) device: u32,
+    pub(crate) grid_blocks: u32,
+    pub(crate) block_threads: u32,
+    pub(crate) local_bytes: u32,
+    pub(crate) arguments: Box<[u128]>,
 }
 
 /// What a run was.
@@ -319,7 +324,7 @@ impl SeededMachine {
         let contents = core::mem::take(&mut self.contents);
         let mut world = World::new(seed, self.allocations.clone(), contents, self.config.most_steps);
         world.events = self.config.keep_events.then(Vec::new);
-        let world = RefCell::new(world);
+        let world = WorldCell::new(world);
         let queues = core::mem::take(&mut self.queues).into_values();
         let outcome = Runner::new(&self.config, &world, &self.stacks, queues).run();
         let mut world = world.into_inner();
