@@ -3,7 +3,7 @@
 use core::ops::Bound;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use anabranch_hip::HipError;
 
@@ -87,6 +87,9 @@ impl Region {
 #[derive(Debug, Default)]
 pub(crate) struct Regions {
     by_base: Mutex<BTreeMap<usize, Region>>,
+    /// On a seeded machine: ranges that were freed while work that may still use them had been queued, which HIP would
+    /// have waited for.
+    leaving: Mutex<Vec<(Region, Weak<Mapping>)>>,
 }
 
 /// Where a range of a copy lies.
@@ -118,6 +121,24 @@ impl Regions {
     /// The range that an address lies in.
     pub(crate) fn find(&self, address: usize) -> Option<Region> {
         find(&lock(&self.by_base), address).cloned()
+    }
+
+    /// Remembers a range that was removed, for kernels that were queued before, as long as its memory stays.
+    pub(crate) fn leave(&self, region: &Region, mapping: &Arc<Mapping>) {
+        let mut leaving = lock(&self.leaving);
+        leaving.retain(|(_, mapping)| mapping.strong_count() > 0);
+        leaving.push((Region { backing: Backing::Caller, ..region.clone() }, Arc::downgrade(mapping)));
+    }
+
+    /// The range that an address lies in for a kernel of a seeded machine.
+    pub(crate) fn find_for_kernel(&self, address: usize) -> Option<Region> {
+        self.find(address).or_else(|| {
+            let leaving = lock(&self.leaving);
+            let (region, _) = leaving.iter().find(|(region, mapping)| {
+                (region.base..region.end()).contains(&address) && mapping.strong_count() > 0
+            })?;
+            Some(region.clone())
+        })
     }
 
     /// Removes the range of a kind that starts at an address.

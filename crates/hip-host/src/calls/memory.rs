@@ -93,8 +93,11 @@ fn add_region(
 /// Removes a range; its memory goes once the work queued by now is done.
 fn remove_region(current: &Current, pointer: *mut c_void, kind: RegionKind) -> Result<(), HipError> {
     let region = current.machine.regions.remove(pointer as usize, kind).ok_or(HipError::INVALID_VALUE)?;
-    if let Backing::Mapping(mapping) = region.backing {
-        current.machine.release_after_work(&mapping);
+    if let Backing::Mapping(mapping) = &region.backing {
+        if current.machine.core.seeded.is_some() {
+            current.machine.regions.leave(&region, mapping);
+        }
+        current.machine.release_after_work(mapping);
     }
     Ok(())
 }

@@ -29,7 +29,7 @@ use std::ffi::CString;
 use std::sync::Arc;
 
 pub use error::SeededError;
-pub use event::{Action, Event};
+pub use event::{Action, Event, HOST, STREAM};
 pub use fault::{Fault, Loss};
 
 use crate::abi::HOST_ABI_INSTRUMENTED;

@@ -61,7 +61,7 @@ impl Resolver {
         if !matches!(bytes, 1 | 2 | 4 | 8) || !address.is_multiple_of(bytes as usize) {
             return Err("the address is not aligned to it".to_owned());
         }
-        let Some(found) = self.regions.find(address) else {
+        let Some(found) = self.regions.find_for_kernel(address) else {
             return Err("no allocation of this machine is there".to_owned());
         };
         let Some((number, start)) = found.model else {

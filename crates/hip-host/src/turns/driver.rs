@@ -10,9 +10,9 @@ use crate::Step;
 use crate::fault::FaultKind;
 use crate::launch::Launch;
 use crate::scheduler::{Task, caught, step_caught};
-use crate::seeded::SeededError;
 use crate::seeded::block::{BlockSetup, LaneState, SeededBlock};
 use crate::seeded::world::Who;
+use crate::seeded::{STREAM, SeededError};
 use crate::sync::{lock, wait};
 
 /// What the driver thread owns.
@@ -224,7 +224,7 @@ impl Turns {
         let device = launch.device().ordinal;
         let blocks = launch.take_waves();
         let mut world = self.world.borrow_mut();
-        let alive = world.sync(&Who::host(device, 0, "stream"), "kernel ends");
+        let alive = world.sync(&Who::host(device, 0, STREAM), "kernel ends");
         if alive {
             for waves in &blocks {
                 world.memory.end_kernel(waves.clone());

@@ -32,7 +32,7 @@ use crate::seeded::memory::{Fabric, Memory};
 use crate::seeded::resolve::Resolver;
 use crate::seeded::strikes::Strikes;
 use crate::seeded::world::{Who, World};
-use crate::seeded::{Fault, SeededError};
+use crate::seeded::{Fault, HOST, STREAM, SeededError};
 use crate::stack::StackArena;
 use crate::sync::lock;
 use entity::{Entity, What};
@@ -131,7 +131,7 @@ impl Turns {
         let peers = devices.iter().map(|device| Arc::clone(&device.peers)).collect();
         world.resolver = Some(Resolver::new(Arc::clone(regions), peers));
         world.events = schedule.keep_events.then(Vec::new);
-        world.waves.push(Who::host(NOBODY, 0, "host"));
+        world.waves.push(Who::host(NOBODY, 0, HOST));
         let host_switch = world.random.pick([16, 64, 160, 256]);
         let turns = Arc::new(Self {
             world: WorldCell::new(world),
@@ -170,7 +170,7 @@ impl Turns {
     /// A stream or an engine begins something for a device; false when the device's rank is dead and nothing must happen.
     pub(crate) fn begins(&self, device: u32, what: &'static str) -> bool {
         let mut world = self.world.borrow_mut();
-        let alive = world.sync(&Who::host(device, 0, "stream"), what);
+        let alive = world.sync(&Who::host(device, 0, STREAM), what);
         drop(world);
         if !alive {
             self.faults.lose(device);

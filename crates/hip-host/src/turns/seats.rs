@@ -10,6 +10,7 @@ use anabranch_hip::HipError;
 
 use super::entity::{Entity, SeatState, Wait, What};
 use super::{NOBODY, State, Turn, Turns};
+use crate::seeded::HOST;
 use crate::seeded::world::Who;
 use crate::sync::{lock, wait};
 
@@ -89,7 +90,7 @@ impl Turns {
     fn step(&self, seat: Seat, what: &'static str) -> bool {
         let owner = self.point(seat, what);
         let mut world = self.world.borrow_mut();
-        let mut alive = world.sync(&Who::host(owner, seat.0, "host"), what);
+        let mut alive = world.sync(&Who::host(owner, seat.0, HOST), what);
         let struck = core::mem::take(&mut world.strikes.struck);
         let switches = world.random.chance(self.host_switch) || struck;
         drop(world);
@@ -190,7 +191,7 @@ impl Driver for Turns {
         }
         let owner = self.owner(seat);
         // A dead rank's thread goes on waiting: it learns of its death from its next call.
-        self.world.borrow_mut().sync(&Who::host(owner, seat.0, "host"), "waits");
+        self.world.borrow_mut().sync(&Who::host(owner, seat.0, HOST), "waits");
         let signal = signal.map(|(counter, seen)| (Arc::clone(counter), seen));
         self.hand_over(seat, Some(Wait { signal, until_ns }));
         let state = lock(&self.state);

@@ -64,7 +64,7 @@ ANABRANCH_KERNEL(machine_watch, MachineArgs, 64) {
     if (grid.thread != 0) return;
     u64 last = 0;
     u64 back = 0;
-    for (u32 looks = 1; last < args.value; ++looks) {
+    for (u32 looks = 1; last < args.value && looks < 30; ++looks) {
         u64 seen = flag_load(grid, args.flag);
         if (seen < last) back = 1;
         if (seen > last) last = seen;

@@ -54,13 +54,23 @@ fn streams_wait_for_events_and_for_words() {
             unsafe {
                 second.wait_value64_at_least(word.address(), 5)?;
                 first.record(&begun)?;
-                gpu.launch_on(&first, "machine_add", 1, &args(word.address(), word.address(), out.address(), 1))?;
+                gpu.launch_on(
+                    &first,
+                    "machine_add",
+                    1,
+                    &args(word.address(), word.address(), out.address(), 1),
+                )?;
                 first.record(&ended)?;
                 first.wait_event(&begun)?;
                 first.write_value64(word.address(), 5)?;
             }
             // The second stream's kernel doubles nothing before the first one's has ended.
-            gpu.launch_on(&second, "machine_add", 1, &args(word.address(), word.address(), out.address(), 100))?;
+            gpu.launch_on(
+                &second,
+                "machine_add",
+                1,
+                &args(word.address(), word.address(), out.address(), 100),
+            )?;
             second.synchronize()?;
             ended.synchronize()?;
             Ok((words(&out, THREADS as usize)?, begun.microseconds_until(&ended)?))
@@ -80,7 +90,9 @@ fn graphs_replay_and_copies_see_what_kernels_stored() {
             let (out, copy) = (gpu.zeroed(THREADS as usize)?, gpu.zeroed(THREADS as usize)?);
             let side = gpu.device.create_stream()?;
             let (fork, join) = (gpu.device.create_event()?, gpu.device.create_event()?);
-            let add = |value, out: &anabranch_hip::DeviceBuffer| args(out.address(), out.address(), out.address(), value);
+            let add = |value, out: &anabranch_hip::DeviceBuffer| {
+                args(out.address(), out.address(), out.address(), value)
+            };
             gpu.stream.begin_capture()?;
             gpu.launch("machine_add", 1, &add(1, &out))?;
             gpu.stream.record(&fork)?;
@@ -145,7 +157,7 @@ fn a_thread_without_a_seat_still_works() {
     let runtime = outcome.machine.runtime();
     let addresses = std::sync::Mutex::new(vec![Vec::new()]);
     let shared = crate::lab::Shared { addresses, changed: anabranch_clock::Signal::new() };
-    let rank = crate::lab::Rank { rank: 0, ranks: 1, runtime, shared: &shared };
+    let rank = crate::lab::Rank { rank: 0, ranks: 1, runtime, shared: &shared, jit: crate::lab::jit(0) };
     let gpu = rank.gpu().unwrap();
     let out = gpu.zeroed(THREADS as usize).unwrap();
     for _ in 0..5 {

@@ -46,13 +46,18 @@ pub const NO_ACQUIRE: u32 = 2;
 pub const WIDTH: u32 = 4;
 pub const THREADS: u32 = 8;
 
-fn jit() -> Jit {
-    static JIT: LazyLock<Jit> = LazyLock::new(|| {
-        let path = ["/usr/local/bin", "/usr/bin", "/bin"].map(PathBuf::from).to_vec();
-        let cache = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("seeded-machine-cache");
-        Jit::new(JitConfig::new(cache), ToolSearch { path, ..ToolSearch::default() })
-    });
-    JIT.clone()
+fn search() -> ToolSearch {
+    let path = ["/usr/local/bin", "/usr/bin", "/bin"].map(PathBuf::from).to_vec();
+    ToolSearch { path, ..ToolSearch::default() }
+}
+
+/// The kernels of a world with one mistake of the prelude, 0 being none.
+pub fn jit(mutant: i64) -> Jit {
+    let mut config = JitConfig::new(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("seeded-machine-cache"));
+    if mutant != 0 {
+        config.parameters = vec![("PRELUDE_MUTANT", mutant.into())];
+    }
+    Jit::new(config, search())
 }
 
 pub fn config(ranks: u32, schedule: SeededSchedule) -> HostConfig {
@@ -81,6 +86,7 @@ pub struct Rank<'a> {
     pub ranks: u32,
     pub runtime: Runtime,
     pub shared: &'a Shared,
+    pub jit: Jit,
 }
 
 /// A rank's device with its kernels and a stream.
@@ -98,7 +104,7 @@ impl Rank<'_> {
             device.enable_peer_access(&self.runtime.device(DeviceOrdinal(peer))?)?;
         }
         // A refusal is the machine's, as compiling works.
-        let unit = jit().load(&device, &KernelSpec::new(&UNIT)).map_err(|error| match error {
+        let unit = self.jit.load(&device, &KernelSpec::new(&UNIT)).map_err(|error| match error {
             anabranch_hip_jit::Error::Load { source, .. }
             | anabranch_hip_jit::Error::Symbol { source, .. } => Arc::try_unwrap(source).unwrap(),
             other => panic!("{other}"),
@@ -183,6 +189,17 @@ pub fn world<T: Send>(
     schedule: SeededSchedule,
     body: impl Fn(&Rank<'_>) -> T + Sync,
 ) -> Outcome<T> {
+    static JIT: LazyLock<Jit> = LazyLock::new(|| jit(0));
+    world_with(&JIT, ranks, schedule, body)
+}
+
+/// [`world`] with kernels of a given pipeline.
+pub fn world_with<T: Send>(
+    jit: &Jit,
+    ranks: u32,
+    schedule: SeededSchedule,
+    body: impl Fn(&Rank<'_>) -> T + Sync,
+) -> Outcome<T> {
     let machine = HostMachine::new(config(ranks, schedule)).unwrap();
     let runtime = machine.runtime();
     let driver = runtime.driver().expect("a seeded machine has a driver");
@@ -198,7 +215,7 @@ pub fn world<T: Send>(
                 let (driver, runtime, shared, body) = (Arc::clone(&driver), runtime.clone(), &shared, &body);
                 scope.spawn(move || {
                     let _attached = attach(driver, seat);
-                    body(&Rank { rank, ranks, runtime, shared })
+                    body(&Rank { rank, ranks, runtime, shared, jit: jit.clone() })
                 })
             })
             .collect();

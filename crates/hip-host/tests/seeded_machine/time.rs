@@ -66,7 +66,9 @@ fn a_run_in_which_all_wait_for_ever_is_reported_and_ends() {
     let failure = outcome.failure.expect("the hang is reported");
     assert!(matches!(*failure.cause, SeededError::Hang { .. }), "{failure}");
     let text = failure.to_string();
-    for part in ["a stream of device 1 waits for a word in memory", "rank 0 (seat 0) waits in hipStreamSynchronize"] {
+    for part in
+        ["a stream of device 1 waits for a word in memory", "rank 0 (seat 0) waits in hipStreamSynchronize"]
+    {
         assert!(text.contains(part), "{part}: {text}");
     }
 }
