@@ -69,12 +69,11 @@ impl Physical {
 impl Physical {
     /// Its number on a seeded machine.
     pub(crate) fn track(&self, turns: &Turns) -> Result<u32, HipError> {
-        let seen = match self.seen.get() {
-            Some(seen) => seen,
-            None => {
-                let made = Arc::new(Mapping::of_file(&self.file, self.bytes)?);
-                self.seen.get_or_init(|| made)
-            }
+        let seen = if let Some(seen) = self.seen.get() {
+            seen
+        } else {
+            let made = Arc::new(Mapping::of_file(&self.file, self.bytes)?);
+            self.seen.get_or_init(|| made)
         };
         let number = turns.track(RegionKind::Virtual, self.device, seen, Some(&self.file));
         if self.offered.load(Ordering::Acquire) {

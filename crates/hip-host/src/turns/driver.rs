@@ -22,6 +22,7 @@ enum Owned {
 }
 
 /// What came of a turn of a block.
+#[derive(Clone, Copy)]
 enum Left {
     /// Whether a lane can go on, and the oldest count of changes that a lane polls behind.
     Some {

@@ -202,8 +202,10 @@ impl Driver for Turns {
         if may_end && state.vain_rounds > MOST_VAIN_ROUNDS && until_ns.is_none() {
             let why = state.failure.as_ref().map_or_else(String::new, ToString::to_string);
             drop(state);
-            // Nothing that it waits for will ever come, and it has no way to be told.
-            std::panic::panic_any(format!("a thread waits for ever behind a failed seeded run: {why}"));
+            // Nothing that it waits for will ever come, and a wait has no other way to say so.
+            std::panic::resume_unwind(Box::new(format!(
+                "a thread waits for ever behind a failed seeded run: {why}"
+            )));
         }
     }
 

@@ -21,7 +21,7 @@ pub fn ring(rank: &Rank<'_>, put: u32, take: u32) -> Result<Vec<u64>> {
     })?;
     let (data, flag, out) = (gpu.zeroed(COUNT)?, gpu.zeroed(BLOCKS as usize)?, gpu.zeroed(COUNT)?);
     let all = rank.meet(&[data.address(), flag.address()]).expect("all are there");
-    let next = &all[((rank.rank + 1) % rank.ranks) as usize];
+    let next = &all[((rank.number + 1) % rank.ranks) as usize];
     let other = gpu.device.create_stream()?;
     for epoch in 1..=EPOCHS {
         let value = epoch * 1000;
@@ -41,8 +41,8 @@ impl Rank<'_> {
     /// All have come as often as this rank.
     pub fn barrier(&self) {
         let mut all = self.shared.addresses.lock().unwrap();
-        all[self.rank as usize].push(DeviceAddress(1));
-        let count = all[self.rank as usize].len();
+        all[self.number as usize].push(DeviceAddress(1));
+        let count = all[self.number as usize].len();
         self.shared.changed.notify_all();
         while all.iter().any(|each| each.len() < count) {
             all = self.shared.changed.wait(&self.shared.addresses, all, None);

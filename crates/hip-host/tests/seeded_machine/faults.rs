@@ -27,7 +27,7 @@ fn try_pass_on(rank: &Rank<'_>) -> Result<Option<Vec<u64>>> {
     let (data, flag) = (ManuallyDrop::new(gpu.zeroed(THREADS as usize)?), ManuallyDrop::new(gpu.zeroed(1)?));
     let taken = gpu.zeroed(THREADS as usize)?;
     let Some(all) = rank.meet(&[data.address(), flag.address()]) else { return Ok(None) };
-    let next = &all[((rank.rank + 1) % rank.ranks) as usize];
+    let next = &all[((rank.number + 1) % rank.ranks) as usize];
     gpu.launch("machine_put", 1, &args(next[0], next[1], out.address(), 5))?;
     let wait = args(data.address(), flag.address(), out.address(), 5);
     gpu.launch("machine_wait", 1, &MachineArgs { mode: DEADLINE_MS, ..wait })?;
@@ -44,8 +44,8 @@ fn try_pass_on(rank: &Rank<'_>) -> Result<Option<Vec<u64>>> {
 impl Rank<'_> {
     fn meet_if_not_yet(&self, mine: &[DeviceAddress]) {
         let mut addresses = self.shared.addresses.lock().unwrap();
-        if addresses[self.rank as usize].is_empty() {
-            addresses[self.rank as usize] = mine.to_vec();
+        if addresses[self.number as usize].is_empty() {
+            addresses[self.number as usize] = mine.to_vec();
             self.shared.changed.notify_all();
         }
     }
@@ -175,7 +175,7 @@ fn a_flag_that_arrives_twice_goes_back() {
                 let gpu = rank.gpu()?;
                 let (flag, out) = (gpu.zeroed(1)?, gpu.zeroed(1)?);
                 let all = rank.meet(&[flag.address()]).unwrap();
-                let name = if rank.rank == 0 { "machine_count" } else { "machine_watch" };
+                let name = if rank.number == 0 { "machine_count" } else { "machine_watch" };
                 gpu.launch(name, 1, &args(out.address(), all[1][0], out.address(), COUNT))?;
                 gpu.stream.synchronize()?;
                 Ok(words(&out, 1)?[0])

@@ -157,7 +157,7 @@ fn a_thread_without_a_seat_still_works() {
     let runtime = outcome.machine.runtime();
     let addresses = std::sync::Mutex::new(vec![Vec::new()]);
     let shared = crate::lab::Shared { addresses, changed: anabranch_clock::Signal::new() };
-    let rank = crate::lab::Rank { rank: 0, ranks: 1, runtime, shared: &shared, jit: crate::lab::jit(0) };
+    let rank = crate::lab::Rank { number: 0, ranks: 1, runtime, shared: &shared, jit: crate::lab::jit(0) };
     let gpu = rank.gpu().unwrap();
     let out = gpu.zeroed(THREADS as usize).unwrap();
     for _ in 0..5 {

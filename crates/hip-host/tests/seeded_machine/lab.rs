@@ -82,7 +82,7 @@ pub struct Shared {
 /// One rank's thread.
 #[derive(Debug)]
 pub struct Rank<'a> {
-    pub rank: u32,
+    pub number: u32,
     pub ranks: u32,
     pub runtime: Runtime,
     pub shared: &'a Shared,
@@ -99,8 +99,8 @@ pub struct Gpu {
 
 impl Rank<'_> {
     pub fn gpu(&self) -> Result<Gpu> {
-        let device = self.runtime.device(DeviceOrdinal(self.rank))?;
-        for peer in (0..self.ranks).filter(|peer| *peer != self.rank) {
+        let device = self.runtime.device(DeviceOrdinal(self.number))?;
+        for peer in (0..self.ranks).filter(|peer| *peer != self.number) {
             device.enable_peer_access(&self.runtime.device(DeviceOrdinal(peer))?)?;
         }
         // A refusal is the machine's, as compiling works.
@@ -117,7 +117,7 @@ impl Rank<'_> {
     /// given up with an empty list.
     pub fn meet(&self, mine: &[DeviceAddress]) -> Option<Vec<Vec<DeviceAddress>>> {
         let mut addresses = self.shared.addresses.lock().unwrap();
-        addresses[self.rank as usize] = mine.to_vec();
+        addresses[self.number as usize] = mine.to_vec();
         self.shared.changed.notify_all();
         while addresses.iter().any(Vec::is_empty) {
             addresses = self.shared.changed.wait(&self.shared.addresses, addresses, None);
@@ -215,7 +215,7 @@ pub fn world_with<T: Send>(
                 let (driver, runtime, shared, body) = (Arc::clone(&driver), runtime.clone(), &shared, &body);
                 scope.spawn(move || {
                     let _attached = attach(driver, seat);
-                    body(&Rank { rank, ranks, runtime, shared, jit: jit.clone() })
+                    body(&Rank { number: rank, ranks, runtime, shared, jit: jit.clone() })
                 })
             })
             .collect();

@@ -20,7 +20,7 @@ fn mapped_twice(
 ) -> Result<Vec<u64>> {
     let gpu = rank.gpu()?;
     let bytes = gpu.device.physical_granularity()?;
-    let memory = if rank.rank == 0 {
+    let memory = if rank.number == 0 {
         let memory = gpu.device.create_physical(bytes)?;
         *descriptor.lock().unwrap() = Some(memory.export()?);
         rank.barrier_without_addresses();
@@ -35,7 +35,7 @@ fn mapped_twice(
     range.map(0, &Arc::new(memory), std::slice::from_ref(&gpu.device))?;
     let (data, flag) = (range.address(), range.address().offset(4096));
     let out = gpu.zeroed(THREADS as usize)?;
-    if rank.rank == 0 {
+    if rank.number == 0 {
         gpu.launch("machine_take", 1, &args(data, flag, out.address(), 70))?;
     } else {
         gpu.launch("machine_put", 1, &args(data, flag, out.address(), 70))?;
@@ -72,11 +72,11 @@ fn refused(outcome: Outcome<Result<()>>) -> String {
 #[test]
 fn accesses_that_hip_forbids_are_refused_by_name() {
     let without_peer = refused(world(2, SeededSchedule::new(1), |rank| {
-        let device = rank.runtime.device(anabranch_hip::DeviceOrdinal(rank.rank))?;
+        let device = rank.runtime.device(anabranch_hip::DeviceOrdinal(rank.number))?;
         // Whoever is done first keeps it for the other.
         let word = ManuallyDrop::new(device.allocate(64)?);
         let all = rank.meet(&[word.address()]).unwrap();
-        if rank.rank == 0 {
+        if rank.number == 0 {
             let alone = Rank { ranks: 1, runtime: rank.runtime.clone(), jit: rank.jit.clone(), ..*rank };
             let gpu = alone.gpu()?;
             gpu.launch("machine_put", 1, &args(all[1][0], all[1][0], all[1][0], 1))?;
@@ -114,7 +114,7 @@ fn a_private_primitive_on_memory_that_a_peer_touches_is_refused() {
         let gpu = rank.gpu()?;
         let (data, flag, out) = (gpu.zeroed(8)?, gpu.zeroed(1)?, gpu.zeroed(8)?);
         let all = rank.meet(&[data.address(), flag.address()]).unwrap();
-        if rank.rank == 1 {
+        if rank.number == 1 {
             gpu.launch("machine_put", 1, &args(all[0][0], all[0][1], out.address(), 1))?;
         } else {
             gpu.launch("machine_take", 1, &args(data.address(), flag.address(), out.address(), 1))?;
@@ -163,7 +163,7 @@ fn copies_reach_kernels_that_poll_and_peers() {
                 &args(out.address(), flag.address(), out.address().offset(8), 9),
             )?;
             let side = gpu.device.create_stream()?;
-            if rank.rank == 0 {
+            if rank.number == 0 {
                 // One flag from the host, the other by a copy from device to device.
                 flag.copy_from_host(0, &9_u64.to_ne_bytes())?;
                 // SAFETY: both words live until both ranks are done.
