@@ -95,7 +95,7 @@ impl Current {
 pub(crate) fn call(name: &'static str, body: impl FnOnce(&Current) -> Result<(), HipError>) -> HipError {
     let called = Current::of_thread().and_then(|current| {
         let seeded = current.machine.core.seeded.as_ref();
-        let _inside = seeded.map(|turns| turns.begin_call(name)).transpose()?;
+        let _inside = seeded.map(|turns| turns.begin_call(name, current.device)).transpose()?;
         body(&current)
     });
     let error = match called {

@@ -12,7 +12,8 @@ use anabranch_hip::HipError;
 pub enum Fault {
     /// A rank dies before its `at`-th primitive. Its lanes and streams do no more, each of its stores that is under way
     /// arrives or vanishes by chance, and HIP calls of its threads return `hipErrorDeinitialized` without effect: what
-    /// they free stays.
+    /// they free stays. Work that such a thread puts on another rank's stream, with that rank's device current, is done: ranks
+    /// that are threads tell each other of losses so.
     Kill {
         /// Who.
         rank: u32,

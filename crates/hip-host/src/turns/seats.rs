@@ -30,6 +30,17 @@ impl Drop for InCall {
     }
 }
 
+/// Calls that a dead rank's threads may make: they do nothing but say for whom the next is.
+const CHOOSE_DEVICE: [&str; 2] = ["hipGetDevice", "hipSetDevice"];
+/// Calls that put work on a stream of the current device.
+const ON_STREAM: [&str; 5] = [
+    "hipMemcpyAsync",
+    "hipMemsetAsync",
+    "hipStreamWriteValue32",
+    "hipStreamWriteValue64",
+    "hipModuleLaunchKernel",
+];
+
 /// Rounds of waiting in vain behind a failed run after which a thread is ended.
 const MOST_VAIN_ROUNDS: u32 = 1_000;
 /// How long a thread that outlives its machine really rests at a wait.
@@ -47,15 +58,18 @@ impl Turns {
     }
 
     /// A HIP call of the calling thread: a switching point, and where faults strike. Threads that are not attached pass.
-    pub(crate) fn begin_call(&self, name: &'static str) -> Result<InCall, HipError> {
+    /// `device` is the thread's current one.
+    pub(crate) fn begin_call(&self, name: &'static str, device: u32) -> Result<InCall, HipError> {
         let inside = InCall;
         let _ = IN_CALL.try_with(|inside| inside.set(true));
         let Some(seat) = self.seat() else { return Ok(inside) };
         let alive = self.step(seat, name);
-        if !alive {
+        let owner = self.owner(seat);
+        // A dead rank's thread may still run code that others gave it, on their streams.
+        let for_others = CHOOSE_DEVICE.contains(&name) || (device != owner && ON_STREAM.contains(&name));
+        if !alive && !for_others {
             return Err(HipError::DEINITIALIZED);
         }
-        let owner = self.owner(seat);
         let Some(code) = self.world.borrow_mut().strikes.call(owner) else { return Ok(inside) };
         if name == "hipModuleLaunchKernel" && code == HipError::LAUNCH_FAILURE {
             self.faults.lose(owner);

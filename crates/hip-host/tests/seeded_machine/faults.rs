@@ -189,3 +189,39 @@ fn a_flag_that_arrives_twice_goes_back() {
     assert!(found > 0);
     assert!(!(0..100).any(|seed| goes_back(seed, Vec::new())));
 }
+
+/// A rank that is a thread may run what others gave it to run when it ends: that is theirs, and is done.
+#[test]
+fn a_dead_rank_still_works_for_the_streams_of_others() {
+    let faults = vec![Fault::Kill { rank: 1, at: 1 }];
+    let given = std::sync::Mutex::new(None);
+    let outcome = world(2, SeededSchedule { faults, ..SeededSchedule::new(9) }, |rank| -> Result<Vec<u64>> {
+        if rank.number == 1 {
+            let dead = rank.gpu().unwrap_err();
+            rank.meet(&[DeviceAddress(1)]);
+            rank.barrier();
+            let (stream, target, source): (anabranch_hip::Stream, _, _) =
+                given.lock().unwrap().take().unwrap();
+            // SAFETY: rank 0 keeps both words and waits for the stream.
+            unsafe { stream.copy_async(target, source, 8) }.unwrap();
+            rank.barrier();
+            drop(stream);
+            return Err(dead);
+        }
+        let alone = Rank { ranks: 1, runtime: rank.runtime.clone(), jit: rank.jit.clone(), ..*rank };
+        let gpu = alone.gpu()?;
+        let (flag, mut word, out) = (gpu.zeroed(1)?, gpu.zeroed(1)?, gpu.zeroed(2)?);
+        word.copy_from_host(0, &1_u64.to_ne_bytes())?;
+        rank.meet(&[DeviceAddress(1)]);
+        let wait = args(flag.address(), flag.address(), out.address(), 1);
+        gpu.launch("machine_wait", 1, &MachineArgs { mode: DEADLINE_MS, ..wait })?;
+        *given.lock().unwrap() = Some((gpu.device.create_stream()?, flag.address(), word.address()));
+        rank.barrier();
+        rank.barrier();
+        gpu.stream.synchronize()?;
+        words(&out, 1)
+    });
+    assert_eq!(outcome.ranks[0].as_ref().unwrap(), &[1], "the copy came before the deadline");
+    assert_eq!(outcome.ranks[1].as_ref().unwrap_err().code(), Some(HipError::DEINITIALIZED));
+    assert!(outcome.run.virtual_ns < 1_000_000_000);
+}
