@@ -116,12 +116,13 @@ static ANABRANCH_DEVICE void sum_units(const Grid& grid, const CombineArgs& args
 }
 
 // Every block read the epoch when it began, and is counted when it ends, so the last may advance it. No data is ordered by
-// this: the next launch is.
+// this: the next launch is. No fence orders the reads before the store either, so the epoch is read and written as a flag: a
+// block has used the value, in its wait, before it is counted.
 static ANABRANCH_DEVICE void advance_epoch(const Grid& grid, const CombineArgs& args, u64 epoch) {
     if (grid.thread != 0) return;
     if (fetch_add_device(grid, &args.state->combine_ended, 1u) + 1 == grid.grid_blocks) {
         private_store(grid, &args.state->combine_ended, 0u);
-        private_store(grid, &args.state->combine_epoch, epoch);
+        flag_store(grid, &args.state->combine_epoch, epoch);
     }
 }
 
@@ -159,7 +160,7 @@ static ANABRANCH_DEVICE void pull_and_sum(const Grid& grid, const CombineArgs& a
 ANABRANCH_KERNEL(anabranch_ep_combine, CombineArgs, 1024) {
     u64 epoch = 0;  // none: the world is poisoned
     if (grid.thread == 0) {
-        u64 last = private_load(grid, &args.state->combine_epoch);
+        u64 last = flag_load(grid, &args.state->combine_epoch);
         epoch = is_poisoned(grid, args.team.control) ? 0 : last + 1;
     }
     epoch = grid.block_broadcast(epoch);

@@ -6,11 +6,12 @@ mod sim;
 
 use std::time::Instant;
 
+use anabranch_hip_host::seeded::MemoryProfile::{Cumulative, PerWave};
 use sim::{Case, Harness};
 
 /// Runs seeds and reports how fast; the first failure is the test's.
 fn clean(case: Case, seeds: std::ops::Range<u64>) {
-    let mut harness = Harness::new(case, 0, false);
+    let mut harness = Harness::new(case, 0, false, true);
     let (start, count, mut steps) = (Instant::now(), seeds.end - seeds.start, 0);
     for seed in seeds {
         steps += harness.run(seed).unwrap_or_else(|problem| panic!("{case:?}, seed {seed}: {problem}")).steps;
@@ -23,8 +24,8 @@ fn clean(case: Case, seeds: std::ops::Range<u64>) {
     );
 }
 
-const TWO: Case = Case { ranks: 2, epochs: 2, staged: false, blocks: 2 };
-const THREE: Case = Case { ranks: 3, epochs: 2, staged: true, blocks: 2 };
+const TWO: Case = Case { ranks: 2, epochs: 2, staged: false, blocks: 2, profile: PerWave };
+const THREE: Case = Case { ranks: 3, epochs: 2, staged: true, blocks: 2, profile: PerWave };
 
 #[test]
 fn two_ranks_are_right_under_every_seed() {
@@ -37,10 +38,17 @@ fn three_ranks_that_stage_are_right_under_every_seed() {
 }
 
 #[test]
+fn with_cumulative_fences_the_form_for_them_is_right_under_every_seed() {
+    clean(Case { profile: Cumulative, ..TWO }, 0..150);
+    clean(Case { profile: Cumulative, ..THREE }, 0..100);
+    clean(Case { profile: Cumulative, blocks: 1, ..THREE }, 0..100);
+}
+
+#[test]
 fn a_seed_is_a_run() {
-    let mut harness = Harness::new(TWO, 0, true);
+    let mut harness = Harness::new(TWO, 0, true, true);
     let first = harness.run(11).unwrap();
-    let again = Harness::new(TWO, 0, true).run(11).unwrap();
+    let again = Harness::new(TWO, 0, true, true).run(11).unwrap();
     assert_eq!(first, again);
     assert!(first.events.len() as u64 >= first.steps);
     assert_ne!(harness.run(12).unwrap().digest, first.digest);
@@ -51,28 +59,19 @@ fn seeds_to_catch(harness: &mut Harness, start: u64, most: u64) -> Option<(u64, 
     (start..start + most).find_map(|seed| harness.run(seed).err().map(|problem| (seed - start + 1, problem)))
 }
 
-#[test]
-fn every_broken_twin_is_caught() {
+/// Searches for each twin; by the values that the run left, or by the first race.
+fn catch(case: Case, twins: &[(u32, &str)], find_races: bool, most: u64) {
     const SEARCHES: u64 = 20;
-    const MOST: u64 = 200;
-    let twins = [
-        (1, "only thread 0 releases"),
-        (2, "nobody releases"),
-        (3, "counted before the release"),
-        (4, "the epoch before is good enough"),
-        (5, "no acquire after the wait"),
-        (6, "no acquire between blocks"),
-        (7, "release at device scope"),
-        (8, "the first block flags, not the last"),
-    ];
     for (mutant, what) in twins {
-        let mut harness = Harness::new(THREE, mutant, false);
+        let mut harness = Harness::new(case, *mutant, false, find_races);
         let mut taken = Vec::new();
         let mut said = String::new();
         for search in 0..SEARCHES {
-            let Some((seeds, problem)) = seeds_to_catch(&mut harness, search * 100_000, MOST) else {
-                panic!("{what}: not caught in seeds {}..{}", search * 100_000, search * 100_000 + MOST);
+            let start = search * 100_000;
+            let Some((seeds, problem)) = seeds_to_catch(&mut harness, start, most) else {
+                panic!("{what}: not caught in seeds {start}..{}", start + most);
             };
+            assert!(!find_races || problem.starts_with("race on "), "{what}: {problem}");
             taken.push(seeds);
             said = problem;
         }
@@ -81,9 +80,48 @@ fn every_broken_twin_is_caught() {
     }
 }
 
+const LOOSE: (u32, &str) = (4, "the epoch before is good enough");
+const TWINS: [(u32, &str); 7] = [
+    (1, "only thread 0 releases"),
+    (2, "nobody releases"),
+    (3, "counted before the release"),
+    (5, "no acquire after the wait"),
+    (6, "no acquire between blocks"),
+    (7, "release at device scope"),
+    (8, "the first block flags, not the last"),
+];
+const CUMULATIVE_TWINS: [(u32, &str); 7] = [
+    (2, "nobody releases"),
+    (3, "counted before the barrier"),
+    (5, "the polling load does not acquire"),
+    (7, "the last block releases at device scope"),
+    (8, "the first block flags, not the last"),
+    (9, "counted without a release"),
+    (10, "the last block does not release"),
+];
+
+#[test]
+fn every_broken_twin_is_caught() {
+    catch(THREE, &TWINS, false, 200);
+    catch(THREE, &[LOOSE], false, 200);
+}
+
+#[test]
+fn every_broken_twin_of_the_cumulative_form_is_caught() {
+    let case = Case { profile: Cumulative, ..THREE };
+    catch(case, &CUMULATIVE_TWINS, false, 400);
+    catch(case, &[LOOSE], false, 200);
+}
+
+#[test]
+fn the_checker_names_a_race_of_every_twin_that_orders_wrongly() {
+    catch(THREE, &TWINS, true, 40);
+    catch(Case { profile: Cumulative, ..THREE }, &CUMULATIVE_TWINS, true, 40);
+}
+
 #[test]
 fn a_rank_that_never_comes_is_named_by_all_others() {
-    let mut harness = Harness::new(THREE, 0, false);
+    let mut harness = Harness::new(THREE, 0, false, true);
     for seed in 0..100 {
         let records = harness.run_without(2, seed).unwrap_or_else(|problem| panic!("seed {seed}: {problem}"));
         for (rank, record) in records.iter().enumerate() {

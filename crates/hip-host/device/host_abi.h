@@ -13,11 +13,14 @@
 // Of instrumented kernels: `lane->calls` points to AnabranchHostInstrumentedCalls, and addresses of global memory are
 // numbers that only those calls understand.
 #define ANABRANCH_HOST_ABI_INSTRUMENTED 0x101
+// Of those whose prelude relies on cumulative fences, as NVIDIA's does.
+#define ANABRANCH_HOST_ABI_CUMULATIVE 0x102
 
 // What an instrumented kernel says about an access.
 #define ANABRANCH_ACCESS_REMOTE 0   // memory that a peer may touch
 #define ANABRANCH_ACCESS_PRIVATE 1  // memory of this device alone
 #define ANABRANCH_ACCESS_FLAG 2     // a word of a protocol, 8 bytes
+#define ANABRANCH_ACCESS_FLAG_ACQUIRE 3  // a load of one that acquires at system scope what the word's writer released
 #define ANABRANCH_SCOPE_DEVICE 0
 #define ANABRANCH_SCOPE_SYSTEM 1
 #define ANABRANCH_FENCE_RELEASE 0

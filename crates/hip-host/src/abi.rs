@@ -12,6 +12,9 @@ pub const HOST_ABI_VERSION: u32 = 1;
 /// The version that the descriptor of an instrumented kernel carries.
 pub(crate) const HOST_ABI_INSTRUMENTED: u32 = 0x101;
 
+/// The same of a kernel that relies on cumulative fences.
+pub(crate) const HOST_ABI_CUMULATIVE: u32 = 0x102;
+
 /// What follows a kernel's name in the symbol of its descriptor.
 pub const KERNEL_DESCRIPTOR_SUFFIX: &str = "_host_kernel";
 

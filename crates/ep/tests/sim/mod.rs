@@ -8,7 +8,9 @@ use anabranch_ep::oracle::{Oracle, RankInput, Shape as OracleShape, SlottedRows}
 use anabranch_ep::plan::{DeviceLimits, FLAG_STRIDE, Geometry, Plan};
 use anabranch_ep::{COMBINE, DISPATCH, DataType, EpConfig, kernels};
 use anabranch_hip::DeviceAddress;
-use anabranch_hip_host::seeded::{Allocation, Owner, Run, SeededConfig, SeededKernel, SeededMachine, Shape};
+use anabranch_hip_host::seeded::{
+    Allocation, MemoryProfile, Owner, Run, SeededConfig, SeededKernel, SeededMachine, Shape,
+};
 use anabranch_hip_jit::bytemuck::{self, Pod, Zeroable as _};
 use anabranch_hip_jit::control::{FaultRecord, WaitControl};
 use anabranch_hip_jit::{
@@ -26,6 +28,8 @@ pub(crate) struct Case {
     pub(crate) staged: bool,
     /// Blocks of a launch.
     pub(crate) blocks: u32,
+    /// What fences do; the kernels are compiled for it.
+    pub(crate) profile: MemoryProfile,
 }
 
 const WAVE: u32 = 4;
@@ -41,7 +45,7 @@ pub(crate) struct Kernels {
 }
 
 impl Kernels {
-    pub(crate) fn compile(mutant: u32) -> Self {
+    pub(crate) fn compile(mutant: u32, profile: MemoryProfile) -> Self {
         let folder: PathBuf = env!("CARGO_TARGET_TMPDIR").into();
         let path = ["/usr/local/bin", "/usr/bin", "/bin"].map(PathBuf::from).to_vec();
         let jit = Jit::new(
@@ -49,10 +53,13 @@ impl Kernels {
             ToolSearch { path, ..ToolSearch::default() },
         );
         let load = |spec: KernelSpec, name: &str| {
-            let spec = spec.with("HOST_INSTRUMENTED", 1).with("PRELUDE_MUTANT", mutant);
+            let mut spec = spec.with("HOST_INSTRUMENTED", 1).with("PRELUDE_MUTANT", mutant);
+            if profile == MemoryProfile::Cumulative {
+                spec = spec.with("HOST_CUMULATIVE", 1);
+            }
             let object = jit.compile(&spec, &Target::host(WAVE).unwrap()).unwrap();
             // SAFETY: the object was compiled from the prelude with HOST_INSTRUMENTED.
-            unsafe { SeededKernel::load(&object.bytes, name, WAVE) }.unwrap()
+            unsafe { SeededKernel::load_for(&object.bytes, name, WAVE, profile) }.unwrap()
         };
         Self {
             dispatch: load(kernels::dispatch(), "anabranch_ep_dispatch"),
@@ -116,7 +123,7 @@ fn number(words: [u64; 4]) -> u32 {
 }
 
 impl Harness {
-    pub(crate) fn new(case: Case, mutant: u32, keep_events: bool) -> Self {
+    pub(crate) fn new(case: Case, mutant: u32, keep_events: bool, find_races: bool) -> Self {
         let config = EpConfig::new(8, case.ranks * 2, 2, TOKENS)
             .dispatch_type(DataType::F32)
             .combine_type(DataType::F32)
@@ -133,9 +140,15 @@ impl Harness {
         if case.staged {
             combine_shape.blocks = combine_shape.blocks.max(plan.staging_blocks(&limits));
         }
-        let machine = SeededMachine::new(SeededConfig { keep_events, ..SeededConfig::default() }).unwrap();
+        let machine = SeededMachine::new(SeededConfig {
+            keep_events,
+            find_races,
+            profile: case.profile,
+            ..SeededConfig::default()
+        })
+        .unwrap();
         let dispatch_shape = plan.dispatch_geometry(TOKENS, &limits).unwrap();
-        let kernels = Kernels::compile(mutant);
+        let kernels = Kernels::compile(mutant, case.profile);
         let mut harness =
             Self { case, plan, dispatch_shape, combine_shape, kernels, machine, ranks: Vec::new() };
         for rank in 0..case.ranks {

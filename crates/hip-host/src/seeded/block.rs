@@ -55,11 +55,11 @@ pub(crate) struct BlockSetup<'a> {
 }
 
 impl SeededBlock {
-    /// Begins block `index` of a launch. The block must be dropped before the world.
+    /// Begins block `index` of a launch, which is told by its stream's number and its own. The block must be dropped before the world.
     pub(crate) fn begin(
         setup: &BlockSetup<'_>,
         launch: &Arc<Queued>,
-        launch_number: usize,
+        (stream, launch_number): (usize, usize),
         index: u32,
         number: u32,
     ) -> Self {
@@ -71,18 +71,20 @@ impl SeededBlock {
         let kernel: Arc<str> = launch.kernel.name.as_str().into();
         let mut world = setup.world.borrow_mut();
         let first_wave = world.waves.len() as u32;
-        let who = |thread: u32| Who {
+        let who = |thread: u32, lane: u32| Who {
             device: launch.device,
             kernel: Arc::clone(&kernel),
             block: index,
             thread,
             wave: thread / width,
             view: first_wave + thread / width,
+            lane,
         };
         for wave in 0..waves {
             world.memory.begin_wave(launch.device, number);
-            world.waves.push(who(wave * width));
+            world.waves.push(who(wave * width, 0));
         }
+        let begun = world.begin_block(stream, (0..threads).map(|thread| who(thread, 0)));
         let priorities = (0..waves).map(|_| world.random.next()).collect();
         drop(world);
         let lane_setup = LaneSetup {
@@ -96,7 +98,12 @@ impl SeededBlock {
             first_wave,
             waves,
         };
-        let lanes = (0..threads).map(|thread| SeededLane::new(lane_setup, who(thread))).collect();
+        let lanes = (0..threads)
+            .map(|thread| {
+                let lane = begun.get(thread as usize).copied().unwrap_or(0);
+                SeededLane::new(lane_setup, who(thread, lane))
+            })
+            .collect();
         let stacks = setup.stacks.take(threads as usize).unwrap_or_else(|| {
             state.fail(0, FaultKind::NoStacks);
             Vec::new()

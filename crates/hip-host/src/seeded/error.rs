@@ -10,9 +10,9 @@ pub enum SeededError {
     #[error("the machine cannot be made")]
     Machine(#[source] crate::Error),
     /// A shared object or a kernel of it was refused; the reason is logged. Kernels must be compiled with
-    /// `HOST_INSTRUMENTED` and for the machine's wave width.
+    /// `HOST_INSTRUMENTED`, for the machine's wave width, and with `HOST_CUMULATIVE` if that is its memory profile.
     #[error(
-        "kernel {name:?} was refused: {code}; it must be instrumented and compiled for the machine's wave width"
+        "kernel {name:?} was refused: {code}; it must be instrumented and compiled for the machine's wave width and memory profile"
     )]
     Kernel {
         /// The kernel, or `""` for the whole object.
@@ -67,6 +67,9 @@ pub enum SeededError {
         /// What is wrong.
         problem: String,
     },
+    /// Two accesses conflict and nothing orders them ([`SeededConfig::find_races`](super::SeededConfig::find_races)).
+    #[error("{0}")]
+    Race(Box<super::Race>),
     /// All that runs waits, and did so until the virtual clock's end.
     #[error("every lane waits, for {virtual_ns} virtual nanoseconds; {lanes} lanes have not ended")]
     Hang {

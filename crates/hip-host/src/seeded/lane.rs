@@ -12,9 +12,6 @@ use crate::block::{Arrival, BlockState};
 use crate::lane::LaneYielder;
 use crate::stack;
 
-/// The kind of access of a flag, by the number of `host_abi.h`.
-const FLAG: c_uint = 2;
-
 static CALLS: InstrumentedCalls = InstrumentedCalls {
     base: HostCalls { yield_lane, block_barrier, wave_exchange, clock_ns },
     load,
@@ -186,7 +183,7 @@ unsafe extern "C" fn block_barrier(view: *mut HostLane, site: c_uint) {
         let mut world = lane.world().borrow_mut();
         let alive = world.sync(&lane.who, "block barrier");
         if alive && arrival == Arrival::Complete {
-            world.memory.meet(lane.first_wave..lane.first_wave + lane.waves);
+            world.meet_block(&lane.who, lane.first_wave..lane.first_wave + lane.waves);
         }
         alive
     };
@@ -207,7 +204,15 @@ unsafe extern "C" fn wave_exchange(
     let lane = unsafe { SeededLane::of(view) };
     lane.check_stack();
     let (arrival, values) = lane.block().arrive_at_exchange(lane.view.thread, value, site);
-    if !lane.world().borrow_mut().sync(&lane.who, "wave exchange") {
+    let alive = {
+        let mut world = lane.world().borrow_mut();
+        let alive = world.sync(&lane.who, "wave exchange");
+        if alive && arrival == Arrival::Complete {
+            world.meet_wave(&lane.who);
+        }
+        alive
+    };
+    if !alive {
         lane.stop_here();
     }
     if arrival == Arrival::Wait {
@@ -230,13 +235,7 @@ unsafe extern "C" fn load(
 ) -> c_ulonglong {
     // SAFETY: called by the kernel with the pointer it was given.
     let lane = unsafe { SeededLane::of(view) };
-    let what = ["load", "private load", "flag load"].get(access as usize).copied().unwrap_or("load");
-    lane.primitive(|world| {
-        let place = world.access(&lane.who, what, p.addr() as u64, bytes, access)?;
-        let stale = world.random.chance(world.weather.stale);
-        let World { memory, random, .. } = world;
-        Some(memory.load(lane.who.view, place, bytes, stale, random))
-    })
+    lane.primitive(|world| world.load(&lane.who, p.addr() as u64, bytes, access))
 }
 
 unsafe extern "C" fn store(
@@ -248,34 +247,13 @@ unsafe extern "C" fn store(
 ) {
     // SAFETY: called by the kernel with the pointer it was given.
     let lane = unsafe { SeededLane::of(view) };
-    let what = ["store", "private store", "flag store"].get(access as usize).copied().unwrap_or("store");
-    lane.primitive(|world| {
-        let place = world.access(&lane.who, what, p.addr() as u64, bytes, access)?;
-        world.memory.store(lane.who.view, place, bytes, value);
-        if access == FLAG {
-            world.memory.flag_stored(lane.who.view, place, bytes, value);
-        }
-        Some(())
-    });
+    lane.primitive(|world| world.store(&lane.who, p.addr() as u64, bytes, value, access));
 }
 
 unsafe extern "C" fn fence(view: *mut HostLane, order: c_uint, scope: c_uint) {
     // SAFETY: called by the kernel with the pointer it was given.
     let lane = unsafe { SeededLane::of(view) };
-    let (scope, names) = match scope {
-        0 => (Scope::Device, ["release device", "acquire device"]),
-        _ => (Scope::System, ["release system", "acquire system"]),
-    };
-    lane.primitive(|world| {
-        if !world.sync(&lane.who, names[usize::from(order != 0)]) {
-            return None;
-        }
-        match order {
-            0 => world.memory.release(lane.who.view, scope),
-            _ => world.memory.acquire(lane.who.view, scope),
-        }
-        Some(())
-    });
+    lane.primitive(|world| world.fence(&lane.who, order == 0, scope_of(scope)).then_some(()));
 }
 
 unsafe extern "C" fn modify(
@@ -285,22 +263,25 @@ unsafe extern "C" fn modify(
     expected: c_ulonglong,
     bytes: c_uint,
     operation: c_uint,
-    _scope: c_uint,
+    scope: c_uint,
 ) -> c_ulonglong {
     // SAFETY: called by the kernel with the pointer it was given.
     let lane = unsafe { SeededLane::of(view) };
-    lane.primitive(|world| {
-        let place = world.access(&lane.who, "atomic", p.addr() as u64, bytes, FLAG)?;
-        let change = |old: u64| match operation {
-            0 => old.wrapping_add(operand),
-            1 => old.min(operand),
-            2 => old & operand,
-            3 => old | operand,
-            4 => old ^ operand,
-            5 => operand,
-            _ if old == expected => operand,
-            _ => old,
-        };
-        Some(world.memory.atomic(lane.who.view, place, bytes, change))
-    })
+    let change = |old: u64| match operation {
+        0 => old.wrapping_add(operand),
+        1 => old.min(operand),
+        2 => old & operand,
+        3 => old | operand,
+        4 => old ^ operand,
+        5 => operand,
+        _ if old == expected => operand,
+        _ => old,
+    };
+    let only_at = (operation > 5).then_some(expected);
+    lane.primitive(|world| world.modify(&lane.who, p.addr() as u64, bytes, scope_of(scope), only_at, change))
+}
+
+/// By the numbers of `host_abi.h`.
+fn scope_of(scope: c_uint) -> Scope {
+    if scope == 0 { Scope::Device } else { Scope::System }
 }

@@ -27,9 +27,20 @@ type WordIndex = u32;
 
 const NEVER: u64 = u64::MAX;
 
+/// Whose a store is, for those who ask for more than its wave: zeros if nobody does.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Mark {
+    /// The lane and its step, as `order.rs` numbers them.
+    pub(crate) lane: u32,
+    pub(crate) step: u64,
+    /// The write to a flag that this is, from 1.
+    pub(crate) flag: u32,
+}
+
 /// A store that has landed.
 #[derive(Clone, Debug)]
 struct Landed {
+    mark: Mark,
     mask: u64,
     value: u64,
     wave: u32,
@@ -49,6 +60,7 @@ struct Word {
 /// A store on its way, in a wave's buffer.
 #[derive(Clone, Copy, Debug)]
 struct Buffered {
+    mark: Mark,
     word: WordIndex,
     mask: u64,
     value: u64,
@@ -88,6 +100,10 @@ pub(crate) struct Weather {
 
 impl Weather {
     pub(crate) fn draw(random: &mut Random) -> Self {
+        if random.is_script() {
+            // Everything may happen. The newest store lands first when it is chosen.
+            return Self { land: 128, far: 128, newest: 0, stale: 256 };
+        }
         Self {
             land: random.pick([0, 4, 32, 128, 224]),
             far: random.pick([32, 128, 256]),
@@ -141,6 +157,10 @@ impl Memory {
         }
     }
 
+    pub(crate) fn now(&self) -> u64 {
+        self.now
+    }
+
     pub(crate) fn tick(&mut self) -> u64 {
         self.now += 1;
         self.now
@@ -152,7 +172,8 @@ impl Memory {
         self.views.len() as u32 - 1
     }
 
-    fn word(&mut self, (allocation, byte): Place) -> WordIndex {
+    /// The number of a place's word in this run.
+    pub(crate) fn word(&mut self, (allocation, byte): Place) -> WordIndex {
         let index = byte / 8;
         if self.real.is_some() {
             return self.real_word(allocation, index);
@@ -172,7 +193,7 @@ impl Memory {
         let mut since = [NEVER; 3];
         since[..=scope as usize].fill(self.now);
         let stores = &mut self.words[store.word as usize].stores;
-        stores.push(Landed { mask: store.mask, value: store.value, wave, since });
+        stores.push(Landed { mark: store.mark, mask: store.mask, value: store.value, wave, since });
         if scope < Scope::System {
             self.inflight.push((store.word, stores.len() as u32 - 1));
         }
@@ -214,6 +235,50 @@ impl Memory {
         self.extend(wave..wave + 1, scope);
     }
 
+    /// A cumulative release: every store that `covers` says is behind it, of whatever wave.
+    pub(crate) fn release_all(&mut self, scope: Scope, covers: impl Fn(Mark) -> bool) {
+        for wave in 0..self.views.len() as u32 {
+            self.land_covered(wave, scope, &covers);
+        }
+        let (words, now, changes) = (&mut self.words, self.now, &mut self.changes);
+        let mut shown = Vec::new();
+        self.inflight.retain(|&(word, index)| {
+            let store = &mut words[word as usize].stores[index as usize];
+            if covers(store.mark) {
+                *changes += u64::from(extend_one(store, scope, now));
+            }
+            let settled = store.since[Scope::System as usize] != NEVER;
+            if settled {
+                shown.push(word);
+            }
+            !settled
+        });
+        for word in shown {
+            self.show(word);
+        }
+    }
+
+    fn land_covered(&mut self, wave: u32, scope: Scope, covers: &impl Fn(Mark) -> bool) {
+        let all = core::mem::take(&mut self.views[wave as usize].buffer);
+        // Stores to one word stay in order, so what precedes a covered one goes too.
+        let goes = |at: usize| {
+            let word = all[at].word;
+            all[at..].iter().any(|later| later.word == word && covers(later.mark))
+        };
+        let (gone, left): (Vec<_>, Vec<_>) = (0..all.len()).partition(|at| goes(*at));
+        self.views[wave as usize].buffer = left.iter().map(|at| all[*at]).collect();
+        for at in gone {
+            self.buffered -= 1;
+            self.leave(wave, all[at], scope);
+        }
+    }
+
+    /// Stores that the system saw by `floor` are known to a wave.
+    pub(crate) fn raise_floor(&mut self, wave: u32, floor: u64) {
+        let mine = &mut self.views[wave as usize].floor[Scope::System as usize];
+        *mine = floor.max(*mine);
+    }
+
     /// An acquire fence of a wave.
     pub(crate) fn acquire(&mut self, wave: u32, scope: Scope) {
         let now = self.now;
@@ -243,13 +308,15 @@ impl Memory {
         self.extend(waves, Scope::System);
     }
 
-    pub(crate) fn store(&mut self, wave: u32, place: Place, bytes: u32, value: u64) {
+    pub(crate) fn store(&mut self, wave: u32, place: Place, bytes: u32, value: u64, mark: Mark) {
         let word = self.word(place);
         let (mask, shift) = lanes(place.1, bytes);
-        self.views[wave as usize].buffer.push(Buffered { word, mask, value: (value << shift) & mask });
+        let value = (value << shift) & mask;
+        self.views[wave as usize].buffer.push(Buffered { mark, word, mask, value });
         self.buffered += 1;
     }
 
+    /// Returns the value, and the write to a flag that it is from or 0.
     pub(crate) fn load(
         &mut self,
         wave: u32,
@@ -257,7 +324,7 @@ impl Memory {
         bytes: u32,
         stale: bool,
         random: &mut Random,
-    ) -> u64 {
+    ) -> (u64, u32) {
         let index = self.word(place);
         let (mask, shift) = lanes(place.1, bytes);
         let view = &self.views[wave as usize];
@@ -274,29 +341,33 @@ impl Memory {
             let least = least.max(known.map_or(0, |last| last + 1));
             read = least + random.below(all - least + 1);
         }
-        let mut value = word.before;
+        let (mut value, mut flag) = (word.before, 0);
         for store in &word.stores[..read] {
             if visible(store).is_none_or(|scope| store.since[scope as usize] != NEVER) {
                 value = (value & !store.mask) | store.value;
+                flag = if store.mask & mask == 0 { flag } else { store.mark.flag };
             }
         }
         for store in view.buffer.iter().filter(|store| store.word == index) {
             value = (value & !store.mask) | store.value;
+            flag = if store.mask & mask == 0 { flag } else { store.mark.flag };
         }
         if read > 0 {
             self.views[wave as usize].seen.insert(index, read as u32);
         }
-        (value & mask) >> shift
+        ((value & mask) >> shift, flag)
     }
 
-    /// Reads, changes and writes a word at the end of its order, visible to all at once; returns the old value.
+    /// Reads, changes and writes a word at the end of its order, visible to all at once; returns the old value, and the
+    /// write to a flag that it is from or 0.
     pub(crate) fn atomic(
         &mut self,
         wave: u32,
         place: Place,
         bytes: u32,
         change: impl FnOnce(u64) -> u64,
-    ) -> u64 {
+        mark: Mark,
+    ) -> (u64, u32) {
         let index = self.word(place);
         let (mask, shift) = lanes(place.1, bytes);
         let view = &mut self.views[wave as usize];
@@ -309,16 +380,28 @@ impl Memory {
         let word = &self.words[index as usize];
         let latest = word.stores.iter().fold(word.before, |value, store| (value & !store.mask) | store.value);
         let old = (latest & mask) >> shift;
+        let before = word.stores.iter().rfind(|store| store.mask & mask != 0);
+        let before = before.map_or(0, |store| store.mark.flag);
         let value = (change(old) << shift) & mask;
-        self.land(wave, Buffered { word: index, mask, value }, Scope::System);
+        self.land(wave, Buffered { mark, word: index, mask, value }, Scope::System);
         let seen = self.words[index as usize].stores.len() as u32;
         self.views[wave as usize].seen.insert(index, seen);
-        old
+        (old, before)
     }
 
     /// Whether a store is not yet visible to everybody.
     pub(crate) fn is_unsettled(&self) -> bool {
         self.buffered > 0 || !self.inflight.is_empty()
+    }
+
+    /// Whether two waves have stores under way to one word, so that their order decides what it holds in the end.
+    pub(crate) fn has_rivals(&self) -> bool {
+        let waves = self.views.iter().enumerate();
+        let mut stores: Vec<_> =
+            waves.flat_map(|(wave, view)| view.buffer.iter().map(move |store| (store.word, wave))).collect();
+        stores.sort_unstable();
+        stores.dedup();
+        stores.windows(2).any(|pair| pair[0].0 == pair[1].0)
     }
 
     /// Moves one store on: out of a buffer, or to the whole system. Returns its wave and place.

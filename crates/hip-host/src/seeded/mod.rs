@@ -12,12 +12,20 @@
 
 pub(crate) mod block;
 pub(crate) mod cell;
+mod choices;
+mod clocks;
+mod effects;
 mod error;
 mod event;
+mod explore;
 mod fault;
 mod lane;
 pub(crate) mod memory;
-mod random;
+mod order;
+mod races;
+#[cfg(test)]
+mod races_tests;
+pub(crate) mod random;
 pub(crate) mod resolve;
 mod run;
 pub(crate) mod strikes;
@@ -28,15 +36,20 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ffi::CString;
 use std::sync::Arc;
 
+pub use choices::Choices;
 pub use error::SeededError;
 pub use event::{Action, Event, HOST, STREAM};
+pub use explore::{Bounds, Explored};
 pub use fault::{Fault, Loss};
+pub use order::Missing;
+pub use races::{Race, RaceAccess};
 
-use crate::abi::HOST_ABI_INSTRUMENTED;
+use crate::abi::{HOST_ABI_CUMULATIVE, HOST_ABI_INSTRUMENTED};
 use crate::config::{MAX_BLOCK_THREADS, MAX_LOCAL_BYTES, WAVE_WIDTHS};
 use crate::module::{KernelEntry, Module};
 use crate::stack::StackArena;
 use cell::WorldCell;
+use random::Random;
 use run::Runner;
 use world::World;
 
@@ -55,6 +68,14 @@ pub struct SeededConfig {
     pub longest_virtual_ns: u64,
     /// Whether [`Run::events`] is kept.
     pub keep_events: bool,
+    /// Whether a run fails with [`SeededError::Race`] at two accesses that nothing orders, whatever values they saw. True
+    /// by default; it changes nothing else about a run.
+    pub find_races: bool,
+    /// After so many switches of lanes that could have gone on ([`Run::switches`]), lanes switch only when they must. Up to
+    /// there the run is the same, so that the least number with which a seed fails tells where the trouble is.
+    pub most_switches: Option<u64>,
+    /// What fences do. Kernels are compiled for it: `HOST_CUMULATIVE` goes with [`MemoryProfile::Cumulative`].
+    pub profile: MemoryProfile,
 }
 
 impl Default for SeededConfig {
@@ -66,8 +87,22 @@ impl Default for SeededConfig {
             most_steps: 20_000_000,
             longest_virtual_ns: 3_600_000_000_000,
             keep_events: false,
+            find_races: true,
+            most_switches: None,
+            profile: MemoryProfile::PerWave,
         }
     }
+}
+
+/// What fences of a run do for stores of other waves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MemoryProfile {
+    /// A release covers its own wave's stores, and nobody else's, as generated code for AMD GPUs does.
+    #[default]
+    PerWave,
+    /// Fences are cumulative and by thread, as in PTX: a release covers everything that happens before it, other waves'
+    /// stores ordered by a block barrier and what has been acquired included. Every fence is release and acquire.
+    Cumulative,
 }
 
 /// Who may touch an allocation.
@@ -104,6 +139,7 @@ pub(crate) struct Allocated {
 pub struct SeededKernel {
     entry: Arc<KernelEntry>,
     wave_width: u32,
+    profile: MemoryProfile,
 }
 
 impl SeededKernel {
@@ -116,6 +152,23 @@ impl SeededKernel {
     /// `object` is a complete shared object made from the prelude with `HOST_INSTRUMENTED`: its initialisers are sound to
     /// run and its kernels touch memory through the primitives only.
     pub unsafe fn load(object: &[u8], name: &str, wave_width: u32) -> Result<Self, SeededError> {
+        // SAFETY: the caller's promise.
+        unsafe { Self::load_for(object, name, wave_width, MemoryProfile::PerWave) }
+    }
+
+    /// The same for a machine of some profile; the object was made for it.
+    ///
+    /// # Errors
+    /// [`SeededError::Kernel`].
+    ///
+    /// # Safety
+    /// As [`Self::load`].
+    pub unsafe fn load_for(
+        object: &[u8],
+        name: &str,
+        wave_width: u32,
+        profile: MemoryProfile,
+    ) -> Result<Self, SeededError> {
         let refused = |code| SeededError::Kernel { name: name.to_owned(), code };
         let c_name = CString::new(name).map_err(|_| refused(anabranch_hip::HipError::NOT_FOUND))?;
         if object.len() < 64 {
@@ -123,8 +176,12 @@ impl SeededKernel {
         }
         // SAFETY: the caller's promise.
         let module = unsafe { Module::load(object.as_ptr().cast(), 0) }.map_err(refused)?;
-        let entry = module.kernel_of(&c_name, wave_width, HOST_ABI_INSTRUMENTED).map_err(refused)?;
-        Ok(Self { entry: Arc::new(entry), wave_width })
+        let abi = match profile {
+            MemoryProfile::PerWave => HOST_ABI_INSTRUMENTED,
+            MemoryProfile::Cumulative => HOST_ABI_CUMULATIVE,
+        };
+        let entry = module.kernel_of(&c_name, wave_width, abi).map_err(refused)?;
+        Ok(Self { entry: Arc::new(entry), wave_width, profile })
     }
 }
 
@@ -155,6 +212,8 @@ pub(crate) struct Queued {
 pub struct Run {
     /// Primitives executed.
     pub steps: u64,
+    /// How often a lane gave way that could have gone on.
+    pub switches: u64,
     /// What the clock showed at the end.
     pub virtual_ns: u64,
     /// A digest of all events, kept or not: equal for equal runs.
@@ -286,6 +345,9 @@ impl SeededMachine {
         if kernel.wave_width != self.config.wave_width {
             return wrong("wave width", u64::from(kernel.wave_width), self.config.wave_width.to_string());
         }
+        if kernel.profile != self.config.profile {
+            return wrong("memory profile", kernel.profile as u64, format!("{:?}", self.config.profile));
+        }
         if shape.blocks == 0 || lanes > u64::from(self.config.lanes) {
             return wrong("lanes", lanes, format!("1 to {}", self.config.lanes));
         }
@@ -318,21 +380,26 @@ impl SeededMachine {
     /// Runs everything that is queued to its end, as the seed says.
     ///
     /// # Errors
-    /// [`SeededError::Fault`], [`SeededError::Access`], [`SeededError::Hang`] and [`SeededError::Steps`]. What was queued
-    /// is gone then; memory holds what had been stored, visible or not, and [`Self::last_events`] tells the way there.
+    /// [`SeededError::Fault`], [`SeededError::Access`], [`SeededError::Race`], [`SeededError::Hang`] and
+    /// [`SeededError::Steps`]. What was queued is gone then; memory holds what had been stored, visible or not, and [`Self::last_events`] tells the way there.
     pub fn run(&mut self, seed: u64) -> Result<Run, SeededError> {
+        self.run_by(Random::new(seed), None).0
+    }
+
+    /// A run by a seed or a script, which it gives back.
+    fn run_by(&mut self, random: Random, bounds: Option<Bounds>) -> (Result<Run, SeededError>, Random) {
         let contents = core::mem::take(&mut self.contents);
-        let mut world = World::new(seed, self.allocations.clone(), contents, self.config.most_steps);
-        world.events = self.config.keep_events.then(Vec::new);
+        let world = World::new(random, bounds, self.allocations.clone(), contents, &self.config);
         let world = WorldCell::new(world);
         let queues = core::mem::take(&mut self.queues).into_values();
         let outcome = Runner::new(&self.config, &world, &self.stacks, queues).run();
         let mut world = world.into_inner();
         let (steps, virtual_ns, digest) = (world.steps, world.clock_ns(), world.digest);
+        let switches = world.switches.used;
         let events = world.events.take().unwrap_or_default();
         self.contents = world.memory.into_contents();
         self.last_events.clone_from(&events);
-        outcome.map(|()| Run { steps, virtual_ns, digest, events })
+        (outcome.map(|()| Run { steps, switches, virtual_ns, digest, events }), world.random)
     }
 
     /// The events of the last run, failed or not, if [`SeededConfig::keep_events`].

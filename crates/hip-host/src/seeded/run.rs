@@ -34,6 +34,8 @@ pub(crate) struct Runner<'a> {
     rest_ns: u64,
     /// Changes of memory when everything was last found waiting.
     stalled_at: Option<u64>,
+    /// The lane that ran last, by block and thread.
+    last: Option<(usize, usize)>,
 }
 
 impl<'a> Runner<'a> {
@@ -55,6 +57,7 @@ impl<'a> Runner<'a> {
             begun_blocks: 0,
             rest_ns: FIRST_REST_NS,
             stalled_at: None,
+            last: None,
         }
     }
 
@@ -65,15 +68,17 @@ impl<'a> Runner<'a> {
             if self.blocks.is_empty() {
                 return Ok(());
             }
-            if !self.ending.is_empty() && world.borrow_mut().random.chance(END) {
+            let scripted = world.borrow().random.is_script();
+            if !self.ending.is_empty() && !scripted && world.borrow_mut().random.chance(END) {
                 self.end_launch();
                 continue;
             }
-            let Some((block, wave)) = self.choose_wave() else {
+            let chosen = if scripted { self.choose_any() } else { self.choose() };
+            let Some((block, thread)) = chosen else {
                 self.nothing_runs()?;
                 continue;
             };
-            let thread = self.choose_lane(block, wave);
+            self.last = Some((block, thread));
             self.blocks[block].run_lane(thread, world);
             if let Some(failure) = world.borrow_mut().failure.take() {
                 return Err(failure);
@@ -81,12 +86,12 @@ impl<'a> Runner<'a> {
             if let Some(fault) = self.blocks[block].fault() {
                 return Err(SeededError::Fault(fault));
             }
-            self.after_turn(block, wave, thread);
+            self.after_turn(block, thread);
         }
     }
 
     fn begin_launches(&mut self) {
-        for stream in &mut self.streams {
+        for (place, stream) in self.streams.iter_mut().enumerate() {
             if stream.running.is_some() {
                 continue;
             }
@@ -95,7 +100,8 @@ impl<'a> Runner<'a> {
             self.launches += 1;
             stream.running = Some(number);
             for index in 0..launch.grid_blocks {
-                let block = SeededBlock::begin(&self.setup, &launch, number, index, self.begun_blocks);
+                let block =
+                    SeededBlock::begin(&self.setup, &launch, (place, number), index, self.begun_blocks);
                 self.begun_blocks += 1;
                 self.blocks.push(block);
             }
@@ -107,6 +113,39 @@ impl<'a> Runner<'a> {
             LaneState::Ready => true,
             LaneState::Polls(seen) => seen != changes,
             LaneState::Meets | LaneState::Ended => false,
+        }
+    }
+
+    fn choose(&mut self) -> Option<(usize, usize)> {
+        let (block, wave) = self.choose_wave()?;
+        Some((block, self.choose_lane(block, wave)))
+    }
+
+    /// The lane that has just run goes on, or, as often as may be, any other does.
+    fn choose_any(&mut self) -> Option<(usize, usize)> {
+        let mut world = self.setup.world.borrow_mut();
+        let changes = world.memory.changes;
+        let mut ready = Vec::new();
+        for (number, block) in self.blocks.iter().enumerate() {
+            let lanes = block.states.iter().enumerate();
+            ready.extend(
+                lanes.filter(|(_, state)| Self::is_ready(**state, changes)).map(|(lane, _)| (number, lane)),
+            );
+        }
+        let could_go_on =
+            self.last.filter(|(block, thread)| self.blocks[*block].states[*thread] == LaneState::Ready);
+        let Some(last) = could_go_on else {
+            let chosen = world.random.below(ready.len().max(1));
+            return ready.get(chosen).copied();
+        };
+        ready.retain(|lane| *lane != last);
+        let others = if world.switches.is_left() { ready.len() } else { 0 };
+        match world.random.below(1 + others).checked_sub(1) {
+            None => Some(last),
+            Some(other) => {
+                world.switches.takes(true);
+                ready.get(other).copied()
+            }
         }
     }
 
@@ -138,12 +177,13 @@ impl<'a> Runner<'a> {
     }
 
     /// A lane has paused: its wave gets a new priority; a launch of which it was the last lane is ending.
-    fn after_turn(&mut self, block: usize, wave: u32, thread: usize) {
+    fn after_turn(&mut self, block: usize, thread: usize) {
         let over = {
             let mut world = self.setup.world.borrow_mut();
             let block = &mut self.blocks[block];
             if matches!(block.states[thread], LaneState::Ready | LaneState::Polls(_)) {
-                block.priorities[wave as usize] = world.random.next();
+                let wave = thread / self.setup.width as usize;
+                block.priorities[wave] = world.random.next();
             }
             block.states[thread] == LaneState::Ended && block.is_over()
         };
@@ -168,8 +208,12 @@ impl<'a> Runner<'a> {
         let first = blocks().map(|block| block.first_wave).min().unwrap_or(0);
         let count: u32 = blocks().map(SeededBlock::waves).sum();
         world.memory.end_kernel(first..first + count);
+        if let Some(place) = self.streams.iter().position(|stream| stream.running == Some(number)) {
+            world.end_launch(place, blocks().count() as u32);
+        }
         drop(world);
         self.blocks.retain(|block| block.launch_number != number);
+        self.last = None;
         for stream in &mut self.streams {
             if stream.running == Some(number) {
                 stream.running = None;
@@ -181,7 +225,11 @@ impl<'a> Runner<'a> {
     fn nothing_runs(&mut self) -> Result<(), SeededError> {
         let mut world = self.setup.world.borrow_mut();
         if !self.ending.is_empty() {
-            if !world.settle_one() {
+            // A script tries no order of landing that nobody can tell from another.
+            let alike = world.random.is_script()
+                && !world.memory.has_rivals()
+                && self.blocks.iter().all(SeededBlock::is_over);
+            if alike || !world.settle_one() {
                 drop(world);
                 self.end_launch();
             }

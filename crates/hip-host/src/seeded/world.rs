@@ -4,11 +4,14 @@ use std::sync::Arc;
 
 use super::error::SeededError;
 use super::event::{Action, Event};
+use super::explore::{Allowance, Bounds};
 use super::memory::{Memory, Place, Weather};
+use super::order::Order;
+use super::races::Races;
 use super::random::Random;
 use super::resolve::{Resolver, Toucher};
 use super::strikes::Strikes;
-use super::{Allocated, Owner};
+use super::{Allocated, MemoryProfile, Owner, SeededConfig};
 
 /// Bit 62 makes an address that no processor accepts: a kernel that goes around the primitives dies at once.
 const ADDRESS_TAG: u64 = 1 << 62;
@@ -28,12 +31,14 @@ pub(crate) struct Who {
     /// The wave of the block, and the number of the wave in the run.
     pub(crate) wave: u32,
     pub(crate) view: u32,
+    /// The number of the lane in [`Order`], if one is kept.
+    pub(crate) lane: u32,
 }
 
 impl Who {
     /// A host thread by its seat, or what a device's streams do.
     pub(crate) fn host(device: u32, seat: u32, what: &str) -> Self {
-        Self { device, kernel: what.into(), block: seat, thread: 0, wave: 0, view: u32::MAX - seat }
+        Self { device, kernel: what.into(), block: seat, thread: 0, wave: 0, view: u32::MAX - seat, lane: 0 }
     }
 }
 
@@ -46,12 +51,31 @@ pub(crate) struct Pace {
     pub(crate) switch: u32,
 }
 
+impl Pace {
+    fn draw(random: &mut Random) -> Self {
+        if random.is_script() {
+            // At every primitive the runner chooses, among all lanes.
+            return Self { even: true, switch: 256 };
+        }
+        Self { even: random.chance(128), switch: random.pick([2, 8, 32, 128]) }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) memory: Memory,
+    /// What happens before what, if somebody asks.
+    pub(crate) order: Option<Order>,
+    pub(crate) races: Option<Races>,
+    /// Whether fences are; then there is an order.
+    pub(crate) cumulative: bool,
     pub(crate) random: Random,
     pub(crate) weather: Weather,
     pub(crate) pace: Pace,
+    /// Switches of lanes that could have gone on.
+    pub(crate) switches: Allowance,
+    /// Stores moved on while lanes could have.
+    landings: Allowance,
     pub(crate) steps: u64,
     pub(crate) most_steps: u64,
     /// What waiting has added to the clock.
@@ -73,30 +97,42 @@ const ACCESS_PRIVATE: u32 = 1;
 
 impl World {
     pub(crate) fn new(
-        seed: u64,
+        mut random: Random,
+        bounds: Option<Bounds>,
         allocations: Vec<Allocated>,
         contents: Vec<Vec<u64>>,
-        most_steps: u64,
+        config: &SeededConfig,
     ) -> Self {
-        let mut random = Random::new(seed);
+        let cumulative = config.profile == MemoryProfile::Cumulative;
+        let asked = config.find_races || cumulative;
         let weather = Weather::draw(&mut random);
-        let pace = Pace { even: random.chance(128), switch: random.pick([2, 8, 32, 128]) };
+        let pace = Pace::draw(&mut random);
+        let switches = bounds.map_or(config.most_switches, |bounds| Some(bounds.switches));
         Self {
             memory: Memory::new(contents),
+            order: asked.then(|| Order::new(config.profile, config.wave_width)),
+            cumulative,
+            races: config.find_races.then(Races::default),
             random,
             weather,
             pace,
+            switches: Allowance::new(switches),
+            landings: Allowance::new(bounds.map(|bounds| bounds.landings)),
             steps: 0,
-            most_steps,
+            most_steps: config.most_steps,
             waited_ns: 0,
             failure: None,
             allocations,
             resolver: None,
             strikes: Strikes::default(),
-            events: None,
+            events: config.keep_events.then(Vec::new),
             waves: Vec::new(),
             digest: 0xcbf2_9ce4_8422_2325,
         }
+    }
+
+    pub(crate) fn name_of(&self, allocation: u32) -> Arc<str> {
+        Arc::clone(&self.allocations[allocation as usize].name)
     }
 
     pub(crate) fn clock_ns(&self) -> u64 {
@@ -140,7 +176,9 @@ impl World {
         if self.steps > self.most_steps && self.failure.is_none() {
             self.failure = Some(SeededError::Steps { steps: self.most_steps });
         }
-        if self.random.chance(self.weather.land) {
+        let may_land = self.memory.is_unsettled() && self.landings.is_left();
+        if self.random.chance_if(may_land, self.weather.land) {
+            self.landings.used += 1;
             self.settle_one();
         }
     }
@@ -165,7 +203,10 @@ impl World {
 
     /// Whether the lane that has just done a primitive gives way.
     pub(crate) fn wants_switch(&mut self) -> bool {
-        self.random.chance(self.pace.switch) | core::mem::take(&mut self.strikes.struck)
+        let wants = self.random.chance(self.pace.switch);
+        let struck = core::mem::take(&mut self.strikes.struck);
+        // By a script it always does, and the runner counts whom it chooses.
+        struck || if self.random.is_script() { wants } else { self.switches.takes(wants) }
     }
 
     /// Finds what an address means and whether it may be touched so; `None` after noting the failure.

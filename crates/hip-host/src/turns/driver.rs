@@ -128,7 +128,7 @@ impl Turns {
             stack_bytes: self.stack_bytes,
         };
         let queued = launch.queued()?;
-        let Some(block) = caught(|| SeededBlock::begin(&setup, queued, 0, index, number)) else {
+        let Some(block) = caught(|| SeededBlock::begin(&setup, queued, (0, 0), index, number)) else {
             launch.report(index, 0, FaultKind::Panicked);
             self.block_over(launch);
             return None;

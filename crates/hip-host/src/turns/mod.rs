@@ -29,10 +29,11 @@ use crate::memory::Regions;
 use crate::scheduler::{Begin, Scheduler};
 use crate::seeded::cell::WorldCell;
 use crate::seeded::memory::{Fabric, Memory};
+use crate::seeded::random::Random;
 use crate::seeded::resolve::Resolver;
 use crate::seeded::strikes::Strikes;
 use crate::seeded::world::{Who, World};
-use crate::seeded::{Fault, HOST, STREAM, SeededError};
+use crate::seeded::{Fault, HOST, STREAM, SeededConfig, SeededError};
 use crate::stack::StackArena;
 use crate::sync::lock;
 use entity::{Entity, What};
@@ -124,13 +125,20 @@ impl Turns {
         faults: &Arc<FaultLog>,
         stacks: &Arc<StackArena>,
     ) -> Result<Arc<Self>, Error> {
-        let mut world = World::new(schedule.seed, Vec::new(), Vec::new(), schedule.most_steps);
+        let kernels = SeededConfig {
+            wave_width: config.wave_width,
+            most_steps: schedule.most_steps,
+            keep_events: schedule.keep_events,
+            // What streams and the host put in order is not told to the checker.
+            find_races: false,
+            ..SeededConfig::default()
+        };
+        let mut world = World::new(Random::new(schedule.seed), None, Vec::new(), Vec::new(), &kernels);
         world.memory = Memory::of_machine();
         world.memory.fabric = Fabric::new(config.devices, &schedule.faults, schedule.seed);
         world.strikes = Strikes::new(config.devices, &schedule.faults);
         let peers = devices.iter().map(|device| Arc::clone(&device.peers)).collect();
         world.resolver = Some(Resolver::new(Arc::clone(regions), peers));
-        world.events = schedule.keep_events.then(Vec::new);
         world.waves.push(Who::host(NOBODY, 0, HOST));
         let host_switch = world.random.pick([16, 64, 160, 256]);
         let turns = Arc::new(Self {

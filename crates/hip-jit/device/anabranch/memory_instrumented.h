@@ -73,7 +73,10 @@ ANABRANCH_DEVICE void stream_store(const Grid& grid, Vec16* p, Vec16 v) {
 ANABRANCH_DEVICE u64 flag_load(const Grid& grid, const u64* p) {
     return instrumented::load(grid, p, ANABRANCH_ACCESS_FLAG);
 }
-ANABRANCH_DEVICE u64 flag_load_for_wait(const Grid& grid, const u64* p) { return flag_load(grid, p); }
+ANABRANCH_DEVICE u64 flag_load_for_wait(const Grid& grid, const u64* p) {
+    if constexpr (ANABRANCH_POLL_ACQUIRES == 0 || MUTANT == MUTANT_NO_ACQUIRE_AFTER_WAIT) return flag_load(grid, p);
+    return instrumented::load(grid, p, ANABRANCH_ACCESS_FLAG_ACQUIRE);
+}
 ANABRANCH_DEVICE void flag_store(const Grid& grid, u64* p, u64 v) {
     instrumented::store(grid, p, v, ANABRANCH_ACCESS_FLAG);
 }

@@ -16,7 +16,11 @@ enum Mutant : u32 {
     MUTANT_NO_ACQUIRE_BETWEEN_BLOCKS = 6, // arrive_is_last: the last block does not acquire
     MUTANT_RELEASE_AT_DEVICE_SCOPE = 7,   // block_release_system: release, but not as far as peers
     MUTANT_FLAG_BEFORE_DATA = 8,          // arrive_is_last: true in the first block to arrive, not in the last
-    MUTANT_LAST = 8,
+    // Of the form with cumulative fences alone; elsewhere each wave's own release makes up for them.
+    MUTANT_NO_RELEASE_BEFORE_COUNT = 9,   // arrive_is_last: a block is counted without a release
+    MUTANT_LAST_DOES_NOT_RELEASE = 10,    // arrive_is_last: the last block does not release to peers
+    MUTANT_RELEASE_BEFORE_BARRIER = 11,   // block_release_system: thread 0's release comes before the barrier
+    MUTANT_LAST = 11,
 };
 static constexpr u32 MUTANT = PRELUDE_MUTANT;
 static_assert(MUTANT <= MUTANT_LAST, "PRELUDE_MUTANT names no mutant");

@@ -3,12 +3,17 @@
 // The order matters: plain types; the target's primitives; positions and waves; the structs that Rust declares
 // (generated); memory; publishing; waiting; numbers.
 //
-// Parameters that any unit may be compiled with, for tests: HOST_INSTRUMENTED, for the seeded host machine, and
-// PRELUDE_MUTANT, a deliberate mistake (mutant.h).
+// Parameters that any unit may be compiled with, for tests: HOST_INSTRUMENTED, for the seeded host machine; with it
+// HOST_CUMULATIVE, for that machine's cumulative fences and NVIDIA's form of the prelude; and PRELUDE_MUTANT, a deliberate
+// mistake (mutant.h).
 #pragma once
 
 #if defined(HOST_INSTRUMENTED) && !defined(ANABRANCH_TARGET_HOST)
 #error "HOST_INSTRUMENTED is for the host target: the seeded machine is made of CPU threads"
+#endif
+
+#if defined(HOST_CUMULATIVE) && !defined(HOST_INSTRUMENTED)
+#error "HOST_CUMULATIVE is for the seeded host machine, with HOST_INSTRUMENTED"
 #endif
 
 #include "anabranch/types.h"

@@ -23,9 +23,27 @@ ANABRANCH_DEVICE void block_release_system(const Grid& grid) {
         if (grid.thread == 0) fence_release_system(grid);
     }
 #else
+    if constexpr (MUTANT == MUTANT_RELEASE_BEFORE_BARRIER) {
+        if (grid.thread == 0) fence_release_system(grid);
+    }
     grid.block_barrier();
-    if (grid.thread == 0) fence_release_system(grid);
+    if constexpr (MUTANT == MUTANT_RELEASE_AT_DEVICE_SCOPE) {
+        if (grid.thread == 0) fence_release_device(grid);
+    } else if constexpr (MUTANT != MUTANT_NO_RELEASE && MUTANT != MUTANT_RELEASE_BEFORE_BARRIER) {
+        if (grid.thread == 0) fence_release_system(grid);
+    }
 #endif
+}
+
+// By thread 0 of the last block: on NVIDIA this covers all blocks.
+ANABRANCH_DEVICE void last_release_system(const Grid& grid) {
+    if constexpr (ANABRANCH_HAS_PER_WAVE_RELEASE != 0) {
+        fence_release_system(grid);
+    } else if constexpr (MUTANT == MUTANT_RELEASE_AT_DEVICE_SCOPE) {
+        fence_release_device(grid);
+    } else if constexpr (MUTANT != MUTANT_NO_RELEASE && MUTANT != MUTANT_LAST_DOES_NOT_RELEASE) {
+        fence_release_system(grid);
+    }
 }
 
 // Every thread of the block. Counts the block behind its stores, and returns true, in every thread of the block, in the one
@@ -40,16 +58,19 @@ ANABRANCH_DEVICE bool arrive_is_last(const Grid& grid, u32* counter, u32 blocks)
 #if ANABRANCH_HAS_PER_WAVE_RELEASE
     if constexpr (MUTANT != MUTANT_COUNT_BEFORE_RELEASE) block_release_system(grid);
 #else
-    grid.block_barrier();
+    if constexpr (MUTANT != MUTANT_COUNT_BEFORE_RELEASE) grid.block_barrier();
 #endif
     u64 last = 0;
     if (grid.thread == 0 && blocks == 1) {
 #if !ANABRANCH_HAS_PER_WAVE_RELEASE
-        fence_release_system(grid);
+        last_release_system(grid);
 #endif
         last = 1;
     } else if (grid.thread == 0) {
-        fence_release_device(grid);
+        if constexpr (ANABRANCH_HAS_PER_WAVE_RELEASE != 0 ||
+                      (MUTANT != MUTANT_NO_RELEASE && MUTANT != MUTANT_NO_RELEASE_BEFORE_COUNT)) {
+            fence_release_device(grid);
+        }
         u32 arrived = fetch_add_device(grid, counter, 1u) + 1;
         last = arrived == (MUTANT == MUTANT_FLAG_BEFORE_DATA ? 1 : blocks) ? 1 : 0;
         if constexpr (MUTANT == MUTANT_FLAG_BEFORE_DATA) {
@@ -60,7 +81,7 @@ ANABRANCH_DEVICE bool arrive_is_last(const Grid& grid, u32* counter, u32 blocks)
             if constexpr (MUTANT != MUTANT_NO_ACQUIRE_BETWEEN_BLOCKS) fence_acquire_device(grid);
 #endif
             // On NVIDIA this one fence also acquires what the others counted in: it is acq_rel.
-            fence_release_system(grid);
+            last_release_system(grid);
             if constexpr (MUTANT != MUTANT_FLAG_BEFORE_DATA) private_store(grid, counter, 0u);
         }
     }

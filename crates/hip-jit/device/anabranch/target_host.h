@@ -5,14 +5,22 @@
 
 #include "anabranch/host_abi.h"
 
-#if defined(HOST_INSTRUMENTED)
+#if defined(HOST_CUMULATIVE)
+#define ANABRANCH_HOST_KERNEL_ABI ANABRANCH_HOST_ABI_CUMULATIVE
+#elif defined(HOST_INSTRUMENTED)
 #define ANABRANCH_HOST_KERNEL_ABI ANABRANCH_HOST_ABI_INSTRUMENTED
 #else
 #define ANABRANCH_HOST_KERNEL_ABI ANABRANCH_HOST_ABI
 #endif
 
+// As on AMD GPUs, or, under seeds, as on NVIDIA's.
+#if defined(HOST_CUMULATIVE)
+#define ANABRANCH_HAS_PER_WAVE_RELEASE 0
+#define ANABRANCH_POLL_ACQUIRES 1
+#else
 #define ANABRANCH_HAS_PER_WAVE_RELEASE 1
 #define ANABRANCH_POLL_ACQUIRES 0
+#endif
 
 namespace target {
 

@@ -1,7 +1,7 @@
 // Litmus tests for the memory model of the seeded machine. `mode` chooses what is left out.
 #include "anabranch/prelude.h"
 
-enum Mode : u32 { WHOLE = 0, NO_RELEASE = 1, ONE_THREAD_RELEASES = 2, NO_ACQUIRE = 3 };
+enum Mode : u32 { WHOLE = 0, NO_RELEASE = 1, ONE_THREAD_RELEASES = 2, NO_ACQUIRE = 3, DEVICE_SCOPE = 4, LATE = 16 };
 
 static ANABRANCH_DEVICE void wait_for(const Grid& grid, const u64* flag, u64 value) {
     for (u32 looks = 1; flag_load_for_wait(grid, flag) != value; ++looks) grid.relax(looks);
@@ -16,18 +16,64 @@ ANABRANCH_KERNEL(litmus_send, LitmusArgs, 64) {
         grid.block_barrier();
         if (grid.thread == 0) fence_release_system(grid);
     }
+    if (args.mode == DEVICE_SCOPE) {
+        fence_release_device(grid);
+        grid.block_barrier();
+        if (grid.thread == 0) fence_release_device(grid);
+    }
     if (grid.thread == 0) flag_store(grid, args.flags, u64(1));
 }
 ANABRANCH_KERNEL(litmus_receive, LitmusArgs, 64) {
     // Read before, so that there is an old value to keep.
-    u64 before = remote_load(grid, args.data + grid.thread);
+    u64 before = (args.mode & LATE) != 0 ? 0 : remote_load(grid, args.data + grid.thread);
     if (grid.thread == 0) {
         wait_for(grid, args.flags, 1);
-        if (args.mode != NO_ACQUIRE) fence_acquire_system(grid);
+        if ((args.mode & ~LATE) != NO_ACQUIRE) fence_acquire_system(grid);
     }
     grid.block_barrier();
     u64 after = remote_load(grid, args.data + grid.thread);
     private_store(grid, args.out + grid.thread, after | (before << 32));
+}
+
+// Two steps: the first tells the second, of the same device, which tells the third, of another.
+ANABRANCH_KERNEL(litmus_relay_first, LitmusArgs, 64) {
+    if (grid.thread != 0) return;
+    remote_store(grid, args.data, u64(7));
+    if (args.mode == DEVICE_SCOPE) {
+        fence_release_device(grid);
+    } else {
+        fence_release_system(grid);
+    }
+    flag_store(grid, args.flags, u64(1));
+}
+ANABRANCH_KERNEL(litmus_relay_second, LitmusArgs, 64) {
+    if (grid.thread != 0) return;
+    wait_for(grid, args.flags, 1);
+    fence_acquire_device(grid);
+    fence_release_system(grid);
+    flag_store(grid, args.flags + 8, u64(1));
+}
+ANABRANCH_KERNEL(litmus_relay_third, LitmusArgs, 64) {
+    if (grid.thread != 0) return;
+    wait_for(grid, args.flags + 8, 1);
+    fence_acquire_system(grid);
+    private_store(grid, args.out, remote_load(grid, args.data));
+}
+
+// Load buffering: each side reads its flag and then stores the other's.
+ANABRANCH_KERNEL(litmus_load_then_store, LitmusArgs, 64) {
+    if (grid.thread != 0) return;
+    u64 seen = flag_load(grid, args.flags + args.me);
+    flag_store(grid, args.flags + (1 - args.me), u64(1));
+    private_store(grid, args.out, seen);
+}
+
+// 2+2W: each side stores 1 to its word, then 2 to the other's.
+ANABRANCH_KERNEL(litmus_two_words, LitmusArgs, 64) {
+    if (grid.thread != 0) return;
+    flag_store(grid, args.flags + args.me, u64(1));
+    if (args.mode == WHOLE) fence_release_system(grid);
+    flag_store(grid, args.flags + (1 - args.me), u64(2));
 }
 
 // Store buffering: each side stores its flag and reads the other's.

@@ -1,6 +1,6 @@
 //! What a bad link does to stores on their way.
 
-use super::{Buffered, Memory, NEVER, Scope, lanes};
+use super::{Buffered, Mark, Memory, NEVER, Scope, lanes};
 use crate::seeded::fault::{Fault, Loss};
 use crate::seeded::memory::Place;
 use crate::seeded::random::Random;
@@ -91,7 +91,7 @@ impl Memory {
     }
 
     /// A wave has stored a flag, which a bad link may deliver twice.
-    pub(crate) fn flag_stored(&mut self, wave: u32, place: Place, bytes: u32, value: u64) {
+    pub(crate) fn flag_stored(&mut self, wave: u32, place: Place, bytes: u32, value: u64, mark: Mark) {
         if self.fabric.repeats.is_empty() {
             return;
         }
@@ -102,7 +102,7 @@ impl Memory {
         if self.fabric.repeats.iter().any(|repeat| (repeat.from, repeat.nth) == (device, nth)) {
             let word = self.word(place);
             let (mask, shift) = lanes(place.1, bytes);
-            self.fabric.echoes.push((wave, Buffered { word, mask, value: (value << shift) & mask }));
+            self.fabric.echoes.push((wave, Buffered { mark, word, mask, value: (value << shift) & mask }));
         }
     }
 

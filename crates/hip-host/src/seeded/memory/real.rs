@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use super::{Landed, Memory, NEVER, Scope, View, Word, WordIndex};
+use super::{Landed, Mark, Memory, NEVER, Scope, View, Word, WordIndex};
 use crate::mapping::Mapping;
 
 /// The wave that stands for the host and for copy engines: on no device, so that all see its stores as a peer's.
@@ -153,7 +153,13 @@ impl Memory {
         let bytes = (0..8).map(|at| 0xff_u64 << (8 * at)).filter(|byte| differs & byte != 0);
         let mask = bytes.fold(0, |mask, byte| mask | byte);
         real.shown[number as usize] = value;
-        word.stores.push(Landed { mask, value: value & mask, wave: HOST, since: [self.now; 3] });
+        word.stores.push(Landed {
+            mark: Mark::default(),
+            mask,
+            value: value & mask,
+            wave: HOST,
+            since: [self.now; 3],
+        });
         self.changes += 1;
     }
 
