@@ -104,7 +104,14 @@ impl Turns {
         };
         let step = step_caught(task);
         let mut state = lock(&self.state);
-        let priority = self.world.borrow_mut().random.next();
+        let priority = {
+            let mut world = self.world.borrow_mut();
+            if step != Step::Waiting {
+                // An engine writes memory as it likes.
+                world.memory.notice_all();
+            }
+            world.random.next()
+        };
         state.changes += u64::from(step == Step::Progress);
         let Some(entity) = state.entities.get_mut(&id) else { return false };
         entity.priority = priority;

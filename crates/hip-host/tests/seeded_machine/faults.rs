@@ -208,7 +208,7 @@ fn a_dead_rank_still_works_for_the_streams_of_others() {
             drop(stream);
             return Err(dead);
         }
-        let alone = Rank { ranks: 1, runtime: rank.runtime.clone(), jit: rank.jit.clone(), ..*rank };
+        let alone = rank.alone();
         let gpu = alone.gpu()?;
         let (flag, mut word, out) = (gpu.zeroed(1)?, gpu.zeroed(1)?, gpu.zeroed(2)?);
         word.copy_from_host(0, &1_u64.to_ne_bytes())?;

@@ -4,7 +4,7 @@ use core::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anabranch_hip::Result;
-use anabranch_hip_host::SeededSchedule;
+use anabranch_hip_host::{Actor, SeededSchedule, Step};
 
 use crate::lab::{THREADS, args, words, world};
 
@@ -157,7 +157,9 @@ fn a_thread_without_a_seat_still_works() {
     let runtime = outcome.machine.runtime();
     let addresses = std::sync::Mutex::new(vec![Vec::new()]);
     let shared = crate::lab::Shared { addresses, changed: anabranch_clock::Signal::new() };
-    let rank = crate::lab::Rank { number: 0, ranks: 1, runtime, shared: &shared, jit: crate::lab::jit(0) };
+    let machine = std::sync::Arc::clone(&outcome.machine);
+    let rank =
+        crate::lab::Rank { number: 0, ranks: 1, runtime, shared: &shared, jit: crate::lab::jit(0), machine };
     let gpu = rank.gpu().unwrap();
     let out = gpu.zeroed(THREADS as usize).unwrap();
     for _ in 0..5 {
@@ -165,4 +167,47 @@ fn a_thread_without_a_seat_still_works() {
     }
     gpu.stream.synchronize().unwrap();
     assert_eq!(words(&out, THREADS as usize).unwrap(), [35; THREADS as usize]);
+}
+
+/// An engine that answers a kernel's flag in host memory by a word in device memory.
+struct Engine {
+    question: usize,
+    answer: usize,
+}
+
+impl Actor for Engine {
+    fn step(&mut self) -> Step {
+        // SAFETY: the test keeps both words until the engine has finished, which the answer tells.
+        let word = |address: usize| unsafe { AtomicU64::from_ptr(address as *mut u64) };
+        if word(self.question).load(Ordering::Acquire) == 0 {
+            return Step::Waiting;
+        }
+        word(self.answer).store(7, Ordering::Release);
+        Step::Finished
+    }
+}
+
+#[test]
+fn engines_take_turns_and_kernels_see_what_they_write() {
+    for seed in 0..SEEDS {
+        let outcome = world(2, SeededSchedule::new(seed), |rank| -> Result<u64> {
+            let gpu = rank.gpu()?;
+            let host = gpu.device.allocate_host(16)?;
+            host.write(0, &[0; 16])?;
+            let (flag, out) = (gpu.zeroed(1)?, gpu.zeroed(2)?);
+            let engine = Engine { question: host.as_ptr().addr(), answer: flag.address().0 as usize };
+            rank.machine.spawn_actor(Box::new(engine));
+            let side = gpu.device.create_stream()?;
+            let wait = args(flag.address(), flag.address(), out.address(), 7);
+            gpu.launch_on(&side, "machine_wait", 1, &crate::lab::MachineArgs { mode: 1000, ..wait })?;
+            let ask = host.device_address();
+            gpu.launch("machine_count", 1, &args(ask, ask, ask, 1))?;
+            gpu.stream.synchronize()?;
+            side.synchronize()?;
+            Ok(words(&out, 1)?[0])
+        });
+        assert!(outcome.failure.is_none(), "seed {seed}: {}", outcome.failure.unwrap());
+        assert_eq!(outcome.ranks.into_iter().map(Result::unwrap).collect::<Vec<_>>(), [7, 7], "seed {seed}");
+        assert!(outcome.run.virtual_ns < 1_000_000_000, "no wait expired");
+    }
 }

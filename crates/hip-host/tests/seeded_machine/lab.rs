@@ -87,6 +87,15 @@ pub struct Rank<'a> {
     pub runtime: Runtime,
     pub shared: &'a Shared,
     pub jit: Jit,
+    pub machine: Arc<HostMachine>,
+}
+
+impl Rank<'_> {
+    /// The same rank, of a world of one.
+    pub fn alone(&self) -> Self {
+        let (runtime, jit, machine) = (self.runtime.clone(), self.jit.clone(), Arc::clone(&self.machine));
+        Self { ranks: 1, runtime, jit, machine, ..*self }
+    }
 }
 
 /// A rank's device with its kernels and a stream.
@@ -213,9 +222,10 @@ pub fn world_with<T: Send>(
             .zip(seats)
             .map(|(rank, seat)| {
                 let (driver, runtime, shared, body) = (Arc::clone(&driver), runtime.clone(), &shared, &body);
+                let machine = Arc::clone(&machine);
                 scope.spawn(move || {
                     let _attached = attach(driver, seat);
-                    body(&Rank { number: rank, ranks, runtime, shared, jit: jit.clone() })
+                    body(&Rank { number: rank, ranks, runtime, shared, jit: jit.clone(), machine })
                 })
             })
             .collect();

@@ -77,7 +77,7 @@ fn accesses_that_hip_forbids_are_refused_by_name() {
         let word = ManuallyDrop::new(device.allocate(64)?);
         let all = rank.meet(&[word.address()]).unwrap();
         if rank.number == 0 {
-            let alone = Rank { ranks: 1, runtime: rank.runtime.clone(), jit: rank.jit.clone(), ..*rank };
+            let alone = rank.alone();
             let gpu = alone.gpu()?;
             gpu.launch("machine_put", 1, &args(all[1][0], all[1][0], all[1][0], 1))?;
             gpu.stream.synchronize()?;

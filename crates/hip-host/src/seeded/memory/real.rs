@@ -200,6 +200,13 @@ impl Memory {
         }
     }
 
+    /// An engine has done something: what it wrote, wherever that is, is there from now on.
+    pub(crate) fn notice_all(&mut self) {
+        for word in 0..self.words.len() as u32 {
+            self.notice(word);
+        }
+    }
+
     /// No wave is left and nothing is under way: real memory says all there is to know.
     pub(crate) fn forget(&mut self) {
         let Some(real) = &mut self.real else { return };
