@@ -37,10 +37,10 @@ fn a_twin_is_found_shrunk_and_replayed_from_the_printed_line() {
     let done = run(&[&search[..], &["--threads", "3", "--trace", trace]].concat());
     assert_eq!((done.code, done.stderr.as_str()), (1, ""), "{done:?}");
     assert!(done.stdout.contains("\nshrunk in ") && done.stdout.contains(" to 2 ranks, "), "{done:?}");
-    assert!(picture(&done)[0].contains("rank "), "{done:?}");
+    assert!(picture(&done)[0].contains("race on heap"), "{done:?}");
     let written = std::fs::read(trace).unwrap();
     let rows: Value = serde_json::from_slice(&written).unwrap();
-    assert!(rows["traceEvents"].as_array().is_some_and(|rows| rows.len() > 100));
+    assert!(rows["traceEvents"].as_array().is_some_and(|rows| rows.len() > 50));
 
     let again = run(&[&search[..], &["--threads", "1"]].concat());
     assert_eq!(again.stdout, done.stdout, "byte for byte, whatever the threads");
@@ -71,7 +71,7 @@ fn json_says_the_same() {
     assert!(clean["primitives"].as_u64().is_some_and(|count| count > 1000), "{clean}");
     let cut = row(&["--seeds", "0..1000000000", "--time-limit", "50ms"], 0);
     assert_eq!((cut["result"].as_str(), cut["of"].as_u64()), (Some("time limit"), Some(1_000_000_000)));
-    let failed = row(&["--mutant", "4"], 1);
+    let failed = row(&["--mutant", "4", "--values-only"], 1);
     assert_eq!(failed["result"], "failed");
     assert_eq!(failed["shrunk"]["ranks"], 2, "{failed}");
     assert!(failed["events"].as_u64().is_some_and(|count| count > 100));

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use corosensei::{Coroutine, CoroutineResult};
 
-use crate::fault::{Fault, FaultKind};
+use crate::fault::FaultKind;
 use crate::lane::{Lane, LaneYielder};
 use crate::launch::Launch;
 use crate::local_memory::LocalMemory;
@@ -259,13 +259,7 @@ impl Block {
     }
 
     fn report(&self, thread: u32, kind: FaultKind) {
-        self.launch.core().faults.record(Fault {
-            device: self.launch.device().ordinal,
-            kernel: self.launch.plan().kernel.name.clone(),
-            block: self.index,
-            thread,
-            kind,
-        });
+        self.launch.report(self.index, thread, kind);
     }
 }
 

@@ -2,14 +2,16 @@
 
 use core::fmt;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
+
+use anabranch_clock::{Driver, Signal, attach};
 
 use crate::machine::Core;
 use crate::operation::HostFunction;
 use crate::scheduler::Scheduler;
-use crate::sync::{lock, wait};
+use crate::sync::modelled::{Mutex, lock};
 
 /// A host function that was asked for.
 #[derive(Debug)]
@@ -34,7 +36,7 @@ pub(crate) struct Callbacks {
 #[derive(Default)]
 struct Shared {
     queue: Mutex<Queue>,
-    changed: Condvar,
+    changed: Signal,
 }
 
 #[derive(Default)]
@@ -59,9 +61,12 @@ impl Callbacks {
         if thread.is_none() {
             let shared = Arc::clone(&self.shared);
             let scheduler = Arc::clone(&core.scheduler);
-            let started = std::thread::Builder::new()
-                .name("host-gpu-calls".to_owned())
-                .spawn(move || shared.run(&*scheduler));
+            // Under a seed the thread has its place in the order, given out by whoever has the turn.
+            let seat = core.seeded.as_ref().map(|turns| (Arc::clone(turns), turns.servant_seat()));
+            let started = std::thread::Builder::new().name("host-gpu-calls".to_owned()).spawn(move || {
+                let _attached = seat.map(|(turns, seat)| attach(turns as Arc<dyn Driver>, seat));
+                shared.run(&*scheduler);
+            });
             match started {
                 Ok(handle) => *thread = Some(handle),
                 Err(error) => {
@@ -73,7 +78,7 @@ impl Callbacks {
         }
         drop(thread);
         lock(&self.shared.queue).calls.push_back(Arc::clone(&call));
-        self.shared.changed.notify_one();
+        self.shared.changed.notify_all();
         call
     }
 
@@ -101,7 +106,7 @@ impl Shared {
                 }
                 match queue.calls.pop_front() {
                     Some(call) => break call,
-                    None => queue = wait(&self.changed, queue),
+                    None => queue = self.changed.wait(&self.queue, queue, None),
                 }
             };
             drop(queue);

@@ -4,6 +4,7 @@ use core::num::NonZeroUsize;
 use core::time::Duration;
 
 use crate::Error;
+use crate::seeded::Fault;
 
 /// The wave widths that kernels may be compiled for.
 pub const WAVE_WIDTHS: [u32; 4] = [1, 4, 32, 64];
@@ -13,6 +14,45 @@ pub const MAX_BLOCK_THREADS: u32 = 1024;
 
 /// The most local memory of one block, bytes.
 pub const MAX_LOCAL_BYTES: u32 = 64 * 1024;
+
+/// Who decides what runs when.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Schedule {
+    /// Worker threads, as fast as they can.
+    #[default]
+    Free,
+    /// A seed, one step at a time. Kernels must be instrumented: the devices report so, and
+    /// `anabranch_hip_jit` compiles what they report.
+    Seeded(SeededSchedule),
+}
+
+/// How a seed decides: see [`HostMachine::seeded_run`](crate::HostMachine::seeded_run).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeededSchedule {
+    /// The same seed gives the same run.
+    pub seed: u64,
+    /// Steps after which the run is given up.
+    pub most_steps: u64,
+    /// Where the virtual clock ends: a run that waits until then hangs.
+    pub longest_virtual_ns: u64,
+    /// Whether the run's events are kept; its digest always is.
+    pub keep_events: bool,
+    /// What goes wrong.
+    pub faults: Vec<Fault>,
+}
+
+impl SeededSchedule {
+    /// A run without faults, of at most 20 million steps and a virtual day, that keeps no events.
+    pub fn new(seed: u64) -> Self {
+        Self {
+            seed,
+            most_steps: 20_000_000,
+            longest_virtual_ns: 86_400_000_000_000,
+            keep_events: false,
+            faults: Vec::new(),
+        }
+    }
+}
 
 /// The shape of a [`HostMachine`](crate::HostMachine).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +75,8 @@ pub struct HostConfig {
     pub lane_stack_bytes: usize,
     /// The longest rest of a worker whose lanes all wait for memory that somebody else has to change.
     pub longest_rest: Duration,
+    /// Who decides what runs when. A seeded machine has one thread of its own, whatever `workers` says.
+    pub schedule: Schedule,
 }
 
 impl Default for HostConfig {
@@ -48,6 +90,7 @@ impl Default for HostConfig {
             lanes_per_multiprocessor: 1024,
             lane_stack_bytes: 64 * 1024,
             longest_rest: Duration::from_micros(200),
+            schedule: Schedule::Free,
         }
     }
 }

@@ -91,9 +91,14 @@ impl Current {
     }
 }
 
-/// Runs a call for the thread's machine and remembers its error for `hipGetLastError`.
-pub(crate) fn call(body: impl FnOnce(&Current) -> Result<(), HipError>) -> HipError {
-    let error = match Current::of_thread().and_then(|current| body(&current)) {
+/// Runs a call for the thread's machine and remembers its error for `hipGetLastError`. Under a seed others may go first.
+pub(crate) fn call(name: &'static str, body: impl FnOnce(&Current) -> Result<(), HipError>) -> HipError {
+    let called = Current::of_thread().and_then(|current| {
+        let seeded = current.machine.core.seeded.as_ref();
+        let _inside = seeded.map(|turns| turns.begin_call(name, current.device)).transpose()?;
+        body(&current)
+    });
+    let error = match called {
         Ok(()) => return HipError::SUCCESS,
         Err(error) => error,
     };

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use anabranch_hip::types::HipDeviceProperties;
 
-use crate::config::{HostConfig, MAX_BLOCK_THREADS, MAX_LOCAL_BYTES};
+use crate::config::{HostConfig, MAX_BLOCK_THREADS, MAX_LOCAL_BYTES, Schedule};
 use crate::launch::Lanes;
 use crate::stream::Stream;
 use crate::sync::lock;
@@ -19,7 +19,7 @@ pub(crate) struct DeviceState {
     /// Bytes that live allocations hold.
     pub(crate) used: Arc<AtomicU64>,
     /// Devices whose memory this one may touch.
-    pub(crate) peers: Mutex<BTreeSet<u32>>,
+    pub(crate) peers: Arc<Mutex<BTreeSet<u32>>>,
     /// Every stream that may have work, destroyed ones included until their work is done.
     streams: Mutex<Vec<Weak<Stream>>>,
 }
@@ -30,7 +30,7 @@ impl DeviceState {
             ordinal,
             lanes: Mutex::new(Lanes::new(config.lanes_per_device())),
             used: Arc::default(),
-            peers: Mutex::default(),
+            peers: Arc::default(),
             streams: Mutex::default(),
         }
     }
@@ -57,7 +57,8 @@ impl DeviceState {
     pub(crate) fn properties(config: &HostConfig) -> HipDeviceProperties {
         let mut properties = HipDeviceProperties::zeroed();
         properties.set_name("anabranch host device");
-        properties.set_arch(&format!("host:wave{}", config.wave_width));
+        let instrumented = if matches!(config.schedule, Schedule::Seeded(_)) { ":instrumented" } else { "" };
+        properties.set_arch(&format!("host:wave{}{instrumented}", config.wave_width));
         properties.set_total_global_memory(config.memory_bytes as usize);
         properties.set_shared_memory_per_block(MAX_LOCAL_BYTES as usize);
         properties.set_warp_size(config.wave_width as i32);

@@ -1,10 +1,13 @@
 //! Events: points of a stream that others wait for and that carry a time.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+
+use anabranch_clock::Signal;
 
 use crate::capture::CapturedPoint;
-use crate::sync::{lock, wait};
+use crate::machine::Core;
+use crate::sync::modelled::{Mutex, lock};
 
 /// One recording of an event. Recording again makes a new one; those who wait keep the old one.
 #[derive(Debug, Default)]
@@ -12,7 +15,7 @@ pub(crate) struct Recording {
     /// Nanoseconds, or 0 while the stream has not reached it.
     time: AtomicU64,
     reached: Mutex<bool>,
-    changed: Condvar,
+    changed: Signal,
 }
 
 impl Recording {
@@ -28,10 +31,10 @@ impl Recording {
     }
 
     /// Blocks the calling thread until the stream has reached it.
-    pub(crate) fn wait(&self) {
+    pub(crate) fn wait(&self, core: &Core) {
         let mut reached = lock(&self.reached);
-        while !*reached {
-            reached = wait(&self.changed, reached);
+        while !*reached && !core.is_hopeless() {
+            reached = self.changed.wait(&self.reached, reached, None);
         }
     }
 

@@ -127,6 +127,13 @@ impl FaultLog {
         }
     }
 
+    /// Loses a device without a fault of a kernel.
+    pub(crate) fn lose(&self, device: u32) {
+        if let Some(lost) = self.lost.get(device as usize) {
+            lost.store(true, Ordering::Release);
+        }
+    }
+
     /// A stream or an engine panicked while it worked for a device.
     pub(crate) fn record_panic(&self, device: u32, what: &str) {
         self.record(Fault {

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::machine::Core;
-use crate::operation::{Advance, Operation, Running};
+use crate::operation::{Advance, On, Operation, Running};
 
 /// A captured operation and the nodes that it comes after.
 #[derive(Debug)]
@@ -65,18 +64,18 @@ impl GraphRun {
         }
     }
 
-    pub(crate) fn advance(&mut self, core: &Arc<Core>, lost: bool) -> Advance {
+    pub(crate) fn advance(&mut self, on: On<'_>) -> Advance {
         let mut moved = false;
         loop {
             while let Some(node) = self.ready.pop() {
                 moved = true;
-                match Running::begin(self.plan.operations[node].clone(), core, lost) {
+                match Running::begin(self.plan.operations[node].clone(), on) {
                     Some(running) => self.running.push((node, running)),
                     None => self.done(node),
                 }
             }
             let mut finished = Vec::new();
-            self.running.retain_mut(|(node, running)| match running.advance(core, lost) {
+            self.running.retain_mut(|(node, running)| match running.advance(on) {
                 Advance::Done => {
                     finished.push(*node);
                     false

@@ -1,8 +1,9 @@
 //! A kernel launch, and how its blocks get lanes.
 
+use core::ops::Range;
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 use anabranch_hip::HipError;
 
@@ -13,6 +14,7 @@ use crate::fault::{Fault, FaultKind};
 use crate::machine::Core;
 use crate::module::KernelEntry;
 use crate::scheduler::{Step, Task, caught};
+use crate::seeded::Queued;
 use crate::sync::lock;
 
 /// What a launch was given, frozen when it was put on a stream. Holding it keeps the kernel's code loaded.
@@ -48,13 +50,36 @@ pub(crate) struct Launch {
     core: Arc<Core>,
     /// Blocks that have not ended.
     remaining: AtomicU32,
+    seeded: Option<SeededPart>,
+}
+
+/// What a seeded machine keeps of a launch.
+#[derive(Debug)]
+struct SeededPart {
+    queued: Arc<Queued>,
+    /// Blocks that are over or will never begin.
+    over: AtomicU32,
+    /// The waves of each block that has begun, by their numbers in the run.
+    waves: Mutex<Vec<Range<u32>>>,
 }
 
 impl Launch {
     /// Puts a launch on its device; its blocks start as lanes become free.
     pub(crate) fn start(plan: Arc<LaunchPlan>, device: Arc<DeviceState>, core: Arc<Core>) -> Arc<Self> {
         let remaining = AtomicU32::new(plan.grid_blocks);
-        let launch = Arc::new(Self { plan, device, core, remaining });
+        let seeded = core.seeded.is_some().then(|| SeededPart {
+            queued: Arc::new(Queued {
+                kernel: Arc::clone(&plan.kernel),
+                device: device.ordinal,
+                grid_blocks: plan.grid_blocks,
+                block_threads: plan.block_threads,
+                local_bytes: plan.local_bytes,
+                arguments: plan.arguments.clone(),
+            }),
+            over: AtomicU32::new(0),
+            waves: Mutex::default(),
+        });
+        let launch = Arc::new(Self { plan, device, core, remaining, seeded });
         lock(&launch.device.lanes).pending.push_back(Pending { launch: Arc::clone(&launch), next: 0 });
         launch.device.start_blocks();
         launch
@@ -89,9 +114,56 @@ impl Launch {
 
     /// A block that had begun is over.
     pub(crate) fn block_done(&self) {
+        self.free_lanes();
+        self.end_blocks(1);
+    }
+
+    /// The lanes of a block are free for others.
+    pub(crate) fn free_lanes(&self) {
         lock(&self.device.lanes).free += self.plan.block_threads;
         self.device.start_blocks();
-        self.end_blocks(1);
+    }
+
+    /// Blocks that have not begun never will.
+    fn abandon(self: &Arc<Self>, count: u32) {
+        match &self.core.seeded {
+            None => self.end_blocks(count),
+            Some(turns) => turns.blocks_over(self, count),
+        }
+    }
+
+    /// What a seeded machine runs.
+    pub(crate) fn queued(&self) -> Option<&Arc<Queued>> {
+        self.seeded.as_ref().map(|seeded| &seeded.queued)
+    }
+
+    /// Counts blocks that are over; whether all are now.
+    pub(crate) fn count_over(&self, count: u32) -> bool {
+        let Some(seeded) = &self.seeded else { return false };
+        seeded.over.fetch_add(count, Ordering::AcqRel) + count == self.plan.grid_blocks
+    }
+
+    /// A block of a seeded machine has begun with these waves.
+    pub(crate) fn remember_waves(&self, waves: Range<u32>) {
+        if let Some(seeded) = &self.seeded {
+            lock(&seeded.waves).push(waves);
+        }
+    }
+
+    /// The waves of all blocks that have begun.
+    pub(crate) fn take_waves(&self) -> Vec<Range<u32>> {
+        self.seeded.as_ref().map(|seeded| core::mem::take(&mut *lock(&seeded.waves))).unwrap_or_default()
+    }
+
+    /// The kernel has ended, of which a seeded machine had begun to run blocks.
+    pub(crate) fn end(&self) {
+        self.end_blocks(self.plan.grid_blocks);
+    }
+
+    /// Something went wrong in a block.
+    pub(crate) fn report(&self, block: u32, thread: u32, kind: FaultKind) {
+        let (device, kernel) = (self.device.ordinal, self.plan.kernel.name.clone());
+        self.core.faults.record(Fault { device, kernel, block, thread, kind });
     }
 }
 
@@ -142,13 +214,7 @@ struct Unbegun {
 
 impl Task for Unbegun {
     fn step(&mut self) -> Step {
-        self.launch.core.faults.record(Fault {
-            device: self.launch.device.ordinal,
-            kernel: self.launch.plan.kernel.name.clone(),
-            block: self.index,
-            thread: 0,
-            kind: FaultKind::Panicked,
-        });
+        self.launch.report(self.index, 0, FaultKind::Panicked);
         self.launch.block_done();
         Step::Finished
     }
@@ -167,12 +233,16 @@ impl DeviceState {
                 let abandoned = core::mem::take(&mut lanes.pending);
                 drop(lanes);
                 for Pending { launch, next } in abandoned {
-                    launch.end_blocks(launch.plan.grid_blocks - next);
+                    launch.abandon(launch.plan.grid_blocks - next);
                 }
                 return;
             }
             let Some((launch, index)) = lanes.next_block() else { return };
             drop(lanes);
+            if let Some(turns) = launch.core.seeded.clone() {
+                turns.spawn_block(launch, index);
+                continue;
+            }
             let scheduler = Arc::clone(&launch.core.scheduler);
             scheduler.spawn(Box::new(move || match caught(|| Block::begin(Arc::clone(&launch), index)) {
                 Some(block) => Box::new(block),

@@ -9,8 +9,10 @@
 //! What it keeps from GPUs: waves of width 1, 4, 32 or 64 whose operations are convergent (divergence is
 //! reported in [`HostMachine::last_fault`]); peer access that has to be enabled; IPC handles that cannot be
 //! opened by the process that made them; the capture rules; limits on resident blocks. What it cannot check:
-//! that a kernel touches a peer's memory without access, or any memory that is not its own. A
-//! [`seeded::SeededMachine`] checks these, and lets a seed decide who runs and what memory shows.
+//! that a kernel touches a peer's memory without access, or any memory that is not its own.
+//!
+//! With [`Schedule::Seeded`] a seed decides who runs and what memory shows, of the whole machine and of the host threads
+//! that attach to it, and accesses are checked. A [`seeded::SeededMachine`] does the same for kernels alone.
 
 mod abi;
 mod block;
@@ -41,12 +43,14 @@ pub mod seeded;
 mod stack;
 mod stream;
 mod sync;
+mod turns;
 mod virtual_memory;
 mod work_queue;
 
 pub use abi::{HOST_ABI_HEADER, HOST_ABI_VERSION, KERNEL_DESCRIPTOR_SUFFIX};
-pub use config::{HostConfig, MAX_BLOCK_THREADS, MAX_LOCAL_BYTES, WAVE_WIDTHS};
+pub use config::{HostConfig, MAX_BLOCK_THREADS, MAX_LOCAL_BYTES, Schedule, SeededSchedule, WAVE_WIDTHS};
 pub use error::Error;
 pub use fault::{Fault, FaultKind};
 pub use machine::HostMachine;
 pub use scheduler::{Actor, Step};
+pub use turns::{MachineRun, SeededFailure};

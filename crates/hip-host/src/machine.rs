@@ -2,11 +2,13 @@
 
 use std::sync::{Arc, Mutex};
 
+use anabranch_clock::Driver;
 use anabranch_hip::{Binding, HipError, Runtime, RuntimeKind};
 
 use crate::callback::Callbacks;
 use crate::capture::CaptureGraph;
-use crate::config::HostConfig;
+use crate::clock::monotonic_ns;
+use crate::config::{HostConfig, Schedule};
 use crate::current;
 use crate::device::DeviceState;
 use crate::event::Event;
@@ -22,8 +24,9 @@ use crate::scheduler::{Actor, FreeRunning, Scheduler, Step, Task};
 use crate::stack::StackArena;
 use crate::stream::{Stream, StreamKind};
 use crate::sync::lock;
+use crate::turns::{MachineRun, SeededFailure, Turns};
 use crate::virtual_memory::{Physical, Reservations};
-use crate::{Error, calls};
+use crate::{Error, calls, seeded};
 
 /// What running things share. Tasks hold it; it does not hold them, except through the scheduler, which drops
 /// its tasks when it stops.
@@ -31,9 +34,31 @@ use crate::{Error, calls};
 pub(crate) struct Core {
     pub(crate) config: HostConfig,
     pub(crate) scheduler: Arc<dyn Scheduler>,
+    /// The scheduler, when a seed decides.
+    pub(crate) seeded: Option<Arc<Turns>>,
     pub(crate) stacks: Arc<StackArena>,
-    pub(crate) faults: FaultLog,
+    pub(crate) faults: Arc<FaultLog>,
     pub(crate) callbacks: Callbacks,
+}
+
+impl Core {
+    /// What the clock of events shows.
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.seeded.as_ref().map_or_else(monotonic_ns, |turns| turns.now_ns())
+    }
+
+    /// Whether a seeded run has failed in a way that leaves who waits waiting for ever.
+    pub(crate) fn is_hopeless(&self) -> bool {
+        self.seeded.as_ref().is_some_and(|turns| turns.is_hopeless())
+    }
+
+    /// Writes memory from outside of kernels. What `write` does to the range was checked.
+    pub(crate) fn writes(&self, address: usize, bytes: usize, write: impl FnOnce()) {
+        match &self.seeded {
+            None => write(),
+            Some(turns) => turns.writes(address, bytes, write),
+        }
+    }
 }
 
 /// A GPU made of CPU threads, with any number of devices.
@@ -46,7 +71,7 @@ pub struct HostMachine {
     pub(crate) core: Arc<Core>,
     pub(crate) devices: Vec<Arc<DeviceState>>,
     pub(crate) null_streams: Vec<Arc<Stream>>,
-    pub(crate) regions: Regions,
+    pub(crate) regions: Arc<Regions>,
     pub(crate) reservations: Reservations,
     pub(crate) process: Process,
     pub(crate) handles: HandleSource,
@@ -79,12 +104,22 @@ impl HostMachine {
         })?;
         let stacks = Arc::new(StackArena::new(slots, config.lane_stack_bytes)?);
         let workers = config.workers.or(std::thread::available_parallelism().ok()).map_or(1, Into::into);
-        let scheduler = Arc::new(FreeRunning::start(workers, config.longest_rest)?);
-        let faults = FaultLog::new(config.devices);
-        let core = Arc::new(Core { config, scheduler, stacks, faults, callbacks: Callbacks::default() });
-        let devices: Vec<_> = (0..core.config.devices)
-            .map(|ordinal| Arc::new(DeviceState::new(ordinal, &core.config)))
-            .collect();
+        let faults = Arc::new(FaultLog::new(config.devices));
+        let regions = Arc::new(Regions::default());
+        let devices: Vec<_> =
+            (0..config.devices).map(|ordinal| Arc::new(DeviceState::new(ordinal, &config))).collect();
+        let seeded = match &config.schedule {
+            Schedule::Free => None,
+            Schedule::Seeded(schedule) => {
+                Some(Turns::start(&config, schedule, &devices, &regions, &faults, &stacks)?)
+            }
+        };
+        let scheduler: Arc<dyn Scheduler> = match &seeded {
+            None => Arc::new(FreeRunning::start(workers, config.longest_rest)?),
+            Some(turns) => Arc::clone(turns) as Arc<dyn Scheduler>,
+        };
+        let callbacks = Callbacks::default();
+        let core = Arc::new(Core { config, scheduler, seeded, stacks, faults, callbacks });
         let null_streams = devices
             .iter()
             .map(|device| Stream::new(Arc::clone(device), StreamKind::Null, Arc::clone(&core)))
@@ -99,7 +134,7 @@ impl HostMachine {
             core,
             devices,
             null_streams,
-            regions: Regions::default(),
+            regions,
             reservations: Reservations::default(),
             process,
             handles: HandleSource::new(),
@@ -128,6 +163,24 @@ impl HostMachine {
     /// The last kernel that the machine stopped, if any: the story behind `hipErrorLaunchFailure`.
     pub fn last_fault(&self) -> Option<Fault> {
         self.core.faults.last()
+    }
+
+    /// What a seeded machine did so far; `None` on one that runs free.
+    ///
+    /// A thread that is not attached first waits until nothing can go on any more: until all attached threads have left, and
+    /// all streams are done or wait for somebody outside.
+    pub fn seeded_run(&self) -> Option<MachineRun> {
+        self.core.seeded.as_ref().map(|turns| turns.run())
+    }
+
+    /// Why a seeded run failed, if it did: the story behind devices that are lost without a fault of a kernel.
+    pub fn seeded_failure(&self) -> Option<SeededFailure> {
+        self.core.seeded.as_ref()?.failure()
+    }
+
+    /// Adds a fault to those of a seeded machine's schedule; false on a machine that runs free.
+    pub fn add_fault(&self, fault: seeded::Fault) -> bool {
+        self.core.seeded.as_ref().map(|turns| turns.add_fault(fault)).is_some()
     }
 
     /// Runs an engine under the machine's scheduler until it finishes or the machine is dropped. When it panics, all
@@ -207,5 +260,9 @@ struct MachineBinding {
 impl Binding for MachineBinding {
     fn bind(&self) {
         current::bind(&self.machine);
+    }
+
+    fn driver(&self) -> Option<Arc<dyn Driver>> {
+        Some(Arc::clone(self.machine.core.seeded.as_ref()?) as Arc<dyn Driver>)
     }
 }

@@ -3,7 +3,7 @@
 use core::ops::Bound;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use anabranch_hip::HipError;
 
@@ -37,6 +37,9 @@ pub(crate) struct Region {
     /// The flags of the allocating call.
     pub(crate) flags: u32,
     pub(crate) backing: Backing,
+    /// On a seeded machine: the number of the memory that lies here, and the byte of it at `base`. Two ranges may show
+    /// the same memory.
+    pub(crate) model: Option<(u32, usize)>,
 }
 
 /// What keeps a range's memory.
@@ -75,7 +78,7 @@ impl Region {
         }
     }
 
-    fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         matches!(self.backing, Backing::Physical { open: false, .. })
     }
 }
@@ -84,6 +87,9 @@ impl Region {
 #[derive(Debug, Default)]
 pub(crate) struct Regions {
     by_base: Mutex<BTreeMap<usize, Region>>,
+    /// On a seeded machine: ranges that were freed while work that may still use them had been queued, which HIP would
+    /// have waited for.
+    leaving: Mutex<Vec<(Region, Weak<Mapping>)>>,
 }
 
 /// Where a range of a copy lies.
@@ -117,6 +123,24 @@ impl Regions {
         find(&lock(&self.by_base), address).cloned()
     }
 
+    /// Remembers a range that was removed, for kernels that were queued before, as long as its memory stays.
+    pub(crate) fn leave(&self, region: &Region, mapping: &Arc<Mapping>) {
+        let mut leaving = lock(&self.leaving);
+        leaving.retain(|(_, mapping)| mapping.strong_count() > 0);
+        leaving.push((Region { backing: Backing::Caller, ..region.clone() }, Arc::downgrade(mapping)));
+    }
+
+    /// The range that an address lies in for a kernel of a seeded machine.
+    pub(crate) fn find_for_kernel(&self, address: usize) -> Option<Region> {
+        self.find(address).or_else(|| {
+            let leaving = lock(&self.leaving);
+            let (region, _) = leaving.iter().find(|(region, mapping)| {
+                (region.base..region.end()).contains(&address) && mapping.strong_count() > 0
+            })?;
+            Some(region.clone())
+        })
+    }
+
     /// Removes the range of a kind that starts at an address.
     pub(crate) fn remove(&self, base: usize, kind: RegionKind) -> Option<Region> {
         let mut by_base = lock(&self.by_base);
@@ -136,6 +160,19 @@ impl Regions {
             .filter(|region| region.kind == kind && region.end() <= end)
             .cloned()
             .collect()
+    }
+
+    /// The parts of a range that a seeded machine knows: memory by number, first byte, bytes.
+    pub(crate) fn model_places(&self, address: usize, bytes: usize) -> Vec<(u32, usize, usize)> {
+        let end = address.saturating_add(bytes);
+        let by_base = lock(&self.by_base);
+        let first = by_base.range(..=address).next_back().map_or(address, |(base, _)| *base);
+        let part = |region: &Region| {
+            let (number, start) = region.model?;
+            let (from, to) = (region.base.max(address), region.end().min(end));
+            (from < to).then(|| (number, start + (from - region.base), to - from))
+        };
+        by_base.range(first..end).filter_map(|(_, region)| part(region)).collect()
     }
 
     /// Where `bytes` from `address` lie.

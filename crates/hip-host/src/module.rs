@@ -10,7 +10,7 @@ use anabranch_hip::HipError;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use rustix::fs::{MemfdFlags, fstat, memfd_create};
 
-use crate::abi::{HOST_ABI_VERSION, HostEntry, HostKernel, KERNEL_DESCRIPTOR_SUFFIX};
+use crate::abi::{HostEntry, HostKernel, KERNEL_DESCRIPTOR_SUFFIX};
 
 const ELF_HEADER: usize = 64;
 /// Shared objects larger than this are not ours.
@@ -79,16 +79,11 @@ impl Module {
         Ok(Self { device, object: Arc::new(LoadedObject { library, _file: file }) })
     }
 
-    /// Looks a kernel up.
+    /// Looks a kernel of a given ABI up.
     ///
     /// # Errors
     /// `hipErrorNotFound`; `hipErrorInvalidImage` for another version of the ABI or a descriptor without an
     /// entry; `hipErrorNoBinaryForGpu` for another wave width.
-    pub(crate) fn kernel(&self, name: &CStr, wave_width: u32) -> Result<KernelEntry, HipError> {
-        self.kernel_of(name, wave_width, HOST_ABI_VERSION)
-    }
-
-    /// Looks a kernel of a given ABI up. Errors are those of [`Self::kernel`].
     pub(crate) fn kernel_of(&self, name: &CStr, wave_width: u32, abi: u32) -> Result<KernelEntry, HipError> {
         let name = name.to_str().map_err(|_| HipError::NOT_FOUND)?.to_owned();
         let symbol =

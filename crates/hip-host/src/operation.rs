@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use anabranch_hip::types::{HipHostFunction, flags};
 
 use crate::callback::HostCall;
-use crate::clock::monotonic_ns;
 use crate::device::DeviceState;
 use crate::event::Recording;
 use crate::graph::{GraphPlan, GraphRun};
@@ -16,6 +15,7 @@ use crate::launch::{Launch, LaunchPlan};
 use crate::machine::Core;
 use crate::mapping::Mapping;
 use crate::stream::Stream;
+use crate::turns::Turns;
 
 /// Bytes that a copy or fill moves in one step, so that blocks on the same worker are not held up.
 const PIECE: usize = 512 * 1024;
@@ -131,6 +131,34 @@ pub(crate) enum Operation {
     },
 }
 
+impl Operation {
+    /// What it is, for the log of a seeded run.
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Launch { .. } => "launch",
+            Self::Copy { .. } => "copy",
+            Self::Fill { .. } => "fill",
+            Self::Record(_) => "record",
+            Self::Await(_) => "await event",
+            Self::WriteValue { .. } => "write value",
+            Self::WaitValue { .. } => "wait value",
+            Self::Call(_) => "call",
+            Self::Graph(_) => "graph",
+            Self::AwaitStream { .. } => "await stream",
+            Self::Release { .. } => "release",
+        }
+    }
+}
+
+/// For whom operations are done.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct On<'a> {
+    pub(crate) core: &'a Arc<Core>,
+    pub(crate) device: u32,
+    /// The device is lost.
+    pub(crate) lost: bool,
+}
+
 /// How far an operation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Advance {
@@ -153,10 +181,13 @@ pub(crate) enum Running {
 impl Running {
     /// Begins an operation; `None` if it is already over. On a lost device nothing begins, and what others
     /// wait for counts as reached: they learn of the loss from their own next call.
-    pub(crate) fn begin(operation: Operation, core: &Arc<Core>, lost: bool) -> Option<Self> {
+    pub(crate) fn begin(operation: Operation, on: On<'_>) -> Option<Self> {
+        let core = on.core;
+        let begins = |turns: &Arc<Turns>| turns.begins(on.device, operation.name());
+        let lost = on.lost || !core.seeded.as_ref().is_none_or(begins);
         match operation {
             Operation::Record(recording) => {
-                recording.reach(monotonic_ns());
+                recording.reach(core.now_ns());
                 core.scheduler.wake();
                 None
             }
@@ -166,7 +197,7 @@ impl Running {
                 Some(Self::Launch(Launch::start(plan, device, Arc::clone(core))))
             }
             Operation::WriteValue { word, value } => {
-                word.store(value);
+                core.writes(word.address, if word.wide { 8 } else { 4 }, || word.store(value));
                 core.scheduler.wake();
                 None
             }
@@ -180,7 +211,8 @@ impl Running {
     }
 
     /// Goes on with it.
-    pub(crate) fn advance(&mut self, core: &Arc<Core>, lost: bool) -> Advance {
+    pub(crate) fn advance(&mut self, on: On<'_>) -> Advance {
+        let lost = on.lost;
         let done = match self {
             Self::Launch(launch) => {
                 if lost {
@@ -190,13 +222,28 @@ impl Running {
                 launch.is_done()
             }
             Self::Pieces { operation, done } => {
-                return if lost { Advance::Done } else { piece(operation, done) };
+                return if lost { Advance::Done } else { piece(on.core, operation, done) };
             }
             Self::Poll(operation) => lost || is_met(operation),
             Self::Call(call) => call.is_done(),
-            Self::Graph(run) => return run.advance(core, lost),
+            Self::Graph(run) => return run.advance(on),
         };
         if done { Advance::Done } else { Advance::Waiting }
+    }
+}
+
+impl Running {
+    /// What it waits for, in words.
+    pub(crate) fn waits_for(&self) -> &'static str {
+        match self {
+            Self::Launch(_) => "the end of a kernel",
+            Self::Pieces { .. } => "a copy",
+            Self::Poll(Operation::Await(_)) => "an event",
+            Self::Poll(Operation::WaitValue { .. }) => "a word in memory",
+            Self::Poll(_) => "another stream",
+            Self::Call(_) => "a host function",
+            Self::Graph(_) => "a graph",
+        }
     }
 }
 
@@ -209,20 +256,20 @@ fn is_met(operation: &Operation) -> bool {
     }
 }
 
-fn piece(operation: &Operation, done: &mut usize) -> Advance {
+fn piece(core: &Core, operation: &Operation, done: &mut usize) -> Advance {
     let total = match operation {
         Operation::Copy { target, source, bytes, staged } => {
             let source = staged.as_ref().map_or(*source, |staged| staged.as_ptr() as usize);
             // Pieces of overlapping ranges would overwrite what is still to be read.
             let overlap = source < target + bytes && *target < source + bytes;
             let count = if overlap { *bytes } else { PIECE.min(bytes - *done) };
-            copy_bytes(*target + *done, source + *done, count);
+            copy_bytes(core, *target + *done, source + *done, count);
             *done += count;
             *bytes
         }
         Operation::Fill { target, value, bytes } => {
             let count = PIECE.min(bytes - *done);
-            fill_bytes(*target + *done, *value, count);
+            fill_bytes(core, *target + *done, *value, count);
             *done += count;
             *bytes
         }
@@ -232,14 +279,14 @@ fn piece(operation: &Operation, done: &mut usize) -> Advance {
 }
 
 /// Copies between ranges that were checked when the operation was made.
-pub(crate) fn copy_bytes(target: usize, source: usize, bytes: usize) {
+pub(crate) fn copy_bytes(core: &Core, target: usize, source: usize, bytes: usize) {
     // SAFETY: ranges that start in an allocation of the machine were checked to lie in it; others are the
     // caller's host memory, valid by the contract of hipMemcpy. Overlap is allowed by `copy`.
-    unsafe { ptr::copy(source as *const u8, target as *mut u8, bytes) };
+    core.writes(target, bytes, || unsafe { ptr::copy(source as *const u8, target as *mut u8, bytes) });
 }
 
 /// Fills a range that was checked when the operation was made.
-pub(crate) fn fill_bytes(target: usize, value: u8, bytes: usize) {
+pub(crate) fn fill_bytes(core: &Core, target: usize, value: u8, bytes: usize) {
     // SAFETY: the range was checked to lie in an allocation of the machine.
-    unsafe { ptr::write_bytes(target as *mut u8, value, bytes) };
+    core.writes(target, bytes, || unsafe { ptr::write_bytes(target as *mut u8, value, bytes) });
 }

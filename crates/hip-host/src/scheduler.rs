@@ -43,6 +43,11 @@ pub(crate) trait Task {
     /// A step panicked. The task says so to whoever waits for it and returns what becomes of it; a task that is not
     /// finished is stepped again.
     fn panicked(&mut self) -> Step;
+
+    /// What it waits for, in words, while its steps say that it waits.
+    fn waits_for(&self) -> &'static str {
+        "something"
+    }
 }
 
 /// What takes the place of a task that is over.
@@ -65,6 +70,10 @@ pub(crate) type Begin = Box<dyn FnOnce() -> Box<dyn Task> + Send>;
 pub(crate) trait Scheduler: Send + Sync + fmt::Debug {
     /// Adds a task. After [`Scheduler::stop`] it is dropped.
     fn spawn(&self, begin: Begin);
+    /// Adds a task that works for a device.
+    fn spawn_for(&self, _device: u32, begin: Begin) {
+        self.spawn(begin);
+    }
     /// Tells tasks that wait that something they may wait for has changed.
     fn wake(&self);
     /// Drops all tasks and ends all threads. Idempotent. Called from one of its own threads it does not wait
@@ -258,7 +267,7 @@ impl Worker {
 }
 
 /// A step that cannot end the thread: after a panic, what the task makes of it.
-fn step_caught(task: &mut Box<dyn Task>) -> Step {
+pub(crate) fn step_caught(task: &mut Box<dyn Task>) -> Step {
     caught(|| task.step()).or_else(|| caught(|| task.panicked())).unwrap_or(Step::Finished)
 }
 

@@ -11,7 +11,7 @@ use anabranch_hip::HipError;
 use crate::capture::{Membership, captured_push};
 use crate::device::DeviceState;
 use crate::machine::Core;
-use crate::operation::{Advance, Operation, Running};
+use crate::operation::{Advance, On, Operation, Running};
 use crate::scheduler::{Step, Task};
 use crate::sync::lock;
 use crate::work_queue::WorkQueue;
@@ -104,9 +104,10 @@ impl Stream {
         let pushed = self.work.push(operation);
         if pushed.start {
             let stream = Arc::clone(self);
-            self.core
-                .scheduler
-                .spawn(Box::new(move || Box::new(StreamTask { stream, running: None, taken: false })));
+            self.core.scheduler.spawn_for(
+                self.device.ordinal,
+                Box::new(move || Box::new(StreamTask { stream, running: None, taken: false })),
+            );
         }
         pushed.ticket
     }
@@ -126,7 +127,7 @@ impl Stream {
     /// # Errors
     /// `hipErrorLaunchFailure` if the device is lost.
     pub(crate) fn wait(&self, ticket: u64) -> Result<(), HipError> {
-        self.work.wait(ticket);
+        self.work.wait(ticket, || self.core.is_hopeless());
         if self.is_lost() { Err(HipError::LAUNCH_FAILURE) } else { Ok(()) }
     }
 
@@ -147,17 +148,19 @@ struct StreamTask {
 impl Task for StreamTask {
     fn step(&mut self) -> Step {
         let core = &self.stream.core;
-        let lost = self.stream.is_lost();
+        let on = On { core, device: self.stream.device.ordinal, lost: self.stream.is_lost() };
         let mut moved = false;
-        for _ in 0..OPERATIONS_PER_STEP {
+        // Under a seed, others may go first before each.
+        let most = if core.seeded.is_some() { 1 } else { OPERATIONS_PER_STEP };
+        for _ in 0..most {
             if self.running.is_none() {
                 let Some(operation) = self.stream.work.next() else { return Step::Finished };
                 moved = true;
                 self.taken = true;
-                self.running = Running::begin(operation, core, lost);
+                self.running = Running::begin(operation, on);
             }
             let advance = match &mut self.running {
-                Some(running) => running.advance(core, lost),
+                Some(running) => running.advance(on),
                 None => Advance::Done,
             };
             match advance {
@@ -172,6 +175,10 @@ impl Task for StreamTask {
             }
         }
         Step::Progress
+    }
+
+    fn waits_for(&self) -> &'static str {
+        self.running.as_ref().map_or("work", Running::waits_for)
     }
 
     /// The device is lost. The operation counts as done, and the rest of the queue is passed as on any lost device, so

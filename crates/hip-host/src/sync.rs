@@ -11,7 +11,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-#[expect(clippy::disallowed_methods, reason = "the workers of this machine live on the machine's time")]
+#[expect(clippy::disallowed_methods, reason = "who hands out the turn waits on the machine's time")]
 pub(crate) fn wait<'a, T>(condition: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
     condition.wait(guard).unwrap_or_else(PoisonError::into_inner)
 }
@@ -19,9 +19,9 @@ pub(crate) fn wait<'a, T>(condition: &Condvar, guard: MutexGuard<'a, T>) -> Mute
 /// The standard library's.
 #[cfg(not(loom))]
 pub(crate) mod modelled {
-    pub(crate) use super::{lock, wait};
+    pub(crate) use super::lock;
+    pub(crate) use std::sync::Mutex;
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-    pub(crate) use std::sync::{Condvar, Mutex};
     pub(crate) use std::thread::{Thread, current, park, park_timeout};
 }
 
@@ -29,7 +29,7 @@ pub(crate) mod modelled {
 #[cfg(loom)]
 pub(crate) mod modelled {
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-    pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
+    pub(crate) use loom::sync::{Mutex, MutexGuard};
     pub(crate) use loom::thread::{Thread, current, park};
     use std::sync::PoisonError;
     use std::time::Duration;
@@ -40,9 +40,5 @@ pub(crate) mod modelled {
 
     pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         mutex.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn wait<'a, T>(condition: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-        condition.wait(guard).unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -5,7 +5,8 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use anabranch_hip::HipError;
 use anabranch_hip::types::flags;
@@ -14,6 +15,7 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprot
 use crate::mapping::{Mapping, PAGE, Share, memory_file, refused};
 use crate::memory::{Backing, Region, RegionKind, Regions};
 use crate::sync::lock;
+use crate::turns::Turns;
 
 /// Granularity of physical allocations and mappings, bytes.
 pub(crate) const GRANULARITY: usize = 64 * 1024;
@@ -25,15 +27,26 @@ pub(crate) struct Physical {
     bytes: usize,
     device: u32,
     _share: Option<Share>,
+    /// Where a seeded machine sees it, whatever else it is mapped to; and whether others were given it.
+    seen: OnceLock<Arc<Mapping>>,
+    offered: AtomicBool,
 }
 
 impl Physical {
     pub(crate) fn create(bytes: usize, device: u32, share: Share) -> Result<Self, HipError> {
-        Ok(Self { file: memory_file(bytes)?, bytes, device, _share: Some(share) })
+        Ok(Self {
+            file: memory_file(bytes)?,
+            bytes,
+            device,
+            _share: Some(share),
+            seen: OnceLock::new(),
+            offered: AtomicBool::new(false),
+        })
     }
 
     /// A descriptor that another process (or this one) can import; the caller closes it.
     pub(crate) fn export(&self) -> Result<i32, HipError> {
+        self.offered.store(true, Ordering::Release);
         let copy =
             rustix::io::fcntl_dupfd_cloexec(&self.file, 3).map_err(|error| refused("dup", 0, error))?;
         Ok(copy.into_raw_fd())
@@ -49,7 +62,24 @@ impl Physical {
         if bytes == 0 || !bytes.is_multiple_of(GRANULARITY) {
             return Err(HipError::INVALID_VALUE);
         }
-        Ok(Self { file, bytes, device, _share: None })
+        Ok(Self { file, bytes, device, _share: None, seen: OnceLock::new(), offered: AtomicBool::new(true) })
+    }
+}
+
+impl Physical {
+    /// Its number on a seeded machine.
+    pub(crate) fn track(&self, turns: &Turns) -> Result<u32, HipError> {
+        let seen = if let Some(seen) = self.seen.get() {
+            seen
+        } else {
+            let made = Arc::new(Mapping::of_file(&self.file, self.bytes)?);
+            self.seen.get_or_init(|| made)
+        };
+        let number = turns.track(RegionKind::Virtual, self.device, seen, Some(&self.file));
+        if self.offered.load(Ordering::Acquire) {
+            turns.offer(number);
+        }
+        Ok(number)
     }
 }
 
@@ -98,6 +128,7 @@ impl Reservations {
         offset: usize,
         physical: &Arc<Physical>,
         regions: &Regions,
+        seeded: Option<&Turns>,
     ) -> Result<(), HipError> {
         let end = base.checked_add(bytes).ok_or(HipError::INVALID_VALUE)?;
         let last = offset.checked_add(bytes).ok_or(HipError::INVALID_VALUE)?;
@@ -111,8 +142,9 @@ impl Reservations {
         }
         let (kind, device) = (RegionKind::Virtual, physical.device);
         let backing = Backing::Physical { _memory: Arc::clone(physical), open: false };
+        let model = seeded.map(|turns| physical.track(turns)).transpose()?.map(|number| (number, offset));
         regions
-            .insert(Region { base, bytes, kind, device, flags: 0, backing })
+            .insert(Region { base, bytes, kind, device, flags: 0, backing, model })
             .map_err(|_| HipError::INVALID_VALUE)?;
         // SAFETY: the range lies in a reservation of this machine, held by `by_base`'s lock, in which nothing
         // else is mapped (`insert` checked), so only reserved addresses are replaced.

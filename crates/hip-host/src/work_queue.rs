@@ -3,7 +3,9 @@
 
 use std::collections::VecDeque;
 
-use crate::sync::modelled::{AtomicU64, Condvar, Mutex, Ordering, lock, wait};
+use anabranch_clock::Signal;
+
+use crate::sync::modelled::{AtomicU64, Mutex, Ordering, lock};
 
 /// A queue that at most one worker at a time works off.
 #[derive(Debug)]
@@ -11,7 +13,7 @@ pub(crate) struct WorkQueue<T> {
     state: Mutex<State<T>>,
     /// Items done, in order; written under `state`.
     completed: AtomicU64,
-    progressed: Condvar,
+    progressed: Signal,
 }
 
 #[derive(Debug)]
@@ -33,16 +35,9 @@ pub(crate) struct Pushed {
 }
 
 impl<T> WorkQueue<T> {
-    #[cfg_attr(
-        not(loom),
-        expect(
-            clippy::disallowed_methods,
-            reason = "the workers of this machine live on the machine's time"
-        )
-    )]
     pub(crate) fn new() -> Self {
         let state = State { queue: VecDeque::new(), submitted: 0, active: false, waiters: 0 };
-        Self { state: Mutex::new(state), completed: AtomicU64::new(0), progressed: Condvar::new() }
+        Self { state: Mutex::new(state), completed: AtomicU64::new(0), progressed: Signal::new() }
     }
 
     pub(crate) fn push(&self, item: T) -> Pushed {
@@ -88,12 +83,12 @@ impl<T> WorkQueue<T> {
         self.completed() == state.submitted
     }
 
-    /// Blocks the calling thread until the item with this ticket is done.
-    pub(crate) fn wait(&self, ticket: u64) {
+    /// Blocks the calling thread until the item with this ticket is done, or nothing will be any more.
+    pub(crate) fn wait(&self, ticket: u64, is_hopeless: impl Fn() -> bool) {
         let mut state = lock(&self.state);
         state.waiters += 1;
-        while self.completed() < ticket {
-            state = wait(&self.progressed, state);
+        while self.completed() < ticket && !is_hopeless() {
+            state = self.progressed.wait(&self.state, state, None);
         }
         state.waiters -= 1;
     }
@@ -150,7 +145,7 @@ mod loom_tests {
             let shared = Arc::new(Shared { queue: WorkQueue::new(), working: AtomicBool::new(false) });
             let (_, first) = push(&shared, 1, steps);
             let (ticket, second) = push(&shared, 2, steps);
-            shared.queue.wait(ticket);
+            shared.queue.wait(ticket, || false);
             assert_eq!(shared.queue.completed(), 2);
             assert!(shared.queue.is_idle());
             for thread in [first, second].into_iter().flatten() {
@@ -174,7 +169,7 @@ mod loom_tests {
             });
             let (_, own) = push(&shared, 2, SOUND);
             let theirs = other.join().unwrap();
-            shared.queue.wait(2);
+            shared.queue.wait(2, || false);
             for thread in [own, theirs].into_iter().flatten() {
                 thread.join().unwrap();
             }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::disk::Disk;
 use crate::key::CacheKey;
+use crate::source::ParameterValue;
 use crate::target::Target;
 
 /// Whether kernels may be compiled.
@@ -35,6 +36,9 @@ pub struct JitConfig {
     pub source_dir: Option<PathBuf>,
     /// Options behind the tool chain's own ones.
     pub extra_options: Vec<String>,
+    /// Parameters that every kernel is compiled with, in place of its own of the same name: a mistake of
+    /// `anabranch/mutant.h` for a whole world, say. In the key like a kernel's own.
+    pub parameters: Vec<(&'static str, ParameterValue)>,
     /// Make debug information.
     pub debug_info: bool,
     /// The AMD code-object version; the compiler's default otherwise.
@@ -67,6 +71,7 @@ impl JitConfig {
             compile: CompileMode::Auto,
             source_dir: None,
             extra_options: Vec::new(),
+            parameters: Vec::new(),
             debug_info: false,
             code_object_version: None,
             arch: None,

@@ -119,6 +119,12 @@ impl KernelSpec {
         self
     }
 
+    /// The spec with these parameters in place of its own of the same name.
+    pub(crate) fn with_all(&self, parameters: &[(&'static str, ParameterValue)]) -> Self {
+        let each = parameters.iter().cloned();
+        each.fold(self.clone(), |spec, (name, value)| spec.with(name, value))
+    }
+
     /// The unit.
     pub fn unit(&self) -> &'static KernelUnit {
         self.unit
@@ -197,6 +203,9 @@ impl KernelSpec {
         }
         if let Some(khz) = target.amd_clock_khz() {
             let _ = writeln!(text, "#define ANABRANCH_NS_PER_TICK {}", 1_000_000 / khz);
+        }
+        if target.is_instrumented() && !self.parameters.contains_key("HOST_INSTRUMENTED") {
+            text.push_str("#define HOST_INSTRUMENTED 1\n");
         }
         text.push_str(OFFSET_OF);
         for (name, value) in &self.parameters {

@@ -37,6 +37,8 @@ pub struct Target {
     sramecc: Option<bool>,
     xnack: Option<bool>,
     wave_size: u32,
+    /// Of the host: every access is a call into a seeded machine.
+    instrumented: bool,
 }
 
 /// Why a target string is refused.
@@ -57,7 +59,7 @@ fn suggestion_text(suggestion: Option<&str>) -> String {
 
 const FAMILIES: &str = "gfx9.., gfx10.., gfx11.., gfx12.. (with :sramecc+/-, :xnack+/-; also gfx9-generic, \
      gfx9-4-generic, gfx10-1-generic, gfx10-3-generic, gfx11-generic, gfx12-generic), sm_70 and later, \
-     host, host:wave<1, 4, 32, 64>";
+     host, host:wave<1, 4, 32, 64>, the last also with :instrumented";
 
 /// Names for suggestions only: a name of a known family that is not in this list is accepted too, and the
 /// compiler then says whether it knows it.
@@ -138,10 +140,23 @@ impl Target {
                 sramecc: None,
                 xnack: None,
                 wave_size,
+                instrumented: false,
             });
         }
         let given = format!("host:wave{wave_size}");
         Err(refused(&given, "a wave has 1, 4, 32 or 64 lanes"))
+    }
+
+    /// The host target for kernels of a seeded machine (`host:wave4:instrumented`); other kinds are as they were.
+    #[must_use]
+    pub fn instrumented(mut self) -> Self {
+        self.instrumented = self.kind == TargetKind::Host;
+        self
+    }
+
+    /// Whether kernels are made for a seeded machine.
+    pub fn is_instrumented(&self) -> bool {
+        self.instrumented
     }
 
     /// The number of an AMD target's family: 9, 10, 11 or 12.
@@ -176,7 +191,8 @@ impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.base)?;
         if self.kind == TargetKind::Host {
-            return write!(f, ":wave{}", self.wave_size);
+            write!(f, ":wave{}", self.wave_size)?;
+            return if self.instrumented { f.write_str(INSTRUMENTED) } else { Ok(()) };
         }
         for (name, on) in self.features() {
             write!(f, ":{name}{}", if on { '+' } else { '-' })?;
@@ -184,6 +200,9 @@ impl fmt::Display for Target {
         Ok(())
     }
 }
+
+/// Behind the wave width of a seeded machine's architecture.
+const INSTRUMENTED: &str = ":instrumented";
 
 impl FromStr for Target {
     type Err = TargetError;
@@ -203,20 +222,28 @@ impl FromStr for Target {
 
 fn parse_host(text: &str) -> Result<Target, TargetError> {
     let Some(rest) = text.strip_prefix("host:") else { return Target::host(1) };
+    let (rest, instrumented) = rest.strip_suffix(INSTRUMENTED).map_or((rest, false), |rest| (rest, true));
     let width = rest
         .strip_prefix("wave")
         .filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))
         .and_then(|digits| digits.parse().ok())
         .ok_or_else(|| refused(text, "`host:` is followed by `wave` and a number"))?;
-    Target::host(width).map_err(|error| refused(text, &error.problem))
+    let target = Target::host(width).map_err(|error| refused(text, &error.problem))?;
+    Ok(if instrumented { target.instrumented() } else { target })
 }
 
 fn parse_amd(text: &str) -> Result<Target, TargetError> {
     let mut parts = text.split(':');
     let base = parts.next().unwrap_or_default();
     let wave_size = amd_wave_size(base).ok_or_else(|| refused(text, "no such architecture"))?;
-    let mut target =
-        Target { kind: TargetKind::Amd, base: base.into(), sramecc: None, xnack: None, wave_size };
+    let mut target = Target {
+        kind: TargetKind::Amd,
+        base: base.into(),
+        sramecc: None,
+        xnack: None,
+        wave_size,
+        instrumented: false,
+    };
     for part in parts {
         let (name, on) = match (part.strip_suffix('+'), part.strip_suffix('-')) {
             (Some(name), _) => (name, true),
@@ -263,7 +290,14 @@ fn parse_nvidia(text: &str) -> Result<Target, TargetError> {
     if number < 70 {
         return Err(refused(text, "scoped atomics need sm_70 or later"));
     }
-    Ok(Target { kind: TargetKind::Nvidia, base: text.into(), sramecc: None, xnack: None, wave_size: 32 })
+    Ok(Target {
+        kind: TargetKind::Nvidia,
+        base: text.into(),
+        sramecc: None,
+        xnack: None,
+        wave_size: 32,
+        instrumented: false,
+    })
 }
 
 fn refused(given: &str, problem: &str) -> TargetError {
@@ -312,6 +346,7 @@ mod tests {
             ("sm_100a", "sm_100a", TargetKind::Nvidia, 32, "SM_100A"),
             ("host", "host:wave1", TargetKind::Host, 1, "HOST"),
             ("host:wave64", "host:wave64", TargetKind::Host, 64, "HOST"),
+            ("host:wave4:instrumented", "host:wave4:instrumented", TargetKind::Host, 4, "HOST"),
         ] {
             let target: Target = text.parse().unwrap();
             assert_eq!(target.to_string(), canonical);
@@ -325,6 +360,9 @@ mod tests {
         {
             assert_eq!(text.parse::<Target>().unwrap().amd_family(), Some(family));
         }
+        assert_eq!(Target::host(4).unwrap().instrumented(), "host:wave4:instrumented".parse().unwrap());
+        assert_ne!("host:wave4".parse::<Target>(), "host:wave4:instrumented".parse::<Target>());
+        assert!(!"sm_90".parse::<Target>().unwrap().instrumented().is_instrumented());
         assert_ne!("gfx942:xnack-".parse::<Target>(), "gfx942:xnack+".parse::<Target>());
         assert_eq!("gfx942:xnack-".parse::<Target>().unwrap().directory_name(), "gfx942,xnack-");
     }

@@ -72,7 +72,7 @@ pub trait Binding: Send + Sync + fmt::Debug {
     /// Called before every table call, on the calling thread.
     fn bind(&self);
 
-    /// What runs the host threads that use this instance, when a simulation does.
+    /// What decides for threads that work with this instance, where something does: they attach to it.
     fn driver(&self) -> Option<Arc<dyn Driver>> {
         None
     }
@@ -116,10 +116,9 @@ impl Runtime {
         &self.inner.api
     }
 
-    /// What runs the host threads that use this instance, when a simulation does. Threads attach to it before they use
-    /// the instance.
+    /// What runs threads one at a time on this instance; `None` where threads are free, as on every GPU.
     pub fn driver(&self) -> Option<Arc<dyn Driver>> {
-        self.inner.binding.as_ref().and_then(|binding| binding.driver())
+        self.inner.binding.as_ref()?.driver()
     }
 
     /// Whether two handles are one and the same loaded instance.

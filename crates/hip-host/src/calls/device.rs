@@ -38,12 +38,12 @@ static NAMES: [[u8; NAME_BYTES]; HipError::LISTED.len() + 1] = {
 };
 
 pub(super) unsafe extern "C" fn init(_flags: c_uint) -> HipError {
-    call(|_| Ok(()))
+    call("hipInit", |_| Ok(()))
 }
 
 pub(super) unsafe extern "C" fn version(version: *mut c_int) -> HipError {
     // SAFETY: the out pointer.
-    call(|_| unsafe { give(version, VERSION) })
+    call("hipDriverGetVersion", |_| unsafe { give(version, VERSION) })
 }
 
 /// Also serves as `hipGetErrorString`.
@@ -58,11 +58,11 @@ pub(super) unsafe extern "C" fn last_error() -> HipError {
 
 pub(super) unsafe extern "C" fn count(count: *mut c_int) -> HipError {
     // SAFETY: the out pointer.
-    call(|current| unsafe { give(count, current.machine.devices.len() as c_int) })
+    call("hipGetDeviceCount", |current| unsafe { give(count, current.machine.devices.len() as c_int) })
 }
 
 pub(super) unsafe extern "C" fn set(device: c_int) -> HipError {
-    call(|current| {
+    call("hipSetDevice", |current| {
         let ordinal = current.machine.device(device)?.ordinal;
         current::set_device(ordinal);
         Ok(())
@@ -71,11 +71,11 @@ pub(super) unsafe extern "C" fn set(device: c_int) -> HipError {
 
 pub(super) unsafe extern "C" fn get(device: *mut c_int) -> HipError {
     // SAFETY: the out pointer.
-    call(|current| unsafe { give(device, current.device as c_int) })
+    call("hipGetDevice", |current| unsafe { give(device, current.device as c_int) })
 }
 
 pub(super) unsafe extern "C" fn properties(properties: *mut HipDeviceProperties, device: c_int) -> HipError {
-    call(|current| {
+    call("hipGetDevicePropertiesR0600", |current| {
         current.machine.device(device)?;
         // SAFETY: the out pointer, of a whole `HipDeviceProperties` by the table's type.
         unsafe { give(properties, DeviceState::properties(current.machine.config())) }
@@ -83,7 +83,7 @@ pub(super) unsafe extern "C" fn properties(properties: *mut HipDeviceProperties,
 }
 
 pub(super) unsafe extern "C" fn attribute(value: *mut c_int, attribute: c_int, device: c_int) -> HipError {
-    call(|current| {
+    call("hipDeviceGetAttribute", |current| {
         current.machine.device(device)?;
         let config = current.machine.config();
         let found = match attribute {
@@ -99,7 +99,7 @@ pub(super) unsafe extern "C" fn attribute(value: *mut c_int, attribute: c_int, d
 
 /// A made-up address that tells the devices of a machine apart, not machines.
 pub(super) unsafe extern "C" fn pci_bus_id(id: *mut c_char, length: c_int, device: c_int) -> HipError {
-    call(|current| {
+    call("hipDeviceGetPCIBusId", |current| {
         let ordinal = current.machine.device(device)?.ordinal;
         let text = format!("{:04x}:{:02x}:00.0", ordinal >> 8, ordinal & 0xff);
         let length = usize::try_from(length).map_err(|_| HipError::INVALID_VALUE)?;
@@ -115,7 +115,7 @@ pub(super) unsafe extern "C" fn pci_bus_id(id: *mut c_char, length: c_int, devic
 }
 
 pub(super) unsafe extern "C" fn synchronize() -> HipError {
-    call(|current| {
+    call("hipDeviceSynchronize", |current| {
         let streams = current.state()?.streams();
         for stream in &streams {
             HostMachine::refuse_captured(stream)?;
@@ -128,7 +128,7 @@ pub(super) unsafe extern "C" fn synchronize() -> HipError {
 }
 
 pub(super) unsafe extern "C" fn can_access_peer(can: *mut c_int, device: c_int, peer: c_int) -> HipError {
-    call(|current| {
+    call("hipDeviceCanAccessPeer", |current| {
         current.machine.device(device)?;
         current.machine.device(peer)?;
         // SAFETY: the out pointer.
@@ -138,7 +138,7 @@ pub(super) unsafe extern "C" fn can_access_peer(can: *mut c_int, device: c_int, 
 
 /// Keeps the state and the codes only: a kernel's loads and stores cannot be checked here.
 pub(super) unsafe extern "C" fn enable_peer_access(peer: c_int, flags: c_uint) -> HipError {
-    call(|current| {
+    call("hipDeviceEnablePeerAccess", |current| {
         let peer = current.machine.device(peer)?.ordinal;
         if flags != 0 {
             return Err(HipError::INVALID_VALUE);
@@ -155,7 +155,7 @@ pub(super) unsafe extern "C" fn enable_peer_access(peer: c_int, flags: c_uint) -
 }
 
 pub(super) unsafe extern "C" fn disable_peer_access(peer: c_int) -> HipError {
-    call(|current| {
+    call("hipDeviceDisablePeerAccess", |current| {
         let peer = current.machine.device(peer)?.ordinal;
         if lock(&current.state()?.peers).remove(&peer) {
             Ok(())

@@ -12,7 +12,7 @@ use crate::machine::HostMachine;
 use crate::operation::Operation;
 
 pub(super) unsafe extern "C" fn begin(stream: HipStream, mode: c_int) -> HipError {
-    call(|current| {
+    call("hipStreamBeginCapture", |current| {
         let stream = current.stream(stream)?;
         current.machine.check_alive(stream.device.ordinal)?;
         current.machine.begin_capture(&stream, mode)
@@ -21,7 +21,7 @@ pub(super) unsafe extern "C" fn begin(stream: HipStream, mode: c_int) -> HipErro
 
 /// On failure the graph is null.
 pub(super) unsafe extern "C" fn end(stream: HipStream, graph: *mut HipGraph) -> HipError {
-    call(|current| {
+    call("hipStreamEndCapture", |current| {
         let stream = current.stream(stream)?;
         // SAFETY: the out pointer.
         unsafe { give(graph, core::ptr::null_mut()) }?;
@@ -32,7 +32,7 @@ pub(super) unsafe extern "C" fn end(stream: HipStream, graph: *mut HipGraph) -> 
 }
 
 pub(super) unsafe extern "C" fn is_capturing(stream: HipStream, status: *mut c_int) -> HipError {
-    call(|current| {
+    call("hipStreamIsCapturing", |current| {
         let stream = current.stream(stream)?;
         // SAFETY: the out pointer.
         unsafe { give(status, HostMachine::capture_status(&stream)) }
@@ -44,7 +44,7 @@ pub(super) unsafe extern "C" fn instantiate(
     graph: HipGraph,
     _flags: c_ulonglong,
 ) -> HipError {
-    call(|current| {
+    call("hipGraphInstantiateWithFlags", |current| {
         let machine = &current.machine;
         let plan = machine.graphs.get(graph)?;
         if executable.is_null() {
@@ -58,7 +58,7 @@ pub(super) unsafe extern "C" fn instantiate(
 /// Branches of the graph run side by side. Launches of one executable on one stream run one after another; on
 /// different streams they may overlap, which HIP does not do.
 pub(super) unsafe extern "C" fn launch(executable: HipGraphExec, stream: HipStream) -> HipError {
-    call(|current| {
+    call("hipGraphLaunch", |current| {
         let plan = current.machine.executables.get(executable)?;
         current.stream(stream)?.push(Operation::Graph(plan)).map(|_| ())
     })
@@ -66,7 +66,7 @@ pub(super) unsafe extern "C" fn launch(executable: HipGraphExec, stream: HipStre
 
 /// Nothing needs uploading.
 pub(super) unsafe extern "C" fn upload(executable: HipGraphExec, stream: HipStream) -> HipError {
-    call(|current| {
+    call("hipGraphUpload", |current| {
         current.machine.executables.get(executable)?;
         current.stream(stream).map(|_| ())
     })
@@ -74,10 +74,10 @@ pub(super) unsafe extern "C" fn upload(executable: HipGraphExec, stream: HipStre
 
 /// Runs that are queued are not affected.
 pub(super) unsafe extern "C" fn destroy_executable(executable: HipGraphExec) -> HipError {
-    call(|current| current.machine.executables.remove(executable).map(|_| ()))
+    call("hipGraphExecDestroy", |current| current.machine.executables.remove(executable).map(|_| ()))
 }
 
 /// Executables of the graph are not affected.
 pub(super) unsafe extern "C" fn destroy(graph: HipGraph) -> HipError {
-    call(|current| current.machine.graphs.remove(graph).map(|_| ()))
+    call("hipGraphDestroy", |current| current.machine.graphs.remove(graph).map(|_| ()))
 }

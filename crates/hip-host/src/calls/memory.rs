@@ -1,6 +1,7 @@
 //! Allocations, host memory, addresses and memory shared between processes.
 
 use core::ffi::{c_int, c_uint, c_void};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -14,7 +15,7 @@ use crate::mapping::{Mapping, PAGE, Share};
 use crate::memory::{Backing, Region, RegionKind};
 
 pub(super) unsafe extern "C" fn info(free: *mut usize, total: *mut usize) -> HipError {
-    call(|current| {
+    call("hipMemGetInfo", |current| {
         let limit = current.machine.config().memory_bytes;
         let used = current.state()?.used.load(Ordering::Acquire);
         // SAFETY: the out pointer.
@@ -26,7 +27,7 @@ pub(super) unsafe extern "C" fn info(free: *mut usize, total: *mut usize) -> Hip
 
 /// Fresh memory reads as zero here; callers must not count on it.
 pub(super) unsafe extern "C" fn malloc(pointer: *mut *mut c_void, bytes: usize) -> HipError {
-    call(|current| allocate(current, pointer, bytes, 0))
+    call("hipMalloc", |current| allocate(current, pointer, bytes, 0))
 }
 
 /// All memory is coherent here, so the flags change nothing.
@@ -35,7 +36,7 @@ pub(super) unsafe extern "C" fn malloc_with_flags(
     bytes: usize,
     flags: c_uint,
 ) -> HipError {
-    call(|current| {
+    call("hipExtMallocWithFlags", |current| {
         let known = [0, flags::DEVICE_MALLOC_FINE_GRAINED, flags::DEVICE_MALLOC_UNCACHED];
         if !known.contains(&flags) {
             return Err(HipError::INVALID_VALUE);
@@ -79,14 +80,24 @@ fn add_region(
     mapping: Option<Mapping>,
 ) -> Result<(), HipError> {
     let backing = mapping.map_or(Backing::Caller, |mapping| Backing::Mapping(Arc::new(mapping)));
-    current.machine.regions.insert(Region { base, bytes, kind, device, flags, backing })
+    let model = current.machine.core.seeded.as_ref().map(|turns| match &backing {
+        Backing::Mapping(mapping) => {
+            let file = mapping.file.as_ref().map(|file| file as &dyn AsFd);
+            (turns.track(kind, device, mapping, file), 0)
+        }
+        _ => turns.track_registered(device, base, bytes),
+    });
+    current.machine.regions.insert(Region { base, bytes, kind, device, flags, backing, model })
 }
 
 /// Removes a range; its memory goes once the work queued by now is done.
 fn remove_region(current: &Current, pointer: *mut c_void, kind: RegionKind) -> Result<(), HipError> {
     let region = current.machine.regions.remove(pointer as usize, kind).ok_or(HipError::INVALID_VALUE)?;
-    if let Backing::Mapping(mapping) = region.backing {
-        current.machine.release_after_work(&mapping);
+    if let Backing::Mapping(mapping) = &region.backing {
+        if current.machine.core.seeded.is_some() {
+            current.machine.regions.leave(&region, mapping);
+        }
+        current.machine.release_after_work(mapping);
     }
     Ok(())
 }
@@ -94,7 +105,7 @@ fn remove_region(current: &Current, pointer: *mut c_void, kind: RegionKind) -> R
 /// Does not wait: addresses are invalid at once, and the memory goes when the work queued by now, on any
 /// stream, is done.
 pub(super) unsafe extern "C" fn free(pointer: *mut c_void) -> HipError {
-    call(|current| {
+    call("hipFree", |current| {
         current.machine.refuse_in_capture()?;
         if pointer.is_null() { Ok(()) } else { remove_region(current, pointer, RegionKind::Device) }
     })
@@ -105,7 +116,7 @@ pub(super) unsafe extern "C" fn host_malloc(
     bytes: usize,
     flags: c_uint,
 ) -> HipError {
-    call(|current| {
+    call("hipHostMalloc", |current| {
         current.machine.refuse_in_capture()?;
         current.machine.check_alive(current.device)?;
         if pointer.is_null() {
@@ -125,7 +136,7 @@ pub(super) unsafe extern "C" fn host_malloc(
 
 /// Like `hipFree`, it does not wait.
 pub(super) unsafe extern "C" fn host_free(pointer: *mut c_void) -> HipError {
-    call(|current| {
+    call("hipHostFree", |current| {
         current.machine.refuse_in_capture()?;
         if pointer.is_null() { Ok(()) } else { remove_region(current, pointer, RegionKind::Pinned) }
     })
@@ -137,7 +148,7 @@ pub(super) unsafe extern "C" fn host_device_pointer(
     host: *mut c_void,
     flags: c_uint,
 ) -> HipError {
-    call(|current| {
+    call("hipHostGetDevicePointer", |current| {
         let region = current.machine.regions.find(host as usize).ok_or(HipError::INVALID_VALUE)?;
         if flags != 0 || !region.on_host() {
             return Err(HipError::INVALID_VALUE);
@@ -148,7 +159,7 @@ pub(super) unsafe extern "C" fn host_device_pointer(
 }
 
 pub(super) unsafe extern "C" fn host_register(pointer: *mut c_void, bytes: usize, flags: c_uint) -> HipError {
-    call(|current| {
+    call("hipHostRegister", |current| {
         current.machine.refuse_in_capture()?;
         let base = pointer as usize;
         if base == 0 || bytes == 0 || base.checked_add(bytes).is_none() {
@@ -159,10 +170,15 @@ pub(super) unsafe extern "C" fn host_register(pointer: *mut c_void, bytes: usize
 }
 
 pub(super) unsafe extern "C" fn host_unregister(pointer: *mut c_void) -> HipError {
-    call(|current| {
+    call("hipHostUnregister", |current| {
         current.machine.refuse_in_capture()?;
         match current.machine.regions.remove(pointer as usize, RegionKind::Registered) {
-            Some(_) => Ok(()),
+            Some(region) => {
+                if let (Some(turns), Some((number, _))) = (&current.machine.core.seeded, region.model) {
+                    turns.take_back(number);
+                }
+                Ok(())
+            }
             None => Err(HipError::HOST_MEMORY_NOT_REGISTERED),
         }
     })
@@ -173,7 +189,7 @@ pub(super) unsafe extern "C" fn pointer_attributes(
     attributes: *mut HipPointerAttributes,
     pointer: *const c_void,
 ) -> HipError {
-    call(|current| {
+    call("hipPointerGetAttributes", |current| {
         if pointer.is_null() {
             return Err(HipError::INVALID_VALUE);
         }
@@ -200,7 +216,7 @@ pub(super) unsafe extern "C" fn address_range(
     bytes: *mut usize,
     pointer: *mut c_void,
 ) -> HipError {
-    call(|current| {
+    call("hipMemGetAddressRange", |current| {
         let region = current.machine.regions.find(pointer as usize).ok_or(HipError::NOT_FOUND)?;
         // HIP allows either to be left out.
         if !base.is_null() {
@@ -217,12 +233,15 @@ pub(super) unsafe extern "C" fn address_range(
 
 /// The handle is that of the whole allocation, whichever address in it was given.
 pub(super) unsafe extern "C" fn ipc_get(handle: *mut HipIpcMemHandle, pointer: *mut c_void) -> HipError {
-    call(|current| {
+    call("hipIpcGetMemHandle", |current| {
         let region = current.machine.regions.find(pointer as usize).ok_or(HipError::INVALID_VALUE)?;
         if region.kind != RegionKind::Device {
             return Err(HipError::INVALID_VALUE);
         }
         let found = IpcHandle::of(&region, current.machine.process)?;
+        if let (Some(turns), Some((number, _))) = (&current.machine.core.seeded, region.model) {
+            turns.offer(number);
+        }
         // SAFETY: the out pointer.
         unsafe { give(handle, found.encode()) }
     })
@@ -235,7 +254,7 @@ pub(super) unsafe extern "C" fn ipc_open(
     handle: HipIpcMemHandle,
     flags: c_uint,
 ) -> HipError {
-    call(|current| {
+    call("hipIpcOpenMemHandle", |current| {
         let machine = &current.machine;
         machine.refuse_in_capture()?;
         machine.check_alive(current.device)?;
@@ -260,7 +279,7 @@ pub(super) unsafe extern "C" fn ipc_open(
 }
 
 pub(super) unsafe extern "C" fn ipc_close(pointer: *mut c_void) -> HipError {
-    call(|current| {
+    call("hipIpcCloseMemHandle", |current| {
         current.machine.refuse_in_capture()?;
         remove_region(current, pointer, RegionKind::Imported)
     })

@@ -8,6 +8,7 @@ use anabranch_hip::HipError;
 use anabranch_hip::types::{HipFunction, HipModule, HipStream, function_attribute};
 
 use super::give;
+use crate::abi::{HOST_ABI_INSTRUMENTED, HOST_ABI_VERSION};
 use crate::config::{MAX_BLOCK_THREADS, MAX_LOCAL_BYTES};
 use crate::current::call;
 use crate::device::DeviceState;
@@ -16,7 +17,7 @@ use crate::module::Module;
 use crate::operation::Operation;
 
 pub(super) unsafe extern "C" fn load(module: *mut HipModule, image: *const c_void) -> HipError {
-    call(|current| {
+    call("hipModuleLoadData", |current| {
         let machine = &current.machine;
         machine.refuse_in_capture()?;
         machine.check_alive(current.device)?;
@@ -32,7 +33,7 @@ pub(super) unsafe extern "C" fn load(module: *mut HipModule, image: *const c_voi
 
 /// The code stays loaded until launches of its kernels that are queued or in graphs are gone.
 pub(super) unsafe extern "C" fn unload(module: HipModule) -> HipError {
-    call(|current| {
+    call("hipModuleUnload", |current| {
         current.machine.refuse_in_capture()?;
         let module = current.machine.modules.remove(module)?;
         current.machine.kernels.remove_where(|kernel| module.has(kernel));
@@ -45,7 +46,7 @@ pub(super) unsafe extern "C" fn function(
     module: HipModule,
     name: *const c_char,
 ) -> HipError {
-    call(|current| {
+    call("hipModuleGetFunction", |current| {
         let machine = &current.machine;
         let module = machine.modules.get(module)?;
         if function.is_null() || name.is_null() {
@@ -53,7 +54,8 @@ pub(super) unsafe extern "C" fn function(
         }
         // SAFETY: not null, hence a C string by HIP's contract.
         let name = unsafe { CStr::from_ptr(name) };
-        let kernel = module.kernel(name, machine.config().wave_width)?;
+        let abi = if machine.core.seeded.is_some() { HOST_ABI_INSTRUMENTED } else { HOST_ABI_VERSION };
+        let kernel = module.kernel_of(name, machine.config().wave_width, abi)?;
         // SAFETY: the out pointer.
         unsafe { give(function, machine.kernels.insert(&machine.handles, Arc::new(kernel))) }
     })
@@ -65,7 +67,7 @@ pub(super) unsafe extern "C" fn attribute(
     attribute: c_int,
     function: HipFunction,
 ) -> HipError {
-    call(|current| {
+    call("hipFuncGetAttribute", |current| {
         let kernel = current.machine.kernels.get(function)?;
         let found = match attribute {
             function_attribute::MAX_THREADS_PER_BLOCK => kernel.max_block_threads.min(MAX_BLOCK_THREADS),
@@ -94,7 +96,7 @@ pub(super) unsafe extern "C" fn launch(
     parameters: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> HipError {
-    call(|current| {
+    call("hipModuleLaunchKernel", |current| {
         let kernel = current.machine.kernels.get(function)?;
         let stream = current.stream(stream)?;
         if kernel.device != stream.device.ordinal {
@@ -132,7 +134,7 @@ pub(super) unsafe extern "C" fn occupancy(
     block_size: c_int,
     local_bytes: usize,
 ) -> HipError {
-    call(|current| {
+    call("hipModuleOccupancyMaxActiveBlocksPerMultiprocessor", |current| {
         let kernel = current.machine.kernels.get(function)?;
         let threads = u32::try_from(block_size).map_err(|_| HipError::INVALID_VALUE)?;
         let fits = threads <= kernel.max_block_threads && local_bytes <= MAX_LOCAL_BYTES as usize;

@@ -31,7 +31,7 @@ fn create_stream(current: &Current, stream: *mut HipStream, flags: c_uint) -> Re
 }
 
 pub(super) unsafe extern "C" fn create(stream: *mut HipStream, flags: c_uint) -> HipError {
-    call(|current| create_stream(current, stream, flags))
+    call("hipStreamCreateWithFlags", |current| create_stream(current, stream, flags))
 }
 
 /// All streams have the same priority.
@@ -40,11 +40,11 @@ pub(super) unsafe extern "C" fn create_with_priority(
     flags: c_uint,
     _priority: c_int,
 ) -> HipError {
-    call(|current| create_stream(current, stream, flags))
+    call("hipStreamCreateWithPriority", |current| create_stream(current, stream, flags))
 }
 
 pub(super) unsafe extern "C" fn priority_range(least: *mut c_int, greatest: *mut c_int) -> HipError {
-    call(|_| {
+    call("hipDeviceGetStreamPriorityRange", |_| {
         // SAFETY: the out pointer.
         unsafe { give(least, 0) }?;
         // SAFETY: the out pointer.
@@ -54,7 +54,7 @@ pub(super) unsafe extern "C" fn priority_range(least: *mut c_int, greatest: *mut
 
 /// Work that the stream still has goes on without it.
 pub(super) unsafe extern "C" fn destroy(stream: HipStream) -> HipError {
-    call(|current| {
+    call("hipStreamDestroy", |current| {
         let stream = current.machine.streams.remove(stream)?;
         current.machine.abandon_capture(&stream);
         Ok(())
@@ -62,7 +62,7 @@ pub(super) unsafe extern "C" fn destroy(stream: HipStream) -> HipError {
 }
 
 pub(super) unsafe extern "C" fn synchronize(stream: HipStream) -> HipError {
-    call(|current| {
+    call("hipStreamSynchronize", |current| {
         let stream = current.stream(stream)?;
         HostMachine::refuse_captured(&stream)?;
         stream.wait(stream.submitted())
@@ -70,7 +70,7 @@ pub(super) unsafe extern "C" fn synchronize(stream: HipStream) -> HipError {
 }
 
 pub(super) unsafe extern "C" fn query(stream: HipStream) -> HipError {
-    call(|current| {
+    call("hipStreamQuery", |current| {
         let stream = current.stream(stream)?;
         HostMachine::refuse_captured(&stream)?;
         if stream.is_lost() {
@@ -84,7 +84,7 @@ pub(super) unsafe extern "C" fn query(stream: HipStream) -> HipError {
 }
 
 pub(super) unsafe extern "C" fn device(stream: HipStream, device: *mut c_int) -> HipError {
-    call(|current| {
+    call("hipStreamGetDevice", |current| {
         let stream = current.stream(stream)?;
         // SAFETY: the out pointer.
         unsafe { give(device, stream.device.ordinal as c_int) }
@@ -96,14 +96,14 @@ pub(super) unsafe extern "C" fn launch_host_function(
     function: HipHostFunction,
     data: *mut c_void,
 ) -> HipError {
-    call(|current| {
+    call("hipLaunchHostFunc", |current| {
         let stream = current.stream(stream)?;
         stream.push(Operation::Call(HostFunction { function, data })).map(|_| ())
     })
 }
 
 pub(super) unsafe extern "C" fn wait_event(stream: HipStream, event: HipEvent, flags: c_uint) -> HipError {
-    call(|current| {
+    call("hipStreamWaitEvent", |current| {
         let stream = current.stream(stream)?;
         let event = current.machine.events.get(event)?;
         if flags != 0 {
@@ -122,7 +122,7 @@ pub(super) unsafe extern "C" fn wait_event(stream: HipStream, event: HipEvent, f
 }
 
 pub(super) unsafe extern "C" fn event_create(event: *mut HipEvent, flags: c_uint) -> HipError {
-    call(|current| {
+    call("hipEventCreateWithFlags", |current| {
         // Blocking synchronisation (1) is what every event here does.
         if event.is_null() || flags & !(flags::EVENT_DISABLE_TIMING | 1) != 0 {
             return Err(HipError::INVALID_VALUE);
@@ -135,12 +135,12 @@ pub(super) unsafe extern "C" fn event_create(event: *mut HipEvent, flags: c_uint
 }
 
 pub(super) unsafe extern "C" fn event_destroy(event: HipEvent) -> HipError {
-    call(|current| current.machine.events.remove(event).map(|_| ()))
+    call("hipEventDestroy", |current| current.machine.events.remove(event).map(|_| ()))
 }
 
 /// On a captured stream the event marks a point of the capture and is not recorded in replays.
 pub(super) unsafe extern "C" fn event_record(event: HipEvent, stream: HipStream) -> HipError {
-    call(|current| {
+    call("hipEventRecord", |current| {
         let event = current.machine.events.get(event)?;
         let stream = current.stream(stream)?;
         if event.device != stream.device.ordinal {
@@ -157,11 +157,11 @@ pub(super) unsafe extern "C" fn event_record(event: HipEvent, stream: HipStream)
 }
 
 pub(super) unsafe extern "C" fn event_synchronize(event: HipEvent) -> HipError {
-    call(|current| {
+    call("hipEventSynchronize", |current| {
         let event = current.machine.events.get(event)?;
         match event.mark() {
             Mark::Nothing => return Ok(()),
-            Mark::Recorded(recording) => recording.wait(),
+            Mark::Recorded(recording) => recording.wait(&current.machine.core),
             Mark::Captured(_) => return Err(HipError::CAPTURED_EVENT),
         }
         current.machine.check_alive(event.device)
@@ -169,7 +169,7 @@ pub(super) unsafe extern "C" fn event_synchronize(event: HipEvent) -> HipError {
 }
 
 pub(super) unsafe extern "C" fn event_query(event: HipEvent) -> HipError {
-    call(|current| {
+    call("hipEventQuery", |current| {
         let event = current.machine.events.get(event)?;
         match event.mark() {
             Mark::Nothing => Ok(()),
@@ -185,7 +185,7 @@ pub(super) unsafe extern "C" fn event_elapsed(
     start: HipEvent,
     end: HipEvent,
 ) -> HipError {
-    call(|current| {
+    call("hipEventElapsedTime", |current| {
         let time = |event: HipEvent| {
             let event = current.machine.events.get(event)?;
             match event.mark() {

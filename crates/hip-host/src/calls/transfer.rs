@@ -51,9 +51,10 @@ fn synchronously(current: &Current, operation: Operation) -> Result<(), HipError
         let ticket = null.push(operation)?;
         return null.wait(ticket);
     }
+    let core = &current.machine.core;
     match operation {
-        Operation::Copy { target, source, bytes, .. } => copy_bytes(target, source, bytes),
-        Operation::Fill { target, value, bytes } => fill_bytes(target, value, bytes),
+        Operation::Copy { target, source, bytes, .. } => copy_bytes(core, target, source, bytes),
+        Operation::Fill { target, value, bytes } => fill_bytes(core, target, value, bytes),
         _ => {}
     }
     Ok(())
@@ -66,7 +67,7 @@ pub(super) unsafe extern "C" fn copy(
     bytes: usize,
     kind: c_int,
 ) -> HipError {
-    call(|current| {
+    call("hipMemcpy", |current| {
         if bytes == 0 {
             return Ok(());
         }
@@ -85,7 +86,7 @@ pub(super) unsafe extern "C" fn copy_async(
     kind: c_int,
     stream: HipStream,
 ) -> HipError {
-    call(|current| {
+    call("hipMemcpyAsync", |current| {
         let stream = current.stream(stream)?;
         if bytes == 0 {
             return Ok(());
@@ -117,7 +118,7 @@ fn checked_fill(
 
 /// Ordered on the null stream, and waited for, which HIP leaves open.
 pub(super) unsafe extern "C" fn fill(target: *mut c_void, value: c_int, bytes: usize) -> HipError {
-    call(|current| {
+    call("hipMemset", |current| {
         if bytes == 0 {
             return Ok(());
         }
@@ -131,7 +132,7 @@ pub(super) unsafe extern "C" fn fill_async(
     bytes: usize,
     stream: HipStream,
 ) -> HipError {
-    call(|current| {
+    call("hipMemsetAsync", |current| {
         let stream = current.stream(stream)?;
         if bytes == 0 {
             return Ok(());
@@ -149,8 +150,15 @@ fn checked_word(current: &Current, pointer: *mut c_void, wide: bool) -> Result<W
     Ok(Word { address, wide })
 }
 
-fn write_value(stream: HipStream, pointer: *mut c_void, value: u64, flags: c_uint, wide: bool) -> HipError {
-    call(|current| {
+fn write_value(
+    name: &'static str,
+    stream: HipStream,
+    pointer: *mut c_void,
+    value: u64,
+    flags: c_uint,
+    wide: bool,
+) -> HipError {
+    call(name, |current| {
         let stream = current.stream(stream)?;
         if flags != 0 {
             return Err(HipError::INVALID_VALUE);
@@ -160,8 +168,14 @@ fn write_value(stream: HipStream, pointer: *mut c_void, value: u64, flags: c_uin
     })
 }
 
-fn wait_value(stream: HipStream, pointer: *mut c_void, condition: Condition, wide: bool) -> HipError {
-    call(|current| {
+fn wait_value(
+    name: &'static str,
+    stream: HipStream,
+    pointer: *mut c_void,
+    condition: Condition,
+    wide: bool,
+) -> HipError {
+    call(name, |current| {
         let stream = current.stream(stream)?;
         if condition.kind > flags::WAIT_VALUE_NOR {
             return Err(HipError::INVALID_VALUE);
@@ -177,7 +191,7 @@ pub(super) unsafe extern "C" fn write_value32(
     value: u32,
     flags: c_uint,
 ) -> HipError {
-    write_value(stream, pointer, u64::from(value), flags, false)
+    write_value("hipStreamWriteValue32", stream, pointer, u64::from(value), flags, false)
 }
 
 pub(super) unsafe extern "C" fn write_value64(
@@ -186,7 +200,7 @@ pub(super) unsafe extern "C" fn write_value64(
     value: u64,
     flags: c_uint,
 ) -> HipError {
-    write_value(stream, pointer, value, flags, true)
+    write_value("hipStreamWriteValue64", stream, pointer, value, flags, true)
 }
 
 pub(super) unsafe extern "C" fn wait_value32(
@@ -197,7 +211,7 @@ pub(super) unsafe extern "C" fn wait_value32(
     mask: u32,
 ) -> HipError {
     let condition = Condition { value: u64::from(value), mask: u64::from(mask), kind: flags };
-    wait_value(stream, pointer, condition, false)
+    wait_value("hipStreamWaitValue32", stream, pointer, condition, false)
 }
 
 pub(super) unsafe extern "C" fn wait_value64(
@@ -207,5 +221,5 @@ pub(super) unsafe extern "C" fn wait_value64(
     flags: c_uint,
     mask: u64,
 ) -> HipError {
-    wait_value(stream, pointer, Condition { value, mask, kind: flags }, true)
+    wait_value("hipStreamWaitValue64", stream, pointer, Condition { value, mask, kind: flags }, true)
 }

@@ -22,7 +22,7 @@ pub(super) unsafe extern "C" fn reserve(
     _address: *mut c_void,
     flags: c_ulonglong,
 ) -> HipError {
-    call(|current| {
+    call("hipMemAddressReserve", |current| {
         current.machine.refuse_in_capture()?;
         if pointer.is_null() || flags != 0 {
             return Err(HipError::INVALID_VALUE);
@@ -34,7 +34,9 @@ pub(super) unsafe extern "C" fn reserve(
 }
 
 pub(super) unsafe extern "C" fn free(pointer: *mut c_void, bytes: usize) -> HipError {
-    call(|current| current.machine.reservations.free(pointer as usize, bytes, &current.machine.regions))
+    call("hipMemAddressFree", |current| {
+        current.machine.reservations.free(pointer as usize, bytes, &current.machine.regions)
+    })
 }
 
 /// The device that the properties name.
@@ -58,7 +60,7 @@ pub(super) unsafe extern "C" fn granularity(
     properties: *const HipMemAllocationProperties,
     _option: c_int,
 ) -> HipError {
-    call(|current| {
+    call("hipMemGetAllocationGranularity", |current| {
         // SAFETY: a pointer argument of HIP's is null or valid.
         unsafe { device_of(current, properties) }?;
         // SAFETY: the out pointer.
@@ -72,7 +74,7 @@ pub(super) unsafe extern "C" fn create(
     properties: *const HipMemAllocationProperties,
     flags: c_ulonglong,
 ) -> HipError {
-    call(|current| {
+    call("hipMemCreate", |current| {
         let machine = &current.machine;
         machine.refuse_in_capture()?;
         // SAFETY: a pointer argument of HIP's is null or valid.
@@ -91,7 +93,7 @@ pub(super) unsafe extern "C" fn create(
 
 /// Memory that is still mapped stays until it is unmapped.
 pub(super) unsafe extern "C" fn release(handle: HipMemGenericAllocationHandle) -> HipError {
-    call(|current| current.machine.physical.remove(handle).map(|_| ()))
+    call("hipMemRelease", |current| current.machine.physical.remove(handle).map(|_| ()))
 }
 
 pub(super) unsafe extern "C" fn map(
@@ -101,19 +103,22 @@ pub(super) unsafe extern "C" fn map(
     handle: HipMemGenericAllocationHandle,
     flags: c_ulonglong,
 ) -> HipError {
-    call(|current| {
+    call("hipMemMap", |current| {
         let machine = &current.machine;
         machine.refuse_in_capture()?;
         let physical = machine.physical.get(handle)?;
         if flags != 0 {
             return Err(HipError::INVALID_VALUE);
         }
-        machine.reservations.map(pointer as usize, bytes, offset, &physical, &machine.regions)
+        let seeded = machine.core.seeded.as_deref();
+        machine.reservations.map(pointer as usize, bytes, offset, &physical, &machine.regions, seeded)
     })
 }
 
 pub(super) unsafe extern "C" fn unmap(pointer: *mut c_void, bytes: usize) -> HipError {
-    call(|current| current.machine.reservations.unmap(pointer as usize, bytes, &current.machine.regions))
+    call("hipMemUnmap", |current| {
+        current.machine.reservations.unmap(pointer as usize, bytes, &current.machine.regions)
+    })
 }
 
 pub(super) unsafe extern "C" fn set_access(
@@ -122,7 +127,7 @@ pub(super) unsafe extern "C" fn set_access(
     access: *const HipMemAccessDescriptor,
     count: usize,
 ) -> HipError {
-    call(|current| {
+    call("hipMemSetAccess", |current| {
         let machine = &current.machine;
         if access.is_null() || count == 0 {
             return Err(HipError::INVALID_VALUE);
@@ -147,13 +152,17 @@ pub(super) unsafe extern "C" fn export(
     kind: c_int,
     flags: c_ulonglong,
 ) -> HipError {
-    call(|current| {
+    call("hipMemExportToShareableHandle", |current| {
         let physical = current.machine.physical.get(handle)?;
         if kind != flags::MEM_HANDLE_TYPE_POSIX_FD || flags != 0 || shareable.is_null() {
             return Err(HipError::INVALID_VALUE);
         }
+        let shared = physical.export()?;
+        if let Some(turns) = &current.machine.core.seeded {
+            physical.track(turns)?;
+        }
         // SAFETY: the out pointer, of an int for this kind of handle.
-        unsafe { give(shareable.cast::<c_int>(), physical.export()?) }
+        unsafe { give(shareable.cast::<c_int>(), shared) }
     })
 }
 
@@ -163,7 +172,7 @@ pub(super) unsafe extern "C" fn import(
     shareable: *mut c_void,
     kind: c_int,
 ) -> HipError {
-    call(|current| {
+    call("hipMemImportFromShareableHandle", |current| {
         let machine = &current.machine;
         machine.refuse_in_capture()?;
         let descriptor = c_int::try_from(shareable as usize).map_err(|_| HipError::INVALID_VALUE)?;

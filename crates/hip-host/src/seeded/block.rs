@@ -1,13 +1,13 @@
 //! One block of a seeded run: its lanes, and which of them may run.
 
-use core::cell::RefCell;
 use std::sync::Arc;
 
 use corosensei::{Coroutine, CoroutineResult};
 
 use super::Queued;
+use super::cell::WorldCell;
 use super::lane::{LaneSetup, Pause, SeededBody, SeededLane};
-use super::world::{Who, World};
+use super::world::Who;
 use crate::block::BlockState;
 use crate::fault::{Fault, FaultKind};
 use crate::lane::LaneYielder;
@@ -48,7 +48,7 @@ pub(crate) struct SeededBlock {
 
 /// What blocks begin with.
 pub(crate) struct BlockSetup<'a> {
-    pub(crate) world: &'a RefCell<World>,
+    pub(crate) world: &'a WorldCell,
     pub(crate) stacks: &'a Arc<StackArena>,
     pub(crate) width: u32,
     pub(crate) stack_bytes: usize,
@@ -156,7 +156,7 @@ impl SeededBlock {
     }
 
     /// Runs one lane until it pauses or ends. `changes` tells how much has changed in memory, asked afterwards.
-    pub(crate) fn run_lane(&mut self, thread: usize, world: &RefCell<World>) {
+    pub(crate) fn run_lane(&mut self, thread: usize, world: &WorldCell) {
         let mut routine = match self.routines[thread].take() {
             Some(routine) => routine,
             None => match self.start_lane(thread) {

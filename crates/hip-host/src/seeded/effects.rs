@@ -45,6 +45,9 @@ impl World {
             mark.flag = order.write_flag(who.lane, Scope::System, step);
         }
         self.memory.store(who.view, place, bytes, value, mark);
+        if kind == ACCESS_FLAG {
+            self.memory.flag_stored(who.view, place, bytes, value, mark);
+        }
         self.look_for_race(who, what, place, bytes, whole_of(kind));
         Some(())
     }
@@ -74,13 +77,15 @@ impl World {
         Some(old)
     }
 
-    /// A fence.
-    pub(crate) fn fence(&mut self, who: &Who, releases: bool, scope: Scope) {
+    /// A fence; false when its rank is dead and must not do it.
+    pub(crate) fn fence(&mut self, who: &Who, releases: bool, scope: Scope) -> bool {
         let names = match scope {
             Scope::System => ["acquire system", "release system"],
             _ => ["acquire device", "release device"],
         };
-        self.sync(who, names[usize::from(releases)]);
+        if !self.sync(who, names[usize::from(releases)]) {
+            return false;
+        }
         let (step, now) = (self.steps, self.memory.now());
         if let Some(order) = &mut self.order {
             order.fence(who.lane, releases, scope, step, now);
@@ -88,7 +93,7 @@ impl World {
         if self.cumulative {
             self.memory.acquire(who.view, scope);
             self.follow(who);
-            let Some(order) = &self.order else { return };
+            let Some(order) = &self.order else { return true };
             let known = order.known(who.lane);
             self.memory.release_all(scope, |mark| known.of(mark.lane).block >= mark.step);
         } else if releases {
@@ -96,6 +101,7 @@ impl World {
         } else {
             self.memory.acquire(who.view, scope);
         }
+        true
     }
 
     fn read_flag(&mut self, who: &Who, flag: u32, acquires: bool) {

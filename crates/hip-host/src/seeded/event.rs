@@ -4,6 +4,11 @@
 use core::fmt;
 use std::sync::Arc;
 
+/// What stands in the place of a kernel for what a host thread does: a HIP call, a wait. The block is its seat.
+pub const HOST: &str = "host";
+/// What stands in the place of a kernel for what a stream begins.
+pub const STREAM: &str = "stream";
+
 /// One event of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
@@ -35,6 +40,16 @@ pub enum Action {
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { step, device, kernel, block, wave, .. } = self;
+        if &**kernel == HOST
+            && let Action::Sync(what) = &self.action
+        {
+            return write!(f, "{step} rank {device} seat {block} {what}");
+        }
+        if &**kernel == STREAM
+            && let Action::Sync(what) = &self.action
+        {
+            return write!(f, "{step} rank {device} stream {what}");
+        }
         write!(f, "{step} device {device} {kernel} block {block} wave {wave}")?;
         match self.thread {
             Some(thread) => write!(f, " thread {thread}")?,

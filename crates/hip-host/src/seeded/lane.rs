@@ -1,9 +1,10 @@
 //! One lane of a seeded run: what the kernel holds a pointer to, and the functions that it calls.
 
-use core::cell::{Cell, RefCell};
+use core::cell::Cell;
 use core::ffi::{c_uint, c_ulonglong, c_void};
 use core::ptr;
 
+use super::cell::WorldCell;
 use super::memory::Scope;
 use super::world::{Who, World};
 use crate::abi::{HostCalls, HostEntry, HostLane, InstrumentedCalls};
@@ -35,7 +36,7 @@ pub(crate) enum Pause {
 #[derive(Debug)]
 pub(crate) struct SeededLane {
     view: HostLane,
-    world: *const RefCell<World>,
+    world: *const WorldCell,
     block: *const BlockState,
     yielder: Cell<*const LaneYielder>,
     lowest: Cell<usize>,
@@ -68,7 +69,7 @@ impl SeededBody {
 /// What the lanes of a block have in common.
 #[derive(Clone, Copy)]
 pub(crate) struct LaneSetup<'a> {
-    pub(crate) world: &'a RefCell<World>,
+    pub(crate) world: &'a WorldCell,
     pub(crate) block: &'a BlockState,
     pub(crate) local_memory: *mut c_void,
     pub(crate) local_bytes: u32,
@@ -121,7 +122,7 @@ impl SeededLane {
         unsafe { &*self.block }
     }
 
-    fn world(&self) -> &RefCell<World> {
+    fn world(&self) -> &WorldCell {
         // SAFETY: the run owns the world and drops it after all blocks.
         unsafe { &*self.world }
     }
@@ -167,7 +168,9 @@ unsafe extern "C" fn yield_lane(view: *mut HostLane, _waiting: c_uint) {
     // SAFETY: called by the kernel with the pointer it was given.
     let lane = unsafe { SeededLane::of(view) };
     lane.check_stack();
-    lane.world().borrow_mut().sync(&lane.who, "looks again");
+    if !lane.world().borrow_mut().sync(&lane.who, "looks again") {
+        lane.stop_here();
+    }
     lane.suspend(Pause::Polls);
 }
 
@@ -176,12 +179,16 @@ unsafe extern "C" fn block_barrier(view: *mut HostLane, site: c_uint) {
     let lane = unsafe { SeededLane::of(view) };
     lane.check_stack();
     let arrival = lane.block().arrive_at_barrier(lane.view.thread, site);
-    {
+    let alive = {
         let mut world = lane.world().borrow_mut();
-        world.sync(&lane.who, "block barrier");
-        if arrival == Arrival::Complete {
+        let alive = world.sync(&lane.who, "block barrier");
+        if alive && arrival == Arrival::Complete {
             world.meet_block(&lane.who, lane.first_wave..lane.first_wave + lane.waves);
         }
+        alive
+    };
+    if !alive {
+        lane.stop_here();
     }
     if arrival == Arrival::Wait {
         lane.suspend(Pause::Meets);
@@ -197,12 +204,16 @@ unsafe extern "C" fn wave_exchange(
     let lane = unsafe { SeededLane::of(view) };
     lane.check_stack();
     let (arrival, values) = lane.block().arrive_at_exchange(lane.view.thread, value, site);
-    {
+    let alive = {
         let mut world = lane.world().borrow_mut();
-        world.sync(&lane.who, "wave exchange");
-        if arrival == Arrival::Complete {
+        let alive = world.sync(&lane.who, "wave exchange");
+        if alive && arrival == Arrival::Complete {
             world.meet_wave(&lane.who);
         }
+        alive
+    };
+    if !alive {
+        lane.stop_here();
     }
     if arrival == Arrival::Wait {
         lane.suspend(Pause::Meets);
@@ -242,10 +253,7 @@ unsafe extern "C" fn store(
 unsafe extern "C" fn fence(view: *mut HostLane, order: c_uint, scope: c_uint) {
     // SAFETY: called by the kernel with the pointer it was given.
     let lane = unsafe { SeededLane::of(view) };
-    lane.primitive(|world| {
-        world.fence(&lane.who, order == 0, scope_of(scope));
-        Some(())
-    });
+    lane.primitive(|world| world.fence(&lane.who, order == 0, scope_of(scope)).then_some(()));
 }
 
 unsafe extern "C" fn modify(

@@ -5,9 +5,14 @@
 //! word and becomes visible, to its block, its device or the whole system, at a time of its own for each. A load reads
 //! the word as of some landed store that its wave may still take for the latest.
 
+mod fabric;
+mod real;
+
 use std::collections::HashMap;
 
 use super::random::Random;
+pub(crate) use fabric::Fabric;
+pub(crate) use real::{Home, RealMemory};
 
 /// How far a store is visible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -129,6 +134,9 @@ pub(crate) struct Memory {
     pub(crate) fresh: bool,
     /// Counts what somebody who polls may have waited for.
     pub(crate) changes: u64,
+    /// The contents are a machine's memory, and `contents` and `touched` are empty.
+    pub(crate) real: Option<RealMemory>,
+    pub(crate) fabric: Fabric,
 }
 
 impl Memory {
@@ -144,6 +152,8 @@ impl Memory {
             now: 1,
             fresh: false,
             changes: 0,
+            real: None,
+            fabric: Fabric::default(),
         }
     }
 
@@ -165,6 +175,9 @@ impl Memory {
     /// The number of a place's word in this run.
     pub(crate) fn word(&mut self, (allocation, byte): Place) -> WordIndex {
         let index = byte / 8;
+        if self.real.is_some() {
+            return self.real_word(allocation, index);
+        }
         let touched = &mut self.touched[allocation as usize][index as usize];
         if *touched == 0 {
             let before = self.contents[allocation as usize][index as usize];
@@ -176,6 +189,7 @@ impl Memory {
 
     /// Puts a store at the end of its word's order, visible as far as `scope`.
     fn land(&mut self, wave: u32, store: Buffered, scope: Scope) {
+        self.notice(store.word);
         let mut since = [NEVER; 3];
         since[..=scope as usize].fill(self.now);
         let stores = &mut self.words[store.word as usize].stores;
@@ -184,26 +198,35 @@ impl Memory {
             self.inflight.push((store.word, stores.len() as u32 - 1));
         }
         self.changes += 1;
+        self.show(store.word);
     }
 
     fn land_all(&mut self, wave: u32, scope: Scope) {
         for store in core::mem::take(&mut self.views[wave as usize].buffer) {
             self.buffered -= 1;
-            self.land(wave, store, scope);
+            self.leave(wave, store, scope);
         }
     }
 
     /// Makes landed stores visible as far as `scope`, those of `waves` only.
     fn extend(&mut self, waves: core::ops::Range<u32>, scope: Scope) {
         let (words, now, changes) = (&mut self.words, self.now, &mut self.changes);
+        let mut shown = Vec::new();
         self.inflight.retain(|&(word, index)| {
             let store = &mut words[word as usize].stores[index as usize];
             if !waves.contains(&store.wave) {
                 return true;
             }
             *changes += u64::from(extend_one(store, scope, now));
-            store.since[Scope::System as usize] == NEVER
+            let settled = store.since[Scope::System as usize] != NEVER;
+            if settled {
+                shown.push(word);
+            }
+            !settled
         });
+        for word in shown {
+            self.show(word);
+        }
     }
 
     /// A release fence of a wave: its own stores, and nobody else's.
@@ -218,13 +241,21 @@ impl Memory {
             self.land_covered(wave, scope, &covers);
         }
         let (words, now, changes) = (&mut self.words, self.now, &mut self.changes);
+        let mut shown = Vec::new();
         self.inflight.retain(|&(word, index)| {
             let store = &mut words[word as usize].stores[index as usize];
             if covers(store.mark) {
                 *changes += u64::from(extend_one(store, scope, now));
             }
-            store.since[Scope::System as usize] == NEVER
+            let settled = store.since[Scope::System as usize] != NEVER;
+            if settled {
+                shown.push(word);
+            }
+            !settled
         });
+        for word in shown {
+            self.show(word);
+        }
     }
 
     fn land_covered(&mut self, wave: u32, scope: Scope, covers: &impl Fn(Mark) -> bool) {
@@ -238,7 +269,7 @@ impl Memory {
         self.views[wave as usize].buffer = left.iter().map(|at| all[*at]).collect();
         for at in gone {
             self.buffered -= 1;
-            self.land(wave, all[at], scope);
+            self.leave(wave, all[at], scope);
         }
     }
 
@@ -385,6 +416,7 @@ impl Memory {
             extend_one(store, Scope::System, self.now);
             self.changes += 1;
             let wave = store.wave;
+            self.show(word);
             return Some((wave, self.place(word)));
         }
         let mut rest = chosen;
@@ -403,7 +435,7 @@ impl Memory {
         let store = buffer.remove(first);
         self.buffered -= 1;
         let scope = if random.chance(weather.far) { Scope::System } else { Scope::Device };
-        self.land(wave as u32, store, scope);
+        self.leave(wave as u32, store, scope);
         Some((wave as u32, self.place(word)))
     }
 

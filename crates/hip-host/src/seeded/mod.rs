@@ -10,24 +10,27 @@
 //! and runs all of them to their end. Addresses are numbers that only the primitives understand, so every access is checked
 //! against its allocation and owner.
 
-mod block;
+pub(crate) mod block;
+pub(crate) mod cell;
 mod choices;
 mod clocks;
 mod effects;
 mod error;
 mod event;
 mod explore;
+mod fault;
 mod lane;
-mod memory;
+pub(crate) mod memory;
 mod order;
 mod races;
 #[cfg(test)]
 mod races_tests;
-mod random;
+pub(crate) mod random;
+pub(crate) mod resolve;
 mod run;
-mod world;
+pub(crate) mod strikes;
+pub(crate) mod world;
 
-use core::cell::RefCell;
 use core::fmt;
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::CString;
@@ -35,8 +38,9 @@ use std::sync::Arc;
 
 pub use choices::Choices;
 pub use error::SeededError;
-pub use event::{Action, Event};
+pub use event::{Action, Event, HOST, STREAM};
 pub use explore::{Bounds, Explored};
+pub use fault::{Fault, Loss};
 pub use order::Missing;
 pub use races::{Race, RaceAccess};
 
@@ -44,6 +48,7 @@ use crate::abi::{HOST_ABI_CUMULATIVE, HOST_ABI_INSTRUMENTED};
 use crate::config::{MAX_BLOCK_THREADS, MAX_LOCAL_BYTES, WAVE_WIDTHS};
 use crate::module::{KernelEntry, Module};
 use crate::stack::StackArena;
+use cell::WorldCell;
 use random::Random;
 use run::Runner;
 use world::World;
@@ -124,9 +129,9 @@ impl Allocation {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Allocated {
-    name: Arc<str>,
-    owner: Owner,
-    bytes: u64,
+    pub(crate) name: Arc<str>,
+    pub(crate) owner: Owner,
+    pub(crate) bytes: u64,
 }
 
 /// A kernel that any seeded machine of its wave width can launch.
@@ -194,12 +199,12 @@ pub struct Shape {
 /// A launch in a queue.
 #[derive(Debug)]
 pub(crate) struct Queued {
-    kernel: Arc<KernelEntry>,
-    device: u32,
-    grid_blocks: u32,
-    block_threads: u32,
-    local_bytes: u32,
-    arguments: Box<[u128]>,
+    pub(crate) kernel: Arc<KernelEntry>,
+    pub(crate) device: u32,
+    pub(crate) grid_blocks: u32,
+    pub(crate) block_threads: u32,
+    pub(crate) local_bytes: u32,
+    pub(crate) arguments: Box<[u128]>,
 }
 
 /// What a run was.
@@ -394,8 +399,8 @@ impl SeededMachine {
     /// A run by a seed or a script, which it gives back.
     fn run_by(&mut self, random: Random, bounds: Option<Bounds>) -> (Result<Run, SeededError>, Random) {
         let contents = core::mem::take(&mut self.contents);
-        let world =
-            RefCell::new(World::new(random, bounds, self.allocations.clone(), contents, &self.config));
+        let world = World::new(random, bounds, self.allocations.clone(), contents, &self.config);
+        let world = WorldCell::new(world);
         let queues = core::mem::take(&mut self.queues).into_values();
         let outcome = Runner::new(&self.config, &world, &self.stacks, queues).run();
         let mut world = world.into_inner();

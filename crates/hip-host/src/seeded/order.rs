@@ -4,7 +4,7 @@
 //! thread t of block b of the next goes on with the clock of thread t of block b before it.
 
 use std::collections::HashMap;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use super::MemoryProfile;
 use super::clocks::{Known, Times};
@@ -15,9 +15,9 @@ use super::world::Who;
 #[derive(Clone, Debug)]
 struct FlagWrite {
     device: u32,
-    told: Rc<Known>,
+    told: Arc<Known>,
     /// For readers of the same device, and of others.
-    carried: [Option<Rc<Known>>; 2],
+    carried: [Option<Arc<Known>>; 2],
 }
 
 #[derive(Debug)]
@@ -25,11 +25,11 @@ struct Lane {
     device: u32,
     block: u32,
     wave: u32,
-    known: Rc<Known>,
+    known: Arc<Known>,
     /// Carried by flags that it has read, of its own device and of others; an acquire makes it known.
-    pending: [Option<Rc<Known>>; 2],
+    pending: [Option<Arc<Known>>; 2],
     /// As of its last release at device scope or farther, and at system scope (cumulative profile).
-    released: [Option<Rc<Known>>; 2],
+    released: [Option<Arc<Known>>; 2],
     last_flag: u32,
     /// Who it was from which step on: one entry a launch.
     names: Vec<(u64, Who)>,
@@ -65,7 +65,7 @@ pub(crate) struct Order {
     /// By stream and block.
     block_numbers: HashMap<(usize, u32), u32>,
     /// What each stream knows when its next launch begins.
-    streams: HashMap<usize, Rc<Known>>,
+    streams: HashMap<usize, Arc<Known>>,
     flags: Vec<FlagWrite>,
 }
 
@@ -93,7 +93,7 @@ impl Order {
         let mut begin = Known::clone(self.streams.entry(stream).or_default());
         begin.floor = now;
         let mut begin = Some(begin);
-        let mut known: Option<Rc<Known>> = None;
+        let mut known: Option<Arc<Known>> = None;
         let mut numbers = Vec::new();
         for who in threads {
             let (width, blocks, lanes) = (self.width, &mut self.blocks, &mut self.lanes);
@@ -104,7 +104,7 @@ impl Order {
             let known = known.get_or_insert_with(|| {
                 let mut begin = begin.take().unwrap_or_default();
                 Self::see(&mut begin, lanes, who.device, Scope::System);
-                Rc::new(begin)
+                Arc::new(begin)
             });
             let members = &mut blocks[block as usize];
             let thread = who.thread as usize;
@@ -114,7 +114,7 @@ impl Order {
                     device: who.device,
                     block,
                     wave: who.thread / width,
-                    known: Rc::clone(known),
+                    known: Arc::clone(known),
                     pending: [None, None],
                     released: [None, None],
                     last_flag: 0,
@@ -124,7 +124,7 @@ impl Order {
             members.threads = thread + 1;
             let number = members.lanes[thread];
             let lane = &mut lanes[number as usize];
-            (lane.known, lane.pending, lane.released) = (Rc::clone(known), [None, None], [None, None]);
+            (lane.known, lane.pending, lane.released) = (Arc::clone(known), [None, None], [None, None]);
             lane.last_flag = 0;
             lane.names.push((step, who));
             numbers.push(number);
@@ -135,20 +135,20 @@ impl Order {
     /// A launch has ended: a system release of all its lanes.
     pub(crate) fn end_launch(&mut self, stream: usize, blocks: u32, step: u64) {
         let mut all = Known::default();
-        let mut last: Option<&Rc<Known>> = None;
+        let mut last: Option<&Arc<Known>> = None;
         for block in 0..blocks {
             let Some(number) = self.block_numbers.get(&(stream, block)) else { continue };
             let members = &self.blocks[*number as usize];
             for lane in &members.lanes[..members.threads] {
                 let known = &self.lanes[*lane as usize].known;
-                if last.is_none_or(|last| !Rc::ptr_eq(last, known)) {
+                if last.is_none_or(|last| !Arc::ptr_eq(last, known)) {
                     all.join(known);
                 }
                 *all.of_mut(*lane) = Times::all(step);
                 last = Some(known);
             }
         }
-        self.streams.insert(stream, Rc::new(all));
+        self.streams.insert(stream, Arc::new(all));
     }
 
     /// What is known becomes visible to loads, as far as an acquire at `scope` by a lane of `device` reaches.
@@ -179,26 +179,26 @@ impl Order {
     }
 
     fn meet(lanes: &mut [Lane], members: &[u32], step: u64) {
-        let mut all = Rc::default();
+        let mut all = Arc::default();
         for member in members {
             // Taken, so that lanes that have shared it since they last met leave it to one, which need not copy it.
             let known = core::mem::take(&mut lanes[*member as usize].known);
-            if Rc::ptr_eq(&all, &known) {
+            if Arc::ptr_eq(&all, &known) {
                 continue;
             }
             if *member == members[0] {
                 all = known;
             } else {
-                Rc::make_mut(&mut all).join(&known);
+                Arc::make_mut(&mut all).join(&known);
             }
         }
-        let times = Rc::make_mut(&mut all);
+        let times = Arc::make_mut(&mut all);
         for member in members {
             let mine = times.of_mut(*member);
             (mine.told, mine.block) = (step, step);
         }
         for member in members {
-            lanes[*member as usize].known = Rc::clone(&all);
+            lanes[*member as usize].known = Arc::clone(&all);
         }
     }
 
@@ -214,7 +214,7 @@ impl Order {
             let Self { lanes, .. } = self;
             let device = lanes[lane as usize].device;
             let mut known = core::mem::take(&mut lanes[lane as usize].known);
-            let changed = Rc::make_mut(&mut known);
+            let changed = Arc::make_mut(&mut known);
             if scope == Scope::System {
                 changed.floor = now;
             }
@@ -223,10 +223,10 @@ impl Order {
         }
         if cumulative {
             let lane_state = &mut self.lanes[lane as usize];
-            Rc::make_mut(&mut lane_state.known).of_mut(lane).block = step;
+            Arc::make_mut(&mut lane_state.known).of_mut(lane).block = step;
             let reach = if scope == Scope::System { 2 } else { 1 };
             for released in &mut lane_state.released[..reach] {
-                *released = Some(Rc::clone(&lane_state.known));
+                *released = Some(Arc::clone(&lane_state.known));
             }
         } else if releases {
             self.release_wave(lane, scope, step);
@@ -234,7 +234,7 @@ impl Order {
     }
 
     fn acquire(&mut self, lane: u32, carried: &Known) {
-        let known = Rc::make_mut(&mut self.lanes[lane as usize].known);
+        let known = Arc::make_mut(&mut self.lanes[lane as usize].known);
         match self.profile {
             MemoryProfile::Cumulative => known.join(carried),
             MemoryProfile::PerWave => known.join_released(carried),
@@ -247,7 +247,7 @@ impl Order {
         let members = &self.blocks[block as usize];
         let first = (wave * self.width) as usize;
         let end = (first + self.width as usize).min(members.threads);
-        let known = Rc::make_mut(&mut self.lanes[lane as usize].known);
+        let known = Arc::make_mut(&mut self.lanes[lane as usize].known);
         known.of_mut(lane).block = step;
         for member in &members.lanes[first..end] {
             let times = known.of_mut(*member);
@@ -262,12 +262,12 @@ impl Order {
     pub(crate) fn write_flag(&mut self, lane: u32, scope: Scope, step: u64) -> u32 {
         let cumulative = self.profile == MemoryProfile::Cumulative;
         let writer = &mut self.lanes[lane as usize];
-        Rc::make_mut(&mut writer.known).of_mut(lane).told = step;
-        let told = Rc::clone(&writer.known);
+        Arc::make_mut(&mut writer.known).of_mut(lane).told = step;
+        let told = Arc::clone(&writer.known);
         let [near, far] = if cumulative {
             writer.released.clone()
         } else {
-            [Some(Rc::clone(&told)), Some(Rc::clone(&told))]
+            [Some(Arc::clone(&told)), Some(Arc::clone(&told))]
         };
         // An atomic among the lanes of one device tells others nothing.
         let carried = [near, far.filter(|_| scope == Scope::System)];
@@ -282,11 +282,11 @@ impl Order {
             return;
         };
         let flag = &mut self.flags[flag as usize - 1];
-        Rc::make_mut(&mut flag.told).join_told(&before.told);
+        Arc::make_mut(&mut flag.told).join_told(&before.told);
         for (mine, theirs) in flag.carried.iter_mut().zip(before.carried) {
             match (mine, theirs) {
                 (mine, theirs) if !wrote => *mine = theirs,
-                (Some(mine), Some(theirs)) => Rc::make_mut(mine).join(&theirs),
+                (Some(mine), Some(theirs)) => Arc::make_mut(mine).join(&theirs),
                 (mine @ None, theirs) => *mine = theirs,
                 (Some(_), None) => {}
             }
@@ -299,10 +299,10 @@ impl Order {
         if flag != 0 && reader.last_flag != flag {
             reader.last_flag = flag;
             let FlagWrite { device, told, carried } = &self.flags[flag as usize - 1];
-            Rc::make_mut(&mut reader.known).join_told(told);
+            Arc::make_mut(&mut reader.known).join_told(told);
             let far = usize::from(*device != reader.device);
             match (&mut reader.pending[far], &carried[far]) {
-                (Some(pending), Some(carried)) => Rc::make_mut(pending).join(carried),
+                (Some(pending), Some(carried)) => Arc::make_mut(pending).join(carried),
                 (pending @ None, carried) => pending.clone_from(carried),
                 (Some(_), None) => {}
             }
@@ -318,7 +318,7 @@ impl Order {
         if let Some(carried) = carried {
             self.acquire(lane, &carried);
         }
-        let known = Rc::make_mut(&mut self.lanes[lane as usize].known);
+        let known = Arc::make_mut(&mut self.lanes[lane as usize].known);
         known.floor = now;
     }
 

@@ -1,12 +1,11 @@
 //! A run: who goes next, from the seed alone, until everything has ended.
 
-use core::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::block::{BlockSetup, LaneState, SeededBlock};
+use super::cell::WorldCell;
 use super::error::SeededError;
-use super::world::World;
 use super::{Queued, SeededConfig};
 use crate::fault::FaultKind;
 use crate::stack::StackArena;
@@ -42,7 +41,7 @@ pub(crate) struct Runner<'a> {
 impl<'a> Runner<'a> {
     pub(crate) fn new(
         config: &'a SeededConfig,
-        world: &'a RefCell<World>,
+        world: &'a WorldCell,
         stacks: &'a Arc<StackArena>,
         queues: impl Iterator<Item = VecDeque<Arc<Queued>>>,
     ) -> Self {

@@ -9,6 +9,8 @@ use super::memory::{Memory, Place, Weather};
 use super::order::Order;
 use super::races::Races;
 use super::random::Random;
+use super::resolve::{Resolver, Toucher};
+use super::strikes::Strikes;
 use super::{Allocated, MemoryProfile, Owner, SeededConfig};
 
 /// Bit 62 makes an address that no processor accepts: a kernel that goes around the primitives dies at once.
@@ -31,6 +33,13 @@ pub(crate) struct Who {
     pub(crate) view: u32,
     /// The number of the lane in [`Order`], if one is kept.
     pub(crate) lane: u32,
+}
+
+impl Who {
+    /// A host thread by its seat, or what a device's streams do.
+    pub(crate) fn host(device: u32, seat: u32, what: &str) -> Self {
+        Self { device, kernel: what.into(), block: seat, thread: 0, wave: 0, view: u32::MAX - seat, lane: 0 }
+    }
 }
 
 /// How lanes take turns; drawn from the seed.
@@ -72,7 +81,10 @@ pub(crate) struct World {
     /// What waiting has added to the clock.
     pub(crate) waited_ns: u64,
     pub(crate) failure: Option<SeededError>,
-    allocations: Vec<Allocated>,
+    pub(crate) allocations: Vec<Allocated>,
+    /// On a machine with real memory.
+    pub(crate) resolver: Option<Resolver>,
+    pub(crate) strikes: Strikes,
     /// `Some` keeps events.
     pub(crate) events: Option<Vec<Event>>,
     /// By number of the wave, for what the fabric does: device, kernel, block, wave.
@@ -111,6 +123,8 @@ impl World {
             waited_ns: 0,
             failure: None,
             allocations,
+            resolver: None,
+            strikes: Strikes::default(),
             events: config.keep_events.then(Vec::new),
             waves: Vec::new(),
             digest: 0xcbf2_9ce4_8422_2325,
@@ -149,10 +163,11 @@ impl World {
         events.push(Event { step: self.steps, device, kernel, block, wave, thread, action });
     }
 
-    /// Counts a primitive that touches no memory.
-    pub(crate) fn sync(&mut self, who: &Who, what: &'static str) {
+    /// Counts a primitive that touches no memory; false when its rank is dead and must not do it.
+    pub(crate) fn sync(&mut self, who: &Who, what: &'static str) -> bool {
         self.step();
         self.note(who, Some(who.thread), what, None);
+        self.strikes.count(who.device, self.clock_ns())
     }
 
     fn step(&mut self) {
@@ -170,6 +185,14 @@ impl World {
 
     /// Lets the fabric move a store on; false when there is none.
     pub(crate) fn settle_one(&mut self) -> bool {
+        if self.memory.has_echoes()
+            && (!self.memory.is_unsettled() || self.random.chance(64))
+            && let Some((wave, place)) = self.memory.echo()
+        {
+            let who = self.waves[wave as usize].clone();
+            self.note(&who, None, "lands again", Some((place, 8)));
+            return true;
+        }
         let Some((wave, place)) = self.memory.settle_one(self.weather, &mut self.random) else {
             return false;
         };
@@ -181,8 +204,9 @@ impl World {
     /// Whether the lane that has just done a primitive gives way.
     pub(crate) fn wants_switch(&mut self) -> bool {
         let wants = self.random.chance(self.pace.switch);
+        let struck = core::mem::take(&mut self.strikes.struck);
         // By a script it always does, and the runner counts whom it chooses.
-        if self.random.is_script() { wants } else { self.switches.takes(wants) }
+        struck || if self.random.is_script() { wants } else { self.switches.takes(wants) }
     }
 
     /// Finds what an address means and whether it may be touched so; `None` after noting the failure.
@@ -198,7 +222,7 @@ impl World {
             Ok(place) => {
                 self.step();
                 self.note(who, Some(who.thread), what, Some((place, bytes)));
-                Some(place)
+                self.strikes.count(who.device, self.clock_ns()).then_some(place)
             }
             Err(problem) => {
                 self.failure.get_or_insert(SeededError::Access {
@@ -215,7 +239,12 @@ impl World {
         }
     }
 
-    fn resolve(&self, who: &Who, address: u64, bytes: u32, kind: u32) -> Result<Place, String> {
+    fn resolve(&mut self, who: &Who, address: u64, bytes: u32, kind: u32) -> Result<Place, String> {
+        if let Some(resolver) = &mut self.resolver {
+            let toucher = Toucher { device: who.device, private: kind == ACCESS_PRIVATE };
+            let name = |number: u32| Arc::clone(&self.allocations[number as usize].name);
+            return resolver.resolve(address as usize, bytes, toucher, name);
+        }
         let (number, byte) = ((address ^ ADDRESS_TAG) >> 32, address as u32);
         let allocation = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
         let Some((index, allocation)) =

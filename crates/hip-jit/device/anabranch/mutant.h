@@ -27,15 +27,15 @@ enum Mutant : u32 {
     MUTANT_NO_BARRIER_IN_RELEASE = 9,     // block_release_system: the block does not meet
     MUTANT_COUNTER_NOT_RESET = 10,        // arrive_is_last: the counter goes on
     MUTANT_COUNTER_RESET_EARLY = 11,      // arrive_is_last: zeroed by the last block but one
-    // publish.h in the form with cumulative fences alone; elsewhere each wave's own release makes up for them
-    MUTANT_NO_RELEASE_BEFORE_COUNT = 17,  // arrive_is_last: a block is counted without a release
-    MUTANT_LAST_DOES_NOT_RELEASE = 18,    // arrive_is_last: the last block does not release to peers
-    MUTANT_RELEASE_BEFORE_BARRIER = 19,   // block_release_system: thread 0's release comes before the barrier
     // wait.h
     MUTANT_EPOCH_EQUAL = 13,              // the epoch must equal the one waited for
     MUTANT_ACQUIRE_AT_DEVICE_SCOPE = 14,  // acquire_after_wait: what peers wrote may stay stale
     MUTANT_NO_WAIT = 15,                  // wait_until: one look, whatever it shows
     MUTANT_TORN_ATOMIC = 16,              // every atomic is a load and a store
+    // publish.h in the form with cumulative fences alone; elsewhere each wave's own release makes up for them
+    MUTANT_NO_RELEASE_BEFORE_COUNT = 17,  // arrive_is_last: a block is counted without a release
+    MUTANT_LAST_DOES_NOT_RELEASE = 18,    // arrive_is_last: the last block does not release to peers
+    MUTANT_RELEASE_BEFORE_BARRIER = 19,   // block_release_system: thread 0's release comes before the barrier
     // shmem/scope.h, by scope: who signals, or who quiets, does not release
     MUTANT_THREAD_SIGNAL_UNRELEASED = 20,
     MUTANT_THREAD_QUIET_UNRELEASED = 21,

@@ -1,0 +1,319 @@
+//! A machine whose every step a seed decides: streams, blocks, waves, lanes and attached host threads take turns.
+//!
+//! One *turn* goes round. The driver thread has it while it steps a stream, a lane or an engine; an attached thread has it
+//! from one of its switching points (a HIP call, a wait, [`anabranch_clock::give_way`]) to the next. Whoever gives it up
+//! draws who is next. Calls of threads that are not attached take no turn: they happen when they happen, beside the
+//! seed's order.
+//!
+//! Locks are taken in the order state, world, regions. Nobody holds one while a task or a lane runs.
+
+#![expect(clippy::disallowed_methods, reason = "who hands out the turn waits on the machine's time")]
+
+mod choose;
+mod driver;
+mod entity;
+mod report;
+mod seats;
+mod tracked;
+
+use core::fmt;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+
+use crate::Error;
+use crate::config::{HostConfig, SeededSchedule};
+use crate::device::DeviceState;
+use crate::fault::FaultLog;
+use crate::launch::Launch;
+use crate::memory::Regions;
+use crate::scheduler::{Begin, Scheduler};
+use crate::seeded::cell::WorldCell;
+use crate::seeded::memory::{Fabric, Memory};
+use crate::seeded::random::Random;
+use crate::seeded::resolve::Resolver;
+use crate::seeded::strikes::Strikes;
+use crate::seeded::world::{Who, World};
+use crate::seeded::{Fault, HOST, STREAM, SeededConfig, SeededError};
+use crate::stack::StackArena;
+use crate::sync::lock;
+use entity::{Entity, What};
+pub use report::{MachineRun, SeededFailure};
+use tracked::Tracked;
+
+/// No rank: the owner of what serves all.
+const NOBODY: u32 = u32::MAX;
+
+/// Who has the turn.
+#[derive(Clone)]
+enum Turn {
+    /// The driver, to step this task or block.
+    Task(u32),
+    /// The driver, to end this kernel.
+    End(Arc<Launch>),
+    /// The thread in a seat, by the number of its entity.
+    Seat(u32),
+    /// Nothing can go on and no attached thread is left: the machine rests until something is asked of it.
+    Nobody,
+}
+
+/// What is asked of the driver thread before it steps something for the first time.
+enum Newborn {
+    Task(Begin),
+    Block(Arc<Launch>, u32),
+}
+
+/// What decides who is next. By number, which is the order in which things came.
+struct State {
+    turn: Turn,
+    entities: BTreeMap<u32, Entity>,
+    next: u32,
+    /// The entity of each seat that was given out.
+    seats: Vec<u32>,
+    inbox: BTreeMap<u32, Newborn>,
+    /// Counts what a task that waits may have waited for, memory and the clock apart.
+    changes: u64,
+    clock_moves: u64,
+    /// Kernels whose lanes have all ended and whose stores may still be under way.
+    ending: Vec<Arc<Launch>>,
+    /// Blocks begun whose kernels have not ended.
+    held_blocks: usize,
+    begun_blocks: u32,
+    rest_ns: u64,
+    /// Changes when everything was last found waiting.
+    stalled_at: Option<u64>,
+    failure: Option<SeededFailure>,
+    /// The clock's end was passed, or everything waits for ever: all devices are lost.
+    given_up: bool,
+    /// Rounds in which attached threads went on waiting after that.
+    vain_rounds: u32,
+}
+
+/// The scheduler of a seeded machine, and the driver of threads that attach to it.
+pub(crate) struct Turns {
+    pub(crate) world: WorldCell,
+    state: Mutex<State>,
+    /// The driver thread waits here for its turn.
+    driver: Condvar,
+    /// Whoever waits for the machine's rest.
+    rests: Condvar,
+    stopped: AtomicBool,
+    faults: Arc<FaultLog>,
+    stacks: Arc<StackArena>,
+    width: u32,
+    stack_bytes: usize,
+    longest_ns: u64,
+    /// That a thread gives way at a switching point, parts of 256.
+    host_switch: u32,
+    regions: Arc<Regions>,
+    tracked: Mutex<Tracked>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl fmt::Debug for Turns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Turns").field("width", &self.width).finish_non_exhaustive()
+    }
+}
+
+impl Turns {
+    /// Starts the driver thread.
+    pub(crate) fn start(
+        config: &HostConfig,
+        schedule: &SeededSchedule,
+        devices: &[Arc<DeviceState>],
+        regions: &Arc<Regions>,
+        faults: &Arc<FaultLog>,
+        stacks: &Arc<StackArena>,
+    ) -> Result<Arc<Self>, Error> {
+        let kernels = SeededConfig {
+            wave_width: config.wave_width,
+            most_steps: schedule.most_steps,
+            keep_events: schedule.keep_events,
+            // What streams and the host put in order is not told to the checker.
+            find_races: false,
+            ..SeededConfig::default()
+        };
+        let mut world = World::new(Random::new(schedule.seed), None, Vec::new(), Vec::new(), &kernels);
+        world.memory = Memory::of_machine();
+        world.memory.fabric = Fabric::new(config.devices, &schedule.faults, schedule.seed);
+        world.strikes = Strikes::new(config.devices, &schedule.faults);
+        let peers = devices.iter().map(|device| Arc::clone(&device.peers)).collect();
+        world.resolver = Some(Resolver::new(Arc::clone(regions), peers));
+        world.waves.push(Who::host(NOBODY, 0, HOST));
+        let host_switch = world.random.pick([16, 64, 160, 256]);
+        let turns = Arc::new(Self {
+            world: WorldCell::new(world),
+            state: Mutex::new(State::new()),
+            driver: Condvar::new(),
+            rests: Condvar::new(),
+            stopped: AtomicBool::new(false),
+            faults: Arc::clone(faults),
+            stacks: Arc::clone(stacks),
+            width: config.wave_width,
+            stack_bytes: config.lane_stack_bytes,
+            longest_ns: schedule.longest_virtual_ns,
+            host_switch,
+            regions: Arc::clone(regions),
+            tracked: Mutex::default(),
+            thread: Mutex::default(),
+        });
+        let shared = Arc::clone(&turns);
+        let started = std::thread::Builder::new()
+            .name("host-gpu-seeded".to_owned())
+            .spawn(move || shared.drive())
+            .map_err(|source| Error::Thread { worker: 0, source })?;
+        *lock(&turns.thread) = Some(started);
+        Ok(turns)
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::SeqCst)
+    }
+
+    /// Nanoseconds of the virtual clock.
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.world.borrow().clock_ns()
+    }
+
+    /// A stream or an engine begins something for a device; false when the device's rank is dead and nothing must happen.
+    pub(crate) fn begins(&self, device: u32, what: &'static str) -> bool {
+        let mut world = self.world.borrow_mut();
+        let alive = world.sync(&Who::host(device, 0, STREAM), what);
+        drop(world);
+        if !alive {
+            self.faults.lose(device);
+        }
+        alive
+    }
+
+    /// Adds a fault to those of the schedule.
+    pub(crate) fn add_fault(&self, fault: Fault) {
+        let mut world = self.world.borrow_mut();
+        world.memory.fabric.add(&fault);
+        world.strikes.add(fault);
+    }
+
+    fn add(&self, state: &mut State, owner: u32, what: What, newborn: Option<Newborn>) -> u32 {
+        let id = state.next;
+        state.next += 1;
+        let priority = self.world.borrow_mut().random.next();
+        state.entities.insert(id, Entity { owner, priority, what });
+        state.inbox.extend(newborn.map(|newborn| (id, newborn)));
+        state.changes += 1;
+        id
+    }
+
+    /// Adds a block; it begins when its first turn comes.
+    pub(crate) fn spawn_block(&self, launch: Arc<Launch>, index: u32) {
+        let mut state = lock(&self.state);
+        if self.is_stopped() {
+            return;
+        }
+        let kernel = launch.plan().kernel.name.as_str().into();
+        let what = What::Block { ready: true, polls: None, again: false, kernel, index };
+        let owner = launch.device().ordinal;
+        self.add(&mut state, owner, what, Some(Newborn::Block(launch, index)));
+        self.kick(&mut state);
+    }
+
+    /// These blocks of a launch are over, or will never begin; after the last one the kernel may end.
+    pub(crate) fn blocks_over(&self, launch: &Arc<Launch>, count: u32) {
+        if !launch.count_over(count) {
+            return;
+        }
+        let mut state = lock(&self.state);
+        state.ending.push(Arc::clone(launch));
+        state.changes += 1;
+        self.kick(&mut state);
+    }
+
+    /// Somebody may have a turn now although nobody had one.
+    fn kick(&self, state: &mut MutexGuard<'_, State>) {
+        if matches!(state.turn, Turn::Nobody) {
+            self.pass(state);
+        }
+    }
+
+    /// Draws who is next and tells it.
+    fn pass(&self, state: &mut MutexGuard<'_, State>) {
+        state.turn = self.choose(state);
+        match &state.turn {
+            Turn::Task(_) | Turn::End(_) => self.driver.notify_all(),
+            Turn::Seat(id) => {
+                if let Some(Entity { what: What::Seat(seat), .. }) = state.entities.get(id) {
+                    seat.wakes.notify_all();
+                }
+            }
+            Turn::Nobody => self.rests.notify_all(),
+        }
+    }
+}
+
+impl State {
+    fn new() -> Self {
+        Self {
+            turn: Turn::Nobody,
+            entities: BTreeMap::new(),
+            next: 0,
+            seats: Vec::new(),
+            inbox: BTreeMap::new(),
+            changes: 0,
+            clock_moves: 0,
+            ending: Vec::new(),
+            held_blocks: 0,
+            begun_blocks: 0,
+            rest_ns: 0,
+            stalled_at: None,
+            failure: None,
+            given_up: false,
+            vain_rounds: 0,
+        }
+    }
+}
+
+impl Scheduler for Turns {
+    fn spawn(&self, begin: Begin) {
+        self.spawn_for(NOBODY, begin);
+    }
+
+    fn spawn_for(&self, device: u32, begin: Begin) {
+        let mut state = lock(&self.state);
+        if self.is_stopped() {
+            drop(state);
+            // Dropped outside the lock: what it owns may spawn.
+            drop(begin);
+            return;
+        }
+        let what = What::Task { seen: None, waits_for: "its first turn" };
+        self.add(&mut state, device, what, Some(Newborn::Task(begin)));
+        self.kick(&mut state);
+    }
+
+    fn wake(&self) {
+        let mut state = lock(&self.state);
+        state.changes += 1;
+        self.kick(&mut state);
+    }
+
+    fn stop(&self) {
+        let state = lock(&self.state);
+        self.stopped.store(true, Ordering::SeqCst);
+        self.driver.notify_all();
+        self.rests.notify_all();
+        for entity in state.entities.values() {
+            if let What::Seat(seat) = &entity.what {
+                seat.wakes.notify_all();
+            }
+        }
+        drop(state);
+        let thread = lock(&self.thread).take();
+        if let Some(thread) = thread
+            && thread.thread().id() != std::thread::current().id()
+            && thread.join().is_err()
+        {
+            tracing::warn!("the driver thread of a seeded machine panicked");
+        }
+    }
+}

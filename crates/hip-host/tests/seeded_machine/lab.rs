@@ -1,0 +1,240 @@
+//! Ranks under a seed: a thread and a device each.
+
+use std::path::PathBuf;
+use std::sync::{Arc, LazyLock, Mutex};
+
+use anabranch_clock::attach;
+use anabranch_hip::{Device, DeviceAddress, DeviceBuffer, DeviceOrdinal, Result, Runtime, Stream};
+use anabranch_hip_host::{HostConfig, HostMachine, MachineRun, Schedule, SeededFailure, SeededSchedule};
+use anabranch_hip_jit::{
+    DevicePointer, DeviceStruct as _, Jit, JitConfig, KernelSpec, KernelUnit, LoadedUnit, PRELUDE,
+    ToolSearch, bytemuck, device_struct,
+};
+
+device_struct! {
+    /// Arguments of every kernel.
+    pub struct MachineArgs {
+        pub data: DevicePointer<u64>,
+        pub flag: DevicePointer<u64>,
+        pub out: DevicePointer<u64>,
+        pub value: u64,
+        pub mode: u32,
+        pub reserved: u32,
+    }
+}
+
+pub static UNIT: KernelUnit = KernelUnit {
+    name: "machine",
+    source: include_str!("../device/machine.hip"),
+    headers: &[PRELUDE],
+    entries: &[
+        "machine_put",
+        "machine_take",
+        "machine_add",
+        "machine_wait",
+        "machine_answer",
+        "machine_private",
+        "machine_watch",
+        "machine_count",
+    ],
+    layouts: &[MachineArgs::c_declaration],
+};
+
+pub const WHOLE: u32 = 0;
+pub const NO_RELEASE: u32 = 1;
+pub const NO_ACQUIRE: u32 = 2;
+pub const WIDTH: u32 = 4;
+pub const THREADS: u32 = 8;
+
+fn search() -> ToolSearch {
+    let path = ["/usr/local/bin", "/usr/bin", "/bin"].map(PathBuf::from).to_vec();
+    ToolSearch { path, ..ToolSearch::default() }
+}
+
+/// The kernels of a world with one mistake of the prelude, 0 being none.
+pub fn jit(mutant: i64) -> Jit {
+    let mut config = JitConfig::new(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("seeded-machine-cache"));
+    if mutant != 0 {
+        config.parameters = vec![("PRELUDE_MUTANT", mutant.into())];
+    }
+    Jit::new(config, search())
+}
+
+pub fn config(ranks: u32, schedule: SeededSchedule) -> HostConfig {
+    HostConfig {
+        devices: ranks,
+        wave_width: WIDTH,
+        memory_bytes: 64 << 20,
+        multiprocessors: 1,
+        schedule: Schedule::Seeded(schedule),
+        ..HostConfig::default()
+    }
+}
+
+/// What all ranks of a run share.
+#[derive(Debug)]
+pub struct Shared {
+    /// Of each rank: addresses that it has published.
+    pub addresses: Mutex<Vec<Vec<DeviceAddress>>>,
+    pub changed: anabranch_clock::Signal,
+}
+
+/// One rank's thread.
+#[derive(Debug)]
+pub struct Rank<'a> {
+    pub number: u32,
+    pub ranks: u32,
+    pub runtime: Runtime,
+    pub shared: &'a Shared,
+    pub jit: Jit,
+    pub machine: Arc<HostMachine>,
+}
+
+impl Rank<'_> {
+    /// The same rank, of a world of one.
+    pub fn alone(&self) -> Self {
+        let (runtime, jit, machine) = (self.runtime.clone(), self.jit.clone(), Arc::clone(&self.machine));
+        Self { ranks: 1, runtime, jit, machine, ..*self }
+    }
+}
+
+/// A rank's device with its kernels and a stream.
+#[derive(Debug)]
+pub struct Gpu {
+    pub device: Device,
+    pub unit: Arc<LoadedUnit>,
+    pub stream: Stream,
+}
+
+impl Rank<'_> {
+    pub fn gpu(&self) -> Result<Gpu> {
+        let device = self.runtime.device(DeviceOrdinal(self.number))?;
+        for peer in (0..self.ranks).filter(|peer| *peer != self.number) {
+            device.enable_peer_access(&self.runtime.device(DeviceOrdinal(peer))?)?;
+        }
+        // A refusal is the machine's, as compiling works.
+        let unit = self.jit.load(&device, &KernelSpec::new(&UNIT)).map_err(|error| match error {
+            anabranch_hip_jit::Error::Load { source, .. }
+            | anabranch_hip_jit::Error::Symbol { source, .. } => Arc::try_unwrap(source).unwrap(),
+            other => panic!("{other}"),
+        })?;
+        let stream = device.create_stream()?;
+        Ok(Gpu { device, unit, stream })
+    }
+
+    /// Tells the others where something is, and waits for what they tell; `None` when one of them never does, as it has
+    /// given up with an empty list.
+    pub fn meet(&self, mine: &[DeviceAddress]) -> Option<Vec<Vec<DeviceAddress>>> {
+        let mut addresses = self.shared.addresses.lock().unwrap();
+        addresses[self.number as usize] = mine.to_vec();
+        self.shared.changed.notify_all();
+        while addresses.iter().any(Vec::is_empty) {
+            addresses = self.shared.changed.wait(&self.shared.addresses, addresses, None);
+        }
+        let gave_up = addresses.iter().any(|all| all[0].is_null());
+        (!gave_up).then(|| addresses.clone())
+    }
+}
+
+impl Gpu {
+    pub fn zeroed(&self, words: usize) -> Result<DeviceBuffer> {
+        let mut buffer = self.device.allocate(words * 8)?;
+        buffer.fill(0)?;
+        Ok(buffer)
+    }
+
+    pub fn launch(&self, name: &str, blocks: u32, args: &MachineArgs) -> Result<()> {
+        self.launch_on(&self.stream, name, blocks, args)
+    }
+
+    pub fn launch_on(&self, stream: &Stream, name: &str, blocks: u32, args: &MachineArgs) -> Result<()> {
+        let kernel = self.unit.kernel(name).unwrap();
+        // SAFETY: the tests keep what the arguments name.
+        let launched = unsafe { kernel.launch(blocks, THREADS, 0, stream, args) };
+        launched.map_err(|error| match error {
+            anabranch_hip_jit::Error::Launch { source, .. } => Arc::try_unwrap(source).unwrap(),
+            other => panic!("{other}"),
+        })
+    }
+}
+
+pub fn words(buffer: &DeviceBuffer, count: usize) -> Result<Vec<u64>> {
+    let mut words = vec![0_u64; count];
+    buffer.copy_to_host(0, bytemuck::cast_slice_mut(&mut words))?;
+    Ok(words)
+}
+
+pub fn args(data: DeviceAddress, flag: DeviceAddress, out: DeviceAddress, value: u64) -> MachineArgs {
+    let pointer = DevicePointer::new;
+    MachineArgs {
+        data: pointer(data),
+        flag: pointer(flag),
+        out: pointer(out),
+        value,
+        mode: WHOLE,
+        reserved: 0,
+    }
+}
+
+/// What came of a run.
+#[derive(Debug)]
+pub struct Outcome<T> {
+    pub ranks: Vec<T>,
+    pub run: MachineRun,
+    pub failure: Option<SeededFailure>,
+    pub machine: Arc<HostMachine>,
+}
+
+impl<T> Outcome<T> {
+    pub fn log(&self) -> String {
+        let lines: Vec<String> = self.run.events.iter().map(ToString::to_string).collect();
+        lines.join("\n")
+    }
+}
+
+/// Runs a body on every rank's thread.
+pub fn world<T: Send>(
+    ranks: u32,
+    schedule: SeededSchedule,
+    body: impl Fn(&Rank<'_>) -> T + Sync,
+) -> Outcome<T> {
+    static JIT: LazyLock<Jit> = LazyLock::new(|| jit(0));
+    world_with(&JIT, ranks, schedule, body)
+}
+
+/// [`world`] with kernels of a given pipeline.
+pub fn world_with<T: Send>(
+    jit: &Jit,
+    ranks: u32,
+    schedule: SeededSchedule,
+    body: impl Fn(&Rank<'_>) -> T + Sync,
+) -> Outcome<T> {
+    let machine = HostMachine::new(config(ranks, schedule)).unwrap();
+    let runtime = machine.runtime();
+    let driver = runtime.driver().expect("a seeded machine has a driver");
+    let shared = Shared {
+        addresses: Mutex::new(vec![Vec::new(); ranks as usize]),
+        changed: anabranch_clock::Signal::new(),
+    };
+    let seats = driver.seats(&(0..ranks).collect::<Vec<_>>());
+    let results = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..ranks)
+            .zip(seats)
+            .map(|(rank, seat)| {
+                let (driver, runtime, shared, body) = (Arc::clone(&driver), runtime.clone(), &shared, &body);
+                let machine = Arc::clone(&machine);
+                scope.spawn(move || {
+                    let _attached = attach(driver, seat);
+                    body(&Rank { number: rank, ranks, runtime, shared, jit: jit.clone(), machine })
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let run = machine.seeded_run().unwrap();
+    Outcome { ranks: results, run, failure: machine.seeded_failure(), machine }
+}
+
+pub fn seeded(seed: u64) -> SeededSchedule {
+    SeededSchedule { keep_events: true, ..SeededSchedule::new(seed) }
+}

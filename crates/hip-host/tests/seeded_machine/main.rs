@@ -1,0 +1,17 @@
+//! Whole machines under seeds: rank threads, streams, copies, graphs, host memory, faults.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    missing_docs,
+    unreachable_pub,
+    reason = "helpers of tests fail by panicking"
+)]
+
+mod exchange;
+mod faults;
+mod host;
+mod lab;
+mod memory;
+mod time;
