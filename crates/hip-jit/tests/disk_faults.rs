@@ -99,7 +99,9 @@ impl Sweep<'_> {
                     later.compile(&spec(), &host()).unwrap_or_else(|error| panic!("{place}: later: {error}"));
                 assert_eq!(&*object.bytes, good, "{place}");
                 assert!(later.cache().list().unwrap().iter().all(|entry| entry.manifest.is_ok()), "{place}");
-                let clean = || drop(later.cache().clean(&CleanRule::Broken).unwrap());
+                let clean = || {
+                    later.cache().clean(&CleanRule::Broken).unwrap();
+                };
                 clean();
                 assert_eq!(entries(&self.scratch.path("cache")).len(), 1, "{place}");
                 for folder in [".tmp", ".trash"] {
@@ -225,7 +227,9 @@ fn keeping_a_refusal() {
                 again.compile_error().is_some_and(|error| error.reason == FailureReason::Refused),
                 "{failed:?}: {again}"
             );
-            let clean = || drop(jit.cache().clean(&CleanRule::Broken).unwrap());
+            let clean = || {
+                jit.cache().clean(&CleanRule::Broken).unwrap();
+            };
             clean();
             assert!(is_cleaned(&scratch.path("cache/v1/.tmp"), clean), "{failed:?}");
         }
@@ -257,7 +261,9 @@ fn cleaning() {
         if let Err(error) = outcome {
             says_what_and_where(&error, IO, &root, &format!("{failed:?}"));
         }
-        let clean = || drop(Cache::new(&root).clean(&CleanRule::All).unwrap());
+        let clean = || {
+            Cache::new(&root).clean(&CleanRule::All).unwrap();
+        };
         clean();
         assert!(entries(&root).is_empty(), "{failed:?}");
         for folder in [".tmp", ".trash", ".failed", ".locks"] {
