@@ -34,6 +34,15 @@ pub enum Error {
         /// What limits them, with its number: the runtime's devices, `device.devices`, `device.host.count`.
         available: String,
     },
+    /// A seeded machine for ranks in processes of their own.
+    #[error(
+        "device.host.schedule = \"seeded\" runs ranks that are threads of one process, and {ranks} processes were asked \
+         for; use --threads, or the free schedule"
+    )]
+    SeededProcesses {
+        /// Ranks on this machine, one a process.
+        ranks: u32,
+    },
     /// A rank on this machine that does not exist.
     #[error("local rank {local_rank} does not exist: {ranks} ranks run on this machine")]
     NoSuchLocalRank {
@@ -144,7 +153,10 @@ impl Error {
     /// What kind of trouble it is, whichever crate it came from.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Config(_) | Self::TooManyRanks { .. } | Self::Differs { .. } => ErrorKind::Config,
+            Self::Config(_)
+            | Self::TooManyRanks { .. }
+            | Self::SeededProcesses { .. }
+            | Self::Differs { .. } => ErrorKind::Config,
             Self::NoCacheDirectory | Self::Thread { .. } => ErrorKind::Environment,
             Self::NoSuchLocalRank { .. } => ErrorKind::Usage,
             Self::Hip(error) => of_hip(error),

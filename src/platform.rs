@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use anabranch_hip::{Device, DeviceOrdinal, Runtime, RuntimeKind};
-use anabranch_hip_host::HostConfig;
+use anabranch_hip_host::{HostConfig, Schedule as HostSchedule, SeededSchedule};
 use anabranch_hip_jit::{
     CompileMode as JitCompileMode, Jit, JitConfig, JitObserver, RuntimeConfig, Target, open_runtime,
 };
 
-use crate::config::{CompileMode, Config, KernelsConfig};
+use crate::config::{CompileMode, Config, KernelsConfig, Schedule};
 use crate::environment::Environment;
 use crate::error::{Error, Result};
 
@@ -36,6 +36,11 @@ impl Placement {
         match self {
             Self::Processes { ranks } | Self::Threads { ranks } => ranks,
         }
+    }
+
+    /// Whether ranks of one world are in several processes.
+    fn is_divided(self) -> bool {
+        self.processes() > 1
     }
 
     fn processes(self) -> u32 {
@@ -164,11 +169,19 @@ pub fn runtime_config(
     let cores = available_parallelism().map_or(1, NonZeroUsize::get);
     let share = (cores / placement.processes() as usize).max(1);
     let workers = device.host.workers.map_or(share, |workers| workers as usize);
+    let schedule = match (device.host.schedule, device.host.seed) {
+        (Schedule::Seeded, Some(seed)) => HostSchedule::Seeded(SeededSchedule::new(seed)),
+        _ => HostSchedule::Free,
+    };
+    if config.is_host() && schedule != HostSchedule::Free && placement.is_divided() {
+        return Err(Error::SeededProcesses { ranks });
+    }
     let host = HostConfig {
         devices: count,
-        wave_width: device.host.wave,
+        wave_width: device.host.wave_width(),
         workers: NonZeroUsize::new(workers),
         memory_bytes: device.host.memory.bytes(),
+        schedule,
         ..HostConfig::default()
     };
     let search = match device.runtime {

@@ -48,7 +48,7 @@ fn the_gpu_files_hold_what_they_promise() {
     let amd = layered(Some("config/mi300x-8.toml"), &[], &[]).unwrap().config;
     assert_eq!(amd.device.runtime, RuntimeKind::Amd);
     let threads = layered(Some("config/host-8-threads.toml"), &[], &[]).unwrap().config;
-    assert_eq!((threads.device.host.count, threads.device.host.wave), (Some(8), 32));
+    assert_eq!((threads.device.host.count, threads.device.host.wave), (Some(8), Some(32)));
 }
 
 #[test]
@@ -85,6 +85,11 @@ fn a_wrong_value_is_named_with_its_line_and_what_would_be_right() {
         ("[deadline]\noperation = 10\n", &["line 2: deadline.operation: "]),
         ("[deadline]\noperation = \"10\"\n", &["line 2: deadline.operation: ", "ns, us, ms, s, min and h"]),
         ("[device]\nruntime = \"rocm\"\n", &["line 2: device.runtime: ", "amd", "nvidia", "host"]),
+        (
+            "[device.host]\nschedule = \"seeded\"\n",
+            &["line 2: device.host.schedule: ", "needs device.host.seed"],
+        ),
+        ("[device.host]\nseed = 3\n", &["line 2: device.host.seed: ", "no effect"]),
         ("[device.host]\nwave = 3\n", &["line 2: device.host.wave: ", "1, 4, 32 or 64"]),
         ("[device.host]\nseed = 7\n", &["line 2: device.host.seed: ", "no effect"]),
         ("[device.host]\ncount = 0\n", &["line 2: device.host.count: "]),
@@ -116,10 +121,6 @@ fn what_is_not_built_is_refused_by_name_and_its_tables_still_parse() {
             "cluster.toml line 2: transport.order = \"sdma\" is not built",
         ),
         ("[transport]\norder = [\"rdma\"]\n", "cluster.toml line 2: transport.order = \"rdma\" is not built"),
-        (
-            "[device.host]\nschedule = \"seeded\"\n",
-            "cluster.toml line 2: device.host.schedule = \"seeded\" is not built",
-        ),
     ] {
         assert!(refused(text).starts_with(message), "{}", refused(text));
     }
@@ -148,7 +149,7 @@ fn later_layers_win_and_are_remembered() {
     )
     .unwrap();
     let config = &loaded.config;
-    assert_eq!((config.heap.bytes, config.device.host.wave), (ByteSize(3 << 30), 64));
+    assert_eq!((config.heap.bytes, config.device.host.wave), (ByteSize(3 << 30), Some(64)));
     assert_eq!(config.kernels.extra_options, ["-g", "-O1"]);
     assert_eq!(config.bootstrap.token.as_deref(), Some("0123"), "digits stay a text where a text is wanted");
     assert_eq!(config.device.devices.as_deref(), Some(&[3, 1][..]));

@@ -25,6 +25,26 @@ fn threads_join_one_world() {
 }
 
 #[test]
+fn a_seed_decides_for_ranks_that_are_threads() {
+    let config = config(&["device.host.schedule=seeded", "device.host.seed=7"]).unwrap();
+    let run = || {
+        let results = anabranch::spawn_threads(&config, 3, |world| {
+            let said = world.exchange(world.group(), "greet", &[world.rank().get() as u8])?;
+            Ok::<_, anabranch::shmem::Error>((said, world.device().wave_size()))
+        });
+        results.unwrap().into_iter().map(Result::unwrap).collect::<Vec<_>>()
+    };
+    let (first, again) = (run(), run());
+    assert_eq!(first, again);
+    assert!(first.iter().all(|(said, wave)| said == &[[0], [1], [2]] && *wave == 4), "{first:?}");
+    let processes = Placement::Processes { ranks: 2 };
+    let error = Platform::open(&config, processes).unwrap_err();
+    assert!(matches!(error, Error::SeededProcesses { ranks: 2 }), "{error}");
+    assert_eq!(error.kind(), ErrorKind::Config);
+    Platform::open(&config, Placement::Processes { ranks: 1 }).unwrap();
+}
+
+#[test]
 fn listed_devices_are_used_in_their_order() {
     let config = config(&["device.devices=3,1"]).unwrap();
     let results = anabranch::spawn_threads(&config, 2, |world| Ok::<_, Error>(world.device().ordinal().0));

@@ -77,8 +77,8 @@ impl Check<'_> {
     fn device(&self, config: &Config) -> Result<(), ConfigError> {
         let device = &config.device;
         let host = &device.host;
-        self.require(WAVES.contains(&host.wave), "device.host.wave", || {
-            format!("a wave of {} lanes does not exist; it has 1, 4, 32 or 64", host.wave)
+        self.require(WAVES.contains(&host.wave_width()), "device.host.wave", || {
+            format!("a wave of {} lanes does not exist; it has 1, 4, 32 or 64", host.wave_width())
         })?;
         self.positive("device.host.count", host.count)?;
         self.require(host.count.is_none_or(|count| count <= 1024), "device.host.count", || {
@@ -88,11 +88,11 @@ impl Check<'_> {
         self.require(host.memory.bytes() >= config.heap.bytes.bytes(), "device.host.memory", || {
             format!("{} cannot hold a heap of {}", host.memory, config.heap.bytes)
         })?;
-        if host.schedule == Schedule::Seeded {
-            let reason = "the host runtime runs free in this version; use \"free\"";
-            return Err(self.not_built("device.host.schedule", "seeded", reason));
-        }
-        self.require(host.seed.is_none(), "device.host.seed", || {
+        let seeded = host.schedule == Schedule::Seeded;
+        self.require(!seeded || host.seed.is_some(), "device.host.schedule", || {
+            "\"seeded\" needs device.host.seed".into()
+        })?;
+        self.require(seeded || host.seed.is_none(), "device.host.seed", || {
             "has no effect with device.host.schedule = \"free\"".into()
         })?;
         let Some(devices) = &device.devices else { return Ok(()) };

@@ -76,8 +76,9 @@ pub struct HostDeviceConfig {
     /// Devices shown; `None` means as many as ranks on this machine ask for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u32>,
-    /// Lanes of a wave: 1, 4, 32 or 64.
-    pub wave: u32,
+    /// Lanes of a wave: 1, 4, 32 or 64. `None` is what [`HostDeviceConfig::wave_width`] says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wave: Option<u32>,
     /// Worker threads of one process; `None` means the cores divided by the ranks on this machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workers: Option<u32>,
@@ -85,7 +86,7 @@ pub struct HostDeviceConfig {
     pub memory: ByteSize,
     /// Who decides which lane runs next.
     pub schedule: Schedule,
-    /// Seed of the `seeded` schedule; refused without it.
+    /// Seed of the `seeded` schedule, which needs one; refused with the other.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
 }
@@ -94,12 +95,23 @@ impl Default for HostDeviceConfig {
     fn default() -> Self {
         Self {
             count: None,
-            wave: 1,
+            wave: None,
             workers: None,
             memory: ByteSize(16 << 30),
             schedule: Schedule::Free,
             seed: None,
         }
+    }
+}
+
+impl HostDeviceConfig {
+    /// Lanes of a wave: what is set, else 1, which is fast, or 4 under a seed, as waves of one lane hide mistakes within
+    /// a wave.
+    pub fn wave_width(&self) -> u32 {
+        self.wave.unwrap_or(match self.schedule {
+            Schedule::Free => 1,
+            Schedule::Seeded => 4,
+        })
     }
 }
 
@@ -111,7 +123,8 @@ pub enum Schedule {
     /// Worker threads, as they get to run.
     #[default]
     Free,
-    /// One thread, in an order drawn from the seed. Known by name, not built yet.
+    /// One step at a time, in an order drawn from the seed, with a weak memory and a virtual clock
+    /// (`docs/memory-model.md`). The ranks of a world are threads of one process.
     Seeded,
 }
 

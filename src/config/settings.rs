@@ -136,11 +136,10 @@ pub static SETTINGS: &[Setting] = &[
         setting("device.host.count", Integer, "Devices that the host runtime shows."),
         "as many as ranks on the machine ask for",
     ),
-    shared(setting(
-        "device.host.wave",
-        Integer,
-        "Lanes of a wave on the host runtime: 1 (fast), 4, 32 or 64 (faithful).",
-    )),
+    unset(
+        shared(setting("device.host.wave", Integer, "Lanes of a wave on the host runtime: 1, 4, 32 or 64.")),
+        "1 (fast); 4 with the seeded schedule",
+    ),
     unset(
         setting(
             "device.host.workers",
@@ -153,9 +152,12 @@ pub static SETTINGS: &[Setting] = &[
     shared(setting(
         "device.host.schedule",
         Word(&["free", "seeded"]),
-        "Who decides which lane runs next. `seeded` is not built yet.",
+        "Who decides which lane runs next. `seeded` runs the ranks, which are threads then, one step at a time.",
     )),
-    unset(shared(setting("device.host.seed", Integer, "Seed of the seeded schedule.")), "none"),
+    unset(
+        shared(setting("device.host.seed", Integer, "Seed of the seeded schedule, which needs one.")),
+        "none",
+    ),
     shared(setting("heap.bytes", Size, "Size of every rank's symmetric heap.")),
     shared(setting("heap.mode", Word(&["static"]), "How the heap's memory is obtained: once, in full.")),
     unset(

@@ -20,7 +20,7 @@ pub(super) fn compilers(config: &Config, environment: &Environment, seen: &[(Str
         }
     };
     let usual = [
-        (TargetKind::Host, format!("host:wave{}", config.device.host.wave)),
+        (TargetKind::Host, format!("host:wave{}", config.device.host.wave_width())),
         (TargetKind::Nvidia, "sm_90".to_owned()),
         (TargetKind::Amd, "gfx942".to_owned()),
     ];
