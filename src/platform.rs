@@ -170,7 +170,10 @@ pub fn runtime_config(
     let share = (cores / placement.processes() as usize).max(1);
     let workers = device.host.workers.map_or(share, |workers| workers as usize);
     let schedule = match (device.host.schedule, device.host.seed) {
-        (Schedule::Seeded, Some(seed)) => HostSchedule::Seeded(SeededSchedule::new(seed)),
+        (Schedule::Seeded, Some(seed)) => HostSchedule::Seeded(SeededSchedule {
+            most_steps: device.host.steps,
+            ..SeededSchedule::new(seed)
+        }),
         _ => HostSchedule::Free,
     };
     if config.is_host() && schedule != HostSchedule::Free && placement.is_divided() {

@@ -95,6 +95,7 @@ impl Check<'_> {
         self.require(seeded || host.seed.is_none(), "device.host.seed", || {
             "has no effect with device.host.schedule = \"free\"".into()
         })?;
+        self.require(host.steps > 0, "device.host.steps", || "must be at least 1".into())?;
         let Some(devices) = &device.devices else { return Ok(()) };
         self.require(!devices.is_empty(), "device.devices", || "name at least one device".into())?;
         self.require(device.first == 0, "device.first", || {

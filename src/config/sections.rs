@@ -89,6 +89,8 @@ pub struct HostDeviceConfig {
     /// Seed of the `seeded` schedule, which needs one; refused with the other.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
+    /// Steps after which a run of the `seeded` schedule is given up; at least 1.
+    pub steps: u64,
 }
 
 impl Default for HostDeviceConfig {
@@ -100,6 +102,7 @@ impl Default for HostDeviceConfig {
             memory: ByteSize(16 << 30),
             schedule: Schedule::Free,
             seed: None,
+            steps: 1_000_000_000,
         }
     }
 }

@@ -158,6 +158,11 @@ pub static SETTINGS: &[Setting] = &[
         shared(setting("device.host.seed", Integer, "Seed of the seeded schedule, which needs one.")),
         "none",
     ),
+    shared(setting(
+        "device.host.steps",
+        Integer,
+        "Steps after which a run of the seeded schedule is given up.",
+    )),
     shared(setting("heap.bytes", Size, "Size of every rank's symmetric heap.")),
     shared(setting("heap.mode", Word(&["static"]), "How the heap's memory is obtained: once, in full.")),
     unset(
