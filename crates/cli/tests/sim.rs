@@ -33,7 +33,7 @@ fn a_clean_search_ends_with_what_it_ran() {
 fn a_twin_is_found_shrunk_and_replayed_from_the_printed_line() {
     let trace = file("sim.json", "");
     let trace = trace.to_str().unwrap();
-    let search = ["sim", "barrier", "--mutant", "4", "--seeds", "0..1000"];
+    let search = ["sim", "barrier", "--mutant", "4", "--values-only", "--seeds", "0..1000"];
     let done = run(&[&search[..], &["--threads", "3", "--trace", trace]].concat());
     assert_eq!((done.code, done.stderr.as_str()), (1, ""), "{done:?}");
     assert!(done.stdout.contains("\nshrunk in ") && done.stdout.contains(" to 2 ranks, "), "{done:?}");
@@ -133,4 +133,26 @@ fn the_list_has_protocols_and_mutants() {
     assert!(text.lines().any(numbered), "{text}");
     let help = run(&["sim", "--help"]).stdout;
     assert!(names("protocol").iter().all(|name| help.contains(name)), "{help}");
+}
+
+#[test]
+fn every_run_within_bounds_says_whether_it_was_every_run() {
+    let tiny = ["--rounds", "1", "--tokens", "1", "--blocks", "1", "--waves", "1", "--exhaustive"];
+    let sim = |more: &[&str]| run(&[&["sim"], &tiny[..], more].concat());
+    let bounds = ["--most-switches", "0", "--landings", "0"];
+    let atomics = ["atomics", "--ranks", "1"];
+    let all = sim(&[&atomics[..], &bounds].concat());
+    assert_eq!(all.code, 0, "{all:?}");
+    let told = "atomics: all 1584 runs with at most 0 switches and 0 landings: no failure; ";
+    assert!(all.stdout.starts_with(told), "{all:?}");
+    let some = sim(&[&atomics[..], &bounds, &["--runs", "100", "--json"]].concat());
+    let row: Value = serde_json::from_str(&some.stdout).unwrap();
+    let told = (row["result"].as_str(), row["runs"].as_u64(), row["cumulative"].as_bool());
+    assert_eq!((some.code, told), (0, (Some("runs used up"), Some(100), Some(false))), "{some:?}");
+
+    let wrong = sim(&["barrier", "--ranks", "2", "--mutant", "4", "--cumulative"]);
+    assert_eq!(wrong.code, 1, "{wrong:?}");
+    assert!(picture(&wrong)[0].contains("race on heap") && picture(&wrong).len() > 10, "{wrong:?}");
+    let refused = sim(&["barrier", "--seeds", "0..10"]);
+    assert!(refused.code == 2 && refused.stderr.contains("--seeds"), "{refused:?}");
 }

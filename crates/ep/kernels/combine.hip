@@ -124,6 +124,7 @@ static ANABRANCH_DEVICE void advance_epoch(const Grid& grid, const CombineArgs& 
     ANABRANCH_TWIN(COMBINE_UNCOUNTED) return flag_store(grid, &args.state->combine_epoch, epoch);
     if (fetch_add_device(grid, &args.state->combine_ended, 1u) + 1 == grid.grid_blocks) {
         ANABRANCH_UNLESS(COMBINE_COUNT_NOT_RESET) private_store(grid, &args.state->combine_ended, 0u);
+        ANABRANCH_TWIN(COMBINE_EPOCH_PLAIN) return private_store(grid, &args.state->combine_epoch, epoch);
         flag_store(grid, &args.state->combine_epoch, epoch);
     }
 }
@@ -141,7 +142,7 @@ static ANABRANCH_DEVICE void pull_and_sum(const Grid& grid, const CombineArgs& a
         }
     } else if (grid.block == 0) {
         // The rows were written by earlier work on this stream; the fence carries them to the peers.
-        block_release_system(grid);
+        ANABRANCH_UNLESS(COMBINE_UNRELEASED) block_release_system(grid);
         if (grid.thread == 0) flag_all(grid, args, static_cast<u32>(epoch));
     }
 

@@ -51,7 +51,7 @@ static ANABRANCH_DEVICE void exchange_counts(const Grid& grid, const DispatchArg
         // What was sent is told; the same words now hold what was received.
         local.next_row.set(grid, peer, status == WAIT_OK ? flag_count(seen) : 0u);
     }
-    acquire_after_wait(grid);
+    ANABRANCH_UNLESS(DISPATCH_NO_ACQUIRE) acquire_after_wait(grid);
     ANABRANCH_TWIN(EXCHANGE_EARLY_RETURN) { if (grid.thread == 1) return; }
     ANABRANCH_UNLESS(DISPATCH_NO_BARRIER) grid.block_barrier();
     bool fault = local.fault.get(grid, 0) != 0;

@@ -12,9 +12,9 @@
 #define ANABRANCH_HOST_ABI 1
 // Of instrumented kernels: `lane->calls` points to AnabranchHostInstrumentedCalls, and addresses of global memory are
 // numbers that only those calls understand.
-#define ANABRANCH_HOST_ABI_INSTRUMENTED 0x101
+#define ANABRANCH_HOST_ABI_INSTRUMENTED 0x103
 // Of those whose prelude relies on cumulative fences, as NVIDIA's does.
-#define ANABRANCH_HOST_ABI_CUMULATIVE 0x102
+#define ANABRANCH_HOST_ABI_CUMULATIVE 0x104
 
 // What an instrumented kernel says about an access.
 #define ANABRANCH_ACCESS_REMOTE 0   // memory that a peer may touch
@@ -63,6 +63,8 @@ struct AnabranchHostInstrumentedCalls {
     // Returns the old value. `expected` matters to compare-and-swap only.
     unsigned long long (*modify)(AnabranchHostLane* lane, void* p, unsigned long long operand,
                                  unsigned long long expected, unsigned bytes, unsigned operation, unsigned scope);
+    // As wave_exchange, and orders memory among the lanes of the wave, which ballots and shuffles do not.
+    void (*wave_barrier)(AnabranchHostLane* lane, unsigned site);
 };
 
 struct AnabranchHostLane {
@@ -89,7 +91,7 @@ struct AnabranchHostKernel {
 
 static_assert(sizeof(AnabranchHostCalls) == 32, "as in abi.rs");
 static_assert(__builtin_offsetof(AnabranchHostCalls, clock_ns) == 24, "as in abi.rs");
-static_assert(sizeof(AnabranchHostInstrumentedCalls) == 64, "as in abi.rs");
+static_assert(sizeof(AnabranchHostInstrumentedCalls) == 72, "as in abi.rs");
 static_assert(__builtin_offsetof(AnabranchHostInstrumentedCalls, load) == 32, "as in abi.rs");
 static_assert(sizeof(AnabranchHostLane) == 40, "as in abi.rs");
 static_assert(__builtin_offsetof(AnabranchHostLane, thread) == 20, "as in abi.rs");

@@ -10,10 +10,10 @@ pub const HOST_ABI_HEADER: &str = include_str!("../device/host_abi.h");
 pub const HOST_ABI_VERSION: u32 = 1;
 
 /// The version that the descriptor of an instrumented kernel carries.
-pub(crate) const HOST_ABI_INSTRUMENTED: u32 = 0x101;
+pub(crate) const HOST_ABI_INSTRUMENTED: u32 = 0x103;
 
 /// The same of a kernel that relies on cumulative fences.
-pub(crate) const HOST_ABI_CUMULATIVE: u32 = 0x102;
+pub(crate) const HOST_ABI_CUMULATIVE: u32 = 0x104;
 
 /// What follows a kernel's name in the symbol of its descriptor.
 pub const KERNEL_DESCRIPTOR_SUFFIX: &str = "_host_kernel";
@@ -59,6 +59,7 @@ pub(crate) struct InstrumentedCalls {
         c_uint,
         c_uint,
     ) -> c_ulonglong,
+    pub(crate) wave_barrier: unsafe extern "C" fn(*mut HostLane, c_uint),
 }
 
 /// `AnabranchHostEntry`.
@@ -77,7 +78,7 @@ pub(crate) struct HostKernel {
 
 const _: () = {
     assert!(size_of::<HostCalls>() == 32 && offset_of!(HostCalls, clock_ns) == 24);
-    assert!(size_of::<InstrumentedCalls>() == 64 && offset_of!(InstrumentedCalls, load) == 32);
+    assert!(size_of::<InstrumentedCalls>() == 72 && offset_of!(InstrumentedCalls, load) == 32);
     assert!(size_of::<HostLane>() == 40 && offset_of!(HostLane, thread) == 20);
     assert!(offset_of!(HostLane, wave_width) == 36);
     assert!(size_of::<HostKernel>() == 24 && offset_of!(HostKernel, entry) == 16);

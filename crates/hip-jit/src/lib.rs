@@ -57,7 +57,7 @@ pub use jit::Jit;
 pub use key::CacheKey;
 pub use layout::{DeviceField, DevicePointer, DeviceStruct};
 pub use load::{LOCAL_RESERVED_BYTES, LoadedUnit, TypedKernel, refuse_capture};
-pub use prelude::{PRELUDE, mutant, mutants};
+pub use prelude::{Mutant, PRELUDE, mutant, mutants};
 pub use runtime::{RuntimeConfig, open_runtime};
 pub use source::{Header, KernelSpec, KernelUnit, ParameterValue, Rendered};
 pub use target::{Target, TargetError, TargetKind};

@@ -5,21 +5,37 @@ use crate::Header;
 /// The prelude. A kernel says `#include "anabranch/prelude.h"` and lists this in [`crate::KernelUnit::headers`].
 pub const PRELUDE: &[Header] = include!(concat!(env!("OUT_DIR"), "/prelude.rs"));
 
-/// The broken twins of `anabranch/mutant.h`: names without `MUTANT_`, and numbers for the parameter `PRELUDE_MUTANT`. The
-/// first is `NONE`, 0.
-pub fn mutants() -> impl Iterator<Item = (&'static str, u32)> {
+/// A broken twin: a mistake that the parameter `PRELUDE_MUTANT` builds in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Mutant {
+    /// The parameter's value; 0 is no mistake.
+    pub number: u32,
+    /// Its name in `anabranch/mutant.h`, without `MUTANT_`.
+    pub name: &'static str,
+    /// Where it is, and what; empty where the name says it.
+    pub about: &'static str,
+}
+
+/// All broken twins, read from `anabranch/mutant.h`, which is their only list.
+pub fn mutants() -> impl Iterator<Item = Mutant> {
     let text =
         PRELUDE.iter().find(|header| header.name == "anabranch/mutant.h").map_or("", |header| header.text);
-    text.lines().filter_map(|line| {
-        let (name, rest) = line.trim_start().strip_prefix("MUTANT_")?.split_once(" = ")?;
-        let number = rest.split_once(',')?.0.parse().ok()?;
-        (name != "LAST").then_some((name, number))
-    })
+    text.lines().filter_map(mutant_of)
+}
+
+/// `MUTANT_NAME = 3, // where: what`; none, and the name of the last, are no mistakes.
+fn mutant_of(line: &'static str) -> Option<Mutant> {
+    let (name, rest) = line.trim().strip_prefix("MUTANT_")?.split_once(" = ")?;
+    let (number, rest) = rest.split_once(',')?;
+    let number = number.parse().ok().filter(|_| !matches!(name, "NONE" | "LAST"))?;
+    let about = rest.trim().strip_prefix("//").unwrap_or_default().trim();
+    Some(Mutant { number, name, about })
 }
 
 /// The number of the broken twin of that name.
 pub fn mutant(name: &str) -> Option<u32> {
-    mutants().find(|(other, _)| *other == name).map(|(_, number)| number)
+    mutants().find(|other| other.name == name).map(|other| other.number)
 }
 
 #[cfg(test)]
@@ -29,11 +45,13 @@ mod tests {
     #[test]
     fn twins_have_names_and_numbers_of_their_own() {
         let all: Vec<_> = mutants().collect();
-        assert_eq!(all[0], ("NONE", 0));
-        assert!(all.windows(2).all(|pair| pair[0].1 < pair[1].1), "{all:?}");
+        assert!(all.windows(2).all(|pair| pair[0].number < pair[1].number), "{all:?}");
         let header = PRELUDE.iter().find(|header| header.name == "anabranch/mutant.h").unwrap();
-        assert_eq!(header.text.matches("    MUTANT_").count(), all.len() + 1);
-        assert!(header.text.contains(&format!("MUTANT_LAST = {},", all[all.len() - 1].1)));
+        // All but those that are no mistake: none, and the name of the last.
+        assert_eq!(header.text.matches("    MUTANT_").count(), all.len() + 2);
+        assert!(header.text.contains(&format!("MUTANT_LAST = {},", all[all.len() - 1].number)));
+        let loose = all.iter().find(|one| one.name == "EPOCH_LOOSE").unwrap();
+        assert!(loose.number == 4 && loose.about.ends_with("the epoch before is good enough"), "{loose:?}");
         assert_eq!(mutant("NO_RELEASE"), Some(2));
         assert_eq!(mutant("LAST"), None);
     }

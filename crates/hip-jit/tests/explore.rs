@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 
 use anabranch_hip_host::seeded::MemoryProfile::{self, Cumulative, PerWave};
 use anabranch_hip_host::seeded::{Bounds, Explored, SeededKernel};
-use lab::{Bench, LATE, Lab, Launch, NO_ACQUIRE, NO_RELEASE, WHOLE};
+use lab::{Bench, LATE, Lab, Launch, NO_ACQUIRE, NO_RELEASE, RIGHT, WHOLE};
 
 const BOTH: [MemoryProfile; 2] = [PerWave, Cumulative];
 
@@ -64,7 +64,7 @@ fn message(send: u32, receive: u32) -> [Launch; 2] {
 #[test]
 fn a_message_with_both_fences_is_right_in_every_run_and_without_one_it_is_not() {
     for profile in BOTH {
-        let lab = Lab::new("explore-message", 0, profile);
+        let lab = Lab::new("explore-message", RIGHT, profile);
         let (seen, explored) = all(&lab, bounds(2, 3), &message(WHOLE, WHOLE));
         assert!(explored.complete && explored.runs > 100, "{explored:?}");
         assert_eq!(seen, BTreeSet::from([[0, 1]]));
@@ -72,7 +72,7 @@ fn a_message_with_both_fences_is_right_in_every_run_and_without_one_it_is_not() 
         assert!(explored.complete, "{explored:?}");
         assert_eq!(seen, BTreeSet::from([[0, 0], [0, 1]]));
     }
-    let lab = Lab::new("explore-message", 0, PerWave);
+    let lab = Lab::new("explore-message", RIGHT, PerWave);
     // The old value has to have been there to be kept: a store that was visible before cannot be missed.
     let (seen, explored) = all(&lab, bounds(2, 3), &message(WHOLE, NO_ACQUIRE));
     assert!(explored.complete, "{explored:?}");
@@ -82,7 +82,7 @@ fn a_message_with_both_fences_is_right_in_every_run_and_without_one_it_is_not() 
 #[test]
 fn store_buffering_and_load_buffering_have_these_outcomes_and_no_others() {
     for profile in BOTH {
-        let lab = Lab::new("explore-buffering", 0, profile);
+        let lab = Lab::new("explore-buffering", RIGHT, profile);
         for (name, mode, never) in [
             ("litmus_cross", NO_RELEASE, None),
             ("litmus_cross", WHOLE, Some([0, 0])),
@@ -101,7 +101,7 @@ fn store_buffering_and_load_buffering_have_these_outcomes_and_no_others() {
 
 #[test]
 fn the_first_run_that_goes_wrong_can_be_run_again() {
-    let lab = Lab::new("explore-replay", 0, PerWave);
+    let lab = Lab::new("explore-replay", RIGHT, PerWave);
     let launches = message(NO_RELEASE, WHOLE);
     let kernels: Vec<_> = launches.iter().map(|(name, ..)| lab.kernel(name)).collect();
     let mut bench = lab.bench(2);
@@ -132,7 +132,7 @@ fn the_first_run_that_goes_wrong_can_be_run_again() {
 
 #[test]
 fn with_fewer_switches_a_run_begins_as_it_was() {
-    let lab = Lab::new("explore-fewer", 0, PerWave);
+    let lab = Lab::new("explore-fewer", RIGHT, PerWave);
     let (send, receive) = (lab.kernel("litmus_send"), lab.kernel("litmus_receive"));
     let mut counts = BTreeSet::new();
     for seed in 0..30 {

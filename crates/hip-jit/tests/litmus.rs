@@ -15,7 +15,8 @@ use std::collections::BTreeSet;
 use anabranch_hip_host::seeded::MemoryProfile::{self, Cumulative, PerWave};
 use anabranch_hip_host::seeded::SeededError;
 use lab::{
-    DEVICE_SCOPE, LATE, Lab, Launch, NO_ACQUIRE, NO_RELEASE, ONE_THREAD_RELEASES, SEEDS, THREADS, WHOLE,
+    DEVICE_SCOPE, LATE, Lab, Launch, NO_ACQUIRE, NO_RELEASE, ONE_THREAD_RELEASES, RIGHT, SEEDS, THREADS,
+    WHOLE,
 };
 
 const BOTH: [MemoryProfile; 2] = [PerWave, Cumulative];
@@ -41,7 +42,7 @@ fn seen_or_never(what: &str, seeds: usize, seen: bool) {
 #[test]
 fn messages_pass_whole_and_only_whole() {
     for profile in BOTH {
-        let lab = Lab::new("litmus-message", 0, profile);
+        let lab = Lab::new("litmus-message", RIGHT, profile);
         let per_wave = profile == PerWave;
         for (what, send, receive, seen) in [
             ("block_release_system", WHOLE, WHOLE, false),
@@ -52,18 +53,18 @@ fn messages_pass_whole_and_only_whole() {
             seen_or_never(&format!("{profile:?}, {what}"), missed(&lab, send, receive), seen);
         }
         // Where the polling load acquires, it takes a twin to leave that out.
-        let lab = Lab::new("litmus-no-acquire", 5, profile);
+        let lab = Lab::new("litmus-no-acquire", "NO_ACQUIRE_AFTER_WAIT", profile);
         seen_or_never(&format!("{profile:?}, no acquire"), missed(&lab, WHOLE, NO_ACQUIRE), true);
     }
     // A release before the barrier covers what came before the barrier in its own wave alone.
-    let lab = Lab::new("litmus-release-early", 19, Cumulative);
+    let lab = Lab::new("litmus-release-early", "RELEASE_BEFORE_BARRIER", Cumulative);
     seen_or_never("Cumulative, release before the barrier", missed(&lab, WHOLE, WHOLE), true);
 }
 
 #[test]
 fn a_release_passes_on_what_was_acquired_where_fences_are_cumulative() {
     for profile in BOTH {
-        let lab = Lab::new("litmus-relay", 0, profile);
+        let lab = Lab::new("litmus-relay", RIGHT, profile);
         for (what, mode, seen) in [
             ("relayed at system scope", WHOLE, false),
             ("relayed at device scope", DEVICE_SCOPE, profile == PerWave),
@@ -84,7 +85,7 @@ fn a_release_passes_on_what_was_acquired_where_fences_are_cumulative() {
 #[test]
 fn store_buffering_is_seen_without_fences() {
     for profile in BOTH {
-        let lab = Lab::new("litmus-cross", 0, profile);
+        let lab = Lab::new("litmus-cross", RIGHT, profile);
         let both =
             |mode| lab.outcomes(2, &[("litmus_cross", 0, 0, 0, mode), ("litmus_cross", 1, 0, 1, mode)]);
         assert_eq!(both(NO_RELEASE), [[0, 0], [0, 1], [1, 0], [1, 1]].map(Vec::from).into());
@@ -98,7 +99,7 @@ fn store_buffering_is_seen_without_fences() {
 fn load_buffering_is_never_seen() {
     // Stronger than GPUs: a load's value is there before the lane goes on, so no later store can have been its cause.
     for profile in BOTH {
-        let lab = Lab::new("litmus-load-buffering", 0, profile);
+        let lab = Lab::new("litmus-load-buffering", RIGHT, profile);
         let name = "litmus_load_then_store";
         let seen = lab.outcomes(2, &[(name, 0, 0, 0, NO_RELEASE), (name, 1, 0, 1, NO_RELEASE)]);
         assert_eq!(seen, [[0, 0], [0, 1], [1, 0]].map(Vec::from).into());
@@ -108,7 +109,7 @@ fn load_buffering_is_never_seen() {
 #[test]
 fn two_stores_each_cross_without_fences() {
     for profile in BOTH {
-        let lab = Lab::new("litmus-two-words", 0, profile);
+        let lab = Lab::new("litmus-two-words", RIGHT, profile);
         let name = "litmus_two_words";
         let ends = |mode| {
             let launches = [(name, 0, 0, 0, mode), (name, 1, 0, 1, mode)];
@@ -127,7 +128,7 @@ fn two_stores_each_cross_without_fences() {
 #[test]
 fn eight_bytes_are_one_piece_and_sixteen_are_two() {
     for profile in BOTH {
-        let lab = Lab::new("litmus-pack", 0, profile);
+        let lab = Lab::new("litmus-pack", RIGHT, profile);
         let narrow = lab.outcomes(2, &[("litmus_pack", 0, 0, 0, 0), ("litmus_unpack", 1, 0, 0, 0)]);
         assert_eq!(narrow, BTreeSet::from([vec![0, 77]]));
         let wide = lab.outcomes(2, &[("litmus_pack_wide", 0, 0, 0, 0), ("litmus_unpack_wide", 1, 0, 0, 0)]);
@@ -140,7 +141,7 @@ fn eight_bytes_are_one_piece_and_sixteen_are_two() {
 #[test]
 fn readers_may_disagree_about_independent_writes() {
     for profile in BOTH {
-        let lab = Lab::new("litmus-independent", 0, profile);
+        let lab = Lab::new("litmus-independent", RIGHT, profile);
         let all = |mode| {
             let launches = [
                 ("litmus_write_one", 0, 0, 0, 0),
@@ -161,7 +162,7 @@ fn readers_may_disagree_about_independent_writes() {
 #[test]
 fn a_word_never_goes_back() {
     for profile in BOTH {
-        let lab = Lab::new("litmus-coherence", 0, profile);
+        let lab = Lab::new("litmus-coherence", RIGHT, profile);
         let seen = lab.outcomes(2, &[("litmus_count_up", 0, 0, 0, 0), ("litmus_watch", 1, 0, 0, 0)]);
         assert_eq!(seen, BTreeSet::from([vec![0, 0]]));
     }
@@ -182,11 +183,20 @@ fn missed_between_blocks(lab: &Lab) -> usize {
 
 #[test]
 fn the_last_block_sees_all_blocks_and_each_fence_for_it_is_needed() {
-    let twins: [(MemoryProfile, &[u32]); 2] = [(PerWave, &[1, 2, 3, 6]), (Cumulative, &[2, 3, 17, 18])];
+    let twins: [(MemoryProfile, &[&str]); 2] = [
+        (
+            PerWave,
+            &["RELEASE_BY_ONE_THREAD", "NO_RELEASE", "COUNT_BEFORE_RELEASE", "NO_ACQUIRE_BETWEEN_BLOCKS"],
+        ),
+        (
+            Cumulative,
+            &["NO_RELEASE", "COUNT_BEFORE_RELEASE", "NO_RELEASE_BEFORE_COUNT", "LAST_DOES_NOT_RELEASE"],
+        ),
+    ];
     for (profile, mutants) in twins {
-        seen_or_never("whole", missed_between_blocks(&Lab::new("litmus-arrive", 0, profile)), false);
+        seen_or_never("whole", missed_between_blocks(&Lab::new("litmus-arrive", RIGHT, profile)), false);
         for mutant in mutants {
-            let lab = Lab::new("litmus-arrive", *mutant, profile);
+            let lab = Lab::new("litmus-arrive", mutant, profile);
             seen_or_never(&format!("{profile:?}, twin {mutant}"), missed_between_blocks(&lab), true);
         }
     }
@@ -210,7 +220,7 @@ fn race(lab: &Lab, launches: &[Launch], shape: (u32, u32)) -> Option<String> {
 #[test]
 fn what_goes_wrong_in_some_seed_is_a_race_and_what_never_does_is_none() {
     for profile in BOTH {
-        let lab = Lab::new("litmus-races", 0, profile).that_finds_races();
+        let lab = Lab::new("litmus-races", RIGHT, profile).that_finds_races();
         let message = |send| {
             let launches = [("litmus_send", 0, 0, 0, send), ("litmus_receive", 1, 0, 0, WHOLE | LATE)];
             race(&lab, &launches, (1, THREADS))
@@ -239,7 +249,7 @@ fn what_goes_wrong_in_some_seed_is_a_race_and_what_never_does_is_none() {
         let text = race(&lab, &counts, (1, 4)).unwrap_or_default();
         assert!(text.starts_with("race on data+0: ") && text.contains("litmus_watch block 0"), "{text}");
     }
-    let lab = Lab::new("litmus-races", 6, PerWave).that_finds_races();
+    let lab = Lab::new("litmus-races", "NO_ACQUIRE_BETWEEN_BLOCKS", PerWave).that_finds_races();
     let text = race(&lab, &[("litmus_arrive", 0, 0, 0, 0)], (3, 8)).unwrap_or_default();
     assert!(text.contains("has not acquired it"), "{text}");
 }

@@ -19,11 +19,11 @@ use anabranch_hip_host::{HostConfig, HostMachine};
 use anabranch_hip_jit::control::{FaultRecord, WaitControl};
 use anabranch_hip_jit::{DevicePointer, Jit, KernelSpec, Target, bytemuck};
 use common::Scratch;
-use lab::{Lab, THREADS, UNIT, WHOLE};
+use lab::{Lab, RIGHT, THREADS, UNIT, WHOLE};
 
 #[test]
 fn atomics_of_two_devices_lose_nothing_and_a_kernels_end_shows_all() {
-    let lab = Lab::new("seeded-atomic", 0, PerWave);
+    let lab = Lab::new("seeded-atomic", RIGHT, PerWave);
     let add = lab.kernel("litmus_add");
     for seed in 0..50 {
         let mut bench = lab.bench(2);
@@ -37,7 +37,7 @@ fn atomics_of_two_devices_lose_nothing_and_a_kernels_end_shows_all() {
 
 #[test]
 fn equal_seeds_give_equal_runs_and_others_differ() {
-    let lab = Lab::new("seeded-equal", 0, PerWave);
+    let lab = Lab::new("seeded-equal", RIGHT, PerWave);
     let (send, receive) = (lab.kernel("litmus_send"), lab.kernel("litmus_receive"));
     let run = |seed| {
         let mut bench = lab.bench(2);
@@ -57,7 +57,7 @@ fn equal_seeds_give_equal_runs_and_others_differ() {
 
 #[test]
 fn a_wait_that_nobody_ends_expires_on_the_virtual_clock() {
-    let lab = Lab::new("seeded-wait", 0, PerWave);
+    let lab = Lab::new("seeded-wait", RIGHT, PerWave);
     let wait = lab.kernel("litmus_wait");
     let mut bench = lab.bench(1);
     let budget_ns = 30_000_000_000;
@@ -81,7 +81,7 @@ fn a_wait_that_nobody_ends_expires_on_the_virtual_clock() {
 
 #[test]
 fn a_poll_without_deadline_is_a_hang() {
-    let lab = Lab::new("seeded-hang", 0, PerWave);
+    let lab = Lab::new("seeded-hang", RIGHT, PerWave);
     let unpack = lab.kernel("litmus_unpack");
     let mut bench = lab.bench(1);
     bench.launch(&unpack, (0, 0), 0, 0, (1, 4));
@@ -92,7 +92,7 @@ fn a_poll_without_deadline_is_a_hang() {
 
 #[test]
 fn wrong_accesses_are_refused_by_name() {
-    let lab = Lab::new("seeded-access", 0, PerWave);
+    let lab = Lab::new("seeded-access", RIGHT, PerWave);
     let error_of = |kernel: &str, device, threads| {
         let mut bench = lab.bench(2);
         bench.launch(&lab.kernel(kernel), (device, 0), 0, 0, (1, threads));
@@ -111,7 +111,7 @@ fn wrong_accesses_are_refused_by_name() {
 
 #[test]
 fn kernels_of_one_machine_are_refused_by_the_other() {
-    let lab = Lab::new("seeded-refused", 0, PerWave);
+    let lab = Lab::new("seeded-refused", RIGHT, PerWave);
     // SAFETY: as in `Lab::kernel`; another profile is refused before anything runs.
     let error =
         unsafe { SeededKernel::load_for(&lab.object.bytes, "litmus_send", 4, Cumulative) }.unwrap_err();

@@ -7,7 +7,7 @@ static ANABRANCH_DEVICE void meet(const Grid& grid, const TeamBarrierArgs& args)
     WaitContext wait = wait_context(grid, team.control, args.operation, team.group, team.rank, epoch);
 
     // Each thread releases what came before it on this stream, then stores its own flags.
-    fence_release_system(grid);
+    ANABRANCH_UNLESS(MEET_UNRELEASED) fence_release_system(grid);
     for (u32 peer = grid.thread; peer < team.size; peer += grid.block_threads) {
         u64 base = private_load(grid, team.peer_bases + peer);
         flag_store(grid, reinterpret_cast<u64*>(base + args.flags) + team.rank, epoch);
@@ -38,7 +38,7 @@ ANABRANCH_KERNEL(anabranch_team_barrier, TeamBarrierArgs, 256) {
 // works, since it is one word.
 ANABRANCH_KERNEL(anabranch_team_signal, TeamSignalArgs, 256) {
     if (grid.thread != 0 || is_poisoned(grid, args.team.control)) return;
-    fence_release_system(grid);
+    ANABRANCH_UNLESS(STREAM_SIGNAL_UNRELEASED) fence_release_system(grid);
     u64* word = reinterpret_cast<u64*>(args.word);
     if (args.how == 0) {
         flag_store(grid, word, args.value);

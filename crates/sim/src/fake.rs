@@ -69,7 +69,14 @@ impl Scenario for Fake {
     fn run(&mut self, seed: u64, options: &RunOptions) -> Result<Outcome, Failure> {
         match (self.judge)(&self.case, seed, options.most_switches) {
             None => Ok(Outcome {
-                run: Run { switches: 0, steps: 10, virtual_ns: 10, digest: seed, events: Vec::new() },
+                run: Run {
+                    switches: 0,
+                    steps: 10,
+                    virtual_ns: 10,
+                    digest: seed,
+                    events: Vec::new(),
+                    next: None,
+                },
             }),
             Some(problem) => {
                 let event = access(seed, 0, "fake", Some(0), "store", ("heap0", 8));

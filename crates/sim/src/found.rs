@@ -57,7 +57,8 @@ impl Found {
         most_switches: Option<u64>,
         problem: &str,
     ) -> Result<Self, FoundError> {
-        let run = scenario.run(seed, &RunOptions { keep_events: true, most_switches });
+        let run =
+            scenario.run(seed, &RunOptions { keep_events: true, most_switches, ..RunOptions::default() });
         let case = scenario.case().clone();
         match run {
             Err(failure) if failure.problem == problem => {

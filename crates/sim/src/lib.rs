@@ -8,6 +8,7 @@
 //! [`Kind`], [`timeline()`] and [`write_trace`] show it. `docs/simulation.md` is the user's page.
 
 mod case;
+mod explore;
 mod failure;
 #[cfg(test)]
 mod fake;
@@ -24,11 +25,14 @@ mod timeline;
 mod trace;
 pub mod twins;
 
+pub use anabranch_hip_host::seeded::Bounds;
+pub use anabranch_hip_jit::{Mutant, mutants};
 pub use case::{Case, CaseError, Protocol};
+pub use explore::{Exploration, explore};
 pub use failure::Failure;
 pub use found::{Found, FoundError};
 pub use kind::Kind;
-pub use protocols::{Mutant, about, mutants};
+pub use protocols::about;
 pub use scenario::{Outcome, RunOptions, Scenario, ScenarioError};
 pub use scenarios::scenario;
 pub use search::{End, Progress, Report, SearchOptions, search};

@@ -2,7 +2,7 @@
 
 use core::fmt::Debug;
 
-use anabranch_hip_host::seeded::{Run, SeededError};
+use anabranch_hip_host::seeded::{Bounds, Choices, Run, SeededError};
 
 use crate::{Case, CaseError, Failure};
 
@@ -14,6 +14,8 @@ pub struct RunOptions {
     pub keep_events: bool,
     /// The most times that a lane gives way without having to; `None` leaves it to chance.
     pub most_switches: Option<u64>,
+    /// Takes this run of an exploration within these bounds. The seed then decides only what the scenario itself draws.
+    pub way: Option<(Bounds, Choices)>,
 }
 
 /// A run that was right.

@@ -183,7 +183,7 @@ where
     F: Fn() -> Result<Box<dyn Scenario>, ScenarioError>,
 {
     let mut scenario = make().inspect_err(|_| board.broken.store(true, Ordering::SeqCst))?;
-    let options = RunOptions { keep_events: false, most_switches };
+    let options = RunOptions { most_switches, ..RunOptions::default() };
     while let Some(seed) = board.next() {
         match scenario.run(seed, &options) {
             // Who listens goes last.

@@ -171,7 +171,7 @@ impl Shrinker<'_> {
         self.runs += 1;
         let Self { best, runs, options, .. } = self;
         (self.tell)(&ShrinkProgress { case: &best.case, runs: *runs, of: options.most_runs });
-        let failure = scenario.run(seed, &RunOptions { keep_events: false, most_switches }).err()?;
+        let failure = scenario.run(seed, &RunOptions { most_switches, ..RunOptions::default() }).err()?;
         (Kind::of(&failure.problem) == self.kind).then_some(failure.problem)
     }
 }

@@ -67,6 +67,17 @@ fn gathers_signals_and_atomics_are_right_under_every_seed() {
 }
 
 #[test]
+fn with_cumulative_fences_the_form_for_them_is_right_under_every_seed() {
+    for protocol in Protocol::ALL {
+        clean(&with(*protocol, 3, |case| case.cumulative = true), 0..80);
+        clean(
+            &with(*protocol, 2, |case| (case.cumulative, case.staged, case.blocks) = (true, true, 1)),
+            0..80,
+        );
+    }
+}
+
+#[test]
 fn a_seed_is_a_run_and_keeps_its_events_when_asked() {
     for protocol in Protocol::ALL {
         let mut first = common::make(&common::jit(), &Case::new(*protocol, 2));

@@ -1,4 +1,4 @@
-//! Every broken twin is caught by every protocol that the table names, from many starting seeds; the right kernels are clean
+//! Every broken twin is caught by every search that the table names, from many starting seeds; the right kernels are clean
 //! over the same seeds.
 #![allow(clippy::panic, clippy::print_stdout, reason = "helpers of tests fail by panicking")]
 
@@ -7,46 +7,25 @@ mod common;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use anabranch_hip_jit::mutant;
-use anabranch_sim::twins::{TWINS, Twin};
-use anabranch_sim::{Case, Protocol, RunOptions, Scenario};
+use anabranch_hip_jit::{Jit, mutant};
+use anabranch_sim::twins::{By, Search, TWINS, Twin};
+use anabranch_sim::{RunOptions, Scenario};
 
-/// Searches of each twin and protocol, how far apart they start, and the most seeds that one may take.
+/// How often each search of the table is made, how far apart they start, and the most seeds that one may take.
 const SEARCHES: u64 = 20;
 const APART: u64 = 100_000;
 const MOST: u64 = 10_000;
+/// Within how many seeds the checker must name a race.
+const NAMED: u64 = 100;
 /// Seeds of each search that are run with the right kernels.
 const CLEAN: u64 = 12;
 
-/// Small cases: a search is for a mistake in a line, and every line is there.
-fn small(protocol: Protocol, staged: bool) -> Case {
-    let ranks = match protocol {
-        Protocol::Barrier | Protocol::DeviceBarrier | Protocol::Gather => 3,
-        _ => 2,
-    };
-    let mut case = Case::new(protocol, ranks);
-    case.staged = staged;
-    if matches!(protocol, Protocol::Ep | Protocol::Ping) {
-        // More than one tile a block; payload from every wave.
-        case.tokens = 10;
-    }
-    case
-}
-
-/// Seeds that each search took, sorted, and what one of them said.
-fn search(scenario: &mut dyn Scenario) -> Result<(Vec<u64>, String), u64> {
-    let (mut taken, mut said) = (Vec::new(), String::new());
-    for start in (0..SEARCHES).map(|search| search * APART) {
-        let caught = (start..start + MOST).find_map(|seed| {
-            let failure = scenario.run(seed, &RunOptions::default()).err()?;
-            Some((seed - start + 1, failure.problem))
-        });
-        let (seeds, problem) = caught.ok_or(start)?;
-        taken.push(seeds);
-        said = problem;
-    }
-    taken.sort_unstable();
-    Ok((taken, said))
+/// The first seed from `start` on that fails, as a number of seeds, and what was wrong.
+fn first_failing(scenario: &mut dyn Scenario, start: u64, most: u64) -> Option<(u64, String)> {
+    (start..start + most).find_map(|seed| {
+        let failure = scenario.run(seed, &RunOptions::default()).err()?;
+        Some((seed - start + 1, failure.problem))
+    })
 }
 
 /// Calls `work` with each number below `count`, on two threads.
@@ -67,53 +46,102 @@ fn in_parallel(count: usize, work: impl Fn(usize) + Sync) {
     });
 }
 
+fn name(search: Search) -> String {
+    let Search { protocol, staged, one_block, by, .. } = search;
+    let words = [(staged, ", staged"), (one_block, ", one block"), (by == By::Races, ", by races")];
+    let words = words.iter().filter(|(is, _)| *is).map(|(_, word)| *word);
+    core::iter::once(protocol.name()).chain(words).collect()
+}
+
+/// Twenty searches; the median and the most of how many seeds they took.
+fn searched(jit: &Jit, search: Search, number: u32) -> Result<(u64, u64), String> {
+    let mut scenario = common::make(jit, &search.case(number));
+    let mut taken = Vec::new();
+    for start in (0..SEARCHES).map(|search| search * APART) {
+        let caught = first_failing(scenario.as_mut(), start, MOST);
+        let Some((seeds, problem)) = caught else {
+            return Err(format!("not in seeds {start}..{}", start + MOST));
+        };
+        if search.by == By::Races && !problem.contains("race on ") {
+            return Err(format!("seed {}: not the checker catches it: {problem}", start + seeds - 1));
+        }
+        taken.push(seeds);
+    }
+    taken.sort_unstable();
+    Ok((taken[taken.len() / 2], taken[taken.len() - 1]))
+}
+
+/// With the checker, the first seed that fails is one in which it names a race.
+fn named(jit: &Jit, search: Search, number: u32) -> Result<(), String> {
+    let checked = Search { by: By::Races, ..search };
+    let mut scenario = common::make(jit, &checked.case(number));
+    match first_failing(scenario.as_mut(), 0, NAMED) {
+        Some((_, problem)) if problem.contains("race on ") => Ok(()),
+        other => Err(format!("the checker names no race in seeds 0..{NAMED}, but {other:?}")),
+    }
+}
+
+/// A row of the table of `docs/memory-model.md`: the searches per wave, and the cumulative ones.
+fn row(twin: &Twin, caught: &[(&Twin, Search, u64, u64)]) -> String {
+    let cell = |cumulative: bool| {
+        let of = |(other, search, ..): &&(&Twin, Search, u64, u64)| {
+            other.name == twin.name && search.cumulative == cumulative
+        };
+        let text =
+            |(_, search, median, most): &(_, Search, u64, u64)| format!("{} {median}, {most}", name(*search));
+        let texts: Vec<_> = caught.iter().filter(of).map(text).collect();
+        if texts.is_empty() { "-".to_owned() } else { texts.join("; ") }
+    };
+    format!("| `{}` | {} | {} |", twin.name, cell(false), cell(true))
+}
+
 #[test]
 fn every_broken_twin_is_caught() {
     let jit = common::jit();
-    let jobs: Vec<(&Twin, Protocol, bool)> = TWINS
-        .iter()
-        .flat_map(|twin| twin.caught_by.iter().map(move |(protocol, staged)| (twin, *protocol, *staged)))
-        .collect();
-    let lines = Mutex::new(vec![String::new(); jobs.len()]);
-    let missed = Mutex::new(Vec::new());
+    let jobs: Vec<(&Twin, Search)> =
+        TWINS.iter().flat_map(|twin| twin.caught_by.iter().map(move |search| (twin, *search))).collect();
+    let done = Mutex::new(Vec::new());
     in_parallel(jobs.len(), |index| {
-        let (twin, protocol, staged) = jobs[index];
-        let mut case = small(protocol, staged);
-        case.mutant = mutant(twin.name).unwrap_or_else(|| panic!("{} has no number", twin.name));
-        let name = format!("{protocol}{}", if staged { ", staged" } else { "" });
-        let line = match search(common::make(&jit, &case).as_mut()) {
-            Ok((taken, said)) => {
-                let (median, most) = (taken[taken.len() / 2], taken[taken.len() - 1]);
-                format!("| {} | {name} | {median} | {most} | {said}", twin.name)
-            }
-            Err(start) => {
-                let problem = format!("{} by {name}: not in seeds {start}..{}", twin.name, start + MOST);
-                missed.lock().unwrap_or_else(PoisonError::into_inner).push(problem);
-                return;
-            }
-        };
-        lines.lock().unwrap_or_else(PoisonError::into_inner)[index] = line;
+        let (twin, search) = jobs[index];
+        let number = mutant(twin.name).unwrap_or_else(|| panic!("{} has no number", twin.name));
+        let mut outcome = searched(&jit, search, number);
+        if search.by == By::Both {
+            outcome = outcome.and_then(|seeds| named(&jit, search, number).map(|()| seeds));
+        }
+        done.lock().unwrap_or_else(PoisonError::into_inner).push((index, outcome));
     });
-    for line in lines.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-        println!("{line}");
+    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.sort_unstable_by_key(|(index, _)| *index);
+    let (mut caught, mut missed) = (Vec::new(), Vec::new());
+    for (index, outcome) in done {
+        let (twin, search) = jobs[index];
+        match outcome {
+            Ok((median, most)) => caught.push((twin, search, median, most)),
+            Err(problem) => missed.push(format!("{} by {search:?}: {problem}", twin.name)),
+        }
     }
-    let missed = missed.into_inner().unwrap_or_else(PoisonError::into_inner);
+    for twin in TWINS {
+        println!("{}", row(twin, &caught));
+    }
     assert!(missed.is_empty(), "not caught:\n{}", missed.join("\n"));
 }
 
 #[test]
 fn the_right_kernels_are_clean_over_the_same_seeds() {
     let jit = common::jit();
-    let mut cases: Vec<(Protocol, bool)> =
-        TWINS.iter().flat_map(|twin| twin.caught_by.iter().copied()).collect();
-    cases.sort_unstable();
-    cases.dedup();
-    in_parallel(cases.len(), |index| {
-        let (protocol, staged) = cases[index];
-        let mut scenario = common::make(&jit, &small(protocol, staged));
-        for seed in (0..SEARCHES).flat_map(|search| search * APART..search * APART + CLEAN) {
-            if let Err(failure) = scenario.run(seed, &RunOptions::default()) {
-                panic!("{protocol}, staged {staged}, seed {seed}: {}", failure.problem);
+    let mut searches: Vec<Search> = TWINS.iter().flat_map(|twin| twin.caught_by.iter().copied()).collect();
+    // With the checker, whatever showed the mistake.
+    for search in &mut searches {
+        search.by = By::Races;
+    }
+    searches.sort_unstable();
+    searches.dedup();
+    in_parallel(searches.len(), |index| {
+        let search = searches[index];
+        let mut scenario = common::make(&jit, &search.case(0));
+        for start in (0..SEARCHES).map(|search| search * APART) {
+            if let Some((seeds, problem)) = first_failing(scenario.as_mut(), start, CLEAN) {
+                panic!("{search:?}, seed {}: {problem}", start + seeds - 1);
             }
         }
     });

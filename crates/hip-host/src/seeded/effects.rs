@@ -132,7 +132,7 @@ impl World {
         }
     }
 
-    /// The lanes of a wave have met.
+    /// The lanes of a wave have met at a barrier.
     pub(crate) fn meet_wave(&mut self, who: &Who) {
         if let Some(order) = &mut self.order {
             order.meet_wave(who.lane, self.steps);

@@ -18,6 +18,7 @@ static CALLS: InstrumentedCalls = InstrumentedCalls {
     store,
     fence,
     modify,
+    wave_barrier,
 };
 
 /// Why a lane left the processor.
@@ -148,6 +149,27 @@ impl SeededLane {
         }
     }
 
+    /// Meets the lanes of the wave and swaps values with them; a barrier also puts their memory in order.
+    fn exchange(&self, value: u64, site: u32, barrier: bool) -> *const Cell<u64> {
+        self.check_stack();
+        let (arrival, values) = self.block().arrive_at_exchange(self.view.thread, value, site);
+        let alive = {
+            let mut world = self.world().borrow_mut();
+            let alive = world.sync(&self.who, if barrier { "wave barrier" } else { "wave exchange" });
+            if alive && barrier && arrival == Arrival::Complete {
+                world.meet_wave(&self.who);
+            }
+            alive
+        };
+        if !alive {
+            self.stop_here();
+        }
+        if arrival == Arrival::Wait {
+            self.suspend(Pause::Meets);
+        }
+        values.as_ptr()
+    }
+
     /// Runs `act` on the world, then lets others run if chance says so. Never returns after a failure of the run.
     fn primitive<T>(&self, act: impl FnOnce(&mut World) -> Option<T>) -> T {
         self.check_stack();
@@ -202,23 +224,13 @@ unsafe extern "C" fn wave_exchange(
 ) -> *const c_ulonglong {
     // SAFETY: called by the kernel with the pointer it was given.
     let lane = unsafe { SeededLane::of(view) };
-    lane.check_stack();
-    let (arrival, values) = lane.block().arrive_at_exchange(lane.view.thread, value, site);
-    let alive = {
-        let mut world = lane.world().borrow_mut();
-        let alive = world.sync(&lane.who, "wave exchange");
-        if alive && arrival == Arrival::Complete {
-            world.meet_wave(&lane.who);
-        }
-        alive
-    };
-    if !alive {
-        lane.stop_here();
-    }
-    if arrival == Arrival::Wait {
-        lane.suspend(Pause::Meets);
-    }
-    values.as_ptr().cast()
+    lane.exchange(value, site, false).cast()
+}
+
+unsafe extern "C" fn wave_barrier(view: *mut HostLane, site: c_uint) {
+    // SAFETY: called by the kernel with the pointer it was given.
+    let lane = unsafe { SeededLane::of(view) };
+    lane.exchange(0, site, true);
 }
 
 unsafe extern "C" fn clock_ns(view: *mut HostLane) -> c_ulonglong {

@@ -37,6 +37,7 @@ use std::ffi::CString;
 use std::sync::Arc;
 
 pub use choices::Choices;
+use choices::Script;
 pub use error::SeededError;
 pub use event::{Action, Event, HOST, STREAM};
 pub use explore::{Bounds, Explored};
@@ -220,6 +221,8 @@ pub struct Run {
     pub digest: u64,
     /// The events, if [`SeededConfig::keep_events`].
     pub events: Vec<Event>,
+    /// Of a run of an exploration: the choices of the one after it, unless it was the last.
+    pub next: Option<Choices>,
 }
 
 /// Devices whose every step a seed decides. See the module's documentation.
@@ -409,7 +412,9 @@ impl SeededMachine {
         let events = world.events.take().unwrap_or_default();
         self.contents = world.memory.into_contents();
         self.last_events.clone_from(&events);
-        (outcome.map(|()| Run { steps, switches, virtual_ns, digest, events }), world.random)
+        let next =
+            outcome.as_ref().ok().and_then(|()| world.random.clone().into_script()).and_then(Script::next);
+        (outcome.map(|()| Run { steps, switches, virtual_ns, digest, events, next }), world.random)
     }
 
     /// The events of the last run, failed or not, if [`SeededConfig::keep_events`].

@@ -60,7 +60,11 @@ struct Grid {
 #if defined(ANABRANCH_TARGET_HOST)
     ANABRANCH_DEVICE void block_barrier(ANABRANCH_SITE) const { host->calls->block_barrier(host, site); }
     ANABRANCH_DEVICE void wave_barrier(ANABRANCH_SITE) const {
+#if defined(HOST_INSTRUMENTED)
+        if (WAVE_SIZE > 1) reinterpret_cast<const AnabranchHostInstrumentedCalls*>(host->calls)->wave_barrier(host, site);
+#else
         if (WAVE_SIZE > 1) host->calls->wave_exchange(host, 0, site);
+#endif
     }
     ANABRANCH_DEVICE u64 ballot(bool predicate, ANABRANCH_SITE) const {
         if (WAVE_SIZE == 1) return predicate ? 1 : 0;

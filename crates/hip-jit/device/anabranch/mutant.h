@@ -1,6 +1,6 @@
 // Broken twins: the prelude, the device API and the kernels with one mistake each, chosen by the parameter PRELUDE_MUTANT.
 // A search that does not find the mistake does not test the line. 0, the default, is the code as it is. Which twin holds which
-// line stands in a table (crates/sim/src/twins/table.rs); a test compares it with the sources.
+// line stands in a table (crates/sim/src/twins); a test compares it with the sources.
 //
 //     ANABRANCH_UNLESS(NAME) line;    the line, which the twin NAME leaves out
 //     ANABRANCH_TWIN(NAME) line;      what only the twin does; on a line of its own
@@ -32,7 +32,7 @@ enum Mutant : u32 {
     MUTANT_ACQUIRE_AT_DEVICE_SCOPE = 14,  // acquire_after_wait: what peers wrote may stay stale
     MUTANT_NO_WAIT = 15,                  // wait_until: one look, whatever it shows
     MUTANT_TORN_ATOMIC = 16,              // every atomic is a load and a store
-    // publish.h in the form with cumulative fences alone; elsewhere each wave's own release makes up for them
+    // publish.h where fences are cumulative; elsewhere each wave's own release makes up for them
     MUTANT_NO_RELEASE_BEFORE_COUNT = 17,  // arrive_is_last: a block is counted without a release
     MUTANT_LAST_DOES_NOT_RELEASE = 18,    // arrive_is_last: the last block does not release to peers
     MUTANT_RELEASE_BEFORE_BARRIER = 19,   // block_release_system: thread 0's release comes before the barrier
@@ -58,8 +58,11 @@ enum Mutant : u32 {
     MUTANT_SIGNAL_TEST_NO_ACQUIRE = 37,
     // shmem/wait.h
     MUTANT_SIGNAL_WAIT_NO_ACQUIRE = 40,
+    MUTANT_SIGNAL_WAIT_NO_BARRIER = 41,   // the other lanes of the scope read behind a broadcast alone
     MUTANT_WAIT_ALL_NO_ACQUIRE = 42,
+    MUTANT_WAIT_ALL_NO_BARRIER = 43,
     MUTANT_WAIT_ANY_NO_ACQUIRE = 44,
+    MUTANT_WAIT_ANY_NO_BARRIER = 45,
     // shmem/barrier.h
     MUTANT_TEAM_SYNC_UNRELEASED = 50,
     MUTANT_TEAM_SYNC_NO_ACQUIRE = 51,
@@ -72,6 +75,8 @@ enum Mutant : u32 {
     MUTANT_MEET_NO_BARRIER = 61,          // thread 0 ends the kernel's part before the others have waited
     MUTANT_MEET_EARLY_RETURN = 62,
     MUTANT_STREAM_ADD_IS_SET = 63,        // a signal that adds stores
+    MUTANT_MEET_UNRELEASED = 64,
+    MUTANT_STREAM_SIGNAL_UNRELEASED = 65,
     // ep
     MUTANT_TWO_FLAGS = 70,                // dispatch: count and epoch are stored one after the other
     MUTANT_COMBINE_NO_ACQUIRE = 71,
@@ -86,9 +91,12 @@ enum Mutant : u32 {
     MUTANT_ROUTE_UNREAD = 80,             // dispatch: rows are copied while they are routed
     MUTANT_ROUTE_OVERWRITTEN = 81,        // dispatch: a tile is routed while the one before is copied
     MUTANT_ROUTE_ROW_SHARED = 82,         // dispatch: a lane reads the next row after lane 0 has moved it
+    MUTANT_DISPATCH_NO_ACQUIRE = 83,
+    MUTANT_COMBINE_UNRELEASED = 84,       // combine: rows of earlier kernels are flagged without a release
+    MUTANT_COMBINE_EPOCH_PLAIN = 85,      // combine: the epoch is stored by no flag, and other blocks read it unordered
     // p2p.hip
-    MUTANT_PING_FLAG_FIRST = 85,          // the flag, then the release
-    MUTANT_PING_NO_BARRIER = 86,          // the block reads the payload before thread 0 has waited for it
+    MUTANT_PING_FLAG_FIRST = 87,          // the flag, then the release
+    MUTANT_PING_NO_BARRIER = 88,          // the block reads the payload before thread 0 has waited for it
     // the searches' own kernels
     MUTANT_SLOT_NOT_OWNED = 90,           // a sender does not wait until its slot was read
     MUTANT_ACKNOWLEDGED_UNREAD = 91,      // a receiver acknowledges, then reads

@@ -21,25 +21,21 @@ ANABRANCH_DEVICE void block_release_system(const Grid& grid) {
     ANABRANCH_UNLESS(NO_BARRIER_IN_RELEASE) grid.block_barrier();
     ANABRANCH_TWIN(RELEASE_BY_ONE_THREAD) { if (grid.thread == 0) fence_release_system(grid); }
 #else
-    if constexpr (MUTANT == MUTANT_RELEASE_BEFORE_BARRIER) {
-        if (grid.thread == 0) fence_release_system(grid);
-    }
-    grid.block_barrier();
-    if constexpr (MUTANT == MUTANT_RELEASE_AT_DEVICE_SCOPE) {
-        if (grid.thread == 0) fence_release_device(grid);
-    } else if constexpr (MUTANT != MUTANT_NO_RELEASE && MUTANT != MUTANT_RELEASE_BEFORE_BARRIER) {
+    ANABRANCH_TWIN(RELEASE_BEFORE_BARRIER) { if (grid.thread == 0) fence_release_system(grid); }
+    ANABRANCH_UNLESS(NO_BARRIER_IN_RELEASE) grid.block_barrier();
+    ANABRANCH_TWIN(RELEASE_AT_DEVICE_SCOPE) { if (grid.thread == 0) fence_release_device(grid); }
+    if constexpr (MUTANT != MUTANT_NO_RELEASE && MUTANT != MUTANT_RELEASE_AT_DEVICE_SCOPE &&
+                  MUTANT != MUTANT_RELEASE_BEFORE_BARRIER) {
         if (grid.thread == 0) fence_release_system(grid);
     }
 #endif
 }
 
-// By thread 0 of the last block: on NVIDIA this covers all blocks.
+// By thread 0 of the last block. Where fences are cumulative it covers all blocks, and has acquired what they counted in.
 ANABRANCH_DEVICE void last_release_system(const Grid& grid) {
-    if constexpr (ANABRANCH_HAS_PER_WAVE_RELEASE != 0) {
-        fence_release_system(grid);
-    } else if constexpr (MUTANT == MUTANT_RELEASE_AT_DEVICE_SCOPE) {
-        fence_release_device(grid);
-    } else if constexpr (MUTANT != MUTANT_NO_RELEASE && MUTANT != MUTANT_LAST_DOES_NOT_RELEASE) {
+    ANABRANCH_TWIN(RELEASE_AT_DEVICE_SCOPE) fence_release_device(grid);
+    if constexpr (MUTANT != MUTANT_NO_RELEASE && MUTANT != MUTANT_RELEASE_AT_DEVICE_SCOPE &&
+                  MUTANT != MUTANT_LAST_DOES_NOT_RELEASE) {
         fence_release_system(grid);
     }
 }
@@ -56,7 +52,7 @@ ANABRANCH_DEVICE bool arrive_is_last(const Grid& grid, u32* counter, u32 blocks)
 #if ANABRANCH_HAS_PER_WAVE_RELEASE
     ANABRANCH_UNLESS(COUNT_BEFORE_RELEASE) block_release_system(grid);
 #else
-    if constexpr (MUTANT != MUTANT_COUNT_BEFORE_RELEASE) grid.block_barrier();
+    ANABRANCH_UNLESS(COUNT_BEFORE_RELEASE) grid.block_barrier();
 #endif
     u64 last = 0;
     if (grid.thread == 0 && blocks == 1) {
@@ -65,8 +61,7 @@ ANABRANCH_DEVICE bool arrive_is_last(const Grid& grid, u32* counter, u32 blocks)
 #endif
         last = 1;
     } else if (grid.thread == 0) {
-        if constexpr (ANABRANCH_HAS_PER_WAVE_RELEASE != 0 ||
-                      (MUTANT != MUTANT_NO_RELEASE && MUTANT != MUTANT_NO_RELEASE_BEFORE_COUNT)) {
+        if constexpr (MUTANT != MUTANT_NO_RELEASE && MUTANT != MUTANT_NO_RELEASE_BEFORE_COUNT) {
             fence_release_device(grid);
         }
         u32 arrived = fetch_add_device(grid, counter, 1u) + 1;
@@ -78,7 +73,6 @@ ANABRANCH_DEVICE bool arrive_is_last(const Grid& grid, u32* counter, u32 blocks)
 #if ANABRANCH_HAS_PER_WAVE_RELEASE
             ANABRANCH_UNLESS(NO_ACQUIRE_BETWEEN_BLOCKS) fence_acquire_device(grid);
 #endif
-            // On NVIDIA this one fence also acquires what the others counted in: it is acq_rel.
             last_release_system(grid);
             if constexpr (MUTANT != MUTANT_FLAG_BEFORE_DATA && MUTANT != MUTANT_COUNTER_NOT_RESET) {
                 private_store(grid, counter, 0u);

@@ -11,7 +11,7 @@ use anabranch_hip_host::seeded::{
 use anabranch_hip_jit::control::{FaultRecord, WaitControl};
 use anabranch_hip_jit::{
     CodeObject, DevicePointer, DeviceStruct as _, Jit, KernelSpec, KernelUnit, PRELUDE, Target, bytemuck,
-    device_struct,
+    device_struct, mutant,
 };
 
 use crate::common::{self, Scratch};
@@ -58,6 +58,8 @@ pub static UNIT: KernelUnit = KernelUnit {
     layouts: &[LitmusArgs::c_declaration],
 };
 
+/// No twin: the prelude as it is.
+pub const RIGHT: &str = "NONE";
 /// What a kernel leaves out.
 pub const WHOLE: u32 = 0;
 pub const NO_RELEASE: u32 = 1;
@@ -93,7 +95,8 @@ pub struct Bench {
 pub type Launch = (&'static str, u32, u32, u32, u32);
 
 impl Lab {
-    pub fn new(name: &str, mutant: u32, profile: MemoryProfile) -> Self {
+    pub fn new(name: &str, twin: &str, profile: MemoryProfile) -> Self {
+        let mutant = if twin == RIGHT { 0 } else { mutant(twin).unwrap() };
         let scratch = Scratch::new(&format!("{name}-{mutant}-{profile:?}"));
         let jit = Jit::new(scratch.config(), common::search(None));
         let mut spec = KernelSpec::new(&UNIT).with("HOST_INSTRUMENTED", 1).with("PRELUDE_MUTANT", mutant);

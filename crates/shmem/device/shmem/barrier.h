@@ -27,8 +27,9 @@ ANABRANCH_DEVICE Status team_sync(const Grid& grid, const Context& context, cons
     }
     Status agreed = Status::OK;
     if (grid.wave() == 0) {
-        // Every lane reads the epoch; lane 0 writes it below, when all have met.
-        u64 epoch = private_load(grid, workspace.epoch) + 1;
+        // Lane 0 alone touches the word: it is written below, and the ballots there put no other lane's load before that.
+        u64 last = grid.lane() == 0 ? private_load(grid, workspace.epoch) : 0;
+        u64 epoch = grid.wave_broadcast64(last, 0) + 1;
         Symmetric<u64> flags = {workspace.flags};
         Status status = Status::OK;
         for (u32 i = grid.lane(); i < context.size(); i += WAVE_SIZE) {
@@ -67,7 +68,6 @@ ANABRANCH_DEVICE Status team_sync(const Grid& grid, const Context& context, cons
     }
     ANABRANCH_TWIN(TEAM_SYNC_FLAG_FIRST) Block::release_for_first(grid, WAVE_SIZE);
     ANABRANCH_TWIN(TEAM_SYNC_EARLY_RETURN) { if (grid.thread == 1) return Status::OK; }
-    // The barriers in here also put the new epoch before the next call's reading.
     return static_cast<Status>(Block::broadcast(grid, static_cast<u64>(agreed)));
 }
 

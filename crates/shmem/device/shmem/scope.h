@@ -40,21 +40,22 @@ struct Wave {
         ANABRANCH_UNLESS(WAVE_SIGNAL_UNRELEASED) fence_release_system(grid);
         ANABRANCH_UNLESS(WAVE_SIGNAL_NO_BARRIER) grid.wave_barrier();
 #else
-        grid.wave_barrier();
-        if (grid.lane() == 0) fence_release_system(grid);
+        ANABRANCH_UNLESS(WAVE_SIGNAL_NO_BARRIER) grid.wave_barrier();
+        ANABRANCH_UNLESS(WAVE_SIGNAL_UNRELEASED) { if (grid.lane() == 0) fence_release_system(grid); }
 #endif
+    }
+    static ANABRANCH_DEVICE void fence_for_all(const Grid& grid) {
+        ANABRANCH_TWIN(QUIET_AT_DEVICE_SCOPE) return fence_release_device(grid);
+        ANABRANCH_UNLESS(WAVE_QUIET_UNRELEASED) fence_release_system(grid);
     }
     // Afterwards a flag stored by any lane does.
     static ANABRANCH_DEVICE void release_for_all(const Grid& grid) {
 #if ANABRANCH_HAS_PER_WAVE_RELEASE
-        ANABRANCH_TWIN(QUIET_AT_DEVICE_SCOPE) fence_release_device(grid);
-        if constexpr (::MUTANT != ::MUTANT_WAVE_QUIET_UNRELEASED && ::MUTANT != ::MUTANT_QUIET_AT_DEVICE_SCOPE) {
-            fence_release_system(grid);
-        }
+        fence_for_all(grid);
         ANABRANCH_UNLESS(WAVE_QUIET_NO_BARRIER) grid.wave_barrier();
 #else
-        grid.wave_barrier();
-        fence_release_system(grid);
+        ANABRANCH_UNLESS(WAVE_QUIET_NO_BARRIER) grid.wave_barrier();
+        fence_for_all(grid);
 #endif
     }
 };
@@ -66,20 +67,21 @@ struct Block {
     static ANABRANCH_DEVICE void barrier(const Grid& grid) { grid.block_barrier(); }
     static ANABRANCH_DEVICE u64 broadcast(const Grid& grid, u64 value) { return grid.block_broadcast(value); }
     static ANABRANCH_DEVICE void release_for_leader(const Grid& grid) { block_release_system(grid); }
+    static ANABRANCH_DEVICE void fence_for_first(const Grid& grid) {
+        ANABRANCH_TWIN(QUIET_AT_DEVICE_SCOPE) return fence_release_device(grid);
+        ANABRANCH_UNLESS(BLOCK_QUIET_UNRELEASED) fence_release_system(grid);
+    }
     // Afterwards a flag stored by any of the first `threads` threads publishes what the block stored before.
     static ANABRANCH_DEVICE void release_for_first(const Grid& grid, u32 threads) {
 #if ANABRANCH_HAS_PER_WAVE_RELEASE
         static_cast<void>(threads);
-        ANABRANCH_TWIN(QUIET_AT_DEVICE_SCOPE) fence_release_device(grid);
-        if constexpr (::MUTANT != ::MUTANT_BLOCK_QUIET_UNRELEASED && ::MUTANT != ::MUTANT_QUIET_AT_DEVICE_SCOPE &&
-                      ::MUTANT != ::MUTANT_BLOCK_QUIET_BY_ONE_THREAD) {
-            fence_release_system(grid);
-        }
+        ANABRANCH_UNLESS(BLOCK_QUIET_BY_ONE_THREAD) fence_for_first(grid);
         ANABRANCH_UNLESS(BLOCK_QUIET_NO_BARRIER) grid.block_barrier();
         ANABRANCH_TWIN(BLOCK_QUIET_BY_ONE_THREAD) { if (grid.thread == 0) fence_release_system(grid); }
 #else
-        grid.block_barrier();
-        if (grid.thread < threads) fence_release_system(grid);
+        ANABRANCH_TWIN(BLOCK_QUIET_BY_ONE_THREAD) threads = 1;
+        ANABRANCH_UNLESS(BLOCK_QUIET_NO_BARRIER) grid.block_barrier();
+        if (grid.thread < threads) fence_for_first(grid);
 #endif
     }
     static ANABRANCH_DEVICE void release_for_all(const Grid& grid) { release_for_first(grid, grid.block_threads); }

@@ -30,7 +30,8 @@ ANABRANCH_DEVICE Status signal_wait(const Grid& grid, const Context& context, Sy
             ANABRANCH_UNLESS(SIGNAL_WAIT_NO_ACQUIRE) acquire_after_wait(grid);
         }
     }
-    Scope::barrier(grid);  // a broadcast by shuffle orders no memory: the other lanes' reads come behind this
+    // A broadcast by shuffle orders no memory: the other lanes' reads come behind the barrier.
+    ANABRANCH_UNLESS(SIGNAL_WAIT_NO_BARRIER) Scope::barrier(grid);
     return static_cast<Status>(Scope::broadcast(grid, static_cast<u64>(status)));
 }
 
@@ -70,7 +71,8 @@ ANABRANCH_DEVICE Status wait_all(const Grid& grid, const Context& context, Symme
                 [compare, value](u64 now) { return holds(compare, now, value); }, seen));
         }
         ANABRANCH_UNLESS(WAIT_ALL_NO_ACQUIRE) acquire_after_wait(grid);
-        grid.wave_barrier();  // a ballot orders no memory: the other lanes' reads come behind this
+        // A ballot orders no memory: the other lanes' reads come behind the barrier.
+        ANABRANCH_UNLESS(WAIT_ALL_NO_BARRIER) grid.wave_barrier();
         if (grid.wave_any(status != Status::OK)) agreed = words == nullptr ? Status::UNREACHABLE : Status::FAULT;
     }
     return static_cast<Status>(Pollers<Scope>::tell(grid, static_cast<u64>(agreed)));
@@ -118,7 +120,7 @@ ANABRANCH_DEVICE Status wait_any(const Grid& grid, const Context& context, Symme
             grid.relax(spins);
         }
         ANABRANCH_UNLESS(WAIT_ANY_NO_ACQUIRE) fence_acquire_system(grid);
-        grid.wave_barrier();
+        ANABRANCH_UNLESS(WAIT_ANY_NO_BARRIER) grid.wave_barrier();
     }
     found = Pollers<Scope>::tell(grid, found);
     if (found == FAULT) return Status::FAULT;

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use anabranch_hip::DeviceAddress;
 use anabranch_hip_host::seeded::{
-    Allocation, MemoryProfile, Owner, Run, SeededConfig, SeededError, SeededKernel, SeededMachine, Shape,
+    Allocation, Bounds, Choices, MemoryProfile, Owner, Run, SeededConfig, SeededError, SeededKernel,
+    SeededMachine, Shape,
 };
 use anabranch_hip_jit::control::{FaultRecord, WaitControl};
 use anabranch_hip_jit::{DevicePointer, Jit, KernelSpec, LOCAL_RESERVED_BYTES, Target};
@@ -90,6 +91,8 @@ pub(crate) struct Bench {
     machine: SeededMachine,
     allocations: Vec<Allocation>,
     pub(crate) ranks: Vec<Rank>,
+    /// [`RunOptions::way`] of the run to come.
+    way: Option<(Bounds, Choices)>,
 }
 
 /// A place in an allocation, as kernels know it.
@@ -121,7 +124,7 @@ impl Bench {
             ..SeededConfig::default()
         };
         let machine = SeededMachine::new(config)?;
-        let mut bench = Self { machine, allocations: Vec::new(), ranks: Vec::new() };
+        let mut bench = Self { machine, allocations: Vec::new(), ranks: Vec::new(), way: None };
         for rank in 0..ranks {
             let device = Owner::Device(rank);
             let made = Rank {
@@ -158,6 +161,7 @@ impl Bench {
     pub(crate) fn reset(&mut self, options: &RunOptions) -> Result<(), Failure> {
         self.machine.set_keep_events(options.keep_events);
         self.machine.set_most_switches(options.most_switches);
+        self.way.clone_from(&options.way);
         for allocation in &self.allocations {
             self.machine.fill(*allocation, UNTOUCHED);
         }
@@ -222,7 +226,10 @@ impl Bench {
 
     /// Runs what is queued. A fault record of any rank is a failure.
     pub(crate) fn run(&mut self, seed: u64) -> Result<Run, Failure> {
-        let run = self.machine.run(seed)?;
+        let run = match &self.way {
+            Some((bounds, choices)) => self.machine.replay(*bounds, choices)?,
+            None => self.machine.run(seed)?,
+        };
         for rank in 0..self.ranks.len() as u32 {
             let record = self.record(rank)?;
             if record.state != 0 {

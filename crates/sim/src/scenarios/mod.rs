@@ -37,7 +37,7 @@ pub fn scenario(case: Case, jit: &Jit) -> Result<Box<dyn Scenario>, ScenarioErro
 
 /// The most of each number: what runs at once stays below the machine's lanes, and a run below a second.
 fn check(case: &Case) -> Result<(), CaseError> {
-    let last_mutant = mutants().map(|(_, number)| number).max().unwrap_or(0);
+    let last_mutant = mutants().map(|mutant| mutant.number).max().unwrap_or(0);
     let ranges = [
         ("ranks", case.ranks, 1, 8),
         ("rounds", case.rounds, 1, 64),

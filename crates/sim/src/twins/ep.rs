@@ -11,6 +11,10 @@ const INVALID: HeldBy = NotNeeded(
     "Counts masked ids for the host, which looks when the kernel is over; atomic, as blocks count at once.",
 );
 
+const ZEROS: HeldBy = NotNeeded(
+    "Behind a fault: every block that saw it writes the same zeros, at once, so they are atomics. They are read when the kernel is over.",
+);
+
 pub(super) const FILES: &[File] = &[
     File {
         file: "ep/kernels/dispatch.hip",
@@ -18,16 +22,10 @@ pub(super) const FILES: &[File] = &[
             ("exchange_counts", "flag_store", Twins(&["TWO_FLAGS", "FLAG_BEFORE_DATA", "NO_RELEASE"])),
             ("exchange_counts", "block_barrier", LOCAL),
             ("exchange_counts", "wait_until", Twins(&["NO_WAIT", "EPOCH_LOOSE"])),
-            (
-                "exchange_counts",
-                "acquire_after_wait",
-                OtherMemory(
-                    "The count is in the flag itself; the rows are read by a later kernel, and the machine's kernels begin with \
-                     an acquire at system scope. A kernel may begin with one at device scope only (knowledge R3). Needs a \
-                     memory in which it does.",
-                ),
-            ),
+            ("exchange_counts", "acquire_after_wait", Twins(&["DISPATCH_NO_ACQUIRE"])),
             ("exchange_counts", "block_barrier", Twins(&["DISPATCH_NO_BARRIER", "EXCHANGE_EARLY_RETURN"])),
+            ("report_nothing", "swap_system", ZEROS),
+            ("report_nothing", "swap_system", ZEROS),
             ("send_and_receive", "block_barrier", Twins(&["ROUTE_UNCOUNTED"])),
             ("send_and_receive", "block_barrier", Twins(&["ROUTE_UNREAD"])),
             ("send_and_receive", "block_barrier", Twins(&["ROUTE_OVERWRITTEN"])),
@@ -68,16 +66,12 @@ pub(super) const FILES: &[File] = &[
             ("wait_for_rows", "wait_until", Twins(&["NO_WAIT", "EPOCH_LOOSE", "COMBINE_WAITS_FOR_ITSELF"])),
             ("wait_for_rows", "acquire_after_wait", Twins(&["COMBINE_NO_ACQUIRE"])),
             ("wait_for_rows", "block_barrier", Twins(&["COMBINE_NO_BARRIER"])),
+            // The epoch's store stands behind its load in every block, by the counting and without a fence.
+            ("advance_epoch", "flag_store", Twins(&["COMBINE_EPOCH_PLAIN", "COMBINE_UNCOUNTED"])),
+            ("anabranch_ep_combine", "flag_load", Twins(&["COMBINE_EPOCH_PLAIN"])),
             ("advance_epoch", "fetch_add_device", Twins(&["COMBINE_UNCOUNTED", "COMBINE_COUNT_NOT_RESET"])),
             ("pull_and_sum", "arrive_is_last", Twins(&["COUNT_BEFORE_RELEASE", "COMBINE_FLAG_FIRST"])),
-            (
-                "pull_and_sum",
-                "block_release_system",
-                OtherMemory(
-                    "The rows were written by earlier kernels, and the machine's kernels end with a release at system scope. An \
-                     end may reach the device only (knowledge R3). Needs a memory in which it does.",
-                ),
-            ),
+            ("pull_and_sum", "block_release_system", Twins(&["COMBINE_UNRELEASED"])),
         ],
     },
 ];

@@ -3,11 +3,13 @@
 //! [`sites`] gives the table: plain data. [`scan`] finds the sites in a source. Tests compare both, so that a line cannot join or
 //! leave a kernel without its row, and search every twin until it is caught.
 
+mod caught;
 mod ep;
 mod prelude;
 mod scan;
 mod shmem;
 mod table;
 
+pub use caught::{By, Search, TWINS, Twin};
 pub use scan::{Found, communicates, kernels, scan};
-pub use table::{DEFINITIONS, HeldBy, KERNELS, Kind, Runs, Site, TWINS, Twin, sites};
+pub use table::{DEFINITIONS, HeldBy, KERNELS, Kind, Runs, Site, sites};

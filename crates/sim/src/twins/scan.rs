@@ -17,11 +17,14 @@ const FENCES: &[&str] = &[
     "fence_release_device",
     "fence_acquire_device",
     "block_release_system",
+    "last_release_system",
     "arrive_is_last",
     "acquire_after_wait",
     "release_for_leader",
     "release_for_all",
     "release_for_first",
+    "fence_for_all",
+    "fence_for_first",
 ];
 const FLAGS: &[&str] = &["flag_store", "flag_load", "flag_load_for_wait", "wait_until"];
 const ATOMICS: &[&str] = &[

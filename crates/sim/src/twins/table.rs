@@ -1,4 +1,4 @@
-//! The nouns of the table, the twins with the protocols that must catch them, and what has no row.
+//! The nouns of the table, and what has no row.
 
 use super::{ep, prelude, shmem};
 use crate::Protocol;
@@ -23,7 +23,7 @@ pub enum Kind {
 /// Why a site is what it is, and what fails when it changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeldBy {
-    /// The broken twins of these names, each of which its protocols catch ([`TWINS`]).
+    /// The broken twins of these names, each of which searches catch ([`TWINS`](super::TWINS)).
     Twins(&'static [&'static str]),
     /// A check of the generated code, by its name.
     CodeCheck(&'static str),
@@ -82,98 +82,6 @@ fn kind_of(call: &str) -> Kind {
         _ => Kind::Fence,
     }
 }
-
-/// A broken twin and who must catch it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Twin {
-    /// Its name in `anabranch/mutant.h`, without `MUTANT_`.
-    pub name: &'static str,
-    /// The protocols whose search must find it, with `staged`.
-    pub caught_by: &'static [(Protocol, bool)],
-}
-
-const fn twin(name: &'static str, caught_by: &'static [(Protocol, bool)]) -> Twin {
-    Twin { name, caught_by }
-}
-
-const EP: (Protocol, bool) = (Protocol::Ep, false);
-const STAGED: (Protocol, bool) = (Protocol::Ep, true);
-const BARRIER: (Protocol, bool) = (Protocol::Barrier, false);
-const STREAM: (Protocol, bool) = (Protocol::StreamSignal, false);
-const SIGNAL: (Protocol, bool) = (Protocol::PutSignal, false);
-const NEXT: (Protocol, bool) = (Protocol::PutSignal, true);
-const QUIET: (Protocol, bool) = (Protocol::PutQuiet, false);
-const GATHER: (Protocol, bool) = (Protocol::Gather, false);
-const DEVICE: (Protocol, bool) = (Protocol::DeviceBarrier, false);
-const ATOMICS: (Protocol, bool) = (Protocol::Atomics, false);
-const PING: (Protocol, bool) = (Protocol::Ping, false);
-
-/// Every broken twin of `anabranch/mutant.h`.
-pub const TWINS: &[Twin] = &[
-    twin("RELEASE_BY_ONE_THREAD", &[EP, SIGNAL, PING]),
-    twin("NO_RELEASE", &[EP, SIGNAL, PING]),
-    twin("COUNT_BEFORE_RELEASE", &[EP, STAGED]),
-    twin("EPOCH_LOOSE", &[EP, BARRIER, STREAM, DEVICE, PING]),
-    twin("NO_ACQUIRE_AFTER_WAIT", &[EP, SIGNAL, GATHER, PING]),
-    twin("NO_ACQUIRE_BETWEEN_BLOCKS", &[EP]),
-    twin("RELEASE_AT_DEVICE_SCOPE", &[EP, SIGNAL, PING]),
-    twin("FLAG_BEFORE_DATA", &[EP, STAGED]),
-    twin("NO_BARRIER_IN_RELEASE", &[STAGED, SIGNAL]),
-    twin("COUNTER_NOT_RESET", &[EP]),
-    twin("COUNTER_RESET_EARLY", &[EP]),
-    twin("EPOCH_EQUAL", &[BARRIER, STREAM, DEVICE]),
-    twin("ACQUIRE_AT_DEVICE_SCOPE", &[EP, SIGNAL, GATHER]),
-    twin("NO_WAIT", &[EP, BARRIER, STREAM, SIGNAL, GATHER, DEVICE]),
-    twin("TORN_ATOMIC", &[ATOMICS, EP, STREAM]),
-    twin("THREAD_SIGNAL_UNRELEASED", &[SIGNAL, QUIET]),
-    twin("THREAD_QUIET_UNRELEASED", &[QUIET]),
-    twin("WAVE_SIGNAL_UNRELEASED", &[SIGNAL]),
-    twin("WAVE_QUIET_UNRELEASED", &[QUIET]),
-    twin("BLOCK_QUIET_UNRELEASED", &[QUIET, DEVICE]),
-    twin("BLOCK_QUIET_BY_ONE_THREAD", &[QUIET, DEVICE]),
-    twin("QUIET_AT_DEVICE_SCOPE", &[QUIET, DEVICE]),
-    twin("WAVE_SIGNAL_NO_BARRIER", &[SIGNAL]),
-    twin("WAVE_QUIET_NO_BARRIER", &[QUIET]),
-    twin("BLOCK_QUIET_NO_BARRIER", &[QUIET, DEVICE]),
-    twin("FENCE_ONE_NOTHING", &[QUIET]),
-    twin("FENCE_ALL_NOTHING", &[QUIET]),
-    twin("QUIET_NOTHING", &[QUIET]),
-    twin("SIGNAL_BEFORE_DATA", &[SIGNAL, GATHER]),
-    twin("PUT_SIGNAL_UNRELEASED", &[SIGNAL, NEXT]),
-    twin("COMPARE_LOOSE", &[SIGNAL, GATHER]),
-    twin("COMPARE_EQUAL", &[SIGNAL]),
-    twin("SIGNAL_TEST_NO_ACQUIRE", &[GATHER]),
-    twin("SIGNAL_WAIT_NO_ACQUIRE", &[SIGNAL]),
-    twin("WAIT_ALL_NO_ACQUIRE", &[GATHER]),
-    twin("WAIT_ANY_NO_ACQUIRE", &[GATHER]),
-    twin("TEAM_SYNC_UNRELEASED", &[DEVICE]),
-    twin("TEAM_SYNC_NO_ACQUIRE", &[DEVICE]),
-    twin("TEAM_SYNC_ACQUIRE_AT_DEVICE_SCOPE", &[DEVICE]),
-    twin("TEAM_SYNC_FLAG_FIRST", &[DEVICE]),
-    twin("TEAM_SYNC_EPOCH_NOT_KEPT", &[DEVICE]),
-    twin("TEAM_SYNC_EARLY_RETURN", &[DEVICE]),
-    twin("MEET_EPOCH_NOT_KEPT", &[BARRIER]),
-    twin("MEET_NO_BARRIER", &[BARRIER]),
-    twin("MEET_EARLY_RETURN", &[BARRIER]),
-    twin("STREAM_ADD_IS_SET", &[STREAM]),
-    twin("TWO_FLAGS", &[EP]),
-    twin("COMBINE_NO_ACQUIRE", &[EP, STAGED]),
-    twin("COMBINE_NO_BARRIER", &[EP]),
-    twin("COMBINE_WAITS_FOR_ITSELF", &[EP]),
-    twin("COMBINE_FLAG_FIRST", &[STAGED]),
-    twin("COMBINE_UNCOUNTED", &[EP]),
-    twin("COMBINE_COUNT_NOT_RESET", &[EP]),
-    twin("EXCHANGE_EARLY_RETURN", &[EP]),
-    twin("DISPATCH_NO_BARRIER", &[EP]),
-    twin("ROUTE_UNCOUNTED", &[EP]),
-    twin("ROUTE_UNREAD", &[EP]),
-    twin("ROUTE_OVERWRITTEN", &[EP]),
-    twin("ROUTE_ROW_SHARED", &[EP]),
-    twin("PING_FLAG_FIRST", &[PING]),
-    twin("PING_NO_BARRIER", &[PING]),
-    twin("SLOT_NOT_OWNED", &[SIGNAL, QUIET]),
-    twin("ACKNOWLEDGED_UNREAD", &[SIGNAL, QUIET]),
-];
 
 /// Files that have no rows, and why.
 pub const DEFINITIONS: &[(&str, &str)] = &[

@@ -1,5 +1,6 @@
 //! `anabranch sim`: protocols under seeds; the first failure is shrunk, shown and made a command line.
 
+mod exhaustive;
 mod seeds;
 mod show;
 mod size;
@@ -25,6 +26,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use crate::exit::Reported;
 use crate::progress::Progress;
 use crate::settings::SettingsArgs;
+use exhaustive::ExhaustiveArgs;
 use seeds::Seeds;
 use size::SizeArgs;
 
@@ -45,9 +47,11 @@ pub(crate) struct SimArgs {
     seeds: Seeds,
     #[command(flatten)]
     size: SizeArgs,
-    /// The most times that a lane gives way without having to.
+    /// The most times that a lane gives way without having to [default with --exhaustive: 1].
     #[arg(long, value_name = "N")]
     most_switches: Option<u64>,
+    #[command(flatten)]
+    exhaustive: ExhaustiveArgs,
     /// Threads that run seeds [default: one a core]. The result does not depend on it.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     threads: Option<u32>,
@@ -115,6 +119,11 @@ pub(crate) fn run(arguments: &SimArgs) -> anyhow::Result<()> {
     let progress = Progress::new();
     let observer = Arc::new(progress.clone());
     let jit = kernel_pipeline(&config.kernels, &Environment::of_process(), Some(observer))?;
+    if arguments.exhaustive.exhaustive {
+        let scenario = scenario(case, &jit).map_err(of_scenario)?;
+        let bounds = arguments.exhaustive.bounds(arguments.most_switches);
+        return exhaustive::run(scenario, bounds, arguments.last, arguments.json, &progress);
+    }
     let outcome = find(arguments, &case, &jit, &progress);
     progress.clear();
     match outcome? {

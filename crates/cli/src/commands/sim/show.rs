@@ -13,7 +13,7 @@ use crate::print::{self, Table};
 const WIDTH: usize = 120;
 
 #[derive(Serialize)]
-struct CaseRow {
+pub(super) struct CaseRow {
     protocol: &'static str,
     ranks: u32,
     rounds: u32,
@@ -21,13 +21,28 @@ struct CaseRow {
     blocks: u32,
     waves: u32,
     staged: bool,
+    cumulative: bool,
+    values_only: bool,
     mutant: u32,
 }
 
 impl From<&Case> for CaseRow {
     fn from(case: &Case) -> Self {
-        let Case { protocol, ranks, rounds, tokens, blocks, waves, staged, mutant, .. } = *case;
-        Self { protocol: protocol.name(), ranks, rounds, tokens, blocks, waves, staged, mutant }
+        let Case {
+            protocol,
+            ranks,
+            rounds,
+            tokens,
+            blocks,
+            waves,
+            staged,
+            cumulative,
+            values_only,
+            mutant,
+            ..
+        } = *case;
+        let protocol = protocol.name();
+        Self { protocol, ranks, rounds, tokens, blocks, waves, staged, cumulative, values_only, mutant }
     }
 }
 
@@ -151,7 +166,7 @@ pub(super) fn failed(failed: &Failed, last: usize, json: bool) -> anyhow::Result
 }
 
 fn size(found: &Found) -> String {
-    let Case { ranks, rounds, tokens, blocks, waves, staged, .. } = found.case;
+    let Case { ranks, rounds, tokens, blocks, waves, staged, cumulative, .. } = found.case;
     let count = |number: u32, one: &str| format!("{number} {one}{}", if number == 1 { "" } else { "s" });
     let mut parts: Vec<String> =
         [(ranks, "rank"), (rounds, "round"), (tokens, "token"), (blocks, "block"), (waves, "wave")]
@@ -159,13 +174,14 @@ fn size(found: &Found) -> String {
             .map(|(number, one)| count(*number, one))
             .collect();
     parts.extend(staged.then(|| "staged".to_owned()));
+    parts.extend(cumulative.then(|| "cumulative".to_owned()));
     parts.push(format!("seed {}", found.seed));
     parts.extend(found.most_switches.map(|most| format!("at most {most} switches")));
     parts.join(", ")
 }
 
 /// As wide as the terminal, if there is one.
-fn width() -> usize {
+pub(super) fn width() -> usize {
     let stdout = std::io::stdout();
     if !stdout.is_terminal() {
         return WIDTH;
@@ -187,7 +203,7 @@ enum ListRow {
 pub(super) fn list(json: bool) -> anyhow::Result<()> {
     let protocol = |one: &Protocol| ListRow::Protocol { name: one.name(), about: about(*one) };
     let mutant = |one: Mutant| ListRow::Mutant { number: one.number, name: one.name, about: one.about };
-    let rows = Protocol::ALL.iter().map(protocol).chain(mutants().into_iter().map(mutant));
+    let rows = Protocol::ALL.iter().map(protocol).chain(mutants().map(mutant));
     if json {
         return rows.into_iter().try_for_each(|row| print::json(&row));
     }

@@ -37,7 +37,7 @@ pub(crate) struct SizeArgs {
 
 fn mutant(text: &str) -> Result<u32, String> {
     let known =
-        |number: &u32| *number == 0 || anabranch_sim::mutants().iter().any(|mutant| mutant.number == *number);
+        |number: &u32| *number == 0 || anabranch_sim::mutants().any(|mutant| mutant.number == *number);
     let number = text.parse().ok().filter(known);
     number.ok_or_else(|| "there is no such mutant; `anabranch sim --list` says which there are".to_owned())
 }

@@ -1,0 +1,196 @@
+//! The broken twins, and the searches that must catch each.
+
+use crate::{Case, Protocol};
+
+/// What shows a mistake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum By {
+    /// What the run leaves ([`Case::values_only`]), and two accesses of it that the checker names.
+    Both,
+    /// What the run leaves: nothing is out of order, or only in local memory, or a fault comes first.
+    Values,
+    /// The checker: the machine's memory is stronger there than the rules, and the values come out right.
+    Races,
+}
+
+/// A search that must catch a twin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Search {
+    /// What is run.
+    pub protocol: Protocol,
+    /// [`Case::staged`].
+    pub staged: bool,
+    /// One block a kernel, where it could have several.
+    pub one_block: bool,
+    /// [`Case::cumulative`]: NVIDIA's form.
+    pub cumulative: bool,
+    /// What shows the mistake.
+    pub by: By,
+}
+
+impl Search {
+    const fn of(protocol: Protocol) -> Self {
+        Self { protocol, staged: false, one_block: false, cumulative: false, by: By::Both }
+    }
+
+    const fn cumulative(self) -> Self {
+        Self { cumulative: true, ..self }
+    }
+
+    const fn by_values(self) -> Self {
+        Self { by: By::Values, ..self }
+    }
+
+    const fn by_races(self) -> Self {
+        Self { by: By::Races, ..self }
+    }
+
+    /// The case, with a mistake or, 0, without, judged by the values unless those show nothing. Small: a search is for a mistake in a line, and every line is there.
+    pub fn case(self, mutant: u32) -> Case {
+        let ranks = match self.protocol {
+            Protocol::Barrier | Protocol::DeviceBarrier | Protocol::Gather => 3,
+            _ => 2,
+        };
+        let mut case = Case::new(self.protocol, ranks);
+        if matches!(self.protocol, Protocol::Ep | Protocol::Ping) {
+            // More than one tile a block; payload from every wave.
+            case.tokens = 10;
+        }
+        if self.one_block {
+            case.blocks = 1;
+        }
+        (case.staged, case.cumulative, case.mutant) = (self.staged, self.cumulative, mutant);
+        case.values_only = self.by != By::Races;
+        case
+    }
+}
+
+/// A broken twin and the searches that must catch it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Twin {
+    /// Its name in `anabranch/mutant.h`, without `MUTANT_`.
+    pub name: &'static str,
+    /// Each of them catches it.
+    pub caught_by: &'static [Search],
+}
+
+const fn twin(name: &'static str, caught_by: &'static [Search]) -> Twin {
+    Twin { name, caught_by }
+}
+
+const EP: Search = Search::of(Protocol::Ep);
+const STAGED: Search = Search { staged: true, ..EP };
+const BARRIER: Search = Search::of(Protocol::Barrier);
+const STREAM: Search = Search::of(Protocol::StreamSignal);
+const SIGNAL: Search = Search::of(Protocol::PutSignal);
+const NEXT: Search = Search { staged: true, ..SIGNAL };
+const QUIET: Search = Search::of(Protocol::PutQuiet);
+const GATHER: Search = Search::of(Protocol::Gather);
+const DEVICE: Search = Search::of(Protocol::DeviceBarrier);
+const ATOMICS: Search = Search::of(Protocol::Atomics);
+const PING: Search = Search::of(Protocol::Ping);
+// The same in the cumulative profile.
+const EP_C: Search = EP.cumulative();
+const STAGED_C: Search = STAGED.cumulative();
+const ONE_BLOCK_C: Search = Search { one_block: true, ..STAGED_C };
+const BARRIER_C: Search = BARRIER.cumulative();
+const STREAM_C: Search = STREAM.cumulative();
+const SIGNAL_C: Search = SIGNAL.cumulative();
+const QUIET_C: Search = QUIET.cumulative();
+const GATHER_C: Search = GATHER.cumulative();
+const DEVICE_C: Search = DEVICE.cumulative();
+const PING_C: Search = PING.cumulative();
+
+/// Every broken twin of `anabranch/mutant.h`.
+pub const TWINS: &[Twin] = &[
+    twin("RELEASE_BY_ONE_THREAD", &[EP, SIGNAL, PING]),
+    twin("NO_RELEASE", &[EP, SIGNAL, PING, EP_C, SIGNAL_C, PING_C, ONE_BLOCK_C]),
+    twin("COUNT_BEFORE_RELEASE", &[EP, EP_C]),
+    twin("EPOCH_LOOSE", &[EP.by_values(), BARRIER, STREAM, DEVICE, PING, BARRIER_C]),
+    twin(
+        "NO_ACQUIRE_AFTER_WAIT",
+        &[
+            EP,
+            SIGNAL,
+            GATHER,
+            PING,
+            BARRIER.by_races(),
+            STREAM.by_races(),
+            EP_C,
+            SIGNAL_C,
+            GATHER_C,
+            PING_C,
+            BARRIER_C.by_races(),
+            STREAM_C.by_races(),
+        ],
+    ),
+    twin("NO_ACQUIRE_BETWEEN_BLOCKS", &[EP]),
+    twin("RELEASE_AT_DEVICE_SCOPE", &[EP, SIGNAL, PING, EP_C, SIGNAL_C, PING_C]),
+    twin("FLAG_BEFORE_DATA", &[EP, STAGED, EP_C]),
+    twin("NO_BARRIER_IN_RELEASE", &[STAGED, SIGNAL, SIGNAL_C, PING_C]),
+    twin("COUNTER_NOT_RESET", &[EP]),
+    twin("COUNTER_RESET_EARLY", &[EP]),
+    twin("EPOCH_EQUAL", &[BARRIER.by_values(), STREAM.by_values(), DEVICE.by_values()]),
+    twin("ACQUIRE_AT_DEVICE_SCOPE", &[EP, SIGNAL, GATHER, BARRIER.by_races(), STREAM.by_races()]),
+    twin("NO_WAIT", &[EP.by_values(), BARRIER, STREAM, SIGNAL, GATHER, DEVICE]),
+    twin("TORN_ATOMIC", &[ATOMICS.by_values(), EP, STREAM.by_values()]),
+    twin("NO_RELEASE_BEFORE_COUNT", &[EP_C]),
+    twin("LAST_DOES_NOT_RELEASE", &[EP_C, ONE_BLOCK_C]),
+    twin("RELEASE_BEFORE_BARRIER", &[SIGNAL_C, PING_C]),
+    twin("THREAD_SIGNAL_UNRELEASED", &[SIGNAL, QUIET, SIGNAL_C, QUIET_C]),
+    twin("THREAD_QUIET_UNRELEASED", &[QUIET, QUIET_C]),
+    twin("WAVE_SIGNAL_UNRELEASED", &[SIGNAL, SIGNAL_C]),
+    twin("WAVE_QUIET_UNRELEASED", &[QUIET, QUIET_C]),
+    twin("BLOCK_QUIET_UNRELEASED", &[QUIET, DEVICE, QUIET_C, DEVICE_C]),
+    twin("BLOCK_QUIET_BY_ONE_THREAD", &[QUIET, DEVICE, DEVICE_C.by_races()]),
+    twin("QUIET_AT_DEVICE_SCOPE", &[QUIET, DEVICE, QUIET_C, DEVICE_C]),
+    twin("WAVE_SIGNAL_NO_BARRIER", &[SIGNAL, SIGNAL_C]),
+    twin("WAVE_QUIET_NO_BARRIER", &[QUIET, QUIET_C]),
+    twin("BLOCK_QUIET_NO_BARRIER", &[QUIET, DEVICE, QUIET_C, DEVICE_C]),
+    twin("FENCE_ONE_NOTHING", &[QUIET, QUIET_C]),
+    twin("FENCE_ALL_NOTHING", &[QUIET, QUIET_C]),
+    twin("QUIET_NOTHING", &[QUIET, QUIET_C]),
+    twin("SIGNAL_BEFORE_DATA", &[SIGNAL, GATHER, SIGNAL_C]),
+    twin("PUT_SIGNAL_UNRELEASED", &[SIGNAL, NEXT, SIGNAL_C]),
+    twin("COMPARE_LOOSE", &[SIGNAL, GATHER]),
+    twin("COMPARE_EQUAL", &[SIGNAL.by_values()]),
+    twin("SIGNAL_TEST_NO_ACQUIRE", &[GATHER, GATHER_C]),
+    twin("SIGNAL_WAIT_NO_ACQUIRE", &[SIGNAL]),
+    twin("SIGNAL_WAIT_NO_BARRIER", &[SIGNAL.by_races(), SIGNAL_C.by_races()]),
+    twin("WAIT_ALL_NO_ACQUIRE", &[GATHER]),
+    twin("WAIT_ALL_NO_BARRIER", &[GATHER.by_races(), GATHER_C.by_races()]),
+    twin("WAIT_ANY_NO_ACQUIRE", &[GATHER, GATHER_C]),
+    twin("WAIT_ANY_NO_BARRIER", &[GATHER.by_races(), GATHER_C.by_races()]),
+    twin("TEAM_SYNC_UNRELEASED", &[DEVICE, DEVICE_C]),
+    twin("TEAM_SYNC_NO_ACQUIRE", &[DEVICE]),
+    twin("TEAM_SYNC_ACQUIRE_AT_DEVICE_SCOPE", &[DEVICE]),
+    twin("TEAM_SYNC_FLAG_FIRST", &[DEVICE, DEVICE_C]),
+    twin("TEAM_SYNC_EPOCH_NOT_KEPT", &[DEVICE]),
+    twin("TEAM_SYNC_EARLY_RETURN", &[DEVICE]),
+    twin("MEET_EPOCH_NOT_KEPT", &[BARRIER]),
+    twin("MEET_NO_BARRIER", &[BARRIER]),
+    twin("MEET_UNRELEASED", &[BARRIER_C.by_races()]),
+    twin("MEET_EARLY_RETURN", &[BARRIER.by_values()]),
+    twin("STREAM_ADD_IS_SET", &[STREAM.by_values()]),
+    twin("STREAM_SIGNAL_UNRELEASED", &[STREAM_C.by_races()]),
+    twin("TWO_FLAGS", &[EP]),
+    twin("DISPATCH_NO_ACQUIRE", &[EP.by_races()]),
+    twin("COMBINE_NO_ACQUIRE", &[EP, STAGED]),
+    twin("COMBINE_NO_BARRIER", &[EP, EP_C]),
+    twin("COMBINE_WAITS_FOR_ITSELF", &[EP]),
+    twin("COMBINE_UNRELEASED", &[EP_C.by_races()]),
+    twin("COMBINE_EPOCH_PLAIN", &[EP.by_races()]),
+    twin("COMBINE_FLAG_FIRST", &[STAGED, STAGED_C]),
+    twin("COMBINE_UNCOUNTED", &[EP.by_values()]),
+    twin("COMBINE_COUNT_NOT_RESET", &[EP.by_values()]),
+    twin("EXCHANGE_EARLY_RETURN", &[EP.by_values()]),
+    twin("DISPATCH_NO_BARRIER", &[EP.by_values()]),
+    twin("ROUTE_UNCOUNTED", &[EP.by_values()]),
+    twin("ROUTE_UNREAD", &[EP.by_values()]),
+    twin("ROUTE_OVERWRITTEN", &[EP.by_values()]),
+    twin("ROUTE_ROW_SHARED", &[EP]),
+    twin("PING_FLAG_FIRST", &[PING, PING_C]),
+    twin("PING_NO_BARRIER", &[PING, PING_C]),
+    twin("SLOT_NOT_OWNED", &[SIGNAL, QUIET, SIGNAL_C]),
+    twin("ACKNOWLEDGED_UNREAD", &[SIGNAL, QUIET, SIGNAL_C]),
+];
