@@ -37,7 +37,7 @@ fn a_twin_is_found_shrunk_and_replayed_from_the_printed_line() {
     let done = run(&[&search[..], &["--threads", "3", "--trace", trace]].concat());
     assert_eq!((done.code, done.stderr.as_str()), (1, ""), "{done:?}");
     assert!(done.stdout.contains("\nshrunk in ") && done.stdout.contains(" to 2 ranks, "), "{done:?}");
-    assert!(picture(&done)[0].contains("race on heap"), "{done:?}");
+    assert!(picture(&done)[0].contains("words of another round"), "{done:?}");
     let written = std::fs::read(trace).unwrap();
     let rows: Value = serde_json::from_slice(&written).unwrap();
     assert!(rows["traceEvents"].as_array().is_some_and(|rows| rows.len() > 50));
@@ -152,7 +152,7 @@ fn every_run_within_bounds_says_whether_it_was_every_run() {
 
     let wrong = sim(&["barrier", "--ranks", "2", "--mutant", "4", "--cumulative"]);
     assert_eq!(wrong.code, 1, "{wrong:?}");
-    assert!(picture(&wrong)[0].contains("race on heap") && picture(&wrong).len() > 10, "{wrong:?}");
+    assert!(picture(&wrong)[0].contains("words of another round") && picture(&wrong).len() > 10, "{wrong:?}");
     let refused = sim(&["barrier", "--seeds", "0..10"]);
     assert!(refused.code == 2 && refused.stderr.contains("--seeds"), "{refused:?}");
 }

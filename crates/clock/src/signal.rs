@@ -53,6 +53,16 @@ impl Signal {
             }
         }
     }
+    /// As [`Signal::wait`] without a deadline, by the system's condition variable even on an attached thread, which keeps
+    /// the turn meanwhile: for what goes on outside the driver's order and needs no attached thread.
+    #[cfg_attr(
+        not(loom),
+        expect(clippy::disallowed_methods, reason = "the wait is for what goes on in the machine's time")
+    )]
+    pub fn wait_outside<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        self.condition.wait(guard).unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// In loom's orders time never passes.
     #[cfg(loom)]
     pub fn wait<'a, T>(

@@ -34,7 +34,11 @@ impl Recording {
     pub(crate) fn wait(&self, core: &Core) {
         let mut reached = lock(&self.reached);
         while !*reached && !core.is_hopeless() {
-            reached = self.changed.wait(&self.reached, reached, None);
+            reached = match core.seeded {
+                Some(_) => self.changed.wait(&self.reached, reached, None),
+                // Streams run free, whatever the thread is attached to.
+                None => self.changed.wait_outside(reached),
+            };
         }
     }
 
