@@ -1,20 +1,22 @@
 //! Events: points of a stream that others wait for and that carry a time.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use anabranch_clock::Signal;
 
 use crate::capture::CapturedPoint;
 use crate::machine::Core;
-use crate::sync::modelled::{Mutex, lock};
+use crate::sync::lock;
+// What a signal goes with.
+use crate::sync::modelled::{Mutex as Guarded, lock as lock_guarded};
 
 /// One recording of an event. Recording again makes a new one; those who wait keep the old one.
 #[derive(Debug, Default)]
 pub(crate) struct Recording {
     /// Nanoseconds, or 0 while the stream has not reached it.
     time: AtomicU64,
-    reached: Mutex<bool>,
+    reached: Guarded<bool>,
     changed: Signal,
 }
 
@@ -26,13 +28,13 @@ impl Recording {
     /// The stream has reached it.
     pub(crate) fn reach(&self, now_ns: u64) {
         self.time.store(now_ns.max(1), Ordering::Release);
-        *lock(&self.reached) = true;
+        *lock_guarded(&self.reached) = true;
         self.changed.notify_all();
     }
 
     /// Blocks the calling thread until the stream has reached it.
     pub(crate) fn wait(&self, core: &Core) {
-        let mut reached = lock(&self.reached);
+        let mut reached = lock_guarded(&self.reached);
         while !*reached && !core.is_hopeless() {
             reached = match core.seeded {
                 Some(_) => self.changed.wait(&self.reached, reached, None),

@@ -24,7 +24,9 @@ impl World {
         let what =
             ["load", "private load", "flag load", "flag load"].get(kind as usize).copied().unwrap_or("load");
         let place = self.access(who, what, address, bytes, kind)?;
-        let stale = self.random.chance(self.weather.stale);
+        // Data behind a flag that was read afresh may still be old.
+        let afresh = self.memory.fresh && kind >= ACCESS_FLAG;
+        let stale = self.random.chance(self.weather.stale) && !afresh;
         let (value, flag) = self.memory.load(who.view, place, bytes, stale, &mut self.random);
         if kind >= ACCESS_FLAG {
             self.read_flag(who, flag, kind == ACCESS_FLAG_ACQUIRE);
@@ -157,7 +159,9 @@ impl World {
         let (Some(races), Some(order)) = (&mut self.races, &self.order) else { return };
         let word = self.memory.word(place);
         let bytes = bytes_of(place.1, bytes);
-        let access = Access { lane: who.lane, device: who.device, step: self.steps, bytes, whole, primitive };
+        let (lane, device, step) = (who.lane, who.device, self.steps);
+        let latest = primitive == "atomic";
+        let access = Access { lane, device, step, bytes, whole, latest, primitive };
         let found = match primitive {
             "load" | "private load" | "flag load" => races.load(order, word, access),
             _ => races.store(order, word, access),

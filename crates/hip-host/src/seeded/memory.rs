@@ -130,7 +130,7 @@ pub(crate) struct Memory {
     /// Stores in all buffers.
     buffered: usize,
     now: u64,
-    /// Loads read the latest value that they can see: nothing else is left to happen.
+    /// Until something lands, flags are read as the latest that can be seen: nothing else is left to happen.
     pub(crate) fresh: bool,
     /// Counts what somebody who polls may have waited for.
     pub(crate) changes: u64,
@@ -194,6 +194,7 @@ impl Memory {
         since[..=scope as usize].fill(self.now);
         let stores = &mut self.words[store.word as usize].stores;
         stores.push(Landed { mark: store.mark, mask: store.mask, value: store.value, wave, since });
+        self.fresh = false;
         if scope < Scope::System {
             self.inflight.push((store.word, stores.len() as u32 - 1));
         }
@@ -332,7 +333,7 @@ impl Memory {
         let all = word.stores.len();
         let visible = |store: &Landed| scope_of(&self.views, store, wave, view);
         let mut read = all;
-        if stale && !self.fresh {
+        if stale {
             let least = view.seen.get(&index).map_or(0, |seen| *seen as usize);
             let known = word.stores.iter().rposition(|store| match visible(store) {
                 None => true,

@@ -84,6 +84,9 @@ pub(crate) struct Access {
     /// Bytes of the word.
     pub(crate) bytes: u8,
     pub(crate) whole: Whole,
+    /// It read the newest value as it wrote: coherence puts it, and so what its lane does next to the word, behind every
+    /// flag and atomic before it.
+    pub(crate) latest: bool,
     pub(crate) primitive: &'static str,
 }
 
@@ -101,7 +104,7 @@ impl Access {
 /// The accesses to a word that a later one has to be ordered behind.
 #[derive(Debug, Default)]
 struct Touched {
-    /// The newest store of each byte.
+    /// The newest store of each byte, and those that it is not ordered behind.
     stores: Vec<Access>,
     /// Each lane's loads since then.
     loads: Vec<Access>,
@@ -144,10 +147,15 @@ impl Races {
         let word = self.word(word);
         let found = Self::first_race(order, &word.stores, access, false)
             .or_else(|| Self::first_race(order, &word.loads, access, false));
-        // What comes later and is ordered behind this is, byte by byte, behind what this is behind.
+        // What comes later and is ordered behind this is, byte by byte, behind what this is behind. Among flags and atomics
+        // that may be nothing: those are kept.
         for accesses in [&mut word.stores, &mut word.loads] {
             accesses.retain_mut(|earlier| {
-                earlier.bytes &= !access.bytes;
+                let behind = access.latest && earlier.whole != Whole::No
+                    || order.missing((earlier.lane, earlier.step), access.lane, false).is_none();
+                if behind {
+                    earlier.bytes &= !access.bytes;
+                }
                 earlier.bytes != 0
             });
         }

@@ -66,7 +66,7 @@ impl Lanes {
 
     fn access(&mut self, at: At, whole: Whole, bytes: u8) -> Access {
         let step = self.tick();
-        Access { lane: self.lane(at), device: at.0, step, bytes, whole, primitive: "access" }
+        Access { lane: self.lane(at), device: at.0, step, bytes, whole, latest: false, primitive: "access" }
     }
 
     fn store(&mut self, at: At, word: u32) -> Option<Missing> {
@@ -98,6 +98,7 @@ impl Lanes {
         self.order.pass_on(flag, before, true);
         self.order.read_flag(access.lane, before, false, access.step);
         self.newest[word as usize] = flag;
+        let access = Access { latest: true, ..access };
         self.races.store(&self.order, word, access).map(|(.., missing)| missing)
     }
 
@@ -350,5 +351,30 @@ fn an_atomic_among_one_device_is_one_among_it_only() {
         let mut lanes = Lanes::new(profile, 2);
         assert_eq!(lanes.add(WRITER, FLAG, System), None);
         assert_eq!(lanes.add(READER, FLAG, System), None);
+    }
+}
+
+#[test]
+fn a_flag_hides_no_access_that_it_is_not_ordered_behind() {
+    for profile in BOTH {
+        let mut lanes = Lanes::new(profile, 2);
+        assert_eq!(lanes.poll(READER, FLAG, false), None);
+        assert_eq!(lanes.flag(WRITER, FLAG), None);
+        assert_eq!(lanes.store(WRITER, FLAG), Some(Missing::Order), "{profile:?}: the reader polls it still");
+
+        let mut lanes = Lanes::new(profile, 2);
+        assert_eq!(lanes.flag(READER, FLAG), None);
+        assert_eq!(lanes.flag(WRITER, FLAG), None);
+        assert_eq!(lanes.load(WRITER, FLAG), Some(Missing::Order), "{profile:?}: which of the two flags?");
+
+        // The last to count is behind all counts, by coherence.
+        let mut lanes = Lanes::new(profile, 1);
+        let other = (0, 1, 0);
+        assert_eq!(lanes.add(other, FLAG, Device), None);
+        assert_eq!(lanes.add(WRITER, FLAG, Device), None);
+        assert_eq!(lanes.store(WRITER, FLAG), None);
+        let mut lanes = Lanes::new(profile, 1);
+        assert_eq!(lanes.add(other, FLAG, Device), None);
+        assert_eq!(lanes.store(WRITER, FLAG), Some(Missing::Order));
     }
 }

@@ -136,7 +136,7 @@ impl World {
     }
 
     pub(crate) fn clock_ns(&self) -> u64 {
-        self.waited_ns + self.steps
+        self.waited_ns.saturating_add(self.steps)
     }
 
     fn mix(&mut self, word: u64) {
