@@ -9,6 +9,7 @@
 
 mod case;
 mod failure;
+mod fault;
 #[cfg(test)]
 mod fake;
 mod found;
@@ -20,12 +21,14 @@ mod scenarios;
 mod search;
 mod shrink;
 mod smaller;
+mod sweep;
 mod timeline;
 mod trace;
 pub mod twins;
 
 pub use case::{Case, CaseError, Protocol};
 pub use failure::Failure;
+pub use fault::{Fault, FaultWords};
 pub use found::{Found, FoundError};
 pub use kind::Kind;
 pub use protocols::{Mutant, about, mutants};
@@ -33,6 +36,7 @@ pub use scenario::{Outcome, RunOptions, Scenario, ScenarioError};
 pub use scenarios::scenario;
 pub use search::{End, Progress, Report, SearchOptions, search};
 pub use shrink::{Make, ShrinkOptions, ShrinkProgress, Shrunk, shrink};
+pub use sweep::{Sweep, SweepOptions, SweepReport, sweep};
 pub use timeline::{TimelineOptions, timeline};
 pub use trace::write_trace;
 
