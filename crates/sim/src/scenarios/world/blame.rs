@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anabranch_bootstrap::Error as RendezvousError;
 use anabranch_hip::HipError;
 use anabranch_shmem::{Error as WorldError, Fault, RankError};
+use anabranch_transport::Refusal;
 
 /// What an error says about whose fault it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,8 +40,11 @@ impl Blame {
         match error {
             WorldError::Fault(Fault::PeerLost { rank, .. } | Fault::Poisoned { rank, .. })
             | WorldError::Elsewhere { rank, .. } => self.rank(*rank),
+            WorldError::Unreachable { peer, considered } => {
+                self.rank(*peer);
+                self.code = considered.iter().find_map(|(_, refusal)| code_in(refusal));
+            }
             WorldError::Fault(Fault::DeadlineExpired { peer, .. })
-            | WorldError::Unreachable { peer, .. }
             | WorldError::Probe { peer, .. } => self.rank(*peer),
             WorldError::Rendezvous { source, .. } => self.rendezvous(source),
             WorldError::Hip(error) => self.code = error.code(),
@@ -60,6 +64,18 @@ impl Blame {
             _ => {}
         }
     }
+}
+
+/// The code in a transport's reason. The reason has it in words only.
+fn code_in(refusal: &Refusal) -> Option<HipError> {
+    let Refusal::Failed { cause } = refusal else { return None };
+    let known = [
+        HipError::DEINITIALIZED,
+        HipError::OUT_OF_MEMORY,
+        HipError::INVALID_HANDLE,
+        HipError::LAUNCH_FAILURE,
+    ];
+    known.into_iter().find(|code| cause.contains(&code.to_string()))
 }
 
 /// The code of the first runtime error among the causes.

@@ -36,13 +36,6 @@ impl Ending {
         }
     }
 
-    pub(crate) fn text(&self) -> &str {
-        match self {
-            Self::Right => "right",
-            Self::Failed { text, .. } => text,
-            Self::Panicked(message) => message,
-        }
-    }
 }
 
 /// What the faults of a run allow.
