@@ -79,8 +79,19 @@ impl Found {
 
     /// The command that runs exactly this again.
     pub fn command_line(&self) -> String {
-        let Case { protocol, ranks, rounds, tokens, blocks, waves, staged, cumulative, values_only, mutant, faults } =
-            &self.case;
+        let Case {
+            protocol,
+            ranks,
+            rounds,
+            tokens,
+            blocks,
+            waves,
+            staged,
+            cumulative,
+            values_only,
+            mutant,
+            faults,
+        } = &self.case;
         let mut line = format!(
             "anabranch sim {protocol} --ranks {ranks} --rounds {rounds} --tokens {tokens} --blocks {blocks} --waves {waves}"
         );

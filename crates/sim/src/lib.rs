@@ -9,9 +9,9 @@
 
 mod case;
 mod failure;
-mod fault;
 #[cfg(test)]
 mod fake;
+mod fault;
 mod found;
 pub mod kernels;
 mod kind;

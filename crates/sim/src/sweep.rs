@@ -155,9 +155,9 @@ fn points(world: &World, options: &SweepOptions) -> Result<Vec<Point>, ScenarioE
             Sweep::FailCall => lives.calls,
             Sweep::Cut => lives.meetings,
         };
-        let strikes = (0..).zip(counts).flat_map(|(rank, count)| {
-            (0..count).flat_map(move |nth| strikes(options.sweep, rank, nth))
-        });
+        let strikes = (0..)
+            .zip(counts)
+            .flat_map(|(rank, count)| (0..count).flat_map(move |nth| strikes(options.sweep, rank, nth)));
         let stride = options.stride.get();
         let chosen = strikes.skip(number % stride).step_by(stride);
         points.extend(chosen.map(|fault| Point { seed, fault: Some(fault) }));

@@ -12,8 +12,8 @@ use anabranch_shmem::TeamView;
 use bytemuck::Zeroable as _;
 
 use super::bench::{Bench, Grid, Kernels, WAVE, at};
-use given::{Given, HIDDEN, TOP_K};
 use crate::{Case, Failure, Outcome, RunOptions, Scenario, ScenarioError};
+use given::{Given, HIDDEN, TOP_K};
 
 /// What one rank brings to one epoch, on the host and on its device.
 #[derive(Debug)]

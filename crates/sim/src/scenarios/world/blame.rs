@@ -44,8 +44,12 @@ impl Blame {
                 self.rank(*peer);
                 self.code = considered.iter().find_map(|(_, refusal)| code_in(refusal));
             }
-            WorldError::Fault(Fault::DeadlineExpired { peer, .. })
-            | WorldError::Probe { peer, .. } => self.rank(*peer),
+            WorldError::Fault(Fault::CollectiveFailed { missing, .. }) => {
+                missing.iter().for_each(|rank| self.rank(*rank));
+            }
+            WorldError::Fault(Fault::DeadlineExpired { peer, .. }) | WorldError::Probe { peer, .. } => {
+                self.rank(*peer)
+            }
             WorldError::Rendezvous { source, .. } => self.rendezvous(source),
             WorldError::Hip(error) => self.code = error.code(),
             other => self.code = code_below(other),
@@ -54,14 +58,11 @@ impl Blame {
 
     fn rendezvous(&mut self, error: &RendezvousError) {
         match error {
-            RendezvousError::Expired { missing, .. } | RendezvousError::Abandoned { missing, .. } => {
-                missing.iter().for_each(|rank| self.rank(*rank));
-            }
             RendezvousError::PeerLost { loss, .. } | RendezvousError::GivenUp { loss, .. } => {
                 self.rank(loss.rank);
             }
             RendezvousError::KeyNotSet { losses, .. } => losses.iter().for_each(|loss| self.rank(loss.rank)),
-            _ => {}
+            other => other.missing().iter().for_each(|rank| self.rank(*rank)),
         }
     }
 }

@@ -35,7 +35,6 @@ impl Ending {
             Err(error) => Self::Failed { text: with_causes(error), blame: Blame::of(error) },
         }
     }
-
 }
 
 /// What the faults of a run allow.

@@ -147,6 +147,10 @@ impl World {
         );
         let run = machine.seeded_run();
         let run = run.ok_or_else(|| ScenarioError::Plan("the machine of a world runs free".to_owned()))?;
+        let broken = machine.seeded_failure().map(|failure| failure.to_string());
+        // SAFETY: the rank threads have ended, and took with them what was made from the runtime, but for what worlds leak,
+        // which nobody can name any more.
+        unsafe { machine.retire() };
         Ok(Lives {
             run: Run {
                 steps: run.steps,
@@ -157,7 +161,7 @@ impl World {
             },
             endings: ended.iter().map(Ending::of).collect(),
             seen: seen.into_inner().unwrap_or_else(PoisonError::into_inner),
-            broken: machine.seeded_failure().map(|failure| failure.to_string()),
+            broken,
             primitives: run.primitives,
             calls: run.calls,
             meetings: counters.iter().map(|counter| counter.load(Ordering::SeqCst)).collect(),
