@@ -139,12 +139,11 @@ fn parse(text: &str) -> Option<Fault> {
         "lose" => {
             let (way, told) = rest.strip_suffix(":told").map_or((rest, false), |way| (way, true));
             let (from, rest) = way.split_once('>')?;
-            let (to, which) = match rest.split_once('@') {
-                Some((to, nth)) => (to, Loss::Nth(nth.parse().ok()?)),
-                None => {
-                    let (to, parts) = rest.split_once('~')?;
-                    (to, Loss::Chance(parts.parse().ok().filter(|parts| *parts <= 256)?))
-                }
+            let (to, which) = if let Some((to, nth)) = rest.split_once('@') {
+                (to, Loss::Nth(nth.parse().ok()?))
+            } else {
+                let (to, parts) = rest.split_once('~')?;
+                (to, Loss::Chance(parts.parse().ok().filter(|parts| *parts <= 256)?))
             };
             let (from, to) = (from.parse().ok()?, to.parse().ok()?);
             machine(MachineFault::LoseStore { from, to, which, told })

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use anabranch_bootstrap::Error as RendezvousError;
 use anabranch_hip::HipError;
+use anabranch_ranks::GlobalRank;
 use anabranch_shmem::{Error as WorldError, Fault, RankError};
 use anabranch_transport::Refusal;
 
@@ -22,18 +23,24 @@ impl Blame {
     pub(crate) fn of(error: &RankError<anabranch_ep::Error>) -> Self {
         let mut blame = Self::default();
         match error {
-            RankError::World { error, .. } => blame.world(error),
-            RankError::Work { error: anabranch_ep::Error::Shmem(error), .. } => blame.world(error),
+            RankError::World { error, .. }
+            | RankError::Work { error: anabranch_ep::Error::Shmem(error), .. } => blame.world(error),
             RankError::Work { error: anabranch_ep::Error::Hip(error), .. } => blame.code = error.code(),
-            RankError::Work { error: anabranch_ep::Error::Unreachable { peer }, .. } => blame.rank(*peer),
+            RankError::Work { error: anabranch_ep::Error::Unreachable { peer }, .. } => {
+                blame.rank(*peer);
+            }
             RankError::Work { error, .. } => blame.code = code_below(error),
             _ => {}
         }
         blame
     }
 
-    fn rank(&mut self, rank: anabranch_ranks::GlobalRank) {
+    fn rank(&mut self, rank: GlobalRank) {
         self.ranks.insert(rank.get());
+    }
+
+    fn all<'a>(&mut self, ranks: impl IntoIterator<Item = &'a GlobalRank>) {
+        self.ranks.extend(ranks.into_iter().map(|rank| rank.get()));
     }
 
     fn world(&mut self, error: &WorldError) {
@@ -44,11 +51,9 @@ impl Blame {
                 self.rank(*peer);
                 self.code = considered.iter().find_map(|(_, refusal)| code_in(refusal));
             }
-            WorldError::Fault(Fault::CollectiveFailed { missing, .. }) => {
-                missing.iter().for_each(|rank| self.rank(*rank));
-            }
+            WorldError::Fault(Fault::CollectiveFailed { missing, .. }) => self.all(missing),
             WorldError::Fault(Fault::DeadlineExpired { peer, .. }) | WorldError::Probe { peer, .. } => {
-                self.rank(*peer)
+                self.rank(*peer);
             }
             WorldError::Rendezvous { source, .. } => self.rendezvous(source),
             WorldError::Hip(error) => self.code = error.code(),
@@ -61,8 +66,8 @@ impl Blame {
             RendezvousError::PeerLost { loss, .. } | RendezvousError::GivenUp { loss, .. } => {
                 self.rank(loss.rank);
             }
-            RendezvousError::KeyNotSet { losses, .. } => losses.iter().for_each(|loss| self.rank(loss.rank)),
-            other => other.missing().iter().for_each(|rank| self.rank(*rank)),
+            RendezvousError::KeyNotSet { losses, .. } => self.all(losses.iter().map(|loss| &loss.rank)),
+            other => self.all(other.missing()),
         }
     }
 }
