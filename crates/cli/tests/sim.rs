@@ -139,7 +139,7 @@ fn the_list_has_protocols_and_mutants() {
 fn a_world_is_the_same_in_two_processes_with_its_faults() {
     let rows = |arguments: &[&str]| -> Value {
         let done = run(&[&["sim", "world", "--ranks", "2", "--json"], arguments].concat());
-        assert!(done.code == 0, "{done:?}");
+        assert!(done.code == 0 && done.stderr.is_empty(), "{done:?}");
         let mut row: Value = serde_json::from_str(&done.stdout).unwrap();
         assert!(row["seconds"].take().as_f64().is_some_and(|seconds| seconds > 0.0), "{row}");
         row

@@ -1,6 +1,7 @@
 //! A whole world of rank threads, struck at every point.
 #![allow(
     clippy::panic,
+    clippy::unwrap_used,
     clippy::print_stdout,
     reason = "helpers of tests fail by panicking, and say what ran"
 )]

@@ -14,6 +14,7 @@ use crate::progress::Progress;
 
 /// What strikes a world, beside its faults.
 #[derive(Clone, Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 #[group(id = "sweep", multiple = false)]
 pub(super) struct SweepArgs {
     /// Kill each rank at each of its primitives, a run each, and count how runs end.
