@@ -34,7 +34,11 @@ impl Recording {
     pub(crate) fn wait(&self, core: &Core) {
         let mut reached = lock(&self.reached);
         while !*reached && !core.is_hopeless() {
-            reached = self.changed.wait(&self.reached, reached, None);
+            // A driver that is not the machine's does not know who notices.
+            reached = match core.seeded {
+                Some(_) => self.changed.wait(&self.reached, reached, None),
+                None => self.changed.wait_outside(reached, None),
+            };
         }
     }
 

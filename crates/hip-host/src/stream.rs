@@ -127,7 +127,7 @@ impl Stream {
     /// # Errors
     /// `hipErrorLaunchFailure` if the device is lost.
     pub(crate) fn wait(&self, ticket: u64) -> Result<(), HipError> {
-        self.work.wait(ticket, || self.core.is_hopeless());
+        self.work.wait(ticket, self.core.seeded.is_some(), || self.core.is_hopeless());
         if self.is_lost() { Err(HipError::LAUNCH_FAILURE) } else { Ok(()) }
     }
 

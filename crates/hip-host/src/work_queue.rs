@@ -83,12 +83,17 @@ impl<T> WorkQueue<T> {
         self.completed() == state.submitted
     }
 
-    /// Blocks the calling thread until the item with this ticket is done, or nothing will be any more.
-    pub(crate) fn wait(&self, ticket: u64, is_hopeless: impl Fn() -> bool) {
+    /// Blocks the calling thread until the item with this ticket is done, or nothing will be any more. `driven` says that the
+    /// thread's driver is the machine's own: another one does not know who works off the queue.
+    pub(crate) fn wait(&self, ticket: u64, driven: bool, is_hopeless: impl Fn() -> bool) {
         let mut state = lock(&self.state);
         state.waiters += 1;
         while self.completed() < ticket && !is_hopeless() {
-            state = self.progressed.wait(&self.state, state, None);
+            state = if driven {
+                self.progressed.wait(&self.state, state, None)
+            } else {
+                self.progressed.wait_outside(state, None)
+            };
         }
         state.waiters -= 1;
     }
@@ -145,7 +150,7 @@ mod loom_tests {
             let shared = Arc::new(Shared { queue: WorkQueue::new(), working: AtomicBool::new(false) });
             let (_, first) = push(&shared, 1, steps);
             let (ticket, second) = push(&shared, 2, steps);
-            shared.queue.wait(ticket, || false);
+            shared.queue.wait(ticket, false, || false);
             assert_eq!(shared.queue.completed(), 2);
             assert!(shared.queue.is_idle());
             for thread in [first, second].into_iter().flatten() {
@@ -169,7 +174,7 @@ mod loom_tests {
             });
             let (_, own) = push(&shared, 2, SOUND);
             let theirs = other.join().unwrap();
-            shared.queue.wait(2, || false);
+            shared.queue.wait(2, false, || false);
             for thread in [own, theirs].into_iter().flatten() {
                 thread.join().unwrap();
             }
