@@ -263,6 +263,16 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// The ranks that had not come, where that is what went wrong.
+    pub fn missing(&self) -> &[GlobalRank] {
+        match self {
+            Self::Expired { missing, .. } | Self::Abandoned { missing, .. } => missing,
+            _ => &[],
+        }
+    }
+}
+
 /// Why a root refused a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -3,6 +3,7 @@
 use crate::{Deadline, Error, Loss, LossKind, LossObserver, Rendezvous};
 use anabranch_ranks::{GlobalRank, Group, GroupRank};
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -27,6 +28,7 @@ pub struct FaultyRendezvous {
     rank: GlobalRank,
     size: u32,
     faults: RendezvousFaults,
+    calls: Arc<AtomicU64>,
     state: Mutex<State>,
     notices: Arc<Notices>,
 }
@@ -34,7 +36,6 @@ pub struct FaultyRendezvous {
 struct State {
     /// `None` once it is cut.
     inner: Option<Arc<dyn Rendezvous>>,
-    calls: u64,
     left: bool,
     /// What was known when the link was cut, and that loss itself.
     losses: Vec<Loss>,
@@ -78,13 +79,18 @@ impl FaultyRendezvous {
         let (rank, size) = (inner.rank(), inner.size());
         let notices: Arc<Notices> = Arc::default();
         inner.observe(Arc::<Notices>::clone(&notices));
-        let state = State { inner: Some(Arc::from(inner)), calls: 0, left: false, losses: Vec::new() };
-        Self { rank, size, faults, state: Mutex::new(state), notices }
+        let state = State { inner: Some(Arc::from(inner)), left: false, losses: Vec::new() };
+        Self { rank, size, faults, calls: Arc::default(), state: Mutex::new(state), notices }
     }
 
     /// Calls so far, those after the cut too.
     pub fn calls(&self) -> u64 {
-        self.lock().calls
+        self.calls.load(Ordering::SeqCst)
+    }
+
+    /// What counts the calls, which stays when this is dropped: whoever holds a link keeps it from being lost.
+    pub fn counter(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.calls)
     }
 
     /// Whether the link was cut.
@@ -100,8 +106,7 @@ impl FaultyRendezvous {
     /// The link for one more call, after its delay; none when it is cut. Nothing is held meanwhile.
     fn link(&self) -> Option<Arc<dyn Rendezvous>> {
         let mut state = self.lock();
-        let call = state.calls;
-        state.calls += 1;
+        let call = self.calls.fetch_add(1, Ordering::SeqCst);
         let cuts = self.faults.cut_after.is_some_and(|most| call >= most) && !state.left;
         let gone = if cuts { state.inner.take() } else { None };
         let Some(gone) = gone else {
@@ -251,7 +256,7 @@ impl fmt::Debug for FaultyRendezvous {
         f.debug_struct("FaultyRendezvous")
             .field("rank", &self.rank.get())
             .field("faults", &self.faults)
-            .field("calls", &state.calls)
+            .field("calls", &self.calls())
             .field("cut", &state.inner.is_none())
             .finish_non_exhaustive()
     }

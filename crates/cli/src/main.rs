@@ -53,7 +53,9 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    start_log();
+    // Worlds that are struck on purpose warn of it in every run.
+    let least = if matches!(cli.command, Command::Sim(_)) { "error" } else { "warn" };
+    start_log(least);
     let result = match cli.command {
         Command::Bench(command) => bench::spawn(&command),
         Command::BenchRank(command) => bench::run_rank(&command),
@@ -77,11 +79,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// The log goes to standard error; `ANABRANCH_LOG` chooses what is in it.
-fn start_log() {
+/// The log goes to standard error; `ANABRANCH_LOG` chooses what is in it, from `least` on where it is not set.
+fn start_log(least: &str) {
     use tracing_subscriber::EnvFilter;
     let wanted = anabranch::Environment::of_process();
-    let filter = EnvFilter::new(wanted.get("ANABRANCH_LOG").unwrap_or("warn"));
+    let filter = EnvFilter::new(wanted.get("ANABRANCH_LOG").unwrap_or(least));
     let subscriber =
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
     // Only a second start can fail, and there is none.

@@ -156,3 +156,48 @@ fn every_run_within_bounds_says_whether_it_was_every_run() {
     let refused = sim(&["barrier", "--seeds", "0..10"]);
     assert!(refused.code == 2 && refused.stderr.contains("--seeds"), "{refused:?}");
 }
+
+#[test]
+fn a_world_is_the_same_in_two_processes_with_its_faults() {
+    let rows = |arguments: &[&str]| -> Value {
+        let done = run(&[&["sim", "world", "--ranks", "2", "--json"], arguments].concat());
+        assert!(done.code == 0 && done.stderr.is_empty(), "{done:?}");
+        let mut row: Value = serde_json::from_str(&done.stdout).unwrap();
+        assert!(row["seconds"].take().as_f64().is_some_and(|seconds| seconds > 0.0), "{row}");
+        row
+    };
+    for arguments in [
+        &["--outcomes", "--seeds", "0..20", "--fault", "lose:0>1~8", "--fault", "slow:1:2ms"][..],
+        &["--kill-each", "--seeds", "3..4", "--stride", "40", "--threads", "1"],
+        &["--cut-each", "--seeds", "0..2", "--stride", "3"],
+    ] {
+        let first = rows(arguments);
+        assert_eq!(rows(arguments), first, "digests of every event and the words of every ending");
+        assert!(first["runs"].as_u64().is_some_and(|runs| runs >= 20), "{first}");
+    }
+    let other = rows(&["--outcomes", "--seeds", "20..40"]);
+    assert_ne!(other["digest"], rows(&["--outcomes", "--seeds", "40..60"])["digest"]);
+}
+
+#[test]
+fn a_world_is_searched_and_its_flags_are_checked() {
+    let done = run(&["sim", "world", "--ranks", "2", "--seeds", "0..10", "--fault", "kill:1@200"]);
+    assert!(done.code == 0 && done.stdout.contains("seeds 0..10: no failure; 10 seeds"), "{done:?}");
+    let text =
+        run(&["sim", "world", "--ranks", "2", "--fail-each-call", "--stride", "150", "--seeds", "0..1"]);
+    assert!(text.code == 0 && text.stdout.contains("world: ") && text.stdout.contains("digest "), "{text:?}");
+    for (arguments, told) in [
+        (&["world", "--fault", "die:1"][..], "\"die:1\" is no fault; written are kill:RANK@PRIMITIVE"),
+        (&["world", "--fault", "kill:3@1"], "names a rank that is none of 3"),
+        (&["world", "--most-switches", "3"], "world has no limit of switches"),
+        (&["world", "--exhaustive"], "world has no runs that can be enumerated"),
+        (&["world", "--kill-each", "--cut-each"], "cannot be used with"),
+        (&["world", "--stride", "3"], "--stride"),
+        (&["barrier", "--kill-each"], "barrier has no points to strike"),
+        (&["barrier", "--fault", "kill:1@1"], "barrier has no faults"),
+    ] {
+        let done = run(&[&["sim"], arguments].concat());
+        assert_eq!((done.code, done.stdout.as_str()), (2, ""), "{done:?}");
+        assert!(done.stderr.contains(told), "{done:?}");
+    }
+}

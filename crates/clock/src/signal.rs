@@ -31,7 +31,6 @@ impl Signal {
     /// Lets go of the guard, waits for a notice or for `until`, and takes the lock again. May return early: look at what
     /// is guarded, and at the time, in a loop. Poison is ignored.
     #[cfg(not(loom))]
-    #[expect(clippy::disallowed_methods, reason = "the system's wait is what a thread without a driver gets")]
     pub fn wait<'a, T>(
         &self,
         mutex: &'a Mutex<T>,
@@ -45,6 +44,14 @@ impl Signal {
             driver.wait(seat, Some((&self.notices, seen)), until.map(Moment::since_origin));
             return mutex.lock().unwrap_or_else(PoisonError::into_inner);
         }
+        self.wait_outside(guard, until)
+    }
+
+    /// [`Self::wait`] by the system's clock, also on an attached thread, which keeps its turn meanwhile: for a notice of a
+    /// thread that the driver does not know.
+    #[cfg(not(loom))]
+    #[expect(clippy::disallowed_methods, reason = "the system's wait is what a thread without a driver gets")]
+    pub fn wait_outside<'a, T>(&self, guard: MutexGuard<'a, T>, until: Option<Moment>) -> MutexGuard<'a, T> {
         match until {
             None => self.condition.wait(guard).unwrap_or_else(PoisonError::into_inner),
             Some(until) => {
@@ -53,13 +60,10 @@ impl Signal {
             }
         }
     }
-    /// As [`Signal::wait`] without a deadline, by the system's condition variable even on an attached thread, which keeps
-    /// the turn meanwhile: for what goes on outside the driver's order and needs no attached thread.
-    #[cfg_attr(
-        not(loom),
-        expect(clippy::disallowed_methods, reason = "the wait is for what goes on in the machine's time")
-    )]
-    pub fn wait_outside<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+
+    /// In loom's orders time never passes.
+    #[cfg(loom)]
+    pub fn wait_outside<'a, T>(&self, guard: MutexGuard<'a, T>, _until: Option<Moment>) -> MutexGuard<'a, T> {
         self.condition.wait(guard).unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -36,10 +36,10 @@ impl Recording {
     pub(crate) fn wait(&self, core: &Core) {
         let mut reached = lock_guarded(&self.reached);
         while !*reached && !core.is_hopeless() {
+            // A driver that is not the machine's does not know who notices.
             reached = match core.seeded {
                 Some(_) => self.changed.wait(&self.reached, reached, None),
-                // Streams run free, whatever the thread is attached to.
-                None => self.changed.wait_outside(reached),
+                None => self.changed.wait_outside(reached, None),
             };
         }
     }

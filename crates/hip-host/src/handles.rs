@@ -54,6 +54,13 @@ impl<T> Handles<T> {
         lock(&self.objects).remove(&(handle as usize)).ok_or(HipError::INVALID_HANDLE)
     }
 
+    /// Removes all.
+    pub(crate) fn clear(&self) {
+        let removed = core::mem::take(&mut *lock(&self.objects));
+        // Dropped outside the lock.
+        drop(removed);
+    }
+
     /// Removes the objects that `unwanted` names.
     pub(crate) fn remove_where(&self, unwanted: impl Fn(&T) -> bool) {
         let removed: Vec<_> = {

@@ -195,6 +195,38 @@ impl HostMachine {
         self.core.scheduler.wake();
     }
 
+    /// Ends the machine although runtimes, and what was made of them, still hold it: stops its threads and gives back memory,
+    /// modules and files. For simulations in which ranks leak what they cannot show to be unused: each run would keep a
+    /// machine.
+    ///
+    /// # Safety
+    /// Nobody touches memory of the machine any more, pinned memory included, nor runs code of its modules. Calls of its
+    /// runtimes are allowed, and fail or do nothing.
+    pub unsafe fn retire(&self) {
+        self.stop();
+        self.streams.clear();
+        self.events.clear();
+        self.graphs.clear();
+        self.executables.clear();
+        self.kernels.clear();
+        self.modules.clear();
+        self.physical.clear();
+        self.regions.clear();
+        self.core.stacks.discard();
+    }
+
+    fn stop(&self) {
+        self.core.scheduler.stop();
+        self.core.callbacks.stop();
+        // What is queued may hold its own stream or device.
+        for device in &self.devices {
+            lock(&device.lanes).forget_pending();
+            for stream in device.streams() {
+                stream.forget_queue();
+            }
+        }
+    }
+
     /// The state of a device by HIP's number.
     pub(crate) fn device(&self, ordinal: i32) -> Result<&Arc<DeviceState>, HipError> {
         usize::try_from(ordinal)
@@ -219,15 +251,7 @@ impl HostMachine {
 
 impl Drop for HostMachine {
     fn drop(&mut self) {
-        self.core.scheduler.stop();
-        self.core.callbacks.stop();
-        // What is queued may hold its own stream or device.
-        for device in &self.devices {
-            lock(&device.lanes).forget_pending();
-            for stream in device.streams() {
-                stream.forget_queue();
-            }
-        }
+        self.stop();
     }
 }
 

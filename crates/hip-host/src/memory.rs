@@ -141,6 +141,13 @@ impl Regions {
         })
     }
 
+    /// Forgets all ranges. Memory that nothing else keeps is given back.
+    pub(crate) fn clear(&self) {
+        let known = core::mem::take(&mut *lock(&self.by_base));
+        let leaving = core::mem::take(&mut *lock(&self.leaving));
+        drop((known, leaving));
+    }
+
     /// Removes the range of a kind that starts at an address.
     pub(crate) fn remove(&self, base: usize, kind: RegionKind) -> Option<Region> {
         let mut by_base = lock(&self.by_base);

@@ -66,6 +66,18 @@ impl StackArena {
     }
 }
 
+impl StackArena {
+    /// Gives the memory of stacks back; they read as zero from then on. Lanes that still hold one never run again.
+    pub(crate) fn discard(&self) {
+        // SAFETY: the range is this arena's mapping; the caller has stopped whatever runs on it.
+        let discarded =
+            unsafe { rustix::mm::madvise(self.base as *mut _, self.bytes, Advice::LinuxDontNeed) };
+        if let Err(error) = discarded {
+            tracing::warn!(%error, "the stacks of a machine were not given back");
+        }
+    }
+}
+
 impl Drop for StackArena {
     fn drop(&mut self) {
         // SAFETY: `base..base + bytes` is the mapping made in `new`; every slot holds an `Arc` of the arena,

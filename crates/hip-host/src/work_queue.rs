@@ -83,16 +83,16 @@ impl<T> WorkQueue<T> {
         self.completed() == state.submitted
     }
 
-    /// Blocks the calling thread until the item with this ticket is done, or nothing will be any more. `turns` says that
-    /// workers and attached threads take turns; else workers run free, whatever the thread is attached to.
-    pub(crate) fn wait(&self, ticket: u64, turns: bool, is_hopeless: impl Fn() -> bool) {
+    /// Blocks the calling thread until the item with this ticket is done, or nothing will be any more. `driven` says that the
+    /// thread's driver is the machine's own: another one does not know who works off the queue.
+    pub(crate) fn wait(&self, ticket: u64, driven: bool, is_hopeless: impl Fn() -> bool) {
         let mut state = lock(&self.state);
         state.waiters += 1;
         while self.completed() < ticket && !is_hopeless() {
-            state = if turns {
+            state = if driven {
                 self.progressed.wait(&self.state, state, None)
             } else {
-                self.progressed.wait_outside(state)
+                self.progressed.wait_outside(state, None)
             };
         }
         state.waiters -= 1;

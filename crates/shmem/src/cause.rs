@@ -26,7 +26,7 @@ const READ: Duration = Duration::from_millis(20);
 enum Told {
     Lost { rank: u32, left: bool, detail: String },
     Expired(Expired),
-    Collective { step: String, detail: String },
+    Collective { step: String, detail: String, missing: Vec<u32> },
     Poisoned { rank: u32, reason: String },
 }
 
@@ -60,7 +60,10 @@ impl From<&Fault> for Told {
                     waited_ns: u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX),
                 })
             }
-            Fault::CollectiveFailed { step, detail } => Self::Collective { step, detail },
+            Fault::CollectiveFailed { step, detail, missing } => {
+                let missing = missing.into_iter().map(GlobalRank::get).collect();
+                Self::Collective { step, detail, missing }
+            }
             Fault::Poisoned { rank, reason } => Self::Poisoned { rank: rank.get(), reason },
         }
     }
@@ -84,7 +87,10 @@ impl From<Told> for Fault {
                 seen: expired.seen,
                 waited: Duration::from_nanos(expired.waited_ns),
             },
-            Told::Collective { step, detail } => Self::CollectiveFailed { step, detail },
+            Told::Collective { step, detail, missing } => {
+                let missing = missing.into_iter().map(GlobalRank::new).collect();
+                Self::CollectiveFailed { step, detail, missing }
+            }
             Told::Poisoned { rank, reason } => Self::Poisoned { rank: GlobalRank::new(rank), reason },
         }
     }
@@ -225,7 +231,11 @@ mod tests {
     fn faults_survive_being_told() {
         for fault in [
             Fault::PeerLost { rank: GlobalRank::new(1), kind: LossKind::Died, detail: "d".into() },
-            Fault::CollectiveFailed { step: "s".into(), detail: "d".into() },
+            Fault::CollectiveFailed {
+                step: "s".into(),
+                detail: "d".into(),
+                missing: vec![GlobalRank::new(3)],
+            },
             Fault::Poisoned { rank: GlobalRank::new(2), reason: "r".into() },
             Fault::from(expired(1, 2)),
         ] {

@@ -240,6 +240,14 @@ pub enum Error {
         /// How long it was waited for.
         waited: Duration,
     },
+    /// Work was put on a stream, and no event could be left behind it, so that nobody will know when it is over: its memory
+    /// stays for good.
+    #[error("no event could be left behind work that was launched, so that it cannot be waited for")]
+    Untracked {
+        /// The runtime's error.
+        #[source]
+        source: std::sync::Arc<anabranch_hip::Error>,
+    },
     /// More waiting blocks would be in flight than the device can run at the same time.
     #[error(
         "{asked} blocks that wait for peers were asked for; {resident} fit on the device and {in_use_percent} % of it is \

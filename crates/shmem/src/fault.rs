@@ -51,6 +51,8 @@ pub enum Fault {
         step: String,
         /// What the rendezvous said.
         detail: String,
+        /// Ranks that had not come, if that is what it said.
+        missing: Vec<GlobalRank>,
     },
     /// The user, or a crate above, gave the world up.
     #[error("{rank} gave the world up: {reason}")]

@@ -3,8 +3,8 @@
 //! Whoever puts work of this library on a stream leaves an event behind it. Captured work leaves none: an event of a capture
 //! means nothing outside of it, and replays are in the hands of whoever launches the graph.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLockReadGuard, Weak};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLockReadGuard, Weak};
 use std::time::Duration;
 
 use anabranch_clock::Moment;
@@ -25,8 +25,8 @@ const REFUSED_IN_CAPTURE: std::ops::RangeInclusive<u32> =
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
     last: Mutex<Vec<(usize, Event)>>,
-    /// Work went onto a stream, and no event could be left behind it: that it is over can never be shown.
-    lost: AtomicBool,
+    /// Work went onto a stream, and no event could be left behind it: that it is over can never be shown. Why.
+    lost: OnceLock<Arc<anabranch_hip::Error>>,
 }
 
 impl InFlight {
@@ -49,11 +49,21 @@ impl InFlight {
 
     /// Notes that work was put on the stream.
     pub(crate) fn note(&self, stream: &Stream) -> Result<()> {
-        if stream.is_capturing()? { Ok(()) } else { self.record(&mut lock(&self.last), stream) }
+        match stream.is_capturing() {
+            Ok(true) => Ok(()),
+            Ok(false) => self.record(&mut lock(&self.last), stream),
+            // The work is there all the same.
+            Err(error) => Err(self.lose(error)),
+        }
+    }
+
+    fn lose(&self, error: anabranch_hip::Error) -> Error {
+        let error = self.lost.get_or_init(|| Arc::new(error));
+        Error::Untracked { source: Arc::clone(error) }
     }
 
     fn record(&self, last: &mut Vec<(usize, Event)>, stream: &Stream) -> Result<()> {
-        let recorded = (|| {
+        let recorded = (|| -> Result<(), anabranch_hip::Error> {
             if let Some((_, event)) = last.iter().find(|(raw, _)| *raw == id(stream)) {
                 // The handle may be that of an earlier stream, which is gone: then its work still counts.
                 stream.wait_event(event)?;
@@ -65,15 +75,17 @@ impl InFlight {
             last.push((id(stream), event));
             Ok(())
         })();
-        if recorded.is_err() {
-            self.lost.store(true, Ordering::Release);
-        }
-        Ok(recorded?)
+        recorded.map_err(|error| self.lose(error))
     }
 
     /// Whether all of it is over.
     pub(crate) fn is_over(&self) -> bool {
-        !self.lost.load(Ordering::Acquire) && lock(&self.last).iter().all(|(_, event)| is_over(event))
+        self.lost.get().is_none() && self.known_is_over()
+    }
+
+    /// Whether all of it that can be seen is over.
+    fn known_is_over(&self) -> bool {
+        lock(&self.last).iter().all(|(_, event)| is_over(event))
     }
 }
 
@@ -113,9 +125,19 @@ impl Flights {
         user
     }
 
+    fn users(&self) -> Vec<Arc<InFlight>> {
+        lock(&self.users).iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Whether all that can be seen is over.
     fn are_over(&self) -> bool {
-        let users: Vec<_> = lock(&self.users).iter().filter_map(Weak::upgrade).collect();
-        users.iter().all(|user| user.is_over())
+        self.users().iter().all(|user| user.known_is_over())
+    }
+
+    /// Why some work can never be seen to be over, if there is such.
+    fn untracked(&self) -> Result<()> {
+        let source = self.users().iter().find_map(|user| user.lost.get().cloned());
+        source.map_or(Ok(()), |source| Err(Error::Untracked { source }))
     }
 }
 
@@ -143,13 +165,14 @@ impl Inner {
     /// teams. Others' work on the device is not waited for, but for what precedes it on the same streams.
     ///
     /// The wait ends with [`Error::StreamBusy`] a second after the operation deadline, or a second after the world's failure.
+    /// Work that left no event cannot be waited for: [`Error::Untracked`], when all other work is over.
     pub(crate) fn drain(&self) -> Result<()> {
         let start = Moment::now();
         let whole = self.config.operation_deadline.saturating_add(DRAIN);
         let mut raised_at: Option<Moment> = None;
         for polls in 0u32.. {
             if self.flights.are_over() && self.service.is_idle()? {
-                return Ok(());
+                return self.flights.untracked();
             }
             if raised_at.is_none() && self.alarm.is_raised()? {
                 raised_at = Some(Moment::now());

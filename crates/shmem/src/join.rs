@@ -244,8 +244,13 @@ fn greet(
     Ok((said.into_iter().map(|hello| hello.info).collect(), number))
 }
 
-/// A number that no other world of this rendezvous has had: who, and when.
+/// A number that no other world of this rendezvous has had: who, and when. Under a driver, whose runs must be the same in
+/// every process, it is the rank and the driver's time; there no world follows another within an instant.
 fn fresh_number(info: &PeerInfo) -> u64 {
+    if anabranch_clock::is_attached() {
+        let now = anabranch_clock::Moment::now().since_origin();
+        return first_word(&format!("{} {}", info.rank.get(), now.as_nanos()));
+    }
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     first_word(&format!("{info:?} {}", now.as_nanos()))
 }

@@ -51,5 +51,5 @@ pub use host_api::{Signal, SignalOp, TeamSignalArgs};
 pub use registration::Registration;
 pub use residency::ResidencyPermit;
 pub use team::{TEAM_BARRIER_UNIT, Team, TeamBarrierArgs, TeamView};
-pub use threads::{RankError, RankSetup, spawn_threads};
+pub use threads::{RankError, RankSetup, spawn_threads, spawn_threads_on};
 pub use world::World;

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use anabranch_bootstrap::Rendezvous as _;
+use anabranch_bootstrap::Rendezvous;
 use anabranch_clock::{Driver, Seat, attach};
 use anabranch_hip::Device;
 use anabranch_hip_jit::Jit;
@@ -87,6 +87,25 @@ where
     M: FnMut(GlobalRank) -> Result<RankSetup, Error>,
     W: Fn(&World) -> Result<T, E> + Sync,
 {
+    let links = anabranch_bootstrap::threads(size).into_iter();
+    spawn_threads_on(links.map(|link| Arc::new(link) as Arc<dyn Rendezvous>).collect(), make, work)
+}
+
+/// [`spawn_threads`] over links of the caller's: one for each rank, in rank order, of one rendezvous.
+///
+/// A link that somebody else holds too is not given up when its rank fails, and the others wait for it until a deadline.
+pub fn spawn_threads_on<T, E, M, W>(
+    links: Vec<Arc<dyn Rendezvous>>,
+    make: M,
+    work: W,
+) -> Vec<Result<T, RankError<E>>>
+where
+    T: Send,
+    E: Send,
+    M: FnMut(GlobalRank) -> Result<RankSetup, Error>,
+    W: Fn(&World) -> Result<T, E> + Sync,
+{
+    let size = links.len() as u32;
     let setups: Vec<_> = (0..size).map(GlobalRank::new).map(make).collect();
     let driver = match common_driver(&setups) {
         Ok(driver) => driver,
@@ -99,7 +118,7 @@ where
     let seats = driver.as_ref().map(|driver| driver.seats(&owners)).unwrap_or_default();
     let guards = Mutex::new(Vec::new());
     let results = std::thread::scope(|scope| {
-        let started: Vec<_> = anabranch_bootstrap::threads(size)
+        let started: Vec<_> = links
             .into_iter()
             .zip(setups)
             .map(|(rendezvous, setup)| {
@@ -109,7 +128,7 @@ where
                 let world_error = move |error| RankError::World { rank, error };
                 let body = move || {
                     let setup = setup.map_err(world_error)?;
-                    let world = World::join(setup.config, setup.device, setup.jit, Arc::new(rendezvous))
+                    let world = World::join(setup.config, setup.device, setup.jit, rendezvous)
                         .map_err(world_error)?;
                     guards.lock().unwrap_or_else(PoisonError::into_inner).push(world.memory_guard());
                     let value = work(&world).map_err(|error| RankError::Work { rank, error })?;

@@ -85,6 +85,28 @@ pub(crate) fn rest(polls: u32) {
     match polls {
         0..64 if !anabranch_clock::is_attached() => std::thread::yield_now(),
         0..256 => anabranch_clock::sleep(Duration::from_micros(20)),
-        _ => anabranch_clock::sleep(Duration::from_micros(200)),
+        _ => anabranch_clock::sleep(long_rest(polls - 256)),
+    }
+}
+
+/// The rests of a long wait grow, but stay short beside what was waited already: 1100 looks in a second.
+fn long_rest(looks: u32) -> Duration {
+    Duration::from_micros(200).saturating_mul(1 + looks / 64).min(Duration::from_millis(5))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_waits_look_seldom_and_notice_soon() {
+        let (mut waited, mut looks) = (Duration::from_millis(5), 0);
+        while waited < Duration::from_secs(10) {
+            let rest = long_rest(looks);
+            assert!(rest <= waited / 20, "{rest:?} after {waited:?}");
+            looks += 1;
+            waited += rest;
+        }
+        assert!(looks < 3000, "{looks}");
     }
 }

@@ -319,6 +319,7 @@ impl World {
                 self.fail(Fault::CollectiveFailed {
                     step: step.clone(),
                     detail: anabranch_hip::with_causes(other),
+                    missing: other.missing().to_vec(),
                 });
             }
         }

@@ -3,6 +3,8 @@
 use core::fmt;
 use core::str::FromStr;
 
+use crate::Fault;
+
 /// A protocol that can be searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
@@ -25,6 +27,8 @@ pub enum Protocol {
     Atomics,
     /// A payload and a flag to and fro between two ranks.
     Ping,
+    /// A whole world of rank threads: join, dispatch and combine, leave.
+    World,
 }
 
 impl Protocol {
@@ -39,6 +43,7 @@ impl Protocol {
         Self::DeviceBarrier,
         Self::Atomics,
         Self::Ping,
+        Self::World,
     ];
 
     /// The word on the command line.
@@ -53,6 +58,7 @@ impl Protocol {
             Self::DeviceBarrier => "device-barrier",
             Self::Atomics => "atomics",
             Self::Ping => "ping",
+            Self::World => "world",
         }
     }
 }
@@ -97,25 +103,33 @@ pub struct Case {
     pub values_only: bool,
     /// Which mistake to build in (`PRELUDE_MUTANT`); 0 is none.
     pub mutant: u32,
+    /// What goes wrong in every run, in a world.
+    pub faults: Vec<Fault>,
 }
 
 impl Case {
     /// A case of a good size for finding mistakes: every kernel has several blocks of several waves, and every buffer is
-    /// used more than once.
+    /// used more than once. But a world is as small as can be: its runs have most to do before the first kernel.
     pub const fn new(protocol: Protocol, ranks: u32) -> Self {
+        let small = matches!(protocol, Protocol::World);
         // Slots of messages are two a pair.
-        let rounds = if matches!(protocol, Protocol::PutSignal | Protocol::PutQuiet) { 4 } else { 2 };
+        let rounds = match protocol {
+            Protocol::PutSignal | Protocol::PutQuiet => 4,
+            Protocol::World => 1,
+            _ => 2,
+        };
         Self {
             protocol,
             ranks,
             rounds,
-            tokens: 3,
-            blocks: 2,
-            waves: 2,
+            tokens: if small { 2 } else { 3 },
+            blocks: if small { 1 } else { 2 },
+            waves: if small { 1 } else { 2 },
             staged: false,
             cumulative: false,
             values_only: false,
             mutant: 0,
+            faults: Vec::new(),
         }
     }
 }
@@ -143,6 +157,22 @@ pub enum CaseError {
         least: u32,
         /// The most.
         most: u32,
+    },
+    /// Something that the protocol does not have.
+    #[error("{protocol} has no {what}")]
+    Lacks {
+        /// The protocol.
+        protocol: Protocol,
+        /// What was asked for.
+        what: &'static str,
+    },
+    /// A fault of a rank that the case does not have.
+    #[error("the fault {fault} names a rank that is none of {ranks}")]
+    FaultRank {
+        /// The fault.
+        fault: Fault,
+        /// Ranks of the case.
+        ranks: u32,
     },
 }
 

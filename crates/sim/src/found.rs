@@ -80,8 +80,19 @@ impl Found {
 
     /// The command that runs exactly this again.
     pub fn command_line(&self) -> String {
-        let Case { protocol, ranks, rounds, tokens, blocks, waves, staged, cumulative, values_only, mutant } =
-            &self.case;
+        let Case {
+            protocol,
+            ranks,
+            rounds,
+            tokens,
+            blocks,
+            waves,
+            staged,
+            cumulative,
+            values_only,
+            mutant,
+            faults,
+        } = &self.case;
         let mut line = format!(
             "anabranch sim {protocol} --ranks {ranks} --rounds {rounds} --tokens {tokens} --blocks {blocks} --waves {waves}"
         );
@@ -101,6 +112,11 @@ impl Found {
         }
         if let Some(most) = self.most_switches {
             more("most-switches", most);
+        }
+        for fault in faults {
+            // Quoted where a shell would take it for something else.
+            let quote = if fault.to_string().contains(['>', '~']) { "'" } else { "" };
+            let _ = write!(line, " --fault {quote}{fault}{quote}");
         }
         let _ = write!(line, " --seeds {}..{} --no-shrink", self.seed, self.seed + 1);
         line
@@ -129,12 +145,13 @@ mod tests {
     fn the_command_line_has_all_that_is_not_ordinary() {
         let mut odd = case();
         (odd.staged, odd.mutant) = (true, 4);
+        odd.faults = ["kill:1@37", "lose:0>1@3"].map(|text| text.parse().unwrap()).to_vec();
         let mut scenario = Fake::boxed(odd, |_, _, _| Some("wrong".to_owned()));
         let found = Found::again(scenario.as_mut(), 7, Some(12), "wrong").unwrap();
         assert_eq!(
             found.command_line(),
             "anabranch sim barrier --ranks 3 --rounds 2 --tokens 3 --blocks 2 --waves 2 --staged --mutant 4 \
-             --most-switches 12 --seeds 7..8 --no-shrink"
+             --most-switches 12 --fault kill:1@37 --fault 'lose:0>1@3' --seeds 7..8 --no-shrink"
         );
         assert_eq!(found.events.len(), 1, "with its events");
     }

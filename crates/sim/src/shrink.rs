@@ -118,6 +118,9 @@ impl Shrinker<'_> {
         /// More than any run that ends has.
         const MANY: u64 = 1 << 40;
         let mut scenario = (self.make)(&self.best.case)?;
+        if !scenario.counts_switches() {
+            return Ok(());
+        }
         let seed = self.best.seed;
         let most = self.best.most_switches.unwrap_or(MANY);
         let mut passes = None;

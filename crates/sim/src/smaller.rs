@@ -14,6 +14,12 @@ const NUMBERS: [fn(&mut Case) -> &mut u32; 5] = [
 /// Every case in which one number is 1, half, or one less; the smallest first. Some may be no case of the protocol.
 pub(crate) fn smaller(case: &Case) -> Vec<Case> {
     let mut all = Vec::new();
+    // What can go wrong without a fault is clearer than what needs it.
+    for fault in 0..case.faults.len() {
+        let mut candidate = case.clone();
+        candidate.faults.remove(fault);
+        all.push(candidate);
+    }
     for number in NUMBERS {
         let now = *number(&mut case.clone());
         let mut values = vec![1, now / 2, now.saturating_sub(1)];
@@ -54,5 +60,14 @@ mod tests {
         assert_eq!(found, expected);
         (case.ranks, case.rounds, case.blocks, case.staged) = (1, 1, 1, false);
         assert!(smaller(&case).is_empty(), "there is no smaller case");
+    }
+
+    #[test]
+    fn faults_go_first_one_by_one() {
+        let mut case = Case::new(Protocol::World, 2);
+        case.faults = ["kill:1@3", "slow:0:1ms"].map(|text| text.parse().unwrap()).to_vec();
+        let left: Vec<_> = smaller(&case).into_iter().take(3).map(|case| (case.ranks, case.faults)).collect();
+        let expected = [(2, vec![case.faults[1]]), (2, vec![case.faults[0]]), (1, case.faults.clone())];
+        assert_eq!(left, expected);
     }
 }

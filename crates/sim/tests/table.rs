@@ -192,7 +192,8 @@ fn protocols_run_the_kernels_that_the_table_says() {
     let jit = common::jit();
     let mut options = RunOptions::default();
     options.keep_events = true;
-    for protocol in Protocol::ALL {
+    // A world runs the kernels of ep, and no mistake of a kernel is looked for in it.
+    for protocol in Protocol::ALL.iter().filter(|protocol| **protocol != Protocol::World) {
         let mut scenario = common::make(&jit, &Case::new(*protocol, 2));
         let events: Vec<Event> = scenario.run(1, &options).unwrap().run.events;
         let ran: BTreeSet<&str> = events.iter().map(|event| &*event.kernel).collect();

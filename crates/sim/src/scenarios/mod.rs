@@ -9,6 +9,7 @@ mod gather;
 mod messages;
 mod ping;
 mod stream_signal;
+pub(crate) mod world;
 
 use anabranch_hip_jit::{Jit, mutants};
 
@@ -32,11 +33,12 @@ pub fn scenario(case: Case, jit: &Jit) -> Result<Box<dyn Scenario>, ScenarioErro
         Protocol::DeviceBarrier => Box::new(device_barrier::DeviceBarrier::new(case, kernels)?),
         Protocol::Atomics => Box::new(atomics::Atomics::new(case, kernels)?),
         Protocol::Ping => Box::new(ping::Ping::new(case, kernels)?),
+        Protocol::World => Box::new(world::World::new(case, jit)?),
     })
 }
 
 /// The most of each number: what runs at once stays below the machine's lanes, and a run below a second.
-fn check(case: &Case) -> Result<(), CaseError> {
+pub(crate) fn check(case: &Case) -> Result<(), CaseError> {
     let last_mutant = mutants().map(|mutant| mutant.number).max().unwrap_or(0);
     let ranges = [
         ("ranks", case.ranks, 1, 8),
@@ -50,6 +52,9 @@ fn check(case: &Case) -> Result<(), CaseError> {
         if !(least..=most).contains(&given) {
             return Err(CaseError::Range { protocol: case.protocol, what, given, least, most });
         }
+    }
+    if case.protocol != Protocol::World && !case.faults.is_empty() {
+        return Err(CaseError::Lacks { protocol: case.protocol, what: "faults" });
     }
     Ok(())
 }

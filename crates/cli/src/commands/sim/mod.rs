@@ -4,6 +4,7 @@ mod exhaustive;
 mod seeds;
 mod show;
 mod size;
+mod sweep;
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -16,8 +17,8 @@ use anabranch::config::Period;
 use anabranch::jit::Jit;
 use anabranch::{Environment, kernel_pipeline};
 use anabranch_sim::{
-    Case, End, Found, FoundError, Protocol, Scenario, ScenarioError, SearchOptions, ShrinkOptions, Shrunk,
-    scenario, search, shrink, write_trace,
+    Case, CaseError, End, Found, FoundError, Protocol, Scenario, ScenarioError, SearchOptions, ShrinkOptions,
+    Shrunk, scenario, search, shrink, write_trace,
 };
 use anyhow::Context;
 use clap::Args;
@@ -29,6 +30,7 @@ use crate::settings::SettingsArgs;
 use exhaustive::ExhaustiveArgs;
 use seeds::Seeds;
 use size::SizeArgs;
+use sweep::SweepArgs;
 
 /// `anabranch sim`.
 #[derive(Clone, Debug, Args)]
@@ -47,6 +49,11 @@ pub(crate) struct SimArgs {
     seeds: Seeds,
     #[command(flatten)]
     size: SizeArgs,
+    #[command(flatten)]
+    sweep: SweepArgs,
+    /// With one of those: only every so-manieth point.
+    #[arg(long, value_name = "K", requires = "sweep")]
+    stride: Option<NonZeroUsize>,
     /// The most times that a lane gives way without having to [default with --exhaustive: 1].
     #[arg(long, value_name = "N")]
     most_switches: Option<u64>,
@@ -80,11 +87,14 @@ fn protocol_parser() -> impl TypedValueParser<Value = Protocol> {
 }
 
 impl SimArgs {
-    fn options(&self) -> SearchOptions {
+    fn threads(&self) -> NonZeroUsize {
         let given = self.threads.and_then(|threads| NonZeroUsize::new(threads as usize));
-        let threads = given.or_else(|| available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN);
+        given.or_else(|| available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN)
+    }
+
+    fn options(&self) -> SearchOptions {
         SearchOptions {
-            threads,
+            threads: self.threads(),
             time_limit: self.time_limit.map(Period::duration),
             most_switches: self.most_switches,
             ..SearchOptions::new(self.seeds.start..self.seeds.end)
@@ -115,6 +125,12 @@ impl Failed {
 pub(crate) fn run(arguments: &SimArgs) -> anyhow::Result<()> {
     let Some(protocol) = arguments.protocol else { return show::list(arguments.json) };
     let case = arguments.size.case(protocol);
+    if protocol == Protocol::World && arguments.most_switches.is_some() {
+        return Err(CaseError::Lacks { protocol, what: "limit of switches" }.into());
+    }
+    if protocol == Protocol::World && arguments.exhaustive.exhaustive {
+        return Err(CaseError::Lacks { protocol, what: "runs that can be enumerated" }.into());
+    }
     let config = arguments.settings.load(&[])?.config;
     let progress = Progress::new();
     let observer = Arc::new(progress.clone());
@@ -123,6 +139,9 @@ pub(crate) fn run(arguments: &SimArgs) -> anyhow::Result<()> {
         let scenario = scenario(case, &jit).map_err(of_scenario)?;
         let bounds = arguments.exhaustive.bounds(arguments.most_switches);
         return exhaustive::run(scenario, bounds, arguments.last, arguments.json, &progress);
+    }
+    if let Some(what) = arguments.sweep.what() {
+        return sweep::run(arguments, what, &case, &jit, &progress);
     }
     let outcome = find(arguments, &case, &jit, &progress);
     progress.clear();

@@ -1,6 +1,6 @@
 //! The size of a case on the command line.
 
-use anabranch_sim::{Case, Protocol};
+use anabranch_sim::{Case, Fault, Protocol};
 use clap::Args;
 
 /// How large the world is that runs the protocol.
@@ -33,6 +33,9 @@ pub(crate) struct SizeArgs {
     /// A mistake to build in; `--list` says which there are.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = mutant)]
     mutant: u32,
+    /// What goes wrong in every run of a world, as in kill:1@37; again for more. `docs/simulation.md` has the words.
+    #[arg(long, value_name = "FAULT")]
+    fault: Vec<Fault>,
 }
 
 fn mutant(text: &str) -> Result<u32, String> {
@@ -57,6 +60,7 @@ impl SizeArgs {
         }
         (case.staged, case.cumulative, case.values_only) = (self.staged, self.cumulative, self.values_only);
         case.mutant = self.mutant;
+        case.faults.clone_from(&self.fault);
         case
     }
 }

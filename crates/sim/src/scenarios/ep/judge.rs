@@ -3,7 +3,8 @@
 use anabranch_ep::oracle::{Oracle, RankInput, Shape, SlottedRows};
 use anabranch_ranks::GroupRank;
 
-use super::{Ep, HIDDEN, Input, TOP_K};
+use super::given::{HIDDEN, TOP_K};
+use super::{Ep, Input};
 use crate::Failure;
 
 impl Ep {

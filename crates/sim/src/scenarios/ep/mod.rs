@@ -1,5 +1,6 @@
 //! Dispatch, the stand-in for experts and combine: what `ExpertParallel` does for one slot, without a world.
 
+pub(super) mod given;
 mod judge;
 
 use anabranch_ep::args::{CombineArgs, DispatchArgs, ReferenceExpertArgs, SlotState};
@@ -10,12 +11,9 @@ use anabranch_hip_jit::DevicePointer;
 use anabranch_shmem::TeamView;
 use bytemuck::Zeroable as _;
 
-use super::bench::{Bench, Grid, Kernels, WAVE, at, mixed};
+use super::bench::{Bench, Grid, Kernels, WAVE, at};
 use crate::{Case, Failure, Outcome, RunOptions, Scenario, ScenarioError};
-
-/// Elements of a row: two units of 16 bytes.
-const HIDDEN: u32 = 8;
-const TOP_K: u32 = 2;
+use given::{Given, HIDDEN, TOP_K};
 
 /// What one rank brings to one epoch, on the host and on its device.
 #[derive(Debug)]
@@ -123,21 +121,8 @@ impl Ep {
         let staged = self.bench.allocate("staged", rank, owner, rows * combined)?;
         let mut inputs = Vec::new();
         for epoch in 0..self.case.rounds {
-            // Some number of 24 bits.
-            let word = |token: u32, k: u32, what: u64| {
-                let place =
-                    u64::from(rank) << 48 | u64::from(epoch) << 32 | u64::from(token) << 16 | u64::from(k);
-                (mixed(place << 2 | what) >> 40) as u32
-            };
-            let each = |count: u32| (0..tokens).flat_map(move |token| (0..count).map(move |k| (token, k)));
-            let payload =
-                each(HIDDEN).flat_map(|(token, k)| (word(token, k, 0) as f32 / 1024.0).to_ne_bytes());
-            // A few ids are masked.
-            let experts = self.plan.config().experts;
-            let ids = each(TOP_K).map(|(token, k)| (word(token, k, 1) % (experts + 1)) as i32 - 1);
-            let weights = each(TOP_K).map(|(token, k)| word(token, k, 2) as f32 / 65_536.0);
-            let (payload, ids, weights): (Vec<u8>, Vec<i32>, Vec<f32>) =
-                (payload.collect(), ids.collect(), weights.collect());
+            let given = Given::new(rank, epoch, tokens, self.plan.config().experts);
+            let Given { tokens: payload, ids, weights } = given;
             let bytes = payload.len() + ids.len() * 4 + weights.len() * 4;
             inputs.push(Input {
                 on_device: self.bench.allocate("input", rank, owner, bytes as u64)?,
