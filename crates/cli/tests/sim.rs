@@ -152,7 +152,7 @@ fn every_run_within_bounds_says_whether_it_was_every_run() {
 
     let wrong = sim(&["barrier", "--ranks", "2", "--mutant", "4", "--cumulative"]);
     assert_eq!(wrong.code, 1, "{wrong:?}");
-    assert!(picture(&wrong)[0].contains("words of another round") && picture(&wrong).len() > 10, "{wrong:?}");
+    assert!(picture(&wrong)[0].contains("race on heap") && picture(&wrong).len() > 10, "{wrong:?}");
     let refused = sim(&["barrier", "--seeds", "0..10"]);
     assert!(refused.code == 2 && refused.stderr.contains("--seeds"), "{refused:?}");
 }
