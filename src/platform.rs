@@ -172,6 +172,8 @@ pub fn runtime_config(
     let schedule = match (device.host.schedule, device.host.seed) {
         (Schedule::Seeded, Some(seed)) => HostSchedule::Seeded(SeededSchedule {
             most_steps: device.host.steps,
+            // Words that are no fault were refused with the configuration.
+            faults: device.host.faults.iter().filter_map(|words| words.parse().ok()).collect(),
             ..SeededSchedule::new(seed)
         }),
         _ => HostSchedule::Free,

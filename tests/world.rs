@@ -45,6 +45,16 @@ fn a_seed_decides_for_ranks_that_are_threads() {
 }
 
 #[test]
+fn a_configured_death_is_an_error_that_names_the_rank() {
+    let set = ["device.host.schedule=seeded", "device.host.seed=7", "device.host.faults=kill:1@40"];
+    let results = anabranch::spawn_threads(&config(&set).unwrap(), 2, |world| {
+        world.barrier(world.group(), "meet").map(drop)
+    });
+    let survivor = results.unwrap().swap_remove(0).unwrap_err().to_string();
+    assert!(survivor.contains("rank 1"), "{survivor}");
+}
+
+#[test]
 fn listed_devices_are_used_in_their_order() {
     let config = config(&["device.devices=3,1"]).unwrap();
     let results = anabranch::spawn_threads(&config, 2, |world| Ok::<_, Error>(world.device().ordinal().0));

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anabranch_hip::RuntimeKind;
+use anabranch_hip_host::seeded::Fault;
 
 use super::Config;
 use super::error::ConfigError;
@@ -95,6 +96,12 @@ impl Check<'_> {
         self.require(seeded || host.seed.is_none(), "device.host.seed", || {
             "has no effect with device.host.schedule = \"free\"".into()
         })?;
+        self.require(seeded || host.faults.is_empty(), "device.host.faults", || {
+            "has no effect with device.host.schedule = \"free\"".into()
+        })?;
+        if let Some(wrong) = host.faults.iter().find_map(|words| words.parse::<Fault>().err()) {
+            self.require(false, "device.host.faults", || wrong.to_string())?;
+        }
         self.require(host.steps > 0, "device.host.steps", || "must be at least 1".into())?;
         let Some(devices) = &device.devices else { return Ok(()) };
         self.require(!devices.is_empty(), "device.devices", || "name at least one device".into())?;

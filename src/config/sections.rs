@@ -91,6 +91,9 @@ pub struct HostDeviceConfig {
     pub seed: Option<u64>,
     /// Steps after which a run of the `seeded` schedule is given up; at least 1.
     pub steps: u64,
+    /// What goes wrong in a run of the `seeded` schedule, in words like `kill:1@37`
+    /// ([`FaultWords::FORMS`](anabranch_hip_host::seeded::FaultWords::FORMS)); ranks are devices.
+    pub faults: Vec<String>,
 }
 
 impl Default for HostDeviceConfig {
@@ -103,6 +106,7 @@ impl Default for HostDeviceConfig {
             schedule: Schedule::Free,
             seed: None,
             steps: 1_000_000_000,
+            faults: Vec::new(),
         }
     }
 }

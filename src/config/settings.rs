@@ -163,6 +163,11 @@ pub static SETTINGS: &[Setting] = &[
         Integer,
         "Steps after which a run of the seeded schedule is given up.",
     )),
+    shared(setting(
+        "device.host.faults",
+        Texts,
+        "What goes wrong in a run of the seeded schedule: `kill:1@37` and others (docs/simulation.md).",
+    )),
     shared(setting("heap.bytes", Size, "Size of every rank's symmetric heap.")),
     shared(setting("heap.mode", Word(&["static"]), "How the heap's memory is obtained: once, in full.")),
     unset(

@@ -4,8 +4,9 @@ use core::fmt;
 use core::str::FromStr;
 use core::time::Duration;
 
-use anabranch_hip::HipError;
-use anabranch_hip_host::seeded::{Fault as MachineFault, Loss};
+use anabranch_hip_host::seeded::{
+    Fault as MachineFault, FaultWords as MachineWords, nanoseconds_of, nanoseconds_text,
+};
 
 /// One thing that goes wrong, of the machine or of the link to the rendezvous. `docs/simulation.md` has the words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,26 +30,12 @@ pub enum Fault {
     },
 }
 
-/// Words that are no fault.
+/// Words that are no fault of a world.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{given:?} is no fault; written are kill:RANK@PRIMITIVE, stall:RANK@PRIMITIVE:TIME, lose:FROM>TO@STORE or \
-     lose:FROM>TO~PARTS-OF-256 (with :told, the sender learns of it), repeat:RANK@FLAG, fail:RANK@CALL:CODE \
-     (out-of-memory, invalid-handle, launch-failure or a number), cut:RANK@CALL, slow:RANK:TIME; a TIME is like 5ms"
-)]
+#[error("{given:?} is no fault; written are {}; and cut:RANK@CALL, slow:RANK:TIME", MachineWords::FORMS)]
 pub struct FaultWords {
     given: String,
 }
-
-/// Codes that have words here.
-const CODES: [(&str, HipError); 3] = [
-    ("out-of-memory", HipError::OUT_OF_MEMORY),
-    ("invalid-handle", HipError::INVALID_HANDLE),
-    ("launch-failure", HipError::LAUNCH_FAILURE),
-];
-
-/// Units of time, the largest first.
-const UNITS: [(&str, u64); 4] = [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000), ("ns", 1)];
 
 impl Fault {
     /// Every rank that it names.
@@ -72,30 +59,14 @@ impl Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::Machine(MachineFault::Kill { rank, at }) => write!(f, "kill:{rank}@{at}"),
-            Self::Machine(MachineFault::Stall { rank, at, ns }) => {
-                write!(f, "stall:{rank}@{at}:{}", time_text(ns))
-            }
-            Self::Machine(MachineFault::LoseStore { from, to, which, told }) => {
-                write!(f, "lose:{from}>{to}")?;
-                match which {
-                    Loss::Nth(nth) => write!(f, "@{nth}")?,
-                    Loss::Chance(parts) => write!(f, "~{parts}")?,
-                }
-                f.write_str(if told { ":told" } else { "" })
-            }
-            Self::Machine(MachineFault::RepeatFlag { from, nth }) => write!(f, "repeat:{from}@{nth}"),
-            Self::Machine(MachineFault::FailCall { rank, nth, code }) => {
-                write!(f, "fail:{rank}@{nth}:")?;
-                match CODES.iter().find(|(_, known)| *known == code) {
-                    Some((word, _)) => f.write_str(word),
-                    None => write!(f, "{}", code.0),
-                }
-            }
-            Self::Machine(other) => write!(f, "{other:?}"),
+            Self::Machine(fault) => fault.fmt(f),
             Self::Cut { rank, call } => write!(f, "cut:{rank}@{call}"),
             Self::Slow { rank, by } => {
-                write!(f, "slow:{rank}:{}", time_text(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)))
+                write!(
+                    f,
+                    "slow:{rank}:{}",
+                    nanoseconds_text(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX))
+                )
             }
         }
     }
@@ -111,62 +82,23 @@ impl FromStr for Fault {
 
 fn parse(text: &str) -> Option<Fault> {
     let (kind, rest) = text.split_once(':')?;
-    let machine = |fault| Some(Fault::Machine(fault));
-    let place = |text: &str| -> Option<(u32, u64)> {
-        let (rank, at) = text.split_once('@')?;
-        Some((rank.parse().ok()?, at.parse().ok()?))
-    };
     match kind {
-        "kill" => place(rest).and_then(|(rank, at)| machine(MachineFault::Kill { rank, at })),
-        "repeat" => place(rest).and_then(|(from, nth)| machine(MachineFault::RepeatFlag { from, nth })),
-        "cut" => place(rest).map(|(rank, call)| Fault::Cut { rank, call }),
+        "cut" => {
+            let (rank, call) = rest.split_once('@')?;
+            Some(Fault::Cut { rank: rank.parse().ok()?, call: call.parse().ok()? })
+        }
         "slow" => {
             let (rank, time) = rest.split_once(':')?;
-            Some(Fault::Slow { rank: rank.parse().ok()?, by: Duration::from_nanos(time_of(time)?) })
+            Some(Fault::Slow { rank: rank.parse().ok()?, by: Duration::from_nanos(nanoseconds_of(time)?) })
         }
-        "stall" => {
-            let (at, time) = rest.split_once(':')?;
-            let ((rank, at), ns) = (place(at)?, time_of(time)?);
-            machine(MachineFault::Stall { rank, at, ns })
-        }
-        "fail" => {
-            let (at, code) = rest.split_once(':')?;
-            let (rank, nth) = place(at)?;
-            let named = CODES.iter().find(|(word, _)| *word == code).map(|(_, code)| *code);
-            let code = named.or_else(|| code.parse().ok().map(HipError))?;
-            machine(MachineFault::FailCall { rank, nth, code })
-        }
-        "lose" => {
-            let (way, told) = rest.strip_suffix(":told").map_or((rest, false), |way| (way, true));
-            let (from, rest) = way.split_once('>')?;
-            let (to, which) = if let Some((to, nth)) = rest.split_once('@') {
-                (to, Loss::Nth(nth.parse().ok()?))
-            } else {
-                let (to, parts) = rest.split_once('~')?;
-                (to, Loss::Chance(parts.parse().ok().filter(|parts| *parts <= 256)?))
-            };
-            let (from, to) = (from.parse().ok()?, to.parse().ok()?);
-            machine(MachineFault::LoseStore { from, to, which, told })
-        }
-        _ => None,
+        _ => text.parse().ok().map(Fault::Machine),
     }
-}
-
-fn time_text(ns: u64) -> String {
-    let fits = |(_, unit): &&(&str, u64)| ns.is_multiple_of(*unit);
-    UNITS.iter().find(fits).map_or_else(String::new, |(word, unit)| format!("{}{word}", ns / unit))
-}
-
-fn time_of(text: &str) -> Option<u64> {
-    let digits = text.find(|next: char| !next.is_ascii_digit())?;
-    let (number, word) = text.split_at(digits);
-    let (_, unit) = UNITS.iter().find(|(unit, _)| *unit == word)?;
-    number.parse::<u64>().ok()?.checked_mul(*unit)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use anabranch_hip::HipError;
 
     #[test]
     fn faults_are_written_as_they_are_read() {

@@ -19,6 +19,7 @@ mod error;
 mod event;
 mod explore;
 mod fault;
+mod fault_words;
 mod lane;
 pub(crate) mod memory;
 mod order;
@@ -42,6 +43,7 @@ pub use error::SeededError;
 pub use event::{Action, Event, HOST, STREAM};
 pub use explore::{Bounds, Explored};
 pub use fault::{Fault, Loss};
+pub use fault_words::{FaultWords, nanoseconds_of, nanoseconds_text};
 pub use order::Missing;
 pub use races::{Race, RaceAccess};
 
