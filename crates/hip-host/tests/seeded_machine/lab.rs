@@ -36,6 +36,9 @@ pub static UNIT: KernelUnit = KernelUnit {
         "machine_private",
         "machine_watch",
         "machine_count",
+        "machine_bytes",
+        "machine_clock",
+        "machine_barrier",
     ],
     layouts: &[MachineArgs::c_declaration],
 };
