@@ -88,6 +88,8 @@ struct State {
     given_up: bool,
     /// Rounds in which attached threads went on waiting after that.
     vain_rounds: u32,
+    /// The machine itself has panicked.
+    has_crashed: bool,
 }
 
 /// The scheduler of a seeded machine, and the driver of threads that attach to it.
@@ -269,6 +271,7 @@ impl State {
             failure: None,
             given_up: false,
             vain_rounds: 0,
+            has_crashed: false,
         }
     }
 }

@@ -112,3 +112,21 @@ fn a_thread_that_nothing_can_wake_is_ended() {
     assert!(outcome.ranks[0].contains("waits for ever"), "{}", outcome.ranks[0]);
     assert!(outcome.failure.is_some());
 }
+
+#[test]
+fn a_deadline_that_no_clock_reaches_is_none() {
+    for duration in [Duration::MAX, Duration::from_nanos(u64::MAX), Duration::from_nanos(u64::MAX - 1)] {
+        let outcome = world(2, SeededSchedule::new(5), |rank| {
+            if rank.number == 1 {
+                sleep(Duration::from_secs(5));
+                return String::new();
+            }
+            let cause = std::panic::catch_unwind(|| sleep(duration)).unwrap_err();
+            cause.downcast_ref::<String>().unwrap().clone()
+        });
+        assert!(outcome.ranks[0].contains("waits for ever"), "{}", outcome.ranks[0]);
+        let failure = outcome.failure.unwrap();
+        assert!(matches!(*failure.cause, SeededError::Hang { .. }), "{failure}");
+        assert!(outcome.run.virtual_ns < 6_000_000_000, "{} virtual ns", outcome.run.virtual_ns);
+    }
+}
