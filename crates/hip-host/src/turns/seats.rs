@@ -64,8 +64,14 @@ impl Turns {
     pub(crate) fn begin_call(&self, name: &'static str, device: u32) -> Result<InCall, HipError> {
         let inside = InCall;
         let _ = IN_CALL.try_with(|inside| inside.set(true));
+        if self.has_crashed() {
+            return Err(HipError::LAUNCH_FAILURE);
+        }
         let Some(seat) = self.seat() else { return Ok(inside) };
         let alive = self.step(seat, name);
+        if self.has_crashed() {
+            return Err(HipError::LAUNCH_FAILURE);
+        }
         let owner = self.owner(seat);
         // A dead rank's thread may still run code that others gave it, on their streams.
         let for_others = CHOOSE_DEVICE.contains(&name) || (device != owner && ON_STREAM.contains(&name));
@@ -80,9 +86,15 @@ impl Turns {
         Err(code)
     }
 
+    /// Whether the machine itself has panicked: nothing that is asked of it would be done.
+    fn has_crashed(&self) -> bool {
+        self.is_stopped() && lock(&self.state).has_crashed
+    }
+
     /// Whether the run has failed and what still waits never ends by itself.
     pub(crate) fn is_hopeless(&self) -> bool {
-        lock(&self.state).vain_rounds > MOST_VAIN_ROUNDS
+        let state = lock(&self.state);
+        state.has_crashed || state.vain_rounds > MOST_VAIN_ROUNDS
     }
 
     fn owner(&self, seat: Seat) -> u32 {
