@@ -95,7 +95,7 @@ ANABRANCH_KERNEL(machine_clock, MachineArgs, 64) {
     while (grid.clock_ns() - begun < (args.mode == 0 ? ~u64(0) : u64(args.mode))) {}
     private_store(grid, args.out, grid.clock_ns() - begun);
 }
-// Meets itself, in a block of one thread, for ever.
+// Meets the other threads of its block `value` times.
 ANABRANCH_KERNEL(machine_barrier, MachineArgs, 64) {
     for (u64 round = 0; round < args.value; ++round) grid.block_barrier();
 }
