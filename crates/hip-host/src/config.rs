@@ -33,7 +33,8 @@ pub struct SeededSchedule {
     pub seed: u64,
     /// Steps after which the run is given up.
     pub most_steps: u64,
-    /// Where the virtual clock ends: a run that waits until then hangs.
+    /// Where the virtual clock ends: a run that waits until then hangs. A deadline further away than this is none: a thread
+    /// that waits for it alone is ended as one that waits for ever is.
     pub longest_virtual_ns: u64,
     /// Whether the run's events are kept; its digest always is.
     pub keep_events: bool,

@@ -4,7 +4,7 @@
 //! threads share one address space. Unmapping takes effect at once, so the work that uses a range must be over.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -44,12 +44,10 @@ impl Physical {
         })
     }
 
-    /// A descriptor that another process (or this one) can import; the caller closes it.
-    pub(crate) fn export(&self) -> Result<i32, HipError> {
+    /// A descriptor that another process (or this one) can import.
+    pub(crate) fn export(&self) -> Result<OwnedFd, HipError> {
         self.offered.store(true, Ordering::Release);
-        let copy =
-            rustix::io::fcntl_dupfd_cloexec(&self.file, 3).map_err(|error| refused("dup", 0, error))?;
-        Ok(copy.into_raw_fd())
+        rustix::io::fcntl_dupfd_cloexec(&self.file, 3).map_err(|error| refused("dup", 0, error))
     }
 
     /// Takes over what a descriptor names. The descriptor stays the caller's.

@@ -1,7 +1,7 @@
 //! Virtual memory.
 
 use core::ffi::{c_int, c_ulonglong, c_void};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, IntoRawFd};
 use std::sync::Arc;
 
 use anabranch_hip::HipError;
@@ -161,8 +161,9 @@ pub(super) unsafe extern "C" fn export(
         if let Some(turns) = &current.machine.core.seeded {
             physical.track(turns)?;
         }
+        // Owned until nothing can fail any more; from here on the caller closes it.
         // SAFETY: the out pointer, of an int for this kind of handle.
-        unsafe { give(shareable.cast::<c_int>(), shared) }
+        unsafe { give(shareable.cast::<c_int>(), shared.into_raw_fd()) }
     })
 }
 

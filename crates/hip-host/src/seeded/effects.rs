@@ -68,7 +68,7 @@ impl World {
         let step = self.steps;
         let flag = self.order.as_mut().map_or(0, |order| order.write_flag(who.lane, scope, step));
         let mark = Mark { lane: who.lane, step, flag };
-        let (old, before) = self.memory.atomic(who.view, place, bytes, change, mark);
+        let (old, before) = self.memory.atomic(who.view, place, bytes, only_at, change, mark);
         let wrote = only_at.is_none_or(|expected| expected == old);
         if let Some(order) = &mut self.order {
             order.pass_on(flag, before, wrote);

@@ -78,6 +78,14 @@ pub enum SeededError {
         /// Lanes left.
         lanes: usize,
     },
+    /// The machine itself panicked, which is a mistake of its own; nothing of it goes on.
+    #[error("the seeded machine itself panicked while {doing}: {cause}")]
+    Panicked {
+        /// What it was doing.
+        doing: String,
+        /// What the panic said.
+        cause: String,
+    },
     /// The run took more primitives than it may.
     #[error("the run did not end within {steps} primitives")]
     Steps {

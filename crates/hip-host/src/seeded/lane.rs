@@ -153,21 +153,53 @@ impl SeededLane {
     fn exchange(&self, value: u64, site: u32, barrier: bool) -> *const Cell<u64> {
         self.check_stack();
         let (arrival, values) = self.block().arrive_at_exchange(self.view.thread, value, site);
-        let alive = {
-            let mut world = self.world().borrow_mut();
-            let alive = world.sync(&self.who, if barrier { "wave barrier" } else { "wave exchange" });
-            if alive && barrier && arrival == Arrival::Complete {
+        let what = if barrier { "wave barrier" } else { "wave exchange" };
+        self.meet(what, arrival, |world| {
+            if barrier {
                 world.meet_wave(&self.who);
             }
-            alive
+        });
+        values.as_ptr()
+    }
+
+    /// Counts a meeting; the last one there does what `complete` says, the others wait. Never returns after a failure.
+    fn meet(&self, what: &'static str, arrival: Arrival, complete: impl FnOnce(&mut World)) {
+        let (goes_on, gives_way) = {
+            let mut world = self.world().borrow_mut();
+            let goes_on = world.sync(&self.who, what) && world.failure.is_none();
+            let struck = core::mem::take(&mut world.strikes.struck);
+            if goes_on && arrival == Arrival::Complete {
+                complete(&mut world);
+            }
+            // A block of one lane meets nobody: it would keep the turn from one meeting to the next.
+            let alone = self.view.block_threads == 1 && !world.random.is_script();
+            (goes_on, struck || alone && world.wants_switch())
         };
-        if !alive {
+        if !goes_on {
             self.stop_here();
         }
         if arrival == Arrival::Wait {
             self.suspend(Pause::Meets);
+        } else if gives_way {
+            self.suspend(Pause::GaveWay);
         }
-        values.as_ptr()
+    }
+
+    /// Reads the clock, which is a step: whoever looks at nothing else must not keep time from passing, or the turn.
+    fn look_at_clock(&self) -> u64 {
+        self.check_stack();
+        let (now, switch) = {
+            let mut world = self.world().borrow_mut();
+            let now = world.look_at_clock(&self.who).filter(|_| world.failure.is_none());
+            // A script tries every switch elsewhere; one here could as well come at the next primitive.
+            let struck = world.strikes.struck;
+            (now, (struck || !world.random.is_script()) && world.wants_switch())
+        };
+        let Some(now) = now else { self.stop_here() };
+        if switch {
+            self.suspend(Pause::GaveWay);
+        }
+        now
     }
 
     /// Runs `act` on the world, then lets others run if chance says so. Never returns after a failure of the run.
@@ -201,20 +233,9 @@ unsafe extern "C" fn block_barrier(view: *mut HostLane, site: c_uint) {
     let lane = unsafe { SeededLane::of(view) };
     lane.check_stack();
     let arrival = lane.block().arrive_at_barrier(lane.view.thread, site);
-    let alive = {
-        let mut world = lane.world().borrow_mut();
-        let alive = world.sync(&lane.who, "block barrier");
-        if alive && arrival == Arrival::Complete {
-            world.meet_block(&lane.who, lane.first_wave..lane.first_wave + lane.waves);
-        }
-        alive
-    };
-    if !alive {
-        lane.stop_here();
-    }
-    if arrival == Arrival::Wait {
-        lane.suspend(Pause::Meets);
-    }
+    lane.meet("block barrier", arrival, |world| {
+        world.meet_block(&lane.who, lane.first_wave..lane.first_wave + lane.waves);
+    });
 }
 
 unsafe extern "C" fn wave_exchange(
@@ -236,7 +257,7 @@ unsafe extern "C" fn wave_barrier(view: *mut HostLane, site: c_uint) {
 unsafe extern "C" fn clock_ns(view: *mut HostLane) -> c_ulonglong {
     // SAFETY: called by the kernel with the pointer it was given.
     let lane = unsafe { SeededLane::of(view) };
-    lane.world().borrow().clock_ns()
+    lane.look_at_clock()
 }
 
 unsafe extern "C" fn load(

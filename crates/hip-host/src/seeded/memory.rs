@@ -5,6 +5,7 @@
 //! word and becomes visible, to its block, its device or the whole system, at a time of its own for each. A load reads
 //! the word as of some landed store that its wave may still take for the latest.
 
+mod atomic;
 mod fabric;
 mod real;
 
@@ -357,37 +358,6 @@ impl Memory {
             self.views[wave as usize].seen.insert(index, read as u32);
         }
         ((value & mask) >> shift, flag)
-    }
-
-    /// Reads, changes and writes a word at the end of its order, visible to all at once; returns the old value, and the
-    /// write to a flag that it is from or 0.
-    pub(crate) fn atomic(
-        &mut self,
-        wave: u32,
-        place: Place,
-        bytes: u32,
-        change: impl FnOnce(u64) -> u64,
-        mark: Mark,
-    ) -> (u64, u32) {
-        let index = self.word(place);
-        let (mask, shift) = lanes(place.1, bytes);
-        let view = &mut self.views[wave as usize];
-        let mine: Vec<_> = view.buffer.iter().filter(|store| store.word == index).copied().collect();
-        view.buffer.retain(|store| store.word != index);
-        self.buffered -= mine.len();
-        for store in mine {
-            self.land(wave, store, Scope::System);
-        }
-        let word = &self.words[index as usize];
-        let latest = word.stores.iter().fold(word.before, |value, store| (value & !store.mask) | store.value);
-        let old = (latest & mask) >> shift;
-        let before = word.stores.iter().rfind(|store| store.mask & mask != 0);
-        let before = before.map_or(0, |store| store.mark.flag);
-        let value = (change(old) << shift) & mask;
-        self.land(wave, Buffered { mark, word: index, mask, value }, Scope::System);
-        let seen = self.words[index as usize].stores.len() as u32;
-        self.views[wave as usize].seen.insert(index, seen);
-        (old, before)
     }
 
     /// Whether a store is not yet visible to everybody.

@@ -170,12 +170,29 @@ impl World {
         self.strikes.count(who.device, self.clock_ns())
     }
 
-    fn step(&mut self) {
+    /// Counts a look at the clock; `None` when its rank is dead. No store lands then under a script, which tries that at the
+    /// primitives on either side.
+    pub(crate) fn look_at_clock(&mut self, who: &Who) -> Option<u64> {
+        if self.random.is_script() {
+            self.count();
+        } else {
+            self.step();
+        }
+        self.note(who, Some(who.thread), "looks at the clock", None);
+        let now = self.clock_ns();
+        self.strikes.count(who.device, now).then_some(now)
+    }
+
+    fn count(&mut self) {
         self.steps += 1;
         self.memory.tick();
         if self.steps > self.most_steps && self.failure.is_none() {
             self.failure = Some(SeededError::Steps { steps: self.most_steps });
         }
+    }
+
+    fn step(&mut self) {
+        self.count();
         let may_land = self.memory.is_unsettled() && self.landings.is_left();
         if self.random.chance_if(may_land, self.weather.land) {
             self.landings.used += 1;

@@ -123,7 +123,7 @@ impl Turns {
             }
             state.stalled_at = Some(settled);
             if world.memory.fresh {
-                let step = deadline.map_or(state.rest_ns, |at| state.rest_ns.min(at - now.ns));
+                let step = deadline.map_or(state.rest_ns, |at| state.rest_ns.min(at.saturating_sub(now.ns)));
                 if step == state.rest_ns {
                     state.rest_ns = state.rest_ns.saturating_mul(2);
                 }
@@ -138,7 +138,7 @@ impl Turns {
             return Found::Again;
         }
         if let Some(at) = deadline {
-            self.advance(state, world, at - now.ns, 0);
+            self.advance(state, world, at.saturating_sub(now.ns), 0);
             return Found::Again;
         }
         self.nobody_ever(state, world)
@@ -161,7 +161,7 @@ impl Turns {
             return Found::Rest;
         }
         if state.given_up {
-            state.vain_rounds += 1;
+            state.vain_rounds = state.vain_rounds.saturating_add(1);
         } else {
             state.given_up = true;
             let cause = SeededError::Hang { virtual_ns: world.clock_ns(), lanes: 0 };

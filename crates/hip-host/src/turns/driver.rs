@@ -2,6 +2,7 @@
 //! of them live here.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::entity::What;
@@ -33,9 +34,22 @@ enum Left {
 }
 
 impl Turns {
-    /// The driver thread's life.
+    /// The driver thread's life. A panic of the machine's own ends the run and nobody's wait.
     pub(super) fn drive(&self) {
         let mut owned = BTreeMap::new();
+        if let Err(cause) = catch_unwind(AssertUnwindSafe(|| self.take_turns(&mut owned))) {
+            self.crash(&mut lock(&self.state), cause.as_ref());
+        }
+        let mut state = lock(&self.state);
+        let unborn = core::mem::take(&mut state.inbox);
+        let ending = core::mem::take(&mut state.ending);
+        state.turn = Turn::Nobody;
+        drop(state);
+        // Dropped outside the lock: what they own may spawn.
+        caught(|| drop((owned, unborn, ending)));
+    }
+
+    fn take_turns(&self, owned: &mut BTreeMap<u32, Owned>) {
         let mut state = lock(&self.state);
         while !self.is_stopped() {
             let turn = state.turn.clone();
@@ -43,7 +57,7 @@ impl Turns {
                 Turn::Task(id) => {
                     let newborn = state.inbox.remove(&id);
                     drop(state);
-                    self.turn_of(id, newborn, &mut owned);
+                    self.turn_of(id, newborn, owned);
                 }
                 Turn::End(launch) => {
                     drop(state);
@@ -57,12 +71,6 @@ impl Turns {
             state = lock(&self.state);
             self.pass(&mut state);
         }
-        let unborn = core::mem::take(&mut state.inbox);
-        let ending = core::mem::take(&mut state.ending);
-        state.turn = Turn::Nobody;
-        drop(state);
-        // Dropped outside the lock: what they own may spawn.
-        drop((owned, unborn, ending));
     }
 
     fn turn_of(&self, id: u32, newborn: Option<Newborn>, owned: &mut BTreeMap<u32, Owned>) {

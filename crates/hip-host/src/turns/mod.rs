@@ -10,6 +10,7 @@
 #![expect(clippy::disallowed_methods, reason = "who hands out the turn waits on the machine's time")]
 
 mod choose;
+mod crash;
 mod driver;
 mod entity;
 mod report;
@@ -18,6 +19,7 @@ mod tracked;
 
 use core::fmt;
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
@@ -88,6 +90,8 @@ struct State {
     given_up: bool,
     /// Rounds in which attached threads went on waiting after that.
     vain_rounds: u32,
+    /// The machine itself has panicked.
+    has_crashed: bool,
 }
 
 /// The scheduler of a seeded machine, and the driver of threads that attach to it.
@@ -238,7 +242,13 @@ impl Turns {
 
     /// Draws who is next and tells it.
     fn pass(&self, state: &mut MutexGuard<'_, State>) {
-        state.turn = self.choose(state);
+        match catch_unwind(AssertUnwindSafe(|| self.choose(state))) {
+            Ok(turn) => state.turn = turn,
+            Err(cause) => {
+                state.turn = Turn::Nobody;
+                self.crash(state, cause.as_ref());
+            }
+        }
         match &state.turn {
             Turn::Task(_) | Turn::End(_) => self.driver.notify_all(),
             Turn::Seat(id) => {
@@ -269,6 +279,7 @@ impl State {
             failure: None,
             given_up: false,
             vain_rounds: 0,
+            has_crashed: false,
         }
     }
 }
@@ -298,16 +309,7 @@ impl Scheduler for Turns {
     }
 
     fn stop(&self) {
-        let state = lock(&self.state);
-        self.stopped.store(true, Ordering::SeqCst);
-        self.driver.notify_all();
-        self.rests.notify_all();
-        for entity in state.entities.values() {
-            if let What::Seat(seat) = &entity.what {
-                seat.wakes.notify_all();
-            }
-        }
-        drop(state);
+        self.end_turns(&lock(&self.state));
         let thread = lock(&self.thread).take();
         if let Some(thread) = thread
             && thread.thread().id() != std::thread::current().id()

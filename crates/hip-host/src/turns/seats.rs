@@ -2,7 +2,7 @@
 
 use core::cell::Cell;
 use core::time::Duration;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, MutexGuard};
 
 use anabranch_clock::{Driver, Seat};
@@ -43,6 +43,8 @@ const ON_STREAM: [&str; 5] = [
 
 /// Rounds of waiting in vain behind a failed run after which a thread is ended.
 const MOST_VAIN_ROUNDS: u32 = 1_000;
+/// The same behind a machine that has ended by itself, each of [`AFTERLIFE`].
+const MOST_LATE_ROUNDS: u32 = 20_000;
 /// How long a thread that outlives its machine really rests at a wait.
 const AFTERLIFE: Duration = Duration::from_micros(50);
 
@@ -62,8 +64,14 @@ impl Turns {
     pub(crate) fn begin_call(&self, name: &'static str, device: u32) -> Result<InCall, HipError> {
         let inside = InCall;
         let _ = IN_CALL.try_with(|inside| inside.set(true));
+        if self.has_crashed() {
+            return Err(HipError::LAUNCH_FAILURE);
+        }
         let Some(seat) = self.seat() else { return Ok(inside) };
         let alive = self.step(seat, name);
+        if self.has_crashed() {
+            return Err(HipError::LAUNCH_FAILURE);
+        }
         let owner = self.owner(seat);
         // A dead rank's thread may still run code that others gave it, on their streams.
         let for_others = CHOOSE_DEVICE.contains(&name) || (device != owner && ON_STREAM.contains(&name));
@@ -78,9 +86,15 @@ impl Turns {
         Err(code)
     }
 
+    /// Whether the machine itself has panicked: nothing that is asked of it would be done.
+    fn has_crashed(&self) -> bool {
+        self.is_stopped() && lock(&self.state).has_crashed
+    }
+
     /// Whether the run has failed and what still waits never ends by itself.
     pub(crate) fn is_hopeless(&self) -> bool {
-        lock(&self.state).vain_rounds > MOST_VAIN_ROUNDS
+        let state = lock(&self.state);
+        state.has_crashed || state.vain_rounds > MOST_VAIN_ROUNDS
     }
 
     fn owner(&self, seat: Seat) -> u32 {
@@ -147,6 +161,35 @@ impl Turns {
         state
     }
 
+    /// A deadline in nanoseconds; `None` if it lies so far away that the clock never gets there.
+    fn in_reach(&self, until: Duration) -> Option<u64> {
+        let last = self.now_ns().saturating_add(self.longest_ns);
+        u64::try_from(until.as_nanos()).ok().filter(|until| *until <= last && *until < u64::MAX)
+    }
+
+    /// A thread waits that has outlived its machine: others like it may notify it still, and deadlines pass at once.
+    fn wait_behind_the_end(&self, signal: Option<(&Arc<AtomicU64>, u64)>, until_ns: Option<u64>) {
+        std::thread::sleep(AFTERLIFE);
+        let Some(until) = until_ns else {
+            let mut state = lock(&self.state);
+            let hopeless = match signal {
+                None => true,
+                Some((counter, seen)) if state.has_crashed && counter.load(Ordering::SeqCst) == seen => {
+                    state.vain_rounds = state.vain_rounds.saturating_add(1);
+                    state.vain_rounds > MOST_LATE_ROUNDS
+                }
+                Some(_) => false,
+            };
+            if hopeless && IN_CALL.try_with(|inside| !inside.get()).unwrap_or(false) {
+                end_thread(state);
+            }
+            return;
+        };
+        let mut world = self.world.borrow_mut();
+        let rest = until.saturating_sub(world.clock_ns());
+        world.waited_ns = world.waited_ns.saturating_add(rest);
+    }
+
     /// A seat for a thread of the machine's own.
     pub(crate) fn servant_seat(&self) -> Seat {
         let mut state = lock(&self.state);
@@ -161,6 +204,13 @@ impl Turns {
         state.seats.push(id);
         Seat(seat)
     }
+}
+
+/// Nothing that the thread waits for will ever come, and a wait has no other way to say so.
+fn end_thread(state: MutexGuard<'_, State>) -> ! {
+    let why = state.failure.as_ref().map_or_else(|| "it has been stopped".to_owned(), ToString::to_string);
+    drop(state);
+    std::panic::resume_unwind(Box::new(format!("a thread waits for ever behind a failed seeded run: {why}")))
 }
 
 impl Driver for Turns {
@@ -195,13 +245,9 @@ impl Driver for Turns {
     }
 
     fn wait(&self, seat: Seat, signal: Option<(&Arc<AtomicU64>, u64)>, until: Option<Duration>) {
-        let until_ns = until.map(|until| u64::try_from(until.as_nanos()).unwrap_or(u64::MAX));
+        let until_ns = until.and_then(|until| self.in_reach(until));
         if self.is_stopped() {
-            std::thread::sleep(AFTERLIFE);
-            let mut world = self.world.borrow_mut();
-            let rest = until_ns.map_or(0, |until| until.saturating_sub(world.clock_ns()));
-            world.waited_ns = world.waited_ns.saturating_add(rest);
-            return;
+            return self.wait_behind_the_end(signal, until_ns);
         }
         let owner = self.owner(seat);
         // A dead rank's thread goes on waiting: it learns of its death from its next call.
@@ -214,12 +260,7 @@ impl Driver for Turns {
         // A HIP call cannot be unwound, and ends by itself: see `is_hopeless`.
         let may_end = !servant && IN_CALL.try_with(|inside| !inside.get()).unwrap_or(false);
         if may_end && state.vain_rounds > MOST_VAIN_ROUNDS && until_ns.is_none() {
-            let why = state.failure.as_ref().map_or_else(String::new, ToString::to_string);
-            drop(state);
-            // Nothing that it waits for will ever come, and a wait has no other way to say so.
-            std::panic::resume_unwind(Box::new(format!(
-                "a thread waits for ever behind a failed seeded run: {why}"
-            )));
+            end_thread(state);
         }
     }
 

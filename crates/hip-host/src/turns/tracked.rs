@@ -1,5 +1,6 @@
 //! Which memory is which: numbers and names for what the model knows of the machine's memory.
 
+use core::ops::Range;
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -55,36 +56,41 @@ impl Turns {
                 return number;
             }
         }
-        let number = self.add_memory(&mut tracked, kind, device, home, mapping.bytes());
+        let number = self.add_memory(&mut tracked, kind, device, home, 0..mapping.bytes());
         tracked.files.extend(file.map(|file| (file, number)));
         number
     }
 
     /// Makes memory of the caller known; returns its number and the byte of it at `base`.
     pub(crate) fn track_registered(&self, device: u32, base: usize, bytes: usize) -> (u32, usize) {
-        // Words are aligned.
+        // Words are aligned; the bytes before `base` are somebody else's and stay untouched.
         let lead = base % 8;
         let home = Home { address: base - lead, mapping: None };
         let mut tracked = lock(&self.tracked);
-        (self.add_memory(&mut tracked, RegionKind::Registered, device, home, lead + bytes), lead)
+        (self.add_memory(&mut tracked, RegionKind::Registered, device, home, lead..lead + bytes), lead)
     }
 
+    /// `bytes` are those behind the home's address that are the memory's own.
     fn add_memory(
         &self,
         tracked: &mut Tracked,
         kind: RegionKind,
         device: u32,
         home: Home,
-        bytes: usize,
+        bytes: Range<usize>,
     ) -> u32 {
         let on_host = matches!(kind, RegionKind::Pinned | RegionKind::Registered);
         let count = tracked.counts.entry((word(kind), device)).or_default();
         let name = format!("{}{device}.{count}", word(kind));
         *count += 1;
         let mut world = self.world.borrow_mut();
-        world.allocations.push(Allocated { name: name.into(), owner: Owner::Shared, bytes: bytes as u64 });
+        world.allocations.push(Allocated {
+            name: name.into(),
+            owner: Owner::Shared,
+            bytes: bytes.end as u64,
+        });
         world.memory.fabric.homes.push((!on_host).then_some(device));
-        world.memory.real.as_mut().map_or(0, |real| real.add(home, bytes, on_host))
+        world.memory.real.as_mut().map_or(0, |real| real.add(home, bytes.start, bytes.end, on_host))
     }
 
     /// The caller takes registered memory back.

@@ -84,3 +84,18 @@ ANABRANCH_KERNEL(machine_count, MachineArgs, 64) {
         fence_release_system(grid);
     }
 }
+// Stores a value of four bytes in front of a word, which it leaves as it is.
+ANABRANCH_KERNEL(machine_bytes, MachineArgs, 64) {
+    if (grid.thread == 0) remote_store(grid, (u32*)args.data, u32(args.value));
+}
+// Looks at nothing but the clock, for ever or for `mode` nanoseconds.
+ANABRANCH_KERNEL(machine_clock, MachineArgs, 64) {
+    if (grid.thread != 0) return;
+    u64 begun = grid.clock_ns();
+    while (grid.clock_ns() - begun < (args.mode == 0 ? ~u64(0) : u64(args.mode))) {}
+    private_store(grid, args.out, grid.clock_ns() - begun);
+}
+// Meets the other threads of its block `value` times.
+ANABRANCH_KERNEL(machine_barrier, MachineArgs, 64) {
+    for (u64 round = 0; round < args.value; ++round) grid.block_barrier();
+}

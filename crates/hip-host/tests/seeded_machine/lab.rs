@@ -36,6 +36,9 @@ pub static UNIT: KernelUnit = KernelUnit {
         "machine_private",
         "machine_watch",
         "machine_count",
+        "machine_bytes",
+        "machine_clock",
+        "machine_barrier",
     ],
     layouts: &[MachineArgs::c_declaration],
 };
@@ -148,9 +151,20 @@ impl Gpu {
     }
 
     pub fn launch_on(&self, stream: &Stream, name: &str, blocks: u32, args: &MachineArgs) -> Result<()> {
+        self.launch_threads(stream, name, (blocks, THREADS), args)
+    }
+
+    /// With so many blocks of so many threads.
+    pub fn launch_threads(
+        &self,
+        stream: &Stream,
+        name: &str,
+        (blocks, threads): (u32, u32),
+        args: &MachineArgs,
+    ) -> Result<()> {
         let kernel = self.unit.kernel(name).unwrap();
         // SAFETY: the tests keep what the arguments name.
-        let launched = unsafe { kernel.launch(blocks, THREADS, 0, stream, args) };
+        let launched = unsafe { kernel.launch(blocks, threads, 0, stream, args) };
         launched.map_err(|error| match error {
             anabranch_hip_jit::Error::Launch { source, .. } => Arc::try_unwrap(source).unwrap(),
             other => panic!("{other}"),

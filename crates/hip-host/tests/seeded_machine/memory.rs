@@ -4,7 +4,7 @@ use core::ffi::c_void;
 use core::mem::ManuallyDrop;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use anabranch_hip::{DeviceAddress, HipError, Result};
 use anabranch_hip_host::SeededSchedule;
@@ -147,6 +147,35 @@ fn memory_of_the_caller_works_while_it_is_registered() {
         });
         assert!(outcome.failure.is_none(), "{}", outcome.failure.unwrap());
         assert_eq!(*outcome.ranks[0].as_ref().unwrap(), 42);
+    }
+}
+
+/// Eight aligned bytes of which the last four are registered: a kernel stores to those, the others are the host's alone.
+#[test]
+fn bytes_before_registered_memory_are_not_touched() {
+    for seed in 0..20 {
+        let outcome = world(1, SeededSchedule::new(seed), |rank| -> Result<[u32; 4]> {
+            let gpu = rank.gpu()?;
+            // Aligned to eight bytes as a whole; registered from the fourth byte on.
+            let memory: [AtomicU64; 2] = Default::default();
+            memory[0].store(u64::from_ne_bytes([7; 8]), Ordering::Relaxed);
+            let half = |at: usize| (&raw const memory).cast::<AtomicU32>().wrapping_add(at);
+            let api = gpu.device.runtime().api();
+            let base = half(1).cast_mut().cast::<c_void>();
+            // SAFETY: the array lives until it is unregistered.
+            assert_eq!(unsafe { (api.hipHostRegister)(base, 12, 0) }, HipError::SUCCESS);
+            let word = DeviceAddress(half(2).addr() as u64);
+            let bytes = DeviceAddress(half(1).addr() as u64);
+            gpu.launch("machine_bytes", 1, &args(bytes, word, word, 9))?;
+            gpu.stream.synchronize()?;
+            // SAFETY: the stream is idle.
+            assert_eq!(unsafe { (api.hipHostUnregister)(base) }, HipError::SUCCESS);
+            // SAFETY: the four halves of the array.
+            Ok([0, 1, 2, 3].map(|at| unsafe { &*half(at) }.load(Ordering::Acquire)))
+        });
+        assert!(outcome.failure.is_none(), "{}", outcome.failure.unwrap());
+        let seven = u32::from_ne_bytes([7; 4]);
+        assert_eq!(*outcome.ranks[0].as_ref().unwrap(), [seven, 9, 0, 0], "seed {seed}");
     }
 }
 

@@ -5,9 +5,9 @@ use core::time::Duration;
 use anabranch_clock::{Moment, Signal, sleep};
 use anabranch_hip::{HipError, Result};
 use anabranch_hip_host::SeededSchedule;
-use anabranch_hip_host::seeded::SeededError;
+use anabranch_hip_host::seeded::{Fault, SeededError};
 
-use crate::lab::{MachineArgs, args, words, world};
+use crate::lab::{MachineArgs, WIDTH, args, seeded, words, world};
 
 #[test]
 fn deadlines_of_seconds_expire_at_once() {
@@ -111,4 +111,82 @@ fn a_thread_that_nothing_can_wake_is_ended() {
     });
     assert!(outcome.ranks[0].contains("waits for ever"), "{}", outcome.ranks[0]);
     assert!(outcome.failure.is_some());
+}
+
+#[test]
+fn a_deadline_that_no_clock_reaches_is_none() {
+    for duration in [Duration::MAX, Duration::from_nanos(u64::MAX), Duration::from_nanos(u64::MAX - 1)] {
+        let outcome = world(2, SeededSchedule::new(5), |rank| {
+            if rank.number == 1 {
+                sleep(Duration::from_secs(5));
+                return String::new();
+            }
+            let cause = std::panic::catch_unwind(|| sleep(duration)).unwrap_err();
+            cause.downcast_ref::<String>().unwrap().clone()
+        });
+        assert!(outcome.ranks[0].contains("waits for ever"), "{}", outcome.ranks[0]);
+        let failure = outcome.failure.unwrap();
+        assert!(matches!(*failure.cause, SeededError::Hang { .. }), "{failure}");
+        assert!(outcome.run.virtual_ns < 6_000_000_000, "{} virtual ns", outcome.run.virtual_ns);
+    }
+}
+
+#[test]
+fn kernels_that_look_at_nothing_but_the_clock_let_others_go_on() {
+    let schedule = SeededSchedule { most_steps: 20_000, ..SeededSchedule::new(5) };
+    let outcome = world(2, schedule.clone(), |rank| -> Result<u64> {
+        let gpu = rank.gpu()?;
+        let out = gpu.zeroed(1)?;
+        let clock = args(out.address(), out.address(), out.address(), 0);
+        gpu.launch("machine_clock", 1, &MachineArgs { mode: 500, ..clock })?;
+        gpu.stream.synchronize()?;
+        Ok(words(&out, 1)?[0])
+    });
+    assert!(outcome.failure.is_none(), "{}", outcome.failure.unwrap());
+    assert!(outcome.ranks.iter().all(|took| *took.as_ref().unwrap() >= 500), "{:?}", outcome.ranks);
+
+    let for_ever = |name: &str, threads: u32| {
+        let outcome = world(2, schedule.clone(), |rank| -> Result<()> {
+            let gpu = rank.gpu()?;
+            let out = gpu.zeroed(1)?;
+            let args = args(out.address(), out.address(), out.address(), u64::MAX);
+            gpu.launch_threads(&gpu.stream, name, (1, threads), &args)?;
+            gpu.stream.synchronize()
+        });
+        for result in outcome.ranks {
+            assert_eq!(result.unwrap_err().code(), Some(HipError::LAUNCH_FAILURE), "{name}");
+        }
+        let failure = outcome.failure.unwrap();
+        assert!(matches!(*failure.cause, SeededError::Steps { steps: 20_000 }), "{name}: {failure}");
+        outcome.run.digest
+    };
+    for (name, threads) in
+        [("machine_clock", WIDTH), ("machine_barrier", WIDTH), ("machine_barrier", 2 * WIDTH)]
+    {
+        assert_eq!(for_ever(name, threads), for_ever(name, threads));
+    }
+}
+
+#[test]
+fn a_rank_stands_still_at_a_barrier() {
+    let at_barrier = |at| {
+        let ns = 7_000_000_000;
+        let faults = vec![Fault::Stall { rank: 0, at, ns }];
+        let outcome = world(1, SeededSchedule { faults, ..seeded(5) }, |rank| -> Result<()> {
+            let gpu = rank.gpu()?;
+            let out = gpu.zeroed(1)?;
+            let args = args(out.address(), out.address(), out.address(), 20);
+            gpu.launch_threads(&gpu.stream, "machine_barrier", (1, WIDTH), &args)?;
+            gpu.stream.synchronize()
+        });
+        assert!(outcome.failure.is_none() && outcome.run.virtual_ns >= ns, "{}", outcome.run.virtual_ns);
+        outcome.run.events
+    };
+    let is_barrier = |line: &String| line.ends_with("block barrier");
+    let lines: Vec<_> = at_barrier(0).iter().map(ToString::to_string).collect();
+    let first = lines.iter().position(is_barrier).unwrap() as u64;
+    // Whether its lane is the last to come or not.
+    for at in first..first + 8 {
+        at_barrier(at);
+    }
 }

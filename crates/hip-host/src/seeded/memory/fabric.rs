@@ -124,6 +124,7 @@ impl Memory {
 
     /// A device has died: each of its stores that is under way arrives or vanishes.
     pub(crate) fn scatter(&mut self, device: u32, random: &mut Random) {
+        let mut vanished = Vec::new();
         for wave in 0..self.views.len() {
             if self.views[wave].device != device {
                 continue;
@@ -132,6 +133,8 @@ impl Memory {
                 self.buffered -= 1;
                 if random.chance(128) {
                     self.land(wave as u32, store, Scope::System);
+                } else {
+                    vanished.push((wave as u32, store.mark.step));
                 }
             }
         }
@@ -145,9 +148,15 @@ impl Memory {
             if random.chance(128) {
                 store.since.iter_mut().filter(|since| **since == NEVER).for_each(|since| *since = now);
                 arrived.push(word);
+            } else {
+                // Its place in the order stays, as others count from there; an atomic must not find its value.
+                (store.mask, store.value) = (0, 0);
+                vanished.push((store.wave, store.mark.step));
             }
             false
         });
+        // What never came does not come again. A wave does one primitive a step.
+        self.fabric.echoes.retain(|(wave, echo)| !vanished.contains(&(*wave, echo.mark.step)));
         for word in arrived {
             self.show(word);
         }

@@ -4,6 +4,7 @@
 //! Copies, fills and host code work on real memory. A word that kernels have touched remembers what the model last put
 //! there; a difference was written by somebody else, in between.
 
+use core::ops::Range;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -14,6 +15,8 @@ use crate::mapping::Mapping;
 /// The wave that stands for the host and for copy engines: on no device, so that all see its stores as a peer's.
 const HOST: u32 = 0;
 const NO_DEVICE: u32 = u32::MAX;
+/// The bytes of a word that is all of one allocation.
+const WHOLE: Range<usize> = 0..8;
 
 /// Where memory is mapped, and what keeps it there; without a mapping its owner does, until it is taken back.
 #[derive(Clone, Debug)]
@@ -25,6 +28,9 @@ pub(crate) struct Home {
 #[derive(Debug)]
 struct RealAllocation {
     homes: Vec<Home>,
+    /// Bytes of its first word that lie before it, and belong to somebody else.
+    lead: usize,
+    /// Behind its last byte, from its first word on.
     bytes: usize,
     /// Host code may write it at any time.
     on_host: bool,
@@ -42,10 +48,10 @@ pub(crate) struct RealMemory {
 }
 
 impl RealMemory {
-    /// Adds memory and returns its number.
-    pub(crate) fn add(&mut self, home: Home, bytes: usize, on_host: bool) -> u32 {
-        let homes = vec![home];
-        self.allocations.push(RealAllocation { homes, bytes, on_host, held: None, touched: BTreeMap::new() });
+    /// Adds memory and returns its number. Its home is aligned to a word, of which the first `lead` bytes are not its own.
+    pub(crate) fn add(&mut self, home: Home, lead: usize, bytes: usize, on_host: bool) -> u32 {
+        let (homes, touched) = (vec![home], BTreeMap::new());
+        self.allocations.push(RealAllocation { homes, lead, bytes, on_host, held: None, touched });
         self.allocations.len() as u32 - 1
     }
 
@@ -78,36 +84,38 @@ impl RealMemory {
         }
     }
 
-    /// The address of a word and how many of its bytes belong to the allocation; `None` for memory that is gone.
-    fn at(&self, allocation: u32, index: u32) -> Option<(usize, usize)> {
+    /// The address of a word and which of its bytes belong to the allocation; `None` for memory that is gone.
+    fn at(&self, allocation: u32, index: u32) -> Option<(usize, Range<usize>)> {
         let allocation = &self.allocations[allocation as usize];
         let (start, _) = allocation.held.as_ref()?;
         let byte = index as usize * 8;
-        Some((start + byte, 8.min(allocation.bytes.saturating_sub(byte))))
+        let lead = if index == 0 { allocation.lead } else { 0 };
+        Some((start + byte, lead..8.min(allocation.bytes.saturating_sub(byte))))
     }
 
     fn read(&self, allocation: u32, index: u32) -> Option<u64> {
         let (address, bytes) = self.at(allocation, index)?;
-        if bytes == 8 {
-            // SAFETY: eight aligned bytes of an allocation that `held` keeps, or that its owner keeps until it is taken
-            // back; everybody else's accesses are the machine's own, copies, or the caller's atomics, as HIP asks.
+        if bytes == WHOLE {
+            // SAFETY: eight bytes, aligned as homes are, all of them of an allocation that `held` keeps, or that its owner
+            // keeps until it is taken back; others access them with the machine's own primitives, copies, or the caller's
+            // atomics, as HIP asks.
             return Some(unsafe { AtomicU64::from_ptr(address as *mut u64) }.load(Ordering::Acquire));
         }
-        // SAFETY: as above, byte by byte.
+        // SAFETY: as above, byte by byte: those of the word that are the allocation's.
         let byte =
             |at: usize| unsafe { AtomicU8::from_ptr((address + at) as *mut u8) }.load(Ordering::Acquire);
-        Some((0..bytes).fold(0, |word, at| word | u64::from(byte(at)) << (8 * at)))
+        Some(bytes.fold(0, |word, at| word | u64::from(byte(at)) << (8 * at)))
     }
 
     /// Writes a word that holds `old`; false when it holds something else by now.
     fn write(&self, allocation: u32, index: u32, old: u64, value: u64) -> bool {
-        let Some((address, bytes)) = self.at(allocation, index) else { return true };
-        if bytes == 8 {
+        let Some((address, mut bytes)) = self.at(allocation, index) else { return true };
+        if bytes == WHOLE {
             // SAFETY: as in `read`.
             let word = unsafe { AtomicU64::from_ptr(address as *mut u64) };
             return word.compare_exchange(old, value, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         }
-        (0..bytes).all(|at| {
+        bytes.all(|at| {
             let (old, value) = ((old >> (8 * at)) as u8, (value >> (8 * at)) as u8);
             // SAFETY: as in `read`, byte by byte.
             let byte = unsafe { AtomicU8::from_ptr((address + at) as *mut u8) };
