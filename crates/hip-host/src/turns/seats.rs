@@ -67,7 +67,10 @@ impl Turns {
         if self.has_crashed() {
             return Err(HipError::LAUNCH_FAILURE);
         }
-        let Some(seat) = self.seat() else { return Ok(inside) };
+        let Some(seat) = self.seat() else {
+            self.rest_behind_the_last();
+            return Ok(inside);
+        };
         let alive = self.step(seat, name);
         if self.has_crashed() {
             return Err(HipError::LAUNCH_FAILURE);
@@ -84,6 +87,19 @@ impl Turns {
             lock(&self.state).changes += 1;
         }
         Err(code)
+    }
+
+    /// Once all attached threads have left, a thread that is not attached, which cleans up behind them, acts when the machine
+    /// rests: so the seed's order has an end before it begins.
+    fn rest_behind_the_last(&self) {
+        let mut state = lock(&self.state);
+        let is_attached = |entity: &Entity| matches!(&entity.what, What::Seat(seat) if !seat.servant);
+        if state.seats.is_empty() || state.entities.values().any(is_attached) {
+            return;
+        }
+        while !matches!(state.turn, Turn::Nobody) && !self.is_stopped() {
+            state = wait(&self.rests, state);
+        }
     }
 
     /// Whether the machine itself has panicked: nothing that is asked of it would be done.
