@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anabranch::config::Schedule;
 use anabranch::jit::{Jit, JitStats, KernelSpec, Target};
 use anabranch::shmem::Fault;
 use anabranch::{Config, Environment, Placement, Platform, RankError, RuntimeKind, World};
@@ -99,6 +100,9 @@ where
         (None, _) => device_count(&config)?,
     };
     check(&config, ranks)?;
+    if config.is_host() && config.device.host.schedule == Schedule::Seeded {
+        tracing::warn!("under a seed the clock is virtual: times and rates say nothing of speed");
+    }
     let placement =
         if arguments.threads { Placement::Threads { ranks } } else { Placement::Processes { ranks } };
     // Opened before anything is started: that there are fewer devices than ranks is one error and not N.

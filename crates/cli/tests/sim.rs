@@ -112,6 +112,10 @@ fn what_cannot_be_run_is_refused() {
     let trace = run(&["sim", "barrier", "--mutant", "4", "--trace", "/nonexistent/trace.json"]);
     assert_eq!(trace.code, 1);
     assert!(trace.stderr.contains("/nonexistent/trace.json cannot be written"), "{trace:?}");
+    assert!(
+        trace.stdout.contains("\nreplay: anabranch sim barrier "),
+        "the failure is told all the same: {trace:?}"
+    );
 }
 
 #[test]

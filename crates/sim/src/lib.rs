@@ -53,7 +53,7 @@ mod scratch {
     /// The kernels of this crate's tests, which share a cache.
     pub(crate) fn jit() -> Jit {
         let path = ["/usr/local/bin", "/usr/bin", "/bin"].map(PathBuf::from).to_vec();
-        let folder = std::env::temp_dir().join("anabranch-sim-tests");
+        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../target/tmp/sim-unit-tests");
         Jit::new(JitConfig::new(folder), ToolSearch { path, ..ToolSearch::default() })
     }
 }

@@ -138,7 +138,7 @@ impl Atomics {
             }
         }
         if found != expected {
-            return Err(format!("the heap is {found:x?}, expected {expected:x?}"));
+            return Err(format!("the heap is {found:?}, expected {expected:?}"));
         }
         let logged = self.logged(me, log)?;
         let mut old: Vec<u64> = logged.iter().map(|three| chosen.cut(three[0])).collect();
@@ -154,7 +154,7 @@ impl Atomics {
         old.sort_unstable();
         once.sort_unstable();
         if old != once {
-            return Err(format!("old values {old:x?}, expected each of {once:x?} once"));
+            return Err(format!("old values {old:?}, expected each of {once:?} once"));
         }
         Ok(())
     }

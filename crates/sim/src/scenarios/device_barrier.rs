@@ -110,7 +110,7 @@ impl DeviceBarrier {
                 || guard.iter().any(|word| *word != 0)
             {
                 return Err(Failure::new(format!(
-                    "rank {rank} is at epoch {epoch} with flags {flags:?}, all should be {rounds}; the guard is {guard:x?}"
+                    "rank {rank} is at epoch {epoch} with flags {flags:?}, all should be {rounds}; the guard is {guard:?}"
                 )));
             }
         }

@@ -129,7 +129,7 @@ pub fn scan(text: &str) -> Vec<Found> {
 
 /// The kernels that a source defines.
 pub fn kernels(text: &str) -> Vec<String> {
-    let code = text.lines().filter(|line| line.starts_with("ANABRANCH_KERNEL("));
+    let code = text.lines().map(str::trim_start).filter(|line| line.starts_with("ANABRANCH_KERNEL("));
     code.filter_map(|line| words(line).get(1).map(|name| (*name).to_owned())).collect()
 }
 

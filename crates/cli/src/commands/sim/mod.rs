@@ -148,12 +148,12 @@ pub(crate) fn run(arguments: &SimArgs) -> anyhow::Result<()> {
     match outcome? {
         Outcome::Right(report) => show::right(&case, arguments.seeds, &report, arguments.json),
         Outcome::Failed(failed) => {
+            show::failed(&failed, arguments.last, arguments.json)?;
             if let Some(path) = &arguments.trace {
                 let write =
                     || write_trace(&failed.smallest().events, &mut BufWriter::new(File::create(path)?));
                 write().with_context(|| format!("{} cannot be written", path.display()))?;
             }
-            show::failed(&failed, arguments.last, arguments.json)?;
             Err(Reported(1).into())
         }
     }

@@ -59,7 +59,16 @@ impl Ep {
         let field = |from: usize, count: usize| -> Vec<u32> {
             meta.chunks_exact(words).flat_map(|record| record[from..from + count].iter().copied()).collect()
         };
-        let counts = self.bench.get(memory.own, self.own.counts, ranks).map_err(get)?;
+        let counts: Vec<u32> = self.bench.get(memory.own, self.own.counts, ranks).map_err(get)?;
+        let sizes = field(1, 1);
+        for (source, count) in counts.iter().enumerate() {
+            let first = source * self.case.tokens as usize;
+            // Counts beyond the window are told below.
+            let told = (*count).min(self.case.tokens) as usize;
+            if let Some(size) = sizes[first..first + told].iter().find(|size| **size != TOP_K) {
+                return Err(format!("a row of source {source} says that it has {size} experts, not {TOP_K}"));
+            }
+        }
         let offsets = self.bench.get(memory.own, self.own.offsets, ranks + 1).map_err(get)?;
         let top_k = TOP_K as usize;
         let weights = field(2 + top_k, top_k).into_iter().map(f32::from_bits).collect::<Vec<_>>();
@@ -106,7 +115,9 @@ impl Ep {
             self.bench.get::<anabranch_ep::args::SlotState>(memory.own, self.own.state, 1).map_err(get)?[0];
         let epochs = u64::from(self.case.rounds);
         let ended = (state.dispatch_epoch, state.combine_epoch) == (epochs, epochs)
-            && (state.dispatch_arrived, state.combine_arrived, state.combine_ended) == (0, 0, 0);
+            && (state.dispatch_arrived, state.combine_arrived, state.combine_ended) == (0, 0, 0)
+            // Masked ids are no mistakes, and there are no others.
+            && (state.invalid_count, state.invalid_first) == (0, u64::MAX);
         if ended { Ok(()) } else { Err(format!("after {epochs} epochs the slot is {state:?}")) }
     }
 }
