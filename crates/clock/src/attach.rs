@@ -47,6 +47,11 @@ pub fn is_attached() -> bool {
     current().is_some()
 }
 
+/// Which driver the calling thread is under: equal for threads of one driver while it lives.
+pub fn driver_number() -> Option<usize> {
+    current().map(|(driver, _)| Arc::as_ptr(&driver).addr())
+}
+
 /// Lets others go first, on an attached thread; nothing on others. `what` is what the thread is about to do.
 pub fn give_way(what: &'static str) {
     if let Some((driver, seat)) = current() {

@@ -20,7 +20,7 @@ mod moment;
 mod signal;
 pub mod sync;
 
-pub use attach::{Attached, attach, give_way, is_attached, sleep};
+pub use attach::{Attached, attach, driver_number, give_way, is_attached, sleep};
 pub use driver::{Driver, Seat};
 pub use moment::Moment;
 pub use signal::Signal;
