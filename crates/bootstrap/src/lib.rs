@@ -49,6 +49,7 @@ mod mailbox;
 mod message;
 mod mutant;
 mod rendezvous;
+#[cfg(not(loom))]
 #[cfg(test)]
 mod seeded;
 mod sync;

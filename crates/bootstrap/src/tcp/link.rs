@@ -12,7 +12,9 @@ use crate::{Deadline, Error, Loss, LossKind};
 use anabranch_clock::Signal;
 use anabranch_ranks::GlobalRank;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
+
+use crate::sync::Mutex;
 use std::thread::JoinHandle;
 use std::time::Duration;
 

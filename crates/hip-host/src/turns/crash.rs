@@ -41,7 +41,7 @@ impl Turns {
 #[cfg(test)]
 mod tests {
     use core::time::Duration;
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
 
     use anabranch_clock::{Signal, attach};
     use anabranch_hip::{DeviceOrdinal, HipError};
@@ -98,7 +98,7 @@ mod tests {
                         assert_eq!(code, Some(HipError::LAUNCH_FAILURE));
                     } else {
                         let ended = std::panic::catch_unwind(|| {
-                            let (mutex, signal) = (Mutex::new(()), Signal::new());
+                            let (mutex, signal) = (anabranch_clock::sync::Mutex::new(()), Signal::new());
                             let mut guard = mutex.lock().unwrap();
                             loop {
                                 guard = signal.wait(&mutex, guard, None);
