@@ -7,6 +7,7 @@ use anabranch_clock::Signal;
 
 use crate::capture::CapturedPoint;
 use crate::machine::Core;
+use crate::notice::await_notice;
 use crate::sync::lock;
 // What a signal goes with.
 use crate::sync::modelled::{Mutex as Guarded, lock as lock_guarded};
@@ -36,11 +37,7 @@ impl Recording {
     pub(crate) fn wait(&self, core: &Core) {
         let mut reached = lock_guarded(&self.reached);
         while !*reached && !core.is_hopeless() {
-            // A driver that is not the machine's does not know who notices.
-            reached = match core.seeded {
-                Some(_) => self.changed.wait(&self.reached, reached, None),
-                None => self.changed.wait_outside(reached, None),
-            };
+            reached = await_notice(&self.changed, &self.reached, reached, core.seeded.is_some());
         }
     }
 

@@ -36,6 +36,7 @@ mod machine;
 mod mapping;
 mod memory;
 mod module;
+mod notice;
 mod operation;
 mod rest;
 mod scheduler;

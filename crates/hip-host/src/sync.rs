@@ -20,8 +20,8 @@ pub(crate) fn wait<'a, T>(condition: &Condvar, guard: MutexGuard<'a, T>) -> Mute
 #[cfg(not(loom))]
 pub(crate) mod modelled {
     pub(crate) use super::lock;
-    pub(crate) use std::sync::Mutex;
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+    pub(crate) use std::sync::{Mutex, MutexGuard};
     pub(crate) use std::thread::{Thread, current, park, park_timeout};
 }
 

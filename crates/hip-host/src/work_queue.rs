@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use anabranch_clock::Signal;
 
+use crate::notice::await_notice;
 use crate::sync::modelled::{AtomicU64, Mutex, Ordering, lock};
 
 /// A queue that at most one worker at a time works off.
@@ -89,11 +90,7 @@ impl<T> WorkQueue<T> {
         let mut state = lock(&self.state);
         state.waiters += 1;
         while self.completed() < ticket && !is_hopeless() {
-            state = if driven {
-                self.progressed.wait(&self.state, state, None)
-            } else {
-                self.progressed.wait_outside(state, None)
-            };
+            state = await_notice(&self.progressed, &self.state, state, driven);
         }
         state.waiters -= 1;
     }

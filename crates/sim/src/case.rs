@@ -61,6 +61,12 @@ impl Protocol {
             Self::World => "world",
         }
     }
+
+    /// Whether the switches of its runs are counted, so that [`RunOptions`](crate::RunOptions) can limit and enumerate them. A
+    /// whole machine has turns of streams and threads besides.
+    pub const fn counts_switches(self) -> bool {
+        !matches!(self, Self::World)
+    }
 }
 
 impl fmt::Display for Protocol {

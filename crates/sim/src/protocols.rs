@@ -10,6 +10,7 @@ pub const fn about(protocol: Protocol) -> &'static str {
         }
         Protocol::Barrier => "the team barrier, between kernels that write and kernels that read",
         Protocol::StreamSignal => "signals and waits in the order of a stream, between kernels",
+        Protocol::PutSignal => "put with signal, and the wait for it, of the device API",
         Protocol::PutQuiet => {
             "put, then quiet or fence, then signal, over slots used again; --staged for the next rank only"
         }
@@ -20,6 +21,5 @@ pub const fn about(protocol: Protocol) -> &'static str {
         Protocol::World => {
             "join, dispatch, experts, combine and leave of rank threads, with --fault; --staged as for ep"
         }
-        Protocol::PutSignal => "put with signal, and the wait for it, of the device API",
     }
 }

@@ -30,11 +30,6 @@ pub trait Scenario: Debug {
     /// What it runs.
     fn case(&self) -> &Case;
 
-    /// Whether [`RunOptions::most_switches`] means something to it.
-    fn counts_switches(&self) -> bool {
-        true
-    }
-
     /// Runs the case under a seed and judges what came of it. The same seed and options give the same run.
     ///
     /// # Errors

@@ -118,7 +118,7 @@ impl Shrinker<'_> {
         /// More than any run that ends has.
         const MANY: u64 = 1 << 40;
         let mut scenario = (self.make)(&self.best.case)?;
-        if !scenario.counts_switches() {
+        if !scenario.case().protocol.counts_switches() {
             return Ok(());
         }
         let seed = self.best.seed;

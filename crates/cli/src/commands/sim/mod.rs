@@ -125,11 +125,15 @@ impl Failed {
 pub(crate) fn run(arguments: &SimArgs) -> anyhow::Result<()> {
     let Some(protocol) = arguments.protocol else { return show::list(arguments.json) };
     let case = arguments.size.case(protocol);
-    if protocol == Protocol::World && arguments.most_switches.is_some() {
-        return Err(CaseError::Lacks { protocol, what: "limit of switches" }.into());
-    }
-    if protocol == Protocol::World && arguments.exhaustive.exhaustive {
-        return Err(CaseError::Lacks { protocol, what: "runs that can be enumerated" }.into());
+    if !protocol.counts_switches() {
+        for (asked, what) in [
+            (arguments.most_switches.is_some(), "limit of switches"),
+            (arguments.exhaustive.exhaustive, "runs that can be enumerated"),
+        ] {
+            if asked {
+                return Err(CaseError::Lacks { protocol, what }.into());
+            }
+        }
     }
     let config = arguments.settings.load(&[])?.config;
     let progress = Progress::new();

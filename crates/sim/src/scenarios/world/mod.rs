@@ -229,10 +229,6 @@ impl Scenario for World {
         &self.case
     }
 
-    fn counts_switches(&self) -> bool {
-        false
-    }
-
     fn run(&mut self, seed: u64, options: &RunOptions) -> Result<Outcome, Failure> {
         if options.most_switches.is_some() {
             return Err(Failure::new("a world takes no limit of switches"));
