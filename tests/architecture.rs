@@ -17,6 +17,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("transport-p2p", &["hip", "hip-jit", "ranks", "transport"]),
     ("shmem", &["bootstrap", "clock", "hip", "hip-jit", "ranks", "transport", "transport-p2p"]),
     ("ep", &["bootstrap", "clock", "hip", "hip-jit", "ranks", "shmem"]),
+    ("ccl", &["clock", "hip", "hip-jit", "ranks", "shmem"]),
     (
         "sim",
         &[
