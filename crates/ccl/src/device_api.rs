@@ -1,0 +1,51 @@
+//! The arithmetic of collectives inside kernels: the headers that kernels include, and the kernels that test them.
+//!
+//! A unit that uses them lists [`DEVICE_HEADERS`] behind [`anabranch_hip_jit::PRELUDE`] and includes `ccl/reduce.h`. Everything
+//! there lies in the namespace `ccl`; an element type is the struct that [`DataType::device_name`](crate::DataType::device_name)
+//! names.
+
+use anabranch_hip_jit::Header;
+
+pub mod conformance;
+
+macro_rules! headers {
+    ($($name:literal),* $(,)?) => {
+        &[$(Header { name: concat!("ccl/", $name), text: include_str!(concat!("../device/ccl/", $name)) }),*]
+    };
+}
+
+/// The headers of element types and reductions. They include the prelude, which a unit lists too.
+pub const DEVICE_HEADERS: &[Header] = headers!["elements.h", "reduce.h", "words.h"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DataType, ReduceOp};
+    use anabranch_hip_jit::lint::lint_source;
+
+    #[test]
+    fn sources_pass_the_lints() {
+        let unit = Header { name: "conformance_reduce.hip", text: conformance::REDUCE.source };
+        for header in DEVICE_HEADERS.iter().copied().chain([unit]) {
+            let found = lint_source(header.name, header.text);
+            assert!(found.is_empty(), "{found:#?}");
+        }
+    }
+
+    #[test]
+    fn operators_and_types_are_named_as_in_the_headers() {
+        let [elements, reduce, _] = DEVICE_HEADERS else { panic!("three headers") };
+        let declared = reduce.text.lines().find(|line| line.starts_with("enum ReduceOp")).unwrap();
+        for op in ReduceOp::all(1.0) {
+            let name = op.name().to_uppercase();
+            let word = format!("{name} = {}", op.torch_value());
+            let words: Vec<&str> = declared.split(['{', '}', ',']).map(str::trim).collect();
+            assert!(words.contains(&word.as_str()), "{word}");
+        }
+        for data_type in DataType::ALL {
+            let name = data_type.device_name();
+            let forms = [format!(" {name};"), format!("struct {name} "), format!("using ::{name};")];
+            assert!(forms.iter().any(|form| elements.text.contains(form)), "{name}");
+        }
+    }
+}

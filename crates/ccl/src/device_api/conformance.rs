@@ -1,0 +1,65 @@
+//! Kernels that put the device functions to the test; used by the tests of this crate and by diagnoses of a machine.
+
+use anabranch_hip_jit::{
+    DevicePointer, DeviceStruct as _, KernelSpec, KernelUnit, PRELUDE, device_struct,
+};
+
+use super::DEVICE_HEADERS;
+use crate::DataType;
+
+device_struct! {
+    /// Arguments of `anabranch_ccl_conformance_reduce`. Any grid; all of it this rank's own memory.
+    pub struct ConformanceReduceArgs {
+        /// `[size][stride]`: each rank's contribution, 16-byte aligned.
+        pub inputs: DevicePointer<u8>,
+        /// `[bytes]`, 16-byte aligned; written.
+        pub output: DevicePointer<u8>,
+        /// Bytes of a contribution; a multiple of `unit_bytes`.
+        pub bytes: u64,
+        /// Bytes from one contribution to the next; a multiple of 16.
+        pub stride: u64,
+        /// [`ReduceOp::scalar_bits`](crate::ReduceOp::scalar_bits).
+        pub scalar: u64,
+        /// [`ReduceOp::torch_value`](crate::ReduceOp::torch_value).
+        pub op: u32,
+        /// How many contributions, at least one.
+        pub size: u32,
+        /// Bytes that a thread handles at once: 1, 2, 4, 8 or 16, and not less than an element. Nothing is done for less.
+        pub unit_bytes: u32,
+        /// 1: the form that is compiled for plain sums; `op` is not looked at.
+        pub sum_only: u32,
+    }
+}
+
+device_struct! {
+    /// Arguments of `anabranch_ccl_conformance_convert`, which does something for floats only. Any grid.
+    pub struct ConformanceConvertArgs {
+        /// `[count]` values of the accumulation type: f64 for F64, f32 for all others.
+        pub values: DevicePointer<u8>,
+        /// `[count]` elements: the values, rounded; written.
+        pub elements: DevicePointer<u8>,
+        /// `[count]` values of the accumulation type: the elements' values; written.
+        pub widened: DevicePointer<u8>,
+        /// How many values.
+        pub count: u64,
+    }
+}
+
+/// Reductions and conversions of one element type; parameter `CCL_ELEMENT`.
+pub static REDUCE: KernelUnit = KernelUnit {
+    name: "conformance_reduce",
+    source: include_str!("../../kernels/conformance_reduce.hip"),
+    headers: &[PRELUDE, DEVICE_HEADERS],
+    entries: &["anabranch_ccl_conformance_reduce", "anabranch_ccl_conformance_convert"],
+    layouts: &[ConformanceReduceArgs::c_declaration, ConformanceConvertArgs::c_declaration],
+};
+
+/// The unit for an element type.
+pub fn reduce(data_type: DataType) -> KernelSpec {
+    KernelSpec::new(&REDUCE).with("CCL_ELEMENT", data_type.device_name())
+}
+
+/// Every kernel of the conformance tests: what a prebuild compiles.
+pub fn kernels() -> Vec<KernelSpec> {
+    DataType::ALL.map(reduce).into()
+}

@@ -1,0 +1,5 @@
+//! Worked examples, and wrong answers that the oracle must notice.
+
+mod arithmetic;
+mod inputs;
+mod wrong;

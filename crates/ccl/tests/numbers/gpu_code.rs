@@ -1,0 +1,51 @@
+//! What compilers for GPUs make of the headers. They are optional.
+
+use anabranch_ccl::device_api::conformance;
+use anabranch_hip_jit::isa::{check_disassembly, disassemble, resources};
+use anabranch_hip_jit::{Error, Target};
+
+use crate::device::{jit, tools};
+
+fn compiles_for(targets: &[&str]) {
+    let jit = jit();
+    let mut problems = Vec::new();
+    for target in targets {
+        let target: Target = target.parse().unwrap();
+        for spec in conformance::kernels() {
+            let object = match jit.compile(&spec, &target) {
+                Ok(object) => object,
+                Err(error @ Error::NoCompiler { .. }) => {
+                    println!("skipped {target}: {error}");
+                    break;
+                }
+                Err(error) => panic!("{} for {target}: {error}", spec.label()),
+            };
+            let what = format!("{} for {target}", spec.label());
+            if !target.is_amd() {
+                continue;
+            }
+            match disassemble(&tools(), &object).unwrap() {
+                Some(text) => problems
+                    .extend(check_disassembly(&text).iter().map(|finding| format!("{what}: {finding}"))),
+                None => println!("skipped the code of {what}: no llvm-objdump"),
+            }
+            for kernel in resources(&tools(), &object).unwrap().unwrap_or_default() {
+                // Loops over a unit's elements unroll away; else their array would lie in memory.
+                if kernel.scratch_bytes != 0 {
+                    problems.push(format!("{what}: {kernel:?}"));
+                }
+            }
+        }
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+#[test]
+fn every_type_compiles_for_amd_and_spills_nothing() {
+    compiles_for(&["gfx942"]);
+}
+
+#[test]
+fn every_type_compiles_for_nvidia() {
+    compiles_for(&["sm_90"]);
+}

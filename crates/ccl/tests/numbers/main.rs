@@ -1,0 +1,8 @@
+//! The device arithmetic of every element type gives the oracle's bits: on the host runtime, for all operators, group sizes,
+//! data classes and widths; and it compiles for GPUs.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking")]
+
+mod convert;
+mod device;
+mod gpu_code;
+mod reduce;
