@@ -2,7 +2,7 @@
 
 use anabranch_ccl::device_api::conformance;
 use anabranch_hip_jit::isa::{check_disassembly, disassemble, resources};
-use anabranch_hip_jit::{Error, Target};
+use anabranch_hip_jit::{Error, Target, TargetKind};
 
 use crate::device::{jit, tools};
 
@@ -21,7 +21,7 @@ fn compiles_for(targets: &[&str]) {
                 Err(error) => panic!("{} for {target}: {error}", spec.label()),
             };
             let what = format!("{} for {target}", spec.label());
-            if !target.is_amd() {
+            if target.kind() != TargetKind::Amd {
                 continue;
             }
             match disassemble(&tools(), &object).unwrap() {
