@@ -14,8 +14,9 @@ macro_rules! headers {
     };
 }
 
-/// The headers of element types and reductions. They include the prelude, which a unit lists too.
-pub const DEVICE_HEADERS: &[Header] = headers!["elements.h", "reduce.h", "words.h"];
+/// The headers of lanes, packets, element types and reductions. They include the prelude, which a unit lists too.
+pub const DEVICE_HEADERS: &[Header] =
+    headers!["elements.h", "lane.h", "packets.h", "place.h", "reduce.h", "words.h"];
 
 #[cfg(test)]
 mod tests {
@@ -34,7 +35,8 @@ mod tests {
 
     #[test]
     fn operators_and_types_are_named_as_in_the_headers() {
-        let [elements, reduce, _] = DEVICE_HEADERS else { panic!("three headers") };
+        let named = |name: &str| DEVICE_HEADERS.iter().find(|header| header.name == name).unwrap();
+        let (elements, reduce) = (named("ccl/elements.h"), named("ccl/reduce.h"));
         let declared = reduce.text.lines().find(|line| line.starts_with("enum ReduceOp")).unwrap();
         for op in ReduceOp::all(1.0) {
             let name = op.name().to_uppercase();

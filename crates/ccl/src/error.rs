@@ -1,5 +1,9 @@
 //! What can go wrong with a collective.
 
+use anabranch_ranks::{GlobalRank, GroupRank};
+
+use crate::call::Collective;
+use crate::plan::Algorithm;
 use crate::{DataType, ReduceOp};
 
 /// Everything that this crate's calls fail with.
@@ -16,9 +20,141 @@ pub enum Error {
         /// Names of the operators that are defined for it.
         allowed: Vec<&'static str>,
     },
-    /// The world, the heap, the kernels or the launch.
+    /// A tensor has another number of elements than the call needs.
+    #[error("{collective}: {what} has {given} elements; it must have {rule}")]
+    Count {
+        /// The collective.
+        collective: Collective,
+        /// The tensor.
+        what: &'static str,
+        /// Elements given.
+        given: u64,
+        /// What is needed, in words.
+        rule: String,
+    },
+    /// Output and input are of different types.
+    #[error("{collective}: the output is {output}, the input {input}; both must have one type")]
+    Types {
+        /// The collective.
+        collective: Collective,
+        /// The output's type.
+        output: DataType,
+        /// The input's.
+        input: DataType,
+    },
+    /// A count does not divide over the members.
+    #[error("{collective}: {count} elements do not divide over {members} members; give splits instead")]
+    Divisible {
+        /// The collective.
+        collective: Collective,
+        /// Elements given.
+        count: u64,
+        /// Members of the group.
+        members: u32,
+    },
+    /// Another number of splits than members.
+    #[error("{collective}: {given} {what} were given for {members} members")]
+    Splits {
+        /// The collective.
+        collective: Collective,
+        /// The list.
+        what: &'static str,
+        /// Its length.
+        given: usize,
+        /// Members of the group.
+        members: u32,
+    },
+    /// The root is no member.
+    #[error("{collective}: the root is {given}, but the group has {members} members")]
+    Root {
+        /// The collective.
+        collective: Collective,
+        /// The root given.
+        given: GroupRank,
+        /// Members of the group.
+        members: u32,
+    },
+    /// The root gave no tensor where it needs one.
+    #[error("{collective}: the root needs {what}, and none was given")]
+    Missing {
+        /// The collective.
+        collective: Collective,
+        /// The tensor.
+        what: &'static str,
+    },
+    /// Output and input overlap in a way that is not in place.
+    #[error("{collective}: output {output:#x} and input {input:#x} overlap; {allowed}")]
+    Overlap {
+        /// The collective.
+        collective: Collective,
+        /// Where the output starts.
+        output: u64,
+        /// Where the input starts.
+        input: u64,
+        /// What is allowed.
+        allowed: &'static str,
+    },
+    /// A tensor leaves its allocation.
+    #[error("{count} {data_type} elements from byte {byte_offset} on do not fit into {length} bytes")]
+    Bounds {
+        /// Where it was to start.
+        byte_offset: u64,
+        /// Its type.
+        data_type: DataType,
+        /// Its elements.
+        count: u64,
+        /// Bytes of the allocation or registration.
+        length: u64,
+    },
+    /// A tensor starts between two elements.
+    #[error("a tensor of {data_type} starts at {address:#x}, which is no multiple of the element's size")]
+    Alignment {
+        /// The address, or the offset in its allocation.
+        address: u64,
+        /// Its type.
+        data_type: DataType,
+    },
+    /// A tensor or prepared call belongs to another group or communicator.
+    #[error("{what} belongs to another group or communicator")]
+    Foreign {
+        /// What was given.
+        what: &'static str,
+    },
+    /// The algorithm asked for cannot do the call.
+    #[error("{collective} cannot be done by {algorithm}: {reason}")]
+    Algorithm {
+        /// The collective.
+        collective: Collective,
+        /// The algorithm.
+        algorithm: Algorithm,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// A number in the configuration cannot be used.
+    #[error("{field} is {given}; allowed is {allowed}")]
+    Config {
+        /// The field.
+        field: &'static str,
+        /// What it was.
+        given: u64,
+        /// What is allowed.
+        allowed: &'static str,
+    },
+    /// A peer's memory cannot be reached by kernels.
+    #[error("{peer} cannot be reached by loads and stores of this rank, which is what collectives need")]
+    Unreachable {
+        /// The peer.
+        peer: GlobalRank,
+    },
+    /// The world, the heap or the launch.
     #[error(transparent)]
     Shmem(#[from] anabranch_shmem::Error),
+    /// Compiling or loading kernels.
+    #[error(transparent)]
+    Jit(#[from] anabranch_hip_jit::Error),
+    /// The runtime.
+    #[error(transparent)]
+    Hip(#[from] anabranch_hip::Error),
 }
 
 /// Results of this crate.

@@ -1,16 +1,47 @@
 //! Collectives over a group, with torch.distributed's semantics.
+//!
+//! A [`Communicator`] belongs to one group and one sequence of calls. A [`Call`] names a collective and its tensors;
+//! [`Communicator::prepare`] checks it and chooses how it is done, [`Communicator::launch`] puts one kernel on a stream, and the
+//! [`Work`] that comes back orders other streams behind it or waits for it on the host.
+//!
+//! The order of reading: [`call`] says what a call means, [`plan`] how it is done, `device/ccl/lane.h` and `packets.h` what all
+//! kernels stand on (with the arguments why no flag or buffer is used again too early), `kernels/*.hip` the algorithms, and
+//! [`Communicator`] when. [`oracle`] is the reference that tests and benchmarks compare with, bit by bit.
+//!
+//! Reductions are in group-rank order, accumulated in f32 (f64 for f64), and rounded once: the same bits on every rank, in every
+//! run, and for every algorithm.
 
+#[doc(hidden)]
+pub mod args;
+pub mod call;
+#[doc(hidden)]
+pub mod channel;
+mod communicator;
+mod config;
+pub mod conformance;
 mod data_type;
 pub mod device_api;
 mod element;
 mod error;
 pub mod float8;
+mod in_place;
+pub mod kernels;
 pub mod oracle;
+pub mod plan;
 mod reduce;
+mod tensor;
+mod work;
 
+pub use call::{Call, Collective};
+pub use communicator::{Communicator, OPERATION, Prepared};
+pub use config::CclConfig;
 pub use data_type::{DataType, UnknownDataType};
 pub use element::Element;
 pub use error::{Error, Result};
+pub use kernels::kernels;
+pub use plan::{Algorithm, Plan, UnknownAlgorithm};
 pub use reduce::{
     Avg, BitAnd, BitOr, BitXor, Max, Min, PreMulSum, Product, ReduceOp, ReduceOperator, Sum, UnknownReduceOp,
 };
+pub use tensor::{LocationKind, Tensor};
+pub use work::Work;

@@ -3,6 +3,7 @@
 //! Whoever puts work of this library on a stream leaves an event behind it. Captured work leaves none: an event of a capture
 //! means nothing outside of it, and replays are in the hands of whoever launches the graph.
 
+use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLockReadGuard, Weak};
 use std::time::Duration;
@@ -106,8 +107,12 @@ fn is_over(event: &Event) -> bool {
 #[derive(Debug)]
 pub(crate) enum Keep {
     Allocation(AllocationId),
-    Team { _table: Table, _permit: ResidencyPermit },
+    Team { _table: Table, _permit: ResidencyPermit, _held: Vec<Box<dyn Held>> },
 }
+
+/// What a team keeps for the crates above until the last launch is over: kernels, shares of the device.
+pub(crate) trait Held: Send + fmt::Debug {}
+impl<T: Send + fmt::Debug> Held for T {}
 
 /// All work in flight of a world.
 #[derive(Debug, Default)]

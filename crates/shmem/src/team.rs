@@ -1,6 +1,7 @@
 //! A group with what kernels need to reach its members.
 
-use std::sync::{Arc, PoisonError};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anabranch_hip::{DeviceAddress, Stream};
 use anabranch_hip_jit::control::WaitControl;
@@ -14,7 +15,7 @@ use anabranch_transport::{Operation, Scope};
 use crate::collective::group_id;
 use crate::error::{Error, Result};
 use crate::fault::OperationCode;
-use crate::flight::Keep;
+use crate::flight::{Held, Keep};
 use crate::heap::{DEFAULT_ALIGNMENT, SymmetricMemory};
 use crate::host_api::TeamSignalArgs;
 use crate::residency::ResidencyPermit;
@@ -85,6 +86,8 @@ pub struct Team {
     /// What is kept until the last barrier is over: the peer table with the barrier's epoch behind it, and the share of the
     /// device that a barrier takes.
     kept: Option<(Table, ResidencyPermit)>,
+    /// What crates above gave to keep as long.
+    held: Mutex<Vec<Box<dyn Held>>>,
 }
 
 /// The kernels of teams, loaded once for a world.
@@ -130,7 +133,8 @@ impl World {
         };
         let epoch = table.address().offset(u64::from(group.size()) * 8);
         let (world, group, kept) = (self.clone(), group.clone(), Some((table, permit)));
-        Ok(Team { world, group, rank, view, flags, epoch, kernels, kept })
+        let held = Mutex::default();
+        Ok(Team { world, group, rank, view, flags, epoch, kernels, kept, held })
     }
 
     /// The kernels, and a share of the device for one barrier: those of one team run one after the other.
@@ -236,11 +240,42 @@ impl Team {
     }
 }
 
+impl Team {
+    /// Launches a kernel that uses the team's view: in the order of this team's earlier launches and barriers, on whatever
+    /// streams those are, and tracked, so that the team's table, what was given to [`Self::hold`], and `uses` stay until it is
+    /// over, also when their owners drop them before. Not collective by itself. In a capture nothing is ordered or tracked:
+    /// that is in the hands of whoever launches the graph.
+    ///
+    /// # Errors
+    /// Those of [`World::check`]; the launch's; [`Error::Untracked`] when no event could be left behind it.
+    pub fn launch_in_order(
+        &self,
+        stream: &Stream,
+        uses: &[&SymmetricMemory],
+        launch: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let _mapped = self.world.stay()?;
+        self.flags.flight().ordered(stream, launch)?;
+        uses.iter().try_for_each(|memory| memory.flight().note(stream))
+    }
+
+    /// Keeps a value until the last launch of this team is over, also when the team is dropped before.
+    pub fn hold(&self, value: impl Send + fmt::Debug + 'static) {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(value));
+    }
+
+    /// Whether everything launched in order is over; captured work is not seen.
+    pub fn is_idle(&self) -> bool {
+        self.flags.flight().is_over()
+    }
+}
+
 impl Drop for Team {
     fn drop(&mut self) {
         if let Some((table, permit)) = self.kept.take() {
             let flight = Arc::clone(self.flags.flight());
-            self.world.inner.park(&flight, Keep::Team { _table: table, _permit: permit });
+            let held = std::mem::take(self.held.get_mut().unwrap_or_else(PoisonError::into_inner));
+            self.world.inner.park(&flight, Keep::Team { _table: table, _permit: permit, _held: held });
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anabranch_clock::Moment;
-use anabranch_hip::Stream;
+use anabranch_hip::{Event, Stream};
 
 use crate::error::{Error, Result};
 use crate::fault::Fault;
@@ -57,13 +57,25 @@ impl World {
     /// What made the world fail; [`Error::StreamBusy`] when the stream is simply not done yet, which changes nothing; an
     /// error of the work itself.
     pub fn synchronize_within(&self, stream: &Stream, limit: Duration) -> Result<()> {
+        self.wait_while_busy(limit, || Ok(!stream.is_idle()?))
+    }
+
+    /// [`Self::synchronize_within`] for what came before an event.
+    ///
+    /// # Errors
+    /// Those of [`Self::synchronize_within`].
+    pub fn wait_within(&self, event: &Event, limit: Duration) -> Result<()> {
+        self.wait_while_busy(limit, || Ok(!event.is_done()?))
+    }
+
+    fn wait_while_busy(&self, limit: Duration, is_busy: impl Fn() -> Result<bool>) -> Result<()> {
         let start = Moment::now();
         let mut failed_at: Option<Moment> = None;
         let mut polls = 0u32;
-        while !stream.is_idle()? {
+        while is_busy()? {
             match failed_at {
                 Some(at) if at.elapsed() > DRAIN => {
-                    tracing::warn!("work on the stream did not end within {DRAIN:?} of the world's failure");
+                    tracing::warn!("work did not end within {DRAIN:?} of the world's failure");
                     return self.check();
                 }
                 None if self.inner.alarm.is_raised()? => failed_at = Some(Moment::now()),

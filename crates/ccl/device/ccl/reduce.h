@@ -17,11 +17,7 @@ namespace ccl {
 // ReduceOp::torch_value in Rust.
 enum ReduceOp : u32 { SUM = 0, AVG = 1, PRODUCT = 2, MIN = 3, MAX = 4, BAND = 5, BOR = 6, BXOR = 7, PREMUL_SUM = 8 };
 
-struct Reduction {
-    u32 op;      // a ReduceOp; the same for the whole grid
-    u32 size;    // contributions: ranks of the group
-    u64 scalar;  // of PREMUL_SUM: the bits of an f32 (low half), or of an f64 for F64
-};
+// `Reduction` is declared in src/args.rs.
 
 // What has been reduced so far of one unit of memory. SUM_ONLY compiles plain SUM and does not look at the operator.
 template <class Element, class Raw, bool SUM_ONLY, Family = Kind<Element>::FAMILY>

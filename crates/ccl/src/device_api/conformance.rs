@@ -1,11 +1,10 @@
 //! Kernels that put the device functions to the test; used by the tests of this crate and by diagnoses of a machine.
 
-use anabranch_hip_jit::{
-    DevicePointer, DeviceStruct as _, KernelSpec, KernelUnit, PRELUDE, device_struct,
-};
+use anabranch_hip_jit::{DevicePointer, DeviceStruct as _, KernelSpec, KernelUnit, PRELUDE, device_struct};
 
 use super::DEVICE_HEADERS;
 use crate::DataType;
+use crate::args::Reduction;
 
 device_struct! {
     /// Arguments of `anabranch_ccl_conformance_reduce`. Any grid; all of it this rank's own memory.
@@ -51,7 +50,11 @@ pub static REDUCE: KernelUnit = KernelUnit {
     source: include_str!("../../kernels/conformance_reduce.hip"),
     headers: &[PRELUDE, DEVICE_HEADERS],
     entries: &["anabranch_ccl_conformance_reduce", "anabranch_ccl_conformance_convert"],
-    layouts: &[ConformanceReduceArgs::c_declaration, ConformanceConvertArgs::c_declaration],
+    layouts: &[
+        Reduction::c_declaration,
+        ConformanceReduceArgs::c_declaration,
+        ConformanceConvertArgs::c_declaration,
+    ],
 };
 
 /// The unit for an element type.

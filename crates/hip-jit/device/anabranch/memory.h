@@ -74,6 +74,10 @@ ANABRANCH_DEVICE u64 flag_load(const Grid&, const u64* p) { return target::flag_
 ANABRANCH_DEVICE u64 flag_load_for_wait(const Grid&, const u64* p) { return target::flag_load_for_wait(p); }
 ANABRANCH_DEVICE void flag_store(const Grid&, u64* p, u64 v) { target::flag_store(p, v); }
 
+// Packets: their halves are flags, relaxed at system scope. What a half carries needs no acquire: it is the flag.
+ANABRANCH_DEVICE Packet packet_load(const Grid&, const Packet* p) { return target::packet_load(p); }
+ANABRANCH_DEVICE void packet_store(const Grid&, Packet* p, Packet v) { target::packet_store(p, v); }
+
 ANABRANCH_DEVICE void fence_release_system(const Grid&) { target::fence_release_system(); }
 ANABRANCH_DEVICE void fence_acquire_system(const Grid&) { target::fence_acquire_system(); }
 ANABRANCH_DEVICE void fence_release_device(const Grid&) { target::fence_release_device(); }

@@ -95,6 +95,15 @@ ANABRANCH_DEVICE void flag_store(const Grid& grid, u64* p, u64 v) {
     instrumented::store(grid, p, v, ANABRANCH_ACCESS_FLAG);
 }
 
+// The halves move on their own, in any order.
+ANABRANCH_DEVICE Packet packet_load(const Grid& grid, const Packet* p) {
+    return Packet{{flag_load(grid, &p->half[0]), flag_load(grid, &p->half[1])}};
+}
+ANABRANCH_DEVICE void packet_store(const Grid& grid, Packet* p, Packet v) {
+    flag_store(grid, &p->half[0], v.half[0]);
+    flag_store(grid, &p->half[1], v.half[1]);
+}
+
 ANABRANCH_DEVICE void fence_release_system(const Grid& grid) {
     instrumented::calls(grid)->fence(grid.host, ANABRANCH_FENCE_RELEASE, ANABRANCH_SCOPE_SYSTEM);
 }

@@ -100,7 +100,21 @@ enum Mutant : u32 {
     // the searches' own kernels
     MUTANT_SLOT_NOT_OWNED = 90,           // a sender does not wait until its slot was read
     MUTANT_ACKNOWLEDGED_UNREAD = 91,      // a receiver acknowledges, then reads
-    MUTANT_LAST = 91,
+    // ccl/lane.h
+    MUTANT_LANE_EPOCH_NOT_KEPT = 100,     // lane_close: the next launch uses the same epoch
+    MUTANT_LANE_MEETS_NOT_KEPT = 101,
+    MUTANT_MEET_LOOSE = 102,              // meet: the number before is good enough
+    MUTANT_MEET_FLAG_FIRST = 103,         // meet: flags, then the release
+    MUTANT_MEET_NO_ACQUIRE = 104,
+    MUTANT_MEET_NO_BARRIER_AFTER = 105,   // meet: threads that did not wait go on at once
+    // ccl/packets.h
+    MUTANT_PACKETS_ONE_BUFFER = 110,      // packet_at: every epoch uses the same place
+    MUTANT_PACKETS_NOT_CLEARED = 111,     // next_epoch: old flags come round again
+    MUTANT_PACKETS_NO_BARRIER = 112,      // end_epoch: the next epoch's packets are sent while others still read
+    MUTANT_PACKET_HALF_LOOKED_AT = 113,   // has_flag: of the first half only
+    // ccl's kernels
+    MUTANT_STAGING_ONE_HALF = 120,        // every step uses the same half
+    MUTANT_LAST = 120,
 };
 static constexpr u32 MUTANT = PRELUDE_MUTANT;
 static_assert(MUTANT <= MUTANT_LAST, "PRELUDE_MUTANT names no mutant");

@@ -67,6 +67,13 @@ ANABRANCH_DEVICE void stream_store16(void* p, Vec16 v) { store16(p, v); }
 ANABRANCH_DEVICE u64 flag_load(const u64* p) { return relaxed_load<u64>(p); }
 ANABRANCH_DEVICE void flag_store(u64* p, u64 v) { relaxed_store<u64>(p, v); }
 
+// Two words, each of them single and relaxed as a flag is.
+ANABRANCH_DEVICE Packet packet_load(const Packet* p) { return Packet{{load8(&p->half[0]), load8(&p->half[1])}}; }
+ANABRANCH_DEVICE void packet_store(Packet* p, Packet v) {
+    store8(&p->half[0], v.half[0]);
+    store8(&p->half[1], v.half[1]);
+}
+
 // The load that a wait polls with: relaxed, as an acquire would invalidate caches at every look; `acquire_after_wait`
 // fences once.
 ANABRANCH_DEVICE u64 flag_load_for_wait(const u64* p) { return flag_load(p); }

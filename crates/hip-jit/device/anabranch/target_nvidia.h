@@ -77,6 +77,16 @@ ANABRANCH_DEVICE void flag_store(u64* p, u64 v) {
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
 
+// Two words in one access, each of them single and relaxed as a flag is (PTX: a vector access is several scalar ones).
+ANABRANCH_DEVICE Packet packet_load(const Packet* p) {
+    Packet v;
+    asm volatile("ld.relaxed.sys.global.v2.u64 {%0,%1}, [%2];" : "=l"(v.half[0]), "=l"(v.half[1]) : "l"(p) : "memory");
+    return v;
+}
+ANABRANCH_DEVICE void packet_store(Packet* p, Packet v) {
+    asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1,%2};" ::"l"(p), "l"(v.half[0]), "l"(v.half[1]) : "memory");
+}
+
 // The load that a wait polls with. Acquiring in the load costs less than a fence after it: the fence would also wait for
 // this thread's own stores to reach the peers.
 ANABRANCH_DEVICE u64 flag_load_for_wait(const u64* p) {

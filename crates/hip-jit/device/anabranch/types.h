@@ -31,6 +31,11 @@ struct alignas(16) Vec16 {
     u32 word[4];
 };
 
+// Data with its flag inside: two words that arrive each as a whole, in any order. Each carries 4 bytes and a 32-bit flag.
+struct alignas(16) Packet {
+    u64 half[2];
+};
+
 template <class To, class From>
 ANABRANCH_DEVICE To bit_cast(From value) {
     static_assert(sizeof(To) == sizeof(From), "bit_cast keeps the size");

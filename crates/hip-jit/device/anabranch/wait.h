@@ -65,24 +65,44 @@ ANABRANCH_DEVICE void report_fault(const Grid& grid, const WaitContext& wait, u3
 // A wait for a bare flag, behind which nothing is read, may be RELAXED; nothing is acquired then.
 enum WaitOrder : u32 { ACQUIRE, RELAXED };
 
-// Spins until `ready(word)`, the budget is spent, or the world is poisoned. `seen` gets the last value read. What the flag's
-// writer released may be read after `acquire_after_wait`, by this thread, and by its block behind a block barrier.
-template <WaitOrder ORDER = ACQUIRE, class Ready>
-ANABRANCH_DEVICE WaitStatus wait_until(const Grid& grid, const WaitContext& wait, u32 phase, u32 peer, u64 expected,
-                                       const u64* word, Ready ready, u64& seen) {
+// Who has not come, and what was seen of it.
+struct Missing {
+    u32 peer;
+    u64 expected;
+    u64 seen;
+};
+
+// Spins until `look()` is true, the budget is spent, or the world is poisoned. `missing()` is asked when the budget is spent.
+// What was seen orders nothing else: what it carries is in the words themselves, or an acquire has to follow.
+template <class Look, class Who>
+ANABRANCH_DEVICE WaitStatus wait_for(const Grid& grid, const WaitContext& wait, u32 phase, Look look, Who missing) {
     for (u32 spins = 1;; ++spins) {
-        seen = ORDER == ACQUIRE ? flag_load_for_wait(grid, word) : flag_load(grid, word);
-        if (ready(seen) || MUTANT == MUTANT_NO_WAIT) return WAIT_OK;
+        if (look() || MUTANT == MUTANT_NO_WAIT) return WAIT_OK;
         if (spins % SPINS_PER_CHECK == 0) {
             if (is_poisoned(grid, wait.control)) return WAIT_FAULT;
             u64 waited = grid.clock_ns() - wait.start_ns;
             if (waited > flag_load(grid, &wait.control->budget_ns)) {
-                report_fault(grid, wait, phase, peer, expected, seen, waited);
+                Missing who = missing();
+                report_fault(grid, wait, phase, who.peer, who.expected, who.seen, waited);
                 return WAIT_FAULT;
             }
         }
         grid.relax(spins);
     }
+}
+
+// The same for one word: spins until `ready(word)`. `seen` gets the last value read. What the flag's writer released may be
+// read after `acquire_after_wait`, by this thread, and by its block behind a block barrier.
+template <WaitOrder ORDER = ACQUIRE, class Ready>
+ANABRANCH_DEVICE WaitStatus wait_until(const Grid& grid, const WaitContext& wait, u32 phase, u32 peer, u64 expected,
+                                       const u64* word, Ready ready, u64& seen) {
+    return wait_for(
+        grid, wait, phase,
+        [&]() {
+            seen = ORDER == ACQUIRE ? flag_load_for_wait(grid, word) : flag_load(grid, word);
+            return ready(seen);
+        },
+        [&]() { return Missing{peer, expected, seen}; });
 }
 
 // Every thread that has waited, once after all its waits. Where the polling load itself acquires there is nothing to do.

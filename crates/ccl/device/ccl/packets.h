@@ -1,0 +1,106 @@
+// Data with flags inside: small messages in one hop, without a fence.
+//
+// A lane has, at every member, room for `packet_units` packets for each source, stage and parity of the epoch. In epoch e the
+// packets of parity e % 2 are written, flag e in both halves; whoever waits for a packet polls until both halves say e. All
+// that is sent is waited for.
+//
+// Why a packet may be overwritten. Epoch e + 2 writes where epoch e was. Its sender has ended epoch e + 1, in which every
+// member sends at least one packet of stage 0 to every other; a peer sends those after its block has met behind its reads of
+// epoch e. So everything of epoch e has been read.
+// Why an old packet is not taken for a new one. A place holds what some earlier epoch of the same parity left there, perhaps
+// long ago. Flags are the low bits of the epoch; before they come round again, every lane clears its packets between two
+// meetings (`next_epoch`), and zero is never a flag.
+#pragma once
+
+#include "ccl/lane.h"
+
+namespace ccl {
+
+// Bytes that a packet carries.
+static constexpr u32 PAYLOAD = 8;
+// Sources that a thread polls at once.
+static constexpr u32 BATCH = 4;
+
+ANABRANCH_DEVICE u32 packet_flag(const Lane& lane) { return static_cast<u32>(lane.epoch) & EPOCH_MASK; }
+
+ANABRANCH_DEVICE Packet* packet_at(const Channel& channel, u64 base, const Lane& lane, u32 stage, u32 source, u64 unit) {
+    u64 parity = MUTANT == MUTANT_PACKETS_ONE_BUFFER ? 0 : lane.epoch % 2;
+    u64 index = ((static_cast<u64>(lane.index) * 2 + parity) * 2 + stage) * channel.team.size + source;
+    return reinterpret_cast<Packet*>(base + channel.packets) + index * channel.packet_units + unit;
+}
+
+ANABRANCH_DEVICE void clear_packets(const Grid& grid, const Channel& channel, const Lane& lane) {
+    u64 own = member_base(grid, channel, channel.team.rank);
+    u64 count = static_cast<u64>(4) * channel.team.size * channel.packet_units;
+    Packet* first = reinterpret_cast<Packet*>(own + channel.packets) + lane.index * count;
+    for (u64 i = grid.thread; i < count; i += grid.block_threads) packet_store(grid, first + i, Packet{{0, 0}});
+}
+
+// The next use of the lane's packets. Every thread of the block.
+ANABRANCH_DEVICE void next_epoch(const Grid& grid, const Channel& channel, Lane& lane) {
+    lane.epoch += 1;
+    if ((lane.epoch & EPOCH_MASK) != 0) return;  // lint: allow(return-before-barrier): the epoch is the block's
+    // Behind the first meeting nobody reads or writes packets until the second.
+    meet(grid, channel, lane);
+    ANABRANCH_UNLESS(PACKETS_NOT_CLEARED) clear_packets(grid, channel, lane);
+    meet(grid, channel, lane);
+    lane.epoch += 1;
+}
+
+// Ends an epoch: no thread sends packets of the next before all have read those of this one. Every thread of the block.
+ANABRANCH_DEVICE void end_epoch(const Grid& grid, Lane& lane) {
+    ANABRANCH_UNLESS(PACKETS_NO_BARRIER) grid.block_barrier();
+    lane_look(grid, lane);
+}
+
+ANABRANCH_DEVICE void send(const Grid& grid, const Channel& channel, const Lane& lane, u32 stage, u32 peer, u64 unit,
+                           u64 payload) {
+    u64 flag = static_cast<u64>(packet_flag(lane)) << 32;
+    Packet packet = {{flag | (payload & 0xffffffffu), flag | (payload >> 32)}};
+    packet_store(grid, packet_at(channel, member_base(grid, channel, peer), lane, stage, channel.team.rank, unit), packet);
+}
+
+ANABRANCH_DEVICE bool has_flag(Packet packet, u32 flag) {
+    ANABRANCH_TWIN(PACKET_HALF_LOOKED_AT) return static_cast<u32>(packet.half[0] >> 32) == flag;
+    return static_cast<u32>(packet.half[0] >> 32) == flag && static_cast<u32>(packet.half[1] >> 32) == flag;
+}
+
+// The payloads of one unit from sources `first .. first + BATCH`, as far as there are such; this rank's own is left as it
+// is. False after a fault.
+ANABRANCH_DEVICE bool receive(const Grid& grid, const Channel& channel, const Lane& lane, u64 own, u32 stage, u32 first,
+                              u64 unit, u64 (&payload)[BATCH]) {
+    u32 flag = packet_flag(lane);
+    Packet packet[BATCH];
+    auto is_awaited = [&](u32 k) { return first + k < channel.team.size && first + k != channel.team.rank; };
+    auto look = [&]() {
+        bool all = true;
+#pragma unroll
+        for (u32 k = 0; k < BATCH; ++k) {
+            if (is_awaited(k)) packet[k] = packet_load(grid, packet_at(channel, own, lane, stage, first + k, unit));
+        }
+#pragma unroll
+        for (u32 k = 0; k < BATCH; ++k) {
+            if (is_awaited(k)) all = all && has_flag(packet[k], flag);
+        }
+        return all;
+    };
+    auto missing = [&]() {
+        Missing who = {first, flag, 0};
+#pragma unroll
+        for (u32 k = 0; k < BATCH; ++k) {
+            if (is_awaited(k) && !has_flag(packet[k], flag)) who = Missing{first + k, flag, packet[k].half[0] >> 32};
+        }
+        return who;
+    };
+    if (wait_for(grid, lane.wait, PHASE_PACKETS, look, missing) != WAIT_OK) {
+        lane_fail(grid);
+        return false;
+    }
+#pragma unroll
+    for (u32 k = 0; k < BATCH; ++k) {
+        if (is_awaited(k)) payload[k] = (packet[k].half[0] & 0xffffffffu) | (packet[k].half[1] << 32);
+    }
+    return true;
+}
+
+}  // namespace ccl

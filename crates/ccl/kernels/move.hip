@@ -1,0 +1,175 @@
+// Collectives that only move bytes: all_gather, all_to_all, broadcast, gather, scatter, with equal or unequal counts, and the
+// barrier. What goes where is in the arguments; payload is bytes, so one object serves every type.
+//
+// - `packets`: flags inside the data (packets.h), for few bytes. No fence, one hop.
+// - `staged`: bytes go to the peers' staging and from there to the output (lane.h says why its halves are free). For buffers
+//   that peers do not reach.
+// - `direct`: a meeting, then bytes go straight to the peers' outputs, then a meeting. The first says that every member's
+//   kernel has begun, so that what came before it on its stream is done with the output; the second that all bytes are there,
+//   and that the input may be used again.
+// Every member takes part in every step, also who sends and receives nothing: the arguments of lane.h and packets.h need it.
+#include "ccl/packets.h"
+#include "ccl/place.h"
+
+namespace ccl {
+
+// Whether `peer` is one of those that `who` names: a member, all, or none.
+static ANABRANCH_DEVICE bool names(u32 who, u32 peer) { return who == MOVE_ALL || who == peer; }
+
+// What this rank sends to a peer and gets from it, where all counts are equal.
+struct EvenEntries {
+    static constexpr bool UNEVEN = false;
+    const MoveArgs& args;
+    ANABRANCH_DEVICE MoveEntry operator()(u32 peer) const {
+        return MoveEntry{peer * args.send_stride, names(args.send_to, peer) ? args.bytes : 0, peer * args.receive_stride,
+                         names(args.receive_from, peer) ? args.bytes : 0};
+    }
+};
+// ... and where they are listed.
+struct UnevenEntries {
+    static constexpr bool UNEVEN = true;
+    const UnevenArgs& args;
+    ANABRANCH_DEVICE MoveEntry operator()(u32 peer) const { return args.entries[peer]; }
+};
+
+// The share of this lane of a message: whole units of 8 bytes, contiguous.
+struct Share {
+    u64 first;
+    u64 end;
+};
+static ANABRANCH_DEVICE Share share_of(const Grid& grid, u64 units) {
+    return Share{units * grid.block / grid.grid_blocks, units * (grid.block + 1) / grid.grid_blocks};
+}
+
+// This rank's bytes for itself. Nothing where input and output are the same place.
+template <class Entries>
+static ANABRANCH_DEVICE void copy_own(const Grid& grid, const MoveArgs& args, const Entries& entries, u64 input, u64 output) {
+    MoveEntry own = entries(args.channel.team.rank);
+    u64 bytes = minimum(own.send_bytes, own.receive_bytes);
+    u64 from = input + own.send_offset, to = output + own.receive_offset;
+    if (from == to) return;
+    u64 unit = 16;
+    Share share = share_of(grid, (bytes + unit - 1) / unit);
+    u64 first = share.first * unit, end = minimum(share.end * unit, bytes);
+    if (first < end) copy_bytes(grid, to + first, from + first, end - first);
+}
+
+template <class Entries>
+static ANABRANCH_DEVICE void move_packets(const Grid& grid, const MoveArgs& args, const Entries& entries, Lane& lane) {
+    const Channel& channel = args.channel;
+    u64 input = input_of(grid, channel, channel.team.rank), output = output_of(grid, channel, channel.team.rank);
+    u64 own = member_base(grid, channel, channel.team.rank);
+    bool wide = !Entries::UNEVEN && (input | output | args.send_stride | args.receive_stride) % PAYLOAD == 0;
+    // The same number of units between any two members, at least one: some carry nothing.
+    Share share = share_of(grid, maximum((args.most_bytes + PAYLOAD - 1) / PAYLOAD, u64(grid.grid_blocks)));
+    for (u64 first = share.first; first < share.end && !lane.dead; first += channel.packet_units) {
+        next_epoch(grid, channel, lane);
+        u64 count = minimum(share.end - first, u64(channel.packet_units));
+        for (u32 i = 1; i < channel.team.size; ++i) {
+            u32 peer = rotated(channel, i);
+            MoveEntry entry = entries(peer);
+            for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
+                u64 byte = (first + unit) * PAYLOAD;
+                u64 payload = load_payload(grid, input + entry.send_offset, byte, entry.send_bytes, wide);
+                send(grid, channel, lane, 0, peer, unit, payload);
+            }
+        }
+        if (first == share.first) copy_own(grid, args, entries, input, output);
+        for (u32 base = 0; base < channel.team.size; base += BATCH) {
+            for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
+                u64 payload[BATCH];
+                if (!receive(grid, channel, lane, own, 0, base, unit, payload)) break;
+#pragma unroll
+                for (u32 k = 0; k < BATCH; ++k) {
+                    u32 source = base + k;
+                    if (source >= channel.team.size || source == channel.team.rank) continue;
+                    MoveEntry entry = entries(source);
+                    u64 byte = (first + unit) * PAYLOAD;
+                    store_payload(grid, output + entry.receive_offset, byte, entry.receive_bytes, wide, payload[k]);
+                }
+            }
+        }
+        end_epoch(grid, lane);
+    }
+}
+
+// Bytes [first, end) of a message of `bytes`, cut to it.
+static ANABRANCH_DEVICE u64 cut(u64 first, u64 length, u64 bytes) {
+    return first < bytes ? minimum(length, bytes - first) : 0;
+}
+
+template <class Entries>
+static ANABRANCH_DEVICE void move_staged(const Grid& grid, const MoveArgs& args, const Entries& entries, Lane& lane) {
+    const Channel& channel = args.channel;
+    u64 input = input_of(grid, channel, channel.team.rank), output = output_of(grid, channel, channel.team.rank);
+    u64 own = member_base(grid, channel, channel.team.rank);
+    u64 most = args.most_bytes;
+    if (Entries::UNEVEN) {
+        // Only each pair knows how much it exchanges: the longest message decides for all how many steps there are.
+        meet_telling(grid, channel, lane, [&](u32) { return args.most_bytes; });
+        for (u32 peer = 0; peer < channel.team.size && !lane.dead; ++peer) {
+            most = maximum(most, told(grid, channel, lane, peer));
+        }
+    }
+    copy_own(grid, args, entries, input, output);
+    u64 piece = channel.staging_bytes;
+    for (u64 step = 0; step * piece * grid.grid_blocks < most && !lane.dead; ++step) {
+        u64 first = (step * grid.grid_blocks + grid.block) * piece;
+        u64 half = (lane.meets + 1) % 2;
+        ANABRANCH_TWIN(STAGING_ONE_HALF) half = 0;
+        for (u32 i = 1; i < channel.team.size; ++i) {
+            u32 peer = rotated(channel, i);
+            MoveEntry entry = entries(peer);
+            u64 to = staging_of(channel, member_base(grid, channel, peer), lane, half, channel.team.rank);
+            copy_bytes(grid, to, input + entry.send_offset + first, cut(first, piece, entry.send_bytes));
+        }
+        meet(grid, channel, lane);
+        for (u32 i = 1; i < channel.team.size && !lane.dead; ++i) {
+            u32 source = rotated(channel, i);
+            MoveEntry entry = entries(source);
+            u64 from = staging_of(channel, own, lane, half, source);
+            copy_bytes(grid, output + entry.receive_offset + first, from, cut(first, piece, entry.receive_bytes));
+        }
+    }
+}
+
+// Tiles of a message go round the lanes.
+static constexpr u64 TILE = 32768;
+
+template <class Entries>
+static ANABRANCH_DEVICE void move_direct(const Grid& grid, const MoveArgs& args, const Entries& entries, Lane& lane) {
+    const Channel& channel = args.channel;
+    u64 input = input_of(grid, channel, channel.team.rank);
+    // Where a peer wants this rank's bytes is known to the peer alone when counts differ.
+    meet_telling(grid, channel, lane, [&](u32 peer) { return entries(peer).receive_offset; });
+    for (u32 i = 0; i < channel.team.size && !lane.dead; ++i) {
+        // Lanes begin with different peers, so that all links work at once.
+        u32 peer = rotated(channel, 1 + (i + grid.block) % channel.team.size);
+        MoveEntry entry = entries(peer);
+        u64 offset = Entries::UNEVEN ? told(grid, channel, lane, peer) : channel.team.rank * args.remote_stride;
+        u64 from = input + entry.send_offset, to = output_of(grid, channel, peer) + offset;
+        bool needed = !(peer == channel.team.rank && from == to);
+        for (u64 first = grid.block * TILE; first < entry.send_bytes && needed; first += grid.grid_blocks * TILE) {
+            copy_bytes(grid, to + first, from + first, cut(first, TILE, entry.send_bytes));
+        }
+    }
+    meet(grid, channel, lane);
+}
+
+}  // namespace ccl
+
+#define CCL_MOVE_KERNELS(FORM)                                                                \
+    ANABRANCH_KERNEL(anabranch_ccl_move_##FORM, MoveArgs, 1024) {                             \
+        ccl::Lane lane = ccl::lane_open(grid, args.channel, args.input, args.output);         \
+        if (!lane.dead) ccl::move_##FORM(grid, args, ccl::EvenEntries{args}, lane);           \
+        ccl::lane_close(grid, args.channel, lane);                                            \
+    }                                                                                         \
+    ANABRANCH_KERNEL(anabranch_ccl_move_uneven_##FORM, UnevenArgs, 1024) {                    \
+        const MoveArgs& even = args.even;                                                     \
+        ccl::Lane lane = ccl::lane_open(grid, even.channel, even.input, even.output);         \
+        if (!lane.dead) ccl::move_##FORM(grid, even, ccl::UnevenEntries{args}, lane);         \
+        ccl::lane_close(grid, even.channel, lane);                                            \
+    }
+CCL_MOVE_KERNELS(packets)
+CCL_MOVE_KERNELS(staged)
+CCL_MOVE_KERNELS(direct)

@@ -1,0 +1,142 @@
+//! The structs that cross to the kernels, declared once. Public for the seeded tests only, which launch without a world.
+
+use anabranch_hip_jit::{DevicePointer, device_struct};
+use anabranch_shmem::TeamView;
+
+device_struct! {
+    /// The counters of one lane, in this rank's memory, zero at the start. Written by its own block only.
+    pub struct LaneState {
+        /// Uses of its packets.
+        pub epoch: u64,
+        /// Its meetings.
+        pub meets: u64,
+    }
+}
+
+device_struct! {
+    /// What the kernels of one communicator share. Offsets are bytes from the heap's start, equal on all members.
+    pub struct Channel {
+        /// The group.
+        pub team: TeamView,
+        /// `[lanes]`.
+        pub lanes: DevicePointer<LaneState>,
+        /// Words of meetings: `[lanes][members]`, 64 bytes each.
+        pub flags: u64,
+        /// `[lanes][2 parities][2 stages][members][packet_units]` packets of 16 bytes.
+        pub packets: u64,
+        /// `[lanes][2 halves][members][staging_bytes]`.
+        pub staging: u64,
+        /// Bytes of one source's part of one half, a multiple of 256.
+        pub staging_bytes: u64,
+        /// Packets of one source, stage and parity.
+        pub packet_units: u32,
+        /// The operation's code in fault records.
+        pub operation: u32,
+    }
+}
+
+device_struct! {
+    /// Where a buffer is.
+    pub struct Place {
+        /// Where each member's memory starts, in group order; null for a buffer that peers do not reach.
+        pub bases: DevicePointer<u64>,
+        /// Bytes from there, the same for all; of a buffer that peers do not reach, its address.
+        pub offset: u64,
+    }
+}
+
+/// In [`MoveArgs::send_to`] and [`MoveArgs::receive_from`]: every member.
+pub const MOVE_ALL: u32 = u32::MAX;
+/// ... and no member.
+pub const MOVE_NONE: u32 = u32::MAX - 1;
+/// In [`ReduceArgs::root`]: every member gets the result.
+pub const REDUCE_ALL: u32 = u32::MAX;
+
+device_struct! {
+    /// What is exchanged with one member, where counts differ. Bytes; offsets from the buffers' starts.
+    pub struct MoveEntry {
+        /// Where its bytes start in the input.
+        pub send_offset: u64,
+        /// How many go to it.
+        pub send_bytes: u64,
+        /// Where those from it go in the output.
+        pub receive_offset: u64,
+        /// How many come.
+        pub receive_bytes: u64,
+    }
+}
+
+device_struct! {
+    /// Arguments of the kernels that move bytes (`kernels/move.hip`).
+    pub struct MoveArgs {
+        /// The communicator.
+        pub channel: Channel,
+        /// Where bytes come from.
+        pub input: Place,
+        /// Where they go.
+        pub output: Place,
+        /// Bytes to and from each member that is named.
+        pub bytes: u64,
+        /// The most bytes between any two members; with counts that only pairs know, of this rank's.
+        pub most_bytes: u64,
+        /// Bytes between what goes to two members.
+        pub send_stride: u64,
+        /// Bytes between what comes from two members.
+        pub receive_stride: u64,
+        /// Bytes between what two members write into one output.
+        pub remote_stride: u64,
+        /// Who gets bytes of this rank: a member, [`MOVE_ALL`] or [`MOVE_NONE`].
+        pub send_to: u32,
+        /// Whose bytes this rank gets, likewise.
+        pub receive_from: u32,
+    }
+}
+
+/// The most members of a group whose counts differ: what the arguments of a launch have room for.
+pub const MOST_UNEVEN: usize = 64;
+
+device_struct! {
+    /// Arguments of the kernels for counts that differ.
+    pub struct UnevenArgs {
+        /// Channel, places and `most_bytes`; the rest is not looked at.
+        pub even: MoveArgs,
+        /// What is exchanged with each member.
+        pub entries: [MoveEntry; MOST_UNEVEN],
+    }
+}
+
+device_struct! {
+    /// How contributions become one.
+    pub struct Reduction {
+        /// [`ReduceOp::torch_value`](crate::ReduceOp::torch_value).
+        pub op: u32,
+        /// Contributions: the group's size.
+        pub size: u32,
+        /// Of `premul_sum`: the bits of an f32 in the low half, or of an f64 for f64.
+        pub scalar: u64,
+    }
+}
+
+device_struct! {
+    /// Arguments of the kernels that reduce (`kernels/packet_reduce.hip`, `kernels/bulk_reduce.hip`).
+    pub struct ReduceArgs {
+        /// The communicator.
+        pub channel: Channel,
+        /// The contributions.
+        pub input: Place,
+        /// The results.
+        pub output: Place,
+        /// The operator.
+        pub reduction: Reduction,
+        /// Elements: of the whole message, or of each member's part where `is_scatter` is set.
+        pub count: u64,
+        /// Who gets the result: a member or [`REDUCE_ALL`].
+        pub root: u32,
+        /// Whether member j keeps part j alone.
+        pub is_scatter: u32,
+        /// Whether all addresses and strides of the call are multiples of 16 bytes.
+        pub is_aligned: u32,
+        /// Zero.
+        pub reserved: u32,
+    }
+}

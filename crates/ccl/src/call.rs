@@ -1,0 +1,412 @@
+//! The calls, and what is right about them. Pure, but for the addresses that in-place forms are told from.
+
+use std::fmt;
+
+use anabranch_ranks::GroupRank;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::tensor::{LocationKind, Tensor};
+use crate::{DataType, ReduceOp};
+
+/// The collectives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Collective {
+    /// Every member gets the reduction of all inputs.
+    AllReduce,
+    /// Member j gets part j of the reduction.
+    ReduceScatter,
+    /// Every member gets all inputs, in group order.
+    AllGather,
+    /// Member j gets part j of every input.
+    AllToAll,
+    /// Every member gets the root's tensor.
+    Broadcast,
+    /// The root gets the reduction.
+    Reduce,
+    /// The root gets all inputs.
+    Gather,
+    /// Member j gets part j of the root's input.
+    Scatter,
+    /// All members meet.
+    Barrier,
+}
+
+impl Collective {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::AllReduce,
+        Self::ReduceScatter,
+        Self::AllGather,
+        Self::AllToAll,
+        Self::Broadcast,
+        Self::Reduce,
+        Self::Gather,
+        Self::Scatter,
+        Self::Barrier,
+    ];
+
+    /// Its name, as torch.distributed has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::AllReduce => "all_reduce",
+            Self::ReduceScatter => "reduce_scatter",
+            Self::AllGather => "all_gather",
+            Self::AllToAll => "all_to_all",
+            Self::Broadcast => "broadcast",
+            Self::Reduce => "reduce",
+            Self::Gather => "gather",
+            Self::Scatter => "scatter",
+            Self::Barrier => "barrier",
+        }
+    }
+
+    /// Whether contributions are reduced.
+    pub const fn reduces(self) -> bool {
+        matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce)
+    }
+}
+
+impl fmt::Display for Collective {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// One collective with its tensors, from this rank's point of view. Output first, then input, operator, root: torch's order.
+///
+/// Every member makes the same call: same collective, counts, types, operator, root, and kinds of location. In place is: for
+/// `all_reduce`, `reduce` and `broadcast` the same tensor; for `all_gather` and `gather` an input that is this rank's part of
+/// the output; for `reduce_scatter` an output that is this rank's part of the input, for `scatter` too where it is local. Any other
+/// overlap is an error.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Call<'a> {
+    /// `output[i] = op over ranks of input[i]`. Equal counts.
+    AllReduce {
+        /// `[count]`.
+        output: Tensor<'a>,
+        /// `[count]`.
+        input: Tensor<'a>,
+        /// The operator.
+        op: ReduceOp,
+    },
+    /// `output[i] = op over ranks of input[rank * count + i]`.
+    ReduceScatter {
+        /// `[count]`.
+        output: Tensor<'a>,
+        /// `[members * count]`.
+        input: Tensor<'a>,
+        /// The operator.
+        op: ReduceOp,
+    },
+    /// `output[r * count + i] = input of r [i]`.
+    AllGather {
+        /// `[members * count]`.
+        output: Tensor<'a>,
+        /// `[count]`.
+        input: Tensor<'a>,
+    },
+    /// [`Self::AllGather`] with a count for each member: inputs lie in the output one after the other.
+    AllGatherUneven {
+        /// `[sum of counts]`.
+        output: Tensor<'a>,
+        /// `[counts[rank]]`.
+        input: Tensor<'a>,
+        /// Elements of each member, in group order; equal on all members.
+        counts: &'a [u64],
+    },
+    /// `output[r * part + i] = input of r [rank * part + i]`, with `part = count / members`.
+    AllToAll {
+        /// `[count]`, a multiple of the members.
+        output: Tensor<'a>,
+        /// `[count]`.
+        input: Tensor<'a>,
+    },
+    /// [`Self::AllToAll`] with a count for each pair: parts lie in input and output one after the other. What this rank sends to
+    /// a member has to be what that member expects from it.
+    AllToAllUneven {
+        /// `[sum of output_splits]`.
+        output: Tensor<'a>,
+        /// `[sum of input_splits]`.
+        input: Tensor<'a>,
+        /// Elements that come from each member, in group order.
+        output_splits: &'a [u64],
+        /// Elements that go to each member, in group order.
+        input_splits: &'a [u64],
+    },
+    /// `tensor = tensor of root`.
+    Broadcast {
+        /// `[count]`; read at the root, written elsewhere.
+        tensor: Tensor<'a>,
+        /// Whose.
+        root: GroupRank,
+    },
+    /// `output[i] = op over ranks of input[i]` at the root. Elsewhere the output is not touched (torch leaves it unspecified).
+    Reduce {
+        /// `[count]`.
+        output: Tensor<'a>,
+        /// `[count]`.
+        input: Tensor<'a>,
+        /// The operator.
+        op: ReduceOp,
+        /// Who gets it.
+        root: GroupRank,
+    },
+    /// `output[r * count + i] = input of r [i]` at the root.
+    Gather {
+        /// `[members * count]`. Elsewhere than at the root nothing, or a tensor of the same kind, which is not touched; needed when
+        /// it is symmetric or registered.
+        output: Option<Tensor<'a>>,
+        /// `[count]`.
+        input: Tensor<'a>,
+        /// Who gets them.
+        root: GroupRank,
+    },
+    /// `output[i] = input of root [rank * count + i]`.
+    Scatter {
+        /// `[count]`.
+        output: Tensor<'a>,
+        /// `[members * count]`. Elsewhere than at the root nothing, or a tensor, which is not touched.
+        input: Option<Tensor<'a>>,
+        /// Whose.
+        root: GroupRank,
+    },
+    /// All members meet: what came before it on their streams is done and visible to what comes after.
+    Barrier,
+}
+
+/// What is known of a call without its addresses: what the plan depends on. Equal on all members.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Shape {
+    /// Which collective.
+    pub collective: Collective,
+    /// Type of the elements; u8 for a barrier.
+    pub data_type: DataType,
+    /// The operator of a reduction.
+    pub op: Option<ReduceOp>,
+    /// Members of the group.
+    pub members: u32,
+    /// Elements: of a whole message (all_reduce, broadcast, reduce), or of one member's part.
+    pub count: u64,
+    /// Whether counts differ between members; then `count` is the mean of this rank's parts, which no other member knows.
+    pub uneven: bool,
+    /// The root.
+    pub root: Option<GroupRank>,
+    /// Kind of the inputs.
+    pub input: LocationKind,
+    /// Kind of the outputs.
+    pub output: LocationKind,
+}
+
+impl Shape {
+    /// Bytes of `count` elements.
+    pub const fn bytes(&self) -> u64 {
+        self.count * self.data_type.bytes() as u64
+    }
+
+    /// Bytes by which benchmarks name the call: of the whole message, or of all parts together.
+    pub const fn message_bytes(&self) -> u64 {
+        match self.collective {
+            Collective::AllReduce | Collective::Broadcast | Collective::Reduce => self.bytes(),
+            _ => self.bytes() * self.members as u64,
+        }
+    }
+}
+
+impl Call<'_> {
+    /// Which collective it is.
+    pub const fn collective(&self) -> Collective {
+        match self {
+            Self::AllReduce { .. } => Collective::AllReduce,
+            Self::ReduceScatter { .. } => Collective::ReduceScatter,
+            Self::AllGather { .. } | Self::AllGatherUneven { .. } => Collective::AllGather,
+            Self::AllToAll { .. } | Self::AllToAllUneven { .. } => Collective::AllToAll,
+            Self::Broadcast { .. } => Collective::Broadcast,
+            Self::Reduce { .. } => Collective::Reduce,
+            Self::Gather { .. } => Collective::Gather,
+            Self::Scatter { .. } => Collective::Scatter,
+            Self::Barrier => Collective::Barrier,
+        }
+    }
+
+    /// Checks counts, types, operator and root for a member of a group of `members`, and says what is left of the call without
+    /// its addresses.
+    ///
+    /// # Errors
+    /// [`Error::Count`], [`Error::Types`], [`Error::Unsupported`], [`Error::Root`], [`Error::Splits`], [`Error::Missing`].
+    pub fn shape(&self, members: u32, rank: GroupRank) -> Result<Shape> {
+        let n = u64::from(members);
+        let (collective, local) = (self.collective(), LocationKind::Local);
+        let shape = |tensor: &Tensor<'_>, count: u64, input: LocationKind, output: LocationKind| Shape {
+            collective,
+            data_type: tensor.data_type(),
+            op: None,
+            members,
+            count,
+            uneven: false,
+            root: None,
+            input,
+            output,
+        };
+        match self {
+            Self::AllReduce { output, input, op } => {
+                self.same_type(output, input)?;
+                self.count("output", output.count(), "the input's", input.count())?;
+                op.check(input.data_type())?;
+                Ok(Shape { op: Some(*op), ..shape(input, input.count(), input.kind(), output.kind()) })
+            }
+            Self::Reduce { output, input, op, root } => {
+                self.same_type(output, input)?;
+                self.count("output", output.count(), "the input's", input.count())?;
+                op.check(input.data_type())?;
+                let shape = shape(input, input.count(), input.kind(), output.kind());
+                Ok(Shape { op: Some(*op), root: self.root(*root, members)?, ..shape })
+            }
+            Self::ReduceScatter { output, input, op } => {
+                self.same_type(output, input)?;
+                self.times("input", input.count(), n, "output", output.count())?;
+                op.check(input.data_type())?;
+                Ok(Shape { op: Some(*op), ..shape(input, output.count(), input.kind(), output.kind()) })
+            }
+            Self::AllGather { output, input } => {
+                self.same_type(output, input)?;
+                self.times("output", output.count(), n, "input", input.count())?;
+                Ok(shape(input, input.count(), input.kind(), output.kind()))
+            }
+            Self::AllGatherUneven { output, input, counts } => {
+                self.same_type(output, input)?;
+                let sum = self.splits("counts", counts, members)?;
+                self.count("output", output.count(), "the sum of the counts:", sum)?;
+                let mine = counts.get(rank.index()).copied().unwrap_or(0);
+                self.count("input", input.count(), "this rank's count:", mine)?;
+                Ok(Shape { uneven: true, ..shape(input, sum / n, input.kind(), output.kind()) })
+            }
+            Self::AllToAll { output, input } => {
+                self.same_type(output, input)?;
+                self.count("output", output.count(), "the input's", input.count())?;
+                if !input.count().is_multiple_of(n) {
+                    return Err(Error::Divisible { collective, count: input.count(), members });
+                }
+                Ok(shape(input, input.count() / n, input.kind(), output.kind()))
+            }
+            Self::AllToAllUneven { output, input, output_splits, input_splits } => {
+                self.same_type(output, input)?;
+                let sent = self.splits("input_splits", input_splits, members)?;
+                let received = self.splits("output_splits", output_splits, members)?;
+                self.count("input", input.count(), "the sum of input_splits:", sent)?;
+                self.count("output", output.count(), "the sum of output_splits:", received)?;
+                Ok(Shape { uneven: true, ..shape(input, sent / n, input.kind(), output.kind()) })
+            }
+            Self::Broadcast { tensor, root } => {
+                let shape = shape(tensor, tensor.count(), tensor.kind(), tensor.kind());
+                Ok(Shape { root: self.root(*root, members)?, ..shape })
+            }
+            Self::Gather { output, input, root } => {
+                let root_here = self.root(*root, members)?;
+                if let Some(output) = output {
+                    self.same_type(output, input)?;
+                }
+                if *root == rank {
+                    let output = output.as_ref().ok_or(Error::Missing { collective, what: "an output" })?;
+                    self.times("output", output.count(), n, "input", input.count())?;
+                }
+                let kind = output.as_ref().map_or(local, Tensor::kind);
+                Ok(Shape { root: root_here, ..shape(input, input.count(), input.kind(), kind) })
+            }
+            Self::Scatter { output, input, root } => {
+                let root_here = self.root(*root, members)?;
+                if let Some(input) = input {
+                    self.same_type(output, input)?;
+                }
+                if *root == rank {
+                    let input = input.as_ref().ok_or(Error::Missing { collective, what: "an input" })?;
+                    self.times("input", input.count(), n, "output", output.count())?;
+                }
+                // Nobody reads the input from elsewhere: its kind does not matter.
+                Ok(Shape { root: root_here, ..shape(output, output.count(), local, output.kind()) })
+            }
+            Self::Barrier => Ok(Shape {
+                collective,
+                data_type: DataType::U8,
+                op: None,
+                members,
+                count: 0,
+                uneven: false,
+                root: None,
+                input: local,
+                output: local,
+            }),
+        }
+    }
+
+    fn same_type(&self, output: &Tensor<'_>, input: &Tensor<'_>) -> Result<()> {
+        let (output, input) = (output.data_type(), input.data_type());
+        if output == input {
+            Ok(())
+        } else {
+            Err(Error::Types { collective: self.collective(), output, input })
+        }
+    }
+
+    fn count(&self, what: &'static str, given: u64, rule: &'static str, needed: u64) -> Result<()> {
+        if given == needed {
+            Ok(())
+        } else {
+            let rule = format!("{rule} {needed}");
+            Err(Error::Count { collective: self.collective(), what, given, rule })
+        }
+    }
+
+    fn times(&self, what: &'static str, given: u64, n: u64, other: &'static str, one: u64) -> Result<()> {
+        if one.checked_mul(n) == Some(given) {
+            Ok(())
+        } else {
+            let rule = format!("{n} (the group's size) times the {other}'s {one}");
+            Err(Error::Count { collective: self.collective(), what, given, rule })
+        }
+    }
+
+    fn splits(&self, what: &'static str, splits: &[u64], members: u32) -> Result<u64> {
+        let collective = self.collective();
+        if splits.len() != members as usize {
+            return Err(Error::Splits { collective, what, given: splits.len(), members });
+        }
+        let sum = splits.iter().try_fold(0u64, |sum, split| sum.checked_add(*split));
+        sum.filter(|sum| *sum < 1 << 48).ok_or_else(|| Error::Count {
+            collective,
+            what,
+            given: u64::MAX,
+            rule: "a sum below 2^48".to_owned(),
+        })
+    }
+
+    fn root(&self, root: GroupRank, members: u32) -> Result<Option<GroupRank>> {
+        if root.get() < members {
+            Ok(Some(root))
+        } else {
+            Err(Error::Root { collective: self.collective(), given: root, members })
+        }
+    }
+}
+
+impl<'a> Call<'a> {
+    /// The tensors that this rank reads and writes: output, input.
+    pub(crate) const fn tensors(&self) -> (Option<Tensor<'a>>, Option<Tensor<'a>>) {
+        match *self {
+            Self::AllReduce { output, input, .. }
+            | Self::ReduceScatter { output, input, .. }
+            | Self::AllGather { output, input }
+            | Self::AllGatherUneven { output, input, .. }
+            | Self::AllToAll { output, input }
+            | Self::AllToAllUneven { output, input, .. }
+            | Self::Reduce { output, input, .. } => (Some(output), Some(input)),
+            Self::Broadcast { tensor, .. } => (Some(tensor), Some(tensor)),
+            Self::Gather { output, input, .. } => (output, Some(input)),
+            Self::Scatter { output, input, .. } => (Some(output), input),
+            Self::Barrier => (None, None),
+        }
+    }
+}

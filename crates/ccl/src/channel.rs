@@ -1,0 +1,69 @@
+//! The memory of one communicator: where its lanes' flags, packets, staging and counters are. Pure arithmetic.
+
+use anabranch_hip_jit::DevicePointer;
+use anabranch_shmem::{SymmetricMemory, TeamView};
+
+use crate::args::{Channel, LaneState};
+
+/// Bytes between two words of a meeting: `MEET_STRIDE` in `ccl/lane.h`.
+const MEET_STRIDE: u64 = 64;
+const PACKET_BYTES: u64 = 16;
+/// Parities times stages.
+const PACKET_SETS: u64 = 4;
+/// Parts are aligned to this.
+pub(crate) const ALIGNMENT: u64 = 256;
+
+/// Offsets of the parts in the communicator's allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChannelLayout {
+    /// Words of meetings.
+    pub flags: u64,
+    /// Packets.
+    pub packets: u64,
+    /// Staging.
+    pub staging: u64,
+    /// Counters of lanes, used by this rank alone.
+    pub lanes: u64,
+    /// All bytes.
+    pub bytes: u64,
+    /// Packets of one source, stage and parity.
+    pub packet_units: u32,
+    /// Bytes of one source's part of one half.
+    pub staging_bytes: u64,
+}
+
+impl ChannelLayout {
+    /// The layout for `lanes` lanes of `members` members: `packet_units` packets for each source, and about `staging` bytes of
+    /// staging in total.
+    pub fn new(members: u32, lanes: u32, packet_units: u32, staging: u64) -> Self {
+        let (members, count) = (u64::from(members), u64::from(lanes));
+        let pieces = count * 2 * members;
+        let staging_bytes = (staging / pieces / ALIGNMENT * ALIGNMENT).max(ALIGNMENT);
+        let mut end = 0u64;
+        let mut place = |bytes: u64| {
+            let start = end;
+            end = (start + bytes).next_multiple_of(ALIGNMENT);
+            start
+        };
+        let flags = place(count * members * MEET_STRIDE);
+        let packets = place(count * PACKET_SETS * members * u64::from(packet_units) * PACKET_BYTES);
+        let staging = place(pieces * staging_bytes);
+        let lanes = place(count * size_of::<LaneState>() as u64);
+        Self { flags, packets, staging, lanes, bytes: end, packet_units, staging_bytes }
+    }
+
+    /// What the kernels get.
+    pub(crate) fn channel(&self, team: TeamView, memory: &SymmetricMemory, operation: u32) -> Channel {
+        let start = memory.offset();
+        Channel {
+            team,
+            lanes: DevicePointer::new(memory.address().offset(self.lanes)),
+            flags: start + self.flags,
+            packets: start + self.packets,
+            staging: start + self.staging,
+            staging_bytes: self.staging_bytes,
+            packet_units: self.packet_units,
+            operation,
+        }
+    }
+}

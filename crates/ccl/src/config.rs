@@ -1,0 +1,60 @@
+//! What a communicator is made with.
+
+use crate::error::{Error, Result};
+use crate::plan::Algorithm;
+
+/// The configuration of a communicator, as a value. Equal on all members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CclConfig {
+    /// The algorithm of every call (`ccl.algorithm`); `None` chooses for each.
+    pub algorithm: Option<Algorithm>,
+    /// The most blocks of a launch (`ccl.max_blocks`); 0 for as many as the device has multiprocessors, 128 at the most.
+    pub max_blocks: u32,
+    /// Bytes of the symmetric heap for staging (`ccl.staging_bytes`), shared by all blocks and members.
+    pub staging_bytes: u64,
+}
+
+impl Default for CclConfig {
+    fn default() -> Self {
+        Self { algorithm: None, max_blocks: 0, staging_bytes: 32 << 20 }
+    }
+}
+
+/// The most lanes of a communicator.
+pub(crate) const MOST_BLOCKS: u32 = 1024;
+
+impl CclConfig {
+    /// Forces an algorithm, or none.
+    #[must_use]
+    pub fn algorithm(mut self, algorithm: Option<Algorithm>) -> Self {
+        self.algorithm = algorithm;
+        self
+    }
+
+    /// Everything that has to be equal on all members, as setting and value.
+    pub fn fields(&self) -> Vec<(String, String)> {
+        let algorithm = self.algorithm.map_or("auto", Algorithm::name);
+        [
+            ("ccl.algorithm", algorithm.to_owned()),
+            ("ccl.max_blocks", self.max_blocks.to_string()),
+            ("ccl.staging_bytes", self.staging_bytes.to_string()),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into()
+    }
+
+    /// Checks every field.
+    ///
+    /// # Errors
+    /// [`Error::Config`].
+    pub fn check(&self) -> Result<()> {
+        let refuse = |field, given, allowed| Err(Error::Config { field, given, allowed });
+        if self.max_blocks > MOST_BLOCKS {
+            return refuse("ccl.max_blocks", u64::from(self.max_blocks), "0 to 1024");
+        }
+        if !(4096..=1 << 40).contains(&self.staging_bytes) {
+            return refuse("ccl.staging_bytes", self.staging_bytes, "4096 to 2^40");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,378 @@
+//! One collective with known inputs, judged byte by byte: for tests, and for finding out whether a machine computes right.
+//!
+//! Every buffer lies between canaries, and everything that a call must not touch is compared too.
+
+use std::fmt;
+
+use anabranch_hip::{DeviceBuffer, Stream};
+use anabranch_ranks::GroupRank;
+use anabranch_shmem::{Registration, SymmetricMemory, World};
+
+use crate::call::{Call, Collective};
+use crate::error::{Error, Result};
+use crate::oracle::{self, Data, Expected};
+use crate::tensor::{LocationKind, Tensor};
+use crate::{Communicator, DataType, ReduceOp};
+
+/// Bytes before, between and behind buffers that nobody may touch.
+const CANARY: u64 = 64;
+const UNTOUCHED: u8 = 0xa5;
+
+/// One call on all members.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Case {
+    /// Which collective.
+    pub collective: Collective,
+    /// Counts that differ between members; `all_gather` and `all_to_all` only.
+    pub uneven: bool,
+    /// Type of the elements.
+    pub data_type: DataType,
+    /// The operator, for reductions.
+    pub op: ReduceOp,
+    /// Elements: of the whole message, or of one member's part; about as many where counts differ.
+    pub count: u64,
+    /// The root.
+    pub root: GroupRank,
+    /// Where inputs and outputs are.
+    pub location: LocationKind,
+    /// Output and input are in place.
+    pub in_place: bool,
+    /// Elements by which buffers start behind an aligned address.
+    pub offset: u64,
+    /// Which inputs.
+    pub data: Data,
+    /// Which of those.
+    pub seed: u64,
+}
+
+impl Case {
+    /// A call of the default kind: symmetric, aligned, exact inputs, plain sums, from root 0.
+    pub const fn new(collective: Collective, data_type: DataType, count: u64) -> Self {
+        Self {
+            collective,
+            uneven: false,
+            data_type,
+            op: ReduceOp::Sum,
+            count,
+            root: GroupRank::new(0),
+            location: LocationKind::Symmetric,
+            in_place: false,
+            offset: 0,
+            data: Data::Exact,
+            seed: 1,
+        }
+    }
+
+    /// Whether the form exists: in place, uneven, operator and type.
+    pub fn is_defined(&self) -> bool {
+        let moves = matches!(self.collective, Collective::AllGather | Collective::AllToAll);
+        let in_place = !matches!(self.collective, Collective::AllToAll | Collective::Barrier) && !self.uneven;
+        let scatter = self.collective == Collective::Scatter && self.location != LocationKind::Local;
+        let in_place = in_place && !scatter;
+        (moves || !self.uneven)
+            && (in_place || !self.in_place)
+            && (!self.collective.reduces() || self.op.check(self.data_type).is_ok())
+    }
+
+    /// Elements that go from one member to another.
+    fn pair(&self, from: u64, to: u64) -> u64 {
+        if self.uneven { (self.count + 5 * from + 3 * to) % (self.count + 4) } else { self.count }
+    }
+
+    /// Elements of each member's part, where all know them.
+    fn counts(&self, members: u64) -> Vec<u64> {
+        (0..members).map(|member| self.pair(member, 0)).collect()
+    }
+
+    /// Elements of a member's input and output.
+    fn lengths(&self, members: u64, me: u64) -> (u64, u64) {
+        let all = |pair: &dyn Fn(u64) -> u64| (0..members).map(pair).sum::<u64>();
+        match self.collective {
+            Collective::AllReduce | Collective::Reduce | Collective::Broadcast => (self.count, self.count),
+            Collective::ReduceScatter | Collective::Scatter => (members * self.count, self.count),
+            Collective::AllGather | Collective::Gather => {
+                (self.pair(me, 0), all(&|member| self.pair(member, 0)))
+            }
+            Collective::AllToAll => (all(&|to| self.pair(me, to)), all(&|from| self.pair(from, me))),
+            Collective::Barrier => (0, 0),
+        }
+    }
+
+    fn inputs(&self, members: u32) -> Vec<Vec<u8>> {
+        let all = self.data.of(self.data_type, self.op, members, self.seed);
+        (0..members)
+            .map(|rank| all.bytes(GroupRank::new(rank), 0..self.lengths(members.into(), rank.into()).0))
+            .collect()
+    }
+
+    /// What every member must hold.
+    fn expected(&self, inputs: &[Vec<u8>]) -> Result<Option<Expected>, Failure> {
+        let (data_type, op, root) = (self.data_type, self.op, self.root);
+        let members = inputs.len() as u64;
+        let expected = match self.collective {
+            Collective::AllReduce => oracle::all_reduce(data_type, op, inputs),
+            Collective::Reduce => oracle::reduce_to_root(data_type, op, inputs, root),
+            Collective::ReduceScatter => oracle::reduce_scatter(data_type, op, inputs),
+            Collective::AllGather if self.uneven => {
+                oracle::all_gather_uneven(data_type, inputs, &self.counts(members))
+            }
+            Collective::AllGather => oracle::all_gather(data_type, inputs),
+            Collective::AllToAll => {
+                let splits: Vec<Vec<u64>> =
+                    (0..members).map(|from| (0..members).map(|to| self.pair(from, to)).collect()).collect();
+                oracle::all_to_all_splits(data_type, inputs, &splits)
+            }
+            Collective::Broadcast => oracle::broadcast(data_type, inputs, root),
+            Collective::Gather => oracle::gather(data_type, inputs, root),
+            Collective::Scatter => {
+                let input = inputs.get(root.index()).map_or(&[][..], Vec::as_slice);
+                oracle::scatter(data_type, input, inputs.len(), root)
+            }
+            Collective::Barrier => return Ok(None),
+        };
+        expected.map(Some).map_err(|error| Failure(format!("{self}: {error}")))
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { collective, data_type, count, location, .. } = self;
+        write!(f, "{collective} {data_type}")?;
+        if collective.reduces() {
+            write!(f, " {}", self.op.name())?;
+        }
+        write!(f, " of {count} elements, root {}, {location:?}, offset {}", self.root.get(), self.offset)?;
+        write!(f, "{}", if self.in_place { ", in place" } else { "" })?;
+        write!(f, "{}", if self.uneven { ", uneven" } else { "" })?;
+        write!(f, ", {:?} inputs {}", self.data, self.seed)
+    }
+}
+
+/// What was wrong with a result.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Failure(String);
+
+/// The memory of cases, of each kind. Made once for a group.
+#[derive(Debug)]
+pub struct Scratch {
+    symmetric: SymmetricMemory,
+    // The registration ends before its memory.
+    registered: Registration,
+    registered_memory: DeviceBuffer,
+    local: DeviceBuffer,
+    bytes: u64,
+}
+
+impl Scratch {
+    /// Memory for cases with buffers of up to `bytes` bytes together. Collective over the communicator's group.
+    ///
+    /// # Errors
+    /// Heap or device memory that is exhausted; memory that cannot be registered.
+    pub fn new(world: &World, communicator: &Communicator, bytes: u64) -> Result<Self> {
+        let group = communicator.group();
+        let symmetric = world.allocate(group, bytes, 256, "ccl conformance")?;
+        let device = world.device();
+        let registered_memory = device.allocate(bytes as usize)?;
+        // SAFETY: dropped after the registration, at the end of all cases.
+        let registered =
+            unsafe { world.register(group, registered_memory.address(), bytes, "ccl conformance") }?;
+        let local = device.allocate(bytes as usize)?;
+        Ok(Self { symmetric, registered, registered_memory, local, bytes })
+    }
+
+    /// Ends the registration. Collective.
+    ///
+    /// # Errors
+    /// What made the world fail.
+    pub fn release(self) -> Result<()> {
+        Ok(self.registered.release()?)
+    }
+
+    fn tensor(&self, case: &Case, byte: u64, count: u64) -> Result<Tensor<'_>> {
+        match case.location {
+            // SAFETY: inside the buffer (`Layout::fits`), which outlives the call: the case waits for it.
+            LocationKind::Local => {
+                Ok(unsafe { Tensor::local(self.local.address().offset(byte), case.data_type, count) })
+            }
+            LocationKind::Symmetric => Tensor::symmetric(&self.symmetric, byte, case.data_type, count),
+            LocationKind::Registered => Tensor::registered(&self.registered, byte, case.data_type, count),
+        }
+    }
+
+    fn write(&mut self, location: LocationKind, image: &[u8]) -> Result<()> {
+        match location {
+            LocationKind::Local => Ok(self.local.copy_from_host(0, image)?),
+            LocationKind::Symmetric => Ok(self.symmetric.write(0, image)?),
+            LocationKind::Registered => Ok(self.registered_memory.copy_from_host(0, image)?),
+        }
+    }
+
+    fn read(&self, location: LocationKind, image: &mut [u8]) -> Result<()> {
+        match location {
+            LocationKind::Local => Ok(self.local.copy_to_host(0, image)?),
+            LocationKind::Symmetric => Ok(self.symmetric.read(0, image)?),
+            LocationKind::Registered => Ok(self.registered_memory.copy_to_host(0, image)?),
+        }
+    }
+}
+
+/// Where a case's buffers are: at the same offsets on all members.
+#[derive(Clone, Copy, Debug)]
+struct Layout {
+    input: u64,
+    output: u64,
+    end: u64,
+}
+
+impl Layout {
+    fn of(case: &Case, members: u32, me: u32) -> Self {
+        let size = u64::from(case.data_type.bytes());
+        let all = 0..u64::from(members);
+        let most = |of: &dyn Fn((u64, u64)) -> u64| {
+            all.clone().map(|rank| of(case.lengths(members.into(), rank))).max().unwrap_or(0)
+        };
+        let (inputs, outputs) = (most(&|pair| pair.0) * size, most(&|pair| pair.1) * size);
+        let start = |after: u64| (after + CANARY).next_multiple_of(256) + case.offset * size;
+        let mine = u64::from(me) * case.count * size;
+        let in_place = case.in_place || case.collective == Collective::Broadcast;
+        let (input, output, end) = match (in_place, case.collective) {
+            (true, Collective::AllGather | Collective::Gather) => {
+                (start(0) + mine, start(0), start(0) + outputs)
+            }
+            (true, Collective::ReduceScatter | Collective::Scatter) => {
+                (start(0), start(0) + mine, start(0) + inputs)
+            }
+            (true, _) => (start(0), start(0), start(0) + inputs),
+            (false, _) => {
+                let input = start(start(0) + outputs);
+                (input, start(0), input + inputs)
+            }
+        };
+        Self { input, output, end: end + CANARY }
+    }
+}
+
+/// Runs a case: fills the buffers, makes the call, waits, and compares every byte of the buffers and between them. Collective
+/// over the communicator's group. `Ok(Err(_))` is a wrong result.
+///
+/// # Errors
+/// What the call or the world fails with; [`Error::Count`] when the scratch is too small.
+pub fn run(
+    communicator: &mut Communicator,
+    scratch: &mut Scratch,
+    case: &Case,
+    stream: &Stream,
+) -> Result<Result<(), Failure>> {
+    let (members, me) = (communicator.size(), communicator.rank());
+    let layout = Layout::of(case, members, me.get());
+    if layout.end > scratch.bytes {
+        let rule = format!("scratch memory of {} bytes, and there are {}", layout.end, scratch.bytes);
+        let given = case.count;
+        return Err(Error::Count { collective: case.collective, what: "the case", given, rule });
+    }
+    let inputs = case.inputs(members);
+    let mut image = vec![UNTOUCHED; layout.end as usize];
+    let is_source = case.collective != Collective::Scatter || me == case.root;
+    let mine = inputs.get(me.index()).map_or(&[][..], Vec::as_slice);
+    if is_source {
+        put(&mut image, layout.input, mine);
+    }
+    scratch.write(case.location, &image)?;
+    let work = {
+        let (inputs, outputs) = case.lengths(members.into(), me.get().into());
+        let (input, output) =
+            (scratch.tensor(case, layout.input, inputs)?, scratch.tensor(case, layout.output, outputs)?);
+        let group: Vec<u64> = (0..u64::from(members)).collect();
+        let here = u64::from(me.get());
+        let (counts, to, from) = (
+            case.counts(members.into()),
+            group.iter().map(|to| case.pair(here, *to)).collect::<Vec<_>>(),
+            group.iter().map(|from| case.pair(*from, here)).collect::<Vec<_>>(),
+        );
+        let (op, root) = (case.op, case.root);
+        let call = match case.collective {
+            Collective::AllReduce => Call::AllReduce { output, input, op },
+            Collective::Reduce => Call::Reduce { output, input, op, root },
+            Collective::ReduceScatter => Call::ReduceScatter { output, input, op },
+            Collective::AllGather if case.uneven => Call::AllGatherUneven { output, input, counts: &counts },
+            Collective::AllGather => Call::AllGather { output, input },
+            Collective::AllToAll if case.uneven => {
+                Call::AllToAllUneven { output, input, output_splits: &from, input_splits: &to }
+            }
+            Collective::AllToAll => Call::AllToAll { output, input },
+            Collective::Broadcast => Call::Broadcast { tensor: output, root },
+            Collective::Gather => Call::Gather { output: Some(output), input, root },
+            Collective::Scatter => Call::Scatter { output, input: is_source.then_some(input), root },
+            Collective::Barrier => Call::Barrier,
+        };
+        communicator.run(&call, stream)?
+    };
+    work.join(communicator.world().operation_deadline())?;
+    let mut seen = vec![0; image.len()];
+    scratch.read(case.location, &mut seen)?;
+    Ok(judge(case, &layout, &inputs, me, &image, &seen)
+        .map_err(|Failure(problem)| Failure(format!("{case}: {problem} ({})", work.describe()))))
+}
+
+fn put(image: &mut [u8], at: u64, bytes: &[u8]) {
+    let at = at as usize;
+    if let Some(place) = image.get_mut(at..at + bytes.len()) {
+        place.copy_from_slice(bytes);
+    }
+}
+
+/// Compares what is there with what was there and what the call had to write.
+fn judge(
+    case: &Case,
+    layout: &Layout,
+    inputs: &[Vec<u8>],
+    me: GroupRank,
+    before: &[u8],
+    seen: &[u8],
+) -> Result<(), Failure> {
+    let expected = case.expected(inputs)?;
+    let result = expected.as_ref().and_then(|expected| expected.output(me)).unwrap_or_default();
+    let at = layout.output as usize;
+    let end = at + result.len();
+    let written = seen.get(at..end).unwrap_or_default();
+    if let Some(expected) = &expected
+        && !result.is_empty()
+    {
+        expected.check(me, written).map_err(|mismatch| Failure(mismatch.to_string()))?;
+    }
+    let outside = before.iter().zip(seen).enumerate().find(|(index, (before, seen))| {
+        let index = *index;
+        !(at..end).contains(&index) && before != seen
+    });
+    match outside {
+        None => Ok(()),
+        Some((index, (before, seen))) => Err(Failure(format!(
+            "byte {index} was {before:#x} and is {seen:#x}, outside of the output at {at}..{end} of {me}"
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_byte_is_found_wherever_it_is() {
+        let case = Case::new(Collective::AllReduce, DataType::I32, 5);
+        let layout = Layout::of(&case, 2, 0);
+        let inputs = case.inputs(2);
+        let mut before = vec![UNTOUCHED; layout.end as usize];
+        put(&mut before, layout.input, &inputs[0]);
+        let mut right = before.clone();
+        let expected = case.expected(&inputs).unwrap().unwrap();
+        put(&mut right, layout.output, expected.output(GroupRank::new(0)).unwrap());
+        let judge = |seen: &[u8]| judge(&case, &layout, &inputs, GroupRank::new(0), &before, seen);
+        judge(&right).unwrap();
+        for index in 0..right.len() {
+            let mut wrong = right.clone();
+            wrong[index] ^= 1;
+            assert!(judge(&wrong).is_err(), "byte {index}");
+        }
+    }
+}

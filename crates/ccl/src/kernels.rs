@@ -1,0 +1,91 @@
+//! The kernels of this crate, for building ahead and for launching.
+
+use anabranch_hip_jit::{DeviceStruct as _, Header, KernelSpec, KernelUnit, PRELUDE};
+use anabranch_shmem::device_api::DEVICE_HEADERS as SHMEM_HEADERS;
+
+use crate::DataType;
+use crate::args::{MoveArgs, ReduceArgs, UnevenArgs};
+use crate::device_api::DEVICE_HEADERS;
+
+const HEADERS: &[&[Header]] = &[PRELUDE, SHMEM_HEADERS, DEVICE_HEADERS];
+
+/// The entry points, by what they do.
+pub mod entry {
+    /// Bytes, in packets.
+    pub const MOVE_PACKETS: &str = "anabranch_ccl_move_packets";
+    /// Bytes, through the staging.
+    pub const MOVE_STAGED: &str = "anabranch_ccl_move_staged";
+    /// Bytes, straight to the outputs.
+    pub const MOVE_DIRECT: &str = "anabranch_ccl_move_direct";
+    /// As the three before, with counts that differ.
+    pub const UNEVEN_PACKETS: &str = "anabranch_ccl_move_uneven_packets";
+    /// ... through the staging.
+    pub const UNEVEN_STAGED: &str = "anabranch_ccl_move_uneven_staged";
+    /// ... straight to the outputs.
+    pub const UNEVEN_DIRECT: &str = "anabranch_ccl_move_uneven_direct";
+    /// Every member reduces everything, from packets.
+    pub const ONE_SHOT: &str = "anabranch_ccl_one_shot";
+    /// Every member reduces a part and sends it round, in packets.
+    pub const TWO_SHOT: &str = "anabranch_ccl_two_shot";
+    /// Every member reduces a part and keeps it, from packets.
+    pub const SCATTER_PACKETS: &str = "anabranch_ccl_scatter_packets";
+    /// Every member reads its part from all inputs.
+    pub const PULL: &str = "anabranch_ccl_pull";
+    /// Every member writes parts to their owners' staging.
+    pub const PUSH: &str = "anabranch_ccl_push";
+}
+
+/// Moves bytes of any type.
+pub static MOVE: KernelUnit = KernelUnit {
+    name: "ccl_move",
+    source: include_str!("../kernels/move.hip"),
+    headers: HEADERS,
+    entries: &[
+        entry::MOVE_PACKETS,
+        entry::UNEVEN_PACKETS,
+        entry::MOVE_STAGED,
+        entry::UNEVEN_STAGED,
+        entry::MOVE_DIRECT,
+        entry::UNEVEN_DIRECT,
+    ],
+    layouts: &[MoveArgs::c_declaration, UnevenArgs::c_declaration],
+};
+
+/// Reduces small messages of one type.
+pub static PACKET_REDUCE: KernelUnit = KernelUnit {
+    name: "ccl_packet_reduce",
+    source: include_str!("../kernels/packet_reduce.hip"),
+    headers: HEADERS,
+    entries: &[entry::ONE_SHOT, entry::TWO_SHOT, entry::SCATTER_PACKETS],
+    layouts: &[ReduceArgs::c_declaration],
+};
+
+/// Reduces large messages of one type.
+pub static BULK_REDUCE: KernelUnit = KernelUnit {
+    name: "ccl_bulk_reduce",
+    source: include_str!("../kernels/bulk_reduce.hip"),
+    headers: HEADERS,
+    entries: &[entry::PULL, entry::PUSH],
+    layouts: &[ReduceArgs::c_declaration],
+};
+
+/// The kernels that move bytes.
+pub fn move_bytes() -> KernelSpec {
+    KernelSpec::new(&MOVE)
+}
+
+/// The kernels that reduce small messages of a type.
+pub fn packet_reduce(element: DataType) -> KernelSpec {
+    KernelSpec::new(&PACKET_REDUCE).with("CCL_ELEMENT", element.device_name())
+}
+
+/// The kernels that reduce large messages of a type.
+pub fn bulk_reduce(element: DataType) -> KernelSpec {
+    KernelSpec::new(&BULK_REDUCE).with("CCL_ELEMENT", element.device_name())
+}
+
+/// Every kernel of this crate in every variant: what a prebuild compiles.
+pub fn kernels() -> Vec<KernelSpec> {
+    let reduce = DataType::ALL.into_iter().flat_map(|element| [packet_reduce(element), bulk_reduce(element)]);
+    [move_bytes()].into_iter().chain(reduce).collect()
+}

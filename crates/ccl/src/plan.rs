@@ -1,0 +1,205 @@
+//! What is done for a call: the algorithm and the shape of the launch. A function of values that are equal on all members.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::call::{Collective, Shape};
+use crate::error::{Error, Result};
+
+/// How a collective is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Algorithm {
+    /// Flags inside the data, one hop: every member sends what it has to whom it concerns. Reductions are done by every member
+    /// that gets the result.
+    Packets,
+    /// Flags inside the data, two hops: member j reduces part j and sends it round. `all_reduce` and `reduce`.
+    TwoShotPackets,
+    /// Through the peers' staging, a flag behind each step. Moves bytes between buffers that peers do not reach.
+    Staged,
+    /// Straight into the peers' outputs, between two meetings. Moves bytes.
+    Direct,
+    /// Each member reads its part from all inputs and writes the result to all outputs, between two meetings.
+    Pull,
+    /// Each member writes parts to their owners' staging; the owners reduce and hand the results round.
+    Push,
+}
+
+impl Algorithm {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Packets, Self::TwoShotPackets, Self::Staged, Self::Direct, Self::Pull, Self::Push];
+
+    /// Its name in configurations and reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Packets => "packets",
+            Self::TwoShotPackets => "two-shot-packets",
+            Self::Staged => "staged",
+            Self::Direct => "direct",
+            Self::Pull => "pull",
+            Self::Push => "push",
+        }
+    }
+
+    /// Whether it can do a call of this shape; why not, otherwise.
+    ///
+    /// # Errors
+    /// The reason, for [`Error::Algorithm`].
+    pub fn allows(self, shape: &Shape) -> Result<(), &'static str> {
+        let reduces = shape.collective.reduces();
+        match self {
+            Self::Packets if shape.uneven && shape.collective == Collective::AllToAll => {
+                Err("members do not know how much others exchange")
+            }
+            Self::Packets => Ok(()),
+            Self::TwoShotPackets
+                if matches!(shape.collective, Collective::AllReduce | Collective::Reduce) =>
+            {
+                Ok(())
+            }
+            Self::TwoShotPackets => Err("it is for all_reduce and reduce"),
+            Self::Staged | Self::Direct if reduces => Err("it moves bytes and reduces nothing"),
+            Self::Pull | Self::Push if !reduces => Err("it is for reductions"),
+            Self::Direct if !shape.output.is_reached() => {
+                Err("peers have to reach the output: make it symmetric, or register it")
+            }
+            Self::Pull if !shape.input.is_reached() => {
+                Err("peers have to reach the input: make it symmetric, or register it")
+            }
+            Self::Pull if shape.collective != Collective::ReduceScatter && !shape.output.is_reached() => {
+                Err("peers have to reach the output: make it symmetric, or register it")
+            }
+            Self::Staged | Self::Direct | Self::Pull | Self::Push => Ok(()),
+        }
+    }
+
+    /// Whether flags are inside the data.
+    pub const fn is_packets(self) -> bool {
+        matches!(self, Self::Packets | Self::TwoShotPackets)
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A word that names no algorithm.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{given:?} is no algorithm; allowed are {}", Algorithm::ALL.map(Algorithm::name).join(", "))]
+pub struct UnknownAlgorithm {
+    /// The word given.
+    pub given: String,
+}
+
+impl FromStr for Algorithm {
+    type Err = UnknownAlgorithm;
+
+    fn from_str(text: &str) -> Result<Self, UnknownAlgorithm> {
+        let found = Self::ALL.into_iter().find(|algorithm| algorithm.name() == text);
+        found.ok_or_else(|| UnknownAlgorithm { given: text.to_owned() })
+    }
+}
+
+/// What the plan has to know of the devices: the same on all members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Lanes of the channel: the most blocks of a launch.
+    pub lanes: u32,
+    /// Threads of a block that moves packets.
+    pub packet_threads: u32,
+    /// Threads of a block that moves bytes in bulk.
+    pub bulk_threads: u32,
+}
+
+/// What is done for one call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// How.
+    pub algorithm: Algorithm,
+    /// Blocks of the launch, each a lane.
+    pub blocks: u32,
+    /// Threads of a block.
+    pub threads: u32,
+}
+
+/// Bytes that a packet carries.
+const PAYLOAD: u64 = 8;
+/// Bytes of a message that are worth a block, in bulk.
+const BULK_GRAIN: u64 = 32 << 10;
+
+impl Plan {
+    /// The plan of a call: the algorithm asked for, or the one that is expected to be fastest.
+    ///
+    /// # Errors
+    /// [`Error::Algorithm`] when the algorithm asked for cannot do the call.
+    pub fn new(shape: &Shape, limits: &Limits, asked: Option<Algorithm>) -> Result<Self> {
+        let algorithm = match asked {
+            Some(algorithm) => algorithm,
+            None => expected_fastest(shape),
+        };
+        algorithm.allows(shape).map_err(|reason| Error::Algorithm {
+            collective: shape.collective,
+            algorithm,
+            reason,
+        })?;
+        Ok(Self::with(shape, limits, algorithm))
+    }
+
+    fn with(shape: &Shape, limits: &Limits, algorithm: Algorithm) -> Self {
+        let (grain, threads) = if algorithm.is_packets() {
+            (u64::from(limits.packet_threads) * PAYLOAD, limits.packet_threads)
+        } else {
+            (BULK_GRAIN, limits.bulk_threads)
+        };
+        let bytes = match algorithm {
+            Algorithm::Packets => shape.bytes(),
+            Algorithm::TwoShotPackets => shape.bytes().div_ceil(u64::from(shape.members)),
+            _ => shape.message_bytes(),
+        };
+        // Members do not know each other's counts: what does not depend on them decides.
+        let bytes = if shape.uneven && shape.collective == Collective::AllToAll { u64::MAX } else { bytes };
+        let blocks = bytes.div_ceil(grain).clamp(1, u64::from(limits.lanes)) as u32;
+        Self { algorithm, blocks, threads }
+    }
+}
+
+/// The choice without a table of measurements: what was fastest on four GPUs with all links to each other.
+fn expected_fastest(shape: &Shape) -> Algorithm {
+    const KIB: u64 = 1 << 10;
+    let bytes = shape.message_bytes();
+    let legal = |algorithm: Algorithm| algorithm.allows(shape).is_ok();
+    match shape.collective {
+        // Counts that only pairs know cannot choose.
+        Collective::AllToAll if shape.uneven => {
+            if legal(Algorithm::Direct) {
+                Algorithm::Direct
+            } else {
+                Algorithm::Staged
+            }
+        }
+        Collective::AllReduce | Collective::Reduce => {
+            let one_shot = if shape.members <= 2 { 256 * KIB } else { 96 * KIB };
+            if bytes <= one_shot {
+                Algorithm::Packets
+            } else if bytes <= 640 * KIB {
+                Algorithm::TwoShotPackets
+            } else if bytes <= 8 * KIB * KIB && legal(Algorithm::Pull) {
+                Algorithm::Pull
+            } else {
+                Algorithm::Push
+            }
+        }
+        Collective::ReduceScatter if bytes <= 768 * KIB => Algorithm::Packets,
+        Collective::ReduceScatter if bytes <= 32 * KIB * KIB && legal(Algorithm::Pull) => Algorithm::Pull,
+        Collective::ReduceScatter => Algorithm::Push,
+        _ if bytes <= 1024 * KIB => Algorithm::Packets,
+        _ if legal(Algorithm::Direct) => Algorithm::Direct,
+        _ => Algorithm::Staged,
+    }
+}

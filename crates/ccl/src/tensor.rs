@@ -1,0 +1,172 @@
+//! Buffers as callers hand them over.
+
+use anabranch_hip::DeviceAddress;
+use anabranch_hip_jit::DevicePointer;
+use anabranch_shmem::{Registration, SymmetricMemory, Team};
+
+use crate::DataType;
+use crate::args::Place;
+use crate::error::{Error, Result};
+
+/// A contiguous run of elements in device memory: where, of which type, how many.
+///
+/// Where it is decides what a collective can do. The kind (local, symmetric or registered) is a part of the call: all members
+/// give the same kind for the same argument, as they give the same count and type. `check = "fingerprint"` compares it.
+#[derive(Clone, Copy, Debug)]
+pub struct Tensor<'a> {
+    location: Location<'a>,
+    data_type: DataType,
+    count: u64,
+}
+
+/// Where a tensor is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Location<'a> {
+    Local(DeviceAddress),
+    Symmetric(&'a SymmetricMemory, u64),
+    Registered(&'a Registration, u64),
+}
+
+/// What the choice of an algorithm knows of a location: equal on all members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LocationKind {
+    /// Memory that only this rank reaches.
+    Local,
+    /// The symmetric heap, at the same offset on all members.
+    Symmetric,
+    /// Memory that was registered; members' addresses may differ.
+    Registered,
+}
+
+impl LocationKind {
+    /// Whether peers reach it.
+    pub const fn is_reached(self) -> bool {
+        !matches!(self, Self::Local)
+    }
+}
+
+impl<'a> Tensor<'a> {
+    /// Elements anywhere in this rank's device memory: a framework's tensor. `address` is a multiple of the element's size.
+    ///
+    /// # Safety
+    /// `[address, address + count * size)` must be memory that this rank's device reaches, and stay so, used by nobody else in
+    /// a conflicting way, until every launch of a call with it is over.
+    pub const unsafe fn local(address: DeviceAddress, data_type: DataType, count: u64) -> Self {
+        Self { location: Location::Local(address), data_type, count }
+    }
+
+    /// Elements in the symmetric heap, `byte_offset` bytes into an allocation: the same allocation and offset on all members.
+    /// A call keeps the allocation until its launches are over (unless they are captured: then whoever replays the graph does).
+    ///
+    /// # Errors
+    /// [`Error::Bounds`] when it does not fit into the allocation; [`Error::Alignment`].
+    pub fn symmetric(
+        memory: &'a SymmetricMemory,
+        byte_offset: u64,
+        data_type: DataType,
+        count: u64,
+    ) -> Result<Self> {
+        inside(memory.bytes(), byte_offset, data_type, count)?;
+        Ok(Self { location: Location::Symmetric(memory, byte_offset), data_type, count })
+    }
+
+    /// Elements in registered memory, `byte_offset` bytes behind the start of every member's registration. The registration has
+    /// to be kept until every launch of a call with it is over.
+    ///
+    /// # Errors
+    /// As [`Self::symmetric`].
+    pub fn registered(
+        registration: &'a Registration,
+        byte_offset: u64,
+        data_type: DataType,
+        count: u64,
+    ) -> Result<Self> {
+        inside(registration.bytes(), byte_offset, data_type, count)?;
+        Ok(Self { location: Location::Registered(registration, byte_offset), data_type, count })
+    }
+
+    /// Type of the elements.
+    pub const fn data_type(&self) -> DataType {
+        self.data_type
+    }
+
+    /// Number of elements.
+    pub const fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Bytes of all elements.
+    pub const fn bytes(&self) -> u64 {
+        self.count * self.data_type.bytes() as u64
+    }
+
+    /// Where it is, as far as the choice of an algorithm cares.
+    pub const fn kind(&self) -> LocationKind {
+        match self.location {
+            Location::Local(_) => LocationKind::Local,
+            Location::Symmetric(..) => LocationKind::Symmetric,
+            Location::Registered(..) => LocationKind::Registered,
+        }
+    }
+
+    /// Where this rank's elements start.
+    ///
+    /// # Errors
+    /// [`Error::Foreign`] when a registration is another group's.
+    pub(crate) fn address(&self, team: &Team) -> Result<DeviceAddress> {
+        match self.location {
+            Location::Local(address) => Ok(address),
+            Location::Symmetric(memory, offset) => Ok(memory.address().offset(offset)),
+            Location::Registered(registration, offset) => {
+                let own =
+                    registration.peer_address(team.rank()).filter(|_| registration.group() == team.group());
+                Ok(own.ok_or(Error::Foreign { what: "a registration" })?.offset(offset))
+            }
+        }
+    }
+
+    /// The place for the kernels.
+    pub(crate) fn place(&self, team: &Team) -> Place {
+        match self.location {
+            Location::Local(address) => Place { bases: DevicePointer::NULL, offset: address.0 },
+            Location::Symmetric(memory, offset) => {
+                Place { bases: team.view().peer_bases, offset: memory.offset() + offset }
+            }
+            Location::Registered(registration, offset) => Place { bases: registration.table(), offset },
+        }
+    }
+
+    /// What a member's elements are aligned to, at most 16, as far as it is known: addresses of registered memory differ.
+    pub(crate) fn alignment(&self, team: &Team) -> u64 {
+        let of = |address: u64| 1 << address.trailing_zeros().min(4);
+        match self.location {
+            Location::Local(address) => of(address.0),
+            Location::Symmetric(memory, offset) => of(memory.offset() + offset),
+            Location::Registered(registration, offset) => {
+                let peers = team.group().ranks().filter_map(|rank| registration.peer_address(rank));
+                peers.map(|address| of(address.0 + offset)).min().unwrap_or(1)
+            }
+        }
+    }
+
+    /// The allocation that a launch has to keep.
+    pub(crate) const fn memory(&self) -> Option<&'a SymmetricMemory> {
+        match self.location {
+            Location::Symmetric(memory, _) => Some(memory),
+            _ => None,
+        }
+    }
+}
+
+fn inside(length: u64, byte_offset: u64, data_type: DataType, count: u64) -> Result<()> {
+    let size = u64::from(data_type.bytes());
+    let end = count.checked_mul(size).and_then(|bytes| bytes.checked_add(byte_offset));
+    if end.is_none_or(|end| end > length) {
+        return Err(Error::Bounds { byte_offset, data_type, count, length });
+    }
+    if !byte_offset.is_multiple_of(size) {
+        return Err(Error::Alignment { address: byte_offset, data_type });
+    }
+    Ok(())
+}

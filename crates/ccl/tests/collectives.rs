@@ -1,0 +1,80 @@
+//! Every collective, algorithm, form and location against the oracle, on the host runtime.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use anabranch_ccl::conformance::{self, Case, Scratch};
+use anabranch_ccl::{Algorithm, CclConfig, Collective, Communicator, DataType, LocationKind};
+use anabranch_ranks::GroupRank;
+use common::{all_well, jit, on_ranks, world_config};
+
+const LOCATIONS: [LocationKind; 3] = [LocationKind::Symmetric, LocationKind::Local, LocationKind::Registered];
+
+/// Every form of every collective for one type.
+fn cases(members: u32, data_type: DataType, counts: &[u64]) -> Vec<Case> {
+    let mut all = Vec::new();
+    for collective in Collective::ALL {
+        for (index, count) in counts.iter().enumerate() {
+            for location in LOCATIONS {
+                for in_place in [false, true] {
+                    for uneven in [false, true] {
+                        all.push(Case {
+                            location,
+                            in_place,
+                            uneven,
+                            offset: [0, 0, 1, 3][index % 4],
+                            root: GroupRank::new(index as u32 % members),
+                            seed: index as u64,
+                            ..Case::new(collective, data_type, *count)
+                        });
+                    }
+                }
+            }
+        }
+    }
+    all.retain(Case::is_defined);
+    all
+}
+
+fn check(ranks: u32, wave: u32, data_type: DataType, counts: &[u64], config: &CclConfig) -> usize {
+    let results = on_ranks(ranks, wave, &world_config(), &jit(), |world| {
+        let stream = world.device().create_stream()?;
+        let mut done = 0;
+        for algorithm in [None].into_iter().chain(Algorithm::ALL.map(Some)) {
+            let config = config.clone().algorithm(algorithm);
+            let mut communicator = Communicator::new(world, world.group(), config)?;
+            let mut scratch = Scratch::new(world, &communicator, 2 << 20)?;
+            for case in cases(ranks, data_type, counts) {
+                match conformance::run(&mut communicator, &mut scratch, &case, &stream) {
+                    Ok(verdict) => verdict.unwrap(),
+                    Err(anabranch_ccl::Error::Algorithm { .. }) => continue,
+                    Err(error) => return Err(error),
+                }
+                done += 1;
+            }
+            scratch.release()?;
+        }
+        Ok(done)
+    });
+    all_well(results)[0]
+}
+
+const COUNTS: [u64; 7] = [0, 1, 3, 17, 64, 255, 4099];
+
+#[test]
+fn every_form_on_three_ranks() {
+    let done = check(3, 4, DataType::F32, &COUNTS, &CclConfig::default());
+    assert!(done > 1000, "{done}");
+}
+
+#[test]
+fn small_staging_takes_many_steps() {
+    let config = CclConfig { staging_bytes: 4096, max_blocks: 2, ..CclConfig::default() };
+    check(4, 1, DataType::Bf16, &[5, 20_000], &config);
+}
+
+#[test]
+fn groups_of_one_and_two() {
+    check(1, 4, DataType::I64, &COUNTS, &CclConfig::default());
+    check(2, 4, DataType::U8, &COUNTS, &CclConfig::default());
+}

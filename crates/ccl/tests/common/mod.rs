@@ -1,0 +1,69 @@
+//! A group of ranks on the host runtime.
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of tests fails the test")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anabranch_ccl::Error;
+use anabranch_hip::{DeviceOrdinal, with_causes};
+use anabranch_hip_host::{HostConfig, HostMachine};
+use anabranch_hip_jit::{Jit, JitConfig, ToolSearch};
+use anabranch_shmem::{RankError, RankSetup, World, WorldConfig, spawn_threads};
+
+/// One cache for all tests of the workspace, so that a kernel is compiled once.
+pub fn jit() -> Jit {
+    let cache = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels");
+    #[expect(clippy::disallowed_methods, reason = "a test finds the compiler as a user's shell does")]
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let tools = ToolSearch { path: std::env::split_paths(&path).collect(), ..ToolSearch::default() };
+    Jit::new(JitConfig::new(cache), tools)
+}
+
+pub fn machine(ranks: u32, wave_width: u32) -> Arc<HostMachine> {
+    HostMachine::new(HostConfig { devices: ranks, wave_width, ..HostConfig::default() }).unwrap()
+}
+
+pub fn world_config() -> WorldConfig {
+    WorldConfig {
+        heap_bytes: 64 << 20,
+        operation_deadline: Duration::from_secs(20),
+        ..WorldConfig::default()
+    }
+}
+
+/// Runs `work` on every rank of a world of threads, and fails with every rank's error.
+pub fn on_ranks<T: Send>(
+    ranks: u32,
+    wave_width: u32,
+    config: &WorldConfig,
+    jit: &Jit,
+    work: impl Fn(&World) -> Result<T, Error> + Sync,
+) -> Vec<Result<T, RankError<Error>>> {
+    let machine = machine(ranks, wave_width);
+    let runtime = machine.runtime();
+    spawn_threads(
+        ranks,
+        |rank| {
+            let device = runtime.device(DeviceOrdinal(rank.get()))?;
+            Ok(RankSetup { config: config.clone(), device, jit: jit.clone() })
+        },
+        work,
+    )
+}
+
+/// The values of ranks that all succeeded; fails with every rank's error.
+pub fn all_well<T>(results: Vec<Result<T, RankError<Error>>>) -> Vec<T> {
+    let failures: Vec<_> =
+        results.iter().filter_map(|result| Some(failure(result.as_ref().err()?))).collect();
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    results.into_iter().map(Result::unwrap).collect()
+}
+
+fn failure(error: &RankError<Error>) -> String {
+    match error {
+        RankError::World { rank, error } => format!("{rank}: {}", with_causes(error)),
+        RankError::Work { rank, error } => format!("{rank}: {}", with_causes(error)),
+        other => other.to_string(),
+    }
+}
