@@ -165,7 +165,8 @@ mod tests {
             assert_eq!(data_type.device_name(), device);
             assert_eq!(data_type.is_float(), torch.contains("float"));
             // Bits are in the name, but for bool.
-            let digits: String = torch.split("_e").next().unwrap_or("").chars().filter(char::is_ascii_digit).collect();
+            let digits: String =
+                torch.split("_e").next().unwrap_or("").chars().filter(char::is_ascii_digit).collect();
             assert_eq!(data_type.bytes() * 8, digits.parse().unwrap_or(8), "{torch}");
         }
         let unknown = "F32".parse::<DataType>().unwrap_err();

@@ -4,10 +4,10 @@ use std::fmt;
 
 use half::{bf16, f16};
 
+use crate::DataType;
 use crate::element::{Element, sealed};
 use crate::error::{Error, Result};
 use crate::float8::{F8E4m3, F8E4m3Fnuz, F8E5m2, F8E5m2Fnuz};
-use crate::DataType;
 
 /// How the contributions of a group's ranks become one.
 ///
@@ -316,9 +316,15 @@ mod tests {
     #[test]
     fn what_is_refused_says_what_is_allowed() {
         let refused = ReduceOp::Avg.check(DataType::I32).unwrap_err().to_string();
-        assert_eq!(refused, "avg is not defined for i32; allowed are sum, product, min, max, band, bor, bxor");
+        assert_eq!(
+            refused,
+            "avg is not defined for i32; allowed are sum, product, min, max, band, bor, bxor"
+        );
         let refused = ReduceOp::BitXor.check(DataType::Bf16).unwrap_err().to_string();
-        assert_eq!(refused, "bxor is not defined for bf16; allowed are sum, avg, product, min, max, premul_sum");
+        assert_eq!(
+            refused,
+            "bxor is not defined for bf16; allowed are sum, avg, product, min, max, premul_sum"
+        );
     }
 
     #[test]

@@ -1,8 +1,6 @@
 //! Kernels that put the device functions to the test; used by the tests of this crate and by diagnoses of a machine.
 
-use anabranch_hip_jit::{
-    DevicePointer, DeviceStruct as _, KernelSpec, KernelUnit, PRELUDE, device_struct,
-};
+use anabranch_hip_jit::{DevicePointer, DeviceStruct as _, KernelSpec, KernelUnit, PRELUDE, device_struct};
 
 use super::DEVICE_HEADERS;
 use crate::DataType;

@@ -1,3 +1,5 @@
+#![expect(clippy::float_cmp, reason = "conversions are exact, or rounded to one value")]
+
 use super::*;
 
 /// One of the types, by its functions.
@@ -65,7 +67,8 @@ impl Type {
         }
         let distance = |candidate: &(u8, f64)| (candidate.1 - magnitude).abs();
         let least = finite.iter().map(distance).fold(f64::INFINITY, f64::min);
-        let mut nearest = finite.iter().filter(|candidate| distance(candidate) == least).map(|(code, _)| *code);
+        let mut nearest =
+            finite.iter().filter(|candidate| distance(candidate) == least).map(|(code, _)| *code);
         let first = nearest.next().unwrap();
         let code = nearest.find(|code| code % 2 == 0).unwrap_or(first);
         if fnuz && code == 0 { 0 } else { code | sign }
@@ -95,7 +98,11 @@ fn values_are_those_of_the_specifications() {
         assert_eq!(finite[0], (0, 0.0), "{}", of.name);
         assert_eq!(finite[1], (1, of.smallest), "{}", of.name);
         assert_eq!(finite[finite.len() - 1].1, f64::from(of.largest), "{}", of.name);
-        assert!(finite.windows(2).all(|pair| pair[0].0 + 1 == pair[1].0 && pair[0].1 < pair[1].1), "{}", of.name);
+        assert!(
+            finite.windows(2).all(|pair| pair[0].0 + 1 == pair[1].0 && pair[0].1 < pair[1].1),
+            "{}",
+            of.name
+        );
         let infinite = (0..=u8::MAX).filter(|code| (of.decode)(*code).is_infinite()).count();
         assert_eq!(infinite, if of.has_infinity { 2 } else { 0 }, "{}", of.name);
         for code in 1..0x80 {

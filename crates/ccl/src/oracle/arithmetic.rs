@@ -30,7 +30,11 @@ macro_rules! integers {
 ///
 /// # Errors
 /// [`OracleError`] when nothing is given, lengths differ or are no whole elements, or the operator means nothing for the type.
-pub fn reduce<B: AsRef<[u8]>>(data_type: DataType, op: ReduceOp, inputs: &[B]) -> Result<Vec<u8>, OracleError> {
+pub fn reduce<B: AsRef<[u8]>>(
+    data_type: DataType,
+    op: ReduceOp,
+    inputs: &[B],
+) -> Result<Vec<u8>, OracleError> {
     let inputs: Vec<&[u8]> = inputs.iter().map(AsRef::as_ref).collect();
     let Some(first) = inputs.first() else { return Err(OracleError::NoRanks) };
     if !op.supports(data_type) {
@@ -39,7 +43,12 @@ pub fn reduce<B: AsRef<[u8]>>(data_type: DataType, op: ReduceOp, inputs: &[B]) -
     if let Some(rank) = inputs.iter().position(|input| input.len() != first.len()) {
         let why = "as many as group rank 0 has";
         let rank = GroupRank::new(rank as u32);
-        return Err(OracleError::Length { rank, given: inputs[rank.index()].len(), needed: first.len(), why });
+        return Err(OracleError::Length {
+            rank,
+            given: inputs[rank.index()].len(),
+            needed: first.len(),
+            why,
+        });
     }
     let multiple = data_type.bytes() as usize;
     if !first.len().is_multiple_of(multiple) {
@@ -53,15 +62,24 @@ pub fn reduce<B: AsRef<[u8]>>(data_type: DataType, op: ReduceOp, inputs: &[B]) -
         DataType::F16 => {
             floats(op, inputs, |two| f16::from_le_bytes(two).to_f32(), |sum| f16::from_f32(sum).to_le_bytes())
         }
-        DataType::Bf16 => {
-            floats(op, inputs, |two| bf16::from_le_bytes(two).to_f32(), |sum| bf16::from_f32(sum).to_le_bytes())
-        }
-        DataType::F8E4m3 => {
-            floats(op, inputs, |[code]| F8E4m3::from_bits(code).to_f32(), |sum| [F8E4m3::from_f32(sum).to_bits()])
-        }
-        DataType::F8E5m2 => {
-            floats(op, inputs, |[code]| F8E5m2::from_bits(code).to_f32(), |sum| [F8E5m2::from_f32(sum).to_bits()])
-        }
+        DataType::Bf16 => floats(
+            op,
+            inputs,
+            |two| bf16::from_le_bytes(two).to_f32(),
+            |sum| bf16::from_f32(sum).to_le_bytes(),
+        ),
+        DataType::F8E4m3 => floats(
+            op,
+            inputs,
+            |[code]| F8E4m3::from_bits(code).to_f32(),
+            |sum| [F8E4m3::from_f32(sum).to_bits()],
+        ),
+        DataType::F8E5m2 => floats(
+            op,
+            inputs,
+            |[code]| F8E5m2::from_bits(code).to_f32(),
+            |sum| [F8E5m2::from_f32(sum).to_bits()],
+        ),
         DataType::F8E4m3Fnuz => floats(
             op,
             inputs,
@@ -91,7 +109,12 @@ pub fn reduce<B: AsRef<[u8]>>(data_type: DataType, op: ReduceOp, inputs: &[B]) -
 ///
 /// # Errors
 /// The first [`Difference`].
-pub fn equal(data_type: DataType, op: Option<ReduceOp>, expected: &[u8], seen: &[u8]) -> Result<(), Difference> {
+pub fn equal(
+    data_type: DataType,
+    op: Option<ReduceOp>,
+    expected: &[u8],
+    seen: &[u8],
+) -> Result<(), Difference> {
     if expected.len() != seen.len() {
         return Err(Difference::Length { expected: expected.len(), seen: seen.len() });
     }
@@ -167,7 +190,13 @@ fn floats<const N: usize, T: Accumulate>(
     // In the total order -0 comes before +0; NaN is taken out first.
     let select = |a: T, b: T, wanted: Ordering| {
         let nan = a.is_nan() || b.is_nan();
-        if nan { T::NAN } else if a.order(b) == wanted { a } else { b }
+        if nan {
+            T::NAN
+        } else if a.order(b) == wanted {
+            a
+        } else {
+            b
+        }
     };
     let combine = |a: T, b: T| match op {
         ReduceOp::Product => a * b,

@@ -101,7 +101,8 @@ impl Inputs {
 
     fn special(&self, hash: u64) -> u64 {
         let any = mixed(hash) & self.data_type.mask();
-        let pick = |from: &[u64]| from.get(below(hash >> 8, from.len() as u64) as usize).copied().unwrap_or(any);
+        let pick =
+            |from: &[u64]| from.get(below(hash >> 8, from.len() as u64) as usize).copied().unwrap_or(any);
         if !self.data_type.is_float() {
             let top = (self.data_type.mask() >> 1) + 1;
             let extremes = [0, 1, 2, top - 1, top, top + 1, self.data_type.mask() - 1, self.data_type.mask()];
@@ -124,16 +125,36 @@ fn specials(data_type: DataType) -> (&'static [u64], &'static [u64], &'static [u
         // Zeros, smallest and largest subnormals, smallest normals, ones, largest.
         DataType::F32 => (
             &[
-                0, 0x8000_0000, 1, 0x8000_0001, 0x7f_ffff, 0x80_0000, 0x8080_0000, 0x3f80_0000, 0xbf80_0000,
-                0x3f80_0001, 0x7f7f_ffff, 0xff7f_ffff,
+                0,
+                0x8000_0000,
+                1,
+                0x8000_0001,
+                0x7f_ffff,
+                0x80_0000,
+                0x8080_0000,
+                0x3f80_0000,
+                0xbf80_0000,
+                0x3f80_0001,
+                0x7f7f_ffff,
+                0xff7f_ffff,
             ],
             &[0x7f80_0000, 0xff80_0000],
             &[0x7fc0_0000, 0xffc0_0000, 0x7f80_0001, 0xffff_ffff],
         ),
         DataType::F64 => (
             &[
-                0, 1 << 63, 1, (1 << 63) + 1, 0xf_ffff_ffff_ffff, 1 << 52, 0x8010_0000_0000_0000, 0x3ff << 52,
-                0xbff << 52, (0x3ff << 52) + 1, 0x7fef_ffff_ffff_ffff, 0xffef_ffff_ffff_ffff,
+                0,
+                1 << 63,
+                1,
+                (1 << 63) + 1,
+                0xf_ffff_ffff_ffff,
+                1 << 52,
+                0x8010_0000_0000_0000,
+                0x3ff << 52,
+                0xbff << 52,
+                (0x3ff << 52) + 1,
+                0x7fef_ffff_ffff_ffff,
+                0xffef_ffff_ffff_ffff,
             ],
             &[0x7ff << 52, 0xfff << 52],
             &[0x7ff8 << 48, 0xfff8 << 48, (0x7ff << 52) + 1, u64::MAX],
@@ -149,11 +170,9 @@ fn specials(data_type: DataType) -> (&'static [u64], &'static [u64], &'static [u
             &[0x7fc0, 0xffc0, 0x7f81, 0xffff],
         ),
         DataType::F8E4m3 => (&[0, 0x80, 1, 0x81, 7, 8, 0x88, 0x38, 0xb8, 0x7e, 0xfe], &[], &[0x7f, 0xff]),
-        DataType::F8E5m2 => (
-            &[0, 0x80, 1, 0x81, 3, 4, 0x84, 0x3c, 0xbc, 0x7b, 0xfb],
-            &[0x7c, 0xfc],
-            &[0x7d, 0x7f, 0xfe],
-        ),
+        DataType::F8E5m2 => {
+            (&[0, 0x80, 1, 0x81, 3, 4, 0x84, 0x3c, 0xbc, 0x7b, 0xfb], &[0x7c, 0xfc], &[0x7d, 0x7f, 0xfe])
+        }
         DataType::F8E4m3Fnuz => (&[0, 1, 0x81, 7, 8, 0x88, 0x40, 0xc0, 0x7f, 0xff], &[], &[0x80]),
         _ => (&[0, 1, 0x81, 3, 4, 0x84, 0x40, 0xc0, 0x7f, 0xff], &[], &[0x80]),
     }

@@ -24,7 +24,9 @@ fn compare(data_type: DataType, round: fn(f32) -> u16, value: fn(u16) -> f32) {
         let bits = elements.next().unwrap().iter().rev().fold(0, |bits, byte| bits << 8 | u16::from(*byte));
         let back = f32::from_le_bytes(*widened.next().unwrap());
         let expected = round(given);
-        let what = || format!("{data_type} of {given:e} ({:#x}): {bits:#x}, expected {expected:#x}", given.to_bits());
+        let what = || {
+            format!("{data_type} of {given:e} ({:#x}): {bits:#x}, expected {expected:#x}", given.to_bits())
+        };
         if given.is_nan() {
             assert!(value(bits).is_nan() && back.is_nan(), "{}", what());
             continue;

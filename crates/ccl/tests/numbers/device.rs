@@ -55,7 +55,8 @@ pub(crate) struct Contributions {
 
 impl Numbers {
     pub(crate) fn new(data_type: DataType, wave_width: u32) -> Self {
-        let machine = HostMachine::new(HostConfig { devices: 1, wave_width, ..HostConfig::default() }).unwrap();
+        let machine =
+            HostMachine::new(HostConfig { devices: 1, wave_width, ..HostConfig::default() }).unwrap();
         let device = machine.runtime().device(DeviceOrdinal(0)).unwrap();
         let unit = jit().load(&device, &conformance::reduce(data_type)).unwrap();
         Self { data_type, stream: device.create_stream().unwrap(), device, unit }

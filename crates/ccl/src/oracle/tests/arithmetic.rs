@@ -20,7 +20,10 @@ fn reduced_f32(op: ReduceOp, inputs: &[&[f32]]) -> Vec<f32> {
 fn sums_are_taken_in_group_order() {
     let tiny = f32::EPSILON / 2.0;
     // 1 + e/2 is 1, twice; e/2 + e/2 + 1 is 1 + e.
-    assert_eq!(reduced_f32(ReduceOp::Sum, &[&[1.0, tiny], &[tiny, tiny], &[tiny, 1.0]]), [1.0, 1.0 + f32::EPSILON]);
+    assert_eq!(
+        reduced_f32(ReduceOp::Sum, &[&[1.0, tiny], &[tiny, tiny], &[tiny, 1.0]]),
+        [1.0, 1.0 + f32::EPSILON]
+    );
     // The scalar comes first, and its products are rounded: a third of 3, in f32, is 1 again.
     assert_eq!(reduced_f32(ReduceOp::PreMulSum(1.0 / 3.0), &[&[3.0], &[3.0]]), [2.0]);
     assert_eq!(reduced_f32(ReduceOp::Avg, &[&[1.0], &[2.0], &[4.0]]), [7.0 / 3.0]);
@@ -88,9 +91,14 @@ fn exact_data_is_exact_in_any_order_and_after_any_rounding() {
                 for _ in 0..ranks {
                     inputs.rotate_left(1);
                     assert_eq!(reduce(data_type, op, &inputs).unwrap(), expected, "{data_type} {op} {ranks}");
-                    let stepwise =
-                        inputs[1..].iter().fold(inputs[0].clone(), |sum, next| reduce(data_type, op, &[&sum, next]).unwrap());
-                    assert_eq!(equal(data_type, Some(op), &expected, &stepwise), Ok(()), "{data_type} {op} {ranks}");
+                    let stepwise = inputs[1..]
+                        .iter()
+                        .fold(inputs[0].clone(), |sum, next| reduce(data_type, op, &[&sum, next]).unwrap());
+                    assert_eq!(
+                        equal(data_type, Some(op), &expected, &stepwise),
+                        Ok(()),
+                        "{data_type} {op} {ranks}"
+                    );
                 }
             }
         }
@@ -117,7 +125,10 @@ fn what_cannot_be_reduced_is_refused() {
     let op = ReduceOp::BitAnd;
     assert_eq!(refused(op, &[&[0; 4]]), OracleError::Unsupported { op, data_type: DataType::F32 });
     let length = refused(ReduceOp::Sum, &[&[0; 8], &[0; 4]]).to_string();
-    assert_eq!(length, "the input of group rank 1 has 4 bytes, but 8 are needed: as many as group rank 0 has");
+    assert_eq!(
+        length,
+        "the input of group rank 1 has 4 bytes, but 8 are needed: as many as group rank 0 has"
+    );
     let length = refused(ReduceOp::Sum, &[&[0; 7]]).to_string();
     assert_eq!(length, "the input of group rank 0 has 7 bytes, which is no multiple of 4: whole elements");
 }

@@ -46,7 +46,9 @@ fn exact_values_have_the_bounds_of_their_significands() {
     }
     let powers = values(Data::Exact, DataType::F16, ReduceOp::Product, 4);
     let powers: Vec<f64> = powers.into_iter().map(|bits| DataType::F16.float_value(bits).unwrap()).collect();
-    assert!(powers.iter().all(|value| value.abs().log2().fract() == 0.0 && (0.125..=8.0).contains(&value.abs())));
+    assert!(
+        powers.iter().all(|value| value.abs().log2().fract() == 0.0 && (0.125..=8.0).contains(&value.abs()))
+    );
     assert!([8.0, -8.0, 0.125].iter().all(|extreme| powers.contains(extreme)));
 }
 
@@ -79,9 +81,11 @@ fn special_values_are_all_there() {
         let few = all.iter().filter(|value| !value.is_finite()).count();
         assert!(few * 5 < all.len(), "{data_type}: {few} of {}", all.len());
     }
-    for (data_type, extremes) in
-        [(DataType::I16, [0x7fff, 0x8000, 0xffff]), (DataType::U8, [0, 0x80, 0xff]), (DataType::Bool, [0, 1, 2])]
-    {
+    for (data_type, extremes) in [
+        (DataType::I16, [0x7fff, 0x8000, 0xffff]),
+        (DataType::U8, [0, 0x80, 0xff]),
+        (DataType::Bool, [0, 1, 2]),
+    ] {
         let all = values(Data::Special, data_type, ReduceOp::Sum, 2);
         assert!(extremes.iter().all(|extreme| all.contains(extreme)), "{data_type}");
     }

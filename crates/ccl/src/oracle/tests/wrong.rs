@@ -32,7 +32,9 @@ fn outputs(expected: &Expected) -> Vec<Vec<u8>> {
 /// is `wrong`.
 fn judges(expected: &Expected, right: &[Vec<u8>], wrong: &[&Expected]) {
     expected.check_all(right).unwrap();
-    for (index, output) in right.iter().enumerate().filter(|(index, _)| expected.output(rank(*index)).is_some()) {
+    for (index, output) in
+        right.iter().enumerate().filter(|(index, _)| expected.output(rank(*index)).is_some())
+    {
         assert!(!output.is_empty());
         let refused = |seen: &[u8]| {
             let mismatch = expected.check(rank(index), seen).unwrap_err();
@@ -69,7 +71,8 @@ fn left_out(inputs: &[Vec<u8>]) -> Vec<Vec<u8>> {
 /// The sums of elements, in plain f32: exact data needs no order.
 fn summed(inputs: &[Vec<u8>]) -> Vec<u8> {
     let count = inputs[0].len() / 2;
-    let value = |input: &Vec<u8>, at: usize| half::bf16::from_le_bytes([input[2 * at], input[2 * at + 1]]).to_f32();
+    let value =
+        |input: &Vec<u8>, at: usize| half::bf16::from_le_bytes([input[2 * at], input[2 * at + 1]]).to_f32();
     let sum = |at| half::bf16::from_f32(inputs.iter().map(|input| value(input, at)).sum::<f32>());
     (0..count).flat_map(|at| sum(at).to_le_bytes()).collect()
 }
@@ -153,8 +156,9 @@ fn gather_judges_the_root_alone() {
 fn all_to_all_notices_a_transposed_order() {
     let inputs = inputs(12);
     let expected = all_to_all(TYPE, &inputs).unwrap();
-    let right: Vec<Vec<u8>> =
-        (0..RANKS).map(|to| inputs.iter().flat_map(|input| input[6 * to..6 * to + 6].to_vec()).collect()).collect();
+    let right: Vec<Vec<u8>> = (0..RANKS)
+        .map(|to| inputs.iter().flat_map(|input| input[6 * to..6 * to + 6].to_vec()).collect())
+        .collect();
     judges(&expected, &right, &[&all_to_all(TYPE, &swapped(&inputs)).unwrap()]);
     expected.check_all(&inputs).unwrap_err();
     expected.check_all(&swapped(&right)).unwrap_err();
