@@ -46,7 +46,7 @@ impl Format {
     }
 
     /// Exact.
-    fn to_f32(self, code: u8) -> f32 {
+    fn decode(self, code: u8) -> f32 {
         let sign = if code & 0x80 == 0 { 1.0f32 } else { -1.0 };
         if self.is_nan(code) {
             return f32::NAN.copysign(sign);
@@ -64,7 +64,7 @@ impl Format {
     }
 
     /// One rounding, to nearest, ties to even.
-    fn from_f32(self, value: f32) -> u8 {
+    fn encode(self, value: f32) -> u8 {
         if value.is_nan() {
             return if self.fnuz { self.nan() } else { self.nan() | sign_bit(value) };
         }
@@ -113,12 +113,12 @@ macro_rules! float8 {
 
             /// The nearest value, ties to even; see the type for what is too large.
             pub fn from_f32(value: f32) -> Self {
-                Self($format.from_f32(value))
+                Self($format.encode(value))
             }
 
             /// Its value, exactly; a NaN keeps its sign.
             pub fn to_f32(self) -> f32 {
-                $format.to_f32(self.0)
+                $format.decode(self.0)
             }
 
             /// Whether it is a NaN.

@@ -1,3 +1,5 @@
+#![expect(clippy::float_cmp, reason = "conversions are exact, or rounded to one value")]
+
 use super::*;
 
 /// One of the types, by its functions.

@@ -11,7 +11,8 @@ use crate::{DataType, ReduceOp};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Data {
     /// Floats: whole numbers so small that every sum over the group, in any order and rounded after each step, is exact; for
-    /// products powers of two (with signs) whose products are all normal. Integers: any bits, as wrapping does not depend on
+    /// products powers of two (with signs) whose products are all normal. (In groups of more than 2^p ranks, p bits in the
+    /// significand, sums are exact in the accumulation type, and rounded once.) Integers: any bits, as wrapping does not depend on
     /// the order either. Bool: 0 and 1. Neighbours differ, so that what was put in the wrong place shows.
     Exact,
     /// Floats: a normal distribution, rounded; the order of additions shows. The others as [`Data::Exact`].
