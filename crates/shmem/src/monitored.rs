@@ -85,7 +85,7 @@ impl World {
     }
 
     fn call_roll(&self, group: &Group, wait_all_ranks: bool, deadline: Deadline) -> Result<Option<Absent>> {
-        // The world's number keeps a call that a rank never came to apart from the worlds that the rendezvous serves later.
+        // One tag a world: a call that a rank never came to must not meet it in a world that the rendezvous serves later.
         let tag = format!("{STEP} of world {:016x}", self.inner.collectives.world());
         let said = self.rendezvous().all_gather(group, &tag, &[u8::from(wait_all_ranks)], deadline);
         match said {

@@ -6,11 +6,11 @@ mod support;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use anabranch_bootstrap::Rendezvous;
+use anabranch_bootstrap::{Deadline, Rendezvous, TcpConfig, TcpRendezvous, TcpRoot};
 use anabranch_clock::lockstep::Lockstep;
 use anabranch_clock::{Moment, sleep};
 use anabranch_ranks::{GlobalRank, Group};
-use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, Fault, RankError, World, spawn_threads};
+use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, Fault, RankError, World, spawn_threads, spawn_threads_on};
 use support::driven::{driven, setup};
 use support::{Bench, all};
 
@@ -243,13 +243,31 @@ fn a_rank_outside_the_group_is_refused_and_one_alone_passes() {
     under_seeds(2, work, |results| drop(all(results)));
 }
 
+/// Two ranks that meet over TCP.
+fn over_tcp() -> Vec<Arc<dyn Rendezvous>> {
+    let root = TcpRoot::bind("127.0.0.1:0").unwrap();
+    let address = root.address().to_string();
+    let config = |rank| TcpConfig::new(&address, GlobalRank::new(rank), 2, Deadline::after(LONG));
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| TcpRendezvous::join_with_root(config(0), root).unwrap());
+        let second = scope.spawn(|| TcpRendezvous::join(config(1)).unwrap());
+        vec![Arc::new(first.join().unwrap()) as Arc<dyn Rendezvous>, Arc::new(second.join().unwrap())]
+    })
+}
+
+fn over_threads() -> Vec<Arc<dyn Rendezvous>> {
+    anabranch_bootstrap::threads(2).into_iter().map(|link| Arc::new(link) as Arc<dyn Rendezvous>).collect()
+}
+
 #[test]
 fn after_a_timeout_streams_and_teams_still_work() {
     // On the machine's own time and threads. One rank is there in time and one is not, so that no load changes who is missing.
     let bench = Bench::new(2);
-    for wait_all in [false, true] {
-        all(spawn_threads(
-            2,
+    for (wait_all, links) in
+        [(false, over_threads()), (true, over_threads()), (false, over_tcp()), (true, over_tcp())]
+    {
+        all(spawn_threads_on(
+            links,
             |rank| bench.setup(rank),
             |world: &World| {
                 let team = world.team(world.group())?;
@@ -272,6 +290,28 @@ fn after_a_timeout_streams_and_teams_still_work() {
                 world.synchronize(&stream)
             },
         ));
+    }
+}
+
+#[test]
+fn when_the_rank_that_serves_the_rendezvous_dies_the_fault_names_it() {
+    let bench = Bench::new(2);
+    for wait_all in [false, true] {
+        let results = spawn_threads_on(
+            over_tcp(),
+            |rank| bench.setup(rank),
+            |world: &World| {
+                if world.rank().get() == 0 {
+                    return Err(Error::Left);
+                }
+                world.monitored_barrier(world.group(), LONG, wait_all)
+            },
+        );
+        let Err(RankError::Work { error: Error::Fault(Fault::PeerLost { rank, .. }), .. }) = &results[1]
+        else {
+            panic!("{results:?}")
+        };
+        assert_eq!(rank.get(), 0);
     }
 }
 
