@@ -36,9 +36,10 @@ impl World {
     /// call meets the others in the next, and a rank that left one out has that failure still before it.
     ///
     /// A member that was lost ends the world, as always, and this call with the fault at once. With `wait_all_ranks` the
-    /// roll of the other members is called to its end before, also in a world that has lost a member already, and
-    /// [`Error::RanksMissing`] has the lost and the missing. When the rendezvous itself is lost, with the rank that serves
-    /// it, nobody can be called, and the fault is all there is to say.
+    /// roll of the other members is called to its end before, and [`Error::RanksMissing`] has the lost and the missing. The
+    /// same goes for a call in a world that has lost a member already; but then who is done with its own call does not come
+    /// again, and is missing. When the rendezvous itself is lost, with the rank that serves it, nobody can be called, and the
+    /// fault is all there is to say.
     ///
     /// # Errors
     /// [`Error::RanksMissing`]; [`Error::Differs`], on all members, when `wait_all_ranks` is not equal; [`Error::NotAMember`];
@@ -52,12 +53,11 @@ impl World {
             Err(Error::Fault(_)) if wait_all_ranks && !self.lost_of(group).is_empty() => {}
             checked => checked?,
         }
-        let absent = if wait_all_ranks {
+        let (absent, lost) = if wait_all_ranks {
             self.call_the_rest(group, deadline)?
         } else {
-            self.call_roll(group, false, deadline)?
+            (self.call_roll(group, false, deadline)?, Vec::new())
         };
-        let lost = if wait_all_ranks { self.lost_of(group) } else { Vec::new() };
         if absent.is_none() && lost.is_empty() {
             return Ok(());
         }
@@ -69,17 +69,20 @@ impl World {
         Err(missing(group, deadline.waited(), wait_all_ranks, absent, lost))
     }
 
-    /// Calls the roll of those members that are not lost, until nobody is lost meanwhile.
-    fn call_the_rest(&self, group: &Group, deadline: Deadline) -> Result<Option<Absent>> {
+    /// Calls the roll of those members that are not lost, until nobody is lost meanwhile. Also says whom it was called without:
+    /// who is lost later may have come.
+    fn call_the_rest(&self, group: &Group, deadline: Deadline) -> Result<(Option<Absent>, Vec<Loss>)> {
         let mut rest = group.clone();
+        let mut without = Vec::new();
         loop {
-            let lost: Vec<_> =
-                self.lost_of(&rest).iter().filter_map(|loss| rest.rank_of(loss.rank)).collect();
-            rest = rest.excluding(&lost)?;
+            let lost = self.lost_of(&rest);
+            let places: Vec<_> = lost.iter().filter_map(|loss| rest.rank_of(loss.rank)).collect();
+            rest = rest.excluding(&places)?;
+            without.extend(lost);
             match self.call_roll(&rest, true, deadline) {
                 // All that wait in this roll hear of the loss, and nobody comes to it any more.
                 Err(Error::Fault(_)) if !self.lost_of(&rest).is_empty() => {}
-                called => return called,
+                called => return called.map(|absent| (absent, without)),
             }
         }
     }

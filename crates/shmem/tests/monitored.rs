@@ -6,15 +6,17 @@ mod support;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use anabranch_bootstrap::{Deadline, Rendezvous, TcpConfig, TcpRendezvous, TcpRoot};
+use anabranch_bootstrap::{
+    Deadline, Loss, LossObserver, Rendezvous, TcpConfig, TcpRendezvous, TcpRoot, ThreadRendezvous,
+};
 use anabranch_clock::lockstep::Lockstep;
 use anabranch_clock::{Moment, sleep};
-use anabranch_ranks::{GlobalRank, Group};
+use anabranch_ranks::{GlobalRank, Group, GroupRank};
 use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, Fault, RankError, World, spawn_threads, spawn_threads_on};
 use support::driven::{driven, setup};
 use support::{Bench, all};
 
-const SEEDS: u64 = 6;
+const SEEDS: u64 = 20;
 const SHORT: Duration = Duration::from_secs(2);
 /// Comes after the short timeout, and long before the long one.
 const LATE: Duration = Duration::from_secs(10);
@@ -214,6 +216,136 @@ fn a_rank_that_comes_in_time_is_not_named_beside_the_dead() {
     after_two_deaths(Duration::from_secs(1), |said| {
         assert_eq!(said, &Told { missing: vec![3, 5], all: true, by: None, lost: vec![3, 5] });
     });
+}
+
+/// A link on which answers to the monitored barrier take a second: what happens meanwhile is seen after them.
+#[derive(Debug)]
+struct SlowAnswers(ThreadRendezvous);
+
+impl Rendezvous for SlowAnswers {
+    fn rank(&self) -> GlobalRank {
+        self.0.rank()
+    }
+
+    fn size(&self) -> u32 {
+        self.0.size()
+    }
+
+    fn all_gather(
+        &self,
+        group: &Group,
+        tag: &str,
+        bytes: &[u8],
+        deadline: Deadline,
+    ) -> Result<Vec<Vec<u8>>, anabranch_bootstrap::Error> {
+        let answer = self.0.all_gather(group, tag, bytes, deadline);
+        if tag.starts_with("monitored barrier") {
+            sleep(Duration::from_secs(1));
+        }
+        answer
+    }
+
+    fn broadcast(
+        &self,
+        group: &Group,
+        tag: &str,
+        root: GroupRank,
+        bytes: &[u8],
+        deadline: Deadline,
+    ) -> Result<Vec<u8>, anabranch_bootstrap::Error> {
+        self.0.broadcast(group, tag, root, bytes, deadline)
+    }
+
+    fn barrier(
+        &self,
+        group: &Group,
+        tag: &str,
+        deadline: Deadline,
+    ) -> Result<(), anabranch_bootstrap::Error> {
+        self.0.barrier(group, tag, deadline)
+    }
+
+    fn set(&self, key: &str, value: &[u8]) -> Result<(), anabranch_bootstrap::Error> {
+        self.0.set(key, value)
+    }
+
+    fn wait(&self, key: &str, deadline: Deadline) -> Result<Vec<u8>, anabranch_bootstrap::Error> {
+        self.0.wait(key, deadline)
+    }
+
+    fn losses(&self) -> Vec<Loss> {
+        self.0.losses()
+    }
+
+    fn observe(&self, observer: Arc<dyn LossObserver>) {
+        self.0.observe(observer);
+    }
+
+    fn unobserve(&self, observer: &Arc<dyn LossObserver>) {
+        self.0.unobserve(observer);
+    }
+
+    fn leave(&self) -> Result<(), anabranch_bootstrap::Error> {
+        self.0.leave()
+    }
+}
+
+/// Ranks 0 and 3 have slow answers, and rank 2 dies as soon as its own is there.
+#[test]
+fn who_came_is_not_missing_though_it_dies_soon_after() {
+    for late in [false, true] {
+        for seed in 0..SEEDS {
+            let (bench, lockstep) = (Bench::new(4), Lockstep::new(seed));
+            let runtime = driven(&bench, &lockstep);
+            let links = anabranch_bootstrap::threads(4).into_iter().map(|link| match link.rank().get() {
+                0 | 3 => Arc::new(SlowAnswers(link)) as Arc<dyn Rendezvous>,
+                _ => Arc::new(link),
+            });
+            let work = |world: &World| {
+                let (me, started) = (world.rank().get(), Moment::now());
+                if me == 1 && late {
+                    sleep(LATE);
+                }
+                let ended = world.monitored_barrier(world.group(), SHORT, true);
+                if me == 2 {
+                    return Err(Error::Left);
+                }
+                if me == 1 && late {
+                    // Rank 2 is known to be dead: the roll is called anew, and the others are done with theirs.
+                    let expected = Told { missing: vec![0, 2, 3], all: true, by: Some(1), lost: vec![2] };
+                    assert_eq!(told(ended), expected);
+                } else if late {
+                    let said = told(ended);
+                    assert_eq!((said.missing, said.lost), (vec![1], Vec::new()));
+                } else {
+                    ended?;
+                }
+                if me != 1 {
+                    assert!(started.elapsed() >= Duration::from_secs(1));
+                    assert_eq!(
+                        world.rendezvous().losses().len(),
+                        1,
+                        "rank 2 went before the answer was read"
+                    );
+                }
+                sleep(LATE * 2);
+                Err::<(), _>(Error::Elsewhere {
+                    step: "seen".into(),
+                    rank: world.rank(),
+                    cause: String::new(),
+                })
+            };
+            let results = spawn_threads_on(links.collect(), |rank| setup(&bench, &runtime, rank), work);
+            for index in [0, 1, 3] {
+                let Err(RankError::Work { error: Error::Elsewhere { step, .. }, .. }) = &results[index]
+                else {
+                    panic!("{results:?}")
+                };
+                assert_eq!(step, "seen");
+            }
+            assert_eq!(lockstep.problems(), Vec::<String>::new(), "seed {seed}");
+        }
+    }
 }
 
 #[test]
