@@ -222,9 +222,11 @@ fn of_bootstrap(error: &Bootstrap) -> ErrorKind {
 
 fn of_shmem(error: &Shmem) -> ErrorKind {
     match error {
-        Shmem::Fault(_) | Shmem::Elsewhere { .. } | Shmem::Malformed { .. } | Shmem::Probe { .. } => {
-            ErrorKind::Peer
-        }
+        Shmem::Fault(_)
+        | Shmem::Elsewhere { .. }
+        | Shmem::Malformed { .. }
+        | Shmem::Probe { .. }
+        | Shmem::RanksMissing { .. } => ErrorKind::Peer,
         Shmem::Rendezvous { source, .. } => of_bootstrap(source),
         Shmem::Config { .. }
         | Shmem::Differs { .. }
@@ -269,12 +271,22 @@ mod tests {
     fn kinds_are_found_through_every_layer() {
         let expired =
             || Bootstrap::LeaveUnconfirmed { rank: GlobalRank::new(1), waited: std::time::Duration::ZERO };
+        let missing = || Shmem::RanksMissing {
+            size: 2,
+            waited: std::time::Duration::ZERO,
+            by: Some(GlobalRank::new(0)),
+            missing: vec![GlobalRank::new(1)],
+            all: true,
+            elsewhere: Vec::new(),
+            lost: Vec::new(),
+        };
         let cases: Vec<(Error, ErrorKind, u8)> = vec![
             (Error::NoCacheDirectory, ErrorKind::Environment, 3),
             (Error::too_few_devices(8, RuntimeKind::Nvidia, 4), ErrorKind::Config, 2),
             (Bootstrap::NoLauncher { looked_for: vec!["RANK"] }.into(), ErrorKind::Environment, 3),
             (expired().into(), ErrorKind::Peer, 5),
             (Shmem::Rendezvous { step: "join".into(), source: expired() }.into(), ErrorKind::Peer, 5),
+            (missing().into(), ErrorKind::Peer, 5),
             (Ep::Shmem(Shmem::Jit(Jit::Capturing)).into(), ErrorKind::Usage, 1),
             (
                 Ep::Hip(anabranch_hip::Error::Runtime {

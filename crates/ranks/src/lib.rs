@@ -4,6 +4,9 @@
 //!   different types, and none becomes the other without naming the group.
 //! * [`Group`] is an ordered list of distinct global ranks together with its inverse. [`Layout`] is a hint
 //!   derived from the list, never the definition.
+//! * [`Mesh`] lays a group out along named axes, and gives the groups along them. [`Mesh2d`] is rows and columns
+//!   whose last row may be shorter.
+//! * [`Root`] turns the two ways in which torch's front ends name a root into a rank of the group.
 //! * Every constructor takes a parent group and is checked against that parent, not against the world.
 //!
 //! A global rank is not accepted where a rank in a group is meant:
@@ -47,11 +50,15 @@ mod group;
 mod layout;
 mod mesh;
 mod rank;
+mod root;
 mod split;
+mod split_2d;
 
 pub use error::Error;
 pub use group::Group;
 pub use layout::Layout;
-pub use mesh::Mesh2d;
+pub use mesh::{Axis, Mesh};
 pub use rank::{GlobalRank, GroupRank};
+pub use root::{Root, global_rank_of_group, group_rank_of_global};
 pub use split::SplitChoice;
+pub use split_2d::Mesh2d;

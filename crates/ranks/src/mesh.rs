@@ -1,73 +1,233 @@
-//! Two-dimensional meshes.
+//! Meshes of any number of named axes.
 
 use crate::{Error, Group, GroupRank};
 
-/// A group laid out in rows of `xrange` members, the last row possibly shorter.
-///
-/// The member at position `p` of the parent has `x = p mod xrange` and `y = p / xrange`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mesh2d {
-    xrange: u32,
+/// One axis of a [`Mesh`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Axis {
+    name: String,
     size: u32,
-    x_groups: Vec<Group>,
-    y_groups: Vec<Group>,
+    stride: u32,
+}
+
+impl Axis {
+    /// Its name, as in `tp`; not empty, and different from those of the mesh's other axes.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Places along it; at least 1.
+    pub fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// How far apart neighbours along it are, in positions of the mesh's group.
+    pub fn stride(&self) -> u32 {
+        self.stride
+    }
+
+    /// Where this position of the group stands along the axis.
+    fn coordinate(&self, rank: GroupRank) -> u32 {
+        rank.get() / self.stride % self.size
+    }
+}
+
+/// A group laid out along named axes, as torch's `init_device_mesh` and JAX's `Mesh` do: row-major, so that the last axis
+/// varies fastest from one member to the next.
+///
+/// Ranks are positions in [`Mesh::group`]. Everything here is arithmetic that each rank does alone; what a group is then
+/// used for says who has to call.
+///
+/// ```
+/// use anabranch_ranks::{GlobalRank, Group, GroupRank};
+/// let mesh = Group::world(8)?.mesh(&[("dp", 2), ("tp", 4)])?;
+/// let me = GroupRank::new(6);
+/// assert_eq!(mesh.coordinates(me), Some(vec![1, 2]));
+/// assert_eq!(mesh.group_along("tp", me)?.members(), [4, 5, 6, 7].map(GlobalRank::new));
+/// assert_eq!(mesh.group_along("dp", me)?.members(), [2, 6].map(GlobalRank::new));
+/// # Ok::<(), anabranch_ranks::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mesh {
+    group: Group,
+    axes: Vec<Axis>,
 }
 
 impl Group {
-    /// Lays the group out as a mesh with rows of `xrange` members. A range above the group's size gives one
-    /// row of all members.
+    /// Lays the group out as a mesh with these axes, each a name and a size, the last one varying fastest.
     ///
     /// # Errors
-    /// [`Error::ZeroRange`] for a range of 0.
-    pub fn split_2d(&self, xrange: u32) -> Result<Mesh2d, Error> {
-        let call = "split_2d";
-        if xrange == 0 {
-            return Err(Error::ZeroRange { call });
+    /// [`Error::NoAxes`], [`Error::UnnamedAxis`], [`Error::DuplicateAxis`], [`Error::ZeroAxis`], and [`Error::MeshSize`]
+    /// when the sizes do not multiply to the group's size.
+    pub fn mesh(&self, axes: &[(&str, u32)]) -> Result<Mesh, Error> {
+        let call = "mesh";
+        let names: Vec<&str> = axes.iter().map(|(name, _)| *name).collect();
+        check_names(call, &names)?;
+        if let Some(position) = names.iter().position(|name| name.is_empty()) {
+            return Err(Error::UnnamedAxis { call, position });
         }
-        let size = self.size();
-        let xrange = xrange.min(size);
-        let row = |y: u32| {
-            let start = y * xrange;
-            self.split_strided(GroupRank::new(start), 1, xrange.min(size - start))
-        };
-        let column = |x: u32| self.split_strided(GroupRank::new(x), xrange, (size - x).div_ceil(xrange));
-        Ok(Mesh2d {
-            xrange,
-            size,
-            x_groups: (0..size.div_ceil(xrange)).map(row).collect::<Result<_, _>>()?,
-            y_groups: (0..xrange).map(column).collect::<Result<_, _>>()?,
-        })
+        if let Some((axis, _)) = axes.iter().find(|(_, size)| *size == 0) {
+            return Err(Error::ZeroAxis { call, axis: (*axis).to_owned() });
+        }
+        let mut places = Some(1_u32);
+        let mut laid: Vec<Axis> = Vec::with_capacity(axes.len());
+        for (name, size) in axes.iter().rev() {
+            // After an overflow the strides do not matter: the sizes are refused below.
+            laid.push(Axis { name: (*name).to_owned(), size: *size, stride: places.unwrap_or(u32::MAX) });
+            places = places.and_then(|places| places.checked_mul(*size));
+        }
+        laid.reverse();
+        if places != Some(self.size()) {
+            return Err(Error::MeshSize { call, axes: in_words(&laid), size: self.size() });
+        }
+        Ok(Mesh { group: self.clone(), axes: laid })
     }
 }
 
-impl Mesh2d {
-    /// Members in a full row.
-    pub fn xrange(&self) -> u32 {
-        self.xrange
+impl Mesh {
+    /// The group that is laid out.
+    pub fn group(&self) -> &Group {
+        &self.group
     }
 
-    /// The rows: the group at index `y` has all members with that `y`, in order of `x`.
-    pub fn x_groups(&self) -> &[Group] {
-        &self.x_groups
+    /// The axes, the last one varying fastest.
+    pub fn axes(&self) -> &[Axis] {
+        &self.axes
     }
 
-    /// The columns: the group at index `x` has all members with that `x`, in order of `y`.
-    pub fn y_groups(&self) -> &[Group] {
-        &self.y_groups
+    /// The axis of this name.
+    ///
+    /// # Errors
+    /// [`Error::UnknownAxis`].
+    pub fn axis(&self, name: &str) -> Result<&Axis, Error> {
+        self.find("axis", name)
     }
 
-    /// `(x, y)` of the member at this position of the parent; `None` when the parent has no such position.
-    pub fn coordinates(&self, rank: GroupRank) -> Option<(u32, u32)> {
-        (rank.get() < self.size).then(|| (rank.get() % self.xrange, rank.get() / self.xrange))
+    /// Where the member at this position stands, one number for each axis in the order of the axes; `None` when the group
+    /// has no such position.
+    pub fn coordinates(&self, rank: GroupRank) -> Option<Vec<u32>> {
+        (rank.get() < self.group.size()).then(|| self.axes.iter().map(|axis| axis.coordinate(rank)).collect())
     }
 
-    /// The row of the member at this position of the parent.
-    pub fn x_group(&self, rank: GroupRank) -> Option<&Group> {
-        self.coordinates(rank).and_then(|(_, y)| self.x_groups.get(y as usize))
+    /// The position of the member that stands there; one coordinate for each axis in the order of the axes.
+    ///
+    /// # Errors
+    /// [`Error::CoordinateCount`], [`Error::OutsideAxis`].
+    pub fn rank_at(&self, coordinates: &[u32]) -> Result<GroupRank, Error> {
+        let call = "rank_at";
+        if coordinates.len() != self.axes.len() {
+            return Err(Error::CoordinateCount {
+                call,
+                given: coordinates.len(),
+                axes: in_words(&self.axes),
+            });
+        }
+        let mut position = 0;
+        for (axis, given) in self.axes.iter().zip(coordinates) {
+            if *given >= axis.size {
+                let (axis, size) = (axis.name.clone(), axis.size);
+                return Err(Error::OutsideAxis { call, given: *given, axis, size });
+            }
+            // Stays below the product of the sizes, which is the group's size.
+            position += given * axis.stride;
+        }
+        Ok(GroupRank::new(position))
     }
 
-    /// The column of the member at this position of the parent.
-    pub fn y_group(&self, rank: GroupRank) -> Option<&Group> {
-        self.coordinates(rank).and_then(|(x, _)| self.y_groups.get(x as usize))
+    /// The members that stand where this one does but for this axis, in its order: the member's rank in that group is its
+    /// coordinate along the axis.
+    ///
+    /// # Errors
+    /// [`Error::UnknownAxis`]; [`Error::OutsideGroup`] for a position that the mesh's group does not have.
+    pub fn group_along(&self, axis: &str, rank: GroupRank) -> Result<Group, Error> {
+        self.over("group_along", &[axis], rank).map(|(group, _)| group)
     }
+
+    /// All groups along this axis, which together have each member once. They come in the order of their first members.
+    ///
+    /// # Errors
+    /// [`Error::UnknownAxis`].
+    pub fn all_groups_along(&self, axis: &str) -> Result<Vec<Group>, Error> {
+        let call = "all_groups_along";
+        let along = self.find(call, axis)?;
+        let firsts = self.group.ranks().filter(|rank| along.coordinate(*rank) == 0);
+        firsts.map(|first| self.line(call, &[along], first)).collect()
+    }
+
+    /// The members that stand where this one does but for these axes, flattened in the order given: the last axis given
+    /// varies fastest.
+    ///
+    /// # Errors
+    /// [`Error::NoAxes`], [`Error::UnknownAxis`], [`Error::DuplicateAxis`]; [`Error::OutsideGroup`] for a position that the
+    /// mesh's group does not have.
+    pub fn group_over(&self, axes: &[&str], rank: GroupRank) -> Result<Group, Error> {
+        self.over("group_over", axes, rank).map(|(group, _)| group)
+    }
+
+    /// [`Self::group_over`] as a mesh of these axes, in the order given.
+    ///
+    /// # Errors
+    /// Those of [`Self::group_over`].
+    pub fn submesh(&self, axes: &[&str], rank: GroupRank) -> Result<Mesh, Error> {
+        let (group, axes) = self.over("submesh", axes, rank)?;
+        let axes: Vec<(&str, u32)> = axes.iter().map(|axis| (axis.name(), axis.size())).collect();
+        group.mesh(&axes)
+    }
+
+    fn find(&self, call: &'static str, name: &str) -> Result<&Axis, Error> {
+        self.axes.iter().find(|axis| axis.name == name).ok_or_else(|| Error::UnknownAxis {
+            call,
+            given: name.to_owned(),
+            axes: in_words(&self.axes),
+        })
+    }
+
+    fn over(
+        &self,
+        call: &'static str,
+        names: &[&str],
+        rank: GroupRank,
+    ) -> Result<(Group, Vec<&Axis>), Error> {
+        check_names(call, names)?;
+        let axes = names.iter().map(|name| self.find(call, name)).collect::<Result<Vec<_>, _>>()?;
+        if self.group.global(rank).is_none() {
+            return Err(Error::OutsideGroup { call, given: rank, size: self.group.size() });
+        }
+        let first =
+            axes.iter().fold(rank.get(), |position, axis| position - axis.coordinate(rank) * axis.stride);
+        Ok((self.line(call, &axes, GroupRank::new(first))?, axes))
+    }
+
+    /// All members from `first` on over these axes, along each of which `first` has the coordinate 0.
+    fn line(&self, call: &'static str, axes: &[&Axis], first: GroupRank) -> Result<Group, Error> {
+        let mut positions = vec![first.get()];
+        for axis in axes {
+            positions = positions
+                .iter()
+                .flat_map(|position| {
+                    (0..axis.size).map(move |coordinate| position + coordinate * axis.stride)
+                })
+                .collect();
+        }
+        self.group.pick(call, positions.into_iter().map(GroupRank::new))
+    }
+}
+
+fn check_names(call: &'static str, names: &[&str]) -> Result<(), Error> {
+    if names.is_empty() {
+        return Err(Error::NoAxes { call });
+    }
+    for (second, name) in names.iter().enumerate() {
+        // Found at the latest where it stands itself.
+        if let Some(first) = names.iter().position(|other| other == name)
+            && first < second
+        {
+            return Err(Error::DuplicateAxis { call, axis: (*name).to_owned(), first, second });
+        }
+    }
+    Ok(())
+}
+
+fn in_words(axes: &[Axis]) -> String {
+    axes.iter().map(|axis| format!("{}={}", axis.name, axis.size)).collect::<Vec<_>>().join(", ")
 }

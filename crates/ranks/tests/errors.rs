@@ -1,7 +1,9 @@
 //! What is refused, and in which words: each message says what was given and what is allowed.
 #![expect(clippy::unwrap_used, reason = "a test helper that fails should fail its test")]
 
-use anabranch_ranks::{Error, GlobalRank, Group, GroupRank, SplitChoice};
+use anabranch_ranks::{
+    Error, GlobalRank, Group, GroupRank, Root, SplitChoice, global_rank_of_group, group_rank_of_global,
+};
 
 fn at(number: u32) -> GroupRank {
     GroupRank::new(number)
@@ -55,6 +57,121 @@ fn messages_name_the_input_and_the_bounds() {
         (
             group.split(&[SplitChoice { color: None, key: 0 }; 5]).unwrap_err(),
             "split: 5 entries were given for a group of 4 members; each member needs exactly one",
+        ),
+    ];
+    for (error, words) in cases {
+        assert_eq!(error.to_string(), words);
+    }
+}
+
+#[test]
+fn messages_about_meshes_name_the_axes() {
+    let group = parent();
+    let mesh = group.mesh(&[("dp", 2), ("tp", 2)]).unwrap();
+    let cases: Vec<(Error, &str)> = vec![
+        (group.mesh(&[]).unwrap_err(), "mesh: no axis was given; at least one is needed"),
+        (group.mesh(&[("dp", 4), ("", 1)]).unwrap_err(), "mesh: the axis at position 1 has an empty name"),
+        (
+            group.mesh(&[("dp", 2), ("tp", 1), ("dp", 2)]).unwrap_err(),
+            "mesh: axis 'dp' is given twice, at positions 0 and 2",
+        ),
+        (
+            group.mesh(&[("dp", 4), ("tp", 0)]).unwrap_err(),
+            "mesh: axis 'tp' has a size of 0; it must be at least 1",
+        ),
+        (
+            group.mesh(&[("dp", 2), ("tp", 4)]).unwrap_err(),
+            "mesh: the sizes of the axes (dp=2, tp=4) must multiply to the group's size, and the group has 4 members",
+        ),
+        (mesh.axis("pp").unwrap_err(), "axis: the mesh has no axis 'pp'; its axes are dp=2, tp=2"),
+        (
+            mesh.all_groups_along("TP").unwrap_err(),
+            "all_groups_along: the mesh has no axis 'TP'; its axes are dp=2, tp=2",
+        ),
+        (
+            mesh.group_along("tp", at(4)).unwrap_err(),
+            "group_along: group rank 4 is outside the group, which has 4 members (0 to 3)",
+        ),
+        (
+            mesh.group_along("", at(0)).unwrap_err(),
+            "group_along: the mesh has no axis ''; its axes are dp=2, tp=2",
+        ),
+        (mesh.group_over(&[], at(0)).unwrap_err(), "group_over: no axis was given; at least one is needed"),
+        (
+            mesh.submesh(&["tp", "tp"], at(0)).unwrap_err(),
+            "submesh: axis 'tp' is given twice, at positions 0 and 1",
+        ),
+        (
+            mesh.rank_at(&[1]).unwrap_err(),
+            "rank_at: 1 coordinates were given; each axis needs exactly one (dp=2, tp=2)",
+        ),
+        (
+            mesh.rank_at(&[0, 2]).unwrap_err(),
+            "rank_at: coordinate 2 is outside axis 'tp', which has 2 places (0 to 1)",
+        ),
+    ];
+    for (error, words) in cases {
+        assert_eq!(error.to_string(), words);
+    }
+}
+
+#[test]
+fn sizes_of_axes_do_not_wrap() {
+    // The product is 2^32 more than the group's size: a wrapped one would fit.
+    let group = parent();
+    let most = (1 << 30) + 1;
+    assert!(matches!(group.mesh(&[("a", 4), ("b", most)]), Err(Error::MeshSize { .. })));
+    assert!(matches!(group.mesh(&[("a", most), ("b", 2), ("c", 2)]), Err(Error::MeshSize { .. })));
+    assert!(group.mesh(&[("a", 1), ("b", 4), ("c", 1)]).is_ok());
+}
+
+#[test]
+fn roots_are_named_in_one_of_two_ways() {
+    let group = parent();
+    let world = |number: u32| Some(GlobalRank::new(number));
+    let inside = |number: u32| Some(at(number));
+    for from in [Root::from_src, Root::from_dst] {
+        // The rank of the world and the place in the group are different numbers throughout.
+        for (place, rank) in group.iter() {
+            assert_eq!(from(&group, Some(rank), None), Ok(place));
+            assert_eq!(from(&group, None, Some(place)), Ok(place));
+            assert_eq!(group_rank_of_global(&group, rank), Ok(place));
+            assert_eq!(global_rank_of_group(&group, place), Ok(rank));
+        }
+    }
+    let cases: Vec<(Error, &str)> = vec![
+        (
+            Root::from_src(&group, world(12), inside(1)).unwrap_err(),
+            "src = 12 and group_src = 1 were both given; give exactly one: src is a rank of the world, group_src a rank of the group",
+        ),
+        (
+            Root::from_dst(&group, world(3), inside(9)).unwrap_err(),
+            "dst = 3 and group_dst = 9 were both given; give exactly one: dst is a rank of the world, group_dst a rank of the group",
+        ),
+        (
+            Root::from_src(&group, None, None).unwrap_err(),
+            "neither src (a rank of the world) nor group_src (a rank of the group) was given; give exactly one",
+        ),
+        (
+            Root::from_dst(&group, None, None).unwrap_err(),
+            "neither dst (a rank of the world) nor group_dst (a rank of the group) was given; give exactly one",
+        ),
+        // A place in the group where a rank of the world is meant.
+        (
+            Root::from_src(&group, world(1), None).unwrap_err(),
+            "src: rank 1 of the world is not a member of the group (4 members)",
+        ),
+        (
+            Root::from_dst(&group, None, inside(12)).unwrap_err(),
+            "group_dst: group rank 12 is outside the group, which has 4 members (0 to 3)",
+        ),
+        (
+            group_rank_of_global(&group, GlobalRank::new(11)).unwrap_err(),
+            "group_rank_of_global: rank 11 of the world is not a member of the group (4 members)",
+        ),
+        (
+            global_rank_of_group(&group, at(4)).unwrap_err(),
+            "global_rank_of_group: group rank 4 is outside the group, which has 4 members (0 to 3)",
         ),
     ];
     for (error, words) in cases {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anabranch_bootstrap::{Elsewhere, Loss};
 use anabranch_ranks::GlobalRank;
 use anabranch_transport::{Refusal, TransportKind};
 
@@ -13,7 +14,8 @@ pub type Result<T, E = Error> = core::result::Result<T, E>;
 /// An error of a world.
 ///
 /// [`Error::Fault`] and [`Error::Rendezvous`] are final: the world is poisoned and every later call returns the first
-/// cause. All others leave the world as it was, on every rank of the call alike.
+/// cause. All others leave the world as it was, on every rank of the call alike; [`Error::RanksMissing`] with lost ranks comes
+/// from a world that has failed by their loss.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -28,6 +30,25 @@ pub enum Error {
         /// Who did not come, or was lost.
         #[source]
         source: anabranch_bootstrap::Error,
+    },
+    /// Members of a group did not come to a [`crate::World::monitored_barrier`] in time, or were lost. When nobody was lost the
+    /// world goes on.
+    #[error("monitored barrier of {size} ranks: {}", absence_text(*waited, *by, missing, *all, elsewhere, lost))]
+    RanksMissing {
+        /// Members of the group.
+        size: u32,
+        /// How long this rank was in the call; nearly nothing when the others had given up before.
+        waited: Duration,
+        /// The member whose timeout passed first; none when all but the lost ones came.
+        by: Option<GlobalRank>,
+        /// Who is missing, in group order, the lost included: all, or only the first.
+        missing: Vec<GlobalRank>,
+        /// Whether these are all; otherwise there may be more.
+        all: bool,
+        /// Those among them that wait in other calls.
+        elsewhere: Vec<Elsewhere>,
+        /// Those among them that left or died, in the order of the news.
+        lost: Vec<Loss>,
     },
     /// Another rank failed in a step that all take together. That rank has its own error; this is its text.
     #[error("{step} failed on {rank}: {cause}")]
@@ -289,5 +310,23 @@ pub enum Error {
 
 fn considered_text(considered: &[(TransportKind, Refusal)]) -> String {
     let words: Vec<_> = considered.iter().map(|(kind, why)| format!("{kind}: {why}")).collect();
+    words.join("; ")
+}
+
+fn absence_text(
+    waited: Duration,
+    by: Option<GlobalRank>,
+    missing: &[GlobalRank],
+    all: bool,
+    elsewhere: &[Elsewhere],
+    lost: &[Loss],
+) -> String {
+    let ranks: Vec<_> = missing.iter().map(|rank| rank.get().to_string()).collect();
+    let are = if ranks.len() == 1 { "rank" } else { "ranks" };
+    let more = if all { "" } else { ", and perhaps others (wait_all_ranks names all)" };
+    let mut words = vec![format!("missing after {waited:?}: {are} {}{more}", ranks.join(", "))];
+    words.extend(by.map(|by| format!("{by} was the first whose timeout passed")));
+    words.extend(elsewhere.iter().map(|other| format!("{} waits in {}", other.rank, other.phase)));
+    words.extend(lost.iter().map(Loss::to_string));
     words.join("; ")
 }

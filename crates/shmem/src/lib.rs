@@ -12,7 +12,7 @@
 //! Calls that are marked collective are made by every member of their group, in the same order for each group. Each ends
 //! with the members' statuses: a call that fails on one rank is an error on all, which names the rank. Errors about the
 //! request leave the world as it was. A lost rank, an expired wait or a broken exchange poisons it for good, and every
-//! later call returns the first cause.
+//! later call returns the first cause. [`World::monitored_barrier`] alone may time out in a world that goes on.
 //!
 //! Nothing waits without a deadline: the host's exchanges have [`WorldConfig::rendezvous_deadline`], kernels
 //! [`WorldConfig::operation_deadline`], kept in device memory beside the abort word that ends all waits at once.
@@ -31,6 +31,7 @@ pub mod heap;
 mod host_api;
 mod identity;
 mod join;
+mod monitored;
 pub mod p2p;
 mod registration;
 mod residency;

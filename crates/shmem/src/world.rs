@@ -304,7 +304,7 @@ impl World {
     }
 
     /// A collective that broke off leaves the ranks in different places: the world has failed.
-    fn survive<T>(&self, result: Result<T>) -> Result<T> {
+    pub(crate) fn survive<T>(&self, result: Result<T>) -> Result<T> {
         let Err(Error::Rendezvous { step, source }) = result else { return result };
         match &source {
             // Nothing was sent: a mistake of the caller, harmless to the others but for their waiting.
