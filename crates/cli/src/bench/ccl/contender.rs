@@ -31,7 +31,7 @@ impl Case {
 
     /// Bytes of so many elements.
     pub(crate) fn size_of(&self, elements: u64) -> u64 {
-        elements * self.data_type.bytes() as u64
+        elements * u64::from(self.data_type.bytes())
     }
 
     /// Where input and output start in one area of memory, and how many bytes both take.

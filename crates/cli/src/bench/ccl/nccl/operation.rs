@@ -92,13 +92,13 @@ impl Operation {
             Collective::Reduce => done("ncclReduce", unsafe {
                 (functions.ncclReduce)(input, output, count, data_type, reduce, self.root, raw, stream)
             }),
-            Collective::AllToAll => match functions.ncclAlltoAll {
+            Collective::AllToAll => {
+                let Some(all_to_all) = functions.ncclAlltoAll else {
+                    return self.by_messages(communicator, stream);
+                };
                 // SAFETY: as above.
-                Some(all_to_all) => {
-                    done("ncclAlltoAll", unsafe { all_to_all(input, output, count, data_type, raw, stream) })
-                }
-                None => self.by_messages(communicator, stream),
-            },
+                done("ncclAlltoAll", unsafe { all_to_all(input, output, count, data_type, raw, stream) })
+            }
             Collective::Gather | Collective::Scatter => self.by_messages(communicator, stream),
         }
     }

@@ -73,7 +73,7 @@ fn same_type(data_type: DataType) -> Option<NcclDataType> {
 pub(crate) fn moved_as(data_type: DataType) -> (NcclDataType, u64) {
     match same_type(data_type) {
         Some(same) => (same, 1),
-        None => (NcclDataType::Uint8, data_type.bytes() as u64),
+        None => (NcclDataType::Uint8, u64::from(data_type.bytes())),
     }
 }
 
@@ -121,7 +121,7 @@ mod tests {
                 NcclDataType::Int32 | NcclDataType::Uint32 | NcclDataType::Float32 => 4,
                 NcclDataType::Int64 | NcclDataType::Uint64 | NcclDataType::Float64 => 8,
             };
-            assert_eq!(bytes * times, data_type.bytes() as u64, "{data_type}");
+            assert_eq!(bytes * times, u64::from(data_type.bytes()), "{data_type}");
         }
         assert_eq!(moved_as(DataType::I16), (NcclDataType::Uint8, 2));
         assert_eq!(moved_as(DataType::Bf16), (NcclDataType::Bfloat16, 1));
