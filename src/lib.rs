@@ -29,6 +29,7 @@ mod platform;
 mod world;
 
 pub use anabranch_bootstrap as bootstrap;
+pub use anabranch_ccl as ccl;
 pub use anabranch_ep as ep;
 pub use anabranch_hip as hip;
 pub use anabranch_hip_jit as jit;

@@ -33,7 +33,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "transport-p2p",
         ],
     ),
-    ("anabranch", &["bootstrap", "ep", "hip", "hip-host", "hip-jit", "ranks", "shmem", "transport"]),
+    ("anabranch", &["bootstrap", "ccl", "ep", "hip", "hip-host", "hip-jit", "ranks", "shmem", "transport"]),
     ("cli", &["anabranch", "sim"]),
     ("testkit", &["anabranch", "bootstrap", "hip", "hip-host", "hip-jit", "ranks", "shmem", "transport"]),
 ];

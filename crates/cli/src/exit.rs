@@ -29,6 +29,9 @@ pub(crate) fn code_of(error: &anyhow::Error) -> i32 {
         if let Some(error) = cause.downcast_ref::<anabranch::Error>() {
             return i32::from(error.kind().exit_code());
         }
+        if let Some(error) = cause.downcast_ref::<crate::bench::NcclError>() {
+            return i32::from(error.kind().exit_code());
+        }
         if cause.is::<ConfigError>() || cause.is::<anabranch_sim::CaseError>() {
             return i32::from(anabranch::ErrorKind::Config.exit_code());
         }

@@ -1,5 +1,6 @@
 //! `anabranch bench`: arguments, and how a benchmark gets to its ranks. The measuring is in a file of each.
 
+mod ccl;
 mod device;
 mod ep;
 mod link;
@@ -13,6 +14,10 @@ use anabranch::Config;
 use anabranch::jit::KernelSpec;
 use clap::{Args, Subcommand};
 
+pub(crate) use ccl::NcclError;
+
+use ccl::CclArgs;
+
 use crate::ranks::{self, RankArgs, RankContext};
 use crate::workload::{Routing, TokenType};
 
@@ -21,6 +26,11 @@ use crate::workload::{Routing, TokenType};
 pub(crate) enum BenchCommand {
     /// Expert-parallel dispatch and combine, of a recorded trace unless told otherwise.
     Ep(EpArgs),
+    /// Collectives: all_reduce, all_gather, reduce_scatter, all_to_all and others, beside NCCL with --compare.
+    ///
+    /// Sizes are bytes as nccl-tests counts them; `GB/s` is its bus bandwidth; `ratio` is the fastest peer's median time by
+    /// this library's. `link` is the share of the speed of stores between all ranks, measured in the same run.
+    Ccl(CclArgs),
     /// Links: copies and stores between devices, and the latency of a flag.
     ///
     /// `link` is a mechanism's share of the fastest one's speed at the same pattern and size. Bytes are compared with what
@@ -107,6 +117,7 @@ pub(crate) struct P2pArgs {
 impl BenchCommand {
     fn ranks(&self) -> &RankArgs {
         match self {
+            Self::Ccl(arguments) => &arguments.bench.ranks,
             Self::Ep(arguments) => &arguments.bench.ranks,
             Self::P2p(arguments) => &arguments.bench.ranks,
         }
@@ -115,6 +126,7 @@ impl BenchCommand {
     /// What its ranks will launch, so that it is compiled before they start.
     fn kernels(&self) -> Vec<KernelSpec> {
         match self {
+            Self::Ccl(arguments) => ccl::needed_kernels(arguments),
             Self::Ep(arguments) => ep::needed_kernels(arguments),
             Self::P2p(_) => p2p::needed_kernels(),
         }
@@ -123,6 +135,7 @@ impl BenchCommand {
     /// Input that cannot be used, and sizes that cannot fit, known without any rank.
     fn check(&self, config: &Config, ranks: u32) -> anyhow::Result<()> {
         match self {
+            Self::Ccl(arguments) => ccl::check(arguments, config, ranks),
             Self::Ep(arguments) => ep::check(config, arguments, ranks),
             Self::P2p(arguments) => p2p::check(arguments, config, ranks),
         }
@@ -130,6 +143,7 @@ impl BenchCommand {
 
     fn measure(&self, context: &RankContext<'_>) -> anyhow::Result<()> {
         match self {
+            Self::Ccl(arguments) => ccl::measure(context, arguments),
             Self::Ep(arguments) => ep::measure(context, arguments),
             Self::P2p(arguments) => p2p::measure(context, arguments),
         }

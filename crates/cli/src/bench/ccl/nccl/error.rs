@@ -1,0 +1,105 @@
+//! What can go wrong with NCCL.
+
+use std::path::PathBuf;
+
+use anabranch::{ErrorKind, GroupRank};
+
+/// Why NCCL does not take part.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NcclError {
+    /// No library opens.
+    #[error(
+        "libnccl.so.2 does not open; name it with --nccl-library, or install it (pip install nvidia-nccl-cu13): tried {}",
+        list(tried)
+    )]
+    NotFound {
+        /// Each candidate and why it does not serve.
+        tried: Vec<(PathBuf, String)>,
+    },
+    /// A library without a function that is needed.
+    #[error("{} is NCCL {version} and has no {symbol}, which came with {since}", library.display())]
+    TooOld {
+        /// The library.
+        library: PathBuf,
+        /// Its version.
+        version: Version,
+        /// The function.
+        symbol: &'static str,
+        /// The version that brought it.
+        since: &'static str,
+    },
+    /// A call failed.
+    #[error("{call} of {me} of {ranks} ranks failed: {words} ({code}){detail}")]
+    Call {
+        /// The function.
+        call: &'static str,
+        /// The member that called.
+        me: GroupRank,
+        /// Members of the communicator.
+        ranks: u32,
+        /// Its result.
+        code: i32,
+        /// What the library calls the result.
+        words: String,
+        /// `: ` and the library's last message, or nothing.
+        detail: String,
+    },
+    /// An element type or operator that NCCL has not.
+    #[error("NCCL has no {operator} of {data_type}; leave --compare away, or take another type or operator")]
+    Unsupported {
+        /// The operator.
+        operator: &'static str,
+        /// The element type.
+        data_type: String,
+    },
+}
+
+fn list(tried: &[(PathBuf, String)]) -> String {
+    let texts: Vec<_> = tried.iter().map(|(path, why)| format!("{} ({why})", path.display())).collect();
+    texts.join(", ")
+}
+
+impl NcclError {
+    /// Who can do something about it.
+    pub(crate) fn kind(&self) -> ErrorKind {
+        match self {
+            Self::NotFound { .. } | Self::TooOld { .. } => ErrorKind::Environment,
+            Self::Call { .. } => ErrorKind::Device,
+            Self::Unsupported { .. } => ErrorKind::Usage,
+        }
+    }
+}
+
+/// NCCL's version number: `NCCL_VERSION_CODE` of nccl.h, which is major x 10000 + minor x 100 + patch, and before
+/// 2.9 major x 1000 + minor x 100 + patch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Version(pub(crate) i32);
+
+impl std::fmt::Display for Version {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let code = self.0;
+        let major = if code < 10_000 { code / 1000 } else { code / 10_000 };
+        let below = if code < 10_000 { code % 1000 } else { code % 10_000 };
+        write!(f, "{major}.{}.{}", below / 100, below % 100)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_in_both_codings() {
+        for (code, text) in [(2809, "2.8.9"), (22_903, "2.29.3"), (21_005, "2.10.5"), (23_203, "2.32.3")] {
+            assert_eq!(Version(code).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_missing_library_says_what_was_tried() {
+        let error = NcclError::NotFound { tried: vec![("/x/libnccl.so.2".into(), "no such file".into())] };
+        let text = error.to_string();
+        assert!(text.contains("--nccl-library") && text.contains("/x/libnccl.so.2 (no such file)"), "{text}");
+        assert_eq!(error.kind(), ErrorKind::Environment);
+    }
+}
