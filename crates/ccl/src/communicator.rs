@@ -141,7 +141,12 @@ impl Communicator {
         let lanes = counts.min().unwrap_or(1);
         world.name_operation(OPERATION, NAME);
         let team = world.team(group)?;
-        let layout = ChannelLayout::new(group.size(), lanes, PACKET_UNITS, config.staging_bytes);
+        let staging = match config.staging_bytes {
+            0 if is_large(world) => 64 << 20,
+            0 => 4 << 20,
+            bytes => bytes,
+        };
+        let layout = ChannelLayout::new(group.size(), lanes, PACKET_UNITS, staging);
         let memory = world.allocate(group, layout.bytes, ALIGNMENT, "ccl lanes")?;
         let channel = layout.channel(team.view(), &memory, OPERATION.0);
         team.hold(permit);
@@ -431,10 +436,14 @@ const fn local_bytes(members: u32) -> u32 {
 fn threads(world: &World) -> Limits {
     let device = world.device();
     let wave = device.wave_size();
-    let large = device.multiprocessors() >= 32;
-    let (packet, bulk) = if large { (256, 512) } else { (wave, wave) };
+    let (packet, bulk) = if is_large(world) { (256, 512) } else { (wave, wave) };
     let whole = |threads: u32| threads.next_multiple_of(wave);
     Limits { lanes: 1, packet_threads: whole(packet), bulk_threads: whole(bulk) }
+}
+
+/// Whether the device is a large GPU, and not a machine of a few CPU threads.
+fn is_large(world: &World) -> bool {
+    world.device().multiprocessors() >= 32
 }
 
 fn kernel_of(shape: &Shape, plan: &Plan) -> (Unit, &'static str) {
