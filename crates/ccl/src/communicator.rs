@@ -142,7 +142,7 @@ impl Communicator {
         world.name_operation(OPERATION, NAME);
         let team = world.team(group)?;
         let staging = match config.staging_bytes {
-            0 if is_large(world) => 64 << 20,
+            0 if is_large(world) => (world.config().heap_bytes / 8).min(128 << 20),
             0 => 4 << 20,
             bytes => bytes,
         };
@@ -238,7 +238,7 @@ impl Communicator {
         let kernel = self.unit(unit)?.kernel(entry)?.clone();
         let arguments = match (shape.op, &input, &output) {
             (Some(op), Some(input), Some(output)) => {
-                Arguments::Reduce(self.reduce_args(&shape, op, input, output))
+                Arguments::Reduce(self.reduce_args(&shape, &plan, op, input, output))
             }
             _ if shape.uneven => Arguments::Uneven(self.uneven_args(&shape, call)),
             _ => Arguments::Move(self.move_args(&shape, call)),
@@ -269,6 +269,7 @@ impl Communicator {
     fn reduce_args(
         &self,
         shape: &Shape,
+        plan: &Plan,
         op: crate::ReduceOp,
         input: &Tensor<'_>,
         output: &Tensor<'_>,
@@ -289,7 +290,7 @@ impl Communicator {
             root: shape.root.map_or(REDUCE_ALL, GroupRank::get),
             is_scatter: u32::from(is_scatter),
             is_aligned: u32::from(alignment == 16 && stride.is_multiple_of(16)),
-            reserved: 0,
+            is_phased: u32::from(plan.phased),
         }
     }
 
