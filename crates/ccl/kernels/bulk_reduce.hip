@@ -72,6 +72,11 @@ static ANABRANCH_DEVICE u64 cut(u64 first, u64 length, u64 bytes) {
     return first < bytes ? minimum(length, bytes - first) : 0;
 }
 
+// Bytes of a part that a lane handles in a step: all lanes take part, also when that does not fill the staging.
+static ANABRANCH_DEVICE u64 piece_of(const Grid& grid, const Channel& channel, const Parts& parts) {
+    return minimum(channel.staging_bytes, round_up((parts.bytes + grid.grid_blocks - 1) / grid.grid_blocks, 256));
+}
+
 // This rank's pieces of one step, to the staging of the parts' owners, and the meeting behind them.
 static ANABRANCH_DEVICE void scatter_step(const Grid& grid, const ReduceArgs& args, Lane& lane, const Parts& parts, u64 first,
                                           u64 half) {
@@ -82,7 +87,7 @@ static ANABRANCH_DEVICE void scatter_step(const Grid& grid, const ReduceArgs& ar
         // Lanes begin with different peers, so that all links work at once; or all with the same, and wait for each other.
         u32 owner = rotated(channel, args.is_phased != 0 ? i : 1 + (i - 1 + grid.block) % (size - 1));
         u64 to = staging_of(channel, member_base(grid, channel, owner), lane, half, me);
-        u64 bytes = lane.dead ? 0 : cut(first, channel.staging_bytes, parts.of(owner));
+        u64 bytes = lane.dead ? 0 : cut(first, piece_of(grid, channel, parts), parts.of(owner));
         copy_bytes(grid, to, input + owner * parts.input + first, bytes);
         if (args.is_phased != 0 && i + 1 < size) meet(grid, channel, lane);
     }
@@ -95,7 +100,7 @@ static ANABRANCH_DEVICE void push(const Grid& grid, const ReduceArgs& args, Lane
     Parts parts = parts_of(args);
     u32 me = channel.team.rank, size = channel.team.size;
     u64 own = member_base(grid, channel, me), input = input_of(grid, channel, me), output = output_of(grid, channel, me);
-    u64 piece = channel.staging_bytes;
+    u64 piece = piece_of(grid, channel, parts);
     // Results go to peers' staging unless the peer's output is reached, or nobody but this rank wants them.
     bool relayed = args.is_scatter == 0 && args.output.bases == nullptr;
     for (u64 step = 0; step * piece * grid.grid_blocks < parts.bytes && !lane.dead; ++step) {

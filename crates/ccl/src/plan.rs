@@ -203,7 +203,7 @@ fn expected_fastest(shape: &Shape) -> Algorithm {
             }
         }
         Collective::ReduceScatter if bytes <= 768 * KIB => Algorithm::Packets,
-        Collective::ReduceScatter if bytes <= 32 * KIB * KIB && legal(Algorithm::Pull) => Algorithm::Pull,
+        Collective::ReduceScatter if legal(Algorithm::Pull) => Algorithm::Pull,
         Collective::ReduceScatter => Algorithm::Push,
         _ if bytes <= 1024 * KIB => Algorithm::Packets,
         _ if legal(Algorithm::Direct) => Algorithm::Direct,

@@ -75,22 +75,32 @@ ANABRANCH_DEVICE u64 place_at(const Grid& grid, const Place& place, u32 member) 
     return place.bases == nullptr ? place.offset : private_load(grid, place.bases + member) + place.offset;
 }
 
-// Every thread of the block, first of all.
+// Every thread of the block, first of all. All loads are under way before the first is used: each takes longer than a hop of
+// the fastest collective leaves room for.
 ANABRANCH_DEVICE Lane lane_open(const Grid& grid, const Channel& channel, const Place& input, const Place& output) {
-    LaneState* state = channel.lanes + grid.block;
+    const LaneState* state = channel.lanes + grid.block;
+    u64 kept[3] = {0, 0, 0};
+    u64 poison = 0;
+    if (grid.thread == 0) {
+        kept[0] = private_load(grid, &state->epoch);
+        kept[1] = private_load(grid, &state->meets);
+        kept[2] = private_load(grid, &state->uses);
+        poison = flag_load(grid, &channel.team.control->abort);
+    }
     for (u32 member = grid.thread; member < channel.team.size; member += grid.block_threads) {
+        u64 base = private_load(grid, channel.team.peer_bases + member);
+        u64 from = place_at(grid, input, member);
+        u64 to = place_at(grid, output, member);
         u32 at = LOCAL_TABLES + member * 8, table = channel.team.size * 8;
-        grid.local_store<u64>(at, private_load(grid, channel.team.peer_bases + member));
-        grid.local_store<u64>(at + table, place_at(grid, input, member));
-        grid.local_store<u64>(at + 2 * table, place_at(grid, output, member));
+        grid.local_store<u64>(at, base);
+        grid.local_store<u64>(at + table, from);
+        grid.local_store<u64>(at + 2 * table, to);
     }
     if (grid.thread == 0) {
-        u64 epoch = private_load(grid, &state->epoch);
-        u64 meets = private_load(grid, &state->meets);
-        grid.local_store<u64>(LOCAL_EPOCH, epoch);
-        grid.local_store<u64>(LOCAL_MEETS, meets);
-        grid.local_store<u64>(LOCAL_USES, private_load(grid, &state->uses));
-        grid.local_store<u32>(LOCAL_FAULT, is_poisoned(grid, channel.team.control) ? 1u : 0u);
+        grid.local_store<u64>(LOCAL_EPOCH, kept[0]);
+        grid.local_store<u64>(LOCAL_MEETS, kept[1]);
+        grid.local_store<u64>(LOCAL_USES, kept[2]);
+        grid.local_store<u32>(LOCAL_FAULT, poison != ABORT_NONE ? 1u : 0u);
     }
     grid.block_barrier();
     u64 epoch = grid.local_load<u64>(LOCAL_EPOCH);
@@ -131,18 +141,11 @@ ANABRANCH_DEVICE bool meets_reached(u64 seen, u64 target) {
 }
 
 // Every thread of the block. All members' lanes meet: what each block has stored before, here and at peers, and what came
-// before its kernel, is visible to every member's block after. `value(peer)` is told to each peer, which reads it with `told`
-// before its next meeting: it lies beside the word in one of two places, and is overwritten two meetings later.
-template <class Value>
-ANABRANCH_DEVICE void meet_telling(const Grid& grid, const Channel& channel, Lane& lane, Value value) {
+// before its kernel, is visible to every member's block after.
+ANABRANCH_DEVICE void meet(const Grid& grid, const Channel& channel, Lane& lane) {
     u32 size = channel.team.size;
     lane.meets += 1;
     u64 number = lane.meets & EPOCH_MASK;
-    for (u32 i = grid.thread; i < size && !lane.dead; i += grid.block_threads) {
-        u32 peer = rotated(channel, i);
-        u64* word = meet_word(channel, member_base(grid, channel, peer), lane.index, channel.team.rank);
-        remote_store(grid, word + 1 + lane.meets % 2, value(peer));
-    }
     ANABRANCH_TWIN(MEET_FLAG_FIRST) grid.block_barrier();
     ANABRANCH_UNLESS(MEET_FLAG_FIRST) shmem::Block::release_for_first(grid, size);
     for (u32 i = grid.thread; i < size && !lane.dead; i += grid.block_threads) {
@@ -164,8 +167,16 @@ ANABRANCH_DEVICE void meet_telling(const Grid& grid, const Channel& channel, Lan
     lane_look(grid, lane);
 }
 
-ANABRANCH_DEVICE void meet(const Grid& grid, const Channel& channel, Lane& lane) {
-    meet_telling(grid, channel, lane, [](u32) { return u64(0); });
+// A meeting at which `value(peer)` is told to each peer, which reads it with `told` before its next meeting: it lies beside the
+// word in one of two places, and is overwritten two meetings later. It costs a round trip more, as the release waits for it.
+template <class Value>
+ANABRANCH_DEVICE void meet_telling(const Grid& grid, const Channel& channel, Lane& lane, Value value) {
+    for (u32 i = grid.thread; i < channel.team.size && !lane.dead; i += grid.block_threads) {
+        u32 peer = rotated(channel, i);
+        u64* word = meet_word(channel, member_base(grid, channel, peer), lane.index, channel.team.rank);
+        remote_store(grid, word + 1 + (lane.meets + 1) % 2, value(peer));
+    }
+    meet(grid, channel, lane);
 }
 
 // What `source` told at the meeting that was last.

@@ -173,7 +173,8 @@ mod tests {
 
     #[test]
     fn four_digits_count() {
-        let texts = [123.456, 0.001_234_56, 4519.6, 0.0, f64::INFINITY].map(|value| rounded(value).to_string());
+        let texts =
+            [123.456, 0.001_234_56, 4519.6, 0.0, f64::INFINITY].map(|value| rounded(value).to_string());
         assert_eq!(texts, ["123.5", "0.001235", "4520", "0", "inf"]);
     }
 
