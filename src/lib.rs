@@ -59,6 +59,8 @@ pub fn kernel_registry() -> Vec<KernelSpec> {
     ];
     all.extend(anabranch_shmem::device_api::conformance::kernels());
     all.extend(anabranch_ep::kernels());
+    all.extend(anabranch_ccl::kernels());
+    all.extend(anabranch_ccl::device_api::conformance::kernels());
     all
 }
 
