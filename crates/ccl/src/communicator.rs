@@ -7,7 +7,7 @@ use anabranch_hip::Stream;
 use anabranch_hip_jit::bytemuck::Zeroable;
 use anabranch_hip_jit::{DevicePointer, KernelSpec, LOCAL_RESERVED_BYTES, LoadedUnit, TypedKernel};
 use anabranch_ranks::{Group, GroupRank};
-use anabranch_shmem::{OperationCode, OperationName, SymmetricMemory, Team, World};
+use anabranch_shmem::{MemoryUse, OperationCode, OperationName, SymmetricMemory, Team, World};
 
 use crate::args::{
     Channel, MOST_UNEVEN, MOVE_ALL, MOVE_NONE, MoveArgs, MoveEntry, Place, REDUCE_ALL, ReduceArgs, Reduction,
@@ -83,18 +83,18 @@ enum Arguments {
 /// A call that was checked and planned: a launch of it costs little, allocates nothing and may be captured. Its tensors have
 /// to stay as long as it is launched.
 #[derive(Debug)]
-pub struct Prepared<'a> {
+pub struct Prepared {
     plan: Plan,
     shape: Shape,
     kernel: TypedKernel,
     arguments: Arguments,
     local_bytes: u32,
     channel: DevicePointer<crate::args::LaneState>,
-    uses: Vec<&'a SymmetricMemory>,
+    uses: Vec<MemoryUse>,
     description: Arc<str>,
 }
 
-impl Prepared<'_> {
+impl Prepared {
     /// How it is done.
     pub const fn plan(&self) -> &Plan {
         &self.plan
@@ -220,7 +220,7 @@ impl Communicator {
     /// # Errors
     /// Whatever is wrong with the call ([`Call::shape`], [`Error::Overlap`], [`Error::Alignment`], [`Error::Algorithm`]); a kernel
     /// that does not compile.
-    pub fn prepare<'a>(&mut self, call: &Call<'a>) -> Result<Prepared<'a>> {
+    pub fn prepare(&mut self, call: &Call<'_>) -> Result<Prepared> {
         let shape = call.shape(self.size(), self.rank())?;
         if shape.uneven && self.size() as usize > MOST_UNEVEN {
             let allowed = "at most 64 where counts differ";
@@ -238,7 +238,8 @@ impl Communicator {
             _ if shape.uneven => Arguments::Uneven(self.uneven_args(&shape, call)),
             _ => Arguments::Move(self.move_args(&shape, call)),
         };
-        let uses = [output, input].into_iter().flatten().filter_map(|tensor| tensor.memory()).collect();
+        let tensors = [output, input].into_iter().flatten();
+        let uses = tensors.filter_map(|tensor| tensor.usage()).chain([self.memory.usage()]).collect();
         let description = describe(&shape, &plan).into();
         let local_bytes = local_bytes(self.size());
         let channel = self.channel.lanes;
@@ -372,15 +373,13 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::Foreign`]; what made the world fail; the launch's.
-    pub fn launch(&mut self, prepared: &Prepared<'_>, stream: &Stream) -> Result<Work> {
+    pub fn launch(&mut self, prepared: &Prepared, stream: &Stream) -> Result<Work> {
         if prepared.channel != self.channel.lanes {
             return Err(Error::Foreign { what: "a prepared call" });
         }
         let event = self.events.take(self.world.device())?;
         let Plan { blocks, threads, .. } = prepared.plan;
-        let mut uses = prepared.uses.clone();
-        uses.push(&self.memory);
-        self.team.launch_in_order(stream, &uses, || {
+        self.team.launch_in_order(stream, &prepared.uses, || {
             // SAFETY: the argument structs are the kernels' own. The lanes' memory and the tensors in the heap are tracked as used;
             // other tensors' callers promised that they stay (`Tensor::local`, `Tensor::registered`).
             unsafe {
