@@ -115,8 +115,7 @@ static ANABRANCH_DEVICE void move_staged(const Grid& grid, const MoveArgs& args,
     u64 piece = channel.staging_bytes;
     for (u64 step = 0; step * piece * grid.grid_blocks < most && !lane.dead; ++step) {
         u64 first = (step * grid.grid_blocks + grid.block) * piece;
-        u64 half = (lane.meets + 1) % 2;
-        ANABRANCH_TWIN(STAGING_ONE_HALF) half = 0;
+        u64 half = next_half(lane);
         for (u32 i = 1; i < channel.team.size; ++i) {
             u32 peer = rotated(channel, i);
             MoveEntry entry = entries(peer);

@@ -141,7 +141,12 @@ impl Communicator {
         let lanes = counts.min().unwrap_or(1);
         world.name_operation(OPERATION, NAME);
         let team = world.team(group)?;
-        let layout = ChannelLayout::new(group.size(), lanes, PACKET_UNITS, config.staging_bytes);
+        let staging = match config.staging_bytes {
+            0 if is_large(world) => (world.config().heap_bytes / 8).min(128 << 20),
+            0 => 4 << 20,
+            bytes => bytes,
+        };
+        let layout = ChannelLayout::new(group.size(), lanes, PACKET_UNITS, staging);
         let memory = world.allocate(group, layout.bytes, ALIGNMENT, "ccl lanes")?;
         let channel = layout.channel(team.view(), &memory, OPERATION.0);
         team.hold(permit);
@@ -233,7 +238,7 @@ impl Communicator {
         let kernel = self.unit(unit)?.kernel(entry)?.clone();
         let arguments = match (shape.op, &input, &output) {
             (Some(op), Some(input), Some(output)) => {
-                Arguments::Reduce(self.reduce_args(&shape, op, input, output))
+                Arguments::Reduce(self.reduce_args(&shape, &plan, op, input, output))
             }
             _ if shape.uneven => Arguments::Uneven(self.uneven_args(&shape, call)),
             _ => Arguments::Move(self.move_args(&shape, call)),
@@ -264,6 +269,7 @@ impl Communicator {
     fn reduce_args(
         &self,
         shape: &Shape,
+        plan: &Plan,
         op: crate::ReduceOp,
         input: &Tensor<'_>,
         output: &Tensor<'_>,
@@ -284,7 +290,7 @@ impl Communicator {
             root: shape.root.map_or(REDUCE_ALL, GroupRank::get),
             is_scatter: u32::from(is_scatter),
             is_aligned: u32::from(alignment == 16 && stride.is_multiple_of(16)),
-            reserved: 0,
+            is_phased: u32::from(plan.phased),
         }
     }
 
@@ -431,10 +437,14 @@ const fn local_bytes(members: u32) -> u32 {
 fn threads(world: &World) -> Limits {
     let device = world.device();
     let wave = device.wave_size();
-    let large = device.multiprocessors() >= 32;
-    let (packet, bulk) = if large { (256, 512) } else { (wave, wave) };
+    let (packet, bulk) = if is_large(world) { (256, 512) } else { (wave, wave) };
     let whole = |threads: u32| threads.next_multiple_of(wave);
     Limits { lanes: 1, packet_threads: whole(packet), bulk_threads: whole(bulk) }
+}
+
+/// Whether the device is a large GPU, and not a machine of a few CPU threads.
+fn is_large(world: &World) -> bool {
+    world.device().multiprocessors() >= 32
 }
 
 fn kernel_of(shape: &Shape, plan: &Plan) -> (Unit, &'static str) {

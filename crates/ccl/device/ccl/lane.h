@@ -1,17 +1,17 @@
 // Lanes: what one block of a collective owns, at every rank. Lane b of a channel is block b of each member's kernel; lanes
 // share nothing, so that a launch with fewer blocks leaves the others' epochs behind nowhere.
 //
-// A lane has two counters in its rank's own memory, which all members advance alike, since all launch the same plans in the
-// same order: `epoch` counts uses of its packets, `meets` its meetings. Both are read when the kernel begins and written when
-// it ends, so a replayed graph is just another epoch.
+// A lane has three counters in its rank's own memory, which all members advance alike, since all launch the same plans in the
+// same order: `epoch` counts uses of its packets, `meets` its meetings, `uses` those of its staging. They are read when the
+// kernel begins and written when it ends, so a replayed graph is just another epoch.
 //
 // Meetings. Meet number m: every member stores m (and a value) at every member, then waits until all have stored m. A word
 // may be overwritten before it was looked at: its writer is then at m + 1 at the most, which it cannot pass before this rank
 // arrives there, and "at least m" holds for m + 1.
 //
-// Staging. A step of a staged operation writes half m % 2 of the peers' staging, meets with number m, and reads its own half
-// m % 2 before the next meeting. Why half m % 2 is free when step m + 2 writes it: the writer has passed meeting m + 1, to
-// which every peer came after it had read what step m had written. Every meeting of the lane counts, whatever it was for.
+// Staging. Use number s writes half s % 2 of the peers' staging, meets at least once, and then reads its own half s % 2 before
+// the next meeting. Why half s % 2 is free when use s + 2 writes it: the writer has passed the meetings of use s + 1, to which
+// every peer came after it had read what use s had written.
 //
 // Packets: packets.h.
 #pragma once
@@ -35,6 +35,7 @@ struct Lane {
     WaitContext wait;
     u64 epoch;
     u64 meets;
+    u64 uses;
     u32 index;
     bool dead;  // the world is poisoned, or a meeting failed; the same in every thread of the block
 };
@@ -44,7 +45,8 @@ static constexpr u32 MEET_STRIDE = 64;
 // Local memory: the counters, whether a thread's wait failed, then where every member's heap, input and output are.
 static constexpr u32 LOCAL_EPOCH = 0;
 static constexpr u32 LOCAL_MEETS = 8;
-static constexpr u32 LOCAL_FAULT = 16;
+static constexpr u32 LOCAL_USES = 16;
+static constexpr u32 LOCAL_FAULT = 24;
 static constexpr u32 LOCAL_TABLES = 32;
 
 ANABRANCH_DEVICE u64 table_entry(const Grid& grid, const Channel& channel, u32 table, u32 member) {
@@ -87,6 +89,7 @@ ANABRANCH_DEVICE Lane lane_open(const Grid& grid, const Channel& channel, const 
         u64 meets = private_load(grid, &state->meets);
         grid.local_store<u64>(LOCAL_EPOCH, epoch);
         grid.local_store<u64>(LOCAL_MEETS, meets);
+        grid.local_store<u64>(LOCAL_USES, private_load(grid, &state->uses));
         grid.local_store<u32>(LOCAL_FAULT, is_poisoned(grid, channel.team.control) ? 1u : 0u);
     }
     grid.block_barrier();
@@ -94,7 +97,7 @@ ANABRANCH_DEVICE Lane lane_open(const Grid& grid, const Channel& channel, const 
     u64 meets = grid.local_load<u64>(LOCAL_MEETS);
     WaitContext wait = wait_context(grid, channel.team.control, channel.operation, channel.team.group,
                                     channel.team.rank, maximum(epoch, meets));
-    return Lane{wait, epoch, meets, grid.block, grid.local_load<u32>(LOCAL_FAULT) != 0};
+    return Lane{wait, epoch, meets, grid.local_load<u64>(LOCAL_USES), grid.block, grid.local_load<u32>(LOCAL_FAULT) != 0};
 }
 
 // Every thread of the block, last of all. After a fault nobody reads the counters again.
@@ -104,6 +107,7 @@ ANABRANCH_DEVICE void lane_close(const Grid& grid, const Channel& channel, const
     LaneState* state = channel.lanes + lane.index;
     ANABRANCH_UNLESS(LANE_EPOCH_NOT_KEPT) private_store(grid, &state->epoch, lane.epoch);
     ANABRANCH_UNLESS(LANE_MEETS_NOT_KEPT) private_store(grid, &state->meets, lane.meets);
+    ANABRANCH_UNLESS(LANE_USES_NOT_KEPT) private_store(grid, &state->uses, lane.uses);
 }
 
 // A wait of this thread failed. The block learns of it behind its next barrier.
@@ -168,6 +172,12 @@ ANABRANCH_DEVICE void meet(const Grid& grid, const Channel& channel, Lane& lane)
 ANABRANCH_DEVICE u64 told(const Grid& grid, const Channel& channel, const Lane& lane, u32 source) {
     u64 own = member_base(grid, channel, channel.team.rank);
     return heap_load(grid, meet_word(channel, own, lane.index, source) + 1 + lane.meets % 2);
+}
+
+// The next use of the staging: which half.
+ANABRANCH_DEVICE u64 next_half(Lane& lane) {
+    lane.uses += 1;
+    return MUTANT == MUTANT_STAGING_ONE_HALF ? 0 : lane.uses % 2;
 }
 
 // One source's part of one half of a lane's staging at the member whose heap starts at `base`.
