@@ -1,0 +1,4 @@
+//! Faults: a rank that never comes.
+
+use super::*;
+use crate::scratch;
