@@ -69,7 +69,8 @@ impl Collectives {
     pub(crate) fn new(case: Case, kernels: &mut Kernels<'_>) -> Result<Self, ScenarioError> {
         let layout = ChannelLayout::with(case.ranks, case.blocks, PACKET_UNITS, PIECE);
         // Two buffers of all parts, each up to three elements longer than it was drawn and as far behind its start.
-        let region = (2 * u64::from(case.ranks) * (most_bytes(&case) + 64) + 8 * AROUND).next_multiple_of(AROUND);
+        let region =
+            (2 * u64::from(case.ranks) * (most_bytes(&case) + 64) + 8 * AROUND).next_multiple_of(AROUND);
         let lanes = case.ranks * case.blocks * case.waves * WAVE;
         let mut bench = Bench::new(&case, lanes, layout.bytes + region, 0)?;
         let mut memory = Vec::new();
@@ -78,7 +79,12 @@ impl Collectives {
             memory.push(Memory {
                 local: bench.allocate("local", rank, own, region)?,
                 // Not at one offset of all.
-                registered: bench.allocate("registered", rank, Owner::Shared, region + 16 * u64::from(rank))?,
+                registered: bench.allocate(
+                    "registered",
+                    rank,
+                    Owner::Shared,
+                    region + 16 * u64::from(rank),
+                )?,
                 table: bench.allocate("table", rank, own, u64::from(case.ranks) * 8)?,
                 prepared: bench.allocate("prepared", rank, own, all)?,
                 log: bench.allocate("log", rank, own, all)?,
@@ -128,7 +134,8 @@ impl Collectives {
             .collect();
         for rank in 0..ranks as usize {
             let heap = self.bench.ranks[rank].heap;
-            let states: Vec<_> = lanes.iter().map(|[epoch, meets]| LaneState { epoch: *epoch, meets: *meets }).collect();
+            let states: Vec<_> =
+                lanes.iter().map(|[epoch, meets]| LaneState { epoch: *epoch, meets: *meets }).collect();
             self.bench.put(heap, self.layout.lanes, &states)?;
             let channel = self.channel(rank as u32);
             for (lane, [_, meets]) in lanes.iter().enumerate() {
@@ -169,7 +176,13 @@ impl Collectives {
         Expectation { round, inputs, layouts, images }
     }
 
-    fn copy(&mut self, rank: u32, to: (Allocation, u64), from: (Allocation, u64), bytes: usize) -> Result<(), Failure> {
+    fn copy(
+        &mut self,
+        rank: u32,
+        to: (Allocation, u64),
+        from: (Allocation, u64),
+        bytes: usize,
+    ) -> Result<(), Failure> {
         let grid = Grid { blocks: 1, threads: self.case.waves * WAVE, local_bytes: 0 };
         let words = (bytes / 8) as u32;
         let args = CopyArgs { to: at(to.0, to.1), from: at(from.0, from.1), words, reserved: 0 };
@@ -284,7 +297,8 @@ impl Collectives {
         if expected.round.call.collective == Collective::Barrier {
             let before = &expected.images[(here + expected.images.len() - 1) % expected.images.len()];
             let wrong = before.iter().zip(&seen).position(|(before, seen)| before != seen);
-            return wrong.map_or(Ok(()), |byte| Err(format!("byte {byte} is not what the rank before wrote")));
+            return wrong
+                .map_or(Ok(()), |byte| Err(format!("byte {byte} is not what the rank before wrote")));
         }
         let layout = &expected.layouts[here];
         judge(&expected.round.call, layout, &expected.inputs, GroupRank::new(rank), image, &seen)

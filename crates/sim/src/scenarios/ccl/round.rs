@@ -67,9 +67,9 @@ impl Form {
         match self {
             Self::Reduce(Algorithm::Push, false) => &[Local],
             Self::Reduce(Algorithm::Push | Algorithm::Pull, _) => &[Symmetric, Registered],
-            Self::Scatter(Algorithm::Pull) | Self::Move(Algorithm::Direct) | Self::Uneven(Algorithm::Direct) => {
-                &[Symmetric, Registered]
-            }
+            Self::Scatter(Algorithm::Pull)
+            | Self::Move(Algorithm::Direct)
+            | Self::Uneven(Algorithm::Direct) => &[Symmetric, Registered],
             _ => &[Symmetric, Registered, Local],
         }
     }
@@ -97,8 +97,8 @@ const BULK: &[Form] = &[
     Form::Scatter(Algorithm::Push),
 ];
 const ALL: &[Form] = &[
-    MOVE[0], MOVE[1], MOVE[2], MOVE[3], MOVE[4], MOVE[5], MOVE[6], PACKETS[0], PACKETS[1], PACKETS[2], BULK[0],
-    BULK[1], BULK[2], BULK[3], BULK[4],
+    MOVE[0], MOVE[1], MOVE[2], MOVE[3], MOVE[4], MOVE[5], MOVE[6], PACKETS[0], PACKETS[1], PACKETS[2],
+    BULK[0], BULK[1], BULK[2], BULK[3], BULK[4],
 ];
 
 /// One call of all members.
@@ -184,7 +184,9 @@ fn drawn(form: Form, case: &Case, draw: &mut Draw, round: u64) -> Round {
     let size = u64::from(data_type.bytes());
     // Parts of what is cut into parts are as long as what is not.
     let parts = match form {
-        Form::Reduce(Algorithm::TwoShotPackets | Algorithm::Pull | Algorithm::Push, _) => u64::from(case.ranks),
+        Form::Reduce(Algorithm::TwoShotPackets | Algorithm::Pull | Algorithm::Push, _) => {
+            u64::from(case.ranks)
+        }
         _ => 1,
     };
     let most = most_bytes(case) * parts / size;
