@@ -110,7 +110,7 @@ pub struct Case {
     pub ranks: u32,
     /// How often the operation is done, at least 1: epochs of dispatch and combine, rounds of a barrier, messages, calls.
     pub rounds: u32,
-    /// Tokens of each rank, or 8-byte words of a message, or steps of a lane in the largest collective; at least 1.
+    /// Tokens of each rank, or 8-byte words of a message, or steps of a lane in the largest collective (epochs: half as many); at least 1.
     pub tokens: u32,
     /// Blocks of each kernel, at least 1, where the kernel takes several.
     pub blocks: u32,

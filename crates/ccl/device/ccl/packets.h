@@ -13,9 +13,9 @@
 // behind that loop and the barrier comes before it.)
 // Why an old packet is not taken for a new one. A place holds what some earlier epoch of the same parity left there, perhaps
 // long ago, but since the flags last began at 1. Flags are the low bits of the epoch, zero is none: when they are zero, the
-// lane clears its own packets between two meetings and takes the next epoch (`next_epoch`). Behind the first meeting every
-// member has ended the epoch before, so that all packets have arrived and been read; no member sends before the second. The
-// epochs before and behind a clearing may have one parity: the meetings stand for what two parities are for elsewhere.
+// lane clears its own packets, meets, and takes the next epoch (`next_epoch`). What is cleared has arrived and been read, by
+// the second rule and the barrier that ended the epoch before; nobody sends the next before all have come to the meeting,
+// each behind its clearing. The epochs before and behind may have one parity: the meeting does what two are for elsewhere.
 #pragma once
 
 #include "ccl/lane.h"
@@ -46,9 +46,8 @@ ANABRANCH_DEVICE void clear_packets(const Grid& grid, const Channel& channel, co
 ANABRANCH_DEVICE void next_epoch(const Grid& grid, const Channel& channel, Lane& lane) {
     lane.epoch += 1;
     if ((lane.epoch & EPOCH_MASK) != 0) return;  // lint: allow(return-before-barrier): the epoch is the block's
-    ANABRANCH_UNLESS(PACKETS_CLEARED_EARLY) meet(grid, channel, lane);
     ANABRANCH_UNLESS(PACKETS_NOT_CLEARED) clear_packets(grid, channel, lane);
-    ANABRANCH_UNLESS(PACKETS_CLEARED_LATE) meet(grid, channel, lane);
+    ANABRANCH_UNLESS(PACKETS_CLEARED_UNMET) meet(grid, channel, lane);
     lane.epoch += 1;
 }
 

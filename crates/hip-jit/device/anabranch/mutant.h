@@ -115,8 +115,7 @@ enum Mutant : u32 {
     MUTANT_PACKETS_NOT_CLEARED = 111,     // next_epoch: old flags come round again
     MUTANT_PACKETS_NO_BARRIER = 112,      // end_epoch: the next epoch's packets are sent while others still read
     MUTANT_PACKET_HALF_LOOKED_AT = 113,   // has_flag: of the first half only
-    MUTANT_PACKETS_CLEARED_EARLY = 114,   // next_epoch: without the meeting before
-    MUTANT_PACKETS_CLEARED_LATE = 115,    // next_epoch: without the meeting behind
+    MUTANT_PACKETS_CLEARED_UNMET = 114,   // next_epoch: new packets are sent while others still clear
     // ccl's kernels
     MUTANT_STAGING_ONE_HALF = 120,        // every step uses the same half
     MUTANT_STAGED_NO_MEETING = 121,       // move_staged: reads what has not come

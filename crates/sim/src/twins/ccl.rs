@@ -43,10 +43,16 @@ pub(super) const FILES: &[File] = &[
         file: "ccl/device/ccl/packets.h",
         rows: &[
             ("clear_packets", "packet_store", Twins(&["PACKETS_NOT_CLEARED"])),
-            ("next_epoch", "meet", Twins(&["PACKETS_CLEARED_EARLY"])),
-            ("next_epoch", "meet", Twins(&["PACKETS_CLEARED_LATE"])),
+            ("next_epoch", "meet", Twins(&["PACKETS_CLEARED_UNMET"])),
             ("end_epoch", "block_barrier", Twins(&["PACKETS_NO_BARRIER"])),
-            ("end_epoch", "lane_look", FAULT),
+            (
+                "end_epoch",
+                "lane_look",
+                NotNeeded(
+                    "Ends the loop over epochs early. Without it every wait that is left fails at once, as the world is poisoned, \
+                     and what is still sent are packets as before, for members that wait for them.",
+                ),
+            ),
             ("send", "packet_store", Twins(&["PACKETS_ONE_BUFFER", "LANE_EPOCH_NOT_KEPT"])),
             ("receive", "packet_load", Twins(&["PACKET_HALF_LOOKED_AT"])),
             ("receive", "wait_for", Twins(&["NO_WAIT", "PACKET_HALF_LOOKED_AT", "LANE_EPOCH_NOT_KEPT"])),

@@ -11,7 +11,7 @@ use anabranch_ccl::args::{Channel, LaneState, Place};
 use anabranch_ccl::channel::ChannelLayout;
 use anabranch_ccl::conformance::{Layout, judge};
 use anabranch_ccl::lower::{Arguments, Buffers, Counts, Unit, kernel_of, local_bytes};
-use anabranch_ccl::{Collective, DataType, LocationKind, kernels::entry};
+use anabranch_ccl::{Algorithm, Collective, DataType, LocationKind, kernels::entry};
 use anabranch_hip::DeviceAddress;
 use anabranch_hip_host::seeded::{Allocation, Owner, SeededKernel};
 use anabranch_hip_jit::{DevicePointer, KernelSpec};
@@ -20,10 +20,8 @@ use anabranch_ranks::GroupRank;
 use super::bench::{Bench, Grid, Kernels, WAVE, at, mixed};
 use crate::kernels::{COPY, CopyArgs};
 use crate::{Case, Failure, Outcome, Protocol, RunOptions, Scenario, ScenarioError};
-use round::{Draw, PIECE, Round, most_bytes, rounds};
+use round::{Draw, PACKET_UNITS, PIECE, Round, most_bytes, rounds};
 
-/// Packets of a source, stage and parity.
-const PACKET_UNITS: u32 = 2;
 /// Bytes around buffers, and what they begin at.
 const AROUND: u64 = 16;
 /// Bits of an epoch where epochs are short: the fewest that there can be.
@@ -69,8 +67,8 @@ impl Collectives {
     pub(crate) fn new(case: Case, kernels: &mut Kernels<'_>) -> Result<Self, ScenarioError> {
         let layout = ChannelLayout::with(case.ranks, case.blocks, PACKET_UNITS, PIECE);
         // Two buffers of all parts, each up to three elements longer than it was drawn and as far behind its start.
-        let region =
-            (2 * u64::from(case.ranks) * (most_bytes(&case) + 64) + 8 * AROUND).next_multiple_of(AROUND);
+        let most = most_bytes(&case, Algorithm::Packets).max(most_bytes(&case, Algorithm::Direct));
+        let region = (2 * u64::from(case.ranks) * (most + 64) + 8 * AROUND).next_multiple_of(AROUND);
         let lanes = case.ranks * case.blocks * case.waves * WAVE;
         let mut bench = Bench::new(&case, lanes, layout.bytes + region, 0)?;
         let mut memory = Vec::new();

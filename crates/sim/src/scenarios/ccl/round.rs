@@ -9,9 +9,12 @@ use anabranch_ranks::GroupRank;
 use super::super::bench::{WAVE, mixed};
 use crate::{Case, Protocol};
 
-/// Bytes of a packet's payload times the packets of a source and stage: what a lane sends to a peer in an epoch. Also the bytes
-/// of a step through the staging, and of a tile.
+/// Bytes of a step through the staging, and of a tile.
 pub(super) const PIECE: u64 = 16;
+/// Packets of a source, stage and parity: more than a wave has lanes.
+pub(super) const PACKET_UNITS: u32 = WAVE + 1;
+/// Bytes of a packet's payload.
+const PAYLOAD: u64 = 8;
 
 /// A way through the kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,9 +156,14 @@ impl Draw {
     }
 }
 
-/// The most bytes of a message, or of a part of one.
-pub(super) fn most_bytes(case: &Case) -> u64 {
-    PIECE * u64::from(case.tokens) * u64::from(case.blocks)
+/// The most bytes of a message, or of a part of one: `tokens` steps of each lane, or half as many epochs.
+pub(super) fn most_bytes(case: &Case, algorithm: Algorithm) -> u64 {
+    let of_a_lane = if algorithm.is_packets() {
+        u64::from(PACKET_UNITS) * PAYLOAD * u64::from(case.tokens.div_ceil(2))
+    } else {
+        PIECE * u64::from(case.tokens)
+    };
+    of_a_lane * u64::from(case.blocks)
 }
 
 /// The calls of a run. Every form comes before one comes again.
@@ -189,7 +197,7 @@ fn drawn(form: Form, case: &Case, draw: &mut Draw, round: u64) -> Round {
         }
         _ => 1,
     };
-    let most = most_bytes(case) * parts / size;
+    let most = most_bytes(case, form.algorithm()) * parts / size;
     // Nothing, little that leaves members and lanes without any, as much as there can be, and anything between.
     let count = match draw.below(8) {
         0 => 0,
