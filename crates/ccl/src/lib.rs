@@ -27,6 +27,8 @@ mod error;
 pub mod float8;
 mod in_place;
 pub mod kernels;
+#[doc(hidden)]
+pub mod lower;
 pub mod oracle;
 pub mod plan;
 mod reduce;
