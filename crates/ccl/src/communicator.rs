@@ -31,7 +31,7 @@ const NAME: OperationName = OperationName {
 };
 
 /// Packets of one source, stage and parity of a lane.
-const PACKET_UNITS: u32 = 512;
+pub(crate) const PACKET_UNITS: u32 = 512;
 /// Lanes on a large GPU: one a multiprocessor, as a power of two.
 const DEFAULT_LANES: u32 = 128;
 /// `LOCAL_TABLES` in `ccl/lane.h`.
@@ -201,6 +201,11 @@ impl Communicator {
         &self.world
     }
 
+    /// What it was made with.
+    pub fn config(&self) -> &CclConfig {
+        &self.config
+    }
+
     /// The most blocks of a launch.
     pub fn lanes(&self) -> u32 {
         self.limits.lanes
@@ -221,12 +226,27 @@ impl Communicator {
     /// Whatever is wrong with the call ([`Call::shape`], [`Error::Overlap`], [`Error::Alignment`], [`Error::Algorithm`]); a kernel
     /// that does not compile.
     pub fn prepare<'a>(&mut self, call: &Call<'a>) -> Result<Prepared<'a>> {
+        self.prepare_as(call, self.config.algorithm, None)
+    }
+
+    /// [`Self::prepare`] with this algorithm (`None`: the expected fastest) and this many blocks (`None`: as planned) in
+    /// place of the configuration's: for tuning, and for tests. All members give the same, or their kernels do not meet.
+    ///
+    /// # Errors
+    /// Those of [`Self::prepare`]; [`Error::Config`] for blocks that are not within 1 and [`Self::lanes`].
+    pub fn prepare_as<'a>(
+        &mut self,
+        call: &Call<'a>,
+        algorithm: Option<Algorithm>,
+        blocks: Option<u32>,
+    ) -> Result<Prepared<'a>> {
         let shape = call.shape(self.size(), self.rank())?;
         if shape.uneven && self.size() as usize > MOST_UNEVEN {
             let allowed = "at most 64 where counts differ";
             return Err(Error::Config { field: "the group's size", given: self.size().into(), allowed });
         }
-        let plan = Plan::new(&shape, &self.limits, self.config.algorithm)?;
+        let plan = Plan::new(&shape, &self.limits, algorithm)?;
+        let plan = Plan { blocks: self.blocks(blocks, plan.blocks)?, ..plan };
         let (output, input) = call.tensors();
         in_place::check(call, &shape, &self.team)?;
         let (unit, entry) = kernel_of(&shape, &plan);
@@ -243,6 +263,17 @@ impl Communicator {
         let local_bytes = local_bytes(self.size());
         let channel = self.channel.lanes;
         Ok(Prepared { plan, shape, kernel, arguments, local_bytes, channel, uses, description })
+    }
+
+    fn blocks(&self, asked: Option<u32>, planned: u32) -> Result<u32> {
+        match asked {
+            None => Ok(planned),
+            Some(blocks) if (1..=self.limits.lanes).contains(&blocks) => Ok(blocks),
+            Some(blocks) => {
+                let allowed = "1 to the communicator's lanes";
+                Err(Error::Config { field: "blocks", given: blocks.into(), allowed })
+            }
+        }
     }
 
     fn unit(&mut self, unit: Unit) -> Result<&Arc<LoadedUnit>> {

@@ -4,15 +4,21 @@
 
 use std::fmt;
 
+mod subset;
+mod sweep;
+
 use anabranch_hip::{DeviceBuffer, Stream};
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::{Registration, SymmetricMemory, World};
 
-use crate::call::{Call, Collective};
+use crate::call::{Call, Collective, Shape};
 use crate::error::{Error, Result};
 use crate::oracle::{self, Data, Expected};
 use crate::tensor::{LocationKind, Tensor};
-use crate::{Communicator, DataType, ReduceOp};
+use crate::{Algorithm, Communicator, DataType, ReduceOp, Work};
+
+pub use subset::{Subset, ordered_subsets};
+pub use sweep::{Form, Level, Point, Sweep, Tally, run_points, sweep};
 
 /// Bytes before, between and behind buffers that nobody may touch.
 const CANARY: u64 = 64;
@@ -74,6 +80,31 @@ impl Case {
             && (!self.collective.reduces() || self.op.check(self.data_type).is_ok())
     }
 
+    /// What the choice of an algorithm sees of it in a group of `members`.
+    pub fn shape(&self, members: u32) -> Shape {
+        let (collective, local) = (self.collective, LocationKind::Local);
+        let (input, output) = match collective {
+            Collective::Barrier => (local, local),
+            Collective::Scatter => (local, self.location),
+            _ => (self.location, self.location),
+        };
+        let rooted = matches!(
+            collective,
+            Collective::Broadcast | Collective::Reduce | Collective::Gather | Collective::Scatter
+        );
+        Shape {
+            collective,
+            data_type: self.data_type,
+            op: collective.reduces().then_some(self.op),
+            members,
+            count: self.count,
+            uneven: self.uneven,
+            root: rooted.then_some(self.root),
+            input,
+            output,
+        }
+    }
+
     /// Elements that go from one member to another.
     fn pair(&self, from: u64, to: u64) -> u64 {
         if self.uneven { (self.count + 5 * from + 3 * to) % (self.count + 4) } else { self.count }
@@ -96,6 +127,11 @@ impl Case {
             Collective::AllToAll => (all(&|to| self.pair(me, to)), all(&|from| self.pair(from, me))),
             Collective::Barrier => (0, 0),
         }
+    }
+
+    /// Bytes of [`Scratch`] that it needs in a group of `members`.
+    pub fn scratch_bytes(&self, members: u32) -> u64 {
+        (0..members).map(|me| Layout::of(self, members, me).end).max().unwrap_or(0)
     }
 
     fn inputs(&self, members: u32) -> Vec<Vec<u8>> {
@@ -253,6 +289,116 @@ impl Layout {
     }
 }
 
+/// How a case is done, where it is not left to the communicator.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct How {
+    /// The algorithm; `None` for the expected fastest.
+    pub algorithm: Option<Algorithm>,
+    /// Blocks of the launch; `None` for the planned ones.
+    pub blocks: Option<u32>,
+}
+
+/// A case whose buffers are filled, on one member: what they held, and what they must hold.
+#[derive(Debug)]
+pub struct Filled {
+    case: Case,
+    layout: Layout,
+    /// Of all members.
+    inputs: Vec<Vec<u8>>,
+    me: GroupRank,
+    image: Vec<u8>,
+}
+
+/// Fills the buffers of a case. Not collective; nothing may be in flight on them.
+///
+/// # Errors
+/// [`Error::Count`] when the scratch is too small; the runtime's.
+pub fn fill(communicator: &Communicator, scratch: &mut Scratch, case: &Case) -> Result<Filled> {
+    let (members, me) = (communicator.size(), communicator.rank());
+    let layout = Layout::of(case, members, me.get());
+    if layout.end > scratch.bytes {
+        let rule = format!("scratch memory of {} bytes, and there are {}", layout.end, scratch.bytes);
+        let given = case.count;
+        return Err(Error::Count { collective: case.collective, what: "the case", given, rule });
+    }
+    let inputs = case.inputs(members);
+    let mut image = vec![UNTOUCHED; layout.end as usize];
+    if case.collective != Collective::Scatter || me == case.root {
+        put(&mut image, layout.input, inputs.get(me.index()).map_or(&[][..], Vec::as_slice));
+    }
+    scratch.write(case.location, &image)?;
+    Ok(Filled { case: case.clone(), layout, inputs, me, image })
+}
+
+/// Makes the call of a case: prepares and launches it. The kernels of a call that is captured have to be loaded before: by an
+/// eager call of the same collective, type and algorithm. Collective over the communicator's group.
+///
+/// # Errors
+/// Those of [`Communicator::prepare_as`] and [`Communicator::launch`].
+pub fn launch(
+    communicator: &mut Communicator,
+    scratch: &Scratch,
+    case: &Case,
+    how: How,
+    stream: &Stream,
+) -> Result<Work> {
+    let (members, me) = (communicator.size(), communicator.rank());
+    let layout = Layout::of(case, members, me.get());
+    let (inputs, outputs) = case.lengths(members.into(), me.get().into());
+    let (input, output) =
+        (scratch.tensor(case, layout.input, inputs)?, scratch.tensor(case, layout.output, outputs)?);
+    let group: Vec<u64> = (0..u64::from(members)).collect();
+    let here = u64::from(me.get());
+    let (counts, to, from) = (
+        case.counts(members.into()),
+        group.iter().map(|to| case.pair(here, *to)).collect::<Vec<_>>(),
+        group.iter().map(|from| case.pair(*from, here)).collect::<Vec<_>>(),
+    );
+    let (op, root) = (case.op, case.root);
+    let call = match case.collective {
+        Collective::AllReduce => Call::AllReduce { output, input, op },
+        Collective::Reduce => Call::Reduce { output, input, op, root },
+        Collective::ReduceScatter => Call::ReduceScatter { output, input, op },
+        Collective::AllGather if case.uneven => Call::AllGatherUneven { output, input, counts: &counts },
+        Collective::AllGather => Call::AllGather { output, input },
+        Collective::AllToAll if case.uneven => {
+            Call::AllToAllUneven { output, input, output_splits: &from, input_splits: &to }
+        }
+        Collective::AllToAll => Call::AllToAll { output, input },
+        Collective::Broadcast => Call::Broadcast { tensor: output, root },
+        Collective::Gather => Call::Gather { output: Some(output), input, root },
+        Collective::Scatter => Call::Scatter { output, input: (me == root).then_some(input), root },
+        Collective::Barrier => Call::Barrier,
+    };
+    let prepared = communicator.prepare_as(&call, how.algorithm, how.blocks)?;
+    communicator.launch(&prepared, stream)
+}
+
+impl Filled {
+    /// Compares every byte of the buffers and between them with what the call had to make of them. The call must be over.
+    ///
+    /// # Errors
+    /// The runtime's. `Ok(Err(_))` is a wrong result.
+    pub fn judge(&self, scratch: &Scratch) -> Result<Result<(), Failure>> {
+        let mut seen = vec![0; self.image.len()];
+        scratch.read(self.case.location, &mut seen)?;
+        Ok(judge(&self.case, &self.layout, &self.inputs, self.me, &self.image, &seen)
+            .map_err(|Failure(problem)| Failure(format!("{}: {problem}", self.case))))
+    }
+
+    /// Expects what were right if these two members had each other's place: a mistake that [`Self::judge`] has to find.
+    #[must_use]
+    pub fn with_swapped(mut self, first: GroupRank, second: GroupRank) -> Self {
+        self.inputs.swap(first.index(), second.index());
+        self.me = match self.me {
+            me if me == first => second,
+            me if me == second => first,
+            me => me,
+        };
+        self
+    }
+}
+
 /// Runs a case: fills the buffers, makes the call, waits, and compares every byte of the buffers and between them. Collective
 /// over the communicator's group. `Ok(Err(_))` is a wrong result.
 ///
@@ -264,55 +410,26 @@ pub fn run(
     case: &Case,
     stream: &Stream,
 ) -> Result<Result<(), Failure>> {
-    let (members, me) = (communicator.size(), communicator.rank());
-    let layout = Layout::of(case, members, me.get());
-    if layout.end > scratch.bytes {
-        let rule = format!("scratch memory of {} bytes, and there are {}", layout.end, scratch.bytes);
-        let given = case.count;
-        return Err(Error::Count { collective: case.collective, what: "the case", given, rule });
-    }
-    let inputs = case.inputs(members);
-    let mut image = vec![UNTOUCHED; layout.end as usize];
-    let is_source = case.collective != Collective::Scatter || me == case.root;
-    let mine = inputs.get(me.index()).map_or(&[][..], Vec::as_slice);
-    if is_source {
-        put(&mut image, layout.input, mine);
-    }
-    scratch.write(case.location, &image)?;
-    let work = {
-        let (inputs, outputs) = case.lengths(members.into(), me.get().into());
-        let (input, output) =
-            (scratch.tensor(case, layout.input, inputs)?, scratch.tensor(case, layout.output, outputs)?);
-        let group: Vec<u64> = (0..u64::from(members)).collect();
-        let here = u64::from(me.get());
-        let (counts, to, from) = (
-            case.counts(members.into()),
-            group.iter().map(|to| case.pair(here, *to)).collect::<Vec<_>>(),
-            group.iter().map(|from| case.pair(*from, here)).collect::<Vec<_>>(),
-        );
-        let (op, root) = (case.op, case.root);
-        let call = match case.collective {
-            Collective::AllReduce => Call::AllReduce { output, input, op },
-            Collective::Reduce => Call::Reduce { output, input, op, root },
-            Collective::ReduceScatter => Call::ReduceScatter { output, input, op },
-            Collective::AllGather if case.uneven => Call::AllGatherUneven { output, input, counts: &counts },
-            Collective::AllGather => Call::AllGather { output, input },
-            Collective::AllToAll if case.uneven => {
-                Call::AllToAllUneven { output, input, output_splits: &from, input_splits: &to }
-            }
-            Collective::AllToAll => Call::AllToAll { output, input },
-            Collective::Broadcast => Call::Broadcast { tensor: output, root },
-            Collective::Gather => Call::Gather { output: Some(output), input, root },
-            Collective::Scatter => Call::Scatter { output, input: is_source.then_some(input), root },
-            Collective::Barrier => Call::Barrier,
-        };
-        communicator.run(&call, stream)?
-    };
+    let how = How { algorithm: communicator.config().algorithm, blocks: None };
+    run_as(communicator, scratch, case, how, stream)
+}
+
+/// [`run`], done in a certain way.
+///
+/// # Errors
+/// Those of [`run`] and of [`Communicator::prepare_as`].
+pub fn run_as(
+    communicator: &mut Communicator,
+    scratch: &mut Scratch,
+    case: &Case,
+    how: How,
+    stream: &Stream,
+) -> Result<Result<(), Failure>> {
+    let filled = fill(communicator, scratch, case)?;
+    let work = launch(communicator, scratch, case, how, stream)?;
     work.join(communicator.world().operation_deadline())?;
-    let mut seen = vec![0; image.len()];
-    scratch.read(case.location, &mut seen)?;
-    Ok(judge(case, &layout, &inputs, me, &image, &seen)
-        .map_err(|Failure(problem)| Failure(format!("{case}: {problem} ({})", work.describe()))))
+    let verdict = filled.judge(scratch)?;
+    Ok(verdict.map_err(|Failure(problem)| Failure(format!("{problem} ({})", work.describe()))))
 }
 
 fn put(image: &mut [u8], at: u64, bytes: &[u8]) {

@@ -20,6 +20,15 @@ pub fn jit() -> Jit {
     Jit::new(JitConfig::new(cache), tools)
 }
 
+/// Compiles every kernel of collectives for a machine of this wave width, some at once: ranks would wait for each other with
+/// every one.
+pub fn build_ahead(jit: &Jit, wave_width: u32, jobs: usize) {
+    let device = machine(1, wave_width).runtime().device(DeviceOrdinal(0)).unwrap();
+    let target = jit.device_target(&device).unwrap();
+    let wanted: Vec<_> = anabranch_ccl::kernels().into_iter().map(|spec| (spec, target.clone())).collect();
+    jit.compile_ahead(&wanted, jobs).into_result().unwrap();
+}
+
 pub fn machine(ranks: u32, wave_width: u32) -> Arc<HostMachine> {
     HostMachine::new(HostConfig { devices: ranks, wave_width, ..HostConfig::default() }).unwrap()
 }
