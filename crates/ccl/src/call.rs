@@ -374,13 +374,13 @@ impl Call<'_> {
         if splits.len() != members as usize {
             return Err(Error::Splits { collective, what, given: splits.len(), members });
         }
-        let sum = splits.iter().try_fold(0u64, |sum, split| sum.checked_add(*split));
-        sum.filter(|sum| *sum < 1 << 48).ok_or_else(|| Error::Count {
-            collective,
-            what,
-            given: u64::MAX,
-            rule: "a sum below 2^48".to_owned(),
-        })
+        // 2^48 bytes and their sums are far from the end of 64 bits.
+        let sum = splits.iter().fold(0u64, |sum, split| sum.saturating_add(*split));
+        if sum < 1 << 48 {
+            Ok(sum)
+        } else {
+            Err(Error::Count { collective, what, given: sum, rule: "a sum below 2^48".to_owned() })
+        }
     }
 
     fn root(&self, root: GroupRank, members: u32) -> Result<Option<GroupRank>> {
