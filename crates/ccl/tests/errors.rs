@@ -22,7 +22,7 @@ struct Memory {
     symmetric: SymmetricMemory,
     registered: Registration,
     /// Of a group without rank 2.
-    foreign: Option<Registration>,
+    foreign: Option<(SymmetricMemory, Registration)>,
     local: DeviceAddress,
 }
 
@@ -319,6 +319,7 @@ fn foreign(
     memory: &Memory,
     communicator: &mut Communicator,
     other: &mut Communicator,
+    mut pair: Option<Communicator>,
     seen: &mut BTreeSet<String>,
     stream: &anabranch_hip::Stream,
 ) -> Result<(), Error> {
@@ -327,11 +328,22 @@ fn foreign(
     let error = communicator.launch(&prepared, stream).map(drop).unwrap_err();
     assert_eq!(error.to_string(), "a prepared call belongs to another group or communicator");
     seen.insert(variant(&error));
-    if let Some(foreign) = &memory.foreign {
-        let input = Tensor::registered(foreign, 0, F32, 4)?;
+    if let Some((symmetric, registered)) = &memory.foreign {
+        let of_pair = [
+            (Tensor::registered(registered, 0, F32, 4)?, "a registration"),
+            (Tensor::symmetric(symmetric, 0, F32, 4)?, "symmetric memory"),
+        ];
+        for (input, what) in of_pair {
+            let call = Call::AllReduce { output, input, op: ReduceOp::Sum };
+            let error = communicator.prepare(&call).map(drop).unwrap_err();
+            assert_eq!(error.to_string(), format!("{what} belongs to another group or communicator"));
+        }
+        // All of the pair have what the world has.
         let call = Call::AllReduce { output, input, op: ReduceOp::Sum };
-        let error = communicator.prepare(&call).map(drop).unwrap_err();
-        assert_eq!(error.to_string(), "a registration belongs to another group or communicator");
+        pair.as_mut().unwrap().run(&call, stream)?.join(world_config().operation_deadline)?;
+        let call =
+            Call::AllReduce { output, input: Tensor::symmetric(symmetric, 0, F32, 4)?, op: ReduceOp::Sum };
+        pair.as_mut().unwrap().run(&call, stream)?.join(world_config().operation_deadline)?;
     }
     Ok(())
 }
@@ -359,17 +371,19 @@ fn every_mistake_in_a_call_is_named_before_anything_moves() {
         let stream = world.device().create_stream()?;
         let config = CclConfig { max_blocks: 2, staging_bytes: 1 << 20, ..CclConfig::default() };
         let mut communicator = Communicator::new(world, world.group(), config.clone())?;
-        let mut other = Communicator::new(world, world.group(), config)?;
+        let mut other = Communicator::new(world, world.group(), config.clone())?;
         let buffer = world.device().allocate(4096)?;
         // SAFETY: released below, before the buffer goes.
         let registered = unsafe { world.register(world.group(), buffer.address(), 4096, "all") }?;
         let pair = conformance::Subset::new([0, 1]).group(world.group()).unwrap();
         let foreign_buffer = world.device().allocate(4096)?;
-        let foreign_here = if pair.contains(world.rank()) {
+        let (foreign_here, of_pair) = if pair.contains(world.rank()) {
             // SAFETY: as above.
-            Some(unsafe { world.register(&pair, foreign_buffer.address(), 4096, "pair") }?)
+            let registered = unsafe { world.register(&pair, foreign_buffer.address(), 4096, "pair") }?;
+            let symmetric = world.allocate(&pair, 4096, 256, "pair")?;
+            (Some((symmetric, registered)), Some(Communicator::new(world, &pair, config.clone())?))
         } else {
-            None
+            (None, None)
         };
         let symmetric = world.allocate(world.group(), 8192, 256, "calls")?;
         let memory = Memory { symmetric, registered, foreign: foreign_here, local: buffer.address() };
@@ -401,7 +415,7 @@ fn every_mistake_in_a_call_is_named_before_anything_moves() {
                 );
             }
         }
-        foreign(&memory, &mut communicator, &mut other, &mut seen, &stream)?;
+        foreign(&memory, &mut communicator, &mut other, of_pair, &mut seen, &stream)?;
         if world.rank().get() == 0 {
             let wanted: BTreeSet<_> = CHECKED.into_iter().chain(["Unsupported"]).map(str::to_owned).collect();
             assert_eq!(seen, wanted);
@@ -415,7 +429,7 @@ fn every_mistake_in_a_call_is_named_before_anything_moves() {
             conformance::run(&mut other, &mut scratch, &Case::new(collective, F32, 33), &stream)?.unwrap();
         }
         scratch.release()?;
-        memory.foreign.map_or(Ok(()), Registration::release)?;
+        memory.foreign.map_or(Ok(()), |(_, registered)| registered.release())?;
         memory.registered.release()?;
         Ok(())
     }));

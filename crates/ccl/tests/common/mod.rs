@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_ccl::conformance::{Case, Form};
-use anabranch_ccl::{Algorithm, DataType, Error, LocationKind, ReduceOp};
+use anabranch_ccl::{Algorithm, DataType, Error, LocationKind, ReduceOp, kernels};
 use anabranch_hip::{DeviceOrdinal, with_causes};
 use anabranch_hip_host::{HostConfig, HostMachine};
 use anabranch_hip_jit::{Jit, JitConfig, ParameterValue, ToolSearch};
@@ -75,9 +75,16 @@ pub fn any_case(numbers: &mut Numbers, members: u32, types: &[DataType], most: u
 /// Compiles every kernel of collectives for a machine of this wave width, some at once: ranks would wait for each other with
 /// every one.
 pub fn build_ahead(jit: &Jit, wave_width: u32, jobs: usize) {
+    build_ahead_of(jit, wave_width, jobs, &DataType::ALL);
+}
+
+/// [`build_ahead`] for these types.
+pub fn build_ahead_of(jit: &Jit, wave_width: u32, jobs: usize, types: &[DataType]) {
     let device = machine(1, wave_width).runtime().device(DeviceOrdinal(0)).unwrap();
     let target = jit.device_target(&device).unwrap();
-    let wanted: Vec<_> = anabranch_ccl::kernels().into_iter().map(|spec| (spec, target.clone())).collect();
+    let of_types = types.iter().flat_map(|of| [kernels::packet_reduce(*of), kernels::bulk_reduce(*of)]);
+    let wanted = [kernels::move_bytes()].into_iter().chain(of_types);
+    let wanted: Vec<_> = wanted.map(|spec| (spec, target.clone())).collect();
     jit.compile_ahead(&wanted, jobs).into_result().unwrap();
 }
 
