@@ -291,6 +291,7 @@ fn stalled_before_a_launch() {
 /// Threads: rank 1 fails in one way or another in its fourth call, of this algorithm.
 fn failing_thread(algorithm: Algorithm, fail: impl Fn() -> Error + Sync) -> Vec<String> {
     let config_of_world = WorldConfig { operation_deadline: DEADLINE, ..world_config() };
+    build_ahead_of(&jit(), 4, 2, &TYPES);
     let start = Instant::now();
     let results = on_ranks(RANKS, 4, &config_of_world, &jit(), |world| {
         let stream = world.device().create_stream()?;

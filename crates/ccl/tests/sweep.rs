@@ -6,11 +6,12 @@ mod common;
 
 use std::collections::BTreeMap;
 
-use anabranch_ccl::conformance::{self, Case, How, Level, Scratch, Sweep};
+use anabranch_ccl::conformance::{self, Case, How, Level, Point, Scratch, Sweep, Tally};
 use anabranch_ccl::oracle::Data;
 use anabranch_ccl::{CclConfig, Collective, Communicator, DataType};
+use anabranch_hip_jit::Jit;
 use anabranch_ranks::GroupRank;
-use common::{all_well, build_ahead, jit, on_ranks, world_config};
+use common::{all_well, build_ahead, build_ahead_of, jit, on_ranks, world_config};
 
 const RANKS: u32 = 4;
 const WAVE: u32 = 4;
@@ -22,43 +23,59 @@ fn config() -> CclConfig {
     CclConfig { max_blocks: LANES, staging_bytes: STAGING_BYTES, ..CclConfig::default() }
 }
 
+fn swept(ranks: u32, level: Level) -> Sweep {
+    Sweep { ranks, lanes: LANES, staging_bytes: STAGING_BYTES, most_bytes: 1 << 20, level }
+}
+
 #[test]
 fn every_collective_in_every_group() {
     let jit = jit();
     build_ahead(&jit, WAVE, 2);
-    let points = conformance::sweep(&Sweep {
-        ranks: RANKS,
-        lanes: LANES,
-        staging_bytes: STAGING_BYTES,
-        level: Level::Full,
-    });
+    let points = conformance::sweep(&swept(RANKS, Level::Full));
     let mut counts: BTreeMap<_, usize> = BTreeMap::new();
     for point in &points {
         *counts.entry(point.case.collective.name()).or_default() += 1;
     }
     println!("{} calls in {} groups: {counts:?}", points.len(), conformance::ordered_subsets(RANKS).len());
-    let tallies = all_well(on_ranks(RANKS, WAVE, &world_config(), &jit, |world| {
+    let tallies = run(RANKS, WAVE, &jit, &points);
+    // 1 + 2 * 3 + 3 * 6 + 4 * 6 ordered groups have a given member.
+    assert!(tallies.iter().all(|tally| tally.groups == 49));
+}
+
+/// Runs points on every rank of a machine; all must be right.
+fn run(ranks: u32, wave: u32, jit: &Jit, points: &[Point]) -> Vec<Tally> {
+    let tallies = all_well(on_ranks(ranks, wave, &world_config(), jit, |world| {
         let stream = world.device().create_stream()?;
-        conformance::run_points(world, &config(), &points, &stream)
+        conformance::run_points(world, &config(), points, &stream)
     }));
     for (rank, tally) in tallies.iter().enumerate() {
         println!("rank {rank}: {} calls in {} groups", tally.calls, tally.groups);
-        let wrong: Vec<_> = tally
+        let wrong = tally
             .failures
             .iter()
-            .map(|(point, failure)| format!("{} {:?}: {failure}", point.subset, point.algorithm))
-            .collect();
-        assert!(
-            wrong.is_empty(),
-            "rank {rank}: {} wrong:\n{}",
-            wrong.len(),
-            wrong[..wrong.len().min(20)].join("\n")
-        );
-        // 1 + 2 * 3 + 3 * 6 + 4 * 6 ordered groups have a given member.
-        assert_eq!(tally.groups, 49);
+            .map(|(point, failure)| format!("{} {:?}: {failure}", point.subset, point.algorithm));
+        let first: Vec<_> = wrong.take(20).collect();
+        assert!(first.is_empty(), "rank {rank}: {} wrong:\n{}", tally.failures.len(), first.join("\n"));
     }
     let members: u64 = points.iter().map(|point| u64::from(point.subset.len())).sum();
     assert_eq!(tallies.iter().map(|tally| tally.calls).sum::<u64>(), members);
+    tallies
+}
+
+/// The sample that a check of a machine runs, at other wave widths than the full sweep's; of two types, for the compiler's sake.
+#[test]
+fn a_sample_at_all_wave_widths() {
+    const TYPES: [DataType; 2] = [DataType::F32, DataType::U8];
+    for wave in [1, 32, 64] {
+        let jit = jit();
+        build_ahead_of(&jit, wave, 2, &TYPES);
+        let mut points = conformance::sweep(&swept(3, Level::Sample));
+        for case in points.iter_mut().map(|point| &mut point.case).filter(|case| case.collective.reduces()) {
+            case.data_type = if case.op.supports(DataType::F32) { DataType::F32 } else { DataType::U8 };
+        }
+        assert!(points.iter().all(|point| point.case.is_defined()));
+        run(3, wave, &jit, &points);
+    }
 }
 
 /// Cases whose results depend on which member is which. Sums of normal inputs do, by their rounding.

@@ -36,6 +36,9 @@ pub struct Sweep {
     pub lanes: u32,
     /// [`CclConfig::staging_bytes`], likewise.
     pub staging_bytes: u64,
+    /// Counts around what launches carry at once are left out where a member's input or output had more bytes: the host computes
+    /// what is right.
+    pub most_bytes: u64,
     /// How much.
     pub level: Level,
 }
@@ -160,9 +163,12 @@ impl Chosen {
                 }
             }
             for subset in self.subsets.clone() {
-                for algorithm in [None].into_iter().chain(form.algorithms().into_iter().map(Some)) {
-                    let data_type = self.pick(form.types());
-                    self.add(form, data_type, &subset, algorithm, None);
+                // Neighbours in the list, so that each group has several.
+                let start = self.below(form.types().len() as u64) as usize;
+                let types = form.types().iter().cycle().skip(start);
+                let algorithms = [None].into_iter().chain(form.algorithms().into_iter().map(Some));
+                for (algorithm, data_type) in algorithms.zip(types) {
+                    self.add(form, *data_type, &subset, algorithm, None);
                 }
             }
             for algorithm in form.algorithms() {
@@ -241,7 +247,7 @@ impl Chosen {
     /// [`COUNTS`], and one less, as many and one more than the launch carries at once: packets of all lanes for a message or a
     /// part, a piece of the staging of one lane or of all.
     fn counts(&self, form: Form, data_type: DataType, members: u32) -> Vec<u64> {
-        let Sweep { lanes, staging_bytes, .. } = self.sweep;
+        let Sweep { lanes, staging_bytes, most_bytes, .. } = self.sweep;
         let layout = ChannelLayout::new(members, lanes, PACKET_UNITS, staging_bytes);
         let parts = if form.collective.reduces() { u64::from(members) } else { 1 };
         let packets = u64::from(PACKET_UNITS) * 8 * u64::from(lanes);
@@ -250,7 +256,12 @@ impl Chosen {
             let count = bytes / u64::from(data_type.bytes());
             [count.saturating_sub(1), count, count + 1]
         });
-        let mut all: Vec<u64> = COUNTS.into_iter().chain(around.into_iter().flatten()).collect();
+        let fits = |count: &u64| {
+            let (input, output) = form.case(data_type, *count).lengths(members.into(), 0);
+            input.max(output) * u64::from(data_type.bytes()) <= most_bytes
+        };
+        let around = around.into_iter().flatten().filter(fits);
+        let mut all: Vec<u64> = COUNTS.into_iter().chain(around).collect();
         if form.collective == Collective::Barrier {
             all = vec![0];
         }

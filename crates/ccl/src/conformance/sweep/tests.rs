@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use super::*;
 
 fn points(ranks: u32, level: Level) -> Vec<Point> {
-    sweep(&Sweep { ranks, lanes: 2, staging_bytes: 16 << 10, level })
+    sweep(&Sweep { ranks, lanes: 2, staging_bytes: 16 << 10, most_bytes: 1 << 20, level })
 }
 
 fn form(point: &Point) -> Form {
@@ -144,4 +144,16 @@ fn a_sample_has_every_group_type_algorithm_and_operator() {
             }
         }
     }
+}
+
+#[test]
+fn what_is_too_large_is_left_out_and_nothing_else() {
+    let of = |most_bytes| {
+        sweep(&Sweep { ranks: 4, lanes: 128, staging_bytes: 32 << 20, most_bytes, level: Level::Sample })
+    };
+    let bytes = |point: &Point| point.case.scratch_bytes(point.subset.len());
+    let (few, all) = (of(1 << 20), of(1 << 30));
+    // Two buffers, and what lies around them.
+    assert!(few.iter().all(|point| bytes(point) < (2 << 20) + 4096));
+    assert!(all.iter().any(|point| bytes(point) > 16 << 20) && few.len() < all.len());
 }
