@@ -287,10 +287,7 @@ impl Call<'_> {
             Self::AllToAll { output, input } => {
                 self.same_type(output, input)?;
                 self.count("output", output.count(), "the input's", input.count())?;
-                if !input.count().is_multiple_of(n) {
-                    return Err(Error::Divisible { collective, count: input.count(), members });
-                }
-                Ok(shape(input, input.count() / n, input.kind(), output.kind()))
+                Ok(shape(input, self.part(input.count(), members)?, input.kind(), output.kind()))
             }
             Self::AllToAllUneven { output, input, output_splits, input_splits } => {
                 self.same_type(output, input)?;
@@ -367,6 +364,12 @@ impl Call<'_> {
             let rule = format!("{n} (the group's size) times the {other}'s {one}");
             Err(Error::Count { collective: self.collective(), what, given, rule })
         }
+    }
+
+    fn part(&self, count: u64, members: u32) -> Result<u64> {
+        let whole = count.is_multiple_of(members.into());
+        let refusal = Error::Divisible { collective: self.collective(), count, members };
+        if whole { Ok(count / u64::from(members)) } else { Err(refusal) }
     }
 
     fn splits(&self, what: &'static str, splits: &[u64], members: u32) -> Result<u64> {

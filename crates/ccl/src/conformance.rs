@@ -15,7 +15,7 @@ use crate::call::{Call, Collective, Shape};
 use crate::error::{Error, Result};
 use crate::oracle::{self, Data, Expected};
 use crate::tensor::{LocationKind, Tensor};
-use crate::{Algorithm, Communicator, DataType, ReduceOp, Work};
+use crate::{Choice, Communicator, DataType, ReduceOp, Work};
 
 pub use subset::{Subset, ordered_subsets};
 pub use sweep::{Form, Level, Point, Sweep, Tally, run_points, sweep};
@@ -227,9 +227,11 @@ impl Scratch {
 
     fn tensor(&self, case: &Case, byte: u64, count: u64) -> Result<Tensor<'_>> {
         match case.location {
-            // SAFETY: inside the buffer (`Layout::fits`), which outlives the call: the case waits for it.
             LocationKind::Local => {
-                Ok(unsafe { Tensor::local(self.local.address().offset(byte), case.data_type, count) })
+                let address = self.local.address().offset(byte);
+                // SAFETY: inside the buffer (`fill` has compared the layout's end with it), which outlives the call: the case is
+                // judged when it is over.
+                Ok(unsafe { Tensor::local(address, case.data_type, count) })
             }
             LocationKind::Symmetric => Tensor::symmetric(&self.symmetric, byte, case.data_type, count),
             LocationKind::Registered => Tensor::registered(&self.registered, byte, case.data_type, count),
@@ -289,15 +291,6 @@ impl Layout {
     }
 }
 
-/// How a case is done, where it is not left to the communicator.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct How {
-    /// The algorithm; `None` for the expected fastest.
-    pub algorithm: Option<Algorithm>,
-    /// Blocks of the launch; `None` for the planned ones.
-    pub blocks: Option<u32>,
-}
-
 /// A case whose buffers are filled, on one member: what they held, and what they must hold.
 #[derive(Debug)]
 pub struct Filled {
@@ -339,7 +332,7 @@ pub fn launch(
     communicator: &mut Communicator,
     scratch: &Scratch,
     case: &Case,
-    how: How,
+    choice: Choice,
     stream: &Stream,
 ) -> Result<Work> {
     let (members, me) = (communicator.size(), communicator.rank());
@@ -370,7 +363,7 @@ pub fn launch(
         Collective::Scatter => Call::Scatter { output, input: (me == root).then_some(input), root },
         Collective::Barrier => Call::Barrier,
     };
-    let prepared = communicator.prepare_as(&call, how.algorithm, how.blocks)?;
+    let prepared = communicator.prepare_as(&call, choice)?;
     communicator.launch(&prepared, stream)
 }
 
@@ -410,8 +403,8 @@ pub fn run(
     case: &Case,
     stream: &Stream,
 ) -> Result<Result<(), Failure>> {
-    let how = How { algorithm: communicator.config().algorithm, blocks: None };
-    run_as(communicator, scratch, case, how, stream)
+    let choice = Choice { algorithm: communicator.config().algorithm, ..Choice::default() };
+    run_as(communicator, scratch, case, choice, stream)
 }
 
 /// [`run`], done in a certain way.
@@ -422,11 +415,11 @@ pub fn run_as(
     communicator: &mut Communicator,
     scratch: &mut Scratch,
     case: &Case,
-    how: How,
+    choice: Choice,
     stream: &Stream,
 ) -> Result<Result<(), Failure>> {
     let filled = fill(communicator, scratch, case)?;
-    let work = launch(communicator, scratch, case, how, stream)?;
+    let work = launch(communicator, scratch, case, choice, stream)?;
     work.join(communicator.world().operation_deadline())?;
     let verdict = filled.judge(scratch)?;
     Ok(verdict.map_err(|Failure(problem)| Failure(format!("{problem} ({})", work.describe()))))

@@ -4,7 +4,7 @@
 mod common;
 
 use anabranch_ccl::oracle::Data;
-use anabranch_ccl::{Algorithm, Call, CclConfig, Communicator, DataType, ReduceOp, Tensor};
+use anabranch_ccl::{Algorithm, Call, CclConfig, Choice, Communicator, DataType, ReduceOp, Tensor};
 use anabranch_hip::Stream;
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::{SymmetricMemory, World};
@@ -45,18 +45,13 @@ impl<'w> Bench<'w> {
         COUNT as usize * self.data_type.bytes() as usize
     }
 
-    fn done(
-        &mut self,
-        op: ReduceOp,
-        algorithm: Option<Algorithm>,
-        blocks: Option<u32>,
-    ) -> Result<Vec<u8>, anabranch_ccl::Error> {
+    fn done(&mut self, op: ReduceOp, choice: Choice) -> Result<Vec<u8>, anabranch_ccl::Error> {
         let bytes = self.bytes();
         self.memory.write(bytes as u64, &vec![0xee; bytes])?;
         let input = Tensor::symmetric(&self.memory, 0, self.data_type, COUNT)?;
         let output = Tensor::symmetric(&self.memory, bytes as u64, self.data_type, COUNT)?;
         let call = Call::AllReduce { output, input, op };
-        let prepared = self.communicator.prepare_as(&call, algorithm, blocks)?;
+        let prepared = self.communicator.prepare_as(&call, choice)?;
         let work = self.communicator.launch(&prepared, &self.stream)?;
         work.join(self.world.operation_deadline())?;
         let mut seen = vec![0; bytes];
@@ -71,7 +66,9 @@ impl<'w> Bench<'w> {
         let input = Tensor::symmetric(&self.memory, 0, self.data_type, COUNT)?;
         let output = Tensor::symmetric(&self.memory, bytes as u64, self.data_type, part)?;
         let call = Call::ReduceScatter { output, input, op };
-        let prepared = self.communicator.prepare_as(&call, Some(algorithm), None)?;
+        let prepared = self
+            .communicator
+            .prepare_as(&call, Choice { algorithm: Some(algorithm), ..Choice::default() })?;
         let work = self.communicator.launch(&prepared, &self.stream)?;
         work.join(self.world.operation_deadline())?;
         let mut seen = vec![0; bytes / RANKS as usize];
@@ -85,11 +82,13 @@ fn same_bits(data_type: DataType) {
         let mut bench = Bench::new(world, [0, 1, 2, 3], data_type)?;
         let mut of_ops = Vec::new();
         for op in OPS {
-            let first = bench.done(op, None, None)?;
+            let first = bench.done(op, Choice::default())?;
             for repetition in 0..REPETITIONS {
                 let algorithm = ALGORITHMS[repetition as usize % ALGORITHMS.len()];
                 let blocks = 1 + repetition / 4 % bench.communicator.lanes();
-                let seen = bench.done(op, Some(algorithm), Some(blocks))?;
+                let phased = Some(repetition / 12 % 2 == 1);
+                let choice = Choice { algorithm: Some(algorithm), blocks: Some(blocks), phased };
+                let seen = bench.done(op, choice)?;
                 assert!(seen == first, "{data_type} {op}, {algorithm}, repetition {repetition}");
             }
             let part = first.len() / RANKS as usize;
@@ -103,7 +102,7 @@ fn same_bits(data_type: DataType) {
         // Ranks taken in another order give other bits, equal again on all ranks. (Sums of 16-bit floats in f32 are too exact for
         // that: there, other algorithms must not round in between.)
         let mut other = Bench::new(world, [2, 0, 3, 1], data_type)?;
-        let reordered = other.done(ReduceOp::Sum, None, None)?;
+        let reordered = other.done(ReduceOp::Sum, Choice::default())?;
         let shows = matches!(data_type, DataType::F32 | DataType::F64);
         assert_eq!(reordered != of_ops[0], shows, "{data_type}: whether the order of additions shows");
         of_ops.push(reordered);

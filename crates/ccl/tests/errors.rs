@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 
 use anabranch_ccl::conformance::{self, Case, Scratch};
 use anabranch_ccl::{
-    Algorithm, Call, CclConfig, Collective, Communicator, DataType, Element as _, Error, ReduceOp, Tensor,
+    Algorithm, Call, CclConfig, Choice, Collective, Communicator, DataType, Element as _, Error, ReduceOp,
+    Tensor,
 };
 use anabranch_hip::DeviceAddress;
 use anabranch_ranks::GroupRank;
@@ -294,11 +295,11 @@ fn configurations(world: &World, seen: &mut BTreeSet<String>) {
         ),
         (
             CclConfig { staging_bytes: 4095, ..CclConfig::default() },
-            "ccl.staging_bytes is 4095; allowed is 4096 to 2^40",
+            "ccl.staging_bytes is 4095; allowed is 0, or 4096 to 2^40",
         ),
         (
             CclConfig { staging_bytes: (1 << 40) + 1, ..CclConfig::default() },
-            "ccl.staging_bytes is 1099511627777; allowed is 4096 to 2^40",
+            "ccl.staging_bytes is 1099511627777; allowed is 0, or 4096 to 2^40",
         ),
     ];
     for (config, text) in rows {
@@ -328,6 +329,13 @@ fn foreign(
     let error = communicator.launch(&prepared, stream).map(drop).unwrap_err();
     assert_eq!(error.to_string(), "a prepared call belongs to another group or communicator");
     seen.insert(variant(&error));
+    // Prepared with memory that is gone by now.
+    let memory_of_all = communicator.world().allocate(communicator.group(), 4096, 256, "gone")?;
+    let tensor = Tensor::symmetric(&memory_of_all, 0, F32, 4)?;
+    let prepared = communicator.prepare(&Call::Broadcast { tensor, root: GroupRank::new(0) })?;
+    drop(memory_of_all);
+    let error = communicator.launch(&prepared, stream).map(drop).unwrap_err();
+    assert!(matches!(error, Error::Shmem(anabranch_shmem::Error::MemoryGone)), "{error}");
     if let Some((symmetric, registered)) = &memory.foreign {
         let of_pair = [
             (Tensor::registered(registered, 0, F32, 4)?, "a registration"),
@@ -391,7 +399,10 @@ fn every_mistake_in_a_call_is_named_before_anything_moves() {
         // Rank 0 is the root of the calls that miss something there, and has the part that is not the one in place.
         if world.rank().get() == 0 {
             for (algorithm, call, text) in wrong_calls(&memory) {
-                let error = communicator.prepare_as(&call, algorithm, None).map(drop).unwrap_err();
+                let error = communicator
+                    .prepare_as(&call, Choice { algorithm, ..Choice::default() })
+                    .map(drop)
+                    .unwrap_err();
                 let base = memory.local.0;
                 let text = ["{base+2}", "{base+4}", "{base+8}", "{base}"]
                     .into_iter()
@@ -407,8 +418,10 @@ fn every_mistake_in_a_call_is_named_before_anything_moves() {
                 seen.insert(variant(&error));
             }
             for blocks in [0, communicator.lanes() + 1] {
-                let error =
-                    communicator.prepare_as(&Call::Barrier, None, Some(blocks)).map(drop).unwrap_err();
+                let error = communicator
+                    .prepare_as(&Call::Barrier, Choice { blocks: Some(blocks), ..Choice::default() })
+                    .map(drop)
+                    .unwrap_err();
                 assert_eq!(
                     error.to_string(),
                     format!("blocks is {blocks}; allowed is 1 to the communicator's lanes")

@@ -3,9 +3,10 @@
 
 mod common;
 
-use anabranch_ccl::conformance::{self, Case, Filled, How, Scratch};
+use anabranch_ccl::conformance::{self, Case, Filled, Scratch};
 use anabranch_ccl::{
-    Algorithm, Call, CclConfig, Collective, Communicator, DataType, Error, LocationKind, ReduceOp, Tensor,
+    Algorithm, Call, CclConfig, Choice, Collective, Communicator, DataType, Error, LocationKind, ReduceOp,
+    Tensor,
 };
 use anabranch_hip::{GraphExec, Stream};
 use anabranch_ranks::GroupRank;
@@ -36,17 +37,17 @@ impl Captured {
         stream: &Stream,
         cases: Vec<(Case, Algorithm)>,
     ) -> Result<Self, Error> {
-        let how = |algorithm| How { algorithm: Some(algorithm), blocks: None };
+        let choice = |algorithm| Choice { algorithm: Some(algorithm), ..Choice::default() };
         let mut calls = Vec::new();
         for (case, algorithm) in cases {
             let mut scratch = Scratch::new(world, communicator, case.scratch_bytes(communicator.size()))?;
-            conformance::run_as(communicator, &mut scratch, &case, how(algorithm), stream)?.unwrap();
+            conformance::run_as(communicator, &mut scratch, &case, choice(algorithm), stream)?.unwrap();
             calls.push((case, scratch, algorithm));
         }
         stream.begin_capture()?;
         for (case, scratch, algorithm) in &calls {
             // The stream's order is enough.
-            drop(conformance::launch(communicator, scratch, case, how(*algorithm), stream)?);
+            drop(conformance::launch(communicator, scratch, case, choice(*algorithm), stream)?);
         }
         let graph = stream.end_capture()?.instantiate()?;
         Ok(Self { calls: calls.into_iter().map(|(case, scratch, _)| (case, scratch)).collect(), graph })
@@ -130,14 +131,15 @@ fn many_replays_of_mixed_graphs_among_eager_calls_and_other_groups() {
             graphs[index].replay(&all, &stream, world, replay)?;
             let (eager, algorithm) = any_case(&mut numbers, RANKS, &TYPES, 500);
             let (other, of_two) = any_case(&mut numbers, 2, &TYPES, 500);
-            let how = |algorithm| How { algorithm: Some(algorithm), blocks: None };
+            let choice = |algorithm| Choice { algorithm: Some(algorithm), ..Choice::default() };
             if replay % 3 == 1 {
-                let verdict = conformance::run_as(&mut all, &mut scratch, &eager, how(algorithm), &stream)?;
+                let verdict =
+                    conformance::run_as(&mut all, &mut scratch, &eager, choice(algorithm), &stream)?;
                 verdict.unwrap_or_else(|failure| panic!("eager behind replay {replay}: {failure}"));
             }
             if replay % 4 == 2 {
                 let verdict =
-                    conformance::run_as(&mut two, &mut scratch_of_two, &other, how(of_two), &stream)?;
+                    conformance::run_as(&mut two, &mut scratch_of_two, &other, choice(of_two), &stream)?;
                 verdict.unwrap_or_else(|failure| panic!("the pair behind replay {replay}: {failure}"));
             }
         }

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anabranch_bootstrap::{Deadline, TcpConfig, TcpRendezvous, TcpRoot, Token};
-use anabranch_ccl::conformance::{self, How, Scratch, Subset};
-use anabranch_ccl::{Algorithm, CclConfig, Communicator, DataType, Error};
+use anabranch_ccl::conformance::{self, Scratch, Subset};
+use anabranch_ccl::{Algorithm, CclConfig, Choice, Communicator, DataType, Error};
 use anabranch_hip::{DeviceOrdinal, with_causes};
 use anabranch_hip_host::{HostConfig, HostMachine};
 use anabranch_ranks::GlobalRank;
@@ -174,7 +174,7 @@ fn live(role: &Role, script: &Script) -> Result<(), Box<dyn std::error::Error>> 
     let end = Instant::now() + LIMIT;
     for call in 0.. {
         let (case, algorithm) = any_case(&mut numbers, RANKS, &TYPES, 3000);
-        let how = How { algorithm: Some(algorithm), blocks: None };
+        let choice = Choice { algorithm: Some(algorithm), ..Choice::default() };
         let (communicator, scratch) = match call % 2 {
             0 => (&mut all, &mut scratch_of_all),
             _ => (&mut other, &mut scratch_of_other),
@@ -184,7 +184,7 @@ fn live(role: &Role, script: &Script) -> Result<(), Box<dyn std::error::Error>> 
         if is_last && script.moment == Moment::BeforeLaunch {
             script.end();
         }
-        let work = conformance::launch(communicator, scratch, &case, how, &stream)?;
+        let work = conformance::launch(communicator, scratch, &case, choice, &stream)?;
         if is_last && script.moment == Moment::BehindLaunch {
             script.end_within(400);
             std::thread::sleep(LIMIT);
@@ -303,12 +303,12 @@ fn failing_thread(algorithm: Algorithm, fail: impl Fn() -> Error + Sync) -> Vec<
             anabranch_ccl::Collective::AllGather
         };
         let case = conformance::Case::new(collective, DataType::F32, 500);
-        let how = How { algorithm: Some(algorithm), blocks: None };
+        let choice = Choice { algorithm: Some(algorithm), ..Choice::default() };
         for call in 0..1000 {
             if world.rank().get() == 1 && call == 3 {
                 return Err::<(), _>(fail());
             }
-            conformance::run_as(&mut all, &mut scratch, &case, how, &stream)?.unwrap();
+            conformance::run_as(&mut all, &mut scratch, &case, choice, &stream)?.unwrap();
         }
         Ok(())
     });

@@ -7,9 +7,9 @@ mod common;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use anabranch_ccl::conformance::{self, Case, How, Scratch, Subset};
+use anabranch_ccl::conformance::{self, Case, Scratch, Subset};
 use anabranch_ccl::{
-    Algorithm, Call, CclConfig, Collective, Communicator, DataType, Error, LocationKind, Tensor,
+    Algorithm, Call, CclConfig, Choice, Collective, Communicator, DataType, Error, LocationKind, Tensor,
 };
 use anabranch_ranks::{GlobalRank, GroupRank};
 use anabranch_shmem::{Fault, RankError, World, WorldConfig};
@@ -51,8 +51,8 @@ fn communicators_of_overlapping_groups_are_in_flight_at_once() {
                 let (communicator, scratch, numbers, stream) = &mut channels[index];
                 let (case, algorithm) = any_case(numbers, communicator.size(), &TYPES, 2500);
                 let filled = conformance::fill(communicator, scratch, &case)?;
-                let how = How { algorithm: Some(algorithm), blocks: None };
-                let work = conformance::launch(communicator, scratch, &case, how, stream)?;
+                let choice = Choice { algorithm: Some(algorithm), ..Choice::default() };
+                let work = conformance::launch(communicator, scratch, &case, choice, stream)?;
                 flying.push((index, filled, work));
             }
             for (index, filled, work) in flying.iter().rev() {
@@ -80,8 +80,8 @@ fn one_communicator_on_several_streams_keeps_the_order_of_its_calls() {
             for (index, (scratch, stream)) in places.iter_mut().enumerate() {
                 let (case, algorithm) = any_case(&mut numbers, RANKS, &TYPES, 2500);
                 let filled = conformance::fill(&all, scratch, &case)?;
-                let how = How { algorithm: Some(algorithm), blocks: None };
-                let work = conformance::launch(&mut all, scratch, &case, how, stream)?;
+                let choice = Choice { algorithm: Some(algorithm), ..Choice::default() };
+                let work = conformance::launch(&mut all, scratch, &case, choice, stream)?;
                 sequence += 1;
                 assert_eq!(work.sequence(), sequence);
                 flying.push((index, filled, work));
@@ -109,16 +109,16 @@ fn dropped_in_flight_a_communicator_still_does_its_calls() {
             let reduces = matches!(algorithm, Algorithm::TwoShotPackets | Algorithm::Pull | Algorithm::Push);
             let collective = if reduces { Collective::AllReduce } else { Collective::AllGather };
             let case = Case { seed: round as u64, ..Case::new(collective, DataType::F32, 2000) };
-            let how = How { algorithm: Some(algorithm), blocks: None };
+            let choice = Choice { algorithm: Some(algorithm), ..Choice::default() };
             let filled = conformance::fill(&all, &mut scratch, &case)?;
             if world.rank().get() == 1 {
                 // Behind everybody's drop.
                 meet.wait();
                 std::thread::sleep(Duration::from_millis(20));
-                drop(conformance::launch(&mut all, &scratch, &case, how, &stream)?);
+                drop(conformance::launch(&mut all, &scratch, &case, choice, &stream)?);
                 drop(all);
             } else {
-                let work = conformance::launch(&mut all, &scratch, &case, how, &stream)?;
+                let work = conformance::launch(&mut all, &scratch, &case, choice, &stream)?;
                 drop(all);
                 assert!(!work.poll()?, "{algorithm} did not wait for rank 1");
                 drop(work);
@@ -127,7 +127,7 @@ fn dropped_in_flight_a_communicator_still_does_its_calls() {
             // In its place, while the first may be in flight.
             let mut next = communicator(world, &[0, 1, 2, 3])?;
             let mut other = Scratch::new(world, &next, 256 << 10)?;
-            conformance::run_as(&mut next, &mut other, &case, how, &stream)?.unwrap();
+            conformance::run_as(&mut next, &mut other, &case, choice, &stream)?.unwrap();
             world.synchronize(&stream)?;
             filled.judge(&scratch)?.unwrap_or_else(|failure| panic!("{algorithm}: {failure}"));
             scratch.release()?;
@@ -149,9 +149,9 @@ fn a_work_says_whether_it_is_done_and_a_join_ends_in_time() {
         let work = if world.rank().get() == 2 {
             launched.wait();
             looked.wait();
-            conformance::launch(&mut all, &scratch, &case, How::default(), &stream)?
+            conformance::launch(&mut all, &scratch, &case, Choice::default(), &stream)?
         } else {
-            let work = conformance::launch(&mut all, &scratch, &case, How::default(), &stream)?;
+            let work = conformance::launch(&mut all, &scratch, &case, Choice::default(), &stream)?;
             launched.wait();
             assert!(!work.poll()?);
             let start = Instant::now();
@@ -230,13 +230,13 @@ fn a_member_that_never_calls_is_named_in_time() {
             let reduces = matches!(algorithm, Algorithm::TwoShotPackets | Algorithm::Pull | Algorithm::Push);
             let collective = if reduces { Collective::AllReduce } else { Collective::AllGather };
             let case = Case::new(collective, DataType::F32, 2000);
-            let how = How { algorithm: Some(algorithm), blocks: None };
+            let choice = Choice { algorithm: Some(algorithm), ..Choice::default() };
             // Once all of them.
-            conformance::run_as(&mut all, &mut scratch, &case, how, &stream)?.unwrap();
+            conformance::run_as(&mut all, &mut scratch, &case, choice, &stream)?.unwrap();
             let mut said = None;
             if world.rank().get() != 1 {
                 let start = Instant::now();
-                let work = conformance::launch(&mut all, &scratch, &case, how, &stream)?;
+                let work = conformance::launch(&mut all, &scratch, &case, choice, &stream)?;
                 said = Some((work.join(Duration::from_secs(30)), start.elapsed()));
             }
             // Who leaves earlier would be missed for that.
@@ -255,7 +255,7 @@ fn a_member_that_never_calls_is_named_in_time() {
                 let awaited = if algorithm.is_packets() { "packets of a peer" } else { "meeting" };
                 assert_eq!(phase, awaited, "{algorithm}");
                 // The world is given up: later calls say the same, and launch nothing.
-                let again = conformance::launch(&mut all, &scratch, &case, how, &stream).unwrap_err();
+                let again = conformance::launch(&mut all, &scratch, &case, choice, &stream).unwrap_err();
                 assert_eq!(again.to_string(), error.to_string());
             }
             Ok(())

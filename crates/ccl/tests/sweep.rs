@@ -6,9 +6,9 @@ mod common;
 
 use std::collections::BTreeMap;
 
-use anabranch_ccl::conformance::{self, Case, How, Level, Point, Scratch, Sweep, Tally};
+use anabranch_ccl::conformance::{self, Case, Level, Point, Scratch, Sweep, Tally};
 use anabranch_ccl::oracle::Data;
-use anabranch_ccl::{CclConfig, Collective, Communicator, DataType};
+use anabranch_ccl::{CclConfig, Choice, Collective, Communicator, DataType};
 use anabranch_hip_jit::Jit;
 use anabranch_ranks::GroupRank;
 use common::{all_well, build_ahead, build_ahead_of, jit, on_ranks, world_config};
@@ -53,7 +53,7 @@ fn run(ranks: u32, wave: u32, jit: &Jit, points: &[Point]) -> Vec<Tally> {
         let wrong = tally
             .failures
             .iter()
-            .map(|(point, failure)| format!("{} {:?}: {failure}", point.subset, point.algorithm));
+            .map(|(point, failure)| format!("{} {:?}: {failure}", point.subset, point.choice));
         let first: Vec<_> = wrong.take(20).collect();
         assert!(first.is_empty(), "rank {rank}: {} wrong:\n{}", tally.failures.len(), first.join("\n"));
     }
@@ -102,7 +102,8 @@ fn an_expectation_with_two_members_swapped_is_refused() {
         for case in cases_with_places() {
             for (first, second) in [(0, 1), (0, 2), (1, 3), (2, 3)] {
                 let filled = conformance::fill(&communicator, &mut scratch, &case)?;
-                let work = conformance::launch(&mut communicator, &scratch, &case, How::default(), &stream)?;
+                let work =
+                    conformance::launch(&mut communicator, &scratch, &case, Choice::default(), &stream)?;
                 work.join(world.operation_deadline())?;
                 assert_eq!(filled.judge(&scratch)?, Ok(()));
                 let swapped = filled.with_swapped(GroupRank::new(first), GroupRank::new(second));

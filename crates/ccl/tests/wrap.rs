@@ -6,8 +6,8 @@ mod common;
 
 use std::time::Duration;
 
-use anabranch_ccl::conformance::{self, Case, How, Scratch};
-use anabranch_ccl::{Algorithm, CclConfig, Collective, Communicator, DataType};
+use anabranch_ccl::conformance::{self, Case, Scratch};
+use anabranch_ccl::{Algorithm, CclConfig, Choice, Collective, Communicator, DataType};
 use anabranch_hip_jit::ParameterValue;
 use anabranch_shmem::WorldConfig;
 use common::{Numbers, all_well, any_case, failure, jit_with, on_ranks, world_config};
@@ -42,8 +42,9 @@ fn random_calls_on_all_grids_go_through_many_wraps() {
             let most = numbers.pick(&[4, 40, 700, 6000]);
             let (case, algorithm) = any_case(&mut numbers, RANKS, &[DataType::F32, DataType::I16], most);
             let blocks = 1 + numbers.below(u64::from(communicator.lanes())) as u32;
-            let how = How { algorithm: Some(algorithm), blocks: Some(blocks) };
-            let verdict = conformance::run_as(&mut communicator, &mut scratch, &case, how, &stream)?;
+            let phased = Some(numbers.below(2) == 1);
+            let choice = Choice { algorithm: Some(algorithm), blocks: Some(blocks), phased };
+            let verdict = conformance::run_as(&mut communicator, &mut scratch, &case, choice, &stream)?;
             verdict
                 .unwrap_or_else(|failure| panic!("call {call} by {algorithm} on {blocks} blocks: {failure}"));
             let has_epoch = case.count > 64 && case.collective != Collective::Barrier;
@@ -68,13 +69,13 @@ fn alternating(mutant: i64) -> Result<Vec<u64>, String> {
         let stream = world.device().create_stream()?;
         let mut communicator = Communicator::new(world, world.group(), config())?;
         let mut scratch = Scratch::new(world, &communicator, 1 << 20)?;
-        let how = How { algorithm: Some(Algorithm::Packets), blocks: Some(1) };
+        let choice = Choice { algorithm: Some(Algorithm::Packets), blocks: Some(1), phased: None };
         let mut wrong = 0;
         for call in 0..150 {
             // Fifteen flags, zero being none: the large ones have the same.
             let count = if call % 15 == 3 { 4000 } else { 8 };
             let case = Case { seed: call, ..Case::new(Collective::AllGather, DataType::U8, count) };
-            let verdict = conformance::run_as(&mut communicator, &mut scratch, &case, how, &stream)?;
+            let verdict = conformance::run_as(&mut communicator, &mut scratch, &case, choice, &stream)?;
             wrong += u64::from(verdict.is_err());
         }
         scratch.release()?;

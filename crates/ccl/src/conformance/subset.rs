@@ -81,7 +81,9 @@ mod tests {
             assert_eq!(all.len(), groups, "{size}");
             assert_eq!(all.iter().collect::<HashSet<_>>().len(), groups);
             let world = Group::world(size).unwrap();
-            all.iter().for_each(|subset| assert_eq!(subset.group(&world).unwrap().size(), subset.len()));
+            for subset in all {
+                assert_eq!(subset.group(&world).unwrap().size(), subset.len());
+            }
         }
     }
 

@@ -7,14 +7,14 @@ use anabranch_hip::Stream;
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::World;
 
-use super::{Case, Failure, How, Scratch, Subset, ordered_subsets, run_as};
+use super::{Case, Failure, Scratch, Subset, ordered_subsets, run_as};
 use crate::call::Collective;
 use crate::channel::ChannelLayout;
 use crate::communicator::PACKET_UNITS;
 use crate::error::Result;
 use crate::oracle::inputs::mixed;
 use crate::tensor::LocationKind;
-use crate::{Algorithm, CclConfig, Communicator, DataType, ReduceOp};
+use crate::{Algorithm, CclConfig, Choice, Communicator, DataType, ReduceOp};
 
 /// How much a sweep covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,8 +50,8 @@ pub struct Point {
     pub subset: Subset,
     /// The call.
     pub case: Case,
-    /// The algorithm; `None` for the expected fastest.
-    pub algorithm: Option<Algorithm>,
+    /// The algorithm, or `None` for the expected fastest, and what else is chosen.
+    pub choice: Choice,
 }
 
 /// A collective, and whether its counts differ between members.
@@ -179,11 +179,7 @@ impl Chosen {
                         case.in_place = in_place;
                         // Of a scatter in place where peers reach it there is none.
                         if case.is_defined() {
-                            self.points.push(Point {
-                                subset: subset.clone(),
-                                case,
-                                algorithm: Some(algorithm),
-                            });
+                            self.push(&subset, case, Some(algorithm));
                         }
                     }
                 }
@@ -200,7 +196,7 @@ impl Chosen {
         count: Option<u64>,
     ) {
         let case = self.case(form, data_type, algorithm, count, subset);
-        self.points.push(Point { subset: subset.clone(), case, algorithm });
+        self.push(subset, case, algorithm);
     }
 
     fn add_op(
@@ -213,7 +209,14 @@ impl Chosen {
         count: Option<u64>,
     ) {
         let case = Case { op, ..self.case(form, data_type, algorithm, count, subset) };
-        self.points.push(Point { subset: subset.clone(), case, algorithm });
+        self.push(subset, case, algorithm);
+    }
+
+    fn push(&mut self, subset: &Subset, case: Case, algorithm: Option<Algorithm>) {
+        // Messages of a test are too small for phases to be planned.
+        let phased = (algorithm == Some(Algorithm::Push)).then(|| self.pick(&[false, true]));
+        let choice = Choice { algorithm, phased, blocks: None };
+        self.points.push(Point { subset: subset.clone(), case, choice });
     }
 
     /// A case with everything else picked.
@@ -323,8 +326,7 @@ pub fn run_points(world: &World, config: &CclConfig, points: &[Point], stream: &
         let bytes = points.iter().map(|point| point.case.scratch_bytes(group.size())).max();
         let mut scratch = Scratch::new(world, &communicator, bytes.unwrap_or(0))?;
         for point in points {
-            let how = How { algorithm: point.algorithm, blocks: None };
-            let verdict = run_as(&mut communicator, &mut scratch, &point.case, how, stream)?;
+            let verdict = run_as(&mut communicator, &mut scratch, &point.case, point.choice, stream)?;
             tally.calls += 1;
             tally.failures.extend(verdict.err().map(|failure| (point.clone(), failure)));
         }

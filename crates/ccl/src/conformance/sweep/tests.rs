@@ -24,7 +24,7 @@ fn every_case_of_a_sweep_exists_and_can_be_done_as_it_says() {
             let members = point.subset.group(&world).unwrap().size();
             assert!(point.case.is_defined(), "{}", point.case);
             assert!(point.case.root.get() < members, "{}", point.case);
-            if let Some(algorithm) = point.algorithm {
+            if let Some(algorithm) = point.choice.algorithm {
                 algorithm.allows(&point.case.shape(members)).unwrap();
             }
         }
@@ -40,7 +40,9 @@ fn a_sweep_is_the_same_on_every_rank() {
 fn a_full_sweep_has_every_combination_in_groups_of_every_size() {
     let seen: HashSet<_> = points(4, Level::Full)
         .iter()
-        .map(|point| (form(point), point.case.data_type, op(point), point.algorithm, point.subset.len()))
+        .map(|point| {
+            (form(point), point.case.data_type, op(point), point.choice.algorithm, point.subset.len())
+        })
         .collect();
     for form in Form::all() {
         let types: &[DataType] =
@@ -73,7 +75,7 @@ fn a_full_sweep_has_every_form_and_algorithm_in_every_group_with_several_types()
     let mut done = HashSet::new();
     for point in points(4, Level::Full) {
         types.entry((form(&point), point.subset.clone())).or_default().insert(point.case.data_type);
-        done.insert((form(&point), point.subset.clone(), point.algorithm));
+        done.insert((form(&point), point.subset.clone(), point.choice.algorithm));
     }
     for form in Form::all() {
         for subset in ordered_subsets(4) {
@@ -92,7 +94,7 @@ fn a_full_sweep_has_the_counts_around_every_threshold() {
         .into_iter()
         .map(|point| {
             let bytes = point.case.count * u64::from(point.case.data_type.bytes());
-            (form(&point), point.algorithm, point.case.in_place, bytes, point.case.count)
+            (form(&point), point.choice.algorithm, point.case.in_place, bytes, point.case.count)
         })
         .collect();
     // Packets of two lanes; a lane's piece of the staging.
@@ -125,12 +127,13 @@ fn a_sample_has_every_group_type_algorithm_and_operator() {
         let points = points(ranks, Level::Sample);
         let groups: HashSet<_> = points.iter().map(|point| (form(point), point.subset.clone())).collect();
         let types: HashSet<_> = points.iter().map(|point| (form(point), point.case.data_type)).collect();
-        let algorithms: HashSet<_> = points.iter().map(|point| (form(point), point.algorithm)).collect();
+        let algorithms: HashSet<_> =
+            points.iter().map(|point| (form(point), point.choice.algorithm)).collect();
         let ops: HashSet<_> = points.iter().map(|point| (point.case.data_type, op(point))).collect();
         for form in Form::all() {
-            ordered_subsets(ranks)
-                .into_iter()
-                .for_each(|subset| assert!(groups.contains(&(form, subset.clone())), "{form:?} {subset}"));
+            for subset in ordered_subsets(ranks) {
+                assert!(groups.contains(&(form, subset.clone())), "{form:?} {subset}");
+            }
             for data_type in form.types() {
                 assert!(types.contains(&(form, *data_type)), "{form:?} {data_type}");
             }
