@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::plan::Algorithm;
 
 /// The configuration of a communicator, as a value. Equal on all members.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CclConfig {
     /// The algorithm of every call (`ccl.algorithm`); `None` chooses for each.
     pub algorithm: Option<Algorithm>,
@@ -13,12 +13,6 @@ pub struct CclConfig {
     /// Bytes of the symmetric heap for staging (`ccl.staging_bytes`), shared by all blocks and members; 0 for an eighth of
     /// the heap up to 128 MiB on a large GPU, and 4 MiB on a small device. `push` of messages that do not fit goes in steps.
     pub staging_bytes: u64,
-}
-
-impl Default for CclConfig {
-    fn default() -> Self {
-        Self { algorithm: None, max_blocks: 0, staging_bytes: 0 }
-    }
 }
 
 /// The most lanes of a communicator.

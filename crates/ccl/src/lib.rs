@@ -43,7 +43,7 @@ pub use data_type::{DataType, UnknownDataType};
 pub use element::Element;
 pub use error::{Error, Result};
 pub use kernels::kernels;
-pub use plan::{Algorithm, Plan, UnknownAlgorithm};
+pub use plan::{Algorithm, Choice, Plan, UnknownAlgorithm};
 pub use reduce::{
     Avg, BitAnd, BitOr, BitXor, Max, Min, PreMulSum, Product, ReduceOp, ReduceOperator, Sum, UnknownReduceOp,
 };
