@@ -6,7 +6,7 @@ use anabranch_shmem::{SymmetricMemory, TeamView};
 use crate::args::{Channel, LaneState};
 
 /// Bytes between two words of a meeting: `MEET_STRIDE` in `ccl/lane.h`.
-const MEET_STRIDE: u64 = 64;
+pub(crate) const MEET_STRIDE: u64 = 64;
 const PACKET_BYTES: u64 = 16;
 /// Parities times stages.
 const PACKET_SETS: u64 = 4;

@@ -13,6 +13,10 @@
 // m % 2 before the next meeting. Why half m % 2 is free when step m + 2 writes it: the writer has passed meeting m + 1, to
 // which every peer came after it had read what step m had written. Every meeting of the lane counts, whatever it was for.
 //
+// Overlaps. Two launches at work on one lane would use the same numbers. Launches in stream order cannot; graphs that are replayed
+// on two streams at once can. Where the host watches a lane, each launch counts itself in and out, and one that finds another
+// inside reports it and does nothing.
+//
 // Packets: packets.h.
 #pragma once
 
@@ -76,6 +80,7 @@ ANABRANCH_DEVICE u64 place_at(const Grid& grid, const Place& place, u32 member) 
 // Every thread of the block, first of all.
 ANABRANCH_DEVICE Lane lane_open(const Grid& grid, const Channel& channel, const Place& input, const Place& output) {
     LaneState* state = channel.lanes + grid.block;
+    u32 inside = 0;
     for (u32 member = grid.thread; member < channel.team.size; member += grid.block_threads) {
         u32 at = LOCAL_TABLES + member * 8, table = channel.team.size * 8;
         grid.local_store<u64>(at, private_load(grid, channel.team.peer_bases + member));
@@ -87,13 +92,17 @@ ANABRANCH_DEVICE Lane lane_open(const Grid& grid, const Channel& channel, const 
         u64 meets = private_load(grid, &state->meets);
         grid.local_store<u64>(LOCAL_EPOCH, epoch);
         grid.local_store<u64>(LOCAL_MEETS, meets);
-        grid.local_store<u32>(LOCAL_FAULT, is_poisoned(grid, channel.team.control) ? 1u : 0u);
+        if (private_load(grid, &state->is_watched) != 0) inside = fetch_add_device(grid, &state->inside, 1u);
+        bool dead = is_poisoned(grid, channel.team.control) || inside != 0;
+        grid.local_store<u32>(LOCAL_FAULT, dead ? 1u : 0u);
     }
     grid.block_barrier();
     u64 epoch = grid.local_load<u64>(LOCAL_EPOCH);
     u64 meets = grid.local_load<u64>(LOCAL_MEETS);
     WaitContext wait = wait_context(grid, channel.team.control, channel.operation, channel.team.group,
                                     channel.team.rank, maximum(epoch, meets));
+    // Thread 0 alone knows of an earlier launch that has not ended.
+    if (inside != 0) report_fault(grid, wait, PHASE_OVERLAP, channel.team.rank, 0, inside, 0);
     return Lane{wait, epoch, meets, grid.block, grid.local_load<u32>(LOCAL_FAULT) != 0};
 }
 
@@ -104,6 +113,8 @@ ANABRANCH_DEVICE void lane_close(const Grid& grid, const Channel& channel, const
     LaneState* state = channel.lanes + lane.index;
     ANABRANCH_UNLESS(LANE_EPOCH_NOT_KEPT) private_store(grid, &state->epoch, lane.epoch);
     ANABRANCH_UNLESS(LANE_MEETS_NOT_KEPT) private_store(grid, &state->meets, lane.meets);
+    if (private_load(grid, &state->is_watched) == 0) return;
+    ANABRANCH_UNLESS(LANE_NOT_LEFT) fetch_add_device(grid, &state->inside, ~0u);
 }
 
 // A wait of this thread failed. The block learns of it behind its next barrier.

@@ -114,7 +114,11 @@ enum Mutant : u32 {
     MUTANT_PACKET_HALF_LOOKED_AT = 113,   // has_flag: of the first half only
     // ccl's kernels
     MUTANT_STAGING_ONE_HALF = 120,        // every step uses the same half
-    MUTANT_LAST = 120,
+    // ccl's checks
+    MUTANT_FINGERPRINT_ONE_HALF = 140,    // every call's fingerprints go to the same half
+    MUTANT_FINGERPRINT_NOT_MET = 141,     // fingerprints are compared before all have come
+    MUTANT_LANE_NOT_LEFT = 142,           // lane_close: the launch stays inside
+    MUTANT_LAST = 142,
 };
 static constexpr u32 MUTANT = PRELUDE_MUTANT;
 static_assert(MUTANT <= MUTANT_LAST, "PRELUDE_MUTANT names no mutant");
