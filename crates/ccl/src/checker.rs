@@ -134,7 +134,8 @@ impl Checker {
             return error.into();
         };
         // Another member may have reported it before this rank's kernel did; everybody has the same text.
-        let found = self.mismatch.get().cloned().or_else(|| self.read()).filter(|own| own.to_string() == *detail);
+        let found =
+            self.mismatch.get().cloned().or_else(|| self.read()).filter(|own| own.to_string() == *detail);
         found.map_or_else(|| error.into(), |mismatch| Error::Mismatch(Box::new(mismatch)))
     }
 

@@ -10,8 +10,8 @@ use anabranch_ranks::{Group, GroupRank};
 use anabranch_shmem::{OperationCode, OperationName, SymmetricMemory, Team, World};
 
 use crate::args::{
-    Channel, FingerprintArgs, MOST_UNEVEN, MOVE_ALL, MOVE_NONE, MoveArgs, MoveEntry, Place, REDUCE_ALL, ReduceArgs, Reduction,
-    UnevenArgs,
+    Channel, FingerprintArgs, MOST_UNEVEN, MOVE_ALL, MOVE_NONE, MoveArgs, MoveEntry, Place, REDUCE_ALL,
+    ReduceArgs, Reduction, UnevenArgs,
 };
 use crate::call::{Call, Collective, Shape};
 use crate::channel::{ALIGNMENT, ChannelLayout};

@@ -76,7 +76,9 @@ impl Fingerprint {
             1 => named(from(&Collective::ALL, word).map(Collective::name)),
             2 => from(&DataType::ALL, word).map_or_else(|| format!("{word:#x}"), |known| known.to_string()),
             3 if word != NOTHING => named(from(&ReduceOp::all(0.0), word).map(ReduceOp::name)),
-            4 if self.data_type == place_in(&DataType::ALL, DataType::F64) => f64::from_bits(word).to_string(),
+            4 if self.data_type == place_in(&DataType::ALL, DataType::F64) => {
+                f64::from_bits(word).to_string()
+            }
             4 => f32::from_bits(word as u32).to_string(),
             7 => named(Some(if word == 0 { "no" } else { "yes" })),
             8 | 11 => named(from(&KINDS, word).map(kind_name)),
@@ -239,9 +241,12 @@ impl Mismatch {
         let (odd, usual) = odd_one_out(said).or_else(|| splits.map(|(from, to, _)| (from, to)))?;
         let ((call, row), (other_call, other_row)) = (said.get(odd)?, said.get(usual)?);
         let fields = FIELDS.into_iter().zip(call.words().into_iter().zip(other_call.words())).enumerate();
-        let differences = fields.filter(|(_, (_, (word, other)))| word != other).map(|(index, (field, _))| {
-            Difference { field, value: call.value(index), other_value: other_call.value(index) }
-        });
+        let differences =
+            fields.filter(|(_, (_, (word, other)))| word != other).map(|(index, (field, _))| Difference {
+                field,
+                value: call.value(index),
+                other_value: other_call.value(index),
+            });
         Some(Self {
             rank: global(odd)?,
             call: call.describe(row),

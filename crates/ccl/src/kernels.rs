@@ -4,7 +4,7 @@ use anabranch_hip_jit::{DeviceStruct as _, Header, KernelSpec, KernelUnit, PRELU
 use anabranch_shmem::device_api::DEVICE_HEADERS as SHMEM_HEADERS;
 
 use crate::DataType;
-use crate::args::{FingerprintArgs, MoveArgs, ReduceArgs, UnevenArgs};
+use crate::args::{FingerprintArgs, MoveArgs, Place, ReduceArgs, UnevenArgs};
 use crate::device_api::DEVICE_HEADERS;
 
 const HEADERS: &[&[Header]] = &[PRELUDE, SHMEM_HEADERS, DEVICE_HEADERS];
@@ -77,7 +77,8 @@ pub static FINGERPRINT: KernelUnit = KernelUnit {
     source: include_str!("../kernels/fingerprint.hip"),
     headers: HEADERS,
     entries: &[entry::FINGERPRINT],
-    layouts: &[FingerprintArgs::c_declaration],
+    // `lane.h` names places, which these arguments have none of.
+    layouts: &[Place::c_declaration, FingerprintArgs::c_declaration],
 };
 
 /// The kernels that move bytes.

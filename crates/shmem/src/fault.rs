@@ -189,9 +189,8 @@ mod tests {
         explainers.insert(OperationCode(7), Arc::downgrade(&one));
         explainers.insert(OperationCode(7), Arc::downgrade(&two));
         explainers.insert(OperationCode(8), Arc::downgrade(&three));
-        let explain = |operation, phase| {
-            explainers.explain(&FaultRecord { operation, phase, ..FaultRecord::zeroed() })
-        };
+        let explain =
+            |operation, phase| explainers.explain(&FaultRecord { operation, phase, ..FaultRecord::zeroed() });
         assert_eq!(explain(7, 2), Some("phase 2".into()));
         assert_eq!(explain(7, 3), None, "another operation's");
         drop(two);

@@ -39,7 +39,10 @@ fn a_call_is_described_in_full() {
     let uneven = Fingerprint { collective: 3, op: NOTHING, root: NOTHING, uneven: 1, ..fingerprint() };
     let row = [Split { sent: 1, expected: 2 }, Split { sent: 3, expected: 4 }];
     let text = uneven.describe(&row);
-    assert!(text.starts_with("call 7: all_to_all f32 with output splits [2, 4], input splits [1, 3] from"), "{text}");
+    assert!(
+        text.starts_with("call 7: all_to_all f32 with output splits [2, 4], input splits [1, 3] from"),
+        "{text}"
+    );
     let gather = Fingerprint { collective: 2, ..uneven }.describe(&row);
     assert!(gather.starts_with("call 7: all_gather f32 with counts [2, 4] from"), "{gather}");
 }
