@@ -66,8 +66,7 @@ ANABRANCH_KERNEL(anabranch_ccl_fingerprint, FingerprintArgs, 1024) {
     const Channel& channel = args.channel;
     Place nowhere = {nullptr, 0};
     ccl::Lane lane = ccl::lane_open(grid, channel, nowhere, nowhere);
-    u64 half = (lane.meets + 1) % 2;
-    ANABRANCH_TWIN(FINGERPRINT_ONE_HALF) half = 0;
+    u64 half = ccl::next_half(lane);  // the number of the meeting that follows has the same parity
     if (!lane.dead) {
         ccl::tell_all(grid, args, lane, half);
         ANABRANCH_UNLESS(FINGERPRINT_NOT_MET) ccl::meet(grid, channel, lane);

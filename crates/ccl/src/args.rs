@@ -10,6 +10,8 @@ device_struct! {
         pub epoch: u64,
         /// Its meetings.
         pub meets: u64,
+        /// Uses of its staging.
+        pub uses: u64,
         /// Whether launches count themselves in `inside`; set by the host before the first.
         pub is_watched: u32,
         /// Launches that have begun on it and not ended: more than one overlap.
@@ -140,8 +142,8 @@ device_struct! {
         pub is_scatter: u32,
         /// Whether all addresses and strides of the call are multiples of 16 bytes.
         pub is_aligned: u32,
-        /// Zero.
-        pub reserved: u32,
+        /// Whether members write to one peer each at a time, with a meeting in between (`push` of large messages).
+        pub is_phased: u32,
     }
 }
 

@@ -8,7 +8,7 @@ use anabranch_hip_jit::control::FaultRecord;
 use anabranch_hip_jit::{LoadedUnit, TypedKernel};
 use anabranch_ranks::Group;
 use anabranch_shmem::{
-    ExplainFault, Fault, OperationCode, OperationName, SymmetricMemory, Team, TeamView, World,
+    ExplainFault, Fault, MemoryUse, OperationCode, OperationName, SymmetricMemory, Team, TeamView, World,
 };
 
 use crate::args::{Channel, Fingerprint, FingerprintArgs, LaneState, MOST_UNEVEN, Split};
@@ -96,7 +96,7 @@ impl Checking {
         let mut arguments = *arguments;
         self.calls += 1;
         arguments.mine.sequence = self.calls;
-        // SAFETY: the struct is the kernel's own; its memory is tracked as used by the launch (`Communicator::launch`).
+        // SAFETY: the struct is the kernel's own; its memory is tracked as used by the launch (`Prepared::uses`).
         unsafe { self.kernel.launch(1, self.threads, self.local_bytes, stream, &arguments) }?;
         Ok(())
     }
@@ -123,9 +123,9 @@ pub(crate) fn watch_lanes(memory: &mut SymmetricMemory, offset: u64, lanes: u32)
 }
 
 impl Checker {
-    /// The memory that launches use.
-    pub(crate) const fn memory(&self) -> &SymmetricMemory {
-        &self.memory
+    /// Its memory, for launches.
+    pub(crate) fn usage(&self) -> MemoryUse {
+        self.memory.usage()
     }
 
     /// What an error of the world means for a call of this communicator: [`Error::Mismatch`] where its check found one.

@@ -7,7 +7,7 @@ use anabranch_hip::Stream;
 use anabranch_hip_jit::bytemuck::Zeroable;
 use anabranch_hip_jit::{DevicePointer, KernelSpec, LOCAL_RESERVED_BYTES, LoadedUnit, TypedKernel};
 use anabranch_ranks::{Group, GroupRank};
-use anabranch_shmem::{OperationCode, OperationName, SymmetricMemory, Team, World};
+use anabranch_shmem::{MemoryUse, OperationCode, OperationName, SymmetricMemory, Team, World};
 
 use crate::args::{
     Channel, FingerprintArgs, MOST_UNEVEN, MOVE_ALL, MOVE_NONE, MoveArgs, MoveEntry, Place, REDUCE_ALL,
@@ -87,19 +87,19 @@ enum Arguments {
 /// A call that was checked and planned: a launch of it costs little, allocates nothing and may be captured. Its tensors have
 /// to stay as long as it is launched.
 #[derive(Debug)]
-pub struct Prepared<'a> {
+pub struct Prepared {
     plan: Plan,
     shape: Shape,
     kernel: TypedKernel,
     arguments: Arguments,
     local_bytes: u32,
     channel: DevicePointer<crate::args::LaneState>,
-    uses: Vec<&'a SymmetricMemory>,
+    uses: Vec<MemoryUse>,
     description: Arc<str>,
     fingerprint: Option<Box<FingerprintArgs>>,
 }
 
-impl Prepared<'_> {
+impl Prepared {
     /// How it is done.
     pub const fn plan(&self) -> &Plan {
         &self.plan
@@ -146,7 +146,12 @@ impl Communicator {
         let lanes = counts.min().unwrap_or(1);
         world.name_operation(OPERATION, NAME);
         let team = world.team(group)?;
-        let layout = ChannelLayout::new(group.size(), lanes, PACKET_UNITS, config.staging_bytes);
+        let staging = match config.staging_bytes {
+            0 if is_large(world) => (world.config().heap_bytes / 8).min(128 << 20),
+            0 => 4 << 20,
+            bytes => bytes,
+        };
+        let layout = ChannelLayout::new(group.size(), lanes, PACKET_UNITS, staging);
         let mut memory = world.allocate(group, layout.bytes, ALIGNMENT, "ccl lanes")?;
         let channel = layout.channel(team.view(), &memory, OPERATION.0);
         team.hold(permit);
@@ -242,7 +247,7 @@ impl Communicator {
     /// # Errors
     /// Whatever is wrong with the call ([`Call::shape`], [`Error::Overlap`], [`Error::Alignment`], [`Error::Algorithm`]); a kernel
     /// that does not compile.
-    pub fn prepare<'a>(&mut self, call: &Call<'a>) -> Result<Prepared<'a>> {
+    pub fn prepare(&mut self, call: &Call<'_>) -> Result<Prepared> {
         let shape = call.shape(self.size(), self.rank())?;
         if shape.uneven && self.size() as usize > MOST_UNEVEN {
             let allowed = "at most 64 where counts differ";
@@ -255,12 +260,15 @@ impl Communicator {
         let kernel = self.unit(unit)?.kernel(entry)?.clone();
         let arguments = match (shape.op, &input, &output) {
             (Some(op), Some(input), Some(output)) => {
-                Arguments::Reduce(self.reduce_args(&shape, op, input, output))
+                Arguments::Reduce(self.reduce_args(&shape, &plan, op, input, output))
             }
             _ if shape.uneven => Arguments::Uneven(self.uneven_args(&shape, call)),
             _ => Arguments::Move(self.move_args(&shape, call)),
         };
-        let uses = [output, input].into_iter().flatten().filter_map(|tensor| tensor.memory()).collect();
+        let tensors = [output, input].into_iter().flatten();
+        let check = self.checking.as_ref().map(|checking| checking.checker.usage());
+        let own = [self.memory.usage()].into_iter().chain(check);
+        let uses = tensors.filter_map(|tensor| tensor.usage()).chain(own).collect();
         let description = describe(&shape, &plan).into();
         let local_bytes = local_bytes(self.size());
         let channel = self.channel.lanes;
@@ -286,6 +294,7 @@ impl Communicator {
     fn reduce_args(
         &self,
         shape: &Shape,
+        plan: &Plan,
         op: crate::ReduceOp,
         input: &Tensor<'_>,
         output: &Tensor<'_>,
@@ -306,7 +315,7 @@ impl Communicator {
             root: shape.root.map_or(REDUCE_ALL, GroupRank::get),
             is_scatter: u32::from(is_scatter),
             is_aligned: u32::from(alignment == 16 && stride.is_multiple_of(16)),
-            reserved: 0,
+            is_phased: u32::from(plan.phased),
         }
     }
 
@@ -395,17 +404,14 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::Foreign`]; what made the world fail, [`Error::Mismatch`] where calls are compared and differed; the launch's.
-    pub fn launch(&mut self, prepared: &Prepared<'_>, stream: &Stream) -> Result<Work> {
+    pub fn launch(&mut self, prepared: &Prepared, stream: &Stream) -> Result<Work> {
         if prepared.channel != self.channel.lanes {
             return Err(Error::Foreign { what: "a prepared call" });
         }
         let event = self.events.take(self.world.device())?;
         let Plan { blocks, threads, .. } = prepared.plan;
-        let mut uses = prepared.uses.clone();
-        uses.push(&self.memory);
         let checker = self.checking.as_ref().map(|checking| Arc::clone(&checking.checker));
-        uses.extend(checker.iter().map(|checker| checker.memory()));
-        let launched = self.team.launch_in_order(stream, &uses, || {
+        let launched = self.team.launch_in_order(stream, &prepared.uses, || {
             if let (Some(checking), Some(arguments)) = (&mut self.checking, &prepared.fingerprint) {
                 checking.launch(arguments, stream)?;
             }
@@ -464,10 +470,14 @@ const fn local_bytes(members: u32) -> u32 {
 fn threads(world: &World) -> Limits {
     let device = world.device();
     let wave = device.wave_size();
-    let large = device.multiprocessors() >= 32;
-    let (packet, bulk) = if large { (256, 512) } else { (wave, wave) };
+    let (packet, bulk) = if is_large(world) { (256, 512) } else { (wave, wave) };
     let whole = |threads: u32| threads.next_multiple_of(wave);
     Limits { lanes: 1, packet_threads: whole(packet), bulk_threads: whole(bulk) }
+}
+
+/// Whether the device is a large GPU, and not a machine of a few CPU threads.
+fn is_large(world: &World) -> bool {
+    world.device().multiprocessors() >= 32
 }
 
 fn kernel_of(shape: &Shape, plan: &Plan) -> (Unit, &'static str) {

@@ -517,8 +517,10 @@ fn absent(config: &CclConfig) -> Vec<Seen> {
         memory.keep();
         Ok(Seen { error, cause: world.check().unwrap_err().to_string(), next, took })
     });
-    for Seen { took, .. } in &seen {
-        assert!(*took < DEADLINE + Duration::from_secs(1), "{took:?}");
+    for (rank, Seen { took, .. }) in seen.iter().enumerate() {
+        // The rank that is missing learns of it when the others go.
+        let most = if rank as u32 == ODD { 4 } else { 1 };
+        assert!(*took < DEADLINE + Duration::from_secs(most), "rank {rank}: {took:?}");
     }
     seen
 }

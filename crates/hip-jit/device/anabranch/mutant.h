@@ -107,18 +107,17 @@ enum Mutant : u32 {
     MUTANT_MEET_FLAG_FIRST = 103,         // meet: flags, then the release
     MUTANT_MEET_NO_ACQUIRE = 104,
     MUTANT_MEET_NO_BARRIER_AFTER = 105,   // meet: threads that did not wait go on at once
+    MUTANT_LANE_USES_NOT_KEPT = 106,
+    MUTANT_STAGING_ONE_HALF = 107,        // next_half: every use writes the same half
     // ccl/packets.h
     MUTANT_PACKETS_ONE_BUFFER = 110,      // packet_at: every epoch uses the same place
     MUTANT_PACKETS_NOT_CLEARED = 111,     // next_epoch: old flags come round again
     MUTANT_PACKETS_NO_BARRIER = 112,      // end_epoch: the next epoch's packets are sent while others still read
     MUTANT_PACKET_HALF_LOOKED_AT = 113,   // has_flag: of the first half only
-    // ccl's kernels
-    MUTANT_STAGING_ONE_HALF = 120,        // every step uses the same half
     // ccl's checks
-    MUTANT_FINGERPRINT_ONE_HALF = 140,    // every call's fingerprints go to the same half
-    MUTANT_FINGERPRINT_NOT_MET = 141,     // fingerprints are compared before all have come
-    MUTANT_LANE_NOT_LEFT = 142,           // lane_close: the launch stays inside
-    MUTANT_LAST = 142,
+    MUTANT_FINGERPRINT_NOT_MET = 140,     // fingerprint.hip: calls are compared before all have come
+    MUTANT_LANE_NOT_LEFT = 141,           // lane_close: the launch stays inside
+    MUTANT_LAST = 141,
 };
 static constexpr u32 MUTANT = PRELUDE_MUTANT;
 static_assert(MUTANT <= MUTANT_LAST, "PRELUDE_MUTANT names no mutant");
