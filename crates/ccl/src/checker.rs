@@ -11,7 +11,7 @@ use anabranch_shmem::{
     ExplainFault, Fault, MemoryUse, OperationCode, OperationName, SymmetricMemory, Team, TeamView, World,
 };
 
-use crate::args::{Channel, Fingerprint, FingerprintArgs, LaneState, MOST_UNEVEN, Split};
+use crate::args::{Channel, Fingerprint, FingerprintArgs, LaneState, Split};
 use crate::call::{Call, Shape};
 use crate::channel::{ALIGNMENT, ChannelLayout, MEET_STRIDE};
 use crate::communicator::{OPERATION, PHASES, agree};
@@ -62,7 +62,7 @@ impl Checking {
     ) -> Result<Self> {
         let kernel = unit.kernel(entry::FINGERPRINT)?.clone();
         let group = team.group().clone();
-        let layout = layout(group.size());
+        let layout = ChannelLayout::of_check(group.size());
         let mut memory = world.allocate(&group, layout.bytes, ALIGNMENT, "ccl check")?;
         let watched = watch(&mut memory);
         agree(world, &group, "ccl check", &watched)?;
@@ -100,17 +100,6 @@ impl Checking {
         unsafe { self.kernel.launch(1, self.threads, self.local_bytes, stream, &arguments) }?;
         Ok(())
     }
-}
-
-/// One lane without packets, whose staging takes a message of each member.
-pub(crate) fn layout(members: u32) -> ChannelLayout {
-    let message = (size_of::<Fingerprint>() + size_of::<Split>() * row_length(members)) as u64;
-    ChannelLayout::new(members, 1, 0, 2 * u64::from(members) * message.next_multiple_of(ALIGNMENT))
-}
-
-/// Members in a row of splits: none in groups that are too large for counts that differ.
-fn row_length(members: u32) -> usize {
-    if members as usize > MOST_UNEVEN { 0 } else { members as usize }
 }
 
 /// Makes the launches on the lanes whose counters are at `offset` count themselves, so that overlaps are seen. Before the first launch.
@@ -165,7 +154,7 @@ impl Checker {
         let mut words = [0u64; WORDS];
         self.copy(start, bytemuck::bytes_of_mut(&mut words))?;
         let fingerprint: Fingerprint = bytemuck::cast(words);
-        let rows = if fingerprint.uneven == 0 { 0 } else { row_length(self.group.size()) };
+        let rows = if fingerprint.uneven == 0 { 0 } else { ChannelLayout::splits(self.group.size()) };
         let mut row = vec![Split::zeroed(); rows];
         self.copy(start + size_of::<Fingerprint>() as u64, bytemuck::cast_slice_mut(&mut row))?;
         Some((fingerprint, row))

@@ -15,7 +15,7 @@ use crate::args::{
 };
 use crate::call::{Call, Collective, Shape};
 use crate::channel::{ALIGNMENT, ChannelLayout};
-use crate::checker::{self, Checking, watch_lanes};
+use crate::checker::{Checking, watch_lanes};
 use crate::config::{CclConfig, Check};
 use crate::error::{Error, Result};
 use crate::kernels::{self, entry};
@@ -161,7 +161,7 @@ impl Communicator {
                 let (threads, local) = (limits.packet_threads, local_bytes(group.size()));
                 let checking = Checking::new(world, &team, unit, (threads, local), |check| {
                     watch_lanes(&mut memory, layout.lanes, lanes)?;
-                    watch_lanes(check, checker::layout(group.size()).lanes, 1)
+                    watch_lanes(check, ChannelLayout::of_check(group.size()).lanes, 1)
                 });
                 Some(checking?)
             }

@@ -88,10 +88,10 @@ ANABRANCH_DEVICE Lane lane_open(const Grid& grid, const Channel& channel, const 
     u64 poison = 0;
     u32 is_watched = 0, inside = 0;
     if (grid.thread == 0) {
-        kept[0] = private_load(grid, &state->epoch);
-        kept[1] = private_load(grid, &state->meets);
-        kept[2] = private_load(grid, &state->uses);
-        is_watched = private_load(grid, &state->is_watched);
+        kept[0] = heap_load(grid, &state->epoch);
+        kept[1] = heap_load(grid, &state->meets);
+        kept[2] = heap_load(grid, &state->uses);
+        is_watched = heap_load(grid, &state->is_watched);
         poison = flag_load(grid, &channel.team.control->abort);
     }
     for (u32 member = grid.thread; member < channel.team.size; member += grid.block_threads) {
@@ -126,9 +126,9 @@ ANABRANCH_DEVICE void lane_close(const Grid& grid, const Channel& channel, const
     grid.block_barrier();
     if (grid.thread != 0) return;
     LaneState* state = channel.lanes + lane.index;
-    ANABRANCH_UNLESS(LANE_EPOCH_NOT_KEPT) private_store(grid, &state->epoch, lane.epoch);
-    ANABRANCH_UNLESS(LANE_MEETS_NOT_KEPT) private_store(grid, &state->meets, lane.meets);
-    ANABRANCH_UNLESS(LANE_USES_NOT_KEPT) private_store(grid, &state->uses, lane.uses);
+    ANABRANCH_UNLESS(LANE_EPOCH_NOT_KEPT) heap_store(grid, &state->epoch, lane.epoch);
+    ANABRANCH_UNLESS(LANE_MEETS_NOT_KEPT) heap_store(grid, &state->meets, lane.meets);
+    ANABRANCH_UNLESS(LANE_USES_NOT_KEPT) heap_store(grid, &state->uses, lane.uses);
     if (!lane.counted) return;
     ANABRANCH_UNLESS(LANE_NOT_LEFT) fetch_add_device(grid, &state->inside, ~0u);
 }

@@ -89,6 +89,7 @@ const GATHER: Search = Search::of(Protocol::Gather);
 const DEVICE: Search = Search::of(Protocol::DeviceBarrier);
 const ATOMICS: Search = Search::of(Protocol::Atomics);
 const PING: Search = Search::of(Protocol::Ping);
+const FINGERPRINT: Search = Search::of(Protocol::CclFingerprint);
 // The same in the cumulative profile.
 const EP_C: Search = EP.cumulative();
 const STAGED_C: Search = STAGED.cumulative();
@@ -191,6 +192,8 @@ pub const TWINS: &[Twin] = &[
     twin("ROUTE_ROW_SHARED", &[EP]),
     twin("PING_FLAG_FIRST", &[PING, PING_C]),
     twin("PING_NO_BARRIER", &[PING, PING_C]),
+    twin("FINGERPRINT_NOT_MET", &[FINGERPRINT, FINGERPRINT.cumulative()]),
+    twin("LANE_NOT_LEFT", &[FINGERPRINT.by_values()]),
     twin("SLOT_NOT_OWNED", &[SIGNAL, QUIET, SIGNAL_C]),
     twin("ACKNOWLEDGED_UNREAD", &[SIGNAL, QUIET, SIGNAL_C]),
 ];
