@@ -8,10 +8,11 @@ use anabranch_hip_jit::{DevicePointer, LOCAL_RESERVED_BYTES, LoadedUnit, TypedKe
 use anabranch_ranks::{Group, GroupRank};
 use anabranch_shmem::{MemoryUse, OperationCode, OperationName, SymmetricMemory, Team, World};
 
-use crate::args::{Channel, MOST_UNEVEN, Place};
+use crate::args::{Channel, FingerprintArgs, MOST_UNEVEN, Place};
 use crate::call::{Call, Shape};
 use crate::channel::{ALIGNMENT, ChannelLayout};
-use crate::config::CclConfig;
+use crate::checker::{Checking, watch_lanes};
+use crate::config::{CclConfig, Check};
 use crate::error::{Error, Result};
 use crate::in_place;
 use crate::kernels::{self, entry};
@@ -22,10 +23,10 @@ use crate::work::{EventPool, Work};
 
 /// Collectives in fault records.
 pub const OPERATION: OperationCode = OperationCode(0x200);
-const NAME: OperationName = OperationName {
-    name: "ccl",
-    phases: &["start", "packets of a peer", "meeting", "fingerprint", "overlap with an earlier call"],
-};
+const NAME: OperationName = OperationName { name: "ccl", phases: PHASES };
+/// `Phase` in `ccl/lane.h`.
+pub(crate) const PHASES: &[&str] =
+    &["start", "packets of a peer", "meeting", "fingerprint", "overlap with an earlier call"];
 
 /// Packets of one source, stage and parity of a lane.
 pub(crate) const PACKET_UNITS: u32 = 512;
@@ -48,6 +49,7 @@ pub struct Communicator {
     units: HashMap<Unit, Arc<LoadedUnit>>,
     events: Arc<EventPool>,
     launches: u64,
+    checking: Option<Checking>,
 }
 
 /// A call that was checked and planned: a launch of it costs little, allocates nothing and may be captured. Its tensors have
@@ -62,6 +64,7 @@ pub struct Prepared {
     channel: DevicePointer<crate::args::LaneState>,
     uses: Vec<MemoryUse>,
     description: Arc<str>,
+    fingerprint: Option<Box<FingerprintArgs>>,
 }
 
 impl Prepared {
@@ -103,7 +106,7 @@ impl Communicator {
         let prepared = Self::reserve(world, group, &config);
         world.compare(group, "ccl configuration", config.fields())?;
         agree(world, group, "ccl plan", &prepared)?;
-        let (unit, permit) = prepared?;
+        let (units, permit) = prepared?;
         // Members may have got unequal shares; the smallest fits all.
         let said = world.exchange(group, "ccl lanes", &permit.blocks().to_le_bytes())?;
         let counts =
@@ -117,20 +120,30 @@ impl Communicator {
             bytes => bytes,
         };
         let layout = ChannelLayout::new(group.size(), lanes, PACKET_UNITS, staging);
-        let memory = world.allocate(group, layout.bytes, ALIGNMENT, "ccl lanes")?;
+        let mut memory = world.allocate(group, layout.bytes, ALIGNMENT, "ccl lanes")?;
         let channel = layout.channel(team.view(), &memory, OPERATION.0);
         team.hold(permit);
         let limits = Limits { lanes, ..threads(world) };
-        let units = HashMap::from([(Unit::Move, unit)]);
+        let checking = match (config.check, units.get(&Unit::Fingerprint)) {
+            (Check::Fingerprint, Some(unit)) => {
+                let (threads, local) = (limits.packet_threads, local_bytes(group.size()));
+                let checking = Checking::new(world, &team, unit, (threads, local), |check| {
+                    watch_lanes(&mut memory, layout.lanes, lanes)?;
+                    watch_lanes(check, ChannelLayout::of_check(group.size()).lanes, 1)
+                });
+                Some(checking?)
+            }
+            _ => None,
+        };
         let (world, events) = (world.clone(), Arc::default());
-        Ok(Self { world, team, memory, channel, config, limits, units, events, launches: 0 })
+        Ok(Self { world, team, memory, channel, config, limits, units, events, launches: 0, checking })
     }
 
     fn reserve(
         world: &World,
         group: &Group,
         config: &CclConfig,
-    ) -> Result<(Arc<LoadedUnit>, anabranch_shmem::ResidencyPermit)> {
+    ) -> Result<(HashMap<Unit, Arc<LoadedUnit>>, anabranch_shmem::ResidencyPermit)> {
         config.check()?;
         let unreachable = group.members().iter().find(|member| world.peer_base(**member).is_none());
         if let Some(peer) = unreachable {
@@ -153,7 +166,14 @@ impl Communicator {
             0 => device.multiprocessors().min(DEFAULT_LANES),
             blocks => blocks,
         };
-        Ok((unit, world.reserve_residency_up_to(1, wanted, resident)?))
+        let mut units = HashMap::from([(Unit::Move, unit)]);
+        if config.check == Check::Fingerprint {
+            // Its one block runs before a call's kernel, never beside it: their share of the device is one.
+            let unit = world.jit().load(device, &kernels::fingerprint())?;
+            unit.kernel(entry::FINGERPRINT)?;
+            units.insert(Unit::Fingerprint, unit);
+        }
+        Ok((units, world.reserve_residency_up_to(1, wanted, resident)?))
     }
 
     /// The group.
@@ -236,11 +256,14 @@ impl Communicator {
         };
         let arguments = Arguments::new(&self.channel, &shape, &plan, &buffers, counts);
         let tensors = [output, input].into_iter().flatten();
-        let uses = tensors.filter_map(|tensor| tensor.usage()).chain([self.memory.usage()]).collect();
+        let check = self.checking.as_ref().map(|checking| checking.checker.usage());
+        let own = [self.memory.usage()].into_iter().chain(check);
+        let uses = tensors.filter_map(|tensor| tensor.usage()).chain(own).collect();
         let description = describe(&shape, &plan).into();
         let local_bytes = local_bytes(self.size());
         let channel = self.channel.lanes;
-        Ok(Prepared { plan, shape, kernel, arguments, local_bytes, channel, uses, description })
+        let fingerprint = self.checking.as_ref().map(|checking| checking.arguments(call, &shape, &plan));
+        Ok(Prepared { plan, shape, kernel, arguments, local_bytes, channel, uses, description, fingerprint })
     }
 
     fn unit(&mut self, unit: Unit) -> Result<&Arc<LoadedUnit>> {
@@ -258,19 +281,23 @@ impl Communicator {
         tensor.map_or(Buffers::NOWHERE, |tensor| tensor.place(&self.team))
     }
 
-    /// Puts a prepared call on the stream: one kernel. Every member launches the same calls in the same order. May be captured
+    /// Puts a prepared call on the stream: one kernel, and with [`Check::Fingerprint`] another before it. Every member launches the same calls in the same order. May be captured
     /// into a graph, which all members replay in the same order with each other and with other launches of this communicator;
     /// whoever replays it keeps that order, and keeps the tensors.
     ///
     /// # Errors
-    /// [`Error::Foreign`]; what made the world fail; the launch's.
+    /// [`Error::Foreign`]; what made the world fail, [`Error::Mismatch`] where calls are compared and differed; the launch's.
     pub fn launch(&mut self, prepared: &Prepared, stream: &Stream) -> Result<Work> {
         if prepared.channel != self.channel.lanes {
             return Err(Error::Foreign { what: "a prepared call" });
         }
         let event = self.events.take(self.world.device())?;
         let Plan { blocks, threads, .. } = prepared.plan;
-        self.team.launch_in_order(stream, &prepared.uses, || {
+        let checker = self.checking.as_ref().map(|checking| Arc::clone(&checking.checker));
+        let launched = self.team.launch_in_order(stream, &prepared.uses, || {
+            if let (Some(checking), Some(arguments)) = (&mut self.checking, &prepared.fingerprint) {
+                checking.launch(arguments, stream)?;
+            }
             // SAFETY: the argument structs are the kernels' own. The lanes' memory and the tensors in the heap are tracked as used;
             // other tensors' callers promised that they stay (`Tensor::local`, `Tensor::registered`).
             unsafe {
@@ -287,11 +314,15 @@ impl Communicator {
                 }
             }
             Ok(())
+        });
+        launched.map_err(|error| match &checker {
+            Some(checker) => checker.explain(error),
+            None => error.into(),
         })?;
         Work::record(&event, stream)?;
         self.launches += 1;
         tracing::trace!(sequence = self.launches, description = %prepared.description, "launched");
-        Ok(Work::new(&self.world, event, self.launches, &prepared.description))
+        Ok(Work::new(&self.world, event, self.launches, &prepared.description, checker))
     }
 
     /// [`Self::prepare`], then [`Self::launch`].
@@ -343,7 +374,7 @@ fn describe(shape: &Shape, plan: &Plan) -> String {
 
 /// Ends a step that each member does for itself: its own error where it failed, an error that names the first such member
 /// elsewhere.
-fn agree<T>(world: &World, group: &Group, step: &str, outcome: &Result<T>) -> Result<()> {
+pub(crate) fn agree<T>(world: &World, group: &Group, step: &str, outcome: &Result<T>) -> Result<()> {
     let failure = outcome.as_ref().err().map(|error| error as &(dyn std::error::Error + 'static));
     match world.agree_outcome(group, step, failure) {
         Err(_) if outcome.is_err() => Ok(()), // the caller returns its own, which says more

@@ -25,6 +25,8 @@ pub const fn local_bytes(members: u32) -> u32 {
 /// Which kernels a call needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unit {
+    /// `kernels/fingerprint.hip`.
+    Fingerprint,
     /// `kernels/move.hip`.
     Move,
     /// `kernels/packet_reduce.hip`.
@@ -37,6 +39,7 @@ impl Unit {
     /// What is compiled.
     pub fn spec(self) -> KernelSpec {
         match self {
+            Self::Fingerprint => kernels::fingerprint(),
             Self::Move => kernels::move_bytes(),
             Self::PacketReduce(element) => kernels::packet_reduce(element),
             Self::BulkReduce(element) => kernels::bulk_reduce(element),

@@ -5,7 +5,7 @@ use anabranch_hip_jit::DevicePointer;
 use anabranch_shmem::{MemoryUse, Registration, SymmetricMemory, Team};
 
 use crate::DataType;
-use crate::args::Place;
+use crate::args::{NOTHING, Place};
 use crate::error::{Error, Result};
 
 /// A contiguous run of elements in device memory: where, of which type, how many.
@@ -194,6 +194,15 @@ impl<'a> Tensor<'a> {
                 let peers = team.group().ranks().filter_map(|rank| registration.peer_address(rank));
                 peers.map(|address| of(address.0 + offset)).min().unwrap_or(1)
             }
+        }
+    }
+
+    /// What is equal on all members where peers reach it: the registration, and the offset in it or in the heap.
+    pub(crate) fn identity(&self) -> (u64, u64) {
+        match self.location {
+            Location::Local(_) => (NOTHING, NOTHING),
+            Location::Symmetric(memory, offset) => (NOTHING, memory.offset() + offset),
+            Location::Registered(registration, offset) => (registration.sequence(), offset),
         }
     }
 

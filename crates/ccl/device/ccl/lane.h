@@ -19,6 +19,10 @@
 // use s + 1, to which this rank came after it had read. Between two uses each half has one role: s % 2 is read, the other
 // written. That holds across kernels and whatever the meetings in between were for, since every use counts.
 //
+// Overlaps. Two launches at work on one lane would use the same numbers. Launches in stream order cannot; graphs that are replayed
+// on two streams at once can. Where the host watches a lane, each launch counts itself in and out, and one that finds another
+// inside reports it and does nothing.
+//
 // Packets: packets.h.
 #pragma once
 
@@ -43,7 +47,8 @@ struct Lane {
     u64 meets;
     u64 uses;
     u32 index;
-    bool dead;  // the world is poisoned, or a meeting failed; the same in every thread of the block
+    bool dead;     // the world is poisoned, or a meeting failed; the same in every thread of the block
+    bool counted;  // known to thread 0: the launch has counted itself in
 };
 
 // Where the words of a meeting are, for every source: {meets, value}.
@@ -84,13 +89,15 @@ ANABRANCH_DEVICE u64 place_at(const Grid& grid, const Place& place, u32 member) 
 // Every thread of the block, first of all. All loads are under way before the first is used: each takes longer than a hop of
 // the fastest collective leaves room for.
 ANABRANCH_DEVICE Lane lane_open(const Grid& grid, const Channel& channel, const Place& input, const Place& output) {
-    const LaneState* state = channel.lanes + grid.block;
+    LaneState* state = channel.lanes + grid.block;
     u64 kept[3] = {0, 0, 0};
     u64 poison = 0;
+    u32 is_watched = 0, inside = 0;
     if (grid.thread == 0) {
         kept[0] = heap_load(grid, &state->epoch);
         kept[1] = heap_load(grid, &state->meets);
         kept[2] = heap_load(grid, &state->uses);
+        is_watched = heap_load(grid, &state->is_watched);
         poison = flag_load(grid, &channel.team.control->abort);
     }
     for (u32 member = grid.thread; member < channel.team.size; member += grid.block_threads) {
@@ -106,14 +113,18 @@ ANABRANCH_DEVICE Lane lane_open(const Grid& grid, const Channel& channel, const 
         grid.local_store<u64>(LOCAL_EPOCH, kept[0]);
         grid.local_store<u64>(LOCAL_MEETS, kept[1]);
         grid.local_store<u64>(LOCAL_USES, kept[2]);
-        grid.local_store<u32>(LOCAL_FAULT, poison != ABORT_NONE ? 1u : 0u);
+        if (is_watched != 0) inside = fetch_add_device(grid, &state->inside, 1u);
+        grid.local_store<u32>(LOCAL_FAULT, poison != ABORT_NONE || inside != 0 ? 1u : 0u);
     }
     ANABRANCH_UNLESS(LANE_OPENED_UNREAD) grid.block_barrier();
     u64 epoch = grid.local_load<u64>(LOCAL_EPOCH);
     u64 meets = grid.local_load<u64>(LOCAL_MEETS);
     WaitContext wait = wait_context(grid, channel.team.control, channel.operation, channel.team.group,
                                     channel.team.rank, maximum(epoch, meets));
-    return Lane{wait, epoch, meets, grid.local_load<u64>(LOCAL_USES), grid.block, grid.local_load<u32>(LOCAL_FAULT) != 0};
+    // Thread 0 alone knows of an earlier launch that has not ended.
+    if (inside != 0) report_fault(grid, wait, PHASE_OVERLAP, channel.team.rank, 0, inside, 0);
+    return Lane{wait, epoch, meets, grid.local_load<u64>(LOCAL_USES), grid.block, grid.local_load<u32>(LOCAL_FAULT) != 0,
+                is_watched != 0};
 }
 
 // Every thread of the block, last of all. The block has read the counters when it opened the lane; the next to read them is a
@@ -124,6 +135,8 @@ ANABRANCH_DEVICE void lane_close(const Grid& grid, const Channel& channel, const
     ANABRANCH_UNLESS(LANE_EPOCH_NOT_KEPT) heap_store(grid, &state->epoch, lane.epoch);
     ANABRANCH_UNLESS(LANE_MEETS_NOT_KEPT) heap_store(grid, &state->meets, lane.meets);
     ANABRANCH_UNLESS(LANE_USES_NOT_KEPT) heap_store(grid, &state->uses, lane.uses);
+    if (!lane.counted) return;
+    ANABRANCH_UNLESS(LANE_NOT_LEFT) fetch_add_device(grid, &state->inside, ~0u);
 }
 
 // A kernel: opens the lane, does `work(lane)` unless there was a fault before, closes it. Every thread.

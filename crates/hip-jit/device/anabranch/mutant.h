@@ -128,7 +128,10 @@ enum Mutant : u32 {
     MUTANT_PUSH_NO_LAST_MEETING = 127,    // push: ends before its output is there
     MUTANT_RELAYED_NO_MEETING = 128,      // push: copies results that have not come
     MUTANT_RELAYED_SAME_HALF = 129,       // push: results go where contributions are still read
-    MUTANT_LAST = 129,
+    // ccl's checks
+    MUTANT_FINGERPRINT_NOT_MET = 140,     // fingerprint.hip: calls are compared before all have come
+    MUTANT_LANE_NOT_LEFT = 141,           // lane_close: the launch stays inside
+    MUTANT_LAST = 141,
 };
 static constexpr u32 MUTANT = PRELUDE_MUTANT;
 static_assert(MUTANT <= MUTANT_LAST, "PRELUDE_MUTANT names no mutant");

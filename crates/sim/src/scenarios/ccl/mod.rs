@@ -14,6 +14,7 @@ use anabranch_ccl::lower::{Arguments, Buffers, Counts, Unit, kernel_of, local_by
 use anabranch_ccl::{Algorithm, Collective, DataType, LocationKind, kernels::entry};
 use anabranch_hip::DeviceAddress;
 use anabranch_hip_host::seeded::{Allocation, Owner, SeededKernel};
+use anabranch_hip_jit::bytemuck::Zeroable as _;
 use anabranch_hip_jit::{DevicePointer, KernelSpec};
 use anabranch_ranks::GroupRank;
 
@@ -134,7 +135,12 @@ impl Collectives {
             let heap = self.bench.ranks[rank].heap;
             let states: Vec<_> = lanes
                 .iter()
-                .map(|[epoch, meets, uses]| LaneState { epoch: *epoch, meets: *meets, uses: *uses })
+                .map(|[epoch, meets, uses]| LaneState {
+                    epoch: *epoch,
+                    meets: *meets,
+                    uses: *uses,
+                    ..LaneState::zeroed()
+                })
                 .collect();
             self.bench.put(heap, self.layout.lanes, &states)?;
             let channel = self.channel(rank as u32);
@@ -307,10 +313,13 @@ impl Collectives {
 
     /// All members have advanced their lanes alike.
     fn judge_lanes(&self) -> Result<(), Failure> {
-        // Epoch and meetings of each.
+        // Epoch, meetings and uses of each.
         let lanes = |rank: usize| {
             let count = self.case.blocks as usize;
-            self.bench.get::<[u64; 3]>(self.bench.ranks[rank].heap, self.layout.lanes, count)
+            let states =
+                self.bench.get::<LaneState>(self.bench.ranks[rank].heap, self.layout.lanes, count)?;
+            let counters = states.iter().map(|lane| [lane.epoch, lane.meets, lane.uses]).collect::<Vec<_>>();
+            Ok::<_, Failure>(counters)
         };
         let first = lanes(0)?;
         for rank in 1..self.bench.ranks.len() {
