@@ -33,12 +33,21 @@ fn handles_of_two_machines_do_not_mix() {
     assert!(refused(&one.can_access_peer(&other)));
     assert!(refused(&one.enable_peer_access(&other)));
     let bytes = one.physical_granularity().unwrap();
-    let mut range = one.reserve(bytes, bytes).unwrap();
+    let range = one.reserve(bytes, bytes).unwrap();
     let strange = Arc::new(other.create_physical(bytes).unwrap());
     let memory = Arc::new(one.create_physical(bytes).unwrap());
     assert!(refused(&range.map(0, &strange, std::slice::from_ref(&one))));
     assert!(refused(&range.map(0, &memory, &[one.clone(), other])));
-    range.map(0, &memory, std::slice::from_ref(&one)).unwrap();
+    let mapping = range.map(0, &memory, std::slice::from_ref(&one)).unwrap();
+    assert_eq!((mapping.address(), mapping.len()), (range.address(), bytes));
+    // A place that is taken, and the same place when it is free again; the range goes before its mapping.
+    assert!(range.map(0, &memory, std::slice::from_ref(&one)).is_err());
+    drop(mapping);
+    let mapping = range.map(0, &memory, std::slice::from_ref(&one)).unwrap();
+    drop(range);
+    // SAFETY: mapped with at least 8 bytes.
+    unsafe { one.write_memory(mapping.address(), &[7; 8]) }.unwrap();
+    assert!(one.has_virtual_memory().unwrap());
     let neighbour = one.runtime().device(DeviceOrdinal(1)).unwrap();
     assert!(one.can_access_peer(&neighbour).unwrap());
     stream.wait_event(&neighbour.create_event().unwrap()).unwrap();
