@@ -155,6 +155,7 @@ impl Transport for P2pTransport {
             }
         };
         let device = self.peer_device(peer, origin).map_err(|error| Refusal::from_error(&error))?;
+        let origin = if self.window.is_some() { Origin::Virtual } else { origin };
         let Some(device) = device else {
             // The peer's device is hidden from this process (a visibility mask); opening the handle will tell.
             let reason = format!("{mechanism}; the peer's device {} is not visible here", peer.pci);
