@@ -222,13 +222,16 @@ fn of_bootstrap(error: &Bootstrap) -> ErrorKind {
 
 fn of_shmem(error: &Shmem) -> ErrorKind {
     match error {
-        Shmem::Fault(_) | Shmem::Elsewhere { .. } | Shmem::Malformed { .. } | Shmem::Probe { .. } => {
-            ErrorKind::Peer
-        }
+        Shmem::Fault(_)
+        | Shmem::Elsewhere { .. }
+        | Shmem::Malformed { .. }
+        | Shmem::PassDescriptors { .. }
+        | Shmem::Probe { .. } => ErrorKind::Peer,
         Shmem::Rendezvous { source, .. } => of_bootstrap(source),
         Shmem::Config { .. }
         | Shmem::Differs { .. }
         | Shmem::SharedDevice { .. }
+        | Shmem::FlatHeap { .. }
         | Shmem::HeapMemory { .. }
         | Shmem::HeapExhausted { .. } => ErrorKind::Config,
         Shmem::Unreachable { .. } | Shmem::Identity { .. } | Shmem::Transport(_) => ErrorKind::Environment,

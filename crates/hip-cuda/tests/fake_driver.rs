@@ -241,7 +241,10 @@ fn table(runtime: &Runtime, notes: &Notes) {
         // SAFETY: as above.
         let code = unsafe { (api.hipDeviceGetAttribute)(&raw mut value, 89, device) };
         assert_eq!((code, value), (HipError::SUCCESS, supported));
-        assert_eq!(runtime.device(DeviceOrdinal(device as u32)).unwrap().has_virtual_memory().unwrap(), supported != 0);
+        assert_eq!(
+            runtime.device(DeviceOrdinal(device as u32)).unwrap().has_virtual_memory().unwrap(),
+            supported != 0
+        );
     }
     // SAFETY: as above; a null place is refused before anything is written.
     assert_eq!(unsafe { (api.hipGetDevice)(std::ptr::null_mut()) }, HipError::INVALID_VALUE);

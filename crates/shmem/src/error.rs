@@ -149,6 +149,13 @@ pub enum Error {
         #[source]
         source: anabranch_transport_p2p::WindowError,
     },
+    /// The ranks of this host did not get each other's heaps to map, with `heap.mode = "flat"`.
+    #[error("the file descriptors of the heaps did not pass between the processes of this host")]
+    PassDescriptors {
+        /// Which rank, and why.
+        #[source]
+        source: anabranch_transport_p2p::ExchangeError,
+    },
     /// The runtime placed the heap at an address of too small an alignment.
     #[error("the heap lies at {address:#x}, which is not a multiple of {alignment}")]
     HeapAlignment {

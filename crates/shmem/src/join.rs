@@ -9,7 +9,7 @@ use anabranch_hip::{Device, DeviceAddress, RuntimeKind, Stream};
 use anabranch_hip_jit::Jit;
 use anabranch_ranks::Group;
 use anabranch_transport::{PeerInfo, PeerMemory, Region, Transport};
-use anabranch_transport_p2p::{FlatLayout, FlatWindow, Patience, WindowError};
+use anabranch_transport_p2p::{ExchangeError, FlatLayout, FlatWindow, Patience, WindowError};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
@@ -113,7 +113,7 @@ impl World {
         if let Some(window) = own.heap.window() {
             let place = own.transports.built_in_p2p();
             let passed = pass_descriptors(window, place, &collectives, &local, &peers, &offers, deadline);
-            let passed = passed.map_err(|source| flat_error(&config, &device, source));
+            let passed = passed.map_err(|source| Error::PassDescriptors { source });
             collectives.agree_by(&group, "pass the heaps' descriptors", passed, deadline)?;
         }
         let connect = || connect(&own.transports, &device, &peers, &offers, config.heap_bytes, number);
@@ -373,7 +373,7 @@ fn pass_descriptors(
     peers: &[PeerInfo],
     offers: &[Offers],
     deadline: Deadline,
-) -> Result<(), WindowError> {
+) -> Result<(), ExchangeError> {
     let offered = |offers: &'_ Offers| place.and_then(|place| offers.get(place)?.clone());
     let offered: Vec<_> = offers.iter().map(offered).collect();
     let peers: Vec<_> = peers.iter().zip(offered.iter().map(Option::as_deref)).collect();

@@ -38,10 +38,7 @@ const BACKLOG: i32 = 1024;
 #[non_exhaustive]
 pub enum ExchangeError {
     /// The time was over.
-    #[error(
-        "no file descriptor came from {}, or none could be sent there, within {waited:?}",
-        list(missing)
-    )]
+    #[error("no file descriptor came from {}, or none could be sent there, within {waited:?}", list(missing))]
     Expired {
         /// Who is missing.
         missing: Vec<GlobalRank>,

@@ -236,9 +236,9 @@ impl Transport for P2pTransport {
                     problem: "physical memory, and there is no flat range here to map it into",
                 })?;
                 let same_process = origin == Origin::SameProcess;
-                let slot = window.map(peer.rank, same_process.then_some(handle)).map_err(|source| {
-                    Error::Open { peer: peer.rank, kind, source: Box::new(source) }
-                })?;
+                let slot = window
+                    .map(peer.rank, same_process.then_some(handle))
+                    .map_err(|source| Error::Open { peer: peer.rank, kind, source: Box::new(source) })?;
                 if offer.offset.checked_add(offer.bytes).is_none_or(|end| end > slot.len() as u64) {
                     return Err(Error::Offer { peer: peer.rank, kind, problem: "a region beyond its slot" });
                 }

@@ -4,9 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use anabranch_hip::{
-    Device, DeviceAddress, PhysicalHandle, PhysicalMemory, ReservedRange, VirtualMapping,
-};
+use anabranch_hip::{Device, DeviceAddress, PhysicalHandle, PhysicalMemory, ReservedRange, VirtualMapping};
 use anabranch_ranks::GlobalRank;
 use anabranch_transport::{Audience, PeerInfo, Region};
 
@@ -18,7 +16,9 @@ use crate::offer::{Name, Offer};
 #[non_exhaustive]
 pub enum WindowError {
     /// The device does not keep addresses and memory apart.
-    #[error("{device} has no virtual memory management, or its memory cannot be exported as file descriptors")]
+    #[error(
+        "{device} has no virtual memory management, or its memory cannot be exported as file descriptors"
+    )]
     Unsupported {
         /// The device.
         device: anabranch_hip::DeviceOrdinal,
@@ -90,9 +90,13 @@ pub enum WindowError {
         /// Slots.
         ranks: u32,
     },
-    /// Descriptors did not pass.
-    #[error(transparent)]
-    Exchange(#[from] ExchangeError),
+    /// There is no mailbox for the peers' descriptors.
+    #[error("no mailbox could be made for the file descriptors of other ranks")]
+    Mailbox {
+        /// Why.
+        #[source]
+        source: ExchangeError,
+    },
     /// The runtime.
     #[error(transparent)]
     Hip(#[from] anabranch_hip::Error),
@@ -209,9 +213,8 @@ impl FlatWindow {
             return Err(WindowError::NoSlot { peer: rank, ranks: layout.ranks });
         }
         let (bytes, stride) = (layout.bytes(), layout.stride);
-        let range = device
-            .reserve(bytes as usize, 0)
-            .map_err(|source| WindowError::Reserve { bytes, source })?;
+        let range =
+            device.reserve(bytes as usize, 0).map_err(|source| WindowError::Reserve { bytes, source })?;
         let memory = device
             .create_physical_uncached(stride as usize)
             .map_err(|source| WindowError::Allocate { bytes: stride, source })?;
@@ -221,7 +224,8 @@ impl FlatWindow {
             Audience::ThisProcess => None,
             Audience::ThisHost => {
                 let descriptor = memory.export().map_err(|source| WindowError::Export { source })?;
-                Some(Outgoing { descriptor, mailbox: Mailbox::open()? })
+                let mailbox = Mailbox::open().map_err(|source| WindowError::Mailbox { source })?;
+                Some(Outgoing { descriptor, mailbox })
             }
         };
         Ok(Self {
@@ -273,13 +277,13 @@ impl FlatWindow {
     /// Afterwards the mailbox is gone. Doing it again does nothing.
     ///
     /// # Errors
-    /// [`WindowError::Exchange`].
+    /// [`ExchangeError`] with the rank.
     pub fn exchange(
         &self,
         local: &PeerInfo,
         peers: &[(&PeerInfo, Option<&[u8]>)],
         patience: &Patience<'_>,
-    ) -> Result<(), WindowError> {
+    ) -> Result<(), ExchangeError> {
         let outgoing = self.outgoing.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(Outgoing { descriptor, mailbox }) = outgoing else { return Ok(()) };
         let addresses: Vec<_> = peers
@@ -344,9 +348,11 @@ fn map(
 ) -> Result<VirtualMapping, WindowError> {
     let (slot, base) = (rank.get(), range.address());
     let offset = u64::from(slot) * stride;
-    range
-        .map(offset as usize, memory, std::slice::from_ref(device))
-        .map_err(|source| WindowError::Map { slot, base, source })
+    range.map(offset as usize, memory, std::slice::from_ref(device)).map_err(|source| WindowError::Map {
+        slot,
+        base,
+        source,
+    })
 }
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ pub(crate) fn run(arguments: &DoctorArgs) -> anyhow::Result<()> {
         let (runtime, found) = runtimes::open(&loaded.config, kind, wanted, &environment);
         findings.extend(found);
         let Some(runtime) = runtime else { continue };
-        let (opened, found) = runtimes::devices(&runtime, wanted);
+        let (opened, found) = runtimes::devices(&loaded.config, &runtime, wanted);
         devices.extend(found);
         targets.extend(opened.first().map(|device| (device.arch(), wanted)));
         links.extend(links::probe(&opened, wanted));
@@ -66,8 +66,12 @@ fn configuration(loaded: &LoadedConfig) -> Vec<Finding> {
     let runtime = loaded.config.device.runtime.to_string();
     let origin = loaded.origins.of("device.runtime");
     let mut findings = vec![Finding::ok("configuration", "device.runtime", format!("{runtime} ({origin})"))];
+    let (mode, origin) = (loaded.config.heap.mode.word(), loaded.origins.of("heap.mode"));
+    findings.push(Finding::ok("configuration", "heap.mode", format!("{mode} ({origin})")));
     let values = loaded.config.values();
-    for (key, origin) in loaded.origins.set_keys().filter(|(key, _)| *key != "device.runtime") {
+    for (key, origin) in
+        loaded.origins.set_keys().filter(|(key, _)| !["device.runtime", "heap.mode"].contains(key))
+    {
         let value = values.iter().find(|(name, _)| name == key);
         // A token is a secret.
         let text = match value {

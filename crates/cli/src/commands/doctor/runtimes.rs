@@ -1,5 +1,6 @@
 //! The three runtimes and their devices.
 
+use anabranch::config::HeapMode;
 use anabranch::hip::with_distinct_causes;
 use anabranch::hip::{Device, DeviceOrdinal, Runtime};
 use anabranch::jit::open_runtime;
@@ -85,14 +86,15 @@ fn examine(runtime: &Runtime, wanted: bool) -> Finding {
 }
 
 /// Opens all devices of a runtime.
-pub(super) fn devices(runtime: &Runtime, wanted: bool) -> (Vec<Device>, Vec<Finding>) {
+pub(super) fn devices(config: &Config, runtime: &Runtime, wanted: bool) -> (Vec<Device>, Vec<Finding>) {
     let count = runtime.device_count().unwrap_or(0);
     let (mut devices, mut findings) = (Vec::new(), Vec::new());
     for ordinal in (0..count).map(DeviceOrdinal) {
         let name = format!("{} {ordinal}", runtime.kind());
         match runtime.device(ordinal) {
             Ok(device) => {
-                findings.push(describe(name, &device));
+                findings.push(describe(name.clone(), &device));
+                findings.extend(heap(config, name, &device, wanted));
                 devices.push(device);
             }
             Err(error) => findings.push(
@@ -104,17 +106,41 @@ pub(super) fn devices(runtime: &Runtime, wanted: bool) -> (Vec<Device>, Vec<Find
     (devices, findings)
 }
 
+/// Whether the device can do what the heap's mode asks for.
+fn heap(config: &Config, name: String, device: &Device, wanted: bool) -> Option<Finding> {
+    if !wanted || config.heap.mode != HeapMode::Flat {
+        return None;
+    }
+    let hint = "choose heap.mode = \"static\", or a driver with virtual memory management (amd: ROCm 7.2)";
+    Some(
+        match device.has_virtual_memory() {
+            Ok(true) => {
+                let unit = device.physical_granularity().unwrap_or(0) as u64;
+                Finding::ok("heap", name, format!("mode flat, in units of {}", size(unit)))
+            }
+            Ok(false) => {
+                let problem = "heap.mode is \"flat\", and the device has no virtual memory management";
+                Finding::missing("heap", name, true, problem).hint(hint)
+            }
+            Err(error) => Finding::missing("heap", name, true, with_distinct_causes(&error)).hint(hint),
+        }
+        .with("mode", "flat"),
+    )
+}
+
 fn describe(name: String, device: &Device) -> Finding {
     let pci = device.pci_bus_id().unwrap_or_else(|_| "no PCI address".to_owned());
     let (free, total) = device.memory_info().unwrap_or((0, 0));
+    let virtual_memory = device.has_virtual_memory().unwrap_or(false);
     let detail = format!(
-        "{}, {}, {} of {} free, {} multiprocessors, waves of {}, {pci}",
+        "{}, {}, {} of {} free, {} multiprocessors, waves of {}, {pci}, {}",
         device.properties().name(),
         device.arch(),
         size(free as u64),
         size(total as u64),
         device.multiprocessors(),
         device.wave_size(),
+        if virtual_memory { "virtual memory" } else { "no virtual memory" },
     );
     Finding::ok("devices", name, detail)
         .with("runtime", device.runtime().kind().to_string())
@@ -124,5 +150,6 @@ fn describe(name: String, device: &Device) -> Finding {
         .with("free_bytes", free as u64)
         .with("multiprocessors", device.multiprocessors())
         .with("wave", device.wave_size())
+        .with("virtual_memory", virtual_memory)
         .with("pci", pci)
 }
