@@ -216,19 +216,14 @@ impl Mailbox {
         let mut callers = Vec::new();
         let mut received = BTreeMap::new();
         loop {
-            let mut still = Vec::new();
-            for (peer, address) in std::mem::take(unsent) {
-                match send(rank, peer, address, &letter, Some(own)) {
-                    Ok(true) => {}
-                    Ok(false) => still.push((peer, address)),
-                    Err(error) => {
-                        still.push((peer, address));
-                        *unsent = still;
-                        return Err(error);
-                    }
+            let mut index = 0;
+            while let Some((peer, address)) = unsent.get(index).copied() {
+                if send(rank, peer, address, &letter, Some(own))? {
+                    unsent.remove(index);
+                } else {
+                    index += 1;
                 }
             }
-            *unsent = still;
             self.take(&mut callers, peers, &mut received)?;
             let missing = || {
                 let silent = peers.iter().map(|(peer, _)| *peer).filter(|peer| !received.contains_key(peer));
@@ -398,3 +393,7 @@ fn wait(mailbox: &OwnedFd, callers: &[OwnedFd], most: Duration) -> Result<(), Ex
         Err(error) => Err(system("poll")(error)),
     }
 }
+
+#[cfg(test)]
+#[path = "descriptors_tests.rs"]
+mod tests;

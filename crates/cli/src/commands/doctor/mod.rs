@@ -38,17 +38,22 @@ pub(crate) fn run(arguments: &DoctorArgs) -> anyhow::Result<()> {
     let environment = anabranch::Environment::of_process();
     let mut findings = configuration(&loaded);
     let (mut targets, mut devices, mut links) = (Vec::new(), Vec::new(), Vec::new());
+    let mut heap = Vec::new();
     for kind in [RuntimeKind::Host, RuntimeKind::Nvidia, RuntimeKind::Amd] {
         let wanted = kind == loaded.config.device.runtime;
         let (runtime, found) = runtimes::open(&loaded.config, kind, wanted, &environment);
         findings.extend(found);
         let Some(runtime) = runtime else { continue };
-        let (opened, found) = runtimes::devices(&loaded.config, &runtime, wanted);
+        let (opened, found) = runtimes::devices(&runtime, wanted);
         devices.extend(found);
         targets.extend(opened.first().map(|device| (device.arch(), wanted)));
+        if wanted {
+            heap = runtimes::heap(&loaded.config, &opened);
+        }
         links.extend(links::probe(&opened, wanted));
     }
     findings.extend(devices);
+    findings.extend(heap);
     findings.extend(tools::compilers(&loaded.config, &environment, &targets));
     findings.extend(links);
     findings.extend(limits::limits());

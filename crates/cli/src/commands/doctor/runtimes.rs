@@ -86,15 +86,14 @@ fn examine(runtime: &Runtime, wanted: bool) -> Finding {
 }
 
 /// Opens all devices of a runtime.
-pub(super) fn devices(config: &Config, runtime: &Runtime, wanted: bool) -> (Vec<Device>, Vec<Finding>) {
+pub(super) fn devices(runtime: &Runtime, wanted: bool) -> (Vec<Device>, Vec<Finding>) {
     let count = runtime.device_count().unwrap_or(0);
     let (mut devices, mut findings) = (Vec::new(), Vec::new());
     for ordinal in (0..count).map(DeviceOrdinal) {
         let name = format!("{} {ordinal}", runtime.kind());
         match runtime.device(ordinal) {
             Ok(device) => {
-                findings.push(describe(name.clone(), &device));
-                findings.extend(heap(config, name, &device, wanted));
+                findings.push(describe(name, &device));
                 devices.push(device);
             }
             Err(error) => findings.push(
@@ -106,26 +105,26 @@ pub(super) fn devices(config: &Config, runtime: &Runtime, wanted: bool) -> (Vec<
     (devices, findings)
 }
 
-/// Whether the device can do what the heap's mode asks for.
-fn heap(config: &Config, name: String, device: &Device, wanted: bool) -> Option<Finding> {
-    if !wanted || config.heap.mode != HeapMode::Flat {
-        return None;
+/// Whether the devices can do what the heap's mode asks for.
+pub(super) fn heap(config: &Config, devices: &[Device]) -> Vec<Finding> {
+    match config.heap.mode {
+        HeapMode::Flat => devices.iter().map(flat_heap).collect(),
+        _ => Vec::new(),
     }
+}
+
+fn flat_heap(device: &Device) -> Finding {
+    let name = format!("{} {}", device.runtime().kind(), device.ordinal());
     let hint = "choose heap.mode = \"static\", or a driver with virtual memory management (amd: ROCm 7.2)";
-    Some(
-        match device.has_virtual_memory() {
-            Ok(true) => {
-                let unit = device.physical_granularity().unwrap_or(0) as u64;
-                Finding::ok("heap", name, format!("mode flat, in units of {}", size(unit)))
-            }
-            Ok(false) => {
-                let problem = "heap.mode is \"flat\", and the device has no virtual memory management";
-                Finding::missing("heap", name, true, problem).hint(hint)
-            }
-            Err(error) => Finding::missing("heap", name, true, with_distinct_causes(&error)).hint(hint),
+    match device.has_virtual_memory().and_then(|has| Ok(has.then_some(device.physical_granularity()?))) {
+        Ok(Some(unit)) => Finding::ok("heap", name, format!("flat, in units of {}", size(unit as u64)))
+            .with("unit_bytes", unit),
+        Ok(None) => {
+            let problem = "heap.mode is \"flat\", and the device has no virtual memory management";
+            Finding::missing("heap", name, true, problem).hint(hint)
         }
-        .with("mode", "flat"),
-    )
+        Err(error) => Finding::missing("heap", name, true, with_distinct_causes(&error)).hint(hint),
+    }
 }
 
 fn describe(name: String, device: &Device) -> Finding {
