@@ -12,11 +12,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anabranch_bootstrap::{Deadline, TcpConfig, TcpRendezvous, TcpRoot, Token};
+use anabranch_bootstrap::{Deadline, Rendezvous as _, TcpConfig, TcpRendezvous, TcpRoot, Token};
+use anabranch_hip::HipError;
+use anabranch_hip::types::HipMemGenericAllocationHandle;
 use anabranch_ranks::GlobalRank;
 use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, HeapMode, World};
-use anabranch_testkit::{Ranks, Role, role};
+use anabranch_testkit::{Ranks, Resources, Role, role};
 use support::Bench;
+use support::altered::{altered, setup};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -90,7 +93,16 @@ fn use_world(world: &World) -> Result<(), Error> {
         unsafe { world.device().read_memory(registered.peer_address(peer).unwrap(), &mut word) }?;
         assert_eq!(u32::from_le_bytes(word), peer.get());
     }
-    registered.release()
+    registered.release()?;
+    // SAFETY: the allocation lives longer.
+    let part = unsafe { world.register(world.group(), memory.address().offset(8), 8, "part of the heap") }?;
+    for peer in world.group().ranks() {
+        let mut word = [0; 8];
+        // SAFETY: registered with 8 bytes and not released yet.
+        unsafe { world.device().read_memory(part.peer_address(peer).unwrap(), &mut word) }?;
+        assert_eq!(u64::from_le_bytes(word) % 100, 1);
+    }
+    part.release()
 }
 
 fn join(bench: &Bench, device: u32, rank: u32, size: u32, file: &Path) -> World {
@@ -175,6 +187,48 @@ fn threads_of_several_processes_form_a_world() {
         for words in ["rank 0: p2p (own memory", "rank 1: p2p (same process", &across] {
             assert!(output.contains(words), "{output}");
         }
+    }
+}
+
+/// Tries to join with an import that fails on rank 1; prints the error and what is free of the device's memory.
+fn join_in_vain(role: &Role) {
+    unsafe extern "C" fn refuse(
+        _handle: *mut HipMemGenericAllocationHandle,
+        _shareable: *mut core::ffi::c_void,
+        _kind: core::ffi::c_int,
+    ) -> HipError {
+        HipError::INVALID_VALUE
+    }
+    let bench = Bench::in_mode(role.size, HeapMode::Flat);
+    let runtime = altered(&bench, |api| {
+        if role.rank == 1 {
+            api.hipMemImportFromShareableHandle = Some(refuse);
+        }
+    });
+    let setup = setup(&bench, &runtime, GlobalRank::new(role.rank)).unwrap();
+    let (before, _) = setup.device.memory_info().unwrap();
+    let rendezvous = Arc::new(rendezvous(role.rank, role.size, Path::new(&role.argument)));
+    let files = Resources::now().unwrap().files;
+    let joined = World::join(setup.config, setup.device.clone(), setup.jit, Arc::clone(&rendezvous) as _);
+    println!("failed: {}", joined.unwrap_err());
+    assert_eq!(setup.device.memory_info().unwrap().0, before);
+    assert_eq!(Resources::now().unwrap().files, files, "no socket and no descriptor is left");
+    rendezvous.leave().unwrap();
+}
+
+#[test]
+fn an_import_that_fails_is_named_on_all() {
+    if let Some(role) = role() {
+        return join_in_vain(&role);
+    }
+    let file = address_file("import");
+    let ranks = Ranks::start("an_import_that_fails_is_named_on_all", 3, file.to_str().unwrap()).unwrap();
+    let outcomes = ranks.succeed(LIMIT).unwrap();
+    let own = "no transport reaches rank 0: p2p: the memory of rank 0 cannot be opened over p2p: its file descriptor \
+               cannot be imported: hipMemImportFromShareableHandle: hipErrorInvalidValue";
+    for outcome in &outcomes {
+        let prefix = if outcome.rank == 1 { "" } else { "map the peers' heaps failed on rank 1: " };
+        assert!(outcome.output.contains(&format!("failed: {prefix}{own}")), "{}", outcome.output);
     }
 }
 

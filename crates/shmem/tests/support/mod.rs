@@ -1,6 +1,7 @@
 //! What the tests of worlds share.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub(crate) mod altered;
 pub(crate) mod driven;
 
 use std::path::PathBuf;
