@@ -148,12 +148,13 @@ fn parts_of_the_heap_can_be_registered() {
     }
 }
 
-/// What was called, in order, on a runtime whose functions are these.
-static CALLS: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
+/// What was called, and on which rank's thread, in order, on a runtime whose functions are these.
+static CALLS: Mutex<Vec<(&'static str, String)>> = Mutex::new(Vec::new());
 static ORIGINAL: OnceLock<HipApi> = OnceLock::new();
 
 fn note(call: &'static str) {
-    CALLS.lock().unwrap().push(call);
+    let thread = std::thread::current().name().unwrap_or_default().to_owned();
+    CALLS.lock().unwrap().push((call, thread));
 }
 
 unsafe extern "C" fn counted_unmap(pointer: *mut c_void, bytes: usize) -> HipError {
@@ -202,16 +203,23 @@ fn peers_are_unmapped_everywhere_before_anything_is_freed() {
     let held = all(spawn_threads(
         RANKS as u32,
         |rank| setup(&bench, &runtime, rank),
-        |world: &World| Ok::<_, Error>(before - device.memory_info()?.0),
+        |_: &World| Ok::<_, Error>(before - device.memory_info()?.0),
     ));
     assert!(held.iter().all(|held| *held >= 4 << 20), "the heap counts as device memory: {held:?}");
     assert_eq!(device.memory_info().unwrap().0, before);
     let calls = CALLS.lock().unwrap();
-    let count = |call| calls.iter().filter(|other| **other == call).count();
+    let threads =
+        |call| calls.iter().filter(move |(other, _)| *other == call).map(|(_, thread)| thread.as_str());
+    let count = |call| threads(call).count();
     assert_eq!((count("map"), count("unmap")), (RANKS * RANKS, RANKS * RANKS));
     assert_eq!((count("free"), count("release")), (RANKS, RANKS));
-    let first_end = calls.iter().position(|call| ["free", "release"].contains(call)).unwrap();
-    let unmapped = calls[..first_end].iter().filter(|call| **call == "unmap").count();
+    // Ranks of one process take turns: each maps its own, then each maps its peers'.
+    let (own, peers) =
+        (["rank 0", "rank 1", "rank 2"], ["rank 0", "rank 0", "rank 1", "rank 1", "rank 2", "rank 2"]);
+    assert_eq!(threads("map").collect::<Vec<_>>(), [&own[..], &peers].concat());
+    assert_eq!(threads("unmap").take(peers.len()).collect::<Vec<_>>(), peers);
+    let first_end = calls.iter().position(|(call, _)| ["free", "release"].contains(call)).unwrap();
+    let unmapped = calls[..first_end].iter().filter(|(call, _)| *call == "unmap").count();
     // All slots of peers, and at least the first one of somebody's own.
     assert!(unmapped > RANKS * (RANKS - 1), "{calls:?}");
 }
