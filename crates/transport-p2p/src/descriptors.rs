@@ -131,8 +131,8 @@ impl Address {
     }
 
     fn socket(&self) -> rustix::io::Result<SocketAddrUnix> {
-        let hex: String = self.name.iter().map(|byte| format!("{byte:02x}")).collect();
-        SocketAddrUnix::new_abstract_name(format!("anabranch-{hex}").as_bytes())
+        let number = u128::from_be_bytes(self.name);
+        SocketAddrUnix::new_abstract_name(format!("anabranch-{number:032x}").as_bytes())
     }
 }
 
@@ -271,7 +271,7 @@ impl Mailbox {
         for caller in std::mem::take(callers) {
             match receive(&caller) {
                 Ok(None) => waiting.push(caller),
-                Ok(Some((letter, descriptor))) => self.judge(letter, descriptor, peers, received)?,
+                Ok(Some((letter, descriptor))) => self.judge(&letter, descriptor, peers, received)?,
                 Err(error) => return Err(system("recvmsg")(error)),
             }
         }
@@ -282,12 +282,12 @@ impl Mailbox {
     /// Keeps a descriptor that a peer sent; throws away what nobody of this world can have sent.
     fn judge(
         &self,
-        bytes: Vec<u8>,
+        bytes: &[u8],
         descriptor: Option<OwnedFd>,
         peers: &[(GlobalRank, Address)],
         received: &mut BTreeMap<GlobalRank, OwnedFd>,
     ) -> Result<(), ExchangeError> {
-        let Some(letter) = Letter::decode(&bytes, &self.address.secret) else {
+        let Some(letter) = Letter::decode(bytes, &self.address.secret) else {
             tracing::warn!(bytes = bytes.len(), "a letter that is not of this world was thrown away");
             return Ok(());
         };

@@ -177,8 +177,8 @@ fn strangers_change_nothing() {
 #[test]
 fn names_differ_and_go_with_their_sockets() {
     let listed = |address: &Address| {
-        let name: String = address.name.iter().map(|byte| format!("{byte:02x}")).collect();
-        std::fs::read_to_string("/proc/net/unix").unwrap().contains(&format!("@anabranch-{name}"))
+        let name = format!("@anabranch-{:032x}", u128::from_be_bytes(address.name));
+        std::fs::read_to_string("/proc/net/unix").unwrap().contains(&name)
     };
     let (one, other) = (Mailbox::open().unwrap(), Mailbox::open().unwrap());
     let address = one.address();

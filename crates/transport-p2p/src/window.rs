@@ -316,17 +316,16 @@ impl FlatWindow {
         if let Some(mapping) = mapped.get(&peer).and_then(Weak::upgrade) {
             return Ok(mapping);
         }
-        let memory = match handle {
+        let memory = if let Some(handle) = handle {
             // SAFETY: the handle came with the offer of a thread of this process that uses the same runtime instance, and all
             // ranks have slots of `stride` bytes. The peer keeps its memory until the ranks have agreed on how mapping went.
-            Some(handle) => unsafe { self.device.borrow_physical(handle, stride as usize) },
-            None => {
-                let mut incoming = self.incoming.lock().unwrap_or_else(PoisonError::into_inner);
-                let descriptor = incoming.remove(&peer).ok_or(WindowError::NoDescriptor { peer })?;
-                // SAFETY: it came from the peer, whose slot has `stride` bytes as all have.
-                unsafe { self.device.import_physical(descriptor.as_fd(), stride as usize) }
-                    .map_err(|source| WindowError::Import { source })?
-            }
+            unsafe { self.device.borrow_physical(handle, stride as usize) }
+        } else {
+            let incoming = self.incoming.lock().unwrap_or_else(PoisonError::into_inner).remove(&peer);
+            let descriptor = incoming.ok_or(WindowError::NoDescriptor { peer })?;
+            // SAFETY: it came from the peer, whose slot has `stride` bytes as all have.
+            unsafe { self.device.import_physical(descriptor.as_fd(), stride as usize) }
+                .map_err(|source| WindowError::Import { source })?
         };
         let mapping = Arc::new(map(&self.device, &self.range, peer, stride, &Arc::new(memory))?);
         mapped.insert(peer, Arc::downgrade(&mapping));
