@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::device::Device;
 use crate::error::{Error, Result, c_ordinal};
 use crate::memory::DeviceAddress;
+use crate::runtime::RuntimeKind;
 use crate::types::{
     HipError, HipMemAccessDescriptor, HipMemAllocationProperties, HipMemGenericAllocationHandle,
     HipMemLocation, device_attribute, flags,
@@ -21,6 +22,11 @@ pub struct PhysicalMemory {
     /// Whether dropping it releases the handle; a borrowed one is somebody else's.
     owned: bool,
 }
+
+/// The first version of AMD's runtime, as `hipRuntimeGetVersion` counts, whose virtual memory is taken: ROCm 7.2. It allocates
+/// uncached physical memory (rocSHMEM makes the same cut), and imports a file descriptor that is passed as the pointer;
+/// before 7.1 it took the pointer for the descriptor's address.
+const AMD_SINCE: i32 = 70_200_000;
 
 /// Names a physical allocation to the other threads of its process: the runtime's own handle, as a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -73,7 +79,8 @@ fn location(device: &Device) -> HipMemLocation {
 
 impl Device {
     /// Whether this device keeps addresses and memory apart, and its memory can be passed on as file descriptors: the
-    /// runtime has the calls, and the device says so (`hipDeviceAttributeVirtualMemoryManagementSupported`).
+    /// runtime has the calls, and the device says so (`hipDeviceAttributeVirtualMemoryManagementSupported`). AMD's
+    /// runtime has to be of ROCm 7.2 or later.
     ///
     /// # Errors
     /// The code of `hipDeviceGetAttribute`; [`HipError::INVALID_VALUE`], from a runtime that does not know the attribute,
@@ -93,6 +100,10 @@ impl Device {
             api.hipMemImportFromShareableHandle.is_some(),
         ];
         if calls.contains(&false) {
+            return Ok(false);
+        }
+        let runtime = self.runtime();
+        if runtime.kind() == RuntimeKind::Amd && runtime.versions()?.1 < AMD_SINCE {
             return Ok(false);
         }
         let mut supported: c_int = 0;
