@@ -17,7 +17,7 @@ use crate::offer::{Name, Offer};
 pub enum WindowError {
     /// The device does not keep addresses and memory apart.
     #[error(
-        "{device} has no virtual memory management, or its memory cannot be exported as file descriptors"
+        "{device} has no virtual memory management, or its memory cannot be exported as file descriptors (amd: ROCm 7.2 on)"
     )]
     Unsupported {
         /// The device.
