@@ -9,6 +9,9 @@
 //! kernels stand on (with the arguments why no flag or buffer is used again too early), `kernels/*.hip` the algorithms, and
 //! [`Communicator`] when. [`oracle`] is the reference that tests and benchmarks compare with, bit by bit.
 //!
+//! Nothing in a call says that other members make the same. [`CclConfig::check`] compares all members' calls on the devices, for
+//! finding out why a program hangs or computes nonsense.
+//!
 //! Reductions are in group-rank order, accumulated in f32 (f64 for f64), and rounded once: the same bits on every rank, in every
 //! run, and for every algorithm.
 
@@ -17,6 +20,7 @@ pub mod args;
 pub mod call;
 #[doc(hidden)]
 pub mod channel;
+mod checker;
 mod communicator;
 mod config;
 pub mod conformance;
@@ -24,9 +28,12 @@ mod data_type;
 pub mod device_api;
 mod element;
 mod error;
+mod fingerprint;
 pub mod float8;
 mod in_place;
 pub mod kernels;
+#[doc(hidden)]
+pub mod lower;
 pub mod oracle;
 pub mod plan;
 mod reduce;
@@ -35,13 +42,15 @@ pub mod typed;
 mod work;
 
 pub use call::{Call, Collective};
+pub use checker::CHECK_OPERATION;
 pub use communicator::{Communicator, OPERATION, Prepared};
-pub use config::CclConfig;
+pub use config::{CclConfig, Check, UnknownCheck};
 pub use data_type::{DataType, UnknownDataType};
 pub use element::Element;
 pub use error::{Error, Result};
+pub use fingerprint::{Difference, Mismatch, SplitMismatch};
 pub use kernels::kernels;
-pub use plan::{Algorithm, Plan, UnknownAlgorithm};
+pub use plan::{Algorithm, Choice, Plan, UnknownAlgorithm};
 pub use reduce::{
     Avg, BitAnd, BitOr, BitXor, Max, Min, PreMulSum, Product, ReduceOp, ReduceOperator, Sum, UnknownReduceOp,
 };

@@ -5,7 +5,7 @@ use anabranch_hip_jit::DevicePointer;
 use anabranch_shmem::{MemoryUse, Registration, SymmetricMemory, Team};
 
 use crate::DataType;
-use crate::args::Place;
+use crate::args::{NOTHING, Place};
 use crate::error::{Error, Result};
 
 /// A contiguous run of elements in device memory: where, of which type, how many.
@@ -74,7 +74,8 @@ impl<'a> Tensor<'a> {
         Ok(Self { location: Location::Local(buffer.address().offset(byte_offset)), data_type, count })
     }
 
-    /// Elements in the symmetric heap, `byte_offset` bytes into an allocation: the same allocation and offset on all members.
+    /// Elements in the symmetric heap, `byte_offset` bytes into an allocation: the same allocation and offset on all members. All
+    /// members of the call's group have it: its own group is theirs, in any order, or a larger one.
     /// Launches keep the allocation until they are over, unless they are captured: then whoever replays the graph does. A launch
     /// after its handle was dropped is an error.
     ///
@@ -151,11 +152,19 @@ impl<'a> Tensor<'a> {
     /// Where this rank's elements start.
     ///
     /// # Errors
-    /// [`Error::Foreign`] when a registration is another group's.
+    /// [`Error::Foreign`] when a registration is another group's, or not all members have the symmetric memory.
     pub(crate) fn address(&self, team: &Team) -> Result<DeviceAddress> {
         match self.location {
             Location::Local(address) => Ok(address),
-            Location::Symmetric(memory, offset) => Ok(memory.address().offset(offset)),
+            Location::Symmetric(memory, offset) => {
+                // Elsewhere the same offsets may hold something else: at ranks without this allocation, or in another world.
+                let all_have_it = team.group().members().iter().all(|rank| memory.group().contains(*rank));
+                let base = team.peer_base(team.rank()).filter(|_| all_have_it);
+                let own = base.map(|base| base.offset(memory.offset()));
+                own.filter(|own| *own == memory.address())
+                    .map(|own| own.offset(offset))
+                    .ok_or(Error::Foreign { what: "symmetric memory" })
+            }
             Location::Registered(registration, offset) => {
                 let own =
                     registration.peer_address(team.rank()).filter(|_| registration.group() == team.group());
@@ -185,6 +194,15 @@ impl<'a> Tensor<'a> {
                 let peers = team.group().ranks().filter_map(|rank| registration.peer_address(rank));
                 peers.map(|address| of(address.0 + offset)).min().unwrap_or(1)
             }
+        }
+    }
+
+    /// What is equal on all members where peers reach it: the registration, and the offset in it or in the heap.
+    pub(crate) fn identity(&self) -> (u64, u64) {
+        match self.location {
+            Location::Local(_) => (NOTHING, NOTHING),
+            Location::Symmetric(memory, offset) => (NOTHING, memory.offset() + offset),
+            Location::Registered(registration, offset) => (registration.sequence(), offset),
         }
     }
 
