@@ -158,7 +158,7 @@ pub fn ccl_config(config: &Config) -> CclConfig {
         algorithm: ccl.algorithm,
         max_blocks: ccl.max_blocks.unwrap_or(0),
         staging_bytes: ccl.staging_bytes.map_or(0, ByteSize::bytes),
-        ..CclConfig::default()
+        check: ccl.check,
     }
 }
 
@@ -171,7 +171,7 @@ pub fn with_ep_settings(config: &Config, plan: EpConfig) -> EpConfig {
 
 #[cfg(test)]
 mod tests {
-    use anabranch_ccl::Algorithm;
+    use anabranch_ccl::{Algorithm, Check};
 
     use super::*;
     use crate::Error;
@@ -226,8 +226,14 @@ mod tests {
     #[test]
     fn settings_reach_the_communicator() {
         assert_eq!(ccl_config(&Config::default()), CclConfig::default());
-        let set = config(&["ccl.algorithm=push", "ccl.max_blocks=5", "ccl.staging_bytes=1 MiB"]);
-        let wanted = CclConfig { algorithm: Some(Algorithm::Push), max_blocks: 5, staging_bytes: 1 << 20 };
+        let words = ["algorithm=push", "max_blocks=5", "staging_bytes=1 MiB", "check=fingerprint"];
+        let set = config(&words.map(|word| format!("ccl.{word}")).each_ref().map(String::as_str));
+        let wanted = CclConfig {
+            algorithm: Some(Algorithm::Push),
+            max_blocks: 5,
+            staging_bytes: 1 << 20,
+            check: Check::Fingerprint,
+        };
         assert_eq!(ccl_config(&set), wanted);
         // What ranks compare is said under the same names.
         let fields = ccl_config(&set).fields();

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use anabranch_ccl::Algorithm;
+use anabranch_ccl::{Algorithm, Check};
 use anabranch_hip::RuntimeKind;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -358,6 +358,8 @@ pub struct CclSettings {
     /// Memory of the symmetric heap that a communicator takes for staging; `None` means chosen from heap and device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub staging_bytes: Option<ByteSize>,
+    /// What is checked at every call.
+    pub check: Check,
 }
 
 /// `[ep]`.

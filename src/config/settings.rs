@@ -4,7 +4,7 @@
 use std::fmt;
 use std::fmt::Write as _;
 
-use anabranch_ccl::Algorithm;
+use anabranch_ccl::{Algorithm, Check};
 
 use super::Config;
 use super::sections::AUTO;
@@ -127,6 +127,17 @@ const ALGORITHMS: [&str; Algorithm::ALL.len() + 1] = {
     let mut index = 0;
     while index < Algorithm::ALL.len() {
         words[index + 1] = Algorithm::ALL[index].name();
+        index += 1;
+    }
+    words
+};
+
+/// What `ccl.check` may be.
+const CHECKS: [&str; Check::ALL.len()] = {
+    let mut words = [""; Check::ALL.len()];
+    let mut index = 0;
+    while index < words.len() {
+        words[index] = Check::ALL[index].name();
         index += 1;
     }
     words
@@ -277,6 +288,11 @@ pub static SETTINGS: &[Setting] = &[
         )),
         "chosen from the heap and the device",
     ),
+    shared(setting(
+        "ccl.check",
+        Word(&CHECKS),
+        "`fingerprint` compares the members' calls before their data moves, at the price of about a barrier a call.",
+    )),
     shared(setting("ep.slots", Integer, "Dispatches that may be in flight without their combine.")),
     unset(
         setting("ep.blocks", Integer, "Most blocks of a dispatch or combine kernel."),
