@@ -32,7 +32,7 @@ device_struct! {
         pub packets: u64,
         /// `[lanes][2 halves][members][staging_bytes]`.
         pub staging: u64,
-        /// Bytes of one source's part of one half, a multiple of 256.
+        /// Bytes of one source's part of one half, a multiple of 16.
         pub staging_bytes: u64,
         /// Packets of one source, stage and parity.
         pub packet_units: u32,

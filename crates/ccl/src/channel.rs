@@ -1,5 +1,6 @@
 //! The memory of one communicator: where its lanes' flags, packets, staging and counters are. Pure arithmetic.
 
+use anabranch_hip::DeviceAddress;
 use anabranch_hip_jit::DevicePointer;
 use anabranch_shmem::{SymmetricMemory, TeamView};
 
@@ -36,9 +37,15 @@ impl ChannelLayout {
     /// The layout for `lanes` lanes of `members` members: `packet_units` packets for each source, and about `staging` bytes of
     /// staging in total.
     pub fn new(members: u32, lanes: u32, packet_units: u32, staging: u64) -> Self {
+        let pieces = u64::from(lanes) * 2 * u64::from(members);
+        let staging_bytes = (staging / pieces / ALIGNMENT * ALIGNMENT).max(ALIGNMENT);
+        Self::with(members, lanes, packet_units, staging_bytes)
+    }
+
+    /// The layout with so many bytes of staging for each lane, half and source: a multiple of 16.
+    pub fn with(members: u32, lanes: u32, packet_units: u32, staging_bytes: u64) -> Self {
         let (members, count) = (u64::from(members), u64::from(lanes));
         let pieces = count * 2 * members;
-        let staging_bytes = (staging / pieces / ALIGNMENT * ALIGNMENT).max(ALIGNMENT);
         let mut end = 0u64;
         let mut place = |bytes: u64| {
             let start = end;
@@ -66,10 +73,14 @@ impl ChannelLayout {
 
     /// What the kernels get.
     pub(crate) fn channel(&self, team: TeamView, memory: &SymmetricMemory, operation: u32) -> Channel {
-        let start = memory.offset();
+        self.channel_at(team, memory.offset(), memory.address(), operation)
+    }
+
+    /// What the kernels get for an allocation that begins at `start` of every heap, on this rank at `address`.
+    pub fn channel_at(&self, team: TeamView, start: u64, address: DeviceAddress, operation: u32) -> Channel {
         Channel {
             team,
-            lanes: DevicePointer::new(memory.address().offset(self.lanes)),
+            lanes: DevicePointer::new(address.offset(self.lanes)),
             flags: start + self.flags,
             packets: start + self.packets,
             staging: start + self.staging,

@@ -4,25 +4,22 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use anabranch_hip::Stream;
-use anabranch_hip_jit::bytemuck::Zeroable;
-use anabranch_hip_jit::{DevicePointer, KernelSpec, LOCAL_RESERVED_BYTES, LoadedUnit, TypedKernel};
+use anabranch_hip_jit::{DevicePointer, LOCAL_RESERVED_BYTES, LoadedUnit, TypedKernel};
 use anabranch_ranks::{Group, GroupRank};
 use anabranch_shmem::{MemoryUse, OperationCode, OperationName, SymmetricMemory, Team, World};
 
-use crate::args::{
-    Channel, FingerprintArgs, MOST_UNEVEN, MOVE_ALL, MOVE_NONE, MoveArgs, MoveEntry, Place, REDUCE_ALL,
-    ReduceArgs, Reduction, UnevenArgs,
-};
-use crate::call::{Call, Collective, Shape};
+use crate::args::{Channel, FingerprintArgs, MOST_UNEVEN, Place};
+use crate::call::{Call, Shape};
 use crate::channel::{ALIGNMENT, ChannelLayout};
 use crate::checker::{Checking, watch_lanes};
 use crate::config::{CclConfig, Check};
 use crate::error::{Error, Result};
+use crate::in_place;
 use crate::kernels::{self, entry};
+use crate::lower::{Arguments, Buffers, Counts, Unit, kernel_of, local_bytes};
 use crate::plan::{Algorithm, Limits, Plan};
 use crate::tensor::Tensor;
 use crate::work::{EventPool, Work};
-use crate::{DataType, in_place};
 
 /// Collectives in fault records.
 pub const OPERATION: OperationCode = OperationCode(0x200);
@@ -35,8 +32,6 @@ pub(crate) const PHASES: &[&str] =
 const PACKET_UNITS: u32 = 512;
 /// Lanes on a large GPU: one a multiprocessor, as a power of two.
 const DEFAULT_LANES: u32 = 128;
-/// `LOCAL_TABLES` in `ccl/lane.h`.
-const LOCAL_TABLES: u32 = 32;
 
 /// Collectives over a group, on one rank.
 ///
@@ -55,33 +50,6 @@ pub struct Communicator {
     events: Arc<EventPool>,
     launches: u64,
     checking: Option<Checking>,
-}
-
-/// Which kernels a call needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Unit {
-    Fingerprint,
-    Move,
-    PacketReduce(DataType),
-    BulkReduce(DataType),
-}
-
-impl Unit {
-    fn spec(self) -> KernelSpec {
-        match self {
-            Self::Fingerprint => kernels::fingerprint(),
-            Self::Move => kernels::move_bytes(),
-            Self::PacketReduce(element) => kernels::packet_reduce(element),
-            Self::BulkReduce(element) => kernels::bulk_reduce(element),
-        }
-    }
-}
-
-#[derive(Clone, Debug)]
-enum Arguments {
-    Move(MoveArgs),
-    Uneven(Box<UnevenArgs>),
-    Reduce(ReduceArgs),
 }
 
 /// A call that was checked and planned: a launch of it costs little, allocates nothing and may be captured. Its tensors have
@@ -256,15 +224,22 @@ impl Communicator {
         let plan = Plan::new(&shape, &self.limits, self.config.algorithm)?;
         let (output, input) = call.tensors();
         in_place::check(call, &shape, &self.team)?;
-        let (unit, entry) = kernel_of(&shape, &plan);
+        let (unit, entry) = kernel_of(&shape, plan.algorithm);
         let kernel = self.unit(unit)?.kernel(entry)?.clone();
-        let arguments = match (shape.op, &input, &output) {
-            (Some(op), Some(input), Some(output)) => {
-                Arguments::Reduce(self.reduce_args(&shape, &plan, op, input, output))
+        let counts = match *call {
+            Call::AllGatherUneven { counts, .. } => Counts::AllGather(counts),
+            Call::AllToAllUneven { output_splits, input_splits, .. } => {
+                Counts::AllToAll { input_splits, output_splits }
             }
-            _ if shape.uneven => Arguments::Uneven(self.uneven_args(&shape, call)),
-            _ => Arguments::Move(self.move_args(&shape, call)),
+            _ => Counts::Even,
         };
+        let alignment = [&output, &input].into_iter().flatten().map(|tensor| tensor.alignment(&self.team));
+        let buffers = Buffers {
+            input: self.place(input.as_ref()),
+            output: self.place(output.as_ref()),
+            alignment: alignment.min().unwrap_or(1),
+        };
+        let arguments = Arguments::new(&self.channel, &shape, &plan, &buffers, counts);
         let tensors = [output, input].into_iter().flatten();
         let check = self.checking.as_ref().map(|checking| checking.checker.usage());
         let own = [self.memory.usage()].into_iter().chain(check);
@@ -288,114 +263,7 @@ impl Communicator {
     }
 
     fn place(&self, tensor: Option<&Tensor<'_>>) -> Place {
-        tensor.map_or(Place { bases: DevicePointer::NULL, offset: 0 }, |tensor| tensor.place(&self.team))
-    }
-
-    fn reduce_args(
-        &self,
-        shape: &Shape,
-        plan: &Plan,
-        op: crate::ReduceOp,
-        input: &Tensor<'_>,
-        output: &Tensor<'_>,
-    ) -> ReduceArgs {
-        let is_scatter = shape.collective == Collective::ReduceScatter;
-        let stride = if is_scatter { shape.bytes() } else { 0 };
-        let alignment = input.alignment(&self.team).min(output.alignment(&self.team));
-        ReduceArgs {
-            channel: self.channel,
-            input: self.place(Some(input)),
-            output: self.place(Some(output)),
-            reduction: Reduction {
-                op: op.torch_value(),
-                size: shape.members,
-                scalar: op.scalar_bits(shape.data_type),
-            },
-            count: shape.count,
-            root: shape.root.map_or(REDUCE_ALL, GroupRank::get),
-            is_scatter: u32::from(is_scatter),
-            is_aligned: u32::from(alignment == 16 && stride.is_multiple_of(16)),
-            is_phased: u32::from(plan.phased),
-        }
-    }
-
-    fn move_args(&self, shape: &Shape, call: &Call<'_>) -> MoveArgs {
-        let (output, input) = call.tensors();
-        let bytes = shape.bytes();
-        let me = self.rank();
-        let even = MoveArgs {
-            channel: self.channel,
-            input: self.place(input.as_ref()),
-            output: self.place(output.as_ref()),
-            bytes,
-            most_bytes: bytes,
-            send_stride: 0,
-            receive_stride: bytes,
-            remote_stride: bytes,
-            send_to: MOVE_ALL,
-            receive_from: MOVE_ALL,
-        };
-        let root = shape.root.map_or(MOVE_NONE, GroupRank::get);
-        let is_root = root == me.get();
-        let at_root = if is_root { MOVE_ALL } else { MOVE_NONE };
-        match shape.collective {
-            Collective::AllToAll => MoveArgs { send_stride: bytes, ..even },
-            Collective::Broadcast => {
-                MoveArgs { receive_stride: 0, remote_stride: 0, send_to: at_root, receive_from: root, ..even }
-            }
-            Collective::Gather => MoveArgs { send_to: root, receive_from: at_root, ..even },
-            Collective::Scatter => MoveArgs {
-                send_stride: bytes,
-                receive_stride: 0,
-                remote_stride: 0,
-                send_to: at_root,
-                receive_from: root,
-                ..even
-            },
-            _ => even,
-        }
-    }
-
-    fn uneven_args(&self, shape: &Shape, call: &Call<'_>) -> Box<UnevenArgs> {
-        let size = u64::from(shape.data_type.bytes());
-        let mut args = Box::new(UnevenArgs { even: self.move_args(shape, call), ..UnevenArgs::zeroed() });
-        let mut most = 0;
-        match *call {
-            Call::AllGatherUneven { counts, .. } => {
-                let mine = counts.get(self.rank().index()).copied().unwrap_or(0) * size;
-                let mut offset = 0;
-                for (entry, count) in args.entries.iter_mut().zip(counts) {
-                    let bytes = count * size;
-                    *entry = MoveEntry {
-                        send_offset: 0,
-                        send_bytes: mine,
-                        receive_offset: offset,
-                        receive_bytes: bytes,
-                    };
-                    offset += bytes;
-                    most = most.max(bytes);
-                }
-            }
-            Call::AllToAllUneven { output_splits, input_splits, .. } => {
-                let (mut sent, mut received) = (0, 0);
-                let splits = input_splits.iter().zip(output_splits);
-                for (entry, (to, from)) in args.entries.iter_mut().zip(splits) {
-                    let (to, from) = (to * size, from * size);
-                    *entry = MoveEntry {
-                        send_offset: sent,
-                        send_bytes: to,
-                        receive_offset: received,
-                        receive_bytes: from,
-                    };
-                    sent += to;
-                    received += from;
-                    most = most.max(to).max(from);
-                }
-            }
-            _ => {}
-        }
-        args.even.most_bytes = most;
-        args
+        tensor.map_or(Buffers::NOWHERE, |tensor| tensor.place(&self.team))
     }
 
     /// Puts a prepared call on the stream: one kernel, and with [`Check::Fingerprint`] another before it. Every member launches the same calls in the same order. May be captured
@@ -461,11 +329,6 @@ impl Drop for Communicator {
     }
 }
 
-/// Local memory of a block: the lane's words, then three tables of addresses.
-const fn local_bytes(members: u32) -> u32 {
-    LOCAL_TABLES + 3 * 8 * members
-}
-
 /// Threads of blocks on this device. On a machine of CPU threads lanes are coroutines: few, with more to do each.
 fn threads(world: &World) -> Limits {
     let device = world.device();
@@ -478,27 +341,6 @@ fn threads(world: &World) -> Limits {
 /// Whether the device is a large GPU, and not a machine of a few CPU threads.
 fn is_large(world: &World) -> bool {
     world.device().multiprocessors() >= 32
-}
-
-fn kernel_of(shape: &Shape, plan: &Plan) -> (Unit, &'static str) {
-    let packet = Unit::PacketReduce(shape.data_type);
-    let bulk = Unit::BulkReduce(shape.data_type);
-    let reduces = shape.collective.reduces();
-    match plan.algorithm {
-        Algorithm::Packets if shape.collective == Collective::ReduceScatter => {
-            (packet, entry::SCATTER_PACKETS)
-        }
-        Algorithm::Packets if reduces => (packet, entry::ONE_SHOT),
-        Algorithm::Packets if shape.uneven => (Unit::Move, entry::UNEVEN_PACKETS),
-        Algorithm::Staged if shape.uneven => (Unit::Move, entry::UNEVEN_STAGED),
-        Algorithm::Direct if shape.uneven => (Unit::Move, entry::UNEVEN_DIRECT),
-        Algorithm::Packets => (Unit::Move, entry::MOVE_PACKETS),
-        Algorithm::TwoShotPackets => (packet, entry::TWO_SHOT),
-        Algorithm::Staged => (Unit::Move, entry::MOVE_STAGED),
-        Algorithm::Direct => (Unit::Move, entry::MOVE_DIRECT),
-        Algorithm::Pull => (bulk, entry::PULL),
-        Algorithm::Push => (bulk, entry::PUSH),
-    }
 }
 
 fn describe(shape: &Shape, plan: &Plan) -> String {

@@ -23,6 +23,8 @@ pub mod entry {
     pub const UNEVEN_STAGED: &str = "anabranch_ccl_move_uneven_staged";
     /// ... straight to the outputs.
     pub const UNEVEN_DIRECT: &str = "anabranch_ccl_move_uneven_direct";
+    /// All members meet.
+    pub const BARRIER: &str = "anabranch_ccl_barrier";
     /// Every member reduces everything, from packets.
     pub const ONE_SHOT: &str = "anabranch_ccl_one_shot";
     /// Every member reduces a part and sends it round, in packets.
@@ -43,6 +45,7 @@ pub static MOVE: KernelUnit = KernelUnit {
     source: include_str!("../kernels/move.hip"),
     headers: HEADERS,
     entries: &[
+        entry::BARRIER,
         entry::MOVE_PACKETS,
         entry::UNEVEN_PACKETS,
         entry::MOVE_STAGED,

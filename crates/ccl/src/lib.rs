@@ -2,7 +2,8 @@
 //!
 //! A [`Communicator`] belongs to one group and one sequence of calls. A [`Call`] names a collective and its tensors;
 //! [`Communicator::prepare`] checks it and chooses how it is done, [`Communicator::launch`] puts one kernel on a stream, and the
-//! [`Work`] that comes back orders other streams behind it or waits for it on the host.
+//! [`Work`] that comes back orders other streams behind it or waits for it on the host. [`typed`] has a method for each collective,
+//! with torch's names and order of arguments; element types and operators are Rust types there.
 //!
 //! The order of reading: [`call`] says what a call means, [`plan`] how it is done, `device/ccl/lane.h` and `packets.h` what all
 //! kernels stand on (with the arguments why no flag or buffer is used again too early), `kernels/*.hip` the algorithms, and
@@ -31,10 +32,13 @@ mod fingerprint;
 pub mod float8;
 mod in_place;
 pub mod kernels;
+#[doc(hidden)]
+pub mod lower;
 pub mod oracle;
 pub mod plan;
 mod reduce;
 mod tensor;
+pub mod typed;
 mod work;
 
 pub use call::{Call, Collective};
@@ -51,4 +55,5 @@ pub use reduce::{
     Avg, BitAnd, BitOr, BitXor, Max, Min, PreMulSum, Product, ReduceOp, ReduceOperator, Sum, UnknownReduceOp,
 };
 pub use tensor::{LocationKind, Tensor};
+pub use typed::{Options, TypedTensor};
 pub use work::Work;
