@@ -10,7 +10,7 @@ use anabranch_ranks::GlobalRank;
 use anabranch_shmem::{RankError, RankSetup, World, WorldConfig};
 use anabranch_transport::TransportKind;
 
-use crate::config::{Config, TransportName};
+use crate::config::{ByteSize, Config, TransportName};
 use crate::environment::Environment;
 use crate::error::Result;
 use crate::platform::{Placement, Platform};
@@ -153,7 +153,7 @@ pub fn ccl_config(config: &Config) -> CclConfig {
     CclConfig {
         algorithm: ccl.algorithm,
         max_blocks: ccl.max_blocks.unwrap_or(0),
-        staging_bytes: ccl.staging_bytes.bytes(),
+        staging_bytes: ccl.staging_bytes.map_or(0, ByteSize::bytes),
         check: ccl.check,
     }
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use anabranch_ccl::{Algorithm, CclConfig, Check};
+use anabranch_ccl::{Algorithm, Check};
 use anabranch_hip::RuntimeKind;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -332,7 +332,7 @@ impl Default for DeadlineConfig {
 }
 
 /// `[ccl]`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct CclSettings {
@@ -342,17 +342,11 @@ pub struct CclSettings {
     /// Most blocks of a launch; `None` means chosen from the device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_blocks: Option<u32>,
-    /// Memory of the symmetric heap that a communicator takes for staging.
-    pub staging_bytes: ByteSize,
+    /// Memory of the symmetric heap that a communicator takes for staging; `None` means chosen from heap and device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub staging_bytes: Option<ByteSize>,
     /// What is checked at every call.
     pub check: Check,
-}
-
-impl Default for CclSettings {
-    fn default() -> Self {
-        let CclConfig { algorithm, staging_bytes, check, .. } = CclConfig::default();
-        Self { algorithm, max_blocks: None, staging_bytes: ByteSize(staging_bytes), check }
-    }
 }
 
 /// `[ep]`.

@@ -274,11 +274,14 @@ pub static SETTINGS: &[Setting] = &[
         shared(setting("ccl.max_blocks", Integer, "Most blocks of a collective's kernel, 1 to 1024.")),
         "chosen from the device",
     ),
-    shared(setting(
-        "ccl.staging_bytes",
-        Size,
-        "Memory of the symmetric heap that each communicator takes for staging.",
-    )),
+    unset(
+        shared(setting(
+            "ccl.staging_bytes",
+            Size,
+            "Memory of the symmetric heap that each communicator takes for staging, at least 4096 bytes.",
+        )),
+        "chosen from the heap and the device",
+    ),
     shared(setting(
         "ccl.check",
         Word(&CHECKS),

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::in_place;
 use crate::kernels::{self, entry};
 use crate::lower::{Arguments, Buffers, Counts, Unit, kernel_of, local_bytes};
-use crate::plan::{Algorithm, Limits, Plan};
+use crate::plan::{Algorithm, Choice, Limits, Plan};
 use crate::tensor::Tensor;
 use crate::work::{EventPool, Work};
 
@@ -29,7 +29,7 @@ pub(crate) const PHASES: &[&str] =
     &["start", "packets of a peer", "meeting", "fingerprint", "overlap with an earlier call"];
 
 /// Packets of one source, stage and parity of a lane.
-const PACKET_UNITS: u32 = 512;
+pub(crate) const PACKET_UNITS: u32 = 512;
 /// Lanes on a large GPU: one a multiprocessor, as a power of two.
 const DEFAULT_LANES: u32 = 128;
 
@@ -196,6 +196,11 @@ impl Communicator {
         &self.world
     }
 
+    /// What it was made with.
+    pub fn config(&self) -> &CclConfig {
+        &self.config
+    }
+
     /// The most blocks of a launch.
     pub fn lanes(&self) -> u32 {
         self.limits.lanes
@@ -216,12 +221,22 @@ impl Communicator {
     /// Whatever is wrong with the call ([`Call::shape`], [`Error::Overlap`], [`Error::Alignment`], [`Error::Algorithm`]); a kernel
     /// that does not compile.
     pub fn prepare(&mut self, call: &Call<'_>) -> Result<Prepared> {
+        let choice = Choice { algorithm: self.config.algorithm, ..Choice::default() };
+        self.prepare_as(call, choice)
+    }
+
+    /// [`Self::prepare`] with this choice in place of the configuration's and the plan's: for tuning, and for tests. All members
+    /// give the same, or their kernels do not meet.
+    ///
+    /// # Errors
+    /// Those of [`Self::prepare`]; [`Error::Config`] for blocks that are not within 1 and [`Self::lanes`].
+    pub fn prepare_as(&mut self, call: &Call<'_>, choice: Choice) -> Result<Prepared> {
         let shape = call.shape(self.size(), self.rank())?;
         if shape.uneven && self.size() as usize > MOST_UNEVEN {
             let allowed = "at most 64 where counts differ";
             return Err(Error::Config { field: "the group's size", given: self.size().into(), allowed });
         }
-        let plan = Plan::new(&shape, &self.limits, self.config.algorithm)?;
+        let plan = Plan::chosen(&shape, &self.limits, choice)?;
         let (output, input) = call.tensors();
         in_place::check(call, &shape, &self.team)?;
         let (unit, entry) = kernel_of(&shape, plan.algorithm);

@@ -59,7 +59,7 @@ impl FromStr for Check {
 }
 
 /// The configuration of a communicator, as a value. Equal on all members.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CclConfig {
     /// The algorithm of every call (`ccl.algorithm`); `None` chooses for each.
     pub algorithm: Option<Algorithm>,
@@ -70,12 +70,6 @@ pub struct CclConfig {
     pub staging_bytes: u64,
     /// What is checked at every call (`ccl.check`).
     pub check: Check,
-}
-
-impl Default for CclConfig {
-    fn default() -> Self {
-        Self { algorithm: None, max_blocks: 0, staging_bytes: 0, check: Check::Off }
-    }
 }
 
 /// The most lanes of a communicator.

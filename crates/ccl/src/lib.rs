@@ -50,7 +50,7 @@ pub use element::Element;
 pub use error::{Error, Result};
 pub use fingerprint::{Difference, Mismatch, SplitMismatch};
 pub use kernels::kernels;
-pub use plan::{Algorithm, Plan, UnknownAlgorithm};
+pub use plan::{Algorithm, Choice, Plan, UnknownAlgorithm};
 pub use reduce::{
     Avg, BitAnd, BitOr, BitXor, Max, Min, PreMulSum, Product, ReduceOp, ReduceOperator, Sum, UnknownReduceOp,
 };

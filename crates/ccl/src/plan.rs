@@ -55,7 +55,6 @@ impl Algorithm {
             Self::Packets if shape.uneven && shape.collective == Collective::AllToAll => {
                 Err("members do not know how much others exchange")
             }
-            Self::Packets => Ok(()),
             Self::TwoShotPackets
                 if matches!(shape.collective, Collective::AllReduce | Collective::Reduce) =>
             {
@@ -73,7 +72,7 @@ impl Algorithm {
             Self::Pull if shape.collective != Collective::ReduceScatter && !shape.output.is_reached() => {
                 Err("peers have to reach the output: make it symmetric, or register it")
             }
-            Self::Staged | Self::Direct | Self::Pull | Self::Push => Ok(()),
+            Self::Packets | Self::Staged | Self::Direct | Self::Pull | Self::Push => Ok(()),
         }
     }
 
@@ -117,6 +116,17 @@ pub struct Limits {
     pub bulk_threads: u32,
 }
 
+/// What is chosen for a call beforehand: by who tunes or tests. Equal on all members; `None` leaves it to the plan.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Choice {
+    /// The algorithm.
+    pub algorithm: Option<Algorithm>,
+    /// Blocks of the launch.
+    pub blocks: Option<u32>,
+    /// [`Plan::phased`]; nothing but `push` of a whole message looks at it.
+    pub phased: Option<bool>,
+}
+
 /// What is done for one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
@@ -154,6 +164,20 @@ impl Plan {
             reason,
         })?;
         Ok(Self::with(shape, limits, algorithm))
+    }
+
+    /// The plan of a call with something chosen beforehand.
+    ///
+    /// # Errors
+    /// Those of [`Self::new`]; [`Error::Config`] for blocks that are not within 1 and the lanes.
+    pub fn chosen(shape: &Shape, limits: &Limits, choice: Choice) -> Result<Self> {
+        let plan = Self::new(shape, limits, choice.algorithm)?;
+        let blocks = choice.blocks.unwrap_or(plan.blocks);
+        if !(1..=limits.lanes).contains(&blocks) {
+            let allowed = "1 to the communicator's lanes";
+            return Err(Error::Config { field: "blocks", given: blocks.into(), allowed });
+        }
+        Ok(Self { blocks, phased: choice.phased.unwrap_or(plan.phased), ..plan })
     }
 
     fn with(shape: &Shape, limits: &Limits, algorithm: Algorithm) -> Self {

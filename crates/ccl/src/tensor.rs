@@ -74,7 +74,8 @@ impl<'a> Tensor<'a> {
         Ok(Self { location: Location::Local(buffer.address().offset(byte_offset)), data_type, count })
     }
 
-    /// Elements in the symmetric heap, `byte_offset` bytes into an allocation: the same allocation and offset on all members.
+    /// Elements in the symmetric heap, `byte_offset` bytes into an allocation: the same allocation and offset on all members. All
+    /// members of the call's group have it: its own group is theirs, in any order, or a larger one.
     /// Launches keep the allocation until they are over, unless they are captured: then whoever replays the graph does. A launch
     /// after its handle was dropped is an error.
     ///
@@ -151,11 +152,19 @@ impl<'a> Tensor<'a> {
     /// Where this rank's elements start.
     ///
     /// # Errors
-    /// [`Error::Foreign`] when a registration is another group's.
+    /// [`Error::Foreign`] when a registration is another group's, or not all members have the symmetric memory.
     pub(crate) fn address(&self, team: &Team) -> Result<DeviceAddress> {
         match self.location {
             Location::Local(address) => Ok(address),
-            Location::Symmetric(memory, offset) => Ok(memory.address().offset(offset)),
+            Location::Symmetric(memory, offset) => {
+                // Elsewhere the same offsets may hold something else: at ranks without this allocation, or in another world.
+                let all_have_it = team.group().members().iter().all(|rank| memory.group().contains(*rank));
+                let base = team.peer_base(team.rank()).filter(|_| all_have_it);
+                let own = base.map(|base| base.offset(memory.offset()));
+                own.filter(|own| *own == memory.address())
+                    .map(|own| own.offset(offset))
+                    .ok_or(Error::Foreign { what: "symmetric memory" })
+            }
             Location::Registered(registration, offset) => {
                 let own =
                     registration.peer_address(team.rank()).filter(|_| registration.group() == team.group());

@@ -45,7 +45,6 @@ const ROOT: GroupRank = GroupRank::new(1);
 
 struct Rig<'a> {
     world: &'a World,
-    stream: Stream,
     communicator: Communicator,
     memory: SymmetricMemory,
     inputs: Vec<Vec<u8>>,
@@ -58,8 +57,7 @@ impl<'a> Rig<'a> {
     fn new(world: &'a World) -> Result<Self> {
         let communicator = Communicator::new(world, world.group(), CclConfig::default())?;
         let memory = world.allocate(world.group(), BYTES, 256, "tensors")?;
-        let stream = world.device().create_stream()?;
-        Ok(Self { world, stream, communicator, memory, inputs: Vec::new(), output: OUTPUT, seed: 0 })
+        Ok(Self { world, communicator, memory, inputs: Vec::new(), output: OUTPUT, seed: 0 })
     }
 
     /// New inputs of `lengths[rank]` elements: this rank's lies `element` elements into the memory.
@@ -94,11 +92,14 @@ macro_rules! tensor {
     };
 }
 
-fn reductions<E: Element>(rig: &mut Rig<'_>, operator: impl ReduceOperator<E>) -> Result<()> {
+fn reductions<E: Element>(
+    rig: &mut Rig<'_>,
+    stream: &Stream,
+    operator: impl ReduceOperator<E>,
+) -> Result<()> {
     let (data_type, op, n) = (E::DATA_TYPE, operator.reduce_op(), u64::from(RANKS));
     let (size, rank) = (u64::from(data_type.bytes()), rig.communicator.rank().index() as u64);
-    let stream = rig.stream.clone();
-    let options = Options::on(&stream);
+    let options = Options::on(stream);
 
     rig.fill::<E>(op, [COUNT; 3], 0)?;
     let expected = oracle::all_reduce(data_type, op, &rig.inputs).unwrap();
@@ -134,12 +135,11 @@ fn reductions<E: Element>(rig: &mut Rig<'_>, operator: impl ReduceOperator<E>) -
     rig.expect(&work, &expected)
 }
 
-fn moves<E: Element>(rig: &mut Rig<'_>) -> Result<()> {
+fn moves<E: Element>(rig: &mut Rig<'_>, stream: &Stream) -> Result<()> {
     let (data_type, n) = (E::DATA_TYPE, u64::from(RANKS));
     let rank = rig.communicator.rank();
     let (me, is_root) = (rank.index() as u64, rank == ROOT);
-    let stream = rig.stream.clone();
-    let options = Options::on(&stream);
+    let options = Options::on(stream);
     let op = ReduceOp::Sum;
 
     rig.fill::<E>(op, [COUNT; 3], 0)?;
@@ -193,12 +193,12 @@ fn moves<E: Element>(rig: &mut Rig<'_>) -> Result<()> {
 #[test]
 fn every_method_makes_the_call_of_its_name() {
     let results = on_ranks(RANKS, 4, &world_config(), &jit(), |world| {
-        let mut rig = Rig::new(world)?;
-        reductions::<f32>(&mut rig, Sum)?;
-        reductions::<f32>(&mut rig, PreMulSum(0.5))?;
-        reductions::<u8>(&mut rig, BitXor)?;
-        moves::<u8>(&mut rig)?;
-        moves::<f64>(&mut rig)
+        let (mut rig, stream) = (Rig::new(world)?, world.device().create_stream()?);
+        reductions::<f32>(&mut rig, &stream, Sum)?;
+        reductions::<f32>(&mut rig, &stream, PreMulSum(0.5))?;
+        reductions::<u8>(&mut rig, &stream, BitXor)?;
+        moves::<u8>(&mut rig, &stream)?;
+        moves::<f64>(&mut rig, &stream)
     });
     all_well(results);
 }

@@ -114,20 +114,11 @@ use crate::tensor::{LocationKind, Tensor};
 ///     [Call::all_reduce(floats, PreMulSum(2.0)), Call::all_reduce(integers, BitAnd)]
 /// }
 /// ```
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct TypedTensor<'a, T: Element> {
     tensor: Tensor<'a>,
     element: PhantomData<fn() -> T>,
 }
-
-// Derived, they would ask the same of `T`'s references.
-impl<T: Element> Clone for TypedTensor<'_, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T: Element> Copy for TypedTensor<'_, T> {}
 
 impl<'a, T: Element> TypedTensor<'a, T> {
     const fn of(tensor: Tensor<'a>) -> Self {

@@ -60,8 +60,12 @@ pub(super) struct File {
 
 /// Every row.
 pub fn sites() -> impl Iterator<Item = Site> {
-    let ccl = ccl::FILES.iter().chain(ccl_fingerprint::FILES);
-    let files = prelude::FILES.iter().chain(shmem::FILES).chain(ep::FILES).chain(ccl);
+    let files = prelude::FILES
+        .iter()
+        .chain(shmem::FILES)
+        .chain(ep::FILES)
+        .chain(ccl::FILES)
+        .chain(ccl_fingerprint::FILES);
     files.flat_map(|file| {
         file.rows.iter().map(|(function, call, held_by)| Site {
             file: file.file,
