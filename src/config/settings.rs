@@ -136,7 +136,7 @@ const ALGORITHMS: [&str; Algorithm::ALL.len() + 1] = {
 const CHECKS: [&str; Check::ALL.len()] = {
     let mut words = [""; Check::ALL.len()];
     let mut index = 0;
-    while index < words.len() {
+    while index < Check::ALL.len() {
         words[index] = Check::ALL[index].name();
         index += 1;
     }
@@ -291,7 +291,8 @@ pub static SETTINGS: &[Setting] = &[
     shared(setting(
         "ccl.check",
         Word(&CHECKS),
-        "`fingerprint` compares the members' calls before their data moves, at the price of about a barrier a call.",
+        "What is checked at every collective: `fingerprint` compares the members' calls on the devices before data moves, and \
+         costs about a barrier.",
     )),
     shared(setting("ep.slots", Integer, "Dispatches that may be in flight without their combine.")),
     unset(
