@@ -4,7 +4,10 @@
 use std::fmt;
 use std::fmt::Write as _;
 
+use anabranch_ccl::Algorithm;
+
 use super::Config;
+use super::sections::AUTO;
 
 /// What a setting's value looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,6 +120,17 @@ const fn secret(mut setting: Setting) -> Setting {
     setting.secret = true;
     setting
 }
+
+/// What `ccl.algorithm` may be: whatever there is.
+const ALGORITHMS: [&str; Algorithm::ALL.len() + 1] = {
+    let mut words = [AUTO; Algorithm::ALL.len() + 1];
+    let mut index = 0;
+    while index < Algorithm::ALL.len() {
+        words[index + 1] = Algorithm::ALL[index].name();
+        index += 1;
+    }
+    words
+};
 
 use SettingKind::{Boolean, Duration, Integer, Integers, Path, Size, Text, Texts, Word, Words};
 
@@ -240,6 +254,23 @@ pub static SETTINGS: &[Setting] = &[
         Duration,
         "How long a kernel waits for its peers, counted from its start.",
     )),
+    shared(setting(
+        "ccl.algorithm",
+        Word(&ALGORITHMS),
+        "How every collective is done, an error where it cannot be; `auto` chooses for each call.",
+    )),
+    unset(
+        shared(setting("ccl.max_blocks", Integer, "Most blocks of a collective's kernel, 1 to 1024.")),
+        "chosen from the device",
+    ),
+    unset(
+        shared(setting(
+            "ccl.staging_bytes",
+            Size,
+            "Memory of the symmetric heap that each communicator takes for staging, at least 4096 bytes.",
+        )),
+        "chosen from the heap and the device",
+    ),
     shared(setting("ep.slots", Integer, "Dispatches that may be in flight without their combine.")),
     unset(
         setting("ep.blocks", Integer, "Most blocks of a dispatch or combine kernel."),

@@ -106,12 +106,14 @@ impl Case {
     }
 
     /// Elements that go from one member to another.
-    fn pair(&self, from: u64, to: u64) -> u64 {
+    #[doc(hidden)]
+    pub fn pair(&self, from: u64, to: u64) -> u64 {
         if self.uneven { (self.count + 5 * from + 3 * to) % (self.count + 4) } else { self.count }
     }
 
     /// Elements of each member's part, where all know them.
-    fn counts(&self, members: u64) -> Vec<u64> {
+    #[doc(hidden)]
+    pub fn counts(&self, members: u64) -> Vec<u64> {
         (0..members).map(|member| self.pair(member, 0)).collect()
     }
 
@@ -134,7 +136,9 @@ impl Case {
         (0..members).map(|me| Layout::of(self, members, me).end).max().unwrap_or(0)
     }
 
-    fn inputs(&self, members: u32) -> Vec<Vec<u8>> {
+    /// Every member's input.
+    #[doc(hidden)]
+    pub fn inputs(&self, members: u32) -> Vec<Vec<u8>> {
         let all = self.data.of(self.data_type, self.op, members, self.seed);
         (0..members)
             .map(|rank| all.bytes(GroupRank::new(rank), 0..self.lengths(members.into(), rank.into()).0))
@@ -256,22 +260,32 @@ impl Scratch {
 }
 
 /// Where a case's buffers are: at the same offsets on all members.
+#[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
-struct Layout {
-    input: u64,
-    output: u64,
-    end: u64,
+pub struct Layout {
+    /// This rank's input.
+    pub input: u64,
+    /// Its output.
+    pub output: u64,
+    /// Behind the last byte that is looked at.
+    pub end: u64,
 }
 
 impl Layout {
     fn of(case: &Case, members: u32, me: u32) -> Self {
+        Self::with(case, members, me, CANARY, 256)
+    }
+
+    /// With so many bytes before, between and behind buffers, which begin at multiples of `alignment` unless the case offsets
+    /// them.
+    pub fn with(case: &Case, members: u32, me: u32, canary: u64, alignment: u64) -> Self {
         let size = u64::from(case.data_type.bytes());
         let all = 0..u64::from(members);
         let most = |of: &dyn Fn((u64, u64)) -> u64| {
             all.clone().map(|rank| of(case.lengths(members.into(), rank))).max().unwrap_or(0)
         };
         let (inputs, outputs) = (most(&|pair| pair.0) * size, most(&|pair| pair.1) * size);
-        let start = |after: u64| (after + CANARY).next_multiple_of(256) + case.offset * size;
+        let start = |after: u64| (after + canary).next_multiple_of(alignment) + case.offset * size;
         let mine = u64::from(me) * case.count * size;
         let in_place = case.in_place || case.collective == Collective::Broadcast;
         let (input, output, end) = match (in_place, case.collective) {
@@ -287,7 +301,16 @@ impl Layout {
                 (input, start(0), input + inputs)
             }
         };
-        Self { input, output, end: end + CANARY }
+        Self { input, output, end: end + canary }
+    }
+
+    /// What memory holds before the call: the member's input, where the call reads one, between bytes that nobody may touch.
+    pub fn image(&self, case: &Case, input: &[u8], me: GroupRank) -> Vec<u8> {
+        let mut image = vec![UNTOUCHED; self.end as usize];
+        if case.collective != Collective::Scatter || me == case.root {
+            put(&mut image, self.input, input);
+        }
+        image
     }
 }
 
@@ -433,7 +456,8 @@ fn put(image: &mut [u8], at: u64, bytes: &[u8]) {
 }
 
 /// Compares what is there with what was there and what the call had to write.
-fn judge(
+#[doc(hidden)]
+pub fn judge(
     case: &Case,
     layout: &Layout,
     inputs: &[Vec<u8>],

@@ -17,7 +17,7 @@ use crate::collective::{Collectives, compare_fields, group_id};
 use crate::config::WorldConfig;
 use crate::control::Control;
 use crate::error::{Error, Result};
-use crate::fault::OperationNames;
+use crate::fault::{Explainers, OperationNames};
 use crate::flight::Flights;
 use crate::heap::ledger::Ledger;
 use crate::heap::ranges::ByteRange;
@@ -135,6 +135,7 @@ impl World {
             heap_busy: AtomicBool::new(false),
             groups: Mutex::new(HashMap::from([(group_id(&group), group.clone())])),
             names: OperationNames::default(),
+            explainers: Explainers::default(),
             residency: Arc::new(Residency::default()),
             launches: flights.user(),
             flights,

@@ -45,7 +45,7 @@ mod world;
 pub use collective::group_id;
 pub use config::{MIN_HEAP_BYTES, WorldConfig};
 pub use error::{Error, Result};
-pub use fault::{Fault, OperationCode, OperationName};
+pub use fault::{ExplainFault, Fault, OperationCode, OperationName};
 pub use flight::{LaunchGuard, MemoryUse};
 pub use heap::{DEFAULT_ALIGNMENT, HeapUsage, MAX_ALIGNMENT, MemoryGuard, SymmetricMemory};
 pub use host_api::{Signal, SignalOp, TeamSignalArgs};

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use anabranch_bootstrap::{Deadline, LossObserver, Rendezvous};
@@ -20,7 +20,7 @@ use crate::alarm::Alarm;
 use crate::collective::{Agreed, Collectives};
 use crate::config::WorldConfig;
 use crate::error::{Error, Result};
-use crate::fault::{Fault, OperationCode, OperationName, OperationNames};
+use crate::fault::{ExplainFault, Explainers, Fault, OperationCode, OperationName, OperationNames};
 use crate::flight::{Flights, InFlight};
 use crate::heap::ledger::Ledger;
 use crate::heap::ranges::ByteRange;
@@ -65,6 +65,7 @@ pub(crate) struct Inner {
     pub(crate) heap_busy: AtomicBool,
     pub(crate) groups: Mutex<HashMap<u64, Group>>,
     pub(crate) names: OperationNames,
+    pub(crate) explainers: Explainers,
     pub(crate) residency: Arc<Residency>,
     /// Launches of crates above.
     pub(crate) launches: Arc<InFlight>,
@@ -192,6 +193,13 @@ impl World {
     /// Gives an operation's code a name in reports. Each crate does so once for its own codes.
     pub fn name_operation(&self, code: OperationCode, name: OperationName) {
         self.inner.names.insert(code, name);
+    }
+
+    /// Lets `explainer` put into words what kernels of an operation report that is no expired wait, as long as it lives: the
+    /// world's cause is then [`Fault::Reported`]. Several may serve one operation; the first that knows is heard. Not
+    /// collective.
+    pub fn explain_faults(&self, code: OperationCode, explainer: Weak<dyn ExplainFault>) {
+        self.inner.explainers.insert(code, explainer);
     }
 
     /// Blocks of the kernel that the device runs at the same time. `local_bytes` counts all dynamic local memory, the
