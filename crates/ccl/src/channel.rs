@@ -85,6 +85,7 @@ impl ChannelLayout {
             packets: start + self.packets,
             staging: start + self.staging,
             staging_bytes: self.staging_bytes,
+            heap: address.0 - start,
             packet_units: self.packet_units,
             operation,
         }

@@ -47,6 +47,7 @@ struct Lane {
     u64 meets;
     u64 uses;
     u32 index;
+    u32 turn;  // index modulo the members
     bool dead;     // the world is poisoned, or a meeting failed; the same in every thread of the block
     bool counted;  // known to thread 0: the launch has counted itself in
 };
@@ -80,6 +81,16 @@ ANABRANCH_DEVICE u64 output_of(const Grid& grid, const Channel& channel, u32 mem
 ANABRANCH_DEVICE u32 rotated(const Channel& channel, u32 by) {
     u32 member = channel.team.rank + by;
     return member < channel.team.size ? member : member - channel.team.size;
+}
+
+// All members for i from 0 on, and all peers for i from 1 on: lanes begin with different ones, so that all links work at once.
+ANABRANCH_DEVICE u32 turned(const Channel& channel, const Lane& lane, u32 i) {
+    u32 by = i + lane.turn;
+    return rotated(channel, 1 + (by < channel.team.size ? by : by - channel.team.size));
+}
+ANABRANCH_DEVICE u32 turned_peer(const Channel& channel, const Lane& lane, u32 i) {
+    u32 by = i - 1 + lane.turn, peers = channel.team.size - 1;
+    return rotated(channel, 1 + (by < peers ? by : by - peers));
 }
 
 ANABRANCH_DEVICE u64 place_at(const Grid& grid, const Place& place, u32 member) {
@@ -116,6 +127,7 @@ ANABRANCH_DEVICE Lane lane_open(const Grid& grid, const Channel& channel, const 
         if (is_watched != 0) inside = fetch_add_device(grid, &state->inside, 1u);
         grid.local_store<u32>(LOCAL_FAULT, poison != ABORT_NONE || inside != 0 ? 1u : 0u);
     }
+    u32 turn = grid.block % channel.team.size;
     ANABRANCH_UNLESS(LANE_OPENED_UNREAD) grid.block_barrier();
     u64 epoch = grid.local_load<u64>(LOCAL_EPOCH);
     u64 meets = grid.local_load<u64>(LOCAL_MEETS);
@@ -123,7 +135,7 @@ ANABRANCH_DEVICE Lane lane_open(const Grid& grid, const Channel& channel, const 
                                     channel.team.rank, maximum(epoch, meets));
     // Thread 0 alone knows of an earlier launch that has not ended.
     if (inside != 0) report_fault(grid, wait, PHASE_OVERLAP, channel.team.rank, 0, inside, 0);
-    return Lane{wait, epoch, meets, grid.local_load<u64>(LOCAL_USES), grid.block, grid.local_load<u32>(LOCAL_FAULT) != 0,
+    return Lane{wait, epoch, meets, grid.local_load<u64>(LOCAL_USES), grid.block, turn, grid.local_load<u32>(LOCAL_FAULT) != 0,
                 is_watched != 0};
 }
 
