@@ -215,7 +215,7 @@ pub const TWINS: &[Twin] = &[
     twin("ROUTE_ROW_SHARED", &[EP]),
     twin("PING_FLAG_FIRST", &[PING, PING_C]),
     twin("PING_NO_BARRIER", &[PING, PING_C]),
-    twin("FINGERPRINT_NOT_MET", &[FINGERPRINT, FINGERPRINT.cumulative()]),
+    twin("FINGERPRINT_NOT_MET", &[FINGERPRINT.by_values(), FINGERPRINT.cumulative().by_values()]),
     twin("LANE_NOT_LEFT", &[FINGERPRINT.by_values()]),
     twin("SLOT_NOT_OWNED", &[SIGNAL, QUIET, SIGNAL_C]),
     twin("ACKNOWLEDGED_UNREAD", &[SIGNAL, QUIET, SIGNAL_C]),
