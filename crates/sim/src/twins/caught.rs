@@ -217,6 +217,7 @@ pub const TWINS: &[Twin] = &[
     twin("PING_NO_BARRIER", &[PING, PING_C]),
     twin("FINGERPRINT_NOT_MET", &[FINGERPRINT.by_values(), FINGERPRINT.cumulative().by_values()]),
     twin("LANE_NOT_LEFT", &[FINGERPRINT.by_values()]),
+    twin("LANE_USES_NOT_KEPT", &[FINGERPRINT, FINGERPRINT.cumulative()]),
     twin("SLOT_NOT_OWNED", &[SIGNAL, QUIET, SIGNAL_C]),
     twin("ACKNOWLEDGED_UNREAD", &[SIGNAL, QUIET, SIGNAL_C]),
     twin("LANE_EPOCH_NOT_KEPT", &[PACKETS.by_values(), MOVE.by_values()]),
