@@ -167,7 +167,7 @@ const fn kind_name(kind: LocationKind) -> &'static str {
     }
 }
 
-fn place_in<T: PartialEq + Copy>(all: &[T], one: T) -> u64 {
+fn place_in<T: Copy + PartialEq>(all: &[T], one: T) -> u64 {
     all.iter().position(|other| *other == one).map_or(NOTHING, |place| place as u64)
 }
 
