@@ -6,7 +6,7 @@
 //   have to reach inputs and, unless results stay here, outputs.
 // - `push`: each member writes its pieces of the parts to their owners' staging; a meeting; the owner reduces, and hands the
 //   results round. Outputs that peers reach get them directly, a last meeting says that they are there; others through the
-//   staging, a step more each time. Peers need not reach inputs. (lane.h says why the staging's halves are free. An output is
+//   staging, a step more each time. Peers need not reach inputs. (meet.h says why the staging's halves are free. An output is
 //   free when its member has come to the first meeting: its kernel has begun.)
 #include "ccl/pieces.h"
 

@@ -2,13 +2,13 @@
 // barrier. What goes where is in the arguments; payload is bytes, so one object serves every type.
 //
 // - `packets`: flags inside the data (packets.h), for few bytes. No fence, one hop.
-// - `staged`: bytes go to the peers' staging and from there to the output (lane.h says why its halves are free). For buffers
+// - `staged`: bytes go to the peers' staging and from there to the output (meet.h says why its halves are free). For buffers
 //   that peers do not reach.
 // - `direct`: a meeting, then bytes go straight to the peers' outputs, then a meeting. The first says that every member's
 //   kernel has begun, so that what came before it on its stream is done with the output; the second that all bytes are there,
 //   and that the input may be used again.
 // - `barrier`: a meeting. Kernels before and behind it on their streams begin and end with fences of their own.
-// Every member takes part in every step, also who sends and receives nothing: the arguments of lane.h and packets.h need it.
+// Every member takes part in every step, also who sends and receives nothing: the arguments of meet.h and packets.h need it.
 #include "ccl/packets.h"
 #include "ccl/place.h"
 

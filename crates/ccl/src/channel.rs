@@ -6,7 +6,7 @@ use anabranch_shmem::{SymmetricMemory, TeamView};
 
 use crate::args::{Channel, Fingerprint, LaneState, MOST_UNEVEN, Split};
 
-/// Bytes between two words of a meeting: `MEET_STRIDE` in `ccl/lane.h`.
+/// Bytes between two words of a meeting: `MEET_STRIDE` in `ccl/meet.h`.
 pub(crate) const MEET_STRIDE: u64 = 64;
 const PACKET_BYTES: u64 = 16;
 /// Parities times stages.

@@ -342,7 +342,7 @@ impl Collectives {
     }
 }
 
-/// `MEET_STRIDE` in `ccl/lane.h`.
+/// `MEET_STRIDE` in `ccl/meet.h`.
 const MEET_STRIDE: u64 = 64;
 const MOVES: &[&str] = &[
     entry::BARRIER,
