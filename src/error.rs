@@ -230,12 +230,14 @@ fn of_shmem(error: &Shmem) -> ErrorKind {
         Shmem::Fault(_)
         | Shmem::Elsewhere { .. }
         | Shmem::Malformed { .. }
+        | Shmem::PassDescriptors { .. }
         | Shmem::Probe { .. }
         | Shmem::RanksMissing { .. } => ErrorKind::Peer,
         Shmem::Rendezvous { source, .. } => of_bootstrap(source),
         Shmem::Config { .. }
         | Shmem::Differs { .. }
         | Shmem::SharedDevice { .. }
+        | Shmem::FlatHeap { .. }
         | Shmem::HeapMemory { .. }
         | Shmem::HeapExhausted { .. } => ErrorKind::Config,
         Shmem::Unreachable { .. } | Shmem::Identity { .. } | Shmem::Transport(_) => ErrorKind::Environment,

@@ -10,7 +10,7 @@ use anabranch_ranks::GlobalRank;
 use anabranch_shmem::{RankError, RankSetup, World, WorldConfig};
 use anabranch_transport::TransportKind;
 
-use crate::config::{ByteSize, Config, TransportName};
+use crate::config::{ByteSize, Config, HeapMode, TransportName};
 use crate::environment::Environment;
 use crate::error::Result;
 use crate::platform::{Placement, Platform};
@@ -140,6 +140,10 @@ pub fn world_config(config: &Config) -> WorldConfig {
     };
     WorldConfig {
         heap_bytes: config.heap.bytes.bytes(),
+        heap_mode: match config.heap.mode {
+            HeapMode::Static => anabranch_shmem::HeapMode::Static,
+            HeapMode::Flat => anabranch_shmem::HeapMode::Flat,
+        },
         transports: config.transport.order.iter().map(kind).collect(),
         rendezvous_deadline: config.deadline.rendezvous.duration(),
         operation_deadline: config.deadline.operation.duration(),

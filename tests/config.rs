@@ -81,7 +81,7 @@ fn a_wrong_value_is_named_with_its_line_and_what_would_be_right() {
         ("[heap]\nbytes = -5\n", &["line 2: heap.bytes: ", "negative"]),
         ("[heap]\nbytes = true\n", &["line 2: heap.bytes: ", "a size such as"]),
         ("[heap]\nbytes = 0\n", &["line 2: heap.bytes: ", "at least 1 MiB"]),
-        ("[heap]\nmode = \"virtual\"\n", &["line 2: heap.mode: ", "static"]),
+        ("[heap]\nmode = \"virtual\"\n", &["line 2: heap.mode: ", "static", "flat"]),
         ("[deadline]\noperation = 10\n", &["line 2: deadline.operation: "]),
         ("[deadline]\noperation = \"10\"\n", &["line 2: deadline.operation: ", "ns, us, ms, s, min and h"]),
         ("[device]\nruntime = \"rocm\"\n", &["line 2: device.runtime: ", "amd", "nvidia", "host"]),
@@ -203,6 +203,7 @@ fn other_value(kind: SettingKind, name: &str) -> &'static str {
         (_, "bootstrap.address") => "head:29500",
         (_, "kernels.compile") => "deny",
         (_, "ccl.algorithm") => "two-shot-packets",
+        (_, "heap.mode") => "flat",
         (_, "ccl.check") => "fingerprint",
         (SettingKind::Boolean, _) => "true",
         (SettingKind::Integer, _) => "3",
@@ -221,7 +222,7 @@ fn every_setting_has_an_effect_and_every_field_is_a_setting() {
     for setting in SETTINGS {
         // One value each is built, or they need each other.
         let alone = ["device.host.schedule", "device.host.seed", "device.host.faults"];
-        if alone.contains(&setting.name) || ["heap.mode", "transport.order"].contains(&setting.name) {
+        if alone.contains(&setting.name) || setting.name == "transport.order" {
             continue;
         }
         let argument = format!("{}={}", setting.name, other_value(setting.kind, setting.name));

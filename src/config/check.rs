@@ -8,7 +8,7 @@ use anabranch_hip_host::seeded::Fault;
 use super::Config;
 use super::error::ConfigError;
 use super::origin::Origins;
-use super::sections::{Schedule, TransportName};
+use super::sections::{HeapMode, Schedule, TransportName};
 use super::units::ByteSize;
 use crate::world::ccl_config;
 
@@ -21,6 +21,10 @@ pub(crate) fn check(config: &Config, origins: &Origins) -> Result<(), ConfigErro
     let check = Check { origins };
     check.device(config)?;
     check.transport(config)?;
+    let flat = config.heap.mode == HeapMode::Flat;
+    check.require(!flat || config.transport.order.contains(&TransportName::P2p), "heap.mode", || {
+        "\"flat\" needs p2p in transport.order, which maps the peers' memory".into()
+    })?;
     check.require(config.heap.bytes.bytes() >= MIN_HEAP_BYTES, "heap.bytes", || {
         format!("a heap of {} is too small; it has at least 1 MiB", config.heap.bytes)
     })?;

@@ -163,6 +163,19 @@ pub enum HeapMode {
     /// One allocation of the full size when the world is joined.
     #[default]
     Static,
+    /// Physical memory of the full size when the world is joined, mapped with the peers' into one range of addresses in the
+    /// order of the ranks.
+    Flat,
+}
+
+impl HeapMode {
+    /// The word in configurations.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Static => "static",
+            Self::Flat => "flat",
+        }
+    }
 }
 
 /// `[bootstrap]`.

@@ -136,7 +136,7 @@ const ALGORITHMS: [&str; Algorithm::ALL.len() + 1] = {
 const CHECKS: [&str; Check::ALL.len()] = {
     let mut words = [""; Check::ALL.len()];
     let mut index = 0;
-    while index < words.len() {
+    while index < Check::ALL.len() {
         words[index] = Check::ALL[index].name();
         index += 1;
     }
@@ -194,7 +194,13 @@ pub static SETTINGS: &[Setting] = &[
         "What goes wrong in a run of the seeded schedule: `kill:1@37` and others (docs/simulation.md).",
     )),
     shared(setting("heap.bytes", Size, "Size of every rank's symmetric heap.")),
-    shared(setting("heap.mode", Word(&["static"]), "How the heap's memory is obtained: once, in full.")),
+    shared(setting(
+        "heap.mode",
+        Word(&["static", "flat"]),
+        "How the heap's memory is obtained. `static`: one allocation; peers' heaps are mapped where the runtime puts them. \
+         `flat`: physical memory, mapped into one range of addresses in the order of the ranks, each heap a stride behind the \
+         one before; takes virtual memory management (host, nvidia, amd from ROCm 7.2) and `p2p` in transport.order.",
+    )),
     unset(
         setting("bootstrap.address", Text, "host:port of the store that rank 0 runs."),
         "what the launcher says",
@@ -285,7 +291,8 @@ pub static SETTINGS: &[Setting] = &[
     shared(setting(
         "ccl.check",
         Word(&CHECKS),
-        "`fingerprint` compares the members' calls before their data moves, at the price of about a barrier a call.",
+        "What is checked at every collective: `fingerprint` compares the members' calls on the devices before data moves, and \
+         costs about a barrier.",
     )),
     shared(setting("ep.slots", Integer, "Dispatches that may be in flight without their combine.")),
     unset(

@@ -60,20 +60,18 @@ static ANABRANCH_DEVICE void compare_splits(const Grid& grid, const FingerprintA
     }
 }
 
+static ANABRANCH_DEVICE void compare(const Grid& grid, const FingerprintArgs& args, Lane& lane) {
+    u64 half = next_half(lane);  // the number of the meeting that follows has the same parity
+    tell_all(grid, args, lane, half);
+    ANABRANCH_UNLESS(FINGERPRINT_NOT_MET) meet(grid, args.channel, lane);
+    if (lane.dead) return;
+    compare_calls(grid, args, lane, half);
+    compare_splits(grid, args, lane, half);
+}
+
 }  // namespace ccl
 
 ANABRANCH_KERNEL(anabranch_ccl_fingerprint, FingerprintArgs, 1024) {
-    const Channel& channel = args.channel;
     Place nowhere = {nullptr, 0};
-    ccl::Lane lane = ccl::lane_open(grid, channel, nowhere, nowhere);
-    u64 half = ccl::next_half(lane);  // the number of the meeting that follows has the same parity
-    if (!lane.dead) {
-        ccl::tell_all(grid, args, lane, half);
-        ANABRANCH_UNLESS(FINGERPRINT_NOT_MET) ccl::meet(grid, channel, lane);
-    }
-    if (!lane.dead) {
-        ccl::compare_calls(grid, args, lane, half);
-        ccl::compare_splits(grid, args, lane, half);
-    }
-    ccl::lane_close(grid, channel, lane);
+    ccl::on_lane(grid, args.channel, nowhere, nowhere, [&](ccl::Lane& lane) { ccl::compare(grid, args, lane); });
 }

@@ -84,6 +84,9 @@ pub static FINGERPRINT: KernelUnit = KernelUnit {
     layouts: &[Place::c_declaration, FingerprintArgs::c_declaration],
 };
 
+/// The units.
+pub static UNITS: [&KernelUnit; 4] = [&MOVE, &PACKET_REDUCE, &BULK_REDUCE, &FINGERPRINT];
+
 /// The kernels that move bytes.
 pub fn move_bytes() -> KernelSpec {
     KernelSpec::new(&MOVE)

@@ -25,7 +25,7 @@ pub const fn local_bytes(members: u32) -> u32 {
 /// Which kernels a call needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unit {
-    /// `kernels/fingerprint.hip`.
+    /// `kernels/fingerprint.hip`: before the kernel of any call, where calls are compared.
     Fingerprint,
     /// `kernels/move.hip`.
     Move,

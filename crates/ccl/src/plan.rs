@@ -123,7 +123,7 @@ pub struct Choice {
     pub algorithm: Option<Algorithm>,
     /// Blocks of the launch.
     pub blocks: Option<u32>,
-    /// [`Plan::phased`]; nothing but `push` of a whole message looks at it.
+    /// [`Plan::phased`]; means nothing for other algorithms than `push`.
     pub phased: Option<bool>,
 }
 
@@ -177,7 +177,9 @@ impl Plan {
             let allowed = "1 to the communicator's lanes";
             return Err(Error::Config { field: "blocks", given: blocks.into(), allowed });
         }
-        Ok(Self { blocks, phased: choice.phased.unwrap_or(plan.phased), ..plan })
+        // The kernels' other forms have no phases.
+        let phased = choice.phased.unwrap_or(plan.phased) && plan.algorithm == Algorithm::Push;
+        Ok(Self { blocks, phased, ..plan })
     }
 
     fn with(shape: &Shape, limits: &Limits, algorithm: Algorithm) -> Self {

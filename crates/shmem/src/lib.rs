@@ -39,15 +39,16 @@ mod tables;
 mod team;
 mod threads;
 mod transports;
+mod turns;
 mod watch;
 mod world;
 
 pub use collective::group_id;
-pub use config::{MIN_HEAP_BYTES, WorldConfig};
+pub use config::{HeapMode, MIN_HEAP_BYTES, WorldConfig};
 pub use error::{Error, Result};
 pub use fault::{ExplainFault, Fault, OperationCode, OperationName};
 pub use flight::{LaunchGuard, MemoryUse};
-pub use heap::{DEFAULT_ALIGNMENT, HeapUsage, MAX_ALIGNMENT, MemoryGuard, SymmetricMemory};
+pub use heap::{DEFAULT_ALIGNMENT, FlatHeap, HeapUsage, MAX_ALIGNMENT, MemoryGuard, SymmetricMemory};
 pub use host_api::{Signal, SignalOp, TeamSignalArgs};
 pub use registration::Registration;
 pub use residency::ResidencyPermit;

@@ -24,11 +24,12 @@ use crate::fault::{ExplainFault, Explainers, Fault, OperationCode, OperationName
 use crate::flight::{Flights, InFlight};
 use crate::heap::ledger::Ledger;
 use crate::heap::ranges::ByteRange;
-use crate::heap::{HeapMemory, MemoryGuard};
+use crate::heap::{FlatHeap, HeapMemory, MemoryGuard};
 use crate::residency::{Residency, ResidencyPermit};
 use crate::tables::Tables;
 use crate::team::TeamKernels;
 use crate::transports::{Transports, is_mapped};
+use crate::turns::Turns;
 
 /// The set of ranks that share a symmetric heap, as one of them sees it. Clones are the same world.
 ///
@@ -75,6 +76,8 @@ pub(crate) struct Inner {
     pub(crate) left: AtomicBool,
     /// Work in flight did not end in time: what it may use is never freed.
     pub(crate) unproven: AtomicBool,
+    /// Who maps and unmaps when.
+    pub(crate) turns: Turns,
     pub(crate) peers: Vec<PeerInfo>,
     pub(crate) local: PeerInfo,
     pub(crate) group: Group,
@@ -173,6 +176,14 @@ impl World {
     /// Where a rank's heap starts as kernels of this rank see it; `None` when loads and stores do not reach it.
     pub fn peer_base(&self, rank: GlobalRank) -> Option<DeviceAddress> {
         self.inner.bases.get(rank.index()).copied().filter(|base| !base.is_null())
+    }
+
+    /// Where the heaps of all ranks lie, with `heap.mode = "flat"`: what [`Self::peer_base`] says of each rank is arithmetic
+    /// then, on the host and in kernels that are given base and stride.
+    pub fn flat_heap(&self) -> Option<FlatHeap> {
+        let window = self.inner.heap.window()?;
+        let layout = window.layout();
+        Some(FlatHeap { base: window.base(), stride: layout.stride(), ranks: layout.ranks() })
     }
 
     /// The words for bounded waits, for argument structs. Valid while the world is.

@@ -121,7 +121,7 @@ pub struct Case {
     /// Waves of each block, at least 1.
     pub waves: u32,
     /// Another form of the protocol: `ep` combines from a caller's buffer instead of the window, `put-signal` and
-    /// `put-quiet` send to the next rank only, `device-barrier` calls `team_barrier` instead of `team_sync`, and
+    /// `put-quiet` send to the next rank only, `device-barrier` calls `team_barrier` instead of `team_sync`,
     /// collectives have epochs of two bits, and of `ccl-fingerprint` one rank makes another call in the end.
     pub staged: bool,
     /// NVIDIA's form of the kernels, on a machine whose fences are cumulative; else AMD's, where each wave releases.

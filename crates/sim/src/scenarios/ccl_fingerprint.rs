@@ -50,7 +50,7 @@ impl CclFingerprint {
         words[UNEVEN] = u64::from(round % 2);
         let mut splits = [Split::zeroed(); MOST_UNEVEN];
         let sent =
-            |from: u32, to: u32| mixed(number ^ (1 + u64::from(from) << 16) ^ (1 + u64::from(to) << 24));
+            |from: u32, to: u32| mixed(number ^ ((1 + u64::from(from)) << 16) ^ ((1 + u64::from(to)) << 24));
         for (split, peer) in splits.iter_mut().zip(0..self.case.ranks) {
             *split = Split { sent: sent(rank, peer), expected: sent(peer, rank) };
         }
@@ -68,11 +68,11 @@ impl CclFingerprint {
         };
         match (choice % places as u64) as usize {
             UNEVEN => called.words[UNEVEN] ^= 1,
-            word if word < WORDS => called.words[word] ^= 1 << (choice >> 32) % 64,
+            word if word < WORDS => called.words[word] ^= 1 << ((choice >> 32) % 64),
             place => {
                 let split = &mut called.splits[(place - WORDS) / 2];
                 let count = if place % 2 == 0 { &mut split.sent } else { &mut split.expected };
-                *count ^= 1 << (choice >> 32) % 64;
+                *count ^= 1 << ((choice >> 32) % 64);
             }
         }
         called

@@ -11,7 +11,7 @@ const COUNT_IN: HeldBy = NotNeeded(
 pub(super) const FILES: &[File] = &[
     File {
         file: "ccl/kernels/fingerprint.hip",
-        rows: &[("anabranch_ccl_fingerprint", "meet", Twins(&["FINGERPRINT_NOT_MET"]))],
+        rows: &[("compare", "meet", Twins(&["FINGERPRINT_NOT_MET"]))],
     },
     File {
         file: "ccl/device/ccl/lane.h",
