@@ -6,29 +6,30 @@ use std::sync::Arc;
 use anabranch_hip::Stream;
 use anabranch_hip_jit::{DevicePointer, LOCAL_RESERVED_BYTES, LoadedUnit, TypedKernel};
 use anabranch_ranks::{Group, GroupRank};
-use anabranch_shmem::{OperationCode, OperationName, SymmetricMemory, Team, World};
+use anabranch_shmem::{MemoryUse, OperationCode, OperationName, SymmetricMemory, Team, World};
 
-use crate::args::{Channel, MOST_UNEVEN, Place};
+use crate::args::{Channel, FingerprintArgs, MOST_UNEVEN, Place};
 use crate::call::{Call, Shape};
 use crate::channel::{ALIGNMENT, ChannelLayout};
-use crate::config::CclConfig;
+use crate::checker::{Checking, watch_lanes};
+use crate::config::{CclConfig, Check};
 use crate::error::{Error, Result};
 use crate::in_place;
 use crate::kernels::{self, entry};
 use crate::lower::{Arguments, Buffers, Counts, Unit, kernel_of, local_bytes};
-use crate::plan::{Algorithm, Limits, Plan};
+use crate::plan::{Algorithm, Choice, Limits, Plan};
 use crate::tensor::Tensor;
 use crate::work::{EventPool, Work};
 
 /// Collectives in fault records.
 pub const OPERATION: OperationCode = OperationCode(0x200);
-const NAME: OperationName = OperationName {
-    name: "ccl",
-    phases: &["start", "packets of a peer", "meeting", "fingerprint", "overlap with an earlier call"],
-};
+const NAME: OperationName = OperationName { name: "ccl", phases: PHASES };
+/// `Phase` in `ccl/lane.h`.
+pub(crate) const PHASES: &[&str] =
+    &["start", "packets of a peer", "meeting", "fingerprint", "overlap with an earlier call"];
 
 /// Packets of one source, stage and parity of a lane.
-const PACKET_UNITS: u32 = 512;
+pub(crate) const PACKET_UNITS: u32 = 512;
 /// Lanes on a large GPU: one a multiprocessor, as a power of two.
 const DEFAULT_LANES: u32 = 128;
 
@@ -48,23 +49,25 @@ pub struct Communicator {
     units: HashMap<Unit, Arc<LoadedUnit>>,
     events: Arc<EventPool>,
     launches: u64,
+    checking: Option<Checking>,
 }
 
 /// A call that was checked and planned: a launch of it costs little, allocates nothing and may be captured. Its tensors have
 /// to stay as long as it is launched.
 #[derive(Debug)]
-pub struct Prepared<'a> {
+pub struct Prepared {
     plan: Plan,
     shape: Shape,
     kernel: TypedKernel,
     arguments: Arguments,
     local_bytes: u32,
     channel: DevicePointer<crate::args::LaneState>,
-    uses: Vec<&'a SymmetricMemory>,
+    uses: Vec<MemoryUse>,
     description: Arc<str>,
+    fingerprint: Option<Box<FingerprintArgs>>,
 }
 
-impl Prepared<'_> {
+impl Prepared {
     /// How it is done.
     pub const fn plan(&self) -> &Plan {
         &self.plan
@@ -103,7 +106,7 @@ impl Communicator {
         let prepared = Self::reserve(world, group, &config);
         world.compare(group, "ccl configuration", config.fields())?;
         agree(world, group, "ccl plan", &prepared)?;
-        let (unit, permit) = prepared?;
+        let (units, permit) = prepared?;
         // Members may have got unequal shares; the smallest fits all.
         let said = world.exchange(group, "ccl lanes", &permit.blocks().to_le_bytes())?;
         let counts =
@@ -111,21 +114,36 @@ impl Communicator {
         let lanes = counts.min().unwrap_or(1);
         world.name_operation(OPERATION, NAME);
         let team = world.team(group)?;
-        let layout = ChannelLayout::new(group.size(), lanes, PACKET_UNITS, config.staging_bytes);
-        let memory = world.allocate(group, layout.bytes, ALIGNMENT, "ccl lanes")?;
+        let staging = match config.staging_bytes {
+            0 if is_large(world) => (world.config().heap_bytes / 8).min(128 << 20),
+            0 => 4 << 20,
+            bytes => bytes,
+        };
+        let layout = ChannelLayout::new(group.size(), lanes, PACKET_UNITS, staging);
+        let mut memory = world.allocate(group, layout.bytes, ALIGNMENT, "ccl lanes")?;
         let channel = layout.channel(team.view(), &memory, OPERATION.0);
         team.hold(permit);
         let limits = Limits { lanes, ..threads(world) };
-        let units = HashMap::from([(Unit::Move, unit)]);
+        let checking = match (config.check, units.get(&Unit::Fingerprint)) {
+            (Check::Fingerprint, Some(unit)) => {
+                let (threads, local) = (limits.packet_threads, local_bytes(group.size()));
+                let checking = Checking::new(world, &team, unit, (threads, local), |check| {
+                    watch_lanes(&mut memory, layout.lanes, lanes)?;
+                    watch_lanes(check, ChannelLayout::of_check(group.size()).lanes, 1)
+                });
+                Some(checking?)
+            }
+            _ => None,
+        };
         let (world, events) = (world.clone(), Arc::default());
-        Ok(Self { world, team, memory, channel, config, limits, units, events, launches: 0 })
+        Ok(Self { world, team, memory, channel, config, limits, units, events, launches: 0, checking })
     }
 
     fn reserve(
         world: &World,
         group: &Group,
         config: &CclConfig,
-    ) -> Result<(Arc<LoadedUnit>, anabranch_shmem::ResidencyPermit)> {
+    ) -> Result<(HashMap<Unit, Arc<LoadedUnit>>, anabranch_shmem::ResidencyPermit)> {
         config.check()?;
         let unreachable = group.members().iter().find(|member| world.peer_base(**member).is_none());
         if let Some(peer) = unreachable {
@@ -148,7 +166,14 @@ impl Communicator {
             0 => device.multiprocessors().min(DEFAULT_LANES),
             blocks => blocks,
         };
-        Ok((unit, world.reserve_residency_up_to(1, wanted, resident)?))
+        let mut units = HashMap::from([(Unit::Move, unit)]);
+        if config.check == Check::Fingerprint {
+            // Its one block runs before a call's kernel, never beside it: their share of the device is one.
+            let unit = world.jit().load(device, &kernels::fingerprint())?;
+            unit.kernel(entry::FINGERPRINT)?;
+            units.insert(Unit::Fingerprint, unit);
+        }
+        Ok((units, world.reserve_residency_up_to(1, wanted, resident)?))
     }
 
     /// The group.
@@ -171,6 +196,11 @@ impl Communicator {
         &self.world
     }
 
+    /// What it was made with.
+    pub fn config(&self) -> &CclConfig {
+        &self.config
+    }
+
     /// The most blocks of a launch.
     pub fn lanes(&self) -> u32 {
         self.limits.lanes
@@ -190,13 +220,23 @@ impl Communicator {
     /// # Errors
     /// Whatever is wrong with the call ([`Call::shape`], [`Error::Overlap`], [`Error::Alignment`], [`Error::Algorithm`]); a kernel
     /// that does not compile.
-    pub fn prepare<'a>(&mut self, call: &Call<'a>) -> Result<Prepared<'a>> {
+    pub fn prepare(&mut self, call: &Call<'_>) -> Result<Prepared> {
+        let choice = Choice { algorithm: self.config.algorithm, ..Choice::default() };
+        self.prepare_as(call, choice)
+    }
+
+    /// [`Self::prepare`] with this choice in place of the configuration's and the plan's: for tuning, and for tests. All members
+    /// give the same, or their kernels do not meet.
+    ///
+    /// # Errors
+    /// Those of [`Self::prepare`]; [`Error::Config`] for blocks that are not within 1 and [`Self::lanes`].
+    pub fn prepare_as(&mut self, call: &Call<'_>, choice: Choice) -> Result<Prepared> {
         let shape = call.shape(self.size(), self.rank())?;
         if shape.uneven && self.size() as usize > MOST_UNEVEN {
             let allowed = "at most 64 where counts differ";
             return Err(Error::Config { field: "the group's size", given: self.size().into(), allowed });
         }
-        let plan = Plan::new(&shape, &self.limits, self.config.algorithm)?;
+        let plan = Plan::chosen(&shape, &self.limits, choice)?;
         let (output, input) = call.tensors();
         in_place::check(call, &shape, &self.team)?;
         let (unit, entry) = kernel_of(&shape, plan.algorithm);
@@ -214,12 +254,16 @@ impl Communicator {
             output: self.place(output.as_ref()),
             alignment: alignment.min().unwrap_or(1),
         };
-        let arguments = Arguments::new(&self.channel, &shape, &buffers, counts);
-        let uses = [output, input].into_iter().flatten().filter_map(|tensor| tensor.memory()).collect();
+        let arguments = Arguments::new(&self.channel, &shape, &plan, &buffers, counts);
+        let tensors = [output, input].into_iter().flatten();
+        let check = self.checking.as_ref().map(|checking| checking.checker.usage());
+        let own = [self.memory.usage()].into_iter().chain(check);
+        let uses = tensors.filter_map(|tensor| tensor.usage()).chain(own).collect();
         let description = describe(&shape, &plan).into();
         let local_bytes = local_bytes(self.size());
         let channel = self.channel.lanes;
-        Ok(Prepared { plan, shape, kernel, arguments, local_bytes, channel, uses, description })
+        let fingerprint = self.checking.as_ref().map(|checking| checking.arguments(call, &shape, &plan));
+        Ok(Prepared { plan, shape, kernel, arguments, local_bytes, channel, uses, description, fingerprint })
     }
 
     fn unit(&mut self, unit: Unit) -> Result<&Arc<LoadedUnit>> {
@@ -237,21 +281,23 @@ impl Communicator {
         tensor.map_or(Buffers::NOWHERE, |tensor| tensor.place(&self.team))
     }
 
-    /// Puts a prepared call on the stream: one kernel. Every member launches the same calls in the same order. May be captured
+    /// Puts a prepared call on the stream: one kernel, and with [`Check::Fingerprint`] another before it. Every member launches the same calls in the same order. May be captured
     /// into a graph, which all members replay in the same order with each other and with other launches of this communicator;
     /// whoever replays it keeps that order, and keeps the tensors.
     ///
     /// # Errors
-    /// [`Error::Foreign`]; what made the world fail; the launch's.
-    pub fn launch(&mut self, prepared: &Prepared<'_>, stream: &Stream) -> Result<Work> {
+    /// [`Error::Foreign`]; what made the world fail, [`Error::Mismatch`] where calls are compared and differed; the launch's.
+    pub fn launch(&mut self, prepared: &Prepared, stream: &Stream) -> Result<Work> {
         if prepared.channel != self.channel.lanes {
             return Err(Error::Foreign { what: "a prepared call" });
         }
         let event = self.events.take(self.world.device())?;
         let Plan { blocks, threads, .. } = prepared.plan;
-        let mut uses = prepared.uses.clone();
-        uses.push(&self.memory);
-        self.team.launch_in_order(stream, &uses, || {
+        let checker = self.checking.as_ref().map(|checking| Arc::clone(&checking.checker));
+        let launched = self.team.launch_in_order(stream, &prepared.uses, || {
+            if let (Some(checking), Some(arguments)) = (&mut self.checking, &prepared.fingerprint) {
+                checking.launch(arguments, stream)?;
+            }
             // SAFETY: the argument structs are the kernels' own. The lanes' memory and the tensors in the heap are tracked as used;
             // other tensors' callers promised that they stay (`Tensor::local`, `Tensor::registered`).
             unsafe {
@@ -268,11 +314,15 @@ impl Communicator {
                 }
             }
             Ok(())
+        });
+        launched.map_err(|error| match &checker {
+            Some(checker) => checker.explain(error),
+            None => error.into(),
         })?;
         Work::record(&event, stream)?;
         self.launches += 1;
         tracing::trace!(sequence = self.launches, description = %prepared.description, "launched");
-        Ok(Work::new(&self.world, event, self.launches, &prepared.description))
+        Ok(Work::new(&self.world, event, self.launches, &prepared.description, checker))
     }
 
     /// [`Self::prepare`], then [`Self::launch`].
@@ -298,10 +348,14 @@ impl Drop for Communicator {
 fn threads(world: &World) -> Limits {
     let device = world.device();
     let wave = device.wave_size();
-    let large = device.multiprocessors() >= 32;
-    let (packet, bulk) = if large { (256, 512) } else { (wave, wave) };
+    let (packet, bulk) = if is_large(world) { (256, 512) } else { (wave, wave) };
     let whole = |threads: u32| threads.next_multiple_of(wave);
     Limits { lanes: 1, packet_threads: whole(packet), bulk_threads: whole(bulk) }
+}
+
+/// Whether the device is a large GPU, and not a machine of a few CPU threads.
+fn is_large(world: &World) -> bool {
+    world.device().multiprocessors() >= 32
 }
 
 fn describe(shape: &Shape, plan: &Plan) -> String {
@@ -320,7 +374,7 @@ fn describe(shape: &Shape, plan: &Plan) -> String {
 
 /// Ends a step that each member does for itself: its own error where it failed, an error that names the first such member
 /// elsewhere.
-fn agree<T>(world: &World, group: &Group, step: &str, outcome: &Result<T>) -> Result<()> {
+pub(crate) fn agree<T>(world: &World, group: &Group, step: &str, outcome: &Result<T>) -> Result<()> {
     let failure = outcome.as_ref().err().map(|error| error as &(dyn std::error::Error + 'static));
     match world.agree_outcome(group, step, failure) {
         Err(_) if outcome.is_err() => Ok(()), // the caller returns its own, which says more

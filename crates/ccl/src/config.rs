@@ -1,23 +1,75 @@
 //! What a communicator is made with.
 
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
 use crate::error::{Error, Result};
 use crate::plan::Algorithm;
 
+/// What is checked at every call beside what each member can see by itself: for finding out why a program hangs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Check {
+    /// Nothing. A call that not all members make alike hangs up to the operation's deadline, or gives wrong results.
+    #[default]
+    Off,
+    /// All members' calls are compared on the devices before their data moves, also in replayed graphs; a difference is
+    /// [`Error::Mismatch`] on all members, with both calls. Launches of the communicator that overlap are reported, too. Costs a
+    /// kernel of one block and a meeting of all members for each call: about as much as a barrier.
+    Fingerprint,
+}
+
+impl Check {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Off, Self::Fingerprint];
+
+    /// Its name in configurations.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Fingerprint => "fingerprint",
+        }
+    }
+}
+
+impl fmt::Display for Check {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A word that names no check.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{given:?} is no check; allowed are {}", Check::ALL.map(Check::name).join(", "))]
+pub struct UnknownCheck {
+    /// The word given.
+    pub given: String,
+}
+
+impl FromStr for Check {
+    type Err = UnknownCheck;
+
+    fn from_str(text: &str) -> Result<Self, UnknownCheck> {
+        let found = Self::ALL.into_iter().find(|check| check.name() == text);
+        found.ok_or_else(|| UnknownCheck { given: text.to_owned() })
+    }
+}
+
 /// The configuration of a communicator, as a value. Equal on all members.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CclConfig {
     /// The algorithm of every call (`ccl.algorithm`); `None` chooses for each.
     pub algorithm: Option<Algorithm>,
     /// The most blocks of a launch (`ccl.max_blocks`); 0 for as many as the device has multiprocessors, 128 at the most.
     pub max_blocks: u32,
-    /// Bytes of the symmetric heap for staging (`ccl.staging_bytes`), shared by all blocks and members.
+    /// Bytes of the symmetric heap for staging (`ccl.staging_bytes`), shared by all blocks and members; 0 for an eighth of
+    /// the heap up to 128 MiB on a large GPU, and 4 MiB on a small device. `push` of messages that do not fit goes in steps.
     pub staging_bytes: u64,
-}
-
-impl Default for CclConfig {
-    fn default() -> Self {
-        Self { algorithm: None, max_blocks: 0, staging_bytes: 32 << 20 }
-    }
+    /// What is checked at every call (`ccl.check`).
+    pub check: Check,
 }
 
 /// The most lanes of a communicator.
@@ -31,6 +83,13 @@ impl CclConfig {
         self
     }
 
+    /// Switches checks on or off.
+    #[must_use]
+    pub fn check_calls(mut self, check: Check) -> Self {
+        self.check = check;
+        self
+    }
+
     /// Everything that has to be equal on all members, as setting and value.
     pub fn fields(&self) -> Vec<(String, String)> {
         let algorithm = self.algorithm.map_or("auto", Algorithm::name);
@@ -38,6 +97,7 @@ impl CclConfig {
             ("ccl.algorithm", algorithm.to_owned()),
             ("ccl.max_blocks", self.max_blocks.to_string()),
             ("ccl.staging_bytes", self.staging_bytes.to_string()),
+            ("ccl.check", self.check.to_string()),
         ]
         .map(|(name, value)| (name.to_owned(), value))
         .into()
@@ -52,8 +112,8 @@ impl CclConfig {
         if self.max_blocks > MOST_BLOCKS {
             return refuse("ccl.max_blocks", u64::from(self.max_blocks), "0 to 1024");
         }
-        if !(4096..=1 << 40).contains(&self.staging_bytes) {
-            return refuse("ccl.staging_bytes", self.staging_bytes, "4096 to 2^40");
+        if self.staging_bytes != 0 && !(4096..=1 << 40).contains(&self.staging_bytes) {
+            return refuse("ccl.staging_bytes", self.staging_bytes, "0, or 4096 to 2^40");
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use crate::args::{
 };
 use crate::call::{Collective, Shape};
 use crate::kernels::{self, entry};
-use crate::plan::Algorithm;
+use crate::plan::{Algorithm, Plan};
 use crate::{DataType, ReduceOp};
 
 /// `LOCAL_TABLES` in `ccl/lane.h`.
@@ -25,6 +25,8 @@ pub const fn local_bytes(members: u32) -> u32 {
 /// Which kernels a call needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unit {
+    /// `kernels/fingerprint.hip`: before the kernel of any call, where calls are compared.
+    Fingerprint,
     /// `kernels/move.hip`.
     Move,
     /// `kernels/packet_reduce.hip`.
@@ -37,6 +39,7 @@ impl Unit {
     /// What is compiled.
     pub fn spec(self) -> KernelSpec {
         match self {
+            Self::Fingerprint => kernels::fingerprint(),
             Self::Move => kernels::move_bytes(),
             Self::PacketReduce(element) => kernels::packet_reduce(element),
             Self::BulkReduce(element) => kernels::bulk_reduce(element),
@@ -113,9 +116,9 @@ pub enum Arguments {
 
 impl Arguments {
     /// Those of a call of this shape, by the member that the channel's team names.
-    pub fn new(channel: &Channel, shape: &Shape, buffers: &Buffers, counts: Counts<'_>) -> Self {
+    pub fn new(channel: &Channel, shape: &Shape, plan: &Plan, buffers: &Buffers, counts: Counts<'_>) -> Self {
         match (shape.op, counts) {
-            (Some(op), _) => Self::Reduce(reduce(channel, shape, op, buffers)),
+            (Some(op), _) => Self::Reduce(reduce(channel, shape, plan, op, buffers)),
             (None, Counts::Even) => Self::Move(even(channel, shape, buffers)),
             (None, counts) => {
                 Self::Uneven(Box::new(uneven(even(channel, shape, buffers), shape.data_type, counts)))
@@ -124,7 +127,7 @@ impl Arguments {
     }
 }
 
-fn reduce(channel: &Channel, shape: &Shape, op: ReduceOp, buffers: &Buffers) -> ReduceArgs {
+fn reduce(channel: &Channel, shape: &Shape, plan: &Plan, op: ReduceOp, buffers: &Buffers) -> ReduceArgs {
     let is_scatter = shape.collective == Collective::ReduceScatter;
     let stride = if is_scatter { shape.bytes() } else { 0 };
     ReduceArgs {
@@ -140,7 +143,7 @@ fn reduce(channel: &Channel, shape: &Shape, op: ReduceOp, buffers: &Buffers) -> 
         root: shape.root.map_or(REDUCE_ALL, GroupRank::get),
         is_scatter: u32::from(is_scatter),
         is_aligned: u32::from(buffers.alignment == 16 && stride.is_multiple_of(16)),
-        reserved: 0,
+        is_phased: u32::from(plan.phased),
     }
 }
 

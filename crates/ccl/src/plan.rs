@@ -55,7 +55,6 @@ impl Algorithm {
             Self::Packets if shape.uneven && shape.collective == Collective::AllToAll => {
                 Err("members do not know how much others exchange")
             }
-            Self::Packets => Ok(()),
             Self::TwoShotPackets
                 if matches!(shape.collective, Collective::AllReduce | Collective::Reduce) =>
             {
@@ -73,7 +72,7 @@ impl Algorithm {
             Self::Pull if shape.collective != Collective::ReduceScatter && !shape.output.is_reached() => {
                 Err("peers have to reach the output: make it symmetric, or register it")
             }
-            Self::Staged | Self::Direct | Self::Pull | Self::Push => Ok(()),
+            Self::Packets | Self::Staged | Self::Direct | Self::Pull | Self::Push => Ok(()),
         }
     }
 
@@ -117,6 +116,17 @@ pub struct Limits {
     pub bulk_threads: u32,
 }
 
+/// What is chosen for a call beforehand: by who tunes or tests. Equal on all members; `None` leaves it to the plan.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Choice {
+    /// The algorithm.
+    pub algorithm: Option<Algorithm>,
+    /// Blocks of the launch.
+    pub blocks: Option<u32>,
+    /// [`Plan::phased`]; means nothing for other algorithms than `push`.
+    pub phased: Option<bool>,
+}
+
 /// What is done for one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
@@ -126,12 +136,17 @@ pub struct Plan {
     pub blocks: u32,
     /// Threads of a block.
     pub threads: u32,
+    /// Whether `push` writes to one peer at a time, all members to different ones, with meetings in between: links are fuller
+    /// then, which pays for the meetings when messages are large.
+    pub phased: bool,
 }
 
 /// Bytes that a packet carries.
 const PAYLOAD: u64 = 8;
 /// Bytes of a message that are worth a block, in bulk.
 const BULK_GRAIN: u64 = 32 << 10;
+/// Bytes of a message from which phases pay.
+const PHASED_FROM: u64 = 48 << 20;
 
 impl Plan {
     /// The plan of a call: the algorithm asked for, or the one that is expected to be fastest.
@@ -151,6 +166,22 @@ impl Plan {
         Ok(Self::with(shape, limits, algorithm))
     }
 
+    /// The plan of a call with something chosen beforehand.
+    ///
+    /// # Errors
+    /// Those of [`Self::new`]; [`Error::Config`] for blocks that are not within 1 and the lanes.
+    pub fn chosen(shape: &Shape, limits: &Limits, choice: Choice) -> Result<Self> {
+        let plan = Self::new(shape, limits, choice.algorithm)?;
+        let blocks = choice.blocks.unwrap_or(plan.blocks);
+        if !(1..=limits.lanes).contains(&blocks) {
+            let allowed = "1 to the communicator's lanes";
+            return Err(Error::Config { field: "blocks", given: blocks.into(), allowed });
+        }
+        // The kernels' other forms have no phases.
+        let phased = choice.phased.unwrap_or(plan.phased) && plan.algorithm == Algorithm::Push;
+        Ok(Self { blocks, phased, ..plan })
+    }
+
     fn with(shape: &Shape, limits: &Limits, algorithm: Algorithm) -> Self {
         let (grain, threads) = if algorithm.is_packets() {
             (u64::from(limits.packet_threads) * PAYLOAD, limits.packet_threads)
@@ -165,7 +196,9 @@ impl Plan {
         // Members do not know each other's counts: what does not depend on them decides.
         let bytes = if shape.uneven && shape.collective == Collective::AllToAll { u64::MAX } else { bytes };
         let blocks = bytes.div_ceil(grain).clamp(1, u64::from(limits.lanes)) as u32;
-        Self { algorithm, blocks, threads }
+        let phased =
+            algorithm == Algorithm::Push && shape.members > 2 && shape.message_bytes() >= PHASED_FROM;
+        Self { algorithm, blocks, threads, phased }
     }
 }
 
@@ -196,7 +229,7 @@ fn expected_fastest(shape: &Shape) -> Algorithm {
             }
         }
         Collective::ReduceScatter if bytes <= 768 * KIB => Algorithm::Packets,
-        Collective::ReduceScatter if bytes <= 32 * KIB * KIB && legal(Algorithm::Pull) => Algorithm::Pull,
+        Collective::ReduceScatter if legal(Algorithm::Pull) => Algorithm::Pull,
         Collective::ReduceScatter => Algorithm::Push,
         _ if bytes <= 1024 * KIB => Algorithm::Packets,
         _ if legal(Algorithm::Direct) => Algorithm::Direct,

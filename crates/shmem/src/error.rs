@@ -157,6 +157,26 @@ pub enum Error {
         #[source]
         source: anabranch_hip::Error,
     },
+    /// The heap's memory cannot be had in the way that the configuration names.
+    #[error("heap.mode = flat with heap.bytes = {bytes} cannot be had on {device} of the {runtime} runtime")]
+    FlatHeap {
+        /// Bytes of the heap.
+        bytes: u64,
+        /// The device.
+        device: anabranch_hip::DeviceOrdinal,
+        /// Its runtime.
+        runtime: anabranch_hip::RuntimeKind,
+        /// What is missing.
+        #[source]
+        source: anabranch_transport_p2p::WindowError,
+    },
+    /// The ranks of this host did not get each other's heaps to map, with `heap.mode = "flat"`.
+    #[error("the file descriptors of the heaps did not pass between the processes of this host")]
+    PassDescriptors {
+        /// Which rank, and why.
+        #[source]
+        source: anabranch_transport_p2p::ExchangeError,
+    },
     /// The runtime placed the heap at an address of too small an alignment.
     #[error("the heap lies at {address:#x}, which is not a multiple of {alignment}")]
     HeapAlignment {
@@ -261,6 +281,9 @@ pub enum Error {
         /// How long it was waited for.
         waited: Duration,
     },
+    /// A launch uses memory of the heap whose handle was dropped or freed before.
+    #[error("an allocation that this launch uses was dropped or freed before it")]
+    MemoryGone,
     /// Work was put on a stream, and no event could be left behind it, so that nobody will know when it is over: its memory
     /// stays for good.
     #[error("no event could be left behind work that was launched, so that it cannot be waited for")]

@@ -35,6 +35,8 @@ pub enum Protocol {
     CclPackets,
     /// ... those that reduce by pulling and pushing.
     CclBulk,
+    /// The comparison of calls before a collective.
+    CclFingerprint,
     /// A whole world of rank threads: join, dispatch and combine, leave.
     World,
 }
@@ -55,6 +57,7 @@ impl Protocol {
         Self::CclMove,
         Self::CclPackets,
         Self::CclBulk,
+        Self::CclFingerprint,
         Self::World,
     ];
 
@@ -74,6 +77,7 @@ impl Protocol {
             Self::CclMove => "ccl-move",
             Self::CclPackets => "ccl-packets",
             Self::CclBulk => "ccl-bulk",
+            Self::CclFingerprint => "ccl-fingerprint",
             Self::World => "world",
         }
     }
@@ -117,8 +121,8 @@ pub struct Case {
     /// Waves of each block, at least 1.
     pub waves: u32,
     /// Another form of the protocol: `ep` combines from a caller's buffer instead of the window, `put-signal` and
-    /// `put-quiet` send to the next rank only, `device-barrier` calls `team_barrier` instead of `team_sync`, and
-    /// collectives have epochs of two bits.
+    /// `put-quiet` send to the next rank only, `device-barrier` calls `team_barrier` instead of `team_sync`,
+    /// collectives have epochs of two bits, and of `ccl-fingerprint` one rank makes another call in the end.
     pub staged: bool,
     /// NVIDIA's form of the kernels, on a machine whose fences are cumulative; else AMD's, where each wave releases.
     pub cumulative: bool,
@@ -137,7 +141,8 @@ impl Case {
         let small = matches!(protocol, Protocol::World);
         // Slots of messages are two a pair.
         let rounds = match protocol {
-            Protocol::PutSignal | Protocol::PutQuiet => 4,
+            // The halves of the check's staging are used again.
+            Protocol::PutSignal | Protocol::PutQuiet | Protocol::CclFingerprint => 4,
             // Each form once.
             Protocol::Ccl => 15,
             Protocol::CclMove => 7,

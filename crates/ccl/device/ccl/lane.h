@@ -2,9 +2,9 @@
 // share nothing, so that a launch with fewer blocks leaves the others' epochs behind nowhere. Launches of a channel follow
 // each other at each rank (one stream, or streams put behind each other), so a lane's uses are one sequence at each member.
 //
-// A lane has two counters, which its own block alone touches and which all members advance alike, since all launch the same
-// plans in the same order: `epoch` counts uses of its packets, `meets` its meetings. Both are read when the kernel begins and
-// written when it ends, so a replayed graph is just another epoch.
+// A lane has three counters, which its own block alone touches and which all members advance alike, since all launch the same
+// plans in the same order: `epoch` counts uses of its packets, `meets` its meetings, `uses` those of its staging. They are read
+// when the kernel begins and written when it ends, so a replayed graph is just another epoch.
 //
 // Meetings. Meeting m: every member releases what it did, stores m at every member, and waits until all have stored m there.
 // - Who has left meeting m knows that every member has come to it, and sees what each did before it came.
@@ -14,10 +14,14 @@
 //   to m + 2, when it has left m + 1, so when all readers had come there.
 // Whatever ends with a meeting may also end the kernel: the next launch's first meeting is this one's successor.
 //
-// Staging. The step of meeting m writes half m % 2 of the peers' staging, meets, and reads the own half m % 2, all of it before
-// it comes to m + 1. The next to write that half at this member are those on their way to m + 2: they have left m + 1, so this
-// rank had read. Between two meetings each half has one role: m % 2 is read, the other written. That holds across kernels and
-// whatever the meetings in between were for, since the half is that of the meeting to come and every meeting counts.
+// Staging. Use s writes half s % 2 of the peers' staging, meets at least once, and reads the own half s % 2, all of it before it
+// comes to the next meeting. The next to write that half at this member are those in use s + 2: they have left the meetings of
+// use s + 1, to which this rank came after it had read. Between two uses each half has one role: s % 2 is read, the other
+// written. That holds across kernels and whatever the meetings in between were for, since every use counts.
+//
+// Overlaps. Two launches at work on one lane would use the same numbers. Launches in stream order cannot; graphs that are replayed
+// on two streams at once can. Where the host watches a lane, each launch counts itself in and out, and one that finds another
+// inside reports it and does nothing.
 //
 // Packets: packets.h.
 #pragma once
@@ -41,8 +45,10 @@ struct Lane {
     WaitContext wait;
     u64 epoch;
     u64 meets;
+    u64 uses;
     u32 index;
-    bool dead;  // the world is poisoned, or a meeting failed; the same in every thread of the block
+    bool dead;     // the world is poisoned, or a meeting failed; the same in every thread of the block
+    bool counted;  // known to thread 0: the launch has counted itself in
 };
 
 // Where the words of a meeting are, for every source: {meets, value}.
@@ -50,7 +56,8 @@ static constexpr u32 MEET_STRIDE = 64;
 // Local memory: the counters, whether a thread's wait failed, then where every member's heap, input and output are.
 static constexpr u32 LOCAL_EPOCH = 0;
 static constexpr u32 LOCAL_MEETS = 8;
-static constexpr u32 LOCAL_FAULT = 16;
+static constexpr u32 LOCAL_USES = 16;
+static constexpr u32 LOCAL_FAULT = 24;
 static constexpr u32 LOCAL_TABLES = 32;
 
 ANABRANCH_DEVICE u64 table_entry(const Grid& grid, const Channel& channel, u32 table, u32 member) {
@@ -79,28 +86,45 @@ ANABRANCH_DEVICE u64 place_at(const Grid& grid, const Place& place, u32 member) 
     return place.bases == nullptr ? place.offset : private_load(grid, place.bases + member) + place.offset;
 }
 
-// Every thread of the block, first of all.
+// Every thread of the block, first of all. All loads are under way before the first is used: each takes longer than a hop of
+// the fastest collective leaves room for.
 ANABRANCH_DEVICE Lane lane_open(const Grid& grid, const Channel& channel, const Place& input, const Place& output) {
     LaneState* state = channel.lanes + grid.block;
+    u64 kept[3] = {0, 0, 0};
+    u64 poison = 0;
+    u32 is_watched = 0, inside = 0;
+    if (grid.thread == 0) {
+        kept[0] = heap_load(grid, &state->epoch);
+        kept[1] = heap_load(grid, &state->meets);
+        kept[2] = heap_load(grid, &state->uses);
+        is_watched = heap_load(grid, &state->is_watched);
+        poison = flag_load(grid, &channel.team.control->abort);
+    }
     for (u32 member = grid.thread; member < channel.team.size; member += grid.block_threads) {
+        u64 base = private_load(grid, channel.team.peer_bases + member);
+        u64 from = place_at(grid, input, member);
+        u64 to = place_at(grid, output, member);
         u32 at = LOCAL_TABLES + member * 8, table = channel.team.size * 8;
-        grid.local_store<u64>(at, private_load(grid, channel.team.peer_bases + member));
-        grid.local_store<u64>(at + table, place_at(grid, input, member));
-        grid.local_store<u64>(at + 2 * table, place_at(grid, output, member));
+        grid.local_store<u64>(at, base);
+        grid.local_store<u64>(at + table, from);
+        grid.local_store<u64>(at + 2 * table, to);
     }
     if (grid.thread == 0) {
-        u64 epoch = heap_load(grid, &state->epoch);
-        u64 meets = heap_load(grid, &state->meets);
-        grid.local_store<u64>(LOCAL_EPOCH, epoch);
-        grid.local_store<u64>(LOCAL_MEETS, meets);
-        grid.local_store<u32>(LOCAL_FAULT, is_poisoned(grid, channel.team.control) ? 1u : 0u);
+        grid.local_store<u64>(LOCAL_EPOCH, kept[0]);
+        grid.local_store<u64>(LOCAL_MEETS, kept[1]);
+        grid.local_store<u64>(LOCAL_USES, kept[2]);
+        if (is_watched != 0) inside = fetch_add_device(grid, &state->inside, 1u);
+        grid.local_store<u32>(LOCAL_FAULT, poison != ABORT_NONE || inside != 0 ? 1u : 0u);
     }
     ANABRANCH_UNLESS(LANE_OPENED_UNREAD) grid.block_barrier();
     u64 epoch = grid.local_load<u64>(LOCAL_EPOCH);
     u64 meets = grid.local_load<u64>(LOCAL_MEETS);
     WaitContext wait = wait_context(grid, channel.team.control, channel.operation, channel.team.group,
                                     channel.team.rank, maximum(epoch, meets));
-    return Lane{wait, epoch, meets, grid.block, grid.local_load<u32>(LOCAL_FAULT) != 0};
+    // Thread 0 alone knows of an earlier launch that has not ended.
+    if (inside != 0) report_fault(grid, wait, PHASE_OVERLAP, channel.team.rank, 0, inside, 0);
+    return Lane{wait, epoch, meets, grid.local_load<u64>(LOCAL_USES), grid.block, grid.local_load<u32>(LOCAL_FAULT) != 0,
+                is_watched != 0};
 }
 
 // Every thread of the block, last of all. The block has read the counters when it opened the lane; the next to read them is a
@@ -110,6 +134,9 @@ ANABRANCH_DEVICE void lane_close(const Grid& grid, const Channel& channel, const
     LaneState* state = channel.lanes + lane.index;
     ANABRANCH_UNLESS(LANE_EPOCH_NOT_KEPT) heap_store(grid, &state->epoch, lane.epoch);
     ANABRANCH_UNLESS(LANE_MEETS_NOT_KEPT) heap_store(grid, &state->meets, lane.meets);
+    ANABRANCH_UNLESS(LANE_USES_NOT_KEPT) heap_store(grid, &state->uses, lane.uses);
+    if (!lane.counted) return;
+    ANABRANCH_UNLESS(LANE_NOT_LEFT) fetch_add_device(grid, &state->inside, ~0u);
 }
 
 // A kernel: opens the lane, does `work(lane)` unless there was a fault before, closes it. Every thread.
@@ -141,24 +168,15 @@ ANABRANCH_DEVICE bool meets_reached(u64 seen, u64 target) {
     return ahead >= (MUTANT == MUTANT_MEET_LOOSE ? -1 : 0);
 }
 
-// Where the value of the lane's last meeting lies, behind the word.
-ANABRANCH_DEVICE u64 told_place(const Lane& lane) {
-    return 1 + (MUTANT == MUTANT_TOLD_ONE_PLACE ? 0 : lane.meets % 2);
-}
+// Where the value of meeting `number` lies, behind the word.
+ANABRANCH_DEVICE u64 told_place(u64 number) { return 1 + (MUTANT == MUTANT_TOLD_ONE_PLACE ? 0 : number % 2); }
 
 // Every thread of the block. All members' lanes meet: what each block has stored before, here and at peers, and what came
-// before its kernel, is visible to every member's block after, and what it has read may be overwritten. `value(peer)` is told
-// to each peer, which reads it with `told` before its next meeting.
-template <class Value>
-ANABRANCH_DEVICE void meet_telling(const Grid& grid, const Channel& channel, Lane& lane, Value value) {
+// before its kernel, is visible to every member's block after, and what it has read may be overwritten.
+ANABRANCH_DEVICE void meet(const Grid& grid, const Channel& channel, Lane& lane) {
     u32 size = channel.team.size;
     lane.meets += 1;
     u64 number = lane.meets & EPOCH_MASK;
-    for (u32 i = grid.thread; i < size && !lane.dead; i += grid.block_threads) {
-        u32 peer = rotated(channel, i);
-        u64* word = meet_word(channel, member_base(grid, channel, peer), lane.index, channel.team.rank);
-        remote_store(grid, word + told_place(lane), value(peer));
-    }
     ANABRANCH_TWIN(MEET_FLAG_FIRST) grid.block_barrier();
     ANABRANCH_UNLESS(MEET_FLAG_FIRST) shmem::Block::release_for_first(grid, size);
     for (u32 i = grid.thread; i < size && !lane.dead; i += grid.block_threads) {
@@ -180,14 +198,28 @@ ANABRANCH_DEVICE void meet_telling(const Grid& grid, const Channel& channel, Lan
     lane_look(grid, lane);
 }
 
-ANABRANCH_DEVICE void meet(const Grid& grid, const Channel& channel, Lane& lane) {
-    meet_telling(grid, channel, lane, [](u32) { return u64(0); });
+// A meeting at which `value(peer)` is told to each peer, which reads it with `told` before its next meeting: it lies beside the
+// word in one of two places, and is overwritten two meetings later. It costs a round trip more, as the release waits for it.
+template <class Value>
+ANABRANCH_DEVICE void meet_telling(const Grid& grid, const Channel& channel, Lane& lane, Value value) {
+    for (u32 i = grid.thread; i < channel.team.size && !lane.dead; i += grid.block_threads) {
+        u32 peer = rotated(channel, i);
+        u64* word = meet_word(channel, member_base(grid, channel, peer), lane.index, channel.team.rank);
+        remote_store(grid, word + told_place(lane.meets + 1), value(peer));
+    }
+    meet(grid, channel, lane);
 }
 
 // What `source` told at the meeting that was last.
 ANABRANCH_DEVICE u64 told(const Grid& grid, const Channel& channel, const Lane& lane, u32 source) {
     u64 own = member_base(grid, channel, channel.team.rank);
-    return heap_load(grid, meet_word(channel, own, lane.index, source) + told_place(lane));
+    return heap_load(grid, meet_word(channel, own, lane.index, source) + told_place(lane.meets));
+}
+
+// The next use of the staging: which half.
+ANABRANCH_DEVICE u64 next_half(Lane& lane) {
+    lane.uses += 1;
+    return MUTANT == MUTANT_STAGING_ONE_HALF ? 0 : lane.uses % 2;
 }
 
 // One source's part of one half of a lane's staging at the member whose heap starts at `base`.

@@ -110,6 +110,7 @@ enum Mutant : u32 {
     MUTANT_MEETS_EQUAL = 106,             // meet: the number must equal the one waited for
     MUTANT_TOLD_ONE_PLACE = 107,          // meet: every value lies in the same place
     MUTANT_LANE_OPENED_UNREAD = 108,      // lane_open: threads go on before thread 0 has read the counters
+    MUTANT_LANE_USES_NOT_KEPT = 109,
     // ccl/packets.h
     MUTANT_PACKETS_ONE_BUFFER = 110,      // packet_at: every epoch uses the same place
     MUTANT_PACKETS_NOT_CLEARED = 111,     // next_epoch: old flags come round again
@@ -117,7 +118,7 @@ enum Mutant : u32 {
     MUTANT_PACKET_HALF_LOOKED_AT = 113,   // has_flag: of the first half only
     MUTANT_PACKETS_CLEARED_UNMET = 114,   // next_epoch: new packets are sent while others still clear
     // ccl's kernels
-    MUTANT_STAGING_ONE_HALF = 120,        // every step uses the same half
+    MUTANT_STAGING_ONE_HALF = 120,        // next_half: every use writes the same half
     MUTANT_STAGED_NO_MEETING = 121,       // move_staged: reads what has not come
     MUTANT_DIRECT_NO_FIRST_MEETING = 122, // move_direct: outputs are written that are in use
     MUTANT_DIRECT_NO_LAST_MEETING = 123,  // move_direct: ends before its output is there
@@ -127,7 +128,10 @@ enum Mutant : u32 {
     MUTANT_PUSH_NO_LAST_MEETING = 127,    // push: ends before its output is there
     MUTANT_RELAYED_NO_MEETING = 128,      // push: copies results that have not come
     MUTANT_RELAYED_SAME_HALF = 129,       // push: results go where contributions are still read
-    MUTANT_LAST = 129,
+    // ccl's checks
+    MUTANT_FINGERPRINT_NOT_MET = 140,     // fingerprint.hip: calls are compared before all have come
+    MUTANT_LANE_NOT_LEFT = 141,           // lane_close: the launch stays inside
+    MUTANT_LAST = 141,
 };
 static constexpr u32 MUTANT = PRELUDE_MUTANT;
 static_assert(MUTANT <= MUTANT_LAST, "PRELUDE_MUTANT names no mutant");

@@ -4,6 +4,7 @@ mod atomics;
 mod barrier;
 mod bench;
 mod ccl;
+mod ccl_fingerprint;
 mod device_barrier;
 mod ep;
 mod gather;
@@ -36,6 +37,7 @@ pub fn scenario(case: Case, jit: &Jit) -> Result<Box<dyn Scenario>, ScenarioErro
         Protocol::Ccl | Protocol::CclMove | Protocol::CclPackets | Protocol::CclBulk => {
             Box::new(ccl::Collectives::new(case, kernels)?)
         }
+        Protocol::CclFingerprint => Box::new(ccl_fingerprint::CclFingerprint::new(case, kernels)?),
         Protocol::Ping => Box::new(ping::Ping::new(case, kernels)?),
         Protocol::World => Box::new(world::World::new(case, jit)?),
     })

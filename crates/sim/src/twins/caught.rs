@@ -95,6 +95,7 @@ const BULK: Search = Search::of(Protocol::CclBulk);
 // Collectives with epochs of two bits.
 const MOVE_SHORT: Search = Search { staged: true, ..MOVE };
 const PACKETS_SHORT: Search = Search { staged: true, ..PACKETS };
+const FINGERPRINT: Search = Search::of(Protocol::CclFingerprint);
 // The same in the cumulative profile.
 const EP_C: Search = EP.cumulative();
 const STAGED_C: Search = STAGED.cumulative();
@@ -214,6 +215,8 @@ pub const TWINS: &[Twin] = &[
     twin("ROUTE_ROW_SHARED", &[EP]),
     twin("PING_FLAG_FIRST", &[PING, PING_C]),
     twin("PING_NO_BARRIER", &[PING, PING_C]),
+    twin("FINGERPRINT_NOT_MET", &[FINGERPRINT, FINGERPRINT.cumulative()]),
+    twin("LANE_NOT_LEFT", &[FINGERPRINT.by_values()]),
     twin("SLOT_NOT_OWNED", &[SIGNAL, QUIET, SIGNAL_C]),
     twin("ACKNOWLEDGED_UNREAD", &[SIGNAL, QUIET, SIGNAL_C]),
     twin("LANE_EPOCH_NOT_KEPT", &[PACKETS.by_values(), MOVE.by_values()]),

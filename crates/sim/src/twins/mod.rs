@@ -5,6 +5,7 @@
 
 mod caught;
 mod ccl;
+mod ccl_fingerprint;
 mod ep;
 mod prelude;
 mod scan;

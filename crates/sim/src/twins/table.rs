@@ -1,6 +1,6 @@
 //! The nouns of the table, and what has no row.
 
-use super::{ccl, ep, prelude, shmem};
+use super::{ccl, ccl_fingerprint, ep, prelude, shmem};
 use crate::Protocol;
 
 /// What a site does.
@@ -60,7 +60,12 @@ pub(super) struct File {
 
 /// Every row.
 pub fn sites() -> impl Iterator<Item = Site> {
-    let files = prelude::FILES.iter().chain(shmem::FILES).chain(ep::FILES).chain(ccl::FILES);
+    let files = prelude::FILES
+        .iter()
+        .chain(shmem::FILES)
+        .chain(ep::FILES)
+        .chain(ccl::FILES)
+        .chain(ccl_fingerprint::FILES);
     files.flat_map(|file| {
         file.rows.iter().map(|(function, call, held_by)| Site {
             file: file.file,
@@ -115,6 +120,7 @@ pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_ccl_barrier", MOVES),
     ("anabranch_ccl_conformance_convert", Runs::Quiet),
     ("anabranch_ccl_conformance_reduce", Runs::Quiet),
+    ("anabranch_ccl_fingerprint", Runs::In(&[Protocol::CclFingerprint])),
     ("anabranch_ccl_move_direct", MOVES),
     ("anabranch_ccl_move_packets", MOVES),
     ("anabranch_ccl_move_staged", MOVES),

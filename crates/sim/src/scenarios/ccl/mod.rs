@@ -14,6 +14,7 @@ use anabranch_ccl::lower::{Arguments, Buffers, Counts, Unit, kernel_of, local_by
 use anabranch_ccl::{Algorithm, Collective, DataType, LocationKind, kernels::entry};
 use anabranch_hip::DeviceAddress;
 use anabranch_hip_host::seeded::{Allocation, Owner, SeededKernel};
+use anabranch_hip_jit::bytemuck::Zeroable as _;
 use anabranch_hip_jit::{DevicePointer, KernelSpec};
 use anabranch_ranks::GroupRank;
 
@@ -127,16 +128,23 @@ impl Collectives {
         self.bench.reset(options)?;
         let ranks = self.case.ranks;
         let mask = if self.case.staged { (1 << SHORT) - 1 } else { u64::from(u32::MAX) };
-        let lanes: Vec<[u64; 2]> = (0..self.case.blocks)
-            .map(|_| [0; 2].map(|_| if draw.below(2) == 0 { 0 } else { mask - draw.below(4).min(mask) }))
+        let lanes: Vec<[u64; 3]> = (0..self.case.blocks)
+            .map(|_| [0; 3].map(|_| if draw.below(2) == 0 { 0 } else { mask - draw.below(4).min(mask) }))
             .collect();
         for rank in 0..ranks as usize {
             let heap = self.bench.ranks[rank].heap;
-            let states: Vec<_> =
-                lanes.iter().map(|[epoch, meets]| LaneState { epoch: *epoch, meets: *meets }).collect();
+            let states: Vec<_> = lanes
+                .iter()
+                .map(|[epoch, meets, uses]| LaneState {
+                    epoch: *epoch,
+                    meets: *meets,
+                    uses: *uses,
+                    ..LaneState::zeroed()
+                })
+                .collect();
             self.bench.put(heap, self.layout.lanes, &states)?;
             let channel = self.channel(rank as u32);
-            for (lane, [_, meets]) in lanes.iter().enumerate() {
+            for (lane, [_, meets, _]) in lanes.iter().enumerate() {
                 for source in 0..u64::from(ranks) {
                     let word = channel.flags + (lane as u64 * u64::from(ranks) + source) * MEET_STRIDE;
                     self.bench.put(heap, word, &[meets & mask])?;
@@ -250,7 +258,7 @@ impl Collectives {
         };
         let local_bytes = local_bytes(self.case.ranks);
         let grid = Grid { blocks: round.blocks, threads: round.threads, local_bytes };
-        match Arguments::new(&self.channel(rank), &shape, &buffers, counts) {
+        match Arguments::new(&self.channel(rank), &shape, &round.plan(), &buffers, counts) {
             Arguments::Move(args) => self.bench.launch(rank, kernel, grid, &args),
             Arguments::Uneven(args) => self.bench.launch(rank, kernel, grid, &*args),
             Arguments::Reduce(args) => self.bench.launch(rank, kernel, grid, &args),
@@ -305,10 +313,13 @@ impl Collectives {
 
     /// All members have advanced their lanes alike.
     fn judge_lanes(&self) -> Result<(), Failure> {
-        // Epoch and meetings of each.
+        // Epoch, meetings and uses of each.
         let lanes = |rank: usize| {
             let count = self.case.blocks as usize;
-            self.bench.get::<[u64; 2]>(self.bench.ranks[rank].heap, self.layout.lanes, count)
+            let states =
+                self.bench.get::<LaneState>(self.bench.ranks[rank].heap, self.layout.lanes, count)?;
+            let counters = states.iter().map(|lane| [lane.epoch, lane.meets, lane.uses]).collect::<Vec<_>>();
+            Ok::<_, Failure>(counters)
         };
         let first = lanes(0)?;
         for rank in 1..self.bench.ranks.len() {

@@ -3,6 +3,7 @@
 use anabranch_ccl::call::Shape;
 use anabranch_ccl::conformance::Case as Call;
 use anabranch_ccl::oracle::Data;
+use anabranch_ccl::plan::Plan;
 use anabranch_ccl::{Algorithm, Collective, DataType, LocationKind, ReduceOp};
 use anabranch_ranks::GroupRank;
 
@@ -111,9 +112,16 @@ pub(super) struct Round {
     pub(super) call: Call,
     pub(super) blocks: u32,
     pub(super) threads: u32,
+    /// Of `push`: one peer at a time.
+    pub(super) phased: bool,
 }
 
 impl Round {
+    /// What the kernel's arguments are made from.
+    pub(super) fn plan(&self) -> Plan {
+        Plan { algorithm: self.algorithm, blocks: self.blocks, threads: self.threads, phased: self.phased }
+    }
+
     /// The call without its addresses.
     pub(super) fn shape(&self, members: u32) -> Shape {
         let call = &self.call;
@@ -223,7 +231,9 @@ fn drawn(form: Form, case: &Case, draw: &mut Draw, round: u64) -> Round {
         if draw.below(4) == 0 { 1 + draw.below(u64::from(most)) as u32 } else { most }
     };
     let blocks = if collective == Collective::Barrier { 1 } else { fewer(draw, case.blocks) };
-    Round { algorithm: form.algorithm(), call, blocks, threads: fewer(draw, case.waves) * WAVE }
+    let (algorithm, threads) = (form.algorithm(), fewer(draw, case.waves) * WAVE);
+    let phased = algorithm == Algorithm::Push && draw.below(2) == 0;
+    Round { algorithm, call, blocks, threads, phased }
 }
 
 #[cfg(test)]
