@@ -68,13 +68,8 @@ pub(super) const FILES: &[File] = &[
         file: "ccl/kernels/move.hip",
         rows: &[
             ("move_packets", "end_epoch", Twins(&["PACKETS_NO_BARRIER"])),
-            (
-                "move_staged",
-                "meet_telling",
-                NotNeeded(
-                    "Tells how long the longest message is, and orders nothing else: what the steps write has meetings of its own.",
-                ),
-            ),
+            // Tells how long the longest message is; what the steps write has meetings of its own.
+            ("move_staged", "meet_telling", Twins(&["TOLD_ONE_PLACE", "MEET_LOOSE"])),
             ("move_staged", "meet", Twins(&["STAGED_NO_MEETING", "STAGING_ONE_HALF"])),
             ("move_direct", "meet_telling", Twins(&["DIRECT_NO_FIRST_MEETING", "TOLD_ONE_PLACE"])),
             ("move_direct", "meet", Twins(&["DIRECT_NO_FIRST_MEETING"])),
