@@ -115,7 +115,7 @@ impl Communicator {
         world.name_operation(OPERATION, NAME);
         let team = world.team(group)?;
         let staging = match config.staging_bytes {
-            0 if is_large(world) => (world.config().heap_bytes / 8).min(128 << 20),
+            0 if is_large(world) => (world.config().heap_bytes / 8).min(512 << 20),
             0 => 4 << 20,
             bytes => bytes,
         };
