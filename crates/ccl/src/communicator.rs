@@ -7,27 +7,42 @@ use anabranch_hip::Stream;
 use anabranch_hip_jit::bytemuck::Zeroable;
 use anabranch_hip_jit::{DevicePointer, KernelSpec, LOCAL_RESERVED_BYTES, LoadedUnit, TypedKernel};
 use anabranch_ranks::{Group, GroupRank};
-use anabranch_shmem::{OperationCode, OperationName, SymmetricMemory, Team, World};
+use anabranch_shmem::{OperationCode, OperationName, SymmetricMemory, Team, TeamTable, World};
 
+use crate::PointToPoint;
 use crate::args::{
-    Channel, MOST_UNEVEN, MOVE_ALL, MOVE_NONE, MoveArgs, MoveEntry, Place, REDUCE_ALL, ReduceArgs, Reduction,
-    UnevenArgs,
+    Channel, GatherManyArgs, MOST_UNEVEN, MOVE_ALL, MOVE_NONE, MoveArgs, MoveEntry, Pipes, PipesArgs, Place,
+    REDUCE_ALL, ReduceArgs, Reduction, UnevenArgs,
 };
 use crate::call::{Call, Collective, Shape};
-use crate::channel::{ALIGNMENT, ChannelLayout};
+use crate::channel::{ALIGNMENT, ChannelLayout, PIPE_LOCAL_BYTES, PipeLayout};
 use crate::config::CclConfig;
 use crate::error::{Error, Result};
 use crate::kernels::{self, entry};
+use crate::message::{self, TransferLists};
 use crate::plan::{Algorithm, Limits, Plan};
 use crate::tensor::Tensor;
 use crate::work::{EventPool, Work};
-use crate::{DataType, in_place};
+use crate::{DataType, in_place, many};
 
 /// Collectives in fault records.
 pub const OPERATION: OperationCode = OperationCode(0x200);
 const NAME: OperationName = OperationName {
     name: "ccl",
     phases: &["start", "packets of a peer", "meeting", "fingerprint", "overlap with an earlier call"],
+};
+
+/// Sends and receives in fault records.
+pub const MESSAGE_OPERATION: OperationCode = OperationCode(0x201);
+/// The phases of `PipePhase` in `ccl/pipe.h`.
+const MESSAGE_NAME: OperationName = OperationName {
+    name: "ccl send and receive",
+    phases: &[
+        "start",
+        "room for a message to the peer",
+        "message from the peer",
+        "bytes of the message from the peer",
+    ],
 };
 
 /// Packets of one source, stage and parity of a lane.
@@ -39,26 +54,31 @@ const LOCAL_TABLES: u32 = 32;
 
 /// Collectives over a group, on one rank.
 ///
-/// Made collectively by all members with equal configurations. It is one channel: its calls are one sequence, the same on all
-/// members, and one is in flight at a time; calls on several streams run in the order in which they were made. For collectives
-/// that run at once make several communicators.
+/// Made collectively by all members with equal configurations. It is one channel: its collectives are one sequence, the same on
+/// all members; sends and receives stand anywhere in it, and only the two members of a pair have to agree on their order. One
+/// call is in flight at a time; calls on several streams run in the order in which they were made. For what is to run at once
+/// make several communicators.
 #[derive(Debug)]
 pub struct Communicator {
     world: World,
     team: Team,
     memory: SymmetricMemory,
     channel: Channel,
+    pipes: Option<(PipeLayout, Pipes)>,
     config: CclConfig,
     limits: Limits,
     units: HashMap<Unit, Arc<LoadedUnit>>,
     events: Arc<EventPool>,
     launches: u64,
+    message_launches: u64,
 }
 
 /// Which kernels a call needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Unit {
     Move,
+    GatherMany,
+    Pipes,
     PacketReduce(DataType),
     BulkReduce(DataType),
 }
@@ -67,6 +87,8 @@ impl Unit {
     fn spec(self) -> KernelSpec {
         match self {
             Self::Move => kernels::move_bytes(),
+            Self::GatherMany => kernels::gather_many(),
+            Self::Pipes => kernels::pipes(),
             Self::PacketReduce(element) => kernels::packet_reduce(element),
             Self::BulkReduce(element) => kernels::bulk_reduce(element),
         }
@@ -78,6 +100,8 @@ enum Arguments {
     Move(MoveArgs),
     Uneven(Box<UnevenArgs>),
     Reduce(ReduceArgs),
+    GatherMany(Box<GatherManyArgs>),
+    Pipes(Box<PipesArgs>),
 }
 
 /// A call that was checked and planned: a launch of it costs little, allocates nothing and may be captured. Its tensors have
@@ -90,6 +114,8 @@ pub struct Prepared<'a> {
     arguments: Arguments,
     local_bytes: u32,
     channel: DevicePointer<crate::args::LaneState>,
+    /// What the arguments point to.
+    table: Option<Arc<TeamTable>>,
     uses: Vec<&'a SymmetricMemory>,
     description: Arc<str>,
 }
@@ -140,15 +166,32 @@ impl Communicator {
             said.iter().filter_map(|bytes| Some(u32::from_le_bytes(bytes.as_slice().try_into().ok()?)));
         let lanes = counts.min().unwrap_or(1);
         world.name_operation(OPERATION, NAME);
+        world.name_operation(MESSAGE_OPERATION, MESSAGE_NAME);
         let team = world.team(group)?;
         let layout = ChannelLayout::new(group.size(), lanes, PACKET_UNITS, config.staging_bytes);
-        let memory = world.allocate(group, layout.bytes, ALIGNMENT, "ccl lanes")?;
+        let pipes = (config.pipe_bytes > 0)
+            .then(|| PipeLayout::new(layout.bytes, group.size(), lanes, config.pipe_bytes));
+        let bytes = pipes.map_or(layout.bytes, |pipes| pipes.end);
+        let memory = world.allocate(group, bytes, ALIGNMENT, "ccl lanes")?;
         let channel = layout.channel(team.view(), &memory, OPERATION.0);
+        let pipes = pipes.map(|layout| (layout, layout.pipes(team.view(), &memory, MESSAGE_OPERATION.0)));
         team.hold(permit);
         let limits = Limits { lanes, ..threads(world) };
         let units = HashMap::from([(Unit::Move, unit)]);
         let (world, events) = (world.clone(), Arc::default());
-        Ok(Self { world, team, memory, channel, config, limits, units, events, launches: 0 })
+        Ok(Self {
+            world,
+            team,
+            memory,
+            channel,
+            pipes,
+            config,
+            limits,
+            units,
+            events,
+            launches: 0,
+            message_launches: 0,
+        })
     }
 
     fn reserve(
@@ -162,7 +205,7 @@ impl Communicator {
             return Err(Error::Unreachable { peer: *peer });
         }
         let device = world.device();
-        let local = local_bytes(group.size());
+        let local = local_bytes(group.size()).max(PIPE_LOCAL_BYTES);
         let limit =
             (device.properties().shared_memory_per_block() as u32).saturating_sub(LOCAL_RESERVED_BYTES);
         if local > limit {
@@ -219,9 +262,12 @@ impl Communicator {
     ///
     /// # Errors
     /// Whatever is wrong with the call ([`Call::shape`], [`Error::Overlap`], [`Error::Alignment`], [`Error::Algorithm`]); a kernel
-    /// that does not compile.
+    /// that does not compile; [`Error::Config`] for a send or receive without `ccl.pipe_bytes`.
     pub fn prepare<'a>(&mut self, call: &Call<'a>) -> Result<Prepared<'a>> {
         let shape = call.shape(self.size(), self.rank())?;
+        if let Some(messages) = call.messages() {
+            return self.prepare_messages(call, shape, &messages);
+        }
         if shape.uneven && self.size() as usize > MOST_UNEVEN {
             let allowed = "at most 64 where counts differ";
             return Err(Error::Config { field: "the group's size", given: self.size().into(), allowed });
@@ -229,20 +275,51 @@ impl Communicator {
         let plan = Plan::new(&shape, &self.limits, self.config.algorithm)?;
         let (output, input) = call.tensors();
         in_place::check(call, &shape, &self.team)?;
-        let (unit, entry) = kernel_of(&shape, &plan);
-        let kernel = self.unit(unit)?.kernel(entry)?.clone();
+        let (mut unit, mut entry) = kernel_of(&shape, &plan);
+        let mut table = None;
         let arguments = match (shape.op, &input, &output) {
             (Some(op), Some(input), Some(output)) => {
                 Arguments::Reduce(self.reduce_args(&shape, op, input, output))
             }
+            _ if let Call::AllGatherMany(pairs) = call => {
+                many::check(pairs, &self.team)?;
+                (unit, entry) = (Unit::GatherMany, gather_many_entry(&plan));
+                let (args, list) = many::arguments(pairs, &self.team, self.channel)?;
+                table = list.map(Arc::new);
+                Arguments::GatherMany(args)
+            }
             _ if shape.uneven => Arguments::Uneven(self.uneven_args(&shape, call)),
             _ => Arguments::Move(self.move_args(&shape, call)),
         };
-        let uses = [output, input].into_iter().flatten().filter_map(|tensor| tensor.memory()).collect();
+        let kernel = self.unit(unit)?.kernel(entry)?.clone();
         let description = describe(&shape, &plan).into();
         let local_bytes = local_bytes(self.size());
-        let channel = self.channel.lanes;
-        Ok(Prepared { plan, shape, kernel, arguments, local_bytes, channel, uses, description })
+        let (uses, channel) = (call.memories(), self.channel.lanes);
+        Ok(Prepared { plan, shape, kernel, arguments, local_bytes, channel, table, uses, description })
+    }
+
+    fn prepare_messages<'a>(
+        &mut self,
+        call: &Call<'a>,
+        shape: Shape,
+        messages: &[PointToPoint<'a>],
+    ) -> Result<Prepared<'a>> {
+        let Some((layout, pipes)) = self.pipes else {
+            let allowed = "4096 to 2^40 where there are sends and receives";
+            return Err(Error::Config { field: "ccl.pipe_bytes", given: 0, allowed });
+        };
+        message::check(messages, &self.team)?;
+        let lists = TransferLists::new(messages, &self.team, &layout)?;
+        let served = lists.lists * lists.used_pipes;
+        let mut plan = Plan::new(&shape, &self.limits, None)?;
+        plan.blocks = served.clamp(1, self.limits.lanes);
+        let local_bytes = PipeLayout::local_bytes(served, plan.blocks);
+        let (args, table) = message::arguments(&lists, &self.team, pipes)?;
+        let arguments = Arguments::Pipes(args);
+        let kernel = self.unit(Unit::Pipes)?.kernel(entry::PIPES)?.clone();
+        let description = message::describe(messages, &plan).into();
+        let (uses, channel, table) = (call.memories(), self.channel.lanes, table.map(Arc::new));
+        Ok(Prepared { plan, shape, kernel, arguments, local_bytes, channel, table, uses, description })
     }
 
     fn unit(&mut self, unit: Unit) -> Result<&Arc<LoadedUnit>> {
@@ -366,9 +443,10 @@ impl Communicator {
         args
     }
 
-    /// Puts a prepared call on the stream: one kernel. Every member launches the same calls in the same order. May be captured
-    /// into a graph, which all members replay in the same order with each other and with other launches of this communicator;
-    /// whoever replays it keeps that order, and keeps the tensors.
+    /// Puts a prepared call on the stream: one kernel. Every member launches the same collectives in the same order, and the two
+    /// of a pair their messages. May be captured into a graph, which all members replay in the same order with each other and
+    /// with other launches of this communicator; whoever replays it keeps that order, and keeps the tensors. A list that a
+    /// captured launch reads stays as long as the communicator.
     ///
     /// # Errors
     /// [`Error::Foreign`]; what made the world fail; the launch's.
@@ -378,6 +456,11 @@ impl Communicator {
         }
         let event = self.events.take(self.world.device())?;
         let Plan { blocks, threads, .. } = prepared.plan;
+        if let Some(table) = &prepared.table
+            && stream.is_capturing()?
+        {
+            self.team.hold(Arc::clone(table));
+        }
         let mut uses = prepared.uses.clone();
         uses.push(&self.memory);
         self.team.launch_in_order(stream, &uses, || {
@@ -394,14 +477,24 @@ impl Communicator {
                     Arguments::Reduce(args) => {
                         prepared.kernel.launch(blocks, threads, prepared.local_bytes, stream, args)?;
                     }
+                    Arguments::GatherMany(args) => {
+                        prepared.kernel.launch(blocks, threads, prepared.local_bytes, stream, &**args)?;
+                    }
+                    Arguments::Pipes(args) => {
+                        prepared.kernel.launch(blocks, threads, prepared.local_bytes, stream, &**args)?;
+                    }
                 }
             }
             Ok(())
         })?;
         Work::record(&event, stream)?;
-        self.launches += 1;
-        tracing::trace!(sequence = self.launches, description = %prepared.description, "launched");
-        Ok(Work::new(&self.world, event, self.launches, &prepared.description))
+        // Members agree on the number of collectives only.
+        let is_message = prepared.shape.collective == Collective::SendReceive;
+        let launches = if is_message { &mut self.message_launches } else { &mut self.launches };
+        *launches += 1;
+        let sequence = *launches;
+        tracing::trace!(sequence, description = %prepared.description, "launched");
+        Ok(Work::new(&self.world, event, sequence, &prepared.description))
     }
 
     /// [`Self::prepare`], then [`Self::launch`].
@@ -456,6 +549,15 @@ fn kernel_of(shape: &Shape, plan: &Plan) -> (Unit, &'static str) {
         Algorithm::Direct => (Unit::Move, entry::MOVE_DIRECT),
         Algorithm::Pull => (bulk, entry::PULL),
         Algorithm::Push => (bulk, entry::PUSH),
+        Algorithm::Pipes => (Unit::Pipes, entry::PIPES),
+    }
+}
+
+fn gather_many_entry(plan: &Plan) -> &'static str {
+    match plan.algorithm {
+        Algorithm::Packets => entry::GATHER_MANY_PACKETS,
+        Algorithm::Direct => entry::GATHER_MANY_DIRECT,
+        _ => entry::GATHER_MANY_STAGED,
     }
 }
 

@@ -12,11 +12,14 @@ pub struct CclConfig {
     pub max_blocks: u32,
     /// Bytes of the symmetric heap for staging (`ccl.staging_bytes`), shared by all blocks and members.
     pub staging_bytes: u64,
+    /// Bytes of the symmetric heap for sends and receives (`ccl.pipe_bytes`), shared by all pairs; 0 for a communicator that
+    /// does collectives only.
+    pub pipe_bytes: u64,
 }
 
 impl Default for CclConfig {
     fn default() -> Self {
-        Self { algorithm: None, max_blocks: 0, staging_bytes: 32 << 20 }
+        Self { algorithm: None, max_blocks: 0, staging_bytes: 32 << 20, pipe_bytes: 16 << 20 }
     }
 }
 
@@ -38,6 +41,7 @@ impl CclConfig {
             ("ccl.algorithm", algorithm.to_owned()),
             ("ccl.max_blocks", self.max_blocks.to_string()),
             ("ccl.staging_bytes", self.staging_bytes.to_string()),
+            ("ccl.pipe_bytes", self.pipe_bytes.to_string()),
         ]
         .map(|(name, value)| (name.to_owned(), value))
         .into()
@@ -54,6 +58,9 @@ impl CclConfig {
         }
         if !(4096..=1 << 40).contains(&self.staging_bytes) {
             return refuse("ccl.staging_bytes", self.staging_bytes, "4096 to 2^40");
+        }
+        if self.pipe_bytes != 0 && !(4096..=1 << 40).contains(&self.pipe_bytes) {
+            return refuse("ccl.pipe_bytes", self.pipe_bytes, "0, or 4096 to 2^40");
         }
         Ok(())
     }

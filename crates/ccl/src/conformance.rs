@@ -94,7 +94,8 @@ impl Case {
                 (self.pair(me, 0), all(&|member| self.pair(member, 0)))
             }
             Collective::AllToAll => (all(&|to| self.pair(me, to)), all(&|from| self.pair(from, me))),
-            Collective::Barrier => (0, 0),
+            // Messages are no collective.
+            Collective::Barrier | Collective::SendReceive => (0, 0),
         }
     }
 
@@ -128,7 +129,7 @@ impl Case {
                 let input = inputs.get(root.index()).map_or(&[][..], Vec::as_slice);
                 oracle::scatter(data_type, input, inputs.len(), root)
             }
-            Collective::Barrier => return Ok(None),
+            Collective::Barrier | Collective::SendReceive => return Ok(None),
         };
         expected.map(Some).map_err(|error| Failure(format!("{self}: {error}")))
     }
@@ -191,8 +192,8 @@ impl Scratch {
 
     fn tensor(&self, case: &Case, byte: u64, count: u64) -> Result<Tensor<'_>> {
         match case.location {
-            // SAFETY: inside the buffer (`Layout::fits`), which outlives the call: the case waits for it.
             LocationKind::Local => {
+                // SAFETY: inside the buffer (`run` has compared the layout), which outlives the call: the case waits for it.
                 Ok(unsafe { Tensor::local(self.local.address().offset(byte), case.data_type, count) })
             }
             LocationKind::Symmetric => Tensor::symmetric(&self.symmetric, byte, case.data_type, count),
@@ -305,6 +306,7 @@ pub fn run(
             Collective::Gather => Call::Gather { output: Some(output), input, root },
             Collective::Scatter => Call::Scatter { output, input: is_source.then_some(input), root },
             Collective::Barrier => Call::Barrier,
+            Collective::SendReceive => Call::Batch(&[]),
         };
         communicator.run(&call, stream)?
     };

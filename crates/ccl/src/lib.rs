@@ -26,6 +26,8 @@ mod error;
 pub mod float8;
 mod in_place;
 pub mod kernels;
+mod many;
+mod message;
 pub mod oracle;
 pub mod plan;
 mod reduce;
@@ -33,12 +35,13 @@ mod tensor;
 mod work;
 
 pub use call::{Call, Collective};
-pub use communicator::{Communicator, OPERATION, Prepared};
+pub use communicator::{Communicator, MESSAGE_OPERATION, OPERATION, Prepared};
 pub use config::CclConfig;
 pub use data_type::{DataType, UnknownDataType};
 pub use element::Element;
 pub use error::{Error, Result};
 pub use kernels::kernels;
+pub use message::PointToPoint;
 pub use plan::{Algorithm, Plan, UnknownAlgorithm};
 pub use reduce::{
     Avg, BitAnd, BitOr, BitXor, Max, Min, PreMulSum, Product, ReduceOp, ReduceOperator, Sum, UnknownReduceOp,

@@ -26,10 +26,12 @@ pub enum Algorithm {
     Pull,
     /// Each member writes parts to their owners' staging; the owners reduce and hand the results round.
     Push,
+    /// Through a ring of slots for each pair. All sends and receives, and nothing else: it cannot be asked for.
+    Pipes,
 }
 
 impl Algorithm {
-    /// All of them.
+    /// Those that can be asked for.
     pub const ALL: [Self; 6] =
         [Self::Packets, Self::TwoShotPackets, Self::Staged, Self::Direct, Self::Pull, Self::Push];
 
@@ -42,6 +44,7 @@ impl Algorithm {
             Self::Direct => "direct",
             Self::Pull => "pull",
             Self::Push => "push",
+            Self::Pipes => "pipes",
         }
     }
 
@@ -52,10 +55,12 @@ impl Algorithm {
     pub fn allows(self, shape: &Shape) -> Result<(), &'static str> {
         let reduces = shape.collective.reduces();
         match self {
+            Self::Pipes if shape.collective == Collective::SendReceive => Ok(()),
+            Self::Pipes => Err("it is for sends and receives"),
+            _ if shape.collective == Collective::SendReceive => Err("sends and receives go through pipes"),
             Self::Packets if shape.uneven && shape.collective == Collective::AllToAll => {
                 Err("members do not know how much others exchange")
             }
-            Self::Packets => Ok(()),
             Self::TwoShotPackets
                 if matches!(shape.collective, Collective::AllReduce | Collective::Reduce) =>
             {
@@ -73,7 +78,7 @@ impl Algorithm {
             Self::Pull if shape.collective != Collective::ReduceScatter && !shape.output.is_reached() => {
                 Err("peers have to reach the output: make it symmetric, or register it")
             }
-            Self::Staged | Self::Direct | Self::Pull | Self::Push => Ok(()),
+            Self::Packets | Self::Staged | Self::Direct | Self::Pull | Self::Push => Ok(()),
         }
     }
 
@@ -140,6 +145,8 @@ impl Plan {
     /// [`Error::Algorithm`] when the algorithm asked for cannot do the call.
     pub fn new(shape: &Shape, limits: &Limits, asked: Option<Algorithm>) -> Result<Self> {
         let algorithm = match asked {
+            // There is one way.
+            _ if shape.collective == Collective::SendReceive => Algorithm::Pipes,
             Some(algorithm) => algorithm,
             None => expected_fastest(shape),
         };
@@ -175,6 +182,7 @@ fn expected_fastest(shape: &Shape) -> Algorithm {
     let bytes = shape.message_bytes();
     let legal = |algorithm: Algorithm| algorithm.allows(shape).is_ok();
     match shape.collective {
+        Collective::SendReceive => Algorithm::Pipes,
         // Counts that only pairs know cannot choose.
         Collective::AllToAll if shape.uneven => {
             if legal(Algorithm::Direct) {

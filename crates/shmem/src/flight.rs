@@ -108,6 +108,7 @@ fn is_over(event: &Event) -> bool {
 pub(crate) enum Keep {
     Allocation(AllocationId),
     Team { _table: Table, _permit: ResidencyPermit, _held: Vec<Box<dyn Held>> },
+    Table { _table: Table },
 }
 
 /// What a team keeps for the crates above until the last launch is over: kernels, shares of the device.

@@ -114,7 +114,16 @@ enum Mutant : u32 {
     MUTANT_PACKET_HALF_LOOKED_AT = 113,   // has_flag: of the first half only
     // ccl's kernels
     MUTANT_STAGING_ONE_HALF = 120,        // every step uses the same half
-    MUTANT_LAST = 120,
+    // ccl/pipe.h and pipes.hip
+    MUTANT_PIPE_COUNT_NOT_KEPT = 130,     // the next launch counts from where this one began
+    MUTANT_PIPE_ONE_SLOT = 131,           // every chunk lies in the same slot
+    MUTANT_PIPE_CREDIT_LOOSE = 132,       // a slot is written before its chunk was read
+    MUTANT_PIPE_NO_ACQUIRE = 133,
+    MUTANT_PIPE_CONSUMED_UNREAD = 134,    // the target counts a chunk, then reads it
+    MUTANT_PIPE_FLAG_FIRST = 135,         // the source counts a chunk, then writes it
+    MUTANT_PIPE_UNRELEASED = 136,         // the block meets, and nobody releases
+    MUTANT_PIPE_NO_BARRIER = 137,         // threads take the pick before thread 0 has waited
+    MUTANT_LAST = 137,
 };
 static constexpr u32 MUTANT = PRELUDE_MUTANT;
 static_assert(MUTANT <= MUTANT_LAST, "PRELUDE_MUTANT names no mutant");
