@@ -23,9 +23,6 @@ pub(crate) type Pair<'a> = (Tensor<'a>, Tensor<'a>);
 pub(crate) fn shape(pairs: &[Pair<'_>], members: u32) -> Result<Shape> {
     let collective = Collective::AllGather;
     let mut count = 0u64;
-    let kind = |kinds: &mut dyn Iterator<Item = LocationKind>| {
-        kinds.reduce(|all, one| if all == one { all } else { LocationKind::Local })
-    };
     for (output, input) in pairs {
         if output.data_type() != input.data_type() {
             let (output, input) = (output.data_type(), input.data_type());
@@ -38,10 +35,16 @@ pub(crate) fn shape(pairs: &[Pair<'_>], members: u32) -> Result<Shape> {
         count += input.bytes().next_multiple_of(SEGMENT_ALIGNMENT);
     }
     Ok(Shape {
-        input: kind(&mut pairs.iter().map(|pair| pair.1.kind())).unwrap_or(LocationKind::Local),
-        output: kind(&mut pairs.iter().map(|pair| pair.0.kind())).unwrap_or(LocationKind::Local),
+        input: kind_of_all(pairs.iter().map(|pair| pair.1.kind())),
+        output: kind_of_all(pairs.iter().map(|pair| pair.0.kind())),
         ..Shape::of_bytes(collective, members, count)
     })
+}
+
+/// What can be done with all of them: local when one is.
+fn kind_of_all(mut kinds: impl Iterator<Item = LocationKind> + Clone) -> LocationKind {
+    let most = kinds.clone().max().unwrap_or(LocationKind::Symmetric);
+    if kinds.all(LocationKind::is_reached) { most } else { LocationKind::Local }
 }
 
 /// Checks addresses: aligned to the elements, each input apart from its output or its part of it, and no output on top of
