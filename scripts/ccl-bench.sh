@@ -5,9 +5,9 @@
 #
 #   scripts/ccl-bench.sh PROGRAM CONFIG FOLDER [RANKS]
 #
-# PROGRAM is the built `anabranch`, CONFIG a file such as config/h200-4.toml, whose heap.bytes is 4 GiB or more; FOLDER gets one
-# JSON-lines file and one picture a step. RANKS is the number of GPUs (4). NCCL is found by the loader or in Python's
-# site-packages; NCCL_LIBRARY=/path/libnccl.so.2 names another.
+# PROGRAM is the built `anabranch`, CONFIG a file such as config/h200-4.toml; FOLDER gets one JSON-lines file and one picture a
+# step. RANKS is the number of GPUs (4). Input and output of 1 GiB and the staging lie in a heap of HEAP ("4 GiB"). NCCL is found
+# by the loader or in Python's site-packages; NCCL_LIBRARY=/path/libnccl.so.2 names another.
 set -euo pipefail
 if [ $# -lt 3 ]; then
     sed -n '2,/^set/p' "$0" | sed '$d; s/^# \{0,1\}//' >&2
@@ -24,7 +24,7 @@ step() { # step NAME ARGUMENTS...
     local name=$1
     shift
     echo "== $name: bench ccl $*"
-    timeout 600 "$program" bench ccl --config "$config" --ranks "$ranks" --json --plot "$out/$name.svg" "$@" \
+    timeout 600 "$program" bench ccl --config "$config" --set heap.bytes="${HEAP:-4 GiB}" --ranks "$ranks" --json --plot "$out/$name.svg" "$@" \
         >>"$out/$name.jsonl" 2>>"$out/errors.txt" ||
         { echo "FAILED ($?)"; tail -5 "$out/errors.txt"; return 1; }
 }

@@ -8,9 +8,7 @@
 //   results round. Outputs that peers reach get them directly, a last meeting says that they are there; others through the
 //   staging, a step more each time. Peers need not reach inputs. (lane.h says why the staging's halves are free. An output is
 //   free when its member has come to the first meeting: its kernel has begun.)
-#include "ccl/lane.h"
-#include "ccl/place.h"
-#include "ccl/reduce.h"
+#include "ccl/pieces.h"
 
 #ifndef CCL_ELEMENT
 #error "the kernel is compiled for an element type"
@@ -19,73 +17,6 @@
 namespace ccl {
 
 typedef CCL_ELEMENT Element;
-// Members whose pieces are loaded before any is added.
-static constexpr u32 SOURCES = 4;
-// Pieces of each that a thread has in flight.
-static constexpr u32 PIECES = 2;
-
-// Reduces `count` pieces. `source(member)` is where a member's are, `target(i)` where result number i goes, of `targets`.
-template <class Raw, bool SUM_ONLY, class Source, class Target>
-static ANABRANCH_DEVICE void reduce_pieces(const Grid& grid, const ReduceArgs& args, u64 count, Source source, u32 targets,
-                                           Target target) {
-    u32 size = args.channel.team.size;
-    for (u64 first = grid.thread; first < count; first += static_cast<u64>(grid.block_threads) * PIECES) {
-        Partial<Element, Raw, SUM_ONLY> sum[PIECES];
-        for (u32 base = 0; base < size; base += SOURCES) {
-            Raw piece[SOURCES][PIECES];
-#pragma unroll
-            for (u32 k = 0; k < SOURCES; ++k) {
-                if (base + k >= size) continue;
-                const Raw* from = reinterpret_cast<const Raw*>(source(base + k));
-#pragma unroll
-                for (u32 u = 0; u < PIECES; ++u) {
-                    u64 at = first + static_cast<u64>(u) * grid.block_threads;
-                    if (at < count) piece[k][u] = remote_load(grid, from + at);
-                }
-            }
-#pragma unroll
-            for (u32 k = 0; k < SOURCES; ++k) {
-                if (base + k >= size) continue;
-#pragma unroll
-                for (u32 u = 0; u < PIECES; ++u) {
-                    if (first + static_cast<u64>(u) * grid.block_threads >= count) continue;
-                    if (base + k == 0) {
-                        sum[u] = Partial<Element, Raw, SUM_ONLY>::first(args.reduction, piece[k][u]);
-                    } else {
-                        sum[u].add(args.reduction, piece[k][u]);
-                    }
-                }
-            }
-        }
-        Raw result[PIECES];
-#pragma unroll
-        for (u32 u = 0; u < PIECES; ++u) {
-            if (first + static_cast<u64>(u) * grid.block_threads < count) result[u] = sum[u].finish(args.reduction);
-        }
-        for (u32 i = 0; i < targets; ++i) {
-            Raw* to = reinterpret_cast<Raw*>(target(i));
-#pragma unroll
-            for (u32 u = 0; u < PIECES; ++u) {
-                u64 at = first + static_cast<u64>(u) * grid.block_threads;
-                if (at < count) remote_store(grid, to + at, result[u]);
-            }
-        }
-    }
-}
-
-// Bytes [0, bytes) of everybody's, as wide as the addresses allow.
-template <bool SUM_ONLY, class Source, class Target>
-static ANABRANCH_DEVICE void reduce_bytes(const Grid& grid, const ReduceArgs& args, u64 bytes, Source source, u32 targets,
-                                          Target target) {
-    u64 wide = args.is_aligned != 0 ? bytes & ~u64(15) : 0;
-    if (wide != 0) reduce_pieces<Vec16, SUM_ONLY>(grid, args, wide / 16, source, targets, target);
-    if (wide == bytes) return;
-    typedef typename Element::Raw Narrow;
-    reduce_pieces<Narrow, SUM_ONLY>(
-        grid, args, (bytes - wide) / Element::BYTES, [&](u32 member) { return source(member) + wide; }, targets,
-        [&](u32 i) { return target(i) + wide; });
-}
-
 // How a call's message is cut.
 struct Parts {
     u64 bytes;   // of a full part
@@ -105,13 +36,17 @@ static ANABRANCH_DEVICE Parts parts_of(const ReduceArgs& args) {
     return Parts{part, part, part, bytes};
 }
 
-// Result number `i` of this rank's part: for which member. One for each member, for the root, or for this rank alone.
+// Who gets this rank's results from the reduction itself: this rank alone, the root, or all, from number 0 on. When the call is
+// phased, this rank and the next one; the others get them afterwards.
+static ANABRANCH_DEVICE u32 targets_of(const ReduceArgs& args) {
+    if (args.is_scatter != 0 || args.root != REDUCE_ALL) return 1;
+    return args.is_phased != 0 ? minimum(args.channel.team.size, 2u) : args.channel.team.size;
+}
 static ANABRANCH_DEVICE u32 target_member(const Grid& grid, const ReduceArgs& args, u32 i) {
     if (args.is_scatter != 0) return args.channel.team.rank;
-    return args.root != REDUCE_ALL ? args.root : rotated(args.channel, (1 + i + grid.block) % args.channel.team.size);
-}
-static ANABRANCH_DEVICE u32 targets_of(const ReduceArgs& args) {
-    return args.is_scatter != 0 || args.root != REDUCE_ALL ? 1 : args.channel.team.size;
+    if (args.root != REDUCE_ALL) return args.root;
+    if (args.is_phased != 0) return rotated(args.channel, i);
+    return rotated(args.channel, (1 + i + grid.block) % args.channel.team.size);
 }
 
 // Tiles of a part go round the lanes.
@@ -125,7 +60,7 @@ static ANABRANCH_DEVICE void pull(const Grid& grid, const ReduceArgs& args, Lane
     u64 mine = parts.of(me);
     meet(grid, channel, lane);
     for (u64 first = grid.block * TILE; first < mine && !lane.dead; first += grid.grid_blocks * TILE) {
-        reduce_bytes<SUM_ONLY>(
+        reduce_bytes<Element, SUM_ONLY>(
             grid, args, minimum(TILE, mine - first),
             [&](u32 member) { return input_of(grid, channel, member) + me * parts.input + first; }, targets_of(args),
             [&](u32 i) { return output_of(grid, channel, target_member(grid, args, i)) + me * parts.output + first; });
@@ -137,38 +72,59 @@ static ANABRANCH_DEVICE u64 cut(u64 first, u64 length, u64 bytes) {
     return first < bytes ? minimum(length, bytes - first) : 0;
 }
 
+// Bytes of a part that a lane handles in a step: all lanes take part, also when that does not fill the staging.
+static ANABRANCH_DEVICE u64 piece_of(const Grid& grid, const Channel& channel, const Parts& parts) {
+    return minimum(channel.staging_bytes, round_up((parts.bytes + grid.grid_blocks - 1) / grid.grid_blocks, 256));
+}
+
+// This rank's pieces of one step, to the staging of the parts' owners, and the meeting behind them.
+static ANABRANCH_DEVICE void scatter_step(const Grid& grid, const ReduceArgs& args, Lane& lane, const Parts& parts, u64 first,
+                                          u64 half) {
+    const Channel& channel = args.channel;
+    u32 me = channel.team.rank, size = channel.team.size;
+    u64 input = input_of(grid, channel, me);
+    for (u32 i = 1; i < size; ++i) {
+        // Lanes begin with different peers, so that all links work at once; or all with the same, and wait for each other.
+        u32 owner = rotated(channel, args.is_phased != 0 ? i : 1 + (i - 1 + grid.block) % (size - 1));
+        u64 to = staging_of(channel, member_base(grid, channel, owner), lane, half, me);
+        u64 bytes = lane.dead ? 0 : cut(first, piece_of(grid, channel, parts), parts.of(owner));
+        copy_bytes(grid, to, input + owner * parts.input + first, bytes);
+        if (args.is_phased != 0 && i + 1 < size) meet(grid, channel, lane);
+    }
+    meet(grid, channel, lane);
+}
+
 template <bool SUM_ONLY>
 static ANABRANCH_DEVICE void push(const Grid& grid, const ReduceArgs& args, Lane& lane) {
     const Channel& channel = args.channel;
     Parts parts = parts_of(args);
     u32 me = channel.team.rank, size = channel.team.size;
     u64 own = member_base(grid, channel, me), input = input_of(grid, channel, me), output = output_of(grid, channel, me);
-    u64 piece = channel.staging_bytes;
+    u64 piece = piece_of(grid, channel, parts);
     // Results go to peers' staging unless the peer's output is reached, or nobody but this rank wants them.
     bool relayed = args.is_scatter == 0 && args.output.bases == nullptr;
     for (u64 step = 0; step * piece * grid.grid_blocks < parts.bytes && !lane.dead; ++step) {
         u64 first = (step * grid.grid_blocks + grid.block) * piece;
-        u64 half = (lane.meets + 1) % 2;
-        for (u32 i = 1; i < size; ++i) {
-            u32 owner = rotated(channel, 1 + (i - 1 + grid.block) % (size - 1));
-            u64 to = staging_of(channel, member_base(grid, channel, owner), lane, half, me);
-            copy_bytes(grid, to, input + owner * parts.input + first, cut(first, piece, parts.of(owner)));
-        }
-        meet(grid, channel, lane);
+        u64 half = next_half(lane);
+        scatter_step(grid, args, lane, parts, first, half);
         if (lane.dead) break;
-        u64 next = (lane.meets + 1) % 2;
-        reduce_bytes<SUM_ONLY>(
-            grid, args, cut(first, piece, parts.of(me)),
+        u64 next = relayed ? next_half(lane) : 0;
+        u64 mine = cut(first, piece, parts.of(me));
+        auto result_at = [&](u32 member) {
+            if (member == me) return output + me * parts.output + first;
+            if (relayed) return staging_of(channel, member_base(grid, channel, member), lane, next, me);
+            return output_of(grid, channel, member) + me * parts.output + first;
+        };
+        reduce_bytes<Element, SUM_ONLY>(
+            grid, args, mine,
             [&](u32 member) {
                 return member == me ? input + me * parts.input + first : staging_of(channel, own, lane, half, member);
             },
-            targets_of(args),
-            [&](u32 i) {
-                u32 member = target_member(grid, args, i);
-                if (member == me) return output + me * parts.output + first;
-                if (relayed) return staging_of(channel, member_base(grid, channel, member), lane, next, me);
-                return output_of(grid, channel, member) + me * parts.output + first;
-            });
+            targets_of(args), [&](u32 i) { return result_at(target_member(grid, args, i)); });
+        for (u32 i = 2; i < size && args.is_phased != 0 && args.is_scatter == 0 && args.root == REDUCE_ALL; ++i) {
+            meet(grid, channel, lane);
+            copy_bytes(grid, result_at(rotated(channel, i)), result_at(me), lane.dead ? 0 : mine);
+        }
         if (!relayed) continue;
         meet(grid, channel, lane);
         for (u32 i = 1; i < size && !lane.dead && (args.root == REDUCE_ALL || args.root == me); ++i) {

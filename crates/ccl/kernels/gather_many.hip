@@ -101,12 +101,15 @@ static ANABRANCH_DEVICE void gather_packets(const Grid& grid, const GatherManyAr
 static ANABRANCH_DEVICE void gather_staged(const Grid& grid, const GatherManyArgs& args, Lane& lane) {
     const Channel& channel = args.channel;
     u32 me = channel.team.rank;
-    u64 own = member_base(grid, channel, me), piece = channel.staging_bytes;
+    u64 own = member_base(grid, channel, me);
+    // All lanes take part in a step, also when it does not fill the staging.
+    u64 share = round_up((args.total + grid.grid_blocks - 1) / grid.grid_blocks, 256);
+    u64 piece = minimum(channel.staging_bytes, share);
     copy_own(grid, args);
     for (u64 step = 0; step * piece * grid.grid_blocks < args.total && !lane.dead; ++step) {
         u64 first = (step * grid.grid_blocks + grid.block) * piece;
         u64 end = minimum(first + piece, args.total);
-        u64 half = (lane.meets + 1) % 2;
+        u64 half = next_half(lane);
         for (u32 i = 1; i < channel.team.size; ++i) {
             u64 to = staging_of(channel, member_base(grid, channel, rotated(channel, i)), lane, half, me);
             for_each_part(grid, args, first, end, [&](const Segment& segment, u64 offset, u64 at, u64 bytes) {

@@ -112,11 +112,11 @@ static ANABRANCH_DEVICE void move_staged(const Grid& grid, const MoveArgs& args,
         }
     }
     copy_own(grid, args, entries, input, output);
-    u64 piece = channel.staging_bytes;
+    // All lanes take part in a step, also when it does not fill the staging.
+    u64 piece = minimum(channel.staging_bytes, round_up((most + grid.grid_blocks - 1) / grid.grid_blocks, 256));
     for (u64 step = 0; step * piece * grid.grid_blocks < most && !lane.dead; ++step) {
         u64 first = (step * grid.grid_blocks + grid.block) * piece;
-        u64 half = (lane.meets + 1) % 2;
-        ANABRANCH_TWIN(STAGING_ONE_HALF) half = 0;
+        u64 half = next_half(lane);
         for (u32 i = 1; i < channel.team.size; ++i) {
             u32 peer = rotated(channel, i);
             MoveEntry entry = entries(peer);
@@ -141,7 +141,11 @@ static ANABRANCH_DEVICE void move_direct(const Grid& grid, const MoveArgs& args,
     const Channel& channel = args.channel;
     u64 input = input_of(grid, channel, channel.team.rank);
     // Where a peer wants this rank's bytes is known to the peer alone when counts differ.
-    meet_telling(grid, channel, lane, [&](u32 peer) { return entries(peer).receive_offset; });
+    if constexpr (Entries::UNEVEN) {
+        meet_telling(grid, channel, lane, [&](u32 peer) { return entries(peer).receive_offset; });
+    } else {
+        meet(grid, channel, lane);
+    }
     for (u32 i = 0; i < channel.team.size && !lane.dead; ++i) {
         // Lanes begin with different peers, so that all links work at once.
         u32 peer = rotated(channel, 1 + (i + grid.block) % channel.team.size);

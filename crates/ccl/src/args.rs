@@ -10,6 +10,8 @@ device_struct! {
         pub epoch: u64,
         /// Its meetings.
         pub meets: u64,
+        /// Uses of its staging.
+        pub uses: u64,
     }
 }
 
@@ -136,8 +138,8 @@ device_struct! {
         pub is_scatter: u32,
         /// Whether all addresses and strides of the call are multiples of 16 bytes.
         pub is_aligned: u32,
-        /// Zero.
-        pub reserved: u32,
+        /// Whether members write to one peer each at a time, with a meeting in between (`push` of large messages).
+        pub is_phased: u32,
     }
 }
 

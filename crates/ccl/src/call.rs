@@ -3,7 +3,6 @@
 use std::fmt;
 
 use anabranch_ranks::GroupRank;
-use anabranch_shmem::SymmetricMemory;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -438,20 +437,17 @@ impl Call<'_> {
 }
 
 impl<'a> Call<'a> {
-    /// The allocations that a launch has to keep.
-    pub(crate) fn memories(&self) -> Vec<&'a SymmetricMemory> {
+    /// Every tensor that this rank reads or writes.
+    pub(crate) fn all_tensors(&self) -> Vec<Tensor<'a>> {
         let (output, input) = self.tensors();
-        let mut all: Vec<Tensor<'a>> = [output, input].into_iter().flatten().collect();
+        let mut all: Vec<_> = [output, input].into_iter().flatten().collect();
         if let Self::AllGatherMany(pairs) = self {
             all.extend(pairs.iter().flat_map(|(output, input)| [*output, *input]));
         }
         if let Some(messages) = self.messages() {
             all.extend(messages.iter().map(|message| *message.tensor()));
         }
-        let mut memories: Vec<_> = all.iter().filter_map(Tensor::memory).collect();
-        memories.sort_unstable_by_key(|memory| memory.offset());
-        memories.dedup_by_key(|memory| memory.offset());
-        memories
+        all
     }
 
     /// The tensors that this rank reads and writes, where there is one of each: output, input.

@@ -7,7 +7,7 @@ use anabranch_hip::Stream;
 use anabranch_hip_jit::bytemuck::Zeroable;
 use anabranch_hip_jit::{DevicePointer, KernelSpec, LOCAL_RESERVED_BYTES, LoadedUnit, TypedKernel};
 use anabranch_ranks::{Group, GroupRank};
-use anabranch_shmem::{OperationCode, OperationName, SymmetricMemory, Team, TeamTable, World};
+use anabranch_shmem::{MemoryUse, OperationCode, OperationName, SymmetricMemory, Team, TeamTable, World};
 
 use crate::PointToPoint;
 use crate::args::{
@@ -64,7 +64,8 @@ pub struct Communicator {
     team: Team,
     memory: SymmetricMemory,
     channel: Channel,
-    pipes: Option<(PipeLayout, Pipes)>,
+    pipe_layout: PipeLayout,
+    pipes: Pipes,
     config: CclConfig,
     limits: Limits,
     units: HashMap<Unit, Arc<LoadedUnit>>,
@@ -107,7 +108,7 @@ enum Arguments {
 /// A call that was checked and planned: a launch of it costs little, allocates nothing and may be captured. Its tensors have
 /// to stay as long as it is launched.
 #[derive(Debug)]
-pub struct Prepared<'a> {
+pub struct Prepared {
     plan: Plan,
     shape: Shape,
     kernel: TypedKernel,
@@ -116,11 +117,11 @@ pub struct Prepared<'a> {
     channel: DevicePointer<crate::args::LaneState>,
     /// What the arguments point to.
     table: Option<Arc<TeamTable>>,
-    uses: Vec<&'a SymmetricMemory>,
+    uses: Vec<MemoryUse>,
     description: Arc<str>,
 }
 
-impl Prepared<'_> {
+impl Prepared {
     /// How it is done.
     pub const fn plan(&self) -> &Plan {
         &self.plan
@@ -168,13 +169,12 @@ impl Communicator {
         world.name_operation(OPERATION, NAME);
         world.name_operation(MESSAGE_OPERATION, MESSAGE_NAME);
         let team = world.team(group)?;
-        let layout = ChannelLayout::new(group.size(), lanes, PACKET_UNITS, config.staging_bytes);
-        let pipes = (config.pipe_bytes > 0)
-            .then(|| PipeLayout::new(layout.bytes, group.size(), lanes, config.pipe_bytes));
-        let bytes = pipes.map_or(layout.bytes, |pipes| pipes.end);
-        let memory = world.allocate(group, bytes, ALIGNMENT, "ccl lanes")?;
+        let (staging, pipe_bytes) = memory_sizes(world, &config);
+        let layout = ChannelLayout::new(group.size(), lanes, PACKET_UNITS, staging);
+        let pipe_layout = PipeLayout::new(layout.bytes, group.size(), lanes, pipe_bytes);
+        let memory = world.allocate(group, pipe_layout.end, ALIGNMENT, "ccl lanes")?;
         let channel = layout.channel(team.view(), &memory, OPERATION.0);
-        let pipes = pipes.map(|layout| (layout, layout.pipes(team.view(), &memory, MESSAGE_OPERATION.0)));
+        let pipes = pipe_layout.pipes(team.view(), &memory, MESSAGE_OPERATION.0);
         team.hold(permit);
         let limits = Limits { lanes, ..threads(world) };
         let units = HashMap::from([(Unit::Move, unit)]);
@@ -184,6 +184,7 @@ impl Communicator {
             team,
             memory,
             channel,
+            pipe_layout,
             pipes,
             config,
             limits,
@@ -262,8 +263,8 @@ impl Communicator {
     ///
     /// # Errors
     /// Whatever is wrong with the call ([`Call::shape`], [`Error::Overlap`], [`Error::Alignment`], [`Error::Algorithm`]); a kernel
-    /// that does not compile; [`Error::Config`] for a send or receive without `ccl.pipe_bytes`.
-    pub fn prepare<'a>(&mut self, call: &Call<'a>) -> Result<Prepared<'a>> {
+    /// that does not compile.
+    pub fn prepare(&mut self, call: &Call<'_>) -> Result<Prepared> {
         let shape = call.shape(self.size(), self.rank())?;
         if let Some(messages) = call.messages() {
             return self.prepare_messages(call, shape, &messages);
@@ -279,7 +280,7 @@ impl Communicator {
         let mut table = None;
         let arguments = match (shape.op, &input, &output) {
             (Some(op), Some(input), Some(output)) => {
-                Arguments::Reduce(self.reduce_args(&shape, op, input, output))
+                Arguments::Reduce(self.reduce_args(&shape, &plan, op, input, output))
             }
             _ if let Call::AllGatherMany(pairs) = call => {
                 many::check(pairs, &self.team)?;
@@ -294,31 +295,31 @@ impl Communicator {
         let kernel = self.unit(unit)?.kernel(entry)?.clone();
         let description = describe(&shape, &plan).into();
         let local_bytes = local_bytes(self.size());
-        let (uses, channel) = (call.memories(), self.channel.lanes);
+        let (uses, channel) = (self.uses(call), self.channel.lanes);
         Ok(Prepared { plan, shape, kernel, arguments, local_bytes, channel, table, uses, description })
     }
 
-    fn prepare_messages<'a>(
+    fn uses(&self, call: &Call<'_>) -> Vec<MemoryUse> {
+        call.all_tensors().iter().filter_map(Tensor::usage).chain([self.memory.usage()]).collect()
+    }
+
+    fn prepare_messages(
         &mut self,
-        call: &Call<'a>,
+        call: &Call<'_>,
         shape: Shape,
-        messages: &[PointToPoint<'a>],
-    ) -> Result<Prepared<'a>> {
-        let Some((layout, pipes)) = self.pipes else {
-            let allowed = "4096 to 2^40 where there are sends and receives";
-            return Err(Error::Config { field: "ccl.pipe_bytes", given: 0, allowed });
-        };
+        messages: &[PointToPoint<'_>],
+    ) -> Result<Prepared> {
         message::check(messages, &self.team)?;
-        let lists = TransferLists::new(messages, &self.team, &layout)?;
+        let lists = TransferLists::new(messages, &self.team, &self.pipe_layout)?;
         let served = lists.lists * lists.used_pipes;
         let mut plan = Plan::new(&shape, &self.limits, None)?;
         plan.blocks = served.clamp(1, self.limits.lanes);
         let local_bytes = PipeLayout::local_bytes(served, plan.blocks);
-        let (args, table) = message::arguments(&lists, &self.team, pipes)?;
+        let (args, table) = message::arguments(&lists, &self.team, self.pipes)?;
         let arguments = Arguments::Pipes(args);
         let kernel = self.unit(Unit::Pipes)?.kernel(entry::PIPES)?.clone();
         let description = message::describe(messages, &plan).into();
-        let (uses, channel, table) = (call.memories(), self.channel.lanes, table.map(Arc::new));
+        let (uses, channel, table) = (self.uses(call), self.channel.lanes, table.map(Arc::new));
         Ok(Prepared { plan, shape, kernel, arguments, local_bytes, channel, table, uses, description })
     }
 
@@ -340,6 +341,7 @@ impl Communicator {
     fn reduce_args(
         &self,
         shape: &Shape,
+        plan: &Plan,
         op: crate::ReduceOp,
         input: &Tensor<'_>,
         output: &Tensor<'_>,
@@ -360,7 +362,7 @@ impl Communicator {
             root: shape.root.map_or(REDUCE_ALL, GroupRank::get),
             is_scatter: u32::from(is_scatter),
             is_aligned: u32::from(alignment == 16 && stride.is_multiple_of(16)),
-            reserved: 0,
+            is_phased: u32::from(plan.phased),
         }
     }
 
@@ -450,7 +452,7 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::Foreign`]; what made the world fail; the launch's.
-    pub fn launch(&mut self, prepared: &Prepared<'_>, stream: &Stream) -> Result<Work> {
+    pub fn launch(&mut self, prepared: &Prepared, stream: &Stream) -> Result<Work> {
         if prepared.channel != self.channel.lanes {
             return Err(Error::Foreign { what: "a prepared call" });
         }
@@ -461,9 +463,7 @@ impl Communicator {
         {
             self.team.hold(Arc::clone(table));
         }
-        let mut uses = prepared.uses.clone();
-        uses.push(&self.memory);
-        self.team.launch_in_order(stream, &uses, || {
+        self.team.launch_in_order(stream, &prepared.uses, || {
             // SAFETY: the argument structs are the kernels' own. The lanes' memory and the tensors in the heap are tracked as used;
             // other tensors' callers promised that they stay (`Tensor::local`, `Tensor::registered`).
             unsafe {
@@ -525,10 +525,24 @@ const fn local_bytes(members: u32) -> u32 {
 fn threads(world: &World) -> Limits {
     let device = world.device();
     let wave = device.wave_size();
-    let large = device.multiprocessors() >= 32;
-    let (packet, bulk) = if large { (256, 512) } else { (wave, wave) };
+    let (packet, bulk) = if is_large(world) { (256, 512) } else { (wave, wave) };
     let whole = |threads: u32| threads.next_multiple_of(wave);
     Limits { lanes: 1, packet_threads: whole(packet), bulk_threads: whole(bulk) }
+}
+
+/// Bytes for staging and for pipes: as configured, or chosen.
+fn memory_sizes(world: &World, config: &CclConfig) -> (u64, u64) {
+    let chosen = |given: u64, share: u64, most: u64, small: u64| match given {
+        0 if is_large(world) => (world.config().heap_bytes / share).min(most),
+        0 => small,
+        bytes => bytes,
+    };
+    (chosen(config.staging_bytes, 8, 128 << 20, 4 << 20), chosen(config.pipe_bytes, 32, 32 << 20, 1 << 20))
+}
+
+/// Whether the device is a large GPU, and not a machine of a few CPU threads.
+fn is_large(world: &World) -> bool {
+    world.device().multiprocessors() >= 32
 }
 
 fn kernel_of(shape: &Shape, plan: &Plan) -> (Unit, &'static str) {

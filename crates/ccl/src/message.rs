@@ -197,7 +197,7 @@ pub(crate) fn arguments(
 
 /// What runs, in words.
 pub(crate) fn describe(messages: &[PointToPoint<'_>], plan: &Plan) -> String {
-    let Plan { algorithm, blocks, threads } = plan;
+    let Plan { algorithm, blocks, threads, .. } = plan;
     let what = match messages {
         [PointToPoint::Send { tensor, to }] => format!("send of {} bytes to {to}", tensor.bytes()),
         [PointToPoint::Receive { tensor, from: Some(from) }] => {

@@ -131,12 +131,17 @@ pub struct Plan {
     pub blocks: u32,
     /// Threads of a block.
     pub threads: u32,
+    /// Whether `push` writes to one peer at a time, all members to different ones, with meetings in between: links are fuller
+    /// then, which pays for the meetings when messages are large.
+    pub phased: bool,
 }
 
 /// Bytes that a packet carries.
 const PAYLOAD: u64 = 8;
 /// Bytes of a message that are worth a block, in bulk.
 const BULK_GRAIN: u64 = 32 << 10;
+/// Bytes of a message from which phases pay.
+const PHASED_FROM: u64 = 48 << 20;
 
 impl Plan {
     /// The plan of a call: the algorithm asked for, or the one that is expected to be fastest.
@@ -172,7 +177,9 @@ impl Plan {
         // Members do not know each other's counts: what does not depend on them decides.
         let bytes = if shape.uneven && shape.collective == Collective::AllToAll { u64::MAX } else { bytes };
         let blocks = bytes.div_ceil(grain).clamp(1, u64::from(limits.lanes)) as u32;
-        Self { algorithm, blocks, threads }
+        let phased =
+            algorithm == Algorithm::Push && shape.members > 2 && shape.message_bytes() >= PHASED_FROM;
+        Self { algorithm, blocks, threads, phased }
     }
 }
 
@@ -204,7 +211,7 @@ fn expected_fastest(shape: &Shape) -> Algorithm {
             }
         }
         Collective::ReduceScatter if bytes <= 768 * KIB => Algorithm::Packets,
-        Collective::ReduceScatter if bytes <= 32 * KIB * KIB && legal(Algorithm::Pull) => Algorithm::Pull,
+        Collective::ReduceScatter if legal(Algorithm::Pull) => Algorithm::Pull,
         Collective::ReduceScatter => Algorithm::Push,
         _ if bytes <= 1024 * KIB => Algorithm::Packets,
         _ if legal(Algorithm::Direct) => Algorithm::Direct,

@@ -2,7 +2,7 @@
 
 use anabranch_hip::DeviceAddress;
 use anabranch_hip_jit::DevicePointer;
-use anabranch_shmem::{Registration, SymmetricMemory, Team};
+use anabranch_shmem::{MemoryUse, Registration, SymmetricMemory, Team};
 
 use crate::DataType;
 use crate::args::Place;
@@ -57,7 +57,8 @@ impl<'a> Tensor<'a> {
     }
 
     /// Elements in the symmetric heap, `byte_offset` bytes into an allocation: the same allocation and offset on all members.
-    /// A call keeps the allocation until its launches are over (unless they are captured: then whoever replays the graph does).
+    /// Launches keep the allocation until they are over, unless they are captured: then whoever replays the graph does. A launch
+    /// after its handle was dropped is an error.
     ///
     /// # Errors
     /// [`Error::Bounds`] when it does not fit into the allocation; [`Error::Alignment`].
@@ -151,9 +152,9 @@ impl<'a> Tensor<'a> {
     }
 
     /// The allocation that a launch has to keep.
-    pub(crate) const fn memory(&self) -> Option<&'a SymmetricMemory> {
+    pub(crate) fn usage(&self) -> Option<MemoryUse> {
         match self.location {
-            Location::Symmetric(memory, _) => Some(memory),
+            Location::Symmetric(memory, _) => Some(memory.usage()),
             _ => None,
         }
     }

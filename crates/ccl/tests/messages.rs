@@ -412,9 +412,6 @@ fn what_cannot_be_is_refused_before_anything_moves() {
             communicator
                 .prepare(&Call::Batch(&[PointToPoint::send(one, other), PointToPoint::send(two, other)]))?,
         );
-        let mut without = Communicator::new(world, world.group(), config(0, 0))?;
-        let refused = without.prepare(&Call::Send { tensor: one, to: other }).map(|_| ()).unwrap_err();
-        assert!(matches!(refused, Error::Config { field: "ccl.pipe_bytes", given: 0, .. }), "{refused}");
         Ok(())
     });
     all_well(results);

@@ -60,6 +60,69 @@ fn every_way_of_moving_bytes_is_verified() {
 }
 
 #[test]
+fn every_collective_is_verified_in_groups_and_forms_and_drawn() {
+    let plot = file("collectives.svg", "");
+    let drawn = plot.to_str().unwrap();
+    let all = "all_reduce,all_gather,reduce_scatter,all_to_all,broadcast,reduce,gather,scatter";
+    let done = run(&[&["bench", "ccl", "--op", all, "--sizes", "1K,33K", "--plot", drawn], SMALL].concat());
+    let found = rows(&done);
+    let said: Vec<_> =
+        found.iter().map(|row| (row["op"].as_str().unwrap(), row["bytes"].as_u64().unwrap())).collect();
+    let expected: Vec<_> =
+        all.split(',').flat_map(|op| [1 << 10, 33 << 10].map(|bytes| (op, bytes))).collect();
+    assert_eq!(said, expected);
+    for row in &found {
+        assert_eq!((row["verified"].as_bool(), row["ranks"].as_u64()), (Some(true), Some(2)), "{row}");
+        assert!(row["algorithm"].is_string() && row["blocks"].as_u64() > Some(0), "{row}");
+        // Two ranks: what crosses a link is half of what all parts together have, or all of it.
+        let share = row["busbw"].as_f64().unwrap() / row["algbw"].as_f64().unwrap();
+        let factor = match row["op"].as_str().unwrap() {
+            "all_reduce" | "broadcast" | "reduce" => 1.0,
+            _ => 0.5,
+        };
+        assert!((share - factor).abs() < 1e-3, "rounded to four digits: {row}");
+    }
+    let picture = std::fs::read_to_string(&plot).unwrap();
+    assert!(all.split(',').all(|op| picture.contains(&format!("{op}: bus bandwidth"))), "{picture}");
+    std::fs::remove_file(plot).unwrap();
+    for more in [
+        &["--group", "2,0", "--in-place", "--graph", "--op", "all_reduce,all_gather,reduce_scatter"][..],
+        &["--group", "1", "--threads"],
+        &["--memory", "local", "--dtype", "f32", "--reduce", "avg", "--threads"],
+        &["--algorithm", "pull", "--op", "all_reduce", "--reduce", "premul_sum:0.5"],
+        &["--dtype", "bool", "--reduce", "bxor", "--op", "reduce", "--root", "2"],
+    ] {
+        let three = ["--runtime", "host", "--ranks", "3", "--iters", "1", "--json", "--sizes", "96"];
+        let done = run(&[&["bench", "ccl"], &three[..], more].concat());
+        let found = rows(&done);
+        assert!(!found.is_empty() && found.iter().all(|row| row["verified"] == true), "{more:?}: {done:?}");
+        assert!(
+            found.iter().all(|row| row["mode"] == if more.contains(&"--graph") { "graph" } else { "eager" })
+        );
+    }
+}
+
+#[test]
+fn collectives_that_cannot_be_are_one_error_before_any_rank_starts() {
+    for (arguments, words) in [
+        (&["--compare", "nccl"][..], "NCCL runs on NVIDIA GPUs, and device.runtime is host"),
+        (&["--group", "0,5"], "group rank 5"),
+        (&["--group", "1,1"], "rank 1 is given twice"),
+        (&["--root", "2"], "the group has the ranks 0 to 1"),
+        (&["--op", "all_to_all", "--in-place"], "all_to_all has no such form"),
+        (&["--dtype", "i32", "--reduce", "avg"], "avg is not defined for i32"),
+        (&["--sizes", "8"], "the least is 32 bytes"),
+        (&["--sizes", "1G"], "heap.bytes is 67108864"),
+        (&["--algorithm", "magic"], "magic"),
+    ] {
+        let refused = run(&[&["bench", "ccl"], SMALL, arguments].concat());
+        assert!(refused.code > 0 && refused.stdout.is_empty(), "{arguments:?}: {refused:?}");
+        assert!(refused.stderr.contains(words), "{arguments:?}: {}", refused.stderr);
+        assert_eq!(refused.stderr.lines().count(), 1, "{arguments:?}: {}", refused.stderr);
+    }
+}
+
+#[test]
 fn sizes_that_cannot_be_are_one_error_before_any_rank_starts() {
     let most = u32::MAX.to_string();
     let half = (1_u64 << 60).to_string();

@@ -261,6 +261,9 @@ pub enum Error {
         /// How long it was waited for.
         waited: Duration,
     },
+    /// A launch uses memory of the heap whose handle was dropped or freed before.
+    #[error("an allocation that this launch uses was dropped or freed before it")]
+    MemoryGone,
     /// Work was put on a stream, and no event could be left behind it, so that nobody will know when it is over: its memory
     /// stays for good.
     #[error("no event could be left behind work that was launched, so that it cannot be waited for")]

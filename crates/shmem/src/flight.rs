@@ -4,7 +4,7 @@
 //! means nothing outside of it, and replays are in the hands of whoever launches the graph.
 
 use std::fmt;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLockReadGuard, Weak};
 use std::time::Duration;
 
@@ -26,6 +26,8 @@ const REFUSED_IN_CAPTURE: std::ops::RangeInclusive<u32> =
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
     last: Mutex<Vec<(usize, Event)>>,
+    /// What it is for was dropped: nothing may be launched any more.
+    closed: AtomicBool,
     /// Work went onto a stream, and no event could be left behind it: that it is over can never be shown. Why.
     lost: OnceLock<Arc<anabranch_hip::Error>>,
 }
@@ -79,6 +81,11 @@ impl InFlight {
         recorded.map_err(|error| self.lose(error))
     }
 
+    /// From now on nothing can be launched with it.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
     /// Whether all of it is over.
     pub(crate) fn is_over(&self) -> bool {
         self.lost.get().is_none() && self.known_is_over()
@@ -101,6 +108,42 @@ fn is_over(event: &Event) -> bool {
         tracing::debug!(%error, refused, "an event behind work in flight gave an error");
         !refused
     })
+}
+
+/// An allocation, for launches that use it: they keep it until they are over. Holding this keeps nothing.
+#[derive(Clone, Debug)]
+pub struct MemoryUse {
+    flight: Arc<InFlight>,
+}
+
+impl MemoryUse {
+    pub(crate) fn new(flight: &Arc<InFlight>) -> Self {
+        Self { flight: Arc::clone(flight) }
+    }
+}
+
+/// Launches in the order of `user`'s earlier work, with an event behind it for everything in `uses`.
+pub(crate) fn launch_tracked(
+    user: &InFlight,
+    stream: &Stream,
+    uses: &[MemoryUse],
+    launch: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    let mut flights: Vec<&Arc<InFlight>> = uses.iter().map(|one| &one.flight).collect();
+    // One order for all threads, and each once.
+    flights.sort_by_key(|flight| Arc::as_ptr(flight));
+    flights.dedup_by_key(|flight| Arc::as_ptr(flight));
+    let capturing = stream.is_capturing()?;
+    // Held across the launch: whoever drops an allocation looks whether its work is over, and so waits for what is noted here.
+    let mut held: Vec<_> = flights.iter().map(|flight| (*flight, lock(&flight.last))).collect();
+    if held.iter().any(|(flight, _)| flight.closed.load(Ordering::Acquire)) {
+        return Err(Error::MemoryGone);
+    }
+    user.ordered(stream, launch)?;
+    if capturing {
+        return Ok(());
+    }
+    held.iter_mut().try_for_each(|(flight, last)| flight.record(last, stream))
 }
 
 /// What is given back when work is over.

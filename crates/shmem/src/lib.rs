@@ -47,7 +47,7 @@ pub use collective::group_id;
 pub use config::{MIN_HEAP_BYTES, WorldConfig};
 pub use error::{Error, Result};
 pub use fault::{Fault, OperationCode, OperationName};
-pub use flight::LaunchGuard;
+pub use flight::{LaunchGuard, MemoryUse};
 pub use heap::{DEFAULT_ALIGNMENT, HeapUsage, MAX_ALIGNMENT, MemoryGuard, SymmetricMemory};
 pub use host_api::{Signal, SignalOp, TeamSignalArgs};
 pub use registration::Registration;

@@ -15,7 +15,7 @@ use anabranch_transport::{Operation, Scope};
 use crate::collective::group_id;
 use crate::error::{Error, Result};
 use crate::fault::OperationCode;
-use crate::flight::{Held, InFlight, Keep};
+use crate::flight::{Held, InFlight, Keep, MemoryUse, launch_tracked};
 use crate::heap::{DEFAULT_ALIGNMENT, SymmetricMemory};
 use crate::host_api::TeamSignalArgs;
 use crate::residency::ResidencyPermit;
@@ -252,16 +252,16 @@ impl Team {
     /// that is in the hands of whoever launches the graph.
     ///
     /// # Errors
-    /// Those of [`World::check`]; the launch's; [`Error::Untracked`] when no event could be left behind it.
+    /// Those of [`World::check`]; [`Error::MemoryGone`] when an allocation was dropped before; the launch's;
+    /// [`Error::Untracked`] when no event could be left behind it.
     pub fn launch_in_order(
         &self,
         stream: &Stream,
-        uses: &[&SymmetricMemory],
+        uses: &[MemoryUse],
         launch: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         let _mapped = self.world.stay()?;
-        self.flags.flight().ordered(stream, launch)?;
-        uses.iter().try_for_each(|memory| memory.flight().note(stream))
+        launch_tracked(self.flags.flight(), stream, uses, launch)
     }
 
     /// Keeps a value until the last launch of this team is over, also when the team is dropped before.

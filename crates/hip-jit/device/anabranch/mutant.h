@@ -107,13 +107,13 @@ enum Mutant : u32 {
     MUTANT_MEET_FLAG_FIRST = 103,         // meet: flags, then the release
     MUTANT_MEET_NO_ACQUIRE = 104,
     MUTANT_MEET_NO_BARRIER_AFTER = 105,   // meet: threads that did not wait go on at once
+    MUTANT_LANE_USES_NOT_KEPT = 106,
+    MUTANT_STAGING_ONE_HALF = 107,        // next_half: every use writes the same half
     // ccl/packets.h
     MUTANT_PACKETS_ONE_BUFFER = 110,      // packet_at: every epoch uses the same place
     MUTANT_PACKETS_NOT_CLEARED = 111,     // next_epoch: old flags come round again
     MUTANT_PACKETS_NO_BARRIER = 112,      // end_epoch: the next epoch's packets are sent while others still read
     MUTANT_PACKET_HALF_LOOKED_AT = 113,   // has_flag: of the first half only
-    // ccl's kernels
-    MUTANT_STAGING_ONE_HALF = 120,        // every step uses the same half
     // ccl/pipe.h and pipes.hip
     MUTANT_PIPE_COUNT_NOT_KEPT = 130,     // the next launch counts from where this one began
     MUTANT_PIPE_ONE_SLOT = 131,           // every chunk lies in the same slot

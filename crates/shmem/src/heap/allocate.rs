@@ -11,7 +11,7 @@ use super::ledger::AllocationId;
 use super::ranges::{ByteRange, FreeRanges};
 use crate::collective::{Agreed, compare_fields, group_id};
 use crate::error::{Error, Result};
-use crate::flight::{InFlight, Keep};
+use crate::flight::{InFlight, Keep, MemoryUse};
 use crate::world::World;
 
 /// The alignment to ask for where nothing else is needed; also the granularity of sizes.
@@ -258,6 +258,11 @@ impl SymmetricMemory {
         Some(base.offset(self.range.offset))
     }
 
+    /// For launches that use it ([`crate::Team::launch_in_order`]).
+    pub fn usage(&self) -> MemoryUse {
+        MemoryUse::new(&self.flight)
+    }
+
     /// Copies out of this rank's part and waits for it. Kernels that write there meanwhile give old or new bytes.
     ///
     /// # Errors
@@ -313,6 +318,7 @@ impl SymmetricMemory {
 
 impl Drop for SymmetricMemory {
     fn drop(&mut self) {
+        self.flight.close();
         self.world.inner.park(&self.flight, Keep::Allocation(self.id));
     }
 }

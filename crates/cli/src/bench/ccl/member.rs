@@ -27,7 +27,7 @@ pub(crate) struct Member<'w> {
     pub(crate) team: Team,
     pub(crate) stream: Stream,
     /// This library first; peers may lie on its memory.
-    pub(crate) contenders: Vec<Box<dyn Contender>>,
+    pub(crate) contenders: Vec<Box<dyn Contender + 'w>>,
 }
 
 impl Member<'_> {

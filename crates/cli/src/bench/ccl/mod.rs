@@ -23,7 +23,7 @@ mod timing;
 use std::collections::BTreeMap;
 
 use anabranch::jit::KernelSpec;
-use anabranch::{Config, Environment, Error, Group, GroupRank, RuntimeKind};
+use anabranch::{Config, Environment, Error, Group, GroupRank, RuntimeKind, World};
 use anyhow::{Context as _, bail};
 use serde_json::Value;
 
@@ -36,6 +36,7 @@ use collective::Collective;
 use contender::{Case, Contender};
 use member::Member;
 use nccl::{Nccl, NcclLibrary};
+use ours::{Memory, Ours};
 use timing::Timing;
 
 pub(crate) use arguments::CclArgs;
@@ -90,7 +91,11 @@ pub(crate) fn measure(context: &RankContext<'_>, arguments: &CclArgs) -> anyhow:
     context.progress.say("link speed");
     // Of all ranks at once: it says nothing of fewer.
     let link = if run.group.size() == world.size() { link::speed(world)? } else { None };
-    let mut member = run.me(context).map(|me| run.member(context, me, library.as_ref())).transpose()?;
+    let memory = run.me(context).map(|_| run.memory(world)).transpose()?;
+    let mut member = match run.me(context).zip(memory.as_ref()) {
+        Some((me, memory)) => Some(run.member(context, me, memory, library.as_ref())?),
+        None => None,
+    };
     let samples = arguments.bench.iters.unwrap_or(if host { 5 } else { 50 });
     let mut rows = Vec::new();
     for collective in &run.collectives {
@@ -126,9 +131,8 @@ pub(crate) fn measure(context: &RankContext<'_>, arguments: &CclArgs) -> anyhow:
         }
         rows.append(&mut of_collective);
     }
-    if let Some(member) = member {
-        member.finish()?;
-    }
+    member.map(Member::finish).transpose()?;
+    memory.map(Memory::free).transpose()?;
     if let Some(path) = arguments.plot.as_ref().filter(|_| context.is_root()) {
         plot::write(path, &run.title(context), &rows)?;
     }
@@ -221,26 +225,30 @@ impl<'a> Run<'a> {
         Ok(largest)
     }
 
+    /// What all contenders work on. Collective over the group.
+    fn memory(&self, world: &World) -> anyhow::Result<Memory> {
+        Memory::allocate(world, &self.group, self.arguments.memory, self.largest()?)
+    }
+
     /// Collective over the group.
     fn member<'w>(
         &self,
         context: &RankContext<'w>,
         me: GroupRank,
+        memory: &'w Memory,
         library: Option<&NcclLibrary>,
     ) -> anyhow::Result<Member<'w>> {
         let world = context.world;
-        let bytes = self.largest()?;
         let team = world.team(&self.group).map_err(Error::from)?;
         let stream = world.device().create_stream().map_err(Error::from)?;
-        let ours = ours::Ours::new(world, &self.group, self.arguments, bytes)?;
-        let area = ours.memory();
-        let mut contenders: Vec<Box<dyn Contender>> = vec![Box::new(ours)];
+        let ours = Ours::new(world, &self.group, self.arguments.algorithm.as_deref(), memory)?;
+        let mut contenders: Vec<Box<dyn Contender + 'w>> = vec![Box::new(ours)];
         for peer in &self.arguments.compare {
             let library = library.cloned().context("NCCL was not opened")?;
             context.progress.say("NCCL's communicator");
             contenders.push(Box::new(match peer {
-                Peer::Nccl => Nccl::on(world, &self.group, me, library, area)?,
-                Peer::NcclSymmetric => Nccl::symmetric(world, &self.group, me, library, bytes)?,
+                Peer::Nccl => Nccl::on(world, &self.group, me, library, memory.area())?,
+                Peer::NcclSymmetric => Nccl::symmetric(world, &self.group, me, library, memory.area().bytes)?,
             }));
         }
         Ok(Member { world, team, stream, contenders })

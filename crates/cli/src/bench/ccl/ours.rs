@@ -1,78 +1,163 @@
-//! Provisional: pushes by copy engine between barriers.
-use super::arguments::CclArgs;
+//! This library as a contender.
+#![expect(unsafe_code, reason = "tensors in local memory are addresses")]
+
+use anabranch::ccl::{Algorithm, Call, CclConfig, Communicator, DataType, Prepared, Tensor};
+use anabranch::hip::{DeviceBuffer, Stream};
+use anabranch::jit::KernelSpec;
+use anabranch::shmem::SymmetricMemory;
+use anabranch::{Error, Group, World};
+use anyhow::Context as _;
+
+use super::arguments::MemoryKind;
 use super::collective::Collective;
 use super::contender::{Area, Case, Contender, Description};
-use anabranch::ccl::DataType;
-use anabranch::hip::Stream;
-use anabranch::jit::KernelSpec;
-use anabranch::shmem::{SymmetricMemory, Team};
-use anabranch::{Error, Group, World};
-pub(super) fn kernels(_: DataType) -> Vec<KernelSpec> {
-    Vec::new()
+
+/// What reductions of this type and moves launch.
+pub(super) fn kernels(data_type: DataType) -> Vec<KernelSpec> {
+    use anabranch::ccl::kernels::{bulk_reduce, move_bytes, packet_reduce};
+    vec![move_bytes(), packet_reduce(data_type), bulk_reduce(data_type)]
 }
-pub(super) fn check_algorithm(_: Option<&str>) -> anyhow::Result<()> {
-    Ok(())
+
+/// Whether a name is an algorithm's.
+///
+/// # Errors
+/// It is not; the error says which there are.
+pub(super) fn check_algorithm(name: Option<&str>) -> anyhow::Result<()> {
+    algorithm(name).map(|_| ())
 }
-pub(super) struct Ours {
-    team: Team,
-    memory: SymmetricMemory,
-    case: Option<Case>,
+
+fn algorithm(name: Option<&str>) -> anyhow::Result<Option<Algorithm>> {
+    name.map(|name| name.parse().context("--algorithm")).transpose()
 }
-impl Ours {
-    pub(super) fn new(world: &World, group: &Group, _: &CclArgs, bytes: u64) -> anyhow::Result<Self> {
-        Ok(Self {
-            team: world.team(group).map_err(Error::from)?,
-            memory: world.allocate(group, bytes, 4096, "bench ccl").map_err(Error::from)?,
-            case: None,
-        })
+
+/// Input and output of all cases, on one rank of a group. Lives longer than the contenders that work on it.
+#[derive(Debug)]
+pub(super) enum Memory {
+    Symmetric(SymmetricMemory),
+    Local(DeviceBuffer),
+}
+
+impl Memory {
+    /// Allocates `bytes` bytes. Collective over the group.
+    ///
+    /// # Errors
+    /// A heap or a device that is too small, on all members alike; what made the world fail.
+    pub(super) fn allocate(
+        world: &World,
+        group: &Group,
+        kind: MemoryKind,
+        bytes: u64,
+    ) -> anyhow::Result<Self> {
+        if kind == MemoryKind::Symmetric {
+            let allocated = world.allocate(group, bytes, 4096, "bench ccl");
+            return Ok(Self::Symmetric(allocated.map_err(Error::from)?));
+        }
+        let allocated = world.device().allocate(bytes as usize);
+        world
+            .agree_outcome(group, "bench ccl buffer", allocated.as_ref().err().map(|error| error as _))
+            .map_err(Error::from)?;
+        Ok(Self::Local(allocated.map_err(Error::from)?))
+    }
+
+    /// Gives it back. Collective over the group; the streams that used it must have been waited for.
+    ///
+    /// # Errors
+    /// What made the world fail.
+    pub(super) fn free(self) -> anyhow::Result<()> {
+        match self {
+            Self::Symmetric(memory) => Ok(memory.free().map_err(Error::from)?),
+            Self::Local(_) => Ok(()),
+        }
+    }
+
+    /// Where it lies.
+    pub(super) fn area(&self) -> Area {
+        match self {
+            Self::Symmetric(memory) => Area { start: memory.address(), bytes: memory.bytes() },
+            Self::Local(buffer) => Area { start: buffer.address(), bytes: buffer.len() as u64 },
+        }
+    }
+
+    fn tensor(&self, offset: u64, data_type: DataType, count: u64) -> anyhow::Result<Tensor<'_>> {
+        match self {
+            Self::Symmetric(memory) => Ok(Tensor::symmetric(memory, offset, data_type, count)?),
+            Self::Local(buffer) => {
+                let end = offset + count * u64::from(data_type.bytes());
+                anyhow::ensure!(end <= buffer.len() as u64, "{end} bytes leave a buffer of {}", buffer.len());
+                // SAFETY: the range lies in the buffer (checked above), which outlives all contenders and is freed behind a wait for
+                // the stream; they use it in turn, in stream order.
+                Ok(unsafe { Tensor::local(buffer.address().offset(offset), data_type, count) })
+            }
+        }
     }
 }
-impl Contender for Ours {
+
+/// This library on one rank of a group.
+#[derive(Debug)]
+pub(super) struct Ours<'m> {
+    communicator: Communicator,
+    memory: &'m Memory,
+    prepared: Option<Prepared>,
+}
+
+impl<'m> Ours<'m> {
+    /// On this memory. Collective over the group.
+    ///
+    /// # Errors
+    /// An unknown algorithm, a heap that is too small, what made the world fail.
+    pub(super) fn new(
+        world: &World,
+        group: &Group,
+        algorithm_name: Option<&str>,
+        memory: &'m Memory,
+    ) -> anyhow::Result<Self> {
+        let config = CclConfig::default().algorithm(algorithm(algorithm_name)?);
+        Ok(Self { communicator: Communicator::new(world, group, config)?, memory, prepared: None })
+    }
+}
+
+impl Contender for Ours<'_> {
     fn name(&self) -> &'static str {
         "anabranch"
     }
+
     fn prepare(&mut self, case: &Case) -> anyhow::Result<()> {
-        self.case = Some(case.clone());
+        self.prepared = None;
+        let places = case.places();
+        let input = self.memory.tensor(places.input, case.data_type, case.elements.input)?;
+        let output = self.memory.tensor(places.output, case.data_type, case.elements.output)?;
+        let (op, root) = (case.reduce, case.root);
+        let call = match case.collective {
+            Collective::AllReduce => Call::AllReduce { output, input, op },
+            Collective::ReduceScatter => Call::ReduceScatter { output, input, op },
+            Collective::AllGather => Call::AllGather { output, input },
+            Collective::AllToAll => Call::AllToAll { output, input },
+            Collective::Broadcast => Call::Broadcast { tensor: output, root },
+            Collective::Reduce => Call::Reduce { output, input, op, root },
+            Collective::Gather => Call::Gather { output: Some(output), input, root },
+            Collective::Scatter => Call::Scatter { output, input: Some(input), root },
+        };
+        self.prepared = Some(self.communicator.prepare(&call)?);
         Ok(())
     }
+
     fn memory(&self) -> Area {
-        Area { start: self.memory.address(), bytes: self.memory.bytes() }
+        self.memory.area()
     }
-    #[expect(unsafe_code, reason = "provisional")]
+
     fn enqueue(&mut self, stream: &Stream) -> anyhow::Result<()> {
-        let case = self.case.as_ref().unwrap();
-        let part = case.size_of(case.elements.count);
-        self.team.barrier(stream).map_err(Error::from)?;
-        for peer in case.group.ranks() {
-            let places = Case { me: peer, ..case.clone() }.places();
-            let mine = case.places();
-            let other = self.memory.peer_address(peer).unwrap();
-            let (from, to) = match case.collective {
-                Collective::AllGather => (mine.input, places.output + part * u64::from(case.me.get())),
-                Collective::AllToAll => (
-                    mine.input + part * u64::from(peer.get()),
-                    places.output + part * u64::from(case.me.get()),
-                ),
-                Collective::Gather if peer == case.root => {
-                    (mine.input, places.output + part * u64::from(case.me.get()))
-                }
-                Collective::Broadcast if case.me == case.root => (mine.input, places.output),
-                Collective::Scatter if case.me == case.root => {
-                    (mine.input + part * u64::from(peer.get()), places.output)
-                }
-                _ => continue,
-            };
-            unsafe { stream.copy_async(other.offset(to), self.memory.address().offset(from), part as usize) }
-                .map_err(Error::from)?;
-        }
-        self.team.barrier(stream).map_err(Error::from)?;
+        let Some(prepared) = &self.prepared else { anyhow::bail!("no case was prepared") };
+        // Operations follow each other on one stream, whose order is enough.
+        drop(self.communicator.launch(prepared, stream)?);
         Ok(())
     }
+
     fn describe(&self) -> Description {
-        Description { algorithm: Some("copy".into()), blocks: Some(1) }
+        let Some(prepared) = &self.prepared else { return Description::default() };
+        Description { algorithm: Some(prepared.algorithm().to_string()), blocks: Some(prepared.blocks()) }
     }
+
     fn finish(self: Box<Self>) -> anyhow::Result<()> {
-        self.memory.free().map_err(Error::from)?;
         Ok(())
     }
 }

@@ -50,7 +50,7 @@ fn draw(title: &str, rows: &[Row]) -> anyhow::Result<String> {
         for (op, pair) in ops.iter().zip(panels.chunks_exact(2)) {
             let of_op: Vec<&Row> = rows.iter().filter(|row| row.op == **op).collect();
             let latency = curves(&of_op, |_, microseconds| microseconds);
-            panel(&pair[0], &format!("{op}: {title}"), "time (us)", &latency)?;
+            panel(&pair[0], &format!("{op}: latency, {title}"), "time (us)", &latency)?;
             let bandwidth = curves(&of_op, bus_bandwidth);
             panel(&pair[1], &format!("{op}: bus bandwidth"), "GB/s", &bandwidth)?;
         }
@@ -99,12 +99,18 @@ fn panel(
         .margin(MARGIN)
         .set_label_area_size(LabelAreaPosition::Left, 58)
         .set_label_area_size(LabelAreaPosition::Bottom, 38)
-        .build_cartesian_2d((sizes.0..sizes.1).log_scale(), (heights.0..heights.1).log_scale())
+        .build_cartesian_2d(
+            (sizes.0..sizes.1).log_scale().base(2.0),
+            (heights.0..heights.1).log_scale().base(2.0),
+        )
         .context("the plot's axes")?;
     chart
         .configure_mesh()
         .light_line_style(BLACK.mix(0.06))
         .bold_line_style(BLACK.mix(0.15))
+        .max_light_lines(1)
+        .x_labels(10)
+        .y_labels(8)
         .x_desc("size")
         .y_desc(unit)
         .x_label_formatter(&|bytes| size_text(*bytes))
@@ -148,14 +154,9 @@ fn size_text(bytes: f64) -> String {
     }
 }
 
+/// Two digits that count, or all before the point.
 fn height_text(height: f64) -> String {
-    let digits = if height >= 10.0 {
-        0
-    } else if height >= 1.0 {
-        1
-    } else {
-        2
-    };
+    let digits = if height > 0.0 { (1.0 - height.log10().floor()).clamp(0.0, 9.0) as usize } else { 0 };
     let text = format!("{height:.digits$}");
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
@@ -224,6 +225,6 @@ mod tests {
     fn numbers_are_short() {
         let sizes = [8.0, 1024.0, 1536.0, 32768.0, (1u64 << 20) as f64, (1u64 << 30) as f64];
         assert_eq!(sizes.map(size_text), ["8", "1K", "1.5K", "32K", "1M", "1G"]);
-        assert_eq!([0.25, 3.0, 4.26, 104.4].map(height_text), ["0.25", "3", "4.3", "104"]);
+        assert_eq!([0.0012, 0.25, 3.0, 4.26, 104.4].map(height_text), ["0.0012", "0.25", "3", "4.3", "104"]);
     }
 }

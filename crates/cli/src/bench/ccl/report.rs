@@ -112,8 +112,8 @@ pub(crate) fn row(facts: &Facts<'_>, results: &[Result]) -> anyhow::Result<Row> 
         compiled: facts.compiled,
         extras: Map::new(),
     }
-    .with("algbw", hundredths(algorithm_bandwidth))
-    .with("busbw", hundredths(bus_bandwidth));
+    .with("algbw", rounded(algorithm_bandwidth))
+    .with("busbw", rounded(bus_bandwidth));
     if let Some(algorithm) = &ours.description.algorithm {
         row = row.with("algorithm", algorithm.as_str());
     }
@@ -121,8 +121,8 @@ pub(crate) fn row(facts: &Facts<'_>, results: &[Result]) -> anyhow::Result<Row> 
         row = row.with("blocks", blocks);
     }
     for peer in peers {
-        row = row.with(&format!("{}_us", peer.name), hundredths(peer.samples.median()));
-        row = row.with(&format!("{}_us_p99", peer.name), hundredths(peer.samples.p99()));
+        row = row.with(&format!("{}_us", peer.name), rounded(peer.samples.median()));
+        row = row.with(&format!("{}_us_p99", peer.name), rounded(peer.samples.p99()));
         if let Some(right) = peer.right {
             row = row.with(&format!("{}_verified", peer.name), right);
         }
@@ -130,13 +130,18 @@ pub(crate) fn row(facts: &Facts<'_>, results: &[Result]) -> anyhow::Result<Row> 
     // The fastest peer's time by ours: above 1 where this library is faster than all of them.
     let fastest = peers.iter().map(|peer| peer.samples.median()).min_by(f64::total_cmp);
     if let Some(fastest) = fastest.filter(|_| median > 0.0) {
-        row = row.with("ratio", hundredths(fastest / median));
+        row = row.with("ratio", rounded(fastest / median));
     }
     Ok(facts.settings.iter().fold(row, |row, (name, value)| row.with(name, value.clone())))
 }
 
-fn hundredths(value: f64) -> f64 {
-    (value * 100.0).round() / 100.0
+/// Four digits that count.
+fn rounded(value: f64) -> f64 {
+    if value == 0.0 || !value.is_finite() {
+        return value;
+    }
+    let scale = 10f64.powi(3 - value.abs().log10().floor() as i32);
+    (value * scale).round() / scale
 }
 
 #[cfg(test)]
@@ -164,6 +169,13 @@ mod tests {
         assert_eq!((results[0].right, results[1].right), (Some(false), None));
         assert!((results[1].samples.median() - 9.0).abs() < 1e-12);
         assert!(together(&[]).is_empty());
+    }
+
+    #[test]
+    fn four_digits_count() {
+        let texts =
+            [123.456, 0.001_234_56, 4519.6, 0.0, f64::INFINITY].map(|value| rounded(value).to_string());
+        assert_eq!(texts, ["123.5", "0.001235", "4520", "0", "inf"]);
     }
 
     #[test]

@@ -58,7 +58,7 @@ pub(crate) fn time(
     world: &World,
     team: &Team,
     stream: &Stream,
-    contenders: &mut [Box<dyn Contender>],
+    contenders: &mut [Box<dyn Contender + '_>],
     timing: Timing,
 ) -> anyhow::Result<Vec<Vec<f64>>> {
     let mut stamps = Stamps::new(world, timing.stamps())?;

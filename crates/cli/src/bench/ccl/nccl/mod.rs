@@ -5,6 +5,8 @@ mod error;
 mod library;
 mod nvls;
 mod operation;
+#[cfg(test)]
+mod tests;
 mod types;
 
 use anabranch::hip::Stream;
