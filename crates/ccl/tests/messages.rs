@@ -10,6 +10,8 @@ use anabranch_ccl::{Call, CclConfig, Collective, Communicator, DataType, Error, 
 use anabranch_hip::{DeviceBuffer, Stream};
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::{Fault, RankError, World, WorldConfig};
+use anabranch_testkit::{Ranks, role};
+use common::processes::{address_file, process_world};
 use common::{all_well, jit, on_ranks, world_config};
 
 const CANARY: u64 = 64;
@@ -175,38 +177,39 @@ fn config(pipe_bytes: u64, max_blocks: u32) -> CclConfig {
 }
 
 /// Rounds of random batches, then of the same messages one by one.
-fn random_messages(ranks: u32, wave: u32, config: &CclConfig, rounds: u64, most_bytes: u64) {
-    let results = on_ranks(ranks, wave, &world_config(), &jit(), |world| {
-        let stream = world.device().create_stream()?;
-        let mut communicator = Communicator::new(world, world.group(), config.clone())?;
-        let mut memory = Memory::new(world, 8 << 20)?;
-        let me = world.rank().get();
-        for round in 0..rounds {
-            let mut numbers = Numbers(round);
-            let count = numbers.below(12 + u64::from(ranks)) as usize;
-            let messages: Vec<_> =
-                (0..count).map(|_| Message::draw(&mut numbers, ranks, most_bytes)).collect();
-            let calls = part(me, &messages, &mut numbers, &mut memory)?;
-            let calls = shuffled(calls, &mut Numbers(round ^ u64::from(me) << 32));
-            let work = communicator.run(&Call::Batch(&calls), &stream)?;
-            work.join(world.operation_deadline())?;
-            memory.check(&format!("{me}, round {round}, {}: {messages:?}", work.describe()))?;
-            // One by one, all ranks in the order of the list, nobody waits in a circle.
-            let apart: Vec<_> =
-                messages.iter().filter(|message| message.from != message.to).copied().collect();
-            for call in part(me, &apart, &mut numbers, &mut memory)? {
-                let call = match call {
-                    PointToPoint::Send { tensor, to } => Call::Send { tensor, to },
-                    PointToPoint::Receive { tensor, from } => Call::Receive { tensor, from },
-                };
-                drop(communicator.run(&call, &stream)?);
-            }
-            stream.synchronize()?;
-            memory.check(&format!("{me}, round {round}, one by one: {apart:?}"))?;
+fn exchange(world: &World, config: &CclConfig, rounds: u64, most_bytes: u64) -> Result<(), Error> {
+    let stream = world.device().create_stream()?;
+    let mut communicator = Communicator::new(world, world.group(), config.clone())?;
+    let mut memory = Memory::new(world, 8 << 20)?;
+    let (me, ranks) = (world.rank().get(), world.size());
+    for round in 0..rounds {
+        let mut numbers = Numbers(round);
+        let count = numbers.below(12 + u64::from(ranks)) as usize;
+        let messages: Vec<_> = (0..count).map(|_| Message::draw(&mut numbers, ranks, most_bytes)).collect();
+        let calls = part(me, &messages, &mut numbers, &mut memory)?;
+        let calls = shuffled(calls, &mut Numbers(round ^ u64::from(me) << 32));
+        let work = communicator.run(&Call::Batch(&calls), &stream)?;
+        work.join(world.operation_deadline())?;
+        memory.check(&format!("{me}, round {round}, {}: {messages:?}", work.describe()))?;
+        // One by one, all ranks in the order of the list, nobody waits in a circle.
+        let apart: Vec<_> = messages.iter().filter(|message| message.from != message.to).copied().collect();
+        for call in part(me, &apart, &mut numbers, &mut memory)? {
+            let call = match call {
+                PointToPoint::Send { tensor, to } => Call::Send { tensor, to },
+                PointToPoint::Receive { tensor, from } => Call::Receive { tensor, from },
+            };
+            drop(communicator.run(&call, &stream)?);
         }
-        Ok(())
-    });
-    all_well(results);
+        world.synchronize(&stream)?;
+        memory.check(&format!("{me}, round {round}, one by one: {apart:?}"))?;
+    }
+    Ok(())
+}
+
+fn random_messages(ranks: u32, wave: u32, config: &CclConfig, rounds: u64, most_bytes: u64) {
+    all_well(on_ranks(ranks, wave, &world_config(), &jit(), |world| {
+        exchange(world, config, rounds, most_bytes)
+    }));
 }
 
 #[test]
@@ -224,6 +227,22 @@ fn random_batches_over_many_pipes() {
 #[test]
 fn a_rank_alone_sends_to_itself() {
     random_messages(1, 4, &config(4096, 1), 20, 20_000);
+}
+
+#[test]
+fn messages_between_processes() {
+    match role() {
+        Some(role) => {
+            let world = process_world(&role);
+            exchange(&world, &config(64 << 10, 0), 10, 50_000).unwrap();
+            world.leave().unwrap();
+        }
+        None => {
+            let file = address_file("messages");
+            let ranks = Ranks::start("messages_between_processes", 3, &file.display().to_string()).unwrap();
+            ranks.succeed(Duration::from_secs(120)).unwrap();
+        }
+    }
 }
 
 /// Two ranks with a communicator and 1 MiB each.
