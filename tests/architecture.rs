@@ -22,6 +22,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "sim",
         &[
             "bootstrap",
+            "ccl",
             "clock",
             "ep",
             "hip",

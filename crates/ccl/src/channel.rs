@@ -1,5 +1,6 @@
 //! The memory of one communicator: where its lanes' flags, packets, staging and counters are. Pure arithmetic.
 
+use anabranch_hip::DeviceAddress;
 use anabranch_hip_jit::DevicePointer;
 use anabranch_shmem::{SymmetricMemory, TeamView};
 
@@ -147,13 +148,17 @@ impl PipeLayout {
 
     /// What the kernel gets.
     pub(crate) fn pipes(&self, team: TeamView, memory: &SymmetricMemory, operation: u32) -> Pipes {
-        let start = memory.offset();
+        self.pipes_at(team, memory.offset(), memory.address(), operation)
+    }
+
+    /// The same for pipes in an allocation that lies `offset` bytes into the heap, and here at `memory`.
+    pub fn pipes_at(&self, team: TeamView, offset: u64, memory: DeviceAddress, operation: u32) -> Pipes {
         Pipes {
             team,
-            states: DevicePointer::new(memory.address().offset(self.states)),
-            arrived: start + self.arrived,
-            consumed: start + self.consumed,
-            slots: start + self.slots,
+            states: DevicePointer::new(memory.offset(self.states)),
+            arrived: offset + self.arrived,
+            consumed: offset + self.consumed,
+            slots: offset + self.slots,
             slot_bytes: self.slot_bytes,
             width: self.width,
             depth: self.depth,

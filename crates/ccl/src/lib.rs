@@ -27,7 +27,8 @@ pub mod float8;
 mod in_place;
 pub mod kernels;
 mod many;
-mod message;
+#[doc(hidden)]
+pub mod message;
 pub mod oracle;
 pub mod plan;
 mod reduce;

@@ -114,12 +114,15 @@ pub(crate) fn check(messages: &[PointToPoint<'_>], team: &Team) -> Result<()> {
 /// The messages of a launch in its order: lists of one peer and direction each, those to receive first. The first message of
 /// list i is number i, and each says which is the next of its list.
 #[derive(Clone, Debug)]
-pub(crate) struct TransferLists {
-    pub(crate) transfers: Vec<Transfer>,
-    pub(crate) lists: u32,
-    pub(crate) receive_lists: u32,
+pub struct TransferLists {
+    /// All messages.
+    pub transfers: Vec<Transfer>,
+    /// Lists of them.
+    pub lists: u32,
+    /// Those to receive.
+    pub receive_lists: u32,
     /// The most pipes that a message needs.
-    pub(crate) used_pipes: u32,
+    pub used_pipes: u32,
 }
 
 const LAST: u32 = u32::MAX;
@@ -135,8 +138,8 @@ impl TransferLists {
         Ok(Self::of(&given, team.rank().get(), team.size(), layout))
     }
 
-    /// Of (is received, peer, address, bytes).
-    fn of(given: &[(bool, u32, u64, u64)], me: u32, members: u32, layout: &PipeLayout) -> Self {
+    /// Of (is received, peer, address, bytes), at member `me`.
+    pub fn of(given: &[(bool, u32, u64, u64)], me: u32, members: u32, layout: &PipeLayout) -> Self {
         let mut lists: BTreeMap<(bool, u32), Vec<Transfer>> = BTreeMap::new();
         for &(is_receive, peer, address, bytes) in given {
             let turn = (peer + members - me - 1) % members;

@@ -27,6 +27,8 @@ pub enum Protocol {
     Atomics,
     /// A payload and a flag to and fro between two ranks.
     Ping,
+    /// Sends and receives of `ccl` through pipes.
+    CclPipes,
     /// A whole world of rank threads: join, dispatch and combine, leave.
     World,
 }
@@ -43,6 +45,7 @@ impl Protocol {
         Self::DeviceBarrier,
         Self::Atomics,
         Self::Ping,
+        Self::CclPipes,
         Self::World,
     ];
 
@@ -58,6 +61,7 @@ impl Protocol {
             Self::DeviceBarrier => "device-barrier",
             Self::Atomics => "atomics",
             Self::Ping => "ping",
+            Self::CclPipes => "ccl-pipes",
             Self::World => "world",
         }
     }
@@ -101,7 +105,8 @@ pub struct Case {
     /// Waves of each block, at least 1.
     pub waves: u32,
     /// Another form of the protocol: `ep` combines from a caller's buffer instead of the window, `put-signal` and
-    /// `put-quiet` send to the next rank only, and `device-barrier` calls `team_barrier` instead of `team_sync`.
+    /// `put-quiet` send to the next rank only, `device-barrier` calls `team_barrier` instead of `team_sync`, and
+    /// `ccl-pipes` launches each message alone.
     pub staged: bool,
     /// NVIDIA's form of the kernels, on a machine whose fences are cumulative; else AMD's, where each wave releases.
     pub cumulative: bool,

@@ -18,6 +18,9 @@ pub const fn about(protocol: Protocol) -> &'static str {
         Protocol::DeviceBarrier => "barriers within a kernel; --staged for team_barrier",
         Protocol::Atomics => "atomic operations on words that all ranks work on",
         Protocol::Ping => "a payload and a flag to and fro between two ranks",
+        Protocol::CclPipes => {
+            "sends and receives of ccl, random batches after each other; --staged for each message alone"
+        }
         Protocol::World => {
             "join, dispatch, experts, combine and leave of rank threads, with --fault; --staged as for ep"
         }

@@ -127,7 +127,7 @@ ANABRANCH_DEVICE void open_cursors(const Grid& grid, const PipesArgs& args) {
         u32 number = grid.block + i * grid.grid_blocks;
         u32 pipe = number / args.lists, list = number % args.lists;
         Cursor cursor = {0, pipe, list, transfer_of(grid, args, list).peer, pipe, list < args.receive_lists};
-        cursor.counter = private_load(grid, counter_word(args, cursor));
+        cursor.counter = heap_load(grid, counter_word(args, cursor));
         settle(grid, args, cursor);
         store_cursor(grid, i, cursor);
     }
@@ -137,7 +137,7 @@ ANABRANCH_DEVICE void open_cursors(const Grid& grid, const PipesArgs& args) {
 ANABRANCH_DEVICE void close_cursors(const Grid& grid, const PipesArgs& args) {
     for (u32 i = 0; i < cursors_of(grid, args); ++i) {
         Cursor cursor = load_cursor(grid, args, i);
-        ANABRANCH_UNLESS(PIPE_COUNT_NOT_KEPT) private_store(grid, counter_word(args, cursor), cursor.counter);
+        ANABRANCH_UNLESS(PIPE_COUNT_NOT_KEPT) heap_store(grid, counter_word(args, cursor), cursor.counter);
     }
 }
 

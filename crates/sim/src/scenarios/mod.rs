@@ -3,6 +3,7 @@
 mod atomics;
 mod barrier;
 mod bench;
+mod ccl_pipes;
 mod device_barrier;
 mod ep;
 mod gather;
@@ -33,6 +34,7 @@ pub fn scenario(case: Case, jit: &Jit) -> Result<Box<dyn Scenario>, ScenarioErro
         Protocol::DeviceBarrier => Box::new(device_barrier::DeviceBarrier::new(case, kernels)?),
         Protocol::Atomics => Box::new(atomics::Atomics::new(case, kernels)?),
         Protocol::Ping => Box::new(ping::Ping::new(case, kernels)?),
+        Protocol::CclPipes => Box::new(ccl_pipes::Exchange::new(case, kernels)?),
         Protocol::World => Box::new(world::World::new(case, jit)?),
     })
 }

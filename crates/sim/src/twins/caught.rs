@@ -89,6 +89,7 @@ const GATHER: Search = Search::of(Protocol::Gather);
 const DEVICE: Search = Search::of(Protocol::DeviceBarrier);
 const ATOMICS: Search = Search::of(Protocol::Atomics);
 const PING: Search = Search::of(Protocol::Ping);
+const PIPES: Search = Search::of(Protocol::CclPipes);
 // The same in the cumulative profile.
 const EP_C: Search = EP.cumulative();
 const STAGED_C: Search = STAGED.cumulative();
@@ -100,6 +101,7 @@ const QUIET_C: Search = QUIET.cumulative();
 const GATHER_C: Search = GATHER.cumulative();
 const DEVICE_C: Search = DEVICE.cumulative();
 const PING_C: Search = PING.cumulative();
+const PIPES_C: Search = PIPES.cumulative();
 
 /// Every broken twin of `anabranch/mutant.h`.
 pub const TWINS: &[Twin] = &[
@@ -193,4 +195,12 @@ pub const TWINS: &[Twin] = &[
     twin("PING_NO_BARRIER", &[PING, PING_C]),
     twin("SLOT_NOT_OWNED", &[SIGNAL, QUIET, SIGNAL_C]),
     twin("ACKNOWLEDGED_UNREAD", &[SIGNAL, QUIET, SIGNAL_C]),
+    twin("PIPE_COUNT_NOT_KEPT", &[PIPES.by_values()]),
+    twin("PIPE_ONE_SLOT", &[PIPES, PIPES_C]),
+    twin("PIPE_CREDIT_LOOSE", &[PIPES, PIPES_C]),
+    twin("PIPE_NO_ACQUIRE", &[PIPES, PIPES_C]),
+    twin("PIPE_CONSUMED_UNREAD", &[PIPES, PIPES_C]),
+    twin("PIPE_FLAG_FIRST", &[PIPES, PIPES_C]),
+    twin("PIPE_UNRELEASED", &[PIPES, PIPES_C]),
+    twin("PIPE_NO_BARRIER", &[PIPES.by_values(), PIPES_C.by_values()]),
 ];

@@ -4,6 +4,7 @@
 //! leave a kernel without its row, and search every twin until it is caught.
 
 mod caught;
+mod ccl_pipes;
 mod ep;
 mod prelude;
 mod scan;

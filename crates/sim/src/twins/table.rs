@@ -1,6 +1,6 @@
 //! The nouns of the table, and what has no row.
 
-use super::{ep, prelude, shmem};
+use super::{ccl_pipes, ep, prelude, shmem};
 use crate::Protocol;
 
 /// What a site does.
@@ -60,7 +60,7 @@ pub(super) struct File {
 
 /// Every row.
 pub fn sites() -> impl Iterator<Item = Site> {
-    let files = prelude::FILES.iter().chain(shmem::FILES).chain(ep::FILES);
+    let files = prelude::FILES.iter().chain(shmem::FILES).chain(ep::FILES).chain(ccl_pipes::FILES);
     files.flat_map(|file| {
         file.rows.iter().map(|(function, call, held_by)| Site {
             file: file.file,
@@ -112,6 +112,10 @@ pub enum Runs {
 /// Every kernel of the embedded units.
 pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_bench_stamp", Runs::Quiet),
+    ("anabranch_ccl_gather_many_direct", Runs::Test(GATHER_MANY)),
+    ("anabranch_ccl_gather_many_packets", Runs::Test(GATHER_MANY)),
+    ("anabranch_ccl_gather_many_staged", Runs::Test(GATHER_MANY)),
+    ("anabranch_ccl_pipes", Runs::In(&[Protocol::CclPipes])),
     ("anabranch_ep_combine", Runs::In(&[Protocol::Ep])),
     ("anabranch_ep_dispatch", Runs::In(&[Protocol::Ep])),
     ("anabranch_ep_reference_expert", Runs::Quiet),
@@ -138,5 +142,6 @@ pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_team_signal_wait", Runs::In(&[Protocol::StreamSignal])),
 ];
 
+const GATHER_MANY: &str = "crates/ccl/tests/gather_many.rs";
 const P2P: &str = "crates/cli/tests/bench.rs";
 const API: &str = "crates/shmem/tests/device_api";

@@ -1,0 +1,24 @@
+//! The rows of ccl's sends and receives.
+
+use super::table::{File, HeldBy};
+use HeldBy::{NotNeeded, Twins};
+
+pub(super) const FILES: &[File] = &[File {
+    file: "ccl/kernels/pipes.hip",
+    rows: &[
+        ("next_pick", "flag_load", Twins(&["PIPE_CREDIT_LOOSE", "EPOCH_LOOSE", "NO_WAIT"])),
+        (
+            "next_pick",
+            "flag_load",
+            NotNeeded("For the report of a wait that failed: the counter as it was seen last."),
+        ),
+        ("next_pick", "fence_acquire_system", Twins(&["PIPE_NO_ACQUIRE"])),
+        (
+            "move_chunk",
+            "block_release_system",
+            Twins(&["PIPE_UNRELEASED", "PIPE_FLAG_FIRST", "PIPE_CONSUMED_UNREAD"]),
+        ),
+        ("move_chunk", "flag_store", Twins(&["PIPE_FLAG_FIRST", "PIPE_CONSUMED_UNREAD"])),
+        ("anabranch_ccl_pipes", "block_barrier", Twins(&["PIPE_NO_BARRIER"])),
+    ],
+}];
