@@ -148,15 +148,28 @@ static ANABRANCH_DEVICE void gather_direct(const Grid& grid, const GatherManyArg
     meet(grid, channel, lane);
 }
 
+// Tensors have places of their own each: the lane needs none.
+static ANABRANCH_DEVICE Lane gather_open(const Grid& grid, const GatherManyArgs& args) {
+    Place none = {nullptr, 0};
+    return lane_open(grid, args.channel, none, none);
+}
+
 }  // namespace ccl
 
-#define CCL_GATHER_KERNEL(FORM)                                                            \
-    ANABRANCH_KERNEL(anabranch_ccl_gather_many_##FORM, GatherManyArgs, 1024) {             \
-        Place none = {nullptr, 0};                                                         \
-        ccl::Lane lane = ccl::lane_open(grid, args.channel, none, none);                   \
-        if (!lane.dead) ccl::gather_##FORM(grid, args, lane);                              \
-        ccl::lane_close(grid, args.channel, lane);                                         \
-    }
-CCL_GATHER_KERNEL(packets)
-CCL_GATHER_KERNEL(staged)
-CCL_GATHER_KERNEL(direct)
+ANABRANCH_KERNEL(anabranch_ccl_gather_many_packets, GatherManyArgs, 1024) {
+    ccl::Lane lane = ccl::gather_open(grid, args);
+    if (!lane.dead) ccl::gather_packets(grid, args, lane);
+    ccl::lane_close(grid, args.channel, lane);
+}
+
+ANABRANCH_KERNEL(anabranch_ccl_gather_many_staged, GatherManyArgs, 1024) {
+    ccl::Lane lane = ccl::gather_open(grid, args);
+    if (!lane.dead) ccl::gather_staged(grid, args, lane);
+    ccl::lane_close(grid, args.channel, lane);
+}
+
+ANABRANCH_KERNEL(anabranch_ccl_gather_many_direct, GatherManyArgs, 1024) {
+    ccl::Lane lane = ccl::gather_open(grid, args);
+    if (!lane.dead) ccl::gather_direct(grid, args, lane);
+    ccl::lane_close(grid, args.channel, lane);
+}

@@ -186,8 +186,8 @@ pub enum Call<'a> {
     /// Sends a message to a member, which receives as many bytes. Not collective: the two make matching calls.
     ///
     /// Messages of a pair arrive in the order in which they were sent. The call is over when the message is in the pipe to the
-    /// receiver or received: that a send is over does not mean that it was received, and a message longer than the pipe's room
-    /// (`ccl.pipe_bytes` divided by the members) waits for the receive. So two members that first send long messages to each
+    /// receiver or received: that a send is over does not mean that it was received. A message waits for the receiver when it is
+    /// longer than the pipe's room (`ccl.pipe_bytes` divided by the members), or when four others have not been received. So two members that first send long messages to each
     /// other and then receive wait for each other until the deadline: send and receive in one [`Self::Batch`]. A message
     /// without elements is a message, too. When the lengths differ, the receiver's world fails with both.
     Send {

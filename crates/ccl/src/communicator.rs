@@ -293,7 +293,11 @@ impl Communicator {
             _ => Arguments::Move(self.move_args(&shape, call)),
         };
         let kernel = self.unit(unit)?.kernel(entry)?.clone();
-        let description = describe(&shape, &plan).into();
+        let description = match call {
+            Call::AllGatherMany(pairs) => format!("{} tensors: {}", pairs.len(), describe(&shape, &plan)),
+            _ => describe(&shape, &plan),
+        };
+        let description = description.into();
         let local_bytes = local_bytes(self.size());
         let (uses, channel) = (self.uses(call), self.channel.lanes);
         Ok(Prepared { plan, shape, kernel, arguments, local_bytes, channel, table, uses, description })

@@ -106,11 +106,16 @@ impl Memory {
         Ok(self.device.copy_from_host(0, &self.image)?)
     }
 
-    fn check(&self, what: &str) -> Result<(), Error> {
+    /// The first byte that is not as it must be.
+    fn wrong(&self) -> Result<Option<usize>, Error> {
         let mut seen = vec![0; self.image.len()];
         self.device.copy_to_host(0, &mut seen)?;
-        let wrong = (0..seen.len()).find(|at| seen[*at] != self.image[*at]);
-        assert!(wrong.is_none(), "{what}: byte {wrong:?} of {}", seen.len());
+        Ok((0..seen.len()).find(|at| seen[*at] != self.image[*at]))
+    }
+
+    fn check(&self, what: &str) -> Result<(), Error> {
+        let wrong = self.wrong()?;
+        assert!(wrong.is_none(), "{what}: byte {wrong:?} of {}", self.image.len());
         Ok(())
     }
 }
@@ -264,8 +269,8 @@ fn a_send_that_fits_the_pipe_is_over_before_the_receive() {
     let sent = Barrier::new(2);
     let results = pair(&world_config(), |world, communicator, memory, stream| {
         let me = world.rank().get();
-        // Longer than a slot, shorter than the pipe.
-        let messages = [message(0, 100_000), message(0, 0), message(0, 7)];
+        // Longer than a slot, and as many as are promised.
+        let messages = [message(0, 100_000), message(0, 0), message(0, 7), message(0, 300)];
         let calls = part(me, &messages, &mut Numbers(1), memory)?;
         if me == 1 {
             sent.wait();
@@ -275,6 +280,22 @@ fn a_send_that_fits_the_pipe_is_over_before_the_receive() {
             sent.wait();
         }
         memory.check("the messages")
+    });
+    all_well(results);
+}
+
+#[test]
+fn a_wrong_byte_is_found_wherever_it_is() {
+    let results = pair(&world_config(), |world, communicator, memory, stream| {
+        let calls = part(world.rank().get(), &[message(0, 99), message(1, 5)], &mut Numbers(1), memory)?;
+        communicator.run(&Call::Batch(&calls), stream)?.join(world.operation_deadline())?;
+        memory.check("the messages")?;
+        for at in 0..memory.image.len() {
+            memory.image[at] ^= 1;
+            assert_eq!(memory.wrong()?, Some(at));
+            memory.image[at] ^= 1;
+        }
+        Ok(())
     });
     all_well(results);
 }

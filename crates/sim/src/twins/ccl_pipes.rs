@@ -12,13 +12,12 @@ pub(super) const FILES: &[File] = &[File {
             "flag_load",
             NotNeeded("For the report of a wait that failed: the counter as it was seen last."),
         ),
-        ("next_pick", "fence_acquire_system", Twins(&["PIPE_NO_ACQUIRE"])),
+        ("next_pick", "fence_acquire_system", Twins(&["PIPE_NO_ACQUIRE", "PIPE_NO_BARRIER"])),
         (
             "move_chunk",
             "block_release_system",
             Twins(&["PIPE_UNRELEASED", "PIPE_FLAG_FIRST", "PIPE_CONSUMED_UNREAD"]),
         ),
         ("move_chunk", "flag_store", Twins(&["PIPE_FLAG_FIRST", "PIPE_CONSUMED_UNREAD"])),
-        ("anabranch_ccl_pipes", "block_barrier", Twins(&["PIPE_NO_BARRIER"])),
     ],
 }];
