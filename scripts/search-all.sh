@@ -13,7 +13,7 @@ search() {
     "$program" sim "$@" | tail -n 3
 }
 
-for protocol in ep barrier stream-signal put-signal put-quiet gather device-barrier atomics ping; do
+for protocol in ep barrier stream-signal put-signal put-quiet gather device-barrier atomics ping ccl-fingerprint; do
     search "$protocol" --ranks 3 --seeds "0..$seeds"
     search "$protocol" --ranks 3 --seeds "0..$seeds" --cumulative
 done

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use anabranch_bootstrap::Error as Bootstrap;
+use anabranch_ccl::Error as Ccl;
 use anabranch_ep::Error as Ep;
 use anabranch_hip::RuntimeKind;
 use anabranch_hip_jit::Error as Jit;
@@ -86,6 +87,9 @@ pub enum Error {
     /// The world and its heap.
     #[error(transparent)]
     Shmem(Box<Shmem>),
+    /// Collectives.
+    #[error(transparent)]
+    Ccl(Box<Ccl>),
     /// Expert parallelism.
     #[error(transparent)]
     Ep(Box<Ep>),
@@ -102,7 +106,7 @@ macro_rules! boxed_cause {
     )*};
 }
 
-boxed_cause!(Config: ConfigError, Jit: Jit, Bootstrap: Bootstrap, Shmem: Shmem, Ep: Ep);
+boxed_cause!(Config: ConfigError, Jit: Jit, Bootstrap: Bootstrap, Shmem: Shmem, Ccl: Ccl, Ep: Ep);
 
 /// Who can do something about an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -163,6 +167,7 @@ impl Error {
             Self::Jit(error) => of_jit(error),
             Self::Bootstrap(error) => of_bootstrap(error),
             Self::Shmem(error) => of_shmem(error),
+            Self::Ccl(error) => of_ccl(error),
             Self::Ep(error) => of_ep(error),
         }
     }
@@ -225,18 +230,32 @@ fn of_shmem(error: &Shmem) -> ErrorKind {
         Shmem::Fault(_)
         | Shmem::Elsewhere { .. }
         | Shmem::Malformed { .. }
+        | Shmem::PassDescriptors { .. }
         | Shmem::Probe { .. }
         | Shmem::RanksMissing { .. } => ErrorKind::Peer,
         Shmem::Rendezvous { source, .. } => of_bootstrap(source),
         Shmem::Config { .. }
         | Shmem::Differs { .. }
         | Shmem::SharedDevice { .. }
+        | Shmem::FlatHeap { .. }
         | Shmem::HeapMemory { .. }
         | Shmem::HeapExhausted { .. } => ErrorKind::Config,
         Shmem::Unreachable { .. } | Shmem::Identity { .. } | Shmem::Transport(_) => ErrorKind::Environment,
         Shmem::HeapAlignment { .. } | Shmem::StreamBusy { .. } => ErrorKind::Device,
         Shmem::Hip(error) => of_hip(error),
         Shmem::Jit(error) => of_jit(error),
+        _ => ErrorKind::Usage,
+    }
+}
+
+fn of_ccl(error: &Ccl) -> ErrorKind {
+    match error {
+        // Only a setting asks for an algorithm.
+        Ccl::Config { .. } | Ccl::Algorithm { .. } => ErrorKind::Config,
+        Ccl::Unreachable { .. } => ErrorKind::Environment,
+        Ccl::Shmem(error) => of_shmem(error),
+        Ccl::Jit(error) => of_jit(error),
+        Ccl::Hip(error) => of_hip(error),
         _ => ErrorKind::Usage,
     }
 }
@@ -287,6 +306,13 @@ mod tests {
             (expired().into(), ErrorKind::Peer, 5),
             (Shmem::Rendezvous { step: "join".into(), source: expired() }.into(), ErrorKind::Peer, 5),
             (missing().into(), ErrorKind::Peer, 5),
+            (Ccl::Foreign { what: "a tensor" }.into(), ErrorKind::Usage, 1),
+            (
+                Ccl::Config { field: "ccl.max_blocks", given: 4096, allowed: "0 to 1024" }.into(),
+                ErrorKind::Config,
+                2,
+            ),
+            (Ccl::Shmem(missing()).into(), ErrorKind::Peer, 5),
             (Ep::Shmem(Shmem::Jit(Jit::Capturing)).into(), ErrorKind::Usage, 1),
             (
                 Ep::Hip(anabranch_hip::Error::Runtime {

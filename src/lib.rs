@@ -1,4 +1,5 @@
-//! GPU-initiated communication: a symmetric heap, run-time compiled kernels, expert-parallel dispatch and combine.
+//! GPU-initiated communication: a symmetric heap, run-time compiled kernels, collectives, expert-parallel dispatch
+//! and combine.
 //!
 //! This crate is the door: it re-exports the crates below it, loads the [configuration](config), and turns one into
 //! an open runtime and a joined world. It has no other logic.
@@ -18,8 +19,8 @@
 //!
 //! # Who checks what
 //!
-//! The [`config`] module checks settings before anything happens. Making a plan (a world, an
-//! [`ep::ExpertParallel`]) checks shapes and that all ranks agree. Kernels check what only they can see.
+//! The [`config`] module checks settings before anything happens. Making a plan (a world, a
+//! [`Communicator`], an [`ep::ExpertParallel`]) checks shapes and that all ranks agree; a collective checks its call. Kernels check what only they can see.
 
 pub mod config;
 pub mod environment;
@@ -37,6 +38,7 @@ pub use anabranch_ranks as ranks;
 pub use anabranch_shmem as shmem;
 pub use anabranch_transport as transport;
 
+pub use anabranch_ccl::{CclConfig, Communicator};
 pub use anabranch_ep::{EpConfig, ExpertParallel};
 pub use anabranch_hip::RuntimeKind;
 pub use anabranch_ranks::{GlobalRank, Group, GroupRank};
@@ -46,7 +48,8 @@ pub use environment::Environment;
 pub use error::{Error, ErrorKind, Result};
 pub use platform::{Placement, Platform, compile_jobs, kernel_pipeline, runtime_config};
 pub use world::{
-    Place, join, rendezvous_from, rendezvous_from_launcher, spawn_threads, with_ep_settings, world_config,
+    Place, ccl_config, join, rendezvous_from, rendezvous_from_launcher, spawn_threads, with_ep_settings,
+    world_config,
 };
 
 use anabranch_hip_jit::KernelSpec;
@@ -59,6 +62,8 @@ pub fn kernel_registry() -> Vec<KernelSpec> {
     ];
     all.extend(anabranch_shmem::device_api::conformance::kernels());
     all.extend(anabranch_ep::kernels());
+    all.extend(anabranch_ccl::kernels());
+    all.extend(anabranch_ccl::device_api::conformance::kernels());
     all
 }
 

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use anabranch_bootstrap::launcher::{self, Launch};
 use anabranch_bootstrap::{Deadline, Heartbeat, Rendezvous, TcpConfig, TcpRendezvous, Token};
+use anabranch_ccl::CclConfig;
 use anabranch_ep::EpConfig;
 use anabranch_ranks::GlobalRank;
 use anabranch_shmem::{RankError, RankSetup, World, WorldConfig};
 use anabranch_transport::TransportKind;
 
-use crate::config::{Config, TransportName};
+use crate::config::{ByteSize, Config, HeapMode, TransportName};
 use crate::environment::Environment;
 use crate::error::Result;
 use crate::platform::{Placement, Platform};
@@ -139,10 +140,26 @@ pub fn world_config(config: &Config) -> WorldConfig {
     };
     WorldConfig {
         heap_bytes: config.heap.bytes.bytes(),
+        heap_mode: match config.heap.mode {
+            HeapMode::Static => anabranch_shmem::HeapMode::Static,
+            HeapMode::Flat => anabranch_shmem::HeapMode::Flat,
+        },
         transports: config.transport.order.iter().map(kind).collect(),
         rendezvous_deadline: config.deadline.rendezvous.duration(),
         operation_deadline: config.deadline.operation.duration(),
         ..WorldConfig::default()
+    }
+}
+
+/// What a communicator is made with, from the `[ccl]` table.
+pub fn ccl_config(config: &Config) -> CclConfig {
+    let ccl = &config.ccl;
+    CclConfig {
+        algorithm: ccl.algorithm,
+        max_blocks: ccl.max_blocks.unwrap_or(0),
+        staging_bytes: ccl.staging_bytes.map_or(0, ByteSize::bytes),
+        pipe_bytes: ccl.pipe_bytes.map_or(0, ByteSize::bytes),
+        check: ccl.check,
     }
 }
 
@@ -155,6 +172,8 @@ pub fn with_ep_settings(config: &Config, plan: EpConfig) -> EpConfig {
 
 #[cfg(test)]
 mod tests {
+    use anabranch_ccl::{Algorithm, Check};
+
     use super::*;
     use crate::Error;
     use crate::config::LoadOptions;
@@ -203,5 +222,29 @@ mod tests {
         assert_eq!(world.transports, [TransportKind::P2p]);
         let plan = with_ep_settings(&set, EpConfig::new(64, 8, 2, 16));
         assert_eq!((plan.slots, plan.max_blocks, plan.waves_per_block), (2, 5, 0));
+    }
+
+    #[test]
+    fn settings_reach_the_communicator() {
+        assert_eq!(ccl_config(&Config::default()), CclConfig::default());
+        let words = [
+            "algorithm=push",
+            "max_blocks=5",
+            "staging_bytes=1 MiB",
+            "pipe_bytes=64 KiB",
+            "check=fingerprint",
+        ];
+        let set = config(&words.map(|word| format!("ccl.{word}")).each_ref().map(String::as_str));
+        let wanted = CclConfig {
+            algorithm: Some(Algorithm::Push),
+            max_blocks: 5,
+            staging_bytes: 1 << 20,
+            pipe_bytes: 64 << 10,
+            check: Check::Fingerprint,
+        };
+        assert_eq!(ccl_config(&set), wanted);
+        // What ranks compare is said under the same names.
+        let fields = ccl_config(&set).fields();
+        assert!(fields.iter().all(|(name, _)| crate::config::setting_named(name).is_some()), "{fields:?}");
     }
 }

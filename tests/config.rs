@@ -81,7 +81,7 @@ fn a_wrong_value_is_named_with_its_line_and_what_would_be_right() {
         ("[heap]\nbytes = -5\n", &["line 2: heap.bytes: ", "negative"]),
         ("[heap]\nbytes = true\n", &["line 2: heap.bytes: ", "a size such as"]),
         ("[heap]\nbytes = 0\n", &["line 2: heap.bytes: ", "at least 1 MiB"]),
-        ("[heap]\nmode = \"virtual\"\n", &["line 2: heap.mode: ", "static"]),
+        ("[heap]\nmode = \"virtual\"\n", &["line 2: heap.mode: ", "static", "flat"]),
         ("[deadline]\noperation = 10\n", &["line 2: deadline.operation: "]),
         ("[deadline]\noperation = \"10\"\n", &["line 2: deadline.operation: ", "ns, us, ms, s, min and h"]),
         ("[device]\nruntime = \"rocm\"\n", &["line 2: device.runtime: ", "amd", "nvidia", "host"]),
@@ -99,6 +99,15 @@ fn a_wrong_value_is_named_with_its_line_and_what_would_be_right() {
         ("[device.host]\ncount = 0\n", &["line 2: device.host.count: "]),
         ("[device]\ndevices = [0, 1, 0]\n", &["line 2: device.devices: ", "device 0 is listed twice"]),
         ("[device]\nfirst = 1\ndevices = [0]\n", &["line 2: device.first: ", "device.devices"]),
+        (
+            "[ccl]\nalgorithm = \"ring\"\n",
+            &["line 2: ccl.algorithm: ", "\"ring\" is no algorithm", "or \"auto\""],
+        ),
+        ("[ccl]\nmax_blocks = 0\n", &["line 2: ccl.max_blocks: ", "at least 1"]),
+        ("[ccl]\nmax_blocks = 1025\n", &["line 2: ccl.max_blocks: ", "is 1025; allowed is 0 to 1024"]),
+        ("[ccl]\nstaging_bytes = \"1 KiB\"\n", &["line 2: ccl.staging_bytes: ", "is 1024; allowed is"]),
+        ("[ccl]\ncheck = \"on\"\n", &["line 2: ccl.check: ", "off", "fingerprint"]),
+        ("[ccl]\nstaging_bytes = 0\n", &["line 2: ccl.staging_bytes: ", "at least 4096 B"]),
         ("[bootstrap]\naddress = \"head\"\n", &["line 2: bootstrap.address: ", "host:port"]),
         ("[bootstrap]\nsilence = \"1 s\"\n", &["line 2: bootstrap.silence: ", "bootstrap.heartbeat"]),
         ("[deadline]\nrendezvous = \"25 h\"\n", &["line 2: deadline.rendezvous: ", "24 h"]),
@@ -193,6 +202,9 @@ fn other_value(kind: SettingKind, name: &str) -> &'static str {
         (_, "device.host.wave") => "32",
         (_, "bootstrap.address") => "head:29500",
         (_, "kernels.compile") => "deny",
+        (_, "ccl.algorithm") => "two-shot-packets",
+        (_, "heap.mode") => "flat",
+        (_, "ccl.check") => "fingerprint",
         (SettingKind::Boolean, _) => "true",
         (SettingKind::Integer, _) => "3",
         (SettingKind::Size, _) => "3 GiB",
@@ -210,7 +222,7 @@ fn every_setting_has_an_effect_and_every_field_is_a_setting() {
     for setting in SETTINGS {
         // One value each is built, or they need each other.
         let alone = ["device.host.schedule", "device.host.seed", "device.host.faults"];
-        if alone.contains(&setting.name) || ["heap.mode", "transport.order"].contains(&setting.name) {
+        if alone.contains(&setting.name) || setting.name == "transport.order" {
             continue;
         }
         let argument = format!("{}={}", setting.name, other_value(setting.kind, setting.name));

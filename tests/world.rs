@@ -11,32 +11,42 @@ fn config(set: &[&str]) -> Result<Config, Error> {
 
 #[test]
 fn threads_join_one_world() {
-    let config = config(&["device.host.wave=4"]).unwrap();
-    let results = anabranch::spawn_threads(&config, 5, |world| {
-        let said = world.exchange(world.group(), "greet", &[world.rank().get() as u8])?;
-        Ok::<_, anabranch::shmem::Error>((said, world.device().wave_size(), world.device().ordinal().0))
-    });
-    let results: Vec<_> = results.unwrap().into_iter().map(Result::unwrap).collect();
-    assert_eq!(results.len(), 5);
-    for (rank, (said, wave, device)) in results.into_iter().enumerate() {
-        assert_eq!(said, [[0], [1], [2], [3], [4]]);
-        assert_eq!((wave, device as usize), (4, rank), "each rank has a device of its own");
+    for mode in ["static", "flat"] {
+        let config = config(&["device.host.wave=4", &format!("heap.mode={mode}")]).unwrap();
+        let results = anabranch::spawn_threads(&config, 5, |world| {
+            let said = world.exchange(world.group(), "greet", &[world.rank().get() as u8])?;
+            assert_eq!(world.flat_heap().is_some(), mode == "flat");
+            Ok::<_, anabranch::shmem::Error>((said, world.device().wave_size(), world.device().ordinal().0))
+        });
+        let results: Vec<_> = results.unwrap().into_iter().map(Result::unwrap).collect();
+        assert_eq!(results.len(), 5);
+        for (rank, (said, wave, device)) in results.into_iter().enumerate() {
+            assert_eq!(said, [[0], [1], [2], [3], [4]]);
+            assert_eq!((wave, device as usize), (4, rank), "each rank has a device of its own");
+        }
     }
 }
 
 #[test]
 fn a_seed_decides_for_ranks_that_are_threads() {
-    let config = config(&["device.host.schedule=seeded", "device.host.seed=7"]).unwrap();
-    let run = || {
-        let results = anabranch::spawn_threads(&config, 3, |world| {
+    let seeded = ["device.host.schedule=seeded", "device.host.seed=7"];
+    let flat = config(&[&seeded[..], &["heap.mode=flat"]].concat()).unwrap();
+    let config = config(&seeded).unwrap();
+    let run = |config: &Config| {
+        let results = anabranch::spawn_threads(config, 3, |world| {
+            let team = world.team(world.group())?;
+            let stream = world.device().create_stream()?;
+            team.barrier(&stream)?;
+            world.synchronize(&stream)?;
             let said = world.exchange(world.group(), "greet", &[world.rank().get() as u8])?;
             Ok::<_, anabranch::shmem::Error>((said, world.device().wave_size()))
         });
         results.unwrap().into_iter().map(Result::unwrap).collect::<Vec<_>>()
     };
-    let (first, again) = (run(), run());
+    let (first, again) = (run(&config), run(&config));
     assert_eq!(first, again);
     assert!(first.iter().all(|(said, wave)| said == &[[0], [1], [2]] && *wave == 4), "{first:?}");
+    assert_eq!(run(&flat), first, "physical memory is known to the seeded machine too");
     let processes = Placement::Processes { ranks: 2 };
     let error = Platform::open(&config, processes).unwrap_err();
     assert!(matches!(error, Error::SeededProcesses { ranks: 2 }), "{error}");

@@ -8,7 +8,9 @@ use anabranch_hip_host::seeded::Fault;
 use super::Config;
 use super::error::ConfigError;
 use super::origin::Origins;
-use super::sections::{Schedule, TransportName};
+use super::sections::{HeapMode, Schedule, TransportName};
+use super::units::ByteSize;
+use crate::world::ccl_config;
 
 /// So that every runtime can align it to a page.
 const MIN_HEAP_BYTES: u64 = 1 << 20;
@@ -19,6 +21,10 @@ pub(crate) fn check(config: &Config, origins: &Origins) -> Result<(), ConfigErro
     let check = Check { origins };
     check.device(config)?;
     check.transport(config)?;
+    let flat = config.heap.mode == HeapMode::Flat;
+    check.require(!flat || config.transport.order.contains(&TransportName::P2p), "heap.mode", || {
+        "\"flat\" needs p2p in transport.order, which maps the peers' memory".into()
+    })?;
     check.require(config.heap.bytes.bytes() >= MIN_HEAP_BYTES, "heap.bytes", || {
         format!("a heap of {} is too small; it has at least 1 MiB", config.heap.bytes)
     })?;
@@ -50,6 +56,18 @@ pub(crate) fn check(config: &Config, origins: &Origins) -> Result<(), ConfigErro
     check.require(!config.kernels.compiler.is_empty(), "kernels.compiler", || {
         "write \"auto\", a tool chain's name, or a path".into()
     })?;
+    check.positive("ccl.max_blocks", config.ccl.max_blocks)?;
+    for (name, bytes) in
+        [("ccl.staging_bytes", config.ccl.staging_bytes), ("ccl.pipe_bytes", config.ccl.pipe_bytes)]
+    {
+        check.require(bytes != Some(ByteSize(0)), name, || {
+            "must be at least 4096 B; without the setting it is chosen".into()
+        })?;
+    }
+    // The crate knows what it takes, and says it under the setting's name.
+    if let Err(anabranch_ccl::Error::Config { field, given, allowed }) = ccl_config(config).check() {
+        check.require(false, field, || format!("is {given}; allowed is {allowed}"))?;
+    }
     check.positive("ep.slots", Some(config.ep.slots))?;
     check.positive("ep.blocks", config.ep.blocks)?;
     check.positive("ep.waves_per_block", config.ep.waves_per_block)

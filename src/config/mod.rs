@@ -18,8 +18,8 @@ use std::path::{Path, PathBuf};
 pub use error::ConfigError;
 pub use origin::{Origin, Origins};
 pub use sections::{
-    BootstrapConfig, CompileMode, Config, DeadlineConfig, DeviceConfig, EpSettings, HeapConfig, HeapMode,
-    HostDeviceConfig, KernelsConfig, P2pConfig, Schedule, TransportConfig, TransportName,
+    BootstrapConfig, CclSettings, CompileMode, Config, DeadlineConfig, DeviceConfig, EpSettings, HeapConfig,
+    HeapMode, HostDeviceConfig, KernelsConfig, P2pConfig, Schedule, TransportConfig, TransportName,
 };
 pub use settings::{SETTINGS, Setting, SettingKind, setting_named, settings_markdown};
 pub use units::{ByteSize, Period, UnitError};

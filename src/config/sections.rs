@@ -7,13 +7,14 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use anabranch_ccl::{Algorithm, Check};
 use anabranch_hip::RuntimeKind;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::units::{ByteSize, Period};
 
 /// The effective settings of one rank: `[device]`, `[heap]`, `[bootstrap]`, `[transport]`, `[kernels]`,
-/// `[deadline]` and `[ep]`.
+/// `[deadline]`, `[ccl]` and `[ep]`.
 ///
 /// `Config::default()` is what an empty file means. See [`Config::load`] and [`Config::load_with`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -32,6 +33,8 @@ pub struct Config {
     pub kernels: KernelsConfig,
     /// How long waits may last.
     pub deadline: DeadlineConfig,
+    /// How collectives are done.
+    pub ccl: CclSettings,
     /// Launch shapes of expert parallelism.
     pub ep: EpSettings,
 }
@@ -160,6 +163,19 @@ pub enum HeapMode {
     /// One allocation of the full size when the world is joined.
     #[default]
     Static,
+    /// Physical memory of the full size when the world is joined, mapped with the peers' into one range of addresses in the
+    /// order of the ranks.
+    Flat,
+}
+
+impl HeapMode {
+    /// The word in configurations.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Static => "static",
+            Self::Flat => "flat",
+        }
+    }
 }
 
 /// `[bootstrap]`.
@@ -328,6 +344,27 @@ impl Default for DeadlineConfig {
     }
 }
 
+/// `[ccl]`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct CclSettings {
+    /// How every call is done; `None`, written `"auto"`, chooses for each.
+    #[serde(serialize_with = "show_algorithm", deserialize_with = "read_algorithm")]
+    pub algorithm: Option<Algorithm>,
+    /// Most blocks of a launch; `None` means chosen from the device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_blocks: Option<u32>,
+    /// Memory of the symmetric heap that a communicator takes for staging; `None` means chosen from heap and device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub staging_bytes: Option<ByteSize>,
+    /// Memory of the symmetric heap for messages that are not yet received; `None` means chosen from heap and device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pipe_bytes: Option<ByteSize>,
+    /// What is checked at every call.
+    pub check: Check,
+}
+
 /// `[ep]`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -357,4 +394,21 @@ fn show_runtime<S: Serializer>(runtime: &RuntimeKind, serializer: S) -> Result<S
 fn read_runtime<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RuntimeKind, D::Error> {
     let text = String::deserialize(deserializer)?;
     RuntimeKind::from_str(&text).map_err(serde::de::Error::custom)
+}
+
+/// The word for no algorithm in particular.
+pub(crate) const AUTO: &str = "auto";
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
+fn show_algorithm<S: Serializer>(algorithm: &Option<Algorithm>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(algorithm.map_or(AUTO, Algorithm::name))
+}
+
+fn read_algorithm<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Algorithm>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    if text == AUTO {
+        return Ok(None);
+    }
+    let unknown = |error| serde::de::Error::custom(format_args!("{error}, or \"{AUTO}\""));
+    Algorithm::from_str(&text).map(Some).map_err(unknown)
 }

@@ -4,7 +4,10 @@
 use std::fmt;
 use std::fmt::Write as _;
 
+use anabranch_ccl::{Algorithm, Check};
+
 use super::Config;
+use super::sections::AUTO;
 
 /// What a setting's value looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,6 +121,28 @@ const fn secret(mut setting: Setting) -> Setting {
     setting
 }
 
+/// What `ccl.algorithm` may be: whatever there is.
+const ALGORITHMS: [&str; Algorithm::ALL.len() + 1] = {
+    let mut words = [AUTO; Algorithm::ALL.len() + 1];
+    let mut index = 0;
+    while index < Algorithm::ALL.len() {
+        words[index + 1] = Algorithm::ALL[index].name();
+        index += 1;
+    }
+    words
+};
+
+/// What `ccl.check` may be.
+const CHECKS: [&str; Check::ALL.len()] = {
+    let mut words = [""; Check::ALL.len()];
+    let mut index = 0;
+    while index < Check::ALL.len() {
+        words[index] = Check::ALL[index].name();
+        index += 1;
+    }
+    words
+};
+
 use SettingKind::{Boolean, Duration, Integer, Integers, Path, Size, Text, Texts, Word, Words};
 
 /// All settings, in the order of the documentation.
@@ -169,7 +194,13 @@ pub static SETTINGS: &[Setting] = &[
         "What goes wrong in a run of the seeded schedule: `kill:1@37` and others (docs/simulation.md).",
     )),
     shared(setting("heap.bytes", Size, "Size of every rank's symmetric heap.")),
-    shared(setting("heap.mode", Word(&["static"]), "How the heap's memory is obtained: once, in full.")),
+    shared(setting(
+        "heap.mode",
+        Word(&["static", "flat"]),
+        "How the heap's memory is obtained. `static`: one allocation; peers' heaps are mapped where the runtime puts them. \
+         `flat`: physical memory, mapped into one range of addresses in the order of the ranks, each heap a stride behind the \
+         one before; takes virtual memory management (host, nvidia, amd from ROCm 7.2) and `p2p` in transport.order.",
+    )),
     unset(
         setting("bootstrap.address", Text, "host:port of the store that rank 0 runs."),
         "what the launcher says",
@@ -239,6 +270,38 @@ pub static SETTINGS: &[Setting] = &[
         "deadline.operation",
         Duration,
         "How long a kernel waits for its peers, counted from its start.",
+    )),
+    shared(setting(
+        "ccl.algorithm",
+        Word(&ALGORITHMS),
+        "How every collective is done, an error where it cannot be; `auto` chooses for each call.",
+    )),
+    unset(
+        shared(setting("ccl.max_blocks", Integer, "Most blocks of a collective's kernel, 1 to 1024.")),
+        "chosen from the device",
+    ),
+    unset(
+        shared(setting(
+            "ccl.staging_bytes",
+            Size,
+            "Memory of the symmetric heap that each communicator takes for staging, at least 4096 bytes.",
+        )),
+        "chosen from the heap and the device",
+    ),
+    unset(
+        shared(setting(
+            "ccl.pipe_bytes",
+            Size,
+            "Memory of the symmetric heap that each communicator takes for messages sent and not yet received, at least 4096 \
+             bytes.",
+        )),
+        "chosen from the heap and the device",
+    ),
+    shared(setting(
+        "ccl.check",
+        Word(&CHECKS),
+        "What is checked at every collective: `fingerprint` compares the members' calls on the devices before data moves, and \
+         costs about a barrier.",
     )),
     shared(setting("ep.slots", Integer, "Dispatches that may be in flight without their combine.")),
     unset(

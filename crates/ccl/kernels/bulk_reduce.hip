@@ -49,8 +49,11 @@ static ANABRANCH_DEVICE u32 target_member(const Grid& grid, const ReduceArgs& ar
     return rotated(args.channel, (1 + i + grid.block) % args.channel.team.size);
 }
 
-// Tiles of a part go round the lanes.
-static constexpr u64 TILE = 16384;
+// Tiles of a part go round the lanes. Small in tests, so that every lane has some.
+#if !defined(CCL_TILE)
+#define CCL_TILE 16384
+#endif
+static constexpr u64 TILE = CCL_TILE;
 
 template <bool SUM_ONLY>
 static ANABRANCH_DEVICE void pull(const Grid& grid, const ReduceArgs& args, Lane& lane) {
@@ -58,18 +61,14 @@ static ANABRANCH_DEVICE void pull(const Grid& grid, const ReduceArgs& args, Lane
     Parts parts = parts_of(args);
     u32 me = channel.team.rank;
     u64 mine = parts.of(me);
-    meet(grid, channel, lane);
+    ANABRANCH_UNLESS(PULL_NO_FIRST_MEETING) meet(grid, channel, lane);
     for (u64 first = grid.block * TILE; first < mine && !lane.dead; first += grid.grid_blocks * TILE) {
         reduce_bytes<Element, SUM_ONLY>(
             grid, args, minimum(TILE, mine - first),
             [&](u32 member) { return input_of(grid, channel, member) + me * parts.input + first; }, targets_of(args),
             [&](u32 i) { return output_of(grid, channel, target_member(grid, args, i)) + me * parts.output + first; });
     }
-    meet(grid, channel, lane);
-}
-
-static ANABRANCH_DEVICE u64 cut(u64 first, u64 length, u64 bytes) {
-    return first < bytes ? minimum(length, bytes - first) : 0;
+    ANABRANCH_UNLESS(PULL_NO_LAST_MEETING) meet(grid, channel, lane);
 }
 
 // Bytes of a part that a lane handles in a step: all lanes take part, also when that does not fill the staging.
@@ -91,7 +90,7 @@ static ANABRANCH_DEVICE void scatter_step(const Grid& grid, const ReduceArgs& ar
         copy_bytes(grid, to, input + owner * parts.input + first, bytes);
         if (args.is_phased != 0 && i + 1 < size) meet(grid, channel, lane);
     }
-    meet(grid, channel, lane);
+    ANABRANCH_UNLESS(PUSH_NO_MEETING) meet(grid, channel, lane);
 }
 
 template <bool SUM_ONLY>
@@ -109,6 +108,7 @@ static ANABRANCH_DEVICE void push(const Grid& grid, const ReduceArgs& args, Lane
         scatter_step(grid, args, lane, parts, first, half);
         if (lane.dead) break;
         u64 next = relayed ? next_half(lane) : 0;
+        ANABRANCH_TWIN(RELAYED_SAME_HALF) next = half;
         u64 mine = cut(first, piece, parts.of(me));
         auto result_at = [&](u32 member) {
             if (member == me) return output + me * parts.output + first;
@@ -126,27 +126,23 @@ static ANABRANCH_DEVICE void push(const Grid& grid, const ReduceArgs& args, Lane
             copy_bytes(grid, result_at(rotated(channel, i)), result_at(me), lane.dead ? 0 : mine);
         }
         if (!relayed) continue;
-        meet(grid, channel, lane);
+        ANABRANCH_UNLESS(RELAYED_NO_MEETING) meet(grid, channel, lane);
         for (u32 i = 1; i < size && !lane.dead && (args.root == REDUCE_ALL || args.root == me); ++i) {
             u32 owner = rotated(channel, i);
             u64 to = output + owner * parts.output + first;
             copy_bytes(grid, to, staging_of(channel, own, lane, next, owner), cut(first, piece, parts.of(owner)));
         }
     }
+    if constexpr (MUTANT == MUTANT_PUSH_NO_LAST_MEETING) return;
     if (args.is_scatter == 0 && !relayed) meet(grid, channel, lane);
 }
 
 }  // namespace ccl
 
-#define CCL_REDUCE_KERNEL(NAME, FORM)                                        \
-    ANABRANCH_KERNEL(NAME, ReduceArgs, 1024) {                               \
-        ccl::Lane lane = ccl::lane_open(grid, args.channel, args.input, args.output); \
-        if (!lane.dead && args.reduction.op == ccl::SUM) {                   \
-            ccl::FORM<true>(grid, args, lane);                               \
-        } else if (!lane.dead) {                                             \
-            ccl::FORM<false>(grid, args, lane);                              \
-        }                                                                    \
-        ccl::lane_close(grid, args.channel, lane);                           \
-    }
-CCL_REDUCE_KERNEL(anabranch_ccl_pull, pull)
-CCL_REDUCE_KERNEL(anabranch_ccl_push, push)
+#define CCL_FORM(FORM)                                                                        \
+    ccl::on_lane(grid, args.channel, args.input, args.output, [&](ccl::Lane& lane) {          \
+        if (args.reduction.op == ccl::SUM) return ccl::FORM<true>(grid, args, lane);          \
+        ccl::FORM<false>(grid, args, lane);                                                   \
+    })
+ANABRANCH_KERNEL(anabranch_ccl_pull, ReduceArgs, 1024) { CCL_FORM(pull); }
+ANABRANCH_KERNEL(anabranch_ccl_push, ReduceArgs, 1024) { CCL_FORM(push); }

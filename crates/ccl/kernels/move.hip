@@ -7,6 +7,7 @@
 // - `direct`: a meeting, then bytes go straight to the peers' outputs, then a meeting. The first says that every member's
 //   kernel has begun, so that what came before it on its stream is done with the output; the second that all bytes are there,
 //   and that the input may be used again.
+// - `barrier`: a meeting. Kernels before and behind it on their streams begin and end with fences of their own.
 // Every member takes part in every step, also who sends and receives nothing: the arguments of lane.h and packets.h need it.
 #include "ccl/packets.h"
 #include "ccl/place.h"
@@ -93,11 +94,6 @@ static ANABRANCH_DEVICE void move_packets(const Grid& grid, const MoveArgs& args
     }
 }
 
-// Bytes [first, end) of a message of `bytes`, cut to it.
-static ANABRANCH_DEVICE u64 cut(u64 first, u64 length, u64 bytes) {
-    return first < bytes ? minimum(length, bytes - first) : 0;
-}
-
 template <class Entries>
 static ANABRANCH_DEVICE void move_staged(const Grid& grid, const MoveArgs& args, const Entries& entries, Lane& lane) {
     const Channel& channel = args.channel;
@@ -123,7 +119,7 @@ static ANABRANCH_DEVICE void move_staged(const Grid& grid, const MoveArgs& args,
             u64 to = staging_of(channel, member_base(grid, channel, peer), lane, half, channel.team.rank);
             copy_bytes(grid, to, input + entry.send_offset + first, cut(first, piece, entry.send_bytes));
         }
-        meet(grid, channel, lane);
+        ANABRANCH_UNLESS(STAGED_NO_MEETING) meet(grid, channel, lane);
         for (u32 i = 1; i < channel.team.size && !lane.dead; ++i) {
             u32 source = rotated(channel, i);
             MoveEntry entry = entries(source);
@@ -133,18 +129,23 @@ static ANABRANCH_DEVICE void move_staged(const Grid& grid, const MoveArgs& args,
     }
 }
 
-// Tiles of a message go round the lanes.
-static constexpr u64 TILE = 32768;
+// Tiles of a message go round the lanes. Small in tests, so that every lane has some.
+#if !defined(CCL_TILE)
+#define CCL_TILE 32768
+#endif
+static constexpr u64 TILE = CCL_TILE;
 
 template <class Entries>
 static ANABRANCH_DEVICE void move_direct(const Grid& grid, const MoveArgs& args, const Entries& entries, Lane& lane) {
     const Channel& channel = args.channel;
     u64 input = input_of(grid, channel, channel.team.rank);
     // Where a peer wants this rank's bytes is known to the peer alone when counts differ.
-    if constexpr (Entries::UNEVEN) {
-        meet_telling(grid, channel, lane, [&](u32 peer) { return entries(peer).receive_offset; });
-    } else {
-        meet(grid, channel, lane);
+    ANABRANCH_UNLESS(DIRECT_NO_FIRST_MEETING) {
+        if constexpr (Entries::UNEVEN) {
+            meet_telling(grid, channel, lane, [&](u32 peer) { return entries(peer).receive_offset; });
+        } else {
+            meet(grid, channel, lane);
+        }
     }
     for (u32 i = 0; i < channel.team.size && !lane.dead; ++i) {
         // Lanes begin with different peers, so that all links work at once.
@@ -157,23 +158,36 @@ static ANABRANCH_DEVICE void move_direct(const Grid& grid, const MoveArgs& args,
             copy_bytes(grid, to + first, from + first, cut(first, TILE, entry.send_bytes));
         }
     }
-    meet(grid, channel, lane);
+    ANABRANCH_UNLESS(DIRECT_NO_LAST_MEETING) meet(grid, channel, lane);
 }
 
 }  // namespace ccl
 
-#define CCL_MOVE_KERNELS(FORM)                                                                \
-    ANABRANCH_KERNEL(anabranch_ccl_move_##FORM, MoveArgs, 1024) {                             \
-        ccl::Lane lane = ccl::lane_open(grid, args.channel, args.input, args.output);         \
-        if (!lane.dead) ccl::move_##FORM(grid, args, ccl::EvenEntries{args}, lane);           \
-        ccl::lane_close(grid, args.channel, lane);                                            \
-    }                                                                                         \
-    ANABRANCH_KERNEL(anabranch_ccl_move_uneven_##FORM, UnevenArgs, 1024) {                    \
-        const MoveArgs& even = args.even;                                                     \
-        ccl::Lane lane = ccl::lane_open(grid, even.channel, even.input, even.output);         \
-        if (!lane.dead) ccl::move_##FORM(grid, even, ccl::UnevenEntries{args}, lane);         \
-        ccl::lane_close(grid, even.channel, lane);                                            \
-    }
-CCL_MOVE_KERNELS(packets)
-CCL_MOVE_KERNELS(staged)
-CCL_MOVE_KERNELS(direct)
+ANABRANCH_KERNEL(anabranch_ccl_barrier, MoveArgs, 1024) {
+    ccl::on_lane(grid, args.channel, args.input, args.output,
+                 [&](ccl::Lane& lane) { ccl::meet(grid, args.channel, lane); });
+}
+ANABRANCH_KERNEL(anabranch_ccl_move_packets, MoveArgs, 1024) {
+    ccl::on_lane(grid, args.channel, args.input, args.output,
+                 [&](ccl::Lane& lane) { ccl::move_packets(grid, args, ccl::EvenEntries{args}, lane); });
+}
+ANABRANCH_KERNEL(anabranch_ccl_move_uneven_packets, UnevenArgs, 1024) {
+    ccl::on_lane(grid, args.even.channel, args.even.input, args.even.output,
+                 [&](ccl::Lane& lane) { ccl::move_packets(grid, args.even, ccl::UnevenEntries{args}, lane); });
+}
+ANABRANCH_KERNEL(anabranch_ccl_move_staged, MoveArgs, 1024) {
+    ccl::on_lane(grid, args.channel, args.input, args.output,
+                 [&](ccl::Lane& lane) { ccl::move_staged(grid, args, ccl::EvenEntries{args}, lane); });
+}
+ANABRANCH_KERNEL(anabranch_ccl_move_uneven_staged, UnevenArgs, 1024) {
+    ccl::on_lane(grid, args.even.channel, args.even.input, args.even.output,
+                 [&](ccl::Lane& lane) { ccl::move_staged(grid, args.even, ccl::UnevenEntries{args}, lane); });
+}
+ANABRANCH_KERNEL(anabranch_ccl_move_direct, MoveArgs, 1024) {
+    ccl::on_lane(grid, args.channel, args.input, args.output,
+                 [&](ccl::Lane& lane) { ccl::move_direct(grid, args, ccl::EvenEntries{args}, lane); });
+}
+ANABRANCH_KERNEL(anabranch_ccl_move_uneven_direct, UnevenArgs, 1024) {
+    ccl::on_lane(grid, args.even.channel, args.even.input, args.even.output,
+                 [&](ccl::Lane& lane) { ccl::move_direct(grid, args.even, ccl::UnevenEntries{args}, lane); });
+}

@@ -160,16 +160,11 @@ static ANABRANCH_DEVICE void scatter_packets(const Grid& grid, const ReduceArgs&
 }  // namespace ccl
 
 // Plain sums have code of their own.
-#define CCL_REDUCE_KERNEL(NAME, FORM)                                        \
-    ANABRANCH_KERNEL(NAME, ReduceArgs, 1024) {                               \
-        ccl::Lane lane = ccl::lane_open(grid, args.channel, args.input, args.output);                 \
-        if (!lane.dead && args.reduction.op == ccl::SUM) {                   \
-            ccl::FORM<true>(grid, args, lane);                               \
-        } else if (!lane.dead) {                                             \
-            ccl::FORM<false>(grid, args, lane);                              \
-        }                                                                    \
-        ccl::lane_close(grid, args.channel, lane);                           \
-    }
-CCL_REDUCE_KERNEL(anabranch_ccl_one_shot, one_shot)
-CCL_REDUCE_KERNEL(anabranch_ccl_two_shot, two_shot)
-CCL_REDUCE_KERNEL(anabranch_ccl_scatter_packets, scatter_packets)
+#define CCL_FORM(FORM)                                                                        \
+    ccl::on_lane(grid, args.channel, args.input, args.output, [&](ccl::Lane& lane) {          \
+        if (args.reduction.op == ccl::SUM) return ccl::FORM<true>(grid, args, lane);          \
+        ccl::FORM<false>(grid, args, lane);                                                   \
+    })
+ANABRANCH_KERNEL(anabranch_ccl_one_shot, ReduceArgs, 1024) { CCL_FORM(one_shot); }
+ANABRANCH_KERNEL(anabranch_ccl_two_shot, ReduceArgs, 1024) { CCL_FORM(two_shot); }
+ANABRANCH_KERNEL(anabranch_ccl_scatter_packets, ReduceArgs, 1024) { CCL_FORM(scatter_packets); }

@@ -12,6 +12,10 @@ device_struct! {
         pub meets: u64,
         /// Uses of its staging.
         pub uses: u64,
+        /// Whether launches count themselves in `inside`; set by the host before the first.
+        pub is_watched: u32,
+        /// Launches that have begun on it and not ended: more than one overlap.
+        pub inside: u32,
     }
 }
 
@@ -28,7 +32,7 @@ device_struct! {
         pub packets: u64,
         /// `[lanes][2 halves][members][staging_bytes]`.
         pub staging: u64,
-        /// Bytes of one source's part of one half, a multiple of 256.
+        /// Bytes of one source's part of one half, a multiple of 16.
         pub staging_bytes: u64,
         /// Packets of one source, stage and parity.
         pub packet_units: u32,
@@ -140,6 +144,69 @@ device_struct! {
         pub is_aligned: u32,
         /// Whether members write to one peer each at a time, with a meeting in between (`push` of large messages).
         pub is_phased: u32,
+    }
+}
+
+/// In a word of a [`Fingerprint`]: there is no such thing, or it need not be equal.
+pub const NOTHING: u64 = u64::MAX;
+
+device_struct! {
+    /// A call, as far as all members have to make the same: one number for each thing that may differ.
+    pub struct Fingerprint {
+        /// The number of the call on its communicator.
+        pub sequence: u64,
+        /// Which collective: its place in [`Collective::ALL`](crate::Collective::ALL).
+        pub collective: u64,
+        /// Place in [`DataType::ALL`](crate::DataType::ALL).
+        pub data_type: u64,
+        /// [`ReduceOp::torch_value`](crate::ReduceOp::torch_value), or [`NOTHING`].
+        pub op: u64,
+        /// The operator's scalar, as in [`Reduction`].
+        pub scalar: u64,
+        /// Elements, as [`Shape::count`](crate::call::Shape::count) counts them; [`NOTHING`] where counts differ.
+        pub count: u64,
+        /// The root, or [`NOTHING`].
+        pub root: u64,
+        /// Whether a row of splits follows.
+        pub uneven: u64,
+        /// Where inputs are: 0 local, 1 symmetric, 2 registered.
+        pub input_kind: u64,
+        /// Which registration, where peers read inputs; otherwise [`NOTHING`].
+        pub input_registration: u64,
+        /// The offset in the heap or registration, where peers read inputs; otherwise [`NOTHING`].
+        pub input_offset: u64,
+        /// Where outputs are.
+        pub output_kind: u64,
+        /// Which registration, where peers write outputs.
+        pub output_registration: u64,
+        /// The offset, where peers write outputs.
+        pub output_offset: u64,
+        /// Place in [`Algorithm::ALL`](crate::Algorithm::ALL).
+        pub algorithm: u64,
+        /// Blocks of the launch.
+        pub blocks: u64,
+    }
+}
+
+device_struct! {
+    /// Elements between this rank and another, where counts differ.
+    pub struct Split {
+        /// How many this rank sends to it.
+        pub sent: u64,
+        /// How many this rank expects from it.
+        pub expected: u64,
+    }
+}
+
+device_struct! {
+    /// Arguments of the kernel that compares calls (`kernels/fingerprint.hip`).
+    pub struct FingerprintArgs {
+        /// The check's own: one lane; its staging takes a fingerprint and a row of splits of each member.
+        pub channel: Channel,
+        /// This rank's call.
+        pub mine: Fingerprint,
+        /// With each member, where `mine.uneven` is set.
+        pub splits: [Split; MOST_UNEVEN],
     }
 }
 

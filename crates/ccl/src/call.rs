@@ -337,10 +337,7 @@ impl Call<'_> {
             Self::AllToAll { output, input } => {
                 self.same_type(output, input)?;
                 self.count("output", output.count(), "the input's", input.count())?;
-                if !input.count().is_multiple_of(n) {
-                    return Err(Error::Divisible { collective, count: input.count(), members });
-                }
-                Ok(shape(input, input.count() / n, input.kind(), output.kind()))
+                Ok(shape(input, self.part(input.count(), members)?, input.kind(), output.kind()))
             }
             Self::AllToAllUneven { output, input, output_splits, input_splits } => {
                 self.same_type(output, input)?;
@@ -413,18 +410,24 @@ impl Call<'_> {
         }
     }
 
+    fn part(&self, count: u64, members: u32) -> Result<u64> {
+        let whole = count.is_multiple_of(members.into());
+        let refusal = Error::Divisible { collective: self.collective(), count, members };
+        if whole { Ok(count / u64::from(members)) } else { Err(refusal) }
+    }
+
     fn splits(&self, what: &'static str, splits: &[u64], members: u32) -> Result<u64> {
         let collective = self.collective();
         if splits.len() != members as usize {
             return Err(Error::Splits { collective, what, given: splits.len(), members });
         }
-        let sum = splits.iter().try_fold(0u64, |sum, split| sum.checked_add(*split));
-        sum.filter(|sum| *sum < 1 << 48).ok_or_else(|| Error::Count {
-            collective,
-            what,
-            given: u64::MAX,
-            rule: "a sum below 2^48".to_owned(),
-        })
+        // 2^48 bytes and their sums are far from the end of 64 bits.
+        let sum = splits.iter().fold(0u64, |sum, split| sum.saturating_add(*split));
+        if sum < 1 << 48 {
+            Ok(sum)
+        } else {
+            Err(Error::Count { collective, what, given: sum, rule: "a sum below 2^48".to_owned() })
+        }
     }
 
     fn root(&self, root: GroupRank, members: u32) -> Result<Option<GroupRank>> {

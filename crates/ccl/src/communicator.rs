@@ -4,33 +4,31 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use anabranch_hip::Stream;
-use anabranch_hip_jit::bytemuck::Zeroable;
-use anabranch_hip_jit::{DevicePointer, KernelSpec, LOCAL_RESERVED_BYTES, LoadedUnit, TypedKernel};
+use anabranch_hip_jit::{DevicePointer, LOCAL_RESERVED_BYTES, LoadedUnit, TypedKernel};
 use anabranch_ranks::{Group, GroupRank};
 use anabranch_shmem::{MemoryUse, OperationCode, OperationName, SymmetricMemory, Team, TeamTable, World};
 
-use crate::PointToPoint;
-use crate::args::{
-    Channel, GatherManyArgs, MOST_UNEVEN, MOVE_ALL, MOVE_NONE, MoveArgs, MoveEntry, Pipes, PipesArgs, Place,
-    REDUCE_ALL, ReduceArgs, Reduction, UnevenArgs,
-};
+use crate::args::{Channel, FingerprintArgs, MOST_UNEVEN, Pipes, Place};
 use crate::call::{Call, Collective, Shape};
-use crate::channel::{ALIGNMENT, ChannelLayout, PIPE_LOCAL_BYTES, PipeLayout};
-use crate::config::CclConfig;
+use crate::channel::{ALIGNMENT, ChannelLayout};
+use crate::checker::{Checking, watch_lanes};
+use crate::config::{CclConfig, Check};
 use crate::error::{Error, Result};
 use crate::kernels::{self, entry};
-use crate::message::{self, TransferLists};
-use crate::plan::{Algorithm, Limits, Plan};
+use crate::lower::{Arguments, Buffers, Counts, Unit, gather_many_kernel, kernel_of, local_bytes};
+use crate::message::{self, PointToPoint, TransferLists};
+use crate::pipes::{PIPE_LOCAL_BYTES, PipeLayout};
+use crate::plan::{Algorithm, Choice, Limits, Plan};
 use crate::tensor::Tensor;
 use crate::work::{EventPool, Work};
-use crate::{DataType, in_place, many};
+use crate::{in_place, many};
 
 /// Collectives in fault records.
 pub const OPERATION: OperationCode = OperationCode(0x200);
-const NAME: OperationName = OperationName {
-    name: "ccl",
-    phases: &["start", "packets of a peer", "meeting", "fingerprint", "overlap with an earlier call"],
-};
+const NAME: OperationName = OperationName { name: "ccl", phases: PHASES };
+/// `Phase` in `ccl/lane.h`.
+pub(crate) const PHASES: &[&str] =
+    &["start", "packets of a peer", "meeting", "fingerprint", "overlap with an earlier call"];
 
 /// Sends and receives in fault records.
 pub const MESSAGE_OPERATION: OperationCode = OperationCode(0x201);
@@ -46,11 +44,9 @@ const MESSAGE_NAME: OperationName = OperationName {
 };
 
 /// Packets of one source, stage and parity of a lane.
-const PACKET_UNITS: u32 = 512;
+pub(crate) const PACKET_UNITS: u32 = 512;
 /// Lanes on a large GPU: one a multiprocessor, as a power of two.
 const DEFAULT_LANES: u32 = 128;
-/// `LOCAL_TABLES` in `ccl/lane.h`.
-const LOCAL_TABLES: u32 = 32;
 
 /// Collectives over a group, on one rank.
 ///
@@ -72,37 +68,7 @@ pub struct Communicator {
     events: Arc<EventPool>,
     launches: u64,
     message_launches: u64,
-}
-
-/// Which kernels a call needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Unit {
-    Move,
-    GatherMany,
-    Pipes,
-    PacketReduce(DataType),
-    BulkReduce(DataType),
-}
-
-impl Unit {
-    fn spec(self) -> KernelSpec {
-        match self {
-            Self::Move => kernels::move_bytes(),
-            Self::GatherMany => kernels::gather_many(),
-            Self::Pipes => kernels::pipes(),
-            Self::PacketReduce(element) => kernels::packet_reduce(element),
-            Self::BulkReduce(element) => kernels::bulk_reduce(element),
-        }
-    }
-}
-
-#[derive(Clone, Debug)]
-enum Arguments {
-    Move(MoveArgs),
-    Uneven(Box<UnevenArgs>),
-    Reduce(ReduceArgs),
-    GatherMany(Box<GatherManyArgs>),
-    Pipes(Box<PipesArgs>),
+    checking: Option<Checking>,
 }
 
 /// A call that was checked and planned: a launch of it costs little, allocates nothing and may be captured. Its tensors have
@@ -119,6 +85,7 @@ pub struct Prepared {
     table: Option<Arc<TeamTable>>,
     uses: Vec<MemoryUse>,
     description: Arc<str>,
+    fingerprint: Option<Box<FingerprintArgs>>,
 }
 
 impl Prepared {
@@ -160,7 +127,7 @@ impl Communicator {
         let prepared = Self::reserve(world, group, &config);
         world.compare(group, "ccl configuration", config.fields())?;
         agree(world, group, "ccl plan", &prepared)?;
-        let (unit, permit) = prepared?;
+        let (units, permit) = prepared?;
         // Members may have got unequal shares; the smallest fits all.
         let said = world.exchange(group, "ccl lanes", &permit.blocks().to_le_bytes())?;
         let counts =
@@ -172,12 +139,22 @@ impl Communicator {
         let (staging, pipe_bytes) = memory_sizes(world, &config);
         let layout = ChannelLayout::new(group.size(), lanes, PACKET_UNITS, staging);
         let pipe_layout = PipeLayout::new(layout.bytes, group.size(), lanes, pipe_bytes);
-        let memory = world.allocate(group, pipe_layout.end, ALIGNMENT, "ccl lanes")?;
-        let channel = layout.channel(team.view(), &memory, OPERATION.0);
+        let mut memory = world.allocate(group, pipe_layout.end, ALIGNMENT, "ccl lanes")?;
         let pipes = pipe_layout.pipes(team.view(), &memory, MESSAGE_OPERATION.0);
+        let channel = layout.channel(team.view(), &memory, OPERATION.0);
         team.hold(permit);
         let limits = Limits { lanes, ..threads(world) };
-        let units = HashMap::from([(Unit::Move, unit)]);
+        let checking = match (config.check, units.get(&Unit::Fingerprint)) {
+            (Check::Fingerprint, Some(unit)) => {
+                let (threads, local) = (limits.packet_threads, local_bytes(group.size()));
+                let checking = Checking::new(world, &team, unit, (threads, local), |check| {
+                    watch_lanes(&mut memory, layout.lanes, lanes)?;
+                    watch_lanes(check, ChannelLayout::of_check(group.size()).lanes, 1)
+                });
+                Some(checking?)
+            }
+            _ => None,
+        };
         let (world, events) = (world.clone(), Arc::default());
         Ok(Self {
             world,
@@ -192,6 +169,7 @@ impl Communicator {
             events,
             launches: 0,
             message_launches: 0,
+            checking,
         })
     }
 
@@ -199,7 +177,7 @@ impl Communicator {
         world: &World,
         group: &Group,
         config: &CclConfig,
-    ) -> Result<(Arc<LoadedUnit>, anabranch_shmem::ResidencyPermit)> {
+    ) -> Result<(HashMap<Unit, Arc<LoadedUnit>>, anabranch_shmem::ResidencyPermit)> {
         config.check()?;
         let unreachable = group.members().iter().find(|member| world.peer_base(**member).is_none());
         if let Some(peer) = unreachable {
@@ -222,7 +200,14 @@ impl Communicator {
             0 => device.multiprocessors().min(DEFAULT_LANES),
             blocks => blocks,
         };
-        Ok((unit, world.reserve_residency_up_to(1, wanted, resident)?))
+        let mut units = HashMap::from([(Unit::Move, unit)]);
+        if config.check == Check::Fingerprint {
+            // Its one block runs before a call's kernel, never beside it: their share of the device is one.
+            let unit = world.jit().load(device, &kernels::fingerprint())?;
+            unit.kernel(entry::FINGERPRINT)?;
+            units.insert(Unit::Fingerprint, unit);
+        }
+        Ok((units, world.reserve_residency_up_to(1, wanted, resident)?))
     }
 
     /// The group.
@@ -245,6 +230,11 @@ impl Communicator {
         &self.world
     }
 
+    /// What it was made with.
+    pub fn config(&self) -> &CclConfig {
+        &self.config
+    }
+
     /// The most blocks of a launch.
     pub fn lanes(&self) -> u32 {
         self.limits.lanes
@@ -265,6 +255,16 @@ impl Communicator {
     /// Whatever is wrong with the call ([`Call::shape`], [`Error::Overlap`], [`Error::Alignment`], [`Error::Algorithm`]); a kernel
     /// that does not compile.
     pub fn prepare(&mut self, call: &Call<'_>) -> Result<Prepared> {
+        let choice = Choice { algorithm: self.config.algorithm, ..Choice::default() };
+        self.prepare_as(call, choice)
+    }
+
+    /// [`Self::prepare`] with this choice in place of the configuration's and the plan's: for tuning, and for tests. All members
+    /// give the same, or their kernels do not meet.
+    ///
+    /// # Errors
+    /// Those of [`Self::prepare`]; [`Error::Config`] for blocks that are not within 1 and [`Self::lanes`].
+    pub fn prepare_as(&mut self, call: &Call<'_>, choice: Choice) -> Result<Prepared> {
         let shape = call.shape(self.size(), self.rank())?;
         if let Some(messages) = call.messages() {
             return self.prepare_messages(call, shape, &messages);
@@ -273,38 +273,46 @@ impl Communicator {
             let allowed = "at most 64 where counts differ";
             return Err(Error::Config { field: "the group's size", given: self.size().into(), allowed });
         }
-        let plan = Plan::new(&shape, &self.limits, self.config.algorithm)?;
+        let plan = Plan::chosen(&shape, &self.limits, choice)?;
         let (output, input) = call.tensors();
         in_place::check(call, &shape, &self.team)?;
-        let (mut unit, mut entry) = kernel_of(&shape, &plan);
-        let mut table = None;
-        let arguments = match (shape.op, &input, &output) {
-            (Some(op), Some(input), Some(output)) => {
-                Arguments::Reduce(self.reduce_args(&shape, &plan, op, input, output))
+        let counts = match *call {
+            Call::AllGatherUneven { counts, .. } => Counts::AllGather(counts),
+            Call::AllToAllUneven { output_splits, input_splits, .. } => {
+                Counts::AllToAll { input_splits, output_splits }
             }
-            _ if let Call::AllGatherMany(pairs) = call => {
-                many::check(pairs, &self.team)?;
-                (unit, entry) = (Unit::GatherMany, gather_many_entry(&plan));
-                let (args, list) = many::arguments(pairs, &self.team, self.channel)?;
-                table = list.map(Arc::new);
-                Arguments::GatherMany(args)
-            }
-            _ if shape.uneven => Arguments::Uneven(self.uneven_args(&shape, call)),
-            _ => Arguments::Move(self.move_args(&shape, call)),
+            _ => Counts::Even,
         };
-        let kernel = self.unit(unit)?.kernel(entry)?.clone();
+        let alignment = [&output, &input].into_iter().flatten().map(|tensor| tensor.alignment(&self.team));
+        let buffers = Buffers {
+            input: self.place(input.as_ref()),
+            output: self.place(output.as_ref()),
+            alignment: alignment.min().unwrap_or(1),
+        };
+        let ((unit, entry), arguments, table) = if let Call::AllGatherMany(pairs) = call {
+            many::check(pairs, &self.team)?;
+            let (args, table) = many::arguments(pairs, &self.team, self.channel)?;
+            (gather_many_kernel(plan.algorithm), Arguments::GatherMany(args), table)
+        } else {
+            let arguments = Arguments::new(&self.channel, &shape, &plan, &buffers, counts);
+            (kernel_of(&shape, plan.algorithm), arguments, None)
+        };
         let description = match call {
             Call::AllGatherMany(pairs) => format!("{} tensors: {}", pairs.len(), describe(&shape, &plan)),
             _ => describe(&shape, &plan),
         };
-        let description = description.into();
-        let local_bytes = local_bytes(self.size());
-        let (uses, channel) = (self.uses(call), self.channel.lanes);
-        Ok(Prepared { plan, shape, kernel, arguments, local_bytes, channel, table, uses, description })
-    }
-
-    fn uses(&self, call: &Call<'_>) -> Vec<MemoryUse> {
-        call.all_tensors().iter().filter_map(Tensor::usage).chain([self.memory.usage()]).collect()
+        Ok(Prepared {
+            plan,
+            shape,
+            kernel: self.unit(unit)?.kernel(entry)?.clone(),
+            arguments,
+            local_bytes: local_bytes(self.size()),
+            channel: self.channel.lanes,
+            table: table.map(Arc::new),
+            uses: self.uses(call),
+            description: description.into(),
+            fingerprint: self.checking.as_ref().map(|checking| checking.arguments(call, &shape, &plan)),
+        })
     }
 
     fn prepare_messages(
@@ -318,13 +326,26 @@ impl Communicator {
         let served = lists.lists * lists.used_pipes;
         let mut plan = Plan::new(&shape, &self.limits, None)?;
         plan.blocks = served.clamp(1, self.limits.lanes);
-        let local_bytes = PipeLayout::local_bytes(served, plan.blocks);
         let (args, table) = message::arguments(&lists, &self.team, self.pipes)?;
-        let arguments = Arguments::Pipes(args);
-        let kernel = self.unit(Unit::Pipes)?.kernel(entry::PIPES)?.clone();
-        let description = message::describe(messages, &plan).into();
-        let (uses, channel, table) = (self.uses(call), self.channel.lanes, table.map(Arc::new));
-        Ok(Prepared { plan, shape, kernel, arguments, local_bytes, channel, table, uses, description })
+        Ok(Prepared {
+            plan,
+            shape,
+            kernel: self.unit(Unit::Pipes)?.kernel(entry::PIPES)?.clone(),
+            arguments: Arguments::Pipes(args),
+            local_bytes: PipeLayout::local_bytes(served, plan.blocks),
+            channel: self.channel.lanes,
+            table: table.map(Arc::new),
+            uses: self.uses(call),
+            description: message::describe(messages, &plan).into(),
+            // Others have no part in it.
+            fingerprint: None,
+        })
+    }
+
+    fn uses(&self, call: &Call<'_>) -> Vec<MemoryUse> {
+        let check = self.checking.as_ref().map(|checking| checking.checker.usage());
+        let own = [self.memory.usage()].into_iter().chain(check);
+        call.all_tensors().iter().filter_map(Tensor::usage).chain(own).collect()
     }
 
     fn unit(&mut self, unit: Unit) -> Result<&Arc<LoadedUnit>> {
@@ -339,123 +360,16 @@ impl Communicator {
     }
 
     fn place(&self, tensor: Option<&Tensor<'_>>) -> Place {
-        tensor.map_or(Place { bases: DevicePointer::NULL, offset: 0 }, |tensor| tensor.place(&self.team))
+        tensor.map_or(Buffers::NOWHERE, |tensor| tensor.place(&self.team))
     }
 
-    fn reduce_args(
-        &self,
-        shape: &Shape,
-        plan: &Plan,
-        op: crate::ReduceOp,
-        input: &Tensor<'_>,
-        output: &Tensor<'_>,
-    ) -> ReduceArgs {
-        let is_scatter = shape.collective == Collective::ReduceScatter;
-        let stride = if is_scatter { shape.bytes() } else { 0 };
-        let alignment = input.alignment(&self.team).min(output.alignment(&self.team));
-        ReduceArgs {
-            channel: self.channel,
-            input: self.place(Some(input)),
-            output: self.place(Some(output)),
-            reduction: Reduction {
-                op: op.torch_value(),
-                size: shape.members,
-                scalar: op.scalar_bits(shape.data_type),
-            },
-            count: shape.count,
-            root: shape.root.map_or(REDUCE_ALL, GroupRank::get),
-            is_scatter: u32::from(is_scatter),
-            is_aligned: u32::from(alignment == 16 && stride.is_multiple_of(16)),
-            is_phased: u32::from(plan.phased),
-        }
-    }
-
-    fn move_args(&self, shape: &Shape, call: &Call<'_>) -> MoveArgs {
-        let (output, input) = call.tensors();
-        let bytes = shape.bytes();
-        let me = self.rank();
-        let even = MoveArgs {
-            channel: self.channel,
-            input: self.place(input.as_ref()),
-            output: self.place(output.as_ref()),
-            bytes,
-            most_bytes: bytes,
-            send_stride: 0,
-            receive_stride: bytes,
-            remote_stride: bytes,
-            send_to: MOVE_ALL,
-            receive_from: MOVE_ALL,
-        };
-        let root = shape.root.map_or(MOVE_NONE, GroupRank::get);
-        let is_root = root == me.get();
-        let at_root = if is_root { MOVE_ALL } else { MOVE_NONE };
-        match shape.collective {
-            Collective::AllToAll => MoveArgs { send_stride: bytes, ..even },
-            Collective::Broadcast => {
-                MoveArgs { receive_stride: 0, remote_stride: 0, send_to: at_root, receive_from: root, ..even }
-            }
-            Collective::Gather => MoveArgs { send_to: root, receive_from: at_root, ..even },
-            Collective::Scatter => MoveArgs {
-                send_stride: bytes,
-                receive_stride: 0,
-                remote_stride: 0,
-                send_to: at_root,
-                receive_from: root,
-                ..even
-            },
-            _ => even,
-        }
-    }
-
-    fn uneven_args(&self, shape: &Shape, call: &Call<'_>) -> Box<UnevenArgs> {
-        let size = u64::from(shape.data_type.bytes());
-        let mut args = Box::new(UnevenArgs { even: self.move_args(shape, call), ..UnevenArgs::zeroed() });
-        let mut most = 0;
-        match *call {
-            Call::AllGatherUneven { counts, .. } => {
-                let mine = counts.get(self.rank().index()).copied().unwrap_or(0) * size;
-                let mut offset = 0;
-                for (entry, count) in args.entries.iter_mut().zip(counts) {
-                    let bytes = count * size;
-                    *entry = MoveEntry {
-                        send_offset: 0,
-                        send_bytes: mine,
-                        receive_offset: offset,
-                        receive_bytes: bytes,
-                    };
-                    offset += bytes;
-                    most = most.max(bytes);
-                }
-            }
-            Call::AllToAllUneven { output_splits, input_splits, .. } => {
-                let (mut sent, mut received) = (0, 0);
-                let splits = input_splits.iter().zip(output_splits);
-                for (entry, (to, from)) in args.entries.iter_mut().zip(splits) {
-                    let (to, from) = (to * size, from * size);
-                    *entry = MoveEntry {
-                        send_offset: sent,
-                        send_bytes: to,
-                        receive_offset: received,
-                        receive_bytes: from,
-                    };
-                    sent += to;
-                    received += from;
-                    most = most.max(to).max(from);
-                }
-            }
-            _ => {}
-        }
-        args.even.most_bytes = most;
-        args
-    }
-
-    /// Puts a prepared call on the stream: one kernel. Every member launches the same collectives in the same order, and the two
-    /// of a pair their messages. May be captured into a graph, which all members replay in the same order with each other and
-    /// with other launches of this communicator; whoever replays it keeps that order, and keeps the tensors. A list that a
-    /// captured launch reads stays as long as the communicator.
+    /// Puts a prepared call on the stream: one kernel, and with [`Check::Fingerprint`] another before a collective's. Every member
+    /// launches the same collectives in the same order, and the two of a pair their messages. May be captured into a graph, which
+    /// all members replay in the same order with each other and with other launches of this communicator; whoever replays it
+    /// keeps that order, and keeps the tensors. A list that a captured launch reads stays as long as the communicator.
     ///
     /// # Errors
-    /// [`Error::Foreign`]; what made the world fail; the launch's.
+    /// [`Error::Foreign`]; what made the world fail, [`Error::Mismatch`] where calls are compared and differed; the launch's.
     pub fn launch(&mut self, prepared: &Prepared, stream: &Stream) -> Result<Work> {
         if prepared.channel != self.channel.lanes {
             return Err(Error::Foreign { what: "a prepared call" });
@@ -467,7 +381,11 @@ impl Communicator {
         {
             self.team.hold(Arc::clone(table));
         }
-        self.team.launch_in_order(stream, &prepared.uses, || {
+        let checker = self.checking.as_ref().map(|checking| Arc::clone(&checking.checker));
+        let launched = self.team.launch_in_order(stream, &prepared.uses, || {
+            if let (Some(checking), Some(arguments)) = (&mut self.checking, &prepared.fingerprint) {
+                checking.launch(arguments, stream)?;
+            }
             // SAFETY: the argument structs are the kernels' own. The lanes' memory and the tensors in the heap are tracked as used;
             // other tensors' callers promised that they stay (`Tensor::local`, `Tensor::registered`).
             unsafe {
@@ -490,6 +408,10 @@ impl Communicator {
                 }
             }
             Ok(())
+        });
+        launched.map_err(|error| match &checker {
+            Some(checker) => checker.explain(error),
+            None => error.into(),
         })?;
         Work::record(&event, stream)?;
         // Members agree on the number of collectives only.
@@ -498,7 +420,7 @@ impl Communicator {
         *launches += 1;
         let sequence = *launches;
         tracing::trace!(sequence, description = %prepared.description, "launched");
-        Ok(Work::new(&self.world, event, sequence, &prepared.description))
+        Ok(Work::new(&self.world, event, sequence, &prepared.description, checker))
     }
 
     /// [`Self::prepare`], then [`Self::launch`].
@@ -518,11 +440,6 @@ impl Drop for Communicator {
             self.team.hold(unit);
         }
     }
-}
-
-/// Local memory of a block: the lane's words, then three tables of addresses.
-const fn local_bytes(members: u32) -> u32 {
-    LOCAL_TABLES + 3 * 8 * members
 }
 
 /// Threads of blocks on this device. On a machine of CPU threads lanes are coroutines: few, with more to do each.
@@ -549,36 +466,6 @@ fn is_large(world: &World) -> bool {
     world.device().multiprocessors() >= 32
 }
 
-fn kernel_of(shape: &Shape, plan: &Plan) -> (Unit, &'static str) {
-    let packet = Unit::PacketReduce(shape.data_type);
-    let bulk = Unit::BulkReduce(shape.data_type);
-    let reduces = shape.collective.reduces();
-    match plan.algorithm {
-        Algorithm::Packets if shape.collective == Collective::ReduceScatter => {
-            (packet, entry::SCATTER_PACKETS)
-        }
-        Algorithm::Packets if reduces => (packet, entry::ONE_SHOT),
-        Algorithm::Packets if shape.uneven => (Unit::Move, entry::UNEVEN_PACKETS),
-        Algorithm::Staged if shape.uneven => (Unit::Move, entry::UNEVEN_STAGED),
-        Algorithm::Direct if shape.uneven => (Unit::Move, entry::UNEVEN_DIRECT),
-        Algorithm::Packets => (Unit::Move, entry::MOVE_PACKETS),
-        Algorithm::TwoShotPackets => (packet, entry::TWO_SHOT),
-        Algorithm::Staged => (Unit::Move, entry::MOVE_STAGED),
-        Algorithm::Direct => (Unit::Move, entry::MOVE_DIRECT),
-        Algorithm::Pull => (bulk, entry::PULL),
-        Algorithm::Push => (bulk, entry::PUSH),
-        Algorithm::Pipes => (Unit::Pipes, entry::PIPES),
-    }
-}
-
-fn gather_many_entry(plan: &Plan) -> &'static str {
-    match plan.algorithm {
-        Algorithm::Packets => entry::GATHER_MANY_PACKETS,
-        Algorithm::Direct => entry::GATHER_MANY_DIRECT,
-        _ => entry::GATHER_MANY_STAGED,
-    }
-}
-
 fn describe(shape: &Shape, plan: &Plan) -> String {
     let op = shape.op.map_or_else(String::new, |op| format!(" {}", op.name()));
     format!(
@@ -595,7 +482,7 @@ fn describe(shape: &Shape, plan: &Plan) -> String {
 
 /// Ends a step that each member does for itself: its own error where it failed, an error that names the first such member
 /// elsewhere.
-fn agree<T>(world: &World, group: &Group, step: &str, outcome: &Result<T>) -> Result<()> {
+pub(crate) fn agree<T>(world: &World, group: &Group, step: &str, outcome: &Result<T>) -> Result<()> {
     let failure = outcome.as_ref().err().map(|error| error as &(dyn std::error::Error + 'static));
     match world.agree_outcome(group, step, failure) {
         Err(_) if outcome.is_err() => Ok(()), // the caller returns its own, which says more

@@ -1,10 +1,65 @@
 //! What a communicator is made with.
 
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
 use crate::error::{Error, Result};
 use crate::plan::Algorithm;
 
+/// What is checked at every call beside what each member can see by itself: for finding out why a program hangs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Check {
+    /// Nothing. A call that not all members make alike hangs up to the operation's deadline, or gives wrong results.
+    #[default]
+    Off,
+    /// All members' calls are compared on the devices before their data moves, also in replayed graphs; a difference is
+    /// [`Error::Mismatch`] on all members, with both calls. Launches of the communicator that overlap are reported, too. Costs a
+    /// kernel of one block and a meeting of all members for each call: about as much as a barrier.
+    Fingerprint,
+}
+
+impl Check {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Off, Self::Fingerprint];
+
+    /// Its name in configurations.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Fingerprint => "fingerprint",
+        }
+    }
+}
+
+impl fmt::Display for Check {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A word that names no check.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{given:?} is no check; allowed are {}", Check::ALL.map(Check::name).join(", "))]
+pub struct UnknownCheck {
+    /// The word given.
+    pub given: String,
+}
+
+impl FromStr for Check {
+    type Err = UnknownCheck;
+
+    fn from_str(text: &str) -> Result<Self, UnknownCheck> {
+        let found = Self::ALL.into_iter().find(|check| check.name() == text);
+        found.ok_or_else(|| UnknownCheck { given: text.to_owned() })
+    }
+}
+
 /// The configuration of a communicator, as a value. Equal on all members.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CclConfig {
     /// The algorithm of every call (`ccl.algorithm`); `None` chooses for each.
     pub algorithm: Option<Algorithm>,
@@ -16,6 +71,8 @@ pub struct CclConfig {
     /// Bytes of the symmetric heap for messages that are sent and not yet received (`ccl.pipe_bytes`), shared by all members; 0
     /// for a 32nd of the heap up to 32 MiB on a large GPU, and 1 MiB on a small device.
     pub pipe_bytes: u64,
+    /// What is checked at every call (`ccl.check`).
+    pub check: Check,
 }
 
 /// The most lanes of a communicator.
@@ -29,6 +86,13 @@ impl CclConfig {
         self
     }
 
+    /// Switches checks on or off.
+    #[must_use]
+    pub fn check_calls(mut self, check: Check) -> Self {
+        self.check = check;
+        self
+    }
+
     /// Everything that has to be equal on all members, as setting and value.
     pub fn fields(&self) -> Vec<(String, String)> {
         let algorithm = self.algorithm.map_or("auto", Algorithm::name);
@@ -37,6 +101,7 @@ impl CclConfig {
             ("ccl.max_blocks", self.max_blocks.to_string()),
             ("ccl.staging_bytes", self.staging_bytes.to_string()),
             ("ccl.pipe_bytes", self.pipe_bytes.to_string()),
+            ("ccl.check", self.check.to_string()),
         ]
         .map(|(name, value)| (name.to_owned(), value))
         .into()

@@ -4,15 +4,21 @@
 
 use std::fmt;
 
+mod subset;
+mod sweep;
+
 use anabranch_hip::{DeviceBuffer, Stream};
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::{Registration, SymmetricMemory, World};
 
-use crate::call::{Call, Collective};
+use crate::call::{Call, Collective, Shape};
 use crate::error::{Error, Result};
 use crate::oracle::{self, Data, Expected};
 use crate::tensor::{LocationKind, Tensor};
-use crate::{Communicator, DataType, ReduceOp};
+use crate::{Choice, Communicator, DataType, ReduceOp, Work};
+
+pub use subset::{Subset, ordered_subsets};
+pub use sweep::{Form, Level, Point, Sweep, Tally, run_points, sweep};
 
 /// Bytes before, between and behind buffers that nobody may touch.
 const CANARY: u64 = 64;
@@ -74,13 +80,41 @@ impl Case {
             && (!self.collective.reduces() || self.op.check(self.data_type).is_ok())
     }
 
+    /// What the choice of an algorithm sees of it in a group of `members`.
+    pub fn shape(&self, members: u32) -> Shape {
+        let (collective, local) = (self.collective, LocationKind::Local);
+        let (input, output) = match collective {
+            // Messages are no collective.
+            Collective::Barrier | Collective::SendReceive => (local, local),
+            Collective::Scatter => (local, self.location),
+            _ => (self.location, self.location),
+        };
+        let rooted = matches!(
+            collective,
+            Collective::Broadcast | Collective::Reduce | Collective::Gather | Collective::Scatter
+        );
+        Shape {
+            collective,
+            data_type: self.data_type,
+            op: collective.reduces().then_some(self.op),
+            members,
+            count: self.count,
+            uneven: self.uneven,
+            root: rooted.then_some(self.root),
+            input,
+            output,
+        }
+    }
+
     /// Elements that go from one member to another.
-    fn pair(&self, from: u64, to: u64) -> u64 {
+    #[doc(hidden)]
+    pub fn pair(&self, from: u64, to: u64) -> u64 {
         if self.uneven { (self.count + 5 * from + 3 * to) % (self.count + 4) } else { self.count }
     }
 
     /// Elements of each member's part, where all know them.
-    fn counts(&self, members: u64) -> Vec<u64> {
+    #[doc(hidden)]
+    pub fn counts(&self, members: u64) -> Vec<u64> {
         (0..members).map(|member| self.pair(member, 0)).collect()
     }
 
@@ -94,12 +128,18 @@ impl Case {
                 (self.pair(me, 0), all(&|member| self.pair(member, 0)))
             }
             Collective::AllToAll => (all(&|to| self.pair(me, to)), all(&|from| self.pair(from, me))),
-            // Messages are no collective.
             Collective::Barrier | Collective::SendReceive => (0, 0),
         }
     }
 
-    fn inputs(&self, members: u32) -> Vec<Vec<u8>> {
+    /// Bytes of [`Scratch`] that it needs in a group of `members`.
+    pub fn scratch_bytes(&self, members: u32) -> u64 {
+        (0..members).map(|me| Layout::of(self, members, me).end).max().unwrap_or(0)
+    }
+
+    /// Every member's input.
+    #[doc(hidden)]
+    pub fn inputs(&self, members: u32) -> Vec<Vec<u8>> {
         let all = self.data.of(self.data_type, self.op, members, self.seed);
         (0..members)
             .map(|rank| all.bytes(GroupRank::new(rank), 0..self.lengths(members.into(), rank.into()).0))
@@ -193,8 +233,10 @@ impl Scratch {
     fn tensor(&self, case: &Case, byte: u64, count: u64) -> Result<Tensor<'_>> {
         match case.location {
             LocationKind::Local => {
-                // SAFETY: inside the buffer (`run` has compared the layout), which outlives the call: the case waits for it.
-                Ok(unsafe { Tensor::local(self.local.address().offset(byte), case.data_type, count) })
+                let address = self.local.address().offset(byte);
+                // SAFETY: inside the buffer (`fill` has compared the layout's end with it), which outlives the call: the case is
+                // judged when it is over.
+                Ok(unsafe { Tensor::local(address, case.data_type, count) })
             }
             LocationKind::Symmetric => Tensor::symmetric(&self.symmetric, byte, case.data_type, count),
             LocationKind::Registered => Tensor::registered(&self.registered, byte, case.data_type, count),
@@ -219,22 +261,32 @@ impl Scratch {
 }
 
 /// Where a case's buffers are: at the same offsets on all members.
+#[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
-struct Layout {
-    input: u64,
-    output: u64,
-    end: u64,
+pub struct Layout {
+    /// This rank's input.
+    pub input: u64,
+    /// Its output.
+    pub output: u64,
+    /// Behind the last byte that is looked at.
+    pub end: u64,
 }
 
 impl Layout {
     fn of(case: &Case, members: u32, me: u32) -> Self {
+        Self::with(case, members, me, CANARY, 256)
+    }
+
+    /// With so many bytes before, between and behind buffers, which begin at multiples of `alignment` unless the case offsets
+    /// them.
+    pub fn with(case: &Case, members: u32, me: u32, canary: u64, alignment: u64) -> Self {
         let size = u64::from(case.data_type.bytes());
         let all = 0..u64::from(members);
         let most = |of: &dyn Fn((u64, u64)) -> u64| {
             all.clone().map(|rank| of(case.lengths(members.into(), rank))).max().unwrap_or(0)
         };
         let (inputs, outputs) = (most(&|pair| pair.0) * size, most(&|pair| pair.1) * size);
-        let start = |after: u64| (after + CANARY).next_multiple_of(256) + case.offset * size;
+        let start = |after: u64| (after + canary).next_multiple_of(alignment) + case.offset * size;
         let mine = u64::from(me) * case.count * size;
         let in_place = case.in_place || case.collective == Collective::Broadcast;
         let (input, output, end) = match (in_place, case.collective) {
@@ -250,7 +302,118 @@ impl Layout {
                 (input, start(0), input + inputs)
             }
         };
-        Self { input, output, end: end + CANARY }
+        Self { input, output, end: end + canary }
+    }
+
+    /// What memory holds before the call: the member's input, where the call reads one, between bytes that nobody may touch.
+    pub fn image(&self, case: &Case, input: &[u8], me: GroupRank) -> Vec<u8> {
+        let mut image = vec![UNTOUCHED; self.end as usize];
+        if case.collective != Collective::Scatter || me == case.root {
+            put(&mut image, self.input, input);
+        }
+        image
+    }
+}
+
+/// A case whose buffers are filled, on one member: what they held, and what they must hold.
+#[derive(Debug)]
+pub struct Filled {
+    case: Case,
+    layout: Layout,
+    /// Of all members.
+    inputs: Vec<Vec<u8>>,
+    me: GroupRank,
+    image: Vec<u8>,
+}
+
+/// Fills the buffers of a case. Not collective; nothing may be in flight on them.
+///
+/// # Errors
+/// [`Error::Count`] when the scratch is too small; the runtime's.
+pub fn fill(communicator: &Communicator, scratch: &mut Scratch, case: &Case) -> Result<Filled> {
+    let (members, me) = (communicator.size(), communicator.rank());
+    let layout = Layout::of(case, members, me.get());
+    if layout.end > scratch.bytes {
+        let rule = format!("scratch memory of {} bytes, and there are {}", layout.end, scratch.bytes);
+        let given = case.count;
+        return Err(Error::Count { collective: case.collective, what: "the case", given, rule });
+    }
+    let inputs = case.inputs(members);
+    let mut image = vec![UNTOUCHED; layout.end as usize];
+    if case.collective != Collective::Scatter || me == case.root {
+        put(&mut image, layout.input, inputs.get(me.index()).map_or(&[][..], Vec::as_slice));
+    }
+    scratch.write(case.location, &image)?;
+    Ok(Filled { case: case.clone(), layout, inputs, me, image })
+}
+
+/// Makes the call of a case: prepares and launches it. The kernels of a call that is captured have to be loaded before: by an
+/// eager call of the same collective, type and algorithm. Collective over the communicator's group.
+///
+/// # Errors
+/// Those of [`Communicator::prepare_as`] and [`Communicator::launch`].
+pub fn launch(
+    communicator: &mut Communicator,
+    scratch: &Scratch,
+    case: &Case,
+    choice: Choice,
+    stream: &Stream,
+) -> Result<Work> {
+    let (members, me) = (communicator.size(), communicator.rank());
+    let layout = Layout::of(case, members, me.get());
+    let (inputs, outputs) = case.lengths(members.into(), me.get().into());
+    let (input, output) =
+        (scratch.tensor(case, layout.input, inputs)?, scratch.tensor(case, layout.output, outputs)?);
+    let group: Vec<u64> = (0..u64::from(members)).collect();
+    let here = u64::from(me.get());
+    let (counts, to, from) = (
+        case.counts(members.into()),
+        group.iter().map(|to| case.pair(here, *to)).collect::<Vec<_>>(),
+        group.iter().map(|from| case.pair(*from, here)).collect::<Vec<_>>(),
+    );
+    let (op, root) = (case.op, case.root);
+    let call = match case.collective {
+        Collective::AllReduce => Call::AllReduce { output, input, op },
+        Collective::Reduce => Call::Reduce { output, input, op, root },
+        Collective::ReduceScatter => Call::ReduceScatter { output, input, op },
+        Collective::AllGather if case.uneven => Call::AllGatherUneven { output, input, counts: &counts },
+        Collective::AllGather => Call::AllGather { output, input },
+        Collective::AllToAll if case.uneven => {
+            Call::AllToAllUneven { output, input, output_splits: &from, input_splits: &to }
+        }
+        Collective::AllToAll => Call::AllToAll { output, input },
+        Collective::Broadcast => Call::Broadcast { tensor: output, root },
+        Collective::Gather => Call::Gather { output: Some(output), input, root },
+        Collective::Scatter => Call::Scatter { output, input: (me == root).then_some(input), root },
+        Collective::Barrier => Call::Barrier,
+        Collective::SendReceive => Call::Batch(&[]),
+    };
+    let prepared = communicator.prepare_as(&call, choice)?;
+    communicator.launch(&prepared, stream)
+}
+
+impl Filled {
+    /// Compares every byte of the buffers and between them with what the call had to make of them. The call must be over.
+    ///
+    /// # Errors
+    /// The runtime's. `Ok(Err(_))` is a wrong result.
+    pub fn judge(&self, scratch: &Scratch) -> Result<Result<(), Failure>> {
+        let mut seen = vec![0; self.image.len()];
+        scratch.read(self.case.location, &mut seen)?;
+        Ok(judge(&self.case, &self.layout, &self.inputs, self.me, &self.image, &seen)
+            .map_err(|Failure(problem)| Failure(format!("{}: {problem}", self.case))))
+    }
+
+    /// Expects what were right if these two members had each other's place: a mistake that [`Self::judge`] has to find.
+    #[must_use]
+    pub fn with_swapped(mut self, first: GroupRank, second: GroupRank) -> Self {
+        self.inputs.swap(first.index(), second.index());
+        self.me = match self.me {
+            me if me == first => second,
+            me if me == second => first,
+            me => me,
+        };
+        self
     }
 }
 
@@ -265,56 +428,26 @@ pub fn run(
     case: &Case,
     stream: &Stream,
 ) -> Result<Result<(), Failure>> {
-    let (members, me) = (communicator.size(), communicator.rank());
-    let layout = Layout::of(case, members, me.get());
-    if layout.end > scratch.bytes {
-        let rule = format!("scratch memory of {} bytes, and there are {}", layout.end, scratch.bytes);
-        let given = case.count;
-        return Err(Error::Count { collective: case.collective, what: "the case", given, rule });
-    }
-    let inputs = case.inputs(members);
-    let mut image = vec![UNTOUCHED; layout.end as usize];
-    let is_source = case.collective != Collective::Scatter || me == case.root;
-    let mine = inputs.get(me.index()).map_or(&[][..], Vec::as_slice);
-    if is_source {
-        put(&mut image, layout.input, mine);
-    }
-    scratch.write(case.location, &image)?;
-    let work = {
-        let (inputs, outputs) = case.lengths(members.into(), me.get().into());
-        let (input, output) =
-            (scratch.tensor(case, layout.input, inputs)?, scratch.tensor(case, layout.output, outputs)?);
-        let group: Vec<u64> = (0..u64::from(members)).collect();
-        let here = u64::from(me.get());
-        let (counts, to, from) = (
-            case.counts(members.into()),
-            group.iter().map(|to| case.pair(here, *to)).collect::<Vec<_>>(),
-            group.iter().map(|from| case.pair(*from, here)).collect::<Vec<_>>(),
-        );
-        let (op, root) = (case.op, case.root);
-        let call = match case.collective {
-            Collective::AllReduce => Call::AllReduce { output, input, op },
-            Collective::Reduce => Call::Reduce { output, input, op, root },
-            Collective::ReduceScatter => Call::ReduceScatter { output, input, op },
-            Collective::AllGather if case.uneven => Call::AllGatherUneven { output, input, counts: &counts },
-            Collective::AllGather => Call::AllGather { output, input },
-            Collective::AllToAll if case.uneven => {
-                Call::AllToAllUneven { output, input, output_splits: &from, input_splits: &to }
-            }
-            Collective::AllToAll => Call::AllToAll { output, input },
-            Collective::Broadcast => Call::Broadcast { tensor: output, root },
-            Collective::Gather => Call::Gather { output: Some(output), input, root },
-            Collective::Scatter => Call::Scatter { output, input: is_source.then_some(input), root },
-            Collective::Barrier => Call::Barrier,
-            Collective::SendReceive => Call::Batch(&[]),
-        };
-        communicator.run(&call, stream)?
-    };
+    let choice = Choice { algorithm: communicator.config().algorithm, ..Choice::default() };
+    run_as(communicator, scratch, case, choice, stream)
+}
+
+/// [`run`], done in a certain way.
+///
+/// # Errors
+/// Those of [`run`] and of [`Communicator::prepare_as`].
+pub fn run_as(
+    communicator: &mut Communicator,
+    scratch: &mut Scratch,
+    case: &Case,
+    choice: Choice,
+    stream: &Stream,
+) -> Result<Result<(), Failure>> {
+    let filled = fill(communicator, scratch, case)?;
+    let work = launch(communicator, scratch, case, choice, stream)?;
     work.join(communicator.world().operation_deadline())?;
-    let mut seen = vec![0; image.len()];
-    scratch.read(case.location, &mut seen)?;
-    Ok(judge(case, &layout, &inputs, me, &image, &seen)
-        .map_err(|Failure(problem)| Failure(format!("{case}: {problem} ({})", work.describe()))))
+    let verdict = filled.judge(scratch)?;
+    Ok(verdict.map_err(|Failure(problem)| Failure(format!("{problem} ({})", work.describe()))))
 }
 
 fn put(image: &mut [u8], at: u64, bytes: &[u8]) {
@@ -325,7 +458,8 @@ fn put(image: &mut [u8], at: u64, bytes: &[u8]) {
 }
 
 /// Compares what is there with what was there and what the call had to write.
-fn judge(
+#[doc(hidden)]
+pub fn judge(
     case: &Case,
     layout: &Layout,
     inputs: &[Vec<u8>],

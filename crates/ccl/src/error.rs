@@ -3,6 +3,7 @@
 use anabranch_ranks::{GlobalRank, GroupRank};
 
 use crate::call::Collective;
+use crate::fingerprint::Mismatch;
 use crate::plan::Algorithm;
 use crate::{DataType, ReduceOp};
 
@@ -164,6 +165,10 @@ pub enum Error {
         /// What is allowed.
         allowed: &'static str,
     },
+    /// Members made different calls, found by [`Check::Fingerprint`](crate::Check::Fingerprint): the same error on all members.
+    /// The world cannot be used any more.
+    #[error("members made different calls: {0}")]
+    Mismatch(Box<Mismatch>),
     /// A peer's memory cannot be reached by kernels.
     #[error("{peer} cannot be reached by loads and stores of this rank, which is what collectives need")]
     Unreachable {

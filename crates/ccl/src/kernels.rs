@@ -4,7 +4,7 @@ use anabranch_hip_jit::{DeviceStruct as _, Header, KernelSpec, KernelUnit, PRELU
 use anabranch_shmem::device_api::DEVICE_HEADERS as SHMEM_HEADERS;
 
 use crate::DataType;
-use crate::args::{GatherManyArgs, MoveArgs, PipesArgs, ReduceArgs, UnevenArgs};
+use crate::args::{FingerprintArgs, GatherManyArgs, MoveArgs, PipesArgs, Place, ReduceArgs, UnevenArgs};
 use crate::device_api::DEVICE_HEADERS;
 
 const HEADERS: &[&[Header]] = &[PRELUDE, SHMEM_HEADERS, DEVICE_HEADERS];
@@ -23,6 +23,8 @@ pub mod entry {
     pub const UNEVEN_STAGED: &str = "anabranch_ccl_move_uneven_staged";
     /// ... straight to the outputs.
     pub const UNEVEN_DIRECT: &str = "anabranch_ccl_move_uneven_direct";
+    /// All members meet.
+    pub const BARRIER: &str = "anabranch_ccl_barrier";
     /// Many tensors gathered, in packets.
     pub const GATHER_MANY_PACKETS: &str = "anabranch_ccl_gather_many_packets";
     /// ... through the staging.
@@ -41,6 +43,8 @@ pub mod entry {
     pub const PULL: &str = "anabranch_ccl_pull";
     /// Every member writes parts to their owners' staging.
     pub const PUSH: &str = "anabranch_ccl_push";
+    /// Compares calls before they move data.
+    pub const FINGERPRINT: &str = "anabranch_ccl_fingerprint";
 }
 
 /// Moves bytes of any type.
@@ -49,6 +53,7 @@ pub static MOVE: KernelUnit = KernelUnit {
     source: include_str!("../kernels/move.hip"),
     headers: HEADERS,
     entries: &[
+        entry::BARRIER,
         entry::MOVE_PACKETS,
         entry::UNEVEN_PACKETS,
         entry::MOVE_STAGED,
@@ -95,9 +100,27 @@ pub static BULK_REDUCE: KernelUnit = KernelUnit {
     layouts: &[ReduceArgs::c_declaration],
 };
 
+/// Compares the members' calls.
+pub static FINGERPRINT: KernelUnit = KernelUnit {
+    name: "ccl_fingerprint",
+    source: include_str!("../kernels/fingerprint.hip"),
+    headers: HEADERS,
+    entries: &[entry::FINGERPRINT],
+    // `lane.h` names places, which these arguments have none of.
+    layouts: &[Place::c_declaration, FingerprintArgs::c_declaration],
+};
+
+/// The units.
+pub static UNITS: [&KernelUnit; 4] = [&MOVE, &PACKET_REDUCE, &BULK_REDUCE, &FINGERPRINT];
+
 /// The kernels that move bytes.
 pub fn move_bytes() -> KernelSpec {
     KernelSpec::new(&MOVE)
+}
+
+/// The kernel that compares calls.
+pub fn fingerprint() -> KernelSpec {
+    KernelSpec::new(&FINGERPRINT)
 }
 
 /// The kernels that gather many tensors.
@@ -123,5 +146,5 @@ pub fn bulk_reduce(element: DataType) -> KernelSpec {
 /// Every kernel of this crate in every variant: what a prebuild compiles.
 pub fn kernels() -> Vec<KernelSpec> {
     let reduce = DataType::ALL.into_iter().flat_map(|element| [packet_reduce(element), bulk_reduce(element)]);
-    [move_bytes(), gather_many(), pipes()].into_iter().chain(reduce).collect()
+    [move_bytes(), gather_many(), pipes(), fingerprint()].into_iter().chain(reduce).collect()
 }

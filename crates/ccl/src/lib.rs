@@ -2,11 +2,15 @@
 //!
 //! A [`Communicator`] belongs to one group and one sequence of calls. A [`Call`] names a collective and its tensors;
 //! [`Communicator::prepare`] checks it and chooses how it is done, [`Communicator::launch`] puts one kernel on a stream, and the
-//! [`Work`] that comes back orders other streams behind it or waits for it on the host.
+//! [`Work`] that comes back orders other streams behind it or waits for it on the host. [`typed`] has a method for each collective,
+//! with torch's names and order of arguments; element types and operators are Rust types there.
 //!
 //! The order of reading: [`call`] says what a call means, [`plan`] how it is done, `device/ccl/lane.h` and `packets.h` what all
 //! kernels stand on (with the arguments why no flag or buffer is used again too early), `kernels/*.hip` the algorithms, and
 //! [`Communicator`] when. [`oracle`] is the reference that tests and benchmarks compare with, bit by bit.
+//!
+//! Nothing in a call says that other members make the same. [`CclConfig::check`] compares all members' calls on the devices, for
+//! finding out why a program hangs or computes nonsense.
 //!
 //! Reductions are in group-rank order, accumulated in f32 (f64 for f64), and rounded once: the same bits on every rank, in every
 //! run, and for every algorithm.
@@ -16,6 +20,7 @@ pub mod args;
 pub mod call;
 #[doc(hidden)]
 pub mod channel;
+mod checker;
 mod communicator;
 mod config;
 pub mod conformance;
@@ -23,29 +28,38 @@ mod data_type;
 pub mod device_api;
 mod element;
 mod error;
+mod fingerprint;
 pub mod float8;
 mod in_place;
 pub mod kernels;
+#[doc(hidden)]
+pub mod lower;
 mod many;
 #[doc(hidden)]
 pub mod message;
 pub mod oracle;
+#[doc(hidden)]
+pub mod pipes;
 pub mod plan;
 mod reduce;
 mod tensor;
+pub mod typed;
 mod work;
 
 pub use call::{Call, Collective};
+pub use checker::CHECK_OPERATION;
 pub use communicator::{Communicator, MESSAGE_OPERATION, OPERATION, Prepared};
-pub use config::CclConfig;
+pub use config::{CclConfig, Check, UnknownCheck};
 pub use data_type::{DataType, UnknownDataType};
 pub use element::Element;
 pub use error::{Error, Result};
+pub use fingerprint::{Difference, Mismatch, SplitMismatch};
 pub use kernels::kernels;
 pub use message::PointToPoint;
-pub use plan::{Algorithm, Plan, UnknownAlgorithm};
+pub use plan::{Algorithm, Choice, Plan, UnknownAlgorithm};
 pub use reduce::{
     Avg, BitAnd, BitOr, BitXor, Max, Min, PreMulSum, Product, ReduceOp, ReduceOperator, Sum, UnknownReduceOp,
 };
 pub use tensor::{LocationKind, Tensor};
+pub use typed::{Options, TypedTensor};
 pub use work::Work;

@@ -11,9 +11,9 @@ use anabranch_shmem::{Team, TeamTable};
 
 use crate::args::{Pipes, PipesArgs, Transfer};
 use crate::call::{Call, Collective, Shape};
-use crate::channel::PipeLayout;
 use crate::error::{Error, Result};
 use crate::in_place;
+use crate::pipes::PipeLayout;
 use crate::plan::Plan;
 use crate::tensor::Tensor;
 

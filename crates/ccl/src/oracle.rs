@@ -23,7 +23,7 @@ mod arithmetic;
 mod bits;
 mod collectives;
 mod error;
-mod inputs;
+pub(crate) mod inputs;
 
 #[cfg(test)]
 mod tests;

@@ -122,6 +122,17 @@ pub struct Limits {
     pub bulk_threads: u32,
 }
 
+/// What is chosen for a call beforehand: by who tunes or tests. Equal on all members; `None` leaves it to the plan.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Choice {
+    /// The algorithm.
+    pub algorithm: Option<Algorithm>,
+    /// Blocks of the launch.
+    pub blocks: Option<u32>,
+    /// [`Plan::phased`]; means nothing for other algorithms than `push`.
+    pub phased: Option<bool>,
+}
+
 /// What is done for one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
@@ -161,6 +172,22 @@ impl Plan {
             reason,
         })?;
         Ok(Self::with(shape, limits, algorithm))
+    }
+
+    /// The plan of a call with something chosen beforehand.
+    ///
+    /// # Errors
+    /// Those of [`Self::new`]; [`Error::Config`] for blocks that are not within 1 and the lanes.
+    pub fn chosen(shape: &Shape, limits: &Limits, choice: Choice) -> Result<Self> {
+        let plan = Self::new(shape, limits, choice.algorithm)?;
+        let blocks = choice.blocks.unwrap_or(plan.blocks);
+        if !(1..=limits.lanes).contains(&blocks) {
+            let allowed = "1 to the communicator's lanes";
+            return Err(Error::Config { field: "blocks", given: blocks.into(), allowed });
+        }
+        // The kernels' other forms have no phases.
+        let phased = choice.phased.unwrap_or(plan.phased) && plan.algorithm == Algorithm::Push;
+        Ok(Self { blocks, phased, ..plan })
     }
 
     fn with(shape: &Shape, limits: &Limits, algorithm: Algorithm) -> Self {

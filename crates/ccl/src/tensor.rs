@@ -1,11 +1,11 @@
 //! Buffers as callers hand them over.
 
-use anabranch_hip::DeviceAddress;
+use anabranch_hip::{DeviceAddress, DeviceBuffer};
 use anabranch_hip_jit::DevicePointer;
 use anabranch_shmem::{MemoryUse, Registration, SymmetricMemory, Team};
 
 use crate::DataType;
-use crate::args::Place;
+use crate::args::{NOTHING, Place};
 use crate::error::{Error, Result};
 
 /// A contiguous run of elements in device memory: where, of which type, how many.
@@ -56,7 +56,26 @@ impl<'a> Tensor<'a> {
         Self { location: Location::Local(address), data_type, count }
     }
 
-    /// Elements in the symmetric heap, `byte_offset` bytes into an allocation: the same allocation and offset on all members.
+    /// Elements of a buffer of this rank's device, `byte_offset` bytes into it. To peers it is as local as [`Self::local`].
+    ///
+    /// # Errors
+    /// As [`Self::symmetric`].
+    ///
+    /// # Safety
+    /// The buffer must outlive every launch of a call with the tensor, and nobody else may use these elements in a conflicting
+    /// way until then.
+    pub unsafe fn of_buffer(
+        buffer: &'a DeviceBuffer,
+        byte_offset: u64,
+        data_type: DataType,
+        count: u64,
+    ) -> Result<Self> {
+        inside(buffer.len() as u64, byte_offset, data_type, count)?;
+        Ok(Self { location: Location::Local(buffer.address().offset(byte_offset)), data_type, count })
+    }
+
+    /// Elements in the symmetric heap, `byte_offset` bytes into an allocation: the same allocation and offset on all members. All
+    /// members of the call's group have it: its own group is theirs, in any order, or a larger one.
     /// Launches keep the allocation until they are over, unless they are captured: then whoever replays the graph does. A launch
     /// after its handle was dropped is an error.
     ///
@@ -87,6 +106,25 @@ impl<'a> Tensor<'a> {
         Ok(Self { location: Location::Registered(registration, byte_offset), data_type, count })
     }
 
+    /// The `count` elements from `start` on: how in-place forms name this rank's part.
+    ///
+    /// # Errors
+    /// [`Error::Bounds`] when they are not all there.
+    pub fn narrow(self, start: u64, count: u64) -> Result<Self> {
+        let size = u64::from(self.data_type.bytes());
+        if start.checked_add(count).is_none_or(|end| end > self.count) {
+            let (byte_offset, length) = (start.saturating_mul(size), self.bytes());
+            return Err(Error::Bounds { byte_offset, data_type: self.data_type, count, length });
+        }
+        let bytes = start * size;
+        let location = match self.location {
+            Location::Local(address) => Location::Local(address.offset(bytes)),
+            Location::Symmetric(memory, offset) => Location::Symmetric(memory, offset + bytes),
+            Location::Registered(registration, offset) => Location::Registered(registration, offset + bytes),
+        };
+        Ok(Self { location, count, ..self })
+    }
+
     /// Type of the elements.
     pub const fn data_type(&self) -> DataType {
         self.data_type
@@ -114,11 +152,19 @@ impl<'a> Tensor<'a> {
     /// Where this rank's elements start.
     ///
     /// # Errors
-    /// [`Error::Foreign`] when a registration is another group's.
+    /// [`Error::Foreign`] when a registration is another group's, or not all members have the symmetric memory.
     pub(crate) fn address(&self, team: &Team) -> Result<DeviceAddress> {
         match self.location {
             Location::Local(address) => Ok(address),
-            Location::Symmetric(memory, offset) => Ok(memory.address().offset(offset)),
+            Location::Symmetric(memory, offset) => {
+                // Elsewhere the same offsets may hold something else: at ranks without this allocation, or in another world.
+                let all_have_it = team.group().members().iter().all(|rank| memory.group().contains(*rank));
+                let base = team.peer_base(team.rank()).filter(|_| all_have_it);
+                let own = base.map(|base| base.offset(memory.offset()));
+                own.filter(|own| *own == memory.address())
+                    .map(|own| own.offset(offset))
+                    .ok_or(Error::Foreign { what: "symmetric memory" })
+            }
             Location::Registered(registration, offset) => {
                 let own =
                     registration.peer_address(team.rank()).filter(|_| registration.group() == team.group());
@@ -148,6 +194,15 @@ impl<'a> Tensor<'a> {
                 let peers = team.group().ranks().filter_map(|rank| registration.peer_address(rank));
                 peers.map(|address| of(address.0 + offset)).min().unwrap_or(1)
             }
+        }
+    }
+
+    /// What is equal on all members where peers reach it: the registration, and the offset in it or in the heap.
+    pub(crate) fn identity(&self) -> (u64, u64) {
+        match self.location {
+            Location::Local(_) => (NOTHING, NOTHING),
+            Location::Symmetric(memory, offset) => (NOTHING, memory.offset() + offset),
+            Location::Registered(registration, offset) => (registration.sequence(), offset),
         }
     }
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 use anabranch_hip::{Device, Event, Stream};
 use anabranch_shmem::World;
 
-use crate::error::Result;
+use crate::checker::Checker;
+use crate::error::{Error, Result};
 
 /// Events that are used again: making one for every launch would cost more than the launch.
 #[derive(Debug, Default)]
@@ -46,11 +47,25 @@ pub struct Work {
     event: PooledEvent,
     sequence: u64,
     description: Arc<str>,
+    checker: Option<Arc<Checker>>,
 }
 
 impl Work {
-    pub(crate) fn new(world: &World, event: PooledEvent, sequence: u64, description: &Arc<str>) -> Self {
-        Self { world: world.clone(), event, sequence, description: Arc::clone(description) }
+    pub(crate) fn new(
+        world: &World,
+        event: PooledEvent,
+        sequence: u64,
+        description: &Arc<str>,
+        checker: Option<Arc<Checker>>,
+    ) -> Self {
+        Self { world: world.clone(), event, sequence, description: Arc::clone(description), checker }
+    }
+
+    fn explain(&self, error: anabranch_shmem::Error) -> Error {
+        match &self.checker {
+            Some(checker) => checker.explain(error),
+            None => error.into(),
+        }
     }
 
     pub(crate) fn record(event: &PooledEvent, stream: &Stream) -> Result<()> {
@@ -68,21 +83,22 @@ impl Work {
     /// Waits on the host until the work is done, but no longer than `timeout`. Not for captured work.
     ///
     /// # Errors
-    /// What made the world fail, with the peer that was missing; [`anabranch_shmem::Error::StreamBusy`] after `timeout`, which
-    /// changes nothing.
+    /// What made the world fail, with the peer that was missing; [`Error::Mismatch`] where calls are compared and differ;
+    /// [`anabranch_shmem::Error::StreamBusy`] after `timeout`, which changes nothing.
     pub fn join(&self, timeout: Duration) -> Result<()> {
         match &self.event.event {
-            Some(event) => Ok(self.world.wait_within(event, timeout)?),
-            None => Ok(self.world.check()?),
+            Some(event) => self.world.wait_within(event, timeout),
+            None => self.world.check(),
         }
+        .map_err(|error| self.explain(error))
     }
 
     /// Whether the work is done.
     ///
     /// # Errors
-    /// What made the world fail; an error of the work itself.
+    /// As [`Self::join`]; an error of the work itself.
     pub fn poll(&self) -> Result<bool> {
-        self.world.check()?;
+        self.world.check().map_err(|error| self.explain(error))?;
         self.event.event.as_ref().map_or(Ok(true), |event| Ok(event.is_done()?))
     }
 

@@ -40,6 +40,17 @@ fn every_exchange_is_verified_and_the_second_run_compiles_nothing() {
 }
 
 #[test]
+fn a_flat_heap_carries_the_same_traffic() {
+    for threads in [false, true] {
+        let mut arguments = [&["bench", "ep"], SMALL, EP, &["--set", "heap.mode=flat"]].concat();
+        arguments.extend(threads.then_some("--threads"));
+        let rows = rows(&run(&arguments));
+        assert_eq!(rows.len(), 4);
+        assert!(rows.iter().all(|row| row["verified"] == true), "{rows:?}");
+    }
+}
+
+#[test]
 fn every_way_of_moving_bytes_is_verified() {
     let done = run(&[&["bench", "p2p", "--bytes", "4 KiB"], SMALL].concat());
     let rows = rows(&done);

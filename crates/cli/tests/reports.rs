@@ -20,6 +20,11 @@ fn the_doctor_finds_nothing_wrong_with_the_host_runtime() {
     assert_eq!(section("runtimes").len(), 3, "all three are looked for");
     let host = section("devices").into_iter().filter(|row| row["runtime"] == "host").collect::<Vec<_>>();
     assert_eq!((host.len(), host[0]["arch"].as_str()), (4, Some("host:wave1")));
+    assert!(host.iter().all(|row| row["virtual_memory"] == true), "{host:?}");
+    let mode =
+        section("configuration").into_iter().find(|row| row["name"] == "heap.mode").unwrap_or_default();
+    assert!(mode["detail"].as_str().unwrap_or_default().starts_with("static ("), "{mode}");
+    assert!(section("heap").is_empty(), "a static heap asks for nothing");
     let link = section("links").into_iter().find(|row| row["runtime"] == "host").unwrap_or_default();
     assert_eq!(link["reaches"], serde_json::json!([1, 2, 3]), "each pair was probed by a copy");
     assert!(section("compilers").iter().any(|row| row["target"] == "host:wave1" && row["status"] == "ok"));
@@ -54,11 +59,35 @@ fn topo_shows_every_direction_in_processes_and_threads() {
         assert_eq!(done.code, 0, "{done:?}");
         let rows = rows(&done);
         assert_eq!(rows.len(), 9);
+        assert!(rows.iter().all(|row| row["heap"] == "static"));
         assert!(rows.iter().all(|row| row["transport"] == "p2p" && row["reason"].is_string()));
         let across = rows.iter().find(|row| row["from"] == 0 && row["to"] == 2).unwrap().clone();
         let reason = across["reason"].as_str().unwrap_or_default();
         assert_eq!(reason.contains("same process"), threads, "{reason}");
     }
+}
+
+#[test]
+fn a_flat_heap_is_reported() {
+    let set = ["--runtime", "host", "--set", "heap.mode=flat", "--set", "heap.bytes=1 MiB"];
+    for threads in [false, true] {
+        let mut arguments = [&["topo", "--ranks", "2", "--json"][..], &set].concat();
+        arguments.extend(threads.then_some("--threads"));
+        let done = run(&arguments);
+        assert_eq!(done.code, 0, "{done:?}");
+        for row in rows(&done) {
+            assert_eq!(row["heap"], "flat");
+            let slot = format!("slot {} of a flat range", row["to"]);
+            assert!(row["reason"].as_str().unwrap_or_default().contains(&slot), "{row}");
+        }
+    }
+    let text = run(&[&["topo", "--ranks", "2"][..], &set].concat());
+    let first = text.stdout.lines().next().unwrap_or_default();
+    let expected = "heap.mode = flat, heap.bytes = 1048576; rank r's heap at base + r * 1048576";
+    assert_eq!(first, expected, "{text:?}");
+    let doctor = run(&["doctor", "--json", "--runtime", "host", "--set", "heap.mode=flat"]);
+    let heap: Vec<_> = rows(&doctor).into_iter().filter(|row| row["section"] == "heap").collect();
+    assert!(heap.len() == 4 && heap.iter().all(|row| row["unit_bytes"] == 65536), "{doctor:?}");
 }
 
 #[test]

@@ -277,9 +277,9 @@ fn virtual_memory(device: &Device) -> Checked {
     // SAFETY: the size is the exported allocation's.
     let imported = Arc::new(unsafe { device.import_physical(descriptor.as_fd(), unit) }?);
     let physical = Arc::new(physical);
-    let mut range = device.reserve(2 * unit, 0)?;
-    range.map(0, &physical, std::slice::from_ref(device))?;
-    range.map(unit, &imported, std::slice::from_ref(device))?;
+    let range = device.reserve(2 * unit, 0)?;
+    let _first = range.map(0, &physical, std::slice::from_ref(device))?;
+    let _second = range.map(unit, &imported, std::slice::from_ref(device))?;
     let stream = device.create_stream()?;
     // SAFETY: both halves are mapped to the same memory, which outlives the stream's work.
     unsafe { stream.fill_async(range.address(), 0x3c, 16) }?;

@@ -93,6 +93,7 @@ pub(crate) mod device_attribute {
     pub(crate) const COMPUTE_CAPABILITY_MAJOR: c_int = 75;
     pub(crate) const COMPUTE_CAPABILITY_MINOR: c_int = 76;
     pub(crate) const MAX_SHARED_MEMORY_PER_BLOCK_OPT_IN: c_int = 97;
+    pub(crate) const HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED: c_int = 103;
 }
 
 /// `CUfunction_attribute`.

@@ -236,6 +236,16 @@ fn table(runtime: &Runtime, notes: &Notes) {
     // SAFETY: the call writes one int.
     assert_eq!(unsafe { (api.hipDeviceGetAttribute)(&raw mut value, 74, 1) }, HipError::SUCCESS);
     assert_eq!(value, 232_448);
+    // Virtual memory management, on a device whose memory can be exported and on one whose cannot.
+    for (device, supported) in [(0, 1), (1, 0)] {
+        // SAFETY: as above.
+        let code = unsafe { (api.hipDeviceGetAttribute)(&raw mut value, 89, device) };
+        assert_eq!((code, value), (HipError::SUCCESS, supported));
+        assert_eq!(
+            runtime.device(DeviceOrdinal(device as u32)).unwrap().has_virtual_memory().unwrap(),
+            supported != 0
+        );
+    }
     // SAFETY: as above; a null place is refused before anything is written.
     assert_eq!(unsafe { (api.hipGetDevice)(std::ptr::null_mut()) }, HipError::INVALID_VALUE);
     // SAFETY: as above.

@@ -44,6 +44,9 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
     case 75: *value = 9; return 0;
     case 76: *value = 0; return 0;
     case 97: *value = 232448; return 0;
+    case 102: *value = 1; return 0;
+    /* Only the first device can pass memory on as file descriptors. */
+    case 103: *value = device == 10; return 0;
     default: return 1;
     }
 }

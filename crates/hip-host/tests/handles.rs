@@ -5,12 +5,13 @@
 )]
 #![allow(clippy::unwrap_used, reason = "a failing helper fails its test")]
 
+use core::ffi::c_int;
 use std::num::NonZeroUsize;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anabranch_hip::{Device, DeviceOrdinal, Error, HipError};
+use anabranch_hip::{Binding, Device, DeviceOrdinal, Error, HipError, Runtime, RuntimeKind};
 use anabranch_hip_host::{Actor, FaultKind, HostConfig, HostMachine, Step};
 
 fn device() -> Device {
@@ -33,15 +34,58 @@ fn handles_of_two_machines_do_not_mix() {
     assert!(refused(&one.can_access_peer(&other)));
     assert!(refused(&one.enable_peer_access(&other)));
     let bytes = one.physical_granularity().unwrap();
-    let mut range = one.reserve(bytes, bytes).unwrap();
+    let range = one.reserve(bytes, bytes).unwrap();
     let strange = Arc::new(other.create_physical(bytes).unwrap());
     let memory = Arc::new(one.create_physical(bytes).unwrap());
     assert!(refused(&range.map(0, &strange, std::slice::from_ref(&one))));
     assert!(refused(&range.map(0, &memory, &[one.clone(), other])));
-    range.map(0, &memory, std::slice::from_ref(&one)).unwrap();
+    let mapping = range.map(0, &memory, std::slice::from_ref(&one)).unwrap();
+    assert_eq!((mapping.address(), mapping.len()), (range.address(), bytes));
+    // A place that is taken, and the same place when it is free again; the range goes before its mapping.
+    assert!(range.map(0, &memory, std::slice::from_ref(&one)).is_err());
+    drop(mapping);
+    let mapping = range.map(0, &memory, std::slice::from_ref(&one)).unwrap();
+    drop(range);
+    // SAFETY: mapped with at least 8 bytes.
+    unsafe { one.write_memory(mapping.address(), &[7; 8]) }.unwrap();
+    assert!(one.has_virtual_memory().unwrap());
     let neighbour = one.runtime().device(DeviceOrdinal(1)).unwrap();
     assert!(one.can_access_peer(&neighbour).unwrap());
     stream.wait_event(&neighbour.create_event().unwrap()).unwrap();
+}
+
+#[test]
+fn virtual_memory_of_amds_runtime_is_taken_from_a_version_on() {
+    #[derive(Debug)]
+    struct Host(Runtime);
+    impl Binding for Host {
+        fn bind(&self) {
+            let _: &_ = self.0.api();
+        }
+    }
+    unsafe extern "C" fn of_rocm_7_1(version: *mut c_int) -> HipError {
+        // SAFETY: the caller's place.
+        unsafe { version.write(70_152_802) };
+        HipError::SUCCESS
+    }
+    unsafe extern "C" fn of_rocm_7_2(version: *mut c_int) -> HipError {
+        // SAFETY: as above.
+        unsafe { version.write(70_226_015) };
+        HipError::SUCCESS
+    }
+    type Version = unsafe extern "C" fn(*mut c_int) -> HipError;
+    let host = device().runtime().clone();
+    for (kind, version, has) in [
+        (RuntimeKind::Amd, of_rocm_7_1 as Version, false),
+        (RuntimeKind::Amd, of_rocm_7_2, true),
+        (RuntimeKind::Nvidia, of_rocm_7_1, true),
+    ] {
+        let mut api = *host.api();
+        api.hipRuntimeGetVersion = version;
+        let runtime = Runtime::new(kind, api, Some(Arc::new(Host(host.clone()))), "altered".to_owned());
+        let device = runtime.device(DeviceOrdinal(0)).unwrap();
+        assert_eq!(device.has_virtual_memory().unwrap(), has, "{kind}");
+    }
 }
 
 struct Panicking;

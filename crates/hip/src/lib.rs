@@ -35,4 +35,4 @@ pub use runtime::{Binding, DeviceOrdinal, Runtime, RuntimeKind, UnknownRuntime};
 pub use stream::{Event, Stream};
 pub use table::HipApi;
 pub use types::HipError;
-pub use virtual_memory::{PhysicalMemory, ReservedRange};
+pub use virtual_memory::{PhysicalHandle, PhysicalMemory, ReservedRange, VirtualMapping};

@@ -172,6 +172,7 @@ pub mod device_attribute {
     pub const MULTIPROCESSOR_COUNT: c_int = 63;
     pub const MAX_SHARED_MEMORY_PER_BLOCK: c_int = 74;
     pub const WARP_SIZE: c_int = 87;
+    pub const VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED: c_int = 89;
     pub const WALL_CLOCK_RATE: c_int = 10017;
 }
 

@@ -6,6 +6,7 @@
 //! * A rank that was lost and published a cause went because of that cause; one that published none is the cause itself.
 //! * An expired wait for a peer that published an expired wait of its own goes back to that peer's peer, and so on, to the one
 //!   that published nothing: that one keeps everybody waiting.
+//! * What a kernel found wrong by itself, and an explainer put into words, is a cause, whoever was lost meanwhile.
 
 use std::time::Duration;
 
@@ -28,6 +29,7 @@ enum Told {
     Expired(Expired),
     Collective { step: String, detail: String, missing: Vec<u32> },
     Poisoned { rank: u32, reason: String },
+    Reported { rank: u32, operation: String, phase: String, detail: String },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,6 +67,9 @@ impl From<&Fault> for Told {
                 Self::Collective { step, detail, missing }
             }
             Fault::Poisoned { rank, reason } => Self::Poisoned { rank: rank.get(), reason },
+            Fault::Reported { rank, operation, phase, detail } => {
+                Self::Reported { rank: rank.get(), operation, phase, detail }
+            }
         }
     }
 }
@@ -92,6 +97,9 @@ impl From<Told> for Fault {
                 Self::CollectiveFailed { step, detail, missing }
             }
             Told::Poisoned { rank, reason } => Self::Poisoned { rank: GlobalRank::new(rank), reason },
+            Told::Reported { rank, operation, phase, detail } => {
+                Self::Reported { rank: GlobalRank::new(rank), operation, phase, detail }
+            }
         }
     }
 }
@@ -102,6 +110,12 @@ impl World {
     pub(crate) fn judge(&self, record: Option<&FaultRecord>) {
         let alarm = &self.inner.alarm;
         let mine = record.map(|record| self.expired(record));
+        if let (Some(record), Some(mine)) = (record, &mine)
+            && let Some(detail) = self.inner.explainers.explain(record)
+        {
+            let Expired { rank, operation, phase, .. } = mine.clone();
+            return self.fail(Told::Reported { rank, operation, phase, detail }.into());
+        }
         if let Some(mine) = &mine {
             // Others may be following their own waits to this rank already.
             self.publish(&Told::Expired(mine.clone()));
@@ -237,6 +251,12 @@ mod tests {
                 missing: vec![GlobalRank::new(3)],
             },
             Fault::Poisoned { rank: GlobalRank::new(2), reason: "r".into() },
+            Fault::Reported {
+                rank: GlobalRank::new(0),
+                operation: "o".into(),
+                phase: "p".into(),
+                detail: "d".into(),
+            },
             Fault::from(expired(1, 2)),
         ] {
             let text = serde_json::to_vec(&Told::from(&fault)).unwrap();

@@ -1,16 +1,50 @@
 //! What a world is made with.
 
+use std::fmt;
 use std::time::Duration;
 
 use anabranch_transport::{HostIdentity, TransportKind};
 
 use crate::error::{Error, Result};
 
+/// How the heap's memory is obtained, and where peers find it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum HeapMode {
+    /// One allocation of the full size when the world is joined. Each peer's is mapped wherever the runtime puts it.
+    #[default]
+    Static,
+    /// Physical memory of the full size, mapped into one range of addresses: rank r's heap lies at `base + r * stride`, in
+    /// the order of the world's ranks, and an address is arithmetic ([`crate::World::flat_heap`]). Takes virtual memory
+    /// management (host and NVIDIA; AMD from ROCm 7.2 on, which has uncached physical memory) and the transport `p2p`.
+    Flat,
+}
+
+impl HeapMode {
+    /// All modes.
+    pub const ALL: [Self; 2] = [Self::Static, Self::Flat];
+
+    /// The word in configurations.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Static => "static",
+            Self::Flat => "flat",
+        }
+    }
+}
+
+impl fmt::Display for HeapMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
 /// The configuration of one world, as a value. Equal on all ranks, but for the host identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorldConfig {
     /// Bytes of the symmetric heap of each rank (setting `heap.bytes`).
     pub heap_bytes: u64,
+    /// How its memory is obtained (`heap.mode`).
+    pub heap_mode: HeapMode,
     /// Transports in order of preference; each peer gets the first that reaches it (`transport.order`).
     pub transports: Vec<TransportKind>,
     /// How long joining may take as a whole, and how long each later collective call of the host waits for the slowest rank
@@ -30,6 +64,7 @@ impl Default for WorldConfig {
     fn default() -> Self {
         Self {
             heap_bytes: 256 << 20,
+            heap_mode: HeapMode::Static,
             transports: vec![TransportKind::P2p],
             rendezvous_deadline: Duration::from_secs(60),
             operation_deadline: Duration::from_secs(10),
@@ -48,6 +83,7 @@ impl WorldConfig {
         let order: Vec<_> = self.transports.iter().map(|kind| kind.word()).collect();
         [
             ("heap.bytes", self.heap_bytes.to_string()),
+            ("heap.mode", self.heap_mode.to_string()),
             ("transport.order", order.join(", ")),
             ("deadline.rendezvous", format!("{:?}", self.rendezvous_deadline)),
             ("deadline.operation", format!("{:?}", self.operation_deadline)),
@@ -68,6 +104,9 @@ impl WorldConfig {
         }
         if self.transports.is_empty() {
             return refuse("transport.order", "nothing".to_owned(), "at least one of p2p, sdma, rdma");
+        }
+        if self.heap_mode == HeapMode::Flat && !self.transports.contains(&TransportKind::P2p) {
+            return refuse("heap.mode", "flat".to_owned(), "static, or p2p in transport.order");
         }
         for (index, kind) in self.transports.iter().enumerate() {
             if self.transports.iter().take(index).any(|earlier| earlier == kind) {
@@ -102,6 +141,14 @@ mod tests {
                 ["transport.order", "p2p twice"],
             ),
             (
+                WorldConfig {
+                    heap_mode: HeapMode::Flat,
+                    transports: vec![TransportKind::Rdma],
+                    ..base.clone()
+                },
+                ["heap.mode = flat", "p2p in transport.order"],
+            ),
+            (
                 WorldConfig { operation_deadline: Duration::ZERO, ..base.clone() },
                 ["deadline.operation", "0ns"],
             ),
@@ -116,12 +163,13 @@ mod tests {
         // A new field has to be put into `fields` or excepted here.
         let WorldConfig {
             heap_bytes: _,
+            heap_mode: _,
             transports: _,
             rendezvous_deadline: _,
             operation_deadline: _,
             loss_grace: _,
             host_identity: _,
         } = WorldConfig::default();
-        assert_eq!(WorldConfig::default().fields().len(), 5);
+        assert_eq!(WorldConfig::default().fields().len(), 6);
     }
 }

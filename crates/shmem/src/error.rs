@@ -157,6 +157,26 @@ pub enum Error {
         #[source]
         source: anabranch_hip::Error,
     },
+    /// The heap's memory cannot be had in the way that the configuration names.
+    #[error("heap.mode = flat with heap.bytes = {bytes} cannot be had on {device} of the {runtime} runtime")]
+    FlatHeap {
+        /// Bytes of the heap.
+        bytes: u64,
+        /// The device.
+        device: anabranch_hip::DeviceOrdinal,
+        /// Its runtime.
+        runtime: anabranch_hip::RuntimeKind,
+        /// What is missing.
+        #[source]
+        source: anabranch_transport_p2p::WindowError,
+    },
+    /// The ranks of this host did not get each other's heaps to map, with `heap.mode = "flat"`.
+    #[error("the file descriptors of the heaps did not pass between the processes of this host")]
+    PassDescriptors {
+        /// Which rank, and why.
+        #[source]
+        source: anabranch_transport_p2p::ExchangeError,
+    },
     /// The runtime placed the heap at an address of too small an alignment.
     #[error("the heap lies at {address:#x}, which is not a multiple of {alignment}")]
     HeapAlignment {

@@ -1,10 +1,12 @@
 //! The first cause of a world's failure, and the names by which kernels report theirs.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::fmt;
+use std::sync::{Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use anabranch_bootstrap::LossKind;
+use anabranch_hip_jit::control::FaultRecord;
 use anabranch_ranks::GlobalRank;
 
 /// Why a world is unusable. Kept for good; every later call returns it.
@@ -43,6 +45,18 @@ pub enum Fault {
         seen: u64,
         /// How long the kernel had been running.
         waited: Duration,
+    },
+    /// A kernel found something that is wrong whoever waits how long, and [`ExplainFault`] said what.
+    #[error("{rank} found in {operation} ({phase}): {detail}; the world cannot be used any more")]
+    Reported {
+        /// The rank whose kernel found it.
+        rank: GlobalRank,
+        /// The operation's name.
+        operation: String,
+        /// The phase's name.
+        phase: String,
+        /// What was found.
+        detail: String,
     },
     /// A collective call of the host did not come to its end.
     #[error("{step} did not come to its end: {detail}; the world cannot be used any more")]
@@ -85,6 +99,36 @@ pub struct OperationName {
     pub phases: &'static [&'static str],
 }
 
+/// Puts into words what a kernel reported that is no wait in vain (`report_fault` in `anabranch/wait.h`). Given to
+/// [`World::explain_faults`](crate::World::explain_faults).
+pub trait ExplainFault: fmt::Debug + Send + Sync {
+    /// What is wrong, as a clause without a full stop; `None` for an expired wait, and for what another explainer knows. Called
+    /// on the host once the kernel has written the record, perhaps while it drains; may read device memory, must not call the
+    /// world.
+    fn explain(&self, record: &FaultRecord) -> Option<String>;
+}
+
+/// Who explains the records of an operation, as long as they live.
+#[derive(Debug, Default)]
+pub(crate) struct Explainers {
+    known: Mutex<Vec<(OperationCode, Weak<dyn ExplainFault>)>>,
+}
+
+impl Explainers {
+    pub(crate) fn insert(&self, code: OperationCode, explainer: Weak<dyn ExplainFault>) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|(_, old)| old.strong_count() > 0);
+        known.push((code, explainer));
+    }
+
+    /// The first explanation. No lock is held while explainers are at work.
+    pub(crate) fn explain(&self, record: &FaultRecord) -> Option<String> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let of_operation = known.into_iter().filter(|(code, _)| code.0 == record.operation);
+        of_operation.filter_map(|(_, explainer)| explainer.upgrade()).find_map(|one| one.explain(record))
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct OperationNames {
     names: Mutex<HashMap<OperationCode, OperationName>>,
@@ -123,7 +167,35 @@ impl OperationNames {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use bytemuck::Zeroable as _;
+
     use super::*;
+
+    #[derive(Debug)]
+    struct Says(u32);
+    impl ExplainFault for Says {
+        fn explain(&self, record: &FaultRecord) -> Option<String> {
+            (record.phase == self.0).then(|| format!("phase {}", self.0))
+        }
+    }
+
+    #[test]
+    fn the_first_explainer_alive_that_knows_explains() {
+        let explainers = Explainers::default();
+        let [one, two, three]: [Arc<dyn ExplainFault>; 3] =
+            [Arc::new(Says(1)), Arc::new(Says(2)), Arc::new(Says(3))];
+        explainers.insert(OperationCode(7), Arc::downgrade(&one));
+        explainers.insert(OperationCode(7), Arc::downgrade(&two));
+        explainers.insert(OperationCode(8), Arc::downgrade(&three));
+        let explain =
+            |operation, phase| explainers.explain(&FaultRecord { operation, phase, ..FaultRecord::zeroed() });
+        assert_eq!(explain(7, 2), Some("phase 2".into()));
+        assert_eq!(explain(7, 3), None, "another operation's");
+        drop(two);
+        assert_eq!(explain(7, 2), None, "it is gone");
+    }
 
     #[test]
     fn operations_have_names_or_numbers() {

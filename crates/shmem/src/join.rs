@@ -9,15 +9,16 @@ use anabranch_hip::{Device, DeviceAddress, RuntimeKind, Stream};
 use anabranch_hip_jit::Jit;
 use anabranch_ranks::Group;
 use anabranch_transport::{PeerInfo, PeerMemory, Region, Transport};
+use anabranch_transport_p2p::{ExchangeError, FlatLayout, FlatWindow, Patience, WindowError};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::alarm::Alarm;
 use crate::collective::{Collectives, compare_fields, group_id};
-use crate::config::WorldConfig;
+use crate::config::{HeapMode, WorldConfig};
 use crate::control::Control;
 use crate::error::{Error, Result};
-use crate::fault::OperationNames;
+use crate::fault::{Explainers, OperationNames};
 use crate::flight::Flights;
 use crate::heap::ledger::Ledger;
 use crate::heap::ranges::ByteRange;
@@ -26,6 +27,7 @@ use crate::identity::peer_info;
 use crate::residency::Residency;
 use crate::tables::Tables;
 use crate::transports::{Offers, Transports};
+use crate::turns::Turns;
 use crate::watch::DRAIN;
 use crate::world::{Connections, Inner, World, base_of};
 
@@ -36,6 +38,15 @@ struct Hello {
     fields: Vec<(String, String)>,
     /// Rank 0's becomes the world's number.
     number: u64,
+    /// What its device maps in, bytes, where heaps are to lie in flat ranges.
+    granularity: Option<u64>,
+}
+
+/// What the ranks told each other first.
+struct Met {
+    peers: Vec<PeerInfo>,
+    number: u64,
+    layout: Option<FlatLayout>,
 }
 
 /// What a rank makes of its own before peers come in.
@@ -57,7 +68,7 @@ impl World {
     ///
     /// # Errors
     /// On all ranks: [`Error::Differs`] with the setting, both values and ranks; [`Error::Unreachable`] with the reason of
-    /// each transport; [`Error::HeapMemory`]; [`Error::SharedDevice`]; [`Error::Probe`]. Where only one rank failed, the
+    /// each transport; [`Error::HeapMemory`]; [`Error::FlatHeap`]; [`Error::SharedDevice`]; [`Error::Probe`]. Where only one rank failed, the
     /// others get [`Error::Elsewhere`], which names it. [`Error::Rendezvous`] when a rank did not come in time.
     pub fn join(
         config: WorldConfig,
@@ -83,7 +94,7 @@ impl World {
         // One for all steps: it is how long joining may take.
         let deadline = Deadline::after(config.rendezvous_deadline);
         let greeting = Collectives::new(Arc::clone(&rendezvous), 0, config.rendezvous_deadline);
-        let (peers, number) = greet(&greeting, &group, &config, &device, deadline)?;
+        let Met { peers, number, layout } = greet(&greeting, &group, &config, &device, deadline)?;
         let local = peers
             .get(greeting.rank().index())
             .cloned()
@@ -91,33 +102,37 @@ impl World {
         refuse_shared_devices(&peers)?;
 
         let collectives = Collectives::new(rendezvous, number, config.rendezvous_deadline);
-        let own = prepare(&config, &device, &local, &peers, number, transports);
-        let (own, mine) = match own {
-            Ok(own) => {
-                let offers = own.offers.clone();
-                (Some(own), Ok(offers))
-            }
-            Err(error) => (None, Err(error)),
-        };
-        let offers = collectives.agree_by(&group, "allocate the heap", mine, deadline)?.said;
+        let turns = Turns::new(&config, &local, &peers);
+        let prepared = || prepare(&config, &device, &local, &peers, number, layout, transports);
+        let said = |own: &Own| own.offers.clone();
+        let (own, offers) =
+            turns.take(&collectives, &group, "allocate the heap", deadline, prepared, said)?;
         // Without it the agreement had failed.
         let Some(own) = own else { return Err(Error::Left) };
 
-        let connected = connect(&own.transports, &device, &peers, &offers, config.heap_bytes, number);
-        let (connected, mine) = match connected {
-            Ok(connected) => (Some(connected), Ok(())),
-            Err(error) => (None, Err(error)),
-        };
-        if let Err(error) = collectives.agree_by(&group, "map the peers' heaps", mine, deadline) {
-            // Close what is mapped before anybody frees what is mapped elsewhere. A broken exchange is not followed by
-            // another one: who did not come to the first would be waited for once more.
-            drop(connected);
-            if !matches!(error, Error::Rendezvous { .. }) {
-                let _ = collectives.agree_by(&group, "close the peers' heaps", Ok(()), deadline);
-            }
-            return Err(error);
+        if let Some(window) = own.heap.window() {
+            let place = own.transports.built_in_p2p();
+            let passed = pass_descriptors(window, place, &collectives, &local, &peers, &offers, deadline);
+            let passed = passed.map_err(|source| Error::PassDescriptors { source });
+            collectives.agree_by(&group, "pass the heaps' descriptors", passed, deadline)?;
         }
+        let connect = || connect(&own.transports, &device, &peers, &offers, config.heap_bytes, number);
+        let connected = turns.take(&collectives, &group, "map the peers' heaps", deadline, connect, |_| ());
+        let connected = match connected {
+            Ok((connected, _)) => connected,
+            // What was mapped here is closed before anybody frees what is mapped elsewhere. A broken exchange is not followed
+            // by another one: who did not come to the first would be waited for once more.
+            Err(error) => {
+                if !matches!(error, Error::Rendezvous { .. }) {
+                    let _ = collectives.agree_by(&group, "close the peers' heaps", Ok(()), deadline);
+                }
+                return Err(error);
+            }
+        };
         let Some((memory, routes, places)) = connected else { return Err(Error::Left) };
+        if let Some(window) = own.heap.window() {
+            window.forget_descriptors();
+        }
 
         let bases: Vec<DeviceAddress> = memory.iter().map(|memory| base_of(memory.as_ref())).collect();
         let segment = ByteRange { offset: HEADER_BYTES, bytes: config.heap_bytes - HEADER_BYTES };
@@ -135,12 +150,14 @@ impl World {
             heap_busy: AtomicBool::new(false),
             groups: Mutex::new(HashMap::from([(group_id(&group), group.clone())])),
             names: OperationNames::default(),
+            explainers: Explainers::default(),
             residency: Arc::new(Residency::default()),
             launches: flights.user(),
             flights,
             observer: Mutex::new(None),
             left: AtomicBool::new(false),
             unproven: AtomicBool::new(false),
+            turns,
             peers,
             local,
             group,
@@ -199,14 +216,25 @@ impl World {
                 inner.unproven.store(true, Ordering::Release);
             }
         }
-        if !inner.unproven.load(Ordering::Acquire) {
-            let mut connections = inner.connections.write().unwrap_or_else(PoisonError::into_inner);
-            connections.memory.clear();
-            connections.transports.close();
+        let close = || {
+            if !inner.unproven.load(Ordering::Acquire) {
+                let mut connections = inner.connections.write().unwrap_or_else(PoisonError::into_inner);
+                connections.memory.clear();
+                connections.transports.close();
+            }
+        };
+        if met.is_err() {
+            close();
+            return met;
         }
-        met?;
-        let closed = inner.collectives.agree(&inner.group, "close the peers' heaps", Ok(()));
-        closed.map(|_| ())
+        let (group, step) = (&inner.group, "close the peers' heaps");
+        let deadline = Deadline::after(inner.config.rendezvous_deadline);
+        let closed = || {
+            close();
+            Ok(())
+        };
+        inner.turns.take(&inner.collectives, group, step, deadline, closed, |()| ())?;
+        Ok(())
     }
 
     /// Tells the others how it went here, and hears the same of them.
@@ -229,19 +257,41 @@ fn greet(
     config: &WorldConfig,
     device: &Device,
     deadline: Deadline,
-) -> Result<(Vec<PeerInfo>, u64)> {
-    let hello = config.check().and_then(|()| peer_info(collectives.rank(), config, device)).map(|info| {
+) -> Result<Met> {
+    let about = config.check().and_then(|()| {
+        let granularity = match config.heap_mode {
+            HeapMode::Static => None,
+            HeapMode::Flat => {
+                Some(FlatWindow::granularity(device).map_err(|source| flat_error(config, device, source))?)
+            }
+        };
+        Ok((peer_info(collectives.rank(), config, device)?, granularity))
+    });
+    let hello = about.map(|(info, granularity)| {
         let mut fields = vec![("anabranch version".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
         fields.push(("device.runtime".to_owned(), info.runtime.clone()));
         fields.push(("device.arch".to_owned(), info.arch.clone()));
         fields.extend(config.fields());
         let number = fresh_number(&info);
-        Hello { info, fields, number }
+        Hello { info, fields, number, granularity }
     });
     let said = collectives.agree_by(group, "join", hello, deadline)?.said;
     compare_fields("join", group, &said.iter().map(|hello| hello.fields.clone()).collect::<Vec<_>>())?;
     let number = said.first().map_or(0, |hello| hello.number);
-    Ok((said.into_iter().map(|hello| hello.info).collect(), number))
+    let layout = match config.heap_mode {
+        HeapMode::Static => None,
+        HeapMode::Flat => {
+            let granularities = said.iter().filter_map(|hello| hello.granularity);
+            let layout = FlatLayout::new(group.size(), config.heap_bytes, granularities);
+            Some(layout.map_err(|source| flat_error(config, device, source))?)
+        }
+    };
+    Ok(Met { peers: said.into_iter().map(|hello| hello.info).collect(), number, layout })
+}
+
+fn flat_error(config: &WorldConfig, device: &Device, source: WindowError) -> Error {
+    let (bytes, runtime, device) = (config.heap_bytes, device.runtime().kind(), device.ordinal());
+    Error::FlatHeap { bytes, device, runtime, source }
 }
 
 /// A number that no other world of this rendezvous has had: who, and when. Under a driver, whose runs must be the same in
@@ -290,16 +340,50 @@ fn prepare(
     local: &PeerInfo,
     peers: &[PeerInfo],
     number: u64,
+    layout: Option<FlatLayout>,
     brought: Vec<Box<dyn Transport>>,
 ) -> Result<Own> {
-    let transports = Transports::new(config, device, local, brought);
-    let heap = Arc::new(HeapMemory::new(device, config.heap_bytes, probe_word(number, local))?);
+    let audience = Transports::audience(local, peers);
+    let window = layout.map(|layout| FlatWindow::new(device, local.rank, layout, audience)).transpose();
+    let window = window.map_err(|source| flat_error(config, device, source))?.map(Arc::new);
+    let transports = Transports::new(config, device, local, brought, window.as_ref());
+    if window.is_some() && transports.built_in_p2p().is_none() {
+        let expected =
+            "static, as the transport p2p is one that was brought and flat ranges are the built-in one's";
+        return Err(Error::Config { field: "heap.mode", given: "flat".to_owned(), expected });
+    }
+    let probe = probe_word(number, local);
+    let heap = Arc::new(match &window {
+        None => HeapMemory::new(device, config.heap_bytes, probe)?,
+        Some(window) => HeapMemory::in_window(device, window, config.heap_bytes, probe)?,
+    });
     let control = Control::new(device, config.operation_deadline)?;
     let tables = Tables::new(device.clone())?;
     let service = device.create_stream()?;
     let region = Region { address: heap.address().0, bytes: heap.bytes() };
-    let offers = transports.export(region, Transports::audience(local, peers))?;
+    let offers = transports.export(region, audience)?;
     Ok(Own { heap, control, tables, service, transports, offers })
+}
+
+/// Gives the ranks of other processes what they map, and takes what is theirs. Ends in time for an agreement on how it went.
+fn pass_descriptors(
+    window: &FlatWindow,
+    place: Option<usize>,
+    collectives: &Collectives,
+    local: &PeerInfo,
+    peers: &[PeerInfo],
+    offers: &[Offers],
+    deadline: Deadline,
+) -> Result<(), ExchangeError> {
+    let offered = |offers: &'_ Offers| place.and_then(|place| offers.get(place)?.clone());
+    let offered: Vec<_> = offers.iter().map(offered).collect();
+    let peers: Vec<_> = peers.iter().zip(offered.iter().map(Option::as_deref)).collect();
+    let due = Deadline::after(deadline.remaining() / 2);
+    let lost = |rank| {
+        let losses = collectives.rendezvous().losses();
+        losses.iter().find(|loss| loss.rank == rank).map(ToString::to_string)
+    };
+    window.exchange(local, &peers, &Patience { time: &|| (due.remaining(), due.waited()), lost: &lost })
 }
 
 type Connected = (Vec<Box<dyn PeerMemory>>, Vec<anabranch_transport::Route>, Vec<usize>);

@@ -29,6 +29,7 @@ pub struct Registration {
     world: World,
     group: Group,
     bytes: u64,
+    sequence: u64,
     table: Table,
     members: Vec<Box<dyn PeerMemory>>,
 }
@@ -68,7 +69,8 @@ impl World {
         let status = opened.as_ref().map(|_| ()).map_err(|error| anabranch_hip::with_causes(error));
         self.agree_status(group, &step, status)?;
         let (members, table) = opened?;
-        Ok(Registration { world: self.clone(), group: group.clone(), bytes, table, members })
+        let (world, group, sequence) = (self.clone(), group.clone(), agreed.sequence);
+        Ok(Registration { world, group, bytes, sequence, table, members })
     }
 
     fn open_all(
@@ -114,6 +116,11 @@ impl Registration {
     /// Bytes of each member's buffer.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Its number among the group's collective steps: equal on all members, and no other registration of the group has it.
+    pub fn sequence(&self) -> u64 {
+        self.sequence
     }
 
     /// The group.

@@ -1,10 +1,12 @@
 //! The transports of a world, and which one serves each peer.
 
+use std::sync::Arc;
+
 use anabranch_transport::{
     Audience, Operation, Origin, PeerInfo, PeerMemory, Refusal, Region, Route, Scope, Support, Transport,
     TransportKind,
 };
-use anabranch_transport_p2p::P2pTransport;
+use anabranch_transport_p2p::{FlatWindow, P2pTransport};
 
 use crate::config::WorldConfig;
 use crate::error::{Error, Result};
@@ -45,12 +47,14 @@ pub(crate) struct Opened {
 }
 
 impl Transports {
-    /// The transports that the configuration names; `brought` ones take precedence over built-in ones of their kind.
+    /// The transports that the configuration names; `brought` ones take precedence over built-in ones of their kind. The
+    /// built-in `p2p` maps peers into `window` where there is one.
     pub(crate) fn new(
         config: &WorldConfig,
         device: &anabranch_hip::Device,
         local: &PeerInfo,
         brought: Vec<Box<dyn Transport>>,
+        window: Option<&Arc<FlatWindow>>,
     ) -> Self {
         let mut brought = brought;
         let ordered = config.transports.iter().map(|kind| {
@@ -58,13 +62,22 @@ impl Transports {
             let transport = match (own, kind) {
                 (Some(index), _) => Some(AnyTransport::Boxed(brought.swap_remove(index))),
                 (None, TransportKind::P2p) => {
-                    Some(AnyTransport::P2p(P2pTransport::new(device.clone(), local.clone())))
+                    let (device, local) = (device.clone(), local.clone());
+                    Some(AnyTransport::P2p(match window {
+                        None => P2pTransport::new(device, local),
+                        Some(window) => P2pTransport::with_window(device, local, Arc::clone(window)),
+                    }))
                 }
                 (None, TransportKind::Sdma | TransportKind::Rdma) => None,
             };
             (*kind, transport)
         });
         Self { ordered: ordered.collect() }
+    }
+
+    /// The place in the order of the built-in `p2p`, which maps flat ranges.
+    pub(crate) fn built_in_p2p(&self) -> Option<usize> {
+        self.ordered.iter().position(|(_, transport)| matches!(transport, Some(AnyTransport::P2p(_))))
     }
 
     pub(crate) fn kind(&self, place: usize) -> Option<TransportKind> {
@@ -170,6 +183,6 @@ impl Transports {
 /// Whether loads and stores of a kernel reach memory of this origin.
 pub(crate) const fn is_mapped(origin: Origin) -> bool {
     match origin {
-        Origin::Own | Origin::SameProcess | Origin::Ipc => true,
+        Origin::Own | Origin::SameProcess | Origin::Ipc | Origin::Virtual => true,
     }
 }

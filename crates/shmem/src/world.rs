@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use anabranch_bootstrap::{Deadline, LossObserver, Rendezvous};
@@ -20,15 +20,16 @@ use crate::alarm::Alarm;
 use crate::collective::{Agreed, Collectives};
 use crate::config::WorldConfig;
 use crate::error::{Error, Result};
-use crate::fault::{Fault, OperationCode, OperationName, OperationNames};
+use crate::fault::{ExplainFault, Explainers, Fault, OperationCode, OperationName, OperationNames};
 use crate::flight::{Flights, InFlight};
 use crate::heap::ledger::Ledger;
 use crate::heap::ranges::ByteRange;
-use crate::heap::{HeapMemory, MemoryGuard};
+use crate::heap::{FlatHeap, HeapMemory, MemoryGuard};
 use crate::residency::{Residency, ResidencyPermit};
 use crate::tables::Tables;
 use crate::team::TeamKernels;
 use crate::transports::{Transports, is_mapped};
+use crate::turns::Turns;
 
 /// The set of ranks that share a symmetric heap, as one of them sees it. Clones are the same world.
 ///
@@ -65,6 +66,7 @@ pub(crate) struct Inner {
     pub(crate) heap_busy: AtomicBool,
     pub(crate) groups: Mutex<HashMap<u64, Group>>,
     pub(crate) names: OperationNames,
+    pub(crate) explainers: Explainers,
     pub(crate) residency: Arc<Residency>,
     /// Launches of crates above.
     pub(crate) launches: Arc<InFlight>,
@@ -74,6 +76,8 @@ pub(crate) struct Inner {
     pub(crate) left: AtomicBool,
     /// Work in flight did not end in time: what it may use is never freed.
     pub(crate) unproven: AtomicBool,
+    /// Who maps and unmaps when.
+    pub(crate) turns: Turns,
     pub(crate) peers: Vec<PeerInfo>,
     pub(crate) local: PeerInfo,
     pub(crate) group: Group,
@@ -174,6 +178,14 @@ impl World {
         self.inner.bases.get(rank.index()).copied().filter(|base| !base.is_null())
     }
 
+    /// Where the heaps of all ranks lie, with `heap.mode = "flat"`: what [`Self::peer_base`] says of each rank is arithmetic
+    /// then, on the host and in kernels that are given base and stride.
+    pub fn flat_heap(&self) -> Option<FlatHeap> {
+        let window = self.inner.heap.window()?;
+        let layout = window.layout();
+        Some(FlatHeap { base: window.base(), stride: layout.stride(), ranks: layout.ranks() })
+    }
+
     /// The words for bounded waits, for argument structs. Valid while the world is.
     pub fn control(&self) -> DevicePointer<WaitControl> {
         DevicePointer::new(self.inner.alarm.control().address())
@@ -192,6 +204,13 @@ impl World {
     /// Gives an operation's code a name in reports. Each crate does so once for its own codes.
     pub fn name_operation(&self, code: OperationCode, name: OperationName) {
         self.inner.names.insert(code, name);
+    }
+
+    /// Lets `explainer` put into words what kernels of an operation report that is no expired wait, as long as it lives: the
+    /// world's cause is then [`Fault::Reported`]. Several may serve one operation; the first that knows is heard. Not
+    /// collective.
+    pub fn explain_faults(&self, code: OperationCode, explainer: Weak<dyn ExplainFault>) {
+        self.inner.explainers.insert(code, explainer);
     }
 
     /// Blocks of the kernel that the device runs at the same time. `local_bytes` counts all dynamic local memory, the

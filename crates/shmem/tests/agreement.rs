@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anabranch_bootstrap::Rendezvous as _;
 use anabranch_hip::DeviceAddress;
 use anabranch_ranks::{GlobalRank, GroupRank};
-use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, RankError, World, spawn_threads};
+use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, HeapMode, RankError, World, spawn_threads};
 use anabranch_transport::{
     Audience, Operation, Origin, PeerInfo, PeerMemory, Reach, Refusal, Region, Scope, Support, Transport,
     TransportKind,
@@ -45,36 +45,39 @@ fn a_differing_request_is_named_on_all_ranks_and_harmless() {
 
 #[test]
 fn exhaustion_says_what_is_missing_and_dropped_memory_comes_back() {
-    let bench = Bench::new(2);
-    let heap = bench.config.heap_bytes;
-    all(spawn_threads(
-        2,
-        |rank| bench.setup(rank),
-        |world: &World| {
-            let all_but_header = heap - 256;
-            let big = world.allocate(world.group(), all_but_header - 4096, DEFAULT_ALIGNMENT, "big")?;
-            let text =
-                world.allocate(world.group(), 8000, DEFAULT_ALIGNMENT, "more").unwrap_err().to_string();
-            assert!(text.contains("no room for 8192 bytes (alignment 256, more)"), "{text}");
-            assert!(
-                text.contains("has 4096 of 4096 free bytes, so 4096 are missing; raise heap.bytes"),
-                "{text}"
-            );
-            // Only one rank drops: the place stays taken, on both.
-            let (kept, dropped) = if world.rank().get() == 0 { (Some(big), None) } else { (None, Some(big)) };
-            drop(dropped);
-            assert!(world.allocate(world.group(), 8000, DEFAULT_ALIGNMENT, "still").is_err());
-            drop(kept);
-            // The first round of this call tells of the last drop, the second finds the place.
-            let again = world.allocate(world.group(), all_but_header, DEFAULT_ALIGNMENT, "all of it")?;
-            again.free()?;
-            assert_eq!(world.heap_usage().free, all_but_header);
-            assert_eq!(world.heap_usage().live, 0);
-            let empty = world.allocate(world.group(), 0, DEFAULT_ALIGNMENT, "empty")?;
-            assert_eq!(empty.bytes(), 0);
-            Ok::<_, Error>(())
-        },
-    ));
+    for mode in HeapMode::ALL {
+        let bench = Bench::in_mode(2, mode);
+        let heap = bench.config.heap_bytes;
+        all(spawn_threads(
+            2,
+            |rank| bench.setup(rank),
+            |world: &World| {
+                let all_but_header = heap - 256;
+                let big = world.allocate(world.group(), all_but_header - 4096, DEFAULT_ALIGNMENT, "big")?;
+                let text =
+                    world.allocate(world.group(), 8000, DEFAULT_ALIGNMENT, "more").unwrap_err().to_string();
+                assert!(text.contains("no room for 8192 bytes (alignment 256, more)"), "{text}");
+                assert!(
+                    text.contains("has 4096 of 4096 free bytes, so 4096 are missing; raise heap.bytes"),
+                    "{text}"
+                );
+                // Only one rank drops: the place stays taken, on both.
+                let (kept, dropped) =
+                    if world.rank().get() == 0 { (Some(big), None) } else { (None, Some(big)) };
+                drop(dropped);
+                assert!(world.allocate(world.group(), 8000, DEFAULT_ALIGNMENT, "still").is_err());
+                drop(kept);
+                // The first round of this call tells of the last drop, the second finds the place.
+                let again = world.allocate(world.group(), all_but_header, DEFAULT_ALIGNMENT, "all of it")?;
+                again.free()?;
+                assert_eq!(world.heap_usage().free, all_but_header);
+                assert_eq!(world.heap_usage().live, 0);
+                let empty = world.allocate(world.group(), 0, DEFAULT_ALIGNMENT, "empty")?;
+                assert_eq!(empty.bytes(), 0);
+                Ok::<_, Error>(())
+            },
+        ));
+    }
 }
 
 #[test]

@@ -6,7 +6,9 @@ mod support;
 use std::time::Duration;
 
 use anabranch_ranks::GroupRank;
-use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, RankError, Signal, SignalOp, World, spawn_threads};
+use anabranch_shmem::{
+    DEFAULT_ALIGNMENT, Error, HeapMode, RankError, Signal, SignalOp, World, spawn_threads,
+};
 use support::{Bench, all};
 
 const BYTES: usize = 10_007;
@@ -19,8 +21,8 @@ fn bytes_of(from: u32, round: u64) -> Vec<u8> {
 /// A ring: each rank puts to the next one, signals behind it, and reads what came from the one before, over both ways.
 #[test]
 fn signalled_puts_are_seen_and_gets_fetch() {
-    for wave in [1, 32] {
-        let bench = Bench::with_wave(3, wave);
+    for (wave, mode) in [(1, HeapMode::Static), (32, HeapMode::Static), (1, HeapMode::Flat)] {
+        let bench = Bench::with_wave(3, wave).with_mode(mode);
         all(spawn_threads(
             3,
             |rank| bench.setup(rank),

@@ -4,7 +4,7 @@
 
 mod support;
 
-use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, World, spawn_threads};
+use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, HeapMode, World, spawn_threads};
 use anabranch_testkit::Resources;
 use support::{Bench, all};
 
@@ -26,19 +26,21 @@ fn once(bench: &Bench) {
 
 #[test]
 fn joining_and_leaving_leaks_nothing() {
-    let bench = Bench::new(2);
-    // The first rounds start the machine's threads and load the kernel.
-    for _ in 0..5 {
-        once(&bench);
+    for mode in HeapMode::ALL {
+        let bench = Bench::in_mode(2, mode);
+        // The first rounds start the machine's threads and load the kernel.
+        for _ in 0..5 {
+            once(&bench);
+        }
+        let before = Resources::now().unwrap();
+        for _ in 0..100 {
+            once(&bench);
+        }
+        let after = Resources::now().unwrap();
+        assert!(after.files <= before.files, "{before:?} {after:?}");
+        assert!(after.threads <= before.threads, "{before:?} {after:?}");
+        // Stacks of ended threads are kept for the next ones, so a few mappings come and go; 100 leaks would show.
+        assert!(after.mappings < before.mappings + 30, "{before:?} {after:?}");
+        assert!(after.address_space_kib < before.address_space_kib + (200 << 10), "{before:?} {after:?}");
     }
-    let before = Resources::now().unwrap();
-    for _ in 0..100 {
-        once(&bench);
-    }
-    let after = Resources::now().unwrap();
-    assert!(after.files <= before.files, "{before:?} {after:?}");
-    assert!(after.threads <= before.threads, "{before:?} {after:?}");
-    // Stacks of ended threads are kept for the next ones, so a few mappings come and go; 100 leaks would show.
-    assert!(after.mappings < before.mappings + 30, "{before:?} {after:?}");
-    assert!(after.address_space_kib < before.address_space_kib + (200 << 10), "{before:?} {after:?}");
 }

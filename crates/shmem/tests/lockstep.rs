@@ -8,14 +8,15 @@ use std::time::Duration;
 
 use anabranch_clock::lockstep::Lockstep;
 use anabranch_clock::{Moment, is_attached};
-use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, RankError, World, spawn_threads};
+use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, HeapMode, RankError, World, spawn_threads};
 use support::driven::{driven, setup};
 use support::{Bench, all};
 
 #[test]
 fn ranks_are_attached_from_join_to_leave() {
     for seed in 0..10 {
-        let (bench, lockstep) = (Bench::new(3), Lockstep::new(seed));
+        let mode = HeapMode::ALL[seed as usize % 2];
+        let (bench, lockstep) = (Bench::in_mode(3, mode), Lockstep::new(seed));
         let runtime = driven(&bench, &lockstep);
         let offsets = all(spawn_threads(
             3,

@@ -12,11 +12,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anabranch_bootstrap::{Deadline, TcpConfig, TcpRendezvous, TcpRoot, Token};
+use anabranch_bootstrap::{Deadline, Rendezvous as _, TcpConfig, TcpRendezvous, TcpRoot, Token};
+use anabranch_hip::HipError;
+use anabranch_hip::types::HipMemGenericAllocationHandle;
 use anabranch_ranks::GlobalRank;
-use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, World};
-use anabranch_testkit::{Ranks, Role, role};
+use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, HeapMode, World};
+use anabranch_testkit::{Ranks, Resources, Role, role};
 use support::Bench;
+use support::altered::{altered, setup};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -58,6 +61,7 @@ fn rendezvous(rank: u32, size: u32, file: &Path) -> TcpRendezvous {
 
 /// Writes to all peers' memory, meets them, and checks what they wrote.
 fn use_world(world: &World) -> Result<(), Error> {
+    support::check_flat(world);
     let size = u64::from(world.size());
     let memory = world.allocate(world.group(), size * 8, DEFAULT_ALIGNMENT, "slots")?;
     let team = world.team(world.group())?;
@@ -89,7 +93,16 @@ fn use_world(world: &World) -> Result<(), Error> {
         unsafe { world.device().read_memory(registered.peer_address(peer).unwrap(), &mut word) }?;
         assert_eq!(u32::from_le_bytes(word), peer.get());
     }
-    registered.release()
+    registered.release()?;
+    // SAFETY: the allocation lives longer.
+    let part = unsafe { world.register(world.group(), memory.address().offset(8), 8, "part of the heap") }?;
+    for peer in world.group().ranks() {
+        let mut word = [0; 8];
+        // SAFETY: registered with 8 bytes and not released yet.
+        unsafe { world.device().read_memory(part.peer_address(peer).unwrap(), &mut word) }?;
+        assert_eq!(u64::from_le_bytes(word) % 100, 1);
+    }
+    part.release()
 }
 
 fn join(bench: &Bench, device: u32, rank: u32, size: u32, file: &Path) -> World {
@@ -101,8 +114,9 @@ fn join(bench: &Bench, device: u32, rank: u32, size: u32, file: &Path) -> World 
 #[test]
 fn processes_form_a_world() {
     if let Some(role) = role() {
-        let bench = Bench::new(role.size);
-        let world = join(&bench, role.rank, role.rank, role.size, Path::new(&role.argument));
+        let (mode, file) = heap_mode(&role.argument);
+        let bench = Bench::in_mode(role.size, mode);
+        let world = join(&bench, role.rank, role.rank, role.size, file);
         use_world(&world).unwrap();
         let peer = (role.rank + 1) % role.size;
         println!("{}", world.routes()[peer as usize]);
@@ -110,25 +124,40 @@ fn processes_form_a_world() {
         world.rendezvous().leave().unwrap();
         return;
     }
-    for size in [2, 4] {
-        let file = address_file(&format!("processes-{size}"));
-        let ranks = Ranks::start("processes_form_a_world", size, file.to_str().unwrap()).unwrap();
+    for (size, mode) in
+        [(2, HeapMode::Static), (4, HeapMode::Static), (2, HeapMode::Flat), (5, HeapMode::Flat)]
+    {
+        let file = address_file(&format!("processes-{mode}-{size}"));
+        let argument = format!("{mode} {}", file.display());
+        let ranks = Ranks::start("processes_form_a_world", size, &argument).unwrap();
         let outcomes = ranks.succeed(LIMIT).unwrap();
-        assert!(outcomes[0].output.contains("rank 1: p2p (same host, IPC handle"), "{}", outcomes[0].output);
+        let words = match mode {
+            HeapMode::Static => "rank 1: p2p (same host, IPC handle",
+            HeapMode::Flat => "rank 1: p2p (same host, file descriptor mapped at slot 1 of a flat range",
+        };
+        assert!(outcomes[0].output.contains(words), "{}", outcomes[0].output);
     }
+}
+
+/// The mode and the file that an argument names.
+fn heap_mode(argument: &str) -> (HeapMode, &Path) {
+    let (word, file) = argument.split_once(' ').unwrap();
+    let mode = HeapMode::ALL.into_iter().find(|mode| mode.word() == word).unwrap();
+    (mode, Path::new(file))
 }
 
 /// Two threads of each process are ranks; each process has one machine.
 fn mixed_rank(role: &Role) {
-    let bench = Bench::new(2);
+    let (mode, file) = heap_mode(&role.argument);
+    let bench = Bench::in_mode(2, mode);
     let size = role.size * 2;
     let routes: Vec<String> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..2)
             .map(|device| {
-                let (bench, role) = (&bench, role);
+                let bench = &bench;
                 scope.spawn(move || {
                     let rank = role.rank * 2 + device;
-                    let world = join(bench, device, rank, size, Path::new(&role.argument));
+                    let world = join(bench, device, rank, size, file);
                     use_world(&world).unwrap();
                     let routes =
                         world.routes().iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
@@ -148,20 +177,67 @@ fn threads_of_several_processes_form_a_world() {
     if let Some(role) = role() {
         return mixed_rank(&role);
     }
-    let file = address_file("mixed");
-    let ranks = Ranks::start("threads_of_several_processes_form_a_world", 2, file.to_str().unwrap()).unwrap();
+    for (mode, to_the_other) in [(HeapMode::Static, "IPC"), (HeapMode::Flat, "file descriptor")] {
+        let file = address_file(&format!("mixed-{mode}"));
+        let argument = format!("{mode} {}", file.display());
+        let ranks = Ranks::start("threads_of_several_processes_form_a_world", 2, &argument).unwrap();
+        let outcomes = ranks.succeed(LIMIT).unwrap();
+        let output = &outcomes[0].output;
+        let across = format!("rank 2: p2p (same host, {to_the_other}");
+        for words in ["rank 0: p2p (own memory", "rank 1: p2p (same process", &across] {
+            assert!(output.contains(words), "{output}");
+        }
+    }
+}
+
+/// Tries to join with an import that fails on rank 1; prints the error and what is free of the device's memory.
+fn join_in_vain(role: &Role) {
+    unsafe extern "C" fn refuse(
+        _handle: *mut HipMemGenericAllocationHandle,
+        _shareable: *mut core::ffi::c_void,
+        _kind: core::ffi::c_int,
+    ) -> HipError {
+        HipError::INVALID_VALUE
+    }
+    let bench = Bench::in_mode(role.size, HeapMode::Flat);
+    let runtime = altered(&bench, |api| {
+        if role.rank == 1 {
+            api.hipMemImportFromShareableHandle = Some(refuse);
+        }
+    });
+    let setup = setup(&bench, &runtime, GlobalRank::new(role.rank)).unwrap();
+    let (before, _) = setup.device.memory_info().unwrap();
+    let rendezvous = Arc::new(rendezvous(role.rank, role.size, Path::new(&role.argument)));
+    let files = Resources::now().unwrap().files;
+    let joined = World::join(setup.config, setup.device.clone(), setup.jit, Arc::clone(&rendezvous) as _);
+    println!("failed: {}", joined.unwrap_err());
+    assert_eq!(setup.device.memory_info().unwrap().0, before);
+    assert_eq!(Resources::now().unwrap().files, files, "no socket and no descriptor is left");
+    rendezvous.leave().unwrap();
+}
+
+#[test]
+fn an_import_that_fails_is_named_on_all() {
+    if let Some(role) = role() {
+        return join_in_vain(&role);
+    }
+    let file = address_file("import");
+    let ranks = Ranks::start("an_import_that_fails_is_named_on_all", 3, file.to_str().unwrap()).unwrap();
     let outcomes = ranks.succeed(LIMIT).unwrap();
-    let output = &outcomes[0].output;
-    for words in ["rank 0: p2p (own memory", "rank 1: p2p (same process", "rank 2: p2p (same host, IPC"] {
-        assert!(output.contains(words), "{output}");
+    let own = "no transport reaches rank 0: p2p: the memory of rank 0 cannot be opened over p2p: its file descriptor \
+               cannot be imported: hipMemImportFromShareableHandle: hipErrorInvalidValue";
+    for outcome in &outcomes {
+        let prefix = if outcome.rank == 1 { "" } else { "map the peers' heaps failed on rank 1: " };
+        assert!(outcome.output.contains(&format!("failed: {prefix}{own}")), "{}", outcome.output);
     }
 }
 
 /// Meets the others for ever; ends with the error.
 fn run_until_it_fails(role: &Role) {
-    let (how, file) = role.argument.split_once(' ').unwrap();
-    let bench = Bench::new(role.size);
-    let world = join(&bench, role.rank, role.rank, role.size, Path::new(file));
+    let (how, rest) = role.argument.split_once(' ').unwrap();
+    let (mode, file) = heap_mode(rest);
+    let bench = Bench::in_mode(role.size, mode);
+    let world = join(&bench, role.rank, role.rank, role.size, file);
     let team = world.team(world.group()).unwrap();
     let stream = world.device().create_stream().unwrap();
     println!("ready");
@@ -186,9 +262,12 @@ fn survivors_name_a_killed_rank() {
         return run_until_it_fails(&role);
     }
     // The last rank, one in the middle, and the one that serves the rendezvous.
-    for (how, victim) in [("device", 2), ("host", 1), ("device", 0)] {
+    let (fixed, flat) = (HeapMode::Static, HeapMode::Flat);
+    for (how, victim, mode) in
+        [("device", 2, fixed), ("host", 1, fixed), ("device", 0, fixed), ("device", 1, flat)]
+    {
         let file = address_file(&format!("killed-{how}-{victim}"));
-        let argument = format!("{how} {}", file.display());
+        let argument = format!("{how} {mode} {}", file.display());
         let mut ranks = Ranks::start("survivors_name_a_killed_rank", 3, &argument).unwrap();
         for process in ranks.processes() {
             process.wait_for("ready", LIMIT).unwrap();

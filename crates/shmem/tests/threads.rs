@@ -11,59 +11,64 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_bootstrap::Rendezvous;
-use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, RankError, World, spawn_threads};
+use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, HeapMode, RankError, World, spawn_threads};
 use support::{Bench, all};
 
 #[test]
 fn every_rank_gets_the_same_offsets_and_reaches_every_peer() {
-    for size in [1, 2, 3, 5, 8] {
-        let bench = Bench::new(size);
-        let offsets = all(spawn_threads(
-            size,
-            |rank| bench.setup(rank),
-            |world: &World| {
-                let mut memory = world.allocate(world.group(), 100, DEFAULT_ALIGNMENT, "test")?;
-                let aligned = world.allocate(world.group(), 5000, 4096, "aligned")?;
-                assert!(aligned.address().0.is_multiple_of(4096));
-                let mut zeros = [1; 100];
-                memory.read(0, &mut zeros)?;
-                assert_eq!(zeros, [0; 100]);
-                let word = world.rank().get().to_le_bytes();
-                memory.write(8, &word)?;
-                world.barrier(world.group(), "written")?;
-                for peer in world.group().ranks() {
-                    let address = memory.peer_address(peer).unwrap();
-                    let mut found = [0; 4];
-                    // SAFETY: a live allocation of at least 12 bytes on every member.
-                    unsafe { world.device().read_memory(address.offset(8), &mut found) }?;
-                    assert_eq!(u32::from_le_bytes(found), peer.get());
-                }
-                world.barrier(world.group(), "read")?;
-                assert!(memory.write(98, &word).is_err());
-                assert_eq!(world.routes().len(), size as usize);
-                Ok::<_, Error>((memory.offset(), aligned.offset()))
-            },
-        ));
-        assert!(offsets.windows(2).all(|pair| pair[0] == pair[1]), "{offsets:?}");
+    for mode in HeapMode::ALL {
+        for size in [1, 2, 3, 5, 8] {
+            let bench = Bench::in_mode(size, mode);
+            let offsets = all(spawn_threads(
+                size,
+                |rank| bench.setup(rank),
+                |world: &World| {
+                    support::check_flat(world);
+                    let mut memory = world.allocate(world.group(), 100, DEFAULT_ALIGNMENT, "test")?;
+                    let aligned = world.allocate(world.group(), 5000, 4096, "aligned")?;
+                    assert!(aligned.address().0.is_multiple_of(4096));
+                    let mut zeros = [1; 100];
+                    memory.read(0, &mut zeros)?;
+                    assert_eq!(zeros, [0; 100]);
+                    let word = world.rank().get().to_le_bytes();
+                    memory.write(8, &word)?;
+                    world.barrier(world.group(), "written")?;
+                    for peer in world.group().ranks() {
+                        let address = memory.peer_address(peer).unwrap();
+                        let mut found = [0; 4];
+                        // SAFETY: a live allocation of at least 12 bytes on every member.
+                        unsafe { world.device().read_memory(address.offset(8), &mut found) }?;
+                        assert_eq!(u32::from_le_bytes(found), peer.get());
+                    }
+                    world.barrier(world.group(), "read")?;
+                    assert!(memory.write(98, &word).is_err());
+                    assert_eq!(world.routes().len(), size as usize);
+                    Ok::<_, Error>((memory.offset(), aligned.offset()))
+                },
+            ));
+            assert!(offsets.windows(2).all(|pair| pair[0] == pair[1]), "{offsets:?}");
+        }
     }
 }
 
 #[test]
 fn the_team_barrier_runs_at_any_size_and_wave_width() {
-    for (size, wave) in [(1, 1), (2, 1), (4, 1), (7, 1), (16, 1), (3, 4), (5, 32), (3, 64)] {
-        let bench = Bench::with_wave(size, wave);
-        all(spawn_threads(
-            size,
-            |rank| bench.setup(rank),
-            |world: &World| {
-                let team = world.team(world.group())?;
-                let stream = world.device().create_stream()?;
-                for _ in 0..100 {
-                    team.barrier(&stream)?;
-                }
-                world.synchronize(&stream)
-            },
-        ));
+    for mode in HeapMode::ALL {
+        for (size, wave) in [(1, 1), (2, 1), (4, 1), (7, 1), (16, 1), (3, 4), (5, 32), (3, 64)] {
+            let bench = Bench::with_wave(size, wave).with_mode(mode);
+            all(spawn_threads(
+                size,
+                |rank| bench.setup(rank),
+                |world: &World| {
+                    let team = world.team(world.group())?;
+                    let stream = world.device().create_stream()?;
+                    for _ in 0..100 {
+                        team.barrier(&stream)?;
+                    }
+                    world.synchronize(&stream)
+                },
+            ));
+        }
     }
 }
 
@@ -110,64 +115,72 @@ fn written_before_read(world: &World, with_barrier: bool) -> Result<bool, Error>
 
 #[test]
 fn writes_before_the_barrier_are_seen_after_it() {
-    let bench = Bench::new(4);
-    let complete = all(spawn_threads(4, |rank| bench.setup(rank), |world| written_before_read(world, true)));
-    assert_eq!(complete, [true; 4]);
-    // The check can fail: without the barrier rank 0's writes are missing.
-    let complete = all(spawn_threads(4, |rank| bench.setup(rank), |world| written_before_read(world, false)));
-    assert_eq!(complete[1..], [false; 3]);
+    for mode in HeapMode::ALL {
+        let bench = Bench::in_mode(4, mode);
+        let complete =
+            all(spawn_threads(4, |rank| bench.setup(rank), |world| written_before_read(world, true)));
+        assert_eq!(complete, [true; 4]);
+        // The check can fail: without the barrier rank 0's writes are missing.
+        let complete =
+            all(spawn_threads(4, |rank| bench.setup(rank), |world| written_before_read(world, false)));
+        assert_eq!(complete[1..], [false; 3]);
+    }
 }
 
 #[test]
 fn a_captured_barrier_is_replayed_with_new_epochs() {
-    let bench = Bench::new(3);
-    all(spawn_threads(
-        3,
-        |rank| bench.setup(rank),
-        |world: &World| {
-            let team = world.team(world.group())?;
-            let stream = world.device().create_stream()?;
-            team.barrier(&stream)?;
-            world.synchronize(&stream)?;
-            stream.begin_capture()?;
-            team.barrier(&stream)?;
-            team.barrier(&stream)?;
-            let replay = stream.end_capture()?.instantiate()?;
-            for _ in 0..50 {
-                // SAFETY: the team lives until the stream is synchronised below.
-                unsafe { replay.launch(&stream) }?;
-            }
-            team.barrier(&stream)?;
-            world.synchronize(&stream)
-        },
-    ));
+    for mode in HeapMode::ALL {
+        let bench = Bench::in_mode(3, mode);
+        all(spawn_threads(
+            3,
+            |rank| bench.setup(rank),
+            |world: &World| {
+                let team = world.team(world.group())?;
+                let stream = world.device().create_stream()?;
+                team.barrier(&stream)?;
+                world.synchronize(&stream)?;
+                stream.begin_capture()?;
+                team.barrier(&stream)?;
+                team.barrier(&stream)?;
+                let replay = stream.end_capture()?.instantiate()?;
+                for _ in 0..50 {
+                    // SAFETY: the team lives until the stream is synchronised below.
+                    unsafe { replay.launch(&stream) }?;
+                }
+                team.barrier(&stream)?;
+                world.synchronize(&stream)
+            },
+        ));
+    }
 }
 
 #[test]
 fn teams_of_overlapping_groups_do_not_meet() {
-    let bench = Bench::new(4);
-    all(spawn_threads(
-        4,
-        |rank| bench.setup(rank),
-        |world: &World| {
-            let everybody = world.team(world.group())?;
-            let parity = world.rank().get() % 2;
-            let members: Vec<_> =
-                world.group().members().iter().copied().filter(|m| m.get() % 2 == parity).rev().collect();
-            let mine = world.team(&world.group().subset_of_ranks(&members)?)?;
-            assert_eq!(mine.group().global(mine.rank()), Some(world.rank()));
-            let again = world.team(world.group())?;
-            let stream = world.device().create_stream()?;
-            for round in 0..30 {
-                everybody.barrier(&stream)?;
-                for _ in 0..=(parity * (round % 3)) {
-                    mine.barrier(&stream)?;
+    for mode in HeapMode::ALL {
+        let bench = Bench::in_mode(4, mode);
+        all(spawn_threads(
+            4,
+            |rank| bench.setup(rank),
+            |world: &World| {
+                let everybody = world.team(world.group())?;
+                let parity = world.rank().get() % 2;
+                let members: Vec<_> =
+                    world.group().members().iter().copied().filter(|m| m.get() % 2 == parity).rev().collect();
+                let mine = world.team(&world.group().subset_of_ranks(&members)?)?;
+                assert_eq!(mine.group().global(mine.rank()), Some(world.rank()));
+                let again = world.team(world.group())?;
+                let stream = world.device().create_stream()?;
+                for round in 0..30 {
+                    everybody.barrier(&stream)?;
+                    for _ in 0..=(parity * (round % 3)) {
+                        mine.barrier(&stream)?;
+                    }
+                    again.barrier(&stream)?;
                 }
-                again.barrier(&stream)?;
-            }
-            world.synchronize(&stream)
-        },
-    ));
+                world.synchronize(&stream)
+            },
+        ));
+    }
 }
 
 #[test]
@@ -224,59 +237,64 @@ fn two_worlds_live_side_by_side() {
 
 #[test]
 fn a_rendezvous_serves_one_world_after_the_other() {
-    let bench = Bench::new(2);
-    std::thread::scope(|scope| {
-        for rendezvous in anabranch_bootstrap::threads(2) {
-            let bench = &bench;
-            scope.spawn(move || {
-                let rendezvous: Arc<dyn Rendezvous> = Arc::new(rendezvous);
-                for _ in 0..3 {
-                    let setup = bench.setup(rendezvous.rank()).unwrap();
-                    let world =
-                        World::join(setup.config, setup.device, setup.jit, Arc::clone(&rendezvous)).unwrap();
-                    let team = world.team(world.group()).unwrap();
-                    let stream = world.device().create_stream().unwrap();
-                    team.barrier(&stream).unwrap();
-                    world.leave().unwrap();
-                    world.leave().unwrap();
-                    // What was made from the world may go later, and says what happened when it is used.
-                    assert!(matches!(team.barrier(&stream), Err(Error::Left)));
-                    assert!(matches!(world.allocate(world.group(), 1, 256, "late"), Err(Error::Left)));
-                }
-                rendezvous.leave().unwrap();
-            });
-        }
-    });
+    for mode in HeapMode::ALL {
+        let bench = Bench::in_mode(2, mode);
+        std::thread::scope(|scope| {
+            for rendezvous in anabranch_bootstrap::threads(2) {
+                let bench = &bench;
+                scope.spawn(move || {
+                    let rendezvous: Arc<dyn Rendezvous> = Arc::new(rendezvous);
+                    for _ in 0..3 {
+                        let setup = bench.setup(rendezvous.rank()).unwrap();
+                        let world =
+                            World::join(setup.config, setup.device, setup.jit, Arc::clone(&rendezvous))
+                                .unwrap();
+                        let team = world.team(world.group()).unwrap();
+                        let stream = world.device().create_stream().unwrap();
+                        team.barrier(&stream).unwrap();
+                        world.leave().unwrap();
+                        world.leave().unwrap();
+                        // What was made from the world may go later, and says what happened when it is used.
+                        assert!(matches!(team.barrier(&stream), Err(Error::Left)));
+                        assert!(matches!(world.allocate(world.group(), 1, 256, "late"), Err(Error::Left)));
+                    }
+                    rendezvous.leave().unwrap();
+                });
+            }
+        });
+    }
 }
 
 #[test]
 fn a_missing_rank_in_a_barrier_is_named() {
-    let mut bench = Bench::new(3);
-    bench.config.operation_deadline = Duration::from_millis(300);
-    let results = spawn_threads(
-        3,
-        |rank| bench.setup(rank),
-        |world: &World| {
-            let team = world.team(world.group())?;
-            let stream = world.device().create_stream()?;
-            if world.rank().get() == 2 {
-                std::thread::sleep(Duration::from_millis(1500));
-            } else {
-                team.barrier(&stream)?;
-            }
-            let first = world.synchronize(&stream);
-            if let Err(error) = &first {
-                // The same cause at every call from then on.
-                assert_eq!(world.check().unwrap_err().to_string(), error.to_string());
-                assert_eq!(team.barrier(&stream).unwrap_err().to_string(), error.to_string());
-            }
-            first
-        },
-    );
-    for result in &results[..2] {
-        let Err(RankError::Work { error, .. }) = result else { panic!("{result:?}") };
-        let text = error.to_string();
-        assert!(text.contains("for rank 2 in team barrier (arrival), epoch 1"), "{text}");
+    for mode in HeapMode::ALL {
+        let mut bench = Bench::in_mode(3, mode);
+        bench.config.operation_deadline = Duration::from_millis(300);
+        let results = spawn_threads(
+            3,
+            |rank| bench.setup(rank),
+            |world: &World| {
+                let team = world.team(world.group())?;
+                let stream = world.device().create_stream()?;
+                if world.rank().get() == 2 {
+                    std::thread::sleep(Duration::from_millis(1500));
+                } else {
+                    team.barrier(&stream)?;
+                }
+                let first = world.synchronize(&stream);
+                if let Err(error) = &first {
+                    // The same cause at every call from then on.
+                    assert_eq!(world.check().unwrap_err().to_string(), error.to_string());
+                    assert_eq!(team.barrier(&stream).unwrap_err().to_string(), error.to_string());
+                }
+                first
+            },
+        );
+        for result in &results[..2] {
+            let Err(RankError::Work { error, .. }) = result else { panic!("{result:?}") };
+            let text = error.to_string();
+            assert!(text.contains("for rank 2 in team barrier (arrival), epoch 1"), "{text}");
+        }
+        assert!(results[2].is_err());
     }
-    assert!(results[2].is_err());
 }

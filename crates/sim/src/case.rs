@@ -27,6 +27,16 @@ pub enum Protocol {
     Atomics,
     /// A payload and a flag to and fro between two ranks.
     Ping,
+    /// Collectives of every kind on one channel, between kernels that write and read their buffers.
+    Ccl,
+    /// Of these, those that move bytes, and the barrier.
+    CclMove,
+    /// ... those that reduce in packets.
+    CclPackets,
+    /// ... those that reduce by pulling and pushing.
+    CclBulk,
+    /// The comparison of calls before a collective.
+    CclFingerprint,
     /// Sends and receives of `ccl` through pipes.
     CclPipes,
     /// A whole world of rank threads: join, dispatch and combine, leave.
@@ -45,6 +55,11 @@ impl Protocol {
         Self::DeviceBarrier,
         Self::Atomics,
         Self::Ping,
+        Self::Ccl,
+        Self::CclMove,
+        Self::CclPackets,
+        Self::CclBulk,
+        Self::CclFingerprint,
         Self::CclPipes,
         Self::World,
     ];
@@ -61,6 +76,11 @@ impl Protocol {
             Self::DeviceBarrier => "device-barrier",
             Self::Atomics => "atomics",
             Self::Ping => "ping",
+            Self::Ccl => "ccl",
+            Self::CclMove => "ccl-move",
+            Self::CclPackets => "ccl-packets",
+            Self::CclBulk => "ccl-bulk",
+            Self::CclFingerprint => "ccl-fingerprint",
             Self::CclPipes => "ccl-pipes",
             Self::World => "world",
         }
@@ -96,16 +116,17 @@ pub struct Case {
     pub protocol: Protocol,
     /// Ranks, at least 1.
     pub ranks: u32,
-    /// How often the operation is done, at least 1: epochs of dispatch and combine, rounds of a barrier, messages.
+    /// How often the operation is done, at least 1: epochs of dispatch and combine, rounds of a barrier, messages, calls.
     pub rounds: u32,
-    /// Tokens of each rank, or 8-byte words of a message; at least 1.
+    /// Tokens of each rank, or 8-byte words of a message, or steps of a lane in the largest collective (epochs: half as many); at least 1.
     pub tokens: u32,
     /// Blocks of each kernel, at least 1, where the kernel takes several.
     pub blocks: u32,
     /// Waves of each block, at least 1.
     pub waves: u32,
     /// Another form of the protocol: `ep` combines from a caller's buffer instead of the window, `put-signal` and
-    /// `put-quiet` send to the next rank only, `device-barrier` calls `team_barrier` instead of `team_sync`, and
+    /// `put-quiet` send to the next rank only, `device-barrier` calls `team_barrier` instead of `team_sync`,
+    /// collectives have epochs of two bits, and of `ccl-fingerprint` one rank makes another call in the end; and
     /// `ccl-pipes` launches each message alone.
     pub staged: bool,
     /// NVIDIA's form of the kernels, on a machine whose fences are cumulative; else AMD's, where each wave releases.
@@ -125,7 +146,13 @@ impl Case {
         let small = matches!(protocol, Protocol::World);
         // Slots of messages are two a pair.
         let rounds = match protocol {
-            Protocol::PutSignal | Protocol::PutQuiet => 4,
+            // The halves of the check's staging are used again.
+            Protocol::PutSignal | Protocol::PutQuiet | Protocol::CclFingerprint => 4,
+            // Each form once.
+            Protocol::Ccl => 15,
+            Protocol::CclMove => 7,
+            Protocol::CclPackets => 3,
+            Protocol::CclBulk => 5,
             Protocol::World => 1,
             _ => 2,
         };

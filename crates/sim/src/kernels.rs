@@ -84,6 +84,29 @@ device_struct! {
     }
 }
 
+device_struct! {
+    /// Arguments of `anabranch_sim_copy`.
+    pub struct CopyArgs {
+        /// Where to.
+        pub to: DevicePointer<u64>,
+        /// Where from.
+        pub from: DevicePointer<u64>,
+        /// How many.
+        pub words: u32,
+        /// Zero.
+        pub reserved: u32,
+    }
+}
+
+/// Writes and reads buffers before and behind collectives.
+pub static COPY: KernelUnit = KernelUnit {
+    name: "sim_copy",
+    source: include_str!("../kernels/copy.hip"),
+    headers: &[PRELUDE],
+    entries: &["anabranch_sim_copy"],
+    layouts: &[CopyArgs::c_declaration],
+};
+
 /// Writes and reads around operations in the order of a stream.
 pub static AROUND: KernelUnit = KernelUnit {
     name: "sim_around",

@@ -18,6 +18,13 @@ pub const fn about(protocol: Protocol) -> &'static str {
         Protocol::DeviceBarrier => "barriers within a kernel; --staged for team_barrier",
         Protocol::Atomics => "atomic operations on words that all ranks work on",
         Protocol::Ping => "a payload and a flag to and fro between two ranks",
+        Protocol::Ccl => "calls of all collectives on one channel; --staged for epochs of two bits",
+        Protocol::CclMove => "collectives that move bytes, and the barrier; --staged for epochs of two bits",
+        Protocol::CclPackets => "reductions in packets; --staged for epochs of two bits",
+        Protocol::CclBulk => "reductions that pull or push; --staged for epochs of two bits",
+        Protocol::CclFingerprint => {
+            "the comparison of calls before a collective; --staged for a call that differs in the end"
+        }
         Protocol::CclPipes => {
             "sends and receives of ccl, random batches after each other; --staged for each message alone"
         }

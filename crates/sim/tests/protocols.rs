@@ -84,6 +84,19 @@ fn gathers_signals_and_atomics_are_right_under_every_seed() {
 }
 
 #[test]
+fn collectives_are_right_under_every_seed() {
+    for protocol in [Protocol::CclMove, Protocol::CclPackets, Protocol::CclBulk] {
+        clean(&Case::new(protocol, 2), 0..200);
+        clean(&with(protocol, 3, |case| (case.staged, case.rounds, case.blocks) = (true, 9, 1)), 0..80);
+        // More members than sources that are polled or loaded at once; as many lanes of a block as members, and fewer.
+        clean(&with(protocol, 6, |case| (case.waves, case.tokens) = (1, 2)), 0..20);
+        clean(&Case::new(protocol, 1), 0..40);
+    }
+    clean(&with(Protocol::Ccl, 3, |case| case.staged = true), 0..40);
+    clean(&with(Protocol::Ccl, 2, |case| (case.rounds, case.blocks, case.waves) = (40, 3, 1)), 0..20);
+}
+
+#[test]
 fn with_cumulative_fences_the_form_for_them_is_right_under_every_seed() {
     // A whole machine has AMD's fences.
     for protocol in Protocol::ALL.iter().filter(|protocol| **protocol != Protocol::World) {

@@ -130,7 +130,7 @@ fn headers_of<'a>(text: &str, sources: &'a BTreeMap<String, String>) -> Vec<&'a 
                 continue;
             };
             let (folder, file) = name.split_once('/').unwrap();
-            // `anabranch/`, `shmem/` and `ep/` are folders of `device` or, of a crate, its `kernels`.
+            // `anabranch/`, `shmem/`, `ep/` and `ccl/` are folders of `device` or, of a crate, its `kernels`.
             let header = sources.iter().find(|(path, _)| {
                 path.ends_with(&format!("/{name}")) || **path == format!("{folder}/kernels/{file}")
             });
@@ -167,11 +167,23 @@ fn every_kernel_has_a_row_and_those_that_are_quiet_are() {
 fn every_embedded_unit_is_among_the_sources() {
     let sources = sources();
     let ep = [&anabranch_ep::kernels::DISPATCH, &anabranch_ep::kernels::COMBINE];
-    let own =
-        [&anabranch_sim::kernels::AROUND, &anabranch_sim::kernels::MESSAGES, &anabranch_sim::kernels::GATHER];
+    let own = [
+        &anabranch_sim::kernels::AROUND,
+        &anabranch_sim::kernels::MESSAGES,
+        &anabranch_sim::kernels::GATHER,
+        &anabranch_sim::kernels::COPY,
+    ];
+    let ccl = [
+        &anabranch_ccl::kernels::MOVE,
+        &anabranch_ccl::kernels::PACKET_REDUCE,
+        &anabranch_ccl::kernels::BULK_REDUCE,
+        &anabranch_ccl::kernels::FINGERPRINT,
+        &anabranch_ccl::device_api::conformance::REDUCE,
+    ];
     let units: Vec<&KernelUnit> = conformance::UNITS
         .into_iter()
         .chain(ep)
+        .chain(ccl)
         .chain(own)
         .chain([
             &anabranch_ep::kernels::REFERENCE_EXPERT,

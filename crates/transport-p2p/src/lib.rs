@@ -8,9 +8,19 @@
 //! unmapped. Handles are opened once for each exporting allocation and shared: closing one registration cannot
 //! pull the mapping from under another.
 
+//!
+//! A [`FlatWindow`] takes the place of all three for memory that every rank maps into one range of addresses, in the order
+//! of the ranks: physical memory without an address of its own, found within a process by its handle, and between
+//! processes by a file descriptor.
+
+mod descriptors;
+mod letter;
 mod mapping;
 mod offer;
 mod transport;
+mod window;
 
+pub use descriptors::{ExchangeError, Patience};
 pub use mapping::Mapping;
 pub use transport::P2pTransport;
+pub use window::{FlatLayout, FlatWindow, WindowError};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use anabranch_hip::{DeviceAddress, IpcMapping};
+use anabranch_hip::{DeviceAddress, IpcMapping, VirtualMapping};
 use anabranch_transport::{Origin, PeerMemory};
 
 /// An opened region. The variant says where the address comes from, and with it what dropping has to do.
@@ -32,6 +32,15 @@ pub enum Mapping {
         /// Bytes.
         bytes: u64,
     },
+    /// A region in a slot of a flat range. The last region of a slot unmaps it.
+    Virtual {
+        /// The slot.
+        slot: Arc<VirtualMapping>,
+        /// Where the region starts in it.
+        offset: u64,
+        /// Bytes.
+        bytes: u64,
+    },
 }
 
 impl PeerMemory for Mapping {
@@ -39,12 +48,16 @@ impl PeerMemory for Mapping {
         match self {
             Self::Own { address, .. } | Self::SameProcess { address, .. } => address.0,
             Self::Ipc { allocation, offset, .. } => allocation.address().offset(*offset).0,
+            Self::Virtual { slot, offset, .. } => slot.address().offset(*offset).0,
         }
     }
 
     fn bytes(&self) -> u64 {
         match self {
-            Self::Own { bytes, .. } | Self::SameProcess { bytes, .. } | Self::Ipc { bytes, .. } => *bytes,
+            Self::Own { bytes, .. }
+            | Self::SameProcess { bytes, .. }
+            | Self::Ipc { bytes, .. }
+            | Self::Virtual { bytes, .. } => *bytes,
         }
     }
 
@@ -53,6 +66,7 @@ impl PeerMemory for Mapping {
             Self::Own { .. } => Origin::Own,
             Self::SameProcess { .. } => Origin::SameProcess,
             Self::Ipc { .. } => Origin::Ipc,
+            Self::Virtual { .. } => Origin::Virtual,
         }
     }
 }

@@ -11,7 +11,8 @@ use anabranch_transport::{
 };
 
 use crate::mapping::Mapping;
-use crate::offer::Offer;
+use crate::offer::{Name, Offer};
+use crate::window::FlatWindow;
 
 /// Peer memory by loads and stores, for one rank.
 #[derive(Debug)]
@@ -20,12 +21,21 @@ pub struct P2pTransport {
     local: PeerInfo,
     /// Allocations of other processes that are mapped now, by their handles.
     mapped: Mutex<HashMap<[u8; IpcHandle::BYTES], Weak<IpcMapping>>>,
+    /// The flat range that this rank's memory and the peers' are mapped into, where there is one.
+    window: Option<Arc<FlatWindow>>,
 }
 
 impl P2pTransport {
     /// The transport of the rank that `local` describes, on its `device`.
     pub fn new(device: Device, local: PeerInfo) -> Self {
-        Self { device, local, mapped: Mutex::default() }
+        Self { device, local, mapped: Mutex::default(), window: None }
+    }
+
+    /// The same with a flat range: regions of this rank's slot are offered as physical memory, and such offers of peers are
+    /// opened by mapping them into their slots of the range.
+    #[must_use]
+    pub fn with_window(device: Device, local: PeerInfo, window: Arc<FlatWindow>) -> Self {
+        Self { device, local, mapped: Mutex::default(), window: Some(window) }
     }
 
     /// How a peer is to be reached, by what it said about itself.
@@ -128,13 +138,24 @@ impl Transport for P2pTransport {
     fn reaches(&self, peer: &PeerInfo) -> Result<Reach, Refusal> {
         let origin = self.mechanism(peer)?;
         if origin == Origin::Own {
-            return Ok(Reach { origin, reason: "own memory".to_owned() });
+            let reason = match &self.window {
+                None => "own memory".to_owned(),
+                Some(_) => format!("own memory at slot {} of a flat range", peer.rank.get()),
+            };
+            return Ok(Reach { origin, reason });
         }
-        let mechanism = match origin {
-            Origin::SameProcess => "same process, plain address",
-            _ => "same host, IPC handle",
+        let mechanism = match (origin, &self.window) {
+            (Origin::SameProcess, None) => "same process, plain address".to_owned(),
+            (Origin::SameProcess, Some(_)) => {
+                format!("same process, physical memory mapped at slot {} of a flat range", peer.rank.get())
+            }
+            (_, None) => "same host, IPC handle".to_owned(),
+            (_, Some(_)) => {
+                format!("same host, file descriptor mapped at slot {} of a flat range", peer.rank.get())
+            }
         };
         let device = self.peer_device(peer, origin).map_err(|error| Refusal::from_error(&error))?;
+        let origin = if self.window.is_some() { Origin::Virtual } else { origin };
         let Some(device) = device else {
             // The peer's device is hidden from this process (a visibility mask); opening the handle will tell.
             let reason = format!("{mechanism}; the peer's device {} is not visible here", peer.pci);
@@ -166,6 +187,12 @@ impl Transport for P2pTransport {
             source,
         };
         let address = DeviceAddress(region.address);
+        if let Some(window) = &self.window
+            && let Some(offset) = window.own_offset(region)
+        {
+            let name = Name::Physical { handle: window.handle(), mailbox: window.mailbox() };
+            return Ok(Offer { address: region.address, bytes: region.bytes, offset, name }.encode());
+        }
         let (owner, base, length) =
             self.device.allocation_of(address).map_err(|error| failed(Box::new(error)))?;
         let offset = region.address.saturating_sub(base.0);
@@ -175,9 +202,9 @@ impl Transport for P2pTransport {
             let (address, bytes) = (region.address, region.bytes);
             return Err(Error::NotOneAllocation { address, bytes, device, owner, available });
         }
-        let handle = match audience {
-            Audience::ThisProcess => None,
-            Audience::ThisHost => Some(self.allocation_handle(base).map_err(|code| {
+        let name = match audience {
+            Audience::ThisProcess => Name::Address,
+            Audience::ThisHost => Name::Ipc(self.allocation_handle(base).map_err(|code| {
                 failed(Box::new(anabranch_hip::Error::Call {
                     call: "hipIpcGetMemHandle",
                     runtime: self.device.runtime().kind(),
@@ -186,7 +213,7 @@ impl Transport for P2pTransport {
                 }))
             })?),
         };
-        Ok(Offer { address: region.address, bytes: region.bytes, offset, handle }.encode())
+        Ok(Offer { address: region.address, bytes: region.bytes, offset, name }.encode())
     }
 
     fn open(&self, peer: &PeerInfo, offer: &[u8], bytes: u64) -> Result<Box<dyn PeerMemory>> {
@@ -200,20 +227,34 @@ impl Transport for P2pTransport {
             return Err(Error::Offer { peer: peer.rank, kind, problem: "fewer bytes than agreed" });
         }
         let address = DeviceAddress(offer.address);
-        let mapping = match origin {
-            Origin::Own => Mapping::Own { address, bytes },
-            Origin::SameProcess => {
+        let mapping = match (origin, offer.name) {
+            (Origin::Own, _) => Mapping::Own { address, bytes },
+            (_, Name::Physical { handle, .. }) => {
+                let window = self.window.as_ref().ok_or(Error::Offer {
+                    peer: peer.rank,
+                    kind,
+                    problem: "physical memory, and there is no flat range here to map it into",
+                })?;
+                let same_process = origin == Origin::SameProcess;
+                let slot = window
+                    .map(peer.rank, same_process.then_some(handle))
+                    .map_err(|source| Error::Open { peer: peer.rank, kind, source: Box::new(source) })?;
+                if offer.offset.checked_add(offer.bytes).is_none_or(|end| end > slot.len() as u64) {
+                    return Err(Error::Offer { peer: peer.rank, kind, problem: "a region beyond its slot" });
+                }
+                Mapping::Virtual { slot, offset: offer.offset, bytes }
+            }
+            (Origin::SameProcess, _) => {
                 if let Some(device) = self.peer_device(peer, origin).map_err(failed)? {
                     self.device.enable_peer_access(&device).map_err(failed)?;
                 }
                 Mapping::SameProcess { address, bytes }
             }
-            Origin::Ipc => {
-                let handle = offer.handle.ok_or(Error::Offer {
-                    peer: peer.rank,
-                    kind,
-                    problem: "no handle, though the peer is another process",
-                })?;
+            (_, name) => {
+                let Name::Ipc(handle) = name else {
+                    let problem = "no handle, though the peer is another process";
+                    return Err(Error::Offer { peer: peer.rank, kind, problem });
+                };
                 Mapping::Ipc { allocation: self.map(&handle).map_err(failed)?, offset: offer.offset, bytes }
             }
         };

@@ -124,6 +124,8 @@ pub enum Origin {
     SameProcess,
     /// Memory of another process, mapped by handle.
     Ipc,
+    /// Physical memory of another rank, mapped into addresses that this rank reserved.
+    Virtual,
 }
 
 /// A peer's memory, opened. Dropping it closes the mapping.

@@ -1,17 +1,27 @@
 // Lanes: what one block of a collective owns, at every rank. Lane b of a channel is block b of each member's kernel; lanes
-// share nothing, so that a launch with fewer blocks leaves the others' epochs behind nowhere.
+// share nothing, so that a launch with fewer blocks leaves the others' epochs behind nowhere. Launches of a channel follow
+// each other at each rank (one stream, or streams put behind each other), so a lane's uses are one sequence at each member.
 //
-// A lane has three counters in its rank's own memory, which all members advance alike, since all launch the same plans in the
-// same order: `epoch` counts uses of its packets, `meets` its meetings, `uses` those of its staging. They are read when the
-// kernel begins and written when it ends, so a replayed graph is just another epoch.
+// A lane has three counters, which its own block alone touches and which all members advance alike, since all launch the same
+// plans in the same order: `epoch` counts uses of its packets, `meets` its meetings, `uses` those of its staging. They are read
+// when the kernel begins and written when it ends, so a replayed graph is just another epoch.
 //
-// Meetings. Meet number m: every member stores m (and a value) at every member, then waits until all have stored m. A word
-// may be overwritten before it was looked at: its writer is then at m + 1 at the most, which it cannot pass before this rank
-// arrives there, and "at least m" holds for m + 1.
+// Meetings. Meeting m: every member releases what it did, stores m at every member, and waits until all have stored m there.
+// - Who has left meeting m knows that every member has come to it, and sees what each did before it came.
+// - A word has one writer, and may go on before it was looked at, by one: the writer cannot leave m + 1 before this rank has
+//   come there, which it does after it has left m. So "m or m + 1" is all that can be seen behind m - 1, and two bits tell.
+// - The value beside m lies in place m % 2 and is read before the reader comes to m + 1. Its writer overwrites it on its way
+//   to m + 2, when it has left m + 1, so when all readers had come there.
+// Whatever ends with a meeting may also end the kernel: the next launch's first meeting is this one's successor.
 //
-// Staging. Use number s writes half s % 2 of the peers' staging, meets at least once, and then reads its own half s % 2 before
-// the next meeting. Why half s % 2 is free when use s + 2 writes it: the writer has passed the meetings of use s + 1, to which
-// every peer came after it had read what use s had written.
+// Staging. Use s writes half s % 2 of the peers' staging, meets at least once, and reads the own half s % 2, all of it before it
+// comes to the next meeting. The next to write that half at this member are those in use s + 2: they have left the meetings of
+// use s + 1, to which this rank came after it had read. Between two uses each half has one role: s % 2 is read, the other
+// written. That holds across kernels and whatever the meetings in between were for, since every use counts.
+//
+// Overlaps. Two launches at work on one lane would use the same numbers. Launches in stream order cannot; graphs that are replayed
+// on two streams at once can. Where the host watches a lane, each launch counts itself in and out, and one that finds another
+// inside reports it and does nothing.
 //
 // Packets: packets.h.
 #pragma once
@@ -37,7 +47,8 @@ struct Lane {
     u64 meets;
     u64 uses;
     u32 index;
-    bool dead;  // the world is poisoned, or a meeting failed; the same in every thread of the block
+    bool dead;     // the world is poisoned, or a meeting failed; the same in every thread of the block
+    bool counted;  // known to thread 0: the launch has counted itself in
 };
 
 // Where the words of a meeting are, for every source: {meets, value}.
@@ -78,13 +89,15 @@ ANABRANCH_DEVICE u64 place_at(const Grid& grid, const Place& place, u32 member) 
 // Every thread of the block, first of all. All loads are under way before the first is used: each takes longer than a hop of
 // the fastest collective leaves room for.
 ANABRANCH_DEVICE Lane lane_open(const Grid& grid, const Channel& channel, const Place& input, const Place& output) {
-    const LaneState* state = channel.lanes + grid.block;
+    LaneState* state = channel.lanes + grid.block;
     u64 kept[3] = {0, 0, 0};
     u64 poison = 0;
+    u32 is_watched = 0, inside = 0;
     if (grid.thread == 0) {
-        kept[0] = private_load(grid, &state->epoch);
-        kept[1] = private_load(grid, &state->meets);
-        kept[2] = private_load(grid, &state->uses);
+        kept[0] = heap_load(grid, &state->epoch);
+        kept[1] = heap_load(grid, &state->meets);
+        kept[2] = heap_load(grid, &state->uses);
+        is_watched = heap_load(grid, &state->is_watched);
         poison = flag_load(grid, &channel.team.control->abort);
     }
     for (u32 member = grid.thread; member < channel.team.size; member += grid.block_threads) {
@@ -100,24 +113,38 @@ ANABRANCH_DEVICE Lane lane_open(const Grid& grid, const Channel& channel, const 
         grid.local_store<u64>(LOCAL_EPOCH, kept[0]);
         grid.local_store<u64>(LOCAL_MEETS, kept[1]);
         grid.local_store<u64>(LOCAL_USES, kept[2]);
-        grid.local_store<u32>(LOCAL_FAULT, poison != ABORT_NONE ? 1u : 0u);
+        if (is_watched != 0) inside = fetch_add_device(grid, &state->inside, 1u);
+        grid.local_store<u32>(LOCAL_FAULT, poison != ABORT_NONE || inside != 0 ? 1u : 0u);
     }
-    grid.block_barrier();
+    ANABRANCH_UNLESS(LANE_OPENED_UNREAD) grid.block_barrier();
     u64 epoch = grid.local_load<u64>(LOCAL_EPOCH);
     u64 meets = grid.local_load<u64>(LOCAL_MEETS);
     WaitContext wait = wait_context(grid, channel.team.control, channel.operation, channel.team.group,
                                     channel.team.rank, maximum(epoch, meets));
-    return Lane{wait, epoch, meets, grid.local_load<u64>(LOCAL_USES), grid.block, grid.local_load<u32>(LOCAL_FAULT) != 0};
+    // Thread 0 alone knows of an earlier launch that has not ended.
+    if (inside != 0) report_fault(grid, wait, PHASE_OVERLAP, channel.team.rank, 0, inside, 0);
+    return Lane{wait, epoch, meets, grid.local_load<u64>(LOCAL_USES), grid.block, grid.local_load<u32>(LOCAL_FAULT) != 0,
+                is_watched != 0};
 }
 
-// Every thread of the block, last of all. After a fault nobody reads the counters again.
+// Every thread of the block, last of all. The block has read the counters when it opened the lane; the next to read them is a
+// later kernel. After a fault nobody does.
 ANABRANCH_DEVICE void lane_close(const Grid& grid, const Channel& channel, const Lane& lane) {
-    grid.block_barrier();
     if (grid.thread != 0) return;
     LaneState* state = channel.lanes + lane.index;
-    ANABRANCH_UNLESS(LANE_EPOCH_NOT_KEPT) private_store(grid, &state->epoch, lane.epoch);
-    ANABRANCH_UNLESS(LANE_MEETS_NOT_KEPT) private_store(grid, &state->meets, lane.meets);
-    ANABRANCH_UNLESS(LANE_USES_NOT_KEPT) private_store(grid, &state->uses, lane.uses);
+    ANABRANCH_UNLESS(LANE_EPOCH_NOT_KEPT) heap_store(grid, &state->epoch, lane.epoch);
+    ANABRANCH_UNLESS(LANE_MEETS_NOT_KEPT) heap_store(grid, &state->meets, lane.meets);
+    ANABRANCH_UNLESS(LANE_USES_NOT_KEPT) heap_store(grid, &state->uses, lane.uses);
+    if (!lane.counted) return;
+    ANABRANCH_UNLESS(LANE_NOT_LEFT) fetch_add_device(grid, &state->inside, ~0u);
+}
+
+// A kernel: opens the lane, does `work(lane)` unless there was a fault before, closes it. Every thread.
+template <class Work>
+ANABRANCH_DEVICE void on_lane(const Grid& grid, const Channel& channel, const Place& input, const Place& output, Work work) {
+    Lane lane = lane_open(grid, channel, input, output);
+    if (!lane.dead) work(lane);
+    lane_close(grid, channel, lane);
 }
 
 // A wait of this thread failed. The block learns of it behind its next barrier.
@@ -136,12 +163,16 @@ ANABRANCH_DEVICE u64* meet_word(const Channel& channel, u64 base, u32 lane, u32 
 // Whether a counter in a flag has come to `target`, also across its wrap.
 ANABRANCH_DEVICE bool meets_reached(u64 seen, u64 target) {
     static constexpr u32 SHIFT = 64 - CCL_EPOCH_BITS;
+    ANABRANCH_TWIN(MEETS_EQUAL) return ((seen - target) & EPOCH_MASK) == 0;
     i64 ahead = static_cast<i64>((seen - target) << SHIFT) >> SHIFT;
     return ahead >= (MUTANT == MUTANT_MEET_LOOSE ? -1 : 0);
 }
 
+// Where the value of meeting `number` lies, behind the word.
+ANABRANCH_DEVICE u64 told_place(u64 number) { return 1 + (MUTANT == MUTANT_TOLD_ONE_PLACE ? 0 : number % 2); }
+
 // Every thread of the block. All members' lanes meet: what each block has stored before, here and at peers, and what came
-// before its kernel, is visible to every member's block after.
+// before its kernel, is visible to every member's block after, and what it has read may be overwritten.
 ANABRANCH_DEVICE void meet(const Grid& grid, const Channel& channel, Lane& lane) {
     u32 size = channel.team.size;
     lane.meets += 1;
@@ -174,7 +205,7 @@ ANABRANCH_DEVICE void meet_telling(const Grid& grid, const Channel& channel, Lan
     for (u32 i = grid.thread; i < channel.team.size && !lane.dead; i += grid.block_threads) {
         u32 peer = rotated(channel, i);
         u64* word = meet_word(channel, member_base(grid, channel, peer), lane.index, channel.team.rank);
-        remote_store(grid, word + 1 + (lane.meets + 1) % 2, value(peer));
+        remote_store(grid, word + told_place(lane.meets + 1), value(peer));
     }
     meet(grid, channel, lane);
 }
@@ -182,7 +213,7 @@ ANABRANCH_DEVICE void meet_telling(const Grid& grid, const Channel& channel, Lan
 // What `source` told at the meeting that was last.
 ANABRANCH_DEVICE u64 told(const Grid& grid, const Channel& channel, const Lane& lane, u32 source) {
     u64 own = member_base(grid, channel, channel.team.rank);
-    return heap_load(grid, meet_word(channel, own, lane.index, source) + 1 + lane.meets % 2);
+    return heap_load(grid, meet_word(channel, own, lane.index, source) + told_place(lane.meets));
 }
 
 // The next use of the staging: which half.

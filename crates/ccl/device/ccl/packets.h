@@ -1,15 +1,21 @@
 // Data with flags inside: small messages in one hop, without a fence.
 //
 // A lane has, at every member, room for `packet_units` packets for each source, stage and parity of the epoch. In epoch e the
-// packets of parity e % 2 are written, flag e in both halves; whoever waits for a packet polls until both halves say e. All
-// that is sent is waited for.
+// packets of parity e % 2 are written, flag e in both halves; whoever waits for a packet polls until both halves say e. A half
+// arrives as a whole and brings its flag, so nothing has to be ordered before or behind it.
 //
-// Why a packet may be overwritten. Epoch e + 2 writes where epoch e was. Its sender has ended epoch e + 1, in which every
-// member sends at least one packet of stage 0 to every other; a peer sends those after its block has met behind its reads of
-// epoch e. So everything of epoch e has been read.
+// Two rules hold for every kernel: in each epoch every member sends at least one packet of stage 0 to every other, and every
+// packet that is sent is waited for by its receiver before its block ends the epoch (`end_epoch`).
+//
+// Why a packet may be overwritten. The next to write where epoch e was is the same sender, in epoch e + 2 or later. It has
+// ended epoch e + 1, so it has had a packet of stage 0 of e + 1 from this member, which sent it behind the block barrier that
+// ended its epoch e, behind the reads of all its threads. (A read is over when its value has ended the loop that polls; no store
+// behind that loop and the barrier comes before it.)
 // Why an old packet is not taken for a new one. A place holds what some earlier epoch of the same parity left there, perhaps
-// long ago. Flags are the low bits of the epoch; before they come round again, every lane clears its packets between two
-// meetings (`next_epoch`), and zero is never a flag.
+// long ago, but since the flags last began at 1. Flags are the low bits of the epoch, zero is none: when they are zero, the
+// lane clears its own packets, meets, and takes the next epoch (`next_epoch`). What is cleared has arrived and been read, by
+// the second rule and the barrier that ended the epoch before; nobody sends the next before all have come to the meeting,
+// each behind its clearing. The epochs before and behind may have one parity: the meeting does what two are for elsewhere.
 #pragma once
 
 #include "ccl/lane.h"
@@ -40,10 +46,8 @@ ANABRANCH_DEVICE void clear_packets(const Grid& grid, const Channel& channel, co
 ANABRANCH_DEVICE void next_epoch(const Grid& grid, const Channel& channel, Lane& lane) {
     lane.epoch += 1;
     if ((lane.epoch & EPOCH_MASK) != 0) return;  // lint: allow(return-before-barrier): the epoch is the block's
-    // Behind the first meeting nobody reads or writes packets until the second.
-    meet(grid, channel, lane);
     ANABRANCH_UNLESS(PACKETS_NOT_CLEARED) clear_packets(grid, channel, lane);
-    meet(grid, channel, lane);
+    ANABRANCH_UNLESS(PACKETS_CLEARED_UNMET) meet(grid, channel, lane);
     lane.epoch += 1;
 }
 

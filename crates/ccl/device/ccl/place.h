@@ -33,6 +33,9 @@ ANABRANCH_DEVICE void store_payload(const Grid& grid, u64 buffer, u64 byte, u64 
     }
 }
 
+// Bytes [first, first + length) of a message of `bytes`: how many there are.
+ANABRANCH_DEVICE u64 cut(u64 first, u64 length, u64 bytes) { return first < bytes ? minimum(length, bytes - first) : 0; }
+
 // Pieces of a buffer that a lane moves in one go: enough for several loads of each thread at once.
 static constexpr u32 UNROLL = 4;
 

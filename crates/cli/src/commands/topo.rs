@@ -20,6 +20,8 @@ struct RouteRow {
     to: u32,
     device: String,
     peer_device: String,
+    /// The heap's mode, equal on all ranks.
+    heap: String,
     transport: String,
     reason: String,
     /// Transports that come earlier in the order, and why each was not taken.
@@ -70,7 +72,18 @@ fn report(context: &RankContext<'_>) -> anyhow::Result<()> {
             why.collect::<Vec<_>>().join("; "),
         ]);
     }
+    print::line(&heap_line(world))?;
     table.print("")
+}
+
+/// What all rows have in common.
+fn heap_line(world: &anabranch::World) -> String {
+    let config = world.config();
+    let mode = format!("heap.mode = {}, heap.bytes = {}", config.heap_mode, config.heap_bytes);
+    match world.flat_heap() {
+        None => mode,
+        Some(flat) => format!("{mode}; rank r's heap at base + r * {}", flat.stride),
+    }
 }
 
 fn own_routes(context: &RankContext<'_>) -> Vec<RouteRow> {
@@ -84,6 +97,7 @@ fn own_routes(context: &RankContext<'_>) -> Vec<RouteRow> {
         to: route.peer.get(),
         device: device_of(world.rank().index()),
         peer_device: device_of(route.peer.index()),
+        heap: world.config().heap_mode.to_string(),
         transport: route.kind.to_string(),
         reason: route.reason.clone(),
         not_taken: route.considered.iter().map(|(kind, why)| format!("{kind}: {why}")).collect(),

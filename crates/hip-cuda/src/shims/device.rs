@@ -6,7 +6,7 @@ use std::ffi::CString;
 use std::sync::OnceLock;
 
 use anabranch_hip::HipError;
-use anabranch_hip::types::HipDeviceProperties;
+use anabranch_hip::types::{HipDeviceProperties, device_attribute as hip_attribute};
 
 use crate::call::{forward, give, in_context, take_last_error, with_driver};
 use crate::context;
@@ -143,7 +143,8 @@ pub(crate) fn attribute(driver: &Driver, device: CuDevice, number: c_int) -> Res
     Ok(value)
 }
 
-/// Attributes that CUDA has too, and whether streams can wait for values; `hipErrorInvalidValue` for others.
+/// Attributes that CUDA has too, and whether streams can wait for values; `hipErrorInvalidValue` for others. Virtual memory
+/// management is said to be there where its memory can be exported as file descriptors too.
 pub(crate) unsafe extern "C" fn hipDeviceGetAttribute(
     value: *mut c_int,
     attribute_number: c_int,
@@ -156,7 +157,13 @@ pub(crate) unsafe extern "C" fn hipDeviceGetAttribute(
             c_int::from(driver.cuda.cuStreamWaitValue64_v2.is_some())
         } else {
             let number = convert::device_attribute(attribute_number).ok_or(HipError::INVALID_VALUE)?;
-            attribute(driver, handle, number)?
+            let found = attribute(driver, handle, number)?;
+            if found != 0 && attribute_number == hip_attribute::VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED {
+                // CUDA asks separately for what HIP's attribute includes (cuda.h): memory that can be passed on.
+                attribute(driver, handle, device_attribute::HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)?
+            } else {
+                found
+            }
         };
         // SAFETY: the caller's out pointer.
         unsafe { give(value, found) }

@@ -90,6 +90,7 @@ pub(super) unsafe extern "C" fn attribute(value: *mut c_int, attribute: c_int, d
             device_attribute::MULTIPROCESSOR_COUNT => config.multiprocessors,
             device_attribute::MAX_SHARED_MEMORY_PER_BLOCK => MAX_LOCAL_BYTES,
             device_attribute::WARP_SIZE => config.wave_width,
+            device_attribute::VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED => 1,
             _ => return Err(HipError::INVALID_VALUE),
         };
         // SAFETY: the out pointer.

@@ -31,8 +31,8 @@ fn mapped_twice(
         // SAFETY: the descriptor was exported with these bytes.
         unsafe { gpu.device.import_physical(descriptor.as_fd(), bytes) }?
     };
-    let mut range = gpu.device.reserve(bytes, bytes)?;
-    range.map(0, &Arc::new(memory), std::slice::from_ref(&gpu.device))?;
+    let range = gpu.device.reserve(bytes, bytes)?;
+    let _mapping = range.map(0, &Arc::new(memory), std::slice::from_ref(&gpu.device))?;
     let (data, flag) = (range.address(), range.address().offset(4096));
     let out = gpu.zeroed(THREADS as usize)?;
     if rank.number == 0 {

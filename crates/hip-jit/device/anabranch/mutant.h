@@ -107,13 +107,27 @@ enum Mutant : u32 {
     MUTANT_MEET_FLAG_FIRST = 103,         // meet: flags, then the release
     MUTANT_MEET_NO_ACQUIRE = 104,
     MUTANT_MEET_NO_BARRIER_AFTER = 105,   // meet: threads that did not wait go on at once
-    MUTANT_LANE_USES_NOT_KEPT = 106,
-    MUTANT_STAGING_ONE_HALF = 107,        // next_half: every use writes the same half
+    MUTANT_MEETS_EQUAL = 106,             // meet: the number must equal the one waited for
+    MUTANT_TOLD_ONE_PLACE = 107,          // meet: every value lies in the same place
+    MUTANT_LANE_OPENED_UNREAD = 108,      // lane_open: threads go on before thread 0 has read the counters
+    MUTANT_LANE_USES_NOT_KEPT = 109,
     // ccl/packets.h
     MUTANT_PACKETS_ONE_BUFFER = 110,      // packet_at: every epoch uses the same place
     MUTANT_PACKETS_NOT_CLEARED = 111,     // next_epoch: old flags come round again
     MUTANT_PACKETS_NO_BARRIER = 112,      // end_epoch: the next epoch's packets are sent while others still read
     MUTANT_PACKET_HALF_LOOKED_AT = 113,   // has_flag: of the first half only
+    MUTANT_PACKETS_CLEARED_UNMET = 114,   // next_epoch: new packets are sent while others still clear
+    // ccl's kernels
+    MUTANT_STAGING_ONE_HALF = 120,        // next_half: every use writes the same half
+    MUTANT_STAGED_NO_MEETING = 121,       // move_staged: reads what has not come
+    MUTANT_DIRECT_NO_FIRST_MEETING = 122, // move_direct: outputs are written that are in use
+    MUTANT_DIRECT_NO_LAST_MEETING = 123,  // move_direct: ends before its output is there
+    MUTANT_PULL_NO_FIRST_MEETING = 124,
+    MUTANT_PULL_NO_LAST_MEETING = 125,
+    MUTANT_PUSH_NO_MEETING = 126,         // push: reduces what has not come
+    MUTANT_PUSH_NO_LAST_MEETING = 127,    // push: ends before its output is there
+    MUTANT_RELAYED_NO_MEETING = 128,      // push: copies results that have not come
+    MUTANT_RELAYED_SAME_HALF = 129,       // push: results go where contributions are still read
     // ccl/pipe.h and pipes.hip
     MUTANT_PIPE_COUNT_NOT_KEPT = 130,     // the next launch counts from where this one began
     MUTANT_PIPE_ONE_SLOT = 131,           // every chunk lies in the same slot
@@ -123,7 +137,10 @@ enum Mutant : u32 {
     MUTANT_PIPE_FLAG_FIRST = 135,         // the source counts a chunk, then writes it
     MUTANT_PIPE_UNRELEASED = 136,         // the block meets, and nobody releases
     MUTANT_PIPE_NO_BARRIER = 137,         // threads take the pick before thread 0 has waited
-    MUTANT_LAST = 137,
+    // ccl's checks
+    MUTANT_FINGERPRINT_NOT_MET = 140,     // fingerprint.hip: calls are compared before all have come
+    MUTANT_LANE_NOT_LEFT = 141,           // lane_close: the launch stays inside
+    MUTANT_LAST = 141,
 };
 static constexpr u32 MUTANT = PRELUDE_MUTANT;
 static_assert(MUTANT <= MUTANT_LAST, "PRELUDE_MUTANT names no mutant");

@@ -101,6 +101,9 @@ fn rows() -> Vec<Row> {
                 [same hipDeviceAttribute_t::hipDeviceAttributeMaxSharedMemoryPerBlock];
             WARP_SIZE = hipDeviceAttribute_t_hipDeviceAttributeWarpSize
                 [same hipDeviceAttribute_t::hipDeviceAttributeWarpSize];
+            VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED =
+                hipDeviceAttribute_t_hipDeviceAttributeVirtualMemoryManagementSupported
+                [same hipDeviceAttribute_t::hipDeviceAttributeVirtualMemoryManagementSupported];
             WALL_CLOCK_RATE = hipDeviceAttribute_t_hipDeviceAttributeWallClockRate
                 [same hipDeviceAttribute_t::hipDeviceAttributeWallClockRate];
         }

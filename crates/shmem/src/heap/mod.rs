@@ -6,5 +6,5 @@ mod memory;
 pub mod ranges;
 
 pub use allocate::{DEFAULT_ALIGNMENT, HeapUsage, MAX_ALIGNMENT, SymmetricMemory};
-pub use memory::MemoryGuard;
+pub use memory::{FlatHeap, MemoryGuard};
 pub(crate) use memory::{HEADER_BYTES, HeapMemory};

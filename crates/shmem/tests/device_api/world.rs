@@ -4,7 +4,7 @@ use anabranch_hip::{DeviceOrdinal, Runtime};
 use anabranch_hip_host::{HostConfig, HostMachine};
 use anabranch_shmem::device_api::conformance::{BARRIER, BarrierArgs, spec};
 use anabranch_shmem::device_api::{BarrierWorkspace, has_operation};
-use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, RankSetup, World, WorldConfig, spawn_threads};
+use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, HeapMode, RankSetup, World, WorldConfig, spawn_threads};
 use anabranch_transport::{Operation, Scope, Support};
 
 use crate::barrier::{ENTRY, expected};
@@ -56,13 +56,15 @@ fn work(world: &World) -> Result<Vec<u64>, Error> {
 
 #[test]
 fn a_world_of_threads_runs_the_device_functions() {
-    for (size, wave_width) in [(2, 4), (4, 1)] {
+    for (size, wave_width, heap_mode) in
+        [(2, 4, HeapMode::Static), (4, 1, HeapMode::Static), (3, 4, HeapMode::Flat)]
+    {
         let config = HostConfig { devices: size, wave_width, ..HostConfig::default() };
         let runtime: Runtime = HostMachine::new(config).unwrap().runtime();
         let make = |rank: anabranch_ranks::GlobalRank| {
             let device = runtime.device(DeviceOrdinal(rank.get()))?;
             Ok(RankSetup {
-                config: WorldConfig { heap_bytes: 4 << 20, ..WorldConfig::default() },
+                config: WorldConfig { heap_bytes: 4 << 20, heap_mode, ..WorldConfig::default() },
                 device,
                 jit: jit(),
             })

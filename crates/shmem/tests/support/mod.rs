@@ -1,6 +1,7 @@
 //! What the tests of worlds share.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub(crate) mod altered;
 pub(crate) mod driven;
 
 use std::path::PathBuf;
@@ -11,7 +12,7 @@ use anabranch_hip::{DeviceOrdinal, Runtime};
 use anabranch_hip_host::{HostConfig, HostMachine};
 use anabranch_hip_jit::{Jit, JitConfig, ToolSearch};
 use anabranch_ranks::GlobalRank;
-use anabranch_shmem::{Error, RankError, RankSetup, WorldConfig};
+use anabranch_shmem::{Error, HeapMode, RankError, RankSetup, World, WorldConfig};
 
 /// A host machine with a device for each rank.
 pub(crate) struct Bench {
@@ -24,6 +25,15 @@ pub(crate) struct Bench {
 impl Bench {
     pub(crate) fn new(devices: u32) -> Self {
         Self::with_wave(devices, 1)
+    }
+
+    pub(crate) fn in_mode(devices: u32, mode: HeapMode) -> Self {
+        Self::new(devices).with_mode(mode)
+    }
+
+    pub(crate) fn with_mode(mut self, mode: HeapMode) -> Self {
+        self.config.heap_mode = mode;
+        self
     }
 
     pub(crate) fn with_wave(devices: u32, wave_width: u32) -> Self {
@@ -55,6 +65,22 @@ impl Bench {
         let device = self.runtime.device(DeviceOrdinal(device))?;
         Ok(RankSetup { config: self.config.clone(), device, jit: self.jit.clone() })
     }
+}
+
+/// Every rank's heap is where the mode says.
+pub(crate) fn check_flat(world: &World) {
+    let flat = world.flat_heap();
+    assert_eq!(flat.is_some(), world.config().heap_mode == HeapMode::Flat);
+    let Some(flat) = flat else { return };
+    assert_eq!(flat.ranks, world.size());
+    assert!(flat.stride >= world.config().heap_bytes);
+    for rank in (0..world.size()).map(GlobalRank::new) {
+        let base = world.peer_base(rank).unwrap();
+        assert_eq!(base, flat.base.offset(u64::from(rank.get()) * flat.stride));
+        assert_eq!(flat.address(rank, 8), Some(base.offset(8)));
+        assert_eq!(flat.address(rank, flat.stride), None);
+    }
+    assert_eq!(flat.address(GlobalRank::new(world.size()), 0), None);
 }
 
 /// The values of ranks that all succeeded.

@@ -226,10 +226,7 @@ impl Bench {
 
     /// Runs what is queued. A fault record of any rank is a failure.
     pub(crate) fn run(&mut self, seed: u64) -> Result<Run, Failure> {
-        let run = match &self.way {
-            Some((bounds, choices)) => self.machine.replay(*bounds, choices)?,
-            None => self.machine.run(seed)?,
-        };
+        let run = self.run_to_a_fault(seed)?;
         for rank in 0..self.ranks.len() as u32 {
             let record = self.record(rank)?;
             if record.state != 0 {
@@ -240,9 +237,11 @@ impl Bench {
     }
 
     /// Runs what is queued, whatever the fault records say.
-    #[cfg(test)]
     pub(crate) fn run_to_a_fault(&mut self, seed: u64) -> Result<Run, SeededError> {
-        self.machine.run(seed)
+        match &self.way {
+            Some((bounds, choices)) => self.machine.replay(*bounds, choices),
+            None => self.machine.run(seed),
+        }
     }
 
     /// The failure with what led to it, if that was kept.

@@ -3,8 +3,8 @@
 //! whom and in which order each rank lists it; one form launches each message alone.
 
 use anabranch_ccl::args::{MOST_TRANSFERS, PipeState, PipesArgs, Transfer};
-use anabranch_ccl::channel::PipeLayout;
 use anabranch_ccl::message::TransferLists;
+use anabranch_ccl::pipes::PipeLayout;
 use anabranch_ccl::{MESSAGE_OPERATION, kernels};
 use anabranch_hip::DeviceAddress;
 use anabranch_hip_host::seeded::SeededKernel;

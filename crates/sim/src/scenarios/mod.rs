@@ -3,6 +3,8 @@
 mod atomics;
 mod barrier;
 mod bench;
+mod ccl;
+mod ccl_fingerprint;
 mod ccl_pipes;
 mod device_barrier;
 mod ep;
@@ -33,6 +35,10 @@ pub fn scenario(case: Case, jit: &Jit) -> Result<Box<dyn Scenario>, ScenarioErro
         Protocol::Gather => Box::new(gather::Gather::new(case, kernels)?),
         Protocol::DeviceBarrier => Box::new(device_barrier::DeviceBarrier::new(case, kernels)?),
         Protocol::Atomics => Box::new(atomics::Atomics::new(case, kernels)?),
+        Protocol::Ccl | Protocol::CclMove | Protocol::CclPackets | Protocol::CclBulk => {
+            Box::new(ccl::Collectives::new(case, kernels)?)
+        }
+        Protocol::CclFingerprint => Box::new(ccl_fingerprint::CclFingerprint::new(case, kernels)?),
         Protocol::Ping => Box::new(ping::Ping::new(case, kernels)?),
         Protocol::CclPipes => Box::new(ccl_pipes::Exchange::new(case, kernels)?),
         Protocol::World => Box::new(world::World::new(case, jit)?),

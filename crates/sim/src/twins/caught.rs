@@ -90,6 +90,13 @@ const DEVICE: Search = Search::of(Protocol::DeviceBarrier);
 const ATOMICS: Search = Search::of(Protocol::Atomics);
 const PING: Search = Search::of(Protocol::Ping);
 const PIPES: Search = Search::of(Protocol::CclPipes);
+const MOVE: Search = Search::of(Protocol::CclMove);
+const PACKETS: Search = Search::of(Protocol::CclPackets);
+const BULK: Search = Search::of(Protocol::CclBulk);
+// Collectives with epochs of two bits.
+const MOVE_SHORT: Search = Search { staged: true, ..MOVE };
+const PACKETS_SHORT: Search = Search { staged: true, ..PACKETS };
+const FINGERPRINT: Search = Search::of(Protocol::CclFingerprint);
 // The same in the cumulative profile.
 const EP_C: Search = EP.cumulative();
 const STAGED_C: Search = STAGED.cumulative();
@@ -102,6 +109,10 @@ const GATHER_C: Search = GATHER.cumulative();
 const DEVICE_C: Search = DEVICE.cumulative();
 const PING_C: Search = PING.cumulative();
 const PIPES_C: Search = PIPES.cumulative();
+const MOVE_C: Search = MOVE.cumulative();
+const BULK_C: Search = BULK.cumulative();
+const PACKETS_C: Search = PACKETS.cumulative();
+const PACKETS_SHORT_C: Search = PACKETS_SHORT.cumulative();
 
 /// Every broken twin of `anabranch/mutant.h`.
 pub const TWINS: &[Twin] = &[
@@ -133,8 +144,21 @@ pub const TWINS: &[Twin] = &[
     twin("COUNTER_NOT_RESET", &[EP]),
     twin("COUNTER_RESET_EARLY", &[EP]),
     twin("EPOCH_EQUAL", &[BARRIER.by_values(), STREAM.by_values(), DEVICE.by_values()]),
-    twin("ACQUIRE_AT_DEVICE_SCOPE", &[EP, SIGNAL, GATHER, BARRIER.by_races(), STREAM.by_races()]),
-    twin("NO_WAIT", &[EP.by_values(), BARRIER, STREAM, SIGNAL, GATHER, DEVICE]),
+    twin("ACQUIRE_AT_DEVICE_SCOPE", &[EP, SIGNAL, GATHER, BARRIER.by_races(), STREAM.by_races(), MOVE, BULK]),
+    twin(
+        "NO_WAIT",
+        &[
+            EP.by_values(),
+            BARRIER,
+            STREAM,
+            SIGNAL,
+            GATHER,
+            DEVICE,
+            MOVE.by_values(),
+            PACKETS.by_values(),
+            BULK.by_values(),
+        ],
+    ),
     twin("TORN_ATOMIC", &[ATOMICS.by_values(), EP, STREAM.by_values()]),
     twin("NO_RELEASE_BEFORE_COUNT", &[EP_C]),
     twin("LAST_DOES_NOT_RELEASE", &[EP_C, ONE_BLOCK_C]),
@@ -143,12 +167,12 @@ pub const TWINS: &[Twin] = &[
     twin("THREAD_QUIET_UNRELEASED", &[QUIET, QUIET_C]),
     twin("WAVE_SIGNAL_UNRELEASED", &[SIGNAL, SIGNAL_C]),
     twin("WAVE_QUIET_UNRELEASED", &[QUIET, QUIET_C]),
-    twin("BLOCK_QUIET_UNRELEASED", &[QUIET, DEVICE, QUIET_C, DEVICE_C]),
-    twin("BLOCK_QUIET_BY_ONE_THREAD", &[QUIET, DEVICE, DEVICE_C.by_races()]),
-    twin("QUIET_AT_DEVICE_SCOPE", &[QUIET, DEVICE, QUIET_C, DEVICE_C]),
+    twin("BLOCK_QUIET_UNRELEASED", &[QUIET, DEVICE, QUIET_C, DEVICE_C, MOVE, BULK, MOVE_C]),
+    twin("BLOCK_QUIET_BY_ONE_THREAD", &[QUIET, DEVICE, DEVICE_C.by_races(), MOVE, MOVE_C]),
+    twin("QUIET_AT_DEVICE_SCOPE", &[QUIET, DEVICE, QUIET_C, DEVICE_C, MOVE, MOVE_C]),
     twin("WAVE_SIGNAL_NO_BARRIER", &[SIGNAL, SIGNAL_C]),
     twin("WAVE_QUIET_NO_BARRIER", &[QUIET, QUIET_C]),
-    twin("BLOCK_QUIET_NO_BARRIER", &[QUIET, DEVICE, QUIET_C, DEVICE_C]),
+    twin("BLOCK_QUIET_NO_BARRIER", &[QUIET, DEVICE, QUIET_C, DEVICE_C, MOVE, MOVE_C]),
     twin("FENCE_ONE_NOTHING", &[QUIET, QUIET_C]),
     twin("FENCE_ALL_NOTHING", &[QUIET, QUIET_C]),
     twin("QUIET_NOTHING", &[QUIET, QUIET_C]),
@@ -193,8 +217,8 @@ pub const TWINS: &[Twin] = &[
     twin("ROUTE_ROW_SHARED", &[EP]),
     twin("PING_FLAG_FIRST", &[PING, PING_C]),
     twin("PING_NO_BARRIER", &[PING, PING_C]),
-    twin("SLOT_NOT_OWNED", &[SIGNAL, QUIET, SIGNAL_C]),
-    twin("ACKNOWLEDGED_UNREAD", &[SIGNAL, QUIET, SIGNAL_C]),
+    twin("FINGERPRINT_NOT_MET", &[FINGERPRINT, FINGERPRINT.cumulative()]),
+    twin("LANE_NOT_LEFT", &[FINGERPRINT.by_values()]),
     twin("PIPE_COUNT_NOT_KEPT", &[PIPES.by_values()]),
     twin("PIPE_ONE_SLOT", &[PIPES, PIPES_C]),
     twin("PIPE_CREDIT_LOOSE", &[PIPES, PIPES_C]),
@@ -203,4 +227,30 @@ pub const TWINS: &[Twin] = &[
     twin("PIPE_FLAG_FIRST", &[PIPES, PIPES_C]),
     twin("PIPE_UNRELEASED", &[PIPES, PIPES_C]),
     twin("PIPE_NO_BARRIER", &[PIPES.by_values(), PIPES_C.by_values()]),
+    twin("SLOT_NOT_OWNED", &[SIGNAL, QUIET, SIGNAL_C]),
+    twin("ACKNOWLEDGED_UNREAD", &[SIGNAL, QUIET, SIGNAL_C]),
+    twin("LANE_EPOCH_NOT_KEPT", &[PACKETS.by_values(), MOVE.by_values()]),
+    twin("LANE_MEETS_NOT_KEPT", &[MOVE, BULK]),
+    twin("MEET_LOOSE", &[MOVE, BULK, MOVE_C]),
+    twin("MEET_FLAG_FIRST", &[MOVE, MOVE_C]),
+    twin("MEET_NO_ACQUIRE", &[MOVE, BULK]),
+    twin("MEET_NO_BARRIER_AFTER", &[MOVE, BULK, MOVE_C]),
+    twin("MEETS_EQUAL", &[MOVE.by_values(), BULK.by_values()]),
+    twin("TOLD_ONE_PLACE", &[MOVE]),
+    twin("LANE_OPENED_UNREAD", &[MOVE.by_values(), PACKETS.by_values()]),
+    twin("PACKETS_ONE_BUFFER", &[PACKETS.by_values(), MOVE.by_values(), PACKETS_C.by_values()]),
+    twin("PACKETS_NOT_CLEARED", &[PACKETS_SHORT.by_values(), MOVE_SHORT.by_values()]),
+    twin("PACKETS_NO_BARRIER", &[PACKETS.by_values(), MOVE.by_values(), PACKETS_C.by_values()]),
+    twin("PACKET_HALF_LOOKED_AT", &[PACKETS.by_values(), MOVE.by_values(), PACKETS_C.by_values()]),
+    twin("PACKETS_CLEARED_UNMET", &[PACKETS_SHORT.by_values(), PACKETS_SHORT_C.by_values()]),
+    twin("STAGING_ONE_HALF", &[MOVE, BULK, MOVE_C, BULK_C]),
+    twin("STAGED_NO_MEETING", &[MOVE, MOVE_C]),
+    twin("DIRECT_NO_FIRST_MEETING", &[MOVE, MOVE_C]),
+    twin("DIRECT_NO_LAST_MEETING", &[MOVE, MOVE_C]),
+    twin("PULL_NO_FIRST_MEETING", &[BULK, BULK_C]),
+    twin("PULL_NO_LAST_MEETING", &[BULK, BULK_C]),
+    twin("PUSH_NO_MEETING", &[BULK, BULK_C]),
+    twin("PUSH_NO_LAST_MEETING", &[BULK, BULK_C]),
+    twin("RELAYED_NO_MEETING", &[BULK, BULK_C]),
+    twin("RELAYED_SAME_HALF", &[BULK, BULK_C]),
 ];

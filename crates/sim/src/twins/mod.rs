@@ -4,6 +4,8 @@
 //! leave a kernel without its row, and search every twin until it is caught.
 
 mod caught;
+mod ccl;
+mod ccl_fingerprint;
 mod ccl_pipes;
 mod ep;
 mod prelude;

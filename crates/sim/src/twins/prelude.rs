@@ -73,6 +73,14 @@ pub(super) const FILES: &[File] = &[
             ),
             ("report_fault", "flag_store", ABORT_WORD),
             (
+                "wait_for",
+                "flag_load",
+                NotNeeded(
+                    "The budget: the host writes it before the launch and nobody during it, so any load finds it.",
+                ),
+            ),
+            ("wait_until", "wait_for", Twins(&["NO_WAIT"])),
+            (
                 "wait_until",
                 "flag_load_for_wait",
                 Twins(&["NO_WAIT", "EPOCH_LOOSE", "EPOCH_EQUAL", "NO_ACQUIRE_AFTER_WAIT"]),
@@ -81,13 +89,6 @@ pub(super) const FILES: &[File] = &[
                 "wait_until",
                 "flag_load",
                 Test("crates/cli/tests/bench.rs: the ping without payload, behind which nothing is read"),
-            ),
-            (
-                "wait_until",
-                "flag_load",
-                NotNeeded(
-                    "The budget: the host writes it before the launch and nobody during it, so any load finds it.",
-                ),
             ),
             (
                 "acquire_after_wait",

@@ -25,8 +25,19 @@ const FENCES: &[&str] = &[
     "release_for_first",
     "fence_for_all",
     "fence_for_first",
+    "meet",
+    "meet_telling",
 ];
-const FLAGS: &[&str] = &["flag_store", "flag_load", "flag_load_for_wait", "wait_until"];
+const FLAGS: &[&str] = &[
+    "flag_store",
+    "flag_load",
+    "flag_load_for_wait",
+    "wait_until",
+    "wait_for",
+    "packet_store",
+    "packet_load",
+    "lane_look",
+];
 const ATOMICS: &[&str] = &[
     "fetch_add_system",
     "fetch_and_system",
@@ -37,7 +48,9 @@ const ATOMICS: &[&str] = &[
     "fetch_add_device",
     "fetch_min_device",
 ];
-const BARRIERS: &[&str] = &["barrier", "block_barrier", "wave_barrier"];
+const BARRIERS: &[&str] = &["barrier", "block_barrier", "wave_barrier", "end_epoch"];
+/// Functions whose barriers count although nothing else in them is a site: what they hand over lies in local memory.
+const HAND_OVER: &[&str] = &["lane_open", "move_packets", "one_shot", "two_shot", "scatter_packets"];
 /// Functions of the device API by which kernels tell each other something.
 const API: &[&str] = &[
     "put_signal",
@@ -109,11 +122,14 @@ fn is_site(word: &str) -> bool {
     FENCES.contains(&word) || FLAGS.contains(&word) || ATOMICS.contains(&word)
 }
 
-/// The sites of a source, in its order. Barriers count in functions that have another site.
+/// The sites of a source, in its order. Barriers count in functions that have another site, or are named for theirs.
 pub fn scan(text: &str) -> Vec<Found> {
     let lines = lines(text);
     let ordered = |function: &str| {
-        lines.iter().any(|line| line.function == function && line.words.iter().any(|word| is_site(word)))
+        HAND_OVER.contains(&function)
+            || lines
+                .iter()
+                .any(|line| line.function == function && line.words.iter().any(|word| is_site(word)))
     };
     let mut found = Vec::new();
     for line in &lines {

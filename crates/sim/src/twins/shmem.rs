@@ -153,6 +153,7 @@ pub(super) const FILES: &[File] = &[
             ("meet", "wait_until", Twins(&["NO_WAIT", "EPOCH_LOOSE", "EPOCH_EQUAL"])),
             ("meet", "acquire_after_wait", FOR_LATER),
             ("meet", "block_barrier", Twins(&["MEET_NO_BARRIER", "MEET_EARLY_RETURN"])),
+            ("anabranch_team_barrier", "meet", Twins(&["MEET_NO_BARRIER", "MEET_EPOCH_NOT_KEPT"])),
             ("anabranch_team_signal", "fence_release_system", Twins(&["STREAM_SIGNAL_UNRELEASED"])),
             ("anabranch_team_signal", "flag_store", Twins(&["EPOCH_LOOSE", "EPOCH_EQUAL"])),
             ("anabranch_team_signal", "fetch_add_system", Twins(&["STREAM_ADD_IS_SET", "TORN_ATOMIC"])),

@@ -1,16 +1,16 @@
 //! The nouns of the table, and what has no row.
 
-use super::{ccl_pipes, ep, prelude, shmem};
+use super::{ccl, ccl_fingerprint, ccl_pipes, ep, prelude, shmem};
 use crate::Protocol;
 
 /// What a site does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A fence, or a function that is one.
+    /// A fence, or a function that is one: a meeting of all members, too.
     Fence,
-    /// A store to a flag.
+    /// A store to a flag, or of data with its flag inside.
     FlagStore,
-    /// A load of a flag, once.
+    /// A load of a flag, or of data with its flag inside, once.
     FlagLoad,
     /// A wait for a flag.
     Wait,
@@ -60,7 +60,13 @@ pub(super) struct File {
 
 /// Every row.
 pub fn sites() -> impl Iterator<Item = Site> {
-    let files = prelude::FILES.iter().chain(shmem::FILES).chain(ep::FILES).chain(ccl_pipes::FILES);
+    let files = prelude::FILES
+        .iter()
+        .chain(shmem::FILES)
+        .chain(ep::FILES)
+        .chain(ccl::FILES)
+        .chain(ccl_fingerprint::FILES)
+        .chain(ccl_pipes::FILES);
     files.flat_map(|file| {
         file.rows.iter().map(|(function, call, held_by)| Site {
             file: file.file,
@@ -74,10 +80,10 @@ pub fn sites() -> impl Iterator<Item = Site> {
 
 fn kind_of(call: &str) -> Kind {
     match call {
-        "flag_store" => Kind::FlagStore,
-        "flag_load" | "flag_load_for_wait" => Kind::FlagLoad,
-        "wait_until" => Kind::Wait,
-        "barrier" | "block_barrier" | "wave_barrier" => Kind::Barrier,
+        "flag_store" | "packet_store" => Kind::FlagStore,
+        "flag_load" | "flag_load_for_wait" | "packet_load" | "lane_look" => Kind::FlagLoad,
+        "wait_until" | "wait_for" => Kind::Wait,
+        "barrier" | "block_barrier" | "wave_barrier" | "end_epoch" => Kind::Barrier,
         _ if call.starts_with("fetch_") || call.contains("swap_") => Kind::Atomic,
         _ => Kind::Fence,
     }
@@ -112,10 +118,25 @@ pub enum Runs {
 /// Every kernel of the embedded units.
 pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_bench_stamp", Runs::Quiet),
+    ("anabranch_ccl_barrier", MOVES),
+    ("anabranch_ccl_conformance_convert", Runs::Quiet),
+    ("anabranch_ccl_conformance_reduce", Runs::Quiet),
+    ("anabranch_ccl_fingerprint", Runs::In(&[Protocol::CclFingerprint])),
     ("anabranch_ccl_gather_many_direct", Runs::Test(GATHER_MANY)),
     ("anabranch_ccl_gather_many_packets", Runs::Test(GATHER_MANY)),
     ("anabranch_ccl_gather_many_staged", Runs::Test(GATHER_MANY)),
+    ("anabranch_ccl_move_direct", MOVES),
+    ("anabranch_ccl_move_packets", MOVES),
+    ("anabranch_ccl_move_staged", MOVES),
+    ("anabranch_ccl_move_uneven_direct", MOVES),
+    ("anabranch_ccl_move_uneven_packets", MOVES),
+    ("anabranch_ccl_move_uneven_staged", MOVES),
+    ("anabranch_ccl_one_shot", REDUCES_PACKETS),
     ("anabranch_ccl_pipes", Runs::In(&[Protocol::CclPipes])),
+    ("anabranch_ccl_pull", REDUCES_BULK),
+    ("anabranch_ccl_push", REDUCES_BULK),
+    ("anabranch_ccl_scatter_packets", REDUCES_PACKETS),
+    ("anabranch_ccl_two_shot", REDUCES_PACKETS),
     ("anabranch_ep_combine", Runs::In(&[Protocol::Ep])),
     ("anabranch_ep_dispatch", Runs::In(&[Protocol::Ep])),
     ("anabranch_ep_reference_expert", Runs::Quiet),
@@ -131,6 +152,7 @@ pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_shmem_conformance_expiry", Runs::Test(API)),
     ("anabranch_shmem_conformance_message", Runs::Test(API)),
     ("anabranch_shmem_conformance_several", Runs::Test(API)),
+    ("anabranch_sim_copy", Runs::Quiet),
     ("anabranch_sim_gather", Runs::In(&[Protocol::Gather])),
     ("anabranch_sim_look", Runs::In(&[Protocol::StreamSignal])),
     ("anabranch_sim_messages", Runs::In(&[Protocol::PutSignal, Protocol::PutQuiet])),
@@ -142,6 +164,9 @@ pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_team_signal_wait", Runs::In(&[Protocol::StreamSignal])),
 ];
 
+const MOVES: Runs = Runs::In(&[Protocol::Ccl, Protocol::CclMove]);
+const REDUCES_PACKETS: Runs = Runs::In(&[Protocol::Ccl, Protocol::CclPackets]);
+const REDUCES_BULK: Runs = Runs::In(&[Protocol::Ccl, Protocol::CclBulk]);
 const GATHER_MANY: &str = "crates/ccl/tests/gather_many.rs";
 const P2P: &str = "crates/cli/tests/bench.rs";
 const API: &str = "crates/shmem/tests/device_api";

@@ -38,6 +38,7 @@ pub(crate) fn run(arguments: &DoctorArgs) -> anyhow::Result<()> {
     let environment = anabranch::Environment::of_process();
     let mut findings = configuration(&loaded);
     let (mut targets, mut devices, mut links) = (Vec::new(), Vec::new(), Vec::new());
+    let mut heap = Vec::new();
     for kind in [RuntimeKind::Host, RuntimeKind::Nvidia, RuntimeKind::Amd] {
         let wanted = kind == loaded.config.device.runtime;
         let (runtime, found) = runtimes::open(&loaded.config, kind, wanted, &environment);
@@ -46,9 +47,13 @@ pub(crate) fn run(arguments: &DoctorArgs) -> anyhow::Result<()> {
         let (opened, found) = runtimes::devices(&runtime, wanted);
         devices.extend(found);
         targets.extend(opened.first().map(|device| (device.arch(), wanted)));
+        if wanted {
+            heap = runtimes::heap(&loaded.config, &opened);
+        }
         links.extend(links::probe(&opened, wanted));
     }
     findings.extend(devices);
+    findings.extend(heap);
     findings.extend(tools::compilers(&loaded.config, &environment, &targets));
     findings.extend(links);
     findings.extend(limits::limits());
@@ -66,8 +71,12 @@ fn configuration(loaded: &LoadedConfig) -> Vec<Finding> {
     let runtime = loaded.config.device.runtime.to_string();
     let origin = loaded.origins.of("device.runtime");
     let mut findings = vec![Finding::ok("configuration", "device.runtime", format!("{runtime} ({origin})"))];
+    let (mode, origin) = (loaded.config.heap.mode.word(), loaded.origins.of("heap.mode"));
+    findings.push(Finding::ok("configuration", "heap.mode", format!("{mode} ({origin})")));
     let values = loaded.config.values();
-    for (key, origin) in loaded.origins.set_keys().filter(|(key, _)| *key != "device.runtime") {
+    for (key, origin) in
+        loaded.origins.set_keys().filter(|(key, _)| !["device.runtime", "heap.mode"].contains(key))
+    {
         let value = values.iter().find(|(name, _)| name == key);
         // A token is a secret.
         let text = match value {

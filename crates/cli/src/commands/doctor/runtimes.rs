@@ -1,5 +1,6 @@
 //! The three runtimes and their devices.
 
+use anabranch::config::HeapMode;
 use anabranch::hip::with_distinct_causes;
 use anabranch::hip::{Device, DeviceOrdinal, Runtime};
 use anabranch::jit::open_runtime;
@@ -104,17 +105,41 @@ pub(super) fn devices(runtime: &Runtime, wanted: bool) -> (Vec<Device>, Vec<Find
     (devices, findings)
 }
 
+/// Whether the devices can do what the heap's mode asks for.
+pub(super) fn heap(config: &Config, devices: &[Device]) -> Vec<Finding> {
+    match config.heap.mode {
+        HeapMode::Flat => devices.iter().map(flat_heap).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn flat_heap(device: &Device) -> Finding {
+    let name = format!("{} {}", device.runtime().kind(), device.ordinal());
+    let hint = "choose heap.mode = \"static\", or a driver with virtual memory management (amd: ROCm 7.2)";
+    match device.has_virtual_memory().and_then(|has| Ok(has.then_some(device.physical_granularity()?))) {
+        Ok(Some(unit)) => Finding::ok("heap", name, format!("flat, in units of {}", size(unit as u64)))
+            .with("unit_bytes", unit),
+        Ok(None) => {
+            let problem = "heap.mode is \"flat\", and the device has no virtual memory management";
+            Finding::missing("heap", name, true, problem).hint(hint)
+        }
+        Err(error) => Finding::missing("heap", name, true, with_distinct_causes(&error)).hint(hint),
+    }
+}
+
 fn describe(name: String, device: &Device) -> Finding {
     let pci = device.pci_bus_id().unwrap_or_else(|_| "no PCI address".to_owned());
     let (free, total) = device.memory_info().unwrap_or((0, 0));
+    let virtual_memory = device.has_virtual_memory().unwrap_or(false);
     let detail = format!(
-        "{}, {}, {} of {} free, {} multiprocessors, waves of {}, {pci}",
+        "{}, {}, {} of {} free, {} multiprocessors, waves of {}, {pci}, {}",
         device.properties().name(),
         device.arch(),
         size(free as u64),
         size(total as u64),
         device.multiprocessors(),
         device.wave_size(),
+        if virtual_memory { "virtual memory" } else { "no virtual memory" },
     );
     Finding::ok("devices", name, detail)
         .with("runtime", device.runtime().kind().to_string())
@@ -124,5 +149,6 @@ fn describe(name: String, device: &Device) -> Finding {
         .with("free_bytes", free as u64)
         .with("multiprocessors", device.multiprocessors())
         .with("wave", device.wave_size())
+        .with("virtual_memory", virtual_memory)
         .with("pci", pci)
 }

@@ -1,0 +1,184 @@
+//! Comparing the members' calls on the devices, and reading from the heap what they had said when they differed.
+
+use std::sync::{Arc, OnceLock};
+
+use anabranch_hip::Stream;
+use anabranch_hip_jit::bytemuck::{self, Zeroable as _};
+use anabranch_hip_jit::control::FaultRecord;
+use anabranch_hip_jit::{LoadedUnit, TypedKernel};
+use anabranch_ranks::Group;
+use anabranch_shmem::{
+    ExplainFault, Fault, MemoryUse, OperationCode, OperationName, SymmetricMemory, Team, TeamView, World,
+};
+
+use crate::args::{Channel, Fingerprint, FingerprintArgs, LaneState, Split};
+use crate::call::{Call, Shape};
+use crate::channel::{ALIGNMENT, ChannelLayout, MEET_STRIDE};
+use crate::communicator::{OPERATION, PHASES, agree};
+use crate::error::{Error, Result};
+use crate::fingerprint::{self, Mismatch, WORDS};
+use crate::kernels::entry;
+use crate::plan::Plan;
+
+/// The comparison of calls in fault records.
+pub const CHECK_OPERATION: OperationCode = OperationCode(0x280);
+const NAME: OperationName = OperationName { name: "ccl check", phases: PHASES };
+
+// In `ccl/lane.h`.
+const PHASE_FINGERPRINT: u32 = 3;
+const PHASE_OVERLAP: u32 = 4;
+
+/// The memory of the check. Kept as long as somebody may ask what was different: the communicator and its works.
+#[derive(Debug)]
+pub(crate) struct Checker {
+    group: Group,
+    memory: SymmetricMemory,
+    layout: ChannelLayout,
+    mismatch: OnceLock<Mismatch>,
+}
+
+/// What a communicator has to launch the check.
+#[derive(Debug)]
+pub(crate) struct Checking {
+    pub(crate) checker: Arc<Checker>,
+    channel: Channel,
+    kernel: TypedKernel,
+    threads: u32,
+    local_bytes: u32,
+    calls: u64,
+}
+
+impl Checking {
+    /// Memory for the check of a team's calls, and `watch`, which gets that memory. Collective over the team's group.
+    ///
+    /// # Errors
+    /// Those of [`World::allocate`]; of `watch`, on all members alike.
+    pub(crate) fn new(
+        world: &World,
+        team: &Team,
+        unit: &LoadedUnit,
+        (threads, local_bytes): (u32, u32),
+        watch: impl FnOnce(&mut SymmetricMemory) -> Result<()>,
+    ) -> Result<Self> {
+        let kernel = unit.kernel(entry::FINGERPRINT)?.clone();
+        let group = team.group().clone();
+        let layout = ChannelLayout::of_check(group.size());
+        let mut memory = world.allocate(&group, layout.bytes, ALIGNMENT, "ccl check")?;
+        let watched = watch(&mut memory);
+        agree(world, &group, "ccl check", &watched)?;
+        watched?;
+        world.name_operation(CHECK_OPERATION, NAME);
+        let channel = layout.channel(team.view(), &memory, CHECK_OPERATION.0);
+        let checker = Arc::new(Checker { group, memory, layout, mismatch: OnceLock::new() });
+        for code in [CHECK_OPERATION, OPERATION] {
+            let checker: Arc<dyn ExplainFault> = checker.clone();
+            world.explain_faults(code, Arc::downgrade(&checker));
+        }
+        Ok(Self { checker, channel, kernel, threads, local_bytes, calls: 0 })
+    }
+
+    /// What the check compares of a call.
+    pub(crate) fn arguments(&self, call: &Call<'_>, shape: &Shape, plan: &Plan) -> Box<FingerprintArgs> {
+        let TeamView { rank, .. } = self.channel.team;
+        Box::new(FingerprintArgs {
+            channel: self.channel,
+            mine: Fingerprint::new(call, shape, plan),
+            splits: fingerprint::splits(call, anabranch_ranks::GroupRank::new(rank)),
+        })
+    }
+
+    /// Puts the check of the next call on the stream.
+    pub(crate) fn launch(
+        &mut self,
+        arguments: &FingerprintArgs,
+        stream: &Stream,
+    ) -> anabranch_shmem::Result<()> {
+        let mut arguments = *arguments;
+        self.calls += 1;
+        arguments.mine.sequence = self.calls;
+        // SAFETY: the struct is the kernel's own; its memory is tracked as used by the launch (`Prepared::uses`).
+        unsafe { self.kernel.launch(1, self.threads, self.local_bytes, stream, &arguments) }?;
+        Ok(())
+    }
+}
+
+/// Makes the launches on the lanes whose counters are at `offset` count themselves, so that overlaps are seen. Before the first launch.
+///
+/// # Errors
+/// The runtime's.
+pub(crate) fn watch_lanes(memory: &mut SymmetricMemory, offset: u64, lanes: u32) -> Result<()> {
+    let states = vec![LaneState { is_watched: 1, ..LaneState::zeroed() }; lanes as usize];
+    Ok(memory.write(offset, bytemuck::cast_slice(&states))?)
+}
+
+impl Checker {
+    /// Its memory, for launches.
+    pub(crate) fn usage(&self) -> MemoryUse {
+        self.memory.usage()
+    }
+
+    /// What an error of the world means for a call of this communicator: [`Error::Mismatch`] where its check found one.
+    pub(crate) fn explain(&self, error: anabranch_shmem::Error) -> Error {
+        let anabranch_shmem::Error::Fault(Fault::Reported { detail, .. }) = &error else {
+            return error.into();
+        };
+        // Another member may have reported it before this rank's kernel did; everybody has the same text.
+        let found =
+            self.mismatch.get().cloned().or_else(|| self.read()).filter(|own| own.to_string() == *detail);
+        found.map_or_else(|| error.into(), |mismatch| Error::Mismatch(Box::new(mismatch)))
+    }
+
+    /// What the members had said at their last meeting, if all had come to it and it differs. After a mismatch nobody says
+    /// anything more; before, this may be half overwritten.
+    fn read(&self) -> Option<Mismatch> {
+        let members = self.group.size();
+        let number = self.meeting(0)?;
+        if (1..members).any(|source| self.meeting(source) != Some(number)) {
+            return None;
+        }
+        let half = number % 2 * u64::from(members);
+        let said: Option<Vec<_>> =
+            (0..u64::from(members)).map(|source| self.message(half + source)).collect();
+        Mismatch::find(&self.group, &said?)
+    }
+
+    /// The number of the last meeting that a member came to.
+    fn meeting(&self, source: u32) -> Option<u64> {
+        let mut word = [0; 8];
+        self.copy(self.layout.flags + u64::from(source) * MEET_STRIDE, &mut word)?;
+        Some(u64::from_le_bytes(word))
+    }
+
+    fn message(&self, index: u64) -> Option<(Fingerprint, Vec<Split>)> {
+        let start = self.layout.staging + index * self.layout.staging_bytes;
+        let mut words = [0u64; WORDS];
+        self.copy(start, bytemuck::bytes_of_mut(&mut words))?;
+        let fingerprint: Fingerprint = bytemuck::cast(words);
+        let rows = if fingerprint.uneven == 0 { 0 } else { ChannelLayout::splits(self.group.size()) };
+        let mut row = vec![Split::zeroed(); rows];
+        self.copy(start + size_of::<Fingerprint>() as u64, bytemuck::cast_slice_mut(&mut row))?;
+        Some((fingerprint, row))
+    }
+
+    fn copy(&self, offset: u64, target: &mut [u8]) -> Option<()> {
+        let copied = self.memory.read(offset, target);
+        copied.inspect_err(|error| tracing::warn!(%error, "what members called could not be read")).ok()
+    }
+}
+
+impl ExplainFault for Checker {
+    fn explain(&self, record: &FaultRecord) -> Option<String> {
+        match record.phase {
+            PHASE_FINGERPRINT => {
+                let mismatch = self.read()?;
+                Some(self.mismatch.get_or_init(|| mismatch).to_string())
+            }
+            PHASE_OVERLAP => Some(format!(
+                "a launch began while {} of the same communicator had not ended; launches and replayed graphs of a \
+                 communicator have to run one after the other",
+                record.seen
+            )),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! What all members have to say alike about a call, and what is said when they do not. Pure.
+
+use std::fmt;
+
+use anabranch_hip_jit::bytemuck::{self, Zeroable as _};
+use anabranch_ranks::{GlobalRank, Group, GroupRank};
+
+use crate::args::{Fingerprint, MOST_UNEVEN, NOTHING, Split};
+use crate::call::{Call, Collective, Shape};
+use crate::plan::{Algorithm, Plan};
+use crate::tensor::{LocationKind, Tensor};
+use crate::{DataType, ReduceOp};
+
+/// Words of a fingerprint.
+pub(crate) const WORDS: usize = size_of::<Fingerprint>() / 8;
+
+/// What each word says, in the order of the struct.
+const FIELDS: [&str; WORDS] = [
+    "the number of the call",
+    "the collective",
+    "the data type",
+    "the operator",
+    "the scalar",
+    "the count",
+    "the root",
+    "whether counts are given for each member",
+    "where the input is",
+    "the registration of the input",
+    "the offset of the input",
+    "where the output is",
+    "the registration of the output",
+    "the offset of the output",
+    "the algorithm",
+    "the number of blocks",
+];
+
+impl Fingerprint {
+    /// The fingerprint of a call that was planned; its number is left open.
+    pub(crate) fn new(call: &Call<'_>, shape: &Shape, plan: &Plan) -> Self {
+        let (output, input) = call.tensors();
+        let (inputs_are_read, outputs_are_written) = reached_by_peers(shape, plan.algorithm);
+        let at = |tensor: Option<Tensor<'_>>, is_reached: bool| {
+            tensor.filter(|_| is_reached).map_or((NOTHING, NOTHING), |tensor| tensor.identity())
+        };
+        let (input_registration, input_offset) = at(input, inputs_are_read);
+        let (output_registration, output_offset) = at(output, outputs_are_written);
+        Self {
+            sequence: 0,
+            collective: place_in(&Collective::ALL, shape.collective),
+            data_type: place_in(&DataType::ALL, shape.data_type),
+            op: shape.op.map_or(NOTHING, |op| op.torch_value().into()),
+            scalar: shape.op.map_or(0, |op| op.scalar_bits(shape.data_type)),
+            count: if shape.uneven { NOTHING } else { shape.count },
+            root: shape.root.map_or(NOTHING, |root| root.get().into()),
+            uneven: shape.uneven.into(),
+            input_kind: place_in(&KINDS, shape.input),
+            input_registration,
+            input_offset,
+            output_kind: place_in(&KINDS, shape.output),
+            output_registration,
+            output_offset,
+            algorithm: place_in(&Algorithm::ALL, plan.algorithm),
+            blocks: plan.blocks.into(),
+        }
+    }
+
+    fn words(&self) -> [u64; WORDS] {
+        bytemuck::cast(*self)
+    }
+
+    /// What a word means, in words.
+    fn value(&self, field: usize) -> String {
+        let word = self.words().get(field).copied().unwrap_or(NOTHING);
+        let named = |name: Option<&'static str>| name.map_or_else(|| format!("{word:#x}"), str::to_owned);
+        match field {
+            1 => named(from(&Collective::ALL, word).map(Collective::name)),
+            2 => from(&DataType::ALL, word).map_or_else(|| format!("{word:#x}"), |known| known.to_string()),
+            3 if word != NOTHING => named(from(&ReduceOp::all(0.0), word).map(ReduceOp::name)),
+            4 if self.data_type == place_in(&DataType::ALL, DataType::F64) => {
+                f64::from_bits(word).to_string()
+            }
+            4 => f32::from_bits(word as u32).to_string(),
+            7 => named(Some(if word == 0 { "no" } else { "yes" })),
+            8 | 11 => named(from(&KINDS, word).map(kind_name)),
+            14 => named(from(&Algorithm::ALL, word).map(Algorithm::name)),
+            _ if word == NOTHING => "none".to_owned(),
+            _ => word.to_string(),
+        }
+    }
+
+    /// The call as its member made it, in full.
+    pub(crate) fn describe(&self, row: &[Split]) -> String {
+        let value = |field| self.value(field);
+        let mut words = vec![format!("call {}: {} {}", value(0), value(1), value(2))];
+        let is_collective = |collective| self.collective == place_in(&Collective::ALL, collective);
+        if self.op != NOTHING {
+            words.push(value(3));
+        }
+        if self.op == u64::from(ReduceOp::PreMulSum(0.0).torch_value()) {
+            words.push(format!("by {}", value(4)));
+        }
+        let list = |of: fn(&Split) -> u64| {
+            row.iter().map(|split| of(split).to_string()).collect::<Vec<_>>().join(", ")
+        };
+        let (sent, expected) = (list(|split| split.sent), list(|split| split.expected));
+        if self.uneven == 0 {
+            words.push(format!("of {} elements", value(5)));
+        } else if is_collective(Collective::AllGather) {
+            words.push(format!("with counts [{expected}]"));
+        } else {
+            words.push(format!("with output splits [{expected}], input splits [{sent}]"));
+        }
+        if self.root != NOTHING {
+            words.push(format!("with root {}", value(6)));
+        }
+        let place = |kind: usize| {
+            let (registration, offset) = (value(kind + 1), value(kind + 2));
+            let registration =
+                if registration == "none" { String::new() } else { format!(" {registration}") };
+            let offset = if offset == "none" { String::new() } else { format!(" at byte {offset}") };
+            format!("{}{registration}{offset}", value(kind))
+        };
+        words.push(format!("from {} to {} memory", place(8), place(11)));
+        words.push(format!("by {} on {} blocks", value(14), value(15)));
+        words.join(" ")
+    }
+}
+
+/// This rank's row of splits: what it sends to each member and expects from each. Zeros where counts are equal.
+pub(crate) fn splits(call: &Call<'_>, rank: GroupRank) -> [Split; MOST_UNEVEN] {
+    let mut row = [Split::zeroed(); MOST_UNEVEN];
+    match *call {
+        Call::AllGatherUneven { counts, .. } => {
+            let sent = counts.get(rank.index()).copied().unwrap_or(0);
+            for (split, expected) in row.iter_mut().zip(counts) {
+                *split = Split { sent, expected: *expected };
+            }
+        }
+        Call::AllToAllUneven { output_splits, input_splits, .. } => {
+            for (split, (sent, expected)) in row.iter_mut().zip(input_splits.iter().zip(output_splits)) {
+                *split = Split { sent: *sent, expected: *expected };
+            }
+        }
+        _ => {}
+    }
+    row
+}
+
+/// Whether peers read inputs, and whether they write outputs: then their places have to be equal.
+fn reached_by_peers(shape: &Shape, algorithm: Algorithm) -> (bool, bool) {
+    let keeps_own = shape.collective == Collective::ReduceScatter;
+    match algorithm {
+        Algorithm::Packets | Algorithm::TwoShotPackets | Algorithm::Staged | Algorithm::Pipes => {
+            (false, false)
+        }
+        Algorithm::Direct => (false, true),
+        Algorithm::Pull => (true, !keeps_own),
+        Algorithm::Push => (false, !keeps_own && shape.output.is_reached()),
+    }
+}
+
+const KINDS: [LocationKind; 3] = [LocationKind::Local, LocationKind::Symmetric, LocationKind::Registered];
+
+const fn kind_name(kind: LocationKind) -> &'static str {
+    match kind {
+        LocationKind::Local => "local",
+        LocationKind::Symmetric => "symmetric",
+        LocationKind::Registered => "registered",
+    }
+}
+
+fn place_in<T: Copy + PartialEq>(all: &[T], one: T) -> u64 {
+    all.iter().position(|other| *other == one).map_or(NOTHING, |place| place as u64)
+}
+
+fn from<T: Copy>(all: &[T], word: u64) -> Option<T> {
+    all.get(usize::try_from(word).ok()?).copied()
+}
+
+/// Two members made different calls where all have to make the same. Equal on all members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mismatch {
+    /// The first member, in group order, whose call is not the one that most made; of splits that do not fit, the sender.
+    pub rank: GlobalRank,
+    /// Its call, in full.
+    pub call: String,
+    /// The first member with the call that most made; of splits, the receiver.
+    pub other: GlobalRank,
+    /// That call.
+    pub other_call: String,
+    /// What is different between the two.
+    pub differences: Vec<Difference>,
+    /// The first splits that do not fit, when all members gave such.
+    pub splits: Option<SplitMismatch>,
+}
+
+/// One thing in which two calls differ.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// What.
+    pub field: &'static str,
+    /// As [`Mismatch::rank`] has it.
+    pub value: String,
+    /// As [`Mismatch::other`] has it.
+    pub other_value: String,
+}
+
+/// What one member sends to another is not what that one expects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SplitMismatch {
+    /// The sender.
+    pub from: GlobalRank,
+    /// Elements that it sends.
+    pub sent: u64,
+    /// The receiver.
+    pub to: GlobalRank,
+    /// Elements that it expects.
+    pub expected: u64,
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rank, call, other, other_call, differences, splits } = self;
+        write!(f, "{rank} made {call}, but {other} made {other_call}")?;
+        for (index, Difference { field, value, other_value }) in differences.iter().enumerate() {
+            let before = if index == 0 { "; different are" } else { "," };
+            write!(f, "{before} {field} ({value} and {other_value})")?;
+        }
+        if let Some(SplitMismatch { from, sent, to, expected }) = splits {
+            write!(f, "; {from} sends {sent} elements to {to}, which expects {expected}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Mismatch {
+    /// The first difference among the calls of all members, given in group order with their rows of splits.
+    pub(crate) fn find(group: &Group, said: &[(Fingerprint, Vec<Split>)]) -> Option<Self> {
+        let global = |index: usize| group.members().get(index).copied();
+        let splits = first_split(said).and_then(|(from, to, sent, expected)| {
+            Some((from, to, SplitMismatch { from: global(from)?, sent, to: global(to)?, expected }))
+        });
+        let (odd, usual) = odd_one_out(said).or_else(|| splits.map(|(from, to, _)| (from, to)))?;
+        let ((call, row), (other_call, other_row)) = (said.get(odd)?, said.get(usual)?);
+        let fields = FIELDS.into_iter().zip(call.words().into_iter().zip(other_call.words())).enumerate();
+        let differences =
+            fields.filter(|(_, (_, (word, other)))| word != other).map(|(index, (field, _))| Difference {
+                field,
+                value: call.value(index),
+                other_value: other_call.value(index),
+            });
+        Some(Self {
+            rank: global(odd)?,
+            call: call.describe(row),
+            other: global(usual)?,
+            other_call: other_call.describe(other_row),
+            differences: differences.collect(),
+            splits: splits.map(|(_, _, splits)| splits),
+        })
+    }
+}
+
+/// The first member whose fingerprint is not the most frequent one, and the first with that one.
+fn odd_one_out(said: &[(Fingerprint, Vec<Split>)]) -> Option<(usize, usize)> {
+    let words: Vec<_> = said.iter().map(|(fingerprint, _)| fingerprint.words()).collect();
+    let (mut usual, mut most) = (0, 0);
+    for (index, one) in words.iter().enumerate() {
+        let count = words.iter().filter(|other| *other == one).count();
+        if count > most {
+            (usual, most) = (index, count);
+        }
+    }
+    let right = words.get(usual)?;
+    words.iter().position(|one| one != right).map(|odd| (odd, usual))
+}
+
+/// The first pair, sender first, whose splits do not fit: both places, what is sent, what is expected.
+fn first_split(said: &[(Fingerprint, Vec<Split>)]) -> Option<(usize, usize, u64, u64)> {
+    if said.iter().any(|(fingerprint, _)| fingerprint.uneven == 0) {
+        return None;
+    }
+    let pairs = (0..said.len()).flat_map(|from| (0..said.len()).map(move |to| (from, to)));
+    let at = |whose: usize, with: usize| said.get(whose).and_then(|(_, row)| row.get(with));
+    pairs
+        .filter_map(|(from, to)| Some((from, to, at(from, to)?.sent, at(to, from)?.expected)))
+        .find(|(_, _, sent, expected)| sent != expected)
+}
+
+#[cfg(test)]
+mod tests;

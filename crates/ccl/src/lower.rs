@@ -1,0 +1,242 @@
+//! What a kernel gets for a call: from its shape and where its buffers are to the entry point and its arguments. Pure arithmetic,
+//! public for the seeded tests only, which launch without a world.
+
+use anabranch_hip_jit::bytemuck::Zeroable;
+use anabranch_hip_jit::{DevicePointer, KernelSpec};
+use anabranch_ranks::GroupRank;
+
+use crate::args::{
+    Channel, GatherManyArgs, MOST_UNEVEN, MOVE_ALL, MOVE_NONE, MoveArgs, MoveEntry, PipesArgs, Place,
+    REDUCE_ALL, ReduceArgs, Reduction, UnevenArgs,
+};
+use crate::call::{Collective, Shape};
+use crate::kernels::{self, entry};
+use crate::plan::{Algorithm, Plan};
+use crate::{DataType, ReduceOp};
+
+/// `LOCAL_TABLES` in `ccl/lane.h`.
+const LOCAL_TABLES: u32 = 32;
+
+/// Local memory of a block: the lane's words, then three tables of addresses.
+pub const fn local_bytes(members: u32) -> u32 {
+    LOCAL_TABLES + 3 * 8 * members
+}
+
+/// Which kernels a call needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Unit {
+    /// `kernels/fingerprint.hip`: before the kernel of any call, where calls are compared.
+    Fingerprint,
+    /// `kernels/move.hip`.
+    Move,
+    /// `kernels/gather_many.hip`.
+    GatherMany,
+    /// `kernels/pipes.hip`.
+    Pipes,
+    /// `kernels/packet_reduce.hip`.
+    PacketReduce(DataType),
+    /// `kernels/bulk_reduce.hip`.
+    BulkReduce(DataType),
+}
+
+impl Unit {
+    /// What is compiled.
+    pub fn spec(self) -> KernelSpec {
+        match self {
+            Self::Fingerprint => kernels::fingerprint(),
+            Self::Move => kernels::move_bytes(),
+            Self::GatherMany => kernels::gather_many(),
+            Self::Pipes => kernels::pipes(),
+            Self::PacketReduce(element) => kernels::packet_reduce(element),
+            Self::BulkReduce(element) => kernels::bulk_reduce(element),
+        }
+    }
+}
+
+/// The unit and the entry point for a call.
+pub fn kernel_of(shape: &Shape, algorithm: Algorithm) -> (Unit, &'static str) {
+    let packet = Unit::PacketReduce(shape.data_type);
+    let bulk = Unit::BulkReduce(shape.data_type);
+    let reduces = shape.collective.reduces();
+    match algorithm {
+        // One meeting, whatever is asked for: there is nothing to move, and what came before it has to be visible behind it.
+        _ if shape.collective == Collective::Barrier => (Unit::Move, entry::BARRIER),
+        Algorithm::Packets if shape.collective == Collective::ReduceScatter => {
+            (packet, entry::SCATTER_PACKETS)
+        }
+        Algorithm::Packets if reduces => (packet, entry::ONE_SHOT),
+        Algorithm::Packets if shape.uneven => (Unit::Move, entry::UNEVEN_PACKETS),
+        Algorithm::Staged if shape.uneven => (Unit::Move, entry::UNEVEN_STAGED),
+        Algorithm::Direct if shape.uneven => (Unit::Move, entry::UNEVEN_DIRECT),
+        Algorithm::Packets => (Unit::Move, entry::MOVE_PACKETS),
+        Algorithm::TwoShotPackets => (packet, entry::TWO_SHOT),
+        Algorithm::Staged => (Unit::Move, entry::MOVE_STAGED),
+        Algorithm::Direct => (Unit::Move, entry::MOVE_DIRECT),
+        Algorithm::Pull => (bulk, entry::PULL),
+        Algorithm::Push => (bulk, entry::PUSH),
+        Algorithm::Pipes => (Unit::Pipes, entry::PIPES),
+    }
+}
+
+/// The same for many tensors gathered.
+pub const fn gather_many_kernel(algorithm: Algorithm) -> (Unit, &'static str) {
+    let entry = match algorithm {
+        Algorithm::Packets => entry::GATHER_MANY_PACKETS,
+        Algorithm::Direct => entry::GATHER_MANY_DIRECT,
+        _ => entry::GATHER_MANY_STAGED,
+    };
+    (Unit::GatherMany, entry)
+}
+
+/// Where the buffers of a call are.
+#[derive(Clone, Copy, Debug)]
+pub struct Buffers {
+    /// The input; [`NOWHERE`](Self::NOWHERE) for none.
+    pub input: Place,
+    /// The output.
+    pub output: Place,
+    /// What all their addresses are multiples of, at most 16.
+    pub alignment: u64,
+}
+
+impl Buffers {
+    /// No buffer.
+    pub const NOWHERE: Place = Place { bases: DevicePointer::NULL, offset: 0 };
+}
+
+/// Elements that are exchanged with each member, where counts differ.
+#[derive(Clone, Copy, Debug)]
+pub enum Counts<'a> {
+    /// They do not.
+    Even,
+    /// Of each member's input.
+    AllGather(&'a [u64]),
+    /// To and from each member.
+    AllToAll {
+        /// What goes to each.
+        input_splits: &'a [u64],
+        /// What comes from each.
+        output_splits: &'a [u64],
+    },
+}
+
+/// The arguments of a launch.
+#[derive(Clone, Debug)]
+pub enum Arguments {
+    /// Of the kernels that move bytes, and of the barrier.
+    Move(MoveArgs),
+    /// ... with counts that differ.
+    Uneven(Box<UnevenArgs>),
+    /// Of the kernels that reduce.
+    Reduce(ReduceArgs),
+    /// Of the kernels that gather many tensors.
+    GatherMany(Box<GatherManyArgs>),
+    /// Of the kernel that sends and receives.
+    Pipes(Box<PipesArgs>),
+}
+
+impl Arguments {
+    /// Those of a call of this shape, by the member that the channel's team names.
+    pub fn new(channel: &Channel, shape: &Shape, plan: &Plan, buffers: &Buffers, counts: Counts<'_>) -> Self {
+        match (shape.op, counts) {
+            (Some(op), _) => Self::Reduce(reduce(channel, shape, plan, op, buffers)),
+            (None, Counts::Even) => Self::Move(even(channel, shape, buffers)),
+            (None, counts) => {
+                Self::Uneven(Box::new(uneven(even(channel, shape, buffers), shape.data_type, counts)))
+            }
+        }
+    }
+}
+
+fn reduce(channel: &Channel, shape: &Shape, plan: &Plan, op: ReduceOp, buffers: &Buffers) -> ReduceArgs {
+    let is_scatter = shape.collective == Collective::ReduceScatter;
+    let stride = if is_scatter { shape.bytes() } else { 0 };
+    ReduceArgs {
+        channel: *channel,
+        input: buffers.input,
+        output: buffers.output,
+        reduction: Reduction {
+            op: op.torch_value(),
+            size: shape.members,
+            scalar: op.scalar_bits(shape.data_type),
+        },
+        count: shape.count,
+        root: shape.root.map_or(REDUCE_ALL, GroupRank::get),
+        is_scatter: u32::from(is_scatter),
+        is_aligned: u32::from(buffers.alignment == 16 && stride.is_multiple_of(16)),
+        is_phased: u32::from(plan.phased),
+    }
+}
+
+fn even(channel: &Channel, shape: &Shape, buffers: &Buffers) -> MoveArgs {
+    let bytes = shape.bytes();
+    let even = MoveArgs {
+        channel: *channel,
+        input: buffers.input,
+        output: buffers.output,
+        bytes,
+        most_bytes: bytes,
+        send_stride: 0,
+        receive_stride: bytes,
+        remote_stride: bytes,
+        send_to: MOVE_ALL,
+        receive_from: MOVE_ALL,
+    };
+    let root = shape.root.map_or(MOVE_NONE, GroupRank::get);
+    let is_root = root == channel.team.rank;
+    let at_root = if is_root { MOVE_ALL } else { MOVE_NONE };
+    match shape.collective {
+        Collective::AllToAll => MoveArgs { send_stride: bytes, ..even },
+        Collective::Broadcast => {
+            MoveArgs { receive_stride: 0, remote_stride: 0, send_to: at_root, receive_from: root, ..even }
+        }
+        Collective::Gather => MoveArgs { send_to: root, receive_from: at_root, ..even },
+        Collective::Scatter => MoveArgs {
+            send_stride: bytes,
+            receive_stride: 0,
+            remote_stride: 0,
+            send_to: at_root,
+            receive_from: root,
+            ..even
+        },
+        _ => even,
+    }
+}
+
+fn uneven(even: MoveArgs, data_type: DataType, counts: Counts<'_>) -> UnevenArgs {
+    let size = u64::from(data_type.bytes());
+    let mut entries = [MoveEntry::zeroed(); MOST_UNEVEN];
+    match counts {
+        Counts::Even => {}
+        Counts::AllGather(counts) => {
+            let mine = counts.get(even.channel.team.rank as usize).copied().unwrap_or(0) * size;
+            let mut offset = 0;
+            for (entry, count) in entries.iter_mut().zip(counts) {
+                let bytes = count * size;
+                *entry = MoveEntry {
+                    send_offset: 0,
+                    send_bytes: mine,
+                    receive_offset: offset,
+                    receive_bytes: bytes,
+                };
+                offset += bytes;
+            }
+        }
+        Counts::AllToAll { input_splits, output_splits } => {
+            let (mut sent, mut received) = (0, 0);
+            for (entry, (to, from)) in entries.iter_mut().zip(input_splits.iter().zip(output_splits)) {
+                let (to, from) = (to * size, from * size);
+                *entry = MoveEntry {
+                    send_offset: sent,
+                    send_bytes: to,
+                    receive_offset: received,
+                    receive_bytes: from,
+                };
+                sent += to;
+                received += from;
+            }
+        }
+    }
+    let most = entries.iter().map(|entry| entry.send_bytes.max(entry.receive_bytes)).max();
+    UnevenArgs { even: MoveArgs { most_bytes: most.unwrap_or(0), ..even }, entries }
+}

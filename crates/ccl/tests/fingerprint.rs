@@ -1,0 +1,548 @@
+//! Calls that not all members make alike, with the comparison of calls and without: nobody hangs, everybody is told.
+#![expect(clippy::disallowed_methods, reason = "tests of real threads run on the machine's time")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use anabranch_ccl::conformance::{self, Case, Scratch};
+use anabranch_ccl::{
+    Algorithm, Call, CclConfig, Check, Collective, Communicator, DataType, Error, LocationKind, ReduceOp,
+    Tensor,
+};
+use anabranch_hip::{DeviceBuffer, GraphExec, Stream};
+use anabranch_ranks::GroupRank;
+use anabranch_shmem::{
+    Error as WorldError, Fault, RankError, Registration, SymmetricMemory, World, WorldConfig,
+};
+use common::{all_well, jit, on_ranks, world_config};
+
+const RANKS: u32 = 3;
+/// The rank that calls something else.
+const ODD: u32 = 1;
+/// A mismatch is found at once; the operation deadline is much longer.
+const AT_ONCE: Duration = Duration::from_secs(10);
+
+fn checked() -> CclConfig {
+    CclConfig { staging_bytes: 64 << 10, ..CclConfig::default() }.check_calls(Check::Fingerprint)
+}
+
+/// Memory of each kind on one rank.
+struct Memory {
+    local: DeviceBuffer,
+    symmetric: SymmetricMemory,
+    registered: [Registration; 2],
+    // They outlive the registrations.
+    buffers: [DeviceBuffer; 2],
+}
+
+const BYTES: u64 = 64 << 10;
+
+impl Memory {
+    fn new(world: &World) -> Result<Self, Error> {
+        let (device, group) = (world.device(), world.group());
+        let buffers = [device.allocate(BYTES as usize)?, device.allocate(BYTES as usize)?];
+        // SAFETY: the buffers are never freed (`keep`).
+        let [one, two] = [&buffers[0], &buffers[1]]
+            .map(|buffer| unsafe { world.register(group, buffer.address(), BYTES, "test") });
+        Ok(Self {
+            local: device.allocate(BYTES as usize)?,
+            symmetric: world.allocate(group, BYTES, 256, "test")?,
+            registered: [one?, two?],
+            buffers,
+        })
+    }
+
+    /// The second half of each kind is for outputs.
+    fn tensor(&self, place: Place, data_type: DataType, count: u64, output: bool) -> Tensor<'_> {
+        let half = if output { BYTES / 2 } else { 0 };
+        match place {
+            // SAFETY: inside the buffer, which outlives all launches.
+            Place::Local => unsafe { Tensor::local(self.local.address().offset(half), data_type, count) },
+            Place::Symmetric(offset) => {
+                Tensor::symmetric(&self.symmetric, half + offset, data_type, count).unwrap()
+            }
+            Place::Registered(which) => {
+                Tensor::registered(&self.registered[which], half, data_type, count).unwrap()
+            }
+        }
+    }
+
+    /// Peers have the registrations mapped until they notice that the world has failed.
+    fn keep(self) {
+        std::mem::forget(self.buffers);
+        std::mem::forget(self.local);
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Place {
+    Local,
+    Symmetric(u64),
+    Registered(usize),
+}
+
+/// One member's call.
+#[derive(Clone)]
+struct Made {
+    collective: Collective,
+    data_type: DataType,
+    count: u64,
+    op: ReduceOp,
+    root: u32,
+    input: Place,
+    output: Place,
+    /// Of each member, or with each: uneven.
+    sends: Option<Vec<u64>>,
+    expects: Vec<u64>,
+}
+
+impl Made {
+    const fn new(collective: Collective) -> Self {
+        let (input, output) = (Place::Local, Place::Local);
+        let (data_type, op) = (DataType::F32, ReduceOp::Sum);
+        Self {
+            collective,
+            data_type,
+            count: 48,
+            op,
+            root: 0,
+            input,
+            output,
+            sends: None,
+            expects: Vec::new(),
+        }
+    }
+
+    fn with_memory(self, input: Place, output: Place) -> Self {
+        Self { input, output, ..self }
+    }
+
+    fn with_splits(self, sends: &[u64], expects: &[u64]) -> Self {
+        Self { sends: Some(sends.into()), expects: expects.into(), ..self }
+    }
+
+    fn with_call<T>(&self, memory: &Memory, rank: GroupRank, then: impl FnOnce(&Call<'_>) -> T) -> T {
+        let tensor = |place, count, output| memory.tensor(place, self.data_type, count, output);
+        let all = self.count * u64::from(RANKS);
+        let (op, root) = (self.op, GroupRank::new(self.root));
+        let input = |count| tensor(self.input, count, false);
+        let output = |count| tensor(self.output, count, true);
+        let sum = |counts: &[u64]| counts.iter().sum();
+        let call = match (self.collective, &self.sends) {
+            (Collective::AllToAll, Some(sends)) => Call::AllToAllUneven {
+                output: output(sum(&self.expects)),
+                input: input(sum(sends)),
+                output_splits: &self.expects,
+                input_splits: sends,
+            },
+            (_, Some(_)) => Call::AllGatherUneven {
+                output: output(sum(&self.expects)),
+                input: input(self.expects[rank.index()]),
+                counts: &self.expects,
+            },
+            (Collective::AllReduce, _) => {
+                Call::AllReduce { output: output(self.count), input: input(self.count), op }
+            }
+            (Collective::Reduce, _) => {
+                Call::Reduce { output: output(self.count), input: input(self.count), op, root }
+            }
+            (Collective::AllGather, _) => Call::AllGather { output: output(all), input: input(self.count) },
+            (Collective::Broadcast, _) => Call::Broadcast { tensor: input(self.count), root },
+            (Collective::Barrier, _) => Call::Barrier,
+            (other, _) => panic!("{other} is not in the table"),
+        };
+        then(&call)
+    }
+}
+
+/// What every rank of a run that fails is asked.
+struct Seen {
+    error: Error,
+    /// What the world said.
+    cause: String,
+    /// What the next call said.
+    next: String,
+    took: Duration,
+}
+
+/// Runs `work` on every rank of a world that fails; what each was told.
+fn failures(
+    config: &WorldConfig,
+    ranks: u32,
+    work: impl Fn(&World) -> Result<Seen, Error> + Sync,
+) -> Vec<Seen> {
+    let seen = Mutex::new(BTreeMap::new());
+    let results = on_ranks(ranks, 4, config, &jit(), |world| {
+        let one = work(world)?;
+        seen.lock().unwrap().insert(world.rank().get(), one);
+        Ok(())
+    });
+    for result in results {
+        // A world that has failed cannot be left.
+        assert!(matches!(result, Err(RankError::World { .. })), "{result:?}");
+    }
+    let seen = seen.into_inner().unwrap();
+    assert_eq!(seen.len() as u32, ranks);
+    seen.into_values().collect()
+}
+
+/// Compiles and loads what all ranks' calls need, so that times are those of the calls.
+fn load(communicator: &mut Communicator, memory: &Memory, calls: &[&Made]) -> Result<(), Error> {
+    let rank = communicator.rank();
+    for made in calls {
+        made.with_call(memory, rank, |call| communicator.prepare(call).map(drop))?;
+    }
+    let world = communicator.world();
+    Ok(world.barrier(world.group(), "all is loaded")?)
+}
+
+/// One call on each rank, of which one differs.
+fn mismatch(usual: &Made, odd: &Made) -> Vec<Seen> {
+    mismatch_with(&checked(), usual, odd)
+}
+
+fn mismatch_with(config: &CclConfig, usual: &Made, odd: &Made) -> Vec<Seen> {
+    failures(&world_config(), RANKS, |world| {
+        let mut communicator = Communicator::new(world, world.group(), config.clone())?;
+        let stream = world.device().create_stream()?;
+        let memory = Memory::new(world)?;
+        let rank = communicator.rank();
+        let made = if rank.get() == ODD { odd } else { usual };
+        load(&mut communicator, &memory, &[usual, odd])?;
+        let run = |communicator: &mut Communicator, made: &Made| {
+            made.with_call(&memory, rank, |call| communicator.run(call, &stream))
+        };
+        // Calls that all make alike come first: the difference is found in the midst.
+        for _ in 0..2 {
+            run(&mut communicator, usual)?.join(AT_ONCE)?;
+        }
+        let start = Instant::now();
+        let work = run(&mut communicator, made)?;
+        let error = work.join(AT_ONCE).unwrap_err();
+        let took = start.elapsed();
+        let next = run(&mut communicator, usual).unwrap_err().to_string();
+        // The work knows what was different after the communicator is gone, too.
+        drop(communicator);
+        assert_eq!(work.poll().unwrap_err().to_string(), error.to_string());
+        memory.keep();
+        Ok(Seen { error, cause: world.check().unwrap_err().to_string(), next, took })
+    })
+}
+
+/// All ranks have the same error, soon, with both calls in full; the error's text.
+fn judge(seen: &[Seen], fields: &[&str]) -> String {
+    let text = seen[0].error.to_string();
+    for Seen { error, cause, next, took } in seen {
+        let Error::Mismatch(found) = error else { panic!("{error}") };
+        assert_eq!(error.to_string(), text, "the same on all ranks");
+        assert!(text.contains(&found.call) && text.contains(&found.other_call), "{text}");
+        let named: Vec<_> = found.differences.iter().map(|difference| difference.field).collect();
+        assert!(fields.iter().all(|field| named.contains(field)), "{fields:?} in {text}");
+        assert!(cause.contains(&found.to_string()), "the world says why: {cause}");
+        assert_eq!(*next, text, "the next call says so too");
+        assert!(*took < AT_ONCE, "{took:?}");
+    }
+    text
+}
+
+/// Every field of a call, different on one rank.
+#[test]
+fn a_difference_in_any_field_is_told_to_all() {
+    use Collective::{AllGather, AllReduce, Broadcast, Reduce};
+    let (local, symmetric) = (Place::Local, Place::Symmetric(0));
+    let reduce = Made::new(AllReduce);
+    let cases = [
+        (reduce.clone(), Made::new(AllGather), "the collective"),
+        (reduce.clone(), Made::new(Collective::Barrier), "the collective"),
+        (reduce.clone(), Made { data_type: DataType::I32, ..reduce.clone() }, "the data type"),
+        (reduce.clone(), Made { op: ReduceOp::Max, ..reduce.clone() }, "the operator"),
+        (
+            Made { op: ReduceOp::PreMulSum(2.0), ..reduce.clone() },
+            Made { op: ReduceOp::PreMulSum(3.0), ..reduce.clone() },
+            "the scalar",
+        ),
+        (reduce.clone(), Made { count: 49, ..reduce.clone() }, "the count"),
+        (Made { count: 4, ..reduce.clone() }, Made { count: 16, ..reduce.clone() }, "the number of blocks"),
+        (Made::new(Broadcast), Made { root: 2, ..Made::new(Broadcast) }, "the root"),
+        (Made::new(Reduce), Made { root: 1, ..Made::new(Reduce) }, "the root"),
+        (
+            Made::new(AllGather),
+            Made::new(AllGather).with_splits(&[48; 3], &[48; 3]),
+            "whether counts are given for each member",
+        ),
+        (reduce.clone(), reduce.clone().with_memory(symmetric, local), "where the input is"),
+        (reduce.clone(), reduce.clone().with_memory(local, Place::Registered(0)), "where the output is"),
+    ];
+    for (usual, odd, field) in cases {
+        let text = judge(&mismatch(&usual, &odd), &[field]);
+        assert!(text.starts_with("members made different calls: rank 1 made call 3: "), "{text}");
+        assert!(text.contains(", but rank 0 made call 3: "), "{text}");
+    }
+}
+
+/// Splits that do not fit concern two members, and all are told.
+#[test]
+fn splits_that_do_not_fit_are_told_to_all() {
+    let exchange =
+        |sends: &[u64], expects: &[u64]| Made::new(Collective::AllToAll).with_splits(sends, expects);
+    let text = judge(&mismatch(&exchange(&[4; 3], &[4; 3]), &exchange(&[4; 3], &[4, 4, 5])), &[]);
+    assert!(text.ends_with("rank 2 sends 4 elements to rank 1, which expects 5"), "{text}");
+    let text = judge(&mismatch(&exchange(&[4; 3], &[4; 3]), &exchange(&[0, 4, 4], &[4; 3])), &[]);
+    assert!(text.ends_with("rank 1 sends 0 elements to rank 0, which expects 4"), "{text}");
+    let gather = |counts: &[u64]| Made::new(Collective::AllGather).with_splits(&[], counts);
+    let text = judge(&mismatch(&gather(&[3, 2, 1]), &gather(&[3, 2, 2])), &[]);
+    assert!(text.contains("rank 2 sends 1 elements to rank 1, which expects 2"), "{text}");
+    assert!(text.contains("counts [3, 2, 2]") && text.contains("counts [3, 2, 1]"), "{text}");
+}
+
+/// The places of buffers that peers read or write.
+#[test]
+fn places_that_peers_reach_have_to_be_equal() {
+    let made = |input, output| Made::new(Collective::AllGather).with_memory(input, output);
+    let (local, symmetric) = (Place::Local, Place::Symmetric);
+    let all = |usual: Made, odd: Made, algorithm, fields: &[&str]| {
+        let config = checked().algorithm(Some(algorithm));
+        judge(&mismatch_with(&config, &usual, &odd), fields)
+    };
+    let gather = |place| made(local, place);
+    let output = "the offset of the output";
+    all(gather(symmetric(0)), gather(symmetric(256)), Algorithm::Direct, &[output]);
+    let registration = "the registration of the output";
+    all(gather(Place::Registered(0)), gather(Place::Registered(1)), Algorithm::Direct, &[registration]);
+    let reduce = |input, output| Made::new(Collective::AllReduce).with_memory(input, output);
+    let input = "the offset of the input";
+    let usual = || reduce(symmetric(0), symmetric(0));
+    all(usual(), reduce(symmetric(64), symmetric(0)), Algorithm::Pull, &[input]);
+    all(usual(), reduce(symmetric(0), symmetric(64)), Algorithm::Push, &[output]);
+}
+
+/// Calls that are alike, of every collective, with the check on: what they compute is what they compute without.
+#[test]
+fn equal_calls_pass_and_compute_what_they_should() {
+    for (ranks, wave) in [(1, 4), (3, 1), (4, 4)] {
+        let done = on_ranks(ranks, wave, &world_config(), &jit(), |world| {
+            let stream = world.device().create_stream()?;
+            let mut communicator = Communicator::new(world, world.group(), checked())?;
+            let mut scratch = Scratch::new(world, &communicator, 1 << 20)?;
+            let mut done = 0;
+            for case in cases(ranks) {
+                conformance::run(&mut communicator, &mut scratch, &case, &stream)?.unwrap();
+                done += 1;
+            }
+            scratch.release()?;
+            Ok(done)
+        });
+        assert!(all_well(done)[0] > 100);
+    }
+}
+
+fn cases(ranks: u32) -> Vec<Case> {
+    let places = [LocationKind::Symmetric, LocationKind::Local, LocationKind::Registered];
+    let mut all = Vec::new();
+    for collective in Collective::ALL {
+        for (index, location) in places.into_iter().enumerate() {
+            for form in 0..4 {
+                for count in [3, 2500] {
+                    let (in_place, uneven) = (form % 2 == 1, form / 2 == 1);
+                    let root = GroupRank::new(index as u32 % ranks);
+                    let case = Case::new(collective, DataType::F32, count);
+                    all.push(Case { location, in_place, uneven, root, ..case });
+                }
+            }
+        }
+    }
+    all.retain(Case::is_defined);
+    all
+}
+
+/// Two graphs of two calls each, and their tensors.
+struct Captured {
+    graphs: [GraphExec; 2],
+    input: DeviceBuffer,
+    output: DeviceBuffer,
+}
+
+const ELEMENTS: usize = 1000;
+
+impl Captured {
+    fn new(world: &World, communicator: &mut Communicator, stream: &Stream) -> Result<Self, Error> {
+        let buffer = || world.device().allocate(ELEMENTS * 4);
+        let (input, output) = (buffer()?, buffer()?);
+        let tensor = |buffer: &DeviceBuffer| {
+            // SAFETY: the whole buffer, which is kept beside the graphs.
+            unsafe { Tensor::local(buffer.address(), DataType::U32, ELEMENTS as u64) }
+        };
+        let (from, to) = (tensor(&input), tensor(&output));
+        let call = Call::AllReduce { output: to, input: from, op: ReduceOp::Sum };
+        let mut capture = || -> Result<GraphExec, Error> {
+            let prepared = communicator.prepare(&call)?;
+            stream.begin_capture()?;
+            for _ in 0..2 {
+                drop(communicator.launch(&prepared, stream)?);
+            }
+            Ok(stream.end_capture()?.instantiate()?)
+        };
+        let graphs = [capture()?, capture()?];
+        Ok(Self { graphs, input, output })
+    }
+
+    fn launch(&self, which: usize, stream: &Stream) -> Result<(), Error> {
+        // SAFETY: the tensors and the communicator outlive the replay, which every test waits for.
+        Ok(unsafe { self.graphs[which].launch(stream) }?)
+    }
+}
+
+#[test]
+fn replayed_graphs_are_compared_too() {
+    all_well(on_ranks(RANKS, 4, &world_config(), &jit(), |world| {
+        let mut communicator = Communicator::new(world, world.group(), checked())?;
+        let stream = world.device().create_stream()?;
+        let mut captured = Captured::new(world, &mut communicator, &stream)?;
+        for replay in 0..100u32 {
+            let mine: Vec<u32> = (0..ELEMENTS as u32).map(|i| i * replay + world.rank().get()).collect();
+            captured.input.copy_from_host(0, bytemuck::cast_slice(&mine))?;
+            captured.launch(replay as usize % 2, &stream)?;
+            // Eager calls of the same communicator between replays.
+            drop(communicator.run(&Call::Barrier, &stream)?);
+            world.synchronize(&stream)?;
+            let mut sums = vec![0u32; ELEMENTS];
+            captured.output.copy_to_host(0, bytemuck::cast_slice_mut(&mut sums))?;
+            let expected = |i: u32| RANKS * i * replay + (0..RANKS).sum::<u32>();
+            assert!(sums.iter().zip(0..).all(|(sum, i)| *sum == expected(i)), "replay {replay}");
+        }
+        Ok(())
+    }));
+}
+
+/// Equal calls in two graphs that a rank replays in another order: only the numbers of the calls tell.
+#[test]
+fn graphs_replayed_in_another_order_are_told_apart() {
+    let seen = failures(&world_config(), RANKS, |world| {
+        let mut communicator = Communicator::new(world, world.group(), checked())?;
+        let stream = world.device().create_stream()?;
+        let captured = Captured::new(world, &mut communicator, &stream)?;
+        communicator.prepare(&Call::Barrier)?;
+        world.barrier(world.group(), "all is loaded")?;
+        let start = Instant::now();
+        for which in [0, 0, usize::from(world.rank().get() == ODD)] {
+            captured.launch(which, &stream)?;
+        }
+        world.synchronize(&stream).unwrap_err();
+        let cause = world.check().unwrap_err().to_string();
+        let error = communicator.run(&Call::Barrier, &stream).unwrap_err();
+        let next = error.to_string();
+        Ok(Seen { error, cause, next, took: start.elapsed() })
+    });
+    let text = judge(&seen, &["the number of the call"]);
+    assert!(
+        text.contains("rank 1 made call 3: all_reduce") && text.contains("rank 0 made call 1: "),
+        "{text}"
+    );
+}
+
+/// Two replays at once of graphs of one communicator: their launches would use the same flags.
+#[test]
+fn launches_that_overlap_are_reported() {
+    let seen = failures(&world_config(), 2, |world| {
+        let mut communicator = Communicator::new(world, world.group(), checked())?;
+        let (stream, other) = (world.device().create_stream()?, world.device().create_stream()?);
+        let captured = Captured::new(world, &mut communicator, &stream)?;
+        communicator.prepare(&Call::Barrier)?;
+        world.barrier(world.group(), "all is loaded")?;
+        let start = Instant::now();
+        // Rank 1 lets rank 0 wait, which meanwhile replays again, on another stream.
+        if world.rank().get() == 0 {
+            captured.launch(0, &stream)?;
+            captured.launch(1, &other)?;
+        } else {
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        let cause = loop {
+            if let Err(cause) = world.check() {
+                break cause.to_string();
+            }
+            assert!(start.elapsed() < AT_ONCE);
+            if world.rank().get() == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            } else {
+                // It does not take part; that rank 0 has gone tells it.
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        };
+        let error = communicator.run(&Call::Barrier, &stream).unwrap_err();
+        // What is still there ends before its memory goes.
+        for stream in [&stream, &other] {
+            world.synchronize(stream).unwrap_err();
+        }
+        let next = error.to_string();
+        Ok(Seen { error, cause, next, took: start.elapsed() })
+    });
+    for Seen { error, cause, .. } in seen {
+        let Error::Shmem(WorldError::Fault(Fault::Reported { rank, phase, detail, .. })) = &error else {
+            panic!("{error}")
+        };
+        assert_eq!((rank.get(), phase.as_str()), (0, "overlap with an earlier call"), "{cause}");
+        assert!(detail.contains("one after the other"), "{detail}");
+    }
+}
+
+/// A call that a rank does not make: the others' waits end with the deadline, and name it and the phase.
+fn absent(config: &CclConfig) -> Vec<Seen> {
+    const DEADLINE: Duration = Duration::from_secs(2);
+    let world_config = WorldConfig { operation_deadline: DEADLINE, ..world_config() };
+    let seen = failures(&world_config, RANKS, |world| {
+        let mut communicator = Communicator::new(world, world.group(), config.clone())?;
+        let stream = world.device().create_stream()?;
+        let memory = Memory::new(world)?;
+        let made = Made::new(Collective::AllReduce);
+        let rank = communicator.rank();
+        load(&mut communicator, &memory, &[&made])?;
+        let start = Instant::now();
+        let error = if rank.get() == ODD {
+            while world.check().is_ok() && start.elapsed() < 5 * DEADLINE {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Error::Shmem(world.check().unwrap_err())
+        } else {
+            let work = made.with_call(&memory, rank, |call| communicator.run(call, &stream))?;
+            work.join(5 * DEADLINE).unwrap_err()
+        };
+        let took = start.elapsed();
+        let next =
+            made.with_call(&memory, rank, |call| communicator.run(call, &stream).unwrap_err()).to_string();
+        memory.keep();
+        Ok(Seen { error, cause: world.check().unwrap_err().to_string(), next, took })
+    });
+    for (rank, Seen { took, .. }) in seen.iter().enumerate() {
+        // The rank that is missing learns of it when the others go.
+        let most = if rank as u32 == ODD { 4 } else { 1 };
+        assert!(*took < DEADLINE + Duration::from_secs(most), "rank {rank}: {took:?}");
+    }
+    seen
+}
+
+#[test]
+fn a_call_that_a_rank_does_not_make_names_the_rank_and_the_phase() {
+    let plain = CclConfig::default();
+    let staged = CclConfig::default().algorithm(Some(Algorithm::Push));
+    for (config, operation, phase) in
+        [(plain, "ccl", "packets of a peer"), (staged, "ccl", "meeting"), (checked(), "ccl check", "meeting")]
+    {
+        for Seen { error, .. } in absent(&config) {
+            let Error::Shmem(WorldError::Fault(Fault::DeadlineExpired {
+                operation: in_which,
+                phase: at,
+                peer,
+                ..
+            })) = &error
+            else {
+                panic!("{error}")
+            };
+            assert_eq!((in_which.as_str(), at.as_str(), peer.get()), (operation, phase, ODD), "{error}");
+        }
+    }
+}

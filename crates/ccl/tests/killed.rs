@@ -1,0 +1,331 @@
+//! Ranks that are killed, stalled or fail in the middle of collectives: every survivor ends with an error that names the rank, in
+//! time.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests of real threads and processes run on the machine's time"
+)]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "how a rank tells the test what it sees")]
+
+mod common;
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anabranch_bootstrap::{Deadline, TcpConfig, TcpRendezvous, TcpRoot, Token};
+use anabranch_ccl::conformance::{self, Scratch, Subset};
+use anabranch_ccl::{Algorithm, CclConfig, Choice, Communicator, DataType, Error};
+use anabranch_hip::{DeviceOrdinal, with_causes};
+use anabranch_hip_host::{HostConfig, HostMachine};
+use anabranch_ranks::GlobalRank;
+use anabranch_shmem::{World, WorldConfig};
+use anabranch_testkit::{Ranks, Role, role};
+use common::{Numbers, any_case, build_ahead_of, failure, jit, on_ranks, world_config};
+use rustix::process::{Signal, getpid, kill_process};
+
+const RANKS: u32 = 4;
+const DEADLINE: Duration = Duration::from_secs(3);
+/// What a survivor may take from the loss to its error.
+const MOST: Duration = Duration::from_secs(4);
+/// Only a test that hangs takes this long.
+const LIMIT: Duration = Duration::from_secs(60);
+const TYPES: [DataType; 2] = [DataType::F32, DataType::Bf16];
+
+/// When the victim ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Moment {
+    /// The others have launched, or will soon.
+    BeforeLaunch,
+    /// Within the next microseconds behind a launch.
+    BehindLaunch,
+    /// While communicators are made.
+    Making,
+    /// At any time.
+    Running,
+}
+
+const MOMENTS: [(&str, Moment); 4] = [
+    ("before", Moment::BeforeLaunch),
+    ("behind", Moment::BehindLaunch),
+    ("making", Moment::Making),
+    ("running", Moment::Running),
+];
+
+/// Who ends, when and how; the seed varies the moment a little, and the calls.
+#[derive(Clone, Debug)]
+struct Script {
+    moment: Moment,
+    victim: u32,
+    seed: u64,
+    stalls: bool,
+    file: PathBuf,
+}
+
+impl Script {
+    fn read(role: &Role) -> Self {
+        let mut words = role.argument.splitn(5, ' ');
+        let mut word = || words.next().unwrap();
+        let name = word();
+        Self {
+            moment: MOMENTS.into_iter().find(|(known, _)| *known == name).unwrap().1,
+            victim: word().parse().unwrap(),
+            seed: word().parse().unwrap(),
+            stalls: word().parse().unwrap(),
+            file: PathBuf::from(word()),
+        }
+    }
+
+    fn write(&self) -> String {
+        let name = MOMENTS.into_iter().find(|(_, moment)| *moment == self.moment).unwrap().0;
+        format!("{name} {} {} {} {}", self.victim, self.seed, self.stalls, self.file.display())
+    }
+
+    /// The end of the victim, now.
+    fn end(&self) {
+        say("gone", "");
+        let signal = if self.stalls { Signal::STOP } else { Signal::KILL };
+        kill_process(getpid(), signal).unwrap();
+    }
+
+    /// The end of the victim within the next `most` microseconds, whatever it does then.
+    fn end_within(&self, most: u64) {
+        let script = self.clone();
+        let pause = Duration::from_micros(Numbers(self.seed).below(most));
+        std::thread::spawn(move || {
+            std::thread::sleep(pause);
+            script.end();
+        });
+    }
+}
+
+/// A line with the time, which all processes of a machine share.
+fn say(word: &str, text: &str) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros();
+    println!("@{word} {now} {text}");
+}
+
+/// The time and the text that were said behind a word. The test's own name may stand before it on the line.
+fn said<'a>(output: &'a str, word: &str) -> Option<(Duration, &'a str)> {
+    let mark = format!("@{word} ");
+    let (_, line) = output.lines().find_map(|line| line.split_once(&mark))?;
+    let (time, text) = line.split_once(' ')?;
+    Some((Duration::from_micros(time.parse().ok()?), text))
+}
+
+fn rendezvous(role: &Role, script: &Script) -> Result<TcpRendezvous, anabranch_bootstrap::Error> {
+    let rank = GlobalRank::new(role.rank);
+    let config = |address: String| {
+        let mut config = TcpConfig::new(address, rank, role.size, Deadline::after(DEADLINE));
+        config.token = Token::new("test");
+        config
+    };
+    if role.rank == 0 {
+        let root = TcpRoot::bind("127.0.0.1:0").unwrap();
+        let address = root.address().to_string();
+        let partial = script.file.with_extension("partial");
+        std::fs::write(&partial, &address).unwrap();
+        std::fs::rename(&partial, &script.file).unwrap();
+        return TcpRendezvous::join_with_root(config(address), root);
+    }
+    let end = Instant::now() + LIMIT;
+    let address = loop {
+        match std::fs::read_to_string(&script.file) {
+            Ok(address) => break address,
+            Err(_) if Instant::now() < end => std::thread::sleep(Duration::from_millis(2)),
+            Err(error) => panic!("{error}"),
+        }
+    };
+    TcpRendezvous::join(config(address))
+}
+
+fn config() -> CclConfig {
+    CclConfig { max_blocks: 2, staging_bytes: 64 << 10, ..CclConfig::default() }
+}
+
+/// One rank's life, up to its error. Only a missed loss lets it end well.
+fn live(role: &Role, script: &Script) -> Result<(), Box<dyn std::error::Error>> {
+    let is_victim = role.rank == script.victim;
+    let rendezvous = Arc::new(rendezvous(role, script)?);
+    let machine = HostMachine::new(HostConfig {
+        devices: role.size,
+        workers: NonZeroUsize::new(1),
+        ..HostConfig::default()
+    })?;
+    let device = machine.runtime().device(DeviceOrdinal(role.rank))?;
+    let config_of_world =
+        WorldConfig { heap_bytes: 16 << 20, operation_deadline: DEADLINE, ..world_config() };
+    let world = World::join(config_of_world, device, jit(), rendezvous)?;
+    let stream = world.device().create_stream()?;
+    if is_victim && script.moment == Moment::Making {
+        script.end_within(30_000);
+    }
+    let mut all = Communicator::new(&world, world.group(), config())?;
+    let reversed = Subset::new([3, 2, 1, 0]).group(world.group())?;
+    let mut other = Communicator::new(&world, &reversed, config())?;
+    let mut scratch_of_all = Scratch::new(&world, &all, 256 << 10)?;
+    let mut scratch_of_other = Scratch::new(&world, &other, 256 << 10)?;
+    if is_victim && script.moment == Moment::Running {
+        script.end_within(100_000);
+    }
+    let mut numbers = Numbers(script.seed);
+    let last = 3 + script.seed % 5;
+    let end = Instant::now() + LIMIT;
+    for call in 0.. {
+        let (case, algorithm) = any_case(&mut numbers, RANKS, &TYPES, 3000);
+        let choice = Choice { algorithm: Some(algorithm), ..Choice::default() };
+        let (communicator, scratch) = match call % 2 {
+            0 => (&mut all, &mut scratch_of_all),
+            _ => (&mut other, &mut scratch_of_other),
+        };
+        let filled = conformance::fill(communicator, scratch, &case)?;
+        let is_last = is_victim && call >= last;
+        if is_last && script.moment == Moment::BeforeLaunch {
+            script.end();
+        }
+        let work = conformance::launch(communicator, scratch, &case, choice, &stream)?;
+        if is_last && script.moment == Moment::BehindLaunch {
+            script.end_within(400);
+            std::thread::sleep(LIMIT);
+        }
+        work.join(LIMIT)?;
+        filled.judge(scratch)?.unwrap_or_else(|failure| panic!("call {call}: {failure}"));
+        assert!(Instant::now() < end, "the victim lives for ever");
+    }
+    Ok(())
+}
+
+/// The part of a process: lives, says how it ended, and ends in order.
+fn play(role: &Role) {
+    let script = Script::read(role);
+    let started = Instant::now();
+    match live(role, &script) {
+        Ok(()) => say("well", ""),
+        Err(error) => say("failed", &with_causes(error.as_ref())),
+    }
+    assert!(started.elapsed() < LIMIT);
+}
+
+/// Runs one script, and checks what the survivors said.
+fn survive(test: &str, moment: Moment, victim: u32, seed: u64, stalls: bool) {
+    let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+        .join(format!("ccl-{moment:?}-{victim}-{seed}-{stalls}-{}", std::process::id()));
+    let _ = std::fs::remove_file(&file);
+    let script = Script { moment, victim, seed, stalls, file: file.clone() };
+    // A rank that compiles notices nothing meanwhile.
+    build_ahead_of(&jit(), 1, 2, &TYPES);
+    let mut ranks = Ranks::start(test, RANKS, &script.write()).unwrap();
+    if stalls {
+        // A stalled process does not end by itself.
+        for (rank, process) in ranks.processes().iter_mut().enumerate() {
+            if rank != victim as usize {
+                process.wait_for("@failed", LIMIT).unwrap();
+            }
+        }
+        ranks.processes()[victim as usize].kill().unwrap();
+    }
+    let outcomes = ranks.wait(LIMIT).unwrap();
+    let _ = std::fs::remove_file(&file);
+    let context = format!("{moment:?} of rank {victim}, seed {seed}, stalls {stalls}");
+    let gone = said(&outcomes[victim as usize].output, "gone");
+    let (gone, _) = gone.unwrap_or_else(|| panic!("{context}: {outcomes:#?}"));
+    for outcome in outcomes.iter().filter(|outcome| outcome.rank != victim) {
+        let context = format!("{context}, rank {}: {}", outcome.rank, outcome.output);
+        assert!(outcome.status.success(), "{:?} {context}", outcome.status);
+        let (failed, text) = said(&outcome.output, "failed").unwrap_or_else(|| panic!("{context}"));
+        let took = failed.saturating_sub(gone);
+        assert!(took < MOST, "{took:?} {context}");
+        let named = [format!("rank {victim} died"), format!("for rank {victim} in ccl ")];
+        assert!(named.iter().any(|words| text.contains(words)), "{context}");
+        if stalls {
+            assert!(took > DEADLINE / 2, "the deadline was not waited for: {took:?} {context}");
+        }
+        println!("{moment:?} {victim} {seed}: rank {} after {took:?}: {text}", outcome.rank);
+    }
+}
+
+#[test]
+fn killed_around_a_launch() {
+    if let Some(role) = role() {
+        return play(&role);
+    }
+    for (moment, victim, seed) in [
+        (Moment::BeforeLaunch, 2, 0),
+        (Moment::BehindLaunch, 1, 1),
+        (Moment::BehindLaunch, 3, 2),
+        (Moment::BehindLaunch, 0, 3),
+    ] {
+        survive("killed_around_a_launch", moment, victim, seed, false);
+    }
+}
+
+#[test]
+fn killed_while_communicators_are_made() {
+    if let Some(role) = role() {
+        return play(&role);
+    }
+    for (victim, seed) in [(1, 4), (3, 5)] {
+        survive("killed_while_communicators_are_made", Moment::Making, victim, seed, false);
+    }
+}
+
+#[test]
+fn killed_at_any_moment() {
+    if let Some(role) = role() {
+        return play(&role);
+    }
+    for seed in 10..14 {
+        survive("killed_at_any_moment", Moment::Running, (seed % 4) as u32, seed, false);
+    }
+}
+
+#[test]
+fn stalled_before_a_launch() {
+    if let Some(role) = role() {
+        return play(&role);
+    }
+    survive("stalled_before_a_launch", Moment::BeforeLaunch, 2, 6, true);
+}
+
+/// Threads: rank 1 fails in one way or another in its fourth call, of this algorithm.
+fn failing_thread(algorithm: Algorithm, fail: impl Fn() -> Error + Sync) -> Vec<String> {
+    let config_of_world = WorldConfig { operation_deadline: DEADLINE, ..world_config() };
+    build_ahead_of(&jit(), 4, 2, &TYPES);
+    let start = Instant::now();
+    let results = on_ranks(RANKS, 4, &config_of_world, &jit(), |world| {
+        let stream = world.device().create_stream()?;
+        let mut all = Communicator::new(world, world.group(), config())?;
+        let mut scratch = Scratch::new(world, &all, 64 << 10)?;
+        let collective = if algorithm == Algorithm::Push {
+            anabranch_ccl::Collective::AllReduce
+        } else {
+            anabranch_ccl::Collective::AllGather
+        };
+        let case = conformance::Case::new(collective, DataType::F32, 500);
+        let choice = Choice { algorithm: Some(algorithm), ..Choice::default() };
+        for call in 0..1000 {
+            if world.rank().get() == 1 && call == 3 {
+                return Err::<(), _>(fail());
+            }
+            conformance::run_as(&mut all, &mut scratch, &case, choice, &stream)?.unwrap();
+        }
+        Ok(())
+    });
+    assert!(start.elapsed() < MOST, "{:?}", start.elapsed());
+    let texts: Vec<_> = results.iter().map(|result| failure(result.as_ref().unwrap_err())).collect();
+    for (rank, text) in texts.iter().enumerate() {
+        assert!(rank == 1 || text.contains("rank 1 died"), "{rank}: {text}");
+    }
+    texts
+}
+
+#[test]
+fn a_thread_that_fails_is_named_by_the_others() {
+    for algorithm in [Algorithm::Packets, Algorithm::Push] {
+        let texts = failing_thread(algorithm, || Error::Foreign { what: "an experiment" });
+        assert!(texts[1].contains("an experiment belongs to another"), "{texts:?}");
+        let texts = failing_thread(algorithm, || panic!("an experiment"));
+        assert!(texts[1].contains("rank 1 panicked: an experiment"), "{texts:?}");
+    }
+}

@@ -1,0 +1,291 @@
+//! Communicators and streams: several in flight at once, one on many streams, dropped too early; and what a `Work` says.
+#![expect(clippy::disallowed_methods, reason = "tests of real threads run on the machine's time")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use anabranch_ccl::conformance::{self, Case, Scratch, Subset};
+use anabranch_ccl::{
+    Algorithm, Call, CclConfig, Choice, Collective, Communicator, DataType, Error, LocationKind, Tensor,
+};
+use anabranch_ranks::{GlobalRank, GroupRank};
+use anabranch_shmem::{Fault, RankError, World, WorldConfig};
+use common::{Numbers, all_well, any_case, failure, jit, on_ranks, world_config};
+
+const RANKS: u32 = 4;
+const WAVE: u32 = 4;
+const TYPES: [DataType; 2] = [DataType::F32, DataType::Bf16];
+
+fn config() -> CclConfig {
+    CclConfig { max_blocks: 2, staging_bytes: 32 << 10, ..CclConfig::default() }
+}
+
+fn communicator(world: &World, members: &[u32]) -> Result<Communicator, Error> {
+    let group = Subset::new(members.iter().copied()).group(world.group()).unwrap();
+    Communicator::new(world, &group, config())
+}
+
+#[test]
+fn communicators_of_overlapping_groups_are_in_flight_at_once() {
+    const GROUPS: [&[u32]; 6] = [&[0, 1, 2, 3], &[3, 1, 0, 2], &[2, 0], &[1, 3], &[0, 3, 1], &[2]];
+    all_well(on_ranks(RANKS, WAVE, &world_config(), &jit(), |world| {
+        let mut channels = Vec::new();
+        for (index, members) in GROUPS.into_iter().enumerate() {
+            if members.contains(&world.rank().get()) {
+                let communicator = communicator(world, members)?;
+                let scratch = Scratch::new(world, &communicator, 256 << 10)?;
+                // Those of one group draw alike, whatever else they are members of.
+                let numbers = Numbers(index as u64);
+                channels.push((communicator, scratch, numbers, world.device().create_stream()?));
+            }
+        }
+        for round in 0..60 {
+            let mut flying = Vec::new();
+            // Ranks launch in other orders than each other.
+            let count = channels.len();
+            for step in 0..count {
+                let index = (step + round + world.rank().index()) % count;
+                let (communicator, scratch, numbers, stream) = &mut channels[index];
+                let (case, algorithm) = any_case(numbers, communicator.size(), &TYPES, 2500);
+                let filled = conformance::fill(communicator, scratch, &case)?;
+                let choice = Choice { algorithm: Some(algorithm), ..Choice::default() };
+                let work = conformance::launch(communicator, scratch, &case, choice, stream)?;
+                flying.push((index, filled, work));
+            }
+            for (index, filled, work) in flying.iter().rev() {
+                work.join(world.operation_deadline())?;
+                let verdict = filled.judge(&channels[*index].1)?;
+                verdict.unwrap_or_else(|failure| panic!("round {round}: {failure}"));
+            }
+        }
+        channels.into_iter().try_for_each(|(_, scratch, ..)| scratch.release())
+    }));
+}
+
+#[test]
+fn one_communicator_on_several_streams_keeps_the_order_of_its_calls() {
+    all_well(on_ranks(RANKS, WAVE, &world_config(), &jit(), |world| {
+        let mut all = communicator(world, &[1, 3, 0, 2])?;
+        let mut places = Vec::new();
+        for _ in 0..3 {
+            places.push((Scratch::new(world, &all, 256 << 10)?, world.device().create_stream()?));
+        }
+        let mut numbers = Numbers(3);
+        let mut sequence = 0;
+        for round in 0..60 {
+            let mut flying = Vec::new();
+            for (index, (scratch, stream)) in places.iter_mut().enumerate() {
+                let (case, algorithm) = any_case(&mut numbers, RANKS, &TYPES, 2500);
+                let filled = conformance::fill(&all, scratch, &case)?;
+                let choice = Choice { algorithm: Some(algorithm), ..Choice::default() };
+                let work = conformance::launch(&mut all, scratch, &case, choice, stream)?;
+                sequence += 1;
+                assert_eq!(work.sequence(), sequence);
+                flying.push((index, filled, work));
+            }
+            // The last is behind the others.
+            flying[2].2.join(world.operation_deadline())?;
+            for (index, filled, work) in &flying {
+                assert!(work.poll()?, "{} is behind a later call", work.describe());
+                filled.judge(&places[*index].0)?.unwrap_or_else(|failure| panic!("round {round}: {failure}"));
+            }
+        }
+        places.into_iter().try_for_each(|(scratch, _)| scratch.release())
+    }));
+}
+
+/// Rank 1 is late; the others drop the communicator, and what came out of it, while its kernels wait for rank 1.
+#[test]
+fn dropped_in_flight_a_communicator_still_does_its_calls() {
+    let meet = Barrier::new(RANKS as usize);
+    all_well(on_ranks(RANKS, WAVE, &world_config(), &jit(), |world| {
+        let stream = world.device().create_stream()?;
+        for (round, algorithm) in Algorithm::ALL.into_iter().enumerate() {
+            let mut all = communicator(world, &[0, 1, 2, 3])?;
+            let mut scratch = Scratch::new(world, &all, 256 << 10)?;
+            let reduces = matches!(algorithm, Algorithm::TwoShotPackets | Algorithm::Pull | Algorithm::Push);
+            let collective = if reduces { Collective::AllReduce } else { Collective::AllGather };
+            let case = Case { seed: round as u64, ..Case::new(collective, DataType::F32, 2000) };
+            let choice = Choice { algorithm: Some(algorithm), ..Choice::default() };
+            let filled = conformance::fill(&all, &mut scratch, &case)?;
+            if world.rank().get() == 1 {
+                // Behind everybody's drop.
+                meet.wait();
+                std::thread::sleep(Duration::from_millis(20));
+                drop(conformance::launch(&mut all, &scratch, &case, choice, &stream)?);
+                drop(all);
+            } else {
+                let work = conformance::launch(&mut all, &scratch, &case, choice, &stream)?;
+                drop(all);
+                assert!(!work.poll()?, "{algorithm} did not wait for rank 1");
+                drop(work);
+                meet.wait();
+            }
+            // In its place, while the first may be in flight.
+            let mut next = communicator(world, &[0, 1, 2, 3])?;
+            let mut other = Scratch::new(world, &next, 256 << 10)?;
+            conformance::run_as(&mut next, &mut other, &case, choice, &stream)?.unwrap();
+            world.synchronize(&stream)?;
+            filled.judge(&scratch)?.unwrap_or_else(|failure| panic!("{algorithm}: {failure}"));
+            scratch.release()?;
+            other.release()?;
+        }
+        Ok(())
+    }));
+}
+
+#[test]
+fn a_work_says_whether_it_is_done_and_a_join_ends_in_time() {
+    let (launched, looked) = (Barrier::new(RANKS as usize), Barrier::new(RANKS as usize));
+    all_well(on_ranks(RANKS, WAVE, &world_config(), &jit(), |world| {
+        let stream = world.device().create_stream()?;
+        let mut all = communicator(world, &[0, 1, 2, 3])?;
+        let mut scratch = Scratch::new(world, &all, 64 << 10)?;
+        let case = Case::new(Collective::AllReduce, DataType::F32, 1000);
+        let filled = conformance::fill(&all, &mut scratch, &case)?;
+        let work = if world.rank().get() == 2 {
+            launched.wait();
+            looked.wait();
+            conformance::launch(&mut all, &scratch, &case, Choice::default(), &stream)?
+        } else {
+            let work = conformance::launch(&mut all, &scratch, &case, Choice::default(), &stream)?;
+            launched.wait();
+            assert!(!work.poll()?);
+            let start = Instant::now();
+            let limit = Duration::from_millis(60);
+            let error = work.join(limit).unwrap_err();
+            let took = start.elapsed();
+            assert!(
+                matches!(&error, Error::Shmem(anabranch_shmem::Error::StreamBusy { waited }) if *waited >= limit),
+                "{error:?}"
+            );
+            assert!(took >= limit && took < limit + Duration::from_secs(2), "{took:?}");
+            // It changed nothing.
+            assert!(!work.poll()?);
+            looked.wait();
+            work
+        };
+        work.join(world.operation_deadline())?;
+        assert!(work.poll()?);
+        assert!(
+            work.describe().contains("all_reduce f32 sum 1000 elements over 4 ranks"),
+            "{}",
+            work.describe()
+        );
+        filled.judge(&scratch)?.unwrap();
+        scratch.release()
+    }));
+}
+
+/// A broadcast, and on another stream and communicator an all_gather of what it brings. Rank 3 is late with the first.
+#[test]
+fn another_stream_waits_for_a_work() {
+    const COUNT: u64 = 3000;
+    all_well(on_ranks(RANKS, WAVE, &world_config(), &jit(), |world| {
+        let [first, second] = [world.device().create_stream()?, world.device().create_stream()?];
+        let mut one = communicator(world, &[0, 1, 2, 3])?;
+        let mut two = communicator(world, &[3, 2, 1, 0])?;
+        let members = u64::from(RANKS);
+        let mut memory = world.allocate(world.group(), (1 + members) * 4 * COUNT, 256, "chain")?;
+        let all = 4 * COUNT as usize;
+        for round in 0..20u8 {
+            let byte = |rank: u8| round.wrapping_mul(9).wrapping_add(rank);
+            memory.write(0, &vec![byte(world.rank().get() as u8); all])?;
+            memory.write(all as u64, &vec![0xee; all * RANKS as usize])?;
+            {
+                let tensor = Tensor::symmetric(&memory, 0, DataType::F32, COUNT)?;
+                let output = Tensor::symmetric(&memory, 4 * COUNT, DataType::F32, members * COUNT)?;
+                let root = GroupRank::new(3);
+                if world.rank().get() == 3 {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                one.run(&Call::Broadcast { tensor, root }, &first)?.wait_on(&second)?;
+                let gathered = two.run(&Call::AllGather { output, input: tensor }, &second)?;
+                // The next round's broadcast is behind it.
+                gathered.wait_on(&first)?;
+            }
+            world.synchronize(&first)?;
+            let mut seen = vec![0; all * (1 + RANKS as usize)];
+            memory.read(0, &mut seen)?;
+            assert!(seen.iter().all(|seen| *seen == byte(3)), "round {round}");
+        }
+        Ok(())
+    }));
+}
+
+/// Rank 1 never calls: the others' joins name it, what was awaited, and end soon behind the deadline.
+#[test]
+fn a_member_that_never_calls_is_named_in_time() {
+    const DEADLINE: Duration = Duration::from_secs(1);
+    for algorithm in Algorithm::ALL {
+        let ended = Barrier::new(RANKS as usize);
+        let world_of_test = WorldConfig { operation_deadline: DEADLINE, ..world_config() };
+        let results = on_ranks(RANKS, WAVE, &world_of_test, &jit(), |world| {
+            let stream = world.device().create_stream()?;
+            let mut all = communicator(world, &[3, 1, 0, 2])?;
+            let mut scratch = Scratch::new(world, &all, 256 << 10)?;
+            let reduces = matches!(algorithm, Algorithm::TwoShotPackets | Algorithm::Pull | Algorithm::Push);
+            let collective = if reduces { Collective::AllReduce } else { Collective::AllGather };
+            let case = Case::new(collective, DataType::F32, 2000);
+            let choice = Choice { algorithm: Some(algorithm), ..Choice::default() };
+            // Once all of them.
+            conformance::run_as(&mut all, &mut scratch, &case, choice, &stream)?.unwrap();
+            let mut said = None;
+            if world.rank().get() != 1 {
+                let start = Instant::now();
+                let work = conformance::launch(&mut all, &scratch, &case, choice, &stream)?;
+                said = Some((work.join(Duration::from_secs(30)), start.elapsed()));
+            }
+            // Who leaves earlier would be missed for that.
+            ended.wait();
+            if let Some((outcome, took)) = said {
+                let error = outcome.unwrap_err();
+                assert!(took < DEADLINE + Duration::from_secs(1), "{algorithm}: {took:?}");
+                let Error::Shmem(anabranch_shmem::Error::Fault(fault)) = &error else {
+                    panic!("{algorithm}: {error:?}")
+                };
+                let Fault::DeadlineExpired { operation, phase, peer, .. } = fault else {
+                    panic!("{algorithm}: {fault}")
+                };
+                assert_eq!(*peer, GlobalRank::new(1), "{algorithm}: {fault}");
+                assert_eq!(operation, "ccl");
+                let awaited = if algorithm.is_packets() { "packets of a peer" } else { "meeting" };
+                assert_eq!(phase, awaited, "{algorithm}");
+                // The world is given up: later calls say the same, and launch nothing.
+                let again = conformance::launch(&mut all, &scratch, &case, choice, &stream).unwrap_err();
+                assert_eq!(again.to_string(), error.to_string());
+            }
+            Ok(())
+        });
+        // Worlds that failed say so again at their end.
+        let panicked: Vec<_> = results
+            .iter()
+            .filter_map(|result| result.as_ref().err())
+            .filter(|error| matches!(error, RankError::Panicked { .. } | RankError::Work { .. }))
+            .map(failure)
+            .collect();
+        assert!(panicked.is_empty(), "{}", panicked.join("\n"));
+    }
+}
+
+/// Calls of nothing but local memory, by one member: they wait for nobody.
+#[test]
+fn a_group_of_one_needs_nobody() {
+    all_well(on_ranks(2, WAVE, &world_config(), &jit(), |world| {
+        let stream = world.device().create_stream()?;
+        if world.rank().get() == 1 {
+            let mut alone = communicator(world, &[1])?;
+            let mut scratch = Scratch::new(world, &alone, 64 << 10)?;
+            for collective in Collective::ALL {
+                let case =
+                    Case { location: LocationKind::Local, ..Case::new(collective, DataType::F32, 100) };
+                conformance::run(&mut alone, &mut scratch, &case, &stream)?.unwrap();
+            }
+            scratch.release()?;
+        }
+        Ok(())
+    }));
+}

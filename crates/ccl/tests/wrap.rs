@@ -1,0 +1,97 @@
+//! Flags with epochs of four bits, which come round every few calls: random calls of random algorithms and grids.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "how often flags came round is what a reader wants to know")]
+
+mod common;
+
+use std::time::Duration;
+
+use anabranch_ccl::conformance::{self, Case, Scratch};
+use anabranch_ccl::{Algorithm, CclConfig, Choice, Collective, Communicator, DataType};
+use anabranch_hip_jit::ParameterValue;
+use anabranch_shmem::WorldConfig;
+use common::{Numbers, all_well, any_case, failure, jit_with, on_ranks, world_config};
+
+const RANKS: u32 = 4;
+const LANES: u32 = 3;
+const CALLS: u64 = 2500;
+const EPOCH_BITS: i64 = 4;
+/// `MUTANT_PACKETS_NOT_CLEARED` in `anabranch/mutant.h`.
+const PACKETS_NOT_CLEARED: i64 = 111;
+
+fn parameters(mutant: i64) -> Vec<(&'static str, ParameterValue)> {
+    vec![("CCL_EPOCH_BITS", ParameterValue::Int(EPOCH_BITS)), ("PRELUDE_MUTANT", ParameterValue::Int(mutant))]
+}
+
+fn config() -> CclConfig {
+    CclConfig { max_blocks: LANES, staging_bytes: 32 << 10, ..CclConfig::default() }
+}
+
+#[test]
+fn random_calls_on_all_grids_go_through_many_wraps() {
+    let jit = jit_with(parameters(0));
+    let uses = all_well(on_ranks(RANKS, 4, &world_config(), &jit, |world| {
+        let stream = world.device().create_stream()?;
+        let mut communicator = Communicator::new(world, world.group(), config())?;
+        let mut scratch = Scratch::new(world, &communicator, 1 << 20)?;
+        let mut numbers = Numbers(2026);
+        // At least so many epochs of packets, and meetings, has the first lane gone through: each call takes one, and most
+        // other lanes skip some.
+        let (mut packets, mut meetings) = (0u64, 0u64);
+        for call in 0..CALLS {
+            let most = numbers.pick(&[4, 40, 700, 6000]);
+            let (case, algorithm) = any_case(&mut numbers, RANKS, &[DataType::F32, DataType::I16], most);
+            let blocks = 1 + numbers.below(u64::from(communicator.lanes())) as u32;
+            let phased = Some(numbers.below(2) == 1);
+            let choice = Choice { algorithm: Some(algorithm), blocks: Some(blocks), phased };
+            let verdict = conformance::run_as(&mut communicator, &mut scratch, &case, choice, &stream)?;
+            verdict
+                .unwrap_or_else(|failure| panic!("call {call} by {algorithm} on {blocks} blocks: {failure}"));
+            let has_epoch = case.count > 64 && case.collective != Collective::Barrier;
+            packets += u64::from(algorithm.is_packets() && has_epoch);
+            meetings += u64::from(!algorithm.is_packets());
+        }
+        scratch.release()?;
+        Ok((packets, meetings))
+    }));
+    let (packets, meetings) = uses[0];
+    println!(
+        "{CALLS} calls: more than {packets} epochs of packets and {meetings} meetings of the first lane"
+    );
+    let wraps = 20 << EPOCH_BITS;
+    assert!(packets > wraps && meetings > wraps, "{packets} {meetings}");
+}
+
+/// Small and large messages take turns, so that most packets stay as an epoch left them until its flag comes round.
+fn alternating(mutant: i64) -> Result<Vec<u64>, String> {
+    let config_of_world = WorldConfig { operation_deadline: Duration::from_secs(5), ..world_config() };
+    let results = on_ranks(2, 4, &config_of_world, &jit_with(parameters(mutant)), |world| {
+        let stream = world.device().create_stream()?;
+        let mut communicator = Communicator::new(world, world.group(), config())?;
+        let mut scratch = Scratch::new(world, &communicator, 1 << 20)?;
+        let choice = Choice { algorithm: Some(Algorithm::Packets), blocks: Some(1), phased: None };
+        let mut wrong = 0;
+        for call in 0..150 {
+            // Fifteen flags, zero being none: the large ones have the same.
+            let count = if call % 15 == 3 { 4000 } else { 8 };
+            let case = Case { seed: call, ..Case::new(Collective::AllGather, DataType::U8, count) };
+            let verdict = conformance::run_as(&mut communicator, &mut scratch, &case, choice, &stream)?;
+            wrong += u64::from(verdict.is_err());
+        }
+        scratch.release()?;
+        Ok(wrong)
+    });
+    let texts: Vec<_> = results.iter().filter_map(|result| Some(failure(result.as_ref().err()?))).collect();
+    if texts.is_empty() {
+        Ok(results.into_iter().map(Result::unwrap).collect())
+    } else {
+        Err(texts.join("\n"))
+    }
+}
+
+#[test]
+fn packets_that_a_wrap_does_not_clear_are_found() {
+    assert_eq!(alternating(0), Ok(vec![0, 0]));
+    let broken = alternating(PACKETS_NOT_CLEARED);
+    assert!(broken.as_ref().is_ok_and(|wrong| wrong.iter().sum::<u64>() > 0), "{broken:?}");
+}

@@ -1,0 +1,362 @@
+//! Collectives on one channel: a few calls after each other, as a communicator makes them, with kernels before each that write its
+//! buffers and kernels behind it that read them. All buffers lie in the same few places, so that every call meets what the one
+//! before it left, at members that are ahead and members that are behind.
+
+mod round;
+#[cfg(test)]
+mod tests;
+
+use anabranch_ccl::OPERATION;
+use anabranch_ccl::args::{Channel, LaneState, Place};
+use anabranch_ccl::channel::ChannelLayout;
+use anabranch_ccl::conformance::{Layout, judge};
+use anabranch_ccl::lower::{Arguments, Buffers, Counts, Unit, kernel_of, local_bytes};
+use anabranch_ccl::{Algorithm, Collective, DataType, LocationKind, kernels::entry};
+use anabranch_hip::DeviceAddress;
+use anabranch_hip_host::seeded::{Allocation, Owner, SeededKernel};
+use anabranch_hip_jit::bytemuck::Zeroable as _;
+use anabranch_hip_jit::{DevicePointer, KernelSpec};
+use anabranch_ranks::GroupRank;
+
+use super::bench::{Bench, Grid, Kernels, WAVE, at, mixed};
+use crate::kernels::{COPY, CopyArgs};
+use crate::{Case, Failure, Outcome, Protocol, RunOptions, Scenario, ScenarioError};
+use round::{Draw, PACKET_UNITS, PIECE, Round, most_bytes, rounds};
+
+/// Bytes around buffers, and what they begin at.
+const AROUND: u64 = 16;
+/// Bits of an epoch where epochs are short: the fewest that there can be.
+const SHORT: u32 = 2;
+
+/// One rank's buffers, beside the bench's.
+#[derive(Debug)]
+struct Memory {
+    /// What peers do not reach.
+    local: Allocation,
+    /// What they reach somewhere else at each rank.
+    registered: Allocation,
+    /// Its addresses.
+    table: Allocation,
+    /// `[rounds][region]`: what buffers hold before a call.
+    prepared: Allocation,
+    /// ... and after it.
+    log: Allocation,
+}
+
+#[derive(Debug)]
+pub(crate) struct Collectives {
+    case: Case,
+    bench: Bench,
+    memory: Vec<Memory>,
+    layout: ChannelLayout,
+    /// Bytes of a place for buffers; in the heap it lies behind the channel.
+    region: u64,
+    copy: SeededKernel,
+    kernels: Vec<(&'static str, SeededKernel)>,
+}
+
+/// What a round has at each rank before it and must have behind it.
+#[derive(Debug)]
+struct Expectation {
+    round: Round,
+    inputs: Vec<Vec<u8>>,
+    layouts: Vec<Layout>,
+    images: Vec<Vec<u8>>,
+}
+
+impl Collectives {
+    pub(crate) fn new(case: Case, kernels: &mut Kernels<'_>) -> Result<Self, ScenarioError> {
+        let layout = ChannelLayout::with(case.ranks, case.blocks, PACKET_UNITS, PIECE);
+        // Two buffers of all parts, each up to three elements longer than it was drawn and as far behind its start.
+        let most = most_bytes(&case, Algorithm::Packets).max(most_bytes(&case, Algorithm::Direct));
+        let region = (2 * u64::from(case.ranks) * (most + 64) + 8 * AROUND).next_multiple_of(AROUND);
+        let lanes = case.ranks * case.blocks * case.waves * WAVE;
+        let mut bench = Bench::new(&case, lanes, layout.bytes + region, 0)?;
+        let mut memory = Vec::new();
+        for rank in 0..case.ranks {
+            let (own, all) = (Owner::Device(rank), u64::from(case.rounds) * region);
+            memory.push(Memory {
+                local: bench.allocate("local", rank, own, region)?,
+                // Not at one offset of all.
+                registered: bench.allocate(
+                    "registered",
+                    rank,
+                    Owner::Shared,
+                    region + 16 * u64::from(rank),
+                )?,
+                table: bench.allocate("table", rank, own, u64::from(case.ranks) * 8)?,
+                prepared: bench.allocate("prepared", rank, own, all)?,
+                log: bench.allocate("log", rank, own, all)?,
+            });
+        }
+        let bits = if case.staged { SHORT } else { u32::BITS };
+        let mut loaded = Vec::new();
+        for (protocol, unit, entries) in [
+            (Protocol::CclMove, Unit::Move, MOVES),
+            (Protocol::CclPackets, Unit::PacketReduce(DataType::F32), PACKETS),
+            (Protocol::CclBulk, Unit::BulkReduce(DataType::F32), BULK),
+        ] {
+            if case.protocol != protocol && case.protocol != Protocol::Ccl {
+                continue;
+            }
+            for entry in entries {
+                let spec = unit.spec().with("CCL_TILE", PIECE as u32).with("CCL_EPOCH_BITS", bits);
+                loaded.push((*entry, kernels.load(spec, entry)?));
+            }
+        }
+        let copy = kernels.load_right(KernelSpec::new(&COPY), "anabranch_sim_copy")?;
+        Ok(Self { case, bench, memory, layout, region, copy, kernels: loaded })
+    }
+
+    /// Where buffers of a kind are at a rank.
+    fn place(&self, location: LocationKind, rank: u32) -> (Allocation, u64) {
+        let memory = &self.memory[rank as usize];
+        match location {
+            LocationKind::Local => (memory.local, 0),
+            LocationKind::Symmetric => (self.bench.ranks[rank as usize].heap, self.layout.bytes),
+            LocationKind::Registered => (memory.registered, 16 * u64::from(rank)),
+        }
+    }
+
+    fn channel(&self, rank: u32) -> Channel {
+        let heap = DeviceAddress(self.bench.ranks[rank as usize].heap.address());
+        self.layout.channel_at(self.bench.team(rank), 0, heap, OPERATION.0)
+    }
+
+    /// Memory before the first call. Lanes have been used before: as often as brings their counters' wrap into the run, or never.
+    fn prepare(&mut self, options: &RunOptions, draw: &mut Draw) -> Result<(), Failure> {
+        self.bench.reset(options)?;
+        let ranks = self.case.ranks;
+        let mask = if self.case.staged { (1 << SHORT) - 1 } else { u64::from(u32::MAX) };
+        let lanes: Vec<[u64; 3]> = (0..self.case.blocks)
+            .map(|_| [0; 3].map(|_| if draw.below(2) == 0 { 0 } else { mask - draw.below(4).min(mask) }))
+            .collect();
+        for rank in 0..ranks as usize {
+            let heap = self.bench.ranks[rank].heap;
+            let states: Vec<_> = lanes
+                .iter()
+                .map(|[epoch, meets, uses]| LaneState {
+                    epoch: *epoch,
+                    meets: *meets,
+                    uses: *uses,
+                    ..LaneState::zeroed()
+                })
+                .collect();
+            self.bench.put(heap, self.layout.lanes, &states)?;
+            let channel = self.channel(rank as u32);
+            for (lane, [_, meets, _]) in lanes.iter().enumerate() {
+                for source in 0..u64::from(ranks) {
+                    let word = channel.flags + (lane as u64 * u64::from(ranks) + source) * MEET_STRIDE;
+                    self.bench.put(heap, word, &[meets & mask])?;
+                }
+            }
+            let bases: Vec<u64> = (0..ranks)
+                .map(|rank| self.place(LocationKind::Registered, rank))
+                .map(|(allocation, offset)| allocation.address() + offset)
+                .collect();
+            self.bench.put(self.memory[rank].table, 0, &bases)?;
+        }
+        Ok(())
+    }
+
+    fn expectation(&self, round: Round, number: u32) -> Expectation {
+        let (ranks, call) = (self.case.ranks, &round.call);
+        let layouts: Vec<Layout> =
+            (0..ranks).map(|rank| Layout::with(call, ranks, rank, AROUND, AROUND)).collect();
+        let inputs = call.inputs(ranks);
+        let image = |rank: u32| {
+            let rank_here = rank as usize;
+            let mut image = layouts[rank_here].image(call, &inputs[rank_here], GroupRank::new(rank));
+            if call.collective == Collective::Barrier {
+                let words = 0..u64::from(self.case.tokens);
+                image = words
+                    .flat_map(|word| {
+                        mixed(u64::from(number) << 32 | u64::from(rank) << 16 | word).to_le_bytes()
+                    })
+                    .collect();
+            }
+            image.resize(image.len().next_multiple_of(8), 0);
+            image
+        };
+        let images = (0..ranks).map(image).collect();
+        Expectation { round, inputs, layouts, images }
+    }
+
+    fn copy(
+        &mut self,
+        rank: u32,
+        to: (Allocation, u64),
+        from: (Allocation, u64),
+        bytes: usize,
+    ) -> Result<(), Failure> {
+        let grid = Grid { blocks: 1, threads: self.case.waves * WAVE, local_bytes: 0 };
+        let words = (bytes / 8) as u32;
+        let args = CopyArgs { to: at(to.0, to.1), from: at(from.0, from.1), words, reserved: 0 };
+        Ok(self.bench.launch(rank, &self.copy, grid, &args)?)
+    }
+
+    /// A round of one rank: its buffers are written, the call is made, its buffers are read.
+    fn queue(&mut self, rank: u32, number: u32, expected: &Expectation) -> Result<(), Failure> {
+        let ranks = self.case.ranks;
+        let memory = &self.memory[rank as usize];
+        let entry_of_round = u64::from(number) * self.region;
+        let (prepared, log) = ((memory.prepared, entry_of_round), (memory.log, entry_of_round));
+        let image = &expected.images[rank as usize];
+        let place = self.place(expected.round.call.location, rank);
+        self.bench.put(prepared.0, prepared.1, image)?;
+        if expected.round.call.collective == Collective::Barrier {
+            // Into the next rank's memory, once all have read what was there; and read there, once all have written.
+            self.call(rank, expected)?;
+            let next = self.place(LocationKind::Symmetric, (rank + 1) % ranks);
+            self.copy(rank, next, prepared, image.len())?;
+            self.call(rank, expected)?;
+            let own = self.place(LocationKind::Symmetric, rank);
+            return self.copy(rank, log, own, image.len());
+        }
+        self.copy(rank, place, prepared, image.len())?;
+        self.call(rank, expected)?;
+        self.copy(rank, log, place, image.len())
+    }
+
+    fn call(&mut self, rank: u32, expected: &Expectation) -> Result<(), Failure> {
+        let (round, members) = (&expected.round, u64::from(self.case.ranks));
+        let (call, layout) = (&round.call, expected.layouts[rank as usize]);
+        let shape = round.shape(self.case.ranks);
+        let (allocation, start) = self.place(call.location, rank);
+        let team = self.bench.team(rank);
+        let place = |offset: u64| match call.location {
+            LocationKind::Local => {
+                Place { bases: DevicePointer::NULL, offset: allocation.address() + start + offset }
+            }
+            LocationKind::Symmetric => Place { bases: team.peer_bases, offset: start + offset },
+            LocationKind::Registered => Place { bases: at(self.memory[rank as usize].table, 0), offset },
+        };
+        let alignment = |offset: u64| 1 << (start + offset).trailing_zeros().min(4);
+        let has_input = call.collective != Collective::Scatter || call.root.get() == rank;
+        let is_barrier = call.collective == Collective::Barrier;
+        let buffers = Buffers {
+            input: if has_input && !is_barrier { place(layout.input) } else { Buffers::NOWHERE },
+            output: if is_barrier { Buffers::NOWHERE } else { place(layout.output) },
+            alignment: u64::min(alignment(layout.input), alignment(layout.output)),
+        };
+        let here = u64::from(rank);
+        let (counts, to, from): (_, Vec<u64>, Vec<u64>) = (
+            call.counts(members),
+            (0..members).map(|to| call.pair(here, to)).collect(),
+            (0..members).map(|from| call.pair(from, here)).collect(),
+        );
+        let counts = match call.collective {
+            Collective::AllGather if call.uneven => Counts::AllGather(&counts),
+            Collective::AllToAll if call.uneven => {
+                Counts::AllToAll { input_splits: &to, output_splits: &from }
+            }
+            _ => Counts::Even,
+        };
+        let (_, entry) = kernel_of(&shape, round.algorithm);
+        let Some((_, kernel)) = self.kernels.iter().find(|(name, _)| *name == entry) else {
+            return Err(Failure::new(format!("the kernel {entry} is not loaded")));
+        };
+        let local_bytes = local_bytes(self.case.ranks);
+        let grid = Grid { blocks: round.blocks, threads: round.threads, local_bytes };
+        match Arguments::new(&self.channel(rank), &shape, &round.plan(), &buffers, counts) {
+            Arguments::Move(args) => self.bench.launch(rank, kernel, grid, &args),
+            Arguments::Uneven(args) => self.bench.launch(rank, kernel, grid, &*args),
+            Arguments::Reduce(args) => self.bench.launch(rank, kernel, grid, &args),
+            Arguments::GatherMany(args) => self.bench.launch(rank, kernel, grid, &*args),
+            Arguments::Pipes(args) => self.bench.launch(rank, kernel, grid, &*args),
+        }?;
+        Ok(())
+    }
+
+    fn run_and_judge(&mut self, seed: u64, options: &RunOptions) -> Result<Outcome, Failure> {
+        let mut draw = Draw::new(seed);
+        self.prepare(options, &mut draw)?;
+        let all: Vec<Expectation> = rounds(&self.case, &mut draw)
+            .into_iter()
+            .zip(0..)
+            .map(|(round, number)| self.expectation(round, number))
+            .collect();
+        for rank in 0..self.case.ranks {
+            for (number, expected) in (0..).zip(&all) {
+                self.queue(rank, number, expected)?;
+            }
+        }
+        let run = self.bench.run(seed)?;
+        for (number, expected) in (0..).zip(&all) {
+            for rank in 0..self.case.ranks {
+                self.judge(rank, number, expected).map_err(|problem| {
+                    let Round { algorithm, call, .. } = &expected.round;
+                    Failure::new(format!("rank {rank}: round {number}, {algorithm}, {call}: {problem}"))
+                })?;
+            }
+        }
+        self.judge_lanes()?;
+        Ok(Outcome { run })
+    }
+
+    fn judge(&self, rank: u32, number: u32, expected: &Expectation) -> Result<(), String> {
+        let here = rank as usize;
+        let log = self.memory[here].log;
+        let image = &expected.images[here];
+        let seen = self
+            .bench
+            .get::<u8>(log, u64::from(number) * self.region, image.len())
+            .map_err(|error| error.to_string())?;
+        if expected.round.call.collective == Collective::Barrier {
+            let before = &expected.images[(here + expected.images.len() - 1) % expected.images.len()];
+            let wrong = before.iter().zip(&seen).position(|(before, seen)| before != seen);
+            return wrong
+                .map_or(Ok(()), |byte| Err(format!("byte {byte} is not what the rank before wrote")));
+        }
+        let layout = &expected.layouts[here];
+        judge(&expected.round.call, layout, &expected.inputs, GroupRank::new(rank), image, &seen)
+            .map_err(|failure| failure.to_string())
+    }
+
+    /// All members have advanced their lanes alike.
+    fn judge_lanes(&self) -> Result<(), Failure> {
+        // Epoch, meetings and uses of each.
+        let lanes = |rank: usize| {
+            let count = self.case.blocks as usize;
+            let states =
+                self.bench.get::<LaneState>(self.bench.ranks[rank].heap, self.layout.lanes, count)?;
+            let counters = states.iter().map(|lane| [lane.epoch, lane.meets, lane.uses]).collect::<Vec<_>>();
+            Ok::<_, Failure>(counters)
+        };
+        let first = lanes(0)?;
+        for rank in 1..self.bench.ranks.len() {
+            let other = lanes(rank)?;
+            if let Some(lane) = (0..first.len()).find(|lane| first[*lane] != other[*lane]) {
+                return Err(Failure::new(format!(
+                    "lane {lane} of rank {rank} is {:?}, and of rank 0 {:?}",
+                    other[lane], first[lane]
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `MEET_STRIDE` in `ccl/lane.h`.
+const MEET_STRIDE: u64 = 64;
+const MOVES: &[&str] = &[
+    entry::BARRIER,
+    entry::MOVE_PACKETS,
+    entry::MOVE_STAGED,
+    entry::MOVE_DIRECT,
+    entry::UNEVEN_PACKETS,
+    entry::UNEVEN_STAGED,
+    entry::UNEVEN_DIRECT,
+];
+const PACKETS: &[&str] = &[entry::ONE_SHOT, entry::TWO_SHOT, entry::SCATTER_PACKETS];
+const BULK: &[&str] = &[entry::PULL, entry::PUSH];
+
+impl Scenario for Collectives {
+    fn case(&self) -> &Case {
+        &self.case
+    }
+
+    fn run(&mut self, seed: u64, options: &RunOptions) -> Result<Outcome, Failure> {
+        self.run_and_judge(seed, options).map_err(|failure| self.bench.with_events(failure))
+    }
+}

@@ -1,0 +1,96 @@
+//! The rows of collectives.
+
+use super::table::{File, HeldBy};
+use HeldBy::{NotNeeded, Test, Twins};
+
+/// A meeting and what it is made of. That it is one, and not half of one, is held where the meeting itself is.
+const MEETING: &[&str] = &["MEET_LOOSE", "MEET_FLAG_FIRST", "MEET_NO_BARRIER_AFTER"];
+
+/// That a block learns of the fault of one of its threads.
+const FAULT: HeldBy = Test(
+    "crates/sim/src/scenarios/ccl/tests.rs: behind a fault nobody writes into the memory of a member that has not come",
+);
+
+pub(super) const FILES: &[File] = &[
+    File {
+        file: "ccl/device/ccl/lane.h",
+        rows: &[
+            ("lane_open", "block_barrier", Twins(&["LANE_OPENED_UNREAD"])),
+            (
+                "meet_telling",
+                "release_for_first",
+                Twins(&[
+                    "MEET_FLAG_FIRST",
+                    "BLOCK_QUIET_UNRELEASED",
+                    "BLOCK_QUIET_BY_ONE_THREAD",
+                    "BLOCK_QUIET_NO_BARRIER",
+                    "QUIET_AT_DEVICE_SCOPE",
+                ]),
+            ),
+            (
+                "meet_telling",
+                "flag_store",
+                Twins(&["MEET_FLAG_FIRST", "LANE_MEETS_NOT_KEPT", "MEET_LOOSE", "TOLD_ONE_PLACE"]),
+            ),
+            ("meet_telling", "wait_until", Twins(&["NO_WAIT", "MEET_LOOSE", "MEETS_EQUAL"])),
+            ("meet_telling", "acquire_after_wait", Twins(&["MEET_NO_ACQUIRE", "ACQUIRE_AT_DEVICE_SCOPE"])),
+            ("meet_telling", "block_barrier", Twins(&["MEET_NO_BARRIER_AFTER"])),
+            ("meet_telling", "lane_look", FAULT),
+            ("meet", "meet_telling", Twins(MEETING)),
+        ],
+    },
+    File {
+        file: "ccl/device/ccl/packets.h",
+        rows: &[
+            ("clear_packets", "packet_store", Twins(&["PACKETS_NOT_CLEARED"])),
+            ("next_epoch", "meet", Twins(&["PACKETS_CLEARED_UNMET"])),
+            ("end_epoch", "block_barrier", Twins(&["PACKETS_NO_BARRIER"])),
+            (
+                "end_epoch",
+                "lane_look",
+                NotNeeded(
+                    "Ends the loop over epochs early. Without it every wait that is left fails at once, as the world is poisoned, \
+                     and what is still sent are packets as before, for members that wait for them.",
+                ),
+            ),
+            ("send", "packet_store", Twins(&["PACKETS_ONE_BUFFER", "LANE_EPOCH_NOT_KEPT"])),
+            ("receive", "packet_load", Twins(&["PACKET_HALF_LOOKED_AT"])),
+            ("receive", "wait_for", Twins(&["NO_WAIT", "PACKET_HALF_LOOKED_AT", "LANE_EPOCH_NOT_KEPT"])),
+        ],
+    },
+    File {
+        file: "ccl/kernels/move.hip",
+        rows: &[
+            ("move_packets", "end_epoch", Twins(&["PACKETS_NO_BARRIER"])),
+            (
+                "move_staged",
+                "meet_telling",
+                NotNeeded(
+                    "Tells how long the longest message is, and orders nothing else: what the steps write has meetings of its own.",
+                ),
+            ),
+            ("move_staged", "meet", Twins(&["STAGED_NO_MEETING", "STAGING_ONE_HALF"])),
+            ("move_direct", "meet_telling", Twins(&["DIRECT_NO_FIRST_MEETING", "TOLD_ONE_PLACE"])),
+            ("move_direct", "meet", Twins(&["DIRECT_NO_LAST_MEETING"])),
+            ("anabranch_ccl_barrier", "meet", Twins(MEETING)),
+        ],
+    },
+    File {
+        file: "ccl/kernels/packet_reduce.hip",
+        rows: &[
+            ("one_shot", "end_epoch", Twins(&["PACKETS_NO_BARRIER"])),
+            ("two_shot", "end_epoch", Twins(&["PACKETS_NO_BARRIER"])),
+            ("scatter_packets", "end_epoch", Twins(&["PACKETS_NO_BARRIER"])),
+        ],
+    },
+    File {
+        file: "ccl/kernels/bulk_reduce.hip",
+        rows: &[
+            ("pull", "meet", Twins(&["PULL_NO_FIRST_MEETING"])),
+            ("pull", "meet", Twins(&["PULL_NO_LAST_MEETING"])),
+            ("push", "meet", Twins(&["PUSH_NO_MEETING", "STAGING_ONE_HALF"])),
+            ("push", "meet", Twins(&["RELAYED_NO_MEETING", "RELAYED_SAME_HALF"])),
+            ("push", "meet", Twins(&["PUSH_NO_LAST_MEETING"])),
+        ],
+    },
+];

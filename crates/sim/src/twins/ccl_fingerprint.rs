@@ -1,0 +1,23 @@
+//! The rows of the comparison of calls, and of lanes that are watched.
+
+use super::table::{File, HeldBy};
+use HeldBy::{NotNeeded, Twins};
+
+const COUNT_IN: HeldBy = NotNeeded(
+    "Counts the launches on a lane, for a report; atomic, as launches that overlap count at once. Without it no overlap is \
+     reported: launches_that_overlap_are_reported in crates/ccl/tests/fingerprint.rs.",
+);
+
+pub(super) const FILES: &[File] = &[
+    File {
+        file: "ccl/kernels/fingerprint.hip",
+        rows: &[("compare", "meet", Twins(&["FINGERPRINT_NOT_MET"]))],
+    },
+    File {
+        file: "ccl/device/ccl/lane.h",
+        rows: &[
+            ("lane_open", "fetch_add_device", COUNT_IN),
+            ("lane_close", "fetch_add_device", Twins(&["LANE_NOT_LEFT"])),
+        ],
+    },
+];
