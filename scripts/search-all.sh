@@ -17,6 +17,14 @@ for protocol in ep barrier stream-signal put-signal put-quiet gather device-barr
     search "$protocol" --ranks 3 --seeds "0..$seeds"
     search "$protocol" --ranks 3 --seeds "0..$seeds" --cumulative
 done
+for protocol in ccl-move ccl-packets ccl-bulk; do
+    for form in "" --staged; do
+        search "$protocol" --ranks 3 --seeds "0..$((seeds / 6))" $form
+        search "$protocol" --ranks 3 --seeds "0..$((seeds / 6))" --cumulative $form
+    done
+done
+search ccl --ranks 4 --rounds 30 --staged --seeds "0..$((seeds / 30))"
+search ccl --ranks 4 --rounds 30 --seeds "0..$((seeds / 30))"
 search ep --ranks 3 --staged --seeds "0..$((seeds / 3))"
 search world --ranks 3 --seeds "0..$((seeds / 20))"
 for ranks in 2 3; do

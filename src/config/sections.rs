@@ -399,7 +399,7 @@ fn read_runtime<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RuntimeKin
 /// The word for no algorithm in particular.
 pub(crate) const AUTO: &str = "auto";
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
+#[expect(clippy::ref_option, clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
 fn show_algorithm<S: Serializer>(algorithm: &Option<Algorithm>, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(algorithm.map_or(AUTO, Algorithm::name))
 }

@@ -6,7 +6,7 @@
 //   have to reach inputs and, unless results stay here, outputs.
 // - `push`: each member writes its pieces of the parts to their owners' staging; a meeting; the owner reduces, and hands the
 //   results round. Outputs that peers reach get them directly, a last meeting says that they are there; others through the
-//   staging, a step more each time. Peers need not reach inputs. (lane.h says why the staging's halves are free. An output is
+//   staging, a step more each time. Peers need not reach inputs. (meet.h says why the staging's halves are free. An output is
 //   free when its member has come to the first meeting: its kernel has begun.)
 #include "ccl/pieces.h"
 
@@ -29,11 +29,9 @@ struct Parts {
     }
 };
 static ANABRANCH_DEVICE Parts parts_of(const ReduceArgs& args) {
-    u64 size = args.channel.team.size;
-    u64 bytes = args.count * Element::BYTES;
-    if (args.is_scatter != 0) return Parts{bytes, bytes, 0, bytes * size};
-    u64 part = round_up((bytes + size - 1) / size, 16);
-    return Parts{part, part, part, bytes};
+    u64 part = args.part_bytes;
+    if (args.is_scatter != 0) return Parts{part, part, 0, part * args.channel.team.size};
+    return Parts{part, part, part, args.count * Element::BYTES};
 }
 
 // Who gets this rank's results from the reduction itself: this rank alone, the root, or all, from number 0 on. When the call is
@@ -42,38 +40,32 @@ static ANABRANCH_DEVICE u32 targets_of(const ReduceArgs& args) {
     if (args.is_scatter != 0 || args.root != REDUCE_ALL) return 1;
     return args.is_phased != 0 ? minimum(args.channel.team.size, 2u) : args.channel.team.size;
 }
-static ANABRANCH_DEVICE u32 target_member(const Grid& grid, const ReduceArgs& args, u32 i) {
+static ANABRANCH_DEVICE u32 target_member(const ReduceArgs& args, const Lane& lane, u32 i) {
     if (args.is_scatter != 0) return args.channel.team.rank;
     if (args.root != REDUCE_ALL) return args.root;
     if (args.is_phased != 0) return rotated(args.channel, i);
-    return rotated(args.channel, (1 + i + grid.block) % args.channel.team.size);
+    return turned(args.channel, lane, i);
 }
 
-// Tiles of a part go round the lanes. Small in tests, so that every lane has some.
+// Pieces of a part go round the lanes. Smaller in tests, so that every lane has several.
 #if !defined(CCL_TILE)
-#define CCL_TILE 16384
+#define CCL_TILE (1 << 30)
 #endif
-static constexpr u64 TILE = CCL_TILE;
 
 template <bool SUM_ONLY>
 static ANABRANCH_DEVICE void pull(const Grid& grid, const ReduceArgs& args, Lane& lane) {
     const Channel& channel = args.channel;
     Parts parts = parts_of(args);
     u32 me = channel.team.rank;
-    u64 mine = parts.of(me);
+    u64 mine = parts.of(me), tile = minimum(args.piece_bytes, u64(CCL_TILE));
     ANABRANCH_UNLESS(PULL_NO_FIRST_MEETING) meet(grid, channel, lane);
-    for (u64 first = grid.block * TILE; first < mine && !lane.dead; first += grid.grid_blocks * TILE) {
+    for (u64 first = grid.block * tile; first < mine && !lane.dead; first += grid.grid_blocks * tile) {
         reduce_bytes<Element, SUM_ONLY>(
-            grid, args, minimum(TILE, mine - first),
+            grid, args, minimum(tile, mine - first),
             [&](u32 member) { return input_of(grid, channel, member) + me * parts.input + first; }, targets_of(args),
-            [&](u32 i) { return output_of(grid, channel, target_member(grid, args, i)) + me * parts.output + first; });
+            [&](u32 i) { return output_of(grid, channel, target_member(args, lane, i)) + me * parts.output + first; });
     }
     ANABRANCH_UNLESS(PULL_NO_LAST_MEETING) meet(grid, channel, lane);
-}
-
-// Bytes of a part that a lane handles in a step: all lanes take part, also when that does not fill the staging.
-static ANABRANCH_DEVICE u64 piece_of(const Grid& grid, const Channel& channel, const Parts& parts) {
-    return minimum(channel.staging_bytes, round_up((parts.bytes + grid.grid_blocks - 1) / grid.grid_blocks, 256));
 }
 
 // This rank's pieces of one step, to the staging of the parts' owners, and the meeting behind them.
@@ -81,13 +73,12 @@ static ANABRANCH_DEVICE void scatter_step(const Grid& grid, const ReduceArgs& ar
                                           u64 half) {
     const Channel& channel = args.channel;
     u32 me = channel.team.rank, size = channel.team.size;
-    u64 input = input_of(grid, channel, me);
     for (u32 i = 1; i < size; ++i) {
         // Lanes begin with different peers, so that all links work at once; or all with the same, and wait for each other.
-        u32 owner = rotated(channel, args.is_phased != 0 ? i : 1 + (i - 1 + grid.block) % (size - 1));
+        u32 owner = args.is_phased != 0 ? rotated(channel, i) : turned_peer(channel, lane, i);
         u64 to = staging_of(channel, member_base(grid, channel, owner), lane, half, me);
-        u64 bytes = lane.dead ? 0 : cut(first, piece_of(grid, channel, parts), parts.of(owner));
-        copy_bytes(grid, to, input + owner * parts.input + first, bytes);
+        u64 bytes = lane.dead ? 0 : cut(first, args.piece_bytes, parts.of(owner));
+        copy_bytes(grid, to, args.input.own + owner * parts.input + first, bytes);
         if (args.is_phased != 0 && i + 1 < size) meet(grid, channel, lane);
     }
     ANABRANCH_UNLESS(PUSH_NO_MEETING) meet(grid, channel, lane);
@@ -98,8 +89,8 @@ static ANABRANCH_DEVICE void push(const Grid& grid, const ReduceArgs& args, Lane
     const Channel& channel = args.channel;
     Parts parts = parts_of(args);
     u32 me = channel.team.rank, size = channel.team.size;
-    u64 own = member_base(grid, channel, me), input = input_of(grid, channel, me), output = output_of(grid, channel, me);
-    u64 piece = piece_of(grid, channel, parts);
+    u64 own = channel.heap, input = args.input.own, output = args.output.own;
+    u64 piece = args.piece_bytes;
     // Results go to peers' staging unless the peer's output is reached, or nobody but this rank wants them.
     bool relayed = args.is_scatter == 0 && args.output.bases == nullptr;
     for (u64 step = 0; step * piece * grid.grid_blocks < parts.bytes && !lane.dead; ++step) {
@@ -120,7 +111,7 @@ static ANABRANCH_DEVICE void push(const Grid& grid, const ReduceArgs& args, Lane
             [&](u32 member) {
                 return member == me ? input + me * parts.input + first : staging_of(channel, own, lane, half, member);
             },
-            targets_of(args), [&](u32 i) { return result_at(target_member(grid, args, i)); });
+            targets_of(args), [&](u32 i) { return result_at(target_member(args, lane, i)); });
         for (u32 i = 2; i < size && args.is_phased != 0 && args.is_scatter == 0 && args.root == REDUCE_ALL; ++i) {
             meet(grid, channel, lane);
             copy_bytes(grid, result_at(rotated(channel, i)), result_at(me), lane.dead ? 0 : mine);
@@ -144,5 +135,5 @@ static ANABRANCH_DEVICE void push(const Grid& grid, const ReduceArgs& args, Lane
         if (args.reduction.op == ccl::SUM) return ccl::FORM<true>(grid, args, lane);          \
         ccl::FORM<false>(grid, args, lane);                                                   \
     })
-ANABRANCH_KERNEL(anabranch_ccl_pull, ReduceArgs, 1024) { CCL_FORM(pull); }
-ANABRANCH_KERNEL(anabranch_ccl_push, ReduceArgs, 1024) { CCL_FORM(push); }
+ANABRANCH_KERNEL(anabranch_ccl_pull, ReduceArgs, 512) { CCL_FORM(pull); }
+ANABRANCH_KERNEL(anabranch_ccl_push, ReduceArgs, 512) { CCL_FORM(push); }

@@ -3,9 +3,9 @@
 //
 // Every member writes its message, the call's fingerprint and its row of splits, into every member's staging, meets, and
 // compares all messages with its own. So all members see the same messages, find the same difference, and fail alike: the fault
-// poisons the world, and the call's kernel ends where it begins. Why a half of the staging is free: lane.h. After a difference
+// poisons the world, and the call's kernel ends where it begins. Why a half of the staging is free: meet.h. After a difference
 // nobody writes there any more, so that the host can read what everybody wrote.
-#include "ccl/lane.h"
+#include "ccl/meet.h"
 
 namespace ccl {
 

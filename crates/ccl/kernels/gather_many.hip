@@ -1,6 +1,6 @@
 // all_gather of many tensors in one launch. The inputs of a rank are one message: laid out one after the other, each from a
 // multiple of 16 on, so that pieces are as aligned as the tensors are. How the message moves is as in move.hip: in packets,
-// through the staging, or straight to the peers' outputs; the arguments of lane.h and packets.h hold for it unchanged.
+// through the staging, or straight to the peers' outputs; the arguments of meet.h and packets.h hold for it unchanged.
 #include "ccl/packets.h"
 #include "ccl/place.h"
 
@@ -12,7 +12,8 @@ static ANABRANCH_DEVICE u64 segment_start(const Grid& grid, const GatherManyArgs
 static ANABRANCH_DEVICE Segment segment_of(const Grid& grid, const GatherManyArgs& args, u32 index) {
     if (args.table == nullptr) return args.segments[index];
     const Segment* entry = args.table + index;
-    Place output = {private_load(grid, &entry->output.bases), private_load(grid, &entry->output.offset)};
+    Place output = {private_load(grid, &entry->output.bases), private_load(grid, &entry->output.offset),
+                    private_load(grid, &entry->output.own)};
     return Segment{private_load(grid, &entry->input), output, private_load(grid, &entry->bytes),
                    private_load(grid, &entry->start)};
 }
@@ -29,9 +30,12 @@ static ANABRANCH_DEVICE u32 segment_at(const Grid& grid, const GatherManyArgs& a
     }
     return low;
 }
-// Where `source`'s input goes at `member`.
+// Where `source`'s input goes at `member`, and at this rank.
 static ANABRANCH_DEVICE u64 target_of(const Grid& grid, const Segment& segment, u32 member, u32 source) {
     return place_at(grid, segment.output, member) + source * segment.bytes;
+}
+static ANABRANCH_DEVICE u64 own_target(const Segment& segment, u32 source) {
+    return segment.output.own + source * segment.bytes;
 }
 
 // The parts of segments in bytes [first, end) of the message: `copy(segment, offset, at, bytes)` for each, where `offset` is
@@ -53,7 +57,7 @@ static ANABRANCH_DEVICE void copy_own(const Grid& grid, const GatherManyArgs& ar
     u64 first = units * grid.block / grid.grid_blocks * 16, end = units * (grid.block + 1) / grid.grid_blocks * 16;
     u32 me = args.channel.team.rank;
     for_each_part(grid, args, first, end, [&](const Segment& segment, u64 offset, u64, u64 bytes) {
-        u64 to = target_of(grid, segment, me, me);
+        u64 to = own_target(segment, me);
         if (to != segment.input) copy_bytes(grid, to + offset, segment.input + offset, bytes);
     });
 }
@@ -61,7 +65,6 @@ static ANABRANCH_DEVICE void copy_own(const Grid& grid, const GatherManyArgs& ar
 static ANABRANCH_DEVICE void gather_packets(const Grid& grid, const GatherManyArgs& args, Lane& lane) {
     const Channel& channel = args.channel;
     u32 me = channel.team.rank;
-    u64 own = member_base(grid, channel, me);
     bool wide = args.is_wide != 0;
     // At least one packet between any two members in each lane: some carry nothing.
     u64 units = maximum(args.total / PAYLOAD, u64(grid.grid_blocks));
@@ -81,7 +84,7 @@ static ANABRANCH_DEVICE void gather_packets(const Grid& grid, const GatherManyAr
         for (u32 base = 0; base < channel.team.size; base += BATCH) {
             for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
                 u64 payload[BATCH];
-                if (!receive(grid, channel, lane, own, 0, base, unit, payload)) break;
+                if (!receive(grid, channel, lane, channel.heap, 0, base, unit, payload)) break;
                 u64 byte = (first + unit) * PAYLOAD;
                 if (byte >= args.total) continue;
                 Segment segment = segment_of(grid, args, segment_at(grid, args, byte));
@@ -89,7 +92,7 @@ static ANABRANCH_DEVICE void gather_packets(const Grid& grid, const GatherManyAr
                 for (u32 k = 0; k < BATCH; ++k) {
                     u32 source = base + k;
                     if (source >= channel.team.size || source == me) continue;
-                    u64 to = target_of(grid, segment, me, source);
+                    u64 to = own_target(segment, source);
                     store_payload(grid, to, byte - segment.start, segment.bytes, wide, payload[k]);
                 }
             }
@@ -101,7 +104,6 @@ static ANABRANCH_DEVICE void gather_packets(const Grid& grid, const GatherManyAr
 static ANABRANCH_DEVICE void gather_staged(const Grid& grid, const GatherManyArgs& args, Lane& lane) {
     const Channel& channel = args.channel;
     u32 me = channel.team.rank;
-    u64 own = member_base(grid, channel, me);
     // All lanes take part in a step, also when it does not fill the staging.
     u64 share = round_up((args.total + grid.grid_blocks - 1) / grid.grid_blocks, 256);
     u64 piece = minimum(channel.staging_bytes, share);
@@ -119,9 +121,9 @@ static ANABRANCH_DEVICE void gather_staged(const Grid& grid, const GatherManyArg
         meet(grid, channel, lane);
         for (u32 i = 1; i < channel.team.size && !lane.dead; ++i) {
             u32 source = rotated(channel, i);
-            u64 from = staging_of(channel, own, lane, half, source);
+            u64 from = staging_of(channel, channel.heap, lane, half, source);
             for_each_part(grid, args, first, end, [&](const Segment& segment, u64 offset, u64 at, u64 bytes) {
-                copy_bytes(grid, target_of(grid, segment, me, source) + offset, from + (at - first), bytes);
+                copy_bytes(grid, own_target(segment, source) + offset, from + (at - first), bytes);
             });
         }
     }
@@ -135,8 +137,7 @@ static ANABRANCH_DEVICE void gather_direct(const Grid& grid, const GatherManyArg
     u32 me = channel.team.rank;
     meet(grid, channel, lane);
     for (u32 i = 0; i < channel.team.size && !lane.dead; ++i) {
-        // Lanes begin with different peers, so that all links work at once.
-        u32 peer = rotated(channel, 1 + (i + grid.block) % channel.team.size);
+        u32 peer = turned(channel, lane, i);
         for (u64 first = grid.block * GATHER_TILE; first < args.total; first += grid.grid_blocks * GATHER_TILE) {
             u64 end = minimum(first + GATHER_TILE, args.total);
             for_each_part(grid, args, first, end, [&](const Segment& segment, u64 offset, u64, u64 bytes) {
@@ -150,25 +151,25 @@ static ANABRANCH_DEVICE void gather_direct(const Grid& grid, const GatherManyArg
 
 // Tensors have places of their own each: the lane needs none.
 static ANABRANCH_DEVICE Lane gather_open(const Grid& grid, const GatherManyArgs& args) {
-    Place none = {nullptr, 0};
+    Place none = {nullptr, 0, 0};
     return lane_open(grid, args.channel, none, none);
 }
 
 }  // namespace ccl
 
-ANABRANCH_KERNEL(anabranch_ccl_gather_many_packets, GatherManyArgs, 1024) {
+ANABRANCH_KERNEL(anabranch_ccl_gather_many_packets, GatherManyArgs, 512) {
     ccl::Lane lane = ccl::gather_open(grid, args);
     if (!lane.dead) ccl::gather_packets(grid, args, lane);
     ccl::lane_close(grid, args.channel, lane);
 }
 
-ANABRANCH_KERNEL(anabranch_ccl_gather_many_staged, GatherManyArgs, 1024) {
+ANABRANCH_KERNEL(anabranch_ccl_gather_many_staged, GatherManyArgs, 512) {
     ccl::Lane lane = ccl::gather_open(grid, args);
     if (!lane.dead) ccl::gather_staged(grid, args, lane);
     ccl::lane_close(grid, args.channel, lane);
 }
 
-ANABRANCH_KERNEL(anabranch_ccl_gather_many_direct, GatherManyArgs, 1024) {
+ANABRANCH_KERNEL(anabranch_ccl_gather_many_direct, GatherManyArgs, 512) {
     ccl::Lane lane = ccl::gather_open(grid, args);
     if (!lane.dead) ccl::gather_direct(grid, args, lane);
     ccl::lane_close(grid, args.channel, lane);

@@ -2,13 +2,13 @@
 // barrier. What goes where is in the arguments; payload is bytes, so one object serves every type.
 //
 // - `packets`: flags inside the data (packets.h), for few bytes. No fence, one hop.
-// - `staged`: bytes go to the peers' staging and from there to the output (lane.h says why its halves are free). For buffers
+// - `staged`: bytes go to the peers' staging and from there to the output (meet.h says why its halves are free). For buffers
 //   that peers do not reach.
 // - `direct`: a meeting, then bytes go straight to the peers' outputs, then a meeting. The first says that every member's
 //   kernel has begun, so that what came before it on its stream is done with the output; the second that all bytes are there,
 //   and that the input may be used again.
 // - `barrier`: a meeting. Kernels before and behind it on their streams begin and end with fences of their own.
-// Every member takes part in every step, also who sends and receives nothing: the arguments of lane.h and packets.h need it.
+// Every member takes part in every step, also who sends and receives nothing: the arguments of meet.h and packets.h need it.
 #include "ccl/packets.h"
 #include "ccl/place.h"
 
@@ -33,53 +33,53 @@ struct UnevenEntries {
     ANABRANCH_DEVICE MoveEntry operator()(u32 peer) const { return args.entries[peer]; }
 };
 
-// The share of this lane of a message: whole units of 8 bytes, contiguous.
-struct Share {
-    u64 first;
-    u64 end;
-};
-static ANABRANCH_DEVICE Share share_of(const Grid& grid, u64 units) {
-    return Share{units * grid.block / grid.grid_blocks, units * (grid.block + 1) / grid.grid_blocks};
-}
-
 // This rank's bytes for itself. Nothing where input and output are the same place.
 template <class Entries>
-static ANABRANCH_DEVICE void copy_own(const Grid& grid, const MoveArgs& args, const Entries& entries, u64 input, u64 output) {
+static ANABRANCH_DEVICE void copy_own(const Grid& grid, const MoveArgs& args, const Entries& entries) {
     MoveEntry own = entries(args.channel.team.rank);
-    u64 bytes = minimum(own.send_bytes, own.receive_bytes);
-    u64 from = input + own.send_offset, to = output + own.receive_offset;
-    if (from == to) return;
-    u64 unit = 16;
-    Share share = share_of(grid, (bytes + unit - 1) / unit);
-    u64 first = share.first * unit, end = minimum(share.end * unit, bytes);
-    if (first < end) copy_bytes(grid, to + first, from + first, end - first);
+    u64 bytes = minimum(own.send_bytes, own.receive_bytes), first = grid.block * args.lane_bytes;
+    u64 from = args.input.own + own.send_offset + first, to = args.output.own + own.receive_offset + first;
+    if (from != to) copy_bytes(grid, to, from, cut(first, args.lane_bytes, bytes));
+}
+
+// One unit to every peer: payloads are loaded before the first is sent.
+template <class Entries>
+static ANABRANCH_DEVICE void send_unit(const Grid& grid, const MoveArgs& args, const Entries& entries, const Lane& lane,
+                                       u64 byte, u64 unit, bool wide) {
+    const Channel& channel = args.channel;
+    for (u32 base = 1; base < channel.team.size; base += BATCH) {
+        u64 payload[BATCH];
+#pragma unroll
+        for (u32 k = 0; k < BATCH; ++k) {
+            if (base + k >= channel.team.size) continue;
+            MoveEntry entry = entries(rotated(channel, base + k));
+            payload[k] = load_payload(grid, args.input.own + entry.send_offset, byte, entry.send_bytes, wide);
+        }
+#pragma unroll
+        for (u32 k = 0; k < BATCH; ++k) {
+            if (base + k < channel.team.size) send(grid, channel, lane, 0, rotated(channel, base + k), unit, payload[k]);
+        }
+    }
 }
 
 template <class Entries>
 static ANABRANCH_DEVICE void move_packets(const Grid& grid, const MoveArgs& args, const Entries& entries, Lane& lane) {
     const Channel& channel = args.channel;
-    u64 input = input_of(grid, channel, channel.team.rank), output = output_of(grid, channel, channel.team.rank);
-    u64 own = member_base(grid, channel, channel.team.rank);
-    bool wide = !Entries::UNEVEN && (input | output | args.send_stride | args.receive_stride) % PAYLOAD == 0;
+    u64 output = args.output.own;
+    bool wide = !Entries::UNEVEN && (args.input.own | output | args.send_stride | args.receive_stride) % PAYLOAD == 0;
     // The same number of units between any two members, at least one: some carry nothing.
-    Share share = share_of(grid, maximum((args.most_bytes + PAYLOAD - 1) / PAYLOAD, u64(grid.grid_blocks)));
-    for (u64 first = share.first; first < share.end && !lane.dead; first += channel.packet_units) {
+    u64 begin = grid.block * args.lane_units, end = begin + args.lane_units;
+    for (u64 first = begin; first < end && !lane.dead; first += channel.packet_units) {
         next_epoch(grid, channel, lane);
-        u64 count = minimum(share.end - first, u64(channel.packet_units));
-        for (u32 i = 1; i < channel.team.size; ++i) {
-            u32 peer = rotated(channel, i);
-            MoveEntry entry = entries(peer);
-            for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
-                u64 byte = (first + unit) * PAYLOAD;
-                u64 payload = load_payload(grid, input + entry.send_offset, byte, entry.send_bytes, wide);
-                send(grid, channel, lane, 0, peer, unit, payload);
-            }
+        u64 count = minimum(end - first, u64(channel.packet_units));
+        for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
+            send_unit(grid, args, entries, lane, (first + unit) * PAYLOAD, unit, wide);
         }
-        if (first == share.first) copy_own(grid, args, entries, input, output);
+        if (first == begin) copy_own(grid, args, entries);
         for (u32 base = 0; base < channel.team.size; base += BATCH) {
             for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
                 u64 payload[BATCH];
-                if (!receive(grid, channel, lane, own, 0, base, unit, payload)) break;
+                if (!receive(grid, channel, lane, channel.heap, 0, base, unit, payload)) break;
 #pragma unroll
                 for (u32 k = 0; k < BATCH; ++k) {
                     u32 source = base + k;
@@ -97,19 +97,18 @@ static ANABRANCH_DEVICE void move_packets(const Grid& grid, const MoveArgs& args
 template <class Entries>
 static ANABRANCH_DEVICE void move_staged(const Grid& grid, const MoveArgs& args, const Entries& entries, Lane& lane) {
     const Channel& channel = args.channel;
-    u64 input = input_of(grid, channel, channel.team.rank), output = output_of(grid, channel, channel.team.rank);
-    u64 own = member_base(grid, channel, channel.team.rank);
-    u64 most = args.most_bytes;
-    if (Entries::UNEVEN) {
+    u64 input = args.input.own, output = args.output.own;
+    u64 most = args.most_bytes, piece = args.piece_bytes;
+    if constexpr (Entries::UNEVEN) {
         // Only each pair knows how much it exchanges: the longest message decides for all how many steps there are.
         meet_telling(grid, channel, lane, [&](u32) { return args.most_bytes; });
         for (u32 peer = 0; peer < channel.team.size && !lane.dead; ++peer) {
             most = maximum(most, told(grid, channel, lane, peer));
         }
+        // All lanes take part in a step, also when it does not fill the staging.
+        piece = minimum(channel.staging_bytes, round_up((most + grid.grid_blocks - 1) / grid.grid_blocks, 16));
     }
-    copy_own(grid, args, entries, input, output);
-    // All lanes take part in a step, also when it does not fill the staging.
-    u64 piece = minimum(channel.staging_bytes, round_up((most + grid.grid_blocks - 1) / grid.grid_blocks, 256));
+    copy_own(grid, args, entries);
     for (u64 step = 0; step * piece * grid.grid_blocks < most && !lane.dead; ++step) {
         u64 first = (step * grid.grid_blocks + grid.block) * piece;
         u64 half = next_half(lane);
@@ -123,22 +122,21 @@ static ANABRANCH_DEVICE void move_staged(const Grid& grid, const MoveArgs& args,
         for (u32 i = 1; i < channel.team.size && !lane.dead; ++i) {
             u32 source = rotated(channel, i);
             MoveEntry entry = entries(source);
-            u64 from = staging_of(channel, own, lane, half, source);
+            u64 from = staging_of(channel, channel.heap, lane, half, source);
             copy_bytes(grid, output + entry.receive_offset + first, from, cut(first, piece, entry.receive_bytes));
         }
     }
 }
 
-// Tiles of a message go round the lanes. Small in tests, so that every lane has some.
+// Pieces of a message go round the lanes. Smaller in tests, so that every lane has several.
 #if !defined(CCL_TILE)
-#define CCL_TILE 32768
+#define CCL_TILE (1 << 30)
 #endif
-static constexpr u64 TILE = CCL_TILE;
 
 template <class Entries>
 static ANABRANCH_DEVICE void move_direct(const Grid& grid, const MoveArgs& args, const Entries& entries, Lane& lane) {
     const Channel& channel = args.channel;
-    u64 input = input_of(grid, channel, channel.team.rank);
+    u64 input = args.input.own, tile = minimum(args.piece_bytes, u64(CCL_TILE));
     // Where a peer wants this rank's bytes is known to the peer alone when counts differ.
     ANABRANCH_UNLESS(DIRECT_NO_FIRST_MEETING) {
         if constexpr (Entries::UNEVEN) {
@@ -148,14 +146,13 @@ static ANABRANCH_DEVICE void move_direct(const Grid& grid, const MoveArgs& args,
         }
     }
     for (u32 i = 0; i < channel.team.size && !lane.dead; ++i) {
-        // Lanes begin with different peers, so that all links work at once.
-        u32 peer = rotated(channel, 1 + (i + grid.block) % channel.team.size);
+        u32 peer = turned(channel, lane, i);
         MoveEntry entry = entries(peer);
         u64 offset = Entries::UNEVEN ? told(grid, channel, lane, peer) : channel.team.rank * args.remote_stride;
         u64 from = input + entry.send_offset, to = output_of(grid, channel, peer) + offset;
         bool needed = !(peer == channel.team.rank && from == to);
-        for (u64 first = grid.block * TILE; first < entry.send_bytes && needed; first += grid.grid_blocks * TILE) {
-            copy_bytes(grid, to + first, from + first, cut(first, TILE, entry.send_bytes));
+        for (u64 first = grid.block * tile; first < entry.send_bytes && needed; first += grid.grid_blocks * tile) {
+            copy_bytes(grid, to + first, from + first, cut(first, tile, entry.send_bytes));
         }
     }
     ANABRANCH_UNLESS(DIRECT_NO_LAST_MEETING) meet(grid, channel, lane);
@@ -163,31 +160,31 @@ static ANABRANCH_DEVICE void move_direct(const Grid& grid, const MoveArgs& args,
 
 }  // namespace ccl
 
-ANABRANCH_KERNEL(anabranch_ccl_barrier, MoveArgs, 1024) {
+ANABRANCH_KERNEL(anabranch_ccl_barrier, MoveArgs, 512) {
     ccl::on_lane(grid, args.channel, args.input, args.output,
                  [&](ccl::Lane& lane) { ccl::meet(grid, args.channel, lane); });
 }
-ANABRANCH_KERNEL(anabranch_ccl_move_packets, MoveArgs, 1024) {
+ANABRANCH_KERNEL(anabranch_ccl_move_packets, MoveArgs, 512) {
     ccl::on_lane(grid, args.channel, args.input, args.output,
                  [&](ccl::Lane& lane) { ccl::move_packets(grid, args, ccl::EvenEntries{args}, lane); });
 }
-ANABRANCH_KERNEL(anabranch_ccl_move_uneven_packets, UnevenArgs, 1024) {
+ANABRANCH_KERNEL(anabranch_ccl_move_uneven_packets, UnevenArgs, 512) {
     ccl::on_lane(grid, args.even.channel, args.even.input, args.even.output,
                  [&](ccl::Lane& lane) { ccl::move_packets(grid, args.even, ccl::UnevenEntries{args}, lane); });
 }
-ANABRANCH_KERNEL(anabranch_ccl_move_staged, MoveArgs, 1024) {
+ANABRANCH_KERNEL(anabranch_ccl_move_staged, MoveArgs, 512) {
     ccl::on_lane(grid, args.channel, args.input, args.output,
                  [&](ccl::Lane& lane) { ccl::move_staged(grid, args, ccl::EvenEntries{args}, lane); });
 }
-ANABRANCH_KERNEL(anabranch_ccl_move_uneven_staged, UnevenArgs, 1024) {
+ANABRANCH_KERNEL(anabranch_ccl_move_uneven_staged, UnevenArgs, 512) {
     ccl::on_lane(grid, args.even.channel, args.even.input, args.even.output,
                  [&](ccl::Lane& lane) { ccl::move_staged(grid, args.even, ccl::UnevenEntries{args}, lane); });
 }
-ANABRANCH_KERNEL(anabranch_ccl_move_direct, MoveArgs, 1024) {
+ANABRANCH_KERNEL(anabranch_ccl_move_direct, MoveArgs, 512) {
     ccl::on_lane(grid, args.channel, args.input, args.output,
                  [&](ccl::Lane& lane) { ccl::move_direct(grid, args, ccl::EvenEntries{args}, lane); });
 }
-ANABRANCH_KERNEL(anabranch_ccl_move_uneven_direct, UnevenArgs, 1024) {
+ANABRANCH_KERNEL(anabranch_ccl_move_uneven_direct, UnevenArgs, 512) {
     ccl::on_lane(grid, args.even.channel, args.even.input, args.even.output,
                  [&](ccl::Lane& lane) { ccl::move_direct(grid, args.even, ccl::UnevenEntries{args}, lane); });
 }

@@ -20,13 +20,13 @@ typedef CCL_ELEMENT Element;
 
 // One unit from every member, reduced in group-rank order. `mine` is this rank's. False after a fault.
 template <bool SUM_ONLY>
-static ANABRANCH_DEVICE bool reduce_unit(const Grid& grid, const ReduceArgs& args, const Lane& lane, u64 own, u64 unit,
-                                         u64 mine, u64& result) {
+static ANABRANCH_DEVICE bool reduce_unit(const Grid& grid, const ReduceArgs& args, const Lane& lane, u64 unit, u64 mine,
+                                         u64& result) {
     const Channel& channel = args.channel;
     Partial<Element, u64, SUM_ONLY> sum;
     for (u32 base = 0; base < channel.team.size; base += BATCH) {
         u64 payload[BATCH];
-        if (!receive(grid, channel, lane, own, 0, base, unit, payload)) return false;
+        if (!receive(grid, channel, lane, channel.heap, 0, base, unit, payload)) return false;
 #pragma unroll
         for (u32 k = 0; k < BATCH; ++k) {
             u32 source = base + k;
@@ -45,41 +45,56 @@ static ANABRANCH_DEVICE bool reduce_unit(const Grid& grid, const ReduceArgs& arg
 
 // The buffers of a call as packets see them.
 struct Buffers {
-    u64 input;
-    u64 output;
-    u64 own;     // this rank's heap
     u64 bytes;   // of the whole message, or of one part where each rank has one
     u64 units;
     bool wide;   // 8 bytes at a time
     bool keeps;  // whether this rank gets the result
 };
-static ANABRANCH_DEVICE Buffers buffers_of(const Grid& grid, const ReduceArgs& args) {
-    const Channel& channel = args.channel;
-    u64 input = input_of(grid, channel, channel.team.rank), output = output_of(grid, channel, channel.team.rank);
+static ANABRANCH_DEVICE Buffers buffers_of(const ReduceArgs& args) {
     u64 bytes = args.count * Element::BYTES;
-    bool keeps = args.root == REDUCE_ALL || args.root == channel.team.rank;
-    return Buffers{input, output, member_base(grid, channel, channel.team.rank), bytes, (bytes + PAYLOAD - 1) / PAYLOAD,
-                   (input | output) % PAYLOAD == 0, keeps};
+    bool keeps = args.root == REDUCE_ALL || args.root == args.channel.team.rank;
+    return Buffers{bytes, (bytes + PAYLOAD - 1) / PAYLOAD, (args.input.own | args.output.own) % PAYLOAD == 0, keeps};
+}
+
+// What a thread sends of one unit: a payload for each of up to BATCH members, loaded before the first is sent.
+template <class Load>
+static ANABRANCH_DEVICE void send_unit(const Grid& grid, const Channel& channel, const Lane& lane, u64 unit, Load load) {
+    for (u32 base = 1; base < channel.team.size; base += BATCH) {
+        u64 payload[BATCH];
+#pragma unroll
+        for (u32 k = 0; k < BATCH; ++k) {
+            if (base + k < channel.team.size) payload[k] = load(rotated(channel, base + k));
+        }
+#pragma unroll
+        for (u32 k = 0; k < BATCH; ++k) {
+            if (base + k < channel.team.size) send(grid, channel, lane, 0, rotated(channel, base + k), unit, payload[k]);
+        }
+    }
+}
+
+// This rank's first unit in a lane: its load is under way while the lane is opened.
+static ANABRANCH_DEVICE u64 first_unit(const Grid& grid, const ReduceArgs& args, const Buffers& at) {
+    u64 unit = grid.block * args.lane_units + grid.thread;
+    return grid.thread < args.lane_units ? load_payload(grid, args.input.own, unit * PAYLOAD, at.bytes, at.wide) : 0;
 }
 
 template <bool SUM_ONLY>
-static ANABRANCH_DEVICE void one_shot(const Grid& grid, const ReduceArgs& args, Lane& lane) {
+static ANABRANCH_DEVICE void one_shot(const Grid& grid, const ReduceArgs& args, Lane& lane, const Buffers& at, u64 early) {
     const Channel& channel = args.channel;
-    Buffers at = buffers_of(grid, args);
-    u64 begin = at.units * grid.block / grid.grid_blocks, end = at.units * (grid.block + 1) / grid.grid_blocks;
+    u64 begin = grid.block * args.lane_units, end = minimum(begin + args.lane_units, at.units);
+    auto load = [&](u64 unit) { return load_payload(grid, args.input.own, unit * PAYLOAD, at.bytes, at.wide); };
     for (u64 first = begin; first < end && !lane.dead; first += channel.packet_units) {
         next_epoch(grid, channel, lane);
         u64 count = minimum(end - first, u64(channel.packet_units));
         for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
-            u64 mine = load_payload(grid, at.input, (first + unit) * PAYLOAD, at.bytes, at.wide);
+            u64 mine = first + unit == begin + grid.thread ? early : load(first + unit);
             for (u32 i = 1; i < channel.team.size; ++i) send(grid, channel, lane, 0, rotated(channel, i), unit, mine);
         }
         for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
-            u64 byte = (first + unit) * PAYLOAD;
-            u64 mine = load_payload(grid, at.input, byte, at.bytes, at.wide);
+            u64 mine = first + unit == begin + grid.thread ? early : load(first + unit);
             u64 result = 0;
-            if (!reduce_unit<SUM_ONLY>(grid, args, lane, at.own, unit, mine, result)) break;
-            if (at.keeps) store_payload(grid, at.output, byte, at.bytes, at.wide, result);
+            if (!reduce_unit<SUM_ONLY>(grid, args, lane, unit, mine, result)) break;
+            if (at.keeps) store_payload(grid, args.output.own, (first + unit) * PAYLOAD, at.bytes, at.wide, result);
         }
         end_epoch(grid, lane);
     }
@@ -87,38 +102,34 @@ static ANABRANCH_DEVICE void one_shot(const Grid& grid, const ReduceArgs& args, 
 
 // Part j of the message is units [j * part, (j + 1) * part), as far as there are such; of each part the lane takes its share.
 template <bool SUM_ONLY>
-static ANABRANCH_DEVICE void two_shot(const Grid& grid, const ReduceArgs& args, Lane& lane) {
+static ANABRANCH_DEVICE void two_shot(const Grid& grid, const ReduceArgs& args, Lane& lane, const Buffers& at) {
     const Channel& channel = args.channel;
-    Buffers at = buffers_of(grid, args);
     u32 size = channel.team.size, me = channel.team.rank;
-    u64 part = (at.units + size - 1) / size;
-    u64 begin = part * grid.block / grid.grid_blocks, end = part * (grid.block + 1) / grid.grid_blocks;
+    u64 part = args.part_units;
+    u64 begin = grid.block * args.lane_units, end = minimum(begin + args.lane_units, part);
     for (u64 first = begin; first < end && !lane.dead; first += channel.packet_units) {
         next_epoch(grid, channel, lane);
         u64 count = minimum(end - first, u64(channel.packet_units));
         auto load = [&](u32 owner, u64 unit) {
-            return load_payload(grid, at.input, (owner * part + first + unit) * PAYLOAD, at.bytes, at.wide);
+            return load_payload(grid, args.input.own, (owner * part + first + unit) * PAYLOAD, at.bytes, at.wide);
         };
         auto store = [&](u32 owner, u64 unit, u64 payload) {
             if (!at.keeps) return;
-            store_payload(grid, at.output, (owner * part + first + unit) * PAYLOAD, at.bytes, at.wide, payload);
+            store_payload(grid, args.output.own, (owner * part + first + unit) * PAYLOAD, at.bytes, at.wide, payload);
         };
         for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
-            for (u32 i = 1; i < size; ++i) {
-                u32 owner = rotated(channel, i);
-                send(grid, channel, lane, 0, owner, unit, load(owner, unit));
-            }
+            send_unit(grid, channel, lane, unit, [&](u32 owner) { return load(owner, unit); });
         }
         for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
             u64 result = 0;
-            if (!reduce_unit<SUM_ONLY>(grid, args, lane, at.own, unit, load(me, unit), result)) break;
+            if (!reduce_unit<SUM_ONLY>(grid, args, lane, unit, load(me, unit), result)) break;
             for (u32 i = 1; i < size; ++i) send(grid, channel, lane, 1, rotated(channel, i), unit, result);
             store(me, unit, result);
         }
         for (u32 base = 0; base < size; base += BATCH) {
             for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
                 u64 payload[BATCH];
-                if (!receive(grid, channel, lane, at.own, 1, base, unit, payload)) break;
+                if (!receive(grid, channel, lane, channel.heap, 1, base, unit, payload)) break;
 #pragma unroll
                 for (u32 k = 0; k < BATCH; ++k) {
                     if (base + k < size && base + k != me) store(base + k, unit, payload[k]);
@@ -131,27 +142,23 @@ static ANABRANCH_DEVICE void two_shot(const Grid& grid, const ReduceArgs& args, 
 
 // `count` is that of one part; member j gets part j.
 template <bool SUM_ONLY>
-static ANABRANCH_DEVICE void scatter_packets(const Grid& grid, const ReduceArgs& args, Lane& lane) {
+static ANABRANCH_DEVICE void scatter_packets(const Grid& grid, const ReduceArgs& args, Lane& lane, const Buffers& at) {
     const Channel& channel = args.channel;
-    Buffers at = buffers_of(grid, args);
     bool wide = at.wide && at.bytes % PAYLOAD == 0;
-    u64 begin = at.units * grid.block / grid.grid_blocks, end = at.units * (grid.block + 1) / grid.grid_blocks;
+    u64 begin = grid.block * args.lane_units, end = minimum(begin + args.lane_units, at.units);
     for (u64 first = begin; first < end && !lane.dead; first += channel.packet_units) {
         next_epoch(grid, channel, lane);
         u64 count = minimum(end - first, u64(channel.packet_units));
         auto load = [&](u32 owner, u64 unit) {
-            return load_payload(grid, at.input + owner * at.bytes, (first + unit) * PAYLOAD, at.bytes, wide);
+            return load_payload(grid, args.input.own + owner * at.bytes, (first + unit) * PAYLOAD, at.bytes, wide);
         };
         for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
-            for (u32 i = 1; i < channel.team.size; ++i) {
-                u32 owner = rotated(channel, i);
-                send(grid, channel, lane, 0, owner, unit, load(owner, unit));
-            }
+            send_unit(grid, channel, lane, unit, [&](u32 owner) { return load(owner, unit); });
         }
         for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
             u64 result = 0;
-            if (!reduce_unit<SUM_ONLY>(grid, args, lane, at.own, unit, load(channel.team.rank, unit), result)) break;
-            store_payload(grid, at.output, (first + unit) * PAYLOAD, at.bytes, wide, result);
+            if (!reduce_unit<SUM_ONLY>(grid, args, lane, unit, load(channel.team.rank, unit), result)) break;
+            store_payload(grid, args.output.own, (first + unit) * PAYLOAD, at.bytes, wide, result);
         }
         end_epoch(grid, lane);
     }
@@ -160,11 +167,15 @@ static ANABRANCH_DEVICE void scatter_packets(const Grid& grid, const ReduceArgs&
 }  // namespace ccl
 
 // Plain sums have code of their own.
-#define CCL_FORM(FORM)                                                                        \
-    ccl::on_lane(grid, args.channel, args.input, args.output, [&](ccl::Lane& lane) {          \
-        if (args.reduction.op == ccl::SUM) return ccl::FORM<true>(grid, args, lane);          \
-        ccl::FORM<false>(grid, args, lane);                                                   \
+#define CCL_FORM(FORM, ...)                                                                        \
+    ccl::on_lane(grid, args.channel, args.input, args.output, [&](ccl::Lane& lane) {               \
+        if (args.reduction.op == ccl::SUM) return ccl::FORM<true>(grid, args, lane, __VA_ARGS__);  \
+        ccl::FORM<false>(grid, args, lane, __VA_ARGS__);                                           \
     })
-ANABRANCH_KERNEL(anabranch_ccl_one_shot, ReduceArgs, 1024) { CCL_FORM(one_shot); }
-ANABRANCH_KERNEL(anabranch_ccl_two_shot, ReduceArgs, 1024) { CCL_FORM(two_shot); }
-ANABRANCH_KERNEL(anabranch_ccl_scatter_packets, ReduceArgs, 1024) { CCL_FORM(scatter_packets); }
+ANABRANCH_KERNEL(anabranch_ccl_one_shot, ReduceArgs, 512) {
+    ccl::Buffers at = ccl::buffers_of(args);
+    u64 early = ccl::first_unit(grid, args, at);
+    CCL_FORM(one_shot, at, early);
+}
+ANABRANCH_KERNEL(anabranch_ccl_two_shot, ReduceArgs, 512) { CCL_FORM(two_shot, ccl::buffers_of(args)); }
+ANABRANCH_KERNEL(anabranch_ccl_scatter_packets, ReduceArgs, 512) { CCL_FORM(scatter_packets, ccl::buffers_of(args)); }

@@ -102,7 +102,7 @@ static ANABRANCH_DEVICE void move_chunk(const Grid& grid, const PipesArgs& args,
 
 }  // namespace ccl
 
-ANABRANCH_KERNEL(anabranch_ccl_pipes, PipesArgs, 1024) {
+ANABRANCH_KERNEL(anabranch_ccl_pipes, PipesArgs, 512) {
     const Pipes& pipes = args.pipes;
     WaitContext wait = wait_context(grid, pipes.team.control, pipes.operation, pipes.team.group, pipes.team.rank, 0);
     ccl::open_cursors(grid, args);

@@ -34,6 +34,8 @@ device_struct! {
         pub staging: u64,
         /// Bytes of one source's part of one half, a multiple of 16.
         pub staging_bytes: u64,
+        /// Where this rank's heap starts.
+        pub heap: u64,
         /// Packets of one source, stage and parity.
         pub packet_units: u32,
         /// The operation's code in fault records.
@@ -48,6 +50,8 @@ device_struct! {
         pub bases: DevicePointer<u64>,
         /// Bytes from there, the same for all; of a buffer that peers do not reach, its address.
         pub offset: u64,
+        /// The address of this rank's own: what it needs first needs no look at the table.
+        pub own: u64,
     }
 }
 
@@ -85,6 +89,13 @@ device_struct! {
         pub bytes: u64,
         /// The most bytes between any two members; with counts that only pairs know, of this rank's.
         pub most_bytes: u64,
+        /// Packets that a lane sends to each member, at least 1: a share of `most_bytes`.
+        pub lane_units: u64,
+        /// Bytes that a lane copies of what this rank has for itself, a multiple of 16.
+        pub lane_bytes: u64,
+        /// Bytes to each member that a lane moves in one step; a multiple of 16. Through the staging at most what it holds, and
+        /// not looked at where only pairs know their counts.
+        pub piece_bytes: u64,
         /// Bytes between what goes to two members.
         pub send_stride: u64,
         /// Bytes between what comes from two members.
@@ -136,6 +147,14 @@ device_struct! {
         pub reduction: Reduction,
         /// Elements: of the whole message, or of each member's part where `is_scatter` is set.
         pub count: u64,
+        /// Packets of one member's part.
+        pub part_units: u64,
+        /// Packets that a lane handles: of the message, or of each part.
+        pub lane_units: u64,
+        /// Bytes of one member's part. A multiple of 16 where parts are cut from one message.
+        pub part_bytes: u64,
+        /// Bytes of each part that a lane handles in one step, a multiple of 16; in `push` at most what the staging holds.
+        pub piece_bytes: u64,
         /// Who gets the result: a member or [`REDUCE_ALL`].
         pub root: u32,
         /// Whether member j keeps part j alone.

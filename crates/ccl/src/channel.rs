@@ -6,7 +6,7 @@ use anabranch_shmem::{SymmetricMemory, TeamView};
 
 use crate::args::{Channel, Fingerprint, LaneState, MOST_UNEVEN, Split};
 
-/// Bytes between two words of a meeting: `MEET_STRIDE` in `ccl/lane.h`.
+/// Bytes between two words of a meeting: `MEET_STRIDE` in `ccl/meet.h`.
 pub(crate) const MEET_STRIDE: u64 = 64;
 const PACKET_BYTES: u64 = 16;
 /// Parities times stages.
@@ -85,6 +85,7 @@ impl ChannelLayout {
             packets: start + self.packets,
             staging: start + self.staging,
             staging_bytes: self.staging_bytes,
+            heap: address.0 - start,
             packet_units: self.packet_units,
             operation,
         }

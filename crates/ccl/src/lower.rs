@@ -101,7 +101,7 @@ pub struct Buffers {
 
 impl Buffers {
     /// No buffer.
-    pub const NOWHERE: Place = Place { bases: DevicePointer::NULL, offset: 0 };
+    pub const NOWHERE: Place = Place { bases: DevicePointer::NULL, offset: 0, own: 0 };
 }
 
 /// Elements that are exchanged with each member, where counts differ.
@@ -140,17 +140,37 @@ impl Arguments {
     pub fn new(channel: &Channel, shape: &Shape, plan: &Plan, buffers: &Buffers, counts: Counts<'_>) -> Self {
         match (shape.op, counts) {
             (Some(op), _) => Self::Reduce(reduce(channel, shape, plan, op, buffers)),
-            (None, Counts::Even) => Self::Move(even(channel, shape, buffers)),
+            (None, Counts::Even) => Self::Move(even(channel, shape, plan, buffers)),
             (None, counts) => {
-                Self::Uneven(Box::new(uneven(even(channel, shape, buffers), shape.data_type, counts)))
+                let even = even(channel, shape, plan, buffers);
+                Self::Uneven(Box::new(uneven(even, shape.data_type, plan, counts)))
             }
         }
     }
 }
 
+/// Bytes that a packet carries: `PAYLOAD` in `ccl/packets.h`.
+const PAYLOAD: u64 = 8;
+/// The most bytes of a part that a lane handles in one go where nothing else bounds it: with 512 threads a thread has two pieces
+/// of 16 bytes of each member under way in reductions, and four of one where bytes only move.
+const REDUCED_AT_ONCE: u64 = 16 << 10;
+const MOVED_AT_ONCE: u64 = 32 << 10;
+
+/// A share of `bytes` for each lane, in whole pieces of 16 bytes, and at most `most`.
+fn piece(bytes: u64, plan: &Plan, most: u64) -> u64 {
+    bytes.div_ceil(u64::from(plan.blocks)).next_multiple_of(16).clamp(16, most)
+}
+
 fn reduce(channel: &Channel, shape: &Shape, plan: &Plan, op: ReduceOp, buffers: &Buffers) -> ReduceArgs {
     let is_scatter = shape.collective == Collective::ReduceScatter;
     let stride = if is_scatter { shape.bytes() } else { 0 };
+    let members = u64::from(shape.members);
+    let part_bytes =
+        if is_scatter { shape.bytes() } else { shape.bytes().div_ceil(members).next_multiple_of(16) };
+    let units = shape.bytes().div_ceil(PAYLOAD);
+    let part_units = if is_scatter { units } else { units.div_ceil(members) };
+    let shared = if plan.algorithm == Algorithm::TwoShotPackets { part_units } else { units };
+    let most = if plan.algorithm == Algorithm::Push { channel.staging_bytes } else { REDUCED_AT_ONCE };
     ReduceArgs {
         channel: *channel,
         input: buffers.input,
@@ -161,6 +181,10 @@ fn reduce(channel: &Channel, shape: &Shape, plan: &Plan, op: ReduceOp, buffers: 
             scalar: op.scalar_bits(shape.data_type),
         },
         count: shape.count,
+        part_units,
+        lane_units: shared.div_ceil(u64::from(plan.blocks)),
+        part_bytes,
+        piece_bytes: piece(part_bytes, plan, most),
         root: shape.root.map_or(REDUCE_ALL, GroupRank::get),
         is_scatter: u32::from(is_scatter),
         is_aligned: u32::from(buffers.alignment == 16 && stride.is_multiple_of(16)),
@@ -168,7 +192,7 @@ fn reduce(channel: &Channel, shape: &Shape, plan: &Plan, op: ReduceOp, buffers: 
     }
 }
 
-fn even(channel: &Channel, shape: &Shape, buffers: &Buffers) -> MoveArgs {
+fn even(channel: &Channel, shape: &Shape, plan: &Plan, buffers: &Buffers) -> MoveArgs {
     let bytes = shape.bytes();
     let even = MoveArgs {
         channel: *channel,
@@ -176,6 +200,9 @@ fn even(channel: &Channel, shape: &Shape, buffers: &Buffers) -> MoveArgs {
         output: buffers.output,
         bytes,
         most_bytes: bytes,
+        lane_units: lane_units(bytes, plan),
+        lane_bytes: piece(bytes, plan, u64::MAX),
+        piece_bytes: piece(bytes, plan, at_once(channel, plan)),
         send_stride: 0,
         receive_stride: bytes,
         remote_stride: bytes,
@@ -203,7 +230,16 @@ fn even(channel: &Channel, shape: &Shape, buffers: &Buffers) -> MoveArgs {
     }
 }
 
-fn uneven(even: MoveArgs, data_type: DataType, counts: Counts<'_>) -> UnevenArgs {
+/// Packets to each member that a lane sends: at least one, so that all members hear of each other.
+fn lane_units(most_bytes: u64, plan: &Plan) -> u64 {
+    most_bytes.div_ceil(PAYLOAD).div_ceil(u64::from(plan.blocks)).max(1)
+}
+
+const fn at_once(channel: &Channel, plan: &Plan) -> u64 {
+    if matches!(plan.algorithm, Algorithm::Staged) { channel.staging_bytes } else { MOVED_AT_ONCE }
+}
+
+fn uneven(even: MoveArgs, data_type: DataType, plan: &Plan, counts: Counts<'_>) -> UnevenArgs {
     let size = u64::from(data_type.bytes());
     let mut entries = [MoveEntry::zeroed(); MOST_UNEVEN];
     match counts {
@@ -237,6 +273,14 @@ fn uneven(even: MoveArgs, data_type: DataType, counts: Counts<'_>) -> UnevenArgs
             }
         }
     }
-    let most = entries.iter().map(|entry| entry.send_bytes.max(entry.receive_bytes)).max();
-    UnevenArgs { even: MoveArgs { most_bytes: most.unwrap_or(0), ..even }, entries }
+    let most = entries.iter().map(|entry| entry.send_bytes.max(entry.receive_bytes)).max().unwrap_or(0);
+    let own = entries.get(even.channel.team.rank as usize).map_or(0, |entry| entry.send_bytes);
+    let even = MoveArgs {
+        most_bytes: most,
+        lane_units: lane_units(most, plan),
+        lane_bytes: piece(own, plan, u64::MAX),
+        piece_bytes: MOVED_AT_ONCE,
+        ..even
+    };
+    UnevenArgs { even, entries }
 }

@@ -176,11 +176,18 @@ impl<'a> Tensor<'a> {
     /// The place for the kernels.
     pub(crate) fn place(&self, team: &Team) -> Place {
         match self.location {
-            Location::Local(address) => Place { bases: DevicePointer::NULL, offset: address.0 },
-            Location::Symmetric(memory, offset) => {
-                Place { bases: team.view().peer_bases, offset: memory.offset() + offset }
+            Location::Local(address) => {
+                Place { bases: DevicePointer::NULL, offset: address.0, own: address.0 }
             }
-            Location::Registered(registration, offset) => Place { bases: registration.table(), offset },
+            Location::Symmetric(memory, offset) => {
+                let (bases, own) = (team.view().peer_bases, memory.address().offset(offset).0);
+                Place { bases, offset: memory.offset() + offset, own }
+            }
+            Location::Registered(registration, offset) => {
+                let own =
+                    registration.peer_address(team.rank()).map_or(0, |address| address.offset(offset).0);
+                Place { bases: registration.table(), offset, own }
+            }
         }
     }
 

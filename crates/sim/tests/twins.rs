@@ -98,15 +98,8 @@ fn row(twin: &Twin, caught: &[(&Twin, Search, u64, u64)]) -> String {
 #[test]
 fn every_broken_twin_is_caught() {
     let jit = common::jit();
-    let jobs: Vec<(&Twin, Search)> = TWINS
-        .iter()
-        .flat_map(|twin| twin.caught_by.iter().map(move |search| (twin, *search)))
-        .filter(|(t, s)| {
-            std::env::var("ONLY_CCL").is_err()
-                || std::env::var("ONLY_CCL").is_ok_and(|w| w.split(',').any(|w| t.name == w))
-                || std::env::var("ONLY_CCL").is_ok_and(|w| w == "all") && s.protocol.name().starts_with("ccl")
-        })
-        .collect();
+    let jobs: Vec<(&Twin, Search)> =
+        TWINS.iter().flat_map(|twin| twin.caught_by.iter().map(move |search| (twin, *search))).collect();
     let done = Mutex::new(Vec::new());
     in_parallel(jobs.len(), |index| {
         let (twin, search) = jobs[index];

@@ -6,28 +6,14 @@
 // plans in the same order: `epoch` counts uses of its packets, `meets` its meetings, `uses` those of its staging. They are read
 // when the kernel begins and written when it ends, so a replayed graph is just another epoch.
 //
-// Meetings. Meeting m: every member releases what it did, stores m at every member, and waits until all have stored m there.
-// - Who has left meeting m knows that every member has come to it, and sees what each did before it came.
-// - A word has one writer, and may go on before it was looked at, by one: the writer cannot leave m + 1 before this rank has
-//   come there, which it does after it has left m. So "m or m + 1" is all that can be seen behind m - 1, and two bits tell.
-// - The value beside m lies in place m % 2 and is read before the reader comes to m + 1. Its writer overwrites it on its way
-//   to m + 2, when it has left m + 1, so when all readers had come there.
-// Whatever ends with a meeting may also end the kernel: the next launch's first meeting is this one's successor.
-//
-// Staging. Use s writes half s % 2 of the peers' staging, meets at least once, and reads the own half s % 2, all of it before it
-// comes to the next meeting. The next to write that half at this member are those in use s + 2: they have left the meetings of
-// use s + 1, to which this rank came after it had read. Between two uses each half has one role: s % 2 is read, the other
-// written. That holds across kernels and whatever the meetings in between were for, since every use counts.
-//
 // Overlaps. Two launches at work on one lane would use the same numbers. Launches in stream order cannot; graphs that are replayed
 // on two streams at once can. Where the host watches a lane, each launch counts itself in and out, and one that finds another
 // inside reports it and does nothing.
 //
-// Packets: packets.h.
+// Meetings and staging: meet.h. Packets: packets.h.
 #pragma once
 
 #include "anabranch/prelude.h"
-#include "shmem/scope.h"
 
 namespace ccl {
 
@@ -47,12 +33,11 @@ struct Lane {
     u64 meets;
     u64 uses;
     u32 index;
+    u32 turn;  // index modulo the members
     bool dead;     // the world is poisoned, or a meeting failed; the same in every thread of the block
     bool counted;  // known to thread 0: the launch has counted itself in
 };
 
-// Where the words of a meeting are, for every source: {meets, value}.
-static constexpr u32 MEET_STRIDE = 64;
 // Local memory: the counters, whether a thread's wait failed, then where every member's heap, input and output are.
 static constexpr u32 LOCAL_EPOCH = 0;
 static constexpr u32 LOCAL_MEETS = 8;
@@ -80,6 +65,16 @@ ANABRANCH_DEVICE u64 output_of(const Grid& grid, const Channel& channel, u32 mem
 ANABRANCH_DEVICE u32 rotated(const Channel& channel, u32 by) {
     u32 member = channel.team.rank + by;
     return member < channel.team.size ? member : member - channel.team.size;
+}
+
+// All members for i from 0 on, and all peers for i from 1 on: lanes begin with different ones, so that all links work at once.
+ANABRANCH_DEVICE u32 turned(const Channel& channel, const Lane& lane, u32 i) {
+    u32 by = i + lane.turn;
+    return rotated(channel, 1 + (by < channel.team.size ? by : by - channel.team.size));
+}
+ANABRANCH_DEVICE u32 turned_peer(const Channel& channel, const Lane& lane, u32 i) {
+    u32 by = i - 1 + lane.turn, peers = channel.team.size - 1;
+    return rotated(channel, 1 + (by < peers ? by : by - peers));
 }
 
 ANABRANCH_DEVICE u64 place_at(const Grid& grid, const Place& place, u32 member) {
@@ -116,6 +111,7 @@ ANABRANCH_DEVICE Lane lane_open(const Grid& grid, const Channel& channel, const 
         if (is_watched != 0) inside = fetch_add_device(grid, &state->inside, 1u);
         grid.local_store<u32>(LOCAL_FAULT, poison != ABORT_NONE || inside != 0 ? 1u : 0u);
     }
+    u32 turn = grid.block % channel.team.size;
     ANABRANCH_UNLESS(LANE_OPENED_UNREAD) grid.block_barrier();
     u64 epoch = grid.local_load<u64>(LOCAL_EPOCH);
     u64 meets = grid.local_load<u64>(LOCAL_MEETS);
@@ -123,7 +119,7 @@ ANABRANCH_DEVICE Lane lane_open(const Grid& grid, const Channel& channel, const 
                                     channel.team.rank, maximum(epoch, meets));
     // Thread 0 alone knows of an earlier launch that has not ended.
     if (inside != 0) report_fault(grid, wait, PHASE_OVERLAP, channel.team.rank, 0, inside, 0);
-    return Lane{wait, epoch, meets, grid.local_load<u64>(LOCAL_USES), grid.block, grid.local_load<u32>(LOCAL_FAULT) != 0,
+    return Lane{wait, epoch, meets, grid.local_load<u64>(LOCAL_USES), grid.block, turn, grid.local_load<u32>(LOCAL_FAULT) != 0,
                 is_watched != 0};
 }
 
@@ -153,79 +149,6 @@ ANABRANCH_DEVICE void lane_fail(const Grid& grid) { grid.local_store<u32>(LOCAL_
 // Every thread, behind a block barrier.
 ANABRANCH_DEVICE void lane_look(const Grid& grid, Lane& lane) {
     lane.dead = lane.dead || grid.local_load<u32>(LOCAL_FAULT) != 0;
-}
-
-ANABRANCH_DEVICE u64* meet_word(const Channel& channel, u64 base, u32 lane, u32 source) {
-    u64 index = static_cast<u64>(lane) * channel.team.size + source;
-    return reinterpret_cast<u64*>(base + channel.flags + index * MEET_STRIDE);
-}
-
-// Whether a counter in a flag has come to `target`, also across its wrap.
-ANABRANCH_DEVICE bool meets_reached(u64 seen, u64 target) {
-    static constexpr u32 SHIFT = 64 - CCL_EPOCH_BITS;
-    ANABRANCH_TWIN(MEETS_EQUAL) return ((seen - target) & EPOCH_MASK) == 0;
-    i64 ahead = static_cast<i64>((seen - target) << SHIFT) >> SHIFT;
-    return ahead >= (MUTANT == MUTANT_MEET_LOOSE ? -1 : 0);
-}
-
-// Where the value of meeting `number` lies, behind the word.
-ANABRANCH_DEVICE u64 told_place(u64 number) { return 1 + (MUTANT == MUTANT_TOLD_ONE_PLACE ? 0 : number % 2); }
-
-// Every thread of the block. All members' lanes meet: what each block has stored before, here and at peers, and what came
-// before its kernel, is visible to every member's block after, and what it has read may be overwritten.
-ANABRANCH_DEVICE void meet(const Grid& grid, const Channel& channel, Lane& lane) {
-    u32 size = channel.team.size;
-    lane.meets += 1;
-    u64 number = lane.meets & EPOCH_MASK;
-    ANABRANCH_TWIN(MEET_FLAG_FIRST) grid.block_barrier();
-    ANABRANCH_UNLESS(MEET_FLAG_FIRST) shmem::Block::release_for_first(grid, size);
-    for (u32 i = grid.thread; i < size && !lane.dead; i += grid.block_threads) {
-        u32 peer = rotated(channel, i);
-        flag_store(grid, meet_word(channel, member_base(grid, channel, peer), lane.index, channel.team.rank), number);
-    }
-    ANABRANCH_TWIN(MEET_FLAG_FIRST) shmem::Block::release_for_first(grid, size);
-    u64 own = member_base(grid, channel, channel.team.rank);
-    for (u32 peer = grid.thread; peer < size && !lane.dead; peer += grid.block_threads) {
-        const u64* word = meet_word(channel, own, lane.index, peer);
-        u64 seen = 0;
-        WaitStatus status = wait_until(
-            grid, lane.wait, PHASE_MEET, peer, number, word,
-            [number](u64 now) { return meets_reached(now, number); }, seen);
-        if (status != WAIT_OK) lane_fail(grid);
-        ANABRANCH_UNLESS(MEET_NO_ACQUIRE) acquire_after_wait(grid);
-    }
-    ANABRANCH_UNLESS(MEET_NO_BARRIER_AFTER) grid.block_barrier();
-    lane_look(grid, lane);
-}
-
-// A meeting at which `value(peer)` is told to each peer, which reads it with `told` before its next meeting: it lies beside the
-// word in one of two places, and is overwritten two meetings later. It costs a round trip more, as the release waits for it.
-template <class Value>
-ANABRANCH_DEVICE void meet_telling(const Grid& grid, const Channel& channel, Lane& lane, Value value) {
-    for (u32 i = grid.thread; i < channel.team.size && !lane.dead; i += grid.block_threads) {
-        u32 peer = rotated(channel, i);
-        u64* word = meet_word(channel, member_base(grid, channel, peer), lane.index, channel.team.rank);
-        remote_store(grid, word + told_place(lane.meets + 1), value(peer));
-    }
-    meet(grid, channel, lane);
-}
-
-// What `source` told at the meeting that was last.
-ANABRANCH_DEVICE u64 told(const Grid& grid, const Channel& channel, const Lane& lane, u32 source) {
-    u64 own = member_base(grid, channel, channel.team.rank);
-    return heap_load(grid, meet_word(channel, own, lane.index, source) + told_place(lane.meets));
-}
-
-// The next use of the staging: which half.
-ANABRANCH_DEVICE u64 next_half(Lane& lane) {
-    lane.uses += 1;
-    return MUTANT == MUTANT_STAGING_ONE_HALF ? 0 : lane.uses % 2;
-}
-
-// One source's part of one half of a lane's staging at the member whose heap starts at `base`.
-ANABRANCH_DEVICE u64 staging_of(const Channel& channel, u64 base, const Lane& lane, u64 half, u32 source) {
-    u64 index = (static_cast<u64>(lane.index) * 2 + half) * channel.team.size + source;
-    return base + channel.staging + index * channel.staging_bytes;
 }
 
 }  // namespace ccl

@@ -18,7 +18,7 @@
 // each behind its clearing. The epochs before and behind may have one parity: the meeting does what two are for elsewhere.
 #pragma once
 
-#include "ccl/lane.h"
+#include "ccl/meet.h"
 
 namespace ccl {
 

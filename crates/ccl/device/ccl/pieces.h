@@ -1,7 +1,7 @@
 // Reduces runs of bytes that lie at several members, or in several places of the staging.
 #pragma once
 
-#include "ccl/lane.h"
+#include "ccl/meet.h"
 #include "ccl/place.h"
 #include "ccl/reduce.h"
 

@@ -16,6 +16,7 @@ ANABRANCH_DEVICE u64 load_payload(const Grid& grid, u64 buffer, u64 byte, u64 by
     const u8* from = reinterpret_cast<const u8*>(buffer + byte);
     if (wide && byte + 8 <= bytes) return heap_load(grid, reinterpret_cast<const u64*>(from));
     u64 payload = 0;
+#pragma unroll 1
     for (u32 i = 0; i < 8; ++i) {
         if (byte + i < bytes) payload |= static_cast<u64>(heap_load(grid, from + i)) << (8 * i);
     }
@@ -27,6 +28,7 @@ ANABRANCH_DEVICE void store_payload(const Grid& grid, u64 buffer, u64 byte, u64 
     if (wide && byte + 8 <= bytes) {
         heap_store(grid, reinterpret_cast<u64*>(to), payload);
     } else {
+#pragma unroll 1
         for (u32 i = 0; i < 8; ++i) {
             if (byte + i < bytes) heap_store(grid, to + i, static_cast<u8>(payload >> (8 * i)));
         }

@@ -89,6 +89,7 @@ impl CclFingerprint {
             packets: self.layout.packets,
             staging: self.layout.staging,
             staging_bytes: self.layout.staging_bytes,
+            heap: heap.address(),
             packet_units: self.layout.packet_units,
             operation: CHECK_OPERATION.0,
         };

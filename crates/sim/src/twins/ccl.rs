@@ -15,9 +15,15 @@ pub(super) const FILES: &[File] = &[
     File {
         file: "ccl/device/ccl/lane.h",
         rows: &[
+            ("lane_open", "flag_load", FAULT),
             ("lane_open", "block_barrier", Twins(&["LANE_OPENED_UNREAD"])),
+        ],
+    },
+    File {
+        file: "ccl/device/ccl/meet.h",
+        rows: &[
             (
-                "meet_telling",
+                "meet",
                 "release_for_first",
                 Twins(&[
                     "MEET_FLAG_FIRST",
@@ -28,15 +34,15 @@ pub(super) const FILES: &[File] = &[
                 ]),
             ),
             (
-                "meet_telling",
+                "meet",
                 "flag_store",
                 Twins(&["MEET_FLAG_FIRST", "LANE_MEETS_NOT_KEPT", "MEET_LOOSE", "TOLD_ONE_PLACE"]),
             ),
-            ("meet_telling", "wait_until", Twins(&["NO_WAIT", "MEET_LOOSE", "MEETS_EQUAL"])),
-            ("meet_telling", "acquire_after_wait", Twins(&["MEET_NO_ACQUIRE", "ACQUIRE_AT_DEVICE_SCOPE"])),
-            ("meet_telling", "block_barrier", Twins(&["MEET_NO_BARRIER_AFTER"])),
-            ("meet_telling", "lane_look", FAULT),
-            ("meet", "meet_telling", Twins(MEETING)),
+            ("meet", "wait_until", Twins(&["NO_WAIT", "MEET_LOOSE", "MEETS_EQUAL"])),
+            ("meet", "acquire_after_wait", Twins(&["MEET_NO_ACQUIRE", "ACQUIRE_AT_DEVICE_SCOPE"])),
+            ("meet", "block_barrier", Twins(&["MEET_NO_BARRIER_AFTER"])),
+            ("meet", "lane_look", FAULT),
+            ("meet_telling", "meet", Twins(MEETING)),
         ],
     },
     File {
@@ -62,15 +68,11 @@ pub(super) const FILES: &[File] = &[
         file: "ccl/kernels/move.hip",
         rows: &[
             ("move_packets", "end_epoch", Twins(&["PACKETS_NO_BARRIER"])),
-            (
-                "move_staged",
-                "meet_telling",
-                NotNeeded(
-                    "Tells how long the longest message is, and orders nothing else: what the steps write has meetings of its own.",
-                ),
-            ),
+            // Tells how long the longest message is; what the steps write has meetings of its own.
+            ("move_staged", "meet_telling", Twins(&["TOLD_ONE_PLACE", "MEET_LOOSE"])),
             ("move_staged", "meet", Twins(&["STAGED_NO_MEETING", "STAGING_ONE_HALF"])),
             ("move_direct", "meet_telling", Twins(&["DIRECT_NO_FIRST_MEETING", "TOLD_ONE_PLACE"])),
+            ("move_direct", "meet", Twins(&["DIRECT_NO_FIRST_MEETING"])),
             ("move_direct", "meet", Twins(&["DIRECT_NO_LAST_MEETING"])),
             ("anabranch_ccl_barrier", "meet", Twins(MEETING)),
         ],
@@ -86,6 +88,14 @@ pub(super) const FILES: &[File] = &[
     File {
         file: "ccl/kernels/bulk_reduce.hip",
         rows: &[
+            (
+                "scatter_step",
+                "meet",
+                NotNeeded(
+                    "Keeps members at one peer each, for the links' sake. What is read has a meeting of its own behind it.",
+                ),
+            ),
+            ("scatter_step", "meet", Twins(&["PUSH_NO_MEETING"])),
             ("pull", "meet", Twins(&["PULL_NO_FIRST_MEETING"])),
             ("pull", "meet", Twins(&["PULL_NO_LAST_MEETING"])),
             ("push", "meet", Twins(&["PUSH_NO_MEETING", "STAGING_ONE_HALF"])),

@@ -226,10 +226,17 @@ impl Collectives {
         let team = self.bench.team(rank);
         let place = |offset: u64| match call.location {
             LocationKind::Local => {
-                Place { bases: DevicePointer::NULL, offset: allocation.address() + start + offset }
+                let own = allocation.address() + start + offset;
+                Place { bases: DevicePointer::NULL, offset: own, own }
             }
-            LocationKind::Symmetric => Place { bases: team.peer_bases, offset: start + offset },
-            LocationKind::Registered => Place { bases: at(self.memory[rank as usize].table, 0), offset },
+            LocationKind::Symmetric => {
+                let own = allocation.address() + start + offset;
+                Place { bases: team.peer_bases, offset: start + offset, own }
+            }
+            LocationKind::Registered => {
+                let own = allocation.address() + start + offset;
+                Place { bases: at(self.memory[rank as usize].table, 0), offset, own }
+            }
         };
         let alignment = |offset: u64| 1 << (start + offset).trailing_zeros().min(4);
         let has_input = call.collective != Collective::Scatter || call.root.get() == rank;
@@ -337,7 +344,7 @@ impl Collectives {
     }
 }
 
-/// `MEET_STRIDE` in `ccl/lane.h`.
+/// `MEET_STRIDE` in `ccl/meet.h`.
 const MEET_STRIDE: u64 = 64;
 const MOVES: &[&str] = &[
     entry::BARRIER,

@@ -70,8 +70,8 @@ impl Form {
         use LocationKind::{Local, Registered, Symmetric};
         match self {
             Self::Reduce(Algorithm::Push, false) => &[Local],
-            Self::Reduce(Algorithm::Push | Algorithm::Pull, _) => &[Symmetric, Registered],
-            Self::Scatter(Algorithm::Pull)
+            Self::Reduce(Algorithm::Push | Algorithm::Pull, _)
+            | Self::Scatter(Algorithm::Pull)
             | Self::Move(Algorithm::Direct)
             | Self::Uneven(Algorithm::Direct) => &[Symmetric, Registered],
             _ => &[Symmetric, Registered, Local],

@@ -35,18 +35,20 @@ fn a_member_that_never_comes_is_named_and_its_buffers_are_left_alone() {
                 scenario.queue(rank, 0, &expected).unwrap();
             }
             let run = scenario.bench.run_to_a_fault(seed).unwrap();
-            assert_eq!(before, buffers_of(&scenario, 1), "seed {seed}: {expected:?}");
+            let behind = buffers_of(&scenario, 1);
+            let written = before.iter().zip(&behind).position(|(before, behind)| before != behind);
+            assert_eq!(written, None, "seed {seed}: {:?}", expected.round);
             for rank in [0, 2] {
                 let record = scenario.bench.record(rank).unwrap();
                 if record.state == 0 {
                     // Nothing to move: nobody waits for anybody.
-                    assert!(expected.round.call.count == 0, "seed {seed}, rank {rank}: {expected:?}");
+                    assert!(expected.round.call.count == 0, "seed {seed}, {:?}", expected.round);
                     continue;
                 }
                 faults += 1;
                 assert!(run.virtual_ns > BUDGET_NS, "{run:?}");
                 let told = (record.state, record.peer, record.rank, record.operation);
-                assert_eq!(told, (2, 1, rank, OPERATION.0), "seed {seed}: {expected:?}");
+                assert_eq!(told, (2, 1, rank, OPERATION.0), "seed {seed}: {:?}", expected.round);
             }
         }
     }
