@@ -42,38 +42,35 @@ static ANABRANCH_DEVICE void copy_own(const Grid& grid, const MoveArgs& args, co
     if (from != to) copy_bytes(grid, to, from, cut(first, args.lane_bytes, bytes));
 }
 
-// One unit to every peer: payloads are loaded before the first is sent.
+// What goes to a member of one unit. This rank's own is copied apart.
 template <class Entries>
-static ANABRANCH_DEVICE void send_unit(const Grid& grid, const MoveArgs& args, const Entries& entries, const Lane& lane,
-                                       u64 byte, u64 unit, bool wide) {
-    const Channel& channel = args.channel;
-    for (u32 base = 1; base < channel.team.size; base += BATCH) {
-        u64 payload[BATCH];
-#pragma unroll
-        for (u32 k = 0; k < BATCH; ++k) {
-            if (base + k >= channel.team.size) continue;
-            MoveEntry entry = entries(rotated(channel, base + k));
-            payload[k] = load_payload(grid, args.input.own + entry.send_offset, byte, entry.send_bytes, wide);
-        }
-#pragma unroll
-        for (u32 k = 0; k < BATCH; ++k) {
-            if (base + k < channel.team.size) send(grid, channel, lane, 0, rotated(channel, base + k), unit, payload[k]);
-        }
-    }
+static ANABRANCH_DEVICE u64 load_for(const Grid& grid, const MoveArgs& args, const Entries& entries, u32 peer, u64 unit) {
+    if (peer == args.channel.team.rank) return 0;
+    MoveEntry entry = entries(peer);
+    bool wide = !Entries::UNEVEN && (args.input.own | args.send_stride) % PAYLOAD == 0;
+    return load_payload(grid, args.input.own + entry.send_offset, unit * PAYLOAD, entry.send_bytes, wide);
+}
+template <class Entries>
+static ANABRANCH_DEVICE Payloads load_unit(const Grid& grid, const MoveArgs& args, const Entries& entries, u64 unit) {
+    return load_unit(args.channel, [&](u32 peer) { return load_for(grid, args, entries, peer, unit); });
 }
 
+// `early` is this thread's first unit of all, loaded while the lane was opened.
 template <class Entries>
-static ANABRANCH_DEVICE void move_packets(const Grid& grid, const MoveArgs& args, const Entries& entries, Lane& lane) {
+static ANABRANCH_DEVICE void move_packets(const Grid& grid, const MoveArgs& args, const Entries& entries, Lane& lane,
+                                          const Payloads& early) {
     const Channel& channel = args.channel;
     u64 output = args.output.own;
-    bool wide = !Entries::UNEVEN && (args.input.own | output | args.send_stride | args.receive_stride) % PAYLOAD == 0;
+    bool wide = !Entries::UNEVEN && (output | args.receive_stride) % PAYLOAD == 0;
     // The same number of units between any two members, at least one: some carry nothing.
     u64 begin = grid.block * args.lane_units, end = begin + args.lane_units;
     for (u64 first = begin; first < end && !lane.dead; first += channel.packet_units) {
         next_epoch(grid, channel, lane);
         u64 count = minimum(end - first, u64(channel.packet_units));
         for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
-            send_unit(grid, args, entries, lane, (first + unit) * PAYLOAD, unit, wide);
+            bool loaded = first == begin && unit == grid.thread;
+            send_unit(grid, channel, lane, unit, loaded ? early : load_unit(grid, args, entries, first + unit),
+                      [&](u32 peer) { return load_for(grid, args, entries, peer, first + unit); });
         }
         if (first == begin) copy_own(grid, args, entries);
         for (u32 base = 0; base < channel.team.size; base += BATCH) {
@@ -160,31 +157,28 @@ static ANABRANCH_DEVICE void move_direct(const Grid& grid, const MoveArgs& args,
 
 }  // namespace ccl
 
-ANABRANCH_KERNEL(anabranch_ccl_barrier, MoveArgs, 512) {
-    ccl::on_lane(grid, args.channel, args.input, args.output,
-                 [&](ccl::Lane& lane) { ccl::meet(grid, args.channel, lane); });
-}
+#define CCL_ON_LANE(EVEN, FORM) ccl::on_lane(grid, EVEN.channel, EVEN.input, EVEN.output, [&](ccl::Lane& lane) { FORM; })
+
+ANABRANCH_KERNEL(anabranch_ccl_barrier, MoveArgs, 512) { CCL_ON_LANE(args, ccl::meet(grid, args.channel, lane)); }
 ANABRANCH_KERNEL(anabranch_ccl_move_packets, MoveArgs, 512) {
-    ccl::on_lane(grid, args.channel, args.input, args.output,
-                 [&](ccl::Lane& lane) { ccl::move_packets(grid, args, ccl::EvenEntries{args}, lane); });
+    ccl::EvenEntries entries = {args};
+    ccl::Payloads early = ccl::load_unit(grid, args, entries, grid.block * args.lane_units + grid.thread);
+    CCL_ON_LANE(args, ccl::move_packets(grid, args, entries, lane, early));
 }
 ANABRANCH_KERNEL(anabranch_ccl_move_uneven_packets, UnevenArgs, 512) {
-    ccl::on_lane(grid, args.even.channel, args.even.input, args.even.output,
-                 [&](ccl::Lane& lane) { ccl::move_packets(grid, args.even, ccl::UnevenEntries{args}, lane); });
+    ccl::UnevenEntries entries = {args};
+    ccl::Payloads early = ccl::load_unit(grid, args.even, entries, grid.block * args.even.lane_units + grid.thread);
+    CCL_ON_LANE(args.even, ccl::move_packets(grid, args.even, entries, lane, early));
 }
 ANABRANCH_KERNEL(anabranch_ccl_move_staged, MoveArgs, 512) {
-    ccl::on_lane(grid, args.channel, args.input, args.output,
-                 [&](ccl::Lane& lane) { ccl::move_staged(grid, args, ccl::EvenEntries{args}, lane); });
+    CCL_ON_LANE(args, ccl::move_staged(grid, args, ccl::EvenEntries{args}, lane));
 }
 ANABRANCH_KERNEL(anabranch_ccl_move_uneven_staged, UnevenArgs, 512) {
-    ccl::on_lane(grid, args.even.channel, args.even.input, args.even.output,
-                 [&](ccl::Lane& lane) { ccl::move_staged(grid, args.even, ccl::UnevenEntries{args}, lane); });
+    CCL_ON_LANE(args.even, ccl::move_staged(grid, args.even, ccl::UnevenEntries{args}, lane));
 }
 ANABRANCH_KERNEL(anabranch_ccl_move_direct, MoveArgs, 512) {
-    ccl::on_lane(grid, args.channel, args.input, args.output,
-                 [&](ccl::Lane& lane) { ccl::move_direct(grid, args, ccl::EvenEntries{args}, lane); });
+    CCL_ON_LANE(args, ccl::move_direct(grid, args, ccl::EvenEntries{args}, lane));
 }
 ANABRANCH_KERNEL(anabranch_ccl_move_uneven_direct, UnevenArgs, 512) {
-    ccl::on_lane(grid, args.even.channel, args.even.input, args.even.output,
-                 [&](ccl::Lane& lane) { ccl::move_direct(grid, args.even, ccl::UnevenEntries{args}, lane); });
+    CCL_ON_LANE(args.even, ccl::move_direct(grid, args.even, ccl::UnevenEntries{args}, lane));
 }

@@ -56,42 +56,52 @@ static ANABRANCH_DEVICE Buffers buffers_of(const ReduceArgs& args) {
     return Buffers{bytes, (bytes + PAYLOAD - 1) / PAYLOAD, (args.input.own | args.output.own) % PAYLOAD == 0, keeps};
 }
 
-// What a thread sends of one unit: a payload for each of up to BATCH members, loaded before the first is sent.
-template <class Load>
-static ANABRANCH_DEVICE void send_unit(const Grid& grid, const Channel& channel, const Lane& lane, u64 unit, Load load) {
-    for (u32 base = 1; base < channel.team.size; base += BATCH) {
-        u64 payload[BATCH];
-#pragma unroll
-        for (u32 k = 0; k < BATCH; ++k) {
-            if (base + k < channel.team.size) payload[k] = load(rotated(channel, base + k));
-        }
-#pragma unroll
-        for (u32 k = 0; k < BATCH; ++k) {
-            if (base + k < channel.team.size) send(grid, channel, lane, 0, rotated(channel, base + k), unit, payload[k]);
-        }
+// Whose bytes of the input go to `owner`, for unit `unit`: all of it to everybody, or the owner's part.
+struct WholeMessage {
+    static ANABRANCH_DEVICE u64 load(const Grid& grid, const ReduceArgs& args, const Buffers& at, u32, u64 unit) {
+        return load_payload(grid, args.input.own, unit * PAYLOAD, at.bytes, at.wide);
+    }
+};
+struct PartOfMessage {
+    static ANABRANCH_DEVICE u64 load(const Grid& grid, const ReduceArgs& args, const Buffers& at, u32 owner, u64 unit) {
+        return load_payload(grid, args.input.own, (owner * args.part_units + unit) * PAYLOAD, at.bytes, at.wide);
+    }
+};
+struct OwnPart {
+    static ANABRANCH_DEVICE u64 load(const Grid& grid, const ReduceArgs& args, const Buffers& at, u32 owner, u64 unit) {
+        bool wide = at.wide && at.bytes % PAYLOAD == 0;
+        return load_payload(grid, args.input.own + owner * at.bytes, unit * PAYLOAD, at.bytes, wide);
+    }
+};
+
+template <class Form>
+static ANABRANCH_DEVICE Payloads load_unit(const Grid& grid, const ReduceArgs& args, const Buffers& at, u64 unit) {
+    return load_unit(args.channel, [&](u32 owner) { return Form::load(grid, args, at, owner, unit); });
+}
+
+// Sends units [first, first + count) of the lane; `early` is this thread's first of all.
+template <class Form>
+static ANABRANCH_DEVICE void send_units(const Grid& grid, const ReduceArgs& args, const Buffers& at, const Lane& lane, u64 first,
+                                        u64 count, const Payloads& early, bool is_first) {
+    for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
+        bool loaded = is_first && unit == grid.thread;
+        send_unit(grid, args.channel, lane, unit, loaded ? early : load_unit<Form>(grid, args, at, first + unit),
+                  [&](u32 owner) { return Form::load(grid, args, at, owner, first + unit); });
     }
 }
 
-// This rank's first unit in a lane: its load is under way while the lane is opened.
-static ANABRANCH_DEVICE u64 first_unit(const Grid& grid, const ReduceArgs& args, const Buffers& at) {
-    u64 unit = grid.block * args.lane_units + grid.thread;
-    return grid.thread < args.lane_units ? load_payload(grid, args.input.own, unit * PAYLOAD, at.bytes, at.wide) : 0;
-}
-
 template <bool SUM_ONLY>
-static ANABRANCH_DEVICE void one_shot(const Grid& grid, const ReduceArgs& args, Lane& lane, const Buffers& at, u64 early) {
+static ANABRANCH_DEVICE void one_shot(const Grid& grid, const ReduceArgs& args, Lane& lane, const Buffers& at,
+                                      const Payloads& early) {
     const Channel& channel = args.channel;
     u64 begin = grid.block * args.lane_units, end = minimum(begin + args.lane_units, at.units);
-    auto load = [&](u64 unit) { return load_payload(grid, args.input.own, unit * PAYLOAD, at.bytes, at.wide); };
     for (u64 first = begin; first < end && !lane.dead; first += channel.packet_units) {
         next_epoch(grid, channel, lane);
         u64 count = minimum(end - first, u64(channel.packet_units));
+        send_units<WholeMessage>(grid, args, at, lane, first, count, early, first == begin);
         for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
-            u64 mine = first + unit == begin + grid.thread ? early : load(first + unit);
-            for (u32 i = 1; i < channel.team.size; ++i) send(grid, channel, lane, 0, rotated(channel, i), unit, mine);
-        }
-        for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
-            u64 mine = first + unit == begin + grid.thread ? early : load(first + unit);
+            bool loaded = first == begin && unit == grid.thread;
+            u64 mine = loaded ? early.own : WholeMessage::load(grid, args, at, 0, first + unit);
             u64 result = 0;
             if (!reduce_unit<SUM_ONLY>(grid, args, lane, unit, mine, result)) break;
             if (at.keeps) store_payload(grid, args.output.own, (first + unit) * PAYLOAD, at.bytes, at.wide, result);
@@ -102,27 +112,24 @@ static ANABRANCH_DEVICE void one_shot(const Grid& grid, const ReduceArgs& args, 
 
 // Part j of the message is units [j * part, (j + 1) * part), as far as there are such; of each part the lane takes its share.
 template <bool SUM_ONLY>
-static ANABRANCH_DEVICE void two_shot(const Grid& grid, const ReduceArgs& args, Lane& lane, const Buffers& at) {
+static ANABRANCH_DEVICE void two_shot(const Grid& grid, const ReduceArgs& args, Lane& lane, const Buffers& at,
+                                      const Payloads& early) {
     const Channel& channel = args.channel;
     u32 size = channel.team.size, me = channel.team.rank;
-    u64 part = args.part_units;
-    u64 begin = grid.block * args.lane_units, end = minimum(begin + args.lane_units, part);
+    u64 begin = grid.block * args.lane_units, end = minimum(begin + args.lane_units, args.part_units);
     for (u64 first = begin; first < end && !lane.dead; first += channel.packet_units) {
         next_epoch(grid, channel, lane);
         u64 count = minimum(end - first, u64(channel.packet_units));
-        auto load = [&](u32 owner, u64 unit) {
-            return load_payload(grid, args.input.own, (owner * part + first + unit) * PAYLOAD, at.bytes, at.wide);
-        };
         auto store = [&](u32 owner, u64 unit, u64 payload) {
-            if (!at.keeps) return;
-            store_payload(grid, args.output.own, (owner * part + first + unit) * PAYLOAD, at.bytes, at.wide, payload);
+            u64 byte = (owner * args.part_units + first + unit) * PAYLOAD;
+            if (at.keeps) store_payload(grid, args.output.own, byte, at.bytes, at.wide, payload);
         };
+        send_units<PartOfMessage>(grid, args, at, lane, first, count, early, first == begin);
         for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
-            send_unit(grid, channel, lane, unit, [&](u32 owner) { return load(owner, unit); });
-        }
-        for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
+            bool loaded = first == begin && unit == grid.thread;
+            u64 mine = loaded ? early.own : PartOfMessage::load(grid, args, at, me, first + unit);
             u64 result = 0;
-            if (!reduce_unit<SUM_ONLY>(grid, args, lane, unit, load(me, unit), result)) break;
+            if (!reduce_unit<SUM_ONLY>(grid, args, lane, unit, mine, result)) break;
             for (u32 i = 1; i < size; ++i) send(grid, channel, lane, 1, rotated(channel, i), unit, result);
             store(me, unit, result);
         }
@@ -142,22 +149,20 @@ static ANABRANCH_DEVICE void two_shot(const Grid& grid, const ReduceArgs& args, 
 
 // `count` is that of one part; member j gets part j.
 template <bool SUM_ONLY>
-static ANABRANCH_DEVICE void scatter_packets(const Grid& grid, const ReduceArgs& args, Lane& lane, const Buffers& at) {
+static ANABRANCH_DEVICE void scatter_packets(const Grid& grid, const ReduceArgs& args, Lane& lane, const Buffers& at,
+                                             const Payloads& early) {
     const Channel& channel = args.channel;
     bool wide = at.wide && at.bytes % PAYLOAD == 0;
     u64 begin = grid.block * args.lane_units, end = minimum(begin + args.lane_units, at.units);
     for (u64 first = begin; first < end && !lane.dead; first += channel.packet_units) {
         next_epoch(grid, channel, lane);
         u64 count = minimum(end - first, u64(channel.packet_units));
-        auto load = [&](u32 owner, u64 unit) {
-            return load_payload(grid, args.input.own + owner * at.bytes, (first + unit) * PAYLOAD, at.bytes, wide);
-        };
+        send_units<OwnPart>(grid, args, at, lane, first, count, early, first == begin);
         for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
-            send_unit(grid, channel, lane, unit, [&](u32 owner) { return load(owner, unit); });
-        }
-        for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
+            bool loaded = first == begin && unit == grid.thread;
+            u64 mine = loaded ? early.own : OwnPart::load(grid, args, at, channel.team.rank, first + unit);
             u64 result = 0;
-            if (!reduce_unit<SUM_ONLY>(grid, args, lane, unit, load(channel.team.rank, unit), result)) break;
+            if (!reduce_unit<SUM_ONLY>(grid, args, lane, unit, mine, result)) break;
             store_payload(grid, args.output.own, (first + unit) * PAYLOAD, at.bytes, wide, result);
         }
         end_epoch(grid, lane);
@@ -166,16 +171,14 @@ static ANABRANCH_DEVICE void scatter_packets(const Grid& grid, const ReduceArgs&
 
 }  // namespace ccl
 
-// Plain sums have code of their own.
-#define CCL_FORM(FORM, ...)                                                                        \
-    ccl::on_lane(grid, args.channel, args.input, args.output, [&](ccl::Lane& lane) {               \
-        if (args.reduction.op == ccl::SUM) return ccl::FORM<true>(grid, args, lane, __VA_ARGS__);  \
-        ccl::FORM<false>(grid, args, lane, __VA_ARGS__);                                           \
+// Each thread's first unit is loaded while the lane is opened. Plain sums have code of their own.
+#define CCL_FORM(FORM, LOAD)                                                                                              \
+    ccl::Buffers at = ccl::buffers_of(args);                                                                              \
+    ccl::Payloads early = ccl::load_unit<ccl::LOAD>(grid, args, at, grid.block * args.lane_units + grid.thread);          \
+    ccl::on_lane(grid, args.channel, args.input, args.output, [&](ccl::Lane& lane) {                                      \
+        if (args.reduction.op == ccl::SUM) return ccl::FORM<true>(grid, args, lane, at, early);                           \
+        ccl::FORM<false>(grid, args, lane, at, early);                                                                    \
     })
-ANABRANCH_KERNEL(anabranch_ccl_one_shot, ReduceArgs, 512) {
-    ccl::Buffers at = ccl::buffers_of(args);
-    u64 early = ccl::first_unit(grid, args, at);
-    CCL_FORM(one_shot, at, early);
-}
-ANABRANCH_KERNEL(anabranch_ccl_two_shot, ReduceArgs, 512) { CCL_FORM(two_shot, ccl::buffers_of(args)); }
-ANABRANCH_KERNEL(anabranch_ccl_scatter_packets, ReduceArgs, 512) { CCL_FORM(scatter_packets, ccl::buffers_of(args)); }
+ANABRANCH_KERNEL(anabranch_ccl_one_shot, ReduceArgs, 512) { CCL_FORM(one_shot, WholeMessage); }
+ANABRANCH_KERNEL(anabranch_ccl_two_shot, ReduceArgs, 512) { CCL_FORM(two_shot, PartOfMessage); }
+ANABRANCH_KERNEL(anabranch_ccl_scatter_packets, ReduceArgs, 512) { CCL_FORM(scatter_packets, OwnPart); }

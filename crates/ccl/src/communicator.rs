@@ -458,7 +458,7 @@ fn memory_sizes(world: &World, config: &CclConfig) -> (u64, u64) {
         0 => small,
         bytes => bytes,
     };
-    (chosen(config.staging_bytes, 8, 128 << 20, 4 << 20), chosen(config.pipe_bytes, 32, 32 << 20, 1 << 20))
+    (chosen(config.staging_bytes, 8, 512 << 20, 4 << 20), chosen(config.pipe_bytes, 32, 32 << 20, 1 << 20))
 }
 
 /// Whether the device is a large GPU, and not a machine of a few CPU threads.

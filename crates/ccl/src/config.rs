@@ -66,7 +66,7 @@ pub struct CclConfig {
     /// The most blocks of a launch (`ccl.max_blocks`); 0 for as many as the device has multiprocessors, 128 at the most.
     pub max_blocks: u32,
     /// Bytes of the symmetric heap for staging (`ccl.staging_bytes`), shared by all blocks and members; 0 for an eighth of
-    /// the heap up to 128 MiB on a large GPU, and 4 MiB on a small device. `push` of messages that do not fit goes in steps.
+    /// the heap up to 512 MiB on a large GPU, and 4 MiB on a small device. `push` of messages that do not fit goes in steps.
     pub staging_bytes: u64,
     /// Bytes of the symmetric heap for messages that are sent and not yet received (`ccl.pipe_bytes`), shared by all members; 0
     /// for a 32nd of the heap up to 32 MiB on a large GPU, and 1 MiB on a small device.

@@ -109,7 +109,12 @@ impl Case {
     /// Elements that go from one member to another.
     #[doc(hidden)]
     pub fn pair(&self, from: u64, to: u64) -> u64 {
-        if self.uneven { (self.count + 5 * from + 3 * to) % (self.count + 4) } else { self.count }
+        // With no elements there are none between any two: that is a call, too.
+        if self.uneven && self.count > 0 {
+            (self.count + 5 * from + 3 * to) % (self.count + 4)
+        } else {
+            self.count
+        }
     }
 
     /// Elements of each member's part, where all know them.

@@ -210,38 +210,32 @@ impl Plan {
     }
 }
 
-/// The choice without a table of measurements: what was fastest on four GPUs with all links to each other.
+/// The choice by thresholds: what was fastest on two to four GPUs with all links to each other. Values that are equal on all
+/// members decide.
 fn expected_fastest(shape: &Shape) -> Algorithm {
     const KIB: u64 = 1 << 10;
+    const MIB: u64 = 1 << 20;
     let bytes = shape.message_bytes();
     let legal = |algorithm: Algorithm| algorithm.allows(shape).is_ok();
+    let straight = if legal(Algorithm::Direct) { Algorithm::Direct } else { Algorithm::Staged };
     match shape.collective {
         Collective::SendReceive => Algorithm::Pipes,
         // Counts that only pairs know cannot choose.
-        Collective::AllToAll if shape.uneven => {
-            if legal(Algorithm::Direct) {
-                Algorithm::Direct
-            } else {
-                Algorithm::Staged
-            }
+        Collective::AllToAll if shape.uneven => straight,
+        // Of two, each sends the other everything either way: a second hop saves nothing.
+        Collective::AllReduce | Collective::Reduce if shape.members <= 2 && bytes <= 384 * KIB => {
+            Algorithm::Packets
         }
-        Collective::AllReduce | Collective::Reduce => {
-            let one_shot = if shape.members <= 2 { 256 * KIB } else { 96 * KIB };
-            if bytes <= one_shot {
-                Algorithm::Packets
-            } else if bytes <= 640 * KIB {
-                Algorithm::TwoShotPackets
-            } else if bytes <= 8 * KIB * KIB && legal(Algorithm::Pull) {
-                Algorithm::Pull
-            } else {
-                Algorithm::Push
-            }
+        Collective::AllReduce | Collective::Reduce if bytes <= 128 * KIB => Algorithm::Packets,
+        Collective::AllReduce | Collective::Reduce if shape.members > 2 && bytes <= 640 * KIB => {
+            Algorithm::TwoShotPackets
         }
-        Collective::ReduceScatter if bytes <= 768 * KIB => Algorithm::Packets,
-        Collective::ReduceScatter if legal(Algorithm::Pull) => Algorithm::Pull,
-        Collective::ReduceScatter => Algorithm::Push,
-        _ if bytes <= 1024 * KIB => Algorithm::Packets,
-        _ if legal(Algorithm::Direct) => Algorithm::Direct,
-        _ => Algorithm::Staged,
+        Collective::AllReduce | Collective::Reduce if bytes <= 6 * MIB && legal(Algorithm::Pull) => {
+            Algorithm::Pull
+        }
+        Collective::ReduceScatter if bytes <= MIB => Algorithm::Packets,
+        Collective::AllReduce | Collective::Reduce | Collective::ReduceScatter => Algorithm::Push,
+        _ if bytes <= 768 * KIB => Algorithm::Packets,
+        _ => straight,
     }
 }

@@ -64,6 +64,43 @@ ANABRANCH_DEVICE void send(const Grid& grid, const Channel& channel, const Lane&
     packet_store(grid, packet_at(channel, member_base(grid, channel, peer), lane, stage, channel.team.rank, unit), packet);
 }
 
+// What a thread sends of one unit to its first peers, and this rank's own of that unit.
+struct Payloads {
+    u64 peer[BATCH];
+    u64 own;
+};
+
+// `load(member)` for the first peers and this rank. A kernel does this for each thread's first unit before it opens the lane, so
+// that the loads are under way meanwhile.
+template <class Load>
+ANABRANCH_DEVICE Payloads load_unit(const Channel& channel, Load load) {
+    Payloads unit;
+#pragma unroll
+    for (u32 k = 0; k < BATCH; ++k) {
+        unit.peer[k] = 1 + k < channel.team.size ? load(rotated(channel, 1 + k)) : 0;
+    }
+    unit.own = load(channel.team.rank);
+    return unit;
+}
+
+// Sends a unit of stage 0 to every peer; of more than the first of them the payloads are loaded here, before any of those is sent.
+template <class Load>
+ANABRANCH_DEVICE void send_unit(const Grid& grid, const Channel& channel, const Lane& lane, u64 unit, const Payloads& first,
+                                Load load) {
+    for (u32 base = 1; base < channel.team.size; base += BATCH) {
+        u64 payload[BATCH];
+#pragma unroll
+        for (u32 k = 0; k < BATCH; ++k) {
+            payload[k] = first.peer[k];
+            if (base > 1 && base + k < channel.team.size) payload[k] = load(rotated(channel, base + k));
+        }
+#pragma unroll
+        for (u32 k = 0; k < BATCH; ++k) {
+            if (base + k < channel.team.size) send(grid, channel, lane, 0, rotated(channel, base + k), unit, payload[k]);
+        }
+    }
+}
+
 ANABRANCH_DEVICE bool has_flag(Packet packet, u32 flag) {
     ANABRANCH_TWIN(PACKET_HALF_LOOKED_AT) return static_cast<u32>(packet.half[0] >> 32) == flag;
     return static_cast<u32>(packet.half[0] >> 32) == flag && static_cast<u32>(packet.half[1] >> 32) == flag;

@@ -169,7 +169,7 @@ mod tests {
             (3, 2, false, true),
             (3, 2, true, true),
         ] {
-            let case = Case { waves, cumulative, staged, ..Case::new(Protocol::CclFingerprint, ranks) };
+            let case = Case { waves, staged, cumulative, ..Case::new(Protocol::CclFingerprint, ranks) };
             let mut scenario = CclFingerprint::new(case.clone(), &mut Kernels::new(&jit, &case)).unwrap();
             for seed in 0..150 {
                 let outcome = scenario.run(seed, &RunOptions::default());

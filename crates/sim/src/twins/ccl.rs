@@ -15,7 +15,7 @@ pub(super) const FILES: &[File] = &[
     File {
         file: "ccl/device/ccl/lane.h",
         rows: &[
-            ("lane_open", "flag_load", FAULT),
+            ("lane_open", "flag_load", super::prelude::ABORT_WORD),
             ("lane_open", "block_barrier", Twins(&["LANE_OPENED_UNREAD"])),
         ],
     },

@@ -3,7 +3,7 @@
 use super::table::{File, HeldBy};
 use HeldBy::{NotNeeded, OtherMemory, Test, Twins};
 
-const ABORT_WORD: HeldBy =
+pub(super) const ABORT_WORD: HeldBy =
     Test("crates/ep/tests/killed.rs, crates/shmem/tests/threads.rs: a world that is poisoned ends its waits");
 
 pub(super) const FILES: &[File] = &[
