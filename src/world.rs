@@ -158,6 +158,7 @@ pub fn ccl_config(config: &Config) -> CclConfig {
         algorithm: ccl.algorithm,
         max_blocks: ccl.max_blocks.unwrap_or(0),
         staging_bytes: ccl.staging_bytes.map_or(0, ByteSize::bytes),
+        pipe_bytes: ccl.pipe_bytes.map_or(0, ByteSize::bytes),
         check: ccl.check,
     }
 }
@@ -226,12 +227,19 @@ mod tests {
     #[test]
     fn settings_reach_the_communicator() {
         assert_eq!(ccl_config(&Config::default()), CclConfig::default());
-        let words = ["algorithm=push", "max_blocks=5", "staging_bytes=1 MiB", "check=fingerprint"];
+        let words = [
+            "algorithm=push",
+            "max_blocks=5",
+            "staging_bytes=1 MiB",
+            "pipe_bytes=64 KiB",
+            "check=fingerprint",
+        ];
         let set = config(&words.map(|word| format!("ccl.{word}")).each_ref().map(String::as_str));
         let wanted = CclConfig {
             algorithm: Some(Algorithm::Push),
             max_blocks: 5,
             staging_bytes: 1 << 20,
+            pipe_bytes: 64 << 10,
             check: Check::Fingerprint,
         };
         assert_eq!(ccl_config(&set), wanted);

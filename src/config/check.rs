@@ -57,9 +57,13 @@ pub(crate) fn check(config: &Config, origins: &Origins) -> Result<(), ConfigErro
         "write \"auto\", a tool chain's name, or a path".into()
     })?;
     check.positive("ccl.max_blocks", config.ccl.max_blocks)?;
-    check.require(config.ccl.staging_bytes != Some(ByteSize(0)), "ccl.staging_bytes", || {
-        "must be at least 4096 B; without the setting it is chosen".into()
-    })?;
+    for (name, bytes) in
+        [("ccl.staging_bytes", config.ccl.staging_bytes), ("ccl.pipe_bytes", config.ccl.pipe_bytes)]
+    {
+        check.require(bytes != Some(ByteSize(0)), name, || {
+            "must be at least 4096 B; without the setting it is chosen".into()
+        })?;
+    }
     // The crate knows what it takes, and says it under the setting's name.
     if let Err(anabranch_ccl::Error::Config { field, given, allowed }) = ccl_config(config).check() {
         check.require(false, field, || format!("is {given}; allowed is {allowed}"))?;

@@ -358,6 +358,9 @@ pub struct CclSettings {
     /// Memory of the symmetric heap that a communicator takes for staging; `None` means chosen from heap and device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub staging_bytes: Option<ByteSize>,
+    /// Memory of the symmetric heap for messages that are not yet received; `None` means chosen from heap and device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pipe_bytes: Option<ByteSize>,
     /// What is checked at every call.
     pub check: Check,
 }

@@ -288,6 +288,15 @@ pub static SETTINGS: &[Setting] = &[
         )),
         "chosen from the heap and the device",
     ),
+    unset(
+        shared(setting(
+            "ccl.pipe_bytes",
+            Size,
+            "Memory of the symmetric heap that each communicator takes for messages sent and not yet received, at least 4096 \
+             bytes.",
+        )),
+        "chosen from the heap and the device",
+    ),
     shared(setting(
         "ccl.check",
         Word(&CHECKS),

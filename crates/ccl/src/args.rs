@@ -228,3 +228,111 @@ device_struct! {
         pub splits: [Split; MOST_UNEVEN],
     }
 }
+
+device_struct! {
+    /// The counters of the pipes between this rank and one peer, in this rank's memory, zero at the start.
+    pub struct PipeState {
+        /// Chunks sent to the peer.
+        pub sent: u64,
+        /// Chunks received from it.
+        pub received: u64,
+    }
+}
+
+device_struct! {
+    /// The pipes of one communicator (`device/ccl/pipe.h`). Offsets are bytes from the heap's start, equal on all members.
+    pub struct Pipes {
+        /// The group.
+        pub team: TeamView,
+        /// `[members][width]`.
+        pub states: DevicePointer<PipeState>,
+        /// `[members as sources][width]`, 64 bytes each: chunks that have arrived, then the headers of the slots.
+        pub arrived: u64,
+        /// `[members as targets][width]`, 64 bytes each: chunks that the target has read.
+        pub consumed: u64,
+        /// `[members as sources][width][depth][slot_bytes]`.
+        pub slots: u64,
+        /// Bytes of a slot, a multiple of 256.
+        pub slot_bytes: u64,
+        /// Pipes from one member to another.
+        pub width: u32,
+        /// Slots of a pipe, at most 7.
+        pub depth: u32,
+        /// Bytes that a chunk has at least, unless it is the message's last; at most `slot_bytes`, a multiple of 256.
+        pub least_bytes: u32,
+        /// The operation's code in fault records.
+        pub operation: u32,
+    }
+}
+
+device_struct! {
+    /// One message to or from a peer.
+    pub struct Transfer {
+        /// This rank's tensor.
+        pub address: u64,
+        /// Bytes of the message.
+        pub bytes: u64,
+        /// The peer.
+        pub peer: u32,
+        /// The next message of the same peer and direction, or `u32::MAX`.
+        pub next: u32,
+    }
+}
+
+/// Messages that the arguments of a launch have room for; more are listed in memory.
+pub const MOST_TRANSFERS: usize = 64;
+
+device_struct! {
+    /// Arguments of `kernels/pipes.hip`.
+    pub struct PipesArgs {
+        /// The communicator's pipes.
+        pub pipes: Pipes,
+        /// All messages, when there are more than fit here; else null.
+        pub table: DevicePointer<Transfer>,
+        /// Lists of messages: one for each peer and direction that has any. The first message of list i is message i.
+        pub lists: u32,
+        /// Lists of messages to receive; they come first.
+        pub receive_lists: u32,
+        /// The most pipes that a message of this launch needs.
+        pub used_pipes: u32,
+        /// Zero.
+        pub reserved: u32,
+        /// The messages.
+        pub transfers: [Transfer; MOST_TRANSFERS],
+    }
+}
+
+device_struct! {
+    /// One of several tensors that are gathered together.
+    pub struct Segment {
+        /// This rank's input.
+        pub input: u64,
+        /// The outputs: inputs of all members, in group order.
+        pub output: Place,
+        /// Bytes of one input.
+        pub bytes: u64,
+        /// Where it starts when the inputs are laid out one after the other, each from a multiple of 16 on.
+        pub start: u64,
+    }
+}
+
+/// Segments that the arguments of a launch have room for; more are listed in memory.
+pub const MOST_SEGMENTS: usize = 64;
+
+device_struct! {
+    /// Arguments of `kernels/gather_many.hip`.
+    pub struct GatherManyArgs {
+        /// The communicator.
+        pub channel: Channel,
+        /// All segments, when there are more than fit here; else null.
+        pub table: DevicePointer<Segment>,
+        /// Bytes of all inputs laid out.
+        pub total: u64,
+        /// Number of segments.
+        pub count: u32,
+        /// Whether all addresses and lengths are multiples of 8.
+        pub is_wide: u32,
+        /// The segments.
+        pub segments: [Segment; MOST_SEGMENTS],
+    }
+}

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::tensor::{LocationKind, Tensor};
-use crate::{DataType, ReduceOp};
+use crate::{DataType, PointToPoint, ReduceOp, many, message};
 
 /// The collectives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -32,10 +32,12 @@ pub enum Collective {
     Scatter,
     /// All members meet.
     Barrier,
+    /// Messages between pairs of members. No collective: nobody else takes part.
+    SendReceive,
 }
 
 impl Collective {
-    /// All of them.
+    /// All in which every member takes part.
     pub const ALL: [Self; 9] = [
         Self::AllReduce,
         Self::ReduceScatter,
@@ -60,6 +62,7 @@ impl Collective {
             Self::Gather => "gather",
             Self::Scatter => "scatter",
             Self::Barrier => "barrier",
+            Self::SendReceive => "send_receive",
         }
     }
 
@@ -176,6 +179,34 @@ pub enum Call<'a> {
     },
     /// All members meet: what came before it on their streams is done and visible to what comes after.
     Barrier,
+    /// [`Self::AllGather`] of many tensors in one launch, as (output, input): one for each parameter of a sharded model. Types
+    /// may differ between pairs; each pair may be in place. The algorithm is chosen by the bytes of all together, and goes
+    /// straight to the outputs only if peers reach them all.
+    AllGatherMany(&'a [(Tensor<'a>, Tensor<'a>)]),
+    /// Sends a message to a member, which receives as many bytes. Not collective: the two make matching calls.
+    ///
+    /// Messages of a pair arrive in the order in which they were sent. The call is over when the message is in the pipe to the
+    /// receiver or received: that a send is over does not mean that it was received. A message waits for the receiver when it is
+    /// longer than the pipe's room (`ccl.pipe_bytes` divided by the members), or when four others have not been received. So two members that first send long messages to each
+    /// other and then receive wait for each other until the deadline: send and receive in one [`Self::Batch`]. A message
+    /// without elements is a message, too. When the lengths differ, the receiver's world fails with both.
+    Send {
+        /// `[count]`.
+        tensor: Tensor<'a>,
+        /// To whom; another member than this rank.
+        to: GroupRank,
+    },
+    /// Receives a message from a member. Over when the tensor holds it.
+    Receive {
+        /// `[count]`.
+        tensor: Tensor<'a>,
+        /// From whom; `None`, which is torch's any source, is refused.
+        from: Option<GroupRank>,
+    },
+    /// Sends and receives that progress side by side in one launch, in whatever order they are listed: torch's
+    /// `batch_isend_irecv`, NCCL's group. Several to or from one member are matched in their order. A rank may send to itself
+    /// what it receives from itself. Tensors to receive into overlap nothing.
+    Batch(&'a [PointToPoint<'a>]),
 }
 
 /// What is known of a call without its addresses: what the plan depends on. Equal on all members.
@@ -202,6 +233,21 @@ pub struct Shape {
 }
 
 impl Shape {
+    /// Of `count` bytes in memory that peers do not reach.
+    pub(crate) const fn of_bytes(collective: Collective, members: u32, count: u64) -> Self {
+        Self {
+            collective,
+            data_type: DataType::U8,
+            op: None,
+            members,
+            count,
+            uneven: false,
+            root: None,
+            input: LocationKind::Local,
+            output: LocationKind::Local,
+        }
+    }
+
     /// Bytes of `count` elements.
     pub const fn bytes(&self) -> u64 {
         self.count * self.data_type.bytes() as u64
@@ -222,13 +268,16 @@ impl Call<'_> {
         match self {
             Self::AllReduce { .. } => Collective::AllReduce,
             Self::ReduceScatter { .. } => Collective::ReduceScatter,
-            Self::AllGather { .. } | Self::AllGatherUneven { .. } => Collective::AllGather,
+            Self::AllGather { .. } | Self::AllGatherUneven { .. } | Self::AllGatherMany(_) => {
+                Collective::AllGather
+            }
             Self::AllToAll { .. } | Self::AllToAllUneven { .. } => Collective::AllToAll,
             Self::Broadcast { .. } => Collective::Broadcast,
             Self::Reduce { .. } => Collective::Reduce,
             Self::Gather { .. } => Collective::Gather,
             Self::Scatter { .. } => Collective::Scatter,
             Self::Barrier => Collective::Barrier,
+            Self::Send { .. } | Self::Receive { .. } | Self::Batch(_) => Collective::SendReceive,
         }
     }
 
@@ -236,7 +285,8 @@ impl Call<'_> {
     /// its addresses.
     ///
     /// # Errors
-    /// [`Error::Count`], [`Error::Types`], [`Error::Unsupported`], [`Error::Root`], [`Error::Splits`], [`Error::Missing`].
+    /// [`Error::Count`], [`Error::Types`], [`Error::Unsupported`], [`Error::Root`], [`Error::Splits`], [`Error::Missing`],
+    /// [`Error::Peer`], [`Error::AnySource`], [`Error::SelfMessages`].
     pub fn shape(&self, members: u32, rank: GroupRank) -> Result<Shape> {
         let n = u64::from(members);
         let (collective, local) = (self.collective(), LocationKind::Local);
@@ -325,17 +375,11 @@ impl Call<'_> {
                 // Nobody reads the input from elsewhere: its kind does not matter.
                 Ok(Shape { root: root_here, ..shape(output, output.count(), local, output.kind()) })
             }
-            Self::Barrier => Ok(Shape {
-                collective,
-                data_type: DataType::U8,
-                op: None,
-                members,
-                count: 0,
-                uneven: false,
-                root: None,
-                input: local,
-                output: local,
-            }),
+            Self::AllGatherMany(pairs) => many::shape(pairs, members),
+            Self::Send { .. } | Self::Receive { .. } | Self::Batch(_) => {
+                message::shape(&self.messages().unwrap_or_default(), members, rank)
+            }
+            Self::Barrier => Ok(Shape::of_bytes(collective, members, 0)),
         }
     }
 
@@ -396,7 +440,20 @@ impl Call<'_> {
 }
 
 impl<'a> Call<'a> {
-    /// The tensors that this rank reads and writes: output, input.
+    /// Every tensor that this rank reads or writes.
+    pub(crate) fn all_tensors(&self) -> Vec<Tensor<'a>> {
+        let (output, input) = self.tensors();
+        let mut all: Vec<_> = [output, input].into_iter().flatten().collect();
+        if let Self::AllGatherMany(pairs) = self {
+            all.extend(pairs.iter().flat_map(|(output, input)| [*output, *input]));
+        }
+        if let Some(messages) = self.messages() {
+            all.extend(messages.iter().map(|message| *message.tensor()));
+        }
+        all
+    }
+
+    /// The tensors that this rank reads and writes, where there is one of each: output, input.
     pub(crate) const fn tensors(&self) -> (Option<Tensor<'a>>, Option<Tensor<'a>>) {
         match *self {
             Self::AllReduce { output, input, .. }
@@ -409,7 +466,11 @@ impl<'a> Call<'a> {
             Self::Broadcast { tensor, .. } => (Some(tensor), Some(tensor)),
             Self::Gather { output, input, .. } => (output, Some(input)),
             Self::Scatter { output, input, .. } => (Some(output), input),
-            Self::Barrier => (None, None),
+            Self::AllGatherMany(_)
+            | Self::Send { .. }
+            | Self::Receive { .. }
+            | Self::Batch(_)
+            | Self::Barrier => (None, None),
         }
     }
 }

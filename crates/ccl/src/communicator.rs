@@ -6,20 +6,22 @@ use std::sync::Arc;
 use anabranch_hip::Stream;
 use anabranch_hip_jit::{DevicePointer, LOCAL_RESERVED_BYTES, LoadedUnit, TypedKernel};
 use anabranch_ranks::{Group, GroupRank};
-use anabranch_shmem::{MemoryUse, OperationCode, OperationName, SymmetricMemory, Team, World};
+use anabranch_shmem::{MemoryUse, OperationCode, OperationName, SymmetricMemory, Team, TeamTable, World};
 
-use crate::args::{Channel, FingerprintArgs, MOST_UNEVEN, Place};
-use crate::call::{Call, Shape};
+use crate::args::{Channel, FingerprintArgs, MOST_UNEVEN, Pipes, Place};
+use crate::call::{Call, Collective, Shape};
 use crate::channel::{ALIGNMENT, ChannelLayout};
 use crate::checker::{Checking, watch_lanes};
 use crate::config::{CclConfig, Check};
 use crate::error::{Error, Result};
-use crate::in_place;
 use crate::kernels::{self, entry};
-use crate::lower::{Arguments, Buffers, Counts, Unit, kernel_of, local_bytes};
+use crate::lower::{Arguments, Buffers, Counts, Unit, gather_many_kernel, kernel_of, local_bytes};
+use crate::message::{self, PointToPoint, TransferLists};
+use crate::pipes::{PIPE_LOCAL_BYTES, PipeLayout};
 use crate::plan::{Algorithm, Choice, Limits, Plan};
 use crate::tensor::Tensor;
 use crate::work::{EventPool, Work};
+use crate::{in_place, many};
 
 /// Collectives in fault records.
 pub const OPERATION: OperationCode = OperationCode(0x200);
@@ -28,6 +30,19 @@ const NAME: OperationName = OperationName { name: "ccl", phases: PHASES };
 pub(crate) const PHASES: &[&str] =
     &["start", "packets of a peer", "meeting", "fingerprint", "overlap with an earlier call"];
 
+/// Sends and receives in fault records.
+pub const MESSAGE_OPERATION: OperationCode = OperationCode(0x201);
+/// The phases of `PipePhase` in `ccl/pipe.h`.
+const MESSAGE_NAME: OperationName = OperationName {
+    name: "ccl send and receive",
+    phases: &[
+        "start",
+        "room for a message to the peer",
+        "message from the peer",
+        "bytes of the message from the peer",
+    ],
+};
+
 /// Packets of one source, stage and parity of a lane.
 pub(crate) const PACKET_UNITS: u32 = 512;
 /// Lanes on a large GPU: one a multiprocessor, as a power of two.
@@ -35,20 +50,24 @@ const DEFAULT_LANES: u32 = 128;
 
 /// Collectives over a group, on one rank.
 ///
-/// Made collectively by all members with equal configurations. It is one channel: its calls are one sequence, the same on all
-/// members, and one is in flight at a time; calls on several streams run in the order in which they were made. For collectives
-/// that run at once make several communicators.
+/// Made collectively by all members with equal configurations. It is one channel: its collectives are one sequence, the same on
+/// all members; sends and receives stand anywhere in it, and only the two members of a pair have to agree on their order. One
+/// call is in flight at a time; calls on several streams run in the order in which they were made. For what is to run at once
+/// make several communicators.
 #[derive(Debug)]
 pub struct Communicator {
     world: World,
     team: Team,
     memory: SymmetricMemory,
     channel: Channel,
+    pipe_layout: PipeLayout,
+    pipes: Pipes,
     config: CclConfig,
     limits: Limits,
     units: HashMap<Unit, Arc<LoadedUnit>>,
     events: Arc<EventPool>,
     launches: u64,
+    message_launches: u64,
     checking: Option<Checking>,
 }
 
@@ -62,6 +81,8 @@ pub struct Prepared {
     arguments: Arguments,
     local_bytes: u32,
     channel: DevicePointer<crate::args::LaneState>,
+    /// What the arguments point to.
+    table: Option<Arc<TeamTable>>,
     uses: Vec<MemoryUse>,
     description: Arc<str>,
     fingerprint: Option<Box<FingerprintArgs>>,
@@ -113,14 +134,13 @@ impl Communicator {
             said.iter().filter_map(|bytes| Some(u32::from_le_bytes(bytes.as_slice().try_into().ok()?)));
         let lanes = counts.min().unwrap_or(1);
         world.name_operation(OPERATION, NAME);
+        world.name_operation(MESSAGE_OPERATION, MESSAGE_NAME);
         let team = world.team(group)?;
-        let staging = match config.staging_bytes {
-            0 if is_large(world) => (world.config().heap_bytes / 8).min(512 << 20),
-            0 => 4 << 20,
-            bytes => bytes,
-        };
+        let (staging, pipe_bytes) = memory_sizes(world, &config);
         let layout = ChannelLayout::new(group.size(), lanes, PACKET_UNITS, staging);
-        let mut memory = world.allocate(group, layout.bytes, ALIGNMENT, "ccl lanes")?;
+        let pipe_layout = PipeLayout::new(layout.bytes, group.size(), lanes, pipe_bytes);
+        let mut memory = world.allocate(group, pipe_layout.end, ALIGNMENT, "ccl lanes")?;
+        let pipes = pipe_layout.pipes(team.view(), &memory, MESSAGE_OPERATION.0);
         let channel = layout.channel(team.view(), &memory, OPERATION.0);
         team.hold(permit);
         let limits = Limits { lanes, ..threads(world) };
@@ -136,7 +156,21 @@ impl Communicator {
             _ => None,
         };
         let (world, events) = (world.clone(), Arc::default());
-        Ok(Self { world, team, memory, channel, config, limits, units, events, launches: 0, checking })
+        Ok(Self {
+            world,
+            team,
+            memory,
+            channel,
+            pipe_layout,
+            pipes,
+            config,
+            limits,
+            units,
+            events,
+            launches: 0,
+            message_launches: 0,
+            checking,
+        })
     }
 
     fn reserve(
@@ -150,7 +184,7 @@ impl Communicator {
             return Err(Error::Unreachable { peer: *peer });
         }
         let device = world.device();
-        let local = local_bytes(group.size());
+        let local = local_bytes(group.size()).max(PIPE_LOCAL_BYTES);
         let limit =
             (device.properties().shared_memory_per_block() as u32).saturating_sub(LOCAL_RESERVED_BYTES);
         if local > limit {
@@ -232,6 +266,9 @@ impl Communicator {
     /// Those of [`Self::prepare`]; [`Error::Config`] for blocks that are not within 1 and [`Self::lanes`].
     pub fn prepare_as(&mut self, call: &Call<'_>, choice: Choice) -> Result<Prepared> {
         let shape = call.shape(self.size(), self.rank())?;
+        if let Some(messages) = call.messages() {
+            return self.prepare_messages(call, shape, &messages);
+        }
         if shape.uneven && self.size() as usize > MOST_UNEVEN {
             let allowed = "at most 64 where counts differ";
             return Err(Error::Config { field: "the group's size", given: self.size().into(), allowed });
@@ -239,8 +276,6 @@ impl Communicator {
         let plan = Plan::chosen(&shape, &self.limits, choice)?;
         let (output, input) = call.tensors();
         in_place::check(call, &shape, &self.team)?;
-        let (unit, entry) = kernel_of(&shape, plan.algorithm);
-        let kernel = self.unit(unit)?.kernel(entry)?.clone();
         let counts = match *call {
             Call::AllGatherUneven { counts, .. } => Counts::AllGather(counts),
             Call::AllToAllUneven { output_splits, input_splits, .. } => {
@@ -254,16 +289,63 @@ impl Communicator {
             output: self.place(output.as_ref()),
             alignment: alignment.min().unwrap_or(1),
         };
-        let arguments = Arguments::new(&self.channel, &shape, &plan, &buffers, counts);
-        let tensors = [output, input].into_iter().flatten();
+        let ((unit, entry), arguments, table) = if let Call::AllGatherMany(pairs) = call {
+            many::check(pairs, &self.team)?;
+            let (args, table) = many::arguments(pairs, &self.team, self.channel)?;
+            (gather_many_kernel(plan.algorithm), Arguments::GatherMany(args), table)
+        } else {
+            let arguments = Arguments::new(&self.channel, &shape, &plan, &buffers, counts);
+            (kernel_of(&shape, plan.algorithm), arguments, None)
+        };
+        let description = match call {
+            Call::AllGatherMany(pairs) => format!("{} tensors: {}", pairs.len(), describe(&shape, &plan)),
+            _ => describe(&shape, &plan),
+        };
+        Ok(Prepared {
+            plan,
+            shape,
+            kernel: self.unit(unit)?.kernel(entry)?.clone(),
+            arguments,
+            local_bytes: local_bytes(self.size()),
+            channel: self.channel.lanes,
+            table: table.map(Arc::new),
+            uses: self.uses(call),
+            description: description.into(),
+            fingerprint: self.checking.as_ref().map(|checking| checking.arguments(call, &shape, &plan)),
+        })
+    }
+
+    fn prepare_messages(
+        &mut self,
+        call: &Call<'_>,
+        shape: Shape,
+        messages: &[PointToPoint<'_>],
+    ) -> Result<Prepared> {
+        message::check(messages, &self.team)?;
+        let lists = TransferLists::new(messages, &self.team, &self.pipe_layout)?;
+        let served = lists.lists * lists.used_pipes;
+        let mut plan = Plan::new(&shape, &self.limits, None)?;
+        plan.blocks = served.clamp(1, self.limits.lanes);
+        let (args, table) = message::arguments(&lists, &self.team, self.pipes)?;
+        Ok(Prepared {
+            plan,
+            shape,
+            kernel: self.unit(Unit::Pipes)?.kernel(entry::PIPES)?.clone(),
+            arguments: Arguments::Pipes(args),
+            local_bytes: PipeLayout::local_bytes(served, plan.blocks),
+            channel: self.channel.lanes,
+            table: table.map(Arc::new),
+            uses: self.uses(call),
+            description: message::describe(messages, &plan).into(),
+            // Others have no part in it.
+            fingerprint: None,
+        })
+    }
+
+    fn uses(&self, call: &Call<'_>) -> Vec<MemoryUse> {
         let check = self.checking.as_ref().map(|checking| checking.checker.usage());
         let own = [self.memory.usage()].into_iter().chain(check);
-        let uses = tensors.filter_map(|tensor| tensor.usage()).chain(own).collect();
-        let description = describe(&shape, &plan).into();
-        let local_bytes = local_bytes(self.size());
-        let channel = self.channel.lanes;
-        let fingerprint = self.checking.as_ref().map(|checking| checking.arguments(call, &shape, &plan));
-        Ok(Prepared { plan, shape, kernel, arguments, local_bytes, channel, uses, description, fingerprint })
+        call.all_tensors().iter().filter_map(Tensor::usage).chain(own).collect()
     }
 
     fn unit(&mut self, unit: Unit) -> Result<&Arc<LoadedUnit>> {
@@ -281,9 +363,10 @@ impl Communicator {
         tensor.map_or(Buffers::NOWHERE, |tensor| tensor.place(&self.team))
     }
 
-    /// Puts a prepared call on the stream: one kernel, and with [`Check::Fingerprint`] another before it. Every member launches the same calls in the same order. May be captured
-    /// into a graph, which all members replay in the same order with each other and with other launches of this communicator;
-    /// whoever replays it keeps that order, and keeps the tensors.
+    /// Puts a prepared call on the stream: one kernel, and with [`Check::Fingerprint`] another before a collective's. Every member
+    /// launches the same collectives in the same order, and the two of a pair their messages. May be captured into a graph, which
+    /// all members replay in the same order with each other and with other launches of this communicator; whoever replays it
+    /// keeps that order, and keeps the tensors. A list that a captured launch reads stays as long as the communicator.
     ///
     /// # Errors
     /// [`Error::Foreign`]; what made the world fail, [`Error::Mismatch`] where calls are compared and differed; the launch's.
@@ -293,6 +376,11 @@ impl Communicator {
         }
         let event = self.events.take(self.world.device())?;
         let Plan { blocks, threads, .. } = prepared.plan;
+        if let Some(table) = &prepared.table
+            && stream.is_capturing()?
+        {
+            self.team.hold(Arc::clone(table));
+        }
         let checker = self.checking.as_ref().map(|checking| Arc::clone(&checking.checker));
         let launched = self.team.launch_in_order(stream, &prepared.uses, || {
             if let (Some(checking), Some(arguments)) = (&mut self.checking, &prepared.fingerprint) {
@@ -311,6 +399,12 @@ impl Communicator {
                     Arguments::Reduce(args) => {
                         prepared.kernel.launch(blocks, threads, prepared.local_bytes, stream, args)?;
                     }
+                    Arguments::GatherMany(args) => {
+                        prepared.kernel.launch(blocks, threads, prepared.local_bytes, stream, &**args)?;
+                    }
+                    Arguments::Pipes(args) => {
+                        prepared.kernel.launch(blocks, threads, prepared.local_bytes, stream, &**args)?;
+                    }
                 }
             }
             Ok(())
@@ -320,9 +414,13 @@ impl Communicator {
             None => error.into(),
         })?;
         Work::record(&event, stream)?;
-        self.launches += 1;
-        tracing::trace!(sequence = self.launches, description = %prepared.description, "launched");
-        Ok(Work::new(&self.world, event, self.launches, &prepared.description, checker))
+        // Members agree on the number of collectives only.
+        let is_message = prepared.shape.collective == Collective::SendReceive;
+        let launches = if is_message { &mut self.message_launches } else { &mut self.launches };
+        *launches += 1;
+        let sequence = *launches;
+        tracing::trace!(sequence, description = %prepared.description, "launched");
+        Ok(Work::new(&self.world, event, sequence, &prepared.description, checker))
     }
 
     /// [`Self::prepare`], then [`Self::launch`].
@@ -351,6 +449,16 @@ fn threads(world: &World) -> Limits {
     let (packet, bulk) = if is_large(world) { (256, 512) } else { (wave, wave) };
     let whole = |threads: u32| threads.next_multiple_of(wave);
     Limits { lanes: 1, packet_threads: whole(packet), bulk_threads: whole(bulk) }
+}
+
+/// Bytes for staging and for pipes: as configured, or chosen.
+fn memory_sizes(world: &World, config: &CclConfig) -> (u64, u64) {
+    let chosen = |given: u64, share: u64, most: u64, small: u64| match given {
+        0 if is_large(world) => (world.config().heap_bytes / share).min(most),
+        0 => small,
+        bytes => bytes,
+    };
+    (chosen(config.staging_bytes, 8, 512 << 20, 4 << 20), chosen(config.pipe_bytes, 32, 32 << 20, 1 << 20))
 }
 
 /// Whether the device is a large GPU, and not a machine of a few CPU threads.

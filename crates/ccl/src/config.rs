@@ -68,6 +68,9 @@ pub struct CclConfig {
     /// Bytes of the symmetric heap for staging (`ccl.staging_bytes`), shared by all blocks and members; 0 for an eighth of
     /// the heap up to 512 MiB on a large GPU, and 4 MiB on a small device. `push` of messages that do not fit goes in steps.
     pub staging_bytes: u64,
+    /// Bytes of the symmetric heap for messages that are sent and not yet received (`ccl.pipe_bytes`), shared by all members; 0
+    /// for a 32nd of the heap up to 32 MiB on a large GPU, and 1 MiB on a small device.
+    pub pipe_bytes: u64,
     /// What is checked at every call (`ccl.check`).
     pub check: Check,
 }
@@ -97,6 +100,7 @@ impl CclConfig {
             ("ccl.algorithm", algorithm.to_owned()),
             ("ccl.max_blocks", self.max_blocks.to_string()),
             ("ccl.staging_bytes", self.staging_bytes.to_string()),
+            ("ccl.pipe_bytes", self.pipe_bytes.to_string()),
             ("ccl.check", self.check.to_string()),
         ]
         .map(|(name, value)| (name.to_owned(), value))
@@ -114,6 +118,9 @@ impl CclConfig {
         }
         if self.staging_bytes != 0 && !(4096..=1 << 40).contains(&self.staging_bytes) {
             return refuse("ccl.staging_bytes", self.staging_bytes, "0, or 4096 to 2^40");
+        }
+        if self.pipe_bytes != 0 && !(4096..=1 << 40).contains(&self.pipe_bytes) {
+            return refuse("ccl.pipe_bytes", self.pipe_bytes, "0, or 4096 to 2^40");
         }
         Ok(())
     }

@@ -84,7 +84,8 @@ impl Case {
     pub fn shape(&self, members: u32) -> Shape {
         let (collective, local) = (self.collective, LocationKind::Local);
         let (input, output) = match collective {
-            Collective::Barrier => (local, local),
+            // Messages are no collective.
+            Collective::Barrier | Collective::SendReceive => (local, local),
             Collective::Scatter => (local, self.location),
             _ => (self.location, self.location),
         };
@@ -132,7 +133,7 @@ impl Case {
                 (self.pair(me, 0), all(&|member| self.pair(member, 0)))
             }
             Collective::AllToAll => (all(&|to| self.pair(me, to)), all(&|from| self.pair(from, me))),
-            Collective::Barrier => (0, 0),
+            Collective::Barrier | Collective::SendReceive => (0, 0),
         }
     }
 
@@ -173,7 +174,7 @@ impl Case {
                 let input = inputs.get(root.index()).map_or(&[][..], Vec::as_slice);
                 oracle::scatter(data_type, input, inputs.len(), root)
             }
-            Collective::Barrier => return Ok(None),
+            Collective::Barrier | Collective::SendReceive => return Ok(None),
         };
         expected.map(Some).map_err(|error| Failure(format!("{self}: {error}")))
     }
@@ -390,6 +391,7 @@ pub fn launch(
         Collective::Gather => Call::Gather { output: Some(output), input, root },
         Collective::Scatter => Call::Scatter { output, input: (me == root).then_some(input), root },
         Collective::Barrier => Call::Barrier,
+        Collective::SendReceive => Call::Batch(&[]),
     };
     let prepared = communicator.prepare_as(&call, choice)?;
     communicator.launch(&prepared, stream)

@@ -15,8 +15,17 @@ macro_rules! headers {
 }
 
 /// The headers of lanes, packets, element types and reductions. They include the prelude, which a unit lists too.
-pub const DEVICE_HEADERS: &[Header] =
-    headers!["elements.h", "lane.h", "meet.h", "packets.h", "pieces.h", "place.h", "reduce.h", "words.h"];
+pub const DEVICE_HEADERS: &[Header] = headers![
+    "elements.h",
+    "lane.h",
+    "meet.h",
+    "packets.h",
+    "pieces.h",
+    "pipe.h",
+    "place.h",
+    "reduce.h",
+    "words.h"
+];
 
 #[cfg(test)]
 mod tests {

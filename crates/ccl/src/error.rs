@@ -75,6 +75,30 @@ pub enum Error {
         /// Members of the group.
         members: u32,
     },
+    /// A message to or from somebody who is no member.
+    #[error("a message's peer is {given}, but the group has {members} members")]
+    Peer {
+        /// The peer given.
+        given: GroupRank,
+        /// Members of the group.
+        members: u32,
+    },
+    /// A receive that names nobody.
+    #[error("a receive has to name the member that sends: receiving from any source is not possible")]
+    AnySource,
+    /// What a rank sends to itself in a call is not what it receives from itself in the same call.
+    #[error(
+        "{rank} sends messages of {sent:?} bytes to itself and receives messages of {received:?} bytes from itself; \
+         in one call both must be the same"
+    )]
+    SelfMessages {
+        /// The rank.
+        rank: GroupRank,
+        /// Bytes of what it sends to itself.
+        sent: Vec<u64>,
+        /// Bytes of what it receives from itself.
+        received: Vec<u64>,
+    },
     /// The root gave no tensor where it needs one.
     #[error("{collective}: the root needs {what}, and none was given")]
     Missing {

@@ -150,7 +150,9 @@ pub(crate) fn splits(call: &Call<'_>, rank: GroupRank) -> [Split; MOST_UNEVEN] {
 fn reached_by_peers(shape: &Shape, algorithm: Algorithm) -> (bool, bool) {
     let keeps_own = shape.collective == Collective::ReduceScatter;
     match algorithm {
-        Algorithm::Packets | Algorithm::TwoShotPackets | Algorithm::Staged => (false, false),
+        Algorithm::Packets | Algorithm::TwoShotPackets | Algorithm::Staged | Algorithm::Pipes => {
+            (false, false)
+        }
         Algorithm::Direct => (false, true),
         Algorithm::Pull => (true, !keeps_own),
         Algorithm::Push => (false, !keeps_own && shape.output.is_reached()),

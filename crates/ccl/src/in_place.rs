@@ -4,6 +4,7 @@ use anabranch_shmem::Team;
 
 use crate::call::{Call, Collective, Shape};
 use crate::error::{Error, Result};
+use crate::tensor::Tensor;
 
 /// Checks addresses: aligned to the element, and output and input apart or in place.
 ///
@@ -12,10 +13,7 @@ use crate::error::{Error, Result};
 pub(crate) fn check(call: &Call<'_>, shape: &Shape, team: &Team) -> Result<()> {
     let (output, input) = call.tensors();
     for tensor in [&output, &input].into_iter().flatten() {
-        let address = tensor.address(team)?.0;
-        if tensor.count() > 0 && !address.is_multiple_of(u64::from(tensor.data_type().bytes())) {
-            return Err(Error::Alignment { address, data_type: tensor.data_type() });
-        }
+        check_alignment(tensor, team)?;
     }
     let (Some(output), Some(input)) = (output, input) else { return Ok(()) };
     let (to, from) = (output.address(team)?.0, input.address(team)?.0);
@@ -44,5 +42,79 @@ pub(crate) fn check(call: &Call<'_>, shape: &Shape, team: &Team) -> Result<()> {
         Ok(())
     } else {
         Err(Error::Overlap { collective: shape.collective, output: to, input: from, allowed })
+    }
+}
+
+/// Checks that a tensor starts at an element.
+fn check_alignment(tensor: &Tensor<'_>, team: &Team) -> Result<()> {
+    let (address, data_type) = (tensor.address(team)?.0, tensor.data_type());
+    if tensor.count() > 0 && !address.is_multiple_of(u64::from(data_type.bytes())) {
+        return Err(Error::Alignment { address, data_type });
+    }
+    Ok(())
+}
+
+/// Checks tensors of which each is written or read: aligned to the element, and none that is written on top of another.
+///
+/// # Errors
+/// [`Error::Alignment`], [`Error::Overlap`].
+pub(crate) fn check_apart<'a>(
+    collective: Collective,
+    tensors: impl Iterator<Item = (Tensor<'a>, bool)>,
+    team: &Team,
+) -> Result<()> {
+    let mut places = Vec::new();
+    for (tensor, is_written) in tensors {
+        check_alignment(&tensor, team)?;
+        if tensor.bytes() > 0 {
+            let start = tensor.address(team)?.0;
+            places.push((start, start + tensor.bytes(), is_written));
+        }
+    }
+    match first_overlap(&mut places) {
+        None => Ok(()),
+        Some((output, input)) => {
+            Err(Error::Overlap { collective, output, input, allowed: "what is written must lie apart" })
+        }
+    }
+}
+
+/// Of ranges (start, end, is written): where one that is written and another that it overlaps start.
+fn first_overlap(places: &mut [(u64, u64, bool)]) -> Option<(u64, u64)> {
+    places.sort_unstable();
+    // Of those before, what ends last, and what ends last of those written.
+    let (mut read, mut written) = ((0, 0), (0, 0));
+    for &(start, end, is_written) in &*places {
+        if start < written.1 {
+            return Some((written.0, start));
+        }
+        if is_written && start < read.1 {
+            return Some((start, read.0));
+        }
+        let last = if is_written { &mut written } else { &mut read };
+        if end > last.1 {
+            *last = (start, end);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn overlaps_are_found_as_by_comparing_all(
+            given in proptest::collection::vec((0u64..60, 1u64..9, any::<bool>()), 0..9),
+        ) {
+            let mut places: Vec<_> = given.iter().map(|(start, length, written)| (*start, start + length, *written)).collect();
+            let any = (0..places.len()).any(|one| (0..one).any(|other| {
+                let (a, b) = (places[one], places[other]);
+                (a.2 || b.2) && a.0 < b.1 && b.0 < a.1
+            }));
+            prop_assert_eq!(first_overlap(&mut places).is_some(), any);
+        }
     }
 }

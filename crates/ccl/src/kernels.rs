@@ -4,7 +4,7 @@ use anabranch_hip_jit::{DeviceStruct as _, Header, KernelSpec, KernelUnit, PRELU
 use anabranch_shmem::device_api::DEVICE_HEADERS as SHMEM_HEADERS;
 
 use crate::DataType;
-use crate::args::{FingerprintArgs, MoveArgs, Place, ReduceArgs, UnevenArgs};
+use crate::args::{FingerprintArgs, GatherManyArgs, MoveArgs, PipesArgs, Place, ReduceArgs, UnevenArgs};
 use crate::device_api::DEVICE_HEADERS;
 
 const HEADERS: &[&[Header]] = &[PRELUDE, SHMEM_HEADERS, DEVICE_HEADERS];
@@ -25,6 +25,14 @@ pub mod entry {
     pub const UNEVEN_DIRECT: &str = "anabranch_ccl_move_uneven_direct";
     /// All members meet.
     pub const BARRIER: &str = "anabranch_ccl_barrier";
+    /// Many tensors gathered, in packets.
+    pub const GATHER_MANY_PACKETS: &str = "anabranch_ccl_gather_many_packets";
+    /// ... through the staging.
+    pub const GATHER_MANY_STAGED: &str = "anabranch_ccl_gather_many_staged";
+    /// ... straight to the outputs.
+    pub const GATHER_MANY_DIRECT: &str = "anabranch_ccl_gather_many_direct";
+    /// Messages between pairs of members.
+    pub const PIPES: &str = "anabranch_ccl_pipes";
     /// Every member reduces everything, from packets.
     pub const ONE_SHOT: &str = "anabranch_ccl_one_shot";
     /// Every member reduces a part and sends it round, in packets.
@@ -54,6 +62,24 @@ pub static MOVE: KernelUnit = KernelUnit {
         entry::UNEVEN_DIRECT,
     ],
     layouts: &[MoveArgs::c_declaration, UnevenArgs::c_declaration],
+};
+
+/// Gathers many tensors of any types.
+pub static GATHER_MANY: KernelUnit = KernelUnit {
+    name: "ccl_gather_many",
+    source: include_str!("../kernels/gather_many.hip"),
+    headers: HEADERS,
+    entries: &[entry::GATHER_MANY_PACKETS, entry::GATHER_MANY_STAGED, entry::GATHER_MANY_DIRECT],
+    layouts: &[GatherManyArgs::c_declaration],
+};
+
+/// Sends and receives.
+pub static PIPES: KernelUnit = KernelUnit {
+    name: "ccl_pipes",
+    source: include_str!("../kernels/pipes.hip"),
+    headers: HEADERS,
+    entries: &[entry::PIPES],
+    layouts: &[PipesArgs::c_declaration],
 };
 
 /// Reduces small messages of one type.
@@ -97,6 +123,16 @@ pub fn fingerprint() -> KernelSpec {
     KernelSpec::new(&FINGERPRINT)
 }
 
+/// The kernels that gather many tensors.
+pub fn gather_many() -> KernelSpec {
+    KernelSpec::new(&GATHER_MANY)
+}
+
+/// The kernel that sends and receives.
+pub fn pipes() -> KernelSpec {
+    KernelSpec::new(&PIPES)
+}
+
 /// The kernels that reduce small messages of a type.
 pub fn packet_reduce(element: DataType) -> KernelSpec {
     KernelSpec::new(&PACKET_REDUCE).with("CCL_ELEMENT", element.device_name())
@@ -110,5 +146,5 @@ pub fn bulk_reduce(element: DataType) -> KernelSpec {
 /// Every kernel of this crate in every variant: what a prebuild compiles.
 pub fn kernels() -> Vec<KernelSpec> {
     let reduce = DataType::ALL.into_iter().flat_map(|element| [packet_reduce(element), bulk_reduce(element)]);
-    [move_bytes(), fingerprint()].into_iter().chain(reduce).collect()
+    [move_bytes(), gather_many(), pipes(), fingerprint()].into_iter().chain(reduce).collect()
 }

@@ -34,7 +34,12 @@ mod in_place;
 pub mod kernels;
 #[doc(hidden)]
 pub mod lower;
+mod many;
+#[doc(hidden)]
+pub mod message;
 pub mod oracle;
+#[doc(hidden)]
+pub mod pipes;
 pub mod plan;
 mod reduce;
 mod tensor;
@@ -43,13 +48,14 @@ mod work;
 
 pub use call::{Call, Collective};
 pub use checker::CHECK_OPERATION;
-pub use communicator::{Communicator, OPERATION, Prepared};
+pub use communicator::{Communicator, MESSAGE_OPERATION, OPERATION, Prepared};
 pub use config::{CclConfig, Check, UnknownCheck};
 pub use data_type::{DataType, UnknownDataType};
 pub use element::Element;
 pub use error::{Error, Result};
 pub use fingerprint::{Difference, Mismatch, SplitMismatch};
 pub use kernels::kernels;
+pub use message::PointToPoint;
 pub use plan::{Algorithm, Choice, Plan, UnknownAlgorithm};
 pub use reduce::{
     Avg, BitAnd, BitOr, BitXor, Max, Min, PreMulSum, Product, ReduceOp, ReduceOperator, Sum, UnknownReduceOp,

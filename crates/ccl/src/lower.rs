@@ -6,8 +6,8 @@ use anabranch_hip_jit::{DevicePointer, KernelSpec};
 use anabranch_ranks::GroupRank;
 
 use crate::args::{
-    Channel, MOST_UNEVEN, MOVE_ALL, MOVE_NONE, MoveArgs, MoveEntry, Place, REDUCE_ALL, ReduceArgs, Reduction,
-    UnevenArgs,
+    Channel, GatherManyArgs, MOST_UNEVEN, MOVE_ALL, MOVE_NONE, MoveArgs, MoveEntry, PipesArgs, Place,
+    REDUCE_ALL, ReduceArgs, Reduction, UnevenArgs,
 };
 use crate::call::{Collective, Shape};
 use crate::kernels::{self, entry};
@@ -29,6 +29,10 @@ pub enum Unit {
     Fingerprint,
     /// `kernels/move.hip`.
     Move,
+    /// `kernels/gather_many.hip`.
+    GatherMany,
+    /// `kernels/pipes.hip`.
+    Pipes,
     /// `kernels/packet_reduce.hip`.
     PacketReduce(DataType),
     /// `kernels/bulk_reduce.hip`.
@@ -41,6 +45,8 @@ impl Unit {
         match self {
             Self::Fingerprint => kernels::fingerprint(),
             Self::Move => kernels::move_bytes(),
+            Self::GatherMany => kernels::gather_many(),
+            Self::Pipes => kernels::pipes(),
             Self::PacketReduce(element) => kernels::packet_reduce(element),
             Self::BulkReduce(element) => kernels::bulk_reduce(element),
         }
@@ -68,7 +74,18 @@ pub fn kernel_of(shape: &Shape, algorithm: Algorithm) -> (Unit, &'static str) {
         Algorithm::Direct => (Unit::Move, entry::MOVE_DIRECT),
         Algorithm::Pull => (bulk, entry::PULL),
         Algorithm::Push => (bulk, entry::PUSH),
+        Algorithm::Pipes => (Unit::Pipes, entry::PIPES),
     }
+}
+
+/// The same for many tensors gathered.
+pub const fn gather_many_kernel(algorithm: Algorithm) -> (Unit, &'static str) {
+    let entry = match algorithm {
+        Algorithm::Packets => entry::GATHER_MANY_PACKETS,
+        Algorithm::Direct => entry::GATHER_MANY_DIRECT,
+        _ => entry::GATHER_MANY_STAGED,
+    };
+    (Unit::GatherMany, entry)
 }
 
 /// Where the buffers of a call are.
@@ -112,6 +129,10 @@ pub enum Arguments {
     Uneven(Box<UnevenArgs>),
     /// Of the kernels that reduce.
     Reduce(ReduceArgs),
+    /// Of the kernels that gather many tensors.
+    GatherMany(Box<GatherManyArgs>),
+    /// Of the kernel that sends and receives.
+    Pipes(Box<PipesArgs>),
 }
 
 impl Arguments {

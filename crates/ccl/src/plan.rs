@@ -26,10 +26,12 @@ pub enum Algorithm {
     Pull,
     /// Each member writes parts to their owners' staging; the owners reduce and hand the results round.
     Push,
+    /// Through a ring of slots for each pair. All sends and receives, and nothing else: it cannot be asked for.
+    Pipes,
 }
 
 impl Algorithm {
-    /// All of them.
+    /// Those that can be asked for.
     pub const ALL: [Self; 6] =
         [Self::Packets, Self::TwoShotPackets, Self::Staged, Self::Direct, Self::Pull, Self::Push];
 
@@ -42,6 +44,7 @@ impl Algorithm {
             Self::Direct => "direct",
             Self::Pull => "pull",
             Self::Push => "push",
+            Self::Pipes => "pipes",
         }
     }
 
@@ -52,6 +55,9 @@ impl Algorithm {
     pub fn allows(self, shape: &Shape) -> Result<(), &'static str> {
         let reduces = shape.collective.reduces();
         match self {
+            Self::Pipes if shape.collective == Collective::SendReceive => Ok(()),
+            Self::Pipes => Err("it is for sends and receives"),
+            _ if shape.collective == Collective::SendReceive => Err("sends and receives go through pipes"),
             Self::Packets if shape.uneven && shape.collective == Collective::AllToAll => {
                 Err("members do not know how much others exchange")
             }
@@ -155,6 +161,8 @@ impl Plan {
     /// [`Error::Algorithm`] when the algorithm asked for cannot do the call.
     pub fn new(shape: &Shape, limits: &Limits, asked: Option<Algorithm>) -> Result<Self> {
         let algorithm = match asked {
+            // There is one way.
+            _ if shape.collective == Collective::SendReceive => Algorithm::Pipes,
             Some(algorithm) => algorithm,
             None => expected_fastest(shape),
         };
@@ -211,6 +219,7 @@ fn expected_fastest(shape: &Shape) -> Algorithm {
     let legal = |algorithm: Algorithm| algorithm.allows(shape).is_ok();
     let straight = if legal(Algorithm::Direct) { Algorithm::Direct } else { Algorithm::Staged };
     match shape.collective {
+        Collective::SendReceive => Algorithm::Pipes,
         // Counts that only pairs know cannot choose.
         Collective::AllToAll if shape.uneven => straight,
         // Of two, each sends the other everything either way: a second hop saves nothing.

@@ -102,7 +102,8 @@ impl Work {
         self.event.event.as_ref().map_or(Ok(true), |event| Ok(event.is_done()?))
     }
 
-    /// The number of this launch on its communicator, from 1: the same on all members.
+    /// The number of this launch on its communicator, from 1. Collectives are counted for themselves, with the same number on
+    /// all members; sends and receives are counted for themselves, too.
     pub const fn sequence(&self) -> u64 {
         self.sequence
     }

@@ -151,6 +151,7 @@ pub(crate) fn launch_tracked(
 pub(crate) enum Keep {
     Allocation(AllocationId),
     Team { _table: Table, _permit: ResidencyPermit, _held: Vec<Box<dyn Held>> },
+    Table { _table: Table },
 }
 
 /// What a team keeps for the crates above until the last launch is over: kernels, shares of the device.

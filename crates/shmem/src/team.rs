@@ -15,7 +15,7 @@ use anabranch_transport::{Operation, Scope};
 use crate::collective::group_id;
 use crate::error::{Error, Result};
 use crate::fault::OperationCode;
-use crate::flight::{Held, Keep, MemoryUse, launch_tracked};
+use crate::flight::{Held, InFlight, Keep, MemoryUse, launch_tracked};
 use crate::heap::{DEFAULT_ALIGNMENT, SymmetricMemory};
 use crate::host_api::TeamSignalArgs;
 use crate::residency::ResidencyPermit;
@@ -177,6 +177,11 @@ fn barrier_threads(members: u32, wave: u32) -> u32 {
 impl Team {
     pub(crate) fn kernels(&self) -> &TeamKernels {
         &self.kernels
+    }
+
+    /// Everything launched in order.
+    pub(crate) fn flight(&self) -> &Arc<InFlight> {
+        self.flags.flight()
     }
 
     /// What kernels get. Valid while the team is.

@@ -37,6 +37,8 @@ pub enum Protocol {
     CclBulk,
     /// The comparison of calls before a collective.
     CclFingerprint,
+    /// Sends and receives of `ccl` through pipes.
+    CclPipes,
     /// A whole world of rank threads: join, dispatch and combine, leave.
     World,
 }
@@ -58,6 +60,7 @@ impl Protocol {
         Self::CclPackets,
         Self::CclBulk,
         Self::CclFingerprint,
+        Self::CclPipes,
         Self::World,
     ];
 
@@ -78,6 +81,7 @@ impl Protocol {
             Self::CclPackets => "ccl-packets",
             Self::CclBulk => "ccl-bulk",
             Self::CclFingerprint => "ccl-fingerprint",
+            Self::CclPipes => "ccl-pipes",
             Self::World => "world",
         }
     }
@@ -122,7 +126,8 @@ pub struct Case {
     pub waves: u32,
     /// Another form of the protocol: `ep` combines from a caller's buffer instead of the window, `put-signal` and
     /// `put-quiet` send to the next rank only, `device-barrier` calls `team_barrier` instead of `team_sync`,
-    /// collectives have epochs of two bits, and of `ccl-fingerprint` one rank makes another call in the end.
+    /// collectives have epochs of two bits, and of `ccl-fingerprint` one rank makes another call in the end; and
+    /// `ccl-pipes` launches each message alone.
     pub staged: bool,
     /// NVIDIA's form of the kernels, on a machine whose fences are cumulative; else AMD's, where each wave releases.
     pub cumulative: bool,

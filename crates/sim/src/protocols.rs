@@ -25,6 +25,9 @@ pub const fn about(protocol: Protocol) -> &'static str {
         Protocol::CclFingerprint => {
             "the comparison of calls before a collective; --staged for a call that differs in the end"
         }
+        Protocol::CclPipes => {
+            "sends and receives of ccl, random batches after each other; --staged for each message alone"
+        }
         Protocol::World => {
             "join, dispatch, experts, combine and leave of rank threads, with --fault; --staged as for ep"
         }

@@ -55,6 +55,23 @@ fn messages_are_right_under_every_seed() {
 }
 
 #[test]
+fn sends_and_receives_are_right_under_every_seed() {
+    for staged in [false, true] {
+        clean(&with(Protocol::CclPipes, 2, |case| case.staged = staged), 0..300);
+        clean(
+            &with(Protocol::CclPipes, 3, |case| (case.staged, case.rounds, case.blocks) = (staged, 4, 3)),
+            0..150,
+        );
+        // One block of one wave goes round all pipes of all peers.
+        clean(
+            &with(Protocol::CclPipes, 4, |case| (case.staged, case.blocks, case.waves) = (staged, 1, 1)),
+            0..100,
+        );
+    }
+    clean(&with(Protocol::CclPipes, 1, |case| case.tokens = 9), 0..100);
+}
+
+#[test]
 fn gathers_signals_and_atomics_are_right_under_every_seed() {
     clean(&with(Protocol::Ping, 3, |case| case.tokens = 9), 0..400);
     for ranks in 1..4 {

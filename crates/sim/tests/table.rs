@@ -189,6 +189,8 @@ fn every_embedded_unit_is_among_the_sources() {
             &anabranch_ep::kernels::REFERENCE_EXPERT,
             &anabranch_shmem::TEAM_BARRIER_UNIT,
             &anabranch_shmem::p2p::P2P,
+            &anabranch_ccl::kernels::GATHER_MANY,
+            &anabranch_ccl::kernels::PIPES,
         ])
         .collect();
     for unit in units {

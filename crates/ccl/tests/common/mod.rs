@@ -2,6 +2,8 @@
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of tests fails the test")]
 
+pub mod processes;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,20 +15,27 @@ use anabranch_hip_jit::{Jit, JitConfig, ParameterValue, ToolSearch};
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::{RankError, RankSetup, World, WorldConfig, spawn_threads};
 
-/// One cache for all tests of the workspace, so that a kernel is compiled once.
+/// One cache for all tests of the crate, so that a kernel is compiled once.
+pub fn cache() -> std::path::PathBuf {
+    std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels")
+}
+
+pub fn tools() -> ToolSearch {
+    #[expect(clippy::disallowed_methods, reason = "a test finds compilers as a user's shell does")]
+    let folders = |name: &str| std::env::var_os(name).map(|list| std::env::split_paths(&list).collect());
+    let [path, python_site] = ["PATH", "PYTHONPATH"].map(|name| folders(name).unwrap_or_default());
+    ToolSearch { path, python_site, ..ToolSearch::default() }
+}
+
 pub fn jit() -> Jit {
     jit_with(Vec::new())
 }
 
 /// [`jit`], with parameters for every kernel.
 pub fn jit_with(parameters: Vec<(&'static str, ParameterValue)>) -> Jit {
-    let cache = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels");
-    #[expect(clippy::disallowed_methods, reason = "a test finds the compiler as a user's shell does")]
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let tools = ToolSearch { path: std::env::split_paths(&path).collect(), ..ToolSearch::default() };
-    let mut config = JitConfig::new(cache);
+    let mut config = JitConfig::new(cache());
     config.parameters = parameters;
-    Jit::new(config, tools)
+    Jit::new(config, tools())
 }
 
 /// A sequence that all ranks draw alike from one seed: splitmix64.

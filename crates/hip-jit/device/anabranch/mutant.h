@@ -128,6 +128,15 @@ enum Mutant : u32 {
     MUTANT_PUSH_NO_LAST_MEETING = 127,    // push: ends before its output is there
     MUTANT_RELAYED_NO_MEETING = 128,      // push: copies results that have not come
     MUTANT_RELAYED_SAME_HALF = 129,       // push: results go where contributions are still read
+    // ccl/pipe.h and pipes.hip
+    MUTANT_PIPE_COUNT_NOT_KEPT = 130,     // the next launch counts from where this one began
+    MUTANT_PIPE_ONE_SLOT = 131,           // every chunk lies in the same slot
+    MUTANT_PIPE_CREDIT_LOOSE = 132,       // a slot is written before its chunk was read
+    MUTANT_PIPE_NO_ACQUIRE = 133,
+    MUTANT_PIPE_CONSUMED_UNREAD = 134,    // the target counts a chunk, then reads it
+    MUTANT_PIPE_FLAG_FIRST = 135,         // the source counts a chunk, then writes it
+    MUTANT_PIPE_UNRELEASED = 136,         // the block meets, and nobody releases
+    MUTANT_PIPE_NO_BARRIER = 137,         // threads take the pick before thread 0 has waited
     // ccl's checks
     MUTANT_FINGERPRINT_NOT_MET = 140,     // fingerprint.hip: calls are compared before all have come
     MUTANT_LANE_NOT_LEFT = 141,           // lane_close: the launch stays inside

@@ -5,6 +5,7 @@ mod barrier;
 mod bench;
 mod ccl;
 mod ccl_fingerprint;
+mod ccl_pipes;
 mod device_barrier;
 mod ep;
 mod gather;
@@ -39,6 +40,7 @@ pub fn scenario(case: Case, jit: &Jit) -> Result<Box<dyn Scenario>, ScenarioErro
         }
         Protocol::CclFingerprint => Box::new(ccl_fingerprint::CclFingerprint::new(case, kernels)?),
         Protocol::Ping => Box::new(ping::Ping::new(case, kernels)?),
+        Protocol::CclPipes => Box::new(ccl_pipes::Exchange::new(case, kernels)?),
         Protocol::World => Box::new(world::World::new(case, jit)?),
     })
 }

@@ -89,6 +89,7 @@ const GATHER: Search = Search::of(Protocol::Gather);
 const DEVICE: Search = Search::of(Protocol::DeviceBarrier);
 const ATOMICS: Search = Search::of(Protocol::Atomics);
 const PING: Search = Search::of(Protocol::Ping);
+const PIPES: Search = Search::of(Protocol::CclPipes);
 const MOVE: Search = Search::of(Protocol::CclMove);
 const PACKETS: Search = Search::of(Protocol::CclPackets);
 const BULK: Search = Search::of(Protocol::CclBulk);
@@ -107,6 +108,7 @@ const QUIET_C: Search = QUIET.cumulative();
 const GATHER_C: Search = GATHER.cumulative();
 const DEVICE_C: Search = DEVICE.cumulative();
 const PING_C: Search = PING.cumulative();
+const PIPES_C: Search = PIPES.cumulative();
 const MOVE_C: Search = MOVE.cumulative();
 const BULK_C: Search = BULK.cumulative();
 const PACKETS_C: Search = PACKETS.cumulative();
@@ -217,6 +219,14 @@ pub const TWINS: &[Twin] = &[
     twin("PING_NO_BARRIER", &[PING, PING_C]),
     twin("FINGERPRINT_NOT_MET", &[FINGERPRINT.by_values(), FINGERPRINT.cumulative().by_values()]),
     twin("LANE_NOT_LEFT", &[FINGERPRINT.by_values()]),
+    twin("PIPE_COUNT_NOT_KEPT", &[PIPES.by_values()]),
+    twin("PIPE_ONE_SLOT", &[PIPES, PIPES_C]),
+    twin("PIPE_CREDIT_LOOSE", &[PIPES, PIPES_C]),
+    twin("PIPE_NO_ACQUIRE", &[PIPES, PIPES_C]),
+    twin("PIPE_CONSUMED_UNREAD", &[PIPES, PIPES_C]),
+    twin("PIPE_FLAG_FIRST", &[PIPES, PIPES_C]),
+    twin("PIPE_UNRELEASED", &[PIPES, PIPES_C]),
+    twin("PIPE_NO_BARRIER", &[PIPES.by_values(), PIPES_C.by_values()]),
     twin("LANE_USES_NOT_KEPT", &[MOVE.by_races(), FINGERPRINT, FINGERPRINT.cumulative()]),
     twin("SLOT_NOT_OWNED", &[SIGNAL, QUIET, SIGNAL_C]),
     twin("ACKNOWLEDGED_UNREAD", &[SIGNAL, QUIET, SIGNAL_C]),

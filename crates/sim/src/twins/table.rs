@@ -1,6 +1,6 @@
 //! The nouns of the table, and what has no row.
 
-use super::{ccl, ccl_fingerprint, ep, prelude, shmem};
+use super::{ccl, ccl_fingerprint, ccl_pipes, ep, prelude, shmem};
 use crate::Protocol;
 
 /// What a site does.
@@ -65,7 +65,8 @@ pub fn sites() -> impl Iterator<Item = Site> {
         .chain(shmem::FILES)
         .chain(ep::FILES)
         .chain(ccl::FILES)
-        .chain(ccl_fingerprint::FILES);
+        .chain(ccl_fingerprint::FILES)
+        .chain(ccl_pipes::FILES);
     files.flat_map(|file| {
         file.rows.iter().map(|(function, call, held_by)| Site {
             file: file.file,
@@ -121,6 +122,9 @@ pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_ccl_conformance_convert", Runs::Quiet),
     ("anabranch_ccl_conformance_reduce", Runs::Quiet),
     ("anabranch_ccl_fingerprint", Runs::In(&[Protocol::CclFingerprint])),
+    ("anabranch_ccl_gather_many_direct", Runs::Test(GATHER_MANY)),
+    ("anabranch_ccl_gather_many_packets", Runs::Test(GATHER_MANY)),
+    ("anabranch_ccl_gather_many_staged", Runs::Test(GATHER_MANY)),
     ("anabranch_ccl_move_direct", MOVES),
     ("anabranch_ccl_move_packets", MOVES),
     ("anabranch_ccl_move_staged", MOVES),
@@ -128,6 +132,7 @@ pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_ccl_move_uneven_packets", MOVES),
     ("anabranch_ccl_move_uneven_staged", MOVES),
     ("anabranch_ccl_one_shot", REDUCES_PACKETS),
+    ("anabranch_ccl_pipes", Runs::In(&[Protocol::CclPipes])),
     ("anabranch_ccl_pull", REDUCES_BULK),
     ("anabranch_ccl_push", REDUCES_BULK),
     ("anabranch_ccl_scatter_packets", REDUCES_PACKETS),
@@ -162,5 +167,6 @@ pub const KERNELS: &[(&str, Runs)] = &[
 const MOVES: Runs = Runs::In(&[Protocol::Ccl, Protocol::CclMove]);
 const REDUCES_PACKETS: Runs = Runs::In(&[Protocol::Ccl, Protocol::CclPackets]);
 const REDUCES_BULK: Runs = Runs::In(&[Protocol::Ccl, Protocol::CclBulk]);
+const GATHER_MANY: &str = "crates/ccl/tests/gather_many.rs";
 const P2P: &str = "crates/cli/tests/bench.rs";
 const API: &str = "crates/shmem/tests/device_api";

@@ -269,6 +269,8 @@ impl Collectives {
             Arguments::Move(args) => self.bench.launch(rank, kernel, grid, &args),
             Arguments::Uneven(args) => self.bench.launch(rank, kernel, grid, &*args),
             Arguments::Reduce(args) => self.bench.launch(rank, kernel, grid, &args),
+            Arguments::GatherMany(args) => self.bench.launch(rank, kernel, grid, &*args),
+            Arguments::Pipes(args) => self.bench.launch(rank, kernel, grid, &*args),
         }?;
         Ok(())
     }

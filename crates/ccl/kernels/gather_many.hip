@@ -1,0 +1,176 @@
+// all_gather of many tensors in one launch. The inputs of a rank are one message: laid out one after the other, each from a
+// multiple of 16 on, so that pieces are as aligned as the tensors are. How the message moves is as in move.hip: in packets,
+// through the staging, or straight to the peers' outputs; the arguments of meet.h and packets.h hold for it unchanged.
+#include "ccl/packets.h"
+#include "ccl/place.h"
+
+namespace ccl {
+
+static ANABRANCH_DEVICE u64 segment_start(const Grid& grid, const GatherManyArgs& args, u32 index) {
+    return args.table == nullptr ? args.segments[index].start : private_load(grid, &args.table[index].start);
+}
+static ANABRANCH_DEVICE Segment segment_of(const Grid& grid, const GatherManyArgs& args, u32 index) {
+    if (args.table == nullptr) return args.segments[index];
+    const Segment* entry = args.table + index;
+    Place output = {private_load(grid, &entry->output.bases), private_load(grid, &entry->output.offset),
+                    private_load(grid, &entry->output.own)};
+    return Segment{private_load(grid, &entry->input), output, private_load(grid, &entry->bytes),
+                   private_load(grid, &entry->start)};
+}
+// The last segment that starts at `byte` or before. There is one: the first starts at 0.
+static ANABRANCH_DEVICE u32 segment_at(const Grid& grid, const GatherManyArgs& args, u64 byte) {
+    u32 low = 0, high = args.count - 1;
+    while (low < high) {
+        u32 middle = (low + high + 1) / 2;
+        if (segment_start(grid, args, middle) <= byte) {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    return low;
+}
+// Where `source`'s input goes at `member`, and at this rank.
+static ANABRANCH_DEVICE u64 target_of(const Grid& grid, const Segment& segment, u32 member, u32 source) {
+    return place_at(grid, segment.output, member) + source * segment.bytes;
+}
+static ANABRANCH_DEVICE u64 own_target(const Segment& segment, u32 source) {
+    return segment.output.own + source * segment.bytes;
+}
+
+// The parts of segments in bytes [first, end) of the message: `copy(segment, offset, at, bytes)` for each, where `offset` is
+// in the segment and `at` in the message.
+template <class Copy>
+static ANABRANCH_DEVICE void for_each_part(const Grid& grid, const GatherManyArgs& args, u64 first, u64 end, Copy copy) {
+    if (first >= end || args.count == 0) return;
+    for (u32 i = segment_at(grid, args, first); i < args.count; ++i) {
+        Segment segment = segment_of(grid, args, i);
+        if (segment.start >= end) break;
+        u64 at = maximum(first, segment.start), last = minimum(end, segment.start + segment.bytes);
+        if (at < last) copy(segment, at - segment.start, at, last - at);
+    }
+}
+
+// This lane's share of this rank's own inputs. Nothing where input and output are the same place.
+static ANABRANCH_DEVICE void copy_own(const Grid& grid, const GatherManyArgs& args) {
+    u64 units = args.total / 16;
+    u64 first = units * grid.block / grid.grid_blocks * 16, end = units * (grid.block + 1) / grid.grid_blocks * 16;
+    u32 me = args.channel.team.rank;
+    for_each_part(grid, args, first, end, [&](const Segment& segment, u64 offset, u64, u64 bytes) {
+        u64 to = own_target(segment, me);
+        if (to != segment.input) copy_bytes(grid, to + offset, segment.input + offset, bytes);
+    });
+}
+
+static ANABRANCH_DEVICE void gather_packets(const Grid& grid, const GatherManyArgs& args, Lane& lane) {
+    const Channel& channel = args.channel;
+    u32 me = channel.team.rank;
+    bool wide = args.is_wide != 0;
+    // At least one packet between any two members in each lane: some carry nothing.
+    u64 units = maximum(args.total / PAYLOAD, u64(grid.grid_blocks));
+    u64 begin = units * grid.block / grid.grid_blocks, end = units * (grid.block + 1) / grid.grid_blocks;
+    for (u64 first = begin; first < end && !lane.dead; first += channel.packet_units) {
+        next_epoch(grid, channel, lane);
+        u64 count = minimum(end - first, u64(channel.packet_units));
+        for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
+            u64 byte = (first + unit) * PAYLOAD, payload = 0;
+            if (byte < args.total) {
+                Segment segment = segment_of(grid, args, segment_at(grid, args, byte));
+                payload = load_payload(grid, segment.input, byte - segment.start, segment.bytes, wide);
+            }
+            for (u32 i = 1; i < channel.team.size; ++i) send(grid, channel, lane, 0, rotated(channel, i), unit, payload);
+        }
+        if (first == begin) copy_own(grid, args);
+        for (u32 base = 0; base < channel.team.size; base += BATCH) {
+            for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
+                u64 payload[BATCH];
+                if (!receive(grid, channel, lane, channel.heap, 0, base, unit, payload)) break;
+                u64 byte = (first + unit) * PAYLOAD;
+                if (byte >= args.total) continue;
+                Segment segment = segment_of(grid, args, segment_at(grid, args, byte));
+#pragma unroll
+                for (u32 k = 0; k < BATCH; ++k) {
+                    u32 source = base + k;
+                    if (source >= channel.team.size || source == me) continue;
+                    u64 to = own_target(segment, source);
+                    store_payload(grid, to, byte - segment.start, segment.bytes, wide, payload[k]);
+                }
+            }
+        }
+        end_epoch(grid, lane);
+    }
+}
+
+static ANABRANCH_DEVICE void gather_staged(const Grid& grid, const GatherManyArgs& args, Lane& lane) {
+    const Channel& channel = args.channel;
+    u32 me = channel.team.rank;
+    // All lanes take part in a step, also when it does not fill the staging.
+    u64 share = round_up((args.total + grid.grid_blocks - 1) / grid.grid_blocks, 256);
+    u64 piece = minimum(channel.staging_bytes, share);
+    copy_own(grid, args);
+    for (u64 step = 0; step * piece * grid.grid_blocks < args.total && !lane.dead; ++step) {
+        u64 first = (step * grid.grid_blocks + grid.block) * piece;
+        u64 end = minimum(first + piece, args.total);
+        u64 half = next_half(lane);
+        for (u32 i = 1; i < channel.team.size; ++i) {
+            u64 to = staging_of(channel, member_base(grid, channel, rotated(channel, i)), lane, half, me);
+            for_each_part(grid, args, first, end, [&](const Segment& segment, u64 offset, u64 at, u64 bytes) {
+                copy_bytes(grid, to + (at - first), segment.input + offset, bytes);
+            });
+        }
+        meet(grid, channel, lane);
+        for (u32 i = 1; i < channel.team.size && !lane.dead; ++i) {
+            u32 source = rotated(channel, i);
+            u64 from = staging_of(channel, channel.heap, lane, half, source);
+            for_each_part(grid, args, first, end, [&](const Segment& segment, u64 offset, u64 at, u64 bytes) {
+                copy_bytes(grid, own_target(segment, source) + offset, from + (at - first), bytes);
+            });
+        }
+    }
+}
+
+// Tiles of the message go round the lanes.
+static constexpr u64 GATHER_TILE = 32768;
+
+static ANABRANCH_DEVICE void gather_direct(const Grid& grid, const GatherManyArgs& args, Lane& lane) {
+    const Channel& channel = args.channel;
+    u32 me = channel.team.rank;
+    meet(grid, channel, lane);
+    for (u32 i = 0; i < channel.team.size && !lane.dead; ++i) {
+        u32 peer = turned(channel, lane, i);
+        for (u64 first = grid.block * GATHER_TILE; first < args.total; first += grid.grid_blocks * GATHER_TILE) {
+            u64 end = minimum(first + GATHER_TILE, args.total);
+            for_each_part(grid, args, first, end, [&](const Segment& segment, u64 offset, u64, u64 bytes) {
+                u64 to = target_of(grid, segment, peer, me);
+                if (to != segment.input || peer != me) copy_bytes(grid, to + offset, segment.input + offset, bytes);
+            });
+        }
+    }
+    meet(grid, channel, lane);
+}
+
+// Tensors have places of their own each: the lane needs none.
+static ANABRANCH_DEVICE Lane gather_open(const Grid& grid, const GatherManyArgs& args) {
+    Place none = {nullptr, 0, 0};
+    return lane_open(grid, args.channel, none, none);
+}
+
+}  // namespace ccl
+
+ANABRANCH_KERNEL(anabranch_ccl_gather_many_packets, GatherManyArgs, 512) {
+    ccl::Lane lane = ccl::gather_open(grid, args);
+    if (!lane.dead) ccl::gather_packets(grid, args, lane);
+    ccl::lane_close(grid, args.channel, lane);
+}
+
+ANABRANCH_KERNEL(anabranch_ccl_gather_many_staged, GatherManyArgs, 512) {
+    ccl::Lane lane = ccl::gather_open(grid, args);
+    if (!lane.dead) ccl::gather_staged(grid, args, lane);
+    ccl::lane_close(grid, args.channel, lane);
+}
+
+ANABRANCH_KERNEL(anabranch_ccl_gather_many_direct, GatherManyArgs, 512) {
+    ccl::Lane lane = ccl::gather_open(grid, args);
+    if (!lane.dead) ccl::gather_direct(grid, args, lane);
+    ccl::lane_close(grid, args.channel, lane);
+}

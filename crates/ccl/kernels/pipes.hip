@@ -1,0 +1,127 @@
+// Sends and receives between pairs of members, through pipes (pipe.h has the argument): one launch for a list of them, in
+// which a rank's sends and receives progress side by side, in whatever order they are listed.
+#include "ccl/pipe.h"
+
+namespace ccl {
+
+// What a block does next, in local memory: the number of a cursor, or one of these.
+static constexpr u32 ALL_DONE = 0xffffffffu;
+static constexpr u32 FAILED = 0xfffffffeu;
+
+// The word that a cursor waits for, and what it has to come to.
+struct Awaited {
+    const u64* word;
+    u64 counter;
+};
+static ANABRANCH_DEVICE Awaited awaited_by(const PipesArgs& args, u64 own, const Cursor& cursor) {
+    if (cursor.is_receive) return Awaited{arrived_word(args.pipes, own, cursor.peer, cursor.pipe), cursor.counter + 1};
+    u64 room = args.pipes.depth + (MUTANT == MUTANT_PIPE_CREDIT_LOOSE ? 1 : 0);
+    return Awaited{consumed_word(args.pipes, own, cursor.peer, cursor.pipe), cursor.counter + 1 - room};
+}
+
+// Thread 0: waits until a pipe of this block can move a chunk, and says which; looks from `first` on, so that none starves.
+static ANABRANCH_DEVICE u32 next_pick(const Grid& grid, const PipesArgs& args, WaitContext& wait, u32 first) {
+    u32 count = cursors_of(grid, args), missing = ALL_DONE;
+    for (u32 i = 0; i < count; ++i) {
+        u32 at = (first + i) % count;
+        if (missing == ALL_DONE && load_cursor(grid, args, at).transfer != NO_TRANSFER) missing = at;
+    }
+    if (missing == ALL_DONE) return ALL_DONE;
+    // Whom a fault names, and what a wait that does not wait takes.
+    u32 pick = missing;
+    Cursor named = load_cursor(grid, args, missing);
+    u64 own = pipe_base(grid, args.pipes, args.pipes.team.rank);
+    wait.epoch = named.counter;
+    auto look = [&]() {
+        for (u32 i = 0; i < count; ++i) {
+            u32 at = (first + i) % count;
+            Cursor cursor = load_cursor(grid, args, at);
+            if (cursor.transfer == NO_TRANSFER) continue;
+            Awaited awaited = awaited_by(args, own, cursor);
+            if (!has_reached(flag_load(grid, awaited.word), awaited.counter)) continue;
+            pick = at;
+            return true;
+        }
+        return false;
+    };
+    auto who = [&]() {
+        Awaited awaited = awaited_by(args, own, named);
+        return Missing{named.peer, awaited.counter, flag_load(grid, awaited.word)};
+    };
+    u32 phase = named.is_receive ? PHASE_PIPE_MESSAGE : PHASE_PIPE_ROOM;
+    if (wait_for(grid, wait, phase, look, who) != WAIT_OK) return FAILED;
+    ANABRANCH_UNLESS(PIPE_NO_ACQUIRE) fence_acquire_system(grid);
+    return pick;
+}
+
+// Thread 0: whether the chunk that has come is of a message of the length that is expected.
+static ANABRANCH_DEVICE bool has_length(const Grid& grid, const PipesArgs& args, const WaitContext& wait,
+                                        const Cursor& cursor) {
+    const Pipes& pipes = args.pipes;
+    Transfer transfer = transfer_of(grid, args, cursor.transfer);
+    u64 own = pipe_base(grid, pipes, pipes.team.rank);
+    u64 sent = heap_load(grid, header_word(pipes, own, cursor.peer, cursor.pipe, cursor.counter));
+    if (sent == transfer.bytes) return true;
+    report_fault(grid, wait, PHASE_PIPE_LENGTH, cursor.peer, transfer.bytes, sent, grid.clock_ns() - wait.start_ns);
+    return false;
+}
+
+// Every thread: the chunk of a cursor, into the peer's slot or out of this rank's, and the flag behind it.
+static ANABRANCH_DEVICE void move_chunk(const Grid& grid, const PipesArgs& args, u32 pick) {
+    const Pipes& pipes = args.pipes;
+    Cursor cursor = load_cursor(grid, args, pick);
+    Transfer transfer = transfer_of(grid, args, cursor.transfer);
+    Cut cut = cut_of(pipes, transfer.bytes);
+    u64 first = cursor.chunk * cut.chunk;
+    u64 bytes = minimum(cut.chunk, transfer.bytes - minimum(first, transfer.bytes));
+    u64 peer = pipe_base(grid, pipes, cursor.peer);
+    u32 me = pipes.team.rank;
+    u64* told = nullptr;
+    if (cursor.is_receive) {
+        u64 slot = slot_of(pipes, pipe_base(grid, pipes, me), cursor.peer, cursor.pipe, cursor.counter);
+        told = consumed_word(pipes, peer, me, cursor.pipe);
+        ANABRANCH_TWIN(PIPE_CONSUMED_UNREAD) { if (grid.thread == 0) flag_store(grid, told, cursor.counter + 1); }
+        copy_bytes(grid, transfer.address + first, slot, bytes);
+    } else {
+        told = arrived_word(pipes, peer, me, cursor.pipe);
+        ANABRANCH_TWIN(PIPE_FLAG_FIRST) { if (grid.thread == 0) flag_store(grid, told, cursor.counter + 1); }
+        if (grid.thread == 0) {
+            remote_store(grid, header_word(pipes, peer, me, cursor.pipe, cursor.counter), transfer.bytes);
+        }
+        copy_bytes(grid, slot_of(pipes, peer, me, cursor.pipe, cursor.counter), transfer.address + first, bytes);
+    }
+    ANABRANCH_TWIN(PIPE_UNRELEASED) grid.block_barrier();
+    ANABRANCH_UNLESS(PIPE_UNRELEASED) block_release_system(grid);
+    if (grid.thread != 0) return;
+    if (MUTANT != MUTANT_PIPE_FLAG_FIRST || cursor.is_receive) flag_store(grid, told, cursor.counter + 1);
+    cursor.counter += 1;
+    cursor.chunk += pipes.width;
+    settle(grid, args, cursor);
+    store_cursor(grid, pick, cursor);
+}
+
+}  // namespace ccl
+
+ANABRANCH_KERNEL(anabranch_ccl_pipes, PipesArgs, 512) {
+    const Pipes& pipes = args.pipes;
+    WaitContext wait = wait_context(grid, pipes.team.control, pipes.operation, pipes.team.group, pipes.team.rank, 0);
+    ccl::open_cursors(grid, args);
+    bool dead = grid.thread == 0 && is_poisoned(grid, pipes.team.control);
+    grid.block_barrier();
+    for (u32 pick = 0;;) {
+        if (grid.thread == 0) {
+            pick = dead ? ccl::FAILED : ccl::next_pick(grid, args, wait, pick);
+            if (pick < ccl::FAILED) {
+                ccl::Cursor cursor = ccl::load_cursor(grid, args, pick);
+                if (cursor.is_receive && !ccl::has_length(grid, args, wait, cursor)) pick = ccl::FAILED;
+            }
+            grid.local_store<u32>(ccl::LOCAL_PICK, pick);
+        }
+        ANABRANCH_UNLESS(PIPE_NO_BARRIER) grid.block_barrier();
+        pick = grid.local_load<u32>(ccl::LOCAL_PICK);
+        if (pick >= ccl::FAILED) break;
+        ccl::move_chunk(grid, args, pick);
+        pick += 1;
+    }
+    if (grid.thread == 0 && !dead) ccl::close_cursors(grid, args);
+}

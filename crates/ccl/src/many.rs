@@ -1,0 +1,117 @@
+//! Many tensors gathered in one launch: what is right about them, and how they are laid out as one message.
+
+use anabranch_hip_jit::DevicePointer;
+use anabranch_hip_jit::bytemuck::{self, Zeroable};
+use anabranch_shmem::{Team, TeamTable};
+
+use crate::args::{Channel, GatherManyArgs, Segment};
+use crate::call::{Call, Collective, Shape};
+use crate::error::{Error, Result};
+use crate::in_place;
+use crate::tensor::{LocationKind, Tensor};
+
+/// Each input begins at a multiple of this in the message.
+const SEGMENT_ALIGNMENT: u64 = 16;
+
+/// Output and input.
+pub(crate) type Pair<'a> = (Tensor<'a>, Tensor<'a>);
+
+/// What is known of the tensors without their addresses: an `all_gather` of bytes. Peers reach the outputs when they reach each.
+///
+/// # Errors
+/// [`Error::Types`], [`Error::Count`].
+pub(crate) fn shape(pairs: &[Pair<'_>], members: u32) -> Result<Shape> {
+    let collective = Collective::AllGather;
+    let mut count = 0u64;
+    for (output, input) in pairs {
+        if output.data_type() != input.data_type() {
+            let (output, input) = (output.data_type(), input.data_type());
+            return Err(Error::Types { collective, output, input });
+        }
+        if input.count().checked_mul(members.into()) != Some(output.count()) {
+            let rule = format!("{members} (the group's size) times the input's {}", input.count());
+            return Err(Error::Count { collective, what: "an output", given: output.count(), rule });
+        }
+        count += input.bytes().next_multiple_of(SEGMENT_ALIGNMENT);
+    }
+    Ok(Shape {
+        input: kind_of_all(pairs.iter().map(|pair| pair.1.kind())),
+        output: kind_of_all(pairs.iter().map(|pair| pair.0.kind())),
+        ..Shape::of_bytes(collective, members, count)
+    })
+}
+
+/// What can be done with all of them: local when one is.
+fn kind_of_all(mut kinds: impl Iterator<Item = LocationKind> + Clone) -> LocationKind {
+    let most = kinds.clone().max().unwrap_or(LocationKind::Symmetric);
+    if kinds.all(LocationKind::is_reached) { most } else { LocationKind::Local }
+}
+
+/// Checks addresses: aligned to the elements, each input apart from its output or its part of it, and no output on top of
+/// another pair's tensors.
+///
+/// # Errors
+/// [`Error::Alignment`], [`Error::Overlap`], [`Error::Foreign`].
+pub(crate) fn check(pairs: &[Pair<'_>], team: &Team) -> Result<()> {
+    let mut places = Vec::with_capacity(2 * pairs.len());
+    for (output, input) in pairs {
+        let call = Call::AllGather { output: *output, input: *input };
+        in_place::check(&call, &call.shape(team.size(), team.rank())?, team)?;
+        places.push((*output, true));
+        let (to, from) = (output.address(team)?.0, input.address(team)?.0);
+        if !(to..to + output.bytes()).contains(&from) {
+            places.push((*input, false));
+        }
+    }
+    in_place::check_apart(Collective::AllGather, places.into_iter(), team)
+}
+
+/// The tensors as one message; tensors without elements are left out.
+#[derive(Clone, Debug)]
+pub(crate) struct Segments {
+    pub(crate) list: Vec<Segment>,
+    pub(crate) total: u64,
+    /// Whether all addresses and lengths are multiples of 8.
+    pub(crate) is_wide: bool,
+}
+
+impl Segments {
+    /// Of tensors that were checked.
+    pub(crate) fn new(pairs: &[Pair<'_>], team: &Team) -> Result<Self> {
+        let mut made = Self { list: Vec::with_capacity(pairs.len()), total: 0, is_wide: true };
+        for (output, input) in pairs.iter().filter(|pair| pair.1.bytes() > 0) {
+            let (bytes, alignment) = (input.bytes(), output.alignment(team).min(input.alignment(team)));
+            made.is_wide &= alignment >= 8 && bytes.is_multiple_of(8);
+            let input = input.address(team)?.0;
+            made.list.push(Segment { input, output: output.place(team), bytes, start: made.total });
+            made.total += bytes.next_multiple_of(SEGMENT_ALIGNMENT);
+        }
+        Ok(made)
+    }
+}
+
+/// The arguments of a launch, and the list where it does not fit into them.
+///
+/// # Errors
+/// Device memory for the list; [`Error::Foreign`].
+pub(crate) fn arguments(
+    pairs: &[Pair<'_>],
+    team: &Team,
+    channel: Channel,
+) -> Result<(Box<GatherManyArgs>, Option<TeamTable>)> {
+    let made = Segments::new(pairs, team)?;
+    let mut args = Box::new(GatherManyArgs {
+        channel,
+        total: made.total,
+        count: made.list.len() as u32,
+        is_wide: u32::from(made.is_wide),
+        ..GatherManyArgs::zeroed()
+    });
+    if let Some(places) = args.segments.get_mut(..made.list.len()) {
+        places.copy_from_slice(&made.list);
+        return Ok((args, None));
+    }
+    let table = team.table(bytemuck::cast_slice(&made.list))?;
+    args.table = DevicePointer::new(table.address());
+    Ok((args, Some(table)))
+}
