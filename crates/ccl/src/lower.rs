@@ -155,6 +155,8 @@ const PAYLOAD: u64 = 8;
 /// of 16 bytes of each member under way in reductions, and four of one where bytes only move.
 const REDUCED_AT_ONCE: u64 = 16 << 10;
 const MOVED_AT_ONCE: u64 = 32 << 10;
+/// The same for parts that go through the staging and stay with their owner: more would have left its caches when it is reduced.
+const SCATTERED_AT_ONCE: u64 = 128 << 10;
 
 /// A share of `bytes` for each lane, in whole pieces of 16 bytes, and at most `most`.
 fn piece(bytes: u64, plan: &Plan, most: u64) -> u64 {
@@ -170,7 +172,11 @@ fn reduce(channel: &Channel, shape: &Shape, plan: &Plan, op: ReduceOp, buffers: 
     let units = shape.bytes().div_ceil(PAYLOAD);
     let part_units = if is_scatter { units } else { units.div_ceil(members) };
     let shared = if plan.algorithm == Algorithm::TwoShotPackets { part_units } else { units };
-    let most = if plan.algorithm == Algorithm::Push { channel.staging_bytes } else { REDUCED_AT_ONCE };
+    let most = match (plan.algorithm, is_scatter) {
+        (Algorithm::Push, true) => channel.staging_bytes.min(SCATTERED_AT_ONCE),
+        (Algorithm::Push, false) => channel.staging_bytes,
+        _ => REDUCED_AT_ONCE,
+    };
     ReduceArgs {
         channel: *channel,
         input: buffers.input,

@@ -9,13 +9,15 @@ namespace ccl {
 
 // Members whose pieces are loaded before any is added.
 static constexpr u32 SOURCES = 4;
-// Pieces of each that a thread has in flight.
-static constexpr u32 PIECES = 2;
+// Pieces of each that a thread has in flight: two of the form that is for speed; the others' code would double with them.
+template <class Raw, bool SUM_ONLY>
+static constexpr u32 PIECES_OF = SUM_ONLY && sizeof(Raw) == 16 ? 2 : 1;
 
 // Reduces `count` pieces. `source(member)` is where a member's are, `target(i)` where result number i goes, of `targets`.
 template <class Element, class Raw, bool SUM_ONLY, class Source, class Target>
 ANABRANCH_DEVICE void reduce_pieces(const Grid& grid, const ReduceArgs& args, u64 count, Source source, u32 targets,
-                                           Target target) {
+                                    Target target) {
+    static constexpr u32 PIECES = PIECES_OF<Raw, SUM_ONLY>;
     u32 size = args.channel.team.size;
     for (u64 first = grid.thread; first < count; first += static_cast<u64>(grid.block_threads) * PIECES) {
         Partial<Element, Raw, SUM_ONLY> sum[PIECES];
@@ -64,7 +66,7 @@ ANABRANCH_DEVICE void reduce_pieces(const Grid& grid, const ReduceArgs& args, u6
 // Bytes [0, bytes) of everybody's, as wide as the addresses allow.
 template <class Element, bool SUM_ONLY, class Source, class Target>
 ANABRANCH_DEVICE void reduce_bytes(const Grid& grid, const ReduceArgs& args, u64 bytes, Source source, u32 targets,
-                                          Target target) {
+                                   Target target) {
     u64 wide = args.is_aligned != 0 ? bytes & ~u64(15) : 0;
     if (wide != 0) reduce_pieces<Element, Vec16, SUM_ONLY>(grid, args, wide / 16, source, targets, target);
     if (wide == bytes) return;

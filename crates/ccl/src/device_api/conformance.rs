@@ -62,7 +62,7 @@ pub fn reduce(data_type: DataType) -> KernelSpec {
     KernelSpec::new(&REDUCE).with("CCL_ELEMENT", data_type.device_name())
 }
 
-/// Every kernel of the conformance tests: what a prebuild compiles.
+/// The conformance kernels that a prebuild compiles: one of each kind of arithmetic. The tests compile all types.
 pub fn kernels() -> Vec<KernelSpec> {
-    DataType::ALL.map(reduce).into()
+    [DataType::F32, DataType::Bf16, DataType::F8E4m3, DataType::I32, DataType::Bool].map(reduce).into()
 }
