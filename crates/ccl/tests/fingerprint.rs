@@ -73,8 +73,8 @@ impl Memory {
 
     /// Peers have the registrations mapped until they notice that the world has failed.
     fn keep(self) {
-        std::mem::forget(self.buffers);
-        std::mem::forget(self.local);
+        let _kept = std::mem::ManuallyDrop::new(self.buffers);
+        let _kept = std::mem::ManuallyDrop::new(self.local);
     }
 }
 

@@ -17,6 +17,7 @@ type T<'a> = TypedTensor<'a, f32>;
 
 /// Each line is torch's order: output, input, what is particular to the collective; then the options.
 #[test]
+#[expect(clippy::type_complexity, reason = "the types are what is shown")]
 fn arguments_are_in_torchs_order() {
     type C = Communicator;
     type G = GroupRank;
