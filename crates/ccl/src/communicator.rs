@@ -51,9 +51,11 @@ const DEFAULT_LANES: u32 = 128;
 /// Collectives over a group, on one rank.
 ///
 /// Made collectively by all members with equal configurations. It is one channel: its collectives are one sequence, the same on
-/// all members; sends and receives stand anywhere in it, and only the two members of a pair have to agree on their order. One
-/// call is in flight at a time; calls on several streams run in the order in which they were made. For what is to run at once
-/// make several communicators.
+/// all members; of sends and receives only the two members of a pair have to agree on the order, among themselves and beside the
+/// collectives: a send that waits for its receive (see [`Call::Send`]) must not have a collective between the two on one side
+/// only. One call is in flight at a time; calls on several streams run in the order in which they were made. For what is to run
+/// at once make several communicators, and give each a share of the device with [`CclConfig::max_blocks`]: the first takes most
+/// of a large GPU otherwise.
 #[derive(Debug)]
 pub struct Communicator {
     world: World,
@@ -125,7 +127,14 @@ impl Communicator {
     /// errors. A failure on one member is an error on all.
     pub fn new(world: &World, group: &Group, config: CclConfig) -> Result<Self> {
         let prepared = Self::reserve(world, group, &config);
-        world.compare(group, "ccl configuration", config.fields())?;
+        let mut fields = config.fields();
+        // What plans depend on: devices of one kind, whole or in parts, may differ in it.
+        let limits = threads(world);
+        fields.push((
+            "threads of a block".to_owned(),
+            format!("{} and {}", limits.packet_threads, limits.bulk_threads),
+        ));
+        world.compare(group, "ccl configuration", fields)?;
         agree(world, group, "ccl plan", &prepared)?;
         let (units, permit) = prepared?;
         // Members may have got unequal shares; the smallest fits all.
@@ -423,7 +432,8 @@ impl Communicator {
         Ok(Work::new(&self.world, event, sequence, &prepared.description, checker))
     }
 
-    /// [`Self::prepare`], then [`Self::launch`].
+    /// [`Self::prepare`], then [`Self::launch`]. The first call of a collective and type loads its kernels, which a capture does not
+    /// allow: prepare it before.
     ///
     /// # Errors
     /// Those of both.

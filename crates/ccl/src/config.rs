@@ -19,6 +19,10 @@ pub enum Check {
     /// All members' calls are compared on the devices before their data moves, also in replayed graphs; a difference is
     /// [`Error::Mismatch`] on all members, with both calls. Launches of the communicator that overlap are reported, too. Costs a
     /// kernel of one block and a meeting of all members for each call: about as much as a barrier.
+    ///
+    /// Calls carry a number, also those that are captured: all members capture the same ones, and replay what they captured. Of
+    /// [`Call::AllGatherMany`](crate::Call::AllGatherMany) the bytes in total are compared, not each tensor; sends and receives
+    /// are not compared.
     Fingerprint,
 }
 

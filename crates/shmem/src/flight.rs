@@ -40,11 +40,15 @@ impl InFlight {
         }
         // Held across the launch, so that two threads do not launch between each other's wait and record.
         let mut last = lock(&self.last);
-        for (_, event) in last.iter().filter(|(raw, _)| *raw != id(stream)) {
+        // Its own stream's too: the handle may be that of an earlier stream, whose work still runs.
+        for (_, event) in last.iter() {
             stream.wait_event(event)?;
         }
-        launch()?;
-        self.record(&mut last, stream)?;
+        let launched = launch();
+        // A launch that failed halfway has left something there.
+        let recorded = self.record(&mut last, stream);
+        launched?;
+        recorded?;
         // It is behind all others.
         last.retain(|(raw, _)| *raw == id(stream));
         Ok(())
@@ -139,11 +143,14 @@ pub(crate) fn launch_tracked(
     if held.iter().any(|(flight, _)| flight.closed.load(Ordering::Acquire)) {
         return Err(Error::MemoryGone);
     }
-    user.ordered(stream, launch)?;
+    let launched = user.ordered(stream, launch);
     if capturing {
-        return Ok(());
+        return launched;
     }
-    held.iter_mut().try_for_each(|(flight, last)| flight.record(last, stream))
+    // All of them, whatever failed: what was launched may use them all.
+    let recorded: Vec<_> = held.iter_mut().map(|(flight, last)| flight.record(last, stream)).collect();
+    launched?;
+    recorded.into_iter().collect()
 }
 
 /// What is given back when work is over.

@@ -44,7 +44,8 @@ impl World {
     /// allocation; memory that its runtime cannot share between processes (with the call and its code).
     ///
     /// # Safety
-    /// The memory must stay allocated until every member's registration has ended.
+    /// The memory must stay allocated until every member's registration has ended, and no kernel may use the registration once
+    /// it was dropped or released: launches of crates above with tensors in it keep the allocation of no registration.
     pub unsafe fn register(
         &self,
         group: &Group,

@@ -76,7 +76,8 @@ impl World {
             match failed_at {
                 Some(at) if at.elapsed() > DRAIN => {
                     tracing::warn!("work did not end within {DRAIN:?} of the world's failure");
-                    return self.check();
+                    self.check()?;
+                    return Err(Error::StreamBusy { waited: start.elapsed() });
                 }
                 None if self.inner.alarm.is_raised()? => failed_at = Some(Moment::now()),
                 None if start.elapsed() > limit => {

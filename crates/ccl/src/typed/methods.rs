@@ -110,7 +110,8 @@ impl<'a> Call<'a> {
 
 /// Collectives with torch's names and order of arguments (see [`typed`](crate::typed)). Every member makes the same calls in the
 /// same order, with equal counts, operators, roots and kinds of location. All return as soon as one kernel is on the stream;
-/// their errors are those of [`Communicator::run`], and then nothing was launched.
+/// their errors are those of [`Communicator::run`]. Wrong calls are refused before anything is launched; an error of the world or
+/// of the runtime leaves it open, and the communicator is of no more use then.
 impl Communicator {
     /// Every member's `tensor[i]` becomes the reduction of all members' `tensor[i]`: the same bits everywhere. In place; `tensor`
     /// is `[count]`.
