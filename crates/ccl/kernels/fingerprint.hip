@@ -34,7 +34,7 @@ static ANABRANCH_DEVICE void tell_all(const Grid& grid, const FingerprintArgs& a
 
 static ANABRANCH_DEVICE void differs(const Grid& grid, const Lane& lane, u32 peer, u64 mine, u64 theirs) {
     report_fault(grid, lane.wait, PHASE_FINGERPRINT, peer, mine, theirs, grid.clock_ns() - lane.wait.start_ns);
-    lane_fail(grid);
+    lane_fail(grid, FAULT_IN_MEETING);
 }
 
 static ANABRANCH_DEVICE void compare_calls(const Grid& grid, const FingerprintArgs& args, const Lane& lane, u64 half) {

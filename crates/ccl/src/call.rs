@@ -345,6 +345,9 @@ impl Call<'_> {
                 let received = self.splits("output_splits", output_splits, members)?;
                 self.count("input", input.count(), "the sum of input_splits:", sent)?;
                 self.count("output", output.count(), "the sum of output_splits:", received)?;
+                let own = |splits: &[u64]| splits.get(rank.index()).copied().unwrap_or(0);
+                let rule = "what this rank sends itself:";
+                self.count("the part from itself", own(output_splits), rule, own(input_splits))?;
                 Ok(Shape { uneven: true, ..shape(input, sent / n, input.kind(), output.kind()) })
             }
             Self::Broadcast { tensor, root } => {

@@ -22,7 +22,7 @@ pub enum Check {
     ///
     /// Calls carry a number, also those that are captured: all members capture the same ones, and replay what they captured. Of
     /// [`Call::AllGatherMany`](crate::Call::AllGatherMany) the bytes in total are compared, not each tensor; sends and receives
-    /// are not compared.
+    /// are not compared, nor is a choice of phases ([`Choice`](crate::plan::Choice)).
     Fingerprint,
 }
 

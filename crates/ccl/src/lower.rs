@@ -15,7 +15,7 @@ use crate::plan::{Algorithm, Plan};
 use crate::{DataType, ReduceOp};
 
 /// `LOCAL_TABLES` in `ccl/lane.h`.
-const LOCAL_TABLES: u32 = 32;
+const LOCAL_TABLES: u32 = 40;
 
 /// Local memory of a block: the lane's words, then three tables of addresses.
 pub const fn local_bytes(members: u32) -> u32 {
@@ -152,7 +152,7 @@ impl Arguments {
 /// Bytes that a packet carries: `PAYLOAD` in `ccl/packets.h`.
 const PAYLOAD: u64 = 8;
 /// The most bytes of a part that a lane handles in one go where nothing else bounds it: with 512 threads a thread has two pieces
-/// of 16 bytes of each member under way in reductions, and four of one where bytes only move.
+/// of 16 bytes of each member under way in plain sums, and four of one where bytes only move.
 const REDUCED_AT_ONCE: u64 = 16 << 10;
 const MOVED_AT_ONCE: u64 = 32 << 10;
 /// The same for parts that go through the staging and stay with their owner: more would have left its caches when it is reduced.

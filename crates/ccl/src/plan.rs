@@ -163,6 +163,8 @@ impl Plan {
         let algorithm = match asked {
             // There is one way.
             _ if shape.collective == Collective::SendReceive => Algorithm::Pipes,
+            // There is one way to meet, whatever is asked for.
+            _ if shape.collective == Collective::Barrier => Algorithm::Packets,
             Some(algorithm) => algorithm,
             None => expected_fastest(shape),
         };

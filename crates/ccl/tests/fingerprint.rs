@@ -212,7 +212,7 @@ fn mismatch_with(config: &CclConfig, usual: &Made, odd: &Made) -> Vec<Seen> {
         let memory = Memory::new(world)?;
         let rank = communicator.rank();
         let made = if rank.get() == ODD { odd } else { usual };
-        load(&mut communicator, &memory, &[usual, odd])?;
+        load(&mut communicator, &memory, &[usual, made])?;
         let run = |communicator: &mut Communicator, made: &Made| {
             made.with_call(&memory, rank, |call| communicator.run(call, &stream))
         };

@@ -42,8 +42,12 @@ struct Lane {
 static constexpr u32 LOCAL_EPOCH = 0;
 static constexpr u32 LOCAL_MEETS = 8;
 static constexpr u32 LOCAL_USES = 16;
-static constexpr u32 LOCAL_FAULT = 24;
-static constexpr u32 LOCAL_TABLES = 32;
+static constexpr u32 LOCAL_OPENED = 24;
+// Where a thread says that its wait failed: in a meeting, and in an epoch of packets, odd or even. Each is read behind the barrier
+// that ends what it is for, and a thread that has gone on writes another one: so all threads read the same.
+static constexpr u32 FAULT_IN_MEETING = 28;
+static constexpr u32 FAULT_IN_EPOCH = 32;
+static constexpr u32 LOCAL_TABLES = 40;
 
 ANABRANCH_DEVICE u64 table_entry(const Grid& grid, const Channel& channel, u32 table, u32 member) {
     return grid.local_load<u64>(LOCAL_TABLES + (table * channel.team.size + member) * 8);
@@ -109,7 +113,9 @@ ANABRANCH_DEVICE Lane lane_open(const Grid& grid, const Channel& channel, const 
         grid.local_store<u64>(LOCAL_MEETS, kept[1]);
         grid.local_store<u64>(LOCAL_USES, kept[2]);
         if (is_watched != 0) inside = fetch_add_device(grid, &state->inside, 1u);
-        grid.local_store<u32>(LOCAL_FAULT, poison != ABORT_NONE || inside != 0 ? 1u : 0u);
+        grid.local_store<u32>(LOCAL_OPENED, poison != ABORT_NONE || inside != 0 ? 1u : 0u);
+        grid.local_store<u32>(FAULT_IN_MEETING, 0u);
+        grid.local_store<u64>(FAULT_IN_EPOCH, u64(0));
     }
     u32 turn = grid.block % channel.team.size;
     ANABRANCH_UNLESS(LANE_OPENED_UNREAD) grid.block_barrier();
@@ -119,7 +125,7 @@ ANABRANCH_DEVICE Lane lane_open(const Grid& grid, const Channel& channel, const 
                                     channel.team.rank, maximum(epoch, meets));
     // Thread 0 alone knows of an earlier launch that has not ended.
     if (inside != 0) report_fault(grid, wait, PHASE_OVERLAP, channel.team.rank, 0, inside, 0);
-    return Lane{wait, epoch, meets, grid.local_load<u64>(LOCAL_USES), grid.block, turn, grid.local_load<u32>(LOCAL_FAULT) != 0,
+    return Lane{wait, epoch, meets, grid.local_load<u64>(LOCAL_USES), grid.block, turn, grid.local_load<u32>(LOCAL_OPENED) != 0,
                 is_watched != 0};
 }
 
@@ -144,11 +150,11 @@ ANABRANCH_DEVICE void on_lane(const Grid& grid, const Channel& channel, const Pl
 }
 
 // A wait of this thread failed. The block learns of it behind its next barrier.
-ANABRANCH_DEVICE void lane_fail(const Grid& grid) { grid.local_store<u32>(LOCAL_FAULT, 1u); }
+ANABRANCH_DEVICE void lane_fail(const Grid& grid, u32 fault) { grid.local_store<u32>(fault, 1u); }
 
 // Every thread, behind a block barrier.
-ANABRANCH_DEVICE void lane_look(const Grid& grid, Lane& lane) {
-    lane.dead = lane.dead || grid.local_load<u32>(LOCAL_FAULT) != 0;
+ANABRANCH_DEVICE void lane_look(const Grid& grid, Lane& lane, u32 fault) {
+    lane.dead = lane.dead || grid.local_load<u32>(fault) != 0;
 }
 
 }  // namespace ccl

@@ -58,11 +58,11 @@ ANABRANCH_DEVICE void meet(const Grid& grid, const Channel& channel, Lane& lane)
         WaitStatus status = wait_until(
             grid, lane.wait, PHASE_MEET, peer, number, word,
             [number](u64 now) { return meets_reached(now, number); }, seen);
-        if (status != WAIT_OK) lane_fail(grid);
+        if (status != WAIT_OK) lane_fail(grid, FAULT_IN_MEETING);
         ANABRANCH_UNLESS(MEET_NO_ACQUIRE) acquire_after_wait(grid);
     }
     ANABRANCH_UNLESS(MEET_NO_BARRIER_AFTER) grid.block_barrier();
-    lane_look(grid, lane);
+    lane_look(grid, lane, FAULT_IN_MEETING);
 }
 
 // A meeting at which `value(peer)` is told to each peer, which reads it with `told` before its next meeting: it lies beside the

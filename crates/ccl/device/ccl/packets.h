@@ -27,6 +27,8 @@ static constexpr u32 PAYLOAD = 8;
 // Sources that a thread polls at once.
 static constexpr u32 BATCH = 4;
 
+ANABRANCH_DEVICE u32 epoch_fault(const Lane& lane) { return FAULT_IN_EPOCH + static_cast<u32>(lane.epoch % 2) * 4; }
+
 ANABRANCH_DEVICE u32 packet_flag(const Lane& lane) { return static_cast<u32>(lane.epoch) & EPOCH_MASK; }
 
 ANABRANCH_DEVICE Packet* packet_at(const Channel& channel, u64 base, const Lane& lane, u32 stage, u32 source, u64 unit) {
@@ -54,7 +56,7 @@ ANABRANCH_DEVICE void next_epoch(const Grid& grid, const Channel& channel, Lane&
 // Ends an epoch: no thread sends packets of the next before all have read those of this one. Every thread of the block.
 ANABRANCH_DEVICE void end_epoch(const Grid& grid, Lane& lane) {
     ANABRANCH_UNLESS(PACKETS_NO_BARRIER) grid.block_barrier();
-    lane_look(grid, lane);
+    lane_look(grid, lane, epoch_fault(lane));
 }
 
 ANABRANCH_DEVICE void send(const Grid& grid, const Channel& channel, const Lane& lane, u32 stage, u32 peer, u64 unit,
@@ -89,7 +91,7 @@ ANABRANCH_DEVICE bool receive(const Grid& grid, const Channel& channel, const La
         return all;
     };
     auto missing = [&]() {
-        Missing who = {first, flag, 0};
+        Missing who = {is_awaited(0) ? first : first + 1, flag, 0};
 #pragma unroll
         for (u32 k = 0; k < BATCH; ++k) {
             if (is_awaited(k) && !has_flag(packet[k], flag)) who = Missing{first + k, flag, packet[k].half[0] >> 32};
@@ -97,7 +99,7 @@ ANABRANCH_DEVICE bool receive(const Grid& grid, const Channel& channel, const La
         return who;
     };
     if (wait_for(grid, lane.wait, PHASE_PACKETS, look, missing) != WAIT_OK) {
-        lane_fail(grid);
+        lane_fail(grid, epoch_fault(lane));
         return false;
     }
 #pragma unroll

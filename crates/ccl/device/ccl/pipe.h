@@ -18,7 +18,7 @@
 // any that can move. Hence what one pipe waits for is a peer that has not launched its side, never this launch itself; a send
 // ends when its chunks are in slots, received or not.
 // Lengths that differ. Each slot has a header with its message's length. The two sides agree on where each message begins
-// in pipe 0 until one differs; its first chunk there says so, and the target reports both lengths before it copies anything.
+// in pipe 0 until one differs; its first chunk there says so, and the target reports both lengths and copies no chunk of pipe 0.
 #pragma once
 
 #include "anabranch/prelude.h"

@@ -80,7 +80,7 @@ impl CclFingerprint {
 
     fn queue(&mut self, rank: u32, called: &Called) -> Result<(), Failure> {
         let heap = self.bench.ranks[rank as usize].heap;
-        let local_bytes = 32 + 24 * self.case.ranks;
+        let local_bytes = anabranch_ccl::lower::local_bytes(self.case.ranks);
         let grid = Grid { blocks: 1, threads: self.case.waves * WAVE, local_bytes };
         let channel = Channel {
             team: self.bench.team(rank),
