@@ -1,7 +1,7 @@
 //! Exchanges among mailboxes of one process, where every fault can be made.
 
 use std::cell::Cell;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::FileExt as _;
 
