@@ -19,6 +19,7 @@ use crate::lower::{Arguments, Buffers, Counts, Unit, gather_many_kernel, kernel_
 use crate::message::{self, PointToPoint, TransferLists};
 use crate::pipes::{PIPE_LOCAL_BYTES, PipeLayout};
 use crate::plan::{Algorithm, Choice, Limits, Plan};
+use crate::sizes::{memory_sizes, threads};
 use crate::tensor::Tensor;
 use crate::work::{EventPool, Work};
 use crate::{in_place, many};
@@ -450,30 +451,6 @@ impl Drop for Communicator {
             self.team.hold(unit);
         }
     }
-}
-
-/// Threads of blocks on this device. On a machine of CPU threads lanes are coroutines: few, with more to do each.
-fn threads(world: &World) -> Limits {
-    let device = world.device();
-    let wave = device.wave_size();
-    let (packet, bulk) = if is_large(world) { (256, 512) } else { (wave, wave) };
-    let whole = |threads: u32| threads.next_multiple_of(wave);
-    Limits { lanes: 1, packet_threads: whole(packet), bulk_threads: whole(bulk) }
-}
-
-/// Bytes for staging and for pipes: as configured, or chosen.
-fn memory_sizes(world: &World, config: &CclConfig) -> (u64, u64) {
-    let chosen = |given: u64, share: u64, most: u64, small: u64| match given {
-        0 if is_large(world) => (world.config().heap_bytes / share).min(most),
-        0 => small,
-        bytes => bytes,
-    };
-    (chosen(config.staging_bytes, 8, 512 << 20, 4 << 20), chosen(config.pipe_bytes, 32, 32 << 20, 1 << 20))
-}
-
-/// Whether the device is a large GPU, and not a machine of a few CPU threads.
-fn is_large(world: &World) -> bool {
-    world.device().multiprocessors() >= 32
 }
 
 fn describe(shape: &Shape, plan: &Plan) -> String {

@@ -42,6 +42,7 @@ pub mod oracle;
 pub mod pipes;
 pub mod plan;
 mod reduce;
+mod sizes;
 mod tensor;
 pub mod typed;
 mod work;

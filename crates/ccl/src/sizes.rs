@@ -1,0 +1,30 @@
+//! Sizes that depend on the device: threads of blocks, bytes of a communicator's memory.
+
+use anabranch_shmem::World;
+
+use crate::config::CclConfig;
+use crate::plan::Limits;
+
+/// Threads of blocks on this device. On a machine of CPU threads lanes are coroutines: few, with more to do each.
+pub(crate) fn threads(world: &World) -> Limits {
+    let device = world.device();
+    let wave = device.wave_size();
+    let (packet, bulk) = if is_large(world) { (256, 512) } else { (wave, wave) };
+    let whole = |threads: u32| threads.next_multiple_of(wave);
+    Limits { lanes: 1, packet_threads: whole(packet), bulk_threads: whole(bulk) }
+}
+
+/// Bytes for staging and for pipes: as configured, or chosen.
+pub(crate) fn memory_sizes(world: &World, config: &CclConfig) -> (u64, u64) {
+    let chosen = |given: u64, share: u64, most: u64, small: u64| match given {
+        0 if is_large(world) => (world.config().heap_bytes / share).min(most),
+        0 => small,
+        bytes => bytes,
+    };
+    (chosen(config.staging_bytes, 8, 512 << 20, 4 << 20), chosen(config.pipe_bytes, 32, 32 << 20, 1 << 20))
+}
+
+/// Whether the device is a large GPU, and not a machine of a few CPU threads.
+fn is_large(world: &World) -> bool {
+    world.device().multiprocessors() >= 32
+}
