@@ -155,7 +155,7 @@ impl KernelSpec {
         let overrides = source_dir.map(SourceDir::open).transpose()?;
         let file = format!("{}.hip", self.unit.name);
         let unit_text = match &overrides {
-            Some(dir) => dir.read(&file)?,
+            Some(dir) => dir.read_unit(self.unit.name)?,
             None => None,
         }
         .unwrap_or_else(|| self.unit.source.to_owned());
@@ -359,20 +359,42 @@ impl SourceDir {
         Ok(Self { folders })
     }
 
+    /// The source of a unit: a file of its name, or, of the unit `ccl_move`, the file `move.hip` of the crate `ccl`.
+    fn read_unit(&self, unit: &str) -> Result<Option<String>> {
+        if let Some(text) = self.read(&format!("{unit}.hip"))? {
+            return Ok(Some(text));
+        }
+        for folder in self.folders.iter().filter(|folder| folder.ends_with("kernels")) {
+            let crate_name = folder.parent().and_then(Path::file_name).and_then(|name| name.to_str());
+            let of_crate = crate_name.map(|name| format!("{}_", name.replace('-', "_")));
+            let Some(rest) = of_crate.and_then(|prefix| unit.strip_prefix(&prefix).map(str::to_owned)) else {
+                continue;
+            };
+            if let Some(text) = Self::read_in(folder, &format!("{rest}.hip"))? {
+                return Ok(Some(text));
+            }
+        }
+        tracing::warn!(unit, "no file of the source folder is this unit; the embedded one is compiled");
+        Ok(None)
+    }
+
     fn read(&self, name: &str) -> Result<Option<String>> {
         for folder in &self.folders {
-            let path = folder.join(name);
-            match std::fs::read_to_string(&path) {
-                Ok(text) => return Ok(Some(text)),
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
-                    ) => {}
-                Err(source) => return Err(Error::SourceDir { path, source: source.into() }),
+            if let Some(text) = Self::read_in(folder, name)? {
+                return Ok(Some(text));
             }
         }
         Ok(None)
+    }
+
+    fn read_in(folder: &Path, name: &str) -> Result<Option<String>> {
+        let path = folder.join(name);
+        let missing = [std::io::ErrorKind::NotFound, std::io::ErrorKind::NotADirectory];
+        match std::fs::read_to_string(&path) {
+            Ok(text) => Ok(Some(text)),
+            Err(error) if missing.contains(&error.kind()) => Ok(None),
+            Err(source) => Err(Error::SourceDir { path, source: source.into() }),
+        }
     }
 }
 
@@ -458,11 +480,17 @@ mod tests {
 
     #[test]
     fn a_source_folder_replaces_embedded_text() {
+        // A unit whose name begins with its crate's.
+        static OF_CRATE: KernelUnit = KernelUnit { name: "y_z_scale", ..UNIT };
         let root = crate::scratch::folder("source-dir");
         std::fs::create_dir_all(root.join("crates/x/kernels")).unwrap();
         std::fs::write(root.join("crates/x/kernels/scale.hip"), "#include \"b.h\"\n// edited\n").unwrap();
         let rendered = KernelSpec::new(&UNIT).render(&host(), Some(&root)).unwrap();
         assert!(rendered.text.contains("// edited") && rendered.headers["b.h"].contains("int b"));
+        std::fs::create_dir_all(root.join("crates/y-z/kernels")).unwrap();
+        std::fs::write(root.join("crates/y-z/kernels/scale.hip"), "// of y-z\n").unwrap();
+        let rendered = KernelSpec::new(&OF_CRATE).render(&host(), Some(&root)).unwrap();
+        assert!(rendered.text.contains("// of y-z"), "{}", rendered.text);
         let missing = root.join("absent");
         assert!(matches!(
             KernelSpec::new(&UNIT).render(&host(), Some(&missing)),

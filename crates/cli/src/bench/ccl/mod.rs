@@ -241,7 +241,13 @@ impl<'a> Run<'a> {
         let world = context.world;
         let team = world.team(&self.group).map_err(Error::from)?;
         let stream = world.device().create_stream().map_err(Error::from)?;
-        let ours = Ours::new(world, &self.group, self.arguments.algorithm.as_deref(), memory)?;
+        let ours = Ours::new(
+            world,
+            &self.group,
+            anabranch::ccl_config(context.config),
+            self.arguments.algorithm.as_deref(),
+            memory,
+        )?;
         let mut contenders: Vec<Box<dyn Contender + 'w>> = vec![Box::new(ours)];
         for peer in &self.arguments.compare {
             let library = library.cloned().context("NCCL was not opened")?;

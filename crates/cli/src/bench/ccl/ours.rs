@@ -108,10 +108,14 @@ impl<'m> Ours<'m> {
     pub(super) fn new(
         world: &World,
         group: &Group,
+        config: CclConfig,
         algorithm_name: Option<&str>,
         memory: &'m Memory,
     ) -> anyhow::Result<Self> {
-        let config = CclConfig::default().algorithm(algorithm(algorithm_name)?);
+        let config = match algorithm(algorithm_name)? {
+            None => config,
+            asked => config.algorithm(asked),
+        };
         Ok(Self { communicator: Communicator::new(world, group, config)?, memory, prepared: None })
     }
 }

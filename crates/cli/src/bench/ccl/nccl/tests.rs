@@ -75,7 +75,7 @@ fn measure_all(
     let group = world.group().subset(&[2, 0, 1].map(GroupRank::new))?;
     let me = group.rank_of(world.rank()).unwrap();
     let memory = Memory::allocate(world, &group, MemoryKind::Local, 4 * BYTES)?;
-    let ours = Ours::new(world, &group, None, &memory)?;
+    let ours = Ours::new(world, &group, anabranch::CclConfig::default(), None, &memory)?;
     let own = world.device().allocate(4 * BYTES as usize).map_err(Error::from)?;
     let peer = if let Some(offer) = offer {
         // SAFETY: the buffer outlives the contender, which gives it back when it is finished.
