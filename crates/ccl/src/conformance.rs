@@ -4,8 +4,11 @@
 
 use std::fmt;
 
+mod draw;
+mod replays;
 mod subset;
 mod sweep;
+mod tally;
 
 use anabranch_hip::{DeviceBuffer, Stream};
 use anabranch_ranks::GroupRank;
@@ -17,8 +20,11 @@ use crate::oracle::{self, Data, Expected};
 use crate::tensor::{LocationKind, Tensor};
 use crate::{Choice, Communicator, DataType, ReduceOp, Work};
 
+pub use draw::Numbers;
+pub use replays::{Captured, Replays, run_replays};
 pub use subset::{Subset, ordered_subsets};
-pub use sweep::{Form, Level, Point, Sweep, Tally, run_points, sweep};
+pub use sweep::{Form, Level, Point, Sweep, run_points, sweep};
+pub use tally::Tally;
 
 /// Bytes before, between and behind buffers that nobody may touch.
 const CANARY: u64 = 64;

@@ -3,15 +3,13 @@
 
 mod common;
 
-use anabranch_ccl::conformance::{self, Case, Filled, Scratch};
+use anabranch_ccl::conformance::{self, Captured, Case, Numbers, Replays};
 use anabranch_ccl::{
-    Algorithm, Call, CclConfig, Choice, Collective, Communicator, DataType, Error, LocationKind, ReduceOp,
-    Tensor,
+    Algorithm, Call, CclConfig, Collective, Communicator, DataType, Error, LocationKind, ReduceOp, Tensor,
 };
-use anabranch_hip::{GraphExec, Stream};
+use anabranch_hip::Stream;
 use anabranch_ranks::GroupRank;
-use anabranch_shmem::World;
-use common::{Numbers, all_well, any_case, jit, on_ranks, world_config};
+use common::{all_well, jit, on_ranks, world_config};
 
 const RANKS: u32 = 4;
 const WAVE: u32 = 4;
@@ -23,130 +21,32 @@ fn config() -> CclConfig {
     CclConfig { max_blocks: 2, staging_bytes: 32 << 10, ..CclConfig::default() }
 }
 
-/// A captured sequence of calls of one communicator, each with buffers of its own.
-struct Captured {
-    calls: Vec<(Case, Scratch)>,
-    graph: GraphExec,
-}
-
-impl Captured {
-    /// Each call runs once before the capture, which loads its kernels.
-    fn new(
-        world: &World,
-        communicator: &mut Communicator,
-        stream: &Stream,
-        cases: Vec<(Case, Algorithm)>,
-    ) -> Result<Self, Error> {
-        let choice = |algorithm| Choice { algorithm: Some(algorithm), ..Choice::default() };
-        let mut calls = Vec::new();
-        for (case, algorithm) in cases {
-            let mut scratch = Scratch::new(world, communicator, case.scratch_bytes(communicator.size()))?;
-            conformance::run_as(communicator, &mut scratch, &case, choice(algorithm), stream)?.unwrap();
-            calls.push((case, scratch, algorithm));
-        }
-        stream.begin_capture()?;
-        for (case, scratch, algorithm) in &calls {
-            // The stream's order is enough.
-            drop(conformance::launch(communicator, scratch, case, choice(*algorithm), stream)?);
-        }
-        let graph = stream.end_capture()?.instantiate()?;
-        Ok(Self { calls: calls.into_iter().map(|(case, scratch, _)| (case, scratch)).collect(), graph })
-    }
-
-    /// New data; nothing of it may be in flight.
-    fn refill(&mut self, communicator: &Communicator, seed: u64) -> Result<Vec<Filled>, Error> {
-        let fill = |(case, scratch): &mut (Case, Scratch)| {
-            case.seed = seed;
-            conformance::fill(communicator, scratch, case)
-        };
-        self.calls.iter_mut().map(fill).collect()
-    }
-
-    fn launch(&self, stream: &Stream) -> Result<(), Error> {
-        // SAFETY: buffers, communicator and world live until the stream was waited for.
-        Ok(unsafe { self.graph.launch(stream) }?)
-    }
-
-    fn judge(&self, filled: &[Filled], replay: u64) -> Result<(), Error> {
-        for (filled, (_, scratch)) in filled.iter().zip(&self.calls) {
-            filled.judge(scratch)?.unwrap_or_else(|failure| panic!("replay {replay}: {failure}"));
-        }
-        Ok(())
-    }
-
-    fn replay(
-        &mut self,
-        communicator: &Communicator,
-        stream: &Stream,
-        world: &World,
-        replay: u64,
-    ) -> Result<(), Error> {
-        let filled = self.refill(communicator, replay)?;
-        self.launch(stream)?;
-        world.synchronize(stream)?;
-        self.judge(&filled, replay)
-    }
-
-    fn is_in_place(&self) -> bool {
-        self.calls.iter().any(|(case, _)| case.in_place)
-    }
-
-    fn release(self) -> Result<(), Error> {
-        self.calls.into_iter().try_for_each(|(_, scratch)| scratch.release())
-    }
+/// Captures cases; their first run must be right.
+fn captured(
+    communicator: &mut Communicator,
+    stream: &Stream,
+    cases: Vec<(Case, Algorithm)>,
+) -> Result<Captured, Error> {
+    let (captured, verdict) = Captured::new(communicator, stream, cases)?;
+    verdict.unwrap();
+    Ok(captured)
 }
 
 fn any_cases(numbers: &mut Numbers, calls: u64, most: u64) -> Vec<(Case, Algorithm)> {
-    (0..calls).map(|_| any_case(numbers, RANKS, &TYPES, most)).collect()
-}
-
-/// A communicator of this rank's pair: of ranks 2 and 0, or 3 and 1, in this order.
-fn pair(world: &World) -> Result<Communicator, Error> {
-    let mut mine = None;
-    for members in [[2, 0], [3, 1]] {
-        if members.contains(&world.rank().get()) {
-            let group = conformance::Subset::new(members).group(world.group()).unwrap();
-            mine = Some(Communicator::new(world, &group, config())?);
-        }
-    }
-    Ok(mine.unwrap())
+    (0..calls).map(|_| Case::any(numbers, RANKS, &TYPES, most)).collect()
 }
 
 #[test]
 fn many_replays_of_mixed_graphs_among_eager_calls_and_other_groups() {
-    all_well(on_ranks(RANKS, WAVE, &world_config(), &jit(), |world| {
+    let replays = Replays { count: REPLAYS, types: TYPES.to_vec(), most_count: 12_000, seed: 7 };
+    let tallies = all_well(on_ranks(RANKS, WAVE, &world_config(), &jit(), |world| {
         let stream = world.device().create_stream()?;
-        let mut all = Communicator::new(world, world.group(), config())?;
-        let mut two = pair(world)?;
-        let mut numbers = Numbers(7);
-        let mut graphs = Vec::new();
-        for (calls, most) in [(1, 30), (3, 300), (2, 3000), (1, 12_000), (4, 1000)] {
-            let cases = any_cases(&mut numbers, calls, most);
-            graphs.push(Captured::new(world, &mut all, &stream, cases)?);
-        }
-        let mut scratch = Scratch::new(world, &all, 256 << 10)?;
-        let mut scratch_of_two = Scratch::new(world, &two, 256 << 10)?;
-        for replay in 0..REPLAYS {
-            let index = numbers.below(graphs.len() as u64) as usize;
-            graphs[index].replay(&all, &stream, world, replay)?;
-            let (eager, algorithm) = any_case(&mut numbers, RANKS, &TYPES, 500);
-            let (other, of_two) = any_case(&mut numbers, 2, &TYPES, 500);
-            let choice = |algorithm| Choice { algorithm: Some(algorithm), ..Choice::default() };
-            if replay % 3 == 1 {
-                let verdict =
-                    conformance::run_as(&mut all, &mut scratch, &eager, choice(algorithm), &stream)?;
-                verdict.unwrap_or_else(|failure| panic!("eager behind replay {replay}: {failure}"));
-            }
-            if replay % 4 == 2 {
-                let verdict =
-                    conformance::run_as(&mut two, &mut scratch_of_two, &other, choice(of_two), &stream)?;
-                verdict.unwrap_or_else(|failure| panic!("the pair behind replay {replay}: {failure}"));
-            }
-        }
-        graphs.into_iter().try_for_each(Captured::release)?;
-        scratch.release()?;
-        scratch_of_two.release()
+        conformance::run_replays(world, &config(), &replays, &stream)
     }));
+    for (rank, tally) in tallies.iter().enumerate() {
+        assert!(tally.calls > 2 * REPLAYS, "rank {rank}: {} calls", tally.calls);
+        assert!(tally.failures.is_empty(), "rank {rank}: {:?}", tally.failures.first());
+    }
 }
 
 #[test]
@@ -156,26 +56,26 @@ fn two_graphs_interleaved_without_a_wait_between_them() {
         let mut all = Communicator::new(world, world.group(), config())?;
         let mut numbers = Numbers(11);
         let (one, two) = (any_cases(&mut numbers, 3, 900), any_cases(&mut numbers, 2, 5000));
-        let mut one = Captured::new(world, &mut all, &stream, one)?;
-        let mut two = Captured::new(world, &mut all, &stream, two)?;
+        let mut one = captured(&mut all, &stream, one)?;
+        let mut two = captured(&mut all, &stream, two)?;
         for round in 0..30 {
             let (of_one, of_two) = (one.refill(&all, round)?, two.refill(&all, 1000 + round)?);
             // What they leave lies where the next replay leaves the same; in place they would begin with results.
             for _ in 0..3 {
                 if (round % 2) == 0 {
-                    one.launch(&stream)?;
-                    two.launch(&stream)?;
+                    one.launch(&all, &stream)?;
+                    two.launch(&all, &stream)?;
                 } else {
-                    two.launch(&stream)?;
-                    one.launch(&stream)?;
+                    two.launch(&all, &stream)?;
+                    one.launch(&all, &stream)?;
                 }
                 if one.is_in_place() || two.is_in_place() {
                     break;
                 }
             }
             world.synchronize(&stream)?;
-            one.judge(&of_one, round)?;
-            two.judge(&of_two, round)?;
+            one.judge(&of_one)?.unwrap();
+            two.judge(&of_two)?.unwrap();
         }
         one.release()?;
         two.release()
@@ -191,22 +91,22 @@ fn graphs_of_two_communicators_at_once_on_two_streams() {
         let mut other = Communicator::new(world, &reversed, config())?;
         let mut numbers = Numbers(13);
         let (one, two) = (any_cases(&mut numbers, 3, 2000), any_cases(&mut numbers, 3, 2000));
-        let mut one = Captured::new(world, &mut all, &first, one)?;
-        let mut two = Captured::new(world, &mut other, &second, two)?;
+        let mut one = captured(&mut all, &first, one)?;
+        let mut two = captured(&mut other, &second, two)?;
         for round in 0..40 {
             let (of_one, of_two) = (one.refill(&all, round)?, two.refill(&other, round)?);
             // In other orders on other ranks: they share nothing.
             if (u64::from(world.rank().get()) + round).is_multiple_of(2) {
-                one.launch(&first)?;
-                two.launch(&second)?;
+                one.launch(&all, &first)?;
+                two.launch(&other, &second)?;
             } else {
-                two.launch(&second)?;
-                one.launch(&first)?;
+                two.launch(&other, &second)?;
+                one.launch(&all, &first)?;
             }
             world.synchronize(&first)?;
             world.synchronize(&second)?;
-            one.judge(&of_one, round)?;
-            two.judge(&of_two, round)?;
+            one.judge(&of_one)?.unwrap();
+            two.judge(&of_two)?.unwrap();
         }
         one.release()?;
         two.release()
@@ -269,8 +169,10 @@ fn a_captured_barrier_and_an_empty_call_replay_too() {
             .filter(|(case, algorithm)| algorithm.allows(&case.shape(RANKS)).is_ok())
             .collect();
         assert!(cases.len() >= 4);
-        let mut captured = Captured::new(world, &mut all, &stream, cases)?;
-        (0..20).try_for_each(|replay| captured.replay(&all, &stream, world, replay))?;
+        let mut captured = captured(&mut all, &stream, cases)?;
+        for replay in 0..20 {
+            captured.replay(&all, &stream, replay)?.unwrap();
+        }
         captured.release()
     }));
 }

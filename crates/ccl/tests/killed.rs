@@ -15,14 +15,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anabranch_bootstrap::{Deadline, TcpConfig, TcpRendezvous, TcpRoot, Token};
-use anabranch_ccl::conformance::{self, Scratch, Subset};
+use anabranch_ccl::conformance::{self, Case, Numbers, Scratch, Subset};
 use anabranch_ccl::{Algorithm, CclConfig, Choice, Communicator, DataType, Error};
 use anabranch_hip::{DeviceOrdinal, with_causes};
 use anabranch_hip_host::{HostConfig, HostMachine};
 use anabranch_ranks::GlobalRank;
 use anabranch_shmem::{World, WorldConfig};
 use anabranch_testkit::{Ranks, Role, role};
-use common::{Numbers, any_case, build_ahead_of, failure, jit, on_ranks, world_config};
+use common::{build_ahead_of, failure, jit, on_ranks, world_config};
 use rustix::process::{Signal, getpid, kill_process};
 
 const RANKS: u32 = 4;
@@ -173,7 +173,7 @@ fn live(role: &Role, script: &Script) -> Result<(), Box<dyn std::error::Error>> 
     let last = 3 + script.seed % 5;
     let end = Instant::now() + LIMIT;
     for call in 0.. {
-        let (case, algorithm) = any_case(&mut numbers, RANKS, &TYPES, 3000);
+        let (case, algorithm) = Case::any(&mut numbers, RANKS, &TYPES, 3000);
         let choice = Choice { algorithm: Some(algorithm), ..Choice::default() };
         let (communicator, scratch) = match call % 2 {
             0 => (&mut all, &mut scratch_of_all),
@@ -302,7 +302,7 @@ fn failing_thread(algorithm: Algorithm, fail: impl Fn() -> Error + Sync) -> Vec<
         } else {
             anabranch_ccl::Collective::AllGather
         };
-        let case = conformance::Case::new(collective, DataType::F32, 500);
+        let case = Case::new(collective, DataType::F32, 500);
         let choice = Choice { algorithm: Some(algorithm), ..Choice::default() };
         for call in 0..1000 {
             if world.rank().get() == 1 && call == 3 {

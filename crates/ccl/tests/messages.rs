@@ -6,6 +6,7 @@ mod common;
 use std::sync::Barrier;
 use std::time::Duration;
 
+use anabranch_ccl::conformance::Numbers;
 use anabranch_ccl::{Call, CclConfig, Collective, Communicator, DataType, Error, PointToPoint, Tensor};
 use anabranch_hip::{DeviceBuffer, Stream};
 use anabranch_ranks::GroupRank;
@@ -16,22 +17,6 @@ use common::{all_well, jit, on_ranks, world_config};
 
 const CANARY: u64 = 64;
 const UNTOUCHED: u8 = 0xa5;
-
-/// Numbers that all ranks draw alike.
-struct Numbers(u64);
-
-impl Numbers {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let value = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        value ^ (value >> 31)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-}
 
 /// A message from one rank to another.
 #[derive(Clone, Copy, Debug)]

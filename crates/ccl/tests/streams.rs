@@ -7,13 +7,13 @@ mod common;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use anabranch_ccl::conformance::{self, Case, Scratch, Subset};
+use anabranch_ccl::conformance::{self, Case, Numbers, Scratch, Subset};
 use anabranch_ccl::{
     Algorithm, Call, CclConfig, Choice, Collective, Communicator, DataType, Error, LocationKind, Tensor,
 };
 use anabranch_ranks::{GlobalRank, GroupRank};
 use anabranch_shmem::{Fault, RankError, World, WorldConfig};
-use common::{Numbers, all_well, any_case, failure, jit, on_ranks, world_config};
+use common::{all_well, failure, jit, on_ranks, world_config};
 
 const RANKS: u32 = 4;
 const WAVE: u32 = 4;
@@ -49,7 +49,7 @@ fn communicators_of_overlapping_groups_are_in_flight_at_once() {
             for step in 0..count {
                 let index = (step + round + world.rank().index()) % count;
                 let (communicator, scratch, numbers, stream) = &mut channels[index];
-                let (case, algorithm) = any_case(numbers, communicator.size(), &TYPES, 2500);
+                let (case, algorithm) = Case::any(numbers, communicator.size(), &TYPES, 2500);
                 let filled = conformance::fill(communicator, scratch, &case)?;
                 let choice = Choice { algorithm: Some(algorithm), ..Choice::default() };
                 let work = conformance::launch(communicator, scratch, &case, choice, stream)?;
@@ -78,7 +78,7 @@ fn one_communicator_on_several_streams_keeps_the_order_of_its_calls() {
         for round in 0..60 {
             let mut flying = Vec::new();
             for (index, (scratch, stream)) in places.iter_mut().enumerate() {
-                let (case, algorithm) = any_case(&mut numbers, RANKS, &TYPES, 2500);
+                let (case, algorithm) = Case::any(&mut numbers, RANKS, &TYPES, 2500);
                 let filled = conformance::fill(&all, scratch, &case)?;
                 let choice = Choice { algorithm: Some(algorithm), ..Choice::default() };
                 let work = conformance::launch(&mut all, scratch, &case, choice, stream)?;

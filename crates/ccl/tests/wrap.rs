@@ -6,11 +6,11 @@ mod common;
 
 use std::time::Duration;
 
-use anabranch_ccl::conformance::{self, Case, Scratch};
+use anabranch_ccl::conformance::{self, Case, Numbers, Scratch};
 use anabranch_ccl::{Algorithm, CclConfig, Choice, Collective, Communicator, DataType};
 use anabranch_hip_jit::ParameterValue;
 use anabranch_shmem::WorldConfig;
-use common::{Numbers, all_well, any_case, failure, jit_with, on_ranks, world_config};
+use common::{all_well, failure, jit_with, on_ranks, world_config};
 
 const RANKS: u32 = 4;
 const LANES: u32 = 3;
@@ -40,7 +40,7 @@ fn random_calls_on_all_grids_go_through_many_wraps() {
         let (mut packets, mut meetings) = (0u64, 0u64);
         for call in 0..CALLS {
             let most = numbers.pick(&[4, 40, 700, 6000]);
-            let (case, algorithm) = any_case(&mut numbers, RANKS, &[DataType::F32, DataType::I16], most);
+            let (case, algorithm) = Case::any(&mut numbers, RANKS, &[DataType::F32, DataType::I16], most);
             let blocks = 1 + numbers.below(u64::from(communicator.lanes())) as u32;
             let phased = Some(numbers.below(2) == 1);
             let choice = Choice { algorithm: Some(algorithm), blocks: Some(blocks), phased };

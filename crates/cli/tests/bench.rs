@@ -165,3 +165,20 @@ fn a_truncated_trace_is_one_error() {
     assert_eq!(refused.stderr.lines().count(), 1, "{}", refused.stderr);
     std::fs::remove_file(path).unwrap();
 }
+
+/// The kernels are those that the collectives' own tests have compiled, where these ran before.
+#[test]
+fn a_machine_is_checked_and_wrong_flags_are_refused() {
+    let cache = format!("kernels.cache={}/kernels", env!("CARGO_TARGET_TMPDIR"));
+    let check = ["bench", "ccl", "--check", "--replays", "12", "--runtime", "host", "--ranks", "2", "--json"];
+    let rest = ["--set", "device.host.wave=4", "--set", "heap.bytes=64 MiB", "--set", &cache];
+    let rows = rows(&run(&[&check[..], &rest[..]].concat()));
+    let said: Vec<_> = rows.iter().map(|row| (row["op"].as_str().unwrap(), row["wrong"].as_u64())).collect();
+    assert_eq!(said, [("sweep", Some(0)), ("replays", Some(0))]);
+    assert!(rows.iter().all(|row| row["verified"] == true && row["calls"].as_u64() > Some(50)), "{rows:?}");
+    assert_eq!(rows[0]["groups"], 4);
+    for wrong in [&["--check", "--graph"][..], &["--check", "--dtype", "f32"], &["--replays", "5"]] {
+        let done = run(&[&["bench", "ccl"], wrong].concat());
+        assert_eq!(done.code, 2, "{done:?}");
+    }
+}

@@ -7,7 +7,7 @@ use anabranch_hip::Stream;
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::World;
 
-use super::{Case, Failure, Scratch, Subset, ordered_subsets, run_as};
+use super::{Case, Scratch, Subset, Tally, ordered_subsets, run_as};
 use crate::call::Collective;
 use crate::channel::ChannelLayout;
 use crate::communicator::PACKET_UNITS;
@@ -297,17 +297,6 @@ impl Chosen {
     }
 }
 
-/// What came of a sweep on one rank.
-#[derive(Clone, Debug, Default)]
-pub struct Tally {
-    /// Groups that this rank is a member of.
-    pub groups: u64,
-    /// Calls that it took part in.
-    pub calls: u64,
-    /// Those with wrong results.
-    pub failures: Vec<(Point, Failure)>,
-}
-
 /// Runs points: one communicator for each run of points with the same group, made and dropped again. Collective over the world;
 /// ranks take part in the groups that they are members of. Goes on behind wrong results.
 ///
@@ -327,8 +316,7 @@ pub fn run_points(world: &World, config: &CclConfig, points: &[Point], stream: &
         let mut scratch = Scratch::new(world, &communicator, bytes.unwrap_or(0))?;
         for point in points {
             let verdict = run_as(&mut communicator, &mut scratch, &point.case, point.choice, stream)?;
-            tally.calls += 1;
-            tally.failures.extend(verdict.err().map(|failure| (point.clone(), failure)));
+            tally.judged(&point.subset, 1, verdict, "");
         }
         scratch.release()?;
     }

@@ -7,12 +7,10 @@ pub mod processes;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_ccl::conformance::{Case, Form};
-use anabranch_ccl::{Algorithm, DataType, Error, LocationKind, ReduceOp, kernels};
+use anabranch_ccl::{DataType, Error, kernels};
 use anabranch_hip::{DeviceOrdinal, with_causes};
 use anabranch_hip_host::{HostConfig, HostMachine};
 use anabranch_hip_jit::{Jit, JitConfig, ParameterValue, ToolSearch};
-use anabranch_ranks::GroupRank;
 use anabranch_shmem::{RankError, RankSetup, World, WorldConfig, spawn_threads};
 
 /// One cache for all tests of the crate, so that a kernel is compiled once.
@@ -36,49 +34,6 @@ pub fn jit_with(parameters: Vec<(&'static str, ParameterValue)>) -> Jit {
     let mut config = JitConfig::new(cache());
     config.parameters = parameters;
     Jit::new(config, tools())
-}
-
-/// A sequence that all ranks draw alike from one seed: splitmix64.
-pub struct Numbers(pub u64);
-
-impl Numbers {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound.max(1)
-    }
-
-    pub fn pick<T: Clone>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len() as u64) as usize].clone()
-    }
-}
-
-/// A case of a form and type that all ranks draw alike, and an algorithm that can do it.
-pub fn any_case(numbers: &mut Numbers, members: u32, types: &[DataType], most: u64) -> (Case, Algorithm) {
-    let form = numbers.pick(&Form::all());
-    let data_type = numbers.pick(types);
-    let ops = ReduceOp::all(0.5).into_iter().filter(|op| op.supports(data_type)).collect::<Vec<_>>();
-    let mut case = Case {
-        uneven: form.uneven,
-        op: numbers.pick(&ops),
-        root: GroupRank::new(numbers.below(members.into()) as u32),
-        offset: numbers.below(4),
-        seed: numbers.next(),
-        location: numbers.pick(&[LocationKind::Symmetric, LocationKind::Local, LocationKind::Registered]),
-        in_place: numbers.below(2) == 1,
-        ..Case::new(form.collective, data_type, numbers.below(most))
-    };
-    case.in_place = case.in_place && case.is_defined();
-    let shape = case.shape(members);
-    let algorithms: Vec<_> =
-        Algorithm::ALL.into_iter().filter(|algorithm| algorithm.allows(&shape).is_ok()).collect();
-    (case, numbers.pick(&algorithms))
 }
 
 /// Compiles every kernel of collectives for a machine of this wave width, some at once: ranks would wait for each other with

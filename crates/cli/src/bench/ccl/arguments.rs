@@ -52,6 +52,17 @@ pub(crate) struct CclArgs {
     /// NCCL's library or its folder, in place of the one that the loader or Python's site-packages give.
     #[arg(long, value_name = "PATH", requires = "compare")]
     pub(crate) nccl_library: Option<PathBuf>,
+    /// Computes with known inputs in place of measuring, and compares every byte, also around the buffers: every collective, type,
+    /// operator and algorithm, every group of up to four ranks (of more, runs of neighbours), odd counts and offsets, in place
+    /// and not, and replays of graphs among eager calls and other groups.
+    #[arg(long, conflicts_with_all = [
+        "collectives", "sizes", "min", "max", "factor", "dtype", "reduce", "group", "root", "in_place", "memory", "algorithm",
+        "graph", "compare", "plot", "iters",
+    ])]
+    pub(crate) check: bool,
+    /// With --check, how many replays of graphs.
+    #[arg(long, default_value_t = 1000, requires = "check", value_name = "N")]
+    pub(crate) replays: u64,
     /// Draws latency and bandwidth over size.
     #[arg(long, value_name = "FILE.svg")]
     pub(crate) plot: Option<PathBuf>,

@@ -7,6 +7,7 @@
 //! windows, on the same buffers; the contenders take turns.
 
 mod arguments;
+mod check;
 mod collective;
 mod contender;
 mod judge;
@@ -45,6 +46,10 @@ pub(crate) use nccl::NcclError;
 /// What a run launches.
 pub(crate) fn needed_kernels(arguments: &CclArgs) -> Vec<KernelSpec> {
     let mut all = vec![KernelSpec::new(&anabranch::shmem::TEAM_BARRIER_UNIT)];
+    if arguments.check {
+        all.extend(check::kernels());
+        return all;
+    }
     all.extend(device::kernels());
     all.extend(ours::kernels(arguments.dtype));
     all
@@ -55,6 +60,9 @@ pub(crate) fn needed_kernels(arguments: &CclArgs) -> Vec<KernelSpec> {
 /// # Errors
 /// The first argument that cannot be used.
 pub(crate) fn check(arguments: &CclArgs, config: &Config, ranks: u32) -> anyhow::Result<()> {
+    if arguments.check {
+        return Ok(());
+    }
     let runtime = config.device.runtime;
     if !arguments.compare.is_empty() {
         if runtime != RuntimeKind::Nvidia {
@@ -82,6 +90,9 @@ pub(crate) fn check(arguments: &CclArgs, config: &Config, ranks: u32) -> anyhow:
 /// # Errors
 /// What a contender refuses, what made the world fail, a result that differs from the oracle.
 pub(crate) fn measure(context: &RankContext<'_>, arguments: &CclArgs) -> anyhow::Result<()> {
+    if arguments.check {
+        return check::run(context, arguments.replays);
+    }
     let world = context.world;
     let host = world.device().runtime().kind() == RuntimeKind::Host;
     let run = Run::new(arguments, world.group(), host)?;

@@ -1,0 +1,118 @@
+//! `anabranch bench ccl --check`: whether a machine computes right. The cases are the library's own (`ccl::conformance`), those that
+//! its tests go through without a GPU.
+
+use anabranch::ccl::conformance::{self, Level, Replays, Sweep, Tally};
+use anabranch::ccl::{CclConfig, Communicator, DataType};
+use anabranch::jit::KernelSpec;
+use anabranch::{Error, World};
+use anyhow::bail;
+use serde::{Deserialize, Serialize};
+
+use crate::print::{self, Table};
+use crate::ranks::RankContext;
+
+/// Every kernel of collectives.
+pub(super) fn kernels() -> Vec<KernelSpec> {
+    use anabranch::ccl::kernels::{bulk_reduce, move_bytes, packet_reduce};
+    let reduce = DataType::ALL.into_iter().flat_map(|of| [packet_reduce(of), bulk_reduce(of)]);
+    [move_bytes()].into_iter().chain(reduce).collect()
+}
+
+/// Staging unless configured: so small that messages of the sweep take several steps.
+const STAGING_BYTES: u64 = 1 << 20;
+/// Inputs and outputs of the sweep; the host computes what is right.
+const MOST_BYTES: u64 = 4 << 20;
+/// Lanes of each of the two communicators that replays go through: both fit on a device.
+const REPLAY_LANES: u32 = 16;
+/// Elements of the replayed calls.
+const MOST_COUNT: u64 = 200_000;
+/// Wrong results that a rank tells.
+const MOST_TOLD: usize = 8;
+
+/// One part of the check, over all ranks.
+#[derive(Debug, Serialize)]
+struct Row {
+    op: &'static str,
+    ranks: u32,
+    groups: u64,
+    /// Counted once for each rank that took part.
+    calls: u64,
+    wrong: u64,
+    verified: bool,
+}
+
+/// What a rank tells the others.
+#[derive(Debug, Serialize, Deserialize)]
+struct Said {
+    calls: u64,
+    wrong: u64,
+    first: Vec<String>,
+}
+
+/// Runs the check on one rank. Collective over the world.
+///
+/// # Errors
+/// Wrong results; what a call or the world fails with.
+pub(super) fn run(context: &RankContext<'_>, replays: u64) -> anyhow::Result<()> {
+    let world = context.world;
+    let configured = anabranch::ccl_config(context.config);
+    let staging_bytes = if configured.staging_bytes == 0 { STAGING_BYTES } else { configured.staging_bytes };
+    let config = CclConfig { staging_bytes, ..configured };
+    let stream = world.device().create_stream().map_err(Error::from)?;
+    context.progress.say("every collective in every group");
+    let lanes = Communicator::new(world, world.group(), config.clone())?.lanes();
+    let ranks = world.size();
+    let sweep = Sweep { ranks, lanes, staging_bytes, most_bytes: MOST_BYTES, level: Level::Sample };
+    let points = conformance::sweep(&sweep);
+    let tally = conformance::run_points(world, &config, &points, &stream)?;
+    let groups = conformance::ordered_subsets(ranks).len() as u64;
+    let swept = collect(world, "sweep", groups, &tally)?;
+    context.progress.say("replays");
+    // Several types, and not all: each graph and eager call draws one.
+    let types = vec![DataType::Bf16, DataType::F32, DataType::I8, DataType::F64];
+    let replays = Replays { count: replays, types, most_count: MOST_COUNT, seed: 1 };
+    let config = CclConfig { max_blocks: lanes.min(REPLAY_LANES), ..config };
+    let tally = conformance::run_replays(world, &config, &replays, &stream)?;
+    let replayed = collect(world, "replays", tally.groups, &tally)?;
+    context.progress.clear();
+    if context.is_root() {
+        report(&[&swept.0, &replayed.0], context.json)?;
+    }
+    let wrong: Vec<_> = swept.1.into_iter().chain(replayed.1).collect();
+    if wrong.is_empty() { Ok(()) } else { bail!("wrong results:\n{}", wrong.join("\n")) }
+}
+
+/// Sums of all ranks, and the first wrong results of each.
+fn collect(
+    world: &World,
+    op: &'static str,
+    groups: u64,
+    tally: &Tally,
+) -> anyhow::Result<(Row, Vec<String>)> {
+    let first = tally.failures.iter().take(MOST_TOLD);
+    let first = first.map(|(subset, failure)| format!("{} in {subset}: {failure}", world.rank())).collect();
+    let said = Said { calls: tally.calls, wrong: tally.failures.len() as u64, first };
+    let all = world.exchange(world.group(), "ccl check", &serde_json::to_vec(&said)?).map_err(Error::from)?;
+    let all = all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<Vec<Said>, _>>()?;
+    let [calls, wrong] =
+        [|said: &Said| said.calls, |said: &Said| said.wrong].map(|of| all.iter().map(of).sum());
+    let row = Row { op, ranks: world.size(), groups, calls, wrong, verified: wrong == 0 };
+    Ok((row, all.into_iter().flat_map(|said| said.first).collect()))
+}
+
+fn report(rows: &[&Row], json: bool) -> anyhow::Result<()> {
+    if json {
+        return rows.iter().try_for_each(print::json);
+    }
+    let mut table = Table::new(&["check", "ranks", "groups", "calls", "wrong"]);
+    for row in rows {
+        table.row(vec![
+            row.op.to_owned(),
+            row.ranks.to_string(),
+            row.groups.to_string(),
+            row.calls.to_string(),
+            row.wrong.to_string(),
+        ]);
+    }
+    table.print("")
+}
