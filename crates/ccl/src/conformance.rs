@@ -5,29 +5,32 @@
 use std::fmt;
 
 mod draw;
+mod layout;
 mod replays;
+mod scratch;
 mod subset;
 mod sweep;
 mod tally;
 
-use anabranch_hip::{DeviceBuffer, Stream};
+use anabranch_hip::Stream;
 use anabranch_ranks::GroupRank;
-use anabranch_shmem::{Registration, SymmetricMemory, World};
 
 use crate::call::{Call, Collective, Shape};
 use crate::error::{Error, Result};
 use crate::oracle::{self, Data, Expected};
-use crate::tensor::{LocationKind, Tensor};
+use crate::tensor::LocationKind;
 use crate::{Choice, Communicator, DataType, ReduceOp, Work};
 
 pub use draw::Numbers;
+#[doc(hidden)]
+pub use layout::Layout;
 pub use replays::{Captured, Replays, run_replays};
+pub use scratch::Scratch;
 pub use subset::{Subset, ordered_subsets};
 pub use sweep::{Form, Level, Point, Sweep, run_points, sweep};
 pub use tally::Tally;
 
-/// Bytes before, between and behind buffers that nobody may touch.
-const CANARY: u64 = 64;
+/// What bytes are that nobody may touch.
 const UNTOUCHED: u8 = 0xa5;
 
 /// One call on all members.
@@ -204,127 +207,6 @@ impl fmt::Display for Case {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Failure(String);
-
-/// The memory of cases, of each kind. Made once for a group.
-#[derive(Debug)]
-pub struct Scratch {
-    symmetric: SymmetricMemory,
-    // The registration ends before its memory.
-    registered: Registration,
-    registered_memory: DeviceBuffer,
-    local: DeviceBuffer,
-    bytes: u64,
-}
-
-impl Scratch {
-    /// Memory for cases with buffers of up to `bytes` bytes together. Collective over the communicator's group.
-    ///
-    /// # Errors
-    /// Heap or device memory that is exhausted; memory that cannot be registered.
-    pub fn new(world: &World, communicator: &Communicator, bytes: u64) -> Result<Self> {
-        let group = communicator.group();
-        let symmetric = world.allocate(group, bytes, 256, "ccl conformance")?;
-        let device = world.device();
-        let registered_memory = device.allocate(bytes as usize)?;
-        // SAFETY: dropped after the registration, at the end of all cases.
-        let registered =
-            unsafe { world.register(group, registered_memory.address(), bytes, "ccl conformance") }?;
-        let local = device.allocate(bytes as usize)?;
-        Ok(Self { symmetric, registered, registered_memory, local, bytes })
-    }
-
-    /// Ends the registration. Collective.
-    ///
-    /// # Errors
-    /// What made the world fail.
-    pub fn release(self) -> Result<()> {
-        Ok(self.registered.release()?)
-    }
-
-    fn tensor(&self, case: &Case, byte: u64, count: u64) -> Result<Tensor<'_>> {
-        match case.location {
-            LocationKind::Local => {
-                let address = self.local.address().offset(byte);
-                // SAFETY: inside the buffer (`fill` has compared the layout's end with it), which outlives the call: the case is
-                // judged when it is over.
-                Ok(unsafe { Tensor::local(address, case.data_type, count) })
-            }
-            LocationKind::Symmetric => Tensor::symmetric(&self.symmetric, byte, case.data_type, count),
-            LocationKind::Registered => Tensor::registered(&self.registered, byte, case.data_type, count),
-        }
-    }
-
-    fn write(&mut self, location: LocationKind, image: &[u8]) -> Result<()> {
-        match location {
-            LocationKind::Local => Ok(self.local.copy_from_host(0, image)?),
-            LocationKind::Symmetric => Ok(self.symmetric.write(0, image)?),
-            LocationKind::Registered => Ok(self.registered_memory.copy_from_host(0, image)?),
-        }
-    }
-
-    fn read(&self, location: LocationKind, image: &mut [u8]) -> Result<()> {
-        match location {
-            LocationKind::Local => Ok(self.local.copy_to_host(0, image)?),
-            LocationKind::Symmetric => Ok(self.symmetric.read(0, image)?),
-            LocationKind::Registered => Ok(self.registered_memory.copy_to_host(0, image)?),
-        }
-    }
-}
-
-/// Where a case's buffers are: at the same offsets on all members.
-#[doc(hidden)]
-#[derive(Clone, Copy, Debug)]
-pub struct Layout {
-    /// This rank's input.
-    pub input: u64,
-    /// Its output.
-    pub output: u64,
-    /// Behind the last byte that is looked at.
-    pub end: u64,
-}
-
-impl Layout {
-    fn of(case: &Case, members: u32, me: u32) -> Self {
-        Self::with(case, members, me, CANARY, 256)
-    }
-
-    /// With so many bytes before, between and behind buffers, which begin at multiples of `alignment` unless the case offsets
-    /// them.
-    pub fn with(case: &Case, members: u32, me: u32, canary: u64, alignment: u64) -> Self {
-        let size = u64::from(case.data_type.bytes());
-        let all = 0..u64::from(members);
-        let most = |of: &dyn Fn((u64, u64)) -> u64| {
-            all.clone().map(|rank| of(case.lengths(members.into(), rank))).max().unwrap_or(0)
-        };
-        let (inputs, outputs) = (most(&|pair| pair.0) * size, most(&|pair| pair.1) * size);
-        let start = |after: u64| (after + canary).next_multiple_of(alignment) + case.offset * size;
-        let mine = u64::from(me) * case.count * size;
-        let in_place = case.in_place || case.collective == Collective::Broadcast;
-        let (input, output, end) = match (in_place, case.collective) {
-            (true, Collective::AllGather | Collective::Gather) => {
-                (start(0) + mine, start(0), start(0) + outputs)
-            }
-            (true, Collective::ReduceScatter | Collective::Scatter) => {
-                (start(0), start(0) + mine, start(0) + inputs)
-            }
-            (true, _) => (start(0), start(0), start(0) + inputs),
-            (false, _) => {
-                let input = start(start(0) + outputs);
-                (input, start(0), input + inputs)
-            }
-        };
-        Self { input, output, end: end + canary }
-    }
-
-    /// What memory holds before the call: the member's input, where the call reads one, between bytes that nobody may touch.
-    pub fn image(&self, case: &Case, input: &[u8], me: GroupRank) -> Vec<u8> {
-        let mut image = vec![UNTOUCHED; self.end as usize];
-        if case.collective != Collective::Scatter || me == case.root {
-            put(&mut image, self.input, input);
-        }
-        image
-    }
-}
 
 /// A case whose buffers are filled, on one member: what they held, and what they must hold.
 #[derive(Debug)]

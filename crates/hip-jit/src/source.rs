@@ -492,10 +492,8 @@ mod tests {
         let rendered = KernelSpec::new(&OF_CRATE).render(&host(), Some(&root)).unwrap();
         assert!(rendered.text.contains("// of y-z"), "{}", rendered.text);
         let missing = root.join("absent");
-        assert!(matches!(
-            KernelSpec::new(&UNIT).render(&host(), Some(&missing)),
-            Err(Error::SourceDir { .. })
-        ));
+        let refused = KernelSpec::new(&UNIT).render(&host(), Some(&missing));
+        assert!(matches!(refused, Err(Error::SourceDir { .. })));
         std::fs::remove_dir_all(root).unwrap();
     }
 }
