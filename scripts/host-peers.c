@@ -31,11 +31,13 @@ int main(int argc, char **argv) {
         float *input = malloc(sizeof(float) * (size_t)(count + 1)), *output = malloc(sizeof(float) * (size_t)(count + 1));
         if (count < 1 || !mine || !slowest || !input || !output) MPI_Abort(MPI_COMM_WORLD, 3);
         for (int i = 0; i < count; ++i) input[i] = (float)(i % 7 + rank);
+        int operations = bytes < 1 << 20 ? 10 : 3;
         for (int sample = -3; sample < samples; ++sample) {
             MPI_Barrier(MPI_COMM_WORLD);
             double start = MPI_Wtime();
-            MPI_Allreduce(input, output, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
-            if (sample >= 0) mine[sample] = (MPI_Wtime() - start) * 1e6;
+            for (int i = 0; i < operations; ++i)
+                MPI_Allreduce(input, output, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+            if (sample >= 0) mine[sample] = (MPI_Wtime() - start) * 1e6 / operations;
         }
         int differs = 0, any;
         for (int i = 0; i < count; ++i) differs |= output[i] != (float)(i % 7 * ranks + ranks * (ranks - 1) / 2);
@@ -45,9 +47,9 @@ int main(int argc, char **argv) {
         wrong |= any;
         if (rank == 0) {
             printf("{\"op\": \"all_reduce\", \"runtime\": \"%s\", \"ranks\": %d, \"dtype\": \"f32\", \"bytes\": %ld, "
-                   "\"us_median\": %.2f, \"us_p99\": %.2f, \"verified\": %s}\n",
+                   "\"us_median\": %.2f, \"us_p99\": %.2f, \"operations\": %d, \"verified\": %s}\n",
                    version, ranks, count * (long)sizeof(float), slowest[samples / 2],
-                   slowest[(int)((samples - 1) * 0.99)], any ? "false" : "true");
+                   slowest[(int)((samples - 1) * 0.99)], operations, any ? "false" : "true");
             fflush(stdout);
         }
         free(input);

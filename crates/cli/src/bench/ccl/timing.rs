@@ -17,6 +17,9 @@ const WARM: u32 = 3;
 const SAMPLE_BYTES: u64 = 64 << 20;
 const MOST_OPERATIONS: u32 = 20;
 const LEAST_OPERATIONS: u32 = 3;
+/// Operations of a sample on the machine of CPU threads, up to this size.
+const HOST_OPERATIONS: u32 = 10;
+const HOST_LARGE: u64 = 1 << 20;
 
 /// How a case is timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,8 +36,9 @@ impl Timing {
     /// For operations of `bytes` bytes, with at least `samples` samples of each contender.
     pub(crate) fn new(bytes: u64, samples: u32, graph: bool, host: bool) -> Self {
         let enough = (SAMPLE_BYTES / bytes.max(1)).min(u64::from(MOST_OPERATIONS)) as u32;
-        // The machine of CPU threads takes milliseconds an operation: two show what is left of a launch's delay.
-        let operations = if host { 2 } else { enough.max(LEAST_OPERATIONS) };
+        // As many as the peers' scripts have on machines without a GPU (`scripts/host-peers.sh`).
+        let on_the_host = if bytes < HOST_LARGE { HOST_OPERATIONS } else { LEAST_OPERATIONS };
+        let operations = if host { on_the_host } else { enough.max(LEAST_OPERATIONS) };
         Self { graph, operations, per_round: samples.div_ceil(ROUNDS).max(1) }
     }
 
@@ -141,7 +145,7 @@ mod tests {
         assert_eq!([1, 1 << 20, 8 << 20, 1 << 30].map(operations), [20, 20, 8, 3]);
         let timing = Timing::new(1 << 30, 51, false, false);
         assert_eq!((timing.per_round, timing.samples()), (11, 55));
-        assert_eq!(Timing::new(1, 1, false, true), Timing { graph: false, operations: 2, per_round: 1 });
+        assert_eq!(Timing::new(1, 1, false, true), Timing { graph: false, operations: 10, per_round: 1 });
     }
 
     #[test]
