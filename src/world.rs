@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anabranch_bootstrap::launcher::{self, Launch};
 use anabranch_bootstrap::{Deadline, Heartbeat, Rendezvous, TcpConfig, TcpRendezvous, Token};
-use anabranch_ccl::CclConfig;
+use anabranch_ccl::{CclConfig, Table};
 use anabranch_ep::EpConfig;
 use anabranch_ranks::GlobalRank;
 use anabranch_shmem::{RankError, RankSetup, World, WorldConfig};
@@ -151,16 +151,21 @@ pub fn world_config(config: &Config) -> WorldConfig {
     }
 }
 
-/// What a communicator is made with, from the `[ccl]` table.
-pub fn ccl_config(config: &Config) -> CclConfig {
+/// What a communicator is made with, from the `[ccl]` table. Reads the file of `ccl.table`.
+///
+/// # Errors
+/// [`anabranch_ccl::Error::Table`]: a file that is not there, or is no table.
+pub fn ccl_config(config: &Config) -> Result<CclConfig> {
     let ccl = &config.ccl;
-    CclConfig {
+    let table = ccl.table.as_deref().map(Table::read).transpose()?;
+    Ok(CclConfig {
         algorithm: ccl.algorithm,
         max_blocks: ccl.max_blocks.unwrap_or(0),
         staging_bytes: ccl.staging_bytes.map_or(0, ByteSize::bytes),
         pipe_bytes: ccl.pipe_bytes.map_or(0, ByteSize::bytes),
         check: ccl.check,
-    }
+        table: table.map(Arc::new),
+    })
 }
 
 /// An expert-parallel plan's configuration with the launch shape and slots of the `[ep]` table.
@@ -226,7 +231,7 @@ mod tests {
 
     #[test]
     fn settings_reach_the_communicator() {
-        assert_eq!(ccl_config(&Config::default()), CclConfig::default());
+        assert_eq!(ccl_config(&Config::default()).unwrap(), CclConfig::default());
         let words = [
             "algorithm=push",
             "max_blocks=5",
@@ -241,10 +246,11 @@ mod tests {
             staging_bytes: 1 << 20,
             pipe_bytes: 64 << 10,
             check: Check::Fingerprint,
+            table: None,
         };
-        assert_eq!(ccl_config(&set), wanted);
+        assert_eq!(ccl_config(&set).unwrap(), wanted);
         // What ranks compare is said under the same names.
-        let fields = ccl_config(&set).fields();
+        let fields = wanted.fields();
         assert!(fields.iter().all(|(name, _)| crate::config::setting_named(name).is_some()), "{fields:?}");
     }
 }

@@ -14,7 +14,7 @@ fn config(set: &[&str]) -> Config {
 /// The sum of rank + 1 over all ranks, and how it was computed.
 fn sum(config: &Config, world: &World) -> Result<(u32, String), Error> {
     let group = world.group();
-    let mut communicator = Communicator::new(world, group, ccl_config(config))?;
+    let mut communicator = Communicator::new(world, group, ccl_config(config)?)?;
     let mut memory = world.allocate(group, 4, 4, "sum")?;
     memory.write(0, &(world.rank().get() + 1).to_le_bytes())?;
     let stream = world.device().create_stream()?;

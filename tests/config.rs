@@ -191,6 +191,11 @@ fn single_settings_are_refused_by_the_name_they_came_under() {
     assert!(set("heap.bytes=soon").starts_with("--set heap.bytes=soon: heap.bytes: "));
     assert!(set("device.first=one").starts_with("--set device.first=one: device.first: "));
     assert!(set("heap=1").contains("unknown key `heap`"));
+    let table = set("ccl.table=/absent/table.toml");
+    assert!(
+        table.starts_with("--set ccl.table=/absent/table.toml: ccl.table: the table of choices"),
+        "{table}"
+    );
     let missing = layered(Some("config/absent.toml"), &[], &[]).unwrap_err();
     assert!(missing.contains("config/absent.toml cannot be read"), "{missing}");
 }
@@ -205,6 +210,7 @@ fn other_value(kind: SettingKind, name: &str) -> &'static str {
         (_, "ccl.algorithm") => "two-shot-packets",
         (_, "heap.mode") => "flat",
         (_, "ccl.check") => "fingerprint",
+        (_, "ccl.table") => concat!(env!("CARGO_MANIFEST_DIR"), "/crates/ccl/tables/host.toml"),
         (SettingKind::Boolean, _) => "true",
         (SettingKind::Integer, _) => "3",
         (SettingKind::Size, _) => "3 GiB",

@@ -65,7 +65,11 @@ pub(crate) fn check(config: &Config, origins: &Origins) -> Result<(), ConfigErro
         })?;
     }
     // The crate knows what it takes, and says it under the setting's name.
-    if let Err(anabranch_ccl::Error::Config { field, given, allowed }) = ccl_config(config).check() {
+    let ccl = ccl_config(config);
+    check.require(ccl.is_ok(), "ccl.table", || {
+        ccl.as_ref().err().map(ToString::to_string).unwrap_or_default()
+    })?;
+    if let Ok(Err(anabranch_ccl::Error::Config { field, given, allowed })) = ccl.map(|ccl| ccl.check()) {
         check.require(false, field, || format!("is {given}; allowed is {allowed}"))?;
     }
     check.positive("ep.slots", Some(config.ep.slots))?;

@@ -363,6 +363,9 @@ pub struct CclSettings {
     pub pipe_bytes: Option<ByteSize>,
     /// What is checked at every call.
     pub check: Check,
+    /// A file of choices that `anabranch tune` wrote; `None` means the one that comes with the library, if it has one for the device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub table: Option<PathBuf>,
 }
 
 /// `[ep]`.

@@ -303,6 +303,14 @@ pub static SETTINGS: &[Setting] = &[
         "What is checked at every collective: `fingerprint` compares the members' calls on the devices before data moves, and \
          costs about a barrier.",
     )),
+    unset(
+        setting(
+            "ccl.table",
+            Path,
+            "File of measured choices, written by `anabranch tune`; its content is the same on all ranks.",
+        ),
+        "the library's own for the device, if it has one",
+    ),
     shared(setting("ep.slots", Integer, "Dispatches that may be in flight without their combine.")),
     unset(
         setting("ep.blocks", Integer, "Most blocks of a dispatch or combine kernel."),

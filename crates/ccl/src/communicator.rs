@@ -1,7 +1,7 @@
 //! Collectives on a group: owns the lanes' memory, prepares calls, launches kernels.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use anabranch_hip::Stream;
 use anabranch_hip_jit::{DevicePointer, LOCAL_RESERVED_BYTES, LoadedUnit, TypedKernel};
@@ -21,6 +21,7 @@ use crate::pipes::{PIPE_LOCAL_BYTES, PipeLayout};
 use crate::plan::{Algorithm, Choice, Limits, Plan};
 use crate::sizes::{memory_sizes, threads};
 use crate::tensor::Tensor;
+use crate::tuning::Table;
 use crate::work::{EventPool, Work};
 use crate::{in_place, many};
 
@@ -67,6 +68,8 @@ pub struct Communicator {
     pipes: Pipes,
     config: CclConfig,
     limits: Limits,
+    /// What was measured on devices of this kind.
+    table: Option<Arc<Table>>,
     units: HashMap<Unit, Arc<LoadedUnit>>,
     events: Arc<EventPool>,
     launches: u64,
@@ -128,7 +131,12 @@ impl Communicator {
     /// errors. A failure on one member is an error on all.
     pub fn new(world: &World, group: &Group, config: CclConfig) -> Result<Self> {
         let prepared = Self::reserve(world, group, &config);
+        let table = config.table.clone().or_else(|| known_table(world));
         let mut fields = config.fields();
+        fields.push((
+            "ccl.table".to_owned(),
+            table.as_deref().map_or_else(|| "none".to_owned(), Table::digest),
+        ));
         // What plans depend on: devices of one kind, whole or in parts, may differ in it.
         let limits = threads(world);
         fields.push((
@@ -175,6 +183,7 @@ impl Communicator {
             pipes,
             config,
             limits,
+            table,
             units,
             events,
             launches: 0,
@@ -250,12 +259,22 @@ impl Communicator {
         self.limits.lanes
     }
 
+    /// What plans depend on besides the call.
+    pub const fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// What was measured on devices of this kind, where it was.
+    pub fn table(&self) -> Option<&Table> {
+        self.table.as_deref()
+    }
+
     /// What would be done for a call of this shape.
     ///
     /// # Errors
     /// [`Error::Algorithm`] when the algorithm that the configuration asks for cannot do it.
     pub fn explain(&self, shape: &Shape) -> Result<Plan> {
-        Plan::new(shape, &self.limits, self.config.algorithm)
+        Plan::new(shape, &self.limits, self.table.as_deref(), self.config.algorithm)
     }
 
     /// Checks a call and chooses how it is done. Loads its kernels, so that nothing is loaded while others are in flight: prepare
@@ -283,7 +302,7 @@ impl Communicator {
             let allowed = "at most 64 where counts differ";
             return Err(Error::Config { field: "the group's size", given: self.size().into(), allowed });
         }
-        let plan = Plan::chosen(&shape, &self.limits, choice)?;
+        let plan = Plan::chosen(&shape, &self.limits, self.table.as_deref(), choice)?;
         let (output, input) = call.tensors();
         in_place::check(call, &shape, &self.team)?;
         let counts = match *call {
@@ -334,7 +353,7 @@ impl Communicator {
         message::check(messages, &self.team)?;
         let lists = TransferLists::new(messages, &self.team, &self.pipe_layout)?;
         let served = lists.lists * lists.used_pipes;
-        let mut plan = Plan::new(&shape, &self.limits, None)?;
+        let mut plan = Plan::new(&shape, &self.limits, None, None)?;
         plan.blocks = served.clamp(1, self.limits.lanes);
         let (args, table) = message::arguments(&lists, &self.team, self.pipes)?;
         Ok(Prepared {
@@ -451,6 +470,22 @@ impl Drop for Communicator {
             self.team.hold(unit);
         }
     }
+}
+
+/// The table for the world's device; that there is none is said once.
+fn known_table(world: &World) -> Option<Arc<Table>> {
+    static SAID: Once = Once::new();
+    let device = world.device().properties().name();
+    let table = Table::embedded(&device);
+    if table.is_none() {
+        SAID.call_once(|| {
+            tracing::warn!(
+                "no collectives were measured on {device:?}: algorithms are chosen as on other machines. `anabranch tune` measures \
+                 and writes a table, which ccl.table names"
+            );
+        });
+    }
+    table
 }
 
 fn describe(shape: &Shape, plan: &Plan) -> String {

@@ -2,11 +2,13 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::plan::Algorithm;
+use crate::tuning::Table;
 
 /// What is checked at every call beside what each member can see by itself: for finding out why a program hangs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -77,6 +79,8 @@ pub struct CclConfig {
     pub pipe_bytes: u64,
     /// What is checked at every call (`ccl.check`).
     pub check: Check,
+    /// What was measured on machines of this kind (`ccl.table`); `None` for this crate's table of the device, if there is one.
+    pub table: Option<Arc<Table>>,
 }
 
 /// The most lanes of a communicator.

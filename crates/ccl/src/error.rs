@@ -43,6 +43,14 @@ pub enum Error {
         /// The input's.
         input: DataType,
     },
+    /// A table of choices that cannot be used.
+    #[error("the table of choices {}: {problem}", path.display())]
+    Table {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
     /// A count does not divide over the members.
     #[error("{collective}: {count} elements do not divide over {members} members; give splits instead")]
     Divisible {

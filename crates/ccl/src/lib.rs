@@ -44,6 +44,7 @@ pub mod plan;
 mod reduce;
 mod sizes;
 mod tensor;
+pub mod tuning;
 pub mod typed;
 mod work;
 
@@ -62,5 +63,6 @@ pub use reduce::{
     Avg, BitAnd, BitOr, BitXor, Max, Min, PreMulSum, Product, ReduceOp, ReduceOperator, Sum, UnknownReduceOp,
 };
 pub use tensor::{LocationKind, Tensor};
+pub use tuning::Table;
 pub use typed::{Options, TypedTensor};
 pub use work::Work;

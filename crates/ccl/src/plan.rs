@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::call::{Collective, Shape};
 use crate::error::{Error, Result};
+use crate::tuning::{Step, Table};
 
 /// How a collective is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -129,12 +130,14 @@ pub struct Choice {
     pub algorithm: Option<Algorithm>,
     /// Blocks of the launch.
     pub blocks: Option<u32>,
+    /// Bytes that are worth a block ([`Step::block_bytes`]), where `blocks` says nothing.
+    pub block_bytes: Option<u64>,
     /// [`Plan::phased`]; means nothing for other algorithms than `push`.
     pub phased: Option<bool>,
 }
 
 /// What is done for one call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Plan {
     /// How.
     pub algorithm: Algorithm,
@@ -155,34 +158,47 @@ const BULK_GRAIN: u64 = 32 << 10;
 const PHASED_FROM: u64 = 48 << 20;
 
 impl Plan {
-    /// The plan of a call: the algorithm asked for, or the one that is expected to be fastest.
+    /// The plan of a call: the algorithm asked for, or the one that was measured to be fastest, or that is expected to be where there
+    /// is no table or nothing in it for the call.
     ///
     /// # Errors
     /// [`Error::Algorithm`] when the algorithm asked for cannot do the call.
-    pub fn new(shape: &Shape, limits: &Limits, asked: Option<Algorithm>) -> Result<Self> {
+    pub fn new(
+        shape: &Shape,
+        limits: &Limits,
+        table: Option<&Table>,
+        asked: Option<Algorithm>,
+    ) -> Result<Self> {
+        // Members do not know how much others exchange: what depends on it cannot choose.
+        let known = !(shape.uneven && shape.collective == Collective::AllToAll);
+        let step = table.filter(|_| known).and_then(|table| table.step(shape));
         let algorithm = match asked {
             // There is one way.
             _ if shape.collective == Collective::SendReceive => Algorithm::Pipes,
             // There is one way to meet, whatever is asked for.
             _ if shape.collective == Collective::Barrier => Algorithm::Packets,
             Some(algorithm) => algorithm,
-            None => expected_fastest(shape),
+            None => step.map_or_else(|| expected_fastest(shape), |step| step.algorithm),
         };
         algorithm.allows(shape).map_err(|reason| Error::Algorithm {
             collective: shape.collective,
             algorithm,
             reason,
         })?;
-        Ok(Self::with(shape, limits, algorithm))
+        Ok(Self::with(shape, limits, algorithm, step.filter(|step| step.algorithm == algorithm)))
     }
 
     /// The plan of a call with something chosen beforehand.
     ///
     /// # Errors
     /// Those of [`Self::new`]; [`Error::Config`] for blocks that are not within 1 and the lanes.
-    pub fn chosen(shape: &Shape, limits: &Limits, choice: Choice) -> Result<Self> {
-        let plan = Self::new(shape, limits, choice.algorithm)?;
-        let blocks = choice.blocks.unwrap_or(plan.blocks);
+    pub fn chosen(shape: &Shape, limits: &Limits, table: Option<&Table>, choice: Choice) -> Result<Self> {
+        let plan = Self::new(shape, limits, table, choice.algorithm)?;
+        let blocks = match (choice.blocks, choice.block_bytes) {
+            (Some(blocks), _) => blocks,
+            (None, Some(bytes)) => blocks_of(shape, limits, plan.algorithm, bytes),
+            (None, None) => plan.blocks,
+        };
         if !(1..=limits.lanes).contains(&blocks) {
             let allowed = "1 to the communicator's lanes";
             return Err(Error::Config { field: "blocks", given: blocks.into(), allowed });
@@ -192,24 +208,33 @@ impl Plan {
         Ok(Self { blocks, phased, ..plan })
     }
 
-    fn with(shape: &Shape, limits: &Limits, algorithm: Algorithm) -> Self {
-        let (grain, threads) = if algorithm.is_packets() {
-            (u64::from(limits.packet_threads) * PAYLOAD, limits.packet_threads)
-        } else {
-            (BULK_GRAIN, limits.bulk_threads)
-        };
-        let bytes = match algorithm {
-            Algorithm::Packets => shape.bytes(),
-            Algorithm::TwoShotPackets => shape.bytes().div_ceil(u64::from(shape.members)),
-            _ => shape.message_bytes(),
-        };
-        // Members do not know each other's counts: what does not depend on them decides.
-        let bytes = if shape.uneven && shape.collective == Collective::AllToAll { u64::MAX } else { bytes };
-        let blocks = bytes.div_ceil(grain).clamp(1, u64::from(limits.lanes)) as u32;
-        let phased =
-            algorithm == Algorithm::Push && shape.members > 2 && shape.message_bytes() >= PHASED_FROM;
+    fn with(shape: &Shape, limits: &Limits, algorithm: Algorithm, step: Option<&Step>) -> Self {
+        let threads = if algorithm.is_packets() { limits.packet_threads } else { limits.bulk_threads };
+        let block_bytes = step.map_or_else(|| limits.block_bytes(algorithm), |step| step.block_bytes);
+        let blocks = blocks_of(shape, limits, algorithm, block_bytes);
+        let expected = shape.members > 2 && shape.message_bytes() >= PHASED_FROM;
+        let phased = algorithm == Algorithm::Push && step.map_or(expected, |step| step.phased);
         Self { algorithm, blocks, threads, phased }
     }
+}
+
+impl Limits {
+    /// Bytes that are worth a block where nothing was measured.
+    pub const fn block_bytes(&self, algorithm: Algorithm) -> u64 {
+        if algorithm.is_packets() { self.packet_threads as u64 * PAYLOAD } else { BULK_GRAIN }
+    }
+}
+
+/// Blocks for what a member sends, so many bytes each.
+fn blocks_of(shape: &Shape, limits: &Limits, algorithm: Algorithm, block_bytes: u64) -> u32 {
+    let bytes = match algorithm {
+        Algorithm::Packets => shape.bytes(),
+        Algorithm::TwoShotPackets => shape.bytes().div_ceil(u64::from(shape.members)),
+        _ => shape.message_bytes(),
+    };
+    // Members do not know each other's counts: what does not depend on them decides.
+    let bytes = if shape.uneven && shape.collective == Collective::AllToAll { u64::MAX } else { bytes };
+    bytes.div_ceil(block_bytes.max(1)).clamp(1, u64::from(limits.lanes)) as u32
 }
 
 /// The choice by thresholds: what was fastest on two to four GPUs with all links to each other. Values that are equal on all

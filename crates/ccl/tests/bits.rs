@@ -87,7 +87,8 @@ fn same_bits(data_type: DataType) {
                 let algorithm = ALGORITHMS[repetition as usize % ALGORITHMS.len()];
                 let blocks = 1 + repetition / 4 % bench.communicator.lanes();
                 let phased = Some(repetition / 12 % 2 == 1);
-                let choice = Choice { algorithm: Some(algorithm), blocks: Some(blocks), phased };
+                let choice =
+                    Choice { algorithm: Some(algorithm), blocks: Some(blocks), phased, ..Choice::default() };
                 let seen = bench.done(op, choice)?;
                 assert!(seen == first, "{data_type} {op}, {algorithm}, repetition {repetition}");
             }

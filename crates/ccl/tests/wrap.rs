@@ -43,7 +43,8 @@ fn random_calls_on_all_grids_go_through_many_wraps() {
             let (case, algorithm) = Case::any(&mut numbers, RANKS, &[DataType::F32, DataType::I16], most);
             let blocks = 1 + numbers.below(u64::from(communicator.lanes())) as u32;
             let phased = Some(numbers.below(2) == 1);
-            let choice = Choice { algorithm: Some(algorithm), blocks: Some(blocks), phased };
+            let choice =
+                Choice { algorithm: Some(algorithm), blocks: Some(blocks), phased, ..Choice::default() };
             let verdict = conformance::run_as(&mut communicator, &mut scratch, &case, choice, &stream)?;
             verdict
                 .unwrap_or_else(|failure| panic!("call {call} by {algorithm} on {blocks} blocks: {failure}"));
@@ -69,7 +70,7 @@ fn alternating(mutant: i64) -> Result<Vec<u64>, String> {
         let stream = world.device().create_stream()?;
         let mut communicator = Communicator::new(world, world.group(), config())?;
         let mut scratch = Scratch::new(world, &communicator, 1 << 20)?;
-        let choice = Choice { algorithm: Some(Algorithm::Packets), blocks: Some(1), phased: None };
+        let choice = Choice { algorithm: Some(Algorithm::Packets), blocks: Some(1), ..Choice::default() };
         let mut wrong = 0;
         for call in 0..150 {
             // Fifteen flags, zero being none: the large ones have the same.

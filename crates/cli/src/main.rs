@@ -49,6 +49,11 @@ enum Command {
     /// One rank of `topo`; started by it.
     #[command(hide = true)]
     TopoRank(commands::topo::TopoArgs),
+    /// Measure which algorithm of collectives is fastest here, and write the table that chooses.
+    Tune(bench::tune::TuneArgs),
+    /// One rank of `tune`; started by it.
+    #[command(hide = true)]
+    TuneRank(bench::tune::TuneArgs),
 }
 
 fn main() -> ExitCode {
@@ -66,6 +71,8 @@ fn main() -> ExitCode {
         Command::Sim(arguments) => commands::sim::run(&arguments),
         Command::Topo(arguments) => commands::topo::spawn(&arguments),
         Command::TopoRank(arguments) => commands::topo::run_rank(&arguments),
+        Command::Tune(arguments) => commands::tune::spawn(&arguments),
+        Command::TuneRank(arguments) => commands::tune::run_rank(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::{Algorithm, CclConfig, Choice, Communicator, DataType};
 
 const fn by(algorithm: Algorithm) -> Choice {
-    Choice { algorithm: Some(algorithm), blocks: None, phased: None }
+    Choice { algorithm: Some(algorithm), blocks: None, block_bytes: None, phased: None }
 }
 
 /// A captured sequence of calls of one communicator, each with buffers of its own. The communicator lives longer.

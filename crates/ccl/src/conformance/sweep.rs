@@ -215,7 +215,7 @@ impl Chosen {
     fn push(&mut self, subset: &Subset, case: Case, algorithm: Option<Algorithm>) {
         // Messages of a test are too small for phases to be planned.
         let phased = (algorithm == Some(Algorithm::Push)).then(|| self.pick(&[false, true]));
-        let choice = Choice { algorithm, phased, blocks: None };
+        let choice = Choice { algorithm, phased, ..Choice::default() };
         self.points.push(Point { subset: subset.clone(), case, choice });
     }
 

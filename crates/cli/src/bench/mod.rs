@@ -15,6 +15,7 @@ use anabranch::jit::KernelSpec;
 use clap::{Args, Subcommand};
 
 pub(crate) use ccl::NcclError;
+pub(crate) use ccl::tune;
 
 use ccl::CclArgs;
 

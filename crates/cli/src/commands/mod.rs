@@ -6,3 +6,4 @@ pub(crate) mod jit;
 pub(crate) mod run;
 pub(crate) mod sim;
 pub(crate) mod topo;
+pub(crate) mod tune;

@@ -55,7 +55,7 @@ struct Said {
 /// Wrong results; what a call or the world fails with.
 pub(super) fn run(context: &RankContext<'_>, replays: u64) -> anyhow::Result<()> {
     let world = context.world;
-    let configured = anabranch::ccl_config(context.config);
+    let configured = anabranch::ccl_config(context.config)?;
     let staging_bytes = if configured.staging_bytes == 0 { STAGING_BYTES } else { configured.staging_bytes };
     let config = CclConfig { staging_bytes, ..configured };
     let stream = world.device().create_stream().map_err(Error::from)?;

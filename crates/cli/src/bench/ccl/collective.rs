@@ -55,6 +55,21 @@ impl Collective {
     pub(crate) const DEFAULT: [Self; 4] =
         [Self::AllReduce, Self::AllGather, Self::ReduceScatter, Self::AllToAll];
 
+    /// The library's name for it.
+    pub(crate) const fn library(self) -> anabranch::ccl::Collective {
+        use anabranch::ccl::Collective as Library;
+        match self {
+            Self::AllReduce => Library::AllReduce,
+            Self::AllGather => Library::AllGather,
+            Self::ReduceScatter => Library::ReduceScatter,
+            Self::AllToAll => Library::AllToAll,
+            Self::Broadcast => Library::Broadcast,
+            Self::Reduce => Library::Reduce,
+            Self::Gather => Library::Gather,
+            Self::Scatter => Library::Scatter,
+        }
+    }
+
     /// Whether elements are combined, so that the operator matters.
     pub(crate) fn reduces(self) -> bool {
         matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce)

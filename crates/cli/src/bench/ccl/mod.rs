@@ -20,6 +20,7 @@ mod reference;
 mod report;
 mod sizes;
 mod timing;
+pub(crate) mod tune;
 
 use std::collections::BTreeMap;
 
@@ -255,7 +256,7 @@ impl<'a> Run<'a> {
         let ours = Ours::new(
             world,
             &self.group,
-            anabranch::ccl_config(context.config),
+            anabranch::ccl_config(context.config)?,
             self.arguments.algorithm.as_deref(),
             memory,
         )?;

@@ -1,7 +1,10 @@
 //! This library as a contender.
 #![expect(unsafe_code, reason = "tensors in local memory are addresses")]
 
-use anabranch::ccl::{Algorithm, Call, CclConfig, Communicator, DataType, Prepared, Tensor};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use anabranch::ccl::{Algorithm, Call, CclConfig, Choice, Communicator, DataType, Prepared, Tensor};
 use anabranch::hip::{DeviceBuffer, Stream};
 use anabranch::jit::KernelSpec;
 use anabranch::shmem::SymmetricMemory;
@@ -95,8 +98,10 @@ impl Memory {
 /// This library on one rank of a group.
 #[derive(Debug)]
 pub(super) struct Ours<'m> {
-    communicator: Communicator,
+    communicator: Rc<RefCell<Communicator>>,
     memory: &'m Memory,
+    /// In place of the communicator's own.
+    choice: Option<Choice>,
     prepared: Option<Prepared>,
 }
 
@@ -116,7 +121,17 @@ impl<'m> Ours<'m> {
             None => config,
             asked => config.algorithm(asked),
         };
-        Ok(Self { communicator: Communicator::new(world, group, config)?, memory, prepared: None })
+        let communicator = Rc::new(RefCell::new(Communicator::new(world, group, config)?));
+        Ok(Self { communicator, memory, choice: None, prepared: None })
+    }
+
+    /// One of several on a communicator, each of which does cases in its own way. They take turns.
+    pub(super) const fn sharing(
+        communicator: Rc<RefCell<Communicator>>,
+        memory: &'m Memory,
+        choice: Choice,
+    ) -> Self {
+        Self { communicator, memory, choice: Some(choice), prepared: None }
     }
 }
 
@@ -141,7 +156,11 @@ impl Contender for Ours<'_> {
             Collective::Gather => Call::Gather { output: Some(output), input, root },
             Collective::Scatter => Call::Scatter { output, input: Some(input), root },
         };
-        self.prepared = Some(self.communicator.prepare(&call)?);
+        let mut communicator = self.communicator.borrow_mut();
+        self.prepared = Some(match self.choice {
+            None => communicator.prepare(&call)?,
+            Some(choice) => communicator.prepare_as(&call, choice)?,
+        });
         Ok(())
     }
 
@@ -152,7 +171,7 @@ impl Contender for Ours<'_> {
     fn enqueue(&mut self, stream: &Stream) -> anyhow::Result<()> {
         let Some(prepared) = &self.prepared else { anyhow::bail!("no case was prepared") };
         // Operations follow each other on one stream, whose order is enough.
-        drop(self.communicator.launch(prepared, stream)?);
+        drop(self.communicator.borrow_mut().launch(prepared, stream)?);
         Ok(())
     }
 
