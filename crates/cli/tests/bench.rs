@@ -182,3 +182,55 @@ fn a_machine_is_checked_and_wrong_flags_are_refused() {
         assert_eq!(done.code, 2, "{done:?}");
     }
 }
+
+#[test]
+fn a_measured_table_is_written_and_chooses() {
+    let path = file("tuned.toml", "").display().to_string();
+    let host = ["--runtime", "host", "--ranks", "2", "--set", "heap.bytes=64 MiB"];
+    let tune =
+        ["tune", "--op", "all_reduce,scatter", "--max", "4K", "--samples", "2", "--json", "--output", &path];
+    let done = run(&[&tune[..], &host].concat());
+    assert_eq!(done.code, 0, "{done:?}");
+    let rows: Vec<serde_json::Value> =
+        done.stdout.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    assert!(rows.len() > 8 && rows.iter().all(|row| row["us_median"].as_f64() > Some(0.0)), "{done:?}");
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(text.matches("[[choices]]").count(), 4, "{text}");
+    // What is in the table decides: the same for all sizes.
+    let forced = "device = \"any\"\n[[choices]]\ncollective = \"all_reduce\"\nmembers = 2\nreached = true\n\
+         steps = [{ algorithm = \"push\", block_bytes = 1000000 }]\n"
+        .to_owned();
+    for (text, algorithm) in [(text, None), (forced, Some("push"))] {
+        std::fs::write(&path, text).unwrap();
+        let set = format!("ccl.table={path}");
+        let bench = [
+            "bench",
+            "ccl",
+            "--op",
+            "all_reduce",
+            "--sizes",
+            "1K,64K",
+            "--iters",
+            "2",
+            "--json",
+            "--set",
+            &set,
+        ];
+        for row in rows_of(&[&bench[..], &host].concat()) {
+            assert!(algorithm.is_none_or(|algorithm| row["algorithm"] == algorithm), "{row}");
+            assert!(row["verified"] == true, "{row}");
+        }
+    }
+    for (wrong, said) in [
+        (&["--members", "3"][..], "--members 3"),
+        (&["--max", "1G"], "--max"),
+        (&["--set", "ccl.algorithm=pull"], "ccl.algorithm is set"),
+    ] {
+        let done = run(&[&["tune"], &host[..], wrong].concat());
+        assert!(done.code != 0 && done.stderr.contains(said), "{done:?}");
+    }
+}
+
+fn rows_of(arguments: &[&str]) -> Vec<serde_json::Value> {
+    rows(&run(arguments))
+}
