@@ -158,10 +158,10 @@ fn a_build_that_fails_fails_the_command() {
 #[test]
 fn commands_that_are_not_there_are_not_listed() {
     let help = run(&["--help"]).stdout;
-    for command in ["bench", "config", "doctor", "jit", "run", "sim", "topo"] {
+    for command in ["bench", "config", "doctor", "jit", "run", "sim", "topo", "tune"] {
         assert!(help.contains(&format!("\n  {command} ")), "{help}");
     }
-    for absent in ["tune", "trace", "bench-rank", "topo-rank"] {
+    for absent in ["trace", "bench-rank", "topo-rank", "tune-rank"] {
         assert!(!help.contains(&format!("\n  {absent} ")), "{help}");
     }
 }
