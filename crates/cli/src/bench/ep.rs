@@ -5,9 +5,7 @@ use std::path::PathBuf;
 
 use anabranch::ep::oracle::{Oracle, RankInput, Shape};
 use anabranch::ep::reference::ReferenceExpert;
-use anabranch::ep::{
-    DataType, Dispatched, EpConfig, ExpertOutput, ExpertParallel, Plan, ReceivedRows, Tokens,
-};
+use anabranch::ep::{Dispatched, EpConfig, ExpertOutput, ExpertParallel, Plan, ReceivedRows, Tokens};
 use anabranch::hip::{DeviceBuffer, Stream};
 use anabranch::jit::KernelSpec;
 use anabranch::{Config, Error, World};
@@ -20,20 +18,19 @@ use super::row::{self, Row};
 use super::statistics::{Samples, gigabytes_per_second, slowest_of_ranks};
 use super::{EpArgs, SyntheticArgs};
 use crate::ranks::RankContext;
-use crate::workload::{RankTokens, Routing, Synthetic, TokenType, Trace, Workload};
+use crate::workload::{RankTokens, Routing, Synthetic, Trace, Workload};
 
 /// The trace that comes with the repository.
 const TRACE: &str = "data/moe-trace-minilm-e64k8.safetensors";
 
 /// The kernels that a run launches.
 pub(crate) fn needed_kernels(arguments: &EpArgs) -> Vec<KernelSpec> {
-    let element = data_type(arguments.dtype);
     let mut all = vec![KernelSpec::new(&anabranch::shmem::TEAM_BARRIER_UNIT)];
     all.extend(device::kernels());
     all.extend([
         anabranch::ep::kernels::dispatch(),
-        anabranch::ep::kernels::combine(element),
-        anabranch::ep::kernels::reference_expert(element, element),
+        anabranch::ep::kernels::combine(arguments.combine_type()),
+        anabranch::ep::kernels::reference_expert(arguments.dispatch_dtype, arguments.combine_type()),
     ]);
     all
 }
@@ -68,7 +65,7 @@ pub(crate) fn measure(context: &RankContext<'_>, arguments: &EpArgs) -> anyhow::
 pub(crate) fn check(config: &Config, arguments: &EpArgs, ranks: u32) -> anyhow::Result<()> {
     let heap = config.heap.bytes.bytes();
     for workload in workloads(arguments, ranks) {
-        let needed = plan_of(config, &workload?, ranks)?.heap_bytes();
+        let needed = plan_of(config, arguments, &workload?, ranks)?.heap_bytes();
         if needed > heap {
             bail!(
                 "the receive windows of {ranks} ranks need {needed} bytes of the symmetric heap, and heap.bytes is \
@@ -80,32 +77,24 @@ pub(crate) fn check(config: &Config, arguments: &EpArgs, ranks: u32) -> anyhow::
 }
 
 /// The plan of an input, which checks its sizes; nothing of their size is allocated.
-fn plan_of(config: &Config, workload: &Workload, ranks: u32) -> anyhow::Result<Plan> {
+fn plan_of(config: &Config, arguments: &EpArgs, workload: &Workload, ranks: u32) -> anyhow::Result<Plan> {
     let size = |what: &str, value: usize| {
         u32::try_from(value).with_context(|| format!("{what} is {value}; allowed are 32 bits"))
     };
-    let element = data_type(workload.element());
     let plan = EpConfig::new(
         size("hidden", workload.hidden())?,
         workload.experts(),
         size("top_k", workload.top_k())?,
         size("the number of tokens a rank", workload.max_tokens().max(1))?,
     )
-    .dispatch_type(element)
-    .combine_type(element);
+    .dispatch_type(workload.element())
+    .combine_type(arguments.combine_type());
     Ok(Plan::new(anabranch::with_ep_settings(config, plan), ranks).map_err(Error::from)?)
-}
-
-fn data_type(element: TokenType) -> DataType {
-    match element {
-        TokenType::Bf16 => DataType::Bf16,
-        TokenType::F32 => DataType::F32,
-    }
 }
 
 /// The inputs to measure, one after the other: the trace, or synthetic ones of each size.
 fn workloads(arguments: &EpArgs, ranks: u32) -> Vec<anyhow::Result<Workload>> {
-    let element = arguments.dtype;
+    let element = arguments.dispatch_dtype;
     if !arguments.synthetic.is_given() {
         let read = || {
             let path = arguments.trace.clone().map_or_else(default_trace, Ok)?;
@@ -170,7 +159,7 @@ impl<'a> EpBench<'a> {
     ) -> anyhow::Result<Self> {
         let world = context.world;
         // The plan and its memory come first: sizes that do not fit are refused before inputs of that size are made.
-        let config = plan_of(context.config, workload, world.size())?.config().clone();
+        let config = plan_of(context.config, arguments, workload, world.size())?.config().clone();
         let ep = ExpertParallel::new(world, world.group(), config).map_err(Error::from)?;
         let inputs = (0..world.size()).map(|rank| workload.rank(rank)).collect::<Result<Vec<_>, _>>()?;
         let expert = ReferenceExpert::new(world, ep.plan(), ep.rank()).map_err(Error::from)?;
@@ -182,7 +171,7 @@ impl<'a> EpBench<'a> {
                 world,
                 &mine.weights.iter().flat_map(|weight| weight.to_ne_bytes()).collect::<Vec<_>>(),
             )?,
-            output: device::upload(world, &vec![0; mine.tokens.len()])?,
+            output: device::upload(world, &vec![0; mine.count * ep.plan().combine_row_bytes() as usize])?,
             count: mine.count,
         };
         let stream = world.device().create_stream().map_err(Error::from)?;
@@ -356,7 +345,7 @@ impl<'a> EpBench<'a> {
                 op: op.to_owned(),
                 runtime: world.device().runtime().kind().to_string(),
                 ranks: world.size(),
-                dtype: config.dispatch_type.to_string(),
+                dtype: [config.dispatch_type, config.combine_type][index].to_string(),
                 tokens: Some(self.workload.max_tokens() as u64),
                 bytes: None,
                 us_median: samples.median(),
