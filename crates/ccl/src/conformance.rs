@@ -1,4 +1,5 @@
-//! One collective with known inputs, judged byte by byte: for tests, and for finding out whether a machine computes right.
+//! One collective with known inputs, judged byte by byte: for tests, and for finding out whether a machine computes right. Calls of
+//! several tensors ([`ListCase`]: messages, many tensors gathered) are judged likewise; a [`Trial`] is either.
 //!
 //! Every buffer lies between canaries, and everything that a call must not touch is compared too.
 

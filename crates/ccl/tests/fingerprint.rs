@@ -4,86 +4,18 @@
 
 mod common;
 
-use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use anabranch_ccl::conformance::{self, Case, Scratch};
+use anabranch_ccl::conformance::{self, Case, ListCase, Numbers, Scratch, Trial};
 use anabranch_ccl::{
-    Algorithm, Call, CclConfig, Check, Choice, Collective, Communicator, DataType, Error, ListMismatch,
-    LocationKind, ReduceOp, Tensor,
+    Algorithm, Call, CclConfig, Choice, Collective, Communicator, DataType, Error, LocationKind, ReduceOp,
+    Tensor,
 };
 use anabranch_hip::{DeviceBuffer, GraphExec, Stream};
 use anabranch_ranks::GroupRank;
-use anabranch_shmem::{
-    Error as WorldError, Fault, RankError, Registration, SymmetricMemory, World, WorldConfig,
-};
+use anabranch_shmem::{Error as WorldError, Fault, World, WorldConfig};
+use common::mismatch::{AT_ONCE, Memory, ODD, Place, RANKS, Seen, checked, failures, judge};
 use common::{all_well, jit, on_ranks, world_config};
-
-const RANKS: u32 = 3;
-/// The rank that calls something else.
-const ODD: u32 = 1;
-/// A mismatch is found at once; the operation deadline is much longer.
-const AT_ONCE: Duration = Duration::from_secs(10);
-
-fn checked() -> CclConfig {
-    CclConfig { staging_bytes: 64 << 10, ..CclConfig::default() }.check_calls(Check::Fingerprint)
-}
-
-/// Memory of each kind on one rank.
-struct Memory {
-    local: DeviceBuffer,
-    symmetric: SymmetricMemory,
-    registered: [Registration; 2],
-    // They outlive the registrations.
-    buffers: [DeviceBuffer; 2],
-}
-
-const BYTES: u64 = 64 << 10;
-
-impl Memory {
-    fn new(world: &World) -> Result<Self, Error> {
-        let (device, group) = (world.device(), world.group());
-        let buffers = [device.allocate(BYTES as usize)?, device.allocate(BYTES as usize)?];
-        // SAFETY: the buffers are never freed (`keep`).
-        let [one, two] = [&buffers[0], &buffers[1]]
-            .map(|buffer| unsafe { world.register(group, buffer.address(), BYTES, "test") });
-        Ok(Self {
-            local: device.allocate(BYTES as usize)?,
-            symmetric: world.allocate(group, BYTES, 256, "test")?,
-            registered: [one?, two?],
-            buffers,
-        })
-    }
-
-    /// The second half of each kind is for outputs.
-    fn tensor(&self, place: Place, data_type: DataType, count: u64, output: bool) -> Tensor<'_> {
-        let half = if output { BYTES / 2 } else { 0 };
-        match place {
-            // SAFETY: inside the buffer, which outlives all launches.
-            Place::Local => unsafe { Tensor::local(self.local.address().offset(half), data_type, count) },
-            Place::Symmetric(offset) => {
-                Tensor::symmetric(&self.symmetric, half + offset, data_type, count).unwrap()
-            }
-            Place::Registered(which) => {
-                Tensor::registered(&self.registered[which], half, data_type, count).unwrap()
-            }
-        }
-    }
-
-    /// Peers have the registrations mapped until they notice that the world has failed.
-    fn keep(self) {
-        let _kept = std::mem::ManuallyDrop::new(self.buffers);
-        let _kept = std::mem::ManuallyDrop::new(self.local);
-    }
-}
-
-#[derive(Clone, Copy)]
-enum Place {
-    Local,
-    Symmetric(u64),
-    Registered(usize),
-}
 
 /// One member's call.
 #[derive(Clone)]
@@ -159,37 +91,6 @@ impl Made {
     }
 }
 
-/// What every rank of a run that fails is asked.
-struct Seen {
-    error: Error,
-    /// What the world said.
-    cause: String,
-    /// What the next call said.
-    next: String,
-    took: Duration,
-}
-
-/// Runs `work` on every rank of a world that fails; what each was told.
-fn failures(
-    config: &WorldConfig,
-    ranks: u32,
-    work: impl Fn(&World) -> Result<Seen, Error> + Sync,
-) -> Vec<Seen> {
-    let seen = Mutex::new(BTreeMap::new());
-    let results = on_ranks(ranks, 4, config, &jit(), |world| {
-        let one = work(world)?;
-        seen.lock().unwrap().insert(world.rank().get(), one);
-        Ok(())
-    });
-    for result in results {
-        // A world that has failed cannot be left.
-        assert!(matches!(result, Err(RankError::World { .. })), "{result:?}");
-    }
-    let seen = seen.into_inner().unwrap();
-    assert_eq!(seen.len() as u32, ranks);
-    seen.into_values().collect()
-}
-
 /// Compiles and loads what all ranks' calls need, so that times are those of the calls.
 fn load(communicator: &mut Communicator, memory: &Memory, calls: &[&Made]) -> Result<(), Error> {
     let rank = communicator.rank();
@@ -231,22 +132,6 @@ fn mismatch_with(config: &CclConfig, usual: &Made, odd: &Made) -> Vec<Seen> {
         memory.keep();
         Ok(Seen { error, cause: world.check().unwrap_err().to_string(), next, took })
     })
-}
-
-/// All ranks have the same error, soon, with both calls in full; the error's text.
-fn judge(seen: &[Seen], fields: &[&str]) -> String {
-    let text = seen[0].error.to_string();
-    for Seen { error, cause, next, took } in seen {
-        let Error::Mismatch(found) = error else { panic!("{error}") };
-        assert_eq!(error.to_string(), text, "the same on all ranks");
-        assert!(text.contains(&found.call) && text.contains(&found.other_call), "{text}");
-        let named: Vec<_> = found.differences.iter().map(|difference| difference.field).collect();
-        assert!(fields.iter().all(|field| named.contains(field)), "{fields:?} in {text}");
-        assert!(cause.contains(&found.to_string()), "the world says why: {cause}");
-        assert_eq!(*next, text, "the next call says so too");
-        assert!(*took < AT_ONCE, "{took:?}");
-    }
-    text
 }
 
 /// Every field of a call, different on one rank.
@@ -320,128 +205,6 @@ fn places_that_peers_reach_have_to_be_equal() {
     all(usual(), reduce(symmetric(0), symmetric(64)), Algorithm::Push, &[output]);
 }
 
-/// One entry of a list of tensors: its type, its elements, and where its output is.
-type Listed = (DataType, u64, Place);
-
-/// A list on each rank of which one is another, gathered by `algorithm`; the error's text, and where the lists differ.
-fn lists(algorithm: Algorithm, usual: &[Listed], odd: &[Listed]) -> (String, Option<ListMismatch>) {
-    let config = checked().algorithm(Some(algorithm));
-    let seen = failures(&world_config(), RANKS, |world| {
-        let mut communicator = Communicator::new(world, world.group(), config.clone())?;
-        let stream = world.device().create_stream()?;
-        let memory = Memory::new(world)?;
-        let entry = |(data_type, count, place): Listed| {
-            let input = memory.tensor(Place::Local, data_type, count, false);
-            (memory.tensor(place, data_type, count * u64::from(RANKS), true), input)
-        };
-        let [usual, made]: [Vec<_>; 2] = [usual, if world.rank().get() == ODD { odd } else { usual }]
-            .map(|list| list.iter().copied().map(entry).collect());
-        let prepared = communicator.prepare(&Call::AllGatherMany(&usual))?;
-        let made = communicator.prepare(&Call::AllGatherMany(&made))?;
-        world.barrier(world.group(), "all is loaded")?;
-        communicator.launch(&prepared, &stream)?.join(AT_ONCE)?;
-        let start = Instant::now();
-        let error = communicator.launch(&made, &stream)?.join(AT_ONCE).unwrap_err();
-        let took = start.elapsed();
-        let next = communicator.launch(&prepared, &stream).unwrap_err().to_string();
-        memory.keep();
-        Ok(Seen { error, cause: world.check().unwrap_err().to_string(), next, took })
-    });
-    let text = judge(&seen, &["the list of tensors"]);
-    let Error::Mismatch(found) = &seen[0].error else { panic!("{text}") };
-    (text, found.list.clone())
-}
-
-/// Outputs one behind the other from `first` on.
-fn places(first: u64, entries: &[(DataType, u64)]) -> Vec<Listed> {
-    let mut end = first;
-    entries
-        .iter()
-        .map(|(data_type, count)| {
-            let at = end;
-            end += (count * u64::from(RANKS * data_type.bytes())).next_multiple_of(64);
-            (*data_type, *count, Place::Symmetric(at))
-        })
-        .collect()
-}
-
-/// Lists of as many bytes, whose kernels would not notice.
-#[test]
-fn lists_of_tensors_that_differ_are_told_to_all() {
-    const F32: DataType = DataType::F32;
-    const BF16: DataType = DataType::Bf16;
-    let usual = places(0, &[(F32, 48), (BF16, 16), (F32, 8)]);
-    for (odd, index, shown) in [
-        // An order, a type, a count of which the padding makes as much, one tensor in two.
-        (places(0, &[(F32, 48), (F32, 8), (BF16, 16)]), 1, "number 1 (8 f32 and 16 bf16)"),
-        (places(0, &[(F32, 48), (DataType::F16, 16), (F32, 8)]), 1, "number 1 (16 f16 and 16 bf16)"),
-        (places(0, &[(F32, 48), (BF16, 16), (F32, 7)]), 2, "number 2 (7 f32 and 8 f32)"),
-        (places(0, &[(F32, 48), (BF16, 16), (F32, 4), (F32, 4)]), 2, "number 2 (4 f32 and 8 f32)"),
-    ] {
-        for algorithm in [Algorithm::Packets, Algorithm::Staged] {
-            let (text, found) = lists(algorithm, &usual, &odd);
-            assert!(matches!(found, Some(ListMismatch::Tensor { index: at, .. }) if at == index), "{text}");
-            assert!(text.ends_with(shown), "{text}");
-            let (call, other) = (
-                format!("rank 1 made call 2: all_gather of {} tensors [48 f32, ", odd.len()),
-                ", but rank 0 made call 2: all_gather of 3 tensors [48 f32, 16 bf16, 8 f32] from",
-            );
-            assert!(text.contains(&call) && text.contains(other), "{text}");
-        }
-    }
-}
-
-/// Outputs that peers write lie at one place on all members; others may lie anywhere.
-#[test]
-fn outputs_of_a_list_that_peers_write_have_one_place() {
-    let two = [(DataType::F32, 48), (DataType::U8, 5)];
-    let usual = places(0, &two);
-    let moved = vec![usual[0], (DataType::U8, 5, Place::Symmetric(8192))];
-    let (text, found) = lists(Algorithm::Direct, &usual, &moved);
-    let Some(ListMismatch::Tensor { index: 1, value, other_value }) = found else { panic!("{text}") };
-    assert!(value.starts_with("5 u8 at byte ") && other_value.starts_with("5 u8 at byte "), "{text}");
-    assert_ne!(value, other_value);
-    let registered = |which| vec![usual[0], (DataType::U8, 5, Place::Registered(which))];
-    let (text, found) = lists(Algorithm::Direct, &registered(0), &registered(1));
-    let Some(ListMismatch::Tensor { index: 1, value, .. }) = found else { panic!("{text}") };
-    assert!(value.contains(" of registration "), "{text}");
-    // Through the staging nobody else writes them: another place is no difference.
-    all_well(on_ranks(RANKS, 4, &world_config(), &jit(), |world| {
-        let config = checked().algorithm(Some(Algorithm::Staged));
-        let mut communicator = Communicator::new(world, world.group(), config)?;
-        let stream = world.device().create_stream()?;
-        let memory = Memory::new(world)?;
-        let list = if world.rank().get() == ODD { &moved } else { &usual };
-        let entries: Vec<_> = list
-            .iter()
-            .map(|(data_type, count, place)| {
-                let input = memory.tensor(Place::Local, *data_type, *count, false);
-                (memory.tensor(*place, *data_type, count * u64::from(RANKS), true), input)
-            })
-            .collect();
-        communicator.run(&Call::AllGatherMany(&entries), &stream)?.join(AT_ONCE)?;
-        let Memory { registered, buffers, .. } = memory;
-        for registration in registered {
-            registration.release()?;
-        }
-        drop(buffers);
-        Ok(())
-    }));
-}
-
-/// What differs behind the tensors that are told is noticed, too.
-#[test]
-fn a_long_list_is_compared_to_its_end() {
-    let long = |last: u64| {
-        let mut entries = vec![(DataType::U8, 4); 40];
-        entries[39].1 = last;
-        places(0, &entries)
-    };
-    let (text, found) = lists(Algorithm::Packets, &long(4), &long(5));
-    assert_eq!(found, Some(ListMismatch::Behind { alike: 32 }), "{text}");
-    assert!(text.contains("of 40 tensors [4 u8, ") && text.contains(", ..] from"), "{text}");
-}
-
 /// Phases that one member chose for itself: its meetings would be others.
 #[test]
 fn a_choice_of_phases_is_told_to_all() {
@@ -480,10 +243,19 @@ fn equal_calls_pass_and_compute_what_they_should() {
                 conformance::run(&mut communicator, &mut scratch, &case, &stream)?.unwrap();
                 done += 1;
             }
+            // Lists of tensors that are alike, and between them messages, which nobody compares.
+            let types = [DataType::Bf16, DataType::F32, DataType::U8];
+            let mut numbers = Numbers(ranks.into());
+            for _ in 0..60 {
+                let (case, algorithm) = ListCase::any(&mut numbers, ranks, &types, 3000);
+                let choice = Choice { algorithm: Some(algorithm), ..Choice::default() };
+                Trial::from(case).run(&mut communicator, &mut scratch, choice, &stream)?.unwrap();
+                done += 1;
+            }
             scratch.release()?;
             Ok(done)
         });
-        assert!(all_well(done)[0] > 100);
+        assert!(all_well(done)[0] > 160);
     }
 }
 
