@@ -35,7 +35,8 @@ mod in_place;
 pub mod kernels;
 #[doc(hidden)]
 pub mod lower;
-mod many;
+#[doc(hidden)]
+pub mod many;
 #[doc(hidden)]
 pub mod message;
 pub mod oracle;
