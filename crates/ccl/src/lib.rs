@@ -30,7 +30,7 @@ mod digest;
 mod element;
 mod error;
 mod fingerprint;
-pub mod float8;
+pub use anabranch_elements::float8;
 mod in_place;
 pub mod kernels;
 #[doc(hidden)]
