@@ -204,6 +204,9 @@ fn a_machine_is_checked_and_wrong_flags_are_refused() {
     assert_eq!(said, [("sweep", Some(0)), ("replays", Some(0))]);
     assert!(rows.iter().all(|row| row["verified"] == true && row["calls"].as_u64() > Some(50)), "{rows:?}");
     assert_eq!(rows[0]["groups"], 4);
+    for lists in ["gathers_of_many", "batches", "send_receives"] {
+        assert!(rows.iter().all(|row| row[lists].as_u64() > Some(2)), "{lists}: {rows:?}");
+    }
     for wrong in [&["--check", "--graph"][..], &["--check", "--dtype", "f32"], &["--replays", "5"]] {
         let done = run(&[&["bench", "ccl"], wrong].concat());
         assert_eq!(done.code, 2, "{done:?}");
