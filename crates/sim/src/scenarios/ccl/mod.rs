@@ -95,6 +95,9 @@ impl Collectives {
             (Protocol::CclMove, Unit::Move, MOVES),
             (Protocol::CclPackets, Unit::PacketReduce(DataType::F32), PACKETS),
             (Protocol::CclBulk, Unit::BulkReduce(DataType::F32), BULK),
+            (Protocol::CclHops, Unit::TwoHop, &[entry::TWO_HOP][..]),
+            (Protocol::CclHops, Unit::Ring, &[entry::RING_MOVE]),
+            (Protocol::CclHops, Unit::RingReduce(DataType::F32), &[entry::RING_REDUCE]),
         ] {
             if case.protocol != protocol && case.protocol != Protocol::Ccl {
                 continue;
@@ -322,13 +325,13 @@ impl Collectives {
 
     /// All members have advanced their lanes alike.
     fn judge_lanes(&self) -> Result<(), Failure> {
-        // Epoch, meetings and uses of each.
+        // Epoch, meetings, uses and chunks of each.
         let lanes = |rank: usize| {
             let count = self.case.blocks as usize;
             let states =
                 self.bench.get::<LaneState>(self.bench.ranks[rank].heap, self.layout.lanes, count)?;
-            let counters = states.iter().map(|lane| [lane.epoch, lane.meets, lane.uses]).collect::<Vec<_>>();
-            Ok::<_, Failure>(counters)
+            let counters = |lane: &LaneState| [lane.epoch, lane.meets, lane.uses, lane.chunks];
+            Ok::<_, Failure>(states.iter().map(counters).collect::<Vec<_>>())
         };
         let first = lanes(0)?;
         for rank in 1..self.bench.ranks.len() {
