@@ -134,3 +134,22 @@ pub(crate) fn arguments(
     args.table = DevicePointer::new(table.address());
     Ok((args, Some(table)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_with_the_ring_chooses_something_else_for_many() {
+        let table = "device = \"x\"\n[[choices]]\ncollective = \"all_gather\"\nmembers = 3\nreached = false\n\
+            steps = [{ algorithm = \"ring\", block_bytes = 4096 }]";
+        let table = Table::parse(table).unwrap();
+        let limits = Limits { lanes: 4, packet_threads: 256, bulk_threads: 512 };
+        let shape = Shape::of_bytes(Collective::AllGather, 3, 1 << 20);
+        let one = Plan::chosen(&shape, &limits, Some(&table), Choice::default()).unwrap();
+        let many = plan(&shape, &limits, Some(&table), Choice::default()).unwrap();
+        assert_eq!((one.algorithm, many.algorithm), (Algorithm::Ring, Algorithm::Staged));
+        let asked = Choice { algorithm: Some(Algorithm::Ring), ..Choice::default() };
+        assert!(matches!(plan(&shape, &limits, None, asked), Err(Error::Algorithm { .. })));
+    }
+}

@@ -122,7 +122,7 @@ pub const TWINS: &[Twin] = &[
     twin("RELEASE_BY_ONE_THREAD", &[EP, SIGNAL, PING]),
     twin("NO_RELEASE", &[EP, SIGNAL, PING, EP_C, SIGNAL_C, PING_C, ONE_BLOCK_C]),
     twin("COUNT_BEFORE_RELEASE", &[EP, EP_C]),
-    twin("EPOCH_LOOSE", &[EP.by_values(), BARRIER, STREAM, DEVICE, PING, BARRIER_C]),
+    twin("EPOCH_LOOSE", &[EP.by_values(), BARRIER, STREAM, DEVICE, PING, HOPS, BARRIER_C]),
     twin(
         "NO_ACQUIRE_AFTER_WAIT",
         &[
@@ -160,6 +160,7 @@ pub const TWINS: &[Twin] = &[
             MOVE.by_values(),
             PACKETS.by_values(),
             BULK.by_values(),
+            HOPS.by_values(),
         ],
     ),
     twin("TORN_ATOMIC", &[ATOMICS.by_values(), EP, STREAM.by_values()]),
