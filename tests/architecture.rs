@@ -8,6 +8,7 @@ use std::process::Command;
 const ARROWS: &[(&str, &[&str])] = &[
     ("clock", &[]),
     ("hip", &["clock"]),
+    ("elements", &[]),
     ("ranks", &[]),
     ("hip-host", &["clock", "hip"]),
     ("hip-cuda", &["hip"]),
@@ -16,8 +17,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("transport", &["ranks"]),
     ("transport-p2p", &["hip", "hip-jit", "ranks", "transport"]),
     ("shmem", &["bootstrap", "clock", "hip", "hip-jit", "ranks", "transport", "transport-p2p"]),
-    ("ep", &["bootstrap", "clock", "hip", "hip-jit", "ranks", "shmem"]),
-    ("ccl", &["clock", "hip", "hip-jit", "ranks", "shmem"]),
+    ("ep", &["bootstrap", "clock", "elements", "hip", "hip-jit", "ranks", "shmem"]),
+    ("ccl", &["clock", "elements", "hip", "hip-jit", "ranks", "shmem"]),
     (
         "sim",
         &[

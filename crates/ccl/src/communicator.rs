@@ -19,7 +19,7 @@ use crate::lower::{Arguments, Buffers, Counts, Unit, gather_many_kernel, kernel_
 use crate::message::{self, PointToPoint, TransferLists};
 use crate::pipes::{PIPE_LOCAL_BYTES, PipeLayout};
 use crate::plan::{Algorithm, Choice, Limits, Plan};
-use crate::sizes::{memory_sizes, threads};
+use crate::sizes::{memory_sizes, threads, wanted_lanes};
 use crate::tensor::Tensor;
 use crate::tuning::Table;
 use crate::work::{EventPool, Work};
@@ -54,8 +54,6 @@ const MESSAGE_NAME: OperationName = OperationName {
 
 /// Packets of one source, stage and parity of a lane.
 pub(crate) const PACKET_UNITS: u32 = 512;
-/// Lanes on a large GPU: one a multiprocessor, as a power of two.
-const DEFAULT_LANES: u32 = 128;
 
 /// Collectives over a group, on one rank.
 ///
@@ -222,10 +220,7 @@ impl Communicator {
         let most_threads = limits.packet_threads.max(limits.bulk_threads);
         let kernel = unit.kernel(entry::MOVE_DIRECT)?;
         let resident = world.max_resident_blocks(kernel.raw(), most_threads, local + LOCAL_RESERVED_BYTES)?;
-        let wanted = match config.max_blocks {
-            0 => device.multiprocessors().min(DEFAULT_LANES),
-            blocks => blocks,
-        };
+        let wanted = wanted_lanes(world, config);
         let mut units = HashMap::from([(Unit::Move, unit)]);
         if config.check == Check::Fingerprint {
             // Its one block runs before a call's kernel, never beside it: their share of the device is one.
@@ -234,6 +229,11 @@ impl Communicator {
             units.insert(Unit::Fingerprint, unit);
         }
         Ok((units, world.reserve_residency_up_to(1, wanted, resident)?))
+    }
+
+    /// Bytes of the symmetric heap that its lanes, staging and pipes take.
+    pub fn heap_bytes(&self) -> u64 {
+        self.memory.bytes()
     }
 
     /// The group.

@@ -29,7 +29,7 @@ pub mod device_api;
 mod element;
 mod error;
 mod fingerprint;
-pub mod float8;
+pub use anabranch_elements::float8;
 mod in_place;
 pub mod kernels;
 #[doc(hidden)]

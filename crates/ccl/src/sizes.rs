@@ -2,8 +2,30 @@
 
 use anabranch_shmem::World;
 
+use crate::channel::ChannelLayout;
+use crate::communicator::{Communicator, PACKET_UNITS};
 use crate::config::CclConfig;
+use crate::error::Result;
+use crate::pipes::PipeLayout;
 use crate::plan::Limits;
+
+/// Lanes on a large GPU: one a multiprocessor, as a power of two.
+const DEFAULT_LANES: u32 = 128;
+
+impl Communicator {
+    /// The most bytes of the symmetric heap that a communicator of a group of `members` takes with this configuration: with all the
+    /// lanes that it asks for. Without [`Check::Fingerprint`], which takes a lane more. Not collective; allocates nothing.
+    ///
+    /// # Errors
+    /// [`Error::Config`].
+    pub fn most_heap_bytes(world: &World, members: u32, config: &CclConfig) -> Result<u64> {
+        config.check()?;
+        let (staging, pipe_bytes) = memory_sizes(world, config);
+        let lanes = wanted_lanes(world, config);
+        let layout = ChannelLayout::new(members, lanes, PACKET_UNITS, staging);
+        Ok(PipeLayout::new(layout.bytes, members, lanes, pipe_bytes).end)
+    }
+}
 
 /// Threads of blocks on this device. On a machine of CPU threads lanes are coroutines: few, with more to do each.
 pub(crate) fn threads(world: &World) -> Limits {
@@ -27,4 +49,12 @@ pub(crate) fn memory_sizes(world: &World, config: &CclConfig) -> (u64, u64) {
 /// Whether the device is a large GPU, and not a machine of a few CPU threads.
 fn is_large(world: &World) -> bool {
     world.device().multiprocessors() >= 32
+}
+
+/// The lanes that a communicator asks for.
+pub(crate) fn wanted_lanes(world: &World, config: &CclConfig) -> u32 {
+    match config.max_blocks {
+        0 => world.device().multiprocessors().min(DEFAULT_LANES),
+        blocks => blocks,
+    }
 }

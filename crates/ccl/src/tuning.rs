@@ -103,7 +103,8 @@ impl Table {
     }
 
     /// How a call of this shape is done: by what was measured for its collective and kind of memory in groups of its size, or of the
-    /// nearest size below that was measured, or above. `None` where nothing was.
+    /// nearest size below where larger groups were measured too. `None` where that was not: what is fastest for two members tells
+    /// little of four.
     pub fn step(&self, shape: &Shape) -> Option<&Step> {
         // Only the root of a scatter has an input, which nobody else reads.
         let input = shape.collective == Collective::Scatter || shape.input.is_reached();
@@ -111,9 +112,12 @@ impl Table {
         let fitting = |of: &&Choices| {
             of.collective == shape.collective && of.reached == reached && !of.steps.is_empty()
         };
-        let below = self.choices.iter().filter(fitting).filter(|of| of.members <= shape.members);
-        let above = self.choices.iter().filter(fitting).filter(|of| of.members > shape.members);
-        let nearest = below.max_by_key(|of| of.members).or_else(|| above.min_by_key(|of| of.members))?;
+        let measured = || self.choices.iter().filter(fitting);
+        let largest = measured().map(|of| of.members).max()?;
+        let nearest = measured().filter(|of| of.members <= shape.members).max_by_key(|of| of.members)?;
+        if shape.members > largest {
+            return None;
+        }
         let bytes = shape.message_bytes();
         let step = nearest.steps.iter().find(|step| step.up_to.is_none_or(|up_to| bytes <= up_to));
         step.filter(|step| step.algorithm.allows(shape).is_ok())

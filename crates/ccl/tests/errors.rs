@@ -327,6 +327,11 @@ fn configurations(world: &World, seen: &mut BTreeSet<String>) {
         assert_eq!(error.to_string(), text);
         seen.insert(variant(&error));
     }
+    // Not a member, and told so by itself.
+    let others: Vec<_> = (0..RANKS).filter(|rank| *rank != world.rank().get()).map(GroupRank::new).collect();
+    let strange = world.group().subset(&others).unwrap();
+    let refused = Communicator::new(world, &strange, CclConfig::default()).map(drop).unwrap_err().to_string();
+    assert!(refused.contains(&format!("{} is not a member of the group", world.rank())), "{refused}");
     // Equal on all members, or an error that names one.
     let blocks = 1 + world.rank().get() / 2;
     let error =
@@ -399,6 +404,10 @@ fn every_mistake_in_a_call_is_named_before_anything_moves() {
         let stream = world.device().create_stream()?;
         let config = CclConfig { max_blocks: 2, staging_bytes: 1 << 20, ..CclConfig::default() };
         let mut communicator = Communicator::new(world, world.group(), config.clone())?;
+        // It takes what the query says where it gets the lanes that it asks for.
+        assert_eq!(communicator.lanes(), 2);
+        assert_eq!(Communicator::most_heap_bytes(world, RANKS, &config)?, communicator.heap_bytes());
+        assert!(communicator.heap_bytes() > config.staging_bytes);
         let mut other = Communicator::new(world, world.group(), config.clone())?;
         let buffer = world.device().allocate(4096)?;
         // SAFETY: released below, before the buffer goes.

@@ -1,13 +1,30 @@
 // The stand-in for an expert in tests and benchmarks: each received row times the sum of its weights for experts of this
 // rank, in f32, rounded once. It reads the row and meta windows and writes the combine window.
+#include "anabranch/float8.h"
 #include "anabranch/prelude.h"
 #include "ep/routing.h"
 
 #if !defined(EP_INPUT) || !defined(EP_ELEMENT)
-#error "the kernel is compiled for an input and an output element type: Bf16, F16 or F32"
+#error "the kernel is compiled for an input element type, and for an output element type: Bf16, F16 or F32"
 #endif
 typedef EP_INPUT Input;
 typedef EP_ELEMENT Output;
+
+// Elements of a row: whole bytes each, or two in one, the first in its low half.
+template <class Element>
+struct RowOf {
+    static ANABRANCH_DEVICE u64 bytes(u32 hidden) { return static_cast<u64>(hidden) * Element::BYTES; }
+    static ANABRANCH_DEVICE f32 load(const Grid& grid, u64 row, u32 i) {
+        return Element::to_f32(heap_load(grid, reinterpret_cast<const typename Element::Raw*>(row) + i));
+    }
+};
+template <>
+struct RowOf<F4E2m1> {
+    static ANABRANCH_DEVICE u64 bytes(u32 hidden) { return hidden / 2; }
+    static ANABRANCH_DEVICE f32 load(const Grid& grid, u64 row, u32 i) {
+        return F4E2m1::to_f32(static_cast<u8>(heap_load(grid, reinterpret_cast<const u8*>(row) + i / 2) >> (i % 2 * 4)));
+    }
+};
 
 ANABRANCH_KERNEL(anabranch_ep_reference_expert, ReferenceExpertArgs, 1024) {
     for (u32 source = 0; source < args.ranks; ++source) {
@@ -22,10 +39,10 @@ ANABRANCH_KERNEL(anabranch_ep_reference_expert, ReferenceExpertArgs, 1024) {
                     weight += bit_cast<f32>(heap_load(grid, meta + 2 + args.top_k + k));
                 }
             }
-            const Input::Raw* from = reinterpret_cast<const Input::Raw*>(args.rows + (base + row) * args.hidden * Input::BYTES);
+            u64 from = reinterpret_cast<u64>(args.rows) + (base + row) * RowOf<Input>::bytes(args.hidden);
             Output::Raw* to = reinterpret_cast<Output::Raw*>(args.output + (base + row) * args.hidden * Output::BYTES);
             for (u32 i = grid.lane(); i < args.hidden; i += WAVE_SIZE) {
-                heap_store(grid, to + i, Output::Raw(Output::from_f32(Input::to_f32(heap_load(grid, from + i)) * weight)));
+                heap_store(grid, to + i, Output::Raw(Output::from_f32(RowOf<Input>::load(grid, from, i) * weight)));
             }
         }
     }

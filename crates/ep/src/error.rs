@@ -2,7 +2,7 @@
 
 use anabranch_ranks::{GlobalRank, GroupRank};
 
-use crate::plan::DataType;
+use crate::data_type::DataType;
 
 /// An error of expert-parallel dispatch or combine.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +47,14 @@ pub enum Error {
         address: u64,
         /// What is needed.
         alignment: u64,
+    },
+    /// Combine does not sum rows of the type.
+    #[error("combine_type is {given}; allowed are {allowed}: an expert's output is summed and rounded once")]
+    CombineType {
+        /// Type given.
+        given: DataType,
+        /// Types that it sums, in words.
+        allowed: String,
     },
     /// A tensor's type is not the plan's.
     #[error("{what} is {given}, but the plan was made for {planned}")]

@@ -14,6 +14,7 @@
 
 #[doc(hidden)]
 pub mod args;
+mod data_type;
 mod error;
 mod operation;
 mod received;
@@ -26,9 +27,10 @@ pub mod owner;
 pub mod plan;
 pub mod reference;
 
+pub use data_type::{DataType, UnknownDataType};
 pub use error::{Error, Result};
 pub use kernels::kernels;
 pub use operation::{COMBINE, DISPATCH, Dispatched, ExpertOutput, ExpertParallel};
-pub use plan::{DataType, EpConfig, Plan};
+pub use plan::{EpConfig, Plan};
 pub use received::ReceivedRows;
 pub use tensor::{DeviceSlice, Tokens};

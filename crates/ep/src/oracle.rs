@@ -24,7 +24,8 @@ pub use error::{Mismatch, OracleError, RowField};
 pub use experts::{ExpertRows, GivenRows, SentCopy, StandIn};
 pub use rows::{Delivery, ExpectedRow, Row, Rows, SlottedRows};
 
-use crate::plan::{DataType, EpConfig};
+use crate::data_type::DataType;
+use crate::plan::EpConfig;
 use anabranch_ranks::GroupRank;
 
 /// The sizes that all ranks of the group agree on.
@@ -65,6 +66,21 @@ impl Shape {
             combine: config.combine_type,
             output: config.combine_type,
         }
+    }
+
+    /// Bytes of a token.
+    pub fn row_bytes(&self) -> usize {
+        self.dispatch.bytes_of(self.hidden as u64) as usize
+    }
+
+    /// Bytes of an expert's output for a token.
+    pub fn combine_row_bytes(&self) -> usize {
+        self.combine.bytes_of(self.hidden as u64) as usize
+    }
+
+    /// Bytes of a combined token.
+    pub fn output_row_bytes(&self) -> usize {
+        self.output.bytes_of(self.hidden as u64) as usize
     }
 }
 
@@ -205,7 +221,7 @@ impl<'a> Oracle<'a> {
     }
 
     fn payload(&self, source: GroupRank, token: usize) -> &'a [u8] {
-        let bytes = self.shape.hidden * self.shape.dispatch.bytes() as usize;
+        let bytes = self.shape.row_bytes();
         &self.inputs[source.index()].tokens[token * bytes..(token + 1) * bytes]
     }
 
@@ -289,7 +305,7 @@ fn check(shape: &Shape, inputs: &[RankInput<'_>]) -> Result<(), OracleError> {
         let lengths = [
             ("ids", input.ids.len(), tokens * shape.top_k),
             ("weights", input.weights.map_or(tokens * shape.top_k, <[f32]>::len), tokens * shape.top_k),
-            ("tokens", input.tokens.len(), tokens * shape.hidden * shape.dispatch.bytes() as usize),
+            ("tokens", input.tokens.len(), tokens * shape.row_bytes()),
             ("scales", input.scales.len(), tokens * shape.scale_bytes),
         ];
         if let Some((tensor, given, expected)) =

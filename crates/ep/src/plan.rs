@@ -1,8 +1,6 @@
 //! What is computed where: configuration, layout of a slot, geometry of a launch. Pure arithmetic.
 
-use std::fmt;
-use std::str::FromStr;
-
+use crate::data_type::DataType;
 use crate::error::{Error, Result};
 use crate::owner::ExpertPlacement;
 
@@ -18,66 +16,6 @@ pub const DEFAULT_BLOCKS: u32 = 64;
 const MAX_SLOT_BYTES: u128 = 1 << 48;
 /// Most tokens a rank may hold: the record of an invalid id has 26 bits for the token.
 pub const MAX_TOKENS: u32 = 1 << 26;
-
-/// Element type of token rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum DataType {
-    /// 16 bits, 8 of exponent.
-    Bf16,
-    /// IEEE single.
-    F32,
-}
-
-impl DataType {
-    /// All types.
-    pub const ALL: [Self; 2] = [Self::Bf16, Self::F32];
-
-    /// Bytes of an element.
-    pub const fn bytes(self) -> u32 {
-        match self {
-            Self::Bf16 => 2,
-            Self::F32 => 4,
-        }
-    }
-
-    /// The name of the type in the kernels.
-    pub const fn device_name(self) -> &'static str {
-        match self {
-            Self::Bf16 => "Bf16",
-            Self::F32 => "F32",
-        }
-    }
-}
-
-impl fmt::Display for DataType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Bf16 => "bf16",
-            Self::F32 => "f32",
-        })
-    }
-}
-
-/// A word that names no element type.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{given:?} is no element type of dispatch and combine; allowed are \"bf16\" and \"f32\"")]
-pub struct UnknownDataType {
-    /// The word given.
-    pub given: String,
-}
-
-impl FromStr for DataType {
-    type Err = UnknownDataType;
-
-    fn from_str(text: &str) -> Result<Self, UnknownDataType> {
-        match text {
-            "bf16" => Ok(Self::Bf16),
-            "f32" => Ok(Self::F32),
-            _ => Err(UnknownDataType { given: text.to_owned() }),
-        }
-    }
-}
 
 /// What a plan is made for. Equal on all ranks of the group.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -178,15 +116,19 @@ impl EpConfig {
         let wrong = |field, given: u32, allowed: String| {
             Err(Error::Config { field, given: u64::from(given), allowed })
         };
+        if !self.combine_type.is_combined() {
+            let allowed = DataType::COMBINED.map(DataType::name).join(", ");
+            return Err(Error::CombineType { given: self.combine_type, allowed });
+        }
         let row_rule = |element: DataType| {
-            let elements = 16 / element.bytes();
+            let elements = element.per_unit();
             format!("a row must be a positive multiple of 16 bytes: {elements} elements of {element}")
         };
         for element in [self.dispatch_type, self.combine_type] {
-            if self.hidden == 0 || !self.hidden.is_multiple_of(16 / element.bytes()) {
+            if self.hidden == 0 || !self.hidden.is_multiple_of(element.per_unit()) {
                 return wrong("hidden", self.hidden, row_rule(element));
             }
-            if self.hidden.checked_mul(element.bytes()).is_none() {
+            if element.bytes_of(self.hidden.into()) > u64::from(u32::MAX) {
                 return wrong("hidden", self.hidden, "a row must have less than 4 GiB".to_owned());
             }
         }
@@ -216,8 +158,7 @@ impl EpConfig {
         if ranks > 1 << 20 {
             return wrong("ranks", ranks, "allowed are 1 to 1048576".to_owned());
         }
-        let row =
-            u128::from(self.hidden) * u128::from(self.dispatch_type.bytes() + self.combine_type.bytes());
+        let row = u128::from(row_bytes(self, self.dispatch_type) + row_bytes(self, self.combine_type));
         let slot = u128::from(ranks) * u128::from(self.max_tokens) * (row + u128::from(meta_bytes(self)));
         if slot > MAX_SLOT_BYTES {
             let allowed =
@@ -328,12 +269,12 @@ impl Plan {
 
     /// Bytes of a dispatched row.
     pub fn row_bytes(&self) -> u32 {
-        self.config.hidden * self.config.dispatch_type.bytes()
+        row_bytes(&self.config, self.config.dispatch_type) as u32
     }
 
     /// Bytes of a combined row.
     pub fn combine_row_bytes(&self) -> u32 {
-        self.config.hidden * self.config.combine_type.bytes()
+        row_bytes(&self.config, self.config.combine_type) as u32
     }
 
     /// Bytes between two meta records: `{token u32, top_k u32, ids i32[K], weights f32[K], scales}`, rounded up to 16.
@@ -439,6 +380,10 @@ impl Plan {
     }
 }
 
+fn row_bytes(config: &EpConfig, element: DataType) -> u64 {
+    element.bytes_of(config.hidden.into())
+}
+
 fn meta_bytes(config: &EpConfig) -> u32 {
     (8 + 8 * config.top_k + config.scale_bytes).next_multiple_of(16)
 }
@@ -455,8 +400,8 @@ fn slot_layout(config: &EpConfig, ranks: u32) -> SlotLayout {
     let flags = u64::from(ranks) * u64::from(FLAG_STRIDE);
     let dispatch_flags = place(flags);
     let combine_flags = place(flags);
-    let row_window = place(rows * u64::from(config.hidden) * u64::from(config.dispatch_type.bytes()));
+    let row_window = place(rows * row_bytes(config, config.dispatch_type));
     let meta = place(rows * u64::from(meta_bytes(config)));
-    let combine_rows = place(rows * u64::from(config.hidden) * u64::from(config.combine_type.bytes()));
+    let combine_rows = place(rows * row_bytes(config, config.combine_type));
     SlotLayout { dispatch_flags, combine_flags, rows: row_window, meta, combine_rows, bytes: end }
 }

@@ -2,8 +2,8 @@
 
 use anabranch_hip::{DeviceAddress, DeviceBuffer};
 
+use crate::data_type::DataType;
 use crate::error::{Error, Result};
-use crate::plan::DataType;
 
 /// A range of device memory that a launch reads or writes later, in stream order.
 ///

@@ -21,13 +21,8 @@ fn every_number_of_ranks() {
 
 #[test]
 fn types_scales_and_staging() {
-    for (dispatch, combine) in [
-        (DataType::Bf16, DataType::Bf16),
-        (DataType::F32, DataType::F32),
-        (DataType::Bf16, DataType::F32),
-        (DataType::F32, DataType::Bf16),
-    ] {
-        for staged in [false, true] {
+    for dispatch in DataType::ALL {
+        for (combine, staged) in DataType::COMBINED.into_iter().zip([false, true, false]) {
             let mut case = Case::new(3, 4);
             case.config = case.config.dispatch_type(dispatch).combine_type(combine).scale_bytes(20);
             case.staged = staged;

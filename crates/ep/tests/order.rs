@@ -12,6 +12,8 @@ fn answer(element: DataType, destination: u32, column: usize) -> f32 {
     // 256 + 1 is 257, which bf16 does not have; 2^25 + 1 is what f32 does not have.
     let large = match (element, column % 2) {
         (DataType::Bf16, 0) => 256.0,
+        // Nor f16 2049, and no more than 65504.
+        (DataType::F16, _) => 2048.0,
         _ => 33_554_432.0,
     };
     let patterns = [[large, 1.0, -large, 1.0], [1.0, large, 1.0, -large], [large, -large, 1.0, 1.0]];
@@ -21,12 +23,13 @@ fn answer(element: DataType, destination: u32, column: usize) -> f32 {
 fn table(case: &Case, destination: u32, bytes: usize) -> Vec<u8> {
     let element = case.config.combine_type;
     let hidden = case.config.hidden as usize;
-    let columns = bytes / element.bytes() as usize;
+    let columns = bytes / element.bytes_of(1) as usize;
     (0..columns)
         .flat_map(|index| {
             let value = answer(element, destination, index % hidden);
             match element {
                 DataType::Bf16 => half::bf16::from_f32(value).to_bits().to_le_bytes().to_vec(),
+                DataType::F16 => half::f16::from_f32(value).to_bits().to_le_bytes().to_vec(),
                 _ => value.to_le_bytes().to_vec(),
             }
         })
@@ -37,6 +40,7 @@ fn table(case: &Case, destination: u32, bytes: usize) -> Vec<u8> {
 fn wrong_sums(element: DataType, column: usize) -> [f32; 2] {
     let rounded = |value: f32| match element {
         DataType::Bf16 => half::bf16::from_f32(value).to_f32(),
+        DataType::F16 => half::f16::from_f32(value).to_f32(),
         _ => value,
     };
     let downwards = (0..4).rev().fold(0.0, |sum, rank| sum + answer(element, rank, column));
@@ -50,7 +54,8 @@ fn right_sum(element: DataType, column: usize) -> f32 {
 
 #[test]
 fn the_columns_tell_wrong_orders_and_roundings() {
-    for (element, wrong) in [(DataType::Bf16, 0), (DataType::Bf16, 1), (DataType::F32, 0)] {
+    for (element, wrong) in [(DataType::Bf16, 0), (DataType::Bf16, 1), (DataType::F16, 1), (DataType::F32, 0)]
+    {
         let telling = (0..12).any(|column| {
             wrong_sums(element, column)[wrong].to_bits() != right_sum(element, column).to_bits()
         });
@@ -60,7 +65,7 @@ fn the_columns_tell_wrong_orders_and_roundings() {
 
 #[test]
 fn rows_that_cancel_are_summed_in_rank_order_and_rounded_once() {
-    for element in DataType::ALL {
+    for element in DataType::COMBINED {
         for (wave, staged) in [(1, false), (4, true), (32, false)] {
             let mut case = Case::new(4, wave);
             case.config = case.config.combine_type(element);

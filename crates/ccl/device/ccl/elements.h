@@ -1,11 +1,8 @@
 // Element types of collectives, named as the variants of DataType in Rust. A value crosses memory as its bits (Raw) and is
 // reduced in its accumulation type: f32 for floats of up to four bytes, f64 for F64, its own bits for the rest.
-//
-// 8-bit floats: E4M3 and E5M2 as in the OCP 8-bit floating point specification (OFP8, revision 1.0), and the "fnuz" forms of
-// MI300: finite, one NaN (0x80), no negative zero. Conversions do not saturate: what rounds beyond the largest finite value
-// is a NaN (E4M3, both fnuz) or infinity (E5M2), as torch's casts have it.
 #pragma once
 
+#include "anabranch/float8.h"
 #include "anabranch/prelude.h"
 
 namespace ccl {
@@ -13,58 +10,15 @@ namespace ccl {
 using ::Bf16;
 using ::F16;
 using ::F32;
+using ::F8E4m3;
+using ::F8E4m3Fnuz;
+using ::F8E5m2;
+using ::F8E5m2Fnuz;
 
 struct F64 {
     typedef u64 Raw;
     static constexpr u32 BYTES = 8;
 };
-
-// LARGEST is the code of the largest finite magnitude, BEYOND the code of all above it.
-template <u32 FRACTION, u32 BIAS, u32 LARGEST, u32 BEYOND, bool FNUZ>
-struct Float8 {
-    typedef u8 Raw;
-    static constexpr u32 BYTES = 1;
-    static constexpr u32 NOT_A_NUMBER = FNUZ ? 0x80u : 0x7fu;
-
-    static ANABRANCH_DEVICE f32 to_f32(u8 code) {
-        u32 sign = static_cast<u32>(code & 0x80u) << 24;
-        u32 magnitude = code & 0x7fu;
-        // The fields in the places of an f32's, whose bias is 127: a product with a power of two moves the exponent, and is
-        // exact for subnormal codes too.
-        f32 scaled = bit_cast<f32>(magnitude << (23 - FRACTION)) * bit_cast<f32>((254 - BIAS) << 23);
-        u32 word = bit_cast<u32>(scaled) | sign;
-        if constexpr (FNUZ) {
-            if (code == NOT_A_NUMBER) word = 0x7fc00000u;
-        } else {
-            if (magnitude > LARGEST) word = sign | 0x7fc00000u;
-            if (magnitude == BEYOND && BEYOND != NOT_A_NUMBER) word = sign | 0x7f800000u;
-        }
-        return bit_cast<f32>(word);
-    }
-
-    static ANABRANCH_DEVICE u8 from_f32(f32 value) {
-        constexpr u32 SHIFT = 23 - FRACTION;
-        constexpr u32 SMALLEST_NORMAL = (128 - BIAS) << 23;
-        constexpr u32 ALIGNER = (151 - BIAS - FRACTION) << 23;  // its last place is the smallest subnormal
-        u32 word = bit_cast<u32>(value);
-        u32 sign = (word >> 24) & 0x80u;
-        u32 magnitude = word & 0x7fffffffu;
-        u32 odd = (magnitude >> SHIFT) & 1u;
-        u32 normal = ((magnitude + (1u << (SHIFT - 1)) - 1 + odd) >> SHIFT) - ((127 - BIAS) << FRACTION);
-        // The adder rounds to even.
-        u32 subnormal = bit_cast<u32>(bit_cast<f32>(magnitude) + bit_cast<f32>(ALIGNER)) - ALIGNER;
-        u32 code = magnitude < SMALLEST_NORMAL ? subnormal : normal;
-        if (code > LARGEST) code = BEYOND;
-        if (magnitude > 0x7f800000u) code = NOT_A_NUMBER;
-        if (FNUZ && code == 0) sign = 0;
-        return static_cast<u8>(code | sign);
-    }
-};
-
-typedef Float8<3, 7, 0x7e, 0x7f, false> F8E4m3;
-typedef Float8<2, 15, 0x7b, 0x7c, false> F8E5m2;
-typedef Float8<3, 8, 0x7f, 0x80, true> F8E4m3Fnuz;
-typedef Float8<2, 16, 0x7f, 0x80, true> F8E5m2Fnuz;
 
 template <class Bits, bool SIGNED>
 struct Integer {

@@ -53,7 +53,7 @@ fn a_table_is_read_as_it_was_written() {
 }
 
 #[test]
-fn sizes_memory_and_the_nearest_group_decide() {
+fn size_memory_and_group_decide_and_nothing_is_extrapolated() {
     let table = table();
     let algorithm = |collective, members, bytes, location| {
         table.step(&shape(collective, members, bytes, location)).map(|step| step.algorithm)
@@ -65,15 +65,17 @@ fn sizes_memory_and_the_nearest_group_decide() {
         (4, 1001, symmetric, Algorithm::Push),
         (4, 1 << 40, symmetric, Algorithm::Push),
         (3, 1001, symmetric, Algorithm::Pull),
-        (1, 1001, symmetric, Algorithm::Pull),
-        (64, 1001, symmetric, Algorithm::Push),
-        (2, 1001, local, Algorithm::TwoShotPackets),
+        (2, 1001, symmetric, Algorithm::Pull),
+        (4, 1001, local, Algorithm::TwoShotPackets),
     ] {
         assert_eq!(
             algorithm(reduce, members, bytes, location),
             Some(expected),
             "{members} {bytes} {location:?}"
         );
+    }
+    for (members, location) in [(1, symmetric), (5, symmetric), (2, local), (3, local)] {
+        assert_eq!(algorithm(reduce, members, 1001, location), None, "{members} {location:?}");
     }
     assert_eq!(algorithm(Collective::Gather, 4, 1, symmetric), None);
     assert_eq!(algorithm(Collective::AllGather, 4, 1, local), None);

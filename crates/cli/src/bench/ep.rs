@@ -1,13 +1,13 @@
 //! `anabranch bench ep`: dispatch, a stand-in for the experts, combine. Every result is compared bit by bit with the
 //! oracle before and after the timing.
 
+mod peer;
+
 use std::path::PathBuf;
 
 use anabranch::ep::oracle::{Oracle, RankInput, Shape};
 use anabranch::ep::reference::ReferenceExpert;
-use anabranch::ep::{
-    DataType, Dispatched, EpConfig, ExpertOutput, ExpertParallel, Plan, ReceivedRows, Tokens,
-};
+use anabranch::ep::{Dispatched, EpConfig, ExpertOutput, ExpertParallel, Plan, ReceivedRows, Tokens};
 use anabranch::hip::{DeviceBuffer, Stream};
 use anabranch::jit::KernelSpec;
 use anabranch::{Config, Error, World};
@@ -20,20 +20,19 @@ use super::row::{self, Row};
 use super::statistics::{Samples, gigabytes_per_second, slowest_of_ranks};
 use super::{EpArgs, SyntheticArgs};
 use crate::ranks::RankContext;
-use crate::workload::{RankTokens, Routing, Synthetic, TokenType, Trace, Workload};
+use crate::workload::{RankTokens, Routing, Synthetic, Trace, Workload};
 
 /// The trace that comes with the repository.
 const TRACE: &str = "data/moe-trace-minilm-e64k8.safetensors";
 
 /// The kernels that a run launches.
 pub(crate) fn needed_kernels(arguments: &EpArgs) -> Vec<KernelSpec> {
-    let element = data_type(arguments.dtype);
     let mut all = vec![KernelSpec::new(&anabranch::shmem::TEAM_BARRIER_UNIT)];
     all.extend(device::kernels());
     all.extend([
         anabranch::ep::kernels::dispatch(),
-        anabranch::ep::kernels::combine(element),
-        anabranch::ep::kernels::reference_expert(element, element),
+        anabranch::ep::kernels::combine(arguments.combine_type()),
+        anabranch::ep::kernels::reference_expert(arguments.dispatch_dtype, arguments.combine_type()),
     ]);
     all
 }
@@ -66,9 +65,10 @@ pub(crate) fn measure(context: &RankContext<'_>, arguments: &EpArgs) -> anyhow::
 /// # Errors
 /// The first input that cannot be used.
 pub(crate) fn check(config: &Config, arguments: &EpArgs, ranks: u32) -> anyhow::Result<()> {
+    peer::check(arguments, config.device.runtime)?;
     let heap = config.heap.bytes.bytes();
     for workload in workloads(arguments, ranks) {
-        let needed = plan_of(config, &workload?, ranks)?.heap_bytes();
+        let needed = plan_of(config, arguments, &workload?, ranks)?.heap_bytes();
         if needed > heap {
             bail!(
                 "the receive windows of {ranks} ranks need {needed} bytes of the symmetric heap, and heap.bytes is \
@@ -80,32 +80,24 @@ pub(crate) fn check(config: &Config, arguments: &EpArgs, ranks: u32) -> anyhow::
 }
 
 /// The plan of an input, which checks its sizes; nothing of their size is allocated.
-fn plan_of(config: &Config, workload: &Workload, ranks: u32) -> anyhow::Result<Plan> {
+fn plan_of(config: &Config, arguments: &EpArgs, workload: &Workload, ranks: u32) -> anyhow::Result<Plan> {
     let size = |what: &str, value: usize| {
         u32::try_from(value).with_context(|| format!("{what} is {value}; allowed are 32 bits"))
     };
-    let element = data_type(workload.element());
     let plan = EpConfig::new(
         size("hidden", workload.hidden())?,
         workload.experts(),
         size("top_k", workload.top_k())?,
         size("the number of tokens a rank", workload.max_tokens().max(1))?,
     )
-    .dispatch_type(element)
-    .combine_type(element);
+    .dispatch_type(workload.element())
+    .combine_type(arguments.combine_type());
     Ok(Plan::new(anabranch::with_ep_settings(config, plan), ranks).map_err(Error::from)?)
-}
-
-fn data_type(element: TokenType) -> DataType {
-    match element {
-        TokenType::Bf16 => DataType::Bf16,
-        TokenType::F32 => DataType::F32,
-    }
 }
 
 /// The inputs to measure, one after the other: the trace, or synthetic ones of each size.
 fn workloads(arguments: &EpArgs, ranks: u32) -> Vec<anyhow::Result<Workload>> {
-    let element = arguments.dtype;
+    let element = arguments.dispatch_dtype;
     if !arguments.synthetic.is_given() {
         let read = || {
             let path = arguments.trace.clone().map_or_else(default_trace, Ok)?;
@@ -170,7 +162,7 @@ impl<'a> EpBench<'a> {
     ) -> anyhow::Result<Self> {
         let world = context.world;
         // The plan and its memory come first: sizes that do not fit are refused before inputs of that size are made.
-        let config = plan_of(context.config, workload, world.size())?.config().clone();
+        let config = plan_of(context.config, arguments, workload, world.size())?.config().clone();
         let ep = ExpertParallel::new(world, world.group(), config).map_err(Error::from)?;
         let inputs = (0..world.size()).map(|rank| workload.rank(rank)).collect::<Result<Vec<_>, _>>()?;
         let expert = ReferenceExpert::new(world, ep.plan(), ep.rank()).map_err(Error::from)?;
@@ -182,7 +174,7 @@ impl<'a> EpBench<'a> {
                 world,
                 &mine.weights.iter().flat_map(|weight| weight.to_ne_bytes()).collect::<Vec<_>>(),
             )?,
-            output: device::upload(world, &vec![0; mine.tokens.len()])?,
+            output: device::upload(world, &vec![0; mine.count * ep.plan().combine_row_bytes() as usize])?,
             count: mine.count,
         };
         let stream = world.device().create_stream().map_err(Error::from)?;
@@ -347,16 +339,17 @@ impl<'a> EpBench<'a> {
             self.ep.combine_geometry(self.tensors.count as u32),
         ];
         let row_bytes = [self.ep.plan().row_bytes(), self.ep.plan().combine_row_bytes()];
+        let crossing_bytes = row_bytes.map(|row| crossing * u64::from(row) / u64::from(world.size()));
+        let peers = self.peers(crossing_bytes, iters)?;
         let mut rows = Vec::new();
         for (index, op) in ["dispatch", "combine"].into_iter().enumerate() {
             let samples = Samples::new(slowest_of_ranks(&link::gather(world, "ep times", &times[index])?));
-            let bytes = crossing * u64::from(row_bytes[index]) / u64::from(world.size());
-            let speed = gigabytes_per_second(bytes, samples.median());
+            let speed = gigabytes_per_second(crossing_bytes[index], samples.median());
             let row = Row {
                 op: op.to_owned(),
                 runtime: world.device().runtime().kind().to_string(),
                 ranks: world.size(),
-                dtype: config.dispatch_type.to_string(),
+                dtype: [config.dispatch_type, config.combine_type][index].to_string(),
                 tokens: Some(self.workload.max_tokens() as u64),
                 bytes: None,
                 us_median: samples.median(),
@@ -367,6 +360,11 @@ impl<'a> EpBench<'a> {
                 compiled,
                 extras: Map::new(),
             };
+            let ours = samples.median();
+            let fastest = peers[index].iter().map(|(_, time)| *time).reduce(f64::min);
+            let row =
+                peers[index].iter().fold(row, |row, (name, time)| row.with(&format!("{name}_us"), *time));
+            let row = fastest.into_iter().fold(row, |row, time| row.with("ratio", time / ours));
             rows.push(
                 row.with("hidden", config.hidden)
                     .with("experts", config.experts)
@@ -382,6 +380,23 @@ impl<'a> EpBench<'a> {
             );
         }
         Ok(rows)
+    }
+}
+
+impl EpBench<'_> {
+    /// Times of the peers that were asked for, beside dispatch and beside combine: an all_to_all of these bytes a rank over the
+    /// links. Collective over the world.
+    fn peers(&self, crossing_bytes: [u64; 2], iters: u32) -> anyhow::Result<[Vec<(&'static str, f64)>; 2]> {
+        let links = u64::from(self.world().size()).saturating_sub(1).max(1);
+        let bytes = crossing_bytes.map(|bytes| bytes / links);
+        let most = bytes.into_iter().max().unwrap_or_default();
+        let Some(mut peers) = peer::AllToAll::new(self.world(), &self.stream, self.arguments, most)? else {
+            return Ok([Vec::new(), Vec::new()]);
+        };
+        let times = [0, 1].map(|index| peers.time(bytes[index], iters, self.arguments.graph));
+        peers.finish()?;
+        let [dispatch, combine] = times;
+        Ok([dispatch?, combine?])
     }
 }
 

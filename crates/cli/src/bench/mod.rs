@@ -20,7 +20,8 @@ pub(crate) use ccl::tune;
 use ccl::CclArgs;
 
 use crate::ranks::{self, RankArgs, RankContext};
-use crate::workload::{Routing, TokenType};
+use crate::workload::Routing;
+use anabranch::ep::DataType;
 
 /// `anabranch bench`.
 #[derive(Clone, Debug, Subcommand)]
@@ -57,14 +58,32 @@ pub(crate) struct EpArgs {
     /// Time replays of a captured graph.
     #[arg(long)]
     pub(crate) graph: bool,
-    /// Element type of tokens.
-    #[arg(long, value_enum, default_value_t = TokenType::Bf16)]
-    pub(crate) dtype: TokenType,
+    /// Element type of the rows that dispatch sends: bf16, f16, f32, fp8_e4m3fn, fp8_e4m3fnuz or fp4.
+    #[arg(long, default_value_t = DataType::Bf16, value_name = "TYPE")]
+    pub(crate) dispatch_dtype: DataType,
+    /// Element type of the rows that combine sums: bf16, f16 or f32 [default: as dispatched, and bf16 for smaller types].
+    #[arg(long, value_name = "TYPE")]
+    combine_dtype: Option<DataType>,
+    /// Peers that are measured beside, on NVIDIA GPUs: NCCL's all_to_all of as many bytes over the links, on plain memory and on
+    /// symmetric windows.
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "PEER,...")]
+    pub(crate) compare: Vec<ccl::arguments::Peer>,
+    /// NCCL's library or its folder, in place of the one that the loader or Python's site-packages give.
+    #[arg(long, value_name = "PATH", requires = "compare")]
+    pub(crate) nccl_library: Option<PathBuf>,
     /// A trace of tokens with their routing, in place of the one that comes with the repository.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["tokens", "hidden", "experts", "top_k", "routing", "seed"])]
     pub(crate) trace: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) synthetic: SyntheticArgs,
+}
+
+impl EpArgs {
+    /// Type of the rows that combine sums.
+    pub(crate) fn combine_type(&self) -> DataType {
+        let same = Some(self.dispatch_dtype).filter(|element| element.is_combined());
+        self.combine_dtype.or(same).unwrap_or(DataType::Bf16)
+    }
 }
 
 /// Synthetic input; any of these turns the trace off, the others then have the defaults of DeepSeek-V3.

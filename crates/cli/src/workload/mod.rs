@@ -15,24 +15,7 @@ pub(crate) use trace::Trace;
 
 use std::ops::Range;
 
-/// Element type of the tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum TokenType {
-    /// 2 bytes.
-    Bf16,
-    /// 4 bytes; every value is exactly a bf16 value.
-    F32,
-}
-
-impl TokenType {
-    /// Bytes of an element.
-    pub(crate) const fn bytes(self) -> usize {
-        match self {
-            Self::Bf16 => 2,
-            Self::F32 => 4,
-        }
-    }
-}
+use anabranch::ep::DataType;
 
 /// The input of one rank.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,7 +34,7 @@ pub(crate) struct RankTokens {
 #[derive(Clone, Debug)]
 pub(crate) struct Workload {
     source: Source,
-    element: TokenType,
+    element: DataType,
 }
 
 #[derive(Clone, Debug)]
@@ -65,7 +48,7 @@ impl Workload {
     ///
     /// # Errors
     /// [`Error::Zero`] for no ranks.
-    pub(crate) fn from_trace(trace: Trace, ranks: u32, element: TokenType) -> Result<Self, Error> {
+    pub(crate) fn from_trace(trace: Trace, ranks: u32, element: DataType) -> Result<Self, Error> {
         let parts = split(trace.sequence_ids(), ranks)?;
         Ok(Self { source: Source::Trace { trace, parts }, element })
     }
@@ -74,7 +57,7 @@ impl Workload {
     ///
     /// # Errors
     /// Whatever [`Synthetic::check`] finds.
-    pub(crate) fn from_synthetic(synthetic: Synthetic, element: TokenType) -> Result<Self, Error> {
+    pub(crate) fn from_synthetic(synthetic: Synthetic, element: DataType) -> Result<Self, Error> {
         synthetic.check()?;
         Ok(Self { source: Source::Synthetic(synthetic), element })
     }
@@ -112,7 +95,7 @@ impl Workload {
     }
 
     /// Type of the tokens.
-    pub(crate) fn element(&self) -> TokenType {
+    pub(crate) fn element(&self) -> DataType {
         self.element
     }
 
@@ -145,7 +128,7 @@ impl Workload {
         let (hidden, top_k) = (self.hidden(), self.top_k());
         let mut made = RankTokens {
             count,
-            tokens: vec![0; count * hidden * self.element.bytes()],
+            tokens: vec![0; self.element.bytes_of((count * hidden) as u64) as usize],
             ids: Vec::with_capacity(count * top_k),
             weights: Vec::with_capacity(count * top_k),
         };
@@ -168,20 +151,10 @@ impl Workload {
     }
 }
 
-/// Writes bf16 values as elements.
-fn encode(element: TokenType, values: impl Iterator<Item = u16>, bytes: &mut [u8]) {
-    match element {
-        TokenType::Bf16 => {
-            for (bits, pair) in values.zip(bytes.chunks_exact_mut(2)) {
-                pair.copy_from_slice(&bits.to_le_bytes());
-            }
-        }
-        TokenType::F32 => {
-            for (bits, four) in values.zip(bytes.chunks_exact_mut(4)) {
-                four.copy_from_slice(&(u32::from(bits) << 16).to_le_bytes());
-            }
-        }
-    }
+/// Writes bf16 values as elements, rounded where the type has fewer bits.
+fn encode(element: DataType, values: impl Iterator<Item = u16>, bytes: &mut [u8]) {
+    let values: Vec<f32> = values.map(|bits| f32::from_bits(u32::from(bits) << 16)).collect();
+    element.encode(&values, bytes);
 }
 
 #[cfg(test)]
@@ -196,9 +169,9 @@ mod tests {
     fn every_token_of_the_trace_goes_to_one_rank_with_its_routing() {
         let trace = trace();
         for ranks in [1, 3, 4, 41] {
-            let workload = Workload::from_trace(trace.clone(), ranks, TokenType::Bf16).unwrap();
+            let workload = Workload::from_trace(trace.clone(), ranks, DataType::Bf16).unwrap();
             assert_eq!((workload.ranks(), workload.hidden(), workload.experts()), (ranks, 384, 64));
-            assert_eq!((workload.top_k(), workload.element()), (8, TokenType::Bf16));
+            assert_eq!((workload.top_k(), workload.element()), (8, DataType::Bf16));
             let mut rows = Vec::new();
             for rank in 0..ranks {
                 let part = workload.rank(rank).unwrap();
@@ -212,7 +185,7 @@ mod tests {
                     ));
                 }
             }
-            let all = Workload::from_trace(trace.clone(), 1, TokenType::Bf16).unwrap().rank(0).unwrap();
+            let all = Workload::from_trace(trace.clone(), 1, DataType::Bf16).unwrap().rank(0).unwrap();
             assert_eq!(all.count, 8192);
             let mut expected: Vec<_> = (0..8192)
                 .map(|token| {
@@ -237,8 +210,8 @@ mod tests {
             (1, Source::Trace { trace: trace(), parts: vec![vec![], vec![3..9, 100..101]] }),
         ];
         for (rank, source) in sources {
-            let narrow = Workload { source: source.clone(), element: TokenType::Bf16 }.rank(rank).unwrap();
-            let wide = Workload { source, element: TokenType::F32 }.rank(rank).unwrap();
+            let narrow = Workload { source: source.clone(), element: DataType::Bf16 }.rank(rank).unwrap();
+            let wide = Workload { source, element: DataType::F32 }.rank(rank).unwrap();
             assert_eq!((&narrow.ids, &narrow.weights), (&wide.ids, &wide.weights));
             assert_eq!(narrow.tokens.len() * 2, wide.tokens.len());
             assert!(narrow.tokens.iter().any(|byte| *byte != 0));
@@ -250,20 +223,20 @@ mod tests {
 
     #[test]
     fn the_split_trace_is_balanced_over_four_ranks() {
-        let workload = Workload::from_trace(trace(), 4, TokenType::Bf16).unwrap();
+        let workload = Workload::from_trace(trace(), 4, DataType::Bf16).unwrap();
         assert!(workload.max_tokens() <= 8192 / 4 + 64, "{} tokens on one of 4 ranks", workload.max_tokens());
     }
 
     #[test]
     fn a_rank_that_is_not_there_is_an_error() {
-        let workload = Workload::from_synthetic(Synthetic::example(), TokenType::F32).unwrap();
+        let workload = Workload::from_synthetic(Synthetic::example(), DataType::F32).unwrap();
         let ranks = workload.ranks();
         assert!(matches!(workload.rank(ranks), Err(Error::NoSuchRank { rank, .. }) if rank == ranks));
         assert!(matches!(
-            Workload::from_trace(trace(), 0, TokenType::F32),
+            Workload::from_trace(trace(), 0, DataType::F32),
             Err(Error::Zero { field: "ranks" })
         ));
         let bad = Synthetic { hidden: 0, ..Synthetic::example() };
-        assert!(Workload::from_synthetic(bad, TokenType::F32).is_err());
+        assert!(Workload::from_synthetic(bad, DataType::F32).is_err());
     }
 }

@@ -1,6 +1,7 @@
 //! Synthetic tokens and routing: a function of (seed, rank, index).
 
-use super::{Error, TokenType};
+use super::Error;
+use anabranch::ep::DataType;
 
 /// Where synthetic tokens go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -77,12 +78,12 @@ impl Synthetic {
     }
 
     /// Writes the elements of this rank's first tokens, as many as `bytes` holds.
-    pub(super) fn fill_tokens(&self, rank: u32, element: TokenType, bytes: &mut [u8]) {
+    pub(super) fn fill_tokens(&self, rank: u32, element: DataType, bytes: &mut [u8]) {
         let random = self.stream(rank, Stream::Tokens);
         // Each random word makes four elements; the last word may be used in part.
         let words = (0u64..).map(|index| random.at(index));
         match element {
-            TokenType::Bf16 => {
+            DataType::Bf16 => {
                 let mut blocks = bytes.chunks_exact_mut(8);
                 let mut last = 0;
                 for (block, word) in blocks.by_ref().zip(words) {
@@ -93,12 +94,25 @@ impl Synthetic {
                 let length = rest.len();
                 rest.copy_from_slice(&four_bf16(random.at(last)).to_le_bytes()[..length]);
             }
-            TokenType::F32 => {
-                for (block, word) in bytes.chunks_mut(16).zip(words) {
+            DataType::F32 | DataType::F16 => {
+                let width = element.bytes_of(1) as usize;
+                for (block, word) in bytes.chunks_mut(4 * width).zip(words) {
                     let four = four_bf16(word);
-                    for (place, element) in block.chunks_exact_mut(4).enumerate() {
+                    for (place, bytes) in block.chunks_exact_mut(width).enumerate() {
                         let bits = (four >> (16 * place)) as u32 & 0xFFFF;
-                        element.copy_from_slice(&(bits << 16).to_le_bytes());
+                        element.encode(&[f32::from_bits(bits << 16)], bytes);
+                    }
+                }
+            }
+            // Any code but a NaN's.
+            _ => {
+                for (block, word) in bytes.chunks_mut(8).zip(words) {
+                    for (byte, code) in block.iter_mut().zip(word.to_le_bytes()) {
+                        *byte = match element {
+                            DataType::F8E4m3 if code & 0x7f == 0x7f => code ^ 1,
+                            DataType::F8E4m3Fnuz if code == 0x80 => 1,
+                            _ => code,
+                        };
                     }
                 }
             }

@@ -76,7 +76,7 @@ impl<'o> Combination<'o> {
     }
 
     fn row_bytes(&self) -> usize {
-        self.oracle.shape().hidden * self.oracle.shape().output.bytes() as usize
+        self.oracle.shape().output_row_bytes()
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the experts did with the rows, as the combine finds it.
 
 use super::{Oracle, OracleError, Shape};
-use crate::plan::DataType;
+use crate::data_type::DataType;
 use anabranch_ranks::GroupRank;
 
 /// A token's copy at one of its destinations.
@@ -46,7 +46,7 @@ impl<'r> GivenRows<'r> {
         if rows.len() != shape.ranks as usize {
             return Err(OracleError::Inputs { given: rows.len(), ranks: shape.ranks });
         }
-        let row_bytes = shape.hidden * shape.combine.bytes() as usize;
+        let row_bytes = shape.combine_row_bytes();
         let expected = shape.ranks as usize * shape.max_tokens * row_bytes;
         if let Some((rank, table)) = rows.iter().enumerate().find(|(_, table)| table.len() != expected) {
             let rank = GroupRank::new(rank as u32);

@@ -56,7 +56,7 @@ struct Received {
 impl Received {
     fn fill(shape: &Shape, inputs: &[Input], destination: u32, dedup: bool) -> Self {
         let (k, scale) = (shape.top_k, shape.scale_bytes);
-        let row_bytes = shape.hidden * shape.dispatch.bytes() as usize;
+        let row_bytes = shape.row_bytes();
         // A receiver without deduplication may need K rows for each token.
         let rows = shape.ranks as usize * shape.max_tokens * k;
         let mut received = Self {
@@ -104,7 +104,7 @@ impl Received {
             offsets: Some(&self.offsets),
             tokens: &self.tokens,
             payload: &self.payload,
-            row_bytes: self.shape.hidden * self.shape.dispatch.bytes() as usize,
+            row_bytes: self.shape.row_bytes(),
             ids: &self.ids,
             top_k: self.shape.top_k,
             weights: &self.weights,

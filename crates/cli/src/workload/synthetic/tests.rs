@@ -20,7 +20,7 @@ impl Synthetic {
     }
 
     fn rank(&self, rank: u32) -> RankTokens {
-        Workload::from_synthetic(self.clone(), TokenType::Bf16).unwrap().rank(rank).unwrap()
+        Workload::from_synthetic(self.clone(), DataType::Bf16).unwrap().rank(rank).unwrap()
     }
 }
 

@@ -76,7 +76,7 @@ fn sum_of_three(combine: DataType, output: DataType, values: [f32; 3]) -> Vec<u8
     let (shape, inputs) = one_token(combine, output);
     let tables = values.map(|value| {
         let row = if combine == DataType::F32 { f32_bytes(&[value]) } else { bf16_bytes(&[value]) };
-        [row, vec![0xFF; 2 * combine.bytes() as usize]].concat()
+        [row, vec![0xFF; 2 * combine.bytes_of(1) as usize]].concat()
     });
     let tables: Vec<&[u8]> = tables.iter().map(Vec::as_slice).collect();
     let experts = GivenRows::new(&shape, &tables).unwrap();

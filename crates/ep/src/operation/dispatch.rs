@@ -1,0 +1,106 @@
+//! Dispatch: checks and launch.
+
+use anabranch_hip::{DeviceAddress, Stream};
+
+use super::{DISPATCH, Dispatched, ExpertParallel, pointer};
+use crate::args::DispatchArgs;
+use crate::error::{Error, Result};
+use crate::plan::FLAG_STRIDE;
+use crate::tensor::Tokens;
+
+impl ExpertParallel {
+    /// Sends every token to the ranks that own its experts, and takes in the rows for this rank's experts. Collective:
+    /// every member calls it, also with 0 tokens. It puts one kernel on the stream and returns.
+    ///
+    /// After it, in stream order, the handle's windows, counts and offsets are valid until its combine or release.
+    /// May be captured into a graph, which then uses this slot at every replay: whoever launches the graph keeps its
+    /// replays in order with other operations on the slot. Eager ones wait only for each other. Within a capture the caller
+    /// keeps operations that follow each other on one slot on one stream, or orders their streams.
+    ///
+    /// # Errors
+    /// Before anything moves: [`Error::TooManyTokens`], [`Error::Shape`], [`Error::Alignment`], [`Error::Type`],
+    /// [`Error::Scales`], [`Error::SlotsBusy`], or a fault that the world has had.
+    pub fn dispatch(&self, stream: &Stream, tokens: &Tokens) -> Result<Dispatched> {
+        let _launching = self.world.launching(stream)?;
+        self.check_tokens(tokens)?;
+        let count = tokens.count as u32;
+        let geometry = self.plan.dispatch_geometry(count, &self.limits)?;
+        let mut slot = self.pool.take(stream)?;
+        let layout = self.plan.layout();
+        let args = DispatchArgs {
+            team: self.team.view(),
+            tokens: pointer(tokens.rows.address()),
+            ids: pointer(tokens.ids.address()),
+            weights: pointer(tokens.weights.map_or(DeviceAddress::NULL, |weights| weights.address())),
+            scales: pointer(tokens.scales.map_or(DeviceAddress::NULL, |scales| scales.address())),
+            send_map: pointer(slot.get().send_map()),
+            sent: pointer(slot.get().sent()),
+            counts: pointer(slot.get().counts()),
+            offsets: pointer(slot.get().offsets()),
+            state: pointer(slot.get().state()),
+            rows_offset: slot.get().heap_offset() + layout.rows,
+            meta_offset: slot.get().heap_offset() + layout.meta,
+            flags_offset: slot.get().heap_offset() + layout.dispatch_flags,
+            token_count: count,
+            max_tokens: self.plan.config().max_tokens,
+            top_k: self.plan.config().top_k,
+            experts: self.plan.config().experts,
+            fan_out: self.plan.fan_out(),
+            row_bytes: self.plan.row_bytes(),
+            meta_bytes: self.plan.meta_bytes(),
+            scale_bytes: self.plan.config().scale_bytes,
+            parts: geometry.parts,
+            segments: geometry.segments,
+            flag_stride: FLAG_STRIDE,
+            operation: DISPATCH.0,
+        };
+        let kernel = self.dispatch.kernel("anabranch_ep_dispatch")?;
+        // SAFETY: the argument struct is the kernel's own; its windows and words belong to the slot, which the ticket
+        // keeps until combine or release; the caller's tensors were checked against their shapes, and making their
+        // `DeviceSlice`s promised that they stay valid.
+        unsafe {
+            kernel.launch(geometry.blocks, geometry.block_threads, geometry.local_bytes, stream, &args)?;
+        }
+        slot.used_on(stream)?;
+        Ok(Dispatched { slot, tokens: count })
+    }
+
+    fn check_tokens(&self, tokens: &Tokens) -> Result<()> {
+        let config = self.plan.config();
+        let count = tokens.count;
+        if count > config.max_tokens as usize {
+            return Err(Error::TooManyTokens { given: count, max_tokens: config.max_tokens });
+        }
+        if tokens.data_type != config.dispatch_type {
+            return Err(Error::Type {
+                what: "the token rows",
+                given: tokens.data_type,
+                planned: config.dispatch_type,
+            });
+        }
+        let top_k = config.top_k;
+        tokens.rows.check("the token rows", count * self.plan.row_bytes() as usize, 16, || {
+            format!("[{count} tokens][{} hidden] {}", config.hidden, config.dispatch_type)
+        })?;
+        tokens.ids.check("the expert ids", count * top_k as usize * 4, 4, || {
+            format!("[{count} tokens][{top_k} top_k] i32")
+        })?;
+        if let Some(weights) = tokens.weights {
+            weights.check("the weights", count * top_k as usize * 4, 4, || {
+                format!("[{count} tokens][{top_k} top_k] f32")
+            })?;
+        }
+        match (tokens.scales, config.scale_bytes) {
+            (None, 0) => Ok(()),
+            (Some(scales), planned) if planned > 0 => {
+                scales.check("the scales", count * planned as usize, 4, || {
+                    format!("[{count} tokens][{planned} bytes]")
+                })
+            }
+            (given, planned) => {
+                let given = given.map_or(0, |scales| scales.len().checked_div(count).unwrap_or(0) as u32);
+                Err(Error::Scales { given, planned })
+            }
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! The share of the device that a plan's grids take.
+
+use anabranch_hip_jit::{LOCAL_RESERVED_BYTES, LoadedUnit};
+use anabranch_shmem::{ResidencyPermit, World};
+
+use crate::error::Result;
+use crate::plan::{DeviceLimits, Plan};
+
+/// Takes a share of the device for the grids of all slots, and shrinks the grids to it.
+pub(super) fn reserve(world: &World, plan: &Plan, limits: &mut DeviceLimits) -> Result<ResidencyPermit> {
+    // No grid is larger than that of staging.
+    let wanted = plan.staging_blocks(limits);
+    let slots = plan.config().slots;
+    let permit = world.reserve_residency_up_to(slots, wanted, limits.resident_blocks)?;
+    if permit.blocks() < wanted {
+        let (blocks, resident) = (permit.blocks(), limits.resident_blocks);
+        tracing::warn!(
+            wanted,
+            blocks,
+            slots,
+            resident,
+            "grids are smaller, so that those of all slots fit on the device"
+        );
+    }
+    limits.resident_blocks = permit.blocks();
+    Ok(permit)
+}
+
+/// What launches may look like on this device: both kernels' grids must be resident as a whole, because their blocks
+/// wait for peers.
+pub(super) fn device_limits(
+    plan: &Plan,
+    dispatch: &LoadedUnit,
+    combine: &LoadedUnit,
+) -> Result<DeviceLimits> {
+    let dispatch = dispatch.kernel("anabranch_ep_dispatch")?;
+    let combine = combine.kernel("anabranch_ep_combine")?;
+    let device = dispatch.raw().device();
+    let wave_size = device.wave_size();
+    let most_threads = dispatch.raw().max_block_threads()?.min(combine.raw().max_block_threads()?);
+    let preferred = Plan::preferred_waves(wave_size, device.multiprocessors());
+    let waves = if plan.config().waves_per_block == 0 { preferred } else { plan.config().waves_per_block };
+    let waves = waves.min(most_threads / wave_size).max(1);
+    let local = plan.dispatch_local_bytes();
+    let per_multiprocessor = dispatch
+        .blocks_per_multiprocessor(waves * wave_size, local)?
+        .min(combine.blocks_per_multiprocessor(waves * wave_size, local)?);
+    Ok(DeviceLimits {
+        wave_size,
+        resident_blocks: (per_multiprocessor * device.multiprocessors()).max(1),
+        multiprocessors: device.multiprocessors(),
+        preferred_waves: waves,
+        local_bytes: (device.properties().shared_memory_per_block() as u32)
+            .saturating_sub(LOCAL_RESERVED_BYTES),
+    })
+}
