@@ -1,8 +1,9 @@
 // Slotted dispatch: every token goes once to each rank that owns one of its experts, straight to its final row.
 //
 // Who writes what. Rank s writes, at rank d, the rows [s][0 .. n) of the row and meta windows, n being the number of its
-// tokens that go to d, then the one flag word [s] with {epoch, n}. Nobody else writes there. Rank d's last block waits
-// for the flags of all ranks and writes counts and offsets.
+// tokens that go to d, `row_stride` at most, then the one flag word [s] with {epoch, n}. Nobody else writes there: copies
+// for which the window has no row are dropped before they are sent, and told to combine and to the host in the send map.
+// Rank d's last block waits for the flags of all ranks and writes counts and offsets.
 //
 // Why a row window is not written too early. The rows of epoch e + 1 overwrite those of epoch e. Rank s starts dispatch
 // e + 1 on a slot after its combine e on that slot (stream order, kept by the handle; a release is a combine of no tokens,
@@ -24,16 +25,20 @@ static ANABRANCH_DEVICE void exchange_counts(const Grid& grid, const DispatchArg
     u32 epoch = static_cast<u32>(wait.epoch);
     if (grid.thread == 0) {
         local.fault.set(grid, 0, 0u);
+        u32 dropped = 0;
         for (u32 i = 0; i < ranks; ++i) {
             // Rotated, so that the ranks do not all flag rank 0 first.
             u32 peer = args.team.rank + i < ranks ? args.team.rank + i : args.team.rank + i - ranks;
             u64* flag = reinterpret_cast<u64*>(local.peer_base.get(grid, peer) + args.flags_offset +
                                                static_cast<u64>(args.team.rank) * args.flag_stride);
-            u32 count = private_load(grid, args.sent + peer);
+            u32 routed = private_load(grid, args.routed + peer);
+            u32 count = minimum(routed, local.room.get(grid, peer));
+            dropped += routed - count;
             ANABRANCH_TWIN(TWO_FLAGS) remote_store(grid, reinterpret_cast<u32*>(flag), epoch);
             ANABRANCH_TWIN(TWO_FLAGS) remote_store(grid, reinterpret_cast<u32*>(flag) + 1, count);
             ANABRANCH_UNLESS(TWO_FLAGS) flag_store(grid, flag, pack_flag(epoch, count));
         }
+        private_store(grid, &args.state->dropped_count, dropped);
     }
     grid.block_barrier();
     u64 own = local.peer_base.get(grid, args.team.rank) + args.flags_offset;
@@ -77,6 +82,7 @@ static ANABRANCH_DEVICE void report_nothing(const Grid& grid, const DispatchArgs
         if (peer < args.team.size) swap_system(grid, args.counts + peer, 0u);
         swap_system(grid, args.offsets + peer, 0u);
     }
+    if (grid.thread == 0) swap_system(grid, &args.state->dropped_count, 0u);
 }
 
 // The whole block comes here, or none of it.
@@ -118,7 +124,7 @@ static ANABRANCH_DEVICE void send_and_receive(const Grid& grid, const DispatchAr
     // The run with the last tokens has counted all of them.
     if (run + 1 == runs && part == 0) {
         for (u32 peer = grid.thread; peer < ranks; peer += grid.block_threads) {
-            private_store(grid, args.sent + peer, local.next_row.get(grid, peer));
+            private_store(grid, args.routed + peer, local.next_row.get(grid, peer));
         }
     }
     if (arrive_is_last(grid, &args.state->dispatch_arrived, grid.grid_blocks)) {
@@ -132,6 +138,8 @@ ANABRANCH_KERNEL(anabranch_ep_dispatch, DispatchArgs, 1024) {
     for (u32 peer = grid.thread; peer < ranks; peer += grid.block_threads) {
         local.peer_base.set(grid, peer, private_load(grid, args.team.peer_bases + peer));
         local.next_row.set(grid, peer, 0u);
+        local.first_row.set(grid, peer, args.team.rank * args.row_stride);
+        local.room.set(grid, peer, args.row_stride);
     }
     u64 epoch = 0;  // none: the world is poisoned
     if (grid.thread == 0) {

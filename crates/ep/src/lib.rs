@@ -26,11 +26,12 @@ pub mod oracle;
 pub mod owner;
 pub mod plan;
 pub mod reference;
+pub mod room;
 
 pub use data_type::{DataType, UnknownDataType};
 pub use error::{Error, Result};
 pub use kernels::kernels;
-pub use operation::{COMBINE, DISPATCH, Dispatched, ExpertOutput, ExpertParallel};
+pub use operation::{COMBINE, DISPATCH, Dispatched, DroppedCopy, ExpertOutput, ExpertParallel};
 pub use plan::{EpConfig, Plan};
 pub use received::ReceivedRows;
 pub use tensor::{DeviceSlice, Tokens};

@@ -16,10 +16,12 @@ use residency::{device_limits, reserve};
 
 mod combine;
 mod dispatch;
+mod dropped;
 mod handle;
 mod residency;
 
 pub use combine::ExpertOutput;
+pub use dropped::DroppedCopy;
 pub use handle::Dispatched;
 
 /// Dispatch in fault records.
@@ -71,6 +73,14 @@ impl ExpertParallel {
         world.compare(group, "ep configuration", fields)?;
         agree(world, group, "ep plan", &prepared)?;
         let (plan, dispatch, combine, mut limits) = prepared?;
+        if plan.is_max_recv_clamped() {
+            let (max_recv, rows) = (plan.config().max_recv, plan.rows());
+            tracing::warn!(
+                max_recv,
+                rows,
+                "max_recv is more than can ever arrive; the windows hold what can"
+            );
+        }
         world.name_operation(DISPATCH, DISPATCH_NAME);
         world.name_operation(COMBINE, COMBINE_NAME);
         let team = world.team(group)?;

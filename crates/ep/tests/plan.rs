@@ -45,7 +45,8 @@ proptest! {
     fn parts_of_a_slot_are_apart_and_aligned((config, ranks) in config()) {
         let plan = Plan::new(config, ranks).unwrap();
         let layout = plan.layout();
-        let rows = u64::from(ranks) * u64::from(plan.config().max_tokens);
+        let rows = plan.rows();
+        prop_assert_eq!(rows, u64::from(ranks) * u64::from(plan.row_stride()));
         let flags = u64::from(ranks) * u64::from(FLAG_STRIDE);
         let mut parts = [
             (layout.dispatch_flags, flags),

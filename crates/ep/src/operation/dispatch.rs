@@ -12,7 +12,9 @@ impl ExpertParallel {
     /// Sends every token to the ranks that own its experts, and takes in the rows for this rank's experts. Collective:
     /// every member calls it, also with 0 tokens. It puts one kernel on the stream and returns.
     ///
-    /// After it, in stream order, the handle's windows, counts and offsets are valid until its combine or release.
+    /// After it, in stream order, the handle's windows, counts and offsets are valid until its combine or release. Copies for
+    /// which their destination has no room ([`EpConfig::max_recv`](crate::EpConfig::max_recv)) are dropped, always the same for
+    /// the same routing; the handle counts them, [`Self::dropped`] lists them, and combine leaves them out.
     /// May be captured into a graph, which then uses this slot at every replay: whoever launches the graph keeps its
     /// replays in order with other operations on the slot. Eager ones wait only for each other. Within a capture the caller
     /// keeps operations that follow each other on one slot on one stream, or orders their streams.
@@ -34,7 +36,7 @@ impl ExpertParallel {
             weights: pointer(tokens.weights.map_or(DeviceAddress::NULL, |weights| weights.address())),
             scales: pointer(tokens.scales.map_or(DeviceAddress::NULL, |scales| scales.address())),
             send_map: pointer(slot.get().send_map()),
-            sent: pointer(slot.get().sent()),
+            routed: pointer(slot.get().routed()),
             counts: pointer(slot.get().counts()),
             offsets: pointer(slot.get().offsets()),
             state: pointer(slot.get().state()),
@@ -42,7 +44,7 @@ impl ExpertParallel {
             meta_offset: slot.get().heap_offset() + layout.meta,
             flags_offset: slot.get().heap_offset() + layout.dispatch_flags,
             token_count: count,
-            max_tokens: self.plan.config().max_tokens,
+            row_stride: self.plan.row_stride(),
             top_k: self.plan.config().top_k,
             experts: self.plan.config().experts,
             fan_out: self.plan.fan_out(),

@@ -26,6 +26,7 @@ pub(super) const FILES: &[File] = &[
             ("exchange_counts", "block_barrier", Twins(&["DISPATCH_NO_BARRIER", "EXCHANGE_EARLY_RETURN"])),
             ("report_nothing", "swap_system", ZEROS),
             ("report_nothing", "swap_system", ZEROS),
+            ("report_nothing", "swap_system", ZEROS),
             ("send_and_receive", "block_barrier", Twins(&["ROUTE_UNCOUNTED"])),
             ("send_and_receive", "block_barrier", Twins(&["ROUTE_UNREAD"])),
             ("send_and_receive", "block_barrier", Twins(&["ROUTE_OVERWRITTEN"])),

@@ -32,6 +32,31 @@ fn a_worked_dispatch() {
 }
 
 #[test]
+fn a_worked_dispatch_under_a_cap() {
+    let (mut shape, inputs) = small();
+    shape.window = Window::Slotted { slots: 1 };
+    let oracle = Oracle::new(shape, lend(&inputs)).unwrap();
+    // Token 1 of rank 0 finds no room at rank 1, which token 0 has taken; rows of rank 1 begin at row 1.
+    assert_eq!(oracle.dropped(rank(0)).unwrap(), [(1, rank(1))]);
+    assert_eq!(oracle.dropped(rank(1)).unwrap(), []);
+    let at_zero = oracle.dispatch(rank(0)).unwrap();
+    assert_eq!(at_zero.rows().map(|row| (row.index, row.token)).collect::<Vec<_>>(), [(0, 0), (1, 0)]);
+    let at_one = oracle.dispatch(rank(1)).unwrap();
+    assert_eq!((at_one.counts(), at_one.offsets()), ([1, 0].as_slice(), [0, 1, 1].as_slice()));
+    let output = oracle.combine(rank(0)).unwrap().output(&oracle.stand_in().unwrap());
+    assert_eq!(output, f32_bytes(&[1.0, 2.0, 0.0, 0.0, 0.0, 0.0]));
+}
+
+#[test]
+fn a_cap_is_the_same_number_of_slots_for_each_source() {
+    for (max_recv, slots) in [(0, 10), (3, 1), (4, 2), (6, 2), (7, 3), (29, 10), (30, 10), (31, 10)] {
+        let shape = Shape::new(&EpConfig::new(8, 8, 1, 10).max_recv(max_recv), 3);
+        assert_eq!(shape.window, Window::Slotted { slots }, "{max_recv}");
+        assert_eq!(shape.rows(), 3 * slots);
+    }
+}
+
+#[test]
 fn the_first_invalid_id_has_the_lowest_token_then_the_lowest_k() {
     let (shape, mut inputs) = small();
     inputs[0].ids = vec![0, -1, 1, i32::MAX, 3, i32::MIN];
@@ -61,6 +86,7 @@ fn one_token(combine: DataType, output: DataType) -> (Shape, Vec<Input>) {
         hidden: 1,
         scale_bytes: 0,
         max_tokens: 1,
+        window: Window::Slotted { slots: 1 },
         dispatch: DataType::F32,
         combine,
         output,

@@ -36,7 +36,7 @@ struct Memory {
 #[derive(Clone, Copy, Debug)]
 struct Own {
     state: u64,
-    sent: u64,
+    routed: u64,
     counts: u64,
     offsets: u64,
     send_map: u64,
@@ -46,12 +46,12 @@ struct Own {
 impl Own {
     fn new(ranks: u32, tokens: u32, fan_out: u32) -> Self {
         let state = Bench::own_start(ranks);
-        let sent = state + (size_of::<SlotState>() as u64).next_multiple_of(64);
-        let counts = sent + u64::from(ranks) * 4;
+        let routed = state + (size_of::<SlotState>() as u64).next_multiple_of(64);
+        let counts = routed + u64::from(ranks) * 4;
         let offsets = counts + u64::from(ranks) * 4;
         let send_map = (offsets + u64::from(ranks + 1) * 4).next_multiple_of(64);
         let bytes = send_map + u64::from(tokens) * u64::from(fan_out) * 8;
-        Self { state, sent, counts, offsets, send_map, bytes }
+        Self { state, routed, counts, offsets, send_map, bytes }
     }
 }
 
@@ -182,7 +182,7 @@ impl Ep {
             weights: at(input.on_device, (input.tokens.len() + input.ids.len() * 4) as u64),
             scales: DevicePointer::NULL,
             send_map: at(own, self.own.send_map),
-            sent: at(own, self.own.sent),
+            routed: at(own, self.own.routed),
             counts: at(own, self.own.counts),
             offsets: at(own, self.own.offsets),
             state: at(own, self.own.state),
@@ -190,7 +190,7 @@ impl Ep {
             meta_offset: layout.meta,
             flags_offset: layout.dispatch_flags,
             token_count: self.case.tokens,
-            max_tokens: self.case.tokens,
+            row_stride: self.plan.row_stride(),
             top_k: TOP_K,
             experts: plan.config().experts,
             fan_out: plan.fan_out(),
@@ -212,9 +212,10 @@ impl Ep {
             meta: at(memory.heap, layout.meta),
             output: if self.case.staged { at(staged, 0) } else { at(memory.heap, layout.combine_rows) },
             counts: at(memory.own, self.own.counts),
+            offsets: at(memory.own, self.own.offsets),
             ranks: self.case.ranks,
             rank,
-            max_tokens: self.case.tokens,
+            row_stride: self.plan.row_stride(),
             hidden: HIDDEN,
             top_k: TOP_K,
             experts: plan.config().experts,
@@ -232,11 +233,12 @@ impl Ep {
             output: at(memory.inputs[epoch as usize].output, 0),
             send_map: at(own, self.own.send_map),
             counts: at(own, self.own.counts),
+            offsets: at(own, self.own.offsets),
             state: at(own, self.own.state),
             rows_offset: layout.combine_rows,
             flags_offset: layout.combine_flags,
             token_count: self.case.tokens,
-            max_tokens: self.case.tokens,
+            row_stride: self.plan.row_stride(),
             fan_out: plan.fan_out(),
             row_bytes: plan.combine_row_bytes(),
             segments: self.summing.segments,
