@@ -1,9 +1,11 @@
-// Slotted dispatch: every token goes once to each rank that owns one of its experts, straight to its final row.
+// Dispatch: every token goes once to each rank that owns one of its experts, straight to its final row.
 //
-// Who writes what. Rank s writes, at rank d, the rows [s][0 .. n) of the row and meta windows, n being the number of its
-// tokens that go to d, `row_stride` at most, then the one flag word [s] with {epoch, n}. Nobody else writes there: copies
-// for which the window has no row are dropped before they are sent, and told to combine and to the host in the send map.
-// Rank d's last block waits for the flags of all ranks and writes counts and offsets.
+// Who writes what. Rank s writes, at rank d, n rows of the row and meta windows, n being the number of its tokens that go to d
+// and find room there, then the one flag word [s] with {epoch, n}. Slotted, it owns `row_stride` rows of every window, those
+// from s * row_stride on. Compact, `count.hip` has told it where its rows begin (`bases`) and how many are left there (`room`),
+// the same on all ranks, so that no two sources share a row. Copies that find no room are dropped before they are sent, and
+// told to combine and to the host in the send map. Rank d's last block waits for the flags of all ranks and writes counts and
+// offsets.
 //
 // Why a row window is not written too early. The rows of epoch e + 1 overwrite those of epoch e. Rank s starts dispatch
 // e + 1 on a slot after its combine e on that slot (stream order, kept by the handle; a release is a combine of no tokens,
@@ -97,7 +99,7 @@ static ANABRANCH_DEVICE void send_and_receive(const Grid& grid, const DispatchAr
     u32 runs = grid.grid_blocks / args.parts;
     u32 first = static_cast<u32>(static_cast<u64>(args.token_count) * run / runs);
     u32 end = static_cast<u32>(static_cast<u64>(args.token_count) * (run + 1) / runs);
-    count_earlier(grid, args, local, first);
+    count_tokens(grid, args.ids, args.top_k, args.experts, ranks, local.next_row, 0, first);
     ANABRANCH_UNLESS(ROUTE_UNCOUNTED) grid.block_barrier();
 
     u32 units = args.row_bytes / 16;
@@ -138,8 +140,9 @@ ANABRANCH_KERNEL(anabranch_ep_dispatch, DispatchArgs, 1024) {
     for (u32 peer = grid.thread; peer < ranks; peer += grid.block_threads) {
         local.peer_base.set(grid, peer, private_load(grid, args.team.peer_bases + peer));
         local.next_row.set(grid, peer, 0u);
-        local.first_row.set(grid, peer, args.team.rank * args.row_stride);
-        local.room.set(grid, peer, args.row_stride);
+        bool compact = args.row_stride == 0;
+        local.first_row.set(grid, peer, compact ? private_load(grid, args.bases + peer) : args.team.rank * args.row_stride);
+        local.room.set(grid, peer, compact ? private_load(grid, args.room + peer) : args.row_stride);
     }
     u64 epoch = 0;  // none: the world is poisoned
     if (grid.thread == 0) {

@@ -35,27 +35,6 @@ struct DispatchLocal {
     }
 };
 
-// Counts, for every rank, the tokens before `first` that go to it.
-static ANABRANCH_DEVICE void count_earlier(const Grid& grid, const DispatchArgs& args, const DispatchLocal& local,
-                                           u32 first) {
-    u32 ranks = args.team.size;
-    for (u32 start = grid.wave() * WAVE_SIZE; start < first; start += grid.block_threads) {
-        u32 token = start + grid.lane();
-        for (u32 base = 0; base < ranks; base += RANKS_PER_MASK) {
-            u64 mask = 0;
-            if (token < first) {
-                mask = destination_mask(grid, args.ids + static_cast<u64>(token) * args.top_k, args.top_k, args.experts,
-                                        ranks, base);
-            }
-            u32 end = minimum(ranks - base, RANKS_PER_MASK);
-            for (u32 bit = 0; bit < end; ++bit) {
-                u32 count = count_bits(grid.ballot((mask >> bit) & 1));
-                if (grid.lane() == 0 && count > 0) local.next_row.fetch_add(grid, base + bit, count);
-            }
-        }
-    }
-}
-
 // Wave 0 gives every token of the tile its destinations and rows. `report` is set in one block per token: it also writes the
 // send map, which names the dropped copies too.
 static ANABRANCH_DEVICE void route_tile(const Grid& grid, const DispatchArgs& args, const DispatchLocal& local,

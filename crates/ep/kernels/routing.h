@@ -46,6 +46,26 @@ ANABRANCH_DEVICE u64 destination_mask(const Grid& grid, const i32* ids, u32 top_
     return mask;
 }
 
+// Adds, for every rank, the tokens first .. end that go to it to `counts`. The waves of the block share them; who reads the
+// counts comes behind a block barrier.
+ANABRANCH_DEVICE void count_tokens(const Grid& grid, const i32* ids, u32 top_k, u32 experts, u32 ranks,
+                                   const LocalArray<u32>& counts, u32 first, u32 end) {
+    for (u32 start = first + grid.wave() * WAVE_SIZE; start < end; start += grid.block_threads) {
+        u32 token = start + grid.lane();
+        for (u32 base = 0; base < ranks; base += RANKS_PER_MASK) {
+            u64 mask = 0;
+            if (token < end) {
+                mask = destination_mask(grid, ids + static_cast<u64>(token) * top_k, top_k, experts, ranks, base);
+            }
+            u32 bits = minimum(ranks - base, RANKS_PER_MASK);
+            for (u32 bit = 0; bit < bits; ++bit) {
+                u32 count = count_bits(grid.ballot((mask >> bit) & 1));
+                if (grid.lane() == 0 && count > 0) counts.fetch_add(grid, base + bit, count);
+            }
+        }
+    }
+}
+
 // An entry of the send map: where one copy of a token went, {rank + 1 : 32, row : 32}. Zero means none. The row is the
 // copy's in the destination's windows; its highest bit is set when there was no room for it, and nothing was sent then.
 static constexpr u64 DROPPED = u64(1) << 31;

@@ -22,8 +22,40 @@ device_struct! {
         pub combine_arrived: u32,
         /// Copies that the last dispatch did not send for lack of room at their destinations.
         pub dropped_count: u32,
-        /// Not used.
-        pub reserved: u32,
+        /// Blocks of the running count that have added their share.
+        pub count_arrived: u32,
+    }
+}
+
+device_struct! {
+    /// Arguments of `anabranch_ep_count`. Offsets are bytes from the heap's start, equal on all ranks.
+    pub struct CountArgs {
+        /// The group.
+        pub team: TeamView,
+        /// `[token_count][top_k]`.
+        pub ids: DevicePointer<i32>,
+        /// `[ranks]`: zero between launches.
+        pub tally: DevicePointer<u32>,
+        /// `[ranks]`: where this rank's rows begin at each rank; written.
+        pub bases: DevicePointer<u32>,
+        /// `[ranks]`: rows that are left there from that on; written.
+        pub room: DevicePointer<u32>,
+        /// The slot's words.
+        pub state: DevicePointer<SlotState>,
+        /// Counts matrix `[ranks][matrix_stride]`, a row of 8-byte words for each source.
+        pub matrix_offset: u64,
+        /// Tokens of this call.
+        pub token_count: u32,
+        /// Experts a token names.
+        pub top_k: u32,
+        /// Experts of the group.
+        pub experts: u32,
+        /// Rows of each window.
+        pub rows: u32,
+        /// Bytes between two rows of the matrix.
+        pub matrix_stride: u32,
+        /// The operation's code in fault records.
+        pub operation: u32,
     }
 }
 
@@ -45,6 +77,10 @@ device_struct! {
         pub send_map: DevicePointer<u64>,
         /// `[ranks]`: copies for each rank, also those that are dropped; written and read by this kernel only.
         pub routed: DevicePointer<u32>,
+        /// `[ranks]`: where this rank's rows begin at each rank; read when `row_stride` is 0.
+        pub bases: DevicePointer<u32>,
+        /// `[ranks]`: rows that are left there; read when `row_stride` is 0.
+        pub room: DevicePointer<u32>,
         /// `[ranks]`: rows received from each rank; written.
         pub counts: DevicePointer<u32>,
         /// `[ranks + 1]`: running sum of `counts`; written.
@@ -59,7 +95,7 @@ device_struct! {
         pub flags_offset: u64,
         /// Tokens of this call.
         pub token_count: u32,
-        /// Rows a source owns in the windows.
+        /// Rows a source owns in the windows; 0: its rows lie behind those of the ranks before it.
         pub row_stride: u32,
         /// Experts a token names.
         pub top_k: u32,
@@ -107,7 +143,7 @@ device_struct! {
         pub flags_offset: u64,
         /// Tokens of the dispatch; 0 to give the slot back without a result.
         pub token_count: u32,
-        /// Rows a source owns in the window.
+        /// Rows a source owns in the window; 0: its rows begin at its offset.
         pub row_stride: u32,
         /// Entries of the map a token.
         pub fan_out: u32,
@@ -141,7 +177,7 @@ device_struct! {
         pub ranks: u32,
         /// This rank in the group.
         pub rank: u32,
-        /// Rows a source owns in the windows.
+        /// Rows a source owns in the windows; 0: its rows lie behind those of the ranks before it.
         pub row_stride: u32,
         /// Elements of a row.
         pub hidden: u32,

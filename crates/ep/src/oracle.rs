@@ -175,8 +175,13 @@ impl<'a> Oracle<'a> {
     pub fn new(shape: Shape, inputs: Vec<RankInput<'a>>) -> Result<Self, OracleError> {
         check(&shape, &inputs)?;
         let owners = owners(&shape);
-        let routes =
-            inputs.iter().enumerate().map(|(rank, input)| route(&shape, &owners, rank, input)).collect();
+        // Copies for each destination, of the ranks so far.
+        let mut before = vec![0; shape.ranks as usize];
+        let routes = inputs
+            .iter()
+            .enumerate()
+            .map(|(rank, input)| route(&shape, &owners, rank, input, &mut before))
+            .collect();
         Ok(Self { shape, inputs, owners, routes })
     }
 
@@ -276,7 +281,13 @@ fn owners(shape: &Shape) -> Vec<GroupRank> {
         .collect()
 }
 
-fn route(shape: &Shape, owners: &[GroupRank], rank: usize, input: &RankInput<'_>) -> Route {
+fn route(
+    shape: &Shape,
+    owners: &[GroupRank],
+    rank: usize,
+    input: &RankInput<'_>,
+    before: &mut [usize],
+) -> Route {
     let mut route = Route { starts: vec![0], copies: Vec::new(), invalid: InvalidIds::default() };
     let mut sent = vec![0; shape.ranks as usize];
     let mut destinations = Vec::with_capacity(shape.top_k);
@@ -295,10 +306,16 @@ fn route(shape: &Shape, owners: &[GroupRank], rank: usize, input: &RankInput<'_>
         destinations.dedup();
         for &destination in &destinations {
             let index = &mut sent[destination.index()];
-            route.copies.push(Placed { destination, row: shape.window.row(rank, *index) });
+            route.copies.push(Placed {
+                destination,
+                row: shape.window.row(rank, before[destination.index()], *index),
+            });
             *index += 1;
         }
         route.starts.push(route.copies.len());
+    }
+    for (before, sent) in before.iter_mut().zip(sent) {
+        *before += sent;
     }
     route
 }

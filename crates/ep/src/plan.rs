@@ -3,7 +3,7 @@
 use crate::data_type::DataType;
 use crate::error::{Error, Result};
 use crate::owner::ExpertPlacement;
-use crate::room::Room;
+use crate::room::{Mode, Room};
 
 /// Tokens that one block of dispatch routes at a time; a multiple of every wave width.
 pub const TILE: u32 = 64;
@@ -41,6 +41,8 @@ pub struct EpConfig {
     /// Rows that a rank takes in from all ranks together (`max_total_recv_tokens` elsewhere); 0 for the worst case, all tokens
     /// of all ranks. At least the number of ranks. Copies for which there is no room are dropped: the plan says which.
     pub max_recv: u32,
+    /// How received rows lie.
+    pub mode: Mode,
     /// Operations that may be in flight: dispatches without their combine.
     pub slots: u32,
     /// Most blocks of a launch; 0 lets the plan choose.
@@ -61,6 +63,7 @@ impl EpConfig {
             combine_type: DataType::Bf16,
             scale_bytes: 0,
             max_recv: 0,
+            mode: Mode::Auto,
             slots: 1,
             max_blocks: 0,
             waves_per_block: 0,
@@ -95,6 +98,13 @@ impl EpConfig {
         self
     }
 
+    /// Sets how received rows lie.
+    #[must_use]
+    pub fn mode(mut self, value: Mode) -> Self {
+        self.mode = value;
+        self
+    }
+
     /// Sets the number of operations that may be in flight.
     #[must_use]
     pub fn slots(mut self, value: u32) -> Self {
@@ -121,6 +131,7 @@ impl EpConfig {
             ("combine_type", self.combine_type.to_string()),
             ("scale_bytes", self.scale_bytes.to_string()),
             ("max_recv", self.max_recv.to_string()),
+            ("mode", self.mode.to_string()),
             ("slots", self.slots.to_string()),
         ]
         .map(|(field, value)| (field.to_owned(), value))
@@ -172,7 +183,7 @@ impl EpConfig {
             return wrong("ranks", ranks, "allowed are 1 to 1048576".to_owned());
         }
         let row = u128::from(row_bytes(self, self.dispatch_type) + row_bytes(self, self.combine_type));
-        let room = Room::new(ranks, self.max_tokens, self.max_recv)?;
+        let room = Room::new(self.mode, ranks, self.max_tokens, self.max_recv)?;
         let slot = u128::from(room.rows()) * (row + u128::from(meta_bytes(self)));
         if slot > MAX_SLOT_BYTES {
             let allowed =
@@ -196,6 +207,10 @@ pub struct SlotLayout {
     pub dispatch_flags: u64,
     /// Flag words of combine.
     pub combine_flags: u64,
+    /// Counts matrix of a compact dispatch, a row of 8-byte words for each source; no bytes when slotted.
+    pub count_matrix: u64,
+    /// Bytes between two of its rows.
+    pub count_stride: u64,
     /// Rows received: `[rows][row_bytes]`.
     pub rows: u64,
     /// Meta records received: `[rows][meta_bytes]`.
@@ -258,7 +273,7 @@ impl Plan {
             given: u64::from(config.experts),
             allowed: format!("it must place over {ranks} ranks"),
         })?;
-        let layout = slot_layout(&config, ranks, room.rows());
+        let layout = slot_layout(&config, ranks, &room);
         Ok(Self { config, placement, room, ranks, layout })
     }
 
@@ -282,8 +297,14 @@ impl Plan {
         self.room.rows()
     }
 
-    /// Rows of each window that a source owns: the copies of source s lie at `s * row_stride` and behind, in the order of its
-    /// tokens. The first `row_stride` of them are kept; the rest are dropped.
+    /// How received rows lie: slotted or compact.
+    pub fn mode(&self) -> Mode {
+        self.room.mode()
+    }
+
+    /// Slotted, rows of each window that a source owns: the copies of source s lie at `s * row_stride` and behind, in the order
+    /// of its tokens. The first `row_stride` of them are kept; the rest are dropped. Compact, 0: the copies of source s lie at
+    /// `offsets[s]` and behind; of all copies, by source and then token, the first [`Self::rows`] are kept.
     pub fn row_stride(&self) -> u32 {
         self.room.row_stride()
     }
@@ -326,6 +347,18 @@ impl Plan {
     /// Local memory of a dispatch block: peer bases, next and first rows, room, the fault word, and the tile's destinations.
     pub fn dispatch_local_bytes(&self) -> u32 {
         self.ranks * 8 + TILE * self.fan_out() * 8 + self.ranks * 12 + TILE * 4 + 4
+    }
+
+    /// Local memory of a block of the count: two words a rank.
+    pub fn count_local_bytes(&self) -> u32 {
+        self.ranks * 8
+    }
+
+    /// The launch of the count before a compact dispatch of `tokens`: a thread a token, as far as the blocks go.
+    pub fn count_geometry(&self, tokens: u32, limits: &DeviceLimits) -> Geometry {
+        let block_threads = self.waves(limits) * limits.wave_size;
+        let blocks = tokens.div_ceil(block_threads).clamp(1, self.blocks(limits));
+        Geometry { blocks, block_threads, parts: 1, segments: 1, local_bytes: self.count_local_bytes() }
     }
 
     /// The launch of a dispatch of `tokens`.
@@ -419,8 +452,9 @@ fn meta_bytes(config: &EpConfig) -> u32 {
     (8 + 8 * config.top_k + config.scale_bytes).next_multiple_of(16)
 }
 
-fn slot_layout(config: &EpConfig, ranks: u32, rows: u64) -> SlotLayout {
+fn slot_layout(config: &EpConfig, ranks: u32, room: &Room) -> SlotLayout {
     const ALIGNMENT: u64 = 256;
+    let rows = room.rows();
     let mut end = 0u64;
     let mut place = |bytes: u64| {
         let start = end;
@@ -430,8 +464,20 @@ fn slot_layout(config: &EpConfig, ranks: u32, rows: u64) -> SlotLayout {
     let flags = u64::from(ranks) * u64::from(FLAG_STRIDE);
     let dispatch_flags = place(flags);
     let combine_flags = place(flags);
+    // No two sources write one cache line.
+    let count_stride = (u64::from(ranks) * 8).next_multiple_of(u64::from(FLAG_STRIDE));
+    let count_matrix = place(if room.mode() == Mode::Compact { u64::from(ranks) * count_stride } else { 0 });
     let row_window = place(rows * row_bytes(config, config.dispatch_type));
     let meta = place(rows * u64::from(meta_bytes(config)));
     let combine_rows = place(rows * row_bytes(config, config.combine_type));
-    SlotLayout { dispatch_flags, combine_flags, rows: row_window, meta, combine_rows, bytes: end }
+    SlotLayout {
+        dispatch_flags,
+        combine_flags,
+        count_matrix,
+        count_stride,
+        rows: row_window,
+        meta,
+        combine_rows,
+        bytes: end,
+    }
 }

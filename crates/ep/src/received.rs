@@ -48,9 +48,11 @@ impl ReceivedRows {
             scale_bytes: config.scale_bytes as usize,
         };
         for source in 0..ranks {
-            // Counts that are wrong are told by the oracle, and not followed out of the window.
-            let first = source * plan.row_stride() as usize;
-            let rows = received.counts[source].min(plan.row_stride()) as usize;
+            let (stride, window) = (plan.row_stride() as usize, plan.rows() as usize);
+            let first = if stride == 0 { received.offsets[source] as usize } else { source * stride };
+            // Counts and offsets that are wrong are told by the oracle, and not followed out of the window.
+            let first = first.min(window);
+            let rows = (received.counts[source] as usize).min(window - first);
             let payload =
                 bytes(device, dispatched.rows(), first * received.row_bytes, rows * received.row_bytes)?;
             let meta =
@@ -85,7 +87,10 @@ impl Rows for ReceivedRows {
     }
 
     fn row(&self, index: usize) -> Option<Row<'_>> {
-        let source = self.sources.iter().rev().find(|source| source.first <= index)?;
+        let holds = |source: &&Source| {
+            source.first <= index && index - source.first < source.payload.len() / self.row_bytes
+        };
+        let source = self.sources.iter().find(holds)?;
         let row = index - source.first;
         let record = source.meta.get(row * self.meta_bytes..(row + 1) * self.meta_bytes)?;
         let scales_at = 8 + 8 * self.top_k;

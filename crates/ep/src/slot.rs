@@ -31,6 +31,9 @@ pub(crate) struct Slot {
 struct OwnLayout {
     state: u64,
     routed: u64,
+    tally: u64,
+    bases: u64,
+    room: u64,
     counts: u64,
     offsets: u64,
     send_map: u64,
@@ -48,10 +51,13 @@ impl OwnLayout {
         };
         let state = place(size_of::<SlotState>() as u64);
         let routed = place(ranks * 4);
+        let tally = place(ranks * 4);
+        let bases = place(ranks * 4);
+        let room = place(ranks * 4);
         let counts = place(ranks * 4);
         let offsets = place((ranks + 1) * 4);
         let send_map = place(u64::from(plan.config().max_tokens) * u64::from(plan.fan_out()) * 8);
-        Self { state, routed, counts, offsets, send_map, bytes: end }
+        Self { state, routed, tally, bases, room, counts, offsets, send_map, bytes: end }
     }
 }
 
@@ -98,6 +104,18 @@ impl Slot {
 
     pub(crate) fn routed(&self) -> DeviceAddress {
         self.base.offset(self.parts.routed)
+    }
+
+    pub(crate) fn tally(&self) -> DeviceAddress {
+        self.base.offset(self.parts.tally)
+    }
+
+    pub(crate) fn bases(&self) -> DeviceAddress {
+        self.base.offset(self.parts.bases)
+    }
+
+    pub(crate) fn room(&self) -> DeviceAddress {
+        self.base.offset(self.parts.room)
     }
 
     pub(crate) fn counts(&self) -> DeviceAddress {

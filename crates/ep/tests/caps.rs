@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anabranch_ep::oracle::Oracle;
 use anabranch_ep::reference::ReferenceExpert;
-use anabranch_ep::{DataType, EpConfig, Error, ExpertParallel};
+use anabranch_ep::{DataType, EpConfig, Error, ExpertParallel, Mode};
 use anabranch_hip::{Device, DeviceAddress, Stream};
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::{Team, World, WorldConfig};
@@ -33,13 +33,15 @@ prop_compose! {
         ranks in 1u32..=9, wave in prop_oneof![Just(1u32), Just(4), Just(32)], top_k in 1u32..=8,
         experts in 1u32..40, max_tokens in 1u32..70, share in 0.0f64..=1.0, hot in prop::bool::ANY,
         staged in prop::bool::ANY, tokens in proptest::collection::vec(0u32..70, 1..4),
-        blocks in 0u32..6, scales in 0u32..3,
+        blocks in 0u32..6, scales in 0u32..3, compact in prop::bool::ANY,
+        capped in prop::bool::weighted(0.8),
     ) -> Case {
         let mut case = Case::new(ranks, wave);
-        let most = (ranks - 1) + ((ranks * max_tokens - ranks + 1) as f64 * share) as u32;
+        let most = (ranks - 1) + (f64::from(ranks * max_tokens - ranks + 1) * share) as u32;
         case.config = EpConfig::new(16, experts, top_k, max_tokens)
-            .max_recv(most.max(ranks))
+            .max_recv(if capped { most.max(ranks) } else { 0 })
             .scale_bytes(scales * 4)
+            .mode(if compact { Mode::Compact } else { Mode::Slotted })
             .launch(blocks, 0);
         case.routing = if hot { Routing::Hot } else { Routing::Random };
         case.tokens = tokens;
@@ -59,8 +61,12 @@ proptest! {
 #[test]
 fn every_wave_width_under_a_cap() {
     for wave in [1, 4, 32, 64] {
-        for staged in [false, true] {
-            run(&Case { staged, ..capped(4, wave, 37) }, 3);
+        for (staged, mode) in
+            [(false, Mode::Slotted), (true, Mode::Slotted), (false, Mode::Compact), (true, Mode::Compact)]
+        {
+            let mut case = capped(4, wave, 37);
+            case.config = case.config.mode(mode);
+            run(&Case { staged, ..case }, 3);
         }
     }
 }
@@ -89,17 +95,20 @@ fn the_first_tokens_of_each_source_are_kept() {
 fn a_hot_spot_with_one_row_a_source_ends_promptly() {
     // Nobody may wait longer than this for anything.
     let config = WorldConfig { operation_deadline: Duration::from_secs(2), ..world_config() };
-    let mut case = capped(8, 1, 8);
-    case.config.max_tokens = 400;
-    case.tokens = vec![400];
-    case.routing = Routing::Hot;
-    all_well(on_ranks(8, 1, &config, |world| {
-        let ep = ExpertParallel::new(world, world.group(), case.config.clone())?;
-        assert_eq!((ep.plan().row_stride(), ep.plan().rows()), (1, 8));
-        let expert = ReferenceExpert::new(world, ep.plan(), ep.rank())?;
-        let stream = world.device().create_stream()?;
-        (0..3).try_for_each(|number| common::round(&ep, &expert, &stream, world, &case, number))
-    }));
+    for (mode, stride) in [(Mode::Slotted, 1), (Mode::Compact, 0)] {
+        let mut case = capped(8, 1, 8);
+        case.config = case.config.mode(mode);
+        case.config.max_tokens = 400;
+        case.tokens = vec![400];
+        case.routing = Routing::Hot;
+        all_well(on_ranks(8, 1, &config, |world| {
+            let ep = ExpertParallel::new(world, world.group(), case.config.clone())?;
+            assert_eq!((ep.plan().row_stride(), ep.plan().rows()), (stride, 8));
+            let expert = ReferenceExpert::new(world, ep.plan(), ep.rank())?;
+            let stream = world.device().create_stream()?;
+            (0..3).try_for_each(|number| common::round(&ep, &expert, &stream, world, &case, number))
+        }));
+    }
 }
 
 #[test]
@@ -211,14 +220,20 @@ fn guarded_round(world: &World, case: &Case) -> Result<(), Error> {
 
 #[test]
 fn nothing_is_written_outside_the_rows_that_are_received() {
-    for (wave, max_recv, routing, staged) in [
-        (1, 4, Routing::Hot, false),
-        (4, 4, Routing::Random, true),
-        (32, 21, Routing::Random, false),
-        (64, 60, Routing::Hot, true),
-        (1, 0, Routing::Random, true),
+    for (wave, max_recv, mode, routing, staged) in [
+        (1, 4, Mode::Slotted, Routing::Hot, false),
+        (4, 4, Mode::Slotted, Routing::Random, true),
+        (32, 21, Mode::Slotted, Routing::Random, false),
+        (64, 60, Mode::Slotted, Routing::Hot, true),
+        (1, 0, Mode::Slotted, Routing::Random, true),
+        (1, 4, Mode::Compact, Routing::Hot, false),
+        (4, 21, Mode::Compact, Routing::Random, true),
+        (32, 5, Mode::Compact, Routing::Random, true),
+        (64, 60, Mode::Compact, Routing::Hot, false),
+        (1, 0, Mode::Compact, Routing::Random, true),
     ] {
         let mut case = capped(4, wave, max_recv);
+        case.config = case.config.mode(mode);
         // Rows of an odd number of units, so that the windows end anywhere.
         case.config.hidden = 24;
         case.config = case.config.combine_type(DataType::F32).scale_bytes(4);

@@ -19,8 +19,9 @@ impl Dispatched {
         self.tokens
     }
 
-    /// Rows received: `[rows][hidden]` of the dispatch type, of which each rank owns [`Plan::row_stride`](crate::Plan::row_stride).
-    /// Rank s's rows are the first `counts[s]` of its part, in the order of its tokens; the rest is undefined.
+    /// Rows received: `[rows][hidden]` of the dispatch type. Rank s's rows are `counts[s]` rows in the order of its tokens, from
+    /// `s * `[`Plan::row_stride`](crate::Plan::row_stride) on, or, when that is 0 (compact), from `offsets[s]` on. The rest is
+    /// undefined.
     pub fn rows(&self) -> DeviceAddress {
         self.slot.get().rows()
     }

@@ -94,6 +94,15 @@ enum Mutant : u32 {
     MUTANT_DISPATCH_NO_ACQUIRE = 83,
     MUTANT_COMBINE_UNRELEASED = 84,       // combine: rows of earlier kernels are flagged without a release
     MUTANT_COMBINE_EPOCH_PLAIN = 85,      // combine: the epoch is stored by no flag, and other blocks read it unordered
+    // ep/count.hip
+    MUTANT_TALLY_UNCOUNTED = 150,         // a block adds its share while it still counts
+    MUTANT_TALLY_TORN = 151,              // blocks add by a load and a store
+    MUTANT_TALLY_NOT_TAKEN = 152,         // the next launch adds to the sums of this one
+    MUTANT_TALLY_UNREAD = 153,            // counts are told before all have been taken out
+    MUTANT_TALLY_TOLD_EARLY = 154,        // by the first block, not by the last to arrive
+    MUTANT_COUNT_TWO_WORDS = 155,         // epoch and count are stored one after the other
+    MUTANT_COUNT_UNWAITED = 156,
+    MUTANT_COUNT_NO_BARRIER = 157,        // places are worked out before all words have come
     // p2p.hip
     MUTANT_PING_FLAG_FIRST = 87,          // the flag, then the release
     MUTANT_PING_NO_BARRIER = 88,          // the block reads the payload before thread 0 has waited for it
@@ -140,7 +149,7 @@ enum Mutant : u32 {
     // ccl's checks
     MUTANT_FINGERPRINT_NOT_MET = 140,     // fingerprint.hip: calls are compared before all have come
     MUTANT_LANE_NOT_LEFT = 141,           // lane_close: the launch stays inside
-    MUTANT_LAST = 141,
+    MUTANT_LAST = 157,
 };
 static constexpr u32 MUTANT = PRELUDE_MUTANT;
 static_assert(MUTANT <= MUTANT_LAST, "PRELUDE_MUTANT names no mutant");

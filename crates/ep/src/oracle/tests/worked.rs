@@ -1,6 +1,7 @@
 //! Dispatches and sums worked out by hand.
 
 use super::*;
+use crate::room::Mode;
 
 #[test]
 fn a_worked_dispatch() {
@@ -45,6 +46,44 @@ fn a_worked_dispatch_under_a_cap() {
     assert_eq!((at_one.counts(), at_one.offsets()), ([1, 0].as_slice(), [0, 1, 1].as_slice()));
     let output = oracle.combine(rank(0)).unwrap().output(&oracle.stand_in().unwrap());
     assert_eq!(output, f32_bytes(&[1.0, 2.0, 0.0, 0.0, 0.0, 0.0]));
+}
+
+#[test]
+fn a_worked_compact_dispatch() {
+    let (mut shape, mut inputs) = small();
+    // Rank 1 sends its token to both ranks.
+    inputs[1].ids = vec![0, 1];
+    shape.window = Window::Compact { capacity: 2 };
+    let oracle = Oracle::new(shape, lend(&inputs)).unwrap();
+    let rows = |to| {
+        let delivery = oracle.dispatch(rank(to)).unwrap();
+        delivery.rows().map(|row| (row.index, row.source.get(), row.token)).collect::<Vec<_>>()
+    };
+    // Rank 0 gets one row of each rank, close together; rank 1 is full with the two of rank 0.
+    assert_eq!(rows(0), [(0, 0, 0), (1, 1, 0)]);
+    assert_eq!(rows(1), [(0, 0, 0), (1, 0, 1)]);
+    assert_eq!(oracle.dropped(rank(0)).unwrap(), []);
+    assert_eq!(oracle.dropped(rank(1)).unwrap(), [(0, rank(1))]);
+    assert_eq!(oracle.dispatch(rank(1)).unwrap().offsets(), [0, 2, 2]);
+    // Of token 0 of rank 1 only what expert 0 makes of it comes back: 4 times the row.
+    let output = oracle.combine(rank(1)).unwrap().output(&oracle.stand_in().unwrap());
+    assert_eq!(output, f32_bytes(&[28.0, 32.0]));
+}
+
+#[test]
+fn the_window_of_a_configuration() {
+    for (mode, max_tokens, max_recv, capacity) in [
+        (Mode::Compact, 10, 0, 30),
+        (Mode::Compact, 10, 7, 7),
+        (Mode::Compact, 10, 31, 30),
+        (Mode::Auto, 513, 0, 3 * 513),
+    ] {
+        let shape = Shape::new(&EpConfig::new(8, 8, 1, max_tokens).mode(mode).max_recv(max_recv), 3);
+        assert_eq!(shape.window, Window::Compact { capacity });
+        assert_eq!(shape.rows(), capacity);
+    }
+    let shape = Shape::new(&EpConfig::new(8, 8, 1, 512), 3);
+    assert_eq!(shape.window, Window::Slotted { slots: 512 });
 }
 
 #[test]
