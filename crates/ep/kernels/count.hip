@@ -62,7 +62,7 @@ static ANABRANCH_DEVICE void exchange_words(const Grid& grid, const CountArgs& a
     ANABRANCH_UNLESS(TALLY_UNREAD) grid.block_barrier();
     for (u32 word = grid.thread; word < ranks * ranks; word += grid.block_threads) {
         // Rotated, so that the ranks do not all tell rank 0 first.
-        u32 peer = rank + word / ranks < ranks ? rank + word / ranks : rank + word / ranks - ranks;
+        u32 peer = rotated(rank, ranks, word / ranks);
         u32 count = local.tally.get(grid, word % ranks);
         u64* flag = reinterpret_cast<u64*>(word_at(args, private_load(grid, args.team.peer_bases + peer), rank, word % ranks));
         ANABRANCH_TWIN(COUNT_TWO_WORDS) remote_store(grid, reinterpret_cast<u32*>(flag), epoch);

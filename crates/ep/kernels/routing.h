@@ -46,6 +46,11 @@ ANABRANCH_DEVICE u64 destination_mask(const Grid& grid, const i32* ids, u32 top_
     return mask;
 }
 
+// Ranks in the order in which this one looks at them: itself, then those behind it.
+ANABRANCH_DEVICE u32 rotated(u32 rank, u32 ranks, u32 i) { return rank + i < ranks ? rank + i : rank + i - ranks; }
+// What is loaded of some ranks at a time, so that latencies overlap.
+static constexpr u32 RANKS_AT_ONCE = 4;
+
 // Adds, for every rank, the tokens first .. end that go to it to `counts`. The waves of the block share them; who reads the
 // counts comes behind a block barrier.
 ANABRANCH_DEVICE void count_tokens(const Grid& grid, const i32* ids, u32 top_k, u32 experts, u32 ranks,

@@ -37,10 +37,14 @@ pub enum Protocol {
     CclPackets,
     /// ... those that reduce by pulling and pushing.
     CclBulk,
+    /// ... those that go in two hops, and those that go round the ring.
+    CclHops,
     /// The comparison of calls before a collective.
     CclFingerprint,
     /// Sends and receives of `ccl` through pipes.
     CclPipes,
+    /// Many tensors gathered in one launch of `ccl`, between kernels that write and read them.
+    CclGatherMany,
     /// A whole world of rank threads: join, dispatch and combine, leave.
     World,
 }
@@ -62,8 +66,10 @@ impl Protocol {
         Self::CclMove,
         Self::CclPackets,
         Self::CclBulk,
+        Self::CclHops,
         Self::CclFingerprint,
         Self::CclPipes,
+        Self::CclGatherMany,
         Self::World,
     ];
 
@@ -84,8 +90,10 @@ impl Protocol {
             Self::CclMove => "ccl-move",
             Self::CclPackets => "ccl-packets",
             Self::CclBulk => "ccl-bulk",
+            Self::CclHops => "ccl-hops",
             Self::CclFingerprint => "ccl-fingerprint",
             Self::CclPipes => "ccl-pipes",
+            Self::CclGatherMany => "ccl-gather-many",
             Self::World => "world",
         }
     }
@@ -150,11 +158,12 @@ impl Case {
         let small = matches!(protocol, Protocol::World);
         // Slots of messages are two a pair.
         let rounds = match protocol {
-            // The halves of the check's staging are used again.
-            Protocol::PutSignal | Protocol::PutQuiet | Protocol::CclFingerprint => 4,
+            // The halves of the check's staging are used again; of hops each form comes once.
+            Protocol::PutSignal | Protocol::PutQuiet | Protocol::CclFingerprint | Protocol::CclHops => 4,
             // Each form once.
-            Protocol::Ccl => 15,
+            Protocol::Ccl => 19,
             Protocol::CclMove => 7,
+            Protocol::CclGatherMany => 6,
             Protocol::CclPackets => 3,
             Protocol::CclBulk => 5,
             Protocol::World => 1,

@@ -94,7 +94,7 @@ fn gathers_signals_and_atomics_are_right_under_every_seed() {
 
 #[test]
 fn collectives_are_right_under_every_seed() {
-    for protocol in [Protocol::CclMove, Protocol::CclPackets, Protocol::CclBulk] {
+    for protocol in [Protocol::CclMove, Protocol::CclPackets, Protocol::CclBulk, Protocol::CclHops] {
         clean(&Case::new(protocol, 2), 0..200);
         clean(&with(protocol, 3, |case| (case.staged, case.rounds, case.blocks) = (true, 9, 1)), 0..80);
         // More members than sources that are polled or loaded at once; as many lanes of a block as members, and fewer.
@@ -103,6 +103,23 @@ fn collectives_are_right_under_every_seed() {
     }
     clean(&with(Protocol::Ccl, 3, |case| case.staged = true), 0..40);
     clean(&with(Protocol::Ccl, 2, |case| (case.rounds, case.blocks, case.waves) = (40, 3, 1)), 0..20);
+}
+
+#[test]
+fn many_tensors_gathered_are_right_under_every_seed() {
+    for staged in [false, true] {
+        let many = |ranks, change: fn(&mut Case)| {
+            with(Protocol::CclGatherMany, ranks, |case| {
+                case.staged = staged;
+                change(case);
+            })
+        };
+        clean(&many(2, |_| {}), 0..2000);
+        clean(&many(3, |case| (case.rounds, case.blocks) = (9, 1)), 0..200);
+        // More members than sources that are polled at once, and than lanes of a wave.
+        clean(&many(6, |case| (case.waves, case.tokens, case.rounds) = (1, 2, 3)), 0..60);
+        clean(&many(1, |_| {}), 0..60);
+    }
 }
 
 #[test]

@@ -48,7 +48,12 @@ impl Search {
     /// The case, with a mistake or, 0, without, judged by the values unless those show nothing. Small: a search is for a mistake in a line, and every line is there.
     pub fn case(self, mutant: u32) -> Case {
         let ranks = match self.protocol {
-            Protocol::Barrier | Protocol::DeviceBarrier | Protocol::Gather | Protocol::EpCompact => 3,
+            // Of hops, there is a member between two others.
+            Protocol::Barrier
+            | Protocol::DeviceBarrier
+            | Protocol::Gather
+            | Protocol::CclHops
+            | Protocol::EpCompact => 3,
             _ => 2,
         };
         let mut case = Case::new(self.protocol, ranks);
@@ -91,9 +96,11 @@ const DEVICE: Search = Search::of(Protocol::DeviceBarrier);
 const ATOMICS: Search = Search::of(Protocol::Atomics);
 const PING: Search = Search::of(Protocol::Ping);
 const PIPES: Search = Search::of(Protocol::CclPipes);
+const MANY: Search = Search::of(Protocol::CclGatherMany);
 const MOVE: Search = Search::of(Protocol::CclMove);
 const PACKETS: Search = Search::of(Protocol::CclPackets);
 const BULK: Search = Search::of(Protocol::CclBulk);
+const HOPS: Search = Search::of(Protocol::CclHops);
 // Collectives with epochs of two bits.
 const MOVE_SHORT: Search = Search { staged: true, ..MOVE };
 const PACKETS_SHORT: Search = Search { staged: true, ..PACKETS };
@@ -110,8 +117,10 @@ const GATHER_C: Search = GATHER.cumulative();
 const DEVICE_C: Search = DEVICE.cumulative();
 const PING_C: Search = PING.cumulative();
 const PIPES_C: Search = PIPES.cumulative();
+const MANY_C: Search = MANY.cumulative();
 const MOVE_C: Search = MOVE.cumulative();
 const BULK_C: Search = BULK.cumulative();
+const HOPS_C: Search = HOPS.cumulative();
 const PACKETS_C: Search = PACKETS.cumulative();
 const PACKETS_SHORT_C: Search = PACKETS_SHORT.cumulative();
 
@@ -120,7 +129,7 @@ pub const TWINS: &[Twin] = &[
     twin("RELEASE_BY_ONE_THREAD", &[EP, SIGNAL, PING]),
     twin("NO_RELEASE", &[EP, SIGNAL, PING, EP_C, SIGNAL_C, PING_C, ONE_BLOCK_C]),
     twin("COUNT_BEFORE_RELEASE", &[EP, EP_C]),
-    twin("EPOCH_LOOSE", &[EP.by_values(), BARRIER, STREAM, DEVICE, PING, BARRIER_C]),
+    twin("EPOCH_LOOSE", &[EP.by_values(), BARRIER, STREAM, DEVICE, PING, HOPS, BARRIER_C]),
     twin(
         "NO_ACQUIRE_AFTER_WAIT",
         &[
@@ -158,6 +167,7 @@ pub const TWINS: &[Twin] = &[
             MOVE.by_values(),
             PACKETS.by_values(),
             BULK.by_values(),
+            HOPS.by_values(),
         ],
     ),
     twin("TORN_ATOMIC", &[ATOMICS.by_values(), EP, STREAM.by_values()]),
@@ -248,19 +258,38 @@ pub const TWINS: &[Twin] = &[
     twin("MEETS_EQUAL", &[MOVE.by_values(), BULK.by_values()]),
     twin("TOLD_ONE_PLACE", &[MOVE.by_races()]),
     twin("LANE_OPENED_UNREAD", &[MOVE.by_values(), PACKETS.by_values()]),
-    twin("PACKETS_ONE_BUFFER", &[PACKETS.by_values(), MOVE.by_values(), PACKETS_C.by_values()]),
+    twin(
+        "PACKETS_ONE_BUFFER",
+        &[PACKETS.by_values(), MOVE.by_values(), MANY.by_values(), PACKETS_C.by_values()],
+    ),
     twin("PACKETS_NOT_CLEARED", &[PACKETS_SHORT.by_values(), MOVE_SHORT.by_values()]),
-    twin("PACKETS_NO_BARRIER", &[PACKETS.by_values(), MOVE.by_values(), PACKETS_C.by_values()]),
+    twin(
+        "PACKETS_NO_BARRIER",
+        &[PACKETS.by_values(), MOVE.by_values(), MANY.by_values(), PACKETS_C.by_values(), MANY_C.by_values()],
+    ),
     twin("PACKET_HALF_LOOKED_AT", &[PACKETS.by_values(), MOVE.by_values(), PACKETS_C.by_values()]),
     twin("PACKETS_CLEARED_UNMET", &[PACKETS_SHORT.by_values(), PACKETS_SHORT_C.by_values()]),
-    twin("STAGING_ONE_HALF", &[MOVE, BULK, MOVE_C, BULK_C]),
-    twin("STAGED_NO_MEETING", &[MOVE, MOVE_C]),
-    twin("DIRECT_NO_FIRST_MEETING", &[MOVE, MOVE_C]),
-    twin("DIRECT_NO_LAST_MEETING", &[MOVE, MOVE_C]),
+    twin("STAGING_ONE_HALF", &[MOVE, BULK, MANY, MOVE_C, BULK_C, MANY_C]),
+    twin("STAGED_NO_MEETING", &[MOVE, MANY, MOVE_C, MANY_C]),
+    twin("DIRECT_NO_FIRST_MEETING", &[MOVE, MANY, MOVE_C, MANY_C]),
+    twin("DIRECT_NO_LAST_MEETING", &[MOVE, MANY, MOVE_C, MANY_C]),
     twin("PULL_NO_FIRST_MEETING", &[BULK, BULK_C]),
     twin("PULL_NO_LAST_MEETING", &[BULK, BULK_C]),
     twin("PUSH_NO_MEETING", &[BULK, BULK_C]),
     twin("PUSH_NO_LAST_MEETING", &[BULK, BULK_C]),
     twin("RELAYED_NO_MEETING", &[BULK, BULK_C]),
     twin("RELAYED_SAME_HALF", &[BULK, BULK_C]),
+    twin("TWO_HOP_NO_FIRST_MEETING", &[HOPS, HOPS_C]),
+    twin("TWO_HOP_NO_MEETING", &[HOPS, HOPS_C]),
+    twin("TWO_HOP_NO_LAST_MEETING", &[HOPS, HOPS_C]),
+    twin("TWO_HOP_RELAYED_NO_MEETING", &[HOPS, HOPS_C]),
+    twin("TWO_HOP_SAME_HALF", &[HOPS, HOPS_C]),
+    twin("RING_NO_MEETING", &[HOPS.by_races(), HOPS_C.by_races()]),
+    twin("RING_COUNT_NOT_KEPT", &[HOPS, HOPS_C]),
+    twin("RING_CREDIT_LOOSE", &[HOPS, HOPS_C]),
+    twin("RING_NO_ACQUIRE", &[HOPS]),
+    twin("RING_NO_BARRIER", &[HOPS, HOPS_C]),
+    twin("RING_CONSUMED_UNREAD", &[HOPS, HOPS_C]),
+    twin("RING_FLAG_FIRST", &[HOPS, HOPS_C]),
+    twin("RING_UNRELEASED", &[HOPS, HOPS_C]),
 ];
