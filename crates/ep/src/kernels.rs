@@ -11,6 +11,9 @@ const HEADERS: &[Header] = &[Header { name: "ep/routing.h", text: include_str!("
 const DISPATCH_HEADERS: &[Header] =
     &[Header { name: "ep/dispatch_rows.h", text: include_str!("../kernels/dispatch_rows.h") }];
 
+const COMBINE_HEADERS: &[Header] =
+    &[Header { name: "ep/combine_rows.h", text: include_str!("../kernels/combine_rows.h") }];
+
 /// The counts before a compact dispatch; parameter `EP_TILE`.
 pub static COUNT: KernelUnit = KernelUnit {
     name: "ep_count",
@@ -25,7 +28,7 @@ pub static DISPATCH: KernelUnit = KernelUnit {
     name: "ep_dispatch",
     source: include_str!("../kernels/dispatch.hip"),
     headers: &[PRELUDE, HEADERS, DISPATCH_HEADERS],
-    entries: &["anabranch_ep_dispatch"],
+    entries: &["anabranch_ep_dispatch", "anabranch_ep_dispatch_send", "anabranch_ep_dispatch_recv"],
     layouts: &[TeamView::c_declaration, SlotState::c_declaration, DispatchArgs::c_declaration],
 };
 
@@ -33,8 +36,8 @@ pub static DISPATCH: KernelUnit = KernelUnit {
 pub static COMBINE: KernelUnit = KernelUnit {
     name: "ep_combine",
     source: include_str!("../kernels/combine.hip"),
-    headers: &[PRELUDE, HEADERS],
-    entries: &["anabranch_ep_combine"],
+    headers: &[PRELUDE, HEADERS, COMBINE_HEADERS],
+    entries: &["anabranch_ep_combine", "anabranch_ep_combine_send", "anabranch_ep_combine_recv"],
     layouts: &[TeamView::c_declaration, SlotState::c_declaration, CombineArgs::c_declaration],
 };
 

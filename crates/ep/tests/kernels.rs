@@ -32,6 +32,8 @@ fn every_entry_is_in_some_unit() {
     for entry in [
         "anabranch_ep_count",
         "anabranch_ep_dispatch",
+        "anabranch_ep_dispatch_recv",
+        "anabranch_ep_combine_send",
         "anabranch_ep_combine",
         "anabranch_ep_reference_expert",
     ] {
