@@ -3,7 +3,7 @@
 use anabranch_hip_jit::{DeviceStruct, Header, KernelSpec, KernelUnit, PRELUDE};
 use anabranch_shmem::TeamView;
 
-use crate::args::{CombineArgs, DispatchArgs, ReferenceExpertArgs, SlotState};
+use crate::args::{CombineArgs, CountArgs, DispatchArgs, ReferenceExpertArgs, SlotState};
 use crate::data_type::DataType;
 use crate::plan::TILE;
 
@@ -11,21 +11,33 @@ const HEADERS: &[Header] = &[Header { name: "ep/routing.h", text: include_str!("
 const DISPATCH_HEADERS: &[Header] =
     &[Header { name: "ep/dispatch_rows.h", text: include_str!("../kernels/dispatch_rows.h") }];
 
-/// Slotted dispatch; parameter `EP_TILE`.
+const COMBINE_HEADERS: &[Header] =
+    &[Header { name: "ep/combine_rows.h", text: include_str!("../kernels/combine_rows.h") }];
+
+/// The counts before a compact dispatch; parameter `EP_TILE`.
+pub static COUNT: KernelUnit = KernelUnit {
+    name: "ep_count",
+    source: include_str!("../kernels/count.hip"),
+    headers: &[PRELUDE, HEADERS],
+    entries: &["anabranch_ep_count"],
+    layouts: &[TeamView::c_declaration, SlotState::c_declaration, CountArgs::c_declaration],
+};
+
+/// Dispatch; parameter `EP_TILE`.
 pub static DISPATCH: KernelUnit = KernelUnit {
     name: "ep_dispatch",
     source: include_str!("../kernels/dispatch.hip"),
     headers: &[PRELUDE, HEADERS, DISPATCH_HEADERS],
-    entries: &["anabranch_ep_dispatch"],
+    entries: &["anabranch_ep_dispatch", "anabranch_ep_dispatch_send", "anabranch_ep_dispatch_recv"],
     layouts: &[TeamView::c_declaration, SlotState::c_declaration, DispatchArgs::c_declaration],
 };
 
-/// Slotted combine; parameters `EP_TILE` and `EP_ELEMENT`.
+/// Combine; parameters `EP_TILE` and `EP_ELEMENT`.
 pub static COMBINE: KernelUnit = KernelUnit {
     name: "ep_combine",
     source: include_str!("../kernels/combine.hip"),
-    headers: &[PRELUDE, HEADERS],
-    entries: &["anabranch_ep_combine"],
+    headers: &[PRELUDE, HEADERS, COMBINE_HEADERS],
+    entries: &["anabranch_ep_combine", "anabranch_ep_combine_send", "anabranch_ep_combine_recv"],
     layouts: &[TeamView::c_declaration, SlotState::c_declaration, CombineArgs::c_declaration],
 };
 
@@ -37,6 +49,11 @@ pub static REFERENCE_EXPERT: KernelUnit = KernelUnit {
     entries: &["anabranch_ep_reference_expert"],
     layouts: &[ReferenceExpertArgs::c_declaration],
 };
+
+/// The kernel that counts before a compact dispatch.
+pub fn count() -> KernelSpec {
+    KernelSpec::new(&COUNT).with("EP_TILE", TILE)
+}
 
 /// The dispatch kernel: payload is bytes, so one object serves every type.
 pub fn dispatch() -> KernelSpec {
@@ -58,7 +75,7 @@ pub fn reference_expert(input: DataType, output: DataType) -> KernelSpec {
 
 /// Every kernel of this crate in every variant: what a prebuild compiles.
 pub fn kernels() -> Vec<KernelSpec> {
-    let mut all = vec![dispatch()];
+    let mut all = vec![count(), dispatch()];
     for output in DataType::COMBINED {
         all.push(combine(output));
         all.extend(DataType::ALL.map(|input| reference_expert(input, output)));

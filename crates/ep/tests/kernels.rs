@@ -3,7 +3,7 @@
 mod common;
 
 use anabranch_ep::kernels;
-use anabranch_ep::kernels::{COMBINE, DISPATCH, REFERENCE_EXPERT};
+use anabranch_ep::kernels::{COMBINE, COUNT, DISPATCH, REFERENCE_EXPERT};
 use anabranch_hip_jit::isa::{check_disassembly, disassemble, resources, wave_releases};
 use anabranch_hip_jit::lint::lint_source;
 use anabranch_hip_jit::{Error, Jit, JitConfig, Target};
@@ -15,7 +15,7 @@ const VECTOR_REGISTERS: u64 = 128;
 #[test]
 fn sources_keep_the_rules() {
     let mut found = Vec::new();
-    for unit in [&DISPATCH, &COMBINE, &REFERENCE_EXPERT] {
+    for unit in [&COUNT, &DISPATCH, &COMBINE, &REFERENCE_EXPERT] {
         found.extend(lint_source(&format!("{}.hip", unit.name), unit.source));
         for header in unit.headers.iter().copied().flatten().filter(|header| header.name.starts_with("ep/")) {
             found.extend(lint_source(header.name, header.text));
@@ -29,7 +29,14 @@ fn sources_keep_the_rules() {
 fn every_entry_is_in_some_unit() {
     let units = kernels();
     let entries: Vec<_> = units.iter().flat_map(|spec| spec.unit().entries).collect();
-    for entry in ["anabranch_ep_dispatch", "anabranch_ep_combine", "anabranch_ep_reference_expert"] {
+    for entry in [
+        "anabranch_ep_count",
+        "anabranch_ep_dispatch",
+        "anabranch_ep_dispatch_recv",
+        "anabranch_ep_combine_send",
+        "anabranch_ep_combine",
+        "anabranch_ep_reference_expert",
+    ] {
         assert!(entries.contains(&&entry), "{entry}");
     }
     // Each variant once.
