@@ -11,7 +11,7 @@ use anabranch_shmem::{OperationCode, OperationName, ResidencyPermit, Team, World
 use crate::error::{Error, Result};
 use crate::kernels;
 use crate::plan::{DeviceLimits, EpConfig, Geometry, Plan};
-use crate::slot::{Slot, SlotPool};
+use crate::slot::{PoolMark, Slot, SlotPool};
 use residency::{device_limits, reserve};
 
 mod combine;
@@ -110,6 +110,14 @@ impl ExpertParallel {
     /// The plan.
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    pub(crate) fn world(&self) -> &World {
+        &self.world
+    }
+
+    pub(crate) fn pool_mark(&self) -> PoolMark {
+        PoolMark::of(&self.pool)
     }
 
     /// The group.

@@ -9,11 +9,14 @@
 //!   [`Delivery::compare_rows`].
 //! - [`Oracle::combine`] gives a [`Combination`]: what one source gets back, to list or to
 //!   [`Combination::compare_output`].
+//! - [`Oracle::expert_major`] gives the expert-major layout of a destination, [`Oracle::contracted`] the rows that a contract makes
+//!   of it.
 //! - [`Oracle::invalid_ids`] tells which expert ids a source must report.
 
 mod combine;
 mod element;
 mod error;
+mod expert_major;
 mod experts;
 mod rows;
 #[cfg(test)]
@@ -21,6 +24,9 @@ mod tests;
 
 pub use combine::Combination;
 pub use error::{Mismatch, OracleError, RowField};
+pub use expert_major::{
+    Contracted, ExpertMajorDelivery, ExpertMajorMismatch, ExpertOutputs, FactorExperts, Pair,
+};
 pub use experts::{ExpertRows, GivenRows, SentCopy, StandIn};
 pub use rows::{Delivery, ExpectedRow, Row, Rows, SlottedRows};
 

@@ -267,6 +267,16 @@ impl Plan {
         &self.layout
     }
 
+    /// Rows that a source owns in the windows.
+    pub fn row_stride(&self) -> u32 {
+        self.config.max_tokens
+    }
+
+    /// Rows of the windows in all.
+    pub fn rows(&self) -> u64 {
+        u64::from(self.ranks) * u64::from(self.config.max_tokens)
+    }
+
     /// Bytes of a dispatched row.
     pub fn row_bytes(&self) -> u32 {
         row_bytes(&self.config, self.config.dispatch_type) as u32
