@@ -6,20 +6,20 @@ mod expert_major_common;
 
 use anabranch_ep::{DataType, EpConfig, ExpertMajorConfig};
 use common::{Case, Routing};
-use expert_major_common::{Layout, run};
+use expert_major_common::run;
 
 #[test]
 fn every_wave_width() {
     for wave in [1, 4, 32, 64] {
-        run(&Case::new(4, wave), &Layout::default(), 3);
-        run(&Case::new(3, wave), &Layout::new(ExpertMajorConfig::new().alignment(16)), 1);
+        run(&Case::new(4, wave), ExpertMajorConfig::new(), 3);
+        run(&Case::new(3, wave), ExpertMajorConfig::new().alignment(16), 1);
     }
 }
 
 #[test]
 fn every_number_of_ranks() {
     for ranks in [1, 2, 3, 5] {
-        run(&Case::new(ranks, 1), &Layout::new(ExpertMajorConfig::new().alignment(8)), 2);
+        run(&Case::new(ranks, 1), ExpertMajorConfig::new().alignment(8), 2);
     }
 }
 
@@ -29,7 +29,7 @@ fn every_dispatch_type_and_every_combine_type() {
         for combine in DataType::COMBINED {
             let mut case = Case::new(2, 4);
             case.config = case.config.dispatch_type(dispatch).combine_type(combine).scale_bytes(20);
-            run(&case, &Layout::new(ExpertMajorConfig::new().alignment(4)), 2);
+            run(&case, ExpertMajorConfig::new().alignment(4), 2);
         }
     }
 }
@@ -40,7 +40,7 @@ fn extreme_routings() {
         for wave in [1, 32] {
             let mut case = Case::new(4, wave);
             case.routing = routing;
-            run(&case, &Layout::new(ExpertMajorConfig::new().alignment(2)), 2);
+            run(&case, ExpertMajorConfig::new().alignment(2), 2);
         }
     }
 }
@@ -53,7 +53,7 @@ fn every_capacity_keeps_the_first_pairs_and_drops_the_rest() {
             let mut case = Case::new(3, wave);
             case.routing = routing;
             let config = ExpertMajorConfig::new().capacity(capacity).alignment(alignment);
-            dropped += run(&case, &Layout::new(config), 2);
+            dropped += run(&case, config, 2);
         }
     }
     assert!(dropped > 0, "no case has more pairs than room");
@@ -69,7 +69,7 @@ fn odd_shapes() {
             let mut case = Case::new(4, wave);
             case.config = EpConfig::new(hidden, experts, top_k, tokens);
             case.tokens = vec![tokens, tokens / 2, 0];
-            run(&case, &Layout::new(ExpertMajorConfig::new().alignment(4)), 2);
+            run(&case, ExpertMajorConfig::new().alignment(4), 2);
         }
     }
 }
@@ -79,7 +79,7 @@ fn many_launch_shapes_give_the_same_bits() {
     for (blocks, waves) in [(1, 1), (1, 4), (3, 2), (8, 1), (64, 4), (200, 2)] {
         let mut case = Case::new(2, 4);
         case.config = case.config.launch(blocks, waves);
-        run(&case, &Layout::new(ExpertMajorConfig::new().alignment(32)), 2);
+        run(&case, ExpertMajorConfig::new().alignment(32), 2);
     }
 }
 
@@ -87,5 +87,5 @@ fn many_launch_shapes_give_the_same_bits() {
 fn an_alignment_of_a_thousand_rows() {
     let mut case = Case::new(2, 4);
     case.config = EpConfig::new(8, 4, 2, 7);
-    run(&case, &Layout::new(ExpertMajorConfig::new().alignment(1024)), 2);
+    run(&case, ExpertMajorConfig::new().alignment(1024), 2);
 }

@@ -50,7 +50,7 @@ impl LocalExpertCounter {
         let local_experts = experts.end - experts.start;
         check_local(u64::from(local_experts) * 4, local_experts, &limits)?;
         let geometry = geometry(plan, &limits);
-        let bytes = run_count_bytes(local_experts, &geometry) as usize;
+        let bytes = run_count_bytes(local_experts, geometry) as usize;
         Ok(Self {
             world: world.clone(),
             plan: plan.clone(),

@@ -195,7 +195,7 @@ impl ExpertMajorPlan {
     }
 
     /// Device memory for the counts of runs of rows, in bytes: `[blocks][local experts]` u32.
-    pub fn run_count_bytes(&self, geometry: &ExpertMajorGeometry) -> u64 {
+    pub fn run_count_bytes(&self, geometry: ExpertMajorGeometry) -> u64 {
         run_count_bytes(self.local_experts, geometry)
     }
 
@@ -220,7 +220,7 @@ pub(super) fn geometry(plan: &Plan, limits: &DeviceLimits) -> ExpertMajorGeometr
     ExpertMajorGeometry { blocks, block_threads: waves * limits.wave_size }
 }
 
-pub(super) fn run_count_bytes(local_experts: u32, geometry: &ExpertMajorGeometry) -> u64 {
+pub(super) fn run_count_bytes(local_experts: u32, geometry: ExpertMajorGeometry) -> u64 {
     u64::from(geometry.blocks) * u64::from(local_experts) * 4
 }
 

@@ -46,7 +46,7 @@ pub struct ExpertMajorMismatch {
     pub seen: u64,
 }
 
-impl<'a> Oracle<'a> {
+impl Oracle<'_> {
     /// The layout that `destination` must have: `capacity` rows an expert, padded to a multiple of `alignment`.
     ///
     /// # Errors
@@ -84,7 +84,7 @@ impl<'a> Oracle<'a> {
     }
 }
 
-impl<'o> ExpertMajorDelivery<'o> {
+impl ExpertMajorDelivery<'_> {
     /// The rank's experts, ascending, by their numbers in the group.
     pub fn experts(&self) -> &[u32] {
         &self.experts

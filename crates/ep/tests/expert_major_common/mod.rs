@@ -19,17 +19,6 @@ pub const CANARY: u8 = 0xc5;
 /// Bytes of canaries on either side of a buffer.
 const MARGIN: usize = 256;
 
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Layout {
-    pub config: ExpertMajorConfig,
-}
-
-impl Layout {
-    pub fn new(config: ExpertMajorConfig) -> Self {
-        Self { config }
-    }
-}
-
 /// A buffer between canaries, all of it canaries at first.
 pub struct Guarded {
     pub buffer: DeviceBuffer,
@@ -207,10 +196,10 @@ pub fn round(
 }
 
 /// Makes plan and layout and runs some rounds on all ranks; gives the number of pairs dropped.
-pub fn run(case: &Case, layout: &Layout, rounds: u64) -> u64 {
+pub fn run(case: &Case, config: ExpertMajorConfig, rounds: u64) -> u64 {
     let dropped = all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
         let ep = ExpertParallel::new(world, world.group(), case.config.clone())?;
-        let mut bench = Bench::new(world, &ep, layout.config)?;
+        let mut bench = Bench::new(world, &ep, config)?;
         let stream = world.device().create_stream()?;
         (0..rounds).try_fold(0, |sum, number| Ok(sum + round(&ep, &mut bench, &stream, world, case, number)?))
     }));
