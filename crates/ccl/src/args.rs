@@ -204,11 +204,18 @@ device_struct! {
         pub algorithm: u64,
         /// Blocks of the launch.
         pub blocks: u64,
+        /// Whether `push` goes in phases.
+        pub phased: u64,
+        /// Tensors of a list, or [`NOTHING`] where the call has none.
+        pub tensors: u64,
+        /// A digest of them all, in their order, or [`NOTHING`].
+        pub list: u64,
     }
 }
 
 device_struct! {
     /// Elements between this rank and another, where counts differ.
+    #[derive(PartialEq, Eq)]
     pub struct Split {
         /// How many this rank sends to it.
         pub sent: u64,
@@ -218,14 +225,37 @@ device_struct! {
 }
 
 device_struct! {
+    /// One tensor of a list, as far as all members have to give the same.
+    #[derive(PartialEq, Eq)]
+    pub struct ListedTensor {
+        /// Place in [`DataType::ALL`](crate::DataType::ALL).
+        pub data_type: u64,
+        /// Elements of one member's input.
+        pub count: u64,
+        /// Which registration the output is in, where peers write it; otherwise [`NOTHING`].
+        pub registration: u64,
+        /// The output's offset in the heap or registration, where peers write it; otherwise [`NOTHING`].
+        pub offset: u64,
+    }
+}
+
+/// Words of the row behind a fingerprint: splits with as many members as can be, or the first tensors of a list.
+pub const ROW_WORDS: usize = MOST_UNEVEN * size_of::<Split>() / 8;
+/// Tensors of a list that a row has room for.
+pub const MOST_LISTED: usize = ROW_WORDS * 8 / size_of::<ListedTensor>();
+
+device_struct! {
     /// Arguments of the kernel that compares calls (`kernels/fingerprint.hip`).
     pub struct FingerprintArgs {
-        /// The check's own: one lane; its staging takes a fingerprint and a row of splits of each member.
+        /// The check's own: one lane; its staging takes a fingerprint and a row of each member.
         pub channel: Channel,
         /// This rank's call.
         pub mine: Fingerprint,
-        /// With each member, where `mine.uneven` is set.
-        pub splits: [Split; MOST_UNEVEN],
+        /// What is told beside it: a [`Split`] with each member, where `mine.uneven` is set, or [`ListedTensor`]s, where
+        /// `mine.tensors` says so. Splits are compared; tensors are for the error alone, as `mine.list` is compared.
+        pub row: [u64; ROW_WORDS],
+        /// Words of the row that are told.
+        pub row_words: u64,
     }
 }
 

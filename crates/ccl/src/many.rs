@@ -4,7 +4,7 @@ use anabranch_hip_jit::DevicePointer;
 use anabranch_hip_jit::bytemuck::{self, Zeroable};
 use anabranch_shmem::{Team, TeamTable};
 
-use crate::args::{Channel, GatherManyArgs, Segment};
+use crate::args::{Channel, GatherManyArgs, Place, Segment};
 use crate::call::{Call, Collective, Shape};
 use crate::error::{Error, Result};
 use crate::in_place;
@@ -68,25 +68,52 @@ pub(crate) fn check(pairs: &[Pair<'_>], team: &Team) -> Result<()> {
 
 /// The tensors as one message; tensors without elements are left out.
 #[derive(Clone, Debug)]
-pub(crate) struct Segments {
-    pub(crate) list: Vec<Segment>,
-    pub(crate) total: u64,
+pub struct Segments {
+    /// In their order.
+    pub list: Vec<Segment>,
+    /// Bytes of the message.
+    pub total: u64,
     /// Whether all addresses and lengths are multiples of 8.
-    pub(crate) is_wide: bool,
+    pub is_wide: bool,
 }
 
 impl Segments {
-    /// Of tensors that were checked.
-    pub(crate) fn new(pairs: &[Pair<'_>], team: &Team) -> Result<Self> {
-        let mut made = Self { list: Vec::with_capacity(pairs.len()), total: 0, is_wide: true };
-        for (output, input) in pairs.iter().filter(|pair| pair.1.bytes() > 0) {
-            let (bytes, alignment) = (input.bytes(), output.alignment(team).min(input.alignment(team)));
+    /// Of (where the outputs are, where the input is, its bytes, what all these addresses are multiples of).
+    pub fn of(given: impl IntoIterator<Item = (Place, u64, u64, u64)>) -> Self {
+        let mut made = Self { list: Vec::new(), total: 0, is_wide: true };
+        for (output, input, bytes, alignment) in given.into_iter().filter(|given| given.2 > 0) {
             made.is_wide &= alignment >= 8 && bytes.is_multiple_of(8);
-            let input = input.address(team)?.0;
-            made.list.push(Segment { input, output: output.place(team), bytes, start: made.total });
+            made.list.push(Segment { input, output, bytes, start: made.total });
             made.total += bytes.next_multiple_of(SEGMENT_ALIGNMENT);
         }
-        Ok(made)
+        made
+    }
+
+    /// Of tensors that were checked.
+    fn new(pairs: &[Pair<'_>], team: &Team) -> Result<Self> {
+        let given = pairs.iter().map(|(output, input)| {
+            let alignment = output.alignment(team).min(input.alignment(team));
+            Ok((output.place(team), input.address(team)?.0, input.bytes(), alignment))
+        });
+        Ok(Self::of(given.collect::<Result<Vec<_>>>()?))
+    }
+
+    /// The arguments of a launch, and whether the list has to lie in memory that `table` names: it does not fit into them.
+    pub fn arguments(&self, channel: Channel) -> (Box<GatherManyArgs>, bool) {
+        let mut args = Box::new(GatherManyArgs {
+            channel,
+            total: self.total,
+            count: self.list.len() as u32,
+            is_wide: u32::from(self.is_wide),
+            ..GatherManyArgs::zeroed()
+        });
+        match args.segments.get_mut(..self.list.len()) {
+            Some(places) => {
+                places.copy_from_slice(&self.list);
+                (args, false)
+            }
+            None => (args, true),
+        }
     }
 }
 
@@ -100,15 +127,8 @@ pub(crate) fn arguments(
     channel: Channel,
 ) -> Result<(Box<GatherManyArgs>, Option<TeamTable>)> {
     let made = Segments::new(pairs, team)?;
-    let mut args = Box::new(GatherManyArgs {
-        channel,
-        total: made.total,
-        count: made.list.len() as u32,
-        is_wide: u32::from(made.is_wide),
-        ..GatherManyArgs::zeroed()
-    });
-    if let Some(places) = args.segments.get_mut(..made.list.len()) {
-        places.copy_from_slice(&made.list);
+    let (mut args, is_listed) = made.arguments(channel);
+    if !is_listed {
         return Ok((args, None));
     }
     let table = team.table(bytemuck::cast_slice(&made.list))?;

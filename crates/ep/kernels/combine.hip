@@ -34,11 +34,18 @@ static ANABRANCH_DEVICE void stage_rows(const Grid& grid, const CombineArgs& arg
 }
 
 static ANABRANCH_DEVICE void flag_all(const Grid& grid, const CombineArgs& args, u32 epoch) {
-    for (u32 i = 0; i < args.team.size; ++i) {
-        u32 peer = args.team.rank + i < args.team.size ? args.team.rank + i : args.team.rank + i - args.team.size;
-        u64* flag = reinterpret_cast<u64*>(private_load(grid, args.team.peer_bases + peer) + args.flags_offset +
-                                           static_cast<u64>(args.team.rank) * args.flag_stride);
-        flag_store(grid, flag, pack_flag(epoch, 0));
+    u64 own = args.flags_offset + static_cast<u64>(args.team.rank) * args.flag_stride;
+    for (u32 first = 0; first < args.team.size; first += RANKS_AT_ONCE) {
+        u64 base[RANKS_AT_ONCE];
+#pragma unroll
+        for (u32 u = 0; u < RANKS_AT_ONCE; ++u) {
+            bool is_rank = first + u < args.team.size;
+            base[u] = is_rank ? private_load(grid, args.team.peer_bases + rotated(args.team.rank, args.team.size, first + u)) : 0;
+        }
+#pragma unroll
+        for (u32 u = 0; u < RANKS_AT_ONCE; ++u) {
+            if (first + u < args.team.size) flag_store(grid, reinterpret_cast<u64*>(base[u] + own), pack_flag(epoch, 0));
+        }
     }
 }
 
@@ -67,41 +74,53 @@ static ANABRANCH_DEVICE bool wait_for_rows(const Grid& grid, const CombineArgs& 
     return fault.get(grid, 0) == 0;
 }
 
+// Some of the rows that a token went to, null where there is none.
+static constexpr u32 ROWS = 4;
+struct Rows {
+    const Vec16* start[ROWS];
+};
+
+// The rows of entries [first, first + ROWS) of a token's map. All entries, then all bases: their latencies overlap.
+static ANABRANCH_DEVICE Rows rows_of(const Grid& grid, const CombineArgs& args, u32 token, u32 first) {
+    const u64* map = args.send_map + static_cast<u64>(token) * args.fan_out + first;
+    u64 entry[ROWS], base[ROWS];
+#pragma unroll
+    for (u32 i = 0; i < ROWS; ++i) entry[i] = first + i < args.fan_out ? private_load(grid, map + i) : 0;
+#pragma unroll
+    for (u32 i = 0; i < ROWS; ++i) {
+        base[i] = is_destination(entry[i]) ? private_load(grid, args.team.peer_bases + destination_rank(entry[i])) : 0;
+    }
+    Rows rows;
+#pragma unroll
+    for (u32 i = 0; i < ROWS; ++i) {
+        u64 row = static_cast<u64>(args.team.rank) * args.max_tokens + destination_row(entry[i]);
+        rows.start[i] = reinterpret_cast<const Vec16*>(base[i] == 0 ? 0 : base[i] + args.rows_offset + row * args.row_bytes);
+    }
+    return rows;
+}
+
 // One wave sums units [begin, end) of one token. Rows are loaded a few at a time, added in ascending rank order.
 static ANABRANCH_DEVICE void sum_units(const Grid& grid, const CombineArgs& args, u32 token, u32 begin, u32 end) {
     static constexpr u32 UNROLL = 2;
-    static constexpr u32 ROWS = 4;
-    const u64* map = args.send_map + static_cast<u64>(token) * args.fan_out;
     Vec16* target = reinterpret_cast<Vec16*>(args.output + static_cast<u64>(token) * args.row_bytes);
     for (u32 first = begin + grid.lane(); first < end; first += WAVE_SIZE * UNROLL) {
         Wide<Element> sum[UNROLL];
 #pragma unroll
         for (u32 u = 0; u < UNROLL; ++u) sum[u] = Wide<Element>::zero();
         for (u32 n = 0; n < args.fan_out; n += ROWS) {
-            const Vec16* source[ROWS];
             Vec16 unit[ROWS][UNROLL];
-#pragma unroll
-            for (u32 i = 0; i < ROWS; ++i) {
-                u64 entry = n + i < args.fan_out ? private_load(grid, map + n + i) : 0;
-                source[i] = nullptr;
-                if (is_destination(entry)) {
-                    u64 row = static_cast<u64>(args.team.rank) * args.max_tokens + destination_row(entry);
-                    source[i] = reinterpret_cast<const Vec16*>(
-                        private_load(grid, args.team.peer_bases + destination_rank(entry)) + args.rows_offset +
-                        row * args.row_bytes);
-                }
-            }
+            Rows rows = rows_of(grid, args, token, n);
 #pragma unroll
             for (u32 i = 0; i < ROWS; ++i) {
 #pragma unroll
                 for (u32 u = 0; u < UNROLL; ++u) {
                     u32 at = first + u * WAVE_SIZE;
-                    if (source[i] != nullptr && at < end) unit[i][u] = remote_load(grid, source[i] + at);
+                    if (rows.start[i] != nullptr && at < end) unit[i][u] = remote_load(grid, rows.start[i] + at);
                 }
             }
 #pragma unroll
             for (u32 i = 0; i < ROWS; ++i) {
-                if (source[i] == nullptr) continue;
+                if (rows.start[i] == nullptr) continue;
 #pragma unroll
                 for (u32 u = 0; u < UNROLL; ++u) {
                     if (first + u * WAVE_SIZE < end) sum[u].add(Wide<Element>::unpack(unit[i][u]));

@@ -24,15 +24,23 @@ static ANABRANCH_DEVICE void exchange_counts(const Grid& grid, const DispatchArg
     u32 epoch = static_cast<u32>(wait.epoch);
     if (grid.thread == 0) {
         local.fault.set(grid, 0, 0u);
-        for (u32 i = 0; i < ranks; ++i) {
-            // Rotated, so that the ranks do not all flag rank 0 first.
-            u32 peer = args.team.rank + i < ranks ? args.team.rank + i : args.team.rank + i - ranks;
-            u64* flag = reinterpret_cast<u64*>(local.peer_base.get(grid, peer) + args.flags_offset +
-                                               static_cast<u64>(args.team.rank) * args.flag_stride);
-            u32 count = private_load(grid, args.sent + peer);
-            ANABRANCH_TWIN(TWO_FLAGS) remote_store(grid, reinterpret_cast<u32*>(flag), epoch);
-            ANABRANCH_TWIN(TWO_FLAGS) remote_store(grid, reinterpret_cast<u32*>(flag) + 1, count);
-            ANABRANCH_UNLESS(TWO_FLAGS) flag_store(grid, flag, pack_flag(epoch, count));
+        // Rotated, so that the ranks do not all flag rank 0 first; some counts at a time, so that their latencies overlap.
+        for (u32 first = 0; first < ranks; first += RANKS_AT_ONCE) {
+            u32 count[RANKS_AT_ONCE];
+#pragma unroll
+            for (u32 u = 0; u < RANKS_AT_ONCE; ++u) {
+                count[u] = first + u < ranks ? private_load(grid, args.sent + rotated(args.team.rank, ranks, first + u)) : 0;
+            }
+#pragma unroll
+            for (u32 u = 0; u < RANKS_AT_ONCE; ++u) {
+                if (first + u >= ranks) break;
+                u64* flag = reinterpret_cast<u64*>(local.peer_base.get(grid, rotated(args.team.rank, ranks, first + u)) +
+                                                   args.flags_offset +
+                                                   static_cast<u64>(args.team.rank) * args.flag_stride);
+                ANABRANCH_TWIN(TWO_FLAGS) remote_store(grid, reinterpret_cast<u32*>(flag), epoch);
+                ANABRANCH_TWIN(TWO_FLAGS) remote_store(grid, reinterpret_cast<u32*>(flag) + 1, count[u]);
+                ANABRANCH_UNLESS(TWO_FLAGS) flag_store(grid, flag, pack_flag(epoch, count[u]));
+            }
         }
     }
     grid.block_barrier();
@@ -129,15 +137,14 @@ static ANABRANCH_DEVICE void send_and_receive(const Grid& grid, const DispatchAr
 ANABRANCH_KERNEL(anabranch_ep_dispatch, DispatchArgs, 1024) {
     u32 ranks = args.team.size;
     DispatchLocal local = DispatchLocal::at(ranks, args.fan_out);
+    // Loaded before the bases are: nothing waits for it until all are on their way.
+    u64 last = grid.thread == 0 ? private_load(grid, &args.state->dispatch_epoch) : 0;
+    bool poisoned = grid.thread == 0 && is_poisoned(grid, args.team.control);
     for (u32 peer = grid.thread; peer < ranks; peer += grid.block_threads) {
         local.peer_base.set(grid, peer, private_load(grid, args.team.peer_bases + peer));
         local.next_row.set(grid, peer, 0u);
     }
-    u64 epoch = 0;  // none: the world is poisoned
-    if (grid.thread == 0) {
-        u64 last = private_load(grid, &args.state->dispatch_epoch);
-        epoch = is_poisoned(grid, args.team.control) ? 0 : last + 1;
-    }
+    u64 epoch = poisoned ? 0 : last + 1;  // none: the world is poisoned
     epoch = grid.block_broadcast(epoch);
     if (epoch == 0) {
         report_nothing(grid, args);

@@ -46,6 +46,11 @@ ANABRANCH_DEVICE u64 destination_mask(const Grid& grid, const i32* ids, u32 top_
     return mask;
 }
 
+// Ranks in the order in which this one looks at them: itself, then those behind it.
+ANABRANCH_DEVICE u32 rotated(u32 rank, u32 ranks, u32 i) { return rank + i < ranks ? rank + i : rank + i - ranks; }
+// What is loaded of some ranks at a time, so that latencies overlap.
+static constexpr u32 RANKS_AT_ONCE = 4;
+
 // An entry of the send map: where one copy of a token went. Zero means none.
 ANABRANCH_DEVICE u64 pack_destination(u32 rank, u32 row) { return (static_cast<u64>(rank + 1) << 32) | row; }
 ANABRANCH_DEVICE bool is_destination(u64 entry) { return entry != 0; }

@@ -39,6 +39,8 @@ pub enum Protocol {
     CclFingerprint,
     /// Sends and receives of `ccl` through pipes.
     CclPipes,
+    /// Many tensors gathered in one launch of `ccl`, between kernels that write and read them.
+    CclGatherMany,
     /// A whole world of rank threads: join, dispatch and combine, leave.
     World,
 }
@@ -61,6 +63,7 @@ impl Protocol {
         Self::CclBulk,
         Self::CclFingerprint,
         Self::CclPipes,
+        Self::CclGatherMany,
         Self::World,
     ];
 
@@ -82,6 +85,7 @@ impl Protocol {
             Self::CclBulk => "ccl-bulk",
             Self::CclFingerprint => "ccl-fingerprint",
             Self::CclPipes => "ccl-pipes",
+            Self::CclGatherMany => "ccl-gather-many",
             Self::World => "world",
         }
     }
@@ -151,6 +155,7 @@ impl Case {
             // Each form once.
             Protocol::Ccl => 15,
             Protocol::CclMove => 7,
+            Protocol::CclGatherMany => 6,
             Protocol::CclPackets => 3,
             Protocol::CclBulk => 5,
             Protocol::World => 1,

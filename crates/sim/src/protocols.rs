@@ -28,6 +28,9 @@ pub const fn about(protocol: Protocol) -> &'static str {
         Protocol::CclPipes => {
             "sends and receives of ccl, random batches after each other; --staged for each message alone"
         }
+        Protocol::CclGatherMany => {
+            "many tensors gathered in one launch of ccl; --staged for epochs of two bits"
+        }
         Protocol::World => {
             "join, dispatch, experts, combine and leave of rank threads, with --fault; --staged as for ep"
         }

@@ -97,6 +97,23 @@ fn collectives_are_right_under_every_seed() {
 }
 
 #[test]
+fn many_tensors_gathered_are_right_under_every_seed() {
+    for staged in [false, true] {
+        let many = |ranks, change: fn(&mut Case)| {
+            with(Protocol::CclGatherMany, ranks, |case| {
+                case.staged = staged;
+                change(case);
+            })
+        };
+        clean(&many(2, |_| {}), 0..2000);
+        clean(&many(3, |case| (case.rounds, case.blocks) = (9, 1)), 0..200);
+        // More members than sources that are polled at once, and than lanes of a wave.
+        clean(&many(6, |case| (case.waves, case.tokens, case.rounds) = (1, 2, 3)), 0..60);
+        clean(&many(1, |_| {}), 0..60);
+    }
+}
+
+#[test]
 fn with_cumulative_fences_the_form_for_them_is_right_under_every_seed() {
     // A whole machine has AMD's fences.
     for protocol in Protocol::ALL.iter().filter(|protocol| **protocol != Protocol::World) {

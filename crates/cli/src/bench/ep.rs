@@ -1,6 +1,8 @@
 //! `anabranch bench ep`: dispatch, a stand-in for the experts, combine. Every result is compared bit by bit with the
 //! oracle before and after the timing.
 
+mod peer;
+
 use std::path::PathBuf;
 
 use anabranch::ep::oracle::{Oracle, RankInput, Shape};
@@ -63,6 +65,7 @@ pub(crate) fn measure(context: &RankContext<'_>, arguments: &EpArgs) -> anyhow::
 /// # Errors
 /// The first input that cannot be used.
 pub(crate) fn check(config: &Config, arguments: &EpArgs, ranks: u32) -> anyhow::Result<()> {
+    peer::check(arguments, config.device.runtime)?;
     let heap = config.heap.bytes.bytes();
     for workload in workloads(arguments, ranks) {
         let needed = plan_of(config, arguments, &workload?, ranks)?.heap_bytes();
@@ -336,11 +339,12 @@ impl<'a> EpBench<'a> {
             self.ep.combine_geometry(self.tensors.count as u32),
         ];
         let row_bytes = [self.ep.plan().row_bytes(), self.ep.plan().combine_row_bytes()];
+        let crossing_bytes = row_bytes.map(|row| crossing * u64::from(row) / u64::from(world.size()));
+        let peers = self.peers(crossing_bytes, iters)?;
         let mut rows = Vec::new();
         for (index, op) in ["dispatch", "combine"].into_iter().enumerate() {
             let samples = Samples::new(slowest_of_ranks(&link::gather(world, "ep times", &times[index])?));
-            let bytes = crossing * u64::from(row_bytes[index]) / u64::from(world.size());
-            let speed = gigabytes_per_second(bytes, samples.median());
+            let speed = gigabytes_per_second(crossing_bytes[index], samples.median());
             let row = Row {
                 op: op.to_owned(),
                 runtime: world.device().runtime().kind().to_string(),
@@ -356,6 +360,11 @@ impl<'a> EpBench<'a> {
                 compiled,
                 extras: Map::new(),
             };
+            let ours = samples.median();
+            let fastest = peers[index].iter().map(|(_, time)| *time).reduce(f64::min);
+            let row =
+                peers[index].iter().fold(row, |row, (name, time)| row.with(&format!("{name}_us"), *time));
+            let row = fastest.into_iter().fold(row, |row, time| row.with("ratio", time / ours));
             rows.push(
                 row.with("hidden", config.hidden)
                     .with("experts", config.experts)
@@ -371,6 +380,23 @@ impl<'a> EpBench<'a> {
             );
         }
         Ok(rows)
+    }
+}
+
+impl EpBench<'_> {
+    /// Times of the peers that were asked for, beside dispatch and beside combine: an all_to_all of these bytes a rank over the
+    /// links. Collective over the world.
+    fn peers(&self, crossing_bytes: [u64; 2], iters: u32) -> anyhow::Result<[Vec<(&'static str, f64)>; 2]> {
+        let links = u64::from(self.world().size()).saturating_sub(1).max(1);
+        let bytes = crossing_bytes.map(|bytes| bytes / links);
+        let most = bytes.into_iter().max().unwrap_or_default();
+        let Some(mut peers) = peer::AllToAll::new(self.world(), &self.stream, self.arguments, most)? else {
+            return Ok([Vec::new(), Vec::new()]);
+        };
+        let times = [0, 1].map(|index| peers.time(bytes[index], iters, self.arguments.graph));
+        peers.finish()?;
+        let [dispatch, combine] = times;
+        Ok([dispatch?, combine?])
     }
 }
 

@@ -64,6 +64,13 @@ pub(crate) struct EpArgs {
     /// Element type of the rows that combine sums: bf16, f16 or f32 [default: as dispatched, and bf16 for smaller types].
     #[arg(long, value_name = "TYPE")]
     combine_dtype: Option<DataType>,
+    /// Peers that are measured beside, on NVIDIA GPUs: NCCL's all_to_all of as many bytes over the links, on plain memory and on
+    /// symmetric windows.
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "PEER,...")]
+    pub(crate) compare: Vec<ccl::arguments::Peer>,
+    /// NCCL's library or its folder, in place of the one that the loader or Python's site-packages give.
+    #[arg(long, value_name = "PATH", requires = "compare")]
+    pub(crate) nccl_library: Option<PathBuf>,
     /// A trace of tokens with their routing, in place of the one that comes with the repository.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["tokens", "hidden", "experts", "top_k", "routing", "seed"])]
     pub(crate) trace: Option<PathBuf>,

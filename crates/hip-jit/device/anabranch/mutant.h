@@ -119,9 +119,9 @@ enum Mutant : u32 {
     MUTANT_PACKETS_CLEARED_UNMET = 114,   // next_epoch: new packets are sent while others still clear
     // ccl's kernels
     MUTANT_STAGING_ONE_HALF = 120,        // next_half: every use writes the same half
-    MUTANT_STAGED_NO_MEETING = 121,       // move_staged: reads what has not come
-    MUTANT_DIRECT_NO_FIRST_MEETING = 122, // move_direct: outputs are written that are in use
-    MUTANT_DIRECT_NO_LAST_MEETING = 123,  // move_direct: ends before its output is there
+    MUTANT_STAGED_NO_MEETING = 121,       // move_staged, gather_staged: reads what has not come
+    MUTANT_DIRECT_NO_FIRST_MEETING = 122, // move_direct, gather_direct: outputs are written that are in use
+    MUTANT_DIRECT_NO_LAST_MEETING = 123,  // move_direct, gather_direct: ends before its output is there
     MUTANT_PULL_NO_FIRST_MEETING = 124,
     MUTANT_PULL_NO_LAST_MEETING = 125,
     MUTANT_PUSH_NO_MEETING = 126,         // push: reduces what has not come

@@ -41,6 +41,7 @@ pub fn scenario(case: Case, jit: &Jit) -> Result<Box<dyn Scenario>, ScenarioErro
         Protocol::CclFingerprint => Box::new(ccl_fingerprint::CclFingerprint::new(case, kernels)?),
         Protocol::Ping => Box::new(ping::Ping::new(case, kernels)?),
         Protocol::CclPipes => Box::new(ccl_pipes::Exchange::new(case, kernels)?),
+        Protocol::CclGatherMany => Box::new(ccl::GatherMany::new(case, kernels)?),
         Protocol::World => Box::new(world::World::new(case, jit)?),
     })
 }

@@ -90,6 +90,7 @@ const DEVICE: Search = Search::of(Protocol::DeviceBarrier);
 const ATOMICS: Search = Search::of(Protocol::Atomics);
 const PING: Search = Search::of(Protocol::Ping);
 const PIPES: Search = Search::of(Protocol::CclPipes);
+const MANY: Search = Search::of(Protocol::CclGatherMany);
 const MOVE: Search = Search::of(Protocol::CclMove);
 const PACKETS: Search = Search::of(Protocol::CclPackets);
 const BULK: Search = Search::of(Protocol::CclBulk);
@@ -109,6 +110,7 @@ const GATHER_C: Search = GATHER.cumulative();
 const DEVICE_C: Search = DEVICE.cumulative();
 const PING_C: Search = PING.cumulative();
 const PIPES_C: Search = PIPES.cumulative();
+const MANY_C: Search = MANY.cumulative();
 const MOVE_C: Search = MOVE.cumulative();
 const BULK_C: Search = BULK.cumulative();
 const PACKETS_C: Search = PACKETS.cumulative();
@@ -239,15 +241,21 @@ pub const TWINS: &[Twin] = &[
     twin("MEETS_EQUAL", &[MOVE.by_values(), BULK.by_values()]),
     twin("TOLD_ONE_PLACE", &[MOVE.by_races()]),
     twin("LANE_OPENED_UNREAD", &[MOVE.by_values(), PACKETS.by_values()]),
-    twin("PACKETS_ONE_BUFFER", &[PACKETS.by_values(), MOVE.by_values(), PACKETS_C.by_values()]),
+    twin(
+        "PACKETS_ONE_BUFFER",
+        &[PACKETS.by_values(), MOVE.by_values(), MANY.by_values(), PACKETS_C.by_values()],
+    ),
     twin("PACKETS_NOT_CLEARED", &[PACKETS_SHORT.by_values(), MOVE_SHORT.by_values()]),
-    twin("PACKETS_NO_BARRIER", &[PACKETS.by_values(), MOVE.by_values(), PACKETS_C.by_values()]),
+    twin(
+        "PACKETS_NO_BARRIER",
+        &[PACKETS.by_values(), MOVE.by_values(), MANY.by_values(), PACKETS_C.by_values(), MANY_C.by_values()],
+    ),
     twin("PACKET_HALF_LOOKED_AT", &[PACKETS.by_values(), MOVE.by_values(), PACKETS_C.by_values()]),
     twin("PACKETS_CLEARED_UNMET", &[PACKETS_SHORT.by_values(), PACKETS_SHORT_C.by_values()]),
-    twin("STAGING_ONE_HALF", &[MOVE, BULK, MOVE_C, BULK_C]),
-    twin("STAGED_NO_MEETING", &[MOVE, MOVE_C]),
-    twin("DIRECT_NO_FIRST_MEETING", &[MOVE, MOVE_C]),
-    twin("DIRECT_NO_LAST_MEETING", &[MOVE, MOVE_C]),
+    twin("STAGING_ONE_HALF", &[MOVE, BULK, MANY, MOVE_C, BULK_C, MANY_C]),
+    twin("STAGED_NO_MEETING", &[MOVE, MANY, MOVE_C, MANY_C]),
+    twin("DIRECT_NO_FIRST_MEETING", &[MOVE, MANY, MOVE_C, MANY_C]),
+    twin("DIRECT_NO_LAST_MEETING", &[MOVE, MANY, MOVE_C, MANY_C]),
     twin("PULL_NO_FIRST_MEETING", &[BULK, BULK_C]),
     twin("PULL_NO_LAST_MEETING", &[BULK, BULK_C]),
     twin("PUSH_NO_MEETING", &[BULK, BULK_C]),

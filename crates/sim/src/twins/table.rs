@@ -122,9 +122,9 @@ pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_ccl_conformance_convert", Runs::Quiet),
     ("anabranch_ccl_conformance_reduce", Runs::Quiet),
     ("anabranch_ccl_fingerprint", Runs::In(&[Protocol::CclFingerprint])),
-    ("anabranch_ccl_gather_many_direct", Runs::Test(GATHER_MANY)),
-    ("anabranch_ccl_gather_many_packets", Runs::Test(GATHER_MANY)),
-    ("anabranch_ccl_gather_many_staged", Runs::Test(GATHER_MANY)),
+    ("anabranch_ccl_gather_many_direct", GATHERS_MANY),
+    ("anabranch_ccl_gather_many_packets", GATHERS_MANY),
+    ("anabranch_ccl_gather_many_staged", GATHERS_MANY),
     ("anabranch_ccl_move_direct", MOVES),
     ("anabranch_ccl_move_packets", MOVES),
     ("anabranch_ccl_move_staged", MOVES),
@@ -170,8 +170,8 @@ pub const KERNELS: &[(&str, Runs)] = &[
 ];
 
 const MOVES: Runs = Runs::In(&[Protocol::Ccl, Protocol::CclMove]);
+const GATHERS_MANY: Runs = Runs::In(&[Protocol::CclGatherMany]);
 const REDUCES_PACKETS: Runs = Runs::In(&[Protocol::Ccl, Protocol::CclPackets]);
 const REDUCES_BULK: Runs = Runs::In(&[Protocol::Ccl, Protocol::CclBulk]);
-const GATHER_MANY: &str = "crates/ccl/tests/gather_many.rs";
 const P2P: &str = "crates/cli/tests/bench.rs";
 const API: &str = "crates/shmem/tests/device_api";
