@@ -16,6 +16,8 @@ device_struct! {
         pub is_watched: u32,
         /// Launches that have begun on it and not ended: more than one overlap.
         pub inside: u32,
+        /// Chunks that its calls of the ring have counted: the same on all members.
+        pub chunks: u64,
     }
 }
 
@@ -77,7 +79,7 @@ device_struct! {
 }
 
 device_struct! {
-    /// Arguments of the kernels that move bytes (`kernels/move.hip`).
+    /// Arguments of the kernels that move bytes (`kernels/move.hip`, `kernels/two_hop.hip`, `kernels/ring.hip`).
     pub struct MoveArgs {
         /// The communicator.
         pub channel: Channel,
@@ -94,9 +96,10 @@ device_struct! {
         /// Bytes that a lane copies of what this rank has for itself, a multiple of 16.
         pub lane_bytes: u64,
         /// Bytes to each member that a lane moves in one step; a multiple of 16. Through the staging at most what it holds, and
-        /// not looked at where only pairs know their counts.
+        /// not looked at where only pairs know their counts. In two hops, of each part; round the ring, of each member's bytes, and at
+        /// most what a member's part of the staging holds.
         pub piece_bytes: u64,
-        /// Bytes between what goes to two members.
+        /// Bytes between what goes to two members; in two hops, of a part.
         pub send_stride: u64,
         /// Bytes between what comes from two members.
         pub receive_stride: u64,
@@ -135,7 +138,7 @@ device_struct! {
 }
 
 device_struct! {
-    /// Arguments of the kernels that reduce (`kernels/packet_reduce.hip`, `kernels/bulk_reduce.hip`).
+    /// Arguments of the kernels that reduce (`kernels/packet_reduce.hip`, `kernels/bulk_reduce.hip`, `kernels/ring_reduce.hip`).
     pub struct ReduceArgs {
         /// The communicator.
         pub channel: Channel,
@@ -151,9 +154,11 @@ device_struct! {
         pub part_units: u64,
         /// Packets that a lane handles: of the message, or of each part.
         pub lane_units: u64,
-        /// Bytes of one member's part. A multiple of 16 where parts are cut from one message.
+        /// Bytes of one member's part. A multiple of 16 where parts are cut from one message; round the ring there is one part then,
+        /// the message.
         pub part_bytes: u64,
-        /// Bytes of each part that a lane handles in one step, a multiple of 16; in `push` at most what the staging holds.
+        /// Bytes of each part that a lane handles in one step, a multiple of 16; in `push` at most what the staging holds, round the
+        /// ring at most those whose sums it holds unrounded.
         pub piece_bytes: u64,
         /// Who gets the result: a member or [`REDUCE_ALL`].
         pub root: u32,

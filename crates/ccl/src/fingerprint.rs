@@ -106,9 +106,12 @@ impl Fingerprint {
 fn reached_by_peers(shape: &Shape, algorithm: Algorithm) -> (bool, bool) {
     let keeps_own = shape.collective == Collective::ReduceScatter;
     match algorithm {
-        Algorithm::Packets | Algorithm::TwoShotPackets | Algorithm::Staged | Algorithm::Pipes => {
-            (false, false)
-        }
+        Algorithm::Packets
+        | Algorithm::TwoShotPackets
+        | Algorithm::Staged
+        | Algorithm::Ring
+        | Algorithm::Pipes => (false, false),
+        Algorithm::TwoHop => (false, shape.output.is_reached()),
         Algorithm::Direct => (false, true),
         Algorithm::Pull => (true, !keeps_own),
         Algorithm::Push => (false, !keeps_own && shape.output.is_reached()),

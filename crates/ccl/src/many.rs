@@ -8,7 +8,9 @@ use crate::args::{Channel, GatherManyArgs, Place, Segment};
 use crate::call::{Call, Collective, Shape};
 use crate::error::{Error, Result};
 use crate::in_place;
+use crate::plan::{Algorithm, Choice, Limits, Plan};
 use crate::tensor::{LocationKind, Tensor};
+use crate::tuning::Table;
 
 /// Each input begins at a multiple of this in the message.
 const SEGMENT_ALIGNMENT: u64 = 16;
@@ -39,6 +41,23 @@ pub(crate) fn shape(pairs: &[Pair<'_>], members: u32) -> Result<Shape> {
         output: kind_of_all(pairs.iter().map(|pair| pair.0.kind())),
         ..Shape::of_bytes(collective, members, count)
     })
+}
+
+/// How they are gathered: as one message of their bytes would be, but not round the ring, which has no form for many.
+///
+/// # Errors
+/// Those of [`Plan::chosen`]; [`Error::Algorithm`] for the ring.
+pub(crate) fn plan(shape: &Shape, limits: &Limits, table: Option<&Table>, choice: Choice) -> Result<Plan> {
+    let plan = Plan::chosen(shape, limits, table, choice)?;
+    if plan.algorithm != Algorithm::Ring {
+        return Ok(plan);
+    }
+    if choice.algorithm.is_none() {
+        // What was measured of one tensor says nothing here.
+        return Plan::chosen(shape, limits, None, choice);
+    }
+    let (collective, algorithm) = (shape.collective, plan.algorithm);
+    Err(Error::Algorithm { collective, algorithm, reason: "many tensors at once do not go round the ring" })
 }
 
 /// What can be done with all of them: local when one is.
@@ -134,4 +153,23 @@ pub(crate) fn arguments(
     let table = team.table(bytemuck::cast_slice(&made.list))?;
     args.table = DevicePointer::new(table.address());
     Ok((args, Some(table)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_with_the_ring_chooses_something_else_for_many() {
+        let table = "device = \"x\"\n[[choices]]\ncollective = \"all_gather\"\nmembers = 3\nreached = false\n\
+            steps = [{ algorithm = \"ring\", block_bytes = 4096 }]";
+        let table = Table::parse(table).unwrap();
+        let limits = Limits { lanes: 4, packet_threads: 256, bulk_threads: 512 };
+        let shape = Shape::of_bytes(Collective::AllGather, 3, 1 << 20);
+        let one = Plan::chosen(&shape, &limits, Some(&table), Choice::default()).unwrap();
+        let many = plan(&shape, &limits, Some(&table), Choice::default()).unwrap();
+        assert_eq!((one.algorithm, many.algorithm), (Algorithm::Ring, Algorithm::Staged));
+        let asked = Choice { algorithm: Some(Algorithm::Ring), ..Choice::default() };
+        assert!(matches!(plan(&shape, &limits, None, asked), Err(Error::Algorithm { .. })));
+    }
 }

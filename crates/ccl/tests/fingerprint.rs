@@ -205,6 +205,8 @@ fn places_that_peers_reach_have_to_be_equal() {
     let usual = || reduce(symmetric(0), symmetric(0));
     all(usual(), reduce(symmetric(64), symmetric(0)), Algorithm::Pull, &[input]);
     all(usual(), reduce(symmetric(0), symmetric(64)), Algorithm::Push, &[output]);
+    let broadcast = |place| Made::new(Collective::Broadcast).with_memory(place, place);
+    all(broadcast(symmetric(0)), broadcast(symmetric(64)), Algorithm::TwoHop, &[output]);
 }
 
 /// Phases that one member chose for itself: its meetings would be others.

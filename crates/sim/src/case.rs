@@ -35,6 +35,8 @@ pub enum Protocol {
     CclPackets,
     /// ... those that reduce by pulling and pushing.
     CclBulk,
+    /// ... those that go in two hops, and those that go round the ring.
+    CclHops,
     /// The comparison of calls before a collective.
     CclFingerprint,
     /// Sends and receives of `ccl` through pipes.
@@ -61,6 +63,7 @@ impl Protocol {
         Self::CclMove,
         Self::CclPackets,
         Self::CclBulk,
+        Self::CclHops,
         Self::CclFingerprint,
         Self::CclPipes,
         Self::CclGatherMany,
@@ -83,6 +86,7 @@ impl Protocol {
             Self::CclMove => "ccl-move",
             Self::CclPackets => "ccl-packets",
             Self::CclBulk => "ccl-bulk",
+            Self::CclHops => "ccl-hops",
             Self::CclFingerprint => "ccl-fingerprint",
             Self::CclPipes => "ccl-pipes",
             Self::CclGatherMany => "ccl-gather-many",
@@ -150,10 +154,10 @@ impl Case {
         let small = matches!(protocol, Protocol::World);
         // Slots of messages are two a pair.
         let rounds = match protocol {
-            // The halves of the check's staging are used again.
-            Protocol::PutSignal | Protocol::PutQuiet | Protocol::CclFingerprint => 4,
+            // The halves of the check's staging are used again; of hops each form comes once.
+            Protocol::PutSignal | Protocol::PutQuiet | Protocol::CclFingerprint | Protocol::CclHops => 4,
             // Each form once.
-            Protocol::Ccl => 15,
+            Protocol::Ccl => 19,
             Protocol::CclMove => 7,
             Protocol::CclGatherMany => 6,
             Protocol::CclPackets => 3,

@@ -22,6 +22,9 @@ pub const fn about(protocol: Protocol) -> &'static str {
         Protocol::CclMove => "collectives that move bytes, and the barrier; --staged for epochs of two bits",
         Protocol::CclPackets => "reductions in packets; --staged for epochs of two bits",
         Protocol::CclBulk => "reductions that pull or push; --staged for epochs of two bits",
+        Protocol::CclHops => {
+            "broadcasts in two hops, and collectives round the ring; --staged for epochs of two bits"
+        }
         Protocol::CclFingerprint => {
             "the comparison of calls before a collective; --staged for a call that differs in the end"
         }

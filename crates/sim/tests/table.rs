@@ -177,6 +177,9 @@ fn every_embedded_unit_is_among_the_sources() {
         &anabranch_ccl::kernels::MOVE,
         &anabranch_ccl::kernels::PACKET_REDUCE,
         &anabranch_ccl::kernels::BULK_REDUCE,
+        &anabranch_ccl::kernels::TWO_HOP,
+        &anabranch_ccl::kernels::RING,
+        &anabranch_ccl::kernels::RING_REDUCE,
         &anabranch_ccl::kernels::FINGERPRINT,
         &anabranch_ccl::device_api::conformance::REDUCE,
     ];

@@ -140,7 +140,22 @@ enum Mutant : u32 {
     // ccl's checks
     MUTANT_FINGERPRINT_NOT_MET = 140,     // fingerprint.hip: calls are compared before all have come
     MUTANT_LANE_NOT_LEFT = 141,           // lane_close: the launch stays inside
-    MUTANT_LAST = 141,
+    // ccl's two_hop.hip
+    MUTANT_TWO_HOP_NO_FIRST_MEETING = 150,   // outputs are written that are in use
+    MUTANT_TWO_HOP_NO_MEETING = 151,         // hands on a part that has not come
+    MUTANT_TWO_HOP_NO_LAST_MEETING = 152,    // ends before its output is there
+    MUTANT_TWO_HOP_RELAYED_NO_MEETING = 153, // copies parts that have not come
+    MUTANT_TWO_HOP_SAME_HALF = 154,          // the second hop writes where the first is still read
+    // ccl/ring.h
+    MUTANT_RING_NO_MEETING = 160,            // slots are written that are in use
+    MUTANT_RING_COUNT_NOT_KEPT = 161,        // the next call counts from where this one began
+    MUTANT_RING_CREDIT_LOOSE = 162,          // a slot is written before its chunk was taken
+    MUTANT_RING_NO_ACQUIRE = 163,
+    MUTANT_RING_NO_BARRIER = 164,            // threads go on before thread 0 has waited
+    MUTANT_RING_CONSUMED_UNREAD = 165,       // the taker counts a chunk, then reads it
+    MUTANT_RING_FLAG_FIRST = 166,            // the giver counts a chunk, then writes it
+    MUTANT_RING_UNRELEASED = 167,            // the block meets, and nobody releases
+    MUTANT_LAST = 167,
 };
 static constexpr u32 MUTANT = PRELUDE_MUTANT;
 static_assert(MUTANT <= MUTANT_LAST, "PRELUDE_MUTANT names no mutant");

@@ -35,7 +35,7 @@ pub fn scenario(case: Case, jit: &Jit) -> Result<Box<dyn Scenario>, ScenarioErro
         Protocol::Gather => Box::new(gather::Gather::new(case, kernels)?),
         Protocol::DeviceBarrier => Box::new(device_barrier::DeviceBarrier::new(case, kernels)?),
         Protocol::Atomics => Box::new(atomics::Atomics::new(case, kernels)?),
-        Protocol::Ccl | Protocol::CclMove | Protocol::CclPackets | Protocol::CclBulk => {
+        Protocol::Ccl | Protocol::CclMove | Protocol::CclPackets | Protocol::CclBulk | Protocol::CclHops => {
             Box::new(ccl::Collectives::new(case, kernels)?)
         }
         Protocol::CclFingerprint => Box::new(ccl_fingerprint::CclFingerprint::new(case, kernels)?),

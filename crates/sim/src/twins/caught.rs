@@ -48,7 +48,8 @@ impl Search {
     /// The case, with a mistake or, 0, without, judged by the values unless those show nothing. Small: a search is for a mistake in a line, and every line is there.
     pub fn case(self, mutant: u32) -> Case {
         let ranks = match self.protocol {
-            Protocol::Barrier | Protocol::DeviceBarrier | Protocol::Gather => 3,
+            // Of hops, there is a member between two others.
+            Protocol::Barrier | Protocol::DeviceBarrier | Protocol::Gather | Protocol::CclHops => 3,
             _ => 2,
         };
         let mut case = Case::new(self.protocol, ranks);
@@ -94,6 +95,7 @@ const MANY: Search = Search::of(Protocol::CclGatherMany);
 const MOVE: Search = Search::of(Protocol::CclMove);
 const PACKETS: Search = Search::of(Protocol::CclPackets);
 const BULK: Search = Search::of(Protocol::CclBulk);
+const HOPS: Search = Search::of(Protocol::CclHops);
 // Collectives with epochs of two bits.
 const MOVE_SHORT: Search = Search { staged: true, ..MOVE };
 const PACKETS_SHORT: Search = Search { staged: true, ..PACKETS };
@@ -113,6 +115,7 @@ const PIPES_C: Search = PIPES.cumulative();
 const MANY_C: Search = MANY.cumulative();
 const MOVE_C: Search = MOVE.cumulative();
 const BULK_C: Search = BULK.cumulative();
+const HOPS_C: Search = HOPS.cumulative();
 const PACKETS_C: Search = PACKETS.cumulative();
 const PACKETS_SHORT_C: Search = PACKETS_SHORT.cumulative();
 
@@ -121,7 +124,7 @@ pub const TWINS: &[Twin] = &[
     twin("RELEASE_BY_ONE_THREAD", &[EP, SIGNAL, PING]),
     twin("NO_RELEASE", &[EP, SIGNAL, PING, EP_C, SIGNAL_C, PING_C, ONE_BLOCK_C]),
     twin("COUNT_BEFORE_RELEASE", &[EP, EP_C]),
-    twin("EPOCH_LOOSE", &[EP.by_values(), BARRIER, STREAM, DEVICE, PING, BARRIER_C]),
+    twin("EPOCH_LOOSE", &[EP.by_values(), BARRIER, STREAM, DEVICE, PING, HOPS, BARRIER_C]),
     twin(
         "NO_ACQUIRE_AFTER_WAIT",
         &[
@@ -159,6 +162,7 @@ pub const TWINS: &[Twin] = &[
             MOVE.by_values(),
             PACKETS.by_values(),
             BULK.by_values(),
+            HOPS.by_values(),
         ],
     ),
     twin("TORN_ATOMIC", &[ATOMICS.by_values(), EP, STREAM.by_values()]),
@@ -262,4 +266,17 @@ pub const TWINS: &[Twin] = &[
     twin("PUSH_NO_LAST_MEETING", &[BULK, BULK_C]),
     twin("RELAYED_NO_MEETING", &[BULK, BULK_C]),
     twin("RELAYED_SAME_HALF", &[BULK, BULK_C]),
+    twin("TWO_HOP_NO_FIRST_MEETING", &[HOPS, HOPS_C]),
+    twin("TWO_HOP_NO_MEETING", &[HOPS, HOPS_C]),
+    twin("TWO_HOP_NO_LAST_MEETING", &[HOPS, HOPS_C]),
+    twin("TWO_HOP_RELAYED_NO_MEETING", &[HOPS, HOPS_C]),
+    twin("TWO_HOP_SAME_HALF", &[HOPS, HOPS_C]),
+    twin("RING_NO_MEETING", &[HOPS.by_races(), HOPS_C.by_races()]),
+    twin("RING_COUNT_NOT_KEPT", &[HOPS, HOPS_C]),
+    twin("RING_CREDIT_LOOSE", &[HOPS, HOPS_C]),
+    twin("RING_NO_ACQUIRE", &[HOPS]),
+    twin("RING_NO_BARRIER", &[HOPS, HOPS_C]),
+    twin("RING_CONSUMED_UNREAD", &[HOPS, HOPS_C]),
+    twin("RING_FLAG_FIRST", &[HOPS, HOPS_C]),
+    twin("RING_UNRELEASED", &[HOPS, HOPS_C]),
 ];

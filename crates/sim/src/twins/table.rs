@@ -1,6 +1,6 @@
 //! The nouns of the table, and what has no row.
 
-use super::{ccl, ccl_fingerprint, ccl_pipes, ep, prelude, shmem};
+use super::{ccl, ccl_fingerprint, ccl_hops, ccl_pipes, ep, prelude, shmem};
 use crate::Protocol;
 
 /// What a site does.
@@ -66,6 +66,7 @@ pub fn sites() -> impl Iterator<Item = Site> {
         .chain(ep::FILES)
         .chain(ccl::FILES)
         .chain(ccl_fingerprint::FILES)
+        .chain(ccl_hops::FILES)
         .chain(ccl_pipes::FILES);
     files.flat_map(|file| {
         file.rows.iter().map(|(function, call, held_by)| Site {
@@ -135,7 +136,10 @@ pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_ccl_pipes", Runs::In(&[Protocol::CclPipes])),
     ("anabranch_ccl_pull", REDUCES_BULK),
     ("anabranch_ccl_push", REDUCES_BULK),
+    ("anabranch_ccl_ring_move", HOPS),
+    ("anabranch_ccl_ring_reduce", HOPS),
     ("anabranch_ccl_scatter_packets", REDUCES_PACKETS),
+    ("anabranch_ccl_two_hop", HOPS),
     ("anabranch_ccl_two_shot", REDUCES_PACKETS),
     ("anabranch_ep_combine", Runs::In(&[Protocol::Ep])),
     ("anabranch_ep_dispatch", Runs::In(&[Protocol::Ep])),
@@ -173,5 +177,6 @@ const MOVES: Runs = Runs::In(&[Protocol::Ccl, Protocol::CclMove]);
 const GATHERS_MANY: Runs = Runs::In(&[Protocol::CclGatherMany]);
 const REDUCES_PACKETS: Runs = Runs::In(&[Protocol::Ccl, Protocol::CclPackets]);
 const REDUCES_BULK: Runs = Runs::In(&[Protocol::Ccl, Protocol::CclBulk]);
+const HOPS: Runs = Runs::In(&[Protocol::Ccl, Protocol::CclHops]);
 const P2P: &str = "crates/cli/tests/bench.rs";
 const API: &str = "crates/shmem/tests/device_api";

@@ -53,10 +53,11 @@ pub(super) fn prepare(
 
 /// All members have advanced their lanes alike.
 pub(super) fn judge(bench: &Bench, case: &Case, layout: &ChannelLayout) -> Result<(), Failure> {
-    // Epoch, meetings and uses of each.
+    // Epoch, meetings, uses and chunks of each.
     let lanes = |rank: usize| {
         let states = bench.get::<LaneState>(bench.ranks[rank].heap, layout.lanes, case.blocks as usize)?;
-        let counters = states.iter().map(|lane| [lane.epoch, lane.meets, lane.uses]).collect::<Vec<_>>();
+        let counters =
+            states.iter().map(|lane| [lane.epoch, lane.meets, lane.uses, lane.chunks]).collect::<Vec<_>>();
         Ok::<_, Failure>(counters)
     };
     let first = lanes(0)?;

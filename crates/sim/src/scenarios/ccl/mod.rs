@@ -95,6 +95,9 @@ impl Collectives {
             (Protocol::CclMove, Unit::Move, MOVES),
             (Protocol::CclPackets, Unit::PacketReduce(DataType::F32), PACKETS),
             (Protocol::CclBulk, Unit::BulkReduce(DataType::F32), BULK),
+            (Protocol::CclHops, Unit::TwoHop, &[entry::TWO_HOP][..]),
+            (Protocol::CclHops, Unit::Ring, &[entry::RING_MOVE]),
+            (Protocol::CclHops, Unit::RingReduce(DataType::F32), &[entry::RING_REDUCE]),
         ] {
             if case.protocol != protocol && case.protocol != Protocol::Ccl {
                 continue;
