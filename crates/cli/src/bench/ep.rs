@@ -3,6 +3,7 @@
 
 mod peer;
 
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use anabranch::ep::oracle::{Oracle, RankInput, Shape};
@@ -30,6 +31,7 @@ pub(crate) fn needed_kernels(arguments: &EpArgs) -> Vec<KernelSpec> {
     let mut all = vec![KernelSpec::new(&anabranch::shmem::TEAM_BARRIER_UNIT)];
     all.extend(device::kernels());
     all.extend([
+        anabranch::ep::kernels::count(),
         anabranch::ep::kernels::dispatch(),
         anabranch::ep::kernels::combine(arguments.combine_type()),
         anabranch::ep::kernels::reference_expert(arguments.dispatch_dtype, arguments.combine_type()),
@@ -91,7 +93,9 @@ fn plan_of(config: &Config, arguments: &EpArgs, workload: &Workload, ranks: u32)
         size("the number of tokens a rank", workload.max_tokens().max(1))?,
     )
     .dispatch_type(workload.element())
-    .combine_type(arguments.combine_type());
+    .combine_type(arguments.combine_type())
+    .mode(arguments.mode)
+    .max_recv(arguments.max_recv.map_or(0, NonZeroU32::get));
     Ok(Plan::new(anabranch::with_ep_settings(config, plan), ranks).map_err(Error::from)?)
 }
 
@@ -211,6 +215,9 @@ impl<'a> EpBench<'a> {
         let received =
             ReceivedRows::read(world.device(), self.ep.plan(), &dispatched).map_err(Error::from)?;
         let rows = oracle.dispatch(me)?.compare_rows(&received);
+        let dropped = self.ep.dropped(&self.stream, &dispatched).map_err(Error::from)?;
+        let dropped: Vec<_> = dropped.into_iter().map(|copy| (copy.token, copy.destination)).collect();
+        let drops = dropped == oracle.dropped(me)?;
         device::run_expert(&self.expert, &self.stream, &dispatched)?;
         self.combine(dispatched)?;
         world.synchronize(&self.stream).map_err(Error::from)?;
@@ -218,7 +225,10 @@ impl<'a> EpBench<'a> {
         if let Err(mismatch) = &rows {
             tracing::error!("dispatch: {mismatch}");
         }
-        Ok(rows.is_ok() && sums)
+        if !drops {
+            tracing::error!("dispatch: {} copies were dropped, and others are due", dropped.len());
+        }
+        Ok(rows.is_ok() && drops && sums)
     }
 
     fn compare_output(&self, oracle: &Oracle<'_>) -> anyhow::Result<bool> {
@@ -333,6 +343,7 @@ impl<'a> EpBench<'a> {
         let verified = link::all_agree(world, "ep verified", right)?;
         let compiled = self.context.compiled()?;
         let crossing = crossing_rows(&oracle, world.size())?;
+        let dropped = dropped_copies(&oracle, world.size())?;
         let config = self.ep.plan().config();
         let geometry = [
             self.ep.dispatch_geometry(self.tensors.count as u32).map_err(Error::from)?,
@@ -372,6 +383,8 @@ impl<'a> EpBench<'a> {
                     .with("blocks", geometry[index].blocks)
                     .with("threads", geometry[index].block_threads)
                     .with("mode", if self.arguments.graph { "graph" } else { "eager" })
+                    .with("dispatch_mode", self.ep.plan().mode().name())
+                    .with("dropped", dropped)
                     .with("timer_us", (empty * 100.0).round() / 100.0)
                     .with(
                         "link_gb_per_s",
@@ -398,6 +411,11 @@ impl EpBench<'_> {
         let [dispatch, combine] = times;
         Ok([dispatch?, combine?])
     }
+}
+
+/// Copies that no rank had room for, over all ranks.
+fn dropped_copies(oracle: &Oracle<'_>, ranks: u32) -> anyhow::Result<usize> {
+    (0..ranks).map(|rank| Ok(oracle.dropped(anabranch::GroupRank::new(rank))?.len())).sum()
 }
 
 /// Rows that cross a link, over all ranks: those that a rank sends to itself do not count.
