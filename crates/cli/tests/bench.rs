@@ -76,6 +76,28 @@ fn rows_of_every_type_are_verified() {
 }
 
 #[test]
+fn expert_major_rows_are_verified_and_have_times_of_their_own() {
+    let layout = ["--layout", "expert-major"];
+    for more in [
+        &["--dispatch-dtype", "fp8_e4m3fn", "--expert-alignment", "8"][..],
+        &["--graph", "--dispatch-dtype", "f16"],
+        // Fewer rows than pairs: some are dropped, and the oracle knows which.
+        &["--expert-capacity", "2", "--routing", "hot"],
+    ] {
+        let rows = rows(&run(&[&["bench", "ep"], SMALL, EP, &layout, more].concat()));
+        let said: Vec<_> = rows.iter().map(|row| row["op"].as_str().unwrap()).collect();
+        assert_eq!(said, ["dispatch", "combine", "expand", "contract"].repeat(2));
+        for row in &rows {
+            assert!(row["verified"] == true && row["layout"] == "expert-major", "{row}");
+            assert!(row["us_median"].as_f64().unwrap() > 0.0, "{row}");
+            let local = ["expand", "contract"].contains(&row["op"].as_str().unwrap());
+            assert_eq!(local, row["link_fraction"].is_null(), "{row}");
+            assert!(!local || row["gb_per_s"].as_f64().unwrap() > 0.0, "{row}");
+        }
+    }
+}
+
+#[test]
 fn a_flat_heap_carries_the_same_traffic() {
     for threads in [false, true] {
         let mut arguments = [&["bench", "ep"], SMALL, EP, &["--set", "heap.mode=flat"]].concat();
@@ -175,6 +197,7 @@ fn sizes_that_cannot_be_are_one_error_before_any_rank_starts() {
     let half = (1_u64 << 60).to_string();
     for (arguments, words) in [
         (vec!["ep", "--tokens", &most, "--hidden", &most], "hidden"),
+        (vec!["ep", "--tokens", "4", "--expert-capacity", "8"], "need --layout expert-major"),
         (vec!["ep", "--tokens", &most, "--hidden", "64"], "max_tokens"),
         (vec!["ep", "--tokens", "16384", "--hidden", "7168"], "heap.bytes is 67108864"),
         (

@@ -16,6 +16,8 @@ static_assert(TILE % WAVE_SIZE == 0, "whole waves route a tile");
 static constexpr u32 RANKS_PER_MASK = 64;
 
 ANABRANCH_DEVICE u32 owner_of(u32 expert, u32 experts, u32 ranks) {
+    // GPUs divide 64 bits in some hundred steps, 32 bits in some twenty.
+    if ((static_cast<u64>(experts) * ranks) >> 32 == 0) return ((expert + 1) * ranks - 1) / experts;
     return static_cast<u32>((static_cast<u64>(expert + 1) * ranks - 1) / experts);
 }
 
@@ -30,15 +32,21 @@ ANABRANCH_DEVICE void load_ids(const Grid& grid, const i32* ids, u32 first, u32 
     for (u32 u = 0; u < IDS_AT_ONCE; ++u) id[u] = first + u < top_k ? private_load(grid, ids + first + u) : -1;
 }
 
-// Which of the ranks first .. first + 63 own an expert of this token, as bits.
-ANABRANCH_DEVICE u64 destination_mask(const Grid& grid, const i32* ids, u32 top_k, u32 experts, u32 ranks, u32 first) {
+// Which of the ranks first .. first + 63 own an expert of this token, as bits. What is neither an expert nor masked is handed to
+// `invalid` with its k.
+template <class Invalid>
+ANABRANCH_DEVICE u64 destination_mask(const Grid& grid, const i32* ids, u32 top_k, u32 experts, u32 ranks, u32 first,
+                                      const Invalid& invalid) {
     u64 mask = 0;
     for (u32 k = 0; k < top_k; k += IDS_AT_ONCE) {
         i32 id[IDS_AT_ONCE];
         load_ids(grid, ids, k, top_k, id);
 #pragma unroll
         for (u32 u = 0; u < IDS_AT_ONCE; ++u) {
-            if (static_cast<u32>(id[u]) >= experts) continue;
+            if (static_cast<u32>(id[u]) >= experts) {
+                if (id[u] != -1) invalid(k + u, id[u]);
+                continue;
+            }
             u32 bit = owner_of(static_cast<u32>(id[u]), experts, ranks) - first;
             if (bit < RANKS_PER_MASK) mask |= u64(1) << bit;
         }
@@ -60,7 +68,8 @@ ANABRANCH_DEVICE void count_tokens(const Grid& grid, const i32* ids, u32 top_k, 
         for (u32 base = 0; base < ranks; base += RANKS_PER_MASK) {
             u64 mask = 0;
             if (token < end) {
-                mask = destination_mask(grid, ids + static_cast<u64>(token) * top_k, top_k, experts, ranks, base);
+                mask = destination_mask(grid, ids + static_cast<u64>(token) * top_k, top_k, experts, ranks, base,
+                                        [](u32, i32) {});
             }
             u32 bits = minimum(ranks - base, RANKS_PER_MASK);
             for (u32 bit = 0; bit < bits; ++bit) {

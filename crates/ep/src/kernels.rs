@@ -5,6 +5,10 @@ use anabranch_shmem::TeamView;
 
 use crate::args::{CombineArgs, CountArgs, DispatchArgs, ReferenceExpertArgs, SlotState};
 use crate::data_type::DataType;
+use crate::expert_major::args::{
+    ExpertContractArgs, ExpertCountArgs, ExpertExpandArgs, ExpertRowSource, ExpertSumArgs, ReceivedView,
+    ReferenceExpertMajorArgs,
+};
 use crate::plan::TILE;
 
 const HEADERS: &[Header] = &[Header { name: "ep/routing.h", text: include_str!("../kernels/routing.h") }];
@@ -22,6 +26,13 @@ pub static COUNT: KernelUnit = KernelUnit {
     entries: &["anabranch_ep_count"],
     layouts: &[TeamView::c_declaration, SlotState::c_declaration, CountArgs::c_declaration],
 };
+
+const ELEMENT_HEADERS: &[Header] =
+    &[Header { name: "ep/element_rows.h", text: include_str!("../kernels/element_rows.h") }];
+const RECEIVED_HEADERS: &[Header] =
+    &[Header { name: "ep/received_rows.h", text: include_str!("../kernels/received_rows.h") }];
+const EXPAND_HEADERS: &[Header] =
+    &[Header { name: "ep/expand_rows.h", text: include_str!("../kernels/expand_rows.h") }];
 
 /// Dispatch; parameter `EP_TILE`.
 pub static DISPATCH: KernelUnit = KernelUnit {
@@ -45,9 +56,45 @@ pub static COMBINE: KernelUnit = KernelUnit {
 pub static REFERENCE_EXPERT: KernelUnit = KernelUnit {
     name: "ep_reference_expert",
     source: include_str!("../kernels/reference_expert.hip"),
-    headers: &[PRELUDE, HEADERS],
+    headers: &[PRELUDE, HEADERS, ELEMENT_HEADERS],
     entries: &["anabranch_ep_reference_expert"],
     layouts: &[ReferenceExpertArgs::c_declaration],
+};
+
+/// Pairs of each expert, by runs of rows and in all.
+pub static EXPERT_COUNT: KernelUnit = KernelUnit {
+    name: "ep_expert_count",
+    source: include_str!("../kernels/expert_count.hip"),
+    headers: &[PRELUDE, RECEIVED_HEADERS],
+    entries: &["anabranch_ep_expert_count", "anabranch_ep_expert_sum"],
+    layouts: &[ReceivedView::c_declaration, ExpertCountArgs::c_declaration, ExpertSumArgs::c_declaration],
+};
+
+/// Received rows to experts.
+pub static EXPERT_EXPAND: KernelUnit = KernelUnit {
+    name: "ep_expert_expand",
+    source: include_str!("../kernels/expert_expand.hip"),
+    headers: &[PRELUDE, RECEIVED_HEADERS, EXPAND_HEADERS],
+    entries: &["anabranch_ep_expert_expand"],
+    layouts: &[ReceivedView::c_declaration, ExpertRowSource::c_declaration, ExpertExpandArgs::c_declaration],
+};
+
+/// Experts' output to the combine window; parameter `EP_ELEMENT`.
+pub static EXPERT_CONTRACT: KernelUnit = KernelUnit {
+    name: "ep_expert_contract",
+    source: include_str!("../kernels/expert_contract.hip"),
+    headers: &[PRELUDE, RECEIVED_HEADERS],
+    entries: &["anabranch_ep_expert_contract"],
+    layouts: &[ReceivedView::c_declaration, ExpertContractArgs::c_declaration],
+};
+
+/// The stand-in for experts that work on expert-major rows; parameters `EP_INPUT` and `EP_ELEMENT`.
+pub static REFERENCE_EXPERT_MAJOR: KernelUnit = KernelUnit {
+    name: "ep_reference_expert_major",
+    source: include_str!("../kernels/reference_expert_major.hip"),
+    headers: &[PRELUDE, ELEMENT_HEADERS],
+    entries: &["anabranch_ep_reference_expert_major"],
+    layouts: &[ReferenceExpertMajorArgs::c_declaration],
 };
 
 /// The kernel that counts before a compact dispatch.
@@ -73,12 +120,35 @@ pub fn reference_expert(input: DataType, output: DataType) -> KernelSpec {
         .with("EP_ELEMENT", output.device_name())
 }
 
+/// Counting pairs: ids are integers, so one object serves every type.
+pub fn expert_count() -> KernelSpec {
+    KernelSpec::new(&EXPERT_COUNT)
+}
+
+/// Expanding rows: payload is bytes, so one object serves every type.
+pub fn expert_expand() -> KernelSpec {
+    KernelSpec::new(&EXPERT_EXPAND)
+}
+
+/// Contracting the output of experts of a type.
+pub fn expert_contract(element: DataType) -> KernelSpec {
+    KernelSpec::new(&EXPERT_CONTRACT).with("EP_ELEMENT", element.device_name())
+}
+
+/// The stand-in for experts that work on expert-major rows, from one type to another.
+pub fn reference_expert_major(input: DataType, output: DataType) -> KernelSpec {
+    KernelSpec::new(&REFERENCE_EXPERT_MAJOR)
+        .with("EP_INPUT", input.device_name())
+        .with("EP_ELEMENT", output.device_name())
+}
+
 /// Every kernel of this crate in every variant: what a prebuild compiles.
 pub fn kernels() -> Vec<KernelSpec> {
-    let mut all = vec![count(), dispatch()];
+    let mut all = vec![count(), dispatch(), expert_count(), expert_expand()];
     for output in DataType::COMBINED {
-        all.push(combine(output));
+        all.extend([combine(output), expert_contract(output)]);
         all.extend(DataType::ALL.map(|input| reference_expert(input, output)));
+        all.extend(DataType::ALL.map(|input| reference_expert_major(input, output)));
     }
     all
 }

@@ -9,6 +9,8 @@
 //! or row is overwritten too early), [`ExpertParallel`] when. [`oracle`] is the reference that tests and benchmarks
 //! compare with, bit by bit.
 //!
+//! [`ExpertMajor`] puts received rows into the order of this rank's experts, and sums their outputs back.
+//!
 //! Sums are in group-rank order with f32 accumulation and one rounding, so that the result is the same on every rank, in
 //! every run, and for every launch shape.
 
@@ -21,6 +23,7 @@ mod received;
 mod slot;
 mod tensor;
 
+pub mod expert_major;
 pub mod kernels;
 pub mod oracle;
 pub mod owner;
@@ -30,6 +33,9 @@ pub mod room;
 
 pub use data_type::{DataType, UnknownDataType};
 pub use error::{Error, Result};
+pub use expert_major::{
+    ExpertMajor, ExpertMajorConfig, ExpertMajorPlan, ExpertMajorRows, LocalExpertCounter,
+};
 pub use kernels::kernels;
 pub use operation::{
     COMBINE, COUNT, CombineSent, DISPATCH, DispatchSent, Dispatched, DroppedCopy, ExpertOutput,

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::kernels;
 use crate::plan::{DeviceLimits, EpConfig, Geometry, Plan};
 use crate::room::Mode;
-use crate::slot::{Slot, SlotPool};
+use crate::slot::{PoolMark, Slot, SlotPool};
 use residency::{device_limits, reserve};
 
 mod combine;
@@ -139,6 +139,14 @@ impl ExpertParallel {
     /// The plan.
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    pub(crate) fn world(&self) -> &World {
+        &self.world
+    }
+
+    pub(crate) fn pool_mark(&self) -> PoolMark {
+        PoolMark::of(&self.pool)
     }
 
     /// The group.

@@ -10,11 +10,14 @@
 //! - [`Oracle::combine`] gives a [`Combination`]: what one source gets back, to list or to
 //!   [`Combination::compare_output`].
 //! - [`Oracle::dropped`] tells which copies of a source have no room at their destinations.
+//! - [`Oracle::expert_major`] gives the expert-major layout of a destination, [`Oracle::contracted`] the rows that a contract makes
+//!   of it.
 //! - [`Oracle::invalid_ids`] tells which expert ids a source must report.
 
 mod combine;
 mod element;
 mod error;
+mod expert_major;
 mod experts;
 mod rows;
 #[cfg(test)]
@@ -23,6 +26,9 @@ mod window;
 
 pub use combine::Combination;
 pub use error::{Mismatch, OracleError, RowField};
+pub use expert_major::{
+    Contracted, ExpertMajorDelivery, ExpertMajorMismatch, ExpertOutputs, FactorExperts, Pair,
+};
 pub use experts::{ExpertRows, GivenRows, SentCopy, StandIn};
 pub use rows::{Delivery, ExpectedRow, Row, Rows, SlottedRows};
 pub use window::Window;
@@ -251,6 +257,12 @@ impl<'a> Oracle<'a> {
 
     fn owner(&self, id: i32) -> Option<GroupRank> {
         usize::try_from(id).ok().and_then(|expert| self.owners.get(expert)).copied()
+    }
+
+    /// The row of a token's copy at a destination; `None` where it has none, or is dropped.
+    fn row_at(&self, source: GroupRank, token: usize, destination: GroupRank) -> Option<usize> {
+        let copies = self.routes[source.index()].of(token);
+        copies.iter().find(|copy| copy.destination == destination).and_then(|copy| copy.row)
     }
 
     fn payload(&self, source: GroupRank, token: usize) -> &'a [u8] {

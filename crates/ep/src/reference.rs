@@ -13,6 +13,10 @@ use crate::kernels;
 use crate::operation::Dispatched;
 use crate::plan::Plan;
 
+mod expert_major;
+
+pub use expert_major::ReferenceExpertMajor;
+
 /// Multiplies each received row by the sum of its weights for experts of this rank: f32, rounded once. What a real
 /// engine replaces by its expert layers.
 #[derive(Debug)]

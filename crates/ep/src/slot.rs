@@ -1,7 +1,7 @@
 //! Slots: what one operation in flight owns, and who holds which.
 
 use std::mem::offset_of;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use anabranch_clock::Moment;
@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::plan::{Plan, SlotLayout};
 
 /// Between two looks at events whose kernels have a deadline of their own.
-const POLL: Duration = Duration::from_micros(50);
+pub(crate) const POLL: Duration = Duration::from_micros(50);
 
 /// The memory of one slot: windows and flags in the symmetric heap, maps and counters in this rank's own memory.
 #[derive(Debug)]
@@ -165,6 +165,8 @@ pub(crate) struct SlotPool {
 #[derive(Debug, Default)]
 struct Use {
     busy: bool,
+    /// How often it was taken.
+    taken: u64,
     /// Behind the last launch that was not captured.
     eager: Option<Arc<Event>>,
 }
@@ -202,14 +204,15 @@ impl SlotPool {
     /// stream, or on streams that the caller orders.
     pub(crate) fn take(self: &Arc<Self>, stream: &Stream) -> Result<SlotTicket> {
         let capturing = stream.is_capturing()?;
-        let (index, eager) = {
+        let (index, number, eager) = {
             let mut uses = lock(&self.uses);
             let free = uses.iter().position(|one| !one.busy);
             let index = free.ok_or(Error::SlotsBusy { slots: self.slots.len() as u32 })?;
             uses[index].busy = true;
-            (index, uses[index].eager.clone())
+            uses[index].taken += 1;
+            (index, uses[index].taken, uses[index].eager.clone())
         };
-        let ticket = SlotTicket { pool: Arc::clone(self), index, launched: None, returned: false };
+        let ticket = SlotTicket { pool: Arc::clone(self), index, number, launched: None, returned: false };
         if let Some(event) = eager.filter(|_| !capturing) {
             stream.wait_event(&event)?;
         }
@@ -217,11 +220,30 @@ impl SlotPool {
     }
 }
 
+/// Tells the slots of one plan from those of another, and keeps none of them.
+#[derive(Clone, Debug)]
+pub(crate) struct PoolMark(Weak<SlotPool>);
+
+impl PoolMark {
+    pub(crate) fn of(pool: &Arc<SlotPool>) -> Self {
+        Self(Arc::downgrade(pool))
+    }
+}
+
+/// One use of one slot of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Taken {
+    slot: usize,
+    number: u64,
+}
+
 /// One slot, held.
 #[derive(Debug)]
 pub(crate) struct SlotTicket {
     pool: Arc<SlotPool>,
     index: usize,
+    /// Which use of the slot it is.
+    number: u64,
     /// Behind the holder's own last launch, captured or not.
     launched: Option<Arc<Event>>,
     returned: bool,
@@ -234,6 +256,15 @@ impl SlotTicket {
 
     pub(crate) fn belongs_to(&self, pool: &Arc<SlotPool>) -> bool {
         Arc::ptr_eq(&self.pool, pool)
+    }
+
+    pub(crate) fn belongs_to_mark(&self, mark: &PoolMark) -> bool {
+        std::ptr::eq(Arc::as_ptr(&self.pool), mark.0.as_ptr())
+    }
+
+    /// The use of the slot that this is.
+    pub(crate) fn taken(&self) -> Taken {
+        Taken { slot: self.index, number: self.number }
     }
 
     /// Makes the stream wait for the holder's last launch: a combine for its dispatch, be both captured or both not.
@@ -280,6 +311,6 @@ impl Drop for SlotTicket {
 }
 
 /// A lock whose holder panicked guards data that is still whole: every update here is one assignment.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -191,6 +191,10 @@ fn every_embedded_unit_is_among_the_sources() {
         .chain(own)
         .chain([
             &anabranch_ep::kernels::REFERENCE_EXPERT,
+            &anabranch_ep::kernels::EXPERT_COUNT,
+            &anabranch_ep::kernels::EXPERT_EXPAND,
+            &anabranch_ep::kernels::EXPERT_CONTRACT,
+            &anabranch_ep::kernels::REFERENCE_EXPERT_MAJOR,
             &anabranch_shmem::TEAM_BARRIER_UNIT,
             &anabranch_shmem::p2p::P2P,
             &anabranch_ccl::kernels::GATHER_MANY,

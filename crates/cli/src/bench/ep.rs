@@ -1,12 +1,14 @@
 //! `anabranch bench ep`: dispatch, a stand-in for the experts, combine. Every result is compared bit by bit with the
 //! oracle before and after the timing.
 
+mod expert_major;
 mod peer;
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use anabranch::ep::oracle::{Oracle, RankInput, Shape};
+use anabranch::ep::plan::Geometry;
 use anabranch::ep::reference::ReferenceExpert;
 use anabranch::ep::{Dispatched, EpConfig, ExpertOutput, ExpertParallel, Plan, ReceivedRows, Tokens};
 use anabranch::hip::{DeviceBuffer, Stream};
@@ -15,11 +17,12 @@ use anabranch::{Config, Error, World};
 use anyhow::{Context, bail};
 use serde_json::Map;
 
+use self::expert_major::ExpertMajorBench;
 use super::device::{self, Stamps};
 use super::link;
 use super::row::{self, Row};
 use super::statistics::{Samples, gigabytes_per_second, slowest_of_ranks};
-use super::{EpArgs, SyntheticArgs};
+use super::{EpArgs, Layout, SyntheticArgs};
 use crate::ranks::RankContext;
 use crate::workload::{RankTokens, Routing, Synthetic, Trace, Workload};
 
@@ -36,6 +39,7 @@ pub(crate) fn needed_kernels(arguments: &EpArgs) -> Vec<KernelSpec> {
         anabranch::ep::kernels::combine(arguments.combine_type()),
         anabranch::ep::kernels::reference_expert(arguments.dispatch_dtype, arguments.combine_type()),
     ]);
+    all.extend(expert_major::needed_kernels(arguments));
     all
 }
 
@@ -68,6 +72,10 @@ pub(crate) fn measure(context: &RankContext<'_>, arguments: &EpArgs) -> anyhow::
 /// The first input that cannot be used.
 pub(crate) fn check(config: &Config, arguments: &EpArgs, ranks: u32) -> anyhow::Result<()> {
     peer::check(arguments, config.device.runtime)?;
+    let sized = arguments.expert_capacity.is_some() || arguments.expert_alignment.is_some();
+    if sized && arguments.layout == Layout::TokenMajor {
+        bail!("--expert-capacity and --expert-alignment need --layout expert-major");
+    }
     let heap = config.heap.bytes.bytes();
     for workload in workloads(arguments, ranks) {
         let needed = plan_of(config, arguments, &workload?, ranks)?.heap_bytes();
@@ -146,6 +154,7 @@ struct EpBench<'a> {
     inputs: Vec<RankTokens>,
     ep: ExpertParallel,
     expert: ReferenceExpert,
+    expert_major: Option<ExpertMajorBench>,
     tensors: Tensors,
     stream: Stream,
 }
@@ -170,6 +179,7 @@ impl<'a> EpBench<'a> {
         let ep = ExpertParallel::new(world, world.group(), config).map_err(Error::from)?;
         let inputs = (0..world.size()).map(|rank| workload.rank(rank)).collect::<Result<Vec<_>, _>>()?;
         let expert = ReferenceExpert::new(world, ep.plan(), ep.rank()).map_err(Error::from)?;
+        let expert_major = ExpertMajorBench::new(world, &ep, arguments)?;
         let mine = &inputs[ep.rank().index()];
         let tensors = Tensors {
             rows: device::upload(world, &mine.tokens)?,
@@ -182,7 +192,7 @@ impl<'a> EpBench<'a> {
             count: mine.count,
         };
         let stream = world.device().create_stream().map_err(Error::from)?;
-        Ok(Self { context, arguments, workload, inputs, ep, expert, tensors, stream })
+        Ok(Self { context, arguments, workload, inputs, ep, expert, expert_major, tensors, stream })
     }
 
     fn world(&self) -> &'a World {
@@ -205,6 +215,23 @@ impl<'a> EpBench<'a> {
         Ok(self.ep.combine(&self.stream, ExpertOutput::InWindow, dispatched, output)?)
     }
 
+    /// Received rows to experts, where they lie by expert.
+    fn expand(&mut self, dispatched: &Dispatched) -> Result<(), Error> {
+        self.expert_major.as_mut().map_or(Ok(()), |bench| bench.expand(&self.stream, dispatched))
+    }
+
+    fn run_experts(&self, dispatched: &Dispatched) -> Result<(), Error> {
+        match &self.expert_major {
+            Some(bench) => bench.run_experts(&self.stream),
+            None => device::run_expert(&self.expert, &self.stream, dispatched),
+        }
+    }
+
+    /// Experts' output to the combine window, where it lies by expert.
+    fn contract(&self, dispatched: &Dispatched) -> Result<(), Error> {
+        self.expert_major.as_ref().map_or(Ok(()), |bench| bench.contract(&self.stream, dispatched))
+    }
+
     /// One operation with every result judged; says what differs on standard error and returns whether nothing did.
     fn judge(&mut self, oracle: &Oracle<'_>) -> anyhow::Result<bool> {
         let me = self.ep.rank();
@@ -218,9 +245,12 @@ impl<'a> EpBench<'a> {
         let dropped = self.ep.dropped(&self.stream, &dispatched).map_err(Error::from)?;
         let dropped: Vec<_> = dropped.into_iter().map(|copy| (copy.token, copy.destination)).collect();
         let drops = dropped == oracle.dropped(me)?;
-        device::run_expert(&self.expert, &self.stream, &dispatched)?;
+        self.expand(&dispatched)?;
+        self.run_experts(&dispatched)?;
+        self.contract(&dispatched)?;
         self.combine(dispatched)?;
         world.synchronize(&self.stream).map_err(Error::from)?;
+        let expanded = self.expert_major.as_ref().map_or(Ok(true), |bench| bench.judge(world, me, oracle))?;
         let sums = self.compare_output(oracle)?;
         if let Err(mismatch) = &rows {
             tracing::error!("dispatch: {mismatch}");
@@ -228,14 +258,18 @@ impl<'a> EpBench<'a> {
         if !drops {
             tracing::error!("dispatch: {} copies were dropped, and others are due", dropped.len());
         }
-        Ok(rows.is_ok() && drops && sums)
+        Ok(rows.is_ok() && drops && expanded && sums)
     }
 
     fn compare_output(&self, oracle: &Oracle<'_>) -> anyhow::Result<bool> {
         let row = self.ep.plan().combine_row_bytes() as usize;
         let mut output = vec![0; self.tensors.count * row];
         self.tensors.output.copy_to_host(0, &mut output).map_err(Error::from)?;
-        let judged = oracle.combine(self.ep.rank())?.compare_output(&output, &oracle.stand_in()?);
+        let me = self.ep.rank();
+        let judged = match &self.expert_major {
+            Some(bench) => bench.compare_output(me, oracle, &output)?,
+            None => oracle.combine(me)?.compare_output(&output, &oracle.stand_in()?),
+        };
         if let Err(mismatch) = &judged {
             tracing::error!("combine: {mismatch}");
         }
@@ -243,27 +277,46 @@ impl<'a> EpBench<'a> {
     }
 
     /// One timed repetition: stamps around dispatch and around combine, each behind a barrier, so that no rank's time
-    /// holds another's delay.
-    fn enqueue(&self, stamps: &Stamps, team: &anabranch::shmem::Team) -> Result<(), Error> {
+    /// holds another's delay; between them stamps around expand and around contract, where there are any.
+    fn enqueue(&mut self, stamps: &Stamps, team: &anabranch::shmem::Team) -> Result<(), Error> {
         team.barrier(&self.stream)?;
         stamps.take(&self.stream)?;
         let dispatched = self.ep.dispatch(&self.stream, &self.tokens())?;
         stamps.take(&self.stream)?;
-        device::run_expert(&self.expert, &self.stream, &dispatched)?;
+        if self.expert_major.is_some() {
+            self.expand(&dispatched)?;
+            stamps.take(&self.stream)?;
+        }
+        self.run_experts(&dispatched)?;
+        if self.expert_major.is_some() {
+            stamps.take(&self.stream)?;
+            self.contract(&dispatched)?;
+            stamps.take(&self.stream)?;
+        }
         team.barrier(&self.stream)?;
         stamps.take(&self.stream)?;
         self.combine(dispatched)?;
         stamps.take(&self.stream)
     }
 
-    /// Times of dispatch and of combine on this rank, microseconds.
-    fn time(&self, iters: u32) -> Result<[Vec<f64>; 2], Error> {
+    /// What is timed, and between which stamps of a repetition.
+    fn intervals(&self) -> &'static [(&'static str, usize, usize)] {
+        if self.expert_major.is_none() {
+            return &[("dispatch", 0, 1), ("combine", 2, 3)];
+        }
+        &[("dispatch", 0, 1), ("combine", 5, 6), ("expand", 1, 2), ("contract", 3, 4)]
+    }
+
+    /// Times of each interval on this rank, microseconds.
+    fn time(&mut self, iters: u32) -> Result<Vec<Vec<f64>>, Error> {
         const WARM: u32 = 3;
         const IN_GRAPH: u32 = 10;
         let world = self.world();
         let team = world.team(world.group())?;
         let repetitions = if self.arguments.graph { iters.next_multiple_of(IN_GRAPH) } else { iters };
-        let mut stamps = Stamps::new(world, 4 * u64::from(repetitions.max(WARM)))?;
+        let intervals = self.intervals();
+        let each = intervals.iter().map(|(_, _, last)| last + 1).max().unwrap_or_default();
+        let mut stamps = Stamps::new(world, each as u64 * u64::from(repetitions.max(WARM)))?;
         for _ in 0..WARM {
             self.enqueue(&stamps, &team)?;
         }
@@ -285,12 +338,12 @@ impl<'a> EpBench<'a> {
             }
             world.synchronize_within(&self.stream, link::PATIENCE)?;
         }
-        let mut times = [Vec::new(), Vec::new()];
-        for four in stamps.read()?.chunks_exact(4) {
-            times[0].push(four[1].saturating_sub(four[0]) as f64 / 1e3);
-            times[1].push(four[3].saturating_sub(four[2]) as f64 / 1e3);
-        }
-        Ok(times)
+        let taken = stamps.read()?;
+        let between = |from: usize, to: usize| {
+            let each = taken.chunks_exact(each);
+            each.map(|stamps| stamps[to].saturating_sub(stamps[from]) as f64 / 1e3).collect()
+        };
+        Ok(intervals.iter().map(|&(_, from, to)| between(from, to)).collect())
     }
 
     /// What an empty interval between two stamps takes: the part of every time that is not the operation's.
@@ -345,43 +398,47 @@ impl<'a> EpBench<'a> {
         let crossing = crossing_rows(&oracle, world.size())?;
         let dropped = dropped_copies(&oracle, world.size())?;
         let config = self.ep.plan().config();
-        let geometry = [
-            self.ep.dispatch_geometry(self.tensors.count as u32).map_err(Error::from)?,
-            self.ep.combine_geometry(self.tensors.count as u32),
-        ];
+        let sending = self.ep.dispatch_geometry(self.tensors.count as u32).map_err(Error::from)?;
+        let summing = self.ep.combine_geometry(self.tensors.count as u32);
+        let local = self.expert_major.as_ref().map_or((0, 0), ExpertMajorBench::geometry);
+        let shape = |geometry: &Geometry| (geometry.blocks, geometry.block_threads);
+        let geometry = [shape(&sending), shape(&summing), local, local];
         let row_bytes = [self.ep.plan().row_bytes(), self.ep.plan().combine_row_bytes()];
         let crossing_bytes = row_bytes.map(|row| crossing * u64::from(row) / u64::from(world.size()));
         let peers = self.peers(crossing_bytes, iters)?;
+        let moved = self.moved_bytes(&oracle, crossing_bytes)?;
         let mut rows = Vec::new();
-        for (index, op) in ["dispatch", "combine"].into_iter().enumerate() {
+        for (index, &(op, ..)) in self.intervals().iter().enumerate() {
+            let crosses = index < crossing_bytes.len();
             let samples = Samples::new(slowest_of_ranks(&link::gather(world, "ep times", &times[index])?));
-            let speed = gigabytes_per_second(crossing_bytes[index], samples.median());
+            let speed = gigabytes_per_second(moved[index], samples.median());
             let row = Row {
                 op: op.to_owned(),
                 runtime: world.device().runtime().kind().to_string(),
                 ranks: world.size(),
-                dtype: [config.dispatch_type, config.combine_type][index].to_string(),
+                dtype: [config.dispatch_type, config.combine_type][index % 2].to_string(),
                 tokens: Some(self.workload.max_tokens() as u64),
                 bytes: None,
                 us_median: samples.median(),
                 us_p99: samples.p99(),
                 gb_per_s: speed,
-                link_fraction: link.filter(|link| *link > 0.0).map(|link| speed / link),
+                link_fraction: link.filter(|link| crosses && *link > 0.0).map(|link| speed / link),
                 verified,
                 compiled,
                 extras: Map::new(),
             };
             let ours = samples.median();
-            let fastest = peers[index].iter().map(|(_, time)| *time).reduce(f64::min);
-            let row =
-                peers[index].iter().fold(row, |row, (name, time)| row.with(&format!("{name}_us"), *time));
+            let beside = peers.get(index).map_or(&[][..], Vec::as_slice);
+            let fastest = beside.iter().map(|(_, time)| *time).reduce(f64::min);
+            let row = beside.iter().fold(row, |row, (name, time)| row.with(&format!("{name}_us"), *time));
             let row = fastest.into_iter().fold(row, |row, time| row.with("ratio", time / ours));
             rows.push(
                 row.with("hidden", config.hidden)
                     .with("experts", config.experts)
                     .with("top_k", config.top_k)
-                    .with("blocks", geometry[index].blocks)
-                    .with("threads", geometry[index].block_threads)
+                    .with("blocks", geometry[index].0)
+                    .with("threads", geometry[index].1)
+                    .with("layout", if self.expert_major.is_some() { "expert-major" } else { "token-major" })
                     .with("mode", if self.arguments.graph { "graph" } else { "eager" })
                     .with("dispatch_mode", self.ep.plan().mode().name())
                     .with("dropped", dropped)
@@ -397,6 +454,24 @@ impl<'a> EpBench<'a> {
 }
 
 impl EpBench<'_> {
+    /// Bytes that a rank moves on average in each interval: over links, then, for expand and contract, in its own memory: each
+    /// received row once and each expert's row once.
+    fn moved_bytes(&self, oracle: &Oracle<'_>, crossing_bytes: [u64; 2]) -> anyhow::Result<Vec<u64>> {
+        let mut moved = crossing_bytes.to_vec();
+        if let Some(bench) = &self.expert_major {
+            let (ranks, plan) = (self.world().size(), self.ep.plan());
+            let received = (0..ranks).map(|rank| oracle.dispatch(anabranch::GroupRank::new(rank)));
+            let received =
+                received.map(|delivery| Ok(u64::from(delivery?.total()))).sum::<anyhow::Result<u64>>()?;
+            let rows = received + bench.kept(oracle, ranks)?;
+            moved.extend(
+                [plan.row_bytes(), plan.combine_row_bytes()]
+                    .map(|row| rows * u64::from(row) / u64::from(ranks)),
+            );
+        }
+        Ok(moved)
+    }
+
     /// Times of the peers that were asked for, beside dispatch and beside combine: an all_to_all of these bytes a rank over the
     /// links. Collective over the world.
     fn peers(&self, crossing_bytes: [u64; 2], iters: u32) -> anyhow::Result<[Vec<(&'static str, f64)>; 2]> {

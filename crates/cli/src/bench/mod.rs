@@ -72,6 +72,15 @@ pub(crate) struct EpArgs {
     /// Rows that a rank takes in from all; copies that find no room are dropped [default: all that could come].
     #[arg(long, value_name = "N")]
     pub(crate) max_recv: Option<NonZeroU32>,
+    /// The order in which experts get their rows; expert-major has rows of its own for the way there and back.
+    #[arg(long, value_enum, default_value_t = Layout::TokenMajor)]
+    pub(crate) layout: Layout,
+    /// Rows that each expert has room for in the expert-major layout, a multiple of the alignment [default: the worst case].
+    #[arg(long, value_name = "ROWS")]
+    pub(crate) expert_capacity: Option<u32>,
+    /// Rows to a multiple of which each expert's rows are padded in the expert-major layout [default: 1].
+    #[arg(long, value_name = "ROWS")]
+    pub(crate) expert_alignment: Option<u32>,
     /// Peers that are measured beside, on NVIDIA GPUs: NCCL's all_to_all of as many bytes over the links, on plain memory and on
     /// symmetric windows.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PEER,...")]
@@ -84,6 +93,15 @@ pub(crate) struct EpArgs {
     pub(crate) trace: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) synthetic: SyntheticArgs,
+}
+
+/// In which order experts get their rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Layout {
+    /// As dispatch delivers them: by source rank and token.
+    TokenMajor,
+    /// By expert: expand and contract between dispatch and combine.
+    ExpertMajor,
 }
 
 impl EpArgs {

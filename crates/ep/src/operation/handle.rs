@@ -9,7 +9,7 @@ use crate::slot::SlotTicket;
 #[derive(Debug)]
 #[must_use = "the slot stays busy until the handle is combined or released"]
 pub struct Dispatched {
-    pub(super) slot: SlotTicket,
+    pub(crate) slot: SlotTicket,
     pub(super) tokens: u32,
 }
 

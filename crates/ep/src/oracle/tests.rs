@@ -1,6 +1,7 @@
 //! The oracle against worked examples and a receiver written another way, and against wrong answers, which it
 //! must all notice.
 
+mod expert_major;
 mod worked;
 mod wrong;
 
