@@ -129,7 +129,8 @@ static ANABRANCH_DEVICE void copy_units(const Grid& grid, const DispatchArgs& ar
     }
 }
 
-// One wave writes the meta record of a token at all its destinations: {token, top_k, ids, weights, scales}.
+// One wave writes the meta record of a token at all its destinations: {token, place among its destinations, ids,
+// weights, scales}. Combine pushes the row's sum to that place.
 static ANABRANCH_DEVICE void write_meta(const Grid& grid, const DispatchArgs& args, const DispatchLocal& local, u32 index,
                                         u32 token) {
     u32 fan = local.fan.get(grid, index);
@@ -140,7 +141,7 @@ static ANABRANCH_DEVICE void write_meta(const Grid& grid, const DispatchArgs& ar
         if (word == 0) {
             value = token;
         } else if (word == 1) {
-            value = args.top_k;
+            value = 0;  // the place, which is another at every destination
         } else if (word < 2 + args.top_k) {
             i32 id = private_load(grid, args.ids + static_cast<u64>(token) * args.top_k + (word - 2));
             value = static_cast<u32>(valid_id(id, args.experts));
@@ -158,7 +159,7 @@ static ANABRANCH_DEVICE void write_meta(const Grid& grid, const DispatchArgs& ar
             u64 row = static_cast<u64>(args.team.rank) * args.max_tokens + destination_row(entry);
             u32* target = reinterpret_cast<u32*>(local.peer_base.get(grid, destination_rank(entry)) + args.meta_offset +
                                                  row * args.meta_bytes);
-            remote_store(grid, target + word, value);
+            remote_store(grid, target + word, word == 1 ? n : value);
         }
     }
 }

@@ -14,6 +14,7 @@
 
 #[doc(hidden)]
 pub mod args;
+mod codec;
 mod data_type;
 mod error;
 mod operation;
@@ -27,6 +28,7 @@ pub mod owner;
 pub mod plan;
 pub mod reference;
 
+pub use codec::{CombineCodec, CombineSource, Fp8Format, UnknownWord};
 pub use data_type::{DataType, UnknownDataType};
 pub use error::{Error, Result};
 pub use kernels::kernels;

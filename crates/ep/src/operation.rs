@@ -17,6 +17,7 @@ use residency::{device_limits, reserve};
 mod combine;
 mod dispatch;
 mod handle;
+mod push;
 mod residency;
 
 pub use combine::ExpertOutput;
@@ -31,7 +32,10 @@ pub const COMBINE: OperationCode = OperationCode(0x301);
 const DISPATCH_NAME: OperationName =
     OperationName { name: "ep dispatch", phases: &["start", "rows of a peer", "flag of a later dispatch"] };
 const COMBINE_NAME: OperationName =
-    OperationName { name: "ep combine", phases: &["start", "experts of a peer", "flag of a later combine"] };
+    OperationName {
+        name: "ep combine",
+        phases: &["start", "experts of a peer", "flag of a later combine", "a peer that combines another way"],
+    };
 
 /// Expert-parallel dispatch and combine over a group, on one rank.
 ///
@@ -46,10 +50,21 @@ pub struct ExpertParallel {
     pool: Arc<SlotPool>,
     dispatch: Arc<LoadedUnit>,
     combine: Arc<LoadedUnit>,
+    /// The combine that pushes, where the plan has it.
+    push: Option<Arc<LoadedUnit>>,
     limits: DeviceLimits,
     /// The share of the device for all slots' kernels at once.
     #[expect(dead_code, reason = "held, for its drop")]
     residency: ResidencyPermit,
+}
+
+/// What one rank makes alone.
+struct Prepared {
+    plan: Plan,
+    dispatch: Arc<LoadedUnit>,
+    combine: Arc<LoadedUnit>,
+    push: Option<Arc<LoadedUnit>>,
+    limits: DeviceLimits,
 }
 
 impl ExpertParallel {
@@ -62,7 +77,7 @@ impl ExpertParallel {
     /// with a warning in the log; when not one block a slot fits, the plan is refused.
     ///
     /// # Errors
-    /// [`Error::Config`], [`Error::Unreachable`], a device that is taken
+    /// [`Error::Config`], [`Error::CombineType`], [`Error::CodecNeedsPush`], [`Error::Unreachable`], a device that is taken
     /// ([`anabranch_shmem::Error::Residency`]), configurations that differ, heap exhaustion, compiler errors. A failure
     /// on one member is an error on all.
     pub fn new(world: &World, group: &Group, config: EpConfig) -> Result<Self> {
@@ -70,7 +85,7 @@ impl ExpertParallel {
         let prepared = Self::prepare(world, group, config);
         world.compare(group, "ep configuration", fields)?;
         agree(world, group, "ep plan", &prepared)?;
-        let (plan, dispatch, combine, mut limits) = prepared?;
+        let Prepared { plan, dispatch, combine, push, mut limits } = prepared?;
         world.name_operation(DISPATCH, DISPATCH_NAME);
         world.name_operation(COMBINE, COMBINE_NAME);
         let team = world.team(group)?;
@@ -86,14 +101,10 @@ impl ExpertParallel {
         agree(world, group, "ep slots", &own)?;
         let (residency, slots) = own?;
         let (world, pool) = (world.clone(), SlotPool::new(slots));
-        Ok(Self { world, team, plan, pool, dispatch, combine, limits, residency })
+        Ok(Self { world, team, plan, pool, dispatch, combine, push, limits, residency })
     }
 
-    fn prepare(
-        world: &World,
-        group: &Group,
-        config: EpConfig,
-    ) -> Result<(Plan, Arc<LoadedUnit>, Arc<LoadedUnit>, DeviceLimits)> {
+    fn prepare(world: &World, group: &Group, config: EpConfig) -> Result<Prepared> {
         let plan = Plan::new(config, group.size())?;
         let unreachable = group.members().iter().find(|member| world.peer_base(**member).is_none());
         if let Some(peer) = unreachable {
@@ -102,9 +113,14 @@ impl ExpertParallel {
         let device = world.device();
         let dispatch = world.jit().load(device, &kernels::dispatch())?;
         let combine = world.jit().load(device, &kernels::combine(plan.config().combine_type))?;
-        let limits = device_limits(&plan, &dispatch, &combine)?;
+        let push = plan.config().combine_source.pushes().then(|| {
+            let spec = kernels::combine_push(plan.config().combine_type, plan.config().combine_codec);
+            world.jit().load(device, &spec)
+        });
+        let push = push.transpose()?;
+        let limits = device_limits(&plan, &dispatch, &combine, push.as_deref())?;
         plan.dispatch_geometry(plan.config().max_tokens, &limits)?;
-        Ok((plan, dispatch, combine, limits))
+        Ok(Prepared { plan, dispatch, combine, push, limits })
     }
 
     /// The plan.
@@ -130,7 +146,12 @@ impl ExpertParallel {
         self.plan.dispatch_geometry(tokens, &self.limits)
     }
 
-    /// The shape of a combine of `tokens`.
+    /// The shape of a combine of `tokens` that pushes.
+    pub fn combine_push_geometry(&self, tokens: u32) -> Geometry {
+        self.plan.combine_push_geometry(tokens, &self.limits)
+    }
+
+    /// The shape of a combine of `tokens` that pulls.
     pub fn combine_geometry(&self, tokens: u32) -> Geometry {
         self.plan.combine_geometry(tokens, &self.limits)
     }

@@ -11,6 +11,7 @@
 //!   [`Combination::compare_output`].
 //! - [`Oracle::invalid_ids`] tells which expert ids a source must report.
 
+mod codec;
 mod combine;
 mod element;
 mod error;
@@ -24,6 +25,7 @@ pub use error::{Mismatch, OracleError, RowField};
 pub use experts::{ExpertRows, GivenRows, SentCopy, StandIn};
 pub use rows::{Delivery, ExpectedRow, Row, Rows, SlottedRows};
 
+use crate::codec::CombineCodec;
 use crate::data_type::DataType;
 use crate::plan::EpConfig;
 use anabranch_ranks::GroupRank;
@@ -49,6 +51,8 @@ pub struct Shape {
     pub combine: DataType,
     /// Type of the combined tokens.
     pub output: DataType,
+    /// What the experts' outputs are turned into on their way back.
+    pub codec: CombineCodec,
 }
 
 impl Shape {
@@ -65,6 +69,7 @@ impl Shape {
             dispatch: config.dispatch_type,
             combine: config.combine_type,
             output: config.combine_type,
+            codec: config.combine_codec,
         }
     }
 

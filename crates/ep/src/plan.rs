@@ -1,8 +1,11 @@
 //! What is computed where: configuration, layout of a slot, geometry of a launch. Pure arithmetic.
 
+use crate::codec::{CombineCodec, CombineSource};
 use crate::data_type::DataType;
 use crate::error::{Error, Result};
 use crate::owner::ExpertPlacement;
+
+mod push;
 
 /// Tokens that one block of dispatch routes at a time; a multiple of every wave width.
 pub const TILE: u32 = 64;
@@ -33,6 +36,10 @@ pub struct EpConfig {
     pub dispatch_type: DataType,
     /// Type of the rows that combine sums and returns.
     pub combine_type: DataType,
+    /// Where experts' output may lie.
+    pub combine_source: CombineSource,
+    /// What rows are turned into on their way back.
+    pub combine_codec: CombineCodec,
     /// Bytes of scales that travel with a token; 0 for none. A multiple of 4.
     pub scale_bytes: u32,
     /// Operations that may be in flight: dispatches without their combine.
@@ -53,6 +60,8 @@ impl EpConfig {
             max_tokens,
             dispatch_type: DataType::Bf16,
             combine_type: DataType::Bf16,
+            combine_source: CombineSource::Any,
+            combine_codec: CombineCodec::None,
             scale_bytes: 0,
             slots: 1,
             max_blocks: 0,
@@ -105,6 +114,8 @@ impl EpConfig {
             ("max_tokens", self.max_tokens.to_string()),
             ("dispatch_type", self.dispatch_type.to_string()),
             ("combine_type", self.combine_type.to_string()),
+            ("combine_source", self.combine_source.to_string()),
+            ("combine_codec", self.combine_codec.to_string()),
             ("scale_bytes", self.scale_bytes.to_string()),
             ("slots", self.slots.to_string()),
         ]
@@ -132,6 +143,7 @@ impl EpConfig {
                 return wrong("hidden", self.hidden, "a row must have less than 4 GiB".to_owned());
             }
         }
+        self.check_codec()?;
         if ranks == 0 {
             return wrong("ranks", ranks, "a group has at least one rank".to_owned());
         }
@@ -186,7 +198,8 @@ pub struct SlotLayout {
     pub rows: u64,
     /// Meta records received: `[ranks][max_tokens][meta_bytes]`.
     pub meta: u64,
-    /// Rows that peers pull: `[ranks][max_tokens][combine_row_bytes]`.
+    /// Rows that peers pull, `[ranks][max_tokens][combine_row_bytes]`, where the plan pulls; and rows that peers push,
+    /// `[fan_out][max_tokens][combine_wire_bytes]`, where it pushes: a combine does one or the other.
     pub combine_rows: u64,
     /// Bytes of the slot.
     pub bytes: u64,
@@ -277,7 +290,7 @@ impl Plan {
         row_bytes(&self.config, self.config.combine_type) as u32
     }
 
-    /// Bytes between two meta records: `{token u32, top_k u32, ids i32[K], weights f32[K], scales}`, rounded up to 16.
+    /// Bytes between two meta records: `{token u32, place u32, ids i32[K], weights f32[K], scales}`, rounded up to 16.
     pub fn meta_bytes(&self) -> u32 {
         meta_bytes(&self.config)
     }
@@ -344,8 +357,8 @@ impl Plan {
         Geometry { blocks, block_threads: waves * limits.wave_size, parts: 1, segments, local_bytes: 16 }
     }
 
-    /// Blocks that copy the experts' output into the window when it was written elsewhere.
-    pub fn staging_blocks(&self, limits: &DeviceLimits) -> u32 {
+    /// The most blocks of any launch.
+    pub fn most_blocks(&self, limits: &DeviceLimits) -> u32 {
         self.blocks(limits)
     }
 
@@ -402,6 +415,9 @@ fn slot_layout(config: &EpConfig, ranks: u32) -> SlotLayout {
     let combine_flags = place(flags);
     let row_window = place(rows * row_bytes(config, config.dispatch_type));
     let meta = place(rows * u64::from(meta_bytes(config)));
-    let combine_rows = place(rows * row_bytes(config, config.combine_type));
+    let pulled = if config.combine_source.pulls() { rows * row_bytes(config, config.combine_type) } else { 0 };
+    let pushed =
+        if config.combine_source.pushes() { config.push_rows(ranks) * config.wire_bytes() } else { 0 };
+    let combine_rows = place(pulled.max(pushed));
     SlotLayout { dispatch_flags, combine_flags, rows: row_window, meta, combine_rows, bytes: end }
 }

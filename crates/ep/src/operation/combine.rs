@@ -8,13 +8,13 @@ use crate::error::{Error, Result};
 use crate::plan::FLAG_STRIDE;
 use crate::tensor::DeviceSlice;
 
-/// Where combine finds the experts' output.
+/// Where combine finds the experts' output: the same on every rank of an operation.
 #[derive(Clone, Copy, Debug)]
 pub enum ExpertOutput {
-    /// In the slot's combine window ([`Dispatched::combine_rows`]), where peers pull it without a copy.
+    /// In the slot's combine window ([`Dispatched::combine_rows`]), from which peers pull it.
     InWindow,
-    /// In another buffer of the window's shape, `[ranks][max_tokens][hidden]` of the combine type, 16-byte aligned; the
-    /// kernel copies the received rows into the window first.
+    /// In another buffer, laid out as that window: `[ranks][max_tokens][hidden]` of the combine type, 16-byte aligned. The
+    /// received rows are pushed to their origins, in the form of the plan's codec.
     Staged(DeviceSlice),
 }
 
@@ -26,8 +26,9 @@ impl ExpertParallel {
     /// `output` is `[tokens][hidden]` of the combine type, 16-byte aligned.
     ///
     /// # Errors
-    /// Before anything moves: [`Error::ForeignHandle`], [`Error::Shape`], [`Error::Alignment`], or a fault that the
-    /// world has had. The handle is used up in any case, and after an error its slot is lost.
+    /// Before anything moves: [`Error::ForeignHandle`], [`Error::Source`], [`Error::Shape`], [`Error::Alignment`],
+    /// [`Error::InOwnWindows`], or a fault that the world has had. A rank whose output lies elsewhere than a peer's (one in the
+    /// window, one in a buffer) is a fault of the world. The handle is used up in any case, and after an error its slot is lost.
     pub fn combine(
         &self,
         stream: &Stream,
@@ -44,7 +45,17 @@ impl ExpertParallel {
                 self.plan.config().combine_type
             )
         })?;
-        self.launch_combine(stream, experts, dispatched, tokens, output)
+        match experts {
+            ExpertOutput::InWindow if !self.plan.config().combine_source.pulls() => {
+                Err(self.wrong_source("the combine window"))
+            }
+            ExpertOutput::InWindow => self.pull(stream, dispatched, tokens, output),
+            ExpertOutput::Staged(rows) => self.push(stream, rows, dispatched, output),
+        }
+    }
+
+    pub(super) fn wrong_source(&self, given: &'static str) -> Error {
+        Error::Source { given, planned: self.plan.config().combine_source }
     }
 
     /// Gives the slot of a dispatch back without a combine. Collective, like combine.
@@ -54,13 +65,12 @@ impl ExpertParallel {
     pub fn release(&self, stream: &Stream, dispatched: Dispatched) -> Result<()> {
         // SAFETY: nothing of a null range is read or written when no token is summed.
         let nothing = unsafe { DeviceSlice::from_raw(DeviceAddress::NULL, 0) };
-        self.launch_combine(stream, ExpertOutput::InWindow, dispatched, 0, nothing)
+        self.pull(stream, dispatched, 0, nothing)
     }
 
-    fn launch_combine(
+    fn pull(
         &self,
         stream: &Stream,
-        experts: ExpertOutput,
         dispatched: Dispatched,
         tokens: u32,
         output: DeviceSlice,
@@ -70,33 +80,13 @@ impl ExpertParallel {
         if !slot.belongs_to(&self.pool) {
             return Err(Error::ForeignHandle);
         }
-        let staged = match experts {
-            ExpertOutput::InWindow => DeviceAddress::NULL,
-            ExpertOutput::Staged(rows) => {
-                let (ranks, config) = (self.plan.ranks(), self.plan.config());
-                let needed =
-                    ranks as usize * config.max_tokens as usize * self.plan.combine_row_bytes() as usize;
-                rows.check("the experts' output", needed, 16, || {
-                    format!(
-                        "[{ranks} ranks][{} max_tokens][{} hidden] {}",
-                        config.max_tokens, config.hidden, config.combine_type
-                    )
-                })?;
-                rows.address()
-            }
-        };
-        let mut geometry = self.plan.combine_geometry(tokens, &self.limits);
-        if !staged.is_null() {
-            geometry.blocks = geometry.blocks.max(self.plan.staging_blocks(&self.limits));
-        }
+        let geometry = self.plan.combine_geometry(tokens, &self.limits);
         slot.order_behind(stream)?;
         let layout = self.plan.layout();
         let args = CombineArgs {
             team: self.team.view(),
-            staged: pointer(staged),
             output: pointer(output.address()),
             send_map: pointer(slot.get().send_map()),
-            counts: pointer(slot.get().counts()),
             state: pointer(slot.get().state()),
             rows_offset: slot.get().heap_offset() + layout.combine_rows,
             flags_offset: slot.get().heap_offset() + layout.combine_flags,

@@ -8,8 +8,7 @@ use crate::plan::{DeviceLimits, Plan};
 
 /// Takes a share of the device for the grids of all slots, and shrinks the grids to it.
 pub(super) fn reserve(world: &World, plan: &Plan, limits: &mut DeviceLimits) -> Result<ResidencyPermit> {
-    // No grid is larger than that of staging.
-    let wanted = plan.staging_blocks(limits);
+    let wanted = plan.most_blocks(limits);
     let slots = plan.config().slots;
     let permit = world.reserve_residency_up_to(slots, wanted, limits.resident_blocks)?;
     if permit.blocks() < wanted {
@@ -26,25 +25,33 @@ pub(super) fn reserve(world: &World, plan: &Plan, limits: &mut DeviceLimits) -> 
     Ok(permit)
 }
 
-/// What launches may look like on this device: both kernels' grids must be resident as a whole, because their blocks
+/// What launches may look like on this device: the kernels' grids must be resident as a whole, because their blocks
 /// wait for peers.
 pub(super) fn device_limits(
     plan: &Plan,
     dispatch: &LoadedUnit,
     combine: &LoadedUnit,
+    push: Option<&LoadedUnit>,
 ) -> Result<DeviceLimits> {
     let dispatch = dispatch.kernel("anabranch_ep_dispatch")?;
     let combine = combine.kernel("anabranch_ep_combine")?;
+    let push = push.map(|push| push.kernel("anabranch_ep_combine_push")).transpose()?;
+    let kernels = || [&dispatch, &combine].into_iter().chain(&push);
     let device = dispatch.raw().device();
     let wave_size = device.wave_size();
-    let most_threads = dispatch.raw().max_block_threads()?.min(combine.raw().max_block_threads()?);
+    let mut most_threads = u32::MAX;
+    for kernel in kernels() {
+        most_threads = most_threads.min(kernel.raw().max_block_threads()?);
+    }
     let preferred = Plan::preferred_waves(wave_size, device.multiprocessors());
     let waves = if plan.config().waves_per_block == 0 { preferred } else { plan.config().waves_per_block };
     let waves = waves.min(most_threads / wave_size).max(1);
     let local = plan.dispatch_local_bytes();
-    let per_multiprocessor = dispatch
-        .blocks_per_multiprocessor(waves * wave_size, local)?
-        .min(combine.blocks_per_multiprocessor(waves * wave_size, local)?);
+    let mut per_multiprocessor = u32::MAX;
+    for kernel in kernels() {
+        per_multiprocessor =
+            per_multiprocessor.min(kernel.blocks_per_multiprocessor(waves * wave_size, local)?);
+    }
     Ok(DeviceLimits {
         wave_size,
         resident_blocks: (per_multiprocessor * device.multiprocessors()).max(1),
