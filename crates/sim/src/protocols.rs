@@ -6,7 +6,7 @@ use crate::Protocol;
 pub const fn about(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::Ep => {
-            "slotted dispatch, experts, and the combine that pulls; --staged for a caller's buffer"
+            "slotted dispatch, experts, and the combine that pulls; --staged for the one that pushes"
         }
         Protocol::Barrier => "the team barrier, between kernels that write and kernels that read",
         Protocol::StreamSignal => "signals and waits in the order of a stream, between kernels",

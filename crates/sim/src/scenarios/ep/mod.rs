@@ -1,11 +1,12 @@
-//! Dispatch, the stand-in for experts and combine: what `ExpertParallel` does for one slot, without a world.
+//! Dispatch, the stand-in for experts and combine: what `ExpertParallel` does for one slot, without a world. Staged, the combine
+//! that pushes.
 
 pub(super) mod given;
 mod judge;
 
-use anabranch_ep::args::{CombineArgs, DispatchArgs, ReferenceExpertArgs, SlotState};
+use anabranch_ep::args::{CombineArgs, CombinePushArgs, DispatchArgs, ReferenceExpertArgs, SlotState};
 use anabranch_ep::plan::{DeviceLimits, FLAG_STRIDE, Geometry, Plan};
-use anabranch_ep::{COMBINE, DISPATCH, DataType, EpConfig, kernels};
+use anabranch_ep::{COMBINE, CombineCodec, CombineSource, DISPATCH, DataType, EpConfig, kernels};
 use anabranch_hip_host::seeded::{Allocation, Owner, SeededKernel};
 use anabranch_hip_jit::DevicePointer;
 use anabranch_shmem::TeamView;
@@ -62,6 +63,8 @@ pub(crate) struct Ep {
     own: Own,
     sending: Geometry,
     summing: Geometry,
+    /// The most waves that push one row.
+    pushing: u32,
     bench: Bench,
     memory: Vec<Memory>,
     dispatch: SeededKernel,
@@ -75,6 +78,7 @@ impl Ep {
         let config = EpConfig::new(HIDDEN, case.ranks * 2, TOP_K, case.tokens)
             .dispatch_type(DataType::F32)
             .combine_type(DataType::F32)
+            .combine_source(if case.staged { CombineSource::Buffer } else { CombineSource::Window })
             .launch(case.blocks, case.waves);
         let plan = Plan::new(config, case.ranks).map_err(refused)?;
         let limits = DeviceLimits {
@@ -85,10 +89,11 @@ impl Ep {
             local_bytes: 60_000,
         };
         let sending = plan.dispatch_geometry(case.tokens, &limits).map_err(refused)?;
-        let mut summing = plan.combine_geometry(case.tokens, &limits);
-        if case.staged {
-            summing.blocks = summing.blocks.max(plan.staging_blocks(&limits));
-        }
+        let summing = if case.staged {
+            plan.combine_push_geometry(case.tokens, &limits)
+        } else {
+            plan.combine_geometry(case.tokens, &limits)
+        };
         let own = Own::new(case.ranks, case.tokens, plan.fan_out());
         let lanes = |shape: &Geometry| shape.blocks * shape.block_threads;
         let lanes = case.ranks * lanes(&sending).max(lanes(&summing));
@@ -98,7 +103,13 @@ impl Ep {
             // Tiles of one wave, so that few tokens are several tiles; the plan's local memory is for larger ones.
             dispatch: kernels.load(kernels::dispatch().with("EP_TILE", WAVE), "anabranch_ep_dispatch")?,
             expert: kernels.load_right(expert, "anabranch_ep_reference_expert")?,
-            combine: kernels.load(kernels::combine(DataType::F32), "anabranch_ep_combine")?,
+            combine: if case.staged {
+                let spec = kernels::combine_push(DataType::F32, CombineCodec::None);
+                kernels.load(spec, "anabranch_ep_combine_push")?
+            } else {
+                kernels.load(kernels::combine(DataType::F32), "anabranch_ep_combine")?
+            },
+            pushing: plan.push_segments(&limits),
             case,
             plan,
             own,
@@ -161,14 +172,16 @@ impl Ep {
         let sending = grid(&self.sending, self.sending.local_bytes);
         let summing = grid(&self.summing, self.summing.local_bytes);
         let team = self.bench.team(rank);
-        let (dispatch, expert, combine) = (
-            self.dispatch_args(team, rank, epoch),
-            self.expert_args(rank),
-            self.combine_args(team, rank, epoch),
-        );
+        let (dispatch, expert) = (self.dispatch_args(team, rank, epoch), self.expert_args(rank));
         self.bench.launch(rank, &self.dispatch, sending, &dispatch)?;
         self.bench.launch(rank, &self.expert, Grid { local_bytes: 0, ..summing }, &expert)?;
-        self.bench.launch(rank, &self.combine, summing, &combine)?;
+        if self.case.staged {
+            let combine = self.push_args(team, rank, epoch);
+            self.bench.launch(rank, &self.combine, summing, &combine)?;
+        } else {
+            let combine = self.combine_args(team, rank, epoch);
+            self.bench.launch(rank, &self.combine, summing, &combine)?;
+        }
         Ok(())
     }
 
@@ -228,10 +241,8 @@ impl Ep {
         let memory = &self.memory[rank as usize];
         CombineArgs {
             team,
-            staged: if self.case.staged { at(memory.staged, 0) } else { DevicePointer::NULL },
             output: at(memory.inputs[epoch as usize].output, 0),
             send_map: at(own, self.own.send_map),
-            counts: at(own, self.own.counts),
             state: at(own, self.own.state),
             rows_offset: layout.combine_rows,
             flags_offset: layout.combine_flags,
@@ -240,6 +251,34 @@ impl Ep {
             fan_out: plan.fan_out(),
             row_bytes: plan.combine_row_bytes(),
             segments: self.summing.segments,
+            flag_stride: FLAG_STRIDE,
+            operation: COMBINE.0,
+            reserved: 0,
+        }
+    }
+
+    fn push_args(&self, team: TeamView, rank: u32, epoch: u32) -> CombinePushArgs {
+        let (plan, layout, own) = (&self.plan, self.plan.layout(), self.bench.ranks[rank as usize].own);
+        let memory = &self.memory[rank as usize];
+        CombinePushArgs {
+            team,
+            rows: at(memory.staged, 0),
+            output: at(memory.inputs[epoch as usize].output, 0),
+            send_map: at(own, self.own.send_map),
+            offsets: at(own, self.own.offsets),
+            state: at(own, self.own.state),
+            meta_offset: layout.meta,
+            push_offset: layout.combine_rows,
+            flags_offset: layout.combine_flags,
+            token_count: self.case.tokens,
+            max_tokens: self.case.tokens,
+            row_stride: self.case.tokens,
+            fan_out: plan.fan_out(),
+            hidden: HIDDEN,
+            wire_bytes: plan.combine_wire_bytes(),
+            meta_bytes: plan.meta_bytes(),
+            segments: self.summing.segments,
+            push_segments: self.pushing,
             flag_stride: FLAG_STRIDE,
             operation: COMBINE.0,
             reserved: 0,
