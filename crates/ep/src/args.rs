@@ -191,3 +191,21 @@ device_struct! {
         pub reserved: u32,
     }
 }
+
+device_struct! {
+    /// Arguments of `anabranch_ep_conformance_codec`.
+    pub struct ConformanceCodecArgs {
+        /// `[row_count][hidden]` elements, 16-byte aligned.
+        pub rows: DevicePointer<u8>,
+        /// `[row_count][wire_bytes]`; codes and scales are written.
+        pub wire: DevicePointer<u8>,
+        /// Rows.
+        pub row_count: u32,
+        /// Elements of a row, a multiple of the codec's block.
+        pub hidden: u32,
+        /// Bytes of a row on the wire.
+        pub wire_bytes: u32,
+        /// Not used.
+        pub reserved: u32,
+    }
+}

@@ -3,7 +3,9 @@
 use anabranch_hip_jit::{DeviceStruct, Header, KernelSpec, KernelUnit, PRELUDE};
 use anabranch_shmem::TeamView;
 
-use crate::args::{CombineArgs, CombinePushArgs, DispatchArgs, ReferenceExpertArgs, SlotState};
+use crate::args::{
+    CombineArgs, CombinePushArgs, ConformanceCodecArgs, DispatchArgs, ReferenceExpertArgs, SlotState,
+};
 use crate::codec::CombineCodec;
 use crate::data_type::DataType;
 use crate::plan::TILE;
@@ -52,6 +54,15 @@ pub static REFERENCE_EXPERT: KernelUnit = KernelUnit {
     layouts: &[ReferenceExpertArgs::c_declaration],
 };
 
+/// A codec alone, for tests; parameters `EP_ELEMENT` and `EP_CODEC`.
+pub static CONFORMANCE_CODEC: KernelUnit = KernelUnit {
+    name: "ep_conformance_codec",
+    source: include_str!("../kernels/conformance_codec.hip"),
+    headers: &[PRELUDE, CODEC_HEADERS],
+    entries: &["anabranch_ep_conformance_codec"],
+    layouts: &[ConformanceCodecArgs::c_declaration],
+};
+
 /// The dispatch kernel: payload is bytes, so one object serves every type.
 pub fn dispatch() -> KernelSpec {
     KernelSpec::new(&DISPATCH).with("EP_TILE", TILE)
@@ -78,7 +89,14 @@ pub fn reference_expert(input: DataType, output: DataType) -> KernelSpec {
         .with("EP_ELEMENT", output.device_name())
 }
 
-/// Every kernel of this crate in every variant: what a prebuild compiles.
+/// The test of a codec that is not [`CombineCodec::None`], for rows of a type. No operation launches it.
+pub fn conformance_codec(element: DataType, codec: CombineCodec) -> KernelSpec {
+    KernelSpec::new(&CONFORMANCE_CODEC)
+        .with("EP_ELEMENT", element.device_name())
+        .with("EP_CODEC", codec.device_name())
+}
+
+/// Every kernel of this crate in every variant that operations launch: what a prebuild compiles.
 pub fn kernels() -> Vec<KernelSpec> {
     let mut all = vec![dispatch()];
     for output in DataType::COMBINED {

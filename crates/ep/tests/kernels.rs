@@ -3,7 +3,7 @@
 mod common;
 
 use anabranch_ep::kernels;
-use anabranch_ep::kernels::{COMBINE, DISPATCH, REFERENCE_EXPERT};
+use anabranch_ep::kernels::{COMBINE, COMBINE_PUSH, CONFORMANCE_CODEC, DISPATCH, REFERENCE_EXPERT};
 use anabranch_hip_jit::isa::{check_disassembly, disassemble, resources, wave_releases};
 use anabranch_hip_jit::lint::lint_source;
 use anabranch_hip_jit::{Error, Jit, JitConfig, Target};
@@ -15,7 +15,7 @@ const VECTOR_REGISTERS: u64 = 128;
 #[test]
 fn sources_keep_the_rules() {
     let mut found = Vec::new();
-    for unit in [&DISPATCH, &COMBINE, &REFERENCE_EXPERT] {
+    for unit in [&DISPATCH, &COMBINE, &COMBINE_PUSH, &REFERENCE_EXPERT, &CONFORMANCE_CODEC] {
         found.extend(lint_source(&format!("{}.hip", unit.name), unit.source));
         for header in unit.headers.iter().copied().flatten().filter(|header| header.name.starts_with("ep/")) {
             found.extend(lint_source(header.name, header.text));
@@ -29,7 +29,12 @@ fn sources_keep_the_rules() {
 fn every_entry_is_in_some_unit() {
     let units = kernels();
     let entries: Vec<_> = units.iter().flat_map(|spec| spec.unit().entries).collect();
-    for entry in ["anabranch_ep_dispatch", "anabranch_ep_combine", "anabranch_ep_reference_expert"] {
+    for entry in [
+        "anabranch_ep_dispatch",
+        "anabranch_ep_combine",
+        "anabranch_ep_combine_push",
+        "anabranch_ep_reference_expert",
+    ] {
         assert!(entries.contains(&&entry), "{entry}");
     }
     // Each variant once.

@@ -191,6 +191,7 @@ fn every_embedded_unit_is_among_the_sources() {
         .chain(own)
         .chain([
             &anabranch_ep::kernels::REFERENCE_EXPERT,
+            &anabranch_ep::kernels::CONFORMANCE_CODEC,
             &anabranch_shmem::TEAM_BARRIER_UNIT,
             &anabranch_shmem::p2p::P2P,
             &anabranch_ccl::kernels::GATHER_MANY,

@@ -139,6 +139,7 @@ pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_ccl_two_shot", REDUCES_PACKETS),
     ("anabranch_ep_combine", Runs::In(&[Protocol::Ep])),
     ("anabranch_ep_combine_push", Runs::In(&[Protocol::Ep])),
+    ("anabranch_ep_conformance_codec", Runs::Quiet),
     ("anabranch_ep_dispatch", Runs::In(&[Protocol::Ep])),
     ("anabranch_ep_reference_expert", Runs::Quiet),
     ("anabranch_p2p_check", Runs::Test(P2P)),
