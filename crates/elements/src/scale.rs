@@ -31,8 +31,8 @@ impl E8m0 {
         if self == Self::NAN {
             return f32::NAN;
         }
-        // 2^-127 is a subnormal f32, and exact as a product.
-        2f32.powi(i32::from(self.0) - 126) * 0.5
+        // Also the smallest, which is a subnormal f32.
+        2f64.powi(i32::from(self.0) - 127) as f32
     }
 
     /// The scale of a block with this largest magnitude, whose element type has 2^`element_exponent` as its largest power of two

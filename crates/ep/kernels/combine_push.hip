@@ -38,9 +38,9 @@ static ANABRANCH_DEVICE u32 source_of(const Grid& grid, const CombinePushArgs& a
     return source;
 }
 
-// One wave copies units [begin, end) of a row as they are.
+// One wave copies units [begin, end) of a row as they are, UNROLL a lane at a time.
+template <u32 UNROLL>
 static ANABRANCH_DEVICE void copy_units(const Grid& grid, u64 from, u64 to, u32 begin, u32 end) {
-    static constexpr u32 UNROLL = 4;
     for (u32 first = begin + grid.lane(); first < end; first += WAVE_SIZE * UNROLL) {
         Vec16 unit[UNROLL];
 #pragma unroll
@@ -87,7 +87,7 @@ static ANABRANCH_DEVICE void push_rows(const Grid& grid, const CombinePushArgs& 
         u32 begin = static_cast<u32>(static_cast<u64>(blocks) * segment / segments);
         u32 end = static_cast<u32>(static_cast<u64>(blocks) * (segment + 1) / segments);
         if constexpr (Codec::COPIES) {
-            copy_units(grid, from, to, begin, end);
+            copy_units<4>(grid, from, to, begin, end);
         } else {
             u64 scales = to + static_cast<u64>(blocks) * Codec::UNITS * 16;
             encode_blocks<Codec, Element>(grid, from, to, scales, begin, end);

@@ -99,7 +99,7 @@ fn row(twin: &Twin, caught: &[(&Twin, Search, u64, u64)]) -> String {
 fn every_broken_twin_is_caught() {
     let jit = common::jit();
     let jobs: Vec<(&Twin, Search)> =
-        TWINS.iter().flat_map(|twin| twin.caught_by.iter().map(move |search| (twin, *search))).filter(|(_, s)| s.protocol == anabranch_sim::Protocol::Ep).collect();
+        TWINS.iter().flat_map(|twin| twin.caught_by.iter().map(move |search| (twin, *search))).collect();
     let done = Mutex::new(Vec::new());
     in_parallel(jobs.len(), |index| {
         let (twin, search) = jobs[index];
@@ -136,7 +136,6 @@ fn the_right_kernels_are_clean_over_the_same_seeds() {
     }
     searches.sort_unstable();
     searches.dedup();
-    searches.retain(|s| s.protocol == anabranch_sim::Protocol::Ep);
     in_parallel(searches.len(), |index| {
         let search = searches[index];
         let mut scenario = common::make(&jit, &search.case(0));

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use anabranch::ep::oracle::{Oracle, RankInput, Shape};
 use anabranch::ep::reference::ReferenceExpert;
-use anabranch::ep::{Dispatched, EpConfig, ExpertOutput, ExpertParallel, Plan, ReceivedRows, Tokens};
+use anabranch::ep::{
+    CombineCodec, CombineSource, Dispatched, EpConfig, ExpertOutput, ExpertParallel, Plan, ReceivedRows, Tokens,
+};
 use anabranch::hip::{DeviceBuffer, Stream};
 use anabranch::jit::KernelSpec;
 use anabranch::{Config, Error, World};
@@ -13,6 +15,7 @@ use anyhow::{Context, bail};
 use serde_json::Map;
 
 use super::device::{self, Stamps};
+use super::ep_error::{self, CodecError};
 use super::link;
 use super::row::{self, Row};
 use super::statistics::{Samples, gigabytes_per_second, slowest_of_ranks};
@@ -32,6 +35,9 @@ pub(crate) fn needed_kernels(arguments: &EpArgs) -> Vec<KernelSpec> {
         anabranch::ep::kernels::combine(arguments.combine_type()),
         anabranch::ep::kernels::reference_expert(arguments.dispatch_dtype, arguments.combine_type()),
     ]);
+    if arguments.combine_source().pushes() {
+        all.push(anabranch::ep::kernels::combine_push(arguments.combine_type(), arguments.combine_quant));
+    }
     all
 }
 
@@ -88,7 +94,9 @@ fn plan_of(config: &Config, arguments: &EpArgs, workload: &Workload, ranks: u32)
         size("the number of tokens a rank", workload.max_tokens().max(1))?,
     )
     .dispatch_type(workload.element())
-    .combine_type(arguments.combine_type());
+    .combine_type(arguments.combine_type())
+    .combine_source(arguments.combine_source())
+    .combine_codec(arguments.combine_quant);
     Ok(Plan::new(anabranch::with_ep_settings(config, plan), ranks).map_err(Error::from)?)
 }
 
@@ -148,6 +156,8 @@ struct Tensors {
     ids: DeviceBuffer,
     weights: DeviceBuffer,
     output: DeviceBuffer,
+    /// The experts' output, where it does not lie in the combine window.
+    experts: Option<DeviceBuffer>,
     count: usize,
 }
 
@@ -172,6 +182,14 @@ impl<'a> EpBench<'a> {
                 &mine.weights.iter().flat_map(|weight| weight.to_ne_bytes()).collect::<Vec<_>>(),
             )?,
             output: device::upload(world, &vec![0; mine.count * ep.plan().combine_row_bytes() as usize])?,
+            experts: match arguments.combine_source() {
+                CombineSource::Buffer => {
+                    let rows = ep.plan().ranks() as usize * ep.plan().config().max_tokens as usize;
+                    let bytes = rows * ep.plan().combine_row_bytes() as usize;
+                    Some(world.device().allocate(bytes).map_err(Error::from)?)
+                }
+                _ => None,
+            },
             count: mine.count,
         };
         let stream = world.device().create_stream().map_err(Error::from)?;
@@ -195,7 +213,11 @@ impl<'a> EpBench<'a> {
 
     fn combine(&self, dispatched: Dispatched) -> Result<(), Error> {
         let output = device::slice(&self.tensors.output);
-        Ok(self.ep.combine(&self.stream, ExpertOutput::InWindow, dispatched, output)?)
+        let experts = match &self.tensors.experts {
+            Some(buffer) => ExpertOutput::Staged(device::slice(buffer)),
+            None => ExpertOutput::InWindow,
+        };
+        Ok(self.ep.combine(&self.stream, experts, dispatched, output)?)
     }
 
     /// One operation with every result judged; says what differs on standard error and returns whether nothing did.
@@ -208,7 +230,7 @@ impl<'a> EpBench<'a> {
         let received =
             ReceivedRows::read(world.device(), self.ep.plan(), &dispatched).map_err(Error::from)?;
         let rows = oracle.dispatch(me)?.compare_rows(&received);
-        device::run_expert(&self.expert, &self.stream, &dispatched)?;
+        device::run_expert(&self.expert, &self.stream, &dispatched, self.tensors.experts.as_ref())?;
         self.combine(dispatched)?;
         world.synchronize(&self.stream).map_err(Error::from)?;
         let sums = self.compare_output(oracle)?;
@@ -218,10 +240,29 @@ impl<'a> EpBench<'a> {
         Ok(rows.is_ok() && sums)
     }
 
-    fn compare_output(&self, oracle: &Oracle<'_>) -> anyhow::Result<bool> {
+    fn output(&self) -> Result<Vec<u8>, Error> {
         let row = self.ep.plan().combine_row_bytes() as usize;
         let mut output = vec![0; self.tensors.count * row];
-        self.tensors.output.copy_to_host(0, &mut output).map_err(Error::from)?;
+        self.tensors.output.copy_to_host(0, &mut output)?;
+        Ok(output)
+    }
+
+    /// How far the codec leaves the group's results from those without one; `None` without one. Collective.
+    fn codec_error(&self, inputs: &[RankInput<'_>]) -> anyhow::Result<Option<CodecError>> {
+        let config = self.ep.plan().config();
+        if !ep_error::is_measured(config.combine_codec) {
+            return Ok(None);
+        }
+        let shape = Shape { codec: CombineCodec::None, ..Shape::new(config, self.world().size()) };
+        let oracle = Oracle::new(shape, inputs.to_vec())?;
+        let exact = oracle.combine(self.ep.rank())?;
+        let mine = CodecError::between(&self.output()?, &exact, &oracle.stand_in()?, config.combine_type);
+        let all = link::gather(self.world(), "ep codec error", &mine.numbers())?;
+        Ok(Some(CodecError::of_ranks(&all)))
+    }
+
+    fn compare_output(&self, oracle: &Oracle<'_>) -> anyhow::Result<bool> {
+        let output = self.output()?;
         let judged = oracle.combine(self.ep.rank())?.compare_output(&output, &oracle.stand_in()?);
         if let Err(mismatch) = &judged {
             tracing::error!("combine: {mismatch}");
@@ -236,7 +277,7 @@ impl<'a> EpBench<'a> {
         stamps.take(&self.stream)?;
         let dispatched = self.ep.dispatch(&self.stream, &self.tokens())?;
         stamps.take(&self.stream)?;
-        device::run_expert(&self.expert, &self.stream, &dispatched)?;
+        device::run_expert(&self.expert, &self.stream, &dispatched, self.tensors.experts.as_ref())?;
         team.barrier(&self.stream)?;
         stamps.take(&self.stream)?;
         self.combine(dispatched)?;
@@ -305,18 +346,16 @@ impl<'a> EpBench<'a> {
     fn rows(mut self, link: Option<f64>) -> anyhow::Result<Vec<Row>> {
         let world = self.world();
         let inputs = std::mem::take(&mut self.inputs);
-        let oracle = {
-            let inputs = inputs
-                .iter()
-                .map(|input| RankInput {
-                    tokens: &input.tokens,
-                    ids: &input.ids,
-                    weights: Some(&input.weights),
-                    scales: &[],
-                })
-                .collect();
-            Oracle::new(Shape::new(self.ep.plan().config(), world.size()), inputs)?
-        };
+        let inputs: Vec<_> = inputs
+            .iter()
+            .map(|input| RankInput {
+                tokens: &input.tokens,
+                ids: &input.ids,
+                weights: Some(&input.weights),
+                scales: &[],
+            })
+            .collect();
+        let oracle = Oracle::new(Shape::new(self.ep.plan().config(), world.size()), inputs.clone())?;
         let mut right = self.judge(&oracle)?;
         let host = world.device().runtime().kind() == anabranch::RuntimeKind::Host;
         let iters = self.arguments.bench.iters.unwrap_or(if host { 5 } else { 100 });
@@ -327,15 +366,19 @@ impl<'a> EpBench<'a> {
         right &= self.compare_output(&oracle)?;
         right &= self.judge(&oracle)?;
         self.ep.check_ids(&self.stream).map_err(Error::from)?;
+        let error = self.codec_error(&inputs)?;
         let verified = link::all_agree(world, "ep verified", right)?;
         let compiled = self.context.compiled()?;
         let crossing = crossing_rows(&oracle, world.size())?;
         let config = self.ep.plan().config();
+        let tokens = self.tensors.count as u32;
+        let pushed = self.tensors.experts.is_some();
         let geometry = [
-            self.ep.dispatch_geometry(self.tensors.count as u32).map_err(Error::from)?,
-            self.ep.combine_geometry(self.tensors.count as u32),
+            self.ep.dispatch_geometry(tokens).map_err(Error::from)?,
+            if pushed { self.ep.combine_push_geometry(tokens) } else { self.ep.combine_geometry(tokens) },
         ];
-        let row_bytes = [self.ep.plan().row_bytes(), self.ep.plan().combine_row_bytes()];
+        // As they cross a link: with a codec, its bytes.
+        let row_bytes = [self.ep.plan().row_bytes(), self.ep.plan().combine_wire_bytes()];
         let mut rows = Vec::new();
         for (index, op) in ["dispatch", "combine"].into_iter().enumerate() {
             let samples = Samples::new(slowest_of_ranks(&link::gather(world, "ep times", &times[index])?));
@@ -355,6 +398,15 @@ impl<'a> EpBench<'a> {
                 verified,
                 compiled,
                 extras: Map::new(),
+            };
+            let row = if index == 1 {
+                let error = |of: fn(CodecError) -> f64| ep_error::rounded(error.map_or(0.0, of));
+                row.with("source", config.combine_source.name())
+                    .with("codec", config.combine_codec.name())
+                    .with("error", error(CodecError::relative))
+                    .with("largest_error", error(CodecError::largest))
+            } else {
+                row
             };
             rows.push(
                 row.with("hidden", config.hidden)

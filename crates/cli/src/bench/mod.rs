@@ -3,6 +3,7 @@
 mod ccl;
 mod device;
 mod ep;
+mod ep_error;
 mod link;
 mod p2p;
 mod row;
@@ -21,7 +22,7 @@ use ccl::CclArgs;
 
 use crate::ranks::{self, RankArgs, RankContext};
 use crate::workload::Routing;
-use anabranch::ep::DataType;
+use anabranch::ep::{CombineCodec, CombineSource, DataType};
 
 /// `anabranch bench`.
 #[derive(Clone, Debug, Subcommand)]
@@ -64,6 +65,13 @@ pub(crate) struct EpArgs {
     /// Element type of the rows that combine sums: bf16, f16 or f32 [default: as dispatched, and bf16 for smaller types].
     #[arg(long, value_name = "TYPE")]
     combine_dtype: Option<DataType>,
+    /// What rows are turned into on their way back: none, fp8_direct, fp8_direct_fnuz, fp8_block, fp8_block_fnuz or fp4_block.
+    #[arg(long, default_value_t = CombineCodec::None, value_name = "CODEC")]
+    pub(crate) combine_quant: CombineCodec,
+    /// Where the experts leave their output: in the combine window, from which peers pull it, or in a buffer, from which it is
+    /// pushed [default: window, and buffer with a codec].
+    #[arg(long, value_parser = source_of_one_way, value_name = "window|buffer")]
+    combine_source: Option<CombineSource>,
     /// A trace of tokens with their routing, in place of the one that comes with the repository.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["tokens", "hidden", "experts", "top_k", "routing", "seed"])]
     pub(crate) trace: Option<PathBuf>,
@@ -76,6 +84,20 @@ impl EpArgs {
     pub(crate) fn combine_type(&self) -> DataType {
         let same = Some(self.dispatch_dtype).filter(|element| element.is_combined());
         self.combine_dtype.or(same).unwrap_or(DataType::Bf16)
+    }
+
+    /// Where the experts leave their output.
+    pub(crate) fn combine_source(&self) -> CombineSource {
+        let pushed = self.combine_quant != CombineCodec::None;
+        self.combine_source.unwrap_or(if pushed { CombineSource::Buffer } else { CombineSource::Window })
+    }
+}
+
+/// A benchmark goes one way.
+fn source_of_one_way(text: &str) -> Result<CombineSource, String> {
+    match text.parse() {
+        Ok(CombineSource::Any) | Err(_) => Err("allowed are window and buffer".to_owned()),
+        Ok(source) => Ok(source),
     }
 }
 

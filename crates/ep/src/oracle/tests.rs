@@ -125,7 +125,7 @@ fn small() -> (Shape, Vec<Input>) {
         dispatch: DataType::F32,
         combine: DataType::F32,
         output: DataType::F32,
-        codec: crate::CombineCodec::None,
+        codec: CombineCodec::None,
     };
     // Rank 0 owns expert 0, rank 1 owns experts 1 and 2.
     let first = Input {
@@ -152,7 +152,7 @@ fn mixed(dispatch: DataType, combine: DataType) -> (Shape, Vec<Input>) {
         dispatch,
         combine,
         output: combine,
-        codec: crate::CombineCodec::None,
+        codec: CombineCodec::None,
     };
     let mut state = 7u64;
     let mut next = || {
@@ -187,7 +187,7 @@ prop_compose! {
         let shape = Shape {
             ranks, experts, top_k, hidden, scale_bytes, max_tokens: 6,
             dispatch: DataType::F32, combine: DataType::F32, output: DataType::F32,
-            codec: crate::CombineCodec::None,
+            codec: CombineCodec::None,
         };
         let inputs = ids.into_iter().enumerate().map(|(source, mut ids)| {
             let tokens = ids.len() / top_k;

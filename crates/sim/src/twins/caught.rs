@@ -207,7 +207,8 @@ pub const TWINS: &[Twin] = &[
     twin("COMBINE_UNRELEASED", &[EP_C.by_races()]),
     twin("COMBINE_EPOCH_PLAIN", &[EP.by_races()]),
     twin("COMBINE_FLAG_FIRST", &[STAGED, STAGED_C]),
-    twin("COMBINE_UNCOUNTED", &[EP.by_values(), STAGED.by_values()]),
+    // Pushing, all blocks have been counted, and have read the epoch, before any may end.
+    twin("COMBINE_UNCOUNTED", &[EP.by_values()]),
     twin("COMBINE_COUNT_NOT_RESET", &[EP.by_values()]),
     twin("EXCHANGE_EARLY_RETURN", &[EP.by_values()]),
     twin("DISPATCH_NO_BARRIER", &[EP.by_values()]),
