@@ -1,4 +1,4 @@
-// How rows look on their way from an expert's rank to their origin. A codec turns elements into units of 16 bytes, all of a
+// How rows look on their way from an expert's rank to their origin. A codec turns elements into units, one a lane, all of a
 // block with one scale, and back. A row on the wire is its units, then its scales, then zero to 15 bytes that nobody reads.
 //
 // Rounding is to nearest even, once. A block of Fp8Block that holds a NaN or an infinity, and one of Fp4Block, comes back as
@@ -7,9 +7,15 @@
 
 #include "anabranch/float8.h"
 
+// Half of a unit of 16 bytes: as many elements of four bits as a lane has registers for.
+struct alignas(8) Vec8 {
+    u32 word[2];
+};
+
 // The rows' own type. No code for it: units are copied.
 template <class Element>
 struct Unchanged {
+    typedef Vec16 Unit;
     static constexpr bool COPIES = true;
     static constexpr u32 ELEMENTS = 16 / Element::BYTES;  // of a unit
     static constexpr u32 UNITS = 1;                       // of a block
@@ -29,6 +35,7 @@ struct Unchanged {
 // Eight bits an element, rounded and saturated, no scale.
 template <class Float>
 struct Direct {
+    typedef Vec16 Unit;
     static constexpr bool COPIES = false;
     static constexpr u32 ELEMENTS = 16;
     static constexpr u32 UNITS = 1;
@@ -48,6 +55,7 @@ struct Direct {
 // as 2^-100 where it is smaller, 0 too, so that neither the scale nor its inverse leaves the normal numbers.
 template <class Float>
 struct Scaled {
+    typedef Vec16 Unit;
     static constexpr bool COPIES = false;
     static constexpr u32 ELEMENTS = 16;
     static constexpr u32 UNITS = 8;
@@ -72,9 +80,10 @@ struct Scaled {
 
 // MXFP4: four bits an element, the first of a byte in its low half; blocks of 32 with an E8M0 scale.
 struct Fp4 {
+    typedef Vec8 Unit;
     static constexpr bool COPIES = false;
-    static constexpr u32 ELEMENTS = 32;
-    static constexpr u32 UNITS = 1;
+    static constexpr u32 ELEMENTS = 16;
+    static constexpr u32 UNITS = 2;
     static constexpr u32 SCALE_BYTES = 1;
     static constexpr u32 EXPONENT = 2;  // of E2M1's largest power of two
     typedef u8 Scale;
@@ -83,7 +92,7 @@ struct Fp4 {
     static ANABRANCH_DEVICE f32 factor(f32, u8 scale) { return E8M0::inverse(scale); }
     static ANABRANCH_DEVICE f32 scale_value(u8 scale) { return E8M0::to_f32(scale); }
     static ANABRANCH_DEVICE u32 encode(f32 value, f32 factor) { return F4E2m1::from_f32(value * factor); }
-    static ANABRANCH_DEVICE f32 decode(const Vec16& unit, u32 i, f32 scale) {
+    static ANABRANCH_DEVICE f32 decode(const Vec8& unit, u32 i, f32 scale) {
         return F4E2m1::to_f32(static_cast<u8>(unit.word[i / 8] >> (i % 8 * 4))) * scale;
     }
 };
@@ -95,6 +104,12 @@ template <class Element> using Fp8DirectFnuz = Direct<F8E4m3Fnuz>;
 template <class Element> using Fp8Block = Scaled<F8E4m3>;
 template <class Element> using Fp8BlockFnuz = Scaled<F8E4m3Fnuz>;
 template <class Element> using Fp4Block = Fp4;
+
+// Where the scales of a row on the wire begin.
+template <class Codec>
+static ANABRANCH_DEVICE u64 scales_offset(u32 hidden) {
+    return static_cast<u64>(hidden / Codec::ELEMENTS) * sizeof(typename Codec::Unit);
+}
 
 // Elements i .. i + Codec::ELEMENTS of a row as f32; `from` is the address of the first, a multiple of 16.
 template <class Element, u32 COUNT>
@@ -108,8 +123,8 @@ static ANABRANCH_DEVICE void load_elements(const Grid& grid, u64 from, f32 (&val
     }
 }
 
-// One wave encodes blocks [begin, end) of the row at `from` into the wire row at `to`, whose scales begin at `scales`. The lanes
-// of a block share its units, and find its largest magnitude together.
+// One wave encodes blocks [begin, end) of the row at `from` into the wire row at `to`, whose scales begin at `scales`.
+// The lanes of a block share its units, and find its largest magnitude together.
 template <class Codec, class Element>
 static ANABRANCH_DEVICE void encode_blocks(const Grid& grid, u64 from, u64 to, u64 scales, u32 begin, u32 end) {
     constexpr u32 LANES = Codec::UNITS < WAVE_SIZE ? Codec::UNITS : WAVE_SIZE;
@@ -137,13 +152,14 @@ static ANABRANCH_DEVICE void encode_blocks(const Grid& grid, u64 from, u64 to, u
         if (!live) continue;
 #pragma unroll
         for (u32 e = 0; e < EACH; ++e) {
-            constexpr u32 BITS = 128 / Codec::ELEMENTS, IN_WORD = 32 / BITS;
-            Vec16 codes = {};
+            typedef typename Codec::Unit Unit;
+            constexpr u32 BITS = sizeof(Unit) * 8 / Codec::ELEMENTS, IN_WORD = 32 / BITS;
+            Unit codes = {};
 #pragma unroll
             for (u32 i = 0; i < Codec::ELEMENTS; ++i) {
                 codes.word[i / IN_WORD] |= Codec::encode(value[e][i], factor) << (i % IN_WORD * BITS);
             }
-            remote_store(grid, reinterpret_cast<Vec16*>(to) + unit + e * LANES, codes);
+            remote_store(grid, reinterpret_cast<Unit*>(to) + unit + e * LANES, codes);
         }
         if constexpr (Codec::SCALE_BYTES > 0) {
             if (grid.lane() % LANES == 0) remote_store(grid, reinterpret_cast<typename Codec::Scale*>(scales) + block, scale);

@@ -89,34 +89,33 @@ static ANABRANCH_DEVICE void push_rows(const Grid& grid, const CombinePushArgs& 
         if constexpr (Codec::COPIES) {
             copy_units<4>(grid, from, to, begin, end);
         } else {
-            u64 scales = to + static_cast<u64>(blocks) * Codec::UNITS * 16;
-            encode_blocks<Codec, Element>(grid, from, to, scales, begin, end);
+            encode_blocks<Codec, Element>(grid, from, to, to + scales_offset<Codec>(args.hidden), begin, end);
         }
     }
 }
 
 // One wave sums units [begin, end) of one token, in its own window. Rows are loaded a few at a time, added in ascending rank order.
 static ANABRANCH_DEVICE void sum_units(const Grid& grid, const CombinePushArgs& args, u64 own, u32 token, u32 begin, u32 end) {
-    static constexpr u32 ROWS = Codec::ELEMENTS > 16 ? 2 : 4;
+    static constexpr u32 ROWS = 4;
     static constexpr u32 COUNT = Codec::ELEMENTS;
     static constexpr u32 IN_STORE = 16 / Element::BYTES;
     const u64* map = args.send_map + static_cast<u64>(token) * args.fan_out;
     u64 window = own + args.push_offset + static_cast<u64>(token) * args.wire_bytes;
     u64 place_bytes = static_cast<u64>(args.max_tokens) * args.wire_bytes;
-    u64 scales_at = static_cast<u64>(args.hidden / COUNT) * 16;
+    u64 scales_at = scales_offset<Codec>(args.hidden);
     Vec16* target = reinterpret_cast<Vec16*>(args.output + static_cast<u64>(token) * args.hidden * Element::BYTES);
     for (u32 at = begin + grid.lane(); at < end; at += WAVE_SIZE) {
         f32 sum[COUNT] = {};
         for (u32 n = 0; n < args.fan_out; n += ROWS) {
             bool there[ROWS];
-            Vec16 unit[ROWS];
+            typename Codec::Unit unit[ROWS];
             f32 scale[ROWS];
 #pragma unroll
             for (u32 i = 0; i < ROWS; ++i) {
                 there[i] = n + i < args.fan_out && is_destination(private_load(grid, map + n + i));
                 if (!there[i]) continue;
                 u64 row = window + (n + i) * place_bytes;
-                unit[i] = heap_load(grid, reinterpret_cast<const Vec16*>(row) + at);
+                unit[i] = heap_load(grid, reinterpret_cast<const typename Codec::Unit*>(row) + at);
                 if constexpr (Codec::SCALE_BYTES > 0) {
                     typedef typename Codec::Scale Scale;
                     scale[i] = Codec::scale_value(

@@ -13,6 +13,6 @@ ANABRANCH_KERNEL(anabranch_ep_conformance_codec, ConformanceCodecArgs, 256) {
     for (u32 row = grid.grid_wave(); row < args.row_count; row += grid.grid_waves()) {
         u64 from = reinterpret_cast<u64>(args.rows) + static_cast<u64>(row) * args.hidden * Element::BYTES;
         u64 to = reinterpret_cast<u64>(args.wire) + static_cast<u64>(row) * args.wire_bytes;
-        encode_blocks<Codec, Element>(grid, from, to, to + args.hidden / Codec::ELEMENTS * 16, 0, blocks);
+        encode_blocks<Codec, Element>(grid, from, to, to + scales_offset<Codec>(args.hidden), 0, blocks);
     }
 }

@@ -142,11 +142,11 @@ impl CombineCodec {
         (hidden * u64::from(bits) / 8 + scales).next_multiple_of(16)
     }
 
-    /// Elements in 16 bytes of codes.
-    pub const fn per_unit(self, element: DataType) -> u32 {
+    /// Elements that one lane encodes or decodes at a time.
+    pub const fn per_lane(self, element: DataType) -> u32 {
         match self {
             Self::None => element.per_unit(),
-            _ => 128 / self.line().3[0],
+            _ => 16,
         }
     }
 }

@@ -57,18 +57,19 @@ impl Plan {
     pub fn combine_push_geometry(&self, tokens: u32, limits: &DeviceLimits) -> Geometry {
         let waves = self.waves(limits);
         let blocks = self.blocks(limits);
-        let finest = Self::finest_segments(self.code_bytes(), limits);
+        let finest = self.finest_push_segments(limits);
         let segments = (waves * blocks / tokens.max(1)).clamp(1, finest);
         Geometry { blocks, block_threads: waves * limits.wave_size, parts: 1, segments, local_bytes: 16 }
     }
 
     /// The most waves that share a row while it is pushed.
     pub fn push_segments(&self, limits: &DeviceLimits) -> u32 {
-        Self::finest_segments(self.code_bytes(), limits)
+        self.finest_push_segments(limits)
     }
 
-    /// Bytes of a row's codes: whole units, one a lane.
-    fn code_bytes(&self) -> u32 {
-        self.config.hidden / self.config.combine_codec.per_unit(self.config.combine_type) * 16
+    /// The most waves that have work in a row.
+    fn finest_push_segments(&self, limits: &DeviceLimits) -> u32 {
+        let lanes = self.config.hidden / self.config.combine_codec.per_lane(self.config.combine_type);
+        Self::finest_segments(lanes * 16, limits)
     }
 }
