@@ -43,7 +43,8 @@ impl E8m0 {
             return Self::NAN;
         }
         // Down from the largest power of two: exact, and plain.
-        let fits = |code: &u8| 2f64.powi(i32::from(*code) - 127 + element_exponent) <= f64::from(largest.abs());
+        let fits =
+            |code: &u8| 2f64.powi(i32::from(*code) - 127 + element_exponent) <= f64::from(largest.abs());
         (0..Self::NAN.0).rev().find(fits).map_or(Self::MIN, Self)
     }
 }

@@ -102,8 +102,7 @@ const CODECS: [(CombineCodec, &str, &str, [u32; 3]); 6] = [
 
 impl CombineCodec {
     /// All codecs.
-    pub const ALL: [Self; 6] =
-        [CODECS[0].0, CODECS[1].0, CODECS[2].0, CODECS[3].0, CODECS[4].0, CODECS[5].0];
+    pub const ALL: [Self; 6] = [CODECS[0].0, CODECS[1].0, CODECS[2].0, CODECS[3].0, CODECS[4].0, CODECS[5].0];
 
     const fn line(self) -> &'static (Self, &'static str, &'static str, [u32; 3]) {
         &CODECS[match self {

@@ -79,7 +79,9 @@ pub enum Error {
         planned: CombineSource,
     },
     /// A buffer to push from is part of the slot, where peers push to.
-    #[error("{what} at {address:#x} lies in the operation's own windows, into which peers push; give a buffer of your own")]
+    #[error(
+        "{what} at {address:#x} lies in the operation's own windows, into which peers push; give a buffer of your own"
+    )]
     InOwnWindows {
         /// The tensor.
         what: &'static str,

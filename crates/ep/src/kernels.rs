@@ -15,8 +15,7 @@ const DISPATCH_HEADERS: &[Header] =
     &[Header { name: "ep/dispatch_rows.h", text: include_str!("../kernels/dispatch_rows.h") }];
 const COMBINE_HEADERS: &[Header] =
     &[Header { name: "ep/combine_flags.h", text: include_str!("../kernels/combine_flags.h") }];
-const CODEC_HEADERS: &[Header] =
-    &[Header { name: "ep/codec.h", text: include_str!("../kernels/codec.h") }];
+const CODEC_HEADERS: &[Header] = &[Header { name: "ep/codec.h", text: include_str!("../kernels/codec.h") }];
 
 /// Slotted dispatch; parameter `EP_TILE`.
 pub static DISPATCH: KernelUnit = KernelUnit {

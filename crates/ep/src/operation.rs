@@ -31,11 +31,10 @@ pub const COMBINE: OperationCode = OperationCode(0x301);
 /// Names of the kernels' phases, by number.
 const DISPATCH_NAME: OperationName =
     OperationName { name: "ep dispatch", phases: &["start", "rows of a peer", "flag of a later dispatch"] };
-const COMBINE_NAME: OperationName =
-    OperationName {
-        name: "ep combine",
-        phases: &["start", "experts of a peer", "flag of a later combine", "a peer that combines another way"],
-    };
+const COMBINE_NAME: OperationName = OperationName {
+    name: "ep combine",
+    phases: &["start", "experts of a peer", "flag of a later combine", "a peer that combines another way"],
+};
 
 /// Expert-parallel dispatch and combine over a group, on one rank.
 ///

@@ -415,7 +415,8 @@ fn slot_layout(config: &EpConfig, ranks: u32) -> SlotLayout {
     let combine_flags = place(flags);
     let row_window = place(rows * row_bytes(config, config.dispatch_type));
     let meta = place(rows * u64::from(meta_bytes(config)));
-    let pulled = if config.combine_source.pulls() { rows * row_bytes(config, config.combine_type) } else { 0 };
+    let pulled =
+        if config.combine_source.pulls() { rows * row_bytes(config, config.combine_type) } else { 0 };
     let pushed =
         if config.combine_source.pushes() { config.push_rows(ranks) * config.wire_bytes() } else { 0 };
     let combine_rows = place(pulled.max(pushed));

@@ -91,7 +91,9 @@ fn compare(codec: CombineCodec, element: DataType, wave: u32, rows: &[u8], hidde
         let place = right.iter().zip(&seen).position(|(right, seen)| right != seen);
         if let Some(place) = place {
             let (right, seen) = (right[place], seen[place]);
-            panic!("{codec} of {element}, wave {wave}, row {row}, byte {place}: {seen:#x}, expected {right:#x}");
+            panic!(
+                "{codec} of {element}, wave {wave}, row {row}, byte {place}: {seen:#x}, expected {right:#x}"
+            );
         }
     }
 }
@@ -109,7 +111,9 @@ fn all_16_bits(element: DataType) -> Vec<u8> {
 #[test]
 fn every_value_of_16_bits_has_its_code() {
     for codec in coded() {
-        for (element, wave) in [(DataType::Bf16, 32), (DataType::F16, 64), (DataType::Bf16, 1), (DataType::F16, 4)] {
+        for (element, wave) in
+            [(DataType::Bf16, 32), (DataType::F16, 64), (DataType::Bf16, 1), (DataType::F16, 4)]
+        {
             compare(codec, element, wave, &all_16_bits(element), 512);
         }
     }

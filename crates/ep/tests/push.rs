@@ -91,7 +91,8 @@ fn both_ways_take_turns_on_one_window() {
             let staged = [false, true, true, false][number as usize % 4];
             round(&ep, &expert, &stream, world, &Case { staged, ..case.clone() }, number)?;
             if number % 3 == 0 {
-                let uploaded = Uploaded::new(world.device(), &case.config, &case.input(ep.rank().get(), number));
+                let uploaded =
+                    Uploaded::new(world.device(), &case.config, &case.input(ep.rank().get(), number));
                 let dispatched = ep.dispatch(&stream, &uploaded.tokens(&case.config))?;
                 ep.release(&stream, dispatched)?;
                 world.synchronize(&stream)?;
@@ -185,7 +186,9 @@ fn rows_that_did_not_come_are_not_pushed() {
             let given = GivenRows::new(&Shape::new(&case.config, 3), &rows).unwrap();
             let output = uploaded.read_output(&case.config);
             oracle.combine(me).unwrap().compare_output(&output, &given).unwrap();
-            assert!(output.chunks_exact(2).all(|bits| !half::bf16::from_le_bytes([bits[0], bits[1]]).is_nan()));
+            assert!(
+                output.chunks_exact(2).all(|bits| !half::bf16::from_le_bytes([bits[0], bits[1]]).is_nan())
+            );
             Ok(())
         }));
     }
@@ -215,7 +218,8 @@ fn combinations_that_make_no_sense_are_refused_with_the_reason() {
     let fp8: CombineCodec = "fp8_block".parse().unwrap();
     for source in [CombineSource::Window, CombineSource::Any] {
         let refused = Plan::new(base().combine_source(source).combine_codec(fp8), 4).unwrap_err().to_string();
-        let reason = format!("combine_codec is fp8_block with combine_source {source}; rows are encoded while");
+        let reason =
+            format!("combine_codec is fp8_block with combine_source {source}; rows are encoded while");
         assert!(refused.contains(&reason), "{refused}");
     }
     for (codec, hidden, block) in [("fp8_direct", 264, 16), ("fp8_block", 192, 128), ("fp4_block", 48, 32)] {
@@ -229,7 +233,8 @@ fn combinations_that_make_no_sense_are_refused_with_the_reason() {
 #[test]
 fn windows_are_as_large_as_what_is_asked_for() {
     let bytes = |source, codec: &str, ranks| {
-        let config = EpConfig::new(256, 64, 8, 128).combine_source(source).combine_codec(codec.parse().unwrap());
+        let config =
+            EpConfig::new(256, 64, 8, 128).combine_source(source).combine_codec(codec.parse().unwrap());
         let plan = Plan::new(config, ranks).unwrap();
         plan.layout().bytes - plan.layout().combine_rows
     };
@@ -248,7 +253,11 @@ fn windows_are_as_large_as_what_is_asked_for() {
 #[test]
 fn output_in_the_wrong_place_is_told() {
     for (source, staged, words) in [
-        (CombineSource::Buffer, false, "given in the combine window, but the plan was made with combine_source buffer"),
+        (
+            CombineSource::Buffer,
+            false,
+            "given in the combine window, but the plan was made with combine_source buffer",
+        ),
         (CombineSource::Window, true, "given in a buffer, but the plan was made with combine_source window"),
     ] {
         let mut case = Case::new(2, 1);
@@ -263,7 +272,8 @@ fn output_in_the_wrong_place_is_told() {
             // SAFETY: the buffer lives until the stream was waited for.
             let buffer = ExpertOutput::Staged(unsafe { DeviceSlice::of(&staging) });
             let experts = if staged { buffer } else { ExpertOutput::InWindow };
-            let refused = ep.combine(&stream, experts, dispatched, uploaded.output()).unwrap_err().to_string();
+            let refused =
+                ep.combine(&stream, experts, dispatched, uploaded.output()).unwrap_err().to_string();
             assert!(refused.contains(words), "{refused}");
             // The other slot still goes the right way.
             let expert = ReferenceExpert::new(world, ep.plan(), ep.rank())?;
@@ -284,7 +294,10 @@ fn a_buffer_within_the_windows_is_refused() {
         let window = unsafe { DeviceSlice::from_raw(dispatched.combine_rows(), window_bytes(&ep)) };
         let refused = ep.combine(&stream, ExpertOutput::Staged(window), dispatched, uploaded.output());
         let refused = refused.unwrap_err().to_string();
-        assert!(refused.contains("the experts' output at 0x") && refused.contains("own windows"), "{refused}");
+        assert!(
+            refused.contains("the experts' output at 0x") && refused.contains("own windows"),
+            "{refused}"
+        );
         Ok(world.synchronize(&stream)?)
     }));
 }

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use anabranch::ep::oracle::{Oracle, RankInput, Shape};
 use anabranch::ep::reference::ReferenceExpert;
 use anabranch::ep::{
-    CombineCodec, CombineSource, Dispatched, EpConfig, ExpertOutput, ExpertParallel, Plan, ReceivedRows, Tokens,
+    CombineCodec, CombineSource, Dispatched, EpConfig, ExpertOutput, ExpertParallel, Plan, ReceivedRows,
+    Tokens,
 };
 use anabranch::hip::{DeviceBuffer, Stream};
 use anabranch::jit::KernelSpec;

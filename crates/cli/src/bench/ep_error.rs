@@ -14,7 +14,12 @@ pub(crate) struct CodecError {
 
 impl CodecError {
     /// The difference between combined tokens and those without a codec, `exact`, of one rank.
-    pub(crate) fn between(seen: &[u8], exact: &Combination<'_>, experts: &impl ExpertRows, of: DataType) -> Self {
+    pub(crate) fn between(
+        seen: &[u8],
+        exact: &Combination<'_>,
+        experts: &impl ExpertRows,
+        of: DataType,
+    ) -> Self {
         let exact = exact.output(experts);
         let values = |bytes: &[u8]| {
             let mut values = vec![0.0f32; bytes.len() * 8 / of.bits() as usize];

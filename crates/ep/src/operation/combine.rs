@@ -68,13 +68,7 @@ impl ExpertParallel {
         self.pull(stream, dispatched, 0, nothing)
     }
 
-    fn pull(
-        &self,
-        stream: &Stream,
-        dispatched: Dispatched,
-        tokens: u32,
-        output: DeviceSlice,
-    ) -> Result<()> {
+    fn pull(&self, stream: &Stream, dispatched: Dispatched, tokens: u32, output: DeviceSlice) -> Result<()> {
         let _launching = self.world.launching(stream)?;
         let mut slot = dispatched.slot;
         if !slot.belongs_to(&self.pool) {

@@ -80,7 +80,8 @@ impl Ep {
             let first = source * self.case.tokens as usize;
             // Counts beyond the window are told below.
             let told = (*count).min(self.case.tokens) as usize;
-            let combined = oracle.combine(GroupRank::new(source as u32)).map_err(|error| error.to_string())?;
+            let combined =
+                oracle.combine(GroupRank::new(source as u32)).map_err(|error| error.to_string())?;
             for (row, place) in places[first..first + told].iter().enumerate() {
                 let token = tokens[first + row] as usize;
                 let right = combined.copies(token).position(|copy| copy.destination == who);
@@ -154,8 +155,10 @@ impl Ep {
         let places = self.plan.fan_out() as usize;
         let row_bytes = self.plan.combine_wire_bytes() as usize;
         let (heap, window) = (self.bench.ranks[rank].heap, self.plan.layout().combine_rows);
-        let bytes =
-            self.bench.get::<u8>(heap, window, places * tokens * row_bytes).map_err(|error| error.to_string())?;
+        let bytes = self
+            .bench
+            .get::<u8>(heap, window, places * tokens * row_bytes)
+            .map_err(|error| error.to_string())?;
         for (row, bytes) in bytes.chunks_exact(row_bytes).enumerate() {
             let (place, token) = (row / tokens, row % tokens);
             if !touched.pushed.contains(&(place, token)) && bytes.iter().any(|byte| *byte != 0) {
