@@ -159,12 +159,12 @@ fn what_is_not_finite_makes_its_block_nan() {
                 let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
                 let wire = encode(codec, DataType::F32, 4, &bytes, 4 * block as u32);
                 let codes = 4 * block * if codec == CombineCodec::Fp4Block { 4 } else { 8 } / 8;
-                let nan = |number: usize| match codec {
-                    CombineCodec::Fp4Block => E8m0::from_bits(wire[0][codes + number]) == E8m0::NAN,
-                    _ => {
-                        let scale: [u8; 4] = wire[0][codes + number * 4..][..4].try_into().unwrap();
-                        f32::from_le_bytes(scale).is_nan()
+                let nan = |number: usize| {
+                    if codec == CombineCodec::Fp4Block {
+                        return E8m0::from_bits(wire[0][codes + number]) == E8m0::NAN;
                     }
+                    let scale: [u8; 4] = wire[0][codes + number * 4..][..4].try_into().unwrap();
+                    f32::from_le_bytes(scale).is_nan()
                 };
                 assert_eq!([0, 1, 2, 3].map(nan), [false, true, false, false], "{codec} {odd} {place}");
             }

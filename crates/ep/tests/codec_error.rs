@@ -51,10 +51,9 @@ impl Data {
     fn row(self, numbers: &mut Normal) -> Vec<f32> {
         let element = |column: usize| {
             let factor = match self {
-                Self::Normal => 1.0,
                 Self::Small => 1.0 / 1024.0,
                 Self::Outliers if self.is_outlier(column) => 32.0,
-                Self::Outliers => 1.0,
+                Self::Normal | Self::Outliers => 1.0,
             };
             bf16::from_f64(numbers.next() * factor).to_f32()
         };

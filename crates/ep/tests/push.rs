@@ -102,6 +102,40 @@ fn both_ways_take_turns_on_one_window() {
     }));
 }
 
+/// Replays of one graph with other tokens, routings and rows each time, into a buffer that is pushed from.
+#[test]
+fn a_captured_push_is_replayed_with_other_inputs() {
+    for codec in ["none", "fp8_block"] {
+        let mut case = pushing(3, 4);
+        case.config = case.config.combine_codec(codec.parse().unwrap());
+        all_well(on_ranks(3, 4, &world_config(), |world| {
+            let ep = ExpertParallel::new(world, world.group(), case.config.clone())?;
+            let expert = ReferenceExpert::new(world, ep.plan(), ep.rank())?;
+            let stream = world.device().create_stream()?;
+            let me = ep.rank();
+            let mut uploaded = Uploaded::new(world.device(), &case.config, &case.input(me.get(), 0));
+            let staging = world.device().allocate(window_bytes(&ep))?;
+            stream.begin_capture()?;
+            let dispatched = ep.dispatch(&stream, &uploaded.tokens(&case.config))?;
+            let experts = common::run_expert(&expert, &stream, &dispatched, &case, &staging)?;
+            ep.combine(&stream, experts, dispatched, uploaded.output())?;
+            let graph = stream.end_capture()?.instantiate()?;
+            for replay in 1..60 {
+                let routing = [Routing::Random, Routing::Hot, Routing::Invalid][replay as usize % 3];
+                let case = Case { routing, ..case.clone() };
+                let inputs = case.inputs(replay);
+                uploaded.refill(&inputs[me.index()]);
+                uploaded.output.fill(0xee)?;
+                // SAFETY: buffers, plan and world live until the stream was waited for.
+                unsafe { graph.launch(&stream)? };
+                world.synchronize(&stream)?;
+                judge_output(&oracle(&case, &inputs), me, &uploaded.read_output(&case.config));
+            }
+            Ok(())
+        }));
+    }
+}
+
 /// Byte of the memory around windows and buffers.
 const CANARY: u8 = 0xa5;
 

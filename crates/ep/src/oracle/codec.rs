@@ -82,7 +82,7 @@ mod tests {
         assert_eq!(passed(direct, &[1.0, 1.06, -500.0, f32::INFINITY]), [1.0, 1.0, -448.0, 448.0]);
         assert!(passed(direct, &[f32::NAN])[0].is_nan());
         let fnuz = CombineCodec::Fp8Direct(Fp8Format::E4m3fnuz);
-        assert_eq!(passed(fnuz, &[0.1, 250.0, f32::NEG_INFINITY]), [0.1015625, 240.0, -240.0]);
+        assert_eq!(passed(fnuz, &[0.1, 250.0, f32::NEG_INFINITY]), [0.101_562_5, 240.0, -240.0]);
         let block = CombineCodec::Fp8Block(Fp8Format::E4m3fn);
         // A scale of 1/448 * 896 = 2.
         assert_eq!(passed(block, &[896.0, 2.0, 2.1, -3.9]), [896.0, 2.0, 2.0, -4.0]);
