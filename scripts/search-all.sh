@@ -17,7 +17,7 @@ for protocol in ep barrier stream-signal put-signal put-quiet gather device-barr
     search "$protocol" --ranks 3 --seeds "0..$seeds"
     search "$protocol" --ranks 3 --seeds "0..$seeds" --cumulative
 done
-for protocol in ccl-move ccl-packets ccl-bulk; do
+for protocol in ccl-move ccl-packets ccl-bulk ccl-hops; do
     for form in "" --staged; do
         search "$protocol" --ranks 3 --seeds "0..$((seeds / 6))" $form
         search "$protocol" --ranks 3 --seeds "0..$((seeds / 6))" --cumulative $form

@@ -100,8 +100,8 @@ fn a_wrong_value_is_named_with_its_line_and_what_would_be_right() {
         ("[device]\ndevices = [0, 1, 0]\n", &["line 2: device.devices: ", "device 0 is listed twice"]),
         ("[device]\nfirst = 1\ndevices = [0]\n", &["line 2: device.first: ", "device.devices"]),
         (
-            "[ccl]\nalgorithm = \"ring\"\n",
-            &["line 2: ccl.algorithm: ", "\"ring\" is no algorithm", "or \"auto\""],
+            "[ccl]\nalgorithm = \"tree\"\n",
+            &["line 2: ccl.algorithm: ", "\"tree\" is no algorithm", "or \"auto\""],
         ),
         ("[ccl]\nmax_blocks = 0\n", &["line 2: ccl.max_blocks: ", "at least 1"]),
         ("[ccl]\nmax_blocks = 1025\n", &["line 2: ccl.max_blocks: ", "is 1025; allowed is 0 to 1024"]),

@@ -1,8 +1,9 @@
 // Whether all members make the same call, asked before any of its data moves: a kernel of one block, launched before the call's
 // when the communicator checks fingerprints. It has a channel of its own with one lane and no packets.
 //
-// Every member writes its message, the call's fingerprint and its row of splits, into every member's staging, meets, and
-// compares all messages with its own. So all members see the same messages, find the same difference, and fail alike: the fault
+// Every member writes its message, the call's fingerprint and a row, into every member's staging, meets, and compares all
+// messages with its own. A row is of splits, two words for each member, which are compared in pairs; or of the first tensors of a
+// list, for the host to say in which of them lists differ: that they do, their digest in the fingerprint says. So all members see the same messages, find the same difference, and fail alike: the fault
 // poisons the world, and the call's kernel ends where it begins. Why a half of the staging is free: meet.h. After a difference
 // nobody writes there any more, so that the host can read what everybody wrote.
 #include "ccl/meet.h"
@@ -10,12 +11,9 @@
 namespace ccl {
 
 static constexpr u32 WORDS = sizeof(Fingerprint) / 8;
-static_assert(sizeof(Split) == 16, "two words for each member");
 
 static ANABRANCH_DEVICE u64 own_word(const FingerprintArgs& args, u32 word) {
-    if (word < WORDS) return reinterpret_cast<const u64*>(&args.mine)[word];
-    const Split& split = args.splits[(word - WORDS) / 2];
-    return (word - WORDS) % 2 == 0 ? split.sent : split.expected;
+    return word < WORDS ? reinterpret_cast<const u64*>(&args.mine)[word] : args.row[word - WORDS];
 }
 
 static ANABRANCH_DEVICE u64* message_of(const Channel& channel, u64 base, const Lane& lane, u64 half, u32 source) {
@@ -24,7 +22,7 @@ static ANABRANCH_DEVICE u64* message_of(const Channel& channel, u64 base, const 
 
 static ANABRANCH_DEVICE void tell_all(const Grid& grid, const FingerprintArgs& args, const Lane& lane, u64 half) {
     const Channel& channel = args.channel;
-    u32 words = WORDS + (args.mine.uneven != 0 ? 2 * channel.team.size : 0);
+    u32 words = WORDS + u32(args.row_words);
     for (u32 i = grid.thread; i < words * channel.team.size; i += grid.block_threads) {
         u32 peer = rotated(channel, i / words), word = i % words;
         u64* message = message_of(channel, member_base(grid, channel, peer), lane, half, channel.team.rank);

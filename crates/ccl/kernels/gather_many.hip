@@ -118,7 +118,7 @@ static ANABRANCH_DEVICE void gather_staged(const Grid& grid, const GatherManyArg
                 copy_bytes(grid, to + (at - first), segment.input + offset, bytes);
             });
         }
-        meet(grid, channel, lane);
+        ANABRANCH_UNLESS(STAGED_NO_MEETING) meet(grid, channel, lane);
         for (u32 i = 1; i < channel.team.size && !lane.dead; ++i) {
             u32 source = rotated(channel, i);
             u64 from = staging_of(channel, channel.heap, lane, half, source);
@@ -129,24 +129,26 @@ static ANABRANCH_DEVICE void gather_staged(const Grid& grid, const GatherManyArg
     }
 }
 
-// Tiles of the message go round the lanes.
-static constexpr u64 GATHER_TILE = 32768;
+// Tiles of the message go round the lanes. Smaller in tests, so that every lane has several.
+#if !defined(CCL_TILE)
+#define CCL_TILE 32768
+#endif
 
 static ANABRANCH_DEVICE void gather_direct(const Grid& grid, const GatherManyArgs& args, Lane& lane) {
     const Channel& channel = args.channel;
     u32 me = channel.team.rank;
-    meet(grid, channel, lane);
+    ANABRANCH_UNLESS(DIRECT_NO_FIRST_MEETING) meet(grid, channel, lane);
     for (u32 i = 0; i < channel.team.size && !lane.dead; ++i) {
         u32 peer = turned(channel, lane, i);
-        for (u64 first = grid.block * GATHER_TILE; first < args.total; first += grid.grid_blocks * GATHER_TILE) {
-            u64 end = minimum(first + GATHER_TILE, args.total);
+        for (u64 first = u64(grid.block) * CCL_TILE; first < args.total; first += u64(grid.grid_blocks) * CCL_TILE) {
+            u64 end = minimum(first + CCL_TILE, args.total);
             for_each_part(grid, args, first, end, [&](const Segment& segment, u64 offset, u64, u64 bytes) {
                 u64 to = target_of(grid, segment, peer, me);
                 if (to != segment.input || peer != me) copy_bytes(grid, to + offset, segment.input + offset, bytes);
             });
         }
     }
-    meet(grid, channel, lane);
+    ANABRANCH_UNLESS(DIRECT_NO_LAST_MEETING) meet(grid, channel, lane);
 }
 
 // Tensors have places of their own each: the lane needs none.

@@ -16,6 +16,8 @@ device_struct! {
         pub is_watched: u32,
         /// Launches that have begun on it and not ended: more than one overlap.
         pub inside: u32,
+        /// Chunks that its calls of the ring have counted: the same on all members.
+        pub chunks: u64,
     }
 }
 
@@ -77,7 +79,7 @@ device_struct! {
 }
 
 device_struct! {
-    /// Arguments of the kernels that move bytes (`kernels/move.hip`).
+    /// Arguments of the kernels that move bytes (`kernels/move.hip`, `kernels/two_hop.hip`, `kernels/ring.hip`).
     pub struct MoveArgs {
         /// The communicator.
         pub channel: Channel,
@@ -94,9 +96,10 @@ device_struct! {
         /// Bytes that a lane copies of what this rank has for itself, a multiple of 16.
         pub lane_bytes: u64,
         /// Bytes to each member that a lane moves in one step; a multiple of 16. Through the staging at most what it holds, and
-        /// not looked at where only pairs know their counts.
+        /// not looked at where only pairs know their counts. In two hops, of each part; round the ring, of each member's bytes, and at
+        /// most what a member's part of the staging holds.
         pub piece_bytes: u64,
-        /// Bytes between what goes to two members.
+        /// Bytes between what goes to two members; in two hops, of a part.
         pub send_stride: u64,
         /// Bytes between what comes from two members.
         pub receive_stride: u64,
@@ -135,7 +138,7 @@ device_struct! {
 }
 
 device_struct! {
-    /// Arguments of the kernels that reduce (`kernels/packet_reduce.hip`, `kernels/bulk_reduce.hip`).
+    /// Arguments of the kernels that reduce (`kernels/packet_reduce.hip`, `kernels/bulk_reduce.hip`, `kernels/ring_reduce.hip`).
     pub struct ReduceArgs {
         /// The communicator.
         pub channel: Channel,
@@ -151,9 +154,11 @@ device_struct! {
         pub part_units: u64,
         /// Packets that a lane handles: of the message, or of each part.
         pub lane_units: u64,
-        /// Bytes of one member's part. A multiple of 16 where parts are cut from one message.
+        /// Bytes of one member's part. A multiple of 16 where parts are cut from one message; round the ring there is one part then,
+        /// the message.
         pub part_bytes: u64,
-        /// Bytes of each part that a lane handles in one step, a multiple of 16; in `push` at most what the staging holds.
+        /// Bytes of each part that a lane handles in one step, a multiple of 16; in `push` at most what the staging holds, round the
+        /// ring at most those whose sums it holds unrounded.
         pub piece_bytes: u64,
         /// Who gets the result: a member or [`REDUCE_ALL`].
         pub root: u32,
@@ -204,11 +209,18 @@ device_struct! {
         pub algorithm: u64,
         /// Blocks of the launch.
         pub blocks: u64,
+        /// Whether `push` goes in phases.
+        pub phased: u64,
+        /// Tensors of a list, or [`NOTHING`] where the call has none.
+        pub tensors: u64,
+        /// A digest of them all, in their order, or [`NOTHING`].
+        pub list: u64,
     }
 }
 
 device_struct! {
     /// Elements between this rank and another, where counts differ.
+    #[derive(PartialEq, Eq)]
     pub struct Split {
         /// How many this rank sends to it.
         pub sent: u64,
@@ -218,14 +230,37 @@ device_struct! {
 }
 
 device_struct! {
+    /// One tensor of a list, as far as all members have to give the same.
+    #[derive(PartialEq, Eq)]
+    pub struct ListedTensor {
+        /// Place in [`DataType::ALL`](crate::DataType::ALL).
+        pub data_type: u64,
+        /// Elements of one member's input.
+        pub count: u64,
+        /// Which registration the output is in, where peers write it; otherwise [`NOTHING`].
+        pub registration: u64,
+        /// The output's offset in the heap or registration, where peers write it; otherwise [`NOTHING`].
+        pub offset: u64,
+    }
+}
+
+/// Words of the row behind a fingerprint: splits with as many members as can be, or the first tensors of a list.
+pub const ROW_WORDS: usize = MOST_UNEVEN * size_of::<Split>() / 8;
+/// Tensors of a list that a row has room for.
+pub const MOST_LISTED: usize = ROW_WORDS * 8 / size_of::<ListedTensor>();
+
+device_struct! {
     /// Arguments of the kernel that compares calls (`kernels/fingerprint.hip`).
     pub struct FingerprintArgs {
-        /// The check's own: one lane; its staging takes a fingerprint and a row of splits of each member.
+        /// The check's own: one lane; its staging takes a fingerprint and a row of each member.
         pub channel: Channel,
         /// This rank's call.
         pub mine: Fingerprint,
-        /// With each member, where `mine.uneven` is set.
-        pub splits: [Split; MOST_UNEVEN],
+        /// What is told beside it: a [`Split`] with each member, where `mine.uneven` is set, or [`ListedTensor`]s, where
+        /// `mine.tensors` says so. Splits are compared; tensors are for the error alone, as `mine.list` is compared.
+        pub row: [u64; ROW_WORDS],
+        /// Words of the row that are told.
+        pub row_words: u64,
     }
 }
 

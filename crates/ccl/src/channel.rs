@@ -4,7 +4,7 @@ use anabranch_hip::DeviceAddress;
 use anabranch_hip_jit::DevicePointer;
 use anabranch_shmem::{SymmetricMemory, TeamView};
 
-use crate::args::{Channel, Fingerprint, LaneState, MOST_UNEVEN, Split};
+use crate::args::{Channel, Fingerprint, LaneState, ROW_WORDS};
 
 /// Bytes between two words of a meeting: `MEET_STRIDE` in `ccl/meet.h`.
 pub(crate) const MEET_STRIDE: u64 = 64;
@@ -60,15 +60,10 @@ impl ChannelLayout {
     }
 
     /// The layout of the channel on which calls are compared: one lane without packets, whose staging takes a fingerprint and a
-    /// row of splits of each member.
+    /// row of each member.
     pub fn of_check(members: u32) -> Self {
-        let message = (size_of::<Fingerprint>() + size_of::<Split>() * Self::splits(members)) as u64;
+        let message = (size_of::<Fingerprint>() + 8 * ROW_WORDS) as u64;
         Self::new(members, 1, 0, 2 * u64::from(members) * message.next_multiple_of(ALIGNMENT))
-    }
-
-    /// Members in a row of splits: none in groups that are too large for counts that differ.
-    pub(crate) const fn splits(members: u32) -> usize {
-        if members as usize > MOST_UNEVEN { 0 } else { members as usize }
     }
 
     /// What the kernels get.
@@ -100,7 +95,8 @@ mod tests {
     fn messages_of_a_check_fit_into_its_staging() {
         for members in [1, 2, 3, 8, 63, 64, 65, 1000] {
             let layout = ChannelLayout::of_check(members);
-            let message = 128 + 16 * u64::from(if members > 64 { 0 } else { members });
+            // A fingerprint, and 64 splits or 32 tensors of a list.
+            let message = 19 * 8 + 64 * 16;
             assert!((message..message + ALIGNMENT).contains(&layout.staging_bytes), "{members}: {layout:?}");
             let end = layout.staging + 2 * u64::from(members) * layout.staging_bytes;
             assert!(end <= layout.lanes && layout.lanes < layout.bytes, "{members}: {layout:?}");

@@ -6,17 +6,17 @@ use anabranch_hip::Stream;
 use anabranch_hip_jit::bytemuck::{self, Zeroable as _};
 use anabranch_hip_jit::control::FaultRecord;
 use anabranch_hip_jit::{LoadedUnit, TypedKernel};
-use anabranch_ranks::Group;
+use anabranch_ranks::{Group, GroupRank};
 use anabranch_shmem::{
     ExplainFault, Fault, MemoryUse, OperationCode, OperationName, SymmetricMemory, Team, TeamView, World,
 };
 
-use crate::args::{Channel, Fingerprint, FingerprintArgs, LaneState, Split};
+use crate::args::{Channel, FingerprintArgs, LaneState, ROW_WORDS};
 use crate::call::{Call, Shape};
 use crate::channel::{ALIGNMENT, ChannelLayout, MEET_STRIDE};
 use crate::communicator::{OPERATION, PHASES, agree};
 use crate::error::{Error, Result};
-use crate::fingerprint::{self, Mismatch, WORDS};
+use crate::fingerprint::{Mismatch, Said, WORDS};
 use crate::kernels::entry;
 use crate::plan::Plan;
 
@@ -80,11 +80,9 @@ impl Checking {
     /// What the check compares of a call.
     pub(crate) fn arguments(&self, call: &Call<'_>, shape: &Shape, plan: &Plan) -> Box<FingerprintArgs> {
         let TeamView { rank, .. } = self.channel.team;
-        Box::new(FingerprintArgs {
-            channel: self.channel,
-            mine: Fingerprint::new(call, shape, plan),
-            splits: fingerprint::splits(call, anabranch_ranks::GroupRank::new(rank)),
-        })
+        let said = Said::new(call, shape, plan, GroupRank::new(rank));
+        let (row, row_words) = said.row();
+        Box::new(FingerprintArgs { channel: self.channel, mine: said.fingerprint, row, row_words })
     }
 
     /// Puts the check of the next call on the stream.
@@ -149,15 +147,15 @@ impl Checker {
         Some(u64::from_le_bytes(word))
     }
 
-    fn message(&self, index: u64) -> Option<(Fingerprint, Vec<Split>)> {
+    fn message(&self, index: u64) -> Option<Said> {
         let start = self.layout.staging + index * self.layout.staging_bytes;
         let mut words = [0u64; WORDS];
         self.copy(start, bytemuck::bytes_of_mut(&mut words))?;
-        let fingerprint: Fingerprint = bytemuck::cast(words);
-        let rows = if fingerprint.uneven == 0 { 0 } else { ChannelLayout::splits(self.group.size()) };
-        let mut row = vec![Split::zeroed(); rows];
-        self.copy(start + size_of::<Fingerprint>() as u64, bytemuck::cast_slice_mut(&mut row))?;
-        Some((fingerprint, row))
+        let fingerprint = bytemuck::cast(words);
+        let mut row = [0u64; ROW_WORDS];
+        let told = row.get_mut(..Said::row_words(&fingerprint, self.group.size()))?;
+        self.copy(start + size_of_val(&words) as u64, bytemuck::cast_slice_mut(told))?;
+        Some(Said::of(fingerprint, &row, self.group.size()))
     }
 
     fn copy(&self, offset: u64, target: &mut [u8]) -> Option<()> {

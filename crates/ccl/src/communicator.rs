@@ -29,8 +29,15 @@ use crate::{in_place, many};
 pub const OPERATION: OperationCode = OperationCode(0x200);
 const NAME: OperationName = OperationName { name: "ccl", phases: PHASES };
 /// `Phase` in `ccl/lane.h`.
-pub(crate) const PHASES: &[&str] =
-    &["start", "packets of a peer", "meeting", "fingerprint", "overlap with an earlier call"];
+pub(crate) const PHASES: &[&str] = &[
+    "start",
+    "packets of a peer",
+    "meeting",
+    "fingerprint",
+    "overlap with an earlier call",
+    "chunk from the member before",
+    "room at the next member",
+];
 
 /// Sends and receives in fault records.
 pub const MESSAGE_OPERATION: OperationCode = OperationCode(0x201);
@@ -302,7 +309,11 @@ impl Communicator {
             let allowed = "at most 64 where counts differ";
             return Err(Error::Config { field: "the group's size", given: self.size().into(), allowed });
         }
-        let plan = Plan::chosen(&shape, &self.limits, self.table.as_deref(), choice)?;
+        let table = self.table.as_deref();
+        let plan = match call {
+            Call::AllGatherMany(_) => many::plan(&shape, &self.limits, table, choice)?,
+            _ => Plan::chosen(&shape, &self.limits, table, choice)?,
+        };
         let (output, input) = call.tensors();
         in_place::check(call, &shape, &self.team)?;
         let counts = match *call {

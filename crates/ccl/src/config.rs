@@ -23,8 +23,9 @@ pub enum Check {
     /// kernel of one block and a meeting of all members for each call: about as much as a barrier.
     ///
     /// Calls carry a number, also those that are captured: all members capture the same ones, and replay what they captured. Of
-    /// [`Call::AllGatherMany`](crate::Call::AllGatherMany) the bytes in total are compared, not each tensor; sends and receives
-    /// are not compared, nor is a choice of phases ([`Choice`](crate::plan::Choice)).
+    /// [`Call::AllGatherMany`](crate::Call::AllGatherMany) the list is compared: how many tensors, and of each, in their order,
+    /// type, count and, where peers write it, the output's place. Sends and receives are not compared: others have no part in
+    /// them.
     Fingerprint,
 }
 

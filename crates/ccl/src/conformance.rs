@@ -1,4 +1,5 @@
-//! One collective with known inputs, judged byte by byte: for tests, and for finding out whether a machine computes right.
+//! One collective with known inputs, judged byte by byte: for tests, and for finding out whether a machine computes right. Calls of
+//! several tensors ([`ListCase`]: messages, many tensors gathered) are judged likewise; a [`Trial`] is either.
 //!
 //! Every buffer lies between canaries, and everything that a call must not touch is compared too.
 
@@ -6,11 +7,13 @@ use std::fmt;
 
 mod draw;
 mod layout;
+mod list;
 mod replays;
 mod scratch;
 mod subset;
 mod sweep;
 mod tally;
+mod trial;
 
 use anabranch_hip::Stream;
 use anabranch_ranks::GroupRank;
@@ -24,11 +27,13 @@ use crate::{Choice, Communicator, DataType, ReduceOp, Work};
 pub use draw::Numbers;
 #[doc(hidden)]
 pub use layout::Layout;
+pub use list::{Entry, FilledList, ListCase, ListForm};
 pub use replays::{Captured, Replays, run_replays};
 pub use scratch::Scratch;
 pub use subset::{Subset, ordered_subsets};
 pub use sweep::{Form, Level, Point, Sweep, run_points, sweep};
 pub use tally::Tally;
+pub use trial::{FilledTrial, Trial};
 
 /// What bytes are that nobody may touch.
 const UNTOUCHED: u8 = 0xa5;
@@ -256,7 +261,7 @@ pub fn launch(
     let layout = Layout::of(case, members, me.get());
     let (inputs, outputs) = case.lengths(members.into(), me.get().into());
     let (input, output) =
-        (scratch.tensor(case, layout.input, inputs)?, scratch.tensor(case, layout.output, outputs)?);
+        (scratch.tensor_of(case, layout.input, inputs)?, scratch.tensor_of(case, layout.output, outputs)?);
     let group: Vec<u64> = (0..u64::from(members)).collect();
     let here = u64::from(me.get());
     let (counts, to, from) = (

@@ -24,6 +24,8 @@ pub const DEVICE_HEADERS: &[Header] = headers![
     "pipe.h",
     "place.h",
     "reduce.h",
+    "ring.h",
+    "unrounded.h",
     "words.h"
 ];
 

@@ -1,15 +1,21 @@
 //! What all members have to say alike about a call, and what is said when they do not. Pure.
 
+mod list;
+mod said;
+
 use std::fmt;
 
-use anabranch_hip_jit::bytemuck::{self, Zeroable as _};
-use anabranch_ranks::{GlobalRank, Group, GroupRank};
+use anabranch_hip_jit::bytemuck;
+use anabranch_ranks::{GlobalRank, Group};
 
-use crate::args::{Fingerprint, MOST_UNEVEN, NOTHING, Split};
+use crate::args::{Fingerprint, NOTHING};
 use crate::call::{Call, Collective, Shape};
 use crate::plan::{Algorithm, Plan};
 use crate::tensor::{LocationKind, Tensor};
 use crate::{DataType, ReduceOp};
+
+pub use list::ListMismatch;
+pub(crate) use said::Said;
 
 /// Words of a fingerprint.
 pub(crate) const WORDS: usize = size_of::<Fingerprint>() / 8;
@@ -32,6 +38,9 @@ const FIELDS: [&str; WORDS] = [
     "the offset of the output",
     "the algorithm",
     "the number of blocks",
+    "whether it goes in phases",
+    "the number of tensors",
+    "the list of tensors",
 ];
 
 impl Fingerprint {
@@ -61,6 +70,9 @@ impl Fingerprint {
             output_offset,
             algorithm: place_in(&Algorithm::ALL, plan.algorithm),
             blocks: plan.blocks.into(),
+            phased: plan.phased.into(),
+            tensors: NOTHING,
+            list: NOTHING,
         }
     }
 
@@ -80,79 +92,26 @@ impl Fingerprint {
                 f64::from_bits(word).to_string()
             }
             4 => f32::from_bits(word as u32).to_string(),
-            7 => named(Some(if word == 0 { "no" } else { "yes" })),
+            7 | 16 => named(Some(if word == 0 { "no" } else { "yes" })),
             8 | 11 => named(from(&KINDS, word).map(kind_name)),
             14 => named(from(&Algorithm::ALL, word).map(Algorithm::name)),
             _ if word == NOTHING => "none".to_owned(),
+            18 => format!("{word:016x}"),
             _ => word.to_string(),
         }
     }
-
-    /// The call as its member made it, in full.
-    pub(crate) fn describe(&self, row: &[Split]) -> String {
-        let value = |field| self.value(field);
-        let mut words = vec![format!("call {}: {} {}", value(0), value(1), value(2))];
-        let is_collective = |collective| self.collective == place_in(&Collective::ALL, collective);
-        if self.op != NOTHING {
-            words.push(value(3));
-        }
-        if self.op == u64::from(ReduceOp::PreMulSum(0.0).torch_value()) {
-            words.push(format!("by {}", value(4)));
-        }
-        let list = |of: fn(&Split) -> u64| {
-            row.iter().map(|split| of(split).to_string()).collect::<Vec<_>>().join(", ")
-        };
-        let (sent, expected) = (list(|split| split.sent), list(|split| split.expected));
-        if self.uneven == 0 {
-            words.push(format!("of {} elements", value(5)));
-        } else if is_collective(Collective::AllGather) {
-            words.push(format!("with counts [{expected}]"));
-        } else {
-            words.push(format!("with output splits [{expected}], input splits [{sent}]"));
-        }
-        if self.root != NOTHING {
-            words.push(format!("with root {}", value(6)));
-        }
-        let place = |kind: usize| {
-            let (registration, offset) = (value(kind + 1), value(kind + 2));
-            let registration =
-                if registration == "none" { String::new() } else { format!(" {registration}") };
-            let offset = if offset == "none" { String::new() } else { format!(" at byte {offset}") };
-            format!("{}{registration}{offset}", value(kind))
-        };
-        words.push(format!("from {} to {} memory", place(8), place(11)));
-        words.push(format!("by {} on {} blocks", value(14), value(15)));
-        words.join(" ")
-    }
-}
-
-/// This rank's row of splits: what it sends to each member and expects from each. Zeros where counts are equal.
-pub(crate) fn splits(call: &Call<'_>, rank: GroupRank) -> [Split; MOST_UNEVEN] {
-    let mut row = [Split::zeroed(); MOST_UNEVEN];
-    match *call {
-        Call::AllGatherUneven { counts, .. } => {
-            let sent = counts.get(rank.index()).copied().unwrap_or(0);
-            for (split, expected) in row.iter_mut().zip(counts) {
-                *split = Split { sent, expected: *expected };
-            }
-        }
-        Call::AllToAllUneven { output_splits, input_splits, .. } => {
-            for (split, (sent, expected)) in row.iter_mut().zip(input_splits.iter().zip(output_splits)) {
-                *split = Split { sent: *sent, expected: *expected };
-            }
-        }
-        _ => {}
-    }
-    row
 }
 
 /// Whether peers read inputs, and whether they write outputs: then their places have to be equal.
 fn reached_by_peers(shape: &Shape, algorithm: Algorithm) -> (bool, bool) {
     let keeps_own = shape.collective == Collective::ReduceScatter;
     match algorithm {
-        Algorithm::Packets | Algorithm::TwoShotPackets | Algorithm::Staged | Algorithm::Pipes => {
-            (false, false)
-        }
+        Algorithm::Packets
+        | Algorithm::TwoShotPackets
+        | Algorithm::Staged
+        | Algorithm::Ring
+        | Algorithm::Pipes => (false, false),
+        Algorithm::TwoHop => (false, shape.output.is_reached()),
         Algorithm::Direct => (false, true),
         Algorithm::Pull => (true, !keeps_own),
         Algorithm::Push => (false, !keeps_own && shape.output.is_reached()),
@@ -192,6 +151,8 @@ pub struct Mismatch {
     pub differences: Vec<Difference>,
     /// The first splits that do not fit, when all members gave such.
     pub splits: Option<SplitMismatch>,
+    /// Where lists of tensors differ, when both gave such.
+    pub list: Option<ListMismatch>,
 }
 
 /// One thing in which two calls differ.
@@ -220,7 +181,7 @@ pub struct SplitMismatch {
 
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rank, call, other, other_call, differences, splits } = self;
+        let Self { rank, call, other, other_call, differences, splits, list } = self;
         write!(f, "{rank} made {call}, but {other} made {other_call}")?;
         for (index, Difference { field, value, other_value }) in differences.iter().enumerate() {
             let before = if index == 0 { "; different are" } else { "," };
@@ -229,19 +190,23 @@ impl fmt::Display for Mismatch {
         if let Some(SplitMismatch { from, sent, to, expected }) = splits {
             write!(f, "; {from} sends {sent} elements to {to}, which expects {expected}")?;
         }
+        if let Some(list) = list {
+            write!(f, "; {list}")?;
+        }
         Ok(())
     }
 }
 
 impl Mismatch {
-    /// The first difference among the calls of all members, given in group order with their rows of splits.
-    pub(crate) fn find(group: &Group, said: &[(Fingerprint, Vec<Split>)]) -> Option<Self> {
+    /// The first difference among the calls of all members, given in group order.
+    pub(crate) fn find(group: &Group, said: &[Said]) -> Option<Self> {
         let global = |index: usize| group.members().get(index).copied();
         let splits = first_split(said).and_then(|(from, to, sent, expected)| {
             Some((from, to, SplitMismatch { from: global(from)?, sent, to: global(to)?, expected }))
         });
         let (odd, usual) = odd_one_out(said).or_else(|| splits.map(|(from, to, _)| (from, to)))?;
-        let ((call, row), (other_call, other_row)) = (said.get(odd)?, said.get(usual)?);
+        let (one, other) = (said.get(odd)?, said.get(usual)?);
+        let (call, other_call) = (&one.fingerprint, &other.fingerprint);
         let fields = FIELDS.into_iter().zip(call.words().into_iter().zip(other_call.words())).enumerate();
         let differences =
             fields.filter(|(_, (_, (word, other)))| word != other).map(|(index, (field, _))| Difference {
@@ -251,18 +216,19 @@ impl Mismatch {
             });
         Some(Self {
             rank: global(odd)?,
-            call: call.describe(row),
+            call: one.describe(),
             other: global(usual)?,
-            other_call: other_call.describe(other_row),
+            other_call: other.describe(),
             differences: differences.collect(),
             splits: splits.map(|(_, _, splits)| splits),
+            list: ListMismatch::find(one, other),
         })
     }
 }
 
 /// The first member whose fingerprint is not the most frequent one, and the first with that one.
-fn odd_one_out(said: &[(Fingerprint, Vec<Split>)]) -> Option<(usize, usize)> {
-    let words: Vec<_> = said.iter().map(|(fingerprint, _)| fingerprint.words()).collect();
+fn odd_one_out(said: &[Said]) -> Option<(usize, usize)> {
+    let words: Vec<_> = said.iter().map(|said| said.fingerprint.words()).collect();
     let (mut usual, mut most) = (0, 0);
     for (index, one) in words.iter().enumerate() {
         let count = words.iter().filter(|other| *other == one).count();
@@ -275,12 +241,12 @@ fn odd_one_out(said: &[(Fingerprint, Vec<Split>)]) -> Option<(usize, usize)> {
 }
 
 /// The first pair, sender first, whose splits do not fit: both places, what is sent, what is expected.
-fn first_split(said: &[(Fingerprint, Vec<Split>)]) -> Option<(usize, usize, u64, u64)> {
-    if said.iter().any(|(fingerprint, _)| fingerprint.uneven == 0) {
+fn first_split(said: &[Said]) -> Option<(usize, usize, u64, u64)> {
+    if said.iter().any(|said| said.fingerprint.uneven == 0) {
         return None;
     }
     let pairs = (0..said.len()).flat_map(|from| (0..said.len()).map(move |to| (from, to)));
-    let at = |whose: usize, with: usize| said.get(whose).and_then(|(_, row)| row.get(with));
+    let at = |whose: usize, with: usize| said.get(whose).and_then(|said| said.splits.get(with));
     pairs
         .filter_map(|(from, to)| Some((from, to, at(from, to)?.sent, at(to, from)?.expected)))
         .find(|(_, _, sent, expected)| sent != expected)

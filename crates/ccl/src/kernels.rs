@@ -33,6 +33,12 @@ pub mod entry {
     pub const GATHER_MANY_DIRECT: &str = "anabranch_ccl_gather_many_direct";
     /// Messages between pairs of members.
     pub const PIPES: &str = "anabranch_ccl_pipes";
+    /// A broadcast in two hops.
+    pub const TWO_HOP: &str = "anabranch_ccl_two_hop";
+    /// Bytes, from neighbour to neighbour.
+    pub const RING_MOVE: &str = "anabranch_ccl_ring_move";
+    /// Sums, from neighbour to neighbour.
+    pub const RING_REDUCE: &str = "anabranch_ccl_ring_reduce";
     /// Every member reduces everything, from packets.
     pub const ONE_SHOT: &str = "anabranch_ccl_one_shot";
     /// Every member reduces a part and sends it round, in packets.
@@ -100,6 +106,33 @@ pub static BULK_REDUCE: KernelUnit = KernelUnit {
     layouts: &[ReduceArgs::c_declaration],
 };
 
+/// Broadcasts in two hops.
+pub static TWO_HOP: KernelUnit = KernelUnit {
+    name: "ccl_two_hop",
+    source: include_str!("../kernels/two_hop.hip"),
+    headers: HEADERS,
+    entries: &[entry::TWO_HOP],
+    layouts: &[MoveArgs::c_declaration],
+};
+
+/// Moves bytes of any type from neighbour to neighbour.
+pub static RING: KernelUnit = KernelUnit {
+    name: "ccl_ring",
+    source: include_str!("../kernels/ring.hip"),
+    headers: HEADERS,
+    entries: &[entry::RING_MOVE],
+    layouts: &[MoveArgs::c_declaration],
+};
+
+/// Reduces messages of one type from neighbour to neighbour.
+pub static RING_REDUCE: KernelUnit = KernelUnit {
+    name: "ccl_ring_reduce",
+    source: include_str!("../kernels/ring_reduce.hip"),
+    headers: HEADERS,
+    entries: &[entry::RING_REDUCE],
+    layouts: &[ReduceArgs::c_declaration],
+};
+
 /// Compares the members' calls.
 pub static FINGERPRINT: KernelUnit = KernelUnit {
     name: "ccl_fingerprint",
@@ -111,7 +144,8 @@ pub static FINGERPRINT: KernelUnit = KernelUnit {
 };
 
 /// The units.
-pub static UNITS: [&KernelUnit; 4] = [&MOVE, &PACKET_REDUCE, &BULK_REDUCE, &FINGERPRINT];
+pub static UNITS: [&KernelUnit; 7] =
+    [&MOVE, &TWO_HOP, &RING, &PACKET_REDUCE, &BULK_REDUCE, &RING_REDUCE, &FINGERPRINT];
 
 /// The kernels that move bytes.
 pub fn move_bytes() -> KernelSpec {
@@ -133,6 +167,21 @@ pub fn pipes() -> KernelSpec {
     KernelSpec::new(&PIPES)
 }
 
+/// The kernel that broadcasts in two hops.
+pub fn two_hop() -> KernelSpec {
+    KernelSpec::new(&TWO_HOP)
+}
+
+/// The kernel that moves bytes from neighbour to neighbour.
+pub fn ring() -> KernelSpec {
+    KernelSpec::new(&RING)
+}
+
+/// The kernel that reduces messages of a type from neighbour to neighbour.
+pub fn ring_reduce(element: DataType) -> KernelSpec {
+    KernelSpec::new(&RING_REDUCE).with("CCL_ELEMENT", element.device_name())
+}
+
 /// The kernels that reduce small messages of a type.
 pub fn packet_reduce(element: DataType) -> KernelSpec {
     KernelSpec::new(&PACKET_REDUCE).with("CCL_ELEMENT", element.device_name())
@@ -145,6 +194,8 @@ pub fn bulk_reduce(element: DataType) -> KernelSpec {
 
 /// Every kernel of this crate in every variant: what a prebuild compiles.
 pub fn kernels() -> Vec<KernelSpec> {
-    let reduce = DataType::ALL.into_iter().flat_map(|element| [packet_reduce(element), bulk_reduce(element)]);
-    [move_bytes(), gather_many(), pipes(), fingerprint()].into_iter().chain(reduce).collect()
+    let of_type = |element| [packet_reduce(element), bulk_reduce(element), ring_reduce(element)];
+    let reduce = DataType::ALL.into_iter().flat_map(of_type);
+    let bytes = [move_bytes(), two_hop(), ring(), gather_many(), pipes(), fingerprint()];
+    bytes.into_iter().chain(reduce).collect()
 }

@@ -26,6 +26,7 @@ mod config;
 pub mod conformance;
 mod data_type;
 pub mod device_api;
+mod digest;
 mod element;
 mod error;
 mod fingerprint;
@@ -34,7 +35,8 @@ mod in_place;
 pub mod kernels;
 #[doc(hidden)]
 pub mod lower;
-mod many;
+#[doc(hidden)]
+pub mod many;
 #[doc(hidden)]
 pub mod message;
 pub mod oracle;
@@ -55,7 +57,7 @@ pub use config::{CclConfig, Check, UnknownCheck};
 pub use data_type::{DataType, UnknownDataType};
 pub use element::Element;
 pub use error::{Error, Result};
-pub use fingerprint::{Difference, Mismatch, SplitMismatch};
+pub use fingerprint::{Difference, ListMismatch, Mismatch, SplitMismatch};
 pub use kernels::kernels;
 pub use message::PointToPoint;
 pub use plan::{Algorithm, Choice, Plan, UnknownAlgorithm};

@@ -33,6 +33,12 @@ pub enum Unit {
     GatherMany,
     /// `kernels/pipes.hip`.
     Pipes,
+    /// `kernels/two_hop.hip`.
+    TwoHop,
+    /// `kernels/ring.hip`.
+    Ring,
+    /// `kernels/ring_reduce.hip`.
+    RingReduce(DataType),
     /// `kernels/packet_reduce.hip`.
     PacketReduce(DataType),
     /// `kernels/bulk_reduce.hip`.
@@ -47,6 +53,9 @@ impl Unit {
             Self::Move => kernels::move_bytes(),
             Self::GatherMany => kernels::gather_many(),
             Self::Pipes => kernels::pipes(),
+            Self::TwoHop => kernels::two_hop(),
+            Self::Ring => kernels::ring(),
+            Self::RingReduce(element) => kernels::ring_reduce(element),
             Self::PacketReduce(element) => kernels::packet_reduce(element),
             Self::BulkReduce(element) => kernels::bulk_reduce(element),
         }
@@ -74,6 +83,9 @@ pub fn kernel_of(shape: &Shape, algorithm: Algorithm) -> (Unit, &'static str) {
         Algorithm::Direct => (Unit::Move, entry::MOVE_DIRECT),
         Algorithm::Pull => (bulk, entry::PULL),
         Algorithm::Push => (bulk, entry::PUSH),
+        Algorithm::TwoHop => (Unit::TwoHop, entry::TWO_HOP),
+        Algorithm::Ring if reduces => (Unit::RingReduce(shape.data_type), entry::RING_REDUCE),
+        Algorithm::Ring => (Unit::Ring, entry::RING_MOVE),
         Algorithm::Pipes => (Unit::Pipes, entry::PIPES),
     }
 }
@@ -167,14 +179,16 @@ fn reduce(channel: &Channel, shape: &Shape, plan: &Plan, op: ReduceOp, buffers: 
     let is_scatter = shape.collective == Collective::ReduceScatter;
     let stride = if is_scatter { shape.bytes() } else { 0 };
     let members = u64::from(shape.members);
-    let part_bytes =
-        if is_scatter { shape.bytes() } else { shape.bytes().div_ceil(members).next_multiple_of(16) };
+    // In the ring all members reduce all of it.
+    let is_cut = !is_scatter && plan.algorithm != Algorithm::Ring;
+    let part_bytes = if is_cut { part_of(shape) } else { shape.bytes() };
     let units = shape.bytes().div_ceil(PAYLOAD);
     let part_units = if is_scatter { units } else { units.div_ceil(members) };
     let shared = if plan.algorithm == Algorithm::TwoShotPackets { part_units } else { units };
     let most = match (plan.algorithm, is_scatter) {
         (Algorithm::Push, true) => channel.staging_bytes.min(SCATTERED_AT_ONCE),
         (Algorithm::Push, false) => channel.staging_bytes,
+        (Algorithm::Ring, _) => unrounded_at_once(channel, shape.data_type),
         _ => REDUCED_AT_ONCE,
     };
     ReduceArgs {
@@ -198,6 +212,19 @@ fn reduce(channel: &Channel, shape: &Shape, plan: &Plan, op: ReduceOp, buffers: 
     }
 }
 
+/// Bytes of a member's part of a message that is cut among the members.
+fn part_of(shape: &Shape) -> u64 {
+    shape.bytes().div_ceil(u64::from(shape.members)).next_multiple_of(16)
+}
+
+/// Bytes of elements whose sums fill a slot of the ring: they travel in the accumulation type. A multiple of 16 where the
+/// staging's parts are of 64.
+fn unrounded_at_once(channel: &Channel, data_type: DataType) -> u64 {
+    let size = u64::from(data_type.bytes());
+    let travelling = if data_type.is_float() { size.max(4) } else { size };
+    channel.staging_bytes.min(MOVED_AT_ONCE) / travelling * size
+}
+
 fn even(channel: &Channel, shape: &Shape, plan: &Plan, buffers: &Buffers) -> MoveArgs {
     let bytes = shape.bytes();
     let even = MoveArgs {
@@ -219,6 +246,20 @@ fn even(channel: &Channel, shape: &Shape, plan: &Plan, buffers: &Buffers) -> Mov
     let is_root = root == channel.team.rank;
     let at_root = if is_root { MOVE_ALL } else { MOVE_NONE };
     match shape.collective {
+        Collective::Broadcast if plan.algorithm == Algorithm::TwoHop => {
+            let part = part_of(shape);
+            // Where outputs are reached each lane's share is one piece: a meeting follows each.
+            let most = if shape.output.is_reached() { u64::MAX } else { channel.staging_bytes };
+            MoveArgs {
+                piece_bytes: piece(part, plan, most),
+                send_stride: part,
+                receive_stride: part,
+                remote_stride: part,
+                send_to: at_root,
+                receive_from: root,
+                ..even
+            }
+        }
         Collective::AllToAll => MoveArgs { send_stride: bytes, ..even },
         Collective::Broadcast => {
             MoveArgs { receive_stride: 0, remote_stride: 0, send_to: at_root, receive_from: root, ..even }
@@ -242,7 +283,11 @@ fn lane_units(most_bytes: u64, plan: &Plan) -> u64 {
 }
 
 const fn at_once(channel: &Channel, plan: &Plan) -> u64 {
-    if matches!(plan.algorithm, Algorithm::Staged) { channel.staging_bytes } else { MOVED_AT_ONCE }
+    match plan.algorithm {
+        Algorithm::Staged => channel.staging_bytes,
+        Algorithm::Ring if channel.staging_bytes < MOVED_AT_ONCE => channel.staging_bytes,
+        _ => MOVED_AT_ONCE,
+    }
 }
 
 fn uneven(even: MoveArgs, data_type: DataType, plan: &Plan, counts: Counts<'_>) -> UnevenArgs {

@@ -4,11 +4,13 @@ use anabranch_hip_jit::DevicePointer;
 use anabranch_hip_jit::bytemuck::{self, Zeroable};
 use anabranch_shmem::{Team, TeamTable};
 
-use crate::args::{Channel, GatherManyArgs, Segment};
+use crate::args::{Channel, GatherManyArgs, Place, Segment};
 use crate::call::{Call, Collective, Shape};
 use crate::error::{Error, Result};
 use crate::in_place;
+use crate::plan::{Algorithm, Choice, Limits, Plan};
 use crate::tensor::{LocationKind, Tensor};
+use crate::tuning::Table;
 
 /// Each input begins at a multiple of this in the message.
 const SEGMENT_ALIGNMENT: u64 = 16;
@@ -41,6 +43,23 @@ pub(crate) fn shape(pairs: &[Pair<'_>], members: u32) -> Result<Shape> {
     })
 }
 
+/// How they are gathered: as one message of their bytes would be, but not round the ring, which has no form for many.
+///
+/// # Errors
+/// Those of [`Plan::chosen`]; [`Error::Algorithm`] for the ring.
+pub(crate) fn plan(shape: &Shape, limits: &Limits, table: Option<&Table>, choice: Choice) -> Result<Plan> {
+    let plan = Plan::chosen(shape, limits, table, choice)?;
+    if plan.algorithm != Algorithm::Ring {
+        return Ok(plan);
+    }
+    if choice.algorithm.is_none() {
+        // What was measured of one tensor says nothing here.
+        return Plan::chosen(shape, limits, None, choice);
+    }
+    let (collective, algorithm) = (shape.collective, plan.algorithm);
+    Err(Error::Algorithm { collective, algorithm, reason: "many tensors at once do not go round the ring" })
+}
+
 /// What can be done with all of them: local when one is.
 fn kind_of_all(mut kinds: impl Iterator<Item = LocationKind> + Clone) -> LocationKind {
     let most = kinds.clone().max().unwrap_or(LocationKind::Symmetric);
@@ -68,25 +87,52 @@ pub(crate) fn check(pairs: &[Pair<'_>], team: &Team) -> Result<()> {
 
 /// The tensors as one message; tensors without elements are left out.
 #[derive(Clone, Debug)]
-pub(crate) struct Segments {
-    pub(crate) list: Vec<Segment>,
-    pub(crate) total: u64,
+pub struct Segments {
+    /// In their order.
+    pub list: Vec<Segment>,
+    /// Bytes of the message.
+    pub total: u64,
     /// Whether all addresses and lengths are multiples of 8.
-    pub(crate) is_wide: bool,
+    pub is_wide: bool,
 }
 
 impl Segments {
-    /// Of tensors that were checked.
-    pub(crate) fn new(pairs: &[Pair<'_>], team: &Team) -> Result<Self> {
-        let mut made = Self { list: Vec::with_capacity(pairs.len()), total: 0, is_wide: true };
-        for (output, input) in pairs.iter().filter(|pair| pair.1.bytes() > 0) {
-            let (bytes, alignment) = (input.bytes(), output.alignment(team).min(input.alignment(team)));
+    /// Of (where the outputs are, where the input is, its bytes, what all these addresses are multiples of).
+    pub fn of(given: impl IntoIterator<Item = (Place, u64, u64, u64)>) -> Self {
+        let mut made = Self { list: Vec::new(), total: 0, is_wide: true };
+        for (output, input, bytes, alignment) in given.into_iter().filter(|given| given.2 > 0) {
             made.is_wide &= alignment >= 8 && bytes.is_multiple_of(8);
-            let input = input.address(team)?.0;
-            made.list.push(Segment { input, output: output.place(team), bytes, start: made.total });
+            made.list.push(Segment { input, output, bytes, start: made.total });
             made.total += bytes.next_multiple_of(SEGMENT_ALIGNMENT);
         }
-        Ok(made)
+        made
+    }
+
+    /// Of tensors that were checked.
+    fn new(pairs: &[Pair<'_>], team: &Team) -> Result<Self> {
+        let given = pairs.iter().map(|(output, input)| {
+            let alignment = output.alignment(team).min(input.alignment(team));
+            Ok((output.place(team), input.address(team)?.0, input.bytes(), alignment))
+        });
+        Ok(Self::of(given.collect::<Result<Vec<_>>>()?))
+    }
+
+    /// The arguments of a launch, and whether the list has to lie in memory that `table` names: it does not fit into them.
+    pub fn arguments(&self, channel: Channel) -> (Box<GatherManyArgs>, bool) {
+        let mut args = Box::new(GatherManyArgs {
+            channel,
+            total: self.total,
+            count: self.list.len() as u32,
+            is_wide: u32::from(self.is_wide),
+            ..GatherManyArgs::zeroed()
+        });
+        match args.segments.get_mut(..self.list.len()) {
+            Some(places) => {
+                places.copy_from_slice(&self.list);
+                (args, false)
+            }
+            None => (args, true),
+        }
     }
 }
 
@@ -100,18 +146,30 @@ pub(crate) fn arguments(
     channel: Channel,
 ) -> Result<(Box<GatherManyArgs>, Option<TeamTable>)> {
     let made = Segments::new(pairs, team)?;
-    let mut args = Box::new(GatherManyArgs {
-        channel,
-        total: made.total,
-        count: made.list.len() as u32,
-        is_wide: u32::from(made.is_wide),
-        ..GatherManyArgs::zeroed()
-    });
-    if let Some(places) = args.segments.get_mut(..made.list.len()) {
-        places.copy_from_slice(&made.list);
+    let (mut args, is_listed) = made.arguments(channel);
+    if !is_listed {
         return Ok((args, None));
     }
     let table = team.table(bytemuck::cast_slice(&made.list))?;
     args.table = DevicePointer::new(table.address());
     Ok((args, Some(table)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_with_the_ring_chooses_something_else_for_many() {
+        let table = "device = \"x\"\n[[choices]]\ncollective = \"all_gather\"\nmembers = 3\nreached = false\n\
+            steps = [{ algorithm = \"ring\", block_bytes = 4096 }]";
+        let table = Table::parse(table).unwrap();
+        let limits = Limits { lanes: 4, packet_threads: 256, bulk_threads: 512 };
+        let shape = Shape::of_bytes(Collective::AllGather, 3, 1 << 20);
+        let one = Plan::chosen(&shape, &limits, Some(&table), Choice::default()).unwrap();
+        let many = plan(&shape, &limits, Some(&table), Choice::default()).unwrap();
+        assert_eq!((one.algorithm, many.algorithm), (Algorithm::Ring, Algorithm::Staged));
+        let asked = Choice { algorithm: Some(Algorithm::Ring), ..Choice::default() };
+        assert!(matches!(plan(&shape, &limits, None, asked), Err(Error::Algorithm { .. })));
+    }
 }

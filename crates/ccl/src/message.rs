@@ -37,14 +37,14 @@ pub enum PointToPoint<'a> {
 }
 
 impl<'a> PointToPoint<'a> {
-    /// A send.
-    pub const fn send(tensor: Tensor<'a>, to: GroupRank) -> Self {
-        Self::Send { tensor, to }
+    /// A send, of a tensor or a typed one.
+    pub fn send(tensor: impl Into<Tensor<'a>>, to: GroupRank) -> Self {
+        Self::Send { tensor: tensor.into(), to }
     }
 
-    /// A receive.
-    pub const fn receive(tensor: Tensor<'a>, from: GroupRank) -> Self {
-        Self::Receive { tensor, from: Some(from) }
+    /// A receive, into a tensor or a typed one.
+    pub fn receive(tensor: impl Into<Tensor<'a>>, from: GroupRank) -> Self {
+        Self::Receive { tensor: tensor.into(), from: Some(from) }
     }
 
     /// Its tensor.

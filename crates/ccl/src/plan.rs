@@ -27,14 +27,28 @@ pub enum Algorithm {
     Pull,
     /// Each member writes parts to their owners' staging; the owners reduce and hand the results round.
     Push,
+    /// Straight into the peers' outputs or through their staging, in two hops: the root sends each member one part, which sends it
+    /// to the others. `broadcast`.
+    TwoHop,
+    /// From each member to the next one only, in group order. For comparison with the others, and never chosen where nothing was
+    /// measured: each byte takes as many hops as there are members.
+    Ring,
     /// Through a ring of slots for each pair. All sends and receives, and nothing else: it cannot be asked for.
     Pipes,
 }
 
 impl Algorithm {
     /// Those that can be asked for.
-    pub const ALL: [Self; 6] =
-        [Self::Packets, Self::TwoShotPackets, Self::Staged, Self::Direct, Self::Pull, Self::Push];
+    pub const ALL: [Self; 8] = [
+        Self::Packets,
+        Self::TwoShotPackets,
+        Self::Staged,
+        Self::Direct,
+        Self::Pull,
+        Self::Push,
+        Self::TwoHop,
+        Self::Ring,
+    ];
 
     /// Its name in configurations and reports.
     pub const fn name(self) -> &'static str {
@@ -45,6 +59,8 @@ impl Algorithm {
             Self::Direct => "direct",
             Self::Pull => "pull",
             Self::Push => "push",
+            Self::TwoHop => "two-hop",
+            Self::Ring => "ring",
             Self::Pipes => "pipes",
         }
     }
@@ -68,6 +84,17 @@ impl Algorithm {
                 Ok(())
             }
             Self::TwoShotPackets => Err("it is for all_reduce and reduce"),
+            Self::TwoHop if shape.collective == Collective::Broadcast => Ok(()),
+            Self::TwoHop => Err("it is for broadcast"),
+            Self::Ring if shape.uneven => Err("it is for equal counts"),
+            Self::Ring
+                if matches!(
+                    shape.collective,
+                    Collective::AllToAll | Collective::Gather | Collective::Scatter | Collective::Barrier
+                ) =>
+            {
+                Err("it is for all_reduce, reduce_scatter, reduce, all_gather and broadcast")
+            }
             Self::Staged | Self::Direct if reduces => Err("it moves bytes and reduces nothing"),
             Self::Pull | Self::Push if !reduces => Err("it is for reductions"),
             Self::Direct if !shape.output.is_reached() => {
@@ -79,7 +106,7 @@ impl Algorithm {
             Self::Pull if shape.collective != Collective::ReduceScatter && !shape.output.is_reached() => {
                 Err("peers have to reach the output: make it symmetric, or register it")
             }
-            Self::Packets | Self::Staged | Self::Direct | Self::Pull | Self::Push => Ok(()),
+            Self::Packets | Self::Staged | Self::Direct | Self::Pull | Self::Push | Self::Ring => Ok(()),
         }
     }
 
@@ -263,6 +290,52 @@ fn expected_fastest(shape: &Shape) -> Algorithm {
         Collective::ReduceScatter if bytes <= MIB => Algorithm::Packets,
         Collective::AllReduce | Collective::Reduce | Collective::ReduceScatter => Algorithm::Push,
         _ if bytes <= 768 * KIB => Algorithm::Packets,
+        // Arithmetic, not measured; `anabranch tune` measures. Straight from the root, (n - 1) S bytes leave it; in two hops 2 (n - 1) / n S
+        // leave any member, for a meeting more: some microseconds, in which a link moves about a MiB.
+        Collective::Broadcast if shape.members > 2 && bytes >= 4 * MIB => Algorithm::TwoHop,
         _ => straight,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::LocationKind;
+
+    const LIMITS: Limits = Limits { lanes: 64, packet_threads: 256, bulk_threads: 512 };
+
+    fn expected(collective: Collective, members: u32, bytes: u64, location: LocationKind) -> Algorithm {
+        let parts = match collective {
+            Collective::AllReduce | Collective::Broadcast | Collective::Reduce => 1,
+            _ => u64::from(members),
+        };
+        let shape = Shape {
+            input: location,
+            output: location,
+            ..Shape::of_bytes(collective, members, bytes / parts)
+        };
+        Plan::new(&shape, &LIMITS, None, None).unwrap().algorithm
+    }
+
+    #[test]
+    fn what_is_expected_to_be_fastest_is_allowed_and_never_the_ring() {
+        for collective in Collective::ALL {
+            for members in [1, 2, 3, 4, 8] {
+                for location in [LocationKind::Local, LocationKind::Symmetric, LocationKind::Registered] {
+                    for bytes in (0..32).map(|power| 1_u64 << power) {
+                        assert_ne!(expected(collective, members, bytes, location), Algorithm::Ring);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn large_broadcasts_take_two_hops_where_that_saves_bytes() {
+        let of = |members, bytes| expected(Collective::Broadcast, members, bytes, LocationKind::Symmetric);
+        assert_eq!([of(3, 4 << 20), of(8, 1 << 30)], [Algorithm::TwoHop; 2]);
+        assert_eq!([of(2, 1 << 30), of(4, (4 << 20) - 1)], [Algorithm::Direct; 2]);
+        let local = |members| expected(Collective::Broadcast, members, 4 << 20, LocationKind::Local);
+        assert_eq!([local(2), local(4)], [Algorithm::Staged, Algorithm::TwoHop]);
     }
 }

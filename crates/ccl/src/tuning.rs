@@ -9,6 +9,7 @@ use std::sync::{Arc, LazyLock};
 use serde::{Deserialize, Serialize};
 
 use crate::call::{Collective, Shape};
+use crate::digest::digest;
 use crate::error::{Error, Result};
 use crate::plan::Algorithm;
 
@@ -60,7 +61,7 @@ pub struct Table {
 
 /// The tables of this crate.
 static EMBEDDED: LazyLock<Vec<Arc<Table>>> = LazyLock::new(|| {
-    let texts = [include_str!("../tables/host.toml")];
+    let texts = [include_str!("../tables/host.toml"), include_str!("../tables/nvidia-h200.toml")];
     // That they can be read is a test.
     texts.iter().filter_map(|text| Table::parse(text).ok()).map(Arc::new).collect()
 });
@@ -95,11 +96,7 @@ impl Table {
 
     /// What tells tables apart: the device's name and a number that depends on everything in it.
     pub fn digest(&self) -> String {
-        // FNV-1a: the same on every rank and in every version, which the standard library's hashers do not promise.
-        let digest = self.to_string().bytes().fold(0xcbf2_9ce4_8422_2325_u64, |digest, byte| {
-            (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
-        format!("{} {digest:016x}", self.device)
+        format!("{} {:016x}", self.device, digest(self.to_string().as_bytes()))
     }
 
     /// How a call of this shape is done: by what was measured for its collective and kind of memory in groups of its size, or of the

@@ -16,8 +16,8 @@ const LANES: u32 = 3;
 const COUNT: u64 = 4 * 509;
 const REPETITIONS: u32 = 100;
 const OPS: [ReduceOp; 3] = [ReduceOp::Sum, ReduceOp::Avg, ReduceOp::PreMulSum(0.3)];
-const ALGORITHMS: [Algorithm; 4] =
-    [Algorithm::Packets, Algorithm::TwoShotPackets, Algorithm::Pull, Algorithm::Push];
+const ALGORITHMS: [Algorithm; 5] =
+    [Algorithm::Packets, Algorithm::TwoShotPackets, Algorithm::Pull, Algorithm::Push, Algorithm::Ring];
 
 /// One rank of a group with an input and an output that peers reach.
 struct Bench<'w> {
@@ -85,8 +85,8 @@ fn same_bits(data_type: DataType) {
             let first = bench.done(op, Choice::default())?;
             for repetition in 0..REPETITIONS {
                 let algorithm = ALGORITHMS[repetition as usize % ALGORITHMS.len()];
-                let blocks = 1 + repetition / 4 % bench.communicator.lanes();
-                let phased = Some(repetition / 12 % 2 == 1);
+                let blocks = 1 + repetition / 5 % bench.communicator.lanes();
+                let phased = Some(repetition / 15 % 2 == 1);
                 let choice =
                     Choice { algorithm: Some(algorithm), blocks: Some(blocks), phased, ..Choice::default() };
                 let seen = bench.done(op, choice)?;
@@ -94,7 +94,7 @@ fn same_bits(data_type: DataType) {
             }
             let part = first.len() / RANKS as usize;
             let mine = bench.communicator.rank().index() * part;
-            for algorithm in [Algorithm::Packets, Algorithm::Pull, Algorithm::Push] {
+            for algorithm in [Algorithm::Packets, Algorithm::Pull, Algorithm::Push, Algorithm::Ring] {
                 let seen = bench.part(op, algorithm)?;
                 assert!(seen == first[mine..mine + part], "{data_type} {op}, reduce_scatter by {algorithm}");
             }

@@ -260,6 +260,26 @@ fn wrong_calls(memory: &Memory) -> Vec<Row<'_>> {
             Call::AllToAllUneven { output: out, input, output_splits: &[4, 4, 4], input_splits: &[4, 4, 4] },
             "all_to_all cannot be done by packets: members do not know how much others exchange",
         ),
+        (
+            Some(Algorithm::TwoHop),
+            Call::AllGather { output: at(64, 12), input: at(0, 4) },
+            "all_gather cannot be done by two-hop: it is for broadcast",
+        ),
+        (
+            Some(Algorithm::Ring),
+            Call::AllToAll { output: at(64, 12), input: at(0, 12) },
+            "all_to_all cannot be done by ring: it is for all_reduce, reduce_scatter, reduce, all_gather and broadcast",
+        ),
+        (
+            Some(Algorithm::Ring),
+            Call::AllGatherUneven { output: at(64, 12), input: at(0, 4), counts: &[4, 4, 4] },
+            "all_gather cannot be done by ring: it is for equal counts",
+        ),
+        (
+            Some(Algorithm::Ring),
+            Call::AllGatherMany(&[]),
+            "all_gather cannot be done by ring: many tensors at once do not go round the ring",
+        ),
     ]
 }
 

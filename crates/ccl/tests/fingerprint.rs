@@ -4,86 +4,18 @@
 
 mod common;
 
-use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use anabranch_ccl::conformance::{self, Case, Scratch};
+use anabranch_ccl::conformance::{self, Case, ListCase, Numbers, Scratch, Trial};
 use anabranch_ccl::{
-    Algorithm, Call, CclConfig, Check, Collective, Communicator, DataType, Error, LocationKind, ReduceOp,
+    Algorithm, Call, CclConfig, Choice, Collective, Communicator, DataType, Error, LocationKind, ReduceOp,
     Tensor,
 };
 use anabranch_hip::{DeviceBuffer, GraphExec, Stream};
 use anabranch_ranks::GroupRank;
-use anabranch_shmem::{
-    Error as WorldError, Fault, RankError, Registration, SymmetricMemory, World, WorldConfig,
-};
+use anabranch_shmem::{Error as WorldError, Fault, World, WorldConfig};
+use common::mismatch::{AT_ONCE, Memory, ODD, Place, RANKS, Seen, checked, failures, judge};
 use common::{all_well, jit, on_ranks, world_config};
-
-const RANKS: u32 = 3;
-/// The rank that calls something else.
-const ODD: u32 = 1;
-/// A mismatch is found at once; the operation deadline is much longer.
-const AT_ONCE: Duration = Duration::from_secs(10);
-
-fn checked() -> CclConfig {
-    CclConfig { staging_bytes: 64 << 10, ..CclConfig::default() }.check_calls(Check::Fingerprint)
-}
-
-/// Memory of each kind on one rank.
-struct Memory {
-    local: DeviceBuffer,
-    symmetric: SymmetricMemory,
-    registered: [Registration; 2],
-    // They outlive the registrations.
-    buffers: [DeviceBuffer; 2],
-}
-
-const BYTES: u64 = 64 << 10;
-
-impl Memory {
-    fn new(world: &World) -> Result<Self, Error> {
-        let (device, group) = (world.device(), world.group());
-        let buffers = [device.allocate(BYTES as usize)?, device.allocate(BYTES as usize)?];
-        // SAFETY: the buffers are never freed (`keep`).
-        let [one, two] = [&buffers[0], &buffers[1]]
-            .map(|buffer| unsafe { world.register(group, buffer.address(), BYTES, "test") });
-        Ok(Self {
-            local: device.allocate(BYTES as usize)?,
-            symmetric: world.allocate(group, BYTES, 256, "test")?,
-            registered: [one?, two?],
-            buffers,
-        })
-    }
-
-    /// The second half of each kind is for outputs.
-    fn tensor(&self, place: Place, data_type: DataType, count: u64, output: bool) -> Tensor<'_> {
-        let half = if output { BYTES / 2 } else { 0 };
-        match place {
-            // SAFETY: inside the buffer, which outlives all launches.
-            Place::Local => unsafe { Tensor::local(self.local.address().offset(half), data_type, count) },
-            Place::Symmetric(offset) => {
-                Tensor::symmetric(&self.symmetric, half + offset, data_type, count).unwrap()
-            }
-            Place::Registered(which) => {
-                Tensor::registered(&self.registered[which], half, data_type, count).unwrap()
-            }
-        }
-    }
-
-    /// Peers have the registrations mapped until they notice that the world has failed.
-    fn keep(self) {
-        let _kept = std::mem::ManuallyDrop::new(self.buffers);
-        let _kept = std::mem::ManuallyDrop::new(self.local);
-    }
-}
-
-#[derive(Clone, Copy)]
-enum Place {
-    Local,
-    Symmetric(u64),
-    Registered(usize),
-}
 
 /// One member's call.
 #[derive(Clone)]
@@ -159,37 +91,6 @@ impl Made {
     }
 }
 
-/// What every rank of a run that fails is asked.
-struct Seen {
-    error: Error,
-    /// What the world said.
-    cause: String,
-    /// What the next call said.
-    next: String,
-    took: Duration,
-}
-
-/// Runs `work` on every rank of a world that fails; what each was told.
-fn failures(
-    config: &WorldConfig,
-    ranks: u32,
-    work: impl Fn(&World) -> Result<Seen, Error> + Sync,
-) -> Vec<Seen> {
-    let seen = Mutex::new(BTreeMap::new());
-    let results = on_ranks(ranks, 4, config, &jit(), |world| {
-        let one = work(world)?;
-        seen.lock().unwrap().insert(world.rank().get(), one);
-        Ok(())
-    });
-    for result in results {
-        // A world that has failed cannot be left.
-        assert!(matches!(result, Err(RankError::World { .. })), "{result:?}");
-    }
-    let seen = seen.into_inner().unwrap();
-    assert_eq!(seen.len() as u32, ranks);
-    seen.into_values().collect()
-}
-
 /// Compiles and loads what all ranks' calls need, so that times are those of the calls.
 fn load(communicator: &mut Communicator, memory: &Memory, calls: &[&Made]) -> Result<(), Error> {
     let rank = communicator.rank();
@@ -233,22 +134,6 @@ fn mismatch_with(config: &CclConfig, usual: &Made, odd: &Made) -> Vec<Seen> {
     })
 }
 
-/// All ranks have the same error, soon, with both calls in full; the error's text.
-fn judge(seen: &[Seen], fields: &[&str]) -> String {
-    let text = seen[0].error.to_string();
-    for Seen { error, cause, next, took } in seen {
-        let Error::Mismatch(found) = error else { panic!("{error}") };
-        assert_eq!(error.to_string(), text, "the same on all ranks");
-        assert!(text.contains(&found.call) && text.contains(&found.other_call), "{text}");
-        let named: Vec<_> = found.differences.iter().map(|difference| difference.field).collect();
-        assert!(fields.iter().all(|field| named.contains(field)), "{fields:?} in {text}");
-        assert!(cause.contains(&found.to_string()), "the world says why: {cause}");
-        assert_eq!(*next, text, "the next call says so too");
-        assert!(*took < AT_ONCE, "{took:?}");
-    }
-    text
-}
-
 /// Every field of a call, different on one rank.
 #[test]
 fn a_difference_in_any_field_is_told_to_all() {
@@ -277,8 +162,10 @@ fn a_difference_in_any_field_is_told_to_all() {
         (reduce.clone(), reduce.clone().with_memory(symmetric, local), "where the input is"),
         (reduce.clone(), reduce.clone().with_memory(local, Place::Registered(0)), "where the output is"),
     ];
+    // Whatever is fastest: with packets the number of blocks follows the count.
+    let config = checked().algorithm(Some(Algorithm::Packets));
     for (usual, odd, field) in cases {
-        let text = judge(&mismatch(&usual, &odd), &[field]);
+        let text = judge(&mismatch_with(&config, &usual, &odd), &[field]);
         assert!(text.starts_with("members made different calls: rank 1 made call 3: "), "{text}");
         assert!(text.contains(", but rank 0 made call 3: "), "{text}");
     }
@@ -318,6 +205,33 @@ fn places_that_peers_reach_have_to_be_equal() {
     let usual = || reduce(symmetric(0), symmetric(0));
     all(usual(), reduce(symmetric(64), symmetric(0)), Algorithm::Pull, &[input]);
     all(usual(), reduce(symmetric(0), symmetric(64)), Algorithm::Push, &[output]);
+    let broadcast = |place| Made::new(Collective::Broadcast).with_memory(place, place);
+    all(broadcast(symmetric(0)), broadcast(symmetric(64)), Algorithm::TwoHop, &[output]);
+}
+
+/// Phases that one member chose for itself: its meetings would be others.
+#[test]
+fn a_choice_of_phases_is_told_to_all() {
+    let config = checked().algorithm(Some(Algorithm::Push));
+    let seen = failures(&world_config(), RANKS, |world| {
+        let mut communicator = Communicator::new(world, world.group(), config.clone())?;
+        let stream = world.device().create_stream()?;
+        let memory = Memory::new(world)?;
+        let made = Made::new(Collective::AllReduce);
+        let phased = Some(world.rank().get() == ODD);
+        let choice = Choice { algorithm: Some(Algorithm::Push), phased, ..Choice::default() };
+        let prepared =
+            made.with_call(&memory, communicator.rank(), |call| communicator.prepare_as(call, choice))?;
+        world.barrier(world.group(), "all is loaded")?;
+        let start = Instant::now();
+        let error = communicator.launch(&prepared, &stream)?.join(AT_ONCE).unwrap_err();
+        let took = start.elapsed();
+        let next = communicator.launch(&prepared, &stream).unwrap_err().to_string();
+        memory.keep();
+        Ok(Seen { error, cause: world.check().unwrap_err().to_string(), next, took })
+    });
+    let text = judge(&seen, &["whether it goes in phases"]);
+    assert!(text.contains("by push in phases on") && text.contains("phases (yes and no)"), "{text}");
 }
 
 /// Calls that are alike, of every collective, with the check on: what they compute is what they compute without.
@@ -333,10 +247,19 @@ fn equal_calls_pass_and_compute_what_they_should() {
                 conformance::run(&mut communicator, &mut scratch, &case, &stream)?.unwrap();
                 done += 1;
             }
+            // Lists of tensors that are alike, and between them messages, which nobody compares.
+            let types = [DataType::Bf16, DataType::F32, DataType::U8];
+            let mut numbers = Numbers(ranks.into());
+            for _ in 0..60 {
+                let (case, algorithm) = ListCase::any(&mut numbers, ranks, &types, 3000);
+                let choice = Choice { algorithm: Some(algorithm), ..Choice::default() };
+                Trial::from(case).run(&mut communicator, &mut scratch, choice, &stream)?.unwrap();
+                done += 1;
+            }
             scratch.release()?;
             Ok(done)
         });
-        assert!(all_well(done)[0] > 100);
+        assert!(all_well(done)[0] > 160);
     }
 }
 
@@ -527,7 +450,7 @@ fn absent(config: &CclConfig) -> Vec<Seen> {
 
 #[test]
 fn a_call_that_a_rank_does_not_make_names_the_rank_and_the_phase() {
-    let plain = CclConfig::default();
+    let plain = CclConfig::default().algorithm(Some(Algorithm::Packets));
     let staged = CclConfig::default().algorithm(Some(Algorithm::Push));
     for (config, operation, phase) in
         [(plain, "ccl", "packets of a peer"), (staged, "ccl", "meeting"), (checked(), "ccl check", "meeting")]

@@ -3,7 +3,7 @@
 
 mod common;
 
-use anabranch_ccl::conformance::{self, Captured, Case, Numbers, Replays};
+use anabranch_ccl::conformance::{self, Captured, Case, Numbers, Replays, Trial};
 use anabranch_ccl::{
     Algorithm, Call, CclConfig, Collective, Communicator, DataType, Error, LocationKind, ReduceOp, Tensor,
 };
@@ -25,15 +25,15 @@ fn config() -> CclConfig {
 fn captured(
     communicator: &mut Communicator,
     stream: &Stream,
-    cases: Vec<(Case, Algorithm)>,
+    cases: Vec<(impl Into<Trial>, Algorithm)>,
 ) -> Result<Captured, Error> {
     let (captured, verdict) = Captured::new(communicator, stream, cases)?;
     verdict.unwrap();
     Ok(captured)
 }
 
-fn any_cases(numbers: &mut Numbers, calls: u64, most: u64) -> Vec<(Case, Algorithm)> {
-    (0..calls).map(|_| Case::any(numbers, RANKS, &TYPES, most)).collect()
+fn any_cases(numbers: &mut Numbers, calls: u64, most: u64) -> Vec<(Trial, Algorithm)> {
+    (0..calls).map(|_| Trial::any(numbers, RANKS, &TYPES, most)).collect()
 }
 
 #[test]
@@ -46,6 +46,8 @@ fn many_replays_of_mixed_graphs_among_eager_calls_and_other_groups() {
     for (rank, tally) in tallies.iter().enumerate() {
         assert!(tally.calls > 2 * REPLAYS, "rank {rank}: {} calls", tally.calls);
         assert!(tally.failures.is_empty(), "rank {rank}: {:?}", tally.failures.first());
+        // Messages and many tensors are among them.
+        assert!(tally.lists.iter().all(|count| *count > REPLAYS / 20), "rank {rank}: {:?}", tally.lists);
     }
 }
 

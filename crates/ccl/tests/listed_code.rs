@@ -1,10 +1,14 @@
-//! The kernels that work through lists of tensors keep the rules, and so does what compilers make of them.
+//! The kernels that work through lists of tensors, and those of several hops, keep the rules, and so does what compilers make of
+//! them.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "says what is skipped")]
 
 mod common;
 
-use anabranch_ccl::kernels::{GATHER_MANY, PIPES, gather_many, pipes};
+use anabranch_ccl::DataType;
+use anabranch_ccl::kernels::{
+    GATHER_MANY, PIPES, RING, RING_REDUCE, TWO_HOP, gather_many, pipes, ring, ring_reduce, two_hop,
+};
 use anabranch_hip_jit::isa::{check_disassembly, disassemble, resources, wave_releases};
 use anabranch_hip_jit::lint::lint_source;
 use anabranch_hip_jit::{Error, Jit, JitConfig, Target, TargetKind};
@@ -12,7 +16,7 @@ use common::{cache, tools};
 
 #[test]
 fn sources_keep_the_rules() {
-    let units = [&GATHER_MANY, &PIPES];
+    let units = [&GATHER_MANY, &PIPES, &TWO_HOP, &RING, &RING_REDUCE];
     let found: Vec<_> =
         units.iter().flat_map(|unit| lint_source(&format!("{}.hip", unit.name), unit.source)).collect();
     assert!(found.is_empty(), "{found:#?}");
@@ -26,7 +30,8 @@ fn code_for_gpus_keeps_the_ordering_rules_and_spills_nothing() {
     let mut problems = Vec::new();
     for target in ["gfx90a", "gfx942", "gfx950", "gfx1100", "sm_80", "sm_90"] {
         let target: Target = target.parse().unwrap();
-        for spec in [gather_many(), pipes()] {
+        let reduce = [DataType::F32, DataType::F64, DataType::Bf16, DataType::Bool].map(ring_reduce);
+        for spec in [gather_many(), pipes(), two_hop(), ring()].into_iter().chain(reduce) {
             let object = match jit.compile(&spec, &target) {
                 Ok(object) => object,
                 Err(error @ Error::NoCompiler { .. }) => {

@@ -28,6 +28,15 @@ fn communicator(world: &World, members: &[u32]) -> Result<Communicator, Error> {
     Communicator::new(world, &group, config())
 }
 
+/// A collective that the algorithm does.
+fn done_by(algorithm: Algorithm) -> Collective {
+    let all = [Collective::AllGather, Collective::AllReduce, Collective::Broadcast];
+    let can = |collective: &Collective| {
+        algorithm.allows(&Case::new(*collective, DataType::F32, 2000).shape(RANKS)).is_ok()
+    };
+    all.into_iter().find(can).unwrap()
+}
+
 #[test]
 fn communicators_of_overlapping_groups_are_in_flight_at_once() {
     const GROUPS: [&[u32]; 6] = [&[0, 1, 2, 3], &[3, 1, 0, 2], &[2, 0], &[1, 3], &[0, 3, 1], &[2]];
@@ -106,8 +115,7 @@ fn dropped_in_flight_a_communicator_still_does_its_calls() {
         for (round, algorithm) in Algorithm::ALL.into_iter().enumerate() {
             let mut all = communicator(world, &[0, 1, 2, 3])?;
             let mut scratch = Scratch::new(world, &all, 256 << 10)?;
-            let reduces = matches!(algorithm, Algorithm::TwoShotPackets | Algorithm::Pull | Algorithm::Push);
-            let collective = if reduces { Collective::AllReduce } else { Collective::AllGather };
+            let collective = done_by(algorithm);
             let case = Case { seed: round as u64, ..Case::new(collective, DataType::F32, 2000) };
             let choice = Choice { algorithm: Some(algorithm), ..Choice::default() };
             let filled = conformance::fill(&all, &mut scratch, &case)?;
@@ -227,8 +235,7 @@ fn a_member_that_never_calls_is_named_in_time() {
             let stream = world.device().create_stream()?;
             let mut all = communicator(world, &[3, 1, 0, 2])?;
             let mut scratch = Scratch::new(world, &all, 256 << 10)?;
-            let reduces = matches!(algorithm, Algorithm::TwoShotPackets | Algorithm::Pull | Algorithm::Push);
-            let collective = if reduces { Collective::AllReduce } else { Collective::AllGather };
+            let collective = done_by(algorithm);
             let case = Case::new(collective, DataType::F32, 2000);
             let choice = Choice { algorithm: Some(algorithm), ..Choice::default() };
             // Once all of them.

@@ -6,7 +6,7 @@ mod common;
 
 use std::collections::BTreeMap;
 
-use anabranch_ccl::conformance::{self, Case, Level, Point, Scratch, Sweep, Tally};
+use anabranch_ccl::conformance::{self, Case, Level, Point, Scratch, Sweep, Tally, Trial};
 use anabranch_ccl::oracle::Data;
 use anabranch_ccl::{CclConfig, Choice, Collective, Communicator, DataType};
 use anabranch_hip_jit::Jit;
@@ -34,7 +34,7 @@ fn every_collective_in_every_group() {
     let points = conformance::sweep(&swept(RANKS, Level::Full));
     let mut counts: BTreeMap<_, usize> = BTreeMap::new();
     for point in &points {
-        *counts.entry(point.case.collective.name()).or_default() += 1;
+        *counts.entry(point.trial.name()).or_default() += 1;
     }
     println!("{} calls in {} groups: {counts:?}", points.len(), conformance::ordered_subsets(RANKS).len());
     let tallies = run(RANKS, WAVE, &jit, &points);
@@ -56,6 +56,10 @@ fn run(ranks: u32, wave: u32, jit: &Jit, points: &[Point]) -> Vec<Tally> {
     }
     let members: u64 = points.iter().map(|point| u64::from(point.subset.len())).sum();
     assert_eq!(tallies.iter().map(|tally| tally.calls).sum::<u64>(), members);
+    let in_lists = points.iter().filter(|point| matches!(point.trial, Trial::List(_)));
+    let members: u64 = in_lists.map(|point| u64::from(point.subset.len())).sum();
+    assert_eq!(tallies.iter().flat_map(|tally| tally.lists).sum::<u64>(), members);
+    assert!(tallies.iter().all(|tally| tally.lists.iter().all(|count| *count > 0)));
     tallies
 }
 
@@ -67,10 +71,13 @@ fn a_sample_at_all_wave_widths() {
         let jit = jit();
         build_ahead_of(&jit, wave, 2, &TYPES);
         let mut points = conformance::sweep(&swept(3, Level::Sample));
-        for case in points.iter_mut().map(|point| &mut point.case).filter(|case| case.collective.reduces()) {
-            case.data_type = if case.op.supports(DataType::F32) { DataType::F32 } else { DataType::U8 };
+        for point in &mut points {
+            let Trial::Collective(case) = &mut point.trial else { continue };
+            if case.collective.reduces() {
+                case.data_type = if case.op.supports(DataType::F32) { DataType::F32 } else { DataType::U8 };
+            }
+            assert!(case.is_defined());
         }
-        assert!(points.iter().all(|point| point.case.is_defined()));
         run(3, wave, &jit, &points);
     }
 }

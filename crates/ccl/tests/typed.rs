@@ -5,8 +5,8 @@ mod common;
 
 use anabranch_ccl::oracle::{self, Data, Expected};
 use anabranch_ccl::{
-    BitXor, Call, CclConfig, Communicator, Element, Error, Options, PreMulSum, ReduceOp, ReduceOperator,
-    Result, Sum, TypedTensor, Work,
+    BitXor, Call, CclConfig, Communicator, Element, Error, Options, PointToPoint, PreMulSum, ReduceOp,
+    ReduceOperator, Result, Sum, Tensor, TypedTensor, Work,
 };
 use anabranch_hip::{DeviceBuffer, Stream};
 use anabranch_ranks::GroupRank;
@@ -35,6 +35,10 @@ fn arguments_are_in_torchs_order() {
     let _: fn(&mut C, T<'_>, Option<T<'_>>, G, O<'_>) -> Result<Work> = C::gather;
     let _: fn(&mut C, T<'_>, Option<T<'_>>, G, O<'_>) -> Result<Work> = C::scatter;
     let _: fn(&mut C, O<'_>) -> Result<Work> = C::barrier;
+    let _: fn(&mut C, &[(Tensor<'_>, Tensor<'_>)], O<'_>) -> Result<Work> = C::all_gather_many;
+    let _: fn(&mut C, T<'_>, G, O<'_>) -> Result<Work> = C::send;
+    let _: fn(&mut C, T<'_>, G, O<'_>) -> Result<Work> = C::recv;
+    let _: fn(&mut C, &[PointToPoint<'_>], O<'_>) -> Result<Work> = C::batch_isend_irecv;
 }
 
 const RANKS: u32 = 3;
@@ -191,6 +195,70 @@ fn moves<E: Element>(rig: &mut Rig<'_>, stream: &Stream) -> Result<()> {
     rig.communicator.barrier(options)?.join(rig.world.operation_deadline())
 }
 
+/// Every rank sends to the next and receives from the one before: one after the other, where ranks take turns in which they do
+/// first, then in one batch, of two types.
+fn messages<E: Element>(rig: &mut Rig<'_>, stream: &Stream) -> Result<()> {
+    let rank = rig.communicator.rank();
+    let [next, before] = [1, RANKS - 1].map(|step| GroupRank::new((rank.get() + step) % RANKS));
+    let (options, op) = (Options::on(stream), ReduceOp::Sum);
+    let size = size_of::<E>() as u64;
+    let from_before = |rig: &Rig<'_>, work: &Work| -> Result<()> {
+        work.join(rig.world.operation_deadline())?;
+        let mut image = vec![0; BYTES as usize];
+        rig.memory.read(0, &mut image)?;
+        let (input, output) = (&rig.inputs[rank.index()], &rig.inputs[before.index()]);
+        let mut expected = vec![0xa5; BYTES as usize];
+        expected[..input.len()].copy_from_slice(input);
+        expected[OUTPUT as usize..][..output.len()].copy_from_slice(output);
+        assert_eq!(image, expected, "{rank}");
+        Ok(())
+    };
+
+    rig.fill::<E>(op, [COUNT; 3], 0)?;
+    let mut last = None;
+    for is_receive in [rank.get() == 0, rank.get() != 0] {
+        let (communicator, memory) = (&mut rig.communicator, &rig.memory);
+        let input = TypedTensor::<E>::symmetric(memory, 0, COUNT)?;
+        let output = TypedTensor::<E>::symmetric(memory, OUTPUT, COUNT)?;
+        last = Some(if is_receive {
+            communicator.recv(output, before, options)?
+        } else {
+            communicator.send(input, next, options)?
+        });
+    }
+    from_before(rig, &last.unwrap())?;
+
+    // The same elements once more, the last of them as bytes.
+    rig.fill::<E>(op, [COUNT; 3], 0)?;
+    let [input, output] = [0, OUTPUT].map(|byte| TypedTensor::<E>::symmetric(&rig.memory, byte, COUNT - 1));
+    let rest = (COUNT - 1) * size;
+    let [input_rest, output_rest] =
+        [rest, OUTPUT + rest].map(|byte| TypedTensor::<u8>::symmetric(&rig.memory, byte, size));
+    let batch = [
+        PointToPoint::send(input?, next),
+        PointToPoint::receive(output?, before),
+        PointToPoint::receive(output_rest?, before),
+        PointToPoint::send(input_rest?, next),
+    ];
+    let work = rig.communicator.batch_isend_irecv(&batch, options)?;
+    from_before(rig, &work)
+}
+
+/// The same inputs gathered twice by one call, as elements and as bytes.
+fn gathers_many<E: Element>(rig: &mut Rig<'_>, stream: &Stream) -> Result<()> {
+    rig.fill::<E>(ReduceOp::Sum, [COUNT; 3], 0)?;
+    let (n, bytes) = (u64::from(RANKS), COUNT * size_of::<E>() as u64);
+    let second = OUTPUT + (n * bytes).next_multiple_of(8) + 8;
+    let elements = tensor!(rig, OUTPUT, n * COUNT).gathering(tensor!(rig, 0, COUNT));
+    let as_bytes = TypedTensor::<u8>::symmetric(&rig.memory, second, n * bytes)?
+        .gathering(TypedTensor::symmetric(&rig.memory, 0, bytes)?);
+    let work = rig.communicator.all_gather_many(&[elements, as_bytes], Options::on(stream))?;
+    let expected = oracle::all_gather(E::DATA_TYPE, &rig.inputs).unwrap();
+    rig.expect(&work, &expected)?;
+    rig.output = second;
+    rig.expect(&work, &expected)
+}
+
 #[test]
 fn every_method_makes_the_call_of_its_name() {
     let results = on_ranks(RANKS, 4, &world_config(), &jit(), |world| {
@@ -199,7 +267,11 @@ fn every_method_makes_the_call_of_its_name() {
         reductions::<f32>(&mut rig, &stream, PreMulSum(0.5))?;
         reductions::<u8>(&mut rig, &stream, BitXor)?;
         moves::<u8>(&mut rig, &stream)?;
-        moves::<f64>(&mut rig, &stream)
+        moves::<f64>(&mut rig, &stream)?;
+        messages::<u8>(&mut rig, &stream)?;
+        messages::<f64>(&mut rig, &stream)?;
+        gathers_many::<u8>(&mut rig, &stream)?;
+        gathers_many::<f64>(&mut rig, &stream)
     });
     all_well(results);
 }

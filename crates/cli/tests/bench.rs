@@ -40,6 +40,47 @@ fn every_exchange_is_verified_and_the_second_run_compiles_nothing() {
 }
 
 #[test]
+fn rows_of_every_type_are_verified() {
+    for (dispatch, given, combine) in [
+        ("f16", None, "f16"),
+        ("f32", Some("bf16"), "bf16"),
+        ("fp8_e4m3fn", None, "bf16"),
+        ("fp8_e4m3fnuz", Some("f32"), "f32"),
+        ("fp4", Some("f16"), "f16"),
+    ] {
+        let mut arguments = [&["bench", "ep"], SMALL, EP, &["--dispatch-dtype", dispatch]].concat();
+        arguments.extend(given.map(|given| ["--combine-dtype", given]).into_iter().flatten());
+        let rows = rows(&run(&arguments));
+        let said: Vec<_> = rows.iter().map(|row| (row["op"].as_str(), row["dtype"].as_str())).collect();
+        let pair = [(Some("dispatch"), Some(dispatch)), (Some("combine"), Some(combine))];
+        assert_eq!(said, [pair, pair].concat());
+        assert!(rows.iter().all(|row| row["verified"] == true), "{dispatch}: {rows:?}");
+    }
+}
+
+#[test]
+fn expert_major_rows_are_verified_and_have_times_of_their_own() {
+    let layout = ["--layout", "expert-major"];
+    for more in [
+        &["--dispatch-dtype", "fp8_e4m3fn", "--expert-alignment", "8"][..],
+        &["--graph", "--dispatch-dtype", "f16"],
+        // Fewer rows than pairs: some are dropped, and the oracle knows which.
+        &["--expert-capacity", "2", "--routing", "hot"],
+    ] {
+        let rows = rows(&run(&[&["bench", "ep"], SMALL, EP, &layout, more].concat()));
+        let said: Vec<_> = rows.iter().map(|row| row["op"].as_str().unwrap()).collect();
+        assert_eq!(said, ["dispatch", "combine", "expand", "contract"].repeat(2));
+        for row in &rows {
+            assert!(row["verified"] == true && row["layout"] == "expert-major", "{row}");
+            assert!(row["us_median"].as_f64().unwrap() > 0.0, "{row}");
+            let local = ["expand", "contract"].contains(&row["op"].as_str().unwrap());
+            assert_eq!(local, row["link_fraction"].is_null(), "{row}");
+            assert!(!local || row["gb_per_s"].as_f64().unwrap() > 0.0, "{row}");
+        }
+    }
+}
+
+#[test]
 fn a_flat_heap_carries_the_same_traffic() {
     for threads in [false, true] {
         let mut arguments = [&["bench", "ep"], SMALL, EP, &["--set", "heap.mode=flat"]].concat();
@@ -139,8 +180,17 @@ fn sizes_that_cannot_be_are_one_error_before_any_rank_starts() {
     let half = (1_u64 << 60).to_string();
     for (arguments, words) in [
         (vec!["ep", "--tokens", &most, "--hidden", &most], "hidden"),
+        (vec!["ep", "--tokens", "4", "--expert-capacity", "8"], "need --layout expert-major"),
         (vec!["ep", "--tokens", &most, "--hidden", "64"], "max_tokens"),
         (vec!["ep", "--tokens", "16384", "--hidden", "7168"], "heap.bytes is 67108864"),
+        (
+            vec!["ep", "--tokens", "4", "--compare", "nccl"],
+            "NCCL runs on NVIDIA GPUs, and device.runtime is host",
+        ),
+        (
+            vec!["ep", "--tokens", "4", "--combine-dtype", "fp4"],
+            "combine_type is fp4; allowed are bf16, f16, f32",
+        ),
         (vec!["p2p", "--bytes", "9223372036854775792"], "more than any heap holds"),
         (vec!["p2p", "--bytes", &half], "heap.bytes is 67108864"),
         (vec!["p2p", "--bytes", "17"], "no positive multiple of 16"),
@@ -177,6 +227,9 @@ fn a_machine_is_checked_and_wrong_flags_are_refused() {
     assert_eq!(said, [("sweep", Some(0)), ("replays", Some(0))]);
     assert!(rows.iter().all(|row| row["verified"] == true && row["calls"].as_u64() > Some(50)), "{rows:?}");
     assert_eq!(rows[0]["groups"], 4);
+    for lists in ["gathers_of_many", "batches", "send_receives"] {
+        assert!(rows.iter().all(|row| row[lists].as_u64() > Some(2)), "{lists}: {rows:?}");
+    }
     for wrong in [&["--check", "--graph"][..], &["--check", "--dtype", "f32"], &["--replays", "5"]] {
         let done = run(&[&["bench", "ccl"], wrong].concat());
         assert_eq!(done.code, 2, "{done:?}");

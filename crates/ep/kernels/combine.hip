@@ -1,8 +1,10 @@
-// Slotted combine: every rank pulls, for each of its tokens, the rows that the token's destinations computed, and sums
-// them in group-rank order with f32 accumulation and one rounding.
+// Combine: every rank pulls, for each of its tokens, the rows that the token's destinations computed, and sums them in
+// group-rank order with f32 accumulation and one rounding. Copies that were dropped for lack of room are not there to be
+// summed; a token without any copy gives zeros.
 //
-// Who writes what. Rank d's expert work has written the combine window [s][0 .. n) at d; then d stores its combine flag at
-// every rank s. Rank s waits for the flags of all ranks and reads.
+// Who writes what. Rank d's expert work has written the rows that d received in its combine window; then d stores its
+// combine flag at every rank s. Rank s waits for the flags of all ranks and reads.
+// Split in two, the first kernel ends behind its flags, and the second begins with that wait.
 //
 // Why the window is not overwritten while it is read. Rank d writes its combine window again in epoch e + 1, after its
 // dispatch e + 1 has seen every rank's dispatch flag e + 1. Rank s sends that flag after its combine e has ended (stream
@@ -15,67 +17,19 @@
 #error "the kernel is compiled for an element type: Bf16, F16 or F32"
 #endif
 typedef EP_ELEMENT Element;
+#include "ep/combine_rows.h"
 
-// One wave sums units [begin, end) of one token. Rows are loaded a few at a time, added in ascending rank order.
-static ANABRANCH_DEVICE void sum_units(const Grid& grid, const CombineArgs& args, u32 token, u32 begin, u32 end) {
-    static constexpr u32 UNROLL = 2;
-    static constexpr u32 ROWS = 4;
-    const u64* map = args.send_map + static_cast<u64>(token) * args.fan_out;
-    Vec16* target = reinterpret_cast<Vec16*>(args.output + static_cast<u64>(token) * args.row_bytes);
-    for (u32 first = begin + grid.lane(); first < end; first += WAVE_SIZE * UNROLL) {
-        Wide<Element> sum[UNROLL];
-#pragma unroll
-        for (u32 u = 0; u < UNROLL; ++u) sum[u] = Wide<Element>::zero();
-        for (u32 n = 0; n < args.fan_out; n += ROWS) {
-            const Vec16* source[ROWS];
-            Vec16 unit[ROWS][UNROLL];
-#pragma unroll
-            for (u32 i = 0; i < ROWS; ++i) {
-                u64 entry = n + i < args.fan_out ? private_load(grid, map + n + i) : 0;
-                source[i] = nullptr;
-                if (is_destination(entry)) {
-                    u64 row = static_cast<u64>(args.team.rank) * args.max_tokens + destination_row(entry);
-                    source[i] = reinterpret_cast<const Vec16*>(
-                        private_load(grid, args.team.peer_bases + destination_rank(entry)) + args.rows_offset +
-                        row * args.row_bytes);
-                }
-            }
-#pragma unroll
-            for (u32 i = 0; i < ROWS; ++i) {
-#pragma unroll
-                for (u32 u = 0; u < UNROLL; ++u) {
-                    u32 at = first + u * WAVE_SIZE;
-                    if (source[i] != nullptr && at < end) unit[i][u] = remote_load(grid, source[i] + at);
-                }
-            }
-#pragma unroll
-            for (u32 i = 0; i < ROWS; ++i) {
-                if (source[i] == nullptr) continue;
-#pragma unroll
-                for (u32 u = 0; u < UNROLL; ++u) {
-                    if (first + u * WAVE_SIZE < end) sum[u].add(Wide<Element>::unpack(unit[i][u]));
-                }
-            }
-        }
-#pragma unroll
-        for (u32 u = 0; u < UNROLL; ++u) {
-            u32 at = first + u * WAVE_SIZE;
-            if (at < end) stream_store(grid, target + at, sum[u].pack());
-        }
-    }
-}
-
-// The whole block comes here, or none of it.
-static ANABRANCH_DEVICE void pull_and_sum(const Grid& grid, const CombineArgs& args, u64 epoch) {
-    WaitContext wait = wait_context(grid, args.team.control, args.operation, args.team.group, args.team.rank, epoch);
-    u64 own = private_load(grid, args.team.peer_bases + args.team.rank);
-
+// The whole block comes here, or none of it. Tells every rank that the rows are here.
+static ANABRANCH_DEVICE void offer_rows(const Grid& grid, const CombineArgs& args, u64 epoch) {
     if (grid.block == 0) {
         // The rows were written by earlier work on this stream; the fence carries them to the peers.
         ANABRANCH_UNLESS(COMBINE_UNRELEASED) block_release_system(grid);
         if (grid.thread == 0) flag_all(grid, args, PULLED, static_cast<u32>(epoch));
     }
+}
 
+// The whole block comes here, or none of it.
+static ANABRANCH_DEVICE void pull_and_sum(const Grid& grid, const CombineArgs& args, u64 own, const WaitContext& wait) {
     LocalArray<u32> fault = {0};
     if (!wait_for_rows(grid, args, PULLED, wait, own, fault)) return;
 
@@ -88,10 +42,27 @@ static ANABRANCH_DEVICE void pull_and_sum(const Grid& grid, const CombineArgs& a
         u32 to = static_cast<u32>(static_cast<u64>(units) * (segment + 1) / args.segments);
         sum_units(grid, args, token, from, to);
     }
-    advance_epoch(grid, args, epoch);
+    advance_epoch(grid, args, wait.epoch);
 }
 
 ANABRANCH_KERNEL(anabranch_ep_combine, CombineArgs, 1024) {
     u64 epoch = next_epoch(grid, args);
-    if (epoch != 0) pull_and_sum(grid, args, epoch);
+    if (epoch == 0) return;
+    WaitContext wait = context_of(grid, args, epoch);
+    u64 own = private_load(grid, args.team.peer_bases + args.team.rank);
+    offer_rows(grid, args, epoch);
+    pull_and_sum(grid, args, own, wait);
+}
+
+// The two halves. The second advances the epoch.
+ANABRANCH_KERNEL(anabranch_ep_combine_send, CombineArgs, 1024) {
+    u64 epoch = next_epoch(grid, args);
+    if (epoch != 0) offer_rows(grid, args, epoch);
+}
+
+ANABRANCH_KERNEL(anabranch_ep_combine_recv, CombineArgs, 1024) {
+    u64 epoch = next_epoch(grid, args);
+    if (epoch == 0) return;
+    u64 own = private_load(grid, args.team.peer_bases + args.team.rank);
+    pull_and_sum(grid, args, own, context_of(grid, args, epoch));
 }

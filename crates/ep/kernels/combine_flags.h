@@ -10,12 +10,18 @@ enum CombineWay : u32 { PULLED = 0, PUSHED = 1 };
 
 template <class Args>
 static ANABRANCH_DEVICE void flag_all(const Grid& grid, const Args& args, CombineWay way, u32 epoch) {
-    for (u32 i = 0; i < args.team.size; ++i) {
-        // Rotated, so that the ranks do not all flag rank 0 first.
-        u32 peer = args.team.rank + i < args.team.size ? args.team.rank + i : args.team.rank + i - args.team.size;
-        u64* flag = reinterpret_cast<u64*>(private_load(grid, args.team.peer_bases + peer) + args.flags_offset +
-                                           static_cast<u64>(args.team.rank) * args.flag_stride);
-        flag_store(grid, flag, pack_flag(epoch, way));
+    u64 own = args.flags_offset + static_cast<u64>(args.team.rank) * args.flag_stride;
+    for (u32 first = 0; first < args.team.size; first += RANKS_AT_ONCE) {
+        u64 base[RANKS_AT_ONCE];
+#pragma unroll
+        for (u32 u = 0; u < RANKS_AT_ONCE; ++u) {
+            bool is_rank = first + u < args.team.size;
+            base[u] = is_rank ? private_load(grid, args.team.peer_bases + rotated(args.team.rank, args.team.size, first + u)) : 0;
+        }
+#pragma unroll
+        for (u32 u = 0; u < RANKS_AT_ONCE; ++u) {
+            if (first + u < args.team.size) flag_store(grid, reinterpret_cast<u64*>(base[u] + own), pack_flag(epoch, way));
+        }
     }
 }
 
@@ -47,6 +53,11 @@ static ANABRANCH_DEVICE bool wait_for_rows(const Grid& grid, const Args& args, C
     }
     ANABRANCH_UNLESS(COMBINE_NO_BARRIER) grid.block_barrier();
     return fault.get(grid, 0) == 0;
+}
+
+template <class Args>
+static ANABRANCH_DEVICE WaitContext context_of(const Grid& grid, const Args& args, u64 epoch) {
+    return wait_context(grid, args.team.control, args.operation, args.team.group, args.team.rank, epoch);
 }
 
 // The epoch of this launch, in every thread of the block; 0 in a poisoned world.

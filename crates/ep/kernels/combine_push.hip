@@ -2,10 +2,11 @@
 // codec; then every rank sums, for each of its tokens, the rows that have come, in group-rank order with f32 accumulation and
 // one rounding.
 //
-// Who writes what. A token's destinations have places in ascending order of rank, which dispatch told them. The destination of
-// place n writes row [n][token] of the push window at the origin, and nobody else does: [fan out][max_tokens] rows, however many
-// rows a rank may receive. A copy that was dropped was never received: nobody writes its row, and the sum skips it. Then rank d
-// stores its combine flag at every rank. Rank s waits for the flags of all ranks, its own too, and reads.
+// Who writes what. The destinations that took a token in have places in ascending order of rank, which dispatch told them. That of
+// place n writes row [n][token] of the push window at the origin, and nobody else does: [fan out][max_tokens] rows, however few
+// rows a rank may receive. A copy that was dropped for lack of room has no place, and the sum skips it. Then rank d stores its
+// combine flag at every rank. Rank s waits for the flags of all ranks, its own too, and reads. Split in two, the first kernel
+// ends behind its flags, and the second begins with that wait.
 //
 // Why the window is not overwritten while it is read. Rank d writes at s again in epoch e + 1, after its dispatch e + 1 has
 // seen every rank's dispatch flag e + 1. Rank s sends that flag after its combine e has ended (stream order on the slot, kept by
@@ -75,9 +76,7 @@ static ANABRANCH_DEVICE void push_rows(const Grid& grid, const CombinePushArgs& 
         if (number >= total) continue;
         u32 source = source_of(grid, args, number);
         u32 before = private_load(grid, args.offsets + source);
-        // Rows of a source begin at its own part of the windows, or behind those of the source before.
-        u64 start = args.row_stride != 0 ? static_cast<u64>(source) * args.row_stride : before;
-        u64 row = start + (number - before);
+        u64 row = static_cast<u64>(first_row_of(grid, source, args.row_stride, args.offsets)) + (number - before);
         const u32* meta = reinterpret_cast<const u32*>(own + args.meta_offset + row * args.meta_bytes);
         u64 token = heap_load(grid, meta);
         u64 place = heap_load(grid, meta + 1);
@@ -106,15 +105,18 @@ static ANABRANCH_DEVICE void sum_units(const Grid& grid, const CombinePushArgs& 
     Vec16* target = reinterpret_cast<Vec16*>(args.output + static_cast<u64>(token) * args.hidden * Element::BYTES);
     for (u32 at = begin + grid.lane(); at < end; at += WAVE_SIZE) {
         f32 sum[COUNT] = {};
+        u32 place = 0;
         for (u32 n = 0; n < args.fan_out; n += ROWS) {
             bool there[ROWS];
             typename Codec::Unit unit[ROWS];
             f32 scale[ROWS];
 #pragma unroll
             for (u32 i = 0; i < ROWS; ++i) {
-                there[i] = n + i < args.fan_out && is_destination(private_load(grid, map + n + i));
+                u64 entry = n + i < args.fan_out ? private_load(grid, map + n + i) : 0;
+                there[i] = is_destination(entry) && !is_dropped(entry);
                 if (!there[i]) continue;
-                u64 row = window + (n + i) * place_bytes;
+                u64 row = window + place * place_bytes;
+                ++place;
                 unit[i] = heap_load(grid, reinterpret_cast<const typename Codec::Unit*>(row) + at);
                 if constexpr (Codec::SCALE_BYTES > 0) {
                     typedef typename Codec::Scale Scale;
@@ -141,17 +143,17 @@ static ANABRANCH_DEVICE void sum_units(const Grid& grid, const CombinePushArgs& 
     }
 }
 
-// The whole block comes here, or none of it.
-static ANABRANCH_DEVICE void push_and_sum(const Grid& grid, const CombinePushArgs& args, u64 epoch) {
-    WaitContext wait = wait_context(grid, args.team.control, args.operation, args.team.group, args.team.rank, epoch);
-    u64 own = private_load(grid, args.team.peer_bases + args.team.rank);
-
+// The whole block comes here, or none of it. Sends the rows, and tells every rank that they are there.
+static ANABRANCH_DEVICE void push_and_flag(const Grid& grid, const CombinePushArgs& args, u64 own, u64 epoch) {
     ANABRANCH_TWIN(COMBINE_FLAG_FIRST) { if (grid.thread == 0) flag_all(grid, args, PUSHED, static_cast<u32>(epoch)); }
     push_rows(grid, args, own);
     if (arrive_is_last(grid, &args.state->combine_arrived, grid.grid_blocks) && grid.thread == 0) {
         flag_all(grid, args, PUSHED, static_cast<u32>(epoch));
     }
+}
 
+// The whole block comes here, or none of it.
+static ANABRANCH_DEVICE void wait_and_sum(const Grid& grid, const CombinePushArgs& args, u64 own, const WaitContext& wait) {
     LocalArray<u32> fault = {0};
     if (!wait_for_rows(grid, args, PUSHED, wait, own, fault)) return;
 
@@ -164,10 +166,27 @@ static ANABRANCH_DEVICE void push_and_sum(const Grid& grid, const CombinePushArg
         u32 to = static_cast<u32>(static_cast<u64>(units) * (segment + 1) / args.segments);
         sum_units(grid, args, own, token, from, to);
     }
-    advance_epoch(grid, args, epoch);
+    advance_epoch(grid, args, wait.epoch);
 }
 
 ANABRANCH_KERNEL(anabranch_ep_combine_push, CombinePushArgs, 1024) {
     u64 epoch = next_epoch(grid, args);
-    if (epoch != 0) push_and_sum(grid, args, epoch);
+    if (epoch == 0) return;
+    WaitContext wait = context_of(grid, args, epoch);
+    u64 own = private_load(grid, args.team.peer_bases + args.team.rank);
+    push_and_flag(grid, args, own, epoch);
+    wait_and_sum(grid, args, own, wait);
+}
+
+// The two halves. The second advances the epoch.
+ANABRANCH_KERNEL(anabranch_ep_combine_push_send, CombinePushArgs, 1024) {
+    u64 epoch = next_epoch(grid, args);
+    if (epoch != 0) push_and_flag(grid, args, private_load(grid, args.team.peer_bases + args.team.rank), epoch);
+}
+
+ANABRANCH_KERNEL(anabranch_ep_combine_push_recv, CombinePushArgs, 1024) {
+    u64 epoch = next_epoch(grid, args);
+    if (epoch == 0) return;
+    u64 own = private_load(grid, args.team.peer_bases + args.team.rank);
+    wait_and_sum(grid, args, own, context_of(grid, args, epoch));
 }

@@ -1,7 +1,7 @@
 // The stand-in for an expert in tests and benchmarks: each received row times the sum of its weights for experts of this
 // rank, in f32, rounded once. It reads the row and meta windows and writes the combine window.
-#include "anabranch/float8.h"
 #include "anabranch/prelude.h"
+#include "ep/element_rows.h"
 #include "ep/routing.h"
 
 #if !defined(EP_INPUT) || !defined(EP_ELEMENT)
@@ -10,26 +10,10 @@
 typedef EP_INPUT Input;
 typedef EP_ELEMENT Output;
 
-// Elements of a row: whole bytes each, or two in one, the first in its low half.
-template <class Element>
-struct RowOf {
-    static ANABRANCH_DEVICE u64 bytes(u32 hidden) { return static_cast<u64>(hidden) * Element::BYTES; }
-    static ANABRANCH_DEVICE f32 load(const Grid& grid, u64 row, u32 i) {
-        return Element::to_f32(heap_load(grid, reinterpret_cast<const typename Element::Raw*>(row) + i));
-    }
-};
-template <>
-struct RowOf<F4E2m1> {
-    static ANABRANCH_DEVICE u64 bytes(u32 hidden) { return hidden / 2; }
-    static ANABRANCH_DEVICE f32 load(const Grid& grid, u64 row, u32 i) {
-        return F4E2m1::to_f32(static_cast<u8>(heap_load(grid, reinterpret_cast<const u8*>(row) + i / 2) >> (i % 2 * 4)));
-    }
-};
-
 ANABRANCH_KERNEL(anabranch_ep_reference_expert, ReferenceExpertArgs, 1024) {
     for (u32 source = 0; source < args.ranks; ++source) {
         u32 rows = private_load(grid, args.counts + source);
-        u64 base = static_cast<u64>(source) * args.max_tokens;
+        u64 base = first_row_of(grid, source, args.row_stride, args.offsets);
         for (u32 row = grid.grid_wave(); row < rows; row += grid.grid_waves()) {
             const u32* meta = reinterpret_cast<const u32*>(args.meta + (base + row) * args.meta_bytes);
             f32 weight = 0.0f;

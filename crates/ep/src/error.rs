@@ -119,6 +119,11 @@ pub enum Error {
     /// A handle of another plan was given.
     #[error("the handle belongs to another plan")]
     ForeignHandle,
+    /// The expert-major buffers hold another dispatch, or none.
+    #[error(
+        "the expert-major buffers do not hold this dispatch: expand it first, and contract it before the next expand"
+    )]
+    NotExpanded,
     /// An expert id named no expert. It counted as masked.
     #[error(
         "{rank} gave {count} invalid expert id(s), the first at token {token}: {id} (allowed are -1 and 0..{experts})"

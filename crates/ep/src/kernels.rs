@@ -4,34 +4,58 @@ use anabranch_hip_jit::{DeviceStruct, Header, KernelSpec, KernelUnit, PRELUDE};
 use anabranch_shmem::TeamView;
 
 use crate::args::{
-    CombineArgs, CombinePushArgs, ConformanceCodecArgs, DispatchArgs, ReferenceExpertArgs, SlotState,
+    CombineArgs, CombinePushArgs, ConformanceCodecArgs, CountArgs, DispatchArgs, ReferenceExpertArgs,
+    SlotState,
 };
 use crate::codec::CombineCodec;
 use crate::data_type::DataType;
+use crate::expert_major::args::{
+    ExpertContractArgs, ExpertCountArgs, ExpertExpandArgs, ExpertRowSource, ExpertSumArgs, ReceivedView,
+    ReferenceExpertMajorArgs,
+};
 use crate::plan::TILE;
 
 const HEADERS: &[Header] = &[Header { name: "ep/routing.h", text: include_str!("../kernels/routing.h") }];
 const DISPATCH_HEADERS: &[Header] =
     &[Header { name: "ep/dispatch_rows.h", text: include_str!("../kernels/dispatch_rows.h") }];
-const COMBINE_HEADERS: &[Header] =
+const FLAG_HEADERS: &[Header] =
     &[Header { name: "ep/combine_flags.h", text: include_str!("../kernels/combine_flags.h") }];
 const CODEC_HEADERS: &[Header] = &[Header { name: "ep/codec.h", text: include_str!("../kernels/codec.h") }];
 
-/// Slotted dispatch; parameter `EP_TILE`.
+const COMBINE_HEADERS: &[Header] =
+    &[Header { name: "ep/combine_rows.h", text: include_str!("../kernels/combine_rows.h") }];
+
+/// The counts before a compact dispatch; parameter `EP_TILE`.
+pub static COUNT: KernelUnit = KernelUnit {
+    name: "ep_count",
+    source: include_str!("../kernels/count.hip"),
+    headers: &[PRELUDE, HEADERS],
+    entries: &["anabranch_ep_count"],
+    layouts: &[TeamView::c_declaration, SlotState::c_declaration, CountArgs::c_declaration],
+};
+
+const ELEMENT_HEADERS: &[Header] =
+    &[Header { name: "ep/element_rows.h", text: include_str!("../kernels/element_rows.h") }];
+const RECEIVED_HEADERS: &[Header] =
+    &[Header { name: "ep/received_rows.h", text: include_str!("../kernels/received_rows.h") }];
+const EXPAND_HEADERS: &[Header] =
+    &[Header { name: "ep/expand_rows.h", text: include_str!("../kernels/expand_rows.h") }];
+
+/// Dispatch; parameter `EP_TILE`.
 pub static DISPATCH: KernelUnit = KernelUnit {
     name: "ep_dispatch",
     source: include_str!("../kernels/dispatch.hip"),
     headers: &[PRELUDE, HEADERS, DISPATCH_HEADERS],
-    entries: &["anabranch_ep_dispatch"],
+    entries: &["anabranch_ep_dispatch", "anabranch_ep_dispatch_send", "anabranch_ep_dispatch_recv"],
     layouts: &[TeamView::c_declaration, SlotState::c_declaration, DispatchArgs::c_declaration],
 };
 
-/// Slotted combine that pulls; parameters `EP_TILE` and `EP_ELEMENT`.
+/// Combine that pulls; parameters `EP_TILE` and `EP_ELEMENT`.
 pub static COMBINE: KernelUnit = KernelUnit {
     name: "ep_combine",
     source: include_str!("../kernels/combine.hip"),
-    headers: &[PRELUDE, HEADERS, COMBINE_HEADERS],
-    entries: &["anabranch_ep_combine"],
+    headers: &[PRELUDE, HEADERS, FLAG_HEADERS, COMBINE_HEADERS],
+    entries: &["anabranch_ep_combine", "anabranch_ep_combine_send", "anabranch_ep_combine_recv"],
     layouts: &[TeamView::c_declaration, SlotState::c_declaration, CombineArgs::c_declaration],
 };
 
@@ -39,8 +63,12 @@ pub static COMBINE: KernelUnit = KernelUnit {
 pub static COMBINE_PUSH: KernelUnit = KernelUnit {
     name: "ep_combine_push",
     source: include_str!("../kernels/combine_push.hip"),
-    headers: &[PRELUDE, HEADERS, COMBINE_HEADERS, CODEC_HEADERS],
-    entries: &["anabranch_ep_combine_push"],
+    headers: &[PRELUDE, HEADERS, FLAG_HEADERS, CODEC_HEADERS],
+    entries: &[
+        "anabranch_ep_combine_push",
+        "anabranch_ep_combine_push_send",
+        "anabranch_ep_combine_push_recv",
+    ],
     layouts: &[TeamView::c_declaration, SlotState::c_declaration, CombinePushArgs::c_declaration],
 };
 
@@ -48,7 +76,7 @@ pub static COMBINE_PUSH: KernelUnit = KernelUnit {
 pub static REFERENCE_EXPERT: KernelUnit = KernelUnit {
     name: "ep_reference_expert",
     source: include_str!("../kernels/reference_expert.hip"),
-    headers: &[PRELUDE, HEADERS],
+    headers: &[PRELUDE, HEADERS, ELEMENT_HEADERS],
     entries: &["anabranch_ep_reference_expert"],
     layouts: &[ReferenceExpertArgs::c_declaration],
 };
@@ -61,6 +89,47 @@ pub static CONFORMANCE_CODEC: KernelUnit = KernelUnit {
     entries: &["anabranch_ep_conformance_codec"],
     layouts: &[ConformanceCodecArgs::c_declaration],
 };
+
+/// Pairs of each expert, by runs of rows and in all.
+pub static EXPERT_COUNT: KernelUnit = KernelUnit {
+    name: "ep_expert_count",
+    source: include_str!("../kernels/expert_count.hip"),
+    headers: &[PRELUDE, RECEIVED_HEADERS],
+    entries: &["anabranch_ep_expert_count", "anabranch_ep_expert_sum"],
+    layouts: &[ReceivedView::c_declaration, ExpertCountArgs::c_declaration, ExpertSumArgs::c_declaration],
+};
+
+/// Received rows to experts.
+pub static EXPERT_EXPAND: KernelUnit = KernelUnit {
+    name: "ep_expert_expand",
+    source: include_str!("../kernels/expert_expand.hip"),
+    headers: &[PRELUDE, RECEIVED_HEADERS, EXPAND_HEADERS],
+    entries: &["anabranch_ep_expert_expand"],
+    layouts: &[ReceivedView::c_declaration, ExpertRowSource::c_declaration, ExpertExpandArgs::c_declaration],
+};
+
+/// Experts' output to the combine window; parameter `EP_ELEMENT`.
+pub static EXPERT_CONTRACT: KernelUnit = KernelUnit {
+    name: "ep_expert_contract",
+    source: include_str!("../kernels/expert_contract.hip"),
+    headers: &[PRELUDE, RECEIVED_HEADERS],
+    entries: &["anabranch_ep_expert_contract"],
+    layouts: &[ReceivedView::c_declaration, ExpertContractArgs::c_declaration],
+};
+
+/// The stand-in for experts that work on expert-major rows; parameters `EP_INPUT` and `EP_ELEMENT`.
+pub static REFERENCE_EXPERT_MAJOR: KernelUnit = KernelUnit {
+    name: "ep_reference_expert_major",
+    source: include_str!("../kernels/reference_expert_major.hip"),
+    headers: &[PRELUDE, ELEMENT_HEADERS],
+    entries: &["anabranch_ep_reference_expert_major"],
+    layouts: &[ReferenceExpertMajorArgs::c_declaration],
+};
+
+/// The kernel that counts before a compact dispatch.
+pub fn count() -> KernelSpec {
+    KernelSpec::new(&COUNT).with("EP_TILE", TILE)
+}
 
 /// The dispatch kernel: payload is bytes, so one object serves every type.
 pub fn dispatch() -> KernelSpec {
@@ -95,13 +164,36 @@ pub fn conformance_codec(element: DataType, codec: CombineCodec) -> KernelSpec {
         .with("EP_CODEC", codec.device_name())
 }
 
+/// Counting pairs: ids are integers, so one object serves every type.
+pub fn expert_count() -> KernelSpec {
+    KernelSpec::new(&EXPERT_COUNT)
+}
+
+/// Expanding rows: payload is bytes, so one object serves every type.
+pub fn expert_expand() -> KernelSpec {
+    KernelSpec::new(&EXPERT_EXPAND)
+}
+
+/// Contracting the output of experts of a type.
+pub fn expert_contract(element: DataType) -> KernelSpec {
+    KernelSpec::new(&EXPERT_CONTRACT).with("EP_ELEMENT", element.device_name())
+}
+
+/// The stand-in for experts that work on expert-major rows, from one type to another.
+pub fn reference_expert_major(input: DataType, output: DataType) -> KernelSpec {
+    KernelSpec::new(&REFERENCE_EXPERT_MAJOR)
+        .with("EP_INPUT", input.device_name())
+        .with("EP_ELEMENT", output.device_name())
+}
+
 /// Every kernel of this crate in every variant that operations launch: what a prebuild compiles.
 pub fn kernels() -> Vec<KernelSpec> {
-    let mut all = vec![dispatch()];
+    let mut all = vec![count(), dispatch(), expert_count(), expert_expand()];
     for output in DataType::COMBINED {
-        all.push(combine(output));
+        all.extend([combine(output), expert_contract(output)]);
         all.extend(CombineCodec::ALL.map(|codec| combine_push(output, codec)));
         all.extend(DataType::ALL.map(|input| reference_expert(input, output)));
+        all.extend(DataType::ALL.map(|input| reference_expert_major(input, output)));
     }
     all
 }

@@ -2,12 +2,14 @@
 //!
 //! A mixture-of-experts layer sends every token to the ranks that own its experts and sums what comes back.
 //! [`ExpertParallel::dispatch`] does the first, [`ExpertParallel::combine`] the second; between them the caller runs its
-//! experts on the rows it got. Each is one kernel on the caller's stream, may be captured into a graph, and waits for no
-//! one on the host.
+//! experts on the rows it got. Each is one kernel on the caller's stream (a compact dispatch two), may be captured into a
+//! graph, and waits for no one on the host. Both can be split in two, with other work of the stream between.
 //!
 //! The order of reading: [`plan`] says what is computed where, `kernels/*.hip` how (each with the argument why no flag
 //! or row is overwritten too early), [`ExpertParallel`] when. [`oracle`] is the reference that tests and benchmarks
 //! compare with, bit by bit.
+//!
+//! [`ExpertMajor`] puts received rows into the order of this rank's experts, and sums their outputs back.
 //!
 //! Sums are in group-rank order with f32 accumulation and one rounding, so that the result is the same on every rank, in
 //! every run, and for every launch shape.
@@ -22,17 +24,26 @@ mod received;
 mod slot;
 mod tensor;
 
+pub mod expert_major;
 pub mod kernels;
 pub mod oracle;
 pub mod owner;
 pub mod plan;
 pub mod reference;
+pub mod room;
 
 pub use codec::{CombineCodec, CombineSource, Fp8Format, UnknownWord};
 pub use data_type::{DataType, UnknownDataType};
 pub use error::{Error, Result};
+pub use expert_major::{
+    ExpertMajor, ExpertMajorConfig, ExpertMajorPlan, ExpertMajorRows, LocalExpertCounter,
+};
 pub use kernels::kernels;
-pub use operation::{COMBINE, DISPATCH, Dispatched, ExpertOutput, ExpertParallel};
+pub use operation::{
+    COMBINE, COUNT, CombineSent, DISPATCH, DispatchSent, Dispatched, DroppedCopy, ExpertOutput,
+    ExpertParallel,
+};
 pub use plan::{EpConfig, Plan};
 pub use received::ReceivedRows;
+pub use room::{Mode, UnknownMode};
 pub use tensor::{DeviceSlice, Tokens};

@@ -11,26 +11,35 @@ use anabranch_shmem::{OperationCode, OperationName, ResidencyPermit, Team, World
 use crate::error::{Error, Result};
 use crate::kernels;
 use crate::plan::{DeviceLimits, EpConfig, Geometry, Plan};
-use crate::slot::{Slot, SlotPool};
+use crate::room::Mode;
+use crate::slot::{PoolMark, Slot, SlotPool};
 use residency::{device_limits, reserve};
 
 mod combine;
 mod dispatch;
+mod dropped;
 mod handle;
 mod push;
 mod residency;
+mod split;
 
 pub use combine::ExpertOutput;
+pub use dropped::DroppedCopy;
 pub use handle::Dispatched;
+pub use split::{CombineSent, DispatchSent};
 
 /// Dispatch in fault records.
 pub const DISPATCH: OperationCode = OperationCode(0x300);
 /// Combine in fault records.
 pub const COMBINE: OperationCode = OperationCode(0x301);
+/// The counts before a compact dispatch, in fault records.
+pub const COUNT: OperationCode = OperationCode(0x302);
 
 /// Names of the kernels' phases, by number.
 const DISPATCH_NAME: OperationName =
     OperationName { name: "ep dispatch", phases: &["start", "rows of a peer", "flag of a later dispatch"] };
+const COUNT_NAME: OperationName =
+    OperationName { name: "ep count", phases: &["start", "counts of a peer", "count of a later dispatch"] };
 const COMBINE_NAME: OperationName = OperationName {
     name: "ep combine",
     phases: &["start", "experts of a peer", "flag of a later combine", "a peer that combines another way"],
@@ -47,6 +56,8 @@ pub struct ExpertParallel {
     team: Team,
     plan: Plan,
     pool: Arc<SlotPool>,
+    /// Of the compact mode.
+    count: Option<Arc<LoadedUnit>>,
     dispatch: Arc<LoadedUnit>,
     combine: Arc<LoadedUnit>,
     /// The combine that pushes, where the plan has it.
@@ -57,9 +68,10 @@ pub struct ExpertParallel {
     residency: ResidencyPermit,
 }
 
-/// What one rank makes alone.
+/// What a rank makes alone.
 struct Prepared {
     plan: Plan,
+    count: Option<Arc<LoadedUnit>>,
     dispatch: Arc<LoadedUnit>,
     combine: Arc<LoadedUnit>,
     push: Option<Arc<LoadedUnit>>,
@@ -84,7 +96,16 @@ impl ExpertParallel {
         let prepared = Self::prepare(world, group, config);
         world.compare(group, "ep configuration", fields)?;
         agree(world, group, "ep plan", &prepared)?;
-        let Prepared { plan, dispatch, combine, push, mut limits } = prepared?;
+        let Prepared { plan, count, dispatch, combine, push, mut limits } = prepared?;
+        if plan.is_max_recv_clamped() {
+            let (max_recv, rows) = (plan.config().max_recv, plan.rows());
+            tracing::warn!(
+                max_recv,
+                rows,
+                "max_recv is more than can ever arrive; the windows hold what can"
+            );
+        }
+        world.name_operation(COUNT, COUNT_NAME);
         world.name_operation(DISPATCH, DISPATCH_NAME);
         world.name_operation(COMBINE, COMBINE_NAME);
         let team = world.team(group)?;
@@ -100,7 +121,7 @@ impl ExpertParallel {
         agree(world, group, "ep slots", &own)?;
         let (residency, slots) = own?;
         let (world, pool) = (world.clone(), SlotPool::new(slots));
-        Ok(Self { world, team, plan, pool, dispatch, combine, push, limits, residency })
+        Ok(Self { world, team, plan, pool, count, dispatch, combine, push, limits, residency })
     }
 
     fn prepare(world: &World, group: &Group, config: EpConfig) -> Result<Prepared> {
@@ -112,19 +133,31 @@ impl ExpertParallel {
         let device = world.device();
         let dispatch = world.jit().load(device, &kernels::dispatch())?;
         let combine = world.jit().load(device, &kernels::combine(plan.config().combine_type))?;
+        let count = match plan.mode() {
+            Mode::Compact => Some(world.jit().load(device, &kernels::count())?),
+            _ => None,
+        };
         let push = plan.config().combine_source.pushes().then(|| {
             let spec = kernels::combine_push(plan.config().combine_type, plan.config().combine_codec);
             world.jit().load(device, &spec)
         });
         let push = push.transpose()?;
-        let limits = device_limits(&plan, &dispatch, &combine, push.as_deref())?;
+        let limits = device_limits(&plan, count.as_deref(), &dispatch, &combine, push.as_deref())?;
         plan.dispatch_geometry(plan.config().max_tokens, &limits)?;
-        Ok(Prepared { plan, dispatch, combine, push, limits })
+        Ok(Prepared { plan, count, dispatch, combine, push, limits })
     }
 
     /// The plan.
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    pub(crate) fn world(&self) -> &World {
+        &self.world
+    }
+
+    pub(crate) fn pool_mark(&self) -> PoolMark {
+        PoolMark::of(&self.pool)
     }
 
     /// The group.

@@ -13,6 +13,10 @@ use crate::kernels;
 use crate::operation::Dispatched;
 use crate::plan::Plan;
 
+mod expert_major;
+
+pub use expert_major::ReferenceExpertMajor;
+
 /// Multiplies each received row by the sum of its weights for experts of this rank: f32, rounded once. What a real
 /// engine replaces by its expert layers.
 #[derive(Debug)]
@@ -51,7 +55,7 @@ impl ReferenceExpert {
     /// Those of the launch.
     ///
     /// # Safety
-    /// `output` must hold `[ranks][max_tokens][hidden]` of the combine type, valid until the stream has passed the kernel;
+    /// `output` must hold `[rows][hidden]` of the combine type, valid until the stream has passed the kernel;
     /// `dispatched` must be of the plan this was made for.
     pub unsafe fn run(&self, stream: &Stream, dispatched: &Dispatched, output: DeviceAddress) -> Result<()> {
         let config = self.plan.config();
@@ -60,9 +64,10 @@ impl ReferenceExpert {
             meta: DevicePointer::new(dispatched.meta()),
             output: DevicePointer::new(output),
             counts: DevicePointer::new(dispatched.counts()),
+            offsets: DevicePointer::new(dispatched.offsets()),
             ranks: self.plan.ranks(),
             rank: self.rank.get(),
-            max_tokens: config.max_tokens,
+            row_stride: self.plan.row_stride(),
             hidden: config.hidden,
             top_k: config.top_k,
             experts: config.experts,

@@ -1,7 +1,7 @@
 //! Slots: what one operation in flight owns, and who holds which.
 
 use std::mem::offset_of;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use anabranch_clock::Moment;
@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::plan::{Plan, SlotLayout};
 
 /// Between two looks at events whose kernels have a deadline of their own.
-const POLL: Duration = Duration::from_micros(50);
+pub(crate) const POLL: Duration = Duration::from_micros(50);
 
 /// The memory of one slot: windows and flags in the symmetric heap, maps and counters in this rank's own memory.
 #[derive(Debug)]
@@ -31,7 +31,10 @@ pub(crate) struct Slot {
 #[derive(Clone, Copy, Debug)]
 struct OwnLayout {
     state: u64,
-    sent: u64,
+    routed: u64,
+    tally: u64,
+    bases: u64,
+    room: u64,
     counts: u64,
     offsets: u64,
     send_map: u64,
@@ -48,11 +51,14 @@ impl OwnLayout {
             start
         };
         let state = place(size_of::<SlotState>() as u64);
-        let sent = place(ranks * 4);
+        let routed = place(ranks * 4);
+        let tally = place(ranks * 4);
+        let bases = place(ranks * 4);
+        let room = place(ranks * 4);
         let counts = place(ranks * 4);
         let offsets = place((ranks + 1) * 4);
         let send_map = place(u64::from(plan.config().max_tokens) * u64::from(plan.fan_out()) * 8);
-        Self { state, sent, counts, offsets, send_map, bytes: end }
+        Self { state, routed, tally, bases, room, counts, offsets, send_map, bytes: end }
     }
 }
 
@@ -101,8 +107,24 @@ impl Slot {
         self.base.offset(self.parts.state)
     }
 
-    pub(crate) fn sent(&self) -> DeviceAddress {
-        self.base.offset(self.parts.sent)
+    pub(crate) fn dropped_count(&self) -> DeviceAddress {
+        self.state().offset(offset_of!(SlotState, dropped_count) as u64)
+    }
+
+    pub(crate) fn routed(&self) -> DeviceAddress {
+        self.base.offset(self.parts.routed)
+    }
+
+    pub(crate) fn tally(&self) -> DeviceAddress {
+        self.base.offset(self.parts.tally)
+    }
+
+    pub(crate) fn bases(&self) -> DeviceAddress {
+        self.base.offset(self.parts.bases)
+    }
+
+    pub(crate) fn room(&self) -> DeviceAddress {
+        self.base.offset(self.parts.room)
     }
 
     pub(crate) fn counts(&self) -> DeviceAddress {
@@ -115,6 +137,13 @@ impl Slot {
 
     pub(crate) fn send_map(&self) -> DeviceAddress {
         self.base.offset(self.parts.send_map)
+    }
+
+    /// The first entries of the send map. The work that writes them must have been waited for.
+    pub(crate) fn read_send_map(&self, entries: usize) -> Result<Vec<u64>> {
+        let mut map = vec![0u64; entries];
+        lock(&self.own).copy_to_host(self.parts.send_map as usize, bytemuck::cast_slice_mut(&mut map))?;
+        Ok(map)
     }
 
     /// Reads and clears what the kernels saw of invalid ids: `(count, token, id)`. Only these two words are written, so that a
@@ -145,6 +174,8 @@ pub(crate) struct SlotPool {
 #[derive(Debug, Default)]
 struct Use {
     busy: bool,
+    /// How often it was taken.
+    taken: u64,
     /// Behind the last launch that was not captured.
     eager: Option<Arc<Event>>,
 }
@@ -182,14 +213,15 @@ impl SlotPool {
     /// stream, or on streams that the caller orders.
     pub(crate) fn take(self: &Arc<Self>, stream: &Stream) -> Result<SlotTicket> {
         let capturing = stream.is_capturing()?;
-        let (index, eager) = {
+        let (index, number, eager) = {
             let mut uses = lock(&self.uses);
             let free = uses.iter().position(|one| !one.busy);
             let index = free.ok_or(Error::SlotsBusy { slots: self.slots.len() as u32 })?;
             uses[index].busy = true;
-            (index, uses[index].eager.clone())
+            uses[index].taken += 1;
+            (index, uses[index].taken, uses[index].eager.clone())
         };
-        let ticket = SlotTicket { pool: Arc::clone(self), index, launched: None, returned: false };
+        let ticket = SlotTicket { pool: Arc::clone(self), index, number, launched: None, returned: false };
         if let Some(event) = eager.filter(|_| !capturing) {
             stream.wait_event(&event)?;
         }
@@ -197,11 +229,30 @@ impl SlotPool {
     }
 }
 
+/// Tells the slots of one plan from those of another, and keeps none of them.
+#[derive(Clone, Debug)]
+pub(crate) struct PoolMark(Weak<SlotPool>);
+
+impl PoolMark {
+    pub(crate) fn of(pool: &Arc<SlotPool>) -> Self {
+        Self(Arc::downgrade(pool))
+    }
+}
+
+/// One use of one slot of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Taken {
+    slot: usize,
+    number: u64,
+}
+
 /// One slot, held.
 #[derive(Debug)]
 pub(crate) struct SlotTicket {
     pool: Arc<SlotPool>,
     index: usize,
+    /// Which use of the slot it is.
+    number: u64,
     /// Behind the holder's own last launch, captured or not.
     launched: Option<Arc<Event>>,
     returned: bool,
@@ -214,6 +265,15 @@ impl SlotTicket {
 
     pub(crate) fn belongs_to(&self, pool: &Arc<SlotPool>) -> bool {
         Arc::ptr_eq(&self.pool, pool)
+    }
+
+    pub(crate) fn belongs_to_mark(&self, mark: &PoolMark) -> bool {
+        std::ptr::eq(Arc::as_ptr(&self.pool), mark.0.as_ptr())
+    }
+
+    /// The use of the slot that this is.
+    pub(crate) fn taken(&self) -> Taken {
+        Taken { slot: self.index, number: self.number }
     }
 
     /// Makes the stream wait for the holder's last launch: a combine for its dispatch, be both captured or both not.
@@ -260,6 +320,6 @@ impl Drop for SlotTicket {
 }
 
 /// A lock whose holder panicked guards data that is still whole: every update here is one assignment.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

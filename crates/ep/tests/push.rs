@@ -6,7 +6,8 @@ mod common;
 use anabranch_ep::oracle::{GivenRows, Shape};
 use anabranch_ep::reference::ReferenceExpert;
 use anabranch_ep::{
-    CombineCodec, CombineSource, DataType, DeviceSlice, EpConfig, Error, ExpertOutput, ExpertParallel, Plan,
+    CombineCodec, CombineSource, DataType, DeviceSlice, EpConfig, Error, ExpertOutput, ExpertParallel, Mode,
+    Plan,
 };
 use anabranch_shmem::World;
 use common::{
@@ -75,6 +76,21 @@ fn extreme_routings_and_launch_shapes() {
         let mut case = pushing(2, 4);
         case.config = case.config.launch(blocks, waves);
         run(&case, 2);
+    }
+}
+
+/// Copies that were dropped have no place in the window: what came is summed, through every codec.
+#[test]
+fn dropped_copies_are_not_waited_for() {
+    for mode in [Mode::Slotted, Mode::Compact] {
+        for (codec, max_recv) in CombineCodec::ALL.into_iter().zip([4, 9, 30, 61, 17, 100]) {
+            for routing in [Routing::Random, Routing::Hot] {
+                let mut case = pushing(4, 4);
+                case.config = case.config.combine_codec(codec).mode(mode).max_recv(max_recv);
+                case.routing = routing;
+                run(&case, 2);
+            }
+        }
     }
 }
 

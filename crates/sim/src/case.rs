@@ -11,6 +11,10 @@ use crate::Fault;
 pub enum Protocol {
     /// Slotted dispatch, the stand-in for experts, and combine: that pulls, or pushes.
     Ep,
+    /// The same with compact dispatch: counts first; and with windows for half of what could arrive.
+    EpCompact,
+    /// The same as `Ep` with dispatch and combine in two halves each, by ranks of odd number; the others do all in one.
+    EpSplit,
     /// The team barrier between kernels that write and read.
     Barrier,
     /// Signals and waits in the order of a stream, between kernels that write and read.
@@ -35,10 +39,14 @@ pub enum Protocol {
     CclPackets,
     /// ... those that reduce by pulling and pushing.
     CclBulk,
+    /// ... those that go in two hops, and those that go round the ring.
+    CclHops,
     /// The comparison of calls before a collective.
     CclFingerprint,
     /// Sends and receives of `ccl` through pipes.
     CclPipes,
+    /// Many tensors gathered in one launch of `ccl`, between kernels that write and read them.
+    CclGatherMany,
     /// A whole world of rank threads: join, dispatch and combine, leave.
     World,
 }
@@ -47,6 +55,8 @@ impl Protocol {
     /// All of them.
     pub const ALL: &'static [Self] = &[
         Self::Ep,
+        Self::EpCompact,
+        Self::EpSplit,
         Self::Barrier,
         Self::StreamSignal,
         Self::PutSignal,
@@ -59,8 +69,10 @@ impl Protocol {
         Self::CclMove,
         Self::CclPackets,
         Self::CclBulk,
+        Self::CclHops,
         Self::CclFingerprint,
         Self::CclPipes,
+        Self::CclGatherMany,
         Self::World,
     ];
 
@@ -68,6 +80,8 @@ impl Protocol {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ep => "ep",
+            Self::EpCompact => "ep-compact",
+            Self::EpSplit => "ep-split",
             Self::Barrier => "barrier",
             Self::StreamSignal => "stream-signal",
             Self::PutSignal => "put-signal",
@@ -80,8 +94,10 @@ impl Protocol {
             Self::CclMove => "ccl-move",
             Self::CclPackets => "ccl-packets",
             Self::CclBulk => "ccl-bulk",
+            Self::CclHops => "ccl-hops",
             Self::CclFingerprint => "ccl-fingerprint",
             Self::CclPipes => "ccl-pipes",
+            Self::CclGatherMany => "ccl-gather-many",
             Self::World => "world",
         }
     }
@@ -124,7 +140,7 @@ pub struct Case {
     pub blocks: u32,
     /// Waves of each block, at least 1.
     pub waves: u32,
-    /// Another form of the protocol: `ep` combines from a caller's buffer instead of the window, `put-signal` and
+    /// Another form of the protocol: `ep`, `ep-compact` and `ep-split` combine from a caller's buffer instead of the window, `put-signal` and
     /// `put-quiet` send to the next rank only, `device-barrier` calls `team_barrier` instead of `team_sync`,
     /// collectives have epochs of two bits, and of `ccl-fingerprint` one rank makes another call in the end; and
     /// `ccl-pipes` launches each message alone.
@@ -146,11 +162,12 @@ impl Case {
         let small = matches!(protocol, Protocol::World);
         // Slots of messages are two a pair.
         let rounds = match protocol {
-            // The halves of the check's staging are used again.
-            Protocol::PutSignal | Protocol::PutQuiet | Protocol::CclFingerprint => 4,
+            // The halves of the check's staging are used again; of hops each form comes once.
+            Protocol::PutSignal | Protocol::PutQuiet | Protocol::CclFingerprint | Protocol::CclHops => 4,
             // Each form once.
-            Protocol::Ccl => 15,
+            Protocol::Ccl => 19,
             Protocol::CclMove => 7,
+            Protocol::CclGatherMany => 6,
             Protocol::CclPackets => 3,
             Protocol::CclBulk => 5,
             Protocol::World => 1,

@@ -8,6 +8,12 @@ pub const fn about(protocol: Protocol) -> &'static str {
         Protocol::Ep => {
             "slotted dispatch, experts, and the combine that pulls; --staged for the one that pushes"
         }
+        Protocol::EpCompact => {
+            "dispatch that counts first, with half the room it could need; experts and combine; --staged as for ep"
+        }
+        Protocol::EpSplit => {
+            "dispatch and combine in halves on odd ranks, in one on even; --staged as for ep"
+        }
         Protocol::Barrier => "the team barrier, between kernels that write and kernels that read",
         Protocol::StreamSignal => "signals and waits in the order of a stream, between kernels",
         Protocol::PutSignal => "put with signal, and the wait for it, of the device API",
@@ -22,11 +28,17 @@ pub const fn about(protocol: Protocol) -> &'static str {
         Protocol::CclMove => "collectives that move bytes, and the barrier; --staged for epochs of two bits",
         Protocol::CclPackets => "reductions in packets; --staged for epochs of two bits",
         Protocol::CclBulk => "reductions that pull or push; --staged for epochs of two bits",
+        Protocol::CclHops => {
+            "broadcasts in two hops, and collectives round the ring; --staged for epochs of two bits"
+        }
         Protocol::CclFingerprint => {
             "the comparison of calls before a collective; --staged for a call that differs in the end"
         }
         Protocol::CclPipes => {
             "sends and receives of ccl, random batches after each other; --staged for each message alone"
+        }
+        Protocol::CclGatherMany => {
+            "many tensors gathered in one launch of ccl; --staged for epochs of two bits"
         }
         Protocol::World => {
             "join, dispatch, experts, combine and leave of rank threads, with --fault; --staged as for ep"

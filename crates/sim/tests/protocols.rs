@@ -35,6 +35,23 @@ fn dispatch_and_combine_are_right_under_every_seed() {
 }
 
 #[test]
+fn compact_dispatch_is_right_under_every_seed() {
+    clean(&with(Protocol::EpCompact, 2, |case| case.tokens = 5), 0..300);
+    clean(&with(Protocol::EpCompact, 3, |case| (case.tokens, case.staged) = (5, true)), 0..150);
+    clean(&with(Protocol::EpCompact, 2, |case| (case.rounds, case.blocks, case.waves) = (4, 3, 1)), 0..150);
+    clean(&with(Protocol::EpCompact, 3, |case| case.cumulative = true), 0..100);
+    clean(&Case::new(Protocol::EpCompact, 1), 0..100);
+}
+
+#[test]
+fn halves_are_right_under_every_seed() {
+    clean(&with(Protocol::EpSplit, 2, |case| case.tokens = 5), 0..200);
+    clean(&with(Protocol::EpSplit, 3, |case| (case.tokens, case.staged) = (5, true)), 0..150);
+    clean(&with(Protocol::EpSplit, 2, |case| (case.rounds, case.blocks, case.waves) = (4, 3, 1)), 0..100);
+    clean(&with(Protocol::EpSplit, 3, |case| case.cumulative = true), 0..100);
+}
+
+#[test]
 fn barriers_are_right_under_every_seed() {
     for protocol in [Protocol::Barrier, Protocol::DeviceBarrier] {
         clean(&with(protocol, 3, |case| case.rounds = 4), 0..400);
@@ -85,7 +102,7 @@ fn gathers_signals_and_atomics_are_right_under_every_seed() {
 
 #[test]
 fn collectives_are_right_under_every_seed() {
-    for protocol in [Protocol::CclMove, Protocol::CclPackets, Protocol::CclBulk] {
+    for protocol in [Protocol::CclMove, Protocol::CclPackets, Protocol::CclBulk, Protocol::CclHops] {
         clean(&Case::new(protocol, 2), 0..200);
         clean(&with(protocol, 3, |case| (case.staged, case.rounds, case.blocks) = (true, 9, 1)), 0..80);
         // More members than sources that are polled or loaded at once; as many lanes of a block as members, and fewer.
@@ -94,6 +111,23 @@ fn collectives_are_right_under_every_seed() {
     }
     clean(&with(Protocol::Ccl, 3, |case| case.staged = true), 0..40);
     clean(&with(Protocol::Ccl, 2, |case| (case.rounds, case.blocks, case.waves) = (40, 3, 1)), 0..20);
+}
+
+#[test]
+fn many_tensors_gathered_are_right_under_every_seed() {
+    for staged in [false, true] {
+        let many = |ranks, change: fn(&mut Case)| {
+            with(Protocol::CclGatherMany, ranks, |case| {
+                case.staged = staged;
+                change(case);
+            })
+        };
+        clean(&many(2, |_| {}), 0..2000);
+        clean(&many(3, |case| (case.rounds, case.blocks) = (9, 1)), 0..200);
+        // More members than sources that are polled at once, and than lanes of a wave.
+        clean(&many(6, |case| (case.waves, case.tokens, case.rounds) = (1, 2, 3)), 0..60);
+        clean(&many(1, |_| {}), 0..60);
+    }
 }
 
 #[test]

@@ -167,6 +167,7 @@ fn every_kernel_has_a_row_and_those_that_are_quiet_are() {
 fn every_embedded_unit_is_among_the_sources() {
     let sources = sources();
     let ep = [
+        &anabranch_ep::kernels::COUNT,
         &anabranch_ep::kernels::DISPATCH,
         &anabranch_ep::kernels::COMBINE,
         &anabranch_ep::kernels::COMBINE_PUSH,
@@ -181,6 +182,9 @@ fn every_embedded_unit_is_among_the_sources() {
         &anabranch_ccl::kernels::MOVE,
         &anabranch_ccl::kernels::PACKET_REDUCE,
         &anabranch_ccl::kernels::BULK_REDUCE,
+        &anabranch_ccl::kernels::TWO_HOP,
+        &anabranch_ccl::kernels::RING,
+        &anabranch_ccl::kernels::RING_REDUCE,
         &anabranch_ccl::kernels::FINGERPRINT,
         &anabranch_ccl::device_api::conformance::REDUCE,
     ];
@@ -192,6 +196,10 @@ fn every_embedded_unit_is_among_the_sources() {
         .chain([
             &anabranch_ep::kernels::REFERENCE_EXPERT,
             &anabranch_ep::kernels::CONFORMANCE_CODEC,
+            &anabranch_ep::kernels::EXPERT_COUNT,
+            &anabranch_ep::kernels::EXPERT_EXPAND,
+            &anabranch_ep::kernels::EXPERT_CONTRACT,
+            &anabranch_ep::kernels::REFERENCE_EXPERT_MAJOR,
             &anabranch_shmem::TEAM_BARRIER_UNIT,
             &anabranch_shmem::p2p::P2P,
             &anabranch_ccl::kernels::GATHER_MANY,

@@ -10,7 +10,7 @@
 // on two streams at once can. Where the host watches a lane, each launch counts itself in and out, and one that finds another
 // inside reports it and does nothing.
 //
-// Meetings and staging: meet.h. Packets: packets.h.
+// Meetings and staging: meet.h. Packets: packets.h. From neighbour to neighbour: ring.h, whose kernels have a fourth counter.
 #pragma once
 
 #include "anabranch/prelude.h"
@@ -18,7 +18,14 @@
 namespace ccl {
 
 // Phases of fault records.
-enum Phase : u32 { PHASE_PACKETS = 1, PHASE_MEET = 2, PHASE_FINGERPRINT = 3, PHASE_OVERLAP = 4 };
+enum Phase : u32 {
+    PHASE_PACKETS = 1,
+    PHASE_MEET = 2,
+    PHASE_FINGERPRINT = 3,
+    PHASE_OVERLAP = 4,
+    PHASE_RING_CHUNK = 5,
+    PHASE_RING_ROOM = 6,
+};
 
 // Bits of an epoch that flags carry. Fewer in tests, so that they wrap.
 #if !defined(CCL_EPOCH_BITS)

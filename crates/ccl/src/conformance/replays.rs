@@ -3,7 +3,7 @@
 use anabranch_hip::{GraphExec, Stream};
 use anabranch_shmem::World;
 
-use super::{Case, Failure, Filled, Numbers, Scratch, Subset, Tally, fill, launch, run_as};
+use super::{Failure, FilledTrial, Numbers, Scratch, Subset, Tally, Trial};
 use crate::error::Result;
 use crate::{Algorithm, CclConfig, Choice, Communicator, DataType};
 
@@ -14,7 +14,7 @@ const fn by(algorithm: Algorithm) -> Choice {
 /// A captured sequence of calls of one communicator, each with buffers of its own. The communicator lives longer.
 #[derive(Debug)]
 pub struct Captured {
-    calls: Vec<(Case, Scratch)>,
+    calls: Vec<(Trial, Scratch)>,
     graph: GraphExec,
 }
 
@@ -27,35 +27,40 @@ impl Captured {
     pub fn new(
         communicator: &mut Communicator,
         stream: &Stream,
-        cases: Vec<(Case, Algorithm)>,
+        trials: Vec<(impl Into<Trial>, Algorithm)>,
     ) -> Result<(Self, Result<(), Failure>)> {
         let world = communicator.world().clone();
         let mut calls = Vec::new();
         let mut verdict = Ok(());
-        for (case, algorithm) in cases {
-            let mut scratch = Scratch::new(&world, communicator, case.scratch_bytes(communicator.size()))?;
-            let ran = run_as(communicator, &mut scratch, &case, by(algorithm), stream)?;
+        for (trial, algorithm) in trials {
+            let trial = trial.into();
+            let mut scratch = Scratch::new(&world, communicator, trial.scratch_bytes(communicator.size()))?;
+            let ran = trial.run(communicator, &mut scratch, by(algorithm), stream)?;
             verdict = verdict.and(ran);
-            calls.push((case, scratch, algorithm));
+            calls.push((trial, scratch, algorithm));
         }
         stream.begin_capture()?;
-        for (case, scratch, algorithm) in &calls {
+        for (trial, scratch, algorithm) in &calls {
             // The stream's order is enough.
-            drop(launch(communicator, scratch, case, by(*algorithm), stream)?);
+            drop(trial.launch(communicator, scratch, by(*algorithm), stream)?);
         }
         let graph = stream.end_capture()?.instantiate()?;
-        let calls = calls.into_iter().map(|(case, scratch, _)| (case, scratch)).collect();
+        let calls = calls.into_iter().map(|(trial, scratch, _)| (trial, scratch)).collect();
         Ok((Self { calls, graph }, verdict))
     }
 
     /// Fills all buffers with the inputs of this seed. Nothing may be in flight on them.
     ///
     /// # Errors
-    /// The runtime's.
-    pub fn refill(&mut self, communicator: &Communicator, seed: u64) -> Result<Vec<Filled>> {
-        let refill = |(case, scratch): &mut (Case, Scratch)| {
-            case.seed = seed;
-            fill(communicator, scratch, case)
+    /// The runtime's. A failure is a case that the oracle refuses.
+    pub fn refill(
+        &mut self,
+        communicator: &Communicator,
+        seed: u64,
+    ) -> Result<Vec<Result<FilledTrial, Failure>>> {
+        let refill = |(trial, scratch): &mut (Trial, Scratch)| {
+            trial.set_seed(seed);
+            trial.fill(communicator, scratch)
         };
         self.calls.iter_mut().map(refill).collect()
     }
@@ -75,10 +80,14 @@ impl Captured {
     ///
     /// # Errors
     /// The runtime's.
-    pub fn judge(&self, filled: &[Filled]) -> Result<Result<(), Failure>> {
+    pub fn judge(&self, filled: &[Result<FilledTrial, Failure>]) -> Result<Result<(), Failure>> {
         for (filled, (_, scratch)) in filled.iter().zip(&self.calls) {
-            if let Err(failure) = filled.judge(scratch)? {
-                return Ok(Err(failure));
+            let verdict = match filled {
+                Ok(filled) => filled.judge(scratch)?,
+                Err(failure) => Err(failure.clone()),
+            };
+            if verdict.is_err() {
+                return Ok(verdict);
             }
         }
         Ok(Ok(()))
@@ -100,14 +109,14 @@ impl Captured {
         self.judge(&filled)
     }
 
-    /// Calls in the graph.
-    pub fn calls(&self) -> u64 {
-        self.calls.len() as u64
+    /// What is in the graph.
+    pub fn trials(&self) -> impl Iterator<Item = &Trial> {
+        self.calls.iter().map(|(trial, _)| trial)
     }
 
     /// Whether a call's output lies over its input: a second replay would begin with results.
     pub fn is_in_place(&self) -> bool {
-        self.calls.iter().any(|(case, _)| case.in_place)
+        self.trials().any(Trial::is_in_place)
     }
 
     /// Ends the registrations. Collective over the communicator's group; the stream must have been waited for.
@@ -133,9 +142,9 @@ pub struct Replays {
 }
 
 /// A graph's calls, and the share of [`Replays::most_count`] that they have, in 64ths.
-const GRAPHS: [(u64, u64); 5] = [(1, 1), (3, 2), (2, 16), (1, 64), (4, 5)];
+const GRAPHS: [(u64, u64); 6] = [(1, 1), (3, 2), (2, 16), (1, 64), (4, 5), (9, 3)];
 
-/// Replays graphs of mixed calls over the world in an order that is drawn, and in between runs eager calls over the world and over
+/// Replays graphs of mixed calls, collectives, messages and many tensors gathered, over the world in an order that is drawn, and in between runs eager calls over the world and over
 /// half of its ranks: those with even and those with odd numbers, backwards. Collective over the world. Goes on behind wrong results.
 ///
 /// # Errors
@@ -151,18 +160,18 @@ pub fn run_replays(world: &World, config: &CclConfig, replays: &Replays, stream:
     tally.groups = 2;
     let mut numbers = Numbers(replays.seed);
     let most = |share: u64| (replays.most_count * share / 64).max(1);
-    let mut draw = |members: u32, most: u64| Case::any(&mut numbers, members, &replays.types, most);
+    let mut draw = |members: u32, most: u64| Trial::any(&mut numbers, members, &replays.types, most);
     let mut graphs = Vec::new();
     for (calls, share) in GRAPHS {
-        let cases = (0..calls).map(|_| draw(all.size(), most(share))).collect();
-        let (graph, verdict) = Captured::new(&mut all, stream, cases)?;
-        tally.judged(&everyone, graph.calls(), verdict, "before its capture");
+        let trials = (0..calls).map(|_| draw(all.size(), most(share))).collect();
+        let (graph, verdict) = Captured::new(&mut all, stream, trials)?;
+        tally.judged(&everyone, graph.trials(), verdict, "before its capture");
         graphs.push(graph);
     }
     let eager: Vec<_> = (0..replays.count).map(|_| draw(all.size(), most(8))).collect();
     let others: Vec<_> = (0..replays.count).map(|_| draw(some.size(), most(8))).collect();
-    let bytes = |cases: &[(Case, Algorithm)], members: u32| {
-        cases.iter().map(|(case, _)| case.scratch_bytes(members)).max().unwrap_or(0)
+    let bytes = |trials: &[(Trial, Algorithm)], members: u32| {
+        trials.iter().map(|(trial, _)| trial.scratch_bytes(members)).max().unwrap_or(0)
     };
     let mut scratch = Scratch::new(world, &all, bytes(&eager, all.size()))?;
     let mut scratch_of_some = Scratch::new(world, &some, bytes(&others, some.size()))?;
@@ -170,14 +179,14 @@ pub fn run_replays(world: &World, config: &CclConfig, replays: &Replays, stream:
     for (replay, (eager, other)) in (0..).zip(eager.into_iter().zip(others)) {
         let graph = &mut graphs[which.below(GRAPHS.len() as u64) as usize];
         let verdict = graph.replay(&all, stream, replay)?;
-        tally.judged(&everyone, graph.calls(), verdict, &format!("replay {replay}"));
+        tally.judged(&everyone, graph.trials(), verdict, &format!("replay {replay}"));
         if replay % 3 == 1 {
-            let verdict = run_as(&mut all, &mut scratch, &eager.0, by(eager.1), stream)?;
-            tally.judged(&everyone, 1, verdict, &format!("eager behind replay {replay}"));
+            let verdict = eager.0.run(&mut all, &mut scratch, by(eager.1), stream)?;
+            tally.judged(&everyone, [&eager.0], verdict, &format!("eager behind replay {replay}"));
         }
         if replay % 4 == 2 {
-            let verdict = run_as(&mut some, &mut scratch_of_some, &other.0, by(other.1), stream)?;
-            tally.judged(&half, 1, verdict, &format!("behind replay {replay}"));
+            let verdict = other.0.run(&mut some, &mut scratch_of_some, by(other.1), stream)?;
+            tally.judged(&half, [&other.0], verdict, &format!("behind replay {replay}"));
         }
     }
     graphs.into_iter().try_for_each(Captured::release)?;

@@ -4,9 +4,9 @@ use anabranch_hip::DeviceBuffer;
 use anabranch_shmem::{Registration, SymmetricMemory, World};
 
 use super::Case;
-use crate::Communicator;
 use crate::error::Result;
 use crate::tensor::{LocationKind, Tensor};
+use crate::{Communicator, DataType};
 
 /// The memory of cases, of each kind. Made once for a group.
 #[derive(Debug)]
@@ -44,16 +44,26 @@ impl Scratch {
         Ok(self.registered.release()?)
     }
 
-    pub(super) fn tensor(&self, case: &Case, byte: u64, count: u64) -> Result<Tensor<'_>> {
-        match case.location {
+    pub(super) fn tensor_of(&self, case: &Case, byte: u64, count: u64) -> Result<Tensor<'_>> {
+        self.tensor(case.location, case.data_type, byte, count)
+    }
+
+    pub(super) fn tensor(
+        &self,
+        location: LocationKind,
+        data_type: DataType,
+        byte: u64,
+        count: u64,
+    ) -> Result<Tensor<'_>> {
+        match location {
             LocationKind::Local => {
                 let address = self.local.address().offset(byte);
-                // SAFETY: inside the buffer (`fill` has compared the layout's end with it), which outlives the call: the case is
-                // judged when it is over.
-                Ok(unsafe { Tensor::local(address, case.data_type, count) })
+                // SAFETY: inside the buffer (who fills has compared the layout's end with it), which outlives the call: what it
+                // leaves is judged when it is over.
+                Ok(unsafe { Tensor::local(address, data_type, count) })
             }
-            LocationKind::Symmetric => Tensor::symmetric(&self.symmetric, byte, case.data_type, count),
-            LocationKind::Registered => Tensor::registered(&self.registered, byte, case.data_type, count),
+            LocationKind::Symmetric => Tensor::symmetric(&self.symmetric, byte, data_type, count),
+            LocationKind::Registered => Tensor::registered(&self.registered, byte, data_type, count),
         }
     }
 

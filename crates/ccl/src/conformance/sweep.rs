@@ -3,11 +3,13 @@
 //! The full product of collectives, types, operators, algorithms, groups, counts and places has many millions of cases. What a
 //! mistake depends on is mostly two or three of them; those are covered as a whole, and the rest is picked from a fixed seed.
 
+mod lists;
+
 use anabranch_hip::Stream;
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::World;
 
-use super::{Case, Scratch, Subset, Tally, ordered_subsets, run_as};
+use super::{Case, Scratch, Subset, Tally, Trial, ordered_subsets};
 use crate::call::Collective;
 use crate::channel::ChannelLayout;
 use crate::communicator::PACKET_UNITS;
@@ -20,10 +22,10 @@ use crate::{Algorithm, CclConfig, Choice, Communicator, DataType, ReduceOp};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
     /// For a machine in use: every form of a collective in every group, with every type and every algorithm; every type with
-    /// every operator.
+    /// every operator; messages, and many tensors gathered, in every group and of every size that makes a difference.
     Sample,
     /// For tests. Besides: every form, type, operator and algorithm together, in groups of every size; every form and algorithm
-    /// in every group; every form, algorithm and count, in place and not.
+    /// in every group; every form, algorithm and count, in place and not; many tensors by every algorithm in every group.
     Full,
 }
 
@@ -43,13 +45,13 @@ pub struct Sweep {
     pub level: Level,
 }
 
-/// One case in one group, done in one way.
+/// One trial in one group, done in one way.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Point {
     /// The group.
     pub subset: Subset,
-    /// The call.
-    pub case: Case,
+    /// What is done.
+    pub trial: Trial,
     /// The algorithm, or `None` for the expected fastest, and what else is chosen.
     pub choice: Choice,
 }
@@ -102,7 +104,7 @@ const QUICK_COUNTS: [u64; 6] = [1, 3, 17, 63, 255, 1021];
 
 const LOCATIONS: [LocationKind; 3] = [LocationKind::Symmetric, LocationKind::Local, LocationKind::Registered];
 
-/// The cases of a sweep, those of one group next to each other. The same on all ranks.
+/// The points of a sweep, those of one group next to each other. The same on all ranks.
 pub fn sweep(sweep: &Sweep) -> Vec<Point> {
     let mut chosen =
         Chosen { sweep: *sweep, subsets: ordered_subsets(sweep.ranks), turn: 0, points: Vec::new() };
@@ -110,6 +112,7 @@ pub fn sweep(sweep: &Sweep) -> Vec<Point> {
         Level::Sample => chosen.sample(),
         Level::Full => chosen.full(),
     }
+    chosen.lists();
     let mut points = chosen.points;
     points.sort_by(|one, other| one.subset.cmp(&other.subset));
     points
@@ -216,7 +219,7 @@ impl Chosen {
         // Messages of a test are too small for phases to be planned.
         let phased = (algorithm == Some(Algorithm::Push)).then(|| self.pick(&[false, true]));
         let choice = Choice { algorithm, phased, ..Choice::default() };
-        self.points.push(Point { subset: subset.clone(), case, choice });
+        self.points.push(Point { subset: subset.clone(), trial: case.into(), choice });
     }
 
     /// A case with everything else picked.
@@ -312,11 +315,11 @@ pub fn run_points(world: &World, config: &CclConfig, points: &[Point], stream: &
         }
         tally.groups += 1;
         let mut communicator = Communicator::new(world, &group, config.clone())?;
-        let bytes = points.iter().map(|point| point.case.scratch_bytes(group.size())).max();
+        let bytes = points.iter().map(|point| point.trial.scratch_bytes(group.size())).max();
         let mut scratch = Scratch::new(world, &communicator, bytes.unwrap_or(0))?;
         for point in points {
-            let verdict = run_as(&mut communicator, &mut scratch, &point.case, point.choice, stream)?;
-            tally.judged(&point.subset, 1, verdict, "");
+            let verdict = point.trial.run(&mut communicator, &mut scratch, point.choice, stream)?;
+            tally.judged(&point.subset, [&point.trial], verdict, "");
         }
         scratch.release()?;
     }

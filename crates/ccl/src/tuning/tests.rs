@@ -95,7 +95,7 @@ fn what_is_wrong_with_a_table_is_said() {
         ("{ algorithm = \"direct\", block_bytes = 1 }", "peers have to reach the output"),
         ("{ algorithm = \"push\", block_bytes = 1 }", "it is for reductions"),
         ("{ algorithm = \"pipes\", block_bytes = 1 }", "it is for sends and receives"),
-        ("{ algorithm = \"ring\", block_bytes = 1 }", "unknown variant"),
+        ("{ algorithm = \"tree\", block_bytes = 1 }", "unknown variant"),
         ("{ algorithm = \"packets\", block_bytes = 1, more = 1 }", "unknown field"),
         (
             "{ up_to = 5, algorithm = \"packets\", block_bytes = 1 }, { up_to = 5, algorithm = \"packets\", block_bytes = 1 }, \

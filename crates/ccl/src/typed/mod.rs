@@ -1,7 +1,7 @@
 //! Collectives as methods: torch.distributed's names and order of arguments, with element types and operators that the compiler
 //! checks.
 //!
-//! Nothing is decided here: [`Call`](crate::Call) has a constructor for each collective, and the method of
+//! Nothing is decided here: [`Call`](crate::Call) has a constructor for each call, and the method of
 //! [`Communicator`](crate::Communicator) with that name runs it. A call that is made often is better prepared once, outside of
 //! captures: `communicator.prepare(&Call::all_reduce(tensor, Sum))`.
 //!
@@ -40,8 +40,15 @@
 //! | `gather(tensor, gather_list, group_dst=root)` | `gather`, with `Some` output at the root |
 //! | `scatter(tensor, scatter_list, group_src=root)` | `scatter`, with `Some` input at the root |
 //! | `barrier()` | `barrier` |
+//! | `all_gather_into_tensor` for each of many, coalesced | `all_gather_many`, of [`TypedTensor::gathering`] |
+//! | `send(tensor, group_dst=to)`, `isend` | `send` |
+//! | `recv(tensor, group_src=from)`, `irecv` | `recv` |
+//! | `batch_isend_irecv([P2POp(isend, tensor, peer), ..])` | `batch_isend_irecv`, of [`PointToPoint::send`](crate::PointToPoint::send) and [`receive`](crate::PointToPoint::receive) |
 //!
-//! Roots are ranks of the group. torch's `src` and `dst` are ranks of the world even where a group is given; a front end that
+//! The types within one call are the compiler's to check. Those of two members' calls are not: what a member sends as f32 another
+//! may receive as i32, as long as it is as many bytes.
+//!
+//! Roots and peers are ranks of the group. torch's `src` and `dst` are ranks of the world even where a group is given; a front end that
 //! takes them goes through [`Root`](anabranch_ranks::Root):
 //!
 //! ```
@@ -66,6 +73,7 @@
 //! [`ReduceOp::from_torch`](crate::ReduceOp::from_torch); what does not fit together is
 //! [`Error::Unsupported`](crate::Error::Unsupported) there.
 
+mod messages;
 mod methods;
 
 use std::marker::PhantomData;
@@ -106,10 +114,22 @@ use crate::tensor::{LocationKind, Tensor};
 /// }
 /// ```
 ///
-/// With the right ones both do:
+/// nor do the tensors of an entry of a list:
+///
+/// ```compile_fail,E0308
+/// use anabranch_ccl::{Tensor, TypedTensor};
+/// fn entry<'a>(output: TypedTensor<'a, f64>, input: TypedTensor<'a, f32>) -> (Tensor<'a>, Tensor<'a>) {
+///     output.gathering(input)
+/// }
+/// ```
+///
+/// With the right ones all do:
 ///
 /// ```
-/// use anabranch_ccl::{BitAnd, Call, PreMulSum, TypedTensor};
+/// use anabranch_ccl::{BitAnd, Call, PreMulSum, Tensor, TypedTensor};
+/// fn entries<'a>(floats: TypedTensor<'a, f32>, bytes: TypedTensor<'a, u8>) -> [(Tensor<'a>, Tensor<'a>); 2] {
+///     [floats.gathering(floats), bytes.gathering(bytes)]
+/// }
 /// fn calls<'a>(floats: TypedTensor<'a, f32>, integers: TypedTensor<'a, u8>) -> [Call<'a>; 2] {
 ///     [Call::all_reduce(floats, PreMulSum(2.0)), Call::all_reduce(integers, BitAnd)]
 /// }

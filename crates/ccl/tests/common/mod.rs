@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of tests fails the test")]
 
+pub mod mismatch;
 pub mod processes;
 
 use std::sync::Arc;
@@ -46,8 +47,17 @@ pub fn build_ahead(jit: &Jit, wave_width: u32, jobs: usize) {
 pub fn build_ahead_of(jit: &Jit, wave_width: u32, jobs: usize, types: &[DataType]) {
     let device = machine(1, wave_width).runtime().device(DeviceOrdinal(0)).unwrap();
     let target = jit.device_target(&device).unwrap();
-    let of_types = types.iter().flat_map(|of| [kernels::packet_reduce(*of), kernels::bulk_reduce(*of)]);
-    let wanted = [kernels::move_bytes()].into_iter().chain(of_types);
+    let of_types = types
+        .iter()
+        .flat_map(|of| [kernels::packet_reduce(*of), kernels::bulk_reduce(*of), kernels::ring_reduce(*of)]);
+    let of_bytes = [
+        kernels::move_bytes(),
+        kernels::two_hop(),
+        kernels::ring(),
+        kernels::gather_many(),
+        kernels::pipes(),
+    ];
+    let wanted = of_bytes.into_iter().chain(of_types);
     let wanted: Vec<_> = wanted.map(|spec| (spec, target.clone())).collect();
     jit.compile_ahead(&wanted, jobs).into_result().unwrap();
 }

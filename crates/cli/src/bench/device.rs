@@ -383,6 +383,17 @@ pub(crate) fn run_expert(
     Ok(unsafe { expert.run(stream, dispatched, target) }?)
 }
 
+/// Runs the stand-in experts on expert-major rows.
+pub(crate) fn run_experts_major(
+    experts: &anabranch::ep::reference::ReferenceExpertMajor,
+    stream: &Stream,
+    layout: &anabranch::ep::ExpertMajor,
+    output: &DeviceBuffer,
+) -> Result<(), Error> {
+    // SAFETY: the benchmarks make the experts for the layout that they give.
+    Ok(unsafe { experts.run(stream, layout, slice(output)) }?)
+}
+
 /// Replays a graph of work whose buffers the caller keeps.
 pub(crate) fn replay(graph: &anabranch::hip::GraphExec, stream: &Stream) -> Result<(), Error> {
     // SAFETY: the benchmarks keep everything that the captured work uses until they have waited for the stream.

@@ -1,13 +1,17 @@
 //! `anabranch bench ep`: dispatch, a stand-in for the experts, combine. Every result is compared bit by bit with the
 //! oracle before and after the timing.
 
+mod codec_error;
+mod expert_major;
+mod peer;
+
 use std::path::PathBuf;
 
 use anabranch::ep::oracle::{Oracle, RankInput, Shape};
+use anabranch::ep::plan::Geometry;
 use anabranch::ep::reference::ReferenceExpert;
 use anabranch::ep::{
-    CombineCodec, CombineSource, Dispatched, EpConfig, ExpertOutput, ExpertParallel, Plan, ReceivedRows,
-    Tokens,
+    CombineSource, Dispatched, EpConfig, ExpertOutput, ExpertParallel, Plan, ReceivedRows, Tokens,
 };
 use anabranch::hip::{DeviceBuffer, Stream};
 use anabranch::jit::KernelSpec;
@@ -15,12 +19,12 @@ use anabranch::{Config, Error, World};
 use anyhow::{Context, bail};
 use serde_json::Map;
 
+use self::expert_major::ExpertMajorBench;
 use super::device::{self, Stamps};
-use super::ep_error::{self, CodecError};
 use super::link;
 use super::row::{self, Row};
 use super::statistics::{Samples, gigabytes_per_second, slowest_of_ranks};
-use super::{EpArgs, SyntheticArgs};
+use super::{EpArgs, Layout, SyntheticArgs};
 use crate::ranks::RankContext;
 use crate::workload::{RankTokens, Routing, Synthetic, Trace, Workload};
 
@@ -39,6 +43,7 @@ pub(crate) fn needed_kernels(arguments: &EpArgs) -> Vec<KernelSpec> {
     if arguments.combine_source().pushes() {
         all.push(anabranch::ep::kernels::combine_push(arguments.combine_type(), arguments.combine_quant));
     }
+    all.extend(expert_major::needed_kernels(arguments));
     all
 }
 
@@ -70,6 +75,16 @@ pub(crate) fn measure(context: &RankContext<'_>, arguments: &EpArgs) -> anyhow::
 /// # Errors
 /// The first input that cannot be used.
 pub(crate) fn check(config: &Config, arguments: &EpArgs, ranks: u32) -> anyhow::Result<()> {
+    peer::check(arguments, config.device.runtime)?;
+    let sized = arguments.expert_capacity.is_some() || arguments.expert_alignment.is_some();
+    if arguments.layout == Layout::ExpertMajor && arguments.combine_source() != CombineSource::Window {
+        bail!(
+            "--layout expert-major sums into the combine window; --combine-source buffer and codecs are for token-major"
+        );
+    }
+    if sized && arguments.layout == Layout::TokenMajor {
+        bail!("--expert-capacity and --expert-alignment need --layout expert-major");
+    }
     let heap = config.heap.bytes.bytes();
     for workload in workloads(arguments, ranks) {
         let needed = plan_of(config, arguments, &workload?, ranks)?.heap_bytes();
@@ -148,6 +163,7 @@ struct EpBench<'a> {
     inputs: Vec<RankTokens>,
     ep: ExpertParallel,
     expert: ReferenceExpert,
+    expert_major: Option<ExpertMajorBench>,
     tensors: Tensors,
     stream: Stream,
 }
@@ -174,6 +190,7 @@ impl<'a> EpBench<'a> {
         let ep = ExpertParallel::new(world, world.group(), config).map_err(Error::from)?;
         let inputs = (0..world.size()).map(|rank| workload.rank(rank)).collect::<Result<Vec<_>, _>>()?;
         let expert = ReferenceExpert::new(world, ep.plan(), ep.rank()).map_err(Error::from)?;
+        let expert_major = ExpertMajorBench::new(world, &ep, arguments)?;
         let mine = &inputs[ep.rank().index()];
         let tensors = Tensors {
             rows: device::upload(world, &mine.tokens)?,
@@ -194,7 +211,7 @@ impl<'a> EpBench<'a> {
             count: mine.count,
         };
         let stream = world.device().create_stream().map_err(Error::from)?;
-        Ok(Self { context, arguments, workload, inputs, ep, expert, tensors, stream })
+        Ok(Self { context, arguments, workload, inputs, ep, expert, expert_major, tensors, stream })
     }
 
     fn world(&self) -> &'a World {
@@ -221,6 +238,26 @@ impl<'a> EpBench<'a> {
         Ok(self.ep.combine(&self.stream, experts, dispatched, output)?)
     }
 
+    /// Received rows to experts, where they lie by expert.
+    fn expand(&mut self, dispatched: &Dispatched) -> Result<(), Error> {
+        self.expert_major.as_mut().map_or(Ok(()), |bench| bench.expand(&self.stream, dispatched))
+    }
+
+    fn run_experts(&self, dispatched: &Dispatched) -> Result<(), Error> {
+        match &self.expert_major {
+            Some(bench) => bench.run_experts(&self.stream),
+            None => {
+                let buffer = self.tensors.experts.as_ref();
+                device::run_expert(&self.expert, &self.stream, dispatched, buffer)
+            }
+        }
+    }
+
+    /// Experts' output to the combine window, where it lies by expert.
+    fn contract(&self, dispatched: &Dispatched) -> Result<(), Error> {
+        self.expert_major.as_ref().map_or(Ok(()), |bench| bench.contract(&self.stream, dispatched))
+    }
+
     /// One operation with every result judged; says what differs on standard error and returns whether nothing did.
     fn judge(&mut self, oracle: &Oracle<'_>) -> anyhow::Result<bool> {
         let me = self.ep.rank();
@@ -231,14 +268,17 @@ impl<'a> EpBench<'a> {
         let received =
             ReceivedRows::read(world.device(), self.ep.plan(), &dispatched).map_err(Error::from)?;
         let rows = oracle.dispatch(me)?.compare_rows(&received);
-        device::run_expert(&self.expert, &self.stream, &dispatched, self.tensors.experts.as_ref())?;
+        self.expand(&dispatched)?;
+        self.run_experts(&dispatched)?;
+        self.contract(&dispatched)?;
         self.combine(dispatched)?;
         world.synchronize(&self.stream).map_err(Error::from)?;
+        let expanded = self.expert_major.as_ref().map_or(Ok(true), |bench| bench.judge(world, me, oracle))?;
         let sums = self.compare_output(oracle)?;
         if let Err(mismatch) = &rows {
             tracing::error!("dispatch: {mismatch}");
         }
-        Ok(rows.is_ok() && sums)
+        Ok(rows.is_ok() && expanded && sums)
     }
 
     fn output(&self) -> Result<Vec<u8>, Error> {
@@ -248,23 +288,13 @@ impl<'a> EpBench<'a> {
         Ok(output)
     }
 
-    /// How far the codec leaves the group's results from those without one; `None` without one. Collective.
-    fn codec_error(&self, inputs: &[RankInput<'_>]) -> anyhow::Result<Option<CodecError>> {
-        let config = self.ep.plan().config();
-        if !ep_error::is_measured(config.combine_codec) {
-            return Ok(None);
-        }
-        let shape = Shape { codec: CombineCodec::None, ..Shape::new(config, self.world().size()) };
-        let oracle = Oracle::new(shape, inputs.to_vec())?;
-        let exact = oracle.combine(self.ep.rank())?;
-        let mine = CodecError::between(&self.output()?, &exact, &oracle.stand_in()?, config.combine_type);
-        let all = link::gather(self.world(), "ep codec error", &mine.numbers())?;
-        Ok(Some(CodecError::of_ranks(&all)))
-    }
-
     fn compare_output(&self, oracle: &Oracle<'_>) -> anyhow::Result<bool> {
         let output = self.output()?;
-        let judged = oracle.combine(self.ep.rank())?.compare_output(&output, &oracle.stand_in()?);
+        let me = self.ep.rank();
+        let judged = match &self.expert_major {
+            Some(bench) => bench.compare_output(me, oracle, &output)?,
+            None => oracle.combine(me)?.compare_output(&output, &oracle.stand_in()?),
+        };
         if let Err(mismatch) = &judged {
             tracing::error!("combine: {mismatch}");
         }
@@ -272,27 +302,46 @@ impl<'a> EpBench<'a> {
     }
 
     /// One timed repetition: stamps around dispatch and around combine, each behind a barrier, so that no rank's time
-    /// holds another's delay.
-    fn enqueue(&self, stamps: &Stamps, team: &anabranch::shmem::Team) -> Result<(), Error> {
+    /// holds another's delay; between them stamps around expand and around contract, where there are any.
+    fn enqueue(&mut self, stamps: &Stamps, team: &anabranch::shmem::Team) -> Result<(), Error> {
         team.barrier(&self.stream)?;
         stamps.take(&self.stream)?;
         let dispatched = self.ep.dispatch(&self.stream, &self.tokens())?;
         stamps.take(&self.stream)?;
-        device::run_expert(&self.expert, &self.stream, &dispatched, self.tensors.experts.as_ref())?;
+        if self.expert_major.is_some() {
+            self.expand(&dispatched)?;
+            stamps.take(&self.stream)?;
+        }
+        self.run_experts(&dispatched)?;
+        if self.expert_major.is_some() {
+            stamps.take(&self.stream)?;
+            self.contract(&dispatched)?;
+            stamps.take(&self.stream)?;
+        }
         team.barrier(&self.stream)?;
         stamps.take(&self.stream)?;
         self.combine(dispatched)?;
         stamps.take(&self.stream)
     }
 
-    /// Times of dispatch and of combine on this rank, microseconds.
-    fn time(&self, iters: u32) -> Result<[Vec<f64>; 2], Error> {
+    /// What is timed, and between which stamps of a repetition.
+    fn intervals(&self) -> &'static [(&'static str, usize, usize)] {
+        if self.expert_major.is_none() {
+            return &[("dispatch", 0, 1), ("combine", 2, 3)];
+        }
+        &[("dispatch", 0, 1), ("combine", 5, 6), ("expand", 1, 2), ("contract", 3, 4)]
+    }
+
+    /// Times of each interval on this rank, microseconds.
+    fn time(&mut self, iters: u32) -> Result<Vec<Vec<f64>>, Error> {
         const WARM: u32 = 3;
         const IN_GRAPH: u32 = 10;
         let world = self.world();
         let team = world.team(world.group())?;
         let repetitions = if self.arguments.graph { iters.next_multiple_of(IN_GRAPH) } else { iters };
-        let mut stamps = Stamps::new(world, 4 * u64::from(repetitions.max(WARM)))?;
+        let intervals = self.intervals();
+        let each = intervals.iter().map(|(_, _, last)| last + 1).max().unwrap_or_default();
+        let mut stamps = Stamps::new(world, each as u64 * u64::from(repetitions.max(WARM)))?;
         for _ in 0..WARM {
             self.enqueue(&stamps, &team)?;
         }
@@ -314,12 +363,12 @@ impl<'a> EpBench<'a> {
             }
             world.synchronize_within(&self.stream, link::PATIENCE)?;
         }
-        let mut times = [Vec::new(), Vec::new()];
-        for four in stamps.read()?.chunks_exact(4) {
-            times[0].push(four[1].saturating_sub(four[0]) as f64 / 1e3);
-            times[1].push(four[3].saturating_sub(four[2]) as f64 / 1e3);
-        }
-        Ok(times)
+        let taken = stamps.read()?;
+        let between = |from: usize, to: usize| {
+            let each = taken.chunks_exact(each);
+            each.map(|stamps| stamps[to].saturating_sub(stamps[from]) as f64 / 1e3).collect()
+        };
+        Ok(intervals.iter().map(|&(_, from, to)| between(from, to)).collect())
     }
 
     /// What an empty interval between two stamps takes: the part of every time that is not the operation's.
@@ -373,48 +422,51 @@ impl<'a> EpBench<'a> {
         let crossing = crossing_rows(&oracle, world.size())?;
         let config = self.ep.plan().config();
         let tokens = self.tensors.count as u32;
+        let sending = self.ep.dispatch_geometry(tokens).map_err(Error::from)?;
         let pushed = self.tensors.experts.is_some();
-        let geometry = [
-            self.ep.dispatch_geometry(tokens).map_err(Error::from)?,
-            if pushed { self.ep.combine_push_geometry(tokens) } else { self.ep.combine_geometry(tokens) },
-        ];
+        let summing =
+            if pushed { self.ep.combine_push_geometry(tokens) } else { self.ep.combine_geometry(tokens) };
+        let local = self.expert_major.as_ref().map_or((0, 0), ExpertMajorBench::geometry);
+        let shape = |geometry: &Geometry| (geometry.blocks, geometry.block_threads);
+        let geometry = [shape(&sending), shape(&summing), local, local];
         // As they cross a link: with a codec, its bytes.
         let row_bytes = [self.ep.plan().row_bytes(), self.ep.plan().combine_wire_bytes()];
+        let crossing_bytes = row_bytes.map(|row| crossing * u64::from(row) / u64::from(world.size()));
+        let peers = self.peers(crossing_bytes, iters)?;
+        let moved = self.moved_bytes(&oracle, crossing_bytes)?;
         let mut rows = Vec::new();
-        for (index, op) in ["dispatch", "combine"].into_iter().enumerate() {
+        for (index, &(op, ..)) in self.intervals().iter().enumerate() {
+            let crosses = index < crossing_bytes.len();
             let samples = Samples::new(slowest_of_ranks(&link::gather(world, "ep times", &times[index])?));
-            let bytes = crossing * u64::from(row_bytes[index]) / u64::from(world.size());
-            let speed = gigabytes_per_second(bytes, samples.median());
+            let speed = gigabytes_per_second(moved[index], samples.median());
             let row = Row {
                 op: op.to_owned(),
                 runtime: world.device().runtime().kind().to_string(),
                 ranks: world.size(),
-                dtype: [config.dispatch_type, config.combine_type][index].to_string(),
+                dtype: [config.dispatch_type, config.combine_type][index % 2].to_string(),
                 tokens: Some(self.workload.max_tokens() as u64),
                 bytes: None,
                 us_median: samples.median(),
                 us_p99: samples.p99(),
                 gb_per_s: speed,
-                link_fraction: link.filter(|link| *link > 0.0).map(|link| speed / link),
+                link_fraction: link.filter(|link| crosses && *link > 0.0).map(|link| speed / link),
                 verified,
                 compiled,
                 extras: Map::new(),
             };
-            let row = if index == 1 {
-                let error = |of: fn(CodecError) -> f64| ep_error::rounded(error.map_or(0.0, of));
-                row.with("source", config.combine_source.name())
-                    .with("codec", config.combine_codec.name())
-                    .with("error", error(CodecError::relative))
-                    .with("largest_error", error(CodecError::largest))
-            } else {
-                row
-            };
+            let row = if index == 1 { codec_error::describe(row, config, error) } else { row };
+            let ours = samples.median();
+            let beside = peers.get(index).map_or(&[][..], Vec::as_slice);
+            let fastest = beside.iter().map(|(_, time)| *time).reduce(f64::min);
+            let row = beside.iter().fold(row, |row, (name, time)| row.with(&format!("{name}_us"), *time));
+            let row = fastest.into_iter().fold(row, |row, time| row.with("ratio", time / ours));
             rows.push(
                 row.with("hidden", config.hidden)
                     .with("experts", config.experts)
                     .with("top_k", config.top_k)
-                    .with("blocks", geometry[index].blocks)
-                    .with("threads", geometry[index].block_threads)
+                    .with("blocks", geometry[index].0)
+                    .with("threads", geometry[index].1)
+                    .with("layout", if self.expert_major.is_some() { "expert-major" } else { "token-major" })
                     .with("mode", if self.arguments.graph { "graph" } else { "eager" })
                     .with("timer_us", (empty * 100.0).round() / 100.0)
                     .with(
@@ -424,6 +476,41 @@ impl<'a> EpBench<'a> {
             );
         }
         Ok(rows)
+    }
+}
+
+impl EpBench<'_> {
+    /// Bytes that a rank moves on average in each interval: over links, then, for expand and contract, in its own memory: each
+    /// received row once and each expert's row once.
+    fn moved_bytes(&self, oracle: &Oracle<'_>, crossing_bytes: [u64; 2]) -> anyhow::Result<Vec<u64>> {
+        let mut moved = crossing_bytes.to_vec();
+        if let Some(bench) = &self.expert_major {
+            let (ranks, plan) = (self.world().size(), self.ep.plan());
+            let received = (0..ranks).map(|rank| oracle.dispatch(anabranch::GroupRank::new(rank)));
+            let received =
+                received.map(|delivery| Ok(u64::from(delivery?.total()))).sum::<anyhow::Result<u64>>()?;
+            let rows = received + bench.kept(oracle, ranks)?;
+            moved.extend(
+                [plan.row_bytes(), plan.combine_row_bytes()]
+                    .map(|row| rows * u64::from(row) / u64::from(ranks)),
+            );
+        }
+        Ok(moved)
+    }
+
+    /// Times of the peers that were asked for, beside dispatch and beside combine: an all_to_all of these bytes a rank over the
+    /// links. Collective over the world.
+    fn peers(&self, crossing_bytes: [u64; 2], iters: u32) -> anyhow::Result<[Vec<(&'static str, f64)>; 2]> {
+        let links = u64::from(self.world().size()).saturating_sub(1).max(1);
+        let bytes = crossing_bytes.map(|bytes| bytes / links);
+        let most = bytes.into_iter().max().unwrap_or_default();
+        let Some(mut peers) = peer::AllToAll::new(self.world(), &self.stream, self.arguments, most)? else {
+            return Ok([Vec::new(), Vec::new()]);
+        };
+        let times = [0, 1].map(|index| peers.time(bytes[index], iters, self.arguments.graph));
+        peers.finish()?;
+        let [dispatch, combine] = times;
+        Ok([dispatch?, combine?])
     }
 }
 

@@ -3,7 +3,6 @@
 mod ccl;
 mod device;
 mod ep;
-mod ep_error;
 mod link;
 mod p2p;
 mod row;
@@ -72,11 +71,36 @@ pub(crate) struct EpArgs {
     /// pushed [default: window, and buffer with a codec].
     #[arg(long, value_parser = source_of_one_way, value_name = "window|buffer")]
     combine_source: Option<CombineSource>,
+    /// The order in which experts get their rows; expert-major has rows of its own for the way there and back.
+    #[arg(long, value_enum, default_value_t = Layout::TokenMajor)]
+    pub(crate) layout: Layout,
+    /// Rows that each expert has room for in the expert-major layout, a multiple of the alignment [default: the worst case].
+    #[arg(long, value_name = "ROWS")]
+    pub(crate) expert_capacity: Option<u32>,
+    /// Rows to a multiple of which each expert's rows are padded in the expert-major layout [default: 1].
+    #[arg(long, value_name = "ROWS")]
+    pub(crate) expert_alignment: Option<u32>,
+    /// Peers that are measured beside, on NVIDIA GPUs: NCCL's all_to_all of as many bytes over the links, on plain memory and on
+    /// symmetric windows.
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "PEER,...")]
+    pub(crate) compare: Vec<ccl::arguments::Peer>,
+    /// NCCL's library or its folder, in place of the one that the loader or Python's site-packages give.
+    #[arg(long, value_name = "PATH", requires = "compare")]
+    pub(crate) nccl_library: Option<PathBuf>,
     /// A trace of tokens with their routing, in place of the one that comes with the repository.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["tokens", "hidden", "experts", "top_k", "routing", "seed"])]
     pub(crate) trace: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) synthetic: SyntheticArgs,
+}
+
+/// In which order experts get their rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Layout {
+    /// As dispatch delivers them: by source rank and token.
+    TokenMajor,
+    /// By expert: expand and contract between dispatch and combine.
+    ExpertMajor,
 }
 
 impl EpArgs {

@@ -26,7 +26,8 @@ pub(crate) struct Row {
     pub(crate) us_median: f64,
     /// 99th percentile, microseconds.
     pub(crate) us_p99: f64,
-    /// Bytes that crossed links per rank and direction, by the median; 10^9 bytes a second.
+    /// Bytes that crossed links per rank and direction, by the median; 10^9 bytes a second. Of expand and contract, bytes of rows
+    /// that a rank read and wrote in its own memory.
     pub(crate) gb_per_s: f64,
     /// Share of the link speed measured in the same run: for dispatch and combine, of stores between all ranks; for
     /// copies, of the fastest mechanism at the same pattern and size. `None` where there is no such speed.

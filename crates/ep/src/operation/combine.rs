@@ -6,6 +6,7 @@ use super::{COMBINE, Dispatched, ExpertParallel, pointer};
 use crate::args::CombineArgs;
 use crate::error::{Error, Result};
 use crate::plan::FLAG_STRIDE;
+use crate::slot::{Slot, SlotTicket};
 use crate::tensor::DeviceSlice;
 
 /// Where combine finds the experts' output: the same on every rank of an operation.
@@ -13,8 +14,8 @@ use crate::tensor::DeviceSlice;
 pub enum ExpertOutput {
     /// In the slot's combine window ([`Dispatched::combine_rows`]), from which peers pull it.
     InWindow,
-    /// In another buffer, laid out as that window: `[ranks][max_tokens][hidden]` of the combine type, 16-byte aligned. The
-    /// received rows are pushed to their origins, in the form of the plan's codec.
+    /// In another buffer of the window's shape, `[rows][hidden]` of the combine type, 16-byte aligned. The received rows are
+    /// pushed to their origins, in the form of the plan's codec.
     Staged(DeviceSlice),
 }
 
@@ -36,24 +37,19 @@ impl ExpertParallel {
         dispatched: Dispatched,
         output: DeviceSlice,
     ) -> Result<()> {
-        let row = self.plan.combine_row_bytes() as usize;
         let tokens = dispatched.tokens;
-        output.check("the combine output", tokens as usize * row, 16, || {
-            format!(
-                "[{tokens} tokens][{} hidden] {}",
-                self.plan.config().hidden,
-                self.plan.config().combine_type
-            )
-        })?;
+        self.check_output(tokens, &output)?;
+        let slot = dispatched.slot;
         match experts {
             ExpertOutput::InWindow if !self.plan.config().combine_source.pulls() => {
                 Err(self.wrong_source("the combine window"))
             }
-            ExpertOutput::InWindow => self.pull(stream, dispatched, tokens, output),
-            ExpertOutput::Staged(rows) => self.push(stream, rows, dispatched, output),
+            ExpertOutput::InWindow => self.pull(stream, slot, tokens, output),
+            ExpertOutput::Staged(rows) => self.push(stream, rows, slot, tokens, output),
         }
     }
 
+    /// The experts' output is where the plan does not look for it.
     pub(super) fn wrong_source(&self, given: &'static str) -> Error {
         Error::Source { given, planned: self.plan.config().combine_source }
     }
@@ -65,34 +61,17 @@ impl ExpertParallel {
     pub fn release(&self, stream: &Stream, dispatched: Dispatched) -> Result<()> {
         // SAFETY: nothing of a null range is read or written when no token is summed.
         let nothing = unsafe { DeviceSlice::from_raw(DeviceAddress::NULL, 0) };
-        self.pull(stream, dispatched, 0, nothing)
+        self.pull(stream, dispatched.slot, 0, nothing)
     }
 
-    fn pull(&self, stream: &Stream, dispatched: Dispatched, tokens: u32, output: DeviceSlice) -> Result<()> {
+    fn pull(&self, stream: &Stream, mut slot: SlotTicket, tokens: u32, output: DeviceSlice) -> Result<()> {
         let _launching = self.world.launching(stream)?;
-        let mut slot = dispatched.slot;
         if !slot.belongs_to(&self.pool) {
             return Err(Error::ForeignHandle);
         }
         let geometry = self.plan.combine_geometry(tokens, &self.limits);
         slot.order_behind(stream)?;
-        let layout = self.plan.layout();
-        let args = CombineArgs {
-            team: self.team.view(),
-            output: pointer(output.address()),
-            send_map: pointer(slot.get().send_map()),
-            state: pointer(slot.get().state()),
-            rows_offset: slot.get().heap_offset() + layout.combine_rows,
-            flags_offset: slot.get().heap_offset() + layout.combine_flags,
-            token_count: tokens,
-            max_tokens: self.plan.config().max_tokens,
-            fan_out: self.plan.fan_out(),
-            row_bytes: self.plan.combine_row_bytes(),
-            segments: geometry.segments,
-            flag_stride: FLAG_STRIDE,
-            operation: COMBINE.0,
-            reserved: 0,
-        };
+        let args = self.combine_args(slot.get(), tokens, output.address(), geometry.segments);
         let kernel = self.combine.kernel("anabranch_ep_combine")?;
         // SAFETY: as for dispatch; the rows that it reads at peers belong to the same operation of their slots.
         unsafe {
@@ -101,5 +80,42 @@ impl ExpertParallel {
         slot.used_on(stream)?;
         slot.give_back();
         Ok(())
+    }
+
+    /// The output's shape and alignment.
+    pub(super) fn check_output(&self, tokens: u32, output: &DeviceSlice) -> Result<()> {
+        let row = self.plan.combine_row_bytes() as usize;
+        output.check("the combine output", tokens as usize * row, 16, || {
+            format!(
+                "[{tokens} tokens][{} hidden] {}",
+                self.plan.config().hidden,
+                self.plan.config().combine_type
+            )
+        })
+    }
+
+    /// Arguments of a kernel of the combine that pulls.
+    pub(super) fn combine_args(
+        &self,
+        slot: &Slot,
+        tokens: u32,
+        output: DeviceAddress,
+        segments: u32,
+    ) -> CombineArgs {
+        let layout = self.plan.layout();
+        CombineArgs {
+            team: self.team.view(),
+            output: pointer(output),
+            send_map: pointer(slot.send_map()),
+            state: pointer(slot.state()),
+            rows_offset: slot.heap_offset() + layout.combine_rows,
+            flags_offset: slot.heap_offset() + layout.combine_flags,
+            token_count: tokens,
+            fan_out: self.plan.fan_out(),
+            row_bytes: self.plan.combine_row_bytes(),
+            segments,
+            flag_stride: FLAG_STRIDE,
+            operation: COMBINE.0,
+        }
     }
 }

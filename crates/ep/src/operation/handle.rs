@@ -9,7 +9,7 @@ use crate::slot::SlotTicket;
 #[derive(Debug)]
 #[must_use = "the slot stays busy until the handle is combined or released"]
 pub struct Dispatched {
-    pub(super) slot: SlotTicket,
+    pub(crate) slot: SlotTicket,
     pub(super) tokens: u32,
 }
 
@@ -19,14 +19,15 @@ impl Dispatched {
         self.tokens
     }
 
-    /// Rows received: `[ranks][max_tokens][hidden]` of the dispatch type. Rank s's rows are the first `counts[s]` of its
-    /// part, in the order of its tokens; the rest is undefined.
+    /// Rows received: `[rows][hidden]` of the dispatch type. Rank s's rows are `counts[s]` rows in the order of its tokens, from
+    /// `s * `[`Plan::row_stride`](crate::Plan::row_stride) on, or, when that is 0 (compact), from `offsets[s]` on. The rest is
+    /// undefined.
     pub fn rows(&self) -> DeviceAddress {
         self.slot.get().rows()
     }
 
-    /// Meta records of the rows: `[ranks][max_tokens][meta_bytes]`, each `{token u32, place u32, ids i32[K],
-    /// weights f32[K], scales}`; `place` is this copy's among the token's destinations, ascending by rank.
+    /// Meta records of the rows: `[rows][meta_bytes]`, each `{token u32, place u32, ids i32[K],
+    /// weights f32[K], scales}`; `place` is this copy's among those of the token that were sent, ascending by rank.
     pub fn meta(&self) -> DeviceAddress {
         self.slot.get().meta()
     }
@@ -41,10 +42,16 @@ impl Dispatched {
         self.slot.get().offsets()
     }
 
-    /// The combine window: `[ranks][max_tokens][hidden]` of the combine type, each row at the place of the row it came from, for
-    /// experts that write their output here. Null where the plan has none ([`CombineSource::Buffer`](crate::CombineSource::Buffer)).
-    /// Where a plan has both ways ([`CombineSource::Any`](crate::CombineSource::Any)), nobody writes here in an operation whose
-    /// combine gets another buffer: peers push into the same memory.
+    /// Copies of this rank's tokens that were not sent for lack of room at their destinations, one u32.
+    /// [`ExpertParallel::dropped`](crate::ExpertParallel::dropped) lists them.
+    pub fn dropped_count(&self) -> DeviceAddress {
+        self.slot.get().dropped_count()
+    }
+
+    /// The combine window: `[rows][hidden]` of the combine type, each row at the place of the row it came from, for experts that
+    /// write their output here. Null where the plan has none ([`CombineSource::Buffer`](crate::CombineSource::Buffer)). Where a
+    /// plan has both ways ([`CombineSource::Any`](crate::CombineSource::Any)), nobody writes here in an operation whose combine
+    /// gets another buffer: peers push into the same memory.
     pub fn combine_rows(&self) -> DeviceAddress {
         self.slot.get().combine_rows()
     }

@@ -4,6 +4,7 @@ use anabranch_hip_jit::{LOCAL_RESERVED_BYTES, LoadedUnit};
 use anabranch_shmem::{ResidencyPermit, World};
 
 use crate::error::Result;
+use crate::kernels;
 use crate::plan::{DeviceLimits, Plan};
 
 /// Takes a share of the device for the grids of all slots, and shrinks the grids to it.
@@ -25,22 +26,26 @@ pub(super) fn reserve(world: &World, plan: &Plan, limits: &mut DeviceLimits) -> 
     Ok(permit)
 }
 
-/// What launches may look like on this device: the kernels' grids must be resident as a whole, because their blocks
+/// What launches may look like on this device: all kernels' grids must be resident as a whole, because their blocks
 /// wait for peers.
 pub(super) fn device_limits(
     plan: &Plan,
+    count: Option<&LoadedUnit>,
     dispatch: &LoadedUnit,
     combine: &LoadedUnit,
     push: Option<&LoadedUnit>,
 ) -> Result<DeviceLimits> {
-    let dispatch = dispatch.kernel("anabranch_ep_dispatch")?;
-    let combine = combine.kernel("anabranch_ep_combine")?;
-    let push = push.map(|push| push.kernel("anabranch_ep_combine_push")).transpose()?;
-    let kernels = || [&dispatch, &combine].into_iter().chain(&push);
-    let device = dispatch.raw().device();
+    let entries = |unit, names: &[&'static str]| names.iter().map(|name| (unit, *name)).collect::<Vec<_>>();
+    let mut all =
+        [entries(dispatch, kernels::DISPATCH.entries), entries(combine, kernels::COMBINE.entries)].concat();
+    let pushing = push.map(|unit| entries(unit, kernels::COMBINE_PUSH.entries));
+    all.extend(pushing.into_iter().flatten());
+    all.extend(count.map(|unit| (unit, "anabranch_ep_count")));
+    let kernels = all.iter().map(|(unit, name)| unit.kernel(name)).collect::<Result<Vec<_>, _>>()?;
+    let device = dispatch.kernel("anabranch_ep_dispatch")?.raw().device();
     let wave_size = device.wave_size();
     let mut most_threads = u32::MAX;
-    for kernel in kernels() {
+    for kernel in &kernels {
         most_threads = most_threads.min(kernel.raw().max_block_threads()?);
     }
     let preferred = Plan::preferred_waves(wave_size, device.multiprocessors());
@@ -48,7 +53,7 @@ pub(super) fn device_limits(
     let waves = waves.min(most_threads / wave_size).max(1);
     let local = plan.dispatch_local_bytes();
     let mut per_multiprocessor = u32::MAX;
-    for kernel in kernels() {
+    for kernel in &kernels {
         per_multiprocessor =
             per_multiprocessor.min(kernel.blocks_per_multiprocessor(waves * wave_size, local)?);
     }

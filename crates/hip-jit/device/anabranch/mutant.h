@@ -94,6 +94,15 @@ enum Mutant : u32 {
     MUTANT_DISPATCH_NO_ACQUIRE = 83,
     MUTANT_COMBINE_UNRELEASED = 84,       // combine: rows of earlier kernels are flagged without a release
     MUTANT_COMBINE_EPOCH_PLAIN = 85,      // combine: the epoch is stored by no flag, and other blocks read it unordered
+    // ep/count.hip
+    MUTANT_TALLY_UNCOUNTED = 170,         // a block adds its share while it still counts
+    MUTANT_TALLY_TORN = 171,              // blocks add by a load and a store
+    MUTANT_TALLY_NOT_TAKEN = 172,         // the next launch adds to the sums of this one
+    MUTANT_TALLY_UNREAD = 173,            // counts are told before all have been taken out
+    MUTANT_TALLY_TOLD_EARLY = 174,        // by the first block, not by the last to arrive
+    MUTANT_COUNT_TWO_WORDS = 175,         // epoch and count are stored one after the other
+    MUTANT_COUNT_UNWAITED = 176,
+    MUTANT_COUNT_NO_BARRIER = 177,        // places are worked out before all words have come
     // p2p.hip
     MUTANT_PING_FLAG_FIRST = 87,          // the flag, then the release
     MUTANT_PING_NO_BARRIER = 88,          // the block reads the payload before thread 0 has waited for it
@@ -119,9 +128,9 @@ enum Mutant : u32 {
     MUTANT_PACKETS_CLEARED_UNMET = 114,   // next_epoch: new packets are sent while others still clear
     // ccl's kernels
     MUTANT_STAGING_ONE_HALF = 120,        // next_half: every use writes the same half
-    MUTANT_STAGED_NO_MEETING = 121,       // move_staged: reads what has not come
-    MUTANT_DIRECT_NO_FIRST_MEETING = 122, // move_direct: outputs are written that are in use
-    MUTANT_DIRECT_NO_LAST_MEETING = 123,  // move_direct: ends before its output is there
+    MUTANT_STAGED_NO_MEETING = 121,       // move_staged, gather_staged: reads what has not come
+    MUTANT_DIRECT_NO_FIRST_MEETING = 122, // move_direct, gather_direct: outputs are written that are in use
+    MUTANT_DIRECT_NO_LAST_MEETING = 123,  // move_direct, gather_direct: ends before its output is there
     MUTANT_PULL_NO_FIRST_MEETING = 124,
     MUTANT_PULL_NO_LAST_MEETING = 125,
     MUTANT_PUSH_NO_MEETING = 126,         // push: reduces what has not come
@@ -140,7 +149,22 @@ enum Mutant : u32 {
     // ccl's checks
     MUTANT_FINGERPRINT_NOT_MET = 140,     // fingerprint.hip: calls are compared before all have come
     MUTANT_LANE_NOT_LEFT = 141,           // lane_close: the launch stays inside
-    MUTANT_LAST = 141,
+    // ccl's two_hop.hip
+    MUTANT_TWO_HOP_NO_FIRST_MEETING = 150,   // outputs are written that are in use
+    MUTANT_TWO_HOP_NO_MEETING = 151,         // hands on a part that has not come
+    MUTANT_TWO_HOP_NO_LAST_MEETING = 152,    // ends before its output is there
+    MUTANT_TWO_HOP_RELAYED_NO_MEETING = 153, // copies parts that have not come
+    MUTANT_TWO_HOP_SAME_HALF = 154,          // the second hop writes where the first is still read
+    // ccl/ring.h
+    MUTANT_RING_NO_MEETING = 160,            // slots are written that are in use
+    MUTANT_RING_COUNT_NOT_KEPT = 161,        // the next call counts from where this one began
+    MUTANT_RING_CREDIT_LOOSE = 162,          // a slot is written before its chunk was taken
+    MUTANT_RING_NO_ACQUIRE = 163,
+    MUTANT_RING_NO_BARRIER = 164,            // threads go on before thread 0 has waited
+    MUTANT_RING_CONSUMED_UNREAD = 165,       // the taker counts a chunk, then reads it
+    MUTANT_RING_FLAG_FIRST = 166,            // the giver counts a chunk, then writes it
+    MUTANT_RING_UNRELEASED = 167,            // the block meets, and nobody releases
+    MUTANT_LAST = 177,
 };
 static constexpr u32 MUTANT = PRELUDE_MUTANT;
 static_assert(MUTANT <= MUTANT_LAST, "PRELUDE_MUTANT names no mutant");

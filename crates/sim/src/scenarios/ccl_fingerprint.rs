@@ -2,7 +2,7 @@
 //! what an earlier round left in the staging is a difference; or, in the end, one rank's differs, and all have to find it.
 
 use anabranch_ccl::CHECK_OPERATION;
-use anabranch_ccl::args::{Channel, Fingerprint, FingerprintArgs, LaneState, MOST_UNEVEN, Split};
+use anabranch_ccl::args::{Channel, Fingerprint, FingerprintArgs, LaneState, ROW_WORDS};
 use anabranch_ccl::channel::ChannelLayout;
 use anabranch_ccl::kernels::{entry, fingerprint};
 use anabranch_hip_host::seeded::SeededKernel;
@@ -30,7 +30,8 @@ pub(crate) struct CclFingerprint {
 #[derive(Clone, Copy)]
 struct Called {
     words: [u64; WORDS],
-    splits: [Split; MOST_UNEVEN],
+    row: [u64; ROW_WORDS],
+    row_words: usize,
 }
 
 impl CclFingerprint {
@@ -40,7 +41,7 @@ impl CclFingerprint {
         Ok(Self { bench, kernel: kernels.load(fingerprint(), entry::FINGERPRINT)?, layout, case })
     }
 
-    /// The call of a rank, the same for all; every other one has splits.
+    /// The call of a rank, the same for all; every other one has splits, and the rest a row that nobody compares.
     fn called(&self, seed: u64, round: u32, rank: u32) -> Called {
         let number = mixed(seed) ^ (u64::from(round) << 32);
         let mut words = [0; WORDS];
@@ -48,13 +49,18 @@ impl CclFingerprint {
             *word = mixed(number + place);
         }
         words[UNEVEN] = u64::from(round % 2);
-        let mut splits = [Split::zeroed(); MOST_UNEVEN];
+        let mut row = [0; ROW_WORDS];
+        if words[UNEVEN] == 0 {
+            let row_words = (mixed(number) % 9) as usize;
+            row[..row_words].fill(mixed(number ^ u64::from(rank)));
+            return Called { words, row, row_words };
+        }
         let sent =
             |from: u32, to: u32| mixed(number ^ ((1 + u64::from(from)) << 16) ^ ((1 + u64::from(to)) << 24));
-        for (split, peer) in splits.iter_mut().zip(0..self.case.ranks) {
-            *split = Split { sent: sent(rank, peer), expected: sent(peer, rank) };
+        for (split, peer) in row.chunks_exact_mut(2).zip(0..self.case.ranks) {
+            split.copy_from_slice(&[sent(rank, peer), sent(peer, rank)]);
         }
-        Called { words, splits }
+        Called { words, row, row_words: 2 * self.case.ranks as usize }
     }
 
     /// The same, with one thing changed that the seed chooses.
@@ -69,11 +75,7 @@ impl CclFingerprint {
         match (choice % places as u64) as usize {
             UNEVEN => called.words[UNEVEN] ^= 1,
             word if word < WORDS => called.words[word] ^= 1 << ((choice >> 32) % 64),
-            place => {
-                let split = &mut called.splits[(place - WORDS) / 2];
-                let count = if place % 2 == 0 { &mut split.sent } else { &mut split.expected };
-                *count ^= 1 << ((choice >> 32) % 64);
-            }
+            place => called.row[place - WORDS] ^= 1 << ((choice >> 32) % 64),
         }
         called
     }
@@ -93,7 +95,9 @@ impl CclFingerprint {
             packet_units: self.layout.packet_units,
             operation: CHECK_OPERATION.0,
         };
-        let args = FingerprintArgs { channel, mine: bytemuck::cast(called.words), splits: called.splits };
+        let mine = bytemuck::cast(called.words);
+        let row_words = called.row_words as u64;
+        let args = FingerprintArgs { channel, mine, row: called.row, row_words };
         Ok(self.bench.launch(rank, &self.kernel, grid, &args)?)
     }
 

@@ -28,19 +28,20 @@ pub fn scenario(case: Case, jit: &Jit) -> Result<Box<dyn Scenario>, ScenarioErro
     let mut kernels = Kernels::new(jit, &case);
     let kernels = &mut kernels;
     Ok(match case.protocol {
-        Protocol::Ep => Box::new(ep::Ep::new(case, kernels)?),
+        Protocol::Ep | Protocol::EpCompact | Protocol::EpSplit => Box::new(ep::Ep::new(case, kernels)?),
         Protocol::Barrier => Box::new(barrier::Barrier::new(case, kernels)?),
         Protocol::StreamSignal => Box::new(stream_signal::StreamSignal::new(case, kernels)?),
         Protocol::PutSignal | Protocol::PutQuiet => Box::new(messages::Messages::new(case, kernels)?),
         Protocol::Gather => Box::new(gather::Gather::new(case, kernels)?),
         Protocol::DeviceBarrier => Box::new(device_barrier::DeviceBarrier::new(case, kernels)?),
         Protocol::Atomics => Box::new(atomics::Atomics::new(case, kernels)?),
-        Protocol::Ccl | Protocol::CclMove | Protocol::CclPackets | Protocol::CclBulk => {
+        Protocol::Ccl | Protocol::CclMove | Protocol::CclPackets | Protocol::CclBulk | Protocol::CclHops => {
             Box::new(ccl::Collectives::new(case, kernels)?)
         }
         Protocol::CclFingerprint => Box::new(ccl_fingerprint::CclFingerprint::new(case, kernels)?),
         Protocol::Ping => Box::new(ping::Ping::new(case, kernels)?),
         Protocol::CclPipes => Box::new(ccl_pipes::Exchange::new(case, kernels)?),
+        Protocol::CclGatherMany => Box::new(ccl::GatherMany::new(case, kernels)?),
         Protocol::World => Box::new(world::World::new(case, jit)?),
     })
 }

@@ -48,11 +48,16 @@ impl Search {
     /// The case, with a mistake or, 0, without, judged by the values unless those show nothing. Small: a search is for a mistake in a line, and every line is there.
     pub fn case(self, mutant: u32) -> Case {
         let ranks = match self.protocol {
-            Protocol::Barrier | Protocol::DeviceBarrier | Protocol::Gather => 3,
+            // Of hops, there is a member between two others.
+            Protocol::Barrier
+            | Protocol::DeviceBarrier
+            | Protocol::Gather
+            | Protocol::CclHops
+            | Protocol::EpCompact => 3,
             _ => 2,
         };
         let mut case = Case::new(self.protocol, ranks);
-        if matches!(self.protocol, Protocol::Ep | Protocol::Ping) {
+        if matches!(self.protocol, Protocol::Ep | Protocol::EpCompact | Protocol::EpSplit | Protocol::Ping) {
             // More than one tile a block; payload from every wave.
             case.tokens = 10;
         }
@@ -79,6 +84,8 @@ const fn twin(name: &'static str, caught_by: &'static [Search]) -> Twin {
 }
 
 const EP: Search = Search::of(Protocol::Ep);
+const COMPACT: Search = Search::of(Protocol::EpCompact);
+const SPLIT: Search = Search::of(Protocol::EpSplit);
 const STAGED: Search = Search { staged: true, ..EP };
 const BARRIER: Search = Search::of(Protocol::Barrier);
 const STREAM: Search = Search::of(Protocol::StreamSignal);
@@ -90,9 +97,11 @@ const DEVICE: Search = Search::of(Protocol::DeviceBarrier);
 const ATOMICS: Search = Search::of(Protocol::Atomics);
 const PING: Search = Search::of(Protocol::Ping);
 const PIPES: Search = Search::of(Protocol::CclPipes);
+const MANY: Search = Search::of(Protocol::CclGatherMany);
 const MOVE: Search = Search::of(Protocol::CclMove);
 const PACKETS: Search = Search::of(Protocol::CclPackets);
 const BULK: Search = Search::of(Protocol::CclBulk);
+const HOPS: Search = Search::of(Protocol::CclHops);
 // Collectives with epochs of two bits.
 const MOVE_SHORT: Search = Search { staged: true, ..MOVE };
 const PACKETS_SHORT: Search = Search { staged: true, ..PACKETS };
@@ -109,8 +118,10 @@ const GATHER_C: Search = GATHER.cumulative();
 const DEVICE_C: Search = DEVICE.cumulative();
 const PING_C: Search = PING.cumulative();
 const PIPES_C: Search = PIPES.cumulative();
+const MANY_C: Search = MANY.cumulative();
 const MOVE_C: Search = MOVE.cumulative();
 const BULK_C: Search = BULK.cumulative();
+const HOPS_C: Search = HOPS.cumulative();
 const PACKETS_C: Search = PACKETS.cumulative();
 const PACKETS_SHORT_C: Search = PACKETS_SHORT.cumulative();
 
@@ -119,7 +130,7 @@ pub const TWINS: &[Twin] = &[
     twin("RELEASE_BY_ONE_THREAD", &[EP, SIGNAL, PING]),
     twin("NO_RELEASE", &[EP, SIGNAL, PING, EP_C, SIGNAL_C, PING_C, ONE_BLOCK_C]),
     twin("COUNT_BEFORE_RELEASE", &[EP, STAGED, EP_C, STAGED_C]),
-    twin("EPOCH_LOOSE", &[EP.by_values(), BARRIER, STREAM, DEVICE, PING, BARRIER_C]),
+    twin("EPOCH_LOOSE", &[EP.by_values(), BARRIER, STREAM, DEVICE, PING, HOPS, BARRIER_C]),
     twin(
         "NO_ACQUIRE_AFTER_WAIT",
         &[
@@ -157,6 +168,7 @@ pub const TWINS: &[Twin] = &[
             MOVE.by_values(),
             PACKETS.by_values(),
             BULK.by_values(),
+            HOPS.by_values(),
         ],
     ),
     twin("TORN_ATOMIC", &[ATOMICS.by_values(), EP, STREAM.by_values()]),
@@ -199,16 +211,16 @@ pub const TWINS: &[Twin] = &[
     twin("MEET_EARLY_RETURN", &[BARRIER.by_values()]),
     twin("STREAM_ADD_IS_SET", &[STREAM.by_values()]),
     twin("STREAM_SIGNAL_UNRELEASED", &[STREAM_C.by_races()]),
-    twin("TWO_FLAGS", &[EP]),
-    twin("DISPATCH_NO_ACQUIRE", &[EP.by_races()]),
-    twin("COMBINE_NO_ACQUIRE", &[EP, STAGED]),
+    twin("TWO_FLAGS", &[EP, SPLIT]),
+    twin("DISPATCH_NO_ACQUIRE", &[EP.by_races(), SPLIT.by_races()]),
+    twin("COMBINE_NO_ACQUIRE", &[EP, STAGED, SPLIT]),
     twin("COMBINE_NO_BARRIER", &[EP, STAGED, EP_C]),
     twin("COMBINE_WAITS_FOR_ITSELF", &[EP, STAGED]),
     twin("COMBINE_UNRELEASED", &[EP_C.by_races()]),
     twin("COMBINE_EPOCH_PLAIN", &[EP.by_races()]),
-    twin("COMBINE_FLAG_FIRST", &[STAGED, STAGED_C]),
-    // Pushing, all blocks have been counted, and have read the epoch, before any may end.
-    twin("COMBINE_UNCOUNTED", &[EP.by_values()]),
+    twin("COMBINE_FLAG_FIRST", &[STAGED, STAGED_C, Search { staged: true, ..SPLIT }]),
+    // A combine that pushes in one kernel: all blocks have been counted, and have read the epoch, before any may end.
+    twin("COMBINE_UNCOUNTED", &[EP.by_values(), SPLIT.by_values()]),
     twin("COMBINE_COUNT_NOT_RESET", &[EP.by_values()]),
     twin("EXCHANGE_EARLY_RETURN", &[EP.by_values()]),
     twin("DISPATCH_NO_BARRIER", &[EP.by_values()]),
@@ -216,6 +228,14 @@ pub const TWINS: &[Twin] = &[
     twin("ROUTE_UNREAD", &[EP.by_values()]),
     twin("ROUTE_OVERWRITTEN", &[EP.by_values()]),
     twin("ROUTE_ROW_SHARED", &[EP]),
+    twin("TALLY_UNCOUNTED", &[COMPACT.by_values()]),
+    twin("TALLY_TORN", &[COMPACT]),
+    twin("TALLY_NOT_TAKEN", &[COMPACT.by_values()]),
+    twin("TALLY_UNREAD", &[COMPACT.by_values()]),
+    twin("TALLY_TOLD_EARLY", &[COMPACT.by_values()]),
+    twin("COUNT_TWO_WORDS", &[COMPACT]),
+    twin("COUNT_UNWAITED", &[COMPACT.by_values()]),
+    twin("COUNT_NO_BARRIER", &[COMPACT.by_values()]),
     twin("PING_FLAG_FIRST", &[PING, PING_C]),
     twin("PING_NO_BARRIER", &[PING, PING_C]),
     twin("FINGERPRINT_NOT_MET", &[FINGERPRINT.by_values(), FINGERPRINT.cumulative().by_values()]),
@@ -240,19 +260,38 @@ pub const TWINS: &[Twin] = &[
     twin("MEETS_EQUAL", &[MOVE.by_values(), BULK.by_values()]),
     twin("TOLD_ONE_PLACE", &[MOVE.by_races()]),
     twin("LANE_OPENED_UNREAD", &[MOVE.by_values(), PACKETS.by_values()]),
-    twin("PACKETS_ONE_BUFFER", &[PACKETS.by_values(), MOVE.by_values(), PACKETS_C.by_values()]),
+    twin(
+        "PACKETS_ONE_BUFFER",
+        &[PACKETS.by_values(), MOVE.by_values(), MANY.by_values(), PACKETS_C.by_values()],
+    ),
     twin("PACKETS_NOT_CLEARED", &[PACKETS_SHORT.by_values(), MOVE_SHORT.by_values()]),
-    twin("PACKETS_NO_BARRIER", &[PACKETS.by_values(), MOVE.by_values(), PACKETS_C.by_values()]),
+    twin(
+        "PACKETS_NO_BARRIER",
+        &[PACKETS.by_values(), MOVE.by_values(), MANY.by_values(), PACKETS_C.by_values(), MANY_C.by_values()],
+    ),
     twin("PACKET_HALF_LOOKED_AT", &[PACKETS.by_values(), MOVE.by_values(), PACKETS_C.by_values()]),
     twin("PACKETS_CLEARED_UNMET", &[PACKETS_SHORT.by_values(), PACKETS_SHORT_C.by_values()]),
-    twin("STAGING_ONE_HALF", &[MOVE, BULK, MOVE_C, BULK_C]),
-    twin("STAGED_NO_MEETING", &[MOVE, MOVE_C]),
-    twin("DIRECT_NO_FIRST_MEETING", &[MOVE, MOVE_C]),
-    twin("DIRECT_NO_LAST_MEETING", &[MOVE, MOVE_C]),
+    twin("STAGING_ONE_HALF", &[MOVE, BULK, MANY, MOVE_C, BULK_C, MANY_C]),
+    twin("STAGED_NO_MEETING", &[MOVE, MANY, MOVE_C, MANY_C]),
+    twin("DIRECT_NO_FIRST_MEETING", &[MOVE, MANY, MOVE_C, MANY_C]),
+    twin("DIRECT_NO_LAST_MEETING", &[MOVE, MANY, MOVE_C, MANY_C]),
     twin("PULL_NO_FIRST_MEETING", &[BULK, BULK_C]),
     twin("PULL_NO_LAST_MEETING", &[BULK, BULK_C]),
     twin("PUSH_NO_MEETING", &[BULK, BULK_C]),
     twin("PUSH_NO_LAST_MEETING", &[BULK, BULK_C]),
     twin("RELAYED_NO_MEETING", &[BULK, BULK_C]),
     twin("RELAYED_SAME_HALF", &[BULK, BULK_C]),
+    twin("TWO_HOP_NO_FIRST_MEETING", &[HOPS, HOPS_C]),
+    twin("TWO_HOP_NO_MEETING", &[HOPS, HOPS_C]),
+    twin("TWO_HOP_NO_LAST_MEETING", &[HOPS, HOPS_C]),
+    twin("TWO_HOP_RELAYED_NO_MEETING", &[HOPS, HOPS_C]),
+    twin("TWO_HOP_SAME_HALF", &[HOPS, HOPS_C]),
+    twin("RING_NO_MEETING", &[HOPS.by_races(), HOPS_C.by_races()]),
+    twin("RING_COUNT_NOT_KEPT", &[HOPS, HOPS_C]),
+    twin("RING_CREDIT_LOOSE", &[HOPS, HOPS_C]),
+    twin("RING_NO_ACQUIRE", &[HOPS]),
+    twin("RING_NO_BARRIER", &[HOPS, HOPS_C]),
+    twin("RING_CONSUMED_UNREAD", &[HOPS, HOPS_C]),
+    twin("RING_FLAG_FIRST", &[HOPS, HOPS_C]),
+    twin("RING_UNRELEASED", &[HOPS, HOPS_C]),
 ];

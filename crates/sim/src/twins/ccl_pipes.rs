@@ -1,19 +1,16 @@
 //! The rows of ccl's sends and receives, and of many tensors gathered.
 
 use super::table::{File, HeldBy};
-use HeldBy::{NotNeeded, Test, Twins};
-
-const AS_IN_MOVE: HeldBy = Test(
-    "crates/ccl/tests/gather_many.rs: meets where move.hip does, whose meetings have twins that are searched",
-);
+use HeldBy::{NotNeeded, Twins};
 
 pub(super) const FILES: &[File] = &[
     File {
         file: "ccl/kernels/gather_many.hip",
         rows: &[
-            ("gather_staged", "meet", AS_IN_MOVE),
-            ("gather_direct", "meet", AS_IN_MOVE),
-            ("gather_direct", "meet", AS_IN_MOVE),
+            ("gather_packets", "end_epoch", Twins(&["PACKETS_NO_BARRIER"])),
+            ("gather_staged", "meet", Twins(&["STAGED_NO_MEETING", "STAGING_ONE_HALF"])),
+            ("gather_direct", "meet", Twins(&["DIRECT_NO_FIRST_MEETING"])),
+            ("gather_direct", "meet", Twins(&["DIRECT_NO_LAST_MEETING"])),
         ],
     },
     File {

@@ -17,20 +17,34 @@ const ZEROS: HeldBy = NotNeeded(
 
 pub(super) const FILES: &[File] = &[
     File {
+        file: "ep/kernels/count.hip",
+        rows: &[
+            ("tally_share", "block_barrier", Twins(&["TALLY_UNCOUNTED"])),
+            ("tally_share", "fetch_add_device", Twins(&["TALLY_TORN"])),
+            ("exchange_words", "swap_system", Twins(&["TALLY_NOT_TAKEN"])),
+            ("exchange_words", "block_barrier", Twins(&["TALLY_UNREAD"])),
+            ("exchange_words", "flag_store", Twins(&["COUNT_TWO_WORDS"])),
+            ("exchange_words", "wait_until", Twins(&["COUNT_UNWAITED"])),
+            ("exchange_words", "block_barrier", Twins(&["COUNT_NO_BARRIER"])),
+            ("count_and_tell", "arrive_is_last", Twins(&["TALLY_TOLD_EARLY"])),
+        ],
+    },
+    File {
         file: "ep/kernels/dispatch.hip",
         rows: &[
-            ("exchange_counts", "flag_store", Twins(&["TWO_FLAGS", "FLAG_BEFORE_DATA", "NO_RELEASE"])),
-            ("exchange_counts", "block_barrier", LOCAL),
-            ("exchange_counts", "wait_until", Twins(&["NO_WAIT", "EPOCH_LOOSE"])),
-            ("exchange_counts", "acquire_after_wait", Twins(&["DISPATCH_NO_ACQUIRE"])),
-            ("exchange_counts", "block_barrier", Twins(&["DISPATCH_NO_BARRIER", "EXCHANGE_EARLY_RETURN"])),
+            ("tell_counts", "flag_store", Twins(&["TWO_FLAGS", "FLAG_BEFORE_DATA", "NO_RELEASE"])),
+            ("learn_counts", "block_barrier", LOCAL),
+            ("learn_counts", "wait_until", Twins(&["NO_WAIT", "EPOCH_LOOSE"])),
+            ("learn_counts", "acquire_after_wait", Twins(&["DISPATCH_NO_ACQUIRE"])),
+            ("learn_counts", "block_barrier", Twins(&["DISPATCH_NO_BARRIER", "EXCHANGE_EARLY_RETURN"])),
             ("report_nothing", "swap_system", ZEROS),
             ("report_nothing", "swap_system", ZEROS),
-            ("send_and_receive", "block_barrier", Twins(&["ROUTE_UNCOUNTED"])),
-            ("send_and_receive", "block_barrier", Twins(&["ROUTE_UNREAD"])),
-            ("send_and_receive", "block_barrier", Twins(&["ROUTE_OVERWRITTEN"])),
+            ("report_nothing", "swap_system", ZEROS),
+            ("send_rows", "block_barrier", Twins(&["ROUTE_UNCOUNTED"])),
+            ("send_rows", "block_barrier", Twins(&["ROUTE_UNREAD"])),
+            ("send_rows", "block_barrier", Twins(&["ROUTE_OVERWRITTEN"])),
             (
-                "send_and_receive",
+                "send_rows",
                 "arrive_is_last",
                 Twins(&[
                     "COUNT_BEFORE_RELEASE",
@@ -74,12 +88,12 @@ pub(super) const FILES: &[File] = &[
     },
     File {
         file: "ep/kernels/combine.hip",
-        rows: &[("pull_and_sum", "block_release_system", Twins(&["COMBINE_UNRELEASED"]))],
+        rows: &[("offer_rows", "block_release_system", Twins(&["COMBINE_UNRELEASED"]))],
     },
     File {
         file: "ep/kernels/combine_push.hip",
         rows: &[(
-            "push_and_sum",
+            "push_and_flag",
             "arrive_is_last",
             Twins(&["COUNT_BEFORE_RELEASE", "FLAG_BEFORE_DATA", "COMBINE_FLAG_FIRST", "COUNTER_NOT_RESET"]),
         )],

@@ -1,6 +1,6 @@
 //! The nouns of the table, and what has no row.
 
-use super::{ccl, ccl_fingerprint, ccl_pipes, ep, prelude, shmem};
+use super::{ccl, ccl_fingerprint, ccl_hops, ccl_pipes, ep, prelude, shmem};
 use crate::Protocol;
 
 /// What a site does.
@@ -66,6 +66,7 @@ pub fn sites() -> impl Iterator<Item = Site> {
         .chain(ep::FILES)
         .chain(ccl::FILES)
         .chain(ccl_fingerprint::FILES)
+        .chain(ccl_hops::FILES)
         .chain(ccl_pipes::FILES);
     files.flat_map(|file| {
         file.rows.iter().map(|(function, call, held_by)| Site {
@@ -122,9 +123,9 @@ pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_ccl_conformance_convert", Runs::Quiet),
     ("anabranch_ccl_conformance_reduce", Runs::Quiet),
     ("anabranch_ccl_fingerprint", Runs::In(&[Protocol::CclFingerprint])),
-    ("anabranch_ccl_gather_many_direct", Runs::Test(GATHER_MANY)),
-    ("anabranch_ccl_gather_many_packets", Runs::Test(GATHER_MANY)),
-    ("anabranch_ccl_gather_many_staged", Runs::Test(GATHER_MANY)),
+    ("anabranch_ccl_gather_many_direct", GATHERS_MANY),
+    ("anabranch_ccl_gather_many_packets", GATHERS_MANY),
+    ("anabranch_ccl_gather_many_staged", GATHERS_MANY),
     ("anabranch_ccl_move_direct", MOVES),
     ("anabranch_ccl_move_packets", MOVES),
     ("anabranch_ccl_move_staged", MOVES),
@@ -135,13 +136,28 @@ pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_ccl_pipes", Runs::In(&[Protocol::CclPipes])),
     ("anabranch_ccl_pull", REDUCES_BULK),
     ("anabranch_ccl_push", REDUCES_BULK),
+    ("anabranch_ccl_ring_move", HOPS),
+    ("anabranch_ccl_ring_reduce", HOPS),
     ("anabranch_ccl_scatter_packets", REDUCES_PACKETS),
+    ("anabranch_ccl_two_hop", HOPS),
     ("anabranch_ccl_two_shot", REDUCES_PACKETS),
-    ("anabranch_ep_combine", Runs::In(&[Protocol::Ep])),
-    ("anabranch_ep_combine_push", Runs::In(&[Protocol::Ep])),
+    ("anabranch_ep_combine", EP),
+    ("anabranch_ep_combine_push", EP),
+    ("anabranch_ep_combine_push_recv", Runs::In(&[Protocol::EpSplit])),
+    ("anabranch_ep_combine_push_send", Runs::In(&[Protocol::EpSplit])),
+    ("anabranch_ep_combine_recv", Runs::In(&[Protocol::EpSplit])),
+    ("anabranch_ep_combine_send", Runs::In(&[Protocol::EpSplit])),
     ("anabranch_ep_conformance_codec", Runs::Quiet),
-    ("anabranch_ep_dispatch", Runs::In(&[Protocol::Ep])),
+    ("anabranch_ep_count", Runs::In(&[Protocol::EpCompact])),
+    ("anabranch_ep_dispatch", EP),
+    ("anabranch_ep_dispatch_recv", Runs::In(&[Protocol::EpSplit])),
+    ("anabranch_ep_dispatch_send", Runs::In(&[Protocol::EpSplit])),
+    ("anabranch_ep_expert_contract", Runs::Quiet),
+    ("anabranch_ep_expert_count", Runs::Quiet),
+    ("anabranch_ep_expert_expand", Runs::Quiet),
+    ("anabranch_ep_expert_sum", Runs::Quiet),
     ("anabranch_ep_reference_expert", Runs::Quiet),
+    ("anabranch_ep_reference_expert_major", Runs::Quiet),
     ("anabranch_p2p_check", Runs::Test(P2P)),
     ("anabranch_p2p_fill", Runs::Quiet),
     ("anabranch_p2p_load", Runs::Quiet),
@@ -166,9 +182,11 @@ pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_team_signal_wait", Runs::In(&[Protocol::StreamSignal])),
 ];
 
+const EP: Runs = Runs::In(&[Protocol::Ep, Protocol::EpCompact, Protocol::EpSplit]);
 const MOVES: Runs = Runs::In(&[Protocol::Ccl, Protocol::CclMove]);
+const GATHERS_MANY: Runs = Runs::In(&[Protocol::CclGatherMany]);
 const REDUCES_PACKETS: Runs = Runs::In(&[Protocol::Ccl, Protocol::CclPackets]);
 const REDUCES_BULK: Runs = Runs::In(&[Protocol::Ccl, Protocol::CclBulk]);
-const GATHER_MANY: &str = "crates/ccl/tests/gather_many.rs";
+const HOPS: Runs = Runs::In(&[Protocol::Ccl, Protocol::CclHops]);
 const P2P: &str = "crates/cli/tests/bench.rs";
 const API: &str = "crates/shmem/tests/device_api";

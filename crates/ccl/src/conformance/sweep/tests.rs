@@ -2,17 +2,53 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::super::{ListCase, ListForm};
 use super::*;
 
-fn points(ranks: u32, level: Level) -> Vec<Point> {
+/// A point that is of one collective.
+#[derive(Debug, PartialEq)]
+struct OfCase {
+    subset: Subset,
+    case: Case,
+    choice: Choice,
+}
+
+/// A point that is of a list.
+struct OfList {
+    subset: Subset,
+    case: ListCase,
+    algorithm: Option<Algorithm>,
+}
+
+fn all(ranks: u32, level: Level) -> Vec<Point> {
     sweep(&Sweep { ranks, lanes: 2, staging_bytes: 16 << 10, most_bytes: 1 << 20, level })
 }
 
-fn form(point: &Point) -> Form {
+fn points(ranks: u32, level: Level) -> Vec<OfCase> {
+    of_cases(all(ranks, level))
+}
+
+fn of_cases(points: Vec<Point>) -> Vec<OfCase> {
+    let of_case = |Point { subset, trial, choice }| match trial {
+        Trial::Collective(case) => Some(OfCase { subset, case, choice }),
+        Trial::List(_) => None,
+    };
+    points.into_iter().filter_map(of_case).collect()
+}
+
+fn lists(ranks: u32, level: Level) -> Vec<OfList> {
+    let of_list = |Point { subset, trial, choice }| match trial {
+        Trial::List(case) => Some(OfList { subset, case, algorithm: choice.algorithm }),
+        Trial::Collective(_) => None,
+    };
+    all(ranks, level).into_iter().filter_map(of_list).collect()
+}
+
+fn form(point: &OfCase) -> Form {
     Form { collective: point.case.collective, uneven: point.case.uneven }
 }
 
-fn op(point: &Point) -> &'static str {
+fn op(point: &OfCase) -> &'static str {
     if point.case.collective.reduces() { point.case.op.name() } else { "" }
 }
 
@@ -33,7 +69,7 @@ fn every_case_of_a_sweep_exists_and_can_be_done_as_it_says() {
 
 #[test]
 fn a_sweep_is_the_same_on_every_rank() {
-    assert_eq!(points(4, Level::Full), points(4, Level::Full));
+    assert_eq!(all(4, Level::Full), all(4, Level::Full));
 }
 
 #[test]
@@ -152,11 +188,96 @@ fn a_sample_has_every_group_type_algorithm_and_operator() {
 #[test]
 fn what_is_too_large_is_left_out_and_nothing_else() {
     let of = |most_bytes| {
-        sweep(&Sweep { ranks: 4, lanes: 128, staging_bytes: 32 << 20, most_bytes, level: Level::Sample })
+        of_cases(sweep(&Sweep {
+            ranks: 4,
+            lanes: 128,
+            staging_bytes: 32 << 20,
+            most_bytes,
+            level: Level::Sample,
+        }))
     };
-    let bytes = |point: &Point| point.case.scratch_bytes(point.subset.len());
+    let bytes = |point: &OfCase| point.case.scratch_bytes(point.subset.len());
     let (few, all) = (of(1 << 20), of(1 << 30));
     // Two buffers, and what lies around them.
     assert!(few.iter().all(|point| bytes(point) < (2 << 20) + 4096));
     assert!(all.iter().any(|point| bytes(point) > 16 << 20) && few.len() < all.len());
+}
+
+#[test]
+fn lists_exist_and_can_be_done_as_they_say() {
+    for (ranks, level) in [(1, Level::Full), (2, Level::Sample), (4, Level::Full), (8, Level::Sample)] {
+        for OfList { subset, case, algorithm } in lists(ranks, level) {
+            let members = subset.len();
+            let wanted = algorithm.is_none_or(|wanted| case.algorithms(members).contains(&wanted));
+            assert!(wanted && !case.entries.is_empty(), "{subset} {algorithm:?} {case}");
+            for entry in &case.entries {
+                let (from, to) = entry.route;
+                assert!(from < members && to < members, "{case}");
+                assert!(case.form != ListForm::SendReceive || from != to, "{case}");
+                assert!(!entry.in_place || entry.input == entry.output, "{case}");
+            }
+        }
+    }
+}
+
+/// Every form in every group, and in many of them several types, odd counts, addresses that are aligned to the element alone, and
+/// memory of all kinds at once.
+#[test]
+fn lists_of_every_form_in_every_group() {
+    for (ranks, level) in [(2, Level::Sample), (4, Level::Sample), (4, Level::Full), (8, Level::Sample)] {
+        let lists = lists(ranks, level);
+        let of = |form: ListForm| lists.iter().filter(move |list| list.case.form == form);
+        for form in ListForm::ALL {
+            let groups: HashSet<_> = of(form).map(|list| &list.subset).collect();
+            let subsets = ordered_subsets(ranks);
+            let missing: Vec<_> = subsets.iter().filter(|subset| !groups.contains(subset)).collect();
+            let alone = |subset: &&&Subset| subset.len() == 1 && form == ListForm::SendReceive;
+            assert!(missing.iter().all(|subset| alone(&subset)), "{form:?}: {missing:?}");
+            let many = |is: &dyn Fn(&ListCase) -> bool| of(form).filter(|list| is(&list.case)).count();
+            let types = many(&|case| {
+                case.entries.iter().map(|entry| entry.data_type).collect::<HashSet<_>>().len() > 2
+            });
+            let odd = many(&|case| case.entries.iter().any(|entry| entry.count % 2 == 1));
+            let offset = many(&|case| case.entries.iter().any(|entry| entry.offset % 2 == 1));
+            let kinds = many(&|case| {
+                let kinds = case.entries.iter().flat_map(|entry| [entry.input, entry.output]);
+                kinds.collect::<HashSet<_>>().len() == 3
+            });
+            assert!(
+                [types, odd, offset, kinds].iter().all(|count| *count > 2),
+                "{form:?}: {types} {odd} {offset} {kinds}"
+            );
+        }
+        let in_place =
+            of(ListForm::GatherMany).filter(|list| list.case.entries.iter().any(|entry| entry.in_place));
+        assert!(in_place.count() > 2);
+        // More than the arguments of a launch have room for.
+        assert!(of(ListForm::GatherMany).any(|list| list.case.entries.len() > crate::args::MOST_SEGMENTS));
+        let by: HashSet<_> = of(ListForm::GatherMany).map(|list| list.algorithm).collect();
+        assert_eq!(by.len(), 4, "{by:?}");
+    }
+}
+
+#[test]
+fn lists_have_the_sizes_around_every_threshold() {
+    let gathered: HashSet<_> = lists(4, Level::Sample)
+        .into_iter()
+        .filter(|list| list.subset.len() == 4)
+        .map(|list| {
+            let before = list.case.entries.iter().rev().skip(1);
+            let last = list.case.entries.last().unwrap();
+            let bytes = |entry: &super::super::Entry| entry.count * u64::from(entry.data_type.bytes());
+            let total: u64 = before.map(|entry| bytes(entry).next_multiple_of(16)).sum();
+            (list.case.form, list.algorithm, total + bytes(last))
+        })
+        .collect();
+    // Packets of two lanes; a lane's piece of the staging.
+    for threshold in [2u64 * 512 * 8, 1024] {
+        for bytes in [threshold - 1, threshold, threshold + 1] {
+            for algorithm in [Algorithm::Packets, Algorithm::Staged, Algorithm::Direct] {
+                let wanted = (ListForm::GatherMany, Some(algorithm), bytes);
+                assert!(gathered.contains(&wanted), "{wanted:?}");
+            }
+        }
+    }
 }

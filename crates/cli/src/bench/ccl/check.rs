@@ -1,7 +1,7 @@
 //! `anabranch bench ccl --check`: whether a machine computes right. The cases are the library's own (`ccl::conformance`), those that
 //! its tests go through without a GPU.
 
-use anabranch::ccl::conformance::{self, Level, Replays, Sweep, Tally};
+use anabranch::ccl::conformance::{self, Level, ListForm, Replays, Sweep, Tally};
 use anabranch::ccl::{CclConfig, Communicator, DataType};
 use anabranch::jit::KernelSpec;
 use anabranch::{Error, World};
@@ -13,9 +13,9 @@ use crate::ranks::RankContext;
 
 /// Every kernel of collectives.
 pub(super) fn kernels() -> Vec<KernelSpec> {
-    use anabranch::ccl::kernels::{bulk_reduce, move_bytes, packet_reduce};
+    use anabranch::ccl::kernels::{bulk_reduce, gather_many, move_bytes, packet_reduce, pipes};
     let reduce = DataType::ALL.into_iter().flat_map(|of| [packet_reduce(of), bulk_reduce(of)]);
-    [move_bytes()].into_iter().chain(reduce).collect()
+    [move_bytes(), gather_many(), pipes()].into_iter().chain(reduce).collect()
 }
 
 /// Staging unless configured: so small that messages of the sweep take several steps.
@@ -37,6 +37,12 @@ struct Row {
     groups: u64,
     /// Counted once for each rank that took part.
     calls: u64,
+    /// Of them, tensors gathered together, as many as there are in a list.
+    gathers_of_many: u64,
+    /// Of them, messages in one launch.
+    batches: u64,
+    /// Of them, messages one by one, a list of them each.
+    send_receives: u64,
     wrong: u64,
     verified: bool,
 }
@@ -45,6 +51,8 @@ struct Row {
 #[derive(Debug, Serialize, Deserialize)]
 struct Said {
     calls: u64,
+    /// In the order of [`ListForm::ALL`].
+    lists: Vec<u64>,
     wrong: u64,
     first: Vec<String>,
 }
@@ -59,7 +67,7 @@ pub(super) fn run(context: &RankContext<'_>, replays: u64) -> anyhow::Result<()>
     let staging_bytes = if configured.staging_bytes == 0 { STAGING_BYTES } else { configured.staging_bytes };
     let config = CclConfig { staging_bytes, ..configured };
     let stream = world.device().create_stream().map_err(Error::from)?;
-    context.progress.say("every collective in every group");
+    context.progress.say("every collective, messages and many tensors in every group");
     let lanes = Communicator::new(world, world.group(), config.clone())?.lanes();
     let ranks = world.size();
     let sweep = Sweep { ranks, lanes, staging_bytes, most_bytes: MOST_BYTES, level: Level::Sample };
@@ -91,12 +99,27 @@ fn collect(
 ) -> anyhow::Result<(Row, Vec<String>)> {
     let first = tally.failures.iter().take(MOST_TOLD);
     let first = first.map(|(subset, failure)| format!("{} in {subset}: {failure}", world.rank())).collect();
-    let said = Said { calls: tally.calls, wrong: tally.failures.len() as u64, first };
+    let (calls, lists) = (tally.calls, tally.lists.to_vec());
+    let said = Said { calls, lists, wrong: tally.failures.len() as u64, first };
     let all = world.exchange(world.group(), "ccl check", &serde_json::to_vec(&said)?).map_err(Error::from)?;
     let all = all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<Vec<Said>, _>>()?;
     let [calls, wrong] =
         [|said: &Said| said.calls, |said: &Said| said.wrong].map(|of| all.iter().map(of).sum());
-    let row = Row { op, ranks: world.size(), groups, calls, wrong, verified: wrong == 0 };
+    let of = |form: ListForm| -> u64 {
+        let place = ListForm::ALL.iter().position(|other| *other == form);
+        all.iter().filter_map(|said| said.lists.get(place?)).sum()
+    };
+    let row = Row {
+        op,
+        ranks: world.size(),
+        groups,
+        calls,
+        gathers_of_many: of(ListForm::GatherMany),
+        batches: of(ListForm::Batch),
+        send_receives: of(ListForm::SendReceive),
+        wrong,
+        verified: wrong == 0,
+    };
     Ok((row, all.into_iter().flat_map(|said| said.first).collect()))
 }
 
@@ -104,13 +127,25 @@ fn report(rows: &[&Row], json: bool) -> anyhow::Result<()> {
     if json {
         return rows.iter().try_for_each(print::json);
     }
-    let mut table = Table::new(&["check", "ranks", "groups", "calls", "wrong"]);
+    let mut table = Table::new(&[
+        "check",
+        "ranks",
+        "groups",
+        "calls",
+        "gathers of many",
+        "batches",
+        "sends and receives",
+        "wrong",
+    ]);
     for row in rows {
         table.row(vec![
             row.op.to_owned(),
             row.ranks.to_string(),
             row.groups.to_string(),
             row.calls.to_string(),
+            row.gathers_of_many.to_string(),
+            row.batches.to_string(),
+            row.send_receives.to_string(),
             row.wrong.to_string(),
         ]);
     }

@@ -6,20 +6,20 @@
 //! graph is replayed. Peers are timed by the same code in the same process, on the same stream and, but for NCCL's symmetric
 //! windows, on the same buffers; the contenders take turns.
 
-mod arguments;
+pub(super) mod arguments;
 mod check;
-mod collective;
-mod contender;
+pub(super) mod collective;
+pub(super) mod contender;
 mod judge;
 mod member;
 mod memory;
-mod nccl;
+pub(super) mod nccl;
 mod ours;
 mod plot;
 mod reference;
 mod report;
 mod sizes;
-mod timing;
+pub(super) mod timing;
 pub(crate) mod tune;
 
 use std::collections::BTreeMap;

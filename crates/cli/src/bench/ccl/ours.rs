@@ -17,8 +17,10 @@ use super::contender::{Area, Case, Contender, Description};
 
 /// What reductions of this type and moves launch.
 pub(super) fn kernels(data_type: DataType) -> Vec<KernelSpec> {
-    use anabranch::ccl::kernels::{bulk_reduce, move_bytes, packet_reduce};
-    vec![move_bytes(), packet_reduce(data_type), bulk_reduce(data_type)]
+    use anabranch::ccl::kernels::{bulk_reduce, move_bytes, packet_reduce, ring, ring_reduce, two_hop};
+    let of_bytes = [move_bytes(), two_hop(), ring()];
+    let of_type = [packet_reduce(data_type), bulk_reduce(data_type), ring_reduce(data_type)];
+    of_bytes.into_iter().chain(of_type).collect()
 }
 
 /// Whether a name is an algorithm's.

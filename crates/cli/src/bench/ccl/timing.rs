@@ -10,7 +10,7 @@ use super::super::link;
 use super::contender::Contender;
 
 /// Rounds in which the contenders take turns.
-const ROUNDS: u32 = 5;
+pub(crate) const ROUNDS: u32 = 5;
 /// Samples before the first that counts.
 const WARM: u32 = 3;
 /// Bytes that the operations of one sample move at least, as far as [`MOST_OPERATIONS`] allows.

@@ -60,7 +60,8 @@ const DATA_TYPE: DataType = DataType::Bf16;
 const ONE_BLOCK: u64 = 1 << 40;
 /// From this size on `push` in phases is tried.
 const PHASED_FROM: u64 = 1 << 20;
-/// Packets that take so many times longer than the fastest are not tried with larger messages.
+/// What takes so many times longer is not tried with larger messages: packets than the fastest way, and a number of blocks than
+/// the best one of the same algorithm.
 const HOPELESS: f64 = 2.5;
 
 /// What a run launches.
@@ -145,6 +146,11 @@ pub(crate) fn run(context: &RankContext<'_>, arguments: &TuneArgs) -> anyhow::Re
                     reached: memory == MemoryKind::Symmetric,
                     steps,
                 });
+                // What was measured stays if the rest is given up.
+                if let Some(path) = arguments.output.as_ref().filter(|_| context.is_root()) {
+                    std::fs::write(path, text_of(world, &table))
+                        .with_context(|| format!("--output {}", path.display()))?;
+                }
             }
             tuned.finish()?;
         }
@@ -153,15 +159,15 @@ pub(crate) fn run(context: &RankContext<'_>, arguments: &TuneArgs) -> anyhow::Re
     if !context.is_root() {
         return Ok(());
     }
-    let text = format!("# Measured by `anabranch tune` with {} ranks of {DATA_TYPE}.\n{table}", world.size());
     match &arguments.output {
-        Some(path) => {
-            std::fs::write(path, text).with_context(|| format!("--output {}", path.display()))?;
-            print::line(&format!("written to {}; ccl.table names it", path.display()))
-        }
+        Some(path) => print::line(&format!("written to {}; ccl.table names it", path.display())),
         None if context.json => Ok(()),
-        None => print::line(text.trim_end()),
+        None => print::line(text_of(world, &table).trim_end()),
     }
+}
+
+fn text_of(world: &World, table: &Table) -> String {
+    format!("# Measured by `anabranch tune` with {} ranks of {DATA_TYPE}.\n{table}", world.size())
 }
 
 impl TuneArgs {
@@ -229,7 +235,7 @@ impl<'a> Tuned<'a> {
     ) -> anyhow::Result<Vec<anabranch::ccl::tuning::Step>> {
         let mut candidates = Vec::new();
         let mut measured = Vec::new();
-        let mut hopeless: Vec<Algorithm> = Vec::new();
+        let mut hopeless = Vec::new();
         for bytes in sizes {
             self.context.progress.say(&format!(
                 "{collective}, {bytes} bytes, {} ranks, {} memory",
@@ -242,6 +248,7 @@ impl<'a> Tuned<'a> {
                 && let Some(place) = &self.member
             {
                 candidates = candidates_of(&self.shape(&case), &place.limits);
+                hopeless = vec![false; candidates.len()];
             }
             let plans = self.plans(&case, &candidates, &hopeless)?;
             let mine = match &self.member {
@@ -251,15 +258,7 @@ impl<'a> Tuned<'a> {
             let medians = together(self.context.world, &self.group, &mine)?;
             let of_plan: HashMap<Plan, f64> = plans.iter().map(|(plan, _)| *plan).zip(medians).collect();
             let times = self.times(&case, &candidates, &of_plan)?;
-            let best = times.iter().flatten().copied().fold(f64::INFINITY, f64::min);
-            for algorithm in [Algorithm::Packets, Algorithm::TwoShotPackets] {
-                let own =
-                    candidates.iter().zip(&times).filter(|(candidate, _)| candidate.algorithm == algorithm);
-                let fastest = own.filter_map(|(_, time)| *time).fold(f64::INFINITY, f64::min);
-                if fastest.is_finite() && fastest > HOPELESS * best {
-                    hopeless.push(algorithm);
-                }
-            }
+            give_up(&candidates, &times, &mut hopeless);
             if self.context.is_root() && self.context.json {
                 self.rows(&case, &of_plan)?;
             }
@@ -323,14 +322,14 @@ impl<'a> Tuned<'a> {
         &self,
         case: &Case,
         candidates: &[Candidate],
-        hopeless: &[Algorithm],
+        hopeless: &[bool],
     ) -> anyhow::Result<Vec<(Plan, Choice)>> {
         let Some(place) = &self.member else { return Ok(Vec::new()) };
         let shape = self.shape(case);
         let mut plans: Vec<(Plan, Choice)> = Vec::new();
-        for candidate in candidates {
+        for (candidate, hopeless) in candidates.iter().zip(hopeless) {
             let too_small = candidate.phased && shape.message_bytes() < PHASED_FROM;
-            if too_small || hopeless.contains(&candidate.algorithm) {
+            if too_small || *hopeless {
                 continue;
             }
             let choice = choice_of(candidate);
@@ -415,6 +414,20 @@ fn candidates_of(shape: &Shape, limits: &Limits) -> Vec<Candidate> {
         }
     }
     all
+}
+
+/// Marks what is not worth a try with larger messages.
+fn give_up(candidates: &[Candidate], times: &[Option<f64>], hopeless: &mut [bool]) {
+    let fastest_of = |fits: &dyn Fn(&Candidate) -> bool| {
+        let timed = candidates.iter().zip(times).filter(|(candidate, _)| fits(candidate));
+        timed.filter_map(|(_, time)| *time).fold(f64::INFINITY, f64::min)
+    };
+    let best = fastest_of(&|_| true);
+    for ((candidate, time), hopeless) in candidates.iter().zip(times).zip(hopeless) {
+        let own = fastest_of(&|other| other.algorithm == candidate.algorithm);
+        *hopeless |= candidate.algorithm.is_packets() && own > HOPELESS * best
+            || time.is_some_and(|time| time > HOPELESS * own);
+    }
 }
 
 /// The slowest member's median of each plan. Collective over the world, so that idle ranks keep up.

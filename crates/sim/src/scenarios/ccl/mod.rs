@@ -2,31 +2,31 @@
 //! buffers and kernels behind it that read them. All buffers lie in the same few places, so that every call meets what the one
 //! before it left, at members that are ahead and members that are behind.
 
+mod gather_many;
+mod lanes;
 mod round;
 #[cfg(test)]
 mod tests;
 
 use anabranch_ccl::OPERATION;
-use anabranch_ccl::args::{Channel, LaneState, Place};
+use anabranch_ccl::args::{Channel, Place};
 use anabranch_ccl::channel::ChannelLayout;
 use anabranch_ccl::conformance::{Layout, judge};
 use anabranch_ccl::lower::{Arguments, Buffers, Counts, Unit, kernel_of, local_bytes};
 use anabranch_ccl::{Algorithm, Collective, DataType, LocationKind, kernels::entry};
 use anabranch_hip::DeviceAddress;
 use anabranch_hip_host::seeded::{Allocation, Owner, SeededKernel};
-use anabranch_hip_jit::bytemuck::Zeroable as _;
 use anabranch_hip_jit::{DevicePointer, KernelSpec};
 use anabranch_ranks::GroupRank;
 
 use super::bench::{Bench, Grid, Kernels, WAVE, at, mixed};
 use crate::kernels::{COPY, CopyArgs};
 use crate::{Case, Failure, Outcome, Protocol, RunOptions, Scenario, ScenarioError};
+pub(crate) use gather_many::GatherMany;
 use round::{Draw, PACKET_UNITS, PIECE, Round, most_bytes, rounds};
 
 /// Bytes around buffers, and what they begin at.
 const AROUND: u64 = 16;
-/// Bits of an epoch where epochs are short: the fewest that there can be.
-const SHORT: u32 = 2;
 
 /// One rank's buffers, beside the bench's.
 #[derive(Debug)]
@@ -89,12 +89,15 @@ impl Collectives {
                 log: bench.allocate("log", rank, own, all)?,
             });
         }
-        let bits = if case.staged { SHORT } else { u32::BITS };
+        let bits = lanes::epoch_bits(&case);
         let mut loaded = Vec::new();
         for (protocol, unit, entries) in [
             (Protocol::CclMove, Unit::Move, MOVES),
             (Protocol::CclPackets, Unit::PacketReduce(DataType::F32), PACKETS),
             (Protocol::CclBulk, Unit::BulkReduce(DataType::F32), BULK),
+            (Protocol::CclHops, Unit::TwoHop, &[entry::TWO_HOP][..]),
+            (Protocol::CclHops, Unit::Ring, &[entry::RING_MOVE]),
+            (Protocol::CclHops, Unit::RingReduce(DataType::F32), &[entry::RING_REDUCE]),
         ] {
             if case.protocol != protocol && case.protocol != Protocol::Ccl {
                 continue;
@@ -127,29 +130,8 @@ impl Collectives {
     fn prepare(&mut self, options: &RunOptions, draw: &mut Draw) -> Result<(), Failure> {
         self.bench.reset(options)?;
         let ranks = self.case.ranks;
-        let mask = if self.case.staged { (1 << SHORT) - 1 } else { u64::from(u32::MAX) };
-        let lanes: Vec<[u64; 3]> = (0..self.case.blocks)
-            .map(|_| [0; 3].map(|_| if draw.below(2) == 0 { 0 } else { mask - draw.below(4).min(mask) }))
-            .collect();
+        lanes::prepare(&mut self.bench, &self.case, &self.layout, draw)?;
         for rank in 0..ranks as usize {
-            let heap = self.bench.ranks[rank].heap;
-            let states: Vec<_> = lanes
-                .iter()
-                .map(|[epoch, meets, uses]| LaneState {
-                    epoch: *epoch,
-                    meets: *meets,
-                    uses: *uses,
-                    ..LaneState::zeroed()
-                })
-                .collect();
-            self.bench.put(heap, self.layout.lanes, &states)?;
-            let channel = self.channel(rank as u32);
-            for (lane, [_, meets, _]) in lanes.iter().enumerate() {
-                for source in 0..u64::from(ranks) {
-                    let word = channel.flags + (lane as u64 * u64::from(ranks) + source) * MEET_STRIDE;
-                    self.bench.put(heap, word, &[meets & mask])?;
-                }
-            }
             let bases: Vec<u64> = (0..ranks)
                 .map(|rank| self.place(LocationKind::Registered, rank))
                 .map(|(allocation, offset)| allocation.address() + offset)
@@ -297,7 +279,7 @@ impl Collectives {
                 })?;
             }
         }
-        self.judge_lanes()?;
+        lanes::judge(&self.bench, &self.case, &self.layout)?;
         Ok(Outcome { run })
     }
 
@@ -319,33 +301,8 @@ impl Collectives {
         judge(&expected.round.call, layout, &expected.inputs, GroupRank::new(rank), image, &seen)
             .map_err(|failure| failure.to_string())
     }
-
-    /// All members have advanced their lanes alike.
-    fn judge_lanes(&self) -> Result<(), Failure> {
-        // Epoch, meetings and uses of each.
-        let lanes = |rank: usize| {
-            let count = self.case.blocks as usize;
-            let states =
-                self.bench.get::<LaneState>(self.bench.ranks[rank].heap, self.layout.lanes, count)?;
-            let counters = states.iter().map(|lane| [lane.epoch, lane.meets, lane.uses]).collect::<Vec<_>>();
-            Ok::<_, Failure>(counters)
-        };
-        let first = lanes(0)?;
-        for rank in 1..self.bench.ranks.len() {
-            let other = lanes(rank)?;
-            if let Some(lane) = (0..first.len()).find(|lane| first[*lane] != other[*lane]) {
-                return Err(Failure::new(format!(
-                    "lane {lane} of rank {rank} is {:?}, and of rank 0 {:?}",
-                    other[lane], first[lane]
-                )));
-            }
-        }
-        Ok(())
-    }
 }
 
-/// `MEET_STRIDE` in `ccl/meet.h`.
-const MEET_STRIDE: u64 = 64;
 const MOVES: &[&str] = &[
     entry::BARRIER,
     entry::MOVE_PACKETS,

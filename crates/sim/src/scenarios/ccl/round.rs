@@ -35,6 +35,7 @@ impl Form {
             Protocol::CclMove => MOVE,
             Protocol::CclPackets => PACKETS,
             Protocol::CclBulk => BULK,
+            Protocol::CclHops => HOPS,
             _ => ALL,
         }
     }
@@ -52,6 +53,8 @@ impl Form {
     const fn collectives(self) -> &'static [Collective] {
         match self {
             Self::Barrier => &[Collective::Barrier],
+            Self::Move(Algorithm::TwoHop) => &[Collective::Broadcast],
+            Self::Move(Algorithm::Ring) => &[Collective::AllGather, Collective::Broadcast],
             Self::Move(_) => &[
                 Collective::AllGather,
                 Collective::AllToAll,
@@ -100,9 +103,15 @@ const BULK: &[Form] = &[
     Form::Scatter(Algorithm::Pull),
     Form::Scatter(Algorithm::Push),
 ];
+const HOPS: &[Form] = &[
+    Form::Move(Algorithm::TwoHop),
+    Form::Move(Algorithm::Ring),
+    Form::Reduce(Algorithm::Ring, true),
+    Form::Scatter(Algorithm::Ring),
+];
 const ALL: &[Form] = &[
     MOVE[0], MOVE[1], MOVE[2], MOVE[3], MOVE[4], MOVE[5], MOVE[6], PACKETS[0], PACKETS[1], PACKETS[2],
-    BULK[0], BULK[1], BULK[2], BULK[3], BULK[4],
+    BULK[0], BULK[1], BULK[2], BULK[3], BULK[4], HOPS[0], HOPS[1], HOPS[2], HOPS[3],
 ];
 
 /// One call of all members.
@@ -200,9 +209,8 @@ fn drawn(form: Form, case: &Case, draw: &mut Draw, round: u64) -> Round {
     let size = u64::from(data_type.bytes());
     // Parts of what is cut into parts are as long as what is not.
     let parts = match form {
-        Form::Reduce(Algorithm::TwoShotPackets | Algorithm::Pull | Algorithm::Push, _) => {
-            u64::from(case.ranks)
-        }
+        Form::Reduce(Algorithm::TwoShotPackets | Algorithm::Pull | Algorithm::Push, _)
+        | Form::Move(Algorithm::TwoHop) => u64::from(case.ranks),
         _ => 1,
     };
     let most = most_bytes(case, form.algorithm()) * parts / size;
@@ -243,7 +251,9 @@ mod tests {
     #[test]
     fn every_call_that_is_drawn_is_one_that_a_communicator_makes() {
         let mut seen = Vec::new();
-        for protocol in [Protocol::CclMove, Protocol::CclPackets, Protocol::CclBulk, Protocol::Ccl] {
+        for protocol in
+            [Protocol::CclMove, Protocol::CclPackets, Protocol::CclBulk, Protocol::CclHops, Protocol::Ccl]
+        {
             let case = Case::new(protocol, 3);
             assert_eq!(case.rounds as usize, Form::all(protocol).len(), "every kernel in every run");
             for seed in 0..500 {

@@ -1,5 +1,7 @@
 //! Faults: a member that never comes.
 
+use anabranch_ccl::conformance::Case as Call;
+
 use super::*;
 use crate::scenarios::bench::{BUDGET_NS, UNTOUCHED};
 use crate::scratch;
@@ -18,7 +20,7 @@ fn buffers_of(scenario: &Collectives, rank: u32) -> Vec<u8> {
 fn a_member_that_never_comes_is_named_and_its_buffers_are_left_alone() {
     let jit = scratch::jit();
     let mut faults = 0;
-    for protocol in [Protocol::CclMove, Protocol::CclPackets, Protocol::CclBulk] {
+    for protocol in [Protocol::CclMove, Protocol::CclPackets, Protocol::CclBulk, Protocol::CclHops] {
         let case = Case { rounds: 1, values_only: true, ..Case::new(protocol, 3) };
         let mut scenario = Collectives::new(case.clone(), &mut Kernels::new(&jit, &case)).unwrap();
         for seed in 0..120 {
@@ -53,4 +55,45 @@ fn a_member_that_never_comes_is_named_and_its_buffers_are_left_alone() {
         }
     }
     assert!(faults > 500, "{faults}");
+}
+
+/// `PHASE_RING_CHUNK` and `PHASE_RING_ROOM` in `ccl/lane.h`.
+const CHUNK: u32 = 5;
+const ROOM: u32 = 6;
+
+/// Rank 1 comes to the meeting, and hands nothing on.
+#[test]
+fn round_the_ring_the_neighbour_is_named_from_which_nothing_comes() {
+    let case = Case { rounds: 1, values_only: true, ..Case::new(Protocol::CclHops, 3) };
+    let jit = scratch::jit();
+    let mut scenario = Collectives::new(case.clone(), &mut Kernels::new(&jit, &case)).unwrap();
+    // Who is named, and for what, by ranks 0 and 2. In an all_gather rank 0 waits for rank 1's chunk from rank 2. Of a broadcast as
+    // many chunks find room at rank 1 as there are slots, and then rank 0 has nothing to wait for.
+    for (collective, count, named) in [
+        (Collective::AllGather, PIECE, [(2, CHUNK), (1, CHUNK)]),
+        (Collective::Broadcast, 3 * PIECE, [(0, 0), (1, CHUNK)]),
+        (Collective::Broadcast, 4 * PIECE, [(1, ROOM), (1, CHUNK)]),
+    ] {
+        for seed in 0..40 {
+            let round = |count| Round {
+                algorithm: Algorithm::Ring,
+                call: Call::new(collective, DataType::U8, count),
+                blocks: 1,
+                threads: WAVE,
+                phased: false,
+            };
+            scenario.prepare(&RunOptions::default(), &mut Draw::new(seed)).unwrap();
+            let all = [count, 0, count].map(|count| scenario.expectation(round(count), 0));
+            for (rank, expected) in (0..).zip(&all) {
+                scenario.queue(rank, 0, expected).unwrap();
+            }
+            let run = scenario.bench.run_to_a_fault(seed).unwrap();
+            assert!(run.virtual_ns > BUDGET_NS, "{run:?}");
+            let told = [0, 2].map(|rank| {
+                let record = scenario.bench.record(rank).unwrap();
+                (record.peer, record.phase)
+            });
+            assert_eq!(told, named, "{collective} of {count}, seed {seed}");
+        }
+    }
 }

@@ -3,17 +3,22 @@
 
 pub(super) mod given;
 mod judge;
+mod push;
 
-use anabranch_ep::args::{CombineArgs, CombinePushArgs, DispatchArgs, ReferenceExpertArgs, SlotState};
+use anabranch_ep::args::{
+    CombineArgs, CombinePushArgs, CountArgs, DispatchArgs, ReferenceExpertArgs, SlotState,
+};
 use anabranch_ep::plan::{DeviceLimits, FLAG_STRIDE, Geometry, Plan};
-use anabranch_ep::{COMBINE, CombineCodec, CombineSource, DISPATCH, DataType, EpConfig, kernels};
+use anabranch_ep::{
+    COMBINE, COUNT, CombineCodec, CombineSource, DISPATCH, DataType, EpConfig, Mode, kernels,
+};
 use anabranch_hip_host::seeded::{Allocation, Owner, SeededKernel};
 use anabranch_hip_jit::DevicePointer;
 use anabranch_shmem::TeamView;
 use bytemuck::Zeroable as _;
 
 use super::bench::{Bench, Grid, Kernels, WAVE, at};
-use crate::{Case, Failure, Outcome, RunOptions, Scenario, ScenarioError};
+use crate::{Case, Failure, Outcome, Protocol, RunOptions, Scenario, ScenarioError};
 use given::{Given, HIDDEN, TOP_K};
 
 /// What one rank brings to one epoch, on the host and on its device.
@@ -37,7 +42,10 @@ struct Memory {
 #[derive(Clone, Copy, Debug)]
 struct Own {
     state: u64,
-    sent: u64,
+    routed: u64,
+    tally: u64,
+    bases: u64,
+    room: u64,
     counts: u64,
     offsets: u64,
     send_map: u64,
@@ -47,12 +55,15 @@ struct Own {
 impl Own {
     fn new(ranks: u32, tokens: u32, fan_out: u32) -> Self {
         let state = Bench::own_start(ranks);
-        let sent = state + (size_of::<SlotState>() as u64).next_multiple_of(64);
-        let counts = sent + u64::from(ranks) * 4;
+        let routed = state + (size_of::<SlotState>() as u64).next_multiple_of(64);
+        let tally = routed + u64::from(ranks) * 4;
+        let bases = tally + u64::from(ranks) * 4;
+        let room = bases + u64::from(ranks) * 4;
+        let counts = room + u64::from(ranks) * 4;
         let offsets = counts + u64::from(ranks) * 4;
         let send_map = (offsets + u64::from(ranks + 1) * 4).next_multiple_of(64);
         let bytes = send_map + u64::from(tokens) * u64::from(fan_out) * 8;
-        Self { state, sent, counts, offsets, send_map, bytes }
+        Self { state, routed, tally, bases, room, counts, offsets, send_map, bytes }
     }
 }
 
@@ -61,15 +72,41 @@ pub(crate) struct Ep {
     case: Case,
     plan: Plan,
     own: Own,
+    counting: Geometry,
     sending: Geometry,
     summing: Geometry,
     /// The most waves that push one row.
     pushing: u32,
     bench: Bench,
     memory: Vec<Memory>,
+    /// Of the compact mode.
+    count: Option<SeededKernel>,
     dispatch: SeededKernel,
     expert: SeededKernel,
     combine: SeededKernel,
+    /// Of ranks that do them in two.
+    halves: Option<Halves>,
+}
+
+/// Dispatch and combine, each in two.
+#[derive(Debug)]
+struct Halves {
+    send: SeededKernel,
+    recv: SeededKernel,
+    offer: SeededKernel,
+    sum: SeededKernel,
+}
+
+impl Halves {
+    fn load(kernels: &mut Kernels<'_>, staged: bool) -> Result<Self, ScenarioError> {
+        let dispatch = || kernels::dispatch().with("EP_TILE", WAVE);
+        Ok(Self {
+            send: kernels.load(dispatch(), "anabranch_ep_dispatch_send")?,
+            recv: kernels.load(dispatch(), "anabranch_ep_dispatch_recv")?,
+            offer: push::load(kernels, staged, push::Part::Send)?,
+            sum: push::load(kernels, staged, push::Part::Receive)?,
+        })
+    }
 }
 
 impl Ep {
@@ -80,6 +117,12 @@ impl Ep {
             .combine_type(DataType::F32)
             .combine_source(if case.staged { CombineSource::Buffer } else { CombineSource::Window })
             .launch(case.blocks, case.waves);
+        let compact = case.protocol == Protocol::EpCompact;
+        let config = if compact {
+            config.mode(Mode::Compact).max_recv((case.ranks * case.tokens / 2).max(case.ranks))
+        } else {
+            config.mode(Mode::Slotted)
+        };
         let plan = Plan::new(config, case.ranks).map_err(refused)?;
         let limits = DeviceLimits {
             wave_size: WAVE,
@@ -88,6 +131,8 @@ impl Ep {
             preferred_waves: case.waves,
             local_bytes: 60_000,
         };
+        // Tokens are few: as many blocks as others have.
+        let counting = Geometry { blocks: case.blocks, ..plan.count_geometry(case.tokens, &limits) };
         let sending = plan.dispatch_geometry(case.tokens, &limits).map_err(refused)?;
         let summing = if case.staged {
             plan.combine_push_geometry(case.tokens, &limits)
@@ -96,23 +141,25 @@ impl Ep {
         };
         let own = Own::new(case.ranks, case.tokens, plan.fan_out());
         let lanes = |shape: &Geometry| shape.blocks * shape.block_threads;
-        let lanes = case.ranks * lanes(&sending).max(lanes(&summing));
+        let lanes = case.ranks * lanes(&sending).max(lanes(&summing)).max(lanes(&counting));
         let bench = Bench::new(&case, lanes, plan.heap_bytes(), own.bytes)?;
         let expert = kernels::reference_expert(DataType::F32, DataType::F32);
         let mut ep = Self {
+            count: if compact { Some(kernels.load(kernels::count(), "anabranch_ep_count")?) } else { None },
             // Tiles of one wave, so that few tokens are several tiles; the plan's local memory is for larger ones.
             dispatch: kernels.load(kernels::dispatch().with("EP_TILE", WAVE), "anabranch_ep_dispatch")?,
             expert: kernels.load_right(expert, "anabranch_ep_reference_expert")?,
-            combine: if case.staged {
-                let spec = kernels::combine_push(DataType::F32, CombineCodec::None);
-                kernels.load(spec, "anabranch_ep_combine_push")?
+            combine: push::load(kernels, case.staged, push::Part::Whole)?,
+            halves: if case.protocol == Protocol::EpSplit {
+                Some(Halves::load(kernels, case.staged)?)
             } else {
-                kernels.load(kernels::combine(DataType::F32), "anabranch_ep_combine")?
+                None
             },
             pushing: plan.push_segments(&limits),
             case,
             plan,
             own,
+            counting,
             sending,
             summing,
             bench,
@@ -128,8 +175,7 @@ impl Ep {
     fn allocate(&mut self, rank: u32) -> Result<Memory, ScenarioError> {
         let owner = Owner::Device(rank);
         let (tokens, combined) = (self.case.tokens, u64::from(self.plan.combine_row_bytes()));
-        let rows = u64::from(self.case.ranks) * u64::from(tokens);
-        let staged = self.bench.allocate("staged", rank, owner, rows * combined)?;
+        let staged = self.bench.allocate("staged", rank, owner, self.plan.rows() * combined)?;
         let mut inputs = Vec::new();
         for epoch in 0..self.case.rounds {
             let given = Given::new(rank, epoch, tokens, self.plan.config().experts);
@@ -154,6 +200,7 @@ impl Ep {
                 self.own.state,
                 &[SlotState { invalid_first: u64::MAX, ..SlotState::zeroed() }],
             )?;
+            self.bench.put(rank.own, self.own.tally, &vec![0_u32; self.case.ranks as usize])?;
             for Input { tokens, ids, weights, on_device, .. } in &memory.inputs {
                 self.bench.put(*on_device, 0, tokens)?;
                 self.bench.put(*on_device, tokens.len() as u64, ids)?;
@@ -173,14 +220,29 @@ impl Ep {
         let summing = grid(&self.summing, self.summing.local_bytes);
         let team = self.bench.team(rank);
         let (dispatch, expert) = (self.dispatch_args(team, rank, epoch), self.expert_args(rank));
-        self.bench.launch(rank, &self.dispatch, sending, &dispatch)?;
-        self.bench.launch(rank, &self.expert, Grid { local_bytes: 0, ..summing }, &expert)?;
-        if self.case.staged {
-            let combine = self.push_args(team, rank, epoch);
-            self.bench.launch(rank, &self.combine, summing, &combine)?;
-        } else {
-            let combine = self.combine_args(team, rank, epoch);
-            self.bench.launch(rank, &self.combine, summing, &combine)?;
+        let combine = self.way(team, rank, epoch);
+        if let Some(count) = &self.count {
+            let counting = grid(&self.counting, self.counting.local_bytes);
+            let args = self.count_args(team, rank, epoch);
+            self.bench.launch(rank, count, counting, &args)?;
+        }
+        let working = Grid { local_bytes: 0, ..summing };
+        match &self.halves {
+            Some(halves) if rank % 2 == 1 => {
+                let one = Grid { blocks: 1, ..sending };
+                // Rows in the window need one block that tells so.
+                let offering = if self.case.staged { summing } else { Grid { blocks: 1, ..summing } };
+                self.bench.launch(rank, &halves.send, sending, &dispatch)?;
+                self.bench.launch(rank, &halves.recv, one, &dispatch)?;
+                self.bench.launch(rank, &self.expert, working, &expert)?;
+                combine.launch(&mut self.bench, rank, &halves.offer, offering)?;
+                combine.launch(&mut self.bench, rank, &halves.sum, summing)?;
+            }
+            _ => {
+                self.bench.launch(rank, &self.dispatch, sending, &dispatch)?;
+                self.bench.launch(rank, &self.expert, working, &expert)?;
+                combine.launch(&mut self.bench, rank, &self.combine, summing)?;
+            }
         }
         Ok(())
     }
@@ -195,7 +257,9 @@ impl Ep {
             weights: at(input.on_device, (input.tokens.len() + input.ids.len() * 4) as u64),
             scales: DevicePointer::NULL,
             send_map: at(own, self.own.send_map),
-            sent: at(own, self.own.sent),
+            routed: at(own, self.own.routed),
+            bases: at(own, self.own.bases),
+            room: at(own, self.own.room),
             counts: at(own, self.own.counts),
             offsets: at(own, self.own.offsets),
             state: at(own, self.own.state),
@@ -203,7 +267,7 @@ impl Ep {
             meta_offset: layout.meta,
             flags_offset: layout.dispatch_flags,
             token_count: self.case.tokens,
-            max_tokens: self.case.tokens,
+            row_stride: self.plan.row_stride(),
             top_k: TOP_K,
             experts: plan.config().experts,
             fan_out: plan.fan_out(),
@@ -217,6 +281,26 @@ impl Ep {
         }
     }
 
+    fn count_args(&self, team: TeamView, rank: u32, epoch: u32) -> CountArgs {
+        let (plan, layout, own) = (&self.plan, self.plan.layout(), self.bench.ranks[rank as usize].own);
+        let input = &self.memory[rank as usize].inputs[epoch as usize];
+        CountArgs {
+            team,
+            ids: at(input.on_device, input.tokens.len() as u64),
+            tally: at(own, self.own.tally),
+            bases: at(own, self.own.bases),
+            room: at(own, self.own.room),
+            state: at(own, self.own.state),
+            matrix_offset: layout.count_matrix,
+            token_count: self.case.tokens,
+            top_k: TOP_K,
+            experts: plan.config().experts,
+            rows: plan.rows() as u32,
+            matrix_stride: layout.count_stride as u32,
+            operation: COUNT.0,
+        }
+    }
+
     fn expert_args(&self, rank: u32) -> ReferenceExpertArgs {
         let (plan, layout, memory) = (&self.plan, self.plan.layout(), self.bench.ranks[rank as usize]);
         let staged = self.memory[rank as usize].staged;
@@ -225,9 +309,10 @@ impl Ep {
             meta: at(memory.heap, layout.meta),
             output: if self.case.staged { at(staged, 0) } else { at(memory.heap, layout.combine_rows) },
             counts: at(memory.own, self.own.counts),
+            offsets: at(memory.own, self.own.offsets),
             ranks: self.case.ranks,
             rank,
-            max_tokens: self.case.tokens,
+            row_stride: self.plan.row_stride(),
             hidden: HIDDEN,
             top_k: TOP_K,
             experts: plan.config().experts,
@@ -247,41 +332,11 @@ impl Ep {
             rows_offset: layout.combine_rows,
             flags_offset: layout.combine_flags,
             token_count: self.case.tokens,
-            max_tokens: self.case.tokens,
             fan_out: plan.fan_out(),
             row_bytes: plan.combine_row_bytes(),
             segments: self.summing.segments,
             flag_stride: FLAG_STRIDE,
             operation: COMBINE.0,
-            reserved: 0,
-        }
-    }
-
-    fn push_args(&self, team: TeamView, rank: u32, epoch: u32) -> CombinePushArgs {
-        let (plan, layout, own) = (&self.plan, self.plan.layout(), self.bench.ranks[rank as usize].own);
-        let memory = &self.memory[rank as usize];
-        CombinePushArgs {
-            team,
-            rows: at(memory.staged, 0),
-            output: at(memory.inputs[epoch as usize].output, 0),
-            send_map: at(own, self.own.send_map),
-            offsets: at(own, self.own.offsets),
-            state: at(own, self.own.state),
-            meta_offset: layout.meta,
-            push_offset: layout.combine_rows,
-            flags_offset: layout.combine_flags,
-            token_count: self.case.tokens,
-            max_tokens: self.case.tokens,
-            row_stride: self.case.tokens,
-            fan_out: plan.fan_out(),
-            hidden: HIDDEN,
-            wire_bytes: plan.combine_wire_bytes(),
-            meta_bytes: plan.meta_bytes(),
-            segments: self.summing.segments,
-            push_segments: self.pushing,
-            flag_stride: FLAG_STRIDE,
-            operation: COMBINE.0,
-            reserved: 0,
         }
     }
 

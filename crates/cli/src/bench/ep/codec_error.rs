@@ -1,11 +1,15 @@
 //! What a codec costs: how far combined tokens are from those of rows that travel as they are.
 
-use anabranch::ep::oracle::{Combination, ExpertRows};
-use anabranch::ep::{CombineCodec, DataType};
+use anabranch::ep::oracle::{Combination, ExpertRows, Oracle, RankInput, Shape};
+use anabranch::ep::{CombineCodec, DataType, EpConfig};
+
+use super::EpBench;
+use crate::bench::link;
+use crate::bench::row::Row;
 
 /// Squares of one rank's differences and values, and the largest difference: added up over ranks, they are the group's.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct CodecError {
+pub(super) struct CodecError {
     squares: f64,
     of_values: f64,
     count: f64,
@@ -14,7 +18,7 @@ pub(crate) struct CodecError {
 
 impl CodecError {
     /// The difference between combined tokens and those without a codec, `exact`, of one rank.
-    pub(crate) fn between(
+    pub(super) fn between(
         seen: &[u8],
         exact: &Combination<'_>,
         experts: &impl ExpertRows,
@@ -38,12 +42,12 @@ impl CodecError {
     }
 
     /// As numbers that ranks exchange.
-    pub(crate) fn numbers(self) -> [f64; 4] {
+    pub(super) fn numbers(self) -> [f64; 4] {
         [self.squares, self.of_values, self.count, self.largest]
     }
 
     /// The error of all ranks together.
-    pub(crate) fn of_ranks(ranks: &[Vec<f64>]) -> Self {
+    pub(super) fn of_ranks(ranks: &[Vec<f64>]) -> Self {
         ranks.iter().fold(Self::default(), |all, rank| {
             let of = |place: usize| rank.get(place).copied().unwrap_or_default();
             Self {
@@ -56,24 +60,38 @@ impl CodecError {
     }
 
     /// The root of the mean square of the differences, divided by that of the values: 0 where nothing differs.
-    pub(crate) fn relative(self) -> f64 {
+    pub(super) fn relative(self) -> f64 {
         if self.squares == 0.0 { 0.0 } else { (self.squares / self.of_values).sqrt() }
     }
 
     /// The largest difference, divided by the root of the mean square of the values.
-    pub(crate) fn largest(self) -> f64 {
+    pub(super) fn largest(self) -> f64 {
         if self.largest == 0.0 { 0.0 } else { self.largest / (self.of_values / self.count).sqrt() }
     }
 }
 
-/// To as many digits as say something.
-pub(crate) fn rounded(value: f64) -> f64 {
-    (value * 1e5).round() / 1e5
+impl EpBench<'_> {
+    /// How far the codec leaves the group's results from those without one; `None` without one. Collective over the world.
+    pub(super) fn codec_error(&self, inputs: &[RankInput<'_>]) -> anyhow::Result<Option<CodecError>> {
+        let config = self.ep.plan().config();
+        if config.combine_codec == CombineCodec::None {
+            return Ok(None);
+        }
+        let shape = Shape { codec: CombineCodec::None, ..Shape::new(config, self.world().size()) };
+        let oracle = Oracle::new(shape, inputs.to_vec())?;
+        let exact = oracle.combine(self.ep.rank())?;
+        let mine = CodecError::between(&self.output()?, &exact, &oracle.stand_in()?, config.combine_type);
+        let all = link::gather(self.world(), "ep codec error", &mine.numbers())?;
+        Ok(Some(CodecError::of_ranks(&all)))
+    }
 }
 
-/// Whether the error has a meaning: without a codec there is none.
-pub(crate) fn is_measured(codec: CombineCodec) -> bool {
-    codec != CombineCodec::None
+/// What a row of combine says of where the experts' output lay, of the codec, and of its error.
+pub(super) fn describe(row: Row, config: &EpConfig, error: Option<CodecError>) -> Row {
+    let row = row.with("source", config.combine_source.name()).with("codec", config.combine_codec.name());
+    let Some(error) = error else { return row };
+    let rounded = |value: f64| (value * 1e5).round() / 1e5;
+    row.with("error", rounded(error.relative())).with("largest_error", rounded(error.largest()))
 }
 
 #[cfg(test)]

@@ -1,0 +1,89 @@
+// Broadcast in two hops, for many bytes: the tensor is cut into one part a member. The root writes part j to member j, and each
+// member hands its part on to all others but the root. Out of the root, and out of each other member, goes less than twice the
+// tensor, where the root alone would send it to everybody.
+//
+// - Outputs that peers reach: a meeting, the first hop, a meeting, the second hop, a meeting. The first says that outputs are
+//   free, since every member's kernel has begun; the second that the own part is there; the third that the others are, and
+//   that this one was read.
+// - Other outputs, through the staging, in steps: each hop writes a half of it and has a meeting behind it, and each half is read
+//   before its reader comes to the next meeting, as meet.h wants it. The own part is copied out before the second hop's meeting.
+// Meetings are the lanes' own: a lane hands on what its own block wrote at the root, and waits for no other block. Parts are
+// multiples of 16 bytes, so that short tensors leave the last members without any; they meet all the same.
+#include "ccl/meet.h"
+#include "ccl/place.h"
+
+namespace ccl {
+
+// Pieces of a part go round the lanes: one for each, where outputs are reached. Smaller in tests, so that every lane has several.
+#if !defined(CCL_TILE)
+#define CCL_TILE (u64(1) << 60)
+#endif
+static ANABRANCH_DEVICE u64 piece_of(const MoveArgs& args) { return minimum(args.piece_bytes, u64(CCL_TILE)); }
+
+// What a step's hops move.
+struct Pieces {
+    u64 first;   // where the piece starts in each part
+    u64 half;    // of the staging: what the hop writes
+    u64 before;  // ... and what the hop before wrote
+    bool second;
+};
+static ANABRANCH_DEVICE u64 bytes_of(const MoveArgs& args, u64 first, u32 member) {
+    return cut(first, piece_of(args), cut(member * args.send_stride, args.send_stride, args.bytes));
+}
+
+// The root sends every member its part; or every member sends its own on.
+static ANABRANCH_DEVICE void hop(const Grid& grid, const MoveArgs& args, const Lane& lane, const Pieces& at) {
+    const Channel& channel = args.channel;
+    u32 me = channel.team.rank, root = args.receive_from;
+    bool relayed = args.output.bases == nullptr;
+    for (u32 i = 1; i < channel.team.size; ++i) {
+        u32 peer = turned_peer(channel, lane, i);
+        u32 member = at.second ? me : peer;
+        u64 within = member * args.send_stride + at.first;
+        u64 from = me == root ? args.input.own + within : args.output.own + within;
+        if (relayed && me != root) from = staging_of(channel, channel.heap, lane, at.before, root);
+        u64 to = relayed ? staging_of(channel, member_base(grid, channel, peer), lane, at.half, me)
+                         : output_of(grid, channel, peer) + within;
+        bool sends = at.second ? peer != root : me == root;
+        copy_bytes(grid, to, from, sends ? bytes_of(args, at.first, member) : 0);
+    }
+}
+
+// What came through the staging goes to the output: the own part, or those of the others. Not at the root.
+static ANABRANCH_DEVICE void take(const Grid& grid, const MoveArgs& args, const Lane& lane, const Pieces& at) {
+    const Channel& channel = args.channel;
+    for (u32 owner = 0; owner < channel.team.size; ++owner) {
+        if (at.second == (owner == channel.team.rank)) continue;
+        u64 from = staging_of(channel, channel.heap, lane, at.half, at.second ? owner : args.receive_from);
+        copy_bytes(grid, args.output.own + owner * args.send_stride + at.first, from, bytes_of(args, at.first, owner));
+    }
+}
+
+static ANABRANCH_DEVICE void two_hop(const Grid& grid, const MoveArgs& args, Lane& lane) {
+    const Channel& channel = args.channel;
+    u64 piece = piece_of(args), pieces = grid.grid_blocks * piece;
+    bool relayed = args.output.bases == nullptr;
+    bool takes = relayed && channel.team.rank != args.receive_from;
+    if (!relayed && MUTANT != MUTANT_TWO_HOP_NO_FIRST_MEETING) meet(grid, channel, lane);
+    for (u64 step = 0; step * pieces < args.send_stride && !lane.dead; ++step) {
+        Pieces at = {step * pieces + grid.block * piece, 0, 0, false};
+        for (u32 number = 0; number < 2 && !lane.dead; ++number) {
+            at.second = number == 1;
+            at.before = at.half;
+            if (relayed && !(at.second && MUTANT == MUTANT_TWO_HOP_SAME_HALF)) at.half = next_half(lane);
+            hop(grid, args, lane, at);
+            // Where outputs are reached the last meeting of all is the second hop's.
+            bool misses = MUTANT == (at.second ? MUTANT_TWO_HOP_RELAYED_NO_MEETING : MUTANT_TWO_HOP_NO_MEETING);
+            if ((relayed || !at.second) && !misses) meet(grid, channel, lane);
+            if (takes && !lane.dead) take(grid, args, lane, at);
+        }
+    }
+    if (!relayed && MUTANT != MUTANT_TWO_HOP_NO_LAST_MEETING) meet(grid, channel, lane);
+}
+
+}  // namespace ccl
+
+ANABRANCH_KERNEL(anabranch_ccl_two_hop, MoveArgs, 512) {
+    ccl::on_lane(grid, args.channel, args.input, args.output,
+                 [&](ccl::Lane& lane) { ccl::two_hop(grid, args, lane); });
+}

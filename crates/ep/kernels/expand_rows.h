@@ -1,0 +1,135 @@
+// What a block of `expert_expand.hip` copies and writes down. Its threads and waves work on rows and pairs of their own here.
+#pragma once
+
+// Local memory, in this order: next place u32[experts], pairs of all rows u32[experts], the tile's pairs: expert u32[pairs],
+// slot u32[pairs]. The plan computes the same size (`expand_local_bytes`).
+struct ExpandLocal {
+    LocalArray<u32> next;
+    LocalArray<u32> total;
+    LocalArray<u32> pair_expert;
+    LocalArray<u32> pair_slot;
+
+    static ANABRANCH_DEVICE ExpandLocal at(u32 experts, u32 pairs) {
+        return {{0}, {experts * 4}, {experts * 8}, {experts * 8 + pairs * 4}};
+    }
+};
+
+// Which part of every row a block copies.
+struct ExpandPart {
+    u32 index;
+    u32 parts;
+};
+
+static ANABRANCH_DEVICE bool is_slot(u32 slot) { return slot < SLOT_DROPPED; }
+
+// Each thread writes down its pairs: where they went, and where they came from.
+static ANABRANCH_DEVICE void write_pairs(const Grid& grid, const ExpertExpandArgs& args, const ExpandLocal& local,
+                                         u32 source, u64 window_row, u32 pairs) {
+    u32 top_k = args.received.top_k;
+    for (u32 pair = grid.thread; pair < pairs; pair += grid.block_threads) {
+        u32 slot = local.pair_slot.get(grid, pair);
+        private_store(grid, args.slot_map + window_row * top_k + pair, slot);
+        if (!is_slot(slot)) continue;
+        u64 row = window_row + pair / top_k;
+        u32 k = pair % top_k;
+        const u32* meta = meta_record(args.received, row);
+        ExpertRowSource* target = args.sources + slot;
+        private_store(grid, &target->row, static_cast<u32>(row));
+        private_store(grid, &target->source_rank, source);
+        private_store(grid, &target->source_token, heap_load(grid, meta));
+        private_store(grid, &target->k, k);
+        private_store(grid, &target->weight, bit_cast<f32>(heap_load(grid, meta + 2 + top_k + k)));
+    }
+}
+
+// One wave copies units [begin, end) of a row to all its places: loaded once, stored to each.
+static ANABRANCH_DEVICE void copy_units(const Grid& grid, const ExpertExpandArgs& args, const ExpandLocal& local,
+                                        u64 window_row, u32 first_pair, u32 begin, u32 end) {
+    static constexpr u32 UNROLL = 4;
+    const Vec16* source = reinterpret_cast<const Vec16*>(args.received.rows + window_row * args.row_bytes);
+    for (u32 first = begin + grid.lane(); first < end; first += WAVE_SIZE * UNROLL) {
+        Vec16 unit[UNROLL];
+#pragma unroll
+        for (u32 u = 0; u < UNROLL; ++u) {
+            u32 at = first + u * WAVE_SIZE;
+            if (at < end) unit[u] = heap_load(grid, source + at);
+        }
+        for (u32 k = 0; k < args.received.top_k; ++k) {
+            u32 slot = local.pair_slot.get(grid, first_pair + k);
+            if (!is_slot(slot)) continue;
+            Vec16* target = reinterpret_cast<Vec16*>(args.rows + static_cast<u64>(slot) * args.row_bytes);
+#pragma unroll
+            for (u32 u = 0; u < UNROLL; ++u) {
+                u32 at = first + u * WAVE_SIZE;
+                if (at < end) private_store(grid, target + at, unit[u]);
+            }
+        }
+    }
+}
+
+// One wave copies a row's scales to all its places.
+static ANABRANCH_DEVICE void copy_scales(const Grid& grid, const ExpertExpandArgs& args, const ExpandLocal& local,
+                                         u64 window_row, u32 first_pair) {
+    const u32* source = meta_record(args.received, window_row) + 2 + 2 * args.received.top_k;
+    u32 words = args.scale_bytes / 4;
+    for (u32 word = grid.lane(); word < words; word += WAVE_SIZE) {
+        u32 value = heap_load(grid, source + word);
+        for (u32 k = 0; k < args.received.top_k; ++k) {
+            u32 slot = local.pair_slot.get(grid, first_pair + k);
+            if (!is_slot(slot)) continue;
+            u32* target = reinterpret_cast<u32*>(args.scales + static_cast<u64>(slot) * args.scale_bytes);
+            private_store(grid, target + word, value);
+        }
+    }
+}
+
+// The block's part of the rows of a tile. Where the block has more waves than the tile has rows, waves share rows.
+static ANABRANCH_DEVICE void copy_tile(const Grid& grid, const ExpertExpandArgs& args, const ExpandLocal& local,
+                                       const ExpandPart& part, u64 window_row, u32 count) {
+    u32 units = args.row_bytes / 16;
+    u32 finest = maximum(units / (2 * WAVE_SIZE * part.parts), 1u);
+    u32 each = minimum(maximum(grid.waves_per_block() / count, 1u), finest);
+    u32 segments = each * part.parts;
+    // One more item a row than it has segments where there are scales, which the first part copies.
+    u32 items = each + (part.index == 0 && args.scale_bytes > 0 ? 1 : 0);
+    for (u32 item = grid.wave(); item < count * items; item += grid.waves_per_block()) {
+        u32 index = item / items;
+        u32 first_pair = index * args.received.top_k;
+        if (item % items == each) {
+            copy_scales(grid, args, local, window_row + index, first_pair);
+            continue;
+        }
+        u32 segment = part.index * each + item % items;
+        u32 from = static_cast<u32>(static_cast<u64>(units) * segment / segments);
+        u32 to = static_cast<u32>(static_cast<u64>(units) * (segment + 1) / segments);
+        copy_units(grid, args, local, window_row + index, first_pair, from, to);
+    }
+}
+
+// The rows between an expert's last and the next multiple of the alignment: zeros, from nowhere. The grid's waves share them.
+static ANABRANCH_DEVICE void zero_padding(const Grid& grid, const ExpertExpandArgs& args, const ExpandLocal& local) {
+    u64 most = args.alignment - 1;
+    u64 all = most * args.received.local_experts;
+    for (u64 item = grid.grid_wave(); item < all; item += grid.grid_waves()) {
+        u32 expert = static_cast<u32>(item / most);
+        u32 kept = minimum(local.total.get(grid, expert), args.capacity);
+        u32 row = kept + static_cast<u32>(item % most);
+        if (row >= round_up(kept, args.alignment)) continue;
+        u64 slot = static_cast<u64>(expert) * args.capacity + row;
+        Vec16* units = reinterpret_cast<Vec16*>(args.rows + slot * args.row_bytes);
+        for (u32 unit = grid.lane(); unit < args.row_bytes / 16; unit += WAVE_SIZE) {
+            private_store(grid, units + unit, Vec16{{0, 0, 0, 0}});
+        }
+        u32* scales = reinterpret_cast<u32*>(args.scales + slot * args.scale_bytes);
+        for (u32 word = grid.lane(); word < args.scale_bytes / 4; word += WAVE_SIZE) {
+            private_store(grid, scales + word, 0u);
+        }
+        if (grid.lane() != 0) continue;
+        ExpertRowSource* source = args.sources + slot;
+        private_store(grid, &source->row, ~0u);
+        private_store(grid, &source->source_rank, ~0u);
+        private_store(grid, &source->source_token, ~0u);
+        private_store(grid, &source->k, ~0u);
+        private_store(grid, &source->weight, 0.0f);
+    }
+}

@@ -1,0 +1,115 @@
+// Experts' output, expert-major, back to received rows: for each row the sum over its pairs, in the order of k, of weight times
+// output. Product and sum are rounded in f32, each for itself, from 0 on; the sum is rounded once to the type and written to the
+// combine window, which peers pull later. Pairs that were dropped are left out.
+//
+// Every row of the window is written by one block, or by waves that have parts of it; blocks wait for nobody. Peers read the
+// window behind the flags of the combine that comes next on the stream. They do not read it yet: they did so in the combine
+// before, and this slot's dispatch has come since (`combine.hip`).
+#include "anabranch/prelude.h"
+#include "ep/received_rows.h"
+
+#ifndef EP_ELEMENT
+#error "the kernel is compiled for an element type: Bf16, F16 or F32"
+#endif
+typedef EP_ELEMENT Element;
+
+static constexpr u32 UNROLL = 2;
+static constexpr u32 ROWS = 4;
+
+// The pairs that a wave looks at together, one a lane.
+struct LanePairs {
+    u32 slot;
+    u32 weight;
+
+    static ANABRANCH_DEVICE LanePairs load(const Grid& grid, const ExpertContractArgs& args, u64 window_row, u32 first) {
+        u32 top_k = args.received.top_k;
+        u32 k = first + grid.lane();
+        if (k >= top_k) return {SLOT_NONE, 0};
+        return {private_load(grid, args.slot_map + window_row * top_k + k),
+                heap_load(grid, meta_record(args.received, window_row) + 2 + top_k + k)};
+    }
+};
+
+// Adds the pairs of one look to the sums. Their rows are loaded a few at a time, added in the order of the lanes.
+static ANABRANCH_DEVICE void add_pairs(const Grid& grid, const ExpertContractArgs& args, const LanePairs& pairs, u32 first,
+                                       u32 end, Wide<Element> (&sum)[UNROLL]) {
+    u64 left = grid.ballot(pairs.slot < SLOT_DROPPED);
+    while (left != 0) {
+        const Vec16* source[ROWS];
+        f32 weight[ROWS] = {};
+        Vec16 unit[ROWS][UNROLL];
+#pragma unroll
+        for (u32 i = 0; i < ROWS; ++i) {
+            source[i] = nullptr;
+            if (left == 0) continue;
+            u32 lane = count_bits((left & (~left + 1)) - 1);
+            left &= left - 1;
+            u64 slot = grid.wave_broadcast(pairs.slot, lane);
+            weight[i] = bit_cast<f32>(grid.wave_broadcast(pairs.weight, lane));
+            source[i] = reinterpret_cast<const Vec16*>(args.experts + slot * args.row_bytes);
+        }
+#pragma unroll
+        for (u32 i = 0; i < ROWS; ++i) {
+#pragma unroll
+            for (u32 u = 0; u < UNROLL; ++u) {
+                u32 at = first + u * WAVE_SIZE;
+                if (source[i] != nullptr && at < end) unit[i][u] = stream_load(grid, source[i] + at);
+            }
+        }
+#pragma unroll
+        for (u32 i = 0; i < ROWS; ++i) {
+            if (source[i] == nullptr) continue;
+#pragma unroll
+            for (u32 u = 0; u < UNROLL; ++u) {
+                if (first + u * WAVE_SIZE >= end) continue;
+                Wide<Element> addend = Wide<Element>::unpack(unit[i][u]);
+                addend.scale(weight[i]);
+                sum[u].add(addend);
+            }
+        }
+    }
+}
+
+// One wave sums units [begin, end) of one row.
+static ANABRANCH_DEVICE void sum_units(const Grid& grid, const ExpertContractArgs& args, u64 window_row, u32 begin,
+                                       u32 end) {
+    Vec16* target = reinterpret_cast<Vec16*>(args.output + window_row * args.row_bytes);
+    LanePairs pairs = LanePairs::load(grid, args, window_row, 0);
+    for (u32 start = begin; start < end; start += WAVE_SIZE * UNROLL) {
+        u32 first = start + grid.lane();
+        Wide<Element> sum[UNROLL];
+#pragma unroll
+        for (u32 u = 0; u < UNROLL; ++u) sum[u] = Wide<Element>::zero();
+        for (u32 k = 0; k < args.received.top_k; k += WAVE_SIZE) {
+            // One look is enough for all units where a wave has a lane for every k.
+            if (args.received.top_k > WAVE_SIZE) pairs = LanePairs::load(grid, args, window_row, k);
+            add_pairs(grid, args, pairs, first, end, sum);
+        }
+#pragma unroll
+        for (u32 u = 0; u < UNROLL; ++u) {
+            u32 at = first + u * WAVE_SIZE;
+            if (at < end) heap_store(grid, target + at, sum[u].pack());
+        }
+    }
+}
+
+ANABRANCH_KERNEL(anabranch_ep_expert_contract, ExpertContractArgs, 1024) {
+    u32 total = total_rows(grid, args.received);
+    u32 units = args.row_bytes / 16;
+    // Where rows are fewer than waves, waves share rows.
+    u32 finest = maximum(units / (UNROLL * WAVE_SIZE), 1u);
+    u32 segments = minimum(maximum(grid.grid_waves() / maximum(total, 1u), 1u), finest);
+    u64 items = static_cast<u64>(total) * segments;
+    u64 item = items * grid.grid_wave() / grid.grid_waves();
+    u64 last = items * (grid.grid_wave() + 1) / grid.grid_waves();
+    RowCursor cursor = {0, 0, 0};
+    if (item < last) cursor = RowCursor::at(grid, args.received, static_cast<u32>(item / segments));
+    for (; item < last; ++item) {
+        u32 row = static_cast<u32>(item / segments);
+        u32 segment = static_cast<u32>(item % segments);
+        cursor.move_to(grid, args.received, row);
+        u32 from = static_cast<u32>(static_cast<u64>(units) * segment / segments);
+        u32 to = static_cast<u32>(static_cast<u64>(units) * (segment + 1) / segments);
+        sum_units(grid, args, cursor.window_row(args.received, row), from, to);
+    }
+}

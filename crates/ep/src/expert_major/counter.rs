@@ -1,0 +1,250 @@
+//! How many received pairs name each expert of this rank.
+
+use std::sync::{Arc, Mutex};
+
+use anabranch_clock::Moment;
+use anabranch_hip::{Device, DeviceAddress, DeviceBuffer, Event, Stream};
+use anabranch_hip_jit::{DevicePointer, LOCAL_RESERVED_BYTES, LoadedUnit};
+use anabranch_shmem::World;
+
+use super::args::{ExpertCountArgs, ExpertSumArgs, ReceivedView};
+use super::plan::{ExpertMajorGeometry, check_local, geometry, run_count_bytes};
+use crate::error::{Error, Result};
+use crate::kernels;
+use crate::operation::{Dispatched, ExpertParallel};
+use crate::plan::{DeviceLimits, Plan};
+use crate::slot::{POLL, PoolMark, lock};
+use crate::tensor::DeviceSlice;
+
+/// Counts, for the dispatches of one plan, the received pairs of each expert of this rank. A pair is a received row with a place
+/// k in which its token names an expert of this rank; a token that names one expert twice counts twice.
+///
+/// Made by one rank for itself, not collectively. It owns `[blocks][local experts]` u32 of device memory. Its launches
+/// follow each other: each waits, on its stream, for the last one, unless it is captured; replays of captured ones
+/// are ordered by whoever launches them.
+#[derive(Debug)]
+pub struct LocalExpertCounter {
+    world: World,
+    plan: Plan,
+    pool: PoolMark,
+    first_expert: u32,
+    local_experts: u32,
+    unit: Arc<LoadedUnit>,
+    run_counts: DeviceBuffer,
+    geometry: ExpertMajorGeometry,
+    limits: DeviceLimits,
+    last: LastUse,
+}
+
+impl LocalExpertCounter {
+    /// Compiles and loads the kernels and allocates. Not collective.
+    ///
+    /// # Errors
+    /// [`Error::Config`] when the rank's experts are too many for a block's tables; those of the compiler and the runtime.
+    pub fn new(ep: &ExpertParallel) -> Result<Self> {
+        let (world, plan) = (ep.world(), ep.plan());
+        let device = world.device();
+        let unit = world.jit().load(device, &kernels::expert_count())?;
+        let limits = limits(device, plan, &[unit.kernel("anabranch_ep_expert_count")?])?;
+        let experts = plan.placement().range(ep.rank());
+        let local_experts = experts.end - experts.start;
+        check_local(u64::from(local_experts) * 4, local_experts, &limits)?;
+        let geometry = geometry(plan, &limits);
+        let bytes = run_count_bytes(local_experts, geometry) as usize;
+        Ok(Self {
+            world: world.clone(),
+            plan: plan.clone(),
+            pool: ep.pool_mark(),
+            first_expert: experts.start,
+            local_experts,
+            unit,
+            run_counts: device.allocate(bytes.max(16))?,
+            geometry,
+            limits,
+            last: LastUse::default(),
+        })
+    }
+
+    /// Writes, for each expert of this rank, the number of received pairs that name it, zeros too, to `output`: `[local experts]`
+    /// u32, 4-byte aligned. Puts two kernels on the stream, which must be the dispatch's or ordered behind it, and returns.
+    /// Not collective. May be captured into a graph.
+    ///
+    /// # Errors
+    /// Before anything is launched: [`Error::ForeignHandle`], [`Error::Shape`], [`Error::Alignment`], or a fault that the
+    /// world has had.
+    pub fn local_expert_counts(
+        &self,
+        stream: &Stream,
+        dispatched: &Dispatched,
+        output: DeviceSlice,
+    ) -> Result<()> {
+        let _launching = self.world.launching(stream)?;
+        self.check(dispatched)?;
+        let experts = self.local_experts;
+        output.check("the local expert counts", experts as usize * 4, 4, || {
+            format!("[{experts} local experts] u32")
+        })?;
+        self.last.order_behind(stream)?;
+        self.count(stream, dispatched)?;
+        if experts > 0 {
+            let args = ExpertSumArgs {
+                run_counts: DevicePointer::new(self.run_counts.address()),
+                offsets: DevicePointer::new(dispatched.offsets()),
+                output: DevicePointer::new(output.address()),
+                ranks: self.plan.ranks(),
+                local_experts: experts,
+                count_blocks: self.geometry.blocks,
+                reserved: 0,
+            };
+            let threads = self.geometry.block_threads;
+            let blocks = experts.div_ceil(threads);
+            let kernel = self.unit.kernel("anabranch_ep_expert_sum")?;
+            // SAFETY: the struct is the kernel's own; the counts belong to `self`, which waits for its last launch before
+            // it is dropped, the offsets to the slot that the handle holds; `output` was checked against its shape.
+            unsafe { kernel.launch(blocks, threads, 0, stream, &args)? };
+        }
+        self.last.note(stream)
+    }
+
+    /// Counts the pairs of each run of rows. The caller orders the stream and notes the use.
+    pub(super) fn count(&self, stream: &Stream, dispatched: &Dispatched) -> Result<()> {
+        let args = ExpertCountArgs {
+            received: self.view(dispatched),
+            run_counts: DevicePointer::new(self.run_counts.address()),
+        };
+        let kernel = self.unit.kernel("anabranch_ep_expert_count")?;
+        let ExpertMajorGeometry { blocks, block_threads } = self.geometry;
+        // SAFETY: the struct is the kernel's own; the windows belong to the slot that the handle holds, the counts, of as many
+        // runs as the grid has blocks, to `self`, which waits for its last launch before it is dropped.
+        unsafe { kernel.launch(blocks, block_threads, self.local_experts * 4, stream, &args)? };
+        Ok(())
+    }
+
+    /// An error for a handle of another plan.
+    pub(super) fn check(&self, dispatched: &Dispatched) -> Result<()> {
+        if dispatched.slot.belongs_to_mark(&self.pool) { Ok(()) } else { Err(Error::ForeignHandle) }
+    }
+
+    /// The dispatch, as the kernels read it.
+    pub(super) fn view(&self, dispatched: &Dispatched) -> ReceivedView {
+        ReceivedView {
+            rows: DevicePointer::new(dispatched.rows()),
+            meta: DevicePointer::new(dispatched.meta()),
+            offsets: DevicePointer::new(dispatched.offsets()),
+            ranks: self.plan.ranks(),
+            row_stride: self.plan.row_stride(),
+            top_k: self.plan.config().top_k,
+            meta_bytes: self.plan.meta_bytes(),
+            first_expert: self.first_expert,
+            local_experts: self.local_experts,
+        }
+    }
+
+    pub(super) fn run_counts(&self) -> DeviceAddress {
+        self.run_counts.address()
+    }
+
+    pub(super) fn world(&self) -> &World {
+        &self.world
+    }
+
+    pub(super) fn limits(&self) -> &DeviceLimits {
+        &self.limits
+    }
+
+    pub(super) fn last(&self) -> &LastUse {
+        &self.last
+    }
+
+    /// Waits for the last launch that was not captured, as long as an operation may take.
+    pub(super) fn wait_for_last(&self) {
+        if !self.last.wait(self.world.operation_deadline()) {
+            tracing::warn!(
+                "expert-major kernels are still queued behind other work while their memory is freed"
+            );
+        }
+    }
+
+    /// The shape of the launches.
+    pub fn geometry(&self) -> ExpertMajorGeometry {
+        self.geometry
+    }
+
+    /// Experts of this rank, possibly none.
+    pub fn local_experts(&self) -> u32 {
+        self.local_experts
+    }
+}
+
+impl Drop for LocalExpertCounter {
+    fn drop(&mut self) {
+        // Launches in flight need the memory and the module.
+        self.wait_for_last();
+    }
+}
+
+/// Behind the last launch that was not captured.
+#[derive(Debug, Default)]
+pub(super) struct LastUse(Mutex<Option<Arc<Event>>>);
+
+impl LastUse {
+    /// Makes the stream wait for the last launch, unless it captures: graphs do not know the world outside.
+    pub(super) fn order_behind(&self, stream: &Stream) -> Result<()> {
+        if stream.is_capturing()? {
+            return Ok(());
+        }
+        let last = lock(&self.0).clone();
+        match last {
+            Some(event) => Ok(stream.wait_event(&event)?),
+            None => Ok(()),
+        }
+    }
+
+    /// Notes a launch on this stream.
+    pub(super) fn note(&self, stream: &Stream) -> Result<()> {
+        if stream.is_capturing()? {
+            return Ok(());
+        }
+        let event = Arc::new(stream.device().create_event()?);
+        stream.record(&event)?;
+        *lock(&self.0) = Some(event);
+        Ok(())
+    }
+
+    /// Waits for the last launch, `limit` at most; whether it is over.
+    fn wait(&self, limit: std::time::Duration) -> bool {
+        let start = Moment::now();
+        let last = lock(&self.0).clone();
+        // An error of the work is the world's to report; the launch is over then too.
+        while last.as_ref().is_some_and(|event| !event.is_done().unwrap_or(true)) {
+            if start.elapsed() > limit {
+                return false;
+            }
+            anabranch_clock::sleep(POLL);
+        }
+        true
+    }
+}
+
+/// What launches of these kernels may look like. Their blocks wait for nobody, so a grid need not be resident.
+pub(super) fn limits(
+    device: &Device,
+    plan: &Plan,
+    kernels: &[&anabranch_hip_jit::TypedKernel],
+) -> Result<DeviceLimits> {
+    let wave_size = device.wave_size();
+    let mut most = 1024;
+    for kernel in kernels {
+        most = most.min(kernel.raw().max_block_threads()?);
+    }
+    let preferred = Plan::preferred_waves(wave_size, device.multiprocessors());
+    let waves = if plan.config().waves_per_block == 0 { preferred } else { plan.config().waves_per_block };
+    Ok(DeviceLimits {
+        wave_size,
+        resident_blocks: u32::MAX,
+        multiprocessors: device.multiprocessors(),
+        preferred_waves: waves.min(most / wave_size).max(1),
+        local_bytes: (device.properties().shared_memory_per_block() as u32)
+            .saturating_sub(LOCAL_RESERVED_BYTES),
+    })
+}

@@ -1,0 +1,91 @@
+//! Expert-major rows and back on the host runtime, judged bit by bit.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod common;
+mod expert_major_common;
+
+use anabranch_ep::{DataType, EpConfig, ExpertMajorConfig};
+use common::{Case, Routing};
+use expert_major_common::run;
+
+#[test]
+fn every_wave_width() {
+    for wave in [1, 4, 32, 64] {
+        run(&Case::new(4, wave), ExpertMajorConfig::new(), 3);
+        run(&Case::new(3, wave), ExpertMajorConfig::new().alignment(16), 1);
+    }
+}
+
+#[test]
+fn every_number_of_ranks() {
+    for ranks in [1, 2, 3, 5] {
+        run(&Case::new(ranks, 1), ExpertMajorConfig::new().alignment(8), 2);
+    }
+}
+
+#[test]
+fn every_dispatch_type_and_every_combine_type() {
+    for dispatch in DataType::ALL {
+        for combine in DataType::COMBINED {
+            let mut case = Case::new(2, 4);
+            case.config = case.config.dispatch_type(dispatch).combine_type(combine).scale_bytes(20);
+            run(&case, ExpertMajorConfig::new().alignment(4), 2);
+        }
+    }
+}
+
+#[test]
+fn extreme_routings() {
+    for routing in [Routing::Hot, Routing::Nowhere, Routing::Invalid] {
+        for wave in [1, 32] {
+            let mut case = Case::new(4, wave);
+            case.routing = routing;
+            run(&case, ExpertMajorConfig::new().alignment(2), 2);
+        }
+    }
+}
+
+#[test]
+fn every_capacity_keeps_the_first_pairs_and_drops_the_rest() {
+    let mut dropped = 0;
+    for (capacity, alignment) in [(1, 1), (2, 2), (8, 8), (24, 8), (64, 64), (360, 1)] {
+        for (routing, wave) in [(Routing::Random, 1), (Routing::Hot, 4)] {
+            let mut case = Case::new(3, wave);
+            case.routing = routing;
+            let config = ExpertMajorConfig::new().capacity(capacity).alignment(alignment);
+            dropped += run(&case, config, 2);
+        }
+    }
+    assert!(dropped > 0, "no case has more pairs than room");
+}
+
+#[test]
+fn odd_shapes() {
+    for (hidden, experts, top_k, tokens) in
+        [(8, 1, 1, 1), (24, 2, 1, 3), (64, 3, 32, 5), (1000, 64, 8, 9), (72, 257, 9, 130)]
+    {
+        for wave in [1, 32] {
+            // With three experts on four ranks one rank has none.
+            let mut case = Case::new(4, wave);
+            case.config = EpConfig::new(hidden, experts, top_k, tokens);
+            case.tokens = vec![tokens, tokens / 2, 0];
+            run(&case, ExpertMajorConfig::new().alignment(4), 2);
+        }
+    }
+}
+
+#[test]
+fn many_launch_shapes_give_the_same_bits() {
+    for (blocks, waves) in [(1, 1), (1, 4), (3, 2), (8, 1), (64, 4), (200, 2)] {
+        let mut case = Case::new(2, 4);
+        case.config = case.config.launch(blocks, waves);
+        run(&case, ExpertMajorConfig::new().alignment(32), 2);
+    }
+}
+
+#[test]
+fn an_alignment_of_a_thousand_rows() {
+    let mut case = Case::new(2, 4);
+    case.config = EpConfig::new(8, 4, 2, 7);
+    run(&case, ExpertMajorConfig::new().alignment(1024), 2);
+}

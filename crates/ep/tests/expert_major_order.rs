@@ -1,0 +1,294 @@
+//! Expert-major rows in graphs, with several dispatches in flight, and in the wrong order.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod common;
+mod expert_major_common;
+
+use anabranch_ep::oracle::{ExpertOutputs, FactorExperts, Oracle};
+use anabranch_ep::{
+    DataType, DeviceSlice, Error, ExpertMajor, ExpertMajorConfig, ExpertOutput, ExpertParallel,
+    LocalExpertCounter,
+};
+use anabranch_hip::Stream;
+use anabranch_ranks::GroupRank;
+use anabranch_shmem::World;
+use common::{Case, Routing, Uploaded, all_well, depart, on_ranks, oracle, world_config};
+use expert_major_common::{Bench, Guarded, read, round};
+
+/// What every test begins with.
+fn on_plans(case: &Case, test: impl Fn(&World, &ExpertParallel, &Stream) -> Result<(), Error> + Sync) {
+    all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
+        let ep = ExpertParallel::new(world, world.group(), case.config.clone())?;
+        let stream = world.device().create_stream()?;
+        test(world, &ep, &stream)?;
+        world.synchronize(&stream).map_err(Error::from)
+    }));
+}
+
+fn judge_output(
+    oracle: &Oracle<'_>,
+    me: GroupRank,
+    output: &[u8],
+    capacity: u32,
+    experts: impl ExpertOutputs,
+) {
+    let contracted = oracle.contracted(capacity as usize, experts).unwrap();
+    if let Err(mismatch) = oracle.combine(me).unwrap().compare_output(output, &contracted) {
+        panic!("{me}: {mismatch}");
+    }
+}
+
+fn varied(case: &Case, number: u64) -> Case {
+    let routing = match number % 5 {
+        1 => Routing::Hot,
+        3 => Routing::Nowhere,
+        4 => Routing::Invalid,
+        _ => Routing::Random,
+    };
+    Case { routing, ..case.clone() }
+}
+
+#[test]
+fn forty_replays_with_new_tokens_and_routings() {
+    for (wave, capacity) in [(1, 0), (4, 8), (32, 0)] {
+        let case = Case::new(3, wave);
+        let config = ExpertMajorConfig::new().capacity(capacity).alignment(8);
+        on_plans(&case, |world, ep, stream| {
+            let me = ep.rank();
+            let mut bench = Bench::new(world, ep, config)?;
+            let mut uploaded = Uploaded::new(world.device(), &case.config, &case.input(me.get(), 0));
+            // Eager and captured operations take turns.
+            round(ep, &mut bench, stream, world, &case, 1)?;
+            stream.begin_capture()?;
+            let dispatched = ep.dispatch(stream, &uploaded.tokens(&case.config))?;
+            bench.work(stream, &dispatched)?;
+            ep.combine(stream, ExpertOutput::InWindow, dispatched, uploaded.output())?;
+            let graph = stream.end_capture()?.instantiate()?;
+            for replay in 0..40 {
+                let case = varied(&case, replay);
+                let inputs = case.inputs(replay);
+                uploaded.refill(&inputs[me.index()]);
+                uploaded.output.fill(0xee)?;
+                bench.paint(world.device());
+                // SAFETY: buffers, plan and world live until the stream was waited for.
+                unsafe { graph.launch(stream)? };
+                world.synchronize(stream)?;
+                let oracle = oracle(&case, &inputs);
+                bench.judge(&oracle, ep, world.device());
+                bench.judge_canaries(world.device());
+                let capacity = bench.layout.plan().capacity();
+                judge_output(&oracle, me, &uploaded.read_output(&case.config), capacity, FactorExperts);
+                if replay % 8 == 5 {
+                    round(ep, &mut bench, stream, world, &case, replay)?;
+                }
+            }
+            Ok(())
+        });
+    }
+}
+
+/// Experts whose output is their input.
+struct Unchanged;
+
+impl ExpertOutputs for Unchanged {
+    fn row(&self, oracle: &Oracle<'_>, _: u32, source: GroupRank, token: usize, values: &mut [f32]) {
+        let combination = oracle.combine(source).unwrap();
+        let copy = combination.copies(token).next().unwrap();
+        oracle.shape().dispatch.decode(copy.payload, values);
+    }
+}
+
+#[test]
+fn experts_may_work_in_place() {
+    for element in DataType::COMBINED {
+        let mut case = Case::new(3, 4);
+        case.config = case.config.dispatch_type(element).combine_type(element);
+        on_plans(&case, |world, ep, stream| {
+            let mut layout = ExpertMajor::new(ep, ExpertMajorConfig::new())?;
+            for number in 0..3 {
+                let flight = depart(ep, stream, &case, number)?;
+                layout.expand(stream, &flight.dispatched)?;
+                let bytes = layout.plan().output_bytes() as usize;
+                // SAFETY: the layout outlives the stream's work.
+                let rows = unsafe { DeviceSlice::from_raw(layout.rows(), bytes) };
+                layout.contract(stream, &flight.dispatched, rows)?;
+                ep.combine(stream, ExpertOutput::InWindow, flight.dispatched, flight.uploaded.output())?;
+                world.synchronize(stream)?;
+                let inputs = case.inputs(number);
+                let output = flight.uploaded.read_output(&case.config);
+                let capacity = layout.plan().capacity();
+                judge_output(&oracle(&case, &inputs), ep.rank(), &output, capacity, Unchanged);
+            }
+            Ok(())
+        });
+    }
+}
+
+#[test]
+fn two_dispatches_in_flight_have_a_layout_each_or_take_turns() {
+    let mut case = Case::new(3, 4);
+    case.config = case.config.slots(2);
+    on_plans(&case, |world, ep, stream| {
+        let config = ExpertMajorConfig::new().alignment(4);
+        let mut benches = [Bench::new(world, ep, config)?, Bench::new(world, ep, config)?];
+        let flights = [depart(ep, stream, &case, 1)?, depart(ep, stream, &case, 2)?];
+        for (bench, flight) in benches.iter_mut().zip(&flights) {
+            bench.work(stream, &flight.dispatched)?;
+        }
+        world.synchronize(stream)?;
+        let capacity = benches[0].layout.plan().capacity();
+        for (bench, number) in benches.iter().zip([1, 2]) {
+            bench.judge(&oracle(&case, &case.inputs(number)), ep, world.device());
+        }
+        // One layout for both, one after the other, on another stream than the dispatches'.
+        let side = world.device().create_stream()?;
+        for (flight, number) in flights.iter().zip([1, 2]) {
+            benches[0].work(&side, &flight.dispatched)?;
+            world.synchronize(&side)?;
+            benches[0].judge(&oracle(&case, &case.inputs(number)), ep, world.device());
+        }
+        for (flight, number) in flights.into_iter().zip([1, 2]) {
+            ep.combine(stream, ExpertOutput::InWindow, flight.dispatched, flight.uploaded.output())?;
+            world.synchronize(stream)?;
+            let output = flight.uploaded.read_output(&case.config);
+            judge_output(&oracle(&case, &case.inputs(number)), ep.rank(), &output, capacity, FactorExperts);
+        }
+        Ok(())
+    });
+}
+
+fn expect(error: Option<Error>, words: &[&str]) {
+    let text = error.map_or_else(|| "no error".to_owned(), |error| error.to_string());
+    for word in words {
+        assert!(text.contains(word), "{word:?} is not in: {text}");
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused_before_anything_is_launched() {
+    let mut case = Case::new(2, 1);
+    case.config = case.config.slots(2);
+    on_plans(&case, |world, ep, stream| {
+        let other = ExpertParallel::new(world, world.group(), case.config.clone())?;
+        let mut bench = Bench::new(world, ep, ExpertMajorConfig::new().capacity(16))?;
+        let first = depart(ep, stream, &case, 1)?;
+        let second = depart(ep, stream, &case, 2)?;
+        let foreign = depart(&other, stream, &case, 3)?;
+        let output = bench.output.slice();
+        let dispatched = &first.dispatched;
+        let not_expanded = ["do not hold this dispatch"];
+        expect(bench.layout.contract(stream, dispatched, output).err(), &not_expanded);
+        expect(bench.layout.expand(stream, &foreign.dispatched).err(), &["another plan"]);
+        bench.layout.expand(stream, dispatched)?;
+        expect(bench.layout.contract(stream, &second.dispatched, output).err(), &not_expanded);
+        expect(bench.layout.contract(stream, &foreign.dispatched, output).err(), &["another plan"]);
+        // SAFETY: nothing is launched with these ranges: they are refused first.
+        let part = |skip: u64, less: usize| unsafe {
+            DeviceSlice::from_raw(output.address().offset(skip), output.len() - less)
+        };
+        let local = bench.layout.plan().local_experts();
+        let shape = format!("[{local} local experts][16 rows][128 hidden] bf16 needs {}", output.len());
+        expect(
+            bench.layout.contract(stream, dispatched, part(0, 1)).err(),
+            &["the experts' output has", &shape],
+        );
+        expect(bench.layout.contract(stream, dispatched, part(8, 0)).err(), &["multiple of 16"]);
+        let counts = bench.counts.slice();
+        // SAFETY: as above.
+        let (short, odd) = unsafe {
+            (
+                DeviceSlice::from_raw(counts.address(), counts.len() - 1),
+                DeviceSlice::from_raw(counts.address().offset(2), counts.len()),
+            )
+        };
+        let counted = |slice| bench.layout.local_expert_counts(stream, dispatched, slice).err();
+        expect(counted(short), &["the local expert counts has", "local experts] u32"]);
+        expect(counted(odd), &["multiple of 4"]);
+        expect(
+            bench.layout.local_expert_counts(stream, &foreign.dispatched, counts).err(),
+            &["another plan"],
+        );
+        // And then all goes well.
+        bench.layout.contract(stream, dispatched, output)?;
+        bench.work(stream, &second.dispatched)?;
+        world.synchronize(stream)?;
+        bench.judge(&oracle(&case, &case.inputs(2)), ep, world.device());
+        // A later dispatch on a slot is another one.
+        let row = first.uploaded.output();
+        ep.combine(stream, ExpertOutput::InWindow, first.dispatched, row)?;
+        ep.combine(stream, ExpertOutput::InWindow, second.dispatched, second.uploaded.output())?;
+        let third = depart(ep, stream, &case, 4)?;
+        let fourth = depart(ep, stream, &case, 5)?;
+        for flight in [&third, &fourth] {
+            expect(bench.layout.contract(stream, &flight.dispatched, output).err(), &not_expanded);
+        }
+        ep.release(stream, third.dispatched)?;
+        ep.release(stream, fourth.dispatched)?;
+        other.release(stream, foreign.dispatched)?;
+        world.synchronize(stream)?;
+        Ok(())
+    });
+}
+
+#[test]
+fn counts_alone_need_no_layout() {
+    for (wave, routing) in
+        [(1, Routing::Hot), (4, Routing::Random), (32, Routing::Nowhere), (64, Routing::Invalid)]
+    {
+        let mut case = Case::new(3, wave);
+        case.routing = routing;
+        on_plans(&case, |world, ep, stream| {
+            let counter = LocalExpertCounter::new(ep)?;
+            let output = Guarded::new(world.device(), counter.local_experts() as usize * 4);
+            for number in 0..3 {
+                let flight = depart(ep, stream, &case, number)?;
+                counter.local_expert_counts(stream, &flight.dispatched, output.slice())?;
+                ep.release(stream, flight.dispatched)?;
+                world.synchronize(stream)?;
+                let inputs = case.inputs(number);
+                let first = ep.plan().placement().range(ep.rank()).start;
+                let expected: Vec<u8> = (0..counter.local_experts())
+                    .flat_map(|local| {
+                        let named = |id: &&i32| **id == (first + local) as i32;
+                        let count = inputs.iter().flat_map(|input| input.ids.iter()).filter(named).count();
+                        (count as u32).to_ne_bytes()
+                    })
+                    .collect();
+                assert_eq!(output.read(), expected);
+            }
+            Ok(())
+        });
+    }
+}
+
+#[test]
+fn a_layout_with_experts_that_do_not_fit_local_memory_is_refused() {
+    let mut case = Case::new(1, 1);
+    case.config = anabranch_ep::EpConfig::new(8, 100_000_000, 1, 1);
+    on_plans(&case, |_, ep, _| {
+        let words = ["experts is 100000000", "bytes of local memory and has"];
+        expect(ExpertMajor::new(ep, ExpertMajorConfig::new()).err(), &words);
+        expect(LocalExpertCounter::new(ep).err(), &words);
+        Ok(())
+    });
+}
+
+#[test]
+fn buffers_are_freed_behind_the_kernels_that_use_them() {
+    let case = Case::new(2, 1);
+    on_plans(&case, |world, ep, stream| {
+        for number in 0..10 {
+            let mut bench = Bench::new(world, ep, ExpertMajorConfig::new().alignment(16))?;
+            let flight = depart(ep, stream, &case, number)?;
+            bench.work(stream, &flight.dispatched)?;
+            let Bench { layout, output, counts, .. } = bench;
+            // Its launches may still be queued.
+            drop(layout);
+            world.synchronize(stream)?;
+            assert_eq!(read(world.device(), counts.slice().address(), 4).len(), 4);
+            drop(output);
+            ep.release(stream, flight.dispatched)?;
+        }
+        Ok(())
+    });
+}

@@ -1,0 +1,58 @@
+//! Expert-major rows and back in random worlds, judged bit by bit.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod common;
+mod expert_major_common;
+
+use anabranch_ep::{DataType, EpConfig, ExpertMajorConfig};
+use common::{Case, Routing};
+use expert_major_common::run;
+use proptest::prelude::*;
+
+/// A world with its plan, and a capacity from one tile of the alignment to the worst case, or chosen by the plan.
+fn world() -> impl Strategy<Value = (Case, ExpertMajorConfig)> {
+    let shape =
+        (1u32..=5, prop::sample::select(vec![1u32, 4, 32, 64]), 1u32..20, 1u32..=9, 1u32..30, 1u32..9);
+    let kinds = (
+        prop::sample::select(DataType::ALL.to_vec()),
+        prop::sample::select(DataType::COMBINED.to_vec()),
+        prop::sample::select(vec![Routing::Random, Routing::Hot, Routing::Nowhere, Routing::Invalid]),
+        prop::collection::vec(0u32..30, 1..5),
+        0u32..4,
+    );
+    (shape, kinds, 0u32..=5, any::<u32>(), 0u32..9, 0u32..4).prop_map(
+        |(shape, kinds, power, capacity, blocks, waves)| {
+            let (ranks, wave, experts, top_k, max_tokens, units) = shape;
+            let (dispatch, combine, routing, tokens, scale_words) = kinds;
+            let mut case = Case::new(ranks, wave);
+            // Whole rows of every type.
+            case.config = EpConfig::new(units * 32, experts, top_k, max_tokens)
+                .dispatch_type(dispatch)
+                .combine_type(combine)
+                .scale_bytes(scale_words * 4)
+                .launch(blocks, waves);
+            case.routing = routing;
+            case.tokens = tokens;
+            let alignment = 1u32 << power;
+            let worst = (ranks * max_tokens * top_k).div_ceil(alignment);
+            let config =
+                ExpertMajorConfig::new().capacity(capacity % (worst + 1) * alignment).alignment(alignment);
+            (case, config)
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    #[test]
+    fn expand_and_contract_do_what_the_oracle_says((case, layout) in world()) {
+        run(&case, layout, 2);
+    }
+
+    #[test]
+    fn with_little_room_the_first_pairs_are_kept((case, _) in world(), rows in 1u32..4) {
+        let rows = rows.min(case.ranks * case.config.max_tokens * case.config.top_k);
+        run(&case, ExpertMajorConfig::new().capacity(rows), 1);
+    }
+}
