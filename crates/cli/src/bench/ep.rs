@@ -244,13 +244,10 @@ impl<'a> EpBench<'a> {
     }
 
     fn run_experts(&self, dispatched: &Dispatched) -> Result<(), Error> {
-        match &self.expert_major {
-            Some(bench) => bench.run_experts(&self.stream),
-            None => {
-                let buffer = self.tensors.experts.as_ref();
-                device::run_expert(&self.expert, &self.stream, dispatched, buffer)
-            }
+        if let Some(bench) = &self.expert_major {
+            return bench.run_experts(&self.stream);
         }
+        device::run_expert(&self.expert, &self.stream, dispatched, self.tensors.experts.as_ref())
     }
 
     /// Experts' output to the combine window, where it lies by expert.
