@@ -35,33 +35,36 @@ struct DispatchLocal {
     }
 };
 
-// Wave 0 gives every token of the tile its destinations and rows. `report` is set in one block per token: it also writes the
-// send map, which names the dropped copies too.
+// Counts the invalid ids of a token, whose k are given as bits.
+static ANABRANCH_DEVICE void report_invalid(const Grid& grid, const DispatchArgs& args, u32 token, u32 invalid) {
+    for (u32 k = 0; k < args.top_k; ++k) {
+        if (((invalid >> k) & 1) == 0) continue;
+        i32 id = private_load(grid, args.ids + static_cast<u64>(token) * args.top_k + k);
+        fetch_add_device(grid, &args.state->invalid_count, 1u);
+        fetch_min_device(grid, &args.state->invalid_first, pack_invalid(token, k, id));
+    }
+}
+
+// Wave 0 gives every token of the tile its destinations and rows. Each token is reported by one block, those from `reported` on
+// by this one: it counts their invalid ids and writes the send map, which names the dropped copies too.
 static ANABRANCH_DEVICE void route_tile(const Grid& grid, const DispatchArgs& args, const DispatchLocal& local,
-                                        u32 first, u32 count, bool report) {
+                                        u32 first, u32 count, u32 reported) {
     u32 ranks = args.team.size;
+    Owners owners = Owners::of(args.experts, ranks);
     for (u32 start = 0; start < count; start += WAVE_SIZE) {
         u32 index = start + grid.lane();
         bool live = index < count;
+        bool report = live && index >= reported;
         u32 token = first + index;
         const i32* ids = args.ids + static_cast<u64>(token) * args.top_k;
-        if (live && report) {
-            for (u32 k = 0; k < args.top_k; k += IDS_AT_ONCE) {
-                i32 id[IDS_AT_ONCE];
-                load_ids(grid, ids, k, args.top_k, id);
-#pragma unroll
-                for (u32 u = 0; u < IDS_AT_ONCE; ++u) {
-                    if (id[u] == -1 || static_cast<u32>(id[u]) < args.experts) continue;
-                    fetch_add_device(grid, &args.state->invalid_count, 1u);
-                    fetch_min_device(grid, &args.state->invalid_first, pack_invalid(token, k + u, id[u]));
-                }
-            }
-        }
         u64* map = args.send_map + static_cast<u64>(token) * args.fan_out;
         u32 named = 0;
         u32 fan = 0;
         for (u32 base = 0; base < ranks; base += RANKS_PER_MASK) {
-            u64 mask = live ? destination_mask(grid, ids, args.top_k, args.experts, ranks, base) : 0;
+            Destinations found = {0, 0};
+            if (live) found = destinations_of(grid, ids, args.top_k, owners, base);
+            u64 mask = found.ranks;
+            if (report && base == 0 && found.invalid != 0) report_invalid(grid, args, token, found.invalid);
             u32 end = minimum(ranks - base, RANKS_PER_MASK);
             for (u32 bit = 0; bit < end; ++bit) {
                 bool goes = (mask >> bit) & 1;
@@ -91,33 +94,64 @@ static ANABRANCH_DEVICE void route_tile(const Grid& grid, const DispatchArgs& ar
     }
 }
 
-// One wave copies 16-byte units [begin, end) of a token's row to all its destinations: loaded once, stored to each.
-static ANABRANCH_DEVICE void copy_units(const Grid& grid, const DispatchArgs& args, const DispatchLocal& local, u32 index,
-                                        u32 token, u32 begin, u32 end) {
-    static constexpr u32 UNROLL = 4;
+// What a wave does at a time: a run of a token's 16-byte units, or its meta record.
+struct Piece {
+    u32 index;  // of the token in its tile
+    u32 begin, end;
+    bool is_meta;
+};
+
+// One more piece a token than it has segments: its meta record, written by the first part.
+static ANABRANCH_DEVICE u32 pieces_of_token(const DispatchArgs& args, u32 part) { return args.segments + (part == 0 ? 1 : 0); }
+
+static ANABRANCH_DEVICE Piece piece_of(const DispatchArgs& args, u32 part, u32 item) {
+    u32 pieces = pieces_of_token(args, part), units = args.row_bytes / 16, segments = args.parts * args.segments;
+    u32 segment = part * args.segments + item % pieces;
+    Piece piece;
+    piece.index = item / pieces;
+    piece.is_meta = item % pieces == args.segments;
+    piece.begin = static_cast<u32>(static_cast<u64>(units) * segment / segments);
+    piece.end = static_cast<u32>(static_cast<u64>(units) * (segment + 1) / segments);
+    return piece;
+}
+
+// Some units of a token's row, a wave apart.
+static constexpr u32 UNROLL = 4;
+struct Units {
+    Vec16 unit[UNROLL];
+};
+static ANABRANCH_DEVICE Units load_units(const Grid& grid, const DispatchArgs& args, u32 token, u32 first, u32 end) {
     const Vec16* source = reinterpret_cast<const Vec16*>(args.tokens + static_cast<u64>(token) * args.row_bytes);
-    u32 fan = local.fan.get(grid, index);
-    for (u32 first = begin + grid.lane(); first < end; first += WAVE_SIZE * UNROLL) {
-        Vec16 unit[UNROLL];
+    Units units;
 #pragma unroll
-        for (u32 u = 0; u < UNROLL; ++u) {
-            u32 at = first + u * WAVE_SIZE;
-            if (at < end) unit[u] = stream_load(grid, source + at);
-        }
+    for (u32 u = 0; u < UNROLL; ++u) {
+        u32 at = first + u * WAVE_SIZE;
+        units.unit[u] = at < end ? stream_load(grid, source + at) : Vec16{};
+    }
+    return units;
+}
+
+// One wave copies units of a token's row to all its destinations: loaded once, stored to each. The first have been loaded.
+static ANABRANCH_DEVICE void copy_units(const Grid& grid, const DispatchArgs& args, const DispatchLocal& local,
+                                        const Piece& piece, u32 token, Units units) {
+    u32 fan = local.fan.get(grid, piece.index);
+    for (u32 first = piece.begin + grid.lane(); first < piece.end;) {
         // Each block starts with another destination, so that no link gets all blocks at once.
         u32 turn = (grid.block + args.team.rank) % maximum(fan, 1u);
         for (u32 n = 0; n < fan; ++n) {
-            u64 entry = local.destination.get(grid, index * args.fan_out + turn);
+            u64 entry = local.destination.get(grid, piece.index * args.fan_out + turn);
             turn = turn + 1 == fan ? 0 : turn + 1;
-            u64 row = destination_row(entry);
             Vec16* target = reinterpret_cast<Vec16*>(local.peer_base.get(grid, destination_rank(entry)) +
-                                                     args.rows_offset + row * args.row_bytes);
+                                                     args.rows_offset +
+                                                     static_cast<u64>(destination_row(entry)) * args.row_bytes);
 #pragma unroll
             for (u32 u = 0; u < UNROLL; ++u) {
                 u32 at = first + u * WAVE_SIZE;
-                if (at < end) remote_store(grid, target + at, unit[u]);
+                if (at < piece.end) remote_store(grid, target + at, units.unit[u]);
             }
         }
+        first += WAVE_SIZE * UNROLL;
+        if (first < piece.end) units = load_units(grid, args, token, first, piece.end);
     }
 }
 
@@ -128,24 +162,22 @@ static ANABRANCH_DEVICE void write_meta(const Grid& grid, const DispatchArgs& ar
     u32 fan = local.fan.get(grid, index);
     u32 words = 2 + 2 * args.top_k + args.scale_bytes / 4;
     for (u32 word = grid.lane(); word < words; word += WAVE_SIZE) {
-        u32 value;
+        // One load for all lanes, wherever a word comes from.
         u32 scales_at = 2 + 2 * args.top_k;
-        if (word == 0) {
-            value = token;
-        } else if (word == 1) {
-            value = 0;  // the place, which is another at every destination
-        } else if (word < 2 + args.top_k) {
-            i32 id = private_load(grid, args.ids + static_cast<u64>(token) * args.top_k + (word - 2));
-            value = static_cast<u32>(valid_id(id, args.experts));
-        } else if (word < scales_at) {
-            u32 k = word - 2 - args.top_k;
-            value = args.weights == nullptr
-                        ? 0u
-                        : bit_cast<u32>(private_load(grid, args.weights + static_cast<u64>(token) * args.top_k + k));
-        } else {
-            const u32* scales = reinterpret_cast<const u32*>(args.scales + static_cast<u64>(token) * args.scale_bytes);
-            value = private_load(grid, scales + (word - scales_at));
+        u64 row = static_cast<u64>(token);
+        const u32* from = nullptr;
+        if (word >= scales_at) {
+            from = reinterpret_cast<const u32*>(args.scales + row * args.scale_bytes) + (word - scales_at);
+        } else if (word >= 2 + args.top_k) {
+            if (args.weights != nullptr) {
+                from = reinterpret_cast<const u32*>(args.weights + row * args.top_k) + (word - 2 - args.top_k);
+            }
+        } else if (word >= 2) {
+            from = reinterpret_cast<const u32*>(args.ids + row * args.top_k) + (word - 2);
         }
+        u32 value = from != nullptr ? private_load(grid, from) : 0;
+        if (word == 0) value = token;
+        if (word >= 2 && word < 2 + args.top_k) value = static_cast<u32>(valid_id(static_cast<i32>(value), args.experts));
         for (u32 n = 0; n < fan; ++n) {
             u64 entry = local.destination.get(grid, index * args.fan_out + n);
             u64 row = destination_row(entry);

@@ -11,6 +11,7 @@ typedef EP_INPUT Input;
 typedef EP_ELEMENT Output;
 
 ANABRANCH_KERNEL(anabranch_ep_reference_expert, ReferenceExpertArgs, 1024) {
+    Owners owners = Owners::of(args.experts, args.ranks);
     for (u32 source = 0; source < args.ranks; ++source) {
         u32 rows = private_load(grid, args.counts + source);
         u64 base = first_row_of(grid, source, args.row_stride, args.offsets);
@@ -19,7 +20,7 @@ ANABRANCH_KERNEL(anabranch_ep_reference_expert, ReferenceExpertArgs, 1024) {
             f32 weight = 0.0f;
             for (u32 k = 0; k < args.top_k; ++k) {
                 u32 id = heap_load(grid, meta + 2 + k);
-                if (id < args.experts && owner_of(id, args.experts, args.ranks) == args.rank) {
+                if (id < args.experts && owners.rank_of(id) == args.rank) {
                     weight += bit_cast<f32>(heap_load(grid, meta + 2 + args.top_k + k));
                 }
             }

@@ -15,9 +15,19 @@ static_assert(TILE % WAVE_SIZE == 0, "whole waves route a tile");
 // Destinations whose membership one lane holds as bits.
 static constexpr u32 RANKS_PER_MASK = 64;
 
-ANABRANCH_DEVICE u32 owner_of(u32 expert, u32 experts, u32 ranks) {
-    return static_cast<u32>((static_cast<u64>(expert + 1) * ranks - 1) / experts);
-}
+// Who owns which expert. The plan keeps E times R below 2^32. Kernels begin with cold instruction caches, so that short code is
+// fast code: a division by E is a product with `inverse`, ceil(2^32 / E), which gives at most one too much.
+struct Owners {
+    u32 experts, ranks, inverse;
+
+    static ANABRANCH_DEVICE Owners of(u32 experts, u32 ranks) { return Owners{experts, ranks, 0xffffffffu / experts + 1}; }
+    ANABRANCH_DEVICE u32 rank_of(u32 expert) const {
+        u32 scaled = (expert + 1) * ranks - 1;
+        if (experts == 1) return scaled;
+        u32 quotient = static_cast<u32>((static_cast<u64>(scaled) * inverse) >> 32);
+        return static_cast<u64>(quotient) * experts > scaled ? quotient - 1 : quotient;
+    }
+};
 
 // The id that routing uses: itself when it names an expert, else -1.
 ANABRANCH_DEVICE i32 valid_id(i32 id, u32 experts) { return static_cast<u32>(id) < experts ? id : -1; }
@@ -30,20 +40,25 @@ ANABRANCH_DEVICE void load_ids(const Grid& grid, const i32* ids, u32 first, u32 
     for (u32 u = 0; u < IDS_AT_ONCE; ++u) id[u] = first + u < top_k ? private_load(grid, ids + first + u) : -1;
 }
 
-// Which of the ranks first .. first + 63 own an expert of this token, as bits.
-ANABRANCH_DEVICE u64 destination_mask(const Grid& grid, const i32* ids, u32 top_k, u32 experts, u32 ranks, u32 first) {
-    u64 mask = 0;
+// Which of the ranks first .. first + 63 own an expert of a token, as bits, and which of its k name neither an expert nor nothing.
+struct Destinations {
+    u64 ranks;
+    u32 invalid;
+};
+ANABRANCH_DEVICE Destinations destinations_of(const Grid& grid, const i32* ids, u32 top_k, const Owners& owners, u32 first) {
+    Destinations found = {0, 0};
     for (u32 k = 0; k < top_k; k += IDS_AT_ONCE) {
         i32 id[IDS_AT_ONCE];
         load_ids(grid, ids, k, top_k, id);
 #pragma unroll
         for (u32 u = 0; u < IDS_AT_ONCE; ++u) {
-            if (static_cast<u32>(id[u]) >= experts) continue;
-            u32 bit = owner_of(static_cast<u32>(id[u]), experts, ranks) - first;
-            if (bit < RANKS_PER_MASK) mask |= u64(1) << bit;
+            bool is_expert = static_cast<u32>(id[u]) < owners.experts;
+            u32 bit = is_expert ? owners.rank_of(static_cast<u32>(id[u])) - first : RANKS_PER_MASK;
+            if (bit < RANKS_PER_MASK) found.ranks |= u64(1) << bit;
+            if (!is_expert && id[u] != -1) found.invalid |= 1u << (k + u);
         }
     }
-    return mask;
+    return found;
 }
 
 // Ranks in the order in which this one looks at them: itself, then those behind it.
@@ -55,12 +70,13 @@ static constexpr u32 RANKS_AT_ONCE = 4;
 // counts comes behind a block barrier.
 ANABRANCH_DEVICE void count_tokens(const Grid& grid, const i32* ids, u32 top_k, u32 experts, u32 ranks,
                                    const LocalArray<u32>& counts, u32 first, u32 end) {
+    Owners owners = Owners::of(experts, ranks);
     for (u32 start = first + grid.wave() * WAVE_SIZE; start < end; start += grid.block_threads) {
         u32 token = start + grid.lane();
         for (u32 base = 0; base < ranks; base += RANKS_PER_MASK) {
             u64 mask = 0;
             if (token < end) {
-                mask = destination_mask(grid, ids + static_cast<u64>(token) * top_k, top_k, experts, ranks, base);
+                mask = destinations_of(grid, ids + static_cast<u64>(token) * top_k, top_k, owners, base).ranks;
             }
             u32 bits = minimum(ranks - base, RANKS_PER_MASK);
             for (u32 bit = 0; bit < bits; ++bit) {

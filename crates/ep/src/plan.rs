@@ -177,6 +177,10 @@ impl EpConfig {
         if self.experts == 0 || self.experts > i32::MAX as u32 {
             return wrong("experts", self.experts, "allowed are 1 to 2147483647".to_owned());
         }
+        // The kernels' division relies on it.
+        if u64::from(self.experts) * u64::from(ranks) > u64::from(u32::MAX) {
+            return wrong("experts", self.experts, format!("{ranks} ranks times them must fit 32 bits"));
+        }
         if self.top_k == 0 || self.top_k > MAX_TOP_K {
             return wrong("top_k", self.top_k, format!("allowed are 1 to {MAX_TOP_K}"));
         }
