@@ -2,7 +2,7 @@
 //!
 //! E4M3 and E5M2 are those of the OCP 8-bit floating point specification (OFP8, revision 1.0); the `fnuz` types are those of
 //! AMD's MI300 ("CDNA 3 ISA", 8-bit float formats): finite, unsigned zero, one NaN. Codes and rounding are those of torch's
-//! `float8_*` types: to nearest, ties to even, and no saturation.
+//! `float8_*` types: to nearest, ties to even, and no saturation, unless it is asked for (OFP8's SAT mode).
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -63,8 +63,8 @@ impl Format {
         sign * significand as f32 * power_of_two(scale)
     }
 
-    /// One rounding, to nearest, ties to even.
-    fn encode(self, value: f32) -> u8 {
+    /// One rounding, to nearest, ties to even; `beyond` for what rounds to more than the largest finite value.
+    fn encode(self, value: f32, beyond: u32) -> u8 {
         if value.is_nan() {
             return if self.fnuz { self.nan() } else { self.nan() | sign_bit(value) };
         }
@@ -77,7 +77,7 @@ impl Format {
         // A significand that rounds up to the next power of two carries into the exponent.
         let base = ((exponent - lowest) as u32) << self.fraction_bits;
         let code = if steps > f64::from(2u32 << self.fraction_bits) { u32::MAX } else { base + steps as u32 };
-        let code = if code > self.largest { self.beyond } else { code } as u8;
+        let code = if code > self.largest { beyond } else { code } as u8;
         if self.fnuz && code == 0 { 0 } else { code | sign_bit(value) }
     }
 }
@@ -113,7 +113,13 @@ macro_rules! float8 {
 
             /// The nearest value, ties to even; see the type for what is too large.
             pub fn from_f32(value: f32) -> Self {
-                Self($format.encode(value))
+                Self($format.encode(value, $format.beyond))
+            }
+
+            /// The nearest value, ties to even, and the largest finite one in place of all above it, infinity too; a NaN stays
+            /// one.
+            pub fn from_f32_saturating(value: f32) -> Self {
+                Self($format.encode(value, $format.largest))
             }
 
             /// Its value, exactly; a NaN keeps its sign.

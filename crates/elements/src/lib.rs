@@ -3,3 +3,4 @@
 
 pub mod float4;
 pub mod float8;
+pub mod scale;

@@ -145,7 +145,8 @@ static ANABRANCH_DEVICE void copy_units(const Grid& grid, const DispatchArgs& ar
     }
 }
 
-// One wave writes the meta record of a token at all its destinations: {token, top_k, ids, weights, scales}.
+// One wave writes the meta record of a token at all its destinations: {token, place among those destinations,
+// ids, weights, scales}. Combine pushes what becomes of the row to that place.
 static ANABRANCH_DEVICE void write_meta(const Grid& grid, const DispatchArgs& args, const DispatchLocal& local, u32 index,
                                         u32 token) {
     u32 fan = local.fan.get(grid, index);
@@ -166,14 +167,13 @@ static ANABRANCH_DEVICE void write_meta(const Grid& grid, const DispatchArgs& ar
         }
         u32 value = from != nullptr ? private_load(grid, from) : 0;
         if (word == 0) value = token;
-        if (word == 1) value = args.top_k;
         if (word >= 2 && word < 2 + args.top_k) value = static_cast<u32>(valid_id(static_cast<i32>(value), args.experts));
         for (u32 n = 0; n < fan; ++n) {
             u64 entry = local.destination.get(grid, index * args.fan_out + n);
             u64 row = destination_row(entry);
             u32* target = reinterpret_cast<u32*>(local.peer_base.get(grid, destination_rank(entry)) + args.meta_offset +
                                                  row * args.meta_bytes);
-            remote_store(grid, target + word, value);
+            remote_store(grid, target + word, word == 1 ? n : value);
         }
     }
 }

@@ -18,7 +18,7 @@ device_struct! {
         pub dispatch_arrived: u32,
         /// Blocks of the running combine that have ended.
         pub combine_ended: u32,
-        /// Blocks of the running combine that have staged all their rows.
+        /// Blocks of the running combine that have pushed all their rows.
         pub combine_arrived: u32,
         /// Copies that the last dispatch did not send for lack of room at their destinations.
         pub dropped_count: u32,
@@ -125,16 +125,10 @@ device_struct! {
     pub struct CombineArgs {
         /// The group.
         pub team: TeamView,
-        /// Rows `[rows][row_bytes]` to copy into the combine window first, or null when they are there.
-        pub staged: DevicePointer<u8>,
         /// `[token_count][row_bytes]`; written.
         pub output: DevicePointer<u8>,
         /// The dispatch's map.
         pub send_map: DevicePointer<u64>,
-        /// The dispatch's counts; read only to stage.
-        pub counts: DevicePointer<u32>,
-        /// The dispatch's offsets; read only to stage, and when `row_stride` is 0.
-        pub offsets: DevicePointer<u32>,
         /// The slot's words.
         pub state: DevicePointer<SlotState>,
         /// Combine window `[rows][row_bytes]`.
@@ -143,14 +137,59 @@ device_struct! {
         pub flags_offset: u64,
         /// Tokens of the dispatch; 0 to give the slot back without a result.
         pub token_count: u32,
-        /// Rows a source owns in the window; 0: its rows begin at its offset.
-        pub row_stride: u32,
         /// Entries of the map a token.
         pub fan_out: u32,
         /// Bytes of a row in the combine type, a multiple of 16.
         pub row_bytes: u32,
         /// Segments into which a row is cut, one a wave.
         pub segments: u32,
+        /// Bytes between two flag words.
+        pub flag_stride: u32,
+        /// The operation's code in fault records.
+        pub operation: u32,
+    }
+}
+
+device_struct! {
+    /// Arguments of `anabranch_ep_combine_push`.
+    pub struct CombinePushArgs {
+        /// The group.
+        pub team: TeamView,
+        /// The experts' output for the received rows, `[ranks][row_stride][hidden]` elements, or `[rows][hidden]` where the
+        /// stride is 0; 16-byte aligned.
+        pub rows: DevicePointer<u8>,
+        /// `[token_count][hidden]` elements; written.
+        pub output: DevicePointer<u8>,
+        /// The dispatch's map.
+        pub send_map: DevicePointer<u64>,
+        /// The dispatch's offsets, `[ranks + 1]`.
+        pub offsets: DevicePointer<u32>,
+        /// The slot's words.
+        pub state: DevicePointer<SlotState>,
+        /// Meta window: records of the received rows, laid out as `rows`, `meta_bytes` apart.
+        pub meta_offset: u64,
+        /// Push window `[fan_out][max_tokens][wire_bytes]`.
+        pub push_offset: u64,
+        /// Flag words, `flag_stride` bytes apart.
+        pub flags_offset: u64,
+        /// Tokens of the dispatch.
+        pub token_count: u32,
+        /// Tokens of a place in the push window.
+        pub max_tokens: u32,
+        /// Rows a source owns in the windows, or 0 where they follow those of the source before.
+        pub row_stride: u32,
+        /// Places of a token.
+        pub fan_out: u32,
+        /// Elements of a row.
+        pub hidden: u32,
+        /// Bytes of a row as it is pushed, a multiple of 16.
+        pub wire_bytes: u32,
+        /// Bytes between two meta records.
+        pub meta_bytes: u32,
+        /// Segments into which a row is cut for the sum, one a wave.
+        pub segments: u32,
+        /// The most segments into which a row is cut to be pushed.
+        pub push_segments: u32,
         /// Bytes between two flag words.
         pub flag_stride: u32,
         /// The operation's code in fault records.
@@ -187,6 +226,24 @@ device_struct! {
         pub experts: u32,
         /// Bytes between two meta records.
         pub meta_bytes: u32,
+        /// Not used.
+        pub reserved: u32,
+    }
+}
+
+device_struct! {
+    /// Arguments of `anabranch_ep_conformance_codec`.
+    pub struct ConformanceCodecArgs {
+        /// `[row_count][hidden]` elements, 16-byte aligned.
+        pub rows: DevicePointer<u8>,
+        /// `[row_count][wire_bytes]`; codes and scales are written.
+        pub wire: DevicePointer<u8>,
+        /// Rows.
+        pub row_count: u32,
+        /// Elements of a row, a multiple of the codec's block.
+        pub hidden: u32,
+        /// Bytes of a row on the wire.
+        pub wire_bytes: u32,
         /// Not used.
         pub reserved: u32,
     }

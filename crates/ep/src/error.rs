@@ -2,6 +2,7 @@
 
 use anabranch_ranks::{GlobalRank, GroupRank};
 
+use crate::codec::{CombineCodec, CombineSource};
 use crate::data_type::DataType;
 
 /// An error of expert-parallel dispatch or combine.
@@ -55,6 +56,37 @@ pub enum Error {
         given: DataType,
         /// Types that it sums, in words.
         allowed: String,
+    },
+    /// A codec was asked for where rows may travel without it.
+    #[error(
+        "combine_codec is {codec} with combine_source {source_of_rows}; rows are encoded while they are pushed, and those in \
+         the combine window are pulled as they are: take combine_source {}, or the codec {}",
+        CombineSource::Buffer,
+        CombineCodec::None
+    )]
+    CodecNeedsPush {
+        /// Codec given.
+        codec: CombineCodec,
+        /// Source given.
+        source_of_rows: CombineSource,
+    },
+    /// The experts' output lies where the plan does not look for it.
+    #[error("the experts' output was given in {given}, but the plan was made with combine_source {planned}")]
+    Source {
+        /// Where it lies, in words.
+        given: &'static str,
+        /// Source of the plan.
+        planned: CombineSource,
+    },
+    /// A buffer to push from is part of the slot, where peers push to.
+    #[error(
+        "{what} at {address:#x} lies in the operation's own windows, into which peers push; give a buffer of your own"
+    )]
+    InOwnWindows {
+        /// The tensor.
+        what: &'static str,
+        /// Its address.
+        address: u64,
     },
     /// A tensor's type is not the plan's.
     #[error("{what} is {given}, but the plan was made for {planned}")]

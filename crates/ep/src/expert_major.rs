@@ -141,7 +141,8 @@ impl ExpertMajor {
     ///
     /// # Errors
     /// Before anything is launched: [`Error::ForeignHandle`], [`Error::NotExpanded`] when the buffers hold another dispatch,
-    /// [`Error::Shape`], [`Error::Alignment`], or a fault that the world has had.
+    /// [`Error::Source`] when the plan has no combine window, [`Error::Shape`], [`Error::Alignment`], or a fault that the world
+    /// has had.
     pub fn contract(&self, stream: &Stream, dispatched: &Dispatched, experts: DeviceSlice) -> Result<()> {
         let _launching = self.counter.world().launching(stream)?;
         self.counter.check(dispatched)?;
@@ -149,6 +150,10 @@ impl ExpertMajor {
             return Err(Error::NotExpanded);
         }
         let config = self.plan.dispatch_plan().config();
+        if !config.combine_source.pulls() {
+            let planned = config.combine_source;
+            return Err(Error::Source { given: "the combine window", planned });
+        }
         let (local, capacity) = (self.plan.local_experts(), self.plan.capacity());
         experts.check("the experts' output", self.plan.output_bytes() as usize, 16, || {
             format!(

@@ -16,6 +16,7 @@
 
 #[doc(hidden)]
 pub mod args;
+mod codec;
 mod data_type;
 mod error;
 mod operation;
@@ -31,6 +32,7 @@ pub mod plan;
 pub mod reference;
 pub mod room;
 
+pub use codec::{CombineCodec, CombineSource, Fp8Format, UnknownWord};
 pub use data_type::{DataType, UnknownDataType};
 pub use error::{Error, Result};
 pub use expert_major::{

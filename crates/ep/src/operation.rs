@@ -19,6 +19,7 @@ mod combine;
 mod dispatch;
 mod dropped;
 mod handle;
+mod push;
 mod residency;
 mod split;
 
@@ -39,8 +40,10 @@ const DISPATCH_NAME: OperationName =
     OperationName { name: "ep dispatch", phases: &["start", "rows of a peer", "flag of a later dispatch"] };
 const COUNT_NAME: OperationName =
     OperationName { name: "ep count", phases: &["start", "counts of a peer", "count of a later dispatch"] };
-const COMBINE_NAME: OperationName =
-    OperationName { name: "ep combine", phases: &["start", "experts of a peer", "flag of a later combine"] };
+const COMBINE_NAME: OperationName = OperationName {
+    name: "ep combine",
+    phases: &["start", "experts of a peer", "flag of a later combine", "a peer that combines another way"],
+};
 
 /// Expert-parallel dispatch and combine over a group, on one rank.
 ///
@@ -57,6 +60,8 @@ pub struct ExpertParallel {
     count: Option<Arc<LoadedUnit>>,
     dispatch: Arc<LoadedUnit>,
     combine: Arc<LoadedUnit>,
+    /// The combine that pushes, where the plan has it.
+    push: Option<Arc<LoadedUnit>>,
     limits: DeviceLimits,
     /// The share of the device for all slots' kernels at once.
     #[expect(dead_code, reason = "held, for its drop")]
@@ -69,6 +74,7 @@ struct Prepared {
     count: Option<Arc<LoadedUnit>>,
     dispatch: Arc<LoadedUnit>,
     combine: Arc<LoadedUnit>,
+    push: Option<Arc<LoadedUnit>>,
     limits: DeviceLimits,
 }
 
@@ -82,7 +88,7 @@ impl ExpertParallel {
     /// with a warning in the log; when not one block a slot fits, the plan is refused.
     ///
     /// # Errors
-    /// [`Error::Config`], [`Error::Unreachable`], a device that is taken
+    /// [`Error::Config`], [`Error::CombineType`], [`Error::CodecNeedsPush`], [`Error::Unreachable`], a device that is taken
     /// ([`anabranch_shmem::Error::Residency`]), configurations that differ, heap exhaustion, compiler errors. A failure
     /// on one member is an error on all.
     pub fn new(world: &World, group: &Group, config: EpConfig) -> Result<Self> {
@@ -90,7 +96,7 @@ impl ExpertParallel {
         let prepared = Self::prepare(world, group, config);
         world.compare(group, "ep configuration", fields)?;
         agree(world, group, "ep plan", &prepared)?;
-        let Prepared { plan, count, dispatch, combine, mut limits } = prepared?;
+        let Prepared { plan, count, dispatch, combine, push, mut limits } = prepared?;
         if plan.is_max_recv_clamped() {
             let (max_recv, rows) = (plan.config().max_recv, plan.rows());
             tracing::warn!(
@@ -115,7 +121,7 @@ impl ExpertParallel {
         agree(world, group, "ep slots", &own)?;
         let (residency, slots) = own?;
         let (world, pool) = (world.clone(), SlotPool::new(slots));
-        Ok(Self { world, team, plan, pool, count, dispatch, combine, limits, residency })
+        Ok(Self { world, team, plan, pool, count, dispatch, combine, push, limits, residency })
     }
 
     fn prepare(world: &World, group: &Group, config: EpConfig) -> Result<Prepared> {
@@ -131,9 +137,14 @@ impl ExpertParallel {
             Mode::Compact => Some(world.jit().load(device, &kernels::count())?),
             _ => None,
         };
-        let limits = device_limits(&plan, count.as_deref(), &dispatch, &combine)?;
+        let push = plan.config().combine_source.pushes().then(|| {
+            let spec = kernels::combine_push(plan.config().combine_type, plan.config().combine_codec);
+            world.jit().load(device, &spec)
+        });
+        let push = push.transpose()?;
+        let limits = device_limits(&plan, count.as_deref(), &dispatch, &combine, push.as_deref())?;
         plan.dispatch_geometry(plan.config().max_tokens, &limits)?;
-        Ok(Prepared { plan, count, dispatch, combine, limits })
+        Ok(Prepared { plan, count, dispatch, combine, push, limits })
     }
 
     /// The plan.
@@ -167,7 +178,12 @@ impl ExpertParallel {
         self.plan.dispatch_geometry(tokens, &self.limits)
     }
 
-    /// The shape of a combine of `tokens`.
+    /// The shape of a combine of `tokens` that pushes.
+    pub fn combine_push_geometry(&self, tokens: u32) -> Geometry {
+        self.plan.combine_push_geometry(tokens, &self.limits)
+    }
+
+    /// The shape of a combine of `tokens` that pulls.
     pub fn combine_geometry(&self, tokens: u32) -> Geometry {
         self.plan.combine_geometry(tokens, &self.limits)
     }

@@ -14,6 +14,7 @@
 //!   of it.
 //! - [`Oracle::invalid_ids`] tells which expert ids a source must report.
 
+mod codec;
 mod combine;
 mod element;
 mod error;
@@ -33,6 +34,7 @@ pub use experts::{ExpertRows, GivenRows, SentCopy, StandIn};
 pub use rows::{Delivery, ExpectedRow, Row, Rows, SlottedRows};
 pub use window::Window;
 
+use crate::codec::CombineCodec;
 use crate::data_type::DataType;
 use crate::plan::EpConfig;
 use anabranch_ranks::GroupRank;
@@ -60,6 +62,8 @@ pub struct Shape {
     pub combine: DataType,
     /// Type of the combined tokens.
     pub output: DataType,
+    /// What the experts' outputs are turned into on their way back.
+    pub codec: CombineCodec,
 }
 
 impl Shape {
@@ -77,6 +81,7 @@ impl Shape {
             dispatch: config.dispatch_type,
             combine: config.combine_type,
             output: config.combine_type,
+            codec: config.combine_codec,
         }
     }
 

@@ -1,9 +1,12 @@
 //! What is computed where: configuration, layout of a slot, geometry of a launch. Pure arithmetic.
 
+use crate::codec::{CombineCodec, CombineSource};
 use crate::data_type::DataType;
 use crate::error::{Error, Result};
 use crate::owner::ExpertPlacement;
 use crate::room::{Mode, Room};
+
+mod push;
 
 /// Tokens that one block of dispatch routes at a time; a multiple of every wave width.
 pub const TILE: u32 = 64;
@@ -36,6 +39,10 @@ pub struct EpConfig {
     pub dispatch_type: DataType,
     /// Type of the rows that combine sums and returns.
     pub combine_type: DataType,
+    /// Where experts' output may lie.
+    pub combine_source: CombineSource,
+    /// What rows are turned into on their way back.
+    pub combine_codec: CombineCodec,
     /// Bytes of scales that travel with a token; 0 for none. A multiple of 4.
     pub scale_bytes: u32,
     /// Rows that a rank takes in from all ranks together (`max_total_recv_tokens` elsewhere); 0 for the worst case, all tokens
@@ -61,6 +68,8 @@ impl EpConfig {
             max_tokens,
             dispatch_type: DataType::Bf16,
             combine_type: DataType::Bf16,
+            combine_source: CombineSource::Any,
+            combine_codec: CombineCodec::None,
             scale_bytes: 0,
             max_recv: 0,
             mode: Mode::Auto,
@@ -129,6 +138,8 @@ impl EpConfig {
             ("max_tokens", self.max_tokens.to_string()),
             ("dispatch_type", self.dispatch_type.to_string()),
             ("combine_type", self.combine_type.to_string()),
+            ("combine_source", self.combine_source.to_string()),
+            ("combine_codec", self.combine_codec.to_string()),
             ("scale_bytes", self.scale_bytes.to_string()),
             ("max_recv", self.max_recv.to_string()),
             ("mode", self.mode.to_string()),
@@ -159,6 +170,7 @@ impl EpConfig {
                 return wrong("hidden", self.hidden, "a row must have less than 4 GiB".to_owned());
             }
         }
+        self.check_codec()?;
         if ranks == 0 {
             return wrong("ranks", ranks, "a group has at least one rank".to_owned());
         }
@@ -188,7 +200,9 @@ impl EpConfig {
         }
         let row = u128::from(row_bytes(self, self.dispatch_type) + row_bytes(self, self.combine_type));
         let room = Room::new(self.mode, ranks, self.max_tokens, self.max_recv)?;
-        let slot = u128::from(room.rows()) * (row + u128::from(meta_bytes(self)));
+        let pushed = if self.combine_source.pushes() { self.push_rows(ranks) } else { 0 };
+        let slot = u128::from(room.rows()) * (row + u128::from(meta_bytes(self)))
+            + u128::from(pushed) * u128::from(self.wire_bytes());
         if slot > MAX_SLOT_BYTES {
             let allowed =
                 format!("the windows of {ranks} ranks would have {slot} bytes, more than {MAX_SLOT_BYTES}");
@@ -219,7 +233,8 @@ pub struct SlotLayout {
     pub rows: u64,
     /// Meta records received: `[rows][meta_bytes]`.
     pub meta: u64,
-    /// Rows that peers pull: `[rows][combine_row_bytes]`.
+    /// Rows that peers pull, `[rows][combine_row_bytes]`, where the plan pulls; and rows that peers push,
+    /// `[fan_out][max_tokens][combine_wire_bytes]`, where it pushes: a combine does one or the other.
     pub combine_rows: u64,
     /// Bytes of the slot.
     pub bytes: u64,
@@ -333,7 +348,7 @@ impl Plan {
         row_bytes(&self.config, self.config.combine_type) as u32
     }
 
-    /// Bytes between two meta records: `{token u32, top_k u32, ids i32[K], weights f32[K], scales}`, rounded up to 16.
+    /// Bytes between two meta records: `{token u32, place u32, ids i32[K], weights f32[K], scales}`, rounded up to 16.
     pub fn meta_bytes(&self) -> u32 {
         meta_bytes(&self.config)
     }
@@ -418,8 +433,8 @@ impl Plan {
         Geometry { blocks: 1, block_threads, parts: 1, segments: 1, local_bytes: self.dispatch_local_bytes() }
     }
 
-    /// Blocks that copy the experts' output into the window when it was written elsewhere.
-    pub fn staging_blocks(&self, limits: &DeviceLimits) -> u32 {
+    /// The most blocks of any launch.
+    pub fn most_blocks(&self, limits: &DeviceLimits) -> u32 {
         self.blocks(limits)
     }
 
@@ -479,7 +494,11 @@ fn slot_layout(config: &EpConfig, ranks: u32, room: &Room) -> SlotLayout {
     let count_matrix = place(if room.mode() == Mode::Compact { u64::from(ranks) * count_stride } else { 0 });
     let row_window = place(rows * row_bytes(config, config.dispatch_type));
     let meta = place(rows * u64::from(meta_bytes(config)));
-    let combine_rows = place(rows * row_bytes(config, config.combine_type));
+    let pulled =
+        if config.combine_source.pulls() { rows * row_bytes(config, config.combine_type) } else { 0 };
+    let pushed =
+        if config.combine_source.pushes() { config.push_rows(ranks) * config.wire_bytes() } else { 0 };
+    let combine_rows = place(pulled.max(pushed));
     SlotLayout {
         dispatch_flags,
         combine_flags,

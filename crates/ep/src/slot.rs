@@ -21,6 +21,7 @@ pub(crate) const POLL: Duration = Duration::from_micros(50);
 pub(crate) struct Slot {
     heap: SymmetricMemory,
     layout: SlotLayout,
+    pulls: bool,
     own: Mutex<DeviceBuffer>,
     parts: OwnLayout,
     base: DeviceAddress,
@@ -74,7 +75,8 @@ impl Slot {
         own.fill(0)?;
         own.copy_from_host(parts.state as usize, bytemuck::bytes_of(&fresh_state()))?;
         let base = own.address();
-        Ok(Self { heap, layout: *plan.layout(), own: Mutex::new(own), parts, base })
+        let pulls = plan.config().combine_source.pulls();
+        Ok(Self { heap, layout: *plan.layout(), pulls, own: Mutex::new(own), parts, base })
     }
 
     /// Where the slot starts in the heap, as an offset.
@@ -90,8 +92,15 @@ impl Slot {
         self.heap.address().offset(self.layout.meta)
     }
 
+    /// Null where nothing is pulled.
     pub(crate) fn combine_rows(&self) -> DeviceAddress {
-        self.heap.address().offset(self.layout.combine_rows)
+        if self.pulls { self.heap.address().offset(self.layout.combine_rows) } else { DeviceAddress::NULL }
+    }
+
+    /// Whether the range and the slot's windows have bytes in common.
+    pub(crate) fn overlaps(&self, address: DeviceAddress, bytes: u64) -> bool {
+        let start = self.heap.address().0;
+        address.0 < start + self.layout.bytes && start < address.0 + bytes
     }
 
     pub(crate) fn state(&self) -> DeviceAddress {

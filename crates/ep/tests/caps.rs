@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anabranch_ep::oracle::Oracle;
 use anabranch_ep::reference::ReferenceExpert;
-use anabranch_ep::{DataType, EpConfig, Error, ExpertParallel, Mode};
+use anabranch_ep::{CombineSource, DataType, EpConfig, Error, ExpertParallel, Mode, Plan};
 use anabranch_hip::{Device, DeviceAddress, Stream};
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::{Team, World, WorldConfig};
@@ -172,6 +172,20 @@ fn received(oracle: &Oracle<'_>, me: GroupRank, window: u64, row_bytes: u32) -> 
     delivery.rows().map(|row| range(row.index)).collect()
 }
 
+/// The rows of the push window that a rank's tokens get back, as ranges of the slot: `[place][token]`, a place for each copy that
+/// was sent, whatever the cap.
+fn pushed(oracle: &Oracle<'_>, me: GroupRank, plan: &Plan) -> Vec<Range<u64>> {
+    let combination = oracle.combine(me).unwrap();
+    let (tokens, row) = (u64::from(plan.config().max_tokens), u64::from(plan.combine_wire_bytes()));
+    let of = |token: u64| {
+        (0..combination.copies(token as usize).count() as u64).map(move |place| {
+            let start = plan.layout().combine_rows + (place * tokens + token) * row;
+            start..start + row
+        })
+    };
+    (0..tokens).flat_map(of).collect()
+}
+
 fn meet(world: &World, team: &Team, stream: &Stream) -> Result<(), Error> {
     team.barrier(stream)?;
     world.synchronize(stream)?;
@@ -207,11 +221,17 @@ fn guarded_round(world: &World, case: &Case) -> Result<(), Error> {
     guarded.check(&written, "dispatch");
     judge_rows(&oracle, me, device, &ep, &dispatched);
     judge_dropped(&oracle, device, &ep, &stream, &dispatched)?;
+    // Nobody pushes before all have looked.
+    meet(world, &team, &stream)?;
     let staging = device.allocate(window_bytes(&ep))?;
     let experts = run_expert(&expert, &stream, &dispatched, case, &staging)?;
     ep.combine(&stream, experts, dispatched, uploaded.output())?;
     world.synchronize(&stream)?;
-    written.extend(received(&oracle, me, layout.combine_rows, ep.plan().combine_row_bytes()));
+    written.extend(if case.staged {
+        pushed(&oracle, me, ep.plan())
+    } else {
+        received(&oracle, me, layout.combine_rows, ep.plan().combine_row_bytes())
+    });
     guarded.check(&written, "combine");
     judge_output(&oracle, me, &uploaded.read_output(&case.config));
     // No rank gives its memory back while another may still look at it.
@@ -238,6 +258,14 @@ fn nothing_is_written_outside_the_rows_that_are_received() {
         case.config.hidden = 24;
         case.config = case.config.combine_type(DataType::F32).scale_bytes(4);
         (case.routing, case.staged) = (routing, staged);
-        all_well(on_ranks(4, wave, &world_config(), |world| guarded_round(world, &case)));
+        // Of pushed rows, in the one window of a plan for both ways, then in a window of their own.
+        for source in if staged {
+            [CombineSource::Any, CombineSource::Buffer]
+        } else {
+            [CombineSource::Any, CombineSource::Window]
+        } {
+            let case = Case { config: case.config.clone().combine_source(source), ..case.clone() };
+            all_well(on_ranks(4, wave, &world_config(), |world| guarded_round(world, &case)));
+        }
     }
 }

@@ -4,8 +4,8 @@ mod common;
 
 use anabranch_ep::kernels;
 use anabranch_ep::kernels::{
-    COMBINE, COUNT, DISPATCH, EXPERT_CONTRACT, EXPERT_COUNT, EXPERT_EXPAND, REFERENCE_EXPERT,
-    REFERENCE_EXPERT_MAJOR,
+    COMBINE, COMBINE_PUSH, CONFORMANCE_CODEC, COUNT, DISPATCH, EXPERT_CONTRACT, EXPERT_COUNT, EXPERT_EXPAND,
+    REFERENCE_EXPERT, REFERENCE_EXPERT_MAJOR,
 };
 use anabranch_hip_jit::isa::{check_disassembly, disassemble, resources, wave_releases};
 use anabranch_hip_jit::lint::lint_source;
@@ -22,6 +22,8 @@ fn sources_keep_the_rules() {
         &COUNT,
         &DISPATCH,
         &COMBINE,
+        &COMBINE_PUSH,
+        &CONFORMANCE_CODEC,
         &REFERENCE_EXPERT,
         &EXPERT_COUNT,
         &EXPERT_EXPAND,
@@ -48,6 +50,8 @@ fn every_entry_is_in_some_unit() {
         "anabranch_ep_dispatch_recv",
         "anabranch_ep_combine_send",
         "anabranch_ep_combine",
+        "anabranch_ep_combine_push",
+        "anabranch_ep_combine_push_send",
         "anabranch_ep_reference_expert",
         "anabranch_ep_expert_count",
         "anabranch_ep_expert_sum",

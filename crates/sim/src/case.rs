@@ -9,7 +9,7 @@ use crate::Fault;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Protocol {
-    /// Slotted dispatch, the stand-in for experts, and pull combine.
+    /// Slotted dispatch, the stand-in for experts, and combine: that pulls, or pushes.
     Ep,
     /// The same with compact dispatch: counts first; and with windows for half of what could arrive.
     EpCompact,

@@ -6,7 +6,7 @@ use crate::Protocol;
 pub const fn about(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::Ep => {
-            "slotted dispatch, experts, and the combine that pulls; --staged for a caller's buffer"
+            "slotted dispatch, experts, and the combine that pulls; --staged for the one that pushes"
         }
         Protocol::EpCompact => {
             "dispatch that counts first, with half the room it could need; experts and combine; --staged as for ep"

@@ -166,8 +166,12 @@ fn every_kernel_has_a_row_and_those_that_are_quiet_are() {
 #[test]
 fn every_embedded_unit_is_among_the_sources() {
     let sources = sources();
-    let ep =
-        [&anabranch_ep::kernels::COUNT, &anabranch_ep::kernels::DISPATCH, &anabranch_ep::kernels::COMBINE];
+    let ep = [
+        &anabranch_ep::kernels::COUNT,
+        &anabranch_ep::kernels::DISPATCH,
+        &anabranch_ep::kernels::COMBINE,
+        &anabranch_ep::kernels::COMBINE_PUSH,
+    ];
     let own = [
         &anabranch_sim::kernels::AROUND,
         &anabranch_sim::kernels::MESSAGES,
@@ -191,6 +195,7 @@ fn every_embedded_unit_is_among_the_sources() {
         .chain(own)
         .chain([
             &anabranch_ep::kernels::REFERENCE_EXPERT,
+            &anabranch_ep::kernels::CONFORMANCE_CODEC,
             &anabranch_ep::kernels::EXPERT_COUNT,
             &anabranch_ep::kernels::EXPERT_EXPAND,
             &anabranch_ep::kernels::EXPERT_CONTRACT,
@@ -216,8 +221,15 @@ fn protocols_run_the_kernels_that_the_table_says() {
     options.keep_events = true;
     // A world runs the kernels of ep, and no mistake of a kernel is looked for in it.
     for protocol in Protocol::ALL.iter().filter(|protocol| **protocol != Protocol::World) {
-        let mut scenario = common::make(&jit, &Case::new(*protocol, 2));
-        let events: Vec<Event> = scenario.run(1, &options).unwrap().run.events;
+        // Staged, some run others.
+        let events: Vec<Event> = [false, true]
+            .into_iter()
+            .flat_map(|staged| {
+                let mut case = Case::new(*protocol, 2);
+                case.staged = staged;
+                common::make(&jit, &case).run(1, &options).unwrap().run.events
+            })
+            .collect();
         let ran: BTreeSet<&str> = events.iter().map(|event| &*event.kernel).collect();
         for (kernel, runs) in KERNELS {
             let Runs::In(protocols) = runs else { continue };

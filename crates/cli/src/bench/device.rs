@@ -370,15 +370,17 @@ pub(crate) fn slice(buffer: &DeviceBuffer) -> anabranch::ep::DeviceSlice {
     unsafe { anabranch::ep::DeviceSlice::of(buffer) }
 }
 
-/// Runs the stand-in expert into the combine window.
+/// Runs the stand-in expert into a buffer of the combine window's shape, or, without one, into that window.
 pub(crate) fn run_expert(
     expert: &anabranch::ep::reference::ReferenceExpert,
     stream: &Stream,
     dispatched: &anabranch::ep::Dispatched,
+    buffer: Option<&DeviceBuffer>,
 ) -> Result<(), Error> {
-    let window: DeviceAddress = dispatched.combine_rows();
-    // SAFETY: the window is the slot's own and has the shape; the handle is of the plan the expert was made for.
-    Ok(unsafe { expert.run(stream, dispatched, window) }?)
+    let target: DeviceAddress = buffer.map_or(dispatched.combine_rows(), DeviceBuffer::address);
+    // SAFETY: the window is the slot's own and has the shape, as has the buffer, which the benchmarks keep; the handle is of the
+    // plan the expert was made for.
+    Ok(unsafe { expert.run(stream, dispatched, target) }?)
 }
 
 /// Runs the stand-in experts on expert-major rows.

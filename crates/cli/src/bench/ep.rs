@@ -1,6 +1,7 @@
 //! `anabranch bench ep`: dispatch, a stand-in for the experts, combine. Every result is compared bit by bit with the
 //! oracle before and after the timing.
 
+mod codec_error;
 mod expert_major;
 mod peer;
 
@@ -10,7 +11,9 @@ use std::path::PathBuf;
 use anabranch::ep::oracle::{Oracle, RankInput, Shape};
 use anabranch::ep::plan::Geometry;
 use anabranch::ep::reference::ReferenceExpert;
-use anabranch::ep::{Dispatched, EpConfig, ExpertOutput, ExpertParallel, Plan, ReceivedRows, Tokens};
+use anabranch::ep::{
+    CombineSource, Dispatched, EpConfig, ExpertOutput, ExpertParallel, Plan, ReceivedRows, Tokens,
+};
 use anabranch::hip::{DeviceBuffer, Stream};
 use anabranch::jit::KernelSpec;
 use anabranch::{Config, Error, World};
@@ -39,6 +42,9 @@ pub(crate) fn needed_kernels(arguments: &EpArgs) -> Vec<KernelSpec> {
         anabranch::ep::kernels::combine(arguments.combine_type()),
         anabranch::ep::kernels::reference_expert(arguments.dispatch_dtype, arguments.combine_type()),
     ]);
+    if arguments.combine_source().pushes() {
+        all.push(anabranch::ep::kernels::combine_push(arguments.combine_type(), arguments.combine_quant));
+    }
     all.extend(expert_major::needed_kernels(arguments));
     all
 }
@@ -73,6 +79,11 @@ pub(crate) fn measure(context: &RankContext<'_>, arguments: &EpArgs) -> anyhow::
 pub(crate) fn check(config: &Config, arguments: &EpArgs, ranks: u32) -> anyhow::Result<()> {
     peer::check(arguments, config.device.runtime)?;
     let sized = arguments.expert_capacity.is_some() || arguments.expert_alignment.is_some();
+    if arguments.layout == Layout::ExpertMajor && arguments.combine_source() != CombineSource::Window {
+        bail!(
+            "--layout expert-major sums into the combine window; --combine-source buffer and codecs are for token-major"
+        );
+    }
     if sized && arguments.layout == Layout::TokenMajor {
         bail!("--expert-capacity and --expert-alignment need --layout expert-major");
     }
@@ -103,7 +114,9 @@ fn plan_of(config: &Config, arguments: &EpArgs, workload: &Workload, ranks: u32)
     .dispatch_type(workload.element())
     .combine_type(arguments.combine_type())
     .mode(arguments.mode)
-    .max_recv(arguments.max_recv.map_or(0, NonZeroU32::get));
+    .max_recv(arguments.max_recv.map_or(0, NonZeroU32::get))
+    .combine_source(arguments.combine_source())
+    .combine_codec(arguments.combine_quant);
     Ok(Plan::new(anabranch::with_ep_settings(config, plan), ranks).map_err(Error::from)?)
 }
 
@@ -164,6 +177,8 @@ struct Tensors {
     ids: DeviceBuffer,
     weights: DeviceBuffer,
     output: DeviceBuffer,
+    /// The experts' output, where it does not lie in the combine window.
+    experts: Option<DeviceBuffer>,
     count: usize,
 }
 
@@ -189,6 +204,14 @@ impl<'a> EpBench<'a> {
                 &mine.weights.iter().flat_map(|weight| weight.to_ne_bytes()).collect::<Vec<_>>(),
             )?,
             output: device::upload(world, &vec![0; mine.count * ep.plan().combine_row_bytes() as usize])?,
+            experts: match arguments.combine_source() {
+                CombineSource::Buffer => {
+                    let rows = ep.plan().ranks() as usize * ep.plan().config().max_tokens as usize;
+                    let bytes = rows * ep.plan().combine_row_bytes() as usize;
+                    Some(world.device().allocate(bytes).map_err(Error::from)?)
+                }
+                _ => None,
+            },
             count: mine.count,
         };
         let stream = world.device().create_stream().map_err(Error::from)?;
@@ -212,7 +235,11 @@ impl<'a> EpBench<'a> {
 
     fn combine(&self, dispatched: Dispatched) -> Result<(), Error> {
         let output = device::slice(&self.tensors.output);
-        Ok(self.ep.combine(&self.stream, ExpertOutput::InWindow, dispatched, output)?)
+        let experts = match &self.tensors.experts {
+            Some(buffer) => ExpertOutput::Staged(device::slice(buffer)),
+            None => ExpertOutput::InWindow,
+        };
+        Ok(self.ep.combine(&self.stream, experts, dispatched, output)?)
     }
 
     /// Received rows to experts, where they lie by expert.
@@ -221,10 +248,10 @@ impl<'a> EpBench<'a> {
     }
 
     fn run_experts(&self, dispatched: &Dispatched) -> Result<(), Error> {
-        match &self.expert_major {
-            Some(bench) => bench.run_experts(&self.stream),
-            None => device::run_expert(&self.expert, &self.stream, dispatched),
+        if let Some(bench) = &self.expert_major {
+            return bench.run_experts(&self.stream);
         }
+        device::run_expert(&self.expert, &self.stream, dispatched, self.tensors.experts.as_ref())
     }
 
     /// Experts' output to the combine window, where it lies by expert.
@@ -261,10 +288,15 @@ impl<'a> EpBench<'a> {
         Ok(rows.is_ok() && drops && expanded && sums)
     }
 
-    fn compare_output(&self, oracle: &Oracle<'_>) -> anyhow::Result<bool> {
+    fn output(&self) -> Result<Vec<u8>, Error> {
         let row = self.ep.plan().combine_row_bytes() as usize;
         let mut output = vec![0; self.tensors.count * row];
-        self.tensors.output.copy_to_host(0, &mut output).map_err(Error::from)?;
+        self.tensors.output.copy_to_host(0, &mut output)?;
+        Ok(output)
+    }
+
+    fn compare_output(&self, oracle: &Oracle<'_>) -> anyhow::Result<bool> {
+        let output = self.output()?;
         let me = self.ep.rank();
         let judged = match &self.expert_major {
             Some(bench) => bench.compare_output(me, oracle, &output)?,
@@ -371,18 +403,16 @@ impl<'a> EpBench<'a> {
     fn rows(mut self, link: Option<f64>) -> anyhow::Result<Vec<Row>> {
         let world = self.world();
         let inputs = std::mem::take(&mut self.inputs);
-        let oracle = {
-            let inputs = inputs
-                .iter()
-                .map(|input| RankInput {
-                    tokens: &input.tokens,
-                    ids: &input.ids,
-                    weights: Some(&input.weights),
-                    scales: &[],
-                })
-                .collect();
-            Oracle::new(Shape::new(self.ep.plan().config(), world.size()), inputs)?
-        };
+        let inputs: Vec<_> = inputs
+            .iter()
+            .map(|input| RankInput {
+                tokens: &input.tokens,
+                ids: &input.ids,
+                weights: Some(&input.weights),
+                scales: &[],
+            })
+            .collect();
+        let oracle = Oracle::new(Shape::new(self.ep.plan().config(), world.size()), inputs.clone())?;
         let mut right = self.judge(&oracle)?;
         let host = world.device().runtime().kind() == anabranch::RuntimeKind::Host;
         let iters = self.arguments.bench.iters.unwrap_or(if host { 5 } else { 100 });
@@ -393,17 +423,22 @@ impl<'a> EpBench<'a> {
         right &= self.compare_output(&oracle)?;
         right &= self.judge(&oracle)?;
         self.ep.check_ids(&self.stream).map_err(Error::from)?;
+        let error = self.codec_error(&inputs)?;
         let verified = link::all_agree(world, "ep verified", right)?;
         let compiled = self.context.compiled()?;
         let crossing = crossing_rows(&oracle, world.size())?;
         let dropped = dropped_copies(&oracle, world.size())?;
         let config = self.ep.plan().config();
-        let sending = self.ep.dispatch_geometry(self.tensors.count as u32).map_err(Error::from)?;
-        let summing = self.ep.combine_geometry(self.tensors.count as u32);
+        let tokens = self.tensors.count as u32;
+        let sending = self.ep.dispatch_geometry(tokens).map_err(Error::from)?;
+        let pushed = self.tensors.experts.is_some();
+        let summing =
+            if pushed { self.ep.combine_push_geometry(tokens) } else { self.ep.combine_geometry(tokens) };
         let local = self.expert_major.as_ref().map_or((0, 0), ExpertMajorBench::geometry);
         let shape = |geometry: &Geometry| (geometry.blocks, geometry.block_threads);
         let geometry = [shape(&sending), shape(&summing), local, local];
-        let row_bytes = [self.ep.plan().row_bytes(), self.ep.plan().combine_row_bytes()];
+        // As they cross a link: with a codec, its bytes.
+        let row_bytes = [self.ep.plan().row_bytes(), self.ep.plan().combine_wire_bytes()];
         let crossing_bytes = row_bytes.map(|row| crossing * u64::from(row) / u64::from(world.size()));
         let peers = self.peers(crossing_bytes, iters)?;
         let moved = self.moved_bytes(&oracle, crossing_bytes)?;
@@ -427,6 +462,7 @@ impl<'a> EpBench<'a> {
                 compiled,
                 extras: Map::new(),
             };
+            let row = if index == 1 { codec_error::describe(row, config, error) } else { row };
             let ours = samples.median();
             let beside = peers.get(index).map_or(&[][..], Vec::as_slice);
             let fastest = beside.iter().map(|(_, time)| *time).reduce(f64::min);

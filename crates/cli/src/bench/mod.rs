@@ -22,7 +22,7 @@ use ccl::CclArgs;
 
 use crate::ranks::{self, RankArgs, RankContext};
 use crate::workload::Routing;
-use anabranch::ep::{DataType, Mode};
+use anabranch::ep::{CombineCodec, CombineSource, DataType, Mode};
 
 /// `anabranch bench`.
 #[derive(Clone, Debug, Subcommand)]
@@ -72,6 +72,13 @@ pub(crate) struct EpArgs {
     /// Rows that a rank takes in from all; copies that find no room are dropped [default: all that could come].
     #[arg(long, value_name = "N")]
     pub(crate) max_recv: Option<NonZeroU32>,
+    /// What rows are turned into on their way back: none, fp8_direct, fp8_direct_fnuz, fp8_block, fp8_block_fnuz or fp4_block.
+    #[arg(long, default_value_t = CombineCodec::None, value_name = "CODEC")]
+    pub(crate) combine_quant: CombineCodec,
+    /// Where the experts leave their output: in the combine window, from which peers pull it, or in a buffer, from which it is
+    /// pushed [default: window, and buffer with a codec].
+    #[arg(long, value_parser = source_of_one_way, value_name = "window|buffer")]
+    combine_source: Option<CombineSource>,
     /// The order in which experts get their rows; expert-major has rows of its own for the way there and back.
     #[arg(long, value_enum, default_value_t = Layout::TokenMajor)]
     pub(crate) layout: Layout,
@@ -109,6 +116,20 @@ impl EpArgs {
     pub(crate) fn combine_type(&self) -> DataType {
         let same = Some(self.dispatch_dtype).filter(|element| element.is_combined());
         self.combine_dtype.or(same).unwrap_or(DataType::Bf16)
+    }
+
+    /// Where the experts leave their output.
+    pub(crate) fn combine_source(&self) -> CombineSource {
+        let pushed = self.combine_quant != CombineCodec::None;
+        self.combine_source.unwrap_or(if pushed { CombineSource::Buffer } else { CombineSource::Window })
+    }
+}
+
+/// A benchmark goes one way.
+fn source_of_one_way(text: &str) -> Result<CombineSource, String> {
+    match text.parse() {
+        Ok(CombineSource::Any) | Err(_) => Err("allowed are window and buffer".to_owned()),
+        Ok(source) => Ok(source),
     }
 }
 

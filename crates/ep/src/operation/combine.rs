@@ -6,16 +6,16 @@ use super::{COMBINE, Dispatched, ExpertParallel, pointer};
 use crate::args::CombineArgs;
 use crate::error::{Error, Result};
 use crate::plan::FLAG_STRIDE;
-use crate::slot::Slot;
+use crate::slot::{Slot, SlotTicket};
 use crate::tensor::DeviceSlice;
 
-/// Where combine finds the experts' output.
+/// Where combine finds the experts' output: the same on every rank of an operation.
 #[derive(Clone, Copy, Debug)]
 pub enum ExpertOutput {
-    /// In the slot's combine window ([`Dispatched::combine_rows`]), where peers pull it without a copy.
+    /// In the slot's combine window ([`Dispatched::combine_rows`]), from which peers pull it.
     InWindow,
-    /// In another buffer of the window's shape, `[rows][hidden]` of the combine type, 16-byte aligned; the
-    /// kernel copies the received rows into the window first.
+    /// In another buffer of the window's shape, `[rows][hidden]` of the combine type, 16-byte aligned. The received rows are
+    /// pushed to their origins, in the form of the plan's codec.
     Staged(DeviceSlice),
 }
 
@@ -27,8 +27,9 @@ impl ExpertParallel {
     /// `output` is `[tokens][hidden]` of the combine type, 16-byte aligned.
     ///
     /// # Errors
-    /// Before anything moves: [`Error::ForeignHandle`], [`Error::Shape`], [`Error::Alignment`], or a fault that the
-    /// world has had. The handle is used up in any case, and after an error its slot is lost.
+    /// Before anything moves: [`Error::ForeignHandle`], [`Error::Source`], [`Error::Shape`], [`Error::Alignment`],
+    /// [`Error::InOwnWindows`], or a fault that the world has had. A rank whose output lies elsewhere than a peer's (one in the
+    /// window, one in a buffer) is a fault of the world. The handle is used up in any case, and after an error its slot is lost.
     pub fn combine(
         &self,
         stream: &Stream,
@@ -38,7 +39,19 @@ impl ExpertParallel {
     ) -> Result<()> {
         let tokens = dispatched.tokens;
         self.check_output(tokens, &output)?;
-        self.launch_combine(stream, experts, dispatched, tokens, output)
+        let slot = dispatched.slot;
+        match experts {
+            ExpertOutput::InWindow if !self.plan.config().combine_source.pulls() => {
+                Err(self.wrong_source("the combine window"))
+            }
+            ExpertOutput::InWindow => self.pull(stream, slot, tokens, output),
+            ExpertOutput::Staged(rows) => self.push(stream, rows, slot, tokens, output),
+        }
+    }
+
+    /// The experts' output is where the plan does not look for it.
+    pub(super) fn wrong_source(&self, given: &'static str) -> Error {
+        Error::Source { given, planned: self.plan.config().combine_source }
     }
 
     /// Gives the slot of a dispatch back without a combine. Collective, like combine.
@@ -48,29 +61,17 @@ impl ExpertParallel {
     pub fn release(&self, stream: &Stream, dispatched: Dispatched) -> Result<()> {
         // SAFETY: nothing of a null range is read or written when no token is summed.
         let nothing = unsafe { DeviceSlice::from_raw(DeviceAddress::NULL, 0) };
-        self.launch_combine(stream, ExpertOutput::InWindow, dispatched, 0, nothing)
+        self.pull(stream, dispatched.slot, 0, nothing)
     }
 
-    fn launch_combine(
-        &self,
-        stream: &Stream,
-        experts: ExpertOutput,
-        dispatched: Dispatched,
-        tokens: u32,
-        output: DeviceSlice,
-    ) -> Result<()> {
+    fn pull(&self, stream: &Stream, mut slot: SlotTicket, tokens: u32, output: DeviceSlice) -> Result<()> {
         let _launching = self.world.launching(stream)?;
-        let mut slot = dispatched.slot;
         if !slot.belongs_to(&self.pool) {
             return Err(Error::ForeignHandle);
         }
-        let staged = self.staged_rows(&experts)?;
-        let mut geometry = self.plan.combine_geometry(tokens, &self.limits);
-        if !staged.is_null() {
-            geometry.blocks = geometry.blocks.max(self.plan.staging_blocks(&self.limits));
-        }
+        let geometry = self.plan.combine_geometry(tokens, &self.limits);
         slot.order_behind(stream)?;
-        let args = self.combine_args(slot.get(), staged, tokens, output.address(), geometry.segments);
+        let args = self.combine_args(slot.get(), tokens, output.address(), geometry.segments);
         let kernel = self.combine.kernel("anabranch_ep_combine")?;
         // SAFETY: as for dispatch; the rows that it reads at peers belong to the same operation of their slots.
         unsafe {
@@ -93,26 +94,10 @@ impl ExpertParallel {
         })
     }
 
-    /// Where the rows to stage are; null when they are in the window.
-    pub(super) fn staged_rows(&self, experts: &ExpertOutput) -> Result<DeviceAddress> {
-        match experts {
-            ExpertOutput::InWindow => Ok(DeviceAddress::NULL),
-            ExpertOutput::Staged(rows) => {
-                let (window, config) = (self.plan.rows(), self.plan.config());
-                let needed = window as usize * self.plan.combine_row_bytes() as usize;
-                rows.check("the experts' output", needed, 16, || {
-                    format!("[{window} rows][{} hidden] {}", config.hidden, config.combine_type)
-                })?;
-                Ok(rows.address())
-            }
-        }
-    }
-
-    /// Arguments of a combine kernel.
+    /// Arguments of a kernel of the combine that pulls.
     pub(super) fn combine_args(
         &self,
         slot: &Slot,
-        staged: DeviceAddress,
         tokens: u32,
         output: DeviceAddress,
         segments: u32,
@@ -120,22 +105,17 @@ impl ExpertParallel {
         let layout = self.plan.layout();
         CombineArgs {
             team: self.team.view(),
-            staged: pointer(staged),
             output: pointer(output),
             send_map: pointer(slot.send_map()),
-            counts: pointer(slot.counts()),
-            offsets: pointer(slot.offsets()),
             state: pointer(slot.state()),
             rows_offset: slot.heap_offset() + layout.combine_rows,
             flags_offset: slot.heap_offset() + layout.combine_flags,
             token_count: tokens,
-            row_stride: self.plan.row_stride(),
             fan_out: self.plan.fan_out(),
             row_bytes: self.plan.combine_row_bytes(),
             segments,
             flag_stride: FLAG_STRIDE,
             operation: COMBINE.0,
-            reserved: 0,
         }
     }
 }

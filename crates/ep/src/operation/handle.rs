@@ -26,8 +26,8 @@ impl Dispatched {
         self.slot.get().rows()
     }
 
-    /// Meta records of the rows: `[rows][meta_bytes]`, each `{token u32, top_k u32, ids i32[K],
-    /// weights f32[K], scales}`.
+    /// Meta records of the rows: `[rows][meta_bytes]`, each `{token u32, place u32, ids i32[K],
+    /// weights f32[K], scales}`; `place` is this copy's among those of the token that were sent, ascending by rank.
     pub fn meta(&self) -> DeviceAddress {
         self.slot.get().meta()
     }
@@ -48,8 +48,10 @@ impl Dispatched {
         self.slot.get().dropped_count()
     }
 
-    /// The combine window: `[rows][hidden]` of the combine type. Experts that write their output here, each
-    /// row at the place of the row it came from, save combine a copy.
+    /// The combine window: `[rows][hidden]` of the combine type, each row at the place of the row it came from, for experts that
+    /// write their output here. Null where the plan has none ([`CombineSource::Buffer`](crate::CombineSource::Buffer)). Where a
+    /// plan has both ways ([`CombineSource::Any`](crate::CombineSource::Any)), nobody writes here in an operation whose combine
+    /// gets another buffer: peers push into the same memory.
     pub fn combine_rows(&self) -> DeviceAddress {
         self.slot.get().combine_rows()
     }

@@ -9,8 +9,7 @@ use crate::plan::{DeviceLimits, Plan};
 
 /// Takes a share of the device for the grids of all slots, and shrinks the grids to it.
 pub(super) fn reserve(world: &World, plan: &Plan, limits: &mut DeviceLimits) -> Result<ResidencyPermit> {
-    // No grid is larger than that of staging.
-    let wanted = plan.staging_blocks(limits);
+    let wanted = plan.most_blocks(limits);
     let slots = plan.config().slots;
     let permit = world.reserve_residency_up_to(slots, wanted, limits.resident_blocks)?;
     if permit.blocks() < wanted {
@@ -34,12 +33,15 @@ pub(super) fn device_limits(
     count: Option<&LoadedUnit>,
     dispatch: &LoadedUnit,
     combine: &LoadedUnit,
+    push: Option<&LoadedUnit>,
 ) -> Result<DeviceLimits> {
     let entries = |unit, names: &[&'static str]| names.iter().map(|name| (unit, *name)).collect::<Vec<_>>();
-    let mut entries =
+    let mut all =
         [entries(dispatch, kernels::DISPATCH.entries), entries(combine, kernels::COMBINE.entries)].concat();
-    entries.extend(count.map(|unit| (unit, "anabranch_ep_count")));
-    let kernels = entries.iter().map(|(unit, name)| unit.kernel(name)).collect::<Result<Vec<_>, _>>()?;
+    let pushing = push.map(|unit| entries(unit, kernels::COMBINE_PUSH.entries));
+    all.extend(pushing.into_iter().flatten());
+    all.extend(count.map(|unit| (unit, "anabranch_ep_count")));
+    let kernels = all.iter().map(|(unit, name)| unit.kernel(name)).collect::<Result<Vec<_>, _>>()?;
     let device = dispatch.kernel("anabranch_ep_dispatch")?.raw().device();
     let wave_size = device.wave_size();
     let mut most_threads = u32::MAX;

@@ -7,8 +7,10 @@
 
 use anabranch_hip::{DeviceAddress, Stream};
 
+use super::push::Push;
 use super::{Dispatched, ExpertOutput, ExpertParallel};
 use crate::error::{Error, Result};
+use crate::plan::Geometry;
 use crate::slot::SlotTicket;
 use crate::tensor::{DeviceSlice, Tokens};
 
@@ -28,7 +30,8 @@ pub struct DispatchSent {
     tokens: u32,
 }
 
-/// A combine whose rows are offered to the peers. Holds the slot; give it to [`ExpertParallel::combine_recv`], once.
+/// A combine whose rows are offered to the peers, or pushed to them. Holds the slot; give it to [`ExpertParallel::combine_recv`],
+/// once.
 ///
 /// ```compile_fail,E0382
 /// # use anabranch_ep::{CombineSent, DeviceSlice, ExpertParallel};
@@ -42,6 +45,7 @@ pub struct DispatchSent {
 pub struct CombineSent {
     slot: SlotTicket,
     tokens: u32,
+    pushed: bool,
 }
 
 impl DispatchSent {
@@ -107,8 +111,8 @@ impl ExpertParallel {
         Ok(Dispatched { slot, tokens })
     }
 
-    /// The first half of a [combine](Self::combine): tells the peers that the experts' rows are in the window, into which its
-    /// kernel copies them first when they are elsewhere. It waits for nobody. Collective with [`Self::combine_recv`]. The window
+    /// The first half of a [combine](Self::combine): tells the peers that the experts' rows are in the window, or pushes them to
+    /// their origins when they are elsewhere. It waits for nobody. Collective with [`Self::combine_recv`]. The window
     /// must not be written behind it; another buffer may, in stream order.
     ///
     /// # Errors
@@ -122,18 +126,28 @@ impl ExpertParallel {
         let _launching = self.world.launching(stream)?;
         let Dispatched { mut slot, tokens } = dispatched;
         self.check_slot(&slot)?;
-        let staged = self.staged_rows(&experts)?;
-        let mut geometry = self.plan.combine_geometry(tokens, &self.limits);
-        geometry.blocks = if staged.is_null() { 1 } else { self.plan.staging_blocks(&self.limits) };
-        slot.order_behind(stream)?;
-        let args = self.combine_args(slot.get(), staged, tokens, DeviceAddress::NULL, geometry.segments);
-        let kernel = self.combine.kernel("anabranch_ep_combine_send")?;
-        // SAFETY: as for combine; nothing is written to an output.
-        unsafe {
-            kernel.launch(geometry.blocks, geometry.block_threads, geometry.local_bytes, stream, &args)?;
+        match experts {
+            ExpertOutput::Staged(rows) => {
+                self.check_pushed(&rows, slot.get())?;
+                let push = Push { rows: rows.address(), tokens, output: DeviceAddress::NULL };
+                self.launch_push(stream, &mut slot, "anabranch_ep_combine_push_send", push)?;
+                Ok(CombineSent { slot, tokens, pushed: true })
+            }
+            ExpertOutput::InWindow if !self.plan.config().combine_source.pulls() => {
+                Err(self.wrong_source("the combine window"))
+            }
+            ExpertOutput::InWindow => {
+                let geometry = Geometry { blocks: 1, ..self.plan.combine_geometry(tokens, &self.limits) };
+                slot.order_behind(stream)?;
+                let args = self.combine_args(slot.get(), tokens, DeviceAddress::NULL, geometry.segments);
+                let kernel = self.combine.kernel("anabranch_ep_combine_send")?;
+                let Geometry { blocks, block_threads, local_bytes, .. } = geometry;
+                // SAFETY: as for combine; nothing is written to an output.
+                unsafe { kernel.launch(blocks, block_threads, local_bytes, stream, &args)? };
+                slot.used_on(stream)?;
+                Ok(CombineSent { slot, tokens, pushed: false })
+            }
         }
-        slot.used_on(stream)?;
-        Ok(CombineSent { slot, tokens })
     }
 
     /// The second half of a combine: waits for the peers and sums. The stream may be another than the first half's; it is put
@@ -146,12 +160,17 @@ impl ExpertParallel {
     pub fn combine_recv(&self, stream: &Stream, sent: CombineSent, output: DeviceSlice) -> Result<()> {
         self.check_output(sent.tokens, &output)?;
         let _launching = self.world.launching(stream)?;
-        let CombineSent { mut slot, tokens } = sent;
+        let CombineSent { mut slot, tokens, pushed } = sent;
         self.check_slot(&slot)?;
+        if pushed {
+            let push = Push { rows: DeviceAddress::NULL, tokens, output: output.address() };
+            self.launch_push(stream, &mut slot, "anabranch_ep_combine_push_recv", push)?;
+            slot.give_back();
+            return Ok(());
+        }
         slot.order_behind(stream)?;
         let geometry = self.plan.combine_geometry(tokens, &self.limits);
-        let args =
-            self.combine_args(slot.get(), DeviceAddress::NULL, tokens, output.address(), geometry.segments);
+        let args = self.combine_args(slot.get(), tokens, output.address(), geometry.segments);
         let kernel = self.combine.kernel("anabranch_ep_combine_recv")?;
         // SAFETY: as for combine.
         unsafe {

@@ -4,7 +4,8 @@ use super::{ExpertRows, Mismatch, Oracle, SentCopy};
 use anabranch_ranks::GroupRank;
 
 /// What one source gets back from a combine: for each of its tokens the sum of the expert outputs of its
-/// distinct destinations, in ascending group-rank order, in f32 from 0, rounded once to the output type.
+/// distinct destinations, as the codec leaves them, in ascending group-rank order, in f32 from 0, rounded once to the output
+/// type.
 /// Dropped copies are left out; tokens without a copy give zeros.
 #[derive(Debug)]
 pub struct Combination<'o> {
@@ -97,6 +98,7 @@ impl Sums {
         self.sum.fill(0.0);
         for copy in combination.copies(token) {
             experts.row(&copy, &mut self.addend);
+            combination.oracle.shape().codec.pass(&mut self.addend);
             for (sum, addend) in self.sum.iter_mut().zip(&self.addend) {
                 *sum += addend;
             }

@@ -127,6 +127,7 @@ fn small() -> (Shape, Vec<Input>) {
         dispatch: DataType::F32,
         combine: DataType::F32,
         output: DataType::F32,
+        codec: CombineCodec::None,
     };
     // Rank 0 owns expert 0, rank 1 owns experts 1 and 2.
     let first = Input {
@@ -154,6 +155,7 @@ fn mixed(dispatch: DataType, combine: DataType) -> (Shape, Vec<Input>) {
         dispatch,
         combine,
         output: combine,
+        codec: CombineCodec::None,
     };
     let mut state = 7u64;
     let mut next = || {
@@ -188,6 +190,7 @@ prop_compose! {
         let shape = Shape {
             ranks, experts, top_k, hidden, scale_bytes, max_tokens: 6, window: Window::Slotted { slots: 6 },
             dispatch: DataType::F32, combine: DataType::F32, output: DataType::F32,
+            codec: CombineCodec::None,
         };
         let inputs = ids.into_iter().enumerate().map(|(source, mut ids)| {
             let tokens = ids.len() / top_k;

@@ -129,7 +129,7 @@ const PACKETS_SHORT_C: Search = PACKETS_SHORT.cumulative();
 pub const TWINS: &[Twin] = &[
     twin("RELEASE_BY_ONE_THREAD", &[EP, SIGNAL, PING]),
     twin("NO_RELEASE", &[EP, SIGNAL, PING, EP_C, SIGNAL_C, PING_C, ONE_BLOCK_C]),
-    twin("COUNT_BEFORE_RELEASE", &[EP, EP_C]),
+    twin("COUNT_BEFORE_RELEASE", &[EP, STAGED, EP_C, STAGED_C]),
     twin("EPOCH_LOOSE", &[EP.by_values(), BARRIER, STREAM, DEVICE, PING, HOPS, BARRIER_C]),
     twin(
         "NO_ACQUIRE_AFTER_WAIT",
@@ -152,7 +152,7 @@ pub const TWINS: &[Twin] = &[
     twin("RELEASE_AT_DEVICE_SCOPE", &[EP, SIGNAL, PING, EP_C, SIGNAL_C, PING_C]),
     twin("FLAG_BEFORE_DATA", &[EP, STAGED, EP_C]),
     twin("NO_BARRIER_IN_RELEASE", &[STAGED, SIGNAL, SIGNAL_C, PING_C]),
-    twin("COUNTER_NOT_RESET", &[EP]),
+    twin("COUNTER_NOT_RESET", &[EP, STAGED]),
     twin("COUNTER_RESET_EARLY", &[EP]),
     twin("EPOCH_EQUAL", &[BARRIER.by_values(), STREAM.by_values(), DEVICE.by_values()]),
     twin("ACQUIRE_AT_DEVICE_SCOPE", &[EP, SIGNAL, GATHER, BARRIER.by_races(), STREAM.by_races(), MOVE, BULK]),
@@ -214,11 +214,12 @@ pub const TWINS: &[Twin] = &[
     twin("TWO_FLAGS", &[EP, SPLIT]),
     twin("DISPATCH_NO_ACQUIRE", &[EP.by_races(), SPLIT.by_races()]),
     twin("COMBINE_NO_ACQUIRE", &[EP, STAGED, SPLIT]),
-    twin("COMBINE_NO_BARRIER", &[EP, EP_C]),
-    twin("COMBINE_WAITS_FOR_ITSELF", &[EP]),
+    twin("COMBINE_NO_BARRIER", &[EP, STAGED, EP_C]),
+    twin("COMBINE_WAITS_FOR_ITSELF", &[EP, STAGED]),
     twin("COMBINE_UNRELEASED", &[EP_C.by_races()]),
     twin("COMBINE_EPOCH_PLAIN", &[EP.by_races()]),
     twin("COMBINE_FLAG_FIRST", &[STAGED, STAGED_C, Search { staged: true, ..SPLIT }]),
+    // A combine that pushes in one kernel: all blocks have been counted, and have read the epoch, before any may end.
     twin("COMBINE_UNCOUNTED", &[EP.by_values(), SPLIT.by_values()]),
     twin("COMBINE_COUNT_NOT_RESET", &[EP.by_values()]),
     twin("EXCHANGE_EARLY_RETURN", &[EP.by_values()]),

@@ -73,7 +73,7 @@ pub(super) const FILES: &[File] = &[
         ],
     },
     File {
-        file: "ep/kernels/combine.hip",
+        file: "ep/kernels/combine_flags.h",
         rows: &[
             ("flag_all", "flag_store", Twins(&["COMBINE_FLAG_FIRST", "EPOCH_LOOSE"])),
             ("wait_for_rows", "block_barrier", LOCAL),
@@ -82,10 +82,20 @@ pub(super) const FILES: &[File] = &[
             ("wait_for_rows", "block_barrier", Twins(&["COMBINE_NO_BARRIER"])),
             // The epoch's store stands behind its load in every block, by the counting and without a fence.
             ("advance_epoch", "flag_store", Twins(&["COMBINE_EPOCH_PLAIN", "COMBINE_UNCOUNTED"])),
-            ("begin", "flag_load", Twins(&["COMBINE_EPOCH_PLAIN"])),
+            ("next_epoch", "flag_load", Twins(&["COMBINE_EPOCH_PLAIN"])),
             ("advance_epoch", "fetch_add_device", Twins(&["COMBINE_UNCOUNTED", "COMBINE_COUNT_NOT_RESET"])),
-            ("offer_rows", "arrive_is_last", Twins(&["COUNT_BEFORE_RELEASE", "COMBINE_FLAG_FIRST"])),
-            ("offer_rows", "block_release_system", Twins(&["COMBINE_UNRELEASED"])),
         ],
+    },
+    File {
+        file: "ep/kernels/combine.hip",
+        rows: &[("offer_rows", "block_release_system", Twins(&["COMBINE_UNRELEASED"]))],
+    },
+    File {
+        file: "ep/kernels/combine_push.hip",
+        rows: &[(
+            "push_and_flag",
+            "arrive_is_last",
+            Twins(&["COUNT_BEFORE_RELEASE", "FLAG_BEFORE_DATA", "COMBINE_FLAG_FIRST", "COUNTER_NOT_RESET"]),
+        )],
     },
 ];

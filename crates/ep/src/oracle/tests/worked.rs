@@ -129,6 +129,7 @@ fn one_token(combine: DataType, output: DataType) -> (Shape, Vec<Input>) {
         dispatch: DataType::F32,
         combine,
         output,
+        codec: CombineCodec::None,
     };
     let token =
         Input { tokens: f32_bytes(&[1.0]), ids: vec![2, 0, 1], weights: vec![1.0; 3], scales: vec![] };

@@ -1,5 +1,7 @@
 //! What dispatch and combine must have left behind, by the oracle of the crate; and that nothing else was touched.
 
+use std::collections::BTreeSet;
+
 use anabranch_ep::args::SlotState;
 use anabranch_ep::oracle::{Oracle, RankInput, Shape, SlottedRows};
 use anabranch_ranks::GroupRank;
@@ -8,24 +10,33 @@ use super::given::{HIDDEN, TOP_K};
 use super::{Ep, Input};
 use crate::Failure;
 
+/// What the operations of all epochs may have written at one rank.
+#[derive(Clone, Debug)]
+struct Touched {
+    /// The most rows of each part of its windows: from a source, or, compact, from all.
+    most: Vec<usize>,
+    /// Place and token of the rows that were pushed back.
+    pushed: BTreeSet<(usize, usize)>,
+}
+
 impl Ep {
     pub(super) fn judge(&self) -> Result<(), Failure> {
-        // The most rows that each rank got in any epoch in each part of its windows: from a source, or, compact, from all.
         let ranks = self.case.ranks as usize;
         let parts = if self.plan.row_stride() == 0 { 1 } else { ranks };
-        let mut most = vec![vec![0; parts]; ranks];
+        let mut touched = vec![Touched { most: vec![0; parts], pushed: BTreeSet::new() }; ranks];
         for epoch in 0..self.case.rounds {
-            self.judge_epoch(epoch, &mut most)
+            self.judge_epoch(epoch, &mut touched)
                 .map_err(|problem| Failure::new(format!("epoch {epoch}: {problem}")))?;
         }
-        for (rank, most) in most.iter().enumerate() {
-            self.judge_guards(rank, most)
+        for (rank, touched) in touched.iter().enumerate() {
+            self.judge_guards(rank, &touched.most)
+                .and_then(|()| self.judge_push_window(rank, touched))
                 .map_err(|problem| Failure::new(format!("rank {rank}: {problem}")))?;
         }
         Ok(())
     }
 
-    fn judge_epoch(&self, epoch: u32, most: &mut [Vec<usize>]) -> Result<(), String> {
+    fn judge_epoch(&self, epoch: u32, touched: &mut [Touched]) -> Result<(), String> {
         let inputs = self.memory.iter().map(|memory| {
             let Input { tokens, ids, weights, .. } = &memory.inputs[epoch as usize];
             RankInput { tokens, ids, weights: Some(weights), scales: &[] }
@@ -45,7 +56,7 @@ impl Ep {
             let delivery = oracle.dispatch(who).map_err(|error| error.to_string())?;
             let compact = self.plan.row_stride() == 0;
             let counts = if compact { vec![delivery.total()] } else { delivery.counts().to_vec() };
-            for (most, count) in most[number as usize].iter_mut().zip(counts) {
+            for (most, count) in touched[number as usize].most.iter_mut().zip(counts) {
                 *most = (*most).max(count as usize);
             }
             if epoch + 1 == self.case.rounds {
@@ -57,6 +68,10 @@ impl Ep {
                         state.dropped_count
                     ));
                 }
+            }
+            for token in 0..self.case.tokens as usize {
+                let places = combined.copies(token).count();
+                touched[number as usize].pushed.extend((0..places).map(|place| (place, token)));
             }
             combined.compare_output(&output, &experts).map_err(|mismatch| mismatch.to_string())?;
         }
@@ -74,7 +89,7 @@ impl Ep {
             meta.chunks_exact(words).flat_map(|record| record[from..from + count].iter().copied()).collect()
         };
         let counts: Vec<u32> = self.bench.get(memory.own, self.own.counts, ranks).map_err(get)?;
-        let sizes = field(1, 1);
+        let (tokens, places) = (field(0, 1), field(1, 1));
         let offsets: Vec<u32> = self.bench.get(memory.own, self.own.offsets, ranks + 1).map_err(get)?;
         for (source, count) in counts.iter().enumerate() {
             let stride = self.plan.row_stride() as usize;
@@ -82,8 +97,16 @@ impl Ep {
             // Counts and offsets beyond the window are told below.
             let first = first.min(rows);
             let told = (*count as usize).min(rows - first);
-            if let Some(size) = sizes[first..first + told].iter().find(|size| **size != TOP_K) {
-                return Err(format!("a row of source {source} says that it has {size} experts, not {TOP_K}"));
+            let combined =
+                oracle.combine(GroupRank::new(source as u32)).map_err(|error| error.to_string())?;
+            for (row, place) in places[first..first + told].iter().enumerate() {
+                let token = tokens[first + row] as usize;
+                let right = combined.copies(token).position(|copy| copy.destination == who);
+                if right != Some(*place as usize) {
+                    return Err(format!(
+                        "a row of token {token} of source {source} says place {place}, not {right:?}"
+                    ));
+                }
             }
         }
         let top_k = TOP_K as usize;
@@ -92,7 +115,7 @@ impl Ep {
         let seen = SlottedRows {
             counts: &counts,
             offsets: Some(&offsets),
-            tokens: &field(0, 1),
+            tokens: &tokens,
             payload: &self.bench.get::<u8>(memory.heap, layout.rows, rows * row_bytes).map_err(get)?,
             row_bytes,
             ids: &field(2, top_k).into_iter().map(|id| id as i32).collect::<Vec<_>>(),
@@ -117,11 +140,13 @@ impl Ep {
         let (layout, memory) = (self.plan.layout(), self.bench.ranks[rank]);
         let part = self.plan.rows() as usize / most.len();
         let combined = (HIDDEN * 4) as usize;
-        for (what, window, row_bytes) in [
+        let windows = [
             ("rows", layout.rows, self.plan.row_bytes() as usize),
             ("meta", layout.meta, self.plan.meta_bytes() as usize),
             ("combine", layout.combine_rows, combined),
-        ] {
+        ];
+        // What is pushed lies elsewhere, below.
+        for (what, window, row_bytes) in windows.into_iter().take(if self.case.staged { 2 } else { 3 }) {
             for (index, rows) in most.iter().enumerate() {
                 let from = window + ((index * part + rows) * row_bytes) as u64;
                 let rest = self.bench.get::<u8>(memory.heap, from, (part - rows) * row_bytes).map_err(get)?;
@@ -137,5 +162,27 @@ impl Ep {
             // Masked ids are no mistakes, and there are no others.
             && (state.invalid_count, state.invalid_first) == (0, u64::MAX);
         if ended { Ok(()) } else { Err(format!("after {epochs} epochs the slot is {state:?}")) }
+    }
+
+    /// Rows of the push window that no epoch had are as the heap was.
+    fn judge_push_window(&self, rank: usize, touched: &Touched) -> Result<(), String> {
+        if !self.case.staged {
+            return Ok(());
+        }
+        let tokens = self.case.tokens as usize;
+        let places = self.plan.fan_out() as usize;
+        let row_bytes = self.plan.combine_wire_bytes() as usize;
+        let (heap, window) = (self.bench.ranks[rank].heap, self.plan.layout().combine_rows);
+        let bytes = self
+            .bench
+            .get::<u8>(heap, window, places * tokens * row_bytes)
+            .map_err(|error| error.to_string())?;
+        for (row, bytes) in bytes.chunks_exact(row_bytes).enumerate() {
+            let (place, token) = (row / tokens, row % tokens);
+            if !touched.pushed.contains(&(place, token)) && bytes.iter().any(|byte| *byte != 0) {
+                return Err(format!("the push window was written at place {place} of token {token}"));
+            }
+        }
+        Ok(())
     }
 }

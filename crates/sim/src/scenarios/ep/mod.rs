@@ -1,11 +1,17 @@
-//! Dispatch, the stand-in for experts and combine: what `ExpertParallel` does for one slot, without a world.
+//! Dispatch, the stand-in for experts and combine: what `ExpertParallel` does for one slot, without a world. Staged, the combine
+//! that pushes.
 
 pub(super) mod given;
 mod judge;
+mod push;
 
-use anabranch_ep::args::{CombineArgs, CountArgs, DispatchArgs, ReferenceExpertArgs, SlotState};
+use anabranch_ep::args::{
+    CombineArgs, CombinePushArgs, CountArgs, DispatchArgs, ReferenceExpertArgs, SlotState,
+};
 use anabranch_ep::plan::{DeviceLimits, FLAG_STRIDE, Geometry, Plan};
-use anabranch_ep::{COMBINE, COUNT, DISPATCH, DataType, EpConfig, Mode, kernels};
+use anabranch_ep::{
+    COMBINE, COUNT, CombineCodec, CombineSource, DISPATCH, DataType, EpConfig, Mode, kernels,
+};
 use anabranch_hip_host::seeded::{Allocation, Owner, SeededKernel};
 use anabranch_hip_jit::DevicePointer;
 use anabranch_shmem::TeamView;
@@ -69,6 +75,8 @@ pub(crate) struct Ep {
     counting: Geometry,
     sending: Geometry,
     summing: Geometry,
+    /// The most waves that push one row.
+    pushing: u32,
     bench: Bench,
     memory: Vec<Memory>,
     /// Of the compact mode.
@@ -90,14 +98,13 @@ struct Halves {
 }
 
 impl Halves {
-    fn load(kernels: &mut Kernels<'_>) -> Result<Self, ScenarioError> {
+    fn load(kernels: &mut Kernels<'_>, staged: bool) -> Result<Self, ScenarioError> {
         let dispatch = || kernels::dispatch().with("EP_TILE", WAVE);
-        let combine = || kernels::combine(DataType::F32);
         Ok(Self {
             send: kernels.load(dispatch(), "anabranch_ep_dispatch_send")?,
             recv: kernels.load(dispatch(), "anabranch_ep_dispatch_recv")?,
-            offer: kernels.load(combine(), "anabranch_ep_combine_send")?,
-            sum: kernels.load(combine(), "anabranch_ep_combine_recv")?,
+            offer: push::load(kernels, staged, push::Part::Send)?,
+            sum: push::load(kernels, staged, push::Part::Receive)?,
         })
     }
 }
@@ -108,6 +115,7 @@ impl Ep {
         let config = EpConfig::new(HIDDEN, case.ranks * 2, TOP_K, case.tokens)
             .dispatch_type(DataType::F32)
             .combine_type(DataType::F32)
+            .combine_source(if case.staged { CombineSource::Buffer } else { CombineSource::Window })
             .launch(case.blocks, case.waves);
         let compact = case.protocol == Protocol::EpCompact;
         let config = if compact {
@@ -126,10 +134,11 @@ impl Ep {
         // Tokens are few: as many blocks as others have.
         let counting = Geometry { blocks: case.blocks, ..plan.count_geometry(case.tokens, &limits) };
         let sending = plan.dispatch_geometry(case.tokens, &limits).map_err(refused)?;
-        let mut summing = plan.combine_geometry(case.tokens, &limits);
-        if case.staged {
-            summing.blocks = summing.blocks.max(plan.staging_blocks(&limits));
-        }
+        let summing = if case.staged {
+            plan.combine_push_geometry(case.tokens, &limits)
+        } else {
+            plan.combine_geometry(case.tokens, &limits)
+        };
         let own = Own::new(case.ranks, case.tokens, plan.fan_out());
         let lanes = |shape: &Geometry| shape.blocks * shape.block_threads;
         let lanes = case.ranks * lanes(&sending).max(lanes(&summing)).max(lanes(&counting));
@@ -140,8 +149,13 @@ impl Ep {
             // Tiles of one wave, so that few tokens are several tiles; the plan's local memory is for larger ones.
             dispatch: kernels.load(kernels::dispatch().with("EP_TILE", WAVE), "anabranch_ep_dispatch")?,
             expert: kernels.load_right(expert, "anabranch_ep_reference_expert")?,
-            combine: kernels.load(kernels::combine(DataType::F32), "anabranch_ep_combine")?,
-            halves: if case.protocol == Protocol::EpSplit { Some(Halves::load(kernels)?) } else { None },
+            combine: push::load(kernels, case.staged, push::Part::Whole)?,
+            halves: if case.protocol == Protocol::EpSplit {
+                Some(Halves::load(kernels, case.staged)?)
+            } else {
+                None
+            },
+            pushing: plan.push_segments(&limits),
             case,
             plan,
             own,
@@ -205,11 +219,8 @@ impl Ep {
         let sending = grid(&self.sending, self.sending.local_bytes);
         let summing = grid(&self.summing, self.summing.local_bytes);
         let team = self.bench.team(rank);
-        let (dispatch, expert, combine) = (
-            self.dispatch_args(team, rank, epoch),
-            self.expert_args(rank),
-            self.combine_args(team, rank, epoch),
-        );
+        let (dispatch, expert) = (self.dispatch_args(team, rank, epoch), self.expert_args(rank));
+        let combine = self.way(team, rank, epoch);
         if let Some(count) = &self.count {
             let counting = grid(&self.counting, self.counting.local_bytes);
             let args = self.count_args(team, rank, epoch);
@@ -224,13 +235,13 @@ impl Ep {
                 self.bench.launch(rank, &halves.send, sending, &dispatch)?;
                 self.bench.launch(rank, &halves.recv, one, &dispatch)?;
                 self.bench.launch(rank, &self.expert, working, &expert)?;
-                self.bench.launch(rank, &halves.offer, offering, &combine)?;
-                self.bench.launch(rank, &halves.sum, summing, &combine)?;
+                combine.launch(&mut self.bench, rank, &halves.offer, offering)?;
+                combine.launch(&mut self.bench, rank, &halves.sum, summing)?;
             }
             _ => {
                 self.bench.launch(rank, &self.dispatch, sending, &dispatch)?;
                 self.bench.launch(rank, &self.expert, working, &expert)?;
-                self.bench.launch(rank, &self.combine, summing, &combine)?;
+                combine.launch(&mut self.bench, rank, &self.combine, summing)?;
             }
         }
         Ok(())
@@ -315,22 +326,17 @@ impl Ep {
         let memory = &self.memory[rank as usize];
         CombineArgs {
             team,
-            staged: if self.case.staged { at(memory.staged, 0) } else { DevicePointer::NULL },
             output: at(memory.inputs[epoch as usize].output, 0),
             send_map: at(own, self.own.send_map),
-            counts: at(own, self.own.counts),
-            offsets: at(own, self.own.offsets),
             state: at(own, self.own.state),
             rows_offset: layout.combine_rows,
             flags_offset: layout.combine_flags,
             token_count: self.case.tokens,
-            row_stride: self.plan.row_stride(),
             fan_out: plan.fan_out(),
             row_bytes: plan.combine_row_bytes(),
             segments: self.summing.segments,
             flag_stride: FLAG_STRIDE,
             operation: COMBINE.0,
-            reserved: 0,
         }
     }
 

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anabranch_bootstrap::{FaultyRendezvous, Rendezvous, RendezvousFaults};
-use anabranch_ep::{DataType, EpConfig, Plan, kernels};
+use anabranch_ep::{CombineCodec, DataType, EpConfig, Plan, kernels};
 use anabranch_hip::{DeviceOrdinal, with_causes};
 use anabranch_hip_host::seeded::{Event, Run};
 use anabranch_hip_host::{HostConfig, HostMachine, Schedule, SeededSchedule};
@@ -86,6 +86,7 @@ impl World {
         for spec in [
             kernels::dispatch(),
             kernels::combine(DataType::F32),
+            kernels::combine_push(DataType::F32, CombineCodec::None),
             kernels::reference_expert(DataType::F32, DataType::F32),
             anabranch_hip_jit::KernelSpec::new(&anabranch_shmem::TEAM_BARRIER_UNIT),
         ] {

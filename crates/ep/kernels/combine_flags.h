@@ -1,0 +1,86 @@
+// What a rank tells all others in a combine, and waits for: one flag {epoch, way} from each. Behind the flag of a rank lie its
+// rows: in its own window where they are pulled, in the reader's where they were pushed. All ranks of a combine go the same
+// way; one that does not is a fault.
+#pragma once
+
+enum CombinePhase : u32 { COMBINE_WAIT_FLAG = 1, COMBINE_FLAG_OVERRUN = 2, COMBINE_OTHER_WAY = 3 };
+
+// The count of a combine's flag.
+enum CombineWay : u32 { PULLED = 0, PUSHED = 1 };
+
+template <class Args>
+static ANABRANCH_DEVICE void flag_all(const Grid& grid, const Args& args, CombineWay way, u32 epoch) {
+    u64 own = args.flags_offset + static_cast<u64>(args.team.rank) * args.flag_stride;
+    for (u32 first = 0; first < args.team.size; first += RANKS_AT_ONCE) {
+        u64 base[RANKS_AT_ONCE];
+#pragma unroll
+        for (u32 u = 0; u < RANKS_AT_ONCE; ++u) {
+            bool is_rank = first + u < args.team.size;
+            base[u] = is_rank ? private_load(grid, args.team.peer_bases + rotated(args.team.rank, args.team.size, first + u)) : 0;
+        }
+#pragma unroll
+        for (u32 u = 0; u < RANKS_AT_ONCE; ++u) {
+            if (first + u < args.team.size) flag_store(grid, reinterpret_cast<u64*>(base[u] + own), pack_flag(epoch, way));
+        }
+    }
+}
+
+// Every block waits for every rank: the words are in this device's memory.
+template <class Args>
+static ANABRANCH_DEVICE bool wait_for_rows(const Grid& grid, const Args& args, CombineWay way, const WaitContext& wait,
+                                           u64 own, const LocalArray<u32>& fault) {
+    u32 epoch = static_cast<u32>(wait.epoch);
+    if (grid.thread == 0) fault.set(grid, 0, 0u);
+    grid.block_barrier();
+    for (u32 peer = grid.thread; peer < args.team.size; peer += grid.block_threads) {
+        ANABRANCH_TWIN(COMBINE_WAITS_FOR_ITSELF) { if (peer != args.team.rank) continue; }
+        const u64* flag =
+            reinterpret_cast<const u64*>(own + args.flags_offset + static_cast<u64>(peer) * args.flag_stride);
+        u64 seen = 0;
+        WaitStatus status = wait_until(
+            grid, wait, COMBINE_WAIT_FLAG, peer, epoch, flag,
+            [epoch](u64 value) { return flag_has_reached(value, epoch); }, seen);
+        if (status == WAIT_OK && flag_epoch(seen) != epoch) {
+            report_fault(grid, wait, COMBINE_FLAG_OVERRUN, peer, epoch, seen, 0);
+            status = WAIT_FAULT;
+        }
+        if (status == WAIT_OK && flag_count(seen) != way) {
+            report_fault(grid, wait, COMBINE_OTHER_WAY, peer, pack_flag(epoch, way), seen, 0);
+            status = WAIT_FAULT;
+        }
+        if (status != WAIT_OK) fault.set(grid, 0, 1u);
+        ANABRANCH_UNLESS(COMBINE_NO_ACQUIRE) acquire_after_wait(grid);
+    }
+    ANABRANCH_UNLESS(COMBINE_NO_BARRIER) grid.block_barrier();
+    return fault.get(grid, 0) == 0;
+}
+
+template <class Args>
+static ANABRANCH_DEVICE WaitContext context_of(const Grid& grid, const Args& args, u64 epoch) {
+    return wait_context(grid, args.team.control, args.operation, args.team.group, args.team.rank, epoch);
+}
+
+// The epoch of this launch, in every thread of the block; 0 in a poisoned world.
+template <class Args>
+static ANABRANCH_DEVICE u64 next_epoch(const Grid& grid, const Args& args) {
+    u64 epoch = 0;
+    if (grid.thread == 0) {
+        u64 last = flag_load(grid, &args.state->combine_epoch);
+        epoch = is_poisoned(grid, args.team.control) ? 0 : last + 1;
+    }
+    return grid.block_broadcast(epoch);
+}
+
+// Every block read the epoch when it began, and is counted when it ends, so the last may advance it. No data is ordered by
+// this: the next launch is. No fence orders the reads before the store either, so the epoch is read and written as a flag: a
+// block has used the value, in its wait, before it is counted.
+template <class Args>
+static ANABRANCH_DEVICE void advance_epoch(const Grid& grid, const Args& args, u64 epoch) {
+    if (grid.thread != 0) return;
+    ANABRANCH_TWIN(COMBINE_UNCOUNTED) return flag_store(grid, &args.state->combine_epoch, epoch);
+    if (fetch_add_device(grid, &args.state->combine_ended, 1u) + 1 == grid.grid_blocks) {
+        ANABRANCH_UNLESS(COMBINE_COUNT_NOT_RESET) private_store(grid, &args.state->combine_ended, 0u);
+        ANABRANCH_TWIN(COMBINE_EPOCH_PLAIN) return private_store(grid, &args.state->combine_epoch, epoch);
+        flag_store(grid, &args.state->combine_epoch, epoch);
+    }
+}

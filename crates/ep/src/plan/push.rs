@@ -1,0 +1,75 @@
+//! What the plan says of the combine that pushes: its window, its launch, and which configurations it refuses.
+
+use super::{DeviceLimits, EpConfig, Geometry, Plan};
+use crate::codec::{CombineCodec, CombineSource};
+use crate::error::{Error, Result};
+
+impl EpConfig {
+    /// Sets where experts' output may lie.
+    #[must_use]
+    pub fn combine_source(mut self, value: CombineSource) -> Self {
+        self.combine_source = value;
+        self
+    }
+
+    /// Sets what rows are turned into on their way back.
+    #[must_use]
+    pub fn combine_codec(mut self, value: CombineCodec) -> Self {
+        self.combine_codec = value;
+        self
+    }
+
+    pub(super) fn check_codec(&self) -> Result<()> {
+        let codec = self.combine_codec;
+        if codec == CombineCodec::None {
+            return Ok(());
+        }
+        if self.combine_source != CombineSource::Buffer {
+            return Err(Error::CodecNeedsPush { codec, source_of_rows: self.combine_source });
+        }
+        let block = codec.block_elements();
+        if !self.hidden.is_multiple_of(block) {
+            let allowed = format!("the codec {codec} needs a multiple of {block} elements a row");
+            return Err(Error::Config { field: "hidden", given: u64::from(self.hidden), allowed });
+        }
+        Ok(())
+    }
+
+    /// Bytes of a row as it is pushed.
+    pub(super) fn wire_bytes(&self) -> u64 {
+        self.combine_codec.wire_bytes(self.combine_type, self.hidden)
+    }
+
+    /// Rows of the push window: each token's from each of its destinations, however many rows a rank may receive.
+    pub(super) fn push_rows(&self, ranks: u32) -> u64 {
+        u64::from(self.top_k.min(ranks)) * u64::from(self.max_tokens)
+    }
+}
+
+impl Plan {
+    /// Bytes of a row as it is pushed, a multiple of 16.
+    pub fn combine_wire_bytes(&self) -> u32 {
+        self.config.wire_bytes() as u32
+    }
+
+    /// The launch of a combine of `tokens` that pushes: the whole grid, since other ranks decide how many rows there are to push.
+    /// `segments` is that of the sums; a row that is pushed is cut into at most [`Self::push_segments`].
+    pub fn combine_push_geometry(&self, tokens: u32, limits: &DeviceLimits) -> Geometry {
+        let waves = self.waves(limits);
+        let blocks = self.blocks(limits);
+        let finest = self.finest_push_segments(limits);
+        let segments = (waves * blocks / tokens.max(1)).clamp(1, finest);
+        Geometry { blocks, block_threads: waves * limits.wave_size, parts: 1, segments, local_bytes: 16 }
+    }
+
+    /// The most waves that share a row while it is pushed.
+    pub fn push_segments(&self, limits: &DeviceLimits) -> u32 {
+        self.finest_push_segments(limits)
+    }
+
+    /// The most waves that have work in a row.
+    fn finest_push_segments(&self, limits: &DeviceLimits) -> u32 {
+        let lanes = self.config.hidden / self.config.combine_codec.per_lane(self.config.combine_type);
+        Self::finest_segments(lanes * 16, limits)
+    }
+}
