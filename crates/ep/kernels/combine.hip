@@ -1,7 +1,8 @@
-// Slotted combine: every rank pulls, for each of its tokens, the rows that the token's destinations computed, and sums
-// them in group-rank order with f32 accumulation and one rounding.
+// Combine: every rank pulls, for each of its tokens, the rows that the token's destinations computed, and sums them in
+// group-rank order with f32 accumulation and one rounding. Copies that were dropped for lack of room are not there to be
+// summed; a token without any copy gives zeros.
 //
-// Who writes what. Rank d's expert work has written the combine window [s][0 .. n) at d (or this kernel stages it there
+// Who writes what. Rank d's expert work has written the rows that d received in its combine window (or this kernel stages it there
 // from another buffer); then d stores its combine flag at every rank s. Rank s waits for the flags of all ranks and reads.
 //
 // Why the window is not overwritten while it is read. Rank d writes its combine window again in epoch e + 1, after its
@@ -22,7 +23,7 @@ static ANABRANCH_DEVICE void stage_rows(const Grid& grid, const CombineArgs& arg
     u32 units = args.row_bytes / 16;
     for (u32 source = 0; source < args.team.size; ++source) {
         u32 rows = private_load(grid, args.counts + source);
-        u64 base = static_cast<u64>(source) * args.max_tokens;
+        u64 base = first_row_of(grid, source, args.row_stride, args.offsets);
         for (u32 row = grid.grid_wave(); row < rows; row += grid.grid_waves()) {
             const Vec16* from = reinterpret_cast<const Vec16*>(args.staged + (base + row) * args.row_bytes);
             Vec16* to = reinterpret_cast<Vec16*>(own + args.rows_offset + (base + row) * args.row_bytes);
@@ -88,12 +89,13 @@ static ANABRANCH_DEVICE Rows rows_of(const Grid& grid, const CombineArgs& args, 
     for (u32 i = 0; i < ROWS; ++i) entry[i] = first + i < args.fan_out ? private_load(grid, map + i) : 0;
 #pragma unroll
     for (u32 i = 0; i < ROWS; ++i) {
-        base[i] = is_destination(entry[i]) ? private_load(grid, args.team.peer_bases + destination_rank(entry[i])) : 0;
+        bool is_there = is_destination(entry[i]) && !is_dropped(entry[i]);
+        base[i] = is_there ? private_load(grid, args.team.peer_bases + destination_rank(entry[i])) : 0;
     }
     Rows rows;
 #pragma unroll
     for (u32 i = 0; i < ROWS; ++i) {
-        u64 row = static_cast<u64>(args.team.rank) * args.max_tokens + destination_row(entry[i]);
+        u64 row = destination_row(entry[i]);
         rows.start[i] = reinterpret_cast<const Vec16*>(base[i] == 0 ? 0 : base[i] + args.rows_offset + row * args.row_bytes);
     }
     return rows;

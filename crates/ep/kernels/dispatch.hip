@@ -1,8 +1,11 @@
-// Slotted dispatch: every token goes once to each rank that owns one of its experts, straight to its final row.
+// Dispatch: every token goes once to each rank that owns one of its experts, straight to its final row.
 //
-// Who writes what. Rank s writes, at rank d, the rows [s][0 .. n) of the row and meta windows, n being the number of its
-// tokens that go to d, then the one flag word [s] with {epoch, n}. Nobody else writes there. Rank d's last block waits
-// for the flags of all ranks and writes counts and offsets.
+// Who writes what. Rank s writes, at rank d, n rows of the row and meta windows, n being the number of its tokens that go to d
+// and find room there, then the one flag word [s] with {epoch, n}. Slotted, it owns `row_stride` rows of every window, those
+// from s * row_stride on. Compact, `count.hip` has told it where its rows begin (`bases`) and how many are left there (`room`),
+// the same on all ranks, so that no two sources share a row. Copies that find no room are dropped before they are sent, and
+// told to combine and to the host in the send map. Rank d's last block waits for the flags of all ranks and writes counts and
+// offsets.
 //
 // Why a row window is not written too early. The rows of epoch e + 1 overwrite those of epoch e. Rank s starts dispatch
 // e + 1 on a slot after its combine e on that slot (stream order, kept by the handle; a release is a combine of no tokens,
@@ -25,23 +28,27 @@ static ANABRANCH_DEVICE void exchange_counts(const Grid& grid, const DispatchArg
     if (grid.thread == 0) {
         local.fault.set(grid, 0, 0u);
         // Rotated, so that the ranks do not all flag rank 0 first; some counts at a time, so that their latencies overlap.
+        u32 dropped = 0;
         for (u32 first = 0; first < ranks; first += RANKS_AT_ONCE) {
-            u32 count[RANKS_AT_ONCE];
+            u32 routed[RANKS_AT_ONCE];
 #pragma unroll
             for (u32 u = 0; u < RANKS_AT_ONCE; ++u) {
-                count[u] = first + u < ranks ? private_load(grid, args.sent + rotated(args.team.rank, ranks, first + u)) : 0;
+                routed[u] = first + u < ranks ? private_load(grid, args.routed + rotated(args.team.rank, ranks, first + u)) : 0;
             }
 #pragma unroll
             for (u32 u = 0; u < RANKS_AT_ONCE; ++u) {
                 if (first + u >= ranks) break;
-                u64* flag = reinterpret_cast<u64*>(local.peer_base.get(grid, rotated(args.team.rank, ranks, first + u)) +
-                                                   args.flags_offset +
+                u32 peer = rotated(args.team.rank, ranks, first + u);
+                u32 count = minimum(routed[u], local.room.get(grid, peer));
+                dropped += routed[u] - count;
+                u64* flag = reinterpret_cast<u64*>(local.peer_base.get(grid, peer) + args.flags_offset +
                                                    static_cast<u64>(args.team.rank) * args.flag_stride);
                 ANABRANCH_TWIN(TWO_FLAGS) remote_store(grid, reinterpret_cast<u32*>(flag), epoch);
-                ANABRANCH_TWIN(TWO_FLAGS) remote_store(grid, reinterpret_cast<u32*>(flag) + 1, count[u]);
-                ANABRANCH_UNLESS(TWO_FLAGS) flag_store(grid, flag, pack_flag(epoch, count[u]));
+                ANABRANCH_TWIN(TWO_FLAGS) remote_store(grid, reinterpret_cast<u32*>(flag) + 1, count);
+                ANABRANCH_UNLESS(TWO_FLAGS) flag_store(grid, flag, pack_flag(epoch, count));
             }
         }
+        private_store(grid, &args.state->dropped_count, dropped);
     }
     grid.block_barrier();
     u64 own = local.peer_base.get(grid, args.team.rank) + args.flags_offset;
@@ -85,6 +92,7 @@ static ANABRANCH_DEVICE void report_nothing(const Grid& grid, const DispatchArgs
         if (peer < args.team.size) swap_system(grid, args.counts + peer, 0u);
         swap_system(grid, args.offsets + peer, 0u);
     }
+    if (grid.thread == 0) swap_system(grid, &args.state->dropped_count, 0u);
 }
 
 // The whole block comes here, or none of it.
@@ -99,7 +107,7 @@ static ANABRANCH_DEVICE void send_and_receive(const Grid& grid, const DispatchAr
     u32 runs = grid.grid_blocks / args.parts;
     u32 first = static_cast<u32>(static_cast<u64>(args.token_count) * run / runs);
     u32 end = static_cast<u32>(static_cast<u64>(args.token_count) * (run + 1) / runs);
-    count_earlier(grid, args, local, first);
+    count_tokens(grid, args.ids, args.top_k, args.experts, ranks, local.next_row, 0, first);
     ANABRANCH_UNLESS(ROUTE_UNCOUNTED) grid.block_barrier();
 
     u32 units = args.row_bytes / 16;
@@ -126,7 +134,7 @@ static ANABRANCH_DEVICE void send_and_receive(const Grid& grid, const DispatchAr
     // The run with the last tokens has counted all of them.
     if (run + 1 == runs && part == 0) {
         for (u32 peer = grid.thread; peer < ranks; peer += grid.block_threads) {
-            private_store(grid, args.sent + peer, local.next_row.get(grid, peer));
+            private_store(grid, args.routed + peer, local.next_row.get(grid, peer));
         }
     }
     if (arrive_is_last(grid, &args.state->dispatch_arrived, grid.grid_blocks)) {
@@ -143,6 +151,9 @@ ANABRANCH_KERNEL(anabranch_ep_dispatch, DispatchArgs, 1024) {
     for (u32 peer = grid.thread; peer < ranks; peer += grid.block_threads) {
         local.peer_base.set(grid, peer, private_load(grid, args.team.peer_bases + peer));
         local.next_row.set(grid, peer, 0u);
+        bool compact = args.row_stride == 0;
+        local.first_row.set(grid, peer, compact ? private_load(grid, args.bases + peer) : args.team.rank * args.row_stride);
+        local.room.set(grid, peer, compact ? private_load(grid, args.room + peer) : args.row_stride);
     }
     u64 epoch = poisoned ? 0 : last + 1;  // none: the world is poisoned
     epoch = grid.block_broadcast(epoch);

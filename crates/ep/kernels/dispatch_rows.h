@@ -2,12 +2,16 @@
 // orders them is in `dispatch.hip`.
 #pragma once
 
-// Local memory, in this order: peer bases u64[R], the tile's destinations u64[TILE][fan_out], next row u32[R], number of
-// destinations u32[TILE], fault word. The plan computes the same size (`dispatch_local_bytes`).
+// Local memory, in this order: peer bases u64[R], the tile's destinations u64[TILE][fan_out], next row u32[R], first row
+// u32[R], room u32[R], number of destinations u32[TILE], fault word. The plan computes the same size
+// (`dispatch_local_bytes`). Next rows are counted from 0 at each rank; this source's row 0 there is the window's `first_row`,
+// and the rows from `room` on are dropped.
 struct DispatchLocal {
     LocalArray<u64> peer_base;
     LocalArray<u64> destination;
     LocalArray<u32> next_row;
+    LocalArray<u32> first_row;
+    LocalArray<u32> room;
     LocalArray<u32> fan;
     LocalArray<u32> fault;
 
@@ -20,6 +24,10 @@ struct DispatchLocal {
         byte += TILE * fan_out * 8;
         local.next_row.byte = byte;
         byte += ranks * 4;
+        local.first_row.byte = byte;
+        byte += ranks * 4;
+        local.room.byte = byte;
+        byte += ranks * 4;
         local.fan.byte = byte;
         byte += TILE * 4;
         local.fault.byte = byte;
@@ -27,28 +35,8 @@ struct DispatchLocal {
     }
 };
 
-// Counts, for every rank, the tokens before `first` that go to it.
-static ANABRANCH_DEVICE void count_earlier(const Grid& grid, const DispatchArgs& args, const DispatchLocal& local,
-                                           u32 first) {
-    u32 ranks = args.team.size;
-    for (u32 start = grid.wave() * WAVE_SIZE; start < first; start += grid.block_threads) {
-        u32 token = start + grid.lane();
-        for (u32 base = 0; base < ranks; base += RANKS_PER_MASK) {
-            u64 mask = 0;
-            if (token < first) {
-                mask = destination_mask(grid, args.ids + static_cast<u64>(token) * args.top_k, args.top_k, args.experts,
-                                        ranks, base);
-            }
-            u32 end = minimum(ranks - base, RANKS_PER_MASK);
-            for (u32 bit = 0; bit < end; ++bit) {
-                u32 count = count_bits(grid.ballot((mask >> bit) & 1));
-                if (grid.lane() == 0 && count > 0) local.next_row.fetch_add(grid, base + bit, count);
-            }
-        }
-    }
-}
-
-// Wave 0 gives every token of the tile its destinations and rows. `report` is set in one block per token.
+// Wave 0 gives every token of the tile its destinations and rows. `report` is set in one block per token: it also writes the
+// send map, which names the dropped copies too.
 static ANABRANCH_DEVICE void route_tile(const Grid& grid, const DispatchArgs& args, const DispatchLocal& local,
                                         u32 first, u32 count, bool report) {
     u32 ranks = args.team.size;
@@ -69,6 +57,8 @@ static ANABRANCH_DEVICE void route_tile(const Grid& grid, const DispatchArgs& ar
                 }
             }
         }
+        u64* map = args.send_map + static_cast<u64>(token) * args.fan_out;
+        u32 named = 0;
         u32 fan = 0;
         for (u32 base = 0; base < ranks; base += RANKS_PER_MASK) {
             u64 mask = live ? destination_mask(grid, ids, args.top_k, args.experts, ranks, base) : 0;
@@ -79,8 +69,15 @@ static ANABRANCH_DEVICE void route_tile(const Grid& grid, const DispatchArgs& ar
                 u32 row = local.next_row.get(grid, base + bit);
                 if (goes) {
                     u32 mine = row + count_bits(goers & grid.lanes_before());
-                    local.destination.set(grid, index * args.fan_out + fan, pack_destination(base + bit, mine));
-                    ++fan;
+                    u64 entry = pack_destination(base + bit, local.first_row.get(grid, base + bit) + mine);
+                    if (mine < local.room.get(grid, base + bit)) {
+                        local.destination.set(grid, index * args.fan_out + fan, entry);
+                        ++fan;
+                    } else {
+                        entry |= DROPPED;
+                    }
+                    if (report) private_store(grid, map + named, entry);
+                    ++named;
                 }
                 ANABRANCH_UNLESS(ROUTE_ROW_SHARED) grid.wave_barrier();
                 if (grid.lane() == 0) local.next_row.set(grid, base + bit, row + count_bits(goers));
@@ -89,12 +86,7 @@ static ANABRANCH_DEVICE void route_tile(const Grid& grid, const DispatchArgs& ar
         }
         if (live) {
             local.fan.set(grid, index, fan);
-            if (report) {
-                u64* map = args.send_map + static_cast<u64>(token) * args.fan_out;
-                for (u32 n = 0; n < args.fan_out; ++n) {
-                    private_store(grid, map + n, n < fan ? local.destination.get(grid, index * args.fan_out + n) : u64(0));
-                }
-            }
+            for (u32 n = report ? named : args.fan_out; n < args.fan_out; ++n) private_store(grid, map + n, u64(0));
         }
     }
 }
@@ -117,7 +109,7 @@ static ANABRANCH_DEVICE void copy_units(const Grid& grid, const DispatchArgs& ar
         for (u32 n = 0; n < fan; ++n) {
             u64 entry = local.destination.get(grid, index * args.fan_out + turn);
             turn = turn + 1 == fan ? 0 : turn + 1;
-            u64 row = static_cast<u64>(args.team.rank) * args.max_tokens + destination_row(entry);
+            u64 row = destination_row(entry);
             Vec16* target = reinterpret_cast<Vec16*>(local.peer_base.get(grid, destination_rank(entry)) +
                                                      args.rows_offset + row * args.row_bytes);
 #pragma unroll
@@ -155,7 +147,7 @@ static ANABRANCH_DEVICE void write_meta(const Grid& grid, const DispatchArgs& ar
         }
         for (u32 n = 0; n < fan; ++n) {
             u64 entry = local.destination.get(grid, index * args.fan_out + n);
-            u64 row = static_cast<u64>(args.team.rank) * args.max_tokens + destination_row(entry);
+            u64 row = destination_row(entry);
             u32* target = reinterpret_cast<u32*>(local.peer_base.get(grid, destination_rank(entry)) + args.meta_offset +
                                                  row * args.meta_bytes);
             remote_store(grid, target + word, value);

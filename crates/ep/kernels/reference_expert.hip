@@ -13,7 +13,7 @@ typedef EP_ELEMENT Output;
 ANABRANCH_KERNEL(anabranch_ep_reference_expert, ReferenceExpertArgs, 1024) {
     for (u32 source = 0; source < args.ranks; ++source) {
         u32 rows = private_load(grid, args.counts + source);
-        u64 base = static_cast<u64>(source) * args.max_tokens;
+        u64 base = first_row_of(grid, source, args.row_stride, args.offsets);
         for (u32 row = grid.grid_wave(); row < rows; row += grid.grid_waves()) {
             const u32* meta = reinterpret_cast<const u32*>(args.meta + (base + row) * args.meta_bytes);
             f32 weight = 0.0f;

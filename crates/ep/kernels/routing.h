@@ -51,11 +51,40 @@ ANABRANCH_DEVICE u32 rotated(u32 rank, u32 ranks, u32 i) { return rank + i < ran
 // What is loaded of some ranks at a time, so that latencies overlap.
 static constexpr u32 RANKS_AT_ONCE = 4;
 
-// An entry of the send map: where one copy of a token went. Zero means none.
+// Adds, for every rank, the tokens first .. end that go to it to `counts`. The waves of the block share them; who reads the
+// counts comes behind a block barrier.
+ANABRANCH_DEVICE void count_tokens(const Grid& grid, const i32* ids, u32 top_k, u32 experts, u32 ranks,
+                                   const LocalArray<u32>& counts, u32 first, u32 end) {
+    for (u32 start = first + grid.wave() * WAVE_SIZE; start < end; start += grid.block_threads) {
+        u32 token = start + grid.lane();
+        for (u32 base = 0; base < ranks; base += RANKS_PER_MASK) {
+            u64 mask = 0;
+            if (token < end) {
+                mask = destination_mask(grid, ids + static_cast<u64>(token) * top_k, top_k, experts, ranks, base);
+            }
+            u32 bits = minimum(ranks - base, RANKS_PER_MASK);
+            for (u32 bit = 0; bit < bits; ++bit) {
+                u32 count = count_bits(grid.ballot((mask >> bit) & 1));
+                if (grid.lane() == 0 && count > 0) counts.fetch_add(grid, base + bit, count);
+            }
+        }
+    }
+}
+
+// An entry of the send map: where one copy of a token went, {rank + 1 : 32, row : 32}. Zero means none. The row is the
+// copy's in the destination's windows; its highest bit is set when there was no room for it, and nothing was sent then.
+static constexpr u64 DROPPED = u64(1) << 31;
 ANABRANCH_DEVICE u64 pack_destination(u32 rank, u32 row) { return (static_cast<u64>(rank + 1) << 32) | row; }
 ANABRANCH_DEVICE bool is_destination(u64 entry) { return entry != 0; }
+ANABRANCH_DEVICE bool is_dropped(u64 entry) { return (entry & DROPPED) != 0; }
 ANABRANCH_DEVICE u32 destination_rank(u64 entry) { return static_cast<u32>(entry >> 32) - 1; }
 ANABRANCH_DEVICE u32 destination_row(u64 entry) { return static_cast<u32>(entry); }
+
+// Where the rows of a source begin in the windows: each source owns `row_stride` rows, or, when that is 0, its rows lie
+// behind those of the ranks before it.
+ANABRANCH_DEVICE u32 first_row_of(const Grid& grid, u32 source, u32 row_stride, const u32* offsets) {
+    return row_stride != 0 ? source * row_stride : private_load(grid, offsets + source);
+}
 
 // The first invalid id as one word that orders by token, then by k: {token:26, k:6, id:32}. The plan checks the ranges.
 ANABRANCH_DEVICE u64 pack_invalid(u32 token, u32 k, i32 id) {

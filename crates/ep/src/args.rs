@@ -20,6 +20,42 @@ device_struct! {
         pub combine_ended: u32,
         /// Blocks of the running combine that have staged all their rows.
         pub combine_arrived: u32,
+        /// Copies that the last dispatch did not send for lack of room at their destinations.
+        pub dropped_count: u32,
+        /// Blocks of the running count that have added their share.
+        pub count_arrived: u32,
+    }
+}
+
+device_struct! {
+    /// Arguments of `anabranch_ep_count`. Offsets are bytes from the heap's start, equal on all ranks.
+    pub struct CountArgs {
+        /// The group.
+        pub team: TeamView,
+        /// `[token_count][top_k]`.
+        pub ids: DevicePointer<i32>,
+        /// `[ranks]`: zero between launches.
+        pub tally: DevicePointer<u32>,
+        /// `[ranks]`: where this rank's rows begin at each rank; written.
+        pub bases: DevicePointer<u32>,
+        /// `[ranks]`: rows that are left there from that on; written.
+        pub room: DevicePointer<u32>,
+        /// The slot's words.
+        pub state: DevicePointer<SlotState>,
+        /// Counts matrix `[ranks][matrix_stride]`, a row of 8-byte words for each source.
+        pub matrix_offset: u64,
+        /// Tokens of this call.
+        pub token_count: u32,
+        /// Experts a token names.
+        pub top_k: u32,
+        /// Experts of the group.
+        pub experts: u32,
+        /// Rows of each window.
+        pub rows: u32,
+        /// Bytes between two rows of the matrix.
+        pub matrix_stride: u32,
+        /// The operation's code in fault records.
+        pub operation: u32,
     }
 }
 
@@ -36,26 +72,31 @@ device_struct! {
         pub weights: DevicePointer<f32>,
         /// `[token_count][scale_bytes]`, 4-byte aligned; not read when `scale_bytes` is 0.
         pub scales: DevicePointer<u8>,
-        /// `[max_tokens][fan_out]`: where each token's copies went, ascending by rank; written.
+        /// `[max_tokens][fan_out]`: where each token's copies went, ascending by rank, `{rank + 1 : 32, row : 32}` or 0; bit 31
+        /// says that the copy was dropped; written.
         pub send_map: DevicePointer<u64>,
-        /// `[ranks]`: rows sent to each rank; written and read by this kernel only.
-        pub sent: DevicePointer<u32>,
+        /// `[ranks]`: copies for each rank, also those that are dropped; written and read by this kernel only.
+        pub routed: DevicePointer<u32>,
+        /// `[ranks]`: where this rank's rows begin at each rank; read when `row_stride` is 0.
+        pub bases: DevicePointer<u32>,
+        /// `[ranks]`: rows that are left there; read when `row_stride` is 0.
+        pub room: DevicePointer<u32>,
         /// `[ranks]`: rows received from each rank; written.
         pub counts: DevicePointer<u32>,
         /// `[ranks + 1]`: running sum of `counts`; written.
         pub offsets: DevicePointer<u32>,
         /// The slot's words.
         pub state: DevicePointer<SlotState>,
-        /// Row window `[ranks][max_tokens][row_bytes]`.
+        /// Row window `[rows][row_bytes]`.
         pub rows_offset: u64,
-        /// Meta window `[ranks][max_tokens][meta_bytes]`.
+        /// Meta window `[rows][meta_bytes]`.
         pub meta_offset: u64,
         /// Flag words, `flag_stride` bytes apart.
         pub flags_offset: u64,
         /// Tokens of this call.
         pub token_count: u32,
-        /// Rows a source owns in the windows.
-        pub max_tokens: u32,
+        /// Rows a source owns in the windows; 0: its rows lie behind those of the ranks before it.
+        pub row_stride: u32,
         /// Experts a token names.
         pub top_k: u32,
         /// Experts of the group.
@@ -84,7 +125,7 @@ device_struct! {
     pub struct CombineArgs {
         /// The group.
         pub team: TeamView,
-        /// Rows `[ranks][max_tokens][row_bytes]` to copy into the combine window first, or null when they are there.
+        /// Rows `[rows][row_bytes]` to copy into the combine window first, or null when they are there.
         pub staged: DevicePointer<u8>,
         /// `[token_count][row_bytes]`; written.
         pub output: DevicePointer<u8>,
@@ -92,16 +133,18 @@ device_struct! {
         pub send_map: DevicePointer<u64>,
         /// The dispatch's counts; read only to stage.
         pub counts: DevicePointer<u32>,
+        /// The dispatch's offsets; read only to stage, and when `row_stride` is 0.
+        pub offsets: DevicePointer<u32>,
         /// The slot's words.
         pub state: DevicePointer<SlotState>,
-        /// Combine window `[ranks][max_tokens][row_bytes]`.
+        /// Combine window `[rows][row_bytes]`.
         pub rows_offset: u64,
         /// Flag words, `flag_stride` bytes apart.
         pub flags_offset: u64,
         /// Tokens of the dispatch; 0 to give the slot back without a result.
         pub token_count: u32,
-        /// Rows a source owns in the window.
-        pub max_tokens: u32,
+        /// Rows a source owns in the window; 0: its rows begin at its offset.
+        pub row_stride: u32,
         /// Entries of the map a token.
         pub fan_out: u32,
         /// Bytes of a row in the combine type, a multiple of 16.
@@ -128,12 +171,14 @@ device_struct! {
         pub output: DevicePointer<u8>,
         /// Rows from each rank.
         pub counts: DevicePointer<u32>,
+        /// Running sum of `counts`; read when `row_stride` is 0.
+        pub offsets: DevicePointer<u32>,
         /// Ranks of the group.
         pub ranks: u32,
         /// This rank in the group.
         pub rank: u32,
-        /// Rows a source owns in the windows.
-        pub max_tokens: u32,
+        /// Rows a source owns in the windows; 0: its rows lie behind those of the ranks before it.
+        pub row_stride: u32,
         /// Elements of a row.
         pub hidden: u32,
         /// Experts a token names.

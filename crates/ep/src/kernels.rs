@@ -3,7 +3,7 @@
 use anabranch_hip_jit::{DeviceStruct, Header, KernelSpec, KernelUnit, PRELUDE};
 use anabranch_shmem::TeamView;
 
-use crate::args::{CombineArgs, DispatchArgs, ReferenceExpertArgs, SlotState};
+use crate::args::{CombineArgs, CountArgs, DispatchArgs, ReferenceExpertArgs, SlotState};
 use crate::data_type::DataType;
 use crate::expert_major::args::{
     ExpertContractArgs, ExpertCountArgs, ExpertExpandArgs, ExpertRowSource, ExpertSumArgs, ReceivedView,
@@ -22,7 +22,16 @@ const RECEIVED_HEADERS: &[Header] =
 const EXPAND_HEADERS: &[Header] =
     &[Header { name: "ep/expand_rows.h", text: include_str!("../kernels/expand_rows.h") }];
 
-/// Slotted dispatch; parameter `EP_TILE`.
+/// The counts before a compact dispatch; parameter `EP_TILE`.
+pub static COUNT: KernelUnit = KernelUnit {
+    name: "ep_count",
+    source: include_str!("../kernels/count.hip"),
+    headers: &[PRELUDE, HEADERS],
+    entries: &["anabranch_ep_count"],
+    layouts: &[TeamView::c_declaration, SlotState::c_declaration, CountArgs::c_declaration],
+};
+
+/// Dispatch; parameter `EP_TILE`.
 pub static DISPATCH: KernelUnit = KernelUnit {
     name: "ep_dispatch",
     source: include_str!("../kernels/dispatch.hip"),
@@ -31,7 +40,7 @@ pub static DISPATCH: KernelUnit = KernelUnit {
     layouts: &[TeamView::c_declaration, SlotState::c_declaration, DispatchArgs::c_declaration],
 };
 
-/// Slotted combine; parameters `EP_TILE` and `EP_ELEMENT`.
+/// Combine; parameters `EP_TILE` and `EP_ELEMENT`.
 pub static COMBINE: KernelUnit = KernelUnit {
     name: "ep_combine",
     source: include_str!("../kernels/combine.hip"),
@@ -85,6 +94,11 @@ pub static REFERENCE_EXPERT_MAJOR: KernelUnit = KernelUnit {
     layouts: &[ReferenceExpertMajorArgs::c_declaration],
 };
 
+/// The kernel that counts before a compact dispatch.
+pub fn count() -> KernelSpec {
+    KernelSpec::new(&COUNT).with("EP_TILE", TILE)
+}
+
 /// The dispatch kernel: payload is bytes, so one object serves every type.
 pub fn dispatch() -> KernelSpec {
     KernelSpec::new(&DISPATCH).with("EP_TILE", TILE)
@@ -127,7 +141,7 @@ pub fn reference_expert_major(input: DataType, output: DataType) -> KernelSpec {
 
 /// Every kernel of this crate in every variant: what a prebuild compiles.
 pub fn kernels() -> Vec<KernelSpec> {
-    let mut all = vec![dispatch(), expert_count(), expert_expand()];
+    let mut all = vec![count(), dispatch(), expert_count(), expert_expand()];
     for output in DataType::COMBINED {
         all.extend([combine(output), expert_contract(output)]);
         all.extend(DataType::ALL.map(|input| reference_expert(input, output)));

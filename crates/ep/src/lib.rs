@@ -2,7 +2,7 @@
 //!
 //! A mixture-of-experts layer sends every token to the ranks that own its experts and sums what comes back.
 //! [`ExpertParallel::dispatch`] does the first, [`ExpertParallel::combine`] the second; between them the caller runs its
-//! experts on the rows it got. Each is one kernel on the caller's stream, may be captured into a graph, and waits for no
+//! experts on the rows it got. Each is one kernel on the caller's stream (a compact dispatch two), may be captured into a graph, and waits for no
 //! one on the host.
 //!
 //! The order of reading: [`plan`] says what is computed where, `kernels/*.hip` how (each with the argument why no flag
@@ -29,6 +29,7 @@ pub mod oracle;
 pub mod owner;
 pub mod plan;
 pub mod reference;
+pub mod room;
 
 pub use data_type::{DataType, UnknownDataType};
 pub use error::{Error, Result};
@@ -36,7 +37,8 @@ pub use expert_major::{
     ExpertMajor, ExpertMajorConfig, ExpertMajorPlan, ExpertMajorRows, LocalExpertCounter,
 };
 pub use kernels::kernels;
-pub use operation::{COMBINE, DISPATCH, Dispatched, ExpertOutput, ExpertParallel};
+pub use operation::{COMBINE, COUNT, DISPATCH, Dispatched, DroppedCopy, ExpertOutput, ExpertParallel};
 pub use plan::{EpConfig, Plan};
 pub use received::ReceivedRows;
+pub use room::{Mode, UnknownMode};
 pub use tensor::{DeviceSlice, Tokens};

@@ -11,25 +11,32 @@ use anabranch_shmem::{OperationCode, OperationName, ResidencyPermit, Team, World
 use crate::error::{Error, Result};
 use crate::kernels;
 use crate::plan::{DeviceLimits, EpConfig, Geometry, Plan};
+use crate::room::Mode;
 use crate::slot::{PoolMark, Slot, SlotPool};
 use residency::{device_limits, reserve};
 
 mod combine;
 mod dispatch;
+mod dropped;
 mod handle;
 mod residency;
 
 pub use combine::ExpertOutput;
+pub use dropped::DroppedCopy;
 pub use handle::Dispatched;
 
 /// Dispatch in fault records.
 pub const DISPATCH: OperationCode = OperationCode(0x300);
 /// Combine in fault records.
 pub const COMBINE: OperationCode = OperationCode(0x301);
+/// The counts before a compact dispatch, in fault records.
+pub const COUNT: OperationCode = OperationCode(0x302);
 
 /// Names of the kernels' phases, by number.
 const DISPATCH_NAME: OperationName =
     OperationName { name: "ep dispatch", phases: &["start", "rows of a peer", "flag of a later dispatch"] };
+const COUNT_NAME: OperationName =
+    OperationName { name: "ep count", phases: &["start", "counts of a peer", "count of a later dispatch"] };
 const COMBINE_NAME: OperationName =
     OperationName { name: "ep combine", phases: &["start", "experts of a peer", "flag of a later combine"] };
 
@@ -44,12 +51,23 @@ pub struct ExpertParallel {
     team: Team,
     plan: Plan,
     pool: Arc<SlotPool>,
+    /// Of the compact mode.
+    count: Option<Arc<LoadedUnit>>,
     dispatch: Arc<LoadedUnit>,
     combine: Arc<LoadedUnit>,
     limits: DeviceLimits,
     /// The share of the device for all slots' kernels at once.
     #[expect(dead_code, reason = "held, for its drop")]
     residency: ResidencyPermit,
+}
+
+/// What a rank makes alone.
+struct Prepared {
+    plan: Plan,
+    count: Option<Arc<LoadedUnit>>,
+    dispatch: Arc<LoadedUnit>,
+    combine: Arc<LoadedUnit>,
+    limits: DeviceLimits,
 }
 
 impl ExpertParallel {
@@ -70,7 +88,16 @@ impl ExpertParallel {
         let prepared = Self::prepare(world, group, config);
         world.compare(group, "ep configuration", fields)?;
         agree(world, group, "ep plan", &prepared)?;
-        let (plan, dispatch, combine, mut limits) = prepared?;
+        let Prepared { plan, count, dispatch, combine, mut limits } = prepared?;
+        if plan.is_max_recv_clamped() {
+            let (max_recv, rows) = (plan.config().max_recv, plan.rows());
+            tracing::warn!(
+                max_recv,
+                rows,
+                "max_recv is more than can ever arrive; the windows hold what can"
+            );
+        }
+        world.name_operation(COUNT, COUNT_NAME);
         world.name_operation(DISPATCH, DISPATCH_NAME);
         world.name_operation(COMBINE, COMBINE_NAME);
         let team = world.team(group)?;
@@ -86,14 +113,10 @@ impl ExpertParallel {
         agree(world, group, "ep slots", &own)?;
         let (residency, slots) = own?;
         let (world, pool) = (world.clone(), SlotPool::new(slots));
-        Ok(Self { world, team, plan, pool, dispatch, combine, limits, residency })
+        Ok(Self { world, team, plan, pool, count, dispatch, combine, limits, residency })
     }
 
-    fn prepare(
-        world: &World,
-        group: &Group,
-        config: EpConfig,
-    ) -> Result<(Plan, Arc<LoadedUnit>, Arc<LoadedUnit>, DeviceLimits)> {
+    fn prepare(world: &World, group: &Group, config: EpConfig) -> Result<Prepared> {
         let plan = Plan::new(config, group.size())?;
         let unreachable = group.members().iter().find(|member| world.peer_base(**member).is_none());
         if let Some(peer) = unreachable {
@@ -102,9 +125,13 @@ impl ExpertParallel {
         let device = world.device();
         let dispatch = world.jit().load(device, &kernels::dispatch())?;
         let combine = world.jit().load(device, &kernels::combine(plan.config().combine_type))?;
-        let limits = device_limits(&plan, &dispatch, &combine)?;
+        let count = match plan.mode() {
+            Mode::Compact => Some(world.jit().load(device, &kernels::count())?),
+            _ => None,
+        };
+        let limits = device_limits(&plan, count.as_deref(), &dispatch, &combine)?;
         plan.dispatch_geometry(plan.config().max_tokens, &limits)?;
-        Ok((plan, dispatch, combine, limits))
+        Ok(Prepared { plan, count, dispatch, combine, limits })
     }
 
     /// The plan.

@@ -11,6 +11,7 @@
 //!   [`Combination::compare_output`].
 //! - [`Oracle::expert_major`] gives the expert-major layout of a destination, [`Oracle::contracted`] the rows that a contract makes
 //!   of it.
+//! - [`Oracle::dropped`] tells which copies of a source have no room at their destinations.
 //! - [`Oracle::invalid_ids`] tells which expert ids a source must report.
 
 mod combine;
@@ -21,6 +22,7 @@ mod experts;
 mod rows;
 #[cfg(test)]
 mod tests;
+mod window;
 
 pub use combine::Combination;
 pub use error::{Mismatch, OracleError, RowField};
@@ -29,6 +31,7 @@ pub use expert_major::{
 };
 pub use experts::{ExpertRows, GivenRows, SentCopy, StandIn};
 pub use rows::{Delivery, ExpectedRow, Row, Rows, SlottedRows};
+pub use window::Window;
 
 use crate::data_type::DataType;
 use crate::plan::EpConfig;
@@ -47,8 +50,10 @@ pub struct Shape {
     pub hidden: usize,
     /// Opaque bytes per token that travel beside it, S; 0 for none.
     pub scale_bytes: usize,
-    /// The most tokens that a rank may bring, M: a row's index is `source * M + slot`.
+    /// The most tokens that a rank may bring, M.
     pub max_tokens: usize,
+    /// How a destination's window is shared.
+    pub window: Window,
     /// Type of the tokens.
     pub dispatch: DataType,
     /// Type of the experts' outputs.
@@ -68,10 +73,16 @@ impl Shape {
             hidden: config.hidden as usize,
             scale_bytes: config.scale_bytes as usize,
             max_tokens: config.max_tokens as usize,
+            window: Window::new(config, ranks),
             dispatch: config.dispatch_type,
             combine: config.combine_type,
             output: config.combine_type,
         }
+    }
+
+    /// Rows of a destination's window.
+    pub fn rows(&self) -> usize {
+        self.window.rows(self.ranks as usize)
     }
 
     /// Bytes of a token.
@@ -123,15 +134,21 @@ pub struct InvalidIds {
     pub first: Option<InvalidId>,
 }
 
+/// A copy of a token.
+#[derive(Clone, Copy, Debug)]
+struct Placed {
+    destination: GroupRank,
+    /// Its row there; none when there is no room for it.
+    row: Option<usize>,
+}
+
 /// Where the tokens of one source go.
 #[derive(Debug)]
 struct Route {
     /// `T + 1` places in `copies`.
     starts: Vec<usize>,
-    /// For each token its distinct destinations, ascending, with the slot it has there.
-    copies: Vec<(GroupRank, u32)>,
-    /// Copies to each destination.
-    counts: Vec<u32>,
+    /// For each token its distinct destinations, ascending.
+    copies: Vec<Placed>,
     invalid: InvalidIds,
 }
 
@@ -140,7 +157,7 @@ impl Route {
         self.starts.len() - 1
     }
 
-    fn of(&self, token: usize) -> &[(GroupRank, u32)] {
+    fn of(&self, token: usize) -> &[Placed] {
         &self.copies[self.starts[token]..self.starts[token + 1]]
     }
 }
@@ -164,8 +181,13 @@ impl<'a> Oracle<'a> {
     pub fn new(shape: Shape, inputs: Vec<RankInput<'a>>) -> Result<Self, OracleError> {
         check(&shape, &inputs)?;
         let owners = owners(&shape);
-        let routes =
-            inputs.iter().enumerate().map(|(rank, input)| route(&shape, &owners, rank, input)).collect();
+        // Copies for each destination, of the ranks so far.
+        let mut before = vec![0; shape.ranks as usize];
+        let routes = inputs
+            .iter()
+            .enumerate()
+            .map(|(rank, input)| route(&shape, &owners, rank, input, &mut before))
+            .collect();
         Ok(Self { shape, inputs, owners, routes })
     }
 
@@ -186,6 +208,21 @@ impl<'a> Oracle<'a> {
     pub fn invalid_ids(&self, source: GroupRank) -> Result<InvalidIds, OracleError> {
         self.check_rank(source)?;
         Ok(self.routes[source.index()].invalid)
+    }
+
+    /// The copies of this rank's tokens that are dropped: token and destination, by token and then destination.
+    ///
+    /// # Errors
+    /// [`OracleError::NoSuchRank`].
+    pub fn dropped(&self, source: GroupRank) -> Result<Vec<(u32, GroupRank)>, OracleError> {
+        self.check_rank(source)?;
+        let route = &self.routes[source.index()];
+        let tokens = 0..route.tokens();
+        let dropped = tokens.flat_map(|token| {
+            let copies = route.of(token).iter().filter(|copy| copy.row.is_none());
+            copies.map(move |copy| (token as u32, copy.destination))
+        });
+        Ok(dropped.collect())
     }
 
     /// What `destination` receives.
@@ -222,10 +259,6 @@ impl<'a> Oracle<'a> {
         usize::try_from(id).ok().and_then(|expert| self.owners.get(expert)).copied()
     }
 
-    fn row_index(&self, source: GroupRank, slot: u32) -> usize {
-        source.index() * self.shape.max_tokens + slot as usize
-    }
-
     fn payload(&self, source: GroupRank, token: usize) -> &'a [u8] {
         let bytes = self.shape.row_bytes();
         &self.inputs[source.index()].tokens[token * bytes..(token + 1) * bytes]
@@ -254,13 +287,15 @@ fn owners(shape: &Shape) -> Vec<GroupRank> {
         .collect()
 }
 
-fn route(shape: &Shape, owners: &[GroupRank], rank: usize, input: &RankInput<'_>) -> Route {
-    let mut route = Route {
-        starts: vec![0],
-        copies: Vec::new(),
-        counts: vec![0; shape.ranks as usize],
-        invalid: InvalidIds::default(),
-    };
+fn route(
+    shape: &Shape,
+    owners: &[GroupRank],
+    rank: usize,
+    input: &RankInput<'_>,
+    before: &mut [usize],
+) -> Route {
+    let mut route = Route { starts: vec![0], copies: Vec::new(), invalid: InvalidIds::default() };
+    let mut sent = vec![0; shape.ranks as usize];
     let mut destinations = Vec::with_capacity(shape.top_k);
     for (token, ids) in input.ids.chunks_exact(shape.top_k).enumerate() {
         destinations.clear();
@@ -276,11 +311,17 @@ fn route(shape: &Shape, owners: &[GroupRank], rank: usize, input: &RankInput<'_>
         destinations.sort_unstable();
         destinations.dedup();
         for &destination in &destinations {
-            let sent = &mut route.counts[destination.index()];
-            route.copies.push((destination, *sent));
-            *sent += 1;
+            let index = &mut sent[destination.index()];
+            route.copies.push(Placed {
+                destination,
+                row: shape.window.row(rank, before[destination.index()], *index),
+            });
+            *index += 1;
         }
         route.starts.push(route.copies.len());
+    }
+    for (before, sent) in before.iter_mut().zip(sent) {
+        *before += sent;
     }
     route
 }

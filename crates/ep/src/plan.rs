@@ -3,6 +3,7 @@
 use crate::data_type::DataType;
 use crate::error::{Error, Result};
 use crate::owner::ExpertPlacement;
+use crate::room::{Mode, Room};
 
 /// Tokens that one block of dispatch routes at a time; a multiple of every wave width.
 pub const TILE: u32 = 64;
@@ -12,6 +13,8 @@ pub const FLAG_STRIDE: u32 = 128;
 pub const MAX_TOP_K: u32 = 32;
 /// Blocks of a launch on a large GPU, unless the configuration says otherwise.
 pub const DEFAULT_BLOCKS: u32 = 64;
+/// Set in an entry of the send map, `{rank + 1 : 32, row : 32}`, whose copy was dropped.
+pub const DROPPED: u64 = 1 << 31;
 /// Most bytes of a slot's windows: far above any GPU's memory, and far below what 64 bits hold.
 const MAX_SLOT_BYTES: u128 = 1 << 48;
 /// Most tokens a rank may hold: the record of an invalid id has 26 bits for the token.
@@ -35,6 +38,11 @@ pub struct EpConfig {
     pub combine_type: DataType,
     /// Bytes of scales that travel with a token; 0 for none. A multiple of 4.
     pub scale_bytes: u32,
+    /// Rows that a rank takes in from all ranks together (`max_total_recv_tokens` elsewhere); 0 for the worst case, all tokens
+    /// of all ranks. At least the number of ranks. Copies for which there is no room are dropped: the plan says which.
+    pub max_recv: u32,
+    /// How received rows lie.
+    pub mode: Mode,
     /// Operations that may be in flight: dispatches without their combine.
     pub slots: u32,
     /// Most blocks of a launch; 0 lets the plan choose.
@@ -54,6 +62,8 @@ impl EpConfig {
             dispatch_type: DataType::Bf16,
             combine_type: DataType::Bf16,
             scale_bytes: 0,
+            max_recv: 0,
+            mode: Mode::Auto,
             slots: 1,
             max_blocks: 0,
             waves_per_block: 0,
@@ -78,6 +88,20 @@ impl EpConfig {
     #[must_use]
     pub fn scale_bytes(mut self, value: u32) -> Self {
         self.scale_bytes = value;
+        self
+    }
+
+    /// Sets the rows that a rank takes in (0: the worst case).
+    #[must_use]
+    pub fn max_recv(mut self, value: u32) -> Self {
+        self.max_recv = value;
+        self
+    }
+
+    /// Sets how received rows lie.
+    #[must_use]
+    pub fn mode(mut self, value: Mode) -> Self {
+        self.mode = value;
         self
     }
 
@@ -106,13 +130,16 @@ impl EpConfig {
             ("dispatch_type", self.dispatch_type.to_string()),
             ("combine_type", self.combine_type.to_string()),
             ("scale_bytes", self.scale_bytes.to_string()),
+            ("max_recv", self.max_recv.to_string()),
+            ("mode", self.mode.to_string()),
             ("slots", self.slots.to_string()),
         ]
         .map(|(field, value)| (field.to_owned(), value))
         .to_vec()
     }
 
-    fn check(&self, ranks: u32) -> Result<()> {
+    /// Checks every field; what the windows then hold.
+    fn check(&self, ranks: u32) -> Result<Room> {
         let wrong = |field, given: u32, allowed: String| {
             Err(Error::Config { field, given: u64::from(given), allowed })
         };
@@ -144,9 +171,6 @@ impl EpConfig {
         if self.max_tokens == 0 || self.max_tokens > MAX_TOKENS {
             return wrong("max_tokens", self.max_tokens, format!("allowed are 1 to {MAX_TOKENS}"));
         }
-        if u64::from(self.max_tokens) * u64::from(ranks) > u64::from(u32::MAX) {
-            return wrong("max_tokens", self.max_tokens, format!("{ranks} ranks times it must fit 32 bits"));
-        }
         if !self.scale_bytes.is_multiple_of(4) || self.scale_bytes > 1 << 20 {
             return wrong(
                 "scale_bytes",
@@ -159,7 +183,8 @@ impl EpConfig {
             return wrong("ranks", ranks, "allowed are 1 to 1048576".to_owned());
         }
         let row = u128::from(row_bytes(self, self.dispatch_type) + row_bytes(self, self.combine_type));
-        let slot = u128::from(ranks) * u128::from(self.max_tokens) * (row + u128::from(meta_bytes(self)));
+        let room = Room::new(self.mode, ranks, self.max_tokens, self.max_recv)?;
+        let slot = u128::from(room.rows()) * (row + u128::from(meta_bytes(self)));
         if slot > MAX_SLOT_BYTES {
             let allowed =
                 format!("the windows of {ranks} ranks would have {slot} bytes, more than {MAX_SLOT_BYTES}");
@@ -171,7 +196,7 @@ impl EpConfig {
         if self.waves_per_block > 16 {
             return wrong("waves_per_block", self.waves_per_block, "allowed are 0 (chosen) to 16".to_owned());
         }
-        Ok(())
+        Ok(room)
     }
 }
 
@@ -182,11 +207,15 @@ pub struct SlotLayout {
     pub dispatch_flags: u64,
     /// Flag words of combine.
     pub combine_flags: u64,
-    /// Rows received: `[ranks][max_tokens][row_bytes]`.
+    /// Counts matrix of a compact dispatch, a row of 8-byte words for each source; no bytes when slotted.
+    pub count_matrix: u64,
+    /// Bytes between two of its rows.
+    pub count_stride: u64,
+    /// Rows received: `[rows][row_bytes]`.
     pub rows: u64,
-    /// Meta records received: `[ranks][max_tokens][meta_bytes]`.
+    /// Meta records received: `[rows][meta_bytes]`.
     pub meta: u64,
-    /// Rows that peers pull: `[ranks][max_tokens][combine_row_bytes]`.
+    /// Rows that peers pull: `[rows][combine_row_bytes]`.
     pub combine_rows: u64,
     /// Bytes of the slot.
     pub bytes: u64,
@@ -227,6 +256,7 @@ pub struct DeviceLimits {
 pub struct Plan {
     config: EpConfig,
     placement: ExpertPlacement,
+    room: Room,
     ranks: u32,
     layout: SlotLayout,
 }
@@ -237,14 +267,14 @@ impl Plan {
     /// # Errors
     /// [`Error::Config`]: the field, what was given, what is allowed.
     pub fn new(config: EpConfig, ranks: u32) -> Result<Self> {
-        config.check(ranks)?;
+        let room = config.check(ranks)?;
         let placement = ExpertPlacement::new(config.experts, ranks).ok_or(Error::Config {
             field: "experts",
             given: u64::from(config.experts),
             allowed: format!("it must place over {ranks} ranks"),
         })?;
-        let layout = slot_layout(&config, ranks);
-        Ok(Self { config, placement, ranks, layout })
+        let layout = slot_layout(&config, ranks, &room);
+        Ok(Self { config, placement, room, ranks, layout })
     }
 
     /// The configuration.
@@ -262,19 +292,31 @@ impl Plan {
         self.ranks
     }
 
+    /// Rows of each window (rows, meta, combine rows).
+    pub fn rows(&self) -> u64 {
+        self.room.rows()
+    }
+
+    /// How received rows lie: slotted or compact.
+    pub fn mode(&self) -> Mode {
+        self.room.mode()
+    }
+
+    /// Slotted, rows of each window that a source owns: the copies of source s lie at `s * row_stride` and behind, in the order
+    /// of its tokens. The first `row_stride` of them are kept; the rest are dropped. Compact, 0: the copies of source s lie at
+    /// `offsets[s]` and behind; of all copies, by source and then token, the first [`Self::rows`] are kept.
+    pub fn row_stride(&self) -> u32 {
+        self.room.row_stride()
+    }
+
+    /// Whether `max_recv` asks for more rows than can ever arrive; the windows have as many as can.
+    pub fn is_max_recv_clamped(&self) -> bool {
+        self.room.is_clamped()
+    }
+
     /// Where the parts of a slot lie.
     pub fn layout(&self) -> &SlotLayout {
         &self.layout
-    }
-
-    /// Rows that a source owns in the windows.
-    pub fn row_stride(&self) -> u32 {
-        self.config.max_tokens
-    }
-
-    /// Rows of the windows in all.
-    pub fn rows(&self) -> u64 {
-        u64::from(self.ranks) * u64::from(self.config.max_tokens)
     }
 
     /// Bytes of a dispatched row.
@@ -302,9 +344,21 @@ impl Plan {
         self.layout.bytes * u64::from(self.config.slots)
     }
 
-    /// Local memory of a dispatch block: peer bases, next rows, the fault word, and the tile's destinations.
+    /// Local memory of a dispatch block: peer bases, next and first rows, room, the fault word, and the tile's destinations.
     pub fn dispatch_local_bytes(&self) -> u32 {
-        self.ranks * 8 + TILE * self.fan_out() * 8 + self.ranks * 4 + TILE * 4 + 4
+        self.ranks * 8 + TILE * self.fan_out() * 8 + self.ranks * 12 + TILE * 4 + 4
+    }
+
+    /// Local memory of a block of the count: two words a rank.
+    pub fn count_local_bytes(&self) -> u32 {
+        self.ranks * 8
+    }
+
+    /// The launch of the count before a compact dispatch of `tokens`: a thread a token, as far as the blocks go.
+    pub fn count_geometry(&self, tokens: u32, limits: &DeviceLimits) -> Geometry {
+        let block_threads = self.waves(limits) * limits.wave_size;
+        let blocks = tokens.div_ceil(block_threads).clamp(1, self.blocks(limits));
+        Geometry { blocks, block_threads, parts: 1, segments: 1, local_bytes: self.count_local_bytes() }
     }
 
     /// The launch of a dispatch of `tokens`.
@@ -398,9 +452,9 @@ fn meta_bytes(config: &EpConfig) -> u32 {
     (8 + 8 * config.top_k + config.scale_bytes).next_multiple_of(16)
 }
 
-fn slot_layout(config: &EpConfig, ranks: u32) -> SlotLayout {
+fn slot_layout(config: &EpConfig, ranks: u32, room: &Room) -> SlotLayout {
     const ALIGNMENT: u64 = 256;
-    let rows = u64::from(ranks) * u64::from(config.max_tokens);
+    let rows = room.rows();
     let mut end = 0u64;
     let mut place = |bytes: u64| {
         let start = end;
@@ -410,8 +464,20 @@ fn slot_layout(config: &EpConfig, ranks: u32) -> SlotLayout {
     let flags = u64::from(ranks) * u64::from(FLAG_STRIDE);
     let dispatch_flags = place(flags);
     let combine_flags = place(flags);
+    // No two sources write one cache line.
+    let count_stride = (u64::from(ranks) * 8).next_multiple_of(u64::from(FLAG_STRIDE));
+    let count_matrix = place(if room.mode() == Mode::Compact { u64::from(ranks) * count_stride } else { 0 });
     let row_window = place(rows * row_bytes(config, config.dispatch_type));
     let meta = place(rows * u64::from(meta_bytes(config)));
     let combine_rows = place(rows * row_bytes(config, config.combine_type));
-    SlotLayout { dispatch_flags, combine_flags, rows: row_window, meta, combine_rows, bytes: end }
+    SlotLayout {
+        dispatch_flags,
+        combine_flags,
+        count_matrix,
+        count_stride,
+        rows: row_window,
+        meta,
+        combine_rows,
+        bytes: end,
+    }
 }

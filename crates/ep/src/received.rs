@@ -13,7 +13,6 @@ pub struct ReceivedRows {
     counts: Vec<u32>,
     offsets: Vec<u32>,
     sources: Vec<Source>,
-    max_tokens: usize,
     row_bytes: usize,
     meta_bytes: usize,
     top_k: usize,
@@ -21,8 +20,10 @@ pub struct ReceivedRows {
 }
 
 /// The rows of one source: payload and decoded meta records.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Source {
+    /// Its first row in the window.
+    first: usize,
     payload: Vec<u8>,
     meta: Vec<u8>,
     ids: Vec<i32>,
@@ -41,26 +42,28 @@ impl ReceivedRows {
             counts: words(device, dispatched.counts(), ranks)?,
             offsets: words(device, dispatched.offsets(), ranks + 1)?,
             sources: Vec::with_capacity(ranks),
-            max_tokens: config.max_tokens as usize,
             row_bytes: plan.row_bytes() as usize,
             meta_bytes: plan.meta_bytes() as usize,
             top_k: config.top_k as usize,
             scale_bytes: config.scale_bytes as usize,
         };
         for source in 0..ranks {
-            let rows = (received.counts[source] as usize).min(received.max_tokens);
-            let first = source * received.max_tokens;
+            let (stride, window) = (plan.row_stride() as usize, plan.rows() as usize);
+            let first = if stride == 0 { received.offsets[source] as usize } else { source * stride };
+            // Counts and offsets that are wrong are told by the oracle, and not followed out of the window.
+            let first = first.min(window);
+            let rows = (received.counts[source] as usize).min(window - first);
             let payload =
                 bytes(device, dispatched.rows(), first * received.row_bytes, rows * received.row_bytes)?;
             let meta =
                 bytes(device, dispatched.meta(), first * received.meta_bytes, rows * received.meta_bytes)?;
-            let part = received.decode(payload, meta);
+            let part = received.decode(first, payload, meta);
             received.sources.push(part);
         }
         Ok(received)
     }
 
-    fn decode(&self, payload: Vec<u8>, meta: Vec<u8>) -> Source {
+    fn decode(&self, first: usize, payload: Vec<u8>, meta: Vec<u8>) -> Source {
         let (mut ids, mut weights) = (Vec::new(), Vec::new());
         for record in meta.chunks_exact(self.meta_bytes) {
             let word = |index: usize| {
@@ -70,7 +73,7 @@ impl ReceivedRows {
             ids.extend((0..self.top_k).map(|k| word(2 + k) as i32));
             weights.extend((0..self.top_k).map(|k| f32::from_bits(word(2 + self.top_k + k))));
         }
-        Source { payload, meta, ids, weights }
+        Source { first, payload, meta, ids, weights }
     }
 }
 
@@ -84,8 +87,11 @@ impl Rows for ReceivedRows {
     }
 
     fn row(&self, index: usize) -> Option<Row<'_>> {
-        let source = self.sources.get(index / self.max_tokens)?;
-        let row = index % self.max_tokens;
+        let holds = |source: &&Source| {
+            source.first <= index && index - source.first < source.payload.len() / self.row_bytes
+        };
+        let source = self.sources.iter().find(holds)?;
+        let row = index - source.first;
         let record = source.meta.get(row * self.meta_bytes..(row + 1) * self.meta_bytes)?;
         let scales_at = 8 + 8 * self.top_k;
         Some(Row {

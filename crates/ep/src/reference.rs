@@ -55,7 +55,7 @@ impl ReferenceExpert {
     /// Those of the launch.
     ///
     /// # Safety
-    /// `output` must hold `[ranks][max_tokens][hidden]` of the combine type, valid until the stream has passed the kernel;
+    /// `output` must hold `[rows][hidden]` of the combine type, valid until the stream has passed the kernel;
     /// `dispatched` must be of the plan this was made for.
     pub unsafe fn run(&self, stream: &Stream, dispatched: &Dispatched, output: DeviceAddress) -> Result<()> {
         let config = self.plan.config();
@@ -64,9 +64,10 @@ impl ReferenceExpert {
             meta: DevicePointer::new(dispatched.meta()),
             output: DevicePointer::new(output),
             counts: DevicePointer::new(dispatched.counts()),
+            offsets: DevicePointer::new(dispatched.offsets()),
             ranks: self.plan.ranks(),
             rank: self.rank.get(),
-            max_tokens: config.max_tokens,
+            row_stride: self.plan.row_stride(),
             hidden: config.hidden,
             top_k: config.top_k,
             experts: config.experts,

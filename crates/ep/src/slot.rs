@@ -30,7 +30,10 @@ pub(crate) struct Slot {
 #[derive(Clone, Copy, Debug)]
 struct OwnLayout {
     state: u64,
-    sent: u64,
+    routed: u64,
+    tally: u64,
+    bases: u64,
+    room: u64,
     counts: u64,
     offsets: u64,
     send_map: u64,
@@ -47,11 +50,14 @@ impl OwnLayout {
             start
         };
         let state = place(size_of::<SlotState>() as u64);
-        let sent = place(ranks * 4);
+        let routed = place(ranks * 4);
+        let tally = place(ranks * 4);
+        let bases = place(ranks * 4);
+        let room = place(ranks * 4);
         let counts = place(ranks * 4);
         let offsets = place((ranks + 1) * 4);
         let send_map = place(u64::from(plan.config().max_tokens) * u64::from(plan.fan_out()) * 8);
-        Self { state, sent, counts, offsets, send_map, bytes: end }
+        Self { state, routed, tally, bases, room, counts, offsets, send_map, bytes: end }
     }
 }
 
@@ -92,8 +98,24 @@ impl Slot {
         self.base.offset(self.parts.state)
     }
 
-    pub(crate) fn sent(&self) -> DeviceAddress {
-        self.base.offset(self.parts.sent)
+    pub(crate) fn dropped_count(&self) -> DeviceAddress {
+        self.state().offset(offset_of!(SlotState, dropped_count) as u64)
+    }
+
+    pub(crate) fn routed(&self) -> DeviceAddress {
+        self.base.offset(self.parts.routed)
+    }
+
+    pub(crate) fn tally(&self) -> DeviceAddress {
+        self.base.offset(self.parts.tally)
+    }
+
+    pub(crate) fn bases(&self) -> DeviceAddress {
+        self.base.offset(self.parts.bases)
+    }
+
+    pub(crate) fn room(&self) -> DeviceAddress {
+        self.base.offset(self.parts.room)
     }
 
     pub(crate) fn counts(&self) -> DeviceAddress {
@@ -106,6 +128,13 @@ impl Slot {
 
     pub(crate) fn send_map(&self) -> DeviceAddress {
         self.base.offset(self.parts.send_map)
+    }
+
+    /// The first entries of the send map. The work that writes them must have been waited for.
+    pub(crate) fn read_send_map(&self, entries: usize) -> Result<Vec<u64>> {
+        let mut map = vec![0u64; entries];
+        lock(&self.own).copy_to_host(self.parts.send_map as usize, bytemuck::cast_slice_mut(&mut map))?;
+        Ok(map)
     }
 
     /// Reads and clears what the kernels saw of invalid ids: `(count, token, id)`. Only these two words are written, so that a

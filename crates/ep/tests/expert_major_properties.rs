@@ -4,12 +4,12 @@
 mod common;
 mod expert_major_common;
 
-use anabranch_ep::{DataType, EpConfig, ExpertMajorConfig};
+use anabranch_ep::{DataType, EpConfig, ExpertMajorConfig, Mode, Plan};
 use common::{Case, Routing};
 use expert_major_common::run;
 use proptest::prelude::*;
 
-/// A world with its plan, and a capacity from one tile of the alignment to the worst case, or chosen by the plan.
+/// A world with its plan, slotted or compact, of any number of rows, and a capacity from one tile of the alignment to the worst case, or chosen by the plan.
 fn world() -> impl Strategy<Value = (Case, ExpertMajorConfig)> {
     let shape =
         (1u32..=5, prop::sample::select(vec![1u32, 4, 32, 64]), 1u32..20, 1u32..=9, 1u32..30, 1u32..9);
@@ -20,8 +20,9 @@ fn world() -> impl Strategy<Value = (Case, ExpertMajorConfig)> {
         prop::collection::vec(0u32..30, 1..5),
         0u32..4,
     );
-    (shape, kinds, 0u32..=5, any::<u32>(), 0u32..9, 0u32..4).prop_map(
-        |(shape, kinds, power, capacity, blocks, waves)| {
+    let room = (prop::bool::ANY, prop_oneof![Just(0u32), 1u32..60]);
+    (shape, kinds, room, 0u32..=5, any::<u32>(), (0u32..9, 0u32..4)).prop_map(
+        |(shape, kinds, (compact, max_recv), power, capacity, (blocks, waves))| {
             let (ranks, wave, experts, top_k, max_tokens, units) = shape;
             let (dispatch, combine, routing, tokens, scale_words) = kinds;
             let mut case = Case::new(ranks, wave);
@@ -30,11 +31,14 @@ fn world() -> impl Strategy<Value = (Case, ExpertMajorConfig)> {
                 .dispatch_type(dispatch)
                 .combine_type(combine)
                 .scale_bytes(scale_words * 4)
+                .mode(if compact { Mode::Compact } else { Mode::Slotted })
+                .max_recv(if max_recv == 0 { 0 } else { max_recv.max(ranks) })
                 .launch(blocks, waves);
             case.routing = routing;
             case.tokens = tokens;
             let alignment = 1u32 << power;
-            let worst = (ranks * max_tokens * top_k).div_ceil(alignment);
+            let rows = Plan::new(case.config.clone(), ranks).unwrap().rows() as u32;
+            let worst = (rows * top_k).div_ceil(alignment);
             let config =
                 ExpertMajorConfig::new().capacity(capacity % (worst + 1) * alignment).alignment(alignment);
             (case, config)
@@ -52,7 +56,8 @@ proptest! {
 
     #[test]
     fn with_little_room_the_first_pairs_are_kept((case, _) in world(), rows in 1u32..4) {
-        let rows = rows.min(case.ranks * case.config.max_tokens * case.config.top_k);
+        let window = Plan::new(case.config.clone(), case.ranks).unwrap().rows() as u32;
+        let rows = rows.min(window * case.config.top_k);
         run(&case, ExpertMajorConfig::new().capacity(rows), 1);
     }
 }

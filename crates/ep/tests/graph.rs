@@ -4,7 +4,7 @@
 mod common;
 
 use anabranch_ep::reference::ReferenceExpert;
-use anabranch_ep::{Error, ExpertOutput, ExpertParallel};
+use anabranch_ep::{Error, ExpertOutput, ExpertParallel, Mode};
 use anabranch_hip::{GraphExec, Stream};
 use anabranch_shmem::World;
 use common::{
@@ -112,8 +112,10 @@ fn on_plans(
 
 #[test]
 fn fifty_replays_with_new_tokens_and_routings() {
-    for wave in [1, 32] {
-        let case = Case::new(4, wave);
+    for (wave, mode) in [(1, Mode::Slotted), (32, Mode::Slotted), (1, Mode::Compact), (32, Mode::Compact)] {
+        let mut case = Case::new(4, wave);
+        // Some rows find no room.
+        case.config = case.config.mode(mode).max_recv(if wave == 1 { 30 } else { 0 });
         on_plans(&case, |world, ep, expert, stream| {
             let mut captured = Captured::new(ep, expert, stream, &case, 1)?;
             (0..50).try_for_each(|replay| captured.replay(ep, stream, world, &case, replay))
@@ -135,17 +137,20 @@ fn several_operations_in_one_graph() {
 
 #[test]
 fn replays_in_a_row_need_no_wait_between_them() {
-    let case = Case::new(4, 1);
-    on_plans(&case, |world, ep, expert, stream| {
-        let mut captured = Captured::new(ep, expert, stream, &case, 2)?;
-        captured.refill(ep, &case, 7)?;
-        for _ in 0..40 {
-            captured.launch(stream)?;
-        }
-        world.synchronize(stream)?;
-        captured.judge(ep, &case, 7);
-        Ok(())
-    });
+    for mode in [Mode::Slotted, Mode::Compact] {
+        let mut case = Case::new(4, 1);
+        case.config = case.config.mode(mode);
+        on_plans(&case, |world, ep, expert, stream| {
+            let mut captured = Captured::new(ep, expert, stream, &case, 2)?;
+            captured.refill(ep, &case, 7)?;
+            for _ in 0..40 {
+                captured.launch(stream)?;
+            }
+            world.synchronize(stream)?;
+            captured.judge(ep, &case, 7);
+            Ok(())
+        });
+    }
 }
 
 #[test]

@@ -151,7 +151,7 @@ fn a_wrong_output_costs_its_slot_and_no_more() {
         for (number, words) in [
             ["the combine output has", "[128 hidden] bf16 needs"],
             ["the combine output starts at", "multiple of 16"],
-            ["the experts' output has", "[2 ranks][40 max_tokens][128 hidden] bf16 needs 20480"],
+            ["the experts' output has", "[80 rows][128 hidden] bf16 needs 20480"],
             ["the experts' output starts at", "multiple of 16"],
         ]
         .iter()

@@ -4,7 +4,8 @@ mod common;
 
 use anabranch_ep::kernels;
 use anabranch_ep::kernels::{
-    COMBINE, DISPATCH, EXPERT_CONTRACT, EXPERT_COUNT, EXPERT_EXPAND, REFERENCE_EXPERT, REFERENCE_EXPERT_MAJOR,
+    COMBINE, COUNT, DISPATCH, EXPERT_CONTRACT, EXPERT_COUNT, EXPERT_EXPAND, REFERENCE_EXPERT,
+    REFERENCE_EXPERT_MAJOR,
 };
 use anabranch_hip_jit::isa::{check_disassembly, disassemble, resources, wave_releases};
 use anabranch_hip_jit::lint::lint_source;
@@ -18,6 +19,7 @@ const VECTOR_REGISTERS: u64 = 128;
 fn sources_keep_the_rules() {
     let mut found = Vec::new();
     let units = [
+        &COUNT,
         &DISPATCH,
         &COMBINE,
         &REFERENCE_EXPERT,
@@ -41,6 +43,7 @@ fn every_entry_is_in_some_unit() {
     let units = kernels();
     let entries: Vec<_> = units.iter().flat_map(|spec| spec.unit().entries).collect();
     let named = [
+        "anabranch_ep_count",
         "anabranch_ep_dispatch",
         "anabranch_ep_combine",
         "anabranch_ep_reference_expert",
@@ -83,7 +86,8 @@ fn code_for_amd_keeps_the_ordering_rules_and_spills_nothing() {
                     let entry = spec.unit().entries[0];
                     assert!(text.contains(&format!("<{entry}>:")), "{what}: {text}");
                     // These publish what whole blocks stored; what the others leave is read by later kernels.
-                    let publishes = ["anabranch_ep_dispatch", "anabranch_ep_combine"].contains(&entry);
+                    let publishes = ["anabranch_ep_count", "anabranch_ep_dispatch", "anabranch_ep_combine"]
+                        .contains(&entry);
                     if publishes && wave_releases(&text, entry) == 0 {
                         problems.push(format!("{what}: no wave releases its stores before a barrier"));
                     }

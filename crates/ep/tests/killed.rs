@@ -15,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anabranch_bootstrap::{Deadline, TcpConfig, TcpRendezvous, TcpRoot, Token};
 use anabranch_ep::reference::ReferenceExpert;
-use anabranch_ep::{Error, ExpertParallel};
+use anabranch_ep::{Error, ExpertParallel, Mode};
 use anabranch_hip::{DeviceOrdinal, Stream, with_causes};
 use anabranch_hip_host::{HostConfig, HostMachine};
 use anabranch_ranks::GlobalRank;
@@ -58,11 +58,18 @@ impl Script {
         format!("{} {} {} {} {}", self.moment, self.victim, self.seed, self.stalls, self.file.display())
     }
 
+    /// Whether dispatch counts first.
+    fn compact(&self) -> bool {
+        self.moment.starts_with("compact-")
+    }
+
     /// The end of the victim, now.
     fn end(&self) {
         say("gone", "");
         let signal = if self.stalls { Signal::STOP } else { Signal::KILL };
         kill_process(getpid(), signal).unwrap();
+        // The signal may reach another thread first.
+        std::thread::sleep(LIMIT);
     }
 
     /// The end of the victim within the next `most` microseconds, whatever it does then.
@@ -145,7 +152,10 @@ fn live(role: &Role, script: &Script) -> Result<(), Box<dyn std::error::Error>> 
     if dies_at("planning") {
         script.end_within(10_000);
     }
-    let case = Case::new(role.size, 1);
+    let mut case = Case::new(role.size, 1);
+    if script.compact() {
+        case.config = case.config.mode(Mode::Compact);
+    }
     let ep = ExpertParallel::new(&world, world.group(), case.config.clone())?;
     let expert = ReferenceExpert::new(&world, ep.plan(), ep.rank())?;
     let stream = world.device().create_stream()?;
@@ -172,19 +182,20 @@ fn last_round(
     case: &Case,
     number: u64,
 ) -> Result<(), Error> {
-    match script.moment.as_str() {
+    let moment = script.moment.trim_start_matches("compact-");
+    match moment {
         "dispatch" => script.end(),
         "dispatching" => script.end_within(400),
         "combine" | "combining" => {}
         _ => return Ok(()),
     }
     let flight = depart(ep, stream, case, number)?;
-    if script.moment.starts_with("dispatch") {
+    if moment.starts_with("dispatch") {
         std::thread::sleep(LIMIT);
     }
     work(expert, stream, &flight.dispatched)?;
     stream.synchronize()?;
-    if script.moment == "combine" {
+    if moment == "combine" {
         script.end();
     }
     script.end_within(400);
@@ -244,6 +255,9 @@ fn survive(test: &str, moment: &str, victim: u32, seed: u64, stalls: bool) {
         assert!(named.iter().any(|words| text.contains(words)), "{context}");
         if stalls {
             assert!(took > DEADLINE / 2, "the deadline was not waited for: {took:?} {context}");
+            // It stopped before it told its counts, and everybody waits for them.
+            let counted = text.contains(&format!("for rank {victim} in ep count"));
+            assert_eq!(counted, moment == "compact-dispatch", "{context}");
         }
         println!("{moment} {victim} {seed}: rank {} after {took:?}: {text}", outcome.rank);
     }
@@ -258,6 +272,22 @@ fn killed_in_dispatch() {
         [("dispatch", 2, 0), ("dispatching", 1, 1), ("dispatching", 3, 2), ("dispatching", 0, 3)]
     {
         survive("killed_in_dispatch", moment, victim, seed, false);
+    }
+}
+
+#[test]
+fn killed_in_compact_dispatch() {
+    if let Some(role) = role() {
+        return play(&role);
+    }
+    for (moment, victim, seed) in [
+        ("compact-dispatch", 2, 0),
+        ("compact-dispatching", 1, 1),
+        ("compact-dispatching", 3, 2),
+        ("compact-dispatching", 0, 3),
+        ("compact-combine", 1, 0),
+    ] {
+        survive("killed_in_compact_dispatch", moment, victim, seed, false);
     }
 }
 
@@ -309,6 +339,16 @@ fn stalled_in_dispatch() {
     }
     survive("stalled_in_dispatch", "dispatch", 2, 0, true);
     survive("stalled_in_dispatch", "dispatch", 0, 1, true);
+}
+
+#[test]
+fn stalled_before_its_counts() {
+    if let Some(role) = role() {
+        return play(&role);
+    }
+    for (victim, seed) in [(0, 0), (2, 1), (3, 2)] {
+        survive("stalled_before_its_counts", "compact-dispatch", victim, seed, true);
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Laws of the plan: parts of a slot never overlap, every byte of every row is copied once, grids stay resident.
 
 use anabranch_ep::plan::{DeviceLimits, FLAG_STRIDE, Geometry, Plan};
-use anabranch_ep::{DataType, EpConfig, Error};
+use anabranch_ep::{DataType, EpConfig, Error, Mode};
 use proptest::prelude::*;
 
 fn limits() -> impl Strategy<Value = DeviceLimits> {
@@ -45,11 +45,14 @@ proptest! {
     fn parts_of_a_slot_are_apart_and_aligned((config, ranks) in config()) {
         let plan = Plan::new(config, ranks).unwrap();
         let layout = plan.layout();
-        let rows = u64::from(ranks) * u64::from(plan.config().max_tokens);
+        let rows = plan.rows();
+        let matrix = if plan.mode() == Mode::Compact { u64::from(ranks) * layout.count_stride } else { 0 };
+        prop_assert!(layout.count_stride.is_multiple_of(128) && layout.count_stride >= u64::from(ranks) * 8);
         let flags = u64::from(ranks) * u64::from(FLAG_STRIDE);
         let mut parts = [
             (layout.dispatch_flags, flags),
             (layout.combine_flags, flags),
+            (layout.count_matrix, matrix),
             (layout.rows, rows * u64::from(plan.row_bytes())),
             (layout.meta, rows * u64::from(plan.meta_bytes())),
             (layout.combine_rows, rows * u64::from(plan.combine_row_bytes())),
@@ -58,7 +61,7 @@ proptest! {
         for pair in parts.windows(2) {
             prop_assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{pair:?}");
         }
-        let (start, bytes) = parts[4];
+        let (start, bytes) = parts[5];
         prop_assert!(start + bytes <= layout.bytes);
         prop_assert!(parts.iter().all(|(start, _)| start.is_multiple_of(256)));
         prop_assert!(plan.meta_bytes() >= 8 + 8 * plan.config().top_k + plan.config().scale_bytes);

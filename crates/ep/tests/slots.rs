@@ -8,7 +8,7 @@
 mod common;
 
 use anabranch_ep::reference::ReferenceExpert;
-use anabranch_ep::{Error, ExpertOutput, ExpertParallel};
+use anabranch_ep::{Error, ExpertOutput, ExpertParallel, Mode};
 use anabranch_hip::Stream;
 use anabranch_ranks::GlobalRank;
 use anabranch_shmem::World;
@@ -51,8 +51,9 @@ fn on_case(case: &Case, test: impl Fn(&World, &Rank) -> Result<(), Error> + Sync
 
 #[test]
 fn two_operations_in_flight_end_in_either_order() {
-    for wave in [1, 4] {
-        let case = two_slots(4, wave);
+    for (wave, mode) in [(1, Mode::Slotted), (4, Mode::Slotted), (1, Mode::Compact), (4, Mode::Compact)] {
+        let mut case = two_slots(4, wave);
+        case.config = case.config.mode(mode);
         on_case(&case, |world, Rank { ep, expert, stream }| {
             for number in 0..20 {
                 let mut other = case.clone();
@@ -247,9 +248,9 @@ fn plans_of_several_groups_take_turns() {
 
 #[test]
 fn late_ranks_lose_nothing() {
-    for slots in [1, 2] {
+    for (slots, mode) in [(1, Mode::Slotted), (2, Mode::Slotted), (1, Mode::Compact), (2, Mode::Compact)] {
         let mut case = Case::new(4, 1);
-        case.config = case.config.slots(slots);
+        case.config = case.config.slots(slots).mode(mode);
         on_case(&case, |world, Rank { ep, expert, stream }| {
             // The same numbers on all ranks say who is late where.
             let mut numbers = Numbers(u64::from(slots));

@@ -11,6 +11,8 @@ use crate::Fault;
 pub enum Protocol {
     /// Slotted dispatch, the stand-in for experts, and pull combine.
     Ep,
+    /// The same with compact dispatch: counts first; and with windows for half of what could arrive.
+    EpCompact,
     /// The team barrier between kernels that write and read.
     Barrier,
     /// Signals and waits in the order of a stream, between kernels that write and read.
@@ -51,6 +53,7 @@ impl Protocol {
     /// All of them.
     pub const ALL: &'static [Self] = &[
         Self::Ep,
+        Self::EpCompact,
         Self::Barrier,
         Self::StreamSignal,
         Self::PutSignal,
@@ -74,6 +77,7 @@ impl Protocol {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ep => "ep",
+            Self::EpCompact => "ep-compact",
             Self::Barrier => "barrier",
             Self::StreamSignal => "stream-signal",
             Self::PutSignal => "put-signal",
@@ -132,7 +136,7 @@ pub struct Case {
     pub blocks: u32,
     /// Waves of each block, at least 1.
     pub waves: u32,
-    /// Another form of the protocol: `ep` combines from a caller's buffer instead of the window, `put-signal` and
+    /// Another form of the protocol: `ep` and `ep-compact` combine from a caller's buffer instead of the window, `put-signal` and
     /// `put-quiet` send to the next rank only, `device-barrier` calls `team_barrier` instead of `team_sync`,
     /// collectives have epochs of two bits, and of `ccl-fingerprint` one rank makes another call in the end; and
     /// `ccl-pipes` launches each message alone.

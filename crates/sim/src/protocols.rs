@@ -8,6 +8,9 @@ pub const fn about(protocol: Protocol) -> &'static str {
         Protocol::Ep => {
             "slotted dispatch, experts, and the combine that pulls; --staged for a caller's buffer"
         }
+        Protocol::EpCompact => {
+            "dispatch that counts first, with half the room it could need; experts and combine; --staged as for ep"
+        }
         Protocol::Barrier => "the team barrier, between kernels that write and kernels that read",
         Protocol::StreamSignal => "signals and waits in the order of a stream, between kernels",
         Protocol::PutSignal => "put with signal, and the wait for it, of the device API",

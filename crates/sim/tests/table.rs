@@ -166,7 +166,8 @@ fn every_kernel_has_a_row_and_those_that_are_quiet_are() {
 #[test]
 fn every_embedded_unit_is_among_the_sources() {
     let sources = sources();
-    let ep = [&anabranch_ep::kernels::DISPATCH, &anabranch_ep::kernels::COMBINE];
+    let ep =
+        [&anabranch_ep::kernels::COUNT, &anabranch_ep::kernels::DISPATCH, &anabranch_ep::kernels::COMBINE];
     let own = [
         &anabranch_sim::kernels::AROUND,
         &anabranch_sim::kernels::MESSAGES,

@@ -13,7 +13,7 @@ use crate::tensor::DeviceSlice;
 pub enum ExpertOutput {
     /// In the slot's combine window ([`Dispatched::combine_rows`]), where peers pull it without a copy.
     InWindow,
-    /// In another buffer of the window's shape, `[ranks][max_tokens][hidden]` of the combine type, 16-byte aligned; the
+    /// In another buffer of the window's shape, `[rows][hidden]` of the combine type, 16-byte aligned; the
     /// kernel copies the received rows into the window first.
     Staged(DeviceSlice),
 }
@@ -73,14 +73,10 @@ impl ExpertParallel {
         let staged = match experts {
             ExpertOutput::InWindow => DeviceAddress::NULL,
             ExpertOutput::Staged(rows) => {
-                let (ranks, config) = (self.plan.ranks(), self.plan.config());
-                let needed =
-                    ranks as usize * config.max_tokens as usize * self.plan.combine_row_bytes() as usize;
+                let (window, config) = (self.plan.rows(), self.plan.config());
+                let needed = window as usize * self.plan.combine_row_bytes() as usize;
                 rows.check("the experts' output", needed, 16, || {
-                    format!(
-                        "[{ranks} ranks][{} max_tokens][{} hidden] {}",
-                        config.max_tokens, config.hidden, config.combine_type
-                    )
+                    format!("[{window} rows][{} hidden] {}", config.hidden, config.combine_type)
                 })?;
                 rows.address()
             }
@@ -97,11 +93,12 @@ impl ExpertParallel {
             output: pointer(output.address()),
             send_map: pointer(slot.get().send_map()),
             counts: pointer(slot.get().counts()),
+            offsets: pointer(slot.get().offsets()),
             state: pointer(slot.get().state()),
             rows_offset: slot.get().heap_offset() + layout.combine_rows,
             flags_offset: slot.get().heap_offset() + layout.combine_flags,
             token_count: tokens,
-            max_tokens: self.plan.config().max_tokens,
+            row_stride: self.plan.row_stride(),
             fan_out: self.plan.fan_out(),
             row_bytes: self.plan.combine_row_bytes(),
             segments: geometry.segments,

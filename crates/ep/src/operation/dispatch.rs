@@ -1,18 +1,22 @@
 //! Dispatch: checks and launch.
 
 use anabranch_hip::{DeviceAddress, Stream};
+use anabranch_hip_jit::LoadedUnit;
 
-use super::{DISPATCH, Dispatched, ExpertParallel, pointer};
-use crate::args::DispatchArgs;
+use super::{COUNT, DISPATCH, Dispatched, ExpertParallel, pointer};
+use crate::args::{CountArgs, DispatchArgs};
 use crate::error::{Error, Result};
 use crate::plan::FLAG_STRIDE;
+use crate::slot::SlotTicket;
 use crate::tensor::Tokens;
 
 impl ExpertParallel {
     /// Sends every token to the ranks that own its experts, and takes in the rows for this rank's experts. Collective:
-    /// every member calls it, also with 0 tokens. It puts one kernel on the stream and returns.
+    /// every member calls it, also with 0 tokens. It puts one kernel on the stream, two in the compact mode, and returns.
     ///
-    /// After it, in stream order, the handle's windows, counts and offsets are valid until its combine or release.
+    /// After it, in stream order, the handle's windows, counts and offsets are valid until its combine or release. Copies for
+    /// which their destination has no room ([`EpConfig::max_recv`](crate::EpConfig::max_recv)) are dropped, always the same for
+    /// the same routing; the handle counts them, [`Self::dropped`] lists them, and combine leaves them out.
     /// May be captured into a graph, which then uses this slot at every replay: whoever launches the graph keeps its
     /// replays in order with other operations on the slot. Eager ones wait only for each other. Within a capture the caller
     /// keeps operations that follow each other on one slot on one stream, or orders their streams.
@@ -27,6 +31,9 @@ impl ExpertParallel {
         let geometry = self.plan.dispatch_geometry(count, &self.limits)?;
         let mut slot = self.pool.take(stream)?;
         let layout = self.plan.layout();
+        if let Some(unit) = &self.count {
+            self.launch_count(stream, unit, &slot, tokens)?;
+        }
         let args = DispatchArgs {
             team: self.team.view(),
             tokens: pointer(tokens.rows.address()),
@@ -34,7 +41,9 @@ impl ExpertParallel {
             weights: pointer(tokens.weights.map_or(DeviceAddress::NULL, |weights| weights.address())),
             scales: pointer(tokens.scales.map_or(DeviceAddress::NULL, |scales| scales.address())),
             send_map: pointer(slot.get().send_map()),
-            sent: pointer(slot.get().sent()),
+            routed: pointer(slot.get().routed()),
+            bases: pointer(slot.get().bases()),
+            room: pointer(slot.get().room()),
             counts: pointer(slot.get().counts()),
             offsets: pointer(slot.get().offsets()),
             state: pointer(slot.get().state()),
@@ -42,7 +51,7 @@ impl ExpertParallel {
             meta_offset: slot.get().heap_offset() + layout.meta,
             flags_offset: slot.get().heap_offset() + layout.dispatch_flags,
             token_count: count,
-            max_tokens: self.plan.config().max_tokens,
+            row_stride: self.plan.row_stride(),
             top_k: self.plan.config().top_k,
             experts: self.plan.config().experts,
             fan_out: self.plan.fan_out(),
@@ -63,6 +72,40 @@ impl ExpertParallel {
         }
         slot.used_on(stream)?;
         Ok(Dispatched { slot, tokens: count })
+    }
+
+    /// The first kernel of a compact dispatch.
+    fn launch_count(
+        &self,
+        stream: &Stream,
+        unit: &LoadedUnit,
+        slot: &SlotTicket,
+        tokens: &Tokens,
+    ) -> Result<()> {
+        let count = tokens.count as u32;
+        let (layout, config) = (self.plan.layout(), self.plan.config());
+        let geometry = self.plan.count_geometry(count, &self.limits);
+        let args = CountArgs {
+            team: self.team.view(),
+            ids: pointer(tokens.ids.address()),
+            tally: pointer(slot.get().tally()),
+            bases: pointer(slot.get().bases()),
+            room: pointer(slot.get().room()),
+            state: pointer(slot.get().state()),
+            matrix_offset: slot.get().heap_offset() + layout.count_matrix,
+            token_count: count,
+            top_k: config.top_k,
+            experts: config.experts,
+            rows: self.plan.rows() as u32,
+            matrix_stride: layout.count_stride as u32,
+            operation: COUNT.0,
+        };
+        let kernel = unit.kernel("anabranch_ep_count")?;
+        // SAFETY: as for the dispatch that follows.
+        unsafe {
+            kernel.launch(geometry.blocks, geometry.block_threads, geometry.local_bytes, stream, &args)?;
+        }
+        Ok(())
     }
 
     fn check_tokens(&self, tokens: &Tokens) -> Result<()> {

@@ -19,13 +19,14 @@ impl Dispatched {
         self.tokens
     }
 
-    /// Rows received: `[ranks][max_tokens][hidden]` of the dispatch type. Rank s's rows are the first `counts[s]` of its
-    /// part, in the order of its tokens; the rest is undefined.
+    /// Rows received: `[rows][hidden]` of the dispatch type. Rank s's rows are `counts[s]` rows in the order of its tokens, from
+    /// `s * `[`Plan::row_stride`](crate::Plan::row_stride) on, or, when that is 0 (compact), from `offsets[s]` on. The rest is
+    /// undefined.
     pub fn rows(&self) -> DeviceAddress {
         self.slot.get().rows()
     }
 
-    /// Meta records of the rows: `[ranks][max_tokens][meta_bytes]`, each `{token u32, top_k u32, ids i32[K],
+    /// Meta records of the rows: `[rows][meta_bytes]`, each `{token u32, top_k u32, ids i32[K],
     /// weights f32[K], scales}`.
     pub fn meta(&self) -> DeviceAddress {
         self.slot.get().meta()
@@ -41,7 +42,13 @@ impl Dispatched {
         self.slot.get().offsets()
     }
 
-    /// The combine window: `[ranks][max_tokens][hidden]` of the combine type. Experts that write their output here, each
+    /// Copies of this rank's tokens that were not sent for lack of room at their destinations, one u32.
+    /// [`ExpertParallel::dropped`](crate::ExpertParallel::dropped) lists them.
+    pub fn dropped_count(&self) -> DeviceAddress {
+        self.slot.get().dropped_count()
+    }
+
+    /// The combine window: `[rows][hidden]` of the combine type. Experts that write their output here, each
     /// row at the place of the row it came from, save combine a copy.
     pub fn combine_rows(&self) -> DeviceAddress {
         self.slot.get().combine_rows()

@@ -26,25 +26,33 @@ pub(super) fn reserve(world: &World, plan: &Plan, limits: &mut DeviceLimits) -> 
     Ok(permit)
 }
 
-/// What launches may look like on this device: both kernels' grids must be resident as a whole, because their blocks
+/// What launches may look like on this device: all kernels' grids must be resident as a whole, because their blocks
 /// wait for peers.
 pub(super) fn device_limits(
     plan: &Plan,
+    count: Option<&LoadedUnit>,
     dispatch: &LoadedUnit,
     combine: &LoadedUnit,
 ) -> Result<DeviceLimits> {
     let dispatch = dispatch.kernel("anabranch_ep_dispatch")?;
     let combine = combine.kernel("anabranch_ep_combine")?;
-    let device = dispatch.raw().device();
+    let count = count.map(|unit| unit.kernel("anabranch_ep_count")).transpose()?;
+    let kernels: Vec<_> = [Some(dispatch), Some(combine), count].into_iter().flatten().collect();
+    let device = kernels[0].raw().device();
     let wave_size = device.wave_size();
-    let most_threads = dispatch.raw().max_block_threads()?.min(combine.raw().max_block_threads()?);
+    let mut most_threads = u32::MAX;
+    for kernel in &kernels {
+        most_threads = most_threads.min(kernel.raw().max_block_threads()?);
+    }
     let preferred = Plan::preferred_waves(wave_size, device.multiprocessors());
     let waves = if plan.config().waves_per_block == 0 { preferred } else { plan.config().waves_per_block };
     let waves = waves.min(most_threads / wave_size).max(1);
     let local = plan.dispatch_local_bytes();
-    let per_multiprocessor = dispatch
-        .blocks_per_multiprocessor(waves * wave_size, local)?
-        .min(combine.blocks_per_multiprocessor(waves * wave_size, local)?);
+    let mut per_multiprocessor = u32::MAX;
+    for kernel in &kernels {
+        per_multiprocessor =
+            per_multiprocessor.min(kernel.blocks_per_multiprocessor(waves * wave_size, local)?);
+    }
     Ok(DeviceLimits {
         wave_size,
         resident_blocks: (per_multiprocessor * device.multiprocessors()).max(1),

@@ -5,7 +5,7 @@ use anabranch_ranks::GroupRank;
 
 /// What one source gets back from a combine: for each of its tokens the sum of the expert outputs of its
 /// distinct destinations, in ascending group-rank order, in f32 from 0, rounded once to the output type.
-/// Tokens without destinations give zeros.
+/// Dropped copies are left out; tokens without a copy give zeros.
 #[derive(Debug)]
 pub struct Combination<'o> {
     oracle: &'o Oracle<'o>,
@@ -17,19 +17,21 @@ impl<'o> Combination<'o> {
         Self { oracle, source }
     }
 
-    /// This token's copies, in the order in which they are summed; none for a token that is not there.
+    /// This token's copies that were not dropped, in the order in which they are summed; none for a token that is not there.
     pub fn copies(&self, token: usize) -> impl Iterator<Item = SentCopy<'o>> {
         let (oracle, source) = (self.oracle, self.source);
         let route = &oracle.routes[source.index()];
         let copies = if token < route.tokens() { route.of(token) } else { &[] };
-        copies.iter().map(move |&(destination, slot)| SentCopy {
-            source,
-            token,
-            destination,
-            row: oracle.row_index(source, slot),
-            payload: oracle.payload(source, token),
-            ids: oracle.ids(source, token),
-            weights: oracle.weights(source, token),
+        copies.iter().filter_map(move |copy| {
+            Some(SentCopy {
+                source,
+                token,
+                destination: copy.destination,
+                row: copy.row?,
+                payload: oracle.payload(source, token),
+                ids: oracle.ids(source, token),
+                weights: oracle.weights(source, token),
+            })
         })
     }
 

@@ -111,7 +111,7 @@ pub enum Mismatch {
         destination: GroupRank,
         /// The sender.
         source_rank: GroupRank,
-        /// Index of the row, `source * M + slot`.
+        /// Index of the row in the window.
         row: usize,
         /// The token expected there.
         token: u32,

@@ -47,6 +47,12 @@ pub struct ExpertMajorMismatch {
 }
 
 impl Oracle<'_> {
+    /// The row that a token has at a rank, if it goes there and there is room.
+    fn row_at(&self, source: GroupRank, token: usize, destination: GroupRank) -> Option<usize> {
+        let copies = self.routes[source.index()].of(token);
+        copies.iter().find(|copy| copy.destination == destination).and_then(|copy| copy.row)
+    }
+
     /// The layout that `destination` must have: `capacity` rows an expert, padded to a multiple of `alignment`.
     ///
     /// # Errors
@@ -67,10 +73,7 @@ impl Oracle<'_> {
         for (source, route) in self.routes.iter().enumerate() {
             let source = GroupRank::new(source as u32);
             for token in 0..route.tokens() {
-                let Some((_, slot)) = route.of(token).iter().find(|(rank, _)| *rank == destination) else {
-                    continue;
-                };
-                let row = self.row_index(source, *slot);
+                let Some(row) = self.row_at(source, token, destination) else { continue };
                 for (k, id) in self.ids(source, token).iter().enumerate() {
                     let Some(local) = experts.iter().position(|expert| i64::from(*expert) == i64::from(*id))
                     else {
@@ -172,8 +175,9 @@ impl ExpertMajorDelivery<'_> {
         let top_k = self.oracle.shape().top_k;
         let mut expected = std::collections::BTreeMap::new();
         for (source, route) in self.oracle.routes.iter().enumerate() {
-            for slot in 0..route.counts[self.destination.index()] {
-                let row = self.oracle.row_index(GroupRank::new(source as u32), slot);
+            let source = GroupRank::new(source as u32);
+            let tokens = 0..route.tokens();
+            for row in tokens.filter_map(|token| self.oracle.row_at(source, token, self.destination)) {
                 expected.extend((0..top_k).map(|k| (row * top_k + k, SLOT_NONE)));
             }
         }
@@ -209,11 +213,7 @@ impl ExpertMajorDelivery<'_> {
         for source in (0..shape.ranks).map(GroupRank::new) {
             let route = &self.oracle.routes[source.index()];
             for token in 0..route.tokens() {
-                let Some((_, slot)) = route.of(token).iter().find(|(rank, _)| *rank == self.destination)
-                else {
-                    continue;
-                };
-                let index = self.oracle.row_index(source, *slot);
+                let Some(index) = self.oracle.row_at(source, token, self.destination) else { continue };
                 experts.sum(self.destination, source, token, &mut values);
                 element.encode(&values, &mut row);
                 let at = index * row_bytes..(index + 1) * row_bytes;

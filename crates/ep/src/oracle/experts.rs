@@ -13,7 +13,7 @@ pub struct SentCopy<'o> {
     pub token: usize,
     /// The rank that received this copy.
     pub destination: GroupRank,
-    /// Index of its row there, `source * M + slot`.
+    /// Its row there.
     pub row: usize,
     /// The token's bytes, in the dispatch type.
     pub payload: &'o [u8],
@@ -38,7 +38,7 @@ pub struct GivenRows<'r> {
 }
 
 impl<'r> GivenRows<'r> {
-    /// For each destination `[R * M, H]` elements of the combine type; rows that were not sent are not read.
+    /// For each destination `[N, H]` elements of the combine type, N rows being its window; rows that were not sent are not read.
     ///
     /// # Errors
     /// [`OracleError::Inputs`] or [`OracleError::Length`] when the tables do not have that shape.
@@ -47,7 +47,7 @@ impl<'r> GivenRows<'r> {
             return Err(OracleError::Inputs { given: rows.len(), ranks: shape.ranks });
         }
         let row_bytes = shape.combine_row_bytes();
-        let expected = shape.ranks as usize * shape.max_tokens * row_bytes;
+        let expected = shape.rows() * row_bytes;
         if let Some((rank, table)) = rows.iter().enumerate().find(|(_, table)| table.len() != expected) {
             let rank = GroupRank::new(rank as u32);
             return Err(OracleError::Length { rank, tensor: "expert output", expected, given: table.len() });

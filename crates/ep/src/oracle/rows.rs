@@ -6,13 +6,13 @@ use anabranch_ranks::GroupRank;
 
 /// What one destination receives from a dispatch.
 ///
-/// Row `source * M + slot` is the slot-th of that source's tokens, in token order, which have an expert here.
+/// Of each source, in token order, the tokens that have an expert here and for which the window has a row.
 #[derive(Debug)]
 pub struct Delivery<'o> {
     oracle: &'o Oracle<'o>,
     destination: GroupRank,
-    /// For each source the tokens it sends here, ascending.
-    tokens: Vec<Vec<u32>>,
+    /// For each source the tokens it sends here, ascending, with their rows.
+    tokens: Vec<Vec<(u32, usize)>>,
     counts: Vec<u32>,
     offsets: Vec<u32>,
 }
@@ -20,7 +20,7 @@ pub struct Delivery<'o> {
 /// A row that must be there.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExpectedRow<'o> {
-    /// `source * M + slot`.
+    /// Its row in the window.
     pub index: usize,
     /// The sender.
     pub source: GroupRank,
@@ -60,30 +60,30 @@ pub trait Rows {
     /// none.
     fn offsets(&self) -> Option<&[u32]>;
 
-    /// The row at `source * M + slot`; `None` if the result does not reach that far.
+    /// A row of the window; `None` if the result does not reach that far.
     fn row(&self, index: usize) -> Option<Row<'_>>;
 }
 
-/// Results that lie as dense tables over all `R * M` rows.
+/// Results that lie as dense tables over all rows of the window, N.
 #[derive(Clone, Copy, Debug)]
 pub struct SlottedRows<'r> {
     /// `[R]` rows from each source.
     pub counts: &'r [u32],
     /// `[R + 1]` offsets, the total last.
     pub offsets: Option<&'r [u32]>,
-    /// `[R * M]` source tokens.
+    /// `[N]` source tokens.
     pub tokens: &'r [u32],
-    /// `[R * M, row_bytes]` payload.
+    /// `[N, row_bytes]` payload.
     pub payload: &'r [u8],
     /// Bytes of a row of the payload.
     pub row_bytes: usize,
-    /// `[R * M, K]` expert ids.
+    /// `[N, K]` expert ids.
     pub ids: &'r [i32],
     /// K.
     pub top_k: usize,
-    /// `[R * M, K]` weights; empty when none are carried.
+    /// `[N, K]` weights; empty when none are carried.
     pub weights: &'r [f32],
-    /// `[R * M, S]` scales; empty when there are none.
+    /// `[N, S]` scales; empty when there are none.
     pub scales: &'r [u8],
     /// S.
     pub scale_bytes: usize,
@@ -114,8 +114,10 @@ impl<'o> Delivery<'o> {
     pub(super) fn new(oracle: &'o Oracle<'o>, destination: GroupRank) -> Self {
         let sent_here = |route: &super::Route| {
             (0..route.tokens())
-                .filter(|token| route.of(*token).iter().any(|(to, _)| *to == destination))
-                .map(|token| token as u32)
+                .filter_map(|token| {
+                    let copy = route.of(token).iter().find(|copy| copy.destination == destination)?;
+                    Some((token as u32, copy.row?))
+                })
                 .collect::<Vec<_>>()
         };
         let tokens: Vec<_> = oracle.routes.iter().map(sent_here).collect();
@@ -149,8 +151,8 @@ impl<'o> Delivery<'o> {
         let oracle = self.oracle;
         self.tokens.iter().enumerate().flat_map(move |(source, tokens)| {
             let source = GroupRank::new(source as u32);
-            tokens.iter().enumerate().map(move |(slot, &token)| ExpectedRow {
-                index: oracle.row_index(source, slot as u32),
+            tokens.iter().map(move |&(token, index)| ExpectedRow {
+                index,
                 source,
                 token,
                 payload: oracle.payload(source, token as usize),

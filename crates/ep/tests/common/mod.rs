@@ -290,6 +290,7 @@ pub fn round(
     world.synchronize(stream)?;
     let oracle = oracle(case, &inputs);
     judge_rows(&oracle, me, device, ep, &dispatched);
+    judge_dropped(&oracle, device, ep, stream, &dispatched);
     let staging = device.allocate(window_bytes(ep))?;
     let experts = run_expert(expert, stream, &dispatched, case, &staging)?;
     ep.combine(stream, experts, dispatched, uploaded.output())?;
@@ -300,7 +301,7 @@ pub fn round(
 
 pub fn window_bytes(ep: &ExpertParallel) -> usize {
     let plan = ep.plan();
-    plan.ranks() as usize * plan.config().max_tokens as usize * plan.combine_row_bytes() as usize
+    plan.rows() as usize * plan.combine_row_bytes() as usize
 }
 
 pub fn run_expert(
@@ -332,6 +333,25 @@ pub fn judge_rows(
     if let Err(mismatch) = oracle.dispatch(me).unwrap().compare_rows(&received) {
         panic!("{me}: {mismatch}");
     }
+}
+
+/// The copies that found no room, listed and counted.
+pub fn judge_dropped(
+    oracle: &Oracle<'_>,
+    device: &Device,
+    ep: &ExpertParallel,
+    stream: &Stream,
+    dispatched: &Dispatched,
+) {
+    let me = ep.rank();
+    let expected = oracle.dropped(me).unwrap();
+    let listed = ep.dropped(stream, dispatched).unwrap();
+    let listed: Vec<_> = listed.iter().map(|copy| (copy.token, copy.destination)).collect();
+    assert_eq!(listed, expected, "{me}: the dropped copies");
+    let mut count = [0; 4];
+    // SAFETY: the word belongs to the slot that the handle holds.
+    unsafe { device.read_memory(dispatched.dropped_count(), &mut count).unwrap() };
+    assert_eq!(u32::from_ne_bytes(count) as usize, expected.len(), "{me}: the count of dropped copies");
 }
 
 pub fn judge_output(oracle: &Oracle<'_>, me: GroupRank, output: &[u8]) {

@@ -94,6 +94,15 @@ enum Mutant : u32 {
     MUTANT_DISPATCH_NO_ACQUIRE = 83,
     MUTANT_COMBINE_UNRELEASED = 84,       // combine: rows of earlier kernels are flagged without a release
     MUTANT_COMBINE_EPOCH_PLAIN = 85,      // combine: the epoch is stored by no flag, and other blocks read it unordered
+    // ep/count.hip
+    MUTANT_TALLY_UNCOUNTED = 170,         // a block adds its share while it still counts
+    MUTANT_TALLY_TORN = 171,              // blocks add by a load and a store
+    MUTANT_TALLY_NOT_TAKEN = 172,         // the next launch adds to the sums of this one
+    MUTANT_TALLY_UNREAD = 173,            // counts are told before all have been taken out
+    MUTANT_TALLY_TOLD_EARLY = 174,        // by the first block, not by the last to arrive
+    MUTANT_COUNT_TWO_WORDS = 175,         // epoch and count are stored one after the other
+    MUTANT_COUNT_UNWAITED = 176,
+    MUTANT_COUNT_NO_BARRIER = 177,        // places are worked out before all words have come
     // p2p.hip
     MUTANT_PING_FLAG_FIRST = 87,          // the flag, then the release
     MUTANT_PING_NO_BARRIER = 88,          // the block reads the payload before thread 0 has waited for it
@@ -155,7 +164,7 @@ enum Mutant : u32 {
     MUTANT_RING_CONSUMED_UNREAD = 165,       // the taker counts a chunk, then reads it
     MUTANT_RING_FLAG_FIRST = 166,            // the giver counts a chunk, then writes it
     MUTANT_RING_UNRELEASED = 167,            // the block meets, and nobody releases
-    MUTANT_LAST = 167,
+    MUTANT_LAST = 177,
 };
 static constexpr u32 MUTANT = PRELUDE_MUTANT;
 static_assert(MUTANT <= MUTANT_LAST, "PRELUDE_MUTANT names no mutant");

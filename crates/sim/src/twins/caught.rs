@@ -49,11 +49,15 @@ impl Search {
     pub fn case(self, mutant: u32) -> Case {
         let ranks = match self.protocol {
             // Of hops, there is a member between two others.
-            Protocol::Barrier | Protocol::DeviceBarrier | Protocol::Gather | Protocol::CclHops => 3,
+            Protocol::Barrier
+            | Protocol::DeviceBarrier
+            | Protocol::Gather
+            | Protocol::CclHops
+            | Protocol::EpCompact => 3,
             _ => 2,
         };
         let mut case = Case::new(self.protocol, ranks);
-        if matches!(self.protocol, Protocol::Ep | Protocol::Ping) {
+        if matches!(self.protocol, Protocol::Ep | Protocol::EpCompact | Protocol::Ping) {
             // More than one tile a block; payload from every wave.
             case.tokens = 10;
         }
@@ -80,6 +84,7 @@ const fn twin(name: &'static str, caught_by: &'static [Search]) -> Twin {
 }
 
 const EP: Search = Search::of(Protocol::Ep);
+const COMPACT: Search = Search::of(Protocol::EpCompact);
 const STAGED: Search = Search { staged: true, ..EP };
 const BARRIER: Search = Search::of(Protocol::Barrier);
 const STREAM: Search = Search::of(Protocol::StreamSignal);
@@ -221,6 +226,14 @@ pub const TWINS: &[Twin] = &[
     twin("ROUTE_UNREAD", &[EP.by_values()]),
     twin("ROUTE_OVERWRITTEN", &[EP.by_values()]),
     twin("ROUTE_ROW_SHARED", &[EP]),
+    twin("TALLY_UNCOUNTED", &[COMPACT.by_values()]),
+    twin("TALLY_TORN", &[COMPACT]),
+    twin("TALLY_NOT_TAKEN", &[COMPACT.by_values()]),
+    twin("TALLY_UNREAD", &[COMPACT.by_values()]),
+    twin("TALLY_TOLD_EARLY", &[COMPACT.by_values()]),
+    twin("COUNT_TWO_WORDS", &[COMPACT]),
+    twin("COUNT_UNWAITED", &[COMPACT.by_values()]),
+    twin("COUNT_NO_BARRIER", &[COMPACT.by_values()]),
     twin("PING_FLAG_FIRST", &[PING, PING_C]),
     twin("PING_NO_BARRIER", &[PING, PING_C]),
     twin("FINGERPRINT_NOT_MET", &[FINGERPRINT.by_values(), FINGERPRINT.cumulative().by_values()]),

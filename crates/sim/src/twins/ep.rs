@@ -17,6 +17,19 @@ const ZEROS: HeldBy = NotNeeded(
 
 pub(super) const FILES: &[File] = &[
     File {
+        file: "ep/kernels/count.hip",
+        rows: &[
+            ("tally_share", "block_barrier", Twins(&["TALLY_UNCOUNTED"])),
+            ("tally_share", "fetch_add_device", Twins(&["TALLY_TORN"])),
+            ("exchange_words", "swap_system", Twins(&["TALLY_NOT_TAKEN"])),
+            ("exchange_words", "block_barrier", Twins(&["TALLY_UNREAD"])),
+            ("exchange_words", "flag_store", Twins(&["COUNT_TWO_WORDS"])),
+            ("exchange_words", "wait_until", Twins(&["COUNT_UNWAITED"])),
+            ("exchange_words", "block_barrier", Twins(&["COUNT_NO_BARRIER"])),
+            ("count_and_tell", "arrive_is_last", Twins(&["TALLY_TOLD_EARLY"])),
+        ],
+    },
+    File {
         file: "ep/kernels/dispatch.hip",
         rows: &[
             ("exchange_counts", "flag_store", Twins(&["TWO_FLAGS", "FLAG_BEFORE_DATA", "NO_RELEASE"])),
@@ -24,6 +37,7 @@ pub(super) const FILES: &[File] = &[
             ("exchange_counts", "wait_until", Twins(&["NO_WAIT", "EPOCH_LOOSE"])),
             ("exchange_counts", "acquire_after_wait", Twins(&["DISPATCH_NO_ACQUIRE"])),
             ("exchange_counts", "block_barrier", Twins(&["DISPATCH_NO_BARRIER", "EXCHANGE_EARLY_RETURN"])),
+            ("report_nothing", "swap_system", ZEROS),
             ("report_nothing", "swap_system", ZEROS),
             ("report_nothing", "swap_system", ZEROS),
             ("send_and_receive", "block_barrier", Twins(&["ROUTE_UNCOUNTED"])),

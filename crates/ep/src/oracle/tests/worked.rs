@@ -1,6 +1,7 @@
 //! Dispatches and sums worked out by hand.
 
 use super::*;
+use crate::room::Mode;
 
 #[test]
 fn a_worked_dispatch() {
@@ -29,6 +30,69 @@ fn a_worked_dispatch() {
     let first = |source, token, id| Some(InvalidId { rank: rank(source), token, id });
     assert_eq!(oracle.invalid_ids(rank(0)).unwrap(), InvalidIds { count: 1, first: first(0, 2, 7) });
     assert_eq!(oracle.invalid_ids(rank(1)).unwrap(), InvalidIds { count: 1, first: first(1, 0, -9) });
+}
+
+#[test]
+fn a_worked_dispatch_under_a_cap() {
+    let (mut shape, inputs) = small();
+    shape.window = Window::Slotted { slots: 1 };
+    let oracle = Oracle::new(shape, lend(&inputs)).unwrap();
+    // Token 1 of rank 0 finds no room at rank 1, which token 0 has taken; rows of rank 1 begin at row 1.
+    assert_eq!(oracle.dropped(rank(0)).unwrap(), [(1, rank(1))]);
+    assert_eq!(oracle.dropped(rank(1)).unwrap(), []);
+    let at_zero = oracle.dispatch(rank(0)).unwrap();
+    assert_eq!(at_zero.rows().map(|row| (row.index, row.token)).collect::<Vec<_>>(), [(0, 0), (1, 0)]);
+    let at_one = oracle.dispatch(rank(1)).unwrap();
+    assert_eq!((at_one.counts(), at_one.offsets()), ([1, 0].as_slice(), [0, 1, 1].as_slice()));
+    let output = oracle.combine(rank(0)).unwrap().output(&oracle.stand_in().unwrap());
+    assert_eq!(output, f32_bytes(&[1.0, 2.0, 0.0, 0.0, 0.0, 0.0]));
+}
+
+#[test]
+fn a_worked_compact_dispatch() {
+    let (mut shape, mut inputs) = small();
+    // Rank 1 sends its token to both ranks.
+    inputs[1].ids = vec![0, 1];
+    shape.window = Window::Compact { capacity: 2 };
+    let oracle = Oracle::new(shape, lend(&inputs)).unwrap();
+    let rows = |to| {
+        let delivery = oracle.dispatch(rank(to)).unwrap();
+        delivery.rows().map(|row| (row.index, row.source.get(), row.token)).collect::<Vec<_>>()
+    };
+    // Rank 0 gets one row of each rank, close together; rank 1 is full with the two of rank 0.
+    assert_eq!(rows(0), [(0, 0, 0), (1, 1, 0)]);
+    assert_eq!(rows(1), [(0, 0, 0), (1, 0, 1)]);
+    assert_eq!(oracle.dropped(rank(0)).unwrap(), []);
+    assert_eq!(oracle.dropped(rank(1)).unwrap(), [(0, rank(1))]);
+    assert_eq!(oracle.dispatch(rank(1)).unwrap().offsets(), [0, 2, 2]);
+    // Of token 0 of rank 1 only what expert 0 makes of it comes back: 4 times the row.
+    let output = oracle.combine(rank(1)).unwrap().output(&oracle.stand_in().unwrap());
+    assert_eq!(output, f32_bytes(&[28.0, 32.0]));
+}
+
+#[test]
+fn the_window_of_a_configuration() {
+    for (mode, max_tokens, max_recv, capacity) in [
+        (Mode::Compact, 10, 0, 30),
+        (Mode::Compact, 10, 7, 7),
+        (Mode::Compact, 10, 31, 30),
+        (Mode::Auto, 513, 0, 3 * 513),
+    ] {
+        let shape = Shape::new(&EpConfig::new(8, 8, 1, max_tokens).mode(mode).max_recv(max_recv), 3);
+        assert_eq!(shape.window, Window::Compact { capacity });
+        assert_eq!(shape.rows(), capacity);
+    }
+    let shape = Shape::new(&EpConfig::new(8, 8, 1, 512), 3);
+    assert_eq!(shape.window, Window::Slotted { slots: 512 });
+}
+
+#[test]
+fn a_cap_is_the_same_number_of_slots_for_each_source() {
+    for (max_recv, slots) in [(0, 10), (3, 1), (4, 2), (6, 2), (7, 3), (29, 10), (30, 10), (31, 10)] {
+        let shape = Shape::new(&EpConfig::new(8, 8, 1, 10).max_recv(max_recv), 3);
+        assert_eq!(shape.window, Window::Slotted { slots }, "{max_recv}");
+        assert_eq!(shape.rows(), 3 * slots);
+    }
 }
 
 #[test]
@@ -61,6 +125,7 @@ fn one_token(combine: DataType, output: DataType) -> (Shape, Vec<Input>) {
         hidden: 1,
         scale_bytes: 0,
         max_tokens: 1,
+        window: Window::Slotted { slots: 1 },
         dispatch: DataType::F32,
         combine,
         output,

@@ -1,5 +1,6 @@
 //! What dispatch and combine must have left behind, by the oracle of the crate; and that nothing else was touched.
 
+use anabranch_ep::args::SlotState;
 use anabranch_ep::oracle::{Oracle, RankInput, Shape, SlottedRows};
 use anabranch_ranks::GroupRank;
 
@@ -9,9 +10,10 @@ use crate::Failure;
 
 impl Ep {
     pub(super) fn judge(&self) -> Result<(), Failure> {
-        // The most rows that each rank got from each source in any epoch, `[rank][source]`.
+        // The most rows that each rank got in any epoch in each part of its windows: from a source, or, compact, from all.
         let ranks = self.case.ranks as usize;
-        let mut most = vec![vec![0; ranks]; ranks];
+        let parts = if self.plan.row_stride() == 0 { 1 } else { ranks };
+        let mut most = vec![vec![0; parts]; ranks];
         for epoch in 0..self.case.rounds {
             self.judge_epoch(epoch, &mut most)
                 .map_err(|problem| Failure::new(format!("epoch {epoch}: {problem}")))?;
@@ -41,8 +43,20 @@ impl Ep {
             let output = self.bench.get::<u8>(output, 0, bytes).map_err(|error| error.to_string())?;
             let combined = oracle.combine(who).map_err(|error| error.to_string())?;
             let delivery = oracle.dispatch(who).map_err(|error| error.to_string())?;
-            for (most, count) in most[number as usize].iter_mut().zip(delivery.counts()) {
-                *most = (*most).max(*count as usize);
+            let compact = self.plan.row_stride() == 0;
+            let counts = if compact { vec![delivery.total()] } else { delivery.counts().to_vec() };
+            for (most, count) in most[number as usize].iter_mut().zip(counts) {
+                *most = (*most).max(count as usize);
+            }
+            if epoch + 1 == self.case.rounds {
+                let dropped = oracle.dropped(who).map_err(|error| error.to_string())?.len();
+                let state = self.slot_state(number as usize)?;
+                if state.dropped_count as usize != dropped {
+                    return Err(format!(
+                        "rank {number} says that it dropped {} copies, not {dropped}",
+                        state.dropped_count
+                    ));
+                }
             }
             combined.compare_output(&output, &experts).map_err(|mismatch| mismatch.to_string())?;
         }
@@ -53,7 +67,7 @@ impl Ep {
         let get = |error: anabranch_hip_host::seeded::SeededError| error.to_string();
         let (ranks, layout) = (self.case.ranks as usize, self.plan.layout());
         let memory = self.bench.ranks[who.get() as usize];
-        let rows = ranks * self.case.tokens as usize;
+        let rows = self.plan.rows() as usize;
         let words = self.plan.meta_bytes() as usize / 4;
         let meta = self.bench.get::<u32>(memory.heap, layout.meta, rows * words).map_err(get)?;
         let field = |from: usize, count: usize| -> Vec<u32> {
@@ -61,15 +75,17 @@ impl Ep {
         };
         let counts: Vec<u32> = self.bench.get(memory.own, self.own.counts, ranks).map_err(get)?;
         let sizes = field(1, 1);
+        let offsets: Vec<u32> = self.bench.get(memory.own, self.own.offsets, ranks + 1).map_err(get)?;
         for (source, count) in counts.iter().enumerate() {
-            let first = source * self.case.tokens as usize;
-            // Counts beyond the window are told below.
-            let told = (*count).min(self.case.tokens) as usize;
+            let stride = self.plan.row_stride() as usize;
+            let first = if stride == 0 { offsets[source] as usize } else { source * stride };
+            // Counts and offsets beyond the window are told below.
+            let first = first.min(rows);
+            let told = (*count as usize).min(rows - first);
             if let Some(size) = sizes[first..first + told].iter().find(|size| **size != TOP_K) {
                 return Err(format!("a row of source {source} says that it has {size} experts, not {TOP_K}"));
             }
         }
-        let offsets = self.bench.get(memory.own, self.own.offsets, ranks + 1).map_err(get)?;
         let top_k = TOP_K as usize;
         let weights = field(2 + top_k, top_k).into_iter().map(f32::from_bits).collect::<Vec<_>>();
         let row_bytes = self.plan.row_bytes() as usize;
@@ -89,33 +105,35 @@ impl Ep {
         delivery.compare_rows(&seen).map_err(|mismatch| mismatch.to_string())
     }
 
+    fn slot_state(&self, rank: usize) -> Result<SlotState, String> {
+        let own = self.bench.ranks[rank].own;
+        let state = self.bench.get::<SlotState>(own, self.own.state, 1).map_err(|error| error.to_string())?;
+        state.first().copied().ok_or_else(|| "no state".to_owned())
+    }
+
     /// Rows behind the last that any epoch had are as the heap was, and the epochs and counters as they must be.
     fn judge_guards(&self, rank: usize, most: &[usize]) -> Result<(), String> {
         let get = |error: anabranch_hip_host::seeded::SeededError| error.to_string();
-        let (layout, memory, tokens) =
-            (self.plan.layout(), self.bench.ranks[rank], self.case.tokens as usize);
+        let (layout, memory) = (self.plan.layout(), self.bench.ranks[rank]);
+        let part = self.plan.rows() as usize / most.len();
         let combined = (HIDDEN * 4) as usize;
         for (what, window, row_bytes) in [
             ("rows", layout.rows, self.plan.row_bytes() as usize),
             ("meta", layout.meta, self.plan.meta_bytes() as usize),
             ("combine", layout.combine_rows, combined),
         ] {
-            for (source, rows) in most.iter().enumerate() {
-                let from = window + ((source * tokens + rows) * row_bytes) as u64;
-                let rest =
-                    self.bench.get::<u8>(memory.heap, from, (tokens - rows) * row_bytes).map_err(get)?;
+            for (index, rows) in most.iter().enumerate() {
+                let from = window + ((index * part + rows) * row_bytes) as u64;
+                let rest = self.bench.get::<u8>(memory.heap, from, (part - rows) * row_bytes).map_err(get)?;
                 if rest.iter().any(|byte| *byte != 0) {
-                    return Err(format!(
-                        "the {what} window of source {source} was written behind row {rows}"
-                    ));
+                    return Err(format!("part {index} of the {what} window was written behind row {rows}"));
                 }
             }
         }
-        let state =
-            self.bench.get::<anabranch_ep::args::SlotState>(memory.own, self.own.state, 1).map_err(get)?[0];
+        let state = self.slot_state(rank)?;
         let epochs = u64::from(self.case.rounds);
         let ended = (state.dispatch_epoch, state.combine_epoch) == (epochs, epochs)
-            && (state.dispatch_arrived, state.combine_arrived, state.combine_ended) == (0, 0, 0)
+            && (state.count_arrived, state.dispatch_arrived, state.combine_arrived, state.combine_ended) == (0, 0, 0, 0)
             // Masked ids are no mistakes, and there are no others.
             && (state.invalid_count, state.invalid_first) == (0, u64::MAX);
         if ended { Ok(()) } else { Err(format!("after {epochs} epochs the slot is {state:?}")) }

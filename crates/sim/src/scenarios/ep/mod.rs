@@ -3,16 +3,16 @@
 pub(super) mod given;
 mod judge;
 
-use anabranch_ep::args::{CombineArgs, DispatchArgs, ReferenceExpertArgs, SlotState};
+use anabranch_ep::args::{CombineArgs, CountArgs, DispatchArgs, ReferenceExpertArgs, SlotState};
 use anabranch_ep::plan::{DeviceLimits, FLAG_STRIDE, Geometry, Plan};
-use anabranch_ep::{COMBINE, DISPATCH, DataType, EpConfig, kernels};
+use anabranch_ep::{COMBINE, COUNT, DISPATCH, DataType, EpConfig, Mode, kernels};
 use anabranch_hip_host::seeded::{Allocation, Owner, SeededKernel};
 use anabranch_hip_jit::DevicePointer;
 use anabranch_shmem::TeamView;
 use bytemuck::Zeroable as _;
 
 use super::bench::{Bench, Grid, Kernels, WAVE, at};
-use crate::{Case, Failure, Outcome, RunOptions, Scenario, ScenarioError};
+use crate::{Case, Failure, Outcome, Protocol, RunOptions, Scenario, ScenarioError};
 use given::{Given, HIDDEN, TOP_K};
 
 /// What one rank brings to one epoch, on the host and on its device.
@@ -36,7 +36,10 @@ struct Memory {
 #[derive(Clone, Copy, Debug)]
 struct Own {
     state: u64,
-    sent: u64,
+    routed: u64,
+    tally: u64,
+    bases: u64,
+    room: u64,
     counts: u64,
     offsets: u64,
     send_map: u64,
@@ -46,12 +49,15 @@ struct Own {
 impl Own {
     fn new(ranks: u32, tokens: u32, fan_out: u32) -> Self {
         let state = Bench::own_start(ranks);
-        let sent = state + (size_of::<SlotState>() as u64).next_multiple_of(64);
-        let counts = sent + u64::from(ranks) * 4;
+        let routed = state + (size_of::<SlotState>() as u64).next_multiple_of(64);
+        let tally = routed + u64::from(ranks) * 4;
+        let bases = tally + u64::from(ranks) * 4;
+        let room = bases + u64::from(ranks) * 4;
+        let counts = room + u64::from(ranks) * 4;
         let offsets = counts + u64::from(ranks) * 4;
         let send_map = (offsets + u64::from(ranks + 1) * 4).next_multiple_of(64);
         let bytes = send_map + u64::from(tokens) * u64::from(fan_out) * 8;
-        Self { state, sent, counts, offsets, send_map, bytes }
+        Self { state, routed, tally, bases, room, counts, offsets, send_map, bytes }
     }
 }
 
@@ -60,10 +66,13 @@ pub(crate) struct Ep {
     case: Case,
     plan: Plan,
     own: Own,
+    counting: Geometry,
     sending: Geometry,
     summing: Geometry,
     bench: Bench,
     memory: Vec<Memory>,
+    /// Of the compact mode.
+    count: Option<SeededKernel>,
     dispatch: SeededKernel,
     expert: SeededKernel,
     combine: SeededKernel,
@@ -76,6 +85,12 @@ impl Ep {
             .dispatch_type(DataType::F32)
             .combine_type(DataType::F32)
             .launch(case.blocks, case.waves);
+        let compact = case.protocol == Protocol::EpCompact;
+        let config = if compact {
+            config.mode(Mode::Compact).max_recv((case.ranks * case.tokens / 2).max(case.ranks))
+        } else {
+            config.mode(Mode::Slotted)
+        };
         let plan = Plan::new(config, case.ranks).map_err(refused)?;
         let limits = DeviceLimits {
             wave_size: WAVE,
@@ -84,6 +99,8 @@ impl Ep {
             preferred_waves: case.waves,
             local_bytes: 60_000,
         };
+        // Tokens are few: as many blocks as others have.
+        let counting = Geometry { blocks: case.blocks, ..plan.count_geometry(case.tokens, &limits) };
         let sending = plan.dispatch_geometry(case.tokens, &limits).map_err(refused)?;
         let mut summing = plan.combine_geometry(case.tokens, &limits);
         if case.staged {
@@ -91,10 +108,11 @@ impl Ep {
         }
         let own = Own::new(case.ranks, case.tokens, plan.fan_out());
         let lanes = |shape: &Geometry| shape.blocks * shape.block_threads;
-        let lanes = case.ranks * lanes(&sending).max(lanes(&summing));
+        let lanes = case.ranks * lanes(&sending).max(lanes(&summing)).max(lanes(&counting));
         let bench = Bench::new(&case, lanes, plan.heap_bytes(), own.bytes)?;
         let expert = kernels::reference_expert(DataType::F32, DataType::F32);
         let mut ep = Self {
+            count: if compact { Some(kernels.load(kernels::count(), "anabranch_ep_count")?) } else { None },
             // Tiles of one wave, so that few tokens are several tiles; the plan's local memory is for larger ones.
             dispatch: kernels.load(kernels::dispatch().with("EP_TILE", WAVE), "anabranch_ep_dispatch")?,
             expert: kernels.load_right(expert, "anabranch_ep_reference_expert")?,
@@ -102,6 +120,7 @@ impl Ep {
             case,
             plan,
             own,
+            counting,
             sending,
             summing,
             bench,
@@ -117,8 +136,7 @@ impl Ep {
     fn allocate(&mut self, rank: u32) -> Result<Memory, ScenarioError> {
         let owner = Owner::Device(rank);
         let (tokens, combined) = (self.case.tokens, u64::from(self.plan.combine_row_bytes()));
-        let rows = u64::from(self.case.ranks) * u64::from(tokens);
-        let staged = self.bench.allocate("staged", rank, owner, rows * combined)?;
+        let staged = self.bench.allocate("staged", rank, owner, self.plan.rows() * combined)?;
         let mut inputs = Vec::new();
         for epoch in 0..self.case.rounds {
             let given = Given::new(rank, epoch, tokens, self.plan.config().experts);
@@ -143,6 +161,7 @@ impl Ep {
                 self.own.state,
                 &[SlotState { invalid_first: u64::MAX, ..SlotState::zeroed() }],
             )?;
+            self.bench.put(rank.own, self.own.tally, &vec![0_u32; self.case.ranks as usize])?;
             for Input { tokens, ids, weights, on_device, .. } in &memory.inputs {
                 self.bench.put(*on_device, 0, tokens)?;
                 self.bench.put(*on_device, tokens.len() as u64, ids)?;
@@ -166,6 +185,11 @@ impl Ep {
             self.expert_args(rank),
             self.combine_args(team, rank, epoch),
         );
+        if let Some(count) = &self.count {
+            let counting = grid(&self.counting, self.counting.local_bytes);
+            let args = self.count_args(team, rank, epoch);
+            self.bench.launch(rank, count, counting, &args)?;
+        }
         self.bench.launch(rank, &self.dispatch, sending, &dispatch)?;
         self.bench.launch(rank, &self.expert, Grid { local_bytes: 0, ..summing }, &expert)?;
         self.bench.launch(rank, &self.combine, summing, &combine)?;
@@ -182,7 +206,9 @@ impl Ep {
             weights: at(input.on_device, (input.tokens.len() + input.ids.len() * 4) as u64),
             scales: DevicePointer::NULL,
             send_map: at(own, self.own.send_map),
-            sent: at(own, self.own.sent),
+            routed: at(own, self.own.routed),
+            bases: at(own, self.own.bases),
+            room: at(own, self.own.room),
             counts: at(own, self.own.counts),
             offsets: at(own, self.own.offsets),
             state: at(own, self.own.state),
@@ -190,7 +216,7 @@ impl Ep {
             meta_offset: layout.meta,
             flags_offset: layout.dispatch_flags,
             token_count: self.case.tokens,
-            max_tokens: self.case.tokens,
+            row_stride: self.plan.row_stride(),
             top_k: TOP_K,
             experts: plan.config().experts,
             fan_out: plan.fan_out(),
@@ -204,6 +230,26 @@ impl Ep {
         }
     }
 
+    fn count_args(&self, team: TeamView, rank: u32, epoch: u32) -> CountArgs {
+        let (plan, layout, own) = (&self.plan, self.plan.layout(), self.bench.ranks[rank as usize].own);
+        let input = &self.memory[rank as usize].inputs[epoch as usize];
+        CountArgs {
+            team,
+            ids: at(input.on_device, input.tokens.len() as u64),
+            tally: at(own, self.own.tally),
+            bases: at(own, self.own.bases),
+            room: at(own, self.own.room),
+            state: at(own, self.own.state),
+            matrix_offset: layout.count_matrix,
+            token_count: self.case.tokens,
+            top_k: TOP_K,
+            experts: plan.config().experts,
+            rows: plan.rows() as u32,
+            matrix_stride: layout.count_stride as u32,
+            operation: COUNT.0,
+        }
+    }
+
     fn expert_args(&self, rank: u32) -> ReferenceExpertArgs {
         let (plan, layout, memory) = (&self.plan, self.plan.layout(), self.bench.ranks[rank as usize]);
         let staged = self.memory[rank as usize].staged;
@@ -212,9 +258,10 @@ impl Ep {
             meta: at(memory.heap, layout.meta),
             output: if self.case.staged { at(staged, 0) } else { at(memory.heap, layout.combine_rows) },
             counts: at(memory.own, self.own.counts),
+            offsets: at(memory.own, self.own.offsets),
             ranks: self.case.ranks,
             rank,
-            max_tokens: self.case.tokens,
+            row_stride: self.plan.row_stride(),
             hidden: HIDDEN,
             top_k: TOP_K,
             experts: plan.config().experts,
@@ -232,11 +279,12 @@ impl Ep {
             output: at(memory.inputs[epoch as usize].output, 0),
             send_map: at(own, self.own.send_map),
             counts: at(own, self.own.counts),
+            offsets: at(own, self.own.offsets),
             state: at(own, self.own.state),
             rows_offset: layout.combine_rows,
             flags_offset: layout.combine_flags,
             token_count: self.case.tokens,
-            max_tokens: self.case.tokens,
+            row_stride: self.plan.row_stride(),
             fan_out: plan.fan_out(),
             row_bytes: plan.combine_row_bytes(),
             segments: self.summing.segments,

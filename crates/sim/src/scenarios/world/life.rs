@@ -69,7 +69,7 @@ impl World {
         let team = if self.case.rounds > 1 { Some(world.team(world.group())?) } else { None };
         let stream = world.device().create_stream()?;
         let (plan, me, device) = (ep.plan(), ep.rank(), world.device());
-        let window = (plan.ranks() * plan.config().max_tokens * plan.combine_row_bytes()) as usize;
+        let window = plan.rows() as usize * plan.combine_row_bytes() as usize;
         let staging = if self.case.staged { Some(device.allocate(window)?) } else { None };
         for (round, given) in self.given.iter().enumerate() {
             if let Some(team) = team.as_ref().filter(|_| round > 0) {
