@@ -107,7 +107,7 @@ static ANABRANCH_DEVICE void send_and_receive(const Grid& grid, const DispatchAr
     u32 runs = grid.grid_blocks / args.parts;
     u32 first = static_cast<u32>(static_cast<u64>(args.token_count) * run / runs);
     u32 end = static_cast<u32>(static_cast<u64>(args.token_count) * (run + 1) / runs);
-    count_tokens(grid, args.ids, args.top_k, args.experts, ranks, local.next_row, 0, first);
+    count_tokens(grid, args.placement, args.ids, args.top_k, args.team.rank, local.next_row, 0, first);
     ANABRANCH_UNLESS(ROUTE_UNCOUNTED) grid.block_barrier();
 
     u32 units = args.row_bytes / 16;

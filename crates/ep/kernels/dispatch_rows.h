@@ -61,7 +61,7 @@ static ANABRANCH_DEVICE void route_tile(const Grid& grid, const DispatchArgs& ar
         u32 named = 0;
         u32 fan = 0;
         for (u32 base = 0; base < ranks; base += RANKS_PER_MASK) {
-            u64 mask = live ? destination_mask(grid, ids, args.top_k, args.experts, ranks, base) : 0;
+            u64 mask = live ? destination_mask(grid, args.placement, ids, args.top_k, args.team.rank, token, base) : 0;
             u32 end = minimum(ranks - base, RANKS_PER_MASK);
             for (u32 bit = 0; bit < end; ++bit) {
                 bool goes = (mask >> bit) & 1;

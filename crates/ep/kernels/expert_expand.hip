@@ -58,7 +58,8 @@ static ANABRANCH_DEVICE void expand_tile(const Grid& grid, const ExpertExpandArg
     if (part.index == 0 && row == cursor.begin) write_source_offsets(grid, args, local, cursor.source, row);
     for (u32 pair = grid.thread; pair < pairs; pair += grid.block_threads) {
         u32 k = pair % args.received.top_k;
-        local.pair_expert.set(grid, pair, local_expert(grid, args.received, window_row + pair / args.received.top_k, k));
+        u64 row_of_pair = window_row + pair / args.received.top_k;
+        local.pair_expert.set(grid, pair, local_expert(grid, args.received, cursor.source, row_of_pair, k));
         local.pair_slot.set(grid, pair, SLOT_NONE);
     }
     grid.block_barrier();

@@ -16,10 +16,11 @@ ANABRANCH_KERNEL(anabranch_ep_reference_expert, ReferenceExpertArgs, 1024) {
         u64 base = first_row_of(grid, source, args.row_stride, args.offsets);
         for (u32 row = grid.grid_wave(); row < rows; row += grid.grid_waves()) {
             const u32* meta = reinterpret_cast<const u32*>(args.meta + (base + row) * args.meta_bytes);
+            u32 token = heap_load(grid, meta);
             f32 weight = 0.0f;
             for (u32 k = 0; k < args.top_k; ++k) {
                 u32 id = heap_load(grid, meta + 2 + k);
-                if (id < args.experts && owner_of(id, args.experts, args.ranks) == args.rank) {
+                if (id < args.placement.experts && destination_of(grid, args.placement, id, source, token) == args.rank) {
                     weight += bit_cast<f32>(heap_load(grid, meta + 2 + args.top_k + k));
                 }
             }

@@ -1,7 +1,8 @@
 // From expert ids to destination ranks and rows.
 //
-// Rank r owns the experts from floor(r E / R) up to floor((r + 1) E / R), so expert e belongs to rank
-// floor(((e + 1) R - 1) / E). A token sends one row to each distinct rank among its owners; its row at that rank is
+// Where experts are placed evenly, rank r owns the experts from floor(r E / R) up to floor((r + 1) E / R), so expert e belongs to rank
+// floor(((e + 1) R - 1) / E). Where a table places them, an expert may lie on several ranks; token t of rank s goes to number
+// (s + t) mod n of its n ranks. A token sends one row to each distinct rank among its owners; its row at that rank is
 // the number of this source's earlier tokens that go there too. Both are functions of the ids alone: no counter of
 // another rank is touched, and every run places every row alike.
 #pragma once
@@ -19,6 +20,14 @@ ANABRANCH_DEVICE u32 owner_of(u32 expert, u32 experts, u32 ranks) {
     return static_cast<u32>((static_cast<u64>(expert + 1) * ranks - 1) / experts);
 }
 
+// The rank to which token `token` of rank `source` goes for an expert.
+ANABRANCH_DEVICE u32 destination_of(const Grid& grid, const PlacementView& placement, u32 expert, u32 source, u32 token) {
+    if (placement.starts == nullptr) return owner_of(expert, placement.experts, placement.ranks);
+    u32 first = private_load(grid, placement.starts + expert);
+    u32 replicas = private_load(grid, placement.starts + expert + 1) - first;
+    return private_load(grid, placement.owners + first + (replicas > 1 ? (source + token) % replicas : 0));
+}
+
 // The id that routing uses: itself when it names an expert, else -1.
 ANABRANCH_DEVICE i32 valid_id(i32 id, u32 experts) { return static_cast<u32>(id) < experts ? id : -1; }
 
@@ -30,16 +39,17 @@ ANABRANCH_DEVICE void load_ids(const Grid& grid, const i32* ids, u32 first, u32 
     for (u32 u = 0; u < IDS_AT_ONCE; ++u) id[u] = first + u < top_k ? private_load(grid, ids + first + u) : -1;
 }
 
-// Which of the ranks first .. first + 63 own an expert of this token, as bits.
-ANABRANCH_DEVICE u64 destination_mask(const Grid& grid, const i32* ids, u32 top_k, u32 experts, u32 ranks, u32 first) {
+// To which of the ranks first .. first + 63 this token of rank `source` goes, as bits.
+ANABRANCH_DEVICE u64 destination_mask(const Grid& grid, const PlacementView& placement, const i32* ids, u32 top_k,
+                                      u32 source, u32 token, u32 first) {
     u64 mask = 0;
     for (u32 k = 0; k < top_k; k += IDS_AT_ONCE) {
         i32 id[IDS_AT_ONCE];
         load_ids(grid, ids, k, top_k, id);
 #pragma unroll
         for (u32 u = 0; u < IDS_AT_ONCE; ++u) {
-            if (static_cast<u32>(id[u]) >= experts) continue;
-            u32 bit = owner_of(static_cast<u32>(id[u]), experts, ranks) - first;
+            if (static_cast<u32>(id[u]) >= placement.experts) continue;
+            u32 bit = destination_of(grid, placement, static_cast<u32>(id[u]), source, token) - first;
             if (bit < RANKS_PER_MASK) mask |= u64(1) << bit;
         }
     }
@@ -51,16 +61,17 @@ ANABRANCH_DEVICE u32 rotated(u32 rank, u32 ranks, u32 i) { return rank + i < ran
 // What is loaded of some ranks at a time, so that latencies overlap.
 static constexpr u32 RANKS_AT_ONCE = 4;
 
-// Adds, for every rank, the tokens first .. end that go to it to `counts`. The waves of the block share them; who reads the
+// Adds, for every rank, the tokens first .. end of rank `source` that go to it to `counts`. The waves of the block share them; who reads the
 // counts comes behind a block barrier.
-ANABRANCH_DEVICE void count_tokens(const Grid& grid, const i32* ids, u32 top_k, u32 experts, u32 ranks,
+ANABRANCH_DEVICE void count_tokens(const Grid& grid, const PlacementView& placement, const i32* ids, u32 top_k, u32 source,
                                    const LocalArray<u32>& counts, u32 first, u32 end) {
+    u32 ranks = placement.ranks;
     for (u32 start = first + grid.wave() * WAVE_SIZE; start < end; start += grid.block_threads) {
         u32 token = start + grid.lane();
         for (u32 base = 0; base < ranks; base += RANKS_PER_MASK) {
             u64 mask = 0;
             if (token < end) {
-                mask = destination_mask(grid, ids + static_cast<u64>(token) * top_k, top_k, experts, ranks, base);
+                mask = destination_mask(grid, placement, ids + static_cast<u64>(token) * top_k, top_k, source, token, base);
             }
             u32 bits = minimum(ranks - base, RANKS_PER_MASK);
             for (u32 bit = 0; bit < bits; ++bit) {

@@ -3,7 +3,7 @@
 use anabranch_hip_jit::{DeviceStruct, Header, KernelSpec, KernelUnit, PRELUDE};
 use anabranch_shmem::TeamView;
 
-use crate::args::{CombineArgs, CountArgs, DispatchArgs, ReferenceExpertArgs, SlotState};
+use crate::args::{CombineArgs, CountArgs, DispatchArgs, PlacementView, ReferenceExpertArgs, SlotState};
 use crate::data_type::DataType;
 use crate::expert_major::args::{
     ExpertContractArgs, ExpertCountArgs, ExpertExpandArgs, ExpertRowSource, ExpertSumArgs, ReceivedView,
@@ -28,7 +28,12 @@ pub static COUNT: KernelUnit = KernelUnit {
     source: include_str!("../kernels/count.hip"),
     headers: &[PRELUDE, HEADERS],
     entries: &["anabranch_ep_count"],
-    layouts: &[TeamView::c_declaration, SlotState::c_declaration, CountArgs::c_declaration],
+    layouts: &[
+        PlacementView::c_declaration,
+        TeamView::c_declaration,
+        SlotState::c_declaration,
+        CountArgs::c_declaration,
+    ],
 };
 
 /// Dispatch; parameter `EP_TILE`.
@@ -37,7 +42,12 @@ pub static DISPATCH: KernelUnit = KernelUnit {
     source: include_str!("../kernels/dispatch.hip"),
     headers: &[PRELUDE, HEADERS, DISPATCH_HEADERS],
     entries: &["anabranch_ep_dispatch"],
-    layouts: &[TeamView::c_declaration, SlotState::c_declaration, DispatchArgs::c_declaration],
+    layouts: &[
+        PlacementView::c_declaration,
+        TeamView::c_declaration,
+        SlotState::c_declaration,
+        DispatchArgs::c_declaration,
+    ],
 };
 
 /// Combine; parameters `EP_TILE` and `EP_ELEMENT`.
@@ -46,7 +56,12 @@ pub static COMBINE: KernelUnit = KernelUnit {
     source: include_str!("../kernels/combine.hip"),
     headers: &[PRELUDE, HEADERS],
     entries: &["anabranch_ep_combine"],
-    layouts: &[TeamView::c_declaration, SlotState::c_declaration, CombineArgs::c_declaration],
+    layouts: &[
+        PlacementView::c_declaration,
+        TeamView::c_declaration,
+        SlotState::c_declaration,
+        CombineArgs::c_declaration,
+    ],
 };
 
 /// The stand-in expert; parameters `EP_TILE`, `EP_INPUT` and `EP_ELEMENT`.
@@ -55,34 +70,44 @@ pub static REFERENCE_EXPERT: KernelUnit = KernelUnit {
     source: include_str!("../kernels/reference_expert.hip"),
     headers: &[PRELUDE, HEADERS, ELEMENT_HEADERS],
     entries: &["anabranch_ep_reference_expert"],
-    layouts: &[ReferenceExpertArgs::c_declaration],
+    layouts: &[PlacementView::c_declaration, ReferenceExpertArgs::c_declaration],
 };
 
 /// Pairs of each expert, by runs of rows and in all.
 pub static EXPERT_COUNT: KernelUnit = KernelUnit {
     name: "ep_expert_count",
     source: include_str!("../kernels/expert_count.hip"),
-    headers: &[PRELUDE, RECEIVED_HEADERS],
+    headers: &[PRELUDE, HEADERS, RECEIVED_HEADERS],
     entries: &["anabranch_ep_expert_count", "anabranch_ep_expert_sum"],
-    layouts: &[ReceivedView::c_declaration, ExpertCountArgs::c_declaration, ExpertSumArgs::c_declaration],
+    layouts: &[
+        PlacementView::c_declaration,
+        ReceivedView::c_declaration,
+        ExpertCountArgs::c_declaration,
+        ExpertSumArgs::c_declaration,
+    ],
 };
 
 /// Received rows to experts.
 pub static EXPERT_EXPAND: KernelUnit = KernelUnit {
     name: "ep_expert_expand",
     source: include_str!("../kernels/expert_expand.hip"),
-    headers: &[PRELUDE, RECEIVED_HEADERS, EXPAND_HEADERS],
+    headers: &[PRELUDE, HEADERS, RECEIVED_HEADERS, EXPAND_HEADERS],
     entries: &["anabranch_ep_expert_expand"],
-    layouts: &[ReceivedView::c_declaration, ExpertRowSource::c_declaration, ExpertExpandArgs::c_declaration],
+    layouts: &[
+        PlacementView::c_declaration,
+        ReceivedView::c_declaration,
+        ExpertRowSource::c_declaration,
+        ExpertExpandArgs::c_declaration,
+    ],
 };
 
 /// Experts' output to the combine window; parameter `EP_ELEMENT`.
 pub static EXPERT_CONTRACT: KernelUnit = KernelUnit {
     name: "ep_expert_contract",
     source: include_str!("../kernels/expert_contract.hip"),
-    headers: &[PRELUDE, RECEIVED_HEADERS],
+    headers: &[PRELUDE, HEADERS, RECEIVED_HEADERS],
     entries: &["anabranch_ep_expert_contract"],
-    layouts: &[ReceivedView::c_declaration, ExpertContractArgs::c_declaration],
+    layouts: &[PlacementView::c_declaration, ReceivedView::c_declaration, ExpertContractArgs::c_declaration],
 };
 
 /// The stand-in for experts that work on expert-major rows; parameters `EP_INPUT` and `EP_ELEMENT`.
@@ -119,17 +144,17 @@ pub fn reference_expert(input: DataType, output: DataType) -> KernelSpec {
 
 /// Counting pairs: ids are integers, so one object serves every type.
 pub fn expert_count() -> KernelSpec {
-    KernelSpec::new(&EXPERT_COUNT)
+    KernelSpec::new(&EXPERT_COUNT).with("EP_TILE", TILE)
 }
 
 /// Expanding rows: payload is bytes, so one object serves every type.
 pub fn expert_expand() -> KernelSpec {
-    KernelSpec::new(&EXPERT_EXPAND)
+    KernelSpec::new(&EXPERT_EXPAND).with("EP_TILE", TILE)
 }
 
 /// Contracting the output of experts of a type.
 pub fn expert_contract(element: DataType) -> KernelSpec {
-    KernelSpec::new(&EXPERT_CONTRACT).with("EP_ELEMENT", element.device_name())
+    KernelSpec::new(&EXPERT_CONTRACT).with("EP_TILE", TILE).with("EP_ELEMENT", element.device_name())
 }
 
 /// The stand-in for experts that work on expert-major rows, from one type to another.

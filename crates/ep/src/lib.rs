@@ -19,6 +19,7 @@ pub mod args;
 mod data_type;
 mod error;
 mod operation;
+mod placement;
 mod received;
 mod slot;
 mod tensor;
@@ -38,6 +39,7 @@ pub use expert_major::{
 };
 pub use kernels::kernels;
 pub use operation::{COMBINE, COUNT, DISPATCH, Dispatched, DroppedCopy, ExpertOutput, ExpertParallel};
+pub use placement::PlacementTable;
 pub use plan::{EpConfig, Plan};
 pub use received::ReceivedRows;
 pub use room::{Mode, UnknownMode};

@@ -36,6 +36,7 @@ impl ExpertParallel {
         }
         let args = DispatchArgs {
             team: self.team.view(),
+            placement: self.placement.view(),
             tokens: pointer(tokens.rows.address()),
             ids: pointer(tokens.ids.address()),
             weights: pointer(tokens.weights.map_or(DeviceAddress::NULL, |weights| weights.address())),
@@ -87,6 +88,7 @@ impl ExpertParallel {
         let geometry = self.plan.count_geometry(count, &self.limits);
         let args = CountArgs {
             team: self.team.view(),
+            placement: self.placement.view(),
             ids: pointer(tokens.ids.address()),
             tally: pointer(slot.get().tally()),
             bases: pointer(slot.get().bases()),

@@ -3,7 +3,9 @@
 pub(super) mod given;
 mod judge;
 
-use anabranch_ep::args::{CombineArgs, CountArgs, DispatchArgs, ReferenceExpertArgs, SlotState};
+use anabranch_ep::args::{
+    CombineArgs, CountArgs, DispatchArgs, PlacementView, ReferenceExpertArgs, SlotState,
+};
 use anabranch_ep::plan::{DeviceLimits, FLAG_STRIDE, Geometry, Plan};
 use anabranch_ep::{COMBINE, COUNT, DISPATCH, DataType, EpConfig, Mode, kernels};
 use anabranch_hip_host::seeded::{Allocation, Owner, SeededKernel};
@@ -196,11 +198,16 @@ impl Ep {
         Ok(())
     }
 
+    fn placement(&self) -> PlacementView {
+        PlacementView::even(self.plan.config().experts, self.case.ranks)
+    }
+
     fn dispatch_args(&self, team: TeamView, rank: u32, epoch: u32) -> DispatchArgs {
         let (plan, layout, own) = (&self.plan, self.plan.layout(), self.bench.ranks[rank as usize].own);
         let input = &self.memory[rank as usize].inputs[epoch as usize];
         DispatchArgs {
             team,
+            placement: self.placement(),
             tokens: at(input.on_device, 0),
             ids: at(input.on_device, input.tokens.len() as u64),
             weights: at(input.on_device, (input.tokens.len() + input.ids.len() * 4) as u64),
@@ -235,6 +242,7 @@ impl Ep {
         let input = &self.memory[rank as usize].inputs[epoch as usize];
         CountArgs {
             team,
+            placement: self.placement(),
             ids: at(input.on_device, input.tokens.len() as u64),
             tally: at(own, self.own.tally),
             bases: at(own, self.own.bases),
@@ -254,6 +262,7 @@ impl Ep {
         let (plan, layout, memory) = (&self.plan, self.plan.layout(), self.bench.ranks[rank as usize]);
         let staged = self.memory[rank as usize].staged;
         ReferenceExpertArgs {
+            placement: self.placement(),
             rows: at(memory.heap, layout.rows),
             meta: at(memory.heap, layout.meta),
             output: if self.case.staged { at(staged, 0) } else { at(memory.heap, layout.combine_rows) },
