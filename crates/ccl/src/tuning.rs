@@ -61,7 +61,7 @@ pub struct Table {
 
 /// The tables of this crate.
 static EMBEDDED: LazyLock<Vec<Arc<Table>>> = LazyLock::new(|| {
-    let texts = [include_str!("../tables/host.toml")];
+    let texts = [include_str!("../tables/host.toml"), include_str!("../tables/nvidia-h200.toml")];
     // That they can be read is a test.
     texts.iter().filter_map(|text| Table::parse(text).ok()).map(Arc::new).collect()
 });

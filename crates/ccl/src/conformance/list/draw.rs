@@ -47,7 +47,8 @@ impl ListCase {
     /// The algorithms that can do it.
     pub(in super::super) fn algorithms(&self, members: u32) -> Vec<Algorithm> {
         let shape = self.shape(members);
-        let all = Algorithm::ALL.into_iter().chain([Algorithm::Pipes]);
+        // Many tensors do not go round the ring.
+        let all = Algorithm::ALL.into_iter().filter(|one| *one != Algorithm::Ring).chain([Algorithm::Pipes]);
         all.filter(|algorithm| algorithm.allows(&shape).is_ok()).collect()
     }
 }

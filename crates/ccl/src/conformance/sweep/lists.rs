@@ -11,7 +11,7 @@ const QUICK: u64 = 3000;
 /// Bytes of messages around what pipes have to round: the pieces that they cut, a message's least chunk, and a slot.
 const MESSAGE_BYTES: [u64; 9] = [255, 256, 257, 8191, 8192, 8193, 16383, 16384, 16385];
 /// So many lists of a form there are at the least, however few groups.
-const FEW_GROUPS: usize = 20;
+const FEW_GROUPS: usize = 40;
 /// The algorithms that gather many tensors.
 const GATHERS: [Algorithm; 3] = [Algorithm::Packets, Algorithm::Staged, Algorithm::Direct];
 
