@@ -62,8 +62,8 @@ impl PlacementTable {
             }
             let mut sorted = owners.clone();
             sorted.sort_unstable();
-            if let Some(two) = sorted.windows(2).find(|two| two[0] == two[1]) {
-                return wrong(format!("it is on {} twice", two[0]));
+            if let Some([rank, _]) = sorted.windows(2).find(|two| two[0] == two[1]) {
+                return wrong(format!("it is on {rank} twice"));
             }
         }
         Ok(())
