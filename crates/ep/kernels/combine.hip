@@ -4,6 +4,7 @@
 //
 // Who writes what. Rank d's expert work has written the rows that d received in its combine window (or this kernel stages it there
 // from another buffer); then d stores its combine flag at every rank s. Rank s waits for the flags of all ranks and reads.
+// Split in two, the first kernel ends behind its flags, and the second begins with that wait.
 //
 // Why the window is not overwritten while it is read. Rank d writes its combine window again in epoch e + 1, after its
 // dispatch e + 1 has seen every rank's dispatch flag e + 1. Rank s sends that flag after its combine e has ended (stream
@@ -17,6 +18,7 @@ enum CombinePhase : u32 { COMBINE_WAIT_FLAG = 1, COMBINE_FLAG_OVERRUN = 2 };
 #error "the kernel is compiled for an element type: Bf16, F16 or F32"
 #endif
 typedef EP_ELEMENT Element;
+#include "ep/combine_rows.h"
 
 // Copies the caller's rows into the combine window. Rows are counted through all sources.
 static ANABRANCH_DEVICE void stage_rows(const Grid& grid, const CombineArgs& args, u64 own) {
@@ -75,68 +77,6 @@ static ANABRANCH_DEVICE bool wait_for_rows(const Grid& grid, const CombineArgs& 
     return fault.get(grid, 0) == 0;
 }
 
-// Some of the rows that a token went to, null where there is none.
-static constexpr u32 ROWS = 4;
-struct Rows {
-    const Vec16* start[ROWS];
-};
-
-// The rows of entries [first, first + ROWS) of a token's map. All entries, then all bases: their latencies overlap.
-static ANABRANCH_DEVICE Rows rows_of(const Grid& grid, const CombineArgs& args, u32 token, u32 first) {
-    const u64* map = args.send_map + static_cast<u64>(token) * args.fan_out + first;
-    u64 entry[ROWS], base[ROWS];
-#pragma unroll
-    for (u32 i = 0; i < ROWS; ++i) entry[i] = first + i < args.fan_out ? private_load(grid, map + i) : 0;
-#pragma unroll
-    for (u32 i = 0; i < ROWS; ++i) {
-        bool is_there = is_destination(entry[i]) && !is_dropped(entry[i]);
-        base[i] = is_there ? private_load(grid, args.team.peer_bases + destination_rank(entry[i])) : 0;
-    }
-    Rows rows;
-#pragma unroll
-    for (u32 i = 0; i < ROWS; ++i) {
-        u64 row = destination_row(entry[i]);
-        rows.start[i] = reinterpret_cast<const Vec16*>(base[i] == 0 ? 0 : base[i] + args.rows_offset + row * args.row_bytes);
-    }
-    return rows;
-}
-
-// One wave sums units [begin, end) of one token. Rows are loaded a few at a time, added in ascending rank order.
-static ANABRANCH_DEVICE void sum_units(const Grid& grid, const CombineArgs& args, u32 token, u32 begin, u32 end) {
-    static constexpr u32 UNROLL = 2;
-    Vec16* target = reinterpret_cast<Vec16*>(args.output + static_cast<u64>(token) * args.row_bytes);
-    for (u32 first = begin + grid.lane(); first < end; first += WAVE_SIZE * UNROLL) {
-        Wide<Element> sum[UNROLL];
-#pragma unroll
-        for (u32 u = 0; u < UNROLL; ++u) sum[u] = Wide<Element>::zero();
-        for (u32 n = 0; n < args.fan_out; n += ROWS) {
-            Vec16 unit[ROWS][UNROLL];
-            Rows rows = rows_of(grid, args, token, n);
-#pragma unroll
-            for (u32 i = 0; i < ROWS; ++i) {
-#pragma unroll
-                for (u32 u = 0; u < UNROLL; ++u) {
-                    u32 at = first + u * WAVE_SIZE;
-                    if (rows.start[i] != nullptr && at < end) unit[i][u] = remote_load(grid, rows.start[i] + at);
-                }
-            }
-#pragma unroll
-            for (u32 i = 0; i < ROWS; ++i) {
-                if (rows.start[i] == nullptr) continue;
-#pragma unroll
-                for (u32 u = 0; u < UNROLL; ++u) {
-                    if (first + u * WAVE_SIZE < end) sum[u].add(Wide<Element>::unpack(unit[i][u]));
-                }
-            }
-        }
-#pragma unroll
-        for (u32 u = 0; u < UNROLL; ++u) {
-            u32 at = first + u * WAVE_SIZE;
-            if (at < end) stream_store(grid, target + at, sum[u].pack());
-        }
-    }
-}
-
 // Every block read the epoch when it began, and is counted when it ends, so the last may advance it. No data is ordered by
 // this: the next launch is. No fence orders the reads before the store either, so the epoch is read and written as a flag: a
 // block has used the value, in its wait, before it is counted.
@@ -150,11 +90,8 @@ static ANABRANCH_DEVICE void advance_epoch(const Grid& grid, const CombineArgs& 
     }
 }
 
-// The whole block comes here, or none of it.
-static ANABRANCH_DEVICE void pull_and_sum(const Grid& grid, const CombineArgs& args, u64 epoch) {
-    WaitContext wait = wait_context(grid, args.team.control, args.operation, args.team.group, args.team.rank, epoch);
-    u64 own = private_load(grid, args.team.peer_bases + args.team.rank);
-
+// The whole block comes here, or none of it. Stages the rows if they are elsewhere, and tells every rank that they are here.
+static ANABRANCH_DEVICE void offer_rows(const Grid& grid, const CombineArgs& args, u64 own, u64 epoch) {
     ANABRANCH_TWIN(COMBINE_FLAG_FIRST) { if (grid.thread == 0) flag_all(grid, args, static_cast<u32>(epoch)); }
     if (args.staged != nullptr) {
         stage_rows(grid, args, own);
@@ -166,7 +103,10 @@ static ANABRANCH_DEVICE void pull_and_sum(const Grid& grid, const CombineArgs& a
         ANABRANCH_UNLESS(COMBINE_UNRELEASED) block_release_system(grid);
         if (grid.thread == 0) flag_all(grid, args, static_cast<u32>(epoch));
     }
+}
 
+// The whole block comes here, or none of it.
+static ANABRANCH_DEVICE void pull_and_sum(const Grid& grid, const CombineArgs& args, u64 own, const WaitContext& wait) {
     LocalArray<u32> fault = {0};
     if (!wait_for_rows(grid, args, wait, own, fault)) return;
 
@@ -179,15 +119,41 @@ static ANABRANCH_DEVICE void pull_and_sum(const Grid& grid, const CombineArgs& a
         u32 to = static_cast<u32>(static_cast<u64>(units) * (segment + 1) / args.segments);
         sum_units(grid, args, token, from, to);
     }
-    advance_epoch(grid, args, epoch);
+    advance_epoch(grid, args, wait.epoch);
 }
 
-ANABRANCH_KERNEL(anabranch_ep_combine, CombineArgs, 1024) {
-    u64 epoch = 0;  // none: the world is poisoned
+// What every kernel begins with: the epoch, 0 when the world is poisoned.
+static ANABRANCH_DEVICE u64 begin(const Grid& grid, const CombineArgs& args) {
+    u64 epoch = 0;
     if (grid.thread == 0) {
         u64 last = flag_load(grid, &args.state->combine_epoch);
         epoch = is_poisoned(grid, args.team.control) ? 0 : last + 1;
     }
-    epoch = grid.block_broadcast(epoch);
-    if (epoch != 0) pull_and_sum(grid, args, epoch);
+    return grid.block_broadcast(epoch);
+}
+
+static ANABRANCH_DEVICE WaitContext context_of(const Grid& grid, const CombineArgs& args, u64 epoch) {
+    return wait_context(grid, args.team.control, args.operation, args.team.group, args.team.rank, epoch);
+}
+
+ANABRANCH_KERNEL(anabranch_ep_combine, CombineArgs, 1024) {
+    u64 epoch = begin(grid, args);
+    if (epoch == 0) return;
+    WaitContext wait = context_of(grid, args, epoch);
+    u64 own = private_load(grid, args.team.peer_bases + args.team.rank);
+    offer_rows(grid, args, own, epoch);
+    pull_and_sum(grid, args, own, wait);
+}
+
+// The two halves. The second advances the epoch.
+ANABRANCH_KERNEL(anabranch_ep_combine_send, CombineArgs, 1024) {
+    u64 epoch = begin(grid, args);
+    if (epoch != 0) offer_rows(grid, args, private_load(grid, args.team.peer_bases + args.team.rank), epoch);
+}
+
+ANABRANCH_KERNEL(anabranch_ep_combine_recv, CombineArgs, 1024) {
+    u64 epoch = begin(grid, args);
+    if (epoch == 0) return;
+    u64 own = private_load(grid, args.team.peer_bases + args.team.rank);
+    pull_and_sum(grid, args, own, context_of(grid, args, epoch));
 }

@@ -5,7 +5,8 @@
 // from s * row_stride on. Compact, `count.hip` has told it where its rows begin (`bases`) and how many are left there (`room`),
 // the same on all ranks, so that no two sources share a row. Copies that find no room are dropped before they are sent, and
 // told to combine and to the host in the send map. Rank d's last block waits for the flags of all ranks and writes counts and
-// offsets.
+// offsets. Split in two, the first kernel ends behind its flags, and the second, one block, begins with that wait: other work
+// of the stream may stand between them, and other ranks may do all in one.
 //
 // Why a row window is not written too early. The rows of epoch e + 1 overwrite those of epoch e. Rank s starts dispatch
 // e + 1 on a slot after its combine e on that slot (stream order, kept by the handle; a release is a combine of no tokens,
@@ -13,43 +14,46 @@
 // d's combine flag of epoch e, which d sent after its expert work of epoch e had read the rows (stream order at d).
 // Why a flag is not overwritten too early: by the same chain, d read the flag of epoch e in its dispatch e, before its
 // combine flag e. Why an old flag is not taken for a new one: the epoch in it must equal the one waited for; epochs
-// live in device memory, start at 1, and are advanced by the last block only, after every block has read them.
+// live in device memory, start at 1, and are advanced only by the block that has waited, after every block has read them.
 #include "anabranch/prelude.h"
 #include "ep/routing.h"
 #include "ep/dispatch_rows.h"
 
 enum DispatchPhase : u32 { DISPATCH_WAIT_FLAG = 1, DISPATCH_FLAG_OVERRUN = 2 };
 
-// The last block: tells every rank how many rows it got from here, then learns from every rank.
-static ANABRANCH_DEVICE void exchange_counts(const Grid& grid, const DispatchArgs& args, const DispatchLocal& local,
-                                             const WaitContext& wait) {
+// Thread 0 of the last block: tells every rank how many rows it got from here.
+static ANABRANCH_DEVICE void tell_counts(const Grid& grid, const DispatchArgs& args, const DispatchLocal& local, u32 epoch) {
+    u32 ranks = args.team.size;
+    // Rotated, so that the ranks do not all flag rank 0 first; some counts at a time, so that their latencies overlap.
+    u32 dropped = 0;
+    for (u32 first = 0; first < ranks; first += RANKS_AT_ONCE) {
+        u32 routed[RANKS_AT_ONCE];
+#pragma unroll
+        for (u32 u = 0; u < RANKS_AT_ONCE; ++u) {
+            routed[u] = first + u < ranks ? private_load(grid, args.routed + rotated(args.team.rank, ranks, first + u)) : 0;
+        }
+#pragma unroll
+        for (u32 u = 0; u < RANKS_AT_ONCE; ++u) {
+            if (first + u >= ranks) break;
+            u32 peer = rotated(args.team.rank, ranks, first + u);
+            u32 count = minimum(routed[u], local.room.get(grid, peer));
+            dropped += routed[u] - count;
+            u64* flag = reinterpret_cast<u64*>(local.peer_base.get(grid, peer) + args.flags_offset +
+                                               static_cast<u64>(args.team.rank) * args.flag_stride);
+            ANABRANCH_TWIN(TWO_FLAGS) remote_store(grid, reinterpret_cast<u32*>(flag), epoch);
+            ANABRANCH_TWIN(TWO_FLAGS) remote_store(grid, reinterpret_cast<u32*>(flag) + 1, count);
+            ANABRANCH_UNLESS(TWO_FLAGS) flag_store(grid, flag, pack_flag(epoch, count));
+        }
+    }
+    private_store(grid, &args.state->dropped_count, dropped);
+}
+
+// The whole of one block: learns from every rank.
+static ANABRANCH_DEVICE void learn_counts(const Grid& grid, const DispatchArgs& args, const DispatchLocal& local,
+                                          const WaitContext& wait) {
     u32 ranks = args.team.size;
     u32 epoch = static_cast<u32>(wait.epoch);
-    if (grid.thread == 0) {
-        local.fault.set(grid, 0, 0u);
-        // Rotated, so that the ranks do not all flag rank 0 first; some counts at a time, so that their latencies overlap.
-        u32 dropped = 0;
-        for (u32 first = 0; first < ranks; first += RANKS_AT_ONCE) {
-            u32 routed[RANKS_AT_ONCE];
-#pragma unroll
-            for (u32 u = 0; u < RANKS_AT_ONCE; ++u) {
-                routed[u] = first + u < ranks ? private_load(grid, args.routed + rotated(args.team.rank, ranks, first + u)) : 0;
-            }
-#pragma unroll
-            for (u32 u = 0; u < RANKS_AT_ONCE; ++u) {
-                if (first + u >= ranks) break;
-                u32 peer = rotated(args.team.rank, ranks, first + u);
-                u32 count = minimum(routed[u], local.room.get(grid, peer));
-                dropped += routed[u] - count;
-                u64* flag = reinterpret_cast<u64*>(local.peer_base.get(grid, peer) + args.flags_offset +
-                                                   static_cast<u64>(args.team.rank) * args.flag_stride);
-                ANABRANCH_TWIN(TWO_FLAGS) remote_store(grid, reinterpret_cast<u32*>(flag), epoch);
-                ANABRANCH_TWIN(TWO_FLAGS) remote_store(grid, reinterpret_cast<u32*>(flag) + 1, count);
-                ANABRANCH_UNLESS(TWO_FLAGS) flag_store(grid, flag, pack_flag(epoch, count));
-            }
-        }
-        private_store(grid, &args.state->dropped_count, dropped);
-    }
+    if (grid.thread == 0) local.fault.set(grid, 0, 0u);
     grid.block_barrier();
     u64 own = local.peer_base.get(grid, args.team.rank) + args.flags_offset;
     for (u32 peer = grid.thread; peer < ranks; peer += grid.block_threads) {
@@ -95,12 +99,9 @@ static ANABRANCH_DEVICE void report_nothing(const Grid& grid, const DispatchArgs
     if (grid.thread == 0) swap_system(grid, &args.state->dropped_count, 0u);
 }
 
-// The whole block comes here, or none of it.
-static ANABRANCH_DEVICE void send_and_receive(const Grid& grid, const DispatchArgs& args, const DispatchLocal& local,
-                                              u64 epoch) {
+// The whole block comes here, or none of it. True in the block that was the last to arrive, which has told the counts.
+static ANABRANCH_DEVICE bool send_rows(const Grid& grid, const DispatchArgs& args, const DispatchLocal& local, u64 epoch) {
     u32 ranks = args.team.size;
-    WaitContext wait = wait_context(grid, args.team.control, args.operation, args.team.group, args.team.rank, epoch);
-
     // `parts` blocks share a run of tokens, each with its part of every row.
     u32 part = grid.block % args.parts;
     u32 run = grid.block / args.parts;
@@ -137,14 +138,14 @@ static ANABRANCH_DEVICE void send_and_receive(const Grid& grid, const DispatchAr
             private_store(grid, args.routed + peer, local.next_row.get(grid, peer));
         }
     }
-    if (arrive_is_last(grid, &args.state->dispatch_arrived, grid.grid_blocks)) {
-        exchange_counts(grid, args, local, wait);
-    }
+    bool last = arrive_is_last(grid, &args.state->dispatch_arrived, grid.grid_blocks);
+    if (last && grid.thread == 0) tell_counts(grid, args, local, static_cast<u32>(epoch));
+    return last;
 }
 
-ANABRANCH_KERNEL(anabranch_ep_dispatch, DispatchArgs, 1024) {
+// What every kernel begins with: the tables in local memory, and the epoch, 0 when the world is poisoned.
+static ANABRANCH_DEVICE u64 begin(const Grid& grid, const DispatchArgs& args, const DispatchLocal& local) {
     u32 ranks = args.team.size;
-    DispatchLocal local = DispatchLocal::at(ranks, args.fan_out);
     // Loaded before the bases are: nothing waits for it until all are on their way.
     u64 last = grid.thread == 0 ? private_load(grid, &args.state->dispatch_epoch) : 0;
     bool poisoned = grid.thread == 0 && is_poisoned(grid, args.team.control);
@@ -155,11 +156,37 @@ ANABRANCH_KERNEL(anabranch_ep_dispatch, DispatchArgs, 1024) {
         local.first_row.set(grid, peer, compact ? private_load(grid, args.bases + peer) : args.team.rank * args.row_stride);
         local.room.set(grid, peer, compact ? private_load(grid, args.room + peer) : args.row_stride);
     }
-    u64 epoch = poisoned ? 0 : last + 1;  // none: the world is poisoned
-    epoch = grid.block_broadcast(epoch);
+    return grid.block_broadcast(poisoned ? 0 : last + 1);
+}
+
+static ANABRANCH_DEVICE WaitContext context_of(const Grid& grid, const DispatchArgs& args, u64 epoch) {
+    return wait_context(grid, args.team.control, args.operation, args.team.group, args.team.rank, epoch);
+}
+
+ANABRANCH_KERNEL(anabranch_ep_dispatch, DispatchArgs, 1024) {
+    DispatchLocal local = DispatchLocal::at(args.team.size, args.fan_out);
+    u64 epoch = begin(grid, args, local);
+    WaitContext wait = context_of(grid, args, epoch);
+    if (epoch == 0) {
+        report_nothing(grid, args);
+    } else if (send_rows(grid, args, local, epoch)) {
+        learn_counts(grid, args, local, wait);
+    }
+}
+
+// The two halves. Behind a fault the second reports nothing for both.
+ANABRANCH_KERNEL(anabranch_ep_dispatch_send, DispatchArgs, 1024) {
+    DispatchLocal local = DispatchLocal::at(args.team.size, args.fan_out);
+    u64 epoch = begin(grid, args, local);
+    if (epoch != 0) send_rows(grid, args, local, epoch);
+}
+
+ANABRANCH_KERNEL(anabranch_ep_dispatch_recv, DispatchArgs, 1024) {
+    DispatchLocal local = DispatchLocal::at(args.team.size, args.fan_out);
+    u64 epoch = begin(grid, args, local);
     if (epoch == 0) {
         report_nothing(grid, args);
     } else {
-        send_and_receive(grid, args, local, epoch);
+        learn_counts(grid, args, local, context_of(grid, args, epoch));
     }
 }

@@ -15,12 +15,8 @@ const HEADERS: &[Header] = &[Header { name: "ep/routing.h", text: include_str!("
 const DISPATCH_HEADERS: &[Header] =
     &[Header { name: "ep/dispatch_rows.h", text: include_str!("../kernels/dispatch_rows.h") }];
 
-const ELEMENT_HEADERS: &[Header] =
-    &[Header { name: "ep/element_rows.h", text: include_str!("../kernels/element_rows.h") }];
-const RECEIVED_HEADERS: &[Header] =
-    &[Header { name: "ep/received_rows.h", text: include_str!("../kernels/received_rows.h") }];
-const EXPAND_HEADERS: &[Header] =
-    &[Header { name: "ep/expand_rows.h", text: include_str!("../kernels/expand_rows.h") }];
+const COMBINE_HEADERS: &[Header] =
+    &[Header { name: "ep/combine_rows.h", text: include_str!("../kernels/combine_rows.h") }];
 
 /// The counts before a compact dispatch; parameter `EP_TILE`.
 pub static COUNT: KernelUnit = KernelUnit {
@@ -36,12 +32,19 @@ pub static COUNT: KernelUnit = KernelUnit {
     ],
 };
 
+const ELEMENT_HEADERS: &[Header] =
+    &[Header { name: "ep/element_rows.h", text: include_str!("../kernels/element_rows.h") }];
+const RECEIVED_HEADERS: &[Header] =
+    &[Header { name: "ep/received_rows.h", text: include_str!("../kernels/received_rows.h") }];
+const EXPAND_HEADERS: &[Header] =
+    &[Header { name: "ep/expand_rows.h", text: include_str!("../kernels/expand_rows.h") }];
+
 /// Dispatch; parameter `EP_TILE`.
 pub static DISPATCH: KernelUnit = KernelUnit {
     name: "ep_dispatch",
     source: include_str!("../kernels/dispatch.hip"),
     headers: &[PRELUDE, HEADERS, DISPATCH_HEADERS],
-    entries: &["anabranch_ep_dispatch"],
+    entries: &["anabranch_ep_dispatch", "anabranch_ep_dispatch_send", "anabranch_ep_dispatch_recv"],
     layouts: &[
         PlacementView::c_declaration,
         TeamView::c_declaration,
@@ -54,8 +57,8 @@ pub static DISPATCH: KernelUnit = KernelUnit {
 pub static COMBINE: KernelUnit = KernelUnit {
     name: "ep_combine",
     source: include_str!("../kernels/combine.hip"),
-    headers: &[PRELUDE, HEADERS],
-    entries: &["anabranch_ep_combine"],
+    headers: &[PRELUDE, HEADERS, COMBINE_HEADERS],
+    entries: &["anabranch_ep_combine", "anabranch_ep_combine_send", "anabranch_ep_combine_recv"],
     layouts: &[
         PlacementView::c_declaration,
         TeamView::c_declaration,

@@ -2,8 +2,8 @@
 //!
 //! A mixture-of-experts layer sends every token to the ranks that own its experts and sums what comes back.
 //! [`ExpertParallel::dispatch`] does the first, [`ExpertParallel::combine`] the second; between them the caller runs its
-//! experts on the rows it got. Each is one kernel on the caller's stream (a compact dispatch two), may be captured into a graph, and waits for no
-//! one on the host.
+//! experts on the rows it got. Each is one kernel on the caller's stream (a compact dispatch two), may be captured into a
+//! graph, and waits for no one on the host. Both can be split in two, with other work of the stream between.
 //!
 //! The order of reading: [`plan`] says what is computed where, `kernels/*.hip` how (each with the argument why no flag
 //! or row is overwritten too early), [`ExpertParallel`] when. [`oracle`] is the reference that tests and benchmarks
@@ -38,7 +38,10 @@ pub use expert_major::{
     ExpertMajor, ExpertMajorConfig, ExpertMajorPlan, ExpertMajorRows, LocalExpertCounter,
 };
 pub use kernels::kernels;
-pub use operation::{COMBINE, COUNT, DISPATCH, Dispatched, DroppedCopy, ExpertOutput, ExpertParallel};
+pub use operation::{
+    COMBINE, COUNT, CombineSent, DISPATCH, DispatchSent, Dispatched, DroppedCopy, ExpertOutput,
+    ExpertParallel,
+};
 pub use placement::PlacementTable;
 pub use plan::{EpConfig, Plan};
 pub use received::ReceivedRows;

@@ -21,10 +21,12 @@ mod dispatch;
 mod dropped;
 mod handle;
 mod residency;
+mod split;
 
 pub use combine::ExpertOutput;
 pub use dropped::DroppedCopy;
 pub use handle::Dispatched;
+pub use split::{CombineSent, DispatchSent};
 
 /// Dispatch in fault records.
 pub const DISPATCH: OperationCode = OperationCode(0x300);

@@ -9,9 +9,9 @@
 //!   [`Delivery::compare_rows`].
 //! - [`Oracle::combine`] gives a [`Combination`]: what one source gets back, to list or to
 //!   [`Combination::compare_output`].
+//! - [`Oracle::dropped`] tells which copies of a source have no room at their destinations.
 //! - [`Oracle::expert_major`] gives the expert-major layout of a destination, [`Oracle::contracted`] the rows that a contract makes
 //!   of it.
-//! - [`Oracle::dropped`] tells which copies of a source have no room at their destinations.
 //! - [`Oracle::invalid_ids`] tells which expert ids a source must report.
 
 mod combine;
@@ -262,6 +262,12 @@ impl<'a> Oracle<'a> {
     /// The rank to which a token goes for an id.
     fn destination(&self, id: i32, source: GroupRank, token: usize) -> Option<GroupRank> {
         replica(&self.owners, id, source.index(), token)
+    }
+
+    /// The row of a token's copy at a destination; `None` where it has none, or is dropped.
+    fn row_at(&self, source: GroupRank, token: usize, destination: GroupRank) -> Option<usize> {
+        let copies = self.routes[source.index()].of(token);
+        copies.iter().find(|copy| copy.destination == destination).and_then(|copy| copy.row)
     }
 
     fn payload(&self, source: GroupRank, token: usize) -> &'a [u8] {

@@ -433,6 +433,12 @@ impl Plan {
         Geometry { blocks, block_threads: waves * limits.wave_size, parts: 1, segments, local_bytes: 16 }
     }
 
+    /// The launch that only waits for a dispatch's flags: one block.
+    pub fn receive_geometry(&self, limits: &DeviceLimits) -> Geometry {
+        let block_threads = self.waves(limits) * limits.wave_size;
+        Geometry { blocks: 1, block_threads, parts: 1, segments: 1, local_bytes: self.dispatch_local_bytes() }
+    }
+
     /// Blocks that copy the experts' output into the window when it was written elsewhere.
     pub fn staging_blocks(&self, limits: &DeviceLimits) -> u32 {
         self.blocks(limits)

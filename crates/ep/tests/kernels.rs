@@ -45,6 +45,8 @@ fn every_entry_is_in_some_unit() {
     let named = [
         "anabranch_ep_count",
         "anabranch_ep_dispatch",
+        "anabranch_ep_dispatch_recv",
+        "anabranch_ep_combine_send",
         "anabranch_ep_combine",
         "anabranch_ep_reference_expert",
         "anabranch_ep_expert_count",

@@ -13,6 +13,8 @@ pub enum Protocol {
     Ep,
     /// The same with compact dispatch: counts first; and with windows for half of what could arrive.
     EpCompact,
+    /// The same as `Ep` with dispatch and combine in two halves each, by ranks of odd number; the others do all in one.
+    EpSplit,
     /// The team barrier between kernels that write and read.
     Barrier,
     /// Signals and waits in the order of a stream, between kernels that write and read.
@@ -54,6 +56,7 @@ impl Protocol {
     pub const ALL: &'static [Self] = &[
         Self::Ep,
         Self::EpCompact,
+        Self::EpSplit,
         Self::Barrier,
         Self::StreamSignal,
         Self::PutSignal,
@@ -78,6 +81,7 @@ impl Protocol {
         match self {
             Self::Ep => "ep",
             Self::EpCompact => "ep-compact",
+            Self::EpSplit => "ep-split",
             Self::Barrier => "barrier",
             Self::StreamSignal => "stream-signal",
             Self::PutSignal => "put-signal",
@@ -136,7 +140,7 @@ pub struct Case {
     pub blocks: u32,
     /// Waves of each block, at least 1.
     pub waves: u32,
-    /// Another form of the protocol: `ep` and `ep-compact` combine from a caller's buffer instead of the window, `put-signal` and
+    /// Another form of the protocol: `ep`, `ep-compact` and `ep-split` combine from a caller's buffer instead of the window, `put-signal` and
     /// `put-quiet` send to the next rank only, `device-barrier` calls `team_barrier` instead of `team_sync`,
     /// collectives have epochs of two bits, and of `ccl-fingerprint` one rank makes another call in the end; and
     /// `ccl-pipes` launches each message alone.

@@ -6,6 +6,7 @@ use super::{COMBINE, Dispatched, ExpertParallel, pointer};
 use crate::args::CombineArgs;
 use crate::error::{Error, Result};
 use crate::plan::FLAG_STRIDE;
+use crate::slot::Slot;
 use crate::tensor::DeviceSlice;
 
 /// Where combine finds the experts' output.
@@ -35,15 +36,8 @@ impl ExpertParallel {
         dispatched: Dispatched,
         output: DeviceSlice,
     ) -> Result<()> {
-        let row = self.plan.combine_row_bytes() as usize;
         let tokens = dispatched.tokens;
-        output.check("the combine output", tokens as usize * row, 16, || {
-            format!(
-                "[{tokens} tokens][{} hidden] {}",
-                self.plan.config().hidden,
-                self.plan.config().combine_type
-            )
-        })?;
+        self.check_output(tokens, &output)?;
         self.launch_combine(stream, experts, dispatched, tokens, output)
     }
 
@@ -70,42 +64,13 @@ impl ExpertParallel {
         if !slot.belongs_to(&self.pool) {
             return Err(Error::ForeignHandle);
         }
-        let staged = match experts {
-            ExpertOutput::InWindow => DeviceAddress::NULL,
-            ExpertOutput::Staged(rows) => {
-                let (window, config) = (self.plan.rows(), self.plan.config());
-                let needed = window as usize * self.plan.combine_row_bytes() as usize;
-                rows.check("the experts' output", needed, 16, || {
-                    format!("[{window} rows][{} hidden] {}", config.hidden, config.combine_type)
-                })?;
-                rows.address()
-            }
-        };
+        let staged = self.staged_rows(&experts)?;
         let mut geometry = self.plan.combine_geometry(tokens, &self.limits);
         if !staged.is_null() {
             geometry.blocks = geometry.blocks.max(self.plan.staging_blocks(&self.limits));
         }
         slot.order_behind(stream)?;
-        let layout = self.plan.layout();
-        let args = CombineArgs {
-            team: self.team.view(),
-            staged: pointer(staged),
-            output: pointer(output.address()),
-            send_map: pointer(slot.get().send_map()),
-            counts: pointer(slot.get().counts()),
-            offsets: pointer(slot.get().offsets()),
-            state: pointer(slot.get().state()),
-            rows_offset: slot.get().heap_offset() + layout.combine_rows,
-            flags_offset: slot.get().heap_offset() + layout.combine_flags,
-            token_count: tokens,
-            row_stride: self.plan.row_stride(),
-            fan_out: self.plan.fan_out(),
-            row_bytes: self.plan.combine_row_bytes(),
-            segments: geometry.segments,
-            flag_stride: FLAG_STRIDE,
-            operation: COMBINE.0,
-            reserved: 0,
-        };
+        let args = self.combine_args(slot.get(), staged, tokens, output.address(), geometry.segments);
         let kernel = self.combine.kernel("anabranch_ep_combine")?;
         // SAFETY: as for dispatch; the rows that it reads at peers belong to the same operation of their slots.
         unsafe {
@@ -114,5 +79,63 @@ impl ExpertParallel {
         slot.used_on(stream)?;
         slot.give_back();
         Ok(())
+    }
+
+    /// The output's shape and alignment.
+    pub(super) fn check_output(&self, tokens: u32, output: &DeviceSlice) -> Result<()> {
+        let row = self.plan.combine_row_bytes() as usize;
+        output.check("the combine output", tokens as usize * row, 16, || {
+            format!(
+                "[{tokens} tokens][{} hidden] {}",
+                self.plan.config().hidden,
+                self.plan.config().combine_type
+            )
+        })
+    }
+
+    /// Where the rows to stage are; null when they are in the window.
+    pub(super) fn staged_rows(&self, experts: &ExpertOutput) -> Result<DeviceAddress> {
+        match experts {
+            ExpertOutput::InWindow => Ok(DeviceAddress::NULL),
+            ExpertOutput::Staged(rows) => {
+                let (window, config) = (self.plan.rows(), self.plan.config());
+                let needed = window as usize * self.plan.combine_row_bytes() as usize;
+                rows.check("the experts' output", needed, 16, || {
+                    format!("[{window} rows][{} hidden] {}", config.hidden, config.combine_type)
+                })?;
+                Ok(rows.address())
+            }
+        }
+    }
+
+    /// Arguments of a combine kernel.
+    pub(super) fn combine_args(
+        &self,
+        slot: &Slot,
+        staged: DeviceAddress,
+        tokens: u32,
+        output: DeviceAddress,
+        segments: u32,
+    ) -> CombineArgs {
+        let layout = self.plan.layout();
+        CombineArgs {
+            team: self.team.view(),
+            staged: pointer(staged),
+            output: pointer(output),
+            send_map: pointer(slot.send_map()),
+            counts: pointer(slot.counts()),
+            offsets: pointer(slot.offsets()),
+            state: pointer(slot.state()),
+            rows_offset: slot.heap_offset() + layout.combine_rows,
+            flags_offset: slot.heap_offset() + layout.combine_flags,
+            token_count: tokens,
+            row_stride: self.plan.row_stride(),
+            fan_out: self.plan.fan_out(),
+            row_bytes: self.plan.combine_row_bytes(),
+            segments,
+            flag_stride: FLAG_STRIDE,
+            operation: COMBINE.0,
+            reserved: 0,
+        }
     }
 }

@@ -6,9 +6,9 @@ use anabranch_hip_jit::LoadedUnit;
 use super::{COUNT, DISPATCH, Dispatched, ExpertParallel, pointer};
 use crate::args::{CountArgs, DispatchArgs};
 use crate::error::{Error, Result};
-use crate::plan::FLAG_STRIDE;
-use crate::slot::SlotTicket;
-use crate::tensor::Tokens;
+use crate::plan::{FLAG_STRIDE, Geometry};
+use crate::slot::{Slot, SlotTicket};
+use crate::tensor::{DeviceSlice, Tokens};
 
 impl ExpertParallel {
     /// Sends every token to the ranks that own its experts, and takes in the rows for this rank's experts. Collective:
@@ -25,32 +25,62 @@ impl ExpertParallel {
     /// Before anything moves: [`Error::TooManyTokens`], [`Error::Shape`], [`Error::Alignment`], [`Error::Type`],
     /// [`Error::Scales`], [`Error::SlotsBusy`], or a fault that the world has had.
     pub fn dispatch(&self, stream: &Stream, tokens: &Tokens) -> Result<Dispatched> {
+        let (slot, tokens) = self.send(stream, tokens, "anabranch_ep_dispatch")?;
+        Ok(Dispatched { slot, tokens })
+    }
+
+    /// Checks the tokens, takes a slot, and launches the count, in the compact mode, and the kernel that sends the rows. Gives the
+    /// slot and the number of tokens.
+    pub(super) fn send(&self, stream: &Stream, tokens: &Tokens, entry: &str) -> Result<(SlotTicket, u32)> {
         let _launching = self.world.launching(stream)?;
         self.check_tokens(tokens)?;
         let count = tokens.count as u32;
         let geometry = self.plan.dispatch_geometry(count, &self.limits)?;
         let mut slot = self.pool.take(stream)?;
-        let layout = self.plan.layout();
         if let Some(unit) = &self.count {
             self.launch_count(stream, unit, &slot, tokens)?;
         }
-        let args = DispatchArgs {
+        let args = self.dispatch_args(slot.get(), Some(tokens), count, &geometry);
+        let kernel = self.dispatch.kernel(entry)?;
+        // SAFETY: the argument struct is the kernel's own; its windows and words belong to the slot, which the ticket
+        // keeps until combine or release; the caller's tensors were checked against their shapes, and making their
+        // `DeviceSlice`s promised that they stay valid.
+        unsafe {
+            kernel.launch(geometry.blocks, geometry.block_threads, geometry.local_bytes, stream, &args)?;
+        }
+        slot.used_on(stream)?;
+        Ok((slot, count))
+    }
+
+    /// Arguments of a dispatch kernel; of one that only receives, without tokens.
+    pub(super) fn dispatch_args(
+        &self,
+        slot: &Slot,
+        tokens: Option<&Tokens>,
+        count: u32,
+        geometry: &Geometry,
+    ) -> DispatchArgs {
+        let layout = self.plan.layout();
+        let address = |part: fn(&Tokens) -> Option<DeviceSlice>| {
+            tokens.and_then(part).map_or(DeviceAddress::NULL, |slice| slice.address())
+        };
+        DispatchArgs {
             team: self.team.view(),
             placement: self.placement.view(),
-            tokens: pointer(tokens.rows.address()),
-            ids: pointer(tokens.ids.address()),
-            weights: pointer(tokens.weights.map_or(DeviceAddress::NULL, |weights| weights.address())),
-            scales: pointer(tokens.scales.map_or(DeviceAddress::NULL, |scales| scales.address())),
-            send_map: pointer(slot.get().send_map()),
-            routed: pointer(slot.get().routed()),
-            bases: pointer(slot.get().bases()),
-            room: pointer(slot.get().room()),
-            counts: pointer(slot.get().counts()),
-            offsets: pointer(slot.get().offsets()),
-            state: pointer(slot.get().state()),
-            rows_offset: slot.get().heap_offset() + layout.rows,
-            meta_offset: slot.get().heap_offset() + layout.meta,
-            flags_offset: slot.get().heap_offset() + layout.dispatch_flags,
+            tokens: pointer(address(|tokens| Some(tokens.rows))),
+            ids: pointer(address(|tokens| Some(tokens.ids))),
+            weights: pointer(address(|tokens| tokens.weights)),
+            scales: pointer(address(|tokens| tokens.scales)),
+            send_map: pointer(slot.send_map()),
+            routed: pointer(slot.routed()),
+            bases: pointer(slot.bases()),
+            room: pointer(slot.room()),
+            counts: pointer(slot.counts()),
+            offsets: pointer(slot.offsets()),
+            state: pointer(slot.state()),
+            rows_offset: slot.heap_offset() + layout.rows,
+            meta_offset: slot.heap_offset() + layout.meta,
+            flags_offset: slot.heap_offset() + layout.dispatch_flags,
             token_count: count,
             row_stride: self.plan.row_stride(),
             top_k: self.plan.config().top_k,
@@ -63,16 +93,7 @@ impl ExpertParallel {
             segments: geometry.segments,
             flag_stride: FLAG_STRIDE,
             operation: DISPATCH.0,
-        };
-        let kernel = self.dispatch.kernel("anabranch_ep_dispatch")?;
-        // SAFETY: the argument struct is the kernel's own; its windows and words belong to the slot, which the ticket
-        // keeps until combine or release; the caller's tensors were checked against their shapes, and making their
-        // `DeviceSlice`s promised that they stay valid.
-        unsafe {
-            kernel.launch(geometry.blocks, geometry.block_threads, geometry.local_bytes, stream, &args)?;
         }
-        slot.used_on(stream)?;
-        Ok(Dispatched { slot, tokens: count })
     }
 
     /// The first kernel of a compact dispatch.

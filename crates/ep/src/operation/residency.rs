@@ -4,6 +4,7 @@ use anabranch_hip_jit::{LOCAL_RESERVED_BYTES, LoadedUnit};
 use anabranch_shmem::{ResidencyPermit, World};
 
 use crate::error::Result;
+use crate::kernels;
 use crate::plan::{DeviceLimits, Plan};
 
 /// Takes a share of the device for the grids of all slots, and shrinks the grids to it.
@@ -34,11 +35,12 @@ pub(super) fn device_limits(
     dispatch: &LoadedUnit,
     combine: &LoadedUnit,
 ) -> Result<DeviceLimits> {
-    let dispatch = dispatch.kernel("anabranch_ep_dispatch")?;
-    let combine = combine.kernel("anabranch_ep_combine")?;
-    let count = count.map(|unit| unit.kernel("anabranch_ep_count")).transpose()?;
-    let kernels: Vec<_> = [Some(dispatch), Some(combine), count].into_iter().flatten().collect();
-    let device = kernels[0].raw().device();
+    let entries = |unit, names: &[&'static str]| names.iter().map(|name| (unit, *name)).collect::<Vec<_>>();
+    let mut entries =
+        [entries(dispatch, kernels::DISPATCH.entries), entries(combine, kernels::COMBINE.entries)].concat();
+    entries.extend(count.map(|unit| (unit, "anabranch_ep_count")));
+    let kernels = entries.iter().map(|(unit, name)| unit.kernel(name)).collect::<Result<Vec<_>, _>>()?;
+    let device = dispatch.kernel("anabranch_ep_dispatch")?.raw().device();
     let wave_size = device.wave_size();
     let mut most_threads = u32::MAX;
     for kernel in &kernels {

@@ -47,12 +47,6 @@ pub struct ExpertMajorMismatch {
 }
 
 impl Oracle<'_> {
-    /// The row that a token has at a rank, if it goes there and there is room.
-    fn row_at(&self, source: GroupRank, token: usize, destination: GroupRank) -> Option<usize> {
-        let copies = self.routes[source.index()].of(token);
-        copies.iter().find(|copy| copy.destination == destination).and_then(|copy| copy.row)
-    }
-
     /// The layout that `destination` must have: `capacity` rows an expert, padded to a multiple of `alignment`.
     ///
     /// # Errors
@@ -179,8 +173,9 @@ impl ExpertMajorDelivery<'_> {
         let mut expected = std::collections::BTreeMap::new();
         for (source, route) in self.oracle.routes.iter().enumerate() {
             let source = GroupRank::new(source as u32);
-            let tokens = 0..route.tokens();
-            for row in tokens.filter_map(|token| self.oracle.row_at(source, token, self.destination)) {
+            let rows =
+                (0..route.tokens()).filter_map(|token| self.oracle.row_at(source, token, self.destination));
+            for row in rows {
                 expected.extend((0..top_k).map(|k| (row * top_k + k, SLOT_NONE)));
             }
         }

@@ -57,7 +57,7 @@ impl Search {
             _ => 2,
         };
         let mut case = Case::new(self.protocol, ranks);
-        if matches!(self.protocol, Protocol::Ep | Protocol::EpCompact | Protocol::Ping) {
+        if matches!(self.protocol, Protocol::Ep | Protocol::EpCompact | Protocol::EpSplit | Protocol::Ping) {
             // More than one tile a block; payload from every wave.
             case.tokens = 10;
         }
@@ -85,6 +85,7 @@ const fn twin(name: &'static str, caught_by: &'static [Search]) -> Twin {
 
 const EP: Search = Search::of(Protocol::Ep);
 const COMPACT: Search = Search::of(Protocol::EpCompact);
+const SPLIT: Search = Search::of(Protocol::EpSplit);
 const STAGED: Search = Search { staged: true, ..EP };
 const BARRIER: Search = Search::of(Protocol::Barrier);
 const STREAM: Search = Search::of(Protocol::StreamSignal);
@@ -210,15 +211,15 @@ pub const TWINS: &[Twin] = &[
     twin("MEET_EARLY_RETURN", &[BARRIER.by_values()]),
     twin("STREAM_ADD_IS_SET", &[STREAM.by_values()]),
     twin("STREAM_SIGNAL_UNRELEASED", &[STREAM_C.by_races()]),
-    twin("TWO_FLAGS", &[EP]),
-    twin("DISPATCH_NO_ACQUIRE", &[EP.by_races()]),
-    twin("COMBINE_NO_ACQUIRE", &[EP, STAGED]),
+    twin("TWO_FLAGS", &[EP, SPLIT]),
+    twin("DISPATCH_NO_ACQUIRE", &[EP.by_races(), SPLIT.by_races()]),
+    twin("COMBINE_NO_ACQUIRE", &[EP, STAGED, SPLIT]),
     twin("COMBINE_NO_BARRIER", &[EP, EP_C]),
     twin("COMBINE_WAITS_FOR_ITSELF", &[EP]),
     twin("COMBINE_UNRELEASED", &[EP_C.by_races()]),
     twin("COMBINE_EPOCH_PLAIN", &[EP.by_races()]),
-    twin("COMBINE_FLAG_FIRST", &[STAGED, STAGED_C]),
-    twin("COMBINE_UNCOUNTED", &[EP.by_values()]),
+    twin("COMBINE_FLAG_FIRST", &[STAGED, STAGED_C, Search { staged: true, ..SPLIT }]),
+    twin("COMBINE_UNCOUNTED", &[EP.by_values(), SPLIT.by_values()]),
     twin("COMBINE_COUNT_NOT_RESET", &[EP.by_values()]),
     twin("EXCHANGE_EARLY_RETURN", &[EP.by_values()]),
     twin("DISPATCH_NO_BARRIER", &[EP.by_values()]),

@@ -32,19 +32,19 @@ pub(super) const FILES: &[File] = &[
     File {
         file: "ep/kernels/dispatch.hip",
         rows: &[
-            ("exchange_counts", "flag_store", Twins(&["TWO_FLAGS", "FLAG_BEFORE_DATA", "NO_RELEASE"])),
-            ("exchange_counts", "block_barrier", LOCAL),
-            ("exchange_counts", "wait_until", Twins(&["NO_WAIT", "EPOCH_LOOSE"])),
-            ("exchange_counts", "acquire_after_wait", Twins(&["DISPATCH_NO_ACQUIRE"])),
-            ("exchange_counts", "block_barrier", Twins(&["DISPATCH_NO_BARRIER", "EXCHANGE_EARLY_RETURN"])),
+            ("tell_counts", "flag_store", Twins(&["TWO_FLAGS", "FLAG_BEFORE_DATA", "NO_RELEASE"])),
+            ("learn_counts", "block_barrier", LOCAL),
+            ("learn_counts", "wait_until", Twins(&["NO_WAIT", "EPOCH_LOOSE"])),
+            ("learn_counts", "acquire_after_wait", Twins(&["DISPATCH_NO_ACQUIRE"])),
+            ("learn_counts", "block_barrier", Twins(&["DISPATCH_NO_BARRIER", "EXCHANGE_EARLY_RETURN"])),
             ("report_nothing", "swap_system", ZEROS),
             ("report_nothing", "swap_system", ZEROS),
             ("report_nothing", "swap_system", ZEROS),
-            ("send_and_receive", "block_barrier", Twins(&["ROUTE_UNCOUNTED"])),
-            ("send_and_receive", "block_barrier", Twins(&["ROUTE_UNREAD"])),
-            ("send_and_receive", "block_barrier", Twins(&["ROUTE_OVERWRITTEN"])),
+            ("send_rows", "block_barrier", Twins(&["ROUTE_UNCOUNTED"])),
+            ("send_rows", "block_barrier", Twins(&["ROUTE_UNREAD"])),
+            ("send_rows", "block_barrier", Twins(&["ROUTE_OVERWRITTEN"])),
             (
-                "send_and_receive",
+                "send_rows",
                 "arrive_is_last",
                 Twins(&[
                     "COUNT_BEFORE_RELEASE",
@@ -82,10 +82,10 @@ pub(super) const FILES: &[File] = &[
             ("wait_for_rows", "block_barrier", Twins(&["COMBINE_NO_BARRIER"])),
             // The epoch's store stands behind its load in every block, by the counting and without a fence.
             ("advance_epoch", "flag_store", Twins(&["COMBINE_EPOCH_PLAIN", "COMBINE_UNCOUNTED"])),
-            ("anabranch_ep_combine", "flag_load", Twins(&["COMBINE_EPOCH_PLAIN"])),
+            ("begin", "flag_load", Twins(&["COMBINE_EPOCH_PLAIN"])),
             ("advance_epoch", "fetch_add_device", Twins(&["COMBINE_UNCOUNTED", "COMBINE_COUNT_NOT_RESET"])),
-            ("pull_and_sum", "arrive_is_last", Twins(&["COUNT_BEFORE_RELEASE", "COMBINE_FLAG_FIRST"])),
-            ("pull_and_sum", "block_release_system", Twins(&["COMBINE_UNRELEASED"])),
+            ("offer_rows", "arrive_is_last", Twins(&["COUNT_BEFORE_RELEASE", "COMBINE_FLAG_FIRST"])),
+            ("offer_rows", "block_release_system", Twins(&["COMBINE_UNRELEASED"])),
         ],
     },
 ];

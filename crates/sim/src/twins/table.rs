@@ -141,9 +141,13 @@ pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_ccl_scatter_packets", REDUCES_PACKETS),
     ("anabranch_ccl_two_hop", HOPS),
     ("anabranch_ccl_two_shot", REDUCES_PACKETS),
-    ("anabranch_ep_combine", Runs::In(&[Protocol::Ep, Protocol::EpCompact])),
+    ("anabranch_ep_combine", EP),
+    ("anabranch_ep_combine_recv", Runs::In(&[Protocol::EpSplit])),
+    ("anabranch_ep_combine_send", Runs::In(&[Protocol::EpSplit])),
     ("anabranch_ep_count", Runs::In(&[Protocol::EpCompact])),
-    ("anabranch_ep_dispatch", Runs::In(&[Protocol::Ep, Protocol::EpCompact])),
+    ("anabranch_ep_dispatch", EP),
+    ("anabranch_ep_dispatch_recv", Runs::In(&[Protocol::EpSplit])),
+    ("anabranch_ep_dispatch_send", Runs::In(&[Protocol::EpSplit])),
     ("anabranch_ep_expert_contract", Runs::Quiet),
     ("anabranch_ep_expert_count", Runs::Quiet),
     ("anabranch_ep_expert_expand", Runs::Quiet),
@@ -174,6 +178,7 @@ pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_team_signal_wait", Runs::In(&[Protocol::StreamSignal])),
 ];
 
+const EP: Runs = Runs::In(&[Protocol::Ep, Protocol::EpCompact, Protocol::EpSplit]);
 const MOVES: Runs = Runs::In(&[Protocol::Ccl, Protocol::CclMove]);
 const GATHERS_MANY: Runs = Runs::In(&[Protocol::CclGatherMany]);
 const REDUCES_PACKETS: Runs = Runs::In(&[Protocol::Ccl, Protocol::CclPackets]);

@@ -78,6 +78,30 @@ pub(crate) struct Ep {
     dispatch: SeededKernel,
     expert: SeededKernel,
     combine: SeededKernel,
+    /// Of ranks that do them in two.
+    halves: Option<Halves>,
+}
+
+/// Dispatch and combine, each in two.
+#[derive(Debug)]
+struct Halves {
+    send: SeededKernel,
+    recv: SeededKernel,
+    offer: SeededKernel,
+    sum: SeededKernel,
+}
+
+impl Halves {
+    fn load(kernels: &mut Kernels<'_>) -> Result<Self, ScenarioError> {
+        let dispatch = || kernels::dispatch().with("EP_TILE", WAVE);
+        let combine = || kernels::combine(DataType::F32);
+        Ok(Self {
+            send: kernels.load(dispatch(), "anabranch_ep_dispatch_send")?,
+            recv: kernels.load(dispatch(), "anabranch_ep_dispatch_recv")?,
+            offer: kernels.load(combine(), "anabranch_ep_combine_send")?,
+            sum: kernels.load(combine(), "anabranch_ep_combine_recv")?,
+        })
+    }
 }
 
 impl Ep {
@@ -119,6 +143,7 @@ impl Ep {
             dispatch: kernels.load(kernels::dispatch().with("EP_TILE", WAVE), "anabranch_ep_dispatch")?,
             expert: kernels.load_right(expert, "anabranch_ep_reference_expert")?,
             combine: kernels.load(kernels::combine(DataType::F32), "anabranch_ep_combine")?,
+            halves: if case.protocol == Protocol::EpSplit { Some(Halves::load(kernels)?) } else { None },
             case,
             plan,
             own,
@@ -192,9 +217,24 @@ impl Ep {
             let args = self.count_args(team, rank, epoch);
             self.bench.launch(rank, count, counting, &args)?;
         }
-        self.bench.launch(rank, &self.dispatch, sending, &dispatch)?;
-        self.bench.launch(rank, &self.expert, Grid { local_bytes: 0, ..summing }, &expert)?;
-        self.bench.launch(rank, &self.combine, summing, &combine)?;
+        let working = Grid { local_bytes: 0, ..summing };
+        match &self.halves {
+            Some(halves) if rank % 2 == 1 => {
+                let one = Grid { blocks: 1, ..sending };
+                // Rows in the window need one block that tells so.
+                let offering = if self.case.staged { summing } else { Grid { blocks: 1, ..summing } };
+                self.bench.launch(rank, &halves.send, sending, &dispatch)?;
+                self.bench.launch(rank, &halves.recv, one, &dispatch)?;
+                self.bench.launch(rank, &self.expert, working, &expert)?;
+                self.bench.launch(rank, &halves.offer, offering, &combine)?;
+                self.bench.launch(rank, &halves.sum, summing, &combine)?;
+            }
+            _ => {
+                self.bench.launch(rank, &self.dispatch, sending, &dispatch)?;
+                self.bench.launch(rank, &self.expert, working, &expert)?;
+                self.bench.launch(rank, &self.combine, summing, &combine)?;
+            }
+        }
         Ok(())
     }
 

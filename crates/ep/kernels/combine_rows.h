@@ -1,0 +1,65 @@
+// One token's part of a combine: where its rows lie, and their sum. Waves work on their own tokens here; what orders them is in
+// `combine.hip`, which says what an `Element` is.
+#pragma once
+
+// Some of the rows that a token went to, null where there is none.
+static constexpr u32 ROWS = 4;
+struct Rows {
+    const Vec16* start[ROWS];
+};
+
+// The rows of entries [first, first + ROWS) of a token's map. All entries, then all bases: their latencies overlap.
+static ANABRANCH_DEVICE Rows rows_of(const Grid& grid, const CombineArgs& args, u32 token, u32 first) {
+    const u64* map = args.send_map + static_cast<u64>(token) * args.fan_out + first;
+    u64 entry[ROWS], base[ROWS];
+#pragma unroll
+    for (u32 i = 0; i < ROWS; ++i) entry[i] = first + i < args.fan_out ? private_load(grid, map + i) : 0;
+#pragma unroll
+    for (u32 i = 0; i < ROWS; ++i) {
+        bool is_there = is_destination(entry[i]) && !is_dropped(entry[i]);
+        base[i] = is_there ? private_load(grid, args.team.peer_bases + destination_rank(entry[i])) : 0;
+    }
+    Rows rows;
+#pragma unroll
+    for (u32 i = 0; i < ROWS; ++i) {
+        u64 row = destination_row(entry[i]);
+        rows.start[i] = reinterpret_cast<const Vec16*>(base[i] == 0 ? 0 : base[i] + args.rows_offset + row * args.row_bytes);
+    }
+    return rows;
+}
+
+// One wave sums units [begin, end) of one token. Rows are loaded a few at a time, added in ascending rank order.
+static ANABRANCH_DEVICE void sum_units(const Grid& grid, const CombineArgs& args, u32 token, u32 begin, u32 end) {
+    static constexpr u32 UNROLL = 2;
+    Vec16* target = reinterpret_cast<Vec16*>(args.output + static_cast<u64>(token) * args.row_bytes);
+    for (u32 first = begin + grid.lane(); first < end; first += WAVE_SIZE * UNROLL) {
+        Wide<Element> sum[UNROLL];
+#pragma unroll
+        for (u32 u = 0; u < UNROLL; ++u) sum[u] = Wide<Element>::zero();
+        for (u32 n = 0; n < args.fan_out; n += ROWS) {
+            Vec16 unit[ROWS][UNROLL];
+            Rows rows = rows_of(grid, args, token, n);
+#pragma unroll
+            for (u32 i = 0; i < ROWS; ++i) {
+#pragma unroll
+                for (u32 u = 0; u < UNROLL; ++u) {
+                    u32 at = first + u * WAVE_SIZE;
+                    if (rows.start[i] != nullptr && at < end) unit[i][u] = remote_load(grid, rows.start[i] + at);
+                }
+            }
+#pragma unroll
+            for (u32 i = 0; i < ROWS; ++i) {
+                if (rows.start[i] == nullptr) continue;
+#pragma unroll
+                for (u32 u = 0; u < UNROLL; ++u) {
+                    if (first + u * WAVE_SIZE < end) sum[u].add(Wide<Element>::unpack(unit[i][u]));
+                }
+            }
+        }
+#pragma unroll
+        for (u32 u = 0; u < UNROLL; ++u) {
+            u32 at = first + u * WAVE_SIZE;
+            if (at < end) stream_store(grid, target + at, sum[u].pack());
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Dispatch and combine in two halves, with other work of the stream between.
+//!
+//! The first half sends and ends; the second waits for the peers. What the caller puts on the stream between them runs while
+//! rows are under way. Flags and epochs are those of the whole operations, so ranks may differ in which they use. As many
+//! operations may be in flight as the plan has slots. Each half gives what the next one takes, so that another order is no
+//! program:
+//!
+//! ```compile_fail,E0308
+//! use anabranch_ep::{DeviceSlice, DispatchSent, ExpertOutput, ExpertParallel};
+//! fn unreceived(ep: &ExpertParallel, stream: &anabranch_hip::Stream, sent: DispatchSent, output: DeviceSlice) {
+//!     let _ = ep.combine(stream, ExpertOutput::InWindow, sent, output);
+//! }
+//! ```
+//!
+//! ```compile_fail,E0382
+//! use anabranch_ep::{CombineSent, DeviceSlice, ExpertParallel};
+//! fn twice(ep: &ExpertParallel, stream: &anabranch_hip::Stream, sent: CombineSent, output: DeviceSlice) {
+//!     let _ = ep.combine_recv(stream, sent, output);
+//!     let _ = ep.combine_recv(stream, sent, output);
+//! }
+//! ```
+
+use anabranch_hip::{DeviceAddress, Stream};
+
+use super::{Dispatched, ExpertOutput, ExpertParallel};
+use crate::error::{Error, Result};
+use crate::slot::SlotTicket;
+use crate::tensor::{DeviceSlice, Tokens};
+
+/// A dispatch whose rows are on their way. Holds the slot; give it to [`ExpertParallel::dispatch_recv`].
+#[derive(Debug)]
+#[must_use = "the slot stays busy until the dispatch is received and combined or released"]
+pub struct DispatchSent {
+    slot: SlotTicket,
+    tokens: u32,
+}
+
+/// A combine whose rows are offered to the peers. Holds the slot; give it to [`ExpertParallel::combine_recv`].
+#[derive(Debug)]
+#[must_use = "the slot stays busy until the combine is received"]
+pub struct CombineSent {
+    slot: SlotTicket,
+    tokens: u32,
+}
+
+impl DispatchSent {
+    /// Tokens that this rank dispatched.
+    pub fn tokens(&self) -> u32 {
+        self.tokens
+    }
+}
+
+impl CombineSent {
+    /// Tokens of the combine's output.
+    pub fn tokens(&self) -> u32 {
+        self.tokens
+    }
+}
+
+impl ExpertParallel {
+    /// The first half of a [dispatch](Self::dispatch): sends every token and tells the counts. Slotted, its kernel waits for
+    /// nobody; compact, the count before it waits for the peers' counts, and the rows go behind that. Collective with
+    /// [`Self::dispatch_recv`]; the tokens may be overwritten behind it, in stream order.
+    ///
+    /// # Errors
+    /// As [`Self::dispatch`].
+    pub fn dispatch_send(&self, stream: &Stream, tokens: &Tokens) -> Result<DispatchSent> {
+        let (slot, tokens) = self.send(stream, tokens, "anabranch_ep_dispatch_send")?;
+        Ok(DispatchSent { slot, tokens })
+    }
+
+    /// The second half of a dispatch: one block waits for the rows of all peers and writes counts and offsets. The stream may be
+    /// another than the first half's; it is put behind that.
+    ///
+    /// # Errors
+    /// [`Error::ForeignHandle`], or a fault that the world has had; the slot is lost then.
+    pub fn dispatch_recv(&self, stream: &Stream, sent: DispatchSent) -> Result<Dispatched> {
+        let _launching = self.world.launching(stream)?;
+        let DispatchSent { mut slot, tokens } = sent;
+        self.check_slot(&slot)?;
+        slot.order_behind(stream)?;
+        let geometry = self.plan.receive_geometry(&self.limits);
+        let args = self.dispatch_args(slot.get(), None, tokens, &geometry);
+        let kernel = self.dispatch.kernel("anabranch_ep_dispatch_recv")?;
+        // SAFETY: as for dispatch; of the tokens only the number is read.
+        unsafe {
+            kernel.launch(geometry.blocks, geometry.block_threads, geometry.local_bytes, stream, &args)?;
+        }
+        slot.used_on(stream)?;
+        Ok(Dispatched { slot, tokens })
+    }
+
+    /// The first half of a [combine](Self::combine): tells the peers that the experts' rows are in the window, into which its
+    /// kernel copies them first when they are elsewhere. It waits for nobody. Collective with [`Self::combine_recv`]. The window
+    /// must not be written behind it; another buffer may, in stream order.
+    ///
+    /// # Errors
+    /// As [`Self::combine`].
+    pub fn combine_send(
+        &self,
+        stream: &Stream,
+        experts: ExpertOutput,
+        dispatched: Dispatched,
+    ) -> Result<CombineSent> {
+        let _launching = self.world.launching(stream)?;
+        let Dispatched { mut slot, tokens } = dispatched;
+        self.check_slot(&slot)?;
+        let staged = self.staged_rows(&experts)?;
+        let mut geometry = self.plan.combine_geometry(tokens, &self.limits);
+        geometry.blocks = if staged.is_null() { 1 } else { self.plan.staging_blocks(&self.limits) };
+        slot.order_behind(stream)?;
+        let args = self.combine_args(slot.get(), staged, tokens, DeviceAddress::NULL, geometry.segments);
+        let kernel = self.combine.kernel("anabranch_ep_combine_send")?;
+        // SAFETY: as for combine; nothing is written to an output.
+        unsafe {
+            kernel.launch(geometry.blocks, geometry.block_threads, geometry.local_bytes, stream, &args)?;
+        }
+        slot.used_on(stream)?;
+        Ok(CombineSent { slot, tokens })
+    }
+
+    /// The second half of a combine: waits for the peers and sums. The stream may be another than the first half's; it is put
+    /// behind that. The slot is free for the next dispatch, in stream order.
+    ///
+    /// `output` is `[tokens][hidden]` of the combine type, 16-byte aligned.
+    ///
+    /// # Errors
+    /// As [`Self::combine`].
+    pub fn combine_recv(&self, stream: &Stream, sent: CombineSent, output: DeviceSlice) -> Result<()> {
+        self.check_output(sent.tokens, &output)?;
+        let _launching = self.world.launching(stream)?;
+        let CombineSent { mut slot, tokens } = sent;
+        self.check_slot(&slot)?;
+        slot.order_behind(stream)?;
+        let geometry = self.plan.combine_geometry(tokens, &self.limits);
+        let args =
+            self.combine_args(slot.get(), DeviceAddress::NULL, tokens, output.address(), geometry.segments);
+        let kernel = self.combine.kernel("anabranch_ep_combine_recv")?;
+        // SAFETY: as for combine.
+        unsafe {
+            kernel.launch(geometry.blocks, geometry.block_threads, geometry.local_bytes, stream, &args)?;
+        }
+        slot.used_on(stream)?;
+        slot.give_back();
+        Ok(())
+    }
+
+    fn check_slot(&self, slot: &SlotTicket) -> Result<()> {
+        if slot.belongs_to(&self.pool) { Ok(()) } else { Err(Error::ForeignHandle) }
+    }
+}
