@@ -206,7 +206,7 @@ fn guarded_round(world: &World, case: &Case) -> Result<(), Error> {
     written.extend(received(&oracle, me, layout.meta, ep.plan().meta_bytes()));
     guarded.check(&written, "dispatch");
     judge_rows(&oracle, me, device, &ep, &dispatched);
-    judge_dropped(&oracle, device, &ep, &stream, &dispatched);
+    judge_dropped(&oracle, device, &ep, &stream, &dispatched)?;
     let staging = device.allocate(window_bytes(&ep))?;
     let experts = run_expert(&expert, &stream, &dispatched, case, &staging)?;
     ep.combine(&stream, experts, dispatched, uploaded.output())?;

@@ -111,7 +111,7 @@ fn halves_with_other_work_between_are_the_whole() {
                 let inputs = case.inputs(number);
                 let oracle = oracle(&case, &inputs);
                 judge_rows(&oracle, rank.ep.rank(), world.device(), &rank.ep, &dispatched);
-                judge_dropped(&oracle, world.device(), &rank.ep, &stream, &dispatched);
+                judge_dropped(&oracle, world.device(), &rank.ep, &stream, &dispatched)?;
                 let sent = rank.offer(&stream, dispatched)?;
                 kept.push(other_work(&stream, world.device())?);
                 rank.sum(&stream, sent)?;

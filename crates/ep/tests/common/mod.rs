@@ -290,7 +290,7 @@ pub fn round(
     world.synchronize(stream)?;
     let oracle = oracle(case, &inputs);
     judge_rows(&oracle, me, device, ep, &dispatched);
-    judge_dropped(&oracle, device, ep, stream, &dispatched);
+    judge_dropped(&oracle, device, ep, stream, &dispatched)?;
     let staging = device.allocate(window_bytes(ep))?;
     let experts = run_expert(expert, stream, &dispatched, case, &staging)?;
     ep.combine(stream, experts, dispatched, uploaded.output())?;
@@ -335,23 +335,24 @@ pub fn judge_rows(
     }
 }
 
-/// The copies that found no room, listed and counted.
+/// The copies that found no room, listed and counted. A peer that was lost meanwhile is an error to hand on, not a wrong list.
 pub fn judge_dropped(
     oracle: &Oracle<'_>,
     device: &Device,
     ep: &ExpertParallel,
     stream: &Stream,
     dispatched: &Dispatched,
-) {
+) -> Result<(), Error> {
     let me = ep.rank();
     let expected = oracle.dropped(me).unwrap();
-    let listed = ep.dropped(stream, dispatched).unwrap();
+    let listed = ep.dropped(stream, dispatched)?;
     let listed: Vec<_> = listed.iter().map(|copy| (copy.token, copy.destination)).collect();
     assert_eq!(listed, expected, "{me}: the dropped copies");
     let mut count = [0; 4];
     // SAFETY: the word belongs to the slot that the handle holds.
     unsafe { device.read_memory(dispatched.dropped_count(), &mut count).unwrap() };
     assert_eq!(u32::from_ne_bytes(count) as usize, expected.len(), "{me}: the count of dropped copies");
+    Ok(())
 }
 
 pub fn judge_output(oracle: &Oracle<'_>, me: GroupRank, output: &[u8]) {
