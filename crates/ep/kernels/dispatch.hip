@@ -108,19 +108,23 @@ static ANABRANCH_DEVICE bool send_rows(const Grid& grid, const DispatchArgs& arg
     u32 runs = grid.grid_blocks / args.parts;
     u32 first = static_cast<u32>(static_cast<u64>(args.token_count) * run / runs);
     u32 end = static_cast<u32>(static_cast<u64>(args.token_count) * (run + 1) / runs);
-    count_tokens(grid, args.placement, args.ids, args.top_k, args.team.rank, local.next_row, 0, first);
-    ANABRANCH_UNLESS(ROUTE_UNCOUNTED) grid.block_barrier();
+    // Tokens before this block's own are counted, or, where one tile holds them all, routed with them and not sent.
+    u32 earlier = end <= TILE ? first : 0;
+    if (earlier == 0 && first > 0) {
+        count_tokens(grid, args.placement, args.ids, args.top_k, args.team.rank, local.next_row, 0, first);
+        ANABRANCH_UNLESS(ROUTE_UNCOUNTED) grid.block_barrier();
+    }
 
     u32 units = args.row_bytes / 16;
     u32 segments = args.parts * args.segments;
-    for (u32 tile = first; tile < end; tile += TILE) {
+    for (u32 tile = first - earlier; tile < end; tile += TILE) {
         u32 count = minimum(end - tile, TILE);
-        if (grid.wave() == 0) route_tile(grid, args, local, tile, count, part == 0);
+        if (grid.wave() == 0) route_tile(grid, args, local, tile, count, part == 0 ? earlier : count);
         ANABRANCH_UNLESS(ROUTE_UNREAD) grid.block_barrier();
         // One more item a token than it has segments: its meta record, written by the first part.
         u32 items = args.segments + (part == 0 ? 1 : 0);
-        for (u32 item = grid.wave(); item < count * items; item += grid.waves_per_block()) {
-            u32 index = item / items;
+        for (u32 item = grid.wave(); item < (count - earlier) * items; item += grid.waves_per_block()) {
+            u32 index = earlier + item / items;
             if (item % items == args.segments) {
                 write_meta(grid, args, local, index, tile + index);
                 continue;

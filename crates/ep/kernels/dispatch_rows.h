@@ -35,33 +35,30 @@ struct DispatchLocal {
     }
 };
 
-// Wave 0 gives every token of the tile its destinations and rows. `report` is set in one block per token: it also writes the
-// send map, which names the dropped copies too.
+// Wave 0 gives every token of the tile its destinations and rows. Each token is reported by one block, those from `reported` on
+// by this one: it counts their invalid ids and writes the send map, which names the dropped copies too.
 static ANABRANCH_DEVICE void route_tile(const Grid& grid, const DispatchArgs& args, const DispatchLocal& local,
-                                        u32 first, u32 count, bool report) {
+                                        u32 first, u32 count, u32 reported) {
     u32 ranks = args.team.size;
     for (u32 start = 0; start < count; start += WAVE_SIZE) {
         u32 index = start + grid.lane();
         bool live = index < count;
+        bool report = live && index >= reported;
         u32 token = first + index;
         const i32* ids = args.ids + static_cast<u64>(token) * args.top_k;
-        if (live && report) {
-            for (u32 k = 0; k < args.top_k; k += IDS_AT_ONCE) {
-                i32 id[IDS_AT_ONCE];
-                load_ids(grid, ids, k, args.top_k, id);
-#pragma unroll
-                for (u32 u = 0; u < IDS_AT_ONCE; ++u) {
-                    if (id[u] == -1 || static_cast<u32>(id[u]) < args.experts) continue;
-                    fetch_add_device(grid, &args.state->invalid_count, 1u);
-                    fetch_min_device(grid, &args.state->invalid_first, pack_invalid(token, k + u, id[u]));
-                }
-            }
-        }
         u64* map = args.send_map + static_cast<u64>(token) * args.fan_out;
         u32 named = 0;
         u32 fan = 0;
         for (u32 base = 0; base < ranks; base += RANKS_PER_MASK) {
-            u64 mask = live ? destination_mask(grid, args.placement, ids, args.top_k, args.team.rank, token, base) : 0;
+            auto invalid = [&](u32 k, i32 id) {
+                if (!report || base > 0) return;
+                fetch_add_device(grid, &args.state->invalid_count, 1u);
+                fetch_min_device(grid, &args.state->invalid_first, pack_invalid(token, k, id));
+            };
+            u64 mask = 0;
+            if (live) {
+                mask = destination_mask(grid, args.placement, ids, args.top_k, args.team.rank, token, base, invalid);
+            }
             u32 end = minimum(ranks - base, RANKS_PER_MASK);
             for (u32 bit = 0; bit < end; ++bit) {
                 bool goes = (mask >> bit) & 1;

@@ -83,12 +83,13 @@ ANABRANCH_KERNEL(anabranch_ep_expert_expand, ExpertExpandArgs, 1024) {
         local.total.set(grid, e, 0u);
     }
     grid.block_barrier();
-    u64 counted = static_cast<u64>(runs.count) * received.local_experts;
-    for (u64 i = grid.thread; i < counted; i += grid.block_threads) {
-        u32 pairs = private_load(grid, args.run_counts + i);
-        u32 expert = static_cast<u32>(i % received.local_experts);
-        local.total.fetch_add(grid, expert, pairs);
-        if (i / received.local_experts < run) local.next.fetch_add(grid, expert, pairs);
+    for (u32 counted = grid.wave(); counted < runs.count; counted += grid.waves_per_block()) {
+        const u32* counts = args.run_counts + static_cast<u64>(counted) * received.local_experts;
+        for (u32 e = grid.lane(); e < received.local_experts; e += WAVE_SIZE) {
+            u32 pairs = private_load(grid, counts + e);
+            local.total.fetch_add(grid, e, pairs);
+            if (counted < run) local.next.fetch_add(grid, e, pairs);
+        }
     }
     grid.block_barrier();
     if (grid.block == 0) {

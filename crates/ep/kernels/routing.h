@@ -17,6 +17,8 @@ static_assert(TILE % WAVE_SIZE == 0, "whole waves route a tile");
 static constexpr u32 RANKS_PER_MASK = 64;
 
 ANABRANCH_DEVICE u32 owner_of(u32 expert, u32 experts, u32 ranks) {
+    // GPUs divide 64 bits in some hundred steps, 32 bits in some twenty.
+    if ((static_cast<u64>(experts) * ranks) >> 32 == 0) return ((expert + 1) * ranks - 1) / experts;
     return static_cast<u32>((static_cast<u64>(expert + 1) * ranks - 1) / experts);
 }
 
@@ -39,16 +41,21 @@ ANABRANCH_DEVICE void load_ids(const Grid& grid, const i32* ids, u32 first, u32 
     for (u32 u = 0; u < IDS_AT_ONCE; ++u) id[u] = first + u < top_k ? private_load(grid, ids + first + u) : -1;
 }
 
-// To which of the ranks first .. first + 63 this token of rank `source` goes, as bits.
+// To which of the ranks first .. first + 63 this token of rank `source` goes, as bits. What is neither an expert nor masked is handed
+// to `invalid` with its k.
+template <class Invalid>
 ANABRANCH_DEVICE u64 destination_mask(const Grid& grid, const PlacementView& placement, const i32* ids, u32 top_k,
-                                      u32 source, u32 token, u32 first) {
+                                      u32 source, u32 token, u32 first, const Invalid& invalid) {
     u64 mask = 0;
     for (u32 k = 0; k < top_k; k += IDS_AT_ONCE) {
         i32 id[IDS_AT_ONCE];
         load_ids(grid, ids, k, top_k, id);
 #pragma unroll
         for (u32 u = 0; u < IDS_AT_ONCE; ++u) {
-            if (static_cast<u32>(id[u]) >= placement.experts) continue;
+            if (static_cast<u32>(id[u]) >= placement.experts) {
+                if (id[u] != -1) invalid(k + u, id[u]);
+                continue;
+            }
             u32 bit = destination_of(grid, placement, static_cast<u32>(id[u]), source, token) - first;
             if (bit < RANKS_PER_MASK) mask |= u64(1) << bit;
         }
@@ -71,7 +78,8 @@ ANABRANCH_DEVICE void count_tokens(const Grid& grid, const PlacementView& placem
         for (u32 base = 0; base < ranks; base += RANKS_PER_MASK) {
             u64 mask = 0;
             if (token < end) {
-                mask = destination_mask(grid, placement, ids + static_cast<u64>(token) * top_k, top_k, source, token, base);
+                mask = destination_mask(grid, placement, ids + static_cast<u64>(token) * top_k, top_k, source, token, base,
+                                        [](u32, i32) {});
             }
             u32 bits = minimum(ranks - base, RANKS_PER_MASK);
             for (u32 bit = 0; bit < bits; ++bit) {
