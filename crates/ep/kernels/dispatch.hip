@@ -115,24 +115,28 @@ static ANABRANCH_DEVICE bool send_rows(const Grid& grid, const DispatchArgs& arg
         ANABRANCH_UNLESS(ROUTE_UNCOUNTED) grid.block_barrier();
     }
 
-    u32 units = args.row_bytes / 16;
-    u32 segments = args.parts * args.segments;
+    u32 pieces = pieces_of_token(args, part);
+    // What the wave copies first is on its way while the tokens are routed.
+    Units ahead = {};
+    Piece next = piece_of(args, part, grid.wave());
+    if (first + next.index < end && !next.is_meta) {
+        ahead = load_units(grid, args, first + next.index, next.begin + grid.lane(), next.end);
+    }
     for (u32 tile = first - earlier; tile < end; tile += TILE) {
         u32 count = minimum(end - tile, TILE);
         if (grid.wave() == 0) route_tile(grid, args, local, tile, count, part == 0 ? earlier : count);
         ANABRANCH_UNLESS(ROUTE_UNREAD) grid.block_barrier();
-        // One more item a token than it has segments: its meta record, written by the first part.
-        u32 items = args.segments + (part == 0 ? 1 : 0);
-        for (u32 item = grid.wave(); item < (count - earlier) * items; item += grid.waves_per_block()) {
-            u32 index = earlier + item / items;
-            if (item % items == args.segments) {
-                write_meta(grid, args, local, index, tile + index);
+        for (u32 item = grid.wave(); item < (count - earlier) * pieces; item += grid.waves_per_block()) {
+            Piece piece = piece_of(args, part, item);
+            piece.index += earlier;
+            u32 token = tile + piece.index;
+            if (piece.is_meta) {
+                write_meta(grid, args, local, piece.index, token);
                 continue;
             }
-            u32 segment = part * args.segments + item % items;
-            u32 from = static_cast<u32>(static_cast<u64>(units) * segment / segments);
-            u32 to = static_cast<u32>(static_cast<u64>(units) * (segment + 1) / segments);
-            copy_units(grid, args, local, index, tile + index, from, to);
+            bool is_ahead = item == grid.wave() && tile == first - earlier;
+            copy_units(grid, args, local, piece, token,
+                       is_ahead ? ahead : load_units(grid, args, token, piece.begin + grid.lane(), piece.end));
         }
         ANABRANCH_UNLESS(ROUTE_OVERWRITTEN) grid.block_barrier();
     }

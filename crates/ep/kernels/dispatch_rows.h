@@ -88,33 +88,64 @@ static ANABRANCH_DEVICE void route_tile(const Grid& grid, const DispatchArgs& ar
     }
 }
 
-// One wave copies 16-byte units [begin, end) of a token's row to all its destinations: loaded once, stored to each.
-static ANABRANCH_DEVICE void copy_units(const Grid& grid, const DispatchArgs& args, const DispatchLocal& local, u32 index,
-                                        u32 token, u32 begin, u32 end) {
-    static constexpr u32 UNROLL = 4;
+// What a wave does at a time: a run of a token's 16-byte units, or its meta record.
+struct Piece {
+    u32 index;  // of the token in its tile
+    u32 begin, end;
+    bool is_meta;
+};
+
+// One more piece a token than it has segments: its meta record, written by the first part.
+static ANABRANCH_DEVICE u32 pieces_of_token(const DispatchArgs& args, u32 part) { return args.segments + (part == 0 ? 1 : 0); }
+
+static ANABRANCH_DEVICE Piece piece_of(const DispatchArgs& args, u32 part, u32 item) {
+    u32 pieces = pieces_of_token(args, part), units = args.row_bytes / 16, segments = args.parts * args.segments;
+    u32 segment = part * args.segments + item % pieces;
+    Piece piece;
+    piece.index = item / pieces;
+    piece.is_meta = item % pieces == args.segments;
+    piece.begin = static_cast<u32>(static_cast<u64>(units) * segment / segments);
+    piece.end = static_cast<u32>(static_cast<u64>(units) * (segment + 1) / segments);
+    return piece;
+}
+
+// Some units of a token's row, a wave apart.
+static constexpr u32 UNROLL = 4;
+struct Units {
+    Vec16 unit[UNROLL];
+};
+static ANABRANCH_DEVICE Units load_units(const Grid& grid, const DispatchArgs& args, u32 token, u32 first, u32 end) {
     const Vec16* source = reinterpret_cast<const Vec16*>(args.tokens + static_cast<u64>(token) * args.row_bytes);
-    u32 fan = local.fan.get(grid, index);
-    for (u32 first = begin + grid.lane(); first < end; first += WAVE_SIZE * UNROLL) {
-        Vec16 unit[UNROLL];
+    Units units;
 #pragma unroll
-        for (u32 u = 0; u < UNROLL; ++u) {
-            u32 at = first + u * WAVE_SIZE;
-            if (at < end) unit[u] = stream_load(grid, source + at);
-        }
+    for (u32 u = 0; u < UNROLL; ++u) {
+        u32 at = first + u * WAVE_SIZE;
+        units.unit[u] = at < end ? stream_load(grid, source + at) : Vec16{};
+    }
+    return units;
+}
+
+// One wave copies units of a token's row to all its destinations: loaded once, stored to each. The first have been loaded.
+static ANABRANCH_DEVICE void copy_units(const Grid& grid, const DispatchArgs& args, const DispatchLocal& local,
+                                        const Piece& piece, u32 token, Units units) {
+    u32 fan = local.fan.get(grid, piece.index);
+    for (u32 first = piece.begin + grid.lane(); first < piece.end;) {
         // Each block starts with another destination, so that no link gets all blocks at once.
         u32 turn = (grid.block + args.team.rank) % maximum(fan, 1u);
         for (u32 n = 0; n < fan; ++n) {
-            u64 entry = local.destination.get(grid, index * args.fan_out + turn);
+            u64 entry = local.destination.get(grid, piece.index * args.fan_out + turn);
             turn = turn + 1 == fan ? 0 : turn + 1;
-            u64 row = destination_row(entry);
             Vec16* target = reinterpret_cast<Vec16*>(local.peer_base.get(grid, destination_rank(entry)) +
-                                                     args.rows_offset + row * args.row_bytes);
+                                                     args.rows_offset +
+                                                     static_cast<u64>(destination_row(entry)) * args.row_bytes);
 #pragma unroll
             for (u32 u = 0; u < UNROLL; ++u) {
                 u32 at = first + u * WAVE_SIZE;
-                if (at < end) remote_store(grid, target + at, unit[u]);
+                if (at < piece.end) remote_store(grid, target + at, units.unit[u]);
             }
         }
+        first += WAVE_SIZE * UNROLL;
+        if (first < piece.end) units = load_units(grid, args, token, first, piece.end);
     }
 }
 
