@@ -35,11 +35,22 @@ struct DispatchLocal {
     }
 };
 
+// Counts the invalid ids of a token, whose k are given as bits.
+static ANABRANCH_DEVICE void report_invalid(const Grid& grid, const DispatchArgs& args, u32 token, u32 invalid) {
+    for (u32 k = 0; k < args.top_k; ++k) {
+        if (((invalid >> k) & 1) == 0) continue;
+        i32 id = private_load(grid, args.ids + static_cast<u64>(token) * args.top_k + k);
+        fetch_add_device(grid, &args.state->invalid_count, 1u);
+        fetch_min_device(grid, &args.state->invalid_first, pack_invalid(token, k, id));
+    }
+}
+
 // Wave 0 gives every token of the tile its destinations and rows. Each token is reported by one block, those from `reported` on
 // by this one: it counts their invalid ids and writes the send map, which names the dropped copies too.
 static ANABRANCH_DEVICE void route_tile(const Grid& grid, const DispatchArgs& args, const DispatchLocal& local,
                                         u32 first, u32 count, u32 reported) {
     u32 ranks = args.team.size;
+    Owners owners = Owners::of(args.placement, args.team.rank);
     for (u32 start = 0; start < count; start += WAVE_SIZE) {
         u32 index = start + grid.lane();
         bool live = index < count;
@@ -50,15 +61,10 @@ static ANABRANCH_DEVICE void route_tile(const Grid& grid, const DispatchArgs& ar
         u32 named = 0;
         u32 fan = 0;
         for (u32 base = 0; base < ranks; base += RANKS_PER_MASK) {
-            auto invalid = [&](u32 k, i32 id) {
-                if (!report || base > 0) return;
-                fetch_add_device(grid, &args.state->invalid_count, 1u);
-                fetch_min_device(grid, &args.state->invalid_first, pack_invalid(token, k, id));
-            };
-            u64 mask = 0;
-            if (live) {
-                mask = destination_mask(grid, args.placement, ids, args.top_k, args.team.rank, token, base, invalid);
-            }
+            Destinations found = {0, 0};
+            if (live) found = destinations_of(grid, ids, args.top_k, owners, token, base);
+            u64 mask = found.ranks;
+            if (report && base == 0 && found.invalid != 0) report_invalid(grid, args, token, found.invalid);
             u32 end = minimum(ranks - base, RANKS_PER_MASK);
             for (u32 bit = 0; bit < end; ++bit) {
                 bool goes = (mask >> bit) & 1;
@@ -155,24 +161,23 @@ static ANABRANCH_DEVICE void write_meta(const Grid& grid, const DispatchArgs& ar
     u32 fan = local.fan.get(grid, index);
     u32 words = 2 + 2 * args.top_k + args.scale_bytes / 4;
     for (u32 word = grid.lane(); word < words; word += WAVE_SIZE) {
-        u32 value;
+        // One load for all lanes, wherever a word comes from.
         u32 scales_at = 2 + 2 * args.top_k;
-        if (word == 0) {
-            value = token;
-        } else if (word == 1) {
-            value = args.top_k;
-        } else if (word < 2 + args.top_k) {
-            i32 id = private_load(grid, args.ids + static_cast<u64>(token) * args.top_k + (word - 2));
-            value = static_cast<u32>(valid_id(id, args.experts));
-        } else if (word < scales_at) {
-            u32 k = word - 2 - args.top_k;
-            value = args.weights == nullptr
-                        ? 0u
-                        : bit_cast<u32>(private_load(grid, args.weights + static_cast<u64>(token) * args.top_k + k));
-        } else {
-            const u32* scales = reinterpret_cast<const u32*>(args.scales + static_cast<u64>(token) * args.scale_bytes);
-            value = private_load(grid, scales + (word - scales_at));
+        u64 row = static_cast<u64>(token);
+        const u32* from = nullptr;
+        if (word >= scales_at) {
+            from = reinterpret_cast<const u32*>(args.scales + row * args.scale_bytes) + (word - scales_at);
+        } else if (word >= 2 + args.top_k) {
+            if (args.weights != nullptr) {
+                from = reinterpret_cast<const u32*>(args.weights + row * args.top_k) + (word - 2 - args.top_k);
+            }
+        } else if (word >= 2) {
+            from = reinterpret_cast<const u32*>(args.ids + row * args.top_k) + (word - 2);
         }
+        u32 value = from != nullptr ? private_load(grid, from) : 0;
+        if (word == 0) value = token;
+        if (word == 1) value = args.top_k;
+        if (word >= 2 && word < 2 + args.top_k) value = static_cast<u32>(valid_id(static_cast<i32>(value), args.experts));
         for (u32 n = 0; n < fan; ++n) {
             u64 entry = local.destination.get(grid, index * args.fan_out + n);
             u64 row = destination_row(entry);

@@ -66,7 +66,7 @@ ANABRANCH_DEVICE u32 local_expert(const Grid& grid, const ReceivedView& received
     if (id >= received.placement.experts) return NO_EXPERT;
     u32 expert = private_load(grid, received.local_numbers + id);
     if (expert == NO_EXPERT) return NO_EXPERT;
-    bool here = destination_of(grid, received.placement, id, source, heap_load(grid, meta)) == received.rank;
+    bool here = Owners::of(received.placement, source).rank_by_table(grid, id, heap_load(grid, meta)) == received.rank;
     return here ? expert : NO_EXPERT;
 }
 

@@ -12,6 +12,7 @@ typedef EP_ELEMENT Output;
 
 ANABRANCH_KERNEL(anabranch_ep_reference_expert, ReferenceExpertArgs, 1024) {
     for (u32 source = 0; source < args.ranks; ++source) {
+        Owners owners = Owners::of(args.placement, source);
         u32 rows = private_load(grid, args.counts + source);
         u64 base = first_row_of(grid, source, args.row_stride, args.offsets);
         for (u32 row = grid.grid_wave(); row < rows; row += grid.grid_waves()) {
@@ -20,7 +21,7 @@ ANABRANCH_KERNEL(anabranch_ep_reference_expert, ReferenceExpertArgs, 1024) {
             f32 weight = 0.0f;
             for (u32 k = 0; k < args.top_k; ++k) {
                 u32 id = heap_load(grid, meta + 2 + k);
-                if (id < args.placement.experts && destination_of(grid, args.placement, id, source, token) == args.rank) {
+                if (id < args.placement.experts && owners.rank_of(grid, id, token) == args.rank) {
                     weight += bit_cast<f32>(heap_load(grid, meta + 2 + args.top_k + k));
                 }
             }

@@ -182,6 +182,10 @@ impl EpConfig {
         if let Some(table) = &self.placement {
             table.check(self.experts, ranks)?;
         }
+        // The kernels' division relies on it.
+        if u64::from(self.experts) * u64::from(ranks) > u64::from(u32::MAX) {
+            return wrong("experts", self.experts, format!("{ranks} ranks times them must fit 32 bits"));
+        }
         if self.top_k == 0 || self.top_k > MAX_TOP_K {
             return wrong("top_k", self.top_k, format!("allowed are 1 to {MAX_TOP_K}"));
         }

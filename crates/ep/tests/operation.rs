@@ -42,9 +42,14 @@ fn extreme_routings() {
 
 #[test]
 fn odd_shapes() {
-    for (hidden, experts, top_k, tokens) in
-        [(8, 1, 1, 1), (24, 2, 1, 3), (64, 3, 32, 5), (1000, 64, 8, 9), (72, 257, 9, 130)]
-    {
+    for (hidden, experts, top_k, tokens) in [
+        (8, 1, 1, 1),
+        (24, 2, 1, 3),
+        (64, 3, 32, 5),
+        (1000, 64, 8, 9),
+        (72, 257, 9, 130),
+        (64, 1_000_003, 6, 7),
+    ] {
         for wave in [1, 32] {
             let mut case = Case::new(4, wave);
             case.config = EpConfig::new(hidden, experts, top_k, tokens);
