@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anabranch_bootstrap::launcher::{self, Launch};
 use anabranch_bootstrap::{Deadline, Heartbeat, Rendezvous, TcpConfig, TcpRendezvous, Token};
 use anabranch_ccl::{CclConfig, Table};
-use anabranch_ep::EpConfig;
+use anabranch_ep::{EpConfig, Mode};
 use anabranch_ranks::GlobalRank;
 use anabranch_shmem::{RankError, RankSetup, World, WorldConfig};
 use anabranch_transport::TransportKind;
@@ -168,10 +168,12 @@ pub fn ccl_config(config: &Config) -> Result<CclConfig> {
     })
 }
 
-/// An expert-parallel plan's configuration with the launch shape and slots of the `[ep]` table.
+/// An expert-parallel plan's configuration with the launch shape and slots of the `[ep]` table, and with its mode where the plan
+/// leaves that open.
 #[must_use]
 pub fn with_ep_settings(config: &Config, plan: EpConfig) -> EpConfig {
     let ep = &config.ep;
+    let plan = if plan.mode == Mode::Auto { plan.mode(ep.mode) } else { plan };
     plan.slots(ep.slots).launch(ep.blocks.unwrap_or(0), ep.waves_per_block.unwrap_or(0))
 }
 
@@ -227,6 +229,12 @@ mod tests {
         assert_eq!(world.transports, [TransportKind::P2p]);
         let plan = with_ep_settings(&set, EpConfig::new(64, 8, 2, 16));
         assert_eq!((plan.slots, plan.max_blocks, plan.waves_per_block), (2, 5, 0));
+        // What the plan says counts; the setting is for plans that say nothing.
+        let compact = config(&["ep.mode=compact"]);
+        let given = EpConfig::new(64, 8, 2, 16).mode(Mode::Slotted);
+        assert_eq!(with_ep_settings(&compact, given).mode, Mode::Slotted);
+        assert_eq!(with_ep_settings(&compact, EpConfig::new(64, 8, 2, 16)).mode, Mode::Compact);
+        assert_eq!(with_ep_settings(&set, EpConfig::new(64, 8, 2, 16)).mode, Mode::Auto);
     }
 
     #[test]

@@ -210,6 +210,7 @@ fn other_value(kind: SettingKind, name: &str) -> &'static str {
         (_, "ccl.algorithm") => "two-shot-packets",
         (_, "heap.mode") => "flat",
         (_, "ccl.check") => "fingerprint",
+        (_, "ep.mode") => "compact",
         (_, "ccl.table") => concat!(env!("CARGO_MANIFEST_DIR"), "/crates/ccl/tables/host.toml"),
         (SettingKind::Boolean, _) => "true",
         (SettingKind::Integer, _) => "3",

@@ -8,6 +8,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anabranch_ccl::{Algorithm, Check};
+use anabranch_ep::Mode;
 use anabranch_hip::RuntimeKind;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -375,6 +376,8 @@ pub struct CclSettings {
 pub struct EpSettings {
     /// Dispatches that may be in flight without their combine.
     pub slots: u32,
+    /// How received rows lie in plans that leave it open.
+    pub mode: Mode,
     /// Most blocks of a dispatch or combine kernel; `None` means chosen from the device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocks: Option<u32>,
@@ -385,7 +388,7 @@ pub struct EpSettings {
 
 impl Default for EpSettings {
     fn default() -> Self {
-        Self { slots: 1, blocks: None, waves_per_block: None }
+        Self { slots: 1, mode: Mode::Auto, blocks: None, waves_per_block: None }
     }
 }
 

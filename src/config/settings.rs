@@ -5,6 +5,7 @@ use std::fmt;
 use std::fmt::Write as _;
 
 use anabranch_ccl::{Algorithm, Check};
+use anabranch_ep::Mode;
 
 use super::Config;
 use super::sections::AUTO;
@@ -120,6 +121,17 @@ const fn secret(mut setting: Setting) -> Setting {
     setting.secret = true;
     setting
 }
+
+/// What `ep.mode` may be.
+const MODES: [&str; Mode::ALL.len()] = {
+    let mut words = [""; Mode::ALL.len()];
+    let mut index = 0;
+    while index < Mode::ALL.len() {
+        words[index] = Mode::ALL[index].name();
+        index += 1;
+    }
+    words
+};
 
 /// What `ccl.algorithm` may be: whatever there is.
 const ALGORITHMS: [&str; Algorithm::ALL.len() + 1] = {
@@ -312,6 +324,12 @@ pub static SETTINGS: &[Setting] = &[
         "the library's own for the device, if it has one",
     ),
     shared(setting("ep.slots", Integer, "Dispatches that may be in flight without their combine.")),
+    shared(setting(
+        "ep.mode",
+        Word(&MODES),
+        "How received rows lie in plans that leave it open: `slotted`, each source has a part of the window; `compact`, counts \
+         first and rows without gaps; `auto`, slotted up to 512 tokens a rank.",
+    )),
     unset(
         setting("ep.blocks", Integer, "Most blocks of a dispatch or combine kernel."),
         "chosen from the device",

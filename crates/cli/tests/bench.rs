@@ -40,6 +40,23 @@ fn every_exchange_is_verified_and_the_second_run_compiles_nothing() {
 }
 
 #[test]
+fn modes_and_caps_are_verified_and_said() {
+    for (mode, max_recv, said, drops) in [
+        ("auto", None, "slotted", false),
+        ("slotted", Some("4"), "slotted", true),
+        ("compact", None, "compact", false),
+        ("compact", Some("7"), "compact", true),
+    ] {
+        let mut arguments = [&["bench", "ep"], SMALL, EP, &["--mode", mode]].concat();
+        arguments.extend(max_recv.map(|rows| ["--max-recv", rows]).into_iter().flatten());
+        for row in &rows(&run(&arguments)) {
+            assert_eq!((row["verified"] == true, row["dispatch_mode"].as_str()), (true, Some(said)), "{row}");
+            assert_eq!(row["dropped"].as_u64() > Some(0), drops, "{mode} {max_recv:?}: {row}");
+        }
+    }
+}
+
+#[test]
 fn rows_of_every_type_are_verified() {
     for (dispatch, given, combine) in [
         ("f16", None, "f16"),
@@ -205,6 +222,7 @@ fn sizes_that_cannot_be_are_one_error_before_any_rank_starts() {
             vec!["ep", "--tokens", "4", "--combine-dtype", "fp4"],
             "combine_type is fp4; allowed are bf16, f16, f32",
         ),
+        (vec!["ep", "--tokens", "4", "--max-recv", "1"], "max_recv is 1; allowed are 0 (no cap) and"),
         (vec!["p2p", "--bytes", "9223372036854775792"], "more than any heap holds"),
         (vec!["p2p", "--bytes", &half], "heap.bytes is 67108864"),
         (vec!["p2p", "--bytes", "17"], "no positive multiple of 16"),

@@ -116,12 +116,6 @@ static ANABRANCH_DEVICE bool send_rows(const Grid& grid, const DispatchArgs& arg
     }
 
     u32 pieces = pieces_of_token(args, part);
-    // What the wave copies first is on its way while the tokens are routed.
-    Units ahead = {};
-    Piece next = piece_of(args, part, grid.wave());
-    if (first + next.index < end && !next.is_meta) {
-        ahead = load_units(grid, args, first + next.index, next.begin + grid.lane(), next.end);
-    }
     for (u32 tile = first - earlier; tile < end; tile += TILE) {
         u32 count = minimum(end - tile, TILE);
         if (grid.wave() == 0) route_tile(grid, args, local, tile, count, part == 0 ? earlier : count);
@@ -132,11 +126,9 @@ static ANABRANCH_DEVICE bool send_rows(const Grid& grid, const DispatchArgs& arg
             u32 token = tile + piece.index;
             if (piece.is_meta) {
                 write_meta(grid, args, local, piece.index, token);
-                continue;
+            } else {
+                copy_units(grid, args, local, piece, token);
             }
-            bool is_ahead = item == grid.wave() && tile == first - earlier;
-            copy_units(grid, args, local, piece, token,
-                       is_ahead ? ahead : load_units(grid, args, token, piece.begin + grid.lane(), piece.end));
         }
         ANABRANCH_UNLESS(ROUTE_OVERWRITTEN) grid.block_barrier();
     }

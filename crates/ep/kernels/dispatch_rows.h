@@ -115,27 +115,19 @@ static ANABRANCH_DEVICE Piece piece_of(const DispatchArgs& args, u32 part, u32 i
     return piece;
 }
 
-// Some units of a token's row, a wave apart.
-static constexpr u32 UNROLL = 4;
-struct Units {
-    Vec16 unit[UNROLL];
-};
-static ANABRANCH_DEVICE Units load_units(const Grid& grid, const DispatchArgs& args, u32 token, u32 first, u32 end) {
-    const Vec16* source = reinterpret_cast<const Vec16*>(args.tokens + static_cast<u64>(token) * args.row_bytes);
-    Units units;
-#pragma unroll
-    for (u32 u = 0; u < UNROLL; ++u) {
-        u32 at = first + u * WAVE_SIZE;
-        units.unit[u] = at < end ? stream_load(grid, source + at) : Vec16{};
-    }
-    return units;
-}
-
-// One wave copies units of a token's row to all its destinations: loaded once, stored to each. The first have been loaded.
+// One wave copies units of a token's row to all its destinations: loaded once, stored to each.
 static ANABRANCH_DEVICE void copy_units(const Grid& grid, const DispatchArgs& args, const DispatchLocal& local,
-                                        const Piece& piece, u32 token, Units units) {
+                                        const Piece& piece, u32 token) {
+    static constexpr u32 UNROLL = 4;
+    const Vec16* source = reinterpret_cast<const Vec16*>(args.tokens + static_cast<u64>(token) * args.row_bytes);
     u32 fan = local.fan.get(grid, piece.index);
-    for (u32 first = piece.begin + grid.lane(); first < piece.end;) {
+    for (u32 first = piece.begin + grid.lane(); first < piece.end; first += WAVE_SIZE * UNROLL) {
+        Vec16 unit[UNROLL];
+#pragma unroll
+        for (u32 u = 0; u < UNROLL; ++u) {
+            u32 at = first + u * WAVE_SIZE;
+            if (at < piece.end) unit[u] = stream_load(grid, source + at);
+        }
         // Each block starts with another destination, so that no link gets all blocks at once.
         u32 turn = (grid.block + args.team.rank) % maximum(fan, 1u);
         for (u32 n = 0; n < fan; ++n) {
@@ -147,11 +139,9 @@ static ANABRANCH_DEVICE void copy_units(const Grid& grid, const DispatchArgs& ar
 #pragma unroll
             for (u32 u = 0; u < UNROLL; ++u) {
                 u32 at = first + u * WAVE_SIZE;
-                if (at < piece.end) remote_store(grid, target + at, units.unit[u]);
+                if (at < piece.end) remote_store(grid, target + at, unit[u]);
             }
         }
-        first += WAVE_SIZE * UNROLL;
-        if (first < piece.end) units = load_units(grid, args, token, first, piece.end);
     }
 }
 

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::{Error, Result};
 
 /// Most rows of a window: an entry of the send map has 31 bits for the row.
@@ -12,7 +14,8 @@ pub const MAX_ROWS: u64 = (1 << 31) - 1;
 pub const MOST_SLOTTED: u32 = 512;
 
 /// How received rows lie, and when their places are known.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Mode {
     /// Slotted up to 512 tokens a rank ([`MOST_SLOTTED`]), else compact: what a slot wastes in memory grows with the tokens,

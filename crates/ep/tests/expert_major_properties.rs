@@ -9,7 +9,12 @@ use common::{Case, Routing};
 use expert_major_common::run;
 use proptest::prelude::*;
 
-/// A world with its plan, slotted or compact, of any number of rows, and a capacity from one tile of the alignment to the worst case, or chosen by the plan.
+/// Pairs of a row and an expert that a rank can have.
+fn most_pairs(case: &Case) -> u32 {
+    Plan::new(case.config.clone(), case.ranks).unwrap().rows() as u32 * case.config.top_k
+}
+
+/// A world with its plan, and a capacity from one tile of the alignment to the worst case, or chosen by the plan.
 fn world() -> impl Strategy<Value = (Case, ExpertMajorConfig)> {
     let shape =
         (1u32..=5, prop::sample::select(vec![1u32, 4, 32, 64]), 1u32..20, 1u32..=9, 1u32..30, 1u32..9);
@@ -19,26 +24,27 @@ fn world() -> impl Strategy<Value = (Case, ExpertMajorConfig)> {
         prop::sample::select(vec![Routing::Random, Routing::Hot, Routing::Nowhere, Routing::Invalid]),
         prop::collection::vec(0u32..30, 1..5),
         0u32..4,
+        prop::sample::select(vec![Mode::Slotted, Mode::Compact]),
     );
-    let room = (prop::bool::ANY, prop_oneof![Just(0u32), 1u32..60]);
-    (shape, kinds, room, 0u32..=5, any::<u32>(), (0u32..9, 0u32..4)).prop_map(
-        |(shape, kinds, (compact, max_recv), power, capacity, (blocks, waves))| {
+    (shape, kinds, 0u32..=5, any::<u32>(), any::<u32>(), 0u32..9, 0u32..4).prop_map(
+        |(shape, kinds, power, capacity, cap, blocks, waves)| {
             let (ranks, wave, experts, top_k, max_tokens, units) = shape;
-            let (dispatch, combine, routing, tokens, scale_words) = kinds;
+            let (dispatch, combine, routing, tokens, scale_words, mode) = kinds;
+            // Some windows hold only a part of what comes.
+            let max_recv = if cap % 3 == 0 { 0 } else { ranks + cap % (ranks * max_tokens) };
             let mut case = Case::new(ranks, wave);
             // Whole rows of every type.
             case.config = EpConfig::new(units * 32, experts, top_k, max_tokens)
                 .dispatch_type(dispatch)
                 .combine_type(combine)
                 .scale_bytes(scale_words * 4)
-                .mode(if compact { Mode::Compact } else { Mode::Slotted })
-                .max_recv(if max_recv == 0 { 0 } else { max_recv.max(ranks) })
+                .mode(mode)
+                .max_recv(max_recv)
                 .launch(blocks, waves);
             case.routing = routing;
             case.tokens = tokens;
             let alignment = 1u32 << power;
-            let rows = Plan::new(case.config.clone(), ranks).unwrap().rows() as u32;
-            let worst = (rows * top_k).div_ceil(alignment);
+            let worst = most_pairs(&case).div_ceil(alignment);
             let config =
                 ExpertMajorConfig::new().capacity(capacity % (worst + 1) * alignment).alignment(alignment);
             (case, config)
@@ -56,8 +62,7 @@ proptest! {
 
     #[test]
     fn with_little_room_the_first_pairs_are_kept((case, _) in world(), rows in 1u32..4) {
-        let window = Plan::new(case.config.clone(), case.ranks).unwrap().rows() as u32;
-        let rows = rows.min(window * case.config.top_k);
+        let rows = rows.min(most_pairs(&case));
         run(&case, ExpertMajorConfig::new().capacity(rows), 1);
     }
 }

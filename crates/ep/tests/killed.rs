@@ -15,13 +15,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anabranch_bootstrap::{Deadline, TcpConfig, TcpRendezvous, TcpRoot, Token};
 use anabranch_ep::reference::ReferenceExpert;
-use anabranch_ep::{Error, ExpertParallel, Mode};
+use anabranch_ep::{Error, ExpertOutput, ExpertParallel, Mode};
 use anabranch_hip::{DeviceOrdinal, Stream, with_causes};
 use anabranch_hip_host::{HostConfig, HostMachine};
 use anabranch_ranks::GlobalRank;
 use anabranch_shmem::{World, WorldConfig};
 use anabranch_testkit::{Ranks, Role, role};
-use common::{Case, Numbers, depart, failure, jit, land, on_ranks, round, work, world_config};
+use common::{Case, Numbers, Uploaded, depart, failure, jit, land, on_ranks, round, work, world_config};
 use rustix::process::{Signal, getpid, kill_process};
 
 const RANKS: u32 = 4;
@@ -186,8 +186,11 @@ fn last_round(
     match moment {
         "dispatch" => script.end(),
         "dispatching" => script.end_within(400),
-        "combine" | "combining" => {}
+        "combine" | "combining" | "half-dispatch" | "half-combine" => {}
         _ => return Ok(()),
+    }
+    if moment.starts_with("half") {
+        return last_half(script, ep, expert, stream, case, number);
     }
     let flight = depart(ep, stream, case, number)?;
     if moment.starts_with("dispatch") {
@@ -203,6 +206,29 @@ fn last_round(
     std::thread::sleep(LIMIT);
     drop(landed);
     Ok(())
+}
+
+/// The victim sends its rows, or offers its experts', and is gone before it waits.
+fn last_half(
+    script: &Script,
+    ep: &ExpertParallel,
+    expert: &ReferenceExpert,
+    stream: &Stream,
+    case: &Case,
+    number: u64,
+) -> Result<(), Error> {
+    let uploaded = Uploaded::new(stream.device(), &case.config, &case.input(ep.rank().get(), number));
+    let sent = ep.dispatch_send(stream, &uploaded.tokens(&case.config))?;
+    if script.moment == "half-dispatch" {
+        stream.synchronize()?;
+        script.end();
+    }
+    let dispatched = ep.dispatch_recv(stream, sent)?;
+    work(expert, stream, &dispatched)?;
+    let sent = ep.combine_send(stream, ExpertOutput::InWindow, dispatched)?;
+    stream.synchronize()?;
+    script.end();
+    ep.combine_recv(stream, sent, uploaded.output())
 }
 
 /// The part of a process: lives, says how it ended, and ends in order.
@@ -349,6 +375,17 @@ fn stalled_before_its_counts() {
     for (victim, seed) in [(0, 0), (2, 1), (3, 2)] {
         survive("stalled_before_its_counts", "compact-dispatch", victim, seed, true);
     }
+}
+
+#[test]
+fn gone_between_the_halves() {
+    if let Some(role) = role() {
+        return play(&role);
+    }
+    survive("gone_between_the_halves", "half-dispatch", 2, 0, false);
+    survive("gone_between_the_halves", "half-dispatch", 1, 1, true);
+    survive("gone_between_the_halves", "half-combine", 3, 2, false);
+    survive("gone_between_the_halves", "half-combine", 0, 0, true);
 }
 
 #[test]

@@ -221,7 +221,9 @@ fn plans_of_several_groups_take_turns() {
             }
             let group = world.group().subset_of_ranks(&members).map_err(anabranch_shmem::Error::from)?;
             let mut case = Case::new(group.size(), 1);
-            case.config = anabranch_ep::EpConfig::new(64, 7, 4, 20).slots(1 + index as u32 % 2);
+            case.config = anabranch_ep::EpConfig::new(64, 7, 4, 20)
+                .slots(1 + index as u32 % 2)
+                .mode([Mode::Compact, Mode::Slotted][index / 2 % 2]);
             case.tokens = vec![20, 3, 11];
             let rank = Rank::of_group(world, &group, &case)?;
             assert_eq!(rank.ep.group().global(rank.ep.rank()), Some(world.rank()));

@@ -4,6 +4,7 @@
 mod expert_major;
 mod peer;
 
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use anabranch::ep::oracle::{Oracle, RankInput, Shape};
@@ -33,6 +34,7 @@ pub(crate) fn needed_kernels(arguments: &EpArgs) -> Vec<KernelSpec> {
     let mut all = vec![KernelSpec::new(&anabranch::shmem::TEAM_BARRIER_UNIT)];
     all.extend(device::kernels());
     all.extend([
+        anabranch::ep::kernels::count(),
         anabranch::ep::kernels::dispatch(),
         anabranch::ep::kernels::combine(arguments.combine_type()),
         anabranch::ep::kernels::reference_expert(arguments.dispatch_dtype, arguments.combine_type()),
@@ -97,7 +99,9 @@ fn plan_of(config: &Config, arguments: &EpArgs, workload: &Workload, ranks: u32)
         size("the number of tokens a rank", workload.max_tokens().max(1))?,
     )
     .dispatch_type(workload.element())
-    .combine_type(arguments.combine_type());
+    .combine_type(arguments.combine_type())
+    .mode(arguments.mode)
+    .max_recv(arguments.max_recv.map_or(0, NonZeroU32::get));
     Ok(Plan::new(anabranch::with_ep_settings(config, plan), ranks).map_err(Error::from)?)
 }
 
@@ -236,6 +240,9 @@ impl<'a> EpBench<'a> {
         let received =
             ReceivedRows::read(world.device(), self.ep.plan(), &dispatched).map_err(Error::from)?;
         let rows = oracle.dispatch(me)?.compare_rows(&received);
+        let dropped = self.ep.dropped(&self.stream, &dispatched).map_err(Error::from)?;
+        let dropped: Vec<_> = dropped.into_iter().map(|copy| (copy.token, copy.destination)).collect();
+        let drops = dropped == oracle.dropped(me)?;
         self.expand(&dispatched)?;
         self.run_experts(&dispatched)?;
         self.contract(&dispatched)?;
@@ -246,7 +253,10 @@ impl<'a> EpBench<'a> {
         if let Err(mismatch) = &rows {
             tracing::error!("dispatch: {mismatch}");
         }
-        Ok(rows.is_ok() && expanded && sums)
+        if !drops {
+            tracing::error!("dispatch: {} copies were dropped, and others are due", dropped.len());
+        }
+        Ok(rows.is_ok() && drops && expanded && sums)
     }
 
     fn compare_output(&self, oracle: &Oracle<'_>) -> anyhow::Result<bool> {
@@ -384,6 +394,7 @@ impl<'a> EpBench<'a> {
         let verified = link::all_agree(world, "ep verified", right)?;
         let compiled = self.context.compiled()?;
         let crossing = crossing_rows(&oracle, world.size())?;
+        let dropped = dropped_copies(&oracle, world.size())?;
         let config = self.ep.plan().config();
         let sending = self.ep.dispatch_geometry(self.tensors.count as u32).map_err(Error::from)?;
         let summing = self.ep.combine_geometry(self.tensors.count as u32);
@@ -427,6 +438,8 @@ impl<'a> EpBench<'a> {
                     .with("threads", geometry[index].1)
                     .with("layout", if self.expert_major.is_some() { "expert-major" } else { "token-major" })
                     .with("mode", if self.arguments.graph { "graph" } else { "eager" })
+                    .with("dispatch_mode", self.ep.plan().mode().name())
+                    .with("dropped", dropped)
                     .with("timer_us", (empty * 100.0).round() / 100.0)
                     .with(
                         "link_gb_per_s",
@@ -471,6 +484,11 @@ impl EpBench<'_> {
         let [dispatch, combine] = times;
         Ok([dispatch?, combine?])
     }
+}
+
+/// Copies that no rank had room for, over all ranks.
+fn dropped_copies(oracle: &Oracle<'_>, ranks: u32) -> anyhow::Result<usize> {
+    (0..ranks).map(|rank| Ok(oracle.dropped(anabranch::GroupRank::new(rank))?.len())).sum()
 }
 
 /// Rows that cross a link, over all ranks: those that a rank sends to itself do not count.

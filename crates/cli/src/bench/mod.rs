@@ -8,6 +8,7 @@ mod p2p;
 mod row;
 mod statistics;
 
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use anabranch::Config;
@@ -21,7 +22,7 @@ use ccl::CclArgs;
 
 use crate::ranks::{self, RankArgs, RankContext};
 use crate::workload::Routing;
-use anabranch::ep::DataType;
+use anabranch::ep::{DataType, Mode};
 
 /// `anabranch bench`.
 #[derive(Clone, Debug, Subcommand)]
@@ -64,6 +65,13 @@ pub(crate) struct EpArgs {
     /// Element type of the rows that combine sums: bf16, f16 or f32 [default: as dispatched, and bf16 for smaller types].
     #[arg(long, value_name = "TYPE")]
     combine_dtype: Option<DataType>,
+    /// How received rows lie: slotted (each source has a part of the window), compact (counts first, rows without gaps), or auto
+    /// (the settings' ep.mode, or slotted up to 512 tokens a rank).
+    #[arg(long, default_value_t = Mode::Auto, value_name = "MODE")]
+    pub(crate) mode: Mode,
+    /// Rows that a rank takes in from all; copies that find no room are dropped [default: all that could come].
+    #[arg(long, value_name = "N")]
+    pub(crate) max_recv: Option<NonZeroU32>,
     /// The order in which experts get their rows; expert-major has rows of its own for the way there and back.
     #[arg(long, value_enum, default_value_t = Layout::TokenMajor)]
     pub(crate) layout: Layout,

@@ -45,10 +45,14 @@ impl ExpertParallel {
         // SAFETY: the argument struct is the kernel's own; its windows and words belong to the slot, which the ticket
         // keeps until combine or release; the caller's tensors were checked against their shapes, and making their
         // `DeviceSlice`s promised that they stay valid.
-        unsafe {
-            kernel.launch(geometry.blocks, geometry.block_threads, geometry.local_bytes, stream, &args)?;
+        let launched = unsafe {
+            kernel.launch(geometry.blocks, geometry.block_threads, geometry.local_bytes, stream, &args)
+        };
+        // Once the counts are told, peers know of the operation, whatever became of its second kernel.
+        if launched.is_ok() || self.count.is_some() {
+            slot.used_on(stream)?;
         }
-        slot.used_on(stream)?;
+        launched?;
         Ok((slot, count))
     }
 

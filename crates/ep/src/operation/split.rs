@@ -3,22 +3,7 @@
 //! The first half sends and ends; the second waits for the peers. What the caller puts on the stream between them runs while
 //! rows are under way. Flags and epochs are those of the whole operations, so ranks may differ in which they use. As many
 //! operations may be in flight as the plan has slots. Each half gives what the next one takes, so that another order is no
-//! program:
-//!
-//! ```compile_fail,E0308
-//! use anabranch_ep::{DeviceSlice, DispatchSent, ExpertOutput, ExpertParallel};
-//! fn unreceived(ep: &ExpertParallel, stream: &anabranch_hip::Stream, sent: DispatchSent, output: DeviceSlice) {
-//!     let _ = ep.combine(stream, ExpertOutput::InWindow, sent, output);
-//! }
-//! ```
-//!
-//! ```compile_fail,E0382
-//! use anabranch_ep::{CombineSent, DeviceSlice, ExpertParallel};
-//! fn twice(ep: &ExpertParallel, stream: &anabranch_hip::Stream, sent: CombineSent, output: DeviceSlice) {
-//!     let _ = ep.combine_recv(stream, sent, output);
-//!     let _ = ep.combine_recv(stream, sent, output);
-//! }
-//! ```
+//! program.
 
 use anabranch_hip::{DeviceAddress, Stream};
 
@@ -27,7 +12,15 @@ use crate::error::{Error, Result};
 use crate::slot::SlotTicket;
 use crate::tensor::{DeviceSlice, Tokens};
 
-/// A dispatch whose rows are on their way. Holds the slot; give it to [`ExpertParallel::dispatch_recv`].
+/// A dispatch whose rows are on their way. Holds the slot; give it to [`ExpertParallel::dispatch_recv`]: what was not received
+/// cannot be combined.
+///
+/// ```compile_fail,E0308
+/// # use anabranch_ep::{DeviceSlice, DispatchSent, ExpertOutput, ExpertParallel};
+/// # fn unreceived(ep: &ExpertParallel, stream: &anabranch_hip::Stream, sent: DispatchSent, output: DeviceSlice) {
+/// let _ = ep.combine(stream, ExpertOutput::InWindow, sent, output);
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "the slot stays busy until the dispatch is received and combined or released"]
 pub struct DispatchSent {
@@ -35,7 +28,15 @@ pub struct DispatchSent {
     tokens: u32,
 }
 
-/// A combine whose rows are offered to the peers. Holds the slot; give it to [`ExpertParallel::combine_recv`].
+/// A combine whose rows are offered to the peers. Holds the slot; give it to [`ExpertParallel::combine_recv`], once.
+///
+/// ```compile_fail,E0382
+/// # use anabranch_ep::{CombineSent, DeviceSlice, ExpertParallel};
+/// # fn twice(ep: &ExpertParallel, stream: &anabranch_hip::Stream, sent: CombineSent, output: DeviceSlice) {
+/// let _ = ep.combine_recv(stream, sent, output);
+/// let _ = ep.combine_recv(stream, sent, output);
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "the slot stays busy until the combine is received"]
 pub struct CombineSent {
@@ -61,6 +62,22 @@ impl ExpertParallel {
     /// The first half of a [dispatch](Self::dispatch): sends every token and tells the counts. Slotted, its kernel waits for
     /// nobody; compact, the count before it waits for the peers' counts, and the rows go behind that. Collective with
     /// [`Self::dispatch_recv`]; the tokens may be overwritten behind it, in stream order.
+    ///
+    /// ```
+    /// # use anabranch_ep::{DeviceSlice, ExpertOutput, ExpertParallel, Result, Tokens};
+    /// # fn layer(
+    /// #     ep: &ExpertParallel, stream: &anabranch_hip::Stream, tokens: &Tokens, output: DeviceSlice,
+    /// #     other_work: impl Fn(), experts: impl Fn(&anabranch_ep::Dispatched),
+    /// # ) -> Result<()> {
+    /// let sent = ep.dispatch_send(stream, tokens)?;
+    /// other_work(); // on the same stream, while rows are under way
+    /// let dispatched = ep.dispatch_recv(stream, sent)?;
+    /// experts(&dispatched); // write their rows to `dispatched.combine_rows()`
+    /// let sent = ep.combine_send(stream, ExpertOutput::InWindow, dispatched)?;
+    /// other_work();
+    /// ep.combine_recv(stream, sent, output)
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As [`Self::dispatch`].

@@ -335,7 +335,7 @@ pub fn judge_rows(
     }
 }
 
-/// The copies that found no room, listed and counted. A peer that was lost meanwhile is an error to hand on, not a wrong list.
+/// The copies that found no room, listed and counted. A fault of the world is the caller's to tell.
 pub fn judge_dropped(
     oracle: &Oracle<'_>,
     device: &Device,
