@@ -198,6 +198,20 @@ fn sizes_that_cannot_be_are_one_error_before_any_rank_starts() {
     for (arguments, words) in [
         (vec!["ep", "--tokens", &most, "--hidden", &most], "hidden"),
         (vec!["ep", "--tokens", "4", "--expert-capacity", "8"], "need --layout expert-major"),
+        (
+            vec![
+                "ep",
+                "--tokens",
+                "4",
+                "--hidden",
+                "64",
+                "--layout",
+                "expert-major",
+                "--expert-alignment",
+                "3",
+            ],
+            "alignment is 3; allowed are powers of two from 1 to 1024",
+        ),
         (vec!["ep", "--tokens", &most, "--hidden", "64"], "max_tokens"),
         (vec!["ep", "--tokens", "16384", "--hidden", "7168"], "heap.bytes is 67108864"),
         (

@@ -111,7 +111,7 @@ static ANABRANCH_DEVICE bool send_rows(const Grid& grid, const DispatchArgs& arg
     // Tokens before this block's own are counted, or, where one tile holds them all, routed with them and not sent.
     u32 earlier = end <= TILE ? first : 0;
     if (earlier == 0 && first > 0) {
-        count_tokens(grid, args.ids, args.top_k, args.experts, ranks, local.next_row, 0, first);
+        count_tokens(grid, args.placement, args.ids, args.top_k, args.team.rank, local.next_row, 0, first);
         ANABRANCH_UNLESS(ROUTE_UNCOUNTED) grid.block_barrier();
     }
 

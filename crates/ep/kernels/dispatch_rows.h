@@ -50,7 +50,7 @@ static ANABRANCH_DEVICE void report_invalid(const Grid& grid, const DispatchArgs
 static ANABRANCH_DEVICE void route_tile(const Grid& grid, const DispatchArgs& args, const DispatchLocal& local,
                                         u32 first, u32 count, u32 reported) {
     u32 ranks = args.team.size;
-    Owners owners = Owners::of(args.experts, ranks);
+    Owners owners = Owners::of(args.placement, args.team.rank);
     for (u32 start = 0; start < count; start += WAVE_SIZE) {
         u32 index = start + grid.lane();
         bool live = index < count;
@@ -62,7 +62,7 @@ static ANABRANCH_DEVICE void route_tile(const Grid& grid, const DispatchArgs& ar
         u32 fan = 0;
         for (u32 base = 0; base < ranks; base += RANKS_PER_MASK) {
             Destinations found = {0, 0};
-            if (live) found = destinations_of(grid, ids, args.top_k, owners, base);
+            if (live) found = destinations_of(grid, ids, args.top_k, owners, token, base);
             u64 mask = found.ranks;
             if (report && base == 0 && found.invalid != 0) report_invalid(grid, args, token, found.invalid);
             u32 end = minimum(ranks - base, RANKS_PER_MASK);

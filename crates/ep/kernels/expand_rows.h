@@ -108,12 +108,12 @@ static ANABRANCH_DEVICE void copy_tile(const Grid& grid, const ExpertExpandArgs&
 
 // The rows between an expert's last and the next multiple of the alignment: zeros, from nowhere. The grid's waves share them.
 static ANABRANCH_DEVICE void zero_padding(const Grid& grid, const ExpertExpandArgs& args, const ExpandLocal& local) {
-    u64 most = args.alignment - 1;
-    u64 all = most * args.received.local_experts;
-    for (u64 item = grid.grid_wave(); item < all; item += grid.grid_waves()) {
-        u32 expert = static_cast<u32>(item / most);
+    // Fits 32 bits: a block's local memory has words for every expert.
+    u32 most = args.alignment - 1;
+    for (u32 item = grid.grid_wave(); item < most * args.received.local_experts; item += grid.grid_waves()) {
+        u32 expert = item / most;
         u32 kept = minimum(local.total.get(grid, expert), args.capacity);
-        u32 row = kept + static_cast<u32>(item % most);
+        u32 row = kept + item % most;
         if (row >= round_up(kept, args.alignment)) continue;
         u64 slot = static_cast<u64>(expert) * args.capacity + row;
         Vec16* units = reinterpret_cast<Vec16*>(args.rows + slot * args.row_bytes);

@@ -102,14 +102,19 @@ ANABRANCH_KERNEL(anabranch_ep_expert_contract, ExpertContractArgs, 1024) {
     u64 items = static_cast<u64>(total) * segments;
     u64 item = items * grid.grid_wave() / grid.grid_waves();
     u64 last = items * (grid.grid_wave() + 1) / grid.grid_waves();
+    u32 row = static_cast<u32>(item / segments);
+    u32 segment = static_cast<u32>(item % segments);
     RowCursor cursor = {0, 0, 0};
-    if (item < last) cursor = RowCursor::at(grid, args.received, static_cast<u32>(item / segments));
+    if (item < last) cursor = RowCursor::at(grid, args.received, row);
     for (; item < last; ++item) {
-        u32 row = static_cast<u32>(item / segments);
-        u32 segment = static_cast<u32>(item % segments);
         cursor.move_to(grid, args.received, row);
-        u32 from = static_cast<u32>(static_cast<u64>(units) * segment / segments);
-        u32 to = static_cast<u32>(static_cast<u64>(units) * (segment + 1) / segments);
+        u32 from = segments == 1 ? 0 : static_cast<u32>(static_cast<u64>(units) * segment / segments);
+        u32 to = segments == 1 ? units : static_cast<u32>(static_cast<u64>(units) * (segment + 1) / segments);
         sum_units(grid, args, cursor.window_row(args.received, row), from, to);
+        ++segment;
+        if (segment == segments) {
+            segment = 0;
+            ++row;
+        }
     }
 }

@@ -21,7 +21,8 @@ ANABRANCH_KERNEL(anabranch_ep_expert_count, ExpertCountArgs, 1024) {
         u32 stop = minimum(minimum(cursor.end, end), row + MOST_ROWS);
         u64 window_row = cursor.window_row(received, row);
         for (u32 pair = grid.thread; pair < (stop - row) * received.top_k; pair += grid.block_threads) {
-            u32 expert = local_expert(grid, received, window_row + pair / received.top_k, pair % received.top_k);
+            u32 expert =
+                local_expert(grid, received, cursor.source, window_row + pair / received.top_k, pair % received.top_k);
             if (expert != NO_EXPERT) count.fetch_add(grid, expert, 1u);
         }
         row = stop;

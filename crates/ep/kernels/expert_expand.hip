@@ -58,7 +58,8 @@ static ANABRANCH_DEVICE void expand_tile(const Grid& grid, const ExpertExpandArg
     if (part.index == 0 && row == cursor.begin) write_source_offsets(grid, args, local, cursor.source, row);
     for (u32 pair = grid.thread; pair < pairs; pair += grid.block_threads) {
         u32 k = pair % args.received.top_k;
-        local.pair_expert.set(grid, pair, local_expert(grid, args.received, window_row + pair / args.received.top_k, k));
+        u64 row_of_pair = window_row + pair / args.received.top_k;
+        local.pair_expert.set(grid, pair, local_expert(grid, args.received, cursor.source, row_of_pair, k));
         local.pair_slot.set(grid, pair, SLOT_NONE);
     }
     grid.block_barrier();
@@ -82,12 +83,13 @@ ANABRANCH_KERNEL(anabranch_ep_expert_expand, ExpertExpandArgs, 1024) {
         local.total.set(grid, e, 0u);
     }
     grid.block_barrier();
-    u64 counted = static_cast<u64>(runs.count) * received.local_experts;
-    for (u64 i = grid.thread; i < counted; i += grid.block_threads) {
-        u32 pairs = private_load(grid, args.run_counts + i);
-        u32 expert = static_cast<u32>(i % received.local_experts);
-        local.total.fetch_add(grid, expert, pairs);
-        if (i / received.local_experts < run) local.next.fetch_add(grid, expert, pairs);
+    for (u32 counted = grid.wave(); counted < runs.count; counted += grid.waves_per_block()) {
+        const u32* counts = args.run_counts + static_cast<u64>(counted) * received.local_experts;
+        for (u32 e = grid.lane(); e < received.local_experts; e += WAVE_SIZE) {
+            u32 pairs = private_load(grid, counts + e);
+            local.total.fetch_add(grid, e, pairs);
+            if (counted < run) local.next.fetch_add(grid, e, pairs);
+        }
     }
     grid.block_barrier();
     if (grid.block == 0) {

@@ -3,6 +3,8 @@
 // offsets[s] on.
 #pragma once
 
+#include "ep/routing.h"
+
 static constexpr u32 NO_EXPERT = ~0u;
 // Entries of the slot map that name no row: the pair's expert is not on this rank, or its rows are used up.
 static constexpr u32 SLOT_NONE = ~0u;
@@ -51,11 +53,21 @@ ANABRANCH_DEVICE const u32* meta_record(const ReceivedView& received, u64 window
     return reinterpret_cast<const u32*>(received.meta + window_row * received.meta_bytes);
 }
 
-// The number among this rank's experts of the expert that a row names as its k-th.
-ANABRANCH_DEVICE u32 local_expert(const Grid& grid, const ReceivedView& received, u64 window_row, u32 k) {
-    // A masked id is a large number here.
-    u32 expert = heap_load(grid, meta_record(received, window_row) + 2 + k) - received.first_expert;
-    return expert < received.local_experts ? expert : NO_EXPERT;
+// The number among this rank's experts of the expert that a row of `source` names as its k-th; NO_EXPERT where another rank works
+// on it.
+ANABRANCH_DEVICE u32 local_expert(const Grid& grid, const ReceivedView& received, u32 source, u64 window_row, u32 k) {
+    const u32* meta = meta_record(received, window_row);
+    u32 id = heap_load(grid, meta + 2 + k);
+    if (received.local_numbers == nullptr) {
+        // A masked id is a large number here.
+        u32 expert = id - received.first_expert;
+        return expert < received.local_experts ? expert : NO_EXPERT;
+    }
+    if (id >= received.placement.experts) return NO_EXPERT;
+    u32 expert = private_load(grid, received.local_numbers + id);
+    if (expert == NO_EXPERT) return NO_EXPERT;
+    bool here = Owners::of(received.placement, source).rank_by_table(grid, id, heap_load(grid, meta)) == received.rank;
+    return here ? expert : NO_EXPERT;
 }
 
 // Consecutive rows, in as many runs as the grid has blocks, or as there are rows where those are fewer. Without rows there is

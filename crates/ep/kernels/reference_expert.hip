@@ -11,16 +11,17 @@ typedef EP_INPUT Input;
 typedef EP_ELEMENT Output;
 
 ANABRANCH_KERNEL(anabranch_ep_reference_expert, ReferenceExpertArgs, 1024) {
-    Owners owners = Owners::of(args.experts, args.ranks);
     for (u32 source = 0; source < args.ranks; ++source) {
+        Owners owners = Owners::of(args.placement, source);
         u32 rows = private_load(grid, args.counts + source);
         u64 base = first_row_of(grid, source, args.row_stride, args.offsets);
         for (u32 row = grid.grid_wave(); row < rows; row += grid.grid_waves()) {
             const u32* meta = reinterpret_cast<const u32*>(args.meta + (base + row) * args.meta_bytes);
+            u32 token = heap_load(grid, meta);
             f32 weight = 0.0f;
             for (u32 k = 0; k < args.top_k; ++k) {
                 u32 id = heap_load(grid, meta + 2 + k);
-                if (id < args.experts && owners.rank_of(id) == args.rank) {
+                if (id < args.placement.experts && owners.rank_of(grid, id, token) == args.rank) {
                     weight += bit_cast<f32>(heap_load(grid, meta + 2 + args.top_k + k));
                 }
             }

@@ -12,7 +12,8 @@ typedef EP_ELEMENT Output;
 ANABRANCH_KERNEL(anabranch_ep_reference_expert_major, ReferenceExpertMajorArgs, 1024) {
     for (u32 expert = 0; expert < args.local_experts; ++expert) {
         u32 rows = private_load(grid, args.counts + expert);
-        f32 factor = 1.0f + static_cast<f32>((args.first_expert + expert) % 8) * 0.125f;
+        u32 id = private_load(grid, args.expert_ids + expert);
+        f32 factor = 1.0f + static_cast<f32>(id % 8) * 0.125f;
         u64 base = static_cast<u64>(expert) * args.capacity;
         for (u32 row = grid.grid_wave(); row < rows; row += grid.grid_waves()) {
             u64 from = reinterpret_cast<u64>(args.rows) + (base + row) * RowOf<Input>::bytes(args.hidden);

@@ -1,6 +1,6 @@
 // From expert ids to destination ranks and rows.
 //
-// Rank r owns the experts from floor(r E / R) up to floor((r + 1) E / R), so expert e belongs to rank
+// Where experts are placed evenly, rank r owns the experts from floor(r E / R) up to floor((r + 1) E / R), so expert e belongs to rank
 // floor(((e + 1) R - 1) / E). A token sends one row to each distinct rank among its owners; its row at that rank is
 // the number of this source's earlier tokens that go there too. Both are functions of the ids alone: no counter of
 // another rank is touched, and every run places every row alike.
@@ -15,17 +15,28 @@ static_assert(TILE % WAVE_SIZE == 0, "whole waves route a tile");
 // Destinations whose membership one lane holds as bits.
 static constexpr u32 RANKS_PER_MASK = 64;
 
-// Who owns which expert. The plan keeps E times R below 2^32. Kernels begin with cold instruction caches, so that short code is
+// Who owns which expert, for the tokens of one rank. Where a table places experts, one may lie on several ranks; token t of rank s
+// goes to number (s + t) mod n of its n ranks. The plan keeps E times R below 2^32. Kernels begin with cold instruction caches, so that short code is
 // fast code: a division by E is a product with `inverse`, ceil(2^32 / E), which gives at most one too much.
 struct Owners {
-    u32 experts, ranks, inverse;
+    PlacementView placement;
+    u32 source, inverse;
 
-    static ANABRANCH_DEVICE Owners of(u32 experts, u32 ranks) { return Owners{experts, ranks, 0xffffffffu / experts + 1}; }
-    ANABRANCH_DEVICE u32 rank_of(u32 expert) const {
-        u32 scaled = (expert + 1) * ranks - 1;
-        if (experts == 1) return scaled;
+    static ANABRANCH_DEVICE Owners of(const PlacementView& placement, u32 source) {
+        return Owners{placement, source, 0xffffffffu / placement.experts + 1};
+    }
+    // The rank to which token `token` of rank `source` goes for an expert.
+    ANABRANCH_DEVICE u32 rank_of(const Grid& grid, u32 expert, u32 token) const {
+        if (placement.starts != nullptr) return rank_by_table(grid, expert, token);
+        u32 scaled = (expert + 1) * placement.ranks - 1;
+        if (placement.experts == 1) return scaled;
         u32 quotient = static_cast<u32>((static_cast<u64>(scaled) * inverse) >> 32);
-        return static_cast<u64>(quotient) * experts > scaled ? quotient - 1 : quotient;
+        return static_cast<u64>(quotient) * placement.experts > scaled ? quotient - 1 : quotient;
+    }
+    ANABRANCH_DEVICE u32 rank_by_table(const Grid& grid, u32 expert, u32 token) const {
+        u32 first = private_load(grid, placement.starts + expert);
+        u32 replicas = private_load(grid, placement.starts + expert + 1) - first;
+        return private_load(grid, placement.owners + first + (replicas > 1 ? (source + token) % replicas : 0));
     }
 };
 
@@ -40,20 +51,21 @@ ANABRANCH_DEVICE void load_ids(const Grid& grid, const i32* ids, u32 first, u32 
     for (u32 u = 0; u < IDS_AT_ONCE; ++u) id[u] = first + u < top_k ? private_load(grid, ids + first + u) : -1;
 }
 
-// Which of the ranks first .. first + 63 own an expert of a token, as bits, and which of its k name neither an expert nor nothing.
+// To which of the ranks first .. first + 63 a token goes, as bits, and which of its k name neither an expert nor nothing.
 struct Destinations {
     u64 ranks;
     u32 invalid;
 };
-ANABRANCH_DEVICE Destinations destinations_of(const Grid& grid, const i32* ids, u32 top_k, const Owners& owners, u32 first) {
+ANABRANCH_DEVICE Destinations destinations_of(const Grid& grid, const i32* ids, u32 top_k, const Owners& owners, u32 token,
+                                              u32 first) {
     Destinations found = {0, 0};
     for (u32 k = 0; k < top_k; k += IDS_AT_ONCE) {
         i32 id[IDS_AT_ONCE];
         load_ids(grid, ids, k, top_k, id);
 #pragma unroll
         for (u32 u = 0; u < IDS_AT_ONCE; ++u) {
-            bool is_expert = static_cast<u32>(id[u]) < owners.experts;
-            u32 bit = is_expert ? owners.rank_of(static_cast<u32>(id[u])) - first : RANKS_PER_MASK;
+            bool is_expert = static_cast<u32>(id[u]) < owners.placement.experts;
+            u32 bit = is_expert ? owners.rank_of(grid, static_cast<u32>(id[u]), token) - first : RANKS_PER_MASK;
             if (bit < RANKS_PER_MASK) found.ranks |= u64(1) << bit;
             if (!is_expert && id[u] != -1) found.invalid |= 1u << (k + u);
         }
@@ -68,15 +80,16 @@ static constexpr u32 RANKS_AT_ONCE = 4;
 
 // Adds, for every rank, the tokens first .. end that go to it to `counts`. The waves of the block share them; who reads the
 // counts comes behind a block barrier.
-ANABRANCH_DEVICE void count_tokens(const Grid& grid, const i32* ids, u32 top_k, u32 experts, u32 ranks,
+ANABRANCH_DEVICE void count_tokens(const Grid& grid, const PlacementView& placement, const i32* ids, u32 top_k, u32 source,
                                    const LocalArray<u32>& counts, u32 first, u32 end) {
-    Owners owners = Owners::of(experts, ranks);
+    Owners owners = Owners::of(placement, source);
+    u32 ranks = placement.ranks;
     for (u32 start = first + grid.wave() * WAVE_SIZE; start < end; start += grid.block_threads) {
         u32 token = start + grid.lane();
         for (u32 base = 0; base < ranks; base += RANKS_PER_MASK) {
             u64 mask = 0;
             if (token < end) {
-                mask = destinations_of(grid, ids + static_cast<u64>(token) * top_k, top_k, owners, base).ranks;
+                mask = destinations_of(grid, ids + static_cast<u64>(token) * top_k, top_k, owners, token, base).ranks;
             }
             u32 bits = minimum(ranks - base, RANKS_PER_MASK);
             for (u32 bit = 0; bit < bits; ++bit) {

@@ -4,6 +4,27 @@ use anabranch_hip_jit::{DevicePointer, device_struct};
 use anabranch_shmem::TeamView;
 
 device_struct! {
+    /// Which rank works on which expert.
+    pub struct PlacementView {
+        /// `[experts + 1]`: where each expert's ranks begin in `owners`; null where experts are placed evenly.
+        pub starts: DevicePointer<u32>,
+        /// The ranks of each expert; null where experts are placed evenly.
+        pub owners: DevicePointer<u32>,
+        /// Experts of the group.
+        pub experts: u32,
+        /// Ranks of the group.
+        pub ranks: u32,
+    }
+}
+
+impl PlacementView {
+    /// Experts placed evenly.
+    pub const fn even(experts: u32, ranks: u32) -> Self {
+        Self { starts: DevicePointer::NULL, owners: DevicePointer::NULL, experts, ranks }
+    }
+}
+
+device_struct! {
     /// A slot's words in this rank's own device memory. All start at zero but `invalid_first`, which starts at all ones.
     pub struct SlotState {
         /// Epoch of the last dispatch that completed.
@@ -32,6 +53,8 @@ device_struct! {
     pub struct CountArgs {
         /// The group.
         pub team: TeamView,
+        /// Which rank works on which expert.
+        pub placement: PlacementView,
         /// `[token_count][top_k]`.
         pub ids: DevicePointer<i32>,
         /// `[ranks]`: zero between launches.
@@ -64,6 +87,8 @@ device_struct! {
     pub struct DispatchArgs {
         /// The group.
         pub team: TeamView,
+        /// Which rank works on which expert.
+        pub placement: PlacementView,
         /// `[token_count][row_bytes]`, 16-byte aligned.
         pub tokens: DevicePointer<u8>,
         /// `[token_count][top_k]`.
@@ -202,6 +227,8 @@ device_struct! {
 device_struct! {
     /// Arguments of `anabranch_ep_reference_expert`.
     pub struct ReferenceExpertArgs {
+        /// Which rank works on which expert.
+        pub placement: PlacementView,
         /// The row window.
         pub rows: DevicePointer<u8>,
         /// The meta window.

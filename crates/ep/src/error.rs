@@ -19,6 +19,14 @@ pub enum Error {
         /// What is allowed.
         allowed: String,
     },
+    /// A placement cannot be.
+    #[error("the placement of expert {expert} cannot be: {problem}")]
+    Placement {
+        /// The expert.
+        expert: u32,
+        /// Why.
+        problem: String,
+    },
     /// A call has more tokens than the plan holds.
     #[error("{given} tokens were given, but the plan holds max_tokens = {max_tokens} a rank")]
     TooManyTokens {

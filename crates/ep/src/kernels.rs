@@ -4,8 +4,8 @@ use anabranch_hip_jit::{DeviceStruct, Header, KernelSpec, KernelUnit, PRELUDE};
 use anabranch_shmem::TeamView;
 
 use crate::args::{
-    CombineArgs, CombinePushArgs, ConformanceCodecArgs, CountArgs, DispatchArgs, ReferenceExpertArgs,
-    SlotState,
+    CombineArgs, CombinePushArgs, ConformanceCodecArgs, CountArgs, DispatchArgs, PlacementView,
+    ReferenceExpertArgs, SlotState,
 };
 use crate::codec::CombineCodec;
 use crate::data_type::DataType;
@@ -31,7 +31,12 @@ pub static COUNT: KernelUnit = KernelUnit {
     source: include_str!("../kernels/count.hip"),
     headers: &[PRELUDE, HEADERS],
     entries: &["anabranch_ep_count"],
-    layouts: &[TeamView::c_declaration, SlotState::c_declaration, CountArgs::c_declaration],
+    layouts: &[
+        PlacementView::c_declaration,
+        TeamView::c_declaration,
+        SlotState::c_declaration,
+        CountArgs::c_declaration,
+    ],
 };
 
 const ELEMENT_HEADERS: &[Header] =
@@ -47,7 +52,12 @@ pub static DISPATCH: KernelUnit = KernelUnit {
     source: include_str!("../kernels/dispatch.hip"),
     headers: &[PRELUDE, HEADERS, DISPATCH_HEADERS],
     entries: &["anabranch_ep_dispatch", "anabranch_ep_dispatch_send", "anabranch_ep_dispatch_recv"],
-    layouts: &[TeamView::c_declaration, SlotState::c_declaration, DispatchArgs::c_declaration],
+    layouts: &[
+        PlacementView::c_declaration,
+        TeamView::c_declaration,
+        SlotState::c_declaration,
+        DispatchArgs::c_declaration,
+    ],
 };
 
 /// Combine that pulls; parameters `EP_TILE` and `EP_ELEMENT`.
@@ -56,7 +66,12 @@ pub static COMBINE: KernelUnit = KernelUnit {
     source: include_str!("../kernels/combine.hip"),
     headers: &[PRELUDE, HEADERS, FLAG_HEADERS, COMBINE_HEADERS],
     entries: &["anabranch_ep_combine", "anabranch_ep_combine_send", "anabranch_ep_combine_recv"],
-    layouts: &[TeamView::c_declaration, SlotState::c_declaration, CombineArgs::c_declaration],
+    layouts: &[
+        PlacementView::c_declaration,
+        TeamView::c_declaration,
+        SlotState::c_declaration,
+        CombineArgs::c_declaration,
+    ],
 };
 
 /// Combine that pushes; parameters `EP_TILE`, `EP_ELEMENT` and `EP_CODEC`.
@@ -69,7 +84,12 @@ pub static COMBINE_PUSH: KernelUnit = KernelUnit {
         "anabranch_ep_combine_push_send",
         "anabranch_ep_combine_push_recv",
     ],
-    layouts: &[TeamView::c_declaration, SlotState::c_declaration, CombinePushArgs::c_declaration],
+    layouts: &[
+        PlacementView::c_declaration,
+        TeamView::c_declaration,
+        SlotState::c_declaration,
+        CombinePushArgs::c_declaration,
+    ],
 };
 
 /// The stand-in expert; parameters `EP_TILE`, `EP_INPUT` and `EP_ELEMENT`.
@@ -78,7 +98,7 @@ pub static REFERENCE_EXPERT: KernelUnit = KernelUnit {
     source: include_str!("../kernels/reference_expert.hip"),
     headers: &[PRELUDE, HEADERS, ELEMENT_HEADERS],
     entries: &["anabranch_ep_reference_expert"],
-    layouts: &[ReferenceExpertArgs::c_declaration],
+    layouts: &[PlacementView::c_declaration, ReferenceExpertArgs::c_declaration],
 };
 
 /// A codec alone, for tests; parameters `EP_ELEMENT` and `EP_CODEC`.
@@ -94,27 +114,37 @@ pub static CONFORMANCE_CODEC: KernelUnit = KernelUnit {
 pub static EXPERT_COUNT: KernelUnit = KernelUnit {
     name: "ep_expert_count",
     source: include_str!("../kernels/expert_count.hip"),
-    headers: &[PRELUDE, RECEIVED_HEADERS],
+    headers: &[PRELUDE, HEADERS, RECEIVED_HEADERS],
     entries: &["anabranch_ep_expert_count", "anabranch_ep_expert_sum"],
-    layouts: &[ReceivedView::c_declaration, ExpertCountArgs::c_declaration, ExpertSumArgs::c_declaration],
+    layouts: &[
+        PlacementView::c_declaration,
+        ReceivedView::c_declaration,
+        ExpertCountArgs::c_declaration,
+        ExpertSumArgs::c_declaration,
+    ],
 };
 
 /// Received rows to experts.
 pub static EXPERT_EXPAND: KernelUnit = KernelUnit {
     name: "ep_expert_expand",
     source: include_str!("../kernels/expert_expand.hip"),
-    headers: &[PRELUDE, RECEIVED_HEADERS, EXPAND_HEADERS],
+    headers: &[PRELUDE, HEADERS, RECEIVED_HEADERS, EXPAND_HEADERS],
     entries: &["anabranch_ep_expert_expand"],
-    layouts: &[ReceivedView::c_declaration, ExpertRowSource::c_declaration, ExpertExpandArgs::c_declaration],
+    layouts: &[
+        PlacementView::c_declaration,
+        ReceivedView::c_declaration,
+        ExpertRowSource::c_declaration,
+        ExpertExpandArgs::c_declaration,
+    ],
 };
 
 /// Experts' output to the combine window; parameter `EP_ELEMENT`.
 pub static EXPERT_CONTRACT: KernelUnit = KernelUnit {
     name: "ep_expert_contract",
     source: include_str!("../kernels/expert_contract.hip"),
-    headers: &[PRELUDE, RECEIVED_HEADERS],
+    headers: &[PRELUDE, HEADERS, RECEIVED_HEADERS],
     entries: &["anabranch_ep_expert_contract"],
-    layouts: &[ReceivedView::c_declaration, ExpertContractArgs::c_declaration],
+    layouts: &[PlacementView::c_declaration, ReceivedView::c_declaration, ExpertContractArgs::c_declaration],
 };
 
 /// The stand-in for experts that work on expert-major rows; parameters `EP_INPUT` and `EP_ELEMENT`.
@@ -166,17 +196,17 @@ pub fn conformance_codec(element: DataType, codec: CombineCodec) -> KernelSpec {
 
 /// Counting pairs: ids are integers, so one object serves every type.
 pub fn expert_count() -> KernelSpec {
-    KernelSpec::new(&EXPERT_COUNT)
+    KernelSpec::new(&EXPERT_COUNT).with("EP_TILE", TILE)
 }
 
 /// Expanding rows: payload is bytes, so one object serves every type.
 pub fn expert_expand() -> KernelSpec {
-    KernelSpec::new(&EXPERT_EXPAND)
+    KernelSpec::new(&EXPERT_EXPAND).with("EP_TILE", TILE)
 }
 
 /// Contracting the output of experts of a type.
 pub fn expert_contract(element: DataType) -> KernelSpec {
-    KernelSpec::new(&EXPERT_CONTRACT).with("EP_ELEMENT", element.device_name())
+    KernelSpec::new(&EXPERT_CONTRACT).with("EP_TILE", TILE).with("EP_ELEMENT", element.device_name())
 }
 
 /// The stand-in for experts that work on expert-major rows, from one type to another.

@@ -20,6 +20,7 @@ mod codec;
 mod data_type;
 mod error;
 mod operation;
+mod placement;
 mod received;
 mod slot;
 mod tensor;
@@ -43,6 +44,7 @@ pub use operation::{
     COMBINE, COUNT, CombineSent, DISPATCH, DispatchSent, Dispatched, DroppedCopy, ExpertOutput,
     ExpertParallel,
 };
+pub use placement::PlacementTable;
 pub use plan::{EpConfig, Plan};
 pub use received::ReceivedRows;
 pub use room::{Mode, UnknownMode};

@@ -10,6 +10,7 @@ use anabranch_shmem::{OperationCode, OperationName, ResidencyPermit, Team, World
 
 use crate::error::{Error, Result};
 use crate::kernels;
+use crate::placement::DevicePlacement;
 use crate::plan::{DeviceLimits, EpConfig, Geometry, Plan};
 use crate::room::Mode;
 use crate::slot::{PoolMark, Slot, SlotPool};
@@ -56,6 +57,7 @@ pub struct ExpertParallel {
     team: Team,
     plan: Plan,
     pool: Arc<SlotPool>,
+    placement: Arc<DevicePlacement>,
     /// Of the compact mode.
     count: Option<Arc<LoadedUnit>>,
     dispatch: Arc<LoadedUnit>,
@@ -116,12 +118,13 @@ impl ExpertParallel {
         let heaps = heaps?;
         let own = reserve(world, &plan, &mut limits).and_then(|permit| {
             let slots = heaps.into_iter().map(|heap| Slot::new(world.device(), &plan, heap));
-            Ok((permit, slots.collect::<Result<Vec<_>>>()?))
+            let placement = DevicePlacement::new(world.device(), &plan)?;
+            Ok((permit, slots.collect::<Result<Vec<_>>>()?, Arc::new(placement)))
         });
         agree(world, group, "ep slots", &own)?;
-        let (residency, slots) = own?;
+        let (residency, slots, placement) = own?;
         let (world, pool) = (world.clone(), SlotPool::new(slots));
-        Ok(Self { world, team, plan, pool, count, dispatch, combine, push, limits, residency })
+        Ok(Self { world, team, plan, pool, placement, count, dispatch, combine, push, limits, residency })
     }
 
     fn prepare(world: &World, group: &Group, config: EpConfig) -> Result<Prepared> {
@@ -154,6 +157,10 @@ impl ExpertParallel {
 
     pub(crate) fn world(&self) -> &World {
         &self.world
+    }
+
+    pub(crate) fn device_placement(&self) -> &Arc<DevicePlacement> {
+        &self.placement
     }
 
     pub(crate) fn pool_mark(&self) -> PoolMark {

@@ -36,6 +36,7 @@ pub use window::Window;
 
 use crate::codec::CombineCodec;
 use crate::data_type::DataType;
+use crate::placement::PlacementTable;
 use crate::plan::EpConfig;
 use anabranch_ranks::GroupRank;
 
@@ -54,6 +55,8 @@ pub struct Shape {
     pub scale_bytes: usize,
     /// The most tokens that a rank may bring, M.
     pub max_tokens: usize,
+    /// The ranks of each expert, where a table places them.
+    pub placement: Option<PlacementTable>,
     /// How a destination's window is shared.
     pub window: Window,
     /// Type of the tokens.
@@ -77,6 +80,7 @@ impl Shape {
             hidden: config.hidden as usize,
             scale_bytes: config.scale_bytes as usize,
             max_tokens: config.max_tokens as usize,
+            placement: config.placement.clone(),
             window: Window::new(config, ranks),
             dispatch: config.dispatch_type,
             combine: config.combine_type,
@@ -172,8 +176,8 @@ impl Route {
 pub struct Oracle<'a> {
     shape: Shape,
     inputs: Vec<RankInput<'a>>,
-    /// The owner of each expert.
-    owners: Vec<GroupRank>,
+    /// The ranks of each expert.
+    owners: Vec<Vec<GroupRank>>,
     routes: Vec<Route>,
 }
 
@@ -257,11 +261,12 @@ impl<'a> Oracle<'a> {
 
     /// The id as the receiver sees it: invalid ones as -1.
     fn carried_id(&self, id: i32) -> i32 {
-        if self.owner(id).is_some() { id } else { -1 }
+        if self.destination(id, GroupRank::new(0), 0).is_some() { id } else { -1 }
     }
 
-    fn owner(&self, id: i32) -> Option<GroupRank> {
-        usize::try_from(id).ok().and_then(|expert| self.owners.get(expert)).copied()
+    /// The rank to which a token goes for an id.
+    fn destination(&self, id: i32, source: GroupRank, token: usize) -> Option<GroupRank> {
+        replica(&self.owners, id, source.index(), token)
     }
 
     /// The row of a token's copy at a destination; `None` where it has none, or is dropped.
@@ -290,17 +295,27 @@ impl<'a> Oracle<'a> {
     }
 }
 
-/// The owner of each expert, rank by rank from the definition of the ranges.
-fn owners(shape: &Shape) -> Vec<GroupRank> {
+/// The ranks of each expert: those of the table, or rank by rank from the definition of the ranges.
+fn owners(shape: &Shape) -> Vec<Vec<GroupRank>> {
+    if let Some(table) = &shape.placement {
+        return (0..shape.experts).map(|expert| table.ranks_of(expert).to_vec()).collect();
+    }
     let first = |rank: u32| u64::from(rank) * u64::from(shape.experts) / u64::from(shape.ranks);
     (0..shape.ranks)
-        .flat_map(|rank| (first(rank)..first(rank + 1)).map(move |_| GroupRank::new(rank)))
+        .flat_map(|rank| (first(rank)..first(rank + 1)).map(move |_| vec![GroupRank::new(rank)]))
         .collect()
+}
+
+/// Of the ranks of an expert the one that comes up when they are counted through in turn, once for the source's number and once
+/// for the token's.
+fn replica(owners: &[Vec<GroupRank>], id: i32, source: usize, token: usize) -> Option<GroupRank> {
+    let ranks = owners.get(usize::try_from(id).ok()?)?;
+    ranks.iter().cycle().nth((source + token) % ranks.len().max(1)).copied()
 }
 
 fn route(
     shape: &Shape,
-    owners: &[GroupRank],
+    owners: &[Vec<GroupRank>],
     rank: usize,
     input: &RankInput<'_>,
     before: &mut [usize],
@@ -311,8 +326,8 @@ fn route(
     for (token, ids) in input.ids.chunks_exact(shape.top_k).enumerate() {
         destinations.clear();
         for &id in ids {
-            if let Some(owner) = usize::try_from(id).ok().and_then(|expert| owners.get(expert)) {
-                destinations.push(*owner);
+            if let Some(owner) = replica(owners, id, rank, token) {
+                destinations.push(owner);
             } else if id != -1 {
                 route.invalid.count += 1;
                 let here = InvalidId { rank: GroupRank::new(rank as u32), token: token as u32, id };

@@ -1,9 +1,12 @@
 //! What is computed where: configuration, layout of a slot, geometry of a launch. Pure arithmetic.
 
+use anabranch_ranks::GroupRank;
+
 use crate::codec::{CombineCodec, CombineSource};
 use crate::data_type::DataType;
 use crate::error::{Error, Result};
 use crate::owner::ExpertPlacement;
+use crate::placement::PlacementTable;
 use crate::room::{Mode, Room};
 
 mod push;
@@ -29,8 +32,10 @@ pub const MAX_TOKENS: u32 = 1 << 26;
 pub struct EpConfig {
     /// Elements of a token row.
     pub hidden: u32,
-    /// Experts of the group; rank r owns floor(r E / R) up to floor((r + 1) E / R).
+    /// Experts of the group; rank r owns floor(r E / R) up to floor((r + 1) E / R), unless a table places them.
     pub experts: u32,
+    /// Which ranks work on which expert, where they are not placed evenly or are on several ranks.
+    pub placement: Option<PlacementTable>,
     /// Experts a token names, 1 to 32.
     pub top_k: u32,
     /// Most tokens a rank dispatches in one call.
@@ -64,6 +69,7 @@ impl EpConfig {
         Self {
             hidden,
             experts,
+            placement: None,
             top_k,
             max_tokens,
             dispatch_type: DataType::Bf16,
@@ -77,6 +83,13 @@ impl EpConfig {
             max_blocks: 0,
             waves_per_block: 0,
         }
+    }
+
+    /// Places experts by a table.
+    #[must_use]
+    pub fn placement(mut self, table: PlacementTable) -> Self {
+        self.placement = Some(table);
+        self
     }
 
     /// Sets the type of dispatched rows.
@@ -134,6 +147,7 @@ impl EpConfig {
         [
             ("hidden", self.hidden.to_string()),
             ("experts", self.experts.to_string()),
+            ("placement", self.placement.as_ref().map_or_else(|| "even".to_owned(), ToString::to_string)),
             ("top_k", self.top_k.to_string()),
             ("max_tokens", self.max_tokens.to_string()),
             ("dispatch_type", self.dispatch_type.to_string()),
@@ -176,6 +190,9 @@ impl EpConfig {
         }
         if self.experts == 0 || self.experts > i32::MAX as u32 {
             return wrong("experts", self.experts, "allowed are 1 to 2147483647".to_owned());
+        }
+        if let Some(table) = &self.placement {
+            table.check(self.experts, ranks)?;
         }
         // The kernels' division relies on it.
         if u64::from(self.experts) * u64::from(ranks) > u64::from(u32::MAX) {
@@ -301,7 +318,15 @@ impl Plan {
         &self.config
     }
 
-    /// Who owns which experts.
+    /// The experts that a rank works on, ascending; their order is that of a rank's experts everywhere.
+    pub fn experts_on(&self, rank: GroupRank) -> Vec<u32> {
+        match &self.config.placement {
+            Some(table) => table.experts_on(rank),
+            None => self.placement.range(rank).collect(),
+        }
+    }
+
+    /// Who owns which experts when they are placed evenly, which is without a table.
     pub fn placement(&self) -> &ExpertPlacement {
         &self.placement
     }

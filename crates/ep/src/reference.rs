@@ -11,6 +11,7 @@ use crate::args::ReferenceExpertArgs;
 use crate::error::Result;
 use crate::kernels;
 use crate::operation::Dispatched;
+use crate::placement::DevicePlacement;
 use crate::plan::Plan;
 
 mod expert_major;
@@ -23,6 +24,7 @@ pub use expert_major::ReferenceExpertMajor;
 pub struct ReferenceExpert {
     unit: Arc<LoadedUnit>,
     plan: Plan,
+    placement: DevicePlacement,
     rank: GroupRank,
     blocks: u32,
     block_threads: u32,
@@ -42,6 +44,7 @@ impl ReferenceExpert {
         Ok(Self {
             unit,
             plan: plan.clone(),
+            placement: DevicePlacement::new(device, plan)?,
             rank,
             blocks: device.multiprocessors().min(128),
             block_threads: waves * device.wave_size(),
@@ -60,6 +63,7 @@ impl ReferenceExpert {
     pub unsafe fn run(&self, stream: &Stream, dispatched: &Dispatched, output: DeviceAddress) -> Result<()> {
         let config = self.plan.config();
         let args = ReferenceExpertArgs {
+            placement: self.placement.view(),
             rows: DevicePointer::new(dispatched.rows()),
             meta: DevicePointer::new(dispatched.meta()),
             output: DevicePointer::new(output),

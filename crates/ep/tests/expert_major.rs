@@ -4,7 +4,7 @@
 mod common;
 mod expert_major_common;
 
-use anabranch_ep::{DataType, EpConfig, ExpertMajorConfig};
+use anabranch_ep::{DataType, EpConfig, ExpertMajorConfig, Mode};
 use common::{Case, Routing};
 use expert_major_common::run;
 
@@ -57,6 +57,20 @@ fn every_capacity_keeps_the_first_pairs_and_drops_the_rest() {
         }
     }
     assert!(dropped > 0, "no case has more pairs than room");
+}
+
+#[test]
+fn both_modes_with_and_without_room_for_all_rows() {
+    for mode in [Mode::Slotted, Mode::Compact] {
+        for (max_recv, wave) in [(0, 1), (0, 32), (4, 1), (30, 4), (1000, 64)] {
+            for routing in [Routing::Random, Routing::Hot] {
+                let mut case = Case::new(4, wave);
+                case.config = case.config.mode(mode).max_recv(max_recv);
+                case.routing = routing;
+                run(&case, ExpertMajorConfig::new().alignment(8), 2);
+            }
+        }
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ mod expert_major_common;
 use anabranch_ep::oracle::{ExpertOutputs, FactorExperts, Oracle};
 use anabranch_ep::{
     DataType, DeviceSlice, Error, ExpertMajor, ExpertMajorConfig, ExpertOutput, ExpertParallel,
-    LocalExpertCounter,
+    LocalExpertCounter, Mode,
 };
 use anabranch_hip::Stream;
 use anabranch_ranks::GroupRank;
@@ -50,8 +50,9 @@ fn varied(case: &Case, number: u64) -> Case {
 
 #[test]
 fn forty_replays_with_new_tokens_and_routings() {
-    for (wave, capacity) in [(1, 0), (4, 8), (32, 0)] {
-        let case = Case::new(3, wave);
+    for (wave, capacity, mode) in [(1, 0, Mode::Slotted), (4, 8, Mode::Compact), (32, 0, Mode::Compact)] {
+        let mut case = Case::new(3, wave);
+        case.config = case.config.mode(mode);
         let config = ExpertMajorConfig::new().capacity(capacity).alignment(8);
         on_plans(&case, |world, ep, stream| {
             let me = ep.rank();

@@ -78,18 +78,16 @@ pub(crate) fn measure(context: &RankContext<'_>, arguments: &EpArgs) -> anyhow::
 /// The first input that cannot be used.
 pub(crate) fn check(config: &Config, arguments: &EpArgs, ranks: u32) -> anyhow::Result<()> {
     peer::check(arguments, config.device.runtime)?;
-    let sized = arguments.expert_capacity.is_some() || arguments.expert_alignment.is_some();
     if arguments.layout == Layout::ExpertMajor && arguments.combine_source() != CombineSource::Window {
         bail!(
             "--layout expert-major sums into the combine window; --combine-source buffer and codecs are for token-major"
         );
     }
-    if sized && arguments.layout == Layout::TokenMajor {
-        bail!("--expert-capacity and --expert-alignment need --layout expert-major");
-    }
     let heap = config.heap.bytes.bytes();
     for workload in workloads(arguments, ranks) {
-        let needed = plan_of(config, arguments, &workload?, ranks)?.heap_bytes();
+        let plan = plan_of(config, arguments, &workload?, ranks)?;
+        expert_major::check(arguments, &plan)?;
+        let needed = plan.heap_bytes();
         if needed > heap {
             bail!(
                 "the receive windows of {ranks} ranks need {needed} bytes of the symmetric heap, and heap.bytes is \

@@ -2,9 +2,15 @@
 
 use anabranch_hip_jit::{DevicePointer, device_struct};
 
+use crate::args::PlacementView;
+
 device_struct! {
     /// What a dispatch delivered, as the kernels of the expert-major layout read it.
     pub struct ReceivedView {
+        /// Which rank works on which expert.
+        pub placement: PlacementView,
+        /// `[experts]`: the number of each expert among this rank's, all ones for the others; null where experts are placed evenly.
+        pub local_numbers: DevicePointer<u32>,
         /// The row window.
         pub rows: DevicePointer<u8>,
         /// The meta window.
@@ -19,10 +25,14 @@ device_struct! {
         pub top_k: u32,
         /// Bytes between two meta records, a multiple of 16.
         pub meta_bytes: u32,
-        /// The first expert of this rank.
+        /// The first expert of this rank, where experts are placed evenly.
         pub first_expert: u32,
         /// Experts of this rank.
         pub local_experts: u32,
+        /// This rank in the group.
+        pub rank: u32,
+        /// Not used.
+        pub reserved: u32,
     }
 }
 
@@ -135,10 +145,12 @@ device_struct! {
         pub output: DevicePointer<u8>,
         /// `[local_experts]`: rows of each expert.
         pub counts: DevicePointer<u32>,
+        /// `[local_experts]`: their numbers in the group.
+        pub expert_ids: DevicePointer<u32>,
         /// Experts of this rank.
         pub local_experts: u32,
-        /// The first of them.
-        pub first_expert: u32,
+        /// Not used.
+        pub reserved: u32,
         /// Rows an expert has room for.
         pub capacity: u32,
         /// Elements of a row.

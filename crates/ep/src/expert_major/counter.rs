@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use anabranch_clock::Moment;
 use anabranch_hip::{Device, DeviceAddress, DeviceBuffer, Event, Stream};
-use anabranch_hip_jit::{DevicePointer, LOCAL_RESERVED_BYTES, LoadedUnit};
+use anabranch_hip_jit::{DevicePointer, LOCAL_RESERVED_BYTES, LoadedUnit, bytemuck};
+use anabranch_ranks::GroupRank;
 use anabranch_shmem::World;
 
 use super::args::{ExpertCountArgs, ExpertSumArgs, ReceivedView};
@@ -12,6 +13,7 @@ use super::plan::{ExpertMajorGeometry, check_local, geometry, run_count_bytes};
 use crate::error::{Error, Result};
 use crate::kernels;
 use crate::operation::{Dispatched, ExpertParallel};
+use crate::placement::DevicePlacement;
 use crate::plan::{DeviceLimits, Plan};
 use crate::slot::{POLL, PoolMark, lock};
 use crate::tensor::DeviceSlice;
@@ -26,9 +28,13 @@ use crate::tensor::DeviceSlice;
 pub struct LocalExpertCounter {
     world: World,
     plan: Plan,
+    rank: GroupRank,
     pool: PoolMark,
+    placement: Arc<DevicePlacement>,
     first_expert: u32,
     local_experts: u32,
+    /// `[experts]`, where a table places them.
+    local_numbers: Option<DeviceBuffer>,
     unit: Arc<LoadedUnit>,
     run_counts: DeviceBuffer,
     geometry: ExpertMajorGeometry,
@@ -46,17 +52,20 @@ impl LocalExpertCounter {
         let device = world.device();
         let unit = world.jit().load(device, &kernels::expert_count())?;
         let limits = limits(device, plan, &[unit.kernel("anabranch_ep_expert_count")?])?;
-        let experts = plan.placement().range(ep.rank());
-        let local_experts = experts.end - experts.start;
+        let experts = plan.experts_on(ep.rank());
+        let local_experts = experts.len() as u32;
         check_local(u64::from(local_experts) * 4, local_experts, &limits)?;
         let geometry = geometry(plan, &limits);
         let bytes = run_count_bytes(local_experts, geometry) as usize;
         Ok(Self {
             world: world.clone(),
             plan: plan.clone(),
+            rank: ep.rank(),
             pool: ep.pool_mark(),
-            first_expert: experts.start,
+            placement: Arc::clone(ep.device_placement()),
+            first_expert: experts.first().copied().unwrap_or_default(),
             local_experts,
+            local_numbers: local_numbers(device, plan, &experts)?,
             unit,
             run_counts: device.allocate(bytes.max(16))?,
             geometry,
@@ -127,7 +136,11 @@ impl LocalExpertCounter {
 
     /// The dispatch, as the kernels read it.
     pub(super) fn view(&self, dispatched: &Dispatched) -> ReceivedView {
+        let local_numbers = self.local_numbers.as_ref();
         ReceivedView {
+            placement: self.placement.view(),
+            local_numbers: local_numbers
+                .map_or(DevicePointer::NULL, |words| DevicePointer::new(words.address())),
             rows: DevicePointer::new(dispatched.rows()),
             meta: DevicePointer::new(dispatched.meta()),
             offsets: DevicePointer::new(dispatched.offsets()),
@@ -137,6 +150,8 @@ impl LocalExpertCounter {
             meta_bytes: self.plan.meta_bytes(),
             first_expert: self.first_expert,
             local_experts: self.local_experts,
+            rank: self.rank.get(),
+            reserved: 0,
         }
     }
 
@@ -224,6 +239,20 @@ impl LastUse {
         }
         true
     }
+}
+
+/// The number of each expert of the group among a rank's, all ones for those of other ranks; nothing where they are placed evenly.
+fn local_numbers(device: &Device, plan: &Plan, experts: &[u32]) -> Result<Option<DeviceBuffer>> {
+    if plan.config().placement.is_none() {
+        return Ok(None);
+    }
+    let mut words = vec![u32::MAX; plan.config().experts as usize];
+    for (local, expert) in experts.iter().enumerate() {
+        words[*expert as usize] = local as u32;
+    }
+    let mut buffer = device.allocate(words.len() * 4)?;
+    buffer.copy_from_host(0, bytemuck::cast_slice(&words))?;
+    Ok(Some(buffer))
 }
 
 /// What launches of these kernels may look like. Their blocks wait for nobody, so a grid need not be resident.

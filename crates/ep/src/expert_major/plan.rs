@@ -89,7 +89,7 @@ pub struct ExpertMajorGeometry {
 pub struct ExpertMajorPlan {
     plan: Plan,
     rank: GroupRank,
-    first_expert: u32,
+    experts: Vec<u32>,
     local_experts: u32,
     capacity: u32,
     alignment: u32,
@@ -134,23 +134,15 @@ impl ExpertMajorPlan {
             return wrong("capacity", given, allowed);
         }
         let rows = if capacity == 0 { plan.rows().next_multiple_of(alignment.into()) } else { given };
-        let experts = plan.placement().range(rank);
-        let local_experts = experts.end - experts.start;
+        let experts = plan.experts_on(rank);
+        let local_experts = experts.len() as u32;
         if rows * u64::from(local_experts) > most {
             let allowed = format!("{local_experts} local experts times {rows} rows must be at most {most}");
             return wrong("capacity", given, allowed);
         }
         let layout = layout(plan, local_experts, rows)?;
         let capacity = rows as u32; // at most the worst case or a rounded number of rows; both were compared above
-        Ok(Self {
-            plan: plan.clone(),
-            rank,
-            first_expert: experts.start,
-            local_experts,
-            capacity,
-            alignment,
-            layout,
-        })
+        Ok(Self { plan: plan.clone(), rank, experts, local_experts, capacity, alignment, layout })
     }
 
     /// The plan of the dispatch.
@@ -163,9 +155,9 @@ impl ExpertMajorPlan {
         self.rank
     }
 
-    /// The first expert of the rank.
-    pub fn first_expert(&self) -> u32 {
-        self.first_expert
+    /// The rank's experts by their numbers in the group, ascending: the n-th is the n-th local expert.
+    pub fn experts(&self) -> &[u32] {
+        &self.experts
     }
 
     /// Experts of the rank, possibly none.

@@ -70,6 +70,7 @@ impl ExpertParallel {
         };
         DispatchArgs {
             team: self.team.view(),
+            placement: self.placement.view(),
             tokens: pointer(address(|tokens| Some(tokens.rows))),
             ids: pointer(address(|tokens| Some(tokens.ids))),
             weights: pointer(address(|tokens| tokens.weights)),
@@ -112,6 +113,7 @@ impl ExpertParallel {
         let geometry = self.plan.count_geometry(count, &self.limits);
         let args = CountArgs {
             team: self.team.view(),
+            placement: self.placement.view(),
             ids: pointer(tokens.ids.address()),
             tally: pointer(slot.get().tally()),
             bases: pointer(slot.get().bases()),

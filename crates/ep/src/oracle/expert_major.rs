@@ -61,7 +61,7 @@ impl Oracle<'_> {
         if alignment == 0 {
             return Err(OracleError::Zero { field: "alignment" });
         }
-        let owned = self.owners.iter().enumerate().filter(|(_, owner)| **owner == destination);
+        let owned = self.owners.iter().enumerate().filter(|(_, ranks)| ranks.contains(&destination));
         let experts: Vec<u32> = owned.map(|(expert, _)| expert as u32).collect();
         let mut pairs = vec![Vec::new(); experts.len()];
         for (source, route) in self.routes.iter().enumerate() {
@@ -69,6 +69,9 @@ impl Oracle<'_> {
             for token in 0..route.tokens() {
                 let Some(row) = self.row_at(source, token, destination) else { continue };
                 for (k, id) in self.ids(source, token).iter().enumerate() {
+                    if self.destination(*id, source, token) != Some(destination) {
+                        continue;
+                    }
                     let Some(local) = experts.iter().position(|expert| i64::from(*expert) == i64::from(*id))
                     else {
                         continue;
@@ -332,7 +335,7 @@ impl<O: ExpertOutputs> Contracted<'_, O> {
         let mut output = vec![0.0f32; shape.hidden];
         values.fill(0.0);
         for (k, id) in self.oracle.ids(source, token).iter().enumerate() {
-            let here = self.oracle.owner(*id) == Some(destination);
+            let here = self.oracle.destination(*id, source, token) == Some(destination);
             if !here || !self.kept[source.index()][token * shape.top_k + k] {
                 continue;
             }

@@ -90,7 +90,7 @@ impl StandIn<'_> {
     pub fn local_weight(&self, copy: &SentCopy<'_>) -> f32 {
         let mut sum = 0.0f32;
         for (id, weight) in copy.ids.iter().zip(copy.weights.unwrap_or_default()) {
-            if self.oracle.owner(*id) == Some(copy.destination) {
+            if self.oracle.destination(*id, copy.source, copy.token) == Some(copy.destination) {
                 sum += weight;
             }
         }

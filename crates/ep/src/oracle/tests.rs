@@ -123,6 +123,7 @@ fn small() -> (Shape, Vec<Input>) {
         hidden: 2,
         scale_bytes: 1,
         max_tokens: 3,
+        placement: None,
         window: Window::Slotted { slots: 3 },
         dispatch: DataType::F32,
         combine: DataType::F32,
@@ -151,6 +152,7 @@ fn mixed(dispatch: DataType, combine: DataType) -> (Shape, Vec<Input>) {
         hidden: 6,
         scale_bytes: 3,
         max_tokens: 9,
+        placement: None,
         window: Window::Slotted { slots: 9 },
         dispatch,
         combine,
@@ -188,7 +190,7 @@ prop_compose! {
         scale_bytes in Just(scale_bytes), seed in any::<u32>(),
     ) -> (Shape, Vec<Input>) {
         let shape = Shape {
-            ranks, experts, top_k, hidden, scale_bytes, max_tokens: 6, window: Window::Slotted { slots: 6 },
+            ranks, experts, top_k, hidden, scale_bytes, max_tokens: 6, placement: None, window: Window::Slotted { slots: 6 },
             dispatch: DataType::F32, combine: DataType::F32, output: DataType::F32,
             codec: CombineCodec::None,
         };

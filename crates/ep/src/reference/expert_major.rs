@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use anabranch_hip::Stream;
-use anabranch_hip_jit::{DevicePointer, LoadedUnit};
+use anabranch_hip::{DeviceBuffer, Stream};
+use anabranch_hip_jit::{DevicePointer, LoadedUnit, bytemuck};
 use anabranch_shmem::World;
 
 use crate::error::Result;
@@ -18,6 +18,7 @@ use crate::tensor::DeviceSlice;
 pub struct ReferenceExpertMajor {
     unit: Arc<LoadedUnit>,
     plan: ExpertMajorPlan,
+    expert_ids: DeviceBuffer,
     blocks: u32,
     block_threads: u32,
 }
@@ -33,7 +34,10 @@ impl ReferenceExpertMajor {
         let spec = kernels::reference_expert_major(config.dispatch_type, config.combine_type);
         let unit = world.jit().load(world.device(), &spec)?;
         let geometry = layout.geometry();
-        Ok(Self { unit, plan, blocks: geometry.blocks, block_threads: geometry.block_threads })
+        let experts = bytemuck::cast_slice(plan.experts());
+        let mut expert_ids = world.device().allocate(experts.len().max(16))?;
+        expert_ids.copy_from_host(0, experts)?;
+        Ok(Self { unit, plan, expert_ids, blocks: geometry.blocks, block_threads: geometry.block_threads })
     }
 
     /// Puts the kernel on the stream: reads the rows of `layout`, writes `output`, `[local experts][capacity][hidden]` of the
@@ -57,8 +61,9 @@ impl ReferenceExpertMajor {
             rows: DevicePointer::new(layout.rows()),
             output: DevicePointer::new(output.address()),
             counts: DevicePointer::new(layout.counts()),
+            expert_ids: DevicePointer::new(self.expert_ids.address()),
             local_experts: local,
-            first_expert: self.plan.first_expert(),
+            reserved: 0,
             capacity,
             hidden: config.hidden,
         };

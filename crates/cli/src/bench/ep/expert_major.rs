@@ -2,10 +2,13 @@
 
 use anabranch::ep::oracle::{FactorExperts, Oracle};
 use anabranch::ep::reference::ReferenceExpertMajor;
-use anabranch::ep::{Dispatched, ExpertMajor, ExpertMajorConfig, ExpertMajorRows, ExpertParallel};
+use anabranch::ep::{
+    Dispatched, ExpertMajor, ExpertMajorConfig, ExpertMajorPlan, ExpertMajorRows, ExpertParallel, Plan,
+};
 use anabranch::hip::{DeviceBuffer, Stream};
 use anabranch::jit::KernelSpec;
 use anabranch::{Error, GroupRank, World};
+use anyhow::bail;
 
 use crate::bench::{EpArgs, Layout, device};
 
@@ -30,16 +33,34 @@ pub(super) fn needed_kernels(arguments: &EpArgs) -> Vec<KernelSpec> {
     ]
 }
 
+fn config(arguments: &EpArgs) -> ExpertMajorConfig {
+    ExpertMajorConfig::new()
+        .capacity(arguments.expert_capacity.unwrap_or(0))
+        .alignment(arguments.expert_alignment.unwrap_or(1))
+}
+
+/// What can be told before there are ranks.
+///
+/// # Errors
+/// Numbers that no layout of the plan can have, or that belong to another layout.
+pub(super) fn check(arguments: &EpArgs, plan: &Plan) -> anyhow::Result<()> {
+    if arguments.layout == Layout::ExpertMajor {
+        for rank in (0..plan.ranks()).map(GroupRank::new) {
+            ExpertMajorPlan::new(plan, rank, config(arguments)).map_err(Error::from)?;
+        }
+    } else if arguments.expert_capacity.is_some() || arguments.expert_alignment.is_some() {
+        bail!("--expert-capacity and --expert-alignment need --layout expert-major");
+    }
+    Ok(())
+}
+
 impl ExpertMajorBench {
     /// The layout, where it was asked for.
     pub(super) fn new(world: &World, ep: &ExpertParallel, arguments: &EpArgs) -> Result<Option<Self>, Error> {
         if arguments.layout == Layout::TokenMajor {
             return Ok(None);
         }
-        let config = ExpertMajorConfig::new()
-            .capacity(arguments.expert_capacity.unwrap_or(0))
-            .alignment(arguments.expert_alignment.unwrap_or(1));
-        let layout = ExpertMajor::new(ep, config)?;
+        let layout = ExpertMajor::new(ep, config(arguments))?;
         let experts = ReferenceExpertMajor::new(world, &layout)?;
         let output = world.device().allocate((layout.plan().output_bytes() as usize).max(16))?;
         Ok(Some(Self { layout, experts, output }))

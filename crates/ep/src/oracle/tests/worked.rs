@@ -96,6 +96,31 @@ fn a_cap_is_the_same_number_of_slots_for_each_source() {
 }
 
 #[test]
+fn a_worked_dispatch_to_replicas() {
+    let (shape, inputs) = small();
+    // Expert 0 on rank 1 alone, 1 on rank 0 and then rank 1, 2 on rank 1 and then rank 0.
+    let ranks = |ranks: [u32; 2]| ranks.map(rank).to_vec();
+    let table = PlacementTable::new([vec![rank(1)], ranks([0, 1]), ranks([1, 0])]);
+    let oracle = Oracle::new(Shape { placement: Some(table), ..shape }, lend(&inputs)).unwrap();
+    // Rank 0: token 0 names 0 and 2, which is on rank 1 for it; token 1 names 2, on rank 0 for it, and 1, on rank 1.
+    let at_zero: Vec<_> =
+        oracle.dispatch(rank(0)).unwrap().rows().map(|row| (row.source, row.token)).collect();
+    assert_eq!(at_zero, [(rank(0), 1)]);
+    // Rank 1's token names 0.
+    let at_one: Vec<_> =
+        oracle.dispatch(rank(1)).unwrap().rows().map(|row| (row.source, row.token)).collect();
+    assert_eq!(at_one, [(rank(0), 0), (rank(0), 1), (rank(1), 0)]);
+    let experts = oracle.expert_major(rank(1), 3, 1).unwrap();
+    assert_eq!(experts.experts(), [0, 1, 2]);
+    let pairs: Vec<Vec<_>> = (0..3)
+        .map(|local| experts.pairs(local).iter().map(|pair| (pair.source, pair.token, pair.k)).collect())
+        .collect();
+    assert_eq!(pairs, [vec![(rank(0), 0, 0), (rank(1), 0, 1)], vec![(rank(0), 1, 1)], vec![(rank(0), 0, 1)]]);
+    let sums = oracle.combine(rank(0)).unwrap().output(&oracle.stand_in().unwrap());
+    assert_eq!(sums, f32_bytes(&[1.0, 2.0, 1.875, 2.5, 0.0, 0.0]));
+}
+
+#[test]
 fn the_first_invalid_id_has_the_lowest_token_then_the_lowest_k() {
     let (shape, mut inputs) = small();
     inputs[0].ids = vec![0, -1, 1, i32::MAX, 3, i32::MIN];
@@ -125,6 +150,7 @@ fn one_token(combine: DataType, output: DataType) -> (Shape, Vec<Input>) {
         hidden: 1,
         scale_bytes: 0,
         max_tokens: 1,
+        placement: None,
         window: Window::Slotted { slots: 1 },
         dispatch: DataType::F32,
         combine,

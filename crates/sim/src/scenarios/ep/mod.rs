@@ -6,7 +6,7 @@ mod judge;
 mod push;
 
 use anabranch_ep::args::{
-    CombineArgs, CombinePushArgs, CountArgs, DispatchArgs, ReferenceExpertArgs, SlotState,
+    CombineArgs, CombinePushArgs, CountArgs, DispatchArgs, PlacementView, ReferenceExpertArgs, SlotState,
 };
 use anabranch_ep::plan::{DeviceLimits, FLAG_STRIDE, Geometry, Plan};
 use anabranch_ep::{
@@ -247,11 +247,16 @@ impl Ep {
         Ok(())
     }
 
+    fn placement(&self) -> PlacementView {
+        PlacementView::even(self.plan.config().experts, self.case.ranks)
+    }
+
     fn dispatch_args(&self, team: TeamView, rank: u32, epoch: u32) -> DispatchArgs {
         let (plan, layout, own) = (&self.plan, self.plan.layout(), self.bench.ranks[rank as usize].own);
         let input = &self.memory[rank as usize].inputs[epoch as usize];
         DispatchArgs {
             team,
+            placement: self.placement(),
             tokens: at(input.on_device, 0),
             ids: at(input.on_device, input.tokens.len() as u64),
             weights: at(input.on_device, (input.tokens.len() + input.ids.len() * 4) as u64),
@@ -286,6 +291,7 @@ impl Ep {
         let input = &self.memory[rank as usize].inputs[epoch as usize];
         CountArgs {
             team,
+            placement: self.placement(),
             ids: at(input.on_device, input.tokens.len() as u64),
             tally: at(own, self.own.tally),
             bases: at(own, self.own.bases),
@@ -305,6 +311,7 @@ impl Ep {
         let (plan, layout, memory) = (&self.plan, self.plan.layout(), self.bench.ranks[rank as usize]);
         let staged = self.memory[rank as usize].staged;
         ReferenceExpertArgs {
+            placement: self.placement(),
             rows: at(memory.heap, layout.rows),
             meta: at(memory.heap, layout.meta),
             output: if self.case.staged { at(staged, 0) } else { at(memory.heap, layout.combine_rows) },
