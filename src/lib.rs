@@ -64,6 +64,7 @@ pub fn kernel_registry() -> Vec<KernelSpec> {
     all.extend(anabranch_ep::kernels());
     all.extend(anabranch_ccl::kernels());
     all.extend(anabranch_ccl::device_api::conformance::kernels());
+    all.extend(anabranch_ep::kernels::conformance());
     all
 }
 

@@ -227,3 +227,10 @@ pub fn kernels() -> Vec<KernelSpec> {
     }
     all
 }
+
+/// The kernels of tests alone, in every variant.
+pub fn conformance() -> Vec<KernelSpec> {
+    let codecs = || CombineCodec::ALL.into_iter().filter(|codec| *codec != CombineCodec::None);
+    let of = |element| codecs().map(move |codec| conformance_codec(element, codec));
+    DataType::COMBINED.into_iter().flat_map(of).collect()
+}

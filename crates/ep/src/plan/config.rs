@@ -1,0 +1,217 @@
+//! What a plan is made for, and what is right about it.
+
+use super::{MAX_SLOT_BYTES, MAX_TOKENS, MAX_TOP_K, meta_bytes, row_bytes};
+use crate::codec::{CombineCodec, CombineSource};
+use crate::data_type::DataType;
+use crate::error::{Error, Result};
+use crate::placement::PlacementTable;
+use crate::room::{Mode, Room};
+
+/// What a plan is made for. Equal on all ranks of the group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct EpConfig {
+    /// Elements of a token row.
+    pub hidden: u32,
+    /// Experts of the group; rank r owns floor(r E / R) up to floor((r + 1) E / R), unless a table places them.
+    pub experts: u32,
+    /// Which ranks work on which expert, where they are not placed evenly or are on several ranks.
+    pub placement: Option<PlacementTable>,
+    /// Experts a token names, 1 to 32.
+    pub top_k: u32,
+    /// Most tokens a rank dispatches in one call.
+    pub max_tokens: u32,
+    /// Type of the rows that dispatch sends.
+    pub dispatch_type: DataType,
+    /// Type of the rows that combine sums and returns.
+    pub combine_type: DataType,
+    /// Where experts' output may lie.
+    pub combine_source: CombineSource,
+    /// What rows are turned into on their way back.
+    pub combine_codec: CombineCodec,
+    /// Bytes of scales that travel with a token; 0 for none. A multiple of 4.
+    pub scale_bytes: u32,
+    /// Rows that a rank takes in from all ranks together (`max_total_recv_tokens` elsewhere); 0 for the worst case, all tokens
+    /// of all ranks. At least the number of ranks. Copies for which there is no room are dropped: the plan says which.
+    pub max_recv: u32,
+    /// How received rows lie.
+    pub mode: Mode,
+    /// Operations that may be in flight: dispatches without their combine.
+    pub slots: u32,
+    /// Most blocks of a launch; 0 lets the plan choose.
+    pub max_blocks: u32,
+    /// Waves of a block; 0 lets the plan choose.
+    pub waves_per_block: u32,
+}
+
+impl EpConfig {
+    /// A configuration with bf16 rows, no scales, one slot, and launch shapes chosen by the plan.
+    pub fn new(hidden: u32, experts: u32, top_k: u32, max_tokens: u32) -> Self {
+        Self {
+            hidden,
+            experts,
+            placement: None,
+            top_k,
+            max_tokens,
+            dispatch_type: DataType::Bf16,
+            combine_type: DataType::Bf16,
+            combine_source: CombineSource::Any,
+            combine_codec: CombineCodec::None,
+            scale_bytes: 0,
+            max_recv: 0,
+            mode: Mode::Auto,
+            slots: 1,
+            max_blocks: 0,
+            waves_per_block: 0,
+        }
+    }
+
+    /// Places experts by a table.
+    #[must_use]
+    pub fn placement(mut self, table: PlacementTable) -> Self {
+        self.placement = Some(table);
+        self
+    }
+
+    /// Sets the type of dispatched rows.
+    #[must_use]
+    pub fn dispatch_type(mut self, value: DataType) -> Self {
+        self.dispatch_type = value;
+        self
+    }
+
+    /// Sets the type of combined rows.
+    #[must_use]
+    pub fn combine_type(mut self, value: DataType) -> Self {
+        self.combine_type = value;
+        self
+    }
+
+    /// Sets the bytes of scales a token.
+    #[must_use]
+    pub fn scale_bytes(mut self, value: u32) -> Self {
+        self.scale_bytes = value;
+        self
+    }
+
+    /// Sets the rows that a rank takes in (0: the worst case).
+    #[must_use]
+    pub fn max_recv(mut self, value: u32) -> Self {
+        self.max_recv = value;
+        self
+    }
+
+    /// Sets how received rows lie.
+    #[must_use]
+    pub fn mode(mut self, value: Mode) -> Self {
+        self.mode = value;
+        self
+    }
+
+    /// Sets the number of operations that may be in flight.
+    #[must_use]
+    pub fn slots(mut self, value: u32) -> Self {
+        self.slots = value;
+        self
+    }
+
+    /// Sets the most blocks of a launch (0: chosen) and the waves of a block (0: chosen).
+    #[must_use]
+    pub fn launch(mut self, max_blocks: u32, waves_per_block: u32) -> Self {
+        self.max_blocks = max_blocks;
+        self.waves_per_block = waves_per_block;
+        self
+    }
+
+    /// Field names and values, in the order in which ranks compare them.
+    pub fn fields(&self) -> Vec<(String, String)> {
+        [
+            ("hidden", self.hidden.to_string()),
+            ("experts", self.experts.to_string()),
+            ("placement", self.placement.as_ref().map_or_else(|| "even".to_owned(), ToString::to_string)),
+            ("top_k", self.top_k.to_string()),
+            ("max_tokens", self.max_tokens.to_string()),
+            ("dispatch_type", self.dispatch_type.to_string()),
+            ("combine_type", self.combine_type.to_string()),
+            ("combine_source", self.combine_source.to_string()),
+            ("combine_codec", self.combine_codec.to_string()),
+            ("scale_bytes", self.scale_bytes.to_string()),
+            ("max_recv", self.max_recv.to_string()),
+            ("mode", self.mode.to_string()),
+            ("slots", self.slots.to_string()),
+        ]
+        .map(|(field, value)| (field.to_owned(), value))
+        .to_vec()
+    }
+
+    /// Checks every field; what the windows then hold.
+    pub(super) fn check(&self, ranks: u32) -> Result<Room> {
+        let wrong = |field, given: u32, allowed: String| {
+            Err(Error::Config { field, given: u64::from(given), allowed })
+        };
+        if !self.combine_type.is_combined() {
+            let allowed = DataType::COMBINED.map(DataType::name).join(", ");
+            return Err(Error::CombineType { given: self.combine_type, allowed });
+        }
+        let row_rule = |element: DataType| {
+            let elements = element.per_unit();
+            format!("a row must be a positive multiple of 16 bytes: {elements} elements of {element}")
+        };
+        for element in [self.dispatch_type, self.combine_type] {
+            if self.hidden == 0 || !self.hidden.is_multiple_of(element.per_unit()) {
+                return wrong("hidden", self.hidden, row_rule(element));
+            }
+            if element.bytes_of(self.hidden.into()) > u64::from(u32::MAX) {
+                return wrong("hidden", self.hidden, "a row must have less than 4 GiB".to_owned());
+            }
+        }
+        self.check_codec()?;
+        if ranks == 0 {
+            return wrong("ranks", ranks, "a group has at least one rank".to_owned());
+        }
+        if self.experts == 0 || self.experts > i32::MAX as u32 {
+            return wrong("experts", self.experts, "allowed are 1 to 2147483647".to_owned());
+        }
+        if let Some(table) = &self.placement {
+            table.check(self.experts, ranks)?;
+        }
+        // The kernels' division relies on it.
+        if u64::from(self.experts) * u64::from(ranks) > u64::from(u32::MAX) {
+            return wrong("experts", self.experts, format!("{ranks} ranks times them must fit 32 bits"));
+        }
+        if self.top_k == 0 || self.top_k > MAX_TOP_K {
+            return wrong("top_k", self.top_k, format!("allowed are 1 to {MAX_TOP_K}"));
+        }
+        if self.max_tokens == 0 || self.max_tokens > MAX_TOKENS {
+            return wrong("max_tokens", self.max_tokens, format!("allowed are 1 to {MAX_TOKENS}"));
+        }
+        if !self.scale_bytes.is_multiple_of(4) || self.scale_bytes > 1 << 20 {
+            return wrong(
+                "scale_bytes",
+                self.scale_bytes,
+                "allowed are multiples of 4 up to 1 MiB".to_owned(),
+            );
+        }
+        // What follows is computed in 64 bits, and in 32 bits for a block's tables.
+        if ranks > 1 << 20 {
+            return wrong("ranks", ranks, "allowed are 1 to 1048576".to_owned());
+        }
+        let row = u128::from(row_bytes(self, self.dispatch_type) + row_bytes(self, self.combine_type));
+        let room = Room::new(self.mode, ranks, self.max_tokens, self.max_recv)?;
+        let pushed = if self.combine_source.pushes() { self.push_rows(ranks) } else { 0 };
+        let slot = u128::from(room.rows()) * (row + u128::from(meta_bytes(self)))
+            + u128::from(pushed) * u128::from(self.wire_bytes());
+        if slot > MAX_SLOT_BYTES {
+            let allowed =
+                format!("the windows of {ranks} ranks would have {slot} bytes, more than {MAX_SLOT_BYTES}");
+            return wrong("max_tokens", self.max_tokens, allowed);
+        }
+        if self.slots == 0 || self.slots > 64 {
+            return wrong("slots", self.slots, "allowed are 1 to 64".to_owned());
+        }
+        if self.waves_per_block > 16 {
+            return wrong("waves_per_block", self.waves_per_block, "allowed are 0 (chosen) to 16".to_owned());
+        }
+        Ok(room)
+    }
+}
