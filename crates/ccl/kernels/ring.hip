@@ -4,7 +4,7 @@
 //   a piece takes what step i - 1 gave at the member before.
 // - broadcast: pieces go from the root round to the member before it.
 // Why nobody waits in a circle. Number a member's steps from 0 on. A broadcast's steps wait for the same number at the member before,
-// and for a place, so for a lower number at the next; and between the root's two neighbours there is no link. In an
+// and for a place, so for a lower number at the next; and from the member before the root to the root nothing goes. In an
 // all_gather step t takes what step t - 1 gave. It gives a chunk for which a place is free when the chunk before the one
 // before it, at the latest, was taken, as slots are two or more; that was in a step of the next member below t. So the lowest
 // step that has not been done anywhere waits for nothing.

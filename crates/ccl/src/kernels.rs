@@ -143,7 +143,7 @@ pub static FINGERPRINT: KernelUnit = KernelUnit {
     layouts: &[Place::c_declaration, FingerprintArgs::c_declaration],
 };
 
-/// The units.
+/// The units of single collectives; [`GATHER_MANY`] and [`PIPES`] are the others.
 pub static UNITS: [&KernelUnit; 7] =
     [&MOVE, &TWO_HOP, &RING, &PACKET_REDUCE, &BULK_REDUCE, &RING_REDUCE, &FINGERPRINT];
 

@@ -5,7 +5,7 @@ use anabranch_shmem::World;
 use crate::channel::ChannelLayout;
 use crate::communicator::{Communicator, PACKET_UNITS};
 use crate::config::CclConfig;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::pipes::PipeLayout;
 use crate::plan::Limits;
 
@@ -17,13 +17,20 @@ impl Communicator {
     /// lanes that it asks for. Without [`Check::Fingerprint`], which takes a lane more. Not collective; allocates nothing.
     ///
     /// # Errors
-    /// [`Error::Config`].
+    /// [`Error::Config`](crate::Error::Config), also for a group of no members.
     pub fn most_heap_bytes(world: &World, members: u32, config: &CclConfig) -> Result<u64> {
         config.check()?;
+        if !(1..=world.size()).contains(&members) {
+            let allowed = "1 to the world's ranks";
+            return Err(Error::Config { field: "members", given: members.into(), allowed });
+        }
         let (staging, pipe_bytes) = memory_sizes(world, config);
-        let lanes = wanted_lanes(world, config);
-        let layout = ChannelLayout::new(members, lanes, PACKET_UNITS, staging);
-        Ok(PipeLayout::new(layout.bytes, members, lanes, pipe_bytes).end)
+        // Shares are rounded for each lane: fewer lanes may take a little more.
+        let of = |lanes| {
+            let layout = ChannelLayout::new(members, lanes, PACKET_UNITS, staging);
+            PipeLayout::new(layout.bytes, members, lanes, pipe_bytes).end
+        };
+        Ok((1..=wanted_lanes(world, config)).map(of).max().unwrap_or_default())
     }
 }
 

@@ -88,8 +88,16 @@ impl Table {
     /// What is wrong with it: no TOML of this form, steps out of order, an algorithm that cannot do the collective.
     pub fn parse(text: &str) -> Result<Self, String> {
         let table: Self = toml::from_str(text).map_err(|error| error.to_string())?;
-        for choices in &table.choices {
+        for (index, choices) in table.choices.iter().enumerate() {
             choices.check()?;
+            let same = |other: &Choices| {
+                (other.collective, other.members, other.reached)
+                    == (choices.collective, choices.members, choices.reached)
+            };
+            if table.choices[..index].iter().any(same) {
+                let Choices { collective, members, reached, .. } = choices;
+                return Err(format!("{collective}, {members} members, reached = {reached}: given twice"));
+            }
         }
         Ok(table)
     }
@@ -100,11 +108,11 @@ impl Table {
     }
 
     /// How a call of this shape is done: by what was measured for its collective and kind of memory in groups of its size, or of the
-    /// nearest size below where larger groups were measured too. `None` where that was not: what is fastest for two members tells
-    /// little of four.
+    /// nearest size below where larger groups were measured too: a gap is filled from below. `None` for groups larger than all that
+    /// were measured.
     pub fn step(&self, shape: &Shape) -> Option<&Step> {
-        // Only the root of a scatter has an input, which nobody else reads.
-        let input = shape.collective == Collective::Scatter || shape.input.is_reached();
+        // What moves bytes reads its own input only.
+        let input = !shape.collective.reduces() || shape.input.is_reached();
         let reached = input && shape.output.is_reached();
         let fitting = |of: &&Choices| {
             of.collective == shape.collective && of.reached == reached && !of.steps.is_empty()

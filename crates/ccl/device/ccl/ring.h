@@ -87,13 +87,14 @@ ANABRANCH_DEVICE void ring_tell_given(const Grid& grid, const Channel& channel, 
 }
 
 // Every thread: a step, which takes a chunk, gives one, or both. `work(from, to)` moves it: `from` is the slot of the chunk that is
-// taken, `to` that of the chunk that is given. Behind a fault it does nothing, and the lane is dead.
+// taken, `to` that of the chunk that is given. Behind a fault it does nothing, and the lane is dead. A fault has a word of its own:
+// slower threads may still be looking at that of the meeting before.
 template <class Work>
 ANABRANCH_DEVICE void ring_step(const Grid& grid, const Channel& channel, Lane& lane, Ring& ring, bool takes, bool gives,
                                 Work work) {
-    if (grid.thread == 0 && !ring_wait(grid, channel, lane, ring, takes, gives)) lane_fail(grid, FAULT_IN_MEETING);
+    if (grid.thread == 0 && !ring_wait(grid, channel, lane, ring, takes, gives)) lane_fail(grid, FAULT_IN_EPOCH);
     ANABRANCH_UNLESS(RING_NO_BARRIER) grid.block_barrier();
-    lane_look(grid, lane, FAULT_IN_MEETING);
+    lane_look(grid, lane, FAULT_IN_EPOCH);
     u32 size = channel.team.size;
     u64 from = staging_of(channel, channel.heap, lane, ring.half, static_cast<u32>(ring.taken % size));
     u64 next = member_base(grid, channel, ring.next);

@@ -13,6 +13,8 @@ use super::{Said, from, place_in};
 
 /// What is compared of an entry (output, input) of a list; its place where peers write it.
 pub(super) fn listed((output, input): &(Tensor<'_>, Tensor<'_>), is_written: bool) -> ListedTensor {
+    // Where nothing is written no place is.
+    let is_written = is_written && input.count() > 0;
     let (registration, offset) = if is_written { output.identity() } else { (NOTHING, NOTHING) };
     let data_type = place_in(&DataType::ALL, input.data_type());
     ListedTensor { data_type, count: input.count(), registration, offset }

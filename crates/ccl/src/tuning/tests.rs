@@ -110,6 +110,17 @@ fn what_is_wrong_with_a_table_is_said() {
         let refused = Table::parse(&text(steps)).unwrap_err();
         assert!(refused.contains(expected), "{steps}: {refused}");
     }
+    let twice = format!(
+        "{}{}",
+        table(),
+        text("{ algorithm = \"packets\", block_bytes = 1 }").replace("device = \"x\"\n", "")
+    );
+    assert!(Table::parse(&twice).is_ok(), "reached is another");
+    let twice = format!(
+        "{twice}\n{}",
+        twice.rsplit_once("[[choices]]").map_or_else(String::new, |last| format!("[[choices]]{}", last.1))
+    );
+    assert!(Table::parse(&twice).unwrap_err().contains("given twice"));
     let missing = Table::read(Path::new("/nowhere/table.toml")).unwrap_err().to_string();
     assert!(missing.contains("/nowhere/table.toml"), "{missing}");
 }

@@ -13,9 +13,7 @@ use crate::ranks::RankContext;
 
 /// Every kernel of collectives.
 pub(super) fn kernels() -> Vec<KernelSpec> {
-    use anabranch::ccl::kernels::{bulk_reduce, gather_many, move_bytes, packet_reduce, pipes};
-    let reduce = DataType::ALL.into_iter().flat_map(|of| [packet_reduce(of), bulk_reduce(of)]);
-    [move_bytes(), gather_many(), pipes()].into_iter().chain(reduce).collect()
+    anabranch::ccl::kernels::kernels()
 }
 
 /// Staging unless configured: so small that messages of the sweep take several steps.

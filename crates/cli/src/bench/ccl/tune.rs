@@ -2,7 +2,7 @@
 //! machine, as a table that `ccl.table` names. All ways that can do a call are timed in turns, as `bench ccl` times contenders.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -60,8 +60,8 @@ const DATA_TYPE: DataType = DataType::Bf16;
 const ONE_BLOCK: u64 = 1 << 40;
 /// From this size on `push` in phases is tried.
 const PHASED_FROM: u64 = 1 << 20;
-/// What takes so many times longer is not tried with larger messages: packets than the fastest way, and a number of blocks than
-/// the best one of the same algorithm.
+/// What takes so many times longer is not tried with larger messages: packets and the ring than the fastest way, and a number of
+/// blocks than the best one of the same algorithm.
 const HOPELESS: f64 = 2.5;
 
 /// What a run launches.
@@ -131,9 +131,11 @@ pub(crate) fn run(context: &RankContext<'_>, arguments: &TuneArgs) -> anyhow::Re
     let sizes = arguments.sizes(context.config)?;
     let groups: Vec<u32> = match arguments.members.as_slice() {
         [] => (2..=world.size()).collect(),
-        given => given.to_vec(),
+        given => given.iter().copied().collect::<BTreeSet<_>>().into_iter().collect(),
     };
     let mut table = Table { device: world.device().properties().name(), choices: Vec::new() };
+    // A file that cannot be written is an error before anything is measured.
+    arguments.write(context, &table)?;
     for members in groups {
         for memory in [MemoryKind::Symmetric, MemoryKind::Local] {
             let group = world.group().subset(&(0..members).map(GroupRank::new).collect::<Vec<_>>())?;
@@ -147,10 +149,7 @@ pub(crate) fn run(context: &RankContext<'_>, arguments: &TuneArgs) -> anyhow::Re
                     steps,
                 });
                 // What was measured stays if the rest is given up.
-                if let Some(path) = arguments.output.as_ref().filter(|_| context.is_root()) {
-                    std::fs::write(path, text_of(world, &table))
-                        .with_context(|| format!("--output {}", path.display()))?;
-                }
+                arguments.write(context, &table)?;
             }
             tuned.finish()?;
         }
@@ -173,11 +172,20 @@ fn text_of(world: &World, table: &Table) -> String {
 impl TuneArgs {
     fn all_collectives(&self) -> Vec<Collective> {
         use clap::ValueEnum;
-        if self.collectives.is_empty() {
-            Collective::value_variants().to_vec()
-        } else {
-            self.collectives.clone()
-        }
+        // Each once, in one order.
+        let asked = |one: &Collective| self.collectives.is_empty() || self.collectives.contains(one);
+        Collective::value_variants().iter().copied().filter(asked).collect()
+    }
+
+    /// Writes what was measured so far, if a file was asked for and this rank writes it: whole, or not at all.
+    fn write(&self, context: &RankContext<'_>, table: &Table) -> anyhow::Result<()> {
+        let Some(path) = self.output.as_ref().filter(|_| context.is_root()) else { return Ok(()) };
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(".part");
+        let written = std::fs::write(&beside, text_of(context.world, table));
+        written
+            .and_then(|()| std::fs::rename(&beside, path))
+            .with_context(|| format!("--output {}", path.display()))
     }
 }
 
@@ -424,9 +432,11 @@ fn give_up(candidates: &[Candidate], times: &[Option<f64>], hopeless: &mut [bool
     };
     let best = fastest_of(&|_| true);
     for ((candidate, time), hopeless) in candidates.iter().zip(times).zip(hopeless) {
-        let own = fastest_of(&|other| other.algorithm == candidate.algorithm);
-        *hopeless |= candidate.algorithm.is_packets() && own > HOPELESS * best
-            || time.is_some_and(|time| time > HOPELESS * own);
+        // Phases pay late: they are not compared with what has none.
+        let own =
+            fastest_of(&|other| (other.algorithm, other.phased) == (candidate.algorithm, candidate.phased));
+        let grows_slower = candidate.algorithm.is_packets() || candidate.algorithm == Algorithm::Ring;
+        *hopeless |= grows_slower && own > HOPELESS * best || time.is_some_and(|time| time > HOPELESS * own);
     }
 }
 
