@@ -14,7 +14,7 @@ const DEFAULT_LANES: u32 = 128;
 
 impl Communicator {
     /// The most bytes of the symmetric heap that a communicator of a group of `members` takes with this configuration: with all the
-    /// lanes that it asks for. Without [`Check::Fingerprint`], which takes a lane more. Not collective; allocates nothing.
+    /// lanes that it asks for. Without `ccl.check = "fingerprint"`, which takes a lane more. Not collective; allocates nothing.
     ///
     /// # Errors
     /// [`Error::Config`](crate::Error::Config), also for a group of no members.

@@ -118,14 +118,15 @@ impl ExpertMajor {
         let ExpertMajorGeometry { blocks, block_threads } = self.geometry();
         // Fits 32 bits: it was compared with the device's local memory.
         let local = self.plan.expand_local_bytes() as u32;
-        self.counter.last().order_behind(stream)?;
         // What the buffers hold is unknown from the first launch on, should the second fail.
         self.holds = None;
-        self.counter.count(stream, dispatched)?;
-        // SAFETY: the struct is the kernel's own; the windows belong to the slot that the handle holds; the buffers hold what
-        // the plan says and belong to `self`, whose drop waits for the last launch; the grid is as large as the one that counted.
-        unsafe { kernel.launch(blocks, block_threads, local, stream, &args)? };
-        self.counter.last().note(stream)?;
+        self.counter.last().launch(stream, || {
+            self.counter.count(stream, dispatched)?;
+            // SAFETY: the struct is the kernel's own; the windows belong to the slot that the handle holds; the buffers hold what
+            // the plan says and belong to `self`, whose drop waits for the last launch; the grid is as large as the one that counted.
+            unsafe { kernel.launch(blocks, block_threads, local, stream, &args)? };
+            Ok(())
+        })?;
         self.holds = Some(dispatched.slot.taken());
         Ok(())
     }
@@ -171,11 +172,12 @@ impl ExpertMajor {
         };
         let kernel = self.contract.kernel("anabranch_ep_expert_contract")?;
         let ExpertMajorGeometry { blocks, block_threads } = self.geometry();
-        self.counter.last().order_behind(stream)?;
-        // SAFETY: the struct is the kernel's own; the windows belong to the slot that the handle holds, the map to `self`, which
-        // waits for its last launch before it is dropped; the experts' output was checked against its shape.
-        unsafe { kernel.launch(blocks, block_threads, 0, stream, &args)? };
-        self.counter.last().note(stream)
+        self.counter.last().launch(stream, || {
+            // SAFETY: the struct is the kernel's own; the windows belong to the slot that the handle holds, the map to `self`, which
+            // waits for its last launch before it is dropped; the experts' output was checked against its shape.
+            unsafe { kernel.launch(blocks, block_threads, 0, stream, &args)? };
+            Ok(())
+        })
     }
 
     /// As [`LocalExpertCounter::local_expert_counts`].

@@ -49,8 +49,8 @@ const COMBINE_NAME: OperationName = OperationName {
 /// Expert-parallel dispatch and combine over a group, on one rank.
 ///
 /// Made collectively by all members with equal configurations. Each operation in flight owns a slot: windows in the
-/// symmetric heap, flags and epochs of its own. All members use slots in the same order: the n-th dispatch of every
-/// rank is the same operation.
+/// symmetric heap, flags and epochs of its own. All members begin and end operations in the same order: the n-th dispatch of every
+/// rank is the same operation, and a dispatch takes the lowest slot that is free.
 #[derive(Debug)]
 pub struct ExpertParallel {
     world: World,

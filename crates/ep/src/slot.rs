@@ -205,8 +205,8 @@ impl SlotPool {
         true
     }
 
-    /// Takes the free slot of the lowest number, the same on every rank when all use slots in the same order, and makes
-    /// the stream wait for its last use.
+    /// Takes the free slot of the lowest number, the same on every rank when all begin and end operations in the same order, and
+    /// makes the stream wait for its last use.
     ///
     /// A captured operation does not wait for eager ones, nor they for it: graphs do not know the world outside, and replays
     /// are ordered by whoever launches them. Within a capture, operations that follow each other on one slot belong on one
@@ -221,7 +221,14 @@ impl SlotPool {
             uses[index].taken += 1;
             (index, uses[index].taken, uses[index].eager.clone())
         };
-        let ticket = SlotTicket { pool: Arc::clone(self), index, number, launched: None, returned: false };
+        let ticket = SlotTicket {
+            pool: Arc::clone(self),
+            index,
+            number,
+            launched: None,
+            reached: false,
+            returned: false,
+        };
         if let Some(event) = eager.filter(|_| !capturing) {
             stream.wait_event(&event)?;
         }
@@ -255,6 +262,8 @@ pub(crate) struct SlotTicket {
     number: u64,
     /// Behind the holder's own last launch, captured or not.
     launched: Option<Arc<Event>>,
+    /// Something was launched: peers know of the operation.
+    reached: bool,
     returned: bool,
 }
 
@@ -286,6 +295,7 @@ impl SlotTicket {
 
     /// Notes a launch on this stream. From the first on, peers expect a combine or a release of the slot.
     pub(crate) fn used_on(&mut self, stream: &Stream) -> Result<()> {
+        self.reached = true;
         let event = Arc::new(stream.device().create_event()?);
         self.launched = Some(Arc::clone(&event));
         stream.record(&event)?;
@@ -307,7 +317,7 @@ impl Drop for SlotTicket {
         if self.returned {
             return;
         }
-        if self.launched.is_none() {
+        if !self.reached {
             // Nothing reached the device: no peer knows of it.
             lock(&self.pool.uses)[self.index].busy = false;
             return;

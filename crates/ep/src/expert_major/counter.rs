@@ -93,9 +93,11 @@ impl LocalExpertCounter {
         output.check("the local expert counts", experts as usize * 4, 4, || {
             format!("[{experts} local experts] u32")
         })?;
-        self.last.order_behind(stream)?;
-        self.count(stream, dispatched)?;
-        if experts > 0 {
+        self.last.launch(stream, || {
+            self.count(stream, dispatched)?;
+            if experts == 0 {
+                return Ok(());
+            }
             let args = ExpertSumArgs {
                 run_counts: DevicePointer::new(self.run_counts.address()),
                 offsets: DevicePointer::new(dispatched.offsets()),
@@ -111,8 +113,8 @@ impl LocalExpertCounter {
             // SAFETY: the struct is the kernel's own; the counts belong to `self`, which waits for its last launch before
             // it is dropped, the offsets to the slot that the handle holds; `output` was checked against its shape.
             unsafe { kernel.launch(blocks, threads, 0, stream, &args)? };
-        }
-        self.last.note(stream)
+            Ok(())
+        })
     }
 
     /// Counts the pairs of each run of rows. The caller orders the stream and notes the use.
@@ -203,27 +205,22 @@ impl Drop for LocalExpertCounter {
 pub(super) struct LastUse(Mutex<Option<Arc<Event>>>);
 
 impl LastUse {
-    /// Makes the stream wait for the last launch, unless it captures: graphs do not know the world outside.
-    pub(super) fn order_behind(&self, stream: &Stream) -> Result<()> {
+    /// Launches behind the last launch, also where another thread has another stream. What is captured is in the hands of whoever
+    /// replays it: graphs do not know the world outside.
+    pub(super) fn launch(&self, stream: &Stream, work: impl FnOnce() -> Result<()>) -> Result<()> {
         if stream.is_capturing()? {
-            return Ok(());
-        }
-        let last = lock(&self.0).clone();
-        match last {
-            Some(event) => Ok(stream.wait_event(&event)?),
-            None => Ok(()),
-        }
-    }
-
-    /// Notes a launch on this stream.
-    pub(super) fn note(&self, stream: &Stream) -> Result<()> {
-        if stream.is_capturing()? {
-            return Ok(());
+            return work();
         }
         let event = Arc::new(stream.device().create_event()?);
+        let mut last = lock(&self.0);
+        if let Some(event) = &*last {
+            stream.wait_event(event)?;
+        }
+        let launched = work();
+        // Behind what was launched before an error, too.
         stream.record(&event)?;
-        *lock(&self.0) = Some(event);
-        Ok(())
+        *last = Some(event);
+        launched
     }
 
     /// Waits for the last launch, `limit` at most; whether it is over.

@@ -208,7 +208,7 @@ pub(super) fn geometry(plan: &Plan, limits: &DeviceLimits) -> ExpertMajorGeometr
     let waves = if config.waves_per_block == 0 { limits.preferred_waves } else { config.waves_per_block };
     let waves = waves.clamp(1, (1024 / limits.wave_size).min(limits.preferred_waves.max(1)));
     let all = limits.multiprocessors.max(1) * BLOCKS_PER_MULTIPROCESSOR;
-    let blocks = if config.max_blocks == 0 { all } else { config.max_blocks };
+    let blocks = if config.max_blocks == 0 { all } else { all.min(config.max_blocks) };
     ExpertMajorGeometry { blocks, block_threads: waves * limits.wave_size }
 }
 

@@ -54,7 +54,8 @@ impl ExpertParallel {
         Error::Source { given, planned: self.plan.config().combine_source }
     }
 
-    /// Gives the slot of a dispatch back without a combine. Collective, like combine.
+    /// Gives the slot of a dispatch back without a combine. Collective, like combine: all members release the operation, or all
+    /// combine it. A member that combines from its window what another releases sums undefined rows of that one.
     ///
     /// # Errors
     /// As [`Self::combine`].

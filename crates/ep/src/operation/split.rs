@@ -1,9 +1,10 @@
 //! Dispatch and combine in two halves, with other work of the stream between.
 //!
 //! The first half sends and ends; the second waits for the peers. What the caller puts on the stream between them runs while
-//! rows are under way. Flags and epochs are those of the whole operations, so ranks may differ in which they use. As many
-//! operations may be in flight as the plan has slots. Each half gives what the next one takes, so that another order is no
-//! program.
+//! rows are under way. Flags and epochs are those of the whole operations, so one rank may do in halves what another does whole. As
+//! many operations may be in flight as the plan has slots; where that is more than one, all ranks begin operations and end them (with
+//! the second half, too) in the same order, which decides who has which slot. Each half gives what the next one takes, so that
+//! another order is no program.
 
 use anabranch_hip::{DeviceAddress, Stream};
 
