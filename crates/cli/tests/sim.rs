@@ -102,7 +102,7 @@ fn what_cannot_be_run_is_refused() {
         (&["barrier", "--ranks", "0"], "--ranks"),
         (&["barrier", "--threads", "0"], "--threads"),
         (&["barrier", "--ranks", "10000"], "anabranch: barrier: ranks is 10000; allowed is 1 to "),
-        (&["nothing"], "possible values: ep, barrier"),
+        (&["nothing"], "possible values: ep, ep-compact"),
         (&[], "required"),
     ] {
         let done = run(&[&["sim"], arguments].concat());
