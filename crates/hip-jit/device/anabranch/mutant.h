@@ -34,15 +34,6 @@ enum Mutant : u32 {
     MUTANT_TORN_ATOMIC = 16,              // every atomic is a load and a store
     // publish.h where fences are cumulative; elsewhere each wave's own release makes up for them
     MUTANT_NO_RELEASE_BEFORE_COUNT = 17,  // arrive_is_last: a block is counted without a release
-    // ep/count.hip
-    MUTANT_TALLY_UNCOUNTED = 170,         // a block adds its share while it still counts
-    MUTANT_TALLY_TORN = 171,              // blocks add by a load and a store
-    MUTANT_TALLY_NOT_TAKEN = 172,         // the next launch adds to the sums of this one
-    MUTANT_TALLY_UNREAD = 173,            // counts are told before all have been taken out
-    MUTANT_TALLY_TOLD_EARLY = 174,        // by the first block, not by the last to arrive
-    MUTANT_COUNT_TWO_WORDS = 175,         // epoch and count are stored one after the other
-    MUTANT_COUNT_UNWAITED = 176,
-    MUTANT_COUNT_NO_BARRIER = 177,        // places are worked out before all words have come
     MUTANT_LAST_DOES_NOT_RELEASE = 18,    // arrive_is_last: the last block does not release to peers
     MUTANT_RELEASE_BEFORE_BARRIER = 19,   // block_release_system: thread 0's release comes before the barrier
     // shmem/scope.h, by scope: who signals, or who quiets, does not release
@@ -164,6 +155,15 @@ enum Mutant : u32 {
     MUTANT_RING_CONSUMED_UNREAD = 165,       // the taker counts a chunk, then reads it
     MUTANT_RING_FLAG_FIRST = 166,            // the giver counts a chunk, then writes it
     MUTANT_RING_UNRELEASED = 167,            // the block meets, and nobody releases
+    // ep/count.hip
+    MUTANT_TALLY_UNCOUNTED = 170,         // a block adds its share while it still counts
+    MUTANT_TALLY_TORN = 171,              // blocks add by a load and a store
+    MUTANT_TALLY_NOT_TAKEN = 172,         // the next launch adds to the sums of this one
+    MUTANT_TALLY_UNREAD = 173,            // counts are told before all have been taken out
+    MUTANT_TALLY_TOLD_EARLY = 174,        // by the first block, not by the last to arrive
+    MUTANT_COUNT_TWO_WORDS = 175,         // epoch and count are stored one after the other
+    MUTANT_COUNT_UNWAITED = 176,
+    MUTANT_COUNT_NO_BARRIER = 177,        // places are worked out before all words have come
     MUTANT_LAST = 177,
 };
 static constexpr u32 MUTANT = PRELUDE_MUTANT;
