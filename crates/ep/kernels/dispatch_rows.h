@@ -35,16 +35,6 @@ struct DispatchLocal {
     }
 };
 
-// Counts the invalid ids of a token, whose k are given as bits.
-static ANABRANCH_DEVICE void report_invalid(const Grid& grid, const DispatchArgs& args, u32 token, u32 invalid) {
-    for (u32 k = 0; k < args.top_k; ++k) {
-        if (((invalid >> k) & 1) == 0) continue;
-        i32 id = private_load(grid, args.ids + static_cast<u64>(token) * args.top_k + k);
-        fetch_add_device(grid, &args.state->invalid_count, 1u);
-        fetch_min_device(grid, &args.state->invalid_first, pack_invalid(token, k, id));
-    }
-}
-
 // Wave 0 gives every token of the tile its destinations and rows. Each token is reported by one block, those from `reported` on
 // by this one: it counts their invalid ids and writes the send map, which names the dropped copies too.
 static ANABRANCH_DEVICE void route_tile(const Grid& grid, const DispatchArgs& args, const DispatchLocal& local,
@@ -64,7 +54,12 @@ static ANABRANCH_DEVICE void route_tile(const Grid& grid, const DispatchArgs& ar
             Destinations found = {0, 0};
             if (live) found = destinations_of(grid, ids, args.top_k, owners, token, base);
             u64 mask = found.ranks;
-            if (report && base == 0 && found.invalid != 0) report_invalid(grid, args, token, found.invalid);
+            for (u32 k = 0; report && base == 0 && (found.invalid >> k) != 0; ++k) {
+                if (((found.invalid >> k) & 1) == 0) continue;
+                fetch_add_device(grid, &args.state->invalid_count, 1u);
+                fetch_min_device(grid, &args.state->invalid_first, pack_invalid(token, k, private_load(grid, ids + k)));
+                if (k == 31) break;
+            }
             u32 end = minimum(ranks - base, RANKS_PER_MASK);
             for (u32 bit = 0; bit < end; ++bit) {
                 bool goes = (mask >> bit) & 1;
