@@ -54,11 +54,11 @@ static ANABRANCH_DEVICE void route_tile(const Grid& grid, const DispatchArgs& ar
             Destinations found = {0, 0};
             if (live) found = destinations_of(grid, ids, args.top_k, owners, token, base);
             u64 mask = found.ranks;
-            for (u32 k = 0; report && base == 0 && (found.invalid >> k) != 0; ++k) {
-                if (((found.invalid >> k) & 1) == 0) continue;
+            u32 invalid = report && base == 0 ? found.invalid : 0;
+            for (u32 k = 0; invalid != 0; ++k, invalid >>= 1) {
+                if ((invalid & 1) == 0) continue;
                 fetch_add_device(grid, &args.state->invalid_count, 1u);
                 fetch_min_device(grid, &args.state->invalid_first, pack_invalid(token, k, private_load(grid, ids + k)));
-                if (k == 31) break;
             }
             u32 end = minimum(ranks - base, RANKS_PER_MASK);
             for (u32 bit = 0; bit < end; ++bit) {

@@ -38,16 +38,6 @@ fn judge_output(
     }
 }
 
-fn varied(case: &Case, number: u64) -> Case {
-    let routing = match number % 5 {
-        1 => Routing::Hot,
-        3 => Routing::Nowhere,
-        4 => Routing::Invalid,
-        _ => Routing::Random,
-    };
-    Case { routing, ..case.clone() }
-}
-
 #[test]
 fn forty_replays_with_new_tokens_and_routings() {
     for (wave, capacity, mode) in [(1, 0, Mode::Slotted), (4, 8, Mode::Compact), (32, 0, Mode::Compact)] {
@@ -66,7 +56,7 @@ fn forty_replays_with_new_tokens_and_routings() {
             ep.combine(stream, ExpertOutput::InWindow, dispatched, uploaded.output())?;
             let graph = stream.end_capture()?.instantiate()?;
             for replay in 0..40 {
-                let case = varied(&case, replay);
+                let case = case.varied(replay);
                 let inputs = case.inputs(replay);
                 uploaded.refill(&inputs[me.index()]);
                 uploaded.output.fill(0xee)?;

@@ -8,25 +8,13 @@ use anabranch_ep::{Error, ExpertOutput, ExpertParallel, Mode};
 use anabranch_hip::{GraphExec, Stream};
 use anabranch_shmem::World;
 use common::{
-    Case, Routing, Uploaded, all_well, depart, judge_output, land, on_ranks, oracle, round, work,
-    world_config,
+    Case, Uploaded, all_well, depart, judge_output, land, on_ranks, oracle, round, work, world_config,
 };
 
 /// A captured sequence of operations with the buffers that it reads and writes.
 struct Captured {
     operations: Vec<Uploaded>,
     graph: GraphExec,
-}
-
-/// Other routings at every replay; the number of tokens is part of the graph.
-fn varied(case: &Case, number: u64) -> Case {
-    let routing = match number % 5 {
-        1 => Routing::Hot,
-        3 => Routing::Nowhere,
-        4 => Routing::Invalid,
-        _ => Routing::Random,
-    };
-    Case { routing, ..case.clone() }
 }
 
 /// The number of the input of one operation of one replay.
@@ -59,7 +47,7 @@ impl Captured {
     fn refill(&mut self, ep: &ExpertParallel, case: &Case, replay: u64) -> Result<(), Error> {
         for (operation, uploaded) in self.operations.iter_mut().enumerate() {
             let number = input_number(replay, operation);
-            uploaded.refill(&varied(case, number).input(ep.rank().get(), number));
+            uploaded.refill(&case.varied(number).input(ep.rank().get(), number));
             uploaded.output.fill(0xee)?;
         }
         Ok(())
@@ -73,7 +61,7 @@ impl Captured {
     fn judge(&self, ep: &ExpertParallel, case: &Case, replay: u64) {
         for (operation, uploaded) in self.operations.iter().enumerate() {
             let number = input_number(replay, operation);
-            let case = varied(case, number);
+            let case = case.varied(number);
             let inputs = case.inputs(number);
             judge_output(&oracle(&case, &inputs), ep.rank(), &uploaded.read_output(&case.config));
         }
@@ -164,7 +152,7 @@ fn eager_and_replayed_operations_take_turns() {
             for number in 0..20 {
                 captured.replay(ep, stream, world, &case, number)?;
                 if number % 3 != 1 {
-                    round(ep, expert, stream, world, &varied(&case, number), number)?;
+                    round(ep, expert, stream, world, &case.varied(number), number)?;
                 }
             }
             // Without a wait between them.

@@ -132,6 +132,17 @@ impl Case {
         self.tokens[rank as usize % self.tokens.len()].min(self.config.max_tokens)
     }
 
+    /// The case with another routing at every number; the tokens, which graphs fix, stay.
+    pub fn varied(&self, number: u64) -> Self {
+        let routing = match number % 5 {
+            1 => Routing::Hot,
+            3 => Routing::Nowhere,
+            4 => Routing::Invalid,
+            _ => Routing::Random,
+        };
+        Self { routing, ..self.clone() }
+    }
+
     /// The input of any rank for round `round`.
     pub fn input(&self, rank: u32, round: u64) -> Input {
         let mut numbers = Numbers(round * 1_000_003 + u64::from(rank) * 7_919 + 17);
