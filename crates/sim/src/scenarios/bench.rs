@@ -12,6 +12,7 @@ use anabranch_hip_jit::{DevicePointer, Jit, KernelSpec, LOCAL_RESERVED_BYTES, Ta
 use anabranch_shmem::TeamView;
 use bytemuck::Pod;
 
+use crate::kernels::CopyArgs;
 use crate::{Case, Failure, RunOptions, ScenarioError};
 
 /// Lanes of a wave: the fewest that show what is missing within a wave.
@@ -200,6 +201,21 @@ impl Bench {
     ) -> Result<Vec<T>, SeededError> {
         let bytes = self.machine.read(from, offset, count * size_of::<T>())?;
         Ok(bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect())
+    }
+
+    /// Launches the kernel that copies `bytes` bytes, a multiple of 8, by one block of so many waves.
+    pub(crate) fn copy(
+        &mut self,
+        (rank, waves): (u32, u32),
+        kernel: &SeededKernel,
+        to: (Allocation, u64),
+        from: (Allocation, u64),
+        bytes: usize,
+    ) -> Result<(), Failure> {
+        let grid = Grid { blocks: 1, threads: waves * WAVE, local_bytes: 0 };
+        let words = (bytes / 8) as u32;
+        let args = CopyArgs { to: at(to.0, to.1), from: at(from.0, from.1), words, reserved: 0 };
+        Ok(self.launch(rank, kernel, grid, &args)?)
     }
 
     pub(crate) fn launch<A: Pod>(

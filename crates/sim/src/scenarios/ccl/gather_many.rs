@@ -14,7 +14,7 @@ use anabranch_hip_jit::{DevicePointer, KernelSpec};
 use super::super::bench::{Bench, Grid, Kernels, UNTOUCHED, WAVE, at, mixed};
 use super::lanes;
 use super::round::{Draw, PACKET_UNITS, PIECE, most_bytes};
-use crate::kernels::{COPY, CopyArgs};
+use crate::kernels::COPY;
 use crate::{Case, Failure, Outcome, RunOptions, Scenario, ScenarioError};
 
 /// Bytes around tensors.
@@ -191,19 +191,6 @@ impl GatherMany {
         Call { algorithm, blocks, threads, is_listed: draw.below(4) == 0, tensors, before, after }
     }
 
-    fn copy(
-        &mut self,
-        rank: u32,
-        to: (Allocation, u64),
-        from: (Allocation, u64),
-        bytes: usize,
-    ) -> Result<(), Failure> {
-        let grid = Grid { blocks: 1, threads: self.case.waves * WAVE, local_bytes: 0 };
-        let words = (bytes / 8) as u32;
-        let args = CopyArgs { to: at(to.0, to.1), from: at(from.0, from.1), words, reserved: 0 };
-        Ok(self.bench.launch(rank, &self.copy, grid, &args)?)
-    }
-
     /// Where a call's image of a kind is, among those that are kept.
     fn kept(&self, number: u32, kind: usize) -> u64 {
         (u64::from(number) * KINDS.len() as u64 + kind as u64) * self.region
@@ -215,14 +202,26 @@ impl GatherMany {
             let prepared = (self.memory[rank as usize].prepared, self.kept(number, kind));
             self.bench.put(prepared.0, prepared.1, image)?;
             if !image.is_empty() {
-                self.copy(rank, self.place(kind, rank), prepared, image.len())?;
+                self.bench.copy(
+                    (rank, self.case.waves),
+                    &self.copy,
+                    self.place(kind, rank),
+                    prepared,
+                    image.len(),
+                )?;
             }
         }
         self.launch(rank, number, call)?;
         for (kind, image) in call.before[rank as usize].iter().enumerate() {
             let log = (self.memory[rank as usize].log, self.kept(number, kind));
             if !image.is_empty() {
-                self.copy(rank, log, self.place(kind, rank), image.len())?;
+                self.bench.copy(
+                    (rank, self.case.waves),
+                    &self.copy,
+                    log,
+                    self.place(kind, rank),
+                    image.len(),
+                )?;
             }
         }
         Ok(())

@@ -20,7 +20,7 @@ use anabranch_hip_jit::{DevicePointer, KernelSpec};
 use anabranch_ranks::GroupRank;
 
 use super::bench::{Bench, Grid, Kernels, WAVE, at, mixed};
-use crate::kernels::{COPY, CopyArgs};
+use crate::kernels::COPY;
 use crate::{Case, Failure, Outcome, Protocol, RunOptions, Scenario, ScenarioError};
 pub(crate) use gather_many::GatherMany;
 use round::{Draw, PACKET_UNITS, PIECE, Round, most_bytes, rounds};
@@ -164,19 +164,6 @@ impl Collectives {
         Expectation { round, inputs, layouts, images }
     }
 
-    fn copy(
-        &mut self,
-        rank: u32,
-        to: (Allocation, u64),
-        from: (Allocation, u64),
-        bytes: usize,
-    ) -> Result<(), Failure> {
-        let grid = Grid { blocks: 1, threads: self.case.waves * WAVE, local_bytes: 0 };
-        let words = (bytes / 8) as u32;
-        let args = CopyArgs { to: at(to.0, to.1), from: at(from.0, from.1), words, reserved: 0 };
-        Ok(self.bench.launch(rank, &self.copy, grid, &args)?)
-    }
-
     /// A round of one rank: its buffers are written, the call is made, its buffers are read.
     fn queue(&mut self, rank: u32, number: u32, expected: &Expectation) -> Result<(), Failure> {
         let ranks = self.case.ranks;
@@ -190,14 +177,14 @@ impl Collectives {
             // Into the next rank's memory, once all have read what was there; and read there, once all have written.
             self.call(rank, expected)?;
             let next = self.place(LocationKind::Symmetric, (rank + 1) % ranks);
-            self.copy(rank, next, prepared, image.len())?;
+            self.bench.copy((rank, self.case.waves), &self.copy, next, prepared, image.len())?;
             self.call(rank, expected)?;
             let own = self.place(LocationKind::Symmetric, rank);
-            return self.copy(rank, log, own, image.len());
+            return self.bench.copy((rank, self.case.waves), &self.copy, log, own, image.len());
         }
-        self.copy(rank, place, prepared, image.len())?;
+        self.bench.copy((rank, self.case.waves), &self.copy, place, prepared, image.len())?;
         self.call(rank, expected)?;
-        self.copy(rank, log, place, image.len())
+        self.bench.copy((rank, self.case.waves), &self.copy, log, place, image.len())
     }
 
     fn call(&mut self, rank: u32, expected: &Expectation) -> Result<(), Failure> {
