@@ -76,17 +76,18 @@ fn exchange(world: &World, parts: &[Vec<f32>], expected: &[usize]) -> Result<Vec
     let mut input: SymmetricMemory = world.allocate(world.group(), most, 256, "rows to exchange")?;
     let output = world.allocate(world.group(), most, 256, "rows exchanged")?;
     input.write(0, &bytes(&parts.concat()))?;
-    let splits = |rows: &mut dyn Iterator<Item = usize>| rows.map(|rows| rows as u64).collect::<Vec<_>>();
-    let sent = splits(&mut parts.iter().map(Vec::len));
-    let received = splits(&mut expected.iter().map(|rows| rows * HIDDEN));
+    let sent: Vec<u64> = parts.iter().map(|part| part.len() as u64).collect();
+    let received: Vec<u64> = expected.iter().map(|rows| (rows * HIDDEN) as u64).collect();
     let stream = world.device().create_stream()?;
-    communicator.all_to_all_single(
-        TypedTensor::<f32>::symmetric(&output, 0, received.iter().sum())?,
-        TypedTensor::<f32>::symmetric(&input, 0, sent.iter().sum())?,
-        &received,
-        &sent,
-        Options::on(&stream),
-    )?;
+    communicator
+        .all_to_all_single(
+            TypedTensor::<f32>::symmetric(&output, 0, received.iter().sum())?,
+            TypedTensor::<f32>::symmetric(&input, 0, sent.iter().sum())?,
+            &received,
+            &sent,
+            Options::on(&stream),
+        )?
+        .wait_on(&stream)?;
     world.synchronize(&stream)?;
     let mut seen = vec![0; received.iter().sum::<u64>() as usize * 4];
     output.read(0, &mut seen)?;

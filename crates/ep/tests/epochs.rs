@@ -1,5 +1,5 @@
-//! Flags carry the lower half of an epoch: operations are right where that half comes round.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! Where epochs begin, and where the half of them that flags carry comes round.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod common;
 
@@ -78,6 +78,35 @@ fn operations_go_on_where_the_epochs_of_flags_come_round() {
             let stream = world.device().create_stream()?;
             age(world, &ep, &stream, &case)?;
             (0..12).try_for_each(|number| round(&ep, &expert, &stream, world, &case, number))
+        }));
+    }
+}
+
+/// Flags that another plan left would be of epochs to come.
+#[test]
+fn a_plan_in_the_place_of_another_starts_anew() {
+    for mode in [Mode::Slotted, Mode::Compact] {
+        let mut case = Case::new(3, 4);
+        case.config = case.config.mode(mode);
+        all_well(on_ranks(3, 4, &world_config(), |world| {
+            let stream = world.device().create_stream()?;
+            let mut places = Vec::new();
+            // Memory that was given back is handed out again when all have told so.
+            while places.len() < 8 {
+                let ep = ExpertParallel::new(world, world.group(), case.config.clone())?;
+                let expert = ReferenceExpert::new(world, ep.plan(), ep.rank())?;
+                (0..3).try_for_each(|number| round(&ep, &expert, &stream, world, &case, number))?;
+                let uploaded = Uploaded::new(world.device(), &case.config, &case.input(ep.rank().get(), 0));
+                let dispatched = ep.dispatch(&stream, &uploaded.tokens(&case.config))?;
+                let place = dispatched.rows();
+                ep.release(&stream, dispatched)?;
+                world.synchronize(&stream)?;
+                if places.contains(&place) {
+                    return Ok(());
+                }
+                places.push(place);
+            }
+            panic!("no place was used twice: {places:?}")
         }));
     }
 }
