@@ -20,27 +20,33 @@ fn hidden_sizes(wave: u32) -> [u32; 6] {
     [unit, wide, wide - unit, wide + unit, 3 * wide, wide + wide / 2]
 }
 
-fn cases(wave: u32, waves: u32, mode: Mode) -> impl Iterator<Item = Case> {
-    hidden_sizes(wave).into_iter().map(move |hidden| {
-        let config = EpConfig::new(hidden, 7, 3, 33).mode(mode).launch(3, waves);
+/// A case of each hidden size.
+fn cases(wave: u32, waves: u32, mode: Mode, source: CombineSource) -> Vec<Case> {
+    let case = |hidden| {
+        let config = EpConfig::new(hidden, 7, 3, 33).mode(mode).combine_source(source).launch(3, waves);
+        let staged = source == CombineSource::Buffer;
         // Ranks whose rows are cut into segments, or given to one wave each, and one without tokens.
-        Case { config, tokens: vec![33, 2, 0], ..Case::new(3, wave) }
-    })
+        Case { config, staged, tokens: vec![33, 2, 0], ..Case::new(3, wave) }
+    };
+    hidden_sizes(wave).into_iter().map(case).collect()
 }
 
-/// Whole rounds by a plan whose every launch has `waves` waves a block.
-fn run(case: &Case, waves: u32) {
-    all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
-        let ep = ExpertParallel::new(world, world.group(), case.config.clone())?;
-        let tokens = case.tokens_of(ep.rank().get());
-        for geometry in
-            [ep.dispatch_geometry(tokens)?, ep.combine_geometry(tokens), ep.combine_push_geometry(tokens)]
-        {
-            assert_eq!(geometry.block_threads, waves * case.wave, "{geometry:?}");
-        }
-        let expert = ReferenceExpert::new(world, ep.plan(), ep.rank())?;
+/// A round of each case by plans whose every launch has `waves` waves a block.
+fn run(cases: &[Case], waves: u32) {
+    let wave = cases[0].wave;
+    all_well(on_ranks(3, wave, &world_config(), |world| {
         let stream = world.device().create_stream()?;
-        round(&ep, &expert, &stream, world, case, 1)
+        cases.iter().try_for_each(|case| {
+            let ep = ExpertParallel::new(world, world.group(), case.config.clone())?;
+            let tokens = case.tokens_of(ep.rank().get());
+            for geometry in
+                [ep.dispatch_geometry(tokens)?, ep.combine_geometry(tokens), ep.combine_push_geometry(tokens)]
+            {
+                assert_eq!(geometry.block_threads, waves * wave, "{geometry:?}");
+            }
+            let expert = ReferenceExpert::new(world, ep.plan(), ep.rank())?;
+            round(&ep, &expert, &stream, world, case, 1)
+        })
     }));
 }
 
@@ -48,10 +54,7 @@ fn run(case: &Case, waves: u32) {
 fn every_number_of_waves_with_rows_of_every_kind_slotted_and_pulled() {
     for wave in [4, 64] {
         for waves in WAVES {
-            for mut case in cases(wave, waves, Mode::Slotted) {
-                case.config = case.config.combine_source(CombineSource::Window);
-                run(&case, waves);
-            }
+            run(&cases(wave, waves, Mode::Slotted, CombineSource::Window), waves);
         }
     }
 }
@@ -60,11 +63,7 @@ fn every_number_of_waves_with_rows_of_every_kind_slotted_and_pulled() {
 fn every_number_of_waves_with_rows_of_every_kind_compact_and_pushed() {
     for wave in [4, 64] {
         for waves in WAVES {
-            for mut case in cases(wave, waves, Mode::Compact) {
-                case.config = case.config.combine_source(CombineSource::Buffer);
-                case.staged = true;
-                run(&case, waves);
-            }
+            run(&cases(wave, waves, Mode::Compact, CombineSource::Buffer), waves);
         }
     }
 }
@@ -73,15 +72,16 @@ fn every_number_of_waves_with_rows_of_every_kind_compact_and_pushed() {
 fn every_number_of_waves_by_expert() {
     for wave in [4, 64] {
         for waves in WAVES {
-            for case in cases(wave, waves, Mode::Auto) {
-                all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
+            let cases = cases(wave, waves, Mode::Auto, CombineSource::Window);
+            all_well(on_ranks(3, wave, &world_config(), |world| {
+                let stream = world.device().create_stream()?;
+                cases.iter().try_for_each(|case| {
                     let ep = ExpertParallel::new(world, world.group(), case.config.clone())?;
                     let mut bench = Bench::new(world, &ep, ExpertMajorConfig::new().alignment(4))?;
-                    assert_eq!(bench.layout.geometry().block_threads, waves * case.wave);
-                    let stream = world.device().create_stream()?;
-                    expert_major_common::round(&ep, &mut bench, &stream, world, &case, 1)
-                }));
-            }
+                    assert_eq!(bench.layout.geometry().block_threads, waves * wave);
+                    expert_major_common::round(&ep, &mut bench, &stream, world, case, 1).map(drop)
+                })
+            }));
         }
     }
 }
