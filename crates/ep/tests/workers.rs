@@ -297,7 +297,7 @@ fn several_plans_run_in_several_threads_at_once() {
                 ];
                 let outcomes: Vec<Result<(), Error>> =
                     workers.into_iter().map(|worker| worker.join().unwrap()).collect();
-                outcomes.into_iter().collect()
+                outcomes.into_iter().collect::<Result<(), Error>>()
             })
         }));
     }
