@@ -167,7 +167,8 @@ impl ExpertMajor {
     /// `output` is `[`[`Plan::rows`](crate::Plan::rows)`][hidden]` of the combine type
     /// ([`ExpertMajorPlan::contracted_bytes`]), 16-byte aligned; each row lies at the place of the received row it is for, and rows
     /// that were not received are not written. It has no byte in common with `experts` or with this value's slot map, which are
-    /// read meanwhile; the layout's rows may serve as one of the two. Otherwise as [`Self::contract`].
+    /// read meanwhile; the layout's rows may serve as one of the two, and as `output` they must not be expanded into before the
+    /// combine is over, in stream order. Otherwise as [`Self::contract`].
     ///
     /// # Errors
     /// As [`Self::contract`], with [`Error::Source`] when the plan pushes no buffer; [`Error::Overlap`], [`Error::InOwnWindows`].
