@@ -35,7 +35,7 @@ struct Memory {
 pub(super) struct Experts {
     count: SeededKernel,
     expand: SeededKernel,
-    experts: SeededKernel,
+    stand_in: SeededKernel,
     contract: SeededKernel,
     memory: Vec<Memory>,
 }
@@ -68,7 +68,7 @@ impl Experts {
         Ok(Self {
             count: kernels.load(kernels::expert_count(), "anabranch_ep_expert_count")?,
             expand: kernels.load(kernels::expert_expand(), "anabranch_ep_expert_expand")?,
-            experts: kernels.load_right(stand_in, "anabranch_ep_reference_expert_major")?,
+            stand_in: kernels.load_right(stand_in, "anabranch_ep_reference_expert_major")?,
             contract: kernels
                 .load(kernels::expert_contract(DataType::F32), "anabranch_ep_expert_contract")?,
             memory,
@@ -163,7 +163,7 @@ impl Ep {
         let tables = local_experts * 8 + TILE_ROWS * TOP_K * 8;
         bench.launch(rank, &experts.count, Grid { local_bytes: local_experts * 4, ..grid }, &counting)?;
         bench.launch(rank, &experts.expand, Grid { local_bytes: tables, ..grid }, &expanding)?;
-        bench.launch(rank, &experts.experts, grid, &working)?;
+        bench.launch(rank, &experts.stand_in, grid, &working)?;
         bench.launch(rank, &experts.contract, grid, &contracting)
     }
 
