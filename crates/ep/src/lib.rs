@@ -41,8 +41,8 @@ pub use expert_major::{
 };
 pub use kernels::kernels;
 pub use operation::{
-    COMBINE, COUNT, CombineSent, DISPATCH, DispatchSent, Dispatched, DroppedCopy, ExpertOutput,
-    ExpertParallel,
+    COMBINE, COUNT, CombineOutput, CombineSent, DISPATCH, DispatchSent, Dispatched, DroppedCopy,
+    ExpertOutput, ExpertParallel, ReplayedTokens, Routing,
 };
 pub use placement::PlacementTable;
 pub use plan::{EpConfig, Plan};

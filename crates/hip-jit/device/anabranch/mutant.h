@@ -164,7 +164,14 @@ enum Mutant : u32 {
     MUTANT_COUNT_TWO_WORDS = 175,         // epoch and count are stored one after the other
     MUTANT_COUNT_UNWAITED = 176,
     MUTANT_COUNT_NO_BARRIER = 177,        // places are worked out before all words have come
-    MUTANT_LAST = 177,
+    // ep/dispatch_again.hip
+    MUTANT_AGAIN_UNREAD = 400,            // rows are copied while their places are looked up
+    MUTANT_AGAIN_OVERWRITTEN = 401,       // a tile is looked up while the one before is copied
+    MUTANT_AGAIN_FLAG_FIRST = 402,        // counts are told before all rows are there
+    MUTANT_AGAIN_UNWAITED = 403,
+    MUTANT_AGAIN_NO_ACQUIRE = 404,
+    MUTANT_AGAIN_NO_BARRIER = 405,        // counts are written before all threads have waited
+    MUTANT_LAST = 405,
 };
 static constexpr u32 MUTANT = PRELUDE_MUTANT;
 static_assert(MUTANT <= MUTANT_LAST, "PRELUDE_MUTANT names no mutant");
