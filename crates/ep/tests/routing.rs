@@ -366,7 +366,7 @@ fn differs(case: &Case, dispatch: impl Fn(&Rank<'_>, &[Routing; 2]) -> Result<Di
     let results = on_ranks(case.ranks, case.wave, &config, |world| {
         let rank = Rank::new(world, case)?;
         let routings = [rank.keep(5)?, rank.keep(5)?];
-        dispatch(&rank, &routings)?;
+        drop(dispatch(&rank, &routings)?);
         world.synchronize(&rank.stream)?;
         Ok(())
     });

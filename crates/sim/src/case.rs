@@ -15,6 +15,9 @@ pub enum Protocol {
     EpCompact,
     /// The same as `Ep` with dispatch and combine in two halves each, by ranks of odd number; the others do all in one.
     EpSplit,
+    /// Compact dispatch of which the routing is kept, another dispatch, and one with the routing that was kept; experts and combine
+    /// behind each, with combined weights.
+    EpReplay,
     /// The team barrier between kernels that write and read.
     Barrier,
     /// Signals and waits in the order of a stream, between kernels that write and read.
@@ -57,6 +60,7 @@ impl Protocol {
         Self::Ep,
         Self::EpCompact,
         Self::EpSplit,
+        Self::EpReplay,
         Self::Barrier,
         Self::StreamSignal,
         Self::PutSignal,
@@ -82,6 +86,7 @@ impl Protocol {
             Self::Ep => "ep",
             Self::EpCompact => "ep-compact",
             Self::EpSplit => "ep-split",
+            Self::EpReplay => "ep-replay",
             Self::Barrier => "barrier",
             Self::StreamSignal => "stream-signal",
             Self::PutSignal => "put-signal",
@@ -140,7 +145,7 @@ pub struct Case {
     pub blocks: u32,
     /// Waves of each block, at least 1.
     pub waves: u32,
-    /// Another form of the protocol: `ep`, `ep-compact` and `ep-split` combine from a caller's buffer instead of the window, `put-signal` and
+    /// Another form of the protocol: `ep`, `ep-compact` and `ep-split` combine from a caller's buffer instead of the window, and so does `ep-replay`, which is slotted then, `put-signal` and
     /// `put-quiet` send to the next rank only, `device-barrier` calls `team_barrier` instead of `team_sync`,
     /// collectives have epochs of two bits, and of `ccl-fingerprint` one rank makes another call in the end; and
     /// `ccl-pipes` launches each message alone.
@@ -164,6 +169,8 @@ impl Case {
         let rounds = match protocol {
             // The halves of the check's staging are used again; of hops each form comes once.
             Protocol::PutSignal | Protocol::PutQuiet | Protocol::CclFingerprint | Protocol::CclHops => 4,
+            // A routing that is kept, another, and the first again.
+            Protocol::EpReplay => 3,
             // Each form once.
             Protocol::Ccl => 19,
             Protocol::CclMove => 7,
