@@ -137,13 +137,14 @@ static ANABRANCH_DEVICE void learn_again(const Grid& grid, const DispatchAgainAr
             status = WAIT_FAULT;
         }
         if (status != WAIT_OK) local.fault.set(grid, 0, 1u);
+        local.next_row.set(grid, peer, flag_count(seen));
     }
     ANABRANCH_UNLESS(AGAIN_NO_BARRIER) grid.block_barrier();
     bool fault = local.fault.get(grid, 0) != 0;
     if (grid.thread != 0) return;
     u32 total = 0;
     for (u32 peer = 0; peer < ranks; ++peer) {
-        u32 count = fault ? 0 : private_load(grid, args.kept.counts + peer);
+        u32 count = fault ? 0 : local.next_row.get(grid, peer);
         private_store(grid, dispatch.counts + peer, count);
         private_store(grid, dispatch.offsets + peer, total);
         total += count;

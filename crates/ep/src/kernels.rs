@@ -5,7 +5,8 @@ use anabranch_shmem::TeamView;
 
 use crate::args::{
     CombineArgs, CombinePushArgs, ConformanceCodecArgs, CountArgs, DispatchAgainArgs, DispatchArgs,
-    FillWeightsArgs, KeepRoutingArgs, KeptRouting, PlacementView, ReferenceExpertArgs, RoutingHead, SlotState,
+    FillWeightsArgs, KeepRoutingArgs, KeptRouting, PlacementView, ReferenceExpertArgs, RoutingHead,
+    SlotState,
 };
 use crate::codec::CombineCodec;
 use crate::data_type::DataType;

@@ -43,8 +43,15 @@ pub const COMBINE: OperationCode = OperationCode(0x301);
 pub const COUNT: OperationCode = OperationCode(0x302);
 
 /// Names of the kernels' phases, by number.
-const DISPATCH_NAME: OperationName =
-    OperationName { name: "ep dispatch", phases: &["start", "rows of a peer", "flag of a later dispatch", "a peer that dispatches with another routing, or routes anew"] };
+const DISPATCH_NAME: OperationName = OperationName {
+    name: "ep dispatch",
+    phases: &[
+        "start",
+        "rows of a peer",
+        "flag of a later dispatch",
+        "a peer that dispatches with another routing, or routes anew",
+    ],
+};
 const COUNT_NAME: OperationName =
     OperationName { name: "ep count", phases: &["start", "counts of a peer", "count of a later dispatch"] };
 const COMBINE_NAME: OperationName = OperationName {
@@ -177,8 +184,7 @@ impl ExpertParallel {
         let push = push.transpose()?;
         let keep = world.jit().load(device, &kernels::keep_routing())?;
         let again = world.jit().load(device, &kernels::dispatch_again())?;
-        let fill =
-            plan.config().combine_weights.then(|| world.jit().load(device, &kernels::fill_weights()));
+        let fill = plan.config().combine_weights.then(|| world.jit().load(device, &kernels::fill_weights()));
         let fill = fill.transpose()?;
         let limits = device_limits(&plan, count.as_deref(), &dispatch, &again, &combine, push.as_deref())?;
         plan.dispatch_geometry(plan.config().max_tokens, &limits)?;

@@ -101,7 +101,11 @@ impl Slot {
 
     /// Null where weights are not combined.
     pub(crate) fn combine_weights(&self) -> DeviceAddress {
-        if self.weights { self.heap.address().offset(self.layout.combine_weights) } else { DeviceAddress::NULL }
+        if self.weights {
+            self.heap.address().offset(self.layout.combine_weights)
+        } else {
+            DeviceAddress::NULL
+        }
     }
 
     /// Whether the range and the slot's windows have bytes in common.

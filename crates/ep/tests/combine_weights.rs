@@ -112,9 +112,10 @@ fn weights_that_experts_leave_are_summed_in_rank_order() {
                 judge_output(&oracle, ep.rank(), &uploaded.read_output(&case.config));
                 let weights = uploaded.read_weights(&case.config);
                 if leaves {
-                    let judged = oracle.combine(ep.rank()).unwrap().compare_weights(&weights, |copy, k| {
-                        left(copy.destination, copy.row, k)
-                    });
+                    let judged = oracle
+                        .combine(ep.rank())
+                        .unwrap()
+                        .compare_weights(&weights, |copy, k| left(copy.destination, copy.row, k));
                     judged.unwrap();
                 } else {
                     judge_weights(&oracle, ep.rank(), &weights);

@@ -28,39 +28,31 @@ pub struct Routing {
     patience: Duration,
     /// Tokens of the dispatch that was kept; none yet.
     tokens: Option<u32>,
-    /// Behind the kernel that wrote it.
-    kept: Option<Launched>,
+    /// Behind the last kernel that wrote it and was not captured.
+    kept: Option<Arc<Event>>,
     /// Behind the kernels that have read it since.
-    read: Mutex<Vec<Launched>>,
+    read: Mutex<Vec<Arc<Event>>>,
 }
 
-/// A launch that others may have to wait for.
-#[derive(Clone, Debug)]
-struct Launched {
-    event: Arc<Event>,
-    /// Into a graph: only work of the same capture waits for it.
-    captured: bool,
+/// An event behind what was put on the stream so far; none behind captured work: graphs do not know the world outside, and
+/// whoever captures or launches them keeps the order.
+fn event_behind(stream: &Stream) -> Result<Option<Arc<Event>>> {
+    if stream.is_capturing()? {
+        return Ok(None);
+    }
+    let event = Arc::new(stream.device().create_event()?);
+    stream.record(&event)?;
+    Ok(Some(event))
 }
 
-impl Launched {
-    fn on(stream: &Stream) -> Result<Self> {
-        let event = Arc::new(stream.device().create_event()?);
-        stream.record(&event)?;
-        Ok(Self { event, captured: stream.is_capturing()? })
-    }
+/// Puts a stream behind an event, unless it is being captured.
+fn order_behind(stream: &Stream, event: &Event) -> Result<()> {
+    if stream.is_capturing()? { Ok(()) } else { Ok(stream.wait_event(event)?) }
+}
 
-    /// Puts the stream behind it, where both are captured or both are not: graphs do not know the world outside.
-    fn order_before(&self, stream: &Stream) -> Result<()> {
-        if self.captured == stream.is_capturing()? {
-            stream.wait_event(&self.event)?;
-        }
-        Ok(())
-    }
-
-    fn is_over(&self) -> bool {
-        // An error of the work is the world's to report; the launch is over then too.
-        self.captured || self.event.is_done().unwrap_or(true)
-    }
+/// An error of the work is the world's to report; the launch is over then too.
+fn is_over(event: &Arc<Event>) -> bool {
+    event.is_done().unwrap_or(true)
 }
 
 impl Routing {
@@ -92,15 +84,16 @@ impl Routing {
 
     /// Puts the stream behind the kernel that wrote it.
     pub(super) fn order_behind_keep(&self, stream: &Stream) -> Result<()> {
-        self.kept.as_ref().map_or(Ok(()), |kept| kept.order_before(stream))
+        self.kept.as_ref().map_or(Ok(()), |kept| order_behind(stream, kept))
     }
 
     /// Notes a kernel that reads it.
     pub(super) fn read_on(&self, stream: &Stream) -> Result<()> {
-        let launched = Launched::on(stream)?;
-        let mut read = lock(&self.read);
-        read.retain(|one| !one.is_over() || one.captured && launched.captured);
-        read.push(launched);
+        if let Some(event) = event_behind(stream)? {
+            let mut read = lock(&self.read);
+            read.retain(|event| !is_over(event));
+            read.push(event);
+        }
         Ok(())
     }
 }
@@ -109,11 +102,12 @@ impl Drop for Routing {
     fn drop(&mut self) {
         // Kernels in flight use the memory. They have a deadline, and so has this wait.
         let start = Moment::now();
-        let mut waiting: Vec<Launched> = lock(&self.read).drain(..).chain(self.kept.take()).collect();
-        waiting.retain(|one| !one.is_over());
-        while !waiting.iter().all(Launched::is_over) {
+        let waiting: Vec<_> = lock(&self.read).drain(..).chain(self.kept.take()).collect();
+        while !waiting.iter().all(is_over) {
             if start.elapsed() > self.patience {
-                tracing::warn!("a dispatch with a routing is still queued behind other work while the routing is dropped");
+                tracing::warn!(
+                    "a dispatch with a routing is still queued behind other work while the routing is dropped"
+                );
                 return;
             }
             anabranch_clock::sleep(POLL);
@@ -148,7 +142,10 @@ impl ExpertParallel {
     /// As theirs; [`Error::Capturing`] on a stream that is being captured, where nothing can be allocated.
     pub fn routing(&self, stream: &Stream, dispatched: &mut Dispatched) -> Result<Routing> {
         if stream.is_capturing()? {
-            return Err(Error::Capturing { call: "routing", instead: "allocate_routing, and keep_routing within" });
+            return Err(Error::Capturing {
+                call: "routing",
+                instead: "allocate_routing, and keep_routing within",
+            });
         }
         let mut routing = self.allocate_routing()?;
         self.keep_routing(stream, dispatched, &mut routing)?;
@@ -160,8 +157,8 @@ impl ExpertParallel {
     /// sent, whatever became of the caller's buffers. Not collective, but a dispatch with it is: all ranks keep the same
     /// dispatch. May be captured, and then keeps at each replay what was dispatched there.
     ///
-    /// Eager work is put behind eager work that it needs, and captured work behind that of the same capture; between graphs and
-    /// eager calls the caller keeps the order.
+    /// Eager work is put behind eager work that it needs. Within a capture the caller keeps what keeps a routing, what dispatches with
+    /// it, and what keeps another in its place on one stream, or orders their streams; and so it orders graphs and eager calls.
     ///
     /// # Errors
     /// [`Error::ForeignHandle`] for a handle or a routing of another plan; a fault that the world has had.
@@ -177,8 +174,8 @@ impl ExpertParallel {
         }
         dispatched.slot.order_behind(stream)?;
         routing.order_behind_keep(stream)?;
-        for read in lock(&routing.read).drain(..) {
-            read.order_before(stream)?;
+        for read in lock(&routing.read).iter() {
+            order_behind(stream, read)?;
         }
         let slot = dispatched.slot.get();
         let geometry = self.plan.local_geometry(dispatched.tokens.into(), &self.limits);
@@ -205,7 +202,9 @@ impl ExpertParallel {
             kernel.launch(geometry.blocks, geometry.block_threads, geometry.local_bytes, stream, &args)?;
         }
         routing.tokens = Some(dispatched.tokens);
-        routing.kept = Some(Launched::on(stream)?);
+        if let Some(event) = event_behind(stream)? {
+            routing.kept = Some(event);
+        }
         dispatched.slot.used_on(stream)
     }
 }

@@ -8,7 +8,8 @@ use std::time::Duration;
 use anabranch_ep::oracle::{Oracle, RankInput, Shape};
 use anabranch_ep::reference::ReferenceExpert;
 use anabranch_ep::{
-    CombineOutput, DataType, DeviceSlice, Dispatched, EpConfig, Error, ExpertOutput, ExpertParallel, ReceivedRows, Tokens,
+    CombineOutput, DataType, DeviceSlice, Dispatched, EpConfig, Error, ExpertOutput, ExpertParallel,
+    ReceivedRows, Tokens,
 };
 use anabranch_hip::{Device, DeviceBuffer, DeviceOrdinal, RuntimeKind, Stream, with_causes};
 use anabranch_hip_host::{HostConfig, HostMachine};

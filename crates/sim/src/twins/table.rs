@@ -158,7 +158,7 @@ pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_ep_expert_expand", Runs::Quiet),
     ("anabranch_ep_expert_sum", Runs::Quiet),
     ("anabranch_ep_fill_weights", Runs::Quiet),
-    ("anabranch_ep_keep_routing", Runs::Quiet),
+    ("anabranch_ep_keep_routing", Runs::In(&[Protocol::EpReplay])),
     ("anabranch_ep_reference_expert", Runs::Quiet),
     ("anabranch_ep_reference_expert_major", Runs::Quiet),
     ("anabranch_p2p_check", Runs::Test(P2P)),
@@ -185,8 +185,7 @@ pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_team_signal_wait", Runs::In(&[Protocol::StreamSignal])),
 ];
 
-const EP: Runs =
-    Runs::In(&[Protocol::Ep, Protocol::EpCompact, Protocol::EpSplit, Protocol::EpReplay]);
+const EP: Runs = Runs::In(&[Protocol::Ep, Protocol::EpCompact, Protocol::EpSplit, Protocol::EpReplay]);
 const MOVES: Runs = Runs::In(&[Protocol::Ccl, Protocol::CclMove]);
 const GATHERS_MANY: Runs = Runs::In(&[Protocol::CclGatherMany]);
 const REDUCES_PACKETS: Runs = Runs::In(&[Protocol::Ccl, Protocol::CclPackets]);

@@ -29,10 +29,8 @@ impl Replay {
             keep: kernels.load(kernels::keep_routing(), "anabranch_ep_keep_routing")?,
             fill: kernels.load(kernels::fill_weights(), "anabranch_ep_fill_weights")?,
             // Tiles of one wave, as for the dispatch that routes.
-            again: kernels.load(
-                kernels::dispatch_again().with("EP_TILE", WAVE),
-                "anabranch_ep_dispatch_again",
-            )?,
+            again: kernels
+                .load(kernels::dispatch_again().with("EP_TILE", WAVE), "anabranch_ep_dispatch_again")?,
             kept: Vec::new(),
         })
     }
@@ -119,7 +117,10 @@ impl Ep {
 
     pub(super) fn again_args(&self, dispatch: DispatchArgs, rank: u32) -> DispatchAgainArgs {
         let kept = self.kept(rank);
-        DispatchAgainArgs { dispatch: DispatchArgs { ids: kept.ids, weights: kept.weights, ..dispatch }, kept }
+        DispatchAgainArgs {
+            dispatch: DispatchArgs { ids: kept.ids, weights: kept.weights, ..dispatch },
+            kept,
+        }
     }
 }
 
@@ -140,6 +141,95 @@ impl Parts {
         let send_map = (counts + u64::from(ranks) * 4).next_multiple_of(64);
         let ids = send_map + u64::from(tokens) * u64::from(fan_out) * 8;
         let weights = ids + u64::from(tokens) * u64::from(TOP_K) * 4;
-        Self { sent, counts, send_map, ids, weights, bytes: weights + u64::from(tokens) * u64::from(TOP_K) * 4 }
+        Self {
+            sent,
+            counts,
+            send_map,
+            ids,
+            weights,
+            bytes: weights + u64::from(tokens) * u64::from(TOP_K) * 4,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_ep::DISPATCH;
+
+    use super::super::Grid;
+    use super::*;
+    use crate::{Case, Protocol, RunOptions, Scenario, scratch};
+
+    /// The phase of `dispatch_again.hip` in which another routing is told.
+    const OTHER_ROUTING: u32 = 3;
+
+    fn three(staged: bool) -> Ep {
+        let jit = scratch::jit();
+        let case = Case { staged, ..Case::new(Protocol::EpReplay, 3) };
+        Ep::new(case.clone(), &mut Kernels::new(&jit, &case)).unwrap()
+    }
+
+    #[test]
+    fn a_rank_that_does_not_come_to_the_replay_is_named_by_all_others() {
+        for staged in [false, true] {
+            let mut ep = three(staged);
+            for seed in 0..50 {
+                ep.prepare(&RunOptions::default()).unwrap();
+                for rank in 0..3 {
+                    for epoch in 0..if rank == 2 { 2 } else { 3 } {
+                        ep.queue(rank, epoch).unwrap();
+                    }
+                }
+                ep.bench.run_to_a_fault(seed).unwrap();
+                for rank in 0..2 {
+                    let record = ep.bench.record(rank).unwrap();
+                    let told = (record.state, record.operation, record.peer, record.epoch, record.rank);
+                    assert_eq!(told, (2, DISPATCH.0, 2, 3, rank), "seed {seed}: {record:?}");
+                    let own = ep.bench.ranks[rank as usize].own;
+                    let counts = ep.bench.get::<u32>(own, ep.own.counts, 3).unwrap();
+                    assert_eq!(counts, [0; 3], "seed {seed}, rank {rank}: counts behind a fault");
+                }
+                ep.run(seed, &RunOptions::default()).unwrap();
+            }
+        }
+    }
+
+    /// Rank 1 keeps the second dispatch, too, and so comes with another routing than the others; or it routes anew.
+    #[test]
+    fn another_routing_is_told_by_all_whom_it_reaches() {
+        for anew in [false, true] {
+            let mut ep = three(true);
+            for seed in 0..50 {
+                ep.prepare(&RunOptions::default()).unwrap();
+                for rank in 0..3 {
+                    ep.queue(rank, 0).unwrap();
+                    ep.queue(rank, 1).unwrap();
+                    let (team, wrong) = (ep.bench.team(rank), rank == 1);
+                    let dispatch = ep.dispatch_args(team, rank, 2);
+                    let (again, keep) = (ep.again_args(dispatch, rank), ep.keep_args(team, rank));
+                    let Ep { bench, replay, sending, dispatch: routes, .. } = &mut ep;
+                    let grid = Grid {
+                        blocks: sending.blocks,
+                        threads: sending.block_threads,
+                        local_bytes: sending.local_bytes,
+                    };
+                    let replay = replay.as_ref().unwrap();
+                    if wrong && anew {
+                        bench.launch(rank, routes, grid, &dispatch).unwrap();
+                        continue;
+                    }
+                    if wrong {
+                        bench.launch(rank, &replay.keep, Grid { local_bytes: 0, ..grid }, &keep).unwrap();
+                    }
+                    bench.launch(rank, &replay.again, grid, &again).unwrap();
+                }
+                ep.bench.run_to_a_fault(seed).unwrap();
+                for rank in [0, 2] {
+                    let record = ep.bench.record(rank).unwrap();
+                    let told = (record.operation, record.phase, record.peer, record.epoch);
+                    assert_eq!(told, (DISPATCH.0, OTHER_ROUTING, 1, 3), "seed {seed}: {record:?}");
+                }
+            }
+        }
     }
 }
