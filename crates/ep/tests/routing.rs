@@ -221,7 +221,9 @@ fn replays_among_other_dispatches_on_other_slots() {
                 }
                 world.synchronize(stream)?;
                 rank.judge(&mixed(&case, 5, number + 40, weights), &uploaded);
-                landed.iter().for_each(|landed| landed.judge(ep.rank()));
+                for landed in &landed {
+                    landed.judge(ep.rank());
+                }
             }
             Ok(())
         });
@@ -262,7 +264,9 @@ fn nothing_waits_for_the_host() {
             // Dropped while dispatches read it.
             drop(routing);
             world.synchronize(stream)?;
-            done.iter().for_each(|(inputs, uploaded)| rank.judge(inputs, uploaded));
+            for (inputs, uploaded) in &done {
+                rank.judge(inputs, uploaded);
+            }
             Ok(())
         });
     }

@@ -169,13 +169,12 @@ impl Case {
         let rounds = match protocol {
             // The halves of the check's staging are used again; of hops each form comes once.
             Protocol::PutSignal | Protocol::PutQuiet | Protocol::CclFingerprint | Protocol::CclHops => 4,
-            // A routing that is kept, another, and the first again.
-            Protocol::EpReplay => 3,
             // Each form once.
             Protocol::Ccl => 19,
             Protocol::CclMove => 7,
             Protocol::CclGatherMany => 6,
-            Protocol::CclPackets => 3,
+            // Of routings one that is kept, another, and the first again.
+            Protocol::CclPackets | Protocol::EpReplay => 3,
             Protocol::CclBulk => 5,
             Protocol::World => 1,
             _ => 2,
