@@ -490,6 +490,7 @@ impl<'a> EpBench<'a> {
                 row.with("hidden", config.hidden)
                     .with("experts", config.experts)
                     .with("top_k", config.top_k)
+                    .with("routing", self.arguments.synthetic.routing_name())
                     .with("blocks", geometry[index].0)
                     .with("threads", geometry[index].1)
                     .with("layout", if self.expert_major.is_some() { "expert-major" } else { "token-major" })
