@@ -137,6 +137,26 @@ pub enum Error {
     /// A handle of another plan was given.
     #[error("the handle belongs to another plan")]
     ForeignHandle,
+    /// Nothing was kept in a routing yet.
+    #[error("the routing is empty: keep that of a dispatch first")]
+    NothingKept,
+    /// A call that allocates was made while its stream was being captured.
+    #[error("{call} allocates memory, which a capture does not allow; call {instead}")]
+    Capturing {
+        /// The call.
+        call: &'static str,
+        /// What to do instead.
+        instead: &'static str,
+    },
+    /// Room for combined weights was given to a plan without them, or left out where the plan has them.
+    #[error(
+        "the plan was made with combine_weights = {planned}, and a combine {} for them",
+        if *.planned { "without room" } else { "with room" }
+    )]
+    CombineWeights {
+        /// Whether the plan combines weights.
+        planned: bool,
+    },
     /// The expert-major buffers hold another dispatch, or none.
     #[error(
         "the expert-major buffers do not hold this dispatch: expand it first, and contract it before the next expand"

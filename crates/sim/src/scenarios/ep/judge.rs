@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use anabranch_ep::args::SlotState;
-use anabranch_ep::oracle::{Oracle, RankInput, Shape, SlottedRows};
+use anabranch_ep::oracle::{Oracle, RankInput, SentCopy, Shape, SlottedRows};
 use anabranch_ranks::GroupRank;
 
 use super::given::{HIDDEN, TOP_K};
@@ -98,6 +98,13 @@ impl Ep {
                 None => combined.compare_output(&output, &stand_in),
             };
             judged.map_err(|mismatch| mismatch.to_string())?;
+            if self.plan.config().combine_weights {
+                let summed = self.memory[number as usize].inputs[epoch as usize].summed;
+                let weights = self.bench.get::<f32>(summed, 0, (self.case.tokens * TOP_K) as usize);
+                let weights = weights.map_err(|error| error.to_string())?;
+                let dispatched = |copy: &SentCopy<'_>, k: usize| copy.weights.map_or(f32::NAN, |all| all[k]);
+                combined.compare_weights(&weights, dispatched).map_err(|mismatch| mismatch.to_string())?;
+            }
         }
         Ok(())
     }
