@@ -9,6 +9,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("clock", &[]),
     ("hip", &["clock"]),
     ("elements", &[]),
+    ("tuning", &[]),
     ("ranks", &[]),
     ("hip-host", &["clock", "hip"]),
     ("hip-cuda", &["hip"]),
@@ -17,8 +18,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("transport", &["ranks"]),
     ("transport-p2p", &["hip", "hip-jit", "ranks", "transport"]),
     ("shmem", &["bootstrap", "clock", "hip", "hip-jit", "ranks", "transport", "transport-p2p"]),
-    ("ep", &["bootstrap", "clock", "elements", "hip", "hip-jit", "ranks", "shmem"]),
-    ("ccl", &["clock", "elements", "hip", "hip-jit", "ranks", "shmem"]),
+    ("ep", &["bootstrap", "clock", "elements", "hip", "hip-jit", "ranks", "shmem", "tuning"]),
+    ("ccl", &["clock", "elements", "hip", "hip-jit", "ranks", "shmem", "tuning"]),
     (
         "sim",
         &[

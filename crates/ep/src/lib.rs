@@ -27,6 +27,7 @@ mod tensor;
 
 pub mod expert_major;
 pub mod kernels;
+pub mod launch;
 pub mod oracle;
 pub mod owner;
 pub mod plan;
@@ -40,6 +41,7 @@ pub use expert_major::{
     ExpertMajor, ExpertMajorConfig, ExpertMajorPlan, ExpertMajorRows, LocalExpertCounter,
 };
 pub use kernels::kernels;
+pub use launch::LaunchTable;
 pub use operation::{
     COMBINE, COUNT, CombineSent, DISPATCH, DispatchSent, Dispatched, DroppedCopy, ExpertOutput,
     ExpertParallel,

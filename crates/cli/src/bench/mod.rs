@@ -17,6 +17,7 @@ use clap::{Args, Subcommand};
 
 pub(crate) use ccl::NcclError;
 pub(crate) use ccl::tune;
+pub(crate) use ep::tune as tune_ep;
 
 use ccl::CclArgs;
 

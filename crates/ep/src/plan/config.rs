@@ -1,9 +1,12 @@
 //! What a plan is made for, and what is right about it.
 
+use std::sync::Arc;
+
 use super::{MAX_SLOT_BYTES, MAX_TOKENS, MAX_TOP_K, meta_bytes, row_bytes};
 use crate::codec::{CombineCodec, CombineSource};
 use crate::data_type::DataType;
 use crate::error::{Error, Result};
+use crate::launch::{LaunchTable, MAX_WAVES};
 use crate::placement::PlacementTable;
 use crate::room::{Mode, Room};
 
@@ -42,6 +45,9 @@ pub struct EpConfig {
     pub max_blocks: u32,
     /// Waves of a block; 0 lets the plan choose.
     pub waves_per_block: u32,
+    /// Launch shapes that were measured (`ep.table`), by which the plan chooses; `None` for this crate's table of the device, if there
+    /// is one.
+    pub table: Option<Arc<LaunchTable>>,
 }
 
 impl EpConfig {
@@ -63,6 +69,7 @@ impl EpConfig {
             slots: 1,
             max_blocks: 0,
             waves_per_block: 0,
+            table: None,
         }
     }
 
@@ -120,6 +127,13 @@ impl EpConfig {
     pub fn launch(mut self, max_blocks: u32, waves_per_block: u32) -> Self {
         self.max_blocks = max_blocks;
         self.waves_per_block = waves_per_block;
+        self
+    }
+
+    /// Sets the table by which the plan chooses launch shapes.
+    #[must_use]
+    pub fn table(mut self, table: Arc<LaunchTable>) -> Self {
+        self.table = Some(table);
         self
     }
 
@@ -209,8 +223,9 @@ impl EpConfig {
         if self.slots == 0 || self.slots > 64 {
             return wrong("slots", self.slots, "allowed are 1 to 64".to_owned());
         }
-        if self.waves_per_block > 16 {
-            return wrong("waves_per_block", self.waves_per_block, "allowed are 0 (chosen) to 16".to_owned());
+        if self.waves_per_block > MAX_WAVES {
+            let allowed = format!("allowed are 0 (chosen) to {MAX_WAVES}");
+            return wrong("waves_per_block", self.waves_per_block, allowed);
         }
         Ok(room)
     }

@@ -155,7 +155,7 @@ impl Ep {
             } else {
                 None
             },
-            pushing: plan.push_segments(&limits),
+            pushing: plan.push_segments(case.tokens, &limits),
             case,
             plan,
             own,

@@ -1,0 +1,119 @@
+//! Where a plan's launch shapes come from.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use anabranch_tuning::digest;
+
+use super::{LaunchKey, LaunchTable, Launches};
+use crate::plan::EpConfig;
+use crate::slot::lock;
+
+/// Where the shapes of a plan's launches come from, where its configuration does not give them: numbers of
+/// [`EpConfig::launch`] stand in place of all others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LaunchChoice {
+    /// The plan's arithmetic: it was made for no device in particular.
+    #[default]
+    Plan,
+    /// The configuration has both numbers.
+    Configured,
+    /// What was measured for these rows.
+    Table {
+        /// The table's device.
+        device: String,
+        /// The entry.
+        launches: Arc<Launches>,
+    },
+    /// The plan's arithmetic, because nothing was measured for the device or the rows.
+    Missing {
+        /// The device.
+        device: String,
+        /// What the table lacks.
+        key: LaunchKey,
+        /// The device of the table that was looked into; `None` where there is no table for the device.
+        table: Option<String>,
+    },
+}
+
+impl LaunchChoice {
+    /// The choice for a device of this name: by the configuration's table, or this crate's own for the device. A table of
+    /// another device has nothing for this one.
+    pub fn new(config: &EpConfig, ranks: u32, device: &str) -> Self {
+        if config.max_blocks != 0 && config.waves_per_block != 0 {
+            return Self::Configured;
+        }
+        let key = LaunchKey::new(config, ranks);
+        let table = config.table.clone().or_else(|| LaunchTable::embedded(device));
+        let fitting = table.as_ref().filter(|table| table.device == device);
+        match fitting.and_then(|table| table.find(&key)) {
+            Some(launches) => Self::Table { device: device.to_owned(), launches: Arc::new(launches.clone()) },
+            None => Self::Missing {
+                device: device.to_owned(),
+                key,
+                table: table.map(|table| table.device.clone()),
+            },
+        }
+    }
+
+    /// What was measured, if a table has it.
+    pub fn launches(&self) -> Option<&Launches> {
+        match self {
+            Self::Table { launches, .. } => Some(launches),
+            _ => None,
+        }
+    }
+
+    /// One word for reports.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Configured => "configured",
+            Self::Table { .. } => "table",
+            Self::Plan | Self::Missing { .. } => "default",
+        }
+    }
+
+    /// What members compare: the table's device and a number that depends on all of its entry.
+    pub(crate) fn digest(&self) -> String {
+        match self {
+            Self::Table { device, launches } => {
+                format!("{device} {:016x}", digest(launches.to_string().as_bytes()))
+            }
+            _ => self.name().to_owned(),
+        }
+    }
+
+    /// Says in the log that nothing was measured, once in a process for each device and key.
+    pub(crate) fn report(&self) {
+        static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+        if let Self::Missing { .. } = self
+            && lock(&SAID).insert(self.to_string())
+        {
+            tracing::warn!("{self}. `anabranch tune ep` measures and writes a table, which ep.table names");
+        }
+    }
+}
+
+impl fmt::Display for LaunchChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Plan => f.write_str("launches are shaped by the plan's defaults"),
+            Self::Configured => f.write_str("launches are shaped by the configuration"),
+            Self::Table { device, launches } => {
+                write!(f, "launches are shaped by the table of {device:?} for {}", launches.key())
+            }
+            Self::Missing { device, key, table: None } => {
+                write!(f, "no launches were measured on {device:?}; those for {key} are shaped by default")
+            }
+            Self::Missing { device, key, table: Some(other) } if other == device => {
+                write!(f, "the table of {device:?} has no launches for {key}; they are shaped by default")
+            }
+            Self::Missing { device, key, table: Some(other) } => write!(
+                f,
+                "the table given is of {other:?} and not of {device:?}; launches for {key} are shaped by default"
+            ),
+        }
+    }
+}
