@@ -316,6 +316,65 @@ fn a_measured_table_is_written_and_chooses() {
     }
 }
 
+#[test]
+fn measured_launches_are_written_and_shape_dispatch_and_combine() {
+    let path = file("launches.toml", "device = \"anabranch host device\"\n").display().to_string();
+    let host = ["--runtime", "host", "--ranks", "2", "--set", "heap.bytes=64 MiB", "--wave", "4"];
+    let rows = ["--hidden", "256", "--experts", "8", "--top-k", "2"];
+    let tune =
+        ["tune", "ep", "--tokens", "1,4", "--samples", "2", "--waves", "1,2", "--blocks", "1,2", "--json"];
+    let done = run(&[&tune[..], &host, &rows, &["--output", &path]].concat());
+    assert_eq!(done.code, 0, "{done:?}");
+    let lines: Vec<serde_json::Value> =
+        done.stdout.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    for op in ["dispatch", "combine_pull", "combine_push"] {
+        let of = lines.iter().filter(|line| line["op"] == op);
+        assert!(
+            of.clone().count() > 16 && of.clone().all(|line| line["us_median"].as_f64() > Some(0.0)),
+            "{done:?}"
+        );
+    }
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(text.matches("[[launches]]").count(), 2, "{text}");
+    // What is in the file of other ranks stays, and what is measured again is there once.
+    let again = ["--dispatch-dtype", "bf16", "--ranks", "3", "--output", &path];
+    let done =
+        run(&[&tune[..], &["--runtime", "host", "--set", "heap.bytes=64 MiB"], &rows, &again].concat());
+    assert_eq!(done.code, 0, "{done:?}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap().matches("[[launches]]").count(), 3);
+    // The shape of what is launched is the table's, up to what the tokens need.
+    let forced = "device = \"anabranch host device\"\n[[launches]]\nranks = 2\ndispatch_type = \"bf16\"\ncombine_type = \"bf16\"\n\
+         hidden = 256\ntop_k = 2\ndispatch = [{ max_blocks = 3, waves_per_block = 2, segments = 1 }]\n\
+         combine_pull = [{ up_to = 6, max_blocks = 1, waves_per_block = 3, segments = 1 }, { max_blocks = 5, waves_per_block = 1, \
+         segments = 1 }]\n";
+    for (text, shapes) in [(text.as_str(), None), (forced, Some([(3, 8), (5, 4)]))] {
+        std::fs::write(&path, text).unwrap();
+        let set = format!("ep.table={path}");
+        let bench = ["bench", "ep", "--tokens", "12", "--iters", "2", "--json", "--set", &set];
+        let measured = rows_of(&[&bench[..], &host, &rows].concat());
+        for (index, row) in measured.iter().enumerate() {
+            assert!(row["verified"] == true && row["launch"] == "table", "{row}");
+            let shape = (row["blocks"].as_u64().unwrap(), row["threads"].as_u64().unwrap());
+            assert!(shapes.is_none_or(|shapes| shapes[index] == shape), "{row}");
+        }
+        // Rows that nobody measured are said to be so, once.
+        let done = run(&[&bench[..], &host, &["--hidden", "128", "--experts", "8", "--top-k", "2"]].concat());
+        assert_eq!(done.stderr.matches("no launches for 2 ranks").count(), 1, "{done:?}");
+    }
+    for (wrong, said) in [
+        (&["--set", "ep.blocks=2"][..], "ep.blocks is set"),
+        (&["--tokens", "100000", "--hidden", "7168"], "heap.bytes"),
+        (&["--hidden", "100"], "hidden is 100"),
+        (&["--output", "/nowhere/at/all.toml", "--tokens", "1"], "/nowhere/at/all.toml"),
+    ] {
+        let done = run(&[&["tune", "ep"], &host[..], wrong].concat());
+        assert!(done.code != 0 && done.stderr.contains(said), "{done:?}");
+    }
+    std::fs::write(&path, "device = \"another\"\n").unwrap();
+    let done = run(&[&tune[..], &host, &rows, &["--output", &path]].concat());
+    assert!(done.code != 0 && done.stderr.contains("take another file"), "{done:?}");
+}
+
 fn rows_of(arguments: &[&str]) -> Vec<serde_json::Value> {
     rows(&run(arguments))
 }

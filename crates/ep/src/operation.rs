@@ -110,7 +110,9 @@ impl ExpertParallel {
                 "max_recv is more than can ever arrive; the windows hold what can"
             );
         }
-        plan.launch_choice().report();
+        if group.members().first() == Some(&world.rank()) {
+            plan.launch_choice().report();
+        }
         world.name_operation(COUNT, COUNT_NAME);
         world.name_operation(DISPATCH, DISPATCH_NAME);
         world.name_operation(COMBINE, COMBINE_NAME);
