@@ -317,6 +317,57 @@ fn a_measured_table_is_written_and_chooses() {
 }
 
 #[test]
+fn a_placement_from_a_file_is_used_and_verified() {
+    let path =
+        file("placement.toml", "ranks_of_experts = [[1], [1, 0], [1], [0, 1]]\n").display().to_string();
+    let bench = [
+        "bench",
+        "ep",
+        "--runtime",
+        "host",
+        "--ranks",
+        "2",
+        "--hidden",
+        "128",
+        "--top-k",
+        "2",
+        "--tokens",
+        "9",
+    ];
+    let rest = ["--iters", "2", "--set", "heap.bytes=64 MiB", "--placement", &path, "--json", "--experts"];
+    for row in rows_of(&[&bench[..], &rest, &["4"]].concat()) {
+        assert!(row["verified"] == true && row["placement"] == "6 places", "{row}");
+    }
+    let done = run(&[&bench[..], &rest, &["5"]].concat());
+    assert!(done.code != 0 && done.stderr.contains("the placement's table has 4 experts"), "{done:?}");
+}
+
+#[test]
+fn a_plan_says_what_it_would_allocate_for_any_number_of_ranks() {
+    let plan = ["bench", "ep", "--plan", "--ranks", "256", "--tokens", "128,4096", "--runtime", "host"];
+    let done = run(&[&plan[..], &["--json"]].concat());
+    let said: Vec<serde_json::Value> =
+        done.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let bytes = |index: usize, name: &str| said[index]["bytes"][name].as_u64().unwrap();
+    assert_eq!(said.len(), 2, "{done:?}");
+    assert_eq!(
+        (bytes(0, "received_rows"), bytes(1, "received_rows")),
+        (256 * 128 * 14336, 256 * 4096 * 14336)
+    );
+    assert_eq!((said[0]["mode"].as_str(), said[1]["mode"].as_str()), (Some("slotted"), Some("compact")));
+    for one in &said {
+        let parts: u64 =
+            one["bytes"].as_object().unwrap().values().filter_map(serde_json::Value::as_u64).sum();
+        assert_eq!(one["heap_bytes"].as_u64().unwrap() + one["own_bytes"].as_u64().unwrap(), parts, "{one}");
+    }
+    let table = run(&plan).stdout;
+    assert!(table.contains("256 ranks, 128 tokens") && table.contains("received rows"), "{table}");
+    assert_eq!(run(&["bench", "ep", "--plan", "--tokens", "1"]).code, 2, "of how many ranks?");
+    let done = run(&[&plan[..], &["--layout", "expert-major", "--combine-source", "window"]].concat());
+    assert!(done.code != 0 && done.stderr.contains("not among it"), "{done:?}");
+}
+
+#[test]
 fn measured_launches_are_written_and_shape_dispatch_and_combine() {
     let path = file("launches.toml", "device = \"anabranch host device\"\n").display().to_string();
     let host = ["--runtime", "host", "--ranks", "2", "--set", "heap.bytes=64 MiB", "--wave", "4"];

@@ -29,6 +29,14 @@ pub enum Error {
         /// Why.
         problem: String,
     },
+    /// A file that holds no placement.
+    #[error("the placement {}: {problem}", path.display())]
+    PlacementFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// A table of launches that cannot be used.
     #[error("the table of launches {}: {problem}", path.display())]
     Table {

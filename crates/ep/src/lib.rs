@@ -47,7 +47,7 @@ pub use operation::{
     ExpertParallel,
 };
 pub use placement::PlacementTable;
-pub use plan::{EpConfig, Plan};
+pub use plan::{EpConfig, MemoryPlan, Plan};
 pub use received::ReceivedRows;
 pub use room::{Mode, UnknownMode};
 pub use tensor::{DeviceSlice, Tokens};

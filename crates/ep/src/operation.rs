@@ -116,6 +116,7 @@ impl ExpertParallel {
         world.name_operation(COUNT, COUNT_NAME);
         world.name_operation(DISPATCH, DISPATCH_NAME);
         world.name_operation(COMBINE, COMBINE_NAME);
+        tracing::info!("{} ranks will each allocate\n{}", plan.ranks(), plan.memory());
         let team = world.team(group)?;
         // First what all allocate together, which succeeds or fails on all, then what one may lack alone.
         let heaps: Result<Vec<_>, _> = (0..plan.config().slots)

@@ -10,10 +10,12 @@ use crate::room::{Mode, Room};
 
 mod config;
 mod launch;
+mod memory;
 mod push;
 
 pub use config::EpConfig;
 use launch::Share;
+pub use memory::{MemoryItem, MemoryPlace, MemoryPlan};
 
 /// Tokens that one block of dispatch routes at a time; a multiple of every wave width.
 pub const TILE: u32 = 64;

@@ -3,6 +3,7 @@
 
 mod codec_error;
 mod expert_major;
+pub(super) mod memory;
 mod peer;
 pub(crate) mod tune;
 
@@ -13,7 +14,8 @@ use anabranch::ep::oracle::{Oracle, RankInput, Shape};
 use anabranch::ep::plan::Geometry;
 use anabranch::ep::reference::ReferenceExpert;
 use anabranch::ep::{
-    CombineSource, Dispatched, EpConfig, ExpertOutput, ExpertParallel, Plan, ReceivedRows, Tokens,
+    CombineSource, Dispatched, EpConfig, ExpertOutput, ExpertParallel, PlacementTable, Plan, ReceivedRows,
+    Tokens,
 };
 use anabranch::hip::{DeviceBuffer, Stream};
 use anabranch::jit::KernelSpec;
@@ -116,6 +118,8 @@ fn plan_of(config: &Config, arguments: &EpArgs, workload: &Workload, ranks: u32)
     .max_recv(arguments.max_recv.map_or(0, NonZeroU32::get))
     .combine_source(arguments.combine_source())
     .combine_codec(arguments.combine_quant);
+    let table = arguments.placement.as_deref().map(PlacementTable::read).transpose().map_err(Error::from)?;
+    let plan = table.into_iter().fold(plan, EpConfig::placement);
     Ok(Plan::new(anabranch::with_ep_settings(config, plan)?, ranks).map_err(Error::from)?)
 }
 
@@ -467,6 +471,7 @@ impl<'a> EpBench<'a> {
                 row.with("hidden", config.hidden)
                     .with("experts", config.experts)
                     .with("top_k", config.top_k)
+                    .with("placement", placement_of(config))
                     .with("blocks", geometry[index].0)
                     .with("threads", geometry[index].1)
                     .with("launch", self.ep.plan().launch_choice().name())
@@ -518,6 +523,12 @@ impl EpBench<'_> {
         let [dispatch, combine] = times;
         Ok([dispatch?, combine?])
     }
+}
+
+/// Where experts are, in a few words.
+fn placement_of(config: &EpConfig) -> String {
+    let table = |table: &PlacementTable| format!("{} places", table.copies());
+    config.placement.as_ref().map_or_else(|| "even".to_owned(), table)
 }
 
 /// The inputs of all ranks as the oracle takes them.

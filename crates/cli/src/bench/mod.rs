@@ -89,6 +89,12 @@ pub(crate) struct EpArgs {
     /// Rows to a multiple of which each expert's rows are padded in the expert-major layout [default: 1].
     #[arg(long, value_name = "ROWS")]
     pub(crate) expert_alignment: Option<u32>,
+    /// The ranks of each expert, `ranks_of_experts = [[0], [1, 0], ...]`: uneven, or some experts on several ranks [default: evenly].
+    #[arg(long, value_name = "FILE.toml")]
+    pub(crate) placement: Option<PathBuf>,
+    /// Print what each rank would allocate, and run nothing.
+    #[arg(long, requires = "ranks")]
+    pub(crate) plan: bool,
     /// Peers that are measured beside, on NVIDIA GPUs: NCCL's all_to_all of as many bytes over the links, on plain memory and on
     /// symmetric windows.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PEER,...")]
@@ -228,6 +234,11 @@ pub(crate) fn kernels() -> Vec<KernelSpec> {
 /// # Errors
 /// See [`ranks::spawn`].
 pub(crate) fn spawn(command: &BenchCommand) -> anyhow::Result<()> {
+    if let BenchCommand::Ep(arguments) = command
+        && arguments.plan
+    {
+        return ep::memory::print(arguments);
+    }
     ranks::spawn(
         command.ranks(),
         "bench-rank",

@@ -210,6 +210,8 @@ impl TuneEpArgs {
             layout: Layout::TokenMajor,
             expert_capacity: None,
             expert_alignment: None,
+            placement: None,
+            plan: false,
             compare: Vec::new(),
             nccl_library: None,
             trace: None,
