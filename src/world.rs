@@ -235,6 +235,11 @@ mod tests {
         assert_eq!(world.transports, [TransportKind::P2p]);
         let plan = with_ep_settings(&set, EpConfig::new(64, 8, 2, 16)).unwrap();
         assert_eq!((plan.slots, plan.max_blocks, plan.waves_per_block), (2, 5, 0));
+        assert!(plan.table.is_none());
+        let table = concat!(env!("CARGO_MANIFEST_DIR"), "/crates/ep/tables/host.toml");
+        let tuned = config(&[&format!("ep.table={table}")]);
+        let plan = with_ep_settings(&tuned, EpConfig::new(64, 8, 2, 16)).unwrap();
+        assert_eq!(plan.table.as_deref(), Some(&LaunchTable::read(table.as_ref()).unwrap()));
         // What the plan says counts; the setting is for plans that say nothing.
         let compact = config(&["ep.mode=compact"]);
         let given = EpConfig::new(64, 8, 2, 16).mode(Mode::Slotted);

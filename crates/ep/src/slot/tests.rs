@@ -12,7 +12,7 @@ use crate::plan::{EpConfig, MemoryPlace};
 const PAGE: u64 = 4096;
 
 /// Ranks, tokens a rank, elements of a row. Memory of the heap is zeroed, so that all of it is touched: rows of 7168 elements where a
-/// slot has less than a gigabyte, and short ones where it has 7 or 28.
+/// slot has less than a gigabyte, and short ones where it has 7 or 28; these are in [`LARGE`].
 const PLANS: [(u32, u32, u32); 8] = [
     (8, 128, 7168),
     (8, 4096, 7168),
@@ -23,6 +23,9 @@ const PLANS: [(u32, u32, u32); 8] = [
     (256, 128, 64),
     (256, 4096, 64),
 ];
+
+/// Plans whose windows are allocated as they are and touched at their ends only.
+const LARGE: [(u32, u32, u32); 2] = [(64, 4096, 7168), (256, 4096, 7168)];
 
 /// Heap and own memory that a slot took, by the heap's count and the runtime's.
 fn measure(world: &World, plan: &Plan) -> (u64, u64) {
@@ -39,7 +42,8 @@ fn measure(world: &World, plan: &Plan) -> (u64, u64) {
 /// `cargo test -p anabranch-ep --lib slots_of -- --nocapture` prints what `docs/performance.md` shows.
 #[test]
 fn slots_of_many_ranks_take_what_the_plan_says() {
-    let machine = HostMachine::new(HostConfig { devices: 1, ..HostConfig::default() }).unwrap();
+    let memory_bytes = 64 << 30;
+    let machine = HostMachine::new(HostConfig { devices: 1, memory_bytes, ..HostConfig::default() }).unwrap();
     let runtime = machine.runtime();
     let cache = std::env::temp_dir().join(format!("anabranch-ep-slots-{}", std::process::id()));
     let jit = Jit::new(JitConfig::new(cache), ToolSearch::default());
@@ -59,6 +63,34 @@ fn slots_of_many_ranks_take_what_the_plan_says() {
             println!("{ranks} ranks, {tokens} tokens, hidden {hidden}: heap {heap}, own {own}");
             assert_eq!(heap, of_slot(MemoryPlace::Heap), "{plan:?}");
             assert_eq!(own, of_slot(MemoryPlace::Own).next_multiple_of(PAGE), "{plan:?}");
+        }
+        for (ranks, tokens, hidden) in LARGE {
+            let plan = Plan::new(EpConfig::new(hidden, 256, 8, tokens), ranks)?;
+            let free = || world.device().memory_info().unwrap().0 as u64;
+            let before = free();
+            let windows = world.device().allocate_uncached(plan.layout().bytes as usize)?;
+            let heap = before - free();
+            println!("{ranks} ranks, {tokens} tokens, hidden {hidden}: windows {heap}");
+            assert_eq!(heap, plan.layout().bytes.next_multiple_of(PAGE), "{plan:?}");
+            let memory = plan.memory();
+            let items =
+                memory.items().iter().filter(|item| item.place == MemoryPlace::Heap && item.is_of_slot());
+            assert_eq!(items.map(|item| item.bytes).sum::<u64>(), plan.layout().bytes);
+            // The end of the last row of each window is in the allocation.
+            let (layout, rows) = (plan.layout(), plan.rows());
+            for end in [
+                layout.rows + rows * u64::from(plan.row_bytes()),
+                layout.meta + rows * u64::from(plan.meta_bytes()),
+                layout.combine_rows + rows * u64::from(plan.combine_row_bytes()),
+            ] {
+                let last = windows.address().offset(end - 8);
+                // SAFETY: the word is the allocation's, and nobody else knows it.
+                unsafe { world.device().write_memory(last, &end.to_ne_bytes())? };
+                let mut read = [0; 8];
+                // SAFETY: as above.
+                unsafe { world.device().read_memory(last, &mut read)? };
+                assert_eq!(u64::from_ne_bytes(read), end);
+            }
         }
         Ok(())
     };
