@@ -168,7 +168,7 @@ pub enum Error {
     },
     /// A peer's memory cannot be reached by kernels.
     #[error(
-        "{peer} cannot be reached by loads and stores of this rank, which is what slotted dispatch and combine need"
+        "{peer} cannot be reached by loads and stores of this rank, which is what dispatch and combine need"
     )]
     Unreachable {
         /// The peer.

@@ -65,7 +65,7 @@ impl OwnLayout {
 /// The parts of a slot's own memory, by name, bytes of each.
 pub(crate) fn own_parts(plan: &Plan) -> [(&'static str, u64); 2] {
     let parts = OwnLayout::of(plan);
-    [("state, counts, offsets", parts.send_map), ("send map", parts.bytes - parts.send_map)]
+    [("state and counts", parts.send_map), ("send map", parts.bytes - parts.send_map)]
 }
 
 /// The words of a slot before its first use: the first epoch will be 1, and no invalid id was seen.

@@ -472,6 +472,7 @@ impl<'a> EpBench<'a> {
                     .with("experts", config.experts)
                     .with("top_k", config.top_k)
                     .with("placement", placement_of(config))
+                    .with("routing", self.arguments.synthetic.routing_name())
                     .with("blocks", geometry[index].0)
                     .with("threads", geometry[index].1)
                     .with("launch", self.ep.plan().launch_choice().name())
