@@ -1,75 +1,27 @@
 //! `anabranch tune ep`: which launch shapes of dispatch and combine are fastest for each number of tokens on this machine, as a table
 //! that `ep.table` names. Every shape is timed as `bench ep` times dispatch and combine, and its result compared.
 
-use std::collections::BTreeSet;
-use std::num::NonZeroU32;
-use std::path::PathBuf;
+mod arguments;
 
 use anabranch::ep::launch::{Launch, LaunchKey, LaunchOperation, LaunchTable, Launches, Measured, fit};
 use anabranch::ep::oracle::{Oracle, Shape};
 use anabranch::ep::plan::Geometry;
-use anabranch::ep::{CombineCodec, CombineSource, DataType, EpConfig, Mode, Plan};
+use anabranch::ep::{EpConfig, Plan};
 use anabranch::jit::KernelSpec;
 use anabranch::shmem::Team;
 use anabranch::{Config, Error, RuntimeKind};
-use anyhow::{Context as _, bail};
-use clap::Args;
+use anyhow::bail;
 use serde::Serialize;
 
+use self::arguments::sorted;
 use super::{EpBench, experts_buffer, oracle_inputs, plan_of};
-use crate::bench::ccl::tune::write_whole;
 use crate::bench::statistics::{Samples, slowest_of_ranks};
-use crate::bench::{BenchArgs, EpArgs, Layout, SyntheticArgs, link};
+use crate::bench::{EpArgs, link};
 use crate::print;
-use crate::ranks::{RankArgs, RankContext};
-use crate::workload::{Routing, Synthetic, Workload};
+use crate::ranks::RankContext;
+use crate::workload::Workload;
 
-/// `anabranch tune ep`.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct TuneEpArgs {
-    #[command(flatten)]
-    pub(crate) ranks: RankArgs,
-    /// Tokens a rank, random routing [default: 1, 8, 32, 128, 512, 4096; and 1, 8, 32 without a GPU].
-    #[arg(long, value_delimiter = ',', value_name = "N,...", value_parser = clap::value_parser!(u32).range(1..))]
-    tokens: Vec<u32>,
-    /// Elements of a token.
-    #[arg(long, default_value_t = 7168, value_name = "H")]
-    hidden: u32,
-    /// Experts of all ranks.
-    #[arg(long, default_value_t = 256, value_name = "E")]
-    experts: u32,
-    /// Experts a token.
-    #[arg(long, default_value_t = 8, value_name = "K")]
-    top_k: u32,
-    /// Element types of the rows that dispatch sends [default: bf16, fp8_e4m3fn].
-    #[arg(long, value_delimiter = ',', value_name = "TYPE,...")]
-    dispatch_dtype: Vec<DataType>,
-    /// Element type of the rows that combine sums.
-    #[arg(long, default_value_t = DataType::Bf16, value_name = "TYPE")]
-    combine_dtype: DataType,
-    /// What rows are turned into on their way back.
-    #[arg(long, default_value_t = CombineCodec::None, value_name = "CODEC")]
-    combine_quant: CombineCodec,
-    /// How received rows lie: auto, slotted or compact.
-    #[arg(long, default_value_t = Mode::Auto, value_name = "MODE")]
-    mode: Mode,
-    /// Most blocks of a launch [default: 16, 32, 48, 64, 96, 128 and as many as multiprocessors; 1, 2 and 4 without a GPU].
-    #[arg(long, value_delimiter = ',', value_name = "N,...", value_parser = clap::value_parser!(u32).range(1..=65_535))]
-    blocks: Vec<u32>,
-    /// Waves of a block [default: 4, 8, 16; and 1, 2, 4 without a GPU].
-    #[arg(long, value_delimiter = ',', value_name = "N,...", value_parser = clap::value_parser!(u32).range(1..=16))]
-    waves: Vec<u32>,
-    /// Most waves that share a row [default: 1, and half, all and twice of two 16-byte units a lane].
-    #[arg(long, value_delimiter = ',', value_name = "N,...", value_parser = clap::value_parser!(u32).range(1..))]
-    segments: Vec<u32>,
-    /// Samples of each shape that is near the fastest; the others have fewer.
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    samples: Option<u32>,
-    /// Where the table goes, in place of standard output. What it has of the same device for other ranks, types or lengths of rows
-    /// stays.
-    #[arg(long, value_name = "FILE.toml")]
-    output: Option<PathBuf>,
-}
+pub(crate) use arguments::TuneEpArgs;
 
 /// Samples of every shape.
 const FIRST_SAMPLES: u32 = 10;
@@ -186,86 +138,6 @@ fn text_of(table: &LaunchTable) -> String {
     format!("# Measured by `anabranch tune ep`.\n{table}")
 }
 
-impl TuneEpArgs {
-    fn sizes(&self, host: bool) -> Vec<u32> {
-        let most = if host { 32 } else { 4096 };
-        let usual = || [1, 8, 32, 128, 512, 4096].into_iter().filter(|tokens| *tokens <= most);
-        sorted(if self.tokens.is_empty() { usual().collect() } else { self.tokens.clone() })
-    }
-
-    /// What `bench ep` would be asked for: one for each type of dispatched rows.
-    fn benches(&self, graph: bool) -> Vec<EpArgs> {
-        let usual = || vec![DataType::Bf16, DataType::F8E4m3];
-        let types = if self.dispatch_dtype.is_empty() { usual() } else { self.dispatch_dtype.clone() };
-        let pulls = self.combine_quant == CombineCodec::None;
-        let bench = |dispatch_dtype| EpArgs {
-            bench: BenchArgs { ranks: self.ranks.clone(), iters: None },
-            graph,
-            dispatch_dtype,
-            combine_dtype: Some(self.combine_dtype),
-            mode: self.mode,
-            max_recv: None::<NonZeroU32>,
-            combine_quant: self.combine_quant,
-            combine_source: Some(if pulls { CombineSource::Any } else { CombineSource::Buffer }),
-            layout: Layout::TokenMajor,
-            expert_capacity: None,
-            expert_alignment: None,
-            placement: None,
-            plan: false,
-            compare: Vec::new(),
-            nccl_library: None,
-            trace: None,
-            synthetic: SyntheticArgs {
-                tokens: Vec::new(),
-                hidden: Some(self.hidden),
-                experts: Some(self.experts),
-                top_k: Some(self.top_k),
-                routing: None,
-                seed: None,
-            },
-        };
-        types.into_iter().map(bench).collect()
-    }
-
-    fn workload(&self, bench: &EpArgs, tokens: u32, ranks: u32) -> anyhow::Result<Workload> {
-        let synthetic = Synthetic {
-            tokens: vec![tokens; ranks as usize],
-            hidden: self.hidden as usize,
-            experts: self.experts,
-            top_k: self.top_k as usize,
-            routing: Routing::Random,
-            masked: 0.0,
-            seed: 0,
-        };
-        Ok(Workload::from_synthetic(synthetic, bench.dispatch_dtype)?)
-    }
-
-    /// What the file has of this device.
-    fn table(&self, device: &str) -> anyhow::Result<LaunchTable> {
-        let empty = LaunchTable { device: device.to_owned(), launches: Vec::new() };
-        let Some(path) = self.output.as_ref().filter(|path| path.exists()) else { return Ok(empty) };
-        let table = LaunchTable::read(path).map_err(Error::from)?;
-        if table.device != device {
-            bail!(
-                "--output {} is a table of {:?}, and this device is {device:?}: take another file",
-                path.display(),
-                table.device
-            );
-        }
-        Ok(table)
-    }
-
-    /// Writes what was measured so far, if a file was asked for and this rank writes it: whole, or not at all.
-    fn write(&self, context: &RankContext<'_>, table: &LaunchTable) -> anyhow::Result<()> {
-        let Some(path) = self.output.as_ref().filter(|_| context.is_root()) else { return Ok(()) };
-        write_whole(path, &text_of(table)).with_context(|| format!("--output {}", path.display()))
-    }
-}
-
-fn sorted(numbers: Vec<u32>) -> Vec<u32> {
-    numbers.into_iter().collect::<BTreeSet<_>>().into_iter().collect()
-}
-
 /// One number of tokens on one rank.
 struct Tuned<'a> {
     bench: EpBench<'a>,
@@ -280,6 +152,14 @@ struct Shapes {
     dispatch: Geometry,
     combine: Geometry,
     push_segments: u32,
+}
+
+/// A launch, what it comes to, and the times of dispatch and combine with it, microseconds.
+#[derive(Clone, Copy, Debug)]
+struct Tried {
+    launch: Launch,
+    shapes: Shapes,
+    times: [f64; 2],
 }
 
 impl<'a> Tuned<'a> {
@@ -357,24 +237,24 @@ impl<'a> Tuned<'a> {
                 if pushes { Some(experts_buffer(world, &self.bench.ep)?) } else { None };
             // The oracle judges one launch; the others have to give the same bytes.
             let mut right = true;
-            let reference = match expected.take() {
-                Some(bytes) => bytes,
-                None => {
-                    self.bench.ep.force_launch(None);
-                    right &= self.bench.judge(&oracle)?;
-                    self.bench.output()?
-                }
+            let reference = if let Some(bytes) = expected.take() {
+                bytes
+            } else {
+                self.bench.ep.force_launch(None);
+                right &= self.bench.judge(&oracle)?;
+                self.bench.output()?
             };
             let (measured, same) = self.pass(launches, pushes, &reference)?;
             right &= same;
-            if !link::all_agree(world, "ep tuned", right).map_err(Error::from)? {
+            if !link::all_agree(world, "ep tuned", right)? {
                 bail!("{tokens} tokens: results differ from the oracle, on this rank or another");
             }
             for operation in &operations {
                 let combines = *operation != LaunchOperation::Dispatch;
-                for (index, (launch, shapes, of)) in measured.iter().enumerate() {
-                    times[*operation as usize][index] = Some(of[usize::from(combines)]);
-                    self.line(*operation, tokens, launch, shapes, of[usize::from(combines)])?;
+                for (index, tried) in measured.iter().enumerate() {
+                    let time = tried.times[usize::from(combines)];
+                    times[*operation as usize][index] = Some(time);
+                    self.line(*operation, tokens, tried, time)?;
                 }
             }
             expected = Some(reference);
@@ -389,33 +269,33 @@ impl<'a> Tuned<'a> {
         launches: &[Launch],
         pushes: bool,
         expected: &[u8],
-    ) -> anyhow::Result<(Vec<(Launch, Shapes, [f64; 2])>, bool)> {
+    ) -> anyhow::Result<(Vec<Tried>, bool)> {
         let samples = self.samples();
-        let mut measured: Vec<(Shapes, Launch, [f64; 2])> = Vec::new();
+        let mut measured: Vec<Tried> = Vec::new();
         let mut all = Vec::new();
         let mut right = true;
         for launch in launches {
             self.bench.ep.force_launch(Some(*launch));
             let shapes = self.shapes(pushes)?;
-            let index = measured.iter().position(|(other, ..)| *other == shapes);
+            let index = measured.iter().position(|other| other.shapes == shapes);
             if index.is_none() {
                 self.bench.tensors.output.fill(0xff).map_err(Error::from)?;
                 let times = self.time(samples.min(FIRST_SAMPLES))?;
                 right &= self.bench.output()? == expected;
-                measured.push((shapes, *launch, times));
+                measured.push(Tried { launch: *launch, shapes, times });
             }
-            all.push((*launch, shapes, index.unwrap_or(measured.len() - 1)));
+            all.push((*launch, index.unwrap_or(measured.len() - 1)));
         }
-        let best = |of: usize| measured.iter().map(|(.., times)| times[of]).fold(f64::INFINITY, f64::min);
+        let best = |of: usize| measured.iter().map(|one| one.times[of]).fold(f64::INFINITY, f64::min);
         let best = [best(0), best(1)];
-        for (_, launch, times) in &mut measured {
-            let promising = (0..2).any(|of| times[of] <= PROMISING * best[of]);
+        for tried in &mut measured {
+            let promising = (0..2).any(|of| tried.times[of] <= PROMISING * best[of]);
             if promising && samples > FIRST_SAMPLES {
-                self.bench.ep.force_launch(Some(*launch));
-                *times = self.time(samples)?;
+                self.bench.ep.force_launch(Some(tried.launch));
+                tried.times = self.time(samples)?;
             }
         }
-        let of = |(launch, shapes, index): (Launch, Shapes, usize)| (launch, shapes, measured[index].2);
+        let of = |(launch, index): (Launch, usize)| Tried { launch, ..measured[index] };
         Ok((all.into_iter().map(of).collect(), right))
     }
 
@@ -426,10 +306,10 @@ impl<'a> Tuned<'a> {
 
     /// Medians of the slowest rank, the same on all ranks. Collective over the world.
     fn time(&mut self, samples: u32) -> anyhow::Result<[f64; 2]> {
-        let times = self.bench.time(self.team, samples).map_err(Error::from)?;
+        let times = self.bench.time(self.team, samples)?;
         let median = |of: usize| -> anyhow::Result<f64> {
             let mine = times.get(of).map_or(&[][..], Vec::as_slice);
-            let all = link::gather(self.bench.world(), "ep times", mine).map_err(Error::from)?;
+            let all = link::gather(self.bench.world(), "ep times", mine)?;
             Ok(Samples::new(slowest_of_ranks(&all)).median())
         };
         Ok([median(0)?, median(1)?])
@@ -459,8 +339,7 @@ impl<'a> Tuned<'a> {
         &self,
         operation: LaunchOperation,
         tokens: u32,
-        launch: &Launch,
-        shapes: &Shapes,
+        Tried { launch, shapes, .. }: &Tried,
         time: f64,
     ) -> anyhow::Result<()> {
         let context = self.bench.context;
@@ -482,21 +361,5 @@ impl<'a> Tuned<'a> {
             threads: shape.block_threads,
             us_median: time,
         })
-    }
-}
-
-impl TuneEpArgs {
-    fn blocks_of(&self, multiprocessors: u32) -> Vec<u32> {
-        let usual = || {
-            let some: &[u32] = if multiprocessors >= 32 { &[16, 32, 48, 64, 96, 128] } else { &[1, 2, 4] };
-            let some = some.iter().copied().filter(|blocks| *blocks <= multiprocessors);
-            some.chain((multiprocessors >= 32).then_some(multiprocessors)).collect()
-        };
-        sorted(if self.blocks.is_empty() { usual() } else { self.blocks.clone() })
-    }
-
-    fn waves_of(&self, multiprocessors: u32) -> Vec<u32> {
-        let usual = || if multiprocessors >= 32 { vec![4, 8, 16] } else { vec![1, 2, 4] };
-        sorted(if self.waves.is_empty() { usual() } else { self.waves.clone() })
     }
 }
