@@ -208,8 +208,9 @@ impl ExpertParallel {
     }
 
     /// Gives all launches of this rank this shape, in place of the configured and the measured ones, as far as the plan's share of
-    /// the device allows it (blocks and waves of a block that it was made with); `None` takes it back. For tuning. The results are the
-    /// same, and members may differ.
+    /// the device allows it (blocks and waves of a block that it was made with); `None` takes it back. The results are the same, and
+    /// members may differ. For measuring shapes: those of a program are fixed with its plan.
+    #[doc(hidden)]
     pub fn force_launch(&mut self, launch: Option<Launch>) {
         self.plan.force_launch(launch);
     }
