@@ -18,6 +18,7 @@ mod choice;
 mod fit;
 
 pub use choice::LaunchChoice;
+pub(crate) use choice::compared;
 pub use fit::{Measured, fit};
 
 /// Most waves of a block that a table or a configuration may ask for.

@@ -10,7 +10,7 @@ use anabranch_shmem::{OperationCode, OperationName, ResidencyPermit, Team, World
 
 use crate::error::{Error, Result};
 use crate::kernels;
-use crate::launch::{Launch, LaunchChoice};
+use crate::launch::{self, Launch};
 use crate::placement::DevicePlacement;
 use crate::plan::{DeviceLimits, EpConfig, Geometry, Plan};
 use crate::room::Mode;
@@ -95,9 +95,9 @@ impl ExpertParallel {
     /// ([`anabranch_shmem::Error::Residency`]), configurations that differ, heap exhaustion, compiler errors. A failure
     /// on one member is an error on all.
     pub fn new(world: &World, group: &Group, config: EpConfig) -> Result<Self> {
-        let choice = LaunchChoice::new(&config, group.size(), &world.device().properties().name());
         let mut fields = config.fields();
-        fields.push(("table".to_owned(), choice.digest()));
+        let launches = launch::compared(&config, group.size(), &world.device().properties().name());
+        fields.push(("table".to_owned(), launches));
         let prepared = Self::prepare(world, group, config);
         world.compare(group, "ep configuration", fields)?;
         agree(world, group, "ep plan", &prepared)?;

@@ -82,7 +82,7 @@ fn members_with_other_launches_are_refused_and_other_rows_do_not_matter() {
     }
     // A table of another device says nothing here.
     for result in made([table(HOST, 5), table("another device", 5), table(HOST, 5)]) {
-        assert!(failure(&result).contains("default"), "{}", failure(&result));
+        assert!(failure(&result).contains("none"), "{}", failure(&result));
     }
     let mut more = LaunchTable::clone(&table(HOST, 5));
     let other = more.launches[0].clone();

@@ -46,9 +46,8 @@ impl LaunchChoice {
             return Self::Configured;
         }
         let key = LaunchKey::new(config, ranks);
-        let table = config.table.clone().or_else(|| LaunchTable::embedded(device));
-        let fitting = table.as_ref().filter(|table| table.device == device);
-        match fitting.and_then(|table| table.find(&key)) {
+        let table = table_of(config, device);
+        match entry(table.as_deref(), &key, device) {
             Some(launches) => Self::Table { device: device.to_owned(), launches: Arc::new(launches.clone()) },
             None => Self::Missing {
                 device: device.to_owned(),
@@ -75,16 +74,6 @@ impl LaunchChoice {
         }
     }
 
-    /// What members compare: the table's device and a number that depends on all of its entry.
-    pub(crate) fn digest(&self) -> String {
-        match self {
-            Self::Table { device, launches } => {
-                format!("{device} {:016x}", digest(launches.to_string().as_bytes()))
-            }
-            _ => self.name().to_owned(),
-        }
-    }
-
     /// Says in the log that nothing was measured, once in a process for each device and key.
     pub(crate) fn report(&self) {
         static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
@@ -94,6 +83,24 @@ impl LaunchChoice {
             tracing::warn!("{self}. `anabranch tune ep` measures and writes a table, which ep.table names");
         }
     }
+}
+
+/// The configuration's table, or this crate's for the device.
+fn table_of(config: &EpConfig, device: &str) -> Option<Arc<LaunchTable>> {
+    config.table.clone().or_else(|| LaunchTable::embedded(device))
+}
+
+/// What a table has for exactly this.
+fn entry<'a>(table: Option<&'a LaunchTable>, key: &LaunchKey, device: &str) -> Option<&'a Launches> {
+    table.filter(|table| table.device == device)?.find(key)
+}
+
+/// What members compare: the device and a number that depends on all that the table has for the plan, whether or not the configuration
+/// stands in its place.
+pub(crate) fn compared(config: &EpConfig, ranks: u32, device: &str) -> String {
+    let (table, key) = (table_of(config, device), LaunchKey::new(config, ranks));
+    let said = |launches: &Launches| format!("{device} {:016x}", digest(launches.to_string().as_bytes()));
+    entry(table.as_deref(), &key, device).map_or_else(|| "none".to_owned(), said)
 }
 
 impl fmt::Display for LaunchChoice {
