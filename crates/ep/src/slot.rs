@@ -63,6 +63,12 @@ impl OwnLayout {
     }
 }
 
+/// The parts of a slot's own memory, by name, bytes of each.
+pub(crate) fn own_parts(plan: &Plan) -> [(&'static str, u64); 2] {
+    let parts = OwnLayout::of(plan);
+    [("state and counts", parts.send_map), ("send map", parts.bytes - parts.send_map)]
+}
+
 /// The words of a slot before its first use: the first epoch will be 1, and no invalid id was seen.
 fn fresh_state() -> SlotState {
     SlotState { invalid_first: u64::MAX, ..SlotState::zeroed() }
@@ -354,3 +360,6 @@ impl Drop for SlotTicket {
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests;

@@ -60,7 +60,12 @@ impl Search {
         let mut case = Case::new(self.protocol, ranks);
         if matches!(
             self.protocol,
-            Protocol::Ep | Protocol::EpCompact | Protocol::EpSplit | Protocol::EpExperts | Protocol::EpReplay | Protocol::Ping
+            Protocol::Ep
+                | Protocol::EpCompact
+                | Protocol::EpSplit
+                | Protocol::EpExperts
+                | Protocol::EpReplay
+                | Protocol::Ping
         ) {
             // More than one tile a block; payload from every wave.
             case.tokens = 10;
