@@ -100,6 +100,9 @@ fn expert_major_rows_are_verified_and_have_times_of_their_own() {
         &["--graph", "--dispatch-dtype", "f16"],
         // Fewer rows than pairs: some are dropped, and the oracle knows which.
         &["--expert-capacity", "2", "--routing", "hot"],
+        &["--combine-source", "buffer"],
+        &["--combine-source", "buffer", "--combine-quant", "fp8_direct", "--graph"],
+        &["--combine-source", "buffer", "--combine-quant", "fp4_block", "--expert-capacity", "2"],
     ] {
         let rows = rows(&run(&[&["bench", "ep"], SMALL, EP, &layout, more].concat()));
         let said: Vec<_> = rows.iter().map(|row| row["op"].as_str().unwrap()).collect();

@@ -18,6 +18,8 @@ pub enum Protocol {
     /// Compact dispatch of which the routing is kept, another dispatch, and one with the routing that was kept; experts and combine
     /// behind each, with combined weights.
     EpReplay,
+    /// The same as `Ep` with expert-major rows between: count, expand, experts, contract.
+    EpExperts,
     /// The team barrier between kernels that write and read.
     Barrier,
     /// Signals and waits in the order of a stream, between kernels that write and read.
@@ -61,6 +63,7 @@ impl Protocol {
         Self::EpCompact,
         Self::EpSplit,
         Self::EpReplay,
+        Self::EpExperts,
         Self::Barrier,
         Self::StreamSignal,
         Self::PutSignal,
@@ -87,6 +90,7 @@ impl Protocol {
             Self::EpCompact => "ep-compact",
             Self::EpSplit => "ep-split",
             Self::EpReplay => "ep-replay",
+            Self::EpExperts => "ep-experts",
             Self::Barrier => "barrier",
             Self::StreamSignal => "stream-signal",
             Self::PutSignal => "put-signal",

@@ -1,6 +1,7 @@
 //! Dispatch, the stand-in for experts and combine: what `ExpertParallel` does for one slot, without a world. Staged, the combine
-//! that pushes.
+//! that pushes. Of `ep-experts`, the experts work on expert-major rows.
 
+mod experts;
 pub(super) mod given;
 mod judge;
 mod push;
@@ -18,8 +19,9 @@ use anabranch_hip_jit::DevicePointer;
 use anabranch_shmem::TeamView;
 use bytemuck::Zeroable as _;
 
-use super::bench::{Bench, Grid, Kernels, WAVE, at};
-use crate::{Case, Failure, Outcome, Protocol, RunOptions, Scenario, ScenarioError};
+use super::bench::{Bench, Grid, Kernels, OnBench, WAVE, at};
+use crate::{Case, Failure, Outcome, Protocol, RunOptions, ScenarioError};
+use experts::Experts;
 use given::{Given, HIDDEN, TOP_K};
 use replay::Replay;
 
@@ -92,6 +94,8 @@ pub(crate) struct Ep {
     halves: Option<Halves>,
     /// Of dispatches whose routing is kept.
     replay: Option<Replay>,
+    /// Of experts that work on expert-major rows.
+    experts: Option<Experts>,
 }
 
 /// Dispatch and combine, each in two.
@@ -164,6 +168,7 @@ impl Ep {
                 None
             },
             replay: if replays { Some(Replay::load(kernels)?) } else { None },
+            experts: None,
             pushing: plan.push_segments(&limits),
             case,
             plan,
@@ -178,6 +183,9 @@ impl Ep {
             let made = ep.allocate(rank)?;
             ep.memory.push(made);
             ep.allocate_routing(rank)?;
+        }
+        if ep.case.protocol == Protocol::EpExperts {
+            ep.experts = Some(Experts::new(&ep.case, &ep.plan, &mut ep.bench, kernels)?);
         }
         Ok(ep)
     }
@@ -218,6 +226,9 @@ impl Ep {
                 self.bench.put(*on_device, (tokens.len() + ids.len() * 4) as u64, weights)?;
             }
         }
+        if let Some(experts) = &self.experts {
+            experts.prepare(&mut self.bench)?;
+        }
         Ok(())
     }
 
@@ -230,7 +241,7 @@ impl Ep {
         let sending = grid(&self.sending, self.sending.local_bytes);
         let summing = grid(&self.summing, self.summing.local_bytes);
         let team = self.bench.team(rank);
-        let (dispatch, expert) = (self.dispatch_args(team, rank, epoch), self.expert_args(rank));
+        let dispatch = self.dispatch_args(team, rank, epoch);
         let combine = self.way(team, rank, epoch);
         let replays = self.replayed_epoch(epoch).is_some();
         if let Some(count) = self.count.as_ref().filter(|_| !replays) {
@@ -246,7 +257,7 @@ impl Ep {
                 let offering = if self.case.staged { summing } else { Grid { blocks: 1, ..summing } };
                 self.bench.launch(rank, &halves.send, sending, &dispatch)?;
                 self.bench.launch(rank, &halves.recv, one, &dispatch)?;
-                self.bench.launch(rank, &self.expert, working, &expert)?;
+                self.bench.launch(rank, &self.expert, working, &self.expert_args(rank))?;
                 combine.launch(&mut self.bench, rank, &halves.offer, offering)?;
                 combine.launch(&mut self.bench, rank, &halves.sum, summing)?;
             }
@@ -265,7 +276,20 @@ impl Ep {
                         self.bench.launch(rank, &replay.keep, working, &keep)?;
                     }
                 }
-                self.bench.launch(rank, &self.expert, working, &expert)?;
+                let (received, expert) = (self.received(rank), self.expert_args(rank));
+                match &self.experts {
+                    Some(experts) => {
+                        Self::queue_experts(
+                            &mut self.bench,
+                            experts,
+                            rank,
+                            received,
+                            expert.output,
+                            working,
+                        )?;
+                    }
+                    None => self.bench.launch(rank, &self.expert, working, &expert)?,
+                }
                 combine.launch(&mut self.bench, rank, &self.combine, summing)?;
             }
         }
@@ -375,8 +399,17 @@ impl Ep {
             reserved: 0,
         }
     }
+}
 
-    /// All epochs of all ranks under one seed, judged.
+impl OnBench for Ep {
+    fn case(&self) -> &Case {
+        &self.case
+    }
+
+    fn bench(&self) -> &Bench {
+        &self.bench
+    }
+
     fn run_and_judge(&mut self, seed: u64, options: &RunOptions) -> Result<Outcome, Failure> {
         self.prepare(options)?;
         for rank in 0..self.case.ranks {
@@ -387,16 +420,6 @@ impl Ep {
         let run = self.bench.run(seed)?;
         self.judge()?;
         Ok(Outcome { run })
-    }
-}
-
-impl Scenario for Ep {
-    fn case(&self) -> &Case {
-        &self.case
-    }
-
-    fn run(&mut self, seed: u64, options: &RunOptions) -> Result<Outcome, Failure> {
-        self.run_and_judge(seed, options).map_err(|failure| self.bench.with_events(failure))
     }
 }
 
