@@ -7,6 +7,7 @@ use crate::args::{
     CombineArgs, CombinePushArgs, ConformanceCodecArgs, CountArgs, DispatchArgs, PlacementView,
     ReferenceExpertArgs, SlotState,
 };
+use crate::cast::DispatchCast;
 use crate::codec::CombineCodec;
 use crate::data_type::DataType;
 use crate::expert_major::args::{
@@ -16,8 +17,12 @@ use crate::expert_major::args::{
 use crate::plan::TILE;
 
 const HEADERS: &[Header] = &[Header { name: "ep/routing.h", text: include_str!("../kernels/routing.h") }];
-const DISPATCH_HEADERS: &[Header] =
-    &[Header { name: "ep/dispatch_rows.h", text: include_str!("../kernels/dispatch_rows.h") }];
+const TOKEN_HEADERS: &[Header] =
+    &[Header { name: "ep/token_count.h", text: include_str!("../kernels/token_count.h") }];
+const DISPATCH_HEADERS: &[Header] = &[
+    Header { name: "ep/dispatch_rows.h", text: include_str!("../kernels/dispatch_rows.h") },
+    Header { name: "ep/dispatch_cast.h", text: include_str!("../kernels/dispatch_cast.h") },
+];
 const FLAG_HEADERS: &[Header] =
     &[Header { name: "ep/combine_flags.h", text: include_str!("../kernels/combine_flags.h") }];
 const CODEC_HEADERS: &[Header] = &[Header { name: "ep/codec.h", text: include_str!("../kernels/codec.h") }];
@@ -25,11 +30,11 @@ const CODEC_HEADERS: &[Header] = &[Header { name: "ep/codec.h", text: include_st
 const COMBINE_HEADERS: &[Header] =
     &[Header { name: "ep/combine_rows.h", text: include_str!("../kernels/combine_rows.h") }];
 
-/// The counts before a compact dispatch; parameter `EP_TILE`.
+/// The counts before a compact dispatch; parameter `EP_TILE`, and `EP_DEVICE_COUNT` as [`DISPATCH`] has it.
 pub static COUNT: KernelUnit = KernelUnit {
     name: "ep_count",
     source: include_str!("../kernels/count.hip"),
-    headers: &[PRELUDE, HEADERS],
+    headers: &[PRELUDE, HEADERS, TOKEN_HEADERS],
     entries: &["anabranch_ep_count"],
     layouts: &[
         PlacementView::c_declaration,
@@ -46,11 +51,12 @@ const RECEIVED_HEADERS: &[Header] =
 const EXPAND_HEADERS: &[Header] =
     &[Header { name: "ep/expand_rows.h", text: include_str!("../kernels/expand_rows.h") }];
 
-/// Dispatch; parameter `EP_TILE`.
+/// Dispatch; parameter `EP_TILE`; `EP_CAST` and `EP_CAST_FROM` where it casts; `EP_DEVICE_COUNT` where the number of tokens may be in
+/// device memory.
 pub static DISPATCH: KernelUnit = KernelUnit {
     name: "ep_dispatch",
     source: include_str!("../kernels/dispatch.hip"),
-    headers: &[PRELUDE, HEADERS, DISPATCH_HEADERS],
+    headers: &[PRELUDE, HEADERS, TOKEN_HEADERS, DISPATCH_HEADERS, CODEC_HEADERS],
     entries: &["anabranch_ep_dispatch", "anabranch_ep_dispatch_send", "anabranch_ep_dispatch_recv"],
     layouts: &[
         PlacementView::c_declaration,
@@ -60,11 +66,11 @@ pub static DISPATCH: KernelUnit = KernelUnit {
     ],
 };
 
-/// Combine that pulls; parameters `EP_TILE` and `EP_ELEMENT`.
+/// Combine that pulls; parameters `EP_TILE` and `EP_ELEMENT`, and `EP_DEVICE_COUNT` as [`DISPATCH`] has it.
 pub static COMBINE: KernelUnit = KernelUnit {
     name: "ep_combine",
     source: include_str!("../kernels/combine.hip"),
-    headers: &[PRELUDE, HEADERS, FLAG_HEADERS, COMBINE_HEADERS],
+    headers: &[PRELUDE, HEADERS, TOKEN_HEADERS, FLAG_HEADERS, COMBINE_HEADERS],
     entries: &["anabranch_ep_combine", "anabranch_ep_combine_send", "anabranch_ep_combine_recv"],
     layouts: &[
         PlacementView::c_declaration,
@@ -74,11 +80,11 @@ pub static COMBINE: KernelUnit = KernelUnit {
     ],
 };
 
-/// Combine that pushes; parameters `EP_TILE`, `EP_ELEMENT` and `EP_CODEC`.
+/// Combine that pushes; parameters `EP_TILE`, `EP_ELEMENT` and `EP_CODEC`, and `EP_DEVICE_COUNT` as [`DISPATCH`] has it.
 pub static COMBINE_PUSH: KernelUnit = KernelUnit {
     name: "ep_combine_push",
     source: include_str!("../kernels/combine_push.hip"),
-    headers: &[PRELUDE, HEADERS, FLAG_HEADERS, CODEC_HEADERS],
+    headers: &[PRELUDE, HEADERS, TOKEN_HEADERS, FLAG_HEADERS, CODEC_HEADERS],
     entries: &[
         "anabranch_ep_combine_push",
         "anabranch_ep_combine_push_send",
@@ -166,6 +172,19 @@ pub fn dispatch() -> KernelSpec {
     KernelSpec::new(&DISPATCH).with("EP_TILE", TILE)
 }
 
+/// The dispatch kernel that casts rows of a type; the plain one where there is nothing to cast.
+pub fn dispatch_cast(from: DataType, cast: DispatchCast) -> KernelSpec {
+    match cast.data_type() {
+        None => dispatch(),
+        Some(to) => dispatch().with("EP_CAST", to.device_name()).with("EP_CAST_FROM", from.device_name()),
+    }
+}
+
+/// The variant of a count, dispatch or combine kernel for plans whose number of tokens may be in device memory.
+pub fn with_device_count(spec: KernelSpec) -> KernelSpec {
+    spec.with("EP_DEVICE_COUNT", 1u32)
+}
+
 /// The combine kernel that pulls rows of a type.
 pub fn combine(element: DataType) -> KernelSpec {
     KernelSpec::new(&COMBINE).with("EP_TILE", TILE).with("EP_ELEMENT", element.device_name())
@@ -218,10 +237,18 @@ pub fn reference_expert_major(input: DataType, output: DataType) -> KernelSpec {
 
 /// Every kernel of this crate in every variant that operations launch: what a prebuild compiles.
 pub fn kernels() -> Vec<KernelSpec> {
-    let mut all = vec![count(), dispatch(), expert_count(), expert_expand()];
+    let mut all = vec![count(), dispatch()];
+    for element in DataType::COMBINED {
+        let casts = DispatchCast::ALL.into_iter().filter(|cast| *cast != DispatchCast::None);
+        all.extend(casts.map(|cast| dispatch_cast(element, cast)));
+        all.push(combine(element));
+        all.extend(CombineCodec::ALL.map(|codec| combine_push(element, codec)));
+    }
+    let device_counted: Vec<_> = all.iter().cloned().map(with_device_count).collect();
+    all.extend(device_counted);
+    all.extend([expert_count(), expert_expand()]);
     for output in DataType::COMBINED {
-        all.extend([combine(output), expert_contract(output)]);
-        all.extend(CombineCodec::ALL.map(|codec| combine_push(output, codec)));
+        all.push(expert_contract(output));
         all.extend(DataType::ALL.map(|input| reference_expert(input, output)));
         all.extend(DataType::ALL.map(|input| reference_expert_major(input, output)));
     }

@@ -228,6 +228,7 @@ impl<'a> EpBench<'a> {
             ids: device::slice(&self.tensors.ids),
             weights: Some(device::slice(&self.tensors.weights)),
             scales: None,
+            device_count: None,
         }
     }
 

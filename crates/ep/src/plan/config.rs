@@ -1,6 +1,7 @@
 //! What a plan is made for, and what is right about it.
 
 use super::{MAX_SLOT_BYTES, MAX_TOKENS, MAX_TOP_K, meta_bytes, row_bytes};
+use crate::cast::DispatchCast;
 use crate::codec::{CombineCodec, CombineSource};
 use crate::data_type::DataType;
 use crate::error::{Error, Result};
@@ -42,6 +43,12 @@ pub struct EpConfig {
     pub max_blocks: u32,
     /// Waves of a block; 0 lets the plan choose.
     pub waves_per_block: u32,
+    /// What dispatch turns rows into before it sends them. `dispatch_type` is then the cast's, `scale_bytes` stays 0.
+    pub dispatch_cast: DispatchCast,
+    /// Type of the rows that a cast takes; not looked at without one.
+    pub cast_from: DataType,
+    /// Whether the number of tokens may be in device memory ([`Tokens::device_count`](crate::Tokens::device_count)).
+    pub device_token_count: bool,
 }
 
 impl EpConfig {
@@ -63,6 +70,9 @@ impl EpConfig {
             slots: 1,
             max_blocks: 0,
             waves_per_block: 0,
+            dispatch_cast: DispatchCast::None,
+            cast_from: DataType::Bf16,
+            device_token_count: false,
         }
     }
 
@@ -123,6 +133,13 @@ impl EpConfig {
         self
     }
 
+    /// Sets whether the number of tokens may be in device memory.
+    #[must_use]
+    pub fn device_token_count(mut self, value: bool) -> Self {
+        self.device_token_count = value;
+        self
+    }
+
     /// Field names and values, in the order in which ranks compare them.
     pub fn fields(&self) -> Vec<(String, String)> {
         [
@@ -139,6 +156,9 @@ impl EpConfig {
             ("max_recv", self.max_recv.to_string()),
             ("mode", self.mode.to_string()),
             ("slots", self.slots.to_string()),
+            ("dispatch_cast", self.dispatch_cast.to_string()),
+            ("cast_from", self.cast_from.to_string()),
+            ("device_token_count", self.device_token_count.to_string()),
         ]
         .map(|(field, value)| (field.to_owned(), value))
         .to_vec()
@@ -157,7 +177,7 @@ impl EpConfig {
             let elements = element.per_unit();
             format!("a row must be a positive multiple of 16 bytes: {elements} elements of {element}")
         };
-        for element in [self.dispatch_type, self.combine_type] {
+        for element in [self.dispatch_type, self.combine_type, self.token_type()] {
             if self.hidden == 0 || !self.hidden.is_multiple_of(element.per_unit()) {
                 return wrong("hidden", self.hidden, row_rule(element));
             }
@@ -166,6 +186,7 @@ impl EpConfig {
             }
         }
         self.check_codec()?;
+        self.check_cast()?;
         if ranks == 0 {
             return wrong("ranks", ranks, "a group has at least one rank".to_owned());
         }
