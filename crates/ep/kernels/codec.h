@@ -123,69 +123,46 @@ static ANABRANCH_DEVICE void load_elements(const Grid& grid, u64 from, f32 (&val
     }
 }
 
-// What one lane has of a block of a row: EACH of its units, LANES apart. The lanes of a block find its largest magnitude
-// together.
+// One wave encodes blocks [begin, end) of the row at `from` into the wire row at `to`, whose scales begin at `scales`.
+// The lanes of a block share its units, and find its largest magnitude together.
 template <class Codec, class Element>
-struct BlockShare {
-    static constexpr u32 LANES = Codec::UNITS < WAVE_SIZE ? Codec::UNITS : WAVE_SIZE;
-    static constexpr u32 EACH = Codec::UNITS / LANES;
-    static constexpr u32 BLOCKS = WAVE_SIZE / LANES;  // of a wave
-    f32 value[EACH][Codec::ELEMENTS] = {};
-    u32 largest = 0;  // the order of magnitudes is that of their bits, infinity and then NaNs above all
-
-    // The lane's first unit of a block.
-    static ANABRANCH_DEVICE u64 unit(const Grid& grid, u32 block) {
-        return static_cast<u64>(block) * Codec::UNITS + grid.lane() % LANES;
-    }
-    ANABRANCH_DEVICE void load(const Grid& grid, u64 from, u32 block, bool live) {
+static ANABRANCH_DEVICE void encode_blocks(const Grid& grid, u64 from, u64 to, u64 scales, u32 begin, u32 end) {
+    constexpr u32 LANES = Codec::UNITS < WAVE_SIZE ? Codec::UNITS : WAVE_SIZE;
+    constexpr u32 EACH = Codec::UNITS / LANES;
+    // The whole wave stays, for the shuffles.
+    for (u32 first = begin; first < end; first += WAVE_SIZE / LANES) {
+        u32 block = first + grid.lane() / LANES;
+        bool live = block < end;
+        u64 unit = static_cast<u64>(block) * Codec::UNITS + grid.lane() % LANES;
+        f32 value[EACH][Codec::ELEMENTS] = {};
+        u32 largest = 0;
 #pragma unroll
         for (u32 e = 0; e < EACH; ++e) {
-            u64 element = (unit(grid, block) + e * LANES) * Codec::ELEMENTS;
+            u64 element = (unit + e * LANES) * Codec::ELEMENTS;
             if (live) load_elements<Element>(grid, from + element * Element::BYTES, value[e]);
-        }
-    }
-    // The whole wave comes here, for the shuffles.
-    ANABRANCH_DEVICE void find_largest(const Grid& grid) {
-#pragma unroll
-        for (u32 e = 0; e < EACH; ++e) {
+            // The order of magnitudes is that of their bits, infinity and then NaNs above all.
 #pragma unroll
             for (u32 i = 0; i < Codec::ELEMENTS; ++i) largest = maximum(largest, bit_cast<u32>(value[e][i]) & 0x7fffffffu);
         }
         if constexpr (Codec::SCALE_BYTES > 0) {
             for (u32 step = 1; step < LANES; step *= 2) largest = maximum(largest, grid.shuffle(largest, grid.lane() ^ step));
         }
-    }
-    ANABRANCH_DEVICE typename Codec::Unit codes(u32 e, f32 factor) const {
-        constexpr u32 BITS = sizeof(typename Codec::Unit) * 8 / Codec::ELEMENTS, IN_WORD = 32 / BITS;
-        typename Codec::Unit codes = {};
-#pragma unroll
-        for (u32 i = 0; i < Codec::ELEMENTS; ++i) {
-            codes.word[i / IN_WORD] |= Codec::encode(value[e][i], factor) << (i % IN_WORD * BITS);
-        }
-        return codes;
-    }
-};
-
-// One wave encodes blocks [begin, end) of the row at `from` into the wire row at `to`, whose scales begin at `scales`.
-template <class Codec, class Element>
-static ANABRANCH_DEVICE void encode_blocks(const Grid& grid, u64 from, u64 to, u64 scales, u32 begin, u32 end) {
-    typedef BlockShare<Codec, Element> Share;
-    for (u32 first = begin; first < end; first += Share::BLOCKS) {
-        u32 block = first + grid.lane() / Share::LANES;
-        bool live = block < end;
-        Share share;
-        share.load(grid, from, block, live);
-        share.find_largest(grid);
-        typename Codec::Scale scale = Codec::scale_of(bit_cast<f32>(share.largest));
-        f32 factor = Codec::factor(bit_cast<f32>(share.largest), scale);
+        typename Codec::Scale scale = Codec::scale_of(bit_cast<f32>(largest));
+        f32 factor = Codec::factor(bit_cast<f32>(largest), scale);
         if (!live) continue;
-        typename Codec::Unit* target = reinterpret_cast<typename Codec::Unit*>(to) + Share::unit(grid, block);
 #pragma unroll
-        for (u32 e = 0; e < Share::EACH; ++e) remote_store(grid, target + e * Share::LANES, share.codes(e, factor));
-        if constexpr (Codec::SCALE_BYTES > 0) {
-            if (grid.lane() % Share::LANES == 0) {
-                remote_store(grid, reinterpret_cast<typename Codec::Scale*>(scales) + block, scale);
+        for (u32 e = 0; e < EACH; ++e) {
+            typedef typename Codec::Unit Unit;
+            constexpr u32 BITS = sizeof(Unit) * 8 / Codec::ELEMENTS, IN_WORD = 32 / BITS;
+            Unit codes = {};
+#pragma unroll
+            for (u32 i = 0; i < Codec::ELEMENTS; ++i) {
+                codes.word[i / IN_WORD] |= Codec::encode(value[e][i], factor) << (i % IN_WORD * BITS);
             }
+            remote_store(grid, reinterpret_cast<Unit*>(to) + unit + e * LANES, codes);
+        }
+        if constexpr (Codec::SCALE_BYTES > 0) {
+            if (grid.lane() % LANES == 0) remote_store(grid, reinterpret_cast<typename Codec::Scale*>(scales) + block, scale);
         }
     }
 }

@@ -14,41 +14,70 @@ typedef EP_CAST CastTo;
 typedef Scaled<CastTo> Cast;
 static_assert(Cast::UNITS == UNITS_TOGETHER, "a wave has whole blocks");
 
+// What one lane has of a block of a row: EACH of its units, LANES apart. The lanes of a block find its largest magnitude together.
+struct CastShare {
+    static constexpr u32 LANES = Cast::UNITS < WAVE_SIZE ? Cast::UNITS : WAVE_SIZE;
+    static constexpr u32 EACH = Cast::UNITS / LANES;
+    static constexpr u32 BLOCKS = WAVE_SIZE / LANES;  // of a wave
+    f32 value[EACH][Cast::ELEMENTS] = {};
+    u32 scale;
+    Vec16 codes[EACH];
+
+    // The lane's first unit of a block.
+    static ANABRANCH_DEVICE u32 unit(const Grid& grid, u32 block) { return block * Cast::UNITS + grid.lane() % LANES; }
+
+    ANABRANCH_DEVICE void load(const Grid& grid, u64 row, u32 block) {
+#pragma unroll
+        for (u32 e = 0; e < EACH; ++e) {
+            u64 element = static_cast<u64>(unit(grid, block) + e * LANES) * Cast::ELEMENTS;
+            load_elements<CastFrom>(grid, row + element * CastFrom::BYTES, value[e]);
+        }
+    }
+
+    // The whole wave comes here, for the shuffles; a lane that has loaded nothing has zeros.
+    ANABRANCH_DEVICE void encode(const Grid& grid) {
+        // The order of magnitudes is that of their bits, infinity and then NaNs above all.
+        u32 largest = 0;
+#pragma unroll
+        for (u32 e = 0; e < EACH; ++e) {
+#pragma unroll
+            for (u32 i = 0; i < Cast::ELEMENTS; ++i) largest = maximum(largest, bit_cast<u32>(value[e][i]) & 0x7fffffffu);
+        }
+        for (u32 step = 1; step < LANES; step *= 2) largest = maximum(largest, grid.shuffle(largest, grid.lane() ^ step));
+        scale = Cast::scale_of(bit_cast<f32>(largest));
+        f32 factor = Cast::factor(bit_cast<f32>(largest), scale);
+        // Which NaN a product is differs from device to device.
+        bool finite = largest < 0x7f800000u;
+#pragma unroll
+        for (u32 e = 0; e < EACH; ++e) {
+            codes[e] = Vec16{{0, 0, 0, 0}};
+#pragma unroll
+            for (u32 i = 0; i < Cast::ELEMENTS; ++i) {
+                u32 code = finite ? Cast::encode(value[e][i], factor) : CastTo::NOT_A_NUMBER;
+                codes[e].word[i / 4] |= code << (i % 4 * 8);
+            }
+        }
+    }
+};
+
 // In place of the copy that `dispatch_rows.h` has for other kernels.
 static ANABRANCH_DEVICE void copy_units(const Grid& grid, const DispatchArgs& args, const DispatchLocal& local,
                                         const Piece& piece, u32 token) {
-    typedef BlockShare<Cast, CastFrom> Share;
     static constexpr u32 UNROLL = 2;
     // A code is a byte, so that a row has as many elements as bytes.
     u64 source = reinterpret_cast<u64>(args.tokens) + static_cast<u64>(token) * args.row_bytes * CastFrom::BYTES;
-    u32 begin = piece.begin / Cast::UNITS, end = piece.end / Cast::UNITS;
+    u32 end = piece.end / Cast::UNITS;
     u32 fan = local.fan.get(grid, piece.index);
-    for (u32 first = begin; first < end; first += Share::BLOCKS * UNROLL) {
-        Share share[UNROLL];
+    for (u32 first = piece.begin / Cast::UNITS; first < end; first += CastShare::BLOCKS * UNROLL) {
+        CastShare share[UNROLL];
         u32 block[UNROLL];
-        Vec16 codes[UNROLL][Share::EACH];
-        u32 scale[UNROLL];
 #pragma unroll
         for (u32 u = 0; u < UNROLL; ++u) {
-            block[u] = first + u * Share::BLOCKS + grid.lane() / Share::LANES;
-            share[u].load(grid, source, block[u], block[u] < end);
+            block[u] = first + u * CastShare::BLOCKS + grid.lane() / CastShare::LANES;
+            if (block[u] < end) share[u].load(grid, source, block[u]);
         }
 #pragma unroll
-        for (u32 u = 0; u < UNROLL; ++u) {
-            share[u].find_largest(grid);
-            f32 largest = bit_cast<f32>(share[u].largest);
-            bool finite = share[u].largest < 0x7f800000u;
-            scale[u] = Cast::scale_of(largest);
-            f32 factor = Cast::factor(largest, scale[u]);
-#pragma unroll
-            for (u32 e = 0; e < Share::EACH; ++e) {
-                codes[u][e] = share[u].codes(e, factor);
-                // Which NaN a product is differs from device to device.
-                u32 nans = CastTo::NOT_A_NUMBER * 0x01010101u;
-#pragma unroll
-                for (u32 w = 0; w < 4; ++w) codes[u][e].word[w] = finite ? codes[u][e].word[w] : nans;
-            }
-        }
+        for (u32 u = 0; u < UNROLL; ++u) share[u].encode(grid);
         // Each block starts with another destination, so that no link gets all blocks at once.
         u32 turn = (grid.block + args.team.rank) % maximum(fan, 1u);
         for (u32 n = 0; n < fan; ++n) {
@@ -61,11 +90,12 @@ static ANABRANCH_DEVICE void copy_units(const Grid& grid, const DispatchArgs& ar
 #pragma unroll
             for (u32 u = 0; u < UNROLL; ++u) {
                 if (block[u] >= end) continue;
+                u32 unit = CastShare::unit(grid, block[u]);
 #pragma unroll
-                for (u32 e = 0; e < Share::EACH; ++e) {
-                    remote_store(grid, target + Share::unit(grid, block[u]) + e * Share::LANES, codes[u][e]);
+                for (u32 e = 0; e < CastShare::EACH; ++e) {
+                    remote_store(grid, target + unit + e * CastShare::LANES, share[u].codes[e]);
                 }
-                if (grid.lane() % Share::LANES == 0) remote_store(grid, scales + block[u], scale[u]);
+                if (grid.lane() % CastShare::LANES == 0) remote_store(grid, scales + block[u], share[u].scale);
             }
         }
     }

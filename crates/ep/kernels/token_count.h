@@ -3,7 +3,8 @@
 //
 // The word is the caller's, who leaves it alone until dispatch has run. One kernel reads it and keeps the number in the slot's
 // state: the count before a compact dispatch, else dispatch. Everything behind that on the stream reads the state: the compact
-// dispatch, which then has the number of the count, whose rows it fills, and combine.
+// dispatch, which then has the number of the count, whose rows it fills, and combine. Why the state's number is not overwritten too
+// early: the next kernel that keeps one there is that of the slot's next dispatch, behind this one's combine on the stream.
 #pragma once
 
 #ifdef EP_DEVICE_COUNT
