@@ -16,6 +16,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("bootstrap", &["clock", "ranks"]),
     ("transport", &["ranks"]),
     ("transport-p2p", &["hip", "hip-jit", "ranks", "transport"]),
+    ("transport-sdma", &[]),
     ("shmem", &["bootstrap", "clock", "hip", "hip-jit", "ranks", "transport", "transport-p2p"]),
     ("ep", &["bootstrap", "clock", "elements", "hip", "hip-jit", "ranks", "shmem"]),
     ("ccl", &["clock", "elements", "hip", "hip-jit", "ranks", "shmem"]),

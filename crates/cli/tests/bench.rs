@@ -40,6 +40,23 @@ fn every_exchange_is_verified_and_the_second_run_compiles_nothing() {
 }
 
 #[test]
+fn rows_say_under_which_conditions_they_were_measured() {
+    for (more, routing, mode) in
+        [(&[][..], "random", "eager"), (&["--routing", "hot", "--graph"], "hot", "graph")]
+    {
+        let rows = rows(&run(&[&["bench", "ep"], SMALL, EP, more].concat()));
+        assert_eq!(rows.len(), 4);
+        for (row, tokens) in rows.iter().zip([5, 5, 9, 9]) {
+            let numbers = ["ranks", "tokens", "hidden", "experts", "top_k"].map(|name| row[name].as_u64());
+            assert_eq!(numbers, [2, tokens, 64, 8, 3].map(Some), "{row}");
+            assert!(row["blocks"].as_u64() > Some(0) && row["threads"].as_u64() > Some(0), "{row}");
+            let words = ["dtype", "runtime", "routing", "mode", "layout"].map(|name| row[name].as_str());
+            assert_eq!(words, ["bf16", "host", routing, mode, "token-major"].map(Some), "{row}");
+        }
+    }
+}
+
+#[test]
 fn modes_and_caps_are_verified_and_said() {
     for (mode, max_recv, said, drops) in [
         ("auto", None, "slotted", false),
@@ -108,6 +125,9 @@ fn expert_major_rows_are_verified_and_have_times_of_their_own() {
         &["--graph", "--dispatch-dtype", "f16"],
         // Fewer rows than pairs: some are dropped, and the oracle knows which.
         &["--expert-capacity", "2", "--routing", "hot"],
+        &["--combine-source", "buffer"],
+        &["--combine-source", "buffer", "--combine-quant", "fp8_direct", "--graph"],
+        &["--combine-source", "buffer", "--combine-quant", "fp4_block", "--expert-capacity", "2"],
     ] {
         let rows = rows(&run(&[&["bench", "ep"], SMALL, EP, &layout, more].concat()));
         let said: Vec<_> = rows.iter().map(|row| row["op"].as_str().unwrap()).collect();

@@ -125,6 +125,16 @@ pub enum Error {
         /// Its address.
         address: u64,
     },
+    /// A buffer to write has bytes in common with one that the same kernel reads.
+    #[error("{what} at {address:#x} overlaps {with}, which is read while it is written")]
+    Overlap {
+        /// The tensor written.
+        what: &'static str,
+        /// Its address.
+        address: u64,
+        /// The tensor read.
+        with: &'static str,
+    },
     /// A tensor's type is not the plan's.
     #[error("{what} is {given}, but the plan was made for {planned}")]
     Type {
@@ -194,7 +204,7 @@ pub enum Error {
     },
     /// A peer's memory cannot be reached by kernels.
     #[error(
-        "{peer} cannot be reached by loads and stores of this rank, which is what slotted dispatch and combine need"
+        "{peer} cannot be reached by loads and stores of this rank, which is what dispatch and combine need"
     )]
     Unreachable {
         /// The peer.

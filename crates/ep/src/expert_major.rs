@@ -2,7 +2,8 @@
 //!
 //! After a dispatch, [`ExpertMajor::expand`] copies the received rows to `[local experts][capacity][hidden]`, on which
 //! grouped matrix products run; [`ExpertMajor::contract`] sums the experts' outputs, weighted, back into the combine
-//! window, where [`ExpertParallel::combine`] finds them. All of it is local to a rank.
+//! window, where [`ExpertParallel::combine`] finds them, and [`ExpertMajor::contract_into`] into a buffer from which it pushes
+//! them, through any codec. All of it is local to a rank.
 //!
 //! A *pair* is a received row with a place k in which its token names an expert of this rank. Each pair is one row of the
 //! layout: a token that names two experts of a rank, or one expert twice, is there twice. The rows of an expert are in the
@@ -28,7 +29,7 @@ pub use read::{ExpertMajorRows, ExpertTable};
 
 use crate::error::{Error, Result};
 use crate::kernels;
-use crate::operation::{Dispatched, ExpertParallel};
+use crate::operation::{Dispatched, ExpertOutput, ExpertParallel};
 use crate::slot::Taken;
 use crate::tensor::DeviceSlice;
 use args::{ExpertContractArgs, ExpertExpandArgs};
@@ -134,7 +135,7 @@ impl ExpertMajor {
     /// Sums the experts' outputs of each received row into the combine window of the dispatch: over its pairs, in the order of
     /// k, weight times output, product and sum each rounded in f32, from 0, and one rounding to the combine type. Weights are
     /// those that travelled with the dispatch, zeros where it had none. Rows all of whose pairs were dropped give zeros. Behind
-    /// it comes [`ExpertParallel::combine`] with [`ExpertOutput::InWindow`](crate::ExpertOutput::InWindow).
+    /// it comes [`ExpertParallel::combine`] with [`ExpertOutput::InWindow`], which this returns.
     ///
     /// `experts` is `[local experts][capacity][hidden]` of the combine type, 16-byte aligned; rows beyond an expert's count are not
     /// read. It may be the layout's own rows, where dispatch and combine type are one. Not collective. It puts one kernel
@@ -144,17 +145,79 @@ impl ExpertMajor {
     /// Before anything is launched: [`Error::ForeignHandle`], [`Error::NotExpanded`] when the buffers hold another dispatch,
     /// [`Error::Source`] when the plan has no combine window, [`Error::Shape`], [`Error::Alignment`], or a fault that the world
     /// has had.
-    pub fn contract(&self, stream: &Stream, dispatched: &Dispatched, experts: DeviceSlice) -> Result<()> {
+    pub fn contract(
+        &self,
+        stream: &Stream,
+        dispatched: &Dispatched,
+        experts: DeviceSlice,
+    ) -> Result<ExpertOutput> {
+        let config = self.plan.dispatch_plan().config();
+        if !config.combine_source.pulls() {
+            let planned = config.combine_source;
+            return Err(Error::Source { given: "the combine window", planned });
+        }
+        self.launch_contract(stream, dispatched, experts, dispatched.combine_rows())?;
+        Ok(ExpertOutput::InWindow)
+    }
+
+    /// The same sums into a buffer, from which [`ExpertParallel::combine`] pushes them in the form of the plan's codec. Behind it
+    /// comes that combine with [`ExpertOutput::Staged`] of the buffer, which this returns. What travels is the codec's form of the sum,
+    /// which was rounded to the combine type before.
+    ///
+    /// `output` is `[`[`Plan::rows`](crate::Plan::rows)`][hidden]` of the combine type
+    /// ([`ExpertMajorPlan::contracted_bytes`]), 16-byte aligned; each row lies at the place of the received row it is for, and rows
+    /// that were not received are not written. It has no byte in common with `experts` or with this value's slot map, which are
+    /// read meanwhile; the layout's rows may serve as one of the two, and as `output` they must not be expanded into before the
+    /// combine is over, in stream order. Otherwise as [`Self::contract`].
+    ///
+    /// # Errors
+    /// As [`Self::contract`], with [`Error::Source`] when the plan pushes no buffer; [`Error::Overlap`], [`Error::InOwnWindows`].
+    pub fn contract_into(
+        &self,
+        stream: &Stream,
+        dispatched: &Dispatched,
+        experts: DeviceSlice,
+        output: DeviceSlice,
+    ) -> Result<ExpertOutput> {
+        let (plan, what) = (self.plan.dispatch_plan(), "the buffer of contracted rows");
+        let config = plan.config();
+        if !config.combine_source.pushes() {
+            return Err(Error::Source { given: "a buffer", planned: config.combine_source });
+        }
+        let needed = self.plan.contracted_bytes();
+        output.check(what, needed as usize, 16, || {
+            format!("[{} rows][{} hidden] {}", plan.rows(), config.hidden, config.combine_type)
+        })?;
+        let map_bytes = plan.rows() * u64::from(config.top_k) * 4;
+        for (with, from, bytes) in [
+            ("the experts' output", experts.address(), self.plan.output_bytes()),
+            ("the slot map", self.slot_map(), map_bytes),
+        ] {
+            if output.address().0 < from.0 + bytes && from.0 < output.address().0 + needed {
+                return Err(Error::Overlap { what, address: output.address().0, with });
+            }
+        }
+        if dispatched.slot.get().overlaps(output.address(), needed) {
+            return Err(Error::InOwnWindows { what, address: output.address().0 });
+        }
+        self.launch_contract(stream, dispatched, experts, output.address())?;
+        Ok(ExpertOutput::Staged(output))
+    }
+
+    /// Checks what both forms of the contract need, and launches it. `output` has a row for every row of the window.
+    fn launch_contract(
+        &self,
+        stream: &Stream,
+        dispatched: &Dispatched,
+        experts: DeviceSlice,
+        output: DeviceAddress,
+    ) -> Result<()> {
         let _launching = self.counter.world().launching(stream)?;
         self.counter.check(dispatched)?;
         if self.holds != Some(dispatched.slot.taken()) {
             return Err(Error::NotExpanded);
         }
         let config = self.plan.dispatch_plan().config();
-        if !config.combine_source.pulls() {
-            let planned = config.combine_source;
-            return Err(Error::Source { given: "the combine window", planned });
-        }
         let (local, capacity) = (self.plan.local_experts(), self.plan.capacity());
         experts.check("the experts' output", self.plan.output_bytes() as usize, 16, || {
             format!(
@@ -166,7 +229,7 @@ impl ExpertMajor {
             received: self.counter.view(dispatched),
             slot_map: DevicePointer::new(self.slot_map()),
             experts: DevicePointer::new(experts.address()),
-            output: DevicePointer::new(dispatched.combine_rows()),
+            output: DevicePointer::new(output),
             row_bytes: self.plan.dispatch_plan().combine_row_bytes(),
             reserved: 0,
         };
@@ -174,7 +237,8 @@ impl ExpertMajor {
         let ExpertMajorGeometry { blocks, block_threads } = self.geometry();
         self.counter.last().launch(stream, || {
             // SAFETY: the struct is the kernel's own; the windows belong to the slot that the handle holds, the map to `self`, which
-            // waits for its last launch before it is dropped; the experts' output was checked against its shape.
+            // waits for its last launch before it is dropped; the experts' output was checked against its shape, and so was
+            // `output` where it is no window.
             unsafe { kernel.launch(blocks, block_threads, 0, stream, &args)? };
             Ok(())
         })

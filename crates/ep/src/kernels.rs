@@ -164,12 +164,12 @@ pub static REFERENCE_EXPERT_MAJOR: KernelUnit = KernelUnit {
 
 /// The kernel that counts before a compact dispatch.
 pub fn count() -> KernelSpec {
-    KernelSpec::new(&COUNT).with("EP_TILE", TILE)
+    tiled(&COUNT)
 }
 
 /// The dispatch kernel: payload is bytes, so one object serves every type.
 pub fn dispatch() -> KernelSpec {
-    KernelSpec::new(&DISPATCH).with("EP_TILE", TILE)
+    tiled(&DISPATCH)
 }
 
 /// The dispatch kernel that casts rows of a type; the plain one where there is nothing to cast.
@@ -187,52 +187,42 @@ pub fn with_device_count(spec: KernelSpec) -> KernelSpec {
 
 /// The combine kernel that pulls rows of a type.
 pub fn combine(element: DataType) -> KernelSpec {
-    KernelSpec::new(&COMBINE).with("EP_TILE", TILE).with("EP_ELEMENT", element.device_name())
+    of_element(tiled(&COMBINE), element)
 }
 
 /// The combine kernel that pushes rows of a type in the form of a codec.
 pub fn combine_push(element: DataType, codec: CombineCodec) -> KernelSpec {
-    KernelSpec::new(&COMBINE_PUSH)
-        .with("EP_TILE", TILE)
-        .with("EP_ELEMENT", element.device_name())
-        .with("EP_CODEC", codec.device_name())
+    encoded(tiled(&COMBINE_PUSH), element, codec)
 }
 
 /// The stand-in expert from one type to another.
 pub fn reference_expert(input: DataType, output: DataType) -> KernelSpec {
-    KernelSpec::new(&REFERENCE_EXPERT)
-        .with("EP_TILE", TILE)
-        .with("EP_INPUT", input.device_name())
-        .with("EP_ELEMENT", output.device_name())
+    between(tiled(&REFERENCE_EXPERT), input, output)
 }
 
 /// The test of a codec that is not [`CombineCodec::None`], for rows of a type. No operation launches it.
 pub fn conformance_codec(element: DataType, codec: CombineCodec) -> KernelSpec {
-    KernelSpec::new(&CONFORMANCE_CODEC)
-        .with("EP_ELEMENT", element.device_name())
-        .with("EP_CODEC", codec.device_name())
+    encoded(KernelSpec::new(&CONFORMANCE_CODEC), element, codec)
 }
 
 /// Counting pairs: ids are integers, so one object serves every type.
 pub fn expert_count() -> KernelSpec {
-    KernelSpec::new(&EXPERT_COUNT).with("EP_TILE", TILE)
+    tiled(&EXPERT_COUNT)
 }
 
 /// Expanding rows: payload is bytes, so one object serves every type.
 pub fn expert_expand() -> KernelSpec {
-    KernelSpec::new(&EXPERT_EXPAND).with("EP_TILE", TILE)
+    tiled(&EXPERT_EXPAND)
 }
 
 /// Contracting the output of experts of a type.
 pub fn expert_contract(element: DataType) -> KernelSpec {
-    KernelSpec::new(&EXPERT_CONTRACT).with("EP_TILE", TILE).with("EP_ELEMENT", element.device_name())
+    of_element(tiled(&EXPERT_CONTRACT), element)
 }
 
 /// The stand-in for experts that work on expert-major rows, from one type to another.
 pub fn reference_expert_major(input: DataType, output: DataType) -> KernelSpec {
-    KernelSpec::new(&REFERENCE_EXPERT_MAJOR)
-        .with("EP_INPUT", input.device_name())
-        .with("EP_ELEMENT", output.device_name())
+    between(KernelSpec::new(&REFERENCE_EXPERT_MAJOR), input, output)
 }
 
 /// Every kernel of this crate in every variant that operations launch: what a prebuild compiles.
@@ -260,4 +250,24 @@ pub fn conformance() -> Vec<KernelSpec> {
     let codecs = || CombineCodec::ALL.into_iter().filter(|codec| *codec != CombineCodec::None);
     let of = |element| codecs().map(move |codec| conformance_codec(element, codec));
     DataType::COMBINED.into_iter().flat_map(of).collect()
+}
+
+/// A unit with the tokens that a block of dispatch routes at a time.
+fn tiled(unit: &'static KernelUnit) -> KernelSpec {
+    KernelSpec::new(unit).with("EP_TILE", TILE)
+}
+
+/// For rows of a type.
+fn of_element(spec: KernelSpec, element: DataType) -> KernelSpec {
+    spec.with("EP_ELEMENT", element.device_name())
+}
+
+/// For rows of a type, and a codec.
+fn encoded(spec: KernelSpec, element: DataType, codec: CombineCodec) -> KernelSpec {
+    of_element(spec, element).with("EP_CODEC", codec.device_name())
+}
+
+/// From rows of one type to rows of another.
+fn between(spec: KernelSpec, input: DataType, output: DataType) -> KernelSpec {
+    of_element(spec.with("EP_INPUT", input.device_name()), output)
 }

@@ -51,6 +51,9 @@ const COMBINE_NAME: OperationName = OperationName {
 /// Made collectively by all members with equal configurations. Each operation in flight owns a slot: windows in the
 /// symmetric heap, flags and epochs of its own. All members begin and end operations in the same order: the n-th dispatch of every
 /// rank is the same operation, and a dispatch takes the lowest slot that is free.
+///
+/// Plans, handles and halves may be used from, and moved to, any thread, whichever made the world. Threads that share a plan keep
+/// that order among themselves; threads with a plan each need none.
 #[derive(Debug)]
 pub struct ExpertParallel {
     world: World,

@@ -124,6 +124,17 @@ fn bf16_zerocopy_fp8_direct_cast() {
     assert!(matches!(refused, Error::CodecNeedsPush { .. }), "{refused}");
 }
 
+/// What FlyDSL excludes: expert-major sums that travel as fp8, and through the other codecs.
+#[test]
+fn bf16_std_moe_fp8_direct_cast() {
+    let pushed = case(config(DataType::Bf16, 256, 128), Fp8DirectCast);
+    expert_major_common::run(&pushed, ExpertMajorConfig::new(), 1);
+    for codec in ["fp8_block", "fp4_block"] {
+        let config = pushed.config.clone().combine_codec(codec.parse().unwrap());
+        expert_major_common::run(&Case { config, ..pushed.clone() }, ExpertMajorConfig::new(), 1);
+    }
+}
+
 /// One row for each source: in FlyDSL it stalled for seconds. Here the deadline of the worlds is the limit.
 #[test]
 fn bf16_recv_cap_min() {

@@ -15,6 +15,8 @@ pub enum Protocol {
     EpCompact,
     /// The same as `Ep` with dispatch and combine in two halves each, by ranks of odd number; the others do all in one.
     EpSplit,
+    /// The same as `Ep` with expert-major rows between: count, expand, experts, contract.
+    EpExperts,
     /// The team barrier between kernels that write and read.
     Barrier,
     /// Signals and waits in the order of a stream, between kernels that write and read.
@@ -57,6 +59,7 @@ impl Protocol {
         Self::Ep,
         Self::EpCompact,
         Self::EpSplit,
+        Self::EpExperts,
         Self::Barrier,
         Self::StreamSignal,
         Self::PutSignal,
@@ -82,6 +85,7 @@ impl Protocol {
             Self::Ep => "ep",
             Self::EpCompact => "ep-compact",
             Self::EpSplit => "ep-split",
+            Self::EpExperts => "ep-experts",
             Self::Barrier => "barrier",
             Self::StreamSignal => "stream-signal",
             Self::PutSignal => "put-signal",

@@ -14,6 +14,9 @@ pub const fn about(protocol: Protocol) -> &'static str {
         Protocol::EpSplit => {
             "dispatch and combine in halves on odd ranks, in one on even; --staged as for ep"
         }
+        Protocol::EpExperts => {
+            "dispatch, expert-major rows with less room than some experts need, and combine; --staged as for ep"
+        }
         Protocol::Barrier => "the team barrier, between kernels that write and kernels that read",
         Protocol::StreamSignal => "signals and waits in the order of a stream, between kernels",
         Protocol::PutSignal => "put with signal, and the wait for it, of the device API",

@@ -52,6 +52,15 @@ fn halves_are_right_under_every_seed() {
 }
 
 #[test]
+fn expert_major_rows_are_right_under_every_seed() {
+    clean(&with(Protocol::EpExperts, 2, |case| case.tokens = 5), 0..200);
+    clean(&with(Protocol::EpExperts, 3, |case| (case.tokens, case.staged) = (9, true)), 0..100);
+    clean(&with(Protocol::EpExperts, 2, |case| (case.rounds, case.blocks, case.waves) = (4, 3, 1)), 0..100);
+    // Fewer rows than blocks: blocks share them.
+    clean(&with(Protocol::EpExperts, 1, |case| (case.tokens, case.blocks) = (1, 4)), 0..100);
+}
+
+#[test]
 fn barriers_are_right_under_every_seed() {
     for protocol in [Protocol::Barrier, Protocol::DeviceBarrier] {
         clean(&with(protocol, 3, |case| case.rounds = 4), 0..400);

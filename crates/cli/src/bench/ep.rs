@@ -28,7 +28,7 @@ use super::device::{self, Stamps};
 use super::link;
 use super::row::{self, Row};
 use super::statistics::{Samples, gigabytes_per_second, slowest_of_ranks};
-use super::{EpArgs, Layout, SyntheticArgs};
+use super::{EpArgs, SyntheticArgs};
 use crate::ranks::RankContext;
 use crate::workload::{Routing, Synthetic, Trace, Workload};
 
@@ -86,11 +86,6 @@ pub(crate) fn measure(context: &RankContext<'_>, arguments: &EpArgs) -> anyhow::
 /// The first input that cannot be used.
 pub(crate) fn check(config: &Config, arguments: &EpArgs, ranks: u32) -> anyhow::Result<()> {
     peer::check(arguments, config.device.runtime)?;
-    if arguments.layout == Layout::ExpertMajor && arguments.combine_source() != CombineSource::Window {
-        bail!(
-            "--layout expert-major sums into the combine window; --combine-source buffer and codecs are for token-major"
-        );
-    }
     let heap = config.heap.bytes.bytes();
     for workload in workloads(arguments, ranks) {
         let plan = plan_of(config, arguments, &workload?, ranks)?;
@@ -277,9 +272,10 @@ impl<'a> EpBench<'a> {
         device::run_expert(&self.expert, &self.stream, dispatched, self.tensors.experts.as_ref())
     }
 
-    /// Experts' output to the combine window, where it lies by expert.
+    /// Experts' output, where it lies by expert, to the combine window or to the buffer that is pushed.
     fn contract(&self, dispatched: &Dispatched) -> Result<(), Error> {
-        self.expert_major.as_ref().map_or(Ok(()), |bench| bench.contract(&self.stream, dispatched))
+        let buffer = self.tensors.experts.as_ref();
+        self.expert_major.as_ref().map_or(Ok(()), |bench| bench.contract(&self.stream, dispatched, buffer))
     }
 
     /// One operation with every result judged; says what differs on standard error and returns whether nothing did.
@@ -499,6 +495,7 @@ impl<'a> EpBench<'a> {
                 row.with("hidden", config.hidden)
                     .with("experts", config.experts)
                     .with("top_k", config.top_k)
+                    .with("routing", self.arguments.synthetic.routing_name())
                     .with("blocks", geometry[index].0)
                     .with("threads", geometry[index].1)
                     .with("layout", if self.expert_major.is_some() { "expert-major" } else { "token-major" })

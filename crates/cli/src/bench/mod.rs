@@ -176,6 +176,13 @@ impl SyntheticArgs {
             || self.routing.is_some()
             || self.seed.is_some()
     }
+
+    /// What decides where tokens go, as reports say it: the name of a routing, or the trace.
+    pub(crate) fn routing_name(&self) -> String {
+        let named = self.routing.or(self.is_given().then_some(Routing::Random));
+        let value = named.and_then(|routing| clap::ValueEnum::to_possible_value(&routing));
+        value.map_or_else(|| "trace".to_owned(), |value| value.get_name().to_owned())
+    }
 }
 
 /// `anabranch bench p2p`.

@@ -127,7 +127,7 @@ device_struct! {
         pub slot_map: DevicePointer<u32>,
         /// `[local_experts][capacity][row_bytes]` of the combine type.
         pub experts: DevicePointer<u8>,
-        /// The combine window; written for the rows received.
+        /// `[window rows][row_bytes]`: the combine window, or a buffer of its shape; written for the rows received.
         pub output: DevicePointer<u8>,
         /// Bytes of a row in the combine type, a multiple of 16.
         pub row_bytes: u32,

@@ -196,6 +196,11 @@ impl ExpertMajorPlan {
         u64::from(self.local_experts) * u64::from(self.capacity) * u64::from(self.plan.combine_row_bytes())
     }
 
+    /// Bytes of the sums that a contract makes of them: `[`[`Plan::rows`]`][hidden]` of the combine type.
+    pub fn contracted_bytes(&self) -> u64 {
+        self.plan.rows() * u64::from(self.plan.combine_row_bytes())
+    }
+
     /// Local memory of an expand block: two words an expert, two words for each pair of a tile.
     pub fn expand_local_bytes(&self) -> u64 {
         u64::from(self.local_experts) * 8 + u64::from(TILE_ROWS) * u64::from(self.plan.config().top_k) * 8

@@ -110,6 +110,8 @@ pub enum Routing {
     Nowhere,
     /// Some ids name no expert.
     Invalid,
+    /// The first rank's first expert, and others, all distinct.
+    SoftHot,
 }
 
 #[derive(Clone, Debug)]
@@ -170,13 +172,16 @@ impl Case {
                     _ => input.tokens.extend(value.to_ne_bytes()),
                 }
             }
-            for _ in 0..top_k {
+            let beside = numbers.clone().below(experts);
+            for k in 0..top_k {
                 let id = match self.routing {
                     Routing::Random if numbers.below(7) == 0 => -1,
                     Routing::Random => numbers.below(experts) as i32,
                     Routing::Hot => numbers.below((experts / self.ranks).max(1)) as i32,
                     Routing::Nowhere => -1,
                     Routing::Invalid => numbers.below(experts + 5) as i32 - 2,
+                    Routing::SoftHot if k == 0 => 0,
+                    Routing::SoftHot => 1 + ((beside + k) % (experts - 1)) as i32,
                 };
                 input.ids.push(id);
                 input.weights.push(0.01 + numbers.below(1000) as f32 / 1000.0);

@@ -53,6 +53,8 @@ pub struct Bench {
     pub experts: ReferenceExpertMajor,
     pub output: Guarded,
     pub counts: Guarded,
+    /// What the contract writes, where it is not the combine window.
+    pub contracted: Option<Guarded>,
 }
 
 impl Bench {
@@ -61,9 +63,15 @@ impl Bench {
         let experts = ReferenceExpertMajor::new(world, &layout)?;
         let output = Guarded::new(world.device(), layout.plan().output_bytes() as usize);
         let counts = Guarded::new(world.device(), layout.plan().local_experts() as usize * 4);
-        let bench = Self { layout, experts, output, counts };
+        let bench = Self { layout, experts, output, counts, contracted: None };
         bench.paint(world.device());
         Ok(bench)
+    }
+
+    /// With a buffer that the contract writes and the combine pushes from.
+    pub fn pushing(mut self, device: &Device) -> Self {
+        self.contracted = Some(Guarded::new(device, self.layout.plan().contracted_bytes() as usize));
+        self
     }
 
     /// Canaries everywhere in the layout's buffers.
@@ -71,13 +79,19 @@ impl Bench {
         write(device, self.layout.counts(), &vec![CANARY; self.layout.plan().bytes() as usize]);
     }
 
-    /// Expand, experts, contract and counts; waits for nothing.
-    pub fn work(&mut self, stream: &Stream, dispatched: &Dispatched) -> Result<(), Error> {
+    /// Expand, experts, contract and counts; waits for nothing. Gives what the combine takes.
+    pub fn work(&mut self, stream: &Stream, dispatched: &Dispatched) -> Result<ExpertOutput, Error> {
         self.layout.expand(stream, dispatched)?;
         // SAFETY: the experts were made for this layout.
         unsafe { self.experts.run(stream, &self.layout, self.output.slice())? };
-        self.layout.contract(stream, dispatched, self.output.slice())?;
-        self.layout.local_expert_counts(stream, dispatched, self.counts.slice())
+        let output = match &self.contracted {
+            Some(buffer) => {
+                self.layout.contract_into(stream, dispatched, self.output.slice(), buffer.slice())?
+            }
+            None => self.layout.contract(stream, dispatched, self.output.slice())?,
+        };
+        self.layout.local_expert_counts(stream, dispatched, self.counts.slice())?;
+        Ok(output)
     }
 
     /// Compares what the last expand and the last count wrote; gives the number of pairs dropped. The stream was waited for.
@@ -165,9 +179,11 @@ pub fn round(
     let dispatched = ep.dispatch(stream, &uploaded.tokens(&case.config))?;
     world.synchronize(stream)?;
     judge_rows(&oracle, me, device, ep, &dispatched);
-    let window = ep.plan().rows() as usize * ep.plan().combine_row_bytes() as usize;
-    write(device, dispatched.combine_rows(), &vec![CANARY; window]);
-    bench.work(stream, &dispatched)?;
+    let window = bench.layout.plan().contracted_bytes() as usize;
+    let contracted_at =
+        bench.contracted.as_ref().map_or(dispatched.combine_rows(), |buffer| buffer.slice().address());
+    write(device, contracted_at, &vec![CANARY; window]);
+    let experts = bench.work(stream, &dispatched)?;
     world.synchronize(stream)?;
     let dropped = bench.judge(&oracle, ep, device);
     bench.judge_canaries(device);
@@ -175,7 +191,10 @@ pub fn round(
     let capacity = bench.layout.plan().capacity() as usize;
     let contracted = oracle.contracted(capacity, FactorExperts).unwrap();
     let delivery = oracle.expert_major(me, capacity, 1).unwrap();
-    let seen = read(device, dispatched.combine_rows(), window);
+    let seen = match &bench.contracted {
+        Some(buffer) => buffer.read(),
+        None => read(device, contracted_at, window),
+    };
     if let Err(mismatch) = delivery.compare_window(&seen, &contracted) {
         panic!("{me}: {mismatch}");
     }
@@ -187,7 +206,7 @@ pub fn round(
         assert!(bytes.iter().all(|byte| *byte == CANARY), "row {index} was not received, and written");
     }
 
-    ep.combine(stream, ExpertOutput::InWindow, dispatched, uploaded.output())?;
+    ep.combine(stream, experts, dispatched, uploaded.output())?;
     world.synchronize(stream)?;
     let output = uploaded.read_output(&case.config);
     if let Err(mismatch) = oracle.combine(me).unwrap().compare_output(&output, &contracted) {
@@ -200,7 +219,8 @@ pub fn round(
 pub fn run(case: &Case, config: ExpertMajorConfig, rounds: u64) -> u64 {
     let dropped = all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
         let ep = ExpertParallel::new(world, world.group(), case.config.clone())?;
-        let mut bench = Bench::new(world, &ep, config)?;
+        let bench = Bench::new(world, &ep, config)?;
+        let mut bench = if case.staged { bench.pushing(world.device()) } else { bench };
         let stream = world.device().create_stream()?;
         (0..rounds).try_fold(0, |sum, number| Ok(sum + round(&ep, &mut bench, &stream, world, case, number)?))
     }));

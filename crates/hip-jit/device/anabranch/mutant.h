@@ -164,7 +164,15 @@ enum Mutant : u32 {
     MUTANT_COUNT_TWO_WORDS = 175,         // epoch and count are stored one after the other
     MUTANT_COUNT_UNWAITED = 176,
     MUTANT_COUNT_NO_BARRIER = 177,        // places are worked out before all words have come
-    MUTANT_LAST = 177,
+    // ep/expert_count.hip and ep/expert_expand.hip
+    MUTANT_EXPERT_COUNT_UNCLEARED = 490,  // pairs are counted before the counters are zero
+    MUTANT_EXPERT_COUNT_UNSUMMED = 491,   // counts are told while others still count
+    MUTANT_EXPAND_UNCLEARED = 492,        // runs are summed before the sums are zero
+    MUTANT_EXPAND_UNSUMMED = 493,         // places are given while others still sum
+    MUTANT_EXPAND_PAIRS_UNREAD = 494,     // pairs are placed before all have been looked at
+    MUTANT_EXPAND_UNPLACED = 495,         // rows are copied before all have a place
+    MUTANT_EXPAND_OVERWRITTEN = 496,      // the next tile's pairs replace some that are still copied
+    MUTANT_LAST = 496,
 };
 static constexpr u32 MUTANT = PRELUDE_MUTANT;
 static_assert(MUTANT <= MUTANT_LAST, "PRELUDE_MUTANT names no mutant");

@@ -4,8 +4,8 @@ use anabranch_hip_host::seeded::SeededKernel;
 use anabranch_shmem::OperationCode;
 use anabranch_shmem::device_api::conformance::{ATOMICS, AtomicArgs, spec};
 
-use super::bench::{Bench, Grid, Kernels, WAVE, at, mixed};
-use crate::{Case, Failure, Outcome, RunOptions, Scenario, ScenarioError};
+use super::bench::{Bench, Grid, Kernels, OnBench, WAVE, at, mixed};
+use crate::{Case, Failure, Outcome, RunOptions, ScenarioError};
 
 /// Operations, by the numbers of the kernel.
 const ADD: u32 = 0;
@@ -57,42 +57,6 @@ impl Atomics {
 
     fn participants(&self) -> u32 {
         self.grid.blocks * self.grid.threads
-    }
-
-    fn run_and_judge(&mut self, seed: u64, options: &RunOptions) -> Result<Outcome, Failure> {
-        self.bench.reset(options)?;
-        let drawn = mixed(seed ^ 0x0061_746f_6d69_6373);
-        let chosen = Choice {
-            kind: KINDS[(drawn % 8) as usize],
-            element_bytes: if drawn >> 8 & 1 == 0 { 4 } else { 8 },
-            is_signed: (drawn >> 9 & 1) as u32,
-        };
-        let log = Bench::own_start(self.case.ranks);
-        for me in 0..self.case.ranks {
-            let memory = self.bench.ranks[me as usize];
-            if chosen.kind == AND {
-                self.bench.put(memory.heap, 0, &[chosen.cut(u64::MAX)])?;
-            }
-            let args = AtomicArgs {
-                team: self.bench.team(me),
-                log: at(memory.own, log),
-                words: 0,
-                value: VALUE,
-                participants: self.participants(),
-                rounds: self.case.rounds,
-                kind: chosen.kind,
-                element_bytes: chosen.element_bytes,
-                is_signed: chosen.is_signed,
-                operation: OperationCode::SIGNAL_WAIT.0,
-            };
-            self.bench.launch(me, &self.kernel, self.grid, &args)?;
-        }
-        let run = self.bench.run(seed)?;
-        for me in 0..self.case.ranks {
-            self.judge(me, chosen, log)
-                .map_err(|problem| Failure::new(format!("{chosen:?}, rank {me}: {problem}")))?;
-        }
-        Ok(Outcome { run })
     }
 
     /// What every rank's threads logged of their operations on `target`: three words each.
@@ -160,12 +124,48 @@ impl Atomics {
     }
 }
 
-impl Scenario for Atomics {
+impl OnBench for Atomics {
     fn case(&self) -> &Case {
         &self.case
     }
 
-    fn run(&mut self, seed: u64, options: &RunOptions) -> Result<Outcome, Failure> {
-        self.run_and_judge(seed, options).map_err(|failure| self.bench.with_events(failure))
+    fn bench(&self) -> &Bench {
+        &self.bench
+    }
+
+    fn run_and_judge(&mut self, seed: u64, options: &RunOptions) -> Result<Outcome, Failure> {
+        self.bench.reset(options)?;
+        let drawn = mixed(seed ^ 0x0061_746f_6d69_6373);
+        let chosen = Choice {
+            kind: KINDS[(drawn % 8) as usize],
+            element_bytes: if drawn >> 8 & 1 == 0 { 4 } else { 8 },
+            is_signed: (drawn >> 9 & 1) as u32,
+        };
+        let log = Bench::own_start(self.case.ranks);
+        for me in 0..self.case.ranks {
+            let memory = self.bench.ranks[me as usize];
+            if chosen.kind == AND {
+                self.bench.put(memory.heap, 0, &[chosen.cut(u64::MAX)])?;
+            }
+            let args = AtomicArgs {
+                team: self.bench.team(me),
+                log: at(memory.own, log),
+                words: 0,
+                value: VALUE,
+                participants: self.participants(),
+                rounds: self.case.rounds,
+                kind: chosen.kind,
+                element_bytes: chosen.element_bytes,
+                is_signed: chosen.is_signed,
+                operation: OperationCode::SIGNAL_WAIT.0,
+            };
+            self.bench.launch(me, &self.kernel, self.grid, &args)?;
+        }
+        let run = self.bench.run(seed)?;
+        for me in 0..self.case.ranks {
+            self.judge(me, chosen, log)
+                .map_err(|problem| Failure::new(format!("{chosen:?}, rank {me}: {problem}")))?;
+        }
+        Ok(Outcome { run })
     }
 }

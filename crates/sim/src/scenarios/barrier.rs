@@ -4,9 +4,9 @@ use anabranch_hip_host::seeded::SeededKernel;
 use anabranch_hip_jit::KernelSpec;
 use anabranch_shmem::{OperationCode, TEAM_BARRIER_UNIT, TeamBarrierArgs};
 
-use super::bench::{Bench, Grid, Kernels, WAVE, at};
+use super::bench::{Bench, Grid, Kernels, OnBench, WAVE, at};
 use crate::kernels::{AROUND, AroundArgs};
-use crate::{Case, Failure, Outcome, RunOptions, Scenario, ScenarioError};
+use crate::{Case, Failure, Outcome, RunOptions, ScenarioError};
 
 #[derive(Debug)]
 pub(crate) struct Barrier {
@@ -62,6 +62,16 @@ impl Barrier {
         }
         Ok(())
     }
+}
+
+impl OnBench for Barrier {
+    fn case(&self) -> &Case {
+        &self.case
+    }
+
+    fn bench(&self) -> &Bench {
+        &self.bench
+    }
 
     fn run_and_judge(&mut self, seed: u64, options: &RunOptions) -> Result<Outcome, Failure> {
         self.prepare(options)?;
@@ -86,16 +96,6 @@ impl Barrier {
             }
         }
         Ok(Outcome { run })
-    }
-}
-
-impl Scenario for Barrier {
-    fn case(&self) -> &Case {
-        &self.case
-    }
-
-    fn run(&mut self, seed: u64, options: &RunOptions) -> Result<Outcome, Failure> {
-        self.run_and_judge(seed, options).map_err(|failure| self.bench.with_events(failure))
     }
 }
 

@@ -1,5 +1,6 @@
 //! What scenarios share: a machine with a heap, a peer table, control words and a fault record for each rank.
 
+use core::fmt::Debug;
 use std::collections::BTreeMap;
 
 use anabranch_hip::DeviceAddress;
@@ -13,7 +14,7 @@ use anabranch_shmem::TeamView;
 use bytemuck::Pod;
 
 use crate::kernels::CopyArgs;
-use crate::{Case, Failure, RunOptions, ScenarioError};
+use crate::{Case, Failure, Outcome, RunOptions, Scenario, ScenarioError};
 
 /// Lanes of a wave: the fewest that show what is missing within a wave.
 pub(crate) const WAVE: u32 = 4;
@@ -264,6 +265,26 @@ impl Bench {
     pub(crate) fn with_events(&self, mut failure: Failure) -> Failure {
         failure.events = self.machine.last_events().to_vec();
         failure
+    }
+}
+
+/// A scenario on a bench's machine.
+pub(crate) trait OnBench: Debug {
+    fn case(&self) -> &Case;
+
+    fn bench(&self) -> &Bench;
+
+    /// All operations of the case under a seed, judged.
+    fn run_and_judge(&mut self, seed: u64, options: &RunOptions) -> Result<Outcome, Failure>;
+}
+
+impl<T: OnBench> Scenario for T {
+    fn case(&self) -> &Case {
+        OnBench::case(self)
+    }
+
+    fn run(&mut self, seed: u64, options: &RunOptions) -> Result<Outcome, Failure> {
+        self.run_and_judge(seed, options).map_err(|failure| self.bench().with_events(failure))
     }
 }
 

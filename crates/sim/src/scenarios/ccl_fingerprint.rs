@@ -8,8 +8,8 @@ use anabranch_ccl::kernels::{entry, fingerprint};
 use anabranch_hip_host::seeded::SeededKernel;
 use bytemuck::Zeroable as _;
 
-use super::bench::{Bench, Grid, Kernels, WAVE, at, mixed};
-use crate::{Case, Failure, Outcome, RunOptions, Scenario, ScenarioError};
+use super::bench::{Bench, Grid, Kernels, OnBench, WAVE, at, mixed};
+use crate::{Case, Failure, Outcome, RunOptions, ScenarioError};
 
 /// `PHASE_FINGERPRINT` in `ccl/lane.h`.
 const PHASE: u32 = 3;
@@ -101,6 +101,33 @@ impl CclFingerprint {
         Ok(self.bench.launch(rank, &self.kernel, grid, &args)?)
     }
 
+    /// Every rank has met so often, and has seen a difference or none.
+    fn judge(&self, differs: bool, meets: u32) -> Result<(), Failure> {
+        for rank in 0..self.case.ranks {
+            let record = self.bench.record(rank)?;
+            let expected = if differs { (2, PHASE) } else { (0, 0) };
+            if (record.state, record.phase) != expected {
+                return Err(Failure::new(format!("rank {rank}, differs: {differs}: {record:?}")));
+            }
+            let heap = self.bench.ranks[rank as usize].heap;
+            let state = self.bench.get::<LaneState>(heap, self.layout.lanes, 1)?[0];
+            if (state.meets, state.inside) != (meets.into(), 0) {
+                return Err(Failure::new(format!("rank {rank} has {state:?}; it met {meets} times")));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl OnBench for CclFingerprint {
+    fn case(&self) -> &Case {
+        &self.case
+    }
+
+    fn bench(&self) -> &Bench {
+        &self.bench
+    }
+
     fn run_and_judge(&mut self, seed: u64, options: &RunOptions) -> Result<Outcome, Failure> {
         self.bench.reset(options)?;
         let odd = self.case.staged.then(|| (mixed(seed ^ 0x5eed) % u64::from(self.case.ranks)) as u32);
@@ -127,39 +154,12 @@ impl CclFingerprint {
         self.judge(differs, self.case.rounds + u32::from(odd.is_some() && !differs))?;
         Ok(Outcome { run })
     }
-
-    /// Every rank has met so often, and has seen a difference or none.
-    fn judge(&self, differs: bool, meets: u32) -> Result<(), Failure> {
-        for rank in 0..self.case.ranks {
-            let record = self.bench.record(rank)?;
-            let expected = if differs { (2, PHASE) } else { (0, 0) };
-            if (record.state, record.phase) != expected {
-                return Err(Failure::new(format!("rank {rank}, differs: {differs}: {record:?}")));
-            }
-            let heap = self.bench.ranks[rank as usize].heap;
-            let state = self.bench.get::<LaneState>(heap, self.layout.lanes, 1)?[0];
-            if (state.meets, state.inside) != (meets.into(), 0) {
-                return Err(Failure::new(format!("rank {rank} has {state:?}; it met {meets} times")));
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Scenario for CclFingerprint {
-    fn case(&self) -> &Case {
-        &self.case
-    }
-
-    fn run(&mut self, seed: u64, options: &RunOptions) -> Result<Outcome, Failure> {
-        self.run_and_judge(seed, options).map_err(|failure| self.bench.with_events(failure))
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Protocol, scratch};
+    use crate::{Protocol, Scenario as _, scratch};
 
     #[test]
     fn calls_are_compared_under_every_seed() {

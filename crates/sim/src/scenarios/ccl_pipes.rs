@@ -10,8 +10,8 @@ use anabranch_hip::DeviceAddress;
 use anabranch_hip_host::seeded::SeededKernel;
 use bytemuck::Zeroable as _;
 
-use super::bench::{Bench, Grid, Kernels, UNTOUCHED, WAVE, at, mixed};
-use crate::{Case, Failure, Outcome, RunOptions, Scenario, ScenarioError};
+use super::bench::{Bench, Grid, Kernels, OnBench, UNTOUCHED, WAVE, at, mixed};
+use crate::{Case, Failure, Outcome, RunOptions, ScenarioError};
 
 const WIDTH: u32 = 2;
 const DEPTH: u32 = 2;
@@ -237,6 +237,16 @@ impl Exchange {
         }
         Ok(args)
     }
+}
+
+impl OnBench for Exchange {
+    fn case(&self) -> &Case {
+        &self.case
+    }
+
+    fn bench(&self) -> &Bench {
+        &self.bench
+    }
 
     fn run_and_judge(&mut self, seed: u64, options: &RunOptions) -> Result<Outcome, Failure> {
         self.bench.reset(options)?;
@@ -278,15 +288,5 @@ impl Exchange {
             }
         }
         Ok(Outcome { run })
-    }
-}
-
-impl Scenario for Exchange {
-    fn case(&self) -> &Case {
-        &self.case
-    }
-
-    fn run(&mut self, seed: u64, options: &RunOptions) -> Result<Outcome, Failure> {
-        self.run_and_judge(seed, options).map_err(|failure| self.bench.with_events(failure))
     }
 }

@@ -6,8 +6,8 @@ use anabranch_shmem::OperationCode;
 use anabranch_shmem::device_api::BarrierWorkspace;
 use anabranch_shmem::device_api::conformance::{BARRIER, BarrierArgs, spec};
 
-use super::bench::{Bench, Grid, Kernels, WAVE, at, mixed};
-use crate::{Case, Failure, Outcome, RunOptions, Scenario, ScenarioError};
+use super::bench::{Bench, Grid, Kernels, OnBench, WAVE, at, mixed};
+use crate::{Case, Failure, Outcome, RunOptions, ScenarioError};
 
 #[derive(Debug)]
 pub(crate) struct DeviceBarrier {
@@ -50,6 +50,16 @@ impl DeviceBarrier {
         });
         let got = (0..threads).map(|thread| !value((rank + 1) % ranks, thread));
         put.chain(got).collect()
+    }
+}
+
+impl OnBench for DeviceBarrier {
+    fn case(&self) -> &Case {
+        &self.case
+    }
+
+    fn bench(&self) -> &Bench {
+        &self.bench
     }
 
     fn run_and_judge(&mut self, seed: u64, options: &RunOptions) -> Result<Outcome, Failure> {
@@ -115,15 +125,5 @@ impl DeviceBarrier {
             }
         }
         Ok(Outcome { run })
-    }
-}
-
-impl Scenario for DeviceBarrier {
-    fn case(&self) -> &Case {
-        &self.case
-    }
-
-    fn run(&mut self, seed: u64, options: &RunOptions) -> Result<Outcome, Failure> {
-        self.run_and_judge(seed, options).map_err(|failure| self.bench.with_events(failure))
     }
 }

@@ -5,9 +5,9 @@ use anabranch_hip_host::seeded::SeededKernel;
 use anabranch_hip_jit::KernelSpec;
 use anabranch_shmem::OperationCode;
 
-use super::bench::{Bench, Grid, Kernels, WAVE, at, mixed};
+use super::bench::{Bench, Grid, Kernels, OnBench, WAVE, at, mixed};
 use crate::kernels::{GATHER, GatherArgs};
-use crate::{Case, Failure, Outcome, RunOptions, Scenario, ScenarioError};
+use crate::{Case, Failure, Outcome, RunOptions, ScenarioError};
 
 /// Forms, by the numbers of the kernel.
 const FORMS: u64 = 6;
@@ -38,43 +38,6 @@ impl Gather {
     fn row(&self, from: u32, round: u32) -> Vec<u64> {
         let number = u64::from(from) << 32 | u64::from(round) << 16;
         (0..u64::from(self.case.tokens)).map(|word| mixed(number | word)).collect()
-    }
-
-    fn run_and_judge(&mut self, seed: u64, options: &RunOptions) -> Result<Outcome, Failure> {
-        self.bench.reset(options)?;
-        let form = (mixed(seed ^ 0x6761_7468_6572) % FORMS) as u32;
-        let (ranks, rounds) = (self.case.ranks, self.case.rounds);
-        let words = u64::from(self.case.tokens);
-        let status = Bench::own_start(ranks);
-        let prepared = status + 8;
-        let log = prepared + u64::from(rounds) * words * 8;
-        for me in 0..ranks {
-            let own = self.bench.ranks[me as usize].own;
-            for round in 0..rounds {
-                self.bench.put(own, prepared + u64::from(round) * words * 8, &self.row(me, round))?;
-            }
-            let args = GatherArgs {
-                team: self.bench.team(me),
-                prepared: at(own, prepared),
-                log: at(own, log),
-                status: at(own, status),
-                rows: u64::from(rounds * ranks) * 8,
-                flags: 0,
-                words: self.case.tokens,
-                rounds,
-                form,
-                operation: OperationCode::SIGNAL_WAIT.0,
-            };
-            let grid = Grid { blocks: 2, threads: self.case.waves * WAVE, local_bytes: 0 };
-            self.bench.launch(me, &self.kernel, grid, &args)?;
-        }
-        let of_form =
-            |failure: Failure| Failure { problem: format!("form {form}: {}", failure.problem), ..failure };
-        let run = self.bench.run(seed).map_err(of_form)?;
-        for me in 0..ranks {
-            self.judge(me, form, [status, log]).map_err(of_form)?;
-        }
-        Ok(Outcome { run })
     }
 
     fn judge(&self, me: u32, form: u32, [status, log]: [u64; 2]) -> Result<(), Failure> {
@@ -117,12 +80,49 @@ impl Gather {
     }
 }
 
-impl Scenario for Gather {
+impl OnBench for Gather {
     fn case(&self) -> &Case {
         &self.case
     }
 
-    fn run(&mut self, seed: u64, options: &RunOptions) -> Result<Outcome, Failure> {
-        self.run_and_judge(seed, options).map_err(|failure| self.bench.with_events(failure))
+    fn bench(&self) -> &Bench {
+        &self.bench
+    }
+
+    fn run_and_judge(&mut self, seed: u64, options: &RunOptions) -> Result<Outcome, Failure> {
+        self.bench.reset(options)?;
+        let form = (mixed(seed ^ 0x6761_7468_6572) % FORMS) as u32;
+        let (ranks, rounds) = (self.case.ranks, self.case.rounds);
+        let words = u64::from(self.case.tokens);
+        let status = Bench::own_start(ranks);
+        let prepared = status + 8;
+        let log = prepared + u64::from(rounds) * words * 8;
+        for me in 0..ranks {
+            let own = self.bench.ranks[me as usize].own;
+            for round in 0..rounds {
+                self.bench.put(own, prepared + u64::from(round) * words * 8, &self.row(me, round))?;
+            }
+            let args = GatherArgs {
+                team: self.bench.team(me),
+                prepared: at(own, prepared),
+                log: at(own, log),
+                status: at(own, status),
+                rows: u64::from(rounds * ranks) * 8,
+                flags: 0,
+                words: self.case.tokens,
+                rounds,
+                form,
+                operation: OperationCode::SIGNAL_WAIT.0,
+            };
+            let grid = Grid { blocks: 2, threads: self.case.waves * WAVE, local_bytes: 0 };
+            self.bench.launch(me, &self.kernel, grid, &args)?;
+        }
+        let of_form =
+            |failure: Failure| Failure { problem: format!("form {form}: {}", failure.problem), ..failure };
+        let run = self.bench.run(seed).map_err(of_form)?;
+        for me in 0..ranks {
+            self.judge(me, form, [status, log]).map_err(of_form)?;
+        }
+        Ok(Outcome { run })
     }
 }

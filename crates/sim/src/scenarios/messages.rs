@@ -4,9 +4,9 @@
 use anabranch_hip_host::seeded::SeededKernel;
 use anabranch_shmem::OperationCode;
 
-use super::bench::{Bench, Grid, Kernels, UNTOUCHED, WAVE, at, mixed};
+use super::bench::{Bench, Grid, Kernels, OnBench, UNTOUCHED, WAVE, at, mixed};
 use crate::kernels::{MessagesArgs, messages};
-use crate::{Case, Failure, Outcome, Protocol, RunOptions, Scenario, ScenarioError};
+use crate::{Case, Failure, Outcome, Protocol, RunOptions, ScenarioError};
 
 /// Slots of a pair; `WINDOW` in the kernel.
 const WINDOW: u32 = 2;
@@ -78,48 +78,6 @@ impl Messages {
         !self.case.staged || (from + 1) % self.case.ranks == to
     }
 
-    fn run_and_judge(&mut self, seed: u64, options: &RunOptions) -> Result<Outcome, Failure> {
-        self.bench.reset(options)?;
-        let chosen = self.choose(seed);
-        let (ranks, rounds) = (self.case.ranks, self.case.rounds);
-        let prepared = Bench::own_start(ranks);
-        let row = |round: u32, peer: u32| u64::from((round - 1) * ranks + peer) * u64::from(self.stride);
-        let log = prepared + row(rounds + 1, 0);
-        let statuses = log + row(rounds + 1, 0);
-        for me in 0..ranks {
-            let own = self.bench.ranks[me as usize].own;
-            for (round, peer) in (1..=rounds).flat_map(|round| (0..ranks).map(move |peer| (round, peer))) {
-                let message = self.message(me, peer, round, chosen.bytes, UNTOUCHED);
-                self.bench.put(own, prepared + row(round, peer), &message)?;
-            }
-            let args = MessagesArgs {
-                team: self.bench.team(me),
-                prepared: at(own, prepared),
-                log: at(own, log),
-                statuses: at(own, statuses),
-                slots: Self::slots(&self.case) + u64::from(chosen.skew),
-                arrived: 0,
-                consumed: u64::from(ranks) * 8,
-                bytes: chosen.bytes,
-                stride: self.stride,
-                rounds,
-                form: chosen.form,
-                scope: chosen.scope,
-                adds: chosen.adds,
-                operation: OperationCode::SIGNAL_WAIT.0,
-                reserved: 0,
-            };
-            let grid =
-                Grid { blocks: Self::blocks(&self.case), threads: self.case.waves * WAVE, local_bytes: 0 };
-            self.bench.launch(me, &self.kernel, grid, &args)?;
-        }
-        let run = self.bench.run(seed).map_err(|failure| Self::of(chosen, failure))?;
-        for me in 0..ranks {
-            self.judge(me, chosen, [log, statuses]).map_err(|failure| Self::of(chosen, failure))?;
-        }
-        Ok(Outcome { run })
-    }
-
     fn of(chosen: Choice, failure: Failure) -> Failure {
         Failure { problem: format!("{chosen:?}: {}", failure.problem), ..failure }
     }
@@ -178,12 +136,54 @@ impl Messages {
     }
 }
 
-impl Scenario for Messages {
+impl OnBench for Messages {
     fn case(&self) -> &Case {
         &self.case
     }
 
-    fn run(&mut self, seed: u64, options: &RunOptions) -> Result<Outcome, Failure> {
-        self.run_and_judge(seed, options).map_err(|failure| self.bench.with_events(failure))
+    fn bench(&self) -> &Bench {
+        &self.bench
+    }
+
+    fn run_and_judge(&mut self, seed: u64, options: &RunOptions) -> Result<Outcome, Failure> {
+        self.bench.reset(options)?;
+        let chosen = self.choose(seed);
+        let (ranks, rounds) = (self.case.ranks, self.case.rounds);
+        let prepared = Bench::own_start(ranks);
+        let row = |round: u32, peer: u32| u64::from((round - 1) * ranks + peer) * u64::from(self.stride);
+        let log = prepared + row(rounds + 1, 0);
+        let statuses = log + row(rounds + 1, 0);
+        for me in 0..ranks {
+            let own = self.bench.ranks[me as usize].own;
+            for (round, peer) in (1..=rounds).flat_map(|round| (0..ranks).map(move |peer| (round, peer))) {
+                let message = self.message(me, peer, round, chosen.bytes, UNTOUCHED);
+                self.bench.put(own, prepared + row(round, peer), &message)?;
+            }
+            let args = MessagesArgs {
+                team: self.bench.team(me),
+                prepared: at(own, prepared),
+                log: at(own, log),
+                statuses: at(own, statuses),
+                slots: Self::slots(&self.case) + u64::from(chosen.skew),
+                arrived: 0,
+                consumed: u64::from(ranks) * 8,
+                bytes: chosen.bytes,
+                stride: self.stride,
+                rounds,
+                form: chosen.form,
+                scope: chosen.scope,
+                adds: chosen.adds,
+                operation: OperationCode::SIGNAL_WAIT.0,
+                reserved: 0,
+            };
+            let grid =
+                Grid { blocks: Self::blocks(&self.case), threads: self.case.waves * WAVE, local_bytes: 0 };
+            self.bench.launch(me, &self.kernel, grid, &args)?;
+        }
+        let run = self.bench.run(seed).map_err(|failure| Self::of(chosen, failure))?;
+        for me in 0..ranks {
+            self.judge(me, chosen, [log, statuses]).map_err(|failure| Self::of(chosen, failure))?;
+        }
+        Ok(Outcome { run })
     }
 }

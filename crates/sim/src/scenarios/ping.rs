@@ -5,8 +5,8 @@ use anabranch_hip_jit::KernelSpec;
 use anabranch_shmem::OperationCode;
 use anabranch_shmem::p2p::{P2P, P2pPingArgs};
 
-use super::bench::{Bench, Grid, Kernels, WAVE, at, mixed};
-use crate::{Case, CaseError, Failure, Outcome, RunOptions, Scenario, ScenarioError};
+use super::bench::{Bench, Grid, Kernels, OnBench, WAVE, at, mixed};
+use crate::{Case, CaseError, Failure, Outcome, RunOptions, ScenarioError};
 
 /// Units that a thread sends (`PAYLOAD_UNITS`), and launches.
 const UNITS_A_THREAD: u32 = 2;
@@ -47,6 +47,44 @@ impl Ping {
         Some(rank ^ 1).filter(|peer| *peer < self.case.ranks)
     }
 
+    fn judge(&self, rank: u32, units: u32, [words, incoming]: [u64; 2]) -> Result<(), Failure> {
+        let memory = self.bench.ranks[rank as usize];
+        let peer = self.peer(rank);
+        let last = if peer.is_some() { LAUNCHES * u64::from(self.case.rounds) } else { 0 };
+        let told = self.bench.get::<u64>(memory.own, words, 2)?;
+        if told != [last, 0] {
+            let [base, wrong] = [told[0], told[1]];
+            return Err(Failure::new(format!(
+                "rank {rank} is at round {base} of {last} and found {wrong} units of another round"
+            )));
+        }
+        let mut flags = vec![0; self.case.ranks as usize];
+        let mut units_expected = Vec::new();
+        if let Some(peer) = peer {
+            flags[peer as usize] = last;
+            units_expected = (0..units).map(|unit| [peer, last as u32, (last >> 32) as u32, unit]).collect();
+        }
+        units_expected.resize(self.units as usize + 1, [0; 4]);
+        let found = self.bench.get::<u64>(memory.heap, 0, flags.len())?;
+        let came = self.bench.get::<[u32; 4]>(memory.heap, incoming, units_expected.len())?;
+        if found != flags || came != units_expected {
+            return Err(Failure::new(format!(
+                "rank {rank} has flags {found:?}, expected {flags:?}, and {came:?}, expected {units_expected:?}"
+            )));
+        }
+        Ok(())
+    }
+}
+
+impl OnBench for Ping {
+    fn case(&self) -> &Case {
+        &self.case
+    }
+
+    fn bench(&self) -> &Bench {
+        &self.bench
+    }
+
     fn run_and_judge(&mut self, seed: u64, options: &RunOptions) -> Result<Outcome, Failure> {
         self.bench.reset(options)?;
         let units = if mixed(seed ^ 0x7069_6e67).is_multiple_of(4) { 0 } else { self.units };
@@ -82,43 +120,5 @@ impl Ping {
             self.judge(rank, units, [words, incoming])?;
         }
         Ok(Outcome { run })
-    }
-
-    fn judge(&self, rank: u32, units: u32, [words, incoming]: [u64; 2]) -> Result<(), Failure> {
-        let memory = self.bench.ranks[rank as usize];
-        let peer = self.peer(rank);
-        let last = if peer.is_some() { LAUNCHES * u64::from(self.case.rounds) } else { 0 };
-        let told = self.bench.get::<u64>(memory.own, words, 2)?;
-        if told != [last, 0] {
-            let [base, wrong] = [told[0], told[1]];
-            return Err(Failure::new(format!(
-                "rank {rank} is at round {base} of {last} and found {wrong} units of another round"
-            )));
-        }
-        let mut flags = vec![0; self.case.ranks as usize];
-        let mut units_expected = Vec::new();
-        if let Some(peer) = peer {
-            flags[peer as usize] = last;
-            units_expected = (0..units).map(|unit| [peer, last as u32, (last >> 32) as u32, unit]).collect();
-        }
-        units_expected.resize(self.units as usize + 1, [0; 4]);
-        let found = self.bench.get::<u64>(memory.heap, 0, flags.len())?;
-        let came = self.bench.get::<[u32; 4]>(memory.heap, incoming, units_expected.len())?;
-        if found != flags || came != units_expected {
-            return Err(Failure::new(format!(
-                "rank {rank} has flags {found:?}, expected {flags:?}, and {came:?}, expected {units_expected:?}"
-            )));
-        }
-        Ok(())
-    }
-}
-
-impl Scenario for Ping {
-    fn case(&self) -> &Case {
-        &self.case
-    }
-
-    fn run(&mut self, seed: u64, options: &RunOptions) -> Result<Outcome, Failure> {
-        self.run_and_judge(seed, options).map_err(|failure| self.bench.with_events(failure))
     }
 }

@@ -5,9 +5,9 @@ use anabranch_hip_host::seeded::SeededKernel;
 use anabranch_hip_jit::KernelSpec;
 use anabranch_shmem::{OperationCode, TEAM_BARRIER_UNIT, TeamSignalArgs};
 
-use super::bench::{Bench, Grid, Kernels, WAVE, at};
+use super::bench::{Bench, Grid, Kernels, OnBench, WAVE, at};
 use crate::kernels::{AROUND, AroundArgs};
-use crate::{Case, Failure, Outcome, RunOptions, Scenario, ScenarioError};
+use crate::{Case, Failure, Outcome, RunOptions, ScenarioError};
 
 /// In the heap: the word that is set, the word that is added to, the data.
 const SET: u64 = 0;
@@ -80,6 +80,16 @@ impl StreamSignal {
         }
         Ok(())
     }
+}
+
+impl OnBench for StreamSignal {
+    fn case(&self) -> &Case {
+        &self.case
+    }
+
+    fn bench(&self) -> &Bench {
+        &self.bench
+    }
 
     fn run_and_judge(&mut self, seed: u64, options: &RunOptions) -> Result<Outcome, Failure> {
         self.bench.reset(options)?;
@@ -100,15 +110,5 @@ impl StreamSignal {
             }
         }
         Ok(Outcome { run })
-    }
-}
-
-impl Scenario for StreamSignal {
-    fn case(&self) -> &Case {
-        &self.case
-    }
-
-    fn run(&mut self, seed: u64, options: &RunOptions) -> Result<Outcome, Failure> {
-        self.run_and_judge(seed, options).map_err(|failure| self.bench.with_events(failure))
     }
 }

@@ -57,7 +57,10 @@ impl Search {
             _ => 2,
         };
         let mut case = Case::new(self.protocol, ranks);
-        if matches!(self.protocol, Protocol::Ep | Protocol::EpCompact | Protocol::EpSplit | Protocol::Ping) {
+        if matches!(
+            self.protocol,
+            Protocol::Ep | Protocol::EpCompact | Protocol::EpSplit | Protocol::EpExperts | Protocol::Ping
+        ) {
             // More than one tile a block; payload from every wave.
             case.tokens = 10;
         }
@@ -86,6 +89,7 @@ const fn twin(name: &'static str, caught_by: &'static [Search]) -> Twin {
 const EP: Search = Search::of(Protocol::Ep);
 const COMPACT: Search = Search::of(Protocol::EpCompact);
 const SPLIT: Search = Search::of(Protocol::EpSplit);
+const EXPERTS: Search = Search::of(Protocol::EpExperts);
 const STAGED: Search = Search { staged: true, ..EP };
 const BARRIER: Search = Search::of(Protocol::Barrier);
 const STREAM: Search = Search::of(Protocol::StreamSignal);
@@ -236,6 +240,13 @@ pub const TWINS: &[Twin] = &[
     twin("COUNT_TWO_WORDS", &[COMPACT]),
     twin("COUNT_UNWAITED", &[COMPACT.by_values()]),
     twin("COUNT_NO_BARRIER", &[COMPACT.by_values()]),
+    twin("EXPERT_COUNT_UNCLEARED", &[EXPERTS.by_values()]),
+    twin("EXPERT_COUNT_UNSUMMED", &[EXPERTS.by_values()]),
+    twin("EXPAND_UNCLEARED", &[EXPERTS.by_values()]),
+    twin("EXPAND_UNSUMMED", &[EXPERTS.by_values()]),
+    twin("EXPAND_PAIRS_UNREAD", &[EXPERTS.by_values()]),
+    twin("EXPAND_UNPLACED", &[EXPERTS.by_values()]),
+    twin("EXPAND_OVERWRITTEN", &[EXPERTS.by_values()]),
     twin("PING_FLAG_FIRST", &[PING, PING_C]),
     twin("PING_NO_BARRIER", &[PING, PING_C]),
     twin("FINGERPRINT_NOT_MET", &[FINGERPRINT.by_values(), FINGERPRINT.cumulative().by_values()]),

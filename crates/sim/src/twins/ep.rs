@@ -73,6 +73,32 @@ pub(super) const FILES: &[File] = &[
         ],
     },
     File {
+        file: "ep/kernels/expert_count.hip",
+        rows: &[
+            ("anabranch_ep_expert_count", "block_barrier", Twins(&["EXPERT_COUNT_UNCLEARED"])),
+            ("anabranch_ep_expert_count", "block_barrier", Twins(&["EXPERT_COUNT_UNSUMMED"])),
+        ],
+    },
+    File {
+        file: "ep/kernels/expert_expand.hip",
+        rows: &[
+            (
+                "place_pairs",
+                "wave_barrier",
+                OtherMemory(
+                    "Orders the lanes' looks at the next place before lane 0's store of it. A tile has a pair, so a ballot stands \
+                     between them and orders the lanes on the machine, whose local memory is not weak. Needs local memory with \
+                     loads under way.",
+                ),
+            ),
+            ("expand_tile", "block_barrier", Twins(&["EXPAND_PAIRS_UNREAD"])),
+            ("expand_tile", "block_barrier", Twins(&["EXPAND_UNPLACED"])),
+            ("expand_tile", "block_barrier", Twins(&["EXPAND_OVERWRITTEN"])),
+            ("anabranch_ep_expert_expand", "block_barrier", Twins(&["EXPAND_UNCLEARED"])),
+            ("anabranch_ep_expert_expand", "block_barrier", Twins(&["EXPAND_UNSUMMED"])),
+        ],
+    },
+    File {
         file: "ep/kernels/combine_flags.h",
         rows: &[
             ("flag_all", "flag_store", Twins(&["COMBINE_FLAG_FIRST", "EPOCH_LOOSE"])),

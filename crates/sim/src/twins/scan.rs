@@ -50,8 +50,18 @@ const ATOMICS: &[&str] = &[
 ];
 const BARRIERS: &[&str] = &["barrier", "block_barrier", "wave_barrier", "end_epoch"];
 /// Functions whose barriers count although nothing else in them is a site: what they hand over lies in local memory.
-const HAND_OVER: &[&str] =
-    &["lane_open", "move_packets", "gather_packets", "one_shot", "two_shot", "scatter_packets"];
+const HAND_OVER: &[&str] = &[
+    "lane_open",
+    "move_packets",
+    "gather_packets",
+    "one_shot",
+    "two_shot",
+    "scatter_packets",
+    "anabranch_ep_expert_count",
+    "place_pairs",
+    "expand_tile",
+    "anabranch_ep_expert_expand",
+];
 /// Functions of the device API by which kernels tell each other something.
 const API: &[&str] = &[
     "put_signal",

@@ -114,6 +114,8 @@ pub enum Runs {
     Test(&'static str),
     /// It tells no other block or rank anything through a flag: what it leaves is read by later kernels.
     Quiet,
+    /// The same, and these protocols run it under seeds.
+    QuietIn(&'static [Protocol]),
 }
 
 /// Every kernel of the embedded units.
@@ -152,12 +154,12 @@ pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_ep_dispatch", EP),
     ("anabranch_ep_dispatch_recv", Runs::In(&[Protocol::EpSplit])),
     ("anabranch_ep_dispatch_send", Runs::In(&[Protocol::EpSplit])),
-    ("anabranch_ep_expert_contract", Runs::Quiet),
-    ("anabranch_ep_expert_count", Runs::Quiet),
-    ("anabranch_ep_expert_expand", Runs::Quiet),
+    ("anabranch_ep_expert_contract", EXPERTS),
+    ("anabranch_ep_expert_count", EXPERTS),
+    ("anabranch_ep_expert_expand", EXPERTS),
     ("anabranch_ep_expert_sum", Runs::Quiet),
     ("anabranch_ep_reference_expert", Runs::Quiet),
-    ("anabranch_ep_reference_expert_major", Runs::Quiet),
+    ("anabranch_ep_reference_expert_major", EXPERTS),
     ("anabranch_p2p_check", Runs::Test(P2P)),
     ("anabranch_p2p_fill", Runs::Quiet),
     ("anabranch_p2p_load", Runs::Quiet),
@@ -182,7 +184,8 @@ pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_team_signal_wait", Runs::In(&[Protocol::StreamSignal])),
 ];
 
-const EP: Runs = Runs::In(&[Protocol::Ep, Protocol::EpCompact, Protocol::EpSplit]);
+const EP: Runs = Runs::In(&[Protocol::Ep, Protocol::EpCompact, Protocol::EpSplit, Protocol::EpExperts]);
+const EXPERTS: Runs = Runs::QuietIn(&[Protocol::EpExperts]);
 const MOVES: Runs = Runs::In(&[Protocol::Ccl, Protocol::CclMove]);
 const GATHERS_MANY: Runs = Runs::In(&[Protocol::CclGatherMany]);
 const REDUCES_PACKETS: Runs = Runs::In(&[Protocol::Ccl, Protocol::CclPackets]);

@@ -80,7 +80,11 @@ impl EpBench<'_> {
         let shape = Shape { codec: CombineCodec::None, ..Shape::new(config, self.world().size()) };
         let oracle = Oracle::new(shape, inputs.to_vec())?;
         let exact = oracle.combine(self.ep.rank())?;
-        let mine = CodecError::between(&self.output()?, &exact, &oracle.stand_in()?, config.combine_type);
+        let (output, element) = (self.output()?, config.combine_type);
+        let mine = match &self.expert_major {
+            Some(bench) => CodecError::between(&output, &exact, &bench.contracted(&oracle)?, element),
+            None => CodecError::between(&output, &exact, &oracle.stand_in()?, element),
+        };
         let all = link::gather(self.world(), "ep codec error", &mine.numbers())?;
         Ok(Some(CodecError::of_ranks(&all)))
     }

@@ -1,6 +1,6 @@
 //! Expert-major rows between dispatch and combine: expand, stand-ins for the experts, contract.
 
-use anabranch::ep::oracle::{FactorExperts, Oracle};
+use anabranch::ep::oracle::{Contracted, FactorExperts, Oracle};
 use anabranch::ep::reference::ReferenceExpertMajor;
 use anabranch::ep::{
     Dispatched, ExpertMajor, ExpertMajorConfig, ExpertMajorPlan, ExpertMajorRows, ExpertParallel, Plan,
@@ -74,8 +74,19 @@ impl ExpertMajorBench {
         device::run_experts_major(&self.experts, stream, &self.layout, &self.output)
     }
 
-    pub(super) fn contract(&self, stream: &Stream, dispatched: &Dispatched) -> Result<(), Error> {
-        Ok(self.layout.contract(stream, dispatched, device::slice(&self.output))?)
+    /// Into the combine window, or into a buffer that is pushed from.
+    pub(super) fn contract(
+        &self,
+        stream: &Stream,
+        dispatched: &Dispatched,
+        buffer: Option<&DeviceBuffer>,
+    ) -> Result<(), Error> {
+        let experts = device::slice(&self.output);
+        match buffer {
+            Some(buffer) => self.layout.contract_into(stream, dispatched, experts, device::slice(buffer))?,
+            None => self.layout.contract(stream, dispatched, experts)?,
+        };
+        Ok(())
     }
 
     /// Whether the last expand wrote what the oracle says. The stream must have been waited for.
@@ -96,8 +107,15 @@ impl ExpertMajorBench {
         oracle: &Oracle<'_>,
         output: &[u8],
     ) -> anyhow::Result<Result<(), anabranch::ep::oracle::Mismatch>> {
-        let experts = oracle.contracted(self.capacity(), FactorExperts)?;
-        Ok(oracle.combine(me)?.compare_output(output, &experts))
+        Ok(oracle.combine(me)?.compare_output(output, &self.contracted(oracle)?))
+    }
+
+    /// What these experts and the contract make of each received row.
+    pub(super) fn contracted<'o>(
+        &self,
+        oracle: &'o Oracle<'o>,
+    ) -> anyhow::Result<Contracted<'o, FactorExperts>> {
+        Ok(oracle.contracted(self.capacity(), FactorExperts)?)
     }
 
     /// Rows that expand writes and that contract reads, over all ranks.

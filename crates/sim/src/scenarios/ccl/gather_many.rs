@@ -11,11 +11,11 @@ use anabranch_hip::DeviceAddress;
 use anabranch_hip_host::seeded::{Allocation, Owner, SeededKernel};
 use anabranch_hip_jit::{DevicePointer, KernelSpec};
 
-use super::super::bench::{Bench, Grid, Kernels, UNTOUCHED, WAVE, at, mixed};
+use super::super::bench::{Bench, Grid, Kernels, OnBench, UNTOUCHED, WAVE, at, mixed};
 use super::lanes;
 use super::round::{Draw, PACKET_UNITS, PIECE, most_bytes};
 use crate::kernels::COPY;
-use crate::{Case, Failure, Outcome, RunOptions, Scenario, ScenarioError};
+use crate::{Case, Failure, Outcome, RunOptions, ScenarioError};
 
 /// Bytes around tensors.
 const AROUND: u64 = 16;
@@ -290,6 +290,31 @@ impl GatherMany {
         Ok(())
     }
 
+    fn judge(&self, rank: u32, number: u32, call: &Call) -> Result<(), Failure> {
+        for (kind, image) in call.after[rank as usize].iter().enumerate() {
+            let log = self.memory[rank as usize].log;
+            let seen = self.bench.get::<u8>(log, self.kept(number, kind), image.len())?;
+            if let Some(byte) = seen.iter().zip(image).position(|(seen, image)| seen != image) {
+                let (seen, expected, tensors) = (seen[byte], image[byte], &call.tensors);
+                return Err(Failure::new(format!(
+                    "rank {rank}: round {number}, {}, {:?} memory: byte {byte} is {seen:#x} and not {expected:#x}: {tensors:?}",
+                    call.algorithm, KINDS[kind]
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl OnBench for GatherMany {
+    fn case(&self) -> &Case {
+        &self.case
+    }
+
+    fn bench(&self) -> &Bench {
+        &self.bench
+    }
+
     fn run_and_judge(&mut self, seed: u64, options: &RunOptions) -> Result<Outcome, Failure> {
         let mut draw = Draw::new(seed);
         self.prepare(options, &mut draw)?;
@@ -308,38 +333,13 @@ impl GatherMany {
         lanes::judge(&self.bench, &self.case, &self.layout)?;
         Ok(Outcome { run })
     }
-
-    fn judge(&self, rank: u32, number: u32, call: &Call) -> Result<(), Failure> {
-        for (kind, image) in call.after[rank as usize].iter().enumerate() {
-            let log = self.memory[rank as usize].log;
-            let seen = self.bench.get::<u8>(log, self.kept(number, kind), image.len())?;
-            if let Some(byte) = seen.iter().zip(image).position(|(seen, image)| seen != image) {
-                let (seen, expected, tensors) = (seen[byte], image[byte], &call.tensors);
-                return Err(Failure::new(format!(
-                    "rank {rank}: round {number}, {}, {:?} memory: byte {byte} is {seen:#x} and not {expected:#x}: {tensors:?}",
-                    call.algorithm, KINDS[kind]
-                )));
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Scenario for GatherMany {
-    fn case(&self) -> &Case {
-        &self.case
-    }
-
-    fn run(&mut self, seed: u64, options: &RunOptions) -> Result<Outcome, Failure> {
-        self.run_and_judge(seed, options).map_err(|failure| self.bench.with_events(failure))
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::super::bench::BUDGET_NS;
     use super::*;
-    use crate::{Protocol, scratch};
+    use crate::{Protocol, Scenario as _, scratch};
 
     fn made(case: &Case) -> GatherMany {
         GatherMany::new(case.clone(), &mut Kernels::new(&scratch::jit(), case)).unwrap()

@@ -19,9 +19,9 @@ use anabranch_hip_host::seeded::{Allocation, Owner, SeededKernel};
 use anabranch_hip_jit::{DevicePointer, KernelSpec};
 use anabranch_ranks::GroupRank;
 
-use super::bench::{Bench, Grid, Kernels, WAVE, at, mixed};
+use super::bench::{Bench, Grid, Kernels, OnBench, WAVE, at, mixed};
 use crate::kernels::COPY;
-use crate::{Case, Failure, Outcome, Protocol, RunOptions, Scenario, ScenarioError};
+use crate::{Case, Failure, Outcome, Protocol, RunOptions, ScenarioError};
 pub(crate) use gather_many::GatherMany;
 use round::{Draw, PACKET_UNITS, PIECE, Round, most_bytes, rounds};
 
@@ -244,32 +244,6 @@ impl Collectives {
         Ok(())
     }
 
-    fn run_and_judge(&mut self, seed: u64, options: &RunOptions) -> Result<Outcome, Failure> {
-        let mut draw = Draw::new(seed);
-        self.prepare(options, &mut draw)?;
-        let all: Vec<Expectation> = rounds(&self.case, &mut draw)
-            .into_iter()
-            .zip(0..)
-            .map(|(round, number)| self.expectation(round, number))
-            .collect();
-        for rank in 0..self.case.ranks {
-            for (number, expected) in (0..).zip(&all) {
-                self.queue(rank, number, expected)?;
-            }
-        }
-        let run = self.bench.run(seed)?;
-        for (number, expected) in (0..).zip(&all) {
-            for rank in 0..self.case.ranks {
-                self.judge(rank, number, expected).map_err(|problem| {
-                    let Round { algorithm, call, .. } = &expected.round;
-                    Failure::new(format!("rank {rank}: round {number}, {algorithm}, {call}: {problem}"))
-                })?;
-            }
-        }
-        lanes::judge(&self.bench, &self.case, &self.layout)?;
-        Ok(Outcome { run })
-    }
-
     fn judge(&self, rank: u32, number: u32, expected: &Expectation) -> Result<(), String> {
         let here = rank as usize;
         let log = self.memory[here].log;
@@ -302,12 +276,38 @@ const MOVES: &[&str] = &[
 const PACKETS: &[&str] = &[entry::ONE_SHOT, entry::TWO_SHOT, entry::SCATTER_PACKETS];
 const BULK: &[&str] = &[entry::PULL, entry::PUSH];
 
-impl Scenario for Collectives {
+impl OnBench for Collectives {
     fn case(&self) -> &Case {
         &self.case
     }
 
-    fn run(&mut self, seed: u64, options: &RunOptions) -> Result<Outcome, Failure> {
-        self.run_and_judge(seed, options).map_err(|failure| self.bench.with_events(failure))
+    fn bench(&self) -> &Bench {
+        &self.bench
+    }
+
+    fn run_and_judge(&mut self, seed: u64, options: &RunOptions) -> Result<Outcome, Failure> {
+        let mut draw = Draw::new(seed);
+        self.prepare(options, &mut draw)?;
+        let all: Vec<Expectation> = rounds(&self.case, &mut draw)
+            .into_iter()
+            .zip(0..)
+            .map(|(round, number)| self.expectation(round, number))
+            .collect();
+        for rank in 0..self.case.ranks {
+            for (number, expected) in (0..).zip(&all) {
+                self.queue(rank, number, expected)?;
+            }
+        }
+        let run = self.bench.run(seed)?;
+        for (number, expected) in (0..).zip(&all) {
+            for rank in 0..self.case.ranks {
+                self.judge(rank, number, expected).map_err(|problem| {
+                    let Round { algorithm, call, .. } = &expected.round;
+                    Failure::new(format!("rank {rank}: round {number}, {algorithm}, {call}: {problem}"))
+                })?;
+            }
+        }
+        lanes::judge(&self.bench, &self.case, &self.layout)?;
+        Ok(Outcome { run })
     }
 }

@@ -7,7 +7,7 @@ use anabranch_ep::oracle::{Oracle, RankInput, Shape, SlottedRows};
 use anabranch_ranks::GroupRank;
 
 use super::given::{HIDDEN, TOP_K};
-use super::{Ep, Input};
+use super::{Ep, Experts, Input};
 use crate::Failure;
 
 /// What the operations of all epochs may have written at one rank.
@@ -17,13 +17,20 @@ struct Touched {
     most: Vec<usize>,
     /// Place and token of the rows that were pushed back.
     pushed: BTreeSet<(usize, usize)>,
+    /// The most rows of each of its experts, where they are expert-major.
+    expert_rows: Vec<usize>,
 }
 
 impl Ep {
     pub(super) fn judge(&self) -> Result<(), Failure> {
         let ranks = self.case.ranks as usize;
         let parts = if self.plan.row_stride() == 0 { 1 } else { ranks };
-        let mut touched = vec![Touched { most: vec![0; parts], pushed: BTreeSet::new() }; ranks];
+        let nothing = Touched {
+            most: vec![0; parts],
+            pushed: BTreeSet::new(),
+            expert_rows: vec![0; self.plan.config().experts as usize / ranks],
+        };
+        let mut touched = vec![nothing; ranks];
         for epoch in 0..self.case.rounds {
             self.judge_epoch(epoch, &mut touched)
                 .map_err(|problem| Failure::new(format!("epoch {epoch}: {problem}")))?;
@@ -31,6 +38,10 @@ impl Ep {
         for (rank, touched) in touched.iter().enumerate() {
             self.judge_guards(rank, &touched.most)
                 .and_then(|()| self.judge_push_window(rank, touched))
+                .and_then(|()| match &self.experts {
+                    Some(experts) => self.judge_behind_experts(experts, rank, &touched.expert_rows),
+                    None => Ok(()),
+                })
                 .map_err(|problem| Failure::new(format!("rank {rank}: {problem}")))?;
         }
         Ok(())
@@ -43,7 +54,8 @@ impl Ep {
         });
         let shape = Shape::new(self.plan.config(), self.case.ranks);
         let oracle = Oracle::new(shape, inputs.collect()).map_err(|error| error.to_string())?;
-        let experts = oracle.stand_in().map_err(|error| error.to_string())?;
+        let stand_in = oracle.stand_in().map_err(|error| error.to_string())?;
+        let contracted = self.experts.as_ref().map(|experts| experts.contracted(&oracle)).transpose()?;
         for number in 0..self.case.ranks {
             let who = GroupRank::new(number);
             if epoch + 1 == self.case.rounds {
@@ -73,7 +85,19 @@ impl Ep {
                 let places = combined.copies(token).count();
                 touched[number as usize].pushed.extend((0..places).map(|place| (place, token)));
             }
-            combined.compare_output(&output, &experts).map_err(|mismatch| mismatch.to_string())?;
+            if let Some(experts) = &self.experts {
+                let rows = Experts::padded(&experts.delivery(&oracle, who)?);
+                let most = &mut touched[number as usize].expert_rows;
+                most.iter_mut().zip(rows).for_each(|(most, rows)| *most = (*most).max(rows));
+                if epoch + 1 == self.case.rounds {
+                    self.judge_layout(experts, &oracle, who)?;
+                }
+            }
+            let judged = match &contracted {
+                Some(contracted) => combined.compare_output(&output, contracted),
+                None => combined.compare_output(&output, &stand_in),
+            };
+            judged.map_err(|mismatch| mismatch.to_string())?;
         }
         Ok(())
     }

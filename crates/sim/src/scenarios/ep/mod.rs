@@ -1,6 +1,7 @@
 //! Dispatch, the stand-in for experts and combine: what `ExpertParallel` does for one slot, without a world. Staged, the combine
-//! that pushes.
+//! that pushes. Of `ep-experts`, the experts work on expert-major rows.
 
+mod experts;
 pub(super) mod given;
 mod judge;
 mod push;
@@ -17,8 +18,9 @@ use anabranch_hip_jit::DevicePointer;
 use anabranch_shmem::TeamView;
 use bytemuck::Zeroable as _;
 
-use super::bench::{Bench, Grid, Kernels, WAVE, at};
-use crate::{Case, Failure, Outcome, Protocol, RunOptions, Scenario, ScenarioError};
+use super::bench::{Bench, Grid, Kernels, OnBench, WAVE, at};
+use crate::{Case, Failure, Outcome, Protocol, RunOptions, ScenarioError};
+use experts::Experts;
 use given::{Given, HIDDEN, TOP_K};
 
 /// What one rank brings to one epoch, on the host and on its device.
@@ -86,6 +88,8 @@ pub(crate) struct Ep {
     combine: SeededKernel,
     /// Of ranks that do them in two.
     halves: Option<Halves>,
+    /// Of experts that work on expert-major rows.
+    experts: Option<Experts>,
 }
 
 /// Dispatch and combine, each in two.
@@ -155,6 +159,7 @@ impl Ep {
             } else {
                 None
             },
+            experts: None,
             pushing: plan.push_segments(&limits),
             case,
             plan,
@@ -168,6 +173,9 @@ impl Ep {
         for rank in 0..ep.case.ranks {
             let made = ep.allocate(rank)?;
             ep.memory.push(made);
+        }
+        if ep.case.protocol == Protocol::EpExperts {
+            ep.experts = Some(Experts::new(&ep.case, &ep.plan, &mut ep.bench, kernels)?);
         }
         Ok(ep)
     }
@@ -207,6 +215,9 @@ impl Ep {
                 self.bench.put(*on_device, (tokens.len() + ids.len() * 4) as u64, weights)?;
             }
         }
+        if let Some(experts) = &self.experts {
+            experts.prepare(&mut self.bench)?;
+        }
         Ok(())
     }
 
@@ -219,7 +230,7 @@ impl Ep {
         let sending = grid(&self.sending, self.sending.local_bytes);
         let summing = grid(&self.summing, self.summing.local_bytes);
         let team = self.bench.team(rank);
-        let (dispatch, expert) = (self.dispatch_args(team, rank, epoch), self.expert_args(rank));
+        let dispatch = self.dispatch_args(team, rank, epoch);
         let combine = self.way(team, rank, epoch);
         if let Some(count) = &self.count {
             let counting = grid(&self.counting, self.counting.local_bytes);
@@ -234,13 +245,26 @@ impl Ep {
                 let offering = if self.case.staged { summing } else { Grid { blocks: 1, ..summing } };
                 self.bench.launch(rank, &halves.send, sending, &dispatch)?;
                 self.bench.launch(rank, &halves.recv, one, &dispatch)?;
-                self.bench.launch(rank, &self.expert, working, &expert)?;
+                self.bench.launch(rank, &self.expert, working, &self.expert_args(rank))?;
                 combine.launch(&mut self.bench, rank, &halves.offer, offering)?;
                 combine.launch(&mut self.bench, rank, &halves.sum, summing)?;
             }
             _ => {
                 self.bench.launch(rank, &self.dispatch, sending, &dispatch)?;
-                self.bench.launch(rank, &self.expert, working, &expert)?;
+                let (received, expert) = (self.received(rank), self.expert_args(rank));
+                match &self.experts {
+                    Some(experts) => {
+                        Self::queue_experts(
+                            &mut self.bench,
+                            experts,
+                            rank,
+                            received,
+                            expert.output,
+                            working,
+                        )?;
+                    }
+                    None => self.bench.launch(rank, &self.expert, working, &expert)?,
+                }
                 combine.launch(&mut self.bench, rank, &self.combine, summing)?;
             }
         }
@@ -348,8 +372,17 @@ impl Ep {
             operation: COMBINE.0,
         }
     }
+}
 
-    /// All epochs of all ranks under one seed, judged.
+impl OnBench for Ep {
+    fn case(&self) -> &Case {
+        &self.case
+    }
+
+    fn bench(&self) -> &Bench {
+        &self.bench
+    }
+
     fn run_and_judge(&mut self, seed: u64, options: &RunOptions) -> Result<Outcome, Failure> {
         self.prepare(options)?;
         for rank in 0..self.case.ranks {
@@ -360,16 +393,6 @@ impl Ep {
         let run = self.bench.run(seed)?;
         self.judge()?;
         Ok(Outcome { run })
-    }
-}
-
-impl Scenario for Ep {
-    fn case(&self) -> &Case {
-        &self.case
-    }
-
-    fn run(&mut self, seed: u64, options: &RunOptions) -> Result<Outcome, Failure> {
-        self.run_and_judge(seed, options).map_err(|failure| self.bench.with_events(failure))
     }
 }
 

@@ -3,7 +3,7 @@
 use anabranch_ep::plan::FLAG_STRIDE;
 
 use super::*;
-use crate::{Protocol, scratch};
+use crate::{Protocol, Scenario as _, scratch};
 
 fn three() -> Ep {
     of_three(Protocol::Ep)

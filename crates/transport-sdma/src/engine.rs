@@ -1,0 +1,289 @@
+//! An engine in software: reads packets with the decoder and does them. Does what hardware may do and no more: a copy takes
+//! several steps, and a write does not wait for the copy before it.
+
+use std::collections::VecDeque;
+
+use crate::decode::{self, Refused};
+use crate::generation::Generation;
+use crate::packet::Packet;
+use crate::ring::Ring;
+
+/// The memory that an engine's addresses mean.
+pub trait Memory {
+    /// Copies bytes. They do not overlap.
+    ///
+    /// # Errors
+    /// The address that means nothing.
+    fn copy(&mut self, source: u64, destination: u64, bytes: u64) -> Result<(), Fault>;
+
+    /// Stores a word; the address is a multiple of 4.
+    ///
+    /// # Errors
+    /// As for a copy.
+    fn store(&mut self, address: u64, word: u32) -> Result<(), Fault>;
+
+    /// Loads a word; the address is a multiple of 4.
+    ///
+    /// # Errors
+    /// As for a copy.
+    fn load(&mut self, address: u64) -> Result<u32, Fault>;
+
+    /// Adds to 64 bits, atomically; the address is a multiple of 8.
+    ///
+    /// # Errors
+    /// As for a copy.
+    fn add(&mut self, address: u64, value: u64) -> Result<(), Fault>;
+}
+
+/// An address that means nothing to an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{bytes} bytes at {address:#x} are not memory of the engine")]
+pub struct Fault {
+    /// The address.
+    pub address: u64,
+    /// Bytes that were wanted there.
+    pub bytes: u64,
+}
+
+/// Why an engine stopped. It does nothing more, as hardware would hang.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Stopped {
+    /// A packet that is none.
+    #[error("at position {position}: {refused}")]
+    Packet {
+        /// Where the words begin.
+        position: u64,
+        /// What is wrong, counted from there.
+        refused: Refused,
+    },
+    /// A packet about memory that is not there.
+    #[error("at position {position}: {fault}")]
+    Memory {
+        /// Where the packet stands.
+        position: u64,
+        /// What it wanted.
+        fault: Fault,
+    },
+    /// The write pointer cannot be.
+    #[error("the write pointer is {write}, and the engine has read up to {read} of a ring of {bytes} bytes")]
+    Pointer {
+        /// The write pointer.
+        write: u64,
+        /// The read pointer.
+        read: u64,
+        /// The ring.
+        bytes: u64,
+    },
+}
+
+/// What a step came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Did {
+    /// Something.
+    Worked,
+    /// Nothing: there are no packets, or a poll does not pass yet.
+    Waits,
+}
+
+/// A copy that is not yet done.
+#[derive(Clone, Copy, Debug)]
+struct Copying {
+    source: u64,
+    destination: u64,
+    left: u64,
+    position: u64,
+}
+
+/// The packet that is being done, and what became of it so far.
+#[derive(Debug)]
+struct Current {
+    packet: Packet,
+    position: u64,
+    looks: u32,
+}
+
+/// One engine and its ring.
+#[derive(Debug)]
+pub struct Engine {
+    ring: Ring,
+    generation: &'static Generation,
+    /// Bytes that a copy moves in a step.
+    stride: u64,
+    read: u64,
+    copies: VecDeque<Copying>,
+    current: Option<Current>,
+    stopped: Option<Stopped>,
+    interrupts: Vec<u32>,
+}
+
+impl Engine {
+    /// An engine that has read nothing, whose copies move `stride` bytes a step (at least one).
+    pub fn new(ring: Ring, generation: &'static Generation, stride: u64) -> Self {
+        Self {
+            ring,
+            generation,
+            stride: stride.max(1),
+            read: 0,
+            copies: VecDeque::new(),
+            current: None,
+            stopped: None,
+            interrupts: Vec::new(),
+        }
+    }
+
+    /// The position up to which it has read: what its read pointer says.
+    pub fn read(&self) -> u64 {
+        self.read
+    }
+
+    /// Why it stopped, if it did.
+    pub fn stopped(&self) -> Option<Stopped> {
+        self.stopped
+    }
+
+    /// Takes the interrupts that traps have raised.
+    pub fn take_interrupts(&mut self) -> Vec<u32> {
+        core::mem::take(&mut self.interrupts)
+    }
+
+    /// Whether everything that was read is done.
+    pub fn is_idle(&self) -> bool {
+        self.copies.is_empty() && self.current.is_none()
+    }
+
+    /// Does a little. `write` is the write pointer, as the doorbell said it last; `word` loads a word of the ring by its place in bytes.
+    /// With `copy_first` a copy that is under way moves on, else the packet behind it goes first where it may.
+    ///
+    /// # Errors
+    /// Why it stopped, now or earlier.
+    pub fn step(
+        &mut self,
+        write: u64,
+        word: impl Fn(u64) -> u32,
+        memory: &mut impl Memory,
+        copy_first: bool,
+    ) -> Result<Did, Stopped> {
+        if let Some(stopped) = self.stopped {
+            return Err(stopped);
+        }
+        let did = self.go_on(write, word, memory, copy_first);
+        self.stopped = did.err();
+        did
+    }
+
+    fn go_on(
+        &mut self,
+        write: u64,
+        word: impl Fn(u64) -> u32,
+        memory: &mut impl Memory,
+        copy_first: bool,
+    ) -> Result<Did, Stopped> {
+        if copy_first && !self.copies.is_empty() {
+            self.copy_on(memory)?;
+            return Ok(Did::Worked);
+        }
+        if self.current.is_none() && !self.fetch(write, word)? {
+            return if self.copies.is_empty() {
+                Ok(Did::Waits)
+            } else {
+                self.copy_on(memory).map(|()| Did::Worked)
+            };
+        }
+        self.perform(memory)
+    }
+
+    /// Reads the next packet; false where there is none.
+    fn fetch(&mut self, write: u64, word: impl Fn(u64) -> u32) -> Result<bool, Stopped> {
+        if write == self.read {
+            return Ok(false);
+        }
+        let bytes = self.ring.bytes();
+        if write < self.read || write - self.read >= bytes || !write.is_multiple_of(4) {
+            return Err(Stopped::Pointer { write, read: self.read, bytes });
+        }
+        // No packet crosses the ring's end.
+        let position = self.read;
+        let place = self.ring.place(position);
+        let left = (write - position).min(bytes - place);
+        let words: Vec<u32> = (0..left).step_by(4).map(|offset| word(place + offset)).collect();
+        let (packet, taken) = decode::packet(&words, self.generation)
+            .map_err(|what| Stopped::Packet { position, refused: Refused { word: 0, what } })?;
+        self.read += taken as u64 * 4;
+        self.current = Some(Current { packet, position, looks: 0 });
+        Ok(true)
+    }
+
+    /// Moves the first copy on.
+    fn copy_on(&mut self, memory: &mut impl Memory) -> Result<(), Stopped> {
+        let Some(copy) = self.copies.front_mut() else { return Ok(()) };
+        let bytes = copy.left.min(self.stride);
+        let position = copy.position;
+        memory
+            .copy(copy.source, copy.destination, bytes)
+            .map_err(|fault| Stopped::Memory { position, fault })?;
+        copy.source += bytes;
+        copy.destination += bytes;
+        copy.left -= bytes;
+        if copy.left == 0 {
+            self.copies.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Does the current packet, or what has to be done before it.
+    fn perform(&mut self, memory: &mut impl Memory) -> Result<Did, Stopped> {
+        let Some(current) = &mut self.current else { return Ok(Did::Waits) };
+        let position = current.position;
+        let stop = |fault| Stopped::Memory { position, fault };
+        let overlaps = matches!(
+            current.packet,
+            Packet::Nop { .. } | Packet::Copy { .. } | Packet::CopyBroadcast { .. } | Packet::Write { .. }
+        );
+        if !overlaps && !self.copies.is_empty() {
+            self.copy_on(memory)?;
+            return Ok(Did::Worked);
+        }
+        match &current.packet {
+            Packet::Nop { .. } | Packet::FlushHost => {}
+            Packet::Copy { source, destination, bytes } => {
+                let (source, destination, left) = (*source, *destination, u64::from(*bytes));
+                self.copies.push_back(Copying { source, destination, left, position });
+            }
+            Packet::CopyBroadcast { source, destinations, bytes } => {
+                for destination in *destinations {
+                    let (source, left) = (*source, u64::from(*bytes));
+                    self.copies.push_back(Copying { source, destination, left, position });
+                }
+            }
+            Packet::Write { destination, words } => {
+                for (index, word) in words.iter().enumerate() {
+                    memory.store(destination + index as u64 * 4, *word).map_err(stop)?;
+                }
+            }
+            Packet::Fence { address, value } => memory.store(*address, *value).map_err(stop)?,
+            Packet::Trap { context } => self.interrupts.push(*context),
+            Packet::Poll { address, compare, reference, mask, retries, .. } => {
+                let word = memory.load(*address).map_err(stop)? & mask;
+                let for_ever = *retries == 0xfff;
+                current.looks = current.looks.saturating_add(1);
+                if !compare.holds(word, *reference) && (for_ever || current.looks <= *retries) {
+                    return Ok(Did::Waits);
+                }
+            }
+            Packet::Add { address, value } => memory.add(*address, *value).map_err(stop)?,
+            Packet::Fill { destination, pattern, bytes } => {
+                for offset in (0..u64::from(*bytes)).step_by(4) {
+                    memory.store(destination + offset, *pattern).map_err(stop)?;
+                }
+            }
+            // The clock counts packets: only that it grows is promised.
+            Packet::Timestamp { address } => {
+                memory.store(*address, position as u32).map_err(stop)?;
+                memory.store(address + 4, (position >> 32) as u32).map_err(stop)?;
+            }
+        }
+        self.current = None;
+        Ok(Did::Worked)
+    }
+}
