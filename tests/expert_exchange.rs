@@ -158,6 +158,7 @@ fn by_dispatch(world: &World, given: &[Given], mode: Mode) -> Result<(Vec<f32>, 
         ids: slice(&ids),
         weights: None,
         scales: None,
+        device_count: None,
     };
     let stream = world.device().create_stream()?;
     let dispatched = ep.dispatch(&stream, &tokens)?;

@@ -93,6 +93,31 @@ fn rows_of_every_type_are_verified() {
 }
 
 #[test]
+fn rows_cast_inside_dispatch_are_verified_and_measured_beside_rows_cast_before() {
+    let sizes = ["--tokens", "5,9", "--hidden", "256", "--experts", "8", "--top-k", "3"];
+    for (cast, given, sent, more) in [
+        ("fp8_block", "bf16", "fp8_e4m3fn", &["--mode", "compact"][..]),
+        ("fp8_block_fnuz", "f32", "fp8_e4m3fnuz", &["--graph"]),
+        ("fp8_block", "bf16", "fp8_e4m3fn", &["--layout", "expert-major"]),
+    ] {
+        let chosen = ["--dispatch-cast", cast, "--dispatch-dtype", given];
+        let rows = rows(&run(&[&["bench", "ep"], SMALL, &sizes, &chosen, more].concat()));
+        let said: Vec<_> = rows
+            .iter()
+            .filter(|row| row["op"] == "dispatch")
+            .map(|row| (row["cast"].as_str().unwrap(), row["dtype"].as_str().unwrap()))
+            .collect();
+        assert_eq!(said, [(cast, sent), ("before", sent)].repeat(2));
+        for row in &rows {
+            assert!(row["verified"] == true && row["us_median"].as_f64().unwrap() > 0.0, "{row}");
+            assert!(row["op"] != "combine" || row["dtype"] == given, "{row}");
+        }
+    }
+    let done = run(&[&["bench", "ep"], SMALL, EP, &["--dispatch-cast", "fp8_block"]].concat());
+    assert!(done.code != 0 && done.stderr.contains("multiple of 128"), "{done:?}");
+}
+
+#[test]
 fn expert_major_rows_are_verified_and_have_times_of_their_own() {
     let layout = ["--layout", "expert-major"];
     for more in [

@@ -3,6 +3,8 @@
 // way; one that does not is a fault.
 #pragma once
 
+#include "ep/token_count.h"
+
 enum CombinePhase : u32 { COMBINE_WAIT_FLAG = 1, COMBINE_FLAG_OVERRUN = 2, COMBINE_OTHER_WAY = 3 };
 
 // The count of a combine's flag.

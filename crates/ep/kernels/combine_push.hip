@@ -157,10 +157,11 @@ static ANABRANCH_DEVICE void push_and_flag(const Grid& grid, const CombinePushAr
 // The whole block comes here, or none of it.
 static ANABRANCH_DEVICE void wait_and_sum(const Grid& grid, const CombinePushArgs& args, u64 own, const WaitContext& wait) {
     LocalArray<u32> fault = {0};
+    u32 tokens = combined_tokens(grid, args);
     if (!wait_for_rows(grid, args, PUSHED, wait, own, fault)) return;
 
     u32 units = args.hidden / Codec::ELEMENTS;
-    u64 items = static_cast<u64>(args.token_count) * args.segments;
+    u64 items = static_cast<u64>(tokens) * args.segments;
     for (u64 item = grid.grid_wave(); item < items; item += grid.grid_waves()) {
         u32 token = static_cast<u32>(item / args.segments);
         u32 segment = static_cast<u32>(item % args.segments);

@@ -10,7 +10,7 @@
 // Sums for every token and k, by the whole grid. `weight(entry, place, token, k)` gets what one destination left.
 template <class Args, class Weight>
 static ANABRANCH_DEVICE void sum_weights(const Grid& grid, const Args& args, Weight weight) {
-    u64 items = static_cast<u64>(args.token_count) * args.top_k;
+    u64 items = static_cast<u64>(combined_tokens(grid, args)) * args.top_k;
     u64 stride = static_cast<u64>(grid.grid_waves()) * WAVE_SIZE;
     for (u64 item = static_cast<u64>(grid.grid_wave()) * WAVE_SIZE + grid.lane(); item < items; item += stride) {
         u64 token = item / args.top_k;

@@ -20,6 +20,7 @@
 // the world poisoned, and does not.
 #include "anabranch/prelude.h"
 #include "ep/routing.h"
+#include "ep/token_count.h"
 
 enum CountPhase : u32 { COUNT_WAIT_WORD = 1, COUNT_WORD_OVERRUN = 2 };
 
@@ -37,9 +38,9 @@ static ANABRANCH_DEVICE u64 word_at(const CountArgs& args, u64 base, u32 source,
 }
 
 // Adds this block's share of the tokens to the tally.
-static ANABRANCH_DEVICE void tally_share(const Grid& grid, const CountArgs& args, const CountLocal& local) {
-    u32 first = static_cast<u32>(static_cast<u64>(args.token_count) * grid.block / grid.grid_blocks);
-    u32 end = static_cast<u32>(static_cast<u64>(args.token_count) * (grid.block + 1) / grid.grid_blocks);
+static ANABRANCH_DEVICE void tally_share(const Grid& grid, const CountArgs& args, const CountLocal& local, u32 tokens) {
+    u32 first = static_cast<u32>(static_cast<u64>(tokens) * grid.block / grid.grid_blocks);
+    u32 end = static_cast<u32>(static_cast<u64>(tokens) * (grid.block + 1) / grid.grid_blocks);
     count_tokens(grid, args.placement, args.ids, args.top_k, args.team.rank, local.tally, first, end);
     ANABRANCH_UNLESS(TALLY_UNCOUNTED) grid.block_barrier();
     for (u32 peer = grid.thread; peer < args.team.size; peer += grid.block_threads) {
@@ -96,8 +97,10 @@ static ANABRANCH_DEVICE void exchange_words(const Grid& grid, const CountArgs& a
 // The whole block comes here, or none of it.
 static ANABRANCH_DEVICE void count_and_tell(const Grid& grid, const CountArgs& args, const CountLocal& local, u64 epoch) {
     WaitContext wait = wait_context(grid, args.team.control, args.operation, args.team.group, args.team.rank, epoch);
-    tally_share(grid, args, local);
+    u32 given = given_tokens(grid, args);
+    tally_share(grid, args, local, minimum(given, args.token_count));
     bool last = arrive_is_last(grid, &args.state->count_arrived, grid.grid_blocks);
+    if (last && grid.thread == 0) keep_tokens(grid, args, given);
     ANABRANCH_TWIN(TALLY_TOLD_EARLY) last = grid.block == 0;
     if (last) exchange_words(grid, args, local, wait);
 }

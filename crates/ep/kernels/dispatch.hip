@@ -100,14 +100,15 @@ static ANABRANCH_DEVICE void report_nothing(const Grid& grid, const DispatchArgs
 }
 
 // The whole block comes here, or none of it. True in the block that was the last to arrive, which has told the counts.
-static ANABRANCH_DEVICE bool send_rows(const Grid& grid, const DispatchArgs& args, const DispatchLocal& local, u64 epoch) {
-    u32 ranks = args.team.size;
+static ANABRANCH_DEVICE bool send_rows(const Grid& grid, const DispatchArgs& args, const DispatchLocal& local, u64 epoch,
+                                       u32 given) {
+    u32 ranks = args.team.size, tokens = minimum(given, args.token_count);
     // `parts` blocks share a run of tokens, each with its part of every row.
     u32 part = grid.block % args.parts;
     u32 run = grid.block / args.parts;
     u32 runs = grid.grid_blocks / args.parts;
-    u32 first = static_cast<u32>(static_cast<u64>(args.token_count) * run / runs);
-    u32 end = static_cast<u32>(static_cast<u64>(args.token_count) * (run + 1) / runs);
+    u32 first = static_cast<u32>(static_cast<u64>(tokens) * run / runs);
+    u32 end = static_cast<u32>(static_cast<u64>(tokens) * (run + 1) / runs);
     // Tokens before this block's own are counted, or, where one tile holds them all, routed with them and not sent.
     u32 earlier = end <= TILE ? first : 0;
     if (earlier == 0 && first > 0) {
@@ -139,7 +140,10 @@ static ANABRANCH_DEVICE bool send_rows(const Grid& grid, const DispatchArgs& arg
         }
     }
     bool last = arrive_is_last(grid, &args.state->dispatch_arrived, grid.grid_blocks);
-    if (last && grid.thread == 0) tell_counts(grid, args, local, static_cast<u32>(epoch));
+    if (last && grid.thread == 0) {
+        if (args.row_stride != 0) keep_tokens(grid, args, given);
+        tell_counts(grid, args, local, static_cast<u32>(epoch));
+    }
     return last;
 }
 
@@ -165,11 +169,12 @@ static ANABRANCH_DEVICE WaitContext context_of(const Grid& grid, const DispatchA
 
 ANABRANCH_KERNEL(anabranch_ep_dispatch, DispatchArgs, 1024) {
     DispatchLocal local = DispatchLocal::at(args.team.size, args.fan_out);
+    u32 given = given_tokens(grid, args);
     u64 epoch = begin(grid, args, local);
     WaitContext wait = context_of(grid, args, epoch);
     if (epoch == 0) {
         report_nothing(grid, args);
-    } else if (send_rows(grid, args, local, epoch)) {
+    } else if (send_rows(grid, args, local, epoch, given)) {
         learn_counts(grid, args, local, wait);
     }
 }
@@ -177,8 +182,9 @@ ANABRANCH_KERNEL(anabranch_ep_dispatch, DispatchArgs, 1024) {
 // The two halves. Behind a fault the second reports nothing for both.
 ANABRANCH_KERNEL(anabranch_ep_dispatch_send, DispatchArgs, 1024) {
     DispatchLocal local = DispatchLocal::at(args.team.size, args.fan_out);
+    u32 given = given_tokens(grid, args);
     u64 epoch = begin(grid, args, local);
-    if (epoch != 0) send_rows(grid, args, local, epoch);
+    if (epoch != 0) send_rows(grid, args, local, epoch, given);
 }
 
 ANABRANCH_KERNEL(anabranch_ep_dispatch_recv, DispatchArgs, 1024) {

@@ -2,6 +2,8 @@
 // orders them is in `dispatch.hip`.
 #pragma once
 
+#include "ep/token_count.h"
+
 // Local memory, in this order: peer bases u64[R], the tile's destinations u64[TILE][fan_out], next row u32[R], first row
 // u32[R], room u32[R], number of destinations u32[TILE], fault word. The plan computes the same size
 // (`dispatch_local_bytes`). Next rows are counted from 0 at each rank; this source's row 0 there is the window's `first_row`,
@@ -96,20 +98,31 @@ struct Piece {
     bool is_meta;
 };
 
+// Units of a row that one wave must have: those of a block with one scale, where rows are cast.
+#ifdef EP_CAST
+static constexpr u32 UNITS_TOGETHER = 8;
+#else
+static constexpr u32 UNITS_TOGETHER = 1;
+#endif
+
 // One more piece a token than it has segments: its meta record, written by the first part.
 static ANABRANCH_DEVICE u32 pieces_of_token(const DispatchArgs& args, u32 part) { return args.segments + (part == 0 ? 1 : 0); }
 
 static ANABRANCH_DEVICE Piece piece_of(const DispatchArgs& args, u32 part, u32 item) {
-    u32 pieces = pieces_of_token(args, part), units = args.row_bytes / 16, segments = args.parts * args.segments;
+    u32 pieces = pieces_of_token(args, part), units = args.row_bytes / 16 / UNITS_TOGETHER;
+    u32 segments = args.parts * args.segments;
     u32 segment = part * args.segments + item % pieces;
     Piece piece;
     piece.index = item / pieces;
     piece.is_meta = item % pieces == args.segments;
-    piece.begin = static_cast<u32>(static_cast<u64>(units) * segment / segments);
-    piece.end = static_cast<u32>(static_cast<u64>(units) * (segment + 1) / segments);
+    piece.begin = static_cast<u32>(static_cast<u64>(units) * segment / segments) * UNITS_TOGETHER;
+    piece.end = static_cast<u32>(static_cast<u64>(units) * (segment + 1) / segments) * UNITS_TOGETHER;
     return piece;
 }
 
+#ifdef EP_CAST
+#include "ep/dispatch_cast.h"
+#else
 // One wave copies units of a token's row to all its destinations: loaded once, stored to each.
 static ANABRANCH_DEVICE void copy_units(const Grid& grid, const DispatchArgs& args, const DispatchLocal& local,
                                         const Piece& piece, u32 token) {
@@ -139,6 +152,7 @@ static ANABRANCH_DEVICE void copy_units(const Grid& grid, const DispatchArgs& ar
         }
     }
 }
+#endif
 
 // One wave writes the meta record of a token at all its destinations: {token, place among those destinations,
 // ids, weights, scales}. Combine pushes what becomes of the row to that place.

@@ -51,6 +51,14 @@ device_struct! {
         pub dropped_count: u32,
         /// Blocks of the running count that have added their share.
         pub count_arrived: u32,
+        /// Tokens of the last dispatch; kept by plans whose number of tokens may be in device memory.
+        pub token_count: u32,
+        /// Dispatches since the word was last read whose number in device memory was above its bound.
+        pub excess_count: u32,
+        /// The first such number.
+        pub excess_given: u32,
+        /// Its bound.
+        pub excess_allowed: u32,
     }
 }
 
@@ -85,6 +93,8 @@ device_struct! {
         pub matrix_stride: u32,
         /// The operation's code in fault records.
         pub operation: u32,
+        /// The number of tokens, at most `token_count`; null: `token_count`. Kernels without EP_DEVICE_COUNT do not read it.
+        pub device_count: DevicePointer<u32>,
     }
 }
 
@@ -148,6 +158,8 @@ device_struct! {
         pub flag_stride: u32,
         /// The operation's code in fault records.
         pub operation: u32,
+        /// As the count's; compact, the number that the count has kept in the state.
+        pub device_count: DevicePointer<u32>,
     }
 }
 

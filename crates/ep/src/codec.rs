@@ -168,7 +168,7 @@ pub struct UnknownWord {
     pub allowed: String,
 }
 
-fn find<T: Copy>(
+pub(crate) fn find<T: Copy>(
     text: &str,
     what: &'static str,
     all: &[T],

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anabranch_ranks::{GlobalRank, GroupRank};
 
+use crate::cast::DispatchCast;
 use crate::codec::{CombineCodec, CombineSource};
 use crate::data_type::DataType;
 
@@ -96,6 +97,34 @@ pub enum Error {
         /// Source given.
         source_of_rows: CombineSource,
     },
+    /// A cast does not go with a type of the configuration.
+    #[error("{what} is {given}; with dispatch_cast {cast} allowed are {allowed}")]
+    CastType {
+        /// The field.
+        what: &'static str,
+        /// The cast.
+        cast: DispatchCast,
+        /// Type given.
+        given: DataType,
+        /// Types that go with it, in words.
+        allowed: String,
+    },
+    /// Scales were given to a dispatch that makes them.
+    #[error(
+        "scales were given, {given} bytes a token, but the plan was made with dispatch_cast {cast}, which makes them: give none"
+    )]
+    CastScales {
+        /// Bytes a token given.
+        given: u32,
+        /// The cast.
+        cast: DispatchCast,
+    },
+    /// A number of tokens in device memory was given to a plan whose kernels do not read one.
+    #[error(
+        "the number of tokens was given as a device value, but the plan was made without: set device_token_count in its \
+         configuration"
+    )]
+    NoDeviceCount,
     /// The experts' output lies where the plan does not look for it.
     #[error("the experts' output was given in {given}, but the plan was made with combine_source {planned}")]
     Source {
@@ -158,6 +187,12 @@ pub enum Error {
     /// Nothing was kept in a routing yet.
     #[error("the routing is empty: keep that of a dispatch first")]
     NothingKept,
+    /// Routings of this plan cannot be kept.
+    #[error("a routing of this plan cannot be kept: {why}")]
+    NoRouting {
+        /// What the plan does that a kept routing does not know.
+        why: &'static str,
+    },
     /// A call that allocates was made while its stream was being captured.
     #[error("{call} allocates memory, which a capture does not allow; call {instead}")]
     Capturing {
@@ -195,6 +230,21 @@ pub enum Error {
         id: i32,
         /// Experts of the plan.
         experts: u32,
+    },
+    /// A number of tokens in device memory was above the bound that came with it. The bound was used.
+    #[error(
+        "{rank} gave {count} dispatch(es) a device token count above the tokens it has, the first of them {given} where \
+         at most {allowed} are there; those were dispatched"
+    )]
+    ExcessTokens {
+        /// The rank that gave it.
+        rank: GroupRank,
+        /// How many dispatches had such a number.
+        count: u32,
+        /// The first one's number.
+        given: u32,
+        /// Its bound.
+        allowed: u32,
     },
     /// A peer's memory cannot be reached by kernels.
     #[error(

@@ -8,6 +8,7 @@ use crate::args::{
     FillWeightsArgs, KeepRoutingArgs, KeptRouting, PlacementView, ReferenceExpertArgs, RoutingHead,
     SlotState,
 };
+use crate::cast::DispatchCast;
 use crate::codec::CombineCodec;
 use crate::data_type::DataType;
 use crate::expert_major::args::{
@@ -17,8 +18,12 @@ use crate::expert_major::args::{
 use crate::plan::TILE;
 
 const HEADERS: &[Header] = &[Header { name: "ep/routing.h", text: include_str!("../kernels/routing.h") }];
-const DISPATCH_HEADERS: &[Header] =
-    &[Header { name: "ep/dispatch_rows.h", text: include_str!("../kernels/dispatch_rows.h") }];
+const TOKEN_HEADERS: &[Header] =
+    &[Header { name: "ep/token_count.h", text: include_str!("../kernels/token_count.h") }];
+const DISPATCH_HEADERS: &[Header] = &[
+    Header { name: "ep/dispatch_rows.h", text: include_str!("../kernels/dispatch_rows.h") },
+    Header { name: "ep/dispatch_cast.h", text: include_str!("../kernels/dispatch_cast.h") },
+];
 const FLAG_HEADERS: &[Header] =
     &[Header { name: "ep/combine_flags.h", text: include_str!("../kernels/combine_flags.h") }];
 const CODEC_HEADERS: &[Header] = &[Header { name: "ep/codec.h", text: include_str!("../kernels/codec.h") }];
@@ -29,11 +34,11 @@ const COMBINE_HEADERS: &[Header] =
 const WEIGHT_HEADERS: &[Header] =
     &[Header { name: "ep/combine_weights.h", text: include_str!("../kernels/combine_weights.h") }];
 
-/// The counts before a compact dispatch; parameter `EP_TILE`.
+/// The counts before a compact dispatch; parameter `EP_TILE`, and `EP_DEVICE_COUNT` as [`DISPATCH`] has it.
 pub static COUNT: KernelUnit = KernelUnit {
     name: "ep_count",
     source: include_str!("../kernels/count.hip"),
-    headers: &[PRELUDE, HEADERS],
+    headers: &[PRELUDE, HEADERS, TOKEN_HEADERS],
     entries: &["anabranch_ep_count"],
     layouts: &[
         PlacementView::c_declaration,
@@ -50,11 +55,12 @@ const RECEIVED_HEADERS: &[Header] =
 const EXPAND_HEADERS: &[Header] =
     &[Header { name: "ep/expand_rows.h", text: include_str!("../kernels/expand_rows.h") }];
 
-/// Dispatch; parameter `EP_TILE`.
+/// Dispatch; parameter `EP_TILE`; `EP_CAST` and `EP_CAST_FROM` where it casts; `EP_DEVICE_COUNT` where the number of tokens may be in
+/// device memory.
 pub static DISPATCH: KernelUnit = KernelUnit {
     name: "ep_dispatch",
     source: include_str!("../kernels/dispatch.hip"),
-    headers: &[PRELUDE, HEADERS, DISPATCH_HEADERS],
+    headers: &[PRELUDE, HEADERS, TOKEN_HEADERS, DISPATCH_HEADERS, CODEC_HEADERS],
     entries: &["anabranch_ep_dispatch", "anabranch_ep_dispatch_send", "anabranch_ep_dispatch_recv"],
     layouts: &[
         PlacementView::c_declaration,
@@ -84,7 +90,7 @@ pub static KEEP_ROUTING: KernelUnit = KernelUnit {
 pub static DISPATCH_AGAIN: KernelUnit = KernelUnit {
     name: "ep_dispatch_again",
     source: include_str!("../kernels/dispatch_again.hip"),
-    headers: &[PRELUDE, HEADERS, DISPATCH_HEADERS],
+    headers: &[PRELUDE, HEADERS, TOKEN_HEADERS, CODEC_HEADERS, DISPATCH_HEADERS],
     entries: &["anabranch_ep_dispatch_again"],
     layouts: &[
         PlacementView::c_declaration,
@@ -106,11 +112,12 @@ pub static FILL_WEIGHTS: KernelUnit = KernelUnit {
     layouts: &[PlacementView::c_declaration, ReceivedView::c_declaration, FillWeightsArgs::c_declaration],
 };
 
-/// Combine that pulls; parameters `EP_TILE` and `EP_ELEMENT`, and `EP_COMBINE_WEIGHTS` where weights are combined.
+/// Combine that pulls; parameters `EP_TILE` and `EP_ELEMENT`, `EP_COMBINE_WEIGHTS` where weights are combined, and
+/// `EP_DEVICE_COUNT` as [`DISPATCH`] has it.
 pub static COMBINE: KernelUnit = KernelUnit {
     name: "ep_combine",
     source: include_str!("../kernels/combine.hip"),
-    headers: &[PRELUDE, HEADERS, FLAG_HEADERS, COMBINE_HEADERS, WEIGHT_HEADERS],
+    headers: &[PRELUDE, HEADERS, TOKEN_HEADERS, FLAG_HEADERS, COMBINE_HEADERS, WEIGHT_HEADERS],
     entries: &["anabranch_ep_combine", "anabranch_ep_combine_send", "anabranch_ep_combine_recv"],
     layouts: &[
         PlacementView::c_declaration,
@@ -120,11 +127,12 @@ pub static COMBINE: KernelUnit = KernelUnit {
     ],
 };
 
-/// Combine that pushes; parameters `EP_TILE`, `EP_ELEMENT` and `EP_CODEC`, and `EP_COMBINE_WEIGHTS` where weights are combined.
+/// Combine that pushes; parameters `EP_TILE`, `EP_ELEMENT` and `EP_CODEC`, `EP_COMBINE_WEIGHTS` where weights are combined, and
+/// `EP_DEVICE_COUNT` as [`DISPATCH`] has it.
 pub static COMBINE_PUSH: KernelUnit = KernelUnit {
     name: "ep_combine_push",
     source: include_str!("../kernels/combine_push.hip"),
-    headers: &[PRELUDE, HEADERS, FLAG_HEADERS, CODEC_HEADERS, WEIGHT_HEADERS],
+    headers: &[PRELUDE, HEADERS, TOKEN_HEADERS, FLAG_HEADERS, CODEC_HEADERS, WEIGHT_HEADERS],
     entries: &[
         "anabranch_ep_combine_push",
         "anabranch_ep_combine_push_send",
@@ -233,6 +241,19 @@ pub fn with_weights(combine: KernelSpec) -> KernelSpec {
     combine.with("EP_COMBINE_WEIGHTS", 1)
 }
 
+/// The dispatch kernel that casts rows of a type; the plain one where there is nothing to cast.
+pub fn dispatch_cast(from: DataType, cast: DispatchCast) -> KernelSpec {
+    match cast.data_type() {
+        None => dispatch(),
+        Some(to) => dispatch().with("EP_CAST", to.device_name()).with("EP_CAST_FROM", from.device_name()),
+    }
+}
+
+/// The variant of a count, dispatch or combine kernel for plans whose number of tokens may be in device memory.
+pub fn with_device_count(spec: KernelSpec) -> KernelSpec {
+    spec.with("EP_DEVICE_COUNT", 1u32)
+}
+
 /// The combine kernel that pulls rows of a type.
 pub fn combine(element: DataType) -> KernelSpec {
     of_element(tiled(&COMBINE), element)
@@ -275,12 +296,19 @@ pub fn reference_expert_major(input: DataType, output: DataType) -> KernelSpec {
 
 /// Every kernel of this crate in every variant that operations launch: what a prebuild compiles.
 pub fn kernels() -> Vec<KernelSpec> {
-    let mut all = vec![count(), dispatch(), expert_count(), expert_expand()];
-    all.extend([keep_routing(), dispatch_again(), fill_weights()]);
+    let mut all = vec![count(), dispatch()];
+    for element in DataType::COMBINED {
+        let casts = DispatchCast::ALL.into_iter().filter(|cast| *cast != DispatchCast::None);
+        all.extend(casts.map(|cast| dispatch_cast(element, cast)));
+        let combines =
+            [combine(element)].into_iter().chain(CombineCodec::ALL.map(|codec| combine_push(element, codec)));
+        all.extend(combines.flat_map(|combine| [combine.clone(), with_weights(combine)]));
+    }
+    let device_counted: Vec<_> = all.iter().cloned().map(with_device_count).collect();
+    all.extend(device_counted);
+    all.extend([expert_count(), expert_expand(), keep_routing(), dispatch_again(), fill_weights()]);
     for output in DataType::COMBINED {
-        all.extend([combine(output), with_weights(combine(output)), expert_contract(output)]);
-        all.extend(CombineCodec::ALL.map(|codec| combine_push(output, codec)));
-        all.extend(CombineCodec::ALL.map(|codec| with_weights(combine_push(output, codec))));
+        all.push(expert_contract(output));
         all.extend(DataType::ALL.map(|input| reference_expert(input, output)));
         all.extend(DataType::ALL.map(|input| reference_expert_major(input, output)));
     }

@@ -18,6 +18,7 @@
 
 #[doc(hidden)]
 pub mod args;
+mod cast;
 mod codec;
 mod data_type;
 mod error;
@@ -36,6 +37,7 @@ pub mod plan;
 pub mod reference;
 pub mod room;
 
+pub use cast::DispatchCast;
 pub use codec::{CombineCodec, CombineSource, Fp8Format, UnknownWord};
 pub use data_type::{DataType, UnknownDataType};
 pub use error::{Error, Result};

@@ -180,17 +180,22 @@ impl ExpertParallel {
             return Err(Error::Unreachable { peer: *peer });
         }
         let device = world.device();
-        let dispatch = world.jit().load(device, &kernels::dispatch())?;
-        let weighted = |spec| if plan.config().combine_weights { kernels::with_weights(spec) } else { spec };
-        let combine = world.jit().load(device, &weighted(kernels::combine(plan.config().combine_type)))?;
+        let config = plan.config();
+        let load = |spec| {
+            let spec = if config.device_token_count { kernels::with_device_count(spec) } else { spec };
+            world.jit().load(device, &spec)
+        };
+        let dispatch = load(kernels::dispatch_cast(config.cast_from, config.dispatch_cast))?;
+        let weighted = |spec| if config.combine_weights { kernels::with_weights(spec) } else { spec };
+        let combine = load(weighted(kernels::combine(config.combine_type)))?;
         let count = match plan.mode() {
-            Mode::Compact => Some(world.jit().load(device, &kernels::count())?),
+            Mode::Compact => Some(load(kernels::count())?),
             _ => None,
         };
-        let push = plan.config().combine_source.pushes().then(|| {
-            let spec = kernels::combine_push(plan.config().combine_type, plan.config().combine_codec);
-            world.jit().load(device, &weighted(spec))
-        });
+        let push = config
+            .combine_source
+            .pushes()
+            .then(|| load(weighted(kernels::combine_push(config.combine_type, config.combine_codec))));
         let push = push.transpose()?;
         let keep = world.jit().load(device, &kernels::keep_routing())?;
         let again = world.jit().load(device, &kernels::dispatch_again())?;
@@ -259,11 +264,12 @@ impl ExpertParallel {
         self.plan.force_launch(launch);
     }
 
-    /// Whether this rank's dispatches have met expert ids out of range since the last call; such ids count as masked.
-    /// Waits for the stream. Not collective.
+    /// Whether this rank's dispatches have met expert ids out of range since the last call, which count as masked, or numbers of
+    /// tokens in device memory above their bounds, which count as the bounds. Waits for the stream. Not collective.
     ///
     /// # Errors
-    /// [`Error::InvalidExpert`] with the first one; or a fault of the world.
+    /// [`Error::InvalidExpert`] with the first such id; [`Error::ExcessTokens`] with the first such number, where there is no
+    /// such id or by the next call; or a fault of the world.
     pub fn check_ids(&self, stream: &Stream) -> Result<()> {
         self.world.synchronize(stream)?;
         let limit = self.patience();
@@ -274,6 +280,9 @@ impl ExpertParallel {
             if let Some((count, token, id)) = slot.take_invalid()? {
                 let experts = self.plan.config().experts;
                 return Err(Error::InvalidExpert { rank: self.rank(), count, token, id, experts });
+            }
+            if let Some((count, given, allowed)) = slot.take_excess()? {
+                return Err(Error::ExcessTokens { rank: self.rank(), count, given, allowed });
             }
         }
         Ok(())

@@ -14,6 +14,7 @@
 //!   of it.
 //! - [`Oracle::invalid_ids`] tells which expert ids a source must report.
 
+mod cast;
 mod codec;
 mod combine;
 mod element;
@@ -25,6 +26,7 @@ mod rows;
 mod tests;
 mod window;
 
+pub use cast::CastRows;
 pub use combine::Combination;
 pub use error::{Mismatch, OracleError, RowField};
 pub use expert_major::{
@@ -78,7 +80,7 @@ impl Shape {
             experts: config.experts,
             top_k: config.top_k as usize,
             hidden: config.hidden as usize,
-            scale_bytes: config.scale_bytes as usize,
+            scale_bytes: config.sent_scale_bytes() as usize,
             max_tokens: config.max_tokens as usize,
             placement: config.placement.clone(),
             window: Window::new(config, ranks),
@@ -113,7 +115,8 @@ impl Shape {
 /// What one rank brings. Its number of tokens T is `ids.len() / top_k`.
 #[derive(Clone, Copy, Debug)]
 pub struct RankInput<'a> {
-    /// `[T, H]` elements of the dispatch type, little endian, rows contiguous.
+    /// `[T, H]` elements of the dispatch type, little endian, rows contiguous; where dispatch casts, what it makes of the
+    /// tokens ([`CastRows`]).
     pub tokens: &'a [u8],
     /// `[T, K]` expert ids. Negative is masked; below -1, or no expert, is invalid and counts as masked.
     pub ids: &'a [i32],

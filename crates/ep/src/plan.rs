@@ -108,8 +108,9 @@ impl Plan {
     ///
     /// # Errors
     /// [`Error::Config`]: the field, what was given, what is allowed.
-    pub fn new(config: EpConfig, ranks: u32) -> Result<Self> {
+    pub fn new(mut config: EpConfig, ranks: u32) -> Result<Self> {
         let room = config.check(ranks)?;
+        config.scale_bytes = config.sent_scale_bytes();
         let placement = ExpertPlacement::new(config.experts, ranks).ok_or(Error::Config {
             field: "experts",
             given: u64::from(config.experts),
@@ -120,7 +121,7 @@ impl Plan {
         Ok(Self { config, placement, room, ranks, layout, choice, forced: None })
     }
 
-    /// The configuration.
+    /// The configuration; where rows are cast, with the bytes of the scales that the cast makes.
     pub fn config(&self) -> &EpConfig {
         &self.config
     }
@@ -168,6 +169,11 @@ impl Plan {
     /// Where the parts of a slot lie.
     pub fn layout(&self) -> &SlotLayout {
         &self.layout
+    }
+
+    /// Bytes of a row that a dispatch is given: where it casts, other than those of a dispatched row.
+    pub fn token_bytes(&self) -> u32 {
+        row_bytes(&self.config, self.config.token_type()) as u32
     }
 
     /// Bytes of a dispatched row.
@@ -289,7 +295,7 @@ fn row_bytes(config: &EpConfig, element: DataType) -> u64 {
 }
 
 fn meta_bytes(config: &EpConfig) -> u32 {
-    (8 + 8 * config.top_k + config.scale_bytes).next_multiple_of(16)
+    (8 + 8 * config.top_k + config.sent_scale_bytes()).next_multiple_of(16)
 }
 
 fn slot_layout(config: &EpConfig, ranks: u32, room: &Room) -> SlotLayout {

@@ -179,6 +179,30 @@ impl Slot {
         own.copy_from_host(place(offset_of!(SlotState, invalid_count)), &0u32.to_ne_bytes())?;
         Ok(Some(found))
     }
+
+    /// Reads and clears what the kernels saw of numbers of tokens above their bounds: `(count, first number, its bound)`. As for
+    /// [`Self::take_invalid`], a launch in flight keeps its words.
+    pub(crate) fn take_excess(&self) -> Result<Option<(u32, u32, u32)>> {
+        let state = self.read_state()?;
+        if state.excess_count == 0 {
+            return Ok(None);
+        }
+        let place = self.parts.state as usize + offset_of!(SlotState, excess_count);
+        lock(&self.own).copy_from_host(place, &0u32.to_ne_bytes())?;
+        Ok(Some((state.excess_count, state.excess_given, state.excess_allowed)))
+    }
+
+    /// The slot's words. The work that writes those that the caller looks at must have been waited for.
+    pub(crate) fn read_state(&self) -> Result<SlotState> {
+        let mut state = SlotState::zeroed();
+        lock(&self.own).copy_to_host(self.parts.state as usize, bytemuck::bytes_of_mut(&mut state))?;
+        Ok(state)
+    }
+
+    /// Where the number of tokens of the last dispatch is, in plans whose number may be in device memory.
+    pub(crate) fn token_count(&self) -> DeviceAddress {
+        self.state().offset(offset_of!(SlotState, token_count) as u64)
+    }
 }
 
 /// All slots of a plan and who holds them.

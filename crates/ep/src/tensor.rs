@@ -72,9 +72,9 @@ impl DeviceSlice {
 /// What one rank dispatches.
 #[derive(Clone, Copy, Debug)]
 pub struct Tokens {
-    /// Number of tokens; may be 0 and may differ from rank to rank.
+    /// Number of tokens; may be 0 and may differ from rank to rank. With `device_count`, the most there may be.
     pub count: usize,
-    /// Type of the rows.
+    /// Type of the rows: [`EpConfig::token_type`](crate::EpConfig::token_type).
     pub data_type: DataType,
     /// `[count][hidden]`, 16-byte aligned.
     pub rows: DeviceSlice,
@@ -82,6 +82,12 @@ pub struct Tokens {
     pub ids: DeviceSlice,
     /// `[count][top_k]` f32, 4-byte aligned; they travel with the rows.
     pub weights: Option<DeviceSlice>,
-    /// `[count][scale_bytes]`, 4-byte aligned; all tokens of a plan have them, or none.
+    /// `[count][scale_bytes]`, 4-byte aligned; all tokens of a plan have them, or none. None where the plan casts.
     pub scales: Option<DeviceSlice>,
+    /// Where the number of tokens is known on the device alone: one u32, 4-byte aligned, which the kernels read when they run; a
+    /// replayed graph reads it anew each time. Rows, ids and so on behind that many are not read, and those of combine's
+    /// output not written. It may be overwritten behind the dispatch, in stream order. A number above `count` counts as `count`, and
+    /// [`ExpertParallel::check_ids`](crate::ExpertParallel::check_ids) tells of it. For plans with
+    /// [`EpConfig::device_token_count`](crate::EpConfig::device_token_count), of which each call may have one or not.
+    pub device_count: Option<DeviceSlice>,
 }

@@ -4,7 +4,7 @@
 mod common;
 
 use anabranch_ep::reference::ReferenceExpert;
-use anabranch_ep::{Error, ExpertOutput, ExpertParallel, Mode};
+use anabranch_ep::{DataType, DispatchCast, Error, ExpertOutput, ExpertParallel, Fp8Format, Mode};
 use anabranch_hip::{GraphExec, Stream};
 use anabranch_shmem::World;
 use common::{
@@ -62,7 +62,7 @@ impl Captured {
         for (operation, uploaded) in self.operations.iter().enumerate() {
             let number = input_number(replay, operation);
             let case = case.varied(number);
-            let inputs = case.inputs(number);
+            let inputs = case.sent(&case.inputs(number));
             judge_output(&oracle(&case, &inputs), ep.rank(), &uploaded.read_output(&case.config));
         }
     }
@@ -109,6 +109,18 @@ fn fifty_replays_with_new_tokens_and_routings() {
             (0..50).try_for_each(|replay| captured.replay(ep, stream, world, &case, replay))
         });
     }
+}
+
+#[test]
+fn replays_of_a_dispatch_that_casts() {
+    let mut case = Case::new(3, 32);
+    case.config.hidden = 256;
+    let config = case.config.dispatch_type(DataType::F8E4m3);
+    case.config = config.dispatch_cast(DispatchCast::Fp8Block(Fp8Format::E4m3fn));
+    on_plans(&case, |world, ep, expert, stream| {
+        let mut captured = Captured::new(ep, expert, stream, &case, 1)?;
+        (0..20).try_for_each(|replay| captured.replay(ep, stream, world, &case, replay))
+    });
 }
 
 #[test]

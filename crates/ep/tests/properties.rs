@@ -139,6 +139,7 @@ impl Tensors {
             ids: self.ids.slice(),
             weights: Some(self.weights.slice()),
             scales: (config.scale_bytes > 0).then(|| self.scales.slice()),
+            device_count: None,
         }
     }
 

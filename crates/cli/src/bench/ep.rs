@@ -1,6 +1,7 @@
 //! `anabranch bench ep`: dispatch, a stand-in for the experts, combine. Every result is compared bit by bit with the
 //! oracle before and after the timing.
 
+mod cast;
 mod codec_error;
 mod expert_major;
 pub(super) mod memory;
@@ -15,8 +16,8 @@ use anabranch::ep::oracle::{Oracle, RankInput, Shape};
 use anabranch::ep::plan::Geometry;
 use anabranch::ep::reference::ReferenceExpert;
 use anabranch::ep::{
-    CombineSource, Dispatched, EpConfig, ExpertOutput, ExpertParallel, PlacementTable, Plan, ReceivedRows,
-    Tokens,
+    CombineSource, DispatchCast, Dispatched, EpConfig, ExpertOutput, ExpertParallel, PlacementTable, Plan,
+    ReceivedRows, Tokens,
 };
 use anabranch::hip::{DeviceBuffer, Stream};
 use anabranch::jit::KernelSpec;
@@ -24,6 +25,7 @@ use anabranch::{Config, Error, World};
 use anyhow::{Context, bail};
 use serde_json::Map;
 
+use self::cast::{Casting, Sent};
 use self::expert_major::ExpertMajorBench;
 use self::replay::ReplayBench;
 use super::device::{self, Stamps};
@@ -32,7 +34,7 @@ use super::row::{self, Row};
 use super::statistics::{Samples, gigabytes_per_second, slowest_of_ranks};
 use super::{EpArgs, SyntheticArgs};
 use crate::ranks::RankContext;
-use crate::workload::{RankTokens, Routing, Synthetic, Trace, Workload};
+use crate::workload::{Routing, Synthetic, Trace, Workload};
 
 /// The trace that comes with the repository.
 const TRACE: &str = "data/moe-trace-minilm-e64k8.safetensors";
@@ -47,8 +49,11 @@ pub(crate) fn needed_kernels(arguments: &EpArgs) -> Vec<KernelSpec> {
         anabranch::ep::kernels::keep_routing(),
         anabranch::ep::kernels::dispatch_again(),
         anabranch::ep::kernels::combine(arguments.combine_type()),
-        anabranch::ep::kernels::reference_expert(arguments.dispatch_dtype, arguments.combine_type()),
+        anabranch::ep::kernels::reference_expert(arguments.sent_type(), arguments.combine_type()),
     ]);
+    if arguments.dispatch_cast != DispatchCast::None {
+        all.push(anabranch::ep::kernels::dispatch_cast(arguments.dispatch_dtype, arguments.dispatch_cast));
+    }
     if arguments.combine_source().pushes() {
         all.push(anabranch::ep::kernels::combine_push(arguments.combine_type(), arguments.combine_quant));
     }
@@ -67,8 +72,10 @@ pub(crate) fn measure(context: &RankContext<'_>, arguments: &EpArgs) -> anyhow::
     for workload in workloads(arguments, context.world.size()) {
         let workload = workload?;
         context.progress.say(&format!("{} tokens a rank", workload.max_tokens()));
-        let bench = EpBench::new(context, arguments, &workload)?;
-        let rows = bench.rows(link)?;
+        let mut rows = Vec::new();
+        for &casting in Casting::of(arguments) {
+            rows.extend(EpBench::new(context, arguments, &workload, casting)?.rows(link)?);
+        }
         verified &= rows.iter().all(|row| row.verified);
         context.progress.clear();
         if context.is_root() {
@@ -112,7 +119,9 @@ fn plan_of(config: &Config, arguments: &EpArgs, workload: &Workload, ranks: u32)
         size("top_k", workload.top_k())?,
         size("the number of tokens a rank", workload.max_tokens().max(1))?,
     )
-    .dispatch_type(workload.element())
+    .dispatch_type(arguments.sent_type())
+    .dispatch_cast(arguments.dispatch_cast)
+    .cast_from(workload.element())
     .combine_type(arguments.combine_type())
     .mode(arguments.mode)
     .max_recv(arguments.max_recv.map_or(0, NonZeroU32::get))
@@ -167,7 +176,8 @@ struct EpBench<'a> {
     context: &'a RankContext<'a>,
     arguments: &'a EpArgs,
     workload: &'a Workload,
-    inputs: Vec<RankTokens>,
+    inputs: Vec<Sent>,
+    casting: Casting,
     ep: ExpertParallel,
     expert: ReferenceExpert,
     expert_major: Option<ExpertMajorBench>,
@@ -180,6 +190,8 @@ struct Tensors {
     rows: DeviceBuffer,
     ids: DeviceBuffer,
     weights: DeviceBuffer,
+    /// Of rows that were cast before.
+    scales: Option<DeviceBuffer>,
     output: DeviceBuffer,
     /// The experts' output, where it does not lie in the combine window.
     experts: Option<DeviceBuffer>,
@@ -191,26 +203,36 @@ impl<'a> EpBench<'a> {
         context: &'a RankContext<'a>,
         arguments: &'a EpArgs,
         workload: &'a Workload,
+        casting: Casting,
     ) -> anyhow::Result<Self> {
         let config = plan_of(context.config, arguments, workload, context.world.size())?.config().clone();
-        Self::with_config(context, arguments, workload, config)
+        Self::with_config(context, arguments, workload, casting, casting.plan(config))
     }
 
     fn with_config(
         context: &'a RankContext<'a>,
         arguments: &'a EpArgs,
         workload: &'a Workload,
+        casting: Casting,
         config: EpConfig,
     ) -> anyhow::Result<Self> {
         let world = context.world;
         // The plan and its memory come first: sizes that do not fit are refused before inputs of that size are made.
         let ep = ExpertParallel::new(world, world.group(), config).map_err(Error::from)?;
-        let inputs = (0..world.size()).map(|rank| workload.rank(rank)).collect::<Result<Vec<_>, _>>()?;
+        let given = (0..world.size()).map(|rank| workload.rank(rank)).collect::<Result<Vec<_>, _>>()?;
         let expert = ReferenceExpert::new(world, ep.plan(), ep.rank()).map_err(Error::from)?;
         let expert_major = ExpertMajorBench::new(world, &ep, arguments)?;
-        let mine = &inputs[ep.rank().index()];
+        let mine = &given[ep.rank().index()];
+        let (rows, scales) = match casting {
+            Casting::Inside => (device::upload(world, &mine.tokens)?, None),
+            Casting::Before => {
+                let Sent { tokens, scales } = Sent::new(arguments, mine.clone());
+                (device::upload(world, &tokens.tokens)?, Some(device::upload(world, &scales)?))
+            }
+        };
         let tensors = Tensors {
-            rows: device::upload(world, &mine.tokens)?,
+            rows,
+            scales,
             ids: device::upload(world, &mine.ids.iter().flat_map(|id| id.to_ne_bytes()).collect::<Vec<_>>())?,
             weights: device::upload(
                 world,
@@ -225,7 +247,20 @@ impl<'a> EpBench<'a> {
         };
         let stream = world.device().create_stream().map_err(Error::from)?;
         let replay = None;
-        Ok(Self { context, arguments, workload, inputs, ep, expert, expert_major, replay, tensors, stream })
+        let inputs = given.into_iter().map(|given| Sent::new(arguments, given)).collect();
+        Ok(Self {
+            context,
+            arguments,
+            workload,
+            inputs,
+            casting,
+            ep,
+            expert,
+            expert_major,
+            replay,
+            tensors,
+            stream,
+        })
     }
 
     fn world(&self) -> &'a World {
@@ -235,11 +270,12 @@ impl<'a> EpBench<'a> {
     fn tokens(&self) -> Tokens {
         Tokens {
             count: self.tensors.count,
-            data_type: self.ep.plan().config().dispatch_type,
+            data_type: self.ep.plan().config().token_type(),
             rows: device::slice(&self.tensors.rows),
             ids: device::slice(&self.tensors.ids),
             weights: Some(device::slice(&self.tensors.weights)),
-            scales: None,
+            scales: self.tensors.scales.as_ref().map(device::slice),
+            device_count: None,
         }
     }
 
@@ -477,7 +513,11 @@ impl<'a> EpBench<'a> {
                 compiled,
                 extras: Map::new(),
             };
-            let row = if index == 1 { codec_error::describe(row, config, error) } else { row };
+            let row = match index {
+                0 => self.casting.describe(row, self.arguments),
+                1 => codec_error::describe(row, config, error),
+                _ => row,
+            };
             let ours = samples.median();
             let beside = peers.get(index).map_or(&[][..], Vec::as_slice);
             let fastest = beside.iter().map(|(_, time)| *time).reduce(f64::min);
@@ -558,14 +598,14 @@ fn placement_of(config: &EpConfig) -> String {
 }
 
 /// The inputs of all ranks as the oracle takes them.
-fn oracle_inputs(inputs: &[RankTokens]) -> Vec<RankInput<'_>> {
+fn oracle_inputs(inputs: &[Sent]) -> Vec<RankInput<'_>> {
     inputs
         .iter()
-        .map(|input| RankInput {
-            tokens: &input.tokens,
-            ids: &input.ids,
-            weights: Some(&input.weights),
-            scales: &[],
+        .map(|Sent { tokens, scales }| RankInput {
+            tokens: &tokens.tokens,
+            ids: &tokens.ids,
+            weights: Some(&tokens.weights),
+            scales,
         })
         .collect()
 }

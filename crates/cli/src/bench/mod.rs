@@ -23,7 +23,7 @@ use ccl::CclArgs;
 
 use crate::ranks::{self, RankArgs, RankContext};
 use crate::workload::Routing;
-use anabranch::ep::{CombineCodec, CombineSource, DataType, Mode};
+use anabranch::ep::{CombineCodec, CombineSource, DataType, DispatchCast, Mode};
 
 /// `anabranch bench`.
 #[derive(Clone, Debug, Subcommand)]
@@ -60,9 +60,14 @@ pub(crate) struct EpArgs {
     /// Time replays of a captured graph.
     #[arg(long)]
     pub(crate) graph: bool,
-    /// Element type of the rows that dispatch sends: bf16, f16, f32, fp8_e4m3fn, fp8_e4m3fnuz or fp4.
+    /// Element type of the rows that dispatch is given, and sends unless it casts them: bf16, f16, f32, fp8_e4m3fn,
+    /// fp8_e4m3fnuz or fp4.
     #[arg(long, default_value_t = DataType::Bf16, value_name = "TYPE")]
     pub(crate) dispatch_dtype: DataType,
+    /// What dispatch turns rows into before it sends them: none, fp8_block or fp8_block_fnuz, with an f32 scale for each block of
+    /// 128. Beside it a dispatch of the same rows is measured that were cast before.
+    #[arg(long, default_value_t = DispatchCast::None, value_name = "CAST")]
+    pub(crate) dispatch_cast: DispatchCast,
     /// Element type of the rows that combine sums: bf16, f16 or f32 [default: as dispatched, and bf16 for smaller types].
     #[arg(long, value_name = "TYPE")]
     combine_dtype: Option<DataType>,
@@ -126,6 +131,11 @@ impl EpArgs {
     pub(crate) fn combine_type(&self) -> DataType {
         let same = Some(self.dispatch_dtype).filter(|element| element.is_combined());
         self.combine_dtype.or(same).unwrap_or(DataType::Bf16)
+    }
+
+    /// Type of the rows that dispatch sends.
+    pub(crate) fn sent_type(&self) -> DataType {
+        self.dispatch_cast.data_type().unwrap_or(self.dispatch_dtype)
     }
 
     /// Where the experts leave their output.

@@ -53,6 +53,7 @@ impl ExpertParallel {
             ids,
             weights: tokens.weights,
             scales: tokens.scales,
+            device_count: None,
         };
         self.check_tokens(&tokens)?;
         let geometry = self.plan.dispatch_geometry(count, &self.limits)?;

@@ -5,6 +5,7 @@ use anabranch_hip_jit::LoadedUnit;
 
 use super::{COUNT, DISPATCH, Dispatched, ExpertParallel, pointer};
 use crate::args::{CountArgs, DispatchArgs};
+use crate::cast::DispatchCast;
 use crate::error::{Error, Result};
 use crate::plan::{FLAG_STRIDE, Geometry};
 use crate::slot::{Slot, SlotTicket};
@@ -24,7 +25,7 @@ impl ExpertParallel {
     ///
     /// # Errors
     /// Before anything moves: [`Error::TooManyTokens`], [`Error::Shape`], [`Error::Alignment`], [`Error::Type`],
-    /// [`Error::Scales`], [`Error::SlotsBusy`], or a fault that the world has had.
+    /// [`Error::Scales`], [`Error::CastScales`], [`Error::NoDeviceCount`], [`Error::SlotsBusy`], or a fault that the world has had.
     pub fn dispatch(&self, stream: &Stream, tokens: &Tokens) -> Result<Dispatched> {
         let (mut slot, tokens) = self.send(stream, tokens, "anabranch_ep_dispatch")?;
         if self.fill.is_some() {
@@ -97,12 +98,22 @@ impl ExpertParallel {
             fan_out: self.plan.fan_out(),
             row_bytes: self.plan.row_bytes(),
             meta_bytes: self.plan.meta_bytes(),
-            scale_bytes: self.plan.config().scale_bytes,
+            // Scales that a cast makes do not come from the caller.
+            scale_bytes: if self.is_cast() { 0 } else { self.plan.config().scale_bytes },
             parts: geometry.parts,
             segments: geometry.segments,
             flag_stride: FLAG_STRIDE,
             operation: DISPATCH.0,
+            device_count: if self.count.is_some() && self.plan.config().device_token_count {
+                pointer(slot.token_count())
+            } else {
+                pointer(address(|tokens| tokens.device_count))
+            },
         }
+    }
+
+    fn is_cast(&self) -> bool {
+        self.plan.config().dispatch_cast != DispatchCast::None
     }
 
     /// The first kernel of a compact dispatch.
@@ -131,6 +142,7 @@ impl ExpertParallel {
             rows: self.plan.rows() as u32,
             matrix_stride: layout.count_stride as u32,
             operation: COUNT.0,
+            device_count: pointer(tokens.device_count.map_or(DeviceAddress::NULL, |count| count.address())),
         };
         let kernel = unit.kernel("anabranch_ep_count")?;
         // SAFETY: as for the dispatch that follows.
@@ -146,16 +158,18 @@ impl ExpertParallel {
         if count > config.max_tokens as usize {
             return Err(Error::TooManyTokens { given: count, max_tokens: config.max_tokens });
         }
-        if tokens.data_type != config.dispatch_type {
-            return Err(Error::Type {
-                what: "the token rows",
-                given: tokens.data_type,
-                planned: config.dispatch_type,
-            });
+        let planned = config.token_type();
+        if tokens.data_type != planned {
+            return Err(Error::Type { what: "the token rows", given: tokens.data_type, planned });
+        }
+        match tokens.device_count {
+            Some(_) if !config.device_token_count => return Err(Error::NoDeviceCount),
+            Some(word) => word.check("the device token count", 4, 4, || "one u32".to_owned())?,
+            None => {}
         }
         let top_k = config.top_k;
-        tokens.rows.check("the token rows", count * self.plan.row_bytes() as usize, 16, || {
-            format!("[{count} tokens][{} hidden] {}", config.hidden, config.dispatch_type)
+        tokens.rows.check("the token rows", count * self.plan.token_bytes() as usize, 16, || {
+            format!("[{count} tokens][{} hidden] {planned}", config.hidden)
         })?;
         tokens.ids.check("the expert ids", count * top_k as usize * 4, 4, || {
             format!("[{count} tokens][{top_k} top_k] i32")
@@ -165,17 +179,19 @@ impl ExpertParallel {
                 format!("[{count} tokens][{top_k} top_k] f32")
             })?;
         }
+        let given = |scales: DeviceSlice| scales.len().checked_div(count).unwrap_or(0) as u32;
         match (tokens.scales, config.scale_bytes) {
             (None, 0) => Ok(()),
+            (None, _) if self.is_cast() => Ok(()),
+            (Some(scales), _) if self.is_cast() => {
+                Err(Error::CastScales { given: given(scales), cast: config.dispatch_cast })
+            }
             (Some(scales), planned) if planned > 0 => {
                 scales.check("the scales", count * planned as usize, 4, || {
                     format!("[{count} tokens][{planned} bytes]")
                 })
             }
-            (given, planned) => {
-                let given = given.map_or(0, |scales| scales.len().checked_div(count).unwrap_or(0) as u32);
-                Err(Error::Scales { given, planned })
-            }
+            (scales, planned) => Err(Error::Scales { given: scales.map_or(0, given), planned }),
         }
     }
 }

@@ -28,7 +28,11 @@ impl ExpertParallel {
         }
         self.world.synchronize(stream)?;
         let fan_out = self.plan.fan_out() as usize;
-        let map = dispatched.slot.get().read_send_map(dispatched.tokens as usize * fan_out)?;
+        let slot = dispatched.slot.get();
+        // Behind the tokens that a device value left of those given, the map is of earlier operations.
+        let kept = self.plan.config().device_token_count;
+        let tokens = if kept { slot.read_state()?.token_count } else { dispatched.tokens };
+        let map = slot.read_send_map(tokens as usize * fan_out)?;
         let dropped = map.iter().enumerate().filter(|(_, entry)| *entry & DROPPED != 0);
         let copy = |(place, entry): (usize, &u64)| DroppedCopy {
             token: (place / fan_out) as u32,

@@ -14,7 +14,7 @@ pub struct Dispatched {
 }
 
 impl Dispatched {
-    /// Tokens that this rank dispatched.
+    /// Tokens that this rank dispatched; where their number was in device memory, the most that it may have.
     pub fn tokens(&self) -> u32 {
         self.tokens
     }
@@ -40,6 +40,12 @@ impl Dispatched {
     /// Running sum of the counts, `[ranks + 1]` u32; the last is the total.
     pub fn offsets(&self) -> DeviceAddress {
         self.slot.get().offsets()
+    }
+
+    /// Tokens that this rank really dispatched, one u32, in plans whose number of tokens may be in device memory
+    /// ([`EpConfig::device_token_count`](crate::EpConfig::device_token_count)); 0 in others.
+    pub fn token_count(&self) -> DeviceAddress {
+        self.slot.get().token_count()
     }
 
     /// Copies of this rank's tokens that were not sent for lack of room at their destinations, one u32.

@@ -8,6 +8,7 @@ use anabranch_hip::{DeviceBuffer, Event, Stream};
 
 use super::{Dispatched, ExpertParallel, pointer};
 use crate::args::{KeepRoutingArgs, KeptRouting};
+use crate::cast::DispatchCast;
 use crate::error::{Error, Result};
 use crate::plan::RoutingLayout;
 use crate::slot::{POLL, PoolMark, lock};
@@ -120,8 +121,18 @@ impl ExpertParallel {
     /// graphs. Not collective.
     ///
     /// # Errors
-    /// The runtime's, when the device has no room.
+    /// [`Error::NoRouting`] for a plan whose dispatch casts rows or takes their number from device memory; the runtime's, when the
+    /// device has no room.
     pub fn allocate_routing(&self) -> Result<Routing> {
+        let config = self.plan.config();
+        if config.dispatch_cast != DispatchCast::None {
+            let why = "its dispatch casts rows, and one with a kept routing moves rows as they are";
+            return Err(Error::NoRouting { why });
+        }
+        if config.device_token_count {
+            let why = "its number of tokens may be in device memory, and a kept routing has the number that the host gave";
+            return Err(Error::NoRouting { why });
+        }
         let layout = RoutingLayout::of(&self.plan);
         let mut memory = self.world.device().allocate(layout.bytes as usize)?;
         memory.fill(0)?;

@@ -50,14 +50,14 @@ pub struct CombineSent {
 }
 
 impl DispatchSent {
-    /// Tokens that this rank dispatched.
+    /// Tokens that this rank dispatched; where their number was in device memory, the most that it may have.
     pub fn tokens(&self) -> u32 {
         self.tokens
     }
 }
 
 impl CombineSent {
-    /// Tokens of the combine's output.
+    /// Tokens of the combine's output; where their number was in device memory, the most that are written.
     pub fn tokens(&self) -> u32 {
         self.tokens
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{MAX_SLOT_BYTES, MAX_TOKENS, MAX_TOP_K, meta_bytes, row_bytes};
+use crate::cast::DispatchCast;
 use crate::codec::{CombineCodec, CombineSource};
 use crate::data_type::DataType;
 use crate::error::{Error, Result};
@@ -50,6 +51,12 @@ pub struct EpConfig {
     /// Launch shapes that were measured (`ep.table`), by which the plan chooses; `None` for this crate's table of the device, if there
     /// is one.
     pub table: Option<Arc<LaunchTable>>,
+    /// What dispatch turns rows into before it sends them. `dispatch_type` is then the cast's, `scale_bytes` stays 0.
+    pub dispatch_cast: DispatchCast,
+    /// Type of the rows that a cast takes; not looked at without one.
+    pub cast_from: DataType,
+    /// Whether the number of tokens may be in device memory ([`Tokens::device_count`](crate::Tokens::device_count)).
+    pub device_token_count: bool,
 }
 
 impl EpConfig {
@@ -73,6 +80,9 @@ impl EpConfig {
             waves_per_block: 0,
             combine_weights: false,
             table: None,
+            dispatch_cast: DispatchCast::None,
+            cast_from: DataType::Bf16,
+            device_token_count: false,
         }
     }
 
@@ -149,6 +159,13 @@ impl EpConfig {
         self
     }
 
+    /// Sets whether the number of tokens may be in device memory.
+    #[must_use]
+    pub fn device_token_count(mut self, value: bool) -> Self {
+        self.device_token_count = value;
+        self
+    }
+
     /// Field names and values, in the order in which ranks compare them.
     pub fn fields(&self) -> Vec<(String, String)> {
         [
@@ -166,6 +183,9 @@ impl EpConfig {
             ("mode", self.mode.to_string()),
             ("slots", self.slots.to_string()),
             ("combine_weights", self.combine_weights.to_string()),
+            ("dispatch_cast", self.dispatch_cast.to_string()),
+            ("cast_from", self.cast_from.to_string()),
+            ("device_token_count", self.device_token_count.to_string()),
         ]
         .map(|(field, value)| (field.to_owned(), value))
         .to_vec()
@@ -184,7 +204,7 @@ impl EpConfig {
             let elements = element.per_unit();
             format!("a row must be a positive multiple of 16 bytes: {elements} elements of {element}")
         };
-        for element in [self.dispatch_type, self.combine_type] {
+        for element in [self.dispatch_type, self.combine_type, self.token_type()] {
             if self.hidden == 0 || !self.hidden.is_multiple_of(element.per_unit()) {
                 return wrong("hidden", self.hidden, row_rule(element));
             }
@@ -193,6 +213,7 @@ impl EpConfig {
             }
         }
         self.check_codec()?;
+        self.check_cast()?;
         if ranks == 0 {
             return wrong("ranks", ranks, "a group has at least one rank".to_owned());
         }

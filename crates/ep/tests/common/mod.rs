@@ -5,11 +5,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_ep::oracle::{Oracle, RankInput, Shape};
+use anabranch_ep::oracle::{CastRows, Oracle, RankInput, Shape};
 use anabranch_ep::reference::ReferenceExpert;
 use anabranch_ep::{
-    CombineOutput, DataType, DeviceSlice, Dispatched, EpConfig, Error, ExpertOutput, ExpertParallel,
-    ReceivedRows, Tokens,
+    CombineOutput, DataType, DeviceSlice, DispatchCast, Dispatched, EpConfig, Error, ExpertOutput,
+    ExpertParallel, ReceivedRows, Tokens,
 };
 use anabranch_hip::{Device, DeviceBuffer, DeviceOrdinal, RuntimeKind, Stream, with_causes};
 use anabranch_hip_host::{HostConfig, HostMachine};
@@ -152,7 +152,7 @@ impl Case {
         let (experts, top_k) = (self.config.experts, self.config.top_k);
         let mut input = Input::default();
         for _ in 0..self.tokens_of(rank) {
-            let element = self.config.dispatch_type;
+            let element = self.config.token_type();
             if element.bits() <= 8 {
                 let row = element.bytes_of(self.config.hidden.into());
                 input.tokens.extend((0..row).map(|_| number_code(element, numbers.next() as u8)));
@@ -195,6 +195,19 @@ impl Case {
 
     pub fn inputs(&self, round: u64) -> Vec<Input> {
         (0..self.ranks).map(|rank| self.input(rank, round)).collect()
+    }
+
+    /// The inputs as they travel: of a plan that casts, the rows and scales that it makes.
+    pub fn sent(&self, inputs: &[Input]) -> Vec<Input> {
+        let cast = self.config.dispatch_cast;
+        let sent = |input: &Input| {
+            if cast == DispatchCast::None {
+                return input.clone();
+            }
+            let CastRows { tokens, scales } = CastRows::new(cast, self.config.cast_from, &input.tokens);
+            Input { tokens, scales, ..input.clone() }
+        };
+        inputs.iter().map(sent).collect()
     }
 }
 
@@ -256,11 +269,12 @@ impl Uploaded {
         unsafe {
             Tokens {
                 count: self.count,
-                data_type: config.dispatch_type,
+                data_type: config.token_type(),
                 rows: DeviceSlice::of(&self.rows),
                 ids: DeviceSlice::of(&self.ids),
                 weights: Some(DeviceSlice::of(&self.weights)),
                 scales: (config.scale_bytes > 0).then(|| DeviceSlice::of(&self.scales)),
+                device_count: None,
             }
         }
     }
@@ -320,7 +334,8 @@ pub fn round(
     let uploaded = Uploaded::new(device, &case.config, &inputs[me.index()]);
     let dispatched = ep.dispatch(stream, &uploaded.tokens(&case.config))?;
     world.synchronize(stream)?;
-    let oracle = oracle(case, &inputs);
+    let sent = case.sent(&inputs);
+    let oracle = oracle(case, &sent);
     judge_rows(&oracle, me, device, ep, &dispatched);
     judge_dropped(&oracle, device, ep, stream, &dispatched)?;
     let staging = device.allocate(window_bytes(ep))?;
@@ -457,7 +472,7 @@ pub fn land(ep: &ExpertParallel, stream: &Stream, flight: Flight) -> Result<Land
 impl Landed {
     /// Compares the output bit by bit. The stream was waited for.
     pub fn judge(&self, me: GroupRank) {
-        let inputs = self.case.inputs(self.number);
+        let inputs = self.case.sent(&self.case.inputs(self.number));
         judge_output(&oracle(&self.case, &inputs), me, &self.uploaded.read_output(&self.case.config));
     }
 }

@@ -172,7 +172,8 @@ pub fn round(
 ) -> Result<u64, Error> {
     let inputs = case.inputs(number);
     let (me, device) = (ep.rank(), world.device());
-    let oracle = oracle(case, &inputs);
+    let sent = case.sent(&inputs);
+    let oracle = oracle(case, &sent);
     let uploaded = Uploaded::new(device, &case.config, &inputs[me.index()]);
     bench.paint(device);
     let dispatched = ep.dispatch(stream, &uploaded.tokens(&case.config))?;

@@ -29,7 +29,7 @@ pub(super) fn needed_kernels(arguments: &EpArgs) -> Vec<KernelSpec> {
         anabranch::ep::kernels::expert_count(),
         anabranch::ep::kernels::expert_expand(),
         anabranch::ep::kernels::expert_contract(combine),
-        anabranch::ep::kernels::reference_expert_major(arguments.dispatch_dtype, combine),
+        anabranch::ep::kernels::reference_expert_major(arguments.sent_type(), combine),
     ]
 }
 

@@ -14,6 +14,7 @@ use anyhow::bail;
 use serde::Serialize;
 
 use self::arguments::sorted;
+use super::cast::Casting;
 use super::{EpBench, experts_buffer, oracle_inputs, plan_of};
 use crate::bench::statistics::{Samples, slowest_of_ranks};
 use crate::bench::{EpArgs, link};
@@ -178,7 +179,7 @@ impl<'a> Tuned<'a> {
         let waves = arguments.waves_of(device.multiprocessors()).last().copied().unwrap_or(1);
         // The plan takes a share of the device that every launch fits.
         let config: EpConfig = config.launch(blocks, waves.max(preferred).min(16));
-        let bench = EpBench::with_config(context, bench, workload, config)?;
+        let bench = EpBench::with_config(context, bench, workload, Casting::Inside, config)?;
         let tokens = bench.tensors.count as u32;
         Ok(Self { bench, arguments, team, tokens })
     }

@@ -332,6 +332,7 @@ impl Ep {
             segments: self.sending.segments,
             flag_stride: FLAG_STRIDE,
             operation: DISPATCH.0,
+            device_count: DevicePointer::NULL,
         }
     }
 
@@ -353,6 +354,7 @@ impl Ep {
             rows: plan.rows() as u32,
             matrix_stride: layout.count_stride as u32,
             operation: COUNT.0,
+            device_count: DevicePointer::NULL,
         }
     }
 

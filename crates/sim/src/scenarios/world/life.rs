@@ -56,6 +56,7 @@ impl Tensors {
                 ids: DeviceSlice::of(&self.ids),
                 weights: Some(DeviceSlice::of(&self.weights)),
                 scales: None,
+                device_count: None,
             }
         }
     }

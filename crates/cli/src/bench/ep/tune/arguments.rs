@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anabranch::Error;
 use anabranch::ep::launch::LaunchTable;
-use anabranch::ep::{CombineCodec, CombineSource, DataType, Mode};
+use anabranch::ep::{CombineCodec, CombineSource, DataType, DispatchCast, Mode};
 use anyhow::{Context as _, bail};
 use clap::Args;
 
@@ -90,6 +90,7 @@ impl TuneEpArgs {
             placement: None,
             plan: false,
             replay_routing: false,
+            dispatch_cast: DispatchCast::None,
             compare: Vec::new(),
             nccl_library: None,
             trace: None,
