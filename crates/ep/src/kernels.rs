@@ -4,8 +4,8 @@ use anabranch_hip_jit::{DeviceStruct, Header, KernelSpec, KernelUnit, PRELUDE};
 use anabranch_shmem::TeamView;
 
 use crate::args::{
-    CombineArgs, CombinePushArgs, ConformanceCodecArgs, CountArgs, DispatchArgs, PlacementView,
-    ReferenceExpertArgs, SlotState,
+    CombineArgs, CombinePushArgs, ConformanceCodecArgs, CountArgs, DispatchArgs, MaskView, PlacementView,
+    RankMask, ReferenceExpertArgs, SlotState,
 };
 use crate::codec::CombineCodec;
 use crate::data_type::DataType;
@@ -18,6 +18,7 @@ use crate::plan::TILE;
 const HEADERS: &[Header] = &[Header { name: "ep/routing.h", text: include_str!("../kernels/routing.h") }];
 const DISPATCH_HEADERS: &[Header] =
     &[Header { name: "ep/dispatch_rows.h", text: include_str!("../kernels/dispatch_rows.h") }];
+const MASK_HEADERS: &[Header] = &[Header { name: "ep/mask.h", text: include_str!("../kernels/mask.h") }];
 const FLAG_HEADERS: &[Header] =
     &[Header { name: "ep/combine_flags.h", text: include_str!("../kernels/combine_flags.h") }];
 const CODEC_HEADERS: &[Header] = &[Header { name: "ep/codec.h", text: include_str!("../kernels/codec.h") }];
@@ -46,39 +47,43 @@ const RECEIVED_HEADERS: &[Header] =
 const EXPAND_HEADERS: &[Header] =
     &[Header { name: "ep/expand_rows.h", text: include_str!("../kernels/expand_rows.h") }];
 
-/// Dispatch; parameter `EP_TILE`.
+/// Dispatch; parameters `EP_TILE`, and `EP_MASK` where ranks may be masked.
 pub static DISPATCH: KernelUnit = KernelUnit {
     name: "ep_dispatch",
     source: include_str!("../kernels/dispatch.hip"),
-    headers: &[PRELUDE, HEADERS, DISPATCH_HEADERS],
+    headers: &[PRELUDE, HEADERS, MASK_HEADERS, DISPATCH_HEADERS],
     entries: &["anabranch_ep_dispatch", "anabranch_ep_dispatch_send", "anabranch_ep_dispatch_recv"],
     layouts: &[
         PlacementView::c_declaration,
         TeamView::c_declaration,
         SlotState::c_declaration,
+        RankMask::c_declaration,
+        MaskView::c_declaration,
         DispatchArgs::c_declaration,
     ],
 };
 
-/// Combine that pulls; parameters `EP_TILE` and `EP_ELEMENT`.
+/// Combine that pulls; parameters `EP_TILE` and `EP_ELEMENT`, and `EP_MASK` where ranks may be masked.
 pub static COMBINE: KernelUnit = KernelUnit {
     name: "ep_combine",
     source: include_str!("../kernels/combine.hip"),
-    headers: &[PRELUDE, HEADERS, FLAG_HEADERS, COMBINE_HEADERS],
+    headers: &[PRELUDE, HEADERS, MASK_HEADERS, FLAG_HEADERS, COMBINE_HEADERS],
     entries: &["anabranch_ep_combine", "anabranch_ep_combine_send", "anabranch_ep_combine_recv"],
     layouts: &[
         PlacementView::c_declaration,
         TeamView::c_declaration,
         SlotState::c_declaration,
+        RankMask::c_declaration,
+        MaskView::c_declaration,
         CombineArgs::c_declaration,
     ],
 };
 
-/// Combine that pushes; parameters `EP_TILE`, `EP_ELEMENT` and `EP_CODEC`.
+/// Combine that pushes; parameters `EP_TILE`, `EP_ELEMENT` and `EP_CODEC`, and `EP_MASK` where ranks may be masked.
 pub static COMBINE_PUSH: KernelUnit = KernelUnit {
     name: "ep_combine_push",
     source: include_str!("../kernels/combine_push.hip"),
-    headers: &[PRELUDE, HEADERS, FLAG_HEADERS, CODEC_HEADERS],
+    headers: &[PRELUDE, HEADERS, MASK_HEADERS, FLAG_HEADERS, CODEC_HEADERS],
     entries: &[
         "anabranch_ep_combine_push",
         "anabranch_ep_combine_push_send",
@@ -88,6 +93,8 @@ pub static COMBINE_PUSH: KernelUnit = KernelUnit {
         PlacementView::c_declaration,
         TeamView::c_declaration,
         SlotState::c_declaration,
+        RankMask::c_declaration,
+        MaskView::c_declaration,
         CombinePushArgs::c_declaration,
     ],
 };
@@ -176,6 +183,12 @@ pub fn combine_push(element: DataType, codec: CombineCodec) -> KernelSpec {
     encoded(tiled(&COMBINE_PUSH), element, codec)
 }
 
+/// A kernel of dispatch or combine for a plan that masks ranks.
+#[must_use]
+pub fn masking(spec: KernelSpec) -> KernelSpec {
+    spec.with("EP_MASK", 1)
+}
+
 /// The stand-in expert from one type to another.
 pub fn reference_expert(input: DataType, output: DataType) -> KernelSpec {
     between(tiled(&REFERENCE_EXPERT), input, output)
@@ -208,10 +221,11 @@ pub fn reference_expert_major(input: DataType, output: DataType) -> KernelSpec {
 
 /// Every kernel of this crate in every variant that operations launch: what a prebuild compiles.
 pub fn kernels() -> Vec<KernelSpec> {
-    let mut all = vec![count(), dispatch(), expert_count(), expert_expand()];
+    let mut all = vec![count(), dispatch(), masking(dispatch()), expert_count(), expert_expand()];
     for output in DataType::COMBINED {
-        all.extend([combine(output), expert_contract(output)]);
+        all.extend([combine(output), masking(combine(output)), expert_contract(output)]);
         all.extend(CombineCodec::ALL.map(|codec| combine_push(output, codec)));
+        all.extend(CombineCodec::ALL.map(|codec| masking(combine_push(output, codec))));
         all.extend(DataType::ALL.map(|input| reference_expert(input, output)));
         all.extend(DataType::ALL.map(|input| reference_expert_major(input, output)));
     }

@@ -11,6 +11,8 @@
 //!
 //! [`ExpertMajor`] puts received rows into the order of this rank's experts, and sums their outputs back.
 //!
+//! A peer that does not come is a fault of the world, or, with [`OnTimeout::Mask`], it is masked and the others go on.
+//!
 //! Sums are in group-rank order with f32 accumulation and one rounding, so that the result is the same on every rank, in
 //! every run, and for every launch shape.
 
@@ -19,6 +21,7 @@ pub mod args;
 mod codec;
 mod data_type;
 mod error;
+mod mask;
 mod operation;
 mod placement;
 mod received;
@@ -40,6 +43,7 @@ pub use expert_major::{
     ExpertMajor, ExpertMajorConfig, ExpertMajorPlan, ExpertMajorRows, LocalExpertCounter,
 };
 pub use kernels::kernels;
+pub use mask::{MaskCause, MaskedRank, OnTimeout};
 pub use operation::{
     COMBINE, COUNT, CombineSent, DISPATCH, DispatchSent, Dispatched, DroppedCopy, ExpertOutput,
     ExpertParallel,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anabranch_hip::{DeviceAddress, Stream};
 use anabranch_hip_jit::{DevicePointer, LoadedUnit};
 use anabranch_ranks::{Group, GroupRank};
-use anabranch_shmem::{OperationCode, OperationName, ResidencyPermit, Team, World};
+use anabranch_shmem::{LossTolerance, OperationCode, OperationName, ResidencyPermit, Team, World};
 
 use crate::error::{Error, Result};
 use crate::kernels;
@@ -14,12 +14,14 @@ use crate::placement::DevicePlacement;
 use crate::plan::{DeviceLimits, EpConfig, Geometry, Plan};
 use crate::room::Mode;
 use crate::slot::{PoolMark, Slot, SlotPool};
+use mask::MaskTable;
 use residency::{device_limits, reserve};
 
 mod combine;
 mod dispatch;
 mod dropped;
 mod handle;
+mod mask;
 mod push;
 mod residency;
 mod split;
@@ -68,6 +70,10 @@ pub struct ExpertParallel {
     /// The combine that pushes, where the plan has it.
     push: Option<Arc<LoadedUnit>>,
     limits: DeviceLimits,
+    /// Where ranks may be masked; losses do not end the world then.
+    mask: Option<MaskTable>,
+    #[expect(dead_code, reason = "held, for its drop")]
+    tolerance: Option<LossTolerance>,
     /// The share of the device for all slots' kernels at once.
     #[expect(dead_code, reason = "held, for its drop")]
     residency: ResidencyPermit,
@@ -93,7 +99,8 @@ impl ExpertParallel {
     /// with a warning in the log; when not one block a slot fits, the plan is refused.
     ///
     /// # Errors
-    /// [`Error::Config`], [`Error::CombineType`], [`Error::CodecNeedsPush`], [`Error::Unreachable`], a device that is taken
+    /// [`Error::Config`], [`Error::CombineType`], [`Error::CodecNeedsPush`], [`Error::MaskNeedsSlotted`], [`Error::Patience`],
+    /// [`Error::Unreachable`], a device that is taken
     /// ([`anabranch_shmem::Error::Residency`]), configurations that differ, heap exhaustion, compiler errors. A failure
     /// on one member is an error on all.
     pub fn new(world: &World, group: &Group, config: EpConfig) -> Result<Self> {
@@ -120,14 +127,32 @@ impl ExpertParallel {
             .collect();
         let heaps = heaps?;
         let own = reserve(world, &plan, &mut limits).and_then(|permit| {
-            let slots = heaps.into_iter().map(|heap| Slot::new(world.device(), &plan, heap));
+            let heaps = (0..).zip(heaps);
+            let slots = heaps.map(|(number, heap)| Slot::new(world.device(), &plan, number, heap));
             let placement = DevicePlacement::new(world.device(), &plan)?;
-            Ok((permit, slots.collect::<Result<Vec<_>>>()?, Arc::new(placement)))
+            let masks = plan.config().on_timeout.masks();
+            let mask = masks.then(|| MaskTable::new(world.device(), plan.ranks())).transpose()?;
+            Ok((permit, slots.collect::<Result<Vec<_>>>()?, Arc::new(placement), mask))
         });
         agree(world, group, "ep slots", &own)?;
-        let (residency, slots, placement) = own?;
+        let (residency, slots, placement, mask) = own?;
+        let tolerance = mask.is_some().then(|| world.tolerate_losses(group)).transpose()?;
         let (world, pool) = (world.clone(), SlotPool::new(slots));
-        Ok(Self { world, team, plan, pool, placement, count, dispatch, combine, push, limits, residency })
+        Ok(Self {
+            world,
+            team,
+            plan,
+            pool,
+            placement,
+            count,
+            dispatch,
+            combine,
+            push,
+            limits,
+            mask,
+            tolerance,
+            residency,
+        })
     }
 
     fn prepare(world: &World, group: &Group, config: EpConfig) -> Result<Prepared> {
@@ -137,15 +162,18 @@ impl ExpertParallel {
             return Err(Error::Unreachable { peer: *peer });
         }
         let device = world.device();
-        let dispatch = world.jit().load(device, &kernels::dispatch())?;
-        let combine = world.jit().load(device, &kernels::combine(plan.config().combine_type))?;
+        let on_timeout = plan.config().on_timeout;
+        on_timeout.check_deadline(world.operation_deadline())?;
+        let variant = |spec| if on_timeout.masks() { kernels::masking(spec) } else { spec };
+        let dispatch = world.jit().load(device, &variant(kernels::dispatch()))?;
+        let combine = world.jit().load(device, &variant(kernels::combine(plan.config().combine_type)))?;
         let count = match plan.mode() {
             Mode::Compact => Some(world.jit().load(device, &kernels::count())?),
             _ => None,
         };
         let push = plan.config().combine_source.pushes().then(|| {
             let spec = kernels::combine_push(plan.config().combine_type, plan.config().combine_codec);
-            world.jit().load(device, &spec)
+            world.jit().load(device, &variant(spec))
         });
         let push = push.transpose()?;
         let limits = device_limits(&plan, count.as_deref(), &dispatch, &combine, push.as_deref())?;

@@ -25,6 +25,7 @@ pub(crate) struct Slot {
     own: Mutex<DeviceBuffer>,
     parts: OwnLayout,
     base: DeviceAddress,
+    number: u32,
 }
 
 /// Offsets of the parts of a slot's own memory.
@@ -38,6 +39,8 @@ struct OwnLayout {
     counts: u64,
     offsets: u64,
     send_map: u64,
+    /// Of a plan that masks ranks.
+    settled: u64,
     bytes: u64,
 }
 
@@ -58,7 +61,8 @@ impl OwnLayout {
         let counts = place(ranks * 4);
         let offsets = place((ranks + 1) * 4);
         let send_map = place(u64::from(plan.config().max_tokens) * u64::from(plan.fan_out()) * 8);
-        Self { state, routed, tally, bases, room, counts, offsets, send_map, bytes: end }
+        let settled = place(if plan.config().on_timeout.masks() { ranks * 8 } else { 0 });
+        Self { state, routed, tally, bases, room, counts, offsets, send_map, settled, bytes: end }
     }
 }
 
@@ -68,15 +72,19 @@ fn fresh_state() -> SlotState {
 }
 
 impl Slot {
-    /// A slot over its symmetric part; allocates its own part.
-    pub(crate) fn new(device: &Device, plan: &Plan, heap: SymmetricMemory) -> Result<Self> {
+    /// The plan's slot of this number over its symmetric part; allocates its own part.
+    pub(crate) fn new(device: &Device, plan: &Plan, number: u32, heap: SymmetricMemory) -> Result<Self> {
         let parts = OwnLayout::of(plan);
         let mut own = device.allocate(parts.bytes as usize)?;
         own.fill(0)?;
         own.copy_from_host(parts.state as usize, bytemuck::bytes_of(&fresh_state()))?;
         let base = own.address();
         let pulls = plan.config().combine_source.pulls();
-        Ok(Self { heap, layout: *plan.layout(), pulls, own: Mutex::new(own), parts, base })
+        Ok(Self { heap, layout: *plan.layout(), pulls, own: Mutex::new(own), parts, base, number })
+    }
+
+    pub(crate) fn number(&self) -> u32 {
+        self.number
     }
 
     /// Where the slot starts in the heap, as an offset.
@@ -109,6 +117,14 @@ impl Slot {
 
     pub(crate) fn dropped_count(&self) -> DeviceAddress {
         self.state().offset(offset_of!(SlotState, dropped_count) as u64)
+    }
+
+    pub(crate) fn masked_count(&self) -> DeviceAddress {
+        self.state().offset(offset_of!(SlotState, masked_count) as u64)
+    }
+
+    pub(crate) fn settled(&self) -> DeviceAddress {
+        self.base.offset(self.parts.settled)
     }
 
     pub(crate) fn routed(&self) -> DeviceAddress {
@@ -146,6 +162,22 @@ impl Slot {
         Ok(map)
     }
 
+    /// The greatest epoch that dispatch or combine has ended. No launch may be in flight.
+    pub(crate) fn epoch(&self) -> Result<u64> {
+        let mut state = SlotState::zeroed();
+        lock(&self.own).copy_to_host(self.parts.state as usize, bytemuck::bytes_of_mut(&mut state))?;
+        Ok(state.dispatch_epoch.max(state.combine_epoch))
+    }
+
+    /// Goes on behind this epoch. No launch may be in flight.
+    pub(crate) fn set_epoch(&self, epoch: u64) -> Result<()> {
+        let mut own = lock(&self.own);
+        for field in [offset_of!(SlotState, dispatch_epoch), offset_of!(SlotState, combine_epoch)] {
+            own.copy_from_host(self.parts.state as usize + field, &epoch.to_ne_bytes())?;
+        }
+        Ok(())
+    }
+
     /// Reads and clears what the kernels saw of invalid ids: `(count, token, id)`. Only these two words are written, so that a
     /// launch in flight keeps its epochs and counters; what it counts meanwhile may be lost.
     pub(crate) fn take_invalid(&self) -> Result<Option<(u32, u32, i32)>> {
@@ -174,6 +206,8 @@ pub(crate) struct SlotPool {
 #[derive(Debug, Default)]
 struct Use {
     busy: bool,
+    /// Whoever held it has dropped it, and peers still expect a combine.
+    lost: bool,
     /// How often it was taken.
     taken: u64,
     /// Behind the last launch that was not captured.
@@ -203,6 +237,18 @@ impl SlotPool {
             anabranch_clock::sleep(POLL);
         }
         true
+    }
+
+    /// Slots with an operation that somebody can still end.
+    pub(crate) fn held(&self) -> usize {
+        lock(&self.uses).iter().filter(|one| one.busy && !one.lost).count()
+    }
+
+    /// Frees the slots that were lost: no peer expects anything of them any more.
+    pub(crate) fn recover(&self) {
+        for one in lock(&self.uses).iter_mut().filter(|one| one.lost) {
+            (one.busy, one.lost) = (false, false);
+        }
     }
 
     /// Takes the free slot of the lowest number, the same on every rank when all begin and end operations in the same order, and
@@ -322,6 +368,7 @@ impl Drop for SlotTicket {
             lock(&self.pool.uses)[self.index].busy = false;
             return;
         }
+        lock(&self.pool.uses)[self.index].lost = true;
         tracing::warn!(
             slot = self.index,
             "a dispatch was dropped without combine or release; its slot stays busy, because peers still expect one"

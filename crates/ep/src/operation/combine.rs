@@ -117,6 +117,7 @@ impl ExpertParallel {
             segments,
             flag_stride: FLAG_STRIDE,
             operation: COMBINE.0,
+            mask: self.mask_view(slot),
         }
     }
 }

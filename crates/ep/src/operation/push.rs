@@ -87,7 +87,7 @@ impl ExpertParallel {
             offsets: pointer(slot.offsets()),
             state: pointer(slot.state()),
             meta_offset: start + layout.meta,
-            push_offset: start + layout.combine_rows,
+            push_offset: start + layout.push_rows,
             flags_offset: start + layout.combine_flags,
             token_count: push.tokens,
             max_tokens: config.max_tokens,
@@ -101,6 +101,7 @@ impl ExpertParallel {
             flag_stride: FLAG_STRIDE,
             operation: COMBINE.0,
             reserved: 0,
+            mask: self.mask_view(slot),
         }
     }
 }

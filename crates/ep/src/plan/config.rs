@@ -4,6 +4,7 @@ use super::{MAX_SLOT_BYTES, MAX_TOKENS, MAX_TOP_K, meta_bytes, row_bytes};
 use crate::codec::{CombineCodec, CombineSource};
 use crate::data_type::DataType;
 use crate::error::{Error, Result};
+use crate::mask::OnTimeout;
 use crate::placement::PlacementTable;
 use crate::room::{Mode, Room};
 
@@ -42,6 +43,8 @@ pub struct EpConfig {
     pub max_blocks: u32,
     /// Waves of a block; 0 lets the plan choose.
     pub waves_per_block: u32,
+    /// What becomes of an operation when a peer does not come.
+    pub on_timeout: OnTimeout,
 }
 
 impl EpConfig {
@@ -63,6 +66,7 @@ impl EpConfig {
             slots: 1,
             max_blocks: 0,
             waves_per_block: 0,
+            on_timeout: OnTimeout::Fault,
         }
     }
 
@@ -123,6 +127,13 @@ impl EpConfig {
         self
     }
 
+    /// Sets what becomes of an operation when a peer does not come.
+    #[must_use]
+    pub fn on_timeout(mut self, value: OnTimeout) -> Self {
+        self.on_timeout = value;
+        self
+    }
+
     /// Field names and values, in the order in which ranks compare them.
     pub fn fields(&self) -> Vec<(String, String)> {
         [
@@ -139,6 +150,7 @@ impl EpConfig {
             ("max_recv", self.max_recv.to_string()),
             ("mode", self.mode.to_string()),
             ("slots", self.slots.to_string()),
+            ("on_timeout", self.on_timeout.to_string()),
         ]
         .map(|(field, value)| (field.to_owned(), value))
         .to_vec()
@@ -198,6 +210,7 @@ impl EpConfig {
         }
         let row = u128::from(row_bytes(self, self.dispatch_type) + row_bytes(self, self.combine_type));
         let room = Room::new(self.mode, ranks, self.max_tokens, self.max_recv)?;
+        self.on_timeout.check(room.mode())?;
         let pushed = if self.combine_source.pushes() { self.push_rows(ranks) } else { 0 };
         let slot = u128::from(room.rows()) * (row + u128::from(meta_bytes(self)))
             + u128::from(pushed) * u128::from(self.wire_bytes());

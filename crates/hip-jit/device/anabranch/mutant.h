@@ -164,6 +164,9 @@ enum Mutant : u32 {
     MUTANT_COUNT_TWO_WORDS = 175,         // epoch and count are stored one after the other
     MUTANT_COUNT_UNWAITED = 176,
     MUTANT_COUNT_NO_BARRIER = 177,        // places are worked out before all words have come
+    // ep/mask.h
+    MUTANT_MASK_NOT_SET = 460,            // a wait that gives a rank up tells no later one
+    MUTANT_MASK_UNSETTLED = 461,          // combine: every block leaves out whom it has missed
     // ep/expert_count.hip and ep/expert_expand.hip
     MUTANT_EXPERT_COUNT_UNCLEARED = 490,  // pairs are counted before the counters are zero
     MUTANT_EXPERT_COUNT_UNSUMMED = 491,   // counts are told while others still count

@@ -28,7 +28,7 @@ pub fn scenario(case: Case, jit: &Jit) -> Result<Box<dyn Scenario>, ScenarioErro
     let mut kernels = Kernels::new(jit, &case);
     let kernels = &mut kernels;
     Ok(match case.protocol {
-        Protocol::Ep | Protocol::EpCompact | Protocol::EpSplit | Protocol::EpExperts => {
+        Protocol::Ep | Protocol::EpCompact | Protocol::EpSplit | Protocol::EpMask | Protocol::EpExperts => {
             Box::new(ep::Ep::new(case, kernels)?)
         }
         Protocol::Barrier => Box::new(barrier::Barrier::new(case, kernels)?),

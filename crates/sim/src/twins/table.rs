@@ -184,7 +184,8 @@ pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_team_signal_wait", Runs::In(&[Protocol::StreamSignal])),
 ];
 
-const EP: Runs = Runs::In(&[Protocol::Ep, Protocol::EpCompact, Protocol::EpSplit, Protocol::EpExperts]);
+const EP: Runs =
+    Runs::In(&[Protocol::Ep, Protocol::EpCompact, Protocol::EpSplit, Protocol::EpMask, Protocol::EpExperts]);
 const EXPERTS: Runs = Runs::QuietIn(&[Protocol::EpExperts]);
 const MOVES: Runs = Runs::In(&[Protocol::Ccl, Protocol::CclMove]);
 const GATHERS_MANY: Runs = Runs::In(&[Protocol::CclGatherMany]);

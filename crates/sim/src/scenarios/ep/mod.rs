@@ -4,10 +4,12 @@
 mod experts;
 pub(super) mod given;
 mod judge;
+mod mask;
 mod push;
 
 use anabranch_ep::args::{
-    CombineArgs, CombinePushArgs, CountArgs, DispatchArgs, PlacementView, ReferenceExpertArgs, SlotState,
+    CombineArgs, CombinePushArgs, CountArgs, DispatchArgs, PlacementView, RankMask, ReferenceExpertArgs,
+    SlotState,
 };
 use anabranch_ep::plan::{DeviceLimits, FLAG_STRIDE, Geometry, Plan};
 use anabranch_ep::{
@@ -51,6 +53,8 @@ struct Own {
     counts: u64,
     offsets: u64,
     send_map: u64,
+    mask: u64,
+    settled: u64,
     bytes: u64,
 }
 
@@ -64,8 +68,10 @@ impl Own {
         let counts = room + u64::from(ranks) * 4;
         let offsets = counts + u64::from(ranks) * 4;
         let send_map = (offsets + u64::from(ranks + 1) * 4).next_multiple_of(64);
-        let bytes = send_map + u64::from(tokens) * u64::from(fan_out) * 8;
-        Self { state, routed, tally, bases, room, counts, offsets, send_map, bytes }
+        let mask = send_map + u64::from(tokens) * u64::from(fan_out) * 8;
+        let settled = mask + u64::from(ranks) * size_of::<RankMask>() as u64;
+        let bytes = settled + u64::from(ranks) * 8;
+        Self { state, routed, tally, bases, room, counts, offsets, send_map, mask, settled, bytes }
     }
 }
 
@@ -107,8 +113,8 @@ impl Halves {
         Ok(Self {
             send: kernels.load(dispatch(), "anabranch_ep_dispatch_send")?,
             recv: kernels.load(dispatch(), "anabranch_ep_dispatch_recv")?,
-            offer: push::load(kernels, staged, push::Part::Send)?,
-            sum: push::load(kernels, staged, push::Part::Receive)?,
+            offer: push::load(kernels, staged, push::Part::Send, false)?,
+            sum: push::load(kernels, staged, push::Part::Receive, false)?,
         })
     }
 }
@@ -121,6 +127,8 @@ impl Ep {
             .combine_type(DataType::F32)
             .combine_source(if case.staged { CombineSource::Buffer } else { CombineSource::Window })
             .launch(case.blocks, case.waves);
+        let masks = case.protocol == Protocol::EpMask;
+        let config = if masks { config.on_timeout(mask::on_timeout()) } else { config };
         let compact = case.protocol == Protocol::EpCompact;
         let config = if compact {
             config.mode(Mode::Compact).max_recv((case.ranks * case.tokens / 2).max(case.ranks))
@@ -148,12 +156,13 @@ impl Ep {
         let lanes = case.ranks * lanes(&sending).max(lanes(&summing)).max(lanes(&counting));
         let bench = Bench::new(&case, lanes, plan.heap_bytes(), own.bytes)?;
         let expert = kernels::reference_expert(DataType::F32, DataType::F32);
+        let dispatch = if masks { kernels::masking(kernels::dispatch()) } else { kernels::dispatch() };
         let mut ep = Self {
             count: if compact { Some(kernels.load(kernels::count(), "anabranch_ep_count")?) } else { None },
             // Tiles of one wave, so that few tokens are several tiles; the plan's local memory is for larger ones.
-            dispatch: kernels.load(kernels::dispatch().with("EP_TILE", WAVE), "anabranch_ep_dispatch")?,
+            dispatch: kernels.load(dispatch.with("EP_TILE", WAVE), "anabranch_ep_dispatch")?,
             expert: kernels.load_right(expert, "anabranch_ep_reference_expert")?,
-            combine: push::load(kernels, case.staged, push::Part::Whole)?,
+            combine: push::load(kernels, case.staged, push::Part::Whole, masks)?,
             halves: if case.protocol == Protocol::EpSplit {
                 Some(Halves::load(kernels, case.staged)?)
             } else {
@@ -208,7 +217,10 @@ impl Ep {
                 self.own.state,
                 &[SlotState { invalid_first: u64::MAX, ..SlotState::zeroed() }],
             )?;
-            self.bench.put(rank.own, self.own.tally, &vec![0_u32; self.case.ranks as usize])?;
+            let ranks = self.case.ranks as usize;
+            self.bench.put(rank.own, self.own.tally, &vec![0_u32; ranks])?;
+            self.bench.put(rank.own, self.own.mask, &vec![RankMask::zeroed(); ranks])?;
+            self.bench.put(rank.own, self.own.settled, &vec![0_u64; ranks])?;
             for Input { tokens, ids, weights, on_device, .. } in &memory.inputs {
                 self.bench.put(*on_device, 0, tokens)?;
                 self.bench.put(*on_device, tokens.len() as u64, ids)?;
@@ -307,6 +319,7 @@ impl Ep {
             segments: self.sending.segments,
             flag_stride: FLAG_STRIDE,
             operation: DISPATCH.0,
+            mask: self.mask_view(rank),
         }
     }
 
@@ -368,6 +381,7 @@ impl Ep {
             segments: self.summing.segments,
             flag_stride: FLAG_STRIDE,
             operation: COMBINE.0,
+            mask: self.mask_view(rank),
         }
     }
 }

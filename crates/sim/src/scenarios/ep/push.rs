@@ -19,6 +19,7 @@ pub(super) fn load(
     kernels: &mut Kernels<'_>,
     staged: bool,
     part: Part,
+    masks: bool,
 ) -> Result<SeededKernel, ScenarioError> {
     let entry = match (staged, part) {
         (false, Part::Whole) => "anabranch_ep_combine",
@@ -33,7 +34,7 @@ pub(super) fn load(
     } else {
         kernels::combine(DataType::F32)
     };
-    kernels.load(spec, entry)
+    kernels.load(if masks { kernels::masking(spec) } else { spec }, entry)
 }
 
 /// Arguments of all kernels of a combine.
@@ -78,7 +79,7 @@ impl Ep {
             offsets: at(own, self.own.offsets),
             state: at(own, self.own.state),
             meta_offset: layout.meta,
-            push_offset: layout.combine_rows,
+            push_offset: layout.push_rows,
             flags_offset: layout.combine_flags,
             token_count: self.case.tokens,
             max_tokens: self.case.tokens,
@@ -92,6 +93,7 @@ impl Ep {
             flag_stride: FLAG_STRIDE,
             operation: COMBINE.0,
             reserved: 0,
+            mask: self.mask_view(rank),
         }
     }
 }
