@@ -118,6 +118,19 @@ fn expert_major_rows_are_verified_and_have_times_of_their_own() {
 }
 
 #[test]
+fn replayed_routings_are_verified_and_timed_beside_dispatch() {
+    for more in [&["--mode", "slotted"][..], &["--mode", "compact", "--max-recv", "9", "--graph"]] {
+        let rows = rows(&run(&[&["bench", "ep", "--replay-routing"], SMALL, EP, more].concat()));
+        let said: Vec<_> = rows.iter().map(|row| row["op"].as_str().unwrap()).collect();
+        assert_eq!(said, ["dispatch", "combine", "dispatch-again"].repeat(2));
+        for row in &rows {
+            assert!(row["verified"] == true && row["us_median"].as_f64().unwrap() > 0.0, "{row}");
+            assert!(row["gb_per_s"].as_f64().unwrap() > 0.0, "{row}");
+        }
+    }
+}
+
+#[test]
 fn a_flat_heap_carries_the_same_traffic() {
     for threads in [false, true] {
         let mut arguments = [&["bench", "ep"], SMALL, EP, &["--set", "heap.mode=flat"]].concat();
@@ -218,6 +231,10 @@ fn sizes_that_cannot_be_are_one_error_before_any_rank_starts() {
     for (arguments, words) in [
         (vec!["ep", "--tokens", &most, "--hidden", &most], "hidden"),
         (vec!["ep", "--tokens", "4", "--expert-capacity", "8"], "need --layout expert-major"),
+        (
+            vec!["ep", "--tokens", "4", "--replay-routing", "--layout", "expert-major"],
+            "--replay-routing is for --layout token-major",
+        ),
         (
             vec![
                 "ep",

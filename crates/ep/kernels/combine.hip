@@ -19,6 +19,7 @@
 #endif
 typedef EP_ELEMENT Element;
 #include "ep/combine_rows.h"
+#include "ep/combine_weights.h"
 
 // The whole block comes here, or none of it. Tells every rank that the rows are here.
 static ANABRANCH_DEVICE void offer_rows(const Grid& grid, const CombineArgs& args, u64 epoch) {
@@ -43,6 +44,7 @@ static ANABRANCH_DEVICE void pull_and_sum(const Grid& grid, const CombineArgs& a
         u32 to = static_cast<u32>(static_cast<u64>(units) * (segment + 1) / args.segments);
         sum_units(grid, args, token, from, to);
     }
+    sum_pulled_weights(grid, args);
     advance_epoch(grid, args, wait.epoch);
 }
 

@@ -22,6 +22,7 @@
 #include "ep/mask.h"
 #include "ep/combine_flags.h"
 #include "ep/codec.h"
+#include "ep/combine_weights.h"
 
 #if !defined(EP_ELEMENT) || !defined(EP_CODEC)
 #error "the kernel is compiled for an element type: Bf16, F16 or F32; and for a codec of ep/codec.h"
@@ -92,6 +93,7 @@ static ANABRANCH_DEVICE void push_rows(const Grid& grid, const CombinePushArgs& 
         } else {
             encode_blocks<Codec, Element>(grid, from, to, to + scales_offset<Codec>(args.hidden), begin, end);
         }
+        if (segment == 0) push_weights(grid, args, own, row, source, place, token);
     }
 }
 
@@ -168,6 +170,7 @@ static ANABRANCH_DEVICE void wait_and_sum(const Grid& grid, const CombinePushArg
         u32 to = static_cast<u32>(static_cast<u64>(units) * (segment + 1) / args.segments);
         sum_units(grid, args, own, token, from, to);
     }
+    sum_pushed_weights(grid, args, own);
     advance_epoch(grid, args, wait.epoch);
 }
 

@@ -109,6 +109,9 @@ ANABRANCH_DEVICE bool is_dropped(u64 entry) { return (entry & DROPPED) != 0; }
 ANABRANCH_DEVICE u32 destination_rank(u64 entry) { return static_cast<u32>(entry >> 32) - 1; }
 ANABRANCH_DEVICE u32 destination_row(u64 entry) { return static_cast<u32>(entry); }
 
+// Bits of a kept routing's identity, {epoch, slot}, that name the slot; a plan has at most 64.
+static constexpr u32 SLOT_BITS = 6;
+
 // Where the rows of a source begin in the windows: each source owns `row_stride` rows, or, when that is 0, its rows lie
 // behind those of the ranks before it.
 ANABRANCH_DEVICE u32 first_row_of(const Grid& grid, u32 source, u32 row_stride, const u32* offsets) {

@@ -3,6 +3,12 @@
 use anabranch_hip_jit::{DevicePointer, device_struct};
 use anabranch_shmem::TeamView;
 
+mod routing;
+mod weights;
+
+pub use routing::{DispatchAgainArgs, KeepRoutingArgs, KeptRouting, RoutingHead};
+pub use weights::FillWeightsArgs;
+
 device_struct! {
     /// Which rank works on which expert.
     pub struct PlacementView {
@@ -226,6 +232,14 @@ device_struct! {
         pub flag_stride: u32,
         /// The operation's code in fault records.
         pub operation: u32,
+        /// `[token_count][top_k]`; written where the plan has combined weights.
+        pub weights: DevicePointer<f32>,
+        /// Weight window `[rows][top_k]`, where the plan has one.
+        pub weights_offset: u64,
+        /// Experts a token names.
+        pub top_k: u32,
+        /// Not used.
+        pub reserved: u32,
         /// Ranks to work without.
         pub mask: MaskView,
     }
@@ -275,8 +289,14 @@ device_struct! {
         pub flag_stride: u32,
         /// The operation's code in fault records.
         pub operation: u32,
-        /// Not used.
-        pub reserved: u32,
+        /// Experts a token names.
+        pub top_k: u32,
+        /// `[token_count][top_k]`; written where the plan has combined weights.
+        pub weights: DevicePointer<f32>,
+        /// Weight window `[rows][top_k]`, where the plan has one.
+        pub weights_offset: u64,
+        /// Window of pushed weights `[fan_out][max_tokens][top_k]`, where the plan has one.
+        pub pushed_weights_offset: u64,
         /// Ranks to work without.
         pub mask: MaskView,
     }

@@ -140,6 +140,26 @@ pub enum Error {
     /// A handle of another plan was given.
     #[error("the handle belongs to another plan")]
     ForeignHandle,
+    /// Nothing was kept in a routing yet.
+    #[error("the routing is empty: keep that of a dispatch first")]
+    NothingKept,
+    /// A call that allocates or waits was made while its stream was being captured.
+    #[error("{call} allocates memory or waits, which a capture does not allow; call {instead}")]
+    Capturing {
+        /// The call.
+        call: &'static str,
+        /// What to do instead.
+        instead: &'static str,
+    },
+    /// Room for combined weights was given to a plan without them, or left out where the plan has them.
+    #[error(
+        "the plan was made with combine_weights = {planned}, and a combine {} for them",
+        if *.planned { "without room" } else { "with room" }
+    )]
+    CombineWeights {
+        /// Whether the plan combines weights.
+        planned: bool,
+    },
     /// The expert-major buffers hold another dispatch, or none.
     #[error(
         "the expert-major buffers do not hold this dispatch: expand it first, and contract it before the next expand"
@@ -182,6 +202,12 @@ pub enum Error {
     /// The plan masks nobody.
     #[error("the plan has no mask; make it with on_timeout mask")]
     NoMask,
+    /// A plan that masks ranks keeps no routing.
+    #[error(
+        "the plan masks ranks (on_timeout), and a kept routing names ranks that may be masked by then; dispatch anew, or take \
+         on_timeout fault"
+    )]
+    MaskKeepsNoRouting,
     /// A rank cannot be masked, or take part in a reset.
     #[error("the mask cannot be changed for {rank}: {problem}")]
     MaskRank {
@@ -190,9 +216,6 @@ pub enum Error {
         /// Why.
         problem: &'static str,
     },
-    /// What waits for the device was asked for on a stream that is being captured.
-    #[error("the stream is being captured; ask before or after")]
-    Capturing,
     /// A mask cannot be reset before all operations have ended.
     #[error("{held} operations have not ended; combine or release their dispatches before the mask is reset")]
     OperationsInFlight {

@@ -4,8 +4,9 @@ use anabranch_hip_jit::{DeviceStruct, Header, KernelSpec, KernelUnit, PRELUDE};
 use anabranch_shmem::TeamView;
 
 use crate::args::{
-    CombineArgs, CombinePushArgs, ConformanceCodecArgs, CountArgs, DispatchArgs, MaskView, PlacementView,
-    RankMask, ReferenceExpertArgs, SlotState,
+    CombineArgs, CombinePushArgs, ConformanceCodecArgs, CountArgs, DispatchAgainArgs, DispatchArgs,
+    FillWeightsArgs, KeepRoutingArgs, KeptRouting, MaskView, PlacementView, RankMask, ReferenceExpertArgs,
+    RoutingHead, SlotState,
 };
 use crate::codec::CombineCodec;
 use crate::data_type::DataType;
@@ -25,6 +26,9 @@ const CODEC_HEADERS: &[Header] = &[Header { name: "ep/codec.h", text: include_st
 
 const COMBINE_HEADERS: &[Header] =
     &[Header { name: "ep/combine_rows.h", text: include_str!("../kernels/combine_rows.h") }];
+
+const WEIGHT_HEADERS: &[Header] =
+    &[Header { name: "ep/combine_weights.h", text: include_str!("../kernels/combine_weights.h") }];
 
 /// The counts before a compact dispatch; parameter `EP_TILE`.
 pub static COUNT: KernelUnit = KernelUnit {
@@ -63,11 +67,56 @@ pub static DISPATCH: KernelUnit = KernelUnit {
     ],
 };
 
-/// Combine that pulls; parameters `EP_TILE` and `EP_ELEMENT`, and `EP_MASK` where ranks may be masked.
+/// What a dispatch leaves, kept for later ones; parameter `EP_TILE`.
+pub static KEEP_ROUTING: KernelUnit = KernelUnit {
+    name: "ep_keep_routing",
+    source: include_str!("../kernels/keep_routing.hip"),
+    headers: &[PRELUDE, HEADERS],
+    entries: &["anabranch_ep_keep_routing"],
+    layouts: &[
+        PlacementView::c_declaration,
+        TeamView::c_declaration,
+        SlotState::c_declaration,
+        RoutingHead::c_declaration,
+        KeptRouting::c_declaration,
+        KeepRoutingArgs::c_declaration,
+    ],
+};
+
+/// Dispatch with a kept routing; parameter `EP_TILE`.
+pub static DISPATCH_AGAIN: KernelUnit = KernelUnit {
+    name: "ep_dispatch_again",
+    source: include_str!("../kernels/dispatch_again.hip"),
+    headers: &[PRELUDE, HEADERS, MASK_HEADERS, DISPATCH_HEADERS],
+    entries: &["anabranch_ep_dispatch_again"],
+    layouts: &[
+        PlacementView::c_declaration,
+        TeamView::c_declaration,
+        SlotState::c_declaration,
+        RoutingHead::c_declaration,
+        KeptRouting::c_declaration,
+        RankMask::c_declaration,
+        MaskView::c_declaration,
+        DispatchArgs::c_declaration,
+        DispatchAgainArgs::c_declaration,
+    ],
+};
+
+/// Dispatched weights to the weight window; parameter `EP_TILE`.
+pub static FILL_WEIGHTS: KernelUnit = KernelUnit {
+    name: "ep_fill_weights",
+    source: include_str!("../kernels/fill_weights.hip"),
+    headers: &[PRELUDE, HEADERS, RECEIVED_HEADERS],
+    entries: &["anabranch_ep_fill_weights"],
+    layouts: &[PlacementView::c_declaration, ReceivedView::c_declaration, FillWeightsArgs::c_declaration],
+};
+
+/// Combine that pulls; parameters `EP_TILE` and `EP_ELEMENT`, `EP_COMBINE_WEIGHTS` where weights are combined, and
+/// `EP_MASK` where ranks may be masked.
 pub static COMBINE: KernelUnit = KernelUnit {
     name: "ep_combine",
     source: include_str!("../kernels/combine.hip"),
-    headers: &[PRELUDE, HEADERS, MASK_HEADERS, FLAG_HEADERS, COMBINE_HEADERS],
+    headers: &[PRELUDE, HEADERS, MASK_HEADERS, FLAG_HEADERS, COMBINE_HEADERS, WEIGHT_HEADERS],
     entries: &["anabranch_ep_combine", "anabranch_ep_combine_send", "anabranch_ep_combine_recv"],
     layouts: &[
         PlacementView::c_declaration,
@@ -79,11 +128,12 @@ pub static COMBINE: KernelUnit = KernelUnit {
     ],
 };
 
-/// Combine that pushes; parameters `EP_TILE`, `EP_ELEMENT` and `EP_CODEC`, and `EP_MASK` where ranks may be masked.
+/// Combine that pushes; parameters `EP_TILE`, `EP_ELEMENT` and `EP_CODEC`, `EP_COMBINE_WEIGHTS` where weights are combined, and
+/// `EP_MASK` where ranks may be masked.
 pub static COMBINE_PUSH: KernelUnit = KernelUnit {
     name: "ep_combine_push",
     source: include_str!("../kernels/combine_push.hip"),
-    headers: &[PRELUDE, HEADERS, MASK_HEADERS, FLAG_HEADERS, CODEC_HEADERS],
+    headers: &[PRELUDE, HEADERS, MASK_HEADERS, FLAG_HEADERS, CODEC_HEADERS, WEIGHT_HEADERS],
     entries: &[
         "anabranch_ep_combine_push",
         "anabranch_ep_combine_push_send",
@@ -173,6 +223,27 @@ pub fn dispatch() -> KernelSpec {
     tiled(&DISPATCH)
 }
 
+/// The kernel that keeps a routing.
+pub fn keep_routing() -> KernelSpec {
+    KernelSpec::new(&KEEP_ROUTING).with("EP_TILE", TILE)
+}
+
+/// The dispatch with a kept routing: payload is bytes, so one object serves every type.
+pub fn dispatch_again() -> KernelSpec {
+    KernelSpec::new(&DISPATCH_AGAIN).with("EP_TILE", TILE)
+}
+
+/// The kernel that fills the weight window.
+pub fn fill_weights() -> KernelSpec {
+    KernelSpec::new(&FILL_WEIGHTS).with("EP_TILE", TILE)
+}
+
+/// A combine kernel, of either kind, for plans that combine weights too.
+#[must_use]
+pub fn with_weights(combine: KernelSpec) -> KernelSpec {
+    combine.with("EP_COMBINE_WEIGHTS", 1)
+}
+
 /// The combine kernel that pulls rows of a type.
 pub fn combine(element: DataType) -> KernelSpec {
     of_element(tiled(&COMBINE), element)
@@ -222,10 +293,14 @@ pub fn reference_expert_major(input: DataType, output: DataType) -> KernelSpec {
 /// Every kernel of this crate in every variant that operations launch: what a prebuild compiles.
 pub fn kernels() -> Vec<KernelSpec> {
     let mut all = vec![count(), dispatch(), masking(dispatch()), expert_count(), expert_expand()];
+    all.extend([keep_routing(), dispatch_again(), fill_weights()]);
     for output in DataType::COMBINED {
-        all.extend([combine(output), masking(combine(output)), expert_contract(output)]);
-        all.extend(CombineCodec::ALL.map(|codec| combine_push(output, codec)));
-        all.extend(CombineCodec::ALL.map(|codec| masking(combine_push(output, codec))));
+        let combines = core::iter::once(combine(output))
+            .chain(CombineCodec::ALL.map(|codec| combine_push(output, codec)))
+            .flat_map(|spec| [spec.clone(), with_weights(spec)])
+            .flat_map(|spec| [spec.clone(), masking(spec)]);
+        all.extend(combines);
+        all.push(expert_contract(output));
         all.extend(DataType::ALL.map(|input| reference_expert(input, output)));
         all.extend(DataType::ALL.map(|input| reference_expert_major(input, output)));
     }

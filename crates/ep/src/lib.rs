@@ -11,6 +11,8 @@
 //!
 //! [`ExpertMajor`] puts received rows into the order of this rank's experts, and sums their outputs back.
 //!
+//! [`ExpertParallel::routing`] keeps where a dispatch's tokens went, and [`ExpertParallel::dispatch_with`] sends others the same way.
+//!
 //! A peer that does not come is a fault of the world, or, with [`OnTimeout::Mask`], it is masked and the others go on.
 //!
 //! Sums are in group-rank order with f32 accumulation and one rounding, so that the result is the same on every rank, in
@@ -45,8 +47,8 @@ pub use expert_major::{
 pub use kernels::kernels;
 pub use mask::{MaskCause, MaskedRank, OnTimeout};
 pub use operation::{
-    COMBINE, COUNT, CombineSent, DISPATCH, DispatchSent, Dispatched, DroppedCopy, ExpertOutput,
-    ExpertParallel,
+    COMBINE, COUNT, CombineOutput, CombineSent, DISPATCH, DispatchSent, Dispatched, DroppedCopy,
+    ExpertOutput, ExpertParallel, ReplayedTokens, Routing,
 };
 pub use placement::PlacementTable;
 pub use plan::{EpConfig, Plan};

@@ -17,6 +17,7 @@ use crate::slot::{PoolMark, Slot, SlotPool};
 use mask::MaskTable;
 use residency::{device_limits, reserve};
 
+mod again;
 mod combine;
 mod dispatch;
 mod dropped;
@@ -24,12 +25,17 @@ mod handle;
 mod mask;
 mod push;
 mod residency;
+mod routing;
 mod split;
+mod weights;
 
+pub use again::ReplayedTokens;
 pub use combine::ExpertOutput;
 pub use dropped::DroppedCopy;
 pub use handle::Dispatched;
+pub use routing::Routing;
 pub use split::{CombineSent, DispatchSent};
+pub use weights::CombineOutput;
 
 /// Dispatch in fault records.
 pub const DISPATCH: OperationCode = OperationCode(0x300);
@@ -39,8 +45,15 @@ pub const COMBINE: OperationCode = OperationCode(0x301);
 pub const COUNT: OperationCode = OperationCode(0x302);
 
 /// Names of the kernels' phases, by number.
-const DISPATCH_NAME: OperationName =
-    OperationName { name: "ep dispatch", phases: &["start", "rows of a peer", "flag of a later dispatch"] };
+const DISPATCH_NAME: OperationName = OperationName {
+    name: "ep dispatch",
+    phases: &[
+        "start",
+        "rows of a peer",
+        "flag of a later dispatch",
+        "a peer that dispatches with another routing, or routes anew",
+    ],
+};
 const COUNT_NAME: OperationName =
     OperationName { name: "ep count", phases: &["start", "counts of a peer", "count of a later dispatch"] };
 const COMBINE_NAME: OperationName = OperationName {
@@ -69,6 +82,11 @@ pub struct ExpertParallel {
     combine: Arc<LoadedUnit>,
     /// The combine that pushes, where the plan has it.
     push: Option<Arc<LoadedUnit>>,
+    /// Of dispatches with a kept routing.
+    keep: Arc<LoadedUnit>,
+    again: Arc<LoadedUnit>,
+    /// Of plans that combine weights.
+    fill: Option<Arc<LoadedUnit>>,
     limits: DeviceLimits,
     /// Where ranks may be masked; losses do not end the world then.
     mask: Option<MaskTable>,
@@ -86,6 +104,9 @@ struct Prepared {
     dispatch: Arc<LoadedUnit>,
     combine: Arc<LoadedUnit>,
     push: Option<Arc<LoadedUnit>>,
+    keep: Arc<LoadedUnit>,
+    again: Arc<LoadedUnit>,
+    fill: Option<Arc<LoadedUnit>>,
     limits: DeviceLimits,
 }
 
@@ -108,7 +129,7 @@ impl ExpertParallel {
         let prepared = Self::prepare(world, group, config);
         world.compare(group, "ep configuration", fields)?;
         agree(world, group, "ep plan", &prepared)?;
-        let Prepared { plan, count, dispatch, combine, push, mut limits } = prepared?;
+        let Prepared { plan, count, dispatch, combine, push, keep, again, fill, mut limits } = prepared?;
         if plan.is_max_recv_clamped() {
             let (max_recv, rows) = (plan.config().max_recv, plan.rows());
             tracing::warn!(
@@ -148,6 +169,9 @@ impl ExpertParallel {
             dispatch,
             combine,
             push,
+            keep,
+            again,
+            fill,
             limits,
             mask,
             tolerance,
@@ -164,21 +188,27 @@ impl ExpertParallel {
         let device = world.device();
         let on_timeout = plan.config().on_timeout;
         on_timeout.check_deadline(world.operation_deadline())?;
-        let variant = |spec| if on_timeout.masks() { kernels::masking(spec) } else { spec };
-        let dispatch = world.jit().load(device, &variant(kernels::dispatch()))?;
-        let combine = world.jit().load(device, &variant(kernels::combine(plan.config().combine_type)))?;
+        let masked = |spec| if on_timeout.masks() { kernels::masking(spec) } else { spec };
+        let weighted =
+            |spec| masked(if plan.config().combine_weights { kernels::with_weights(spec) } else { spec });
+        let dispatch = world.jit().load(device, &masked(kernels::dispatch()))?;
+        let combine = world.jit().load(device, &weighted(kernels::combine(plan.config().combine_type)))?;
         let count = match plan.mode() {
             Mode::Compact => Some(world.jit().load(device, &kernels::count())?),
             _ => None,
         };
         let push = plan.config().combine_source.pushes().then(|| {
             let spec = kernels::combine_push(plan.config().combine_type, plan.config().combine_codec);
-            world.jit().load(device, &variant(spec))
+            world.jit().load(device, &weighted(spec))
         });
         let push = push.transpose()?;
-        let limits = device_limits(&plan, count.as_deref(), &dispatch, &combine, push.as_deref())?;
+        let keep = world.jit().load(device, &kernels::keep_routing())?;
+        let again = world.jit().load(device, &kernels::dispatch_again())?;
+        let fill = plan.config().combine_weights.then(|| world.jit().load(device, &kernels::fill_weights()));
+        let fill = fill.transpose()?;
+        let limits = device_limits(&plan, count.as_deref(), &dispatch, &again, &combine, push.as_deref())?;
         plan.dispatch_geometry(plan.config().max_tokens, &limits)?;
-        Ok(Prepared { plan, count, dispatch, combine, push, limits })
+        Ok(Prepared { plan, count, dispatch, combine, push, keep, again, fill, limits })
     }
 
     /// The plan.

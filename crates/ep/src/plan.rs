@@ -9,8 +9,10 @@ use crate::room::{Mode, Room};
 
 mod config;
 mod push;
+mod routing;
 
 pub use config::EpConfig;
+pub(crate) use routing::RoutingLayout;
 
 /// Tokens that one block of dispatch routes at a time; a multiple of every wave width.
 pub const TILE: u32 = 64;
@@ -30,7 +32,8 @@ pub const MAX_TOKENS: u32 = 1 << 26;
 /// Where the parts of one slot lie in its symmetric allocation. All offsets are bytes from its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotLayout {
-    /// Flag words of dispatch, one a rank, [`FLAG_STRIDE`] apart.
+    /// Flag words of dispatch, one a rank, [`FLAG_STRIDE`] apart; behind each, of a dispatch with a kept routing, the word that says
+    /// which.
     pub dispatch_flags: u64,
     /// Flag words of combine.
     pub combine_flags: u64,
@@ -48,6 +51,10 @@ pub struct SlotLayout {
     /// so both windows begin at the same place. Where ranks may be masked, `[ranks][max_tokens][combine_wire_bytes]` behind the
     /// combine rows: a rank that is late may still push while others pull.
     pub push_rows: u64,
+    /// Weights beside the combine rows, `[rows][top_k]` f32, where the plan combines weights; else no bytes.
+    pub combine_weights: u64,
+    /// Weights that peers push, `[fan_out][max_tokens][top_k]` f32, where the plan combines weights and pushes; else no bytes.
+    pub pushed_weights: u64,
     /// Bytes of the slot.
     pub bytes: u64,
 }
@@ -253,6 +260,19 @@ impl Plan {
         Geometry { blocks, block_threads: waves * limits.wave_size, parts: 1, segments, local_bytes }
     }
 
+    /// Bytes of a [kept routing](crate::Routing), in this rank's own device memory.
+    pub fn routing_bytes(&self) -> u64 {
+        RoutingLayout::of(self).bytes
+    }
+
+    /// The launch of a kernel that waits for nobody and gives a wave each of so many tokens or rows.
+    pub(crate) fn local_geometry(&self, items: u64, limits: &DeviceLimits) -> Geometry {
+        let waves = self.waves(limits);
+        let blocks =
+            items.div_ceil(u64::from(waves)).clamp(1, u64::from(limits.multiprocessors.max(1))) as u32;
+        Geometry { blocks, block_threads: waves * limits.wave_size, parts: 1, segments: 1, local_bytes: 0 }
+    }
+
     /// The launch that only waits for a dispatch's flags: one block.
     pub fn receive_geometry(&self, limits: &DeviceLimits) -> Geometry {
         let block_threads = self.waves(limits) * limits.wave_size;
@@ -327,6 +347,9 @@ fn slot_layout(config: &EpConfig, ranks: u32, room: &Room) -> SlotLayout {
     let masks = config.on_timeout.masks();
     let combine_rows = place(if masks { pulled } else { pulled.max(pushed) });
     let push_rows = if masks { place(pushed) } else { combine_rows };
+    let combine_weights = place(rows * config.weight_bytes());
+    let pushed_rows = if config.combine_source.pushes() { config.push_rows(ranks) } else { 0 };
+    let pushed_weights = place(pushed_rows * config.weight_bytes());
     SlotLayout {
         dispatch_flags,
         combine_flags,
@@ -336,6 +359,8 @@ fn slot_layout(config: &EpConfig, ranks: u32, room: &Room) -> SlotLayout {
         meta,
         combine_rows,
         push_rows,
+        combine_weights,
+        pushed_weights,
         bytes: end,
     }
 }

@@ -22,6 +22,7 @@ pub(crate) struct Slot {
     heap: SymmetricMemory,
     layout: SlotLayout,
     pulls: bool,
+    weights: bool,
     own: Mutex<DeviceBuffer>,
     parts: OwnLayout,
     base: DeviceAddress,
@@ -80,7 +81,9 @@ impl Slot {
         own.copy_from_host(parts.state as usize, bytemuck::bytes_of(&fresh_state()))?;
         let base = own.address();
         let pulls = plan.config().combine_source.pulls();
-        Ok(Self { heap, layout: *plan.layout(), pulls, own: Mutex::new(own), parts, base, number })
+        let weights = plan.config().combine_weights;
+        let own = Mutex::new(own);
+        Ok(Self { heap, layout: *plan.layout(), pulls, weights, own, parts, base, number })
     }
 
     pub(crate) fn number(&self) -> u32 {
@@ -103,6 +106,15 @@ impl Slot {
     /// Null where nothing is pulled.
     pub(crate) fn combine_rows(&self) -> DeviceAddress {
         if self.pulls { self.heap.address().offset(self.layout.combine_rows) } else { DeviceAddress::NULL }
+    }
+
+    /// Null where weights are not combined.
+    pub(crate) fn combine_weights(&self) -> DeviceAddress {
+        if self.weights {
+            self.heap.address().offset(self.layout.combine_weights)
+        } else {
+            DeviceAddress::NULL
+        }
     }
 
     /// Whether the range and the slot's windows have bytes in common.
@@ -290,6 +302,11 @@ impl PoolMark {
     pub(crate) fn of(pool: &Arc<SlotPool>) -> Self {
         Self(Arc::downgrade(pool))
     }
+
+    /// Whether it was made of this pool.
+    pub(crate) fn is_of(&self, pool: &Arc<SlotPool>) -> bool {
+        std::ptr::eq(Arc::as_ptr(pool), self.0.as_ptr())
+    }
 }
 
 /// One use of one slot of a pool.
@@ -324,6 +341,11 @@ impl SlotTicket {
 
     pub(crate) fn belongs_to_mark(&self, mark: &PoolMark) -> bool {
         std::ptr::eq(Arc::as_ptr(&self.pool), mark.0.as_ptr())
+    }
+
+    /// The slot's number in the plan.
+    pub(crate) fn number(&self) -> u32 {
+        self.index as u32
     }
 
     /// The use of the slot that this is.

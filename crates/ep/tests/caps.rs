@@ -174,12 +174,12 @@ fn received(oracle: &Oracle<'_>, me: GroupRank, window: u64, row_bytes: u32) -> 
 
 /// The rows of the push window that a rank's tokens get back, as ranges of the slot: `[place][token]`, a place for each copy that
 /// was sent, whatever the cap.
-fn pushed(oracle: &Oracle<'_>, me: GroupRank, plan: &Plan) -> Vec<Range<u64>> {
+fn pushed(oracle: &Oracle<'_>, me: GroupRank, plan: &Plan, window: u64, row: u32) -> Vec<Range<u64>> {
     let combination = oracle.combine(me).unwrap();
-    let (tokens, row) = (u64::from(plan.config().max_tokens), u64::from(plan.combine_wire_bytes()));
+    let (tokens, row) = (u64::from(plan.config().max_tokens), u64::from(row));
     let of = |token: u64| {
         (0..combination.copies(token as usize).count() as u64).map(move |place| {
-            let start = plan.layout().combine_rows + (place * tokens + token) * row;
+            let start = window + (place * tokens + token) * row;
             start..start + row
         })
     };
@@ -218,6 +218,10 @@ fn guarded_round(world: &World, case: &Case) -> Result<(), Error> {
     world.synchronize(&stream)?;
     let mut written = received(&oracle, me, layout.rows, ep.plan().row_bytes());
     written.extend(received(&oracle, me, layout.meta, ep.plan().meta_bytes()));
+    let weight_bytes = 4 * case.config.top_k;
+    if case.config.combine_weights {
+        written.extend(received(&oracle, me, layout.combine_weights, weight_bytes));
+    }
     guarded.check(&written, "dispatch");
     judge_rows(&oracle, me, device, &ep, &dispatched);
     judge_dropped(&oracle, device, &ep, &stream, &dispatched)?;
@@ -225,10 +229,13 @@ fn guarded_round(world: &World, case: &Case) -> Result<(), Error> {
     meet(world, &team, &stream)?;
     let staging = device.allocate(window_bytes(&ep))?;
     let experts = run_expert(&expert, &stream, &dispatched, case, &staging)?;
-    ep.combine(&stream, experts, dispatched, uploaded.output())?;
+    ep.combine(&stream, experts, dispatched, uploaded.combine_output(&case.config))?;
     world.synchronize(&stream)?;
+    if case.staged && case.config.combine_weights {
+        written.extend(pushed(&oracle, me, ep.plan(), layout.pushed_weights, weight_bytes));
+    }
     written.extend(if case.staged {
-        pushed(&oracle, me, ep.plan())
+        pushed(&oracle, me, ep.plan(), layout.combine_rows, ep.plan().combine_wire_bytes())
     } else {
         received(&oracle, me, layout.combine_rows, ep.plan().combine_row_bytes())
     });
@@ -264,7 +271,8 @@ fn nothing_is_written_outside_the_rows_that_are_received() {
         } else {
             [CombineSource::Any, CombineSource::Window]
         } {
-            let case = Case { config: case.config.clone().combine_source(source), ..case.clone() };
+            let config = case.config.clone().combine_source(source);
+            let case = Case { config: config.combine_weights(wave != 4), ..case.clone() };
             all_well(on_ranks(4, wave, &world_config(), |world| guarded_round(world, &case)));
         }
     }

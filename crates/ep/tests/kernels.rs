@@ -4,8 +4,8 @@ mod common;
 
 use anabranch_ep::kernels;
 use anabranch_ep::kernels::{
-    COMBINE, COMBINE_PUSH, CONFORMANCE_CODEC, COUNT, DISPATCH, EXPERT_CONTRACT, EXPERT_COUNT, EXPERT_EXPAND,
-    REFERENCE_EXPERT, REFERENCE_EXPERT_MAJOR,
+    COMBINE, COMBINE_PUSH, CONFORMANCE_CODEC, COUNT, DISPATCH, DISPATCH_AGAIN, EXPERT_CONTRACT, EXPERT_COUNT,
+    EXPERT_EXPAND, FILL_WEIGHTS, KEEP_ROUTING, REFERENCE_EXPERT, REFERENCE_EXPERT_MAJOR,
 };
 use anabranch_hip_jit::isa::{check_disassembly, disassemble, resources, wave_releases};
 use anabranch_hip_jit::lint::lint_source;
@@ -21,6 +21,9 @@ fn sources_keep_the_rules() {
     let units = [
         &COUNT,
         &DISPATCH,
+        &DISPATCH_AGAIN,
+        &KEEP_ROUTING,
+        &FILL_WEIGHTS,
         &COMBINE,
         &COMBINE_PUSH,
         &CONFORMANCE_CODEC,
@@ -48,6 +51,9 @@ fn every_entry_is_in_some_unit() {
         "anabranch_ep_count",
         "anabranch_ep_dispatch",
         "anabranch_ep_dispatch_recv",
+        "anabranch_ep_dispatch_again",
+        "anabranch_ep_keep_routing",
+        "anabranch_ep_fill_weights",
         "anabranch_ep_combine_send",
         "anabranch_ep_combine",
         "anabranch_ep_combine_push",
@@ -92,8 +98,13 @@ fn code_for_amd_keeps_the_ordering_rules_and_spills_nothing() {
                     let entry = spec.unit().entries[0];
                     assert!(text.contains(&format!("<{entry}>:")), "{what}: {text}");
                     // These publish what whole blocks stored; what the others leave is read by later kernels.
-                    let publishes = ["anabranch_ep_count", "anabranch_ep_dispatch", "anabranch_ep_combine"]
-                        .contains(&entry);
+                    let publishes = [
+                        "anabranch_ep_count",
+                        "anabranch_ep_dispatch",
+                        "anabranch_ep_dispatch_again",
+                        "anabranch_ep_combine",
+                    ]
+                    .contains(&entry);
                     if publishes && wave_releases(&text, entry) == 0 {
                         problems.push(format!("{what}: no wave releases its stores before a barrier"));
                     }

@@ -121,6 +121,8 @@ fn a_rank_that_does_not_combine_is_masked_and_still_gets_its_own_late() {
         on_case(&case, |rank| {
             rank.round(0)?;
             let (uploaded, dispatched) = rank.dispatch(1)?;
+            let kept = rank.ep.allocate_routing().unwrap_err();
+            assert!(matches!(kept, Error::MaskKeepsNoRouting), "{kept}");
             rank.judge_rows(1, &dispatched, &[]);
             if rank.me() == late {
                 rank.meet("two rounds without a rank")?;
@@ -234,9 +236,9 @@ fn graphs_follow_the_mask() {
         let mut uploaded = Uploaded::new(rank.world.device(), config, &case.input(rank.me(), 0));
         stream.begin_capture()?;
         let refused = rank.ep.masked(stream).unwrap_err();
-        assert!(matches!(refused, Error::Capturing), "{refused}");
+        assert!(matches!(refused, Error::Capturing { .. }), "{refused}");
         let refused = rank.ep.mask_rank(stream, GroupRank::new((rank.me() + 1) % 3)).unwrap_err();
-        assert!(matches!(refused, Error::Capturing), "{refused}");
+        assert!(matches!(refused, Error::Capturing { .. }), "{refused}");
         let dispatched = rank.ep.dispatch(stream, &uploaded.tokens(config))?;
         work(&rank.expert, stream, &dispatched)?;
         rank.ep.combine(stream, ExpertOutput::InWindow, dispatched, uploaded.output())?;

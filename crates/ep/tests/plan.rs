@@ -17,15 +17,15 @@ fn limits() -> impl Strategy<Value = DeviceLimits> {
 }
 
 fn config() -> impl Strategy<Value = (EpConfig, u32)> {
-    (1u32..1000, 1u32..400, 1u32..=32, 1u32..5000, 1u32..80, 0u32..64, prop::bool::ANY).prop_map(
-        |(units, experts, top_k, max_tokens, ranks, scale_words, wide)| {
+    (1u32..1000, 1u32..400, 1u32..=32, 1u32..5000, 1u32..80, 0u32..64, prop::bool::ANY, prop::bool::ANY)
+        .prop_map(|(units, experts, top_k, max_tokens, ranks, scale_words, wide, weights)| {
             let dispatch = if wide { DataType::F32 } else { DataType::Bf16 };
             let config = EpConfig::new(units * 8, experts, top_k, max_tokens)
                 .dispatch_type(dispatch)
-                .scale_bytes(scale_words * 4);
+                .scale_bytes(scale_words * 4)
+                .combine_weights(weights);
             (config, ranks)
-        },
-    )
+        })
 }
 
 /// How often the blocks of a run copy each unit of a row, as the kernel cuts it.
@@ -49,6 +49,7 @@ proptest! {
         let matrix = if plan.mode() == Mode::Compact { u64::from(ranks) * layout.count_stride } else { 0 };
         prop_assert!(layout.count_stride.is_multiple_of(128) && layout.count_stride >= u64::from(ranks) * 8);
         let flags = u64::from(ranks) * u64::from(FLAG_STRIDE);
+        let weight_bytes = if plan.config().combine_weights { 4 * u64::from(plan.config().top_k) } else { 0 };
         let mut parts = [
             (layout.dispatch_flags, flags),
             (layout.combine_flags, flags),
@@ -56,12 +57,14 @@ proptest! {
             (layout.rows, rows * u64::from(plan.row_bytes())),
             (layout.meta, rows * u64::from(plan.meta_bytes())),
             (layout.combine_rows, rows * u64::from(plan.combine_row_bytes())),
+            (layout.combine_weights, rows * weight_bytes),
+            (layout.pushed_weights, u64::from(plan.fan_out()) * u64::from(plan.config().max_tokens) * weight_bytes),
         ];
         parts.sort_unstable();
         for pair in parts.windows(2) {
             prop_assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{pair:?}");
         }
-        let (start, bytes) = parts[5];
+        let (start, bytes) = parts[parts.len() - 1];
         prop_assert!(start + bytes <= layout.bytes);
         prop_assert!(parts.iter().all(|(start, _)| start.is_multiple_of(256)));
         prop_assert!(plan.meta_bytes() >= 8 + 8 * plan.config().top_k + plan.config().scale_bytes);

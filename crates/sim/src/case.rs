@@ -19,6 +19,9 @@ pub enum Protocol {
     EpMask,
     /// The same as `Ep` with expert-major rows between: count, expand, experts, contract.
     EpExperts,
+    /// Compact dispatch of which the routing is kept, another dispatch, and one with the routing that was kept; experts and combine
+    /// behind each, with combined weights.
+    EpReplay,
     /// The team barrier between kernels that write and read.
     Barrier,
     /// Signals and waits in the order of a stream, between kernels that write and read.
@@ -63,6 +66,7 @@ impl Protocol {
         Self::EpSplit,
         Self::EpMask,
         Self::EpExperts,
+        Self::EpReplay,
         Self::Barrier,
         Self::StreamSignal,
         Self::PutSignal,
@@ -90,6 +94,7 @@ impl Protocol {
             Self::EpSplit => "ep-split",
             Self::EpMask => "ep-mask",
             Self::EpExperts => "ep-experts",
+            Self::EpReplay => "ep-replay",
             Self::Barrier => "barrier",
             Self::StreamSignal => "stream-signal",
             Self::PutSignal => "put-signal",
@@ -148,7 +153,7 @@ pub struct Case {
     pub blocks: u32,
     /// Waves of each block, at least 1.
     pub waves: u32,
-    /// Another form of the protocol: `ep`, `ep-compact`, `ep-split` and `ep-mask` combine from a caller's buffer instead of the window, `put-signal` and
+    /// Another form of the protocol: `ep`, `ep-compact`, `ep-split` and `ep-mask` combine from a caller's buffer instead of the window, and so does `ep-replay`, which is slotted then, `put-signal` and
     /// `put-quiet` send to the next rank only, `device-barrier` calls `team_barrier` instead of `team_sync`,
     /// collectives have epochs of two bits, and of `ccl-fingerprint` one rank makes another call in the end; and
     /// `ccl-pipes` launches each message alone.
@@ -177,7 +182,8 @@ impl Case {
             Protocol::CclMove => 7,
             Protocol::CclGatherMany => 6,
             // Who is missed in one epoch is late in the next.
-            Protocol::CclPackets | Protocol::EpMask => 3,
+            // Of routings one that is kept, another, and the first again.
+            Protocol::CclPackets | Protocol::EpMask | Protocol::EpReplay => 3,
             Protocol::CclBulk => 5,
             Protocol::World => 1,
             _ => 2,

@@ -20,6 +20,9 @@ pub const fn about(protocol: Protocol) -> &'static str {
         Protocol::EpExperts => {
             "dispatch, expert-major rows with less room than some experts need, and combine; --staged as for ep"
         }
+        Protocol::EpReplay => {
+            "compact dispatch with a routing that was kept, after another, and combined weights; --staged for slotted, and as for ep"
+        }
         Protocol::Barrier => "the team barrier, between kernels that write and kernels that read",
         Protocol::StreamSignal => "signals and waits in the order of a stream, between kernels",
         Protocol::PutSignal => "put with signal, and the wait for it, of the device API",

@@ -69,6 +69,15 @@ fn expert_major_rows_are_right_under_every_seed() {
 }
 
 #[test]
+fn replayed_routings_are_right_under_every_seed() {
+    clean(&with(Protocol::EpReplay, 3, |case| case.tokens = 5), 0..200);
+    clean(&with(Protocol::EpReplay, 2, |case| (case.tokens, case.staged) = (5, true)), 0..150);
+    clean(&with(Protocol::EpReplay, 2, |case| (case.rounds, case.blocks, case.waves) = (6, 3, 1)), 0..100);
+    clean(&with(Protocol::EpReplay, 3, |case| case.cumulative = true), 0..100);
+    clean(&Case::new(Protocol::EpReplay, 1), 0..50);
+}
+
+#[test]
 fn barriers_are_right_under_every_seed() {
     for protocol in [Protocol::Barrier, Protocol::DeviceBarrier] {
         clean(&with(protocol, 3, |case| case.rounds = 4), 0..400);

@@ -170,6 +170,7 @@ fn every_embedded_unit_is_among_the_sources() {
     let ep = [
         &anabranch_ep::kernels::COUNT,
         &anabranch_ep::kernels::DISPATCH,
+        &anabranch_ep::kernels::DISPATCH_AGAIN,
         &anabranch_ep::kernels::COMBINE,
         &anabranch_ep::kernels::COMBINE_PUSH,
     ];
@@ -195,6 +196,8 @@ fn every_embedded_unit_is_among_the_sources() {
         .chain(ccl)
         .chain(own)
         .chain([
+            &anabranch_ep::kernels::KEEP_ROUTING,
+            &anabranch_ep::kernels::FILL_WEIGHTS,
             &anabranch_ep::kernels::REFERENCE_EXPERT,
             &anabranch_ep::kernels::CONFORMANCE_CODEC,
             &anabranch_ep::kernels::EXPERT_COUNT,

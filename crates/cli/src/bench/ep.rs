@@ -4,6 +4,7 @@
 mod codec_error;
 mod expert_major;
 mod peer;
+mod replay;
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -21,6 +22,7 @@ use anyhow::{Context, bail};
 use serde_json::Map;
 
 use self::expert_major::ExpertMajorBench;
+use self::replay::ReplayBench;
 use super::device::{self, Stamps};
 use super::link;
 use super::row::{self, Row};
@@ -39,6 +41,8 @@ pub(crate) fn needed_kernels(arguments: &EpArgs) -> Vec<KernelSpec> {
     all.extend([
         anabranch::ep::kernels::count(),
         anabranch::ep::kernels::dispatch(),
+        anabranch::ep::kernels::keep_routing(),
+        anabranch::ep::kernels::dispatch_again(),
         anabranch::ep::kernels::combine(arguments.combine_type()),
         anabranch::ep::kernels::reference_expert(arguments.dispatch_dtype, arguments.combine_type()),
     ]);
@@ -78,6 +82,7 @@ pub(crate) fn measure(context: &RankContext<'_>, arguments: &EpArgs) -> anyhow::
 /// The first input that cannot be used.
 pub(crate) fn check(config: &Config, arguments: &EpArgs, ranks: u32) -> anyhow::Result<()> {
     peer::check(arguments, config.device.runtime)?;
+    replay::check(arguments)?;
     let heap = config.heap.bytes.bytes();
     for workload in workloads(arguments, ranks) {
         let plan = plan_of(config, arguments, &workload?, ranks)?;
@@ -161,6 +166,7 @@ struct EpBench<'a> {
     ep: ExpertParallel,
     expert: ReferenceExpert,
     expert_major: Option<ExpertMajorBench>,
+    replay: Option<ReplayBench>,
     tensors: Tensors,
     stream: Stream,
 }
@@ -208,7 +214,8 @@ impl<'a> EpBench<'a> {
             count: mine.count,
         };
         let stream = world.device().create_stream().map_err(Error::from)?;
-        Ok(Self { context, arguments, workload, inputs, ep, expert, expert_major, tensors, stream })
+        let replay = None;
+        Ok(Self { context, arguments, workload, inputs, ep, expert, expert_major, replay, tensors, stream })
     }
 
     fn world(&self) -> &'a World {
@@ -322,11 +329,20 @@ impl<'a> EpBench<'a> {
         team.barrier(&self.stream)?;
         stamps.take(&self.stream)?;
         self.combine(dispatched)?;
-        stamps.take(&self.stream)
+        stamps.take(&self.stream)?;
+        let Some(replay) = &self.replay else { return Ok(()) };
+        team.barrier(&self.stream)?;
+        stamps.take(&self.stream)?;
+        let dispatched = replay.dispatch(self)?;
+        stamps.take(&self.stream)?;
+        Ok(self.ep.release(&self.stream, dispatched)?)
     }
 
     /// What is timed, and between which stamps of a repetition.
     fn intervals(&self) -> &'static [(&'static str, usize, usize)] {
+        if self.replay.is_some() {
+            return &[("dispatch", 0, 1), ("combine", 2, 3), ("dispatch-again", 4, 5)];
+        }
         if self.expert_major.is_none() {
             return &[("dispatch", 0, 1), ("combine", 2, 3)];
         }
@@ -408,6 +424,8 @@ impl<'a> EpBench<'a> {
             .collect();
         let oracle = Oracle::new(Shape::new(self.ep.plan().config(), world.size()), inputs.clone())?;
         let mut right = self.judge(&oracle)?;
+        self.replay = ReplayBench::new(&self, &inputs)?;
+        right &= self.judge_replay(&inputs)?;
         let host = world.device().runtime().kind() == anabranch::RuntimeKind::Host;
         let iters = self.arguments.bench.iters.unwrap_or(if host { 5 } else { 100 });
         self.tensors.output.fill(0xff).map_err(Error::from)?;
@@ -416,6 +434,7 @@ impl<'a> EpBench<'a> {
         // What the last repetition left, then one more operation from scratch.
         right &= self.compare_output(&oracle)?;
         right &= self.judge(&oracle)?;
+        right &= self.judge_replay(&inputs)?;
         self.ep.check_ids(&self.stream).map_err(Error::from)?;
         let error = self.codec_error(&inputs)?;
         let verified = link::all_agree(world, "ep verified", right)?;
@@ -430,7 +449,8 @@ impl<'a> EpBench<'a> {
             if pushed { self.ep.combine_push_geometry(tokens) } else { self.ep.combine_geometry(tokens) };
         let local = self.expert_major.as_ref().map_or((0, 0), ExpertMajorBench::geometry);
         let shape = |geometry: &Geometry| (geometry.blocks, geometry.block_threads);
-        let geometry = [shape(&sending), shape(&summing), local, local];
+        let third = if self.replay.is_some() { shape(&sending) } else { local };
+        let geometry = [shape(&sending), shape(&summing), third, local];
         // As they cross a link: with a codec, its bytes.
         let row_bytes = [self.ep.plan().row_bytes(), self.ep.plan().combine_wire_bytes()];
         let crossing_bytes = row_bytes.map(|row| crossing * u64::from(row) / u64::from(world.size()));
@@ -438,7 +458,7 @@ impl<'a> EpBench<'a> {
         let moved = self.moved_bytes(&oracle, crossing_bytes)?;
         let mut rows = Vec::new();
         for (index, &(op, ..)) in self.intervals().iter().enumerate() {
-            let crosses = index < crossing_bytes.len();
+            let crosses = index < crossing_bytes.len() || self.replay.is_some();
             let samples = Samples::new(slowest_of_ranks(&link::gather(world, "ep times", &times[index])?));
             let speed = gigabytes_per_second(moved[index], samples.median());
             let row = Row {
@@ -485,10 +505,19 @@ impl<'a> EpBench<'a> {
 }
 
 impl EpBench<'_> {
+    /// A replay of the kept routing, judged, where there is one.
+    fn judge_replay(&mut self, inputs: &[RankInput<'_>]) -> anyhow::Result<bool> {
+        let Some(replay) = self.replay.take() else { return Ok(true) };
+        let right = replay.judge(self, inputs);
+        self.replay = Some(replay);
+        right
+    }
+
     /// Bytes that a rank moves on average in each interval: over links, then, for expand and contract, in its own memory: each
     /// received row once and each expert's row once.
     fn moved_bytes(&self, oracle: &Oracle<'_>, crossing_bytes: [u64; 2]) -> anyhow::Result<Vec<u64>> {
         let mut moved = crossing_bytes.to_vec();
+        moved.extend(self.replay.as_ref().map(|_| crossing_bytes[0]));
         if let Some(bench) = &self.expert_major {
             let (ranks, plan) = (self.world().size(), self.ep.plan());
             let received = (0..ranks).map(|rank| oracle.dispatch(anabranch::GroupRank::new(rank)));

@@ -88,6 +88,9 @@ pub(crate) struct EpArgs {
     /// Rows to a multiple of which each expert's rows are padded in the expert-major layout [default: 1].
     #[arg(long, value_name = "ROWS")]
     pub(crate) expert_alignment: Option<u32>,
+    /// Time, beside dispatch, one with a routing that was kept: other rows that go the same way.
+    #[arg(long)]
+    pub(crate) replay_routing: bool,
     /// Peers that are measured beside, on NVIDIA GPUs: NCCL's all_to_all of as many bytes over the links, on plain memory and on
     /// symmetric windows.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PEER,...")]

@@ -2,7 +2,7 @@
 
 use anabranch_hip::{DeviceAddress, Stream};
 
-use super::{COMBINE, Dispatched, ExpertParallel, pointer};
+use super::{COMBINE, CombineOutput, Dispatched, ExpertParallel, pointer};
 use crate::args::CombineArgs;
 use crate::error::{Error, Result};
 use crate::plan::FLAG_STRIDE;
@@ -24,19 +24,21 @@ impl ExpertParallel {
     /// member combines the same dispatch. It puts one kernel on the stream and returns; the slot is free for the next
     /// dispatch, in stream order.
     ///
-    /// `output` is `[tokens][hidden]` of the combine type, 16-byte aligned.
+    /// `output` is `[tokens][hidden]` of the combine type, 16-byte aligned; with room for weights where the plan combines
+    /// them ([`CombineOutput`]).
     ///
     /// # Errors
     /// Before anything moves: [`Error::ForeignHandle`], [`Error::Source`], [`Error::Shape`], [`Error::Alignment`],
-    /// [`Error::InOwnWindows`], or a fault that the world has had. A rank whose output lies elsewhere than a peer's (one in the
+    /// [`Error::InOwnWindows`], [`Error::CombineWeights`], or a fault that the world has had. A rank whose output lies elsewhere than a peer's (one in the
     /// window, one in a buffer) is a fault of the world. The handle is used up in any case, and after an error its slot is lost.
     pub fn combine(
         &self,
         stream: &Stream,
         experts: ExpertOutput,
         dispatched: Dispatched,
-        output: DeviceSlice,
+        output: impl Into<CombineOutput>,
     ) -> Result<()> {
+        let output = output.into();
         let tokens = dispatched.tokens;
         self.check_output(tokens, &output)?;
         let slot = dispatched.slot;
@@ -62,17 +64,17 @@ impl ExpertParallel {
     pub fn release(&self, stream: &Stream, dispatched: Dispatched) -> Result<()> {
         // SAFETY: nothing of a null range is read or written when no token is summed.
         let nothing = unsafe { DeviceSlice::from_raw(DeviceAddress::NULL, 0) };
-        self.pull(stream, dispatched.slot, 0, nothing)
+        self.pull(stream, dispatched.slot, 0, nothing.into())
     }
 
-    fn pull(&self, stream: &Stream, mut slot: SlotTicket, tokens: u32, output: DeviceSlice) -> Result<()> {
+    fn pull(&self, stream: &Stream, mut slot: SlotTicket, tokens: u32, output: CombineOutput) -> Result<()> {
         let _launching = self.world.launching(stream)?;
         if !slot.belongs_to(&self.pool) {
             return Err(Error::ForeignHandle);
         }
         let geometry = self.plan.combine_geometry(tokens, &self.limits);
         slot.order_behind(stream)?;
-        let args = self.combine_args(slot.get(), tokens, output.address(), geometry.segments);
+        let args = self.combine_args(slot.get(), tokens, Some(&output), geometry.segments);
         let kernel = self.combine.kernel("anabranch_ep_combine")?;
         // SAFETY: as for dispatch; the rows that it reads at peers belong to the same operation of their slots.
         unsafe {
@@ -84,9 +86,10 @@ impl ExpertParallel {
     }
 
     /// The output's shape and alignment.
-    pub(super) fn check_output(&self, tokens: u32, output: &DeviceSlice) -> Result<()> {
+    pub(super) fn check_output(&self, tokens: u32, output: &CombineOutput) -> Result<()> {
+        self.check_weights(tokens, output)?;
         let row = self.plan.combine_row_bytes() as usize;
-        output.check("the combine output", tokens as usize * row, 16, || {
+        output.rows.check("the combine output", tokens as usize * row, 16, || {
             format!(
                 "[{tokens} tokens][{} hidden] {}",
                 self.plan.config().hidden,
@@ -95,18 +98,18 @@ impl ExpertParallel {
         })
     }
 
-    /// Arguments of a kernel of the combine that pulls.
+    /// Arguments of a kernel of the combine that pulls; of the half that offers, without an output.
     pub(super) fn combine_args(
         &self,
         slot: &Slot,
         tokens: u32,
-        output: DeviceAddress,
+        output: Option<&CombineOutput>,
         segments: u32,
     ) -> CombineArgs {
         let layout = self.plan.layout();
         CombineArgs {
             team: self.team.view(),
-            output: pointer(output),
+            output: pointer(output.map_or(DeviceAddress::NULL, |output| output.rows.address())),
             send_map: pointer(slot.send_map()),
             state: pointer(slot.state()),
             rows_offset: slot.heap_offset() + layout.combine_rows,
@@ -117,6 +120,10 @@ impl ExpertParallel {
             segments,
             flag_stride: FLAG_STRIDE,
             operation: COMBINE.0,
+            weights: pointer(output.map_or(DeviceAddress::NULL, CombineOutput::weights_address)),
+            weights_offset: slot.heap_offset() + layout.combine_weights,
+            top_k: self.plan.config().top_k,
+            reserved: 0,
             mask: self.mask_view(slot),
         }
     }

@@ -12,7 +12,8 @@ use crate::tensor::{DeviceSlice, Tokens};
 
 impl ExpertParallel {
     /// Sends every token to the ranks that own its experts, and takes in the rows for this rank's experts. Collective:
-    /// every member calls it, also with 0 tokens. It puts one kernel on the stream, two in the compact mode, and returns.
+    /// every member calls it, also with 0 tokens. It puts one kernel on the stream, two in the compact mode, and one more where the
+    /// plan combines weights, and returns.
     ///
     /// After it, in stream order, the handle's windows, counts and offsets are valid until its combine or release. Copies for
     /// which their destination has no room ([`EpConfig::max_recv`](crate::EpConfig::max_recv)) are dropped, always the same for
@@ -26,7 +27,11 @@ impl ExpertParallel {
     /// Before anything moves: [`Error::TooManyTokens`], [`Error::Shape`], [`Error::Alignment`], [`Error::Type`],
     /// [`Error::Scales`], [`Error::SlotsBusy`], or a fault that the world has had.
     pub fn dispatch(&self, stream: &Stream, tokens: &Tokens) -> Result<Dispatched> {
-        let (slot, tokens) = self.send(stream, tokens, "anabranch_ep_dispatch")?;
+        let (mut slot, tokens) = self.send(stream, tokens, "anabranch_ep_dispatch")?;
+        if self.fill.is_some() {
+            let _launching = self.world.launching(stream)?;
+            self.deliver(stream, &mut slot)?;
+        }
         Ok(Dispatched { slot, tokens })
     }
 
@@ -137,7 +142,7 @@ impl ExpertParallel {
         Ok(())
     }
 
-    fn check_tokens(&self, tokens: &Tokens) -> Result<()> {
+    pub(super) fn check_tokens(&self, tokens: &Tokens) -> Result<()> {
         let config = self.plan.config();
         let count = tokens.count;
         if count > config.max_tokens as usize {

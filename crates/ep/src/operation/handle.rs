@@ -55,6 +55,13 @@ impl Dispatched {
         self.slot.get().masked_count()
     }
 
+    /// The weight window, where the plan combines weights ([`EpConfig::combine_weights`](crate::EpConfig::combine_weights)), else
+    /// null: `[rows][top_k]` f32, each row's at the place of the row it came from. Behind the dispatch it holds the weights that were
+    /// dispatched; experts may write others of the received rows before combine, which sums what is there, wherever the rows lie.
+    pub fn combine_weights(&self) -> DeviceAddress {
+        self.slot.get().combine_weights()
+    }
+
     /// The combine window: `[rows][hidden]` of the combine type, each row at the place of the row it came from, for experts that
     /// write their output here. Null where the plan has none ([`CombineSource::Buffer`](crate::CombineSource::Buffer)). Where a
     /// plan has both ways ([`CombineSource::Any`](crate::CombineSource::Any)), nobody writes here in an operation whose combine

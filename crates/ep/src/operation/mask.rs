@@ -189,7 +189,10 @@ impl ExpertParallel {
     fn quiet_mask(&self, stream: &Stream) -> Result<&MaskTable> {
         let table = self.mask.as_ref().ok_or(Error::NoMask)?;
         if stream.is_capturing()? {
-            return Err(Error::Capturing);
+            return Err(Error::Capturing {
+                call: "the mask",
+                instead: "the same before or after the capture",
+            });
         }
         self.world.synchronize(stream)?;
         let limit = self.patience();

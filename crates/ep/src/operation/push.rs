@@ -2,7 +2,7 @@
 
 use anabranch_hip::{DeviceAddress, Stream};
 
-use super::{COMBINE, ExpertParallel, pointer};
+use super::{COMBINE, CombineOutput, ExpertParallel, pointer};
 use crate::args::CombinePushArgs;
 use crate::error::{Error, Result};
 use crate::plan::{FLAG_STRIDE, Geometry};
@@ -15,8 +15,8 @@ pub(super) struct Push {
     /// The experts' output; null in the half that sums.
     pub(super) rows: DeviceAddress,
     pub(super) tokens: u32,
-    /// Null in the half that sends.
-    pub(super) output: DeviceAddress,
+    /// `None` in the half that sends.
+    pub(super) output: Option<CombineOutput>,
 }
 
 impl ExpertParallel {
@@ -26,14 +26,14 @@ impl ExpertParallel {
         rows: DeviceSlice,
         mut slot: SlotTicket,
         tokens: u32,
-        output: DeviceSlice,
+        output: CombineOutput,
     ) -> Result<()> {
         let _launching = self.world.launching(stream)?;
         if !slot.belongs_to(&self.pool) {
             return Err(Error::ForeignHandle);
         }
         self.check_pushed(&rows, slot.get())?;
-        let push = Push { rows: rows.address(), tokens, output: output.address() };
+        let push = Push { rows: rows.address(), tokens, output: Some(output) };
         self.launch_push(stream, &mut slot, "anabranch_ep_combine_push", push)?;
         slot.give_back();
         Ok(())
@@ -82,7 +82,7 @@ impl ExpertParallel {
         CombinePushArgs {
             team: self.team.view(),
             rows: pointer(push.rows),
-            output: pointer(push.output),
+            output: pointer(push.output.map_or(DeviceAddress::NULL, |output| output.rows.address())),
             send_map: pointer(slot.send_map()),
             offsets: pointer(slot.offsets()),
             state: pointer(slot.state()),
@@ -100,7 +100,10 @@ impl ExpertParallel {
             push_segments: self.plan.push_segments(&self.limits),
             flag_stride: FLAG_STRIDE,
             operation: COMBINE.0,
-            reserved: 0,
+            top_k: config.top_k,
+            weights: pointer(push.output.map_or(DeviceAddress::NULL, |output| output.weights_address())),
+            weights_offset: start + layout.combine_weights,
+            pushed_weights_offset: start + layout.pushed_weights,
             mask: self.mask_view(slot),
         }
     }

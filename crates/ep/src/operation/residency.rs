@@ -32,6 +32,7 @@ pub(super) fn device_limits(
     plan: &Plan,
     count: Option<&LoadedUnit>,
     dispatch: &LoadedUnit,
+    again: &LoadedUnit,
     combine: &LoadedUnit,
     push: Option<&LoadedUnit>,
 ) -> Result<DeviceLimits> {
@@ -40,6 +41,7 @@ pub(super) fn device_limits(
         [entries(dispatch, kernels::DISPATCH.entries), entries(combine, kernels::COMBINE.entries)].concat();
     let pushing = push.map(|unit| entries(unit, kernels::COMBINE_PUSH.entries));
     all.extend(pushing.into_iter().flatten());
+    all.push((again, "anabranch_ep_dispatch_again"));
     all.extend(count.map(|unit| (unit, "anabranch_ep_count")));
     let kernels = all.iter().map(|(unit, name)| unit.kernel(name)).collect::<Result<Vec<_>, _>>()?;
     let device = dispatch.kernel("anabranch_ep_dispatch")?.raw().device();

@@ -9,11 +9,11 @@
 use anabranch_hip::{DeviceAddress, Stream};
 
 use super::push::Push;
-use super::{Dispatched, ExpertOutput, ExpertParallel};
+use super::{CombineOutput, Dispatched, ExpertOutput, ExpertParallel};
 use crate::error::{Error, Result};
 use crate::plan::Geometry;
 use crate::slot::SlotTicket;
-use crate::tensor::{DeviceSlice, Tokens};
+use crate::tensor::Tokens;
 
 /// A dispatch whose rows are on their way. Holds the slot; give it to [`ExpertParallel::dispatch_recv`]: what was not received
 /// cannot be combined.
@@ -108,7 +108,7 @@ impl ExpertParallel {
         unsafe {
             kernel.launch(geometry.blocks, geometry.block_threads, geometry.local_bytes, stream, &args)?;
         }
-        slot.used_on(stream)?;
+        self.deliver(stream, &mut slot)?;
         Ok(Dispatched { slot, tokens })
     }
 
@@ -130,7 +130,7 @@ impl ExpertParallel {
         match experts {
             ExpertOutput::Staged(rows) => {
                 self.check_pushed(&rows, slot.get())?;
-                let push = Push { rows: rows.address(), tokens, output: DeviceAddress::NULL };
+                let push = Push { rows: rows.address(), tokens, output: None };
                 self.launch_push(stream, &mut slot, "anabranch_ep_combine_push_send", push)?;
                 Ok(CombineSent { slot, tokens, pushed: true })
             }
@@ -140,7 +140,7 @@ impl ExpertParallel {
             ExpertOutput::InWindow => {
                 let geometry = Geometry { blocks: 1, ..self.plan.combine_geometry(tokens, &self.limits) };
                 slot.order_behind(stream)?;
-                let args = self.combine_args(slot.get(), tokens, DeviceAddress::NULL, geometry.segments);
+                let args = self.combine_args(slot.get(), tokens, None, geometry.segments);
                 let kernel = self.combine.kernel("anabranch_ep_combine_send")?;
                 let Geometry { blocks, block_threads, local_bytes, .. } = geometry;
                 // SAFETY: as for combine; nothing is written to an output.
@@ -154,24 +154,30 @@ impl ExpertParallel {
     /// The second half of a combine: waits for the peers and sums. The stream may be another than the first half's; it is put
     /// behind that. The slot is free for the next dispatch, in stream order.
     ///
-    /// `output` is `[tokens][hidden]` of the combine type, 16-byte aligned.
+    /// `output` is as for [`Self::combine`].
     ///
     /// # Errors
     /// As [`Self::combine`].
-    pub fn combine_recv(&self, stream: &Stream, sent: CombineSent, output: DeviceSlice) -> Result<()> {
+    pub fn combine_recv(
+        &self,
+        stream: &Stream,
+        sent: CombineSent,
+        output: impl Into<CombineOutput>,
+    ) -> Result<()> {
+        let output = output.into();
         self.check_output(sent.tokens, &output)?;
         let _launching = self.world.launching(stream)?;
         let CombineSent { mut slot, tokens, pushed } = sent;
         self.check_slot(&slot)?;
         if pushed {
-            let push = Push { rows: DeviceAddress::NULL, tokens, output: output.address() };
+            let push = Push { rows: DeviceAddress::NULL, tokens, output: Some(output) };
             self.launch_push(stream, &mut slot, "anabranch_ep_combine_push_recv", push)?;
             slot.give_back();
             return Ok(());
         }
         slot.order_behind(stream)?;
         let geometry = self.plan.combine_geometry(tokens, &self.limits);
-        let args = self.combine_args(slot.get(), tokens, output.address(), geometry.segments);
+        let args = self.combine_args(slot.get(), tokens, Some(&output), geometry.segments);
         let kernel = self.combine.kernel("anabranch_ep_combine_recv")?;
         // SAFETY: as for combine.
         unsafe {

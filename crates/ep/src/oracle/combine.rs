@@ -78,6 +78,48 @@ impl<'o> Combination<'o> {
         Ok(())
     }
 
+    /// The `[T, K]` combined weights: for each token and k the sum, in f32 from 0, of what each of its destinations has `left` for
+    /// the copy and k, in ascending group-rank order.
+    pub fn weights(&self, left: impl Fn(&SentCopy<'_>, usize) -> f32) -> Vec<f32> {
+        let top_k = self.oracle.shape().top_k;
+        let mut sums = Vec::new();
+        for token in 0..self.oracle.tokens(self.source) {
+            let mut sum = vec![0.0; top_k];
+            for copy in self.copies(token) {
+                for (k, sum) in sum.iter_mut().enumerate() {
+                    *sum += left(&copy, k);
+                }
+            }
+            sums.append(&mut sum);
+        }
+        sums
+    }
+
+    /// Compares the `[T, K]` combined weights bit by bit.
+    ///
+    /// # Errors
+    /// The first [`Mismatch`].
+    pub fn compare_weights(
+        &self,
+        weights: &[f32],
+        left: impl Fn(&SentCopy<'_>, usize) -> f32,
+    ) -> Result<(), Mismatch> {
+        let expected = self.weights(left);
+        if expected.len() != weights.len() {
+            let (what, expected, seen) = ("combined weights", expected.len(), weights.len());
+            return Err(Mismatch::Length { rank: self.source, what, expected, seen });
+        }
+        let top_k = self.oracle.shape().top_k;
+        for (place, (expected, seen)) in expected.iter().zip(weights).enumerate() {
+            let (expected, seen) = (expected.to_bits(), seen.to_bits());
+            if expected != seen {
+                let (rank, token, k) = (self.source, place / top_k, place % top_k);
+                return Err(Mismatch::CombinedWeight { rank, token, k, expected, seen });
+            }
+        }
+        Ok(())
+    }
+
     fn row_bytes(&self) -> usize {
         self.oracle.shape().output_row_bytes()
     }

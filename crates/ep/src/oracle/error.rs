@@ -153,6 +153,20 @@ pub enum Mismatch {
         /// Bits found.
         seen: u32,
     },
+    /// A combined weight.
+    #[error("the combined weight {k} of token {token} on {rank} is {seen:#x}, expected {expected:#x}")]
+    CombinedWeight {
+        /// The rank that brought the token.
+        rank: GroupRank,
+        /// The token.
+        token: usize,
+        /// Which of its weights.
+        k: usize,
+        /// Bits expected.
+        expected: u32,
+        /// Bits found.
+        seen: u32,
+    },
     /// An element of a combined token.
     #[error("column {column} of combined token {token} on {rank} is {seen:#x}, expected {expected:#x}")]
     Output {

@@ -43,6 +43,8 @@ pub struct EpConfig {
     pub max_blocks: u32,
     /// Waves of a block; 0 lets the plan choose.
     pub waves_per_block: u32,
+    /// Whether combine sums weights, too: for each token and each of its k, over the ranks that took it in.
+    pub combine_weights: bool,
     /// What becomes of an operation when a peer does not come.
     pub on_timeout: OnTimeout,
 }
@@ -66,6 +68,7 @@ impl EpConfig {
             slots: 1,
             max_blocks: 0,
             waves_per_block: 0,
+            combine_weights: false,
             on_timeout: OnTimeout::Fault,
         }
     }
@@ -134,6 +137,15 @@ impl EpConfig {
         self
     }
 
+    /// Sets whether combine sums weights, too. Beside each row of the combine window then lie `top_k` f32 weights, those that were
+    /// dispatched unless the expert side writes others ([`Dispatched::combine_weights`](crate::Dispatched::combine_weights)), and
+    /// combine takes a [`CombineOutput`](crate::CombineOutput) with room for the sums.
+    #[must_use]
+    pub fn combine_weights(mut self, value: bool) -> Self {
+        self.combine_weights = value;
+        self
+    }
+
     /// Field names and values, in the order in which ranks compare them.
     pub fn fields(&self) -> Vec<(String, String)> {
         [
@@ -150,6 +162,7 @@ impl EpConfig {
             ("max_recv", self.max_recv.to_string()),
             ("mode", self.mode.to_string()),
             ("slots", self.slots.to_string()),
+            ("combine_weights", self.combine_weights.to_string()),
             ("on_timeout", self.on_timeout.to_string()),
         ]
         .map(|(field, value)| (field.to_owned(), value))
@@ -213,7 +226,8 @@ impl EpConfig {
         self.on_timeout.check(room.mode())?;
         let pushed = if self.combine_source.pushes() { self.push_rows(ranks) } else { 0 };
         let slot = u128::from(room.rows()) * (row + u128::from(meta_bytes(self)))
-            + u128::from(pushed) * u128::from(self.wire_bytes());
+            + u128::from(pushed) * u128::from(self.wire_bytes())
+            + u128::from(room.rows() + pushed) * u128::from(self.weight_bytes());
         if slot > MAX_SLOT_BYTES {
             let allowed =
                 format!("the windows of {ranks} ranks would have {slot} bytes, more than {MAX_SLOT_BYTES}");

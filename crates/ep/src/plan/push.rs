@@ -40,6 +40,11 @@ impl EpConfig {
         self.combine_codec.wire_bytes(self.combine_type, self.hidden)
     }
 
+    /// Bytes of the combined weights of a row; 0 where there are none.
+    pub(super) fn weight_bytes(&self) -> u64 {
+        if self.combine_weights { u64::from(self.top_k) * 4 } else { 0 }
+    }
+
     /// Rows of the push window: each token's from each of its destinations, however many rows a rank may receive. Where ranks
     /// may be masked, each token's from each rank: one that is late then writes where no other rank does.
     pub(super) fn push_rows(&self, ranks: u32) -> u64 {

@@ -8,7 +8,8 @@ use std::time::Duration;
 use anabranch_ep::oracle::{Oracle, RankInput, Shape};
 use anabranch_ep::reference::ReferenceExpert;
 use anabranch_ep::{
-    DataType, DeviceSlice, Dispatched, EpConfig, Error, ExpertOutput, ExpertParallel, ReceivedRows, Tokens,
+    CombineOutput, DataType, DeviceSlice, Dispatched, EpConfig, Error, ExpertOutput, ExpertParallel,
+    ReceivedRows, Tokens,
 };
 use anabranch_hip::{Device, DeviceBuffer, DeviceOrdinal, RuntimeKind, Stream, with_causes};
 use anabranch_hip_host::{HostConfig, HostMachine};
@@ -224,6 +225,7 @@ pub struct Uploaded {
     pub weights: DeviceBuffer,
     pub scales: DeviceBuffer,
     pub output: DeviceBuffer,
+    pub combined_weights: DeviceBuffer,
     pub count: usize,
 }
 
@@ -237,6 +239,7 @@ impl Uploaded {
             weights: upload(device, bytes_of(&input.weights)),
             scales: upload(device, &input.scales),
             output: upload(device, &vec![0xee; count * row]),
+            combined_weights: upload(device, &vec![0xee; count * config.top_k as usize * 4]),
             count,
         }
     }
@@ -265,6 +268,19 @@ impl Uploaded {
     pub fn output(&self) -> DeviceSlice {
         // SAFETY: as above.
         unsafe { DeviceSlice::of(&self.output) }
+    }
+
+    /// With room for weights, where the plan combines them.
+    pub fn combine_output(&self, config: &EpConfig) -> CombineOutput {
+        // SAFETY: as above.
+        let weights = unsafe { DeviceSlice::of(&self.combined_weights) };
+        CombineOutput { rows: self.output(), weights: config.combine_weights.then_some(weights) }
+    }
+
+    pub fn read_weights(&self, config: &EpConfig) -> Vec<f32> {
+        let mut bytes = vec![0; self.count * config.top_k as usize * 4];
+        self.combined_weights.copy_to_host(0, &mut bytes).unwrap();
+        bytes.chunks_exact(4).map(|word| f32::from_ne_bytes(word.try_into().unwrap())).collect()
     }
 
     pub fn read_output(&self, config: &EpConfig) -> Vec<u8> {
@@ -309,9 +325,12 @@ pub fn round(
     judge_dropped(&oracle, device, ep, stream, &dispatched)?;
     let staging = device.allocate(window_bytes(ep))?;
     let experts = run_expert(expert, stream, &dispatched, case, &staging)?;
-    ep.combine(stream, experts, dispatched, uploaded.output())?;
+    ep.combine(stream, experts, dispatched, uploaded.combine_output(&case.config))?;
     world.synchronize(stream)?;
     judge_output(&oracle, me, &uploaded.read_output(&case.config));
+    if case.config.combine_weights {
+        judge_weights(&oracle, me, &uploaded.read_weights(&case.config));
+    }
     Ok(())
 }
 
@@ -374,6 +393,14 @@ pub fn judge_dropped(
 pub fn judge_output(oracle: &Oracle<'_>, me: GroupRank, output: &[u8]) {
     let combination = oracle.combine(me).unwrap();
     if let Err(mismatch) = combination.compare_output(output, &oracle.stand_in().unwrap()) {
+        panic!("{me}: {mismatch}");
+    }
+}
+
+/// The combined weights where no expert wrote others than were dispatched.
+pub fn judge_weights(oracle: &Oracle<'_>, me: GroupRank, weights: &[f32]) {
+    let combination = oracle.combine(me).unwrap();
+    if let Err(mismatch) = combination.compare_weights(weights, |copy, k| copy.weights.unwrap()[k]) {
         panic!("{me}: {mismatch}");
     }
 }

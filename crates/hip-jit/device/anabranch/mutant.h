@@ -164,6 +164,13 @@ enum Mutant : u32 {
     MUTANT_COUNT_TWO_WORDS = 175,         // epoch and count are stored one after the other
     MUTANT_COUNT_UNWAITED = 176,
     MUTANT_COUNT_NO_BARRIER = 177,        // places are worked out before all words have come
+    // ep/dispatch_again.hip
+    MUTANT_AGAIN_UNREAD = 400,            // rows are copied while their places are looked up
+    MUTANT_AGAIN_OVERWRITTEN = 401,       // a tile is looked up while the one before is copied
+    MUTANT_AGAIN_FLAG_FIRST = 402,        // counts are told before all rows are there
+    MUTANT_AGAIN_UNWAITED = 403,
+    MUTANT_AGAIN_NO_ACQUIRE = 404,
+    MUTANT_AGAIN_NO_BARRIER = 405,        // counts are written before all threads have waited
     // ep/mask.h
     MUTANT_MASK_NOT_SET = 460,            // a wait that gives a rank up tells no later one
     MUTANT_MASK_UNSETTLED = 461,          // combine: every block leaves out whom it has missed

@@ -53,13 +53,19 @@ impl Search {
             | Protocol::DeviceBarrier
             | Protocol::Gather
             | Protocol::CclHops
-            | Protocol::EpCompact => 3,
+            | Protocol::EpCompact
+            | Protocol::EpReplay => 3,
             _ => 2,
         };
         let mut case = Case::new(self.protocol, ranks);
         if matches!(
             self.protocol,
-            Protocol::Ep | Protocol::EpCompact | Protocol::EpSplit | Protocol::EpExperts | Protocol::Ping
+            Protocol::Ep
+                | Protocol::EpCompact
+                | Protocol::EpSplit
+                | Protocol::EpExperts
+                | Protocol::EpReplay
+                | Protocol::Ping
         ) {
             // More than one tile a block; payload from every wave.
             case.tokens = 10;
@@ -93,6 +99,9 @@ const MASK: Search = Search::of(Protocol::EpMask);
 const MASK_STAGED: Search = Search { staged: true, ..MASK };
 const EXPERTS: Search = Search::of(Protocol::EpExperts);
 const STAGED: Search = Search { staged: true, ..EP };
+const REPLAY: Search = Search::of(Protocol::EpReplay);
+const REPLAY_SLOTTED: Search = Search { staged: true, ..REPLAY };
+const REPLAY_C: Search = REPLAY.cumulative();
 const BARRIER: Search = Search::of(Protocol::Barrier);
 const STREAM: Search = Search::of(Protocol::StreamSignal);
 const SIGNAL: Search = Search::of(Protocol::PutSignal);
@@ -234,6 +243,12 @@ pub const TWINS: &[Twin] = &[
     twin("ROUTE_UNREAD", &[EP.by_values()]),
     twin("ROUTE_OVERWRITTEN", &[EP.by_values()]),
     twin("ROUTE_ROW_SHARED", &[EP]),
+    twin("AGAIN_UNREAD", &[REPLAY.by_values()]),
+    twin("AGAIN_OVERWRITTEN", &[REPLAY.by_values()]),
+    twin("AGAIN_FLAG_FIRST", &[REPLAY, REPLAY_SLOTTED, REPLAY_C]),
+    twin("AGAIN_UNWAITED", &[REPLAY, REPLAY_C]),
+    twin("AGAIN_NO_ACQUIRE", &[REPLAY.by_races()]),
+    twin("AGAIN_NO_BARRIER", &[REPLAY.by_values()]),
     twin("TALLY_UNCOUNTED", &[COMPACT.by_values()]),
     twin("TALLY_TORN", &[COMPACT]),
     twin("TALLY_NOT_TAKEN", &[COMPACT.by_values()]),

@@ -59,6 +59,22 @@ pub(super) const FILES: &[File] = &[
         ],
     },
     File {
+        file: "ep/kernels/dispatch_again.hip",
+        rows: &[
+            ("tell_again", "flag_store", Twins(&["AGAIN_FLAG_FIRST"])),
+            ("send_again", "block_barrier", Twins(&["AGAIN_UNREAD"])),
+            ("send_again", "block_barrier", Twins(&["AGAIN_OVERWRITTEN"])),
+            ("send_again", "arrive_is_last", Twins(&["AGAIN_FLAG_FIRST"])),
+            ("learn_again", "block_barrier", LOCAL),
+            ("learn_again", "wait_until", Twins(&["AGAIN_UNWAITED"])),
+            ("learn_again", "acquire_after_wait", Twins(&["AGAIN_NO_ACQUIRE"])),
+            ("learn_again", "block_barrier", Twins(&["AGAIN_NO_BARRIER"])),
+            ("report_nothing", "swap_system", ZEROS),
+            ("report_nothing", "swap_system", ZEROS),
+            ("report_nothing", "swap_system", ZEROS),
+        ],
+    },
+    File {
         file: "ep/kernels/dispatch_rows.h",
         rows: &[
             ("route_tile", "fetch_add_device", INVALID),

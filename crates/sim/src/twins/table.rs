@@ -150,14 +150,17 @@ pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_ep_combine_recv", Runs::In(&[Protocol::EpSplit])),
     ("anabranch_ep_combine_send", Runs::In(&[Protocol::EpSplit])),
     ("anabranch_ep_conformance_codec", Runs::Quiet),
-    ("anabranch_ep_count", Runs::In(&[Protocol::EpCompact])),
+    ("anabranch_ep_count", Runs::In(&[Protocol::EpCompact, Protocol::EpReplay])),
     ("anabranch_ep_dispatch", EP),
+    ("anabranch_ep_dispatch_again", Runs::In(&[Protocol::EpReplay])),
     ("anabranch_ep_dispatch_recv", Runs::In(&[Protocol::EpSplit])),
     ("anabranch_ep_dispatch_send", Runs::In(&[Protocol::EpSplit])),
     ("anabranch_ep_expert_contract", EXPERTS),
     ("anabranch_ep_expert_count", EXPERTS),
     ("anabranch_ep_expert_expand", EXPERTS),
     ("anabranch_ep_expert_sum", Runs::Quiet),
+    ("anabranch_ep_fill_weights", Runs::Quiet),
+    ("anabranch_ep_keep_routing", Runs::In(&[Protocol::EpReplay])),
     ("anabranch_ep_reference_expert", Runs::Quiet),
     ("anabranch_ep_reference_expert_major", EXPERTS),
     ("anabranch_p2p_check", Runs::Test(P2P)),
@@ -184,8 +187,14 @@ pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_team_signal_wait", Runs::In(&[Protocol::StreamSignal])),
 ];
 
-const EP: Runs =
-    Runs::In(&[Protocol::Ep, Protocol::EpCompact, Protocol::EpSplit, Protocol::EpMask, Protocol::EpExperts]);
+const EP: Runs = Runs::In(&[
+    Protocol::Ep,
+    Protocol::EpCompact,
+    Protocol::EpSplit,
+    Protocol::EpMask,
+    Protocol::EpExperts,
+    Protocol::EpReplay,
+]);
 const EXPERTS: Runs = Runs::QuietIn(&[Protocol::EpExperts]);
 const MOVES: Runs = Runs::In(&[Protocol::Ccl, Protocol::CclMove]);
 const GATHERS_MANY: Runs = Runs::In(&[Protocol::CclGatherMany]);

@@ -100,6 +100,13 @@ impl Ep {
                 None => combined.compare_output(&output, &stand_in),
             };
             judged.map_err(|mismatch| mismatch.to_string())?;
+            if self.plan.config().combine_weights {
+                let summed = self.memory[number as usize].inputs[epoch as usize].summed;
+                let weights = self.bench.get::<f32>(summed, 0, (self.case.tokens * TOP_K) as usize);
+                let weights = weights.map_err(|error| error.to_string())?;
+                let dispatched = |copy: &SentCopy<'_>, k: usize| copy.weights.map_or(f32::NAN, |all| all[k]);
+                combined.compare_weights(&weights, dispatched).map_err(|mismatch| mismatch.to_string())?;
+            }
         }
         Ok(())
     }

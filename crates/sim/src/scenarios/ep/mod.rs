@@ -6,6 +6,7 @@ pub(super) mod given;
 mod judge;
 mod mask;
 mod push;
+mod replay;
 
 use anabranch_ep::args::{
     CombineArgs, CombinePushArgs, CountArgs, DispatchArgs, PlacementView, RankMask, ReferenceExpertArgs,
@@ -24,6 +25,7 @@ use super::bench::{Bench, Grid, Kernels, OnBench, WAVE, at};
 use crate::{Case, Failure, Outcome, Protocol, RunOptions, ScenarioError};
 use experts::Experts;
 use given::{Given, HIDDEN, TOP_K};
+use replay::Replay;
 
 /// What one rank brings to one epoch, on the host and on its device.
 #[derive(Debug)]
@@ -33,6 +35,8 @@ struct Input {
     weights: Vec<f32>,
     on_device: Allocation,
     output: Allocation,
+    /// Combined weights, where they are wanted.
+    summed: Allocation,
 }
 
 /// One rank's memory, beside the bench's.
@@ -96,6 +100,8 @@ pub(crate) struct Ep {
     halves: Option<Halves>,
     /// Of experts that work on expert-major rows.
     experts: Option<Experts>,
+    /// Of dispatches whose routing is kept.
+    replay: Option<Replay>,
 }
 
 /// Dispatch and combine, each in two.
@@ -113,8 +119,8 @@ impl Halves {
         Ok(Self {
             send: kernels.load(dispatch(), "anabranch_ep_dispatch_send")?,
             recv: kernels.load(dispatch(), "anabranch_ep_dispatch_recv")?,
-            offer: push::load(kernels, staged, push::Part::Send, false)?,
-            sum: push::load(kernels, staged, push::Part::Receive, false)?,
+            offer: push::load(kernels, (staged, false, false), push::Part::Send)?,
+            sum: push::load(kernels, (staged, false, false), push::Part::Receive)?,
         })
     }
 }
@@ -122,14 +128,16 @@ impl Halves {
 impl Ep {
     pub(crate) fn new(case: Case, kernels: &mut Kernels<'_>) -> Result<Self, ScenarioError> {
         let refused = |error: anabranch_ep::Error| ScenarioError::Plan(error.to_string());
+        let replays = case.protocol == Protocol::EpReplay;
         let config = EpConfig::new(HIDDEN, case.ranks * 2, TOP_K, case.tokens)
             .dispatch_type(DataType::F32)
             .combine_type(DataType::F32)
             .combine_source(if case.staged { CombineSource::Buffer } else { CombineSource::Window })
+            .combine_weights(replays)
             .launch(case.blocks, case.waves);
         let masks = case.protocol == Protocol::EpMask;
         let config = if masks { config.on_timeout(mask::on_timeout()) } else { config };
-        let compact = case.protocol == Protocol::EpCompact;
+        let compact = case.protocol == Protocol::EpCompact || replays && !case.staged;
         let config = if compact {
             config.mode(Mode::Compact).max_recv((case.ranks * case.tokens / 2).max(case.ranks))
         } else {
@@ -162,13 +170,14 @@ impl Ep {
             // Tiles of one wave, so that few tokens are several tiles; the plan's local memory is for larger ones.
             dispatch: kernels.load(dispatch.with("EP_TILE", WAVE), "anabranch_ep_dispatch")?,
             expert: kernels.load_right(expert, "anabranch_ep_reference_expert")?,
-            combine: push::load(kernels, case.staged, push::Part::Whole, masks)?,
+            combine: push::load(kernels, (case.staged, replays, masks), push::Part::Whole)?,
             halves: if case.protocol == Protocol::EpSplit {
                 Some(Halves::load(kernels, case.staged)?)
             } else {
                 None
             },
             experts: None,
+            replay: if replays { Some(Replay::load(kernels)?) } else { None },
             pushing: plan.push_segments(&limits),
             case,
             plan,
@@ -182,6 +191,7 @@ impl Ep {
         for rank in 0..ep.case.ranks {
             let made = ep.allocate(rank)?;
             ep.memory.push(made);
+            ep.allocate_routing(rank)?;
         }
         if ep.case.protocol == Protocol::EpExperts {
             ep.experts = Some(Experts::new(&ep.case, &ep.plan, &mut ep.bench, kernels)?);
@@ -195,12 +205,13 @@ impl Ep {
         let staged = self.bench.allocate("staged", rank, owner, self.plan.rows() * combined)?;
         let mut inputs = Vec::new();
         for epoch in 0..self.case.rounds {
-            let given = Given::new(rank, epoch, tokens, self.plan.config().experts);
-            let Given { tokens: payload, ids, weights } = given;
+            let given = |epoch| Given::new(rank, epoch, tokens, self.plan.config().experts);
+            let Given { tokens: payload, ids, weights } = self.replayed(given(epoch), epoch, given);
             let bytes = payload.len() + ids.len() * 4 + weights.len() * 4;
             inputs.push(Input {
                 on_device: self.bench.allocate("input", rank, owner, bytes as u64)?,
                 output: self.bench.allocate("output", rank, owner, u64::from(tokens) * combined)?,
+                summed: self.bench.allocate("summed", rank, owner, u64::from(tokens * TOP_K) * 4)?,
                 tokens: payload,
                 ids,
                 weights,
@@ -244,7 +255,8 @@ impl Ep {
         let team = self.bench.team(rank);
         let dispatch = self.dispatch_args(team, rank, epoch);
         let combine = self.way(team, rank, epoch);
-        if let Some(count) = &self.count {
+        let replays = self.replayed_epoch(epoch).is_some();
+        if let Some(count) = self.count.as_ref().filter(|_| !replays) {
             let counting = grid(&self.counting, self.counting.local_bytes);
             let args = self.count_args(team, rank, epoch);
             self.bench.launch(rank, count, counting, &args)?;
@@ -262,7 +274,20 @@ impl Ep {
                 combine.launch(&mut self.bench, rank, &halves.sum, summing)?;
             }
             _ => {
-                self.bench.launch(rank, &self.dispatch, sending, &dispatch)?;
+                match &self.replay {
+                    Some(replay) if replays => {
+                        let again = self.again_args(dispatch, rank);
+                        self.bench.launch(rank, &replay.again, sending, &again)?;
+                    }
+                    _ => self.bench.launch(rank, &self.dispatch, sending, &dispatch)?,
+                }
+                if let Some(replay) = &self.replay {
+                    let (keep, fill) = (self.keep_args(team, rank), self.fill_args(rank));
+                    self.bench.launch(rank, &replay.fill, working, &fill)?;
+                    if replay::is_kept(epoch) {
+                        self.bench.launch(rank, &replay.keep, working, &keep)?;
+                    }
+                }
                 let (received, expert) = (self.received(rank), self.expert_args(rank));
                 match &self.experts {
                     Some(experts) => {
@@ -381,6 +406,10 @@ impl Ep {
             segments: self.summing.segments,
             flag_stride: FLAG_STRIDE,
             operation: COMBINE.0,
+            weights: at(memory.inputs[epoch as usize].summed, 0),
+            weights_offset: layout.combine_weights,
+            top_k: TOP_K,
+            reserved: 0,
             mask: self.mask_view(rank),
         }
     }

@@ -17,9 +17,8 @@ pub(super) enum Part {
 
 pub(super) fn load(
     kernels: &mut Kernels<'_>,
-    staged: bool,
+    (staged, weighted, masks): (bool, bool, bool),
     part: Part,
-    masks: bool,
 ) -> Result<SeededKernel, ScenarioError> {
     let entry = match (staged, part) {
         (false, Part::Whole) => "anabranch_ep_combine",
@@ -34,6 +33,7 @@ pub(super) fn load(
     } else {
         kernels::combine(DataType::F32)
     };
+    let spec = if weighted { kernels::with_weights(spec) } else { spec };
     kernels.load(if masks { kernels::masking(spec) } else { spec }, entry)
 }
 
@@ -92,7 +92,10 @@ impl Ep {
             push_segments: self.pushing,
             flag_stride: FLAG_STRIDE,
             operation: COMBINE.0,
-            reserved: 0,
+            top_k: super::TOP_K,
+            weights: at(memory.inputs[epoch as usize].summed, 0),
+            weights_offset: layout.combine_weights,
+            pushed_weights_offset: layout.pushed_weights,
             mask: self.mask_view(rank),
         }
     }

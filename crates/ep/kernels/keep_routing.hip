@@ -1,0 +1,55 @@
+// Keeps the routing of a dispatch, so that `dispatch_again.hip` can send other rows the same way: the send map, how many copies
+// were sent to each rank and came from each, and the ids and weights of the tokens. Waits for nobody.
+//
+// The caller's ids and weights may be gone by now. They are read back from the record of each token's first copy, at its
+// destination, where this rank wrote them; so what is kept is what was sent, whatever the caller has done since. A token of which
+// every copy was dropped has none, and needs none: it is not sent again either.
+//
+// Why the records are there. This rank's dispatch wrote them, released them and ended before this kernel began (stream order,
+// kept by the handle). Whoever overwrites them does so in a later dispatch on the slot, which it sends after its combine on the
+// slot has seen this rank's combine flag; and that is sent behind this kernel (the handle orders the combine behind it).
+#include "anabranch/prelude.h"
+#include "ep/routing.h"
+
+// One wave: a token's entries, and what the first copy that was sent says of it.
+static ANABRANCH_DEVICE void keep_token(const Grid& grid, const KeepRoutingArgs& args, u32 token) {
+    u64 at = static_cast<u64>(token) * args.fan_out;
+    u64 first = 0;
+    for (u32 n = 0; n < args.fan_out; ++n) {
+        u64 entry = private_load(grid, args.send_map + at + n);
+        if (first == 0 && is_destination(entry) && !is_dropped(entry)) first = entry;
+        if (grid.lane() == 0) private_store(grid, args.kept.send_map + at + n, entry);
+    }
+    if (first == 0) return;
+    u64 record = private_load(grid, args.team.peer_bases + destination_rank(first)) + args.meta_offset +
+                 static_cast<u64>(destination_row(first)) * args.meta_bytes;
+    u32* ids = reinterpret_cast<u32*>(args.kept.ids + static_cast<u64>(token) * args.top_k);
+    u32* weights = reinterpret_cast<u32*>(args.kept.weights + static_cast<u64>(token) * args.top_k);
+    for (u32 k = grid.lane(); k < 2 * args.top_k; k += WAVE_SIZE) {
+        u32 value = remote_load(grid, reinterpret_cast<const u32*>(record) + 2 + k);
+        private_store(grid, k < args.top_k ? ids + k : weights + (k - args.top_k), value);
+    }
+}
+
+// What there is one of for each rank, and in all.
+static ANABRANCH_DEVICE void keep_counts(const Grid& grid, const KeepRoutingArgs& args) {
+    for (u32 peer = grid.thread; peer < args.team.size; peer += grid.block_threads) {
+        u32 room = args.row_stride != 0 ? args.row_stride : private_load(grid, args.room + peer);
+        private_store(grid, args.kept.sent + peer, minimum(private_load(grid, args.routed + peer), room));
+        private_store(grid, args.kept.counts + peer, private_load(grid, args.counts + peer));
+    }
+    if (grid.thread == 0) {
+        u32 epoch = static_cast<u32>(private_load(grid, &args.state->dispatch_epoch));
+        private_store(grid, &args.kept.head->identity, epoch << SLOT_BITS | args.slot);
+        private_store(grid, &args.kept.head->dropped, private_load(grid, &args.state->dropped_count));
+    }
+}
+
+ANABRANCH_KERNEL(anabranch_ep_keep_routing, KeepRoutingArgs, 1024) {
+    // Behind a fault there is nothing to keep, and nothing will be sent.
+    u64 poisoned = grid.thread == 0 && is_poisoned(grid, args.team.control) ? 1 : 0;
+    if (grid.block_broadcast(poisoned) == 0) {
+        if (grid.block == 0) keep_counts(grid, args);
+        for (u32 token = grid.grid_wave(); token < args.token_count; token += grid.grid_waves()) keep_token(grid, args, token);
+    }
+}

@@ -1,0 +1,79 @@
+//! The structs of a kept routing, and of the kernels that keep it and dispatch with it.
+
+use anabranch_hip_jit::{DevicePointer, device_struct};
+use anabranch_shmem::TeamView;
+
+use super::{DispatchArgs, SlotState};
+
+device_struct! {
+    /// The single words of a kept routing.
+    pub struct RoutingHead {
+        /// The dispatch that it was kept from, `{epoch : 26, slot : 6}`: the same on all ranks that kept the same one.
+        pub identity: u32,
+        /// Copies of this rank's tokens that were dropped.
+        pub dropped: u32,
+    }
+}
+
+device_struct! {
+    /// A kept routing, in this rank's own device memory.
+    pub struct KeptRouting {
+        /// Its single words.
+        pub head: DevicePointer<RoutingHead>,
+        /// `[ranks]`: copies sent to each rank.
+        pub sent: DevicePointer<u32>,
+        /// `[ranks]`: rows that came from each rank.
+        pub counts: DevicePointer<u32>,
+        /// `[max_tokens][fan_out]`: where each token's copies go, as in the dispatch's map.
+        pub send_map: DevicePointer<u64>,
+        /// `[max_tokens][top_k]`: expert ids, those that name no expert as -1; undefined where no copy was sent.
+        pub ids: DevicePointer<i32>,
+        /// `[max_tokens][top_k]`; undefined where no copy was sent.
+        pub weights: DevicePointer<f32>,
+    }
+}
+
+device_struct! {
+    /// Arguments of `anabranch_ep_keep_routing`.
+    pub struct KeepRoutingArgs {
+        /// The group.
+        pub team: TeamView,
+        /// Where the routing is kept; written.
+        pub kept: KeptRouting,
+        /// The dispatch's map, `[max_tokens][fan_out]`.
+        pub send_map: DevicePointer<u64>,
+        /// `[ranks]`: copies for each rank, also those that were dropped.
+        pub routed: DevicePointer<u32>,
+        /// `[ranks]`: rows that were left there; read when `row_stride` is 0.
+        pub room: DevicePointer<u32>,
+        /// `[ranks]`: rows that came from each rank.
+        pub counts: DevicePointer<u32>,
+        /// The slot's words.
+        pub state: DevicePointer<SlotState>,
+        /// Meta window `[rows][meta_bytes]`, bytes from the heap's start.
+        pub meta_offset: u64,
+        /// Tokens of the dispatch.
+        pub token_count: u32,
+        /// Rows a source owns in the windows; 0: its rows lie behind those of the ranks before it.
+        pub row_stride: u32,
+        /// Experts a token names.
+        pub top_k: u32,
+        /// Most ranks a token can go to.
+        pub fan_out: u32,
+        /// Bytes between two meta records.
+        pub meta_bytes: u32,
+        /// The slot's number in the plan.
+        pub slot: u32,
+    }
+}
+
+device_struct! {
+    /// Arguments of `anabranch_ep_dispatch_again`.
+    pub struct DispatchAgainArgs {
+        /// As for a dispatch. The ids and, unless there are others, the weights are those that were kept; `bases` and the placement
+        /// are not read, `room` is written.
+        pub dispatch: DispatchArgs,
+        /// The routing.
+        pub kept: KeptRouting,
+    }
+}
