@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anabranch_bootstrap::launcher::{self, Launch};
 use anabranch_bootstrap::{Deadline, Heartbeat, Rendezvous, TcpConfig, TcpRendezvous, Token};
 use anabranch_ccl::{CclConfig, Table};
-use anabranch_ep::{EpConfig, Mode};
+use anabranch_ep::{EpConfig, LaunchTable, Mode};
 use anabranch_ranks::GlobalRank;
 use anabranch_shmem::{RankError, RankSetup, World, WorldConfig};
 use anabranch_transport::TransportKind;
@@ -169,12 +169,18 @@ pub fn ccl_config(config: &Config) -> Result<CclConfig> {
 }
 
 /// An expert-parallel plan's configuration with the launch shape and slots of the `[ep]` table, and with its mode where the plan
-/// leaves that open.
-#[must_use]
-pub fn with_ep_settings(config: &Config, plan: EpConfig) -> EpConfig {
+/// leaves that open. Reads the file of `ep.table`.
+///
+/// # Errors
+/// [`anabranch_ep::Error::Table`]: a file that is not there, or is no table.
+pub fn with_ep_settings(config: &Config, plan: EpConfig) -> Result<EpConfig> {
     let ep = &config.ep;
+    let plan = match &ep.table {
+        Some(path) => plan.table(Arc::new(LaunchTable::read(path)?)),
+        None => plan,
+    };
     let plan = if plan.mode == Mode::Auto { plan.mode(ep.mode) } else { plan };
-    plan.slots(ep.slots).launch(ep.blocks.unwrap_or(0), ep.waves_per_block.unwrap_or(0))
+    Ok(plan.slots(ep.slots).launch(ep.blocks.unwrap_or(0), ep.waves_per_block.unwrap_or(0)))
 }
 
 #[cfg(test)]
@@ -227,14 +233,19 @@ mod tests {
         let world = world_config(&set);
         assert_eq!((world.heap_bytes, world.operation_deadline.as_secs()), (64 << 20, 3));
         assert_eq!(world.transports, [TransportKind::P2p]);
-        let plan = with_ep_settings(&set, EpConfig::new(64, 8, 2, 16));
+        let plan = with_ep_settings(&set, EpConfig::new(64, 8, 2, 16)).unwrap();
         assert_eq!((plan.slots, plan.max_blocks, plan.waves_per_block), (2, 5, 0));
+        assert!(plan.table.is_none());
+        let table = concat!(env!("CARGO_MANIFEST_DIR"), "/crates/ep/tables/host.toml");
+        let tuned = config(&[&format!("ep.table={table}")]);
+        let plan = with_ep_settings(&tuned, EpConfig::new(64, 8, 2, 16)).unwrap();
+        assert_eq!(plan.table.as_deref(), Some(&LaunchTable::read(table.as_ref()).unwrap()));
         // What the plan says counts; the setting is for plans that say nothing.
         let compact = config(&["ep.mode=compact"]);
         let given = EpConfig::new(64, 8, 2, 16).mode(Mode::Slotted);
-        assert_eq!(with_ep_settings(&compact, given).mode, Mode::Slotted);
-        assert_eq!(with_ep_settings(&compact, EpConfig::new(64, 8, 2, 16)).mode, Mode::Compact);
-        assert_eq!(with_ep_settings(&set, EpConfig::new(64, 8, 2, 16)).mode, Mode::Auto);
+        assert_eq!(with_ep_settings(&compact, given).unwrap().mode, Mode::Slotted);
+        assert_eq!(with_ep_settings(&compact, EpConfig::new(64, 8, 2, 16)).unwrap().mode, Mode::Compact);
+        assert_eq!(with_ep_settings(&set, EpConfig::new(64, 8, 2, 16)).unwrap().mode, Mode::Auto);
     }
 
     #[test]

@@ -9,6 +9,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("clock", &[]),
     ("hip", &["clock"]),
     ("elements", &[]),
+    ("tuning", &[]),
     ("ranks", &[]),
     ("hip-host", &["clock", "hip"]),
     ("hip-cuda", &["hip"]),
@@ -18,8 +19,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("transport-p2p", &["hip", "hip-jit", "ranks", "transport"]),
     ("transport-sdma", &[]),
     ("shmem", &["bootstrap", "clock", "hip", "hip-jit", "ranks", "transport", "transport-p2p"]),
-    ("ep", &["bootstrap", "clock", "elements", "hip", "hip-jit", "ranks", "shmem"]),
-    ("ccl", &["clock", "elements", "hip", "hip-jit", "ranks", "shmem"]),
+    ("ep", &["bootstrap", "clock", "elements", "hip", "hip-jit", "ranks", "shmem", "tuning"]),
+    ("ccl", &["clock", "elements", "hip", "hip-jit", "ranks", "shmem", "tuning"]),
     (
         "sim",
         &[

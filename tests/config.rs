@@ -196,6 +196,11 @@ fn single_settings_are_refused_by_the_name_they_came_under() {
         table.starts_with("--set ccl.table=/absent/table.toml: ccl.table: the table of choices"),
         "{table}"
     );
+    let table = set("ep.table=/absent/table.toml");
+    assert!(
+        table.starts_with("--set ep.table=/absent/table.toml: ep.table: the table of launches"),
+        "{table}"
+    );
     let missing = layered(Some("config/absent.toml"), &[], &[]).unwrap_err();
     assert!(missing.contains("config/absent.toml cannot be read"), "{missing}");
 }
@@ -212,6 +217,7 @@ fn other_value(kind: SettingKind, name: &str) -> &'static str {
         (_, "ccl.check") => "fingerprint",
         (_, "ep.mode") => "compact",
         (_, "ccl.table") => concat!(env!("CARGO_MANIFEST_DIR"), "/crates/ccl/tables/host.toml"),
+        (_, "ep.table") => concat!(env!("CARGO_MANIFEST_DIR"), "/crates/ep/tables/host.toml"),
         (SettingKind::Boolean, _) => "true",
         (SettingKind::Integer, _) => "3",
         (SettingKind::Size, _) => "3 GiB",

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anabranch_ep::LaunchTable;
 use anabranch_hip::RuntimeKind;
 use anabranch_hip_host::seeded::Fault;
 
@@ -74,7 +75,10 @@ pub(crate) fn check(config: &Config, origins: &Origins) -> Result<(), ConfigErro
     }
     check.positive("ep.slots", Some(config.ep.slots))?;
     check.positive("ep.blocks", config.ep.blocks)?;
-    check.positive("ep.waves_per_block", config.ep.waves_per_block)
+    check.positive("ep.waves_per_block", config.ep.waves_per_block)?;
+    let table = config.ep.table.as_deref().map(LaunchTable::read).transpose();
+    check
+        .require(table.is_ok(), "ep.table", || table.err().map(|error| error.to_string()).unwrap_or_default())
 }
 
 struct Check<'a> {

@@ -384,11 +384,14 @@ pub struct EpSettings {
     /// Waves of each block; `None` means chosen from the device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waves_per_block: Option<u32>,
+    /// A file of launches that `anabranch tune ep` wrote; `None` means the one that comes with the library, if it has one for the device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub table: Option<PathBuf>,
 }
 
 impl Default for EpSettings {
     fn default() -> Self {
-        Self { slots: 1, mode: Mode::Auto, blocks: None, waves_per_block: None }
+        Self { slots: 1, mode: Mode::Auto, blocks: None, waves_per_block: None, table: None }
     }
 }
 

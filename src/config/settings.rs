@@ -331,10 +331,25 @@ pub static SETTINGS: &[Setting] = &[
          first and rows without gaps; `auto`, slotted up to 512 tokens a rank.",
     )),
     unset(
-        setting("ep.blocks", Integer, "Most blocks of a dispatch or combine kernel."),
-        "chosen from the device",
+        setting(
+            "ep.blocks",
+            Integer,
+            "Most blocks of a dispatch or combine kernel, whatever was measured to be fastest: with fewer, other kernels can run beside.",
+        ),
+        "as measured, or chosen from the device",
     ),
-    unset(setting("ep.waves_per_block", Integer, "Waves of each such block."), "chosen from the device"),
+    unset(
+        setting("ep.waves_per_block", Integer, "Waves of each such block."),
+        "as measured, or chosen from the device",
+    ),
+    unset(
+        setting(
+            "ep.table",
+            Path,
+            "File of measured launch shapes, written by `anabranch tune ep`; what plans take from it is the same on all ranks.",
+        ),
+        "the library's own for the device, if it has one",
+    ),
 ];
 
 /// The setting of a dotted key.

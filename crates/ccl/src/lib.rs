@@ -26,7 +26,6 @@ mod config;
 pub mod conformance;
 mod data_type;
 pub mod device_api;
-mod digest;
 mod element;
 mod error;
 mod fingerprint;

@@ -9,9 +9,9 @@ use std::sync::{Arc, LazyLock};
 use serde::{Deserialize, Serialize};
 
 use crate::call::{Collective, Shape};
-use crate::digest::digest;
 use crate::error::{Error, Result};
 use crate::plan::Algorithm;
+use anabranch_tuning::digest;
 
 mod fit;
 

@@ -49,11 +49,12 @@ enum Command {
     /// One rank of `topo`; started by it.
     #[command(hide = true)]
     TopoRank(commands::topo::TopoArgs),
-    /// Measure which algorithm of collectives is fastest here, and write the table that chooses.
-    Tune(bench::tune::TuneArgs),
+    /// Measure what is fastest here, and write the table that chooses: algorithms of collectives, or with `ep` launches of dispatch
+    /// and combine.
+    Tune(commands::tune::TuneCommand),
     /// One rank of `tune`; started by it.
     #[command(hide = true)]
-    TuneRank(bench::tune::TuneArgs),
+    TuneRank(commands::tune::TuneCommand),
 }
 
 fn main() -> ExitCode {

@@ -353,6 +353,116 @@ fn a_measured_table_is_written_and_chooses() {
     }
 }
 
+#[test]
+fn a_placement_from_a_file_is_used_and_verified() {
+    let path =
+        file("placement.toml", "ranks_of_experts = [[1], [1, 0], [1], [0, 1]]\n").display().to_string();
+    let bench = [
+        "bench",
+        "ep",
+        "--runtime",
+        "host",
+        "--ranks",
+        "2",
+        "--hidden",
+        "128",
+        "--top-k",
+        "2",
+        "--tokens",
+        "9",
+    ];
+    let rest = ["--iters", "2", "--set", "heap.bytes=64 MiB", "--placement", &path, "--json", "--experts"];
+    for row in rows_of(&[&bench[..], &rest, &["4"]].concat()) {
+        assert!(row["verified"] == true && row["placement"] == "6 places", "{row}");
+    }
+    let done = run(&[&bench[..], &rest, &["5"]].concat());
+    assert!(done.code != 0 && done.stderr.contains("the placement's table has 4 experts"), "{done:?}");
+}
+
+#[test]
+fn a_plan_says_what_it_would_allocate_for_any_number_of_ranks() {
+    let plan = ["bench", "ep", "--plan", "--ranks", "256", "--tokens", "128,4096", "--runtime", "host"];
+    let done = run(&[&plan[..], &["--json"]].concat());
+    let said: Vec<serde_json::Value> =
+        done.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let bytes = |index: usize, name: &str| said[index]["bytes"][name].as_u64().unwrap();
+    assert_eq!(said.len(), 2, "{done:?}");
+    assert_eq!(
+        (bytes(0, "received_rows"), bytes(1, "received_rows")),
+        (256 * 128 * 14336, 256 * 4096 * 14336)
+    );
+    assert_eq!((said[0]["mode"].as_str(), said[1]["mode"].as_str()), (Some("slotted"), Some("compact")));
+    for one in &said {
+        let parts: u64 =
+            one["bytes"].as_object().unwrap().values().filter_map(serde_json::Value::as_u64).sum();
+        assert_eq!(one["heap_bytes"].as_u64().unwrap() + one["own_bytes"].as_u64().unwrap(), parts, "{one}");
+    }
+    let table = run(&plan).stdout;
+    assert!(table.contains("256 ranks, 128 tokens") && table.contains("received rows"), "{table}");
+    assert_eq!(run(&["bench", "ep", "--plan", "--tokens", "1"]).code, 2, "of how many ranks?");
+    let done = run(&[&plan[..], &["--layout", "expert-major", "--combine-source", "window"]].concat());
+    assert!(done.code != 0 && done.stderr.contains("not among it"), "{done:?}");
+}
+
+#[test]
+fn measured_launches_are_written_and_shape_dispatch_and_combine() {
+    let path = file("launches.toml", "device = \"anabranch host device\"\n").display().to_string();
+    let host = ["--runtime", "host", "--ranks", "2", "--set", "heap.bytes=64 MiB", "--wave", "4"];
+    let rows = ["--hidden", "256", "--experts", "8", "--top-k", "2"];
+    let tune =
+        ["tune", "ep", "--tokens", "1,4", "--samples", "2", "--waves", "1,2", "--blocks", "1,2", "--json"];
+    let done = run(&[&tune[..], &host, &rows, &["--output", &path]].concat());
+    assert_eq!(done.code, 0, "{done:?}");
+    let lines: Vec<serde_json::Value> =
+        done.stdout.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    for op in ["dispatch", "combine_pull", "combine_push"] {
+        let of = lines.iter().filter(|line| line["op"] == op);
+        assert!(
+            of.clone().count() > 16 && of.clone().all(|line| line["us_median"].as_f64() > Some(0.0)),
+            "{done:?}"
+        );
+    }
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(text.matches("[[launches]]").count(), 2, "{text}");
+    // What is in the file of other ranks stays, and what is measured again is there once.
+    let again = ["--dispatch-dtype", "bf16", "--ranks", "3", "--output", &path];
+    let done =
+        run(&[&tune[..], &["--runtime", "host", "--set", "heap.bytes=64 MiB"], &rows, &again].concat());
+    assert_eq!(done.code, 0, "{done:?}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap().matches("[[launches]]").count(), 3);
+    // The shape of what is launched is the table's, up to what the tokens need.
+    let forced = "device = \"anabranch host device\"\n[[launches]]\nranks = 2\ndispatch_type = \"bf16\"\ncombine_type = \"bf16\"\n\
+         hidden = 256\ntop_k = 2\ndispatch = [{ max_blocks = 3, waves_per_block = 2, segments = 1 }]\n\
+         combine_pull = [{ up_to = 6, max_blocks = 1, waves_per_block = 3, segments = 1 }, { max_blocks = 5, waves_per_block = 1, \
+         segments = 1 }]\n";
+    for (text, shapes) in [(text.as_str(), None), (forced, Some([(3, 8), (5, 4)]))] {
+        std::fs::write(&path, text).unwrap();
+        let set = format!("ep.table={path}");
+        let bench = ["bench", "ep", "--tokens", "12", "--iters", "2", "--json", "--set", &set];
+        let measured = rows_of(&[&bench[..], &host, &rows].concat());
+        for (index, row) in measured.iter().enumerate() {
+            assert!(row["verified"] == true && row["launch"] == "table", "{row}");
+            let shape = (row["blocks"].as_u64().unwrap(), row["threads"].as_u64().unwrap());
+            assert!(shapes.is_none_or(|shapes| shapes[index] == shape), "{row}");
+        }
+        // Rows that nobody measured are said to be so, once.
+        let done = run(&[&bench[..], &host, &["--hidden", "128", "--experts", "8", "--top-k", "2"]].concat());
+        assert_eq!(done.stderr.matches("no launches for 2 ranks").count(), 1, "{done:?}");
+    }
+    for (wrong, said) in [
+        (&["--set", "ep.blocks=2"][..], "ep.blocks is set"),
+        (&["--tokens", "100000", "--hidden", "7168"], "heap.bytes"),
+        (&["--hidden", "100"], "hidden is 100"),
+        (&["--output", "/nowhere/at/all.toml", "--tokens", "1"], "/nowhere/at/all.toml"),
+    ] {
+        let done = run(&[&["tune", "ep"], &host[..], wrong].concat());
+        assert!(done.code != 0 && done.stderr.contains(said), "{done:?}");
+    }
+    std::fs::write(&path, "device = \"another\"\n").unwrap();
+    let done = run(&[&tune[..], &host, &rows, &["--output", &path]].concat());
+    assert!(done.code != 0 && done.stderr.contains("take another file"), "{done:?}");
+}
+
 fn rows_of(arguments: &[&str]) -> Vec<serde_json::Value> {
     rows(&run(arguments))
 }

@@ -1,5 +1,6 @@
 //! What can go wrong in dispatch and combine, as values.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anabranch_ranks::{GlobalRank, GroupRank};
@@ -28,6 +29,22 @@ pub enum Error {
         /// The expert.
         expert: u32,
         /// Why.
+        problem: String,
+    },
+    /// A file that holds no placement.
+    #[error("the placement {}: {problem}", path.display())]
+    PlacementFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A table of launches that cannot be used.
+    #[error("the table of launches {}: {problem}", path.display())]
+    Table {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
         problem: String,
     },
     /// A call has more tokens than the plan holds.

@@ -32,6 +32,7 @@ mod tensor;
 
 pub mod expert_major;
 pub mod kernels;
+pub mod launch;
 pub mod oracle;
 pub mod owner;
 pub mod plan;
@@ -45,13 +46,14 @@ pub use expert_major::{
     ExpertMajor, ExpertMajorConfig, ExpertMajorPlan, ExpertMajorRows, LocalExpertCounter,
 };
 pub use kernels::kernels;
+pub use launch::LaunchTable;
 pub use mask::{MaskCause, MaskedRank, OnTimeout};
 pub use operation::{
     COMBINE, COUNT, CombineOutput, CombineSent, DISPATCH, DispatchSent, Dispatched, DroppedCopy,
     ExpertOutput, ExpertParallel, ReplayedTokens, Routing,
 };
 pub use placement::PlacementTable;
-pub use plan::{EpConfig, Plan};
+pub use plan::{EpConfig, MemoryPlan, Plan};
 pub use received::ReceivedRows;
 pub use room::{Mode, UnknownMode};
 pub use tensor::{DeviceSlice, Tokens};

@@ -10,6 +10,7 @@ use anabranch_shmem::{LossTolerance, OperationCode, OperationName, ResidencyPerm
 
 use crate::error::{Error, Result};
 use crate::kernels;
+use crate::launch::{self, Launch};
 use crate::placement::DevicePlacement;
 use crate::plan::{DeviceLimits, EpConfig, Geometry, Plan};
 use crate::room::Mode;
@@ -125,7 +126,9 @@ impl ExpertParallel {
     /// ([`anabranch_shmem::Error::Residency`]), configurations that differ, heap exhaustion, compiler errors. A failure
     /// on one member is an error on all.
     pub fn new(world: &World, group: &Group, config: EpConfig) -> Result<Self> {
-        let fields = config.fields();
+        let mut fields = config.fields();
+        let launches = launch::compared(&config, group.size(), &world.device().properties().name());
+        fields.push(("table".to_owned(), launches));
         let prepared = Self::prepare(world, group, config);
         world.compare(group, "ep configuration", fields)?;
         agree(world, group, "ep plan", &prepared)?;
@@ -138,9 +141,13 @@ impl ExpertParallel {
                 "max_recv is more than can ever arrive; the windows hold what can"
             );
         }
+        if group.members().first() == Some(&world.rank()) {
+            plan.launch_choice().report();
+        }
         world.name_operation(COUNT, COUNT_NAME);
         world.name_operation(DISPATCH, DISPATCH_NAME);
         world.name_operation(COMBINE, COMBINE_NAME);
+        tracing::info!("{} ranks will each allocate\n{}", plan.ranks(), plan.memory());
         let team = world.team(group)?;
         // First what all allocate together, which succeeds or fails on all, then what one may lack alone.
         let heaps: Result<Vec<_>, _> = (0..plan.config().slots)
@@ -180,7 +187,7 @@ impl ExpertParallel {
     }
 
     fn prepare(world: &World, group: &Group, config: EpConfig) -> Result<Prepared> {
-        let plan = Plan::new(config, group.size())?;
+        let plan = Plan::new(config, group.size())?.for_device(&world.device().properties().name());
         let unreachable = group.members().iter().find(|member| world.peer_base(**member).is_none());
         if let Some(peer) = unreachable {
             return Err(Error::Unreachable { peer: *peer });
@@ -238,6 +245,11 @@ impl ExpertParallel {
         self.team.rank()
     }
 
+    /// What the plan's launches may take of the device.
+    pub fn limits(&self) -> &DeviceLimits {
+        &self.limits
+    }
+
     /// The shape of a dispatch of `tokens`.
     ///
     /// # Errors
@@ -254,6 +266,14 @@ impl ExpertParallel {
     /// The shape of a combine of `tokens` that pulls.
     pub fn combine_geometry(&self, tokens: u32) -> Geometry {
         self.plan.combine_geometry(tokens, &self.limits)
+    }
+
+    /// Gives all launches of this rank this shape, in place of the configured and the measured ones, as far as the plan's share of
+    /// the device allows it (blocks and waves of a block that it was made with); `None` takes it back. The results are the same, and
+    /// members may differ. For measuring shapes: those of a program are fixed with its plan.
+    #[doc(hidden)]
+    pub fn force_launch(&mut self, launch: Option<Launch>) {
+        self.plan.force_launch(launch);
     }
 
     /// Whether this rank's dispatches have met expert ids out of range since the last call; such ids count as masked.

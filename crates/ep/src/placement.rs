@@ -10,6 +10,8 @@ use crate::args::PlacementView;
 use crate::error::{Error, Result};
 use crate::plan::Plan;
 
+mod file;
+
 /// For each expert of the group the ranks that work on it, at least one. Cheap to clone.
 ///
 /// An expert on several ranks is replicated: of its n ranks, in the order of the table, token t of rank s goes to number (s + t) mod
@@ -85,6 +87,12 @@ impl std::fmt::Debug for PlacementTable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "PlacementTable({self})")
     }
+}
+
+/// Bytes of a plan's table where kernels read it; none without one.
+pub(crate) fn table_bytes(plan: &Plan) -> u64 {
+    let words = |table: &PlacementTable| table.experts() + 1 + table.copies();
+    plan.config().placement.as_ref().map_or(0, |table| words(table) as u64 * 4)
 }
 
 /// A plan's placement where kernels read it.

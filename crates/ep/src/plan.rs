@@ -4,14 +4,19 @@ use anabranch_ranks::GroupRank;
 
 use crate::data_type::DataType;
 use crate::error::{Error, Result};
+use crate::launch::{Launch, LaunchChoice, LaunchOperation};
 use crate::owner::ExpertPlacement;
 use crate::room::{Mode, Room};
 
 mod config;
+mod launch;
+mod memory;
 mod push;
 mod routing;
 
 pub use config::EpConfig;
+use launch::Share;
+pub use memory::{MemoryItem, MemoryPlace, MemoryPlan};
 pub(crate) use routing::RoutingLayout;
 
 /// Tokens that one block of dispatch routes at a time; a multiple of every wave width.
@@ -97,6 +102,8 @@ pub struct Plan {
     room: Room,
     ranks: u32,
     layout: SlotLayout,
+    choice: LaunchChoice,
+    forced: Option<Launch>,
 }
 
 impl Plan {
@@ -112,7 +119,8 @@ impl Plan {
             allowed: format!("it must place over {ranks} ranks"),
         })?;
         let layout = slot_layout(&config, ranks, &room);
-        Ok(Self { config, placement, room, ranks, layout })
+        let choice = LaunchChoice::default();
+        Ok(Self { config, placement, room, ranks, layout, choice, forced: None })
     }
 
     /// The configuration.
@@ -207,8 +215,9 @@ impl Plan {
 
     /// The launch of the count before a compact dispatch of `tokens`: a thread a token, as far as the blocks go.
     pub fn count_geometry(&self, tokens: u32, limits: &DeviceLimits) -> Geometry {
-        let block_threads = self.waves(limits) * limits.wave_size;
-        let blocks = tokens.div_ceil(block_threads).clamp(1, self.blocks(limits));
+        let Share { waves, blocks, .. } = self.share(LaunchOperation::Dispatch, tokens, limits);
+        let block_threads = waves * limits.wave_size;
+        let blocks = tokens.div_ceil(block_threads).clamp(1, blocks);
         Geometry { blocks, block_threads, parts: 1, segments: 1, local_bytes: self.count_local_bytes() }
     }
 
@@ -228,9 +237,8 @@ impl Plan {
                 ),
             });
         }
-        let waves = self.waves(limits);
-        let most = self.blocks(limits);
-        let finest = Self::finest_segments(self.row_bytes(), limits);
+        let Share { waves, blocks: most, segments: finest } =
+            self.share(LaunchOperation::Dispatch, tokens, limits);
         let wanted_waves = u64::from(tokens.max(1)) * u64::from(finest);
         let blocks = wanted_waves.div_ceil(u64::from(waves)).min(u64::from(most)) as u32;
         let (runs, parts) =
@@ -248,9 +256,8 @@ impl Plan {
 
     /// The launch of a combine of `tokens`.
     pub fn combine_geometry(&self, tokens: u32, limits: &DeviceLimits) -> Geometry {
-        let waves = self.waves(limits);
-        let most = self.blocks(limits);
-        let finest = Self::finest_segments(self.combine_row_bytes(), limits);
+        let Share { waves, blocks: most, segments: finest } =
+            self.share(LaunchOperation::CombinePull, tokens, limits);
         let all_waves = waves * most;
         let segments = (all_waves / tokens.max(1)).clamp(1, finest);
         let blocks = (u64::from(tokens) * u64::from(segments))
@@ -267,7 +274,7 @@ impl Plan {
 
     /// The launch of a kernel that waits for nobody and gives a wave each of so many tokens or rows.
     pub(crate) fn local_geometry(&self, items: u64, limits: &DeviceLimits) -> Geometry {
-        let waves = self.waves(limits);
+        let waves = self.waves(limits, None);
         let blocks =
             items.div_ceil(u64::from(waves)).clamp(1, u64::from(limits.multiprocessors.max(1))) as u32;
         Geometry { blocks, block_threads: waves * limits.wave_size, parts: 1, segments: 1, local_bytes: 0 }
@@ -275,43 +282,14 @@ impl Plan {
 
     /// The launch that only waits for a dispatch's flags: one block.
     pub fn receive_geometry(&self, limits: &DeviceLimits) -> Geometry {
-        let block_threads = self.waves(limits) * limits.wave_size;
+        let block_threads = self.waves(limits, None) * limits.wave_size;
         Geometry { blocks: 1, block_threads, parts: 1, segments: 1, local_bytes: self.dispatch_local_bytes() }
-    }
-
-    /// The most blocks of any launch.
-    pub fn most_blocks(&self, limits: &DeviceLimits) -> u32 {
-        self.blocks(limits)
     }
 
     /// Waves of a block for a device of this kind: blocks of 512 threads keep the links of a large GPU busy with few
     /// blocks; a small machine has no use for more than four.
     pub fn preferred_waves(wave_size: u32, multiprocessors: u32) -> u32 {
         if multiprocessors >= 32 { (512 / wave_size).max(1) } else { 4 }
-    }
-
-    fn waves(&self, limits: &DeviceLimits) -> u32 {
-        let chosen = if self.config.waves_per_block == 0 {
-            limits.preferred_waves
-        } else {
-            self.config.waves_per_block.min(limits.preferred_waves)
-        };
-        chosen.clamp(1, 1024 / limits.wave_size)
-    }
-
-    fn blocks(&self, limits: &DeviceLimits) -> u32 {
-        let most = if self.config.max_blocks == 0 {
-            limits.multiprocessors.min(DEFAULT_BLOCKS)
-        } else {
-            self.config.max_blocks
-        };
-        most.min(limits.resident_blocks).max(1)
-    }
-
-    /// Segments of a row such that every lane of a wave moves two 16-byte units: enough to overlap, and few enough blocks
-    /// that the last to arrive is not late.
-    fn finest_segments(row_bytes: u32, limits: &DeviceLimits) -> u32 {
-        (row_bytes / 16).div_ceil(2 * limits.wave_size.max(8)).max(1)
     }
 }
 

@@ -61,10 +61,16 @@ impl OwnLayout {
         let room = place(ranks * 4);
         let counts = place(ranks * 4);
         let offsets = place((ranks + 1) * 4);
-        let send_map = place(u64::from(plan.config().max_tokens) * u64::from(plan.fan_out()) * 8);
         let settled = place(if plan.config().on_timeout.masks() { ranks * 8 } else { 0 });
+        let send_map = place(u64::from(plan.config().max_tokens) * u64::from(plan.fan_out()) * 8);
         Self { state, routed, tally, bases, room, counts, offsets, send_map, settled, bytes: end }
     }
+}
+
+/// The parts of a slot's own memory, by name, bytes of each.
+pub(crate) fn own_parts(plan: &Plan) -> [(&'static str, u64); 2] {
+    let parts = OwnLayout::of(plan);
+    [("state and counts", parts.send_map), ("send map", parts.bytes - parts.send_map)]
 }
 
 /// The words of a slot before its first use: the first epoch will be 1, and no invalid id was seen.
@@ -402,3 +408,6 @@ impl Drop for SlotTicket {
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests;

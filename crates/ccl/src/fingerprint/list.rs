@@ -6,8 +6,8 @@ use anabranch_hip_jit::bytemuck;
 
 use crate::DataType;
 use crate::args::{ListedTensor, NOTHING};
-use crate::digest::digest;
 use crate::tensor::Tensor;
+use anabranch_tuning::digest;
 
 use super::{Said, from, place_in};
 

@@ -3,8 +3,10 @@
 
 mod codec_error;
 mod expert_major;
+pub(super) mod memory;
 mod peer;
 mod replay;
+pub(crate) mod tune;
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -13,7 +15,8 @@ use anabranch::ep::oracle::{Oracle, RankInput, Shape};
 use anabranch::ep::plan::Geometry;
 use anabranch::ep::reference::ReferenceExpert;
 use anabranch::ep::{
-    CombineSource, Dispatched, EpConfig, ExpertOutput, ExpertParallel, Plan, ReceivedRows, Tokens,
+    CombineSource, Dispatched, EpConfig, ExpertOutput, ExpertParallel, PlacementTable, Plan, ReceivedRows,
+    Tokens,
 };
 use anabranch::hip::{DeviceBuffer, Stream};
 use anabranch::jit::KernelSpec;
@@ -115,7 +118,9 @@ fn plan_of(config: &Config, arguments: &EpArgs, workload: &Workload, ranks: u32)
     .max_recv(arguments.max_recv.map_or(0, NonZeroU32::get))
     .combine_source(arguments.combine_source())
     .combine_codec(arguments.combine_quant);
-    Ok(Plan::new(anabranch::with_ep_settings(config, plan), ranks).map_err(Error::from)?)
+    let table = arguments.placement.as_deref().map(PlacementTable::read).transpose().map_err(Error::from)?;
+    let plan = table.into_iter().fold(plan, EpConfig::placement);
+    Ok(Plan::new(anabranch::with_ep_settings(config, plan)?, ranks).map_err(Error::from)?)
 }
 
 /// The inputs to measure, one after the other: the trace, or synthetic ones of each size.
@@ -187,9 +192,18 @@ impl<'a> EpBench<'a> {
         arguments: &'a EpArgs,
         workload: &'a Workload,
     ) -> anyhow::Result<Self> {
+        let config = plan_of(context.config, arguments, workload, context.world.size())?.config().clone();
+        Self::with_config(context, arguments, workload, config)
+    }
+
+    fn with_config(
+        context: &'a RankContext<'a>,
+        arguments: &'a EpArgs,
+        workload: &'a Workload,
+        config: EpConfig,
+    ) -> anyhow::Result<Self> {
         let world = context.world;
         // The plan and its memory come first: sizes that do not fit are refused before inputs of that size are made.
-        let config = plan_of(context.config, arguments, workload, world.size())?.config().clone();
         let ep = ExpertParallel::new(world, world.group(), config).map_err(Error::from)?;
         let inputs = (0..world.size()).map(|rank| workload.rank(rank)).collect::<Result<Vec<_>, _>>()?;
         let expert = ReferenceExpert::new(world, ep.plan(), ep.rank()).map_err(Error::from)?;
@@ -204,11 +218,7 @@ impl<'a> EpBench<'a> {
             )?,
             output: device::upload(world, &vec![0; mine.count * ep.plan().combine_row_bytes() as usize])?,
             experts: match arguments.combine_source() {
-                CombineSource::Buffer => {
-                    let rows = ep.plan().ranks() as usize * ep.plan().config().max_tokens as usize;
-                    let bytes = rows * ep.plan().combine_row_bytes() as usize;
-                    Some(world.device().allocate(bytes).map_err(Error::from)?)
-                }
+                CombineSource::Buffer => Some(experts_buffer(world, &ep)?),
                 _ => None,
             },
             count: mine.count,
@@ -350,23 +360,22 @@ impl<'a> EpBench<'a> {
     }
 
     /// Times of each interval on this rank, microseconds.
-    fn time(&mut self, iters: u32) -> Result<Vec<Vec<f64>>, Error> {
+    fn time(&mut self, team: &anabranch::shmem::Team, iters: u32) -> Result<Vec<Vec<f64>>, Error> {
         const WARM: u32 = 3;
         const IN_GRAPH: u32 = 10;
         let world = self.world();
-        let team = world.team(world.group())?;
         let repetitions = if self.arguments.graph { iters.next_multiple_of(IN_GRAPH) } else { iters };
         let intervals = self.intervals();
         let each = intervals.iter().map(|(_, _, last)| last + 1).max().unwrap_or_default();
         let mut stamps = Stamps::new(world, each as u64 * u64::from(repetitions.max(WARM)))?;
         for _ in 0..WARM {
-            self.enqueue(&stamps, &team)?;
+            self.enqueue(&stamps, team)?;
         }
         world.synchronize_within(&self.stream, link::PATIENCE)?;
         stamps.read()?;
         if self.arguments.graph {
             self.stream.begin_capture()?;
-            let captured = (0..IN_GRAPH).try_for_each(|_| self.enqueue(&stamps, &team));
+            let captured = (0..IN_GRAPH).try_for_each(|_| self.enqueue(&stamps, team));
             let graph = self.stream.end_capture();
             captured?;
             let exec = graph?.instantiate()?;
@@ -376,7 +385,7 @@ impl<'a> EpBench<'a> {
             world.synchronize_within(&self.stream, link::PATIENCE)?;
         } else {
             for _ in 0..repetitions {
-                self.enqueue(&stamps, &team)?;
+                self.enqueue(&stamps, team)?;
             }
             world.synchronize_within(&self.stream, link::PATIENCE)?;
         }
@@ -413,15 +422,7 @@ impl<'a> EpBench<'a> {
     fn rows(mut self, link: Option<f64>) -> anyhow::Result<Vec<Row>> {
         let world = self.world();
         let inputs = std::mem::take(&mut self.inputs);
-        let inputs: Vec<_> = inputs
-            .iter()
-            .map(|input| RankInput {
-                tokens: &input.tokens,
-                ids: &input.ids,
-                weights: Some(&input.weights),
-                scales: &[],
-            })
-            .collect();
+        let inputs = oracle_inputs(&inputs);
         let oracle = Oracle::new(Shape::new(self.ep.plan().config(), world.size()), inputs.clone())?;
         let mut right = self.judge(&oracle)?;
         self.replay = ReplayBench::new(&self, &inputs)?;
@@ -430,7 +431,7 @@ impl<'a> EpBench<'a> {
         let iters = self.arguments.bench.iters.unwrap_or(if host { 5 } else { 100 });
         self.tensors.output.fill(0xff).map_err(Error::from)?;
         let empty = self.empty_interval()?;
-        let times = self.time(iters)?;
+        let times = self.time(&world.team(world.group()).map_err(Error::from)?, iters)?;
         // What the last repetition left, then one more operation from scratch.
         right &= self.compare_output(&oracle)?;
         right &= self.judge(&oracle)?;
@@ -486,9 +487,11 @@ impl<'a> EpBench<'a> {
                 row.with("hidden", config.hidden)
                     .with("experts", config.experts)
                     .with("top_k", config.top_k)
+                    .with("placement", placement_of(config))
                     .with("routing", self.arguments.synthetic.routing_name())
                     .with("blocks", geometry[index].0)
                     .with("threads", geometry[index].1)
+                    .with("launch", self.ep.plan().launch_choice().name())
                     .with("layout", if self.expert_major.is_some() { "expert-major" } else { "token-major" })
                     .with("mode", if self.arguments.graph { "graph" } else { "eager" })
                     .with("dispatch_mode", self.ep.plan().mode().name())
@@ -546,6 +549,32 @@ impl EpBench<'_> {
         let [dispatch, combine] = times;
         Ok([dispatch?, combine?])
     }
+}
+
+/// Where experts are, in a few words.
+fn placement_of(config: &EpConfig) -> String {
+    let table = |table: &PlacementTable| format!("{} places", table.copies());
+    config.placement.as_ref().map_or_else(|| "even".to_owned(), table)
+}
+
+/// The inputs of all ranks as the oracle takes them.
+fn oracle_inputs(inputs: &[RankTokens]) -> Vec<RankInput<'_>> {
+    inputs
+        .iter()
+        .map(|input| RankInput {
+            tokens: &input.tokens,
+            ids: &input.ids,
+            weights: Some(&input.weights),
+            scales: &[],
+        })
+        .collect()
+}
+
+/// Memory for the output of all rows that a rank may receive.
+fn experts_buffer(world: &World, ep: &ExpertParallel) -> anyhow::Result<DeviceBuffer> {
+    let rows = ep.plan().ranks() as usize * ep.plan().config().max_tokens as usize;
+    let bytes = rows * ep.plan().combine_row_bytes() as usize;
+    Ok(world.device().allocate(bytes).map_err(Error::from)?)
 }
 
 /// Copies that no rank had room for, over all ranks.

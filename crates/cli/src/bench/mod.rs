@@ -17,6 +17,7 @@ use clap::{Args, Subcommand};
 
 pub(crate) use ccl::NcclError;
 pub(crate) use ccl::tune;
+pub(crate) use ep::tune as tune_ep;
 
 use ccl::CclArgs;
 
@@ -91,6 +92,12 @@ pub(crate) struct EpArgs {
     /// Time, beside dispatch, one with a routing that was kept: other rows that go the same way.
     #[arg(long)]
     pub(crate) replay_routing: bool,
+    /// The ranks of each expert, `ranks_of_experts = [[0], [1, 0], ...]`: uneven, or some experts on several ranks [default: evenly].
+    #[arg(long, value_name = "FILE.toml")]
+    pub(crate) placement: Option<PathBuf>,
+    /// Print what each rank would allocate, and run nothing.
+    #[arg(long, requires = "ranks")]
+    pub(crate) plan: bool,
     /// Peers that are measured beside, on NVIDIA GPUs: NCCL's all_to_all of as many bytes over the links, on plain memory and on
     /// symmetric windows.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PEER,...")]
@@ -237,6 +244,11 @@ pub(crate) fn kernels() -> Vec<KernelSpec> {
 /// # Errors
 /// See [`ranks::spawn`].
 pub(crate) fn spawn(command: &BenchCommand) -> anyhow::Result<()> {
+    if let BenchCommand::Ep(arguments) = command
+        && arguments.plan
+    {
+        return ep::memory::print(arguments);
+    }
     ranks::spawn(
         command.ranks(),
         "bench-rank",

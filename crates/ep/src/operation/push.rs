@@ -97,7 +97,7 @@ impl ExpertParallel {
             wire_bytes: self.plan.combine_wire_bytes(),
             meta_bytes: self.plan.meta_bytes(),
             segments: geometry.segments,
-            push_segments: self.plan.push_segments(&self.limits),
+            push_segments: self.plan.push_segments(push.tokens, &self.limits),
             flag_stride: FLAG_STRIDE,
             operation: COMBINE.0,
             top_k: config.top_k,

@@ -51,7 +51,11 @@ pub(super) fn device_limits(
         most_threads = most_threads.min(kernel.raw().max_block_threads()?);
     }
     let preferred = Plan::preferred_waves(wave_size, device.multiprocessors());
-    let waves = if plan.config().waves_per_block == 0 { preferred } else { plan.config().waves_per_block };
+    // Of blocks as wide as any launch's: narrower ones fit in no smaller number.
+    let waves = match (plan.config().waves_per_block, plan.widest_blocks()) {
+        (0, widest) => widest.max(preferred),
+        (configured, _) => configured,
+    };
     let waves = waves.min(most_threads / wave_size).max(1);
     let local = plan.dispatch_local_bytes();
     let mut per_multiprocessor = u32::MAX;

@@ -1,9 +1,12 @@
 //! What a plan is made for, and what is right about it.
 
+use std::sync::Arc;
+
 use super::{MAX_SLOT_BYTES, MAX_TOKENS, MAX_TOP_K, meta_bytes, row_bytes};
 use crate::codec::{CombineCodec, CombineSource};
 use crate::data_type::DataType;
 use crate::error::{Error, Result};
+use crate::launch::{LaunchTable, MAX_WAVES};
 use crate::mask::OnTimeout;
 use crate::placement::PlacementTable;
 use crate::room::{Mode, Room};
@@ -45,6 +48,9 @@ pub struct EpConfig {
     pub waves_per_block: u32,
     /// Whether combine sums weights, too: for each token and each of its k, over the ranks that took it in.
     pub combine_weights: bool,
+    /// Launch shapes that were measured (`ep.table`), by which the plan chooses; `None` for this crate's table of the device, if there
+    /// is one.
+    pub table: Option<Arc<LaunchTable>>,
     /// What becomes of an operation when a peer does not come.
     pub on_timeout: OnTimeout,
 }
@@ -69,6 +75,7 @@ impl EpConfig {
             max_blocks: 0,
             waves_per_block: 0,
             combine_weights: false,
+            table: None,
             on_timeout: OnTimeout::Fault,
         }
     }
@@ -143,6 +150,13 @@ impl EpConfig {
     #[must_use]
     pub fn combine_weights(mut self, value: bool) -> Self {
         self.combine_weights = value;
+        self
+    }
+
+    /// Sets the table by which the plan chooses launch shapes.
+    #[must_use]
+    pub fn table(mut self, table: Arc<LaunchTable>) -> Self {
+        self.table = Some(table);
         self
     }
 
@@ -236,8 +250,9 @@ impl EpConfig {
         if self.slots == 0 || self.slots > 64 {
             return wrong("slots", self.slots, "allowed are 1 to 64".to_owned());
         }
-        if self.waves_per_block > 16 {
-            return wrong("waves_per_block", self.waves_per_block, "allowed are 0 (chosen) to 16".to_owned());
+        if self.waves_per_block > MAX_WAVES {
+            let allowed = format!("allowed are 0 (chosen) to {MAX_WAVES}");
+            return wrong("waves_per_block", self.waves_per_block, allowed);
         }
         Ok(room)
     }

@@ -1,8 +1,10 @@
 //! What the plan says of the combine that pushes: its window, its launch, and which configurations it refuses.
 
+use super::launch::Share;
 use super::{DeviceLimits, EpConfig, Geometry, Plan};
 use crate::codec::{CombineCodec, CombineSource};
 use crate::error::{Error, Result};
+use crate::launch::LaunchOperation;
 
 impl EpConfig {
     /// Sets where experts' output may lie.
@@ -62,22 +64,15 @@ impl Plan {
     /// The launch of a combine of `tokens` that pushes: the whole grid, since other ranks decide how many rows there are to push.
     /// `segments` is that of the sums; a row that is pushed is cut into at most [`Self::push_segments`].
     pub fn combine_push_geometry(&self, tokens: u32, limits: &DeviceLimits) -> Geometry {
-        let waves = self.waves(limits);
-        let blocks = self.blocks(limits);
-        let finest = self.finest_push_segments(limits);
+        let Share { waves, blocks, segments: finest } =
+            self.share(LaunchOperation::CombinePush, tokens, limits);
         let segments = (waves * blocks / tokens.max(1)).clamp(1, finest);
         let local_bytes = self.combine_local_bytes();
         Geometry { blocks, block_threads: waves * limits.wave_size, parts: 1, segments, local_bytes }
     }
 
-    /// The most waves that share a row while it is pushed.
-    pub fn push_segments(&self, limits: &DeviceLimits) -> u32 {
-        self.finest_push_segments(limits)
-    }
-
-    /// The most waves that have work in a row.
-    fn finest_push_segments(&self, limits: &DeviceLimits) -> u32 {
-        let lanes = self.config.hidden / self.config.combine_codec.per_lane(self.config.combine_type);
-        Self::finest_segments(lanes * 16, limits)
+    /// The most waves that share a row while it is pushed in a combine of `tokens`.
+    pub fn push_segments(&self, tokens: u32, limits: &DeviceLimits) -> u32 {
+        self.share(LaunchOperation::CombinePush, tokens, limits).segments
     }
 }

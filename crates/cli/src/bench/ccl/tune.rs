@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use anabranch::ccl::call::Shape;
@@ -180,13 +180,17 @@ impl TuneArgs {
     /// Writes what was measured so far, if a file was asked for and this rank writes it: whole, or not at all.
     fn write(&self, context: &RankContext<'_>, table: &Table) -> anyhow::Result<()> {
         let Some(path) = self.output.as_ref().filter(|_| context.is_root()) else { return Ok(()) };
-        let mut beside = path.as_os_str().to_owned();
-        beside.push(".part");
-        let written = std::fs::write(&beside, text_of(context.world, table));
-        written
-            .and_then(|()| std::fs::rename(&beside, path))
+        write_whole(path, &text_of(context.world, table))
             .with_context(|| format!("--output {}", path.display()))
     }
+}
+
+/// Writes a file whole, or not at all.
+pub(crate) fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".part");
+    std::fs::write(&beside, text)?;
+    std::fs::rename(&beside, path)
 }
 
 /// One group with memory of one kind, on one rank; idle ranks have no place in it and only listen.

@@ -178,7 +178,7 @@ impl Ep {
             },
             experts: None,
             replay: if replays { Some(Replay::load(kernels)?) } else { None },
-            pushing: plan.push_segments(&limits),
+            pushing: plan.push_segments(case.tokens, &limits),
             case,
             plan,
             own,

@@ -1,7 +1,7 @@
-//! A digest that all members compute alike.
+//! A digest that all ranks compute alike.
 
 /// FNV-1a (draft-eastlake-fnv): the same on every rank and in every version, which the standard library's hashers do not promise.
-pub(crate) fn digest(bytes: &[u8]) -> u64 {
+pub fn digest(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |digest, byte| {
         (digest ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     })
