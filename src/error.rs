@@ -262,7 +262,7 @@ fn of_ccl(error: &Ccl) -> ErrorKind {
 
 fn of_ep(error: &Ep) -> ErrorKind {
     match error {
-        Ep::Config { .. } => ErrorKind::Config,
+        Ep::Config { .. } | Ep::MaskNeedsSlotted { .. } | Ep::Patience { .. } => ErrorKind::Config,
         Ep::Unreachable { .. } => ErrorKind::Environment,
         Ep::Shmem(error) => of_shmem(error),
         Ep::Jit(error) => of_jit(error),

@@ -1,6 +1,6 @@
 // Combine: every rank pulls, for each of its tokens, the rows that the token's destinations computed, and sums them in
 // group-rank order with f32 accumulation and one rounding. Copies that were dropped for lack of room are not there to be
-// summed; a token without any copy gives zeros.
+// summed, nor are those of ranks that are masked (`ep/mask.h`); a token without any copy gives zeros.
 //
 // Who writes what. Rank d's expert work has written the rows that d received in its combine window; then d stores its
 // combine flag at every rank s. Rank s waits for the flags of all ranks and reads.
@@ -11,6 +11,7 @@
 // order on the slot, kept by the handle), so all reads of epoch e are over. The same chain protects the flag words.
 #include "anabranch/prelude.h"
 #include "ep/routing.h"
+#include "ep/mask.h"
 #include "ep/combine_flags.h"
 
 #ifndef EP_ELEMENT

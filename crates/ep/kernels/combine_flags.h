@@ -1,6 +1,6 @@
 // What a rank tells all others in a combine, and waits for: one flag {epoch, way} from each. Behind the flag of a rank lie its
 // rows: in its own window where they are pulled, in the reader's where they were pushed. All ranks of a combine go the same
-// way; one that does not is a fault.
+// way; one that does not is a fault. Ranks that are masked are told nothing, and not waited for.
 #pragma once
 
 #include "ep/token_count.h"
@@ -17,12 +17,14 @@ static ANABRANCH_DEVICE void flag_all(const Grid& grid, const Args& args, Combin
         u64 base[RANKS_AT_ONCE];
 #pragma unroll
         for (u32 u = 0; u < RANKS_AT_ONCE; ++u) {
-            bool is_rank = first + u < args.team.size;
-            base[u] = is_rank ? private_load(grid, args.team.peer_bases + rotated(args.team.rank, args.team.size, first + u)) : 0;
+            u32 peer = rotated(args.team.rank, args.team.size, first + u);
+            bool is_told = first + u < args.team.size && !is_masked(grid, args.mask, peer);
+            base[u] = is_told ? private_load(grid, args.team.peer_bases + peer) : 0;
         }
 #pragma unroll
         for (u32 u = 0; u < RANKS_AT_ONCE; ++u) {
-            if (first + u < args.team.size) flag_store(grid, reinterpret_cast<u64*>(base[u] + own), pack_flag(epoch, way));
+            if (first + u >= args.team.size || (MASKS && base[u] == 0)) continue;
+            flag_store(grid, reinterpret_cast<u64*>(base[u] + own), pack_flag(epoch, way));
         }
     }
 }
@@ -39,14 +41,14 @@ static ANABRANCH_DEVICE bool wait_for_rows(const Grid& grid, const Args& args, C
         const u64* flag =
             reinterpret_cast<const u64*>(own + args.flags_offset + static_cast<u64>(peer) * args.flag_stride);
         u64 seen = 0;
-        WaitStatus status = wait_until(
-            grid, wait, COMBINE_WAIT_FLAG, peer, epoch, flag,
-            [epoch](u64 value) { return flag_has_reached(value, epoch); }, seen);
-        if (status == WAIT_OK && flag_epoch(seen) != epoch) {
+        bool is_there = true;
+        WaitStatus status = await_rank(grid, wait, args.mask, COMBINE_WAIT_FLAG, peer, flag, seen, is_there);
+        if constexpr (MASKS) status = settle(grid, wait, args.mask, status, COMBINE_WAIT_FLAG, peer, flag, seen, is_there);
+        if (status == WAIT_OK && is_there && flag_epoch(seen) != epoch) {
             report_fault(grid, wait, COMBINE_FLAG_OVERRUN, peer, epoch, seen, 0);
             status = WAIT_FAULT;
         }
-        if (status == WAIT_OK && flag_count(seen) != way) {
+        if (status == WAIT_OK && is_there && flag_count(seen) != way) {
             report_fault(grid, wait, COMBINE_OTHER_WAY, peer, pack_flag(epoch, way), seen, 0);
             status = WAIT_FAULT;
         }

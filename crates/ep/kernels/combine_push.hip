@@ -4,7 +4,8 @@
 //
 // Who writes what. The destinations that took a token in have places in ascending order of rank, which dispatch told them. That of
 // place n writes row [n][token] of the push window at the origin, and nobody else does: [fan out][max_tokens] rows, however few
-// rows a rank may receive. A copy that was dropped for lack of room has no place, and the sum skips it. Then rank d stores its
+// rows a rank may receive. A copy that was dropped for lack of room has no place, and the sum skips it. Where ranks may be masked
+// (`ep/mask.h`) places are ranks: a row that comes late, of a rank that is masked by now, is where nobody else's can be. Then rank d stores its
 // combine flag at every rank. Rank s waits for the flags of all ranks, its own too, and reads. Split in two, the first kernel
 // ends behind its flags, and the second begins with that wait.
 //
@@ -18,6 +19,7 @@
 // one way; their flags say which, and a rank that goes the other is a fault.
 #include "anabranch/prelude.h"
 #include "ep/routing.h"
+#include "ep/mask.h"
 #include "ep/combine_flags.h"
 #include "ep/codec.h"
 #include "ep/combine_weights.h"
@@ -115,9 +117,9 @@ static ANABRANCH_DEVICE void sum_units(const Grid& grid, const CombinePushArgs& 
 #pragma unroll
             for (u32 i = 0; i < ROWS; ++i) {
                 u64 entry = n + i < args.fan_out ? private_load(grid, map + n + i) : 0;
-                there[i] = is_destination(entry) && !is_dropped(entry);
+                there[i] = is_destination(entry) && !is_dropped(entry) && !LeftOut::has(grid, destination_rank(entry));
                 if (!there[i]) continue;
-                u64 row = window + place * place_bytes;
+                u64 row = window + (MASKS ? destination_rank(entry) : place) * place_bytes;
                 ++place;
                 unit[i] = heap_load(grid, reinterpret_cast<const typename Codec::Unit*>(row) + at);
                 if constexpr (Codec::SCALE_BYTES > 0) {

@@ -16,7 +16,7 @@ static ANABRANCH_DEVICE Rows rows_of(const Grid& grid, const CombineArgs& args, 
     for (u32 i = 0; i < ROWS; ++i) entry[i] = first + i < args.fan_out ? private_load(grid, map + i) : 0;
 #pragma unroll
     for (u32 i = 0; i < ROWS; ++i) {
-        bool is_there = is_destination(entry[i]) && !is_dropped(entry[i]);
+        bool is_there = is_destination(entry[i]) && !is_dropped(entry[i]) && !LeftOut::has(grid, destination_rank(entry[i]));
         base[i] = is_there ? private_load(grid, args.team.peer_bases + destination_rank(entry[i])) : 0;
     }
     Rows rows;

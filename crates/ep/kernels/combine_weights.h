@@ -19,8 +19,8 @@ static ANABRANCH_DEVICE void sum_weights(const Grid& grid, const Args& args, Wei
         u32 place = 0;
         for (u32 n = 0; n < args.fan_out; ++n) {
             u64 entry = private_load(grid, args.send_map + token * args.fan_out + n);
-            if (!is_destination(entry) || is_dropped(entry)) continue;
-            sum += weight(entry, place, token, k);
+            if (!is_destination(entry) || is_dropped(entry) || LeftOut::has(grid, destination_rank(entry))) continue;
+            sum += weight(entry, MASKS ? destination_rank(entry) : place, token, k);
             ++place;
         }
         private_store(grid, args.weights + item, sum);

@@ -15,8 +15,10 @@
 // Why a flag is not overwritten too early: by the same chain, d read the flag of epoch e in its dispatch e, before its
 // combine flag e. Why an old flag is not taken for a new one: the epoch in it must equal the one waited for; epochs
 // live in device memory, start at 1, and are advanced only by the block that has waited, after every block has read them.
+// With a mask, `ep/mask.h` says why all of this holds without the ranks that it names.
 #include "anabranch/prelude.h"
 #include "ep/routing.h"
+#include "ep/mask.h"
 #include "ep/dispatch_rows.h"
 
 enum DispatchPhase : u32 { DISPATCH_WAIT_FLAG = 1, DISPATCH_FLAG_OVERRUN = 2 };
@@ -25,7 +27,7 @@ enum DispatchPhase : u32 { DISPATCH_WAIT_FLAG = 1, DISPATCH_FLAG_OVERRUN = 2 };
 static ANABRANCH_DEVICE void tell_counts(const Grid& grid, const DispatchArgs& args, const DispatchLocal& local, u32 epoch) {
     u32 ranks = args.team.size;
     // Rotated, so that the ranks do not all flag rank 0 first; some counts at a time, so that their latencies overlap.
-    u32 dropped = 0;
+    u32 dropped = 0, masked = 0;
     for (u32 first = 0; first < ranks; first += RANKS_AT_ONCE) {
         u32 routed[RANKS_AT_ONCE];
 #pragma unroll
@@ -36,6 +38,9 @@ static ANABRANCH_DEVICE void tell_counts(const Grid& grid, const DispatchArgs& a
         for (u32 u = 0; u < RANKS_AT_ONCE; ++u) {
             if (first + u >= ranks) break;
             u32 peer = rotated(args.team.rank, ranks, first + u);
+            bool is_told = !is_masked(grid, args.mask, peer);
+            masked += is_told ? 0 : routed[u];
+            if (!is_told) continue;
             u32 count = minimum(routed[u], local.room.get(grid, peer));
             dropped += routed[u] - count;
             u64* flag = reinterpret_cast<u64*>(local.peer_base.get(grid, peer) + args.flags_offset +
@@ -46,6 +51,7 @@ static ANABRANCH_DEVICE void tell_counts(const Grid& grid, const DispatchArgs& a
         }
     }
     private_store(grid, &args.state->dropped_count, dropped);
+    if constexpr (MASKS) private_store(grid, &args.state->masked_count, masked);
 }
 
 // The whole of one block: learns from every rank.
@@ -59,16 +65,15 @@ static ANABRANCH_DEVICE void learn_counts(const Grid& grid, const DispatchArgs& 
     for (u32 peer = grid.thread; peer < ranks; peer += grid.block_threads) {
         const u64* flag = reinterpret_cast<const u64*>(own + static_cast<u64>(peer) * args.flag_stride);
         u64 seen = 0;
-        WaitStatus status = wait_until(
-            grid, wait, DISPATCH_WAIT_FLAG, peer, epoch, flag,
-            [epoch](u64 value) { return flag_has_reached(value, epoch); }, seen);
-        if (status == WAIT_OK && flag_epoch(seen) != epoch) {
+        bool is_there = true;
+        WaitStatus status = await_rank(grid, wait, args.mask, DISPATCH_WAIT_FLAG, peer, flag, seen, is_there);
+        if (status == WAIT_OK && is_there && flag_epoch(seen) != epoch) {
             report_fault(grid, wait, DISPATCH_FLAG_OVERRUN, peer, epoch, seen, 0);
             status = WAIT_FAULT;
         }
         if (status != WAIT_OK) local.fault.set(grid, 0, 1u);
         // What was sent is told; the same words now hold what was received.
-        local.next_row.set(grid, peer, status == WAIT_OK ? flag_count(seen) : 0u);
+        local.next_row.set(grid, peer, status == WAIT_OK && is_there ? flag_count(seen) : 0u);
     }
     ANABRANCH_UNLESS(DISPATCH_NO_ACQUIRE) acquire_after_wait(grid);
     ANABRANCH_TWIN(EXCHANGE_EARLY_RETURN) { if (grid.thread == 1) return; }
@@ -97,6 +102,7 @@ static ANABRANCH_DEVICE void report_nothing(const Grid& grid, const DispatchArgs
         swap_system(grid, args.offsets + peer, 0u);
     }
     if (grid.thread == 0) swap_system(grid, &args.state->dropped_count, 0u);
+    if (MASKS && grid.thread == 0) swap_system(grid, &args.state->masked_count, 0u);
 }
 
 // The whole block comes here, or none of it. True in the block that was the last to arrive, which has told the counts.
@@ -154,7 +160,8 @@ static ANABRANCH_DEVICE u64 begin(const Grid& grid, const DispatchArgs& args, co
     u64 last = grid.thread == 0 ? private_load(grid, &args.state->dispatch_epoch) : 0;
     bool poisoned = grid.thread == 0 && is_poisoned(grid, args.team.control);
     for (u32 peer = grid.thread; peer < ranks; peer += grid.block_threads) {
-        local.peer_base.set(grid, peer, private_load(grid, args.team.peer_bases + peer));
+        bool masked = is_masked(grid, args.mask, peer);
+        local.peer_base.set(grid, peer, masked ? 0 : private_load(grid, args.team.peer_bases + peer));
         local.next_row.set(grid, peer, 0u);
         bool compact = args.row_stride == 0;
         local.first_row.set(grid, peer, compact ? private_load(grid, args.bases + peer) : args.team.rank * args.row_stride);

@@ -18,6 +18,7 @@
 // orders the streams).
 #include "anabranch/prelude.h"
 #include "ep/routing.h"
+#include "ep/mask.h"
 #include "ep/dispatch_rows.h"
 
 enum AgainPhase : u32 { AGAIN_WAIT_FLAG = 1, AGAIN_FLAG_OVERRUN = 2, AGAIN_OTHER_ROUTING = 3 };

@@ -7,7 +7,7 @@
 // Local memory, in this order: peer bases u64[R], the tile's destinations u64[TILE][fan_out], next row u32[R], first row
 // u32[R], room u32[R], number of destinations u32[TILE], fault word. The plan computes the same size
 // (`dispatch_local_bytes`). Next rows are counted from 0 at each rank; this source's row 0 there is the window's `first_row`,
-// and the rows from `room` on are dropped.
+// and the rows from `room` on are dropped. The base of a rank that was masked when the block began is 0.
 struct DispatchLocal {
     LocalArray<u64> peer_base;
     LocalArray<u64> destination;
@@ -36,6 +36,11 @@ struct DispatchLocal {
         return local;
     }
 };
+
+// Whether no rows are sent to the rank.
+static ANABRANCH_DEVICE bool gets_no_rows(const Grid& grid, const DispatchLocal& local, u32 rank) {
+    return MASKS && local.peer_base.get(grid, rank) == 0;
+}
 
 // Wave 0 gives every token of the tile its destinations and rows. Each token is reported by one block, those from `reported` on
 // by this one: it counts their invalid ids and writes the send map, which names the dropped copies too.
@@ -67,7 +72,7 @@ static ANABRANCH_DEVICE void route_tile(const Grid& grid, const DispatchArgs& ar
                 bool goes = (mask >> bit) & 1;
                 u64 goers = grid.ballot(goes);
                 u32 row = local.next_row.get(grid, base + bit);
-                if (goes) {
+                if (goes && !gets_no_rows(grid, local, base + bit)) {
                     u32 mine = row + count_bits(goers & grid.lanes_before());
                     u64 entry = pack_destination(base + bit, local.first_row.get(grid, base + bit) + mine);
                     if (mine < local.room.get(grid, base + bit)) {
@@ -155,7 +160,8 @@ static ANABRANCH_DEVICE void copy_units(const Grid& grid, const DispatchArgs& ar
 #endif
 
 // One wave writes the meta record of a token at all its destinations: {token, place among those destinations,
-// ids, weights, scales}. Combine pushes what becomes of the row to that place.
+// ids, weights, scales}. Combine pushes what becomes of the row to that place. Where ranks may be masked the place is the
+// destination's rank.
 static ANABRANCH_DEVICE void write_meta(const Grid& grid, const DispatchArgs& args, const DispatchLocal& local, u32 index,
                                         u32 token) {
     u32 fan = local.fan.get(grid, index);
@@ -182,7 +188,7 @@ static ANABRANCH_DEVICE void write_meta(const Grid& grid, const DispatchArgs& ar
             u64 row = destination_row(entry);
             u32* target = reinterpret_cast<u32*>(local.peer_base.get(grid, destination_rank(entry)) + args.meta_offset +
                                                  row * args.meta_bytes);
-            remote_store(grid, target + word, word == 1 ? n : value);
+            remote_store(grid, target + word, word != 1 ? value : MASKS ? destination_rank(entry) : n);
         }
     }
 }

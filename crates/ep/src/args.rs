@@ -31,6 +31,54 @@ impl PlacementView {
 }
 
 device_struct! {
+    /// What a rank knows about one rank that it may work without, in its own device memory. Starts at zero.
+    pub struct RankMask {
+        /// 1: the rank is masked.
+        pub masked: u64,
+        /// Epoch of the operation whose wait masked it.
+        pub epoch: u64,
+        /// How long that wait took.
+        pub waited_ns: u64,
+        /// Who masked it: waits that ended without its flag; the first of them has left the record.
+        pub claimed: u32,
+        /// The operation's code; 0: it was masked by hand.
+        pub operation: u32,
+        /// The phase of the operation.
+        pub phase: u32,
+        /// The slot of the operation.
+        pub slot: u32,
+    }
+}
+
+device_struct! {
+    /// The mask as a kernel of one slot uses it. Null and zero in a plan without one.
+    pub struct MaskView {
+        /// `[ranks]`.
+        pub ranks: DevicePointer<RankMask>,
+        /// `[ranks]`: what the blocks of the slot's last combine did about each rank, twice its epoch, and 1 for a rank that was
+        /// there.
+        pub settled: DevicePointer<u64>,
+        /// How long a wait takes before it masks who has not come.
+        pub patience_ns: u64,
+        /// The slot's number.
+        pub slot: u32,
+        /// Not used.
+        pub reserved: u32,
+    }
+}
+
+impl MaskView {
+    /// Of a plan that masks nobody.
+    pub const NONE: Self = Self {
+        ranks: DevicePointer::NULL,
+        settled: DevicePointer::NULL,
+        patience_ns: 0,
+        slot: 0,
+        reserved: 0,
+    };
+}
+
+device_struct! {
     /// A slot's words in this rank's own device memory. All start at zero but `invalid_first`, which starts at all ones.
     pub struct SlotState {
         /// Epoch of the last dispatch that completed.
@@ -59,6 +107,10 @@ device_struct! {
         pub excess_given: u32,
         /// Its bound.
         pub excess_allowed: u32,
+        /// Copies that the last dispatch left out, because their destinations are masked.
+        pub masked_count: u32,
+        /// Not used.
+        pub reserved: u32,
     }
 }
 
@@ -160,6 +212,8 @@ device_struct! {
         pub operation: u32,
         /// As the count's; compact, the number that the count has kept in the state.
         pub device_count: DevicePointer<u32>,
+        /// Ranks to work without.
+        pub mask: MaskView,
     }
 }
 
@@ -198,6 +252,8 @@ device_struct! {
         pub top_k: u32,
         /// Not used.
         pub reserved: u32,
+        /// Ranks to work without.
+        pub mask: MaskView,
     }
 }
 
@@ -253,6 +309,8 @@ device_struct! {
         pub weights_offset: u64,
         /// Window of pushed weights `[fan_out][max_tokens][top_k]`, where the plan has one.
         pub pushed_weights_offset: u64,
+        /// Ranks to work without.
+        pub mask: MaskView,
     }
 }
 

@@ -1,12 +1,14 @@
 //! What can go wrong in dispatch and combine, as values.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anabranch_ranks::{GlobalRank, GroupRank};
 
 use crate::cast::DispatchCast;
 use crate::codec::{CombineCodec, CombineSource};
 use crate::data_type::DataType;
+use crate::room::Mode;
 
 /// An error of expert-parallel dispatch or combine.
 #[derive(Debug, thiserror::Error)]
@@ -193,8 +195,8 @@ pub enum Error {
         /// What the plan does that a kept routing does not know.
         why: &'static str,
     },
-    /// A call that allocates was made while its stream was being captured.
-    #[error("{call} allocates memory, which a capture does not allow; call {instead}")]
+    /// A call that allocates or waits was made while its stream was being captured.
+    #[error("{call} allocates memory or waits, which a capture does not allow; call {instead}")]
     Capturing {
         /// The call.
         call: &'static str,
@@ -245,6 +247,49 @@ pub enum Error {
         given: u32,
         /// Its bound.
         allowed: u32,
+    },
+    /// Ranks can be masked in the slotted mode only.
+    #[error(
+        "on_timeout masks ranks, and the mode is {mode}; allowed is {}: ranks that differ in whom they mask would work out \
+         different places for the same rows",
+        Mode::Slotted
+    )]
+    MaskNeedsSlotted {
+        /// Mode of the plan.
+        mode: Mode,
+    },
+    /// The patience of a mask cannot be used.
+    #[error("the patience of on_timeout is {given:?}; allowed is {allowed}")]
+    Patience {
+        /// Patience given.
+        given: Duration,
+        /// What is allowed.
+        allowed: String,
+    },
+    /// The plan masks nobody.
+    #[error("the plan has no mask; make it with on_timeout mask")]
+    NoMask,
+    /// A rank cannot be masked, or take part in a reset.
+    #[error("the mask cannot be changed for {rank}: {problem}")]
+    MaskRank {
+        /// The rank.
+        rank: GroupRank,
+        /// Why.
+        problem: &'static str,
+    },
+    /// A mask cannot be reset before all operations have ended.
+    #[error("{held} operations have not ended; combine or release their dispatches before the mask is reset")]
+    OperationsInFlight {
+        /// Slots that are held.
+        held: usize,
+    },
+    /// Another rank could not reset its mask; nobody has.
+    #[error("{rank} could not reset its mask: {cause}")]
+    ResetElsewhere {
+        /// The rank.
+        rank: GroupRank,
+        /// What it said.
+        cause: String,
     },
     /// A peer's memory cannot be reached by kernels.
     #[error(

@@ -5,11 +5,11 @@ use anabranch_shmem::TeamView;
 
 use crate::args::{
     CombineArgs, CombinePushArgs, ConformanceCodecArgs, CountArgs, DispatchAgainArgs, DispatchArgs,
-    FillWeightsArgs, KeepRoutingArgs, KeptRouting, PlacementView, ReferenceExpertArgs, RoutingHead,
-    SlotState,
+    FillWeightsArgs, KeepRoutingArgs, KeptRouting, MaskView, PlacementView, RankMask, ReferenceExpertArgs,
+    RoutingHead, SlotState,
 };
 use crate::cast::DispatchCast;
-use crate::codec::CombineCodec;
+use crate::codec::{CombineCodec, Fp8Format};
 use crate::data_type::DataType;
 use crate::expert_major::args::{
     ExpertContractArgs, ExpertCountArgs, ExpertExpandArgs, ExpertRowSource, ExpertSumArgs, ReceivedView,
@@ -24,6 +24,7 @@ const DISPATCH_HEADERS: &[Header] = &[
     Header { name: "ep/dispatch_rows.h", text: include_str!("../kernels/dispatch_rows.h") },
     Header { name: "ep/dispatch_cast.h", text: include_str!("../kernels/dispatch_cast.h") },
 ];
+const MASK_HEADERS: &[Header] = &[Header { name: "ep/mask.h", text: include_str!("../kernels/mask.h") }];
 const FLAG_HEADERS: &[Header] =
     &[Header { name: "ep/combine_flags.h", text: include_str!("../kernels/combine_flags.h") }];
 const CODEC_HEADERS: &[Header] = &[Header { name: "ep/codec.h", text: include_str!("../kernels/codec.h") }];
@@ -56,16 +57,18 @@ const EXPAND_HEADERS: &[Header] =
     &[Header { name: "ep/expand_rows.h", text: include_str!("../kernels/expand_rows.h") }];
 
 /// Dispatch; parameter `EP_TILE`; `EP_CAST` and `EP_CAST_FROM` where it casts; `EP_DEVICE_COUNT` where the number of tokens may be in
-/// device memory.
+/// device memory; `EP_MASK` where ranks may be masked.
 pub static DISPATCH: KernelUnit = KernelUnit {
     name: "ep_dispatch",
     source: include_str!("../kernels/dispatch.hip"),
-    headers: &[PRELUDE, HEADERS, TOKEN_HEADERS, DISPATCH_HEADERS, CODEC_HEADERS],
+    headers: &[PRELUDE, HEADERS, TOKEN_HEADERS, MASK_HEADERS, DISPATCH_HEADERS, CODEC_HEADERS],
     entries: &["anabranch_ep_dispatch", "anabranch_ep_dispatch_send", "anabranch_ep_dispatch_recv"],
     layouts: &[
         PlacementView::c_declaration,
         TeamView::c_declaration,
         SlotState::c_declaration,
+        RankMask::c_declaration,
+        MaskView::c_declaration,
         DispatchArgs::c_declaration,
     ],
 };
@@ -90,7 +93,7 @@ pub static KEEP_ROUTING: KernelUnit = KernelUnit {
 pub static DISPATCH_AGAIN: KernelUnit = KernelUnit {
     name: "ep_dispatch_again",
     source: include_str!("../kernels/dispatch_again.hip"),
-    headers: &[PRELUDE, HEADERS, TOKEN_HEADERS, CODEC_HEADERS, DISPATCH_HEADERS],
+    headers: &[PRELUDE, HEADERS, TOKEN_HEADERS, MASK_HEADERS, CODEC_HEADERS, DISPATCH_HEADERS],
     entries: &["anabranch_ep_dispatch_again"],
     layouts: &[
         PlacementView::c_declaration,
@@ -98,6 +101,8 @@ pub static DISPATCH_AGAIN: KernelUnit = KernelUnit {
         SlotState::c_declaration,
         RoutingHead::c_declaration,
         KeptRouting::c_declaration,
+        RankMask::c_declaration,
+        MaskView::c_declaration,
         DispatchArgs::c_declaration,
         DispatchAgainArgs::c_declaration,
     ],
@@ -113,26 +118,28 @@ pub static FILL_WEIGHTS: KernelUnit = KernelUnit {
 };
 
 /// Combine that pulls; parameters `EP_TILE` and `EP_ELEMENT`, `EP_COMBINE_WEIGHTS` where weights are combined, and
-/// `EP_DEVICE_COUNT` as [`DISPATCH`] has it.
+/// `EP_DEVICE_COUNT` and `EP_MASK` as [`DISPATCH`] has them.
 pub static COMBINE: KernelUnit = KernelUnit {
     name: "ep_combine",
     source: include_str!("../kernels/combine.hip"),
-    headers: &[PRELUDE, HEADERS, TOKEN_HEADERS, FLAG_HEADERS, COMBINE_HEADERS, WEIGHT_HEADERS],
+    headers: &[PRELUDE, HEADERS, TOKEN_HEADERS, MASK_HEADERS, FLAG_HEADERS, COMBINE_HEADERS, WEIGHT_HEADERS],
     entries: &["anabranch_ep_combine", "anabranch_ep_combine_send", "anabranch_ep_combine_recv"],
     layouts: &[
         PlacementView::c_declaration,
         TeamView::c_declaration,
         SlotState::c_declaration,
+        RankMask::c_declaration,
+        MaskView::c_declaration,
         CombineArgs::c_declaration,
     ],
 };
 
 /// Combine that pushes; parameters `EP_TILE`, `EP_ELEMENT` and `EP_CODEC`, `EP_COMBINE_WEIGHTS` where weights are combined, and
-/// `EP_DEVICE_COUNT` as [`DISPATCH`] has it.
+/// `EP_DEVICE_COUNT` and `EP_MASK` as [`DISPATCH`] has them.
 pub static COMBINE_PUSH: KernelUnit = KernelUnit {
     name: "ep_combine_push",
     source: include_str!("../kernels/combine_push.hip"),
-    headers: &[PRELUDE, HEADERS, TOKEN_HEADERS, FLAG_HEADERS, CODEC_HEADERS, WEIGHT_HEADERS],
+    headers: &[PRELUDE, HEADERS, TOKEN_HEADERS, MASK_HEADERS, FLAG_HEADERS, CODEC_HEADERS, WEIGHT_HEADERS],
     entries: &[
         "anabranch_ep_combine_push",
         "anabranch_ep_combine_push_send",
@@ -142,6 +149,8 @@ pub static COMBINE_PUSH: KernelUnit = KernelUnit {
         PlacementView::c_declaration,
         TeamView::c_declaration,
         SlotState::c_declaration,
+        RankMask::c_declaration,
+        MaskView::c_declaration,
         CombinePushArgs::c_declaration,
     ],
 };
@@ -264,6 +273,12 @@ pub fn combine_push(element: DataType, codec: CombineCodec) -> KernelSpec {
     encoded(tiled(&COMBINE_PUSH), element, codec)
 }
 
+/// A kernel of dispatch or combine for a plan that masks ranks.
+#[must_use]
+pub fn masking(spec: KernelSpec) -> KernelSpec {
+    spec.with("EP_MASK", 1)
+}
+
 /// The stand-in expert from one type to another.
 pub fn reference_expert(input: DataType, output: DataType) -> KernelSpec {
     between(tiled(&REFERENCE_EXPERT), input, output)
@@ -294,18 +309,32 @@ pub fn reference_expert_major(input: DataType, output: DataType) -> KernelSpec {
     between(KernelSpec::new(&REFERENCE_EXPERT_MAJOR), input, output)
 }
 
-/// Every kernel of this crate in every variant that operations launch: what a prebuild compiles.
+/// The variants for what plans may have besides, each alone and all together, of bf16 rows.
+fn optional() -> Vec<KernelSpec> {
+    let bf16 = DataType::Bf16;
+    let block = CombineCodec::Fp8Block(Fp8Format::E4m3fn);
+    let combines = [combine(bf16), combine_push(bf16, CombineCodec::None), combine_push(bf16, block)];
+    let of_combine = |spec: &KernelSpec| {
+        let [weighted, masked] = [with_weights, masking].map(|option| option(spec.clone()));
+        let all = with_device_count(masking(weighted.clone()));
+        [weighted, masked, with_device_count(spec.clone()), all]
+    };
+    let dispatches = [masking(dispatch()), with_device_count(dispatch()), with_device_count(masking(dispatch()))];
+    let counted = [with_device_count(count())].into_iter().chain(dispatches);
+    counted.chain(combines.iter().flat_map(of_combine)).collect()
+}
+
+/// Every kernel of this crate that a plan without options launches, and of plans with options those for bf16 rows: what a
+/// prebuild compiles. Others are compiled when a plan first wants them.
 pub fn kernels() -> Vec<KernelSpec> {
     let mut all = vec![count(), dispatch()];
     for element in DataType::COMBINED {
         let casts = DispatchCast::ALL.into_iter().filter(|cast| *cast != DispatchCast::None);
         all.extend(casts.map(|cast| dispatch_cast(element, cast)));
-        let combines =
-            [combine(element)].into_iter().chain(CombineCodec::ALL.map(|codec| combine_push(element, codec)));
-        all.extend(combines.flat_map(|combine| [combine.clone(), with_weights(combine)]));
+        all.push(combine(element));
+        all.extend(CombineCodec::ALL.map(|codec| combine_push(element, codec)));
     }
-    let device_counted: Vec<_> = all.iter().cloned().map(with_device_count).collect();
-    all.extend(device_counted);
+    all.extend(optional());
     all.extend([expert_count(), expert_expand(), keep_routing(), dispatch_again(), fill_weights()]);
     for output in DataType::COMBINED {
         all.push(expert_contract(output));

@@ -13,6 +13,8 @@
 //!
 //! [`ExpertParallel::routing`] keeps where a dispatch's tokens went, and [`ExpertParallel::dispatch_with`] sends others the same way.
 //!
+//! A peer that does not come is a fault of the world, or, with [`OnTimeout::Mask`], it is masked and the others go on.
+//!
 //! Sums are in group-rank order with f32 accumulation and one rounding, so that the result is the same on every rank, in
 //! every run, and for every launch shape.
 
@@ -22,6 +24,7 @@ mod cast;
 mod codec;
 mod data_type;
 mod error;
+mod mask;
 mod operation;
 mod placement;
 mod received;
@@ -46,6 +49,7 @@ pub use expert_major::{
 };
 pub use kernels::kernels;
 pub use launch::LaunchTable;
+pub use mask::{MaskCause, MaskedRank, OnTimeout};
 pub use operation::{
     COMBINE, COUNT, CombineOutput, CombineSent, DISPATCH, DispatchSent, Dispatched, DroppedCopy,
     ExpertOutput, ExpertParallel, ReplayedTokens, Routing,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anabranch_hip::{DeviceAddress, Stream};
 use anabranch_hip_jit::{DevicePointer, LoadedUnit};
 use anabranch_ranks::{Group, GroupRank};
-use anabranch_shmem::{OperationCode, OperationName, ResidencyPermit, Team, World};
+use anabranch_shmem::{LossTolerance, OperationCode, OperationName, ResidencyPermit, Team, World};
 
 use crate::error::{Error, Result};
 use crate::kernels;
@@ -15,6 +15,7 @@ use crate::placement::DevicePlacement;
 use crate::plan::{DeviceLimits, EpConfig, Geometry, Plan};
 use crate::room::Mode;
 use crate::slot::{PoolMark, Slot, SlotPool};
+use mask::MaskTable;
 use residency::{device_limits, reserve};
 
 mod again;
@@ -22,6 +23,7 @@ mod combine;
 mod dispatch;
 mod dropped;
 mod handle;
+mod mask;
 mod push;
 mod residency;
 mod routing;
@@ -87,6 +89,10 @@ pub struct ExpertParallel {
     /// Of plans that combine weights.
     fill: Option<Arc<LoadedUnit>>,
     limits: DeviceLimits,
+    /// Where ranks may be masked; losses do not end the world then.
+    mask: Option<MaskTable>,
+    #[expect(dead_code, reason = "held, for its drop")]
+    tolerance: Option<LossTolerance>,
     /// The share of the device for all slots' kernels at once.
     #[expect(dead_code, reason = "held, for its drop")]
     residency: ResidencyPermit,
@@ -115,7 +121,8 @@ impl ExpertParallel {
     /// with a warning in the log; when not one block a slot fits, the plan is refused.
     ///
     /// # Errors
-    /// [`Error::Config`], [`Error::CombineType`], [`Error::CodecNeedsPush`], [`Error::Unreachable`], a device that is taken
+    /// [`Error::Config`], [`Error::CombineType`], [`Error::CodecNeedsPush`], [`Error::MaskNeedsSlotted`], [`Error::Patience`],
+    /// [`Error::Unreachable`], a device that is taken
     /// ([`anabranch_shmem::Error::Residency`]), configurations that differ, heap exhaustion, compiler errors. A failure
     /// on one member is an error on all.
     pub fn new(world: &World, group: &Group, config: EpConfig) -> Result<Self> {
@@ -148,12 +155,16 @@ impl ExpertParallel {
             .collect();
         let heaps = heaps?;
         let own = reserve(world, &plan, &mut limits).and_then(|permit| {
-            let slots = heaps.into_iter().map(|heap| Slot::new(world.device(), &plan, heap));
+            let heaps = (0..).zip(heaps);
+            let slots = heaps.map(|(number, heap)| Slot::new(world.device(), &plan, number, heap));
             let placement = DevicePlacement::new(world.device(), &plan)?;
-            Ok((permit, slots.collect::<Result<Vec<_>>>()?, Arc::new(placement)))
+            let masks = plan.config().on_timeout.masks();
+            let mask = masks.then(|| MaskTable::new(world.device(), plan.ranks())).transpose()?;
+            Ok((permit, slots.collect::<Result<Vec<_>>>()?, Arc::new(placement), mask))
         });
         agree(world, group, "ep slots", &own)?;
-        let (residency, slots, placement) = own?;
+        let (residency, slots, placement, mask) = own?;
+        let tolerance = mask.is_some().then(|| world.tolerate_losses(group)).transpose()?;
         let (world, pool) = (world.clone(), SlotPool::new(slots));
         Ok(Self {
             world,
@@ -169,6 +180,8 @@ impl ExpertParallel {
             again,
             fill,
             limits,
+            mask,
+            tolerance,
             residency,
         })
     }
@@ -181,12 +194,15 @@ impl ExpertParallel {
         }
         let device = world.device();
         let config = plan.config();
+        let on_timeout = config.on_timeout;
+        on_timeout.check_deadline(world.operation_deadline())?;
         let load = |spec| {
             let spec = if config.device_token_count { kernels::with_device_count(spec) } else { spec };
             world.jit().load(device, &spec)
         };
-        let dispatch = load(kernels::dispatch_cast(config.cast_from, config.dispatch_cast))?;
-        let weighted = |spec| if config.combine_weights { kernels::with_weights(spec) } else { spec };
+        let masked = |spec| if on_timeout.masks() { kernels::masking(spec) } else { spec };
+        let weighted = |spec| masked(if config.combine_weights { kernels::with_weights(spec) } else { spec });
+        let dispatch = load(masked(kernels::dispatch_cast(config.cast_from, config.dispatch_cast)))?;
         let combine = load(weighted(kernels::combine(config.combine_type)))?;
         let count = match plan.mode() {
             Mode::Compact => Some(load(kernels::count())?),

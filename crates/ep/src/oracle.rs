@@ -9,6 +9,7 @@
 //!   [`Delivery::compare_rows`].
 //! - [`Oracle::combine`] gives a [`Combination`]: what one source gets back, to list or to
 //!   [`Combination::compare_output`].
+//! - [`Oracle::without`] is the reference for ranks that work without some.
 //! - [`Oracle::dropped`] tells which copies of a source have no room at their destinations.
 //! - [`Oracle::expert_major`] gives the expert-major layout of a destination, [`Oracle::contracted`] the rows that a contract makes
 //!   of it.
@@ -191,14 +192,30 @@ impl<'a> Oracle<'a> {
     /// [`OracleError`] when the shape has a zero, or when an input does not have the shape; it names the rank
     /// and the tensor.
     pub fn new(shape: Shape, inputs: Vec<RankInput<'a>>) -> Result<Self, OracleError> {
+        Self::without(shape, inputs, &[])
+    }
+
+    /// The same for ranks that all mask `masked`: tokens go to none of these, as if no token named their experts, and none of
+    /// theirs come. A rank that is masked has no part in what this oracle says.
+    ///
+    /// # Errors
+    /// As [`Self::new`]; [`OracleError::NoSuchRank`].
+    pub fn without(
+        shape: Shape,
+        inputs: Vec<RankInput<'a>>,
+        masked: &[GroupRank],
+    ) -> Result<Self, OracleError> {
         check(&shape, &inputs)?;
+        if let Some(rank) = masked.iter().find(|rank| rank.get() >= shape.ranks) {
+            return Err(OracleError::NoSuchRank { rank: *rank, ranks: shape.ranks });
+        }
         let owners = owners(&shape);
         // Copies for each destination, of the ranks so far.
         let mut before = vec![0; shape.ranks as usize];
         let routes = inputs
             .iter()
             .enumerate()
-            .map(|(rank, input)| route(&shape, &owners, rank, input, &mut before))
+            .map(|(rank, input)| route(&shape, &owners, rank, input, masked, &mut before))
             .collect();
         Ok(Self { shape, inputs, owners, routes })
     }
@@ -321,6 +338,7 @@ fn route(
     owners: &[Vec<GroupRank>],
     rank: usize,
     input: &RankInput<'_>,
+    masked: &[GroupRank],
     before: &mut [usize],
 ) -> Route {
     let mut route = Route { starts: vec![0], copies: Vec::new(), invalid: InvalidIds::default() };
@@ -336,6 +354,11 @@ fn route(
                 let here = InvalidId { rank: GroupRank::new(rank as u32), token: token as u32, id };
                 route.invalid.first.get_or_insert(here);
             }
+        }
+        // Nothing goes to a masked rank, and nothing of a masked rank is taken in anywhere.
+        destinations.retain(|destination| !masked.contains(destination));
+        if masked.contains(&GroupRank::new(rank as u32)) {
+            destinations.clear();
         }
         destinations.sort_unstable();
         destinations.dedup();

@@ -50,9 +50,12 @@ pub struct SlotLayout {
     pub rows: u64,
     /// Meta records received: `[rows][meta_bytes]`.
     pub meta: u64,
-    /// Rows that peers pull, `[rows][combine_row_bytes]`, where the plan pulls; and rows that peers push,
-    /// `[fan_out][max_tokens][combine_wire_bytes]`, where it pushes: a combine does one or the other.
+    /// Rows that peers pull, `[rows][combine_row_bytes]`, where the plan pulls.
     pub combine_rows: u64,
+    /// Rows that peers push, `[fan_out][max_tokens][combine_wire_bytes]`, where the plan pushes. A combine does one or the other,
+    /// so both windows begin at the same place. Where ranks may be masked, `[ranks][max_tokens][combine_wire_bytes]` behind the
+    /// combine rows: a rank that is late may still push while others pull.
+    pub push_rows: u64,
     /// Weights beside the combine rows, `[rows][top_k]` f32, where the plan combines weights; else no bytes.
     pub combine_weights: u64,
     /// Weights that peers push, `[fan_out][max_tokens][top_k]` f32, where the plan combines weights and pushes; else no bytes.
@@ -206,6 +209,11 @@ impl Plan {
         self.ranks * 8 + TILE * self.fan_out() * 8 + self.ranks * 12 + TILE * 4 + 4
     }
 
+    /// Local memory of a combine block: the fault word, and, where ranks may be masked, a word a rank.
+    pub fn combine_local_bytes(&self) -> u32 {
+        16 + if self.config.on_timeout.masks() { self.ranks * 4 } else { 0 }
+    }
+
     /// Local memory of a block of the count: two words a rank.
     pub fn count_local_bytes(&self) -> u32 {
         self.ranks * 8
@@ -261,7 +269,8 @@ impl Plan {
         let blocks = (u64::from(tokens) * u64::from(segments))
             .div_ceil(u64::from(waves))
             .clamp(1, u64::from(most)) as u32;
-        Geometry { blocks, block_threads: waves * limits.wave_size, parts: 1, segments, local_bytes: 16 }
+        let local_bytes = self.combine_local_bytes();
+        Geometry { blocks, block_threads: waves * limits.wave_size, parts: 1, segments, local_bytes }
     }
 
     /// Bytes of a [kept routing](crate::Routing), in this rank's own device memory.
@@ -319,7 +328,9 @@ fn slot_layout(config: &EpConfig, ranks: u32, room: &Room) -> SlotLayout {
         if config.combine_source.pulls() { rows * row_bytes(config, config.combine_type) } else { 0 };
     let pushed =
         if config.combine_source.pushes() { config.push_rows(ranks) * config.wire_bytes() } else { 0 };
-    let combine_rows = place(pulled.max(pushed));
+    let masks = config.on_timeout.masks();
+    let combine_rows = place(if masks { pulled } else { pulled.max(pushed) });
+    let push_rows = if masks { place(pushed) } else { combine_rows };
     let combine_weights = place(rows * config.weight_bytes());
     let pushed_rows = if config.combine_source.pushes() { config.push_rows(ranks) } else { 0 };
     let pushed_weights = place(pushed_rows * config.weight_bytes());
@@ -331,6 +342,7 @@ fn slot_layout(config: &EpConfig, ranks: u32, room: &Room) -> SlotLayout {
         rows: row_window,
         meta,
         combine_rows,
+        push_rows,
         combine_weights,
         pushed_weights,
         bytes: end,

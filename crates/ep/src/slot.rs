@@ -26,6 +26,7 @@ pub(crate) struct Slot {
     own: Mutex<DeviceBuffer>,
     parts: OwnLayout,
     base: DeviceAddress,
+    number: u32,
 }
 
 /// Offsets of the parts of a slot's own memory.
@@ -39,6 +40,8 @@ struct OwnLayout {
     counts: u64,
     offsets: u64,
     send_map: u64,
+    /// Of a plan that masks ranks.
+    settled: u64,
     bytes: u64,
 }
 
@@ -58,8 +61,9 @@ impl OwnLayout {
         let room = place(ranks * 4);
         let counts = place(ranks * 4);
         let offsets = place((ranks + 1) * 4);
+        let settled = place(if plan.config().on_timeout.masks() { ranks * 8 } else { 0 });
         let send_map = place(u64::from(plan.config().max_tokens) * u64::from(plan.fan_out()) * 8);
-        Self { state, routed, tally, bases, room, counts, offsets, send_map, bytes: end }
+        Self { state, routed, tally, bases, room, counts, offsets, send_map, settled, bytes: end }
     }
 }
 
@@ -75,8 +79,8 @@ fn fresh_state() -> SlotState {
 }
 
 impl Slot {
-    /// A slot over its symmetric part; allocates its own part.
-    pub(crate) fn new(device: &Device, plan: &Plan, heap: SymmetricMemory) -> Result<Self> {
+    /// The plan's slot of this number over its symmetric part; allocates its own part.
+    pub(crate) fn new(device: &Device, plan: &Plan, number: u32, heap: SymmetricMemory) -> Result<Self> {
         let parts = OwnLayout::of(plan);
         let mut own = device.allocate(parts.bytes as usize)?;
         own.fill(0)?;
@@ -84,7 +88,12 @@ impl Slot {
         let base = own.address();
         let pulls = plan.config().combine_source.pulls();
         let weights = plan.config().combine_weights;
-        Ok(Self { heap, layout: *plan.layout(), pulls, weights, own: Mutex::new(own), parts, base })
+        let own = Mutex::new(own);
+        Ok(Self { heap, layout: *plan.layout(), pulls, weights, own, parts, base, number })
+    }
+
+    pub(crate) fn number(&self) -> u32 {
+        self.number
     }
 
     /// Where the slot starts in the heap, as an offset.
@@ -128,6 +137,14 @@ impl Slot {
         self.state().offset(offset_of!(SlotState, dropped_count) as u64)
     }
 
+    pub(crate) fn masked_count(&self) -> DeviceAddress {
+        self.state().offset(offset_of!(SlotState, masked_count) as u64)
+    }
+
+    pub(crate) fn settled(&self) -> DeviceAddress {
+        self.base.offset(self.parts.settled)
+    }
+
     pub(crate) fn routed(&self) -> DeviceAddress {
         self.base.offset(self.parts.routed)
     }
@@ -161,6 +178,22 @@ impl Slot {
         let mut map = vec![0u64; entries];
         lock(&self.own).copy_to_host(self.parts.send_map as usize, bytemuck::cast_slice_mut(&mut map))?;
         Ok(map)
+    }
+
+    /// The greatest epoch that dispatch or combine has ended. No launch may be in flight.
+    pub(crate) fn epoch(&self) -> Result<u64> {
+        let mut state = SlotState::zeroed();
+        lock(&self.own).copy_to_host(self.parts.state as usize, bytemuck::bytes_of_mut(&mut state))?;
+        Ok(state.dispatch_epoch.max(state.combine_epoch))
+    }
+
+    /// Goes on behind this epoch. No launch may be in flight.
+    pub(crate) fn set_epoch(&self, epoch: u64) -> Result<()> {
+        let mut own = lock(&self.own);
+        for field in [offset_of!(SlotState, dispatch_epoch), offset_of!(SlotState, combine_epoch)] {
+            own.copy_from_host(self.parts.state as usize + field, &epoch.to_ne_bytes())?;
+        }
+        Ok(())
     }
 
     /// Reads and clears what the kernels saw of invalid ids: `(count, token, id)`. Only these two words are written, so that a
@@ -215,6 +248,8 @@ pub(crate) struct SlotPool {
 #[derive(Debug, Default)]
 struct Use {
     busy: bool,
+    /// Whoever held it has dropped it, and peers still expect a combine.
+    lost: bool,
     /// How often it was taken.
     taken: u64,
     /// Behind the last launch that was not captured.
@@ -244,6 +279,18 @@ impl SlotPool {
             anabranch_clock::sleep(POLL);
         }
         true
+    }
+
+    /// Slots with an operation that somebody can still end.
+    pub(crate) fn held(&self) -> usize {
+        lock(&self.uses).iter().filter(|one| one.busy && !one.lost).count()
+    }
+
+    /// Frees the slots that were lost: no peer expects anything of them any more.
+    pub(crate) fn recover(&self) {
+        for one in lock(&self.uses).iter_mut().filter(|one| one.lost) {
+            (one.busy, one.lost) = (false, false);
+        }
     }
 
     /// Takes the free slot of the lowest number, the same on every rank when all begin and end operations in the same order, and
@@ -373,6 +420,7 @@ impl Drop for SlotTicket {
             lock(&self.pool.uses)[self.index].busy = false;
             return;
         }
+        lock(&self.pool.uses)[self.index].lost = true;
         tracing::warn!(
             slot = self.index,
             "a dispatch was dropped without combine or release; its slot stays busy, because peers still expect one"

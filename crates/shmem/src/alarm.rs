@@ -9,6 +9,7 @@ use anabranch_bootstrap::Loss;
 use crate::control::Control;
 use crate::error::Result;
 use crate::fault::Fault;
+use crate::tolerance::Tolerated;
 
 #[derive(Debug)]
 pub(crate) struct Alarm {
@@ -16,6 +17,8 @@ pub(crate) struct Alarm {
     cause: OnceLock<Fault>,
     /// Ranks that were lost, in the order of the news.
     losses: Mutex<Vec<Loss>>,
+    /// Losses that are no news.
+    tolerated: Mutex<Tolerated>,
     /// Whether there is any news.
     raised: AtomicBool,
     control: Control,
@@ -28,6 +31,7 @@ impl Alarm {
         Self {
             cause: OnceLock::new(),
             losses: Mutex::default(),
+            tolerated: Mutex::default(),
             raised: AtomicBool::new(false),
             control,
             leaving: AtomicBool::new(false),
@@ -68,9 +72,22 @@ impl Alarm {
 
     /// The rendezvous lost a rank. Blocks on nothing, so that whoever notices can call it on any thread.
     pub(crate) fn lost(&self, loss: &Loss) {
-        if !self.leaving.load(Ordering::Acquire) {
+        if self.leaving.load(Ordering::Acquire) {
+            return;
+        }
+        if self.tolerated(|tolerated| tolerated.takes(loss)) {
+            tracing::warn!(
+                rank = loss.rank.get(),
+                detail = loss.detail,
+                "a rank was lost, and the world goes on"
+            );
+        } else {
             self.lost_in_call(loss);
         }
+    }
+
+    pub(crate) fn tolerated<T>(&self, change: impl FnOnce(&mut Tolerated) -> T) -> T {
+        change(&mut self.tolerated.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// A collective call of this rank could not do without a lost rank.

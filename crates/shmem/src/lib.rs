@@ -12,7 +12,8 @@
 //! Calls that are marked collective are made by every member of their group, in the same order for each group. Each ends
 //! with the members' statuses: a call that fails on one rank is an error on all, which names the rank. Errors about the
 //! request leave the world as it was. A lost rank, an expired wait or a broken exchange poisons it for good, and every
-//! later call returns the first cause. [`World::monitored_barrier`] alone may time out in a world that goes on.
+//! later call returns the first cause. [`World::monitored_barrier`] and [`World::exchange_within`] alone may time out in a world
+//! that goes on, and [`World::tolerate_losses`] is for operations that can do without a rank.
 //!
 //! Nothing waits without a deadline: the host's exchanges have [`WorldConfig::rendezvous_deadline`], kernels
 //! [`WorldConfig::operation_deadline`], kept in device memory beside the abort word that ends all waits at once.
@@ -39,6 +40,7 @@ mod tables;
 mod team;
 mod team_table;
 mod threads;
+mod tolerance;
 mod transports;
 mod turns;
 mod watch;
@@ -56,4 +58,5 @@ pub use residency::ResidencyPermit;
 pub use team::{TEAM_BARRIER_UNIT, Team, TeamBarrierArgs, TeamView};
 pub use team_table::TeamTable;
 pub use threads::{RankError, RankSetup, spawn_threads, spawn_threads_on};
+pub use tolerance::LossTolerance;
 pub use world::World;

@@ -15,6 +15,8 @@ pub enum Protocol {
     EpCompact,
     /// The same as `Ep` with dispatch and combine in two halves each, by ranks of odd number; the others do all in one.
     EpSplit,
+    /// The same as `Ep` in a plan that masks ranks, and is so little patient that some are missed that come.
+    EpMask,
     /// The same as `Ep` with expert-major rows between: count, expand, experts, contract.
     EpExperts,
     /// Compact dispatch of which the routing is kept, another dispatch, and one with the routing that was kept; experts and combine
@@ -62,6 +64,7 @@ impl Protocol {
         Self::Ep,
         Self::EpCompact,
         Self::EpSplit,
+        Self::EpMask,
         Self::EpExperts,
         Self::EpReplay,
         Self::Barrier,
@@ -89,6 +92,7 @@ impl Protocol {
             Self::Ep => "ep",
             Self::EpCompact => "ep-compact",
             Self::EpSplit => "ep-split",
+            Self::EpMask => "ep-mask",
             Self::EpExperts => "ep-experts",
             Self::EpReplay => "ep-replay",
             Self::Barrier => "barrier",
@@ -149,7 +153,7 @@ pub struct Case {
     pub blocks: u32,
     /// Waves of each block, at least 1.
     pub waves: u32,
-    /// Another form of the protocol: `ep`, `ep-compact` and `ep-split` combine from a caller's buffer instead of the window, and so does `ep-replay`, which is slotted then, `put-signal` and
+    /// Another form of the protocol: `ep`, `ep-compact`, `ep-split` and `ep-mask` combine from a caller's buffer instead of the window, and so does `ep-replay`, which is slotted then, `put-signal` and
     /// `put-quiet` send to the next rank only, `device-barrier` calls `team_barrier` instead of `team_sync`,
     /// collectives have epochs of two bits, and of `ccl-fingerprint` one rank makes another call in the end; and
     /// `ccl-pipes` launches each message alone.
@@ -177,8 +181,9 @@ impl Case {
             Protocol::Ccl => 19,
             Protocol::CclMove => 7,
             Protocol::CclGatherMany => 6,
+            // Who is missed in one epoch is late in the next.
             // Of routings one that is kept, another, and the first again.
-            Protocol::CclPackets | Protocol::EpReplay => 3,
+            Protocol::CclPackets | Protocol::EpMask | Protocol::EpReplay => 3,
             Protocol::CclBulk => 5,
             Protocol::World => 1,
             _ => 2,

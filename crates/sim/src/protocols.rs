@@ -14,6 +14,9 @@ pub const fn about(protocol: Protocol) -> &'static str {
         Protocol::EpSplit => {
             "dispatch and combine in halves on odd ranks, in one on even; --staged as for ep"
         }
+        Protocol::EpMask => {
+            "dispatch and combine that go on without ranks that are late, which some are in most runs; --staged as for ep"
+        }
         Protocol::EpExperts => {
             "dispatch, expert-major rows with less room than some experts need, and combine; --staged as for ep"
         }

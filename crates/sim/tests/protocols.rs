@@ -52,6 +52,14 @@ fn halves_are_right_under_every_seed() {
 }
 
 #[test]
+fn ranks_that_mask_each_other_are_right_under_every_seed() {
+    clean(&with(Protocol::EpMask, 2, |case| case.tokens = 5), 0..200);
+    clean(&with(Protocol::EpMask, 3, |case| (case.tokens, case.staged) = (5, true)), 0..150);
+    clean(&with(Protocol::EpMask, 4, |case| (case.rounds, case.blocks, case.waves) = (4, 3, 1)), 0..100);
+    clean(&with(Protocol::EpMask, 3, |case| case.cumulative = true), 0..100);
+}
+
+#[test]
 fn expert_major_rows_are_right_under_every_seed() {
     clean(&with(Protocol::EpExperts, 2, |case| case.tokens = 5), 0..200);
     clean(&with(Protocol::EpExperts, 3, |case| (case.tokens, case.staged) = (9, true)), 0..100);

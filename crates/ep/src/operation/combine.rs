@@ -124,6 +124,7 @@ impl ExpertParallel {
             weights_offset: slot.heap_offset() + layout.combine_weights,
             top_k: self.plan.config().top_k,
             reserved: 0,
+            mask: self.mask_view(slot),
         }
     }
 }

@@ -18,7 +18,8 @@ impl ExpertParallel {
     ///
     /// After it, in stream order, the handle's windows, counts and offsets are valid until its combine or release. Copies for
     /// which their destination has no room ([`EpConfig::max_recv`](crate::EpConfig::max_recv)) are dropped, always the same for
-    /// the same routing; the handle counts them, [`Self::dropped`] lists them, and combine leaves them out.
+    /// the same routing; the handle counts them, [`Self::dropped`] lists them, and combine leaves them out. Copies for ranks that
+    /// are masked ([`OnTimeout::Mask`](crate::OnTimeout::Mask)) are as if no token named their experts; the handle counts them apart.
     /// May be captured into a graph, which then uses this slot at every replay: whoever launches the graph keeps its
     /// replays in order with other operations on the slot. Eager ones wait only for each other. Within a capture the caller
     /// keeps operations that follow each other on one slot on one stream, or orders their streams.
@@ -109,6 +110,7 @@ impl ExpertParallel {
             } else {
                 pointer(address(|tokens| tokens.device_count))
             },
+            mask: self.mask_view(slot),
         }
     }
 

@@ -27,7 +27,8 @@ impl Dispatched {
     }
 
     /// Meta records of the rows: `[rows][meta_bytes]`, each `{token u32, place u32, ids i32[K],
-    /// weights f32[K], scales}`; `place` is this copy's among those of the token that were sent, ascending by rank.
+    /// weights f32[K], scales}`; `place` is this copy's among those of the token that were sent, ascending by rank, or, where
+    /// ranks may be masked ([`OnTimeout::Mask`](crate::OnTimeout::Mask)), this rank.
     pub fn meta(&self) -> DeviceAddress {
         self.slot.get().meta()
     }
@@ -54,6 +55,12 @@ impl Dispatched {
         self.slot.get().dropped_count()
     }
 
+    /// Copies of this rank's tokens that went nowhere because their destinations are masked, one u32; 0 in a plan that masks
+    /// nobody. They are not among the dropped ones.
+    pub fn masked_count(&self) -> DeviceAddress {
+        self.slot.get().masked_count()
+    }
+
     /// The weight window, where the plan combines weights ([`EpConfig::combine_weights`](crate::EpConfig::combine_weights)), else
     /// null: `[rows][top_k]` f32, each row's at the place of the row it came from. Behind the dispatch it holds the weights that were
     /// dispatched; experts may write others of the received rows before combine, which sums what is there, wherever the rows lie.
@@ -64,7 +71,8 @@ impl Dispatched {
     /// The combine window: `[rows][hidden]` of the combine type, each row at the place of the row it came from, for experts that
     /// write their output here. Null where the plan has none ([`CombineSource::Buffer`](crate::CombineSource::Buffer)). Where a
     /// plan has both ways ([`CombineSource::Any`](crate::CombineSource::Any)), nobody writes here in an operation whose combine
-    /// gets another buffer: peers push into the same memory.
+    /// gets another buffer: peers push into the same memory. Where ranks may be masked, experts write the rows of the sources'
+    /// counts and no others: a rank that was masked by then may still be reading its own.
     pub fn combine_rows(&self) -> DeviceAddress {
         self.slot.get().combine_rows()
     }

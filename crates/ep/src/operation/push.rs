@@ -87,7 +87,7 @@ impl ExpertParallel {
             offsets: pointer(slot.offsets()),
             state: pointer(slot.state()),
             meta_offset: start + layout.meta,
-            push_offset: start + layout.combine_rows,
+            push_offset: start + layout.push_rows,
             flags_offset: start + layout.combine_flags,
             token_count: push.tokens,
             max_tokens: config.max_tokens,
@@ -104,6 +104,7 @@ impl ExpertParallel {
             weights: pointer(push.output.map_or(DeviceAddress::NULL, |output| output.weights_address())),
             weights_offset: start + layout.combine_weights,
             pushed_weights_offset: start + layout.pushed_weights,
+            mask: self.mask_view(slot),
         }
     }
 }

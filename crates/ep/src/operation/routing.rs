@@ -121,8 +121,8 @@ impl ExpertParallel {
     /// graphs. Not collective.
     ///
     /// # Errors
-    /// [`Error::NoRouting`] for a plan whose dispatch casts rows or takes their number from device memory; the runtime's, when the
-    /// device has no room.
+    /// [`Error::NoRouting`] for a plan whose dispatch casts rows or takes their number from device memory, or that masks ranks; the
+    /// runtime's, when the device has no room.
     pub fn allocate_routing(&self) -> Result<Routing> {
         let config = self.plan.config();
         if config.dispatch_cast != DispatchCast::None {
@@ -131,6 +131,10 @@ impl ExpertParallel {
         }
         if config.device_token_count {
             let why = "its number of tokens may be in device memory, and a kept routing has the number that the host gave";
+            return Err(Error::NoRouting { why });
+        }
+        if config.on_timeout.masks() {
+            let why = "it masks ranks, and a kept routing names ranks that may be masked by then";
             return Err(Error::NoRouting { why });
         }
         let layout = RoutingLayout::of(&self.plan);

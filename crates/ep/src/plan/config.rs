@@ -8,6 +8,7 @@ use crate::codec::{CombineCodec, CombineSource};
 use crate::data_type::DataType;
 use crate::error::{Error, Result};
 use crate::launch::{LaunchTable, MAX_WAVES};
+use crate::mask::OnTimeout;
 use crate::placement::PlacementTable;
 use crate::room::{Mode, Room};
 
@@ -57,6 +58,8 @@ pub struct EpConfig {
     pub cast_from: DataType,
     /// Whether the number of tokens may be in device memory ([`Tokens::device_count`](crate::Tokens::device_count)).
     pub device_token_count: bool,
+    /// What becomes of an operation when a peer does not come.
+    pub on_timeout: OnTimeout,
 }
 
 impl EpConfig {
@@ -83,6 +86,7 @@ impl EpConfig {
             dispatch_cast: DispatchCast::None,
             cast_from: DataType::Bf16,
             device_token_count: false,
+            on_timeout: OnTimeout::Fault,
         }
     }
 
@@ -143,6 +147,13 @@ impl EpConfig {
         self
     }
 
+    /// Sets what becomes of an operation when a peer does not come.
+    #[must_use]
+    pub fn on_timeout(mut self, value: OnTimeout) -> Self {
+        self.on_timeout = value;
+        self
+    }
+
     /// Sets whether combine sums weights, too. Beside each row of the combine window then lie `top_k` f32 weights, those that were
     /// dispatched unless the expert side writes others ([`Dispatched::combine_weights`](crate::Dispatched::combine_weights)), and
     /// combine takes a [`CombineOutput`](crate::CombineOutput) with room for the sums.
@@ -186,6 +197,7 @@ impl EpConfig {
             ("dispatch_cast", self.dispatch_cast.to_string()),
             ("cast_from", self.cast_from.to_string()),
             ("device_token_count", self.device_token_count.to_string()),
+            ("on_timeout", self.on_timeout.to_string()),
         ]
         .map(|(field, value)| (field.to_owned(), value))
         .to_vec()
@@ -246,6 +258,7 @@ impl EpConfig {
         }
         let row = u128::from(row_bytes(self, self.dispatch_type) + row_bytes(self, self.combine_type));
         let room = Room::new(self.mode, ranks, self.max_tokens, self.max_recv)?;
+        self.on_timeout.check(room.mode())?;
         let pushed = if self.combine_source.pushes() { self.push_rows(ranks) } else { 0 };
         let slot = u128::from(room.rows()) * (row + u128::from(meta_bytes(self)))
             + u128::from(pushed) * u128::from(self.wire_bytes())

@@ -5,6 +5,7 @@ use std::fmt;
 use anabranch_shmem::DEFAULT_ALIGNMENT;
 
 use super::Plan;
+use crate::args::RankMask;
 use crate::placement;
 use crate::slot;
 
@@ -103,20 +104,22 @@ impl fmt::Display for MemoryPlan {
 impl MemoryItem {
     /// Whether each slot has one.
     pub(crate) fn is_of_slot(&self) -> bool {
-        ![TEAM_FLAGS, PLACEMENT].contains(&self.name)
+        ![TEAM_FLAGS, PLACEMENT, MASK].contains(&self.name)
     }
 }
 
 const TEAM_FLAGS: &str = "barrier flags";
 const PLACEMENT: &str = "placement table";
+const MASK: &str = "rank mask";
 
 impl Plan {
     /// What this plan allocates on each rank, part by part.
     pub fn memory(&self) -> MemoryPlan {
         let slots = self.config.slots;
         let layout = &self.layout;
-        let rows = if self.config.combine_source.pulls() { "combine rows" } else { "pushed rows" };
-        let starts = [
+        let masks = self.config.on_timeout.masks();
+        let rows = if self.config.combine_source.pulls() || masks { "combine rows" } else { "pushed rows" };
+        let mut starts = vec![
             ("dispatch flags", layout.dispatch_flags),
             ("combine flags", layout.combine_flags),
             ("counts of all ranks", layout.count_matrix),
@@ -126,11 +129,15 @@ impl Plan {
             ("combine weights", layout.combine_weights),
             ("pushed weights", layout.pushed_weights),
         ];
+        if masks {
+            starts.insert(6, ("pushed rows", layout.push_rows));
+        }
         let ends = starts.iter().skip(1).map(|(_, start)| *start).chain([layout.bytes]);
         let windows = starts.iter().zip(ends).map(|((name, start), end)| (*name, end.saturating_sub(*start)));
         let item = |place, count| move |(name, bytes)| MemoryItem { name, place, bytes, count };
         let team = (u64::from(self.ranks) * 8).next_multiple_of(DEFAULT_ALIGNMENT);
-        let placed = [(PLACEMENT, placement::table_bytes(self))];
+        let mask = if masks { u64::from(self.ranks) * size_of::<RankMask>() as u64 } else { 0 };
+        let placed = [(PLACEMENT, placement::table_bytes(self)), (MASK, mask)];
         let items = windows
             .map(item(MemoryPlace::Heap, slots))
             .chain([(TEAM_FLAGS, team)].map(item(MemoryPlace::Heap, 1)))

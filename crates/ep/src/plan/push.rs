@@ -47,9 +47,11 @@ impl EpConfig {
         if self.combine_weights { u64::from(self.top_k) * 4 } else { 0 }
     }
 
-    /// Rows of the push window: each token's from each of its destinations, however many rows a rank may receive.
+    /// Rows of the push window: each token's from each of its destinations, however many rows a rank may receive. Where ranks
+    /// may be masked, each token's from each rank: one that is late then writes where no other rank does.
     pub(super) fn push_rows(&self, ranks: u32) -> u64 {
-        u64::from(self.top_k.min(ranks)) * u64::from(self.max_tokens)
+        let places = if self.on_timeout.masks() { ranks } else { self.top_k.min(ranks) };
+        u64::from(places) * u64::from(self.max_tokens)
     }
 }
 
@@ -65,7 +67,8 @@ impl Plan {
         let Share { waves, blocks, segments: finest } =
             self.share(LaunchOperation::CombinePush, tokens, limits);
         let segments = (waves * blocks / tokens.max(1)).clamp(1, finest);
-        Geometry { blocks, block_threads: waves * limits.wave_size, parts: 1, segments, local_bytes: 16 }
+        let local_bytes = self.combine_local_bytes();
+        Geometry { blocks, block_threads: waves * limits.wave_size, parts: 1, segments, local_bytes }
     }
 
     /// The most waves that share a row while it is pushed in a combine of `tokens`.

@@ -33,7 +33,7 @@ fn measure(world: &World, plan: &Plan) -> (u64, u64) {
     let before = (world.heap_usage().free, free());
     let heap = world.allocate(world.group(), plan.layout().bytes, 256, "ep slot").unwrap();
     let after = world.heap_usage().free;
-    let slot = Slot::new(world.device(), plan, heap).unwrap();
+    let slot = Slot::new(world.device(), plan, 0, heap).unwrap();
     let measured = (before.0 - after, before.1 - free());
     drop(slot);
     measured

@@ -171,6 +171,9 @@ enum Mutant : u32 {
     MUTANT_AGAIN_UNWAITED = 403,
     MUTANT_AGAIN_NO_ACQUIRE = 404,
     MUTANT_AGAIN_NO_BARRIER = 405,        // counts are written before all threads have waited
+    // ep/mask.h
+    MUTANT_MASK_NOT_SET = 460,            // a wait that gives a rank up tells no later one
+    MUTANT_MASK_UNSETTLED = 461,          // combine: every block leaves out whom it has missed
     // ep/expert_count.hip and ep/expert_expand.hip
     MUTANT_EXPERT_COUNT_UNCLEARED = 490,  // pairs are counted before the counters are zero
     MUTANT_EXPERT_COUNT_UNSUMMED = 491,   // counts are told while others still count

@@ -28,9 +28,12 @@ pub fn scenario(case: Case, jit: &Jit) -> Result<Box<dyn Scenario>, ScenarioErro
     let mut kernels = Kernels::new(jit, &case);
     let kernels = &mut kernels;
     Ok(match case.protocol {
-        Protocol::Ep | Protocol::EpCompact | Protocol::EpSplit | Protocol::EpExperts | Protocol::EpReplay => {
-            Box::new(ep::Ep::new(case, kernels)?)
-        }
+        Protocol::Ep
+        | Protocol::EpCompact
+        | Protocol::EpSplit
+        | Protocol::EpMask
+        | Protocol::EpExperts
+        | Protocol::EpReplay => Box::new(ep::Ep::new(case, kernels)?),
         Protocol::Barrier => Box::new(barrier::Barrier::new(case, kernels)?),
         Protocol::StreamSignal => Box::new(stream_signal::StreamSignal::new(case, kernels)?),
         Protocol::PutSignal | Protocol::PutQuiet => Box::new(messages::Messages::new(case, kernels)?),

@@ -95,6 +95,8 @@ const fn twin(name: &'static str, caught_by: &'static [Search]) -> Twin {
 const EP: Search = Search::of(Protocol::Ep);
 const COMPACT: Search = Search::of(Protocol::EpCompact);
 const SPLIT: Search = Search::of(Protocol::EpSplit);
+const MASK: Search = Search::of(Protocol::EpMask);
+const MASK_STAGED: Search = Search { staged: true, ..MASK };
 const EXPERTS: Search = Search::of(Protocol::EpExperts);
 const STAGED: Search = Search { staged: true, ..EP };
 const REPLAY: Search = Search::of(Protocol::EpReplay);
@@ -143,7 +145,7 @@ pub const TWINS: &[Twin] = &[
     twin("RELEASE_BY_ONE_THREAD", &[EP, SIGNAL, PING]),
     twin("NO_RELEASE", &[EP, SIGNAL, PING, EP_C, SIGNAL_C, PING_C, ONE_BLOCK_C]),
     twin("COUNT_BEFORE_RELEASE", &[EP, STAGED, EP_C, STAGED_C]),
-    twin("EPOCH_LOOSE", &[EP.by_values(), BARRIER, STREAM, DEVICE, PING, HOPS, BARRIER_C]),
+    twin("EPOCH_LOOSE", &[EP.by_values(), MASK.by_values(), BARRIER, STREAM, DEVICE, PING, HOPS, BARRIER_C]),
     twin(
         "NO_ACQUIRE_AFTER_WAIT",
         &[
@@ -255,6 +257,8 @@ pub const TWINS: &[Twin] = &[
     twin("COUNT_TWO_WORDS", &[COMPACT]),
     twin("COUNT_UNWAITED", &[COMPACT.by_values()]),
     twin("COUNT_NO_BARRIER", &[COMPACT.by_values()]),
+    twin("MASK_NOT_SET", &[MASK.by_values()]),
+    twin("MASK_UNSETTLED", &[MASK.by_values(), MASK_STAGED.by_values()]),
     twin("EXPERT_COUNT_UNCLEARED", &[EXPERTS.by_values()]),
     twin("EXPERT_COUNT_UNSUMMED", &[EXPERTS.by_values()]),
     twin("EXPAND_UNCLEARED", &[EXPERTS.by_values()]),

@@ -11,6 +11,9 @@ const INVALID: HeldBy = NotNeeded(
     "Counts masked ids for the host, which looks when the kernel is over; atomic, as blocks count at once.",
 );
 
+const RECORD: HeldBy = NotNeeded(
+    "Whoever is first writes the record for the host, which looks when the kernel is over; atomic, as blocks give a rank up at once.",
+);
 const ZEROS: HeldBy = NotNeeded(
     "Behind a fault: every block that saw it writes the same zeros, at once, so they are atomics. They are read when the kernel is over.",
 );
@@ -34,9 +37,9 @@ pub(super) const FILES: &[File] = &[
         rows: &[
             ("tell_counts", "flag_store", Twins(&["TWO_FLAGS", "FLAG_BEFORE_DATA", "NO_RELEASE"])),
             ("learn_counts", "block_barrier", LOCAL),
-            ("learn_counts", "wait_until", Twins(&["NO_WAIT", "EPOCH_LOOSE"])),
             ("learn_counts", "acquire_after_wait", Twins(&["DISPATCH_NO_ACQUIRE"])),
             ("learn_counts", "block_barrier", Twins(&["DISPATCH_NO_BARRIER", "EXCHANGE_EARLY_RETURN"])),
+            ("report_nothing", "swap_system", ZEROS),
             ("report_nothing", "swap_system", ZEROS),
             ("report_nothing", "swap_system", ZEROS),
             ("report_nothing", "swap_system", ZEROS),
@@ -89,6 +92,20 @@ pub(super) const FILES: &[File] = &[
         ],
     },
     File {
+        file: "ep/kernels/mask.h",
+        rows: &[
+            ("is_masked", "flag_load", Twins(&["MASK_NOT_SET"])),
+            ("mask_rank", "fetch_add_device", RECORD),
+            ("mask_rank", "flag_store", Twins(&["MASK_NOT_SET"])),
+            // Also where nobody is masked.
+            ("await_flag", "wait_until", Twins(&["NO_WAIT", "EPOCH_LOOSE", "COMBINE_WAITS_FOR_ITSELF"])),
+            ("await_rank", "wait_for", Twins(&["EPOCH_LOOSE"])),
+            ("await_rank", "flag_load_for_wait", Twins(&["EPOCH_LOOSE"])),
+            ("first_found", "flag_load", Twins(&["MASK_UNSETTLED"])),
+            ("first_found", "compare_swap_system", Twins(&["MASK_UNSETTLED"])),
+        ],
+    },
+    File {
         file: "ep/kernels/expert_count.hip",
         rows: &[
             ("anabranch_ep_expert_count", "block_barrier", Twins(&["EXPERT_COUNT_UNCLEARED"])),
@@ -119,7 +136,6 @@ pub(super) const FILES: &[File] = &[
         rows: &[
             ("flag_all", "flag_store", Twins(&["COMBINE_FLAG_FIRST", "EPOCH_LOOSE"])),
             ("wait_for_rows", "block_barrier", LOCAL),
-            ("wait_for_rows", "wait_until", Twins(&["NO_WAIT", "EPOCH_LOOSE", "COMBINE_WAITS_FOR_ITSELF"])),
             ("wait_for_rows", "acquire_after_wait", Twins(&["COMBINE_NO_ACQUIRE"])),
             ("wait_for_rows", "block_barrier", Twins(&["COMBINE_NO_BARRIER"])),
             // The epoch's store stands behind its load in every block, by the counting and without a fence.

@@ -191,6 +191,7 @@ const EP: Runs = Runs::In(&[
     Protocol::Ep,
     Protocol::EpCompact,
     Protocol::EpSplit,
+    Protocol::EpMask,
     Protocol::EpExperts,
     Protocol::EpReplay,
 ]);

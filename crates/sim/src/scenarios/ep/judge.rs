@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use anabranch_ep::args::SlotState;
-use anabranch_ep::oracle::{Oracle, RankInput, SentCopy, Shape, SlottedRows};
+use anabranch_ep::oracle::{Oracle, SentCopy, SlottedRows};
 use anabranch_ranks::GroupRank;
 
 use super::given::{HIDDEN, TOP_K};
-use super::{Ep, Experts, Input};
+use super::{Ep, Experts};
 use crate::Failure;
 
 /// What the operations of all epochs may have written at one rank.
@@ -48,18 +48,13 @@ impl Ep {
     }
 
     fn judge_epoch(&self, epoch: u32, touched: &mut [Touched]) -> Result<(), String> {
-        let inputs = self.memory.iter().map(|memory| {
-            let Input { tokens, ids, weights, .. } = &memory.inputs[epoch as usize];
-            RankInput { tokens, ids, weights: Some(weights), scales: &[] }
-        });
-        let shape = Shape::new(self.plan.config(), self.case.ranks);
-        let oracle = Oracle::new(shape, inputs.collect()).map_err(|error| error.to_string())?;
+        let oracle = self.oracle(epoch, &[]).map_err(|error| error.to_string())?;
         let stand_in = oracle.stand_in().map_err(|error| error.to_string())?;
         let contracted = self.experts.as_ref().map(|experts| experts.contracted(&oracle)).transpose()?;
         for number in 0..self.case.ranks {
             let who = GroupRank::new(number);
             if epoch + 1 == self.case.rounds {
-                self.judge_rows(&oracle, who)?;
+                self.judge_rows(epoch, &oracle, who)?;
             }
             let output = self.memory[number as usize].inputs[epoch as usize].output;
             let bytes = (self.case.tokens * self.plan.combine_row_bytes()) as usize;
@@ -82,8 +77,15 @@ impl Ep {
                 }
             }
             for token in 0..self.case.tokens as usize {
-                let places = combined.copies(token).count();
-                touched[number as usize].pushed.extend((0..places).map(|place| (place, token)));
+                let places = combined.copies(token).enumerate();
+                let place = |(place, copy): (usize, SentCopy<'_>)| {
+                    if self.masks() { copy.destination.index() } else { place }
+                };
+                touched[number as usize].pushed.extend(places.map(place).map(|place| (place, token)));
+            }
+            if self.masks() {
+                self.judge_masked_output(epoch, who, &output)?;
+                continue;
             }
             if let Some(experts) = &self.experts {
                 let rows = Experts::padded(&experts.delivery(&oracle, who)?);
@@ -109,7 +111,7 @@ impl Ep {
         Ok(())
     }
 
-    fn judge_rows(&self, oracle: &Oracle<'_>, who: GroupRank) -> Result<(), String> {
+    fn judge_rows(&self, epoch: u32, oracle: &Oracle<'_>, who: GroupRank) -> Result<(), String> {
         let get = |error: anabranch_hip_host::seeded::SeededError| error.to_string();
         let (ranks, layout) = (self.case.ranks as usize, self.plan.layout());
         let memory = self.bench.ranks[who.get() as usize];
@@ -132,7 +134,8 @@ impl Ep {
                 oracle.combine(GroupRank::new(source as u32)).map_err(|error| error.to_string())?;
             for (row, place) in places[first..first + told].iter().enumerate() {
                 let token = tokens[first + row] as usize;
-                let right = combined.copies(token).position(|copy| copy.destination == who);
+                let position = combined.copies(token).position(|copy| copy.destination == who);
+                let right = position.map(|position| if self.masks() { who.index() } else { position });
                 if right != Some(*place as usize) {
                     return Err(format!(
                         "a row of token {token} of source {source} says place {place}, not {right:?}"
@@ -155,7 +158,9 @@ impl Ep {
             scales: &[],
             scale_bytes: 0,
         };
-        let delivery = oracle.dispatch(who).map_err(|error| error.to_string())?;
+        let masked = if self.masks() { self.unheard(epoch, who, &counts)? } else { Vec::new() };
+        let heard = self.oracle(epoch, &masked).map_err(|error| error.to_string())?;
+        let delivery = heard.dispatch(who).map_err(|error| error.to_string())?;
         delivery.compare_rows(&seen).map_err(|mismatch| mismatch.to_string())
     }
 
@@ -201,9 +206,9 @@ impl Ep {
             return Ok(());
         }
         let tokens = self.case.tokens as usize;
-        let places = self.plan.fan_out() as usize;
+        let places = if self.masks() { self.case.ranks } else { self.plan.fan_out() } as usize;
         let row_bytes = self.plan.combine_wire_bytes() as usize;
-        let (heap, window) = (self.bench.ranks[rank].heap, self.plan.layout().combine_rows);
+        let (heap, window) = (self.bench.ranks[rank].heap, self.plan.layout().push_rows);
         let bytes = self
             .bench
             .get::<u8>(heap, window, places * tokens * row_bytes)

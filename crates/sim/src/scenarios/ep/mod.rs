@@ -4,11 +4,13 @@
 mod experts;
 pub(super) mod given;
 mod judge;
+mod mask;
 mod push;
 mod replay;
 
 use anabranch_ep::args::{
-    CombineArgs, CombinePushArgs, CountArgs, DispatchArgs, PlacementView, ReferenceExpertArgs, SlotState,
+    CombineArgs, CombinePushArgs, CountArgs, DispatchArgs, PlacementView, RankMask, ReferenceExpertArgs,
+    SlotState,
 };
 use anabranch_ep::plan::{DeviceLimits, FLAG_STRIDE, Geometry, Plan};
 use anabranch_ep::{
@@ -55,6 +57,8 @@ struct Own {
     counts: u64,
     offsets: u64,
     send_map: u64,
+    mask: u64,
+    settled: u64,
     bytes: u64,
 }
 
@@ -68,8 +72,10 @@ impl Own {
         let counts = room + u64::from(ranks) * 4;
         let offsets = counts + u64::from(ranks) * 4;
         let send_map = (offsets + u64::from(ranks + 1) * 4).next_multiple_of(64);
-        let bytes = send_map + u64::from(tokens) * u64::from(fan_out) * 8;
-        Self { state, routed, tally, bases, room, counts, offsets, send_map, bytes }
+        let mask = send_map + u64::from(tokens) * u64::from(fan_out) * 8;
+        let settled = mask + u64::from(ranks) * size_of::<RankMask>() as u64;
+        let bytes = settled + u64::from(ranks) * 8;
+        Self { state, routed, tally, bases, room, counts, offsets, send_map, mask, settled, bytes }
     }
 }
 
@@ -113,8 +119,8 @@ impl Halves {
         Ok(Self {
             send: kernels.load(dispatch(), "anabranch_ep_dispatch_send")?,
             recv: kernels.load(dispatch(), "anabranch_ep_dispatch_recv")?,
-            offer: push::load(kernels, (staged, false), push::Part::Send)?,
-            sum: push::load(kernels, (staged, false), push::Part::Receive)?,
+            offer: push::load(kernels, (staged, false, false), push::Part::Send)?,
+            sum: push::load(kernels, (staged, false, false), push::Part::Receive)?,
         })
     }
 }
@@ -129,6 +135,8 @@ impl Ep {
             .combine_source(if case.staged { CombineSource::Buffer } else { CombineSource::Window })
             .combine_weights(replays)
             .launch(case.blocks, case.waves);
+        let masks = case.protocol == Protocol::EpMask;
+        let config = if masks { config.on_timeout(mask::on_timeout()) } else { config };
         let compact = case.protocol == Protocol::EpCompact || replays && !case.staged;
         let config = if compact {
             config.mode(Mode::Compact).max_recv((case.ranks * case.tokens / 2).max(case.ranks))
@@ -156,12 +164,13 @@ impl Ep {
         let lanes = case.ranks * lanes(&sending).max(lanes(&summing)).max(lanes(&counting));
         let bench = Bench::new(&case, lanes, plan.heap_bytes(), own.bytes)?;
         let expert = kernels::reference_expert(DataType::F32, DataType::F32);
+        let dispatch = if masks { kernels::masking(kernels::dispatch()) } else { kernels::dispatch() };
         let mut ep = Self {
             count: if compact { Some(kernels.load(kernels::count(), "anabranch_ep_count")?) } else { None },
             // Tiles of one wave, so that few tokens are several tiles; the plan's local memory is for larger ones.
-            dispatch: kernels.load(kernels::dispatch().with("EP_TILE", WAVE), "anabranch_ep_dispatch")?,
+            dispatch: kernels.load(dispatch.with("EP_TILE", WAVE), "anabranch_ep_dispatch")?,
             expert: kernels.load_right(expert, "anabranch_ep_reference_expert")?,
-            combine: push::load(kernels, (case.staged, replays), push::Part::Whole)?,
+            combine: push::load(kernels, (case.staged, replays, masks), push::Part::Whole)?,
             halves: if case.protocol == Protocol::EpSplit {
                 Some(Halves::load(kernels, case.staged)?)
             } else {
@@ -219,7 +228,10 @@ impl Ep {
                 self.own.state,
                 &[SlotState { invalid_first: u64::MAX, ..SlotState::zeroed() }],
             )?;
-            self.bench.put(rank.own, self.own.tally, &vec![0_u32; self.case.ranks as usize])?;
+            let ranks = self.case.ranks as usize;
+            self.bench.put(rank.own, self.own.tally, &vec![0_u32; ranks])?;
+            self.bench.put(rank.own, self.own.mask, &vec![RankMask::zeroed(); ranks])?;
+            self.bench.put(rank.own, self.own.settled, &vec![0_u64; ranks])?;
             for Input { tokens, ids, weights, on_device, .. } in &memory.inputs {
                 self.bench.put(*on_device, 0, tokens)?;
                 self.bench.put(*on_device, tokens.len() as u64, ids)?;
@@ -333,6 +345,7 @@ impl Ep {
             flag_stride: FLAG_STRIDE,
             operation: DISPATCH.0,
             device_count: DevicePointer::NULL,
+            mask: self.mask_view(rank),
         }
     }
 
@@ -399,6 +412,7 @@ impl Ep {
             weights_offset: layout.combine_weights,
             top_k: TOP_K,
             reserved: 0,
+            mask: self.mask_view(rank),
         }
     }
 }

@@ -17,7 +17,7 @@ pub(super) enum Part {
 
 pub(super) fn load(
     kernels: &mut Kernels<'_>,
-    (staged, weighted): (bool, bool),
+    (staged, weighted, masks): (bool, bool, bool),
     part: Part,
 ) -> Result<SeededKernel, ScenarioError> {
     let entry = match (staged, part) {
@@ -34,7 +34,7 @@ pub(super) fn load(
         kernels::combine(DataType::F32)
     };
     let spec = if weighted { kernels::with_weights(spec) } else { spec };
-    kernels.load(spec, entry)
+    kernels.load(if masks { kernels::masking(spec) } else { spec }, entry)
 }
 
 /// Arguments of all kernels of a combine.
@@ -79,7 +79,7 @@ impl Ep {
             offsets: at(own, self.own.offsets),
             state: at(own, self.own.state),
             meta_offset: layout.meta,
-            push_offset: layout.combine_rows,
+            push_offset: layout.push_rows,
             flags_offset: layout.combine_flags,
             token_count: self.case.tokens,
             max_tokens: self.case.tokens,
@@ -96,6 +96,7 @@ impl Ep {
             weights: at(memory.inputs[epoch as usize].summed, 0),
             weights_offset: layout.combine_weights,
             pushed_weights_offset: layout.pushed_weights,
+            mask: self.mask_view(rank),
         }
     }
 }

@@ -43,6 +43,49 @@ fn never_comes(mut ep: Ep, operation: u32) {
 }
 
 #[test]
+fn a_rank_that_never_comes_is_masked_by_all_others_and_they_go_on() {
+    for staged in [false, true] {
+        let jit = scratch::jit();
+        let case = Case { staged, ..Case::new(Protocol::EpMask, 3) };
+        let mut ep = Ep::new(case.clone(), &mut Kernels::new(&jit, &case)).unwrap();
+        for seed in 0..100 {
+            ep.prepare(&RunOptions::default()).unwrap();
+            for (rank, epoch) in (0..2).flat_map(|rank| (0..3).map(move |epoch| (rank, epoch))) {
+                ep.queue(rank, epoch).unwrap();
+            }
+            ep.bench.run(seed).unwrap();
+            for (rank, epoch) in (0..2).flat_map(|rank| (0..3).map(move |epoch| (rank, epoch))) {
+                assert_ne!(ep.masked_by(rank).unwrap() & 4, 0, "seed {seed}, rank {rank}");
+                let bytes = (case.tokens * ep.plan.combine_row_bytes()) as usize;
+                let output = ep.memory[rank as usize].inputs[epoch as usize].output;
+                let output = ep.bench.get::<u8>(output, 0, bytes).unwrap();
+                let who = anabranch_ranks::GroupRank::new(rank);
+                ep.judge_masked_output(epoch, who, &output)
+                    .unwrap_or_else(|problem| panic!("seed {seed}, epoch {epoch}: {problem}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn some_ranks_are_missed_and_some_are_not() {
+    let jit = scratch::jit();
+    let case = Case::new(Protocol::EpMask, 3);
+    let mut ep = Ep::new(case.clone(), &mut Kernels::new(&jit, &case)).unwrap();
+    let (mut nobody, mut somebody, mut different) = (0, 0, 0);
+    for seed in 0..100 {
+        ep.run(seed, &RunOptions::default()).unwrap();
+        let masks = [0, 1, 2].map(|rank| ep.masked_by(rank).unwrap());
+        nobody += u32::from(masks == [0; 3]);
+        somebody += u32::from(masks != [0; 3]);
+        // One of two that works without the other, which has not missed it.
+        different += u32::from((masks[0] >> 1 & 1) != (masks[1] & 1));
+    }
+    println!("{nobody} runs without a mask, {somebody} with, {different} in which two differ");
+    assert!(nobody > 5 && somebody > 20 && different > 2, "{nobody}, {somebody}, {different}");
+}
+
+#[test]
 fn a_count_that_is_ahead_is_an_overrun_and_not_a_count() {
     let mut ep = of_three(Protocol::EpCompact);
     for seed in 0..50 {

@@ -1,0 +1,118 @@
+//! Working without ranks that do not come: what a plan says about it, and what a mask says of a rank.
+
+use std::fmt;
+use std::time::Duration;
+
+use anabranch_ranks::GroupRank;
+
+use crate::error::{Error, Result};
+use crate::room::Mode;
+
+/// What becomes of an operation when a peer does not come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum OnTimeout {
+    /// The world has failed: every rank ends with a fault that names the peer, after the world's operation deadline.
+    #[default]
+    Fault,
+    /// The rank that waited masks the peer and goes on without it: the peer's counts are zero, its rows are left out of sums,
+    /// nothing is sent to it, and nobody waits for it, until the ranks reset their masks
+    /// ([`ExpertParallel::reset_mask`](crate::ExpertParallel::reset_mask)). The mask is each rank's own; ranks may differ in whom
+    /// they mask. A member whose process ends is masked in the same way, and does not end the world as long as the plan lives.
+    ///
+    /// For the slotted mode only. A plan for both ways of combine ([`CombineSource::Any`](crate::CombineSource::Any)) has
+    /// windows of their own for them, and a window for pushed rows holds a row of every token and rank.
+    Mask {
+        /// How long a kernel waits for a peer before it masks it: longer than ranks are ordinarily apart from each other, experts
+        /// included, and shorter than the world's operation deadline, which ends a kernel with a fault as ever.
+        patience: Duration,
+    },
+}
+
+impl OnTimeout {
+    /// Whether ranks may be masked.
+    pub const fn masks(self) -> bool {
+        matches!(self, Self::Mask { .. })
+    }
+
+    /// Zero when nobody is masked.
+    pub(crate) fn patience(self) -> Duration {
+        match self {
+            Self::Fault => Duration::ZERO,
+            Self::Mask { patience } => patience,
+        }
+    }
+
+    pub(crate) fn check(self, mode: Mode) -> Result<()> {
+        let Self::Mask { patience } = self else { return Ok(()) };
+        if mode != Mode::Slotted {
+            return Err(Error::MaskNeedsSlotted { mode });
+        }
+        if patience.is_zero() {
+            return Err(Error::Patience { given: patience, allowed: "more than none".to_owned() });
+        }
+        Ok(())
+    }
+
+    /// [`Self::check`] against a world whose kernels may run so long.
+    pub(crate) fn check_deadline(self, deadline: Duration) -> Result<()> {
+        if self.patience() < deadline {
+            return Ok(());
+        }
+        let allowed = format!("less than the world's operation deadline, {deadline:?}");
+        Err(Error::Patience { given: self.patience(), allowed })
+    }
+}
+
+impl fmt::Display for OnTimeout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fault => f.write_str("fault"),
+            Self::Mask { patience } => write!(f, "mask after {patience:?}"),
+        }
+    }
+}
+
+/// A rank that this one works without.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MaskedRank {
+    /// The rank.
+    pub rank: GroupRank,
+    /// Why.
+    pub cause: MaskCause,
+}
+
+/// Why a rank is masked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MaskCause {
+    /// [`ExpertParallel::mask_rank`](crate::ExpertParallel::mask_rank), or a reset without it.
+    ByHand,
+    /// It did not come to an operation of this rank.
+    TimedOut {
+        /// The operation's name, as in faults.
+        operation: String,
+        /// The phase's name.
+        phase: String,
+        /// The slot of the operation.
+        slot: u32,
+        /// The slot's epoch: which of its operations.
+        epoch: u64,
+        /// How long it was waited for.
+        waited: Duration,
+    },
+}
+
+impl fmt::Display for MaskedRank {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.cause {
+            MaskCause::ByHand => write!(f, "{} was masked by hand", self.rank),
+            MaskCause::TimedOut { operation, phase, slot, epoch, waited } => write!(
+                f,
+                "{} was masked by {operation} ({phase}), epoch {epoch} of slot {slot}, after {waited:?}",
+                self.rank
+            ),
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! The mask on the host: who is masked, masking by hand, and working together again.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use anabranch_hip::{Device, DeviceBuffer, Stream};
+use anabranch_hip_jit::bytemuck::{self, Zeroable};
+use anabranch_ranks::{Group, GroupRank};
+use anabranch_shmem::OperationName;
+
+use super::{COMBINE, COMBINE_NAME, DISPATCH, DISPATCH_NAME, ExpertParallel, pointer};
+use crate::args::{MaskView, RankMask};
+use crate::error::{Error, Result};
+use crate::mask::{MaskCause, MaskedRank};
+use crate::slot::{Slot, lock};
+
+/// One entry a rank, in this rank's own memory.
+#[derive(Debug)]
+pub(super) struct MaskTable {
+    entries: Mutex<DeviceBuffer>,
+    ranks: usize,
+}
+
+impl MaskTable {
+    pub(super) fn new(device: &Device, ranks: u32) -> Result<Self> {
+        let ranks = ranks as usize;
+        let mut entries = device.allocate(ranks * size_of::<RankMask>())?;
+        entries.fill(0)?;
+        Ok(Self { entries: Mutex::new(entries), ranks })
+    }
+
+    fn read(&self) -> Result<Vec<RankMask>> {
+        let mut entries = vec![RankMask::zeroed(); self.ranks];
+        lock(&self.entries).copy_to_host(0, bytemuck::cast_slice_mut(&mut entries))?;
+        Ok(entries)
+    }
+
+    fn write(&self, entries: &[RankMask]) -> Result<()> {
+        Ok(lock(&self.entries).copy_from_host(0, bytemuck::cast_slice(entries))?)
+    }
+}
+
+/// An entry of a rank that was masked by hand.
+fn by_hand() -> RankMask {
+    RankMask { masked: 1, claimed: 1, ..RankMask::zeroed() }
+}
+
+fn cause_of(entry: &RankMask) -> MaskCause {
+    let OperationName { name, phases } = match entry.operation {
+        operation if operation == DISPATCH.0 => DISPATCH_NAME,
+        operation if operation == COMBINE.0 => COMBINE_NAME,
+        _ => return MaskCause::ByHand,
+    };
+    MaskCause::TimedOut {
+        operation: name.to_owned(),
+        phase: phases.get(entry.phase as usize).copied().unwrap_or_default().to_owned(),
+        slot: entry.slot,
+        epoch: entry.epoch,
+        waited: Duration::from_nanos(entry.waited_ns),
+    }
+}
+
+impl ExpertParallel {
+    /// The mask as kernels of a slot see it.
+    pub(super) fn mask_view(&self, slot: &Slot) -> MaskView {
+        let Some(table) = &self.mask else { return MaskView::NONE };
+        MaskView {
+            ranks: pointer(lock(&table.entries).address()),
+            settled: pointer(slot.settled()),
+            patience_ns: u64::try_from(self.plan.config().on_timeout.patience().as_nanos())
+                .unwrap_or(u64::MAX),
+            slot: slot.number(),
+            reserved: 0,
+        }
+    }
+
+    /// The ranks that this one works without, ascending, and why: those whom it waited for in vain, and those masked by hand. A
+    /// rank that was masked by the others while it stood still finds that it has masked them. Waits for the stream, and for
+    /// operations in flight on others; replays of graphs on others it does not see. Not collective.
+    ///
+    /// # Errors
+    /// [`Error::NoMask`] for a plan without [`OnTimeout::Mask`](crate::OnTimeout::Mask); [`Error::Capturing`]; a fault of the world.
+    pub fn masked(&self, stream: &Stream) -> Result<Vec<MaskedRank>> {
+        let entries = self.quiet_mask(stream)?.read()?;
+        let masked = (0..).zip(&entries).filter(|(_, entry)| entry.masked != 0);
+        Ok(masked
+            .map(|(rank, entry)| MaskedRank { rank: GroupRank::new(rank), cause: cause_of(entry) })
+            .collect())
+    }
+
+    /// Masks a rank by hand: operations from the next one on go without it. Where it is masked already, nothing changes. Waits as
+    /// [`Self::masked`] does, and no replay of a graph may be in flight. Not collective: the ranks that are to go without it each
+    /// do so between the same two operations, or wait for it once.
+    ///
+    /// # Errors
+    /// As [`Self::masked`]; [`Error::MaskRank`] for this rank itself, or one outside the group.
+    pub fn mask_rank(&self, stream: &Stream, rank: GroupRank) -> Result<()> {
+        self.check_masked_rank(rank)?;
+        if rank == self.rank() {
+            return Err(Error::MaskRank { rank, problem: "a rank does not mask itself" });
+        }
+        let table = self.quiet_mask(stream)?;
+        let mut entries = table.read()?;
+        if let Some(entry) = entries.get_mut(rank.index()).filter(|entry| entry.masked == 0) {
+            *entry = by_hand();
+            table.write(&entries)?;
+        }
+        Ok(())
+    }
+
+    /// Works together again: after it, the ranks `together`, this one among them, mask each other no longer, and all others are
+    /// masked. Collective over those ranks, through the rendezvous, and within `limit`, by the clock of the first whose limit
+    /// passes. It has to be between operations: every dispatch was combined or released, also by a rank that was masked
+    /// meanwhile. The slots' epochs go on from the greatest that one of the ranks has reached, so that no flag of before is taken
+    /// for one of after. Slots whose handles were dropped are free again. No graph may be in flight.
+    ///
+    /// A reset that fails changes nothing, and may be made again: a rank that comes too late gets the failure at once.
+    ///
+    /// # Errors
+    /// [`Error::MaskRank`] for a rank outside the group, named twice, or when this rank is not among them. Then, on all that came:
+    /// [`Error::OperationsInFlight`] or [`Error::Capturing`] ([`Error::ResetElsewhere`] on the other ranks);
+    /// [`anabranch_shmem::Error::Rendezvous`] with who has not come, or was lost; what made the world fail.
+    pub fn reset_mask(&self, stream: &Stream, together: &[GroupRank], limit: Duration) -> Result<()> {
+        let table = self.mask.as_ref().ok_or(Error::NoMask)?;
+        let group = self.resetting(together)?;
+        let epochs = self.quiet_epochs(stream);
+        let offer = encode(&epochs);
+        // Plans of a group do not meet each other's resets.
+        let place = self.pool.slots().first().map_or(0, Slot::heap_offset);
+        let said = self.world.exchange_within(&group, &format!("ep mask reset at {place:#x}"), &offer, limit);
+        let mut greatest = epochs?;
+        for (offer, member) in said?.iter().zip(group.members()) {
+            let theirs = decode(offer).map_err(|cause| Error::ResetElsewhere {
+                rank: self.group().rank_of(*member).unwrap_or_else(|| self.rank()),
+                cause,
+            })?;
+            for (mine, theirs) in greatest.iter_mut().zip(theirs) {
+                *mine = theirs.max(*mine);
+            }
+        }
+        for (slot, epoch) in self.pool.slots().iter().zip(greatest) {
+            slot.set_epoch(epoch)?;
+        }
+        let mut entries = table.read()?;
+        for (rank, entry) in (0..).map(GroupRank::new).zip(&mut entries) {
+            if together.contains(&rank) {
+                *entry = RankMask::zeroed();
+            } else if entry.masked == 0 {
+                *entry = by_hand();
+            }
+        }
+        table.write(&entries)?;
+        self.pool.recover();
+        Ok(())
+    }
+
+    /// The members of a reset, in the order of the group, whatever order they were named in.
+    fn resetting(&self, together: &[GroupRank]) -> Result<Group> {
+        let mut ranks = together.to_vec();
+        ranks.sort_unstable();
+        if let Some(pair) = ranks.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(Error::MaskRank { rank: pair[0], problem: "it was named twice" });
+        }
+        ranks.iter().try_for_each(|rank| self.check_masked_rank(*rank))?;
+        if !ranks.contains(&self.rank()) {
+            return Err(Error::MaskRank { rank: self.rank(), problem: "a rank resets with itself" });
+        }
+        let unknown = |_| Error::MaskRank { rank: self.rank(), problem: "the group has no such rank" };
+        self.group().subset(&ranks).map_err(unknown)
+    }
+
+    /// The epoch of each slot, between operations.
+    fn quiet_epochs(&self, stream: &Stream) -> Result<Vec<u64>> {
+        self.quiet_mask(stream)?;
+        match self.pool.held() {
+            0 => self.pool.slots().iter().map(Slot::epoch).collect(),
+            held => Err(Error::OperationsInFlight { held }),
+        }
+    }
+
+    fn check_masked_rank(&self, rank: GroupRank) -> Result<()> {
+        if rank.get() < self.plan.ranks() {
+            return Ok(());
+        }
+        Err(Error::MaskRank { rank, problem: "the group has no such rank" })
+    }
+
+    /// The mask, while no launch of this rank is at work on it.
+    fn quiet_mask(&self, stream: &Stream) -> Result<&MaskTable> {
+        let table = self.mask.as_ref().ok_or(Error::NoMask)?;
+        if stream.is_capturing()? {
+            return Err(Error::Capturing {
+                call: "the mask",
+                instead: "the same before or after the capture",
+            });
+        }
+        self.world.synchronize(stream)?;
+        let limit = self.patience();
+        if !self.pool.wait_until_idle(limit) {
+            return Err(anabranch_shmem::Error::StreamBusy { waited: limit }.into());
+        }
+        Ok(table)
+    }
+}
+
+/// Epochs, or why there are none, for the others.
+fn encode(epochs: &Result<Vec<u64>>) -> Vec<u8> {
+    match epochs {
+        Ok(epochs) => {
+            core::iter::once(0).chain(epochs.iter().flat_map(|epoch| epoch.to_le_bytes())).collect()
+        }
+        Err(error) => {
+            let text = anabranch_hip::with_causes(error);
+            core::iter::once(1).chain(text.into_bytes()).collect()
+        }
+    }
+}
+
+fn decode(offer: &[u8]) -> Result<Vec<u64>, String> {
+    let malformed = || "its offer cannot be read".to_owned();
+    match offer.split_first() {
+        Some((0, words)) => {
+            let (words, rest) = words.as_chunks::<8>();
+            let epochs = words.iter().copied().map(u64::from_le_bytes).collect();
+            if rest.is_empty() { Ok(epochs) } else { Err(malformed()) }
+        }
+        Some((1, text)) => Err(String::from_utf8_lossy(text).into_owned()),
+        _ => Err(malformed()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offers_are_read_as_they_were_made() {
+        assert_eq!(decode(&encode(&Ok(vec![3, u64::MAX]))), Ok(vec![3, u64::MAX]));
+        assert_eq!(decode(&encode(&Ok(vec![]))), Ok(vec![]));
+        let told = decode(&encode(&Err(Error::OperationsInFlight { held: 2 }))).unwrap_err();
+        assert!(told.starts_with("2 operations"), "{told}");
+        for wrong in [&[][..], &[0, 1], &[2]] {
+            decode(wrong).unwrap_err();
+        }
+    }
+}
