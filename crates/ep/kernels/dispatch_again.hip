@@ -20,6 +20,7 @@
 #include "ep/routing.h"
 #include "ep/mask.h"
 #include "ep/dispatch_rows.h"
+#include "ep/dispatch_nothing.h"
 
 enum AgainPhase : u32 { AGAIN_WAIT_FLAG = 1, AGAIN_FLAG_OVERRUN = 2, AGAIN_OTHER_ROUTING = 3 };
 
@@ -152,15 +153,6 @@ static ANABRANCH_DEVICE void learn_again(const Grid& grid, const DispatchAgainAr
     }
     private_store(grid, dispatch.offsets + ranks, total);
     if (!fault) private_store(grid, &dispatch.state->dispatch_epoch, wait.epoch);
-}
-
-// Behind a fault: no rows. Why every block writes the zeros, and as atomics, stands in `dispatch.hip`.
-static ANABRANCH_DEVICE void report_nothing(const Grid& grid, const DispatchArgs& args) {
-    for (u32 peer = grid.thread; peer <= args.team.size; peer += grid.block_threads) {
-        if (peer < args.team.size) swap_system(grid, args.counts + peer, 0u);
-        swap_system(grid, args.offsets + peer, 0u);
-    }
-    if (grid.thread == 0) swap_system(grid, &args.state->dropped_count, 0u);
 }
 
 ANABRANCH_KERNEL(anabranch_ep_dispatch_again, DispatchAgainArgs, 1024) {

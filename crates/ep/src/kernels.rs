@@ -23,6 +23,7 @@ const TOKEN_HEADERS: &[Header] =
 const DISPATCH_HEADERS: &[Header] = &[
     Header { name: "ep/dispatch_rows.h", text: include_str!("../kernels/dispatch_rows.h") },
     Header { name: "ep/dispatch_cast.h", text: include_str!("../kernels/dispatch_cast.h") },
+    Header { name: "ep/dispatch_nothing.h", text: include_str!("../kernels/dispatch_nothing.h") },
 ];
 const MASK_HEADERS: &[Header] = &[Header { name: "ep/mask.h", text: include_str!("../kernels/mask.h") }];
 const FLAG_HEADERS: &[Header] =
@@ -319,7 +320,8 @@ fn optional() -> Vec<KernelSpec> {
         let all = with_device_count(masking(weighted.clone()));
         [weighted, masked, with_device_count(spec.clone()), all]
     };
-    let dispatches = [masking(dispatch()), with_device_count(dispatch()), with_device_count(masking(dispatch()))];
+    let dispatches =
+        [masking(dispatch()), with_device_count(dispatch()), with_device_count(masking(dispatch()))];
     let counted = [with_device_count(count())].into_iter().chain(dispatches);
     counted.chain(combines.iter().flat_map(of_combine)).collect()
 }

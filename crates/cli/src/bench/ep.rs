@@ -5,8 +5,10 @@ mod cast;
 mod codec_error;
 mod expert_major;
 pub(super) mod memory;
+mod moved;
 mod peer;
 mod replay;
+mod timing;
 pub(crate) mod tune;
 
 use std::num::NonZeroU32;
@@ -27,8 +29,9 @@ use serde_json::Map;
 
 use self::cast::{Casting, Sent};
 use self::expert_major::ExpertMajorBench;
+use self::moved::{crossing_rows, dropped_copies};
 use self::replay::ReplayBench;
-use super::device::{self, Stamps};
+use super::device;
 use super::link;
 use super::row::{self, Row};
 use super::statistics::{Samples, gigabytes_per_second, slowest_of_ranks};
@@ -355,106 +358,6 @@ impl<'a> EpBench<'a> {
         Ok(judged.is_ok())
     }
 
-    /// One timed repetition: stamps around dispatch and around combine, each behind a barrier, so that no rank's time
-    /// holds another's delay; between them stamps around expand and around contract, where there are any.
-    fn enqueue(&mut self, stamps: &Stamps, team: &anabranch::shmem::Team) -> Result<(), Error> {
-        team.barrier(&self.stream)?;
-        stamps.take(&self.stream)?;
-        let dispatched = self.ep.dispatch(&self.stream, &self.tokens())?;
-        stamps.take(&self.stream)?;
-        if self.expert_major.is_some() {
-            self.expand(&dispatched)?;
-            stamps.take(&self.stream)?;
-        }
-        self.run_experts(&dispatched)?;
-        if self.expert_major.is_some() {
-            stamps.take(&self.stream)?;
-            self.contract(&dispatched)?;
-            stamps.take(&self.stream)?;
-        }
-        team.barrier(&self.stream)?;
-        stamps.take(&self.stream)?;
-        self.combine(dispatched)?;
-        stamps.take(&self.stream)?;
-        let Some(replay) = &self.replay else { return Ok(()) };
-        team.barrier(&self.stream)?;
-        stamps.take(&self.stream)?;
-        let dispatched = replay.dispatch(self)?;
-        stamps.take(&self.stream)?;
-        Ok(self.ep.release(&self.stream, dispatched)?)
-    }
-
-    /// What is timed, and between which stamps of a repetition.
-    fn intervals(&self) -> &'static [(&'static str, usize, usize)] {
-        if self.replay.is_some() {
-            return &[("dispatch", 0, 1), ("combine", 2, 3), ("dispatch-again", 4, 5)];
-        }
-        if self.expert_major.is_none() {
-            return &[("dispatch", 0, 1), ("combine", 2, 3)];
-        }
-        &[("dispatch", 0, 1), ("combine", 5, 6), ("expand", 1, 2), ("contract", 3, 4)]
-    }
-
-    /// Times of each interval on this rank, microseconds.
-    fn time(&mut self, team: &anabranch::shmem::Team, iters: u32) -> Result<Vec<Vec<f64>>, Error> {
-        const WARM: u32 = 3;
-        const IN_GRAPH: u32 = 10;
-        let world = self.world();
-        let repetitions = if self.arguments.graph { iters.next_multiple_of(IN_GRAPH) } else { iters };
-        let intervals = self.intervals();
-        let each = intervals.iter().map(|(_, _, last)| last + 1).max().unwrap_or_default();
-        let mut stamps = Stamps::new(world, each as u64 * u64::from(repetitions.max(WARM)))?;
-        for _ in 0..WARM {
-            self.enqueue(&stamps, team)?;
-        }
-        world.synchronize_within(&self.stream, link::PATIENCE)?;
-        stamps.read()?;
-        if self.arguments.graph {
-            self.stream.begin_capture()?;
-            let captured = (0..IN_GRAPH).try_for_each(|_| self.enqueue(&stamps, team));
-            let graph = self.stream.end_capture();
-            captured?;
-            let exec = graph?.instantiate()?;
-            for _ in 0..repetitions / IN_GRAPH {
-                device::replay(&exec, &self.stream)?;
-            }
-            world.synchronize_within(&self.stream, link::PATIENCE)?;
-        } else {
-            for _ in 0..repetitions {
-                self.enqueue(&stamps, team)?;
-            }
-            world.synchronize_within(&self.stream, link::PATIENCE)?;
-        }
-        let taken = stamps.read()?;
-        let between = |from: usize, to: usize| {
-            let each = taken.chunks_exact(each);
-            each.map(|stamps| stamps[to].saturating_sub(stamps[from]) as f64 / 1e3).collect()
-        };
-        Ok(intervals.iter().map(|&(_, from, to)| between(from, to)).collect())
-    }
-
-    /// What an empty interval between two stamps takes: the part of every time that is not the operation's.
-    fn empty_interval(&self) -> Result<f64, Error> {
-        const STAMPS: u32 = 32;
-        let mut stamps = Stamps::new(self.world(), u64::from(STAMPS))?;
-        let take_all = || (0..STAMPS).try_for_each(|_| stamps.take(&self.stream));
-        if self.arguments.graph {
-            self.stream.begin_capture()?;
-            let captured = take_all();
-            let graph = self.stream.end_capture();
-            captured?;
-            let exec = graph?.instantiate()?;
-            device::replay(&exec, &self.stream)?;
-            self.world().synchronize(&self.stream)?;
-        } else {
-            take_all()?;
-            self.world().synchronize(&self.stream)?;
-        }
-        let all = stamps.read()?;
-        let gaps = all.windows(2).map(|pair| pair[1].saturating_sub(pair[0]) as f64 / 1e3).collect();
-        Ok(Samples::new(gaps).median())
-    }
-
     fn rows(mut self, link: Option<f64>) -> anyhow::Result<Vec<Row>> {
         let world = self.world();
         let inputs = std::mem::take(&mut self.inputs);
@@ -556,25 +459,6 @@ impl EpBench<'_> {
         right
     }
 
-    /// Bytes that a rank moves on average in each interval: over links, then, for expand and contract, in its own memory: each
-    /// received row once and each expert's row once.
-    fn moved_bytes(&self, oracle: &Oracle<'_>, crossing_bytes: [u64; 2]) -> anyhow::Result<Vec<u64>> {
-        let mut moved = crossing_bytes.to_vec();
-        moved.extend(self.replay.as_ref().map(|_| crossing_bytes[0]));
-        if let Some(bench) = &self.expert_major {
-            let (ranks, plan) = (self.world().size(), self.ep.plan());
-            let received = (0..ranks).map(|rank| oracle.dispatch(anabranch::GroupRank::new(rank)));
-            let received =
-                received.map(|delivery| Ok(u64::from(delivery?.total()))).sum::<anyhow::Result<u64>>()?;
-            let rows = received + bench.kept(oracle, ranks)?;
-            moved.extend(
-                [plan.row_bytes(), plan.combine_row_bytes()]
-                    .map(|row| rows * u64::from(row) / u64::from(ranks)),
-            );
-        }
-        Ok(moved)
-    }
-
     /// Times of the peers that were asked for, beside dispatch and beside combine: an all_to_all of these bytes a rank over the
     /// links. Collective over the world.
     fn peers(&self, crossing_bytes: [u64; 2], iters: u32) -> anyhow::Result<[Vec<(&'static str, f64)>; 2]> {
@@ -615,23 +499,4 @@ fn experts_buffer(world: &World, ep: &ExpertParallel) -> anyhow::Result<DeviceBu
     let rows = ep.plan().ranks() as usize * ep.plan().config().max_tokens as usize;
     let bytes = rows * ep.plan().combine_row_bytes() as usize;
     Ok(world.device().allocate(bytes).map_err(Error::from)?)
-}
-
-/// Copies that no rank had room for, over all ranks.
-fn dropped_copies(oracle: &Oracle<'_>, ranks: u32) -> anyhow::Result<usize> {
-    (0..ranks).map(|rank| Ok(oracle.dropped(anabranch::GroupRank::new(rank))?.len())).sum()
-}
-
-/// Rows that cross a link, over all ranks: those that a rank sends to itself do not count.
-fn crossing_rows(oracle: &Oracle<'_>, ranks: u32) -> anyhow::Result<u64> {
-    let mut rows = 0;
-    for destination in (0..ranks).map(anabranch::GroupRank::new) {
-        let delivery = oracle.dispatch(destination)?;
-        let counts = delivery.counts().iter().enumerate();
-        rows += counts
-            .filter(|(source, _)| *source != destination.index())
-            .map(|(_, n)| u64::from(*n))
-            .sum::<u64>();
-    }
-    Ok(rows)
 }
