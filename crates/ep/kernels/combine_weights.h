@@ -2,7 +2,7 @@
 // took the token in of what their expert side left in the weight window, [rows][top_k] f32 beside the combine rows; in group-rank
 // order, f32. They go the way of the rows, pulled or pushed, under the same flags, and the same arguments hold for them: the
 // window is written after the dispatch has seen every rank (by `fill_weights.hip`, then by the expert side), and
-// [fan_out][max_tokens][top_k] f32 is where pushed ones come, a place a destination, as for rows.
+// [fan_out][max_tokens][top_k] f32 ([ranks] in place of [fan_out] where ranks may be masked) is where pushed ones come, a place a destination, as for rows.
 #pragma once
 
 #ifdef EP_COMBINE_WEIGHTS

@@ -6,13 +6,13 @@
 // argue that nothing is overwritten too early, so the argument has to hold without it.
 //
 // What may a rank S still write at d, late, that has masked it? Its flag words, its rows and meta records of a dispatch, and its
-// rows of a combine that pushes. Each lies where S alone writes: word [S], rows [S * row_stride ..] (why the mode is slotted), and
+// rows and weights of a combine that pushes. Each lies where S alone writes: word [S], rows [S * row_stride ..] (why the mode is slotted), and
 // place [S] of the push window (why places are ranks here, and why that window shares no memory with the one that is pulled).
 // Who could read it? d, for what it received from S and sent to S: neither does, as long as d masks S. After a reset d may
 // look at word [S] again: the ranks of a reset have nothing in flight, take the greatest epoch that any of them has used, and go
 // on with the next, so that no old word has reached it, and rows are read behind words only.
 //
-// What may S still read at d, late, that has masked it? The rows that d computed for S, in a combine that pulls: rows
+// What may S still read at d, late, that has masked it? The rows and weights that d computed for S, in a combine that pulls: rows
 // [S * row_stride ..] of d's combine window, which d's experts write for rows received from S, and there are none as long as d
 // masks S. So they are those of the epoch whose flag S has seen. All else S reads in its own memory, where d wrote it last.
 //

@@ -16,7 +16,8 @@ pub enum CombineSource {
     /// In any other buffer, from which it is pushed to the origins.
     Buffer,
     /// In either, as each call says, the same on all ranks. Both windows share their memory, so this takes that of the
-    /// larger one, which is the combine window's unless a cap makes it small.
+    /// larger one, which is the combine window's unless a cap makes it small; with [`OnTimeout::Mask`](crate::OnTimeout::Mask) each
+    /// has its own.
     #[default]
     Any,
 }

@@ -89,7 +89,8 @@ impl LaunchStep {
     }
 }
 
-/// What launches are measured for, besides the device and the tokens of a call.
+/// What launches are measured for, besides the device and the tokens of a call. The mode, casts, combined weights, numbers of tokens in
+/// device memory and masks are not part of it: plans with them take what was measured without.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LaunchKey {
     /// Ranks of the group.

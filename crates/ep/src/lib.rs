@@ -2,7 +2,7 @@
 //!
 //! A mixture-of-experts layer sends every token to the ranks that own its experts and sums what comes back.
 //! [`ExpertParallel::dispatch`] does the first, [`ExpertParallel::combine`] the second; between them the caller runs its
-//! experts on the rows it got. Each is one kernel on the caller's stream (a compact dispatch two), may be captured into a
+//! experts on the rows it got. Each is one kernel on the caller's stream (a compact dispatch two; one more where weights are combined), may be captured into a
 //! graph, and waits for no one on the host. Both can be split in two, with other work of the stream between.
 //!
 //! The order of reading: [`plan`] says what is computed where, `kernels/*.hip` how (each with the argument why no flag

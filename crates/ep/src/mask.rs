@@ -20,7 +20,8 @@ pub enum OnTimeout {
     /// ([`ExpertParallel::reset_mask`](crate::ExpertParallel::reset_mask)). The mask is each rank's own; ranks may differ in whom
     /// they mask. A member whose process ends is masked in the same way, and does not end the world as long as the plan lives.
     ///
-    /// For the slotted mode only. A plan for both ways of combine ([`CombineSource::Any`](crate::CombineSource::Any)) has
+    /// For the slotted mode only: with more than 512 tokens a rank set [`Mode::Slotted`](crate::Mode::Slotted), as `Auto` is compact
+    /// then. Without the rank that serves the rendezvous (rank 0 of the world) the others go on, but no mask can be reset. A plan for both ways of combine ([`CombineSource::Any`](crate::CombineSource::Any)) has
     /// windows of their own for them, and a window for pushed rows holds a row of every token and rank.
     Mask {
         /// How long a kernel waits for a peer before it masks it: longer than ranks are ordinarily apart from each other, experts

@@ -121,8 +121,7 @@ impl ExpertParallel {
     /// with a warning in the log; when not one block a slot fits, the plan is refused.
     ///
     /// # Errors
-    /// [`Error::Config`], [`Error::CombineType`], [`Error::CodecNeedsPush`], [`Error::MaskNeedsSlotted`], [`Error::Patience`],
-    /// [`Error::Unreachable`], a device that is taken
+    /// Those of [`Plan::new`]; [`Error::Patience`], [`Error::Unreachable`], a device that is taken
     /// ([`anabranch_shmem::Error::Residency`]), configurations that differ, heap exhaustion, compiler errors. A failure
     /// on one member is an error on all.
     pub fn new(world: &World, group: &Group, config: EpConfig) -> Result<Self> {

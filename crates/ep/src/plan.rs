@@ -58,7 +58,8 @@ pub struct SlotLayout {
     pub push_rows: u64,
     /// Weights beside the combine rows, `[rows][top_k]` f32, where the plan combines weights; else no bytes.
     pub combine_weights: u64,
-    /// Weights that peers push, `[fan_out][max_tokens][top_k]` f32, where the plan combines weights and pushes; else no bytes.
+    /// Weights that peers push, `[fan_out][max_tokens][top_k]` f32, where the plan combines weights and pushes; else no bytes. Where ranks
+    /// may be masked, `[ranks]` in place of `[fan_out]`.
     pub pushed_weights: u64,
     /// Bytes of the slot.
     pub bytes: u64,
@@ -110,7 +111,8 @@ impl Plan {
     /// Checks the configuration for a group of `ranks`.
     ///
     /// # Errors
-    /// [`Error::Config`]: the field, what was given, what is allowed.
+    /// [`Error::Config`]: the field, what was given, what is allowed; [`Error::CombineType`], [`Error::CodecNeedsPush`],
+    /// [`Error::CastType`], [`Error::CastScales`], [`Error::Placement`], [`Error::MaskNeedsSlotted`], [`Error::Patience`].
     pub fn new(mut config: EpConfig, ranks: u32) -> Result<Self> {
         let room = config.check(ranks)?;
         config.scale_bytes = config.sent_scale_bytes();

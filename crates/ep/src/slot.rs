@@ -182,8 +182,7 @@ impl Slot {
 
     /// The greatest epoch that dispatch or combine has ended. No launch may be in flight.
     pub(crate) fn epoch(&self) -> Result<u64> {
-        let mut state = SlotState::zeroed();
-        lock(&self.own).copy_to_host(self.parts.state as usize, bytemuck::bytes_of_mut(&mut state))?;
+        let state = self.read_state()?;
         Ok(state.dispatch_epoch.max(state.combine_epoch))
     }
 
@@ -199,15 +198,14 @@ impl Slot {
     /// Reads and clears what the kernels saw of invalid ids: `(count, token, id)`. Only these two words are written, so that a
     /// launch in flight keeps its epochs and counters; what it counts meanwhile may be lost.
     pub(crate) fn take_invalid(&self) -> Result<Option<(u32, u32, i32)>> {
-        let mut own = lock(&self.own);
-        let mut state = SlotState::zeroed();
-        own.copy_to_host(self.parts.state as usize, bytemuck::bytes_of_mut(&mut state))?;
+        let state = self.read_state()?;
         if state.invalid_count == 0 {
             return Ok(None);
         }
         let first = state.invalid_first;
         let found = (state.invalid_count, (first >> 38) as u32, first as u32 as i32);
         let place = |field: usize| self.parts.state as usize + field;
+        let mut own = lock(&self.own);
         own.copy_from_host(place(offset_of!(SlotState, invalid_first)), &u64::MAX.to_ne_bytes())?;
         own.copy_from_host(place(offset_of!(SlotState, invalid_count)), &0u32.to_ne_bytes())?;
         Ok(Some(found))

@@ -44,6 +44,9 @@ fn ranks_masked_by_hand_are_left_out_and_taken_in_again() {
                 // Some copies are dropped, some masked.
                 case.config = case.config.max_recv(30).scale_bytes(20);
             }
+            // What a plan may have besides.
+            let (weights, count) = (wave == 4 || wave == 64, wave == 64);
+            case.config = case.config.combine_weights(weights).device_token_count(count);
             on_case(&case, |rank| {
                 rank.round(0)?;
                 assert_eq!(rank.masked()?, []);
@@ -77,7 +80,8 @@ fn ranks_masked_by_hand_are_left_out_and_taken_in_again() {
 
 #[test]
 fn a_rank_that_does_not_dispatch_is_masked_and_late_rows_harm_nobody() {
-    for (index, case) in ways(&masking(4, 4)).into_iter().enumerate() {
+    for (index, mut case) in ways(&masking(4, 4)).into_iter().enumerate() {
+        case.config = case.config.combine_weights(index != 1);
         let late = [1, 0, 3][index];
         let rest = others(&case, &[late]);
         on_case(&case, |rank| {
@@ -115,7 +119,8 @@ fn a_rank_that_does_not_dispatch_is_masked_and_late_rows_harm_nobody() {
 
 #[test]
 fn a_rank_that_does_not_combine_is_masked_and_still_gets_its_own_late() {
-    for (index, case) in ways(&masking(4, 4)).into_iter().enumerate() {
+    for (index, mut case) in ways(&masking(4, 4)).into_iter().enumerate() {
+        case.config = case.config.combine_weights(index != 1);
         let late = [2, 1, 0][index];
         let rest = others(&case, &[late]);
         on_case(&case, |rank| {

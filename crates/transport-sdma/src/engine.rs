@@ -277,7 +277,7 @@ impl Engine {
                     memory.store(destination + offset, *pattern).map_err(stop)?;
                 }
             }
-            // The clock counts packets: only that it grows is promised.
+            // The clock is the packet's position: only that it grows is promised.
             Packet::Timestamp { address } => {
                 memory.store(*address, position as u32).map_err(stop)?;
                 memory.store(address + 4, (position >> 32) as u32).map_err(stop)?;

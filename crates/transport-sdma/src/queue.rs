@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::error::Error;
 use crate::format::nop;
-use crate::ring::{Placement, Ring, UNIT};
+use crate::ring::{Placement, Ring};
 
 /// What a queue and its engine share.
 pub trait Port: Send + Sync {
@@ -111,11 +111,16 @@ impl<P: Port> Queue<P> {
     /// `patience` is asked whenever there is nothing to do but wait, between two looks; it may sleep, and ends the wait by
     /// returning false.
     ///
+    /// No words are no operation: there is nothing to wait for.
+    ///
     /// # Errors
     /// [`QueueError`]; the engine then never does any of the packets.
     pub fn submit(&self, words: &[u32], mut patience: impl FnMut() -> bool) -> Result<u64, QueueError> {
         if self.failed.load(Ordering::Acquire) {
             return Err(QueueError::Failed);
+        }
+        if words.is_empty() {
+            return Ok(self.reserved.load(Ordering::Relaxed));
         }
         let placed = self.reserve(words.len(), &mut patience)?;
         self.fill(&placed, words);
@@ -211,11 +216,6 @@ impl<P: Port> Queue<P> {
                 });
             }
         }
-    }
-
-    /// Bytes of an operation of `words` words in the ring, at most: with what fills its last unit, without padding.
-    pub const fn unit_bytes(words: usize) -> u64 {
-        (words as u64 * 4).next_multiple_of(UNIT)
     }
 }
 

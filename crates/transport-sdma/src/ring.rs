@@ -80,9 +80,10 @@ impl Ring {
         Ok(Placement { start, padding, end: start + padding + bytes })
     }
 
-    /// Whether an operation has room when the engine has read up to `read`.
+    /// Whether an operation has room when the engine has read up to `read`. One that would begin behind that has been overtaken, and
+    /// whoever takes its room finds it taken.
     pub const fn has_room(&self, placement: &Placement, read: u64) -> bool {
-        placement.end - read <= self.bytes - UNIT
+        placement.end.saturating_sub(read) <= self.bytes - UNIT
     }
 }
 
@@ -96,7 +97,9 @@ mod tests {
         for bytes in [0, 32, 63, 96, 100, 4095, 4096 + 32] {
             assert_eq!(Ring::new(bytes), Err(Error::Ring { given: bytes, least: 64 }));
         }
-        assert_eq!(Ring::new(64).unwrap().most_words(), 8);
+        let ring = Ring::new(64).unwrap();
+        assert_eq!(ring.most_words(), 8);
+        assert!(ring.has_room(&ring.place_words(0, 8).unwrap(), 64), "overtaken");
     }
 
     proptest! {

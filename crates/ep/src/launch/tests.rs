@@ -181,7 +181,7 @@ fn plans_take_as_much_of_the_device_as_their_calls_may_need() {
     assert_eq!(most(tuned().launch(20, 0)), 20);
     assert_eq!(most(EpConfig { top_k: 7, ..tuned() }), 64);
     assert_eq!(
-        (plan(tuned()).widest_blocks(), plan(EpConfig { max_tokens: 512, ..tuned() }).widest_blocks()),
+        (plan(tuned()).most_waves(), plan(EpConfig { max_tokens: 512, ..tuned() }).most_waves()),
         (16, 8)
     );
     // A device that lets fewer blocks be there at once gets no more.
@@ -239,7 +239,7 @@ proptest! {
         };
         let table = LaunchTable { device: "a \"quoted\" device".to_owned(), launches: vec![all] };
         let plan = plan(tuned().table(Arc::new(table)));
-        let limits = DeviceLimits { wave_size, resident_blocks, preferred_waves: plan.widest_blocks(), ..limits() };
+        let limits = DeviceLimits { wave_size, resident_blocks, preferred_waves: plan.most_waves(), ..limits() };
         let tokens = tokens.min(4096);
         let dispatch = plan.dispatch_geometry(tokens, &limits).unwrap();
         let shapes = [dispatch, plan.combine_geometry(tokens, &limits), plan.combine_push_geometry(tokens, &limits)];

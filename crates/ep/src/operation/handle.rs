@@ -71,7 +71,7 @@ impl Dispatched {
     /// The combine window: `[rows][hidden]` of the combine type, each row at the place of the row it came from, for experts that
     /// write their output here. Null where the plan has none ([`CombineSource::Buffer`](crate::CombineSource::Buffer)). Where a
     /// plan has both ways ([`CombineSource::Any`](crate::CombineSource::Any)), nobody writes here in an operation whose combine
-    /// gets another buffer: peers push into the same memory. Where ranks may be masked, experts write the rows of the sources'
+    /// gets another buffer: peers push into the same memory (unless ranks may be masked). Where ranks may be masked, experts write the rows of the sources'
     /// counts and no others: a rank that was masked by then may still be reading its own.
     pub fn combine_rows(&self) -> DeviceAddress {
         self.slot.get().combine_rows()

@@ -95,7 +95,7 @@ impl ExpertParallel {
     /// # Errors
     /// As [`Self::masked`]; [`Error::MaskRank`] for this rank itself, or one outside the group.
     pub fn mask_rank(&self, stream: &Stream, rank: GroupRank) -> Result<()> {
-        self.check_masked_rank(rank)?;
+        self.check_member(rank)?;
         if rank == self.rank() {
             return Err(Error::MaskRank { rank, problem: "a rank does not mask itself" });
         }
@@ -161,7 +161,7 @@ impl ExpertParallel {
         if let Some(pair) = ranks.windows(2).find(|pair| pair[0] == pair[1]) {
             return Err(Error::MaskRank { rank: pair[0], problem: "it was named twice" });
         }
-        ranks.iter().try_for_each(|rank| self.check_masked_rank(*rank))?;
+        ranks.iter().try_for_each(|rank| self.check_member(*rank))?;
         if !ranks.contains(&self.rank()) {
             return Err(Error::MaskRank { rank: self.rank(), problem: "a rank resets with itself" });
         }
@@ -178,7 +178,7 @@ impl ExpertParallel {
         }
     }
 
-    fn check_masked_rank(&self, rank: GroupRank) -> Result<()> {
+    fn check_member(&self, rank: GroupRank) -> Result<()> {
         if rank.get() < self.plan.ranks() {
             return Ok(());
         }

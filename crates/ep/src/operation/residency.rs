@@ -52,7 +52,7 @@ pub(super) fn device_limits(
     }
     let preferred = Plan::preferred_waves(wave_size, device.multiprocessors());
     // Of blocks as wide as any launch's: narrower ones fit in no smaller number.
-    let waves = match (plan.config().waves_per_block, plan.widest_blocks()) {
+    let waves = match (plan.config().waves_per_block, plan.most_waves()) {
         (0, widest) => widest.max(preferred),
         (configured, _) => configured,
     };

@@ -12,7 +12,8 @@ use crate::mask::OnTimeout;
 use crate::placement::PlacementTable;
 use crate::room::{Mode, Room};
 
-/// What a plan is made for. Equal on all ranks of the group.
+/// What a plan is made for. Equal on all ranks of the group, but for `max_blocks` and `waves_per_block`; of `table` only the entry for
+/// the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EpConfig {

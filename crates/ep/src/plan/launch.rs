@@ -34,7 +34,7 @@ impl Plan {
     }
 
     /// The most waves of a block that some launch asks for; 0 where all leave it to the device.
-    pub(crate) fn widest_blocks(&self) -> u32 {
+    pub(crate) fn most_waves(&self) -> u32 {
         if self.config.waves_per_block != 0 {
             return self.config.waves_per_block;
         }

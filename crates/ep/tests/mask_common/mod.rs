@@ -12,7 +12,8 @@ use anabranch_ranks::GroupRank;
 use anabranch_shmem::World;
 
 use crate::common::{
-    Case, Input, Uploaded, judge_dropped, judge_output, judge_rows, round, run_expert, window_bytes,
+    Case, Input, Uploaded, judge_dropped, judge_output, judge_rows, judge_weights, round, run_expert,
+    window_bytes,
 };
 
 /// Long beside the pauses of a busy machine, short beside the deadline of a test's operations.
@@ -100,7 +101,7 @@ impl<'w> Rank<'w> {
     fn launch_combine(&self, (uploaded, dispatched): (Uploaded, Dispatched)) -> Result<Uploaded, Error> {
         let staging = self.world.device().allocate(window_bytes(&self.ep))?;
         let experts = run_expert(&self.expert, &self.stream, &dispatched, &self.case, &staging)?;
-        self.ep.combine(&self.stream, experts, dispatched, uploaded.output())?;
+        self.ep.combine(&self.stream, experts, dispatched, uploaded.combine_output(&self.case.config))?;
         self.world.synchronize(&self.stream)?;
         Ok(uploaded)
     }
@@ -109,6 +110,9 @@ impl<'w> Rank<'w> {
         let inputs = self.case.inputs(number);
         let oracle = oracle_without(&self.case, &inputs, masked);
         judge_output(&oracle, self.ep.rank(), &uploaded.read_output(&self.case.config));
+        if self.case.config.combine_weights {
+            judge_weights(&oracle, self.ep.rank(), &uploaded.read_weights(&self.case.config));
+        }
     }
 
     /// What this rank got is as if `masked` were not there.

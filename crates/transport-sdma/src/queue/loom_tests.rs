@@ -7,6 +7,7 @@ use loom::sync::atomic::AtomicU32;
 use loom::thread;
 
 use super::*;
+use crate::ring::UNIT;
 
 struct Shared {
     words: Vec<AtomicU32>,
@@ -70,7 +71,7 @@ fn all_arrive(bytes: u64, producers: u32, operations: u32, submit: Submit) {
             thread.join().unwrap();
         }
         engine.look(&shared, ring);
-        assert_eq!(engine.read, all);
+        assert_eq!(engine.read, all, "the engine reads to the end");
     });
 }
 
@@ -86,17 +87,17 @@ impl Engine {
         let doorbell = shared.doorbell.load(Ordering::Acquire);
         assert!(
             doorbell >= self.read && doorbell - self.read < ring.bytes(),
-            "{doorbell} behind {}",
+            "the engine reads {doorbell} behind {}",
             self.read
         );
         while self.read < doorbell {
             let first = ring.place(self.read) as usize / 4;
             let unit = [first, first + 1].map(|index| shared.words[index].load(Ordering::Relaxed));
-            assert_eq!(unit[0], unit[1]);
+            assert_eq!(unit[0], unit[1], "the engine reads half of a unit");
             let (producer, count) = (unit[0] >> 8, unit[0] & 0xff);
-            assert!(producer >= 1 && producer as usize <= self.next.len(), "{unit:?}");
+            assert!(producer >= 1 && producer as usize <= self.next.len(), "the engine reads {unit:?}");
             let wanted = &mut self.next[producer as usize - 1];
-            assert_eq!(count, *wanted);
+            assert_eq!(count, *wanted, "the engine reads another operation");
             *wanted += 1;
             self.read += UNIT;
             shared.read.store(self.read, Ordering::Release);
@@ -126,7 +127,7 @@ fn rings_first(queue: &Queue<Arc<Shared>>, words: &[u32]) {
 }
 
 #[test]
-#[should_panic(expected = "")]
+#[should_panic(expected = "the engine reads")]
 fn loom_a_producer_that_rings_first_is_caught() {
     all_arrive(64, 1, 1, rings_first);
 }
@@ -138,7 +139,7 @@ fn takes_all(queue: &Queue<Arc<Shared>>, words: &[u32]) {
 }
 
 #[test]
-#[should_panic(expected = "")]
+#[should_panic(expected = "the engine reads")]
 fn loom_a_producer_that_takes_all_is_caught() {
     all_arrive(64, 1, 2, takes_all);
 }
@@ -151,7 +152,7 @@ fn out_of_order(queue: &Queue<Arc<Shared>>, words: &[u32]) {
 }
 
 #[test]
-#[should_panic(expected = "")]
+#[should_panic(expected = "the engine reads")]
 fn loom_a_producer_that_does_not_wait_for_others_is_caught() {
     all_arrive(128, 2, 1, out_of_order);
 }

@@ -343,6 +343,17 @@ proptest! {
 }
 
 #[test]
+fn no_words_are_no_operation() {
+    let ring = Ring::new(64).unwrap();
+    let shared = Shared::new(ring);
+    let queue = Queue::new(ring, &shared);
+    // Somebody else has taken room, and does not come on.
+    queue.reserve(8, &mut || false).unwrap();
+    assert_eq!(queue.submit(&[], || false), Ok(32));
+    assert_eq!((queue.committed(), shared.doorbell.load(Ordering::Relaxed)), (0, 0));
+}
+
+#[test]
 fn a_queue_that_nobody_reads_is_full_and_goes_on_when_somebody_does() {
     let ring = Ring::new(128).unwrap();
     let shared = Shared::new(ring);

@@ -113,14 +113,9 @@ pub(crate) fn run(context: &RankContext<'_>, arguments: &TuneEpArgs) -> anyhow::
                 all.push(Measured { tokens, times });
             }
         }
-        let key = LaunchKey {
-            ranks: world.size(),
-            dispatch_type: bench.dispatch_dtype,
-            combine_type: bench.combine_type(),
-            combine_codec: bench.combine_quant,
-            hidden: arguments.hidden,
-            top_k: arguments.top_k,
-        };
+        let config =
+            plan_of(context.config, &bench, &arguments.workload(&bench, 1, world.size())?, world.size())?;
+        let key = LaunchKey::new(config.config(), world.size());
         let [dispatch, combine_pull, combine_push] = measured.map(|of| fit(&launches, &of));
         table.put(Launches { dispatch, combine_pull, combine_push, ..Launches::new(key) });
         // What was measured stays if the rest is given up.

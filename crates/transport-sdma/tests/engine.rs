@@ -1,0 +1,175 @@
+//! The engine in software: what each packet does, and in which order.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+
+use anabranch_transport_sdma::engine::{Did, Engine, Fault, Memory, Stopped};
+use anabranch_transport_sdma::{Compare, Generation, Packet, Ring};
+
+/// Bytes by address, from 0 to 4095.
+#[derive(Debug, Default)]
+struct Bytes(BTreeMap<u64, u8>);
+
+impl Bytes {
+    fn byte(&self, address: u64, bytes: u64) -> Result<u8, Fault> {
+        let fault = Fault { address, bytes };
+        if address < 4096 { Ok(*self.0.get(&address).unwrap_or(&0)) } else { Err(fault) }
+    }
+}
+
+impl Memory for Bytes {
+    fn copy(&mut self, source: u64, destination: u64, bytes: u64) -> Result<(), Fault> {
+        for offset in 0..bytes {
+            let byte = self.byte(source + offset, bytes)?;
+            self.byte(destination + offset, bytes)?;
+            self.0.insert(destination + offset, byte);
+        }
+        Ok(())
+    }
+
+    fn store(&mut self, address: u64, word: u32) -> Result<(), Fault> {
+        self.byte(address, 4)?;
+        self.0.extend((address..).zip(word.to_le_bytes()));
+        Ok(())
+    }
+
+    fn load(&mut self, address: u64) -> Result<u32, Fault> {
+        let mut word = [0; 4];
+        for (byte, at) in word.iter_mut().zip(address..) {
+            *byte = self.byte(at, 4)?;
+        }
+        Ok(u32::from_le_bytes(word))
+    }
+
+    fn add(&mut self, address: u64, value: u64) -> Result<(), Fault> {
+        let old = u64::from(self.load(address)?) | u64::from(self.load(address + 4)?) << 32;
+        let new = old.wrapping_add(value);
+        self.store(address, new as u32)?;
+        self.store(address + 4, (new >> 32) as u32)
+    }
+}
+
+/// An engine with packets in its ring, and its memory.
+struct Bench {
+    engine: Engine,
+    words: Vec<u32>,
+    memory: Bytes,
+}
+
+impl Bench {
+    fn new(stride: u64, packets: &[Packet]) -> Self {
+        let generation = Generation::of_target("gfx942").unwrap();
+        let mut words = Vec::new();
+        for packet in packets {
+            packet.encode(generation, &mut words).unwrap();
+        }
+        let engine = Engine::new(Ring::new(4096).unwrap(), generation, stride);
+        Self { engine, words, memory: Bytes::default() }
+    }
+
+    fn step(&mut self, copy_first: bool) -> Result<Did, Stopped> {
+        let words = &self.words;
+        let word = |place: u64| words[place as usize / 4];
+        self.engine.step(words.len() as u64 * 4, word, &mut self.memory, copy_first)
+    }
+
+    /// Steps until there is nothing to do.
+    fn run(&mut self) {
+        while self.step(true).unwrap() == Did::Worked {}
+    }
+
+    fn load(&mut self, address: u64) -> u32 {
+        self.memory.load(address).unwrap()
+    }
+}
+
+const COPY: Packet = Packet::Copy { source: 0, destination: 64, bytes: 16 };
+
+fn fence(value: u32) -> Packet {
+    Packet::Fence { address: 128, value }
+}
+
+#[test]
+fn a_write_may_pass_a_copy_and_a_fence_may_not() {
+    for copy_first in [true, false] {
+        let write = Packet::Write { destination: 200, words: vec![7] };
+        let mut bench = Bench::new(4, &[COPY, write, fence(9)]);
+        (0..16).step_by(4).for_each(|at| bench.memory.store(at, at as u32 + 1).unwrap());
+        let mut passed = false;
+        while bench.step(copy_first).unwrap() == Did::Worked {
+            let copied = bench.load(64 + 12) == 13;
+            passed |= bench.load(200) == 7 && !copied;
+            assert!(copied || bench.load(128) == 0, "the fence stands for the copy");
+        }
+        assert_eq!(passed, !copy_first);
+        assert_eq!([64, 68, 72, 76, 128, 200].map(|at| bench.load(at)), [1, 5, 9, 13, 9, 7]);
+        assert!(bench.engine.is_idle());
+    }
+}
+
+#[test]
+fn every_packet_does_what_it_says() {
+    let packets = [
+        Packet::Nop { skip: 0 },
+        Packet::FlushHost,
+        Packet::Fill { destination: 0, pattern: 0x0102_0304, bytes: 8 },
+        // Off every boundary, to two places.
+        Packet::CopyBroadcast { source: 1, destinations: [65, 82], bytes: 3 },
+        Packet::Add { address: 96, value: u64::MAX },
+        Packet::Add { address: 96, value: 6 },
+        Packet::Trap { context: 11 },
+        Packet::Timestamp { address: 160 },
+        Packet::Timestamp { address: 192 },
+        fence(3),
+    ];
+    let mut bench = Bench::new(2, &packets);
+    bench.run();
+    let words = [0, 4, 64, 80, 96, 100, 128].map(|at| bench.load(at));
+    assert_eq!(words, [0x0102_0304, 0x0102_0304, 0x0102_0300, 0x0203_0000, 5, 0, 3]);
+    assert_eq!([82, 83, 84].map(|at| bench.memory.byte(at, 1).unwrap()), [3, 2, 1]);
+    assert!(bench.load(192) > bench.load(160), "the clock goes on");
+    assert_eq!((bench.engine.take_interrupts(), bench.engine.take_interrupts()), (vec![11], vec![]));
+    assert_eq!(bench.engine.read(), bench.words.len() as u64 * 4);
+}
+
+#[test]
+fn a_poll_waits_for_its_word_and_for_as_many_looks_as_it_has() {
+    let poll = |retries| Packet::Poll {
+        address: 40,
+        compare: Compare::GreaterOrEqual,
+        reference: 0x20,
+        mask: 0xf0,
+        interval: 4,
+        retries,
+    };
+    let mut bench = Bench::new(4, &[poll(0xfff), fence(1)]);
+    (0..50).for_each(|_| assert_eq!(bench.step(true), Ok(Did::Waits)));
+    bench.memory.store(40, 0x1f).unwrap();
+    assert_eq!(bench.step(true), Ok(Did::Waits), "masked, it is less");
+    bench.memory.store(40, 0x2f).unwrap();
+    bench.run();
+    assert_eq!(bench.load(128), 1);
+    // Used up, it says nothing and what is behind it goes on.
+    let mut bench = Bench::new(4, &[poll(2), fence(1)]);
+    assert_eq!([bench.step(true), bench.step(true)], [Ok(Did::Waits); 2]);
+    bench.run();
+    assert_eq!(bench.load(128), 1);
+}
+
+#[test]
+fn what_cannot_be_stops_the_engine_for_good() {
+    let mut bench = Bench::new(4, &[Packet::Copy { source: 0, destination: 4092, bytes: 8 }, fence(1)]);
+    let stopped = (0..9).find_map(|_| bench.step(true).err()).unwrap();
+    let fault = Fault { address: 4096, bytes: 4 };
+    assert_eq!(stopped, Stopped::Memory { position: 0, fault });
+    assert_eq!((bench.step(true), bench.engine.stopped()), (Err(stopped), Some(stopped)));
+    assert_eq!(bench.load(128), 0);
+
+    let mut bench = Bench::new(4, &[fence(1)]);
+    bench.words[0] = 0x77;
+    assert!(matches!(bench.step(true), Err(Stopped::Packet { position: 0, .. })));
+
+    let mut bench = Bench::new(4, &[fence(1)]);
+    let stopped = bench.engine.step(4096, |_| 0, &mut bench.memory, true);
+    assert_eq!(stopped, Err(Stopped::Pointer { write: 4096, read: 0, bytes: 4096 }));
+}
