@@ -22,7 +22,7 @@
 #include "ep/dispatch_rows.h"
 #include "ep/dispatch_nothing.h"
 
-enum AgainPhase : u32 { AGAIN_WAIT_FLAG = 1, AGAIN_FLAG_OVERRUN = 2, AGAIN_OTHER_ROUTING = 3 };
+enum AgainPhase : u32 { AGAIN_WAIT_FLAG = 1, AGAIN_FLAG_OVERRUN = 2, AGAIN_OTHER_ROUTING = 3, AGAIN_OTHER_TOKENS = 4 };
 
 // The place of source's flag at the rank whose heap begins at `base`; the word that names the routing follows it.
 static ANABRANCH_DEVICE u64* flag_at(const DispatchArgs& args, u64 base, u32 source) {
@@ -163,8 +163,15 @@ ANABRANCH_KERNEL(anabranch_ep_dispatch_again, DispatchAgainArgs, 1024) {
     for (u32 peer = grid.thread; peer < dispatch.team.size; peer += grid.block_threads) {
         local.peer_base.set(grid, peer, private_load(grid, dispatch.team.peer_bases + peer));
     }
-    u64 epoch = grid.block_broadcast(poisoned ? 0 : last + 1);
+    // What is kept there by now may be another dispatch than the host knew when it made this launch: a graph's, which it may
+    // replay, or not yet. Nothing is sent then, by no block.
+    u32 kept = grid.thread == 0 ? private_load(grid, &args.kept.head->tokens) : 0;
+    bool differs = grid.thread == 0 && !poisoned && kept != dispatch.token_count;
+    u64 epoch = grid.block_broadcast(poisoned || differs ? 0 : last + 1);
     WaitContext wait = wait_context(grid, dispatch.team.control, dispatch.operation, dispatch.team.group, dispatch.team.rank, epoch);
+    if (differs && grid.block == 0) {
+        report_fault(grid, wait, AGAIN_OTHER_TOKENS, dispatch.team.rank, dispatch.token_count, kept, 0);
+    }
     if (epoch == 0) {
         report_nothing(grid, dispatch);
     } else if (send_again(grid, args, local, static_cast<u32>(epoch))) {

@@ -41,6 +41,7 @@ static ANABRANCH_DEVICE void keep_counts(const Grid& grid, const KeepRoutingArgs
     if (grid.thread == 0) {
         u32 epoch = static_cast<u32>(private_load(grid, &args.state->dispatch_epoch));
         private_store(grid, &args.kept.head->identity, epoch << SLOT_BITS | args.slot);
+        private_store(grid, &args.kept.head->tokens, args.token_count);
         private_store(grid, &args.kept.head->dropped, private_load(grid, &args.state->dropped_count));
     }
 }

@@ -1,16 +1,16 @@
 // Ranks that a plan works without (`EP_MASK`): without that parameter nothing of this is compiled.
 //
 // A rank's mask is in its own device memory, one entry a rank for all slots. Between two resets entries are only set, by the
-// host or by a wait that is patient no longer. Who masks a rank sends it neither rows nor flags from then on, waits for nothing of
-// it, and reads nothing that it sends; ranks may differ in whom they mask. That puts one link out of the chains by which the kernels
+// host or by a wait that is patient no longer. Who masks a rank sends it neither rows of a dispatch nor flags from then on (rows of
+// a combine may still be pushed to their places, which are d's own), waits for nothing of it, and reads nothing that it sends; ranks may differ in whom they mask. That puts one link out of the chains by which the kernels
 // argue that nothing is overwritten too early, so the argument has to hold without it.
 //
 // What may a rank S still write at d, late, that has masked it? Its flag words, its rows and meta records of a dispatch, and its
 // rows and weights of a combine that pushes. Each lies where S alone writes: word [S], rows [S * row_stride ..] (why the mode is slotted), and
 // place [S] of the push window (why places are ranks here, and why that window shares no memory with the one that is pulled).
 // Who could read it? d, for what it received from S and sent to S: neither does, as long as d masks S. After a reset d may
-// look at word [S] again: the ranks of a reset have nothing in flight, take the greatest epoch that any of them has used, and go
-// on with the next, so that no old word has reached it, and rows are read behind words only.
+// look at word [S] again: the ranks of a reset have nothing in flight, take the greatest epoch that any of them may have told, be it in a
+// first half without its second, and go on with the next, so that no old word has reached it, and rows are read behind words only.
 //
 // What may S still read at d, late, that has masked it? The rows and weights that d computed for S, in a combine that pulls: rows
 // [S * row_stride ..] of d's combine window, which d's experts write for rows received from S, and there are none as long as d

@@ -18,14 +18,15 @@ pub enum OnTimeout {
     /// The rank that waited masks the peer and goes on without it: the peer's counts are zero, its rows are left out of sums,
     /// nothing is sent to it, and nobody waits for it, until the ranks reset their masks
     /// ([`ExpertParallel::reset_mask`](crate::ExpertParallel::reset_mask)). The mask is each rank's own; ranks may differ in whom
-    /// they mask. A member whose process ends is masked in the same way, and does not end the world as long as the plan lives.
+    /// they mask: one that ends while it tells its peers keeps those it has not told waiting, for whom others then wait as long, and
+    /// ranks that are well may mask each other. Bring them together by a reset after any mask. A member whose process ends is masked in the same way, and does not end the world as long as the plan lives.
     ///
     /// For the slotted mode only: with more than 512 tokens a rank set [`Mode::Slotted`](crate::Mode::Slotted), as `Auto` is compact
     /// then. Without the rank that serves the rendezvous (rank 0 of the world) the others go on, but no mask can be reset. A plan for both ways of combine ([`CombineSource::Any`](crate::CombineSource::Any)) has
     /// windows of their own for them, and a window for pushed rows holds a row of every token and rank.
     Mask {
         /// How long a kernel waits for a peer before it masks it: longer than ranks are ordinarily apart from each other, experts
-        /// included, and shorter than the world's operation deadline, which ends a kernel with a fault as ever.
+        /// included, as each wait has it anew and a block's waits may follow each other; and shorter than the world's operation deadline, which ends a kernel with a fault as ever.
         patience: Duration,
     },
 }

@@ -53,6 +53,7 @@ const DISPATCH_NAME: OperationName = OperationName {
         "rows of a peer",
         "flag of a later dispatch",
         "a peer that dispatches with another routing, or routes anew",
+        "a routing that holds another number of tokens by now, or none",
     ],
 };
 const COUNT_NAME: OperationName =

@@ -180,10 +180,11 @@ impl Slot {
         Ok(map)
     }
 
-    /// The greatest epoch that dispatch or combine has ended. No launch may be in flight.
-    pub(crate) fn epoch(&self) -> Result<u64> {
+    /// The greatest epoch that this rank may have told a peer: one more than dispatch or combine has ended, as the first half of
+    /// either tells an epoch that its second half ends. No launch may be in flight.
+    pub(crate) fn told_epoch(&self) -> Result<u64> {
         let state = self.read_state()?;
-        Ok(state.dispatch_epoch.max(state.combine_epoch))
+        Ok(state.dispatch_epoch.max(state.combine_epoch) + 1)
     }
 
     /// Goes on behind this epoch. No launch may be in flight.

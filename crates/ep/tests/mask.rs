@@ -269,7 +269,8 @@ fn graphs_follow_the_mask() {
         // A replay that one rank leaves out.
         if rank.me() != 0 {
             replay(15, &[0])?;
-            rank.judge_timed_out(&[0], "ep dispatch", 16)?;
+            // Fifteen replays, and the epoch that the reset left out.
+            rank.judge_timed_out(&[0], "ep dispatch", 17)?;
             replay(16, &[0])?;
         }
         rank.reset(&[0, 1, 2])?;
@@ -321,6 +322,12 @@ fn a_reset_needs_all_its_ranks_and_no_operation_in_flight() {
         }
         rank.reset(&[0, 1, 2])?;
         rank.round(2)?;
+        // A half of a dispatch, whose flags are told: no later dispatch takes them for its own.
+        let uploaded = Uploaded::new(rank.world.device(), &case.config, &case.input(me, 9));
+        drop(rank.ep.dispatch_send(&rank.stream, &uploaded.tokens(&case.config))?);
+        rank.world.synchronize(&rank.stream)?;
+        rank.reset(&[0, 1, 2])?;
+        (10..14).try_for_each(|number| rank.round(number))?;
         // A dispatch that nobody can end any more; the reset gives the slot back.
         drop(rank.dispatch(3)?);
         let busy = rank.dispatch(4).err().unwrap();

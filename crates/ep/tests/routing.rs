@@ -371,6 +371,27 @@ fn a_graph_keeps_the_routing_of_each_of_its_replays() {
     }
 }
 
+/// A capture keeps nothing before it is replayed, and the host knows no better than the capture.
+#[test]
+fn a_routing_of_a_graph_that_has_not_run_is_a_fault() {
+    let case = Case::new(2, 4);
+    let results = on_ranks(2, 4, &world_config(), |world| {
+        let rank = Rank::new(world, &case)?;
+        let mut routing = rank.ep.allocate_routing()?;
+        let uploaded = rank.upload(0);
+        rank.stream.begin_capture()?;
+        let mut dispatched = rank.ep.dispatch(&rank.stream, &uploaded.tokens(&case.config))?;
+        rank.ep.keep_routing(&rank.stream, &mut dispatched, &mut routing)?;
+        rank.ep.release(&rank.stream, dispatched)?;
+        let _graph = rank.stream.end_capture()?;
+        let again = rank.again(&routing, &uploaded, Weights::New)?;
+        rank.finish(again, &uploaded)?;
+        Ok(world.synchronize(&rank.stream)?)
+    });
+    let texts: Vec<_> = results.iter().map(failure).collect();
+    assert!(texts.iter().any(|text| text.contains("another number of tokens by now, or none")), "{texts:#?}");
+}
+
 /// All ranks fail, and at least one says that a peer has another routing.
 fn differs(case: &Case, dispatch: impl Fn(&Rank<'_>, &[Routing; 2]) -> Result<Dispatched, Error> + Sync) {
     let mut config = world_config();

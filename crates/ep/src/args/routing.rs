@@ -12,6 +12,10 @@ device_struct! {
         pub identity: u32,
         /// Copies of this rank's tokens that were dropped.
         pub dropped: u32,
+        /// Tokens of this rank; all ones before anything was kept.
+        pub tokens: u32,
+        /// Not used.
+        pub reserved: u32,
     }
 }
 

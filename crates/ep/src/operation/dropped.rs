@@ -18,7 +18,8 @@ pub struct DroppedCopy {
 
 impl ExpertParallel {
     /// The copies of this rank's tokens that a dispatch dropped, by token and then destination. Waits for the stream, which must
-    /// be the dispatch's or behind it. Not collective.
+    /// be the dispatch's or behind it. Not collective. Where a rank was masked while the dispatch ran, copies for it may be among
+    /// them that the handle counts as masked.
     ///
     /// # Errors
     /// [`Error::ForeignHandle`]; a fault of the world; the code of a copy.

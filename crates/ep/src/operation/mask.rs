@@ -111,7 +111,7 @@ impl ExpertParallel {
     /// Works together again: after it, the ranks `together`, this one among them, mask each other no longer, and all others are
     /// masked. Collective over those ranks, through the rendezvous, and within `limit`, by the clock of the first whose limit
     /// passes. It has to be between operations: every dispatch was combined or released, also by a rank that was masked
-    /// meanwhile. The slots' epochs go on from the greatest that one of the ranks has reached, so that no flag of before is taken
+    /// meanwhile. The slots' epochs go on from the greatest that one of the ranks may have told, so that no flag of before is taken
     /// for one of after. Slots whose handles were dropped are free again. No graph may be in flight.
     ///
     /// A reset that fails changes nothing, and may be made again: a rank that comes too late gets the failure at once.
@@ -173,7 +173,7 @@ impl ExpertParallel {
     fn quiet_epochs(&self, stream: &Stream) -> Result<Vec<u64>> {
         self.quiet_mask(stream)?;
         match self.pool.held() {
-            0 => self.pool.slots().iter().map(Slot::epoch).collect(),
+            0 => self.pool.slots().iter().map(Slot::told_epoch).collect(),
             held => Err(Error::OperationsInFlight { held }),
         }
     }

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use anabranch_clock::Moment;
 use anabranch_hip::{DeviceBuffer, Event, Stream};
+use anabranch_hip_jit::bytemuck::{self, Zeroable as _};
 
 use super::{Dispatched, ExpertParallel, pointer};
-use crate::args::{KeepRoutingArgs, KeptRouting};
+use crate::args::{KeepRoutingArgs, KeptRouting, RoutingHead};
 use crate::cast::DispatchCast;
 use crate::error::{Error, Result};
 use crate::plan::RoutingLayout;
@@ -140,6 +141,8 @@ impl ExpertParallel {
         let layout = RoutingLayout::of(&self.plan);
         let mut memory = self.world.device().allocate(layout.bytes as usize)?;
         memory.fill(0)?;
+        let nothing = RoutingHead { tokens: u32::MAX, ..RoutingHead::zeroed() };
+        memory.copy_from_host(layout.head as usize, bytemuck::bytes_of(&nothing))?;
         Ok(Routing {
             memory,
             layout,

@@ -1,6 +1,7 @@
 //! Where the parts of a kept routing lie.
 
 use super::Plan;
+use crate::args::RoutingHead;
 
 /// Offsets of the parts of a kept routing, bytes from its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +28,7 @@ impl RoutingLayout {
         let tokens = u64::from(plan.config().max_tokens);
         let named = tokens * u64::from(plan.config().top_k) * 4;
         Self {
-            head: place(8),
+            head: place(size_of::<RoutingHead>() as u64),
             sent: place(ranks * 4),
             counts: place(ranks * 4),
             send_map: place(tokens * u64::from(plan.fan_out()) * 8),
