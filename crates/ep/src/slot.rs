@@ -97,6 +97,11 @@ impl Slot {
     }
 
     /// Where the slot starts in the heap, as an offset.
+    /// Names the slot among all that a group has ever made.
+    pub(crate) fn sequence(&self) -> u64 {
+        self.heap.sequence()
+    }
+
     pub(crate) fn heap_offset(&self) -> u64 {
         self.heap.offset()
     }

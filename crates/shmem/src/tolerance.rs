@@ -74,7 +74,8 @@ impl World {
 
     /// [`World::exchange`] with a time limit of its own, and not to come to its end does not end the world. The calls are counted
     /// for each rank, group and step: the first member whose limit passes ends the call for all, and those that come later get
-    /// that failure at once, and never meet the others in another call. `step` is one of a fixed set of names. Collective.
+    /// that failure at once, and never meet the others in another call. `step` names the call; each name is counted as
+    /// long as the rendezvous lives, so there should be few. Collective.
     ///
     /// # Errors
     /// [`Error::Rendezvous`], with who has not come, or was lost; [`Error::NotAMember`]; what made the world fail before.

@@ -125,9 +125,10 @@ impl ExpertParallel {
         let group = self.resetting(together)?;
         let epochs = self.quiet_epochs(stream);
         let offer = encode(&epochs);
-        // Plans of a group do not meet each other's resets.
-        let place = self.pool.slots().first().map_or(0, Slot::heap_offset);
-        let said = self.world.exchange_within(&group, &format!("ep mask reset at {place:#x}"), &offer, limit);
+        // Plans do not meet each other's resets, nor those of plans that were there before.
+        let plan = self.pool.slots().first().map_or((0, 0), |slot| (slot.heap_offset(), slot.sequence()));
+        let step = format!("ep mask reset of plan {} at {:#x}", plan.1, plan.0);
+        let said = self.world.exchange_within(&group, &step, &offer, limit);
         let mut greatest = epochs?;
         for (offer, member) in said?.iter().zip(group.members()) {
             let theirs = decode(offer).map_err(|cause| Error::ResetElsewhere {

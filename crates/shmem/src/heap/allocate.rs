@@ -237,6 +237,12 @@ impl SymmetricMemory {
         self.range.offset
     }
 
+    /// The group's count of collective calls when it was made: with the group it names the allocation, equal on all members, and
+    /// unlike its place it is never given again.
+    pub fn sequence(&self) -> u64 {
+        self.id.sequence
+    }
+
     /// Bytes asked for.
     pub fn bytes(&self) -> u64 {
         self.bytes

@@ -39,10 +39,6 @@ pub(super) const FILES: &[File] = &[
             ("learn_counts", "block_barrier", LOCAL),
             ("learn_counts", "acquire_after_wait", Twins(&["DISPATCH_NO_ACQUIRE"])),
             ("learn_counts", "block_barrier", Twins(&["DISPATCH_NO_BARRIER", "EXCHANGE_EARLY_RETURN"])),
-            ("report_nothing", "swap_system", ZEROS),
-            ("report_nothing", "swap_system", ZEROS),
-            ("report_nothing", "swap_system", ZEROS),
-            ("report_nothing", "swap_system", ZEROS),
             ("send_rows", "block_barrier", Twins(&["ROUTE_UNCOUNTED"])),
             ("send_rows", "block_barrier", Twins(&["ROUTE_UNREAD"])),
             ("send_rows", "block_barrier", Twins(&["ROUTE_OVERWRITTEN"])),
@@ -69,6 +65,12 @@ pub(super) const FILES: &[File] = &[
             ("learn_again", "wait_until", Twins(&["AGAIN_UNWAITED"])),
             ("learn_again", "acquire_after_wait", Twins(&["AGAIN_NO_ACQUIRE"])),
             ("learn_again", "block_barrier", Twins(&["AGAIN_NO_BARRIER"])),
+        ],
+    },
+    File {
+        file: "ep/kernels/dispatch_nothing.h",
+        rows: &[
+            ("report_nothing", "swap_system", ZEROS),
             ("report_nothing", "swap_system", ZEROS),
             ("report_nothing", "swap_system", ZEROS),
             ("report_nothing", "swap_system", ZEROS),
