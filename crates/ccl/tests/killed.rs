@@ -12,18 +12,15 @@ mod common;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use anabranch_bootstrap::{Deadline, TcpConfig, TcpRendezvous, TcpRoot, Token};
 use anabranch_ccl::conformance::{self, Case, Numbers, Scratch, Subset};
 use anabranch_ccl::{Algorithm, CclConfig, Choice, Communicator, DataType, Error};
 use anabranch_hip::{DeviceOrdinal, with_causes};
 use anabranch_hip_host::{HostConfig, HostMachine};
-use anabranch_ranks::GlobalRank;
 use anabranch_shmem::{World, WorldConfig};
-use anabranch_testkit::{Ranks, Role, role};
+use anabranch_testkit::{Ranks, Role, end, end_behind, meet, role, said, say};
 use common::{build_ahead_of, failure, jit, on_ranks, world_config};
-use rustix::process::{Signal, getpid, kill_process};
 
 const RANKS: u32 = 4;
 const DEADLINE: Duration = Duration::from_secs(3);
@@ -85,59 +82,14 @@ impl Script {
     /// The end of the victim, now.
     fn end(&self) {
         say("gone", "");
-        let signal = if self.stalls { Signal::STOP } else { Signal::KILL };
-        kill_process(getpid(), signal).unwrap();
+        end(self.stalls);
     }
 
     /// The end of the victim within the next `most` microseconds, whatever it does then.
     fn end_within(&self, most: u64) {
-        let script = self.clone();
         let pause = Duration::from_micros(Numbers(self.seed).below(most));
-        std::thread::spawn(move || {
-            std::thread::sleep(pause);
-            script.end();
-        });
+        end_behind(pause, self.stalls, || say("gone", ""));
     }
-}
-
-/// A line with the time, which all processes of a machine share.
-fn say(word: &str, text: &str) {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros();
-    println!("@{word} {now} {text}");
-}
-
-/// The time and the text that were said behind a word. The test's own name may stand before it on the line.
-fn said<'a>(output: &'a str, word: &str) -> Option<(Duration, &'a str)> {
-    let mark = format!("@{word} ");
-    let (_, line) = output.lines().find_map(|line| line.split_once(&mark))?;
-    let (time, text) = line.split_once(' ')?;
-    Some((Duration::from_micros(time.parse().ok()?), text))
-}
-
-fn rendezvous(role: &Role, script: &Script) -> Result<TcpRendezvous, anabranch_bootstrap::Error> {
-    let rank = GlobalRank::new(role.rank);
-    let config = |address: String| {
-        let mut config = TcpConfig::new(address, rank, role.size, Deadline::after(DEADLINE));
-        config.token = Token::new("test");
-        config
-    };
-    if role.rank == 0 {
-        let root = TcpRoot::bind("127.0.0.1:0").unwrap();
-        let address = root.address().to_string();
-        let partial = script.file.with_extension("partial");
-        std::fs::write(&partial, &address).unwrap();
-        std::fs::rename(&partial, &script.file).unwrap();
-        return TcpRendezvous::join_with_root(config(address), root);
-    }
-    let end = Instant::now() + LIMIT;
-    let address = loop {
-        match std::fs::read_to_string(&script.file) {
-            Ok(address) => break address,
-            Err(_) if Instant::now() < end => std::thread::sleep(Duration::from_millis(2)),
-            Err(error) => panic!("{error}"),
-        }
-    };
-    TcpRendezvous::join(config(address))
 }
 
 fn config() -> CclConfig {
@@ -147,7 +99,7 @@ fn config() -> CclConfig {
 /// One rank's life, up to its error. Only a missed loss lets it end well.
 fn live(role: &Role, script: &Script) -> Result<(), Box<dyn std::error::Error>> {
     let is_victim = role.rank == script.victim;
-    let rendezvous = Arc::new(rendezvous(role, script)?);
+    let rendezvous = Arc::new(meet(role, &script.file, DEADLINE, || ())?);
     let machine = HostMachine::new(HostConfig {
         devices: role.size,
         workers: NonZeroUsize::new(1),

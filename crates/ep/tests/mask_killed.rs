@@ -13,18 +13,16 @@ mod mask_common;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anabranch_bootstrap::{Deadline, TcpConfig, TcpRendezvous, TcpRoot, Token};
 use anabranch_ep::{CombineSource, Error, MaskCause};
 use anabranch_hip::{DeviceOrdinal, with_causes};
 use anabranch_hip_host::{HostConfig, HostMachine};
 use anabranch_ranks::GlobalRank;
 use anabranch_shmem::{World, WorldConfig};
-use anabranch_testkit::{Ranks, Role, role};
+use anabranch_testkit::{Ranks, Role, end, end_behind, meet, role};
 use common::{Numbers, jit, world_config};
 use mask_common::{LIMIT, Rank, masking, others};
-use rustix::process::{Signal, getpid, kill_process};
 
 const RANKS: u32 = 4;
 /// Rounds with everybody, and rounds in which somebody is missing.
@@ -63,51 +61,18 @@ impl Script {
 
     /// The end of the victim, now.
     fn end(&self) {
-        let signal = if self.stops { Signal::STOP } else { Signal::KILL };
-        kill_process(getpid(), signal).unwrap();
-        // The signal may reach another thread first.
-        std::thread::sleep(LIMIT);
+        end(self.stops);
     }
 
     /// The end of the victim within the next microseconds, whatever it does then.
     fn end_within(&self, most: u32) {
-        let script = self.clone();
         let pause = Duration::from_micros(u64::from(Numbers(self.seed).below(most)));
-        std::thread::spawn(move || {
-            std::thread::sleep(pause);
-            script.end();
-        });
+        end_behind(pause, self.stops, || ());
     }
-}
-
-fn rendezvous(role: &Role, script: &Script) -> Result<TcpRendezvous, anabranch_bootstrap::Error> {
-    let rank = GlobalRank::new(role.rank);
-    let config = |address: String| {
-        let mut config = TcpConfig::new(address, rank, role.size, Deadline::after(LIMIT));
-        config.token = Token::new("test");
-        config
-    };
-    if role.rank == 0 {
-        let root = TcpRoot::bind("127.0.0.1:0").unwrap();
-        let address = root.address().to_string();
-        let partial = script.file.with_extension("partial");
-        std::fs::write(&partial, &address).unwrap();
-        std::fs::rename(&partial, &script.file).unwrap();
-        return TcpRendezvous::join_with_root(config(address), root);
-    }
-    let end = Instant::now() + LIMIT;
-    let address = loop {
-        match std::fs::read_to_string(&script.file) {
-            Ok(address) => break address,
-            Err(_) if Instant::now() < end => std::thread::sleep(Duration::from_millis(2)),
-            Err(error) => panic!("{error}"),
-        }
-    };
-    TcpRendezvous::join(config(address))
 }
 
 fn live(role: &Role, script: &Script) -> Result<(), Box<dyn std::error::Error>> {
-    let rendezvous = Arc::new(rendezvous(role, script)?);
+    let rendezvous = Arc::new(meet(role, &script.file, LIMIT, || ())?);
     let machine = HostMachine::new(HostConfig {
         devices: role.size,
         workers: NonZeroUsize::new(1),

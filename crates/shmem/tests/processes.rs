@@ -12,12 +12,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anabranch_bootstrap::{Deadline, Rendezvous as _, TcpConfig, TcpRendezvous, TcpRoot, Token};
+use anabranch_bootstrap::{Deadline, Rendezvous as _, TcpRendezvous};
 use anabranch_hip::HipError;
 use anabranch_hip::types::HipMemGenericAllocationHandle;
 use anabranch_ranks::{GlobalRank, Group};
 use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, HeapMode, World};
-use anabranch_testkit::{Ranks, Resources, Role, role};
+use anabranch_testkit::{Ranks, Resources, Role, meet, role};
 use support::Bench;
 use support::altered::{altered, setup};
 
@@ -33,30 +33,8 @@ fn address_file(test: &str) -> PathBuf {
 }
 
 fn rendezvous(rank: u32, size: u32, file: &Path) -> TcpRendezvous {
-    let rank = GlobalRank::new(rank);
-    let deadline = Deadline::after(Duration::from_secs(30));
-    let config = |address: String| {
-        let mut config = TcpConfig::new(address, rank, size, deadline);
-        config.token = Token::new("test");
-        config
-    };
-    if rank.get() == 0 {
-        let root = TcpRoot::bind("127.0.0.1:0").unwrap();
-        let address = root.address().to_string();
-        let partial = file.with_extension("partial");
-        std::fs::write(&partial, &address).unwrap();
-        std::fs::rename(&partial, file).unwrap();
-        return TcpRendezvous::join_with_root(config(address), root).unwrap();
-    }
-    let end = Instant::now() + Duration::from_secs(30);
-    let address = loop {
-        match std::fs::read_to_string(file) {
-            Ok(address) => break address,
-            Err(_) if Instant::now() < end => std::thread::sleep(Duration::from_millis(5)),
-            Err(error) => panic!("{error}"),
-        }
-    };
-    TcpRendezvous::join(config(address)).unwrap()
+    let role = Role { rank, size, argument: String::new() };
+    meet(&role, file, Duration::from_secs(30), || ()).unwrap()
 }
 
 /// Writes to all peers' memory, meets them, and checks what they wrote.

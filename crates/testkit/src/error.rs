@@ -1,5 +1,6 @@
 //! What can go wrong with a runner.
 
+use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::Duration;
 
@@ -7,6 +8,18 @@ use std::time::Duration;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// Rank 0 did not say where it listens, or could not.
+    #[error("the ranks do not meet by {path}")]
+    Meeting {
+        /// The file in which it says so.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The ranks met, and did not join.
+    #[error(transparent)]
+    Rendezvous(#[from] anabranch_bootstrap::Error),
     /// A rank's process could not be started.
     #[error("rank {rank} could not be started")]
     Start {

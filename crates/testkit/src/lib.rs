@@ -14,10 +14,14 @@
 //!
 //! Every wait has a deadline, and a rank that fails is shown with its output. Ranks that are left over are killed.
 
+mod end;
 mod error;
+mod meeting;
 mod ranks;
 mod resources;
 
+pub use end::{end, end_behind, said, say};
 pub use error::Error;
+pub use meeting::meet;
 pub use ranks::{Outcome, RankProcess, Ranks, Role, role};
 pub use resources::Resources;

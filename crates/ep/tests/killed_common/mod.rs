@@ -11,17 +11,14 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use anabranch_bootstrap::{Deadline, TcpConfig, TcpRendezvous, TcpRoot, Token};
 use anabranch_ep::reference::ReferenceExpert;
 use anabranch_ep::{CombineSource, Error, ExpertParallel, Mode};
 use anabranch_hip::{DeviceOrdinal, Stream, with_causes};
 use anabranch_hip_host::{HostConfig, HostMachine};
-use anabranch_ranks::GlobalRank;
 use anabranch_shmem::{World, WorldConfig};
-use anabranch_testkit::{Ranks, Role, role};
-use rustix::process::{Signal, getpid, kill_process};
+use anabranch_testkit::{Ranks, Role, end, end_behind, meet, role, said, say};
 
 use crate::common::{
     Case, Numbers, Uploaded, depart, failure, jit, on_ranks, round, run_expert, window_bytes, world_config,
@@ -83,63 +80,14 @@ impl Script {
     /// The end of the victim, now.
     fn end(&self) {
         say("gone", "");
-        let signal = if self.stalls { Signal::STOP } else { Signal::KILL };
-        kill_process(getpid(), signal).unwrap();
-        // The signal may reach another thread first.
-        std::thread::sleep(LIMIT);
+        end(self.stalls);
     }
 
     /// The end of the victim within the next `most` microseconds, whatever it does then.
     fn end_within(&self, most: u32) {
-        let script = self.clone();
         let pause = Duration::from_micros(u64::from(Numbers(self.seed).below(most)));
-        std::thread::spawn(move || {
-            std::thread::sleep(pause);
-            script.end();
-        });
+        end_behind(pause, self.stalls, || say("gone", ""));
     }
-}
-
-/// A line with the time, which all processes of a machine share.
-fn say(word: &str, text: &str) {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros();
-    println!("@{word} {now} {text}");
-}
-
-/// The time and the text that were said behind a word. The test's own name may stand before it on the line.
-fn said<'a>(output: &'a str, word: &str) -> Option<(Duration, &'a str)> {
-    let mark = format!("@{word} ");
-    let (_, line) = output.lines().find_map(|line| line.split_once(&mark))?;
-    let (time, text) = line.split_once(' ')?;
-    Some((Duration::from_micros(time.parse().ok()?), text))
-}
-
-fn rendezvous(role: &Role, script: &Script) -> Result<TcpRendezvous, anabranch_bootstrap::Error> {
-    let rank = GlobalRank::new(role.rank);
-    let config = |address: String| {
-        let mut config = TcpConfig::new(address, rank, role.size, Deadline::after(DEADLINE));
-        config.token = Token::new("test");
-        config
-    };
-    if role.rank == 0 {
-        let root = TcpRoot::bind("127.0.0.1:0").unwrap();
-        let address = root.address().to_string();
-        let partial = script.file.with_extension("partial");
-        std::fs::write(&partial, &address).unwrap();
-        std::fs::rename(&partial, &script.file).unwrap();
-        say("joining", "");
-        return TcpRendezvous::join_with_root(config(address), root);
-    }
-    let end = Instant::now() + LIMIT;
-    let address = loop {
-        match std::fs::read_to_string(&script.file) {
-            Ok(address) => break address,
-            Err(_) if Instant::now() < end => std::thread::sleep(Duration::from_millis(2)),
-            Err(error) => panic!("{error}"),
-        }
-    };
-    say("joining", "");
-    TcpRendezvous::join(config(address))
 }
 
 /// One rank's life, up to its error. Only a missed loss lets it end well.
@@ -148,7 +96,7 @@ fn live(role: &Role, script: &Script) -> Result<(), Box<dyn std::error::Error>> 
     if dies_at("absent") {
         script.end();
     }
-    let rendezvous = Arc::new(rendezvous(role, script)?);
+    let rendezvous = Arc::new(meet(role, &script.file, DEADLINE, || say("joining", ""))?);
     let machine = HostMachine::new(HostConfig {
         devices: role.size,
         workers: NonZeroUsize::new(1),
