@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use anabranch_shmem::MOST_LEG_STREAMS;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -78,6 +79,9 @@ pub struct CclConfig {
     /// Bytes of the symmetric heap for messages that are sent and not yet received (`ccl.pipe_bytes`), shared by all members; 0
     /// for a 32nd of the heap up to 32 MiB on a large GPU, and 1 MiB on a small device.
     pub pipe_bytes: u64,
+    /// Streams for the copies to one member by [`Algorithm::CopyEngine`] (`ccl.copy_streams`): more may fill a link that one copy does not;
+    /// copies of less than half a MiB are never divided. 0 for one.
+    pub copy_streams: u32,
     /// What is checked at every call (`ccl.check`).
     pub check: Check,
     /// What was measured on machines of this kind (`ccl.table`); `None` for this crate's table of the device, if there is one.
@@ -110,6 +114,7 @@ impl CclConfig {
             ("ccl.max_blocks", self.max_blocks.to_string()),
             ("ccl.staging_bytes", self.staging_bytes.to_string()),
             ("ccl.pipe_bytes", self.pipe_bytes.to_string()),
+            ("ccl.copy_streams", self.copy_streams.to_string()),
             ("ccl.check", self.check.to_string()),
         ]
         .map(|(name, value)| (name.to_owned(), value))
@@ -130,6 +135,9 @@ impl CclConfig {
         }
         if self.pipe_bytes != 0 && !(4096..=1 << 40).contains(&self.pipe_bytes) {
             return refuse("ccl.pipe_bytes", self.pipe_bytes, "0, or 4096 to 2^40");
+        }
+        if self.copy_streams > MOST_LEG_STREAMS {
+            return refuse("ccl.copy_streams", self.copy_streams.into(), "0 to 16");
         }
         Ok(())
     }

@@ -254,7 +254,7 @@ fn lists_of_every_form_in_every_group() {
         // More than the arguments of a launch have room for.
         assert!(of(ListForm::GatherMany).any(|list| list.case.entries.len() > crate::args::MOST_SEGMENTS));
         let by: HashSet<_> = of(ListForm::GatherMany).map(|list| list.algorithm).collect();
-        assert_eq!(by.len(), 4, "{by:?}");
+        assert_eq!(by.len(), 5, "{by:?}");
     }
 }
 
