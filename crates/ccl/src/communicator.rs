@@ -338,7 +338,7 @@ impl Communicator {
             _ if plan.algorithm == Algorithm::CopyEngine => {
                 let of_call = (&self.channel, self.limits.lanes);
                 let steps = steps::by_engine(&self.team, of_call, call, (&shape, &plan), (&buffers, counts))?;
-                self.team.prepare_legs(self.config.copy_streams.max(1))?;
+                self.team.prepare_legs(self.config.copy_streams)?;
                 self.between_meetings(steps, &shape, &plan)?
             }
             Call::AllGatherMany(pairs) => {

@@ -67,7 +67,7 @@ impl FromStr for Check {
 }
 
 /// The configuration of a communicator, as a value. Equal on all members.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CclConfig {
     /// The algorithm of every call (`ccl.algorithm`); `None` chooses for each.
     pub algorithm: Option<Algorithm>,
@@ -79,13 +79,28 @@ pub struct CclConfig {
     /// Bytes of the symmetric heap for messages that are sent and not yet received (`ccl.pipe_bytes`), shared by all members; 0
     /// for a 32nd of the heap up to 32 MiB on a large GPU, and 1 MiB on a small device.
     pub pipe_bytes: u64,
-    /// Streams for the copies to one member by [`Algorithm::CopyEngine`] (`ccl.copy_streams`): more may fill a link that one copy does not;
-    /// copies of less than half a MiB are never divided. 0 for one.
+    /// Streams for the copies to each member by [`Algorithm::CopyEngine`] (`ccl.copy_streams`), at most [`MOST_LEG_STREAMS`]: one where each
+    /// member has a link of its own; more where one copy does not fill it (copies of less than half a MiB are never divided); 0 for one
+    /// stream for all members, where one copy fills all that a rank can send.
     pub copy_streams: u32,
     /// What is checked at every call (`ccl.check`).
     pub check: Check,
     /// What was measured on machines of this kind (`ccl.table`); `None` for this crate's table of the device, if there is one.
     pub table: Option<Arc<Table>>,
+}
+
+impl Default for CclConfig {
+    fn default() -> Self {
+        Self {
+            algorithm: None,
+            max_blocks: 0,
+            staging_bytes: 0,
+            pipe_bytes: 0,
+            copy_streams: 1,
+            check: Check::default(),
+            table: None,
+        }
+    }
 }
 
 /// The most lanes of a communicator.

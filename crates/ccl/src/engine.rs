@@ -100,7 +100,13 @@ pub const fn staged_at_once(channel: &Channel, lanes: u32) -> u64 {
 /// The steps of a reduction, round by round. `args` is that of a launch with parts and pieces as `push` has them; `bases`: where each
 /// member's heap starts, `outputs`: where its output starts, in group order, or nothing where each member keeps its part alone; `lanes`: of
 /// the communicator.
-pub fn reduces(args: &ReduceArgs, lanes: u32, element_bytes: u64, bases: &[u64], outputs: &[u64]) -> Vec<EngineStep> {
+pub fn reduces(
+    args: &ReduceArgs,
+    lanes: u32,
+    element_bytes: u64,
+    bases: &[u64],
+    outputs: &[u64],
+) -> Vec<EngineStep> {
     let (rank, size) = (args.channel.team.rank, args.channel.team.size);
     let (is_scatter, part) = (args.is_scatter != 0, args.part_bytes);
     let total = if is_scatter { part * u64::from(size) } else { args.count * element_bytes };

@@ -4,7 +4,9 @@ use anabranch_hip_jit::{DeviceStruct as _, Header, KernelSpec, KernelUnit, PRELU
 use anabranch_shmem::device_api::DEVICE_HEADERS as SHMEM_HEADERS;
 
 use crate::DataType;
-use crate::args::{EngineReduceArgs, FingerprintArgs, GatherManyArgs, MoveArgs, PipesArgs, Place, ReduceArgs, UnevenArgs};
+use crate::args::{
+    EngineReduceArgs, FingerprintArgs, GatherManyArgs, MoveArgs, PipesArgs, Place, ReduceArgs, UnevenArgs,
+};
 use crate::device_api::DEVICE_HEADERS;
 
 const HEADERS: &[&[Header]] = &[PRELUDE, SHMEM_HEADERS, DEVICE_HEADERS];

@@ -6,8 +6,8 @@ use anabranch_hip_jit::{DevicePointer, KernelSpec};
 use anabranch_ranks::GroupRank;
 
 use crate::args::{
-    Channel, EngineReduceArgs, GatherManyArgs, MOST_UNEVEN, MOVE_ALL, MOVE_NONE, MoveArgs, MoveEntry, PipesArgs, Place,
-    REDUCE_ALL, ReduceArgs, Reduction, UnevenArgs,
+    Channel, EngineReduceArgs, GatherManyArgs, MOST_UNEVEN, MOVE_ALL, MOVE_NONE, MoveArgs, MoveEntry,
+    PipesArgs, Place, REDUCE_ALL, ReduceArgs, Reduction, UnevenArgs,
 };
 use crate::call::{Collective, Shape};
 use crate::kernels::{self, entry};

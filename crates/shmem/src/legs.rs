@@ -1,7 +1,7 @@
 //! Copies to peers side by side, by whatever moves bytes without kernels: copy engines on GPUs, threads on the host runtime.
 //!
-//! A *leg* is a copy to one member. The legs of a call go on streams of the team's own, one or more for each member, so that each link has
-//! an engine at work. They fork from the caller's stream and join it again: what was on that stream before is done before the first leg
+//! A *leg* is a copy to one member. The legs of a call go on streams of the team's own: one or more for each member, so that each link has
+//! an engine at work; or one for all, where a single copy fills what this rank can send. They fork from the caller's stream and join it again: what was on that stream before is done before the first leg
 //! begins, and what follows there finds all legs done. Forks and joins are events, so the whole may be captured into a graph.
 //!
 //! Legs wait for nobody. That a peer's buffer may be overwritten, and that it has been, is for kernels before and behind to settle,
@@ -41,6 +41,7 @@ const PIECE_ALIGNMENT: u64 = 256;
 /// its capture has ended, and calls in between may be of either kind.
 #[derive(Debug)]
 pub(crate) struct LegStreams {
+    /// 0: one for all.
     per_member: u32,
     running: Branches,
     captured: Branches,
@@ -90,38 +91,40 @@ impl Branches {
     }
 }
 
-/// The pieces of the legs, and the branch of each: a long leg is cut into as many as its member has streams.
+/// The pieces of the legs, and the branch of each: a long leg is cut into as many as its member has streams, and all share branch 0 where
+/// `per_member` is 0.
 fn pieces(legs: &[Leg], per_member: u32) -> Vec<(usize, Leg)> {
     let mut pieces = Vec::with_capacity(legs.len());
     for leg in legs.iter().filter(|leg| leg.bytes > 0) {
-        let wanted = (leg.bytes / LEAST_PIECE).clamp(1, per_member.into());
+        let wanted = (leg.bytes / LEAST_PIECE).clamp(1, per_member.max(1).into());
         let length = leg.bytes.div_ceil(wanted).next_multiple_of(PIECE_ALIGNMENT);
         let starts = (0..wanted).map(|piece| piece * length).take_while(|start| *start < leg.bytes);
         for (piece, start) in starts.enumerate() {
             let (target, source) = (leg.target.offset(start), leg.source.offset(start));
             let cut = Leg { target, source, bytes: length.min(leg.bytes - start), ..*leg };
-            pieces.push((leg.peer.index() * per_member as usize + piece, cut));
+            let branch = if per_member == 0 { 0 } else { leg.peer.index() * per_member as usize + piece };
+            pieces.push((branch, cut));
         }
     }
     pieces
 }
 
 impl Team {
-    /// Makes the streams for legs, `per_member` for each member, where there are fewer: before the first [`Self::enqueue_legs`], outside
-    /// of captures, and while no kernel of the team waits for peers. Not collective.
+    /// Makes the streams for legs, unless they are there: `per_member` for each member, or with 0 one for all, whose legs then follow each
+    /// other in their order. Before the first [`Self::enqueue_legs`], and outside of captures. Not collective.
     ///
     /// # Errors
-    /// [`Error::Config`] for none or more than [`MOST_LEG_STREAMS`]; the runtime's.
+    /// [`Error::Config`] for more than [`MOST_LEG_STREAMS`]; the runtime's.
     pub fn prepare_legs(&self, per_member: u32) -> Result<()> {
-        if !(1..=MOST_LEG_STREAMS).contains(&per_member) {
+        if per_member > MOST_LEG_STREAMS {
             let (field, given) = ("streams for the legs to one member", per_member.to_string());
-            return Err(Error::Config { field, given, expected: "1 to 16" });
+            return Err(Error::Config { field, given, expected: "0 to 16" });
         }
         let mut legs = self.legs().lock().unwrap_or_else(PoisonError::into_inner);
-        if legs.as_ref().is_some_and(|known| known.per_member >= per_member) {
+        if legs.as_ref().is_some_and(|known| known.per_member == per_member) {
             return Ok(());
         }
-        let (device, count) = (self.world().device(), self.size() * per_member);
+        let (device, count) = (self.world().device(), (self.size() * per_member).max(1));
         let (running, captured) = (Branches::new(device, count)?, Branches::new(device, count)?);
         if let Some(before) = legs.replace(LegStreams { per_member, running, captured }) {
             // Work may be under way on them.
@@ -130,7 +133,7 @@ impl Team {
         Ok(())
     }
 
-    /// Copies all legs, each on a stream of its member, behind what is on `stream`; what follows there is behind them. Returns at once. Several
+    /// Copies all legs on the team's streams for them ([`Self::prepare_legs`], else one for each member), behind what is on `stream`; what follows there is behind them. Returns at once. Several
     /// legs to one member may be cut and share streams; those to different members go side by side, in the order given: begin with the
     /// next member, so that not all ranks begin with the same one. Tracked as a launch of the team is, with `uses` ([`Team::launch_in_order`]).
     /// May be captured. Not collective.
@@ -196,20 +199,22 @@ mod tests {
     fn short_legs_are_whole_and_none_is_no_copy() {
         let legs = [leg(2, 0, LEAST_PIECE * 2 - 1), leg(0, 7, 0), leg(1, 3, 1)];
         assert_eq!(pieces(&legs, 4), [(8, legs[0]), (4, legs[2])]);
+        assert_eq!(pieces(&legs, 0), [(0, legs[0]), (0, legs[2])]);
     }
 
     proptest! {
         #[test]
         fn every_byte_goes_once_and_to_its_member(
             given in proptest::collection::vec((0u32..5, 0u64..1000, 0u64..(8 << 20)), 0..6),
-            per_member in 1u32..=MOST_LEG_STREAMS,
+            per_member in 0u32..=MOST_LEG_STREAMS,
         ) {
             let legs: Vec<_> = given.iter().map(|(peer, start, bytes)| leg(*peer, *start, *bytes)).collect();
             let mut pieces = pieces(&legs, per_member).into_iter().peekable();
             for leg in legs {
                 let mut moved = 0;
                 while let Some((branch, piece)) = pieces.next_if(|_| moved < leg.bytes) {
-                    prop_assert_eq!(branch / per_member as usize, leg.peer.index());
+                    let expected = if per_member == 0 { 0 } else { leg.peer.index() };
+                    prop_assert_eq!(branch / per_member.max(1) as usize, expected);
                     prop_assert_eq!((piece.peer, piece.target), (leg.peer, leg.target.offset(moved)));
                     prop_assert_eq!(piece.source, leg.source.offset(moved));
                     prop_assert!(piece.bytes > 0);

@@ -274,7 +274,8 @@ fn lists_have_the_sizes_around_every_threshold() {
     // Packets of two lanes; a lane's piece of the staging.
     for threshold in [2u64 * 512 * 8, 1024] {
         for bytes in [threshold - 1, threshold, threshold + 1] {
-            for algorithm in [Algorithm::Packets, Algorithm::Staged, Algorithm::Direct] {
+            for algorithm in [Algorithm::Packets, Algorithm::Staged, Algorithm::Direct, Algorithm::CopyEngine]
+            {
                 let wanted = (ListForm::GatherMany, Some(algorithm), bytes);
                 assert!(gathered.contains(&wanted), "{wanted:?}");
             }
