@@ -6,6 +6,7 @@
 use anabranch::hip::{GraphExec, Stream};
 use anabranch::shmem::Team;
 use anabranch::{Error, World};
+use anyhow::Context as _;
 
 use super::super::super::device::{self, Stamps};
 use super::super::super::link;
@@ -15,8 +16,10 @@ use super::product::Product;
 /// How long what is measured runs, about; microseconds.
 const MEASURED_US: f64 = 5_000.0;
 const MEASURED_ON_HOST_US: f64 = 500.0;
-/// What covers has work for so many times the time of what is measured.
+/// What covers has work for so many times the time of what is measured, and for twice as long again while that is not enough.
 const COVERS: f64 = 2.0;
+/// The share of the measured time that is enough.
+const ENOUGH: f64 = 0.95;
 /// The most repetitions in a graph.
 const MOST: u32 = 400;
 /// Samples before the first that counts.
@@ -69,6 +72,19 @@ pub(super) struct Beside<'w> {
 struct Repeated {
     graph: GraphExec,
     count: u32,
+    is_product: bool,
+}
+
+impl Repeated {
+    /// Microseconds of one repetition.
+    fn each(&self, interval: Interval) -> f64 {
+        interval.microseconds() / f64::from(self.count)
+    }
+}
+
+struct Both {
+    product: Repeated,
+    collective: Repeated,
 }
 
 impl<'w> Beside<'w> {
@@ -83,7 +99,7 @@ impl<'w> Beside<'w> {
             team: world.team(world.group())?,
             products: device.create_stream()?,
             collectives: device.create_priority_stream()?,
-            stamps: [Stamps::new(world, 2)?, Stamps::new(world, 2)?],
+            stamps: [Stamps::new(world, 4)?, Stamps::new(world, 4)?],
             is_host,
         })
     }
@@ -112,94 +128,119 @@ impl<'w> Beside<'w> {
         contender: &mut dyn Contender,
         samples: u32,
     ) -> anyhow::Result<Times> {
-        let one_product = self.products(product, 1)?;
-        let one_collective = self.repeated(contender, 1)?;
-        let (product_us, collective_us) =
-            (self.about(&one_product, true)?, self.about(&one_collective, false)?);
+        let one = Both { product: self.products(product, 1)?, collective: self.repeated(contender, 1)? };
+        let (product_us, collective_us) = (self.about(&one, true)?, self.about(&one, false)?);
         let whole = if self.is_host { MEASURED_ON_HOST_US } else { MEASURED_US };
         let times_of = |all: f64, one: f64| (all / one.max(0.1)).ceil().clamp(1.0, f64::from(MOST)) as u32;
         let (products, collectives) = (times_of(whole, product_us), times_of(whole, collective_us));
-        let cover_products = times_of(COVERS * product_us * f64::from(products), collective_us);
-        let cover_collectives = times_of(COVERS * collective_us * f64::from(collectives), product_us);
-        let (products, long_products) =
-            (self.products(product, products)?, self.products(product, cover_collectives)?);
-        let (collectives, long_collectives) =
-            (self.repeated(contender, collectives)?, self.repeated(contender, cover_products)?);
+        let measured = Both {
+            product: self.products(product, products)?,
+            collective: self.repeated(contender, collectives)?,
+        };
+        let mut of_products = times_of(COVERS * product_us * f64::from(products), collective_us);
+        let mut of_collectives = times_of(COVERS * collective_us * f64::from(collectives), product_us);
+        let mut cover = Both {
+            product: self.products(product, of_collectives)?,
+            collective: self.repeated(contender, of_products)?,
+        };
+        // What is slowed much lasts longer than it was thought to.
+        while !self.is_covered(&measured.product, &one.collective, &cover.collective)? && of_products < MOST {
+            of_products = (2 * of_products).min(MOST);
+            cover.collective = self.repeated(contender, of_products)?;
+        }
+        while !self.is_covered(&measured.collective, &one.product, &cover.product)? && of_collectives < MOST {
+            of_collectives = (2 * of_collectives).min(MOST);
+            cover.product = self.products(product, of_collectives)?;
+        }
         let mut times = Times { covered: 1.0, ..Times::default() };
         for sample in 0..WARM + samples {
-            let (alone, _) = self.sample(Some(&products), None, true)?;
-            let (_, alone_too) = self.sample(None, Some(&collectives), true)?;
-            let (product, cover) = self.sample(Some(&products), Some(&long_collectives), false)?;
-            let (cover_too, collective) = self.sample(Some(&long_products), Some(&collectives), true)?;
+            let alone = [self.alone(&measured.product)?, self.alone(&measured.collective)?];
+            let (product, of_product) =
+                self.sample(&measured.product, Some((&one.collective, &cover.collective)))?;
+            let (collective, of_collective) =
+                self.sample(&measured.collective, Some((&one.product, &cover.product)))?;
             if sample < WARM {
                 continue;
             }
-            let each = |interval: Option<Interval>, of: &Repeated| {
-                interval.map(|interval| interval.microseconds() / f64::from(of.count))
-            };
-            times.product_alone.extend(each(alone, &products));
-            times.collective_alone.extend(each(alone_too, &collectives));
-            times.product_beside.extend(each(product, &products));
-            times.collective_beside.extend(each(collective, &collectives));
-            for (measured, cover) in [(product, cover), (collective, cover_too)] {
-                let share = measured.zip(cover).map_or(0.0, |(measured, cover)| measured.share_beside(cover));
-                times.covered = times.covered.min(share);
-            }
+            times.product_alone.push(measured.product.each(alone[0]));
+            times.collective_alone.push(measured.collective.each(alone[1]));
+            times.product_beside.push(measured.product.each(product));
+            times.collective_beside.push(measured.collective.each(collective));
+            times.covered = times.covered.min(of_product).min(of_collective);
         }
         Ok(times)
     }
 
+    /// Whether the cover was there for as good as all of what is measured, on all ranks.
+    fn is_covered(&mut self, measured: &Repeated, one: &Repeated, cover: &Repeated) -> anyhow::Result<bool> {
+        let (_, share) = self.sample(measured, Some((one, cover)))?;
+        Ok(link::all_agree(self.world, "overlap cover", share > ENOUGH)?)
+    }
+
     fn products(&self, product: &Product, count: u32) -> anyhow::Result<Repeated> {
         let graph = capture(&self.products, &self.stamps[0], count, |stream| product.enqueue(stream))?;
-        Ok(Repeated { graph, count })
+        Ok(Repeated { graph, count, is_product: true })
     }
 
     fn repeated(&self, contender: &mut dyn Contender, count: u32) -> anyhow::Result<Repeated> {
         let graph = capture(&self.collectives, &self.stamps[1], count, |stream| contender.enqueue(stream))?;
-        Ok(Repeated { graph, count })
+        Ok(Repeated { graph, count, is_product: false })
+    }
+
+    fn alone(&mut self, measured: &Repeated) -> anyhow::Result<Interval> {
+        Ok(self.sample(measured, None)?.0)
     }
 
     /// About how long one takes on the slowest rank: equal on all ranks, which choose counts by it.
-    fn about(&mut self, one: &Repeated, is_product: bool) -> anyhow::Result<f64> {
+    fn about(&mut self, one: &Both, is_product: bool) -> anyhow::Result<f64> {
+        let one = if is_product { &one.product } else { &one.collective };
         let mut last = 0.0;
         for _ in 0..3 {
-            let (product, collective) = match is_product {
-                true => self.sample(Some(one), None, true)?,
-                false => self.sample(None, Some(one), true)?,
-            };
-            last = product.or(collective).map_or(0.0, Interval::microseconds);
+            last = self.alone(one)?.microseconds();
         }
         let all = link::gather(self.world, "overlap estimate", &[last])?;
         Ok(all.into_iter().flatten().fold(0.1, f64::max))
     }
 
-    /// Runs one or both at once on all ranks, which begin together, and waits.
+    /// Runs something on all ranks, which begin together, and waits: when it ran. With a cover (one repetition of it, and many), it
+    /// begins when that one is done, and the share of its time in which the cover was running is told.
     fn sample(
         &mut self,
-        product: Option<&Repeated>,
-        collective: Option<&Repeated>,
-        product_first: bool,
-    ) -> anyhow::Result<(Option<Interval>, Option<Interval>)> {
-        let begun = self.world.device().create_event().map_err(Error::from)?;
+        measured: &Repeated,
+        cover: Option<(&Repeated, &Repeated)>,
+    ) -> anyhow::Result<(Interval, f64)> {
+        let device = self.world.device();
+        let event = || device.create_event().map_err(Error::from);
+        let (begun, running) = (event()?, event()?);
         self.team.barrier(&self.products).map_err(Error::from)?;
         self.products.record(&begun).map_err(Error::from)?;
         self.collectives.wait_event(&begun).map_err(Error::from)?;
-        let product = product.map(|product| (&product.graph, &self.products));
-        let collective = collective.map(|collective| (&collective.graph, &self.collectives));
-        let order = if product_first { [product, collective] } else { [collective, product] };
-        for (graph, stream) in order.into_iter().flatten() {
-            device::replay(graph, stream)?;
+        let [own, other] = match measured.is_product {
+            true => [&self.products, &self.collectives],
+            false => [&self.collectives, &self.products],
+        };
+        if let Some((one, many)) = cover {
+            device::replay(&one.graph, other)?;
+            other.record(&running).map_err(Error::from)?;
+            own.wait_event(&running).map_err(Error::from)?;
+            device::replay(&many.graph, other)?;
         }
-        for stream in [&self.products, &self.collectives] {
+        device::replay(&measured.graph, own)?;
+        for stream in [own, other] {
             self.world.synchronize_within(stream, link::PATIENCE).map_err(Error::from)?;
         }
         let [of_products, of_collectives] = &mut self.stamps;
-        Ok((interval(&of_products.read()?), interval(&of_collectives.read()?)))
+        let (products, collectives) = (interval(&of_products.read()?), interval(&of_collectives.read()?));
+        let (own, other) =
+            if measured.is_product { (products, collectives) } else { (collectives, products) };
+        let own = own.context("no time was taken")?;
+        Ok((own, other.map_or(0.0, |other| own.share_beside(other))))
     }
 }
 
+/// From the first stamp to the last.
 fn interval(stamps: &[u64]) -> Option<Interval> {
-    stamps.first().zip(stamps.get(1)).map(|(start, end)| Interval { start: *start, end: *end })
+    stamps.first().zip(stamps.last()).map(|(start, end)| Interval { start: *start, end: *end })
 }
 
 fn capture(

@@ -107,7 +107,6 @@ struct Run<'a> {
     collectives: Vec<Collective>,
     sizes: Vec<u64>,
     product: u32,
-    host: bool,
 }
 
 impl<'a> Run<'a> {
@@ -120,7 +119,7 @@ impl<'a> Run<'a> {
         product::check_size(product)?;
         let defaults: &[u64] = if host { &ON_THE_HOST } else { &ON_GPUS };
         let sizes = if arguments.sizes.is_given() { arguments.sizes.all(host)? } else { defaults.to_vec() };
-        let run = Self { arguments, group: world.clone(), collectives, sizes, product, host };
+        let run = Self { arguments, group: world.clone(), collectives, sizes, product };
         for collective in &run.collectives {
             if collective.reduces() {
                 ReduceOp::Sum.check(arguments.dtype)?;
