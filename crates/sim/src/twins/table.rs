@@ -120,6 +120,7 @@ pub enum Runs {
 
 /// Every kernel of the embedded units.
 pub const KERNELS: &[(&str, Runs)] = &[
+    ("anabranch_bench_product", Runs::Quiet),
     ("anabranch_bench_stamp", Runs::Quiet),
     ("anabranch_ccl_barrier", MOVES),
     ("anabranch_ccl_conformance_convert", Runs::Quiet),
