@@ -371,7 +371,7 @@ impl Communicator {
     fn step(&mut self, (unit, entry): (Unit, &str), arguments: Arguments, plan: &Plan) -> Result<Step> {
         let (blocks, threads, local_bytes) = (plan.blocks, plan.threads, local_bytes(self.size()));
         let kernel = self.unit(unit)?.kernel(entry)?.clone();
-        Ok(Step::Kernel(Launch { kernel, arguments, blocks, threads, local_bytes }))
+        Ok(Step::Kernel(Box::new(Launch { kernel, arguments, blocks, threads, local_bytes })))
     }
 
     /// The steps of a call by copy engine, with their kernels.
@@ -401,13 +401,13 @@ impl Communicator {
         let mut plan = Plan::new(&shape, &self.limits, None, None)?;
         plan.blocks = served.clamp(1, self.limits.lanes);
         let (args, table) = message::arguments(&lists, &self.team, self.pipes)?;
-        let step = Step::Kernel(Launch {
+        let step = Step::Kernel(Box::new(Launch {
             kernel: self.unit(Unit::Pipes)?.kernel(entry::PIPES)?.clone(),
             arguments: Arguments::Pipes(args),
             blocks: plan.blocks,
             threads: plan.threads,
             local_bytes: PipeLayout::local_bytes(served, plan.blocks),
-        });
+        }));
         Ok(Prepared {
             plan,
             shape,

@@ -26,7 +26,7 @@ pub(crate) struct Launch {
 /// One thing that goes onto the stream.
 #[derive(Debug)]
 pub(crate) enum Step {
-    Kernel(Launch),
+    Kernel(Box<Launch>),
     Legs(Vec<Leg>),
 }
 
