@@ -14,6 +14,7 @@ use anabranch_transport::{Operation, Scope};
 use anabranch_transport_sdma::SdmaQueue;
 
 use crate::collective::group_id;
+use crate::engine_legs;
 use crate::error::{Error, Result};
 use crate::fault::OperationCode;
 use crate::flight::{Held, InFlight, Keep, MemoryUse, launch_tracked};
@@ -102,6 +103,8 @@ pub struct Team {
 #[derive(Clone, Debug)]
 pub(crate) struct TeamKernels {
     barrier: TypedKernel,
+    /// Where copies go by queues.
+    engine_legs: Option<TypedKernel>,
     pub(crate) signal: TypedKernel,
     pub(crate) signal_wait: TypedKernel,
 }
@@ -181,6 +184,7 @@ impl World {
         let unit = self.jit().load(self.device(), &KernelSpec::new(&TEAM_BARRIER_UNIT))?;
         let loaded = TeamKernels {
             barrier: unit.kernel(TEAM_BARRIER_ENTRY)?.clone(),
+            engine_legs: engine_legs::load(self)?,
             signal: unit.kernel(SIGNAL_ENTRY)?.clone(),
             signal_wait: unit.kernel(SIGNAL_WAIT_ENTRY)?.clone(),
         };
@@ -195,6 +199,10 @@ fn barrier_threads(members: u32, wave: u32) -> u32 {
 impl Team {
     pub(crate) fn kernels(&self) -> &TeamKernels {
         &self.kernels
+    }
+
+    pub(crate) fn engine_legs(&self) -> Option<&TypedKernel> {
+        self.kernels.engine_legs.as_ref()
     }
 
     /// Everything launched in order.
