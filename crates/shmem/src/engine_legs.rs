@@ -1,7 +1,7 @@
 //! Copies in the order of a stream by the queues of copy engines: a kernel of one wave posts them and waits until they are done.
 
 use anabranch_hip::{DeviceAddress, Stream};
-use anabranch_hip_jit::{DeviceStruct as _, KernelUnit, PRELUDE, TypedKernel, device_struct};
+use anabranch_hip_jit::{DeviceStruct as _, KernelSpec, KernelUnit, PRELUDE, TypedKernel, device_struct};
 use anabranch_ranks::GroupRank;
 use anabranch_transport::TransportKind;
 use bytemuck::Zeroable as _;
@@ -44,7 +44,12 @@ device_struct! {
     }
 }
 
-/// Copies by engines in stream order, for building ahead.
+/// The unit as worlds with such queues load it, for building ahead.
+pub fn engine_legs_kernel() -> KernelSpec {
+    KernelSpec::new(&ENGINE_LEGS_UNIT).with("SHMEM_ENGINES", 1)
+}
+
+/// Copies by engines in stream order.
 pub static ENGINE_LEGS_UNIT: KernelUnit = KernelUnit {
     name: "engine_legs",
     source: include_str!("../kernels/engine_legs.hip"),
@@ -102,7 +107,7 @@ pub(crate) fn load(world: &crate::World) -> Result<Option<TypedKernel>> {
     if !world.has_engine_queues() {
         return Ok(None);
     }
-    let unit = world.jit().load(world.device(), &world.kernel(&ENGINE_LEGS_UNIT))?;
+    let unit = world.jit().load(world.device(), &engine_legs_kernel())?;
     Ok(Some(unit.kernel(ENTRY)?.clone()))
 }
 

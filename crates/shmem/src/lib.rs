@@ -50,7 +50,7 @@ mod world;
 pub use anabranch_transport_sdma::{EngineFaults, SdmaConfig, SoftwareConfig};
 pub use collective::group_id;
 pub use config::{HeapMode, MIN_HEAP_BYTES, WorldConfig};
-pub use engine_legs::{ENGINE_LEGS_UNIT, EngineLeg, EngineLegsArgs};
+pub use engine_legs::{ENGINE_LEGS_UNIT, EngineLeg, EngineLegsArgs, engine_legs_kernel};
 pub use error::{Error, Result};
 pub use fault::{ExplainFault, Fault, OperationCode, OperationName};
 pub use flight::{LaunchGuard, MemoryUse};
