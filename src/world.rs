@@ -176,6 +176,7 @@ pub fn ccl_config(config: &Config) -> Result<CclConfig> {
         max_blocks: ccl.max_blocks.unwrap_or(0),
         staging_bytes: ccl.staging_bytes.map_or(0, ByteSize::bytes),
         pipe_bytes: ccl.pipe_bytes.map_or(0, ByteSize::bytes),
+        copy_streams: ccl.copy_streams,
         check: ccl.check,
         table: table.map(Arc::new),
     })
@@ -269,6 +270,7 @@ mod tests {
             "max_blocks=5",
             "staging_bytes=1 MiB",
             "pipe_bytes=64 KiB",
+            "copy_streams=3",
             "check=fingerprint",
         ];
         let set = config(&words.map(|word| format!("ccl.{word}")).each_ref().map(String::as_str));
@@ -277,6 +279,7 @@ mod tests {
             max_blocks: 5,
             staging_bytes: 1 << 20,
             pipe_bytes: 64 << 10,
+            copy_streams: 3,
             check: Check::Fingerprint,
             table: None,
         };

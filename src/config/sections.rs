@@ -365,7 +365,7 @@ impl Default for DeadlineConfig {
 }
 
 /// `[ccl]`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct CclSettings {
@@ -381,11 +381,27 @@ pub struct CclSettings {
     /// Memory of the symmetric heap for messages that are not yet received; `None` means chosen from heap and device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pipe_bytes: Option<ByteSize>,
+    /// Streams for the copies to each member in collectives by copy engine; 0 for one for all.
+    pub copy_streams: u32,
     /// What is checked at every call.
     pub check: Check,
     /// A file of choices that `anabranch tune` wrote; `None` means the one that comes with the library, if it has one for the device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub table: Option<PathBuf>,
+}
+
+impl Default for CclSettings {
+    fn default() -> Self {
+        Self {
+            algorithm: None,
+            max_blocks: None,
+            staging_bytes: None,
+            pipe_bytes: None,
+            copy_streams: 1,
+            check: Check::default(),
+            table: None,
+        }
+    }
 }
 
 /// `[ep]`.

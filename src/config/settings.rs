@@ -328,6 +328,12 @@ pub static SETTINGS: &[Setting] = &[
         "chosen from the heap and the device",
     ),
     shared(setting(
+        "ccl.copy_streams",
+        Integer,
+        "Streams for the copies to each member in collectives by copy engine, up to 16; 0 for one stream for all members, whose copies \
+         then follow each other.",
+    )),
+    shared(setting(
         "ccl.check",
         Word(&CHECKS),
         "What is checked at every collective: `fingerprint` compares the members' calls on the devices before data moves, and \

@@ -20,6 +20,7 @@ use crate::fault::OperationCode;
 use crate::flight::{Held, InFlight, Keep, MemoryUse, launch_tracked};
 use crate::heap::{DEFAULT_ALIGNMENT, SymmetricMemory};
 use crate::host_api::TeamSignalArgs;
+use crate::legs::LegStreams;
 use crate::residency::ResidencyPermit;
 use crate::tables::Table;
 use crate::world::World;
@@ -97,6 +98,8 @@ pub struct Team {
     kept: Option<(Table, ResidencyPermit)>,
     /// What crates above gave to keep as long.
     held: Mutex<Vec<Box<dyn Held>>>,
+    /// For copies side by side, when there are any.
+    legs: Mutex<Option<LegStreams>>,
 }
 
 /// The kernels of teams, loaded once for a world.
@@ -154,8 +157,8 @@ impl World {
         };
         let epoch = table.address().offset(u64::from(group.size()) * 8);
         let (world, group, kept) = (self.clone(), group.clone(), Some((table, permit)));
-        let held = Mutex::default();
-        Ok(Team { world, group, rank, view, flags, epoch, kernels, kept, held })
+        let (held, legs) = (Mutex::default(), Mutex::default());
+        Ok(Team { world, group, rank, view, flags, epoch, kernels, kept, held, legs })
     }
 
     /// The kernels, and a share of the device for one barrier: those of one team run one after the other.
@@ -203,6 +206,10 @@ impl Team {
 
     pub(crate) fn engine_legs(&self) -> Option<&TypedKernel> {
         self.kernels.engine_legs.as_ref()
+    }
+
+    pub(crate) fn legs(&self) -> &Mutex<Option<LegStreams>> {
+        &self.legs
     }
 
     /// Everything launched in order.
@@ -305,7 +312,10 @@ impl Drop for Team {
     fn drop(&mut self) {
         if let Some((table, permit)) = self.kept.take() {
             let flight = Arc::clone(self.flags.flight());
-            let held = std::mem::take(self.held.get_mut().unwrap_or_else(PoisonError::into_inner));
+            let mut held = std::mem::take(self.held.get_mut().unwrap_or_else(PoisonError::into_inner));
+            if let Some(legs) = self.legs.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+                held.push(Box::new(legs));
+            }
             self.world.inner.park(&flight, Keep::Team { _table: table, _permit: permit, _held: held });
         }
     }
