@@ -238,6 +238,7 @@ impl Collectives {
             Arguments::Move(args) => self.bench.launch(rank, kernel, grid, &args),
             Arguments::Uneven(args) => self.bench.launch(rank, kernel, grid, &*args),
             Arguments::Reduce(args) => self.bench.launch(rank, kernel, grid, &args),
+            Arguments::EngineReduce(args) => self.bench.launch(rank, kernel, grid, &*args),
             Arguments::GatherMany(args) => self.bench.launch(rank, kernel, grid, &*args),
             Arguments::Pipes(args) => self.bench.launch(rank, kernel, grid, &*args),
         }?;
