@@ -12,8 +12,9 @@
 //!
 //! There are no engines of GPUs and no routes here yet: a configuration that asks for the transport `sdma` is refused where the
 //! transports are made.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+pub mod amd;
 mod cut;
 pub mod decode;
 pub mod engine;
