@@ -64,6 +64,8 @@ fn a_mask_goes_before_the_table() {
     assert_eq!(between(&topology, 0, 1, 2).unwrap(), [5, 5]);
 }
 
+type Change<'a> = &'a dyn Fn(&mut Vec<TreeGpu>);
+
 /// What the table may be used for, and nothing else: each change takes it away, and the reason says which.
 #[test]
 fn the_table_describes_one_machine() {
@@ -73,7 +75,6 @@ fn the_table_describes_one_machine() {
         connect(&mut gpus, |_, _| None);
         why(&Tree::new(2, &gpus).read(), 0, 1)
     };
-    type Change<'a> = &'a dyn Fn(&mut Vec<TreeGpu>);
     let cases: [(&str, Change<'_>); 8] = [
         ("there are 7", &|gpus| drop(gpus.pop())),
         ("node 5 is 0x74b5", &|gpus| gpus[3].device = MI300X_VIRTUAL),
