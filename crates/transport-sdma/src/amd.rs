@@ -10,7 +10,8 @@
 //!
 //! * The runtime's own `hsa_amd_queue_create`, for engine type SDMA. Signatures and layouts are those of `hsa_ext_amd.h`
 //!   of ROCm/rocm-systems, interface 1.34. At least 1.31 is needed: from there on the runtime tells where the read and the
-//!   write pointer are, and its rings are uncached (pull request 9900). ROCm 10.0 exports it.
+//!   write pointer are, and its rings are uncached (pull request 9900). The runtime of ROCm 10.0.0 is reported to export it, that of
+//!   7.2.4 not to.
 //! * The thunk's functions `hsaKmt*` ([`Thunk`]), as in `hsakmt.h`. AMD's own builds of the runtime hide them (`hsacore.so.def`
 //!   ends in `local: *`), and `libhsakmt.ver` does not list `hsaKmtCreateQueueExt`: the way is open only where a distribution
 //!   exports it.

@@ -10,8 +10,8 @@
 //! Layouts: AMD's public packet headers of the Linux driver (`vega10_sdma_pkt_open.h`, `sdma_pkt_struct.h` of ROCr), and words
 //! captured from a runtime that wrote its own queue.
 //!
-//! There are no engines of GPUs and no routes here yet: a configuration that asks for the transport `sdma` is refused where the
-//! transports are made.
+//! [`amd`] finds AMD's engines and makes queues on them; it has not run on hardware. There are no routes here yet: a configuration
+//! that asks for the transport `sdma` is refused where the transports are made.
 #![deny(unsafe_code)]
 
 pub mod amd;

@@ -200,7 +200,7 @@ fn by_the_runtimes_own_function(folder: &Path, topology: &Arc<Topology>) {
 
     exhaustion(&fake, &engines, 0x1008);
     rounds(&fake, &engines);
-    not_shown(topology, &driver);
+    not_shown(&fake, topology, &driver);
 
     let queue = engines.create(Some(&gpu(1)), 0).unwrap();
     fake.fail(c"hsa_queue_destroy", 0x1001);
@@ -214,6 +214,11 @@ fn by_the_runtimes_own_function(folder: &Path, topology: &Arc<Topology>) {
 
 fn by_the_thunks_functions(folder: &Path, topology: &Arc<Topology>) {
     let fake = Fake::new(folder, "thunk.so", &["HSA", "THUNK"]);
+    fake.set(c"second_thunk", 1);
+    let error = open_driver().unwrap_err();
+    assert!(matches!(&error, AmdError::NoWay { tried, .. } if tried[1].contains("second thunk")), "{error}");
+    assert_eq!((fake.get(c"users"), fake.get(c"opened")), (0, 0), "what was opened is closed");
+    fake.set(c"second_thunk", 0);
     let driver = open_driver().unwrap();
     assert!(driver.origin().contains("thunk"), "{}", driver.origin());
     assert_eq!((fake.get(c"users"), fake.get(c"opened")), (1, 1));
@@ -247,7 +252,7 @@ fn by_the_thunks_functions(folder: &Path, topology: &Arc<Topology>) {
 
     exhaustion(&fake, &engines, 6);
     rounds(&fake, &engines);
-    not_shown(topology, &driver);
+    not_shown(&fake, topology, &driver);
 
     let queue = engines.create(Some(&gpu(1)), 0).unwrap();
     fake.fail(c"hsaKmtDestroyQueue", 1);
@@ -287,10 +292,14 @@ fn rounds(fake: &Fake, engines: &AmdEngines) {
 }
 
 /// The kernel shows a GPU that this process's runtime leaves out, as `ROCR_VISIBLE_DEVICES` makes it.
-fn not_shown(topology: &Arc<Topology>, driver: &Arc<dyn Driver>) {
+fn not_shown(fake: &Fake, topology: &Arc<Topology>, driver: &Arc<dyn Driver>) {
     let error = AmdEngines::new(&gpu(2), Arc::clone(topology), Arc::clone(driver), RING_BYTES).unwrap_err();
     assert!(matches!(error, AmdError::NotShown { .. }), "{error}");
     for said in ["0002:0c:00.0", "it shows 0000:0c:00.0; 0001:0c:00.0"] {
         assert!(error.to_string().contains(said), "{error}");
     }
+    fake.set(c"twins", 1);
+    let error = AmdEngines::new(&gpu(0), Arc::clone(topology), Arc::clone(driver), RING_BYTES).unwrap_err();
+    assert!(matches!(error, AmdError::ShownSeveralTimes { count: 2, .. }), "{error}");
+    fake.set(c"twins", 0);
 }

@@ -94,7 +94,7 @@ static_assert(sizeof(QueueResource) == 40 && sizeof(ThunkPointerInfo) == 68, "pa
 
 // What is told and asked by name.
 int users, opened, memory, mapped, queues, complaints;
-int interface_minor = 31, kfd_minor = 17, slots = 8, host_only, wrong_engine;
+int interface_minor = 31, kfd_minor = 17, slots = 8, host_only, wrong_engine, second_thunk, twins;
 char failing[64];
 int failing_code;
 
@@ -126,7 +126,7 @@ int *fakeNumber(const char *name) {
     struct { const char *name; int *place; } const numbers[] = {
         {"users", &users}, {"opened", &opened}, {"memory", &memory}, {"mapped", &mapped}, {"queues", &queues},
         {"complaints", &complaints}, {"interface", &interface_minor}, {"kfd", &kfd_minor}, {"slots", &slots},
-        {"host_only", &host_only}, {"wrong_engine", &wrong_engine},
+        {"host_only", &host_only}, {"wrong_engine", &wrong_engine}, {"second_thunk", &second_thunk}, {"twins", &twins},
     };
     for (auto &number : numbers)
         if (std::strcmp(number.name, name) == 0) return number.place;
@@ -160,7 +160,7 @@ int hsa_iterate_agents(int (*callback)(Agent, void *), void *data) {
     return 0;
 }
 
-// 0x10 is the host; 0x11 and 0x12 are GPUs that differ in their domain only.
+// 0x10 is the host; 0x11 and 0x12 are GPUs that differ in their domain only, and as twins in nothing.
 int hsa_agent_get_info(Agent agent, unsigned attribute, void *value) {
     FAIL_IF_TOLD;
     uint32_t gpu = uint32_t(agent.handle - 0x10), out;
@@ -168,7 +168,7 @@ int hsa_agent_get_info(Agent agent, unsigned attribute, void *value) {
         case 17: out = gpu ? 1 : 0; break;
         case 0xa004: out = gpu; break;
         case 0xa006: out = 0x0c00; break;
-        case 0xa00f: out = gpu - 1; break;
+        case 0xa00f: out = twins ? 0 : gpu - 1; break;
         default: return 0x1001;
     }
     *static_cast<uint32_t *>(value) = out;
@@ -241,7 +241,8 @@ int hsa_queue_destroy(Queue *queue) {
 #endif
 
 #ifdef THUNK
-int hsaKmtOpenKFD() { FAIL_IF_TOLD; return ++opened > 1 ? 22 : 0; }
+// The runtime has opened its thunk, and keeps it open.
+int hsaKmtOpenKFD() { FAIL_IF_TOLD; return opened++ || !second_thunk ? 22 : 0; }
 int hsaKmtCloseKFD() { --opened; return 0; }
 
 int hsaKmtGetVersion(uint32_t *version) {

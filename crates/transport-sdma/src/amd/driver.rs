@@ -91,7 +91,8 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// The runtime's view of a GPU of the tree, found by domain and location.
     ///
     /// # Errors
-    /// [`super::AmdError::NotShown`] if the runtime leaves the GPU out; [`super::AmdError::Call`].
+    /// [`super::AmdError::NotShown`] if the runtime leaves the GPU out, [`super::AmdError::ShownSeveralTimes`] if it does not tell it
+    /// from others; [`super::AmdError::Call`].
     fn node(&self, gpu: &Gpu) -> AmdResult<DriverNode>;
 
     /// Makes a queue with an empty ring; `ring_bytes` is a power of two. A failure in the middle gives back what was made.

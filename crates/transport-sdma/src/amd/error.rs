@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use super::address::{GpuAddress, PciAddress};
+use super::address::GpuAddress;
 use super::thunk::KfdVersion;
 
 /// An error of AMD's engines.
@@ -60,10 +60,12 @@ pub enum AmdError {
         hidden: usize,
     },
     /// An address that means several nodes.
-    #[error("{asked} is divided into {partitions} partitions, and the address does not say which is meant")]
+    #[error(
+        "{asked} means {partitions} nodes, partitions of a GPU: name one that the kernel tells from the others"
+    )]
     Partitioned {
         /// What was asked for.
-        asked: PciAddress,
+        asked: GpuAddress,
         /// How many there are.
         partitions: usize,
     },
@@ -188,6 +190,25 @@ pub enum AmdError {
         /// What it shows.
         shown: Vec<GpuAddress>,
     },
+    /// The runtime shows several GPUs at one place, so that none of them can be meant.
+    #[error("{origin} shows {count} GPUs at {gpu}: partitions that it does not tell apart")]
+    ShownSeveralTimes {
+        /// The functions asked.
+        origin: String,
+        /// The place.
+        gpu: GpuAddress,
+        /// How many.
+        count: usize,
+    },
+    /// The thunk's functions belong to a copy of the thunk that the runtime does not use.
+    #[error(
+        "the functions hsaKmt* next to {library} are those of a second thunk, which the runtime has not opened: two \
+         thunks in a process manage one address space against each other"
+    )]
+    SecondThunk {
+        /// The library.
+        library: String,
+    },
     /// A function of the library returned an error code.
     #[error("{call} on {place} returned {code:#x}")]
     Call {
@@ -222,9 +243,9 @@ pub enum AmdError {
     },
     /// An engine holds no more queues.
     #[error(
-        "no queue for {destination}, channel {channel}: engine {engine} of the GPU at {gpu} holds {queues_per_engine} queues, \
-         of which {in_use} are this world's; {asked} asked for now; others may be held by HIP's own copies (one or two for an engine) \
-         and by other worlds and processes on this GPU"
+        "no queue for {destination}, channel {channel}: engine {engine} of the GPU at {gpu} holds {queues_per_engine} \
+         queues; this world has {in_use} of them and asked for one more; others may be held by HIP's own copies (one or \
+         two for an engine) and by other worlds and processes on this GPU"
     )]
     Exhausted {
         /// The GPU whose engines copy.
@@ -237,8 +258,6 @@ pub enum AmdError {
         engine: u32,
         /// Queues of this world on it.
         in_use: u32,
-        /// Queues that were asked for in this call.
-        asked: u32,
         /// Queues that it holds.
         queues_per_engine: u32,
         /// What the driver said; `None` if it was not asked, because this world's queues fill the engine.

@@ -99,7 +99,6 @@ impl AmdEngines {
             channel,
             engine: choice.engine,
             in_use,
-            asked: 1,
             queues_per_engine: self.source.queues_per_engine,
             source,
         };

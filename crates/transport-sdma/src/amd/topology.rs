@@ -40,7 +40,8 @@ pub struct Gpu {
     pub gfx_target_version: u32,
     /// GPUs connected by xGMI share this number. 0 if there are no such links.
     pub hive_id: u64,
-    /// Place of the GPU among those of its hive, which the table of engines counts by. `None` if the kernel does not say.
+    /// Place of the GPU among those of its hive, which the table of engines counts by: the file `xgmi_physical_id` of the PCI device,
+    /// read as a decimal number (the places that matter have one digit). `None` if the kernel does not say.
     pub xgmi_physical_id: Option<u32>,
     /// Compute dies of this node. `None` if the kernel does not say.
     pub compute_dies: Option<u32>,
@@ -148,18 +149,24 @@ impl Topology {
     /// The GPU at an address.
     ///
     /// # Errors
-    /// [`AmdError::NoSuchGpu`], with what there is; [`AmdError::Partitioned`] if the address means several nodes.
+    /// [`AmdError::NoSuchGpu`], with what there is; [`AmdError::Partitioned`] if the address means several nodes, as it does for a
+    /// GPU with partitions when it names none, or when the kernel does not number them.
     pub fn find(&self, asked: &GpuAddress) -> AmdResult<&Gpu> {
         let here: Vec<&Gpu> = self.gpus.iter().filter(|gpu| gpu.same_device(asked.pci)).collect();
-        let found = match (here.as_slice(), asked.partition) {
-            ([gpu], None) => (gpu.pci().function == asked.pci.function).then_some(*gpu),
-            ([gpu], Some(partition)) => (partition == 0 && gpu.pci() == asked.pci).then_some(*gpu),
-            ([], _) => None,
-            (several, None) => {
-                return Err(AmdError::Partitioned { asked: asked.pci, partitions: several.len() });
+        let meant: Vec<&Gpu> = match asked.partition {
+            Some(partition) if here.len() > 1 => {
+                here.into_iter().filter(|gpu| gpu.partition() == partition).collect()
             }
-            (several, Some(partition)) => several.iter().find(|gpu| gpu.partition() == partition).copied(),
+            // A whole GPU is its own first part.
+            Some(0) => here.into_iter().filter(|gpu| gpu.pci() == asked.pci).collect(),
+            Some(_) => Vec::new(),
+            None if here.len() > 1 => here,
+            None => here.into_iter().filter(|gpu| gpu.pci() == asked.pci).collect(),
         };
+        if meant.len() > 1 {
+            return Err(AmdError::Partitioned { asked: *asked, partitions: meant.len() });
+        }
+        let found = meant.first().copied();
         found.ok_or_else(|| AmdError::NoSuchGpu {
             asked: *asked,
             shown: self.gpus.iter().map(|gpu| self.address(gpu)).collect(),

@@ -72,6 +72,7 @@ impl Session {
     /// The GPU of the tree as this runtime shows it, found by domain and location.
     pub(super) fn find(&self, gpu: &Gpu) -> AmdResult<ShownGpu> {
         let mut shown = Vec::new();
+        let mut found = Vec::new();
         for agent in self.agents()? {
             if self.agent_info(agent, DEVICE_TYPE)? != DEVICE_IS_GPU {
                 continue;
@@ -82,12 +83,17 @@ impl Session {
                 location: self.agent_info(agent, LOCATION)?,
                 domain: self.agent_info(agent, DOMAIN)?,
             };
-            if (this.domain, this.location) == (gpu.domain, gpu.location_id) {
-                return Ok(this);
-            }
             shown.push(this.address());
+            if (this.domain, this.location) == (gpu.domain, gpu.location_id) {
+                found.push(this);
+            }
         }
-        Err(AmdError::NotShown { origin: self.name.to_owned(), gpu: gpu.pci().into(), shown })
+        let (origin, place, count) = (self.name.to_owned(), gpu.pci().into(), found.len());
+        match (found.pop(), count) {
+            (Some(gpu), 1) => Ok(gpu),
+            (Some(_), _) => Err(AmdError::ShownSeveralTimes { origin, gpu: place, count }),
+            (None, _) => Err(AmdError::NotShown { origin, gpu: place, shown }),
+        }
     }
 
     fn agents(&self) -> AmdResult<Vec<Agent>> {

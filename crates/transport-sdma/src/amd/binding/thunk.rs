@@ -49,6 +49,13 @@ impl MappedThunk {
     pub(super) fn open(session: Arc<Session>, functions: ThunkFunctions) -> AmdResult<Self> {
         // SAFETY: it takes nothing, and the thunk counts how often it is open.
         let code = unsafe { (functions.hsaKmtOpenKFD)() };
+        if code == 0 {
+            // The runtime keeps its thunk open: this one, which nobody had opened, is another.
+            // SAFETY: it undoes the open above.
+            let closed = unsafe { (functions.hsaKmtCloseKFD)() };
+            check("hsaKmtCloseKFD", || session.name().to_owned(), closed)?;
+            return Err(AmdError::SecondThunk { library: session.name().to_owned() });
+        }
         if code != ALREADY_OPENED {
             check("hsaKmtOpenKFD", || session.name().to_owned(), code)?;
         }

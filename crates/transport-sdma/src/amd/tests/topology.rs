@@ -93,6 +93,30 @@ fn a_divided_gpu_wants_its_partition_named() {
     }
 }
 
+/// Some kernels give all partitions one location: an engine must not be chosen for the wrong one.
+#[test]
+fn partitions_that_the_kernel_does_not_number_cannot_be_meant() {
+    let part = |index: u32| TreeGpu::mi300x(1 + index, 0xc1);
+    let topology = Tree::new(1, &(0..4).map(part).collect::<Vec<_>>()).read();
+    let whole = address("0000:c1:00.0");
+    for partition in [None, Some(0)] {
+        let error = topology.find(&GpuAddress { partition, ..whole }).unwrap_err();
+        assert!(matches!(error, AmdError::Partitioned { partitions: 4, .. }), "{error}");
+    }
+    assert!(matches!(
+        topology.find(&GpuAddress { partition: Some(1), ..whole }),
+        Err(AmdError::NoSuchGpu { .. })
+    ));
+}
+
+#[test]
+fn a_whole_gpu_is_its_own_first_part() {
+    let topology = Tree::new(1, &[TreeGpu::mi300x(1, 0xc1)]).read();
+    let whole = address("0000:c1:00.0");
+    assert_eq!(topology.find(&GpuAddress { partition: Some(0), ..whole }).unwrap().node, 1);
+    assert!(topology.find(&GpuAddress { partition: Some(1), ..whole }).is_err());
+}
+
 #[test]
 fn hidden_nodes_are_counted_and_not_read() {
     let mut gpus = eight_mi300x();
