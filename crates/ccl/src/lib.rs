@@ -27,6 +27,8 @@ pub mod conformance;
 mod data_type;
 pub mod device_api;
 mod element;
+#[doc(hidden)]
+pub mod engine;
 mod error;
 mod fingerprint;
 pub use anabranch_elements::float8;
@@ -44,6 +46,7 @@ pub mod pipes;
 pub mod plan;
 mod reduce;
 mod sizes;
+mod steps;
 mod tensor;
 pub mod tuning;
 pub mod typed;
