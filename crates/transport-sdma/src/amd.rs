@@ -2,7 +2,8 @@
 //!
 //! [`Topology`] reads what the kernel driver (KFD) says of the GPUs of a machine, [`choose`] says which engine serves which
 //! peer, a [`Driver`] makes queues on engines, and [`AmdEngines`] puts the three together: one value per GPU and world, whose
-//! [`AmdQueue`]s give back what they hold when they are dropped.
+//! [`AmdQueue`]s give back what they hold when they are dropped. [`AmdEngine`] is such a queue behind the crate's own
+//! [`QueueEngine`](crate::QueueEngine).
 //!
 //! There are two ways to make a queue, tried in this order by [`open_driver`]. Both use the runtime that this process has
 //! mapped already, because its thunk manages the process's address space on the GPUs: a second copy of the thunk fails or hides
@@ -27,6 +28,7 @@ mod address;
 mod binding;
 mod chooser;
 mod driver;
+mod engine;
 mod error;
 mod link;
 mod queue;
@@ -37,6 +39,7 @@ pub use address::{GpuAddress, PciAddress};
 pub use binding::open_driver;
 pub use chooser::{Choice, choose, plan};
 pub use driver::{Driver, DriverNode, DriverQueue, QueueToken, RingPlace};
+pub use engine::AmdEngine;
 pub use error::{AmdError, AmdResult};
 pub use link::{Link, LinkKind};
 pub use queue::{AmdEngines, AmdQueue, DEFAULT_RING_BYTES};

@@ -11,8 +11,9 @@ use std::process::Command;
 use std::sync::Arc;
 
 use anabranch_transport_sdma::amd::{
-    AmdEngines, AmdError, Driver, GpuAddress, PciAddress, RingPlace, Topology, open_driver,
+    AmdEngine, AmdEngines, AmdError, Driver, GpuAddress, PciAddress, RingPlace, Topology, open_driver,
 };
+use anabranch_transport_sdma::{Queue, QueueEngine, QueueError};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
 const RING_BYTES: u64 = 1 << 14;
@@ -182,8 +183,13 @@ fn by_the_runtimes_own_function(folder: &Path, topology: &Arc<Topology>) {
     fake.assert_nothing_is_held();
 
     fake.set(c"host_only", 1);
-    assert!(!engines.create(None, 0).unwrap().device_ringable());
+    let queue = engines.create(None, 0).unwrap();
+    assert!(!queue.device_ringable());
+    assert!(matches!(AmdEngine::new(queue), Err(AmdError::HostRings { engine: 0 })));
     fake.set(c"host_only", 0);
+    fake.assert_nothing_is_held();
+
+    submissions(&fake, &engines);
 
     fake.set(c"wrong_engine", 1);
     let error = engines.create(Some(&gpu(1)), 0).unwrap_err();
@@ -238,8 +244,13 @@ fn by_the_thunks_functions(folder: &Path, topology: &Arc<Topology>) {
     fake.assert_nothing_is_held();
 
     fake.set(c"host_only", 1);
-    assert!(!engines.create(None, 0).unwrap().device_ringable());
+    let queue = engines.create(None, 0).unwrap();
+    assert!(!queue.device_ringable());
+    assert!(matches!(AmdEngine::new(queue), Err(AmdError::HostRings { engine: 0 })));
     fake.set(c"host_only", 0);
+    fake.assert_nothing_is_held();
+
+    submissions(&fake, &engines);
 
     for function in [c"hsaKmtAllocMemory", c"hsaKmtMapMemoryToGPU", c"hsaKmtCreateQueueExt"] {
         fake.fail(function, 3);
@@ -302,4 +313,48 @@ fn not_shown(fake: &Fake, topology: &Arc<Topology>, driver: &Arc<dyn Driver>) {
     let error = AmdEngines::new(&gpu(0), Arc::clone(topology), Arc::clone(driver), RING_BYTES).unwrap_err();
     assert!(matches!(error, AmdError::ShownSeveralTimes { count: 2, .. }), "{error}");
     fake.set(c"twins", 0);
+}
+
+/// Words, write pointer and doorbell arrive where the queue says; a port keeps its queue.
+fn submissions(fake: &Fake, engines: &AmdEngines) {
+    let engine = AmdEngine::new(engines.create(Some(&gpu(1)), 0).unwrap()).unwrap();
+    assert!(engine.describe().starts_with("copy engine 6 (xGMI:"), "{}", engine.describe());
+    let at = engine.words();
+    let ring = engine.ring();
+    let queue = Queue::new(ring, engine.port());
+    // SAFETY: words of the fake's queue, which is there as long as `queue` is; nobody else uses them now.
+    let load = |address: u64| unsafe { (address as *const u64).read_volatile() };
+    // SAFETY: as above.
+    let store = |address: u64, value: u64| unsafe { (address as *mut u64).write_volatile(value) };
+    for address in [at.write_pointer.0, at.doorbell.0, at.read_pointer.0] {
+        store(address, 0);
+    }
+    // Twice around the ring, with an engine that reads everything at once.
+    let words: Vec<u32> = (1..=24).collect();
+    let mut end = 0;
+    while end < 2 * RING_BYTES {
+        let start = end;
+        end = queue.submit(&words, || panic!("there is room")).unwrap();
+        assert_eq!([load(at.write_pointer.0), load(at.doorbell.0)], [end; 2]);
+        // What did not fit before the ring's end begins at its start.
+        let place = if ring.place(start) + 96 > RING_BYTES { 0 } else { ring.place(start) };
+        let found = [load(at.ring.0 + place), load(at.ring.0 + place + 88)];
+        let pair = |index: usize| u64::from(words[index]) | u64::from(words[index + 1]) << 32;
+        assert_eq!(found, [pair(0), pair(22)], "at {start}");
+        store(at.read_pointer.0, end);
+    }
+    // An engine that reads nothing more fills the queue, and that is an error.
+    let mut looks = 0;
+    let full = loop {
+        looks += 1;
+        if let Err(error) = queue.submit(&words, || false) {
+            break error;
+        }
+    };
+    assert!(matches!(full, QueueError::Full { read, .. } if read == end), "{full}");
+    assert!(looks > 100, "{looks}");
+    drop(engine);
+    assert_eq!(fake.get(c"queues"), 1, "the port keeps it");
+    drop(queue);
+    fake.assert_nothing_is_held();
 }

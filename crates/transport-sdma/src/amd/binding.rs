@@ -1,6 +1,7 @@
-//! Finds the runtime that this process has mapped, and the way it offers to make queues.
+//! Finds the runtime that this process has mapped, and the way it offers to make queues; and the host's side of a queue.
 
 mod functions;
+mod port;
 mod runtime;
 mod session;
 mod thunk;
@@ -9,6 +10,8 @@ use core::ffi::c_int;
 use std::sync::Arc;
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+
+pub(super) use self::port::HostPort;
 
 use self::functions::{HsaFunctions, QueueFunctions, ThunkFunctions};
 use self::runtime::RuntimeDriver;

@@ -263,6 +263,17 @@ pub enum AmdError {
         /// What the driver said; `None` if it was not asked, because this world's queues fill the engine.
         source: Option<Box<AmdError>>,
     },
+    /// A queue whose doorbell kernels cannot ring.
+    #[error(
+        "the doorbell of the queue on engine {engine} is mapped for the host alone: kernels cannot submit to it"
+    )]
+    HostRings {
+        /// The engine.
+        engine: u32,
+    },
+    /// What the crate says of packets and rings.
+    #[error(transparent)]
+    Words(#[from] crate::Error),
     /// A ring that cannot be.
     #[error("a ring of {given} bytes: allowed are powers of two from {least} to {most}")]
     Ring {
