@@ -7,7 +7,7 @@ use anabranch_bootstrap::{Deadline, Heartbeat, Rendezvous, TcpConfig, TcpRendezv
 use anabranch_ccl::{CclConfig, Table};
 use anabranch_ep::{EpConfig, LaunchTable, Mode};
 use anabranch_ranks::GlobalRank;
-use anabranch_shmem::{RankError, RankSetup, World, WorldConfig};
+use anabranch_shmem::{RankError, RankSetup, SdmaConfig, World, WorldConfig};
 use anabranch_transport::TransportKind;
 
 use crate::config::{ByteSize, Config, HeapMode, TransportName};
@@ -147,7 +147,20 @@ pub fn world_config(config: &Config) -> WorldConfig {
         transports: config.transport.order.iter().map(kind).collect(),
         rendezvous_deadline: config.deadline.rendezvous.duration(),
         operation_deadline: config.deadline.operation.duration(),
+        sdma: sdma_config(config),
         ..WorldConfig::default()
+    }
+}
+
+fn sdma_config(config: &Config) -> SdmaConfig {
+    let (sdma, base) = (&config.transport.sdma, SdmaConfig::default());
+    // Checked to fit when the configuration was.
+    let most = sdma.most_copy_bytes.and_then(|most| u32::try_from(most.bytes()).ok());
+    SdmaConfig {
+        queues: sdma.queues,
+        ring_bytes: sdma.ring_bytes.bytes(),
+        most_copy_bytes: most.unwrap_or(base.most_copy_bytes),
+        ..base
     }
 }
 

@@ -17,8 +17,11 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("bootstrap", &["clock", "ranks"]),
     ("transport", &["ranks"]),
     ("transport-p2p", &["hip", "hip-jit", "ranks", "transport"]),
-    ("transport-sdma", &[]),
-    ("shmem", &["bootstrap", "clock", "hip", "hip-jit", "ranks", "transport", "transport-p2p"]),
+    ("transport-sdma", &["clock", "hip", "hip-jit", "ranks", "transport", "transport-p2p"]),
+    (
+        "shmem",
+        &["bootstrap", "clock", "hip", "hip-jit", "ranks", "transport", "transport-p2p", "transport-sdma"],
+    ),
     ("ep", &["bootstrap", "clock", "elements", "hip", "hip-jit", "ranks", "shmem", "tuning"]),
     ("ccl", &["clock", "elements", "hip", "hip-jit", "ranks", "shmem", "tuning"]),
     (

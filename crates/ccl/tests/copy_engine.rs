@@ -15,8 +15,9 @@ use anabranch_ccl::{
 };
 use anabranch_hip::Stream;
 use anabranch_ranks::GroupRank;
-use anabranch_shmem::{World, WorldConfig};
+use anabranch_shmem::{SdmaConfig, World, WorldConfig};
 use anabranch_testkit::{Ranks, role};
+use anabranch_transport::TransportKind;
 use common::mismatch::{Memory, ODD, Place, RANKS, Seen, checked, failures, judge};
 use common::processes::{address_file, process_world};
 use common::{all_well, failure, jit, on_ranks, world_config};
@@ -89,6 +90,20 @@ fn trials(members: u32) -> Vec<Trial> {
 fn groups_of_one_to_eight_among_other_algorithms() {
     for (ranks, wave) in [(1, 4), (2, 64), (3, 1), (5, 32), (8, 4)] {
         all_well(on_ranks(ranks, wave, &world_config(), &jit(), |world| {
+            run_all(world, config(), &trials(ranks), true)
+        }));
+    }
+}
+
+/// Kernels put the copies into queues, with rings of a few packets.
+#[test]
+fn by_queues_that_kernels_write() {
+    for (ranks, wave) in [(2, 4), (4, 32), (5, 1)] {
+        let sdma = SdmaConfig { ring_bytes: 256, most_copy_bytes: 4096, ..SdmaConfig::default() };
+        let transports = vec![TransportKind::Sdma, TransportKind::P2p];
+        let world = WorldConfig { transports, sdma, ..world_config() };
+        all_well(on_ranks(ranks, wave, &world, &jit(), |world| {
+            assert!(world.routes().iter().all(|route| route.kind == TransportKind::Sdma));
             run_all(world, config(), &trials(ranks), true)
         }));
     }

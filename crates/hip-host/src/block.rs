@@ -9,11 +9,12 @@ use std::sync::Arc;
 
 use corosensei::{Coroutine, CoroutineResult};
 
+use crate::Step;
 use crate::fault::FaultKind;
 use crate::lane::{Lane, LaneYielder};
 use crate::launch::Launch;
 use crate::local_memory::LocalMemory;
-use crate::scheduler::{Step, Task};
+use crate::scheduler::Task;
 use crate::stack::StackSlot;
 
 /// Whether a lane that arrived where lanes meet may go on.

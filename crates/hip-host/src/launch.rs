@@ -7,13 +7,14 @@ use std::sync::{Arc, Mutex};
 
 use anabranch_hip::HipError;
 
+use crate::Step;
 use crate::block::Block;
 use crate::config::{MAX_BLOCK_THREADS, MAX_LOCAL_BYTES};
 use crate::device::DeviceState;
 use crate::fault::{Fault, FaultKind};
 use crate::machine::Core;
 use crate::module::KernelEntry;
-use crate::scheduler::{Step, Task, caught};
+use crate::scheduler::{Task, caught};
 use crate::seeded::Queued;
 use crate::sync::lock;
 

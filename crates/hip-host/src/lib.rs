@@ -23,6 +23,7 @@ mod clock;
 mod config;
 mod current;
 mod device;
+mod engines;
 mod error;
 mod event;
 mod fault;
@@ -49,9 +50,9 @@ mod virtual_memory;
 mod work_queue;
 
 pub use abi::{HOST_ABI_HEADER, HOST_ABI_VERSION, KERNEL_DESCRIPTOR_SUFFIX};
+pub use anabranch_hip::{Actor, Step};
 pub use config::{HostConfig, MAX_BLOCK_THREADS, MAX_LOCAL_BYTES, Schedule, SeededSchedule, WAVE_WIDTHS};
 pub use error::Error;
 pub use fault::{Fault, FaultKind};
 pub use machine::HostMachine;
-pub use scheduler::{Actor, Step};
 pub use turns::{MachineRun, SeededFailure};

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use anabranch_clock::Driver;
-use anabranch_hip::{Binding, HipError, Runtime, RuntimeKind};
+use anabranch_hip::{Actor, Binding, DeviceOrdinal, HipError, Runtime, RuntimeKind, SoftwareEngines, Step};
 
 use crate::callback::Callbacks;
 use crate::capture::CaptureGraph;
@@ -20,13 +20,13 @@ use crate::mapping::Mapping;
 use crate::memory::Regions;
 use crate::module::{KernelEntry, Module};
 use crate::operation::Operation;
-use crate::scheduler::{Actor, FreeRunning, Scheduler, Step, Task};
+use crate::scheduler::{Begin, FreeRunning, Scheduler, Task};
 use crate::stack::StackArena;
 use crate::stream::{Stream, StreamKind};
 use crate::sync::lock;
 use crate::turns::{MachineRun, SeededFailure, Turns};
 use crate::virtual_memory::{Physical, Reservations};
-use crate::{Error, calls, seeded};
+use crate::{Error, calls, engines, seeded};
 
 /// What running things share. Tasks hold it; it does not hold them, except through the scheduler, which drops
 /// its tasks when it stops.
@@ -184,10 +184,9 @@ impl HostMachine {
     }
 
     /// Runs an engine under the machine's scheduler until it finishes or the machine is dropped. When it panics, all
-    /// devices are lost, as nobody knows for whom it worked.
+    /// devices are lost, as nobody knows for whom it worked; [`Runtime::engines`] starts engines that work for one.
     pub fn spawn_actor(&self, actor: Box<dyn Actor>) {
-        let core = Arc::clone(&self.core);
-        self.core.scheduler.spawn(Box::new(move || Box::new(ActorTask { actor, core })));
+        spawn_actor(&self.core, None, actor);
     }
 
     /// Tells actors and waiting streams that something has changed, so that resting workers look at once.
@@ -255,9 +254,20 @@ impl Drop for HostMachine {
     }
 }
 
+/// Runs an engine, for one device or for all.
+pub(crate) fn spawn_actor(core: &Arc<Core>, device: Option<u32>, actor: Box<dyn Actor>) {
+    let shared = Arc::clone(core);
+    let begin: Begin = Box::new(move || Box::new(ActorTask { actor, device, core: shared }));
+    match device {
+        Some(device) => core.scheduler.spawn_for(device, begin),
+        None => core.scheduler.spawn(begin),
+    }
+}
+
 /// An engine, and the machine that learns of its panic.
 struct ActorTask {
     actor: Box<dyn Actor>,
+    device: Option<u32>,
     core: Arc<Core>,
 }
 
@@ -267,7 +277,8 @@ impl Task for ActorTask {
     }
 
     fn panicked(&mut self) -> Step {
-        for device in 0..self.core.faults.devices() {
+        let all = 0..self.core.faults.devices();
+        for device in all.filter(|device| self.device.is_none_or(|own| own == *device)) {
             self.core.faults.record_panic(device, "(engine)");
         }
         self.core.scheduler.wake();
@@ -288,5 +299,10 @@ impl Binding for MachineBinding {
 
     fn driver(&self) -> Option<Arc<dyn Driver>> {
         Some(Arc::clone(self.machine.core.seeded.as_ref()?) as Arc<dyn Driver>)
+    }
+
+    fn engines(&self, device: DeviceOrdinal) -> Option<SoftwareEngines> {
+        let machine = &self.machine;
+        engines::engines(&machine.core, &machine.regions, &machine.devices, device)
     }
 }

@@ -12,29 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
+use anabranch_hip::Step;
+
 use crate::{Error, rest::Rest, sync::lock};
-
-/// What came of one step of a task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// Something was done; more may follow at once.
-    Progress,
-    /// Nothing could be done until somebody else acts.
-    Waiting,
-    /// The task is over and is dropped.
-    Finished,
-}
-
-/// An engine in software (a copy engine, a NIC) that runs under the machine's scheduler.
-///
-/// `step` must return soon and must not block: blocks of running kernels share its thread. A machine whose
-/// tasks all return [`Step::Waiting`] rests its threads for up to
-/// [`HostConfig::longest_rest`](crate::HostConfig::longest_rest) between rounds. An actor that holds an `Arc`
-/// of its machine keeps the machine alive until it finishes.
-pub trait Actor: Send {
-    /// Does a little of the engine's work.
-    fn step(&mut self) -> Step;
-}
 
 /// A task on the thread that runs it.
 pub(crate) trait Task {

@@ -8,11 +8,12 @@ use std::sync::{Arc, Mutex};
 
 use anabranch_hip::HipError;
 
+use crate::Step;
 use crate::capture::{Membership, captured_push};
 use crate::device::DeviceState;
 use crate::machine::Core;
 use crate::operation::{Advance, On, Operation, Running};
-use crate::scheduler::{Step, Task};
+use crate::scheduler::Task;
 use crate::sync::lock;
 use crate::work_queue::WorkQueue;
 

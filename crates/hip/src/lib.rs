@@ -11,6 +11,7 @@
 pub mod table;
 pub mod types;
 
+mod actor;
 mod causes;
 mod device;
 mod error;
@@ -23,6 +24,7 @@ mod runtime;
 mod stream;
 mod virtual_memory;
 
+pub use actor::{Actor, EngineMemory, NoMemory, Step};
 pub use causes::{with_causes, with_distinct_causes};
 pub use device::{Device, DeviceGuard};
 pub use error::{Error, LoadError, Result};
@@ -31,7 +33,9 @@ pub use ipc::{IpcHandle, IpcMapping};
 pub use loader::load_amd;
 pub use memory::{DeviceAddress, DeviceBuffer, HostBuffer};
 pub use module::{Kernel, LaunchShape, Module};
-pub use runtime::{Binding, DeviceOrdinal, Runtime, RuntimeKind, UnknownRuntime};
+pub use runtime::{
+    Binding, DeviceOrdinal, Runtime, RuntimeKind, SoftwareEngines, StartActor, UnknownRuntime,
+};
 pub use stream::{Event, Stream};
 pub use table::HipApi;
 pub use types::HipError;

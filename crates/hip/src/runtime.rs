@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use anabranch_clock::Driver;
 
+use crate::actor::{Actor, EngineMemory};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::table::HipApi;
@@ -76,6 +77,29 @@ pub trait Binding: Send + Sync + fmt::Debug {
     fn driver(&self) -> Option<Arc<dyn Driver>> {
         None
     }
+
+    /// Where engines in software run for a device, on an instance that is software itself.
+    fn engines(&self, _device: DeviceOrdinal) -> Option<SoftwareEngines> {
+        None
+    }
+}
+
+/// Where a device's engines in software run, and the memory that they see.
+#[derive(Clone, Debug)]
+pub struct SoftwareEngines {
+    /// The device's memory and its peers'.
+    pub memory: Arc<dyn EngineMemory>,
+    /// Starts engines.
+    pub starter: Arc<dyn StartActor>,
+}
+
+/// Starts engines in software under a runtime's scheduler.
+pub trait StartActor: Send + Sync + fmt::Debug {
+    /// Runs an engine until it finishes or the runtime ends.
+    fn start(&self, actor: Box<dyn Actor>);
+
+    /// Tells engines that something has changed, so that resting threads look at once.
+    fn wake(&self);
 }
 
 /// A loaded runtime. Clones share it.
@@ -119,6 +143,11 @@ impl Runtime {
     /// What runs threads one at a time on this instance; `None` where threads are free, as on every GPU.
     pub fn driver(&self) -> Option<Arc<dyn Driver>> {
         self.inner.binding.as_ref()?.driver()
+    }
+
+    /// Where engines in software run for a device; `None` on every GPU.
+    pub fn engines(&self, device: DeviceOrdinal) -> Option<SoftwareEngines> {
+        self.inner.binding.as_ref()?.engines(device)
     }
 
     /// Whether two handles are one and the same loaded instance.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use anabranch_transport::{HostIdentity, TransportKind};
+use anabranch_transport_sdma::SdmaConfig;
 
 use crate::error::{Error, Result};
 
@@ -56,6 +57,9 @@ pub struct WorldConfig {
     /// After a kernel's deadline expired: how long to wait for the news that a peer was lost, which then is
     /// the cause that is reported.
     pub loss_grace: Duration,
+    /// How copy engines are used where `transports` names them (`transport.sdma`). Equal on all ranks but for what engines in
+    /// software do.
+    pub sdma: SdmaConfig,
     /// Names this machine where the kernel's boot id does not (virtual machines restored from one image).
     pub host_identity: Option<HostIdentity>,
 }
@@ -69,10 +73,16 @@ impl Default for WorldConfig {
             rendezvous_deadline: Duration::from_secs(60),
             operation_deadline: Duration::from_secs(10),
             loss_grace: Duration::from_millis(200),
+            sdma: SdmaConfig::default(),
             host_identity: None,
         }
     }
 }
+
+/// The most queues to a peer: no engine has more.
+const MOST_QUEUES: u32 = 64;
+/// The largest ring: far more than an engine is ever behind.
+const MOST_RING: u64 = 64 << 20;
 
 /// The smallest heap: 1 MiB, so that every runtime aligns it to a page.
 pub const MIN_HEAP_BYTES: u64 = 1 << 20;
@@ -88,6 +98,9 @@ impl WorldConfig {
             ("deadline.rendezvous", format!("{:?}", self.rendezvous_deadline)),
             ("deadline.operation", format!("{:?}", self.operation_deadline)),
             ("deadline.loss_grace", format!("{:?}", self.loss_grace)),
+            ("transport.sdma.queues", self.sdma.queues.to_string()),
+            ("transport.sdma.ring_bytes", self.sdma.ring_bytes.to_string()),
+            ("transport.sdma.most_copy_bytes", self.sdma.most_copy_bytes.to_string()),
         ]
         .map(|(name, value)| (name.to_owned(), value))
         .into()
@@ -107,6 +120,18 @@ impl WorldConfig {
         }
         if self.heap_mode == HeapMode::Flat && !self.transports.contains(&TransportKind::P2p) {
             return refuse("heap.mode", "flat".to_owned(), "static, or p2p in transport.order");
+        }
+        let SdmaConfig { queues, ring_bytes, most_copy_bytes, .. } = self.sdma;
+        if !(1..=MOST_QUEUES).contains(&queues) {
+            return refuse("transport.sdma.queues", queues.to_string(), "1 to 64");
+        }
+        if !ring_bytes.is_power_of_two() || !(SdmaConfig::LEAST_RING..=MOST_RING).contains(&ring_bytes) {
+            let expected = "a power of two from 256 to 67108864";
+            return refuse("transport.sdma.ring_bytes", ring_bytes.to_string(), expected);
+        }
+        if most_copy_bytes == 0 || !most_copy_bytes.is_multiple_of(32) {
+            let expected = "a multiple of 32";
+            return refuse("transport.sdma.most_copy_bytes", most_copy_bytes.to_string(), expected);
         }
         for (index, kind) in self.transports.iter().enumerate() {
             if self.transports.iter().take(index).any(|earlier| earlier == kind) {
@@ -168,8 +193,9 @@ mod tests {
             rendezvous_deadline: _,
             operation_deadline: _,
             loss_grace: _,
+            sdma: _,
             host_identity: _,
         } = WorldConfig::default();
-        assert_eq!(WorldConfig::default().fields().len(), 6);
+        assert_eq!(WorldConfig::default().fields().len(), 9);
     }
 }

@@ -6,7 +6,8 @@
 //!
 //! # Operations and scopes
 //!
-//! Over P2P; names are those of [`Operation`]. A scope is who calls together, with equal arguments.
+//! Over P2P, and over copy engines whose queues kernels write; names are those of [`Operation`]. A scope is who calls together, with
+//! equal arguments. Over copy engines that the host alone drives (NVIDIA's), kernels have no put, get, put_signal and signal.
 //!
 //! | operation | thread | wave | block | device function |
 //! |---|---|---|---|---|
@@ -29,7 +30,7 @@
 //!
 //! # Parameters of a unit
 //!
-//! `SHMEM_DEBUG` = 1 adds checks of the caller's duties. `SHMEM_MUTANT` makes a broken twin ([`Mutant`]) for tests; twins whose
+//! `SHMEM_ENGINES` = 1 where copies to some peer go through copy engines; [`World::kernel`](crate::World::kernel) sets it. `SHMEM_DEBUG` = 1 adds checks of the caller's duties. `SHMEM_MUTANT` makes a broken twin ([`Mutant`]) for tests; twins whose
 //! mistake is in the order of things are the prelude's (`PRELUDE_MUTANT`, [`anabranch_hip_jit::mutant`]).
 
 use anabranch_hip_jit::{DevicePointer, Header, device_struct};
@@ -39,14 +40,24 @@ pub mod conformance;
 
 macro_rules! headers {
     ($($name:literal),* $(,)?) => {
-        &[$(Header { name: concat!("shmem/", $name), text: include_str!(concat!("../device/shmem/", $name)) }),*]
+        &[
+            $(Header { name: concat!("shmem/", $name), text: include_str!(concat!("../device/shmem/", $name)) },)*
+            ENGINES[0],
+            ENGINES[1],
+            ENGINES[2],
+        ]
     };
 }
 
-/// The headers `shmem/*.h`. They include the prelude, which a unit lists too.
+/// The headers `sdma/*.h`.
+const ENGINES: &[Header] = anabranch_transport_sdma::DEVICE_HEADERS;
+const _: () = assert!(ENGINES.len() == 3, "all of them are listed below");
+
+/// The headers `shmem/*.h`, and those of the copy engines' queues. They include the prelude, which a unit lists too.
 pub const DEVICE_HEADERS: &[Header] = headers![
     "atomics.h",
     "barrier.h",
+    "engine.h",
     "order.h",
     "put_get.h",
     "scope.h",
@@ -74,6 +85,13 @@ impl BarrierWorkspace {
     }
 }
 
+/// A copy or signal that only the host may ask for.
+pub(crate) const PHASE_UNSUPPORTED: u32 = 0x5307;
+/// Room in a queue, or a producer's turn in it (`sdma/queue.h`).
+pub(crate) const PHASE_POST: u32 = 0x5401;
+/// The completion of packets.
+pub(crate) const PHASE_DONE: u32 = 0x5402;
+
 /// The name of a phase that the device functions put into fault records, whatever the operation of the kernel.
 pub fn phase_name(phase: u32) -> Option<&'static str> {
     Some(match phase {
@@ -83,6 +101,9 @@ pub fn phase_name(phase: u32) -> Option<&'static str> {
         0x5304 => "team_sync",
         0x5305 => "peer not mapped",
         0x5306 => "misuse",
+        PHASE_UNSUPPORTED => "unsupported over this route",
+        PHASE_POST => "room in a queue of copy engines",
+        PHASE_DONE => "completion by a copy engine",
         _ => return None,
     })
 }
@@ -145,7 +166,8 @@ mod tests {
             .map(|entry| format!("shmem/{}", entry.unwrap().file_name().into_string().unwrap()))
             .collect();
         files.sort();
-        let names: Vec<&str> = DEVICE_HEADERS.iter().map(|header| header.name).collect();
+        let names = DEVICE_HEADERS.iter().map(|header| header.name);
+        let names: Vec<&str> = names.filter(|name| name.starts_with("shmem/")).collect();
         assert_eq!(files, names);
         let umbrella = DEVICE_HEADERS.iter().find(|header| header.name == "shmem/shmem.h").unwrap();
         for name in names.iter().filter(|name| **name != "shmem/shmem.h") {
@@ -179,9 +201,12 @@ mod tests {
         let types = DEVICE_HEADERS.iter().find(|header| header.name == "shmem/types.h").unwrap().text;
         let phases: Vec<u32> =
             (0..=u32::from(u16::MAX)).filter(|phase| phase_name(*phase).is_some()).collect();
-        assert_eq!(phases.len(), types.matches("    PHASE_").count());
+        let queue = DEVICE_HEADERS.iter().find(|header| header.name == "sdma/queue.h").unwrap().text;
+        let said = |text: &str| text.matches("    PHASE_").count();
+        assert_eq!(phases.len(), said(types) + queue.matches("u32 {\n    PHASE_").count() + 1);
         for phase in phases {
-            assert!(types.contains(&format!("= {phase:#06x},")), "{phase:#x}");
+            let number = format!("= {phase:#06x},");
+            assert!(types.contains(&number) || queue.contains(&number), "{phase:#x}");
         }
         for (word, mutant) in [
             ("LENGTH_PLUS_ONE", Mutant::LengthPlusOne),

@@ -4,6 +4,9 @@
 //! an engine at work; or one for all, where a single copy fills what this rank can send. They fork from the caller's stream and join it again: what was on that stream before is done before the first leg
 //! begins, and what follows there finds all legs done. Forks and joins are events, so the whole may be captured into a graph.
 //!
+//! Where the route to a member has queues that kernels write (transport `sdma`), a kernel of one wave gives its legs to the engines and waits
+//! until they are done, instead of a stream.
+//!
 //! Legs wait for nobody. That a peer's buffer may be overwritten, and that it has been, is for kernels before and behind to settle,
 //! whose waits have a deadline. Behind a fault of the former the legs still run: what they write then is part of an operation that
 //! has failed.
@@ -13,6 +16,7 @@ use std::sync::PoisonError;
 use anabranch_hip::{Device, DeviceAddress, Event, Stream};
 use anabranch_ranks::GroupRank;
 
+use crate::engine_legs::EngineLeg;
 use crate::error::{Error, Result};
 use crate::flight::MemoryUse;
 use crate::team::Team;
@@ -167,16 +171,28 @@ impl Team {
         // Held to the end: forks and joins of two calls must not mix.
         let streams = self.legs().lock().unwrap_or_else(PoisonError::into_inner);
         let streams = streams.as_ref().ok_or(Error::LegsNotPrepared)?;
-        let pieces = pieces(legs, streams.per_member);
-        if pieces.is_empty() {
-            return Ok(());
-        }
+        let (posted, legs): (Vec<Leg>, Vec<Leg>) =
+            legs.iter().partition(|leg| leg.bytes > 0 && self.has_queues_to(leg.peer));
+        let pieces = pieces(&legs, streams.per_member);
         let branches = if stream.is_capturing()? { &streams.captured } else { &streams.running };
-        // SAFETY: the caller's promise.
-        let (copied, used) = unsafe { branches.run(stream, &pieces) };
+        // Copies of streams first: the kernel that gives the others to the queues waits until those are done.
+        let (copied, used) = if pieces.is_empty() {
+            (Ok(()), Vec::new())
+        } else {
+            // SAFETY: the caller's promise.
+            unsafe { branches.run(stream, &pieces) }
+        };
+        let posted = if posted.is_empty() {
+            Ok(())
+        } else {
+            // On the stream itself: engines work side by side as they are.
+            let post = |leg: &Leg| EngineLeg::new(leg.peer, leg.target, leg.source, leg.bytes);
+            // SAFETY: the caller's promise.
+            unsafe { self.post_legs(stream, &posted.iter().map(post).collect::<Vec<_>>()) }
+        };
         // Also when not all could be put there: what could is under way.
         branches.join(stream, &used).map_err(|error| self.flight().lose(error))?;
-        copied
+        copied.and(posted)
     }
 
     fn check_legs(&self, legs: &[Leg]) -> Result<()> {

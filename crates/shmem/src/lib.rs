@@ -25,6 +25,7 @@ mod collective;
 mod config;
 mod control;
 pub mod device_api;
+mod engine_legs;
 mod error;
 mod fault;
 mod flight;
@@ -48,8 +49,10 @@ mod turns;
 mod watch;
 mod world;
 
+pub use anabranch_transport_sdma::{EngineFaults, SdmaConfig, SoftwareConfig};
 pub use collective::group_id;
 pub use config::{HeapMode, MIN_HEAP_BYTES, WorldConfig};
+pub use engine_legs::{ENGINE_LEGS_UNIT, EngineLeg, EngineLegsArgs, engine_legs_kernel};
 pub use error::{Error, Result};
 pub use fault::{ExplainFault, Fault, OperationCode, OperationName};
 pub use flight::{LaunchGuard, MemoryUse};

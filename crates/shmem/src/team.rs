@@ -11,8 +11,10 @@ use anabranch_hip_jit::{
 };
 use anabranch_ranks::{Group, GroupRank};
 use anabranch_transport::{Operation, Scope};
+use anabranch_transport_sdma::SdmaQueue;
 
 use crate::collective::group_id;
+use crate::engine_legs;
 use crate::error::{Error, Result};
 use crate::fault::OperationCode;
 use crate::flight::{Held, InFlight, Keep, MemoryUse, launch_tracked};
@@ -37,6 +39,13 @@ device_struct! {
         pub peer_bases: DevicePointer<u64>,
         /// The world's words for bounded waits.
         pub control: DevicePointer<WaitControl>,
+        /// The queues of copy engines by which members are reached: `queues_per_peer` for each, in group order. Null where there
+        /// are none.
+        pub queues: DevicePointer<SdmaQueue>,
+        /// Entries for each member; 0 without a table.
+        pub queues_per_peer: u32,
+        /// Zero.
+        pub reserved: u32,
     }
 }
 
@@ -97,6 +106,8 @@ pub struct Team {
 #[derive(Clone, Debug)]
 pub(crate) struct TeamKernels {
     barrier: TypedKernel,
+    /// Where copies go by queues.
+    engine_legs: Option<TypedKernel>,
     pub(crate) signal: TypedKernel,
     pub(crate) signal_wait: TypedKernel,
 }
@@ -121,6 +132,10 @@ impl World {
         let bases = group.members().iter().map(|member| self.peer_base(*member).map_or(0, |base| base.0));
         let mut words: Vec<u64> = bases.collect();
         words.push(0);
+        // Behind them, in the same table: its lifetime is the team's.
+        let queues_at = words.len() as u64 * 8;
+        let (queues, queues_per_peer) = self.engine_queues(group);
+        words.extend_from_slice(bytemuck::cast_slice(&queues));
         let written = self.inner.tables.write(&words);
         let status = written.as_ref().map(|_| ()).map_err(|error| anabranch_hip::with_causes(error));
         self.agree_status(group, "team table", status)?;
@@ -133,6 +148,12 @@ impl World {
             group: id,
             peer_bases: DevicePointer::new(table.address()),
             control: self.control(),
+            queues: match queues_per_peer {
+                0 => DevicePointer::NULL,
+                _ => DevicePointer::new(table.address().offset(queues_at)),
+            },
+            queues_per_peer,
+            reserved: 0,
         };
         let epoch = table.address().offset(u64::from(group.size()) * 8);
         let (world, group, kept) = (self.clone(), group.clone(), Some((table, permit)));
@@ -166,6 +187,7 @@ impl World {
         let unit = self.jit().load(self.device(), &KernelSpec::new(&TEAM_BARRIER_UNIT))?;
         let loaded = TeamKernels {
             barrier: unit.kernel(TEAM_BARRIER_ENTRY)?.clone(),
+            engine_legs: engine_legs::load(self)?,
             signal: unit.kernel(SIGNAL_ENTRY)?.clone(),
             signal_wait: unit.kernel(SIGNAL_WAIT_ENTRY)?.clone(),
         };
@@ -180,6 +202,10 @@ fn barrier_threads(members: u32, wave: u32) -> u32 {
 impl Team {
     pub(crate) fn kernels(&self) -> &TeamKernels {
         &self.kernels
+    }
+
+    pub(crate) fn engine_legs(&self) -> Option<&TypedKernel> {
+        self.kernels.engine_legs.as_ref()
     }
 
     pub(crate) fn legs(&self) -> &Mutex<Option<LegStreams>> {

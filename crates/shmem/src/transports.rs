@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use anabranch_ranks::GlobalRank;
 use anabranch_transport::{
     Audience, Operation, Origin, PeerInfo, PeerMemory, Refusal, Region, Route, Scope, Support, Transport,
     TransportKind,
 };
 use anabranch_transport_p2p::{FlatWindow, P2pTransport};
+use anabranch_transport_sdma::{SdmaConfig, SdmaQueue, SdmaTransport};
 
 use crate::config::WorldConfig;
 use crate::error::{Error, Result};
@@ -25,6 +27,7 @@ mod replayed {
 #[derive(Debug)]
 pub(crate) enum AnyTransport {
     P2p(P2pTransport),
+    Sdma(SdmaTransport),
     /// One that the user brought.
     Boxed(Box<dyn Transport>),
 }
@@ -47,12 +50,13 @@ pub(crate) struct Opened {
 }
 
 impl Transports {
-    /// The transports that the configuration names; `brought` ones take precedence over built-in ones of their kind. The
+    /// The transports that the configuration names, for a world of so many ranks; `brought` ones take precedence over built-in ones of their kind. The
     /// built-in `p2p` maps peers into `window` where there is one.
     pub(crate) fn new(
         config: &WorldConfig,
         device: &anabranch_hip::Device,
         local: &PeerInfo,
+        ranks: usize,
         brought: Vec<Box<dyn Transport>>,
         window: Option<&Arc<FlatWindow>>,
     ) -> Self {
@@ -68,7 +72,14 @@ impl Transports {
                         Some(window) => P2pTransport::with_window(device, local, Arc::clone(window)),
                     }))
                 }
-                (None, TransportKind::Sdma | TransportKind::Rdma) => None,
+                (None, TransportKind::Sdma) => {
+                    let (device, local, window) = (device.clone(), local.clone(), window.cloned());
+                    // Engines to all ranks may be dead, and be found so in half the time that joining may take.
+                    let patience = config.rendezvous_deadline / (2 * ranks.max(1) as u32);
+                    let sdma = SdmaConfig { patience, ..config.sdma };
+                    Some(AnyTransport::Sdma(SdmaTransport::new(device, local, window, sdma)))
+                }
+                (None, TransportKind::Rdma) => None,
             };
             (*kind, transport)
         });
@@ -159,6 +170,24 @@ impl Transports {
         match (transport, offers.get(place).and_then(Option::as_ref)) {
             (Some(transport), Some(offer)) => Ok(transport.open(peer, offer, bytes)?),
             _ => Err(Error::Unreachable { peer: peer.rank, considered: Vec::new() }),
+        }
+    }
+
+    /// The built-in `sdma`.
+    pub(crate) fn sdma(&self) -> Option<&SdmaTransport> {
+        self.ordered.iter().find_map(|(_, transport)| match transport {
+            Some(AnyTransport::Sdma(transport)) => Some(transport),
+            _ => None,
+        })
+    }
+
+    /// The entries of a peer in a team's table of queues, where it has the rank `group_rank`: of its queues, if the transport at
+    /// `place` is the built-in `sdma`, else as many that say that it is mapped.
+    pub(crate) fn queues(&self, place: usize, peer: GlobalRank, group_rank: u32) -> Vec<SdmaQueue> {
+        match (self.ordered.get(place), self.sdma()) {
+            (Some((_, Some(AnyTransport::Sdma(sdma)))), _) => sdma.queues(peer, group_rank),
+            (_, Some(sdma)) => vec![bytemuck::Zeroable::zeroed(); sdma.queues_per_peer() as usize],
+            (_, None) => Vec::new(),
         }
     }
 

@@ -10,9 +10,10 @@ use std::time::Duration;
 use anabranch_bootstrap::{Deadline, LossObserver, Rendezvous};
 use anabranch_hip::{Device, DeviceAddress, Kernel, Stream};
 use anabranch_hip_jit::control::WaitControl;
-use anabranch_hip_jit::{DevicePointer, Jit};
+use anabranch_hip_jit::{DevicePointer, Jit, KernelSpec, KernelUnit};
 use anabranch_ranks::{GlobalRank, Group};
 use anabranch_transport::{Operation, PeerInfo, PeerMemory, Route, Scope, Support};
+use anabranch_transport_sdma::{SdmaQueue, SdmaTransport};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -171,6 +172,42 @@ impl World {
         let Some(route) = self.inner.routes.get(peer.index()) else { return Support::Unsupported };
         self.inner
             .with_connections(|connections| connections.transports.support(route.kind, operation, scope))
+    }
+
+    /// A unit as kernels of this world need it: those that use the device functions of the heap (`shmem/shmem.h`) are compiled for
+    /// copy engines where the configured order has them. Equal on all ranks.
+    pub fn kernel(&self, unit: &'static KernelUnit) -> KernelSpec {
+        let spec = KernelSpec::new(unit);
+        let engines = self.inner.with_connections(|connections| connections.transports.sdma().is_some());
+        if engines { spec.with("SHMEM_ENGINES", 1) } else { spec }
+    }
+
+    /// Whether kernels put packets into queues of copy engines.
+    pub(crate) fn has_engine_queues(&self) -> bool {
+        self.inner.with_connections(|connections| {
+            connections.transports.sdma().is_some_and(SdmaTransport::is_device_initiated)
+        })
+    }
+
+    /// The table of queues for kernels of a group, and the entries for each member.
+    pub(crate) fn engine_queues(&self, group: &Group) -> (Vec<SdmaQueue>, u32) {
+        self.inner.with_connections(|connections| {
+            let of_member = |(member, group_rank): (&GlobalRank, u32)| {
+                let place = connections.places.get(member.index()).copied().unwrap_or(usize::MAX);
+                connections.transports.queues(place, *member, group_rank)
+            };
+            let queues: Vec<_> = group.members().iter().zip(0..).flat_map(of_member).collect();
+            let each = queues.len() as u32 / group.size().max(1);
+            (queues, each)
+        })
+    }
+
+    /// Of the copy engines' queues to a rank: which engines serve them, and why those stopped that did. Empty where its route
+    /// has none.
+    pub fn engines(&self, rank: GlobalRank) -> Vec<(String, Option<String>)> {
+        let describe =
+            |connections: &Connections| connections.transports.sdma().map(|sdma| sdma.describe(rank));
+        self.inner.with_connections(describe).unwrap_or_default()
     }
 
     /// Where a rank's heap starts as kernels of this rank see it; `None` when loads and stores do not reach it.

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use crate::decode::{self, Refused};
+use crate::decode::{self, Refused, Wrong};
 use crate::generation::Generation;
 use crate::packet::Packet;
 use crate::ring::Ring;
@@ -85,6 +85,9 @@ pub enum Did {
     /// Nothing: there are no packets, or a poll does not pass yet.
     Waits,
 }
+
+/// Words that it reads at once: those of an atomic, which no packet of fixed length exceeds but a copy with two destinations.
+const LOOK: usize = 8;
 
 /// A copy that is not yet done.
 #[derive(Clone, Copy, Debug)]
@@ -205,10 +208,17 @@ impl Engine {
         // No packet crosses the ring's end.
         let position = self.read;
         let place = self.ring.place(position);
-        let left = (write - position).min(bytes - place);
-        let words: Vec<u32> = (0..left).step_by(4).map(|offset| word(place + offset)).collect();
-        let (packet, taken) = decode::packet(&words, self.generation)
-            .map_err(|what| Stopped::Packet { position, refused: Refused { word: 0, what } })?;
+        let left = ((write - position).min(bytes - place) / 4) as usize;
+        let words = |count: usize| (0..count as u64).map(|index| word(place + index * 4)).collect::<Vec<_>>();
+        // As many as most packets have; all that a longer one says it has.
+        let read = match decode::packet(&words(left.min(LOOK)), self.generation) {
+            Err(Wrong::Short { needed, .. }) if needed <= left => {
+                decode::packet(&words(needed), self.generation)
+            }
+            read => read,
+        };
+        let (packet, taken) =
+            read.map_err(|what| Stopped::Packet { position, refused: Refused { word: 0, what } })?;
         self.read += taken as u64 * 4;
         self.current = Some(Current { packet, position, looks: 0 });
         Ok(true)

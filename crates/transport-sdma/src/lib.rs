@@ -10,24 +10,44 @@
 //! Layouts: AMD's public packet headers of the Linux driver (`vega10_sdma_pkt_open.h`, `sdma_pkt_struct.h` of ROCr), and words
 //! captured from a runtime that wrote its own queue.
 //!
-//! There are no engines of GPUs and no routes here yet: a configuration that asks for the transport `sdma` is refused where the
-//! transports are made.
-#![forbid(unsafe_code)]
+//! [`DeviceQueue`] is a queue whose producers are kernels (`sdma/queue.h`), and [`SdmaTransport`] reaches peers by such queues, or
+//! by streams where a runtime gives its engines to nobody. [`amd`] makes queues on AMD's engines; it has not run on hardware.
+#![deny(unsafe_code)]
 
+pub mod amd;
 mod cut;
 pub mod decode;
+mod device_queue;
 pub mod engine;
 mod error;
 pub mod format;
 mod generation;
 pub mod header;
+mod maker;
 mod packet;
 mod queue;
 mod ring;
+mod software;
+mod transport;
+
+use anabranch_hip_jit::Header;
 
 pub use cut::{Piece, cut};
+pub use device_queue::{
+    DeviceQueue, DeviceQueueError, EngineWords, MEANS_HOST, MEANS_MAPPING, MEANS_QUEUE, QueueEngine,
+    SdmaQueue,
+};
 pub use error::{Error, Result};
 pub use generation::{GENERATIONS, Generation};
 pub use packet::{Compare, Packet};
 pub use queue::{Port, Queue, QueueError};
 pub use ring::{Placement, Ring, UNIT};
+pub use software::{EngineFaults, SoftwareConfig, SoftwareQueue};
+pub use transport::{SdmaConfig, SdmaTransport};
+
+/// The headers `sdma/*.h`, for kernels that put packets into queues. [`SdmaQueue`] is among the layouts of the unit.
+pub const DEVICE_HEADERS: &[Header] = &[
+    Header { name: "sdma/packets.h", text: include_str!("../device/sdma/packets.h") },
+    Header { name: "sdma/queue.h", text: include_str!("../device/sdma/queue.h") },
+    Header { name: "sdma/words.h", text: include_str!("../device/sdma/words.h") },
+];

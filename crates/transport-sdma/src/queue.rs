@@ -14,6 +14,8 @@
 //! room that it will not publish: from then on the queue has failed, for everybody, and the engine never sees that operation
 //! nor any behind it.
 
+use std::sync::Arc;
+
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 #[cfg(not(loom))]
@@ -34,6 +36,20 @@ pub trait Port: Send + Sync {
     /// Tells the engine that it may read up to this position: the write pointer, then the doorbell, behind all words that this
     /// thread wrote or has seen to be written.
     fn publish(&self, end: u64);
+}
+
+impl<P: Port + ?Sized> Port for Arc<P> {
+    fn read_pointer(&self) -> u64 {
+        (**self).read_pointer()
+    }
+
+    fn write(&self, place: u64, words: &[u32]) {
+        (**self).write(place, words);
+    }
+
+    fn publish(&self, end: u64) {
+        (**self).publish(end);
+    }
 }
 
 /// Why an operation did not get into a queue. It is not done, and nothing of it.

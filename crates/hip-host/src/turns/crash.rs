@@ -46,9 +46,10 @@ mod tests {
     use anabranch_clock::{Signal, attach};
     use anabranch_hip::{DeviceOrdinal, HipError};
 
+    use crate::Step;
     use crate::config::{HostConfig, Schedule, SeededSchedule};
     use crate::machine::HostMachine;
-    use crate::scheduler::{Scheduler as _, Step, Task};
+    use crate::scheduler::{Scheduler as _, Task};
     use crate::seeded::SeededError;
 
     struct Broken;

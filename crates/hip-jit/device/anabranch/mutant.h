@@ -184,7 +184,16 @@ enum Mutant : u32 {
     MUTANT_EXPAND_PAIRS_UNREAD = 494,     // pairs are placed before all have been looked at
     MUTANT_EXPAND_UNPLACED = 495,         // rows are copied before all have a place
     MUTANT_EXPAND_OVERWRITTEN = 496,      // the next tile's pairs replace some that are still copied
-    MUTANT_LAST = 496,
+    // sdma/words.h and sdma/queue.h
+    MUTANT_SDMA_SIGNAL_FIRST = 520,       // the signal stands before the copies
+    MUTANT_SDMA_NO_PADDING = 521,         // packets go on behind the ring's end
+    MUTANT_SDMA_RING_OVERRUN = 522,       // room is taken that the engine has not left
+    MUTANT_SDMA_WORDS_UNRELEASED = 523,   // packets, and what they copy, are made known before they are in memory
+    MUTANT_SDMA_OUT_OF_TURN = 524,        // packets are made known although those before are not written
+    MUTANT_SDMA_POINTER_UNRELEASED = 525, // the doorbell may come before the write pointer
+    MUTANT_SDMA_DOORBELL_UNRELEASED = 526,// the next lane's doorbell may come before this one
+    MUTANT_SDMA_QUIET_WHEN_READ = 527,    // quiet: packets were read, and may not be done
+    MUTANT_LAST = 527,
 };
 static constexpr u32 MUTANT = PRELUDE_MUTANT;
 static_assert(MUTANT <= MUTANT_LAST, "PRELUDE_MUTANT names no mutant");

@@ -9,6 +9,7 @@
 // at e. The wait is for "reached e", which e + 1 satisfies, and rank r cannot pass e + 1 before this rank arrives there.
 #pragma once
 
+#include "shmem/order.h"
 #include "shmem/wait.h"
 
 namespace shmem {
@@ -75,6 +76,9 @@ ANABRANCH_DEVICE Status team_sync(const Grid& grid, const Context& context, cons
 // to drain but the stores of the block, and team_sync releases those; that release is the quiet. Calls, answers and
 // faults as team_sync.
 ANABRANCH_DEVICE Status team_barrier(const Grid& grid, const Context& context, const BarrierWorkspace& workspace) {
+#if SHMEM_ENGINES
+    quiet<Block>(grid, context);
+#endif
     return team_sync(grid, context, workspace);
 }
 

@@ -1,4 +1,5 @@
-// Bulk copies and single values. Over P2P a put is stores to the peer's mapped memory and a get is loads from it.
+// Bulk copies and single values. Over P2P a put is stores to the peer's mapped memory and a get is loads from it; by copy
+// engines (engine.h) both are packets. Single values are stores and loads either way.
 //
 // For all of them: any number of elements, also zero (nothing moves, OK); any alignment; not one byte outside the two
 // ranges is read or written; source and destination do not overlap; the peer may be this rank. The local side is memory
@@ -6,7 +7,7 @@
 // of the scope) before the call. Several copies are not ordered among themselves: see order.h and put_signal.
 #pragma once
 
-#include "shmem/scope.h"
+#include "shmem/engine.h"
 
 namespace shmem {
 
@@ -65,38 +66,61 @@ ANABRANCH_DEVICE Status check_peer(const Grid& grid, const Context& context, u64
     return Status::MISUSE;
 }
 
-// Copies `count` elements to `peer`. The source may be reused only after quiet<Scope>. No barrier inside.
+// A copy by the peer's route, where that is no mapping; false where it is one, and nothing was done.
+template <class Scope>
+ANABRANCH_DEVICE bool copy_by_engine(const Grid& grid, const Context& context, GroupRank peer, const void* to,
+                                     const void* from, u64 bytes, bool waits, Status& status) {
+    Means means = means_of(grid, context, peer);
+    if (means == Means::MAPPING) return false;
+    if constexpr (MUTANT == MUTANT_LENGTH_PLUS_ONE) bytes += bytes > 0 ? 1 : 0;
+    if constexpr (MUTANT == MUTANT_LENGTH_MINUS_ONE) bytes -= bytes > 0 ? 1 : 0;
+#if SHMEM_ENGINES
+    if (means == Means::QUEUE) {
+        sdma::Operation operation = {reinterpret_cast<u64>(from), reinterpret_cast<u64>(to), bytes,
+                                     sdma::Tail::NOTHING,         nullptr,                   0,
+                                     false};
+        status = by_queue<Scope>(grid, context, peer, operation, waits);
+        return true;
+    }
+#endif
+    status = refuse(grid, context, 0, peer);
+    return true;
+}
+
+// Copies `count` elements to `peer`. The source may be reused only after quiet<Scope>. A barrier of the scope may be inside.
 template <class Scope, class T>
 ANABRANCH_DEVICE Status put_nbi(const Grid& grid, const Context& context, Symmetric<T> target, const T* source,
-                                u64 count, GroupRank peer) {
+                                u64 count, GroupRank peer, bool waits = false) {
     Status status = check_peer<Scope>(grid, context, target.offset, peer);
     if (status != Status::OK) return status;
     T* to = reach(grid, context, target, peer);
     if (to == nullptr) return Status::UNREACHABLE;
+    if (copy_by_engine<Scope>(grid, context, peer, to, source, count * sizeof(T), waits, status)) return status;
     copy_bytes(grid, Scope::lane(grid), Scope::lanes(grid), reinterpret_cast<u8*>(to),
                reinterpret_cast<const u8*>(source), count * sizeof(T));
     return Status::OK;
 }
 
 // Copies `count` elements to `peer`. On return every lane of the scope may reuse the source: each lane's loads have
-// returned before its stores are issued, and the barrier waits for all lanes. The data is visible at the peer only after
+// returned before its stores are issued, and the barrier waits for all lanes; an engine has said that it is done. The data is visible at the peer only after
 // quiet, a team barrier, or a signal behind a fence.
 template <class Scope, class T>
 ANABRANCH_DEVICE Status put(const Grid& grid, const Context& context, Symmetric<T> target, const T* source, u64 count,
                             GroupRank peer) {
-    Status status = put_nbi<Scope>(grid, context, target, source, count, peer);
+    Status status = put_nbi<Scope>(grid, context, target, source, count, peer, true);
     Scope::barrier(grid);
     return status;
 }
 
-// Copies `count` elements from `peer`. The destination is valid after quiet<Scope>. No barrier inside.
+// Copies `count` elements from `peer`. The destination is valid after quiet<Scope>. A barrier of the scope may be inside.
 template <class Scope, class T>
 ANABRANCH_DEVICE Status get_nbi(const Grid& grid, const Context& context, T* target, Symmetric<T> source, u64 count,
-                                GroupRank peer) {
+                                GroupRank peer, bool waits = false) {
     Status status = check_peer<Scope>(grid, context, source.offset, peer);
     if (status != Status::OK) return status;
     const T* from = reach(grid, context, source, peer);
     if (from == nullptr) return Status::UNREACHABLE;
+    if (copy_by_engine<Scope>(grid, context, peer, target, from, count * sizeof(T), waits, status)) return status;
     copy_bytes(grid, Scope::lane(grid), Scope::lanes(grid), reinterpret_cast<u8*>(target),
                reinterpret_cast<const u8*>(from), count * sizeof(T));
     return Status::OK;
@@ -107,7 +131,7 @@ ANABRANCH_DEVICE Status get_nbi(const Grid& grid, const Context& context, T* tar
 template <class Scope, class T>
 ANABRANCH_DEVICE Status get(const Grid& grid, const Context& context, T* target, Symmetric<T> source, u64 count,
                             GroupRank peer) {
-    Status status = get_nbi<Scope>(grid, context, target, source, count, peer);
+    Status status = get_nbi<Scope>(grid, context, target, source, count, peer, true);
     Scope::barrier(grid);
     return status;
 }

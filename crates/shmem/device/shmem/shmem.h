@@ -4,6 +4,7 @@
 
 #include "shmem/atomics.h"
 #include "shmem/barrier.h"
+#include "shmem/engine.h"
 #include "shmem/order.h"
 #include "shmem/put_get.h"
 #include "shmem/scope.h"

@@ -50,13 +50,32 @@ ANABRANCH_DEVICE void signal_word(const Grid& grid, u64* word, u64 value, Signal
     }
 }
 
+#if SHMEM_ENGINES
+// A signal behind copies, as packets of the peer's queue. The word at the peer is mapped.
+template <class Scope>
+ANABRANCH_DEVICE Status signal_by_queue(const Grid& grid, const Context& context, GroupRank peer, const void* to,
+                                        const void* from, u64 bytes, u64* word, u64 value, SignalOp op, bool waits) {
+    sdma::Tail tail = op == SignalOp::SET ? sdma::Tail::SET : sdma::Tail::ADD;
+    sdma::Operation operation = {
+        reinterpret_cast<u64>(from), reinterpret_cast<u64>(to), bytes, tail, word, value, false};
+    return by_queue<Scope>(grid, context, peer, operation, waits);
+}
+#endif
+
 // Sets the word at `peer` to `value`, or adds it: exactly one signal a call. Not ordered after earlier puts: fence or
-// quiet comes between. All lanes of the scope call; no barrier inside.
+// quiet comes between. All lanes of the scope call; a barrier of the scope may be inside.
 template <class Scope>
 ANABRANCH_DEVICE Status signal(const Grid& grid, const Context& context, Symmetric<u64> word, u64 value, SignalOp op,
                                GroupRank peer) {
     u64* at = reach_word(grid, context, word, peer);
     if (at == nullptr) return Status::UNREACHABLE;
+    Means means = means_of(grid, context, peer);
+    if (means == Means::HOST) return refuse(grid, context, word.offset, peer);
+#if SHMEM_ENGINES
+    if (means == Means::QUEUE) {
+        return signal_by_queue<Scope>(grid, context, peer, nullptr, nullptr, 0, at, value, op, false);
+    }
+#endif
     signal_word<Scope>(grid, at, value, op);
     return Status::OK;
 }
@@ -68,12 +87,26 @@ ANABRANCH_DEVICE Status signal(const Grid& grid, const Context& context, Symmetr
 // Order: every lane that copied releases (scope.h), the scope meets, the leader stores the word.
 template <class Scope, class T>
 ANABRANCH_DEVICE Status put_signal_nbi(const Grid& grid, const Context& context, Symmetric<T> target, const T* source,
-                                       u64 count, Symmetric<u64> word, u64 value, SignalOp op, GroupRank peer) {
+                                       u64 count, Symmetric<u64> word, u64 value, SignalOp op, GroupRank peer,
+                                       bool waits = false) {
     u64* at = reach_word(grid, context, word, peer);
     if (at == nullptr) return Status::UNREACHABLE;
     if constexpr (MUTANT == MUTANT_EMPTY_IS_SILENT) {
         if (count == 0) return Status::OK;
     }
+    Means means = means_of(grid, context, peer);
+    if (means == Means::HOST) return refuse(grid, context, target.offset, peer);
+#if SHMEM_ENGINES
+    if (means == Means::QUEUE) {
+        Status named = check_peer<Scope>(grid, context, target.offset, peer);
+        if (named != Status::OK) return named;
+        T* to = reach(grid, context, target, peer);
+        if (to == nullptr) return Status::UNREACHABLE;
+        return signal_by_queue<Scope>(grid, context, peer, to, source, count * sizeof(T), at, value, op, waits);
+    }
+#else
+    static_cast<void>(waits);
+#endif
     ANABRANCH_TWIN(SIGNAL_BEFORE_DATA) signal_word<Scope>(grid, at, value, op);
     Status status = put_nbi<Scope>(grid, context, target, source, count, peer);
     if (status != Status::OK) return status;
@@ -83,11 +116,11 @@ ANABRANCH_DEVICE Status put_signal_nbi(const Grid& grid, const Context& context,
     return Status::OK;
 }
 
-// As put_signal_nbi; the source may be reused on return, because the scope has met after the last load.
+// As put_signal_nbi; the source may be reused on return, because the scope has met after the last load, or the engine is done.
 template <class Scope, class T>
 ANABRANCH_DEVICE Status put_signal(const Grid& grid, const Context& context, Symmetric<T> target, const T* source,
                                    u64 count, Symmetric<u64> word, u64 value, SignalOp op, GroupRank peer) {
-    return put_signal_nbi<Scope>(grid, context, target, source, count, word, value, op, peer);
+    return put_signal_nbi<Scope>(grid, context, target, source, count, word, value, op, peer, true);
 }
 
 // One look at an own word, with acquire: when it holds, what was put before the signal may be read. One thread.

@@ -10,6 +10,10 @@
 #ifndef SHMEM_DEBUG
 #define SHMEM_DEBUG 0
 #endif
+// 1 where copies to some peer go through copy engines (engine.h): `World::kernel` says so.
+#ifndef SHMEM_ENGINES
+#define SHMEM_ENGINES 0
+#endif
 // Which broken twin this is; see `Mutant`. 0 in everything but tests of the tests.
 #ifndef SHMEM_MUTANT
 #define SHMEM_MUTANT 0
@@ -46,6 +50,7 @@ enum class Status : u32 {
     FAULT = 1,        // the wait timed out or the world is poisoned; the fault record says which
     UNREACHABLE = 2,  // no such rank, or its heap is not mapped here; nothing was touched, a fault was reported
     MISUSE = 3,       // SHMEM_DEBUG only: lanes of a wave named different peers; nothing was touched, a fault was reported
+    UNSUPPORTED = 4,  // kernels cannot do it over this peer's route; nothing was touched, a fault was reported
 };
 
 // The phase in the fault records of these operations. The operation's code there is the context's.
@@ -56,6 +61,7 @@ enum Phase : u32 {
     PHASE_TEAM_SYNC = 0x5304,    // peer: who has not arrived; expected: the epoch
     PHASE_UNREACHABLE = 0x5305,  // peer: the rank that cannot be reached; expected: the offset
     PHASE_MISUSE = 0x5306,       // peer: the rank named; expected: the offset
+    PHASE_UNSUPPORTED = 0x5307,  // peer: the rank whose copy engines the host alone drives; expected: the offset
 };
 
 // Broken twins in what is done, by SHMEM_MUTANT: each is a mistake that a test must notice. Those in its order are the
@@ -73,7 +79,7 @@ static constexpr u32 MUTANT = SHMEM_MUTANT;
 
 // What a kernel knows about its team and its waits. Each thread makes its own, at the kernel's start: the budget of its
 // waits counts from there. An operation orders and completes what was issued through contexts of the same team by the
-// lanes that call it; P2P keeps no other state.
+// lanes that call it; mapped memory keeps no other state, and queues of copy engines are the team's.
 struct Context {
     TeamView team;
     WaitContext wait;

@@ -9,16 +9,16 @@ use crate::ranks::{OPERATION, Ranks, WAVES, next, pointer, read};
 const ENTRY: &str = "anabranch_shmem_conformance_copy";
 const SIZES: [u64; 16] = [0, 1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 33, 255, 4095, 4096, 4097];
 const CANARY: u64 = 64;
-const HEAP: usize = 1 << 20;
+pub(crate) const HEAP: usize = 1 << 20;
 /// Signal words lie here; what is copied lies behind.
 const SIGNAL_BYTES: u64 = 8192;
 
-const PUT: u32 = 0;
-const GET: u32 = 2;
-const PUT_SIGNAL: u32 = 4;
-const P: u32 = 6;
-const G: u32 = 7;
-const SCOPES: [u32; 3] = [0, 1, 2];
+pub(crate) const PUT: u32 = 0;
+pub(crate) const GET: u32 = 2;
+pub(crate) const PUT_SIGNAL: u32 = 4;
+pub(crate) const P: u32 = 6;
+pub(crate) const G: u32 = 7;
+pub(crate) const SCOPES: [u32; 3] = [0, 1, 2];
 
 fn is_get(kind: u32) -> bool {
     kind == GET || kind == GET + 1 || kind == G
@@ -54,7 +54,7 @@ impl Places {
 }
 
 /// Copies of every size to every peer, at alignments drawn from the state. Half of them are mutually aligned.
-fn copies(ranks: u32, kind: u32, state: &mut u64) -> Vec<Vec<CopyCase>> {
+pub(crate) fn copies(ranks: u32, kind: u32, state: &mut u64) -> Vec<Vec<CopyCase>> {
     let mut places = Places::new(ranks);
     let mut all = vec![Vec::new(); ranks as usize];
     for bytes in SIZES {
@@ -86,7 +86,7 @@ fn copies(ranks: u32, kind: u32, state: &mut u64) -> Vec<Vec<CopyCase>> {
 }
 
 /// Values of every width, naturally aligned.
-fn values(ranks: u32, state: &mut u64) -> Vec<Vec<CopyCase>> {
+pub(crate) fn values(ranks: u32, state: &mut u64) -> Vec<Vec<CopyCase>> {
     let mut places = Places::new(ranks);
     let mut all = vec![Vec::new(); ranks as usize];
     for bytes in [1, 2, 4, 8] {
@@ -148,7 +148,7 @@ fn oracle(ranks: &Ranks, kind: u32, cases: &[Vec<CopyCase>]) -> Vec<Vec<u8>> {
 }
 
 /// Runs the cases and compares every byte of every heap.
-fn check(
+pub(crate) fn check(
     ranks: &mut Ranks,
     spec: &KernelSpec,
     kind: u32,

@@ -27,6 +27,7 @@ mod atomics;
 mod barrier;
 mod code;
 mod copy;
+mod engines;
 mod message;
 mod misuse;
 mod ranks;

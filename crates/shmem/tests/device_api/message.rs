@@ -1,6 +1,6 @@
 //! Messages between all pairs, round after round: data before signal, source reuse, slot reuse.
 
-use anabranch_shmem::device_api::conformance::{MESSAGE, MessageArgs, spec};
+use anabranch_shmem::device_api::conformance::{MESSAGE, MessageArgs};
 
 use crate::ranks::{OPERATION, Ranks, WAVES, next, pointer, read};
 
@@ -9,16 +9,16 @@ const ARRIVED: u64 = 0;
 const CONSUMED: u64 = 64;
 const SLOTS: u64 = 4096 + 3;
 
-struct Case {
-    mode: u32,
-    scope: u32,
-    signal_op: u32,
-    bytes: u32,
-    rounds: u32,
+pub(crate) struct Case {
+    pub(crate) mode: u32,
+    pub(crate) scope: u32,
+    pub(crate) signal_op: u32,
+    pub(crate) bytes: u32,
+    pub(crate) rounds: u32,
 }
 
 /// Runs the case and compares every message with what was sent.
-fn check(ranks: &mut Ranks, case: &Case, state: &mut u64) {
+pub(crate) fn check(ranks: &mut Ranks, case: &Case, state: &mut u64) {
     let size = ranks.size();
     let stride = (case.bytes + 61).next_multiple_of(8);
     let length = (case.rounds * size * stride) as usize;
@@ -38,7 +38,8 @@ fn check(ranks: &mut Ranks, case: &Case, state: &mut u64) {
         1 => 2 * ranks.wave,
         _ => ranks.block_threads(),
     };
-    ranks.run_well(&spec(&MESSAGE), ENTRY, 2 * size, threads, |rank| {
+    let spec = ranks.spec(&MESSAGE);
+    ranks.run_well(&spec, ENTRY, 2 * size, threads, |rank| {
         Some(MessageArgs {
             team: ranks.team(rank),
             prepared: pointer(&sources[rank as usize]),

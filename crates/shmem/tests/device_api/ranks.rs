@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use anabranch_hip::{Device, DeviceAddress, DeviceBuffer, DeviceOrdinal, HostBuffer, Stream};
 use anabranch_hip_host::{HostConfig, HostMachine};
 use anabranch_hip_jit::control::{FaultRecord, WaitControl};
-use anabranch_hip_jit::{DevicePointer, DeviceStruct, Jit, JitConfig, KernelSpec, ToolSearch};
+use anabranch_hip_jit::{DevicePointer, DeviceStruct, Jit, JitConfig, KernelSpec, KernelUnit, ToolSearch};
 use anabranch_shmem::TeamView;
+use anabranch_transport_sdma::{DeviceQueue, Generation, Ring, SdmaQueue, SoftwareConfig, SoftwareQueue};
 use bytemuck::Zeroable as _;
 
 /// The widths of a wave that the host runtime offers.
@@ -34,7 +35,43 @@ pub(crate) fn tools() -> ToolSearch {
     ToolSearch { path, ..ToolSearch::default() }
 }
 
+/// The queues of a rank.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EngineSetup {
+    /// To each peer.
+    pub(crate) queues: u32,
+    pub(crate) ring_bytes: u64,
+    pub(crate) most_copy_bytes: u32,
+    pub(crate) software: SoftwareConfig,
+}
+
+impl Default for EngineSetup {
+    fn default() -> Self {
+        let software = SoftwareConfig { stride: 48, steps: 3, seed: 7, ..SoftwareConfig::default() };
+        Self { queues: 2, ring_bytes: 256, most_copy_bytes: 96, software }
+    }
+}
+
+impl EngineSetup {
+    fn start(&self, device: &Device, heaps: &[u64]) -> Vec<DeviceQueue> {
+        let generation = Generation::of_target("gfx942").unwrap();
+        let ring = Ring::new(self.ring_bytes).unwrap();
+        let one = |index: u64| {
+            let heap = DeviceAddress(heaps[(index / u64::from(self.queues)) as usize]);
+            let engines = device.runtime().engines(device.ordinal()).unwrap();
+            let software = SoftwareConfig { seed: self.software.seed + index, ..self.software };
+            let queue = SoftwareQueue::start(device, engines, ring, generation, software).unwrap();
+            let most = self.most_copy_bytes;
+            DeviceQueue::new(device, Box::new(queue), generation, most, heap, PLENTY).unwrap()
+        };
+        (0..heaps.len() as u64 * u64::from(self.queues)).map(one).collect()
+    }
+}
+
 struct Rank {
+    /// To each rank, by copy engines; stopped before the heaps that they copy go.
+    queues: Vec<DeviceQueue>,
+    table: Option<DeviceBuffer>,
     stream: Stream,
     heap: DeviceBuffer,
     bases: DeviceBuffer,
@@ -61,6 +98,8 @@ impl Ranks {
             .map(|ordinal| {
                 let device = device(ordinal);
                 Rank {
+                    queues: Vec::new(),
+                    table: None,
                     stream: device.create_stream().unwrap(),
                     heap: device.allocate_uncached(heap_bytes).unwrap(),
                     bases: device.allocate(size as usize * 8).unwrap(),
@@ -80,6 +119,35 @@ impl Ranks {
         made.set_budget(PLENTY);
         made.fill();
         made
+    }
+
+    /// Ranks that reach each other, and themselves, by `queues` queues of engines in software each.
+    pub(crate) fn with_engines(size: u32, wave: u32, heap_bytes: usize, engines: &EngineSetup) -> Self {
+        let mut ranks = Self::new(size, wave, heap_bytes);
+        for rank in 0..ranks.all.len() {
+            for peer in 0..ranks.all.len() {
+                let peer = ranks.all[peer].device.clone();
+                ranks.all[rank].device.enable_peer_access(&peer).unwrap();
+            }
+            let queues = engines.start(&ranks.all[rank].device, &ranks.bases());
+            let views: Vec<SdmaQueue> =
+                queues.iter().zip(0..).map(|(queue, index)| queue.view(index / engines.queues)).collect();
+            let table = ranks.buffer(rank as u32, &views);
+            ranks.all[rank].queues = queues;
+            ranks.all[rank].table = Some(table);
+        }
+        ranks
+    }
+
+    /// The unit, compiled for how these ranks reach each other.
+    pub(crate) fn spec(&self, unit: &'static KernelUnit) -> KernelSpec {
+        let engines = self.all.iter().any(|rank| rank.table.is_some());
+        if engines { KernelSpec::new(unit).with("SHMEM_ENGINES", 1) } else { KernelSpec::new(unit) }
+    }
+
+    /// Why engines of a rank have stopped.
+    pub(crate) fn stopped(&self, rank: u32) -> Vec<String> {
+        self.all[rank as usize].queues.iter().filter_map(|queue| queue.engine().stopped()).collect()
     }
 
     pub(crate) fn size(&self) -> u32 {
@@ -147,6 +215,12 @@ impl Ranks {
             group: GROUP,
             peer_bases: DevicePointer::new(own.bases.address()),
             control: DevicePointer::new(own.control.address()),
+            queues: own
+                .table
+                .as_ref()
+                .map_or(DevicePointer::NULL, |table| DevicePointer::new(table.address())),
+            queues_per_peer: own.queues.len() as u32 / self.size(),
+            reserved: 0,
         }
     }
 

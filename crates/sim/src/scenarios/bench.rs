@@ -11,7 +11,7 @@ use anabranch_hip_host::seeded::{
 use anabranch_hip_jit::control::{FaultRecord, WaitControl};
 use anabranch_hip_jit::{DevicePointer, Jit, KernelSpec, LOCAL_RESERVED_BYTES, Target};
 use anabranch_shmem::TeamView;
-use bytemuck::Pod;
+use bytemuck::{Pod, Zeroable as _};
 
 use crate::kernels::CopyArgs;
 use crate::{Case, Failure, Outcome, RunOptions, Scenario, ScenarioError};
@@ -182,7 +182,8 @@ impl Bench {
     pub(crate) fn team(&self, rank: u32) -> TeamView {
         let Rank { own, control, .. } = self.ranks[rank as usize];
         let size = self.ranks.len() as u32;
-        TeamView { size, rank, group: GROUP, peer_bases: at(own, 0), control: at(control, 0) }
+        let (peer_bases, control) = (at(own, 0), at(control, 0));
+        TeamView { size, rank, group: GROUP, peer_bases, control, ..TeamView::zeroed() }
     }
 
     pub(crate) fn put<T: Pod>(

@@ -276,7 +276,7 @@ impl Ep {
             _ => {
                 match &self.replay {
                     Some(replay) if replays => {
-                        let again = self.again_args(dispatch, rank);
+                        let again = self.again_args(&dispatch, rank);
                         self.bench.launch(rank, &replay.again, sending, &again)?;
                     }
                     _ => self.bench.launch(rank, &self.dispatch, sending, &dispatch)?,

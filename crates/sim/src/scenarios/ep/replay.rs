@@ -115,10 +115,10 @@ impl Ep {
         FillWeightsArgs { received, window: at(memory.heap, layout.combine_weights) }
     }
 
-    pub(super) fn again_args(&self, dispatch: DispatchArgs, rank: u32) -> DispatchAgainArgs {
+    pub(super) fn again_args(&self, dispatch: &DispatchArgs, rank: u32) -> DispatchAgainArgs {
         let kept = self.kept(rank);
         DispatchAgainArgs {
-            dispatch: DispatchArgs { ids: kept.ids, weights: kept.weights, ..dispatch },
+            dispatch: DispatchArgs { ids: kept.ids, weights: kept.weights, ..*dispatch },
             kept,
         }
     }
@@ -206,7 +206,7 @@ mod tests {
                     ep.queue(rank, 1).unwrap();
                     let (team, wrong) = (ep.bench.team(rank), rank == 1);
                     let dispatch = ep.dispatch_args(team, rank, 2);
-                    let (again, keep) = (ep.again_args(dispatch, rank), ep.keep_args(team, rank));
+                    let (again, keep) = (ep.again_args(&dispatch, rank), ep.keep_args(team, rank));
                     let Ep { bench, replay, sending, dispatch: routes, .. } = &mut ep;
                     let grid = Grid {
                         blocks: sending.blocks,

@@ -1,0 +1,90 @@
+// Copies and signals by copy engines, where a peer's route has queues that kernels write (transport `sdma`). The unit is
+// compiled with SHMEM_ENGINES = 1 then; without it every peer is reached by its mapping.
+//
+// The leader of a scope puts the packets into one queue: that of its wave, out of the peer's. What the scope's lanes stored
+// is released before, as an engine reads memory and no cache.
+#pragma once
+
+#include "shmem/scope.h"
+
+#if SHMEM_ENGINES
+#include "sdma/queue.h"
+#endif
+
+namespace shmem {
+
+// How a peer is reached by copies.
+enum class Means : u32 {
+    MAPPING = 0,  // loads and stores of this kernel
+    QUEUE = 1,    // packets that this kernel writes
+    HOST = 2,     // engines that the host alone drives: kernels copy nothing
+};
+
+#if SHMEM_ENGINES
+
+// The entry of a peer's queue in the team's table that this lane's wave uses; null without a table. The rank is in range.
+ANABRANCH_DEVICE const SdmaQueue* queue_entry(const Grid& grid, const Context& context, GroupRank peer) {
+    u32 each = context.team.queues_per_peer;
+    if (each == 0) return nullptr;
+    u32 waves = (grid.block_threads + WAVE_SIZE - 1) / WAVE_SIZE;
+    u32 channel = (grid.block * waves + grid.wave()) % each;
+    return context.team.queues + (static_cast<u64>(peer.value) * each + channel);
+}
+
+ANABRANCH_DEVICE Means means_of(const Grid& grid, const Context& context, GroupRank peer) {
+    const SdmaQueue* entry = queue_entry(grid, context, peer);
+    return entry == nullptr ? Means::MAPPING : static_cast<Means>(private_load(grid, &entry->means));
+}
+
+ANABRANCH_DEVICE Status from_engine(WaitStatus status) { return status == WAIT_OK ? Status::OK : Status::FAULT; }
+
+// Puts an operation for `peer` into its queue and, if asked, waits until it is done, so that what was copied here may be read.
+// All lanes of the scope, equal arguments; the means is QUEUE.
+template <class Scope>
+ANABRANCH_DEVICE Status by_queue(const Grid& grid, const Context& context, GroupRank peer, sdma::Operation operation,
+                                 bool waits) {
+    Scope::release_for_leader(grid);
+    Status status = Status::OK;
+    if (Scope::lane(grid) == 0) {
+        SdmaQueue queue = sdma::load_queue(grid, queue_entry(grid, context, peer));
+        operation.tells = waits;
+        u64 end = 0;
+        WaitStatus done = sdma::post(grid, context.wait, queue, operation, end);
+        if (done == WAIT_OK && waits) {
+            done = sdma::wait_done(grid, context.wait, queue, end);
+            acquire_after_wait(grid);
+        }
+        status = from_engine(done);
+    }
+    Scope::barrier(grid);
+    return static_cast<Status>(Scope::broadcast(grid, static_cast<u64>(status)));
+}
+
+// Completes what was put into the queues `first`, `first + 1`, ... of the team's table. All lanes of the scope, behind a
+// barrier of it.
+template <class Scope>
+ANABRANCH_DEVICE Status drain(const Grid& grid, const Context& context, u32 first, u32 count) {
+    for (u32 index = Scope::lane(grid); index < count; index += Scope::lanes(grid)) {
+        SdmaQueue queue = sdma::load_queue(grid, context.team.queues + first + index);
+        // What ends in vain has poisoned the world.
+        if (static_cast<Means>(queue.means) == Means::QUEUE) sdma::quiet(grid, context.wait, queue);
+    }
+    acquire_after_wait(grid);
+    Scope::barrier(grid);
+    bool poisoned = Scope::lane(grid) == 0 && is_poisoned(grid, context.wait.control);
+    return static_cast<Status>(Scope::broadcast(grid, static_cast<u64>(poisoned ? Status::FAULT : Status::OK)));
+}
+
+#else
+
+ANABRANCH_DEVICE Means means_of(const Grid&, const Context&, GroupRank) { return Means::MAPPING; }
+
+#endif
+
+// A copy or a signal that only the host may ask for: a fault, and nothing is touched. Any lane.
+ANABRANCH_DEVICE Status refuse(const Grid& grid, const Context& context, u64 offset, GroupRank peer) {
+    report_fault(grid, context.wait, PHASE_UNSUPPORTED, peer.value, offset, 0, 0);
+    return Status::UNSUPPORTED;
+}
+
+}  // namespace shmem

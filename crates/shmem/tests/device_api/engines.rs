@@ -1,0 +1,94 @@
+//! The device functions by copy engines: the same cases, with rings of two packets, copies cut to pieces, and an engine that lets
+//! packets overtake where it may.
+
+use anabranch_shmem::device_api::Mutant;
+use anabranch_shmem::device_api::conformance::COPY;
+
+use crate::copy::{G, GET, HEAP, P, PUT, PUT_SIGNAL, SCOPES, check, copies, values};
+use crate::message;
+use crate::ranks::{EngineSetup, Ranks, WAVES};
+
+fn matrix(wave: u32) {
+    let mut state = 100 + u64::from(wave);
+    for (size, queues) in [(2, 1), (3, 2)] {
+        let setup = EngineSetup { queues, ..EngineSetup::default() };
+        let mut ranks = Ranks::with_engines(size, wave, HEAP, &setup);
+        let spec = ranks.spec(&COPY);
+        for kind in PUT..=PUT_SIGNAL + 1 {
+            for scope in SCOPES {
+                let cases = copies(size, kind, &mut state);
+                check(&mut ranks, &spec, kind, scope, &cases).unwrap();
+            }
+        }
+        for kind in [P, G] {
+            let cases = values(size, &mut state);
+            check(&mut ranks, &spec, kind, 0, &cases).unwrap();
+        }
+        assert!((0..size).all(|rank| ranks.stopped(rank).is_empty()));
+    }
+}
+
+#[test]
+fn every_copy_by_engine_with_waves_of_1() {
+    matrix(WAVES[0]);
+}
+
+#[test]
+fn every_copy_by_engine_with_waves_of_4() {
+    matrix(WAVES[1]);
+}
+
+#[test]
+fn every_copy_by_engine_with_waves_of_32() {
+    matrix(WAVES[2]);
+}
+
+#[test]
+fn every_copy_by_engine_with_waves_of_64() {
+    matrix(WAVES[3]);
+}
+
+#[test]
+fn messages_by_engine_arrive_whole_and_in_order_at_every_scope() {
+    for wave in WAVES {
+        let mut state = u64::from(wave);
+        let mut ranks = Ranks::with_engines(3, wave, 32 << 10, &EngineSetup::default());
+        for scope in 0..3 {
+            for mode in 0..if scope == 0 { 4 } else { 3 } {
+                let bytes = 67 + 16 * scope;
+                let case = message::Case { mode, scope, signal_op: mode % 2, bytes, rounds: 20 };
+                message::check(&mut ranks, &case, &mut state);
+            }
+        }
+    }
+}
+
+#[test]
+fn empty_messages_by_engine_still_signal() {
+    let mut ranks = Ranks::with_engines(2, 4, 32 << 10, &EngineSetup::default());
+    for scope in 0..3 {
+        for mode in 0..3 {
+            let case = message::Case { mode, scope, signal_op: 1, bytes: 0, rounds: 20 };
+            message::check(&mut ranks, &case, &mut 5);
+        }
+    }
+}
+
+#[test]
+fn broken_twins_of_copies_by_engine_are_noticed() {
+    let mut ranks = Ranks::with_engines(2, 4, HEAP, &EngineSetup::default());
+    let mut state = 5;
+    for (broken, kind, scope) in [
+        (Mutant::LengthPlusOne, PUT, 1),
+        (Mutant::LengthMinusOne, GET + 1, 2),
+        (Mutant::WrongPeer, PUT + 1, 2),
+        (Mutant::EmptyIsSilent, PUT_SIGNAL, 2),
+    ] {
+        let cases = copies(2, kind, &mut state);
+        let spec = ranks.spec(&COPY);
+        check(&mut ranks, &spec, kind, scope, &cases).unwrap();
+        let broken_spec = spec.with("SHMEM_MUTANT", broken as u32);
+        let found = check(&mut ranks, &broken_spec, kind, scope, &cases);
+        assert!(found.is_err(), "{broken:?} of kind {kind} at scope {scope} was not noticed");
+    }
+}

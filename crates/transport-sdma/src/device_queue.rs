@@ -1,0 +1,236 @@
+//! One queue of a rank: the ring and the words that producers in kernels share, and the engine that reads them.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anabranch_clock::{Moment, sleep};
+use anabranch_hip::{Device, DeviceAddress, DeviceBuffer};
+use anabranch_hip_jit::{DevicePointer, device_struct};
+
+use crate::amd::AmdError;
+use crate::error::Error;
+use crate::format::fence;
+use crate::generation::Generation;
+use crate::packet::Packet;
+use crate::queue::{Port, Queue, QueueError};
+use crate::ring::{Ring, UNIT};
+
+device_struct! {
+    /// How kernels of a rank reach a peer by its copy engines: one of its queues to that peer (`sdma/queue.h`).
+    pub struct SdmaQueue {
+        /// The ring, aligned to the unit of 32 bytes.
+        pub ring: DevicePointer<u32>,
+        /// The position up to which room is taken.
+        pub reserved: DevicePointer<u64>,
+        /// The position up to which packets have been made known.
+        pub committed: DevicePointer<u64>,
+        /// The unit, in its low 32 bits, up to which packets are done, as far as operations told.
+        pub done: DevicePointer<u64>,
+        /// Where the engine finds the write pointer.
+        pub write_pointer: DevicePointer<u64>,
+        /// What tells the engine to look.
+        pub doorbell: DevicePointer<u64>,
+        /// The position up to which the engine has read.
+        pub read_pointer: DevicePointer<u64>,
+        /// Bytes of the ring, a power of two.
+        pub ring_bytes: u64,
+        /// The most bytes of one copy packet.
+        pub most_copy_bytes: u32,
+        /// The first word of a fence.
+        pub fence_head: u32,
+        /// How the peer is reached: [`MEANS_MAPPING`], [`MEANS_QUEUE`] or [`MEANS_HOST`].
+        pub means: u32,
+        /// The peer, as a rank of the group whose table this stands in; for fault records.
+        pub peer: u32,
+    }
+}
+
+/// [`SdmaQueue::means`]: by loads and stores; there is no queue.
+pub const MEANS_MAPPING: u32 = 0;
+/// [`SdmaQueue::means`]: by this queue.
+pub const MEANS_QUEUE: u32 = 1;
+/// [`SdmaQueue::means`]: by engines that the host alone drives; kernels refuse to copy.
+pub const MEANS_HOST: u32 = 2;
+
+/// Where an engine looks, and what it tells. Addresses are those of kernels of the engine's device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EngineWords {
+    /// The ring's first byte.
+    pub ring: DeviceAddress,
+    /// The write pointer, 64 bits, in bytes.
+    pub write_pointer: DeviceAddress,
+    /// The doorbell, 64 bits.
+    pub doorbell: DeviceAddress,
+    /// The read pointer, 64 bits, in bytes.
+    pub read_pointer: DeviceAddress,
+}
+
+/// What carries out the packets of one ring. Dropping it stops it.
+pub trait QueueEngine: fmt::Debug + Send + Sync {
+    /// Where it looks.
+    fn words(&self) -> EngineWords;
+
+    /// The ring.
+    fn ring(&self) -> Ring;
+
+    /// What the host puts packets in by.
+    fn port(&self) -> Arc<dyn Port>;
+
+    /// Which engine it is, and why that one.
+    fn describe(&self) -> String;
+
+    /// Why it does nothing any more, if it says so.
+    fn stopped(&self) -> Option<String>;
+}
+
+/// Why there is no queue to a peer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceQueueError {
+    /// The ring cannot be.
+    #[error(transparent)]
+    Ring(#[from] Error),
+    /// AMD's driver, or what it says of the machine, does not give a queue.
+    #[error("a queue on one of the GPU's copy engines")]
+    Amd(#[from] AmdError),
+    /// The runtime refused memory for it.
+    #[error("the memory of a queue of copy engines")]
+    Memory(#[from] anabranch_hip::Error),
+    /// An engine did not take the packets of the probe.
+    #[error("{engine} does not take packets")]
+    Probe {
+        /// The engine.
+        engine: String,
+        /// What happened.
+        #[source]
+        source: QueueError,
+    },
+    /// An engine took the probe's packets and did not do them.
+    #[error("{engine} did not do a copy and a fence within {waited:?}{}", stopped.as_ref().map_or(String::new(), |why| format!(": {why}")))]
+    Dead {
+        /// The engine.
+        engine: String,
+        /// How long it had.
+        waited: Duration,
+        /// What it says.
+        stopped: Option<String>,
+    },
+}
+
+/// Words of the producers, each in a line of its own: no two are polled and written by different agents.
+const LINE: u64 = 128;
+const RESERVED: u64 = 0;
+const COMMITTED: u64 = LINE;
+const DONE: u64 = 2 * LINE;
+/// What the probe copies from and to.
+const PROBE: u64 = 3 * LINE;
+const BYTES: u64 = 4 * LINE;
+
+/// A queue that kernels of its rank put packets into.
+#[derive(Debug)]
+pub struct DeviceQueue {
+    // Stopped before the words that it may still write are freed.
+    engine: Box<dyn QueueEngine>,
+    /// The producers' words.
+    _words: DeviceBuffer,
+    view: SdmaQueue,
+}
+
+impl DeviceQueue {
+    /// A queue in front of an engine, tried out: the host puts a copy and a fence in, and waits until both are done, no longer
+    /// than `patience`.
+    ///
+    /// `source` is 8 bytes of the peer's memory that the engine reaches; they are copied to memory of the queue's own.
+    ///
+    /// # Errors
+    /// [`DeviceQueueError`].
+    pub fn new(
+        device: &Device,
+        engine: Box<dyn QueueEngine>,
+        generation: &'static Generation,
+        most_copy_bytes: u32,
+        source: DeviceAddress,
+        patience: Duration,
+    ) -> Result<Self, DeviceQueueError> {
+        let mut words = device.allocate_uncached(BYTES as usize)?;
+        words.fill(0)?;
+        let end = probe(engine.as_ref(), generation, &words, source, patience)?;
+        for position in [RESERVED, COMMITTED] {
+            words.copy_from_host(position as usize, &end.to_le_bytes())?;
+        }
+        let (ring, at) = (engine.ring(), words.address());
+        let head = encoded(&Packet::Fence { address: 0, value: 0 }, generation)?;
+        let EngineWords { ring: ring_at, write_pointer, doorbell, read_pointer } = engine.words();
+        let view = SdmaQueue {
+            ring: DevicePointer::new(ring_at),
+            reserved: DevicePointer::new(at.offset(RESERVED)),
+            committed: DevicePointer::new(at.offset(COMMITTED)),
+            done: DevicePointer::new(at.offset(DONE)),
+            write_pointer: DevicePointer::new(write_pointer),
+            doorbell: DevicePointer::new(doorbell),
+            read_pointer: DevicePointer::new(read_pointer),
+            ring_bytes: ring.bytes(),
+            most_copy_bytes: most_copy_bytes.min(generation.most_copy_bytes),
+            fence_head: head.first().copied().unwrap_or_default(),
+            means: MEANS_QUEUE,
+            peer: 0,
+        };
+        Ok(Self { engine, _words: words, view })
+    }
+
+    /// What kernels get. Valid while the queue is. `peer` is the peer's rank in the group whose kernels get it.
+    pub fn view(&self, peer: u32) -> SdmaQueue {
+        SdmaQueue { peer, ..self.view }
+    }
+
+    /// Its engine.
+    pub fn engine(&self) -> &dyn QueueEngine {
+        self.engine.as_ref()
+    }
+}
+
+fn encoded(packet: &Packet, generation: &Generation) -> Result<Vec<u32>, Error> {
+    let mut words = Vec::new();
+    packet.encode(generation, &mut words)?;
+    Ok(words)
+}
+
+/// Copies 8 bytes and waits for the fence behind them; the position behind it.
+fn probe(
+    engine: &dyn QueueEngine,
+    generation: &Generation,
+    words: &DeviceBuffer,
+    source: DeviceAddress,
+    patience: Duration,
+) -> Result<u64, DeviceQueueError> {
+    let start = Moment::now();
+    let (ring, at) = (engine.ring(), words.address());
+    let copy = Packet::Copy { source: source.0, destination: at.offset(PROBE).0, bytes: 8 };
+    let mut packets = encoded(&copy, generation)?;
+    // Alone in a new ring: it ends in the ring's first units.
+    let end = ring.place_words(0, (packets.len() + fence::FORMAT.words) as u64)?.end;
+    let value = (end / UNIT) as u32;
+    packets.extend(encoded(&Packet::Fence { address: at.offset(DONE).0, value }, generation)?);
+    let patient = || {
+        sleep(PAUSE);
+        start.elapsed() < patience
+    };
+    let queue = Queue::new(ring, engine.port());
+    let failed = |source| DeviceQueueError::Probe { engine: engine.describe(), source };
+    let end = queue.submit(&packets, patient).map_err(failed)?;
+    let mut done = [0; 4];
+    loop {
+        words.copy_to_host(DONE as usize, &mut done)?;
+        if u32::from_le_bytes(done) == value {
+            return Ok(end);
+        }
+        if !patient() {
+            let (engine, stopped) = (engine.describe(), engine.stopped());
+            return Err(DeviceQueueError::Dead { engine, waited: start.elapsed(), stopped });
+        }
+    }
+}
+
+/// Between two looks of the host at an engine.
+const PAUSE: Duration = Duration::from_micros(20);
