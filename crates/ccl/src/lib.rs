@@ -56,7 +56,7 @@ mod work;
 pub use call::{Call, Collective};
 pub use checker::CHECK_OPERATION;
 pub use communicator::{Communicator, MESSAGE_OPERATION, OPERATION, Prepared};
-pub use config::{CclConfig, Check, UnknownCheck};
+pub use config::{CclConfig, Check, Meetings, UnknownCheck};
 pub use data_type::{DataType, UnknownDataType};
 pub use element::Element;
 pub use error::{Error, Result};

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anabranch_ccl::conformance::{self, Captured, Case, Form, ListCase, ListForm, Numbers, Scratch, Trial};
 use anabranch_ccl::{
     Algorithm, Call, CclConfig, Check, Choice, Collective, Communicator, DataType, Error, LocationKind,
-    Tensor,
+    Meetings, Tensor,
 };
 use anabranch_hip::Stream;
 use anabranch_ranks::GroupRank;
@@ -95,6 +95,17 @@ fn groups_of_one_to_eight_among_other_algorithms() {
     }
 }
 
+/// No kernel runs where bytes are only moved: streams meet. Calls by kernels come in between.
+#[test]
+fn streams_meet_in_place_of_kernels() {
+    let config = CclConfig { meetings: Meetings::Stream, ..config() };
+    for (ranks, wave) in [(2, 4), (3, 1), (5, 32)] {
+        all_well(on_ranks(ranks, wave, &world_config(), &jit(), |world| {
+            run_all(world, config.clone(), &trials(ranks), true)
+        }));
+    }
+}
+
 /// Kernels put the copies into queues, with rings of a few packets.
 #[test]
 fn by_queues_that_kernels_write() {
@@ -166,7 +177,12 @@ fn compared_calls_are_right_and_another_algorithm_is_told() {
 #[test]
 fn a_member_that_does_not_come_is_named_within_the_deadline() {
     const DEADLINE: Duration = Duration::from_secs(2);
-    for collective in [Collective::AllGather, Collective::AllReduce] {
+    for (collective, meetings) in [
+        (Collective::AllGather, Meetings::Kernel),
+        (Collective::AllReduce, Meetings::Kernel),
+        (Collective::AllGather, Meetings::Stream),
+    ] {
+        let config = || CclConfig { meetings, ..config() };
         let config_of_world = WorldConfig { operation_deadline: DEADLINE, ..world_config() };
         let case = Case::new(collective, DataType::F32, 500);
         // Nobody ends before all have their error: it would be lost as well.
