@@ -4,13 +4,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Once};
 
 use anabranch_hip::{RuntimeKind, Stream};
-use anabranch_hip_jit::{DevicePointer, LOCAL_RESERVED_BYTES, LoadedUnit};
+use anabranch_hip_jit::{LOCAL_RESERVED_BYTES, LoadedUnit};
 use anabranch_ranks::{Group, GroupRank};
-use anabranch_shmem::{
-    MemoryUse, OperationCode, OperationName, StreamMeeting, SymmetricMemory, Team, TeamTable, World,
-};
+use anabranch_shmem::{MemoryUse, OperationCode, OperationName, StreamMeeting, SymmetricMemory, Team, World};
 
-use crate::args::{Channel, FingerprintArgs, MOST_UNEVEN, Pipes, Place};
+use crate::args::{Channel, MOST_UNEVEN, Pipes, Place};
 use crate::call::{Call, Collective, Shape};
 use crate::channel::{ALIGNMENT, ChannelLayout};
 use crate::checker::{Checking, watch_lanes};
@@ -22,6 +20,7 @@ use crate::lower::{Arguments, Buffers, Counts, Unit, gather_many_kernel, kernel_
 use crate::message::{self, PointToPoint, TransferLists};
 use crate::pipes::{PIPE_LOCAL_BYTES, PipeLayout};
 use crate::plan::{Algorithm, Choice, Limits, Plan};
+use crate::prepared::{Prepared, describe};
 use crate::sizes::{memory_sizes, threads, wanted_lanes};
 use crate::steps::{self, Launch, Step};
 use crate::tensor::Tensor;
@@ -86,49 +85,6 @@ pub struct Communicator {
     checking: Option<Checking>,
     /// Where streams meet around copies by engine.
     meeting: Option<StreamMeeting>,
-}
-
-/// A call that was checked and planned: a launch of it costs little, allocates nothing and may be captured. Its tensors have
-/// to stay as long as it is launched.
-#[derive(Debug)]
-pub struct Prepared {
-    plan: Plan,
-    shape: Shape,
-    /// In the order of the stream.
-    steps: Vec<Step>,
-    channel: DevicePointer<crate::args::LaneState>,
-    /// What the arguments point to.
-    table: Option<Arc<TeamTable>>,
-    uses: Vec<MemoryUse>,
-    description: Arc<str>,
-    fingerprint: Option<Box<FingerprintArgs>>,
-}
-
-impl Prepared {
-    /// How it is done.
-    pub const fn plan(&self) -> &Plan {
-        &self.plan
-    }
-
-    /// The algorithm.
-    pub const fn algorithm(&self) -> Algorithm {
-        self.plan.algorithm
-    }
-
-    /// Blocks of the launch.
-    pub const fn blocks(&self) -> u32 {
-        self.plan.blocks
-    }
-
-    /// The call without its addresses.
-    pub const fn shape(&self) -> &Shape {
-        &self.shape
-    }
-
-    /// What runs, and how.
-    pub fn describe(&self) -> &str {
-        &self.description
-    }
 }
 
 impl Communicator {
@@ -543,20 +499,6 @@ fn known_table(world: &World) -> Option<Arc<Table>> {
         });
     }
     table
-}
-
-fn describe(shape: &Shape, plan: &Plan) -> String {
-    let op = shape.op.map_or_else(String::new, |op| format!(" {}", op.name()));
-    format!(
-        "{} {}{op} {} elements over {} ranks: {}, {} blocks of {} threads",
-        shape.collective,
-        shape.data_type,
-        shape.count,
-        shape.members,
-        plan.algorithm,
-        plan.blocks,
-        plan.threads
-    )
 }
 
 /// Ends a step that each member does for itself: its own error where it failed, an error that names the first such member

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anabranch_ccl::conformance::{self, Captured, Case, Form, ListCase, ListForm, Numbers, Scratch, Trial};
 use anabranch_ccl::{
     Algorithm, Call, CclConfig, Check, Choice, Collective, Communicator, DataType, Error, LocationKind,
-    Meetings, Tensor,
+    Meetings, ReduceOp, Tensor,
 };
 use anabranch_hip::Stream;
 use anabranch_ranks::GroupRank;
@@ -143,6 +143,41 @@ fn long_copies_in_pieces_on_several_streams_and_on_one() {
             run_all(world, config.clone(), &trials, false)
         }));
     }
+}
+
+#[test]
+fn what_cannot_go_by_copies_is_named() {
+    all_well(on_ranks(3, 4, &world_config(), &jit(), |world| {
+        let memory = Memory::new(world)?;
+        let mut all = Communicator::new(world, world.group(), config())?;
+        let at = |place, count, output| memory.tensor(place, DataType::F32, count, output);
+        let (op, root) = (ReduceOp::Sum, GroupRank::new(0));
+        let (symmetric, local) = (Place::Symmetric(0), Place::Local);
+        let (reached, input) = (at(symmetric, 12, true), at(symmetric, 12, false));
+        let splits: &[u64] = &[4, 4, 4];
+        for (call, reason) in [
+            (
+                Call::AllGather { output: at(local, 12, true), input: at(symmetric, 4, false) },
+                "all_gather cannot be done by copy-engine: peers have to reach the output",
+            ),
+            (
+                Call::AllReduce { output: at(local, 12, true), input, op },
+                "all_reduce cannot be done by copy-engine: peers have to reach the output",
+            ),
+            (
+                Call::AllToAllUneven { output: reached, input, output_splits: splits, input_splits: splits },
+                "all_to_all cannot be done by copy-engine: members do not know where others want their bytes",
+            ),
+            (
+                Call::Reduce { output: reached, input, op, root },
+                "reduce cannot be done by copy-engine: it is for all_reduce, reduce_scatter and what moves bytes",
+            ),
+        ] {
+            let refused = all.prepare_as(&call, BY_ENGINE).unwrap_err().to_string();
+            assert!(refused.contains(reason), "{refused}");
+        }
+        Ok(())
+    }));
 }
 
 #[test]
