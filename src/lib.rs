@@ -58,6 +58,7 @@ use anabranch_hip_jit::KernelSpec;
 pub fn kernel_registry() -> Vec<KernelSpec> {
     let mut all = vec![
         KernelSpec::new(&anabranch_shmem::TEAM_BARRIER_UNIT),
+        anabranch_shmem::engine_legs_kernel(),
         KernelSpec::new(&anabranch_shmem::p2p::P2P),
     ];
     all.extend(anabranch_shmem::device_api::conformance::kernels());

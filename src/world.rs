@@ -7,7 +7,7 @@ use anabranch_bootstrap::{Deadline, Heartbeat, Rendezvous, TcpConfig, TcpRendezv
 use anabranch_ccl::{CclConfig, Table};
 use anabranch_ep::{EpConfig, LaunchTable, Mode};
 use anabranch_ranks::GlobalRank;
-use anabranch_shmem::{RankError, RankSetup, World, WorldConfig};
+use anabranch_shmem::{RankError, RankSetup, SdmaConfig, World, WorldConfig};
 use anabranch_transport::TransportKind;
 
 use crate::config::{ByteSize, Config, HeapMode, TransportName};
@@ -147,7 +147,20 @@ pub fn world_config(config: &Config) -> WorldConfig {
         transports: config.transport.order.iter().map(kind).collect(),
         rendezvous_deadline: config.deadline.rendezvous.duration(),
         operation_deadline: config.deadline.operation.duration(),
+        sdma: sdma_config(config),
         ..WorldConfig::default()
+    }
+}
+
+fn sdma_config(config: &Config) -> SdmaConfig {
+    let (sdma, base) = (&config.transport.sdma, SdmaConfig::default());
+    // Checked to fit when the configuration was.
+    let most = sdma.most_copy_bytes.and_then(|most| u32::try_from(most.bytes()).ok());
+    SdmaConfig {
+        queues: sdma.queues,
+        ring_bytes: sdma.ring_bytes.bytes(),
+        most_copy_bytes: most.unwrap_or(base.most_copy_bytes),
+        ..base
     }
 }
 
@@ -163,6 +176,7 @@ pub fn ccl_config(config: &Config) -> Result<CclConfig> {
         max_blocks: ccl.max_blocks.unwrap_or(0),
         staging_bytes: ccl.staging_bytes.map_or(0, ByteSize::bytes),
         pipe_bytes: ccl.pipe_bytes.map_or(0, ByteSize::bytes),
+        copy_streams: ccl.copy_streams,
         check: ccl.check,
         table: table.map(Arc::new),
     })
@@ -256,6 +270,7 @@ mod tests {
             "max_blocks=5",
             "staging_bytes=1 MiB",
             "pipe_bytes=64 KiB",
+            "copy_streams=3",
             "check=fingerprint",
         ];
         let set = config(&words.map(|word| format!("ccl.{word}")).each_ref().map(String::as_str));
@@ -264,6 +279,7 @@ mod tests {
             max_blocks: 5,
             staging_bytes: 1 << 20,
             pipe_bytes: 64 << 10,
+            copy_streams: 3,
             check: Check::Fingerprint,
             table: None,
         };

@@ -113,6 +113,15 @@ fn a_wrong_value_is_named_with_its_line_and_what_would_be_right() {
         ("[deadline]\nrendezvous = \"25 h\"\n", &["line 2: deadline.rendezvous: ", "24 h"]),
         ("[transport]\norder = []\n", &["line 2: transport.order: "]),
         ("[transport]\norder = [\"p2p\", \"p2p\"]\n", &["line 2: transport.order: ", "twice"]),
+        ("[transport.sdma]\nqueues = 0\n", &["line 2: transport.sdma.queues: ", "1 to 64"]),
+        (
+            "[transport.sdma]\nring_bytes = \"96 KiB\"\n",
+            &["line 2: transport.sdma.ring_bytes: ", "is 98304; allowed are powers of two"],
+        ),
+        (
+            "[transport.sdma]\nmost_copy_bytes = 100\n",
+            &["line 2: transport.sdma.most_copy_bytes: ", "is 100; allowed are multiples of 32"],
+        ),
         ("[transport]\norder = [\"tcp\"]\n", &["line 2: ", "p2p"]),
         ("[kernels]\ncompile = true\n", &["line 2: kernels.compile: "]),
         ("heap = 3\n", &["line 1: "]),
@@ -130,17 +139,16 @@ fn a_wrong_value_is_named_with_its_line_and_what_would_be_right() {
 fn what_is_not_built_is_refused_by_name_and_its_tables_still_parse() {
     for (text, message) in [
         (
-            "[transport]\norder = [\"p2p\", \"sdma\"]\n",
-            "cluster.toml line 2: transport.order = \"sdma\" is not built",
+            "[transport]\norder = [\"p2p\", \"rdma\"]\n",
+            "cluster.toml line 2: transport.order = \"rdma\" is not built",
         ),
         ("[transport]\norder = [\"rdma\"]\n", "cluster.toml line 2: transport.order = \"rdma\" is not built"),
     ] {
         assert!(refused(text).starts_with(message), "{}", refused(text));
     }
-    let kept =
-        Config::from_toml("c", "[transport.sdma]\nqueues = 2\n[transport.rdma.nic]\nname = \"x\"\n").unwrap();
+    let kept = Config::from_toml("c", "[transport.rdma.nic]\nname = \"x\"\n").unwrap();
     assert_eq!(kept.config.transport.order, [TransportName::P2p]);
-    assert_eq!(kept.config.transport.sdma.get("queues").and_then(toml::Value::as_integer), Some(2));
+    assert!(kept.config.transport.rdma.contains_key("nic"));
 }
 
 #[test]
@@ -214,6 +222,8 @@ fn other_value(kind: SettingKind, name: &str) -> &'static str {
         (_, "kernels.compile") => "deny",
         (_, "ccl.algorithm") => "two-shot-packets",
         (_, "heap.mode") => "flat",
+        (_, "transport.order") => "sdma,p2p",
+        (_, "transport.sdma.ring_bytes") => "1 MiB",
         (_, "ccl.check") => "fingerprint",
         (_, "ep.mode") => "compact",
         (_, "ccl.table") => concat!(env!("CARGO_MANIFEST_DIR"), "/crates/ccl/tables/host.toml"),
@@ -235,7 +245,7 @@ fn every_setting_has_an_effect_and_every_field_is_a_setting() {
     for setting in SETTINGS {
         // One value each is built, or they need each other.
         let alone = ["device.host.schedule", "device.host.seed", "device.host.faults"];
-        if alone.contains(&setting.name) || setting.name == "transport.order" {
+        if alone.contains(&setting.name) {
             continue;
         }
         let argument = format!("{}={}", setting.name, other_value(setting.kind, setting.name));

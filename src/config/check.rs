@@ -151,13 +151,25 @@ impl Check<'_> {
                 format!("{} is listed twice", name.as_str())
             })?;
             let reason = match name {
-                TransportName::P2p => continue,
-                TransportName::Sdma => "copy engine queues are not part of this version; use [\"p2p\"]",
+                TransportName::P2p | TransportName::Sdma => continue,
                 TransportName::Rdma => "NIC queues are not part of this version; use [\"p2p\"]",
             };
             return Err(self.not_built(key, name.as_str(), reason));
         }
-        Ok(())
+        let sdma = &config.transport.sdma;
+        self.require((1..=64).contains(&sdma.queues), "transport.sdma.queues", || {
+            format!("is {}; allowed is 1 to 64", sdma.queues)
+        })?;
+        let ring = sdma.ring_bytes.bytes();
+        let fits = ring.is_power_of_two() && (256..=64 << 20).contains(&ring);
+        self.require(fits, "transport.sdma.ring_bytes", || {
+            format!("is {ring}; allowed are powers of two from 256 to 67108864")
+        })?;
+        let most = sdma.most_copy_bytes.map_or(32, ByteSize::bytes);
+        let fits = most > 0 && most.is_multiple_of(32) && u32::try_from(most).is_ok();
+        self.require(fits, "transport.sdma.most_copy_bytes", || {
+            format!("is {most}; allowed are multiples of 32 below 4 GiB")
+        })
     }
 }
 

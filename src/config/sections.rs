@@ -217,7 +217,7 @@ impl Default for BootstrapConfig {
 pub enum TransportName {
     /// Peer memory, mapped.
     P2p,
-    /// Copy engines. Known by name, not built yet.
+    /// Copy engines.
     Sdma,
     /// A NIC. Known by name, not built yet.
     Rdma,
@@ -243,10 +243,9 @@ pub struct TransportConfig {
     pub order: Vec<TransportName>,
     /// Peer memory has no settings.
     pub p2p: P2pConfig,
+    /// Copy engines.
+    pub sdma: SdmaConfig,
     /// Kept unread, so that one file serves builds with and without it.
-    #[serde(skip_serializing_if = "toml::Table::is_empty")]
-    pub sdma: toml::Table,
-    /// Kept unread, as `sdma`.
     #[serde(skip_serializing_if = "toml::Table::is_empty")]
     pub rdma: toml::Table,
 }
@@ -256,7 +255,7 @@ impl Default for TransportConfig {
         Self {
             order: vec![TransportName::P2p],
             p2p: P2pConfig::default(),
-            sdma: toml::Table::new(),
+            sdma: SdmaConfig::default(),
             rdma: toml::Table::new(),
         }
     }
@@ -267,6 +266,26 @@ impl Default for TransportConfig {
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct P2pConfig {}
+
+/// `[transport.sdma]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct SdmaConfig {
+    /// Queues to each peer, over which the waves of a kernel are spread.
+    pub queues: u32,
+    /// Bytes of a queue's ring, a power of two.
+    pub ring_bytes: ByteSize,
+    /// The most bytes of one copy packet, a multiple of 32; `None` means what the engine takes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub most_copy_bytes: Option<ByteSize>,
+}
+
+impl Default for SdmaConfig {
+    fn default() -> Self {
+        Self { queues: 2, ring_bytes: ByteSize(64 << 10), most_copy_bytes: None }
+    }
+}
 
 /// `[kernels]`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -346,7 +365,7 @@ impl Default for DeadlineConfig {
 }
 
 /// `[ccl]`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct CclSettings {
@@ -362,11 +381,27 @@ pub struct CclSettings {
     /// Memory of the symmetric heap for messages that are not yet received; `None` means chosen from heap and device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pipe_bytes: Option<ByteSize>,
+    /// Streams for the copies to each member in collectives by copy engine; 0 for one for all.
+    pub copy_streams: u32,
     /// What is checked at every call.
     pub check: Check,
     /// A file of choices that `anabranch tune` wrote; `None` means the one that comes with the library, if it has one for the device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub table: Option<PathBuf>,
+}
+
+impl Default for CclSettings {
+    fn default() -> Self {
+        Self {
+            algorithm: None,
+            max_blocks: None,
+            staging_bytes: None,
+            pipe_bytes: None,
+            copy_streams: 1,
+            check: Check::default(),
+            table: None,
+        }
+    }
 }
 
 /// `[ep]`.

@@ -239,8 +239,26 @@ pub static SETTINGS: &[Setting] = &[
     shared(setting(
         "transport.order",
         Words(&["p2p", "sdma", "rdma"]),
-        "Transports in order of preference; the first that reaches a peer is its route. Only `p2p` is built.",
+        "Transports in order of preference; the first that reaches a peer is its route. `rdma` is not built.",
     )),
+    shared(setting(
+        "transport.sdma.queues",
+        Integer,
+        "Queues of copy engines to each peer, 1 to 64; the waves of a kernel are spread over them.",
+    )),
+    shared(setting(
+        "transport.sdma.ring_bytes",
+        Size,
+        "Size of a queue's ring, a power of two from 256 bytes to 64 MiB.",
+    )),
+    unset(
+        shared(setting(
+            "transport.sdma.most_copy_bytes",
+            Size,
+            "The most that one copy packet moves, a multiple of 32 bytes; longer copies are several.",
+        )),
+        "what the engine takes",
+    ),
     setting(
         "kernels.compile",
         Word(&["auto", "deny"]),
@@ -310,6 +328,12 @@ pub static SETTINGS: &[Setting] = &[
         "chosen from the heap and the device",
     ),
     shared(setting(
+        "ccl.copy_streams",
+        Integer,
+        "Streams for the copies to each member in collectives by copy engine, up to 16; 0 for one stream for all members, whose copies \
+         then follow each other.",
+    )),
+    shared(setting(
         "ccl.check",
         Word(&CHECKS),
         "What is checked at every collective: `fingerprint` compares the members' calls on the devices before data moves, and \
@@ -358,7 +382,7 @@ pub fn setting_named(name: &str) -> Option<&'static Setting> {
 }
 
 /// Tables whose contents are kept unread: transports that this build does not have.
-pub(crate) const UNREAD: &[&str] = &["transport.sdma", "transport.rdma"];
+pub(crate) const UNREAD: &[&str] = &["transport.rdma"];
 
 /// Whether a dotted key is a table that settings live in.
 pub(crate) fn is_table(name: &str) -> bool {

@@ -8,6 +8,8 @@
 //   results round. Outputs that peers reach get them directly, a last meeting says that they are there; others through the
 //   staging, a step more each time. Peers need not reach inputs. (meet.h says why the staging's halves are free. An output is
 //   free when its member has come to the first meeting: its kernel has begun.)
+// - `engine`: copy engines have brought the peers' pieces to this rank's staging, all of which is one lane's here (src/engine.rs says
+//   why it is free, and when): a meeting, behind which they are there; this rank reduces its part of the round.
 #include "ccl/pieces.h"
 
 #ifndef CCL_ELEMENT
@@ -128,6 +130,23 @@ static ANABRANCH_DEVICE void push(const Grid& grid, const ReduceArgs& args, Lane
     if (args.is_scatter == 0 && !relayed) meet(grid, channel, lane);
 }
 
+template <bool SUM_ONLY>
+static ANABRANCH_DEVICE void reduce_brought(const Grid& grid, const EngineReduceArgs& args, Lane& lane) {
+    const ReduceArgs& call = args.reduce;
+    const Channel& channel = call.channel;
+    u32 me = channel.team.rank;
+    u64 staged = channel.heap + channel.staging + u64(args.half) * channel.team.size * channel.staging_bytes;
+    u64 tile = minimum(call.piece_bytes, u64(CCL_TILE));
+    ANABRANCH_UNLESS(ENGINE_NO_MEETING) meet(grid, channel, lane);
+    for (u64 first = grid.block * tile; first < args.bytes && !lane.dead; first += grid.grid_blocks * tile) {
+        reduce_bytes<Element, SUM_ONLY>(
+            grid, call, minimum(tile, args.bytes - first),
+            [&](u32 member) { return first + (member == me ? call.input.own : staged + member * channel.staging_bytes); }, 1,
+            [&](u32) { return call.output.own + first; });
+    }
+    if (args.meets_behind != 0) ANABRANCH_UNLESS(ENGINE_NO_MEETING_BEHIND) meet(grid, channel, lane);
+}
+
 }  // namespace ccl
 
 #define CCL_FORM(FORM)                                                                        \
@@ -137,3 +156,10 @@ static ANABRANCH_DEVICE void push(const Grid& grid, const ReduceArgs& args, Lane
     })
 ANABRANCH_KERNEL(anabranch_ccl_pull, ReduceArgs, 512) { CCL_FORM(pull); }
 ANABRANCH_KERNEL(anabranch_ccl_push, ReduceArgs, 512) { CCL_FORM(push); }
+ANABRANCH_KERNEL(anabranch_ccl_engine_reduce, EngineReduceArgs, 512) {
+    const ReduceArgs& call = args.reduce;
+    ccl::on_lane(grid, call.channel, call.input, call.output, [&](ccl::Lane& lane) {
+        if (call.reduction.op == ccl::SUM) return ccl::reduce_brought<true>(grid, args, lane);
+        ccl::reduce_brought<false>(grid, args, lane);
+    });
+}

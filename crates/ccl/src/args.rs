@@ -171,6 +171,21 @@ device_struct! {
     }
 }
 
+device_struct! {
+    /// Arguments of the kernel that reduces what copy engines have brought (`kernels/bulk_reduce.hip`): one round.
+    pub struct EngineReduceArgs {
+        /// The call. Input and output are this rank's part of this round; `staging_bytes` is what the staging takes of each member
+        /// when the whole of it serves one call.
+        pub reduce: ReduceArgs,
+        /// Bytes of this rank's part in this round.
+        pub bytes: u64,
+        /// The half of the staging.
+        pub half: u32,
+        /// Whether all members meet once more, behind the reduction.
+        pub meets_behind: u32,
+    }
+}
+
 /// In a word of a [`Fingerprint`]: there is no such thing, or it need not be equal.
 pub const NOTHING: u64 = u64::MAX;
 

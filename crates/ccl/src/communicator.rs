@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Once};
 
 use anabranch_hip::Stream;
-use anabranch_hip_jit::{DevicePointer, LOCAL_RESERVED_BYTES, LoadedUnit, TypedKernel};
+use anabranch_hip_jit::{DevicePointer, LOCAL_RESERVED_BYTES, LoadedUnit};
 use anabranch_ranks::{Group, GroupRank};
 use anabranch_shmem::{MemoryUse, OperationCode, OperationName, SymmetricMemory, Team, TeamTable, World};
 
@@ -13,6 +13,7 @@ use crate::call::{Call, Collective, Shape};
 use crate::channel::{ALIGNMENT, ChannelLayout};
 use crate::checker::{Checking, watch_lanes};
 use crate::config::{CclConfig, Check};
+use crate::engine::EngineStep;
 use crate::error::{Error, Result};
 use crate::kernels::{self, entry};
 use crate::lower::{Arguments, Buffers, Counts, Unit, gather_many_kernel, kernel_of, local_bytes};
@@ -20,6 +21,7 @@ use crate::message::{self, PointToPoint, TransferLists};
 use crate::pipes::{PIPE_LOCAL_BYTES, PipeLayout};
 use crate::plan::{Algorithm, Choice, Limits, Plan};
 use crate::sizes::{memory_sizes, threads, wanted_lanes};
+use crate::steps::{self, Launch, Step};
 use crate::tensor::Tensor;
 use crate::tuning::Table;
 use crate::work::{EventPool, Work};
@@ -88,9 +90,8 @@ pub struct Communicator {
 pub struct Prepared {
     plan: Plan,
     shape: Shape,
-    kernel: TypedKernel,
-    arguments: Arguments,
-    local_bytes: u32,
+    /// In the order of the stream.
+    steps: Vec<Step>,
     channel: DevicePointer<crate::args::LaneState>,
     /// What the arguments point to.
     table: Option<Arc<TeamTable>>,
@@ -329,13 +330,26 @@ impl Communicator {
             output: self.place(output.as_ref()),
             alignment: alignment.min().unwrap_or(1),
         };
-        let ((unit, entry), arguments, table) = if let Call::AllGatherMany(pairs) = call {
+        let mut table = None;
+        if let Call::AllGatherMany(pairs) = call {
             many::check(pairs, &self.team)?;
-            let (args, table) = many::arguments(pairs, &self.team, self.channel)?;
-            (gather_many_kernel(plan.algorithm), Arguments::GatherMany(args), table)
-        } else {
-            let arguments = Arguments::new(&self.channel, &shape, &plan, &buffers, counts);
-            (kernel_of(&shape, plan.algorithm), arguments, None)
+        }
+        let steps = match call {
+            _ if plan.algorithm == Algorithm::CopyEngine => {
+                let of_call = (&self.channel, self.limits.lanes);
+                let steps = steps::by_engine(&self.team, of_call, call, (&shape, &plan), (&buffers, counts))?;
+                self.team.prepare_legs(self.config.copy_streams)?;
+                self.with_kernels(steps, &shape, &plan)?
+            }
+            Call::AllGatherMany(pairs) => {
+                let (args, listed) = many::arguments(pairs, &self.team, self.channel)?;
+                table = listed.map(Arc::new);
+                vec![self.step(gather_many_kernel(plan.algorithm), Arguments::GatherMany(args), &plan)?]
+            }
+            _ => {
+                let arguments = Arguments::new(&self.channel, &shape, &plan, &buffers, counts);
+                vec![self.step(kernel_of(&shape, plan.algorithm), arguments, &plan)?]
+            }
         };
         let description = match call {
             Call::AllGatherMany(pairs) => format!("{} tensors: {}", pairs.len(), describe(&shape, &plan)),
@@ -344,15 +358,35 @@ impl Communicator {
         Ok(Prepared {
             plan,
             shape,
-            kernel: self.unit(unit)?.kernel(entry)?.clone(),
-            arguments,
-            local_bytes: local_bytes(self.size()),
+            steps,
             channel: self.channel.lanes,
-            table: table.map(Arc::new),
+            table,
             uses: self.uses(call),
             description: description.into(),
             fingerprint: self.checking.as_ref().map(|checking| checking.arguments(call, &shape, &plan)),
         })
+    }
+
+    /// A kernel with the plan's launch shape.
+    fn step(&mut self, (unit, entry): (Unit, &str), arguments: Arguments, plan: &Plan) -> Result<Step> {
+        let (blocks, threads, local_bytes) = (plan.blocks, plan.threads, local_bytes(self.size()));
+        let kernel = self.unit(unit)?.kernel(entry)?.clone();
+        Ok(Step::Kernel(Box::new(Launch { kernel, arguments, blocks, threads, local_bytes })))
+    }
+
+    /// The steps of a call by copy engine, with their kernels.
+    fn with_kernels(&mut self, steps: Vec<EngineStep>, shape: &Shape, plan: &Plan) -> Result<Vec<Step>> {
+        let meeting = Plan { blocks: 1, threads: self.limits.meeting_threads, ..*plan };
+        let with_kernel = |step| match step {
+            EngineStep::Legs(legs) => Ok(Step::Legs(legs)),
+            EngineStep::Meeting => {
+                self.step((Unit::Move, entry::BARRIER), Arguments::meeting(&self.channel), &meeting)
+            }
+            EngineStep::Reduce(args) => {
+                self.step(kernel_of(shape, plan.algorithm), Arguments::EngineReduce(args), plan)
+            }
+        };
+        steps.into_iter().map(with_kernel).collect()
     }
 
     fn prepare_messages(
@@ -367,12 +401,17 @@ impl Communicator {
         let mut plan = Plan::new(&shape, &self.limits, None, None)?;
         plan.blocks = served.clamp(1, self.limits.lanes);
         let (args, table) = message::arguments(&lists, &self.team, self.pipes)?;
+        let step = Step::Kernel(Box::new(Launch {
+            kernel: self.unit(Unit::Pipes)?.kernel(entry::PIPES)?.clone(),
+            arguments: Arguments::Pipes(args),
+            blocks: plan.blocks,
+            threads: plan.threads,
+            local_bytes: PipeLayout::local_bytes(served, plan.blocks),
+        }));
         Ok(Prepared {
             plan,
             shape,
-            kernel: self.unit(Unit::Pipes)?.kernel(entry::PIPES)?.clone(),
-            arguments: Arguments::Pipes(args),
-            local_bytes: PipeLayout::local_bytes(served, plan.blocks),
+            steps: vec![step],
             channel: self.channel.lanes,
             table: table.map(Arc::new),
             uses: self.uses(call),
@@ -403,7 +442,8 @@ impl Communicator {
         tensor.map_or(Buffers::NOWHERE, |tensor| tensor.place(&self.team))
     }
 
-    /// Puts a prepared call on the stream: one kernel, and with [`Check::Fingerprint`] another before a collective's. Every member
+    /// Puts a prepared call on the stream: one kernel, or by [`Algorithm::CopyEngine`] kernels that meet and copies on streams that fork from
+    /// it and join it again; with [`Check::Fingerprint`] a kernel before a collective's. Every member
     /// launches the same collectives in the same order, and the two of a pair their messages. May be captured into a graph, which
     /// all members replay in the same order with each other and with other launches of this communicator; whoever replays it
     /// keeps that order, and keeps the tensors. A list that a captured launch reads stays as long as the communicator.
@@ -415,7 +455,6 @@ impl Communicator {
             return Err(Error::Foreign { what: "a prepared call" });
         }
         let event = self.events.take(self.world.device())?;
-        let Plan { blocks, threads, .. } = prepared.plan;
         if let Some(table) = &prepared.table
             && stream.is_capturing()?
         {
@@ -426,28 +465,9 @@ impl Communicator {
             if let (Some(checking), Some(arguments)) = (&mut self.checking, &prepared.fingerprint) {
                 checking.launch(arguments, stream)?;
             }
-            // SAFETY: the argument structs are the kernels' own. The lanes' memory and the tensors in the heap are tracked as used;
-            // other tensors' callers promised that they stay (`Tensor::local`, `Tensor::registered`).
-            unsafe {
-                match &prepared.arguments {
-                    Arguments::Move(args) => {
-                        prepared.kernel.launch(blocks, threads, prepared.local_bytes, stream, args)?;
-                    }
-                    Arguments::Uneven(args) => {
-                        prepared.kernel.launch(blocks, threads, prepared.local_bytes, stream, &**args)?;
-                    }
-                    Arguments::Reduce(args) => {
-                        prepared.kernel.launch(blocks, threads, prepared.local_bytes, stream, args)?;
-                    }
-                    Arguments::GatherMany(args) => {
-                        prepared.kernel.launch(blocks, threads, prepared.local_bytes, stream, &**args)?;
-                    }
-                    Arguments::Pipes(args) => {
-                        prepared.kernel.launch(blocks, threads, prepared.local_bytes, stream, &**args)?;
-                    }
-                }
-            }
-            Ok(())
+            // SAFETY: the lanes' memory and the tensors in the heap are tracked as used; other tensors' callers promised that they
+            // stay (`Tensor::local`, `Tensor::registered`).
+            prepared.steps.iter().try_for_each(|step| unsafe { step.enqueue(&self.team, stream) })
         });
         launched.map_err(|error| match &checker {
             Some(checker) => checker.explain(error),

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use anabranch_shmem::MOST_LEG_STREAMS;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -66,7 +67,7 @@ impl FromStr for Check {
 }
 
 /// The configuration of a communicator, as a value. Equal on all members.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CclConfig {
     /// The algorithm of every call (`ccl.algorithm`); `None` chooses for each.
     pub algorithm: Option<Algorithm>,
@@ -78,10 +79,28 @@ pub struct CclConfig {
     /// Bytes of the symmetric heap for messages that are sent and not yet received (`ccl.pipe_bytes`), shared by all members; 0
     /// for a 32nd of the heap up to 32 MiB on a large GPU, and 1 MiB on a small device.
     pub pipe_bytes: u64,
+    /// Streams for the copies to each member by [`Algorithm::CopyEngine`] (`ccl.copy_streams`), at most [`MOST_LEG_STREAMS`]: one where each
+    /// member has a link of its own; more where one copy does not fill it (copies of less than half a MiB are never divided); 0 for one
+    /// stream for all members, where one copy fills all that a rank can send.
+    pub copy_streams: u32,
     /// What is checked at every call (`ccl.check`).
     pub check: Check,
     /// What was measured on machines of this kind (`ccl.table`); `None` for this crate's table of the device, if there is one.
     pub table: Option<Arc<Table>>,
+}
+
+impl Default for CclConfig {
+    fn default() -> Self {
+        Self {
+            algorithm: None,
+            max_blocks: 0,
+            staging_bytes: 0,
+            pipe_bytes: 0,
+            copy_streams: 1,
+            check: Check::default(),
+            table: None,
+        }
+    }
 }
 
 /// The most lanes of a communicator.
@@ -110,6 +129,7 @@ impl CclConfig {
             ("ccl.max_blocks", self.max_blocks.to_string()),
             ("ccl.staging_bytes", self.staging_bytes.to_string()),
             ("ccl.pipe_bytes", self.pipe_bytes.to_string()),
+            ("ccl.copy_streams", self.copy_streams.to_string()),
             ("ccl.check", self.check.to_string()),
         ]
         .map(|(name, value)| (name.to_owned(), value))
@@ -130,6 +150,9 @@ impl CclConfig {
         }
         if self.pipe_bytes != 0 && !(4096..=1 << 40).contains(&self.pipe_bytes) {
             return refuse("ccl.pipe_bytes", self.pipe_bytes, "0, or 4096 to 2^40");
+        }
+        if self.copy_streams > MOST_LEG_STREAMS {
+            return refuse("ccl.copy_streams", self.copy_streams.into(), "0 to 16");
         }
         Ok(())
     }

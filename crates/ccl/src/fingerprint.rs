@@ -114,6 +114,7 @@ fn reached_by_peers(shape: &Shape, algorithm: Algorithm) -> (bool, bool) {
         Algorithm::TwoHop => (false, shape.output.is_reached()),
         Algorithm::Direct => (false, true),
         Algorithm::Pull => (true, !keeps_own),
+        Algorithm::CopyEngine => (false, !keeps_own),
         Algorithm::Push => (false, !keeps_own && shape.output.is_reached()),
     }
 }

@@ -4,7 +4,9 @@ use anabranch_hip_jit::{DeviceStruct as _, Header, KernelSpec, KernelUnit, PRELU
 use anabranch_shmem::device_api::DEVICE_HEADERS as SHMEM_HEADERS;
 
 use crate::DataType;
-use crate::args::{FingerprintArgs, GatherManyArgs, MoveArgs, PipesArgs, Place, ReduceArgs, UnevenArgs};
+use crate::args::{
+    EngineReduceArgs, FingerprintArgs, GatherManyArgs, MoveArgs, PipesArgs, Place, ReduceArgs, UnevenArgs,
+};
 use crate::device_api::DEVICE_HEADERS;
 
 const HEADERS: &[&[Header]] = &[PRELUDE, SHMEM_HEADERS, DEVICE_HEADERS];
@@ -49,6 +51,8 @@ pub mod entry {
     pub const PULL: &str = "anabranch_ccl_pull";
     /// Every member writes parts to their owners' staging.
     pub const PUSH: &str = "anabranch_ccl_push";
+    /// Every member meets the others and reduces what copy engines have brought to its staging.
+    pub const ENGINE_REDUCE: &str = "anabranch_ccl_engine_reduce";
     /// Compares calls before they move data.
     pub const FINGERPRINT: &str = "anabranch_ccl_fingerprint";
 }
@@ -102,8 +106,8 @@ pub static BULK_REDUCE: KernelUnit = KernelUnit {
     name: "ccl_bulk_reduce",
     source: include_str!("../kernels/bulk_reduce.hip"),
     headers: HEADERS,
-    entries: &[entry::PULL, entry::PUSH],
-    layouts: &[ReduceArgs::c_declaration],
+    entries: &[entry::PULL, entry::PUSH, entry::ENGINE_REDUCE],
+    layouts: &[ReduceArgs::c_declaration, EngineReduceArgs::c_declaration],
 };
 
 /// Broadcasts in two hops.

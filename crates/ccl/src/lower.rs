@@ -6,8 +6,8 @@ use anabranch_hip_jit::{DevicePointer, KernelSpec};
 use anabranch_ranks::GroupRank;
 
 use crate::args::{
-    Channel, GatherManyArgs, MOST_UNEVEN, MOVE_ALL, MOVE_NONE, MoveArgs, MoveEntry, PipesArgs, Place,
-    REDUCE_ALL, ReduceArgs, Reduction, UnevenArgs,
+    Channel, EngineReduceArgs, GatherManyArgs, MOST_UNEVEN, MOVE_ALL, MOVE_NONE, MoveArgs, MoveEntry,
+    PipesArgs, Place, REDUCE_ALL, ReduceArgs, Reduction, UnevenArgs,
 };
 use crate::call::{Collective, Shape};
 use crate::kernels::{self, entry};
@@ -86,6 +86,9 @@ pub fn kernel_of(shape: &Shape, algorithm: Algorithm) -> (Unit, &'static str) {
         Algorithm::TwoHop => (Unit::TwoHop, entry::TWO_HOP),
         Algorithm::Ring if reduces => (Unit::RingReduce(shape.data_type), entry::RING_REDUCE),
         Algorithm::Ring => (Unit::Ring, entry::RING_MOVE),
+        Algorithm::CopyEngine if reduces => (bulk, entry::ENGINE_REDUCE),
+        // Engines move the bytes.
+        Algorithm::CopyEngine => (Unit::Move, entry::BARRIER),
         Algorithm::Pipes => (Unit::Pipes, entry::PIPES),
     }
 }
@@ -141,6 +144,8 @@ pub enum Arguments {
     Uneven(Box<UnevenArgs>),
     /// Of the kernels that reduce.
     Reduce(ReduceArgs),
+    /// Of the kernel that reduces what copy engines have brought.
+    EngineReduce(Box<EngineReduceArgs>),
     /// Of the kernels that gather many tensors.
     GatherMany(Box<GatherManyArgs>),
     /// Of the kernel that sends and receives.
@@ -148,6 +153,16 @@ pub enum Arguments {
 }
 
 impl Arguments {
+    /// Of the kernel that only meets.
+    pub fn meeting(channel: &Channel) -> Self {
+        Self::Move(MoveArgs {
+            channel: *channel,
+            input: Buffers::NOWHERE,
+            output: Buffers::NOWHERE,
+            ..MoveArgs::zeroed()
+        })
+    }
+
     /// Those of a call of this shape, by the member that the channel's team names.
     pub fn new(channel: &Channel, shape: &Shape, plan: &Plan, buffers: &Buffers, counts: Counts<'_>) -> Self {
         match (shape.op, counts) {

@@ -6,6 +6,7 @@ use anabranch_shmem::{Team, TeamTable};
 
 use crate::args::{Channel, GatherManyArgs, Place, Segment};
 use crate::call::{Call, Collective, Shape};
+use crate::engine::Gathered;
 use crate::error::{Error, Result};
 use crate::in_place;
 use crate::plan::{Algorithm, Choice, Limits, Plan};
@@ -136,6 +137,19 @@ impl Segments {
     }
 }
 
+/// What copy engines are to copy.
+///
+/// # Errors
+/// [`Error::Foreign`].
+pub(crate) fn gathered(pairs: &[Pair<'_>], team: &Team) -> Result<Vec<Gathered>> {
+    let of_pair = |(output, input): &Pair<'_>| {
+        let outputs = team.group().ranks().map(|member| Ok(output.address_at(team, member)?.0));
+        let outputs = outputs.collect::<Result<_>>()?;
+        Ok(Gathered { input: input.address(team)?.0, bytes: input.bytes(), outputs })
+    };
+    pairs.iter().map(of_pair).collect()
+}
+
 /// The arguments of a launch, and the list where it does not fit into them.
 ///
 /// # Errors
@@ -164,7 +178,7 @@ mod tests {
         let table = "device = \"x\"\n[[choices]]\ncollective = \"all_gather\"\nmembers = 3\nreached = false\n\
             steps = [{ algorithm = \"ring\", block_bytes = 4096 }]";
         let table = Table::parse(table).unwrap();
-        let limits = Limits { lanes: 4, packet_threads: 256, bulk_threads: 512 };
+        let limits = Limits { lanes: 4, packet_threads: 256, bulk_threads: 512, meeting_threads: 32 };
         let shape = Shape::of_bytes(Collective::AllGather, 3, 1 << 20);
         let one = Plan::chosen(&shape, &limits, Some(&table), Choice::default()).unwrap();
         let many = plan(&shape, &limits, Some(&table), Choice::default()).unwrap();

@@ -33,13 +33,17 @@ pub enum Algorithm {
     /// From each member to the next one only, in group order. For comparison with the others, and never chosen where nothing was
     /// measured: each byte takes as many hops as there are members.
     Ring,
+    /// By copies that engines make, one to each member at a time, between two kernels of one block that meet: compute units stay free for
+    /// other work, and small messages take longer than by kernels. Reductions go through the owners' staging, and a kernel sums. Never chosen
+    /// where nothing was measured.
+    CopyEngine,
     /// Through a ring of slots for each pair. All sends and receives, and nothing else: it cannot be asked for.
     Pipes,
 }
 
 impl Algorithm {
     /// Those that can be asked for.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Packets,
         Self::TwoShotPackets,
         Self::Staged,
@@ -48,6 +52,7 @@ impl Algorithm {
         Self::Push,
         Self::TwoHop,
         Self::Ring,
+        Self::CopyEngine,
     ];
 
     /// Its name in configurations and reports.
@@ -61,6 +66,7 @@ impl Algorithm {
             Self::Push => "push",
             Self::TwoHop => "two-hop",
             Self::Ring => "ring",
+            Self::CopyEngine => "copy-engine",
             Self::Pipes => "pipes",
         }
     }
@@ -97,7 +103,14 @@ impl Algorithm {
             }
             Self::Staged | Self::Direct if reduces => Err("it moves bytes and reduces nothing"),
             Self::Pull | Self::Push if !reduces => Err("it is for reductions"),
-            Self::Direct if !shape.output.is_reached() => {
+            Self::CopyEngine if shape.collective == Collective::Reduce => {
+                Err("it is for all_reduce, reduce_scatter and what moves bytes")
+            }
+            Self::CopyEngine if shape.uneven && shape.collective == Collective::AllToAll => {
+                Err("members do not know where others want their bytes")
+            }
+            Self::CopyEngine if shape.collective == Collective::ReduceScatter => Ok(()),
+            Self::Direct | Self::CopyEngine if !shape.output.is_reached() => {
                 Err("peers have to reach the output: make it symmetric, or register it")
             }
             Self::Pull if !shape.input.is_reached() => {
@@ -106,7 +119,13 @@ impl Algorithm {
             Self::Pull if shape.collective != Collective::ReduceScatter && !shape.output.is_reached() => {
                 Err("peers have to reach the output: make it symmetric, or register it")
             }
-            Self::Packets | Self::Staged | Self::Direct | Self::Pull | Self::Push | Self::Ring => Ok(()),
+            Self::Packets
+            | Self::Staged
+            | Self::Direct
+            | Self::Pull
+            | Self::Push
+            | Self::Ring
+            | Self::CopyEngine => Ok(()),
         }
     }
 
@@ -148,6 +167,8 @@ pub struct Limits {
     pub packet_threads: u32,
     /// Threads of a block that moves bytes in bulk.
     pub bulk_threads: u32,
+    /// Threads of a block that only meets the other members': as few as there can be, beside other work.
+    pub meeting_threads: u32,
 }
 
 /// What is chosen for a call beforehand: by who tunes or tests. Equal on all members; `None` leaves it to the plan.
@@ -155,7 +176,7 @@ pub struct Limits {
 pub struct Choice {
     /// The algorithm.
     pub algorithm: Option<Algorithm>,
-    /// Blocks of the launch.
+    /// Blocks of the launch. Where copy engines move bytes and nothing is reduced there is one, whatever is given.
     pub blocks: Option<u32>,
     /// Bytes that are worth a block ([`Step::block_bytes`]), where `blocks` says nothing.
     pub block_bytes: Option<u64>,
@@ -181,6 +202,8 @@ pub struct Plan {
 const PAYLOAD: u64 = 8;
 /// Bytes of a message that are worth a block, in bulk.
 const BULK_GRAIN: u64 = 32 << 10;
+/// The same where copy engines bring what a kernel sums: whoever asks for them wants the compute units for something else.
+const ENGINE_GRAIN: u64 = 1 << 20;
 /// Bytes of a message from which phases pay.
 const PHASED_FROM: u64 = 48 << 20;
 
@@ -230,13 +253,18 @@ impl Plan {
             let allowed = "1 to the communicator's lanes";
             return Err(Error::Config { field: "blocks", given: blocks.into(), allowed });
         }
+        let blocks = if meets_only(shape, plan.algorithm) { 1 } else { blocks };
         // The kernels' other forms have no phases.
         let phased = choice.phased.unwrap_or(plan.phased) && plan.algorithm == Algorithm::Push;
         Ok(Self { blocks, phased, ..plan })
     }
 
     fn with(shape: &Shape, limits: &Limits, algorithm: Algorithm, step: Option<&Step>) -> Self {
-        let threads = if algorithm.is_packets() { limits.packet_threads } else { limits.bulk_threads };
+        let threads = match algorithm {
+            _ if meets_only(shape, algorithm) => limits.meeting_threads,
+            _ if algorithm.is_packets() => limits.packet_threads,
+            _ => limits.bulk_threads,
+        };
         let block_bytes = step.map_or_else(|| limits.block_bytes(algorithm), |step| step.block_bytes);
         let blocks = blocks_of(shape, limits, algorithm, block_bytes);
         let expected = shape.members > 2 && shape.message_bytes() >= PHASED_FROM;
@@ -248,12 +276,24 @@ impl Plan {
 impl Limits {
     /// Bytes that are worth a block where nothing was measured.
     pub const fn block_bytes(&self, algorithm: Algorithm) -> u64 {
-        if algorithm.is_packets() { self.packet_threads as u64 * PAYLOAD } else { BULK_GRAIN }
+        match algorithm {
+            _ if algorithm.is_packets() => self.packet_threads as u64 * PAYLOAD,
+            Algorithm::CopyEngine => ENGINE_GRAIN,
+            _ => BULK_GRAIN,
+        }
     }
+}
+
+/// Whether kernels do no more than to meet.
+const fn meets_only(shape: &Shape, algorithm: Algorithm) -> bool {
+    matches!(algorithm, Algorithm::CopyEngine) && !shape.collective.reduces()
 }
 
 /// Blocks for what a member sends, so many bytes each.
 fn blocks_of(shape: &Shape, limits: &Limits, algorithm: Algorithm, block_bytes: u64) -> u32 {
+    if meets_only(shape, algorithm) {
+        return 1;
+    }
     let bytes = match algorithm {
         Algorithm::Packets => shape.bytes(),
         Algorithm::TwoShotPackets => shape.bytes().div_ceil(u64::from(shape.members)),
@@ -302,7 +342,7 @@ mod tests {
     use super::*;
     use crate::LocationKind;
 
-    const LIMITS: Limits = Limits { lanes: 64, packet_threads: 256, bulk_threads: 512 };
+    const LIMITS: Limits = Limits { lanes: 64, packet_threads: 256, bulk_threads: 512, meeting_threads: 32 };
 
     fn expected(collective: Collective, members: u32, bytes: u64, location: LocationKind) -> Algorithm {
         let parts = match collective {
@@ -318,12 +358,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_expected_to_be_fastest_is_allowed_and_never_the_ring() {
+    fn what_is_expected_to_be_fastest_is_allowed_and_never_the_ring_or_an_engine() {
         for collective in Collective::ALL {
             for members in [1, 2, 3, 4, 8] {
                 for location in [LocationKind::Local, LocationKind::Symmetric, LocationKind::Registered] {
                     for bytes in (0..32).map(|power| 1_u64 << power) {
-                        assert_ne!(expected(collective, members, bytes, location), Algorithm::Ring);
+                        let expected = expected(collective, members, bytes, location);
+                        assert!(!matches!(expected, Algorithm::Ring | Algorithm::CopyEngine), "{expected}");
                     }
                 }
             }

@@ -40,7 +40,7 @@ pub(crate) fn threads(world: &World) -> Limits {
     let wave = device.wave_size();
     let (packet, bulk) = if is_large(world) { (256, 512) } else { (wave, wave) };
     let whole = |threads: u32| threads.next_multiple_of(wave);
-    Limits { lanes: 1, packet_threads: whole(packet), bulk_threads: whole(bulk) }
+    Limits { lanes: 1, packet_threads: whole(packet), bulk_threads: whole(bulk), meeting_threads: wave }
 }
 
 /// Bytes for staging and for pipes: as configured, or chosen.

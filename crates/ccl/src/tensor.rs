@@ -2,6 +2,7 @@
 
 use anabranch_hip::{DeviceAddress, DeviceBuffer};
 use anabranch_hip_jit::DevicePointer;
+use anabranch_ranks::GroupRank;
 use anabranch_shmem::{MemoryUse, Registration, SymmetricMemory, Team};
 
 use crate::DataType;
@@ -171,6 +172,25 @@ impl<'a> Tensor<'a> {
                 Ok(own.ok_or(Error::Foreign { what: "a registration" })?.offset(offset))
             }
         }
+    }
+
+    /// Where a member's elements start, as this rank reaches them.
+    ///
+    /// # Errors
+    /// As [`Self::address`]; for memory that only its owner reaches, where the member is another.
+    pub(crate) fn address_at(&self, team: &Team, member: GroupRank) -> Result<DeviceAddress> {
+        let own = self.address(team)?;
+        let there = match self.location {
+            Location::Local(_) => None,
+            Location::Symmetric(memory, offset) => {
+                team.peer_base(member).map(|base| base.offset(memory.offset() + offset))
+            }
+            Location::Registered(registration, offset) => {
+                registration.peer_address(member).map(|start| start.offset(offset))
+            }
+        };
+        let there = if member == team.rank() { Some(own) } else { there };
+        there.ok_or(Error::Foreign { what: "memory that its owner alone reaches" })
     }
 
     /// The place for the kernels.

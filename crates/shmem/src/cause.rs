@@ -16,6 +16,7 @@ use anabranch_hip_jit::control::FaultRecord;
 use anabranch_ranks::{GlobalRank, GroupRank};
 use serde::{Deserialize, Serialize};
 
+use crate::device_api::{PHASE_DONE, PHASE_POST, PHASE_UNSUPPORTED};
 use crate::fault::{Fault, OperationCode};
 use crate::world::World;
 
@@ -111,7 +112,8 @@ impl World {
         let alarm = &self.inner.alarm;
         let mine = record.map(|record| self.expired(record));
         if let (Some(record), Some(mine)) = (record, &mine)
-            && let Some(detail) = self.inner.explainers.explain(record)
+            && let Some(detail) =
+                self.inner.explainers.explain(record).or_else(|| self.explain_route(record, mine))
         {
             let Expired { rank, operation, phase, .. } = mine.clone();
             return self.fail(Told::Reported { rank, operation, phase, detail }.into());
@@ -132,6 +134,34 @@ impl World {
             (None, None) => return,
         };
         self.fail(cause.into());
+    }
+
+    /// What a kernel met on a route that is no mapping: its own engines, whatever the peer does.
+    fn explain_route(&self, record: &FaultRecord, mine: &Expired) -> Option<String> {
+        let peer = GlobalRank::new(mine.peer);
+        match record.phase {
+            PHASE_UNSUPPORTED => {
+                let route = self.routes().get(peer.index()).map(|route| route.reason.clone());
+                Some(format!("kernels cannot copy to {peer}: {}", route.unwrap_or_default()))
+            }
+            PHASE_POST | PHASE_DONE => {
+                let of_queue = |(engine, stopped): (String, Option<String>)| match stopped {
+                    Some(why) => format!("{engine} has stopped {why}"),
+                    None => format!("{engine} says nothing"),
+                };
+                let engines: Vec<_> = self.engines(peer).into_iter().map(of_queue).collect();
+                let (expected, seen) = (mine.expected, mine.seen);
+                let what = if record.phase == PHASE_POST {
+                    format!(
+                        "no room up to position {expected} within the deadline, the engine has read up to {seen}"
+                    )
+                } else {
+                    format!("unit {expected} was not done within the deadline, the last one done is {seen}")
+                };
+                Some(format!("the copy engines to {peer} do not go on: {what}; {}", engines.join(", ")))
+            }
+            _ => None,
+        }
     }
 
     /// Makes `fault` the cause, unless there is one, and tells the others what the cause is.

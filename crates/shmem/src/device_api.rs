@@ -85,6 +85,13 @@ impl BarrierWorkspace {
     }
 }
 
+/// A copy or signal that only the host may ask for.
+pub(crate) const PHASE_UNSUPPORTED: u32 = 0x5307;
+/// Room in a queue, or a producer's turn in it (`sdma/queue.h`).
+pub(crate) const PHASE_POST: u32 = 0x5401;
+/// The completion of packets.
+pub(crate) const PHASE_DONE: u32 = 0x5402;
+
 /// The name of a phase that the device functions put into fault records, whatever the operation of the kernel.
 pub fn phase_name(phase: u32) -> Option<&'static str> {
     Some(match phase {
@@ -94,9 +101,9 @@ pub fn phase_name(phase: u32) -> Option<&'static str> {
         0x5304 => "team_sync",
         0x5305 => "peer not mapped",
         0x5306 => "misuse",
-        0x5307 => "unsupported over this route",
-        0x5401 => "room in a queue of copy engines",
-        0x5402 => "completion by a copy engine",
+        PHASE_UNSUPPORTED => "unsupported over this route",
+        PHASE_POST => "room in a queue of copy engines",
+        PHASE_DONE => "completion by a copy engine",
         _ => return None,
     })
 }

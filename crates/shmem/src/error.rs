@@ -70,6 +70,9 @@ pub enum Error {
         /// What is allowed.
         expected: &'static str,
     },
+    /// Legs were captured, or made a part of a launch, before there were streams for them: [`crate::Team::prepare_legs`].
+    #[error("there are no streams for legs yet: prepare them before the capture or the launch")]
+    LegsNotPrepared,
     /// Two ranks have different values where all must have the same.
     #[error("{step}: {field} differs: {rank} has {value}, {other} has {other_value}")]
     Differs {

@@ -64,7 +64,8 @@ impl InFlight {
         }
     }
 
-    fn lose(&self, error: anabranch_hip::Error) -> Error {
+    /// From now on it is known that not all of its work can be tracked.
+    pub(crate) fn lose(&self, error: anabranch_hip::Error) -> Error {
         let error = self.lost.get_or_init(|| Arc::new(error));
         Error::Untracked { source: Arc::clone(error) }
     }

@@ -12,6 +12,7 @@ use anabranch_hip::{DeviceAddress, Stream};
 use anabranch_hip_jit::{DevicePointer, TypedKernel, device_struct};
 use anabranch_ranks::GroupRank;
 
+use crate::engine_legs::EngineLeg;
 use crate::error::{Error, Result};
 use crate::fault::OperationCode;
 use crate::heap::SymmetricMemory;
@@ -78,7 +79,7 @@ impl Team {
     ) -> Result<()> {
         let there = self.part("put", target, offset, bytes, peer)?;
         // SAFETY: the target is in range of an allocation of the peer; the source is the caller's promise.
-        self.work_on(stream, target, || Ok(unsafe { stream.copy_async(there, source, bytes) }?))
+        self.work_on(stream, target, || unsafe { self.copy(stream, there, source, bytes, peer) })
     }
 
     /// Copies `bytes` bytes of `peer`'s part of `source` at `offset` to `target` in this rank's device or pinned host memory.
@@ -99,7 +100,27 @@ impl Team {
     ) -> Result<()> {
         let there = self.part("get", source, offset, bytes, peer)?;
         // SAFETY: the source is in range of an allocation of the peer; the target is the caller's promise.
-        self.work_on(stream, source, || Ok(unsafe { stream.copy_async(target, there, bytes) }?))
+        self.work_on(stream, source, || unsafe { self.copy(stream, target, there, bytes, peer) })
+    }
+
+    /// A copy by the peer's route: by the queues of copy engines where it has them, else by the runtime.
+    ///
+    /// # Safety
+    /// Both ranges are memory that this rank's device reaches, until the stream has passed the copy.
+    unsafe fn copy(
+        &self,
+        stream: &Stream,
+        target: DeviceAddress,
+        source: DeviceAddress,
+        bytes: usize,
+        peer: GroupRank,
+    ) -> Result<()> {
+        if self.has_queues_to(peer) {
+            // SAFETY: the caller's promise.
+            return unsafe { self.post_legs(stream, &[EngineLeg::new(peer, target, source, bytes as u64)]) };
+        }
+        // SAFETY: the caller's promise.
+        Ok(unsafe { stream.copy_async(target, source, bytes) }?)
     }
 
     /// [`Team::put`], and behind it a signal to the same peer: whoever sees the signal sees the data. Zero bytes still signal.

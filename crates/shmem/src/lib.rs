@@ -4,6 +4,7 @@
 //! * [`World::allocate`] gives the same offset on all members of a group; [`SymmetricMemory`] is the result.
 //! * [`World::team`] gives kernels of a group their [`TeamView`]: a peer table in group order, and a barrier.
 //! * [`Team::put`], [`Team::get`], [`Team::signal`] and [`Team::signal_wait`] work on the heap from the host, in stream order.
+//! * [`Team::copy_legs`] copies to many members side by side, without kernels.
 //! * [`World::register`] makes buffers that lie elsewhere reachable.
 //! * [`World::check`] and [`World::synchronize`] say what failed, and name the rank.
 //!
@@ -24,6 +25,7 @@ mod collective;
 mod config;
 mod control;
 pub mod device_api;
+mod engine_legs;
 mod error;
 mod fault;
 mod flight;
@@ -32,6 +34,7 @@ pub mod heap;
 mod host_api;
 mod identity;
 mod join;
+mod legs;
 mod monitored;
 pub mod p2p;
 mod registration;
@@ -46,13 +49,16 @@ mod turns;
 mod watch;
 mod world;
 
+pub use anabranch_transport_sdma::{EngineFaults, SdmaConfig, SoftwareConfig};
 pub use collective::group_id;
 pub use config::{HeapMode, MIN_HEAP_BYTES, WorldConfig};
+pub use engine_legs::{ENGINE_LEGS_UNIT, EngineLeg, EngineLegsArgs, engine_legs_kernel};
 pub use error::{Error, Result};
 pub use fault::{ExplainFault, Fault, OperationCode, OperationName};
 pub use flight::{LaunchGuard, MemoryUse};
 pub use heap::{DEFAULT_ALIGNMENT, FlatHeap, HeapUsage, MAX_ALIGNMENT, MemoryGuard, SymmetricMemory};
 pub use host_api::{Signal, SignalOp, TeamSignalArgs};
+pub use legs::{Leg, MOST_LEG_STREAMS};
 pub use registration::Registration;
 pub use residency::ResidencyPermit;
 pub use team::{TEAM_BARRIER_UNIT, Team, TeamBarrierArgs, TeamView};

@@ -14,11 +14,13 @@ use anabranch_transport::{Operation, Scope};
 use anabranch_transport_sdma::SdmaQueue;
 
 use crate::collective::group_id;
+use crate::engine_legs;
 use crate::error::{Error, Result};
 use crate::fault::OperationCode;
 use crate::flight::{Held, InFlight, Keep, MemoryUse, launch_tracked};
 use crate::heap::{DEFAULT_ALIGNMENT, SymmetricMemory};
 use crate::host_api::TeamSignalArgs;
+use crate::legs::LegStreams;
 use crate::residency::ResidencyPermit;
 use crate::tables::Table;
 use crate::world::World;
@@ -96,12 +98,16 @@ pub struct Team {
     kept: Option<(Table, ResidencyPermit)>,
     /// What crates above gave to keep as long.
     held: Mutex<Vec<Box<dyn Held>>>,
+    /// For copies side by side, when there are any.
+    legs: Mutex<Option<LegStreams>>,
 }
 
 /// The kernels of teams, loaded once for a world.
 #[derive(Clone, Debug)]
 pub(crate) struct TeamKernels {
     barrier: TypedKernel,
+    /// Where copies go by queues.
+    engine_legs: Option<TypedKernel>,
     pub(crate) signal: TypedKernel,
     pub(crate) signal_wait: TypedKernel,
 }
@@ -151,8 +157,8 @@ impl World {
         };
         let epoch = table.address().offset(u64::from(group.size()) * 8);
         let (world, group, kept) = (self.clone(), group.clone(), Some((table, permit)));
-        let held = Mutex::default();
-        Ok(Team { world, group, rank, view, flags, epoch, kernels, kept, held })
+        let (held, legs) = (Mutex::default(), Mutex::default());
+        Ok(Team { world, group, rank, view, flags, epoch, kernels, kept, held, legs })
     }
 
     /// The kernels, and a share of the device for one barrier: those of one team run one after the other.
@@ -181,6 +187,7 @@ impl World {
         let unit = self.jit().load(self.device(), &KernelSpec::new(&TEAM_BARRIER_UNIT))?;
         let loaded = TeamKernels {
             barrier: unit.kernel(TEAM_BARRIER_ENTRY)?.clone(),
+            engine_legs: engine_legs::load(self)?,
             signal: unit.kernel(SIGNAL_ENTRY)?.clone(),
             signal_wait: unit.kernel(SIGNAL_WAIT_ENTRY)?.clone(),
         };
@@ -195,6 +202,14 @@ fn barrier_threads(members: u32, wave: u32) -> u32 {
 impl Team {
     pub(crate) fn kernels(&self) -> &TeamKernels {
         &self.kernels
+    }
+
+    pub(crate) fn engine_legs(&self) -> Option<&TypedKernel> {
+        self.kernels.engine_legs.as_ref()
+    }
+
+    pub(crate) fn legs(&self) -> &Mutex<Option<LegStreams>> {
+        &self.legs
     }
 
     /// Everything launched in order.
@@ -297,7 +312,10 @@ impl Drop for Team {
     fn drop(&mut self) {
         if let Some((table, permit)) = self.kept.take() {
             let flight = Arc::clone(self.flags.flight());
-            let held = std::mem::take(self.held.get_mut().unwrap_or_else(PoisonError::into_inner));
+            let mut held = std::mem::take(self.held.get_mut().unwrap_or_else(PoisonError::into_inner));
+            if let Some(legs) = self.legs.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+                held.push(Box::new(legs));
+            }
             self.world.inner.park(&flight, Keep::Team { _table: table, _permit: permit, _held: held });
         }
     }

@@ -8,7 +8,7 @@ use anabranch_transport::{
     TransportKind,
 };
 use anabranch_transport_p2p::{FlatWindow, P2pTransport};
-use anabranch_transport_sdma::{SdmaQueue, SdmaTransport};
+use anabranch_transport_sdma::{SdmaConfig, SdmaQueue, SdmaTransport};
 
 use crate::config::WorldConfig;
 use crate::error::{Error, Result};
@@ -50,12 +50,13 @@ pub(crate) struct Opened {
 }
 
 impl Transports {
-    /// The transports that the configuration names; `brought` ones take precedence over built-in ones of their kind. The
+    /// The transports that the configuration names, for a world of so many ranks; `brought` ones take precedence over built-in ones of their kind. The
     /// built-in `p2p` maps peers into `window` where there is one.
     pub(crate) fn new(
         config: &WorldConfig,
         device: &anabranch_hip::Device,
         local: &PeerInfo,
+        ranks: usize,
         brought: Vec<Box<dyn Transport>>,
         window: Option<&Arc<FlatWindow>>,
     ) -> Self {
@@ -73,7 +74,10 @@ impl Transports {
                 }
                 (None, TransportKind::Sdma) => {
                     let (device, local, window) = (device.clone(), local.clone(), window.cloned());
-                    Some(AnyTransport::Sdma(SdmaTransport::new(device, local, window, config.sdma)))
+                    // Engines to all ranks may be dead, and be found so in half the time that joining may take.
+                    let patience = config.rendezvous_deadline / (2 * ranks.max(1) as u32);
+                    let sdma = SdmaConfig { patience, ..config.sdma };
+                    Some(AnyTransport::Sdma(SdmaTransport::new(device, local, window, sdma)))
                 }
                 (None, TransportKind::Rdma) => None,
             };

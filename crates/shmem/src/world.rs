@@ -13,7 +13,7 @@ use anabranch_hip_jit::control::WaitControl;
 use anabranch_hip_jit::{DevicePointer, Jit, KernelSpec, KernelUnit};
 use anabranch_ranks::{GlobalRank, Group};
 use anabranch_transport::{Operation, PeerInfo, PeerMemory, Route, Scope, Support};
-use anabranch_transport_sdma::SdmaQueue;
+use anabranch_transport_sdma::{SdmaQueue, SdmaTransport};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -180,6 +180,13 @@ impl World {
         let spec = KernelSpec::new(unit);
         let engines = self.inner.with_connections(|connections| connections.transports.sdma().is_some());
         if engines { spec.with("SHMEM_ENGINES", 1) } else { spec }
+    }
+
+    /// Whether kernels put packets into queues of copy engines.
+    pub(crate) fn has_engine_queues(&self) -> bool {
+        self.inner.with_connections(|connections| {
+            connections.transports.sdma().is_some_and(SdmaTransport::is_device_initiated)
+        })
     }
 
     /// The table of queues for kernels of a group, and the entries for each member.

@@ -143,7 +143,7 @@ fn a_transport_that_is_not_built_is_named_with_its_feature() {
         texts.iter().all(|text| text.contains("rdma: not built in (cargo feature `transport-rdma`)")),
         "{texts:?}"
     );
-    bench.config.transports = vec![TransportKind::Sdma, TransportKind::P2p];
+    bench.config.transports = vec![TransportKind::Rdma, TransportKind::P2p];
     let routes = all(spawn_threads(
         2,
         |rank| bench.setup(rank),
@@ -151,7 +151,7 @@ fn a_transport_that_is_not_built_is_named_with_its_feature() {
     ));
     assert!(routes[0][0].starts_with("rank 0: p2p (own memory"), "{routes:?}");
     assert!(routes[0][1].starts_with("rank 1: p2p (same process, plain address"), "{routes:?}");
-    assert!(routes[0][1].contains("not sdma: not built in"), "{routes:?}");
+    assert!(routes[0][1].contains("not rdma: not built in"), "{routes:?}");
 }
 
 #[test]

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::{
-    DEFAULT_ALIGNMENT, Error, HeapMode, RankError, Signal, SignalOp, World, spawn_threads,
+    DEFAULT_ALIGNMENT, Error, HeapMode, RankError, SdmaConfig, Signal, SignalOp, World, spawn_threads,
 };
+use anabranch_transport::TransportKind;
 use support::{Bench, all};
 
 const BYTES: usize = 10_007;
@@ -21,8 +22,19 @@ fn bytes_of(from: u32, round: u64) -> Vec<u8> {
 /// A ring: each rank puts to the next one, signals behind it, and reads what came from the one before, over both ways.
 #[test]
 fn signalled_puts_are_seen_and_gets_fetch() {
-    for (wave, mode) in [(1, HeapMode::Static), (32, HeapMode::Static), (1, HeapMode::Flat)] {
-        let bench = Bench::with_wave(3, wave).with_mode(mode);
+    for (wave, mode, engines) in [
+        (1, HeapMode::Static, false),
+        (32, HeapMode::Static, false),
+        (1, HeapMode::Flat, false),
+        (4, HeapMode::Static, true),
+        (32, HeapMode::Flat, true),
+    ] {
+        let mut bench = Bench::with_wave(3, wave).with_mode(mode);
+        if engines {
+            bench.config.transports = vec![TransportKind::Sdma, TransportKind::P2p];
+            bench.config.sdma =
+                SdmaConfig { ring_bytes: 256, most_copy_bytes: 2048, ..SdmaConfig::default() };
+        }
         all(spawn_threads(
             3,
             |rank| bench.setup(rank),

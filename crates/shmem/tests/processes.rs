@@ -16,10 +16,11 @@ use anabranch_bootstrap::{Deadline, Rendezvous as _, TcpRendezvous};
 use anabranch_hip::HipError;
 use anabranch_hip::types::HipMemGenericAllocationHandle;
 use anabranch_ranks::{GlobalRank, Group};
-use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, HeapMode, World};
+use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, HeapMode, SoftwareConfig, World};
 use anabranch_testkit::{Ranks, Resources, Role, meet, role};
 use support::Bench;
 use support::altered::{altered, setup};
+use support::engines;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -114,6 +115,28 @@ fn processes_form_a_world() {
             HeapMode::Flat => "rank 1: p2p (same host, file descriptor mapped at slot 1 of a flat range",
         };
         assert!(outcomes[0].output.contains(words), "{}", outcomes[0].output);
+    }
+}
+
+#[test]
+fn processes_reach_each_other_by_their_engines() {
+    if let Some(role) = role() {
+        let (mode, file) = heap_mode(&role.argument);
+        let bench = engines::bench(role.size, 4, mode, SoftwareConfig::default());
+        let world = join(&bench, role.rank, role.rank, role.size, file);
+        use_world(&world).unwrap();
+        engines::exchange(&world, 10).unwrap();
+        println!("{}", world.routes()[((role.rank + 1) % role.size) as usize]);
+        world.leave().unwrap();
+        world.rendezvous().leave().unwrap();
+        return;
+    }
+    for (size, mode) in [(3, HeapMode::Static), (2, HeapMode::Flat)] {
+        let file = address_file(&format!("engines-{mode}-{size}"));
+        let argument = format!("{mode} {}", file.display());
+        let ranks = Ranks::start("processes_reach_each_other_by_their_engines", size, &argument).unwrap();
+        let outcomes = ranks.succeed(LIMIT).unwrap();
+        assert!(outcomes[0].output.contains("rank 1: sdma (2 queues of"), "{}", outcomes[0].output);
     }
 }
 

@@ -128,6 +128,8 @@ enum Mutant : u32 {
     MUTANT_PUSH_NO_LAST_MEETING = 127,    // push: ends before its output is there
     MUTANT_RELAYED_NO_MEETING = 128,      // push: copies results that have not come
     MUTANT_RELAYED_SAME_HALF = 129,       // push: results go where contributions are still read
+    MUTANT_ENGINE_NO_MEETING = 138,       // reduce_brought: reduces what has not come
+    MUTANT_ENGINE_NO_MEETING_BEHIND = 139, // reduce_brought: ends while others still read their staging
     // ccl/pipe.h and pipes.hip
     MUTANT_PIPE_COUNT_NOT_KEPT = 130,     // the next launch counts from where this one began
     MUTANT_PIPE_ONE_SLOT = 131,           // every chunk lies in the same slot

@@ -251,5 +251,6 @@ pub fn mutant(unit: &'static KernelUnit, mutant: Mutant) -> KernelSpec {
 
 /// Every kernel of the conformance tests: what a prebuild compiles.
 pub fn kernels() -> Vec<KernelSpec> {
-    UNITS.into_iter().map(KernelSpec::new).collect()
+    let by_engines = UNITS.into_iter().map(|unit| KernelSpec::new(unit).with("SHMEM_ENGINES", 1));
+    UNITS.into_iter().map(KernelSpec::new).chain(by_engines).collect()
 }

@@ -3,6 +3,7 @@
 use anabranch_hip_jit::isa::{check_disassembly, disassemble};
 use anabranch_hip_jit::{Error, KernelSpec, KernelUnit, Target, mutant};
 use anabranch_shmem::device_api::{conformance, has_operation};
+use anabranch_shmem::engine_legs_kernel;
 use anabranch_transport::{Operation, Scope};
 
 use crate::ranks::{jit, tools};
@@ -10,16 +11,18 @@ use crate::ranks::{jit, tools};
 #[test]
 fn kernels_for_amd_keep_the_ordering_rules() {
     let jit = jit();
-    let target: Target = "gfx942".parse().unwrap();
-    for spec in conformance::kernels() {
-        let object = match jit.compile(&spec, &target) {
-            Ok(object) => object,
-            Err(Error::NoCompiler { .. }) => return,
-            Err(error) => panic!("{}: {error}", spec.label()),
-        };
-        let Ok(Some(text)) = disassemble(&tools(), &object) else { return };
-        let found = check_disassembly(&text);
-        assert!(found.is_empty(), "{} for {target}: {found:#?}", spec.label());
+    for spec in conformance::kernels().into_iter().chain([engine_legs_kernel()]) {
+        for target in ["gfx942", "gfx950"] {
+            let target: Target = target.parse().unwrap();
+            let object = match jit.compile(&spec, &target) {
+                Ok(object) => object,
+                Err(Error::NoCompiler { .. }) => return,
+                Err(error) => panic!("{}: {error}", spec.label()),
+            };
+            let Ok(Some(text)) = disassemble(&tools(), &object) else { return };
+            let found = check_disassembly(&text);
+            assert!(found.is_empty(), "{} for {target}: {found:#?}", spec.label());
+        }
     }
 }
 
@@ -61,6 +64,59 @@ fn put_signal_of_a_block_releases_in_every_wave_before_the_barrier() {
                 "{} for {target}\n{text}",
                 spec.label()
             );
+        }
+    }
+}
+
+/// What matters of the code that makes packets known, in its order: stores of packets' words (`D`), stores of 64-bit pointers (`F`),
+/// write-backs of caches at system scope (`W`), and waits for all stores (`w`, once however many there are in a row).
+fn order_of_stores(text: &str) -> String {
+    let mut order = String::new();
+    for line in text.lines().map(str::trim) {
+        let event = match line.split_whitespace().next() {
+            Some("global_store_dwordx2") => 'F',
+            Some("global_store_dword") => 'D',
+            Some("buffer_wbl2") if line.contains("sc0 sc1") => 'W',
+            Some("s_waitcnt") if line.contains("vmcnt(0)") => 'w',
+            _ => continue,
+        };
+        if event != 'w' || !order.ends_with('w') {
+            order.push(event);
+        }
+    }
+    order
+}
+
+#[test]
+fn packets_then_pointer_then_doorbell_are_released_one_behind_the_other() {
+    static POST: KernelUnit = unit!(
+        "post",
+        "sdma::Operation copy = {1, 2, 64, sdma::Tail::SET, reinterpret_cast<u64*>(8), 7, true};
+         u64 end = 0;
+         sdma::post(grid, context.wait, sdma::load_queue(grid, args.queues), copy, end);"
+    );
+    let jit = jit();
+    let right = KernelSpec::new(&POST).with("SHMEM_ENGINES", 1);
+    let twin = |name| right.clone().with("PRELUDE_MUTANT", mutant(name).unwrap());
+    // The last piece of an operation, and those before it.
+    for (spec, expected) in [
+        (right.clone(), 2),
+        (twin("SDMA_WORDS_UNRELEASED"), 0),
+        (twin("SDMA_POINTER_UNRELEASED"), 0),
+        (twin("SDMA_DOORBELL_UNRELEASED"), 0),
+    ] {
+        for target in ["gfx942", "gfx950"] {
+            let target: Target = target.parse().unwrap();
+            let object = match jit.compile(&spec, &target) {
+                Ok(object) => object,
+                Err(Error::NoCompiler { .. }) => return,
+                Err(error) => panic!("{}: {error}", spec.label()),
+            };
+            let Ok(Some(text)) = disassemble(&tools(), &object) else { return };
+            assert!(check_disassembly(&text).is_empty(), "{} for {target}", spec.label());
+            let order = order_of_stores(&text);
+            let found = order.matches("DWwFWwFWwF").count();
+            assert_eq!(found, expected, "{} for {target}: {order}", spec.label());
         }
     }
 }

@@ -3,6 +3,7 @@
 
 pub(crate) mod altered;
 pub(crate) mod driven;
+pub(crate) mod engines;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -13,7 +13,8 @@ const MESSAGE_BYTES: [u64; 9] = [255, 256, 257, 8191, 8192, 8193, 16383, 16384, 
 /// So many lists of a form there are at the least, however few groups.
 const FEW_GROUPS: usize = 40;
 /// The algorithms that gather many tensors.
-const GATHERS: [Algorithm; 3] = [Algorithm::Packets, Algorithm::Staged, Algorithm::Direct];
+const GATHERS: [Algorithm; 4] =
+    [Algorithm::Packets, Algorithm::Staged, Algorithm::Direct, Algorithm::CopyEngine];
 
 impl Chosen {
     /// Every form in every group; in that of all ranks, sizes around every threshold.
@@ -75,7 +76,8 @@ impl Chosen {
 fn any_location(numbers: &mut Numbers, algorithm: Option<Algorithm>) -> LocationKind {
     let all = [LocationKind::Symmetric, LocationKind::Registered, LocationKind::Local];
     // Peers have to reach what goes straight.
-    let allowed = if algorithm == Some(Algorithm::Direct) { 2 } else { all.len() };
+    let straight = matches!(algorithm, Some(Algorithm::Direct | Algorithm::CopyEngine));
+    let allowed = if straight { 2 } else { all.len() };
     numbers.pick(&all[..allowed])
 }
 

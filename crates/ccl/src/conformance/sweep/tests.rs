@@ -254,7 +254,7 @@ fn lists_of_every_form_in_every_group() {
         // More than the arguments of a launch have room for.
         assert!(of(ListForm::GatherMany).any(|list| list.case.entries.len() > crate::args::MOST_SEGMENTS));
         let by: HashSet<_> = of(ListForm::GatherMany).map(|list| list.algorithm).collect();
-        assert_eq!(by.len(), 4, "{by:?}");
+        assert_eq!(by.len(), 5, "{by:?}");
     }
 }
 
@@ -274,7 +274,8 @@ fn lists_have_the_sizes_around_every_threshold() {
     // Packets of two lanes; a lane's piece of the staging.
     for threshold in [2u64 * 512 * 8, 1024] {
         for bytes in [threshold - 1, threshold, threshold + 1] {
-            for algorithm in [Algorithm::Packets, Algorithm::Staged, Algorithm::Direct] {
+            for algorithm in [Algorithm::Packets, Algorithm::Staged, Algorithm::Direct, Algorithm::CopyEngine]
+            {
                 let wanted = (ListForm::GatherMany, Some(algorithm), bytes);
                 assert!(gathered.contains(&wanted), "{wanted:?}");
             }

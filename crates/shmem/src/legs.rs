@@ -1,0 +1,240 @@
+//! Copies to peers side by side, by whatever moves bytes without kernels: copy engines on GPUs, threads on the host runtime.
+//!
+//! A *leg* is a copy to one member. The legs of a call go on streams of the team's own: one or more for each member, so that each link has
+//! an engine at work; or one for all, where a single copy fills what this rank can send. They fork from the caller's stream and join it again: what was on that stream before is done before the first leg
+//! begins, and what follows there finds all legs done. Forks and joins are events, so the whole may be captured into a graph.
+//!
+//! Where the route to a member has queues that kernels write (transport `sdma`), a kernel of one wave gives its legs to the engines and waits
+//! until they are done, instead of a stream.
+//!
+//! Legs wait for nobody. That a peer's buffer may be overwritten, and that it has been, is for kernels before and behind to settle,
+//! whose waits have a deadline. Behind a fault of the former the legs still run: what they write then is part of an operation that
+//! has failed.
+
+use std::sync::PoisonError;
+
+use anabranch_hip::{Device, DeviceAddress, Event, Stream};
+use anabranch_ranks::GroupRank;
+
+use crate::engine_legs::EngineLeg;
+use crate::error::{Error, Result};
+use crate::flight::MemoryUse;
+use crate::team::Team;
+
+/// A copy to one member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leg {
+    /// Whose memory is written; this rank's own too.
+    pub peer: GroupRank,
+    /// Where, as mapped here. Any alignment.
+    pub target: DeviceAddress,
+    /// Where the bytes are.
+    pub source: DeviceAddress,
+    /// How many; zero is no copy.
+    pub bytes: u64,
+}
+
+/// The most streams for the legs to one member.
+pub const MOST_LEG_STREAMS: u32 = 16;
+/// Legs are not cut into pieces smaller than this: a copy has a fixed cost of some microseconds, in which a link moves about as much.
+const LEAST_PIECE: u64 = 256 << 10;
+/// Pieces begin at multiples of this.
+const PIECE_ALIGNMENT: u64 = 256;
+
+/// The streams of a team's legs: a set for work that runs, and one for captures. A stream that is captured takes no other work until
+/// its capture has ended, and calls in between may be of either kind.
+#[derive(Debug)]
+pub(crate) struct LegStreams {
+    /// 0: one for all.
+    per_member: u32,
+    running: Branches,
+    captured: Branches,
+}
+
+/// Streams that fork from one and join it again.
+#[derive(Debug)]
+struct Branches {
+    fork: Event,
+    /// `[members][per_member]`, each with the event behind its last leg.
+    list: Vec<(Stream, Event)>,
+}
+
+impl Branches {
+    fn new(device: &Device, count: u32) -> Result<Self> {
+        let one = |_| Ok((device.create_priority_stream()?, device.create_event()?));
+        Ok(Self { fork: device.create_event()?, list: (0..count).map(one).collect::<Result<_>>()? })
+    }
+
+    /// # Safety
+    /// That of [`Team::copy_legs`].
+    unsafe fn run(&self, stream: &Stream, pieces: &[(usize, Leg)]) -> (Result<()>, Vec<usize>) {
+        let mut used = Vec::new();
+        let copied = (|| {
+            stream.record(&self.fork)?;
+            for (index, leg) in pieces {
+                let Some((branch, _)) = self.list.get(*index) else { continue };
+                if !used.contains(index) {
+                    used.push(*index);
+                    branch.wait_event(&self.fork)?;
+                }
+                // SAFETY: the caller's promise.
+                unsafe { branch.copy_async(leg.target, leg.source, leg.bytes as usize) }?;
+            }
+            Ok(())
+        })();
+        (copied, used)
+    }
+
+    /// Puts the stream behind these branches.
+    fn join(&self, stream: &Stream, used: &[usize]) -> Result<(), anabranch_hip::Error> {
+        for (branch, joined) in used.iter().filter_map(|index| self.list.get(*index)) {
+            branch.record(joined)?;
+            stream.wait_event(joined)?;
+        }
+        Ok(())
+    }
+}
+
+/// The pieces of the legs, and the branch of each: a long leg is cut into as many as its member has streams, and all share branch 0 where
+/// `per_member` is 0.
+fn pieces(legs: &[Leg], per_member: u32) -> Vec<(usize, Leg)> {
+    let mut pieces = Vec::with_capacity(legs.len());
+    for leg in legs.iter().filter(|leg| leg.bytes > 0) {
+        let wanted = (leg.bytes / LEAST_PIECE).clamp(1, per_member.max(1).into());
+        let length = leg.bytes.div_ceil(wanted).next_multiple_of(PIECE_ALIGNMENT);
+        let starts = (0..wanted).map(|piece| piece * length).take_while(|start| *start < leg.bytes);
+        for (piece, start) in starts.enumerate() {
+            let (target, source) = (leg.target.offset(start), leg.source.offset(start));
+            let cut = Leg { target, source, bytes: length.min(leg.bytes - start), ..*leg };
+            let branch = if per_member == 0 { 0 } else { leg.peer.index() * per_member as usize + piece };
+            pieces.push((branch, cut));
+        }
+    }
+    pieces
+}
+
+impl Team {
+    /// Makes the streams for legs, unless they are there: `per_member` for each member, or with 0 one for all, whose legs then follow each
+    /// other in their order. Before the first [`Self::enqueue_legs`], and outside of captures. Not collective.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for more than [`MOST_LEG_STREAMS`]; the runtime's.
+    pub fn prepare_legs(&self, per_member: u32) -> Result<()> {
+        if per_member > MOST_LEG_STREAMS {
+            let (field, given) = ("streams for the legs to one member", per_member.to_string());
+            return Err(Error::Config { field, given, expected: "0 to 16" });
+        }
+        let mut legs = self.legs().lock().unwrap_or_else(PoisonError::into_inner);
+        if legs.as_ref().is_some_and(|known| known.per_member == per_member) {
+            return Ok(());
+        }
+        let (device, count) = (self.world().device(), (self.size() * per_member).max(1));
+        let (running, captured) = (Branches::new(device, count)?, Branches::new(device, count)?);
+        if let Some(before) = legs.replace(LegStreams { per_member, running, captured }) {
+            // Work may be under way on them.
+            self.hold(before);
+        }
+        Ok(())
+    }
+
+    /// Copies all legs on the team's streams for them ([`Self::prepare_legs`], else one for each member), behind what is on `stream`; what follows there is behind them. Returns at once. Several
+    /// legs to one member may be cut and share streams; those to different members go side by side, in the order given: begin with the
+    /// next member, so that not all ranks begin with the same one. Tracked as a launch of the team is, with `uses` ([`Team::launch_in_order`]).
+    /// May be captured. Not collective.
+    ///
+    /// # Errors
+    /// Before anything moves: [`Error::NoPart`] for who is no member, and [`Error::LegsNotPrepared`] in a capture. Those of
+    /// [`Team::launch_in_order`], and the runtime's.
+    ///
+    /// # Safety
+    /// Targets and sources are memory that this rank's device reaches, and stay so until the stream has passed the join. Until then nobody
+    /// else writes a source or touches a target, and no target overlaps another leg's target or source.
+    pub unsafe fn copy_legs(&self, stream: &Stream, legs: &[Leg], uses: &[MemoryUse]) -> Result<()> {
+        self.check_legs(legs)?;
+        if !stream.is_capturing()? && self.legs().lock().unwrap_or_else(PoisonError::into_inner).is_none() {
+            self.prepare_legs(1)?;
+        }
+        // SAFETY: the caller's promise is the same.
+        self.launch_in_order(stream, uses, || unsafe { self.enqueue_legs(stream, legs) })
+    }
+
+    /// [`Self::copy_legs`] as a part of a launch that is tracked: to be called in the closure of [`Team::launch_in_order`] only, on its stream.
+    ///
+    /// # Errors
+    /// Before anything moves: [`Error::NoPart`], [`Error::LegsNotPrepared`]. The runtime's; [`Error::Untracked`] when legs are under way and
+    /// the stream could not be put behind them.
+    ///
+    /// # Safety
+    /// That of [`Self::copy_legs`].
+    pub unsafe fn enqueue_legs(&self, stream: &Stream, legs: &[Leg]) -> Result<()> {
+        self.check_legs(legs)?;
+        // Held to the end: forks and joins of two calls must not mix.
+        let streams = self.legs().lock().unwrap_or_else(PoisonError::into_inner);
+        let streams = streams.as_ref().ok_or(Error::LegsNotPrepared)?;
+        let (posted, legs): (Vec<Leg>, Vec<Leg>) =
+            legs.iter().partition(|leg| leg.bytes > 0 && self.has_queues_to(leg.peer));
+        let pieces = pieces(&legs, streams.per_member);
+        if !posted.is_empty() {
+            // A kernel of one wave gives them to the queues, on the stream itself: engines work side by side as they are.
+            let post = |leg: &Leg| EngineLeg::new(leg.peer, leg.target, leg.source, leg.bytes);
+            // SAFETY: the caller's promise.
+            unsafe { self.post_legs(stream, &posted.iter().map(post).collect::<Vec<_>>()) }?;
+        }
+        if pieces.is_empty() {
+            return Ok(());
+        }
+        let branches = if stream.is_capturing()? { &streams.captured } else { &streams.running };
+        // SAFETY: the caller's promise.
+        let (copied, used) = unsafe { branches.run(stream, &pieces) };
+        // Also when not all could be put there: what could is under way.
+        branches.join(stream, &used).map_err(|error| self.flight().lose(error))?;
+        copied
+    }
+
+    fn check_legs(&self, legs: &[Leg]) -> Result<()> {
+        let stranger = legs.iter().find(|leg| self.group().global(leg.peer).is_none());
+        stranger.map_or(Ok(()), |leg| Err(Error::NoPart { what: "a leg", peer: leg.peer }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn leg(peer: u32, start: u64, bytes: u64) -> Leg {
+        let peer = GroupRank::new(peer);
+        Leg { peer, target: DeviceAddress(0x1000 + start), source: DeviceAddress(0x9000 + start), bytes }
+    }
+
+    #[test]
+    fn short_legs_are_whole_and_none_is_no_copy() {
+        let legs = [leg(2, 0, LEAST_PIECE * 2 - 1), leg(0, 7, 0), leg(1, 3, 1)];
+        assert_eq!(pieces(&legs, 4), [(8, legs[0]), (4, legs[2])]);
+        assert_eq!(pieces(&legs, 0), [(0, legs[0]), (0, legs[2])]);
+    }
+
+    proptest! {
+        #[test]
+        fn every_byte_goes_once_and_to_its_member(
+            given in proptest::collection::vec((0u32..5, 0u64..1000, 0u64..(8 << 20)), 0..6),
+            per_member in 0u32..=MOST_LEG_STREAMS,
+        ) {
+            let legs: Vec<_> = given.iter().map(|(peer, start, bytes)| leg(*peer, *start, *bytes)).collect();
+            let mut pieces = pieces(&legs, per_member).into_iter().peekable();
+            for leg in legs {
+                let mut moved = 0;
+                while let Some((branch, piece)) = pieces.next_if(|_| moved < leg.bytes) {
+                    let expected = if per_member == 0 { 0 } else { leg.peer.index() };
+                    prop_assert_eq!(branch / per_member.max(1) as usize, expected);
+                    prop_assert_eq!((piece.peer, piece.target), (leg.peer, leg.target.offset(moved)));
+                    prop_assert_eq!(piece.source, leg.source.offset(moved));
+                    prop_assert!(piece.bytes > 0);
+                    moved += piece.bytes;
+                }
+                prop_assert_eq!(moved, leg.bytes);
+            }
+            prop_assert!(pieces.next().is_none());
+        }
+    }
+}
