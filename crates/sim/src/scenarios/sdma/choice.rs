@@ -91,7 +91,8 @@ impl Choice {
     pub(super) fn software(&self, queue: Link, ranks: u32) -> SoftwareConfig {
         let Link { from, to, index } = queue;
         let number = (from * ranks + to) * self.queues + index;
-        let mut software = SoftwareConfig { seed: mixed(self.software.seed ^ u64::from(number)), ..self.software };
+        let mut software =
+            SoftwareConfig { seed: mixed(self.software.seed ^ u64::from(number)), ..self.software };
         match self.trouble {
             Some(Trouble::LostDoorbell { queue: whose, nth }) if whose == queue => {
                 software.faults.lost_doorbell = Some(nth);
@@ -109,11 +110,15 @@ fn trouble(ranks: u32, queues: u32, draw: &mut Draw) -> Trouble {
     let from = draw.below(u64::from(ranks)) as u32;
     let to = draw.below(u64::from(ranks)) as u32;
     let queue = Link { from, to, index: draw.below(u64::from(queues)) as u32 };
-    match draw.below(4) {
+    // A rank's kernel touches its own heap itself.
+    match draw.below(if ranks > 1 { 4 } else { 3 }) {
         0 => Trouble::LostDoorbell { queue, nth: 2 + draw.below(12) },
         // The probe's packets are four at the most.
         1 => Trouble::Stall { queue, packets: 4 + draw.below(40) },
         2 => Trouble::Dead { rank: from, after: draw.below(4000) },
-        _ => Trouble::Gone { from, to },
+        _ => {
+            let to = (from + 1 + draw.below(u64::from(ranks) - 1) as u32) % ranks;
+            Trouble::Gone { from, to }
+        }
     }
 }

@@ -40,7 +40,8 @@ impl Sdma {
             _ if failed == 0 && !matches!(choice.trouble, Some(Trouble::Gone { .. })) => Ok("all right"),
             Some(Trouble::Gone { from, to }) => {
                 let stopped = |left: &Left| left.stopped.iter().any(|(peer, _)| *peer == to);
-                let stopped = ranks.get(from as usize).and_then(|left| left.as_ref().ok()).is_some_and(stopped);
+                let stopped =
+                    ranks.get(from as usize).and_then(|left| left.as_ref().ok()).is_some_and(stopped);
                 if stopped && named {
                     Ok("the engine stops, and the wait names its peer")
                 } else {
@@ -120,7 +121,9 @@ pub(super) fn message_word(from: u32, to: u32, group: u32, round: u64, word: u32
 fn culprits(trouble: Option<Trouble>) -> Vec<u32> {
     match trouble {
         None => Vec::new(),
-        Some(Trouble::LostDoorbell { queue, .. } | Trouble::Stall { queue, .. }) => vec![queue.from, queue.to],
+        Some(Trouble::LostDoorbell { queue, .. } | Trouble::Stall { queue, .. }) => {
+            vec![queue.from, queue.to]
+        }
         Some(Trouble::Dead { rank, .. }) => vec![rank],
         Some(Trouble::Gone { from, to }) => vec![from, to],
     }

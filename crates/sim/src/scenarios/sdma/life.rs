@@ -13,8 +13,8 @@ use anabranch_shmem::{OperationCode, TeamView};
 use anabranch_transport_sdma::{DeviceQueue, Generation, Ring, SdmaQueue, SoftwareQueue};
 use bytemuck::{Pod, Zeroable as _};
 
-use super::choice::{Choice, Link, Trouble};
 use super::super::bench::WAVE;
+use super::choice::{Choice, Link, Trouble};
 use super::{ENTRY, Sdma, spec};
 use crate::kernels::EnginesArgs;
 
@@ -134,7 +134,12 @@ impl Sdma {
     }
 
     /// Memory first, of all ranks, then the queues, which reach all of it.
-    fn ranks(&self, machine: &Arc<HostMachine>, choice: &Choice, places: &Places) -> Result<Vec<Rank>, String> {
+    fn ranks(
+        &self,
+        machine: &Arc<HostMachine>,
+        choice: &Choice,
+        places: &Places,
+    ) -> Result<Vec<Rank>, String> {
         let runtime = machine.runtime();
         let devices: Result<Vec<Device>, _> =
             (0..self.case.ranks).map(|rank| runtime.device(DeviceOrdinal(rank))).collect();
@@ -186,8 +191,8 @@ impl Sdma {
         let engines = device.runtime().engines(device.ordinal()).ok_or("the machine runs no engines")?;
         let generation = Generation::of_target("gfx942").ok_or("no generation of gfx942")?;
         let ring = Ring::new(choice.ring_bytes).map_err(text)?;
-        let links = (0..self.case.ranks)
-            .flat_map(|to| (0..choice.queues).map(move |index| Link { from, to, index }));
+        let links =
+            (0..self.case.ranks).flat_map(|to| (0..choice.queues).map(move |index| Link { from, to, index }));
         let start = |link: Link| {
             let software = choice.software(link, self.case.ranks);
             let engine = SoftwareQueue::start(device, engines.clone(), ring, generation, software)?;
@@ -239,7 +244,8 @@ impl Sdma {
         let kernel = unit.kernel(ENTRY).map_err(text)?;
         // SAFETY: the kernel's argument struct; the rank holds all memory that it names, but for what is gone on purpose, which
         // only engines touch, and these look whether it is there.
-        unsafe { kernel.launch(self.case.blocks, self.case.waves * WAVE, 0, &rank.stream, &args) }.map_err(text)
+        unsafe { kernel.launch(self.case.blocks, self.case.waves * WAVE, 0, &rank.stream, &args) }
+            .map_err(text)
     }
 
     fn left(&self, rank: &Rank, choice: &Choice, places: &Places, groups: u32) -> Result<Left, String> {

@@ -127,10 +127,13 @@ impl Scenario for Sdma {
         }
         let choice = Choice::draw(&self.case, seed);
         let lives = self.live(seed, &choice, options.keep_events);
-        let lives = lives.map_err(|error| Failure::new(format!("the run could not begin: {}", with_causes(&error))))?;
+        let lives = lives
+            .map_err(|error| Failure::new(format!("the run could not begin: {}", with_causes(&error))))?;
         match self.judge(&choice, &lives) {
             Ok(_) => Ok(Outcome { run: lives.run }),
-            Err(problem) => Err(Failure { problem: format!("{choice:?}: {problem}"), events: lives.run.events }),
+            Err(problem) => {
+                Err(Failure { problem: format!("{choice:?}: {problem}"), events: lives.run.events })
+            }
         }
     }
 }
