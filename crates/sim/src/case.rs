@@ -207,7 +207,14 @@ impl Case {
             protocol,
             ranks,
             rounds,
-            tokens: if small { 2 } else { 3 },
+            // Of messages by copy engines every wave of a block has a part.
+            tokens: if small {
+                2
+            } else if matches!(protocol, Protocol::Sdma) {
+                6
+            } else {
+                3
+            },
             blocks: if small { 1 } else { 2 },
             waves: if small { 1 } else { 2 },
             staged: false,

@@ -185,8 +185,8 @@ fn words_that_hardware_would_take_for_something_else_stop_the_engine() {
     pad.resize(12, 0);
     let stops = |words: &[u32], write: u64| {
         let mut ring = vec![0; 16];
-        for (place, word) in words.iter().enumerate() {
-            ring[place % 16] = *word;
+        for (place, word) in words.iter().enumerate().take(16) {
+            ring[place] = *word;
         }
         let mut engine = Engine::new(Ring::new(64).unwrap(), generation, 8);
         let mut memory = Bench::new(8, &[]).memory;
