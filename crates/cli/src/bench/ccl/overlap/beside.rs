@@ -215,9 +215,10 @@ impl<'w> Beside<'w> {
         self.team.barrier(&self.products).map_err(Error::from)?;
         self.products.record(&begun).map_err(Error::from)?;
         self.collectives.wait_event(&begun).map_err(Error::from)?;
-        let [own, other] = match measured.is_product {
-            true => [&self.products, &self.collectives],
-            false => [&self.collectives, &self.products],
+        let [own, other] = if measured.is_product {
+            [&self.products, &self.collectives]
+        } else {
+            [&self.collectives, &self.products]
         };
         if let Some((one, many)) = cover {
             device::replay(&one.graph, other)?;

@@ -194,7 +194,7 @@ mod tests {
         for (row, column) in (0..40).flat_map(|row| (0..40).map(move |column| (row, column))) {
             for value in [of_a(row, column), of_b(row, column)] {
                 assert!((-4..=4).contains(&value));
-                assert_eq!(f32::from_bits(u32::from(bf16(value)) << 16), value as f32);
+                assert_eq!(u32::from(bf16(value)) << 16, (value as f32).to_bits());
             }
         }
         assert!(check_size(0).is_err() && check_size(24).is_err() && check_size(1 << 18).is_err());
