@@ -184,7 +184,7 @@ fn words_that_hardware_would_take_for_something_else_stop_the_engine() {
     Packet::Nop { skip: 11 }.encode(generation, &mut pad).unwrap();
     pad.resize(12, 0);
     let stops = |words: &[u32], write: u64| {
-        let mut ring = vec![0; 16];
+        let mut ring = [0; 16];
         for (place, word) in words.iter().enumerate().take(16) {
             ring[place] = *word;
         }

@@ -413,7 +413,6 @@ proptest! {
                 go(who, 0, 0, false)?;
             }
         }
-        drop(go);
         drain(&shared, &mut engine, &mut memory).map_err(|stopped| TestCaseError::fail(stopped.to_string()))?;
         prop_assert!(at.iter().all(|at| matches!(at, At::Nothing)), "{at:?}");
         prop_assert_eq!(shared.backwards.load(Ordering::Relaxed), 0);

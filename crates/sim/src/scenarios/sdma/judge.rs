@@ -105,7 +105,7 @@ impl Sdma {
             return Err(format!("rank {me}: the record of rank {} names rank {peer}", record.rank));
         }
         let of_engine = matches!(phase, PHASE_POST | PHASE_DONE);
-        if of_engine && !engine_of(choice.trouble).is_some_and(|(from, to)| (from, to) == (me, peer)) {
+        if of_engine && engine_of(choice.trouble) != Some((me, peer)) {
             return Err(format!("rank {me} blames the engine to rank {peer}, which works"));
         }
         Ok(failed)
