@@ -11,7 +11,7 @@ enum EnginesMode : u32 {
     ENGINES_PUT_SIGNAL_NBI = 2,  // and quiet, before the source is used again
     ENGINES_GET = 3,             // the receiver pulls
     ENGINES_GET_NBI = 4,         // ... and quiet
-    ENGINES_FENCE_SIGNAL = 5,    // put_nbi, fence, signal; thread scope
+    ENGINES_FENCE_SIGNAL = 5,    // put_nbi, fence, an atomic on the word; thread scope
     ENGINES_FENCES_SIGNAL = 6,   // ... the fence for all peers
 };
 enum ScopeCode : u32 { SCOPE_THREAD = 0, SCOPE_WAVE = 1, SCOPE_BLOCK = 2 };
@@ -77,6 +77,11 @@ static ANABRANCH_DEVICE shmem::Status send(const Grid& grid, const shmem::Contex
     if (args.mode == ENGINES_QUIET_SIGNAL) status = shmem::quiet<Scope>(grid, context);
     if (args.mode == ENGINES_FENCE_SIGNAL) shmem::fence(grid, context, peer);
     if (args.mode == ENGINES_FENCES_SIGNAL) shmem::fence(grid, context);
+    if (args.mode >= ENGINES_FENCE_SIGNAL) {
+        // By this lane itself, and not behind the copy in its queue.
+        shmem::atomic_add<u64>(grid, context, arrived, 1, peer);
+        return shmem::Status::OK;
+    }
     return status == shmem::Status::OK ? shmem::signal<Scope>(grid, context, arrived, value, op, peer) : status;
 }
 
