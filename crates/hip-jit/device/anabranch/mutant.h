@@ -193,7 +193,12 @@ enum Mutant : u32 {
     MUTANT_SDMA_POINTER_UNRELEASED = 525, // the doorbell may come before the write pointer
     MUTANT_SDMA_DOORBELL_UNRELEASED = 526,// the next lane's doorbell may come before this one
     MUTANT_SDMA_QUIET_WHEN_READ = 527,    // quiet: packets were read, and may not be done
-    MUTANT_LAST = 527,
+    MUTANT_SDMA_DONE_UNWAITED = 528,      // whoever waits for an operation goes on at once
+    // shmem/engine.h
+    MUTANT_BY_QUEUE_UNRELEASED = 529,     // the scope meets, and only its leader's wave releases
+    MUTANT_BY_QUEUE_NO_ACQUIRE = 530,     // what a get has brought is read without an acquire
+    MUTANT_DRAIN_NO_ACQUIRE = 531,        // the same behind quiet
+    MUTANT_LAST = 531,
 };
 static constexpr u32 MUTANT = PRELUDE_MUTANT;
 static_assert(MUTANT <= MUTANT_LAST, "PRELUDE_MUTANT names no mutant");
