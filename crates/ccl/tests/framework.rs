@@ -10,9 +10,7 @@ use std::thread;
 
 use anabranch_bootstrap::Rendezvous;
 use anabranch_ccl::conformance::{self, Captured, Case, Scratch, Trial};
-use anabranch_ccl::{
-    Algorithm, Call, CclConfig, Choice, Collective, Communicator, DataType, Error, Tensor,
-};
+use anabranch_ccl::{Algorithm, Call, CclConfig, Choice, Collective, Communicator, DataType, Error, Tensor};
 use anabranch_hip::{DeviceOrdinal, HipError, Runtime};
 use anabranch_hip_jit::Jit;
 use anabranch_shmem::{World, WorldConfig};
@@ -55,7 +53,7 @@ fn every_call_works_while_another_device_is_current_and_leaves_it_so() {
             conformance::run_as(&mut all, &mut scratch, &case, choice, &stream)?.unwrap();
             assert_eq!(current(runtime), others, "{algorithm:?}");
         }
-        let trials = ALGORITHMS.map(|algorithm| (Trial::from(case), algorithm)).to_vec();
+        let trials = ALGORITHMS.map(|algorithm| (Trial::from(case.clone()), algorithm)).to_vec();
         let (mut captured, verdict) = Captured::new(&mut all, &stream, trials)?;
         verdict.unwrap();
         for round in 0..3 {
@@ -89,7 +87,7 @@ fn communicators_outlive_the_world_and_say_that_it_was_left() {
             thread::scope(|scope| {
                 for rendezvous in anabranch_bootstrap::threads(2) {
                     let (jit, runtime) = (&jit, &runtime);
-                    scope.spawn(move || late(runtime, jit, Arc::new(rendezvous), number));
+                    scope.spawn(move || late(runtime, jit, &(Arc::new(rendezvous) as _), number));
                 }
             });
         }
@@ -101,10 +99,10 @@ fn communicators_outlive_the_world_and_say_that_it_was_left() {
     assert_eq!(free(), before, "device memory");
 }
 
-fn late(runtime: &Runtime, jit: &Jit, rendezvous: Arc<dyn Rendezvous>, order: u32) {
+fn late(runtime: &Runtime, jit: &Jit, rendezvous: &Arc<dyn Rendezvous>, order: u32) {
     let device = runtime.device(DeviceOrdinal(rendezvous.rank().get())).unwrap();
     let small = WorldConfig { heap_bytes: 4 << 20, ..world_config() };
-    let world = World::join(small, device, jit.clone(), Arc::clone(&rendezvous)).unwrap();
+    let world = World::join(small, device, jit.clone(), Arc::clone(rendezvous)).unwrap();
     let stream = world.device().create_stream().unwrap();
     let mut all = Communicator::new(&world, world.group(), config()).unwrap();
     let mut memory = world.allocate(world.group(), 4096, 256, "halves").unwrap();

@@ -13,7 +13,9 @@ use anabranch_ep::reference::ReferenceExpert;
 use anabranch_ep::{Error, ExpertMajor, ExpertMajorConfig, ExpertOutput, ExpertParallel};
 use anabranch_hip::{DeviceOrdinal, HipError, Runtime};
 use anabranch_shmem::World;
-use common::{Case, Uploaded, all_well, jit, judge_output, machine, on_ranks, oracle, round, work, world_config};
+use common::{
+    Case, Uploaded, all_well, jit, judge_output, machine, on_ranks, oracle, round, work, world_config,
+};
 
 /// Makes a device current for this thread.
 fn make_current(runtime: &Runtime, device: c_int) {
@@ -84,7 +86,7 @@ fn plans_and_handles_outlive_the_world_and_say_that_it_was_left() {
             thread::scope(|scope| {
                 for rendezvous in anabranch_bootstrap::threads(case.ranks) {
                     let (case, jit, runtime) = (&case, &jit, &runtime);
-                    scope.spawn(move || late(case, runtime, jit, Arc::new(rendezvous), number));
+                    scope.spawn(move || late(case, runtime, jit, &(Arc::new(rendezvous) as _), number));
                 }
             });
         }
@@ -100,11 +102,11 @@ fn late(
     case: &Case,
     runtime: &Runtime,
     jit: &anabranch_hip_jit::Jit,
-    rendezvous: Arc<dyn Rendezvous>,
+    rendezvous: &Arc<dyn Rendezvous>,
     order: u32,
 ) {
     let device = runtime.device(DeviceOrdinal(rendezvous.rank().get())).unwrap();
-    let world = World::join(world_config(), device, jit.clone(), Arc::clone(&rendezvous)).unwrap();
+    let world = World::join(world_config(), device, jit.clone(), Arc::clone(rendezvous)).unwrap();
     let ep = ExpertParallel::new(&world, world.group(), case.config.clone()).unwrap();
     let expert = ReferenceExpert::new(&world, ep.plan(), ep.rank()).unwrap();
     let layout = ExpertMajor::new(&ep, ExpertMajorConfig::default()).unwrap();

@@ -96,7 +96,8 @@ fn use_all(world: &World, current: &Current) -> Result<(), Error> {
     current.around("exchange", || exchange(world, 2))?;
 
     // What is refused, before and after the runtime was asked.
-    let refused = current.around("too much", || world.allocate(group, 1 << 40, DEFAULT_ALIGNMENT, "too much"));
+    let refused =
+        current.around("too much", || world.allocate(group, 1 << 40, DEFAULT_ALIGNMENT, "too much"));
     assert!(refused.unwrap_err().to_string().contains("no room"));
     // SAFETY: refused before anything is used.
     let refused =
@@ -105,9 +106,8 @@ fn use_all(world: &World, current: &Current) -> Result<(), Error> {
     let refused = current.around("out of memory", || device.allocate(1 << 50));
     assert!(refused.unwrap_err().to_string().contains("hipMalloc"));
     // SAFETY: refused before anything moves.
-    let refused = current.around("out of range", || unsafe {
-        team.put(&stream, &memory, 4000, buffer.address(), 1000, peer)
-    });
+    let refused = current
+        .around("out of range", || unsafe { team.put(&stream, &memory, 4000, buffer.address(), 1000, peer) });
     assert!(matches!(refused, Err(Error::OutOfRange { .. })));
 
     current.around("release", || registration.release())?;
@@ -136,8 +136,9 @@ fn every_call_works_and_leaves_the_callers_device_current() {
                     use anabranch_bootstrap::Rendezvous as _;
                     let setup = bench.setup(rendezvous.rank()).unwrap();
                     let current = current_of(&setup.device);
-                    let join =
-                        || World::join(setup.config, setup.device, setup.jit, std::sync::Arc::new(rendezvous));
+                    let join = || {
+                        World::join(setup.config, setup.device, setup.jit, std::sync::Arc::new(rendezvous))
+                    };
                     let world = current.around("join", join).unwrap();
                     use_all(&world, &current).unwrap();
                     current.around("leave", || world.leave()).unwrap();
@@ -156,10 +157,13 @@ fn a_join_that_fails_leaves_the_callers_device_current() {
         HipError::OUT_OF_MEMORY
     }
     let bench = Bench::new(RANKS + 1);
-    let (whole, broken) = (bench.runtime(), altered(&bench, |api| {
-        api.hipMalloc = refuse;
-        api.hipExtMallocWithFlags = None;
-    }));
+    let (whole, broken) = (
+        bench.runtime(),
+        altered(&bench, |api| {
+            api.hipMalloc = refuse;
+            api.hipExtMallocWithFlags = None;
+        }),
+    );
     std::thread::scope(|scope| {
         for rendezvous in anabranch_bootstrap::threads(RANKS) {
             let (bench, whole, broken) = (&bench, &whole, &broken);
@@ -171,7 +175,10 @@ fn a_join_that_fails_leaves_the_callers_device_current() {
                 let join =
                     || World::join(setup.config, setup.device, setup.jit, std::sync::Arc::new(rendezvous));
                 let text = current.around("join", join).unwrap_err().to_string();
-                assert!(text.contains("allocate the heap failed on rank 1") || text.contains("heap"), "{text}");
+                assert!(
+                    text.contains("allocate the heap failed on rank 1") || text.contains("heap"),
+                    "{text}"
+                );
             });
         }
     });
@@ -206,14 +213,18 @@ fn a_guard_restores_what_was_current_behind_a_panic() {
 #[test]
 fn a_device_that_is_not_put_back_is_noticed() {
     let bench = Bench::new(RANKS + 1);
-    let results = spawn_threads(RANKS, |rank| bench.setup(rank), |world: &World| {
-        assert!(on_rank(world.rank().get()));
-        let current = current_of(world.device());
-        let noticed = catch_unwind(AssertUnwindSafe(|| {
-            current.around("forgotten", || current.set(world.device().ordinal().0 as c_int));
-        }));
-        current.set(0);
-        Ok::<_, Error>(noticed.is_err())
-    });
+    let results = spawn_threads(
+        RANKS,
+        |rank| bench.setup(rank),
+        |world: &World| {
+            assert!(on_rank(world.rank().get()));
+            let current = current_of(world.device());
+            let noticed = catch_unwind(AssertUnwindSafe(|| {
+                current.around("forgotten", || current.set(world.device().ordinal().0 as c_int));
+            }));
+            current.set(0);
+            Ok::<_, Error>(noticed.is_err())
+        },
+    );
     assert_eq!(all(results), [true; RANKS as usize]);
 }

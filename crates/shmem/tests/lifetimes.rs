@@ -58,7 +58,9 @@ fn memory_is_given_back_from_any_thread_and_to_its_own_heap() {
                         let first =
                             world.allocate(world.group(), all_but_header, DEFAULT_ALIGNMENT, "all of it");
                         drop(first);
-                        world.allocate(world.group(), all_but_header, DEFAULT_ALIGNMENT, "all again")?.free()?;
+                        world
+                            .allocate(world.group(), all_but_header, DEFAULT_ALIGNMENT, "all again")?
+                            .free()?;
                         assert_eq!(world.heap_usage().free, all_but_header);
                         Ok::<_, Error>(())
                     },
@@ -133,11 +135,9 @@ fn refused(world: &World, made: &Made, source: &anabranch_hip::DeviceBuffer) {
 #[test]
 fn dependents_are_dropped_after_the_world_in_any_order_and_thread() {
     let software = SoftwareConfig::default();
-    for bench in [
-        Bench::new(2),
-        Bench::in_mode(2, HeapMode::Flat),
-        engines::bench(2, 4, HeapMode::Static, software),
-    ] {
+    for bench in
+        [Bench::new(2), Bench::in_mode(2, HeapMode::Flat), engines::bench(2, 4, HeapMode::Static, software)]
+    {
         let device = bench.setup_on(0).unwrap().device;
         let free_before = device.memory_info().unwrap().0;
         for order in 0..4 {
@@ -149,7 +149,8 @@ fn dependents_are_dropped_after_the_world_in_any_order_and_thread() {
                         let rendezvous: Arc<dyn Rendezvous> = Arc::new(rendezvous);
                         let buffer = setup.device.allocate(4096).unwrap();
                         let world =
-                            World::join(setup.config, setup.device, setup.jit, Arc::clone(&rendezvous)).unwrap();
+                            World::join(setup.config, setup.device, setup.jit, Arc::clone(&rendezvous))
+                                .unwrap();
                         let made = make(&world, &buffer).unwrap();
                         world.leave().unwrap();
                         refused(&world, &made, &buffer);
