@@ -86,7 +86,10 @@ fn sources() -> Vec<PathBuf> {
                 if name != "tests" {
                     collect(&path, found);
                 }
-            } else if name.ends_with(".rs") && !name.ends_with("tests.rs") && !name.contains("loom") {
+            } else if path.extension().is_some_and(|ending| ending == "rs")
+                && !name.ends_with("tests.rs")
+                && !name.contains("loom")
+            {
                 found.push(path);
             }
         }
