@@ -11,8 +11,7 @@
 //! captured from a runtime that wrote its own queue.
 //!
 //! [`DeviceQueue`] is a queue whose producers are kernels (`sdma/queue.h`), and [`SdmaTransport`] reaches peers by such queues, or
-//! by streams where a runtime gives its engines to nobody. [`amd`] makes queues on AMD's engines; it has not run on hardware, and
-//! the transport does not use it yet.
+//! by streams where a runtime gives its engines to nobody. [`amd`] makes queues on AMD's engines; it has not run on hardware.
 #![deny(unsafe_code)]
 
 pub mod amd;
@@ -24,6 +23,7 @@ mod error;
 pub mod format;
 mod generation;
 pub mod header;
+mod maker;
 mod packet;
 mod queue;
 mod ring;
