@@ -193,7 +193,11 @@ enum Mutant : u32 {
     MUTANT_SDMA_POINTER_UNRELEASED = 525, // the doorbell may come before the write pointer
     MUTANT_SDMA_DOORBELL_UNRELEASED = 526,// the next lane's doorbell may come before this one
     MUTANT_SDMA_QUIET_WHEN_READ = 527,    // quiet: packets were read, and may not be done
-    MUTANT_LAST = 527,
+    // sdma/words.h, ep/engine.h
+    MUTANT_SDMA_FLAG_LOW_FIRST = 560,     // a flag's epoch is there before its count
+    MUTANT_ENGINE_FLAG_FIRST = 561,       // the flag stands before the rows
+    MUTANT_ENGINE_UNRELEASED = 562,       // rows in the window are copied before they are in memory
+    MUTANT_LAST = 562,
 };
 static constexpr u32 MUTANT = PRELUDE_MUTANT;
 static_assert(MUTANT <= MUTANT_LAST, "PRELUDE_MUTANT names no mutant");
