@@ -85,6 +85,15 @@ ANABRANCH_KERNEL(anabranch_ep_dispatch_engine_flag, DispatchEngineArgs, 1024) {
     }
 }
 
+// One block: completes what first halves gave to the queues that nobody receives any more, before the slot's memory goes.
+ANABRANCH_KERNEL(anabranch_ep_dispatch_engine_drain, DispatchEngineArgs, 1024) {
+    WaitContext wait = context_of(grid, args.dispatch, 0);
+    for (u32 peer = grid.thread; peer < args.dispatch.team.size; peer += grid.block_threads) {
+        const SdmaQueue* queue = queue_to(grid, args.dispatch.team, args.slot, peer);
+        if (queue != nullptr) sdma::quiet(grid, wait, sdma::load_queue(grid, queue));
+    }
+}
+
 // One block. Behind a fault it reports nothing for both halves.
 ANABRANCH_KERNEL(anabranch_ep_dispatch_engine_recv, DispatchEngineArgs, 1024) {
     DispatchLocal local = local_of(args);

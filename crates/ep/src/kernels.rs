@@ -334,8 +334,12 @@ fn optional() -> Vec<KernelSpec> {
     let dispatches =
         [masking(dispatch()), with_device_count(dispatch()), with_device_count(masking(dispatch()))];
     let plain = dispatch_engine(bf16, DispatchCast::None);
-    let by_engine =
-        [with_device_count(plain.clone()), plain, with_device_count(combine_engine(bf16)), combine_engine(bf16)];
+    let by_engine = [
+        with_device_count(plain.clone()),
+        plain,
+        with_device_count(combine_engine(bf16)),
+        combine_engine(bf16),
+    ];
     let counted = [with_device_count(count())].into_iter().chain(dispatches);
     counted.chain(by_engine).chain(combines.iter().flat_map(of_combine)).collect()
 }

@@ -137,7 +137,8 @@ impl ExpertParallel {
         let prepared = Self::prepare(world, group, config);
         world.compare(group, "ep configuration", fields)?;
         agree(world, group, "ep plan", &prepared)?;
-        let Prepared { plan, count, dispatch, combine, push, keep, again, fill, engine, mut limits } = prepared?;
+        let Prepared { plan, count, dispatch, combine, push, keep, again, fill, engine, mut limits } =
+            prepared?;
         if plan.is_max_recv_clamped() {
             let (max_recv, rows) = (plan.config().max_recv, plan.rows());
             tracing::warn!(
@@ -342,9 +343,16 @@ fn agree<T>(world: &World, group: &Group, step: &str, outcome: &Result<T>) -> Re
 
 impl Drop for ExpertParallel {
     fn drop(&mut self) {
-        // Kernels in flight need the slots' memory and the modules. They have a deadline, and so has this wait.
+        // Kernels in flight need the slots' memory and the modules. They have a deadline, and so has this wait. Engines need the memory,
+        // too; whoever ended an operation has waited for them.
         if !self.pool.wait_until_idle(self.patience()) {
             tracing::warn!("dispatch or combine is still queued behind other work while its plan is dropped");
+        }
+        if let Err(error) = self.drain() {
+            tracing::warn!(%error, "copies of operations that were dropped may still be under way");
+        }
+        if !self.pool.wait_until_idle(self.patience()) {
+            tracing::warn!("copy engines still work on operations that were dropped while their plan is");
         }
     }
 }

@@ -333,10 +333,8 @@ fn slot_layout(config: &EpConfig, ranks: u32, room: &Room) -> SlotLayout {
     let count_matrix = place(if room.mode() == Mode::Compact { u64::from(ranks) * count_stride } else { 0 });
     let row_window = place(rows * row_bytes(config, config.dispatch_type));
     let meta = place(rows * u64::from(meta_bytes(config)));
-    let pulled =
-        if config.has_combine_window() { rows * row_bytes(config, config.combine_type) } else { 0 };
-    let pushed =
-        if config.pushes_by_kernels() { config.push_rows(ranks) * config.wire_bytes() } else { 0 };
+    let pulled = if config.has_combine_window() { rows * row_bytes(config, config.combine_type) } else { 0 };
+    let pushed = if config.pushes_by_kernels() { config.push_rows(ranks) * config.wire_bytes() } else { 0 };
     let masks = config.on_timeout.masks();
     let combine_rows = place(if masks { pulled } else { pulled.max(pushed) });
     let push_rows = if masks { place(pushed) } else { combine_rows };

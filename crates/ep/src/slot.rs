@@ -308,6 +308,20 @@ impl SlotPool {
         lock(&self.uses).iter().filter(|one| one.busy && !one.lost).count()
     }
 
+    /// The slots whose operations nobody can end any more.
+    pub(crate) fn lost(&self) -> Vec<&Slot> {
+        let uses = lock(&self.uses);
+        let lost = self.slots.iter().zip(uses.iter()).filter(|(_, one)| one.lost);
+        lost.map(|(slot, _)| slot).collect()
+    }
+
+    /// Notes a launch on a slot that nobody holds.
+    pub(crate) fn used_unheld(&self, slot: &Slot, event: Arc<Event>) {
+        if let Some(one) = lock(&self.uses).get_mut(slot.number() as usize) {
+            one.eager = Some(event);
+        }
+    }
+
     /// Frees the slots that were lost: no peer expects anything of them any more.
     pub(crate) fn recover(&self) {
         for one in lock(&self.uses).iter_mut().filter(|one| one.lost) {

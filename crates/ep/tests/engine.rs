@@ -15,6 +15,7 @@ use anabranch_ep::{
     OnTimeout, Payload, Plan,
 };
 use anabranch_hip::DeviceOrdinal;
+use anabranch_ranks::GlobalRank;
 use anabranch_shmem::{SdmaConfig, World, WorldConfig};
 use anabranch_testkit::{Ranks, meet, role};
 use anabranch_transport::TransportKind;
@@ -45,6 +46,13 @@ impl Route {
         let sdma = SdmaConfig { ring_bytes: 4096, most_copy_bytes: 4096, ..SdmaConfig::default() };
         WorldConfig { transports: vec![TransportKind::Sdma, TransportKind::P2p], sdma, ..base }
     }
+
+    fn check(self, world: &World) {
+        let kind = if self == Self::P2p { TransportKind::P2p } else { TransportKind::Sdma };
+        assert!(world.routes().iter().all(|route| route.kind == kind));
+        let all = (0..world.size()).map(GlobalRank::new);
+        assert!(all.into_iter().all(|rank| world.engines(rank).is_empty() == (self == Self::P2p)));
+    }
 }
 
 fn by_engine(ranks: u32, wave: u32) -> Case {
@@ -55,7 +63,10 @@ fn by_engine(ranks: u32, wave: u32) -> Case {
 
 /// Rounds of whole operations, with other tokens and routings each.
 fn run(case: &Case, route: Route, rounds: u64) {
-    all_well(on_ranks(case.ranks, case.wave, &route.config(), |world| run_rounds(world, case, rounds)));
+    all_well(on_ranks(case.ranks, case.wave, &route.config(), |world| {
+        route.check(world);
+        run_rounds(world, case, rounds)
+    }));
 }
 
 fn run_rounds(world: &World, case: &Case, rounds: u64) -> Result<(), Error> {
@@ -244,6 +255,31 @@ fn releases_between_combines() {
     }
 }
 
+/// A half that nobody receives costs its slot; what it sent is complete before its memory goes.
+#[test]
+fn a_dropped_half_costs_its_slot_and_no_more() {
+    for route in ROUTES {
+        let mut case = by_engine(3, 4);
+        case.config = case.config.slots(2);
+        all_well(on_ranks(3, 4, &route.config(), |world| {
+            for number in 0..3 {
+                let rank = Rank::new(world, &case)?;
+                let stream = world.device().create_stream()?;
+                drop(rank.send(&stream)?);
+                round(&rank.ep, &rank.expert, &stream, world, &case, number)?;
+                let uploaded = rank.uploaded;
+                let sent = rank.ep.dispatch_send(&stream, &uploaded.tokens(&case.config))?;
+                let dispatched = rank.ep.dispatch_recv(&stream, sent)?;
+                let full = rank.ep.dispatch_send(&stream, &uploaded.tokens(&case.config)).err();
+                assert!(matches!(full, Some(Error::SlotsBusy { slots: 2 })), "{full:?}");
+                rank.ep.release(&stream, dispatched)?;
+                world.synchronize(&stream)?;
+            }
+            Ok(())
+        }));
+    }
+}
+
 #[test]
 fn between_processes() {
     const RANKS: u32 = 3;
@@ -254,6 +290,7 @@ fn between_processes() {
         let rendezvous = Arc::new(meet(&role, Path::new(file), LIMIT, || ()).unwrap());
         let device = machine(role.size, 4).runtime().device(DeviceOrdinal(role.rank)).unwrap();
         let world = World::join(route.config(), device, jit(), rendezvous).unwrap();
+        route.check(&world);
         run_rounds(&world, &by_engine(RANKS, 4), 6).unwrap();
         world.leave().unwrap();
         return;
@@ -305,7 +342,10 @@ fn what_engines_cannot_do_is_refused_by_name() {
     for (expected, config) in refused {
         let error = Plan::new(config, 4).unwrap_err();
         assert!(matches!(error, Error::Payload { field, .. } if field == expected), "{error}");
-        assert!(error.to_string().starts_with(&format!("payload is copy-engine, and {expected} is ")), "{error}");
+        assert!(
+            error.to_string().starts_with(&format!("payload is copy-engine, and {expected} is ")),
+            "{error}"
+        );
     }
 }
 

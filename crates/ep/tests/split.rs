@@ -5,9 +5,7 @@ mod common;
 mod split_common;
 
 use anabranch_ep::{EpConfig, Error, ExpertOutput, Mode};
-use common::{
-    Case, all_well, depart, judge_dropped, judge_rows, on_ranks, oracle, work, world_config,
-};
+use common::{Case, all_well, depart, judge_dropped, judge_rows, on_ranks, oracle, work, world_config};
 use split_common::{Rank, interleaved, other_work};
 
 fn cases() -> Vec<Case> {

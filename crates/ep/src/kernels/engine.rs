@@ -35,6 +35,7 @@ pub static DISPATCH_ENGINE: KernelUnit = KernelUnit {
     entries: &[
         "anabranch_ep_dispatch_engine_send",
         "anabranch_ep_dispatch_engine_flag",
+        "anabranch_ep_dispatch_engine_drain",
         "anabranch_ep_dispatch_engine_recv",
     ],
     layouts: &[

@@ -29,10 +29,7 @@ pub(super) struct EngineUnits {
 
 impl EngineUnits {
     pub(super) fn launched(&self) -> [LaunchedUnit<'_>; 2] {
-        [
-            (&self.dispatch, kernels::DISPATCH_ENGINE.entries),
-            (&self.combine, kernels::COMBINE_ENGINE.entries),
-        ]
+        [(&self.dispatch, kernels::DISPATCH_ENGINE.entries), (&self.combine, kernels::COMBINE_ENGINE.entries)]
     }
 
     pub(super) fn load(world: &World, plan: &Plan) -> Result<Self> {
@@ -107,7 +104,13 @@ impl ExpertParallel {
             let kernel = engine.units.dispatch.kernel("anabranch_ep_dispatch_engine_send")?;
             // SAFETY: as for dispatch; the staging is the slot's, and its last use is over, as the slot was behind it.
             unsafe {
-                kernel.launch(geometry.blocks, geometry.block_threads, geometry.local_bytes, stream, &args)?;
+                kernel.launch(
+                    geometry.blocks,
+                    geometry.block_threads,
+                    geometry.local_bytes,
+                    stream,
+                    &args,
+                )?;
             }
             slot.used_on(stream)?;
             (slot, args)
@@ -117,14 +120,19 @@ impl ExpertParallel {
         let (row_bytes, meta_bytes) = (self.plan.row_bytes(), self.plan.meta_bytes());
         let pieces = [
             Pieces { source: slot.get().staged_rows(), window: at + layout.rows, row_bytes, rows },
-            Pieces { source: slot.get().staged_meta(), window: at + layout.meta, row_bytes: meta_bytes, rows },
+            Pieces {
+                source: slot.get().staged_meta(),
+                window: at + layout.meta,
+                row_bytes: meta_bytes,
+                rows,
+            },
         ];
         self.copy_by_streams(engine, stream, &mut slot, &pieces, |joins| {
             let Geometry { blocks, block_threads, local_bytes, .. } =
                 self.plan.receive_geometry(&self.limits);
             let kernel = engine.units.dispatch.kernel("anabranch_ep_dispatch_engine_flag")?;
             // SAFETY: as above; of the tokens nothing is read.
-            Ok(unsafe { kernel.launch(blocks, block_threads, local_bytes, joins, &args)? })
+            unsafe { kernel.launch(blocks, block_threads, local_bytes, joins, &args) }.map_err(Into::into)
         })?;
         Ok((slot, count))
     }
@@ -188,7 +196,7 @@ impl ExpertParallel {
         self.copy_by_streams(engine, stream, &mut slot, &pieces, |joins| {
             let kernel = engine.units.combine.kernel("anabranch_ep_combine_engine_flag")?;
             // SAFETY: as above.
-            Ok(unsafe { kernel.launch(1, block_threads, local_bytes, joins, &args)? })
+            unsafe { kernel.launch(1, block_threads, local_bytes, joins, &args) }.map_err(Into::into)
         })?;
         Ok(CombineSent::by_engine(slot, tokens))
     }
@@ -209,6 +217,37 @@ impl ExpertParallel {
         // SAFETY: as for combine; the rows that it reads are this rank's own.
         unsafe {
             kernel.launch(geometry.blocks, geometry.block_threads, geometry.local_bytes, stream, &args)?;
+        }
+        Ok(())
+    }
+
+    /// Puts behind the slots that nobody can end any more the completion of what they gave to queues. Waits for nothing.
+    pub(super) fn drain(&self) -> Result<()> {
+        let Some(engine) = &self.engine else { return Ok(()) };
+        let lost = self.pool.lost();
+        if lost.is_empty() {
+            return Ok(());
+        }
+        let stream = lock(&engine.joins);
+        let stream = &stream.running;
+        let _launching = self.world.launching(stream)?;
+        let geometry = self.plan.receive_geometry(&self.limits);
+        for slot in lost {
+            let args = self.dispatch_engine_args(slot, None, 0, &geometry);
+            let kernel = engine.units.dispatch.kernel("anabranch_ep_dispatch_engine_drain")?;
+            // SAFETY: the argument struct is the kernel's own; it touches the queues alone.
+            unsafe {
+                kernel.launch(
+                    geometry.blocks,
+                    geometry.block_threads,
+                    geometry.local_bytes,
+                    stream,
+                    &args,
+                )?;
+            }
+            let event = Arc::new(stream.device().create_event()?);
+            stream.record(&event)?;
+            self.pool.used_unheld(slot, event);
         }
         Ok(())
     }
