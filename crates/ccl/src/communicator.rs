@@ -339,7 +339,7 @@ impl Communicator {
                 let of_call = (&self.channel, self.limits.lanes);
                 let steps = steps::by_engine(&self.team, of_call, call, (&shape, &plan), (&buffers, counts))?;
                 self.team.prepare_legs(self.config.copy_streams)?;
-                self.between_meetings(steps, &shape, &plan)?
+                self.with_kernels(steps, &shape, &plan)?
             }
             Call::AllGatherMany(pairs) => {
                 let (args, listed) = many::arguments(pairs, &self.team, self.channel)?;
@@ -374,24 +374,19 @@ impl Communicator {
         Ok(Step::Kernel(Box::new(Launch { kernel, arguments, blocks, threads, local_bytes })))
     }
 
-    /// The steps of a call by copy engine, with the meetings around them; a kernel that reduces may be the last of them.
-    fn between_meetings(&mut self, steps: Vec<EngineStep>, shape: &Shape, plan: &Plan) -> Result<Vec<Step>> {
+    /// The steps of a call by copy engine, with their kernels.
+    fn with_kernels(&mut self, steps: Vec<EngineStep>, shape: &Shape, plan: &Plan) -> Result<Vec<Step>> {
         let meeting = Plan { blocks: 1, threads: self.limits.meeting_threads, ..*plan };
-        let arguments = Arguments::meeting(&self.channel);
-        let mut all = vec![self.step((Unit::Move, entry::BARRIER), arguments.clone(), &meeting)?];
-        let met = matches!(steps.last(), Some(EngineStep::Reduce(last)) if last.meets_behind != 0);
-        for step in steps {
-            all.push(match step {
-                EngineStep::Legs(legs) => Step::Legs(legs),
-                EngineStep::Reduce(args) => {
-                    self.step(kernel_of(shape, plan.algorithm), Arguments::EngineReduce(args), plan)?
-                }
-            });
-        }
-        if !met {
-            all.push(self.step((Unit::Move, entry::BARRIER), arguments, &meeting)?);
-        }
-        Ok(all)
+        let with_kernel = |step| match step {
+            EngineStep::Legs(legs) => Ok(Step::Legs(legs)),
+            EngineStep::Meeting => {
+                self.step((Unit::Move, entry::BARRIER), Arguments::meeting(&self.channel), &meeting)
+            }
+            EngineStep::Reduce(args) => {
+                self.step(kernel_of(shape, plan.algorithm), Arguments::EngineReduce(args), plan)
+            }
+        };
+        steps.into_iter().map(with_kernel).collect()
     }
 
     fn prepare_messages(

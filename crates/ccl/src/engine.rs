@@ -24,9 +24,11 @@ use anabranch_shmem::Leg;
 
 use crate::args::{Channel, EngineReduceArgs, MOVE_ALL, MoveArgs, ReduceArgs, UnevenArgs};
 
-/// A step between the first meeting and the last.
+/// A step of a call by copy engine, in the order of the stream.
 #[derive(Clone, Debug)]
 pub enum EngineStep {
+    /// A kernel of one block in which all members meet.
+    Meeting,
     /// Copies to members, side by side.
     Legs(Vec<Leg>),
     /// The kernel that meets and reduces.
@@ -40,6 +42,11 @@ fn members_from_next(rank: u32, size: u32) -> impl Iterator<Item = u32> {
 
 fn leg(peer: u32, target: u64, source: u64, bytes: u64) -> Leg {
     Leg { peer: GroupRank::new(peer), target: DeviceAddress(target), source: DeviceAddress(source), bytes }
+}
+
+/// The steps of a call that moves bytes.
+pub fn between_meetings(legs: Vec<Leg>) -> Vec<EngineStep> {
+    vec![EngineStep::Meeting, EngineStep::Legs(legs), EngineStep::Meeting]
 }
 
 /// Keeps copies that do something: of bytes, from one place to another.
@@ -98,7 +105,7 @@ pub const fn staged_at_once(channel: &Channel, lanes: u32) -> u64 {
 }
 
 /// The steps of a reduction, round by round. `args` is that of a launch with parts and pieces as `push` has them; `bases`: where each
-/// member's heap starts, `outputs`: where its output starts, in group order, or nothing where each member keeps its part alone; `lanes`: of
+/// member's heap starts, `outputs`: where its output starts, in group order (a scatter looks at none); `lanes`: of
 /// the communicator.
 pub fn reduces(
     args: &ReduceArgs,
@@ -125,12 +132,14 @@ pub fn reduces(
     };
     let gather = |round: u64| {
         let first = round * at_once;
-        members_from_next(rank, size).filter(|member| *member != rank).filter_map(move |member| {
+        // Each member keeps its part of a scatter.
+        let others = move |member: &u32| *member != rank && !is_scatter;
+        members_from_next(rank, size).filter(others).filter_map(move |member| {
             let target = outputs.get(member as usize)? + mine + first;
             Some(leg(member, target, args.output.own + mine + first, cut(part_of(rank), first)))
         })
     };
-    let mut steps = Vec::new();
+    let mut steps = vec![EngineStep::Meeting];
     for round in 0..rounds {
         // The results of the round before go beside this round's inputs.
         let results = round.checked_sub(1).into_iter().flat_map(gather);
@@ -149,6 +158,10 @@ pub fn reduces(
         })));
     }
     steps.push(EngineStep::Legs(rounds.checked_sub(1).into_iter().flat_map(gather).filter(moving).collect()));
+    // The last round of a scatter ends with a meeting.
+    if rounds == 0 || !is_scatter {
+        steps.push(EngineStep::Meeting);
+    }
     steps.retain(|step| !matches!(step, EngineStep::Legs(legs) if legs.is_empty()));
     steps
 }

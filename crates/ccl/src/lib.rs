@@ -1,7 +1,8 @@
 //! Collectives over a group, with torch.distributed's semantics.
 //!
 //! A [`Communicator`] belongs to one group and one sequence of calls. A [`Call`] names a collective and its tensors;
-//! [`Communicator::prepare`] checks it and chooses how it is done, [`Communicator::launch`] puts one kernel on a stream, and the
+//! [`Communicator::prepare`] checks it and chooses how it is done, [`Communicator::launch`] puts it on a stream (one kernel, or by copy
+//! engine kernels that meet and the copies between them: `engine.rs`), and the
 //! [`Work`] that comes back orders other streams behind it or waits for it on the host. [`typed`] has a method for each collective,
 //! with torch's names and order of arguments; element types and operators are Rust types there.
 //!

@@ -66,7 +66,7 @@ impl Launch {
     }
 }
 
-/// What is between the first meeting and the last of a call by copy engine, that was checked and planned so.
+/// The steps of a call by copy engine, that was checked and planned so.
 ///
 /// # Errors
 /// [`Error::Foreign`](crate::Error::Foreign) for memory that not all members have.
@@ -79,7 +79,7 @@ pub(crate) fn by_engine(
 ) -> Result<Vec<EngineStep>> {
     if let Call::AllGatherMany(pairs) = call {
         let legs = engine::gathers(team.rank().get(), &many::gathered(pairs, team)?);
-        return Ok(vec![EngineStep::Legs(legs)]);
+        return Ok(engine::between_meetings(legs));
     }
     let addresses = |address: &dyn Fn(GroupRank) -> Result<u64>| {
         team.group().ranks().map(address).collect::<Result<Vec<_>>>()
@@ -91,12 +91,12 @@ pub(crate) fn by_engine(
         None => Vec::new(),
     };
     Ok(match Arguments::new(channel, shape, plan, buffers, counts) {
-        Arguments::Uneven(args) => vec![EngineStep::Legs(engine::uneven_gather(&args, &outputs))],
+        Arguments::Uneven(args) => engine::between_meetings(engine::uneven_gather(&args, &outputs)),
         Arguments::Reduce(args) => {
             let bases = addresses(&|member| Ok(team.peer_base(member).map_or(0, |base| base.0)))?;
             engine::reduces(&args, lanes, shape.data_type.bytes().into(), &bases, &outputs)
         }
-        Arguments::Move(args) => vec![EngineStep::Legs(engine::moves(&args, &outputs))],
+        Arguments::Move(args) => engine::between_meetings(engine::moves(&args, &outputs)),
         // No call that is planned so has such.
         Arguments::EngineReduce(_) | Arguments::GatherMany(_) | Arguments::Pipes(_) => Vec::new(),
     })

@@ -77,7 +77,7 @@ fn run_all(world: &World, config: CclConfig, trials: &[Trial], between: bool) ->
 fn trials(members: u32) -> Vec<Trial> {
     let mut numbers = Numbers(3);
     let mut all: Vec<Trial> = cases(members).into_iter().map(Trial::from).collect();
-    while !all.len().is_multiple_of(8) || all.len() < 24 {
+    while all.len() < 24 || !all.len().is_multiple_of(8) {
         let (case, algorithm) = ListCase::any(&mut numbers, members, &DataType::ALL, 3000);
         if case.form == ListForm::GatherMany && algorithm == Algorithm::CopyEngine {
             all.push(case.into());

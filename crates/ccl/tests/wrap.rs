@@ -14,7 +14,7 @@ use common::{all_well, failure, jit_with, on_ranks, world_config};
 
 const RANKS: u32 = 4;
 const LANES: u32 = 3;
-const CALLS: u64 = 2500;
+const CALLS: u64 = 2800;
 const EPOCH_BITS: i64 = 4;
 /// `MUTANT_PACKETS_NOT_CLEARED` in `anabranch/mutant.h`.
 const PACKETS_NOT_CLEARED: i64 = 111;

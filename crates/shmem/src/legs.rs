@@ -179,21 +179,25 @@ impl Team {
         let (posted, legs): (Vec<Leg>, Vec<Leg>) =
             legs.iter().partition(|leg| leg.bytes > 0 && self.copies_by_queues(leg.peer));
         let pieces = pieces(&legs, streams.per_member);
-        if !posted.is_empty() {
-            // A kernel of one wave gives them to the queues, on the stream itself: engines work side by side as they are.
+        let branches = if stream.is_capturing()? { &streams.captured } else { &streams.running };
+        // Copies of streams first: the kernel that gives the others to the queues waits until those are done.
+        let (copied, used) = if pieces.is_empty() {
+            (Ok(()), Vec::new())
+        } else {
+            // SAFETY: the caller's promise.
+            unsafe { branches.run(stream, &pieces) }
+        };
+        let posted = if posted.is_empty() {
+            Ok(())
+        } else {
+            // On the stream itself: engines work side by side as they are.
             let post = |leg: &Leg| EngineLeg::new(leg.peer, leg.target, leg.source, leg.bytes);
             // SAFETY: the caller's promise.
-            unsafe { self.post_legs(stream, &posted.iter().map(post).collect::<Vec<_>>()) }?;
-        }
-        if pieces.is_empty() {
-            return Ok(());
-        }
-        let branches = if stream.is_capturing()? { &streams.captured } else { &streams.running };
-        // SAFETY: the caller's promise.
-        let (copied, used) = unsafe { branches.run(stream, &pieces) };
+            unsafe { self.post_legs(stream, &posted.iter().map(post).collect::<Vec<_>>()) }
+        };
         // Also when not all could be put there: what could is under way.
         branches.join(stream, &used).map_err(|error| self.flight().lose(error))?;
-        copied
+        copied.and(posted)
     }
 
     /// Copies all legs behind what is on `stream`, and puts `joins`, another stream of the same device, behind them and behind that:

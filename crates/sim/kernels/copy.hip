@@ -7,3 +7,10 @@ ANABRANCH_KERNEL(anabranch_sim_copy, CopyArgs, 256) {
         remote_store(grid, args.to + word, remote_load(grid, args.from + word));
     }
 }
+
+// What a copy engine does: bytes at any address.
+ANABRANCH_KERNEL(anabranch_sim_copy_bytes, CopyBytesArgs, 256) {
+    for (u64 byte = grid.thread; byte < args.bytes; byte += grid.block_threads) {
+        remote_store(grid, args.to + byte, remote_load(grid, args.from + byte));
+    }
+}

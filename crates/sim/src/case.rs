@@ -48,6 +48,8 @@ pub enum Protocol {
     CclBulk,
     /// ... those that go in two hops, and those that go round the ring.
     CclHops,
+    /// Collectives by copy engine, with such through the staging between them.
+    CclEngine,
     /// The comparison of calls before a collective.
     CclFingerprint,
     /// Sends and receives of `ccl` through pipes.
@@ -80,6 +82,7 @@ impl Protocol {
         Self::CclPackets,
         Self::CclBulk,
         Self::CclHops,
+        Self::CclEngine,
         Self::CclFingerprint,
         Self::CclPipes,
         Self::CclGatherMany,
@@ -108,6 +111,7 @@ impl Protocol {
             Self::CclPackets => "ccl-packets",
             Self::CclBulk => "ccl-bulk",
             Self::CclHops => "ccl-hops",
+            Self::CclEngine => "ccl-engine",
             Self::CclFingerprint => "ccl-fingerprint",
             Self::CclPipes => "ccl-pipes",
             Self::CclGatherMany => "ccl-gather-many",
@@ -180,7 +184,7 @@ impl Case {
             // Each form once.
             Protocol::Ccl => 19,
             Protocol::CclMove => 7,
-            Protocol::CclGatherMany => 6,
+            Protocol::CclGatherMany | Protocol::CclEngine => 6,
             // Who is missed in one epoch is late in the next.
             // Of routings one that is kept, another, and the first again.
             Protocol::CclPackets | Protocol::EpMask | Protocol::EpReplay => 3,

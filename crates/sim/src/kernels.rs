@@ -98,13 +98,25 @@ device_struct! {
     }
 }
 
+device_struct! {
+    /// Arguments of `anabranch_sim_copy_bytes`.
+    pub struct CopyBytesArgs {
+        /// Where to.
+        pub to: DevicePointer<u8>,
+        /// Where from.
+        pub from: DevicePointer<u8>,
+        /// How many.
+        pub bytes: u64,
+    }
+}
+
 /// Writes and reads buffers before and behind collectives.
 pub static COPY: KernelUnit = KernelUnit {
     name: "sim_copy",
     source: include_str!("../kernels/copy.hip"),
     headers: &[PRELUDE],
-    entries: &["anabranch_sim_copy"],
-    layouts: &[CopyArgs::c_declaration],
+    entries: &["anabranch_sim_copy", "anabranch_sim_copy_bytes"],
+    layouts: &[CopyArgs::c_declaration, CopyBytesArgs::c_declaration],
 };
 
 /// Writes and reads around operations in the order of a stream.

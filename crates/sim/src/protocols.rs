@@ -40,6 +40,9 @@ pub const fn about(protocol: Protocol) -> &'static str {
         Protocol::CclHops => {
             "broadcasts in two hops, and collectives round the ring; --staged for epochs of two bits"
         }
+        Protocol::CclEngine => {
+            "collectives by copies between meetings, with others through the staging; --staged for epochs of two bits"
+        }
         Protocol::CclFingerprint => {
             "the comparison of calls before a collective; --staged for a call that differs in the end"
         }

@@ -128,7 +128,9 @@ fn gathers_signals_and_atomics_are_right_under_every_seed() {
 
 #[test]
 fn collectives_are_right_under_every_seed() {
-    for protocol in [Protocol::CclMove, Protocol::CclPackets, Protocol::CclBulk, Protocol::CclHops] {
+    for protocol in
+        [Protocol::CclMove, Protocol::CclPackets, Protocol::CclBulk, Protocol::CclHops, Protocol::CclEngine]
+    {
         clean(&Case::new(protocol, 2), 0..200);
         clean(&with(protocol, 3, |case| (case.staged, case.rounds, case.blocks) = (true, 9, 1)), 0..80);
         // More members than sources that are polled or loaded at once; as many lanes of a block as members, and fewer.

@@ -11,9 +11,10 @@
 //! captured from a runtime that wrote its own queue.
 //!
 //! [`DeviceQueue`] is a queue whose producers are kernels (`sdma/queue.h`), and [`SdmaTransport`] reaches peers by such queues, or
-//! by streams where a runtime gives its engines to nobody.
-#![forbid(unsafe_code)]
+//! by streams where a runtime gives its engines to nobody. [`amd`] makes queues on AMD's engines; it has not run on hardware.
+#![deny(unsafe_code)]
 
+pub mod amd;
 mod cut;
 pub mod decode;
 mod device_queue;
@@ -22,6 +23,7 @@ mod error;
 pub mod format;
 mod generation;
 pub mod header;
+mod maker;
 mod packet;
 mod queue;
 mod ring;

@@ -14,9 +14,8 @@ use anabranch_transport::{
 use anabranch_transport_p2p::{FlatWindow, P2pTransport};
 
 use crate::device_queue::{DeviceQueue, DeviceQueueError, MEANS_HOST, SdmaQueue};
-use crate::generation::Generation;
-use crate::ring::Ring;
-use crate::software::{SoftwareConfig, SoftwareQueue};
+use crate::maker::Maker;
+use crate::software::SoftwareConfig;
 
 /// How a rank uses its copy engines. Equal on all ranks, but for what engines in software do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,10 +50,10 @@ impl Default for SdmaConfig {
 }
 
 /// What does a rank's copies.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 enum Means {
     /// Queues that kernels write.
-    Queues { generation: &'static Generation, ring: Ring },
+    Queues(Box<Maker>),
     /// Streams that the host writes.
     Streams,
 }
@@ -63,6 +62,7 @@ enum Means {
 /// device that they belong to; single values and atomics go by these mappings.
 pub struct SdmaTransport {
     device: Device,
+    local: Box<PeerInfo>,
     config: SdmaConfig,
     means: Result<Means, Refusal>,
     mapping: Box<P2pTransport>,
@@ -82,15 +82,22 @@ impl SdmaTransport {
     pub fn new(device: Device, local: PeerInfo, window: Option<Arc<FlatWindow>>, config: SdmaConfig) -> Self {
         let means = means(&device, &config);
         let mapping = match window {
-            None => P2pTransport::new(device.clone(), local),
-            Some(window) => P2pTransport::with_window(device.clone(), local, window),
+            None => P2pTransport::new(device.clone(), local.clone()),
+            Some(window) => P2pTransport::with_window(device.clone(), local.clone(), window),
         };
-        Self { device, config, means, mapping: Box::new(mapping), peers: Mutex::default() }
+        Self {
+            device,
+            local: Box::new(local),
+            config,
+            means,
+            mapping: Box::new(mapping),
+            peers: Mutex::default(),
+        }
     }
 
     /// Whether kernels put packets into queues of their own; else the host drives the engines.
     pub fn is_device_initiated(&self) -> bool {
-        matches!(self.means, Ok(Means::Queues { .. }))
+        matches!(self.means, Ok(Means::Queues(_)))
     }
 
     /// The queues by which kernels of this rank reach a peer whose memory is open, for a group in which it has the rank
@@ -118,73 +125,44 @@ impl SdmaTransport {
     }
 
     /// The queues to a peer whose memory starts at `source`, made if there are none.
-    fn connect(&self, peer: GlobalRank, source: DeviceAddress) -> Result<Arc<Vec<DeviceQueue>>> {
+    fn connect(
+        &self,
+        maker: &Maker,
+        peer: &PeerInfo,
+        source: DeviceAddress,
+    ) -> Result<Arc<Vec<DeviceQueue>>> {
         let mut known = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(queues) = known.get(&peer).and_then(Weak::upgrade) {
+        if let Some(queues) = known.get(&peer.rank).and_then(Weak::upgrade) {
             return Ok(queues);
         }
-        let failed = |error: DeviceQueueError| Error::Open {
-            peer,
+        let SdmaConfig { queues, most_copy_bytes, patience, .. } = self.config;
+        let make = |channel| {
+            let engine = maker.make(&self.device, &self.local, peer, channel)?;
+            DeviceQueue::new(&self.device, engine, maker.generation, most_copy_bytes, source, patience)
+        };
+        let made = (0..queues).map(make).collect::<Result<Vec<_>, DeviceQueueError>>();
+        let queues = Arc::new(made.map_err(|error| Error::Open {
+            peer: peer.rank,
             kind: TransportKind::Sdma,
             source: Box::new(error),
-        };
-        let make = |channel| self.queue(peer, channel, source).map_err(failed);
-        let queues = (0..self.config.queues).filter_map(|channel| make(channel).transpose());
-        let queues = Arc::new(queues.collect::<Result<Vec<_>>>()?);
-        known.insert(peer, Arc::downgrade(&queues));
+        })?);
+        known.insert(peer.rank, Arc::downgrade(&queues));
         Ok(queues)
-    }
-
-    fn queue(
-        &self,
-        peer: GlobalRank,
-        channel: u32,
-        source: DeviceAddress,
-    ) -> Result<Option<DeviceQueue>, DeviceQueueError> {
-        let Ok(Means::Queues { generation, ring }) = self.means else { return Ok(None) };
-        let Some(engines) = self.device.runtime().engines(self.device.ordinal()) else { return Ok(None) };
-        let SoftwareConfig { seed, .. } = self.config.software;
-        let seed =
-            (seed ^ u64::from(peer.get()) << 32 ^ u64::from(channel)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let software = SoftwareConfig { seed, ..self.config.software };
-        let engine = SoftwareQueue::start(&self.device, engines, ring, generation, software)?;
-        let SdmaConfig { most_copy_bytes, patience, .. } = self.config;
-        let queue =
-            DeviceQueue::new(&self.device, Box::new(engine), generation, most_copy_bytes, source, patience);
-        queue.map(Some)
     }
 }
 
 /// What a device has for copies.
 fn means(device: &Device, config: &SdmaConfig) -> Result<Means, Refusal> {
-    let failed = |cause: String| Err(Refusal::Failed { cause });
     if config.queues == 0 || !config.most_copy_bytes.is_multiple_of(32) || config.most_copy_bytes == 0 {
-        return failed(format!(
+        let cause = format!(
             "{} queues a peer with copies of {} bytes: at least one queue, and a multiple of 32 bytes",
             config.queues, config.most_copy_bytes
-        ));
+        );
+        return Err(Refusal::Failed { cause });
     }
     match device.runtime().kind() {
         RuntimeKind::Nvidia => Ok(Means::Streams),
-        RuntimeKind::Host => {
-            let ring = match Ring::new(config.ring_bytes) {
-                Ok(ring) if config.ring_bytes >= SdmaConfig::LEAST_RING => ring,
-                Ok(_) => {
-                    let (given, least) = (config.ring_bytes, SdmaConfig::LEAST_RING);
-                    return failed(format!(
-                        "a ring of {given} bytes: at least {least}, which hold a copy with its signal"
-                    ));
-                }
-                Err(error) => return failed(error.to_string()),
-            };
-            // The packets of the GPUs that this is for.
-            let generation = Generation::of_target("gfx942");
-            match (device.runtime().engines(device.ordinal()), generation) {
-                (Some(_), Some(generation)) => Ok(Means::Queues { generation, ring }),
-                _ => failed("the runtime has no engines in software".to_owned()),
-            }
-        }
-        RuntimeKind::Amd => failed("queues of AMD's copy engines are not part of this version".to_owned()),
+        RuntimeKind::Host | RuntimeKind::Amd => Maker::new(device, config).map(Box::new).map(Means::Queues),
     }
 }
 
@@ -211,7 +189,8 @@ impl Transport for SdmaTransport {
         let means = self.means.as_ref().map_err(Clone::clone)?;
         let reach = self.mapping.reaches(peer)?;
         let how = match means {
-            Means::Queues { generation, .. } => {
+            Means::Queues(maker) => {
+                let generation = maker.generation;
                 format!("{} queues of {generation} packets, written by kernels", self.config.queues)
             }
             Means::Streams => "copy engines, driven by streams of the host".to_owned(),
@@ -231,7 +210,7 @@ impl Transport for SdmaTransport {
                 return Err(Error::Refused { peer, kind, refusal });
             }
             Ok(Means::Streams) => None,
-            Ok(Means::Queues { .. }) => Some(self.connect(peer.rank, DeviceAddress(memory.address()))?),
+            Ok(Means::Queues(maker)) => Some(self.connect(maker, peer, DeviceAddress(memory.address()))?),
         };
         Ok(Box::new(Opened { _queues: queues, memory }))
     }

@@ -49,7 +49,7 @@ pub(crate) fn heap_bytes(area: u64, ranks: u32) -> anyhow::Result<u64> {
 
 /// Kernels of this program alone; the others are in the registry.
 pub(crate) fn own_kernels() -> Vec<KernelSpec> {
-    vec![KernelSpec::new(&STAMP)]
+    std::iter::once(KernelSpec::new(&STAMP)).chain(super::ccl::overlap::product_kernels()).collect()
 }
 
 /// What the transfers launch.

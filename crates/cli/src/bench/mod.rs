@@ -20,6 +20,7 @@ pub(crate) use ccl::tune;
 pub(crate) use ep::tune as tune_ep;
 
 use ccl::CclArgs;
+use ccl::overlap::{self, OverlapArgs};
 
 use crate::ranks::{self, RankArgs, RankContext};
 use crate::workload::Routing;
@@ -35,6 +36,12 @@ pub(crate) enum BenchCommand {
     /// Sizes are bytes as nccl-tests counts them; `GB/s` is its bus bandwidth; `ratio` is the fastest peer's median time by
     /// this library's. `link` is the share of the speed of stores between all ranks, measured in the same run.
     Ccl(CclArgs),
+    /// A matrix product beside a collective: how much each slows the other, by copy engine, by kernels, and NCCL's with --compare.
+    ///
+    /// `us` and `GB/s` are the collective's alone; `us_beside` is its time while products run, `product_us` and `product_us_beside` are
+    /// the product's; both slow-downs are ratios of medians, of the slowest rank. `covered` is the least share of a measured time in
+    /// which the other was running.
+    Overlap(OverlapArgs),
     /// Links: copies and stores between devices, and the latency of a flag.
     ///
     /// `link` is a mechanism's share of the fastest one's speed at the same pattern and size. Bytes are compared with what
@@ -215,6 +222,7 @@ impl BenchCommand {
     fn ranks(&self) -> &RankArgs {
         match self {
             Self::Ccl(arguments) => &arguments.bench.ranks,
+            Self::Overlap(arguments) => &arguments.bench.ranks,
             Self::Ep(arguments) => &arguments.bench.ranks,
             Self::P2p(arguments) => &arguments.bench.ranks,
         }
@@ -224,6 +232,7 @@ impl BenchCommand {
     fn kernels(&self) -> Vec<KernelSpec> {
         match self {
             Self::Ccl(arguments) => ccl::needed_kernels(arguments),
+            Self::Overlap(arguments) => overlap::needed_kernels(arguments),
             Self::Ep(arguments) => ep::needed_kernels(arguments),
             Self::P2p(_) => p2p::needed_kernels(),
         }
@@ -233,6 +242,7 @@ impl BenchCommand {
     fn check(&self, config: &Config, ranks: u32) -> anyhow::Result<()> {
         match self {
             Self::Ccl(arguments) => ccl::check(arguments, config, ranks),
+            Self::Overlap(arguments) => overlap::check(arguments, config, ranks),
             Self::Ep(arguments) => ep::check(config, arguments, ranks),
             Self::P2p(arguments) => p2p::check(arguments, config, ranks),
         }
@@ -241,6 +251,7 @@ impl BenchCommand {
     fn measure(&self, context: &RankContext<'_>) -> anyhow::Result<()> {
         match self {
             Self::Ccl(arguments) => ccl::measure(context, arguments),
+            Self::Overlap(arguments) => overlap::measure(context, arguments),
             Self::Ep(arguments) => ep::measure(context, arguments),
             Self::P2p(arguments) => p2p::measure(context, arguments),
         }

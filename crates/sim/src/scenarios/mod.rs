@@ -40,9 +40,12 @@ pub fn scenario(case: Case, jit: &Jit) -> Result<Box<dyn Scenario>, ScenarioErro
         Protocol::Gather => Box::new(gather::Gather::new(case, kernels)?),
         Protocol::DeviceBarrier => Box::new(device_barrier::DeviceBarrier::new(case, kernels)?),
         Protocol::Atomics => Box::new(atomics::Atomics::new(case, kernels)?),
-        Protocol::Ccl | Protocol::CclMove | Protocol::CclPackets | Protocol::CclBulk | Protocol::CclHops => {
-            Box::new(ccl::Collectives::new(case, kernels)?)
-        }
+        Protocol::Ccl
+        | Protocol::CclMove
+        | Protocol::CclPackets
+        | Protocol::CclBulk
+        | Protocol::CclHops
+        | Protocol::CclEngine => Box::new(ccl::Collectives::new(case, kernels)?),
         Protocol::CclFingerprint => Box::new(ccl_fingerprint::CclFingerprint::new(case, kernels)?),
         Protocol::Ping => Box::new(ping::Ping::new(case, kernels)?),
         Protocol::CclPipes => Box::new(ccl_pipes::Exchange::new(case, kernels)?),

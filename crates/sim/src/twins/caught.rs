@@ -53,6 +53,7 @@ impl Search {
             | Protocol::DeviceBarrier
             | Protocol::Gather
             | Protocol::CclHops
+            | Protocol::CclEngine
             | Protocol::EpCompact
             | Protocol::EpReplay => 3,
             _ => 2,
@@ -117,6 +118,7 @@ const MOVE: Search = Search::of(Protocol::CclMove);
 const PACKETS: Search = Search::of(Protocol::CclPackets);
 const BULK: Search = Search::of(Protocol::CclBulk);
 const HOPS: Search = Search::of(Protocol::CclHops);
+const ENGINE: Search = Search::of(Protocol::CclEngine);
 // Collectives with epochs of two bits.
 const MOVE_SHORT: Search = Search { staged: true, ..MOVE };
 const PACKETS_SHORT: Search = Search { staged: true, ..PACKETS };
@@ -137,6 +139,7 @@ const MANY_C: Search = MANY.cumulative();
 const MOVE_C: Search = MOVE.cumulative();
 const BULK_C: Search = BULK.cumulative();
 const HOPS_C: Search = HOPS.cumulative();
+const ENGINE_C: Search = ENGINE.cumulative();
 const PACKETS_C: Search = PACKETS.cumulative();
 const PACKETS_SHORT_C: Search = PACKETS_SHORT.cumulative();
 
@@ -311,6 +314,8 @@ pub const TWINS: &[Twin] = &[
     twin("PUSH_NO_LAST_MEETING", &[BULK, BULK_C]),
     twin("RELAYED_NO_MEETING", &[BULK, BULK_C]),
     twin("RELAYED_SAME_HALF", &[BULK, BULK_C]),
+    twin("ENGINE_NO_MEETING", &[ENGINE, ENGINE_C]),
+    twin("ENGINE_NO_MEETING_BEHIND", &[ENGINE, ENGINE_C]),
     twin("TWO_HOP_NO_FIRST_MEETING", &[HOPS, HOPS_C]),
     twin("TWO_HOP_NO_MEETING", &[HOPS, HOPS_C]),
     twin("TWO_HOP_NO_LAST_MEETING", &[HOPS, HOPS_C]),

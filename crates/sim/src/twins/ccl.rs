@@ -101,6 +101,8 @@ pub(super) const FILES: &[File] = &[
             ("push", "meet", Twins(&["PUSH_NO_MEETING", "STAGING_ONE_HALF"])),
             ("push", "meet", Twins(&["RELAYED_NO_MEETING", "RELAYED_SAME_HALF"])),
             ("push", "meet", Twins(&["PUSH_NO_LAST_MEETING"])),
+            ("reduce_brought", "meet", Twins(&["ENGINE_NO_MEETING"])),
+            ("reduce_brought", "meet", Twins(&["ENGINE_NO_MEETING_BEHIND"])),
         ],
     },
 ];

@@ -120,10 +120,12 @@ pub enum Runs {
 
 /// Every kernel of the embedded units.
 pub const KERNELS: &[(&str, Runs)] = &[
+    ("anabranch_bench_product", Runs::Quiet),
     ("anabranch_bench_stamp", Runs::Quiet),
     ("anabranch_ccl_barrier", MOVES),
     ("anabranch_ccl_conformance_convert", Runs::Quiet),
     ("anabranch_ccl_conformance_reduce", Runs::Quiet),
+    ("anabranch_ccl_engine_reduce", Runs::In(&[Protocol::CclEngine])),
     ("anabranch_ccl_fingerprint", Runs::In(&[Protocol::CclFingerprint])),
     ("anabranch_ccl_gather_many_direct", GATHERS_MANY),
     ("anabranch_ccl_gather_many_packets", GATHERS_MANY),
@@ -176,6 +178,7 @@ pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_shmem_conformance_message", Runs::Test(API)),
     ("anabranch_shmem_conformance_several", Runs::Test(API)),
     ("anabranch_sim_copy", Runs::Quiet),
+    ("anabranch_sim_copy_bytes", Runs::Quiet),
     ("anabranch_sim_gather", Runs::In(&[Protocol::Gather])),
     ("anabranch_sim_look", Runs::In(&[Protocol::StreamSignal])),
     ("anabranch_sim_messages", Runs::In(&[Protocol::PutSignal, Protocol::PutQuiet])),

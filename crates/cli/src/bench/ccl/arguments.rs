@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use super::super::BenchArgs;
 use super::collective::Collective;
 use super::sizes::SizeArgs;
-use anabranch::ccl::{DataType, ReduceOp};
+use anabranch::ccl::{Algorithm, DataType, ReduceOp};
 
 /// `anabranch bench ccl`.
 #[derive(Clone, Debug, Args)]
@@ -42,6 +42,9 @@ pub(crate) struct CclArgs {
     /// The algorithm, in place of the one that would be chosen for the size.
     #[arg(long, value_name = "NAME")]
     pub(crate) algorithm: Option<String>,
+    /// What moves the bytes, in place of what would be chosen for the size; an error for collectives that it does not do.
+    #[arg(long, value_enum, conflicts_with = "algorithm")]
+    pub(crate) transport: Option<Transport>,
     /// Time replays of a captured graph.
     #[arg(long)]
     pub(crate) graph: bool,
@@ -57,7 +60,7 @@ pub(crate) struct CclArgs {
     /// and not, and replays of graphs among eager calls and other groups.
     #[arg(long, conflicts_with_all = [
         "collectives", "sizes", "min", "max", "factor", "dtype", "reduce", "group", "root", "in_place", "memory", "algorithm",
-        "graph", "compare", "plot", "iters",
+        "transport", "graph", "compare", "plot", "iters",
     ])]
     pub(crate) check: bool,
     /// With --check, how many replays of graphs.
@@ -66,6 +69,36 @@ pub(crate) struct CclArgs {
     /// Draws latency and bandwidth over size.
     #[arg(long, value_name = "FILE.svg")]
     pub(crate) plot: Option<PathBuf>,
+}
+
+/// What moves bytes from one rank to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Transport {
+    /// Copy engines, between kernels that meet.
+    Sdma,
+}
+
+impl Transport {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Sdma => "sdma",
+        }
+    }
+
+    /// The algorithm that goes by it.
+    pub(crate) const fn algorithm(self) -> Algorithm {
+        match self {
+            Self::Sdma => Algorithm::CopyEngine,
+        }
+    }
+}
+
+impl CclArgs {
+    /// The algorithm that was asked for, by its name or by what moves the bytes.
+    pub(crate) fn algorithm(&self) -> Option<&str> {
+        let by_transport = self.transport.map(|transport| transport.algorithm().name());
+        by_transport.or(self.algorithm.as_deref())
+    }
 }
 
 /// Where tensors lie.

@@ -15,6 +15,7 @@ mod member;
 mod memory;
 pub(super) mod nccl;
 mod ours;
+pub(crate) mod overlap;
 mod plot;
 mod reference;
 mod report;
@@ -24,6 +25,8 @@ pub(crate) mod tune;
 
 use std::collections::BTreeMap;
 
+use anabranch::ccl::LocationKind;
+use anabranch::ccl::call::Shape;
 use anabranch::jit::KernelSpec;
 use anabranch::{Config, Environment, Error, Group, GroupRank, RuntimeKind, World};
 use anyhow::{Context as _, bail};
@@ -195,11 +198,40 @@ impl<'a> Run<'a> {
                 nccl::check(*collective, arguments.dtype, reduce)?;
             }
         }
-        ours::check_algorithm(arguments.algorithm.as_deref())?;
+        ours::check_algorithm(arguments.algorithm())?;
         let sizes = arguments.sizes.all(host)?;
         let run = Self { arguments, group, root: GroupRank::new(arguments.root), collectives, sizes };
+        run.check_transport()?;
         run.largest()?;
         Ok(run)
+    }
+
+    /// Refuses collectives that the transport asked for does not do.
+    fn check_transport(&self) -> anyhow::Result<()> {
+        let Some(transport) = self.arguments.transport else { return Ok(()) };
+        let location = match self.arguments.memory {
+            MemoryKind::Symmetric => LocationKind::Symmetric,
+            MemoryKind::Local => LocationKind::Local,
+        };
+        for collective in &self.collectives {
+            let op = collective.reduces().then_some(self.arguments.reduce.0);
+            let shape = Shape {
+                collective: collective.library(),
+                data_type: self.arguments.dtype,
+                op,
+                members: self.group.size(),
+                count: 1,
+                uneven: false,
+                root: collective.has_root().then_some(self.root),
+                input: location,
+                output: location,
+            };
+            let allowed = transport.algorithm().allows(&shape);
+            allowed.map_err(|reason| {
+                anyhow::anyhow!("--transport {}: {collective} does not go by it: {reason}", transport.name())
+            })?;
+        }
+        Ok(())
     }
 
     /// This rank's place in the group.
@@ -257,7 +289,7 @@ impl<'a> Run<'a> {
             world,
             &self.group,
             anabranch::ccl_config(context.config)?,
-            self.arguments.algorithm.as_deref(),
+            self.arguments.algorithm(),
             memory,
         )?;
         let mut contenders: Vec<Box<dyn Contender + 'w>> = vec![Box::new(ours)];
@@ -286,6 +318,9 @@ impl<'a> Run<'a> {
         ]);
         if arguments.in_place {
             settings.insert("in_place", true.into());
+        }
+        if let Some(transport) = arguments.transport {
+            settings.insert("transport", transport.name().into());
         }
         if collective.reduces() {
             settings.insert("reduce", arguments.reduce.to_string().into());

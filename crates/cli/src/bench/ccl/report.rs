@@ -136,7 +136,7 @@ pub(crate) fn row(facts: &Facts<'_>, results: &[Result]) -> anyhow::Result<Row> 
 }
 
 /// Four digits that count.
-fn rounded(value: f64) -> f64 {
+pub(super) fn rounded(value: f64) -> f64 {
     if value == 0.0 || !value.is_finite() {
         return value;
     }

@@ -51,6 +51,11 @@ const ON_GPUS: [u64; 8] = [1 << 10, 32 << 10, 512 << 10, 1 << 20, 4 << 20, 16 <<
 const ON_THE_HOST: [u64; 3] = [1 << 10, 32 << 10, 512 << 10];
 
 impl SizeArgs {
+    /// Whether there are any.
+    pub(crate) fn is_given(&self) -> bool {
+        !self.sizes.is_empty() || self.min.is_some()
+    }
+
     /// All sizes, bytes, in the order in which they are measured.
     ///
     /// # Errors

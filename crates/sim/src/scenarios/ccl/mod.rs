@@ -2,6 +2,7 @@
 //! buffers and kernels behind it that read them. All buffers lie in the same few places, so that every call meets what the one
 //! before it left, at members that are ahead and members that are behind.
 
+mod engine;
 mod gather_many;
 mod lanes;
 mod round;
@@ -52,6 +53,9 @@ pub(crate) struct Collectives {
     /// Bytes of a place for buffers; in the heap it lies behind the channel.
     region: u64,
     copy: SeededKernel,
+    copy_bytes: SeededKernel,
+    /// A meeting of calls by copy engine that is left out, by mistake.
+    left_out: Option<engine::Meeting>,
     kernels: Vec<(&'static str, SeededKernel)>,
 }
 
@@ -95,11 +99,14 @@ impl Collectives {
             (Protocol::CclMove, Unit::Move, MOVES),
             (Protocol::CclPackets, Unit::PacketReduce(DataType::F32), PACKETS),
             (Protocol::CclBulk, Unit::BulkReduce(DataType::F32), BULK),
+            (Protocol::CclEngine, Unit::Move, engine::MOVES),
+            (Protocol::CclEngine, Unit::BulkReduce(DataType::F32), engine::REDUCES),
             (Protocol::CclHops, Unit::TwoHop, &[entry::TWO_HOP][..]),
             (Protocol::CclHops, Unit::Ring, &[entry::RING_MOVE]),
             (Protocol::CclHops, Unit::RingReduce(DataType::F32), &[entry::RING_REDUCE]),
         ] {
-            if case.protocol != protocol && case.protocol != Protocol::Ccl {
+            let has_all = case.protocol == Protocol::Ccl && protocol != Protocol::CclEngine;
+            if case.protocol != protocol && !has_all {
                 continue;
             }
             for entry in entries {
@@ -108,7 +115,9 @@ impl Collectives {
             }
         }
         let copy = kernels.load_right(KernelSpec::new(&COPY), "anabranch_sim_copy")?;
-        Ok(Self { case, bench, memory, layout, region, copy, kernels: loaded })
+        let copy_bytes = kernels.load_right(KernelSpec::new(&COPY), "anabranch_sim_copy_bytes")?;
+        let left_out = None;
+        Ok(Self { case, bench, memory, layout, region, copy, copy_bytes, left_out, kernels: loaded })
     }
 
     /// Where buffers of a kind are at a rank.
@@ -228,19 +237,37 @@ impl Collectives {
             }
             _ => Counts::Even,
         };
+        let arguments = Arguments::new(&self.channel(rank), &shape, &round.plan(), &buffers, counts);
+        if round.algorithm == Algorithm::CopyEngine {
+            let outputs = (0..self.case.ranks).map(|member| {
+                let (allocation, start) = self.place(call.location, member);
+                allocation.address() + start + layout.output
+            });
+            let outputs: Vec<u64> = outputs.collect();
+            return self.by_engine(rank, round, &shape, &arguments, &outputs);
+        }
         let (_, entry) = kernel_of(&shape, round.algorithm);
+        self.launch(rank, entry, (round.blocks, round.threads), &arguments)
+    }
+
+    fn launch(
+        &mut self,
+        rank: u32,
+        entry: &str,
+        (blocks, threads): (u32, u32),
+        arguments: &Arguments,
+    ) -> Result<(), Failure> {
         let Some((_, kernel)) = self.kernels.iter().find(|(name, _)| *name == entry) else {
             return Err(Failure::new(format!("the kernel {entry} is not loaded")));
         };
-        let local_bytes = local_bytes(self.case.ranks);
-        let grid = Grid { blocks: round.blocks, threads: round.threads, local_bytes };
-        match Arguments::new(&self.channel(rank), &shape, &round.plan(), &buffers, counts) {
-            Arguments::Move(args) => self.bench.launch(rank, kernel, grid, &args),
-            Arguments::Uneven(args) => self.bench.launch(rank, kernel, grid, &*args),
-            Arguments::Reduce(args) => self.bench.launch(rank, kernel, grid, &args),
-            Arguments::EngineReduce(args) => self.bench.launch(rank, kernel, grid, &*args),
-            Arguments::GatherMany(args) => self.bench.launch(rank, kernel, grid, &*args),
-            Arguments::Pipes(args) => self.bench.launch(rank, kernel, grid, &*args),
+        let grid = Grid { blocks, threads, local_bytes: local_bytes(self.case.ranks) };
+        match arguments {
+            Arguments::Move(args) => self.bench.launch(rank, kernel, grid, args),
+            Arguments::Uneven(args) => self.bench.launch(rank, kernel, grid, &**args),
+            Arguments::Reduce(args) => self.bench.launch(rank, kernel, grid, args),
+            Arguments::EngineReduce(args) => self.bench.launch(rank, kernel, grid, &**args),
+            Arguments::GatherMany(args) => self.bench.launch(rank, kernel, grid, &**args),
+            Arguments::Pipes(args) => self.bench.launch(rank, kernel, grid, &**args),
         }?;
         Ok(())
     }

@@ -36,6 +36,7 @@ impl Form {
             Protocol::CclPackets => PACKETS,
             Protocol::CclBulk => BULK,
             Protocol::CclHops => HOPS,
+            Protocol::CclEngine => ENGINE,
             _ => ALL,
         }
     }
@@ -62,8 +63,9 @@ impl Form {
                 Collective::Gather,
                 Collective::Scatter,
             ],
-            Self::Uneven(Algorithm::Packets) => &[Collective::AllGather],
+            Self::Uneven(Algorithm::Packets | Algorithm::CopyEngine) => &[Collective::AllGather],
             Self::Uneven(_) => &[Collective::AllToAll, Collective::AllGather],
+            Self::Reduce(Algorithm::CopyEngine, _) => &[Collective::AllReduce],
             Self::Reduce(..) => &[Collective::AllReduce, Collective::Reduce],
             Self::Scatter(_) => &[Collective::ReduceScatter],
         }
@@ -73,10 +75,10 @@ impl Form {
         use LocationKind::{Local, Registered, Symmetric};
         match self {
             Self::Reduce(Algorithm::Push, false) => &[Local],
-            Self::Reduce(Algorithm::Push | Algorithm::Pull, _)
+            Self::Reduce(Algorithm::Push | Algorithm::Pull | Algorithm::CopyEngine, _)
             | Self::Scatter(Algorithm::Pull)
-            | Self::Move(Algorithm::Direct)
-            | Self::Uneven(Algorithm::Direct) => &[Symmetric, Registered],
+            | Self::Move(Algorithm::Direct | Algorithm::CopyEngine)
+            | Self::Uneven(Algorithm::Direct | Algorithm::CopyEngine) => &[Symmetric, Registered],
             _ => &[Symmetric, Registered, Local],
         }
     }
@@ -108,6 +110,15 @@ const HOPS: &[Form] = &[
     Form::Move(Algorithm::Ring),
     Form::Reduce(Algorithm::Ring, true),
     Form::Scatter(Algorithm::Ring),
+];
+/// What goes by copies, and others that use the same staging.
+const ENGINE: &[Form] = &[
+    Form::Move(Algorithm::CopyEngine),
+    Form::Uneven(Algorithm::CopyEngine),
+    Form::Reduce(Algorithm::CopyEngine, true),
+    Form::Scatter(Algorithm::CopyEngine),
+    Form::Move(Algorithm::Staged),
+    Form::Reduce(Algorithm::Push, false),
 ];
 const ALL: &[Form] = &[
     MOVE[0], MOVE[1], MOVE[2], MOVE[3], MOVE[4], MOVE[5], MOVE[6], PACKETS[0], PACKETS[1], PACKETS[2],
@@ -209,7 +220,10 @@ fn drawn(form: Form, case: &Case, draw: &mut Draw, round: u64) -> Round {
     let size = u64::from(data_type.bytes());
     // Parts of what is cut into parts are as long as what is not.
     let parts = match form {
-        Form::Reduce(Algorithm::TwoShotPackets | Algorithm::Pull | Algorithm::Push, _)
+        Form::Reduce(
+            Algorithm::TwoShotPackets | Algorithm::Pull | Algorithm::Push | Algorithm::CopyEngine,
+            _,
+        )
         | Form::Move(Algorithm::TwoHop) => u64::from(case.ranks),
         _ => 1,
     };
@@ -238,7 +252,11 @@ fn drawn(form: Form, case: &Case, draw: &mut Draw, round: u64) -> Round {
     let fewer = |draw: &mut Draw, most: u32| {
         if draw.below(4) == 0 { 1 + draw.below(u64::from(most)) as u32 } else { most }
     };
-    let blocks = if collective == Collective::Barrier { 1 } else { fewer(draw, case.blocks) };
+    let meets = matches!(
+        form,
+        Form::Barrier | Form::Move(Algorithm::CopyEngine) | Form::Uneven(Algorithm::CopyEngine)
+    );
+    let blocks = if meets { 1 } else { fewer(draw, case.blocks) };
     let (algorithm, threads) = (form.algorithm(), fewer(draw, case.waves) * WAVE);
     let phased = algorithm == Algorithm::Push && draw.below(2) == 0;
     Round { algorithm, call, blocks, threads, phased }
@@ -251,9 +269,14 @@ mod tests {
     #[test]
     fn every_call_that_is_drawn_is_one_that_a_communicator_makes() {
         let mut seen = Vec::new();
-        for protocol in
-            [Protocol::CclMove, Protocol::CclPackets, Protocol::CclBulk, Protocol::CclHops, Protocol::Ccl]
-        {
+        for protocol in [
+            Protocol::CclMove,
+            Protocol::CclPackets,
+            Protocol::CclBulk,
+            Protocol::CclHops,
+            Protocol::CclEngine,
+            Protocol::Ccl,
+        ] {
             let case = Case::new(protocol, 3);
             assert_eq!(case.rounds as usize, Form::all(protocol).len(), "every kernel in every run");
             for seed in 0..500 {

@@ -57,6 +57,23 @@ fn a_member_that_never_comes_is_named_and_its_buffers_are_left_alone() {
     assert!(faults > 500, "{faults}");
 }
 
+/// Copies that begin before all members have come, or whose end nobody waits for, are found; with both meetings nothing is.
+#[test]
+fn a_call_by_copy_engine_without_one_of_its_meetings_is_caught() {
+    use engine::Meeting;
+    let jit = scratch::jit();
+    for cumulative in [false, true] {
+        let case = Case { cumulative, ..Case::new(Protocol::CclEngine, 2) };
+        let mut scenario = Collectives::new(case.clone(), &mut Kernels::new(&jit, &case)).unwrap();
+        for left_out in [None, Some(Meeting::First), Some(Meeting::Last)] {
+            scenario.left_out = left_out;
+            let wrong = |seed| scenario.run_and_judge(seed, &RunOptions::default()).is_err();
+            let wrong = (0..60).map(wrong).filter(|wrong| *wrong).count();
+            assert_eq!(wrong > 0, left_out.is_some(), "{left_out:?}, cumulative {cumulative}: {wrong} of 60");
+        }
+    }
+}
+
 /// `PHASE_RING_CHUNK` and `PHASE_RING_ROOM` in `ccl/lane.h`.
 const CHUNK: u32 = 5;
 const ROOM: u32 = 6;
