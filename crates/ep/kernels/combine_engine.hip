@@ -31,11 +31,8 @@ static ANABRANCH_DEVICE u64* flag_at(const Grid& grid, const CombineEngineArgs& 
     return reinterpret_cast<u64*>(private_load(grid, args.team.peer_bases + peer) + own);
 }
 
-// One block. The rows were written by earlier work on this stream.
-ANABRANCH_KERNEL(anabranch_ep_combine_engine_send, CombineEngineArgs, 1024) {
-    u64 epoch = next_epoch(grid, args);
-    if (epoch == 0) return;
-    WaitContext wait = context_of(grid, args, epoch);
+// The whole block comes here, or none of it. The rows were written by earlier work on this stream.
+static ANABRANCH_DEVICE void post_rows(const Grid& grid, const CombineEngineArgs& args, const WaitContext& wait) {
     ANABRANCH_UNLESS(ENGINE_UNRELEASED) block_release_system(grid);
     u64 own = static_cast<u64>(args.team.rank) * args.row_stride * args.row_bytes;
     for (u32 i = grid.thread; i < args.team.size; i += grid.block_threads) {
@@ -46,21 +43,31 @@ ANABRANCH_KERNEL(anabranch_ep_combine_engine_send, CombineEngineArgs, 1024) {
         u64 base = private_load(grid, args.team.peer_bases + peer);
         u64 bytes = static_cast<u64>(private_load(grid, args.counts + peer)) * args.row_bytes;
         Payload rows[1] = {{reinterpret_cast<u64>(args.rows) + from, base + args.rows_offset + own, bytes}};
-        u64 value = pack_flag(static_cast<u32>(epoch), COPIED);
+        u64 value = pack_flag(static_cast<u32>(wait.epoch), COPIED);
         post_payloads(grid, wait, queue, rows, flag_at(grid, args, peer), value, args.posted + peer);
     }
 }
 
-// One block, behind the copies of streams: tells those whose rows went by them.
-ANABRANCH_KERNEL(anabranch_ep_combine_engine_flag, CombineEngineArgs, 1024) {
-    u64 epoch = next_epoch(grid, args);
-    if (epoch == 0) return;
+// The whole block comes here, or none of it. Tells those whose rows went by copies of streams.
+static ANABRANCH_DEVICE void tell_others(const Grid& grid, const CombineEngineArgs& args, u64 epoch) {
     block_release_system(grid);
     for (u32 i = grid.thread; i < args.team.size; i += grid.block_threads) {
         u32 peer = rotated(args.team.rank, args.team.size, i);
         if (queue_to(grid, args.team, args.slot, peer) != nullptr) continue;
         flag_store(grid, flag_at(grid, args, peer), pack_flag(static_cast<u32>(epoch), COPIED));
     }
+}
+
+// One block.
+ANABRANCH_KERNEL(anabranch_ep_combine_engine_send, CombineEngineArgs, 1024) {
+    u64 epoch = next_epoch(grid, args);
+    if (epoch != 0) post_rows(grid, args, context_of(grid, args, epoch));
+}
+
+// One block, behind those copies.
+ANABRANCH_KERNEL(anabranch_ep_combine_engine_flag, CombineEngineArgs, 1024) {
+    u64 epoch = next_epoch(grid, args);
+    if (epoch != 0) tell_others(grid, args, epoch);
 }
 
 // The grid. Advances the epoch.

@@ -71,18 +71,23 @@ ANABRANCH_KERNEL(anabranch_ep_dispatch_engine_send, DispatchEngineArgs, 1024) {
     if (last) post_rows(grid, args, local, context_of(grid, args.dispatch, epoch));
 }
 
-// One block, behind the copies of streams: tells those whose rows went by them.
+// The whole block comes here, or none of it. Tells those whose rows went by copies of streams.
+static ANABRANCH_DEVICE void tell_others(const Grid& grid, const DispatchEngineArgs& engine, const DispatchLocal& local, u64 epoch) {
+    const DispatchArgs& args = engine.dispatch;
+    block_release_system(grid);
+    for (u32 i = grid.thread; i < args.team.size; i += grid.block_threads) {
+        u32 peer = rotated(args.team.rank, args.team.size, i);
+        if (queue_to(grid, args.team, engine.slot, peer) != nullptr) continue;
+        u64 value = pack_flag(static_cast<u32>(epoch), sent_to(grid, args, peer));
+        flag_store(grid, flag_at(args, local.peer_base.get(grid, peer)), value);
+    }
+}
+
+// One block, behind those copies.
 ANABRANCH_KERNEL(anabranch_ep_dispatch_engine_flag, DispatchEngineArgs, 1024) {
     DispatchLocal local = local_of(args);
     u64 epoch = begin(grid, args.dispatch, local);
-    if (epoch == 0) return;
-    block_release_system(grid);
-    for (u32 i = grid.thread; i < args.dispatch.team.size; i += grid.block_threads) {
-        u32 peer = rotated(args.dispatch.team.rank, args.dispatch.team.size, i);
-        if (queue_to(grid, args.dispatch.team, args.slot, peer) != nullptr) continue;
-        u64* flag = flag_at(args.dispatch, local.peer_base.get(grid, peer));
-        flag_store(grid, flag, pack_flag(static_cast<u32>(epoch), sent_to(grid, args.dispatch, peer)));
-    }
+    if (epoch != 0) tell_others(grid, args, local, epoch);
 }
 
 // One block: completes what first halves gave to the queues that nobody receives any more, before the slot's memory goes.

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anabranch_clock::Moment;
 use anabranch_ep::reference::ReferenceExpert;
 use anabranch_ep::{
     CombineCodec, CombineSource, DataType, DispatchCast, EpConfig, Error, ExpertParallel, Fp8Format, Mode,
@@ -16,7 +17,7 @@ use anabranch_ep::{
 };
 use anabranch_hip::DeviceOrdinal;
 use anabranch_ranks::GlobalRank;
-use anabranch_shmem::{SdmaConfig, World, WorldConfig};
+use anabranch_shmem::{EngineFaults, SdmaConfig, SoftwareConfig, World, WorldConfig};
 use anabranch_testkit::{Ranks, meet, role};
 use anabranch_transport::TransportKind;
 use common::{
@@ -323,6 +324,48 @@ fn a_member_that_does_not_come_is_named() {
             land(ep, stream, flight).map(|_| ())
         });
         assert!(texts[1].contains("rank 1 in ep combine"), "{texts:?}");
+    }
+}
+
+fn with_software(software: SoftwareConfig) -> WorldConfig {
+    let base = Route::Queues.config();
+    let sdma = SdmaConfig { software, ..base.sdma };
+    WorldConfig { sdma, ..base }
+}
+
+/// Engines that move a few bytes at a time, packets overtaking each other where they may: flags still come last.
+#[test]
+fn slow_engines_change_nothing() {
+    for seed in 0..6 {
+        let software = SoftwareConfig { stride: 64, steps: 1, seed, ..SoftwareConfig::default() };
+        let case = by_engine(3, 4);
+        all_well(on_ranks(3, 4, &with_software(software), |world| run_rounds(world, &case, 3)));
+    }
+}
+
+/// Engines that stand still: every rank ends with an error that says what it waited for, in time.
+#[test]
+fn engines_that_stall_are_told_within_the_deadline() {
+    let deadline = Duration::from_secs(2);
+    for packets in [20, 31] {
+        let faults = EngineFaults { stalls_after: Some(packets), ..EngineFaults::default() };
+        let software = SoftwareConfig { faults, ..SoftwareConfig::default() };
+        let world = WorldConfig { operation_deadline: deadline, ..with_software(software) };
+        let case = by_engine(3, 4);
+        let start = Moment::now();
+        let results = on_ranks(3, 4, &world, |world| run_rounds(world, &case, 50));
+        let took = start.elapsed();
+        assert!((deadline / 2..deadline * 5).contains(&took), "{took:?}");
+        for result in &results {
+            let text = common::failure(result);
+            let waits = [
+                "completion by a copy engine",
+                "room in a queue of copy engines",
+                "ep dispatch",
+                "ep combine",
+            ];
+            assert!(waits.iter().any(|wait| text.contains(wait)), "{text}");
+        }
     }
 }
 
