@@ -52,6 +52,6 @@ static ANABRANCH_DEVICE void wait_posted(const Grid& grid, const TeamView& team,
     for (u32 peer = grid.thread; peer < team.size; peer += grid.block_threads) {
         const SdmaQueue* entry = queue_to(grid, team, slot, peer);
         if (entry == nullptr) continue;
-        sdma::wait_done(grid, wait, sdma::load_queue(grid, entry), private_load(grid, posted + peer));
+        ANABRANCH_UNLESS(ENGINE_UNWAITED) sdma::wait_done(grid, wait, sdma::load_queue(grid, entry), private_load(grid, posted + peer));
     }
 }

@@ -16,13 +16,14 @@ use anabranch_ep::{
     OnTimeout, Payload, Plan,
 };
 use anabranch_hip::DeviceOrdinal;
+use anabranch_hip_jit::{Jit, JitConfig};
 use anabranch_ranks::GlobalRank;
 use anabranch_shmem::{EngineFaults, SdmaConfig, SoftwareConfig, World, WorldConfig};
 use anabranch_testkit::{Ranks, meet, role};
 use anabranch_transport::TransportKind;
 use common::{
-    Case, all_well, depart, jit, judge_dropped, judge_rows, land, machine, on_ranks, oracle, round, work,
-    world_config,
+    Case, Routing, all_well, cache, depart, jit, judge_dropped, judge_rows, land, machine, on_ranks,
+    on_ranks_with, oracle, round, tools, work, world_config,
 };
 use killed_common::{RANKS, stalling_thread_in};
 use split_common::{Rank, interleaved, other_work};
@@ -338,8 +339,70 @@ fn with_software(software: SoftwareConfig) -> WorldConfig {
 fn slow_engines_change_nothing() {
     for seed in 0..6 {
         let software = SoftwareConfig { stride: 64, steps: 1, seed, ..SoftwareConfig::default() };
-        let case = by_engine(3, 4);
+        let mut case = by_engine(3, 4);
+        case.config.hidden = 1024;
         all_well(on_ranks(3, 4, &with_software(software), |world| run_rounds(world, &case, 3)));
+    }
+}
+
+/// Rounds whose buffer of experts' rows is cleared behind the second half of combine, when others may still sum.
+fn reuse_buffers(world: &World, case: &Case, rounds: u64) -> Result<(), Error> {
+    let mut rank = Rank::new(world, case)?;
+    let stream = world.device().create_stream()?;
+    let zeros = common::upload(world.device(), &vec![0; rank.staging.len()]);
+    for number in 0..rounds {
+        rank.refill(number)?;
+        rank.whole(&stream)?;
+        // SAFETY: both live until the stream was waited for.
+        unsafe { stream.copy_async(rank.staging.address(), zeros.address(), zeros.len())? };
+        world.synchronize(&stream)?;
+        rank.judge(number);
+    }
+    Ok(())
+}
+
+fn staged() -> Case {
+    let mut case = by_engine(3, 4);
+    case.config.hidden = 1024;
+    case.staged = true;
+    // Some have little to send and much to sum, and others the other way.
+    case.routing = Routing::SoftHot;
+    case
+}
+
+#[test]
+fn a_buffer_is_free_behind_the_second_half() {
+    for seed in 0..4 {
+        let software = SoftwareConfig { stride: 64, steps: 1, seed, ..SoftwareConfig::default() };
+        for world in [world_config(), with_software(software)] {
+            all_well(on_ranks(3, 4, &world, |world| reuse_buffers(world, &staged(), 6)));
+        }
+    }
+}
+
+/// The broken twins: a flag before its rows, the epoch of a flag before its count, and a second half that leaves its engines alone. With slow engines some rank sees it soon.
+#[test]
+fn broken_twins_are_caught() {
+    let twins = [("SDMA_FLAG_LOW_FIRST", 560u32), ("ENGINE_FLAG_FIRST", 561), ("ENGINE_UNWAITED", 563)];
+    for (name, number) in twins {
+        let header = anabranch_hip_jit::PRELUDE.iter().find(|header| header.name == "anabranch/mutant.h");
+        assert!(header.unwrap().text.contains(&format!("MUTANT_{name} = {number},")), "{name}");
+        let mut config = JitConfig::new(cache());
+        config.parameters = vec![("PRELUDE_MUTANT", number.into())];
+        let jit = Jit::new(config, tools());
+        let mut case = by_engine(3, 4);
+        case.config.hidden = 1024;
+        let work = |world: &World| {
+            run_rounds(world, &case, 6)?;
+            reuse_buffers(world, &staged(), 6)
+        };
+        let caught = (0..20).any(|seed| {
+            let software = SoftwareConfig { stride: 64, steps: 1, seed, ..SoftwareConfig::default() };
+            let world = WorldConfig { operation_deadline: Duration::from_secs(3), ..with_software(software) };
+            let results = on_ranks_with(&jit, 3, 4, &world, work);
+            results.iter().any(Result::is_err)
+        });
+        assert!(caught, "{name} was not seen");
     }
 }
 

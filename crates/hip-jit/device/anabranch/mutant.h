@@ -197,7 +197,8 @@ enum Mutant : u32 {
     MUTANT_SDMA_FLAG_LOW_FIRST = 560,     // a flag's epoch is there before its count
     MUTANT_ENGINE_FLAG_FIRST = 561,       // the flag stands before the rows
     MUTANT_ENGINE_UNRELEASED = 562,       // rows in the window are copied before they are in memory
-    MUTANT_LAST = 562,
+    MUTANT_ENGINE_UNWAITED = 563,         // a second half does not wait for the engines of the first
+    MUTANT_LAST = 563,
 };
 static constexpr u32 MUTANT = PRELUDE_MUTANT;
 static_assert(MUTANT <= MUTANT_LAST, "PRELUDE_MUTANT names no mutant");
