@@ -177,6 +177,7 @@ pub fn ccl_config(config: &Config) -> Result<CclConfig> {
         staging_bytes: ccl.staging_bytes.map_or(0, ByteSize::bytes),
         pipe_bytes: ccl.pipe_bytes.map_or(0, ByteSize::bytes),
         copy_streams: ccl.copy_streams,
+        meetings: ccl.meetings,
         check: ccl.check,
         table: table.map(Arc::new),
     })
@@ -199,7 +200,7 @@ pub fn with_ep_settings(config: &Config, plan: EpConfig) -> Result<EpConfig> {
 
 #[cfg(test)]
 mod tests {
-    use anabranch_ccl::{Algorithm, Check};
+    use anabranch_ccl::{Algorithm, Check, Meetings};
 
     use super::*;
     use crate::Error;
@@ -271,6 +272,7 @@ mod tests {
             "staging_bytes=1 MiB",
             "pipe_bytes=64 KiB",
             "copy_streams=3",
+            "meetings=stream",
             "check=fingerprint",
         ];
         let set = config(&words.map(|word| format!("ccl.{word}")).each_ref().map(String::as_str));
@@ -280,6 +282,7 @@ mod tests {
             staging_bytes: 1 << 20,
             pipe_bytes: 64 << 10,
             copy_streams: 3,
+            meetings: Meetings::Stream,
             check: Check::Fingerprint,
             table: None,
         };

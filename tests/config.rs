@@ -225,6 +225,7 @@ fn other_value(kind: SettingKind, name: &str) -> &'static str {
         (_, "transport.order") => "sdma,p2p",
         (_, "transport.sdma.ring_bytes") => "1 MiB",
         (_, "ccl.check") => "fingerprint",
+        (_, "ccl.meetings") => "stream",
         (_, "ep.mode") => "compact",
         (_, "ccl.table") => concat!(env!("CARGO_MANIFEST_DIR"), "/crates/ccl/tables/host.toml"),
         (_, "ep.table") => concat!(env!("CARGO_MANIFEST_DIR"), "/crates/ep/tables/host.toml"),

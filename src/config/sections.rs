@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use anabranch_ccl::{Algorithm, Check};
+use anabranch_ccl::{Algorithm, Check, Meetings};
 use anabranch_ep::Mode;
 use anabranch_hip::RuntimeKind;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -383,6 +383,8 @@ pub struct CclSettings {
     pub pipe_bytes: Option<ByteSize>,
     /// Streams for the copies to each member in collectives by copy engine; 0 for one for all.
     pub copy_streams: u32,
+    /// How members meet before and behind copies by engine.
+    pub meetings: Meetings,
     /// What is checked at every call.
     pub check: Check,
     /// A file of choices that `anabranch tune` wrote; `None` means the one that comes with the library, if it has one for the device.
@@ -398,6 +400,7 @@ impl Default for CclSettings {
             staging_bytes: None,
             pipe_bytes: None,
             copy_streams: 1,
+            meetings: Meetings::default(),
             check: Check::default(),
             table: None,
         }

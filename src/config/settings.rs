@@ -4,7 +4,7 @@
 use std::fmt;
 use std::fmt::Write as _;
 
-use anabranch_ccl::{Algorithm, Check};
+use anabranch_ccl::{Algorithm, Check, Meetings};
 use anabranch_ep::Mode;
 
 use super::Config;
@@ -139,6 +139,17 @@ const ALGORITHMS: [&str; Algorithm::ALL.len() + 1] = {
     let mut index = 0;
     while index < Algorithm::ALL.len() {
         words[index + 1] = Algorithm::ALL[index].name();
+        index += 1;
+    }
+    words
+};
+
+/// What `ccl.meetings` may be.
+const MEETINGS: [&str; Meetings::ALL.len()] = {
+    let mut words = [""; Meetings::ALL.len()];
+    let mut index = 0;
+    while index < Meetings::ALL.len() {
+        words[index] = Meetings::ALL[index].name();
         index += 1;
     }
     words
@@ -332,6 +343,12 @@ pub static SETTINGS: &[Setting] = &[
         Integer,
         "Streams for the copies to each member in collectives by copy engine, up to 16; 0 for one stream for all members, whose copies \
          then follow each other.",
+    )),
+    shared(setting(
+        "ccl.meetings",
+        Word(&MEETINGS),
+        "How members meet before and behind copies by engine: `kernel`, or `stream`, which takes no compute unit (not in captures); \
+         `auto`: by stream on NVIDIA GPUs.",
     )),
     shared(setting(
         "ccl.check",

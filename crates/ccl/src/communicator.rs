@@ -3,16 +3,16 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Once};
 
-use anabranch_hip::Stream;
-use anabranch_hip_jit::{DevicePointer, LOCAL_RESERVED_BYTES, LoadedUnit};
+use anabranch_hip::{RuntimeKind, Stream};
+use anabranch_hip_jit::{LOCAL_RESERVED_BYTES, LoadedUnit};
 use anabranch_ranks::{Group, GroupRank};
-use anabranch_shmem::{MemoryUse, OperationCode, OperationName, SymmetricMemory, Team, TeamTable, World};
+use anabranch_shmem::{MemoryUse, OperationCode, OperationName, StreamMeeting, SymmetricMemory, Team, World};
 
-use crate::args::{Channel, FingerprintArgs, MOST_UNEVEN, Pipes, Place};
+use crate::args::{Channel, MOST_UNEVEN, Pipes, Place};
 use crate::call::{Call, Collective, Shape};
 use crate::channel::{ALIGNMENT, ChannelLayout};
 use crate::checker::{Checking, watch_lanes};
-use crate::config::{CclConfig, Check};
+use crate::config::{CclConfig, Check, Meetings};
 use crate::engine::EngineStep;
 use crate::error::{Error, Result};
 use crate::kernels::{self, entry};
@@ -20,6 +20,7 @@ use crate::lower::{Arguments, Buffers, Counts, Unit, gather_many_kernel, kernel_
 use crate::message::{self, PointToPoint, TransferLists};
 use crate::pipes::{PIPE_LOCAL_BYTES, PipeLayout};
 use crate::plan::{Algorithm, Choice, Limits, Plan};
+use crate::prepared::{Prepared, describe};
 use crate::sizes::{memory_sizes, threads, wanted_lanes};
 use crate::steps::{self, Launch, Step};
 use crate::tensor::Tensor;
@@ -82,49 +83,8 @@ pub struct Communicator {
     launches: u64,
     message_launches: u64,
     checking: Option<Checking>,
-}
-
-/// A call that was checked and planned: a launch of it costs little, allocates nothing and may be captured. Its tensors have
-/// to stay as long as it is launched.
-#[derive(Debug)]
-pub struct Prepared {
-    plan: Plan,
-    shape: Shape,
-    /// In the order of the stream.
-    steps: Vec<Step>,
-    channel: DevicePointer<crate::args::LaneState>,
-    /// What the arguments point to.
-    table: Option<Arc<TeamTable>>,
-    uses: Vec<MemoryUse>,
-    description: Arc<str>,
-    fingerprint: Option<Box<FingerprintArgs>>,
-}
-
-impl Prepared {
-    /// How it is done.
-    pub const fn plan(&self) -> &Plan {
-        &self.plan
-    }
-
-    /// The algorithm.
-    pub const fn algorithm(&self) -> Algorithm {
-        self.plan.algorithm
-    }
-
-    /// Blocks of the launch.
-    pub const fn blocks(&self) -> u32 {
-        self.plan.blocks
-    }
-
-    /// The call without its addresses.
-    pub const fn shape(&self) -> &Shape {
-        &self.shape
-    }
-
-    /// What runs, and how.
-    pub fn describe(&self) -> &str {
-        &self.description
-    }
+    /// Where streams meet around copies by engine.
+    meeting: Option<StreamMeeting>,
 }
 
 impl Communicator {
@@ -179,6 +139,7 @@ impl Communicator {
             }
             _ => None,
         };
+        let meeting = if by_stream(world, config.meetings) { Some(team.stream_meeting()?) } else { None };
         let (world, events) = (world.clone(), Arc::default());
         Ok(Self {
             world,
@@ -195,6 +156,7 @@ impl Communicator {
             launches: 0,
             message_launches: 0,
             checking,
+            meeting,
         })
     }
 
@@ -380,7 +342,8 @@ impl Communicator {
         let with_kernel = |step| match step {
             EngineStep::Legs(legs) => Ok(Step::Legs(legs)),
             EngineStep::Meeting => {
-                self.step((Unit::Move, entry::BARRIER), Arguments::meeting(&self.channel), &meeting)
+                let kernel = (Unit::Move, entry::BARRIER);
+                self.step(kernel, Arguments::meeting(&self.channel), &meeting).map(Step::into_meeting)
             }
             EngineStep::Reduce(args) => {
                 self.step(kernel_of(shape, plan.algorithm), Arguments::EngineReduce(args), plan)
@@ -423,7 +386,8 @@ impl Communicator {
 
     fn uses(&self, call: &Call<'_>) -> Vec<MemoryUse> {
         let check = self.checking.as_ref().map(|checking| checking.checker.usage());
-        let own = [self.memory.usage()].into_iter().chain(check);
+        let meeting = self.meeting.as_ref().map(StreamMeeting::usage);
+        let own = [self.memory.usage()].into_iter().chain(check).chain(meeting);
         call.all_tensors().iter().filter_map(Tensor::usage).chain(own).collect()
     }
 
@@ -467,7 +431,10 @@ impl Communicator {
             }
             // SAFETY: the lanes' memory and the tensors in the heap are tracked as used; other tensors' callers promised that they
             // stay (`Tensor::local`, `Tensor::registered`).
-            prepared.steps.iter().try_for_each(|step| unsafe { step.enqueue(&self.team, stream) })
+            prepared
+                .steps
+                .iter()
+                .try_for_each(|step| unsafe { step.enqueue(&self.team, self.meeting.as_mut(), stream) })
         });
         launched.map_err(|error| match &checker {
             Some(checker) => checker.explain(error),
@@ -500,6 +467,21 @@ impl Drop for Communicator {
         for (_, unit) in std::mem::take(&mut self.units) {
             self.team.hold(unit);
         }
+        // Streams may still wait in it, watched.
+        if let Some(meeting) = self.meeting.take() {
+            self.team.hold(meeting);
+        }
+    }
+}
+
+/// Whether members meet by their streams around copies by engine.
+fn by_stream(world: &World, meetings: Meetings) -> bool {
+    match meetings {
+        Meetings::Auto => {
+            world.device().runtime().kind() == RuntimeKind::Nvidia && world.has_stream_meetings()
+        }
+        Meetings::Kernel => false,
+        Meetings::Stream => true,
     }
 }
 
@@ -517,20 +499,6 @@ fn known_table(world: &World) -> Option<Arc<Table>> {
         });
     }
     table
-}
-
-fn describe(shape: &Shape, plan: &Plan) -> String {
-    let op = shape.op.map_or_else(String::new, |op| format!(" {}", op.name()));
-    format!(
-        "{} {}{op} {} elements over {} ranks: {}, {} blocks of {} threads",
-        shape.collective,
-        shape.data_type,
-        shape.count,
-        shape.members,
-        plan.algorithm,
-        plan.blocks,
-        plan.threads
-    )
 }
 
 /// Ends a step that each member does for itself: its own error where it failed, an error that names the first such member

@@ -66,6 +66,35 @@ impl FromStr for Check {
     }
 }
 
+/// How members meet before and behind the copies of a collective by copy engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Meetings {
+    /// `Stream` on NVIDIA GPUs, `Kernel` elsewhere.
+    #[default]
+    Auto,
+    /// By a kernel of one block each.
+    Kernel,
+    /// By the stream, which writes and waits for words: no compute unit is needed, so that a call goes on while another kernel has
+    /// all of them. All members launch such calls alike: in a capture, whose replays would bring old words, kernels meet.
+    Stream,
+}
+
+impl Meetings {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Auto, Self::Kernel, Self::Stream];
+
+    /// Its name in configurations.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Kernel => "kernel",
+            Self::Stream => "stream",
+        }
+    }
+}
+
 /// The configuration of a communicator, as a value. Equal on all members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CclConfig {
@@ -83,6 +112,8 @@ pub struct CclConfig {
     /// member has a link of its own; more where one copy does not fill it (copies of less than half a MiB are never divided); 0 for one
     /// stream for all members, where one copy fills all that a rank can send.
     pub copy_streams: u32,
+    /// How members meet around copies by engine (`ccl.meetings`).
+    pub meetings: Meetings,
     /// What is checked at every call (`ccl.check`).
     pub check: Check,
     /// What was measured on machines of this kind (`ccl.table`); `None` for this crate's table of the device, if there is one.
@@ -97,6 +128,7 @@ impl Default for CclConfig {
             staging_bytes: 0,
             pipe_bytes: 0,
             copy_streams: 1,
+            meetings: Meetings::default(),
             check: Check::default(),
             table: None,
         }
@@ -130,6 +162,7 @@ impl CclConfig {
             ("ccl.staging_bytes", self.staging_bytes.to_string()),
             ("ccl.pipe_bytes", self.pipe_bytes.to_string()),
             ("ccl.copy_streams", self.copy_streams.to_string()),
+            ("ccl.meetings", self.meetings.name().to_owned()),
             ("ccl.check", self.check.to_string()),
         ]
         .map(|(name, value)| (name.to_owned(), value))

@@ -45,6 +45,7 @@ pub mod oracle;
 #[doc(hidden)]
 pub mod pipes;
 pub mod plan;
+mod prepared;
 mod reduce;
 mod sizes;
 mod steps;
@@ -55,8 +56,8 @@ mod work;
 
 pub use call::{Call, Collective};
 pub use checker::CHECK_OPERATION;
-pub use communicator::{Communicator, MESSAGE_OPERATION, OPERATION, Prepared};
-pub use config::{CclConfig, Check, UnknownCheck};
+pub use communicator::{Communicator, MESSAGE_OPERATION, OPERATION};
+pub use config::{CclConfig, Check, Meetings, UnknownCheck};
 pub use data_type::{DataType, UnknownDataType};
 pub use element::Element;
 pub use error::{Error, Result};
@@ -64,6 +65,7 @@ pub use fingerprint::{Difference, ListMismatch, Mismatch, SplitMismatch};
 pub use kernels::kernels;
 pub use message::PointToPoint;
 pub use plan::{Algorithm, Choice, Plan, UnknownAlgorithm};
+pub use prepared::Prepared;
 pub use reduce::{
     Avg, BitAnd, BitOr, BitXor, Max, Min, PreMulSum, Product, ReduceOp, ReduceOperator, Sum, UnknownReduceOp,
 };

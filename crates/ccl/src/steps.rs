@@ -3,7 +3,7 @@
 use anabranch_hip::Stream;
 use anabranch_hip_jit::TypedKernel;
 use anabranch_ranks::GroupRank;
-use anabranch_shmem::{Leg, Team};
+use anabranch_shmem::{Leg, StreamMeeting, Team};
 
 use crate::args::Channel;
 use crate::call::{Call, Collective, Shape};
@@ -27,6 +27,8 @@ pub(crate) struct Launch {
 #[derive(Debug)]
 pub(crate) enum Step {
     Kernel(Box<Launch>),
+    /// A kernel in which all meet, in whose place streams may.
+    Meeting(Box<Launch>),
     Legs(Vec<Leg>),
 }
 
@@ -35,12 +37,30 @@ impl Step {
     ///
     /// # Safety
     /// The lanes' memory and the call's tensors stay until the stream has passed the call.
-    pub(crate) unsafe fn enqueue(&self, team: &Team, stream: &Stream) -> anabranch_shmem::Result<()> {
+    pub(crate) unsafe fn enqueue(
+        &self,
+        team: &Team,
+        meeting: Option<&mut StreamMeeting>,
+        stream: &Stream,
+    ) -> anabranch_shmem::Result<()> {
         match self {
             // SAFETY: by the caller's promise the legs' memory stays; that nobody else uses it meanwhile is the argument of `engine.rs`.
             Self::Legs(legs) => unsafe { team.enqueue_legs(stream, legs) },
             // SAFETY: the caller's promise.
             Self::Kernel(launch) => unsafe { launch.enqueue(stream) },
+            Self::Meeting(launch) => match meeting {
+                Some(meeting) if !stream.is_capturing()? => meeting.enqueue(team, stream),
+                // SAFETY: the caller's promise.
+                _ => unsafe { launch.enqueue(stream) },
+            },
+        }
+    }
+
+    /// The same as a meeting.
+    pub(crate) fn into_meeting(self) -> Self {
+        match self {
+            Self::Kernel(launch) => Self::Meeting(launch),
+            other => other,
         }
     }
 }

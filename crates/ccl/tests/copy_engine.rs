@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anabranch_ccl::conformance::{self, Captured, Case, Form, ListCase, ListForm, Numbers, Scratch, Trial};
 use anabranch_ccl::{
     Algorithm, Call, CclConfig, Check, Choice, Collective, Communicator, DataType, Error, LocationKind,
-    Tensor,
+    Meetings, ReduceOp, Tensor,
 };
 use anabranch_hip::Stream;
 use anabranch_ranks::GroupRank;
@@ -95,6 +95,17 @@ fn groups_of_one_to_eight_among_other_algorithms() {
     }
 }
 
+/// No kernel runs where bytes are only moved: streams meet. Calls by kernels come in between.
+#[test]
+fn streams_meet_in_place_of_kernels() {
+    let config = CclConfig { meetings: Meetings::Stream, ..config() };
+    for (ranks, wave) in [(2, 4), (3, 1), (5, 32)] {
+        all_well(on_ranks(ranks, wave, &world_config(), &jit(), |world| {
+            run_all(world, config.clone(), &trials(ranks), true)
+        }));
+    }
+}
+
 /// Kernels put the copies into queues, with rings of a few packets.
 #[test]
 fn by_queues_that_kernels_write() {
@@ -135,6 +146,41 @@ fn long_copies_in_pieces_on_several_streams_and_on_one() {
 }
 
 #[test]
+fn what_cannot_go_by_copies_is_named() {
+    all_well(on_ranks(3, 4, &world_config(), &jit(), |world| {
+        let memory = Memory::new(world)?;
+        let mut all = Communicator::new(world, world.group(), config())?;
+        let at = |place, count, output| memory.tensor(place, DataType::F32, count, output);
+        let (op, root) = (ReduceOp::Sum, GroupRank::new(0));
+        let (symmetric, local) = (Place::Symmetric(0), Place::Local);
+        let (reached, input) = (at(symmetric, 12, true), at(symmetric, 12, false));
+        let splits: &[u64] = &[4, 4, 4];
+        for (call, reason) in [
+            (
+                Call::AllGather { output: at(local, 12, true), input: at(symmetric, 4, false) },
+                "all_gather cannot be done by copy-engine: peers have to reach the output",
+            ),
+            (
+                Call::AllReduce { output: at(local, 12, true), input, op },
+                "all_reduce cannot be done by copy-engine: peers have to reach the output",
+            ),
+            (
+                Call::AllToAllUneven { output: reached, input, output_splits: splits, input_splits: splits },
+                "all_to_all cannot be done by copy-engine: members do not know where others want their bytes",
+            ),
+            (
+                Call::Reduce { output: reached, input, op, root },
+                "reduce cannot be done by copy-engine: it is for all_reduce, reduce_scatter and what moves bytes",
+            ),
+        ] {
+            let refused = all.prepare_as(&call, BY_ENGINE).unwrap_err().to_string();
+            assert!(refused.contains(reason), "{refused}");
+        }
+        Ok(())
+    }));
+}
+
+#[test]
 fn compared_calls_are_right_and_another_algorithm_is_told() {
     let config = config().check_calls(Check::Fingerprint);
     all_well(on_ranks(3, 4, &world_config(), &jit(), |world| {
@@ -166,7 +212,12 @@ fn compared_calls_are_right_and_another_algorithm_is_told() {
 #[test]
 fn a_member_that_does_not_come_is_named_within_the_deadline() {
     const DEADLINE: Duration = Duration::from_secs(2);
-    for collective in [Collective::AllGather, Collective::AllReduce] {
+    for (collective, meetings) in [
+        (Collective::AllGather, Meetings::Kernel),
+        (Collective::AllReduce, Meetings::Kernel),
+        (Collective::AllGather, Meetings::Stream),
+    ] {
+        let config = || CclConfig { meetings, ..config() };
         let config_of_world = WorldConfig { operation_deadline: DEADLINE, ..world_config() };
         let case = Case::new(collective, DataType::F32, 500);
         // Nobody ends before all have their error: it would be lost as well.

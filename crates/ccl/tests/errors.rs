@@ -280,26 +280,6 @@ fn wrong_calls(memory: &Memory) -> Vec<Row<'_>> {
             Call::AllGatherMany(&[]),
             "all_gather cannot be done by ring: many tensors at once do not go round the ring",
         ),
-        (
-            Some(Algorithm::CopyEngine),
-            Call::AllGather { output: at(64, 12), input: at(0, 4) },
-            "all_gather cannot be done by copy-engine: peers have to reach the output: make it symmetric, or register it",
-        ),
-        (
-            Some(Algorithm::CopyEngine),
-            Call::AllReduce { output: at(0, 12), input, op: sum },
-            "all_reduce cannot be done by copy-engine: peers have to reach the output: make it symmetric, or register it",
-        ),
-        (
-            Some(Algorithm::CopyEngine),
-            Call::AllToAllUneven { output: out, input, output_splits: &[4, 4, 4], input_splits: &[4, 4, 4] },
-            "all_to_all cannot be done by copy-engine: members do not know where others want their bytes",
-        ),
-        (
-            Some(Algorithm::CopyEngine),
-            Call::Reduce { output: out, input, op: sum, root },
-            "reduce cannot be done by copy-engine: it is for all_reduce, reduce_scatter and what moves bytes",
-        ),
     ]
 }
 

@@ -70,6 +70,21 @@ pub enum Error {
         /// What is allowed.
         expected: &'static str,
     },
+    /// What cannot be part of a graph was put on a stream that is being captured.
+    #[error("{what} cannot be captured into a graph")]
+    Capturing {
+        /// What.
+        what: &'static str,
+    },
+    /// The system did not start a thread.
+    #[error("the thread for {what} could not be started")]
+    Thread {
+        /// What for.
+        what: &'static str,
+        /// The system's error.
+        #[source]
+        source: std::io::Error,
+    },
     /// Legs were captured, or made a part of a launch, before there were streams for them: [`crate::Team::prepare_legs`].
     #[error("there are no streams for legs yet: prepare them before the capture or the launch")]
     LegsNotPrepared,

@@ -88,6 +88,8 @@ impl OperationCode {
     pub const TEAM_BARRIER: Self = Self(0x100);
     /// The wait for a signal word.
     pub const SIGNAL_WAIT: Self = Self(0x101);
+    /// A meeting of members by streams.
+    pub const STREAM_MEETING: Self = Self(0x103);
     /// A copy by engines in stream order.
     pub const ENGINE_COPY: Self = Self(0x102);
 }
@@ -141,6 +143,10 @@ impl Default for OperationNames {
         let names = HashMap::from([
             (OperationCode::TEAM_BARRIER, OperationName { name: "team barrier", phases: &["arrival"] }),
             (OperationCode::SIGNAL_WAIT, OperationName { name: "signal wait", phases: &["signal"] }),
+            (
+                OperationCode::STREAM_MEETING,
+                OperationName { name: "meeting by streams", phases: &["arrival"] },
+            ),
             (OperationCode::ENGINE_COPY, OperationName { name: "copy by engines", phases: &[] }),
         ]);
         Self { names: Mutex::new(names) }

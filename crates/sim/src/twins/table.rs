@@ -122,7 +122,7 @@ pub enum Runs {
 pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_bench_product", Runs::Quiet),
     ("anabranch_bench_stamp", Runs::Quiet),
-    ("anabranch_ccl_barrier", MOVES),
+    ("anabranch_ccl_barrier", MOVES_AND_ENGINE),
     ("anabranch_ccl_conformance_convert", Runs::Quiet),
     ("anabranch_ccl_conformance_reduce", Runs::Quiet),
     ("anabranch_ccl_engine_reduce", Runs::In(&[Protocol::CclEngine])),
@@ -132,14 +132,14 @@ pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_ccl_gather_many_staged", GATHERS_MANY),
     ("anabranch_ccl_move_direct", MOVES),
     ("anabranch_ccl_move_packets", MOVES),
-    ("anabranch_ccl_move_staged", MOVES),
+    ("anabranch_ccl_move_staged", MOVES_AND_ENGINE),
     ("anabranch_ccl_move_uneven_direct", MOVES),
     ("anabranch_ccl_move_uneven_packets", MOVES),
     ("anabranch_ccl_move_uneven_staged", MOVES),
     ("anabranch_ccl_one_shot", REDUCES_PACKETS),
     ("anabranch_ccl_pipes", Runs::In(&[Protocol::CclPipes])),
     ("anabranch_ccl_pull", REDUCES_BULK),
-    ("anabranch_ccl_push", REDUCES_BULK),
+    ("anabranch_ccl_push", Runs::In(&[Protocol::Ccl, Protocol::CclBulk, Protocol::CclEngine])),
     ("anabranch_ccl_ring_move", HOPS),
     ("anabranch_ccl_ring_reduce", HOPS),
     ("anabranch_ccl_scatter_packets", REDUCES_PACKETS),
@@ -199,6 +199,7 @@ const EP: Runs = Runs::In(&[
     Protocol::EpReplay,
 ]);
 const EXPERTS: Runs = Runs::QuietIn(&[Protocol::EpExperts]);
+const MOVES_AND_ENGINE: Runs = Runs::In(&[Protocol::Ccl, Protocol::CclMove, Protocol::CclEngine]);
 const MOVES: Runs = Runs::In(&[Protocol::Ccl, Protocol::CclMove]);
 const GATHERS_MANY: Runs = Runs::In(&[Protocol::CclGatherMany]);
 const REDUCES_PACKETS: Runs = Runs::In(&[Protocol::Ccl, Protocol::CclPackets]);

@@ -1,7 +1,10 @@
 //! Timing a product and a collective alone and beside each other.
 //!
-//! Each is captured into graphs of several repetitions, so that launching takes no part in it. Of the two that run at once one is measured
+//! Each is captured into graphs of several repetitions, so that launching takes no part in it; collectives may be launched one by one
+//! instead, as what a stream does by itself cannot be captured. Of the two that run at once one is measured
 //! and the other *covers* it: it has work for about twice as long, begins first, and is there until the measured one has ended.
+
+use std::cell::RefCell;
 
 use anabranch::hip::{GraphExec, Stream};
 use anabranch::shmem::Team;
@@ -15,6 +18,8 @@ use super::product::Product;
 
 /// How long what is measured runs, about; microseconds.
 const MEASURED_US: f64 = 5_000.0;
+/// The last stamp of launches that need no compute unit waits for one, up to the length of a product.
+const MEASURED_EAGER_US: f64 = 20_000.0;
 const MEASURED_ON_HOST_US: f64 = 500.0;
 /// What covers has work for so many times the time of what is measured, and for twice as long again while that is not enough.
 const COVERS: f64 = 2.0;
@@ -64,27 +69,48 @@ pub(super) struct Beside<'w> {
     products: Stream,
     /// Of the greatest priority, as frameworks' streams for communication may be.
     collectives: Stream,
-    stamps: [Stamps; 2],
+    stamps: [RefCell<Stamps>; 2],
     is_host: bool,
+    /// Collectives are launched one by one.
+    is_eager: bool,
 }
 
-/// Something that runs: repetitions in a graph.
-struct Repeated {
-    graph: GraphExec,
+/// A launch of a contender.
+type Launch<'c> = RefCell<Box<dyn FnMut(&Stream) -> anyhow::Result<()> + 'c>>;
+
+/// What runs on a sample.
+enum Body<'a, 'c> {
+    Graph(GraphExec),
+    /// So many launches of the contender.
+    Launches(&'a Launch<'c>, &'a RefCell<Stamps>),
+}
+
+/// Something that runs: repetitions.
+struct Repeated<'a, 'c> {
+    body: Body<'a, 'c>,
     count: u32,
     is_product: bool,
 }
 
-impl Repeated {
+impl Repeated<'_, '_> {
+    fn run(&self, stream: &Stream) -> anyhow::Result<()> {
+        match &self.body {
+            Body::Graph(graph) => Ok(device::replay(graph, stream)?),
+            Body::Launches(launch, stamps) => {
+                stamped(stream, &stamps.borrow(), self.count, |stream| launch.borrow_mut()(stream))
+            }
+        }
+    }
+
     /// Microseconds of one repetition.
     fn each(&self, interval: Interval) -> f64 {
         interval.microseconds() / f64::from(self.count)
     }
 }
 
-struct Both {
-    product: Repeated,
-    collective: Repeated,
+struct Both<'a, 'c> {
+    product: Repeated<'a, 'c>,
+    collective: Repeated<'a, 'c>,
 }
 
 impl<'w> Beside<'w> {
@@ -92,15 +118,16 @@ impl<'w> Beside<'w> {
     ///
     /// # Errors
     /// The runtime's; what made the world fail.
-    pub(super) fn new(world: &'w World, is_host: bool) -> Result<Self, Error> {
+    pub(super) fn new(world: &'w World, is_host: bool, is_eager: bool) -> Result<Self, Error> {
         let device = world.device();
         Ok(Self {
             world,
             team: world.team(world.group())?,
             products: device.create_stream()?,
             collectives: device.create_priority_stream()?,
-            stamps: [Stamps::new(world, 4)?, Stamps::new(world, 4)?],
+            stamps: [RefCell::new(Stamps::new(world, 4)?), RefCell::new(Stamps::new(world, 4)?)],
             is_host,
+            is_eager,
         })
     }
 
@@ -123,30 +150,35 @@ impl<'w> Beside<'w> {
     /// # Errors
     /// The contender's and the product's; what made the world fail.
     pub(super) fn measure(
-        &mut self,
+        &self,
         product: &Product,
         contender: &mut dyn Contender,
         samples: u32,
     ) -> anyhow::Result<Times> {
-        let one = Both { product: self.products(product, 1)?, collective: self.repeated(contender, 1)? };
+        let launch: Launch<'_> = RefCell::new(Box::new(|stream| contender.enqueue(stream)));
+        let one = Both { product: self.products(product, 1)?, collective: self.repeated(&launch, 1)? };
         let (product_us, collective_us) = (self.about(&one, true)?, self.about(&one, false)?);
-        let whole = if self.is_host { MEASURED_ON_HOST_US } else { MEASURED_US };
+        let whole = match (self.is_host, self.is_eager) {
+            (true, _) => MEASURED_ON_HOST_US,
+            (false, false) => MEASURED_US,
+            (false, true) => MEASURED_EAGER_US,
+        };
         let times_of = |all: f64, one: f64| (all / one.max(0.1)).ceil().clamp(1.0, f64::from(MOST)) as u32;
         let (products, collectives) = (times_of(whole, product_us), times_of(whole, collective_us));
         let measured = Both {
             product: self.products(product, products)?,
-            collective: self.repeated(contender, collectives)?,
+            collective: self.repeated(&launch, collectives)?,
         };
         let mut of_products = times_of(COVERS * product_us * f64::from(products), collective_us);
         let mut of_collectives = times_of(COVERS * collective_us * f64::from(collectives), product_us);
         let mut cover = Both {
             product: self.products(product, of_collectives)?,
-            collective: self.repeated(contender, of_products)?,
+            collective: self.repeated(&launch, of_products)?,
         };
         // What is slowed much lasts longer than it was thought to.
         while !self.is_covered(&measured.product, &one.collective, &cover.collective)? && of_products < MOST {
             of_products = (2 * of_products).min(MOST);
-            cover.collective = self.repeated(contender, of_products)?;
+            cover.collective = self.repeated(&launch, of_products)?;
         }
         while !self.is_covered(&measured.collective, &one.product, &cover.product)? && of_collectives < MOST {
             of_collectives = (2 * of_collectives).min(MOST);
@@ -172,27 +204,39 @@ impl<'w> Beside<'w> {
     }
 
     /// Whether the cover was there for as good as all of what is measured, on all ranks.
-    fn is_covered(&mut self, measured: &Repeated, one: &Repeated, cover: &Repeated) -> anyhow::Result<bool> {
+    fn is_covered(
+        &self,
+        measured: &Repeated<'_, '_>,
+        one: &Repeated<'_, '_>,
+        cover: &Repeated<'_, '_>,
+    ) -> anyhow::Result<bool> {
         let (_, share) = self.sample(measured, Some((one, cover)))?;
         Ok(link::all_agree(self.world, "overlap cover", share > ENOUGH)?)
     }
 
-    fn products(&self, product: &Product, count: u32) -> anyhow::Result<Repeated> {
-        let graph = capture(&self.products, &self.stamps[0], count, |stream| product.enqueue(stream))?;
-        Ok(Repeated { graph, count, is_product: true })
+    fn products(&self, product: &Product, count: u32) -> anyhow::Result<Repeated<'_, '_>> {
+        let graph =
+            capture(&self.products, &self.stamps[0].borrow(), count, |stream| product.enqueue(stream))?;
+        Ok(Repeated { body: Body::Graph(graph), count, is_product: true })
     }
 
-    fn repeated(&self, contender: &mut dyn Contender, count: u32) -> anyhow::Result<Repeated> {
-        let graph = capture(&self.collectives, &self.stamps[1], count, |stream| contender.enqueue(stream))?;
-        Ok(Repeated { graph, count, is_product: false })
+    fn repeated<'a, 'c>(&'a self, launch: &'a Launch<'c>, count: u32) -> anyhow::Result<Repeated<'a, 'c>> {
+        let stamps = &self.stamps[1];
+        let body = if self.is_eager {
+            Body::Launches(launch, stamps)
+        } else {
+            let enqueue = |stream: &Stream| launch.borrow_mut()(stream);
+            Body::Graph(capture(&self.collectives, &stamps.borrow(), count, enqueue)?)
+        };
+        Ok(Repeated { body, count, is_product: false })
     }
 
-    fn alone(&mut self, measured: &Repeated) -> anyhow::Result<Interval> {
+    fn alone(&self, measured: &Repeated<'_, '_>) -> anyhow::Result<Interval> {
         Ok(self.sample(measured, None)?.0)
     }
 
     /// About how long one takes on the slowest rank: equal on all ranks, which choose counts by it.
-    fn about(&mut self, one: &Both, is_product: bool) -> anyhow::Result<f64> {
+    fn about(&self, one: &Both<'_, '_>, is_product: bool) -> anyhow::Result<f64> {
         let one = if is_product { &one.product } else { &one.collective };
         let mut last = 0.0;
         for _ in 0..3 {
@@ -205,9 +249,9 @@ impl<'w> Beside<'w> {
     /// Runs something on all ranks, which begin together, and waits: when it ran. With a cover (one repetition of it, and many), it
     /// begins when that one is done, and the share of its time in which the cover was running is told.
     fn sample(
-        &mut self,
-        measured: &Repeated,
-        cover: Option<(&Repeated, &Repeated)>,
+        &self,
+        measured: &Repeated<'_, '_>,
+        cover: Option<(&Repeated<'_, '_>, &Repeated<'_, '_>)>,
     ) -> anyhow::Result<(Interval, f64)> {
         let device = self.world.device();
         let event = || device.create_event().map_err(Error::from);
@@ -221,17 +265,18 @@ impl<'w> Beside<'w> {
             [&self.collectives, &self.products]
         };
         if let Some((one, many)) = cover {
-            device::replay(&one.graph, other)?;
+            one.run(other)?;
             other.record(&running).map_err(Error::from)?;
             own.wait_event(&running).map_err(Error::from)?;
-            device::replay(&many.graph, other)?;
+            many.run(other)?;
         }
-        device::replay(&measured.graph, own)?;
+        measured.run(own)?;
         for stream in [own, other] {
             self.world.synchronize_within(stream, link::PATIENCE).map_err(Error::from)?;
         }
-        let [of_products, of_collectives] = &mut self.stamps;
-        let (products, collectives) = (interval(&of_products.read()?), interval(&of_collectives.read()?));
+        let [of_products, of_collectives] = &self.stamps;
+        let read = |stamps: &RefCell<Stamps>| anyhow::Ok(interval(&stamps.borrow_mut().read()?));
+        let (products, collectives) = (read(of_products)?, read(of_collectives)?);
         let (own, other) =
             if measured.is_product { (products, collectives) } else { (collectives, products) };
         let own = own.context("no time was taken")?;
@@ -248,18 +293,26 @@ fn capture(
     stream: &Stream,
     stamps: &Stamps,
     count: u32,
-    mut enqueue: impl FnMut(&Stream) -> anyhow::Result<()>,
+    enqueue: impl FnMut(&Stream) -> anyhow::Result<()>,
 ) -> anyhow::Result<GraphExec> {
     stream.begin_capture().map_err(Error::from)?;
-    let captured = (|| {
-        stamps.take(stream)?;
-        (0..count).try_for_each(|_| enqueue(stream))?;
-        anyhow::Ok(stamps.take(stream)?)
-    })();
+    let captured = stamped(stream, stamps, count, enqueue);
     // Ended whatever happened: a stream must not stay in capture.
     let graph = stream.end_capture();
     captured?;
     Ok(graph.map_err(Error::from)?.instantiate().map_err(Error::from)?)
+}
+
+/// Repetitions between two stamps.
+fn stamped(
+    stream: &Stream,
+    stamps: &Stamps,
+    count: u32,
+    mut enqueue: impl FnMut(&Stream) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    stamps.take(stream)?;
+    (0..count).try_for_each(|_| enqueue(stream))?;
+    Ok(stamps.take(stream)?)
 }
 
 #[cfg(test)]

@@ -51,6 +51,10 @@ pub(crate) struct OverlapArgs {
     /// Rows and columns of the product's square matrices [default: 8192 on GPUs, 96 on the host].
     #[arg(long, value_name = "N")]
     product: Option<u32>,
+    /// Collectives are launched one by one and not replayed in graphs: by copy engine, streams meet then and no kernel needs a place
+    /// beside the product (ccl.meetings).
+    #[arg(long)]
+    eager: bool,
     /// Peers that are measured beside, on NVIDIA GPUs.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PEER,...")]
     compare: Vec<Peer>,
@@ -233,7 +237,7 @@ pub(crate) fn measure(context: &RankContext<'_>, arguments: &OverlapArgs) -> any
     let config = anabranch::ccl_config(context.config)?.algorithm(None);
     let communicator = Communicator::new(world, &run.group, config).map_err(Error::from)?;
     let communicator = Rc::new(RefCell::new(communicator));
-    let mut beside = Beside::new(world, host)?;
+    let beside = Beside::new(world, host, arguments.eager)?;
     beside.run(&product)?;
     let mut right = link::all_agree(world, "product", product.is_right()?)?;
     let me = GroupRank::new(world.rank().get());
@@ -253,7 +257,8 @@ pub(crate) fn measure(context: &RankContext<'_>, arguments: &OverlapArgs) -> any
             right &= verified;
             rows.push(
                 row_of(context, &case, name, contender.as_ref(), &times, verified)?
-                    .with("product", product.describe()),
+                    .with("product", product.describe())
+                    .with("launched", if arguments.eager { "one by one" } else { "in graphs" }),
             );
             contender.finish()?;
         }
