@@ -1,5 +1,5 @@
 // What a rank tells all others in a combine, and waits for: one flag {epoch, way} from each. Behind the flag of a rank lie its
-// rows: in its own window where they are pulled, in the reader's where they were pushed. All ranks of a combine go the same
+// rows: in its own window where they are pulled, in the reader's where they were pushed, or copied by engines. All ranks of a combine go the same
 // way; one that does not is a fault. Ranks that are masked are told nothing, and not waited for.
 #pragma once
 
@@ -8,7 +8,7 @@
 enum CombinePhase : u32 { COMBINE_WAIT_FLAG = 1, COMBINE_FLAG_OVERRUN = 2, COMBINE_OTHER_WAY = 3 };
 
 // The count of a combine's flag.
-enum CombineWay : u32 { PULLED = 0, PUSHED = 1 };
+enum CombineWay : u32 { PULLED = 0, PUSHED = 1, COPIED = 2 };
 
 template <class Args>
 static ANABRANCH_DEVICE void flag_all(const Grid& grid, const Args& args, CombineWay way, u32 epoch) {

@@ -1,6 +1,18 @@
 // One token's part of a combine: where its rows lie, and their sum. Waves work on their own tokens here; what orders them is in
-// `combine.hip`, which says what an `Element` is.
+// `combine.hip` and `combine_engine.hip`, which say what an `Element` is.
 #pragma once
+
+// In whose memory a copy's result is summed from, and which row of the window at `rows_offset` it is there.
+static ANABRANCH_DEVICE u32 holder_of(const CombineArgs&, u64 entry) { return destination_rank(entry); }
+static ANABRANCH_DEVICE u64 row_of(const CombineArgs&, u64 entry) { return destination_row(entry); }
+#ifdef EP_ENGINE
+// In this rank's, to which engines have copied it: the rows of each rank lie as they lie there, one rank's behind those of the other.
+static ANABRANCH_DEVICE u32 holder_of(const CombineEngineArgs& args, u64) { return args.team.rank; }
+static ANABRANCH_DEVICE u64 row_of(const CombineEngineArgs& args, u64 entry) {
+    u64 own = static_cast<u64>(args.team.rank) * args.row_stride;
+    return static_cast<u64>(destination_rank(entry)) * args.row_stride + (destination_row(entry) - own);
+}
+#endif
 
 // Some of the rows that a token went to, null where there is none.
 static constexpr u32 ROWS = 4;
@@ -9,7 +21,8 @@ struct Rows {
 };
 
 // The rows of entries [first, first + ROWS) of a token's map. All entries, then all bases: their latencies overlap.
-static ANABRANCH_DEVICE Rows rows_of(const Grid& grid, const CombineArgs& args, u32 token, u32 first) {
+template <class Args>
+static ANABRANCH_DEVICE Rows rows_of(const Grid& grid, const Args& args, u32 token, u32 first) {
     const u64* map = args.send_map + static_cast<u64>(token) * args.fan_out + first;
     u64 entry[ROWS], base[ROWS];
 #pragma unroll
@@ -17,19 +30,20 @@ static ANABRANCH_DEVICE Rows rows_of(const Grid& grid, const CombineArgs& args, 
 #pragma unroll
     for (u32 i = 0; i < ROWS; ++i) {
         bool is_there = is_destination(entry[i]) && !is_dropped(entry[i]) && !LeftOut::has(grid, destination_rank(entry[i]));
-        base[i] = is_there ? private_load(grid, args.team.peer_bases + destination_rank(entry[i])) : 0;
+        base[i] = is_there ? private_load(grid, args.team.peer_bases + holder_of(args, entry[i])) : 0;
     }
     Rows rows;
 #pragma unroll
     for (u32 i = 0; i < ROWS; ++i) {
-        u64 row = destination_row(entry[i]);
+        u64 row = row_of(args, entry[i]);
         rows.start[i] = reinterpret_cast<const Vec16*>(base[i] == 0 ? 0 : base[i] + args.rows_offset + row * args.row_bytes);
     }
     return rows;
 }
 
 // One wave sums units [begin, end) of one token. Rows are loaded a few at a time, added in ascending rank order.
-static ANABRANCH_DEVICE void sum_units(const Grid& grid, const CombineArgs& args, u32 token, u32 begin, u32 end) {
+template <class Args>
+static ANABRANCH_DEVICE void sum_units(const Grid& grid, const Args& args, u32 token, u32 begin, u32 end) {
     static constexpr u32 UNROLL = 2;
     Vec16* target = reinterpret_cast<Vec16*>(args.output + static_cast<u64>(token) * args.row_bytes);
     for (u32 first = begin + grid.lane(); first < end; first += WAVE_SIZE * UNROLL) {

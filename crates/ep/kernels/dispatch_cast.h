@@ -83,10 +83,8 @@ static ANABRANCH_DEVICE void copy_units(const Grid& grid, const DispatchArgs& ar
         for (u32 n = 0; n < fan; ++n) {
             u64 entry = local.destination.get(grid, piece.index * args.fan_out + turn);
             turn = turn + 1 == fan ? 0 : turn + 1;
-            u64 base = local.peer_base.get(grid, destination_rank(entry));
-            u64 row = destination_row(entry);
-            Vec16* target = reinterpret_cast<Vec16*>(base + args.rows_offset + row * args.row_bytes);
-            u32* scales = reinterpret_cast<u32*>(base + args.meta_offset + row * args.meta_bytes) + 2 + 2 * args.top_k;
+            Vec16* target = reinterpret_cast<Vec16*>(row_at(grid, args, local, entry));
+            u32* scales = reinterpret_cast<u32*>(meta_at(grid, args, local, entry)) + 2 + 2 * args.top_k;
 #pragma unroll
             for (u32 u = 0; u < UNROLL; ++u) {
                 if (block[u] >= end) continue;

@@ -2,40 +2,8 @@
 // orders them is in `dispatch.hip`.
 #pragma once
 
+#include "ep/dispatch_local.h"
 #include "ep/token_count.h"
-
-// Local memory, in this order: peer bases u64[R], the tile's destinations u64[TILE][fan_out], next row u32[R], first row
-// u32[R], room u32[R], number of destinations u32[TILE], fault word. The plan computes the same size
-// (`dispatch_local_bytes`). Next rows are counted from 0 at each rank; this source's row 0 there is the window's `first_row`,
-// and the rows from `room` on are dropped. The base of a rank that was masked when the block began is 0.
-struct DispatchLocal {
-    LocalArray<u64> peer_base;
-    LocalArray<u64> destination;
-    LocalArray<u32> next_row;
-    LocalArray<u32> first_row;
-    LocalArray<u32> room;
-    LocalArray<u32> fan;
-    LocalArray<u32> fault;
-
-    static ANABRANCH_DEVICE DispatchLocal at(u32 ranks, u32 fan_out) {
-        DispatchLocal local;
-        u32 byte = 0;
-        local.peer_base.byte = byte;
-        byte += ranks * 8;
-        local.destination.byte = byte;
-        byte += TILE * fan_out * 8;
-        local.next_row.byte = byte;
-        byte += ranks * 4;
-        local.first_row.byte = byte;
-        byte += ranks * 4;
-        local.room.byte = byte;
-        byte += ranks * 4;
-        local.fan.byte = byte;
-        byte += TILE * 4;
-        local.fault.byte = byte;
-        return local;
-    }
-};
 
 // Whether no rows are sent to the rank.
 static ANABRANCH_DEVICE bool gets_no_rows(const Grid& grid, const DispatchLocal& local, u32 rank) {
@@ -146,9 +114,7 @@ static ANABRANCH_DEVICE void copy_units(const Grid& grid, const DispatchArgs& ar
         for (u32 n = 0; n < fan; ++n) {
             u64 entry = local.destination.get(grid, piece.index * args.fan_out + turn);
             turn = turn + 1 == fan ? 0 : turn + 1;
-            Vec16* target = reinterpret_cast<Vec16*>(local.peer_base.get(grid, destination_rank(entry)) +
-                                                     args.rows_offset +
-                                                     static_cast<u64>(destination_row(entry)) * args.row_bytes);
+            Vec16* target = reinterpret_cast<Vec16*>(row_at(grid, args, local, entry));
 #pragma unroll
             for (u32 u = 0; u < UNROLL; ++u) {
                 u32 at = first + u * WAVE_SIZE;
@@ -185,9 +151,7 @@ static ANABRANCH_DEVICE void write_meta(const Grid& grid, const DispatchArgs& ar
         if (word >= 2 && word < 2 + args.top_k) value = static_cast<u32>(valid_id(static_cast<i32>(value), args.experts));
         for (u32 n = 0; n < fan; ++n) {
             u64 entry = local.destination.get(grid, index * args.fan_out + n);
-            u64 row = destination_row(entry);
-            u32* target = reinterpret_cast<u32*>(local.peer_base.get(grid, destination_rank(entry)) + args.meta_offset +
-                                                 row * args.meta_bytes);
+            u32* target = reinterpret_cast<u32*>(meta_at(grid, args, local, entry));
             remote_store(grid, target + word, word != 1 ? value : MASKS ? destination_rank(entry) : n);
         }
     }

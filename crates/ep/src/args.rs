@@ -3,9 +3,11 @@
 use anabranch_hip_jit::{DevicePointer, device_struct};
 use anabranch_shmem::TeamView;
 
+mod engine;
 mod routing;
 mod weights;
 
+pub use engine::{CombineEngineArgs, DispatchEngineArgs};
 pub use routing::{DispatchAgainArgs, KeepRoutingArgs, KeptRouting, RoutingHead};
 pub use weights::FillWeightsArgs;
 

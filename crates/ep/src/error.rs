@@ -8,6 +8,7 @@ use anabranch_ranks::{GlobalRank, GroupRank};
 use crate::cast::DispatchCast;
 use crate::codec::{CombineCodec, CombineSource};
 use crate::data_type::DataType;
+use crate::payload::Payload;
 use crate::room::Mode;
 
 /// An error of expert-parallel dispatch or combine.
@@ -290,6 +291,20 @@ pub enum Error {
         rank: GroupRank,
         /// What it said.
         cause: String,
+    },
+    /// Copy engines cannot move the rows of such a plan.
+    #[error("payload is {payload}, and {field} is {given}; allowed with it is {allowed}: {why}")]
+    Payload {
+        /// What was to move rows.
+        payload: Payload,
+        /// The field.
+        field: &'static str,
+        /// What it was.
+        given: String,
+        /// Why not.
+        why: &'static str,
+        /// What is allowed.
+        allowed: String,
     },
     /// A peer's memory cannot be reached by kernels.
     #[error(

@@ -17,10 +17,16 @@ use crate::expert_major::args::{
 };
 use crate::plan::TILE;
 
+mod engine;
+
+pub use engine::{COMBINE_ENGINE, DISPATCH_ENGINE, combine_engine, dispatch_engine};
+
 const HEADERS: &[Header] = &[Header { name: "ep/routing.h", text: include_str!("../kernels/routing.h") }];
 const TOKEN_HEADERS: &[Header] =
     &[Header { name: "ep/token_count.h", text: include_str!("../kernels/token_count.h") }];
 const DISPATCH_HEADERS: &[Header] = &[
+    Header { name: "ep/dispatch_grid.h", text: include_str!("../kernels/dispatch_grid.h") },
+    Header { name: "ep/dispatch_local.h", text: include_str!("../kernels/dispatch_local.h") },
     Header { name: "ep/dispatch_rows.h", text: include_str!("../kernels/dispatch_rows.h") },
     Header { name: "ep/dispatch_cast.h", text: include_str!("../kernels/dispatch_cast.h") },
     Header { name: "ep/dispatch_nothing.h", text: include_str!("../kernels/dispatch_nothing.h") },
@@ -253,9 +259,14 @@ pub fn with_weights(combine: KernelSpec) -> KernelSpec {
 
 /// The dispatch kernel that casts rows of a type; the plain one where there is nothing to cast.
 pub fn dispatch_cast(from: DataType, cast: DispatchCast) -> KernelSpec {
+    cast_of(dispatch(), from, cast)
+}
+
+/// A kernel that dispatches, as it casts.
+fn cast_of(spec: KernelSpec, from: DataType, cast: DispatchCast) -> KernelSpec {
     match cast.data_type() {
-        None => dispatch(),
-        Some(to) => dispatch().with("EP_CAST", to.device_name()).with("EP_CAST_FROM", from.device_name()),
+        None => spec,
+        Some(to) => spec.with("EP_CAST", to.device_name()).with("EP_CAST_FROM", from.device_name()),
     }
 }
 
@@ -322,8 +333,15 @@ fn optional() -> Vec<KernelSpec> {
     };
     let dispatches =
         [masking(dispatch()), with_device_count(dispatch()), with_device_count(masking(dispatch()))];
+    let plain = dispatch_engine(bf16, DispatchCast::None);
+    let by_engine = [
+        with_device_count(plain.clone()),
+        plain,
+        with_device_count(combine_engine(bf16)),
+        combine_engine(bf16),
+    ];
     let counted = [with_device_count(count())].into_iter().chain(dispatches);
-    counted.chain(combines.iter().flat_map(of_combine)).collect()
+    counted.chain(by_engine).chain(combines.iter().flat_map(of_combine)).collect()
 }
 
 /// Every kernel of this crate that a plan without options launches, and of plans with options those for bf16 rows: what a

@@ -13,6 +13,8 @@
 //!
 //! [`ExpertParallel::routing`] keeps where a dispatch's tokens went, and [`ExpertParallel::dispatch_with`] sends others the same way.
 //!
+//! With [`Payload::CopyEngine`] copy engines move the rows, so that between the halves of an operation none of it is on the device.
+//!
 //! A peer that does not come is a fault of the world, or, with [`OnTimeout::Mask`], it is masked and the others go on.
 //!
 //! Sums are in group-rank order with f32 accumulation and one rounding, so that the result is the same on every rank, in
@@ -26,6 +28,7 @@ mod data_type;
 mod error;
 mod mask;
 mod operation;
+mod payload;
 mod placement;
 mod received;
 mod slot;
@@ -54,6 +57,7 @@ pub use operation::{
     COMBINE, COUNT, CombineOutput, CombineSent, DISPATCH, DispatchSent, Dispatched, DroppedCopy,
     ExpertOutput, ExpertParallel, ReplayedTokens, Routing,
 };
+pub use payload::{Payload, UnknownPayload};
 pub use placement::PlacementTable;
 pub use plan::{EpConfig, MemoryPlan, Plan};
 pub use received::ReceivedRows;

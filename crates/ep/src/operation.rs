@@ -15,13 +15,15 @@ use crate::placement::DevicePlacement;
 use crate::plan::{DeviceLimits, EpConfig, Geometry, Plan};
 use crate::room::Mode;
 use crate::slot::{PoolMark, Slot, SlotPool};
+use engine::{Engine, EngineUnits};
 use mask::MaskTable;
-use residency::{device_limits, reserve};
+use residency::{LaunchedUnit, device_limits, reserve};
 
 mod again;
 mod combine;
 mod dispatch;
 mod dropped;
+mod engine;
 mod handle;
 mod mask;
 mod push;
@@ -89,6 +91,8 @@ pub struct ExpertParallel {
     again: Arc<LoadedUnit>,
     /// Of plans that combine weights.
     fill: Option<Arc<LoadedUnit>>,
+    /// Of plans whose rows copy engines move.
+    engine: Option<Engine>,
     limits: DeviceLimits,
     /// Where ranks may be masked; losses do not end the world then.
     mask: Option<MaskTable>,
@@ -109,6 +113,7 @@ struct Prepared {
     keep: Arc<LoadedUnit>,
     again: Arc<LoadedUnit>,
     fill: Option<Arc<LoadedUnit>>,
+    engine: Option<EngineUnits>,
     limits: DeviceLimits,
 }
 
@@ -132,7 +137,8 @@ impl ExpertParallel {
         let prepared = Self::prepare(world, group, config);
         world.compare(group, "ep configuration", fields)?;
         agree(world, group, "ep plan", &prepared)?;
-        let Prepared { plan, count, dispatch, combine, push, keep, again, fill, mut limits } = prepared?;
+        let Prepared { plan, count, dispatch, combine, push, keep, again, fill, engine, mut limits } =
+            prepared?;
         if plan.is_max_recv_clamped() {
             let (max_recv, rows) = (plan.config().max_recv, plan.rows());
             tracing::warn!(
@@ -160,10 +166,12 @@ impl ExpertParallel {
             let placement = DevicePlacement::new(world.device(), &plan)?;
             let masks = plan.config().on_timeout.masks();
             let mask = masks.then(|| MaskTable::new(world.device(), plan.ranks())).transpose()?;
-            Ok((permit, slots.collect::<Result<Vec<_>>>()?, Arc::new(placement), mask))
+            let slots = slots.collect::<Result<Vec<_>>>()?;
+            let engine = engine.map(|units| Engine::new(world.device(), &team, units)).transpose()?;
+            Ok((permit, slots, Arc::new(placement), mask, engine))
         });
         agree(world, group, "ep slots", &own)?;
-        let (residency, slots, placement, mask) = own?;
+        let (residency, slots, placement, mask, engine) = own?;
         let tolerance = mask.is_some().then(|| world.tolerate_losses(group)).transpose()?;
         let (world, pool) = (world.clone(), SlotPool::new(slots));
         Ok(Self {
@@ -179,6 +187,7 @@ impl ExpertParallel {
             keep,
             again,
             fill,
+            engine,
             limits,
             mask,
             tolerance,
@@ -209,17 +218,25 @@ impl ExpertParallel {
             _ => None,
         };
         let push = config
-            .combine_source
-            .pushes()
+            .pushes_by_kernels()
             .then(|| load(weighted(kernels::combine_push(config.combine_type, config.combine_codec))));
         let push = push.transpose()?;
         let keep = world.jit().load(device, &kernels::keep_routing())?;
         let again = world.jit().load(device, &kernels::dispatch_again())?;
         let fill = plan.config().combine_weights.then(|| world.jit().load(device, &kernels::fill_weights()));
         let fill = fill.transpose()?;
-        let limits = device_limits(&plan, count.as_deref(), &dispatch, &again, &combine, push.as_deref())?;
+        let engine = config.payload.is_by_engine().then(|| EngineUnits::load(world, &plan)).transpose()?;
+        let mut units: Vec<LaunchedUnit<'_>> = vec![
+            (&dispatch, kernels::DISPATCH.entries),
+            (&again, kernels::DISPATCH_AGAIN.entries),
+            (&combine, kernels::COMBINE.entries),
+        ];
+        units.extend(push.as_deref().map(|unit| (unit, kernels::COMBINE_PUSH.entries)));
+        units.extend(count.as_deref().map(|unit| (unit, kernels::COUNT.entries)));
+        units.extend(engine.iter().flat_map(EngineUnits::launched));
+        let limits = device_limits(&plan, device, &units)?;
         plan.dispatch_geometry(plan.config().max_tokens, &limits)?;
-        Ok(Prepared { plan, count, dispatch, combine, push, keep, again, fill, limits })
+        Ok(Prepared { plan, count, dispatch, combine, push, keep, again, fill, engine, limits })
     }
 
     /// The plan.
@@ -326,9 +343,16 @@ fn agree<T>(world: &World, group: &Group, step: &str, outcome: &Result<T>) -> Re
 
 impl Drop for ExpertParallel {
     fn drop(&mut self) {
-        // Kernels in flight need the slots' memory and the modules. They have a deadline, and so has this wait.
+        // Kernels in flight need the slots' memory and the modules. They have a deadline, and so has this wait. Engines need the memory,
+        // too; whoever ended an operation has waited for them.
         if !self.pool.wait_until_idle(self.patience()) {
             tracing::warn!("dispatch or combine is still queued behind other work while its plan is dropped");
+        }
+        if let Err(error) = self.drain() {
+            tracing::warn!(%error, "copies of operations that were dropped may still be under way");
+        }
+        if !self.pool.wait_until_idle(self.patience()) {
+            tracing::warn!("copy engines still work on operations that were dropped while their plan is");
         }
     }
 }

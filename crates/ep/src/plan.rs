@@ -11,6 +11,7 @@ use crate::room::{Mode, Room};
 mod config;
 mod launch;
 mod memory;
+mod payload;
 mod push;
 mod routing;
 
@@ -61,6 +62,12 @@ pub struct SlotLayout {
     /// Weights that peers push, `[fan_out][max_tokens][top_k]` f32, where the plan combines weights and pushes; else no bytes. Where ranks
     /// may be masked, `[ranks]` in place of `[fan_out]`.
     pub pushed_weights: u64,
+    /// Rows that engines bring back, `[rows][combine_row_bytes]`, where copy engines move rows; else no bytes, like the next two.
+    pub returned_rows: u64,
+    /// Rows that this rank sends, `[ranks][row_stride][row_bytes]`, until the engines have copied them.
+    pub staged_rows: u64,
+    /// Their meta records, `[ranks][row_stride][meta_bytes]`.
+    pub staged_meta: u64,
     /// Bytes of the slot.
     pub bytes: u64,
 }
@@ -112,7 +119,7 @@ impl Plan {
     ///
     /// # Errors
     /// [`Error::Config`]: the field, what was given, what is allowed; [`Error::CombineType`], [`Error::CodecNeedsPush`],
-    /// [`Error::CastType`], [`Error::CastScales`], [`Error::Placement`], [`Error::MaskNeedsSlotted`], [`Error::Patience`].
+    /// [`Error::CastType`], [`Error::CastScales`], [`Error::Placement`], [`Error::MaskNeedsSlotted`], [`Error::Patience`], [`Error::Payload`].
     pub fn new(mut config: EpConfig, ranks: u32) -> Result<Self> {
         let room = config.check(ranks)?;
         config.scale_bytes = config.sent_scale_bytes();
@@ -326,16 +333,18 @@ fn slot_layout(config: &EpConfig, ranks: u32, room: &Room) -> SlotLayout {
     let count_matrix = place(if room.mode() == Mode::Compact { u64::from(ranks) * count_stride } else { 0 });
     let row_window = place(rows * row_bytes(config, config.dispatch_type));
     let meta = place(rows * u64::from(meta_bytes(config)));
-    let pulled =
-        if config.combine_source.pulls() { rows * row_bytes(config, config.combine_type) } else { 0 };
-    let pushed =
-        if config.combine_source.pushes() { config.push_rows(ranks) * config.wire_bytes() } else { 0 };
+    let pulled = if config.has_combine_window() { rows * row_bytes(config, config.combine_type) } else { 0 };
+    let pushed = if config.pushes_by_kernels() { config.push_rows(ranks) * config.wire_bytes() } else { 0 };
     let masks = config.on_timeout.masks();
     let combine_rows = place(if masks { pulled } else { pulled.max(pushed) });
     let push_rows = if masks { place(pushed) } else { combine_rows };
     let combine_weights = place(rows * config.weight_bytes());
-    let pushed_rows = if config.combine_source.pushes() { config.push_rows(ranks) } else { 0 };
+    let pushed_rows = if config.pushes_by_kernels() { config.push_rows(ranks) } else { 0 };
     let pushed_weights = place(pushed_rows * config.weight_bytes());
+    let engine_rows = if config.payload.is_by_engine() { rows } else { 0 };
+    let returned_rows = place(engine_rows * row_bytes(config, config.combine_type));
+    let staged_rows = place(engine_rows * row_bytes(config, config.dispatch_type));
+    let staged_meta = place(engine_rows * u64::from(meta_bytes(config)));
     SlotLayout {
         dispatch_flags,
         combine_flags,
@@ -347,6 +356,9 @@ fn slot_layout(config: &EpConfig, ranks: u32, room: &Room) -> SlotLayout {
         push_rows,
         combine_weights,
         pushed_weights,
+        returned_rows,
+        staged_rows,
+        staged_meta,
         bytes: end,
     }
 }

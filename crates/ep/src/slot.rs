@@ -42,6 +42,8 @@ struct OwnLayout {
     send_map: u64,
     /// Of a plan that masks ranks.
     settled: u64,
+    /// Of a plan whose rows engines move.
+    posted: u64,
     bytes: u64,
 }
 
@@ -62,8 +64,9 @@ impl OwnLayout {
         let counts = place(ranks * 4);
         let offsets = place((ranks + 1) * 4);
         let settled = place(if plan.config().on_timeout.masks() { ranks * 8 } else { 0 });
+        let posted = place(if plan.config().payload.is_by_engine() { ranks * 8 } else { 0 });
         let send_map = place(u64::from(plan.config().max_tokens) * u64::from(plan.fan_out()) * 8);
-        Self { state, routed, tally, bases, room, counts, offsets, send_map, settled, bytes: end }
+        Self { state, routed, tally, bases, room, counts, offsets, send_map, settled, posted, bytes: end }
     }
 }
 
@@ -148,6 +151,21 @@ impl Slot {
 
     pub(crate) fn settled(&self) -> DeviceAddress {
         self.base.offset(self.parts.settled)
+    }
+
+    /// Where the rows are that this rank sends, until engines have copied them.
+    pub(crate) fn staged_rows(&self) -> DeviceAddress {
+        self.heap.address().offset(self.layout.staged_rows)
+    }
+
+    /// Where their meta records are.
+    pub(crate) fn staged_meta(&self) -> DeviceAddress {
+        self.heap.address().offset(self.layout.staged_meta)
+    }
+
+    /// Where the positions are behind what was put into queues of engines.
+    pub(crate) fn posted(&self) -> DeviceAddress {
+        self.base.offset(self.parts.posted)
     }
 
     pub(crate) fn routed(&self) -> DeviceAddress {
@@ -288,6 +306,20 @@ impl SlotPool {
     /// Slots with an operation that somebody can still end.
     pub(crate) fn held(&self) -> usize {
         lock(&self.uses).iter().filter(|one| one.busy && !one.lost).count()
+    }
+
+    /// The slots whose operations nobody can end any more.
+    pub(crate) fn lost(&self) -> Vec<&Slot> {
+        let uses = lock(&self.uses);
+        let lost = self.slots.iter().zip(uses.iter()).filter(|(_, one)| one.lost);
+        lost.map(|(slot, _)| slot).collect()
+    }
+
+    /// Notes a launch on a slot that nobody holds.
+    pub(crate) fn used_unheld(&self, slot: &Slot, event: Arc<Event>) {
+        if let Some(one) = lock(&self.uses).get_mut(slot.number() as usize) {
+            one.eager = Some(event);
+        }
     }
 
     /// Frees the slots that were lost: no peer expects anything of them any more.

@@ -4,8 +4,9 @@ mod common;
 
 use anabranch_ep::kernels;
 use anabranch_ep::kernels::{
-    COMBINE, COMBINE_PUSH, CONFORMANCE_CODEC, COUNT, DISPATCH, DISPATCH_AGAIN, EXPERT_CONTRACT, EXPERT_COUNT,
-    EXPERT_EXPAND, FILL_WEIGHTS, KEEP_ROUTING, REFERENCE_EXPERT, REFERENCE_EXPERT_MAJOR,
+    COMBINE, COMBINE_ENGINE, COMBINE_PUSH, CONFORMANCE_CODEC, COUNT, DISPATCH, DISPATCH_AGAIN,
+    DISPATCH_ENGINE, EXPERT_CONTRACT, EXPERT_COUNT, EXPERT_EXPAND, FILL_WEIGHTS, KEEP_ROUTING,
+    REFERENCE_EXPERT, REFERENCE_EXPERT_MAJOR,
 };
 use anabranch_hip_jit::isa::{check_disassembly, disassemble, resources, wave_releases};
 use anabranch_hip_jit::lint::lint_source;
@@ -26,6 +27,8 @@ fn sources_keep_the_rules() {
         &FILL_WEIGHTS,
         &COMBINE,
         &COMBINE_PUSH,
+        &DISPATCH_ENGINE,
+        &COMBINE_ENGINE,
         &CONFORMANCE_CODEC,
         &REFERENCE_EXPERT,
         &EXPERT_COUNT,
@@ -58,6 +61,13 @@ fn every_entry_is_in_some_unit() {
         "anabranch_ep_combine",
         "anabranch_ep_combine_push",
         "anabranch_ep_combine_push_send",
+        "anabranch_ep_dispatch_engine_send",
+        "anabranch_ep_dispatch_engine_flag",
+        "anabranch_ep_dispatch_engine_drain",
+        "anabranch_ep_dispatch_engine_recv",
+        "anabranch_ep_combine_engine_send",
+        "anabranch_ep_combine_engine_flag",
+        "anabranch_ep_combine_engine_recv",
         "anabranch_ep_reference_expert",
         "anabranch_ep_expert_count",
         "anabranch_ep_expert_sum",
@@ -103,6 +113,8 @@ fn code_for_amd_keeps_the_ordering_rules_and_spills_nothing() {
                         "anabranch_ep_dispatch",
                         "anabranch_ep_dispatch_again",
                         "anabranch_ep_combine",
+                        "anabranch_ep_dispatch_engine_send",
+                        "anabranch_ep_combine_engine_send",
                     ]
                     .contains(&entry);
                     if publishes && wave_releases(&text, entry) == 0 {

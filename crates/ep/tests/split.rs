@@ -2,68 +2,11 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod common;
+mod split_common;
 
-use anabranch_ep::reference::ReferenceExpert;
-use anabranch_ep::{
-    CombineSent, DispatchSent, Dispatched, EpConfig, Error, ExpertOutput, ExpertParallel, Mode,
-};
-use anabranch_hip::Stream;
-use anabranch_shmem::World;
-use common::{
-    Case, Uploaded, all_well, depart, judge_dropped, judge_output, judge_rows, on_ranks, oracle, run_expert,
-    window_bytes, work, world_config,
-};
-
-/// A plan for a case, with its expert and one operation's buffers.
-struct Rank {
-    case: Case,
-    ep: ExpertParallel,
-    expert: ReferenceExpert,
-    uploaded: Uploaded,
-    staging: anabranch_hip::DeviceBuffer,
-}
-
-impl Rank {
-    fn new(world: &World, case: &Case) -> Result<Self, Error> {
-        let ep = ExpertParallel::new(world, world.group(), case.config.clone())?;
-        let expert = ReferenceExpert::new(world, ep.plan(), ep.rank())?;
-        let uploaded = Uploaded::new(world.device(), &case.config, &case.input(ep.rank().get(), 0));
-        let staging = world.device().allocate(window_bytes(&ep))?;
-        Ok(Self { case: case.clone(), ep, expert, uploaded, staging })
-    }
-
-    fn refill(&mut self, number: u64) -> Result<(), Error> {
-        self.uploaded.refill(&self.case.input(self.ep.rank().get(), number));
-        Ok(self.uploaded.output.fill(0xee)?)
-    }
-
-    fn send(&self, stream: &Stream) -> Result<DispatchSent, Error> {
-        self.ep.dispatch_send(stream, &self.uploaded.tokens(&self.case.config))
-    }
-
-    fn offer(&self, stream: &Stream, dispatched: Dispatched) -> Result<CombineSent, Error> {
-        let experts = run_expert(&self.expert, stream, &dispatched, &self.case, &self.staging)?;
-        self.ep.combine_send(stream, experts, dispatched)
-    }
-
-    fn sum(&self, stream: &Stream, sent: CombineSent) -> Result<(), Error> {
-        assert_eq!(sent.tokens() as usize, self.uploaded.count);
-        self.ep.combine_recv(stream, sent, self.uploaded.output())
-    }
-
-    /// Everything in one kernel each.
-    fn whole(&self, stream: &Stream) -> Result<(), Error> {
-        let dispatched = self.ep.dispatch(stream, &self.uploaded.tokens(&self.case.config))?;
-        let experts = run_expert(&self.expert, stream, &dispatched, &self.case, &self.staging)?;
-        self.ep.combine(stream, experts, dispatched, self.uploaded.output())
-    }
-
-    fn judge(&self, number: u64) {
-        let inputs = self.case.inputs(number);
-        let output = self.uploaded.read_output(&self.case.config);
-        judge_output(&oracle(&self.case, &inputs), self.ep.rank(), &output);
-    }
-}
+use anabranch_ep::{EpConfig, Error, ExpertOutput, Mode};
+use common::{Case, all_well, depart, judge_dropped, judge_rows, on_ranks, oracle, work, world_config};
+use split_common::{Rank, interleaved, other_work};
 
 fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -74,19 +17,6 @@ fn cases() -> Vec<Case> {
         cases.push(case);
     }
     cases
-}
-
-/// Work of the stream that the halves have nothing to do with: bytes that go round.
-fn other_work(
-    stream: &Stream,
-    device: &anabranch_hip::Device,
-) -> Result<[anabranch_hip::DeviceBuffer; 2], Error> {
-    let buffers = [common::upload(device, &[7; 4096]), common::upload(device, &[0; 4096])];
-    for (from, to) in [(0, 1), (1, 0)] {
-        // SAFETY: both hold the bytes, and the caller keeps them until the stream was waited for.
-        unsafe { stream.copy_async(buffers[to].address(), buffers[from].address(), 4096)? };
-    }
-    Ok(buffers)
 }
 
 #[test]
@@ -150,18 +80,6 @@ fn ranks_may_differ_in_which_they_use() {
             Ok(())
         }));
     }
-}
-
-/// One operation of each of two plans, the halves of one between those of the other.
-fn interleaved(one: &Rank, two: &Rank, stream: &Stream, side: &Stream) -> Result<(), Error> {
-    let first = one.send(stream)?;
-    let second = two.send(side)?;
-    let first = one.ep.dispatch_recv(stream, first)?;
-    let first = one.offer(stream, first)?;
-    let second = two.ep.dispatch_recv(side, second)?;
-    let second = two.offer(side, second)?;
-    one.sum(stream, first)?;
-    two.sum(side, second)
 }
 
 #[test]

@@ -60,8 +60,9 @@ pub static ENGINE_LEGS_UNIT: KernelUnit = KernelUnit {
 const ENTRY: &str = "anabranch_engine_legs";
 
 impl Team {
-    /// Whether copies to a member go by queues that a kernel writes.
-    pub(crate) fn has_queues_to(&self, peer: GroupRank) -> bool {
+    /// Whether copies to a member go by queues of copy engines that kernels write: those that [`TeamView::queues`] names for it. Not
+    /// collective.
+    pub fn copies_by_queues(&self, peer: GroupRank) -> bool {
         let route = self.group().global(peer).and_then(|rank| self.world().routes().get(rank.index()));
         let by_engine = route.is_some_and(|route| route.kind == TransportKind::Sdma);
         by_engine && self.engine_legs().is_some()

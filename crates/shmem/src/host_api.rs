@@ -115,7 +115,7 @@ impl Team {
         bytes: usize,
         peer: GroupRank,
     ) -> Result<()> {
-        if self.has_queues_to(peer) {
+        if self.copies_by_queues(peer) {
             // SAFETY: the caller's promise.
             return unsafe { self.post_legs(stream, &[EngineLeg::new(peer, target, source, bytes as u64)]) };
         }

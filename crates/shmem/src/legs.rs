@@ -85,6 +85,11 @@ impl Branches {
         (copied, used)
     }
 
+    /// Puts the stream behind the fork.
+    fn follow(&self, stream: &Stream) -> Result<()> {
+        Ok(stream.wait_event(&self.fork)?)
+    }
+
     /// Puts the stream behind these branches.
     fn join(&self, stream: &Stream, used: &[usize]) -> Result<(), anabranch_hip::Error> {
         for (branch, joined) in used.iter().filter_map(|index| self.list.get(*index)) {
@@ -172,7 +177,7 @@ impl Team {
         let streams = self.legs().lock().unwrap_or_else(PoisonError::into_inner);
         let streams = streams.as_ref().ok_or(Error::LegsNotPrepared)?;
         let (posted, legs): (Vec<Leg>, Vec<Leg>) =
-            legs.iter().partition(|leg| leg.bytes > 0 && self.has_queues_to(leg.peer));
+            legs.iter().partition(|leg| leg.bytes > 0 && self.copies_by_queues(leg.peer));
         let pieces = pieces(&legs, streams.per_member);
         let branches = if stream.is_capturing()? { &streams.captured } else { &streams.running };
         // Copies of streams first: the kernel that gives the others to the queues waits until those are done.
@@ -193,6 +198,33 @@ impl Team {
         // Also when not all could be put there: what could is under way.
         branches.join(stream, &used).map_err(|error| self.flight().lose(error))?;
         copied.and(posted)
+    }
+
+    /// Copies all legs behind what is on `stream`, and puts `joins`, another stream of the same device, behind them and behind that:
+    /// `stream` goes on beside them. Whoever wants it behind the legs puts it behind an event on `joins`; within a capture that
+    /// has to happen before the capture ends. Legs whose route has queues that kernels write are given to these by a kernel on `joins`. The
+    /// caller tracks `joins` ([`World::launching`](crate::World::launching)), and keeps the team until it has passed. Not collective.
+    ///
+    /// # Errors
+    /// As [`Self::enqueue_legs`].
+    ///
+    /// # Safety
+    /// That of [`Self::copy_legs`], until `joins` has passed the legs.
+    pub unsafe fn fork_legs(&self, stream: &Stream, joins: &Stream, legs: &[Leg]) -> Result<()> {
+        self.check_legs(legs)?;
+        let streams = self.legs().lock().unwrap_or_else(PoisonError::into_inner);
+        let streams = streams.as_ref().ok_or(Error::LegsNotPrepared)?;
+        let (posted, legs): (Vec<Leg>, Vec<Leg>) =
+            legs.iter().partition(|leg| leg.bytes > 0 && self.copies_by_queues(leg.peer));
+        let branches = if stream.is_capturing()? { &streams.captured } else { &streams.running };
+        // SAFETY: the caller's promise.
+        let (copied, used) = unsafe { branches.run(stream, &pieces(&legs, streams.per_member)) };
+        branches.follow(joins)?;
+        branches.join(joins, &used).map_err(|error| self.flight().lose(error))?;
+        copied?;
+        let post = |leg: &Leg| EngineLeg::new(leg.peer, leg.target, leg.source, leg.bytes);
+        // SAFETY: the caller's promise.
+        unsafe { self.post_legs(joins, &posted.iter().map(post).collect::<Vec<_>>()) }
     }
 
     fn check_legs(&self, legs: &[Leg]) -> Result<()> {

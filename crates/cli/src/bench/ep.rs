@@ -18,8 +18,8 @@ use anabranch::ep::oracle::{Oracle, RankInput, Shape};
 use anabranch::ep::plan::Geometry;
 use anabranch::ep::reference::ReferenceExpert;
 use anabranch::ep::{
-    CombineSource, DispatchCast, Dispatched, EpConfig, ExpertOutput, ExpertParallel, PlacementTable, Plan,
-    ReceivedRows, Tokens,
+    CombineSource, DispatchCast, Dispatched, EpConfig, ExpertOutput, ExpertParallel, Payload, PlacementTable,
+    Plan, ReceivedRows, Tokens,
 };
 use anabranch::hip::{DeviceBuffer, Stream};
 use anabranch::jit::KernelSpec;
@@ -57,7 +57,10 @@ pub(crate) fn needed_kernels(arguments: &EpArgs) -> Vec<KernelSpec> {
     if arguments.dispatch_cast != DispatchCast::None {
         all.push(anabranch::ep::kernels::dispatch_cast(arguments.dispatch_dtype, arguments.dispatch_cast));
     }
-    if arguments.combine_source().pushes() {
+    if arguments.payload == Payload::CopyEngine {
+        all.push(anabranch::ep::kernels::dispatch_engine(arguments.dispatch_dtype, arguments.dispatch_cast));
+        all.push(anabranch::ep::kernels::combine_engine(arguments.combine_type()));
+    } else if arguments.combine_source().pushes() {
         all.push(anabranch::ep::kernels::combine_push(arguments.combine_type(), arguments.combine_quant));
     }
     all.extend(expert_major::needed_kernels(arguments));
@@ -129,6 +132,7 @@ fn plan_of(config: &Config, arguments: &EpArgs, workload: &Workload, ranks: u32)
     .mode(arguments.mode)
     .max_recv(arguments.max_recv.map_or(0, NonZeroU32::get))
     .combine_source(arguments.combine_source())
+    .payload(arguments.payload)
     .combine_codec(arguments.combine_quant);
     let table = arguments.placement.as_deref().map(PlacementTable::read).transpose().map_err(Error::from)?;
     let plan = table.into_iter().fold(plan, EpConfig::placement);
@@ -384,7 +388,7 @@ impl<'a> EpBench<'a> {
         let config = self.ep.plan().config();
         let tokens = self.tensors.count as u32;
         let sending = self.ep.dispatch_geometry(tokens).map_err(Error::from)?;
-        let pushed = self.tensors.experts.is_some();
+        let pushed = self.tensors.experts.is_some() && config.payload == Payload::Kernels;
         let summing =
             if pushed { self.ep.combine_push_geometry(tokens) } else { self.ep.combine_geometry(tokens) };
         let local = self.expert_major.as_ref().map_or((0, 0), ExpertMajorBench::geometry);
@@ -438,6 +442,7 @@ impl<'a> EpBench<'a> {
                     .with("layout", if self.expert_major.is_some() { "expert-major" } else { "token-major" })
                     .with("mode", if self.arguments.graph { "graph" } else { "eager" })
                     .with("dispatch_mode", self.ep.plan().mode().name())
+                    .with("payload", config.payload.name())
                     .with("dropped", dropped)
                     .with("timer_us", (empty * 100.0).round() / 100.0)
                     .with(

@@ -24,7 +24,7 @@ use ccl::overlap::{self, OverlapArgs};
 
 use crate::ranks::{self, RankArgs, RankContext};
 use crate::workload::Routing;
-use anabranch::ep::{CombineCodec, CombineSource, DataType, DispatchCast, Mode};
+use anabranch::ep::{CombineCodec, CombineSource, DataType, DispatchCast, Mode, Payload};
 
 /// `anabranch bench`.
 #[derive(Clone, Debug, Subcommand)]
@@ -92,6 +92,9 @@ pub(crate) struct EpArgs {
     /// pushed [default: window, and buffer with a codec].
     #[arg(long, value_parser = source_of_one_way, value_name = "window|buffer")]
     combine_source: Option<CombineSource>,
+    /// What moves rows: kernels, or copy-engine, which leaves the device to other work between the halves of an operation.
+    #[arg(long, default_value_t = Payload::Kernels, value_name = "kernels|copy-engine")]
+    pub(crate) payload: Payload,
     /// The order in which experts get their rows; expert-major has rows of its own for the way there and back.
     #[arg(long, value_enum, default_value_t = Layout::TokenMajor)]
     pub(crate) layout: Layout,

@@ -41,6 +41,10 @@ impl ExpertParallel {
         let output = output.into();
         let tokens = dispatched.tokens;
         self.check_output(tokens, &output)?;
+        if self.engine.is_some() {
+            let sent = self.combine_send(stream, experts, dispatched)?;
+            return self.combine_recv(stream, sent, output);
+        }
         let slot = dispatched.slot;
         match experts {
             ExpertOutput::InWindow if !self.plan.config().combine_source.pulls() => {

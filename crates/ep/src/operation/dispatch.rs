@@ -28,6 +28,10 @@ impl ExpertParallel {
     /// Before anything moves: [`Error::TooManyTokens`], [`Error::Shape`], [`Error::Alignment`], [`Error::Type`],
     /// [`Error::Scales`], [`Error::CastScales`], [`Error::NoDeviceCount`], [`Error::SlotsBusy`], or a fault that the world has had.
     pub fn dispatch(&self, stream: &Stream, tokens: &Tokens) -> Result<Dispatched> {
+        if self.engine.is_some() {
+            let sent = self.dispatch_send(stream, tokens)?;
+            return self.dispatch_recv(stream, sent);
+        }
         let (mut slot, tokens) = self.send(stream, tokens, "anabranch_ep_dispatch")?;
         if self.fill.is_some() {
             let _launching = self.world.launching(stream)?;

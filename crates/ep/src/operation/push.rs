@@ -41,7 +41,7 @@ impl ExpertParallel {
 
     /// The plan pushes, and the buffer has the rows and is none of the slot's.
     pub(super) fn check_pushed(&self, rows: &DeviceSlice, slot: &Slot) -> Result<()> {
-        if self.push.is_none() {
+        if !self.plan.config().combine_source.pushes() {
             return Err(self.wrong_source("a buffer"));
         }
         let (window, config, what) = (self.plan.rows(), self.plan.config(), "the experts' output");

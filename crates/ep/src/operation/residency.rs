@@ -1,10 +1,10 @@
 //! The share of the device that a plan's grids take.
 
+use anabranch_hip::Device;
 use anabranch_hip_jit::{LOCAL_RESERVED_BYTES, LoadedUnit};
 use anabranch_shmem::{ResidencyPermit, World};
 
 use crate::error::Result;
-use crate::kernels;
 use crate::plan::{DeviceLimits, Plan};
 
 /// Takes a share of the device for the grids of all slots, and shrinks the grids to it.
@@ -26,25 +26,18 @@ pub(super) fn reserve(world: &World, plan: &Plan, limits: &mut DeviceLimits) -> 
     Ok(permit)
 }
 
+/// A unit, and its entries that are launched.
+pub(super) type LaunchedUnit<'a> = (&'a LoadedUnit, &'static [&'static str]);
+
 /// What launches may look like on this device: all kernels' grids must be resident as a whole, because their blocks
 /// wait for peers.
 pub(super) fn device_limits(
     plan: &Plan,
-    count: Option<&LoadedUnit>,
-    dispatch: &LoadedUnit,
-    again: &LoadedUnit,
-    combine: &LoadedUnit,
-    push: Option<&LoadedUnit>,
+    device: &Device,
+    units: &[LaunchedUnit<'_>],
 ) -> Result<DeviceLimits> {
-    let entries = |unit, names: &[&'static str]| names.iter().map(|name| (unit, *name)).collect::<Vec<_>>();
-    let mut all =
-        [entries(dispatch, kernels::DISPATCH.entries), entries(combine, kernels::COMBINE.entries)].concat();
-    let pushing = push.map(|unit| entries(unit, kernels::COMBINE_PUSH.entries));
-    all.extend(pushing.into_iter().flatten());
-    all.push((again, "anabranch_ep_dispatch_again"));
-    all.extend(count.map(|unit| (unit, "anabranch_ep_count")));
-    let kernels = all.iter().map(|(unit, name)| unit.kernel(name)).collect::<Result<Vec<_>, _>>()?;
-    let device = dispatch.kernel("anabranch_ep_dispatch")?.raw().device();
+    let all = units.iter().flat_map(|(unit, names)| names.iter().map(move |name| unit.kernel(name)));
+    let kernels = all.collect::<Result<Vec<_>, _>>()?;
     let wave_size = device.wave_size();
     let mut most_threads = u32::MAX;
     for kernel in &kernels {

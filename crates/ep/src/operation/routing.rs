@@ -122,7 +122,7 @@ impl ExpertParallel {
     /// graphs. Not collective.
     ///
     /// # Errors
-    /// [`Error::NoRouting`] for a plan whose dispatch casts rows or takes their number from device memory, or that masks ranks; the
+    /// [`Error::NoRouting`] for a plan whose dispatch casts rows or takes their number from device memory, or that masks ranks, or whose rows engines move; the
     /// runtime's, when the device has no room.
     pub fn allocate_routing(&self) -> Result<Routing> {
         let config = self.plan.config();
@@ -136,6 +136,10 @@ impl ExpertParallel {
         }
         if config.on_timeout.masks() {
             let why = "it masks ranks, and a kept routing names ranks that may be masked by then";
+            return Err(Error::NoRouting { why });
+        }
+        if config.payload.is_by_engine() {
+            let why = "copy engines move its rows, and a dispatch with a kept routing moves them by kernels";
             return Err(Error::NoRouting { why });
         }
         let layout = RoutingLayout::of(&self.plan);

@@ -57,6 +57,11 @@ impl DispatchSent {
 }
 
 impl CombineSent {
+    /// Of a plan whose rows copy engines move.
+    pub(super) fn by_engine(slot: SlotTicket, tokens: u32) -> Self {
+        Self { slot, tokens, pushed: false }
+    }
+
     /// Tokens of the combine's output; where their number was in device memory, the most that are written.
     pub fn tokens(&self) -> u32 {
         self.tokens
@@ -87,7 +92,10 @@ impl ExpertParallel {
     /// # Errors
     /// As [`Self::dispatch`].
     pub fn dispatch_send(&self, stream: &Stream, tokens: &Tokens) -> Result<DispatchSent> {
-        let (slot, tokens) = self.send(stream, tokens, "anabranch_ep_dispatch_send")?;
+        let (slot, tokens) = match &self.engine {
+            Some(engine) => self.send_by_engine(engine, stream, tokens)?,
+            None => self.send(stream, tokens, "anabranch_ep_dispatch_send")?,
+        };
         Ok(DispatchSent { slot, tokens })
     }
 
@@ -101,6 +109,11 @@ impl ExpertParallel {
         let DispatchSent { mut slot, tokens } = sent;
         self.check_slot(&slot)?;
         slot.order_behind(stream)?;
+        if let Some(engine) = &self.engine {
+            self.receive_by_engine(engine, stream, slot.get(), tokens)?;
+            self.deliver(stream, &mut slot)?;
+            return Ok(Dispatched { slot, tokens });
+        }
         let geometry = self.plan.receive_geometry(&self.limits);
         let args = self.dispatch_args(slot.get(), None, tokens, &geometry);
         let kernel = self.dispatch.kernel("anabranch_ep_dispatch_recv")?;
@@ -124,6 +137,10 @@ impl ExpertParallel {
         experts: ExpertOutput,
         dispatched: Dispatched,
     ) -> Result<CombineSent> {
+        if let Some(engine) = &self.engine {
+            let Dispatched { slot, tokens } = dispatched;
+            return self.combine_send_by_engine(engine, stream, experts, slot, tokens);
+        }
         let _launching = self.world.launching(stream)?;
         let Dispatched { mut slot, tokens } = dispatched;
         self.check_slot(&slot)?;
@@ -176,6 +193,12 @@ impl ExpertParallel {
             return Ok(());
         }
         slot.order_behind(stream)?;
+        if let Some(engine) = &self.engine {
+            self.sum_by_engine(engine, stream, slot.get(), tokens, &output)?;
+            slot.used_on(stream)?;
+            slot.give_back();
+            return Ok(());
+        }
         let geometry = self.plan.combine_geometry(tokens, &self.limits);
         let args = self.combine_args(slot.get(), tokens, Some(&output), geometry.segments);
         let kernel = self.combine.kernel("anabranch_ep_combine_recv")?;
@@ -188,7 +211,7 @@ impl ExpertParallel {
         Ok(())
     }
 
-    fn check_slot(&self, slot: &SlotTicket) -> Result<()> {
+    pub(super) fn check_slot(&self, slot: &SlotTicket) -> Result<()> {
         if slot.belongs_to(&self.pool) { Ok(()) } else { Err(Error::ForeignHandle) }
     }
 }

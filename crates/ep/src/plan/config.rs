@@ -9,6 +9,7 @@ use crate::data_type::DataType;
 use crate::error::{Error, Result};
 use crate::launch::{LaunchTable, MAX_WAVES};
 use crate::mask::OnTimeout;
+use crate::payload::Payload;
 use crate::placement::PlacementTable;
 use crate::room::{Mode, Room};
 
@@ -61,6 +62,8 @@ pub struct EpConfig {
     pub device_token_count: bool,
     /// What becomes of an operation when a peer does not come.
     pub on_timeout: OnTimeout,
+    /// What moves rows between ranks.
+    pub payload: Payload,
 }
 
 impl EpConfig {
@@ -88,6 +91,7 @@ impl EpConfig {
             cast_from: DataType::Bf16,
             device_token_count: false,
             on_timeout: OnTimeout::Fault,
+            payload: Payload::Kernels,
         }
     }
 
@@ -199,6 +203,7 @@ impl EpConfig {
             ("cast_from", self.cast_from.to_string()),
             ("device_token_count", self.device_token_count.to_string()),
             ("on_timeout", self.on_timeout.to_string()),
+            ("payload", self.payload.to_string()),
         ]
         .map(|(field, value)| (field.to_owned(), value))
         .to_vec()
@@ -260,8 +265,11 @@ impl EpConfig {
         let row = u128::from(row_bytes(self, self.dispatch_type) + row_bytes(self, self.combine_type));
         let room = Room::new(self.mode, ranks, self.max_tokens, self.max_recv)?;
         self.on_timeout.check(room.mode())?;
-        let pushed = if self.combine_source.pushes() { self.push_rows(ranks) } else { 0 };
-        let slot = u128::from(room.rows()) * (row + u128::from(meta_bytes(self)))
+        self.check_payload(room.mode())?;
+        let pushed = if self.pushes_by_kernels() { self.push_rows(ranks) } else { 0 };
+        // Where engines move rows each window has another beside it.
+        let windows = if self.payload.is_by_engine() { 2 } else { 1 };
+        let slot = u128::from(room.rows()) * windows * (row + u128::from(meta_bytes(self)))
             + u128::from(pushed) * u128::from(self.wire_bytes())
             + u128::from(room.rows() + pushed) * u128::from(self.weight_bytes());
         if slot > MAX_SLOT_BYTES {

@@ -128,6 +128,9 @@ impl Plan {
             (rows, layout.combine_rows),
             ("combine weights", layout.combine_weights),
             ("pushed weights", layout.pushed_weights),
+            ("returned rows", layout.returned_rows),
+            ("staged rows", layout.staged_rows),
+            ("staged meta records", layout.staged_meta),
         ];
         if masks {
             starts.insert(6, ("pushed rows", layout.push_rows));

@@ -51,8 +51,19 @@ pub fn on_ranks<T: Send>(
     config: &WorldConfig,
     work: impl Fn(&World) -> Result<T, Error> + Sync,
 ) -> Vec<Result<T, RankError<Error>>> {
+    on_ranks_with(&jit(), ranks, wave_width, config, work)
+}
+
+/// The same with kernels that are compiled so.
+pub fn on_ranks_with<T: Send>(
+    jit: &Jit,
+    ranks: u32,
+    wave_width: u32,
+    config: &WorldConfig,
+    work: impl Fn(&World) -> Result<T, Error> + Sync,
+) -> Vec<Result<T, RankError<Error>>> {
     let machine = machine(ranks, wave_width);
-    let (runtime, jit) = (machine.runtime(), jit());
+    let runtime = machine.runtime();
     assert_eq!(runtime.kind(), RuntimeKind::Host);
     spawn_threads(
         ranks,

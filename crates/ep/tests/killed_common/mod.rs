@@ -318,7 +318,17 @@ pub fn stalling_thread(
     operation: &str,
     work: impl Fn(&ExpertParallel, &ReferenceExpert, &Stream, &dyn Fn()) -> Result<(), Error> + Sync,
 ) -> Vec<String> {
-    let config = WorldConfig { operation_deadline: DEADLINE, ..world_config() };
+    stalling_thread_in(&world_config(), case, operation, work)
+}
+
+/// The same in worlds of this kind.
+pub fn stalling_thread_in(
+    config: &WorldConfig,
+    case: &Case,
+    operation: &str,
+    work: impl Fn(&ExpertParallel, &ReferenceExpert, &Stream, &dyn Fn()) -> Result<(), Error> + Sync,
+) -> Vec<String> {
+    let config = WorldConfig { operation_deadline: DEADLINE, ..config.clone() };
     let (stopped, failed) = (Mutex::new(None), AtomicU32::new(0));
     let stall = || {
         let start = Instant::now();

@@ -198,7 +198,12 @@ enum Mutant : u32 {
     MUTANT_BY_QUEUE_UNRELEASED = 529,     // the scope meets, and only its leader's wave releases
     MUTANT_BY_QUEUE_NO_ACQUIRE = 530,     // what a get has brought is read without an acquire
     MUTANT_DRAIN_NO_ACQUIRE = 531,        // the same behind quiet
-    MUTANT_LAST = 531,
+    // sdma/words.h, ep/engine.h
+    MUTANT_SDMA_FLAG_LOW_FIRST = 560,     // a flag's epoch is there before its count
+    MUTANT_ENGINE_FLAG_FIRST = 561,       // the flag stands before the rows
+    MUTANT_ENGINE_UNRELEASED = 562,       // rows in the window are copied before they are in memory
+    MUTANT_ENGINE_UNWAITED = 563,         // a second half does not wait for the engines of the first
+    MUTANT_LAST = 563,
 };
 static constexpr u32 MUTANT = PRELUDE_MUTANT;
 static_assert(MUTANT <= MUTANT_LAST, "PRELUDE_MUTANT names no mutant");

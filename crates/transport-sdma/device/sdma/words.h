@@ -14,6 +14,7 @@ enum class Tail : u32 {
     NOTHING = 0,
     SET = 1,  // two words, the low one first: a value that grows is never seen too large
     ADD = 2,
+    FLAG = 3,  // two words, the high one first: whoever sees the low one has the high one, too
 };
 
 // What is put into a queue in one piece.
@@ -22,7 +23,7 @@ struct Operation {
     u64 target;
     u64 bytes;
     Tail tail;
-    u64* word;     // at the peer; SET, ADD
+    u64* word;     // at the peer; SET, ADD, FLAG
     u64 value;     // ...
     bool tells;    // whether the queue's `done` says when this is done
 };
@@ -60,8 +61,12 @@ struct Writer {
     ANABRANCH_DEVICE void signal(const Grid& grid, u32 head, const Operation& operation) {
         u64 address = reinterpret_cast<u64>(operation.word);
         if (operation.tail == Tail::ADD) return add(grid, address, operation.value);
-        fence(grid, head, address, static_cast<u32>(operation.value));
-        fence(grid, head, address + 4, static_cast<u32>(operation.value >> 32));
+        u32 low = static_cast<u32>(operation.value), high = static_cast<u32>(operation.value >> 32);
+        bool is_flag = operation.tail == Tail::FLAG;
+        ANABRANCH_TWIN(SDMA_FLAG_LOW_FIRST) is_flag = false;
+        if (is_flag) fence(grid, head, address + 4, high);
+        fence(grid, head, address, low);
+        if (!is_flag) fence(grid, head, address + 4, high);
     }
 };
 

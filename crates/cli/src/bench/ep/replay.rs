@@ -2,7 +2,7 @@
 
 use anabranch::Error;
 use anabranch::ep::oracle::{Oracle, RankInput, Shape};
-use anabranch::ep::{Dispatched, ReceivedRows, ReplayedTokens, Routing};
+use anabranch::ep::{Dispatched, Payload, ReceivedRows, ReplayedTokens, Routing};
 use anabranch::hip::DeviceBuffer;
 use anyhow::bail;
 
@@ -21,10 +21,15 @@ pub(super) struct ReplayBench {
 /// What can be told before there are ranks.
 ///
 /// # Errors
-/// Replays are timed with token-major rows.
+/// Replays are timed with token-major rows, which kernels move.
 pub(super) fn check(arguments: &EpArgs) -> anyhow::Result<()> {
     if arguments.replay_routing && arguments.layout == Layout::ExpertMajor {
         bail!("--replay-routing is for --layout token-major");
+    }
+    if arguments.replay_routing && arguments.payload == Payload::CopyEngine {
+        bail!(
+            "--replay-routing is for --payload kernels: dispatches with a kept routing move rows by kernels"
+        );
     }
     Ok(())
 }

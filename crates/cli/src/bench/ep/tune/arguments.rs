@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anabranch::Error;
 use anabranch::ep::launch::LaunchTable;
-use anabranch::ep::{CombineCodec, CombineSource, DataType, DispatchCast, Mode};
+use anabranch::ep::{CombineCodec, CombineSource, DataType, DispatchCast, Mode, Payload};
 use anyhow::{Context as _, bail};
 use clap::Args;
 
@@ -83,6 +83,7 @@ impl TuneEpArgs {
             mode: self.mode,
             max_recv: None::<NonZeroU32>,
             combine_quant: self.combine_quant,
+            payload: Payload::Kernels,
             combine_source: Some(if pulls { CombineSource::Any } else { CombineSource::Buffer }),
             layout: Layout::TokenMajor,
             expert_capacity: None,

@@ -1,0 +1,93 @@
+// Combine whose rows are moved by copy engines, in halves: the first gives, for each rank, what the experts made of its rows to the
+// engines, from the combine window or any other buffer, with the rank's flag behind it; the second sums what came. Slotted only, so that
+// the rows for a rank lie in one piece. Sums are those of `combine.hip`.
+//
+// Who writes what. Rank s has a window for what returns, as large as a combine window; rows [d * row_stride ..] of it are rank d's,
+// whose engines write there what d's experts made of the rows from s, in their order, and then d's combine flag at s. Rank s waits for
+// the flags of all ranks and reads. Where the route has no queue that kernels write, copies of streams move as many rows as there may
+// be, and the kernel `flag` is on the stream that joins them.
+//
+// Why the window of what returns is not overwritten while it is read. The engines of d write at s again in epoch e + 1, behind d's
+// dispatch e + 1, which has seen every rank's dispatch flag e + 1. Rank s sends that flag after its combine e has ended (stream order on
+// the slot, kept by the handle), so all its reads of epoch e are over. The same chain protects the flag words.
+// Why what is copied is not overwritten too early. The experts of d write the combine window again in epoch e + 1, behind d's `recv` e
+// in stream order. That has waited for its own packets, and is behind the join of its own copies. Of another buffer the caller knows it.
+#include "anabranch/prelude.h"
+#include "ep/routing.h"
+#include "ep/mask.h"
+#include "ep/combine_flags.h"
+#include "ep/engine.h"
+
+#ifndef EP_ELEMENT
+#error "the kernel is compiled for an element type: Bf16, F16 or F32"
+#endif
+typedef EP_ELEMENT Element;
+#include "ep/combine_rows.h"
+
+static_assert(!MASKS, "engines keep no mask");
+
+static ANABRANCH_DEVICE u64* flag_at(const Grid& grid, const CombineEngineArgs& args, u32 peer) {
+    u64 own = args.flags_offset + static_cast<u64>(args.team.rank) * args.flag_stride;
+    return reinterpret_cast<u64*>(private_load(grid, args.team.peer_bases + peer) + own);
+}
+
+// The whole block comes here, or none of it. The rows were written by earlier work on this stream.
+static ANABRANCH_DEVICE void post_rows(const Grid& grid, const CombineEngineArgs& args, const WaitContext& wait) {
+    ANABRANCH_UNLESS(ENGINE_UNRELEASED) block_release_system(grid);
+    u64 own = static_cast<u64>(args.team.rank) * args.row_stride * args.row_bytes;
+    for (u32 i = grid.thread; i < args.team.size; i += grid.block_threads) {
+        u32 peer = rotated(args.team.rank, args.team.size, i);
+        const SdmaQueue* queue = queue_to(grid, args.team, args.slot, peer);
+        if (queue == nullptr) continue;
+        u64 from = static_cast<u64>(peer) * args.row_stride * args.row_bytes;
+        u64 base = private_load(grid, args.team.peer_bases + peer);
+        u64 bytes = static_cast<u64>(private_load(grid, args.counts + peer)) * args.row_bytes;
+        Payload rows[1] = {{reinterpret_cast<u64>(args.rows) + from, base + args.rows_offset + own, bytes}};
+        u64 value = pack_flag(static_cast<u32>(wait.epoch), COPIED);
+        post_payloads(grid, wait, queue, rows, flag_at(grid, args, peer), value, args.posted + peer);
+    }
+}
+
+// The whole block comes here, or none of it. Tells those whose rows went by copies of streams.
+static ANABRANCH_DEVICE void tell_others(const Grid& grid, const CombineEngineArgs& args, u64 epoch) {
+    block_release_system(grid);
+    for (u32 i = grid.thread; i < args.team.size; i += grid.block_threads) {
+        u32 peer = rotated(args.team.rank, args.team.size, i);
+        if (queue_to(grid, args.team, args.slot, peer) != nullptr) continue;
+        flag_store(grid, flag_at(grid, args, peer), pack_flag(static_cast<u32>(epoch), COPIED));
+    }
+}
+
+// One block.
+ANABRANCH_KERNEL(anabranch_ep_combine_engine_send, CombineEngineArgs, 1024) {
+    u64 epoch = next_epoch(grid, args);
+    if (epoch != 0) post_rows(grid, args, context_of(grid, args, epoch));
+}
+
+// One block, behind those copies.
+ANABRANCH_KERNEL(anabranch_ep_combine_engine_flag, CombineEngineArgs, 1024) {
+    u64 epoch = next_epoch(grid, args);
+    if (epoch != 0) tell_others(grid, args, epoch);
+}
+
+// The grid. Advances the epoch.
+ANABRANCH_KERNEL(anabranch_ep_combine_engine_recv, CombineEngineArgs, 1024) {
+    u64 epoch = next_epoch(grid, args);
+    if (epoch == 0) return;
+    WaitContext wait = context_of(grid, args, epoch);
+    u64 own = private_load(grid, args.team.peer_bases + args.team.rank);
+    if (grid.block == 0) wait_posted(grid, args.team, wait, args.slot, args.posted);
+    LocalArray<u32> fault = {0};
+    u32 tokens = combined_tokens(grid, args);
+    if (!wait_for_rows(grid, args, COPIED, wait, own, fault)) return;
+    u32 units = args.row_bytes / 16;
+    u64 items = static_cast<u64>(tokens) * args.segments;
+    for (u64 item = grid.grid_wave(); item < items; item += grid.grid_waves()) {
+        u32 token = static_cast<u32>(item / args.segments);
+        u32 segment = static_cast<u32>(item % args.segments);
+        u32 from = static_cast<u32>(static_cast<u64>(units) * segment / args.segments);
+        u32 to = static_cast<u32>(static_cast<u64>(units) * (segment + 1) / args.segments);
+        sum_units(grid, args, token, from, to);
+    }
+    advance_epoch(grid, args, epoch);
+}

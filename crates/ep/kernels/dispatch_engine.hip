@@ -1,0 +1,110 @@
+// Dispatch whose rows are moved by copy engines, in halves: the first writes rows and meta records into an image of all ranks' windows
+// in its own memory, and gives each rank's part to the engines, with the rank's flag behind it; other work has the device until the
+// second. Routing, places and flags are those of `dispatch.hip`; slotted only, so that the rows for a rank lie in one piece.
+//
+// Who writes what. Rank s writes its staging, and the engines write at d what d's dispatch kernel of s would: the first n rows that
+// s owns there, their records, and the flag {epoch, n}. Where the route to d has no queue that kernels write, copies of streams fork
+// behind the first half's kernel and move as many rows as there may be, of which those behind n are nothing (nobody reads rows behind
+// the count), and the kernel `flag` is on the stream that joins them.
+//
+// Why a window is not written too early: as in `dispatch.hip`, for the engines begin behind the kernel.
+// Why the staging is not written too early. Rank s writes it again in epoch e + 1, behind its combine or release e in stream order,
+// which is behind its `recv` e. That has waited for its own packets, and is behind the join of its own copies.
+// Why a flag is not told too early or torn: `ep/engine.h`; by a copy of a stream, because the kernel is behind it.
+#include "anabranch/prelude.h"
+#include "ep/routing.h"
+#include "ep/mask.h"
+#include "ep/dispatch_grid.h"
+#include "ep/engine.h"
+
+static_assert(!MASKS, "engines keep no mask");
+
+static ANABRANCH_DEVICE u32 sent_to(const Grid& grid, const DispatchArgs& args, u32 peer) {
+    return minimum(private_load(grid, args.routed + peer), args.row_stride);
+}
+
+static ANABRANCH_DEVICE u64* flag_at(const DispatchArgs& args, u64 base) {
+    return reinterpret_cast<u64*>(base + args.flags_offset + static_cast<u64>(args.team.rank) * args.flag_stride);
+}
+
+static ANABRANCH_DEVICE DispatchLocal local_of(const DispatchEngineArgs& args) {
+    DispatchLocal local = DispatchLocal::at(args.dispatch.team.size, args.dispatch.fan_out);
+    local.staged_rows = reinterpret_cast<u64>(args.staged_rows);
+    local.staged_meta = reinterpret_cast<u64>(args.staged_meta);
+    return local;
+}
+
+// The last block: each thread gives a rank's part to its queue.
+static ANABRANCH_DEVICE void post_rows(const Grid& grid, const DispatchEngineArgs& engine, const DispatchLocal& local,
+                                       const WaitContext& wait) {
+    const DispatchArgs& args = engine.dispatch;
+    for (u32 i = grid.thread; i < args.team.size; i += grid.block_threads) {
+        u32 peer = rotated(args.team.rank, args.team.size, i);
+        const SdmaQueue* queue = queue_to(grid, args.team, engine.slot, peer);
+        if (queue == nullptr) continue;
+        u32 count = sent_to(grid, args, peer);
+        u64 base = local.peer_base.get(grid, peer);
+        u64 from = static_cast<u64>(peer) * args.row_stride, to = static_cast<u64>(args.team.rank) * args.row_stride;
+        Payload payloads[2] = {
+            {local.staged_rows + from * args.row_bytes, base + args.rows_offset + to * args.row_bytes,
+             static_cast<u64>(count) * args.row_bytes},
+            {local.staged_meta + from * args.meta_bytes, base + args.meta_offset + to * args.meta_bytes,
+             static_cast<u64>(count) * args.meta_bytes},
+        };
+        u64 value = pack_flag(static_cast<u32>(wait.epoch), count);
+        post_payloads(grid, wait, queue, payloads, flag_at(args, base), value, engine.posted + peer);
+    }
+    if (grid.thread != 0) return;
+    u32 dropped = 0;
+    for (u32 peer = 0; peer < args.team.size; ++peer) {
+        dropped += private_load(grid, args.routed + peer) - sent_to(grid, args, peer);
+    }
+    private_store(grid, &args.state->dropped_count, dropped);
+}
+
+ANABRANCH_KERNEL(anabranch_ep_dispatch_engine_send, DispatchEngineArgs, 1024) {
+    DispatchLocal local = local_of(args);
+    u32 given = given_tokens(grid, args.dispatch);
+    u64 epoch = begin(grid, args.dispatch, local);
+    if (epoch == 0) return;
+    bool last = write_rows(grid, args.dispatch, local, given);
+    if (last) post_rows(grid, args, local, context_of(grid, args.dispatch, epoch));
+}
+
+// The whole block comes here, or none of it. Tells those whose rows went by copies of streams.
+static ANABRANCH_DEVICE void tell_others(const Grid& grid, const DispatchEngineArgs& engine, const DispatchLocal& local, u64 epoch) {
+    const DispatchArgs& args = engine.dispatch;
+    block_release_system(grid);
+    for (u32 i = grid.thread; i < args.team.size; i += grid.block_threads) {
+        u32 peer = rotated(args.team.rank, args.team.size, i);
+        if (queue_to(grid, args.team, engine.slot, peer) != nullptr) continue;
+        u64 value = pack_flag(static_cast<u32>(epoch), sent_to(grid, args, peer));
+        flag_store(grid, flag_at(args, local.peer_base.get(grid, peer)), value);
+    }
+}
+
+// One block, behind those copies.
+ANABRANCH_KERNEL(anabranch_ep_dispatch_engine_flag, DispatchEngineArgs, 1024) {
+    DispatchLocal local = local_of(args);
+    u64 epoch = begin(grid, args.dispatch, local);
+    if (epoch != 0) tell_others(grid, args, local, epoch);
+}
+
+// One block: completes what first halves gave to the queues that nobody receives any more, before the slot's memory goes.
+ANABRANCH_KERNEL(anabranch_ep_dispatch_engine_drain, DispatchEngineArgs, 1024) {
+    WaitContext wait = context_of(grid, args.dispatch, 0);
+    for (u32 peer = grid.thread; peer < args.dispatch.team.size; peer += grid.block_threads) {
+        const SdmaQueue* queue = queue_to(grid, args.dispatch.team, args.slot, peer);
+        if (queue != nullptr) sdma::quiet(grid, wait, sdma::load_queue(grid, queue));
+    }
+}
+
+// One block. Behind a fault it reports nothing for both halves.
+ANABRANCH_KERNEL(anabranch_ep_dispatch_engine_recv, DispatchEngineArgs, 1024) {
+    DispatchLocal local = local_of(args);
+    u64 epoch = begin(grid, args.dispatch, local);
+    if (epoch == 0) return report_nothing(grid, args.dispatch);
+    WaitContext wait = context_of(grid, args.dispatch, epoch);
+    wait_posted(grid, args.dispatch.team, wait, args.slot, args.posted);
+    learn_counts(grid, args.dispatch, local, wait);
+}
