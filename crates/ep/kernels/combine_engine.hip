@@ -33,7 +33,7 @@ static ANABRANCH_DEVICE u64* flag_at(const Grid& grid, const CombineEngineArgs& 
 
 // The whole block comes here, or none of it. The rows were written by earlier work on this stream.
 static ANABRANCH_DEVICE void post_rows(const Grid& grid, const CombineEngineArgs& args, const WaitContext& wait) {
-    ANABRANCH_UNLESS(ENGINE_UNRELEASED) block_release_system(grid);
+    block_release_system(grid);
     u64 own = static_cast<u64>(args.team.rank) * args.row_stride * args.row_bytes;
     for (u32 i = grid.thread; i < args.team.size; i += grid.block_threads) {
         u32 peer = rotated(args.team.rank, args.team.size, i);

@@ -201,7 +201,6 @@ enum Mutant : u32 {
     // sdma/words.h, ep/engine.h
     MUTANT_SDMA_FLAG_LOW_FIRST = 560,     // a flag's epoch is there before its count
     MUTANT_ENGINE_FLAG_FIRST = 561,       // the flag stands before the rows
-    MUTANT_ENGINE_UNRELEASED = 562,       // rows in the window are copied before they are in memory
     MUTANT_ENGINE_UNWAITED = 563,         // a second half does not wait for the engines of the first
     MUTANT_LAST = 563,
 };

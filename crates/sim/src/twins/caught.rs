@@ -343,3 +343,10 @@ pub const TWINS: &[Twin] = &[
     twin("BY_QUEUE_NO_ACQUIRE", &[SDMA]),
     twin("DRAIN_NO_ACQUIRE", &[SDMA]),
 ];
+
+/// Twins that no search runs, and the tests that catch them: their kernels need engines and a whole world.
+pub const TESTED: &[(&str, &str)] = &[
+    ("SDMA_FLAG_LOW_FIRST", "crates/ep/tests/engine.rs"),
+    ("ENGINE_FLAG_FIRST", "crates/ep/tests/engine.rs"),
+    ("ENGINE_UNWAITED", "crates/ep/tests/engine.rs"),
+];

@@ -1,7 +1,7 @@
 //! The rows of dispatch and combine.
 
 use super::table::{File, HeldBy};
-use HeldBy::{NotNeeded, OtherMemory, Twins};
+use HeldBy::{NotNeeded, OtherMemory, Test, Twins};
 
 const LOCAL: HeldBy = OtherMemory(
     "Orders the clearing of the fault word before its setting, in local memory; seen only when a wait fails before thread 0 \
@@ -16,6 +16,19 @@ const RECORD: HeldBy = NotNeeded(
 );
 const ZEROS: HeldBy = NotNeeded(
     "Behind a fault: every block that saw it writes the same zeros, at once, so they are atomics. They are read when the kernel is over.",
+);
+
+/// What dispatch and combine give to engines, on worlds whose engines are slow, stall, or have tiny rings.
+const BY_ENGINE: HeldBy = Test(
+    "crates/ep/tests/engine.rs::broken_twins_are_caught: the twins of its own, and every row against the oracle",
+);
+/// Flags behind copies of streams.
+const BEHIND_COPIES: HeldBy = Test(
+    "crates/ep/tests/engine.rs: routes by mapping, every row against the oracle; the kernel is behind the join",
+);
+const BEFORE_ENGINES: HeldBy = OtherMemory(
+    "Rows in the window were written by earlier kernels, whose end releases them on the machine as it is. On GPUs with several \
+     caches the end of a kernel may leave them there, which an engine does not look at.",
 );
 
 pub(super) const FILES: &[File] = &[
@@ -34,16 +47,19 @@ pub(super) const FILES: &[File] = &[
     },
     File {
         file: "ep/kernels/dispatch.hip",
+        rows: &[("tell_counts", "flag_store", Twins(&["TWO_FLAGS", "FLAG_BEFORE_DATA", "NO_RELEASE"]))],
+    },
+    File {
+        file: "ep/kernels/dispatch_grid.h",
         rows: &[
-            ("tell_counts", "flag_store", Twins(&["TWO_FLAGS", "FLAG_BEFORE_DATA", "NO_RELEASE"])),
             ("learn_counts", "block_barrier", LOCAL),
             ("learn_counts", "acquire_after_wait", Twins(&["DISPATCH_NO_ACQUIRE"])),
             ("learn_counts", "block_barrier", Twins(&["DISPATCH_NO_BARRIER", "EXCHANGE_EARLY_RETURN"])),
-            ("send_rows", "block_barrier", Twins(&["ROUTE_UNCOUNTED"])),
-            ("send_rows", "block_barrier", Twins(&["ROUTE_UNREAD"])),
-            ("send_rows", "block_barrier", Twins(&["ROUTE_OVERWRITTEN"])),
+            ("write_rows", "block_barrier", Twins(&["ROUTE_UNCOUNTED"])),
+            ("write_rows", "block_barrier", Twins(&["ROUTE_UNREAD"])),
+            ("write_rows", "block_barrier", Twins(&["ROUTE_OVERWRITTEN"])),
             (
-                "send_rows",
+                "write_rows",
                 "arrive_is_last",
                 Twins(&[
                     "COUNT_BEFORE_RELEASE",
@@ -52,6 +68,29 @@ pub(super) const FILES: &[File] = &[
                     "COUNTER_RESET_EARLY",
                 ]),
             ),
+        ],
+    },
+    File {
+        file: "ep/kernels/engine.h",
+        rows: &[
+            ("post_payloads", "post", BY_ENGINE),
+            ("post_payloads", "post", BY_ENGINE),
+            ("wait_posted", "wait_done", BY_ENGINE),
+        ],
+    },
+    File {
+        file: "ep/kernels/dispatch_engine.hip",
+        rows: &[
+            ("tell_others", "block_release_system", BEHIND_COPIES),
+            ("tell_others", "flag_store", BEHIND_COPIES),
+        ],
+    },
+    File {
+        file: "ep/kernels/combine_engine.hip",
+        rows: &[
+            ("post_rows", "block_release_system", BEFORE_ENGINES),
+            ("tell_others", "block_release_system", BEHIND_COPIES),
+            ("tell_others", "flag_store", BEHIND_COPIES),
         ],
     },
     File {

@@ -15,6 +15,6 @@ mod sdma;
 mod shmem;
 mod table;
 
-pub use caught::{By, Search, TWINS, Twin};
+pub use caught::{By, Search, TESTED, TWINS, Twin};
 pub use scan::{Found, communicates, kernels, scan};
 pub use table::{DEFINITIONS, HeldBy, KERNELS, Kind, Runs, Site, sites};

@@ -119,6 +119,9 @@ pub enum Runs {
     QuietIn(&'static [Protocol]),
 }
 
+/// Engines are part of a whole machine: worlds of the tests have them.
+const EP_ENGINE: Runs = Runs::Test("crates/ep/tests/engine.rs");
+
 /// Every kernel of the embedded units.
 pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_bench_product", Runs::Quiet),
@@ -148,6 +151,9 @@ pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_ccl_two_shot", REDUCES_PACKETS),
     ("anabranch_engine_legs", Runs::Test("crates/shmem/tests/legs.rs")),
     ("anabranch_ep_combine", EP),
+    ("anabranch_ep_combine_engine_flag", EP_ENGINE),
+    ("anabranch_ep_combine_engine_recv", EP_ENGINE),
+    ("anabranch_ep_combine_engine_send", EP_ENGINE),
     ("anabranch_ep_combine_push", EP),
     ("anabranch_ep_combine_push_recv", Runs::In(&[Protocol::EpSplit])),
     ("anabranch_ep_combine_push_send", Runs::In(&[Protocol::EpSplit])),
@@ -157,6 +163,10 @@ pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_ep_count", Runs::In(&[Protocol::EpCompact, Protocol::EpReplay])),
     ("anabranch_ep_dispatch", EP),
     ("anabranch_ep_dispatch_again", Runs::In(&[Protocol::EpReplay])),
+    ("anabranch_ep_dispatch_engine_drain", EP_ENGINE),
+    ("anabranch_ep_dispatch_engine_flag", EP_ENGINE),
+    ("anabranch_ep_dispatch_engine_recv", EP_ENGINE),
+    ("anabranch_ep_dispatch_engine_send", EP_ENGINE),
     ("anabranch_ep_dispatch_recv", Runs::In(&[Protocol::EpSplit])),
     ("anabranch_ep_dispatch_send", Runs::In(&[Protocol::EpSplit])),
     ("anabranch_ep_expert_contract", EXPERTS),
