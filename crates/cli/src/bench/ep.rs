@@ -19,8 +19,8 @@ use anabranch::ep::oracle::{Oracle, RankInput, Shape};
 use anabranch::ep::plan::Geometry;
 use anabranch::ep::reference::ReferenceExpert;
 use anabranch::ep::{
-    CombineSource, DispatchCast, Dispatched, EpConfig, ExpertOutput, ExpertParallel, Payload, PlacementTable,
-    Plan, ReceivedRows, Tokens,
+    CombineSource, Dispatched, EpConfig, ExpertOutput, ExpertParallel, Payload, PlacementTable, Plan,
+    ReceivedRows, Tokens,
 };
 use anabranch::hip::{DeviceBuffer, Stream};
 use anabranch::{Config, Error, World};
