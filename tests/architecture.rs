@@ -38,6 +38,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "shmem",
             "transport",
             "transport-p2p",
+            "transport-sdma",
         ],
     ),
     ("anabranch", &["bootstrap", "ccl", "ep", "hip", "hip-host", "hip-jit", "ranks", "shmem", "transport"]),

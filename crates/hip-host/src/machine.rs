@@ -276,6 +276,11 @@ impl Task for ActorTask {
         self.actor.step()
     }
 
+    /// Engines of a device write by their [`EngineMemory`](anabranch_hip::EngineMemory), others as they like.
+    fn tells_writes(&self) -> bool {
+        self.device.is_some()
+    }
+
     fn panicked(&mut self) -> Step {
         let all = 0..self.core.faults.devices();
         for device in all.filter(|device| self.device.is_none_or(|own| own == *device)) {

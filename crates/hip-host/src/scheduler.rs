@@ -28,6 +28,11 @@ pub(crate) trait Task {
     fn waits_for(&self) -> &'static str {
         "something"
     }
+
+    /// Whether a seeded machine learns of each of its writes as it is made; else all memory is looked at behind its steps.
+    fn tells_writes(&self) -> bool {
+        false
+    }
 }
 
 /// What takes the place of a task that is over.

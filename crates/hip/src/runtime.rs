@@ -95,7 +95,8 @@ pub struct SoftwareEngines {
 
 /// Starts engines in software under a runtime's scheduler.
 pub trait StartActor: Send + Sync + fmt::Debug {
-    /// Runs an engine until it finishes or the runtime ends.
+    /// Runs an engine until it finishes or the runtime ends. It touches the devices' memory by
+    /// [`SoftwareEngines::memory`] only.
     fn start(&self, actor: Box<dyn Actor>);
 
     /// Tells engines that something has changed, so that resting threads look at once.

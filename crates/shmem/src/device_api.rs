@@ -88,9 +88,9 @@ impl BarrierWorkspace {
 /// A copy or signal that only the host may ask for.
 pub(crate) const PHASE_UNSUPPORTED: u32 = 0x5307;
 /// Room in a queue, or a producer's turn in it (`sdma/queue.h`).
-pub(crate) const PHASE_POST: u32 = 0x5401;
+pub const PHASE_POST: u32 = 0x5401;
 /// The completion of packets.
-pub(crate) const PHASE_DONE: u32 = 0x5402;
+pub const PHASE_DONE: u32 = 0x5402;
 
 /// The name of a phase that the device functions put into fault records, whatever the operation of the kernel.
 pub fn phase_name(phase: u32) -> Option<&'static str> {

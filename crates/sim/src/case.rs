@@ -56,6 +56,8 @@ pub enum Protocol {
     CclPipes,
     /// Many tensors gathered in one launch of `ccl`, between kernels that write and read them.
     CclGatherMany,
+    /// Messages by copy engines in software whose queues kernels write.
+    Sdma,
     /// A whole world of rank threads: join, dispatch and combine, leave.
     World,
 }
@@ -86,6 +88,7 @@ impl Protocol {
         Self::CclFingerprint,
         Self::CclPipes,
         Self::CclGatherMany,
+        Self::Sdma,
         Self::World,
     ];
 
@@ -115,14 +118,21 @@ impl Protocol {
             Self::CclFingerprint => "ccl-fingerprint",
             Self::CclPipes => "ccl-pipes",
             Self::CclGatherMany => "ccl-gather-many",
+            Self::Sdma => "sdma",
             Self::World => "world",
         }
+    }
+
+    /// Whether it runs on a machine with real memory, streams and engines: AMD's fences, no checker for races, and no count of
+    /// switches.
+    pub const fn is_whole_machine(self) -> bool {
+        matches!(self, Self::Sdma | Self::World)
     }
 
     /// Whether the switches of its runs are counted, so that [`RunOptions`](crate::RunOptions) can limit and enumerate them. A
     /// whole machine has turns of streams and threads besides.
     pub const fn counts_switches(self) -> bool {
-        !matches!(self, Self::World)
+        !self.is_whole_machine()
     }
 }
 
@@ -159,6 +169,7 @@ pub struct Case {
     pub waves: u32,
     /// Another form of the protocol: `ep`, `ep-compact`, `ep-split` and `ep-mask` combine from a caller's buffer instead of the window, and so does `ep-replay`, which is slotted then, `put-signal` and
     /// `put-quiet` send to the next rank only, `device-barrier` calls `team_barrier` instead of `team_sync`,
+    /// in `sdma` something goes wrong that the seed draws,
     /// collectives have epochs of two bits, and of `ccl-fingerprint` one rank makes another call in the end; and
     /// `ccl-pipes` launches each message alone.
     pub staged: bool,
@@ -196,7 +207,14 @@ impl Case {
             protocol,
             ranks,
             rounds,
-            tokens: if small { 2 } else { 3 },
+            // Of messages by copy engines every wave of a block has a part.
+            tokens: if small {
+                2
+            } else if matches!(protocol, Protocol::Sdma) {
+                6
+            } else {
+                3
+            },
             blocks: if small { 1 } else { 2 },
             waves: if small { 1 } else { 2 },
             staged: false,

@@ -85,6 +85,48 @@ device_struct! {
 }
 
 device_struct! {
+    /// Arguments of `anabranch_sim_engines`. Rows of `[size][groups]` are of a peer and a group of the grid.
+    pub struct EnginesArgs {
+        /// The team.
+        pub team: TeamView,
+        /// `[size][groups][words]`: what is put.
+        pub staging: DevicePointer<u64>,
+        /// `[size][groups][words]`: what was pulled.
+        pub pulled: DevicePointer<u64>,
+        /// `[rounds][size][groups][words]`: what came from each rank; written.
+        pub log: DevicePointer<u64>,
+        /// `[size][groups]`: the last round that came; written.
+        pub received: DevicePointer<u64>,
+        /// `[groups]`: each group's `Status`; written.
+        pub statuses: DevicePointer<u64>,
+        /// `[size][groups][words]` in the heap: where messages are put to.
+        pub slots: u64,
+        /// `[size][groups][words]` in the heap: where messages are pulled from.
+        pub outbox: u64,
+        /// `[size][groups]` signal words: messages that have come.
+        pub arrived: u64,
+        /// `[size][groups]` signal words: messages that the peer has consumed.
+        pub consumed: u64,
+        /// Words of a message.
+        pub words: u32,
+        /// Messages a row.
+        pub rounds: u32,
+        /// Groups of the grid.
+        pub groups: u32,
+        /// How messages go; `EnginesMode` in the kernel.
+        pub mode: u32,
+        /// 0 thread, 1 wave, 2 block.
+        pub scope: u32,
+        /// Whether signals add one; else they set the round.
+        pub adds: u32,
+        /// The operation's code in fault records.
+        pub operation: u32,
+        /// Zero.
+        pub reserved: u32,
+    }
+}
+
+device_struct! {
     /// Arguments of `anabranch_sim_copy`.
     pub struct CopyArgs {
         /// Where to.
@@ -149,4 +191,13 @@ pub static GATHER: KernelUnit = KernelUnit {
     headers: &[PRELUDE, DEVICE_HEADERS],
     entries: &["anabranch_sim_gather"],
     layouts: &[BarrierWorkspace::c_declaration, GatherArgs::c_declaration],
+};
+
+/// Messages by copy engines whose queues kernels write.
+pub static ENGINES: KernelUnit = KernelUnit {
+    name: "sim_engines",
+    source: include_str!("../kernels/engines.hip"),
+    headers: &[PRELUDE, DEVICE_HEADERS],
+    entries: &["anabranch_sim_engines"],
+    layouts: &[BarrierWorkspace::c_declaration, EnginesArgs::c_declaration],
 };

@@ -52,6 +52,9 @@ pub const fn about(protocol: Protocol) -> &'static str {
         Protocol::CclGatherMany => {
             "many tensors gathered in one launch of ccl; --staged for epochs of two bits"
         }
+        Protocol::Sdma => {
+            "messages by copy engines in software, whose queues kernels write; --staged for one thing that goes wrong"
+        }
         Protocol::World => {
             "join, dispatch, experts, combine and leave of rank threads, with --fault; --staged as for ep"
         }

@@ -159,9 +159,23 @@ fn many_tensors_gathered_are_right_under_every_seed() {
 }
 
 #[test]
+fn messages_by_copy_engines_are_right_under_every_seed() {
+    clean(&Case::new(Protocol::Sdma, 2), 0..60);
+    clean(&with(Protocol::Sdma, 3, |case| (case.blocks, case.waves) = (1, 2)), 0..30);
+    clean(&with(Protocol::Sdma, 4, |case| (case.blocks, case.tokens) = (1, 3)), 0..10);
+    clean(&with(Protocol::Sdma, 1, |case| (case.blocks, case.waves, case.rounds) = (3, 4, 4)), 0..20);
+    clean(
+        &with(Protocol::Sdma, 16, |case| (case.blocks, case.waves, case.rounds, case.tokens) = (1, 1, 1, 2)),
+        0..2,
+    );
+    clean(&with(Protocol::Sdma, 2, |case| case.staged = true), 0..60);
+    clean(&with(Protocol::Sdma, 4, |case| (case.staged, case.blocks, case.waves) = (true, 1, 1)), 0..40);
+}
+
+#[test]
 fn with_cumulative_fences_the_form_for_them_is_right_under_every_seed() {
     // A whole machine has AMD's fences.
-    for protocol in Protocol::ALL.iter().filter(|protocol| **protocol != Protocol::World) {
+    for protocol in Protocol::ALL.iter().filter(|protocol| !protocol.is_whole_machine()) {
         clean(&with(*protocol, 3, |case| case.cumulative = true), 0..80);
         clean(
             &with(*protocol, 2, |case| (case.cumulative, case.staged, case.blocks) = (true, true, 1)),
@@ -192,8 +206,9 @@ fn a_seed_is_a_run_and_keeps_its_events_when_asked() {
 fn cases_out_of_range_are_refused_by_name() {
     let jit = common::jit();
     for protocol in Protocol::ALL {
+        let most_ranks = if *protocol == Protocol::Sdma { 16 } else { 8 };
         for (what, most, change) in [
-            ("ranks", 8, (|case: &mut Case| case.ranks = 0) as fn(&mut Case)),
+            ("ranks", most_ranks, (|case: &mut Case| case.ranks = 0) as fn(&mut Case)),
             ("rounds", 64, |case| case.rounds = 0),
             ("tokens", 64, |case| case.tokens = 65),
             ("blocks", 8, |case| case.blocks = 9),

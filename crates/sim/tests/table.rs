@@ -179,6 +179,7 @@ fn every_embedded_unit_is_among_the_sources() {
         &anabranch_sim::kernels::MESSAGES,
         &anabranch_sim::kernels::GATHER,
         &anabranch_sim::kernels::COPY,
+        &anabranch_sim::kernels::ENGINES,
     ];
     let ccl = [
         &anabranch_ccl::kernels::MOVE,

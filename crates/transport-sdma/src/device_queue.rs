@@ -138,13 +138,16 @@ pub struct DeviceQueue {
 }
 
 impl DeviceQueue {
+    /// The least ring, bytes: half of it holds a copy, a signal and a fence.
+    pub const LEAST_RING: u64 = 256;
+
     /// A queue in front of an engine, tried out: the host puts a copy and a fence in, and waits until both are done, no longer
     /// than `patience`.
     ///
     /// `source` is 8 bytes of the peer's memory that the engine reaches; they are copied to memory of the queue's own.
     ///
     /// # Errors
-    /// [`DeviceQueueError`].
+    /// [`DeviceQueueError`]; of rings, those below [`Self::LEAST_RING`] are refused.
     pub fn new(
         device: &Device,
         engine: Box<dyn QueueEngine>,
@@ -153,6 +156,10 @@ impl DeviceQueue {
         source: DeviceAddress,
         patience: Duration,
     ) -> Result<Self, DeviceQueueError> {
+        let given = engine.ring().bytes();
+        if given < Self::LEAST_RING {
+            return Err(Error::Ring { given, least: Self::LEAST_RING }.into());
+        }
         let mut words = device.allocate_uncached(BYTES as usize)?;
         words.fill(0)?;
         let end = probe(engine.as_ref(), generation, &words, source, patience)?;

@@ -29,13 +29,17 @@ pub struct SoftwareConfig {
     pub steps: u32,
     /// Decides, at each step, whether a copy moves on or the packet behind it goes first, where it may.
     pub seed: u64,
+    /// Of 256 looks, at how many it takes the write pointer from memory and not the doorbell's value: an engine does so when its
+    /// queue is mapped again after others have had it, and where it is set to poll. Such a look finds packets whose doorbell has
+    /// not been rung yet.
+    pub pointer_looks: u32,
     /// What goes wrong.
     pub faults: EngineFaults,
 }
 
 impl Default for SoftwareConfig {
     fn default() -> Self {
-        Self { stride: 256 << 10, steps: 16, seed: 0, faults: EngineFaults::default() }
+        Self { stride: 256 << 10, steps: 16, seed: 0, pointer_looks: 0, faults: EngineFaults::default() }
     }
 }
 
@@ -179,7 +183,15 @@ struct Runner {
 }
 
 impl Runner {
-    /// Looks at the doorbell.
+    /// The next number that the seed gives.
+    fn draw(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random
+    }
+
+    /// Looks at the doorbell, and now and then at the write pointer.
     fn listen(&mut self) -> Result<(), NoMemory> {
         let rung = self.memory.load_64(self.words.doorbell.0)?;
         if rung != self.rung {
@@ -188,6 +200,9 @@ impl Runner {
             if self.config.faults.lost_doorbell != Some(self.doorbells) {
                 self.heard = rung;
             }
+        }
+        if self.config.pointer_looks > 0 && self.draw() >> 56 < u64::from(self.config.pointer_looks) {
+            self.heard = self.memory.load_64(self.words.write_pointer.0)?;
         }
         Ok(())
     }
@@ -200,15 +215,13 @@ impl Runner {
             if self.config.faults.stalls_after.is_some_and(|most| self.packets >= most) {
                 return Ok(Step::Waiting);
             }
-            self.random ^= self.random << 13;
-            self.random ^= self.random >> 7;
-            self.random ^= self.random << 17;
+            let copy_first = self.draw() & 1 == 0;
             let before = self.engine.read();
             let ring = self.words.ring.0;
             let (memory, mut seen) = (&self.memory, Words(self.memory.as_ref()));
             // A word that is not there is no packet: the engine stops at it.
             let word = |place| memory.load_32(ring + place).unwrap_or(u32::MAX);
-            let did = self.engine.step(self.heard, word, &mut seen, self.random & 1 == 0)?;
+            let did = self.engine.step(self.heard, word, &mut seen, copy_first)?;
             if self.engine.read() != before {
                 self.packets += 1;
                 self.memory.store_64(self.words.read_pointer.0, self.engine.read()).map_err(lost)?;

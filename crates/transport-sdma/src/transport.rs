@@ -34,7 +34,7 @@ pub struct SdmaConfig {
 
 impl SdmaConfig {
     /// The least ring: half of it holds a copy, a signal and a fence.
-    pub const LEAST_RING: u64 = 256;
+    pub const LEAST_RING: u64 = DeviceQueue::LEAST_RING;
 }
 
 impl Default for SdmaConfig {

@@ -173,3 +173,48 @@ fn what_cannot_be_stops_the_engine_for_good() {
     let stopped = bench.engine.step(4096, |_| 0, &mut bench.memory, true);
     assert_eq!(stopped, Err(Stopped::Pointer { write: 4096, read: 0, bytes: 4096 }));
 }
+
+/// What no producer of this crate writes: packets that go past the ring's end or the write pointer, off their boundary, or too long.
+#[test]
+fn words_that_hardware_would_take_for_something_else_stop_the_engine() {
+    let generation = Generation::of_target("gfx942").unwrap();
+    let mut copy = Vec::new();
+    Packet::Copy { source: 0, destination: 64, bytes: 8 }.encode(generation, &mut copy).unwrap();
+    let mut pad = Vec::new();
+    Packet::Nop { skip: 11 }.encode(generation, &mut pad).unwrap();
+    pad.resize(12, 0);
+    let stops = |words: &[u32], write: u64| {
+        let mut ring = [0; 16];
+        for (place, word) in words.iter().enumerate().take(16) {
+            ring[place] = *word;
+        }
+        let mut engine = Engine::new(Ring::new(64).unwrap(), generation, 8);
+        let mut memory = Bench::new(8, &[]).memory;
+        let step = |_| engine.step(write, |place| ring[place as usize / 4], &mut memory, true).err();
+        (0..20).find_map(step)
+    };
+    // A copy of seven words of which four lie before the ring's end.
+    let wraps = [&pad[..], &copy].concat();
+    assert!(
+        matches!(stops(&wraps, 60), Some(Stopped::Packet { position: 48, .. })),
+        "{:?}",
+        stops(&wraps, 60)
+    );
+    // One of which the write pointer has less than all.
+    assert!(matches!(stops(&copy, 24), Some(Stopped::Packet { position: 0, .. })));
+    assert_eq!(stops(&copy, 28), None);
+    let with = |place: usize, word: u32| {
+        let mut words = copy.clone();
+        words[place] = word;
+        stops(&words, 28)
+    };
+    assert!(matches!(with(1, generation.most_copy_bytes), Some(Stopped::Packet { .. })), "too long");
+    assert!(matches!(with(0, 0x77), Some(Stopped::Packet { .. })), "no operation");
+    // A fence off its word, and a write pointer off a word.
+    let mut fence = Vec::new();
+    Packet::Fence { address: 64, value: 1 }.encode(generation, &mut fence).unwrap();
+    fence[1] |= 2;
+    assert!(matches!(stops(&fence, 16), Some(Stopped::Packet { .. })));
+    assert!(matches!(stops(&copy, 30), Some(Stopped::Pointer { .. })));
+    assert!(matches!(stops(&copy, 64), Some(Stopped::Pointer { .. })));
+}

@@ -114,7 +114,7 @@ impl Turns {
         let mut state = lock(&self.state);
         let priority = {
             let mut world = self.world.borrow_mut();
-            if step != Step::Waiting {
+            if step != Step::Waiting && !task.tells_writes() {
                 // An engine writes memory as it likes.
                 world.memory.notice_all();
             }

@@ -193,6 +193,11 @@ enum Mutant : u32 {
     MUTANT_SDMA_POINTER_UNRELEASED = 525, // the doorbell may come before the write pointer
     MUTANT_SDMA_DOORBELL_UNRELEASED = 526,// the next lane's doorbell may come before this one
     MUTANT_SDMA_QUIET_WHEN_READ = 527,    // quiet: packets were read, and may not be done
+    MUTANT_SDMA_DONE_UNWAITED = 528,      // whoever waits for an operation goes on at once
+    // shmem/engine.h
+    MUTANT_BY_QUEUE_UNRELEASED = 529,     // the scope meets, and only its leader's wave releases
+    MUTANT_BY_QUEUE_NO_ACQUIRE = 530,     // what a get has brought is read without an acquire
+    MUTANT_DRAIN_NO_ACQUIRE = 531,        // the same behind quiet
     // sdma/words.h, ep/engine.h
     MUTANT_SDMA_FLAG_LOW_FIRST = 560,     // a flag's epoch is there before its count
     MUTANT_ENGINE_FLAG_FIRST = 561,       // the flag stands before the rows

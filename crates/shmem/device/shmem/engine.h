@@ -43,7 +43,8 @@ ANABRANCH_DEVICE Status from_engine(WaitStatus status) { return status == WAIT_O
 template <class Scope>
 ANABRANCH_DEVICE Status by_queue(const Grid& grid, const Context& context, GroupRank peer, sdma::Operation operation,
                                  bool waits) {
-    Scope::release_for_leader(grid);
+    ANABRANCH_TWIN(BY_QUEUE_UNRELEASED) Scope::barrier(grid);
+    ANABRANCH_UNLESS(BY_QUEUE_UNRELEASED) Scope::release_for_leader(grid);
     Status status = Status::OK;
     if (Scope::lane(grid) == 0) {
         SdmaQueue queue = sdma::load_queue(grid, queue_entry(grid, context, peer));
@@ -52,7 +53,7 @@ ANABRANCH_DEVICE Status by_queue(const Grid& grid, const Context& context, Group
         WaitStatus done = sdma::post(grid, context.wait, queue, operation, end);
         if (done == WAIT_OK && waits) {
             done = sdma::wait_done(grid, context.wait, queue, end);
-            acquire_after_wait(grid);
+            ANABRANCH_UNLESS(BY_QUEUE_NO_ACQUIRE) acquire_after_wait(grid);
         }
         status = from_engine(done);
     }
@@ -69,7 +70,7 @@ ANABRANCH_DEVICE Status drain(const Grid& grid, const Context& context, u32 firs
         // What ends in vain has poisoned the world.
         if (static_cast<Means>(queue.means) == Means::QUEUE) sdma::quiet(grid, context.wait, queue);
     }
-    acquire_after_wait(grid);
+    ANABRANCH_UNLESS(DRAIN_NO_ACQUIRE) acquire_after_wait(grid);
     Scope::barrier(grid);
     bool poisoned = Scope::lane(grid) == 0 && is_poisoned(grid, context.wait.control);
     return static_cast<Status>(Scope::broadcast(grid, static_cast<u64>(poisoned ? Status::FAULT : Status::OK)));

@@ -19,7 +19,9 @@ namespace shmem {
 ANABRANCH_DEVICE void fence(const Grid& grid, const Context& context, GroupRank peer) {
 #if SHMEM_ENGINES
     u32 each = context.team.queues_per_peer;
-    if (peer.value < context.size()) drain<Thread>(grid, context, peer.value * each, each);
+    ANABRANCH_UNLESS(FENCE_ONE_NOTHING) {
+        if (peer.value < context.size()) drain<Thread>(grid, context, peer.value * each, each);
+    }
 #else
     static_cast<void>(context);
     static_cast<void>(peer);
@@ -30,7 +32,7 @@ ANABRANCH_DEVICE void fence(const Grid& grid, const Context& context, GroupRank 
 // The same, for every peer.
 ANABRANCH_DEVICE void fence(const Grid& grid, const Context& context) {
 #if SHMEM_ENGINES
-    drain<Thread>(grid, context, 0, context.size() * context.team.queues_per_peer);
+    ANABRANCH_UNLESS(FENCE_ALL_NOTHING) drain<Thread>(grid, context, 0, context.size() * context.team.queues_per_peer);
 #else
     static_cast<void>(context);
 #endif
@@ -42,10 +44,7 @@ ANABRANCH_DEVICE void fence(const Grid& grid, const Context& context) {
 // these lanes publishes what any of them has put. FAULT where an engine did not come to its end.
 template <class Scope>
 ANABRANCH_DEVICE Status quiet(const Grid& grid, const Context& context) {
-    ANABRANCH_TWIN(QUIET_NOTHING) {
-        Scope::barrier(grid);
-        return Status::OK;
-    }
+    ANABRANCH_TWIN(QUIET_NOTHING) { Scope::barrier(grid); return Status::OK; }
     Scope::release_for_all(grid);
 #if SHMEM_ENGINES
     return drain<Scope>(grid, context, 0, context.size() * context.team.queues_per_peer);
@@ -59,6 +58,7 @@ ANABRANCH_DEVICE Status quiet(const Grid& grid, const Context& context) {
 template <class Scope>
 ANABRANCH_DEVICE Status quiet(const Grid& grid, const Context& context, GroupRank peer) {
 #if SHMEM_ENGINES
+    ANABRANCH_TWIN(QUIET_NOTHING) { Scope::barrier(grid); return Status::OK; }
     u32 each = context.team.queues_per_peer;
     Scope::release_for_all(grid);
     return peer.value < context.size() ? drain<Scope>(grid, context, peer.value * each, each) : Status::UNREACHABLE;

@@ -155,6 +155,19 @@ pub(crate) fn check(
     scope: u32,
     cases: &[Vec<CopyCase>],
 ) -> Result<(), String> {
+    let grid = (2, ranks.block_threads());
+    check_on(ranks, spec, kind, scope, cases, grid)
+}
+
+/// The same with so many blocks of so many threads.
+pub(crate) fn check_on(
+    ranks: &mut Ranks,
+    spec: &KernelSpec,
+    kind: u32,
+    scope: u32,
+    cases: &[Vec<CopyCase>],
+    (blocks, threads): (u32, u32),
+) -> Result<(), String> {
     ranks.fill();
     let buffers: Vec<_> =
         cases.iter().enumerate().map(|(rank, cases)| ranks.buffer(rank as u32, cases)).collect();
@@ -174,7 +187,7 @@ pub(crate) fn check(
             operation: OPERATION,
         })
     };
-    ranks.run_well(spec, ENTRY, 2, ranks.block_threads(), arguments);
+    ranks.run_well(spec, ENTRY, blocks, threads, arguments);
     for statuses in &statuses {
         assert!(read::<u32>(statuses).iter().all(|status| *status == 0));
     }

@@ -3,8 +3,9 @@
 
 use anabranch_shmem::device_api::Mutant;
 use anabranch_shmem::device_api::conformance::COPY;
+use anabranch_transport_sdma::DeviceQueue;
 
-use crate::copy::{G, GET, HEAP, P, PUT, PUT_SIGNAL, SCOPES, check, copies, values};
+use crate::copy::{G, GET, HEAP, P, PUT, PUT_SIGNAL, SCOPES, check, check_on, copies, values};
 use crate::message;
 use crate::ranks::{EngineSetup, Ranks, WAVES};
 
@@ -46,6 +47,24 @@ fn every_copy_by_engine_with_waves_of_32() {
 #[test]
 fn every_copy_by_engine_with_waves_of_64() {
     matrix(WAVES[3]);
+}
+
+/// Eight waves of a kernel share one queue, in which two operations of a copy and a signal fill all there is.
+#[test]
+fn eight_waves_share_the_smallest_ring() {
+    for wave in [1, 4, 32] {
+        let setup = EngineSetup { queues: 1, ring_bytes: DeviceQueue::LEAST_RING, ..EngineSetup::default() };
+        let mut ranks = Ranks::with_engines(2, wave, HEAP, &setup);
+        let spec = ranks.spec(&COPY);
+        let mut state = u64::from(wave);
+        for kind in [PUT, GET + 1, PUT_SIGNAL, PUT_SIGNAL + 1] {
+            for scope in SCOPES {
+                let cases = copies(2, kind, &mut state);
+                check_on(&mut ranks, &spec, kind, scope, &cases, (2, 4 * wave)).unwrap();
+            }
+        }
+        assert!((0..2).all(|rank| ranks.stopped(rank).is_empty()));
+    }
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod ep;
 mod gather;
 mod messages;
 mod ping;
+mod sdma;
 mod stream_signal;
 pub(crate) mod world;
 
@@ -50,6 +51,7 @@ pub fn scenario(case: Case, jit: &Jit) -> Result<Box<dyn Scenario>, ScenarioErro
         Protocol::Ping => Box::new(ping::Ping::new(case, kernels)?),
         Protocol::CclPipes => Box::new(ccl_pipes::Exchange::new(case, kernels)?),
         Protocol::CclGatherMany => Box::new(ccl::GatherMany::new(case, kernels)?),
+        Protocol::Sdma => Box::new(sdma::Sdma::new(case, jit)?),
         Protocol::World => Box::new(world::World::new(case, jit)?),
     })
 }
@@ -58,7 +60,7 @@ pub fn scenario(case: Case, jit: &Jit) -> Result<Box<dyn Scenario>, ScenarioErro
 pub(crate) fn check(case: &Case) -> Result<(), CaseError> {
     let last_mutant = mutants().map(|mutant| mutant.number).max().unwrap_or(0);
     let ranges = [
-        ("ranks", case.ranks, 1, 8),
+        ("ranks", case.ranks, 1, if case.protocol == Protocol::Sdma { 16 } else { 8 }),
         ("rounds", case.rounds, 1, 64),
         ("tokens", case.tokens, 1, 64),
         ("blocks", case.blocks, 1, 8),

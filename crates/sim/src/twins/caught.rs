@@ -139,6 +139,7 @@ const MANY_C: Search = MANY.cumulative();
 const MOVE_C: Search = MOVE.cumulative();
 const BULK_C: Search = BULK.cumulative();
 const HOPS_C: Search = HOPS.cumulative();
+const SDMA: Search = Search::of(Protocol::Sdma).by_values();
 const ENGINE_C: Search = ENGINE.cumulative();
 const PACKETS_C: Search = PACKETS.cumulative();
 const PACKETS_SHORT_C: Search = PACKETS_SHORT.cumulative();
@@ -189,7 +190,7 @@ pub const TWINS: &[Twin] = &[
             HOPS.by_values(),
         ],
     ),
-    twin("TORN_ATOMIC", &[ATOMICS.by_values(), EP, STREAM.by_values()]),
+    twin("TORN_ATOMIC", &[ATOMICS.by_values(), EP, STREAM.by_values(), SDMA]),
     twin("NO_RELEASE_BEFORE_COUNT", &[EP_C]),
     twin("LAST_DOES_NOT_RELEASE", &[EP_C, ONE_BLOCK_C]),
     twin("RELEASE_BEFORE_BARRIER", &[SIGNAL_C, PING_C]),
@@ -203,9 +204,9 @@ pub const TWINS: &[Twin] = &[
     twin("WAVE_SIGNAL_NO_BARRIER", &[SIGNAL, SIGNAL_C]),
     twin("WAVE_QUIET_NO_BARRIER", &[QUIET, QUIET_C]),
     twin("BLOCK_QUIET_NO_BARRIER", &[QUIET, DEVICE, QUIET_C, DEVICE_C, MOVE, MOVE_C]),
-    twin("FENCE_ONE_NOTHING", &[QUIET, QUIET_C]),
-    twin("FENCE_ALL_NOTHING", &[QUIET, QUIET_C]),
-    twin("QUIET_NOTHING", &[QUIET, QUIET_C]),
+    twin("FENCE_ONE_NOTHING", &[QUIET, QUIET_C, SDMA]),
+    twin("FENCE_ALL_NOTHING", &[QUIET, QUIET_C, SDMA]),
+    twin("QUIET_NOTHING", &[QUIET, QUIET_C, SDMA]),
     twin("SIGNAL_BEFORE_DATA", &[SIGNAL, GATHER, SIGNAL_C]),
     twin("PUT_SIGNAL_UNRELEASED", &[SIGNAL, NEXT, SIGNAL_C]),
     twin("COMPARE_LOOSE", &[SIGNAL, GATHER]),
@@ -329,4 +330,16 @@ pub const TWINS: &[Twin] = &[
     twin("RING_CONSUMED_UNREAD", &[HOPS, HOPS_C]),
     twin("RING_FLAG_FIRST", &[HOPS, HOPS_C]),
     twin("RING_UNRELEASED", &[HOPS, HOPS_C]),
+    twin("SDMA_SIGNAL_FIRST", &[SDMA]),
+    twin("SDMA_NO_PADDING", &[SDMA]),
+    twin("SDMA_RING_OVERRUN", &[SDMA]),
+    twin("SDMA_WORDS_UNRELEASED", &[SDMA]),
+    twin("SDMA_OUT_OF_TURN", &[SDMA]),
+    twin("SDMA_POINTER_UNRELEASED", &[SDMA]),
+    twin("SDMA_DOORBELL_UNRELEASED", &[SDMA]),
+    twin("SDMA_QUIET_WHEN_READ", &[SDMA]),
+    twin("SDMA_DONE_UNWAITED", &[SDMA]),
+    twin("BY_QUEUE_UNRELEASED", &[SDMA]),
+    twin("BY_QUEUE_NO_ACQUIRE", &[SDMA]),
+    twin("DRAIN_NO_ACQUIRE", &[SDMA]),
 ];

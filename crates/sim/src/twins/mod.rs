@@ -11,6 +11,7 @@ mod ccl_pipes;
 mod ep;
 mod prelude;
 mod scan;
+mod sdma;
 mod shmem;
 mod table;
 

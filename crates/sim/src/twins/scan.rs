@@ -27,6 +27,10 @@ const FENCES: &[&str] = &[
     "fence_for_first",
     "meet",
     "meet_telling",
+    "by_queue",
+    "drain",
+    "post",
+    "wait_done",
 ];
 const FLAGS: &[&str] = &[
     "flag_store",

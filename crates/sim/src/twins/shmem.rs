@@ -64,9 +64,15 @@ pub(super) const FILES: &[File] = &[
     File {
         file: "shmem/device/shmem/order.h",
         rows: &[
+            ("fence", "drain", Twins(&["FENCE_ONE_NOTHING"])),
             ("fence", "release_for_leader", Twins(&["FENCE_ONE_NOTHING"])),
+            ("fence", "drain", Twins(&["FENCE_ALL_NOTHING"])),
             ("fence", "release_for_leader", Twins(&["FENCE_ALL_NOTHING"])),
             ("quiet", "release_for_all", Twins(&["QUIET_NOTHING"])),
+            ("quiet", "drain", Twins(&["QUIET_NOTHING", "DRAIN_NO_ACQUIRE"])),
+            // For one peer, by copy engines.
+            ("quiet", "release_for_all", Twins(&["QUIET_NOTHING"])),
+            ("quiet", "drain", Twins(&["QUIET_NOTHING", "DRAIN_NO_ACQUIRE"])),
         ],
     },
     File {
@@ -74,6 +80,7 @@ pub(super) const FILES: &[File] = &[
         rows: &[
             ("signal_word", "flag_store", Twins(&["SIGNAL_BEFORE_DATA", "COMPARE_LOOSE", "COMPARE_EQUAL"])),
             ("signal_word", "fetch_add_system", TORN),
+            ("signal_by_queue", "by_queue", Twins(&["SDMA_SIGNAL_FIRST", "BY_QUEUE_UNRELEASED"])),
             ("put_signal_nbi", "release_for_leader", Twins(&["PUT_SIGNAL_UNRELEASED", "SIGNAL_BEFORE_DATA"])),
             ("signal_test", "flag_load", Twins(&["COMPARE_LOOSE"])),
             ("signal_test", "fence_acquire_system", Twins(&["SIGNAL_TEST_NO_ACQUIRE"])),

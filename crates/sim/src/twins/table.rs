@@ -1,6 +1,6 @@
 //! The nouns of the table, and what has no row.
 
-use super::{ccl, ccl_fingerprint, ccl_hops, ccl_pipes, ep, prelude, shmem};
+use super::{ccl, ccl_fingerprint, ccl_hops, ccl_pipes, ep, prelude, sdma, shmem};
 use crate::Protocol;
 
 /// What a site does.
@@ -63,6 +63,7 @@ pub fn sites() -> impl Iterator<Item = Site> {
     let files = prelude::FILES
         .iter()
         .chain(shmem::FILES)
+        .chain(sdma::FILES)
         .chain(ep::FILES)
         .chain(ccl::FILES)
         .chain(ccl_fingerprint::FILES)
@@ -83,7 +84,7 @@ fn kind_of(call: &str) -> Kind {
     match call {
         "flag_store" | "packet_store" => Kind::FlagStore,
         "flag_load" | "flag_load_for_wait" | "packet_load" | "lane_look" => Kind::FlagLoad,
-        "wait_until" | "wait_for" => Kind::Wait,
+        "wait_until" | "wait_for" | "wait_done" => Kind::Wait,
         "barrier" | "block_barrier" | "wave_barrier" | "end_epoch" => Kind::Barrier,
         _ if call.starts_with("fetch_") || call.contains("swap_") => Kind::Atomic,
         _ => Kind::Fence,
@@ -145,6 +146,7 @@ pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_ccl_scatter_packets", REDUCES_PACKETS),
     ("anabranch_ccl_two_hop", HOPS),
     ("anabranch_ccl_two_shot", REDUCES_PACKETS),
+    ("anabranch_engine_legs", Runs::Test("crates/shmem/tests/legs.rs")),
     ("anabranch_ep_combine", EP),
     ("anabranch_ep_combine_push", EP),
     ("anabranch_ep_combine_push_recv", Runs::In(&[Protocol::EpSplit])),
@@ -179,6 +181,7 @@ pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_shmem_conformance_several", Runs::Test(API)),
     ("anabranch_sim_copy", Runs::Quiet),
     ("anabranch_sim_copy_bytes", Runs::Quiet),
+    ("anabranch_sim_engines", Runs::In(&[Protocol::Sdma])),
     ("anabranch_sim_gather", Runs::In(&[Protocol::Gather])),
     ("anabranch_sim_look", Runs::In(&[Protocol::StreamSignal])),
     ("anabranch_sim_messages", Runs::In(&[Protocol::PutSignal, Protocol::PutQuiet])),

@@ -342,6 +342,100 @@ proptest! {
     }
 }
 
+/// How far a producer's operation is.
+#[derive(Clone, Copy, Debug, Default)]
+enum At {
+    #[default]
+    Nothing,
+    Reserved(Placement, usize),
+    Filled(Placement),
+}
+
+proptest! {
+    /// One to eight producers, step by step in any order, in rings from two operations on; the engine comes between any two steps,
+    /// a step at a time.
+    #[test]
+    fn any_steps_of_any_producers(
+        producers in 1usize..=8,
+        power in 7u32..10,
+        steps in prop::collection::vec((0..9usize, 0..12usize, 1..4u32), 1..400),
+    ) {
+        let ring = Ring::new(1 << power).unwrap();
+        let shared = Shared::new(ring);
+        let queue = Queue::new(ring, &shared);
+        let (mut engine, mut memory) = (Engine::new(ring, generation(), 8), Words::default());
+        let mut at = vec![At::default(); producers];
+        let mut counts = vec![0; producers];
+        let most = ring.most_words() as usize - 9;
+        let mut go = |who: usize, words: usize, engine_steps: u32, begins: bool| -> Result<(), TestCaseError> {
+            let Some(own) = at.get_mut(who) else {
+                for _ in 0..engine_steps {
+                    let write = shared.doorbell.load(Ordering::Acquire);
+                    let word = |place: u64| shared.words[place as usize / 4].load(Ordering::Relaxed);
+                    let did = engine.step(write, word, &mut memory, true);
+                    prop_assert!(did.is_ok(), "{did:?}");
+                    shared.read.store(engine.read(), Ordering::Release);
+                }
+                return Ok(());
+            };
+            *own = match *own {
+                At::Nothing if begins => {
+                    let words = words.min(most) + 1;
+                    let operation = operation(who as u32, counts[who], words);
+                    match queue.reserve(operation.len(), &mut || false) {
+                        Ok(placed) => At::Reserved(placed, words),
+                        Err(QueueError::Full { .. }) => At::Nothing,
+                        Err(error) => return Err(TestCaseError::fail(error.to_string())),
+                    }
+                }
+                At::Nothing => At::Nothing,
+                At::Reserved(placed, words) => {
+                    queue.fill(&placed, &operation(who as u32, counts[who], words));
+                    At::Filled(placed)
+                }
+                // It would wait.
+                At::Filled(placed) if queue.committed() != placed.start => At::Filled(placed),
+                At::Filled(placed) => {
+                    let committed = queue.commit(&placed, &mut || false);
+                    prop_assert!(committed.is_ok(), "{committed:?}");
+                    counts[who] += 1;
+                    At::Nothing
+                }
+            };
+            Ok(())
+        };
+        for (who, words, engine_steps) in steps {
+            go(who % (producers + 1), words, engine_steps, true)?;
+        }
+        // Whoever has begun comes to an end, whoever is before it.
+        for _ in 0..3 * producers {
+            for who in 0..producers {
+                go(who, 0, 0, false)?;
+            }
+        }
+        drain(&shared, &mut engine, &mut memory).map_err(|stopped| TestCaseError::fail(stopped.to_string()))?;
+        prop_assert!(at.iter().all(|at| matches!(at, At::Nothing)), "{at:?}");
+        prop_assert_eq!(shared.backwards.load(Ordering::Relaxed), 0);
+        prop_assert_eq!(engine.read(), queue.committed());
+        prop_assert!(engine.is_idle());
+        // Each operation's words stand before its fence, whole, and each producer's in their order.
+        let mut next = vec![0; producers];
+        let mut data = Vec::new();
+        for (address, stamp) in &memory.stored {
+            let (producer, count) = ((stamp >> 24) as usize, stamp & 0xff_ffff);
+            data.push(*stamp);
+            if *address == FENCES {
+                prop_assert!(data.len() > 1 && data.iter().all(|word| word == stamp), "{data:x?}");
+                prop_assert_eq!(next[producer], count);
+                next[producer] += 1;
+                data.clear();
+            }
+        }
+        prop_assert!(data.is_empty());
+        prop_assert_eq!(next, counts);
+    }
+}
+
 #[test]
 fn no_words_are_no_operation() {
     let ring = Ring::new(64).unwrap();

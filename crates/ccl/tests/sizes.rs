@@ -1,0 +1,47 @@
+//! Collectives of one to nine ranks: sizes that are odd, prime, no powers of two, and more than a server of eight GPUs has.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod common;
+
+use anabranch_ccl::conformance::{self, Case, Form, Scratch};
+use anabranch_ccl::{Algorithm, CclConfig, Choice, Communicator, DataType, LocationKind};
+use anabranch_ranks::GroupRank;
+use common::{all_well, jit, on_ranks, world_config};
+
+/// Every form by every algorithm that can do it, with a count that no number of ranks divides.
+#[test]
+fn every_form_and_algorithm_on_one_to_nine_ranks() {
+    let jit = jit();
+    for ranks in 1..=9 {
+        let wave = [1, 4, 32][ranks as usize % 3];
+        let config = CclConfig { max_blocks: 2, staging_bytes: 16 << 10, ..CclConfig::default() };
+        let done = all_well(on_ranks(ranks, wave, &world_config(), &jit, |world| {
+            let stream = world.device().create_stream()?;
+            let mut all = Communicator::new(world, world.group(), config.clone())?;
+            let mut scratch = Scratch::new(world, &all, 256 << 10)?;
+            let mut done = 0;
+            for (number, form) in (0u64..).zip(Form::all()) {
+                let case = Case {
+                    uneven: form.uneven,
+                    root: GroupRank::new(number as u32 % ranks),
+                    location: LocationKind::Symmetric,
+                    seed: number,
+                    ..Case::new(form.collective, DataType::F32, 1009)
+                };
+                for algorithm in Algorithm::ALL {
+                    if !case.is_defined() || algorithm.allows(&case.shape(ranks)).is_err() {
+                        continue;
+                    }
+                    let choice = Choice { algorithm: Some(algorithm), ..Choice::default() };
+                    let verdict = conformance::run_as(&mut all, &mut scratch, &case, choice, &stream)?;
+                    assert_eq!(verdict, Ok(()), "{ranks} ranks, {case:?}, {algorithm:?}");
+                    done += 1;
+                }
+            }
+            scratch.release()?;
+            Ok(done)
+        }));
+        // Every collective at least by packets or staging, and by one that peers' buffers allow.
+        assert!(done.iter().all(|cases| *cases == done[0] && *cases >= 2 * Form::all().len()), "{done:?}");
+    }
+}
