@@ -156,31 +156,6 @@ fn replayed_routings_are_verified_and_timed_beside_dispatch() {
 }
 
 #[test]
-fn rows_that_copy_engines_move_are_verified() {
-    let queues = ["--set", "transport.order=sdma,p2p"];
-    for more in
-        [&[][..], &["--graph", "--combine-source", "buffer"], &queues, &[queues[0], queues[1], "--graph"]]
-    {
-        let rows = rows(&run(&[&["bench", "ep", "--payload", "copy-engine"], SMALL, EP, more].concat()));
-        assert_eq!(rows.len(), 4);
-        for row in &rows {
-            assert_eq!(
-                (row["verified"] == true, row["payload"].as_str()),
-                (true, Some("copy-engine")),
-                "{row}"
-            );
-        }
-    }
-    for (more, said) in [
-        (&["--mode", "compact"][..], "payload is copy-engine, and mode is compact"),
-        (&["--replay-routing"], "--replay-routing is for --payload kernels"),
-    ] {
-        let refused = run(&[&["bench", "ep", "--payload", "copy-engine"], SMALL, EP, more].concat());
-        assert!(refused.code != 0 && refused.stderr.contains(said), "{refused:?}");
-    }
-}
-
-#[test]
 fn a_flat_heap_carries_the_same_traffic() {
     for threads in [false, true] {
         let mut arguments = [&["bench", "ep"], SMALL, EP, &["--set", "heap.mode=flat"]].concat();

@@ -18,6 +18,9 @@ pub enum Payload {
     /// exactly the rows that there are; else by copies of streams, which move as many as there may be: choose
     /// [`EpConfig::max_recv`](crate::EpConfig::max_recv) and `max_tokens` accordingly.
     ///
+    /// Whole operations are their halves, one behind the other. A first half that is captured needs its second half in the same capture.
+    /// All members of an operation combine it, or all release it; else the world has a fault.
+    ///
     /// For the slotted mode, without masks, combined weights, combine codecs, and kept routings.
     CopyEngine,
 }

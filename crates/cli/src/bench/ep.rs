@@ -4,6 +4,7 @@
 mod cast;
 mod codec_error;
 mod expert_major;
+mod kernels;
 pub(super) mod memory;
 mod moved;
 mod peer;
@@ -18,17 +19,17 @@ use anabranch::ep::oracle::{Oracle, RankInput, Shape};
 use anabranch::ep::plan::Geometry;
 use anabranch::ep::reference::ReferenceExpert;
 use anabranch::ep::{
-    CombineSource, DispatchCast, Dispatched, EpConfig, ExpertOutput, ExpertParallel, Payload, PlacementTable,
-    Plan, ReceivedRows, Tokens,
+    CombineSource, Dispatched, EpConfig, ExpertOutput, ExpertParallel, Payload, PlacementTable, Plan,
+    ReceivedRows, Tokens,
 };
 use anabranch::hip::{DeviceBuffer, Stream};
-use anabranch::jit::KernelSpec;
 use anabranch::{Config, Error, World};
 use anyhow::{Context, bail};
 use serde_json::Map;
 
 use self::cast::{Casting, Sent};
 use self::expert_major::ExpertMajorBench;
+pub(crate) use self::kernels::needed_kernels;
 use self::moved::{crossing_rows, dropped_copies};
 use self::replay::ReplayBench;
 use super::device;
@@ -41,31 +42,6 @@ use crate::workload::{Routing, Synthetic, Trace, Workload};
 
 /// The trace that comes with the repository.
 const TRACE: &str = "data/moe-trace-minilm-e64k8.safetensors";
-
-/// The kernels that a run launches.
-pub(crate) fn needed_kernels(arguments: &EpArgs) -> Vec<KernelSpec> {
-    let mut all = vec![KernelSpec::new(&anabranch::shmem::TEAM_BARRIER_UNIT)];
-    all.extend(device::kernels());
-    all.extend([
-        anabranch::ep::kernels::count(),
-        anabranch::ep::kernels::dispatch(),
-        anabranch::ep::kernels::keep_routing(),
-        anabranch::ep::kernels::dispatch_again(),
-        anabranch::ep::kernels::combine(arguments.combine_type()),
-        anabranch::ep::kernels::reference_expert(arguments.sent_type(), arguments.combine_type()),
-    ]);
-    if arguments.dispatch_cast != DispatchCast::None {
-        all.push(anabranch::ep::kernels::dispatch_cast(arguments.dispatch_dtype, arguments.dispatch_cast));
-    }
-    if arguments.payload == Payload::CopyEngine {
-        all.push(anabranch::ep::kernels::dispatch_engine(arguments.dispatch_dtype, arguments.dispatch_cast));
-        all.push(anabranch::ep::kernels::combine_engine(arguments.combine_type()));
-    } else if arguments.combine_source().pushes() {
-        all.push(anabranch::ep::kernels::combine_push(arguments.combine_type(), arguments.combine_quant));
-    }
-    all.extend(expert_major::needed_kernels(arguments));
-    all
-}
 
 /// Measures on one rank.
 ///

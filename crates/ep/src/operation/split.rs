@@ -127,7 +127,8 @@ impl ExpertParallel {
 
     /// The first half of a [combine](Self::combine): tells the peers that the experts' rows are in the window, or pushes them to
     /// their origins when they are elsewhere. It waits for nobody. Collective with [`Self::combine_recv`]. The window
-    /// must not be written behind it; another buffer may, in stream order.
+    /// must not be written behind it; another buffer may, in stream order, unless copy engines move rows
+    /// ([`Payload::CopyEngine`](crate::Payload::CopyEngine)): then not before the second half has passed.
     ///
     /// # Errors
     /// As [`Self::combine`].
