@@ -1,6 +1,8 @@
 // Broken twins: the prelude, the device API and the kernels with one mistake each, chosen by the parameter PRELUDE_MUTANT.
 // A search that does not find the mistake does not test the line. 0, the default, is the code as it is. Which twin holds which
 // line stands in a table (crates/sim/src/twins); a test compares it with the sources.
+// Names without a file below: PING of p2p.hip, SLOT and ACKNOWLEDGED of the searches' kernels, MASK of ep/mask.h, AGAIN of
+// ep/dispatch_again.hip, EXPERT and EXPAND of ep/expert_*.hip, BY_QUEUE and DRAIN of shmem/engine.h, PACKET of ccl/packets.h.
 //
 //     ANABRANCH_UNLESS(NAME) line;    the line, which the twin NAME leaves out
 //     ANABRANCH_TWIN(NAME) line;      what only the twin does; on a line of its own
@@ -70,7 +72,6 @@ enum Mutant : u32 {
     MUTANT_TEAM_SYNC_FLAG_FIRST = 53,     // flags, then the release
     MUTANT_TEAM_SYNC_EPOCH_NOT_KEPT = 54, // the next call uses the same epoch
     MUTANT_TEAM_SYNC_EARLY_RETURN = 55,   // a thread leaves before the block meets
-    // team_barrier.hip
     MUTANT_MEET_EPOCH_NOT_KEPT = 60,
     MUTANT_MEET_NO_BARRIER = 61,          // thread 0 ends the kernel's part before the others have waited
     MUTANT_MEET_EARLY_RETURN = 62,
@@ -94,10 +95,8 @@ enum Mutant : u32 {
     MUTANT_DISPATCH_NO_ACQUIRE = 83,
     MUTANT_COMBINE_UNRELEASED = 84,       // combine: rows of earlier kernels are flagged without a release
     MUTANT_COMBINE_EPOCH_PLAIN = 85,      // combine: the epoch is stored by no flag, and other blocks read it unordered
-    // p2p.hip
     MUTANT_PING_FLAG_FIRST = 87,          // the flag, then the release
     MUTANT_PING_NO_BARRIER = 88,          // the block reads the payload before thread 0 has waited for it
-    // the searches' own kernels
     MUTANT_SLOT_NOT_OWNED = 90,           // a sender does not wait until its slot was read
     MUTANT_ACKNOWLEDGED_UNREAD = 91,      // a receiver acknowledges, then reads
     // ccl/lane.h
@@ -111,13 +110,11 @@ enum Mutant : u32 {
     MUTANT_TOLD_ONE_PLACE = 107,          // meet: every value lies in the same place
     MUTANT_LANE_OPENED_UNREAD = 108,      // lane_open: threads go on before thread 0 has read the counters
     MUTANT_LANE_USES_NOT_KEPT = 109,
-    // ccl/packets.h
     MUTANT_PACKETS_ONE_BUFFER = 110,      // packet_at: every epoch uses the same place
     MUTANT_PACKETS_NOT_CLEARED = 111,     // next_epoch: old flags come round again
     MUTANT_PACKETS_NO_BARRIER = 112,      // end_epoch: the next epoch's packets are sent while others still read
     MUTANT_PACKET_HALF_LOOKED_AT = 113,   // has_flag: of the first half only
     MUTANT_PACKETS_CLEARED_UNMET = 114,   // next_epoch: new packets are sent while others still clear
-    // ccl's kernels
     MUTANT_STAGING_ONE_HALF = 120,        // next_half: every use writes the same half
     MUTANT_STAGED_NO_MEETING = 121,       // move_staged, gather_staged: reads what has not come
     MUTANT_DIRECT_NO_FIRST_MEETING = 122, // move_direct, gather_direct: outputs are written that are in use
@@ -128,8 +125,6 @@ enum Mutant : u32 {
     MUTANT_PUSH_NO_LAST_MEETING = 127,    // push: ends before its output is there
     MUTANT_RELAYED_NO_MEETING = 128,      // push: copies results that have not come
     MUTANT_RELAYED_SAME_HALF = 129,       // push: results go where contributions are still read
-    MUTANT_ENGINE_NO_MEETING = 138,       // reduce_brought: reduces what has not come
-    MUTANT_ENGINE_NO_MEETING_BEHIND = 139, // reduce_brought: ends while others still read their staging
     // ccl/pipe.h and pipes.hip
     MUTANT_PIPE_COUNT_NOT_KEPT = 130,     // the next launch counts from where this one began
     MUTANT_PIPE_ONE_SLOT = 131,           // every chunk lies in the same slot
@@ -139,6 +134,8 @@ enum Mutant : u32 {
     MUTANT_PIPE_FLAG_FIRST = 135,         // the source counts a chunk, then writes it
     MUTANT_PIPE_UNRELEASED = 136,         // the block meets, and nobody releases
     MUTANT_PIPE_NO_BARRIER = 137,         // threads take the pick before thread 0 has waited
+    MUTANT_ENGINE_NO_MEETING = 138,       // reduce_brought: reduces what has not come
+    MUTANT_ENGINE_NO_MEETING_BEHIND = 139, // reduce_brought: ends while others still read their staging
     // ccl's checks
     MUTANT_FINGERPRINT_NOT_MET = 140,     // fingerprint.hip: calls are compared before all have come
     MUTANT_LANE_NOT_LEFT = 141,           // lane_close: the launch stays inside
@@ -166,17 +163,14 @@ enum Mutant : u32 {
     MUTANT_COUNT_TWO_WORDS = 175,         // epoch and count are stored one after the other
     MUTANT_COUNT_UNWAITED = 176,
     MUTANT_COUNT_NO_BARRIER = 177,        // places are worked out before all words have come
-    // ep/dispatch_again.hip
     MUTANT_AGAIN_UNREAD = 400,            // rows are copied while their places are looked up
     MUTANT_AGAIN_OVERWRITTEN = 401,       // a tile is looked up while the one before is copied
     MUTANT_AGAIN_FLAG_FIRST = 402,        // counts are told before all rows are there
     MUTANT_AGAIN_UNWAITED = 403,
     MUTANT_AGAIN_NO_ACQUIRE = 404,
     MUTANT_AGAIN_NO_BARRIER = 405,        // counts are written before all threads have waited
-    // ep/mask.h
     MUTANT_MASK_NOT_SET = 460,            // a wait that gives a rank up tells no later one
     MUTANT_MASK_UNSETTLED = 461,          // combine: every block leaves out whom it has missed
-    // ep/expert_count.hip and ep/expert_expand.hip
     MUTANT_EXPERT_COUNT_UNCLEARED = 490,  // pairs are counted before the counters are zero
     MUTANT_EXPERT_COUNT_UNSUMMED = 491,   // counts are told while others still count
     MUTANT_EXPAND_UNCLEARED = 492,        // runs are summed before the sums are zero
@@ -194,11 +188,9 @@ enum Mutant : u32 {
     MUTANT_SDMA_DOORBELL_UNRELEASED = 526,// the next lane's doorbell may come before this one
     MUTANT_SDMA_QUIET_WHEN_READ = 527,    // quiet: packets were read, and may not be done
     MUTANT_SDMA_DONE_UNWAITED = 528,      // whoever waits for an operation goes on at once
-    // shmem/engine.h
     MUTANT_BY_QUEUE_UNRELEASED = 529,     // the scope meets, and only its leader's wave releases
     MUTANT_BY_QUEUE_NO_ACQUIRE = 530,     // what a get has brought is read without an acquire
     MUTANT_DRAIN_NO_ACQUIRE = 531,        // the same behind quiet
-    // sdma/words.h, ep/engine.h
     MUTANT_SDMA_FLAG_LOW_FIRST = 560,     // a flag's epoch is there before its count
     MUTANT_ENGINE_FLAG_FIRST = 561,       // the flag stands before the rows
     MUTANT_ENGINE_UNWAITED = 563,         // a second half does not wait for the engines of the first
