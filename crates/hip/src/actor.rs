@@ -23,12 +23,12 @@ pub trait Actor: Send {
 }
 
 /// Memory as an engine of one device sees it: addresses are those that the device's kernels use. Every access is checked: it lies
-/// within one allocation that the device may touch. What is stored is seen by kernels as a store of another agent.
+/// in memory that the device may touch; words in one allocation, copies in one or several that lie side by side. What is stored is seen by kernels as a store of another agent.
 pub trait EngineMemory: Send + Sync + fmt::Debug {
     /// Copies bytes. They do not overlap.
     ///
     /// # Errors
-    /// The range that is not the engine's to touch; nothing was copied.
+    /// The range that is not the engine's to touch; what lies before it may have been copied.
     fn copy(&self, source: u64, target: u64, bytes: u64) -> Result<(), NoMemory>;
 
     /// Loads a word of 32 bits, with acquire; the address is a multiple of 4.

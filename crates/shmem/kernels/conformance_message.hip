@@ -31,11 +31,9 @@ static ANABRANCH_DEVICE shmem::Status send_one(const Grid& grid, const shmem::Co
         return status;
     }
     shmem::Status status = shmem::put<Scope>(grid, context, slot, staged, args.bytes, peer);
-    if (args.mode == MESSAGE_PUT_FENCE_SIGNAL) {
-        shmem::fence(grid, context, peer);
-    } else {
-        shmem::quiet<Scope>(grid, context);
-    }
+    shmem::Status ordered = args.mode == MESSAGE_PUT_FENCE_SIGNAL ? shmem::fence(grid, context, peer)
+                                                                   : shmem::quiet<Scope>(grid, context);
+    if (status == shmem::Status::OK) status = ordered;
     return status == shmem::Status::OK ? shmem::signal<Scope>(grid, context, word, value, op, peer) : status;
 }
 

@@ -1,8 +1,8 @@
 // Copies by the queues of copy engines, in the order of a stream: what came before on it is what is copied, and what follows
 // finds all copies done. One block of one wave; it moves no byte itself.
 //
-// Its queues are those of the device functions; nothing here waits for a peer. An operation's end in the queue is known by the
-// fence behind it (sdma/queue.h), so that a copy of the next launch may use the same target and source.
+// Its queues are those of the device functions; nothing here waits for a peer. It ends when everything that its queues had before, others'
+// operations too, is done (`quiet` in sdma/queue.h): lanes post any number of copies, and keep no position of each.
 #include "anabranch/prelude.h"
 #include "shmem/shmem.h"
 

@@ -8,6 +8,7 @@
 //!   that published nothing: that one keeps everybody waiting.
 //! * What a kernel found wrong by itself, and an explainer put into words, is a cause, whoever was lost meanwhile.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anabranch_bootstrap::{Deadline, Loss, LossKind};
@@ -112,15 +113,25 @@ impl World {
         let alarm = &self.inner.alarm;
         let mine = record.map(|record| self.expired(record));
         if let (Some(record), Some(mine)) = (record, &mine)
-            && let Some(detail) =
-                self.inner.explainers.explain(record).or_else(|| self.explain_route(record, mine))
+            && let Some(detail) = self.inner.explainers.explain(record)
         {
             let Expired { rank, operation, phase, .. } = mine.clone();
             return self.fail(Told::Reported { rank, operation, phase, detail }.into());
         }
-        if let Some(mine) = &mine {
-            // Others may be following their own waits to this rank already.
-            self.publish(&Told::Expired(mine.clone()));
+        if record.is_some_and(|record| matches!(record.phase, PHASE_POST | PHASE_DONE)) {
+            // The engines may still copy, to and from memory of this rank and of its peers.
+            self.inner.unproven.store(true, Ordering::Release);
+        }
+        let route = record.zip(mine.as_ref()).and_then(|(record, mine)| self.explain_route(record, mine));
+        let route = route.zip(mine.clone()).map(|(detail, mine)| {
+            let Expired { rank, operation, phase, .. } = mine;
+            Told::Reported { rank, operation, phase, detail }
+        });
+        // Others may be following their own waits to this rank already.
+        match (&route, &mine) {
+            (Some(route), _) => self.publish(route),
+            (None, Some(mine)) => self.publish(&Told::Expired(mine.clone())),
+            (None, None) => {}
         }
         // A lost peer is the cause of all waits for it, and news of the loss may be on its way.
         let end = Moment::now().after(self.inner.config.loss_grace);
@@ -128,15 +139,16 @@ impl World {
             anabranch_clock::sleep(Duration::from_millis(2));
         }
         let me = self.rank().get();
-        let cause = match (alarm.losses().into_iter().next(), mine) {
-            (Some(loss), _) => self.cause_of_loss(loss),
-            (None, Some(mine)) => follow(me, Told::Expired(mine), |rank| self.told_by(rank)),
-            (None, None) => return,
+        let cause = match (alarm.losses().into_iter().next(), route, mine) {
+            (Some(loss), _, _) => self.cause_of_loss(loss),
+            (None, Some(route), _) => route,
+            (None, None, Some(mine)) => follow(me, Told::Expired(mine), |rank| self.told_by(rank)),
+            (None, None, None) => return,
         };
         self.fail(cause.into());
     }
 
-    /// What a kernel met on a route that is no mapping: its own engines, whatever the peer does.
+    /// What a kernel met on a route that is no mapping: its own engines, unless a peer was lost.
     fn explain_route(&self, record: &FaultRecord, mine: &Expired) -> Option<String> {
         let peer = GlobalRank::new(mine.peer);
         match record.phase {

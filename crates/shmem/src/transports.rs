@@ -1,6 +1,7 @@
 //! The transports of a world, and which one serves each peer.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anabranch_ranks::GlobalRank;
 use anabranch_transport::{
@@ -37,6 +38,9 @@ pub(crate) enum AnyTransport {
 pub(crate) struct Transports {
     ordered: Vec<(TransportKind, Option<AnyTransport>)>,
 }
+
+/// What an engine gets for its first packets at least, on a machine with much else to do.
+const LEAST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What one rank offers of a region: one entry a transport, in the configured order.
 pub(crate) type Offers = Vec<Option<Vec<u8>>>;
@@ -75,7 +79,8 @@ impl Transports {
                 (None, TransportKind::Sdma) => {
                     let (device, local, window) = (device.clone(), local.clone(), window.cloned());
                     // Engines to all ranks may be dead, and be found so in half the time that joining may take.
-                    let patience = config.rendezvous_deadline / (2 * ranks.max(1) as u32);
+                    let share = config.rendezvous_deadline / (2 * ranks.max(1) as u32);
+                    let patience = share.max(LEAST_PATIENCE).min(config.sdma.patience);
                     let sdma = SdmaConfig { patience, ..config.sdma };
                     Some(AnyTransport::Sdma(SdmaTransport::new(device, local, window, sdma)))
                 }
@@ -152,7 +157,11 @@ impl Transports {
                     let route = Route { peer: peer.rank, kind: *kind, reason: reach.reason, considered };
                     return Ok(Opened { memory, route, place });
                 }
-                Err(error) => considered.push((*kind, Refusal::from_error(&error))),
+                Err(error) => {
+                    let refusal = Refusal::from_error(&error);
+                    tracing::warn!(peer = peer.rank.get(), %kind, %refusal, "a transport reaches a peer and does not open");
+                    considered.push((*kind, refusal));
+                }
             }
         }
         Err(Error::Unreachable { peer: peer.rank, considered })

@@ -161,6 +161,8 @@ impl DeviceQueue {
             return Err(Error::Ring { given, least: Self::LEAST_RING }.into());
         }
         let mut words = device.allocate_uncached(BYTES as usize)?;
+        // From here on stopped before the words go, whatever fails.
+        let engine = engine;
         words.fill(0)?;
         let end = probe(engine.as_ref(), generation, &words, source, patience)?;
         for position in [RESERVED, COMMITTED] {

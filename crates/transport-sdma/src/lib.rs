@@ -10,7 +10,8 @@
 //! Layouts: AMD's public packet headers of the Linux driver (`vega10_sdma_pkt_open.h`, `sdma_pkt_struct.h` of ROCr), and words
 //! captured from a runtime that wrote its own queue.
 //!
-//! [`DeviceQueue`] is a queue whose producers are kernels (`sdma/queue.h`), and [`SdmaTransport`] reaches peers by such queues, or
+//! [`SoftwareQueue`] is a ring with such an engine running under the host runtime, and `maker` chooses what a device has. [`DeviceQueue`] is
+//! a queue whose producers are kernels (`sdma/queue.h`), and [`SdmaTransport`] reaches peers by such queues, or
 //! by streams where a runtime gives its engines to nobody. [`amd`] makes queues on AMD's engines; it has not run on hardware.
 #![deny(unsafe_code)]
 

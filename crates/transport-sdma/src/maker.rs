@@ -75,7 +75,8 @@ impl Maker {
         match &self.engines {
             Engines::Software { engines, config } => {
                 // Engines of a seed differ among themselves.
-                let number = u64::from(peer.rank.get()) << 32 | u64::from(channel);
+                let number =
+                    u64::from(local.rank.get()) << 48 ^ u64::from(peer.rank.get()) << 16 ^ u64::from(channel);
                 let seed = (config.seed ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
                 let config = SoftwareConfig { seed, ..*config };
                 let queue =
@@ -85,6 +86,9 @@ impl Maker {
             Engines::Amd(engines) => {
                 let own = peer.same_host(local) && peer.pci == local.pci;
                 let destination = if own { None } else { Some(address(&peer.pci)?) };
+                if let Some(destination) = &destination {
+                    engines.check_link(destination)?;
+                }
                 Ok(Box::new(AmdEngine::new(engines.create(destination.as_ref(), channel)?)?))
             }
         }

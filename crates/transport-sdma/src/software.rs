@@ -141,7 +141,7 @@ impl Drop for SoftwareQueue {
     }
 }
 
-/// The host's way into a ring of an engine in software. Words of a ring that is gone are not written.
+/// The host's way into a ring of an engine in software, for as long as the queue is.
 #[derive(Debug)]
 struct SoftwarePort {
     engines: SoftwareEngines,
@@ -197,8 +197,10 @@ impl Runner {
         if rung != self.rung {
             self.rung = rung;
             self.doorbells += 1;
+            let looks = self.config.pointer_looks > 0;
             if self.config.faults.lost_doorbell != Some(self.doorbells) {
-                self.heard = rung;
+                // The pointer may have told of more than a doorbell that comes behind it.
+                self.heard = if looks { rung.max(self.engine.read()) } else { rung };
             }
         }
         if self.config.pointer_looks > 0 && self.draw() >> 56 < u64::from(self.config.pointer_looks) {

@@ -77,7 +77,9 @@ ANABRANCH_DEVICE Status team_sync(const Grid& grid, const Context& context, cons
 // faults as team_sync.
 ANABRANCH_DEVICE Status team_barrier(const Grid& grid, const Context& context, const BarrierWorkspace& workspace) {
 #if SHMEM_ENGINES
-    quiet<Block>(grid, context);
+    // Who has not completed does not tell others that it has come.
+    Status status = quiet<Block>(grid, context);
+    if (status != Status::OK) return status;
 #endif
     return team_sync(grid, context, workspace);
 }

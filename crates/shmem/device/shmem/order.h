@@ -15,28 +15,34 @@
 namespace shmem {
 
 // Orders this thread's puts, values, atomics and signals to `peer` before its later ones to `peer`. One thread. For
-// what a wave or a block has put, use quiet or put_signal.
-ANABRANCH_DEVICE void fence(const Grid& grid, const Context& context, GroupRank peer) {
+// what a wave or a block has put, use quiet or put_signal. FAULT where an engine did not come to its end: nothing may be told
+// behind it.
+ANABRANCH_DEVICE Status fence(const Grid& grid, const Context& context, GroupRank peer) {
+    Status status = Status::OK;
 #if SHMEM_ENGINES
     u32 each = context.team.queues_per_peer;
     ANABRANCH_UNLESS(FENCE_ONE_NOTHING) {
-        if (peer.value < context.size()) drain<Thread>(grid, context, peer.value * each, each);
+        if (peer.value < context.size()) status = drain<Thread>(grid, context, peer.value * each, each);
     }
 #else
     static_cast<void>(context);
     static_cast<void>(peer);
 #endif
     ANABRANCH_UNLESS(FENCE_ONE_NOTHING) Thread::release_for_leader(grid);
+    return status;
 }
 
 // The same, for every peer.
-ANABRANCH_DEVICE void fence(const Grid& grid, const Context& context) {
+ANABRANCH_DEVICE Status fence(const Grid& grid, const Context& context) {
+    Status status = Status::OK;
 #if SHMEM_ENGINES
-    ANABRANCH_UNLESS(FENCE_ALL_NOTHING) drain<Thread>(grid, context, 0, context.size() * context.team.queues_per_peer);
+    u32 queues = context.size() * context.team.queues_per_peer;
+    ANABRANCH_UNLESS(FENCE_ALL_NOTHING) status = drain<Thread>(grid, context, 0, queues);
 #else
     static_cast<void>(context);
 #endif
     ANABRANCH_UNLESS(FENCE_ALL_NOTHING) Thread::release_for_leader(grid);
+    return status;
 }
 
 // Completes everything that the lanes of the scope have issued, to any peer: puts are visible there, gets are valid here,

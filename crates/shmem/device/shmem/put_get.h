@@ -71,7 +71,7 @@ template <class Scope>
 ANABRANCH_DEVICE bool copy_by_engine(const Grid& grid, const Context& context, GroupRank peer, const void* to,
                                      const void* from, u64 bytes, bool waits, Status& status) {
     Means means = means_of(grid, context, peer);
-    if (means == Means::MAPPING) return false;
+    if (means == Means::MAPPING || (means == Means::HOST && bytes == 0)) return false;
     if constexpr (MUTANT == MUTANT_LENGTH_PLUS_ONE) bytes += bytes > 0 ? 1 : 0;
     if constexpr (MUTANT == MUTANT_LENGTH_MINUS_ONE) bytes -= bytes > 0 ? 1 : 0;
 #if SHMEM_ENGINES

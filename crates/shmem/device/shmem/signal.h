@@ -1,6 +1,10 @@
 // Signals: 64-bit words in flag memory, 8-byte aligned, that one side sets or adds to and the other waits for. Over one
 // word either SET or ADD is in flight, never both; a word is written through signals (or 64-bit atomics) only.
 //
+// By copy engines a SET is two stores of 32 bits, the low half first: values that only grow, and waits with GE or GT, are right;
+// others may see a value that nobody set. Signals are ordered within a queue only, and a wave keeps to one of the peer's: a word that
+// several waves, or a kernel and the host, SET one after the other needs a quiet between.
+//
 // Orders are compared by the signed difference, as epochs are, so that they survive a wrap: `GE` holds when the word is
 // less than 2^63 ahead of the value. GE is the form to use; EQ misses an overrun, NE passes on garbage.
 #pragma once

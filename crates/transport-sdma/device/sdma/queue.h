@@ -9,7 +9,8 @@
 // 4. waits until `committed` is where its operation starts: everything before is written and has been made known;
 // 5. stores the write pointer, then the doorbell, then `committed`, a release between each.
 // Doorbells are therefore rung in ascending order, and words of others before are in memory then: each producer released its own
-// before it moved `committed` on. Nothing is read behind step 4 that another lane wrote, so that there is nothing to acquire.
+// before it moved `committed` on. Nothing is read behind step 4 that another lane wrote, so that there is nothing to acquire; the stores
+// of step 5 are behind the load of step 4 because they depend on what it saw.
 //
 // Steps 1 and 4 are one loop: lanes of a wave may run in lock step, and one that waits for its turn must not keep the lane
 // that it waits for from making its packets known (the loop's body does that, not what follows it).
@@ -24,7 +25,9 @@
 namespace sdma {
 
 enum Phase : u32 {
-    PHASE_POST = 0x5401,  // peer: whose queue it is; expected: the position wanted; seen: how far the engine has read
+    // peer: whose queue it is; expected: the end that found no room, or the start whose turn did not come; seen: how far the engine
+    // has read, or others have made packets known
+    PHASE_POST = 0x5401,
     PHASE_DONE = 0x5402,  // ...; expected: the unit that everything before is to be done of; seen: the last one that was
 };
 
@@ -50,17 +53,20 @@ ANABRANCH_DEVICE SdmaQueue load_queue(const Grid& grid, const SdmaQueue* queue) 
 ANABRANCH_DEVICE WaitStatus post_piece(const Grid& grid, const WaitContext& wait, const SdmaQueue& queue,
                                        const Operation& operation, u64& end) {
     u64 pieces = (operation.bytes + queue.most_copy_bytes - 1) / queue.most_copy_bytes;
-    u64 bytes = (words_of(operation, pieces) * 4 + UNIT - 1) / UNIT * UNIT;
+    Operation packets = operation;
     u64 start = 0;
     u64 read = 0;
     bool placed = false;
-    end = bytes;
+    end = 0;
     return wait_for(
         grid, wait, PHASE_POST,
         [&]() {
             if (!placed) {
                 u64 at = flag_load(grid, queue.reserved);
                 u64 left = queue.ring_bytes - (at & (queue.ring_bytes - 1));
+                // What comes to the ring's end tells, so that `done` is never more than two rings behind.
+                packets.tells = operation.tells || bytes_of(packets, pieces, true) >= left;
+                u64 bytes = bytes_of(packets, pieces, packets.tells);
                 u64 padding = bytes > left ? left : 0;
                 ANABRANCH_TWIN(SDMA_NO_PADDING) padding = 0;
                 end = at + padding + bytes;
@@ -73,7 +79,7 @@ ANABRANCH_DEVICE WaitStatus post_piece(const Grid& grid, const WaitContext& wait
                 if (compare_swap_system(grid, queue.reserved, at, end) != at) return false;
                 start = at;
                 placed = true;
-                write_packets(grid, queue, operation, start, padding, end);
+                write_packets(grid, queue, packets, start, padding, end);
                 ANABRANCH_UNLESS(SDMA_WORDS_UNRELEASED) fence_release_system(grid);
             }
             if (MUTANT != MUTANT_SDMA_OUT_OF_TURN && flag_load(grid, queue.committed) != start) return false;
@@ -84,7 +90,7 @@ ANABRANCH_DEVICE WaitStatus post_piece(const Grid& grid, const WaitContext& wait
             flag_store(grid, queue.committed, end);
             return true;
         },
-        [&]() { return Missing{queue.peer, end, read}; });
+        [&]() { return placed ? Missing{queue.peer, start, flag_load(grid, queue.committed)} : Missing{queue.peer, end, read}; });
 }
 
 // Puts an operation of any length into the queue: in several pieces where the ring does not hold it at once, the signal behind
@@ -122,7 +128,7 @@ ANABRANCH_DEVICE WaitStatus wait_done(const Grid& grid, const WaitContext& wait,
     ANABRANCH_TWIN(SDMA_DONE_UNWAITED) return WAIT_OK;
     u32 unit = static_cast<u32>(end / UNIT);
     u64 seen = 0;
-    // The engine writes 32 bits; a ring is far smaller than half of what they count.
+    // The engine writes 32 bits, and is at most two rings behind: far less than half of what they count.
     return wait_until(
         grid, wait, PHASE_DONE, queue.peer, unit, queue.done,
         [unit](u64 now) { return static_cast<i32>(static_cast<u32>(now) - unit) >= 0; }, seen);

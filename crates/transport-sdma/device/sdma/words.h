@@ -103,12 +103,12 @@ ANABRANCH_DEVICE void write_packets(const Grid& grid, const SdmaQueue& queue, co
     pass_over(grid, writer.at, static_cast<u64>(last - writer.at));
 }
 
-// Words of an operation with `pieces` copies.
-ANABRANCH_DEVICE u64 words_of(const Operation& operation, u64 pieces) {
+// Bytes of an operation with `pieces` copies, in whole units; with the fence that tells, or without.
+ANABRANCH_DEVICE u64 bytes_of(const Operation& operation, u64 pieces, bool tells) {
     u64 words = pieces * SDMA_COPY_WORDS;
     if (operation.tail != Tail::NOTHING) words += SIGNAL_WORDS;
-    if (operation.tells) words += SDMA_FENCE_WORDS;
-    return words;
+    if (tells) words += SDMA_FENCE_WORDS;
+    return (words * 4 + UNIT - 1) / UNIT * UNIT;
 }
 
 }  // namespace sdma

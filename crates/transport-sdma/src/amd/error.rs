@@ -241,6 +241,16 @@ pub enum AmdError {
         /// What is wrong with what it returned.
         what: String,
     },
+    /// A link that engines cannot do all over that kernels ask of them.
+    #[error(
+        "the link from the GPU at {gpu} to that at {destination} is not known to carry copies and atomics of 64 bits"
+    )]
+    LinkLacks {
+        /// The GPU whose engines copy.
+        gpu: GpuAddress,
+        /// The peer.
+        destination: GpuAddress,
+    },
     /// An engine holds no more queues.
     #[error(
         "no queue for {destination}, channel {channel}: engine {engine} of the GPU at {gpu} holds {queues_per_engine} \

@@ -82,6 +82,21 @@ impl AmdEngines {
         chooser::choose(&self.topology, &self.source, destination, channels)
     }
 
+    /// Whether engines can do to a peer what queues of kernels ask of them: copies, and adding to 64 bits.
+    ///
+    /// # Errors
+    /// [`AmdError::LinkLacks`] where the link is not known to carry both; [`AmdError::NoSuchGpu`] or [`AmdError::Partitioned`].
+    pub fn check_link(&self, destination: &GpuAddress) -> AmdResult<()> {
+        let link = self.source.link_to(self.topology.find(destination)?.node);
+        match link {
+            Some(link) if link.reaches_memory() && link.carries_atomics_64() => Ok(()),
+            _ => Err(AmdError::LinkLacks {
+                gpu: self.topology.address(&self.source),
+                destination: *destination,
+            }),
+        }
+    }
+
     /// Makes the queue of a channel to a peer, or within the GPU for `None`. Its ring is empty, and its pointers are zero.
     ///
     /// # Errors
