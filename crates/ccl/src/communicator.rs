@@ -410,7 +410,8 @@ impl Communicator {
     /// it and join it again; with [`Check::Fingerprint`] a kernel before a collective's. Every member
     /// launches the same collectives in the same order, and the two of a pair their messages. May be captured into a graph, which
     /// all members replay in the same order with each other and with other launches of this communicator; whoever replays it
-    /// keeps that order, and keeps the tensors. A list that a captured launch reads stays as long as the communicator.
+    /// keeps that order, and keeps the tensors. A list that a captured launch reads stays as long as the communicator. Where streams meet
+    /// ([`Meetings`]), all members launch a call by copy engine, or all replay it.
     ///
     /// # Errors
     /// [`Error::Foreign`]; what made the world fail, [`Error::Mismatch`] where calls are compared and differed; the launch's.
@@ -429,12 +430,20 @@ impl Communicator {
             if let (Some(checking), Some(arguments)) = (&mut self.checking, &prepared.fingerprint) {
                 checking.launch(arguments, stream)?;
             }
-            // SAFETY: the lanes' memory and the tensors in the heap are tracked as used; other tensors' callers promised that they
-            // stay (`Tensor::local`, `Tensor::registered`).
-            prepared
-                .steps
-                .iter()
-                .try_for_each(|step| unsafe { step.enqueue(&self.team, self.meeting.as_mut(), stream) })
+            for (number, step) in prepared.steps.iter().enumerate() {
+                // SAFETY: the lanes' memory and the tensors in the heap are tracked as used; other tensors' callers promised that
+                // they stay (`Tensor::local`, `Tensor::registered`).
+                let enqueued = unsafe { step.enqueue(&self.team, self.meeting.as_mut(), stream) };
+                if let Err(error) = enqueued {
+                    // Peers would take the next call's meeting for the last of this one.
+                    if number > 0 && !stream.is_capturing().unwrap_or(false) {
+                        let why = format!("{} broke off at step {number}: {error}", prepared.description);
+                        self.world.poison(&why);
+                    }
+                    return Err(error);
+                }
+            }
+            Ok(())
         });
         launched.map_err(|error| match &checker {
             Some(checker) => checker.explain(error),

@@ -15,11 +15,12 @@ pub enum Payload {
     Kernels,
     /// Copy engines: between the halves of an operation no kernel of it is on the device, and other work has all its units. Dispatch
     /// writes what it sends into a staging area first. By queues that kernels write where the route has them (transport `sdma`),
-    /// exactly the rows that there are; else by copies of streams, which move as many as there may be: choose
-    /// [`EpConfig::max_recv`](crate::EpConfig::max_recv) and `max_tokens` accordingly.
+    /// exactly the rows that there are; else by copies of streams, which move to every rank as many as there may be, whatever the routing
+    /// (of `max_tokens`, or the share of [`EpConfig::max_recv`](crate::EpConfig::max_recv)): for few tokens plan for few.
     ///
-    /// Whole operations are their halves, one behind the other. A first half that is captured needs its second half in the same capture.
-    /// All members of an operation combine it, or all release it; else the world has a fault.
+    /// Whole operations are their halves, one behind the other. A first half that is captured needs its second half in the same capture
+    /// where copies of streams move rows. All members of an operation combine it, or all release it; else the world has a fault that
+    /// says so. Behind a fault engines may still read what an operation was given, until the world is dropped.
     ///
     /// For the slotted mode, without masks, combined weights, combine codecs, and kept routings.
     CopyEngine,

@@ -8,8 +8,8 @@
 //! until they are done, instead of a stream.
 //!
 //! Legs wait for nobody. That a peer's buffer may be overwritten, and that it has been, is for kernels before and behind to settle,
-//! whose waits have a deadline. Behind a fault of the former the legs still run: what they write then is part of an operation that
-//! has failed.
+//! whose waits have a deadline. Behind a fault of the former the legs still run: what the targets hold is undefined from then on, also
+//! for a member's own work that had not ended before.
 
 use std::sync::PoisonError;
 
@@ -41,7 +41,7 @@ const LEAST_PIECE: u64 = 256 << 10;
 /// Pieces begin at multiples of this.
 const PIECE_ALIGNMENT: u64 = 256;
 
-/// The streams of a team's legs: a set for work that runs, and one for captures. A stream that is captured takes no other work until
+/// The streams of a team's legs: a set for work that runs, and one for captures, of which there is one at a time. A stream that is captured takes no other work until
 /// its capture has ended, and calls in between may be of either kind.
 #[derive(Debug)]
 pub(crate) struct LegStreams {
@@ -86,8 +86,8 @@ impl Branches {
     }
 
     /// Puts the stream behind the fork.
-    fn follow(&self, stream: &Stream) -> Result<()> {
-        Ok(stream.wait_event(&self.fork)?)
+    fn follow(&self, stream: &Stream) -> Result<(), anabranch_hip::Error> {
+        stream.wait_event(&self.fork)
     }
 
     /// Puts the stream behind these branches.
@@ -219,7 +219,7 @@ impl Team {
         let branches = if stream.is_capturing()? { &streams.captured } else { &streams.running };
         // SAFETY: the caller's promise.
         let (copied, used) = unsafe { branches.run(stream, &pieces(&legs, streams.per_member)) };
-        branches.follow(joins)?;
+        branches.follow(joins).map_err(|error| self.flight().lose(error))?;
         branches.join(joins, &used).map_err(|error| self.flight().lose(error))?;
         copied?;
         let post = |leg: &Leg| EngineLeg::new(leg.peer, leg.target, leg.source, leg.bytes);

@@ -3,7 +3,8 @@
 //!
 //! Each member has a word for each member in its heap, which that one writes. In meeting e a member writes e to its word at all
 //! others, and waits until its own words are at least e. What came before on its stream is done, and released, before the writes: they
-//! fence (CUDA's `CU_STREAM_WRITE_VALUE_DEFAULT`); what follows is behind the waits.
+//! fence (CUDA's `CU_STREAM_WRITE_VALUE_DEFAULT`); what follows is behind the waits. Copies and the word that tells of them come from one
+//! device over one path, in that order, so that who sees the word needs no flush of remote writes.
 //!
 //! Why a word may be overwritten. It only grows: member r writes e + 1 to it when its stream has passed meeting e, perhaps before this
 //! rank has looked for e. The wait is for "at least e", which e + 1 satisfies; and r cannot pass e + 1 before this rank comes there.
@@ -29,6 +30,7 @@ use crate::error::{Error, Result};
 use crate::fault::OperationCode;
 use crate::heap::{DEFAULT_ALIGNMENT, SymmetricMemory};
 use crate::team::Team;
+use crate::watch::DRAIN;
 use crate::world::{Inner, World};
 
 /// Between two looks at a meeting that was not yet passed.
@@ -40,7 +42,8 @@ const PASSED: usize = 64;
 const RELEASE: usize = 128;
 const SEEN: usize = 192;
 
-/// A sequence of meetings of a team. Those of one sequence come in one order on all members, whatever streams they are put on.
+/// A sequence of meetings of a team. Those of one sequence come in one order on all members, whatever streams they are put on. Keep
+/// it until the streams have passed ([`Team::hold`]): dropping it lets go of what still waits, whoever has come.
 #[derive(Debug)]
 pub struct StreamMeeting {
     flags: SymmetricMemory,
@@ -81,11 +84,15 @@ impl Team {
     /// Makes a sequence of meetings by streams. Collective over the group. A thread of the host watches them from the first on.
     ///
     /// # Errors
-    /// Those of [`World::allocate`]; where [`World::has_stream_meetings`] says no, [`anabranch_hip::Error::Missing`] at the first
-    /// meeting. The runtime's.
+    /// Those of [`World::allocate`]; [`Error::Config`] where [`World::has_stream_meetings`] says no. The runtime's.
     pub fn stream_meeting(&self) -> Result<StreamMeeting> {
         let (world, size) = (self.world(), u64::from(self.size()));
         let made = (|| {
+            if !world.has_stream_meetings() {
+                let given = world.device().runtime().kind().to_string();
+                let expected = "a runtime whose streams write and wait for words";
+                return Err(Error::Config { field: "meetings by streams", given, expected });
+            }
             let words = world.device().allocate_host(SEEN + (size * WORD) as usize)?;
             words.write(0, &vec![0; words.len()])?;
             Ok((words, world.device().create_priority_stream()?))
@@ -194,7 +201,27 @@ impl Watch {
         self.words.atomic_u64(offset).map_or(0, |word| word.load(Ordering::Acquire))
     }
 
-    fn run(&self) {
+    fn run(self: Arc<Self>) {
+        self.look();
+        // Nobody watches from here on: what still waits is let go, and what it writes stays until it has been written.
+        if self.word(PASSED) < self.enqueued() {
+            self.release();
+            let end = Moment::now().after(DRAIN);
+            while self.word(PASSED) < self.enqueued() && !end.remaining().is_zero() {
+                anabranch_clock::sleep(LOOK);
+            }
+            if self.word(PASSED) < self.enqueued() {
+                tracing::warn!("a stream waits in a meeting whose owner is gone; its words are never freed");
+                Box::leak(Box::new(Arc::clone(&self)));
+            }
+        }
+    }
+
+    fn enqueued(&self) -> u64 {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).enqueued
+    }
+
+    fn look(&self) {
         // The meeting that is waited in, and since when that is known.
         let mut waits: Option<(u64, Moment)> = None;
         let mut guard = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -231,7 +258,15 @@ impl Watch {
         if waited <= world.operation_deadline() {
             return;
         }
-        if let Some((peer, seen)) = self.missing(epoch) {
+        let missing = match self.missing(epoch) {
+            Ok(missing) => missing,
+            Err(error) => {
+                let why = format!("a meeting by streams did not end, and its words cannot be read: {error}");
+                world.poison(&why);
+                return self.release();
+            }
+        };
+        if let Some((peer, seen)) = missing {
             world.judge(Some(&FaultRecord {
                 operation: OperationCode::STREAM_MEETING.0,
                 epoch,
@@ -248,18 +283,28 @@ impl Watch {
     }
 
     /// The first member that has not come, and what its word says.
-    fn missing(&self, epoch: u64) -> Option<(GroupRank, u64)> {
+    fn missing(&self, epoch: u64) -> Result<Option<(GroupRank, u64)>> {
         let bytes = self.group.size() as usize * WORD as usize;
         let target = self.words.device_address().offset(SEEN as u64);
         // SAFETY: both lie in memory of this value and of its owner's, who joins this thread before either goes.
-        let copied = unsafe { self.stream.copy_async(target, self.flags, bytes) };
-        let copied = copied.and_then(|()| self.stream.synchronize());
-        if let Err(error) = copied {
-            tracing::warn!(%error, "the words of a meeting could not be read");
-        }
+        unsafe { self.stream.copy_async(target, self.flags, bytes) }?;
+        self.settle()?;
         let word = |member: &GroupRank| self.word(SEEN + member.index() * WORD as usize);
         let late = |member: &GroupRank| *member != self.rank && (word(member).wrapping_sub(epoch) as i64) < 0;
-        self.group.ranks().find(late).map(|member| (member, word(&member)))
+        Ok(self.group.ranks().find(late).map(|member| (member, word(&member))))
+    }
+
+    /// Waits for the watch's own copies, but not for ever: a device that shares a queue between its stream and the waiting one never
+    /// does them.
+    fn settle(&self) -> Result<()> {
+        let start = Moment::now();
+        while !self.stream.is_idle()? {
+            if start.elapsed() > DRAIN {
+                return Err(Error::StreamBusy { waited: start.elapsed() });
+            }
+            anabranch_clock::sleep(Duration::from_micros(100));
+        }
+        Ok(())
     }
 
     /// Lets every meeting pass that was put on a stream so far.
@@ -276,7 +321,7 @@ impl Watch {
                 tracing::warn!(%error, "a stream that waits for a member could not be let go");
             }
         }
-        if let Err(error) = self.stream.synchronize() {
+        if let Err(error) = self.settle() {
             tracing::warn!(%error, "a stream that waits for a member could not be let go");
         }
     }

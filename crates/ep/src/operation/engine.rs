@@ -284,8 +284,12 @@ impl ExpertParallel {
         }
         // SAFETY: sources are the slot's, or the caller's, who leaves them alone until the second half; targets are places of this
         // rank in the peers' slots, which nobody else touches before the flag. The kernels say why that is so.
-        let copied = unsafe { self.team.fork_legs(stream, joins, &legs) }.map_err(Into::into);
-        let told = copied.and_then(|()| flag(joins));
+        if let Err(error) = unsafe { self.team.fork_legs(stream, joins, &legs) } {
+            // Some copies may be under way, behind which nothing tells: the slot must not be used again, nor the peers wait.
+            self.world.poison(&format!("copies of a plan's rows broke off: {error}"));
+            return Err(error.into());
+        }
+        let told = flag(joins);
         slot.used_on(joins)?;
         told
     }
