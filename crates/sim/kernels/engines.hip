@@ -75,9 +75,10 @@ static ANABRANCH_DEVICE shmem::Status send(const Grid& grid, const shmem::Contex
     if (!pulls(args)) status = shmem::put_nbi<Scope>(grid, context, slot, staging, args.words, peer);
     if (status != shmem::Status::OK) return status;
     if (args.mode == ENGINES_QUIET_SIGNAL) status = shmem::quiet<Scope>(grid, context);
-    if (args.mode == ENGINES_FENCE_SIGNAL) shmem::fence(grid, context, peer);
-    if (args.mode == ENGINES_FENCES_SIGNAL) shmem::fence(grid, context);
-    if (args.mode >= ENGINES_FENCE_SIGNAL) {
+    if (args.mode == ENGINES_FENCE_SIGNAL) status = shmem::fence(grid, context, peer);
+    if (args.mode == ENGINES_FENCES_SIGNAL) status = shmem::fence(grid, context);
+    // Nothing is told behind copies that were not done.
+    if (args.mode >= ENGINES_FENCE_SIGNAL && status == shmem::Status::OK) {
         // By this lane itself, and not behind the copy in its queue.
         shmem::atomic_add<u64>(grid, context, arrived, 1, peer);
         return shmem::Status::OK;
