@@ -28,6 +28,11 @@ pub(super) const FILES: &[File] = &[
             ("post_piece", "fence_release_system", Twins(&["SDMA_DOORBELL_UNRELEASED"])),
             ("post_piece", "flag_store", Twins(&["SDMA_OUT_OF_TURN", "SDMA_DOORBELL_UNRELEASED"])),
             (
+                "post_piece",
+                "flag_load",
+                NotNeeded("What the fault record says of a turn that did not come; nothing depends on it."),
+            ),
+            (
                 "post",
                 "flag_load",
                 NotNeeded(
