@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Collectives on GPUs beside NCCL: doctor first, then the four operations from 1 KiB to 1 GiB by graph replay, then samples of
-# element types, operators, groups, in-place forms and local memory. The program verifies every result bit by bit; the script
+# element types, operators, groups, in-place forms, local memory and copy engines. The program verifies every result bit by bit; the script
 # stops at the first that is wrong.
 #
 #   scripts/ccl-bench.sh PROGRAM CONFIG FOLDER [RANKS]
@@ -51,4 +51,13 @@ if [ "$ranks" -ge 3 ]; then
     step group-2-0-1 --group 2,0,1 "${some[@]}" "${compare[@]}"
     step group-1-2 --group 1,2 "${some[@]}" "${compare[@]}"
 fi
+step engine --transport sdma --op all_gather,all_to_all --sizes 16M,64M,256M,1G --graph "${both[@]}"
+step engine-others --transport sdma --op broadcast,gather,scatter,all_reduce,reduce_scatter --sizes 16M,256M --graph "${compare[@]}"
+
+# A matrix product beside a collective: by copy engine, by kernels, and NCCL's.
+for form in --eager ""; do
+    "$program" bench overlap --config "$config" --set heap.bytes="${HEAP:-4 GiB}" --ranks "$ranks" --json $form --op all_gather,all_to_all \
+        --sizes 64M,256M --product 4096 "${compare[@]}" >>"$out/overlap.jsonl" 2>>"$out/errors.txt" ||
+        { echo "FAILED ($?)"; tail -5 "$out/errors.txt"; exit 1; }
+done
 echo "all verified"

@@ -8,7 +8,6 @@ use anabranch_clock::{Moment, sleep};
 use anabranch_hip::{Device, DeviceAddress, DeviceBuffer};
 use anabranch_hip_jit::{DevicePointer, device_struct};
 
-use crate::amd::AmdError;
 use crate::error::Error;
 use crate::format::fence;
 use crate::generation::Generation;
@@ -91,9 +90,9 @@ pub enum DeviceQueueError {
     /// The ring cannot be.
     #[error(transparent)]
     Ring(#[from] Error),
-    /// AMD's driver, or what it says of the machine, does not give a queue.
-    #[error("a queue on one of the GPU's copy engines")]
-    Amd(#[from] AmdError),
+    /// The machine does not give an engine.
+    #[error("there is no queue on one of the GPU's copy engines")]
+    Engine(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The runtime refused memory for it.
     #[error("the memory of a queue of copy engines")]
     Memory(#[from] anabranch_hip::Error),

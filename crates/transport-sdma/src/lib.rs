@@ -16,6 +16,7 @@
 #![deny(unsafe_code)]
 
 pub mod amd;
+mod config;
 mod cut;
 pub mod decode;
 mod device_queue;
@@ -33,6 +34,7 @@ mod transport;
 
 use anabranch_hip_jit::Header;
 
+pub use config::SdmaConfig;
 pub use cut::{Piece, cut};
 pub use device_queue::{
     DeviceQueue, DeviceQueueError, EngineWords, MEANS_HOST, MEANS_MAPPING, MEANS_QUEUE, QueueEngine,
@@ -44,7 +46,7 @@ pub use packet::{Compare, Packet};
 pub use queue::{Port, Queue, QueueError};
 pub use ring::{Placement, Ring, UNIT};
 pub use software::{EngineFaults, SoftwareConfig, SoftwareQueue};
-pub use transport::{SdmaConfig, SdmaTransport};
+pub use transport::SdmaTransport;
 
 /// The headers `sdma/*.h`, for kernels that put packets into queues. [`SdmaQueue`] is among the layouts of the unit.
 pub const DEVICE_HEADERS: &[Header] = &[

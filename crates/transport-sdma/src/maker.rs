@@ -9,11 +9,11 @@ use anabranch_transport::{PeerInfo, Refusal};
 use crate::amd::{
     AmdEngine, AmdEngines, AmdError, GpuAddress, NODES_FOLDER, PCI_FOLDER, PciAddress, Topology, open_driver,
 };
+use crate::config::SdmaConfig;
 use crate::device_queue::{DeviceQueueError, QueueEngine};
 use crate::generation::Generation;
 use crate::ring::Ring;
 use crate::software::{SoftwareConfig, SoftwareQueue};
-use crate::transport::SdmaConfig;
 
 /// The engines of one device.
 #[derive(Debug)]
@@ -85,14 +85,21 @@ impl Maker {
             }
             Engines::Amd(engines) => {
                 let own = peer.same_host(local) && peer.pci == local.pci;
-                let destination = if own { None } else { Some(address(&peer.pci)?) };
-                if let Some(destination) = &destination {
-                    engines.check_link(destination)?;
-                }
-                Ok(Box::new(AmdEngine::new(engines.create(destination.as_ref(), channel)?)?))
+                let destination = if own { None } else { Some(peer.pci.as_str()) };
+                let engine = hardware(engines, destination, channel);
+                Ok(Box::new(engine.map_err(|error| DeviceQueueError::Engine(Box::new(error)))?))
             }
         }
     }
+}
+
+/// A queue on hardware, to the GPU at a place or within the own one.
+fn hardware(engines: &AmdEngines, destination: Option<&str>, channel: u32) -> Result<AmdEngine, AmdError> {
+    let destination = destination.map(address).transpose()?;
+    if let Some(destination) = &destination {
+        engines.check_link(destination)?;
+    }
+    AmdEngine::new(engines.create(destination.as_ref(), channel)?)
 }
 
 fn amd(device: &Device, config: &SdmaConfig) -> Result<AmdEngines, AmdError> {
