@@ -13,6 +13,8 @@ use anabranch_sim::{RunOptions, Scenario};
 
 /// How often each search of the table is made, how far apart they start, and the most seeds that one may take.
 const SEARCHES: u64 = 20;
+/// The same on a whole machine, whose runs take a hundred times as long.
+const SEARCHES_OF_MACHINES: u64 = 4;
 const APART: u64 = 100_000;
 const MOST: u64 = 10_000;
 /// Within how many seeds the checker must name a race.
@@ -53,11 +55,12 @@ fn name(search: Search) -> String {
     core::iter::once(protocol.name()).chain(words).collect()
 }
 
-/// Twenty searches; the median and the most of how many seeds they took.
+/// All searches; the median and the most of how many seeds they took.
 fn searched(jit: &Jit, search: Search, number: u32) -> Result<(u64, u64), String> {
     let mut scenario = common::make(jit, &search.case(number));
     let mut taken = Vec::new();
-    for start in (0..SEARCHES).map(|search| search * APART) {
+    let searches = if search.protocol.is_whole_machine() { SEARCHES_OF_MACHINES } else { SEARCHES };
+    for start in (0..searches).map(|search| search * APART) {
         let caught = first_failing(scenario.as_mut(), start, MOST);
         let Some((seeds, problem)) = caught else {
             return Err(format!("not in seeds {start}..{}", start + MOST));
@@ -139,7 +142,8 @@ fn the_right_kernels_are_clean_over_the_same_seeds() {
     in_parallel(searches.len(), |index| {
         let search = searches[index];
         let mut scenario = common::make(&jit, &search.case(0));
-        for start in (0..SEARCHES).map(|search| search * APART) {
+        let searches = if search.protocol.is_whole_machine() { SEARCHES_OF_MACHINES } else { SEARCHES };
+        for start in (0..searches).map(|search| search * APART) {
             if let Some((seeds, problem)) = first_failing(scenario.as_mut(), start, CLEAN) {
                 panic!("{search:?}, seed {}: {problem}", start + seeds - 1);
             }
