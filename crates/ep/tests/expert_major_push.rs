@@ -193,9 +193,11 @@ fn what_does_not_fit_is_refused_before_anything_is_launched() {
         // The experts' last row, and the first byte of the slot map.
         let last = experts.address().offset(experts.len() as u64 - 256);
         expect(into(&bench, dispatched, range(last, whole)), &[what, "overlaps the experts' output"]);
+        // Of the two ranges that end in the map or start in it, the one on the side where the experts' output is not.
         let map = bench.layout.slot_map();
-        let before = anabranch_hip::DeviceAddress(map.0 - whole as u64 + 16);
-        expect(into(&bench, dispatched, range(before, whole)), &[what, "overlaps the slot map"]);
+        let start = if experts.address() < map { map.0 } else { map.0 - whole as u64 + 16 };
+        let range_at_map = range(anabranch_hip::DeviceAddress(start), whole);
+        expect(into(&bench, dispatched, range_at_map), &[what, "overlaps the slot map"]);
         let window = dispatched.combine_rows();
         expect(into(&bench, dispatched, range(window, whole)), &[what, "own windows"]);
         // And then all goes well.
