@@ -18,6 +18,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("transport", &["ranks"]),
     ("transport-p2p", &["hip", "hip-jit", "ranks", "transport"]),
     ("transport-sdma", &["clock", "hip", "hip-jit", "ranks", "transport", "transport-p2p"]),
+    ("transport-rdma", &["clock", "hip", "hip-jit", "ranks", "transport"]),
+    ("softnic", &["clock", "hip", "ranks", "transport", "transport-rdma"]),
     (
         "shmem",
         &["bootstrap", "clock", "hip", "hip-jit", "ranks", "transport", "transport-p2p", "transport-sdma"],

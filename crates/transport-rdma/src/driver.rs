@@ -1,0 +1,123 @@
+//! What makes queue pairs and keys: the seam between this transport and a NIC, real or in software.
+
+use std::fmt;
+use std::sync::Arc;
+
+use anabranch_hip::DeviceAddress;
+use anabranch_ranks::GlobalRank;
+use anabranch_transport::Region;
+
+use crate::error::Result;
+use crate::provider::Provider;
+
+/// A NIC that serves one rank, chosen and opened.
+pub trait NicDriver: fmt::Debug + Send + Sync {
+    /// The format of its entries.
+    fn provider(&self) -> Provider;
+
+    /// Which NIC and port it is, and why that one; for people.
+    fn describe(&self) -> String;
+
+    /// What it can do.
+    fn limits(&self) -> NicLimits;
+
+    /// Lets the NIC read and write a range of memory of the rank's device (or of the host), and peers who have the remote key do so
+    /// with it. Entries name it by the addresses that kernels use. Not collective.
+    ///
+    /// # Errors
+    /// What the NIC's library or the range refuses.
+    fn register(&self, region: Region) -> Result<Arc<dyn Registered>>;
+
+    /// Makes a reliably connected queue pair for a peer, not connected yet. Its peer makes one for this rank with the same channel.
+    ///
+    /// # Errors
+    /// [`crate::NicError::Limit`] for more entries than there may be; the library's.
+    fn create_queue(&self, spec: QueueSpec) -> Result<Arc<dyn NicQueue>>;
+}
+
+/// What a NIC can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NicLimits {
+    /// The most bytes of one write or read.
+    pub most_message_bytes: u32,
+    /// The most bytes that an entry can carry itself, at least 8.
+    pub inline_bytes: u32,
+    /// Which atomic operations there are.
+    pub atomics: Atomics,
+}
+
+/// Atomic operations of a NIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Atomics {
+    /// None.
+    None,
+    /// Fetch-and-add and compare-and-swap of 64 bits.
+    Standard,
+    /// Also those with masks, of 32 and 64 bits, which make every operation of the matrix.
+    Masked,
+}
+
+/// Which queue pair is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueSpec {
+    /// Whom it goes to.
+    pub peer: GlobalRank,
+    /// Which of the queue pairs to that peer.
+    pub channel: u32,
+    /// Entries of 64 bytes, a power of two.
+    pub entries: u32,
+}
+
+/// Registered memory; dropping it ends the NIC's access.
+pub trait Registered: fmt::Debug + Send + Sync {
+    /// The key for entries of this rank.
+    fn local_key(&self) -> u32;
+
+    /// The key for entries of peers.
+    fn remote_key(&self) -> u32;
+}
+
+/// A queue pair. Dropping it ends it; no kernel uses it then.
+pub trait NicQueue: fmt::Debug + Send + Sync {
+    /// What the peer's driver needs to connect its queue pair to this one: bytes to be sent to it.
+    fn endpoint(&self) -> Vec<u8>;
+
+    /// Connects it to the queue pair that the peer described. Once. The peer may not have connected its own yet: what is sent
+    /// meanwhile arrives later.
+    ///
+    /// # Errors
+    /// [`crate::NicError::Endpoint`]; the library's.
+    fn connect(&self, peer: GlobalRank, endpoint: &[u8]) -> Result<()>;
+
+    /// Where kernels find it. Valid as long as the queue pair is.
+    fn words(&self) -> QueueWords;
+
+    /// Which it is, for people.
+    fn describe(&self) -> String;
+
+    /// Why it does nothing any more, with the NIC's syndrome in words, if it has stopped.
+    fn stopped(&self) -> Option<String>;
+}
+
+/// Where kernels find a queue pair. Addresses are those of kernels of the rank's device; null where the provider has no such thing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueWords {
+    /// The send queue, `entries` times 64 bytes.
+    pub ring: DeviceAddress,
+    /// Entries of the ring, a power of two.
+    pub entries: u32,
+    /// Where the NIC tells of completions: a collapsed completion queue entry of the provider's.
+    pub completions: DeviceAddress,
+    /// mlx5: the two words of the doorbell record, 64 bits aligned; the second is the send queue's.
+    pub doorbell_record: DeviceAddress,
+    /// The 64-bit word whose store tells the NIC to look.
+    pub doorbell: DeviceAddress,
+    /// `bnxt_re`: the table of message sequence numbers, 8 bytes for each entry.
+    pub sequence_table: DeviceAddress,
+    /// Number of the queue pair, 24 bits.
+    pub number: u32,
+    /// Bytes of a packet on the path.
+    pub path_mtu: u32,
+    /// Providers whose doorbell carries a value of the owner's: that value.
+    pub doorbell_value: u64,
+}

@@ -1,0 +1,21 @@
+//! NICs: peers on other machines (or on this one) by queue pairs whose entries kernels write.
+//!
+//! A [`NicDriver`] makes what kernels need: registered memory with its keys, and queue pairs connected to a peer's. Which *provider*
+//! a driver is ([`Provider`]) decides the format of the entries that kernels write, and they are compiled for that one: the formats of
+//! NICs, or requests that a thread of the host posts ([`Provider::Posted`]). [`RdmaQueue`] is what kernels know of a queue pair
+//! (`rdma/queue.h`).
+#![deny(unsafe_code)]
+
+mod config;
+mod driver;
+mod error;
+mod posted;
+mod provider;
+mod view;
+
+pub use config::RdmaConfig;
+pub use driver::{Atomics, NicDriver, NicLimits, NicQueue, QueueSpec, QueueWords, Registered};
+pub use error::{NicError, Result};
+pub use posted::{POSTED_COMPLETION_WORDS, PostedOpcode, PostedRequest};
+pub use provider::Provider;
+pub use view::{MEANS_MAPPING, MEANS_NIC, RdmaQueue, RdmaRange};

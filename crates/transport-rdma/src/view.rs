@@ -1,0 +1,74 @@
+//! What kernels know of a queue pair.
+
+use anabranch_hip_jit::{DevicePointer, device_struct};
+
+device_struct! {
+    /// A range of this rank's memory that its NIC may read and write.
+    pub struct RdmaRange {
+        /// Its first byte.
+        pub address: u64,
+        /// Bytes.
+        pub bytes: u64,
+        /// The key by which entries name it.
+        pub key: u32,
+        /// Zero.
+        pub reserved: u32,
+    }
+}
+
+device_struct! {
+    /// How kernels of a rank reach a peer by its NIC: one of its queue pairs to that peer (`rdma/queue.h`).
+    pub struct RdmaQueue {
+        /// The send queue, entries of 64 bytes.
+        pub ring: DevicePointer<u8>,
+        /// The collapsed completion queue entry, 64 bytes.
+        pub completions: DevicePointer<u64>,
+        /// mlx5: the doorbell record.
+        pub doorbell_record: DevicePointer<u32>,
+        /// What tells the NIC to look.
+        pub doorbell: DevicePointer<u64>,
+        /// `bnxt_re`: message sequence numbers.
+        pub sequence_table: DevicePointer<u64>,
+        /// The position, in entries, up to which room is taken. (`bnxt_re`: with the packet sequence number above it.)
+        pub reserved: DevicePointer<u64>,
+        /// The position up to which entries have been made known.
+        pub committed: DevicePointer<u64>,
+        /// The position up to which entries are known to be complete.
+        pub completed: DevicePointer<u64>,
+        /// Where what atomic operations and reads of single values bring is put: 8 bytes for each entry of the ring.
+        pub results: DevicePointer<u64>,
+        /// Where this rank's registered memory is, the heap first.
+        pub ranges: DevicePointer<RdmaRange>,
+        /// Where the peer's heap starts, by the address that its NIC knows it by.
+        pub remote_base: u64,
+        /// Bytes of it.
+        pub remote_bytes: u64,
+        /// Providers whose doorbell carries a value of the owner's: that value.
+        pub doorbell_value: u64,
+        /// Entries of the ring, a power of two.
+        pub entries: u32,
+        /// Number of the queue pair.
+        pub number: u32,
+        /// The key of the peer's heap.
+        pub remote_key: u32,
+        /// The key of `results`.
+        pub results_key: u32,
+        /// Ranges in `ranges`.
+        pub range_count: u32,
+        /// The most bytes of one write or read.
+        pub most_message_bytes: u32,
+        /// Bytes of a packet on the path.
+        pub path_mtu: u32,
+        /// How the peer is reached: [`MEANS_MAPPING`] or [`MEANS_NIC`].
+        pub means: u32,
+        /// The peer, as a rank of the group whose table this stands in; for fault records.
+        pub peer: u32,
+        /// Zero.
+        pub padding: u32,
+    }
+}
+
+/// [`RdmaQueue::means`]: by loads and stores; there is no queue pair.
+pub const MEANS_MAPPING: u32 = 0;
+/// [`RdmaQueue::means`]: by this queue pair.
+pub const MEANS_NIC: u32 = 3;
