@@ -281,7 +281,7 @@ mod tests {
             max_blocks: 5,
             staging_bytes: 1 << 20,
             pipe_bytes: 64 << 10,
-            copy_streams: 3,
+            copy_streams: Some(3),
             meetings: Meetings::Stream,
             check: Check::Fingerprint,
             table: None,

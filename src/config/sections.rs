@@ -381,8 +381,9 @@ pub struct CclSettings {
     /// Memory of the symmetric heap for messages that are not yet received; `None` means chosen from heap and device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pipe_bytes: Option<ByteSize>,
-    /// Streams for the copies to each member in collectives by copy engine; 0 for one for all.
-    pub copy_streams: u32,
+    /// Streams for the copies to each member in collectives by copy engine; 0 for one for all others; `None` means chosen by the device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub copy_streams: Option<u32>,
     /// How members meet before and behind copies by engine.
     pub meetings: Meetings,
     /// What is checked at every call.
@@ -399,7 +400,7 @@ impl Default for CclSettings {
             max_blocks: None,
             staging_bytes: None,
             pipe_bytes: None,
-            copy_streams: 1,
+            copy_streams: None,
             meetings: Meetings::default(),
             check: Check::default(),
             table: None,

@@ -338,12 +338,15 @@ pub static SETTINGS: &[Setting] = &[
         )),
         "chosen from the heap and the device",
     ),
-    shared(setting(
-        "ccl.copy_streams",
-        Integer,
-        "Streams for the copies to each member in collectives by copy engine, up to 16; 0 for one stream for all members, whose copies \
-         then follow each other.",
-    )),
+    unset(
+        shared(setting(
+            "ccl.copy_streams",
+            Integer,
+            "Streams for the copies to each member in collectives by copy engine, up to 16; 0 for one stream for all other members, whose \
+             copies then follow each other.",
+        )),
+        "0 on NVIDIA GPUs, else 1",
+    ),
     shared(setting(
         "ccl.meetings",
         Word(&MEETINGS),

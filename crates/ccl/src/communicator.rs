@@ -300,7 +300,8 @@ impl Communicator {
             _ if plan.algorithm == Algorithm::CopyEngine => {
                 let of_call = (&self.channel, self.limits.lanes);
                 let steps = steps::by_engine(&self.team, of_call, call, (&shape, &plan), (&buffers, counts))?;
-                self.team.prepare_legs(self.config.copy_streams)?;
+                let streams = self.config.copy_streams.unwrap_or_else(|| self.team.usual_leg_streams());
+                self.team.prepare_legs(streams)?;
                 self.with_kernels(steps, &shape, &plan)?
             }
             Call::AllGatherMany(pairs) => {

@@ -110,8 +110,9 @@ pub struct CclConfig {
     pub pipe_bytes: u64,
     /// Streams for the copies to each member by [`Algorithm::CopyEngine`] (`ccl.copy_streams`), at most [`MOST_LEG_STREAMS`]: one where each
     /// member has a link of its own; more where one copy does not fill it (copies of less than half a MiB are never divided); 0 for one
-    /// stream for all members, where one copy fills all that a rank can send.
-    pub copy_streams: u32,
+    /// stream for all other members, where one copy fills all that a rank can send. `None`:
+    /// [`Team::usual_leg_streams`](anabranch_shmem::Team::usual_leg_streams).
+    pub copy_streams: Option<u32>,
     /// How members meet around copies by engine (`ccl.meetings`).
     pub meetings: Meetings,
     /// What is checked at every call (`ccl.check`).
@@ -127,7 +128,7 @@ impl Default for CclConfig {
             max_blocks: 0,
             staging_bytes: 0,
             pipe_bytes: 0,
-            copy_streams: 1,
+            copy_streams: None,
             meetings: Meetings::default(),
             check: Check::default(),
             table: None,
@@ -161,7 +162,10 @@ impl CclConfig {
             ("ccl.max_blocks", self.max_blocks.to_string()),
             ("ccl.staging_bytes", self.staging_bytes.to_string()),
             ("ccl.pipe_bytes", self.pipe_bytes.to_string()),
-            ("ccl.copy_streams", self.copy_streams.to_string()),
+            (
+                "ccl.copy_streams",
+                self.copy_streams.map_or("the usual".to_owned(), |streams| streams.to_string()),
+            ),
             ("ccl.meetings", self.meetings.name().to_owned()),
             ("ccl.check", self.check.to_string()),
         ]
@@ -184,8 +188,8 @@ impl CclConfig {
         if self.pipe_bytes != 0 && !(4096..=1 << 40).contains(&self.pipe_bytes) {
             return refuse("ccl.pipe_bytes", self.pipe_bytes, "0, or 4096 to 2^40");
         }
-        if self.copy_streams > MOST_LEG_STREAMS {
-            return refuse("ccl.copy_streams", self.copy_streams.into(), "0 to 16");
+        if let Some(given) = self.copy_streams.filter(|given| *given > MOST_LEG_STREAMS) {
+            return refuse("ccl.copy_streams", given.into(), "0 to 16");
         }
         Ok(())
     }

@@ -138,7 +138,7 @@ fn long_copies_in_pieces_on_several_streams_and_on_one() {
     let long = |collective| Case::new(collective, DataType::U8, 1_500_001).into();
     let trials: Vec<Trial> = vec![long(Collective::AllGather), long(Collective::Broadcast)];
     for copy_streams in [0, 3] {
-        let config = CclConfig { copy_streams, ..config() };
+        let config = CclConfig { copy_streams: Some(copy_streams), ..config() };
         all_well(on_ranks(2, 4, &world_config(), &jit(), |world| {
             run_all(world, config.clone(), &trials, false)
         }));

@@ -1,7 +1,7 @@
 //! Copies to peers side by side, by whatever moves bytes without kernels: copy engines on GPUs, threads on the host runtime.
 //!
 //! A *leg* is a copy to one member. The legs of a call go on streams of the team's own: one or more for each member, so that each link has
-//! an engine at work; or one for all, where a single copy fills what this rank can send. They fork from the caller's stream and join it again: what was on that stream before is done before the first leg
+//! an engine at work; or one for all other members, where a single copy fills what this rank can send, and one for its own part. They fork from the caller's stream and join it again: what was on that stream before is done before the first leg
 //! begins, and what follows there finds all legs done. Forks and joins are events, so the whole may be captured into a graph.
 //!
 //! Where the route to a member has queues that kernels write (transport `sdma`), a kernel of one wave gives its legs to the engines and waits
@@ -13,7 +13,7 @@
 
 use std::sync::PoisonError;
 
-use anabranch_hip::{Device, DeviceAddress, Event, Stream};
+use anabranch_hip::{Device, DeviceAddress, Event, RuntimeKind, Stream};
 use anabranch_ranks::GroupRank;
 
 use crate::engine_legs::EngineLeg;
@@ -45,7 +45,7 @@ const PIECE_ALIGNMENT: u64 = 256;
 /// its capture has ended, and calls in between may be of either kind.
 #[derive(Debug)]
 pub(crate) struct LegStreams {
-    /// 0: one for all.
+    /// 0: one for all other members, and one for this rank.
     per_member: u32,
     running: Branches,
     captured: Branches,
@@ -55,7 +55,7 @@ pub(crate) struct LegStreams {
 #[derive(Debug)]
 struct Branches {
     fork: Event,
-    /// `[members][per_member]`, each with the event behind its last leg.
+    /// `[members][per_member]`, or two, each with the event behind its last leg.
     list: Vec<(Stream, Event)>,
 }
 
@@ -100,9 +100,9 @@ impl Branches {
     }
 }
 
-/// The pieces of the legs, and the branch of each: a long leg is cut into as many as its member has streams, and all share branch 0 where
-/// `per_member` is 0.
-fn pieces(legs: &[Leg], per_member: u32) -> Vec<(usize, Leg)> {
+/// The pieces of the legs, and the branch of each: a long leg is cut into as many as its member has streams. Where `per_member` is 0, all
+/// share branch 0 but those within the memory of `own`, which use none of its links and have branch 1.
+fn pieces(legs: &[Leg], own: GroupRank, per_member: u32) -> Vec<(usize, Leg)> {
     let mut pieces = Vec::with_capacity(legs.len());
     for leg in legs.iter().filter(|leg| leg.bytes > 0) {
         let wanted = (leg.bytes / LEAST_PIECE).clamp(1, per_member.max(1).into());
@@ -111,7 +111,10 @@ fn pieces(legs: &[Leg], per_member: u32) -> Vec<(usize, Leg)> {
         for (piece, start) in starts.enumerate() {
             let (target, source) = (leg.target.offset(start), leg.source.offset(start));
             let cut = Leg { target, source, bytes: length.min(leg.bytes - start), ..*leg };
-            let branch = if per_member == 0 { 0 } else { leg.peer.index() * per_member as usize + piece };
+            let branch = match per_member {
+                0 => usize::from(leg.peer == own),
+                _ => leg.peer.index() * per_member as usize + piece,
+            };
             pieces.push((branch, cut));
         }
     }
@@ -119,8 +122,17 @@ fn pieces(legs: &[Leg], per_member: u32) -> Vec<(usize, Leg)> {
 }
 
 impl Team {
-    /// Makes the streams for legs, unless they are there: `per_member` for each member, or with 0 one for all, whose legs then follow each
-    /// other in their order. Before the first [`Self::enqueue_legs`], and outside of captures. Not collective.
+    /// Streams for the legs to each member that suit this rank's device: 0, one for all others, on NVIDIA GPUs, where all links go to a
+    /// switch and copies that run at once slow each other down (`docs/performance.md`); else 1, for a link to each.
+    pub fn usual_leg_streams(&self) -> u32 {
+        match self.world().device().runtime().kind() {
+            RuntimeKind::Nvidia => 0,
+            RuntimeKind::Amd | RuntimeKind::Host => 1,
+        }
+    }
+
+    /// Makes the streams for legs, unless they are there: `per_member` for each member, or with 0 one for all other members, whose legs then
+    /// follow each other in their order, and one for this rank. Before the first [`Self::enqueue_legs`], and outside of captures. Not collective.
     ///
     /// # Errors
     /// [`Error::Config`] for more than [`MOST_LEG_STREAMS`]; the runtime's.
@@ -133,7 +145,7 @@ impl Team {
         if legs.as_ref().is_some_and(|known| known.per_member == per_member) {
             return Ok(());
         }
-        let (device, count) = (self.world().device(), (self.size() * per_member).max(1));
+        let (device, count) = (self.world().device(), (self.size() * per_member).max(2));
         let (running, captured) = (Branches::new(device, count)?, Branches::new(device, count)?);
         if let Some(before) = legs.replace(LegStreams { per_member, running, captured }) {
             // Work may be under way on them.
@@ -142,7 +154,7 @@ impl Team {
         Ok(())
     }
 
-    /// Copies all legs on the team's streams for them ([`Self::prepare_legs`], else one for each member), behind what is on `stream`; what follows there is behind them. Returns at once. Several
+    /// Copies all legs on the team's streams for them ([`Self::prepare_legs`], else [`Self::usual_leg_streams`]), behind what is on `stream`; what follows there is behind them. Returns at once. Several
     /// legs to one member may be cut and share streams; those to different members go side by side, in the order given: begin with the
     /// next member, so that not all ranks begin with the same one. Tracked as a launch of the team is, with `uses` ([`Team::launch_in_order`]).
     /// May be captured. Not collective.
@@ -157,7 +169,7 @@ impl Team {
     pub unsafe fn copy_legs(&self, stream: &Stream, legs: &[Leg], uses: &[MemoryUse]) -> Result<()> {
         self.check_legs(legs)?;
         if !stream.is_capturing()? && self.legs().lock().unwrap_or_else(PoisonError::into_inner).is_none() {
-            self.prepare_legs(1)?;
+            self.prepare_legs(self.usual_leg_streams())?;
         }
         // SAFETY: the caller's promise is the same.
         self.launch_in_order(stream, uses, || unsafe { self.enqueue_legs(stream, legs) })
@@ -178,7 +190,7 @@ impl Team {
         let streams = streams.as_ref().ok_or(Error::LegsNotPrepared)?;
         let (posted, legs): (Vec<Leg>, Vec<Leg>) =
             legs.iter().partition(|leg| leg.bytes > 0 && self.copies_by_queues(leg.peer));
-        let pieces = pieces(&legs, streams.per_member);
+        let pieces = pieces(&legs, self.rank(), streams.per_member);
         let branches = if stream.is_capturing()? { &streams.captured } else { &streams.running };
         // Copies of streams first: the kernel that gives the others to the queues waits until those are done.
         let (copied, used) = if pieces.is_empty() {
@@ -218,7 +230,7 @@ impl Team {
             legs.iter().partition(|leg| leg.bytes > 0 && self.copies_by_queues(leg.peer));
         let branches = if stream.is_capturing()? { &streams.captured } else { &streams.running };
         // SAFETY: the caller's promise.
-        let (copied, used) = unsafe { branches.run(stream, &pieces(&legs, streams.per_member)) };
+        let (copied, used) = unsafe { branches.run(stream, &pieces(&legs, self.rank(), streams.per_member)) };
         branches.follow(joins).map_err(|error| self.flight().lose(error))?;
         branches.join(joins, &used).map_err(|error| self.flight().lose(error))?;
         copied?;
@@ -246,8 +258,9 @@ mod tests {
     #[test]
     fn short_legs_are_whole_and_none_is_no_copy() {
         let legs = [leg(2, 0, LEAST_PIECE * 2 - 1), leg(0, 7, 0), leg(1, 3, 1)];
-        assert_eq!(pieces(&legs, 4), [(8, legs[0]), (4, legs[2])]);
-        assert_eq!(pieces(&legs, 0), [(0, legs[0]), (0, legs[2])]);
+        let own = GroupRank::new(1);
+        assert_eq!(pieces(&legs, own, 4), [(8, legs[0]), (4, legs[2])]);
+        assert_eq!(pieces(&legs, own, 0), [(0, legs[0]), (1, legs[2])]);
     }
 
     proptest! {
@@ -257,11 +270,13 @@ mod tests {
             per_member in 0u32..=MOST_LEG_STREAMS,
         ) {
             let legs: Vec<_> = given.iter().map(|(peer, start, bytes)| leg(*peer, *start, *bytes)).collect();
-            let mut pieces = pieces(&legs, per_member).into_iter().peekable();
+            let own = GroupRank::new(3);
+            let mut pieces = pieces(&legs, own, per_member).into_iter().peekable();
             for leg in legs {
                 let mut moved = 0;
                 while let Some((branch, piece)) = pieces.next_if(|_| moved < leg.bytes) {
-                    let expected = if per_member == 0 { 0 } else { leg.peer.index() };
+                    let shared = usize::from(leg.peer == own);
+                    let expected = if per_member == 0 { shared } else { leg.peer.index() };
                     prop_assert_eq!(branch / per_member.max(1) as usize, expected);
                     prop_assert_eq!((piece.peer, piece.target), (leg.peer, leg.target.offset(moved)));
                     prop_assert_eq!(piece.source, leg.source.offset(moved));

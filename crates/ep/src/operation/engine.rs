@@ -68,7 +68,7 @@ impl Engine {
         let all = (1..=size).map(|turn| GroupRank::new((me + turn) % size));
         let streamed: Vec<_> = all.filter(|peer| !team.copies_by_queues(*peer)).collect();
         if !streamed.is_empty() {
-            team.prepare_legs(1)?;
+            team.prepare_legs(team.usual_leg_streams())?;
         }
         let joins =
             Joins { running: device.create_priority_stream()?, captured: device.create_priority_stream()? };
