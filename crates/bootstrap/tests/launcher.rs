@@ -2,8 +2,9 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail their test")]
 
 use anabranch_bootstrap::launcher::{Launch, Launcher, Options, from_environment, from_environment_with};
-use anabranch_bootstrap::{Error, Token};
+use anabranch_bootstrap::{Error, Secret};
 use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
 
 const TORCHRUN: &str =
     "RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 MASTER_ADDR=head MASTER_PORT=29500";
@@ -61,6 +62,7 @@ fn the_order_is_the_documented_one() {
 fn the_address_can_be_chosen_in_three_ways() {
     let address = |text: &str, changes: &str| launch(text, changes).unwrap().address;
     assert_eq!(address(TORCHRUN, "ANABRANCH_BOOTSTRAP=[::1]:80"), "[::1]:80");
+    assert_eq!(address(TORCHRUN, "ANABRANCH_BOOTSTRAP=a:80,10.0.0.1:80"), "a:80,10.0.0.1:80");
     assert_eq!(address(SLURM, "MASTER_ADDR=fe80::1 MASTER_PORT=100"), "[fe80::1]:101");
     assert_eq!(address(OPEN_MPI, "ANABRANCH_BOOTSTRAP= MASTER_ADDR=a MASTER_PORT=100"), "a:101");
     let variables = variables(TORCHRUN, "");
@@ -82,11 +84,62 @@ fn two_steps_of_a_job_have_different_ports_in_the_documented_range() {
 }
 
 #[test]
-fn the_token_is_passed_on_and_not_printed() {
-    assert_eq!(launch(TORCHRUN, "").unwrap().token, Token::none());
-    let launch = launch(TORCHRUN, "ANABRANCH_TOKEN=secret").unwrap();
-    assert_eq!(launch.token, Token::new("secret"));
-    assert!(!format!("{launch:?}").contains("secret"));
+fn the_secret_is_passed_on_and_not_printed() {
+    assert_eq!(launch(TORCHRUN, "").unwrap().secret, Secret::none());
+    let launched = launch(TORCHRUN, "ANABRANCH_SECRET=sixteen-letters-").unwrap();
+    assert_eq!(launched.secret, Secret::new("sixteen-letters-"));
+    assert!(!format!("{launched:?}").contains("sixteen"));
+    let short = launch(TORCHRUN, "ANABRANCH_SECRET=hush").unwrap_err().to_string();
+    assert_eq!(short, "ANABRANCH_SECRET: the secret has 4 bytes, and at least 16 are needed");
+
+    let path = std::env::temp_dir().join(format!("anabranch-launcher-secret-{}", std::process::id()));
+    std::fs::write(&path, "from a file, and long enough\n").unwrap();
+    let by_file = format!("ANABRANCH_SECRET_FILE={}", path.display());
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+    assert!(matches!(launch(TORCHRUN, &by_file).unwrap_err(), Error::SecretFile { .. }));
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let launched = launch(TORCHRUN, &by_file).unwrap();
+    assert_eq!(launched.secret, Secret::new("from a file, and long enough"));
+    let both = launch(TORCHRUN, &format!("{by_file} ANABRANCH_SECRET=sixteen-letters-")).unwrap_err();
+    assert!(both.to_string().contains("ANABRANCH_SECRET is set as well"), "{both}");
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn being_insecure_is_asked_for_in_one_way() {
+    let insecure = |changes: &str| launch(TORCHRUN, changes).map(|launch| launch.insecure);
+    assert!(!insecure("").unwrap() && !insecure("ANABRANCH_INSECURE=0").unwrap());
+    assert!(insecure("ANABRANCH_INSECURE=1").unwrap());
+    let error = insecure("ANABRANCH_INSECURE=yes").unwrap_err().to_string();
+    assert_eq!(error, "ANABRANCH_INSECURE=yes: 0 or 1");
+}
+
+#[test]
+fn ranks_of_one_machine_without_a_secret_meet_on_loopback() {
+    let alone = "RANK=1 LOCAL_WORLD_SIZE=4 WORLD_SIZE=4";
+    let address = |changes: &str| launch(TORCHRUN, &format!("{alone} {changes}")).unwrap().address;
+    assert_eq!(address(""), "127.0.0.1:29501");
+    assert_eq!(address("ANABRANCH_SECRET=sixteen-letters-"), "head:29501");
+    assert_eq!(address("ANABRANCH_INSECURE=1"), "head:29501");
+    assert_eq!(address("ANABRANCH_BOOTSTRAP=head:80"), "head:80");
+}
+
+#[test]
+fn runs_and_their_starts_are_told_apart() {
+    let session = |text: &str, changes: &str| {
+        let session = launch(text, changes).unwrap().session;
+        (session.run, session.generation)
+    };
+    let elastic = "TORCHELASTIC_RUN_ID=abc TORCHELASTIC_RESTART_COUNT=2";
+    // On several machines, each agent counts for itself.
+    assert_eq!(session(TORCHRUN, elastic), ("abc".into(), 0));
+    let alone = format!("{elastic} RANK=1 LOCAL_WORLD_SIZE=4 WORLD_SIZE=4");
+    assert_eq!(session(TORCHRUN, &alone), ("abc".into(), 2));
+    assert_eq!(session(TORCHRUN, ""), (String::new(), 0));
+    assert_eq!(session(SLURM, "SLURM_RESTART_COUNT=1"), ("1234567.2".into(), 1));
+    assert_eq!(session(OPEN_MPI, "PMIX_NAMESPACE=job-7@1"), ("job-7@1".into(), 0));
+    let error = launch(SLURM, "SLURM_RESTART_COUNT=x").unwrap_err().to_string();
+    assert_eq!(error, "SLURM_RESTART_COUNT=x: a whole number of at most 32 bits, not negative");
 }
 
 #[test]

@@ -18,12 +18,18 @@
 //!    and 31999, below the ports that systems give out by themselves: 20000 + (31 x `SLURM_JOB_ID` +
 //!    `SLURM_STEP_ID`) mod 12000. This presumes that rank 0 runs on the first host, as it does by default.
 //!
-//! The token is `ANABRANCH_TOKEN`; without it, whoever reaches the port may join.
+//! The secret is `ANABRANCH_SECRET`, or what the file `ANABRANCH_SECRET_FILE` holds ([`Secret::read_file`]). `anabranch run`
+//! sets the first. Others hand out none: then ranks on one machine meet on its loopback interface, and ranks on
+//! several do not meet ([`Error::Unprotected`](crate::Error::Unprotected)) unless `ANABRANCH_INSECURE=1` says that they may.
+//!
+//! The session is what tells one run of a job from the next; see [`Launch::session`].
 
+mod session;
 mod slurm;
 
-use crate::{Error, Token};
+use crate::{Error, Secret, Session};
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
 
 /// Who started this process.
@@ -62,10 +68,17 @@ pub struct Launch {
     pub local_rank: u32,
     /// Ranks on this machine.
     pub local_size: u32,
-    /// Where the root is, as `host:port`.
+    /// Where the root is, as `host:port`; several, separated by commas, when `ANABRANCH_BOOTSTRAP` names several.
     pub address: String,
-    /// The job's secret; [`Token::none`] when none was handed out.
-    pub token: Token,
+    /// The job's secret; [`Secret::none`] when none was handed out.
+    pub secret: Secret,
+    /// Whether ranks may meet without a secret where other machines reach them.
+    pub insecure: bool,
+    /// Which run of the job this is, and which start of it, as far as the launcher says: torchrun's run id and, on one machine,
+    /// its restart count; SLURM's job and step and how often the job was queued again; Open MPI's and MPICH's job.
+    pub session: Session,
+    /// The network interface that rank 0 listens on, when `ANABRANCH_IFNAME` names one.
+    pub interface: Option<String>,
     /// Who said so.
     pub origin: Launcher,
 }
@@ -128,9 +141,50 @@ pub fn from_environment_with(
         return Err(malformed(names[3], &local_size.to_string(), &expected));
     }
     let local_rank = variables.below(names[2], "the rank on this machine", local_size, names[3])?;
-    let address = address(&variables, options)?;
-    let token = variables.get("ANABRANCH_TOKEN").map_or_else(Token::none, Token::new);
-    Ok(Launch { rank, size, local_rank, local_size, address, token, origin: launcher })
+    let mut address = address(&variables, options)?;
+    let secret = secret(&variables)?;
+    let insecure = switch(&variables, INSECURE)?;
+    let one_machine = local_size == size;
+    let interface = variables.get("ANABRANCH_IFNAME");
+    let chosen = variables.get(BOOTSTRAP).is_some() || interface.is_some();
+    // Nobody else may join then, and nobody has to reach the root from elsewhere.
+    if one_machine && secret.is_none() && !insecure && !chosen {
+        if let Some((_, port)) = address.rsplit_once(':') {
+            address = host_and_port("127.0.0.1", port);
+        }
+    }
+    let session = session::of(&variables, one_machine)?;
+    let origin = launcher;
+    Ok(Launch { rank, size, local_rank, local_size, address, secret, insecure, session, interface, origin })
+}
+
+const BOOTSTRAP: &str = "ANABRANCH_BOOTSTRAP";
+const SECRET: &str = "ANABRANCH_SECRET";
+const SECRET_FILE: &str = "ANABRANCH_SECRET_FILE";
+const INSECURE: &str = "ANABRANCH_INSECURE";
+
+fn secret(variables: &Variables<'_>) -> Result<Secret, Error> {
+    match (variables.get(SECRET), variables.get(SECRET_FILE)) {
+        (None, None) => Ok(Secret::none()),
+        (None, Some(path)) => Secret::read_file(Path::new(&path)),
+        (Some(secret), None) if secret.len() < Secret::MIN_BYTES => {
+            Err(Error::ShortSecret { name: SECRET, bytes: secret.len() })
+        }
+        (Some(secret), None) => Ok(Secret::new(secret)),
+        (Some(_), Some(path)) => Err(malformed(
+            SECRET_FILE,
+            &path,
+            "ANABRANCH_SECRET is set as well; one of the two says the secret",
+        )),
+    }
+}
+
+fn switch(variables: &Variables<'_>, name: &str) -> Result<bool, Error> {
+    match variables.get(name).as_deref() {
+        None | Some("0") => Ok(false),
+        Some("1") => Ok(true),
+        Some(other) => Err(malformed(name, other, "0 or 1")),
+    }
 }
 
 /// Finds the launcher, in the order that the module states.
@@ -152,12 +206,15 @@ fn find(variables: &Variables<'_>) -> Result<Launcher, Error> {
 }
 
 fn address(variables: &Variables<'_>, options: Options) -> Result<String, Error> {
-    const OURS: &str = "ANABRANCH_BOOTSTRAP";
-    if let Some(given) = variables.get(OURS) {
-        let port = given.rsplit_once(':').filter(|(host, _)| !host.is_empty());
-        return match port.map(|(_, port)| port.parse::<u16>()) {
-            Some(Ok(1..)) => Ok(given),
-            _ => Err(malformed(OURS, &given, "host:port, with a port from 1 to 65535")),
+    if let Some(given) = variables.get(BOOTSTRAP) {
+        let is_address = |candidate: &str| {
+            let parts = candidate.trim().rsplit_once(':').filter(|(host, _)| !host.is_empty());
+            matches!(parts.map(|(_, port)| port.parse::<u16>()), Some(Ok(1..)))
+        };
+        return if given.split(',').all(is_address) {
+            Ok(given)
+        } else {
+            Err(malformed(BOOTSTRAP, &given, "host:port, with a port from 1 to 65535"))
         };
     }
     if let Some(host) = variables.get("MASTER_ADDR") {
@@ -179,7 +236,7 @@ fn address(variables: &Variables<'_>, options: Options) -> Result<String, Error>
     }
 }
 
-fn host_and_port(host: &str, port: u16) -> String {
+fn host_and_port(host: &str, port: impl fmt::Display) -> String {
     if host.contains(':') && !host.starts_with('[') {
         format!("[{host}]:{port}")
     } else {

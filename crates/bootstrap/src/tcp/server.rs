@@ -6,23 +6,24 @@
 
 use super::TcpConfig;
 use super::connection::{Connection, Stream, poll};
-use super::greeting::{self, Hello, Welcome};
+use super::greeting::{self, Answer, Hello, Verdict};
+use super::noise::Responder;
 use super::waker::Waker;
 use crate::frame::{FrameError, Kind};
 use crate::hub::{Delivery, Hub};
 use crate::message::{Reply, Request};
-use crate::token::{self, Bytes32};
+use crate::secret::{self, Bytes32};
 use crate::{Deadline, Error, Loss, LossKind, Refusal};
 use anabranch_ranks::{GlobalRank, Group};
 use rustix::event::{PollFd, PollFlags};
 use std::collections::{BTreeMap, HashMap};
 use std::io::ErrorKind;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A connection has this long to prove itself.
-const GREETING: Duration = Duration::from_secs(10);
+/// The most connections that have not shown that they know the secret, besides one for each rank.
+const STRANGERS: usize = 64;
 /// A connection that is being closed has this long to take what it is owed.
 const DRAINING: Duration = Duration::from_secs(1);
 /// The pause after the system had no descriptor left for a connection.
@@ -65,7 +66,7 @@ struct Peer {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Server {
-    listener: TcpListener,
+    listeners: Vec<TcpListener>,
     waker: Waker,
     control: Arc<Control>,
     config: TcpConfig,
@@ -78,17 +79,24 @@ pub(super) struct Server {
     finishing: Option<Deadline>,
     /// Ranks that the finishing deadline found still joined.
     remaining: Vec<GlobalRank>,
+    /// Whether all ranks were there at some time.
+    formed: bool,
+    /// Why the world cannot form, and how many processes know it.
+    verdict: Option<Verdict>,
+    told: u32,
+    /// Connections that had to go for others, for the log.
+    pushed_out: u64,
 }
 
 impl Server {
     pub(super) fn new(
-        listener: TcpListener,
+        listeners: Vec<TcpListener>,
         waker: Waker,
         control: Arc<Control>,
         config: &TcpConfig,
     ) -> Result<Self, Error> {
         Ok(Self {
-            listener,
+            listeners,
             waker,
             control,
             config: config.clone(),
@@ -100,6 +108,10 @@ impl Server {
             accept_after: None,
             finishing: None,
             remaining: Vec::new(),
+            formed: false,
+            verdict: None,
+            told: 0,
+            pushed_out: 0,
         })
     }
 
@@ -122,7 +134,8 @@ impl Server {
                 let waiting = |peer: &Peer| {
                     matches!(peer.stage, Stage::Joined(_) | Stage::Draining { finished: false, .. })
                 };
-                if !self.peers.values().any(waiting) {
+                let untold = self.verdict.is_some() && self.told < self.config.size;
+                if !self.peers.values().any(waiting) && (!untold || deadline.expired()) {
                     return self.remaining;
                 }
             }
@@ -147,7 +160,8 @@ impl Server {
     fn poll(&self) -> std::io::Result<Vec<u64>> {
         let accepting = self.accept_after.is_none_or(|after| Instant::now() >= after);
         let listen = if accepting { PollFlags::IN } else { PollFlags::empty() };
-        let mut fds = vec![self.waker.poll_fd(), PollFd::new(&self.listener, listen)];
+        let mut fds = vec![self.waker.poll_fd()];
+        fds.extend(self.listeners.iter().map(|listener| PollFd::new(listener, listen)));
         fds.extend(self.peers.values().map(|peer| peer.connection.poll_fd()));
         let heartbeat = self.config.heartbeat;
         let mut wait = (heartbeat.interval / 2).min(heartbeat.limit / 4);
@@ -160,43 +174,76 @@ impl Server {
         Ok(self
             .peers
             .keys()
-            .zip(fds.iter().skip(2))
+            .zip(fds.iter().skip(1 + self.listeners.len()))
             .filter(|(_, fd)| readable(fd))
             .map(|(id, _)| *id)
             .collect())
     }
 
     fn accept(&mut self) {
-        loop {
-            match self.listener.accept() {
-                Ok((stream, address)) => {
-                    self.accept_after = None;
-                    let opened = token::nonce().and_then(|challenge| {
-                        Ok((challenge, Connection::new(stream, 0, greeting::MAX_BYTES)?))
-                    });
-                    let (challenge, mut connection) = match opened {
-                        Ok(opened) => opened,
-                        Err(error) => {
-                            tracing::warn!(%address, %error, "a connection to the rendezvous root was dropped");
-                            continue;
-                        }
-                    };
-                    connection.queue(Kind::Challenge, 0, &challenge);
-                    let stage = Stage::Greeted { challenge, since: Instant::now() };
-                    self.peers
-                        .insert(self.next_peer, Peer { connection, address: address.to_string(), stage });
-                    self.next_peer += 1;
+        let mut accepted = Vec::new();
+        for listener in &self.listeners {
+            loop {
+                // The rest waits in the backlog for the next round, so that a flood does not keep members waiting.
+                if accepted.len() == STRANGERS {
+                    break;
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(error)
-                    if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
-                Err(error) => {
-                    // Out of descriptors, most likely: the connection stays in the backlog.
-                    tracing::warn!(%error, "the rendezvous root cannot accept a connection");
-                    self.accept_after = Some(Instant::now() + ACCEPT_PAUSE);
-                    return;
+                match listener.accept() {
+                    Ok(new) => accepted.push(new),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                    Err(error)
+                        if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
+                    Err(error) => {
+                        // Out of descriptors, most likely: the connection stays in the backlog.
+                        tracing::warn!(%error, "the rendezvous root cannot accept a connection");
+                        self.accept_after = Some(Instant::now() + ACCEPT_PAUSE);
+                        break;
+                    }
                 }
             }
+        }
+        if !accepted.is_empty() {
+            self.accept_after = None;
+        }
+        for (stream, address) in accepted {
+            if let Err(error) = self.challenge(stream, address) {
+                tracing::warn!(%address, %error, "a connection to the rendezvous root was dropped");
+            }
+        }
+    }
+
+    /// Begins with a new connection.
+    fn challenge(&mut self, stream: TcpStream, address: SocketAddr) -> std::io::Result<()> {
+        let challenge: Bytes32 = secret::random()?;
+        let mut connection = Connection::new(stream, 0, greeting::MAX_BYTES)?;
+        connection.queue(Kind::Challenge, 0, &challenge);
+        self.push_out_oldest_stranger();
+        let stage = Stage::Greeted { challenge, since: Instant::now() };
+        self.peers.insert(self.next_peer, Peer { connection, address: address.to_string(), stage });
+        self.next_peer += 1;
+        Ok(())
+    }
+
+    /// Makes room for one more connection. The oldest goes: a rank has long shown who it is by then, and tries again if not.
+    fn push_out_oldest_stranger(&mut self) {
+        let strangers: Vec<u64> = self
+            .peers
+            .iter()
+            .filter(|(_, peer)| !matches!(peer.stage, Stage::Joined(_)))
+            .map(|(id, _)| *id)
+            .collect();
+        if strangers.len() < STRANGERS + self.config.size as usize {
+            return;
+        }
+        let Some(gone) = strangers.first().and_then(|id| self.peers.remove(id)) else { return };
+        self.pushed_out += 1;
+        // Whoever causes this must not fill the log too.
+        if self.pushed_out.is_power_of_two() {
+            tracing::warn!(
+                address = %gone.address,
+                count = self.pushed_out,
+                "too many connections at the rendezvous that do not say who they are; the oldest are closed"
+            );
         }
     }
 
@@ -241,9 +288,7 @@ impl Server {
         match (&peer.stage, kind) {
             (Stage::Greeted { challenge, .. }, Kind::Hello) => {
                 let challenge = *challenge;
-                let hello = Hello::decode(payload)?;
-                self.greeted(id, &hello, &challenge);
-                Ok(())
+                self.greeted(id, payload, &challenge)
             }
             (Stage::Joined(_), Kind::Heartbeat) => Ok(()),
             (Stage::Joined(rank), kind) if sender == rank.get() => {
@@ -263,38 +308,91 @@ impl Server {
     }
 
     /// Takes a newcomer in or refuses it.
-    fn greeted(&mut self, id: u64, hello: &Hello, challenge: &Bytes32) {
-        let token = &self.config.token;
-        let judged = greeting::judge(hello, token, challenge, self.config.size).and_then(|rank| {
-            if self.finishing.is_some() {
-                Err(Refusal::Ending)
-            } else if self.joined.contains_key(&rank) {
-                Err(Refusal::Duplicate)
-            } else if self.hub.is_lost(rank) {
-                Err(Refusal::Lost)
-            } else {
-                Ok(rank)
+    fn greeted(&mut self, id: u64, message: &[u8], challenge: &Bytes32) -> Result<(), FrameError> {
+        let Some((responder, payload)) = Responder::begin(&self.config.secret, challenge, message) else {
+            let address = self.peers.get(&id).map(|peer| peer.address.as_str());
+            tracing::warn!(address, "refused at the rendezvous: it does not know the secret");
+            self.refuse(id, Refusal::Secret);
+            return Ok(());
+        };
+        let hello = Hello::decode(&payload)?;
+        let judged = self.judge(&hello);
+        let (heartbeat, limit) = (self.config.heartbeat, self.config.max_message_bytes);
+        let answer = match (judged, self.verdict) {
+            (_, Some(verdict)) => Answer::Ended(verdict),
+            (Ok(_), None) => Answer::Welcome { heartbeat, limit },
+            (Err(refusal), None) => Answer::Refused(refusal),
+        };
+        let Some(peer) = self.peers.get_mut(&id) else { return Ok(()) };
+        match responder.finish(&answer.encode()) {
+            Ok((message, cipher)) => {
+                peer.connection.queue(Kind::Answer, 0, &message);
+                peer.connection.encrypt(cipher);
             }
-        });
-        let proof = hello.answer(token, challenge);
-        let Some(peer) = self.peers.get_mut(&id) else { return };
-        match judged {
-            Ok(rank) => {
-                let (heartbeat, limit) = (self.config.heartbeat, self.config.max_message_bytes);
-                peer.connection.set_limit(limit);
-                peer.connection.queue(Kind::Welcome, 0, &Welcome { proof, heartbeat, limit }.encode());
-                for loss in self.hub.losses() {
-                    let (kind, payload) = Reply::Lost(loss.clone()).encode();
-                    peer.connection.queue(kind, 0, &payload);
-                }
-                tracing::debug!(rank = rank.get(), address = %peer.address, "joined the rendezvous");
-                peer.stage = Stage::Joined(rank);
-                self.joined.insert(rank, id);
+            Err(error) => {
+                tracing::warn!(address = %peer.address, %error, "a connection to the rendezvous root was dropped");
+                self.peers.remove(&id);
+                return Ok(());
             }
-            Err(refusal) => {
+        }
+        match (answer, judged) {
+            (Answer::Welcome { .. }, Ok(rank)) => self.take_in(id, rank),
+            (Answer::Refused(refusal), _) => {
                 tracing::warn!(rank = hello.rank, address = %peer.address, %refusal, "refused at the rendezvous");
-                self.refuse(id, refusal);
+                self.drain(id);
+                self.weigh(&hello, refusal);
             }
+            _ => {
+                self.told += 1;
+                self.drain(id);
+            }
+        }
+        Ok(())
+    }
+
+    fn judge(&self, hello: &Hello) -> Result<GlobalRank, Refusal> {
+        let rank = hello.judge(self.config.size, &self.config.session)?;
+        if self.finishing.is_some() {
+            Err(Refusal::Ending)
+        } else if self.joined.contains_key(&rank) {
+            Err(Refusal::Duplicate)
+        } else if self.hub.is_lost(rank) {
+            Err(Refusal::Lost)
+        } else {
+            Ok(rank)
+        }
+    }
+
+    fn take_in(&mut self, id: u64, rank: GlobalRank) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        peer.connection.set_limit(self.config.max_message_bytes);
+        for loss in self.hub.losses() {
+            let (kind, payload) = Reply::Lost(loss.clone()).encode();
+            peer.connection.queue(kind, 0, &payload);
+        }
+        tracing::debug!(rank = rank.get(), address = %peer.address, "joined the rendezvous");
+        peer.stage = Stage::Joined(rank);
+        self.joined.insert(rank, id);
+        self.formed |= self.joined.len() == self.config.size as usize;
+    }
+
+    /// Ends the rendezvous for all when a rank of this very start was given another size, or two were given one rank: waiting
+    /// for the deadline would make nothing better. Without a secret, anybody could say so, and nothing follows.
+    fn weigh(&mut self, hello: &Hello, refusal: Refusal) {
+        let hopeless = matches!(refusal, Refusal::Size { .. } | Refusal::Duplicate);
+        if !hopeless || self.formed || self.finishing.is_some() || self.config.secret.is_none() {
+            return;
+        }
+        let verdict = Verdict { rank: GlobalRank::new(hello.rank), refusal };
+        tracing::warn!(rank = hello.rank, %refusal, "the world cannot form");
+        self.verdict = Some(verdict);
+        // Counted by processes: of two with one rank, another rank has none.
+        self.told = 1 + self.joined.len() as u32;
+        for id in self.joined.values().copied().collect::<Vec<_>>() {
+            if let Some(peer) = self.peers.get_mut(&id) {
+                peer.connection.queue(Kind::Verdict, 0, &greeting::encode_verdict(verdict));
+            }
+            self.drain(id);
         }
     }
 
@@ -376,7 +474,10 @@ impl Server {
                         peer.connection.queue(Kind::Heartbeat, 0, &[]);
                     }
                 }
-                Stage::Greeted { since, .. } if since.elapsed() > GREETING => gone.push(*id),
+                Stage::Greeted { since, .. } if since.elapsed() > self.config.greeting_limit => {
+                    tracing::warn!(address = %peer.address, "a connection to the rendezvous did not say who it is");
+                    gone.push(*id);
+                }
                 Stage::Draining { since, .. } if since.elapsed() > DRAINING => gone.push(*id),
                 Stage::Greeted { .. } | Stage::Draining { .. } => {}
             }
