@@ -391,9 +391,8 @@ fn list(ranks: &[GlobalRank]) -> String {
     let mut rest: Vec<u32> = ranks.iter().map(|rank| rank.get()).collect();
     rest.sort_unstable();
     let runs = rest.chunk_by(|a, b| a + 1 == *b).filter_map(|run| Some((run.first()?, run.last()?)));
-    let run = |(first, last): (&u32, &u32)| match first == last {
-        true => first.to_string(),
-        false => format!("{first}-{last}"),
+    let run = |(first, last): (&u32, &u32)| {
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
     };
     runs.map(run).collect::<Vec<_>>().join(", ")
 }

@@ -148,10 +148,13 @@ pub fn from_environment_with(
     let interface = variables.get("ANABRANCH_IFNAME");
     let chosen = variables.get(BOOTSTRAP).is_some() || interface.is_some();
     // Nobody else may join then, and nobody has to reach the root from elsewhere.
-    if one_machine && secret.is_none() && !insecure && !chosen {
-        if let Some((_, port)) = address.rsplit_once(':') {
-            address = host_and_port("127.0.0.1", port);
-        }
+    if one_machine
+        && secret.is_none()
+        && !insecure
+        && !chosen
+        && let Some((_, port)) = address.rsplit_once(':')
+    {
+        address = host_and_port("127.0.0.1", port);
     }
     let session = session::of(&variables, one_machine)?;
     let origin = launcher;

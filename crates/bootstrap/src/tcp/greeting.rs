@@ -209,7 +209,7 @@ pub(super) fn greet(config: &TcpConfig) -> Result<(Connection, Heartbeat), Error
 /// By up to half, at random, so that ranks that started together do not come back together.
 fn shortened(pause: Duration) -> Duration {
     let [random] = secret::random().unwrap_or([0]);
-    pause - pause.mul_f64(f64::from(random) / 512.0)
+    pause.mul_f64(1.0 - f64::from(random) / 512.0)
 }
 
 /// How an attempt failed.

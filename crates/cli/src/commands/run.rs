@@ -79,5 +79,6 @@ pub(crate) fn finish(plan: &Launch, port_offset: u16) -> anyhow::Result<()> {
 fn secret() -> anyhow::Result<String> {
     let mut bytes = [0_u8; 32];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).context("no random bytes")?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    let digit = |value: u8| char::from_digit(u32::from(value), 16).unwrap_or_default();
+    Ok(bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect())
 }
