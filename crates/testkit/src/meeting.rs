@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anabranch_bootstrap::{Deadline, TcpConfig, TcpRendezvous, TcpRoot, Secret};
+use anabranch_bootstrap::{Deadline, Secret, TcpConfig, TcpRendezvous, TcpRoot};
 use anabranch_ranks::GlobalRank;
 
 use crate::{Error, Role};
