@@ -16,6 +16,12 @@ const SLURM: &str = "SLURM_PROCID=9 SLURM_NTASKS=11 SLURM_LOCALID=1 SLURM_NODEID
                      SLURM_STEP_TASKS_PER_NODE=4(x2),3 SLURM_STEP_NODELIST=node[03-05] \
                      SLURM_JOB_ID=1234567 SLURM_STEP_ID=2";
 
+const EXPLICIT: &str = "ANABRANCH_RANK=1 ANABRANCH_WORLD_SIZE=6 ANABRANCH_LOCAL_RANK=0 \
+                        ANABRANCH_LOCAL_WORLD_SIZE=3 ANABRANCH_BOOTSTRAP=head:7000";
+// Flux sets MPICH's variables too.
+const FLUX: &str = "FLUX_TASK_RANK=5 FLUX_JOB_SIZE=8 FLUX_TASK_LOCAL_ID=1 FLUX_JOB_NNODES=2 FLUX_JOB_ID=77 \
+                    PMI_RANK=5 PMI_SIZE=8 ANABRANCH_BOOTSTRAP=head:7000";
+
 /// The variables of a text, with changes: `NAME=value` sets, `NAME=` removes.
 fn variables(text: &str, changes: &str) -> BTreeMap<String, String> {
     format!("{text} {changes}")
@@ -38,6 +44,13 @@ fn place(launch: &Launch) -> (Launcher, [u32; 4], &str) {
 fn every_launcher_is_understood() {
     assert_eq!(place(&launch(TORCHRUN, "").unwrap()), (Launcher::Torchrun, [5, 8, 1, 4], "head:29501"));
     assert_eq!(place(&launch(OPEN_MPI, "").unwrap()), (Launcher::OpenMpi, [3, 4, 1, 2], "head:7000"));
+    assert_eq!(place(&launch(EXPLICIT, "").unwrap()), (Launcher::Explicit, [1, 6, 0, 3], "head:7000"));
+    assert_eq!(place(&launch(FLUX, "").unwrap()), (Launcher::Flux, [5, 8, 1, 4], "head:7000"));
+    let cray = launch(MPICH, "MPI_LOCALRANKID= MPI_LOCALNRANKS= PMI_LOCAL_RANK=1 PMI_LOCAL_SIZE=4").unwrap();
+    assert_eq!(place(&cray), (Launcher::Mpich, [2, 4, 1, 4], "10.0.0.1:7000"));
+    // A step of fewer tasks than the job.
+    let step = launch(SLURM, "SLURM_STEP_NUM_TASKS=10").unwrap();
+    assert_eq!((step.rank, step.size), (9, 10));
     assert_eq!(place(&launch(MPICH, "").unwrap()), (Launcher::Mpich, [2, 4, 0, 2], "10.0.0.1:7000"));
     let port = 20_000 + (31 * 1_234_567 + 2) % 12_000;
     assert_eq!(
@@ -50,12 +63,17 @@ fn every_launcher_is_understood() {
 fn the_order_is_the_documented_one() {
     let origin = |text: &str| launch(text, "").unwrap().origin;
     assert_eq!(origin(&[SLURM, MPICH, OPEN_MPI, TORCHRUN].join(" ")), Launcher::Torchrun);
+    assert_eq!(origin(&[TORCHRUN, FLUX, EXPLICIT].join(" ")), Launcher::Explicit);
+    assert_eq!(origin(&[SLURM, FLUX, OPEN_MPI].join(" ")), Launcher::OpenMpi);
+    assert_eq!(origin(&[SLURM, MPICH, FLUX].join(" ")), Launcher::Flux);
     assert_eq!(origin(&[SLURM, MPICH, OPEN_MPI].join(" ")), Launcher::OpenMpi);
     assert_eq!(origin(&[SLURM, MPICH].join(" ")), Launcher::Mpich);
     // srun with PMI sets both, alike.
     assert_eq!(origin(&[SLURM, "PMI_RANK=9 PMI_SIZE=11"].join(" ")), Launcher::Slurm);
     let Err(Error::NoLauncher { looked_for }) = launch("HOME=/root RANK=", "") else { panic!("found one") };
-    assert_eq!(looked_for, ["RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"]);
+    let names =
+        ["ANABRANCH_RANK", "RANK", "OMPI_COMM_WORLD_RANK", "FLUX_TASK_RANK", "PMI_RANK", "SLURM_PROCID"];
+    assert_eq!(looked_for, names);
 }
 
 #[test]
@@ -137,6 +155,8 @@ fn runs_and_their_starts_are_told_apart() {
     assert_eq!(session(TORCHRUN, &alone), ("abc".into(), 2));
     assert_eq!(session(TORCHRUN, ""), (String::new(), 0));
     assert_eq!(session(SLURM, "SLURM_RESTART_COUNT=1"), ("1234567.2".into(), 1));
+    assert_eq!(session(FLUX, ""), ("77".into(), 0));
+    assert_eq!(session(EXPLICIT, "ANABRANCH_RUN_ID=r ANABRANCH_RESTART_COUNT=3"), ("r".into(), 3));
     assert_eq!(session(OPEN_MPI, "PMIX_NAMESPACE=job-7@1"), ("job-7@1".into(), 0));
     let error = launch(SLURM, "SLURM_RESTART_COUNT=x").unwrap_err().to_string();
     assert_eq!(error, "SLURM_RESTART_COUNT=x: a whole number of at most 32 bits, not negative");
@@ -196,6 +216,24 @@ fn what_is_missing_or_malformed_is_named_with_its_value() {
             SLURM,
             "SLURM_NODEID=3",
             "SLURM_STEP_TASKS_PER_NODE=4(x2),3: a list such as 4(x2),3 with an entry for node 3",
+        ),
+        // The shell of a batch job, in which every process sees rank 0.
+        (
+            SLURM,
+            "SLURM_STEP_ID=",
+            "SLURM is the launcher, but SLURM_STEP_ID (which srun sets for the ranks that it starts) is not set",
+        ),
+        (
+            FLUX,
+            "FLUX_JOB_NNODES=3",
+            "FLUX_JOB_NNODES=3: FLUX_JOB_SIZE=8 is no multiple of it, so it does not say how many ranks are on this machine: set \
+             ANABRANCH_RANK, ANABRANCH_WORLD_SIZE, ANABRANCH_LOCAL_RANK and ANABRANCH_LOCAL_WORLD_SIZE",
+        ),
+        (
+            FLUX,
+            "FLUX_JOB_NNODES=0",
+            "FLUX_JOB_NNODES=0: FLUX_JOB_SIZE=8 is no multiple of it, so it does not say how many ranks are on this machine: set \
+             ANABRANCH_RANK, ANABRANCH_WORLD_SIZE, ANABRANCH_LOCAL_RANK and ANABRANCH_LOCAL_WORLD_SIZE",
         ),
         (SLURM, "SLURM_JOB_ID=x", "SLURM_JOB_ID=x: a whole number of at most 64 bits, not negative"),
     ] {

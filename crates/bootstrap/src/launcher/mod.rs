@@ -2,12 +2,15 @@
 //!
 //! [`from_environment`] looks for launchers in this order, by the variable that holds the rank:
 //!
-//! 1. torchrun, and `anabranch run`, which sets the same (`RANK`). First, because torchrun is often started
-//!    by one of the others, whose variables then mean the agent and not the rank.
-//! 2. Open MPI (`OMPI_COMM_WORLD_RANK`).
-//! 3. MPICH and what descends from it (`PMI_RANK`), unless SLURM gives the same rank and size: then it was
+//! 1. Whoever sets `ANABRANCH_RANK`, `ANABRANCH_WORLD_SIZE`, `ANABRANCH_LOCAL_RANK` and `ANABRANCH_LOCAL_WORLD_SIZE`.
+//! 2. torchrun, and `anabranch run`, which sets the same (`RANK`). Before the others, because torchrun is often started
+//!    by one of them, whose variables then mean the agent and not the rank.
+//! 3. Open MPI (`OMPI_COMM_WORLD_RANK`).
+//! 4. Flux (`FLUX_TASK_RANK`), before MPICH, whose variables it sets too. It does not say how many ranks are on this
+//!    machine; where `FLUX_JOB_SIZE` is no multiple of `FLUX_JOB_NNODES`, the first form says it.
+//! 5. MPICH and what descends from it (`PMI_RANK`), unless SLURM gives the same rank and size: then it was
 //!    `srun` that set both, and SLURM's variables say more.
-//! 4. SLURM (`SLURM_PROCID`).
+//! 6. SLURM (`SLURM_PROCID`), within a step (`SLURM_STEP_ID`): in the shell of a batch job, `SLURM_PROCID` is 0 too.
 //!
 //! The root's address is, in this order:
 //!
@@ -36,10 +39,14 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Launcher {
+    /// Whoever set `ANABRANCH_RANK`.
+    Explicit,
     /// torchrun, or another that sets the same variables (`anabranch run` among them).
     Torchrun,
     /// mpirun of Open MPI.
     OpenMpi,
+    /// flux run.
+    Flux,
     /// mpiexec of MPICH or one of its descendants.
     Mpich,
     /// srun.
@@ -49,8 +56,10 @@ pub enum Launcher {
 impl fmt::Display for Launcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Explicit => "ANABRANCH_RANK",
             Self::Torchrun => "torchrun",
             Self::OpenMpi => "Open MPI",
+            Self::Flux => "Flux",
             Self::Mpich => "MPICH",
             Self::Slurm => "SLURM",
         })
@@ -116,17 +125,7 @@ pub fn from_environment_with(
 ) -> Result<Launch, Error> {
     let launcher = find(&Variables { lookup, launcher: Launcher::Torchrun })?;
     let variables = Variables { lookup, launcher };
-    let names = match launcher {
-        Launcher::Torchrun => ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"],
-        Launcher::OpenMpi => [
-            "OMPI_COMM_WORLD_RANK",
-            "OMPI_COMM_WORLD_SIZE",
-            "OMPI_COMM_WORLD_LOCAL_RANK",
-            "OMPI_COMM_WORLD_LOCAL_SIZE",
-        ],
-        Launcher::Mpich => ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"],
-        Launcher::Slurm => ["SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"],
-    };
+    let names = names(&variables);
     let size: u32 = variables.number(names[1], "the number of ranks")?;
     if size == 0 {
         return Err(malformed(names[1], "0", "a world has at least one rank"));
@@ -134,6 +133,7 @@ pub fn from_environment_with(
     let rank = variables.below(names[0], "the rank", size, names[1])?;
     let local_size = match launcher {
         Launcher::Slurm => slurm::local_size(&variables)?,
+        Launcher::Flux => flux_local_size(&variables, size)?,
         _ => variables.number(names[3], "the number of ranks on this machine")?,
     };
     if local_size == 0 || local_size > size {
@@ -159,6 +159,54 @@ pub fn from_environment_with(
     let session = session::of(&variables, one_machine)?;
     let origin = launcher;
     Ok(Launch { rank, size, local_rank, local_size, address, secret, insecure, session, interface, origin })
+}
+
+/// The variables of rank, size, local rank and local size.
+fn names(variables: &Variables<'_>) -> [&'static str; 4] {
+    let first = |names: &[&'static str; 2]| match variables.get(names[1]) {
+        Some(_) if variables.get(names[0]).is_none() => names[1],
+        _ => names[0],
+    };
+    match variables.launcher {
+        Launcher::Explicit => {
+            ["ANABRANCH_RANK", "ANABRANCH_WORLD_SIZE", "ANABRANCH_LOCAL_RANK", "ANABRANCH_LOCAL_WORLD_SIZE"]
+        }
+        Launcher::Torchrun => ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"],
+        Launcher::OpenMpi => [
+            "OMPI_COMM_WORLD_RANK",
+            "OMPI_COMM_WORLD_SIZE",
+            "OMPI_COMM_WORLD_LOCAL_RANK",
+            "OMPI_COMM_WORLD_LOCAL_SIZE",
+        ],
+        Launcher::Flux => ["FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", "FLUX_JOB_NNODES"],
+        Launcher::Mpich => [
+            "PMI_RANK",
+            "PMI_SIZE",
+            first(&["MPI_LOCALRANKID", "PMI_LOCAL_RANK"]),
+            first(&["MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"]),
+        ],
+        Launcher::Slurm => [
+            "SLURM_PROCID",
+            first(&["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"]),
+            "SLURM_LOCALID",
+            "SLURM_STEP_TASKS_PER_NODE",
+        ],
+    }
+}
+
+/// Flux spreads tasks evenly where that is possible, and says how many machines there are.
+fn flux_local_size(variables: &Variables<'_>, size: u32) -> Result<u32, Error> {
+    let nodes: u32 = variables.number("FLUX_JOB_NNODES", "the number of machines")?;
+    match size.checked_div(nodes) {
+        Some(each) if each * nodes == size => Ok(each),
+        _ => {
+            let expected = format!(
+                "FLUX_JOB_SIZE={size} is no multiple of it, so it does not say how many ranks are on this machine: set \
+                 ANABRANCH_RANK, ANABRANCH_WORLD_SIZE, ANABRANCH_LOCAL_RANK and ANABRANCH_LOCAL_WORLD_SIZE"
+            );
+            Err(malformed("FLUX_JOB_NNODES", &nodes.to_string(), &expected))
+        }
+    }
 }
 
 const BOOTSTRAP: &str = "ANABRANCH_BOOTSTRAP";
@@ -192,9 +240,11 @@ fn switch(variables: &Variables<'_>, name: &str) -> Result<bool, Error> {
 
 /// Finds the launcher, in the order that the module states.
 fn find(variables: &Variables<'_>) -> Result<Launcher, Error> {
-    const NAMES: [(&str, Launcher); 4] = [
+    const NAMES: [(&str, Launcher); 6] = [
+        ("ANABRANCH_RANK", Launcher::Explicit),
         ("RANK", Launcher::Torchrun),
         ("OMPI_COMM_WORLD_RANK", Launcher::OpenMpi),
+        ("FLUX_TASK_RANK", Launcher::Flux),
         ("PMI_RANK", Launcher::Mpich),
         ("SLURM_PROCID", Launcher::Slurm),
     ];
@@ -202,10 +252,14 @@ fn find(variables: &Variables<'_>) -> Result<Launcher, Error> {
     let (_, launcher) =
         found.ok_or_else(|| Error::NoLauncher { looked_for: NAMES.map(|(name, _)| name).to_vec() })?;
     let same = |a: &str, b: &str| variables.get(a).is_some() && variables.get(a) == variables.get(b);
-    if *launcher == Launcher::Mpich && same("PMI_RANK", "SLURM_PROCID") && same("PMI_SIZE", "SLURM_NTASKS") {
-        return Ok(Launcher::Slurm);
+    let by_srun = same("PMI_RANK", "SLURM_PROCID")
+        && (same("PMI_SIZE", "SLURM_STEP_NUM_TASKS") || same("PMI_SIZE", "SLURM_NTASKS"));
+    let launcher = if *launcher == Launcher::Mpich && by_srun { Launcher::Slurm } else { *launcher };
+    if launcher == Launcher::Slurm {
+        let variables = Variables { launcher, ..*variables };
+        variables.need("SLURM_STEP_ID", "which srun sets for the ranks that it starts")?;
     }
-    Ok(*launcher)
+    Ok(launcher)
 }
 
 fn address(variables: &Variables<'_>, options: Options) -> Result<String, Error> {
@@ -234,7 +288,7 @@ fn address(variables: &Variables<'_>, options: Options) -> Result<String, Error>
             Ok(host_and_port(&host, port))
         }
         Launcher::Torchrun => Err(variables.missing("MASTER_ADDR", "the host of the root")),
-        Launcher::OpenMpi | Launcher::Mpich => Err(variables
+        Launcher::Explicit | Launcher::OpenMpi | Launcher::Flux | Launcher::Mpich => Err(variables
             .missing("ANABRANCH_BOOTSTRAP or MASTER_ADDR", "where the root is, as host:port or a host")),
     }
 }

@@ -6,8 +6,10 @@ use crate::{Error, Session};
 /// Variables by which a launcher names a run, the first that is set, and the one that counts its starts.
 fn names(launcher: Launcher) -> (&'static [&'static str], Option<&'static str>) {
     match launcher {
+        Launcher::Explicit => (&["ANABRANCH_RUN_ID"], Some("ANABRANCH_RESTART_COUNT")),
         Launcher::Torchrun => (&["TORCHELASTIC_RUN_ID"], Some("TORCHELASTIC_RESTART_COUNT")),
         Launcher::OpenMpi => (&["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"], None),
+        Launcher::Flux => (&["FLUX_JOB_ID"], None),
         Launcher::Mpich => (&["PMI_JOBID", "PALS_APID"], None),
         Launcher::Slurm => (&["SLURM_JOB_ID"], Some("SLURM_RESTART_COUNT")),
     }

@@ -72,7 +72,8 @@ pub struct TcpConfig {
     /// `interface` the root listens on those of the addresses that `address` means which are this machine's; when its name
     /// means only a loopback address to itself, as on many machines, on all interfaces, at that port.
     pub bind: Option<String>,
-    /// The network interface that the root listens on, at the port of `address`; without `bind` only.
+    /// The network interface that the root listens on, at the port of `address`. It has no part in it with `bind`, or when
+    /// `address` is a loopback address.
     pub interface: Option<String>,
     /// How long a connection has to show that it knows the secret, at the root.
     pub greeting_limit: Duration,

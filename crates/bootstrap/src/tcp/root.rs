@@ -123,15 +123,18 @@ pub(super) fn listen(config: &TcpConfig) -> Result<TcpRoot, Error> {
             given: candidate.to_owned(),
             expected: "host:port, or several separated by commas",
         })?;
-        if let Some(name) = &config.interface {
-            addresses
-                .extend(interface::addresses(Some(name))?.into_iter().map(|ip| SocketAddr::new(ip, port)));
-            break;
-        }
         let meant: Vec<SocketAddr> = candidate
             .to_socket_addrs()
             .map_err(|source| Error::Resolve { rank: config.rank, address: candidate.to_owned(), source })?
             .collect();
+        // Where only this machine reaches it, an interface to the others has no part in it.
+        if let Some(name) = &config.interface
+            && !meant.iter().all(|address| address.ip().is_loopback())
+        {
+            addresses
+                .extend(interface::addresses(Some(name))?.into_iter().map(|ip| SocketAddr::new(ip, port)));
+            break;
+        }
         if candidate.parse::<SocketAddr>().is_err() && host != "localhost" {
             by_name = Some(port);
             addresses.extend(meant.into_iter().filter(|address| !address.ip().is_loopback()));
