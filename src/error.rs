@@ -212,6 +212,10 @@ fn of_bootstrap(error: &Bootstrap) -> ErrorKind {
         Bootstrap::NoLauncher { .. }
         | Bootstrap::MissingVariable { .. }
         | Bootstrap::MalformedVariable { .. }
+        | Bootstrap::SecretFile { .. }
+        | Bootstrap::ShortSecret { .. }
+        | Bootstrap::Unprotected { .. }
+        | Bootstrap::Interface { .. }
         | Bootstrap::Bind { .. }
         | Bootstrap::Resolve { .. }
         | Bootstrap::System { .. } => ErrorKind::Environment,

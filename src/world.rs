@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anabranch_bootstrap::launcher::{self, Launch};
-use anabranch_bootstrap::{Deadline, Heartbeat, Rendezvous, TcpConfig, TcpRendezvous, Token};
+use anabranch_bootstrap::{Deadline, Heartbeat, Rendezvous, TcpConfig, TcpRendezvous};
 use anabranch_ccl::{CclConfig, Table};
 use anabranch_ep::{EpConfig, LaunchTable, Mode};
 use anabranch_ranks::GlobalRank;
@@ -27,7 +27,8 @@ pub struct Place {
 }
 
 /// Meets the other ranks as the launcher says (torchrun, `anabranch run`, srun, Open MPI, MPICH). Collective: returns
-/// when all ranks have come. `bootstrap.address` and `bootstrap.token` go over what the launcher says.
+/// when all ranks have come. `bootstrap.address`, `.secret`, `.secret_file`, `.interface` and `.insecure` go over what the
+/// launcher says.
 ///
 /// # Errors
 /// [`crate::Error::Bootstrap`]: no launcher, or ranks that did not come within `deadline.rendezvous`.
@@ -44,7 +45,10 @@ pub fn rendezvous_from(config: &Config, environment: &Environment) -> Result<Pla
     let launch = place_of(config, environment)?;
     let deadline = Deadline::after(config.deadline.rendezvous.duration());
     let mut tcp = TcpConfig::new(launch.address, GlobalRank::new(launch.rank), launch.size, deadline);
-    tcp.token = launch.token;
+    tcp.secret = launch.secret;
+    tcp.insecure = launch.insecure;
+    tcp.session = launch.session;
+    tcp.interface = launch.interface;
     tcp.heartbeat = Heartbeat {
         interval: config.bootstrap.heartbeat.duration(),
         limit: config.bootstrap.silence.duration(),
@@ -60,16 +64,23 @@ pub fn rendezvous_from(config: &Config, environment: &Environment) -> Result<Pla
 /// What the launcher says, with the settings on top of it.
 fn place_of(config: &Config, environment: &Environment) -> Result<Launch> {
     let options = launcher::Options { port_offset: config.bootstrap.port_offset };
-    let lookup = |name: &str| match (name, &config.bootstrap.address) {
-        // The launcher's own address is not needed then, and may be missing.
-        ("ANABRANCH_BOOTSTRAP", Some(address)) => Some(address.clone()),
-        _ => environment.get(name).map(str::to_owned),
+    let settings = &config.bootstrap;
+    let one_secret = settings.secret.is_some() || settings.secret_file.is_some();
+    let file = settings.secret_file.as_ref().map(|path| path.to_string_lossy().into_owned());
+    let lookup = |name: &str| {
+        let launcher = || environment.get(name).map(str::to_owned);
+        match name {
+            // The launcher's own address is not needed then, and may be missing.
+            "ANABRANCH_BOOTSTRAP" => settings.address.clone().or_else(launcher),
+            "ANABRANCH_IFNAME" => settings.interface.clone().or_else(launcher),
+            "ANABRANCH_INSECURE" if settings.insecure => Some("1".to_owned()),
+            // Of the two, one says the secret.
+            "ANABRANCH_SECRET" if one_secret => settings.secret.clone(),
+            "ANABRANCH_SECRET_FILE" if one_secret => file.clone(),
+            _ => launcher(),
+        }
     };
-    let mut launch = launcher::from_environment_with(&lookup, options)?;
-    if let Some(token) = &config.bootstrap.token {
-        launch.token = Token::new(token.as_str());
-    }
-    Ok(launch)
+    Ok(launcher::from_environment_with(&lookup, options)?)
 }
 
 /// Opens what the configuration names and joins the world. Collective. End it with [`World::leave`] on all ranks.
@@ -200,6 +211,7 @@ pub fn with_ep_settings(config: &Config, plan: EpConfig) -> Result<EpConfig> {
 
 #[cfg(test)]
 mod tests {
+    use anabranch_bootstrap::Secret;
     use anabranch_ccl::{Algorithm, Check, Meetings};
 
     use super::*;
@@ -223,7 +235,7 @@ mod tests {
         ("WORLD_SIZE", "4"),
         ("LOCAL_RANK", "1"),
         ("LOCAL_WORLD_SIZE", "2"),
-        ("ANABRANCH_TOKEN", "t"),
+        ("ANABRANCH_SECRET", "the launcher's secret"),
     ];
 
     #[test]
@@ -232,10 +244,25 @@ mod tests {
         launcher.extend([("MASTER_ADDR", "head"), ("MASTER_PORT", "29500")]);
         let launch = place_of(&config(&[]), &environment(&launcher)).unwrap();
         assert_eq!((launch.rank, launch.size, launch.local_size), (1, 4, 2));
-        assert_eq!((launch.address.as_str(), launch.token), ("head:29501", Token::new("t")));
-        let set = config(&["bootstrap.port_offset=7", "bootstrap.token=secret"]);
+        assert_eq!(
+            (launch.address.as_str(), launch.secret),
+            ("head:29501", Secret::new("the launcher's secret"))
+        );
+        assert_eq!((launch.interface, launch.insecure), (None, false));
+        let set = config(&[
+            "bootstrap.port_offset=7",
+            "bootstrap.secret=the settings' secret",
+            "bootstrap.interface=eth1",
+            "bootstrap.insecure=true",
+        ]);
         let launch = place_of(&set, &environment(&launcher)).unwrap();
-        assert_eq!((launch.address.as_str(), launch.token), ("head:29507", Token::new("secret")));
+        assert_eq!(
+            (launch.address.as_str(), launch.secret),
+            ("head:29507", Secret::new("the settings' secret"))
+        );
+        assert_eq!((launch.interface.as_deref(), launch.insecure), (Some("eth1"), true));
+        let absent = place_of(&config(&["bootstrap.secret_file=/absent/secret"]), &environment(&launcher));
+        assert!(absent.unwrap_err().to_string().contains("/absent/secret"));
         // With an address of one's own, the launcher need not name one.
         let launch = place_of(&config(&["bootstrap.address=other:4000"]), &environment(RANK_1_OF_4)).unwrap();
         assert_eq!(launch.address, "other:4000");

@@ -109,6 +109,11 @@ fn a_wrong_value_is_named_with_its_line_and_what_would_be_right() {
         ("[ccl]\ncheck = \"on\"\n", &["line 2: ccl.check: ", "off", "fingerprint"]),
         ("[ccl]\nstaging_bytes = 0\n", &["line 2: ccl.staging_bytes: ", "at least 4096 B"]),
         ("[bootstrap]\naddress = \"head\"\n", &["line 2: bootstrap.address: ", "host:port"]),
+        ("[bootstrap]\nsecret = \"hush\"\n", &["line 2: bootstrap.secret: has 4 bytes", "at least 16"]),
+        (
+            "[bootstrap]\nsecret = \"sixteen-letters-\"\nsecret_file = \"f\"\n",
+            &["line 3: bootstrap.secret_file: ", "one of the two"],
+        ),
         ("[bootstrap]\nsilence = \"1 s\"\n", &["line 2: bootstrap.silence: ", "bootstrap.heartbeat"]),
         ("[deadline]\nrendezvous = \"25 h\"\n", &["line 2: deadline.rendezvous: ", "24 h"]),
         ("[transport]\norder = []\n", &["line 2: transport.order: "]),
@@ -159,12 +164,12 @@ fn later_layers_win_and_are_remembered() {
             ("ANABRANCH__HEAP__BYTES", "3 GiB"),
             ("ANABRANCH__DEVICE__HOST__WAVE", "4"),
             ("HOME", "/x"),
-            ("ANABRANCH_TOKEN", "s"),
+            ("ANABRANCH_SECRET", "s"),
         ],
         &[
             "device.host.wave=64",
             "kernels.extra_options=-g,-O1",
-            "bootstrap.token=0123",
+            "bootstrap.secret=0123456789012345",
             "device.devices=[3, 1]",
         ],
     )
@@ -172,7 +177,11 @@ fn later_layers_win_and_are_remembered() {
     let config = &loaded.config;
     assert_eq!((config.heap.bytes, config.device.host.wave), (ByteSize(3 << 30), Some(64)));
     assert_eq!(config.kernels.extra_options, ["-g", "-O1"]);
-    assert_eq!(config.bootstrap.token.as_deref(), Some("0123"), "digits stay a text where a text is wanted");
+    assert_eq!(
+        config.bootstrap.secret.as_deref(),
+        Some("0123456789012345"),
+        "digits stay a text where a text is wanted"
+    );
     assert_eq!(config.device.devices.as_deref(), Some(&[3, 1][..]));
     let origin = |key| loaded.origins.of(key).to_string();
     assert_eq!(origin("heap.bytes"), "environment ANABRANCH__HEAP__BYTES");
@@ -219,6 +228,7 @@ fn other_value(kind: SettingKind, name: &str) -> &'static str {
         (_, "device.runtime") => "nvidia",
         (_, "device.host.wave") => "32",
         (_, "bootstrap.address") => "head:29500",
+        (_, "bootstrap.secret") => "sixteen-letters-",
         (_, "kernels.compile") => "deny",
         (_, "ccl.algorithm") => "two-shot-packets",
         (_, "heap.mode") => "flat",

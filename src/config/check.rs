@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anabranch_bootstrap::Secret;
 use anabranch_ep::LaunchTable;
 use anabranch_hip::RuntimeKind;
 use anabranch_hip_host::seeded::Fault;
@@ -45,13 +46,21 @@ pub(crate) fn check(config: &Config, origins: &Origins) -> Result<(), ConfigErro
         "must be at least 1 ms".into()
     })?;
     if let Some(address) = &config.bootstrap.address {
-        let valid = address
-            .rsplit_once(':')
-            .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0));
+        let valid = address.split(',').all(|one| {
+            let parts = one.trim().rsplit_once(':');
+            parts.is_some_and(|(host, port)| {
+                !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0)
+            })
+        });
         check.require(valid, "bootstrap.address", || format!("{address:?} is not `host:port`"))?;
     }
-    if let Some(token) = &config.bootstrap.token {
-        check.require(!token.is_empty(), "bootstrap.token", || "an empty token protects nothing".into())?;
+    if let Some(secret) = &config.bootstrap.secret {
+        check.require(secret.len() >= Secret::MIN_BYTES, "bootstrap.secret", || {
+            format!("has {} bytes; a secret has at least {}", secret.len(), Secret::MIN_BYTES)
+        })?;
+        check.require(config.bootstrap.secret_file.is_none(), "bootstrap.secret_file", || {
+            "bootstrap.secret is set as well; one of the two says the secret".into()
+        })?;
     }
     check.positive("kernels.jobs", config.kernels.jobs)?;
     check.require(!config.kernels.compiler.is_empty(), "kernels.compiler", || {

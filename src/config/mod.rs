@@ -26,7 +26,20 @@ pub use settings::{SETTINGS, Setting, SettingKind, setting_named, settings_markd
 pub use units::{ByteSize, Period, UnitError};
 
 /// Variables that begin with our name and are no settings: what launchers give to ranks, and the log filter.
-const OTHER_VARIABLES: &[&str] = &["ANABRANCH_BOOTSTRAP", "ANABRANCH_TOKEN", "ANABRANCH_LOG"];
+const OTHER_VARIABLES: &[&str] = &[
+    "ANABRANCH_BOOTSTRAP",
+    "ANABRANCH_SECRET",
+    "ANABRANCH_SECRET_FILE",
+    "ANABRANCH_INSECURE",
+    "ANABRANCH_IFNAME",
+    "ANABRANCH_RANK",
+    "ANABRANCH_WORLD_SIZE",
+    "ANABRANCH_LOCAL_RANK",
+    "ANABRANCH_LOCAL_WORLD_SIZE",
+    "ANABRANCH_RUN_ID",
+    "ANABRANCH_RESTART_COUNT",
+    "ANABRANCH_LOG",
+];
 
 fn is_other_variable(name: &str) -> bool {
     // What tests tell their own processes is none of the loader's business.

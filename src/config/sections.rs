@@ -184,14 +184,22 @@ impl HeapMode {
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct BootstrapConfig {
-    /// `host:port` of the store that rank 0 runs; `None` means what the launcher says.
+    /// `host:port` of the store that rank 0 runs, or several, separated by commas; `None` means what the launcher says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
     /// Added to the launcher's port, which the launcher's own store may occupy.
     pub port_offset: u16,
     /// The secret that ranks show each other; `None` means what the launcher says.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub token: Option<String>,
+    pub secret: Option<String>,
+    /// The file that holds the secret, which only its owner may read; `None` means what the launcher says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub secret_file: Option<PathBuf>,
+    /// Whether ranks meet without a secret where other machines reach them.
+    pub insecure: bool,
+    /// The network interface that rank 0 listens on; `None` means the one that the address is of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
     /// How often a rank shows that it lives. The root's value counts for all.
     pub heartbeat: Period,
     /// A rank that was silent for this long counts as dead. The root's value counts for all.
@@ -203,7 +211,10 @@ impl Default for BootstrapConfig {
         Self {
             address: None,
             port_offset: 1,
-            token: None,
+            secret: None,
+            secret_file: None,
+            insecure: false,
+            interface: None,
             heartbeat: Period(Duration::from_secs(1)),
             silence: Period(Duration::from_secs(10)),
         }

@@ -225,7 +225,11 @@ pub static SETTINGS: &[Setting] = &[
          one before; takes virtual memory management (host, nvidia, amd from ROCm 7.2) and `p2p` in transport.order.",
     )),
     unset(
-        setting("bootstrap.address", Text, "host:port of the store that rank 0 runs."),
+        setting(
+            "bootstrap.address",
+            Text,
+            "host:port of the store that rank 0 runs; several, separated by commas, are tried in turn.",
+        ),
         "what the launcher says",
     ),
     setting(
@@ -234,8 +238,29 @@ pub static SETTINGS: &[Setting] = &[
         "Added to the launcher's port, which its own store may occupy.",
     ),
     unset(
-        secret(setting("bootstrap.token", Text, "The secret that ranks show each other.")),
+        secret(setting(
+            "bootstrap.secret",
+            Text,
+            "The secret that ranks show each other, at least 16 bytes; nothing that could be guessed.",
+        )),
         "what the launcher says",
+    ),
+    unset(
+        setting(
+            "bootstrap.secret_file",
+            Path,
+            "The file that holds the secret; only its owner may be able to read it (mode 0600).",
+        ),
+        "what the launcher says",
+    ),
+    setting(
+        "bootstrap.insecure",
+        Boolean,
+        "Whether ranks meet without a secret where other machines reach them: whoever reaches the port can then join.",
+    ),
+    unset(
+        setting("bootstrap.interface", Text, "The network interface that rank 0 listens on."),
+        "the one that the address is of",
     ),
     setting(
         "bootstrap.heartbeat",

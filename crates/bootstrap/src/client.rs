@@ -106,13 +106,14 @@ impl Client {
             Waited::Answered(Reply::Gathered(parts)) => {
                 Ok(Arc::try_unwrap(parts).unwrap_or_else(|shared| (*shared).clone()))
             }
-            Waited::Answered(Reply::Failed(failure)) => Err(self.failed(failure, phase(), deadline)),
-            Waited::Closed(closed) => Err(Self::closed(self.first_cause(closed, group), phase())),
+            Waited::Answered(Reply::Failed(failure)) => Err(self.failed(failure, phase(), group, deadline)),
+            Waited::Closed(closed) => Err(self.closed(self.first_cause(closed, group), phase())),
             // No answer at all: the root's machine or process is stuck.
             Waited::Answered(Reply::Value(_) | Reply::Lost(_)) | Waited::Expired => Err(Error::Expired {
                 rank: self.rank,
                 phase: phase(),
                 waited: deadline.waited(),
+                members: group.size(),
                 missing: vec![GlobalRank::new(0)],
                 elsewhere: Vec::new(),
             }),
@@ -131,7 +132,7 @@ impl Client {
         let request = self.requests.fetch_add(1, Ordering::Relaxed);
         self.mailbox
             .expect(request)
-            .map_err(|closed| Self::closed(self.first_cause(closed, group), phase()))?;
+            .map_err(|closed| self.closed(self.first_cause(closed, group), phase()))?;
         // Sending does not wait. The count goes up only when the call was sent, so that one that was refused
         // here does not put this rank out of step; and no other call comes between.
         let mut sequences = self.sequences.lock().unwrap_or_else(PoisonError::into_inner);
@@ -181,7 +182,7 @@ impl Client {
     pub(crate) fn set(&self, key: &str, value: &[u8]) -> Result<(), Error> {
         let phase = || format!("set key '{key}'");
         if let Some(closed) = self.mailbox.closed() {
-            return Err(Self::closed(closed, phase()));
+            return Err(self.closed(closed, phase()));
         }
         let request = self.requests.fetch_add(1, Ordering::Relaxed);
         self.send(request, Request::Set { key: key.to_owned(), value: value.to_vec() }, &phase)
@@ -195,7 +196,7 @@ impl Client {
             Waited::Answered(Reply::Value(value)) => {
                 return Ok(Arc::try_unwrap(value).unwrap_or_else(|shared| (*shared).clone()));
             }
-            Waited::Closed(closed) => return Err(Self::closed(closed, phase())),
+            Waited::Closed(closed) => return Err(self.closed(closed, phase())),
             Waited::Answered(_) | Waited::Expired => {}
         }
         self.mailbox.forget(request);
@@ -237,7 +238,7 @@ impl Client {
 
     fn expect(&self, phase: &dyn Fn() -> String) -> Result<u64, Error> {
         let request = self.requests.fetch_add(1, Ordering::Relaxed);
-        self.mailbox.expect(request).map_err(|closed| Self::closed(closed, phase()))?;
+        self.mailbox.expect(request).map_err(|closed| self.closed(closed, phase()))?;
         Ok(request)
     }
 
@@ -255,20 +256,25 @@ impl Client {
         Closed::Root(self.losses().into_iter().find(|loss| group.contains(loss.rank)).unwrap_or(root))
     }
 
-    fn closed(closed: Closed, phase: String) -> Error {
+    fn closed(&self, closed: Closed, phase: String) -> Error {
         match closed {
             Closed::Left => Error::Left { phase },
             Closed::Root(loss) => Error::PeerLost { phase, loss },
             Closed::GivenUp(loss) => Error::GivenUp { phase, loss },
+            Closed::CannotForm { by, refusal } => Error::CannotForm { rank: self.rank, by, refusal },
         }
     }
 
-    fn failed(&self, failure: Failure, phase: String, deadline: Deadline) -> Error {
+    fn failed(&self, failure: Failure, phase: String, group: &Group, deadline: Deadline) -> Error {
+        let members = group.size();
         match failure {
             Failure::Missing { by, missing, elsewhere } if by == self.rank => {
-                Error::Expired { rank: self.rank, phase, waited: deadline.waited(), missing, elsewhere }
+                let (rank, waited) = (self.rank, deadline.waited());
+                Error::Expired { rank, phase, waited, members, missing, elsewhere }
             }
-            Failure::Missing { by, missing, elsewhere } => Error::Abandoned { phase, by, missing, elsewhere },
+            Failure::Missing { by, missing, elsewhere } => {
+                Error::Abandoned { phase, by, members, missing, elsewhere }
+            }
             Failure::Lost(loss) => Error::PeerLost { phase, loss },
             Failure::Disagreement { rank, shape, other, other_shape } => Error::Disagreement {
                 phase,

@@ -3,6 +3,8 @@
 use crate::{FrameError, Loss};
 use anabranch_ranks::{GlobalRank, GroupRank};
 use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Where a rank was that did not come to a collective call.
@@ -20,8 +22,8 @@ pub struct Elsewhere {
 pub enum Error {
     /// Some ranks had not come when this rank's deadline passed.
     #[error(
-        "{rank}: {phase} expired after {waited:?}: {} not come: {}{}",
-        have(missing),
+        "{rank}: {phase} expired after {waited:?}: {} of {members} ranks have come; missing {}{}",
+        members.saturating_sub(missing.len() as u32),
         list(missing),
         elsewhere_text(elsewhere)
     )]
@@ -32,6 +34,8 @@ pub enum Error {
         phase: String,
         /// The time since the deadline was made.
         waited: Duration,
+        /// How many ranks the call needs.
+        members: u32,
         /// The ranks that have not come. Only the root's, when the root of a store does not answer.
         missing: Vec<GlobalRank>,
         /// Those among them that wait in another call, which is how unequal groups and tags show.
@@ -39,8 +43,8 @@ pub enum Error {
     },
     /// Another rank's deadline passed first, which ended the call for all.
     #[error(
-        "{phase}: {by} gave up waiting: {} not come: {}{}",
-        have(missing),
+        "{phase}: {by} gave up waiting: {} of {members} ranks have come; missing {}{}",
+        members.saturating_sub(missing.len() as u32),
         list(missing),
         elsewhere_text(elsewhere)
     )]
@@ -49,6 +53,8 @@ pub enum Error {
         phase: String,
         /// The rank whose deadline passed.
         by: GlobalRank,
+        /// How many ranks the call needs.
+        members: u32,
         /// The ranks that had not come by then.
         missing: Vec<GlobalRank>,
         /// Those among them that wait in another call.
@@ -211,8 +217,58 @@ pub enum Error {
         /// Why.
         refusal: Refusal,
     },
-    /// What answers at the root's address does not know the token.
-    #[error("the root at {address} did not prove that it knows the token; another job may use this port")]
+    /// The world cannot form, because a rank of it was refused. All ranks are told the same.
+    #[error("{rank}: the world cannot form: {by} was refused: {refusal}")]
+    CannotForm {
+        /// This rank.
+        rank: GlobalRank,
+        /// The rank that was refused, as it called itself.
+        by: GlobalRank,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// Other machines reach the rendezvous, and there is no secret that keeps them out.
+    #[error(
+        "{rank}: the rendezvous is at {address}, which other machines reach, and no secret keeps them out. Write one into a file \
+         that only its owner reads, `(umask 077; openssl rand -hex 32 > FILE)`, and give it to all ranks as \
+         ANABRANCH_SECRET_FILE=FILE or bootstrap.secret_file; or let whoever reaches the port join, with \
+         ANABRANCH_INSECURE=1 or bootstrap.insecure"
+    )]
+    Unprotected {
+        /// This rank.
+        rank: GlobalRank,
+        /// Where the root is.
+        address: SocketAddr,
+    },
+    /// A file that should hold the secret does not, or others may use it.
+    #[error("the secret in {}: {problem}", path.display())]
+    SecretFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+        /// Why, where the system said so.
+        #[source]
+        source: Option<std::io::Error>,
+    },
+    /// A secret that could be guessed.
+    #[error("{name}: the secret has {bytes} bytes, and at least {} are needed", crate::Secret::MIN_BYTES)]
+    ShortSecret {
+        /// Where it comes from.
+        name: &'static str,
+        /// What it has.
+        bytes: usize,
+    },
+    /// The machine has no such network interface, or it has no address.
+    #[error("the network interface {name} has no address here; interfaces with one are {}", known.join(", "))]
+    Interface {
+        /// The name that was given.
+        name: String,
+        /// Those that are there.
+        known: Vec<String>,
+    },
+    /// What answers at the root's address does not know the secret.
+    #[error("the root at {address} did not prove that it knows the secret; another job may use this port")]
     RootUnproven {
         /// The address.
         address: String,
@@ -277,8 +333,17 @@ impl Error {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The token is another one.
-    Token,
+    /// It did not prove that it knows the secret.
+    Secret,
+    /// It belongs to another run of the job, or to another job.
+    Run,
+    /// It belongs to another start of this run.
+    Generation {
+        /// The rank's generation.
+        given: u32,
+        /// The root's.
+        expected: u32,
+    },
     /// The rank does not exist in a world of this size.
     Rank {
         /// The root's size.
@@ -304,7 +369,11 @@ pub enum Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Token => f.write_str("the token is wrong"),
+            Self::Secret => f.write_str("its secret is another one than the root's"),
+            Self::Run => f.write_str("it belongs to another run than the root"),
+            Self::Generation { given, expected } => {
+                write!(f, "it belongs to start {given} of this run, the root to start {expected}")
+            }
             Self::Rank { size } => write!(f, "the world has ranks 0 to {}", size.saturating_sub(1)),
             Self::Size { given, expected } => {
                 write!(f, "it was started for a world of {given} ranks, the root for {expected}")
@@ -312,20 +381,20 @@ impl fmt::Display for Refusal {
             Self::Duplicate => f.write_str("another process has joined as this rank"),
             Self::Lost => f.write_str("this rank had joined and has left or died"),
             Self::Ending => f.write_str("the root is leaving"),
-            Self::Protocol => f.write_str("its first message was not a greeting"),
+            Self::Protocol => f.write_str("its first message was no greeting of this version"),
         }
     }
 }
 
+/// Ranks as people write them: `5, 9-10`.
 fn list(ranks: &[GlobalRank]) -> String {
-    ranks.iter().map(|rank| rank.get().to_string()).collect::<Vec<_>>().join(", ")
-}
-
-fn have(ranks: &[GlobalRank]) -> String {
-    match ranks.len() {
-        1 => "1 rank has".to_owned(),
-        n => format!("{n} ranks have"),
-    }
+    let mut rest: Vec<u32> = ranks.iter().map(|rank| rank.get()).collect();
+    rest.sort_unstable();
+    let runs = rest.chunk_by(|a, b| a + 1 == *b).filter_map(|run| Some((run.first()?, run.last()?)));
+    let run = |(first, last): (&u32, &u32)| {
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
+    };
+    runs.map(run).collect::<Vec<_>>().join(", ")
 }
 
 fn elsewhere_text(elsewhere: &[Elsewhere]) -> String {
@@ -338,4 +407,23 @@ fn elsewhere_text(elsewhere: &[Elsewhere]) -> String {
 
 fn lost_text(losses: &[Loss]) -> String {
     losses.iter().map(|loss| format!("; {loss}")).collect::<Vec<_>>().concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_ranks_are_counted_and_listed_as_ranges() {
+        let error = Error::Expired {
+            rank: GlobalRank::new(0),
+            phase: "barrier 'join'".into(),
+            waited: Duration::from_secs(60),
+            members: 16,
+            missing: [10, 5, 9].map(GlobalRank::new).to_vec(),
+            elsewhere: Vec::new(),
+        };
+        let text = "rank 0: barrier 'join' expired after 60s: 13 of 16 ranks have come; missing 5, 9-10";
+        assert_eq!(error.to_string(), text);
+    }
 }

@@ -21,7 +21,7 @@ pub(crate) const HEADER: usize = 40;
 /// The first bytes of every frame.
 pub(crate) const MAGIC: [u8; 8] = *b"anabrnch";
 /// The version that this build speaks.
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 
 /// What is wrong with bytes that should be a frame.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -83,6 +83,9 @@ pub enum FrameError {
         /// The type.
         kind: &'static str,
     },
+    /// Bytes on an encrypted connection that the other side did not seal, or not as the next ones.
+    #[error("its encryption is damaged, or somebody else has put bytes into the connection")]
+    Sealed,
 }
 
 macro_rules! kinds {
@@ -114,11 +117,11 @@ macro_rules! kinds {
 kinds! {
     /// Root to newcomer: a nonce.
     Challenge = 1, "challenge";
-    /// Newcomer to root: who it is, a nonce, a proof.
+    /// Newcomer to root: the first message of the handshake, with who it is.
     Hello = 2, "hello";
-    /// Root to newcomer: a proof, and the values that hold for all.
-    Welcome = 3, "welcome";
-    /// Root to newcomer: why not.
+    /// Root to newcomer: the second message of the handshake, with the values that hold for all, or why not.
+    Answer = 3, "answer";
+    /// Root to somebody who has not shown that it knows the secret: why not.
     Refuse = 4, "refusal";
     /// A member's part of a collective call.
     Contribute = 5, "contribution";
@@ -142,6 +145,8 @@ kinds! {
     Goodbye = 14, "goodbye";
     /// The sender is there.
     Heartbeat = 15, "heartbeat";
+    /// The world cannot form: a rank was refused that would have to be in it.
+    Verdict = 16, "verdict";
 }
 
 /// A decoded header.
@@ -298,7 +303,7 @@ mod tests {
         bytes[8] = 9;
         assert_eq!(
             Header::decode(&bytes, 0).unwrap_err().to_string(),
-            "it has version 9, but this side speaks version 1"
+            "it has version 9, but this side speaks version 2"
         );
         bytes[..8].copy_from_slice(b"GET / HT");
         assert!(

@@ -49,13 +49,15 @@ mod mailbox;
 mod message;
 mod mutant;
 mod rendezvous;
+mod secret;
 #[cfg(not(loom))]
 #[cfg(test)]
 mod seeded;
+mod session;
 mod sync;
 mod tcp;
 mod threads;
-mod token;
+mod unique_id;
 mod wire;
 
 pub use deadline::Deadline;
@@ -64,6 +66,8 @@ pub use faulty::{FaultyRendezvous, RendezvousFaults};
 pub use frame::FrameError;
 pub use loss::{Loss, LossKind, LossObserver};
 pub use rendezvous::Rendezvous;
+pub use secret::Secret;
+pub use session::Session;
 pub use tcp::{Heartbeat, TcpConfig, TcpRendezvous, TcpRoot};
 pub use threads::{ThreadRendezvous, threads};
-pub use token::Token;
+pub use unique_id::{UniqueId, UniqueIdError};

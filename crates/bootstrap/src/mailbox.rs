@@ -3,8 +3,9 @@
 use crate::message::Reply;
 use crate::mutant::{Mutant, Planted};
 use crate::sync::{Mutex, MutexGuard};
-use crate::{Deadline, Loss, LossObserver};
+use crate::{Deadline, Loss, LossObserver, Refusal};
 use anabranch_clock::Signal;
+use anabranch_ranks::GlobalRank;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError};
@@ -18,6 +19,8 @@ pub(crate) enum Closed {
     Root(Loss),
     /// The others were told that this rank died.
     GivenUp(Loss),
+    /// The world cannot form, because this rank was refused.
+    CannotForm { by: GlobalRank, refusal: Refusal },
 }
 
 /// How waiting for an answer ended.

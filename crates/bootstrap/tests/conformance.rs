@@ -76,7 +76,7 @@ fn all_calls_work_over_threads() {
 
 #[test]
 fn all_calls_work_over_tcp() {
-    for size in [1, 2, 5, 16] {
+    for size in [1, 2, 5, 64] {
         run(Form::Tcp, size, |rendezvous| exercise(&*rendezvous));
     }
 }
@@ -138,7 +138,7 @@ fn a_missing_rank_is_listed_with_the_phase_on_every_member() {
             assert_eq!(phase, "all_gather 'rows'");
             assert_eq!(missing, &[rank(2), rank(3)]);
             assert!(elsewhere.iter().all(|other| other.phase.starts_with("wait for key")), "{error}");
-            assert!(error.to_string().contains("2 ranks have not come: 2, 3"), "{error}");
+            assert!(error.to_string().contains("2 of 4 ranks have come; missing 2-3"), "{error}");
         }
         assert!(errors[..2].iter().any(|error| matches!(error, Error::Expired { .. })));
         assert!(errors[2].to_string().starts_with("wait for key 'nothing' expired"), "{}", errors[2]);
@@ -268,10 +268,7 @@ fn wrong_use_is_refused_before_anything_happens() {
             let pair = world.subset(&[at(0), at(1)]).unwrap();
             if rendezvous.rank() == rank(2) {
                 let error = rendezvous.barrier(&pair, "t", soon()).unwrap_err();
-                assert_eq!(
-                    error.to_string(),
-                    "barrier 't': rank 2 is not a member of the group (ranks 0, 1)"
-                );
+                assert_eq!(error.to_string(), "barrier 't': rank 2 is not a member of the group (ranks 0-1)");
             }
             let four = Group::world(4).unwrap();
             let error = rendezvous.barrier(&four, "t", soon()).unwrap_err();

@@ -2,8 +2,9 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail their test")]
 
 use anabranch_bootstrap::launcher::{Launch, Launcher, Options, from_environment, from_environment_with};
-use anabranch_bootstrap::{Error, Token};
+use anabranch_bootstrap::{Error, Secret};
 use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
 
 const TORCHRUN: &str =
     "RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 MASTER_ADDR=head MASTER_PORT=29500";
@@ -14,6 +15,12 @@ const MPICH: &str =
 const SLURM: &str = "SLURM_PROCID=9 SLURM_NTASKS=11 SLURM_LOCALID=1 SLURM_NODEID=2 \
                      SLURM_STEP_TASKS_PER_NODE=4(x2),3 SLURM_STEP_NODELIST=node[03-05] \
                      SLURM_JOB_ID=1234567 SLURM_STEP_ID=2";
+
+const EXPLICIT: &str = "ANABRANCH_RANK=1 ANABRANCH_WORLD_SIZE=6 ANABRANCH_LOCAL_RANK=0 \
+                        ANABRANCH_LOCAL_WORLD_SIZE=3 ANABRANCH_BOOTSTRAP=head:7000";
+// Flux sets MPICH's variables too.
+const FLUX: &str = "FLUX_TASK_RANK=5 FLUX_JOB_SIZE=8 FLUX_TASK_LOCAL_ID=1 FLUX_JOB_NNODES=2 FLUX_JOB_ID=77 \
+                    PMI_RANK=5 PMI_SIZE=8 ANABRANCH_BOOTSTRAP=head:7000";
 
 /// The variables of a text, with changes: `NAME=value` sets, `NAME=` removes.
 fn variables(text: &str, changes: &str) -> BTreeMap<String, String> {
@@ -37,6 +44,13 @@ fn place(launch: &Launch) -> (Launcher, [u32; 4], &str) {
 fn every_launcher_is_understood() {
     assert_eq!(place(&launch(TORCHRUN, "").unwrap()), (Launcher::Torchrun, [5, 8, 1, 4], "head:29501"));
     assert_eq!(place(&launch(OPEN_MPI, "").unwrap()), (Launcher::OpenMpi, [3, 4, 1, 2], "head:7000"));
+    assert_eq!(place(&launch(EXPLICIT, "").unwrap()), (Launcher::Explicit, [1, 6, 0, 3], "head:7000"));
+    assert_eq!(place(&launch(FLUX, "").unwrap()), (Launcher::Flux, [5, 8, 1, 4], "head:7000"));
+    let cray = launch(MPICH, "MPI_LOCALRANKID= MPI_LOCALNRANKS= PMI_LOCAL_RANK=1 PMI_LOCAL_SIZE=4").unwrap();
+    assert_eq!(place(&cray), (Launcher::Mpich, [2, 4, 1, 4], "10.0.0.1:7000"));
+    // A step of fewer tasks than the job.
+    let step = launch(SLURM, "SLURM_STEP_NUM_TASKS=10").unwrap();
+    assert_eq!((step.rank, step.size), (9, 10));
     assert_eq!(place(&launch(MPICH, "").unwrap()), (Launcher::Mpich, [2, 4, 0, 2], "10.0.0.1:7000"));
     let port = 20_000 + (31 * 1_234_567 + 2) % 12_000;
     assert_eq!(
@@ -49,18 +63,24 @@ fn every_launcher_is_understood() {
 fn the_order_is_the_documented_one() {
     let origin = |text: &str| launch(text, "").unwrap().origin;
     assert_eq!(origin(&[SLURM, MPICH, OPEN_MPI, TORCHRUN].join(" ")), Launcher::Torchrun);
+    assert_eq!(origin(&[TORCHRUN, FLUX, EXPLICIT].join(" ")), Launcher::Explicit);
+    assert_eq!(origin(&[SLURM, FLUX, OPEN_MPI].join(" ")), Launcher::OpenMpi);
+    assert_eq!(origin(&[SLURM, MPICH, FLUX].join(" ")), Launcher::Flux);
     assert_eq!(origin(&[SLURM, MPICH, OPEN_MPI].join(" ")), Launcher::OpenMpi);
     assert_eq!(origin(&[SLURM, MPICH].join(" ")), Launcher::Mpich);
     // srun with PMI sets both, alike.
     assert_eq!(origin(&[SLURM, "PMI_RANK=9 PMI_SIZE=11"].join(" ")), Launcher::Slurm);
     let Err(Error::NoLauncher { looked_for }) = launch("HOME=/root RANK=", "") else { panic!("found one") };
-    assert_eq!(looked_for, ["RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"]);
+    let names =
+        ["ANABRANCH_RANK", "RANK", "OMPI_COMM_WORLD_RANK", "FLUX_TASK_RANK", "PMI_RANK", "SLURM_PROCID"];
+    assert_eq!(looked_for, names);
 }
 
 #[test]
 fn the_address_can_be_chosen_in_three_ways() {
     let address = |text: &str, changes: &str| launch(text, changes).unwrap().address;
     assert_eq!(address(TORCHRUN, "ANABRANCH_BOOTSTRAP=[::1]:80"), "[::1]:80");
+    assert_eq!(address(TORCHRUN, "ANABRANCH_BOOTSTRAP=a:80,10.0.0.1:80"), "a:80,10.0.0.1:80");
     assert_eq!(address(SLURM, "MASTER_ADDR=fe80::1 MASTER_PORT=100"), "[fe80::1]:101");
     assert_eq!(address(OPEN_MPI, "ANABRANCH_BOOTSTRAP= MASTER_ADDR=a MASTER_PORT=100"), "a:101");
     let variables = variables(TORCHRUN, "");
@@ -82,11 +102,64 @@ fn two_steps_of_a_job_have_different_ports_in_the_documented_range() {
 }
 
 #[test]
-fn the_token_is_passed_on_and_not_printed() {
-    assert_eq!(launch(TORCHRUN, "").unwrap().token, Token::none());
-    let launch = launch(TORCHRUN, "ANABRANCH_TOKEN=secret").unwrap();
-    assert_eq!(launch.token, Token::new("secret"));
-    assert!(!format!("{launch:?}").contains("secret"));
+fn the_secret_is_passed_on_and_not_printed() {
+    assert_eq!(launch(TORCHRUN, "").unwrap().secret, Secret::none());
+    let launched = launch(TORCHRUN, "ANABRANCH_SECRET=sixteen-letters-").unwrap();
+    assert_eq!(launched.secret, Secret::new("sixteen-letters-"));
+    assert!(!format!("{launched:?}").contains("sixteen"));
+    let short = launch(TORCHRUN, "ANABRANCH_SECRET=hush").unwrap_err().to_string();
+    assert_eq!(short, "ANABRANCH_SECRET: the secret has 4 bytes, and at least 16 are needed");
+
+    let path = std::env::temp_dir().join(format!("anabranch-launcher-secret-{}", std::process::id()));
+    std::fs::write(&path, "from a file, and long enough\n").unwrap();
+    let by_file = format!("ANABRANCH_SECRET_FILE={}", path.display());
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+    assert!(matches!(launch(TORCHRUN, &by_file).unwrap_err(), Error::SecretFile { .. }));
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let launched = launch(TORCHRUN, &by_file).unwrap();
+    assert_eq!(launched.secret, Secret::new("from a file, and long enough"));
+    let both = launch(TORCHRUN, &format!("{by_file} ANABRANCH_SECRET=sixteen-letters-")).unwrap_err();
+    assert!(both.to_string().contains("ANABRANCH_SECRET is set as well"), "{both}");
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn being_insecure_is_asked_for_in_one_way() {
+    let insecure = |changes: &str| launch(TORCHRUN, changes).map(|launch| launch.insecure);
+    assert!(!insecure("").unwrap() && !insecure("ANABRANCH_INSECURE=0").unwrap());
+    assert!(insecure("ANABRANCH_INSECURE=1").unwrap());
+    let error = insecure("ANABRANCH_INSECURE=yes").unwrap_err().to_string();
+    assert_eq!(error, "ANABRANCH_INSECURE=yes: 0 or 1");
+}
+
+#[test]
+fn ranks_of_one_machine_without_a_secret_meet_on_loopback() {
+    let alone = "RANK=1 LOCAL_WORLD_SIZE=4 WORLD_SIZE=4";
+    let address = |changes: &str| launch(TORCHRUN, &format!("{alone} {changes}")).unwrap().address;
+    assert_eq!(address(""), "127.0.0.1:29501");
+    assert_eq!(address("ANABRANCH_SECRET=sixteen-letters-"), "head:29501");
+    assert_eq!(address("ANABRANCH_INSECURE=1"), "head:29501");
+    assert_eq!(address("ANABRANCH_BOOTSTRAP=head:80"), "head:80");
+}
+
+#[test]
+fn runs_and_their_starts_are_told_apart() {
+    let session = |text: &str, changes: &str| {
+        let session = launch(text, changes).unwrap().session;
+        (session.run, session.generation)
+    };
+    let elastic = "TORCHELASTIC_RUN_ID=abc TORCHELASTIC_RESTART_COUNT=2";
+    // On several machines, each agent counts for itself.
+    assert_eq!(session(TORCHRUN, elastic), ("abc".into(), 0));
+    let alone = format!("{elastic} RANK=1 LOCAL_WORLD_SIZE=4 WORLD_SIZE=4");
+    assert_eq!(session(TORCHRUN, &alone), ("abc".into(), 2));
+    assert_eq!(session(TORCHRUN, ""), (String::new(), 0));
+    assert_eq!(session(SLURM, "SLURM_RESTART_COUNT=1"), ("1234567.2".into(), 1));
+    assert_eq!(session(FLUX, ""), ("77".into(), 0));
+    assert_eq!(session(EXPLICIT, "ANABRANCH_RUN_ID=r ANABRANCH_RESTART_COUNT=3"), ("r".into(), 3));
+    assert_eq!(session(OPEN_MPI, "PMIX_NAMESPACE=job-7@1"), ("job-7@1".into(), 0));
+    let error = launch(SLURM, "SLURM_RESTART_COUNT=x").unwrap_err().to_string();
+    assert_eq!(error, "SLURM_RESTART_COUNT=x: a whole number of at most 32 bits, not negative");
 }
 
 #[test]
@@ -143,6 +216,24 @@ fn what_is_missing_or_malformed_is_named_with_its_value() {
             SLURM,
             "SLURM_NODEID=3",
             "SLURM_STEP_TASKS_PER_NODE=4(x2),3: a list such as 4(x2),3 with an entry for node 3",
+        ),
+        // The shell of a batch job, in which every process sees rank 0.
+        (
+            SLURM,
+            "SLURM_STEP_ID=",
+            "SLURM is the launcher, but SLURM_STEP_ID (which srun sets for the ranks that it starts) is not set",
+        ),
+        (
+            FLUX,
+            "FLUX_JOB_NNODES=3",
+            "FLUX_JOB_NNODES=3: FLUX_JOB_SIZE=8 is no multiple of it, so it does not say how many ranks are on this machine: set \
+             ANABRANCH_RANK, ANABRANCH_WORLD_SIZE, ANABRANCH_LOCAL_RANK and ANABRANCH_LOCAL_WORLD_SIZE",
+        ),
+        (
+            FLUX,
+            "FLUX_JOB_NNODES=0",
+            "FLUX_JOB_NNODES=0: FLUX_JOB_SIZE=8 is no multiple of it, so it does not say how many ranks are on this machine: set \
+             ANABRANCH_RANK, ANABRANCH_WORLD_SIZE, ANABRANCH_LOCAL_RANK and ANABRANCH_LOCAL_WORLD_SIZE",
         ),
         (SLURM, "SLURM_JOB_ID=x", "SLURM_JOB_ID=x: a whole number of at most 64 bits, not negative"),
     ] {

@@ -8,7 +8,8 @@
 mod common;
 
 use anabranch_bootstrap::{
-    Deadline, Error, Heartbeat, LossKind, Refusal, Rendezvous, TcpConfig, TcpRendezvous, TcpRoot, Token,
+    Deadline, Error, Heartbeat, LossKind, Refusal, Rendezvous, Secret, Session, TcpConfig, TcpRendezvous,
+    TcpRoot, UniqueId,
 };
 use anabranch_ranks::{GlobalRank, Group};
 use common::{Form, config, run, short, soon};
@@ -83,17 +84,21 @@ fn wrong_newcomers_are_refused_with_the_reason_and_harm_nobody() {
         Error::Refused { refusal, rank, .. } => (refusal, rank.get()),
         other => panic!("{other}"),
     };
-    let wrong = TcpConfig { token: Token::new("another"), ..config(2, 3, &address) };
-    assert_eq!(refusal(wrong), (Refusal::Token, 2));
-    let open = TcpConfig { token: Token::none(), ..config(2, 3, &address) };
-    assert_eq!(refusal(open), (Refusal::Token, 2));
-    assert_eq!(refusal(config(2, 5, &address)), (Refusal::Size { given: 5, expected: 3 }, 2));
+    let wrong = TcpConfig { secret: Secret::new("another"), ..config(2, 3, &address) };
+    assert_eq!(refusal(wrong), (Refusal::Secret, 2));
+    let open = TcpConfig { secret: Secret::none(), ..config(2, 3, &address) };
+    assert_eq!(refusal(open), (Refusal::Secret, 2));
+    let session = |run: &str, generation| Session { run: run.into(), generation };
+    let other_run = TcpConfig { session: session("yesterday", 0), ..config(2, 3, &address) };
+    assert_eq!(refusal(other_run), (Refusal::Run, 2));
     let rank_2 = {
         let address = address.clone();
         thread::spawn(move || TcpRendezvous::join(config(2, 3, &address)).unwrap())
     };
     let joined = [rank_0, rank_1, rank_2].map(|rank| rank.join().unwrap());
+    // Now that the world has formed, these are strangers too, and harm nobody.
     assert_eq!(refusal(config(1, 3, &address)), (Refusal::Duplicate, 1));
+    assert_eq!(refusal(config(2, 5, &address)), (Refusal::Size { given: 5, expected: 3 }, 2));
     let world = Group::world(3).unwrap();
     let leaving = joined.map(|rendezvous| {
         let world = world.clone();
@@ -107,12 +112,180 @@ fn wrong_newcomers_are_refused_with_the_reason_and_harm_nobody() {
     }
 }
 
+/// What every rank of a world of four hears, of which rank 3 comes last and `wrong`.
+fn verdict_on(wrong: impl Fn(TcpConfig) -> TcpConfig) -> Vec<Error> {
+    let (root, address) = root();
+    let mut root = Some(root);
+    let ranks: Vec<_> = (0..4)
+        .map(|rank| {
+            let (config, root) = (config(rank, 4, &address), root.take());
+            let config = if rank == 3 { wrong(config) } else { config };
+            thread::spawn(move || {
+                // Rank 2 comes when all is over.
+                thread::sleep(Duration::from_millis([0, 0, 400, 200][rank as usize]));
+                let started = Instant::now();
+                let error = match root {
+                    Some(root) => TcpRendezvous::join_with_root(config, root).unwrap_err(),
+                    None => TcpRendezvous::join(config).unwrap_err(),
+                };
+                assert!(started.elapsed() < Duration::from_secs(5), "long before the deadline");
+                error
+            })
+        })
+        .collect();
+    ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+}
+
+#[test]
+fn a_rank_with_another_size_ends_the_rendezvous_for_all_with_one_verdict() {
+    let errors = verdict_on(|config| TcpConfig { size: 5, ..config });
+    let expected = Refusal::Size { given: 5, expected: 4 };
+    assert!(matches!(&errors[3], Error::Refused { refusal, .. } if *refusal == expected), "{}", errors[3]);
+    for (number, error) in errors[..3].iter().enumerate() {
+        let text = format!(
+            "rank {number}: the world cannot form: rank 3 was refused: \
+             it was started for a world of 5 ranks, the root for 4"
+        );
+        assert_eq!(error.to_string(), text);
+    }
+}
+
+#[test]
+fn two_processes_with_one_rank_end_the_rendezvous_for_all() {
+    let errors = verdict_on(|config| TcpConfig { rank: rank(1), ..config });
+    assert!(matches!(&errors[3], Error::Refused { refusal: Refusal::Duplicate, .. }), "{}", errors[3]);
+    for error in &errors[..3] {
+        let Error::CannotForm { by, refusal, .. } = error else { panic!("{error}") };
+        assert_eq!((*by, *refusal), (rank(1), Refusal::Duplicate));
+    }
+}
+
+#[test]
+fn a_late_process_of_an_earlier_start_is_refused_and_an_early_one_of_a_later_start_waits() {
+    let (old_root, address) = root();
+    let start = |generation, rank, address: &str| TcpConfig {
+        session: Session { run: "job".into(), generation },
+        ..config(rank, 2, address)
+    };
+    let old = {
+        let config = TcpConfig { deadline: short(), ..start(1, 0, &address) };
+        thread::spawn(move || TcpRendezvous::join_with_root(config, old_root).unwrap_err())
+    };
+    // The next start's rank 1 meets the root of the one before, which ends soon.
+    let early = {
+        let config = start(2, 1, &address);
+        thread::spawn(move || TcpRendezvous::join(config).unwrap().leave().unwrap())
+    };
+    assert!(matches!(old.join().unwrap(), Error::Expired { .. }));
+    let config_0 = start(2, 0, &address);
+    let joining = thread::spawn(move || TcpRendezvous::join(config_0).unwrap());
+    early.join().unwrap();
+    let rank_0 = joining.join().unwrap();
+    let error = TcpRendezvous::join(start(1, 1, &address)).unwrap_err();
+    let expected = Refusal::Generation { given: 1, expected: 2 };
+    assert!(matches!(&error, Error::Refused { refusal, .. } if *refusal == expected), "{error}");
+    rank_0.leave().unwrap();
+}
+
+#[test]
+fn without_a_secret_ranks_meet_on_loopback_only_unless_told_to() {
+    let open = |rank, address: &str| TcpConfig { secret: Secret::none(), ..config(rank, 2, address) };
+    let unprotected = |config, root: Option<TcpRoot>| {
+        let error = match root {
+            Some(root) => TcpRendezvous::join_with_root(config, root).unwrap_err(),
+            None => TcpRendezvous::join(config).unwrap_err(),
+        };
+        assert!(matches!(error, Error::Unprotected { .. }), "{error}");
+        assert!(error.to_string().contains("ANABRANCH_SECRET_FILE=FILE"), "{error}");
+    };
+    let all = TcpRoot::bind("0.0.0.0:0").unwrap();
+    let port = all.address().port();
+    // An address of the documentation's range (RFC 5737), which nothing is ever sent to.
+    unprotected(open(1, "192.0.2.1:9"), None);
+    unprotected(open(0, "127.0.0.1:9"), Some(all));
+    let meet = |root: &str, address: &str, insecure: bool| {
+        let root = TcpRoot::bind(root).unwrap();
+        let address = format!("{address}:{}", root.address().port());
+        let of = |rank| TcpConfig { insecure, ..open(rank, &address) };
+        let (config_0, config_1) = (of(0), of(1));
+        let other = thread::spawn(move || TcpRendezvous::join(config_1).unwrap().leave().unwrap());
+        TcpRendezvous::join_with_root(config_0, root).unwrap().leave().unwrap();
+        other.join().unwrap();
+    };
+    meet("127.0.0.1:0", "127.0.0.1", false);
+    meet(&format!("0.0.0.0:{port}"), "127.0.0.1", true);
+}
+
+#[test]
+fn a_unique_id_is_all_that_ranks_need() {
+    for root in [TcpRoot::bind("127.0.0.1:0").unwrap(), TcpRoot::bind_interface("lo").unwrap()] {
+        let id = root.unique_id().unwrap();
+        // It travels as bytes or as text.
+        let (bytes, text) = (id.to_bytes(), id.to_text());
+        let other = thread::spawn(move || {
+            let id = UniqueId::from_bytes(&bytes).unwrap();
+            TcpRendezvous::join(TcpConfig::with_unique_id(&id, rank(1), 3, soon())).unwrap().leave().unwrap();
+        });
+        let third = thread::spawn(move || {
+            let id: UniqueId = text.parse().unwrap();
+            TcpRendezvous::join(TcpConfig::with_unique_id(&id, rank(2), 3, soon())).unwrap().leave().unwrap();
+        });
+        let config = TcpConfig::with_unique_id(&id, rank(0), 3, soon());
+        TcpRendezvous::join_with_root(config, root).unwrap().leave().unwrap();
+        other.join().unwrap();
+        third.join().unwrap();
+    }
+}
+
+#[test]
+fn several_addresses_are_tried_and_what_is_not_the_root_is_passed_over() {
+    let (root, address) = root();
+    // One where nobody listens, one where another job's root does.
+    let free = TcpRoot::bind("127.0.0.1:0").unwrap().address();
+    let (other_root, other_address) = self::root();
+    let other = {
+        let config = TcpConfig { secret: Secret::new("another"), ..config(0, 2, &other_address) };
+        thread::spawn(move || TcpRendezvous::join_with_root(config, other_root).unwrap())
+    };
+    let all = format!("{free}, {other_address}, {address}");
+    let config_0 = config(0, 2, &address);
+    let rank_0 = thread::spawn(move || TcpRendezvous::join_with_root(config_0, root).unwrap());
+    TcpRendezvous::join(config(1, 2, &all)).unwrap().leave().unwrap();
+    rank_0.join().unwrap().leave().unwrap();
+    let config = TcpConfig { secret: Secret::new("another"), ..config(1, 2, &other_address) };
+    TcpRendezvous::join(config).unwrap().leave().unwrap();
+    other.join().unwrap().leave().unwrap();
+}
+
+#[test]
+fn an_interface_that_is_not_there_is_named_where_one_is_needed() {
+    let on = |address: &str| TcpConfig {
+        interface: Some("no-such0".into()),
+        deadline: short(),
+        ..config(0, 1, address)
+    };
+    // An address of the documentation's range (RFC 5737).
+    let error = TcpRendezvous::join(on("192.0.2.1:9")).unwrap_err();
+    assert!(error.to_string().contains("the network interface no-such0 has no address here"), "{error}");
+    let (probe, address) = root();
+    drop(probe);
+    TcpRendezvous::join(on(&address)).unwrap().leave().unwrap();
+}
+
 #[test]
 fn configurations_that_make_no_sense_are_refused() {
     for (config, name) in [
         (config(3, 3, "localhost:1"), "rank"),
         (config(0, 0, "localhost:1"), "size"),
         (config(0, 1, "nowhere"), "address"),
+        (TcpConfig { greeting_limit: Duration::ZERO, ..config(0, 1, "localhost:1") }, "greeting_limit"),
+        (
+            TcpConfig {
+                session: Session { run: "x".repeat(513), generation: 0 },
+                ..config(0, 1, "localhost:1")
+            },
+            "session.run",
+        ),
         (TcpConfig { max_message_bytes: 10, ..config(0, 1, "localhost:1") }, "max_message_bytes"),
         (
             TcpConfig {

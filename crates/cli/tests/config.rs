@@ -18,7 +18,7 @@ fn the_shown_configuration_names_its_origins_and_loads_again() {
     assert!(line("device.host.wave").ends_with("# --set device.host.wave=4"));
     assert!(line("deadline.operation").ends_with("# environment ANABRANCH__DEADLINE__OPERATION"));
     assert!(line("heap.mode").ends_with("# default"));
-    assert!(shown.stdout.contains("# bootstrap.token is not set: what the launcher says"));
+    assert!(shown.stdout.contains("# bootstrap.secret is not set: what the launcher says"));
     let again = file("again.toml", &shown.stdout);
     let again = run(&["config", "show", "--config", again.to_str().unwrap()]);
     let values = |text: &str| -> Vec<String> {
@@ -30,20 +30,23 @@ fn the_shown_configuration_names_its_origins_and_loads_again() {
 
 #[test]
 fn a_secret_is_not_shown() {
-    let path = file("secret.toml", "[bootstrap]\ntoken = \"hush-file\"\n");
+    let path = file("secret.toml", "[bootstrap]\nsecret = \"hush-from-the-file\"\n");
     let path = path.to_str().unwrap();
-    for layer in [&["--config", path][..], &["--set", "bootstrap.token=hush-set"]] {
+    for layer in [&["--config", path][..], &["--set", "bootstrap.secret=hush-from-the-arguments"]] {
         for flags in [&[][..], &["--origin"], &["--json"]] {
             let shown = run(&[&["config", "show"], layer, flags].concat());
             assert_eq!(shown.code, 0, "{shown:?}");
             assert!(!shown.stdout.contains("hush"), "{shown:?}");
-            let line = shown.stdout.lines().find(|line| line.contains("bootstrap.token")).unwrap();
+            let line = shown.stdout.lines().find(|line| line.contains("bootstrap.secret")).unwrap();
             assert!(line.contains("(set)") && !line.contains("not set"), "{line}");
         }
     }
-    let shown = finish(command(&["config", "show", "--origin"]).env("ANABRANCH__BOOTSTRAP__TOKEN", "hush"));
+    let shown = finish(
+        command(&["config", "show", "--origin"])
+            .env("ANABRANCH__BOOTSTRAP__SECRET", "hush-from-the-environment"),
+    );
     assert!(
-        shown.stdout.contains("# bootstrap.token = (set)  # environment ANABRANCH__BOOTSTRAP__TOKEN\n"),
+        shown.stdout.contains("# bootstrap.secret = (set)  # environment ANABRANCH__BOOTSTRAP__SECRET\n"),
         "{shown:?}"
     );
     assert!(!shown.stdout.contains("hush"), "{shown:?}");

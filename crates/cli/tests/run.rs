@@ -14,7 +14,7 @@ use common::{command, run};
 
 #[test]
 fn every_rank_is_told_its_place() {
-    let script = "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR $MASTER_PORT $ANABRANCH_TOKEN $OMPI_COMM_WORLD_RANK.";
+    let script = "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR $MASTER_PORT $ANABRANCH_SECRET $OMPI_COMM_WORLD_RANK.";
     let done = common::finish(
         command(&["run", "-n", "3", "--", "sh", "-c", script]).env("OMPI_COMM_WORLD_RANK", "9"),
     );
@@ -25,7 +25,7 @@ fn every_rank_is_told_its_place() {
     for (rank, line) in lines.iter().enumerate() {
         let rank = rank.to_string();
         assert_eq!(line[..5], [rank.as_str(), "3", &rank, "3", "127.0.0.1"]);
-        assert!(line[5].parse::<u16>().is_ok_and(|port| port > 0) && line[6].len() == 32, "{line:?}");
+        assert!(line[5].parse::<u16>().is_ok_and(|port| port > 0) && line[6].len() == 64, "{line:?}");
         assert_eq!(line[7], ".", "another launcher's variables are taken away");
         meetings.insert((line[5], line[6]));
     }

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anabranch_bootstrap::{Deadline, TcpConfig, TcpRendezvous, TcpRoot, Token};
+use anabranch_bootstrap::{Deadline, Secret, TcpConfig, TcpRendezvous, TcpRoot};
 use anabranch_ranks::GlobalRank;
 
 use crate::{Error, Role};
@@ -26,7 +26,7 @@ pub fn meet(
     let config = |address: String| {
         let rank = GlobalRank::new(role.rank);
         let mut config = TcpConfig::new(address, rank, role.size, Deadline::after(deadline));
-        config.token = Token::new("test");
+        config.secret = Secret::new("test");
         config
     };
     let failed = |source| Error::Meeting { path: file.to_owned(), source };

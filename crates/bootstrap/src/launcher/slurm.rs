@@ -15,10 +15,7 @@ pub(super) fn root(variables: &Variables<'_>) -> Result<(String, u16), Error> {
     let host = first_host(&list)
         .ok_or_else(|| malformed(name, &list, "a list of hosts, such as node[03-07,9],other"))?;
     let job: u64 = variables.number("SLURM_JOB_ID", "the port of the root")?;
-    let step: u64 = match variables.get("SLURM_STEP_ID") {
-        Some(_) => variables.number("SLURM_STEP_ID", "the port of the root")?,
-        None => 0,
-    };
+    let step: u64 = variables.number("SLURM_STEP_ID", "the port of the root")?;
     let offset = job.wrapping_mul(31).wrapping_add(step) % PORTS.1;
     Ok((host, (PORTS.0 + offset) as u16))
 }

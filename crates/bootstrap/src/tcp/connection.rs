@@ -4,8 +4,11 @@
     reason = "threads that do socket work live on the machine's time: no simulation drives them"
 )]
 
+pub(super) use super::inbox::Frame;
+use super::inbox::Inbox;
+use super::noise::Cipher;
 use crate::Deadline;
-use crate::frame::{FrameError, HEADER, Header, Kind};
+use crate::frame::{FrameError, Header, Kind};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -14,13 +17,6 @@ use std::time::{Duration, Instant};
 
 /// The most bytes taken from the socket at once, so that a busy peer does not keep others waiting.
 const TAKE: usize = 256 << 10;
-
-/// A frame that has arrived and been checked.
-#[derive(Debug)]
-pub(super) struct Frame {
-    pub(super) header: Header,
-    pub(super) payload: Vec<u8>,
-}
 
 /// Whether the peer may still send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,16 +38,17 @@ pub(super) enum ReceiveError {
 #[derive(Debug)]
 pub(super) struct Connection {
     stream: TcpStream,
-    /// Bytes that have arrived; those before `taken` are used up.
-    inbox: Vec<u8>,
-    taken: usize,
+    inbox: Inbox,
+    /// Seals and opens what travels, once both sides have shown that they know the secret.
+    cipher: Option<Cipher>,
     outbox: VecDeque<Vec<u8>>,
     /// Bytes of the outbox's first entry that are sent.
     sent_of_first: usize,
-    limit: u64,
     sender: u32,
     heard: Instant,
     queued: Instant,
+    /// Why nothing can be sent any more.
+    broken: Option<FrameError>,
 }
 
 impl Connection {
@@ -63,23 +60,29 @@ impl Connection {
         let now = Instant::now();
         Ok(Self {
             stream,
-            inbox: Vec::new(),
-            taken: 0,
+            inbox: Inbox::new(limit),
+            cipher: None,
             outbox: VecDeque::new(),
             sent_of_first: 0,
-            limit,
             sender,
             heard: now,
             queued: now,
+            broken: None,
         })
     }
 
     pub(super) fn limit(&self) -> u64 {
-        self.limit
+        self.inbox.limit()
     }
 
     pub(super) fn set_limit(&mut self, limit: u64) {
-        self.limit = limit;
+        self.inbox.set_limit(limit);
+    }
+
+    /// From here on, both directions are encrypted. What is queued already goes out as it is.
+    pub(super) fn encrypt(&mut self, cipher: Cipher) {
+        self.cipher = Some(cipher);
+        self.inbox.encrypt();
     }
 
     /// How long nothing has arrived.
@@ -107,12 +110,23 @@ impl Connection {
     pub(super) fn queue(&mut self, kind: Kind, sequence: u64, payload: &[u8]) {
         let header = Header::of(kind, self.sender, sequence, payload).encode();
         // In one piece, since the socket sends each piece at once.
-        self.outbox.push_back([&header, payload].concat());
+        let frame = [&header, payload].concat();
+        let sealed = match &mut self.cipher {
+            None => Ok(frame),
+            Some(cipher) => cipher.seal(&frame),
+        };
+        match sealed {
+            Ok(bytes) => self.outbox.push_back(bytes),
+            Err(error) => self.broken = Some(error),
+        }
         self.queued = Instant::now();
     }
 
     /// Sends what the socket takes now.
     pub(super) fn flush(&mut self) -> std::io::Result<()> {
+        if let Some(error) = &self.broken {
+            return Err(std::io::Error::other(error.clone()));
+        }
         while let Some(first) = self.outbox.front() {
             // Not vectored: that could raise SIGPIPE in a process that does not ignore it.
             match self.stream.write(first.get(self.sent_of_first..).unwrap_or_default()) {
@@ -132,15 +146,15 @@ impl Connection {
 
     /// Takes what has arrived.
     pub(super) fn fill(&mut self) -> std::io::Result<Stream> {
-        self.inbox.drain(..self.taken);
-        self.taken = 0;
         let mut chunk = [0_u8; 16 << 10];
         let mut total = 0;
-        while total < TAKE {
+        // No more than two frames of those that have not shown that they know the secret.
+        let take = TAKE.min(usize::try_from(self.inbox.limit()).unwrap_or(TAKE).saturating_mul(2));
+        while total < take {
             match self.stream.read(&mut chunk) {
                 Ok(0) => return Ok(Stream::Ended),
                 Ok(count) => {
-                    self.inbox.extend_from_slice(chunk.get(..count).unwrap_or_default());
+                    self.inbox.push(chunk.get(..count).unwrap_or_default());
                     self.heard = Instant::now();
                     total += count;
                 }
@@ -154,16 +168,7 @@ impl Connection {
 
     /// The next frame, if it has arrived whole. After an error the connection is of no more use.
     pub(super) fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
-        let rest = self.inbox.get(self.taken..).unwrap_or_default();
-        let Some((head, rest)) = rest.split_first_chunk::<HEADER>() else { return Ok(None) };
-        let header = Header::decode(head, self.limit)?;
-        let Some(payload) = usize::try_from(header.length).ok().and_then(|length| rest.get(..length)) else {
-            return Ok(None);
-        };
-        header.check(payload)?;
-        let frame = Frame { header, payload: payload.to_vec() };
-        self.taken += HEADER + frame.payload.len();
-        Ok(Some(frame))
+        self.inbox.next_frame(self.cipher.as_mut())
     }
 
     /// Says that nothing more will be sent; the peer may still send.
@@ -174,8 +179,7 @@ impl Connection {
 
     /// Throws away what has arrived.
     pub(super) fn discard(&mut self) {
-        self.inbox.clear();
-        self.taken = 0;
+        self.inbox.discard();
     }
 
     /// Sends all that is queued and waits for one frame; for the greeting, where there is nothing else to do.

@@ -1,190 +1,268 @@
-//! The first frames of a connection: both sides prove that they know the token, and the root takes the rank
-//! in or says why not.
+//! The first frames of a connection: both sides prove that they know the secret, and the root takes the rank in or
+//! says why not.
 //!
-//! `Challenge{nonce}` from the root, `Hello{rank, size, nonce, proof}` from the newcomer, then
-//! `Welcome{proof, values}` or `Refuse{reason}` from the root. A proof is over both nonces, the rank and the
-//! size, and differs by direction, so that it can neither be replayed nor reflected.
+//! `Challenge{nonce}` from the root; `Hello`, the first message of the handshake (`noise.rs`), with rank, size and
+//! session inside; then `Answer`, the second message, with what holds for all or why not. Who has not shown that
+//! it knows the secret gets `Refuse{reason}` in the clear, and nothing else.
 
-use super::connection::{Connection, ReceiveError};
+use super::connection::{Connection, Frame, ReceiveError};
+use super::noise::{Cipher, Initiator};
 use super::{Heartbeat, TcpConfig};
 use crate::frame::{FrameError, Kind};
-use crate::token::{self, Bytes32, Token};
+use crate::secret::{self, Bytes32};
 use crate::wire::{Reader, Writer};
-use crate::{Deadline, Error, Refusal};
+use crate::{Deadline, Error, Refusal, Session};
 use anabranch_ranks::GlobalRank;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-/// The most payload bytes of a frame before the token is proven.
+/// The most payload bytes of a frame before the secret is proven.
 pub(super) const MAX_BYTES: u64 = 4096;
 
-/// Waits between attempts to connect: from the first to the last, doubling.
+/// Waits between attempts to connect: from the first to the last, doubling; each is shortened by up to half at random.
 const RETRY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(250));
 
 /// What a newcomer says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
     pub(super) rank: u32,
     pub(super) size: u32,
-    pub(super) nonce: Bytes32,
-    pub(super) proof: Bytes32,
+    pub(super) session: Session,
 }
 
 impl Hello {
-    pub(super) fn new(token: &Token, challenge: &Bytes32, nonce: Bytes32, rank: u32, size: u32) -> Self {
-        let proof = prove(token, b"newcomer", challenge, &nonce, rank, size);
-        Self { rank, size, nonce, proof }
-    }
-
-    /// Whether the newcomer knows the token.
-    pub(super) fn proves(&self, token: &Token, challenge: &Bytes32) -> bool {
-        let expected = prove(token, b"newcomer", challenge, &self.nonce, self.rank, self.size);
-        token::equal_proofs(&expected, &self.proof)
-    }
-
-    /// The root's proof in answer to this.
-    pub(super) fn answer(&self, token: &Token, challenge: &Bytes32) -> Bytes32 {
-        prove(token, b"the root", challenge, &self.nonce, self.rank, self.size)
-    }
-
     pub(super) fn encode(&self) -> Vec<u8> {
-        Writer::default().u32(self.rank).u32(self.size).fixed(&self.nonce).fixed(&self.proof).finish()
+        let Session { run, generation } = &self.session;
+        Writer::default().u32(self.rank).u32(self.size).u32(*generation).bytes(run.as_bytes()).finish()
     }
 
     pub(super) fn decode(payload: &[u8]) -> Result<Self, FrameError> {
         let mut reader = Reader::new(payload, Kind::Hello.words());
-        let hello =
-            Self { rank: reader.u32()?, size: reader.u32()?, nonce: reader.array()?, proof: reader.array()? };
+        let (rank, size, generation) = (reader.u32()?, reader.u32()?, reader.u32()?);
+        let run = reader.text()?;
+        if run.len() > Session::MAX_RUN_BYTES {
+            return Err(reader.malformed());
+        }
         reader.finish()?;
-        Ok(hello)
+        Ok(Self { rank, size, session: Session { run, generation } })
+    }
+
+    /// What a root of this size and session decides, apart from who is there already.
+    pub(super) fn judge(&self, size: u32, session: &Session) -> Result<GlobalRank, Refusal> {
+        let (given, expected) = (self.session.generation, session.generation);
+        if self.session.run != session.run {
+            Err(Refusal::Run)
+        } else if given != expected {
+            Err(Refusal::Generation { given, expected })
+        } else if self.size != size {
+            Err(Refusal::Size { given: self.size, expected: size })
+        } else if self.rank >= size {
+            Err(Refusal::Rank { size })
+        } else {
+            Ok(GlobalRank::new(self.rank))
+        }
     }
 }
 
-fn prove(
-    token: &Token,
-    direction: &[u8],
-    challenge: &Bytes32,
-    nonce: &Bytes32,
-    rank: u32,
-    size: u32,
-) -> Bytes32 {
-    token.prove(&[direction, challenge, nonce, &rank.to_le_bytes(), &size.to_le_bytes()])
-}
-
-/// What the root says to a rank that it takes in.
+/// Which rank's refusal means that the world cannot form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Welcome {
-    pub(super) proof: Bytes32,
-    pub(super) heartbeat: Heartbeat,
-    pub(super) limit: u64,
+pub(crate) struct Verdict {
+    pub(crate) rank: GlobalRank,
+    pub(crate) refusal: Refusal,
 }
 
-impl Welcome {
+/// What the root says to somebody who knows the secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// The rank is taken in, and these values hold.
+    Welcome { heartbeat: Heartbeat, limit: u64 },
+    /// It is not.
+    Refused(Refusal),
+    /// It would be, but another one's refusal has ended the rendezvous.
+    Ended(Verdict),
+}
+
+impl Answer {
     pub(super) fn encode(&self) -> Vec<u8> {
-        Writer::default()
-            .fixed(&self.proof)
-            .u64(self.heartbeat.interval.as_micros() as u64)
-            .u64(self.heartbeat.limit.as_micros() as u64)
-            .u64(self.limit)
-            .finish()
+        match self {
+            Self::Welcome { heartbeat, limit } => Writer::default()
+                .u8(0)
+                .u64(heartbeat.interval.as_micros() as u64)
+                .u64(heartbeat.limit.as_micros() as u64)
+                .u64(*limit)
+                .finish(),
+            Self::Refused(refusal) => put_refusal(Writer::default().u8(1), *refusal).finish(),
+            Self::Ended(verdict) => Writer::default().u8(2).fixed(&encode_verdict(*verdict)).finish(),
+        }
     }
 
-    fn decode(payload: &[u8]) -> Result<Self, FrameError> {
-        let mut reader = Reader::new(payload, Kind::Welcome.words());
-        let welcome = Self {
-            proof: reader.array()?,
-            heartbeat: Heartbeat {
-                interval: Duration::from_micros(reader.u64()?),
-                limit: Duration::from_micros(reader.u64()?),
+    pub(super) fn decode(payload: &[u8]) -> Result<Self, FrameError> {
+        let mut reader = Reader::new(payload, Kind::Answer.words());
+        let answer = match reader.u8()? {
+            0 => Self::Welcome {
+                heartbeat: Heartbeat {
+                    interval: Duration::from_micros(reader.u64()?),
+                    limit: Duration::from_micros(reader.u64()?),
+                },
+                limit: reader.u64()?,
             },
-            limit: reader.u64()?,
+            1 => Self::Refused(take_refusal(&mut reader)?),
+            2 => Self::Ended(take_verdict(&mut reader)?),
+            _ => return Err(reader.malformed()),
         };
         reader.finish()?;
-        Ok(welcome)
+        Ok(answer)
     }
 }
 
-pub(super) fn encode_refusal(refusal: Refusal) -> Vec<u8> {
+fn put_refusal(writer: Writer, refusal: Refusal) -> Writer {
     let (code, a, b) = match refusal {
-        Refusal::Token => (0, 0, 0),
+        Refusal::Secret => (0, 0, 0),
         Refusal::Rank { size } => (1, size, 0),
         Refusal::Size { given, expected } => (2, given, expected),
         Refusal::Duplicate => (3, 0, 0),
         Refusal::Lost => (4, 0, 0),
         Refusal::Ending => (5, 0, 0),
         Refusal::Protocol => (6, 0, 0),
+        Refusal::Run => (7, 0, 0),
+        Refusal::Generation { given, expected } => (8, given, expected),
     };
-    Writer::default().u8(code).u32(a).u32(b).finish()
+    writer.u8(code).u32(a).u32(b)
 }
 
+fn take_refusal(reader: &mut Reader<'_>) -> Result<Refusal, FrameError> {
+    match (reader.u8()?, reader.u32()?, reader.u32()?) {
+        (0, 0, 0) => Ok(Refusal::Secret),
+        (1, size, 0) => Ok(Refusal::Rank { size }),
+        (2, given, expected) => Ok(Refusal::Size { given, expected }),
+        (3, 0, 0) => Ok(Refusal::Duplicate),
+        (4, 0, 0) => Ok(Refusal::Lost),
+        (5, 0, 0) => Ok(Refusal::Ending),
+        (6, 0, 0) => Ok(Refusal::Protocol),
+        (7, 0, 0) => Ok(Refusal::Run),
+        (8, given, expected) => Ok(Refusal::Generation { given, expected }),
+        _ => Err(reader.malformed()),
+    }
+}
+
+pub(super) fn encode_refusal(refusal: Refusal) -> Vec<u8> {
+    put_refusal(Writer::default(), refusal).finish()
+}
+
+/// A refusal in the clear. Anybody can say it, so only what is said to strangers is believed.
 fn decode_refusal(payload: &[u8]) -> Result<Refusal, FrameError> {
     let mut reader = Reader::new(payload, Kind::Refuse.words());
-    let refusal = match (reader.u8()?, reader.u32()?, reader.u32()?) {
-        (0, _, _) => Refusal::Token,
-        (1, size, _) => Refusal::Rank { size },
-        (2, given, expected) => Refusal::Size { given, expected },
-        (3, _, _) => Refusal::Duplicate,
-        (4, _, _) => Refusal::Lost,
-        (5, _, _) => Refusal::Ending,
-        (6, _, _) => Refusal::Protocol,
-        _ => return Err(reader.malformed()),
-    };
+    let refusal = take_refusal(&mut reader)?;
+    if !matches!(refusal, Refusal::Secret | Refusal::Protocol) {
+        return Err(reader.malformed());
+    }
     reader.finish()?;
     Ok(refusal)
 }
 
-/// Connects to the root, trying until the deadline, and introduces this rank. Gives the connection and the
-/// root's heartbeat values.
+pub(super) fn encode_verdict(verdict: Verdict) -> Vec<u8> {
+    put_refusal(Writer::default().u32(verdict.rank.get()), verdict.refusal).finish()
+}
+
+fn take_verdict(reader: &mut Reader<'_>) -> Result<Verdict, FrameError> {
+    Ok(Verdict { rank: GlobalRank::new(reader.u32()?), refusal: take_refusal(reader)? })
+}
+
+pub(super) fn decode_verdict(payload: &[u8]) -> Result<Verdict, FrameError> {
+    let mut reader = Reader::new(payload, Kind::Verdict.words());
+    let verdict = take_verdict(&mut reader)?;
+    reader.finish()?;
+    Ok(verdict)
+}
+
+/// Connects to the root, trying until the deadline, and introduces this rank. Gives the connection, encrypted from here
+/// on, and the root's heartbeat values.
 pub(super) fn greet(config: &TcpConfig) -> Result<(Connection, Heartbeat), Error> {
     let mut pause = RETRY.0;
     let mut attempts = 0;
     loop {
         attempts += 1;
-        let error = match attempt(config) {
+        let failed = match attempt(config) {
             Ok(done) => return Ok(done),
             Err(Attempt::Final(error)) => return Err(error),
-            Err(Attempt::Unresolved(source)) if config.deadline.expired() => {
-                return Err(Error::Resolve { rank: config.rank, address: config.address.clone(), source });
-            }
-            Err(Attempt::Again(source) | Attempt::Unresolved(source)) => source,
+            Err(failed) => failed,
         };
         if config.deadline.expired() {
-            return Err(Error::Connect {
-                rank: config.rank,
-                address: config.address.clone(),
-                waited: config.deadline.waited(),
-                attempts,
-                source: error,
+            let address = config.address.clone();
+            return Err(match failed {
+                Attempt::Unresolved(source) => Error::Resolve { rank: config.rank, address, source },
+                Attempt::Again(source) => {
+                    let (rank, waited) = (config.rank, config.deadline.waited());
+                    Error::Connect { rank, address, waited, attempts, source }
+                }
+                Attempt::Earlier(error) | Attempt::Final(error) => error,
             });
         }
-        tracing::debug!(rank = config.rank.get(), address = %config.address, %error, "the root is not there yet");
+        tracing::debug!(rank = config.rank.get(), address = %config.address, reason = ?failed, "the root is not there yet");
         // Nothing would wake it sooner: the root cannot tell ranks that have not connected.
-        anabranch_clock::sleep(pause.min(config.deadline.remaining()));
+        anabranch_clock::sleep(shortened(pause).min(config.deadline.remaining()));
         pause = (pause * 2).min(RETRY.1);
     }
 }
 
+/// By up to half, at random, so that ranks that started together do not come back together.
+fn shortened(pause: Duration) -> Duration {
+    let [random] = secret::random().unwrap_or([0]);
+    pause.mul_f64(1.0 - f64::from(random) / 512.0)
+}
+
 /// How an attempt failed.
+#[derive(Debug)]
 enum Attempt {
     /// The root may not be there yet.
     Again(std::io::Error),
     /// The host's name may not be known yet.
     Unresolved(std::io::Error),
+    /// The root of an earlier start of this run is still there.
+    Earlier(Error),
     /// Trying again would not help.
     Final(Error),
 }
 
+/// Tries the addresses in turn. What is not this world's root at one of them keeps it from no other.
 fn attempt(config: &TcpConfig) -> Result<(Connection, Heartbeat), Attempt> {
-    let addresses = config.address.to_socket_addrs().map_err(Attempt::Unresolved)?;
-    let mut last = std::io::Error::new(ErrorKind::NotFound, "the name has no address");
-    for address in addresses {
-        match connect(address, config.deadline) {
-            Ok(stream) => return introduce(stream, config),
-            Err(error) => last = error,
+    let mut worst = None;
+    let only = config.candidates().count() == 1;
+    for candidate in config.candidates() {
+        let addresses = match candidate.to_socket_addrs() {
+            Ok(addresses) => addresses,
+            Err(error) => {
+                worst.get_or_insert(Attempt::Unresolved(error));
+                continue;
+            }
+        };
+        for address in addresses {
+            if !config.may_meet_at(address) {
+                let error = Error::Unprotected { rank: config.rank, address };
+                worst.get_or_insert(Attempt::Final(error));
+                continue;
+            }
+            let failed = match connect(address, config.deadline) {
+                Ok(stream) => match introduce(stream, address, config) {
+                    Ok(done) => return Ok(done),
+                    Err(failed) if only => return Err(failed),
+                    Err(failed) => {
+                        tracing::warn!(rank = config.rank.get(), %address, reason = ?failed, "this candidate is not the root");
+                        failed
+                    }
+                },
+                Err(error) => Attempt::Again(error),
+            };
+            // As long as one may still come, that is what is waited for.
+            if matches!(worst, None | Some(Attempt::Final(_))) {
+                worst = Some(failed);
+            }
         }
     }
-    Err(Attempt::Again(last))
+    Err(worst.unwrap_or_else(|| {
+        Attempt::Again(std::io::Error::new(ErrorKind::NotFound, "the name has no address"))
+    }))
 }
 
 fn connect(address: SocketAddr, deadline: Deadline) -> std::io::Result<TcpStream> {
@@ -199,82 +277,122 @@ fn connect(address: SocketAddr, deadline: Deadline) -> std::io::Result<TcpStream
     Ok(stream)
 }
 
-fn introduce(stream: TcpStream, config: &TcpConfig) -> Result<(Connection, Heartbeat), Attempt> {
+fn introduce(
+    stream: TcpStream,
+    address: SocketAddr,
+    config: &TcpConfig,
+) -> Result<(Connection, Heartbeat), Attempt> {
     let system = |call| move |source| Attempt::Final(Error::System { call, source });
+    let bad_frame = |source| Attempt::Final(Error::Frame { address: address.to_string(), source });
+    let unexpected = |kind: Kind| bad_frame(FrameError::Unexpected { kind: kind.words() });
     let mut connection =
         Connection::new(stream, config.rank.get(), MAX_BYTES).map_err(system("setting up a socket"))?;
-    let challenge = receive(&mut connection, config, true)?;
+    let challenge = receive(&mut connection, address, config)?;
     if challenge.header.kind != Kind::Challenge {
-        return Err(unexpected(config, challenge.header.kind));
+        return Err(unexpected(challenge.header.kind));
     }
     let mut reader = Reader::new(&challenge.payload, Kind::Challenge.words());
-    let challenge: Bytes32 = reader.array().map_err(|source| bad_frame(config, source))?;
-    let nonce = token::nonce().map_err(system("getrandom"))?;
-    let hello = Hello::new(&config.token, &challenge, nonce, config.rank.get(), config.size);
-    connection.queue(Kind::Hello, 0, &hello.encode());
-    let answer = receive(&mut connection, config, false)?;
-    match answer.header.kind {
-        Kind::Welcome => {
-            let welcome = Welcome::decode(&answer.payload).map_err(|source| bad_frame(config, source))?;
-            if !token::equal_proofs(&hello.answer(&config.token, &challenge), &welcome.proof) {
-                return Err(Attempt::Final(Error::RootUnproven { address: config.address.clone() }));
+    let challenge: Bytes32 = reader.array().map_err(bad_frame)?;
+    reader.finish().map_err(bad_frame)?;
+    let hello =
+        Hello { rank: config.rank.get(), size: config.size, session: config.session.clone() }.encode();
+    let (initiator, message) =
+        Initiator::begin(&config.secret, &challenge, &hello).map_err(system("making a handshake"))?;
+    connection.queue(Kind::Hello, 0, &message);
+    let frame = receive(&mut connection, address, config)?;
+    let refused = |refusal| Error::Refused { address: address.to_string(), rank: config.rank, refusal };
+    match frame.header.kind {
+        Kind::Answer => {
+            let unproven = || Attempt::Final(Error::RootUnproven { address: address.to_string() });
+            let (payload, cipher): (_, Cipher) = initiator.finish(&frame.payload).ok_or_else(unproven)?;
+            match Answer::decode(&payload).map_err(bad_frame)? {
+                Answer::Welcome { heartbeat, limit } => {
+                    connection.set_limit(limit);
+                    connection.encrypt(cipher);
+                    Ok((connection, heartbeat))
+                }
+                Answer::Refused(refusal @ Refusal::Generation { given, expected }) if given > expected => {
+                    Err(Attempt::Earlier(refused(refusal)))
+                }
+                Answer::Refused(refusal) => Err(Attempt::Final(refused(refusal))),
+                Answer::Ended(Verdict { rank: by, refusal }) => {
+                    Err(Attempt::Final(Error::CannotForm { rank: config.rank, by, refusal }))
+                }
             }
-            connection.set_limit(welcome.limit);
-            Ok((connection, welcome.heartbeat))
         }
         Kind::Refuse => {
-            let refusal = decode_refusal(&answer.payload).map_err(|source| bad_frame(config, source))?;
-            Err(Attempt::Final(Error::Refused {
-                address: config.address.clone(),
-                rank: config.rank,
-                refusal,
-            }))
+            let refusal = decode_refusal(&frame.payload).map_err(bad_frame)?;
+            Err(Attempt::Final(refused(refusal)))
         }
-        kind => Err(unexpected(config, kind)),
+        kind => Err(unexpected(kind)),
     }
 }
 
-fn receive(
-    connection: &mut Connection,
-    config: &TcpConfig,
-    first: bool,
-) -> Result<super::connection::Frame, Attempt> {
+/// The next frame. A connection that ends is tried again: its root may be about to end, have too many strangers at its door, or
+/// not be one.
+fn receive(connection: &mut Connection, address: SocketAddr, config: &TcpConfig) -> Result<Frame, Attempt> {
     connection.exchange(config.deadline).map_err(|error| match error {
-        ReceiveError::Frame(source) => bad_frame(config, source),
-        // Until the root has spoken, this may be one that is about to end or a port that another program had.
-        ReceiveError::Io(source) if first => Attempt::Again(source),
-        ReceiveError::Ended if first => Attempt::Again(ErrorKind::ConnectionReset.into()),
+        ReceiveError::Frame(source) => Attempt::Final(Error::Frame { address: address.to_string(), source }),
+        ReceiveError::Io(source) => Attempt::Again(source),
+        ReceiveError::Ended => Attempt::Again(ErrorKind::ConnectionReset.into()),
         ReceiveError::Expired => Attempt::Again(ErrorKind::TimedOut.into()),
-        ReceiveError::Io(source) => Attempt::Final(Error::System { call: "talking to the root", source }),
-        ReceiveError::Ended => Attempt::Final(Error::System {
-            call: "talking to the root",
-            source: ErrorKind::UnexpectedEof.into(),
-        }),
     })
 }
 
-fn bad_frame(config: &TcpConfig, source: FrameError) -> Attempt {
-    Attempt::Final(Error::Frame { address: config.address.clone(), source })
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
 
-fn unexpected(config: &TcpConfig, kind: Kind) -> Attempt {
-    bad_frame(config, FrameError::Unexpected { kind: kind.words() })
-}
+    fn refusal() -> impl Strategy<Value = Refusal> {
+        prop_oneof![
+            Just(Refusal::Secret),
+            any::<u32>().prop_map(|size| Refusal::Rank { size }),
+            any::<(u32, u32)>().prop_map(|(given, expected)| Refusal::Size { given, expected }),
+            Just(Refusal::Duplicate),
+            Just(Refusal::Lost),
+            Just(Refusal::Ending),
+            Just(Refusal::Protocol),
+            Just(Refusal::Run),
+            any::<(u32, u32)>().prop_map(|(given, expected)| Refusal::Generation { given, expected }),
+        ]
+    }
 
-/// What a root decides about a greeting, apart from who is there already.
-pub(super) fn judge(
-    hello: &Hello,
-    token: &Token,
-    challenge: &Bytes32,
-    size: u32,
-) -> Result<GlobalRank, Refusal> {
-    if !hello.proves(token, challenge) {
-        Err(Refusal::Token)
-    } else if hello.size != size {
-        Err(Refusal::Size { given: hello.size, expected: size })
-    } else if hello.rank >= size {
-        Err(Refusal::Rank { size })
-    } else {
-        Ok(GlobalRank::new(hello.rank))
+    proptest! {
+        #[test]
+        fn greetings_read_back(rank: u32, size: u32, generation: u32, run in ".{0,100}", refusal in refusal(), limit: u64) {
+            let hello = Hello { rank, size, session: Session { run, generation } };
+            prop_assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
+            let heartbeat = Heartbeat::default();
+            let verdict = Verdict { rank: GlobalRank::new(rank), refusal };
+            for answer in [Answer::Welcome { heartbeat, limit }, Answer::Refused(refusal), Answer::Ended(verdict)] {
+                prop_assert_eq!(Answer::decode(&answer.encode()), Ok(answer));
+            }
+            prop_assert_eq!(decode_verdict(&encode_verdict(verdict)), Ok(verdict));
+            let to_strangers = matches!(refusal, Refusal::Secret | Refusal::Protocol);
+            prop_assert_eq!(decode_refusal(&encode_refusal(refusal)).is_ok(), to_strangers);
+        }
+
+        #[test]
+        fn noise_never_panics(noise in prop::collection::vec(any::<u8>(), 0..80)) {
+            // Only reaching the end matters: noise may spell a greeting.
+            drop((Hello::decode(&noise), Answer::decode(&noise), decode_refusal(&noise), decode_verdict(&noise)));
+        }
+
+        /// Out of bounds in any way, a rank is refused.
+        #[test]
+        fn only_ranks_of_the_world_are_taken_in(rank: u32, size in 1_u32..100, given in 1_u32..100) {
+            let session = Session::default();
+            let judged = Hello { rank, size: given, session: session.clone() }.judge(size, &session);
+            prop_assert_eq!(judged.is_ok(), given == size && rank < size);
+        }
+    }
+
+    #[test]
+    fn pauses_stay_within_half_and_whole() {
+        let pause = Duration::from_millis(100);
+        let pauses: Vec<_> = (0..200).map(|_| shortened(pause)).collect();
+        assert!(pauses.iter().all(|p| (pause / 2..=pause).contains(p)), "{pauses:?}");
+        assert!(pauses.iter().any(|p| *p != pauses[0]), "they differ");
     }
 }

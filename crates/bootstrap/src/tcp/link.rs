@@ -2,6 +2,7 @@
 
 use super::Heartbeat;
 use super::connection::{Connection, Stream, poll};
+use super::greeting::{self, Verdict};
 use super::root::Serving;
 use super::waker::Waker;
 use crate::client::{Link, TooLarge};
@@ -228,6 +229,10 @@ impl Worker {
                 kind: LossKind::Left,
                 detail: "the root stopped serving".to_owned(),
             })),
+            Kind::Verdict => Some(match greeting::decode_verdict(payload) {
+                Ok(Verdict { rank: by, refusal }) => Closed::CannotForm { by, refusal },
+                Err(error) => root_died(format!("it sent a bad frame: {error}")),
+            }),
             kind => match Reply::decode(kind, payload) {
                 Ok(Reply::Lost(loss)) if loss.rank == self.rank => Some(Closed::GivenUp(loss)),
                 Ok(reply) => {

@@ -3,10 +3,16 @@
 //! One thread per rank does that rank's socket work, and one more in rank 0's process serves all
 //! connections. Nobody blocks in a socket call: all sockets are polled, and what is to be sent waits in
 //! queues.
+//!
+//! Every connection begins with a handshake that proves that both sides know the secret, and is encrypted from there
+//! on (`greeting.rs`, `noise.rs`).
 
 mod connection;
-mod greeting;
+pub(crate) mod greeting;
+mod inbox;
+mod interface;
 mod link;
+mod noise;
 mod root;
 mod server;
 #[cfg(test)]
@@ -17,9 +23,10 @@ pub use root::TcpRoot;
 
 use crate::client::{Client, rendezvous_by_client};
 use crate::mailbox::Mailbox;
-use crate::{Deadline, Error, Token};
+use crate::{Deadline, Error, Secret, Session, UniqueId};
 use anabranch_ranks::{GlobalRank, Group};
 use link::TcpLink;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,20 +53,30 @@ impl Default for Heartbeat {
 /// What a rank needs to join. [`TcpConfig::new`] fills in what need not be chosen.
 #[derive(Clone, Debug)]
 pub struct TcpConfig {
-    /// Where the root is, as `host:port`; IPv6 addresses in brackets.
+    /// Where the root is, as `host:port`; IPv6 addresses in brackets. Several are separated by commas, and tried in turn.
     pub address: String,
     /// This rank. Rank 0 is the root.
     pub rank: GlobalRank,
     /// The number of ranks.
     pub size: u32,
-    /// The secret that all ranks of the job share.
-    pub token: Token,
+    /// The secret that all ranks of the job share. [`Secret::none`] is refused where other machines reach the root.
+    pub secret: Secret,
+    /// Whether to go on without a secret although other machines reach the root: whoever reaches the port can then join as any
+    /// rank, and gets what peers need to write to GPU memory. Connections are encrypted all the same.
+    pub insecure: bool,
+    /// Which run of the job this is; the same on all ranks.
+    pub session: Session,
     /// When all ranks must have joined. Resolving a host name is up to the system and may take longer.
     pub deadline: Deadline,
-    /// Where the root listens, as `host:port`, when that is not what the others connect to. Without it the
-    /// root listens on `address` when that is a number or `localhost`, and else on all interfaces, at its
-    /// port: a machine's own name often means a loopback address to itself.
+    /// Where the root listens, as `host:port`, when that is not what the others connect to. Without it and without
+    /// `interface` the root listens on those of the addresses that `address` means which are this machine's; when its name
+    /// means only a loopback address to itself, as on many machines, on all interfaces, at that port.
     pub bind: Option<String>,
+    /// The network interface that the root listens on, at the port of `address`. It has no part in it with `bind`, or when
+    /// `address` is a loopback address.
+    pub interface: Option<String>,
+    /// How long a connection has to show that it knows the secret, at the root.
+    pub greeting_limit: Duration,
     /// The root's value counts for all.
     pub heartbeat: Heartbeat,
     /// The most bytes of one message, framing included. The root's value counts for all.
@@ -70,19 +87,43 @@ pub struct TcpConfig {
 }
 
 impl TcpConfig {
-    /// No token, heartbeats as in [`Heartbeat::default`], messages up to 256 MiB, 10 s of linger.
+    /// No secret, the session of [`Session::default`], 5 s for a greeting, heartbeats as in [`Heartbeat::default`], messages up
+    /// to 256 MiB, 10 s of linger.
     pub fn new(address: impl Into<String>, rank: GlobalRank, size: u32, deadline: Deadline) -> Self {
         Self {
             address: address.into(),
             rank,
             size,
-            token: Token::none(),
+            secret: Secret::none(),
+            insecure: false,
+            session: Session::default(),
             deadline,
             bind: None,
+            interface: None,
+            greeting_limit: Duration::from_secs(5),
             heartbeat: Heartbeat::default(),
             max_message_bytes: 256 << 20,
             linger: Duration::from_secs(10),
         }
+    }
+
+    /// What a root that called [`TcpRoot::unique_id`] handed to all ranks: its addresses, the secret and the session.
+    pub fn with_unique_id(id: &UniqueId, rank: GlobalRank, size: u32, deadline: Deadline) -> Self {
+        let addresses: Vec<String> = id.addresses().iter().map(SocketAddr::to_string).collect();
+        Self {
+            secret: id.secret(),
+            session: id.session(),
+            ..Self::new(addresses.join(","), rank, size, deadline)
+        }
+    }
+
+    fn candidates(&self) -> impl Iterator<Item = &str> {
+        self.address.split(',').map(str::trim)
+    }
+
+    /// Whether the root may be at this address, as far as the secret goes.
+    fn may_meet_at(&self, address: SocketAddr) -> bool {
+        self.insecure || !self.secret.is_none() || address.ip().to_canonical().is_loopback()
     }
 
     fn check(&self) -> Result<Group, Error> {
@@ -103,6 +144,12 @@ impl TcpConfig {
                 &format_args!("{interval:?}"),
                 "at least 1 ms, and below heartbeat.limit",
             ));
+        }
+        if self.greeting_limit.is_zero() {
+            return Err(refuse("greeting_limit", &"0 s", "longer than nothing"));
+        }
+        if self.session.run.len() > Session::MAX_RUN_BYTES {
+            return Err(refuse("session.run", &self.session.run, "at most 512 bytes"));
         }
         if self.max_message_bytes < greeting::MAX_BYTES {
             return Err(refuse("max_message_bytes", &self.max_message_bytes, "at least 4096"));
@@ -131,8 +178,9 @@ impl TcpRendezvous {
     /// Joins the world; returns when all ranks have. Ranks may start before the root.
     ///
     /// # Errors
-    /// [`Error::Config`], [`Error::Bind`] (root), [`Error::Resolve`], [`Error::Connect`],
-    /// [`Error::Refused`], [`Error::RootUnproven`], [`Error::Frame`], [`Error::System`]; and
+    /// [`Error::Config`], [`Error::Unprotected`], [`Error::Bind`] and [`Error::Interface`] (root), [`Error::Resolve`],
+    /// [`Error::Connect`], [`Error::Refused`], [`Error::CannotForm`], [`Error::RootUnproven`], [`Error::Frame`],
+    /// [`Error::System`]; and
     /// [`Error::Expired`] or [`Error::Abandoned`] with the list of ranks that did not come, and
     /// [`Error::PeerLost`] when one came and went.
     pub fn join(config: TcpConfig) -> Result<Self, Error> {
@@ -159,6 +207,13 @@ impl TcpRendezvous {
 
     fn start(mut config: TcpConfig, root: Option<TcpRoot>) -> Result<Self, Error> {
         let world = config.check()?;
+        if config.insecure && config.secret.is_none() {
+            tracing::warn!(
+                rank = config.rank.get(),
+                address = %config.address,
+                "INSECURE: the rendezvous has no secret; whoever reaches its port can join as any rank and write to GPU memory"
+            );
+        }
         let serving = match root {
             Some(root) => {
                 config.address = root::own_address(root.address()).to_string();
@@ -174,7 +229,15 @@ impl TcpRendezvous {
         // A root that answers at all answers well within the time after which it would count as dead.
         let grace = heartbeat.limit.min(Duration::from_millis(500));
         let client = Client::new(config.rank, config.size, limit, grace, mailbox, Box::new(link));
-        client.barrier(&world, JOIN, config.deadline)?;
-        Ok(Self { client })
+        match client.barrier(&world, JOIN, config.deadline) {
+            Ok(()) => Ok(Self { client }),
+            Err(error) => {
+                if matches!(error, Error::CannotForm { .. }) {
+                    // The root stays until those who come late have heard it too; that it cannot tell all is no news then.
+                    drop(client.leave());
+                }
+                Err(error)
+            }
+        }
     }
 }

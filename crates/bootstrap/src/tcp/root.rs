@@ -1,23 +1,24 @@
 //! The root's socket, and the thread that serves it.
 
-use super::TcpConfig;
 use super::server::{Command, Control, Server};
 use super::waker::Waker;
-use crate::{Deadline, Error, Token};
+use super::{TcpConfig, interface};
+use crate::{Deadline, Error, UniqueId};
 use anabranch_ranks::GlobalRank;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// A socket that listens for the ranks of a world, before rank 0 serves it.
+/// Sockets that listen for the ranks of a world, before rank 0 serves it.
 ///
-/// It is bound once and kept, so that a port chosen by the system (port 0) stays this world's.
+/// They are bound once and kept, so that a port chosen by the system (port 0) stays this world's.
 #[derive(Debug)]
 pub struct TcpRoot {
-    listener: TcpListener,
-    address: SocketAddr,
+    listeners: Vec<TcpListener>,
+    addresses: Vec<SocketAddr>,
 }
 
 impl TcpRoot {
@@ -27,8 +28,17 @@ impl TcpRoot {
     /// [`Error::Bind`].
     pub fn bind(address: &str) -> Result<Self, Error> {
         TcpListener::bind(address)
-            .and_then(Self::take)
+            .and_then(|listener| Self::take(vec![listener]))
             .map_err(|source| Error::Bind { address: address.to_owned(), source })
+    }
+
+    /// Listens on all addresses of this network interface, at a port that the system chooses for each.
+    ///
+    /// # Errors
+    /// [`Error::Interface`], [`Error::Bind`].
+    pub fn bind_interface(name: &str) -> Result<Self, Error> {
+        let addresses = interface::addresses(Some(name))?;
+        Self::bind_all(&addresses.into_iter().map(|ip| SocketAddr::new(ip, 0)).collect::<Vec<_>>())
     }
 
     /// Takes over a socket that listens already; one that a launcher bound and handed down, say.
@@ -36,19 +46,65 @@ impl TcpRoot {
     /// # Errors
     /// [`Error::System`] when it is no listening socket.
     pub fn from_listener(listener: TcpListener) -> Result<Self, Error> {
-        Self::take(listener)
+        Self::take(vec![listener])
             .map_err(|source| Error::System { call: "taking over a listening socket", source })
     }
 
-    /// The address that it really listens on.
+    /// The first of [`TcpRoot::addresses`].
     pub fn address(&self) -> SocketAddr {
-        self.address
+        // There is one listener at least.
+        self.addresses.first().copied().unwrap_or_else(|| SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0))
     }
 
-    fn take(listener: TcpListener) -> std::io::Result<Self> {
-        listener.set_nonblocking(true)?;
-        let address = listener.local_addr()?;
-        Ok(Self { listener, address })
+    /// The addresses that it really listens on.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// An id with a new secret, for all ranks, this one included, to join with
+    /// ([`TcpConfig::with_unique_id`](crate::TcpConfig::with_unique_id)). A socket that listens on all interfaces is listed
+    /// with the address of each.
+    ///
+    /// # Errors
+    /// [`Error::System`] when the system gives no random bytes or does not tell its interfaces.
+    pub fn unique_id(&self) -> Result<UniqueId, Error> {
+        let mut candidates = Vec::new();
+        for address in &self.addresses {
+            if !address.ip().is_unspecified() {
+                candidates.push(*address);
+                continue;
+            }
+            let reachable = interface::addresses(None)?;
+            // A socket of IPv6 takes connections of both kinds.
+            let reachable = reachable.into_iter().filter(|ip| ip.is_ipv4() || address.is_ipv6());
+            candidates.extend(reachable.map(|ip| SocketAddr::new(ip, address.port())));
+        }
+        if candidates.is_empty() {
+            candidates.push(own_address(self.address()));
+        }
+        UniqueId::for_root(&candidates)
+    }
+
+    pub(super) fn bind_all(addresses: &[SocketAddr]) -> Result<Self, Error> {
+        let listen = |address: &SocketAddr| {
+            TcpListener::bind(address).map_err(|source| Error::Bind { address: address.to_string(), source })
+        };
+        let listeners = addresses.iter().map(listen).collect::<Result<_, _>>()?;
+        Self::take(listeners).map_err(|source| Error::System { call: "listening", source })
+    }
+
+    fn take(listeners: Vec<TcpListener>) -> std::io::Result<Self> {
+        let addresses = listeners
+            .iter()
+            .map(|listener| {
+                listener.set_nonblocking(true)?;
+                listener.local_addr()
+            })
+            .collect::<std::io::Result<Vec<_>>>()?;
+        if addresses.is_empty() {
+            return Err(ErrorKind::AddrNotAvailable.into());
+        }
+        Ok(Self { listeners, addresses })
     }
 }
 
@@ -57,16 +113,67 @@ pub(super) fn listen(config: &TcpConfig) -> Result<TcpRoot, Error> {
     if let Some(bind) = &config.bind {
         return TcpRoot::bind(bind);
     }
-    let (host, port) = config.address.rsplit_once(':').ok_or_else(|| Error::Config {
-        name: "address",
-        given: config.address.clone(),
-        expected: "host:port",
-    })?;
-    if config.address.parse::<SocketAddr>().is_ok() || host == "localhost" {
-        return TcpRoot::bind(&config.address);
+    let mut addresses = Vec::new();
+    let mut by_name = None;
+    for candidate in config.candidates() {
+        let split =
+            candidate.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?)));
+        let (host, port) = split.ok_or_else(|| Error::Config {
+            name: "address",
+            given: candidate.to_owned(),
+            expected: "host:port, or several separated by commas",
+        })?;
+        let meant: Vec<SocketAddr> = candidate
+            .to_socket_addrs()
+            .map_err(|source| Error::Resolve { rank: config.rank, address: candidate.to_owned(), source })?
+            .collect();
+        // Where only this machine reaches it, an interface to the others has no part in it.
+        if let Some(name) = &config.interface
+            && !meant.iter().all(|address| address.ip().is_loopback())
+        {
+            addresses
+                .extend(interface::addresses(Some(name))?.into_iter().map(|ip| SocketAddr::new(ip, port)));
+            break;
+        }
+        if candidate.parse::<SocketAddr>().is_err() && host != "localhost" {
+            by_name = Some(port);
+            addresses.extend(meant.into_iter().filter(|address| !address.ip().is_loopback()));
+        } else {
+            addresses.extend(meant);
+        }
     }
-    // IPv6 takes IPv4 connections too, where the machine has IPv6 at all.
-    TcpRoot::bind(&format!("[::]:{port}")).or_else(|_| TcpRoot::bind(&format!("0.0.0.0:{port}")))
+    addresses.sort_unstable();
+    addresses.dedup();
+    let mut listeners = Vec::new();
+    let mut failed = None;
+    for address in &addresses {
+        match TcpListener::bind(address) {
+            Ok(listener) => listeners.push(listener),
+            // Of a name's addresses, some may be another machine's, or of a kind that is switched off.
+            Err(error) if error.kind() == ErrorKind::AddrNotAvailable && addresses.len() > 1 => {}
+            Err(source) => {
+                failed.get_or_insert(Error::Bind { address: address.to_string(), source });
+            }
+        }
+    }
+    match (listeners.is_empty(), failed, by_name) {
+        (false, None, _) => {
+            TcpRoot::take(listeners).map_err(|source| Error::System { call: "listening", source })
+        }
+        // To itself, this machine's name is a loopback address.
+        (true, None, Some(port)) => {
+            tracing::info!(
+                port,
+                "the root's name gives no address of its interfaces: it listens on all of them"
+            );
+            // IPv6 takes IPv4 connections too, where the machine has IPv6 at all.
+            TcpRoot::bind(&format!("[::]:{port}")).or_else(|_| TcpRoot::bind(&format!("0.0.0.0:{port}")))
+        }
+        (_, Some(error), _) => Err(error),
+        (true, None, None) => {
+            Err(Error::Bind { address: config.address.clone(), source: ErrorKind::AddrNotAvailable.into() })
+        }
+    }
 }
 
 /// The address by which this machine reaches its own listening socket.
@@ -78,33 +185,6 @@ pub(super) fn own_address(mut bound: SocketAddr) -> SocketAddr {
         });
     }
     bound
-}
-
-/// Whether other machines' users reach the socket and nothing tells them from ranks.
-fn is_open_to_all(address: SocketAddr, token: &Token) -> bool {
-    !address.ip().to_canonical().is_loopback() && *token == Token::none()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_a_socket_beyond_loopback_without_a_token_is_open_to_all() {
-        let open = |address: &str, token: &Token| is_open_to_all(address.parse().unwrap(), token);
-        for (address, beyond) in [
-            ("127.0.0.1:1", false),
-            ("127.8.0.1:1", false),
-            ("[::1]:1", false),
-            ("[::ffff:127.0.0.1]:1", false),
-            ("0.0.0.0:1", true),
-            ("[::]:1", true),
-            ("10.0.0.1:1", true),
-        ] {
-            assert_eq!(open(address, &Token::none()), beyond, "{address}");
-            assert!(!open(address, &Token::new("secret")), "{address}");
-        }
-    }
 }
 
 /// The serving thread. Dropping it stops serving at once.
@@ -119,17 +199,14 @@ pub(super) struct Serving {
 
 /// Starts serving.
 pub(super) fn serve(root: TcpRoot, config: &TcpConfig) -> Result<Serving, Error> {
-    if is_open_to_all(root.address(), &config.token) {
-        tracing::warn!(
-            address = %root.address(),
-            "the rendezvous listens beyond this machine without a token: whoever reaches it can join as a rank"
-        );
+    if let Some(address) = root.addresses().iter().copied().find(|address| !config.may_meet_at(*address)) {
+        return Err(Error::Unprotected { rank: config.rank, address });
     }
     let system = |call| move |source| Error::System { call, source };
     let waker = Waker::new().map_err(system("eventfd"))?;
     let control = Arc::new(Control::default());
     let (outcome_sender, outcome) = sync_channel(1);
-    let server = Server::new(root.listener, waker.clone(), Arc::clone(&control), config)?;
+    let server = Server::new(root.listeners, waker.clone(), Arc::clone(&control), config)?;
     let thread = std::thread::Builder::new()
         .name("rendezvous root".to_owned())
         .spawn(move || {

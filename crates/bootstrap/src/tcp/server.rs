@@ -1,18 +1,21 @@
-//! The root's server: one thread, all connections, no blocking.
+//! The root's server: one thread, all connections, no blocking. Who may join is decided in `admission.rs`.
 #![expect(
     clippy::disallowed_methods,
     reason = "threads that do socket work live on the machine's time: no simulation drives them"
 )]
 
+mod admission;
+
 use super::TcpConfig;
 use super::connection::{Connection, Stream, poll};
-use super::greeting::{self, Hello, Welcome};
+use super::greeting::{self, Verdict};
 use super::waker::Waker;
 use crate::frame::{FrameError, Kind};
 use crate::hub::{Delivery, Hub};
 use crate::message::{Reply, Request};
-use crate::token::{self, Bytes32};
+use crate::secret::Bytes32;
 use crate::{Deadline, Error, Loss, LossKind, Refusal};
+use admission::STRANGERS;
 use anabranch_ranks::{GlobalRank, Group};
 use rustix::event::{PollFd, PollFlags};
 use std::collections::{BTreeMap, HashMap};
@@ -21,8 +24,6 @@ use std::net::TcpListener;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A connection has this long to prove itself.
-const GREETING: Duration = Duration::from_secs(10);
 /// A connection that is being closed has this long to take what it is owed.
 const DRAINING: Duration = Duration::from_secs(1);
 /// The pause after the system had no descriptor left for a connection.
@@ -65,7 +66,7 @@ struct Peer {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Server {
-    listener: TcpListener,
+    listeners: Vec<TcpListener>,
     waker: Waker,
     control: Arc<Control>,
     config: TcpConfig,
@@ -78,17 +79,24 @@ pub(super) struct Server {
     finishing: Option<Deadline>,
     /// Ranks that the finishing deadline found still joined.
     remaining: Vec<GlobalRank>,
+    /// Whether all ranks were there at some time.
+    formed: bool,
+    /// Why the world cannot form, and how many processes know it.
+    verdict: Option<Verdict>,
+    told: u32,
+    /// Connections that had to go for others, for the log.
+    pushed_out: u64,
 }
 
 impl Server {
     pub(super) fn new(
-        listener: TcpListener,
+        listeners: Vec<TcpListener>,
         waker: Waker,
         control: Arc<Control>,
         config: &TcpConfig,
     ) -> Result<Self, Error> {
         Ok(Self {
-            listener,
+            listeners,
             waker,
             control,
             config: config.clone(),
@@ -100,6 +108,10 @@ impl Server {
             accept_after: None,
             finishing: None,
             remaining: Vec::new(),
+            formed: false,
+            verdict: None,
+            told: 0,
+            pushed_out: 0,
         })
     }
 
@@ -122,7 +134,8 @@ impl Server {
                 let waiting = |peer: &Peer| {
                     matches!(peer.stage, Stage::Joined(_) | Stage::Draining { finished: false, .. })
                 };
-                if !self.peers.values().any(waiting) {
+                let untold = self.verdict.is_some() && self.told < self.config.size;
+                if !self.peers.values().any(waiting) && (!untold || deadline.expired()) {
                     return self.remaining;
                 }
             }
@@ -147,7 +160,8 @@ impl Server {
     fn poll(&self) -> std::io::Result<Vec<u64>> {
         let accepting = self.accept_after.is_none_or(|after| Instant::now() >= after);
         let listen = if accepting { PollFlags::IN } else { PollFlags::empty() };
-        let mut fds = vec![self.waker.poll_fd(), PollFd::new(&self.listener, listen)];
+        let mut fds = vec![self.waker.poll_fd()];
+        fds.extend(self.listeners.iter().map(|listener| PollFd::new(listener, listen)));
         fds.extend(self.peers.values().map(|peer| peer.connection.poll_fd()));
         let heartbeat = self.config.heartbeat;
         let mut wait = (heartbeat.interval / 2).min(heartbeat.limit / 4);
@@ -160,42 +174,40 @@ impl Server {
         Ok(self
             .peers
             .keys()
-            .zip(fds.iter().skip(2))
+            .zip(fds.iter().skip(1 + self.listeners.len()))
             .filter(|(_, fd)| readable(fd))
             .map(|(id, _)| *id)
             .collect())
     }
 
     fn accept(&mut self) {
-        loop {
-            match self.listener.accept() {
-                Ok((stream, address)) => {
-                    self.accept_after = None;
-                    let opened = token::nonce().and_then(|challenge| {
-                        Ok((challenge, Connection::new(stream, 0, greeting::MAX_BYTES)?))
-                    });
-                    let (challenge, mut connection) = match opened {
-                        Ok(opened) => opened,
-                        Err(error) => {
-                            tracing::warn!(%address, %error, "a connection to the rendezvous root was dropped");
-                            continue;
-                        }
-                    };
-                    connection.queue(Kind::Challenge, 0, &challenge);
-                    let stage = Stage::Greeted { challenge, since: Instant::now() };
-                    self.peers
-                        .insert(self.next_peer, Peer { connection, address: address.to_string(), stage });
-                    self.next_peer += 1;
+        let mut accepted = Vec::new();
+        for listener in &self.listeners {
+            loop {
+                // The rest waits in the backlog for the next round, so that a flood does not keep members waiting.
+                if accepted.len() == STRANGERS {
+                    break;
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(error)
-                    if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
-                Err(error) => {
-                    // Out of descriptors, most likely: the connection stays in the backlog.
-                    tracing::warn!(%error, "the rendezvous root cannot accept a connection");
-                    self.accept_after = Some(Instant::now() + ACCEPT_PAUSE);
-                    return;
+                match listener.accept() {
+                    Ok(new) => accepted.push(new),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                    Err(error)
+                        if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
+                    Err(error) => {
+                        // Out of descriptors, most likely: the connection stays in the backlog.
+                        tracing::warn!(%error, "the rendezvous root cannot accept a connection");
+                        self.accept_after = Some(Instant::now() + ACCEPT_PAUSE);
+                        break;
+                    }
                 }
+            }
+        }
+        if !accepted.is_empty() {
+            self.accept_after = None;
+        }
+        for (stream, address) in accepted {
+            if let Err(error) = self.challenge(stream, address) {
+                tracing::warn!(%address, %error, "a connection to the rendezvous root was dropped");
             }
         }
     }
@@ -241,9 +253,7 @@ impl Server {
         match (&peer.stage, kind) {
             (Stage::Greeted { challenge, .. }, Kind::Hello) => {
                 let challenge = *challenge;
-                let hello = Hello::decode(payload)?;
-                self.greeted(id, &hello, &challenge);
-                Ok(())
+                self.greeted(id, payload, &challenge)
             }
             (Stage::Joined(_), Kind::Heartbeat) => Ok(()),
             (Stage::Joined(rank), kind) if sender == rank.get() => {
@@ -259,42 +269,6 @@ impl Server {
                 Ok(())
             }
             (_, kind) => Err(FrameError::Unexpected { kind: kind.words() }),
-        }
-    }
-
-    /// Takes a newcomer in or refuses it.
-    fn greeted(&mut self, id: u64, hello: &Hello, challenge: &Bytes32) {
-        let token = &self.config.token;
-        let judged = greeting::judge(hello, token, challenge, self.config.size).and_then(|rank| {
-            if self.finishing.is_some() {
-                Err(Refusal::Ending)
-            } else if self.joined.contains_key(&rank) {
-                Err(Refusal::Duplicate)
-            } else if self.hub.is_lost(rank) {
-                Err(Refusal::Lost)
-            } else {
-                Ok(rank)
-            }
-        });
-        let proof = hello.answer(token, challenge);
-        let Some(peer) = self.peers.get_mut(&id) else { return };
-        match judged {
-            Ok(rank) => {
-                let (heartbeat, limit) = (self.config.heartbeat, self.config.max_message_bytes);
-                peer.connection.set_limit(limit);
-                peer.connection.queue(Kind::Welcome, 0, &Welcome { proof, heartbeat, limit }.encode());
-                for loss in self.hub.losses() {
-                    let (kind, payload) = Reply::Lost(loss.clone()).encode();
-                    peer.connection.queue(kind, 0, &payload);
-                }
-                tracing::debug!(rank = rank.get(), address = %peer.address, "joined the rendezvous");
-                peer.stage = Stage::Joined(rank);
-                self.joined.insert(rank, id);
-            }
-            Err(refusal) => {
-                tracing::warn!(rank = hello.rank, address = %peer.address, %refusal, "refused at the rendezvous");
-                self.refuse(id, refusal);
-            }
         }
     }
 
@@ -376,7 +350,10 @@ impl Server {
                         peer.connection.queue(Kind::Heartbeat, 0, &[]);
                     }
                 }
-                Stage::Greeted { since, .. } if since.elapsed() > GREETING => gone.push(*id),
+                Stage::Greeted { since, .. } if since.elapsed() > self.config.greeting_limit => {
+                    tracing::warn!(address = %peer.address, "a connection to the rendezvous did not say who it is");
+                    gone.push(*id);
+                }
                 Stage::Draining { since, .. } if since.elapsed() > DRAINING => gone.push(*id),
                 Stage::Greeted { .. } | Stage::Draining { .. } => {}
             }

@@ -5,6 +5,8 @@ use super::*;
 use crate::frame::{FrameError, HEADER, Header, Kind};
 use crate::{Loss, LossKind, Refusal, Rendezvous};
 use connection::{Connection, Frame};
+use greeting::Answer;
+use noise::Initiator;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc::channel;
@@ -14,7 +16,7 @@ const SOON: Duration = Duration::from_secs(5);
 
 fn config(rank: u32, size: u32, address: &str) -> TcpConfig {
     TcpConfig {
-        token: Token::new("secret"),
+        secret: Secret::new("secret"),
         linger: SOON,
         ..TcpConfig::new(address, GlobalRank::new(rank), size, Deadline::after(SOON))
     }
@@ -36,14 +38,20 @@ fn next(connection: &mut Connection) -> Frame {
     connection.exchange(Deadline::after(SOON)).unwrap()
 }
 
-/// Greets by hand as rank 1 of `size`.
-fn greet_by_hand(address: &str, token: &str, size: u32) -> (Connection, Frame) {
+/// Greets by hand as rank 1 of `size`; an answer to the handshake has turned encryption on.
+fn greet_by_hand(address: &str, secret: &str, size: u32) -> (Connection, Result<Answer, Kind>) {
     let mut connection = connect(address);
     let challenge: [u8; 32] = next(&mut connection).payload.try_into().unwrap();
-    let hello = greeting::Hello::new(&Token::new(token), &challenge, [7; 32], 1, size);
-    connection.queue(Kind::Hello, 0, &hello.encode());
-    let answer = next(&mut connection);
-    (connection, answer)
+    let hello = greeting::Hello { rank: 1, size, session: Session::default() };
+    let (initiator, message) = Initiator::begin(&Secret::new(secret), &challenge, &hello.encode()).unwrap();
+    connection.queue(Kind::Hello, 0, &message);
+    let frame = next(&mut connection);
+    if frame.header.kind != Kind::Answer {
+        return (connection, Err(frame.header.kind));
+    }
+    let (payload, cipher) = initiator.finish(&frame.payload).unwrap();
+    connection.encrypt(cipher);
+    (connection, Ok(Answer::decode(&payload).unwrap()))
 }
 
 /// Joins as rank 1, so that rank 0's thread gets its world, and both leave.
@@ -63,7 +71,7 @@ fn a_stranger_is_refused_and_the_root_goes_on() {
     let mut said = Vec::new();
     stranger.read_to_end(&mut said).unwrap();
     assert_eq!(said.len(), HEADER + 32 + HEADER + 9, "a challenge and a refusal");
-    // A frame that is too long before the token is proven.
+    // A frame that is too long before the secret is proven.
     let mut long = connect(&address);
     next(&mut long);
     long.queue(Kind::Hello, 0, &[0; 5000]);
@@ -74,7 +82,7 @@ fn a_stranger_is_refused_and_the_root_goes_on() {
     rude.queue(Kind::Goodbye, 0, &[]);
     assert_eq!(next(&mut rude).header.kind, Kind::Refuse);
     // A proof made with another token.
-    assert_eq!(greet_by_hand(&address, "guess", 2).1.header.kind, Kind::Refuse);
+    assert_eq!(greet_by_hand(&address, "guess", 2).1, Err(Kind::Refuse));
     finish(joining, &address);
 }
 
@@ -83,7 +91,7 @@ fn a_newcomer_of_another_version_learns_of_it() {
     let (joining, address) = root_of_two();
     let mut newcomer = TcpStream::connect(&address).unwrap();
     let mut frame = Header::of(Kind::Hello, 1, 0, &[]).encode();
-    frame[8] = 2;
+    frame[8] = 9;
     newcomer.write_all(&frame).unwrap();
     newcomer.set_read_timeout(Some(SOON)).unwrap();
     let mut said = Vec::new();
@@ -118,7 +126,10 @@ fn a_false_root_is_named_at_once() {
     let challenge = Header::of(Kind::Challenge, 0, 0, &[1; 32]);
     let mut other_version = challenge.encode();
     other_version[8] = 7;
-    assert_eq!(frame_error(other_version.to_vec()), FrameError::Version { ours: 1, theirs: 7 });
+    assert_eq!(
+        frame_error(other_version.to_vec()),
+        FrameError::Version { ours: crate::frame::VERSION, theirs: 7 }
+    );
     let http = b"HTTP/1.1 400 Bad Request and what else a server says".to_vec();
     assert!(matches!(frame_error(http), FrameError::Magic { .. }));
     let long = Header { length: 1 << 40, ..challenge };
@@ -129,12 +140,13 @@ fn a_false_root_is_named_at_once() {
 
 #[test]
 fn a_root_that_cannot_prove_the_token_is_not_trusted() {
-    let welcome = greeting::Welcome { proof: [9; 32], heartbeat: Heartbeat::default(), limit: 4096 }.encode();
+    // What it says looks like an answer and is noise.
+    let answer = [9; 60];
     let said = [
         &Header::of(Kind::Challenge, 0, 0, &[1; 32]).encode()[..],
         &[1; 32],
-        &Header::of(Kind::Welcome, 0, 0, &welcome).encode(),
-        &welcome,
+        &Header::of(Kind::Answer, 0, 0, &answer).encode(),
+        &answer,
     ]
     .concat();
     let error = TcpRendezvous::join(config(1, 2, &root_that_says(said))).unwrap_err();
@@ -148,7 +160,7 @@ fn half_real(heartbeat: Heartbeat) -> (TcpRendezvous, Connection, String) {
     let config = TcpConfig { heartbeat, linger: Duration::from_millis(100), ..config(0, 2, &address) };
     let joining = thread::spawn(move || TcpRendezvous::join_with_root(config, root));
     let (mut connection, answer) = greet_by_hand(&address, "secret", 2);
-    assert_eq!(answer.header.kind, Kind::Welcome);
+    assert!(matches!(answer, Ok(Answer::Welcome { .. })));
     let world = Group::world(2).unwrap();
     let key = crate::message::OperationKey { group: world, tag: JOIN.into(), sequence: 0 };
     let (kind, payload) =

@@ -1,7 +1,7 @@
 //! Worlds of either form, one thread for each rank.
 #![allow(dead_code, reason = "each test file uses a part of this")]
 
-use anabranch_bootstrap::{Deadline, Rendezvous, TcpConfig, TcpRendezvous, TcpRoot, Token, threads};
+use anabranch_bootstrap::{Deadline, Rendezvous, Secret, TcpConfig, TcpRendezvous, TcpRoot, threads};
 use anabranch_ranks::GlobalRank;
 use std::sync::Arc;
 use std::thread;
@@ -25,7 +25,7 @@ pub(crate) enum Form {
 
 pub(crate) fn config(rank: u32, size: u32, address: &str) -> TcpConfig {
     TcpConfig {
-        token: Token::new("the token"),
+        secret: Secret::new("the secret"),
         ..TcpConfig::new(address, GlobalRank::new(rank), size, soon())
     }
 }

@@ -63,7 +63,7 @@ pub(crate) fn run(arguments: &RunArgs) -> anyhow::Result<()> {
 /// As [`run`].
 pub(crate) fn finish(plan: &Launch, port_offset: u16) -> anyhow::Result<()> {
     let reserved = ReservedPort::new(port_offset).context("no free port for the rendezvous")?;
-    let ended = launch::supervise(plan, &Meeting { port: reserved.port(), token: token()? })?;
+    let ended = launch::supervise(plan, &Meeting { port: reserved.port(), secret: secret()? })?;
     // Held until no rank is left: rank 0 may come late.
     drop(reserved);
     if let Ended::Failed(failure) = &ended {
@@ -76,8 +76,9 @@ pub(crate) fn finish(plan: &Launch, port_offset: u16) -> anyhow::Result<()> {
 }
 
 /// A fresh secret for one world, as hexadecimal digits.
-fn token() -> anyhow::Result<String> {
-    let mut bytes = [0_u8; 16];
+fn secret() -> anyhow::Result<String> {
+    let mut bytes = [0_u8; 32];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).context("no random bytes")?;
-    Ok(format!("{:032x}", u128::from_le_bytes(bytes)))
+    let digit = |value: u8| char::from_digit(u32::from(value), 16).unwrap_or_default();
+    Ok(bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect())
 }

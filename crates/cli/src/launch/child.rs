@@ -24,7 +24,14 @@ const FOREIGN: &[&str] = &[
     "MPI_LOCALNRANKS",
     "GROUP_RANK",
     "NODE_RANK",
+    "FLUX_TASK_RANK",
+    "ANABRANCH_RANK",
     "ANABRANCH_BOOTSTRAP",
+    "ANABRANCH_SECRET_FILE",
+    "ANABRANCH_INSECURE",
+    "ANABRANCH_IFNAME",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_RESTART_COUNT",
 ];
 
 /// A started rank, in a process group of its own.
@@ -34,11 +41,11 @@ pub(crate) struct RankProcess {
     pub(crate) child: Child,
 }
 
-/// Where the ranks of one world meet.
-#[derive(Clone, Debug)]
+/// Where the ranks of one world meet. Not printable: it holds their secret.
+#[derive(Clone)]
 pub(crate) struct Meeting {
     pub(crate) port: u16,
-    pub(crate) token: String,
+    pub(crate) secret: String,
 }
 
 impl RankProcess {
@@ -59,7 +66,7 @@ impl RankProcess {
         ] {
             command.env(name, value.to_string());
         }
-        command.env("MASTER_ADDR", "127.0.0.1").env("ANABRANCH_TOKEN", &meeting.token);
+        command.env("MASTER_ADDR", "127.0.0.1").env("ANABRANCH_SECRET", &meeting.secret);
         // A rank in another process group that read the terminal would be stopped by it.
         command.stdin(Stdio::null()).process_group(0);
         if launch.output != Output::RootOnly || rank != 0 {

@@ -1,7 +1,7 @@
 //! Starts N copies of a program as the ranks of one world, and ends them together.
 //!
 //! Every rank gets what torchrun sets (`RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `LOCAL_WORLD_SIZE`, `MASTER_ADDR`,
-//! `MASTER_PORT`) and a secret of its world (`ANABRANCH_TOKEN`), is the leader of its own process group, and
+//! `MASTER_PORT`) and a secret of its world (`ANABRANCH_SECRET`), is the leader of its own process group, and
 //! dies with the launcher. The first rank that fails decides the outcome; the others are asked to end
 //! (`SIGTERM`) and made to (`SIGKILL`) when they do not within the grace period.
 

@@ -265,7 +265,7 @@ fn survive(test: &str, moment: &str, victim: u32, seed: u64, source: CombineSour
         let named = [
             format!("rank {victim} died"),
             format!("for rank {victim} in ep "),
-            format!("1 rank has not come: {victim}"),
+            format!("ranks have come; missing {victim}"),
             // It died between offering its heap and the others' mapping it.
             format!("no transport reaches rank {victim}: "),
         ];

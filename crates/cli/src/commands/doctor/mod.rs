@@ -78,9 +78,9 @@ fn configuration(loaded: &LoadedConfig) -> Vec<Finding> {
         loaded.origins.set_keys().filter(|(key, _)| !["device.runtime", "heap.mode"].contains(key))
     {
         let value = values.iter().find(|(name, _)| name == key);
-        // A token is a secret.
+        let secret = anabranch::config::setting_named(key).is_some_and(|setting| setting.secret);
         let text = match value {
-            Some(_) if key == "bootstrap.token" => "(set)".to_owned(),
+            Some(_) if secret => "(set)".to_owned(),
             Some((_, value)) => value.to_string(),
             None => "(kept unread)".to_owned(),
         };
