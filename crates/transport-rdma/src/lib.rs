@@ -9,6 +9,7 @@
 mod config;
 mod driver;
 mod error;
+pub mod nics;
 mod posted;
 mod provider;
 mod view;
