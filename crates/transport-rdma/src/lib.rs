@@ -9,6 +9,7 @@
 mod config;
 mod driver;
 mod error;
+pub mod mlx5;
 pub mod nics;
 mod posted;
 mod provider;

@@ -3,8 +3,8 @@
 mod machines;
 
 use anabranch_transport_rdma::nics::{
-    Assignment, Distance, Gid, GidError, GidKind, LinkLayer, Machine, NicFilter, NicTreeError, PciAddress,
-    Place, PortState, assign, choose_gid,
+    Assignment, Distance, Gid, GidError, GidKind, LinkLayer, NicFilter, NicTreeError, PciAddress, Place,
+    PortState, assign, choose_gid,
 };
 use anabranch_transport_rdma::{Provider, nics};
 use machines::Tree;

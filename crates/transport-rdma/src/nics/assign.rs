@@ -190,18 +190,16 @@ fn explain(
         None if ports.is_empty() => "this machine shows no NIC".to_owned(),
         None => "no port can be used".to_owned(),
         Some((index, port)) => {
-            let mut reason = distance(port).to_string();
+            let mut reasons = vec![distance(port).to_string()];
             if equal.len() > 1 {
-                reason.push_str(&format!(", 1 of {} equal ports", equal.len()));
+                reasons.push(format!("1 of {} equal ports", equal.len()));
             }
             match users.get(index).copied().unwrap_or(0) {
                 0 | 1 => {}
-                count => reason.push_str(&format!(", shared by {count} ranks")),
+                count => reasons.push(format!("shared by {count} ranks")),
             }
-            if let Some(entry) = &port.named {
-                reason.push_str(&format!(", named by {entry:?}"));
-            }
-            reason
+            reasons.extend(port.named.as_ref().map(|entry| format!("named by {entry:?}")));
+            reasons.join(", ")
         }
     };
     let equals = equal.iter().filter_map(|index| ports.get(*index)).map(|port| port.id.clone()).collect();

@@ -125,26 +125,22 @@ fn mapped(value: Ipv6Addr) -> Option<Ipv4Addr> {
 /// [`GidError`]: what was given and what there is.
 pub fn choose_gid(link_layer: LinkLayer, gids: &[Gid], wanted: Option<u32>) -> Result<GidChoice, GidError> {
     let describe = |gid: &Gid| Class::of(link_layer, gid).describe(link_layer);
-    let listed = |gids: &[Gid]| match gids {
-        [] => "no address".to_owned(),
-        gids => gids.iter().map(|gid| format!("{gid}: {}", describe(gid))).collect::<Vec<_>>().join("; "),
+    let listed = |gids: &[Gid]| {
+        let all: Vec<String> = gids.iter().map(|gid| format!("{gid}: {}", describe(gid))).collect();
+        if all.is_empty() { "no address".to_owned() } else { all.join("; ") }
     };
-    let (gid, reason) = match wanted {
-        Some(wanted) => {
-            let gid = gids.iter().find(|gid| gid.index == wanted);
-            let gid = gid.ok_or_else(|| GidError::Absent { wanted, present: listed(gids) })?;
-            (gid, format!("transport.rdma.gid_index takes it: {}", describe(gid)))
-        }
-        None => {
-            let classed = gids.iter().map(|gid| (Class::of(link_layer, gid), gid.index, gid));
-            let best = classed
-                .filter(|(class, ..)| *class != Class::NotTaken)
-                .min_by_key(|(class, index, _)| (*class, *index));
-            let (class, _, gid) = best.ok_or_else(|| GidError::None { considered: listed(gids) })?;
-            let equals = gids.iter().filter(|other| Class::of(link_layer, other) == class).count();
-            let among = if equals > 1 { format!(", the first of {equals}") } else { String::new() };
-            (gid, format!("{}{among}", class.describe(link_layer)))
-        }
+    let (gid, reason) = if let Some(wanted) = wanted {
+        let gid = gids.iter().find(|gid| gid.index == wanted);
+        let gid = gid.ok_or_else(|| GidError::Absent { wanted, present: listed(gids) })?;
+        (gid, format!("transport.rdma.gid_index takes it: {}", describe(gid)))
+    } else {
+        let classed = gids.iter().map(|gid| (Class::of(link_layer, gid), gid.index, gid));
+        let fit = classed.filter(|(class, ..)| *class != Class::NotTaken);
+        let best = fit.min_by_key(|(class, index, _)| (*class, *index));
+        let (class, _, gid) = best.ok_or_else(|| GidError::None { considered: listed(gids) })?;
+        let equals = gids.iter().filter(|other| Class::of(link_layer, other) == class).count();
+        let among = if equals > 1 { format!(", the first of {equals}") } else { String::new() };
+        (gid, format!("{}{among}", class.describe(link_layer)))
     };
     let others = gids.iter().filter(|other| other.index != gid.index);
     let others = others.map(|other| (other.index, describe(other).to_owned())).collect();

@@ -49,7 +49,7 @@ pub struct Machine {
 impl Machine {
     /// A machine with these NICs.
     pub fn new(mut nics: Vec<Nic>) -> Self {
-        nics.sort_by(|one, other| natural(&one.name).cmp(&natural(&other.name)));
+        nics.sort_by_key(|nic| natural(&nic.name));
         Self { nics }
     }
 
