@@ -343,3 +343,7 @@ impl DevxDoorbell for Page {
         (self.start, self.register)
     }
 }
+
+#[cfg(test)]
+#[path = "library_tests.rs"]
+mod tests;
