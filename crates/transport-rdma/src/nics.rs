@@ -14,6 +14,7 @@ mod libraries;
 mod machine;
 mod pci;
 mod port;
+mod rank;
 mod read;
 
 pub use assign::{Assignment, Considered, PortId, assign};
@@ -25,4 +26,5 @@ pub use libraries::{LibraryStatus, NicLibrary, find_libraries};
 pub use machine::{Machine, Nic};
 pub use pci::{PciAddress, PciPath};
 pub use port::{LinkLayer, Port, PortState};
+pub use rank::assign_to_rank;
 pub use read::SYSTEM_FOLDER;

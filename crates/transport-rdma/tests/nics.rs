@@ -1,10 +1,14 @@
 //! Which NIC serves which GPU, on machines written down as text.
 
+#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail their test")]
+
 mod machines;
 
+use anabranch_ranks::GlobalRank;
+use anabranch_transport::{HostIdentity, PeerInfo, ProcessIdentity};
 use anabranch_transport_rdma::nics::{
     Assignment, Distance, Gid, GidError, GidKind, LinkLayer, NicFilter, NicTreeError, PciAddress, Place,
-    PortState, assign, choose_gid,
+    PortState, assign, assign_to_rank, choose_gid,
 };
 use anabranch_transport_rdma::{Provider, nics};
 use machines::Tree;
@@ -42,13 +46,13 @@ fn each_gpu_of_a_machine_with_a_switch_for_each_pair_has_the_nic_below_its_switc
         assert_eq!(verdict(one, "mlx5_2:1"), "the port is DOWN (physical state Disabled)");
     }
     assert_eq!(verdict(&all[0], "mlx5_1:1"), "farther than mlx5_0:1");
+    let (near, far) = (Distance::Node, Distance::System);
     let distances = |name: &str| {
         let found =
             all.iter().map(|one| one.considered.iter().find(|c| c.port.name == name).unwrap().distance);
         found.collect::<Vec<_>>()
     };
-    use Distance::{Node, Switch, System};
-    assert_eq!(distances("mlx5_0"), [Switch, Node, Node, Node, System, System, System, System]);
+    assert_eq!(distances("mlx5_0"), [Distance::Switch, near, near, near, far, far, far, far]);
 }
 
 #[test]
@@ -90,12 +94,12 @@ fn the_faster_of_equally_near_ports_is_taken_and_lists_of_nics_are_obeyed() {
     let gpu = [tree.place("0000:83:00.0")];
     let one = |entries: &[&str]| assign(&gpu, &machine, &filter(entries)).remove(0);
     let free = one(&[]);
-    assert_eq!(chosen(&[free.clone()]), ["mlx5_2:1"]);
+    assert_eq!(chosen(std::slice::from_ref(&free)), ["mlx5_2:1"]);
     assert_eq!(verdict(&free, "mlx5_10:1"), "as near as mlx5_2:1, and slower");
     assert_eq!(verdict(&free, "mlx5_2:2"), "the port is DOWN (physical state Polling)");
     assert!(verdict(&free, "irdma0:1").starts_with("a NIC of kind \"RNIC\""), "{free:?}");
     let named = one(&["mlx5_10"]);
-    assert_eq!(chosen(&[named.clone()]), ["mlx5_10:1"]);
+    assert_eq!(chosen(std::slice::from_ref(&named)), ["mlx5_10:1"]);
     assert_eq!(named.reason, "below the same PCI switch (PIX), named by \"mlx5_10\"");
     assert_eq!(verdict(&named, "mlx5_2:1"), "not named in transport.rdma.nics");
     let none = one(&["mlx5_2:2"]);
@@ -158,7 +162,7 @@ fn a_nic_in_software_is_used_only_when_it_is_named() {
     assert!(verdict(&free, "rxe0:1").starts_with("a NIC in software"), "{free:?}");
     let named = assign(&gpu, &tree.machine(), &filter(&["rxe"])).remove(0);
     assert_eq!(
-        (chosen(&[named.clone()])[0].as_str(), named.considered[0].distance),
+        (chosen(std::slice::from_ref(&named))[0].as_str(), named.considered[0].distance),
         ("rxe0:1", Distance::Unknown)
     );
     assert_eq!(tree.machine().nics()[0].provider(), Provider::Posted);
@@ -178,7 +182,7 @@ fn a_machine_without_nics_says_so() {
 fn what_cannot_be_read_is_shown_with_its_file_and_spoils_no_other_nic() {
     let tree = Tree::of("damaged");
     let one = assign(&[tree.place("0000:11:00.0")], &tree.machine(), &filter(&[])).remove(0);
-    assert_eq!(chosen(&[one.clone()]), ["mlx5_9:1"]);
+    assert_eq!(chosen(std::slice::from_ref(&one)), ["mlx5_9:1"]);
     for (port, words) in [
         ("mlx5_0:0", "ports/1/state: \"ACTIVE\", expected a port's state"),
         ("mlx5_1:0", "ports/1/link_layer: \"Token Ring\", expected \"InfiniBand\" or \"Ethernet\""),
@@ -267,4 +271,42 @@ fn every_library_that_is_looked_for_is_there_or_says_why_not() {
         let problem = status.problem.unwrap_or_else(|| status.library.soname.to_owned());
         assert!(problem.contains(status.library.soname), "{problem}");
     }
+}
+
+fn peer(rank: u32, host: &str, pci: &str) -> PeerInfo {
+    PeerInfo {
+        rank: GlobalRank::new(rank),
+        host: HostIdentity(host.to_owned()),
+        process: ProcessIdentity { pid: rank, nonce: 0 },
+        runtime: "amd".to_owned(),
+        instance: 0,
+        device: 0,
+        pci: pci.to_owned(),
+        arch: "gfx942".to_owned(),
+    }
+}
+
+#[test]
+fn ranks_of_a_machine_choose_alike_and_those_of_others_do_not_count() {
+    let tree = Tree::of("dual-socket");
+    let machine = tree.machine();
+    // Rank 5 has a partition in place of the function, rank 6 a device of the host runtime.
+    let peers = [
+        peer(0, "there", "0000:21:00.0"),
+        peer(1, "here", "0000:21:00.0"),
+        peer(2, "here", "0000:a1:00.0"),
+        peer(3, "there", "0000:a1:00.0"),
+        peer(4, "here", "0000:41:00.0"),
+        peer(5, "here", "0000:C1:00.3"),
+        peer(6, "here", "host:0"),
+    ];
+    let of = |rank| {
+        let rank = GlobalRank::new(rank);
+        assign_to_rank(tree.root(), rank, &peers, &machine, &NicFilter::default()).unwrap()
+    };
+    let here: Vec<_> = [1, 2, 4, 5, 6].map(|rank| chosen(&[of(rank)]).remove(0)).to_vec();
+    assert_eq!(here, ["mlx5_0:1", "mlx5_1:1", "mlx5_0:1", "mlx5_1:1", "mlx5_0:1"]);
+    assert_eq!(of(1).reason, "on the same NUMA node (PHB), shared by 3 ranks");
+    assert_eq!(of(6).reason, "at a distance that is not known (?), 1 of 2 equal ports, shared by 3 ranks");
+    assert_eq!(of(9).reason, "rank 9 is not one of the world's 7 ranks");
 }

@@ -237,7 +237,7 @@ impl Devx for LibMlx5 {
             let cause = "the page is not mapped".to_owned();
             return Err(NicError::Call { call: "mlx5dv_devx_alloc_uar", nic: inner.verbs.name(), cause });
         };
-        Ok(Box::new(Page { inner: inner.clone(), uar, page, start, register }))
+        Ok(Box::new(Page { inner: inner.clone(), uar, number: page, start, register }))
     }
 
     fn event_queue(&self) -> Result<u32> {
@@ -309,7 +309,7 @@ macro_rules! handle {
 
 handle!(Object { object: c_void }, mlx5dv_devx_obj_destroy);
 handle!(Memory { umem: Umem }, mlx5dv_devx_umem_dereg);
-handle!(Page { uar: Uar, page: u32, start: NonNull<u8>, register: NonNull<u8> }, mlx5dv_devx_free_uar);
+handle!(Page { uar: Uar, number: u32, start: NonNull<u8>, register: NonNull<u8> }, mlx5dv_devx_free_uar);
 
 impl DevxObject for Object {
     fn modify(&self, what: &'static str, command: &[u8], answer: &mut [u8]) -> Result<()> {
@@ -336,7 +336,7 @@ impl DevxMemory for Memory {
 
 impl DevxDoorbell for Page {
     fn page(&self) -> u32 {
-        self.page
+        self.number
     }
 
     fn mapped(&self) -> (NonNull<u8>, NonNull<u8>) {

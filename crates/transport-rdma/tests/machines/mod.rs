@@ -29,12 +29,11 @@ impl Tree {
         let tree = Self { root };
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(format!("{name}.tree"));
         for line in fs::read_to_string(file).unwrap().lines().filter(|line| !line.starts_with('#')) {
-            let (path, link, content) = match line.split_once(" -> ") {
-                Some((path, target)) => (path, true, target),
-                None => {
-                    let (path, content) = line.split_once(" =").unwrap();
-                    (path, false, content.trim_start())
-                }
+            let (path, link, content) = if let Some((path, target)) = line.split_once(" -> ") {
+                (path, true, target)
+            } else {
+                let (path, content) = line.split_once(" =").unwrap();
+                (path, false, content.trim_start())
             };
             let path = tree.root.join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
