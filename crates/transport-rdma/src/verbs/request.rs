@@ -1,0 +1,51 @@
+//! What a request may ask for.
+
+use crate::driver::{Atomics, NicLimits};
+use crate::posted::{PostedOpcode, PostedRequest};
+
+/// The operation of a request, if there is such a one.
+pub(crate) fn opcode(request: &PostedRequest) -> Option<PostedOpcode> {
+    use PostedOpcode::{CompareSwap, FetchAdd, Read, Write, WriteImmediate, WriteValue};
+    let all = [Write, WriteImmediate, Read, WriteValue, FetchAdd, CompareSwap];
+    all.into_iter().find(|opcode| *opcode as u32 == request.opcode)
+}
+
+/// A request in words.
+pub(crate) fn words(request: &PostedRequest) -> String {
+    let PostedRequest { local, remote, bytes, local_key, remote_key, .. } = request;
+    let name = opcode(request).map_or_else(|| format!("operation {}", request.opcode), |known| format!("{known:?}"));
+    format!("{name} of {bytes} bytes, local {local:#x} key {local_key:#x}, remote {remote:#x} key {remote_key:#x}")
+}
+
+/// Whether a NIC with these limits can be given a request.
+///
+/// # Errors
+/// What is wrong with it: what was given, what is allowed.
+pub(crate) fn check(request: &PostedRequest, limits: &NicLimits) -> Result<(), String> {
+    let aligned = |what: &str, address: u64| {
+        if address.is_multiple_of(8) { Ok(()) } else { Err(format!("the {what} address is no multiple of 8")) }
+    };
+    match opcode(request) {
+        None => Err("there is no such operation".to_owned()),
+        Some(PostedOpcode::WriteImmediate) => {
+            Err("unsupported: peers of this driver post no receives for immediate values".to_owned())
+        }
+        Some(PostedOpcode::Write | PostedOpcode::Read) if request.bytes > limits.most_message_bytes => {
+            Err(format!("at most {} bytes are allowed", limits.most_message_bytes))
+        }
+        Some(PostedOpcode::Write | PostedOpcode::Read) => Ok(()),
+        Some(PostedOpcode::WriteValue) if ![1, 2, 4, 8].contains(&request.bytes) => {
+            Err("a value has 1, 2, 4 or 8 bytes".to_owned())
+        }
+        Some(PostedOpcode::WriteValue) if !request.remote.is_multiple_of(u64::from(request.bytes)) => {
+            Err("the remote address of a value is no multiple of its bytes, and it would not go in one piece".to_owned())
+        }
+        Some(PostedOpcode::WriteValue) => Ok(()),
+        Some(PostedOpcode::FetchAdd | PostedOpcode::CompareSwap) if limits.atomics == Atomics::None => {
+            Err("the NIC has no atomic operations".to_owned())
+        }
+        Some(PostedOpcode::FetchAdd | PostedOpcode::CompareSwap) => {
+            aligned("local", request.local).and_then(|()| aligned("remote", request.remote))
+        }
+    }
+}
