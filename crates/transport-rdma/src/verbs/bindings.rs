@@ -22,6 +22,7 @@ macro_rules! verbs_types {
             #[doc = concat!("`", $c_name, "`.")]
             #[repr(C)]
             #[derive(Clone, Copy)]
+            #[allow(clippy::struct_field_names, reason = "the names are the header's")]
             pub(crate) struct $name { $(pub(crate) $field: $ty,)* }
         )*
 

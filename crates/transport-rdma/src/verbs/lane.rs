@@ -238,3 +238,6 @@ struct Failure {
     status: u32,
     reason: String,
 }
+
+#[cfg(test)]
+mod tests;
