@@ -23,8 +23,8 @@ use crate::posted::{PostedOpcode, PostedRequest};
 
 /// Bytes that a request carries itself: a value.
 pub(crate) const INLINE_BYTES: u32 = 8;
-/// How often a packet is sent again: the most that the field of 3 bits holds.
-const RETRIES: u8 = 7;
+/// How often a packet is sent again. The field has 3 bits, but `rdma_rxe` takes 7 for "for ever" (`rxe_comp.c` of Linux 6.1).
+const RETRIES: u8 = 6;
 /// How often a receiver that is not ready is asked again; 7 would be for ever. Nothing here needs a receive.
 const RECEIVER_RETRIES: u8 = 6;
 /// The code of 0.64 ms, the wait between those.
@@ -312,7 +312,7 @@ mod tests {
     fn retries_end_within_the_patience_and_not_much_earlier() {
         for millis in [1u64, 20, 500, 10_000, 60_000] {
             let patience = Duration::from_millis(millis);
-            let whole = Duration::from_nanos(4096 << timeout_code(patience)) * 8;
+            let whole = Duration::from_nanos(4096 << timeout_code(patience)) * (u32::from(RETRIES) + 1);
             assert!(whole <= patience && whole * 2 > patience, "{patience:?}: {whole:?}");
         }
         assert_eq!(timeout_code(Duration::ZERO), 1, "0 would be no timeout at all");
