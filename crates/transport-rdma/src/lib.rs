@@ -20,5 +20,5 @@ pub use driver::{Atomics, NicDriver, NicLimits, NicQueue, QueueSpec, QueueWords,
 pub use error::{NicError, Result};
 pub use posted::{POSTED_COMPLETION_WORDS, PostedOpcode, PostedRequest};
 pub use provider::Provider;
-pub use verbs::{NicChoice, PostedDriver};
+pub use verbs::{NicChoice, PostedDriver, survey};
 pub use view::{MEANS_MAPPING, MEANS_NIC, RdmaQueue, RdmaRange};

@@ -23,4 +23,4 @@ mod ring;
 mod status;
 
 pub use choice::NicChoice;
-pub use posted::PostedDriver;
+pub use posted::{PostedDriver, survey};

@@ -54,6 +54,12 @@ impl Producer {
         Ok(position)
     }
 
+    /// Waits until there is room for an entry; or says how the queue ended.
+    pub(crate) fn next_with_room(&self) -> Result<Result<(), Failed>> {
+        let Some(oldest) = self.next.checked_sub(self.entries()) else { return Ok(Ok(())) };
+        Ok(self.outcome(oldest)?.map_or(Ok(()), Err))
+    }
+
     /// The position of the entry that was filled last.
     pub(crate) fn last(&self) -> u64 {
         self.next.saturating_sub(1)

@@ -18,7 +18,7 @@ mod kernel;
 mod link;
 mod member;
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -42,8 +42,8 @@ fn run() -> Result<()> {
     match words[..] {
         [first, second] => both(first, second),
         // How the first process starts the others.
-        ["--first", nic, socket] => active(nic, socket.into()),
-        ["--second", nic, socket] => passive(nic, socket.into()),
+        ["--first", nic, socket] => active(nic, Path::new(socket)),
+        ["--second", nic, socket] => passive(nic, Path::new(socket)),
         _ => bail!("usage: two_nics NIC NIC"),
     }
 }
@@ -69,15 +69,15 @@ fn both(first: &str, second: &str) -> Result<()> {
     Ok(())
 }
 
-fn active(nic: &str, socket: PathBuf) -> Result<()> {
-    let link = Link::connect(&socket).context("reaching the second process")?;
+fn active(nic: &str, socket: &Path) -> Result<()> {
+    let link = Link::connect(socket).context("reaching the second process")?;
     let mut member = Member::join(nic, link, 0, 1)?;
     println!("first: {}", member.describe());
     cases::run_active(&mut member)
 }
 
-fn passive(nic: &str, socket: PathBuf) -> Result<()> {
-    let link = Link::listen(&socket).context("waiting for the first process")?;
+fn passive(nic: &str, socket: &Path) -> Result<()> {
+    let link = Link::listen(socket).context("waiting for the first process")?;
     let mut member = Member::join(nic, link, 1, 0)?;
     println!("second: {}", member.describe());
     cases::run_passive(&mut member)

@@ -21,7 +21,7 @@ pub(crate) const HEAP_BYTES: usize = 8 << 20;
 /// Entries of each queue: as many requests as the full rings have on their way.
 pub(crate) const ENTRIES: u32 = 64;
 /// Queues to the other.
-const QUEUES: u32 = 4;
+const QUEUES: u32 = 5;
 /// How long a NIC retries.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -54,7 +54,8 @@ impl Member {
         heap.fill(0)?;
         let registered = driver.register(Region { address: heap.address().0, bytes: HEAP_BYTES as u64 })?;
         let spec = |channel| QueueSpec { peer: GlobalRank::new(peer), channel, entries: ENTRIES };
-        let queues = (0..QUEUES).map(|channel| driver.create_queue(spec(channel))).collect::<Result<Vec<_>, _>>()?;
+        let queues =
+            (0..QUEUES).map(|channel| driver.create_queue(spec(channel))).collect::<Result<Vec<_>, _>>()?;
         let endpoints = queues.iter().map(|queue| queue.endpoint()).collect();
         link.tell(&Offer { endpoints, base: heap.address().0, key: registered.remote_key() })?;
         let offer: Offer = link.hear()?;
@@ -72,7 +73,13 @@ impl Member {
     }
 
     /// A request between an offset of this member's memory and one of the other's.
-    pub(crate) fn request(&self, opcode: PostedOpcode, local: usize, remote: usize, bytes: usize) -> PostedRequest {
+    pub(crate) fn request(
+        &self,
+        opcode: PostedOpcode,
+        local: usize,
+        remote: usize,
+        bytes: usize,
+    ) -> PostedRequest {
         PostedRequest {
             stamp: 0,
             local: self.heap.address().0 + local as u64,
@@ -89,7 +96,13 @@ impl Member {
     }
 
     /// The same with a value.
-    pub(crate) fn value(&self, opcode: PostedOpcode, local: usize, remote: usize, value: u64) -> PostedRequest {
+    pub(crate) fn value(
+        &self,
+        opcode: PostedOpcode,
+        local: usize,
+        remote: usize,
+        value: u64,
+    ) -> PostedRequest {
         PostedRequest { value, ..self.request(opcode, local, remote, 8) }
     }
 

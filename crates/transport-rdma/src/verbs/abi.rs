@@ -30,7 +30,8 @@ fn program(expressions: &[(String, i64)]) -> String {
         "#include <infiniband/verbs.h>\n#include <cstddef>\n#include <cstdio>\n#include <type_traits>\n",
     );
     for (name, c_type) in FUNCTIONS {
-        writeln!(text, "static_assert(std::is_same<decltype(&::{name}), {c_type}>::value, \"{name}\");").unwrap();
+        writeln!(text, "static_assert(std::is_same<decltype(&::{name}), {c_type}>::value, \"{name}\");")
+            .unwrap();
     }
     text.push_str("int main() {\n");
     for (expression, _) in expressions {
@@ -59,6 +60,7 @@ fn types_constants_and_signatures_are_those_of_the_system_header() {
     let theirs: Vec<i64> =
         String::from_utf8(printed.stdout).unwrap().lines().map(|line| line.parse().unwrap()).collect();
     assert_eq!(theirs.len(), expressions.len());
-    let differing: Vec<_> = expressions.iter().zip(&theirs).filter(|((_, ours), theirs)| ours != *theirs).collect();
+    let differing: Vec<_> =
+        expressions.iter().zip(&theirs).filter(|((_, ours), theirs)| ours != *theirs).collect();
     assert!(differing.is_empty(), "ours, theirs: {differing:#?}");
 }

@@ -38,6 +38,20 @@ pub(crate) struct Candidate {
     pub(crate) place: Option<PathBuf>,
 }
 
+impl Candidate {
+    /// The port in words, with why it cannot be used if so.
+    pub(crate) fn describe(&self) -> String {
+        let link = if self.ethernet { "Ethernet" } else { "InfiniBand" };
+        let gids: Vec<_> = self.gids.iter().map(Gid::describe).collect();
+        let rate = self.rate;
+        let usable = self
+            .unusable
+            .as_ref()
+            .map_or_else(|| gids.join(", "), |reason| format!("cannot be used: {reason}"));
+        format!("{} port {}: {link}, {rate} Gb/s, {usable}", self.nic, self.port)
+    }
+}
+
 /// What was chosen.
 #[derive(Clone, Debug)]
 pub(crate) struct Chosen {
@@ -158,7 +172,10 @@ mod tests {
         let other = candidate("rxe1", None, 10);
         let reasons = choose(&[down.clone(), other], &named, None, 0).unwrap_err();
         assert_eq!(reasons, "rxe0 port 1: mlx5_7 is asked for; rxe1 port 1: mlx5_7 is asked for");
-        assert_eq!(choose(&[down], &NicChoice::default(), None, 0).unwrap_err(), "rxe0 port 1: its link is down");
+        assert_eq!(
+            choose(&[down], &NicChoice::default(), None, 0).unwrap_err(),
+            "rxe0 port 1: its link is down"
+        );
         assert_eq!(choose(&[], &NicChoice::default(), None, 0).unwrap_err(), "there is none");
     }
 }

@@ -41,7 +41,8 @@ impl Endpoint {
     /// # Errors
     /// What does not fit.
     pub(crate) fn from_peer(bytes: &[u8], own: &Self) -> Result<Self, String> {
-        let peer: Self = serde_json::from_slice(bytes).map_err(|error| format!("it cannot be read: {error}"))?;
+        let peer: Self =
+            serde_json::from_slice(bytes).map_err(|error| format!("it cannot be read: {error}"))?;
         if peer.format != Self::FORMAT {
             return Err(format!("its format is {:?}, and {:?} is allowed", peer.format, Self::FORMAT));
         }
@@ -49,11 +50,17 @@ impl Endpoint {
             return Err("one port's link is Ethernet and the other's InfiniBand".to_owned());
         }
         if own.ethernet && peer.gid_kind != own.gid_kind {
-            return Err(format!("its gid is of type {}, and this rank's of type {}", peer.gid_kind, own.gid_kind));
+            return Err(format!(
+                "its gid is of type {}, and this rank's of type {}",
+                peer.gid_kind, own.gid_kind
+            ));
         }
         let within = |value: u32, bits: u32| value >> bits == 0;
         if !within(peer.number, 24) || !within(peer.first_packet, 24) {
-            return Err(format!("queue pair {} or packet {} has more than 24 bits", peer.number, peer.first_packet));
+            return Err(format!(
+                "queue pair {} or packet {} has more than 24 bits",
+                peer.number, peer.first_packet
+            ));
         }
         if !(1..=5).contains(&peer.mtu) {
             return Err(format!("its packet size has the code {}, and 1 to 5 are allowed", peer.mtu));

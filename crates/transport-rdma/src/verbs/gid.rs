@@ -47,7 +47,11 @@ impl Gid {
 ///
 /// # Errors
 /// Why there is none.
-pub(crate) fn choose_gid(gids: &[Gid], ethernet: bool, wanted: Option<u32>) -> Result<(Gid, &'static str), String> {
+pub(crate) fn choose_gid(
+    gids: &[Gid],
+    ethernet: bool,
+    wanted: Option<u32>,
+) -> Result<(Gid, &'static str), String> {
     if let Some(index) = wanted {
         let found = gids.iter().find(|gid| gid.index == index);
         let indices: Vec<_> = gids.iter().map(|gid| gid.index).collect();
@@ -60,13 +64,19 @@ pub(crate) fn choose_gid(gids: &[Gid], ethernet: bool, wanted: Option<u32>) -> R
     }
     let rank = |gid: &Gid| match (gid.kind, gid.ipv4(), gid.is_link_local()) {
         (IBV_GID_TYPE_ROCE_V2, Some(_), _) => Some((0, "RoCE v2 by an IPv4 address, which is routed")),
-        (IBV_GID_TYPE_ROCE_V2, None, false) => Some((1, "RoCE v2 by a global IPv6 address; there is none by IPv4")),
+        (IBV_GID_TYPE_ROCE_V2, None, false) => {
+            Some((1, "RoCE v2 by a global IPv6 address; there is none by IPv4"))
+        }
         (IBV_GID_TYPE_ROCE_V2, None, true) => Some((2, "RoCE v2 by a link-local address; there is no other")),
         (IBV_GID_TYPE_ROCE_V1, ..) => Some((3, "RoCE v1, within one Ethernet segment; there is no v2")),
         _ => None,
     };
-    let best = gids.iter().filter_map(|gid| rank(gid).map(|(rank, why)| (rank, *gid, why))).min_by_key(|(rank, ..)| *rank);
-    best.map(|(_, gid, why)| (gid, why)).ok_or_else(|| "it has no RoCE gid: its network interface may be down".to_owned())
+    let best = gids
+        .iter()
+        .filter_map(|gid| rank(gid).map(|(rank, why)| (rank, *gid, why)))
+        .min_by_key(|(rank, ..)| *rank);
+    best.map(|(_, gid, why)| (gid, why))
+        .ok_or_else(|| "it has no RoCE gid: its network interface may be down".to_owned())
 }
 
 #[cfg(test)]

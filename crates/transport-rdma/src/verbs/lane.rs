@@ -159,8 +159,10 @@ impl<Q: WorkQueue> Lane<Q> {
 
     fn failed(&self, completion: Completion) -> Failure {
         let Completion { position, status, vendor } = completion;
-        let asked = self.ring.request(position).map_or_else(|| "overwritten".to_owned(), |request| words(&request));
-        let reason = format!("{asked}: {} (status {status}, vendor syndrome {vendor:#x})", status_words(status));
+        let asked =
+            self.ring.request(position).map_or_else(|| "overwritten".to_owned(), |request| words(&request));
+        let reason =
+            format!("{asked}: {} (status {status}, vendor syndrome {vendor:#x})", status_words(status));
         Failure { position, status, reason }
     }
 
@@ -168,7 +170,8 @@ impl<Q: WorkQueue> Lane<Q> {
         let filled = self.ring.filled();
         let room = self.completed + self.ring.entries();
         if filled > room {
-            let reason = format!("the doorbell says {filled}, and there is room up to {room}: it was overwritten");
+            let reason =
+                format!("the doorbell says {filled}, and there is room up to {room}: it was overwritten");
             return Err(Failure { position: self.posted, status: IBV_WC_LOC_QP_OP_ERR, reason });
         }
         self.requests.clear();

@@ -11,13 +11,14 @@ use anabranch_transport::Region;
 use super::bindings::{
     IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, IbvMr,
 };
-use super::nic::{Nic, last_error};
+use super::nic::Nic;
 use crate::driver::Registered;
 use crate::error::{NicError, Result};
 
 /// All that peers do. Ordering is not relaxed: flags follow data.
 const ACCESS: c_int =
-    (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC) as c_int;
+    (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
+        as c_int;
 
 /// A registration.
 #[derive(Debug)]
@@ -45,7 +46,12 @@ impl MemoryRegion {
         if range.bytes == 0 || range.address.checked_add(range.bytes).is_none() {
             let allowed = format!("1 or more, up to the end of the addresses from {:#x}", range.address);
             let nic = nic.name.clone();
-            return Err(NicError::Limit { what: "bytes of a registered range", given: range.bytes, allowed, nic });
+            return Err(NicError::Limit {
+                what: "bytes of a registered range",
+                given: range.bytes,
+                allowed,
+                nic,
+            });
         }
         if !is_device_memory(device, range)? {
             return Self::by_address(nic, range);
@@ -56,7 +62,11 @@ impl MemoryRegion {
         };
         match Self::by_address(nic, range) {
             Ok(region) => {
-                tracing::info!(nic = nic.name, dmabuf, "device memory is registered through a peer memory module");
+                tracing::info!(
+                    nic = nic.name,
+                    dmabuf,
+                    "device memory is registered through a peer memory module"
+                );
                 Ok(region)
             }
             Err(error) => {
@@ -74,13 +84,13 @@ impl MemoryRegion {
     }
 
     fn by_dmabuf(nic: &Arc<Nic>, device: &Device, range: Region) -> Result<Self> {
-        let refused = |call, cause: &str| NicError::Call { call, nic: nic.name.clone(), cause: cause.to_owned() };
+        let refused =
+            |call, cause: &str| NicError::Call { call, nic: nic.name.clone(), cause: cause.to_owned() };
         let Some(register) = nic.verbs.ibv_reg_dmabuf_mr else {
             return Err(refused("ibv_reg_dmabuf_mr", "the library has no such function; rdma-core 34 has"));
         };
-        let (buffer, first) = export(device, range)?.ok_or_else(|| {
-            refused("hipMemGetHandleForAddressRange", "the runtime has no such function")
-        })?;
+        let (buffer, first) = export(device, range)?
+            .ok_or_else(|| refused("hipMemGetHandleForAddressRange", "the runtime has no such function"))?;
         let (offset, bytes) = (range.address - first, range.bytes as usize);
         // SAFETY: the domain and the descriptor are live; the kernel checks the range against the buffer and keeps its own reference.
         let region = unsafe { register(nic.pd, offset, bytes, range.address, buffer.as_raw_fd(), ACCESS) };
@@ -89,7 +99,13 @@ impl MemoryRegion {
 
     fn owned(nic: &Arc<Nic>, region: *mut IbvMr, call: &'static str) -> Result<Self> {
         if region.is_null() {
-            return Err(last_error(call, &nic.name));
+            let error = std::io::Error::last_os_error();
+            let limit = if error.raw_os_error() == Some(rustix::io::Errno::NOMEM.raw_os_error()) {
+                "; registered memory is locked: the limit of locked memory (ulimit -l) may be too low"
+            } else {
+                ""
+            };
+            return Err(NicError::Call { call, nic: nic.name.clone(), cause: format!("{error}{limit}") });
         }
         // SAFETY: the library returned a registration, whose keys do not change.
         let (local_key, remote_key) = unsafe { ((*region).lkey, (*region).rkey) };

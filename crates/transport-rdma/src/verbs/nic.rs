@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::bindings::{
-    IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND, IBV_LINK_LAYER_UNSPECIFIED, IBV_PORT_ACTIVE, IbvContext, IbvDevice,
-    IbvDeviceAttr, IbvGid, IbvGidEntry, IbvPd, IbvPortAttr,
+    IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND, IBV_LINK_LAYER_UNSPECIFIED, IBV_PORT_ACTIVE,
+    IbvContext, IbvDevice, IbvDeviceAttr, IbvGid, IbvGidEntry, IbvPd, IbvPortAttr,
 };
 use super::choice::Candidate;
 use super::gid::Gid;
@@ -71,7 +71,8 @@ impl Nic {
 
     fn open(verbs: &Arc<Verbs>, device: *mut IbvDevice) -> Result<Self> {
         // SAFETY: the device is one of the list, whose names are texts that end in a zero byte.
-        let name = unsafe { CStr::from_ptr((verbs.ibv_get_device_name)(device)) }.to_string_lossy().into_owned();
+        let name =
+            unsafe { CStr::from_ptr((verbs.ibv_get_device_name)(device)) }.to_string_lossy().into_owned();
         // SAFETY: the device is one of the list.
         let context = unsafe { (verbs.ibv_open_device)(device) };
         if context.is_null() {
@@ -94,7 +95,8 @@ impl Nic {
             return Ok(());
         }
         // Most return the number; some return -1 and leave it.
-        let cause = if code > 0 { std::io::Error::from_raw_os_error(code) } else { std::io::Error::last_os_error() };
+        let cause =
+            if code > 0 { std::io::Error::from_raw_os_error(code) } else { std::io::Error::last_os_error() };
         Err(NicError::Call { call, nic: self.name.clone(), cause: cause.to_string() })
     }
 
@@ -114,14 +116,20 @@ impl Nic {
 
     fn candidate(&self, port: u8) -> Candidate {
         let attributes = self.port(port);
-        let layer = attributes.as_ref().map_or(IBV_LINK_LAYER_UNSPECIFIED, |attributes| attributes.link_layer);
+        let layer =
+            attributes.as_ref().map_or(IBV_LINK_LAYER_UNSPECIFIED, |attributes| attributes.link_layer);
         let unusable = match &attributes {
             Err(error) => Some(error.to_string()),
             Ok(attributes) if attributes.state != IBV_PORT_ACTIVE => {
                 Some(format!("it is not active (state {})", attributes.state))
             }
             // Of old InfiniBand providers.
-            Ok(_) if [IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND, IBV_LINK_LAYER_UNSPECIFIED].contains(&layer) => None,
+            Ok(_)
+                if [IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND, IBV_LINK_LAYER_UNSPECIFIED]
+                    .contains(&layer) =>
+            {
+                None
+            }
             Ok(_) => Some(format!("its link layer is {layer}, neither InfiniBand nor Ethernet")),
         };
         let folder = Path::new(CLASS_FOLDER).join(&self.name);
@@ -143,10 +151,12 @@ impl Nic {
 
     /// An entry of a port's table; `None` for one that is empty.
     fn gid(&self, port: u8, index: u32) -> Option<Gid> {
-        let mut entry = IbvGidEntry { gid: IbvGid([0; 16]), gid_index: 0, port_num: 0, gid_type: 0, ndev_ifindex: 0 };
+        let mut entry =
+            IbvGidEntry { gid: IbvGid([0; 16]), gid_index: 0, port_num: 0, gid_type: 0, ndev_ifindex: 0 };
         let (port, size) = (u32::from(port), size_of::<IbvGidEntry>());
         // SAFETY: the context is open, and the call writes at most `size` bytes.
-        let code = unsafe { (self.verbs._ibv_query_gid_ex)(self.context, port, index, &raw mut entry, 0, size) };
+        let code =
+            unsafe { (self.verbs._ibv_query_gid_ex)(self.context, port, index, &raw mut entry, 0, size) };
         let gid = Gid { index, kind: entry.gid_type, raw: entry.gid.0 };
         (code == 0 && gid.raw != [0; 16]).then_some(gid)
     }

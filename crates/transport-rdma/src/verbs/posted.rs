@@ -7,7 +7,7 @@ use anabranch_ranks::GlobalRank;
 use anabranch_transport::Region;
 
 use super::bindings::{IBV_ATOMIC_GLOB, IBV_ATOMIC_HCA, IBV_MTU_256, IBV_MTU_4096, IbvPortAttr};
-use super::choice::{Chosen, NicChoice, choose};
+use super::choice::{Candidate, Chosen, NicChoice, choose};
 use super::endpoint::Endpoint;
 use super::lane::{Lane, Turn};
 use super::library::Verbs;
@@ -47,6 +47,19 @@ pub struct PostedDriver {
     progress: Arc<Progress>,
 }
 
+/// The ports of all NICs that the system's verbs show, in words; of those that cannot be used, why. For reports.
+///
+/// # Errors
+/// [`NicError::Library`] without `libibverbs`, [`NicError::Call`] where it cannot list them.
+pub fn survey() -> Result<Vec<String>> {
+    let opened = Nic::open_all(&Verbs::open()?)?;
+    let lines = opened.into_iter().flat_map(|nic| match nic {
+        Ok(nic) => nic.candidates().iter().map(Candidate::describe).collect(),
+        Err(error) => vec![error.to_string()],
+    });
+    Ok(lines.collect())
+}
+
 impl PostedDriver {
     /// Opens the NIC that serves a device, and starts the thread. Not collective.
     ///
@@ -72,10 +85,11 @@ impl PostedDriver {
             RuntimeKind::Host => None,
             RuntimeKind::Amd | RuntimeKind::Nvidia => place_of(&device.pci_bus_id()?),
         };
-        let chosen = choose(&candidates, choice, place.as_deref(), device.ordinal().0).map_err(|refused| {
-            reasons.push(refused);
-            NicError::NoNic { reasons: reasons.join("; ") }
-        })?;
+        let chosen =
+            choose(&candidates, choice, place.as_deref(), device.ordinal().0).map_err(|refused| {
+                reasons.push(refused);
+                NicError::NoNic { reasons: reasons.join("; ") }
+            })?;
         let port = candidates[chosen.index].port;
         let nic = nics.swap_remove(nic_of[chosen.index]);
         Self::with_port(Arc::new(nic), port, &chosen, device, choice, config)
@@ -97,7 +111,8 @@ impl PostedDriver {
             nic: nic.name.clone(),
         };
         let gid_index = u8::try_from(chosen.gid.index);
-        let gid_index = gid_index.map_err(|_| limit("index of the gid", u64::from(chosen.gid.index), "up to 255"))?;
+        let gid_index =
+            gid_index.map_err(|_| limit("index of the gid", u64::from(chosen.gid.index), "up to 255"))?;
         if choice.service_level > 15 {
             return Err(limit("service level", u64::from(choice.service_level), "up to 15"));
         }
@@ -123,7 +138,16 @@ impl PostedDriver {
         let description = format!("{} port {port} ({link}), posted by the host: {}", nic.name, chosen.why);
         let progress = Arc::new(Progress::start(format!("rdma {}", nic.name))?);
         let limits = limits(&nic, &attributes);
-        Ok(Self { nic, device: device.clone(), config: config.clone(), path, own, limits, description, progress })
+        Ok(Self {
+            nic,
+            device: device.clone(),
+            config: config.clone(),
+            path,
+            own,
+            limits,
+            description,
+            progress,
+        })
     }
 
     fn check_entries(&self, entries: u32) -> Result<()> {
@@ -133,7 +157,12 @@ impl PostedDriver {
             return Ok(());
         }
         let allowed = format!("a power of two up to {most}");
-        Err(NicError::Limit { what: "entries of a queue", given: u64::from(entries), allowed, nic: self.nic.name.clone() })
+        Err(NicError::Limit {
+            what: "entries of a queue",
+            given: u64::from(entries),
+            allowed,
+            nic: self.nic.name.clone(),
+        })
     }
 }
 
@@ -142,7 +171,11 @@ fn limits(nic: &Nic, port: &IbvPortAttr) -> NicLimits {
         IBV_ATOMIC_HCA | IBV_ATOMIC_GLOB => Atomics::Standard,
         _ => Atomics::None,
     };
-    NicLimits { most_message_bytes: port.max_msg_sz.min(MOST_MESSAGE_BYTES), inline_bytes: INLINE_BYTES, atomics }
+    NicLimits {
+        most_message_bytes: port.max_msg_sz.min(MOST_MESSAGE_BYTES),
+        inline_bytes: INLINE_BYTES,
+        atomics,
+    }
 }
 
 impl NicDriver for PostedDriver {

@@ -7,12 +7,13 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use super::bindings::{
-    CompareAddOrKey, IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, IBV_QP_ACCESS_FLAGS,
-    IBV_QP_AV, IBV_QP_DEST_QPN, IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MTU,
-    IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE,
-    IBV_QP_TIMEOUT, IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPT_RC, IBV_SEND_INLINE, IBV_SEND_SIGNALED,
-    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IbvCq, IbvGid, IbvQp,
-    IbvQpAttr, IbvQpCap, IbvQpInitAttr, IbvSendWr, IbvSge, IbvWc,
+    CompareAddOrKey, IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE,
+    IBV_QP_ACCESS_FLAGS, IBV_QP_AV, IBV_QP_DEST_QPN, IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC,
+    IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_RETRY_CNT,
+    IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT, IBV_QPS_ERR, IBV_QPS_INIT,
+    IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPT_RC, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_WR_ATOMIC_CMP_AND_SWP,
+    IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IbvCq, IbvGid, IbvQp, IbvQpAttr,
+    IbvQpCap, IbvQpInitAttr, IbvSendWr, IbvSge, IbvWc,
 };
 use super::endpoint::Endpoint;
 use super::lane::{Completion, TURN, WorkQueue};
@@ -56,7 +57,10 @@ unsafe impl Send for QueuePair {}
 
 impl fmt::Debug for QueuePair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("QueuePair").field("nic", &self.nic.name).field("number", &self.number()).finish_non_exhaustive()
+        f.debug_struct("QueuePair")
+            .field("nic", &self.nic.name)
+            .field("number", &self.number())
+            .finish_non_exhaustive()
     }
 }
 
@@ -101,7 +105,12 @@ impl QueuePair {
         if attributes.cap.max_inline_data < INLINE_BYTES {
             let given = u64::from(INLINE_BYTES);
             let allowed = attributes.cap.max_inline_data.to_string();
-            return Err(NicError::Limit { what: "inline bytes", given, allowed, nic: queue.nic.name.clone() });
+            return Err(NicError::Limit {
+                what: "inline bytes",
+                given,
+                allowed,
+                nic: queue.nic.name.clone(),
+            });
         }
         Ok(queue)
     }
@@ -125,7 +134,8 @@ impl QueuePair {
         let mut attributes = blank();
         attributes.qp_state = IBV_QPS_INIT;
         attributes.port_num = self.path.port;
-        attributes.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+        attributes.qp_access_flags =
+            IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
         let mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
         self.modify("ibv_modify_qp (to INIT)", &mut attributes, mask)?;
 
@@ -181,9 +191,13 @@ impl QueuePair {
 impl WorkQueue for QueuePair {
     fn post(&mut self, requests: &[(u64, PostedRequest)]) -> Result<(), (usize, String)> {
         let values: Vec<u64> = requests.iter().map(|(_, request)| request.value.to_le()).collect();
-        let mut pieces: Vec<IbvSge> = requests.iter().zip(&values).map(|((_, request), value)| piece(request, value)).collect();
-        let mut work: Vec<IbvSendWr> =
-            requests.iter().zip(&mut pieces).map(|((position, request), piece)| entry(*position, request, piece)).collect();
+        let mut pieces: Vec<IbvSge> =
+            requests.iter().zip(&values).map(|((_, request), value)| piece(request, value)).collect();
+        let mut work: Vec<IbvSendWr> = requests
+            .iter()
+            .zip(&mut pieces)
+            .map(|((position, request), piece)| entry(*position, request, piece))
+            .collect();
         let first = work.as_mut_ptr();
         for index in 1..work.len() {
             // SAFETY: within the vector, which is not moved or resized until the call below is over.
@@ -331,10 +345,12 @@ mod tests {
             let mut piece = piece(&request, &value);
             let work = entry(77, &request, &mut piece);
             // SAFETY: every bit pattern is a value of either member.
-            let (first, key) = unsafe { (work.compare_add_or_rkey.compare_add, work.compare_add_or_rkey.rkey) };
+            let (first, key) =
+                unsafe { (work.compare_add_or_rkey.compare_add, work.compare_add_or_rkey.rkey) };
             let inline = (work.send_flags & IBV_SEND_INLINE != 0).then(|| {
                 // SAFETY: an inline piece is of the value above.
-                unsafe { core::slice::from_raw_parts(piece.addr as *const u8, piece.length as usize) }.to_vec()
+                unsafe { core::slice::from_raw_parts(piece.addr as *const u8, piece.length as usize) }
+                    .to_vec()
             });
             assert_eq!((work.wr_id, work.remote_addr, work.send_flags & IBV_SEND_SIGNALED), (77, 0x2000, 2));
             (work, first, key, piece, inline)
@@ -346,9 +362,16 @@ mod tests {
         assert_eq!((work.opcode, work.num_sge), (IBV_WR_RDMA_READ, 0), "no bytes, no piece");
         let (work, _, key, _, inline) =
             made(|request| (request.opcode, request.bytes) = (PostedOpcode::WriteValue as u32, 4));
-        assert_eq!((work.opcode, key, inline), (IBV_WR_RDMA_WRITE, 0x22, Some(vec![8, 7, 6, 5])), "low bytes first");
+        assert_eq!(
+            (work.opcode, key, inline),
+            (IBV_WR_RDMA_WRITE, 0x22, Some(vec![8, 7, 6, 5])),
+            "low bytes first"
+        );
         let (work, first, _, piece_of, _) = made(|request| request.opcode = PostedOpcode::FetchAdd as u32);
-        assert_eq!((work.opcode, first, piece_of.length), (IBV_WR_ATOMIC_FETCH_AND_ADD, 0x0102_0304_0506_0708, 8));
+        assert_eq!(
+            (work.opcode, first, piece_of.length),
+            (IBV_WR_ATOMIC_FETCH_AND_ADD, 0x0102_0304_0506_0708, 8)
+        );
         assert_eq!(work.atomic_rkey[0], 0x22);
         let (work, first, ..) = made(|request| request.opcode = PostedOpcode::CompareSwap as u32);
         assert_eq!((work.opcode, first, work.swap), (IBV_WR_ATOMIC_CMP_AND_SWP, 9, 0x0102_0304_0506_0708));

@@ -13,8 +13,11 @@ pub(crate) fn opcode(request: &PostedRequest) -> Option<PostedOpcode> {
 /// A request in words.
 pub(crate) fn words(request: &PostedRequest) -> String {
     let PostedRequest { local, remote, bytes, local_key, remote_key, .. } = request;
-    let name = opcode(request).map_or_else(|| format!("operation {}", request.opcode), |known| format!("{known:?}"));
-    format!("{name} of {bytes} bytes, local {local:#x} key {local_key:#x}, remote {remote:#x} key {remote_key:#x}")
+    let name =
+        opcode(request).map_or_else(|| format!("operation {}", request.opcode), |known| format!("{known:?}"));
+    format!(
+        "{name} of {bytes} bytes, local {local:#x} key {local_key:#x}, remote {remote:#x} key {remote_key:#x}"
+    )
 }
 
 /// Whether a NIC with these limits can be given a request.
@@ -23,7 +26,11 @@ pub(crate) fn words(request: &PostedRequest) -> String {
 /// What is wrong with it: what was given, what is allowed.
 pub(crate) fn check(request: &PostedRequest, limits: &NicLimits) -> Result<(), String> {
     let aligned = |what: &str, address: u64| {
-        if address.is_multiple_of(8) { Ok(()) } else { Err(format!("the {what} address is no multiple of 8")) }
+        if address.is_multiple_of(8) {
+            Ok(())
+        } else {
+            Err(format!("the {what} address is no multiple of 8"))
+        }
     };
     match opcode(request) {
         None => Err("there is no such operation".to_owned()),
@@ -37,7 +44,8 @@ pub(crate) fn check(request: &PostedRequest, limits: &NicLimits) -> Result<(), S
             Err("a value has 1, 2, 4 or 8 bytes".to_owned())
         }
         Some(PostedOpcode::WriteValue) if !request.remote.is_multiple_of(u64::from(request.bytes)) => {
-            Err("the remote address of a value is no multiple of its bytes, and it would not go in one piece".to_owned())
+            Err("the remote address of a value is no multiple of its bytes, and it would not go in one piece"
+                .to_owned())
         }
         Some(PostedOpcode::Write | PostedOpcode::Read | PostedOpcode::WriteValue) => Ok(()),
         Some(PostedOpcode::FetchAdd | PostedOpcode::CompareSwap) if limits.atomics == Atomics::None => {
@@ -57,7 +65,11 @@ mod tests {
         NicLimits { most_message_bytes: 1 << 20, inline_bytes: 8, atomics: Atomics::Standard };
 
     /// A request that is in order, changed.
-    fn checked(opcode: PostedOpcode, limits: NicLimits, change: fn(&mut PostedRequest)) -> Result<(), String> {
+    fn checked(
+        opcode: PostedOpcode,
+        limits: NicLimits,
+        change: fn(&mut PostedRequest),
+    ) -> Result<(), String> {
         let mut request: PostedRequest = bytemuck::Zeroable::zeroed();
         (request.opcode, request.bytes, request.local, request.remote) = (opcode as u32, 8, 64, 128);
         change(&mut request);

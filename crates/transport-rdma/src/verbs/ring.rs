@@ -14,7 +14,8 @@ const ENTRY_WORDS: usize = ENTRY / size_of::<u64>();
 /// neighbours, so each has lines of its own (128 bytes is the largest line of the processors and GPUs in question).
 const APART: usize = 128;
 
-const _: () = assert!(POSTED_COMPLETION_WORDS as usize * size_of::<u64>() <= APART, "the completion words have a line");
+const _: () =
+    assert!(POSTED_COMPLETION_WORDS as usize * size_of::<u64>() <= APART, "the completion words have a line");
 
 /// A ring in pinned memory of the host.
 #[derive(Debug)]
@@ -100,7 +101,10 @@ impl Ring {
 
     /// A word; `offset` is one that the functions above computed.
     fn word(&self, offset: usize) -> &AtomicU64 {
-        debug_assert!(offset.is_multiple_of(8) && offset + 8 <= self.memory.len(), "an offset of this ring's layout");
+        debug_assert!(
+            offset.is_multiple_of(8) && offset + 8 <= self.memory.len(),
+            "an offset of this ring's layout"
+        );
         // SAFETY: the offsets above are multiples of 8 within the `entries * ENTRY + 2 * APART` bytes of the buffer, which is page
         // aligned and lives as long as the reference; all access by the host is atomic.
         unsafe { AtomicU64::from_ptr(self.memory.as_ptr().add(offset).cast()) }

@@ -9,7 +9,8 @@ use super::*;
 use crate::driver::Atomics;
 use crate::posted::PostedOpcode;
 
-const LIMITS: NicLimits = NicLimits { most_message_bytes: 1 << 30, inline_bytes: 8, atomics: Atomics::Standard };
+const LIMITS: NicLimits =
+    NicLimits { most_message_bytes: 1 << 30, inline_bytes: 8, atomics: Atomics::Standard };
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A NIC that completes when it is told to.
@@ -74,7 +75,8 @@ impl Stage {
     /// Fills the next entry without its stamp.
     fn fill(&mut self, change: impl Fn(&mut PostedRequest)) -> u64 {
         let mut request: PostedRequest = bytemuck::Zeroable::zeroed();
-        (request.opcode, request.bytes, request.local, request.remote) = (PostedOpcode::Write as u32, 16, 64, 128);
+        (request.opcode, request.bytes, request.local, request.remote) =
+            (PostedOpcode::Write as u32, 16, 64, 128);
         request.value = self.next;
         change(&mut request);
         let words: [u64; 8] = bytemuck::cast(request);
