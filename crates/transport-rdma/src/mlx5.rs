@@ -2,8 +2,8 @@
 //! through the kernel. libmlx5's own queue pairs will not do: their completion queues cannot be collapsed to one entry, which kernels
 //! read without keeping count.
 //!
-//! [`Mlx5Driver`] is the [`NicDriver`](crate::NicDriver). It speaks to a NIC through [`Devx`], which [`LibMlx5`] implements with
-//! `libmlx5.so.1`, opened at run time, on a context of verbs that somebody else opened ([`VerbsDevice`]).
+//! [`Mlx5Driver`] is the [`NicDriver`](crate::NicDriver), opened by [`Mlx5Driver::open`]. It speaks to a NIC through [`Devx`], which
+//! [`LibMlx5`] implements with `libmlx5.so.1`, opened at run time, on a context of verbs ([`VerbsDevice`]).
 //!
 //! Commands are written from tables of bit fields ([`layout`]) that were typed after the programmer's reference as Linux has it
 //! (`include/linux/mlx5/mlx5_ifc.h`, whose names of reserved fields tell their own offsets) and compared with the copies in UCX
@@ -26,6 +26,8 @@ mod field;
 pub mod layout;
 #[allow(unsafe_code, reason = "calls functions of a vendor's library through pointers resolved at run time")]
 mod library;
+#[allow(unsafe_code, reason = "hands pointers of verbs to a vendor's library")]
+mod opened;
 mod path;
 mod queue;
 

@@ -298,7 +298,7 @@ fn ranks_of_a_machine_choose_alike_and_those_of_others_do_not_count() {
         peer(3, "there", "0000:a1:00.0"),
         peer(4, "here", "0000:41:00.0"),
         peer(5, "here", "0000:C1:00.3"),
-        peer(6, "here", "host:0"),
+        PeerInfo { runtime: "host".to_owned(), ..peer(6, "here", "0000:21:00.0") },
     ];
     let of = |rank| {
         let rank = GlobalRank::new(rank);

@@ -38,16 +38,21 @@ pub fn assign_to_rank(
     };
     let Some(mine) = peers.iter().find(|peer| peer.rank == own) else { return Ok(none()) };
     let beside: Vec<&PeerInfo> = peers.iter().filter(|peer| peer.same_host(mine)).collect();
-    let places = beside.iter().map(|peer| place(root, &peer.pci)).collect::<NicTreeResult<Vec<_>>>()?;
+    let places = beside.iter().map(|peer| place(root, peer)).collect::<NicTreeResult<Vec<_>>>()?;
     let all = assign(&places, machine, filter);
     let found = beside.iter().zip(all).find(|(peer, _)| peer.rank == own);
     Ok(found.map_or_else(none, |(_, assignment)| assignment))
 }
 
-/// Where a device is by the runtime's word for its address.
-fn place(root: &Path, pci: &str) -> NicTreeResult<Place> {
+/// Where a rank's device is by the runtime's word for its address.
+fn place(root: &Path, peer: &PeerInfo) -> NicTreeResult<Place> {
+    /// The runtime whose devices have addresses of its own making.
+    const HOST: &str = "host";
     let nowhere = Place { path: None, numa: None };
-    let Ok(address) = pci.parse::<PciAddress>() else { return Ok(nowhere) };
+    let Ok(address) = peer.pci.parse::<PciAddress>() else { return Ok(nowhere) };
+    if peer.runtime == HOST {
+        return Ok(nowhere);
+    }
     // Runtimes may put the number of a GPU's partition where the function is.
     for address in [address, PciAddress { function: 0, ..address }] {
         match Place::of_device(root, address) {
