@@ -13,6 +13,8 @@
 //! host can read the completion entry of a queue pair that has stopped. The doorbell is a page of the NIC's registers, mapped to the
 //! device as the runtime maps registers.
 //!
+//! There is no receive queue: a peer's write with an immediate value fails at the peer (syndrome 0x16).
+//!
 //! **Nothing here has run on hardware.** What is shown is shown with a fake NIC that checks the order and the bytes of commands, and
 //! by the sizes of libmlx5's own structures.
 

@@ -147,3 +147,69 @@ fn library(machine: &Machine, status: &LibraryStatus) -> Finding {
     };
     finding.with("library", own.soname).with("nics", users)
 }
+
+#[cfg(test)]
+mod tests {
+    use anabranch::rdma::nics::{Gid, GidKind, LinkLayer, NicLibrary, PciPath, Port, PortState};
+
+    use super::super::finding::Status;
+    use super::*;
+
+    fn place(folders: &[&str]) -> Place {
+        Place { path: PciPath::of_folders(folders.iter().copied()), numa: Some(1) }
+    }
+
+    fn nic(name: &str, bus: &str, state: PortState) -> Nic {
+        let gid = Gid {
+            index: 3,
+            value: "::ffff:10.0.0.1".parse().unwrap(),
+            kind: GidKind::RoceV2,
+            interface: Some("eth2".to_owned()),
+        };
+        let port = Port {
+            number: 1,
+            state,
+            physical_state: "Polling".to_owned(),
+            link_layer: LinkLayer::Ethernet,
+            rate_mbps: 400_000,
+            lid: 0,
+            interfaces: vec!["eth2".to_owned()],
+            gids: vec![gid],
+        };
+        Nic {
+            name: name.to_owned(),
+            driver: Some("mlx5_core".to_owned()),
+            place: place(&["pci0000:80", "0000:80:01.0", &format!("0000:{bus}:00.0")]),
+            node_type: "CA".to_owned(),
+            firmware: "28.40".to_owned(),
+            ports: vec![port],
+            problems: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_nic_a_device_and_a_missing_library_are_told() {
+        let machine =
+            Machine::new(vec![nic("mlx5_0", "81", PortState::Active), nic("mlx5_1", "82", PortState::Down)]);
+        let found = found(&machine);
+        let detail = "mlx5, driver mlx5_core, firmware 28.40, 0000:81:00.0, NUMA node 1\n\
+                      port 1, Ethernet, ACTIVE, 400 Gb/s, eth2; GID 3 ::ffff:10.0.0.1 of eth2 (RoCE v2 over IPv4)";
+        assert_eq!((found.len(), found[0].status, found[0].detail.as_str()), (2, Status::Ok, detail));
+        let device = |name: &str, place| DevicePlace { name: name.to_owned(), place };
+        let devices = [
+            device("amd 0", Ok(place(&["pci0000:80", "0000:80:01.0", "0000:83:00.0"]))),
+            device("amd 1", Err("gone".to_owned())),
+        ];
+        let served = served(&machine, &devices);
+        let near = "mlx5_0:1, below the same PCI switch (PIX)\n\
+                    not mlx5_1:1: below the same PCI switch (PIX), the port is DOWN (physical state Polling)";
+        assert_eq!((served[0].name.as_str(), served[0].detail.as_str()), ("amd 0 would use", near));
+        assert_eq!((served[1].status, served[1].detail.as_str()), (Status::Absent, "gone"));
+        let own =
+            NicLibrary { soname: "libx.so", purpose: "x", hint: "install x", driver: Some("mlx5_core") };
+        let missing = LibraryStatus { library: own, problem: Some("not there".to_owned()) };
+        assert_eq!(library(&machine, &missing).detail, "x: not there\nhint: install x");
+        assert_eq!(library(&Machine::default(), &missing).detail, "x: not there", "nobody needs it");
+        assert_eq!(library(&machine, &LibraryStatus { problem: None, ..missing }).status, Status::Ok);
+    }
+}
