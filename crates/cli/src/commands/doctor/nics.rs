@@ -115,17 +115,12 @@ fn one(name: String, assignment: &Assignment) -> Finding {
     let others: Vec<String> = others
         .map(|considered| format!("not {}: {}, {}", considered.port, considered.distance, considered.verdict))
         .collect();
-    let finding = match &assignment.chosen {
-        Some(port) => {
-            let mut lines = vec![format!("{port}, {}", assignment.reason)];
-            lines.extend(others.iter().cloned());
-            Finding::ok("nics", name, lines.join("\n"))
-        }
-        None => {
-            let mut lines = vec![assignment.reason.clone()];
-            lines.extend(others.iter().cloned());
-            Finding::missing("nics", name, false, lines.join("\n"))
-        }
+    let lines =
+        |first: String| std::iter::once(first).chain(others.iter().cloned()).collect::<Vec<_>>().join("\n");
+    let finding = if let Some(port) = &assignment.chosen {
+        Finding::ok("nics", name, lines(format!("{port}, {}", assignment.reason)))
+    } else {
+        Finding::missing("nics", name, false, lines(assignment.reason.clone()))
     };
     finding.with("port", assignment.chosen.as_ref().map(ToString::to_string)).with("not_taken", others)
 }
