@@ -9,8 +9,12 @@
 mod config;
 mod driver;
 mod error;
+pub mod mlx5;
+pub mod nics;
 mod posted;
 mod provider;
+#[allow(unsafe_code, reason = "calls a C library, and reads memory that kernels write")]
+mod verbs;
 mod view;
 
 pub use config::RdmaConfig;
@@ -18,4 +22,5 @@ pub use driver::{Atomics, NicDriver, NicLimits, NicQueue, QueueSpec, QueueWords,
 pub use error::{NicError, Result};
 pub use posted::{POSTED_COMPLETION_WORDS, PostedOpcode, PostedRequest};
 pub use provider::Provider;
+pub use verbs::{NicChoice, PostedDriver, survey};
 pub use view::{MEANS_MAPPING, MEANS_NIC, RdmaQueue, RdmaRange};
