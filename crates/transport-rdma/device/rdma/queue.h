@@ -71,7 +71,7 @@ ANABRANCH_DEVICE WaitStatus post_one(const Grid& grid, const WaitContext& wait, 
                 taken = flag_load(grid, queue.reserved);
                 completed = flag_load(grid, queue.completed);
                 start = Provider::position(taken, completed);
-                u64 room = queue.entries;
+                u64 room = queue.entries - Provider::SPARE;
                 ANABRANCH_TWIN(RDMA_RING_OVERRUN) room = 2 * queue.entries;
                 if (start + count - completed > room) {
                     look(grid, wait, queue);
@@ -95,7 +95,7 @@ ANABRANCH_DEVICE WaitStatus post_one(const Grid& grid, const WaitContext& wait, 
                 Provider::write(grid, queue, request, local, start, taken);
                 ANABRANCH_UNLESS(RDMA_ENTRY_UNRELEASED) fence_release_system(grid);
                 if constexpr (Provider::MARKS) {
-                    Provider::mark(grid, queue, start);
+                    Provider::mark(grid, queue, request, start);
                     ANABRANCH_UNLESS(RDMA_MARK_UNRELEASED) fence_release_system(grid);
                 }
                 stage = Stage::TURN;

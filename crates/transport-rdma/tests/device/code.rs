@@ -71,7 +71,7 @@ fn disassembled(spec: &KernelSpec, target: &str) -> Option<String> {
 
 #[test]
 fn every_provider_compiles_for_every_target() {
-    for provider in [Provider::Mlx5, Provider::Posted] {
+    for provider in Provider::ALL {
         for target in ["gfx90a", "gfx942", "gfx950", "gfx1201", "sm_90"] {
             for unit in [&UNIT, &ONE] {
                 for atomics in [Atomics::None, Atomics::Masked] {
@@ -87,7 +87,7 @@ fn every_provider_compiles_for_every_target() {
 
 #[test]
 fn kernels_for_amd_keep_the_ordering_rules() {
-    for provider in [Provider::Mlx5, Provider::Posted] {
+    for provider in Provider::ALL {
         for target in ["gfx942", "gfx950"] {
             let spec = spec(provider, Atomics::Masked);
             let Some(text) = disassembled(&spec, target) else { return };
