@@ -231,13 +231,13 @@ impl Nic {
             }
             Provider::Bnxt => {
                 self.complete(3, syndrome << 8)?;
-                self.complete(1, at + 1 & 0xffff)
+                self.complete(1, (at + 1) & 0xffff)
             }
             Provider::Ionic => {
                 self.complete(3, syndrome << 24 | 2 << 56)?;
-                self.complete(0, u64::from((at as u32 + 1 & 0xff_ffff).swap_bytes()) << 32)
+                self.complete(0, u64::from(((at as u32 + 1) & 0xff_ffff).swap_bytes()) << 32)
             }
-            Provider::Posted => self.complete(1, at << 8 | syndrome + 1),
+            Provider::Posted => self.complete(1, (at << 8) | (syndrome + 1)),
         }
     }
 
@@ -251,9 +251,8 @@ impl Nic {
         let wanted = match asked.opcode {
             Kind::Value => 0,
             Kind::Write | Kind::Read if asked.bytes == 0 => asked.local_key,
-            Kind::Write => LOCAL_KEY,
             Kind::Read if asked.local_key == RESULTS_KEY => RESULTS_KEY,
-            Kind::Read => LOCAL_KEY,
+            Kind::Write | Kind::Read => LOCAL_KEY,
             Kind::Add | Kind::Swap => RESULTS_KEY,
         };
         if asked.remote_key != REMOTE_KEY || asked.local_key != wanted {
