@@ -74,14 +74,18 @@ fn disassembled(spec: &KernelSpec, target: &str) -> Option<String> {
 fn every_provider_compiles_for_every_target() {
     for provider in Provider::ALL {
         for target in ["gfx90a", "gfx942", "gfx950", "gfx1201", "sm_90"] {
-            for unit in [&UNIT, &ONE] {
-                for atomics in [Atomics::None, Atomics::Masked] {
-                    let spec = KernelSpec::new(unit)
-                        .with("RDMA_PROVIDER", provider.number())
-                        .with("RDMA_ATOMICS", atomics.number());
-                    compile(&spec, target);
-                }
+            for (unit, atomics) in [(&UNIT, Atomics::Masked), (&ONE, Atomics::None)] {
+                let spec = KernelSpec::new(unit)
+                    .with("RDMA_PROVIDER", provider.number())
+                    .with("RDMA_ATOMICS", atomics.number());
+                compile(&spec, target);
             }
+        }
+        // And for the seeded host machine, in both its forms.
+        for cumulative in [0, 1] {
+            let spec = spec(provider, Atomics::Standard).with("HOST_INSTRUMENTED", 1);
+            let spec = if cumulative == 1 { spec.with("HOST_CUMULATIVE", 1) } else { spec };
+            assert!(compile(&spec, "host:wave4").is_some());
         }
     }
 }
