@@ -3,10 +3,11 @@
 //! A [`NicDriver`] makes what kernels need: registered memory with its keys, and queue pairs connected to a peer's. Which *provider*
 //! a driver is ([`Provider`]) decides the format of the entries that kernels write, and they are compiled for that one: the formats of
 //! NICs, or requests that a thread of the host posts ([`Provider::Posted`]). [`RdmaQueue`] is what kernels know of a queue pair
-//! (`rdma/queue.h`).
+//! ([`device`]).
 #![deny(unsafe_code)]
 
 mod config;
+pub mod device;
 mod driver;
 mod error;
 pub mod mlx5;
@@ -18,9 +19,10 @@ mod verbs;
 mod view;
 
 pub use config::RdmaConfig;
+pub use device::DEVICE_HEADERS;
 pub use driver::{Atomics, NicDriver, NicLimits, NicQueue, QueueSpec, QueueWords, Registered};
 pub use error::{NicError, Result};
-pub use posted::{POSTED_COMPLETION_WORDS, PostedOpcode, PostedRequest};
+pub use posted::{POSTED_COMPLETION_WORDS, POSTED_FENCED, PostedOpcode, PostedRequest};
 pub use provider::Provider;
 pub use verbs::{NicChoice, PostedDriver, survey};
 pub use view::{MEANS_MAPPING, MEANS_NIC, RdmaQueue, RdmaRange};
