@@ -26,7 +26,7 @@ mod stopped;
 mod syndrome;
 
 pub use config::{Adversary, NicFaults, SoftNicConfig};
-pub use fabric::{Fabric, InProcess};
+pub use fabric::{Fabric, InProcess, Listen, StreamPort};
 pub use machine::{Immediate, Traffic};
 pub use memory::NicMemory;
 pub use nic::SoftNic;

@@ -2,6 +2,8 @@
 
 mod frame;
 mod in_process;
+mod socket;
+mod stream;
 
 use std::fmt;
 
@@ -9,6 +11,8 @@ use anabranch_transport_rdma::NicError;
 
 pub use frame::{Body, Frame};
 pub use in_process::{InProcess, InProcessPort};
+pub use socket::Listen;
+pub use stream::StreamPort;
 
 /// A NIC, among those that it can reach. Drawn by the fabric, not equal for two of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
