@@ -7,6 +7,7 @@
 #![deny(unsafe_code)]
 
 mod config;
+pub mod device;
 mod driver;
 mod error;
 mod posted;
@@ -14,8 +15,9 @@ mod provider;
 mod view;
 
 pub use config::RdmaConfig;
+pub use device::DEVICE_HEADERS;
 pub use driver::{Atomics, NicDriver, NicLimits, NicQueue, QueueSpec, QueueWords, Registered};
 pub use error::{NicError, Result};
-pub use posted::{POSTED_COMPLETION_WORDS, PostedOpcode, PostedRequest};
+pub use posted::{POSTED_COMPLETION_WORDS, POSTED_FENCED, PostedOpcode, PostedRequest};
 pub use provider::Provider;
 pub use view::{MEANS_MAPPING, MEANS_NIC, RdmaQueue, RdmaRange};

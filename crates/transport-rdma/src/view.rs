@@ -29,13 +29,14 @@ device_struct! {
         pub doorbell: DevicePointer<u64>,
         /// `bnxt_re`: message sequence numbers.
         pub sequence_table: DevicePointer<u64>,
-        /// The position, in entries, up to which room is taken. (`bnxt_re`: with the packet sequence number above it.)
+        /// The position, in entries, up to which room is taken. mlx5: bit 63 says that the entry before is of two blocks; `bnxt_re`:
+        /// bits 40 to 63 are the next packet sequence number. `committed` and `completed` start as the position.
         pub reserved: DevicePointer<u64>,
         /// The position up to which entries have been made known.
         pub committed: DevicePointer<u64>,
         /// The position up to which entries are known to be complete.
         pub completed: DevicePointer<u64>,
-        /// Where what atomic operations and reads of single values bring is put: 8 bytes for each entry of the ring.
+        /// Where what atomic operations and reads of single values bring is put: [`Self::results_bytes`], zeros before the first use.
         pub results: DevicePointer<u64>,
         /// Where this rank's registered memory is, the heap first.
         pub ranges: DevicePointer<RdmaRange>,
@@ -65,6 +66,14 @@ device_struct! {
         pub peer: u32,
         /// Zero.
         pub padding: u32,
+    }
+}
+
+impl RdmaQueue {
+    /// Bytes of [`Self::results`] of a ring with `entries`: for each entry a value and the position that waits for it, and one more
+    /// place for values that nobody wants.
+    pub const fn results_bytes(entries: u32) -> u64 {
+        (entries as u64 + 1) * 16
     }
 }
 
