@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anabranch_clock::{Attached, attach};
 use anabranch_hip::{Device, DeviceAddress, DeviceBuffer, DeviceOrdinal, HostBuffer, Stream};
-use anabranch_hip_host::{HostConfig, HostMachine};
+use anabranch_hip_host::{HostConfig, HostMachine, Schedule, SeededSchedule};
 use anabranch_hip_jit::control::{FaultRecord, WaitControl};
 use anabranch_hip_jit::{
     DevicePointer, DeviceStruct as _, Jit, JitConfig, KernelSpec, KernelUnit, PRELUDE, ToolSearch,
@@ -99,11 +100,13 @@ pub struct Setup {
     pub entries: u32,
     pub wave: u32,
     pub budget: Duration,
+    /// A seed decides what runs when.
+    pub seed: Option<u64>,
 }
 
 impl Setup {
     pub fn new(config: SoftNicConfig) -> Self {
-        Self { config, queues: 2, entries: 16, wave: 1, budget: Duration::from_secs(40) }
+        Self { config, queues: 2, entries: 16, wave: 1, budget: Duration::from_secs(40), seed: None }
     }
 }
 
@@ -125,7 +128,8 @@ pub struct Pair {
     pub sides: [Side; 2],
     pub setup: Setup,
     jit: Jit,
-    _machine: Arc<HostMachine>,
+    _attached: Option<Attached>,
+    pub machine: Arc<HostMachine>,
 }
 
 fn zeros(device: &Device, bytes: usize) -> DeviceBuffer {
@@ -245,9 +249,15 @@ impl Pair {
             devices: 2,
             wave_width: setup.wave,
             workers: 2.try_into().ok(),
+            schedule: setup.seed.map_or(Schedule::Free, |seed| Schedule::Seeded(SeededSchedule::new(seed))),
             ..HostConfig::default()
         };
         let machine = HostMachine::new(host).unwrap();
+        // The machine's turns, from here on.
+        let attached = machine.runtime().driver().map(|driver| {
+            let seat = driver.seats(&[0])[0];
+            attach(driver, seat)
+        });
         let way = Way::in_process();
         let mut sides = [0, 1].map(|rank| Side::new(&machine, rank, &way, &setup));
         let known = [0, 1].map(|rank: usize| (sides[rank].heap.address(), sides[rank].heap_key.remote_key()));
@@ -260,7 +270,7 @@ impl Pair {
         let path = ["/usr/local/bin", "/usr/bin", "/bin"].map(PathBuf::from).into();
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("kernels");
         let jit = Jit::new(JitConfig::new(folder), ToolSearch { path, ..ToolSearch::default() });
-        Self { sides, setup, jit, _machine: machine }
+        Self { sides, setup, jit, _attached: attached, machine }
     }
 
     pub fn spec(&self) -> KernelSpec {

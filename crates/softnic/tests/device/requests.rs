@@ -1,5 +1,7 @@
 //! Every request of the device API, one by one and from many lanes at once.
 
+use std::sync::Arc;
+
 use anabranch_softnic::{Adversary, Placement, SoftNicConfig};
 
 use crate::common::pattern;
@@ -158,4 +160,55 @@ fn more_entries_than_a_position_has_bits() {
         .collect();
     pair.run_well([&requests, &[]], count + 1, 1);
     assert_eq!(pair.sides[1].load_64(8), count * (count - 1) / 2 + 1);
+}
+
+/// Two ranks under a seed, strict or with an adversary of the same seed: what the machine did, as one number.
+fn seeded(seed: u64, adversary: bool) -> u64 {
+    let adversary = adversary.then(|| Adversary::new(seed));
+    let config = SoftNicConfig { adversary, ..SoftNicConfig::default() };
+    let mut pair = Pair::new(Setup { seed: Some(seed), ..Setup::new(config) });
+    let payload = pattern(seed, 2048);
+    for side in &mut pair.sides {
+        side.store(0, &payload);
+    }
+    let requests = [0, 1].map(|rank| {
+        let queued = |queue, request| AskedRequest { queue, ..request };
+        (0..24u64)
+            .map(|index| {
+                let queue = (index % 2) as u32;
+                match index % 3 {
+                    0 => queued(queue, pair.word(rank, FETCH_ADD, 4096, 8, index, 0)),
+                    1 => queued(queue, pair.word(rank, FETCH_XOR, 4104, 4, 1 << index, 0)),
+                    _ => {
+                        let place = 8192 + index * 64;
+                        let ask = pair.ask(rank, WRITE, index * 64, place, 64);
+                        AskedRequest { how: POST_AND_QUIET, ..queued(queue, ask) }
+                    }
+                }
+            })
+            .collect::<Vec<_>>()
+    });
+    pair.run_well([&requests[0], &requests[1]], 4, 3);
+    for side in &pair.sides {
+        assert_eq!(side.load_64(4096), (0..24).step_by(3).sum::<u64>());
+        assert_eq!(side.load_64(4104), (1..24).step_by(3).map(|bit| 1 << bit).sum::<u64>());
+        for index in (2..24).step_by(3) {
+            assert_eq!(side.load(8192 + index * 64, 64), payload[index * 64..][..64]);
+        }
+    }
+    let failure = pair.machine.seeded_failure();
+    assert!(failure.is_none(), "{failure:?}");
+    let machine = Arc::clone(&pair.machine);
+    drop(pair);
+    machine.seeded_run().unwrap().digest
+}
+
+#[test]
+fn under_a_seed_nics_take_turns_too() {
+    for adversary in [false, true] {
+        let digests: Vec<_> = (0..6).map(|seed| seeded(seed, adversary)).collect();
+        let again: Vec<_> = (0..6).map(|seed| seeded(seed, adversary)).collect();
+        assert_eq!(digests, again, "a seed decides everything");
+        assert!(digests.windows(2).any(|pair| pair[0] != pair[1]));
+    }
 }
