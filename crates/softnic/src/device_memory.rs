@@ -68,8 +68,11 @@ impl DeviceMemory {
                 if to_device {
                     piece(bounce, done, here)?;
                 }
-                let (target, source) =
-                    if to_device { (there, bounce.device_address()) } else { (bounce.device_address(), there) };
+                let (target, source) = if to_device {
+                    (there, bounce.device_address())
+                } else {
+                    (bounce.device_address(), there)
+                };
                 // SAFETY: `bounce` is this type's own and the lock keeps others away from it until the stream is idle, below; the
                 // device's side is registered memory, which its owner keeps and whose users reckon with the NIC's accesses.
                 unsafe { stream.copy_async(target, source, here) }?;
@@ -119,7 +122,8 @@ fn store(window: &HostBuffer, offset: usize, source: &[u8]) -> Result<(), anabra
             word.store(with(0), Ordering::Release);
         } else {
             let mut old = word.load(Ordering::Relaxed);
-            while let Err(found) = word.compare_exchange(old, with(old), Ordering::AcqRel, Ordering::Relaxed) {
+            while let Err(found) = word.compare_exchange(old, with(old), Ordering::AcqRel, Ordering::Relaxed)
+            {
                 old = found;
             }
         }

@@ -268,10 +268,7 @@ impl NicQueue for SoftQueue {
 
     fn describe(&self) -> String {
         let QueueSpec { peer, channel, .. } = self.spec;
-        format!(
-            "queue pair {:#x} of {} to {peer}, channel {channel}",
-            self.words.number, self.nic.number
-        )
+        format!("queue pair {:#x} of {} to {peer}, channel {channel}", self.words.number, self.nic.number)
     }
 
     fn stopped(&self) -> Option<String> {

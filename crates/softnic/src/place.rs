@@ -73,7 +73,8 @@ impl Place {
             Self::Runtime { engines, .. } => engines.starter.start(actor(shared)),
             Self::Thread { thread, .. } => {
                 let shared = Arc::clone(shared);
-                let started = std::thread::Builder::new().name("softnic".to_owned()).spawn(move || run(&shared));
+                let started =
+                    std::thread::Builder::new().name("softnic".to_owned()).spawn(move || run(&shared));
                 let failed = |source| NicError::System { what: "start the NIC's thread".to_owned(), source };
                 let started = started.map_err(failed)?;
                 *thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(started);

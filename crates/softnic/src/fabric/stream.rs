@@ -101,7 +101,11 @@ impl StreamPort {
     /// Looks at all sockets once, and does what can be done.
     fn look(&mut self, timeout: Option<&Timespec>) {
         let flags = |outgoing: &Outgoing| {
-            if outgoing.sent < outgoing.waiting.len() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }
+            if outgoing.sent < outgoing.waiting.len() {
+                PollFlags::IN | PollFlags::OUT
+            } else {
+                PollFlags::IN
+            }
         };
         let mut sockets = vec![PollFd::new(&self.listener, PollFlags::IN)];
         sockets.extend(self.outgoing.values().map(|out| PollFd::new(&out.socket, flags(out))));
@@ -128,7 +132,10 @@ impl StreamPort {
 
     fn accept(&mut self) {
         match self.listener.accept() {
-            Ok(_) if self.incoming.iter().filter(|incoming| incoming.from.is_none()).count() >= MOST_STRANGERS => {
+            Ok(_)
+                if self.incoming.iter().filter(|incoming| incoming.from.is_none()).count()
+                    >= MOST_STRANGERS =>
+            {
                 tracing::warn!("too many connections to a NIC that do not say who they are");
             }
             Ok(socket) => {
@@ -153,12 +160,15 @@ impl StreamPort {
                         Err(why) => why,
                     }
                 }
-                Err(cause) if matches!(cause.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => return,
+                Err(cause) if matches!(cause.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+                    return;
+                }
                 Err(cause) => cause.to_string(),
             };
-            match self.incoming.swap_remove(place).from {
-                Some(peer) => self.lose(peer, over),
-                None => tracing::warn!(why = over, "a connection to a NIC was refused"),
+            if let Some(peer) = self.incoming.swap_remove(place).from {
+                self.lose(peer, over);
+            } else {
+                tracing::warn!(why = over, "a connection to a NIC was refused");
             }
             return;
         }
@@ -201,7 +211,9 @@ fn send(outgoing: &mut Outgoing) -> Result<(), String> {
             Ok(bytes) => outgoing.sent += bytes,
             Err(cause) if cause.kind() == ErrorKind::Interrupted => {}
             // Also while the connection is being made.
-            Err(cause) if matches!(cause.kind(), ErrorKind::WouldBlock | ErrorKind::NotConnected) => return Ok(()),
+            Err(cause) if matches!(cause.kind(), ErrorKind::WouldBlock | ErrorKind::NotConnected) => {
+                return Ok(());
+            }
             Err(cause) => return Err(cause.to_string()),
         }
     }
@@ -217,21 +229,20 @@ fn understand(
     events: &mut VecDeque<Event>,
 ) -> Result<(), String> {
     let mut taken = 0;
-    let from = match incoming.from {
-        Some(from) => from,
-        None => {
-            let Some(hello) = incoming.came.first_chunk::<HELLO>() else { return Ok(()) };
-            let (magic, rest) = hello.split_at(MAGIC.len());
-            let (given, number) = rest.split_at(TOKEN);
-            // Every byte is looked at: how long it takes says nothing about where they differ.
-            let differs = given.iter().zip(token).fold(0, |differs, (left, right)| differs | (left ^ right));
-            if magic != MAGIC || differs != 0 {
-                return Err("it does not know this NIC's token".to_owned());
-            }
-            taken = HELLO;
-            let from = number.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte));
-            *incoming.from.insert(NicNumber(from))
+    let from = if let Some(from) = incoming.from {
+        from
+    } else {
+        let Some(hello) = incoming.came.first_chunk::<HELLO>() else { return Ok(()) };
+        let (magic, rest) = hello.split_at(MAGIC.len());
+        let (given, number) = rest.split_at(TOKEN);
+        // Every byte is looked at: how long it takes says nothing about where they differ.
+        let differs = given.iter().zip(token).fold(0, |differs, (left, right)| differs | (left ^ right));
+        if magic != MAGIC || differs != 0 {
+            return Err("it does not know this NIC's token".to_owned());
         }
+        taken = HELLO;
+        let from = number.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte));
+        *incoming.from.insert(NicNumber(from))
     };
     while let Some((frame, bytes)) =
         decode(&incoming.came[taken..], MOST_FRAME).map_err(|why| why.to_string())?

@@ -5,7 +5,9 @@ use std::time::Duration;
 use anabranch_clock::sleep;
 use anabranch_softnic::{Adversary, SoftNicConfig};
 
-use crate::pair::{AskedRequest, COMPARE_SWAP, FETCH_ADD, Pair, POST_AND_QUIET, Setup, WRITE_IMMEDIATE, WRITE_VALUE};
+use crate::pair::{
+    AskedRequest, COMPARE_SWAP, FETCH_ADD, POST_AND_QUIET, Pair, Setup, WRITE_IMMEDIATE, WRITE_VALUE,
+};
 
 const PATIENCE: Duration = Duration::from_millis(200);
 
@@ -51,11 +53,19 @@ const MISTAKES: [(u32, &str, &[&str]); 10] = [
     (4, "a little-endian record", &["high half of the doorbell record"]),
     (5, "the doorbell of the ring's beginning", &["doorbell"]),
     // The doorbell says how long the entry is, too.
-    (6, "a segment more", &["units", "the doorbell tells of entries up to position 2, and its record of those up to 1"]),
+    (
+        6,
+        "a segment more",
+        &["units", "the doorbell tells of entries up to position 2, and its record of those up to 1"],
+    ),
     (7, "no inline bit", &[]),
     (8, "the immediate's order", &[]),
     (9, "the operands' order", &[]),
-    (12, "a record of more blocks", &["the doorbell record tells of entries", "the entry at position", "the producer is"]),
+    (
+        12,
+        "a record of more blocks",
+        &["the doorbell record tells of entries", "the entry at position", "the producer is"],
+    ),
 ];
 
 #[test]

@@ -182,7 +182,10 @@ impl Side {
         let mut ranges = zeros(&self.device, size_of::<RdmaRange>());
         ranges.copy_from_host(0, bytemuck::bytes_of(&range)).unwrap();
         let limits = self.nic.limits();
-        let view = |(queue, (results, key, positions)): (&Arc<dyn NicQueue>, &(DeviceBuffer, Arc<dyn Registered>, DeviceBuffer))| {
+        let view = |(queue, (results, key, positions)): (
+            &Arc<dyn NicQueue>,
+            &(DeviceBuffer, Arc<dyn Registered>, DeviceBuffer),
+        )| {
             let words = queue.words();
             let position = |place: u64| DevicePointer::new(positions.address().offset(place * 8));
             RdmaQueue {
@@ -292,12 +295,26 @@ impl Pair {
     }
 
     /// An operation on a word of the peer's.
-    pub fn word(&self, rank: usize, opcode: u32, remote: u64, bytes: u32, value: u64, compare: u64) -> AskedRequest {
+    pub fn word(
+        &self,
+        rank: usize,
+        opcode: u32,
+        remote: u64,
+        bytes: u32,
+        value: u64,
+        compare: u64,
+    ) -> AskedRequest {
         AskedRequest { value, compare, word_bytes: bytes, how: FETCH, ..self.ask(rank, opcode, 0, remote, 0) }
     }
 
     /// Runs both ranks' requests at once, `each` of them by one lane, on lanes in blocks of `threads`.
-    pub fn run(&self, spec: &KernelSpec, requests: [&[AskedRequest]; 2], each: u64, threads: u32) -> [Vec<Outcome>; 2] {
+    pub fn run(
+        &self,
+        spec: &KernelSpec,
+        requests: [&[AskedRequest]; 2],
+        each: u64,
+        threads: u32,
+    ) -> [Vec<Outcome>; 2] {
         let begun = [0, 1].map(|rank: usize| {
             let (side, requests) = (&self.sides[rank], requests[rank]);
             let lanes = (requests.len() as u64).div_ceil(each) as u32;
@@ -317,7 +334,8 @@ impl Pair {
             if lanes > 0 {
                 #[expect(unsafe_code, reason = "kernel launch")]
                 // SAFETY: the kernel's struct; its buffers live until the stream is idle, below.
-                unsafe { kernel.launch(lanes.div_ceil(threads), threads, 0, &side.stream, &arguments) }.unwrap();
+                unsafe { kernel.launch(lanes.div_ceil(threads), threads, 0, &side.stream, &arguments) }
+                    .unwrap();
             }
             (unit, asked, outcomes)
         });
@@ -335,7 +353,12 @@ impl Pair {
         let outcomes = self.run(&self.spec(), requests, each, threads);
         for (side, outcomes) in self.sides.iter().zip(&outcomes) {
             let well = outcomes.iter().all(|outcome| outcome.status == 0);
-            assert!(well && side.stopped().is_empty(), "{:?} {:?} {outcomes:?}", side.fault(), side.stopped());
+            assert!(
+                well && side.stopped().is_empty(),
+                "{:?} {:?} {outcomes:?}",
+                side.fault(),
+                side.stopped()
+            );
         }
         outcomes
     }

@@ -29,7 +29,8 @@ fn every_request_does_what_it_says() {
             side.store(100_008, &0xffff_fff0u64.to_ne_bytes());
         }
         let requests = [0, 1].map(|rank| {
-            let word = |opcode, bytes, value, compare| pair.word(rank, opcode, 100_000, bytes, value, compare);
+            let word =
+                |opcode, bytes, value, compare| pair.word(rank, opcode, 100_000, bytes, value, compare);
             let short = |opcode, value, compare| pair.word(rank, opcode, 100_008, 4, value, compare);
             let waits = |request: AskedRequest| AskedRequest { how: POST_AND_QUIET, ..request };
             vec![
