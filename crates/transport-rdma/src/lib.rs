@@ -3,7 +3,7 @@
 //! A [`NicDriver`] makes what kernels need: registered memory with its keys, and queue pairs connected to a peer's. Which *provider*
 //! a driver is ([`Provider`]) decides the format of the entries that kernels write, and they are compiled for that one: the formats of
 //! NICs, or requests that a thread of the host posts ([`Provider::Posted`]). [`RdmaQueue`] is what kernels know of a queue pair
-//! (`rdma/queue.h`).
+//! ([`device`]).
 #![deny(unsafe_code)]
 
 mod config;

@@ -203,9 +203,8 @@ enum Mutant : u32 {
     MUTANT_RDMA_DOORBELL_UNRELEASED = 585,// the next lane's doorbell may come before this one
     MUTANT_RDMA_DONE_UNWAITED = 586,      // whoever waits for an operation goes on at once
     MUTANT_RDMA_SLOT_SHARED = 587,        // fetch: its result slot is still to be read by another lane
-    MUTANT_RDMA_SLOT_UNREAD = 588,        // fetch: the slot is given back, then read
-    MUTANT_RDMA_FETCHED_UNACQUIRED = 589, // fetch: the value may be older than its completion
-    MUTANT_LAST = 589,
+    MUTANT_RDMA_FETCHED_UNACQUIRED = 588, // fetch: the value may be older than its completion
+    MUTANT_LAST = 588,
 };
 static constexpr u32 MUTANT = PRELUDE_MUTANT;
 static_assert(MUTANT <= MUTANT_LAST, "PRELUDE_MUTANT names no mutant");

@@ -4,4 +4,7 @@
 
 mod bench;
 mod code;
+mod consumer;
 mod golden;
+mod random;
+mod together;
