@@ -22,7 +22,7 @@ use crate::keys::Keys;
 use crate::machine::{Immediate, Machine, PeerQueue, QueuePair, Traffic};
 use crate::memory::NicMemory;
 use crate::place::{Place, QueueMemory};
-use crate::ring::Mlx5Ring;
+use crate::ring;
 
 /// Bytes of a packet, as kernels are told: what providers count packet numbers by.
 const PATH_MTU: u32 = 4096;
@@ -100,7 +100,7 @@ impl SoftNic {
     /// what starting it takes.
     pub fn open(device: &Device, fabric: Box<dyn Fabric>, config: SoftNicConfig) -> Result<Self, NicError> {
         config.check()?;
-        if config.provider != Provider::Mlx5 {
+        if config.provider == Provider::Posted {
             let reasons = format!("the NIC in software does not read entries of {}", config.provider);
             return Err(NicError::NoNic { reasons });
         }
@@ -141,8 +141,13 @@ impl NicDriver for SoftNic {
     fn limits(&self) -> NicLimits {
         NicLimits {
             most_message_bytes: self.nic.config.most_message_bytes,
-            inline_bytes: self.nic.config.inline_bytes,
-            atomics: Atomics::Masked,
+            inline_bytes: match self.provider() {
+                // The third slot of an entry.
+                Provider::Bnxt => self.nic.config.inline_bytes.min(16),
+                _ => self.nic.config.inline_bytes,
+            },
+            // Those with masks are mlx5's own.
+            atomics: if self.provider() == Provider::Mlx5 { Atomics::Masked } else { Atomics::Standard },
         }
     }
 
@@ -180,12 +185,14 @@ impl NicDriver for SoftNic {
         let made = nic.made.fetch_add(1, Ordering::Relaxed);
         let number = ((nic.number.0 as u32 & 0xff) << 16 | 0x0100).wrapping_add(made) & 0x00ff_ffff;
         let queue_memory = nic.place.allocate(spec.entries)?;
-        let words = queue_memory.words(spec.entries, number, PATH_MTU);
+        let words = queue_memory.words(nic.config.provider, spec.entries, number, PATH_MTU);
         let memory = nic.memory.as_ref();
-        let ring = Mlx5Ring::start(memory, words, nic.config.inline_bytes).map_err(|cause| {
-            NicError::Call { call: "create a queue pair", nic: self.describe(), cause: cause.to_string() }
-        })?;
-        nic.shared.lock().queues.insert(number, QueuePair::new(number, spec, Box::new(ring)));
+        let failed =
+            |cause: String| NicError::Call { call: "create a queue pair", nic: self.describe(), cause };
+        let ring = ring::start(nic.config.provider, memory, words, nic.config.inline_bytes)
+            .map_err(|cause| failed(cause.to_string()))?
+            .ok_or_else(|| failed("its entries are not a NIC's".to_owned()))?;
+        nic.shared.lock().queues.insert(number, QueuePair::new(number, spec, ring));
         Ok(Arc::new(SoftQueue { nic, spec, words, _memory: queue_memory }))
     }
 }

@@ -5,7 +5,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anabranch_hip::{Device, DeviceAddress, DeviceBuffer, HostBuffer, SoftwareEngines, Step};
-use anabranch_transport_rdma::{NicError, QueueWords};
+use anabranch_transport_rdma::{NicError, Provider, QueueWords};
 
 use crate::config::Placement;
 use crate::device_memory::DeviceMemory;
@@ -40,7 +40,9 @@ const COMPLETIONS: u64 = 0;
 const DOORBELL_RECORD: u64 = LINE;
 const DOORBELL: u64 = 2 * LINE;
 const RING: u64 = 4096;
+/// Of an entry: the longest, and its word of the table of sequence numbers, which lies behind the ring.
 const BLOCK: u64 = 64;
+const SEQUENCE: u64 = 8;
 
 /// Looks without anything to do that only offer the core to others, and the rest behind each further one.
 const YIELDS: u32 = 200;
@@ -84,7 +86,7 @@ impl Place {
     }
 
     pub(crate) fn allocate(&self, entries: u32) -> Result<QueueMemory, NicError> {
-        let bytes = (RING + u64::from(entries) * BLOCK) as usize;
+        let bytes = (RING + u64::from(entries) * (BLOCK + SEQUENCE)) as usize;
         match self {
             Self::Runtime { device, .. } => {
                 let mut kept = device.allocate_uncached(bytes)?;
@@ -137,18 +139,20 @@ fn run(shared: &Shared) {
 }
 
 impl QueueMemory {
-    pub(crate) fn words(&self, entries: u32, number: u32, path_mtu: u32) -> QueueWords {
+    pub(crate) fn words(&self, provider: Provider, entries: u32, number: u32, path_mtu: u32) -> QueueWords {
         let at = |offset| self.base.offset(offset);
+        let has = |wanted, offset| if provider == wanted { at(offset) } else { DeviceAddress::NULL };
         QueueWords {
             ring: at(RING),
             entries,
             completions: at(COMPLETIONS),
-            doorbell_record: at(DOORBELL_RECORD),
+            doorbell_record: has(Provider::Mlx5, DOORBELL_RECORD),
             doorbell: at(DOORBELL),
-            sequence_table: DeviceAddress::NULL,
+            sequence_table: has(Provider::Bnxt, RING + u64::from(entries) * BLOCK),
             number,
             path_mtu,
-            doorbell_value: 0,
+            // `IONIC_DBELL_QID` of the Linux driver's `ionic_if.h`.
+            doorbell_value: if provider == Provider::Ionic { u64::from(number) << 24 } else { 0 },
         }
     }
 }

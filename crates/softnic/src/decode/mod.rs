@@ -3,7 +3,9 @@
 //! Shares nothing with what writes them: each format is a table of fields typed from public descriptions. Stricter than hardware,
 //! which takes a wrong entry for another: whatever is not said in a known way is refused.
 
+pub mod bnxt;
 mod field;
+pub mod ionic;
 pub mod mlx5;
 mod wrong;
 

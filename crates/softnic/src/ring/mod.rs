@@ -1,6 +1,9 @@
 //! A send queue as its NIC sees it: doorbell, entries, completions.
 
+mod bnxt;
+mod ionic;
 mod mlx5;
+mod slots;
 
 use std::fmt;
 
@@ -11,7 +14,22 @@ use crate::memory::NicMemory;
 use crate::stopped::Stopped;
 use crate::syndrome::Syndrome;
 
-pub(crate) use mlx5::Mlx5Ring;
+use anabranch_transport_rdma::{Provider, QueueWords};
+
+/// The ring of a provider's format, and what its memory holds before the first entry; none of a provider whose entries no NIC reads.
+pub(crate) fn start(
+    provider: Provider,
+    memory: &dyn NicMemory,
+    words: QueueWords,
+    most_inline: u32,
+) -> Result<Option<Box<dyn Ring>>, NoMemory> {
+    Ok(match provider {
+        Provider::Mlx5 => Some(Box::new(mlx5::Mlx5Ring::start(memory, words, most_inline)?)),
+        Provider::Bnxt => Some(Box::new(bnxt::BnxtRing::start(memory, words, most_inline)?)),
+        Provider::Ionic => Some(Box::new(ionic::IonicRing::start(memory, words, most_inline)?)),
+        Provider::Posted => None,
+    })
+}
 
 /// An entry that was read, and where.
 #[derive(Clone, Debug)]

@@ -110,13 +110,20 @@ impl Setup {
     }
 }
 
+/// What lanes keep of a queue pair: where fetched values go, and positions.
+struct Own {
+    results: DeviceBuffer,
+    key: Arc<dyn Registered>,
+    positions: DeviceBuffer,
+}
+
 /// One of them.
 pub struct Side {
     pub nic: SoftNic,
     pub queues: Vec<Arc<dyn NicQueue>>,
     pub heap: DeviceBuffer,
     heap_key: Arc<dyn Registered>,
-    results: Vec<(DeviceBuffer, Arc<dyn Registered>, DeviceBuffer)>,
+    own: Vec<Own>,
     table: Option<(DeviceBuffer, DeviceBuffer)>,
     control: DeviceBuffer,
     record: HostBuffer,
@@ -149,18 +156,18 @@ impl Side {
             nic.create_queue(spec).unwrap()
         };
         let queues: Vec<_> = (0..setup.queues).map(make).collect();
-        let results = queues.iter().map(|_| {
+        let own = queues.iter().map(|_| {
             let bytes = RdmaQueue::results_bytes(setup.entries);
-            let buffer = zeros(&device, bytes as usize);
-            let key = nic.register(Region { address: buffer.address().0, bytes }).unwrap();
-            (buffer, key, zeros(&device, 24))
+            let results = zeros(&device, bytes as usize);
+            let key = nic.register(Region { address: results.address().0, bytes }).unwrap();
+            Own { results, key, positions: zeros(&device, 24) }
         });
-        let results = results.collect();
+        let own = own.collect();
         let control = zeros(&device, size_of::<WaitControl>());
         let record = device.allocate_host(size_of::<FaultRecord>()).unwrap();
         let stream = device.create_stream().unwrap();
         let mut side =
-            Self { nic, queues, heap, heap_key, results, table: None, control, record, stream, device };
+            Self { nic, queues, heap, heap_key, own, table: None, control, record, stream, device };
         side.record.write(0, &[0; size_of::<FaultRecord>()]).unwrap();
         let control = WaitControl {
             budget_ns: setup.budget.as_nanos() as u64,
@@ -182,12 +189,9 @@ impl Side {
         let mut ranges = zeros(&self.device, size_of::<RdmaRange>());
         ranges.copy_from_host(0, bytemuck::bytes_of(&range)).unwrap();
         let limits = self.nic.limits();
-        let view = |(queue, (results, key, positions)): (
-            &Arc<dyn NicQueue>,
-            &(DeviceBuffer, Arc<dyn Registered>, DeviceBuffer),
-        )| {
+        let view = |(queue, own): (&Arc<dyn NicQueue>, &Own)| {
             let words = queue.words();
-            let position = |place: u64| DevicePointer::new(positions.address().offset(place * 8));
+            let position = |place: u64| DevicePointer::new(own.positions.address().offset(place * 8));
             RdmaQueue {
                 ring: DevicePointer::new(words.ring),
                 completions: DevicePointer::new(words.completions),
@@ -197,7 +201,7 @@ impl Side {
                 reserved: position(0),
                 committed: position(1),
                 completed: position(2),
-                results: DevicePointer::new(results.address()),
+                results: DevicePointer::new(own.results.address()),
                 ranges: DevicePointer::new(ranges.address()),
                 remote_base: peer.0.0,
                 remote_bytes: HEAP as u64,
@@ -205,7 +209,7 @@ impl Side {
                 entries: words.entries,
                 number: words.number,
                 remote_key: peer.1,
-                results_key: key.local_key(),
+                results_key: own.key.local_key(),
                 range_count: 1,
                 most_message_bytes: limits.most_message_bytes,
                 path_mtu: words.path_mtu,
@@ -214,7 +218,7 @@ impl Side {
                 padding: 0,
             }
         };
-        let views: Vec<_> = self.queues.iter().zip(&self.results).map(view).collect();
+        let views: Vec<_> = self.queues.iter().zip(&self.own).map(view).collect();
         let mut table = zeros(&self.device, size_of_val(&views[..]));
         table.copy_from_host(0, bytemuck::cast_slice(&views)).unwrap();
         self.table = Some((table, ranges));
