@@ -248,3 +248,88 @@ impl Rest<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn any_operation() -> impl Strategy<Value = AtomicOperation> {
+        (0..4u32, any::<bool>(), any::<[u64; 4]>()).prop_map(
+            |(kind, wide, [first, second, third, fourth])| {
+                let width = if wide { Width::Eight } else { Width::Four };
+                match kind {
+                    0 => AtomicOperation::FetchAdd { value: first },
+                    1 => AtomicOperation::CompareSwap { compare: first, swap: second },
+                    2 => AtomicOperation::MaskedFetchAdd { width, value: first, boundary: second },
+                    _ => AtomicOperation::MaskedCompareSwap {
+                        width,
+                        compare: first,
+                        compare_mask: second,
+                        swap: third,
+                        swap_mask: fourth,
+                    },
+                }
+            },
+        )
+    }
+
+    fn any_body() -> impl Strategy<Value = Body> {
+        let payload = || prop::collection::vec(any::<u8>(), 0..100);
+        let place = || any::<(u64, u64, u64, u32)>();
+        prop_oneof![
+            (place(), any::<Option<u32>>(), payload()).prop_map(
+                |((address, total, offset, key), immediate, bytes)| Body::Write {
+                    address,
+                    total,
+                    offset,
+                    key,
+                    immediate,
+                    bytes
+                }
+            ),
+            (place(), any::<u32>()).prop_map(|((address, total, offset, key), bytes)| Body::Read {
+                address,
+                total,
+                offset,
+                key,
+                bytes
+            }),
+            (any::<u64>(), any::<u32>(), any_operation())
+                .prop_map(|(address, key, operation)| Body::Atomic { address, key, operation }),
+            Just(Body::Placed),
+            payload().prop_map(Body::Data),
+            any::<u64>().prop_map(Body::Old),
+            prop::sample::select(Syndrome::ALL.to_vec()).prop_map(Body::Refused),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn frames_come_back(source: u32, target: u32, sequence: u64, body in any_body(), behind in 0usize..9) {
+            let frame = Frame { source, target, sequence, body };
+            let mut bytes = Vec::new();
+            encode(&frame, &mut bytes);
+            let whole = bytes.len();
+            for short in 0..whole {
+                prop_assert_eq!(decode(&bytes[..short], 1 << 20), Ok(None));
+            }
+            bytes.extend(vec![0xff; behind]);
+            prop_assert_eq!(decode(&bytes, 1 << 20), Ok(Some((frame, whole))));
+        }
+
+        #[test]
+        fn other_bytes_are_refused_or_wait(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            // Whatever it says, nothing is taken that is not there.
+            if let Ok(Some((_, taken))) = decode(&bytes, 100) {
+                prop_assert!(taken <= bytes.len() && taken <= 104);
+            }
+        }
+    }
+
+    #[test]
+    fn a_frame_that_is_too_long_is_not_waited_for() {
+        assert_eq!(decode(&[1, 1, 0, 0], 256), Err(BadFrame::Long { bytes: 257, most: 256 }));
+    }
+}

@@ -39,78 +39,75 @@ fn requests_of_other_providers_do_what_they_say() {
 /// One lane of each rank asks for everything once.
 fn every_request(config: SoftNicConfig) {
     let masked = config.provider == Provider::Mlx5;
-    {
-        let mut pair = Pair::new(Setup::new(config));
-        let payload = pattern(11, 9000);
-        for side in &mut pair.sides {
-            side.store(0, &payload);
-            side.store(100_000, &0x1111_2222_3333_4444u64.to_ne_bytes());
-            side.store(100_008, &0xffff_fff0u64.to_ne_bytes());
-        }
-        let requests = [0, 1].map(|rank| {
-            let word =
-                |opcode, bytes, value, compare| pair.word(rank, opcode, 100_000, bytes, value, compare);
-            let short = |opcode, value, compare| pair.word(rank, opcode, 100_008, 4, value, compare);
-            let waits = |request: AskedRequest| AskedRequest { how: POST_AND_QUIET, ..request };
-            let mut all = vec![
-                pair.ask(rank, WRITE, 0, 20_001, 9000),
-                AskedRequest { immediate: 0x0102_0304, ..pair.ask(rank, WRITE_IMMEDIATE, 1, 40_000, 4999) },
-                AskedRequest { immediate: 5, ..pair.ask(rank, WRITE_IMMEDIATE, 0, 0, 0) },
-                AskedRequest { value: 0xabcd, ..pair.ask(rank, WRITE_VALUE, 0, 50_000, 2) },
-                waits(AskedRequest { value: u64::MAX, ..pair.ask(rank, WRITE_VALUE, 0, 50_008, 8) }),
-                // What the peer's heap has at its beginning.
-                waits(pair.ask(rank, READ, 60_000, 0, 9000)),
-                AskedRequest { how: FETCH, ..pair.ask(rank, READ, 0, 50_000, 4) },
-                word(FETCH_ADD, 8, 1, 0),
-                word(COMPARE_SWAP, 8, 77, 0x1111_2222_3333_4445),
-                word(COMPARE_SWAP, 8, 78, 0),
-            ];
-            let of_mlx5 = [
-                word(SWAP, 8, 0xf0f0, 0),
-                word(FETCH_OR, 8, 0x0f, 0),
-                word(FETCH_AND, 8, 0xff, 0),
-                word(FETCH_XOR, 8, 0, 0),
-                short(FETCH_ADD, 0x20, 0),
-                short(COMPARE_SWAP, 5, 0x10),
-                short(SWAP, 6, 0),
-                short(FETCH_OR, 8, 0),
-                short(FETCH_AND, 12, 0),
-                short(FETCH_XOR, 0, 0),
-            ];
-            all.extend(of_mlx5.into_iter().filter(|_| masked));
-            all
-        });
-        let outcomes = pair.run_well([&requests[0], &requests[1]], 20, 1);
-        for (rank, outcomes) in outcomes.iter().enumerate() {
-            let olds: Vec<_> = outcomes.iter().map(|outcome| outcome.old).skip(6).collect();
-            let expected = [
-                0xabcd,
-                0x1111_2222_3333_4444,
-                0x1111_2222_3333_4445,
-                77,
-                77,
-                0xf0f0,
-                0xf0ff,
-                0xff & 0xf0ff,
-                0xffff_fff0,
-                0x10,
-                5,
-                6,
-                14,
-                12,
-            ];
-            assert_eq!(olds, expected[..olds.len()], "{:?}", pair.setup.config);
-            let (here, there) = (&pair.sides[rank], &pair.sides[1 - rank]);
-            assert_eq!(there.load(20_001, 9000), payload);
-            assert_eq!(there.load(40_000, 4999), payload[1..5000]);
-            assert_eq!(there.load(50_000, 4), [0xcd, 0xab, 0, 0]);
-            assert_eq!(there.load_64(50_008), u64::MAX);
-            assert_eq!(here.load(60_000, 9000), payload);
-            let short = if masked { 12 } else { 0xffff_fff0 };
-            assert_eq!(there.load_64(100_008), short, "nothing is carried out of 32 bits");
-            let values: Vec<_> = there.nic.take_immediates().iter().map(|came| came.value).collect();
-            assert_eq!(values, [0x0102_0304, 5]);
-        }
+    let mut pair = Pair::new(Setup::new(config));
+    let payload = pattern(11, 9000);
+    for side in &mut pair.sides {
+        side.store(0, &payload);
+        side.store(100_000, &0x1111_2222_3333_4444u64.to_ne_bytes());
+        side.store(100_008, &0xffff_fff0u64.to_ne_bytes());
+    }
+    let requests = [0, 1].map(|rank| {
+        let word = |opcode, bytes, value, compare| pair.word(rank, opcode, 100_000, bytes, value, compare);
+        let short = |opcode, value, compare| pair.word(rank, opcode, 100_008, 4, value, compare);
+        let waits = |request: AskedRequest| AskedRequest { how: POST_AND_QUIET, ..request };
+        let mut all = vec![
+            pair.ask(rank, WRITE, 0, 20_001, 9000),
+            AskedRequest { immediate: 0x0102_0304, ..pair.ask(rank, WRITE_IMMEDIATE, 1, 40_000, 4999) },
+            AskedRequest { immediate: 5, ..pair.ask(rank, WRITE_IMMEDIATE, 0, 0, 0) },
+            AskedRequest { value: 0xabcd, ..pair.ask(rank, WRITE_VALUE, 0, 50_000, 2) },
+            waits(AskedRequest { value: u64::MAX, ..pair.ask(rank, WRITE_VALUE, 0, 50_008, 8) }),
+            // What the peer's heap has at its beginning.
+            waits(pair.ask(rank, READ, 60_000, 0, 9000)),
+            AskedRequest { how: FETCH, ..pair.ask(rank, READ, 0, 50_000, 4) },
+            word(FETCH_ADD, 8, 1, 0),
+            word(COMPARE_SWAP, 8, 77, 0x1111_2222_3333_4445),
+            word(COMPARE_SWAP, 8, 78, 0),
+        ];
+        let of_mlx5 = [
+            word(SWAP, 8, 0xf0f0, 0),
+            word(FETCH_OR, 8, 0x0f, 0),
+            word(FETCH_AND, 8, 0xff, 0),
+            word(FETCH_XOR, 8, 0, 0),
+            short(FETCH_ADD, 0x20, 0),
+            short(COMPARE_SWAP, 5, 0x10),
+            short(SWAP, 6, 0),
+            short(FETCH_OR, 8, 0),
+            short(FETCH_AND, 12, 0),
+            short(FETCH_XOR, 0, 0),
+        ];
+        all.extend(of_mlx5.into_iter().filter(|_| masked));
+        all
+    });
+    let outcomes = pair.run_well([&requests[0], &requests[1]], 20, 1);
+    for (rank, outcomes) in outcomes.iter().enumerate() {
+        let olds: Vec<_> = outcomes.iter().map(|outcome| outcome.old).skip(6).collect();
+        let expected = [
+            0xabcd,
+            0x1111_2222_3333_4444,
+            0x1111_2222_3333_4445,
+            77,
+            77,
+            0xf0f0,
+            0xf0ff,
+            0xff & 0xf0ff,
+            0xffff_fff0,
+            0x10,
+            5,
+            6,
+            14,
+            12,
+        ];
+        assert_eq!(olds, expected[..olds.len()], "{:?}", pair.setup.config);
+        let (here, there) = (&pair.sides[rank], &pair.sides[1 - rank]);
+        assert_eq!(there.load(20_001, 9000), payload);
+        assert_eq!(there.load(40_000, 4999), payload[1..5000]);
+        assert_eq!(there.load(50_000, 4), [0xcd, 0xab, 0, 0]);
+        assert_eq!(there.load_64(50_008), u64::MAX);
+        assert_eq!(here.load(60_000, 9000), payload);
+        let short = if masked { 12 } else { 0xffff_fff0 };
+        assert_eq!(there.load_64(100_008), short, "nothing is carried out of 32 bits");
+        let values: Vec<_> = there.nic.take_immediates().iter().map(|came| came.value).collect();
+        assert_eq!(values, [0x0102_0304, 5]);
     }
 }
 
@@ -125,28 +122,26 @@ fn many_lanes_count_on_small_rings() {
 
 /// Lanes of both ranks add to words of the other.
 fn count(config: SoftNicConfig, wave: u32) {
-    {
-        let pair = Pair::new(Setup { wave, ..Setup::new(config) });
-        let (lanes, each) = (64, 6u64);
-        let make = |rank| {
-            let one = |index: u64| AskedRequest {
-                queue: (index % 2) as u32,
-                ..pair.word(rank, FETCH_ADD, 64 + index % 2 * 8, 8, 1, 0)
-            };
-            (0..lanes * each).map(one).collect::<Vec<_>>()
+    let pair = Pair::new(Setup { wave, ..Setup::new(config) });
+    let (lanes, each) = (64, 6u64);
+    let make = |rank| {
+        let one = |index: u64| AskedRequest {
+            queue: (index % 2) as u32,
+            ..pair.word(rank, FETCH_ADD, 64 + index % 2 * 8, 8, 1, 0)
         };
-        let requests = [make(0), make(1)];
-        let outcomes = pair.run_well([&requests[0], &requests[1]], each, 32);
-        for (rank, outcomes) in outcomes.iter().enumerate() {
-            let half = lanes * each / 2;
-            assert_eq!(pair.sides[1 - rank].load_64(64), half);
-            assert_eq!(pair.sides[1 - rank].load_64(72), half);
-            for parity in 0..2 {
-                let mut olds: Vec<_> =
-                    outcomes.iter().skip(parity).step_by(2).map(|outcome| outcome.old).collect();
-                olds.sort_unstable();
-                assert_eq!(olds, (0..half).collect::<Vec<_>>(), "each count is seen once");
-            }
+        (0..lanes * each).map(one).collect::<Vec<_>>()
+    };
+    let requests = [make(0), make(1)];
+    let outcomes = pair.run_well([&requests[0], &requests[1]], each, 32);
+    for (rank, outcomes) in outcomes.iter().enumerate() {
+        let half = lanes * each / 2;
+        assert_eq!(pair.sides[1 - rank].load_64(64), half);
+        assert_eq!(pair.sides[1 - rank].load_64(72), half);
+        for parity in 0..2 {
+            let mut olds: Vec<_> =
+                outcomes.iter().skip(parity).step_by(2).map(|outcome| outcome.old).collect();
+            olds.sort_unstable();
+            assert_eq!(olds, (0..half).collect::<Vec<_>>(), "each count is seen once");
         }
     }
 }
