@@ -50,7 +50,8 @@ impl DeviceMemory {
         })
     }
 
-    /// Moves bytes to or from the device, piece by piece; `fill` and `empty` are the host's side of the pinned memory between.
+    /// Moves bytes to or from the device, piece by piece. `piece` is the host's side: it fills or empties the pinned memory between,
+    /// for so many bytes of the whole from a place on.
     fn copy(
         &self,
         address: u64,
@@ -64,7 +65,7 @@ impl DeviceMemory {
         while done < bytes {
             let here = BOUNCE.min(bytes - done);
             let there = DeviceAddress(address + done as u64);
-            let moved = || {
+            let mut moved = || {
                 if to_device {
                     piece(bounce, done, here)?;
                 }
@@ -79,7 +80,6 @@ impl DeviceMemory {
                 stream.synchronize()?;
                 if to_device { Ok(()) } else { piece(bounce, done, here) }
             };
-            let mut moved = moved;
             moved().map_err(|cause: anabranch_hip::Error| {
                 tracing::warn!(%cause, address = there.0, bytes = here, "a NIC in software cannot copy");
                 NoMemory { address: there.0, bytes: here as u64 }
@@ -139,7 +139,7 @@ impl NicMemory for DeviceMemory {
             let outside = |_| NoMemory { address, bytes: bytes as u64 };
             return load(&window, offset, target).map_err(outside);
         }
-        self.copy(address, bytes, |bounce, at, here| bounce.read(0, &mut target[at..at + here]), false)
+        self.copy(address, bytes, |bounce, at, here| load(bounce, 0, &mut target[at..at + here]), false)
     }
 
     fn write(&self, address: u64, source: &[u8]) -> Result<(), NoMemory> {
@@ -148,7 +148,7 @@ impl NicMemory for DeviceMemory {
             let outside = |_| NoMemory { address, bytes: bytes as u64 };
             return store(&window, offset, source).map_err(outside);
         }
-        self.copy(address, bytes, |bounce, at, here| bounce.write(0, &source[at..at + here]), true)
+        self.copy(address, bytes, |bounce, at, here| store(bounce, 0, &source[at..at + here]), true)
     }
 
     /// Reads, then writes: nobody but this NIC may change the word meanwhile, as with NICs whose atomicity is their own

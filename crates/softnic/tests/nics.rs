@@ -267,6 +267,29 @@ fn what_is_not_registered_is_refused() {
 }
 
 #[test]
+fn memory_that_is_gone_is_an_error_of_its_side() {
+    for (side, syndrome) in [(0, Syndrome::LocalProtection), (1, Syndrome::RemoteOperation)] {
+        for reads in [false, true] {
+            let mut world = World::new(2, &Way::in_process(), 16, &small_frames());
+            let (mine, theirs) = (world.ranks[0].local(0, 64), world.ranks[1].remote(0));
+            // Registered still, and freed.
+            let rank = &mut world.ranks[side];
+            let other = rank.device.allocate(64).unwrap();
+            drop(std::mem::replace(&mut rank.heap, other));
+            world.poster(0, 1).post(|control| {
+                if reads {
+                    encode::read(control, theirs, &[mine])
+                } else {
+                    encode::write(control, theirs, &[mine])
+                }
+            });
+            let why = world.poster(0, 1).stopped();
+            assert!(why.contains(syndrome.words()), "side {side}, reads {reads}: {why}");
+        }
+    }
+}
+
+#[test]
 fn a_failure_is_told_behind_what_was_done_and_the_rest_is_flushed() {
     let config = small_frames();
     let mut world = World::new(2, &Way::in_process(), 16, &config);
