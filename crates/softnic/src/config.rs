@@ -13,6 +13,8 @@ pub struct SoftNicConfig {
     pub provider: Provider,
     /// How long a peer may be silent before a request to it fails with [`Syndrome::RetryExceeded`].
     pub patience: Duration,
+    /// How long the doorbell record of a queue without requests under way may tell of entries that no doorbell told of.
+    pub doorbell_patience: Duration,
     /// The most payload of one frame between NICs, bytes, at least 64.
     pub frame_bytes: u32,
     /// The most frames of a queue pair that are not answered yet, at least 1.
@@ -38,6 +40,7 @@ impl Default for SoftNicConfig {
         Self {
             provider: Provider::Mlx5,
             patience: Duration::from_secs(10),
+            doorbell_patience: Duration::from_secs(10),
             frame_bytes: 64 << 10,
             window: 64,
             steps: 16,
@@ -69,7 +72,8 @@ impl SoftNicConfig {
         range("steps of a turn", self.steps.into(), 1, 1 << 20)?;
         range("bytes of a message", self.most_message_bytes.into(), 64, 1 << 31)?;
         range("bytes of inline data", self.inline_bytes.into(), 8, 28)?;
-        range("patience (nanoseconds)", self.patience.as_nanos() as u64, 1, u64::MAX)
+        range("patience (nanoseconds)", self.patience.as_nanos() as u64, 1, u64::MAX)?;
+        range("doorbell patience (nanoseconds)", self.doorbell_patience.as_nanos() as u64, 1, u64::MAX)
     }
 }
 

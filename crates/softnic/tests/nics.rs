@@ -351,7 +351,7 @@ fn what_is_told_to_go_wrong_does() {
 fn a_peer_that_dies_or_falls_silent_is_noticed() {
     let sockets = Way::Sockets(Listen::Abstract);
     for (way, dies) in [(Way::in_process(), true), (Way::in_process(), false), (sockets, true)] {
-        let config = SoftNicConfig { patience: Duration::from_millis(300), ..SoftNicConfig::default() };
+        let config = SoftNicConfig { patience: Duration::from_millis(1500), ..SoftNicConfig::default() };
         let (after, never) = (Some(1), None);
         let faults = NicFaults {
             fails: None,

@@ -300,7 +300,11 @@ impl QueuePair {
             return Ok(false);
         };
         let since = *self.ahead_since.get_or_insert(context.now);
-        if context.now.saturating_sub(since) > context.config.patience { Err(ahead) } else { Ok(false) }
+        if context.now.saturating_sub(since) > context.config.doorbell_patience {
+            Err(ahead)
+        } else {
+            Ok(false)
+        }
     }
 
     /// The queue pair does nothing more; what was posted is flushed.
