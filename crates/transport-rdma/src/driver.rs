@@ -115,6 +115,9 @@ pub struct QueueWords {
     pub entries: u32,
     /// Where the NIC tells of completions: a collapsed completion queue entry of the provider's, at first of mlx5 all ones, of others
     /// zeros.
+    ///
+    /// In the same memory as what the queue's reads and atomic operations bring (a device's own, for device memory): writes of a NIC to
+    /// two memories have no order, and kernels take what was read to be there when this says so.
     pub completions: DeviceAddress,
     /// mlx5: the two words of the doorbell record, 64 bits aligned; the second is the send queue's.
     pub doorbell_record: DeviceAddress,

@@ -37,6 +37,7 @@ device_struct! {
         /// The position up to which entries are known to be complete.
         pub completed: DevicePointer<u64>,
         /// Where what atomic operations and reads of single values bring is put: [`Self::results_bytes`], zeros before the first use.
+        /// Uncached memory of the device, registered, and this queue's own.
         pub results: DevicePointer<u64>,
         /// Where this rank's registered memory is, the heap first.
         pub ranges: DevicePointer<RdmaRange>,
