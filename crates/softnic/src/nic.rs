@@ -72,6 +72,19 @@ impl Shared {
         self.clock.as_ref().map_or_else(|| Moment::now().since_origin(), |driver| driver.now())
     }
 
+    /// Answers what peers have asked for and the NIC has taken, before it goes that this takes: peers may wait for nothing else of
+    /// this rank's.
+    fn answer_all(&self, has_answered: impl Fn(&Machine) -> bool) {
+        for _ in 0..LAST_STEPS {
+            let now = self.now();
+            let mut machine = self.lock();
+            machine.step(now);
+            if has_answered(&machine) {
+                return;
+            }
+        }
+    }
+
     /// One turn of the NIC.
     pub(crate) fn step(&self) -> Step {
         let now = self.now();
@@ -199,22 +212,14 @@ impl NicDriver for SoftNic {
 
 impl Drop for Nic {
     fn drop(&mut self) {
-        // What peers have asked for and this NIC has taken is answered first: they may not be waiting for this rank any more.
-        for _ in 0..LAST_STEPS {
-            let now = self.shared.now();
-            let mut machine = self.shared.lock();
-            machine.step(now);
-            if machine.has_answered() {
-                break;
-            }
-        }
+        self.shared.answer_all(Machine::has_answered);
         let fabric = self.shared.lock().fabric.take();
         drop(fabric);
         self.place.end();
     }
 }
 
-/// Turns that a NIC takes at most when it ends.
+/// Turns that a NIC takes at most when it, or one of its queue pairs, ends.
 const LAST_STEPS: u32 = 1000;
 
 /// A queue pair of a [`SoftNic`].
@@ -289,8 +294,10 @@ impl NicQueue for SoftQueue {
 
 impl Drop for SoftQueue {
     fn drop(&mut self) {
+        let number = self.words.number;
+        self.nic.shared.answer_all(|machine| machine.queues.get(&number).is_none_or(QueuePair::has_answered));
         // A turn that has begun ends before the memory goes that it may write.
-        let queue = self.nic.shared.lock().queues.remove(&self.words.number);
+        let queue = self.nic.shared.lock().queues.remove(&number);
         drop(queue);
     }
 }
