@@ -1,0 +1,129 @@
+//! Kernels with one mistake in what they write: a NIC in software notices each, or what they do is not what was asked.
+
+use std::time::Duration;
+
+use anabranch_clock::sleep;
+use anabranch_softnic::{Adversary, SoftNicConfig};
+use anabranch_transport_rdma::Provider;
+
+use crate::pair::{
+    AskedRequest, COMPARE_SWAP, FETCH_ADD, POST_AND_QUIET, Pair, Setup, WRITE_IMMEDIATE, WRITE_VALUE,
+};
+
+/// A record that is ahead of its doorbell is wrong only when no doorbell comes any more.
+const AHEAD: u32 = 12;
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// What came of some requests that say much: whether all is as it should be, and why queue pairs have stopped.
+fn run(provider: Provider, mistake: u32, adversary: Option<Adversary>) -> (bool, Vec<String>) {
+    let mut setup =
+        Setup { queues: 1, ..Setup::new(SoftNicConfig { provider, adversary, ..SoftNicConfig::default() }) };
+    if mistake != 0 {
+        setup.budget = Duration::from_secs(1);
+    }
+    if mistake == AHEAD {
+        setup.config.doorbell_patience = PATIENCE;
+    }
+    let pair = Pair::new(setup);
+    // Twice round the ring.
+    let mut requests = Vec::new();
+    for value in 0..36u64 {
+        requests.push(match value % 4 {
+            0 => pair.word(0, FETCH_ADD, 128, 8, 0x0102, 0),
+            1 => pair.word(0, COMPARE_SWAP, 136, 8, value, value.saturating_sub(4)),
+            2 => AskedRequest {
+                immediate: value as u32,
+                how: POST_AND_QUIET,
+                ..pair.ask(0, WRITE_IMMEDIATE, 0, 256, 64)
+            },
+            _ => AskedRequest { value, how: POST_AND_QUIET, ..pair.ask(0, WRITE_VALUE, 0, 512, 8) },
+        });
+    }
+    let spec = pair.spec().with("RDMA_MUTANT", mistake);
+    let outcomes = pair.run(&spec, [&requests, &[]], requests.len() as u64, 1);
+    let there = &pair.sides[1];
+    let immediates: Vec<_> = there.nic.take_immediates().iter().map(|came| u64::from(came.value)).collect();
+    let well = outcomes[0].iter().all(|outcome| outcome.status == 0)
+        && there.load_64(128) == 9 * 0x0102
+        && there.load_64(136) == 33
+        && there.load_64(512) == 35
+        && immediates == (2..36).step_by(4).collect::<Vec<u64>>();
+    if mistake == AHEAD && well {
+        sleep(3 * PATIENCE);
+    }
+    let stopped = pair.sides[0].stopped();
+    (well && stopped.is_empty(), stopped)
+}
+
+/// `rdma::CodecMutant`, as far as mlx5 has it, and what the NIC says to it; nothing where only the values tell.
+const MISTAKES: [(u32, &str, &[&str]); 10] = [
+    (1, "the slot for the index", &["index"]),
+    (2, "no completion asked for", &["asks for no completion"]),
+    (3, "no record", &["and its record of those up to 0"]),
+    (4, "a little-endian record", &["high half of the doorbell record"]),
+    (5, "the doorbell of the ring's beginning", &["doorbell"]),
+    // The doorbell says how long the entry is, too.
+    (
+        6,
+        "a segment more",
+        &["units", "the doorbell tells of entries up to position 2, and its record of those up to 1"],
+    ),
+    (7, "no inline bit", &[]),
+    (8, "the immediate's order", &[]),
+    (9, "the operands' order", &[]),
+    (
+        12,
+        "a record of more blocks",
+        &["the doorbell record tells of entries", "the entry at position", "the producer is"],
+    ),
+];
+
+#[test]
+fn without_a_mistake_all_is_well() {
+    for provider in [Provider::Mlx5, Provider::Bnxt, Provider::Ionic] {
+        for adversary in [None, Some(Adversary::new(1))] {
+            assert_eq!(run(provider, 0, adversary), (true, Vec::new()), "{provider}");
+        }
+    }
+}
+
+/// The same for others.
+const OF_BNXT: [(u32, &str, &[&str]); 4] = [
+    (2, "no completion asked for", &["asks for no completion"]),
+    (8, "the immediate's order", &[]),
+    (9, "the operands' order", &[]),
+    (11, "packet numbers that do not go on", &["the first packet in the sequence table"]),
+];
+const OF_IONIC: [(u32, &str, &[&str]); 4] = [
+    (2, "no completion asked for", &["asks for no completion"]),
+    (8, "the immediate's order", &[]),
+    (9, "the operands' order", &[]),
+    (10, "a colour that stays", &["colour"]),
+];
+
+/// A provider's mistakes, without and with an adversary.
+fn all_are_caught(provider: Provider, mistakes: &[(u32, &str, &[&str])]) {
+    for (mistake, what, texts) in mistakes {
+        for adversary in [None, Some(Adversary::new(3))] {
+            let (well, stopped) = run(provider, *mistake, adversary);
+            assert!(!well, "{what} goes unnoticed");
+            let said = |why: &String| texts.iter().any(|text| why.contains(text));
+            assert!(texts.is_empty() || stopped.iter().any(said), "{what}: {stopped:?}");
+        }
+    }
+}
+
+#[test]
+fn mistakes_in_entries_of_mlx5_are_caught() {
+    all_are_caught(Provider::Mlx5, &MISTAKES);
+}
+
+#[test]
+fn mistakes_in_entries_of_bnxt_are_caught() {
+    all_are_caught(Provider::Bnxt, &OF_BNXT);
+}
+
+#[test]
+fn mistakes_in_entries_of_ionic_are_caught() {
+    all_are_caught(Provider::Ionic, &OF_IONIC);
+}
