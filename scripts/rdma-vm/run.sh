@@ -2,10 +2,11 @@
 # Runs a program in a small virtual machine whose kernel has NICs in software (Soft-RoCE, rdma_rxe): rxe0 and rxe1, joined by a
 # pair of virtual Ethernet devices. For tests of verbs on machines without a NIC. Needs a Debian with apt and python3; no root, nothing is installed.
 #
-#   scripts/rdma-vm/run.sh [--folder HERE:THERE]... [--set NAME=VALUE]... PROGRAM [ARGUMENT...]
+#   scripts/rdma-vm/run.sh [--folder HERE:THERE]... [--set NAME=VALUE]... [--loss PERCENT] PROGRAM [ARGUMENT...]
 #
-# --folder copies a folder (or file) of this machine into the guest, --set sets a variable of the program's environment. The program and
-# what is copied come with the shared libraries that they name. The exit status is the program's; 125 where the guest gave none.
+# --folder copies a folder (or file) of this machine into the guest, --set sets a variable of the program's environment, --loss has that
+# part of the packets lost in each direction. The program and what is copied come with the shared libraries that they name. The exit
+# status is the program's; 125 where the guest gave none.
 #
 # RDMA_VM_CACHE    where packages are kept (target/rdma-vm of this repository)
 # RDMA_VM_SECONDS  when the guest is stopped (110)

@@ -21,8 +21,9 @@ use crate::driver::{Atomics, NicDriver, NicLimits, NicQueue, QueueSpec, QueueWor
 use crate::error::{NicError, Result};
 use crate::provider::Provider;
 
-/// The most bytes of one message, whatever the NIC says: more in one piece only makes completions rare.
-const MOST_MESSAGE_BYTES: u32 = 1 << 30;
+/// The most bytes of one message, whatever the NIC says: the driver's own deadline for a message grows with its bytes, and more in one
+/// piece is not faster.
+const MOST_MESSAGE_BYTES: u32 = 16 << 20;
 /// Before a queue is given up, its NIC's own retries are given this many times the configured patience: NICs may take longer than they
 /// are told.
 const PATIENCE_FACTOR: u32 = 2;
