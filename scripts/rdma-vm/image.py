@@ -1,7 +1,7 @@
 """What run.sh boots: `kernel` unpacks the kernel's image, `guest` writes the guest's files as an initial file system.
 
 kernel ROOT TARGET
-guest ROOT INIT TARGET [--folder HERE:THERE]... [--set NAME=VALUE]... PROGRAM [ARGUMENT...]
+guest ROOT INIT TARGET [--folder HERE:THERE]... [--set NAME=VALUE]... [--loss PERCENT] PROGRAM [ARGUMENT...]
 
 ROOT is the folder into which packages were unpacked.
 """
@@ -22,7 +22,7 @@ LOADER = "lib64/ld-linux-x86-64.so.2"
 # What the programs of the guest's first process are in busybox.
 APPLETS = "sh cat cp cut echo grep head insmod kill ln ls mkdir mount poweroff sed seq sleep sync tail test timeout tr uname".split()
 # rdma_rxe computes checksums by an algorithm that the kernel looks for by name.
-MODULES = ["crc32_generic", "ib_uverbs", "rdma_rxe", "veth"]
+MODULES = ["crc32_generic", "ib_uverbs", "rdma_rxe", "sch_netem", "veth"]
 
 
 def unpacked_kernel(root: Path) -> bytes:
@@ -158,6 +158,7 @@ def guest(root: Path, arguments: list[str]):
     parser.add_argument("target", type=Path)
     parser.add_argument("--folder", action="append", default=[], metavar="HERE:THERE")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--loss", type=float, default=0.0, metavar="PERCENT")
     parser.add_argument("program", type=Path)
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     given = parser.parse_args(arguments)
@@ -168,7 +169,7 @@ def guest(root: Path, arguments: list[str]):
     for applet in APPLETS:
         files.put(f"bin/{applet}", stat.S_IFLNK | 0o777, b"busybox")
     files.copy(files.inside(root / LOADER), LOADER)
-    for program in ("ip", "rdma"):
+    for program in ("ip", "rdma", "tc"):
         files.package(program, f"usr/sbin/{program}")
     # What programs open at run time: the library of verbs, its provider for rxe, and the file that names the provider.
     for name in ("libibverbs.so.1", "libibverbs/librxe-rdmav34.so"):
@@ -186,6 +187,7 @@ def guest(root: Path, arguments: list[str]):
     words = [f"/run/{given.program.name}", *given.arguments]
     lines = [f"export {shlex.quote(variable)}\n" for variable in given.set]
     lines.append(f"exec {' '.join(shlex.quote(word) for word in words)}\n")
+    files.put("run/loss", stat.S_IFREG | 0o644, f"{given.loss:f}\n".encode())
     files.put("run/command", stat.S_IFREG | 0o644, "".join(lines).encode())
     files.write(given.target)
 

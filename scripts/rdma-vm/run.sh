@@ -2,10 +2,11 @@
 # Runs a program in a small virtual machine whose kernel has NICs in software (Soft-RoCE, rdma_rxe): rxe0 and rxe1, joined by a
 # pair of virtual Ethernet devices. For tests of verbs on machines without a NIC. Needs a Debian with apt and python3; no root, nothing is installed.
 #
-#   scripts/rdma-vm/run.sh [--folder HERE:THERE]... [--set NAME=VALUE]... PROGRAM [ARGUMENT...]
+#   scripts/rdma-vm/run.sh [--folder HERE:THERE]... [--set NAME=VALUE]... [--loss PERCENT] PROGRAM [ARGUMENT...]
 #
-# --folder copies a folder (or file) of this machine into the guest, --set sets a variable of the program's environment. The program and
-# what is copied come with the shared libraries that they name. The exit status is the program's; 125 where the guest gave none.
+# --folder copies a folder (or file) of this machine into the guest, --set sets a variable of the program's environment, --loss has that
+# part of the packets lost in each direction. The program and what is copied come with the shared libraries that they name. The exit
+# status is the program's; 125 where the guest gave none.
 #
 # RDMA_VM_CACHE    where packages are kept (target/rdma-vm of this repository)
 # RDMA_VM_SECONDS  when the guest is stopped (110)
@@ -52,14 +53,16 @@ work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 python3 "$here/image.py" guest "$root" "$here/init" "$work/image" "$@"
 : >"$work/status"
+# The clock is QEMU's: the kernel would measure the processor's on a busy machine, and be wrong by factors.
 # The second serial line carries the exit status, so that no output of the program can be taken for it.
 libraries="$root/usr/lib/x86_64-linux-gnu:$root/lib/x86_64-linux-gnu:$root/usr/lib/x86_64-linux-gnu/pulseaudio"
 QEMU_MODULE_DIR="$root/usr/lib/x86_64-linux-gnu/qemu" timeout "${RDMA_VM_SECONDS:-110}" \
     "$root/lib64/ld-linux-x86-64.so.2" --library-path "$libraries" "$root/usr/bin/qemu-system-x86_64" \
     -L "$root/usr/share/qemu" -L "$root/usr/share/seabios" -nodefaults -no-user-config -no-reboot -display none \
     -accel "${RDMA_VM_ACCEL:-tcg,thread=multi}" -smp "${RDMA_VM_CPUS:-2}" -m "${RDMA_VM_MEMORY:-1024}" \
-    -kernel "$cache/kernel" -initrd "$work/image" -append "console=ttyS0 quiet panic=-1 tsc=reliable" \
-    -serial stdio -serial "file:$work/status" </dev/null 2>&1 | tr -d '\r' | sed -u '/SeaBIOS\|Booting from ROM/d' || true
+    -kernel "$cache/kernel" -initrd "$work/image" -append "console=ttyS0 quiet panic=-1 tsc=unstable clocksource=hpet" \
+    -serial stdio -serial "file:$work/status" </dev/null 2>&1 |
+    sed -u 's/\r$//; /SeaBIOS\|Booting from ROM/d' || true
 status="$(sed -n 's/^exit \([0-9]*\).*$/\1/p' "$work/status")"
 if [ -z "$status" ]; then
     echo "rdma-vm: the guest gave no exit status within ${RDMA_VM_SECONDS:-110} s: it hung or did not start" >&2

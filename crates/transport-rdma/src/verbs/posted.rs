@@ -21,8 +21,9 @@ use crate::driver::{Atomics, NicDriver, NicLimits, NicQueue, QueueSpec, QueueWor
 use crate::error::{NicError, Result};
 use crate::provider::Provider;
 
-/// The most bytes of one message, whatever the NIC says: more in one piece only makes completions rare.
-const MOST_MESSAGE_BYTES: u32 = 1 << 30;
+/// The most bytes of one message, whatever the NIC says: the driver's own deadline for a message grows with its bytes, and more in one
+/// piece is not faster.
+const MOST_MESSAGE_BYTES: u32 = 16 << 20;
 /// Before a queue is given up, its NIC's own retries are given this many times the configured patience: NICs may take longer than they
 /// are told.
 const PATIENCE_FACTOR: u32 = 2;
@@ -323,5 +324,42 @@ impl Drop for PostedQueue {
         self.progress.remove(&self.as_advance());
         // Waits for a turn under way; the queue pair ends here and not with the last handle on the service.
         *self.service.lock() = State::Ended;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_hip::DeviceOrdinal;
+    use anabranch_hip_host::{HostConfig, HostMachine, Schedule, SeededSchedule};
+
+    use super::*;
+
+    fn open(schedule: Schedule, nic: &str) -> NicError {
+        let machine = HostMachine::new(HostConfig { devices: 1, schedule, ..HostConfig::default() }).unwrap();
+        let device = machine.runtime().device(DeviceOrdinal(0)).unwrap();
+        let choice = NicChoice { nic: Some(nic.to_owned()), ..NicChoice::default() };
+        PostedDriver::open(&device, &choice, &RdmaConfig::default()).unwrap_err()
+    }
+
+    #[test]
+    fn a_nic_that_is_not_there_is_named_with_those_that_are() {
+        let error = open(Schedule::Free, "no_such_nic_0");
+        match survey() {
+            Err(missing) => assert_eq!(error.to_string(), missing.to_string(), "without the library"),
+            Ok(ports) if ports.is_empty() => {
+                assert_eq!(error.to_string(), "no NIC can be used: there is none")
+            }
+            Ok(ports) => {
+                let text = error.to_string();
+                assert!(text.contains("no_such_nic_0 is asked for"), "{text}");
+                assert_eq!(text.matches("; ").count() + 1, ports.len(), "a reason for each: {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_simulated_device_has_no_nic() {
+        let error = open(Schedule::Seeded(SeededSchedule::new(1)), "rxe0").to_string();
+        assert!(error.contains("simulated"), "{error}");
     }
 }
