@@ -11,7 +11,7 @@ use anabranch_bootstrap::{Deadline, LossObserver, Rendezvous};
 use anabranch_hip::{Device, DeviceAddress, Kernel, Stream};
 use anabranch_hip_jit::control::WaitControl;
 use anabranch_hip_jit::{DevicePointer, Jit, KernelSpec, KernelUnit};
-use anabranch_ranks::{GlobalRank, Group};
+use anabranch_ranks::{GlobalRank, Group, Nodes};
 use anabranch_transport::{Operation, PeerInfo, PeerMemory, Route, Scope, Support};
 use anabranch_transport_sdma::{SdmaQueue, SdmaTransport};
 use serde::Serialize;
@@ -156,6 +156,29 @@ impl World {
     /// What all ranks told about themselves, in rank order.
     pub fn peers(&self) -> &[PeerInfo] {
         &self.inner.peers
+    }
+
+    /// The group divided by the machines of its members, as they named them ([`PeerInfo::host`]). Equal on all ranks; not
+    /// collective.
+    ///
+    /// # Errors
+    /// A group with members that are no ranks of this world.
+    pub fn nodes_of(&self, group: &Group) -> Result<Nodes> {
+        let hosts = group.members().iter().filter_map(|member| self.peer(*member)).map(|peer| &peer.host);
+        Ok(group.nodes(&hosts.collect::<Vec<_>>())?)
+    }
+
+    /// [`Self::nodes_of`] all ranks.
+    ///
+    /// # Errors
+    /// None in a world that was joined.
+    pub fn nodes(&self) -> Result<Nodes> {
+        self.nodes_of(self.group())
+    }
+
+    /// The number of a rank's machine in [`Self::nodes`]; `None` when the world has no such rank.
+    pub fn node_of(&self, rank: GlobalRank) -> Option<u32> {
+        self.nodes().ok()?.node_of(self.group().rank_of(rank)?)
     }
 
     pub(crate) fn peer(&self, rank: GlobalRank) -> Option<&PeerInfo> {
