@@ -57,6 +57,13 @@ pub enum Atomics {
     Masked,
 }
 
+impl Atomics {
+    /// The number that kernels are compiled with (`RDMA_ATOMICS`).
+    pub const fn number(self) -> u32 {
+        self as u32
+    }
+}
+
 /// Which queue pair is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueSpec {

@@ -8,6 +8,7 @@
 
 mod channel;
 mod config;
+pub mod device;
 mod driver;
 mod error;
 mod offer;
@@ -19,9 +20,10 @@ mod transport;
 mod view;
 
 pub use config::RdmaConfig;
+pub use device::DEVICE_HEADERS;
 pub use driver::{Atomics, NicDriver, NicLimits, NicQueue, QueueSpec, QueueWords, Registered};
 pub use error::{NicError, Result};
-pub use posted::{POSTED_COMPLETION_WORDS, PostedOpcode, PostedRequest};
+pub use posted::{POSTED_COMPLETION_WORDS, POSTED_FENCED, PostedOpcode, PostedRequest};
 pub use provider::Provider;
 pub use ranges::MOST_RANGES;
 pub use source::{NicSource, OpenNic};

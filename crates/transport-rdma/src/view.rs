@@ -35,7 +35,7 @@ device_struct! {
         pub committed: DevicePointer<u64>,
         /// The position up to which entries are known to be complete.
         pub completed: DevicePointer<u64>,
-        /// Where what atomic operations and reads of single values bring is put: 8 bytes for each entry of the ring.
+        /// Where what atomic operations and reads of single values bring is put: [`Self::results_bytes`], zeros before the first use.
         pub results: DevicePointer<u64>,
         /// Where this rank's registered memory is, the heap first.
         pub ranges: DevicePointer<RdmaRange>,
@@ -65,6 +65,14 @@ device_struct! {
         pub peer: u32,
         /// Zero.
         pub padding: u32,
+    }
+}
+
+impl RdmaQueue {
+    /// Bytes of [`Self::results`] of a ring with `entries`: for each entry a value and the position that waits for it, and one more
+    /// place for values that nobody wants.
+    pub const fn results_bytes(entries: u32) -> u64 {
+        (entries as u64 + 1) * 16
     }
 }
 

@@ -194,7 +194,18 @@ enum Mutant : u32 {
     MUTANT_SDMA_FLAG_LOW_FIRST = 560,     // a flag's epoch is there before its count
     MUTANT_ENGINE_FLAG_FIRST = 561,       // the flag stands before the rows
     MUTANT_ENGINE_UNWAITED = 563,         // a second half does not wait for the engines of the first
-    MUTANT_LAST = 563,
+    // rdma/queue.h and rdma/mlx5.h
+    MUTANT_RDMA_RING_OVERRUN = 580,       // room is taken that the NIC has not left
+    MUTANT_RDMA_ENTRY_UNRELEASED = 581,   // entries, and what they send, are made known before they are in memory
+    MUTANT_RDMA_MARK_UNRELEASED = 582,    // posted: the doorbell may come before the stamp
+    MUTANT_RDMA_OUT_OF_TURN = 583,        // entries are made known although those before are not written
+    MUTANT_RDMA_RECORD_UNRELEASED = 584,  // mlx5: the doorbell may come before its record
+    MUTANT_RDMA_DOORBELL_UNRELEASED = 585,// the next lane's doorbell may come before this one
+    MUTANT_RDMA_DONE_UNWAITED = 586,      // whoever waits for an operation goes on at once
+    MUTANT_RDMA_SLOT_SHARED = 587,        // fetch: its result slot is still to be read by another lane
+    MUTANT_RDMA_SLOT_UNREAD = 588,        // fetch: the slot is given back, then read
+    MUTANT_RDMA_FETCHED_UNACQUIRED = 589, // fetch: the value may be older than its completion
+    MUTANT_LAST = 589,
 };
 static constexpr u32 MUTANT = PRELUDE_MUTANT;
 static_assert(MUTANT <= MUTANT_LAST, "PRELUDE_MUTANT names no mutant");
