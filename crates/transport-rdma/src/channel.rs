@@ -10,7 +10,7 @@ use bytemuck::Zeroable as _;
 
 use crate::config::RdmaConfig;
 use crate::driver::{NicDriver, NicQueue, QueueSpec, Registered};
-use crate::error::Result;
+use crate::error::{NicError, Result};
 use crate::ranges::{MOST_RANGES, Ranges};
 use crate::view::{MEANS_NIC, RdmaQueue};
 
@@ -79,6 +79,14 @@ impl QueueMemory {
     ) -> Result<Channel> {
         let queue = driver.create_queue(QueueSpec { peer, channel, entries: config.entries })?;
         let nic = queue.words();
+        if nic.entries != config.entries {
+            return Err(NicError::Limit {
+                what: "entries of a send queue that was made",
+                given: nic.entries.into(),
+                allowed: format!("the {} asked for", config.entries),
+                nic: driver.describe(),
+            });
+        }
         let words = self.words.address().offset(index * WORDS);
         let results = self.results.address().offset(index * result_bytes(config));
         let pointer = |address: DeviceAddress| DevicePointer::new(address);
@@ -107,6 +115,7 @@ impl QueueMemory {
     }
 }
 
+/// In whole lines.
 fn result_bytes(config: &RdmaConfig) -> u64 {
-    u64::from(config.entries) * 8
+    RdmaQueue::results_bytes(config.entries).next_multiple_of(LINE)
 }

@@ -16,6 +16,7 @@ mod posted;
 mod provider;
 mod ranges;
 mod source;
+mod syndrome;
 mod transport;
 mod view;
 
@@ -27,5 +28,6 @@ pub use posted::{POSTED_COMPLETION_WORDS, POSTED_FENCED, PostedOpcode, PostedReq
 pub use provider::Provider;
 pub use ranges::MOST_RANGES;
 pub use source::{NicSource, OpenNic};
+pub use syndrome::syndrome_words;
 pub use transport::{LocalRange, RdmaTransport};
 pub use view::{MEANS_MAPPING, MEANS_NIC, RdmaQueue, RdmaRange};

@@ -39,7 +39,7 @@ pub struct RdmaTransport {
 struct Made {
     channels: HashMap<GlobalRank, Vec<Channel>>,
     _memory: QueueMemory,
-    _heap: Entry,
+    heap: Entry,
     ranges: Arc<Ranges>,
 }
 
@@ -136,11 +136,7 @@ impl RdmaTransport {
                 .map(|(channel, index)| memory.channel(driver, &self.config, &ranges, peer, channel, index));
             channels.insert(peer, made.collect::<Result<Vec<_>, _>>()?);
         }
-        Ok(Made { channels, _memory: memory, _heap: entry, ranges })
-    }
-
-    fn refused<T>(&self, refusal: &Refusal, peer: GlobalRank) -> Result<T> {
-        Err(Error::Refused { peer, kind: TransportKind::Rdma, refusal: refusal.clone() })
+        Ok(Made { channels, _memory: memory, heap: entry, ranges })
     }
 }
 
@@ -219,7 +215,7 @@ impl Transport for RdmaTransport {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if made.is_none() {
             let first = self.make(driver.as_ref(), region).map_err(|error| failed(Box::new(error)))?;
-            offer.key = Some(first._heap.registered.remote_key());
+            offer.key = Some(first.heap.registered.remote_key());
             let of_rank = |rank| {
                 let channels = first.channels.get(&rank);
                 let channels = channels.iter().flat_map(|channels| channels.iter());
@@ -234,7 +230,10 @@ impl Transport for RdmaTransport {
     fn open(&self, peer: &PeerInfo, offer: &[u8], bytes: u64) -> Result<Box<dyn PeerMemory>> {
         let driver = match &self.driver {
             Ok(driver) => driver,
-            Err(refusal) => return self.refused(refusal, peer.rank),
+            Err(refusal) => {
+                let (peer, kind, refusal) = (peer.rank, TransportKind::Rdma, refusal.clone());
+                return Err(Error::Refused { peer, kind, refusal });
+            }
         };
         let offer = Offer::decode(peer.rank, offer)?;
         let malformed = |problem| Error::Offer { peer: peer.rank, kind: TransportKind::Rdma, problem };

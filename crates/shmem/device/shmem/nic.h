@@ -4,8 +4,9 @@
 // The leader of a scope puts requests into one queue pair: that of its wave, out of the peer's. What the scope's lanes stored is
 // released before, as a NIC reads memory and no cache.
 //
-// Order: writes, values and atomic operations of one queue pair are done at the peer in the order in which they were put there
-// (reliable connections: InfiniBand specification, volume 1, 9.5). So a signal behind a copy needs nothing but its place.
+// Order: writes and values of one queue pair are done at the peer in the order in which they were put there, and atomic operations behind
+// the writes before them. So a signal behind a copy needs nothing but its place. What stands behind reads and atomic operations may overtake
+// these (InfiniBand specification, volume 1, "work request operation ordering"): a fence waits for what the wave's queue pair has.
 #pragma once
 
 #include "shmem/scope.h"
@@ -119,6 +120,16 @@ ANABRANCH_DEVICE T get_value_by_nic(const Grid& grid, const Context& context, Gr
     rdma::Request read = nic_copy(rdma::Opcode::READ, nullptr, from, sizeof(T));
     if (rdma::fetch(grid, context.wait, queue, read, number) != WAIT_OK) return T{};
     return bit_cast<T>(static_cast<typename NicWord<sizeof(T)>::Raw>(number));
+}
+
+// Waits for what this lane's wave has put into its queue pairs to `count` peers from `first` on. One thread; what ends in vain has poisoned
+// the world.
+ANABRANCH_DEVICE void finish_nics(const Grid& grid, const Context& context, u32 first, u32 count) {
+    for (u32 peer = first; peer < first + count; ++peer) {
+        if (!is_by_nic(grid, context, GroupRank{peer})) continue;
+        RdmaQueue queue = rdma::load_queue(grid, nic_entry(grid, context, GroupRank{peer}));
+        rdma::quiet(grid, context.wait, queue);
+    }
 }
 
 // Waits for what was put into the queue pairs of `count` peers from `first` on. All lanes of the scope; what ends in vain has poisoned

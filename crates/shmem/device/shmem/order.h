@@ -5,9 +5,8 @@
 // that the calling lanes issued, over every transport of the context. Neither makes a value that was stored *locally*
 // visible to a peer's get; team_sync and team_barrier do.
 //
-// A NIC does what one queue pair is given in that order, and the lanes of a wave give all of theirs for a peer to one: there a fence has
-// nothing to wait for. (Reads alone may be overtaken by what follows, and a fence orders none.) Quiet waits for the queue pairs of all
-// peers, or of one.
+// A NIC lets what follows overtake reads and atomic operations: a fence waits for the queue pair that the lanes of the wave give all of
+// theirs for a peer to, and quiet for those of all peers (or of one). A signal with its copy (put_signal) waits for nothing.
 //
 // Copy engines know no order between their copies and stores of kernels, nor between queues: there a fence waits until the
 // copies are done, and quiet does so for the queues of all peers (or of one), whichever wave put them there. The end of a
@@ -35,23 +34,28 @@ ANABRANCH_DEVICE Status drain(const Grid& grid, const Context& context, u32 firs
 }
 #endif
 
+#if SHMEM_ENGINES || SHMEM_NIC
+// What a fence waits for, before anything is told to `count` peers from `first` on. One thread.
+ANABRANCH_DEVICE Status finish(const Grid& grid, const Context& context, u32 first, u32 count) {
 #if SHMEM_ENGINES
-// As `drain`, for this thread and engines alone.
-ANABRANCH_DEVICE Status finish_engines(const Grid& grid, const Context& context, u32 first, u32 count) {
     drain_engines<Thread>(grid, context, first, count);
+#endif
+#if SHMEM_NIC
+    finish_nics(grid, context, first, count);
+#endif
     ANABRANCH_UNLESS(DRAIN_NO_ACQUIRE) acquire_after_wait(grid);
     return is_poisoned(grid, context.wait.control) ? Status::FAULT : Status::OK;
 }
 #endif
 
 // Orders this thread's puts, values, atomics and signals to `peer` before its later ones to `peer`. One thread. For
-// what a wave or a block has put, use quiet or put_signal. FAULT where an engine did not come to its end: nothing may be told
+// what a wave or a block has put, use quiet or put_signal. FAULT where an engine or a NIC did not come to its end: nothing may be told
 // behind it.
 ANABRANCH_DEVICE Status fence(const Grid& grid, const Context& context, GroupRank peer) {
     Status status = Status::OK;
-#if SHMEM_ENGINES
+#if SHMEM_ENGINES || SHMEM_NIC
     ANABRANCH_UNLESS(FENCE_ONE_NOTHING) {
-        if (peer.value < context.size()) status = finish_engines(grid, context, peer.value, 1);
+        if (peer.value < context.size()) status = finish(grid, context, peer.value, 1);
     }
 #else
     static_cast<void>(context);
@@ -64,8 +68,8 @@ ANABRANCH_DEVICE Status fence(const Grid& grid, const Context& context, GroupRan
 // The same, for every peer.
 ANABRANCH_DEVICE Status fence(const Grid& grid, const Context& context) {
     Status status = Status::OK;
-#if SHMEM_ENGINES
-    ANABRANCH_UNLESS(FENCE_ALL_NOTHING) status = finish_engines(grid, context, 0, context.size());
+#if SHMEM_ENGINES || SHMEM_NIC
+    ANABRANCH_UNLESS(FENCE_ALL_NOTHING) status = finish(grid, context, 0, context.size());
 #else
     static_cast<void>(context);
 #endif

@@ -220,7 +220,8 @@ impl Ranks {
                 .as_ref()
                 .map_or(DevicePointer::NULL, |table| DevicePointer::new(table.address())),
             queues_per_peer: own.queues.len() as u32 / self.size(),
-            reserved: 0,
+            nics: DevicePointer::NULL,
+            nics_per_peer: 0,
         }
     }
 
