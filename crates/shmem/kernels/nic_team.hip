@@ -8,10 +8,11 @@
 ANABRANCH_KERNEL(anabranch_nic_team_barrier, TeamBarrierArgs, 256) {
     // One answer for the whole block: the meeting at the end must not be missed by some of its threads.
     bool poisoned = grid.thread == 0 && is_poisoned(grid, args.team.control);
-    if (grid.block_broadcast(poisoned ? 1 : 0) != 0) return;
-    shmem::Context context = shmem::make_context(grid, args.team, args.operation, 0);
-    BarrierWorkspace workspace = {args.flags, args.epoch};
-    shmem::team_sync(grid, context, workspace);
+    if (grid.block_broadcast(poisoned ? 1 : 0) == 0) {
+        shmem::Context context = shmem::make_context(grid, args.team, args.operation, 0);
+        BarrierWorkspace workspace = {args.flags, args.epoch};
+        shmem::team_sync(grid, context, workspace);
+    }
 }
 
 static ANABRANCH_DEVICE RdmaQueue queue_of(const Grid& grid, const NicCopiesArgs& args, u32 index) {
