@@ -31,7 +31,8 @@ device_struct! {
         pub doorbell: DevicePointer<u64>,
         /// `bnxt_re`: message sequence numbers.
         pub sequence_table: DevicePointer<u64>,
-        /// The position, in entries, up to which room is taken. (`bnxt_re`: with the packet sequence number above it.)
+        /// The position, in entries, up to which room is taken. mlx5: bit 63 says that the entry before is of two blocks; `bnxt_re`:
+        /// bits 40 to 63 are the next packet sequence number. `committed` and `completed` start as the position.
         pub reserved: DevicePointer<u64>,
         /// The position up to which entries have been made known.
         pub committed: DevicePointer<u64>,

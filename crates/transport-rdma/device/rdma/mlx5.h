@@ -21,6 +21,8 @@ struct Mlx5 {
     static constexpr u64 MOST_MESSAGE_BYTES = 1ull << 30;
     // Nothing is stored behind the entries' release but the doorbell.
     static constexpr bool MARKS = false;
+    // Entries of the ring that stay free.
+    static constexpr u32 SPARE = 0;
 
     enum Code : u32 { WRITE = 0x08, WRITE_IMMEDIATE = 0x09, READ = 0x10, CS = 0x11, FA = 0x12, MASKED_CS = 0x14, MASKED_FA = 0x15 };
     static constexpr u32 MASKED_OPMOD_4 = 8, MASKED_OPMOD_8 = 9;
@@ -34,8 +36,7 @@ struct Mlx5 {
     ANABRANCH_DEVICE static constexpr bool supports(Opcode opcode, u32 word_bytes) {
         if (!is_atomic(opcode)) return true;
         if (ATOMICS == ATOMICS_MASKED) return word_bytes == 4 || word_bytes == 8;
-        bool is_standard = opcode == Opcode::FETCH_ADD || opcode == Opcode::COMPARE_SWAP;
-        return ATOMICS == ATOMICS_STANDARD && is_standard && word_bytes == 8;
+        return has_standard(opcode, word_bytes);
     }
 
     ANABRANCH_DEVICE static Code code(const Request& request) {
@@ -125,7 +126,7 @@ struct Mlx5 {
             writer.segment(grid, big_endian(length_of(request), local.key, high(local.address), low(local.address)));
         }
     }
-    ANABRANCH_DEVICE static void mark(const Grid&, const RdmaQueue&, u64) {}
+    ANABRANCH_DEVICE static void mark(const Grid&, const RdmaQueue&, const Request&, u64) {}
 
     // ---- doorbell: the record says how far, the register that there is something, with the last control segment's beginning ----
     ANABRANCH_DEVICE static void ring(const Grid& grid, const RdmaQueue& queue, const Request& request, u64 start, u64 next) {

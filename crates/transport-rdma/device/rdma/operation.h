@@ -69,6 +69,11 @@ struct Request {
 
 ANABRANCH_DEVICE constexpr bool is_atomic(Opcode opcode) { return opcode >= Opcode::FETCH_ADD; }
 ANABRANCH_DEVICE constexpr bool has_local(Opcode opcode) { return opcode <= Opcode::READ; }
+// Whether an operation is none on a word, or one that verbs have.
+ANABRANCH_DEVICE constexpr bool has_standard(Opcode opcode, u32 word_bytes) {
+    bool is_standard = opcode == Opcode::FETCH_ADD || opcode == Opcode::COMPARE_SWAP;
+    return !is_atomic(opcode) || (ATOMICS >= ATOMICS_STANDARD && is_standard && word_bytes == 8);
+}
 ANABRANCH_DEVICE u32 length_of(const Request& request) {
     return is_atomic(request.opcode) ? request.word_bytes : static_cast<u32>(request.bytes);
 }
@@ -85,7 +90,7 @@ struct Progress {
     u64 completed;  // the position up to which entries are done
     bool failed;    // the queue pair has stopped, and completes nothing any more
     u64 position;   // ... the entry that the NIC names
-    u64 syndrome;   // ... vendor_syndrome << 8 | syndrome
+    u64 syndrome;   // ... as the provider numbers them; mlx5: vendor's << 8 | syndrome
 };
 
 // Bytes the other way round, for NICs whose fields are big-endian.

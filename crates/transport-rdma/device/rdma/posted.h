@@ -10,15 +10,12 @@ namespace rdma {
 struct Posted {
     static constexpr u64 MOST_MESSAGE_BYTES = 1ull << 30;
     static constexpr bool MARKS = true;
+    static constexpr u32 SPARE = 0;
     // PostedOpcode in Rust.
     enum Code : u32 { WRITE = 1, WRITE_IMMEDIATE = 2, READ = 3, WRITE_VALUE = 4, FETCH_ADD = 5, COMPARE_SWAP = 6 };
     static constexpr u32 FENCED = 1;
 
-    ANABRANCH_DEVICE static constexpr bool supports(Opcode opcode, u32 word_bytes) {
-        if (!is_atomic(opcode)) return true;
-        bool is_standard = opcode == Opcode::FETCH_ADD || opcode == Opcode::COMPARE_SWAP;
-        return ATOMICS >= ATOMICS_STANDARD && is_standard && word_bytes == 8;
-    }
+    ANABRANCH_DEVICE static constexpr bool supports(Opcode opcode, u32 word_bytes) { return has_standard(opcode, word_bytes); }
     ANABRANCH_DEVICE static u32 entries_of(const Request&) { return 1; }
     ANABRANCH_DEVICE static u64 position(u64 taken, u64) { return taken; }
     ANABRANCH_DEVICE static u64 after(const RdmaQueue&, u64 taken, const Request&) { return taken + 1; }
@@ -54,7 +51,7 @@ struct Posted {
         remote_store(grid, &entry->immediate, opcode == Opcode::WRITE_IMMEDIATE ? request.immediate : 0u);
         remote_store(grid, &entry->flags, request.fenced != 0 ? FENCED : 0u);
     }
-    ANABRANCH_DEVICE static void mark(const Grid& grid, const RdmaQueue& queue, u64 start) {
+    ANABRANCH_DEVICE static void mark(const Grid& grid, const RdmaQueue& queue, const Request&, u64 start) {
         flag_store(grid, &slot(queue, start)->stamp, start + 1);
     }
     ANABRANCH_DEVICE static void ring(const Grid& grid, const RdmaQueue& queue, const Request&, u64, u64 next) {

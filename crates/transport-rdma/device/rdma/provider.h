@@ -8,6 +8,16 @@
 namespace rdma {
 typedef Mlx5 Provider;
 }
+#elif RDMA_PROVIDER == 2
+#include "rdma/bnxt.h"
+namespace rdma {
+typedef Bnxt Provider;
+}
+#elif RDMA_PROVIDER == 3
+#include "rdma/ionic.h"
+namespace rdma {
+typedef Ionic Provider;
+}
 #elif RDMA_PROVIDER == 4
 #include "rdma/posted.h"
 namespace rdma {

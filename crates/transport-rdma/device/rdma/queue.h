@@ -71,7 +71,7 @@ ANABRANCH_DEVICE WaitStatus post_one(const Grid& grid, const WaitContext& wait, 
                 taken = flag_load(grid, queue.reserved);
                 completed = flag_load(grid, queue.completed);
                 start = Provider::position(taken, completed);
-                u64 room = queue.entries;
+                u64 room = queue.entries - Provider::SPARE;
                 ANABRANCH_TWIN(RDMA_RING_OVERRUN) room = 2 * queue.entries;
                 if (start + count - completed > room) {
                     look(grid, wait, queue);
@@ -95,7 +95,7 @@ ANABRANCH_DEVICE WaitStatus post_one(const Grid& grid, const WaitContext& wait, 
                 Provider::write(grid, queue, request, local, start, taken);
                 ANABRANCH_UNLESS(RDMA_ENTRY_UNRELEASED) fence_release_system(grid);
                 if constexpr (Provider::MARKS) {
-                    Provider::mark(grid, queue, start);
+                    Provider::mark(grid, queue, request, start);
                     ANABRANCH_UNLESS(RDMA_MARK_UNRELEASED) fence_release_system(grid);
                 }
                 stage = Stage::TURN;
@@ -157,14 +157,7 @@ ANABRANCH_DEVICE WaitStatus post(const Grid& grid, const WaitContext& wait, cons
 ANABRANCH_DEVICE WaitStatus fetch(const Grid& grid, const WaitContext& wait, const RdmaQueue& queue, const Request& request, u64& old) {
     u32 key = 0;
     u64 end = 0;
-    if (is_poisoned(grid, wait.control)) return WAIT_FAULT;
-    u64 bytes = request.bytes;
-    bool is_value = request.opcode == Opcode::READ && (bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8);
-    if (!is_atomic(request.opcode) && !is_value) {
-        refuse(grid, wait, queue, PHASE_NIC_UNSUPPORTED, static_cast<u64>(request.opcode), bytes);
-        return WAIT_FAULT;
-    }
-    if (!is_allowed(grid, wait, queue, request, true, key)) return WAIT_FAULT;
+    if (is_poisoned(grid, wait.control) || !is_allowed(grid, wait, queue, request, true, key)) return WAIT_FAULT;
     if (post_one(grid, wait, queue, request, key, true, end, old) != WAIT_OK) return WAIT_FAULT;
     old = low_bytes(old, length_of(request));
     return WAIT_OK;

@@ -61,32 +61,31 @@ ANABRANCH_DEVICE bool find_key(const Grid& grid, const RdmaQueue& queue, u64 add
     return false;
 }
 
-ANABRANCH_DEVICE bool refuse(const Grid& grid, const WaitContext& wait, const RdmaQueue& queue, Phase phase, u64 expected, u64 seen) {
-    report_fault(grid, wait, phase, queue.peer, expected, seen, 0);
-    return false;
-}
-
 // Whether a request is one that the NIC would do; if not, it is reported. `key` gets that of its local side, unless it `fetches`: then
-// what it brings goes to a result slot.
+// what it brings goes to a result slot, and it is an operation on a word, or a read of one.
 ANABRANCH_DEVICE bool is_allowed(const Grid& grid, const WaitContext& wait, const RdmaQueue& queue, const Request& request, bool fetches,
                                  u32& key) {
-    bool is_word = is_atomic(request.opcode);
-    bool is_value = request.opcode == Opcode::WRITE_VALUE;
+    Opcode opcode = request.opcode;
+    bool is_word = is_atomic(opcode);
     u64 bytes = is_word ? request.word_bytes : request.bytes;
-    bool is_size = bytes == 4 || bytes == 8 || (is_value && (bytes == 1 || bytes == 2));
-    if ((is_word || is_value) && (!is_size || !supports(request.opcode, request.word_bytes))) {
-        return refuse(grid, wait, queue, PHASE_NIC_UNSUPPORTED, static_cast<u64>(request.opcode), bytes);
-    }
+    bool is_size = bytes == 4 || bytes == 8 || (!is_word && (bytes == 1 || bytes == 2));
+    bool is_range = has_local(opcode) && !fetches;
+    bool is_known = is_range || (is_size && supports(opcode, request.word_bytes) && !(fetches && !is_word && opcode != Opcode::READ));
     u64 before = request.remote - queue.remote_base;
     bool is_inside = before <= queue.remote_bytes && bytes <= queue.remote_bytes - before;
-    if (!is_inside || (is_word && request.remote % bytes != 0)) {
-        return refuse(grid, wait, queue, PHASE_NIC_OUT_OF_RANGE, request.remote, bytes);
+    u32 phase = 0;
+    u64 expected = request.remote;
+    if (!is_known) {
+        phase = PHASE_NIC_UNSUPPORTED;
+        expected = static_cast<u64>(opcode);
+    } else if (!is_inside || (is_word && request.remote % bytes != 0)) {
+        phase = PHASE_NIC_OUT_OF_RANGE;
+    } else if (is_range && bytes != 0 && !find_key(grid, queue, request.local, bytes, key)) {
+        phase = PHASE_NIC_UNREGISTERED;
+        expected = request.local;
     }
-    bool has_range = has_local(request.opcode) && bytes != 0 && !fetches;
-    if (has_range && !find_key(grid, queue, request.local, bytes, key)) {
-        return refuse(grid, wait, queue, PHASE_NIC_UNREGISTERED, request.local, bytes);
-    }
-    return true;
+    if (phase != 0) report_fault(grid, wait, phase, queue.peer, expected, bytes, 0);
+    return phase == 0;
 }
 
 }  // namespace rdma

@@ -110,8 +110,9 @@ pub(crate) struct Setup {
     pub(crate) queues: u32,
     pub(crate) entries: u32,
     pub(crate) most_message_bytes: u32,
-    /// Where all positions begin.
+    /// Where all positions begin; `bnxt_re`: with the next packet's number above it.
     pub(crate) first: u64,
+    pub(crate) doorbell_value: u64,
     pub(crate) wave: u32,
 }
 
@@ -124,8 +125,14 @@ impl Setup {
             entries: 64,
             most_message_bytes: 1 << 30,
             first: 0,
+            doorbell_value: 0,
             wave: 1,
         }
+    }
+
+    /// Where positions begin.
+    pub(crate) fn position(&self) -> u64 {
+        if self.provider == Provider::Bnxt { self.first & ((1 << 40) - 1) } else { self.first }
     }
 }
 
@@ -183,7 +190,10 @@ impl Bench {
         let queues: Vec<QueueMemory> = (0..setup.queues)
             .map(|_| {
                 let mut positions = filled(24, 0);
-                positions.copy_from_host(0, bytemuck::cast_slice(&[setup.first; 3])).unwrap();
+                let position = setup.position();
+                positions
+                    .copy_from_host(0, bytemuck::cast_slice(&[setup.first, position, position]))
+                    .unwrap();
                 QueueMemory {
                     ring: filled(entries as usize * 64, 0xee),
                     words: filled(80, if setup.provider == Provider::Mlx5 { 0xff } else { 0 }),
@@ -210,7 +220,7 @@ impl Bench {
                 ranges: DevicePointer::new(range_table.address()),
                 remote_base: remote.address().0,
                 remote_bytes: MEMORY as u64,
-                doorbell_value: 0,
+                doorbell_value: setup.doorbell_value,
                 entries,
                 number: QUEUE_NUMBER,
                 remote_key: REMOTE_KEY,

@@ -242,6 +242,168 @@ fn posted_requests_field_by_field() {
 }
 
 #[test]
+fn bnxt_entries_sequence_numbers_and_doorbell() {
+    // The next packet's number is near its end, and packets have 1024 bytes.
+    let bench = Bench::new(Setup { first: 0xff_fffe << 40 | FIRST, ..Setup::new(Provider::Bnxt) });
+    let (local, remote) = (bench.local.address().0, bench.remote.address().0);
+    let immediate =
+        AskedRequest { immediate: 0xa1b2_c3d4, fenced: 1, ..bench.ask(WRITE_IMMEDIATE, 0, 0x200, 0) };
+    let requests = [
+        bench.ask(WRITE, 0x40, 0x80, 0x0801),
+        immediate,
+        bench.ask(READ, 0x10, 0x20, 1),
+        AskedRequest { value: 0x1122_3344_5566_7788, ..bench.ask(WRITE_VALUE, 0, 0x300, 4) },
+        bench.word(FETCH_ADD, 0x40, 8, 0x0102_0304_0506_0708, 9),
+        bench.word(COMPARE_SWAP, 0x48, 8, 7, 8),
+    ];
+    let ends = post(&bench, &requests);
+    assert_eq!(ends, [1, 2, 3, 4, 5, 6].map(|more| FIRST + more));
+    let mut discard = discard(&bench);
+    discard.reverse();
+    let parts: [&[&[u8]]; 6] = [
+        &[
+            &hex("04 01 0300  00000000  01080000 00000000"),
+            &(remote + 0x80).to_le_bytes(),
+            &hex("44332211 00000000"),
+            &(local + 0x40).to_le_bytes(),
+            &hex("88776655 01080000"),
+        ],
+        &[
+            &hex("05 03 0300  d4c3b2a1  00000000 00000000"),
+            &(remote + 0x200).to_le_bytes(),
+            &hex("44332211 00000000"),
+            &local.to_le_bytes(),
+            &hex("00000000 00000000"),
+        ],
+        &[
+            &hex("06 01 0300  00000000  01000000 00000000"),
+            &(remote + 0x20).to_le_bytes(),
+            &hex("44332211 00000000"),
+            &(local + 0x10).to_le_bytes(),
+            &hex("88776655 01000000"),
+        ],
+        &[
+            &hex("04 11 0300  00000000  04000000 00000000"),
+            &(remote + 0x300).to_le_bytes(),
+            &hex("44332211 00000000"),
+            &hex("88776655 00000000 00000000 00000000"),
+        ],
+        &[
+            &hex("0b 01 0300  44332211"),
+            &(remote + 0x40).to_le_bytes(),
+            &hex("0807060504030201 0000000000000000"),
+            &discard,
+            &hex("ccbbaa99 08000000"),
+        ],
+        &[
+            &hex("08 01 0300  44332211"),
+            &(remote + 0x48).to_le_bytes(),
+            &hex("0700000000000000 0800000000000000"),
+            &discard,
+            &hex("ccbbaa99 08000000"),
+        ],
+    ];
+    let ring = read::<u8>(&bench.queues[0].ring);
+    for (index, parts) in parts.iter().enumerate() {
+        assert_eq!(ring[(7 + index) * 48..][..48], parts.concat(), "entry {index}");
+    }
+    // First slot, next number, first number: the first message is three packets, the others one each.
+    let table = &read::<u64>(&bench.queues[0].sequences)[7..13];
+    let expected = [
+        0x0015_000001_fffffe,
+        0x0018_000002_000001,
+        0x001b_000003_000002,
+        0x001e_000004_000003,
+        0x0021_000005_000004,
+        0x0024_000006_000005,
+    ];
+    assert_eq!(table, expected);
+    assert_eq!(read::<u64>(&bench.queues[0].positions)[..2], [0x000006 << 40 | (FIRST + 6), FIRST + 6]);
+    // 0x2344d is place 13 of an odd lap: slot 39.
+    assert_eq!(read::<u64>(&bench.queues[0].words)[9], 0x040a_bcde_0100_0027);
+}
+
+#[test]
+fn ionic_entries_and_doorbell() {
+    // An odd lap: no colour.
+    let mut bench =
+        Bench::new(Setup { first: FIRST, doorbell_value: 0x0500_0000, ..Setup::new(Provider::Ionic) });
+    let (local, remote) = (bench.local.address().0, bench.remote.address().0);
+    let immediate = AskedRequest {
+        immediate: 0xa1b2_c3d4,
+        fenced: 1,
+        ..bench.ask(WRITE_IMMEDIATE, 0x100, 0x200, 0x1234)
+    };
+    let requests = [
+        bench.ask(WRITE, 0x40, 0x80, 0x0102),
+        immediate,
+        bench.ask(READ, 0x10, 0x20, 1),
+        AskedRequest { value: 0x1122_3344_5566_7788, ..bench.ask(WRITE_VALUE, 0, 0x300, 4) },
+        bench.word(FETCH_ADD, 0x40, 8, 0x0102_0304_0506_0708, 9),
+        bench.word(COMPARE_SWAP, 0x48, 8, 7, 0x1112_1314_1516_1718),
+    ];
+    post(&bench, &requests);
+    let zeros = hex("00000000 00000000 00000000 00000000");
+    let discard = discard(&bench);
+    let parts: [&[&[u8]]; 6] = [
+        &[
+            &hex("4734020000000000  21 01 0008 00000000"),
+            &(remote + 0x80).to_be_bytes(),
+            &hex("11223344 00000102"),
+            &(local + 0x40).to_be_bytes(),
+            &hex("00000102 55667788"),
+            &zeros,
+        ],
+        &[
+            &hex("4834020000000000  61 01 0009 a1b2c3d4"),
+            &(remote + 0x200).to_be_bytes(),
+            &hex("11223344 00001234"),
+            &(local + 0x100).to_be_bytes(),
+            &hex("00001234 55667788"),
+            &zeros,
+        ],
+        &[
+            &hex("4934020000000000  02 01 0008 00000000"),
+            &(remote + 0x20).to_be_bytes(),
+            &hex("11223344 00000001"),
+            &(local + 0x10).to_be_bytes(),
+            &hex("00000001 55667788"),
+            &zeros,
+        ],
+        &[
+            &hex("4a34020000000000  21 00 000c 00000000"),
+            &(remote + 0x300).to_be_bytes(),
+            &hex("11223344 00000004"),
+            &hex("88776655 00000000 00000000 00000000"),
+            &zeros,
+        ],
+        &[
+            &hex("4b34020000000000  05 01 0008 00000000"),
+            &(remote + 0x40).to_be_bytes(),
+            &hex("11223344 01020304 05060708 00000000 00000000 99aabbcc"),
+            &discard,
+            &hex("00000000 00000000"),
+        ],
+        &[
+            &hex("4c34020000000000  04 01 0008 00000000"),
+            &(remote + 0x48).to_be_bytes(),
+            &hex("11223344 00000000 00000007 11121314 15161718 99aabbcc"),
+            &discard,
+            &hex("00000000 00000000"),
+        ],
+    ];
+    let found = ring(&bench, 7);
+    for (index, parts) in parts.iter().enumerate() {
+        assert_eq!(found[index * 64..][..64], parts.concat(), "entry {index}");
+    }
+    assert_eq!(read::<u64>(&bench.queues[0].words)[9], 0x0500_000d);
+    // An even lap has the colour.
+    bench = Bench::new(Setup { first: 0x80, ..Setup::new(Provider::Ionic) });
+    post(&bench, &[bench.ask(WRITE, 0, 0, 8)]);
+    assert_eq!(ring(&bench, 0)[..16], hex("8000000000000000  21 01 0018 00000000"));
+}
+
+#[test]
 fn long_messages_are_cut_and_the_immediate_is_the_last() {
     let setup = Setup { most_message_bytes: 1000, atomics: Atomics::None, ..Setup::new(Provider::Posted) };
     let bench = Bench::new(setup);
