@@ -25,7 +25,8 @@ pub const DEVICE_HEADERS: &[Header] = &[
 pub const PHASE_NIC_POST: u32 = 0x5501;
 /// The completion of requests.
 pub const PHASE_NIC_DONE: u32 = 0x5502;
-/// The queue pair has failed: `expected` of the fault record is the position of the entry, `seen` vendor syndrome << 8 | syndrome.
+/// The queue pair has failed: `expected` of the fault record is the position of the entry (`bnxt_re` and ionic: how far completions were
+/// known), `seen` of mlx5 vendor syndrome << 8 | syndrome, else the status as the provider numbers it (posted: the verbs status).
 pub const PHASE_NIC_ERROR: u32 = 0x5503;
 /// A local range (`expected`, of `seen` bytes) that is not registered.
 pub const PHASE_NIC_UNREGISTERED: u32 = 0x5504;

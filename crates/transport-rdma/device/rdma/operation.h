@@ -89,7 +89,7 @@ struct Local {
 struct Progress {
     u64 completed;  // the position up to which entries are done
     bool failed;    // the queue pair has stopped, and completes nothing any more
-    u64 position;   // ... the entry that the NIC names
+    u64 position;   // ... the entry that the NIC names, or how far it was known to be
     u64 syndrome;   // ... as the provider numbers them; mlx5: vendor's << 8 | syndrome
 };
 

@@ -10,7 +10,9 @@ enum Phase : u32 {
     // or others have made entries known. Of `fetch` also its completion: the position and how far the NIC is.
     PHASE_NIC_POST = 0x5501,
     PHASE_NIC_DONE = 0x5502,          // expected: the position that everything before is to be done of; seen: how far it is
-    PHASE_NIC_ERROR = 0x5503,         // expected: the entry's position; seen: vendor syndrome << 8 | syndrome
+    // expected: the entry's position (bnxt_re and ionic: how far completions were known); seen: mlx5: vendor syndrome << 8 | syndrome, else
+    // the status as the provider numbers it
+    PHASE_NIC_ERROR = 0x5503,
     PHASE_NIC_UNREGISTERED = 0x5504,  // expected: the local address; seen: bytes
     PHASE_NIC_UNSUPPORTED = 0x5505,   // expected: the opcode; seen: bytes of its word, value or fetched value
     PHASE_NIC_OUT_OF_RANGE = 0x5506,  // beyond the peer's heap, or off a word's boundary. expected: the remote address; seen: bytes

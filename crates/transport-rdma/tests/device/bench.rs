@@ -194,9 +194,14 @@ impl Bench {
                 positions
                     .copy_from_host(0, bytemuck::cast_slice(&[setup.first, position, position]))
                     .unwrap();
+                let mut words = filled(80, if setup.provider == Provider::Mlx5 { 0xff } else { 0 });
+                if setup.provider == Provider::Ionic {
+                    // As many messages as have been.
+                    words.copy_from_host(4, &(position as u32 & 0xff_ffff).to_be_bytes()).unwrap();
+                }
                 QueueMemory {
                     ring: filled(entries as usize * 64, 0xee),
-                    words: filled(80, if setup.provider == Provider::Mlx5 { 0xff } else { 0 }),
+                    words,
                     positions,
                     results: filled(RdmaQueue::results_bytes(entries) as usize, 0),
                     sequences: filled(entries as usize * 8, 0),
@@ -308,8 +313,8 @@ impl Bench {
     /// A request between the two memories, waiting for nothing.
     pub(crate) fn ask(&self, opcode: u32, local: u64, remote: u64, bytes: u64) -> AskedRequest {
         AskedRequest {
-            local: self.local.address().0 + local,
-            remote: self.remote.address().0 + remote,
+            local: self.local.address().0.wrapping_add(local),
+            remote: self.remote.address().0.wrapping_add(remote),
             bytes,
             opcode,
             ..AskedRequest::zeroed()

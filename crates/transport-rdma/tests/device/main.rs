@@ -4,4 +4,6 @@
 
 mod bench;
 mod code;
+mod consumer;
 mod golden;
+mod together;
