@@ -111,7 +111,9 @@ impl SoftNic {
                 let memory = Arc::new(HostRuntimeMemory(Arc::clone(&engines.memory)));
                 (memory, Place::Runtime { device: device.clone(), engines })
             }
-            None => return Err(NicError::NoNic { reasons: "the runtime runs no engines in software".to_owned() }),
+            None => {
+                return Err(NicError::NoNic { reasons: "the runtime runs no engines in software".to_owned() });
+            }
         };
         let machine = Machine::new(fabric, Arc::clone(&memory), Arc::clone(&keys), config.clone());
         let clock = device.runtime().driver();
@@ -273,10 +275,7 @@ impl NicQueue for SoftQueue {
 
     fn describe(&self) -> String {
         let QueueSpec { peer, channel, .. } = self.spec;
-        format!(
-            "queue pair {:#x} of {} to {peer}, channel {channel}",
-            self.words.number, self.nic.number
-        )
+        format!("queue pair {:#x} of {} to {peer}, channel {channel}", self.words.number, self.nic.number)
     }
 
     fn stopped(&self) -> Option<String> {

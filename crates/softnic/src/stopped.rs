@@ -34,7 +34,9 @@ pub enum Stopped {
         recorded: u64,
     },
     /// The record tells of entries, and no doorbell came for them.
-    #[error("the doorbell record tells of entries up to position {recorded}, and the last doorbell of those up to {rung}")]
+    #[error(
+        "the doorbell record tells of entries up to position {recorded}, and the last doorbell of those up to {rung}"
+    )]
     RecordAhead {
         /// Where the last doorbell's entry ends.
         rung: u64,

@@ -30,7 +30,8 @@ const REMOTE: Remote = Remote { address: 0x0011_2233_4455_6678, key: 0x8899_aabb
 fn entries_written_by_hand() {
     let segment = |address, bytes| Segment { address, bytes, key: 0x0102_0304 };
     let write = |source, immediate| Request::Write { source, remote: REMOTE, immediate };
-    let atomic = |operation, bytes| Request::Atomic { operation, remote: REMOTE, target: segment(0x1_0000, bytes) };
+    let atomic =
+        |operation, bytes| Request::Atomic { operation, remote: REMOTE, target: segment(0x1_0000, bytes) };
     let cases = [
         ("00234500 abcdef01 00000008 00000000", Request::Nop),
         (
@@ -151,7 +152,10 @@ fn what_cannot_be_is_refused() {
     let to = (REMOTE.address, REMOTE.key);
     let with = |index: u64, number| encode::nop(&Control::new(index, number));
     assert_eq!(decode(&[POISON; 64]), Err(Wrong::NotRewritten));
-    assert!(matches!(decode(&with(EXPECTED.position + 1, EXPECTED.number)), Err(Wrong::Differs { field: "wqe_index", .. })));
+    assert!(matches!(
+        decode(&with(EXPECTED.position + 1, EXPECTED.number)),
+        Err(Wrong::Differs { field: "wqe_index", .. })
+    ));
     // The slot: the position within the ring.
     assert!(matches!(decode(&with(EXPECTED.position & 31, EXPECTED.number)), Err(Wrong::Differs { .. })));
     assert!(matches!(decode(&with(EXPECTED.position, 5)), Err(Wrong::Differs { field: "qpn", .. })));
@@ -160,7 +164,9 @@ fn what_cannot_be_is_refused() {
         entry[7] = units;
         assert!(matches!(decode(&entry), Err(Wrong::Units { .. })), "{units}");
     }
-    for (modifier, opcode) in [(0, 0x01), (0, 0x0a), (0, 0x0b), (0, 0x14), (0, 0x15), (1, 0x08), (8, 0x12), (10, 0x15)] {
+    for (modifier, opcode) in
+        [(0, 0x01), (0, 0x0a), (0, 0x0b), (0, 0x14), (0, 0x15), (1, 0x08), (8, 0x12), (10, 0x15)]
+    {
         let entry = fields(4, &control.fields(modifier, opcode, 4));
         assert_eq!(decode(&entry), Err(Wrong::Opcode { opcode, modifier }));
     }
@@ -200,7 +206,8 @@ fn what_cannot_be_is_refused() {
     decode(&four).unwrap();
     let two = make(encode::MASKED_FETCH_ADD_4, (to.0 + 2, to.1), (4100, 4, 1));
     assert!(matches!(decode(&two), Err(Wrong::Misaligned { multiple: 4, .. })));
-    for (kind, bytes) in [(encode::FETCH_ADD, 4), (encode::MASKED_FETCH_ADD_4, 8), (encode::COMPARE_SWAP, 16)] {
+    for (kind, bytes) in [(encode::FETCH_ADD, 4), (encode::MASKED_FETCH_ADD_4, 8), (encode::COMPARE_SWAP, 16)]
+    {
         let entry = make(kind, to, (4096, bytes, 1));
         assert!(matches!(decode(&entry), Err(Wrong::Bytes { what: "the old value's segment", .. })));
     }
@@ -289,7 +296,8 @@ fn any_atomic(kind: u32, control: &Control, to: (u64, u32), operands: [u64; 4]) 
             (encode::MASKED_FETCH_ADD_4, operation, vec![pair(first, second), 0])
         }
         9 => {
-            let operation = AtomicOperation::MaskedFetchAdd { width: Width::Eight, value: first, boundary: second };
+            let operation =
+                AtomicOperation::MaskedFetchAdd { width: Width::Eight, value: first, boundary: second };
             (encode::MASKED_FETCH_ADD_8, operation, vec![first, second])
         }
         10 => {

@@ -41,7 +41,8 @@ fn every_request(world: &mut World, from: usize, to: usize) {
     poster.post(|control| encode::atomic(control, encode::FETCH_ADD, word, &[5, 0xdead], olds[0]));
     poster.post(|control| encode::atomic(control, encode::COMPARE_SWAP, word, &[100, 12], olds[1]));
     let (add, boundary) = (halves(0, 1), halves(0x8000_0000, 0x8000_0000));
-    poster.post(|control| encode::atomic(control, encode::MASKED_FETCH_ADD_8, word, &[add, boundary], olds[2]));
+    poster
+        .post(|control| encode::atomic(control, encode::MASKED_FETCH_ADD_8, word, &[add, boundary], olds[2]));
     let operands = [halves(9, 0), 0];
     poster.post(|control| encode::atomic(control, encode::MASKED_FETCH_ADD_4, half, &operands, short(3)));
     // swap, compare, swap mask, compare mask
@@ -129,7 +130,9 @@ fn a_small_ring_goes_round_many_times() {
         // More than 16 bits count.
         let rounds = if adversary.is_none() { 70_000 } else { 3_000 };
         for round in 0..rounds {
-            world.poster(0, 1).post(|control| encode::atomic(control, encode::FETCH_ADD, to, &[round, 0], old));
+            world
+                .poster(0, 1)
+                .post(|control| encode::atomic(control, encode::FETCH_ADD, to, &[round, 0], old));
         }
         world.poster(0, 1).quiet().unwrap();
         assert_eq!(world.ranks[1].load_64(64), rounds * (rounds - 1) / 2);

@@ -31,7 +31,11 @@ fn caught(what: &str, before: u64, texts: &[&str], wrong: impl Fn(&mut World)) {
         }
         wrong(&mut world);
         let why = world.poster(0, 1).stopped();
-        assert!(texts.iter().any(|text| why.contains(text)), "{what} (adversary {:?}): {why}", config.adversary);
+        assert!(
+            texts.iter().any(|text| why.contains(text)),
+            "{what} (adversary {:?}): {why}",
+            config.adversary
+        );
     }
 }
 
@@ -123,9 +127,14 @@ fn doorbells() {
 
 #[test]
 fn positions() {
-    caught("the slot in place of the running counter", 16, &["wqe_index is 0x0 and must be 0x10", "went back"], |world| {
-        changed(world, |entry| entry[1..3].copy_from_slice(&[0, 0]));
-    });
+    caught(
+        "the slot in place of the running counter",
+        16,
+        &["wqe_index is 0x0 and must be 0x10", "went back"],
+        |world| {
+            changed(world, |entry| entry[1..3].copy_from_slice(&[0, 0]));
+        },
+    );
     caught("a loose gate at the ring's end", 0, &["entries up to position 17 in a ring of 16"], |world| {
         put(world, 17);
         world.poster(0, 1).ring();
@@ -194,9 +203,14 @@ fn entries() {
     });
     // A unit more is one that was not written, as the NIC left it or of zeros.
     for change in [1i8, -1] {
-        caught("ds off by one", 2, &["as many units as its inline data", "a data segment or inline data"], |world| {
-            changed(world, |entry| entry[7] = entry[7].wrapping_add_signed(change));
-        });
+        caught(
+            "ds off by one",
+            2,
+            &["as many units as its inline data", "a data segment or inline data"],
+            |world| {
+                changed(world, |entry| entry[7] = entry[7].wrapping_add_signed(change));
+            },
+        );
     }
     caught("ds above 15", 0, &["an entry of 16 units", "1 to 15"], |world| {
         changed(world, |entry| entry[7] = 16);
@@ -221,7 +235,11 @@ fn entries() {
 fn atomics() {
     type Change = fn(&mut Vec<u8>);
     let cases: [(&str, Change, &str); 5] = [
-        ("a segment of 4 bytes for an old value of 8", |entry| entry[51] = 4, "the old value's segment of 4 bytes"),
+        (
+            "a segment of 4 bytes for an old value of 8",
+            |entry| entry[51] = 4,
+            "the old value's segment of 4 bytes",
+        ),
         ("a word off its boundary", |entry| entry[23] |= 4, "remote address"),
         ("an old value off its boundary", |entry| entry[63] |= 4, "local address"),
         ("ds off by one", |entry| entry[7] = 5, "5 units"),

@@ -298,7 +298,10 @@ impl Segments<'_> {
             return Err(self.units("a data segment or inline data"));
         }
         if INLINE.of(self.unit(from)) == 0 {
-            return (from..self.units).map(|unit| self.data(unit)).collect::<Result<_, _>>().map(Source::Gather);
+            return (from..self.units)
+                .map(|unit| self.data(unit))
+                .collect::<Result<_, _>>()
+                .map(Source::Gather);
         }
         let count = BYTE_COUNT.of(self.unit(from));
         if count == 0 || count > most_inline {

@@ -182,11 +182,7 @@ impl AtomicOperation {
                 sum
             }
             Self::MaskedCompareSwap { compare, compare_mask, swap, swap_mask, .. } => {
-                if (old ^ compare) & compare_mask == 0 {
-                    old & !swap_mask | swap & swap_mask
-                } else {
-                    old
-                }
+                if (old ^ compare) & compare_mask == 0 { old & !swap_mask | swap & swap_mask } else { old }
             }
         }
     }

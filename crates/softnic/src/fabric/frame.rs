@@ -232,8 +232,7 @@ impl Rest<'_> {
             8 => Width::Eight,
             _ => return Err(BadFrame::Meaning { what: "width" }),
         };
-        let [first, second, third, fourth] =
-            [self.number()?, self.number()?, self.number()?, self.number()?];
+        let [first, second, third, fourth] = [self.number()?, self.number()?, self.number()?, self.number()?];
         match code {
             1 => Ok(AtomicOperation::FetchAdd { value: first }),
             2 => Ok(AtomicOperation::CompareSwap { compare: first, swap: second }),

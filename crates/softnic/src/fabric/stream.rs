@@ -101,7 +101,11 @@ impl StreamPort {
     /// Looks at all sockets once, and does what can be done.
     fn look(&mut self, timeout: Option<&Timespec>) {
         let flags = |outgoing: &Outgoing| {
-            if outgoing.sent < outgoing.waiting.len() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }
+            if outgoing.sent < outgoing.waiting.len() {
+                PollFlags::IN | PollFlags::OUT
+            } else {
+                PollFlags::IN
+            }
         };
         let mut sockets = vec![PollFd::new(&self.listener, PollFlags::IN)];
         sockets.extend(self.outgoing.values().map(|out| PollFd::new(&out.socket, flags(out))));
@@ -128,7 +132,10 @@ impl StreamPort {
 
     fn accept(&mut self) {
         match self.listener.accept() {
-            Ok(_) if self.incoming.iter().filter(|incoming| incoming.from.is_none()).count() >= MOST_STRANGERS => {
+            Ok(_)
+                if self.incoming.iter().filter(|incoming| incoming.from.is_none()).count()
+                    >= MOST_STRANGERS =>
+            {
                 tracing::warn!("too many connections to a NIC that do not say who they are");
             }
             Ok(socket) => {
@@ -153,7 +160,9 @@ impl StreamPort {
                         Err(why) => why,
                     }
                 }
-                Err(cause) if matches!(cause.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => return,
+                Err(cause) if matches!(cause.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+                    return;
+                }
                 Err(cause) => cause.to_string(),
             };
             match self.incoming.swap_remove(place).from {
@@ -201,7 +210,9 @@ fn send(outgoing: &mut Outgoing) -> Result<(), String> {
             Ok(bytes) => outgoing.sent += bytes,
             Err(cause) if cause.kind() == ErrorKind::Interrupted => {}
             // Also while the connection is being made.
-            Err(cause) if matches!(cause.kind(), ErrorKind::WouldBlock | ErrorKind::NotConnected) => return Ok(()),
+            Err(cause) if matches!(cause.kind(), ErrorKind::WouldBlock | ErrorKind::NotConnected) => {
+                return Ok(());
+            }
             Err(cause) => return Err(cause.to_string()),
         }
     }

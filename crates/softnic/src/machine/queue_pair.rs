@@ -135,7 +135,8 @@ impl QueuePair {
         }
         let adversary = context.config.adversary;
         let beyond = adversary.is_some_and(|adversary| {
-            context.random.chance(adversary.record_looks) || context.random.chance(adversary.doubled_doorbells)
+            context.random.chance(adversary.record_looks)
+                || context.random.chance(adversary.doubled_doorbells)
         });
         match self.ring.look(context.memory, beyond) {
             Ok(true) => {

@@ -70,7 +70,8 @@ impl Requester {
         let (allowed, bytes) = match &fetched.entry.request {
             Request::Nop => (true, 0),
             Request::Write { source: Source::Inline(bytes), .. } => (true, bytes.len() as u64),
-            Request::Write { source: Source::Gather(segments), .. } | Request::Read { targets: segments, .. } => {
+            Request::Write { source: Source::Gather(segments), .. }
+            | Request::Read { targets: segments, .. } => {
                 let bytes = segments.iter().map(|segment| u64::from(segment.bytes)).sum();
                 (segments.iter().all(local), bytes)
             }
@@ -107,7 +108,9 @@ impl Requester {
 
     /// Whether the peer was silent for longer than that.
     pub(super) fn is_out_of_patience(&self, context: &Context<'_>) -> bool {
-        self.open.front().is_some_and(|first| context.now.saturating_sub(first.since) > context.config.patience)
+        self.open
+            .front()
+            .is_some_and(|first| context.now.saturating_sub(first.since) > context.config.patience)
     }
 
     fn of(&mut self, position: u64) -> Option<&mut Pending> {
@@ -285,12 +288,7 @@ fn cut(segments: &[Segment], offset: u64, bytes: u64) -> Vec<(u64, u64)> {
     places
 }
 
-fn gather(
-    segments: &[Segment],
-    offset: u64,
-    bytes: u64,
-    context: &Context<'_>,
-) -> Result<Vec<u8>, Syndrome> {
+fn gather(segments: &[Segment], offset: u64, bytes: u64, context: &Context<'_>) -> Result<Vec<u8>, Syndrome> {
     let mut all = vec![0; bytes as usize];
     let mut rest = &mut all[..];
     for (address, here) in cut(segments, offset, bytes) {

@@ -115,9 +115,8 @@ impl World {
         let machine = machine(size);
         let ranks: Vec<_> =
             (0..size).map(|rank| Rank::new(&machine, rank, way, configs[rank as usize].clone())).collect();
-        let queue = |rank: u32, peer: u32| {
-            (rank != peer).then(|| ranks[rank as usize].queue(peer, 0, entries))
-        };
+        let queue =
+            |rank: u32, peer: u32| (rank != peer).then(|| ranks[rank as usize].queue(peer, 0, entries));
         let queues: Vec<Vec<_>> =
             (0..size).map(|rank| (0..size).map(|peer| queue(rank, peer)).collect()).collect();
         for (rank, of_rank) in queues.iter().enumerate() {
@@ -223,7 +222,12 @@ impl Poster {
                     return Ok(());
                 }
             }
-            assert!(!until.remaining().is_zero(), "{}: no completion: {:?}", self.queue.describe(), self.queue.stopped());
+            assert!(
+                !until.remaining().is_zero(),
+                "{}: no completion: {:?}",
+                self.queue.describe(),
+                self.queue.stopped()
+            );
             sleep(Duration::from_micros(20));
         }
     }
@@ -251,5 +255,7 @@ impl Poster {
 
 /// Bytes that differ from place to place and from seed to seed.
 pub fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
-    (0..bytes as u64).map(|at| (seed.wrapping_mul(31).wrapping_add(at.wrapping_mul(131)) >> 3) as u8).collect()
+    (0..bytes as u64)
+        .map(|at| (seed.wrapping_mul(31).wrapping_add(at.wrapping_mul(131)) >> 3) as u8)
+        .collect()
 }
