@@ -112,7 +112,9 @@ impl SoftNic {
                 (memory, Place::Runtime { device: device.clone(), engines })
             }
             None => {
-                return Err(NicError::NoNic { reasons: "the runtime runs no engines in software".to_owned() });
+                return Err(NicError::NoNic {
+                    reasons: "the runtime runs no engines in software".to_owned(),
+                });
             }
         };
         let machine = Machine::new(fabric, Arc::clone(&memory), Arc::clone(&keys), config.clone());
