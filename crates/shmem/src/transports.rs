@@ -9,6 +9,7 @@ use anabranch_transport::{
     TransportKind,
 };
 use anabranch_transport_p2p::{FlatWindow, P2pTransport};
+use anabranch_transport_rdma::{Atomics, Provider, RdmaQueue, RdmaTransport};
 use anabranch_transport_sdma::{SdmaConfig, SdmaQueue, SdmaTransport};
 
 use crate::config::WorldConfig;
@@ -29,6 +30,7 @@ mod replayed {
 pub(crate) enum AnyTransport {
     P2p(P2pTransport),
     Sdma(SdmaTransport),
+    Rdma(RdmaTransport),
     /// One that the user brought.
     Boxed(Box<dyn Transport>),
 }
@@ -54,13 +56,13 @@ pub(crate) struct Opened {
 }
 
 impl Transports {
-    /// The transports that the configuration names, for a world of so many ranks; `brought` ones take precedence over built-in ones of their kind. The
+    /// The transports that the configuration names, among these ranks; `brought` ones take precedence over built-in ones of their kind. The
     /// built-in `p2p` maps peers into `window` where there is one.
     pub(crate) fn new(
         config: &WorldConfig,
         device: &anabranch_hip::Device,
         local: &PeerInfo,
-        ranks: usize,
+        peers: &[PeerInfo],
         brought: Vec<Box<dyn Transport>>,
         window: Option<&Arc<FlatWindow>>,
     ) -> Self {
@@ -79,12 +81,17 @@ impl Transports {
                 (None, TransportKind::Sdma) => {
                     let (device, local, window) = (device.clone(), local.clone(), window.cloned());
                     // Engines to all ranks may be dead, and be found so in half the time that joining may take.
-                    let share = config.rendezvous_deadline / (2 * ranks.max(1) as u32);
+                    let share = config.rendezvous_deadline / (2 * peers.len().max(1) as u32);
                     let patience = share.max(LEAST_PATIENCE).min(config.sdma.patience);
                     let sdma = SdmaConfig { patience, ..config.sdma };
                     Some(AnyTransport::Sdma(SdmaTransport::new(device, local, window, sdma)))
                 }
-                (None, TransportKind::Rdma) => None,
+                (None, TransportKind::Rdma) => {
+                    let driver = config.nic.open(device, local, peers, &config.rdma);
+                    let (device, local, ranks) = (device.clone(), local.clone(), peers.len() as u32);
+                    let rdma = RdmaTransport::new(device, local, ranks, driver, config.rdma.clone());
+                    Some(AnyTransport::Rdma(rdma))
+                }
             };
             (*kind, transport)
         });
@@ -200,6 +207,33 @@ impl Transports {
         }
     }
 
+    /// The built-in `rdma`.
+    pub(crate) fn rdma(&self) -> Option<&RdmaTransport> {
+        self.ordered.iter().find_map(|(_, transport)| match transport {
+            Some(AnyTransport::Rdma(transport)) => Some(transport),
+            _ => None,
+        })
+    }
+
+    /// Whose entries kernels write where some peer is reached by the built-in `rdma`, and which atomic operations its NIC has.
+    pub(crate) fn nic_format(&self) -> Option<(Provider, Atomics)> {
+        self.rdma().and_then(RdmaTransport::format)
+    }
+
+    /// Whether the transport at `place` is the built-in `rdma`.
+    pub(crate) fn is_rdma(&self, place: usize) -> bool {
+        matches!(self.ordered.get(place), Some((_, Some(AnyTransport::Rdma(_)))))
+    }
+
+    /// The entries of a peer in a team's table of queue pairs, as [`Self::queues`] says them of copy engines.
+    pub(crate) fn nics(&self, place: usize, peer: GlobalRank, group_rank: u32) -> Vec<RdmaQueue> {
+        match self.rdma().filter(|rdma| rdma.format().is_some()) {
+            Some(rdma) if self.is_rdma(place) => rdma.queues(peer, group_rank),
+            Some(rdma) => RdmaTransport::mapped(rdma.queues_per_peer(), group_rank),
+            None => Vec::new(),
+        }
+    }
+
     /// Who of these peers has to open this rank's offers.
     pub(crate) fn audience<'a>(local: &PeerInfo, peers: impl IntoIterator<Item = &'a PeerInfo>) -> Audience {
         if peers.into_iter().all(|peer| peer.same_process(local)) {
@@ -222,5 +256,6 @@ impl Transports {
 pub(crate) const fn is_mapped(origin: Origin) -> bool {
     match origin {
         Origin::Own | Origin::SameProcess | Origin::Ipc | Origin::Virtual => true,
+        Origin::Remote => false,
     }
 }

@@ -20,6 +20,7 @@ mod keys;
 mod machine;
 mod memory;
 mod nic;
+mod open;
 mod place;
 mod random;
 mod ring;
@@ -31,6 +32,7 @@ pub use fabric::{Fabric, InProcess, Listen, StreamPort};
 pub use machine::{Immediate, Traffic};
 pub use memory::NicMemory;
 pub use nic::SoftNic;
+pub use open::SoftNics;
 pub use stopped::Stopped;
 pub use syndrome::Syndrome;
 

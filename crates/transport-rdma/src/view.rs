@@ -2,6 +2,8 @@
 
 use anabranch_hip_jit::{DevicePointer, device_struct};
 
+use crate::posted::PostedRequest;
+
 device_struct! {
     /// A range of this rank's memory that its NIC may read and write.
     pub struct RdmaRange {
@@ -19,8 +21,8 @@ device_struct! {
 device_struct! {
     /// How kernels of a rank reach a peer by its NIC: one of its queue pairs to that peer (`rdma/queue.h`).
     pub struct RdmaQueue {
-        /// The send queue, entries of 64 bytes.
-        pub ring: DevicePointer<u8>,
+        /// The send queue, entries of 64 bytes: [`PostedRequest`]s where the host posts, else in the NIC's format.
+        pub ring: DevicePointer<PostedRequest>,
         /// The collapsed completion queue entry, 64 bytes.
         pub completions: DevicePointer<u64>,
         /// mlx5: the doorbell record.

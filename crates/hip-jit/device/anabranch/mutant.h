@@ -204,7 +204,11 @@ enum Mutant : u32 {
     MUTANT_RDMA_DONE_UNWAITED = 586,      // whoever waits for an operation goes on at once
     MUTANT_RDMA_SLOT_SHARED = 587,        // fetch: its result slot is still to be read by another lane
     MUTANT_RDMA_FETCHED_UNACQUIRED = 588, // fetch: the value may be older than its completion
-    MUTANT_LAST = 588,
+    // shmem/nic.h
+    MUTANT_BY_NIC_UNRELEASED = 600,       // the scope meets, and only its leader's wave releases
+    MUTANT_BY_NIC_NO_ACQUIRE = 601,       // what a get has brought is read without an acquire
+    MUTANT_NIC_SIGNAL_FIRST = 602,        // the signal stands before the copy
+    MUTANT_LAST = 602,
 };
 static constexpr u32 MUTANT = PRELUDE_MUTANT;
 static_assert(MUTANT <= MUTANT_LAST, "PRELUDE_MUTANT names no mutant");
