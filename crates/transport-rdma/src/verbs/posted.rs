@@ -348,7 +348,7 @@ mod tests {
         match survey() {
             Err(missing) => assert_eq!(error.to_string(), missing.to_string(), "without the library"),
             Ok(ports) if ports.is_empty() => {
-                assert_eq!(error.to_string(), "no NIC can be used: there is none")
+                assert_eq!(error.to_string(), "no NIC can be used: there is none");
             }
             Ok(ports) => {
                 let text = error.to_string();
