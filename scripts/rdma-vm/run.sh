@@ -61,7 +61,7 @@ exec 9>&-
 
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
-python3 "$here/image.py" guest "$root" "$here/init" "$work/image" "$@"
+python3 "$here/image.py" guest "$root" "$here/init.sh" "$work/image" "$@"
 : >"$work/status"
 # The clock is QEMU's: the kernel would measure the processor's on a busy machine, and be wrong by factors.
 # The second serial line carries the exit status, so that no output of the program can be taken for it.
