@@ -8,6 +8,9 @@
 # part of the packets lost in each direction. The program and what is copied come with the shared libraries that they name. The exit
 # status is the program's; 125 where the guest gave none.
 #
+# A program that compiles kernels for the host runtime needs a folder of compiled ones, and the compiler's driver, whose version is
+# part of their names: --folder KERNELS:/kernels --folder "$(readlink -f "$(command -v c++)")":/bin/c++
+#
 # RDMA_VM_CACHE    where packages are kept (target/rdma-vm of this repository)
 # RDMA_VM_SECONDS  when the guest is stopped (110)
 # RDMA_VM_MEMORY   MiB of the guest (1024)
@@ -19,9 +22,11 @@ cache="${RDMA_VM_CACHE:-$here/../../target/rdma-vm}"
 mkdir -p "$cache"
 cache="$(cd "$cache" && pwd)"
 root="$cache/root"
+packages="qemu-system-x86 busybox-static iproute2 ibverbs-providers"
 
 # A package list of the machine is not asked what is installed: then apt fetches all that the programs need, and the guest and QEMU use
 # no library of the machine.
+# Called where errors do not end the script, so each step says that it failed.
 fetch() {
     local options=(-qq -o "Dir::State::status=$cache/no-packages" -o "Dir::Cache::archives=$cache/archives"
         -o Debug::NoLocking=1 -o APT::Sandbox::User=)
@@ -34,24 +39,29 @@ fetch() {
         echo "rdma-vm: apt knows no linux-image-amd64: this needs Debian's package lists (apt-get update)" >&2
         return 1
     fi
-    apt-get "${options[@]}" --yes --no-install-recommends --download-only install \
-        qemu-system-x86 busybox-static iproute2 ibverbs-providers
-    (cd "$cache/archives" && apt-get -qq download "$kernel")
+    # shellcheck disable=SC2086 # a word each
+    apt-get "${options[@]}" --yes --no-install-recommends --download-only install $packages || return
+    (cd "$cache/archives" && apt-get -qq download "$kernel") || return
     local package
-    for package in "$cache"/archives/*.deb; do dpkg-deb --extract "$package" "$root"; done
+    for package in "$cache"/archives/*.deb; do dpkg-deb --extract "$package" "$root" || return; done
     rm -rf "$cache/archives"
     python3 "$here/image.py" kernel "$root" "$cache/kernel"
 }
 
-if [ ! -e "$cache/complete" ]; then
+# One at a time; what another list of packages gave is fetched anew.
+exec 9>"$cache/lock"
+flock 9
+if [ "$(cat "$cache/complete" 2>/dev/null)" != "$packages" ]; then
     echo "rdma-vm: fetching QEMU, a kernel and verbs into $cache" >&2
+    rm -f "$cache/complete"
     fetch >"$cache/fetch.log" 2>&1 || { tail -n 20 "$cache/fetch.log" >&2; exit 125; }
-    : >"$cache/complete"
+    echo "$packages" >"$cache/complete"
 fi
+exec 9>&-
 
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
-python3 "$here/image.py" guest "$root" "$here/init" "$work/image" "$@"
+python3 "$here/image.py" guest "$root" "$here/init.sh" "$work/image" "$@"
 : >"$work/status"
 # The clock is QEMU's: the kernel would measure the processor's on a busy machine, and be wrong by factors.
 # The second serial line carries the exit status, so that no output of the program can be taken for it.

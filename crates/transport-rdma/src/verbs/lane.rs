@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use anabranch_clock::Moment;
 
 use super::bindings::{IBV_WC_FATAL_ERR, IBV_WC_LOC_QP_OP_ERR, IBV_WC_RESP_TIMEOUT_ERR, IBV_WC_SUCCESS};
-use super::request::{check, words};
+use super::request::{check, message_bytes, words};
 use super::ring::Ring;
 use super::status::status_words;
 use crate::driver::NicLimits;
@@ -197,7 +197,7 @@ impl<Q: WorkQueue> Lane<Q> {
         let posted = self.queue.post(&self.requests);
         let taken = posted.as_ref().map_or_else(|(index, _)| *index, |()| self.requests.len());
         for (_, request) in &self.requests[..taken.min(self.requests.len())] {
-            self.outstanding.push_back(request.bytes);
+            self.outstanding.push_back(message_bytes(request));
             self.posted += 1;
         }
         posted.map_err(|(_, reason)| Failure { position: self.posted, status: IBV_WC_LOC_QP_OP_ERR, reason })

@@ -35,6 +35,7 @@ const PATIENCE_FACTOR: u32 = 2;
 /// may wait half a millisecond. A queue fails when the NIC reports an error, when the peer's NIC does not answer within
 /// [`RdmaConfig::patience`] (the NIC's retries) or twice that (the driver's own deadline, longer for long messages), and when a
 /// kernel asks for what is not allowed: `WRITE_IMMEDIATE` (peers post no receives), misaligned atomic operations, unknown operations.
+/// What is sent before the peer has connected its queue pair arrives if the peer does so within the patience.
 #[derive(Debug)]
 pub struct PostedDriver {
     nic: Arc<Nic>,
@@ -347,7 +348,7 @@ mod tests {
         match survey() {
             Err(missing) => assert_eq!(error.to_string(), missing.to_string(), "without the library"),
             Ok(ports) if ports.is_empty() => {
-                assert_eq!(error.to_string(), "no NIC can be used: there is none")
+                assert_eq!(error.to_string(), "no NIC can be used: there is none");
             }
             Ok(ports) => {
                 let text = error.to_string();

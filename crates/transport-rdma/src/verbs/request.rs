@@ -10,6 +10,14 @@ pub(crate) fn opcode(request: &PostedRequest) -> Option<PostedOpcode> {
     all.into_iter().find(|opcode| *opcode as u32 == request.opcode)
 }
 
+/// Bytes that a request moves in messages of any length; 0 for those that always fit into a packet.
+pub(crate) fn message_bytes(request: &PostedRequest) -> u32 {
+    match opcode(request) {
+        Some(PostedOpcode::Write | PostedOpcode::WriteImmediate | PostedOpcode::Read) => request.bytes,
+        Some(PostedOpcode::WriteValue | PostedOpcode::FetchAdd | PostedOpcode::CompareSwap) | None => 0,
+    }
+}
+
 /// A request in words.
 pub(crate) fn words(request: &PostedRequest) -> String {
     let PostedRequest { local, remote, bytes, local_key, remote_key, .. } = request;

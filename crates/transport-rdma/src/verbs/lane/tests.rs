@@ -257,6 +257,16 @@ fn a_long_message_has_longer() {
 }
 
 #[test]
+fn an_atomic_operation_has_no_longer_whatever_its_unused_fields_say() {
+    let mut stage = Stage::new(16, Duration::ZERO);
+    stage.fill(|request| (request.opcode, request.bytes) = (PostedOpcode::FetchAdd as u32, u32::MAX));
+    stage.stamp(0);
+    stage.ring_doorbell(1);
+    while stage.lane.turn() != Turn::Stopped {}
+    stage.ended(0, 0, IBV_WC_RESP_TIMEOUT_ERR, &["entry 0", "FetchAdd", "response timeout"]);
+}
+
+#[test]
 fn a_doorbell_for_an_entry_that_is_never_filled_is_given_up() {
     let mut stage = Stage::new(16, Duration::ZERO);
     stage.ring_doorbell(1);
