@@ -168,7 +168,10 @@ fn a_flag_behind_its_payload_is_never_seen_before_it() {
             while world.ranks[1].load_64(8192) != round {
                 std::hint::spin_loop();
             }
-            assert_eq!(world.ranks[1].load(8, 5000), payload, "seed {seed} round {round}");
+            assert!(
+                world.ranks[1].load(8, 5000) == payload,
+                "seed {seed} round {round}: the flag came first"
+            );
             world.poster(0, 1).quiet().unwrap();
         }
     }

@@ -26,7 +26,7 @@ fn any_range() -> impl Strategy<Value = (u64, u64)> {
     (0..BYTES - 1, 1..400u64).prop_map(|(at, bytes)| (at, bytes.min(BYTES - at)))
 }
 
-fn are_apart(ranges: &Vec<(u64, u64)>) -> bool {
+fn are_apart(ranges: &[(u64, u64)]) -> bool {
     let apart =
         |left: (u64, u64), right: (u64, u64)| left.0 + left.1 <= right.0 || right.0 + right.1 <= left.0;
     ranges.len() < 2 || apart(ranges[0], ranges[1])
@@ -41,7 +41,7 @@ fn any_asked() -> impl Strategy<Value = Asked> {
         (prop::collection::vec(any::<u8>(), 1..=28), 0..BYTES - 28)
             .prop_map(|(bytes, to)| Asked::Value { bytes, to }),
         // What arrives in a place twice arrives in any order.
-        (0..1200u64, ranges().prop_filter("ranges overlap", are_apart))
+        (0..1200u64, ranges().prop_filter("ranges overlap", |to| are_apart(to)))
             .prop_map(|(from, to)| Asked::Read { from, to }),
         (0..6usize, 0..BYTES / 8, operands()).prop_map(|(kind, word, operands)| Asked::Atomic {
             kind,
