@@ -92,7 +92,7 @@ impl Member {
             local_key: self.registered.local_key(),
             remote_key: self.peer_key,
             immediate: 0,
-            reserved: 0,
+            flags: 0,
         }
     }
 
