@@ -102,7 +102,9 @@ impl Platform {
     pub fn join(&self, place: &Place) -> Result<World> {
         let device = self.device(place.local_rank)?;
         let rendezvous = Arc::clone(&place.rendezvous);
-        let world = World::join(world_config(self.config()), device, self.jit().clone(), rendezvous)?;
+        let host_identity = self.host_identity(rendezvous.rank(), rendezvous.size());
+        let config = WorldConfig { host_identity, ..world_config(self.config()) };
+        let world = World::join(config, device, self.jit().clone(), rendezvous)?;
         // The world compares what it uses itself; these are the settings that only the crates above look at.
         world.compare(world.group(), "compare configurations", self.config().fields())?;
         Ok(world)
@@ -122,7 +124,9 @@ impl Platform {
         let config = world_config(self.config());
         let setup = |rank: GlobalRank| match devices.get(rank.index()) {
             Some(device) => {
-                Ok(RankSetup { config: config.clone(), device: device.clone(), jit: self.jit().clone() })
+                let host_identity = self.host_identity(rank, self.ranks());
+                let config = WorldConfig { host_identity, ..config.clone() };
+                Ok(RankSetup { config, device: device.clone(), jit: self.jit().clone() })
             }
             // One device was opened for each rank that is asked for.
             None => Err(anabranch_shmem::Error::Left),

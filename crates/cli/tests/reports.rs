@@ -91,6 +91,20 @@ fn a_flat_heap_is_reported() {
 }
 
 #[test]
+fn nodes_that_have_no_rank_or_no_meaning_are_refused() {
+    for (command, words) in [
+        (&["topo"][..], "--nodes 3 with 2 ranks; allowed are 1 to 2"),
+        (&["bench", "ccl"], "--nodes 3 with 2 ranks"),
+        (&["bench", "p2p"], "bench p2p is for ranks that map each other's memory"),
+        (&["tune"], "tune is for ranks that map each other's memory"),
+    ] {
+        let nodes = if words.contains("3") { "3" } else { "2" };
+        let done = run(&[command, &["--ranks", "2", "--nodes", nodes, "--runtime", "host"]].concat());
+        assert!(done.code != 0 && done.stderr.contains(words), "{command:?}: {done:?}");
+    }
+}
+
+#[test]
 fn ranks_that_cannot_join_fail_the_command() {
     let done = run(&["topo", "--ranks", "3", "--runtime", "host", "--set", "device.host.count=2"]);
     assert_eq!(done.code, 2, "{done:?}");
