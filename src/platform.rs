@@ -88,7 +88,8 @@ impl Platform {
         config.check()?;
         let jit = kernel_pipeline(&config.kernels, environment, observer)?;
         let runtime = open_runtime(config.device.runtime, &runtime_config(config, placement, environment)?)?;
-        let platform = Self { config: config.clone(), runtime, jit, ranks: placement.ranks(), machines: None };
+        let platform =
+            Self { config: config.clone(), runtime, jit, ranks: placement.ranks(), machines: None };
         platform.check_devices()?;
         Ok(platform)
     }
@@ -284,7 +285,8 @@ mod tests {
         assert_eq!(blocks(7, 3), [0, 0, 0, 1, 1, 2, 2]);
         assert_eq!(blocks(3, 1), [0, 0, 0]);
         assert_eq!(blocks(2, 5), [0, 1]);
-        for (ranks, machines) in (1..20).flat_map(|ranks| (1..=ranks).map(move |machines| (ranks, machines))) {
+        for (ranks, machines) in (1..20).flat_map(|ranks| (1..=ranks).map(move |machines| (ranks, machines)))
+        {
             let blocks = blocks(ranks, machines);
             assert!(blocks.is_sorted() && blocks.last() == Some(&(machines - 1)), "{blocks:?}");
             let sizes = (0..machines).map(|block| blocks.iter().filter(|of| **of == block).count());

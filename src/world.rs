@@ -183,6 +183,8 @@ pub fn ccl_config(config: &Config) -> Result<CclConfig> {
         copy_streams: ccl.copy_streams,
         meetings: ccl.meetings,
         check: ccl.check,
+        across: ccl.across,
+        machines: None,
         table: table.map(Arc::new),
     })
 }
@@ -204,7 +206,7 @@ pub fn with_ep_settings(config: &Config, plan: EpConfig) -> Result<EpConfig> {
 
 #[cfg(test)]
 mod tests {
-    use anabranch_ccl::{Algorithm, Check, Meetings};
+    use anabranch_ccl::{Across, Algorithm, Check, Meetings};
 
     use super::*;
     use crate::Error;
@@ -278,6 +280,7 @@ mod tests {
             "copy_streams=3",
             "meetings=stream",
             "check=fingerprint",
+            "across=direct",
         ];
         let set = config(&words.map(|word| format!("ccl.{word}")).each_ref().map(String::as_str));
         let wanted = CclConfig {
@@ -288,6 +291,8 @@ mod tests {
             copy_streams: 3,
             meetings: Meetings::Stream,
             check: Check::Fingerprint,
+            across: Across::Direct,
+            machines: None,
             table: None,
         };
         assert_eq!(ccl_config(&set).unwrap(), wanted);

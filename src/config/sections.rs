@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use anabranch_ccl::{Algorithm, Check, Meetings};
+use anabranch_ccl::{Across, Algorithm, Check, Meetings};
 use anabranch_ep::Mode;
 use anabranch_hip::RuntimeKind;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -387,6 +387,8 @@ pub struct CclSettings {
     pub meetings: Meetings,
     /// What is checked at every call.
     pub check: Check,
+    /// Which way calls go where members are on several machines.
+    pub across: Across,
     /// A file of choices that `anabranch tune` wrote; `None` means the one that comes with the library, if it has one for the device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub table: Option<PathBuf>,
@@ -402,6 +404,7 @@ impl Default for CclSettings {
             copy_streams: 1,
             meetings: Meetings::default(),
             check: Check::default(),
+            across: Across::default(),
             table: None,
         }
     }

@@ -13,15 +13,17 @@ use crate::call::{Call, Collective, Shape};
 use crate::channel::{ALIGNMENT, ChannelLayout};
 use crate::checker::{Checking, watch_lanes};
 use crate::config::{CclConfig, Check, Meetings};
+use crate::crossing::{self, Crossing};
 use crate::engine::EngineStep;
 use crate::error::{Error, Result};
 use crate::kernels::{self, entry};
 use crate::lower::{Arguments, Buffers, Counts, Unit, gather_many_kernel, kernel_of, local_bytes};
 use crate::message::{self, PointToPoint, TransferLists};
+use crate::network::{LinkLayout, Nodes};
 use crate::pipes::{PIPE_LOCAL_BYTES, PipeLayout};
 use crate::plan::{Algorithm, Choice, Limits, Plan};
 use crate::prepared::{Prepared, describe};
-use crate::sizes::{memory_sizes, threads, wanted_lanes};
+use crate::sizes::{Layouts, threads, wanted_lanes};
 use crate::steps::{self, Launch, Step};
 use crate::tensor::Tensor;
 use crate::tuning::Table;
@@ -40,6 +42,8 @@ pub(crate) const PHASES: &[&str] = &[
     "overlap with an earlier call",
     "chunk from the member before",
     "room at the next member",
+    "chunk of a message between machines from the peer",
+    "room for a chunk at the peer",
 ];
 
 /// Sends and receives in fault records.
@@ -85,18 +89,23 @@ pub struct Communicator {
     checking: Option<Checking>,
     /// Where streams meet around copies by engine.
     meeting: Option<StreamMeeting>,
+    /// Where members are on several machines: the way of all calls then.
+    crossing: Option<Crossing>,
 }
 
 impl Communicator {
     /// Makes a communicator: compares the configuration among the members, allocates the lanes' memory in the symmetric heap,
     /// loads the kernels that move bytes, and takes a share of the device for its blocks, all of which wait for peers.
-    /// Collective over `group`.
+    /// Collective over `group`. Where members are on several machines all calls go between them as `across` in the configuration says; sends
+    /// and receives, comparisons of calls, and algorithms that were asked for are errors there.
     ///
     /// # Errors
-    /// [`Error::Config`], [`Error::Unreachable`], configurations that differ, heap exhaustion, a device that is taken, compiler
+    /// [`Error::Config`], [`Error::Unmapped`], configurations that differ, heap exhaustion, a device that is taken, compiler
     /// errors. A failure on one member is an error on all.
     pub fn new(world: &World, group: &Group, config: CclConfig) -> Result<Self> {
-        let prepared = Self::reserve(world, group, &config);
+        config.check()?;
+        let nodes = crossing::nodes_of(world, group, &config)?;
+        let prepared = Self::reserve(world, group, &config, nodes.is_some());
         let table = config.table.clone().or_else(|| known_table(world));
         let mut fields = config.fields();
         fields.push((
@@ -109,6 +118,8 @@ impl Communicator {
             "threads of a block".to_owned(),
             format!("{} and {}", limits.packet_threads, limits.bulk_threads),
         ));
+        let machines = nodes.as_ref().map_or(&[][..], Nodes::machines);
+        fields.push(("machines of the members".to_owned(), format!("{machines:?}")));
         world.compare(group, "ccl configuration", fields)?;
         agree(world, group, "ccl plan", &prepared)?;
         let (units, permit) = prepared?;
@@ -120,10 +131,11 @@ impl Communicator {
         world.name_operation(OPERATION, NAME);
         world.name_operation(MESSAGE_OPERATION, MESSAGE_NAME);
         let team = world.team(group)?;
-        let (staging, pipe_bytes) = memory_sizes(world, &config);
-        let layout = ChannelLayout::new(group.size(), lanes, PACKET_UNITS, staging);
-        let pipe_layout = PipeLayout::new(layout.bytes, group.size(), lanes, pipe_bytes);
-        let mut memory = world.allocate(group, pipe_layout.end, ALIGNMENT, "ccl lanes")?;
+        let layouts = Layouts::new(world, group.size(), lanes, &config, nodes.is_some());
+        let Layouts { channel: layout, pipes: pipe_layout, links, end } = layouts;
+        let mut memory = world.allocate(group, end, ALIGNMENT, "ccl lanes")?;
+        let links = links.map(|layout| layout.links(team.view(), &memory, OPERATION.0));
+        let crossing = nodes.zip(links).map(|(nodes, links)| Crossing::new(nodes, links, config.across));
         let pipes = pipe_layout.pipes(team.view(), &memory, MESSAGE_OPERATION.0);
         let channel = layout.channel(team.view(), &memory, OPERATION.0);
         team.hold(permit);
@@ -157,6 +169,7 @@ impl Communicator {
             message_launches: 0,
             checking,
             meeting,
+            crossing,
         })
     }
 
@@ -164,27 +177,30 @@ impl Communicator {
         world: &World,
         group: &Group,
         config: &CclConfig,
+        is_crossing: bool,
     ) -> Result<(HashMap<Unit, Arc<LoadedUnit>>, anabranch_shmem::ResidencyPermit)> {
-        config.check()?;
-        let unreachable = group.members().iter().find(|member| world.peer_base(**member).is_none());
-        if let Some(peer) = unreachable {
-            return Err(Error::Unreachable { peer: *peer });
-        }
         let device = world.device();
-        let local = local_bytes(group.size()).max(PIPE_LOCAL_BYTES);
+        let (of_bytes, entry) = match is_crossing {
+            true => (Unit::NetworkMove, entry::NETWORK_MOVE),
+            false => (Unit::Move, entry::MOVE_DIRECT),
+        };
+        let local = match is_crossing {
+            true => LinkLayout::local_bytes(group.size()),
+            false => local_bytes(group.size()).max(PIPE_LOCAL_BYTES),
+        };
         let limit =
             (device.properties().shared_memory_per_block() as u32).saturating_sub(LOCAL_RESERVED_BYTES);
         if local > limit {
             let allowed = "as many members as have their addresses in a block's local memory";
             return Err(Error::Config { field: "the group's size", given: u64::from(group.size()), allowed });
         }
-        let unit = world.jit().load(device, &kernels::move_bytes())?;
+        let unit = world.jit().load(device, &of_bytes.spec_in(world))?;
         let limits = threads(world);
         let most_threads = limits.packet_threads.max(limits.bulk_threads);
-        let kernel = unit.kernel(entry::MOVE_DIRECT)?;
+        let kernel = unit.kernel(entry)?;
         let resident = world.max_resident_blocks(kernel.raw(), most_threads, local + LOCAL_RESERVED_BYTES)?;
-        let wanted = wanted_lanes(world, config);
-        let mut units = HashMap::from([(Unit::Move, unit)]);
+        let wanted = wanted_lanes(world, config, is_crossing);
+        let mut units = HashMap::from([(of_bytes, unit)]);
         if config.check == Check::Fingerprint {
             // Its one block runs before a call's kernel, never beside it: their share of the device is one.
             let unit = world.jit().load(device, &kernels::fingerprint())?;
@@ -244,6 +260,10 @@ impl Communicator {
     /// # Errors
     /// [`Error::Algorithm`] when the algorithm that the configuration asks for cannot do it.
     pub fn explain(&self, shape: &Shape) -> Result<Plan> {
+        if let Some(crossing) = &self.crossing {
+            let choice = Choice { algorithm: self.config.algorithm, ..Choice::default() };
+            return crossing.plan(shape, &self.limits, choice);
+        }
         Plan::new(shape, &self.limits, self.table.as_deref(), self.config.algorithm)
     }
 
@@ -265,6 +285,9 @@ impl Communicator {
     /// Those of [`Self::prepare`]; [`Error::Config`] for blocks that are not within 1 and [`Self::lanes`].
     pub fn prepare_as(&mut self, call: &Call<'_>, choice: Choice) -> Result<Prepared> {
         let shape = call.shape(self.size(), self.rank())?;
+        if self.crossing.is_some() {
+            return self.prepare_across(call, shape, choice);
+        }
         if let Some(messages) = call.messages() {
             return self.prepare_messages(call, shape, &messages);
         }
@@ -279,13 +302,7 @@ impl Communicator {
         };
         let (output, input) = call.tensors();
         in_place::check(call, &shape, &self.team)?;
-        let counts = match *call {
-            Call::AllGatherUneven { counts, .. } => Counts::AllGather(counts),
-            Call::AllToAllUneven { output_splits, input_splits, .. } => {
-                Counts::AllToAll { input_splits, output_splits }
-            }
-            _ => Counts::Even,
-        };
+        let counts = counts_of(call);
         let alignment = [&output, &input].into_iter().flatten().map(|tensor| tensor.alignment(&self.team));
         let buffers = Buffers {
             input: self.place(input.as_ref()),
@@ -352,6 +369,40 @@ impl Communicator {
         steps.into_iter().map(with_kernel).collect()
     }
 
+    /// A call whose members are on several machines.
+    fn prepare_across(&mut self, call: &Call<'_>, shape: Shape, choice: Choice) -> Result<Prepared> {
+        let Some(crossing) = &self.crossing else {
+            return Err(Error::Foreign { what: "a call across machines" });
+        };
+        if call.messages().is_some() {
+            return Err(crossing.refuse("a message between two members", "exchange it by a collective"));
+        }
+        let plan = crossing.plan(&shape, &self.limits, choice)?;
+        match call {
+            Call::AllGatherMany(pairs) => many::check(pairs, &self.team)?,
+            _ => in_place::check(call, &shape, &self.team)?,
+        }
+        let (all, table) = crossing.arguments(&self.team, call, (&shape, &plan, counts_of(call)))?;
+        let (unit, entry) = kernel_of(&shape, plan.algorithm);
+        let local_bytes = LinkLayout::local_bytes(self.size());
+        let kernel = self.unit(unit)?.kernel(entry)?.clone();
+        let Plan { blocks, threads, .. } = plan;
+        let launch = |args| {
+            let (kernel, arguments) = (kernel.clone(), Arguments::Network(Box::new(args)));
+            Step::Kernel(Box::new(Launch { kernel, arguments, blocks, threads, local_bytes }))
+        };
+        Ok(Prepared {
+            plan,
+            shape,
+            steps: all.into_iter().map(launch).collect(),
+            channel: self.channel.lanes,
+            table: Some(Arc::new(table)),
+            uses: self.uses(call),
+            description: describe(&shape, &plan).into(),
+            fingerprint: None,
+        })
+    }
+
     fn prepare_messages(
         &mut self,
         call: &Call<'_>,
@@ -396,7 +447,7 @@ impl Communicator {
         match self.units.entry(unit) {
             Entry::Occupied(known) => Ok(known.into_mut()),
             Entry::Vacant(place) => {
-                let loaded = self.world.jit().load(self.world.device(), &unit.spec())?;
+                let loaded = self.world.jit().load(self.world.device(), &unit.spec_in(&self.world))?;
                 Ok(place.insert(loaded))
             }
         }
@@ -480,6 +531,17 @@ impl Drop for Communicator {
         if let Some(meeting) = self.meeting.take() {
             self.team.hold(meeting);
         }
+    }
+}
+
+/// Elements that are exchanged with each member, where the call has counts that differ.
+const fn counts_of<'a>(call: &Call<'a>) -> Counts<'a> {
+    match *call {
+        Call::AllGatherUneven { counts, .. } => Counts::AllGather(counts),
+        Call::AllToAllUneven { output_splits, input_splits, .. } => {
+            Counts::AllToAll { input_splits, output_splits }
+        }
+        _ => Counts::Even,
     }
 }
 

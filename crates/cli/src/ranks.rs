@@ -61,14 +61,18 @@ impl RankArgs {
     pub(crate) fn refuse_nodes(&self, command: &str) -> anyhow::Result<()> {
         match self.nodes {
             None => Ok(()),
-            Some(nodes) => bail!("--nodes {nodes}: {command} is for ranks that map each other's memory; leave it out"),
+            Some(nodes) => {
+                bail!("--nodes {nodes}: {command} is for ranks that map each other's memory; leave it out")
+            }
         }
     }
 
     fn check_nodes(&self, ranks: u32) -> anyhow::Result<()> {
         match self.nodes {
             Some(nodes) if nodes.get() > ranks => {
-                bail!("--nodes {nodes} with {ranks} ranks; allowed are 1 to {ranks}, as every machine has a rank")
+                bail!(
+                    "--nodes {nodes} with {ranks} ranks; allowed are 1 to {ranks}, as every machine has a rank"
+                )
             }
             _ => Ok(()),
         }
