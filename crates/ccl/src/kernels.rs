@@ -1,7 +1,7 @@
 //! The kernels of this crate, for building ahead and for launching.
 
 use anabranch_hip_jit::{DeviceStruct as _, Header, KernelSpec, KernelUnit, PRELUDE};
-use anabranch_shmem::device_api::DEVICE_HEADERS as SHMEM_HEADERS;
+use anabranch_shmem::device_api::{BarrierWorkspace, DEVICE_HEADERS as SHMEM_HEADERS};
 
 use crate::DataType;
 use crate::args::{
@@ -158,7 +158,7 @@ pub static NETWORK_MOVE: KernelUnit = KernelUnit {
     source: include_str!("../kernels/network_move.hip"),
     headers: HEADERS,
     entries: &[entry::NETWORK_MOVE],
-    layouts: &[NetworkArgs::c_declaration],
+    layouts: &[BarrierWorkspace::c_declaration, NetworkArgs::c_declaration],
 };
 
 /// Reduces messages of one type across machines.
@@ -167,7 +167,7 @@ pub static NETWORK_REDUCE: KernelUnit = KernelUnit {
     source: include_str!("../kernels/network_reduce.hip"),
     headers: HEADERS,
     entries: &[entry::NETWORK_REDUCE],
-    layouts: &[NetworkArgs::c_declaration],
+    layouts: &[BarrierWorkspace::c_declaration, NetworkArgs::c_declaration],
 };
 
 /// The units of single collectives; [`GATHER_MANY`] and [`PIPES`] are the others.
