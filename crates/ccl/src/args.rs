@@ -470,6 +470,9 @@ device_struct! {
     }
 }
 
+/// Words of steps and ports that the arguments of a launch have room for, which is enough for any call of 20 members; more lie in memory.
+pub const MOST_STEP_WORDS: usize = 448;
+
 device_struct! {
     /// Arguments of `kernels/network_move.hip` and `kernels/network_reduce.hip`.
     pub struct NetworkArgs {
@@ -477,10 +480,8 @@ device_struct! {
         pub links: Links,
         /// The operator, where anything is reduced.
         pub reduction: Reduction,
-        /// The steps, in their order.
-        pub steps: DevicePointer<LinkStep>,
-        /// Their ports.
-        pub ports: DevicePointer<LinkPort>,
+        /// The steps ([`LinkStep`]) in their order, then their ports ([`LinkPort`]), when there are more than fit here; else null.
+        pub table: DevicePointer<u64>,
         /// Bytes of a chunk, as they lie in tensors; a multiple of 16.
         pub piece_bytes: u64,
         /// Times that a lane goes through.
@@ -489,5 +490,7 @@ device_struct! {
         pub step_count: u32,
         /// Zero.
         pub reserved: u32,
+        /// The steps and their ports.
+        pub words: [u64; MOST_STEP_WORDS],
     }
 }

@@ -388,7 +388,7 @@ impl Communicator {
         let kernel = self.unit(unit)?.kernel(entry)?.clone();
         let Plan { blocks, threads, .. } = plan;
         let launch = |args| {
-            let (kernel, arguments) = (kernel.clone(), Arguments::Network(Box::new(args)));
+            let (kernel, arguments) = (kernel.clone(), Arguments::Network(args));
             Step::Kernel(Box::new(Launch { kernel, arguments, blocks, threads, local_bytes }))
         };
         Ok(Prepared {
@@ -396,7 +396,7 @@ impl Communicator {
             shape,
             steps: all.into_iter().map(launch).collect(),
             channel: self.channel.lanes,
-            table: Some(Arc::new(table)),
+            table: table.map(Arc::new),
             uses: self.uses(call),
             description: describe(&shape, &plan).into(),
             fingerprint: None,

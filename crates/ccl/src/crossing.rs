@@ -1,5 +1,7 @@
 //! Calls of a communicator whose members are on several machines: which form each takes, and what its kernel gets.
 
+use anabranch_hip::DeviceAddress;
+use anabranch_hip_jit::DevicePointer;
 use anabranch_hip_jit::bytemuck::Zeroable;
 use anabranch_ranks::Group;
 use anabranch_shmem::{Team, TeamTable, World};
@@ -151,7 +153,7 @@ impl Crossing {
         Ok(Lowered { listed, reduction, piece_bytes })
     }
 
-    /// The arguments of a call's launches: one, or of many tensors gathered one for each; and what they point to.
+    /// The arguments of a call's launches: one, or of many tensors gathered one for each; and what they point to, where they do.
     ///
     /// # Errors
     /// [`Error::Unmapped`] for messages; device memory for the steps; [`Error::Foreign`].
@@ -160,7 +162,7 @@ impl Crossing {
         team: &Team,
         call: &Call<'_>,
         (shape, plan, counts): (&Shape, &Plan, Counts<'_>),
-    ) -> Result<(Vec<NetworkArgs>, TeamTable)> {
+    ) -> Result<(Vec<Box<NetworkArgs>>, Option<TeamTable>)> {
         let lowered = match call {
             Call::AllGatherMany(pairs) => {
                 let of_pair = |(output, input): &(Tensor<'_>, Tensor<'_>)| {
@@ -172,13 +174,16 @@ impl Crossing {
             }
             _ => vec![self.lower(team, call.tensors(), (shape, plan, counts))?],
         };
-        let words: Vec<u64> = lowered.iter().flat_map(|one| one.listed.words.iter().copied()).collect();
-        let table = team.table(&words)?;
-        let mut at = table.address().0;
+        let long = lowered.iter().filter(|one| one.listed.is_long());
+        let words: Vec<u64> = long.flat_map(|one| one.listed.words.iter().copied()).collect();
+        let table = if words.is_empty() { None } else { Some(team.table(&words)?) };
+        let mut at = table.as_ref().map_or(DeviceAddress::NULL, TeamTable::address);
         let mut all = Vec::with_capacity(lowered.len());
         for Lowered { listed, reduction, piece_bytes } in lowered {
-            all.push(listed.arguments(&self.links, at, reduction, piece_bytes));
-            at += size_of_val(listed.words.as_slice()) as u64;
+            all.push(listed.arguments(&self.links, DevicePointer::new(at), reduction, piece_bytes));
+            if listed.is_long() {
+                at = at.offset(size_of_val(listed.words.as_slice()) as u64);
+            }
         }
         Ok((all, table))
     }

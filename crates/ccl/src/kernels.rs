@@ -5,8 +5,8 @@ use anabranch_shmem::device_api::{BarrierWorkspace, DEVICE_HEADERS as SHMEM_HEAD
 
 use crate::DataType;
 use crate::args::{
-    EngineReduceArgs, FingerprintArgs, GatherManyArgs, MoveArgs, NetworkArgs, PipesArgs, Place, ReduceArgs,
-    UnevenArgs,
+    EngineReduceArgs, FingerprintArgs, GatherManyArgs, LinkPort, LinkState, LinkStep, MoveArgs, NetworkArgs,
+    PipesArgs, Place, ReduceArgs, UnevenArgs,
 };
 use crate::device_api::DEVICE_HEADERS;
 
@@ -152,13 +152,22 @@ pub static FINGERPRINT: KernelUnit = KernelUnit {
     layouts: &[Place::c_declaration, FingerprintArgs::c_declaration],
 };
 
+/// `shmem/shmem.h` names workspaces, and `ccl/links.h` counters, steps and ports, which these arguments have as words.
+const NETWORK_LAYOUTS: &[fn() -> String] = &[
+    BarrierWorkspace::c_declaration,
+    LinkState::c_declaration,
+    LinkStep::c_declaration,
+    LinkPort::c_declaration,
+    NetworkArgs::c_declaration,
+];
+
 /// Moves bytes of any type across machines.
 pub static NETWORK_MOVE: KernelUnit = KernelUnit {
     name: "ccl_network_move",
     source: include_str!("../kernels/network_move.hip"),
     headers: HEADERS,
     entries: &[entry::NETWORK_MOVE],
-    layouts: &[BarrierWorkspace::c_declaration, NetworkArgs::c_declaration],
+    layouts: NETWORK_LAYOUTS,
 };
 
 /// Reduces messages of one type across machines.
@@ -167,7 +176,7 @@ pub static NETWORK_REDUCE: KernelUnit = KernelUnit {
     source: include_str!("../kernels/network_reduce.hip"),
     headers: HEADERS,
     entries: &[entry::NETWORK_REDUCE],
-    layouts: &[BarrierWorkspace::c_declaration, NetworkArgs::c_declaration],
+    layouts: NETWORK_LAYOUTS,
 };
 
 /// The units of single collectives; [`GATHER_MANY`] and [`PIPES`] are the others.

@@ -65,14 +65,21 @@ ANABRANCH_DEVICE u64 slot_offset(const Links& links, u64 first, u64 index, u64 c
     return first + (index * LINK_DEPTH + slot) * links.slot_bytes;
 }
 
-ANABRANCH_DEVICE LinkPort load_port(const Grid& grid, const NetworkArgs& args, u32 index) {
-    const LinkPort* port = args.ports + index;
-    return LinkPort{private_load(grid, &port->address), private_load(grid, &port->peer), private_load(grid, &port->flags)};
+// The words of the steps, then those of their ports; two numbers of 32 bits are in a word, the first in its low half.
+ANABRANCH_DEVICE u64 step_word(const Grid& grid, const NetworkArgs& args, u32 index) {
+    return args.table == nullptr ? args.words[index] : private_load(grid, args.table + index);
 }
 ANABRANCH_DEVICE LinkStep load_step(const Grid& grid, const NetworkArgs& args, u32 index) {
-    const LinkStep* step = args.steps + index;
-    return LinkStep{private_load(grid, &step->bytes), private_load(grid, &step->first_port), private_load(grid, &step->sources),
-                    private_load(grid, &step->targets), private_load(grid, &step->lag), private_load(grid, &step->flags), 0};
+    u64 word[4];
+    for (u32 i = 0; i < 4; ++i) word[i] = step_word(grid, args, 4 * index + i);
+    auto low = [&](u32 i) { return static_cast<u32>(word[i]); };
+    auto high = [&](u32 i) { return static_cast<u32>(word[i] >> 32); };
+    return LinkStep{word[0], low(1), high(1), low(2), high(2), low(3), 0};
+}
+ANABRANCH_DEVICE LinkPort load_port(const Grid& grid, const NetworkArgs& args, u32 index) {
+    u32 first = 4 * args.step_count + 2 * index;
+    u64 address = step_word(grid, args, first), other = step_word(grid, args, first + 1);
+    return LinkPort{address, static_cast<u32>(other), static_cast<u32>(other >> 32)};
 }
 
 // Where port `i`'s chunk is on this rank, or in a mapped peer's slot.

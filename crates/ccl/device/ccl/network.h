@@ -26,14 +26,13 @@ ANABRANCH_DEVICE bool do_step(const Grid& grid, const NetworkArgs& args, const s
     }
     ANABRANCH_UNLESS(CCL_NETWORK_NO_ACQUIRE) acquire_after_wait(grid);
     ANABRANCH_UNLESS(CCL_NETWORK_NO_BARRIER) grid.block_barrier();
-    if (grid.local_load<u32>(LINK_FAULT) != 0) return false;
-    ANABRANCH_TWIN(CCL_NETWORK_CONSUMED_UNREAD) tell_here(true, false);
-    ANABRANCH_TWIN(CCL_NETWORK_FLAG_FIRST) tell_here(false, true);
-    data();
+    bool well = grid.local_load<u32>(LINK_FAULT) == 0;
+    ANABRANCH_TWIN(CCL_NETWORK_CONSUMED_UNREAD) { if (well) tell_here(true, false); }
+    ANABRANCH_TWIN(CCL_NETWORK_FLAG_FIRST) { if (well) tell_here(false, true); }
+    if (well) data();
     ANABRANCH_TWIN(CCL_NETWORK_UNRELEASED) grid.block_barrier();
     ANABRANCH_UNLESS(CCL_NETWORK_UNRELEASED) shmem::Block::release_for_first(grid, ports);
-    tell_here(MUTANT != MUTANT_CCL_NETWORK_CONSUMED_UNREAD, MUTANT != MUTANT_CCL_NETWORK_FLAG_FIRST);
-    bool well = true;
+    if (well) tell_here(MUTANT != MUTANT_CCL_NETWORK_CONSUMED_UNREAD, MUTANT != MUTANT_CCL_NETWORK_FLAG_FIRST);
     for (u32 i = 0; i < ports && well; ++i) {
         LinkPort port = port_of(i);
         if ((port.flags & PORT_ACROSS) == 0) continue;

@@ -41,6 +41,13 @@ impl LinkLayout {
         let links = u64::from(lanes) * u64::from(STREAMS) * u64::from(members);
         let slots = links * u64::from(DEPTH);
         let slot_bytes = (bytes / (2 * slots) / ALIGNMENT * ALIGNMENT).clamp(ALIGNMENT, MOST_SLOT_BYTES);
+        Self::with(start, members, lanes, slot_bytes)
+    }
+
+    /// The same with slots of so many bytes: a multiple of 16.
+    pub fn with(start: u64, members: u32, lanes: u32, slot_bytes: u64) -> Self {
+        let links = u64::from(lanes) * u64::from(STREAMS) * u64::from(members);
+        let slots = links * u64::from(DEPTH);
         let mut end = start.next_multiple_of(ALIGNMENT);
         let mut place = |bytes: u64| {
             let start = end;

@@ -8,8 +8,8 @@ use super::nodes::Nodes;
 use super::schedule::{self, Port, Step};
 use crate::DataType;
 use crate::args::{
-    LinkPort, LinkStep, Links, NetworkArgs, PORT_ACROSS, PORT_LINK, Reduction, STEP_GIVES_UNROUNDED,
-    STEP_IS_TOKEN, STEP_REDUCES, STEP_TAKES_UNROUNDED,
+    LinkPort, LinkStep, Links, MOST_STEP_WORDS, NetworkArgs, PORT_ACROSS, PORT_LINK, Reduction,
+    STEP_GIVES_UNROUNDED, STEP_IS_TOKEN, STEP_REDUCES, STEP_TAKES_UNROUNDED,
 };
 
 /// Where this rank's tensors are; 0 for none.
@@ -21,10 +21,10 @@ pub struct Tensors {
     pub output: u64,
 }
 
-/// The steps as the kernels read them: a table of words, of which the first are the steps and the others their ports.
+/// The steps as the kernels read them: words, of which the first are the steps and the others their ports.
 #[derive(Clone, Debug)]
 pub struct Listed {
-    /// For [`anabranch_shmem::Team::table`].
+    /// For the arguments, or for [`anabranch_shmem::Team::table`] where they do not fit there.
     pub words: Vec<u64>,
     steps: u32,
     times: u64,
@@ -73,25 +73,34 @@ pub fn list(
 }
 
 impl Listed {
-    /// The arguments of a launch, for words that lie at `table`.
+    /// Whether the arguments have no room for it.
+    pub fn is_long(&self) -> bool {
+        self.words.len() > MOST_STEP_WORDS
+    }
+
+    /// The arguments of a launch, for words that lie at `table` where they are long.
     pub fn arguments(
         &self,
         links: &Links,
-        table: u64,
+        table: DevicePointer<u64>,
         reduction: Reduction,
         piece_bytes: u64,
-    ) -> NetworkArgs {
-        let steps = u64::from(self.steps) * size_of::<LinkStep>() as u64;
-        NetworkArgs {
+    ) -> Box<NetworkArgs> {
+        let mut args = Box::new(NetworkArgs {
             links: *links,
             reduction,
-            steps: DevicePointer::new(anabranch_hip::DeviceAddress(table)),
-            ports: DevicePointer::new(anabranch_hip::DeviceAddress(table + steps)),
+            table: DevicePointer::NULL,
             piece_bytes,
             times: self.times,
             step_count: self.steps,
             reserved: 0,
+            words: [0; MOST_STEP_WORDS],
+        });
+        match args.words.get_mut(..self.words.len()) {
+            Some(words) => words.copy_from_slice(&self.words),
+            None => args.table = table,
         }
+        args
     }
 }
 
@@ -105,6 +114,29 @@ pub fn slot_pieces(slot_bytes: u64, data_type: DataType, reduces: bool) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::network::schedule::Exchange;
+
+    #[test]
+    fn steps_of_twenty_members_fit_into_arguments() {
+        let machines: Vec<u32> = (0..20).map(|member| member / 5).collect();
+        let (nodes, bytes) = (Nodes::new(&machines), 1 << 30);
+        let tensors = Tensors { input: 4096, output: 8192 };
+        for exchange in [
+            Exchange::AllReduce { bytes },
+            Exchange::ReduceScatter { bytes },
+            Exchange::AllGather { bytes: vec![bytes; 20] },
+            Exchange::AllToAll { sent: vec![bytes; 20], received: vec![bytes; 20] },
+        ] {
+            for me in [0, 7, 19] {
+                let direct = schedule::direct(20, me, &exchange);
+                assert!(!list(&nodes, me, &direct, tensors, 4096, 4).is_long(), "{exchange:?}");
+                let Ok(by_node) = schedule::by_node(&nodes, me, &exchange) else { continue };
+                assert!(!list(&nodes, me, &by_node, tensors, 4096, 4).is_long(), "{exchange:?} by node");
+            }
+        }
+        let direct = schedule::direct(64, 3, &Exchange::AllReduce { bytes });
+        assert!(list(&Nodes::new(&[0; 64]), 3, &direct, tensors, 4096, 4).is_long());
+    }
 
     #[test]
     fn pieces_are_whole_units_and_fit_their_slots() {
