@@ -22,7 +22,17 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("softnic", &["clock", "hip", "ranks", "transport", "transport-rdma"]),
     (
         "shmem",
-        &["bootstrap", "clock", "hip", "hip-jit", "ranks", "transport", "transport-p2p", "transport-sdma"],
+        &[
+            "bootstrap",
+            "clock",
+            "hip",
+            "hip-jit",
+            "ranks",
+            "transport",
+            "transport-p2p",
+            "transport-rdma",
+            "transport-sdma",
+        ],
     ),
     ("ep", &["bootstrap", "clock", "elements", "hip", "hip-jit", "ranks", "shmem", "tuning"]),
     ("ccl", &["clock", "elements", "hip", "hip-jit", "ranks", "shmem", "tuning"]),
