@@ -53,7 +53,21 @@ const ARROWS: &[(&str, &[&str])] = &[
             "transport-sdma",
         ],
     ),
-    ("anabranch", &["bootstrap", "ccl", "ep", "hip", "hip-host", "hip-jit", "ranks", "shmem", "transport"]),
+    (
+        "anabranch",
+        &[
+            "bootstrap",
+            "ccl",
+            "ep",
+            "hip",
+            "hip-host",
+            "hip-jit",
+            "ranks",
+            "shmem",
+            "transport",
+            "transport-rdma",
+        ],
+    ),
     ("cli", &["anabranch", "sim"]),
     ("testkit", &["anabranch", "bootstrap", "hip", "hip-host", "hip-jit", "ranks", "shmem", "transport"]),
 ];

@@ -25,6 +25,8 @@ pub struct SoftNicConfig {
     pub inline_bytes: u32,
     /// How many immediate values each receive queue takes before the peer's requests fail with [`Syndrome::ReceiverNotReady`].
     pub receives: u32,
+    /// Where it runs.
+    pub placement: Placement,
     /// What is done in another order than the plain one, where that is allowed.
     pub adversary: Option<Adversary>,
     /// What goes wrong.
@@ -42,6 +44,7 @@ impl Default for SoftNicConfig {
             most_message_bytes: 1 << 30,
             inline_bytes: 28,
             receives: u32::MAX,
+            placement: Placement::default(),
             adversary: None,
             faults: NicFaults::default(),
         }
@@ -68,6 +71,17 @@ impl SoftNicConfig {
         range("bytes of inline data", self.inline_bytes.into(), 8, 28)?;
         range("patience (nanoseconds)", self.patience.as_nanos() as u64, 1, u64::MAX)
     }
+}
+
+/// Where a NIC in software runs, and how it reaches memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Placement {
+    /// As the runtime allows: under the scheduler of the one that is made of CPU threads, else as [`Self::OwnThread`].
+    #[default]
+    Fitting,
+    /// On a thread of its own. Queues are pinned memory of the host, mapped to the device; memory of the device is read and written by
+    /// copies on a stream of its own.
+    OwnThread,
 }
 
 /// What an adversary does within what the specification allows, decided by a seed. Chances are out of 256.

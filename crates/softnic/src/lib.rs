@@ -13,6 +13,7 @@
 
 mod config;
 pub mod decode;
+mod device_memory;
 mod endpoint;
 pub mod fabric;
 mod keys;
@@ -26,7 +27,7 @@ mod ring;
 mod stopped;
 mod syndrome;
 
-pub use config::{Adversary, NicFaults, SoftNicConfig};
+pub use config::{Adversary, NicFaults, Placement, SoftNicConfig};
 pub use fabric::{Fabric, InProcess, Listen, StreamPort};
 pub use machine::{Immediate, Traffic};
 pub use memory::NicMemory;

@@ -20,7 +20,7 @@ use crate::endpoint::Endpoint;
 use crate::fabric::{Fabric, NicNumber};
 use crate::keys::Keys;
 use crate::machine::{Immediate, Machine, PeerQueue, QueuePair, Traffic};
-use crate::memory::{HostRuntimeMemory, NicMemory};
+use crate::memory::NicMemory;
 use crate::place::{Place, QueueMemory};
 use crate::ring::Mlx5Ring;
 
@@ -106,15 +106,8 @@ impl SoftNic {
         }
         let (number, kind, address) = (fabric.number(), fabric.kind(), fabric.address());
         let keys = Arc::new(Keys::default());
-        let (memory, place): (Arc<dyn NicMemory>, _) = match device.runtime().engines(device.ordinal()) {
-            Some(engines) => {
-                let memory = Arc::new(HostRuntimeMemory(Arc::clone(&engines.memory)));
-                (memory, Place::Runtime { device: device.clone(), engines })
-            }
-            None => {
-                return Err(NicError::NoNic { reasons: "the runtime runs no engines in software".to_owned() });
-            }
-        };
+        let place = Place::of(device, config.placement)?;
+        let memory = place.memory();
         let machine = Machine::new(fabric, Arc::clone(&memory), Arc::clone(&keys), config.clone());
         let clock = device.runtime().driver();
         let shared = Arc::new(Shared { machine: Mutex::new(machine), clock });

@@ -1,12 +1,14 @@
 //! NICs in software for the ranks of a world.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anabranch_hip::Device;
+use anabranch_ranks::GlobalRank;
 use anabranch_transport::PeerInfo;
 use anabranch_transport_rdma::{NicDriver, NicError, OpenNic, RdmaConfig};
 
-use crate::config::{Adversary, SoftNicConfig};
+use crate::config::{Adversary, NicFaults, SoftNicConfig};
 use crate::fabric::{Fabric, InProcess, Listen, StreamPort};
 use crate::nic::SoftNic;
 
@@ -17,6 +19,7 @@ use crate::nic::SoftNic;
 pub struct SoftNics {
     fabric: Kind,
     config: SoftNicConfig,
+    faults: BTreeMap<GlobalRank, NicFaults>,
 }
 
 #[derive(Clone, Debug)]
@@ -28,12 +31,19 @@ enum Kind {
 impl SoftNics {
     /// For ranks that are threads of this process: all of them get this value, or clones of it.
     pub fn in_process(config: SoftNicConfig) -> Self {
-        Self { fabric: Kind::InProcess(InProcess::new()), config }
+        Self { fabric: Kind::InProcess(InProcess::new()), config, faults: BTreeMap::new() }
     }
 
     /// For ranks in any processes: each NIC listens there.
     pub fn by_sockets(listen: Listen, config: SoftNicConfig) -> Self {
-        Self { fabric: Kind::Sockets(listen), config }
+        Self { fabric: Kind::Sockets(listen), config, faults: BTreeMap::new() }
+    }
+
+    /// With what goes wrong at the NIC of one rank, in the place of what the configuration says for all.
+    #[must_use]
+    pub fn with_faults(mut self, rank: GlobalRank, faults: NicFaults) -> Self {
+        self.faults.insert(rank, faults);
+        self
     }
 }
 
@@ -52,7 +62,8 @@ impl OpenNic for SoftNics {
         let rank = u64::from(local.rank.get()).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let adversary =
             self.config.adversary.map(|adversary| Adversary { seed: adversary.seed ^ rank, ..adversary });
-        let own = SoftNicConfig { patience: config.patience, adversary, ..self.config.clone() };
+        let faults = self.faults.get(&local.rank).unwrap_or(&self.config.faults).clone();
+        let own = SoftNicConfig { patience: config.patience, adversary, faults, ..self.config.clone() };
         Ok(Arc::new(SoftNic::open(device, fabric, own)?))
     }
 }

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use anabranch_ranks::GlobalRank;
-use anabranch_softnic::{Adversary, Listen, NicFaults, SoftNicConfig, Syndrome, Traffic};
+use anabranch_softnic::{Adversary, Listen, NicFaults, Placement, SoftNicConfig, Syndrome, Traffic};
 use anabranch_transport_rdma::{NicDriver, NicError, Provider, QueueSpec};
 
 use common::encode::{self, halves};
@@ -116,6 +116,19 @@ fn every_request_with_adversaries() {
     for seed in 0..40 {
         let config = SoftNicConfig { adversary: Some(Adversary::new(seed)), ..small_frames() };
         let mut world = World::new(2, &Way::in_process(), 16, &config);
+        every_request(&mut world, 0, 1);
+        every_request(&mut world, 1, 0);
+    }
+}
+
+#[test]
+fn every_request_by_a_thread_that_copies() {
+    let placement = Placement::OwnThread;
+    for (adversary, way) in
+        [(None, Way::in_process()), (Some(Adversary::new(4)), Way::Sockets(Listen::Abstract))]
+    {
+        let config = SoftNicConfig { placement, adversary, ..small_frames() };
+        let mut world = World::new(2, &way, 16, &config);
         every_request(&mut world, 0, 1);
         every_request(&mut world, 1, 0);
     }

@@ -11,6 +11,8 @@ mod config;
 pub mod device;
 mod driver;
 mod error;
+pub mod mlx5;
+pub mod nics;
 mod offer;
 mod posted;
 mod provider;

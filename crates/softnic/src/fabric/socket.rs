@@ -127,7 +127,11 @@ impl Listener {
 /// A folder of this user's that nobody else may enter.
 fn private(folder: &Path) -> io::Result<()> {
     let about = std::fs::metadata(folder)?;
-    if about.is_dir() && about.uid() == rustix::process::geteuid().as_raw() && about.mode() & 0o077 == 0 {
+    // The low six bits are those of the group and of others.
+    if about.is_dir()
+        && about.uid() == rustix::process::geteuid().as_raw()
+        && about.mode().trailing_zeros() >= 6
+    {
         return Ok(());
     }
     let text = format!("{} is not a folder of this user's with mode 0700", folder.display());

@@ -165,9 +165,10 @@ impl StreamPort {
                 }
                 Err(cause) => cause.to_string(),
             };
-            match self.incoming.swap_remove(place).from {
-                Some(peer) => self.lose(peer, over),
-                None => tracing::warn!(why = over, "a connection to a NIC was refused"),
+            if let Some(peer) = self.incoming.swap_remove(place).from {
+                self.lose(peer, over);
+            } else {
+                tracing::warn!(why = over, "a connection to a NIC was refused");
             }
             return;
         }
@@ -228,21 +229,20 @@ fn understand(
     events: &mut VecDeque<Event>,
 ) -> Result<(), String> {
     let mut taken = 0;
-    let from = match incoming.from {
-        Some(from) => from,
-        None => {
-            let Some(hello) = incoming.came.first_chunk::<HELLO>() else { return Ok(()) };
-            let (magic, rest) = hello.split_at(MAGIC.len());
-            let (given, number) = rest.split_at(TOKEN);
-            // Every byte is looked at: how long it takes says nothing about where they differ.
-            let differs = given.iter().zip(token).fold(0, |differs, (left, right)| differs | (left ^ right));
-            if magic != MAGIC || differs != 0 {
-                return Err("it does not know this NIC's token".to_owned());
-            }
-            taken = HELLO;
-            let from = number.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte));
-            *incoming.from.insert(NicNumber(from))
+    let from = if let Some(from) = incoming.from {
+        from
+    } else {
+        let Some(hello) = incoming.came.first_chunk::<HELLO>() else { return Ok(()) };
+        let (magic, rest) = hello.split_at(MAGIC.len());
+        let (given, number) = rest.split_at(TOKEN);
+        // Every byte is looked at: how long it takes says nothing about where they differ.
+        let differs = given.iter().zip(token).fold(0, |differs, (left, right)| differs | (left ^ right));
+        if magic != MAGIC || differs != 0 {
+            return Err("it does not know this NIC's token".to_owned());
         }
+        taken = HELLO;
+        let from = number.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte));
+        *incoming.from.insert(NicNumber(from))
     };
     while let Some((frame, bytes)) =
         decode(&incoming.came[taken..], MOST_FRAME).map_err(|why| why.to_string())?

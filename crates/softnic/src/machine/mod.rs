@@ -116,11 +116,14 @@ impl Machine {
                     tracing::debug!(%peer, why, "a NIC is gone");
                     self.gone.insert(peer);
                 }
-                Event::Came { from, frame } => match self.queues.get_mut(&frame.target) {
-                    Some(queue) => queue.take(from, frame),
-                    // Of a queue pair that is no more; its peer's patience ends.
-                    None => tracing::debug!(%from, queue = frame.target, "a frame for no queue pair"),
-                },
+                Event::Came { from, frame } => {
+                    if let Some(queue) = self.queues.get_mut(&frame.target) {
+                        queue.take(from, frame);
+                    } else {
+                        // Of a queue pair that is no more; its peer's patience ends.
+                        tracing::debug!(%from, queue = frame.target, "a frame for no queue pair");
+                    }
+                }
             }
         }
         let mut context = Context {
