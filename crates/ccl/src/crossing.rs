@@ -48,7 +48,10 @@ pub(crate) fn nodes_of(world: &World, group: &Group, config: &CclConfig) -> Resu
             return Err(Error::Config { field: "machines", given: machines.len() as u64, allowed });
         }
         Some(machines) => machines.to_vec(),
-        None => hosts(world, group),
+        None => {
+            let nodes = world.nodes_of(group)?;
+            group.ranks().map(|member| nodes.node_of(member).unwrap_or(0)).collect()
+        }
     };
     let is_here = |member: &u32| mine.get(*member as usize) == mine.get(rank_in(world, group) as usize);
     let mapped = |member: &u32| {
@@ -69,19 +72,6 @@ pub(crate) fn nodes_of(world: &World, group: &Group, config: &CclConfig) -> Resu
         return Err(Error::Unmapped { what, machines: nodes.count(), instead });
     }
     Ok(several)
-}
-
-/// Which machine each member is on: the first member that is on the same.
-fn hosts(world: &World, group: &Group) -> Vec<u32> {
-    let info = |rank: &anabranch_ranks::GlobalRank| world.peers().get(rank.index());
-    let of = |rank| {
-        let same = |other: &anabranch_ranks::GlobalRank| match (info(rank), info(other)) {
-            (Some(one), Some(other)) => one.same_host(other),
-            _ => false,
-        };
-        group.members().iter().position(same).unwrap_or(0) as u32
-    };
-    group.members().iter().map(of).collect()
 }
 
 fn rank_in(world: &World, group: &Group) -> u32 {
