@@ -1,19 +1,12 @@
 //! The rows of collectives across machines.
 
 use super::table::{File, HeldBy};
-use HeldBy::{Test, Twins};
+use HeldBy::Twins;
 
 pub(super) const FILES: &[File] = &[
     File {
         file: "ccl/device/ccl/links.h",
         rows: &[
-            (
-                "open_links",
-                "block_barrier",
-                Test(
-                    "crates/ccl/tests/network.rs: a block goes on with counters that other threads have loaded",
-                ),
-            ),
             (
                 "ready_port",
                 "wait_until",
