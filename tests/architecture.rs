@@ -64,6 +64,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "hip-jit",
             "ranks",
             "shmem",
+            "softnic",
             "transport",
             "transport-rdma",
         ],

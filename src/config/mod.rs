@@ -19,8 +19,8 @@ pub use error::ConfigError;
 pub use origin::{Origin, Origins};
 pub use sections::{
     BootstrapConfig, CclSettings, CompileMode, Config, DeadlineConfig, DeviceConfig, EpSettings, HeapConfig,
-    HeapMode, HostDeviceConfig, KernelsConfig, P2pConfig, Schedule, SdmaConfig, TransportConfig,
-    TransportName,
+    HeapMode, HostDeviceConfig, KernelsConfig, NicDriverName, P2pConfig, RdmaConfig, Schedule, SdmaConfig,
+    TransportConfig, TransportName,
 };
 pub use settings::{SETTINGS, Setting, SettingKind, setting_named, settings_markdown};
 pub use units::{ByteSize, Period, UnitError};

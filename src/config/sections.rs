@@ -3,6 +3,7 @@
 //! Every field is a setting; what it means, its default and whether ranks must agree on it is in
 //! [`SETTINGS`](super::SETTINGS), which a test holds against these structs.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -245,9 +246,8 @@ pub struct TransportConfig {
     pub p2p: P2pConfig,
     /// Copy engines.
     pub sdma: SdmaConfig,
-    /// Kept unread, so that one file serves builds with and without it.
-    #[serde(skip_serializing_if = "toml::Table::is_empty")]
-    pub rdma: toml::Table,
+    /// NICs.
+    pub rdma: RdmaConfig,
 }
 
 impl Default for TransportConfig {
@@ -256,7 +256,7 @@ impl Default for TransportConfig {
             order: vec![TransportName::P2p],
             p2p: P2pConfig::default(),
             sdma: SdmaConfig::default(),
-            rdma: toml::Table::new(),
+            rdma: RdmaConfig::default(),
         }
     }
 }
@@ -284,6 +284,61 @@ pub struct SdmaConfig {
 impl Default for SdmaConfig {
     fn default() -> Self {
         Self { queues: 2, ring_bytes: ByteSize(64 << 10), most_copy_bytes: None }
+    }
+}
+
+/// What serves as a rank's NIC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum NicDriverName {
+    /// The machine's NICs, by libibverbs.
+    #[default]
+    Verbs,
+    /// NICs in software, which talk over sockets: for trials without hardware.
+    Software,
+}
+
+/// `[transport.rdma]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct RdmaConfig {
+    /// What serves as a rank's NIC.
+    pub driver: NicDriverName,
+    /// Queue pairs to each peer, over which the waves of a kernel are spread.
+    pub queues: u32,
+    /// Entries of a send queue, a power of two.
+    pub entries: u32,
+    /// How long a peer's NIC has to answer.
+    pub patience: Period,
+    /// Which NICs may be used, or may not (`^`); empty means every NIC that is hardware.
+    pub nics: Vec<String>,
+    /// Which address of the port; `None` means the best by its kind.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gid_index: Option<u32>,
+    /// Traffic class of packets.
+    pub traffic_class: u8,
+    /// Service level, on Ethernet the priority.
+    pub service_level: u8,
+    /// With the driver `software`: the address at which each NIC listens; `None` means sockets of this machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub software_address: Option<IpAddr>,
+}
+
+impl Default for RdmaConfig {
+    fn default() -> Self {
+        Self {
+            driver: NicDriverName::Verbs,
+            queues: 2,
+            entries: 256,
+            patience: Period(Duration::from_secs(10)),
+            nics: Vec::new(),
+            gid_index: None,
+            traffic_class: 0,
+            service_level: 0,
+            software_address: None,
+        }
     }
 }
 

@@ -1,11 +1,12 @@
 //! Running something on every rank of a world: in processes that this program starts of itself, or in threads.
 
 use std::ffi::OsString;
+use std::io::Write as _;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch::config::{Schedule, TransportName};
+use anabranch::config::{LoadedConfig, NicDriverName, Origin, Schedule, TransportConfig, TransportName};
 use anabranch::jit::{Jit, JitStats, KernelSpec, Target};
 use anabranch::shmem::Fault;
 use anabranch::{Config, Environment, Placement, Platform, RankError, RuntimeKind, World};
@@ -28,8 +29,8 @@ pub(crate) struct RankArgs {
     /// Ranks are threads of this process and not processes of their own.
     #[arg(long)]
     pub(crate) threads: bool,
-    /// Divide the ranks into N machines, blocks of neighbours, between which they go as between real ones: through a NIC
-    /// (`rdma` is put behind transport.order).
+    /// Divide the ranks into N machines, blocks of neighbours, between which they go as between real ones: through a NIC (`rdma` is put
+    /// behind transport.order), which is one in software unless transport.rdma.driver is set.
     #[arg(long, value_name = "N")]
     pub(crate) nodes: Option<NonZeroU32>,
     /// One JSON object a line.
@@ -46,10 +47,16 @@ impl RankArgs {
     /// # Errors
     /// The first complaint about a layer.
     fn load(&self) -> anyhow::Result<Config> {
-        let mut config = self.runtime.load()?.config;
-        let order = &mut config.transport.order;
-        if self.nodes.is_some() && !order.contains(&TransportName::Rdma) {
-            order.push(TransportName::Rdma);
+        let LoadedConfig { mut config, origins } = self.runtime.load()?;
+        if self.nodes.is_some() {
+            let TransportConfig { order, rdma, .. } = &mut config.transport;
+            if !order.contains(&TransportName::Rdma) {
+                order.push(TransportName::Rdma);
+            }
+            // Machines that are none have no NICs of their own between them, unless somebody says so.
+            if origins.of("transport.rdma.driver") == Origin::Default {
+                rdma.driver = NicDriverName::Software;
+            }
         }
         Ok(config)
     }
@@ -145,6 +152,15 @@ where
     };
     arguments.check_nodes(ranks)?;
     check(&config, ranks)?;
+    if let Some(nodes) = arguments.nodes {
+        let driver = match config.transport.rdma.driver {
+            NicDriverName::Software => "NICs in software",
+            _ => "the machine's NICs",
+        };
+        // Reports go to standard output.
+        let _ =
+            writeln!(std::io::stderr(), "{ranks} ranks as if on {nodes} machines, by {driver} between them");
+    }
     if config.is_host() && config.device.host.schedule == Schedule::Seeded {
         tracing::warn!("under a seed the clock is virtual: times and rates say nothing of speed");
     }

@@ -20,6 +20,8 @@ mod ranges;
 mod source;
 mod syndrome;
 mod transport;
+#[allow(unsafe_code, reason = "calls a C library, and reads memory that kernels write")]
+mod verbs;
 mod view;
 
 pub use config::RdmaConfig;
@@ -32,4 +34,5 @@ pub use ranges::MOST_RANGES;
 pub use source::{NicSource, OpenNic};
 pub use syndrome::syndrome_words;
 pub use transport::{LocalRange, RdmaTransport};
+pub use verbs::{NicChoice, PostedDriver, survey};
 pub use view::{MEANS_MAPPING, MEANS_NIC, RdmaQueue, RdmaRange};

@@ -58,9 +58,9 @@ device_struct! {
         pub results_key: u32,
         /// Ranges in `ranges`.
         pub range_count: u32,
-        /// The most bytes of one write or read.
+        /// The most bytes of one write or read, at least 1.
         pub most_message_bytes: u32,
-        /// Bytes of a packet on the path.
+        /// `bnxt_re`: bytes of a packet on the path, at least 1.
         pub path_mtu: u32,
         /// How the peer is reached: [`MEANS_MAPPING`] or [`MEANS_NIC`].
         pub means: u32,

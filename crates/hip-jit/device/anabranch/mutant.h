@@ -203,8 +203,7 @@ enum Mutant : u32 {
     MUTANT_RDMA_DOORBELL_UNRELEASED = 585,// the next lane's doorbell may come before this one
     MUTANT_RDMA_DONE_UNWAITED = 586,      // whoever waits for an operation goes on at once
     MUTANT_RDMA_SLOT_SHARED = 587,        // fetch: its result slot is still to be read by another lane
-    MUTANT_RDMA_SLOT_UNREAD = 588,        // fetch: the slot is given back, then read
-    MUTANT_RDMA_FETCHED_UNACQUIRED = 589, // fetch: the value may be older than its completion
+    MUTANT_RDMA_FETCHED_UNACQUIRED = 588, // fetch: the value may be older than its completion
     // shmem/nic.h
     MUTANT_BY_NIC_UNRELEASED = 600,       // the scope meets, and only its leader's wave releases
     MUTANT_BY_NIC_NO_ACQUIRE = 601,       // what a get has brought is read without an acquire

@@ -124,19 +124,20 @@ impl Network {
         let bytes = [0, 1, 3, most, most - 1, draw(1, most)][draw(2, 6) as usize] * EACH;
         let root = draw(3, ranks.into()) as u32;
         let all = |bytes| vec![bytes; ranks as usize];
-        let exchange = match draw(4, 10) {
-            0 | 1 => Exchange::AllReduce { bytes },
-            2 => Exchange::ReduceScatter { bytes },
-            3 => Exchange::Reduce { bytes, root },
-            4 => Exchange::AllGather { bytes: all(bytes) },
-            5 => {
+        // One kernel after the other.
+        let exchange = match (round % 2, draw(4, 6)) {
+            (0, 0 | 1) => Exchange::ReduceScatter { bytes },
+            (0, 2) => Exchange::Reduce { bytes, root },
+            (0, _) => Exchange::AllReduce { bytes },
+            (_, 0) => Exchange::AllGather { bytes: all(bytes) },
+            (_, 1) => {
                 let of = |rank: u32| draw(8 + u64::from(rank), most + 1) * EACH;
                 Exchange::AllGather { bytes: (0..ranks).map(of).collect() }
             }
-            6 => Exchange::AllToAll { sent: all(bytes), received: all(bytes) },
-            7 => Exchange::Broadcast { bytes, root },
-            8 if draw(5, 2) == 0 => Exchange::Gather { bytes, root },
-            8 => Exchange::Scatter { bytes, root },
+            (_, 2) => Exchange::AllToAll { sent: all(bytes), received: all(bytes) },
+            (_, 3) => Exchange::Broadcast { bytes, root },
+            (_, 4) if draw(5, 2) == 0 => Exchange::Gather { bytes, root },
+            (_, 4) => Exchange::Scatter { bytes, root },
             _ => Exchange::Barrier,
         };
         let by_node = draw(6, 2) == 0;

@@ -11,6 +11,7 @@ mod ccl_network;
 mod ccl_pipes;
 mod ep;
 mod prelude;
+mod rdma;
 mod scan;
 mod sdma;
 mod shmem;

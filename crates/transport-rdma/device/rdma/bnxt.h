@@ -44,8 +44,12 @@ struct Bnxt {
         }
     }
 
-    // ---- the word that room is taken from: of the position, as many bits as tell it from others of `completed`'s time ----
-    ANABRANCH_DEVICE static u64 position(u64 taken, u64 completed) { return completed + ((taken - completed) & POSITION_MASK); }
+    // ---- the word that room is taken from: of the position, as many bits as tell it from others around `completed` ----
+    // (which may be a little ahead of it: what was taken was loaded earlier).
+    ANABRANCH_DEVICE static u64 position(u64 taken, u64 completed) {
+        static constexpr u32 ABOVE = 64 - NUMBER_SHIFT;
+        return completed + static_cast<u64>(static_cast<i64>((taken - completed) << ABOVE) >> ABOVE);
+    }
     ANABRANCH_DEVICE static u64 packets(const RdmaQueue& queue, const Request& request) {
         u64 bytes = is_atomic(request.opcode) ? 0 : request.bytes;
         return bytes == 0 ? 1 : (bytes + queue.path_mtu - 1) / queue.path_mtu;

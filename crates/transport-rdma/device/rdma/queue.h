@@ -111,7 +111,7 @@ ANABRANCH_DEVICE WaitStatus post_one(const Grid& grid, const WaitContext& wait, 
             if (!is_done(grid, wait, queue, end)) return false;
             ANABRANCH_UNLESS(RDMA_FETCHED_UNACQUIRED) fence_acquire_system(grid);
             old = Provider::fetched(request, flag_load(grid, slot));
-            ANABRANCH_UNLESS(RDMA_SLOT_UNREAD) fence_release_system(grid);
+            fence_release_system(grid);  // the value is read before another lane's comes
             flag_store(grid, slot + 1, 0ull);
             return true;
         },

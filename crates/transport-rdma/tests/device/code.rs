@@ -18,6 +18,7 @@ device_struct! {
         pub control: DevicePointer<WaitControl>,
         pub remote: u64,
         pub value: u64,
+        pub old: DevicePointer<u64>,
     }
 }
 
@@ -177,6 +178,35 @@ fn each_store_that_a_nic_waits_for_is_behind_a_release_of_those_before() {
         assert!(right, "{provider}");
         for broken in broken {
             assert_eq!(has(provider, Some(broken), sequence), Some(false), "{provider}, {broken}");
+        }
+    }
+}
+
+/// A kernel that fetches has one acquire more than its twin, and has it between the wait for the completion and the value.
+#[test]
+fn a_fetch_acquires_behind_its_completion() {
+    static FETCH: KernelUnit = KernelUnit {
+        name: "rdma_fetch",
+        source: "#include \"anabranch/prelude.h\"\n\
+            #include \"rdma/rdma.h\"\n\
+            ANABRANCH_KERNEL(rdma_fetch, OneArgs, 64) {\n\
+                WaitContext wait = wait_context(grid, args.control, 1, 1, 0, 1);\n\
+                rdma::Request request = {rdma::Opcode::FETCH_ADD, 0, args.remote, 0, args.value, 0, 8, 0, 0};\n\
+                u64 old = 0;\n\
+                rdma::fetch(grid, wait, rdma::load_queue(grid, args.queue), request, old);\n\
+                private_store(grid, args.old, old);\n\
+            }\n",
+        entries: &["rdma_fetch"],
+        ..ONE
+    };
+    for provider in Provider::ALL {
+        let spec = KernelSpec::new(&FETCH).with("RDMA_PROVIDER", provider.number()).with("RDMA_ATOMICS", 1);
+        let broken = spec.clone().with("PRELUDE_MUTANT", mutant("RDMA_FETCHED_UNACQUIRED").unwrap());
+        for target in ["gfx942", "gfx950"] {
+            let Some(texts) = disassembled(&spec, target).zip(disassembled(&broken, target)) else { return };
+            let acquires = |text: &str| text.matches("buffer_inv sc0 sc1").count();
+            assert_eq!(check_disassembly(&texts.0), []);
+            assert_eq!(acquires(&texts.0), acquires(&texts.1) + 1, "{provider} for {target}");
         }
     }
 }

@@ -75,6 +75,8 @@ struct Nic {
     rung: u64,
     /// `bnxt_re`: the next packet's number.
     sequence: Mutex<Option<u64>>,
+    /// Held by whichever of the NICs does an operation on a word: they share a memory.
+    words: Arc<Mutex<()>>,
     seen: Arc<Mutex<Seen>>,
 }
 
@@ -82,6 +84,7 @@ struct Nic {
 pub(crate) fn start(bench: &Bench, manner: Manner) -> Vec<Arc<Mutex<Seen>>> {
     let engines = bench.device.runtime().engines(bench.device.ordinal()).unwrap();
     let first = bench.setup.position();
+    let words = Arc::new(Mutex::new(()));
     let one = |(queue, index): (&RdmaQueue, u64)| {
         let seen = Arc::new(Mutex::new(Seen::default()));
         let nic = Nic {
@@ -96,6 +99,7 @@ pub(crate) fn start(bench: &Bench, manner: Manner) -> Vec<Arc<Mutex<Seen>>> {
             first,
             rung: UNSEEN,
             sequence: Mutex::new(None),
+            words: Arc::clone(&words),
             seen: Arc::clone(&seen),
         };
         engines.starter.start(Box::new(nic));
@@ -227,13 +231,13 @@ impl Nic {
             }
             Provider::Bnxt => {
                 self.complete(3, syndrome << 8)?;
-                self.complete(1, at + 1 & 0xffff)
+                self.complete(1, (at + 1) & 0xffff)
             }
             Provider::Ionic => {
                 self.complete(3, syndrome << 24 | 2 << 56)?;
-                self.complete(0, u64::from((at as u32 + 1 & 0xff_ffff).swap_bytes()) << 32)
+                self.complete(0, u64::from(((at as u32 + 1) & 0xff_ffff).swap_bytes()) << 32)
             }
-            Provider::Posted => self.complete(1, at << 8 | syndrome + 1),
+            Provider::Posted => self.complete(1, (at << 8) | (syndrome + 1)),
         }
     }
 
@@ -247,9 +251,8 @@ impl Nic {
         let wanted = match asked.opcode {
             Kind::Value => 0,
             Kind::Write | Kind::Read if asked.bytes == 0 => asked.local_key,
-            Kind::Write => LOCAL_KEY,
             Kind::Read if asked.local_key == RESULTS_KEY => RESULTS_KEY,
-            Kind::Read => LOCAL_KEY,
+            Kind::Write | Kind::Read => LOCAL_KEY,
             Kind::Add | Kind::Swap => RESULTS_KEY,
         };
         if asked.remote_key != REMOTE_KEY || asked.local_key != wanted {
@@ -274,6 +277,7 @@ impl Nic {
     /// An operation on a word, as the table of masked ones says; a fetched word of 4 bytes is big-endian on mlx5.
     fn modify(&self, asked: &Asked) -> Result<(), String> {
         let refused = |refused: anabranch_hip::NoMemory| refused.to_string();
+        let _held = self.words.lock().unwrap();
         let old = if asked.bytes == 4 {
             u64::from(self.memory.load_32(asked.remote).map_err(refused)?)
         } else {

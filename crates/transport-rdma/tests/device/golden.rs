@@ -318,7 +318,7 @@ fn bnxt_entries_sequence_numbers_and_doorbell() {
         0x0024_000006_000005,
     ];
     assert_eq!(table, expected);
-    assert_eq!(read::<u64>(&bench.queues[0].positions)[..2], [0x000006 << 40 | (FIRST + 6), FIRST + 6]);
+    assert_eq!(read::<u64>(&bench.queues[0].positions)[..2], [(6 << 40) | (FIRST + 6), FIRST + 6]);
     // 0x2344d is place 13 of an odd lap: slot 39.
     assert_eq!(read::<u64>(&bench.queues[0].words)[9], 0x040a_bcde_0100_0027);
 }

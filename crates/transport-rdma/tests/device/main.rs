@@ -6,4 +6,5 @@ mod bench;
 mod code;
 mod consumer;
 mod golden;
+mod random;
 mod together;

@@ -64,7 +64,7 @@ impl Nic {
                 asked.opcode = if code == 0x12 { Kind::Add } else { Kind::Swap };
             }
             (0x15, 9, 4) => {
-                (asked.opcode, asked.value, asked.tops, data) = (Kind::Add, pair(8), pair(10), 12)
+                (asked.opcode, asked.value, asked.tops, data) = (Kind::Add, pair(8), pair(10), 12);
             }
             (0x15, 8, 4) if pair(10) == 0 => {
                 asked.opcode = Kind::Add;
@@ -133,7 +133,7 @@ impl Nic {
         let (slot, next, first) = (row >> 48, row >> 24 & 0xff_ffff, row & 0xff_ffff);
         let before = self.sequence.lock().unwrap().replace(next);
         let follows = before.is_none_or(|before| before == first);
-        if slot != place * 3 || next != first + packets & 0xff_ffff || !follows {
+        if slot != place * 3 || next != (first + packets) & 0xff_ffff || !follows {
             return wrong(&format!("sequence numbers {row:#x} of {packets} packets behind {before:x?}"));
         }
         Ok(asked)
