@@ -1,7 +1,6 @@
 //! The nouns of the table, and what has no row.
 
-use super::{ccl, ccl_fingerprint, ccl_hops, ccl_network, ccl_pipes, ep, prelude, sdma, shmem};
-use super::{ccl, ccl_fingerprint, ccl_hops, ccl_pipes, ep, prelude, rdma, sdma, shmem};
+use super::{ccl, ccl_fingerprint, ccl_hops, ccl_network, ccl_pipes, ep, prelude, rdma, sdma, shmem};
 use crate::Protocol;
 
 /// What a site does.
