@@ -152,7 +152,7 @@ impl Crossing {
         team: &Team,
         call: &Call<'_>,
         (shape, plan, counts): (&Shape, &Plan, Counts<'_>),
-    ) -> Result<(Vec<Box<NetworkArgs>>, Option<TeamTable>)> {
+    ) -> Result<(Vec<NetworkArgs>, Option<TeamTable>)> {
         let lowered = match call {
             Call::AllGatherMany(pairs) => {
                 let of_pair = |(output, input): &(Tensor<'_>, Tensor<'_>)| {
@@ -170,7 +170,7 @@ impl Crossing {
         let mut at = table.as_ref().map_or(DeviceAddress::NULL, TeamTable::address);
         let mut all = Vec::with_capacity(lowered.len());
         for Lowered { listed, reduction, piece_bytes } in lowered {
-            all.push(listed.arguments(&self.links, DevicePointer::new(at), reduction, piece_bytes));
+            all.push(*listed.arguments(&self.links, DevicePointer::new(at), reduction, piece_bytes));
             if listed.is_long() {
                 at = at.offset(size_of_val(listed.words.as_slice()) as u64);
             }

@@ -106,37 +106,6 @@ fn a_flat_heap_is_reported() {
 }
 
 #[test]
-fn topo_goes_by_nic_between_machines() {
-    let base =
-        ["topo", "--json", "--ranks", "3", "--nodes", "2", "--runtime", "host", "--set", "heap.bytes=1 MiB"];
-    for more in [&[][..], &["--threads"]] {
-        let done = run(&[&base[..], more].concat());
-        assert!(done.stderr.contains("3 ranks as if on 2 machines, by NICs in software"), "{done:?}");
-        let rows = rows(&done);
-        assert_eq!(rows.len(), 9, "{done:?}");
-        for row in rows {
-            let machine = |key: &str| row[key].as_u64().unwrap() / 2;
-            let expected = if machine("from") == machine("to") { "p2p" } else { "rdma" };
-            assert_eq!(row["transport"], expected, "{row}");
-        }
-    }
-}
-
-#[test]
-fn nodes_that_have_no_rank_or_no_meaning_are_refused() {
-    for (command, words) in [
-        (&["topo"][..], "--nodes 3 with 2 ranks; allowed are 1 to 2"),
-        (&["bench", "ccl"], "--nodes 3 with 2 ranks"),
-        (&["bench", "p2p"], "bench p2p is for ranks that map each other's memory"),
-        (&["tune"], "tune is for ranks that map each other's memory"),
-    ] {
-        let nodes = if words.contains("3") { "3" } else { "2" };
-        let done = run(&[command, &["--ranks", "2", "--nodes", nodes, "--runtime", "host"]].concat());
-        assert!(done.code != 0 && done.stderr.contains(words), "{command:?}: {done:?}");
-    }
-}
-
-#[test]
 fn ranks_that_cannot_join_fail_the_command() {
     let done = run(&["topo", "--ranks", "3", "--runtime", "host", "--set", "device.host.count=2"]);
     assert_eq!(done.code, 2, "{done:?}");

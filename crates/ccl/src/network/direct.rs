@@ -120,7 +120,7 @@ impl Form {
     /// Every member sends everything to all, and reduces everything.
     fn one_hop(&self, bytes: u64) -> Vec<Step> {
         let gives = Step::moves(input(0), self.links(FIRST).collect(), bytes, 0);
-        vec![gives, Step::reduces(self.contributions(0), vec![output(0)], bytes, ONE_HOP)]
+        vec![gives, Step::sums(self.contributions(0), vec![output(0)], bytes, ONE_HOP)]
     }
 
     /// Every member reduces a part, and sends it to all, or to the root.
@@ -136,7 +136,7 @@ impl Form {
             Some(root) if root == self.me => vec![output(first)],
             Some(root) => vec![link(root, SECOND)],
         };
-        let sums = Step::reduces(self.contributions(first), targets, mine, ONE_HOP);
+        let sums = Step::sums(self.contributions(first), targets, mine, ONE_HOP);
         let gets = root.is_none_or(|root| root == self.me);
         let takes = self.peers.iter().filter(|_| gets).map(|peer| {
             let (bytes, first) = part(*peer);
@@ -151,13 +151,12 @@ impl Form {
             .iter()
             .map(|peer| Step::moves(input(bytes * u64::from(*peer)), vec![link(*peer, FIRST)], bytes, 0));
         let mine = self.contributions(bytes * u64::from(self.me));
-        gives.chain([Step::reduces(mine, vec![output(0)], bytes, ONE_HOP)]).collect()
+        gives.chain([Step::sums(mine, vec![output(0)], bytes, ONE_HOP)]).collect()
     }
 
     /// A chunk without bytes to and from everybody.
     fn barrier(&self) -> Vec<Step> {
-        let token = |step: Step| Step { is_token: true, reduces: false, ..step };
-        let gives = token(Step::reduces(Vec::new(), self.links(FIRST).collect(), 0, 0));
-        vec![gives, token(Step::reduces(self.links(FIRST).collect(), Vec::new(), 0, 0))]
+        let links = || self.links(FIRST).collect();
+        vec![Step::meets(Vec::new(), links()), Step::meets(links(), Vec::new())]
     }
 }

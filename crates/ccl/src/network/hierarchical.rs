@@ -15,7 +15,7 @@
 //! An all_to_all has nothing that concerns two members, and neither has what goes to a root or comes from one alone.
 
 use super::nodes::Nodes;
-use super::schedule::{Exchange, FIRST, Port, SECOND, Step, behind, others, part, starts};
+use super::schedule::{Exchange, FIRST, Port, SECOND, Step, Work, behind, others, part, starts};
 use crate::Collective;
 
 /// Whether a collective can be done so among these machines; why not, otherwise.
@@ -146,9 +146,10 @@ impl Form<'_> {
             (true, false) | (false, true) => 1,
             (false, false) => 2,
         };
-        let source = match self.node == of_root {
-            true => self.link(of_root, at_root, FIRST),
-            false => self.link(of_root, self.place, FIRST),
+        let source = if self.node == of_root {
+            self.link(of_root, at_root, FIRST)
+        } else {
+            self.link(of_root, self.place, FIRST)
         };
         let wanting = self.inside().filter(|place| self.node != of_root || *place != at_root);
         let inside = wanting.map(|place| self.link(self.node, place, SECOND));
@@ -167,15 +168,13 @@ impl Form<'_> {
     /// this rank's own contribution lies.
     fn sum(&self, first: u64, targets: Vec<Port>, bytes: u64, lag: u32) -> Step {
         let before = self.node.checked_sub(1).map(|node| self.link(node, self.place, FIRST));
-        let here = (0..self.size).map(|place| match place == self.place {
-            true => input(first),
-            false => self.link(self.node, place, FIRST),
-        });
+        let here = (0..self.size)
+            .map(|place| if place == self.place { input(first) } else { self.link(self.node, place, FIRST) });
         let onwards = (!self.is_last()).then(|| self.link(self.node + 1, self.place, FIRST));
         let targets = onwards.map_or(targets, |next| vec![next]);
         let sources = before.into_iter().chain(here).collect();
         let (takes_unrounded, gives_unrounded) = (self.node > 0, !self.is_last());
-        Step { takes_unrounded, gives_unrounded, ..Step::reduces(sources, targets, bytes, lag) }
+        Step { sources, targets, bytes, lag, work: Work::Sums { takes_unrounded, gives_unrounded } }
     }
 
     /// Each rail sums one part of the message.
@@ -232,10 +231,7 @@ impl Form<'_> {
                 let target = self.link(self.node, place, FIRST);
                 Step::moves(input(offset(node, place)), vec![target], bytes, 0)
             }));
-            let result = match node == self.node {
-                true => output(0),
-                false => self.link(node, self.place, SECOND),
-            };
+            let result = if node == self.node { output(0) } else { self.link(node, self.place, SECOND) };
             steps.push(self.sum(offset(node, self.place), vec![result], bytes, lag));
         }
         if !self.is_last() {

@@ -5,7 +5,7 @@ use anabranch_hip_jit::bytemuck;
 
 use super::layout::most_ports;
 use super::nodes::Nodes;
-use super::schedule::{self, Port, Step};
+use super::schedule::{self, Port, Step, Work};
 use crate::DataType;
 use crate::args::{
     LinkPort, LinkStep, Links, MOST_STEP_WORDS, NetworkArgs, PORT_ACROSS, PORT_LINK, Reduction,
@@ -43,19 +43,23 @@ pub fn list(
     let mut listed: Vec<LinkStep> = Vec::new();
     for step in steps {
         debug_assert!((step.sources.len() + step.targets.len()) as u32 <= most_ports(nodes.size()));
-        let flags = [
-            (step.reduces, STEP_REDUCES),
-            (step.takes_unrounded, STEP_TAKES_UNROUNDED),
-            (step.gives_unrounded, STEP_GIVES_UNROUNDED),
-            (step.is_token, STEP_IS_TOKEN),
-        ];
+        let flags = match step.work {
+            Work::Moves => 0,
+            Work::Sums { .. } => STEP_REDUCES,
+            Work::Meets => STEP_IS_TOKEN,
+        };
+        let unrounded =
+            [(step.takes_unrounded(), STEP_TAKES_UNROUNDED), (step.gives_unrounded(), STEP_GIVES_UNROUNDED)];
         listed.push(LinkStep {
             bytes: step.bytes,
             first_port: ports.len() as u32,
             sources: step.sources.len() as u32,
             targets: step.targets.len() as u32,
             lag: step.lag,
-            flags: flags.iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum(),
+            flags: unrounded
+                .iter()
+                .filter(|(is_set, _)| *is_set)
+                .fold(flags, |flags, (_, flag)| flags | flag),
             reserved: 0,
         });
         ports.extend(step.sources.iter().chain(&step.targets).map(|port| match *port {

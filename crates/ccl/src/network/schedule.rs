@@ -61,42 +61,53 @@ pub struct Step {
     pub bytes: u64,
     /// The time of chunk 0.
     pub lag: u32,
-    /// Whether sources are reduced.
-    pub reduces: bool,
-    /// Whether the first source is a sum of the members before, not rounded.
-    pub takes_unrounded: bool,
-    /// Whether the sum goes on as it is, not rounded.
-    pub gives_unrounded: bool,
-    /// Whether it is done once, by lane 0, though there are no bytes.
-    pub is_token: bool,
+    /// What is done.
+    pub work: Work,
+}
+
+/// What is done with a step's sources.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// The one source goes to all targets.
+    Moves,
+    /// Sources are reduced.
+    Sums {
+        /// The first source is the sum of the members before, not rounded.
+        takes_unrounded: bool,
+        /// The sum goes on as it is, not rounded.
+        gives_unrounded: bool,
+    },
+    /// A chunk without bytes is taken from all sources and given to all targets, once, by lane 0.
+    Meets,
 }
 
 impl Step {
     pub(super) fn moves(source: Port, targets: Vec<Port>, bytes: u64, lag: u32) -> Self {
-        Self { sources: vec![source], ..Self::reduces(Vec::new(), targets, bytes, lag) }.without_sum()
+        Self { sources: vec![source], targets, bytes, lag, work: Work::Moves }
     }
 
-    pub(super) fn reduces(sources: Vec<Port>, targets: Vec<Port>, bytes: u64, lag: u32) -> Self {
-        let (takes_unrounded, gives_unrounded) = (false, false);
-        Self {
-            sources,
-            targets,
-            bytes,
-            lag,
-            reduces: true,
-            takes_unrounded,
-            gives_unrounded,
-            is_token: false,
-        }
+    pub(super) fn sums(sources: Vec<Port>, targets: Vec<Port>, bytes: u64, lag: u32) -> Self {
+        let work = Work::Sums { takes_unrounded: false, gives_unrounded: false };
+        Self { sources, targets, bytes, lag, work }
     }
 
-    fn without_sum(self) -> Self {
-        Self { reduces: false, ..self }
+    pub(super) fn meets(sources: Vec<Port>, targets: Vec<Port>) -> Self {
+        Self { sources, targets, bytes: 0, lag: 0, work: Work::Meets }
+    }
+
+    /// Whether the first source is a sum that is not rounded.
+    pub fn takes_unrounded(&self) -> bool {
+        matches!(self.work, Work::Sums { takes_unrounded: true, .. })
+    }
+
+    /// Whether the targets get the sum unrounded.
+    pub fn gives_unrounded(&self) -> bool {
+        matches!(self.work, Work::Sums { gives_unrounded: true, .. })
     }
 
     /// Chunks of a lane, out of so many.
     pub fn chunks(&self, piece_bytes: u64, lane: u32, lanes: u32) -> u64 {
-        if self.is_token && lane == 0 {
+        if self.work == Work::Meets && lane == 0 {
             return 1;
         }
         let pieces = self.bytes.div_ceil(piece_bytes);

@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use proptest::prelude::*;
 
 use super::nodes::Nodes;
-use super::schedule::{self, DEPTH, Exchange, Port, Step, starts};
+use super::schedule::{self, DEPTH, Exchange, Port, Step, Work, starts};
 
 /// A byte: the inputs that were added to it, in their order, each as (member, place in its input).
 type Byte = Vec<(u32, u64)>;
@@ -16,7 +16,7 @@ const PIECE: u64 = 16;
 /// One lane of one member, as far as it has come.
 struct Lane {
     me: u32,
-    lane: u32,
+    number: u32,
     steps: Vec<Step>,
     time: u64,
     next: usize,
@@ -37,7 +37,7 @@ impl Machine {
     /// Whether every source has a chunk and every target room for one.
     fn can(&self, lane: &Lane, step: &Step) -> bool {
         let length =
-            |from, to, stream| self.links.get(&(lane.lane, from, to, stream)).map_or(0, VecDeque::len);
+            |from, to, stream| self.links.get(&(lane.number, from, to, stream)).map_or(0, VecDeque::len);
         let source = |port: &Port| match port {
             Port::Link { peer, stream } => length(*peer, lane.me, *stream) > 0,
             _ => true,
@@ -50,10 +50,10 @@ impl Machine {
     }
 
     fn does(&mut self, lane: &Lane, step: &Step, chunk: u64) {
-        let first = (chunk * u64::from(self.lanes) + u64::from(lane.lane)) * PIECE;
+        let first = (chunk * u64::from(self.lanes) + u64::from(lane.number)) * PIECE;
         let bytes = step.bytes.saturating_sub(first).min(PIECE);
         let mut sum: Vec<Byte> = vec![Vec::new(); bytes as usize];
-        assert!(step.reduces || step.is_token || step.sources.len() == 1, "{step:?}");
+        assert!(step.work != Work::Moves || step.sources.len() == 1, "{step:?}");
         for (index, source) in step.sources.iter().enumerate() {
             let taken = match *source {
                 Port::Input { offset } => {
@@ -62,9 +62,9 @@ impl Machine {
                 }
                 Port::Output { .. } => panic!("an output is no source: {step:?}"),
                 Port::Link { peer, stream } => {
-                    let queue = self.links.get_mut(&(lane.lane, peer, lane.me, stream)).unwrap();
+                    let queue = self.links.get_mut(&(lane.number, peer, lane.me, stream)).unwrap();
                     let (taken, unrounded) = queue.pop_front().unwrap();
-                    assert_eq!(unrounded, step.takes_unrounded && index == 0, "{step:?}");
+                    assert_eq!(unrounded, step.takes_unrounded() && index == 0, "{step:?}");
                     taken
                 }
             };
@@ -75,7 +75,7 @@ impl Machine {
             match *target {
                 Port::Input { .. } => panic!("an input is no target: {step:?}"),
                 Port::Output { offset } => {
-                    assert!(!step.gives_unrounded);
+                    assert!(!step.gives_unrounded());
                     for (at, byte) in (offset + first..).zip(&sum) {
                         let place = &mut self.outputs[lane.me as usize][at as usize];
                         assert!(place.replace(byte.clone()).is_none(), "written twice: {step:?}");
@@ -85,8 +85,8 @@ impl Machine {
                     if self.nodes.is_across(lane.me, peer) {
                         self.crossed += bytes;
                     }
-                    let queue = self.links.entry((lane.lane, lane.me, peer, stream)).or_default();
-                    queue.push_back((sum.clone(), step.gives_unrounded));
+                    let queue = self.links.entry((lane.number, lane.me, peer, stream)).or_default();
+                    queue.push_back((sum.clone(), step.gives_unrounded()));
                 }
             }
         }
@@ -112,7 +112,7 @@ fn run(
     };
     let of_member = |(me, steps): (u32, &Vec<Step>)| {
         (0..lanes)
-            .map(move |lane| Lane { me, lane, steps: steps.clone(), time: 0, next: 0 })
+            .map(move |number| Lane { me, number, steps: steps.clone(), time: 0, next: 0 })
             .collect::<Vec<_>>()
     };
     let mut waiting: Vec<Lane> = (0..).zip(all).flat_map(of_member).collect();
@@ -129,7 +129,7 @@ fn run(
                     continue;
                 };
                 let chunk = lane.time.checked_sub(step.lag.into());
-                let chunk = chunk.filter(|chunk| *chunk < step.chunks(PIECE, lane.lane, lanes));
+                let chunk = chunk.filter(|chunk| *chunk < step.chunks(PIECE, lane.number, lanes));
                 if let Some(chunk) = chunk {
                     if !machine.can(lane, step) {
                         break;
@@ -145,7 +145,7 @@ fn run(
             break;
         }
     }
-    let stuck: Vec<_> = waiting.iter().map(|lane| (lane.me, lane.lane, lane.time, lane.next)).collect();
+    let stuck: Vec<_> = waiting.iter().map(|lane| (lane.me, lane.number, lane.time, lane.next)).collect();
     assert!(stuck.is_empty(), "wait in a circle: {stuck:?}");
     assert!(machine.links.values().all(VecDeque::is_empty), "chunks that nobody took");
     (machine.outputs, machine.crossed)
@@ -229,8 +229,10 @@ fn input_bytes(members: u32, me: u32, exchange: &Exchange) -> u64 {
         Exchange::AllGather { bytes } => bytes[me as usize],
         Exchange::AllToAll { sent, .. } => sent.iter().sum(),
         Exchange::Scatter { bytes, .. } | Exchange::ReduceScatter { bytes } => bytes * u64::from(members),
-        Exchange::Broadcast { bytes, .. } | Exchange::Gather { bytes, .. } => *bytes,
-        Exchange::AllReduce { bytes } | Exchange::Reduce { bytes, .. } => *bytes,
+        Exchange::Broadcast { bytes, .. }
+        | Exchange::Gather { bytes, .. }
+        | Exchange::AllReduce { bytes }
+        | Exchange::Reduce { bytes, .. } => *bytes,
         Exchange::Barrier => 0,
     }
 }
@@ -315,7 +317,9 @@ fn queues_that_are_too_short_are_found() {
     let exchange = vec![Exchange::AllReduce { bytes: 1000 }; 4];
     check(&nodes, 1, &exchange, |me, of| {
         let mut steps = schedule::by_node(&nodes, me, of)?;
-        steps.iter_mut().for_each(|step| step.lag *= 2);
+        for step in &mut steps {
+            step.lag *= 2;
+        }
         Ok(steps)
     });
 }
@@ -327,7 +331,7 @@ fn a_sum_in_another_order_is_found() {
     let exchange = vec![Exchange::AllReduce { bytes: 1000 }; 4];
     check(&nodes, 1, &exchange, |me, of| {
         let mut steps = schedule::by_node(&nodes, me, of)?;
-        let sum = steps.iter_mut().find(|step| step.reduces).unwrap();
+        let sum = steps.iter_mut().find(|step| step.work != Work::Moves).unwrap();
         let last = sum.sources.len() - 1;
         sum.sources.swap(last, last - 1);
         Ok(steps)
