@@ -256,7 +256,7 @@ fn of_ccl(error: &Ccl) -> ErrorKind {
     match error {
         // Only a setting asks for an algorithm.
         Ccl::Config { .. } | Ccl::Algorithm { .. } | Ccl::Table { .. } => ErrorKind::Config,
-        Ccl::Unreachable { .. } => ErrorKind::Environment,
+        Ccl::Unmapped { .. } => ErrorKind::Environment,
         Ccl::Shmem(error) => of_shmem(error),
         Ccl::Jit(error) => of_jit(error),
         Ccl::Hip(error) => of_hip(error),

@@ -47,7 +47,7 @@ pub use anabranch_shmem::{RankError, World};
 pub use config::Config;
 pub use environment::Environment;
 pub use error::{Error, ErrorKind, Result};
-pub use platform::{Placement, Platform, compile_jobs, kernel_pipeline, runtime_config};
+pub use platform::{Placement, Platform, compile_jobs, kernel_pipeline, machine_of, runtime_config};
 pub use world::{
     Place, ccl_config, join, rendezvous_from, rendezvous_from_launcher, spawn_threads, with_ep_settings,
     world_config,

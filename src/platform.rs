@@ -1,6 +1,6 @@
 //! From a configuration to an open runtime, a kernel pipeline and a device for each rank.
 
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
@@ -9,6 +9,9 @@ use anabranch_hip_host::{HostConfig, Schedule as HostSchedule, SeededSchedule};
 use anabranch_hip_jit::{
     CompileMode as JitCompileMode, Jit, JitConfig, JitObserver, RuntimeConfig, Target, open_runtime,
 };
+
+use anabranch_ranks::GlobalRank;
+use anabranch_transport::HostIdentity;
 
 use crate::config::{CompileMode, Config, KernelsConfig, Schedule};
 use crate::environment::Environment;
@@ -59,6 +62,7 @@ pub struct Platform {
     runtime: Runtime,
     jit: Jit,
     ranks: u32,
+    machines: Option<NonZeroU32>,
 }
 
 impl Platform {
@@ -84,9 +88,25 @@ impl Platform {
         config.check()?;
         let jit = kernel_pipeline(&config.kernels, environment, observer)?;
         let runtime = open_runtime(config.device.runtime, &runtime_config(config, placement, environment)?)?;
-        let platform = Self { config: config.clone(), runtime, jit, ranks: placement.ranks() };
+        let platform =
+            Self { config: config.clone(), runtime, jit, ranks: placement.ranks(), machines: None };
         platform.check_devices()?;
         Ok(platform)
+    }
+
+    /// The same, with the ranks of a world as if they were on so many machines, in blocks of neighbours ([`machine_of`]): ranks of
+    /// different blocks take none of the ways that only one machine has. For tests and measurements of what goes between machines;
+    /// the same on all ranks.
+    #[must_use]
+    pub fn as_machines(mut self, machines: NonZeroU32) -> Self {
+        self.machines = Some(machines);
+        self
+    }
+
+    /// What a rank says its machine is, among so many ranks; `None` where it is the one that it is on.
+    pub(crate) fn host_identity(&self, rank: GlobalRank, ranks: u32) -> Option<HostIdentity> {
+        let machines = self.machines?;
+        Some(HostIdentity(format!("machine {} of {machines}", machine_of(rank, ranks, machines))))
     }
 
     /// The configuration it was opened with.
@@ -132,6 +152,17 @@ impl Platform {
         // Enough devices, but one that was named does not exist.
         self.runtime.device(DeviceOrdinal(last.unwrap_or_default()))?;
         Ok(())
+    }
+}
+
+/// The block that a rank is in when `ranks` are divided into so many blocks of neighbours: their sizes differ by one at the most, the
+/// larger ones come first. With more machines than ranks each rank is a block. What [`Platform::as_machines`] goes by.
+pub fn machine_of(rank: GlobalRank, ranks: u32, machines: NonZeroU32) -> u32 {
+    let (least, larger) = (ranks / machines, ranks % machines);
+    let in_larger = larger * (least + 1);
+    match rank.get().checked_sub(in_larger) {
+        None => rank.get() / (least + 1),
+        Some(behind) => larger + behind / least.max(1),
     }
 }
 
@@ -242,6 +273,26 @@ mod tests {
 
     fn host(set: &[&str], placement: Placement) -> Result<HostConfig> {
         runtime_config(&config(set), placement, &Environment::default()).map(|runtime| runtime.host)
+    }
+
+    #[test]
+    fn machines_are_blocks_of_neighbours_of_nearly_one_size() {
+        let blocks = |ranks: u32, machines| {
+            let machines = NonZeroU32::new(machines).unwrap();
+            (0..ranks).map(|rank| machine_of(GlobalRank::new(rank), ranks, machines)).collect::<Vec<_>>()
+        };
+        assert_eq!(blocks(4, 2), [0, 0, 1, 1]);
+        assert_eq!(blocks(7, 3), [0, 0, 0, 1, 1, 2, 2]);
+        assert_eq!(blocks(3, 1), [0, 0, 0]);
+        assert_eq!(blocks(2, 5), [0, 1]);
+        for (ranks, machines) in (1..20).flat_map(|ranks| (1..=ranks).map(move |machines| (ranks, machines)))
+        {
+            let blocks = blocks(ranks, machines);
+            assert!(blocks.is_sorted() && blocks.last() == Some(&(machines - 1)), "{blocks:?}");
+            let sizes = (0..machines).map(|block| blocks.iter().filter(|of| **of == block).count());
+            let (least, most) = (sizes.clone().min().unwrap(), sizes.max().unwrap());
+            assert!(least >= 1 && most <= least + 1, "{blocks:?}");
+        }
     }
 
     #[test]

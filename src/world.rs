@@ -114,7 +114,9 @@ impl Platform {
     pub fn join(&self, place: &Place) -> Result<World> {
         let device = self.device(place.local_rank)?;
         let rendezvous = Arc::clone(&place.rendezvous);
-        let world = World::join(world_config(self.config()), device, self.jit().clone(), rendezvous)?;
+        let host_identity = self.host_identity(rendezvous.rank(), rendezvous.size());
+        let config = WorldConfig { host_identity, ..world_config(self.config()) };
+        let world = World::join(config, device, self.jit().clone(), rendezvous)?;
         // The world compares what it uses itself; these are the settings that only the crates above look at.
         world.compare(world.group(), "compare configurations", self.config().fields())?;
         Ok(world)
@@ -135,7 +137,9 @@ impl Platform {
         let config = WorldConfig { nic, ..world_config(self.config()) };
         let setup = |rank: GlobalRank| match devices.get(rank.index()) {
             Some(device) => {
-                Ok(RankSetup { config: config.clone(), device: device.clone(), jit: self.jit().clone() })
+                let host_identity = self.host_identity(rank, self.ranks());
+                let config = WorldConfig { host_identity, ..config.clone() };
+                Ok(RankSetup { config, device: device.clone(), jit: self.jit().clone() })
             }
             // One device was opened for each rank that is asked for.
             None => Err(anabranch_shmem::Error::Left),
@@ -227,6 +231,8 @@ pub fn ccl_config(config: &Config) -> Result<CclConfig> {
         copy_streams: ccl.copy_streams,
         meetings: ccl.meetings,
         check: ccl.check,
+        across: ccl.across,
+        machines: None,
         table: table.map(Arc::new),
     })
 }
@@ -249,7 +255,7 @@ pub fn with_ep_settings(config: &Config, plan: EpConfig) -> Result<EpConfig> {
 #[cfg(test)]
 mod tests {
     use anabranch_bootstrap::Secret;
-    use anabranch_ccl::{Algorithm, Check, Meetings};
+    use anabranch_ccl::{Across, Algorithm, Check, Meetings};
 
     use super::*;
     use crate::Error;
@@ -338,6 +344,7 @@ mod tests {
             "copy_streams=3",
             "meetings=stream",
             "check=fingerprint",
+            "across=direct",
         ];
         let set = config(&words.map(|word| format!("ccl.{word}")).each_ref().map(String::as_str));
         let wanted = CclConfig {
@@ -348,6 +355,8 @@ mod tests {
             copy_streams: Some(3),
             meetings: Meetings::Stream,
             check: Check::Fingerprint,
+            across: Across::Direct,
+            machines: None,
             table: None,
         };
         assert_eq!(ccl_config(&set).unwrap(), wanted);

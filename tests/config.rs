@@ -242,6 +242,7 @@ fn other_value(kind: SettingKind, name: &str) -> &'static str {
         (_, "transport.rdma.software_address") => "127.0.0.1",
         (_, "ccl.check") => "fingerprint",
         (_, "ccl.meetings") => "stream",
+        (_, "ccl.across") => "node",
         (_, "ep.mode") => "compact",
         (_, "ccl.table") => concat!(env!("CARGO_MANIFEST_DIR"), "/crates/ccl/tables/host.toml"),
         (_, "ep.table") => concat!(env!("CARGO_MANIFEST_DIR"), "/crates/ep/tables/host.toml"),

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use anabranch_ccl::{Algorithm, Check, Meetings};
+use anabranch_ccl::{Across, Algorithm, Check, Meetings};
 use anabranch_ep::Mode;
 use anabranch_hip::RuntimeKind;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -454,6 +454,8 @@ pub struct CclSettings {
     pub meetings: Meetings,
     /// What is checked at every call.
     pub check: Check,
+    /// Which way calls go where members are on several machines.
+    pub across: Across,
     /// A file of choices that `anabranch tune` wrote; `None` means the one that comes with the library, if it has one for the device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub table: Option<PathBuf>,
@@ -469,6 +471,7 @@ impl Default for CclSettings {
             copy_streams: None,
             meetings: Meetings::default(),
             check: Check::default(),
+            across: Across::default(),
             table: None,
         }
     }

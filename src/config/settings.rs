@@ -4,7 +4,7 @@
 use std::fmt;
 use std::fmt::Write as _;
 
-use anabranch_ccl::{Algorithm, Check, Meetings};
+use anabranch_ccl::{Across, Algorithm, Check, Meetings};
 use anabranch_ep::Mode;
 
 use super::Config;
@@ -150,6 +150,17 @@ const MEETINGS: [&str; Meetings::ALL.len()] = {
     let mut index = 0;
     while index < Meetings::ALL.len() {
         words[index] = Meetings::ALL[index].name();
+        index += 1;
+    }
+    words
+};
+
+/// What `ccl.across` may be.
+const ACROSS: [&str; Across::ALL.len()] = {
+    let mut words = [""; Across::ALL.len()];
+    let mut index = 0;
+    while index < Across::ALL.len() {
+        words[index] = Across::ALL[index].name();
         index += 1;
     }
     words
@@ -430,6 +441,12 @@ pub static SETTINGS: &[Setting] = &[
         Word(&CHECKS),
         "What is checked at every collective: `fingerprint` compares the members' calls on the devices before data moves, and \
          costs about a barrier.",
+    )),
+    shared(setting(
+        "ccl.across",
+        Word(&ACROSS),
+        "Which way collectives go where members are on several machines: `direct`, or `node`, where what concerns several members of a \
+         machine goes there once; `auto`: by node where machines have as many members and messages are long.",
     )),
     unset(
         setting(

@@ -386,3 +386,111 @@ device_struct! {
         pub segments: [Segment; MOST_SEGMENTS],
     }
 }
+
+device_struct! {
+    /// The counters of the links between this rank and one peer, in this rank's memory, zero at the start.
+    pub struct LinkState {
+        /// Chunks given to the peer.
+        pub given: u64,
+        /// Chunks taken from it.
+        pub taken: u64,
+    }
+}
+
+device_struct! {
+    /// The links of one communicator (`device/ccl/links.h`). Offsets are bytes from the heap's start, equal on all members.
+    pub struct Links {
+        /// The group.
+        pub team: TeamView,
+        /// `[lanes][streams][members]`.
+        pub states: DevicePointer<LinkState>,
+        /// Where this rank's heap starts.
+        pub heap: u64,
+        /// `[lanes][streams][members as sources]`, 64 bytes each: chunks that have arrived.
+        pub arrived: u64,
+        /// `[lanes][streams][members as targets]`, 64 bytes each: chunks that the target has taken.
+        pub consumed: u64,
+        /// `[lanes][streams][members as sources][depth][slot_bytes]`.
+        pub incoming: u64,
+        /// `[lanes][streams][members as targets][depth][slot_bytes]`: what goes to members on other machines lies here first.
+        pub outgoing: u64,
+        /// Bytes of a slot, a multiple of 256.
+        pub slot_bytes: u64,
+        /// The operation's code in fault records.
+        pub operation: u32,
+        /// Zero.
+        pub reserved: u32,
+    }
+}
+
+/// In [`LinkPort::flags`]: it is a link, and no memory.
+pub const PORT_LINK: u32 = 1;
+/// ... to or from a member on another machine.
+pub const PORT_ACROSS: u32 = 2;
+
+device_struct! {
+    /// A source or a target of a step.
+    #[derive(PartialEq, Eq)]
+    pub struct LinkPort {
+        /// This rank's memory, or which of the links.
+        pub address: u64,
+        /// The member at the link's other end.
+        pub peer: u32,
+        /// [`PORT_LINK`], [`PORT_ACROSS`].
+        pub flags: u32,
+    }
+}
+
+/// In [`LinkStep::flags`]: its sources are reduced; otherwise there is one, whose bytes move.
+pub const STEP_REDUCES: u32 = 1;
+/// ... its first source is a sum that is not rounded.
+pub const STEP_TAKES_UNROUNDED: u32 = 2;
+/// ... its targets get the sum unrounded.
+pub const STEP_GIVES_UNROUNDED: u32 = 4;
+/// ... lane 0 does it once, without bytes.
+pub const STEP_IS_TOKEN: u32 = 8;
+
+device_struct! {
+    /// What a lane does for each chunk of a message ([`Step`](crate::network::schedule::Step)).
+    pub struct LinkStep {
+        /// Bytes of all chunks, as they lie in tensors.
+        pub bytes: u64,
+        /// Its first port: sources, then targets.
+        pub first_port: u32,
+        /// How many sources.
+        pub sources: u32,
+        /// How many targets.
+        pub targets: u32,
+        /// The time of chunk 0.
+        pub lag: u32,
+        /// [`STEP_REDUCES`] and so on.
+        pub flags: u32,
+        /// Zero.
+        pub reserved: u32,
+    }
+}
+
+/// Words of steps and ports that the arguments of a launch have room for, which is enough for any call of 20 members; more lie in memory.
+pub const MOST_STEP_WORDS: usize = 448;
+
+device_struct! {
+    /// Arguments of `kernels/network_move.hip` and `kernels/network_reduce.hip`.
+    pub struct NetworkArgs {
+        /// The communicator's links.
+        pub links: Links,
+        /// The operator, where anything is reduced.
+        pub reduction: Reduction,
+        /// The steps ([`LinkStep`]) in their order, then their ports ([`LinkPort`]), when there are more than fit here; else null.
+        pub table: DevicePointer<u64>,
+        /// Bytes of a chunk, as they lie in tensors; a multiple of 16.
+        pub piece_bytes: u64,
+        /// Times that a lane goes through.
+        pub times: u64,
+        /// How many steps.
+        pub step_count: u32,
+        /// Zero.
+        pub reserved: u32,
+        /// The steps and their ports.
+        pub words: [u64; MOST_STEP_WORDS],
+    }
+}

@@ -1,4 +1,6 @@
-//! Collectives on a group: owns the lanes' memory, prepares calls, launches kernels.
+//! Collectives on a group: owns the lanes' memory, launches kernels.
+
+mod prepare;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Once};
@@ -6,27 +8,24 @@ use std::sync::{Arc, Once};
 use anabranch_hip::{RuntimeKind, Stream};
 use anabranch_hip_jit::{LOCAL_RESERVED_BYTES, LoadedUnit};
 use anabranch_ranks::{Group, GroupRank};
-use anabranch_shmem::{MemoryUse, OperationCode, OperationName, StreamMeeting, SymmetricMemory, Team, World};
+use anabranch_shmem::{OperationCode, OperationName, StreamMeeting, SymmetricMemory, Team, World};
 
-use crate::args::{Channel, MOST_UNEVEN, Pipes, Place};
+use crate::args::{Channel, Pipes};
 use crate::call::{Call, Collective, Shape};
 use crate::channel::{ALIGNMENT, ChannelLayout};
 use crate::checker::{Checking, watch_lanes};
 use crate::config::{CclConfig, Check, Meetings};
-use crate::engine::EngineStep;
+use crate::crossing::{self, Crossing};
 use crate::error::{Error, Result};
 use crate::kernels::{self, entry};
-use crate::lower::{Arguments, Buffers, Counts, Unit, gather_many_kernel, kernel_of, local_bytes};
-use crate::message::{self, PointToPoint, TransferLists};
+use crate::lower::{Unit, local_bytes};
+use crate::network::{LinkLayout, Nodes};
 use crate::pipes::{PIPE_LOCAL_BYTES, PipeLayout};
-use crate::plan::{Algorithm, Choice, Limits, Plan};
-use crate::prepared::{Prepared, describe};
-use crate::sizes::{memory_sizes, threads, wanted_lanes};
-use crate::steps::{self, Launch, Step};
-use crate::tensor::Tensor;
+use crate::plan::{Choice, Limits, Plan};
+use crate::prepared::Prepared;
+use crate::sizes::{Layouts, threads, wanted_lanes};
 use crate::tuning::Table;
 use crate::work::{EventPool, Work};
-use crate::{in_place, many};
 
 /// Collectives in fault records.
 pub const OPERATION: OperationCode = OperationCode(0x200);
@@ -40,6 +39,8 @@ pub(crate) const PHASES: &[&str] = &[
     "overlap with an earlier call",
     "chunk from the member before",
     "room at the next member",
+    "chunk of a message between machines from the peer",
+    "room for a chunk at the peer",
 ];
 
 /// Sends and receives in fault records.
@@ -85,18 +86,23 @@ pub struct Communicator {
     checking: Option<Checking>,
     /// Where streams meet around copies by engine.
     meeting: Option<StreamMeeting>,
+    /// Where members are on several machines: the way of all calls then.
+    crossing: Option<Crossing>,
 }
 
 impl Communicator {
     /// Makes a communicator: compares the configuration among the members, allocates the lanes' memory in the symmetric heap,
     /// loads the kernels that move bytes, and takes a share of the device for its blocks, all of which wait for peers.
-    /// Collective over `group`.
+    /// Collective over `group`. Where members are on several machines all calls go between them as `across` in the configuration says; sends
+    /// and receives, comparisons of calls, and algorithms that were asked for are errors there.
     ///
     /// # Errors
-    /// [`Error::Config`], [`Error::Unreachable`], configurations that differ, heap exhaustion, a device that is taken, compiler
+    /// [`Error::Config`], [`Error::Unmapped`], configurations that differ, heap exhaustion, a device that is taken, compiler
     /// errors. A failure on one member is an error on all.
     pub fn new(world: &World, group: &Group, config: CclConfig) -> Result<Self> {
-        let prepared = Self::reserve(world, group, &config);
+        config.check()?;
+        let nodes = crossing::nodes_of(world, group, &config)?;
+        let prepared = Self::reserve(world, group, &config, nodes.is_some());
         let table = config.table.clone().or_else(|| known_table(world));
         let mut fields = config.fields();
         fields.push((
@@ -109,6 +115,8 @@ impl Communicator {
             "threads of a block".to_owned(),
             format!("{} and {}", limits.packet_threads, limits.bulk_threads),
         ));
+        let machines = nodes.as_ref().map_or(&[][..], Nodes::machines);
+        fields.push(("machines of the members".to_owned(), format!("{machines:?}")));
         world.compare(group, "ccl configuration", fields)?;
         agree(world, group, "ccl plan", &prepared)?;
         let (units, permit) = prepared?;
@@ -120,10 +128,11 @@ impl Communicator {
         world.name_operation(OPERATION, NAME);
         world.name_operation(MESSAGE_OPERATION, MESSAGE_NAME);
         let team = world.team(group)?;
-        let (staging, pipe_bytes) = memory_sizes(world, &config);
-        let layout = ChannelLayout::new(group.size(), lanes, PACKET_UNITS, staging);
-        let pipe_layout = PipeLayout::new(layout.bytes, group.size(), lanes, pipe_bytes);
-        let mut memory = world.allocate(group, pipe_layout.end, ALIGNMENT, "ccl lanes")?;
+        let layouts = Layouts::new(world, group.size(), lanes, &config, nodes.is_some());
+        let Layouts { channel: layout, pipes: pipe_layout, links, end } = layouts;
+        let mut memory = world.allocate(group, end, ALIGNMENT, "ccl lanes")?;
+        let links = links.map(|layout| layout.links(team.view(), &memory, OPERATION.0));
+        let crossing = nodes.zip(links).map(|(nodes, links)| Crossing::new(nodes, links, config.across));
         let pipes = pipe_layout.pipes(team.view(), &memory, MESSAGE_OPERATION.0);
         let channel = layout.channel(team.view(), &memory, OPERATION.0);
         team.hold(permit);
@@ -157,6 +166,7 @@ impl Communicator {
             message_launches: 0,
             checking,
             meeting,
+            crossing,
         })
     }
 
@@ -164,27 +174,32 @@ impl Communicator {
         world: &World,
         group: &Group,
         config: &CclConfig,
+        is_crossing: bool,
     ) -> Result<(HashMap<Unit, Arc<LoadedUnit>>, anabranch_shmem::ResidencyPermit)> {
-        config.check()?;
-        let unreachable = group.members().iter().find(|member| world.peer_base(**member).is_none());
-        if let Some(peer) = unreachable {
-            return Err(Error::Unreachable { peer: *peer });
-        }
         let device = world.device();
-        let local = local_bytes(group.size()).max(PIPE_LOCAL_BYTES);
+        let (of_bytes, entry) = if is_crossing {
+            (Unit::NetworkMove, entry::NETWORK_MOVE)
+        } else {
+            (Unit::Move, entry::MOVE_DIRECT)
+        };
+        let local = if is_crossing {
+            LinkLayout::local_bytes(group.size())
+        } else {
+            local_bytes(group.size()).max(PIPE_LOCAL_BYTES)
+        };
         let limit =
             (device.properties().shared_memory_per_block() as u32).saturating_sub(LOCAL_RESERVED_BYTES);
         if local > limit {
             let allowed = "as many members as have their addresses in a block's local memory";
             return Err(Error::Config { field: "the group's size", given: u64::from(group.size()), allowed });
         }
-        let unit = world.jit().load(device, &kernels::move_bytes())?;
+        let unit = world.jit().load(device, &of_bytes.spec_in(world))?;
         let limits = threads(world);
         let most_threads = limits.packet_threads.max(limits.bulk_threads);
-        let kernel = unit.kernel(entry::MOVE_DIRECT)?;
+        let kernel = unit.kernel(entry)?;
         let resident = world.max_resident_blocks(kernel.raw(), most_threads, local + LOCAL_RESERVED_BYTES)?;
-        let wanted = wanted_lanes(world, config);
-        let mut units = HashMap::from([(Unit::Move, unit)]);
+        let wanted = wanted_lanes(world, config, is_crossing);
+        let mut units = HashMap::from([(of_bytes, unit)]);
         if config.check == Check::Fingerprint {
             // Its one block runs before a call's kernel, never beside it: their share of the device is one.
             let unit = world.jit().load(device, &kernels::fingerprint())?;
@@ -244,167 +259,11 @@ impl Communicator {
     /// # Errors
     /// [`Error::Algorithm`] when the algorithm that the configuration asks for cannot do it.
     pub fn explain(&self, shape: &Shape) -> Result<Plan> {
+        if let Some(crossing) = &self.crossing {
+            let choice = Choice { algorithm: self.config.algorithm, ..Choice::default() };
+            return crossing.plan(shape, &self.limits, choice);
+        }
         Plan::new(shape, &self.limits, self.table.as_deref(), self.config.algorithm)
-    }
-
-    /// Checks a call and chooses how it is done. Loads its kernels, so that nothing is loaded while others are in flight: prepare
-    /// before the first launch. Not collective: every member prepares the same call for itself, and nothing is exchanged.
-    ///
-    /// # Errors
-    /// Whatever is wrong with the call ([`Call::shape`], [`Error::Overlap`], [`Error::Alignment`], [`Error::Algorithm`]); a kernel
-    /// that does not compile.
-    pub fn prepare(&mut self, call: &Call<'_>) -> Result<Prepared> {
-        let choice = Choice { algorithm: self.config.algorithm, ..Choice::default() };
-        self.prepare_as(call, choice)
-    }
-
-    /// [`Self::prepare`] with this choice in place of the configuration's and the plan's: for tuning, and for tests. All members
-    /// give the same, or their kernels do not meet.
-    ///
-    /// # Errors
-    /// Those of [`Self::prepare`]; [`Error::Config`] for blocks that are not within 1 and [`Self::lanes`].
-    pub fn prepare_as(&mut self, call: &Call<'_>, choice: Choice) -> Result<Prepared> {
-        let shape = call.shape(self.size(), self.rank())?;
-        if let Some(messages) = call.messages() {
-            return self.prepare_messages(call, shape, &messages);
-        }
-        if shape.uneven && self.size() as usize > MOST_UNEVEN {
-            let allowed = "at most 64 where counts differ";
-            return Err(Error::Config { field: "the group's size", given: self.size().into(), allowed });
-        }
-        let table = self.table.as_deref();
-        let plan = match call {
-            Call::AllGatherMany(_) => many::plan(&shape, &self.limits, table, choice)?,
-            _ => Plan::chosen(&shape, &self.limits, table, choice)?,
-        };
-        let (output, input) = call.tensors();
-        in_place::check(call, &shape, &self.team)?;
-        let counts = match *call {
-            Call::AllGatherUneven { counts, .. } => Counts::AllGather(counts),
-            Call::AllToAllUneven { output_splits, input_splits, .. } => {
-                Counts::AllToAll { input_splits, output_splits }
-            }
-            _ => Counts::Even,
-        };
-        let alignment = [&output, &input].into_iter().flatten().map(|tensor| tensor.alignment(&self.team));
-        let buffers = Buffers {
-            input: self.place(input.as_ref()),
-            output: self.place(output.as_ref()),
-            alignment: alignment.min().unwrap_or(1),
-        };
-        let mut table = None;
-        if let Call::AllGatherMany(pairs) = call {
-            many::check(pairs, &self.team)?;
-        }
-        let steps = match call {
-            _ if plan.algorithm == Algorithm::CopyEngine => {
-                let of_call = (&self.channel, self.limits.lanes);
-                let steps = steps::by_engine(&self.team, of_call, call, (&shape, &plan), (&buffers, counts))?;
-                let streams = self.config.copy_streams.unwrap_or_else(|| self.team.usual_leg_streams());
-                self.team.prepare_legs(streams)?;
-                self.with_kernels(steps, &shape, &plan)?
-            }
-            Call::AllGatherMany(pairs) => {
-                let (args, listed) = many::arguments(pairs, &self.team, self.channel)?;
-                table = listed.map(Arc::new);
-                vec![self.step(gather_many_kernel(plan.algorithm), Arguments::GatherMany(args), &plan)?]
-            }
-            _ => {
-                let arguments = Arguments::new(&self.channel, &shape, &plan, &buffers, counts);
-                vec![self.step(kernel_of(&shape, plan.algorithm), arguments, &plan)?]
-            }
-        };
-        let description = match call {
-            Call::AllGatherMany(pairs) => format!("{} tensors: {}", pairs.len(), describe(&shape, &plan)),
-            _ => describe(&shape, &plan),
-        };
-        Ok(Prepared {
-            plan,
-            shape,
-            steps,
-            channel: self.channel.lanes,
-            table,
-            uses: self.uses(call),
-            description: description.into(),
-            fingerprint: self.checking.as_ref().map(|checking| checking.arguments(call, &shape, &plan)),
-        })
-    }
-
-    /// A kernel with the plan's launch shape.
-    fn step(&mut self, (unit, entry): (Unit, &str), arguments: Arguments, plan: &Plan) -> Result<Step> {
-        let (blocks, threads, local_bytes) = (plan.blocks, plan.threads, local_bytes(self.size()));
-        let kernel = self.unit(unit)?.kernel(entry)?.clone();
-        Ok(Step::Kernel(Box::new(Launch { kernel, arguments, blocks, threads, local_bytes })))
-    }
-
-    /// The steps of a call by copy engine, with their kernels.
-    fn with_kernels(&mut self, steps: Vec<EngineStep>, shape: &Shape, plan: &Plan) -> Result<Vec<Step>> {
-        let meeting = Plan { blocks: 1, threads: self.limits.meeting_threads, ..*plan };
-        let with_kernel = |step| match step {
-            EngineStep::Legs(legs) => Ok(Step::Legs(legs)),
-            EngineStep::Meeting => {
-                let kernel = (Unit::Move, entry::BARRIER);
-                self.step(kernel, Arguments::meeting(&self.channel), &meeting).map(Step::into_meeting)
-            }
-            EngineStep::Reduce(args) => {
-                self.step(kernel_of(shape, plan.algorithm), Arguments::EngineReduce(args), plan)
-            }
-        };
-        steps.into_iter().map(with_kernel).collect()
-    }
-
-    fn prepare_messages(
-        &mut self,
-        call: &Call<'_>,
-        shape: Shape,
-        messages: &[PointToPoint<'_>],
-    ) -> Result<Prepared> {
-        message::check(messages, &self.team)?;
-        let lists = TransferLists::new(messages, &self.team, &self.pipe_layout)?;
-        let served = lists.lists * lists.used_pipes;
-        let mut plan = Plan::new(&shape, &self.limits, None, None)?;
-        plan.blocks = served.clamp(1, self.limits.lanes);
-        let (args, table) = message::arguments(&lists, &self.team, self.pipes)?;
-        let step = Step::Kernel(Box::new(Launch {
-            kernel: self.unit(Unit::Pipes)?.kernel(entry::PIPES)?.clone(),
-            arguments: Arguments::Pipes(args),
-            blocks: plan.blocks,
-            threads: plan.threads,
-            local_bytes: PipeLayout::local_bytes(served, plan.blocks),
-        }));
-        Ok(Prepared {
-            plan,
-            shape,
-            steps: vec![step],
-            channel: self.channel.lanes,
-            table: table.map(Arc::new),
-            uses: self.uses(call),
-            description: message::describe(messages, &plan).into(),
-            // Others have no part in it.
-            fingerprint: None,
-        })
-    }
-
-    fn uses(&self, call: &Call<'_>) -> Vec<MemoryUse> {
-        let check = self.checking.as_ref().map(|checking| checking.checker.usage());
-        let meeting = self.meeting.as_ref().map(StreamMeeting::usage);
-        let own = [self.memory.usage()].into_iter().chain(check).chain(meeting);
-        call.all_tensors().iter().filter_map(Tensor::usage).chain(own).collect()
-    }
-
-    fn unit(&mut self, unit: Unit) -> Result<&Arc<LoadedUnit>> {
-        use std::collections::hash_map::Entry;
-        match self.units.entry(unit) {
-            Entry::Occupied(known) => Ok(known.into_mut()),
-            Entry::Vacant(place) => {
-                let loaded = self.world.jit().load(self.world.device(), &unit.spec())?;
-                Ok(place.insert(loaded))
-            }
-        }
-    }
-
-    fn place(&self, tensor: Option<&Tensor<'_>>) -> Place {
-        tensor.map_or(Buffers::NOWHERE, |tensor| tensor.place(&self.team))
     }
 
     /// Puts a prepared call on the stream: one kernel, or by [`Algorithm::CopyEngine`] kernels that meet and copies on streams that fork from

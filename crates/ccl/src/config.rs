@@ -8,6 +8,7 @@ use anabranch_shmem::MOST_LEG_STREAMS;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::network::Across;
 use crate::plan::Algorithm;
 use crate::tuning::Table;
 
@@ -117,6 +118,11 @@ pub struct CclConfig {
     pub meetings: Meetings,
     /// What is checked at every call (`ccl.check`).
     pub check: Check,
+    /// Which way calls go where members are on several machines (`ccl.across`).
+    pub across: Across,
+    /// The machine of each member, in group order, in place of what the world says: for tests of what goes between machines. Which numbers
+    /// name them means nothing. `None` for those that the world's ranks are on.
+    pub machines: Option<Arc<[u32]>>,
     /// What was measured on machines of this kind (`ccl.table`); `None` for this crate's table of the device, if there is one.
     pub table: Option<Arc<Table>>,
 }
@@ -131,6 +137,8 @@ impl Default for CclConfig {
             copy_streams: None,
             meetings: Meetings::default(),
             check: Check::default(),
+            across: Across::default(),
+            machines: None,
             table: None,
         }
     }
@@ -168,6 +176,7 @@ impl CclConfig {
             ),
             ("ccl.meetings", self.meetings.name().to_owned()),
             ("ccl.check", self.check.to_string()),
+            ("ccl.across", self.across.to_string()),
         ]
         .map(|(name, value)| (name.to_owned(), value))
         .into()

@@ -18,13 +18,16 @@ macro_rules! headers {
 pub const DEVICE_HEADERS: &[Header] = headers![
     "elements.h",
     "lane.h",
+    "links.h",
     "meet.h",
+    "network.h",
     "packets.h",
     "pieces.h",
     "pipe.h",
     "place.h",
     "reduce.h",
     "ring.h",
+    "travelling.h",
     "unrounded.h",
     "words.h"
 ];

@@ -1,6 +1,6 @@
 //! What can go wrong with a collective.
 
-use anabranch_ranks::{GlobalRank, GroupRank};
+use anabranch_ranks::GroupRank;
 
 use crate::call::Collective;
 use crate::fingerprint::Mismatch;
@@ -177,11 +177,17 @@ pub enum Error {
     /// The world cannot be used any more.
     #[error("members made different calls: {0}")]
     Mismatch(Box<Mismatch>),
-    /// A peer's memory cannot be reached by kernels.
-    #[error("{peer} cannot be reached by loads and stores of this rank, which is what collectives need")]
-    Unreachable {
-        /// The peer.
-        peer: GlobalRank,
+    /// What goes through mapped memory alone was asked for, and members are on several machines.
+    #[error(
+        "{what} goes through memory that all members map, and they are on {machines} machines: {instead}"
+    )]
+    Unmapped {
+        /// What was asked for.
+        what: &'static str,
+        /// The machines of the group.
+        machines: u32,
+        /// What to do.
+        instead: &'static str,
     },
     /// The world, the heap or the launch.
     #[error(transparent)]

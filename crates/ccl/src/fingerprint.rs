@@ -110,7 +110,9 @@ fn reached_by_peers(shape: &Shape, algorithm: Algorithm) -> (bool, bool) {
         | Algorithm::TwoShotPackets
         | Algorithm::Staged
         | Algorithm::Ring
-        | Algorithm::Pipes => (false, false),
+        | Algorithm::Pipes
+        | Algorithm::NetworkDirect
+        | Algorithm::NetworkByNode => (false, false),
         Algorithm::TwoHop => (false, shape.output.is_reached()),
         Algorithm::Direct => (false, true),
         Algorithm::Pull => (true, !keeps_own),

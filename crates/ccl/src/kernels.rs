@@ -1,11 +1,12 @@
 //! The kernels of this crate, for building ahead and for launching.
 
 use anabranch_hip_jit::{DeviceStruct as _, Header, KernelSpec, KernelUnit, PRELUDE};
-use anabranch_shmem::device_api::DEVICE_HEADERS as SHMEM_HEADERS;
+use anabranch_shmem::device_api::{BarrierWorkspace, DEVICE_HEADERS as SHMEM_HEADERS};
 
 use crate::DataType;
 use crate::args::{
-    EngineReduceArgs, FingerprintArgs, GatherManyArgs, MoveArgs, PipesArgs, Place, ReduceArgs, UnevenArgs,
+    EngineReduceArgs, FingerprintArgs, GatherManyArgs, LinkPort, LinkState, LinkStep, MoveArgs, NetworkArgs,
+    PipesArgs, Place, ReduceArgs, UnevenArgs,
 };
 use crate::device_api::DEVICE_HEADERS;
 
@@ -53,6 +54,10 @@ pub mod entry {
     pub const PUSH: &str = "anabranch_ccl_push";
     /// Every member meets the others and reduces what copy engines have brought to its staging.
     pub const ENGINE_REDUCE: &str = "anabranch_ccl_engine_reduce";
+    /// Bytes, across machines.
+    pub const NETWORK_MOVE: &str = "anabranch_ccl_network_move";
+    /// Sums, across machines.
+    pub const NETWORK_REDUCE: &str = "anabranch_ccl_network_reduce";
     /// Compares calls before they move data.
     pub const FINGERPRINT: &str = "anabranch_ccl_fingerprint";
 }
@@ -147,9 +152,45 @@ pub static FINGERPRINT: KernelUnit = KernelUnit {
     layouts: &[Place::c_declaration, FingerprintArgs::c_declaration],
 };
 
+/// `shmem/shmem.h` names workspaces, and `ccl/links.h` counters, steps and ports, which these arguments have as words.
+const NETWORK_LAYOUTS: &[fn() -> String] = &[
+    BarrierWorkspace::c_declaration,
+    LinkState::c_declaration,
+    LinkStep::c_declaration,
+    LinkPort::c_declaration,
+    NetworkArgs::c_declaration,
+];
+
+/// Moves bytes of any type across machines.
+pub static NETWORK_MOVE: KernelUnit = KernelUnit {
+    name: "ccl_network_move",
+    source: include_str!("../kernels/network_move.hip"),
+    headers: HEADERS,
+    entries: &[entry::NETWORK_MOVE],
+    layouts: NETWORK_LAYOUTS,
+};
+
+/// Reduces messages of one type across machines.
+pub static NETWORK_REDUCE: KernelUnit = KernelUnit {
+    name: "ccl_network_reduce",
+    source: include_str!("../kernels/network_reduce.hip"),
+    headers: HEADERS,
+    entries: &[entry::NETWORK_REDUCE],
+    layouts: NETWORK_LAYOUTS,
+};
+
 /// The units of single collectives; [`GATHER_MANY`] and [`PIPES`] are the others.
-pub static UNITS: [&KernelUnit; 7] =
-    [&MOVE, &TWO_HOP, &RING, &PACKET_REDUCE, &BULK_REDUCE, &RING_REDUCE, &FINGERPRINT];
+pub static UNITS: [&KernelUnit; 9] = [
+    &MOVE,
+    &TWO_HOP,
+    &RING,
+    &PACKET_REDUCE,
+    &BULK_REDUCE,
+    &RING_REDUCE,
+    &NETWORK_MOVE,
+    &NETWORK_REDUCE,
+    &FINGERPRINT,
+];
 
 /// The kernels that move bytes.
 pub fn move_bytes() -> KernelSpec {
@@ -196,10 +237,23 @@ pub fn bulk_reduce(element: DataType) -> KernelSpec {
     KernelSpec::new(&BULK_REDUCE).with("CCL_ELEMENT", element.device_name())
 }
 
+/// The kernel that moves bytes across machines. A world's own spec of the unit ([`anabranch_shmem::World::kernel`]) says besides how it is
+/// reached.
+pub fn network_move() -> KernelSpec {
+    KernelSpec::new(&NETWORK_MOVE)
+}
+
+/// The kernel that reduces messages of a type across machines; likewise.
+pub fn network_reduce(element: DataType) -> KernelSpec {
+    KernelSpec::new(&NETWORK_REDUCE).with("CCL_ELEMENT", element.device_name())
+}
+
 /// Every kernel of this crate in every variant: what a prebuild compiles.
 pub fn kernels() -> Vec<KernelSpec> {
-    let of_type = |element| [packet_reduce(element), bulk_reduce(element), ring_reduce(element)];
+    let of_type = |element| {
+        [packet_reduce(element), bulk_reduce(element), ring_reduce(element), network_reduce(element)]
+    };
     let reduce = DataType::ALL.into_iter().flat_map(of_type);
-    let bytes = [move_bytes(), two_hop(), ring(), gather_many(), pipes(), fingerprint()];
+    let bytes = [move_bytes(), two_hop(), ring(), gather_many(), pipes(), network_move(), fingerprint()];
     bytes.into_iter().chain(reduce).collect()
 }

@@ -25,6 +25,7 @@ mod checker;
 mod communicator;
 mod config;
 pub mod conformance;
+mod crossing;
 mod data_type;
 pub mod device_api;
 mod element;
@@ -41,6 +42,8 @@ pub mod lower;
 pub mod many;
 #[doc(hidden)]
 pub mod message;
+#[doc(hidden)]
+pub mod network;
 pub mod oracle;
 #[doc(hidden)]
 pub mod pipes;
@@ -64,6 +67,7 @@ pub use error::{Error, Result};
 pub use fingerprint::{Difference, ListMismatch, Mismatch, SplitMismatch};
 pub use kernels::kernels;
 pub use message::PointToPoint;
+pub use network::{Across, UnknownAcross};
 pub use plan::{Algorithm, Choice, Plan, UnknownAlgorithm};
 pub use prepared::Prepared;
 pub use reduce::{

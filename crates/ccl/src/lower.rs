@@ -4,10 +4,11 @@
 use anabranch_hip_jit::bytemuck::Zeroable;
 use anabranch_hip_jit::{DevicePointer, KernelSpec};
 use anabranch_ranks::GroupRank;
+use anabranch_shmem::World;
 
 use crate::args::{
     Channel, EngineReduceArgs, GatherManyArgs, MOST_UNEVEN, MOVE_ALL, MOVE_NONE, MoveArgs, MoveEntry,
-    PipesArgs, Place, REDUCE_ALL, ReduceArgs, Reduction, UnevenArgs,
+    NetworkArgs, PipesArgs, Place, REDUCE_ALL, ReduceArgs, Reduction, UnevenArgs,
 };
 use crate::call::{Collective, Shape};
 use crate::kernels::{self, entry};
@@ -43,6 +44,10 @@ pub enum Unit {
     PacketReduce(DataType),
     /// `kernels/bulk_reduce.hip`.
     BulkReduce(DataType),
+    /// `kernels/network_move.hip`.
+    NetworkMove,
+    /// `kernels/network_reduce.hip`.
+    NetworkReduce(DataType),
 }
 
 impl Unit {
@@ -58,6 +63,19 @@ impl Unit {
             Self::RingReduce(element) => kernels::ring_reduce(element),
             Self::PacketReduce(element) => kernels::packet_reduce(element),
             Self::BulkReduce(element) => kernels::bulk_reduce(element),
+            Self::NetworkMove => kernels::network_move(),
+            Self::NetworkReduce(element) => kernels::network_reduce(element),
+        }
+    }
+
+    /// The same as the world's routes need it, for kernels that use the device functions of the heap.
+    pub(crate) fn spec_in(self, world: &World) -> KernelSpec {
+        match self {
+            Self::NetworkMove => world.kernel(&kernels::NETWORK_MOVE),
+            Self::NetworkReduce(element) => {
+                world.kernel(&kernels::NETWORK_REDUCE).with("CCL_ELEMENT", element.device_name())
+            }
+            other => other.spec(),
         }
     }
 }
@@ -68,6 +86,10 @@ pub fn kernel_of(shape: &Shape, algorithm: Algorithm) -> (Unit, &'static str) {
     let bulk = Unit::BulkReduce(shape.data_type);
     let reduces = shape.collective.reduces();
     match algorithm {
+        Algorithm::NetworkDirect | Algorithm::NetworkByNode if reduces => {
+            (Unit::NetworkReduce(shape.data_type), entry::NETWORK_REDUCE)
+        }
+        Algorithm::NetworkDirect | Algorithm::NetworkByNode => (Unit::NetworkMove, entry::NETWORK_MOVE),
         // One meeting, whatever is asked for: there is nothing to move, and what came before it has to be visible behind it.
         _ if shape.collective == Collective::Barrier => (Unit::Move, entry::BARRIER),
         Algorithm::Packets if shape.collective == Collective::ReduceScatter => {
@@ -150,6 +172,8 @@ pub enum Arguments {
     GatherMany(Box<GatherManyArgs>),
     /// Of the kernel that sends and receives.
     Pipes(Box<PipesArgs>),
+    /// Of the kernels that do steps across machines.
+    Network(Box<NetworkArgs>),
 }
 
 impl Arguments {
@@ -190,6 +214,12 @@ fn piece(bytes: u64, plan: &Plan, most: u64) -> u64 {
     bytes.div_ceil(u64::from(plan.blocks)).next_multiple_of(16).clamp(16, most)
 }
 
+/// How contributions become one.
+pub(crate) fn reduction(shape: &Shape, op: ReduceOp) -> Reduction {
+    let scalar = op.scalar_bits(shape.data_type);
+    Reduction { op: op.torch_value(), size: shape.members, scalar }
+}
+
 fn reduce(channel: &Channel, shape: &Shape, plan: &Plan, op: ReduceOp, buffers: &Buffers) -> ReduceArgs {
     let is_scatter = shape.collective == Collective::ReduceScatter;
     let stride = if is_scatter { shape.bytes() } else { 0 };
@@ -210,11 +240,7 @@ fn reduce(channel: &Channel, shape: &Shape, plan: &Plan, op: ReduceOp, buffers: 
         channel: *channel,
         input: buffers.input,
         output: buffers.output,
-        reduction: Reduction {
-            op: op.torch_value(),
-            size: shape.members,
-            scalar: op.scalar_bits(shape.data_type),
-        },
+        reduction: reduction(shape, op),
         count: shape.count,
         part_units,
         lane_units: shared.div_ceil(u64::from(plan.blocks)),

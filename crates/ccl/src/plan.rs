@@ -39,6 +39,11 @@ pub enum Algorithm {
     CopyEngine,
     /// Through a ring of slots for each pair. All sends and receives, and nothing else: it cannot be asked for.
     Pipes,
+    /// Chunks over links to whom they concern, also between machines ([`Across::Direct`](crate::Across::Direct)). Of communicators whose members
+    /// are on several machines; not asked for by this name, but by `ccl.across`.
+    NetworkDirect,
+    /// The same, with what concerns several members of a machine going there once ([`Across::Node`](crate::Across::Node)).
+    NetworkByNode,
 }
 
 impl Algorithm {
@@ -68,6 +73,8 @@ impl Algorithm {
             Self::Ring => "ring",
             Self::CopyEngine => "copy-engine",
             Self::Pipes => "pipes",
+            Self::NetworkDirect => "network-direct",
+            Self::NetworkByNode => "network-by-node",
         }
     }
 
@@ -80,6 +87,9 @@ impl Algorithm {
         match self {
             Self::Pipes if shape.collective == Collective::SendReceive => Ok(()),
             Self::Pipes => Err("it is for sends and receives"),
+            Self::NetworkDirect | Self::NetworkByNode => {
+                Err("it is chosen where members are on several machines; ccl.across says which of the two")
+            }
             _ if shape.collective == Collective::SendReceive => Err("sends and receives go through pipes"),
             Self::Packets if shape.uneven && shape.collective == Collective::AllToAll => {
                 Err("members do not know how much others exchange")
@@ -257,6 +267,32 @@ impl Plan {
         // The kernels' other forms have no phases.
         let phased = choice.phased.unwrap_or(plan.phased) && plan.algorithm == Algorithm::Push;
         Ok(Self { blocks, phased, ..plan })
+    }
+
+    /// The plan of a call across machines, by an algorithm that can do it.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for blocks that are not within 1 and the lanes; [`Error::Algorithm`] for one that was asked for.
+    pub(crate) fn across(
+        shape: &Shape,
+        limits: &Limits,
+        algorithm: Algorithm,
+        choice: Choice,
+    ) -> Result<Self> {
+        let Choice { algorithm: asked, blocks, block_bytes, phased: _ } = choice;
+        if let Some(asked) = asked.filter(|_| shape.collective != Collective::Barrier) {
+            let reason = "members are on several machines, and it stores to all members' memory: leave ccl.algorithm at auto, and say \
+                          ccl.across";
+            return Err(Error::Algorithm { collective: shape.collective, algorithm: asked, reason });
+        }
+        let plan = Self::with(shape, limits, algorithm, None);
+        let worth = |bytes| blocks_of(shape, limits, algorithm, bytes);
+        let blocks = blocks.or(block_bytes.map(worth)).unwrap_or(plan.blocks);
+        if !(1..=limits.lanes).contains(&blocks) {
+            let allowed = "1 to the communicator's lanes";
+            return Err(Error::Config { field: "blocks", given: blocks.into(), allowed });
+        }
+        Ok(Self { blocks, ..plan })
     }
 
     fn with(shape: &Shape, limits: &Limits, algorithm: Algorithm, step: Option<&Step>) -> Self {

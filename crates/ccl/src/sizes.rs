@@ -6,11 +6,14 @@ use crate::channel::ChannelLayout;
 use crate::communicator::{Communicator, PACKET_UNITS};
 use crate::config::CclConfig;
 use crate::error::{Error, Result};
+use crate::network::LinkLayout;
 use crate::pipes::PipeLayout;
 use crate::plan::Limits;
 
 /// Lanes on a large GPU: one a multiprocessor, as a power of two.
 const DEFAULT_LANES: u32 = 128;
+/// The same where members are on several machines: a NIC is slower than links inside, and takes fewer blocks to fill.
+const CROSSING_LANES: u32 = 32;
 
 impl Communicator {
     /// The most bytes of the symmetric heap that a communicator of a group of `members` takes with this configuration: with all the
@@ -24,13 +27,47 @@ impl Communicator {
             let allowed = "1 to the world's ranks";
             return Err(Error::Config { field: "members", given: members.into(), allowed });
         }
-        let (staging, pipe_bytes) = memory_sizes(world, config);
-        // Shares are rounded for each lane: fewer lanes may take a little more.
-        let of = |lanes| {
-            let layout = ChannelLayout::new(members, lanes, PACKET_UNITS, staging);
-            PipeLayout::new(layout.bytes, members, lanes, pipe_bytes).end
+        let most = |is_crossing| {
+            // Shares are rounded for each lane: fewer lanes may take a little more.
+            let of = |lanes| Layouts::new(world, members, lanes, config, is_crossing).end;
+            (1..=wanted_lanes(world, config, is_crossing)).map(of).max().unwrap_or_default()
         };
-        Ok((1..=wanted_lanes(world, config)).map(of).max().unwrap_or_default())
+        // Some groups are on one machine, others are not.
+        let crosses = config.machines.is_some()
+            || world.group().members().iter().any(|rank| world.peer_base(*rank).is_none());
+        Ok(if crosses { most(true).max(most(false)) } else { most(false) })
+    }
+}
+
+/// The memory of one communicator. Where members are on several machines it is links; lanes and pipes, which no call uses there, are as
+/// small as can be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layouts {
+    pub(crate) channel: ChannelLayout,
+    pub(crate) pipes: PipeLayout,
+    pub(crate) links: Option<LinkLayout>,
+    /// All bytes.
+    pub(crate) end: u64,
+}
+
+impl Layouts {
+    pub(crate) fn new(
+        world: &World,
+        members: u32,
+        lanes: u32,
+        config: &CclConfig,
+        is_crossing: bool,
+    ) -> Self {
+        let (staging, pipe_bytes) = memory_sizes(world, config);
+        if is_crossing {
+            let channel = ChannelLayout::new(members, 1, 0, 0);
+            let pipes = PipeLayout::new(channel.bytes, members, 1, 0);
+            let links = LinkLayout::new(pipes.end, members, lanes, staging);
+            return Self { channel, pipes, links: Some(links), end: links.end };
+        }
+        let channel = ChannelLayout::new(members, lanes, PACKET_UNITS, staging);
+        let pipes = PipeLayout::new(channel.bytes, members, lanes, pipe_bytes);
+        Self { channel, pipes, links: None, end: pipes.end }
     }
 }
 
@@ -44,7 +81,7 @@ pub(crate) fn threads(world: &World) -> Limits {
 }
 
 /// Bytes for staging and for pipes: as configured, or chosen.
-pub(crate) fn memory_sizes(world: &World, config: &CclConfig) -> (u64, u64) {
+fn memory_sizes(world: &World, config: &CclConfig) -> (u64, u64) {
     let chosen = |given: u64, share: u64, most: u64, small: u64| match given {
         0 if is_large(world) => (world.config().heap_bytes / share).min(most),
         0 => small,
@@ -59,9 +96,10 @@ fn is_large(world: &World) -> bool {
 }
 
 /// The lanes that a communicator asks for.
-pub(crate) fn wanted_lanes(world: &World, config: &CclConfig) -> u32 {
+pub(crate) fn wanted_lanes(world: &World, config: &CclConfig, is_crossing: bool) -> u32 {
+    let most = if is_crossing { CROSSING_LANES } else { DEFAULT_LANES };
     match config.max_blocks {
-        0 => world.device().multiprocessors().min(DEFAULT_LANES),
+        0 => world.device().multiprocessors().min(most),
         blocks => blocks,
     }
 }

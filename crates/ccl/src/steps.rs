@@ -80,6 +80,7 @@ impl Launch {
                 Arguments::EngineReduce(args) => kernel.launch(blocks, threads, local, stream, &**args),
                 Arguments::GatherMany(args) => kernel.launch(blocks, threads, local, stream, &**args),
                 Arguments::Pipes(args) => kernel.launch(blocks, threads, local, stream, &**args),
+                Arguments::Network(args) => kernel.launch(blocks, threads, local, stream, &**args),
             }
         }?;
         Ok(())
@@ -118,6 +119,9 @@ pub(crate) fn by_engine(
         }
         Arguments::Move(args) => engine::between_meetings(engine::moves(&args, &outputs)),
         // No call that is planned so has such.
-        Arguments::EngineReduce(_) | Arguments::GatherMany(_) | Arguments::Pipes(_) => Vec::new(),
+        Arguments::EngineReduce(_)
+        | Arguments::GatherMany(_)
+        | Arguments::Pipes(_)
+        | Arguments::Network(_) => Vec::new(),
     })
 }

@@ -383,7 +383,7 @@ fn foreign(
 
 #[test]
 fn every_mistake_in_a_call_is_named_before_anything_moves() {
-    /// All variants but those of crates below, and `Unreachable`: every rank of one host reaches all others.
+    /// All variants but those of crates below, and `Unmapped`, which is that of several machines (`tests/network.rs`).
     const CHECKED: [&str; 12] = [
         "Algorithm",
         "Alignment",

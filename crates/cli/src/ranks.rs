@@ -1,10 +1,12 @@
 //! Running something on every rank of a world: in processes that this program starts of itself, or in threads.
 
 use std::ffi::OsString;
+use std::io::Write as _;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch::config::Schedule;
+use anabranch::config::{LoadedConfig, NicDriverName, Origin, Schedule, TransportConfig, TransportName};
 use anabranch::jit::{Jit, JitStats, KernelSpec, Target};
 use anabranch::shmem::Fault;
 use anabranch::{Config, Environment, Placement, Platform, RankError, RuntimeKind, World};
@@ -27,12 +29,61 @@ pub(crate) struct RankArgs {
     /// Ranks are threads of this process and not processes of their own.
     #[arg(long)]
     pub(crate) threads: bool,
+    /// Divide the ranks into N machines, blocks of neighbours, between which they go as between real ones: through a NIC (`rdma` is put
+    /// behind transport.order), which is one in software unless transport.rdma.driver is set.
+    #[arg(long, value_name = "N")]
+    pub(crate) nodes: Option<NonZeroU32>,
     /// One JSON object a line.
     #[arg(long)]
     pub(crate) json: bool,
     /// Kernels that the starting process compiled; given to ranks by it.
     #[arg(long, hide = true, default_value_t = 0)]
     already_compiled: u64,
+}
+
+impl RankArgs {
+    /// The configuration, with what `--nodes` asks of it.
+    ///
+    /// # Errors
+    /// The first complaint about a layer.
+    fn load(&self) -> anyhow::Result<Config> {
+        let LoadedConfig { mut config, origins } = self.runtime.load()?;
+        if self.nodes.is_some() {
+            let TransportConfig { order, rdma, .. } = &mut config.transport;
+            if !order.contains(&TransportName::Rdma) {
+                order.push(TransportName::Rdma);
+            }
+            // Machines that are none have no NICs of their own between them, unless somebody says so.
+            if origins.of("transport.rdma.driver") == Origin::Default {
+                rdma.driver = NicDriverName::Software;
+            }
+        }
+        Ok(config)
+    }
+
+    /// For commands that measure what one machine does.
+    ///
+    /// # Errors
+    /// That `--nodes` was given.
+    pub(crate) fn refuse_nodes(&self, command: &str) -> anyhow::Result<()> {
+        match self.nodes {
+            None => Ok(()),
+            Some(nodes) => {
+                bail!("--nodes {nodes}: {command} is for ranks that map each other's memory; leave it out")
+            }
+        }
+    }
+
+    fn check_nodes(&self, ranks: u32) -> anyhow::Result<()> {
+        match self.nodes {
+            Some(nodes) if nodes.get() > ranks => {
+                bail!(
+                    "--nodes {nodes} with {ranks} ranks; allowed are 1 to {ranks}, as every machine has a rank"
+                )
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// What one rank's work gets.
@@ -92,21 +143,31 @@ pub(crate) fn spawn<W>(
 where
     W: Fn(&RankContext<'_>) -> anyhow::Result<()> + Sync,
 {
-    let config = arguments.runtime.load()?.config;
+    let config = arguments.load()?;
     let progress = Progress::new();
     let ranks = match (arguments.ranks, config.device.runtime) {
         (Some(ranks), _) => ranks,
         (None, RuntimeKind::Host) => config.device.host.count.unwrap_or(4),
         (None, _) => device_count(&config)?,
     };
+    arguments.check_nodes(ranks)?;
     check(&config, ranks)?;
+    if let Some(nodes) = arguments.nodes {
+        let driver = match config.transport.rdma.driver {
+            NicDriverName::Software => "NICs in software",
+            _ => "the machine's NICs",
+        };
+        // Reports go to standard output.
+        let _ =
+            writeln!(std::io::stderr(), "{ranks} ranks as if on {nodes} machines, by {driver} between them");
+    }
     if config.is_host() && config.device.host.schedule == Schedule::Seeded {
         tracing::warn!("under a seed the clock is virtual: times and rates say nothing of speed");
     }
     let placement =
         if arguments.threads { Placement::Threads { ranks } } else { Placement::Processes { ranks } };
     // Opened before anything is started: that there are fewer devices than ranks is one error and not N.
-    let platform = open(&config, placement, &progress)?;
+    let platform = open(arguments, &config, placement, &progress)?;
     let target = platform.jit().device_target(&platform.device(0)?).map_err(anabranch::Error::from)?;
     compile(platform.jit(), kernels, &target, &config)?;
     progress.clear();
@@ -135,11 +196,11 @@ pub(crate) fn run_rank<W>(arguments: &RankArgs, work: W) -> anyhow::Result<()>
 where
     W: Fn(&RankContext<'_>) -> anyhow::Result<()>,
 {
-    let config = arguments.runtime.load()?.config;
+    let config = arguments.load()?;
     let place = anabranch::rendezvous_from_launcher(&config)?;
     let root = place.rendezvous.rank().get() == 0;
     let progress = if root { Progress::new() } else { Progress::silent() };
-    let platform = open(&config, Placement::Processes { ranks: place.local_size }, &progress)?;
+    let platform = open(arguments, &config, Placement::Processes { ranks: place.local_size }, &progress)?;
     let world = platform.join(&place)?;
     let context = context(arguments, &config, &world, &progress);
     let result = work(&context);
@@ -213,9 +274,15 @@ fn context<'a>(
     }
 }
 
-fn open(config: &Config, placement: Placement, progress: &Progress) -> anyhow::Result<Platform> {
+fn open(
+    arguments: &RankArgs,
+    config: &Config,
+    placement: Placement,
+    progress: &Progress,
+) -> anyhow::Result<Platform> {
     let observer = Arc::new(progress.clone());
-    Ok(Platform::open_with(config, placement, &Environment::of_process(), Some(observer))?)
+    let platform = Platform::open_with(config, placement, &Environment::of_process(), Some(observer))?;
+    Ok(arguments.nodes.into_iter().fold(platform, Platform::as_machines))
 }
 
 fn device_count(config: &Config) -> anyhow::Result<u32> {

@@ -54,6 +54,8 @@ pub enum Protocol {
     CclFingerprint,
     /// Sends and receives of `ccl` through pipes.
     CclPipes,
+    /// Collectives of members on several machines.
+    CclNetwork,
     /// Many tensors gathered in one launch of `ccl`, between kernels that write and read them.
     CclGatherMany,
     /// Messages by copy engines in software whose queues kernels write.
@@ -87,6 +89,7 @@ impl Protocol {
         Self::CclEngine,
         Self::CclFingerprint,
         Self::CclPipes,
+        Self::CclNetwork,
         Self::CclGatherMany,
         Self::Sdma,
         Self::World,
@@ -117,6 +120,7 @@ impl Protocol {
             Self::CclEngine => "ccl-engine",
             Self::CclFingerprint => "ccl-fingerprint",
             Self::CclPipes => "ccl-pipes",
+            Self::CclNetwork => "ccl-network",
             Self::CclGatherMany => "ccl-gather-many",
             Self::Sdma => "sdma",
             Self::World => "world",

@@ -49,6 +49,9 @@ pub const fn about(protocol: Protocol) -> &'static str {
         Protocol::CclPipes => {
             "sends and receives of ccl, random batches after each other; --staged for each message alone"
         }
+        Protocol::CclNetwork => {
+            "collectives of members on several machines, two on each; --staged for one on each"
+        }
         Protocol::CclGatherMany => {
             "many tensors gathered in one launch of ccl; --staged for epochs of two bits"
         }

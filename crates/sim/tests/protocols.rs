@@ -115,6 +115,21 @@ fn sends_and_receives_are_right_under_every_seed() {
 }
 
 #[test]
+fn collectives_of_several_machines_are_right_under_every_seed() {
+    for staged in [false, true] {
+        clean(&with(Protocol::CclNetwork, 2, |case| case.staged = staged), 0..200);
+        clean(
+            &with(Protocol::CclNetwork, 3, |case| (case.staged, case.rounds, case.blocks) = (staged, 4, 3)),
+            0..80,
+        );
+    }
+    // By node, as machines have two ranks each.
+    clean(&with(Protocol::CclNetwork, 4, |case| case.waves = 1), 0..120);
+    clean(&with(Protocol::CclNetwork, 6, |case| (case.blocks, case.cumulative) = (1, true)), 0..40);
+    clean(&with(Protocol::CclNetwork, 1, |case| case.tokens = 9), 0..50);
+}
+
+#[test]
 fn gathers_signals_and_atomics_are_right_under_every_seed() {
     clean(&with(Protocol::Ping, 3, |case| case.tokens = 9), 0..400);
     for ranks in 1..4 {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anabranch::transport::TransportKind;
 use anabranch::{Error, RuntimeKind, World};
 
 use super::device::{Links, Mechanism, Pattern};
@@ -101,10 +102,12 @@ pub(crate) fn time(
     Ok(Timed { samples: Samples::new(slowest), verified })
 }
 
-/// GB/s per rank and direction with every rank storing to all others at once; `None` for a rank alone. Collective.
+/// GB/s per rank and direction with every rank storing to all others at once; `None` for a rank alone, and where a NIC leads to some
+/// rank, which nobody can store to. Collective.
 pub(crate) fn speed(world: &World) -> anyhow::Result<Option<f64>> {
     let peers = world.size() - 1;
-    if peers == 0 {
+    // Every rank has one on another machine, or none has.
+    if peers == 0 || world.routes().iter().any(|route| route.kind == TransportKind::Rdma) {
         return Ok(None);
     }
     let host = world.device().runtime().kind() == RuntimeKind::Host;

@@ -242,9 +242,15 @@ impl BenchCommand {
     fn check(&self, config: &Config, ranks: u32) -> anyhow::Result<()> {
         match self {
             Self::Ccl(arguments) => ccl::check(arguments, config, ranks),
-            Self::Overlap(arguments) => overlap::check(arguments, config, ranks),
+            Self::Overlap(arguments) => {
+                arguments.bench.ranks.refuse_nodes("bench overlap")?;
+                overlap::check(arguments, config, ranks)
+            }
             Self::Ep(arguments) => ep::check(config, arguments, ranks),
-            Self::P2p(arguments) => p2p::check(arguments, config, ranks),
+            Self::P2p(arguments) => {
+                arguments.bench.ranks.refuse_nodes("bench p2p")?;
+                p2p::check(arguments, config, ranks)
+            }
         }
     }
 

@@ -35,7 +35,10 @@ pub(crate) fn spawn(command: &TuneCommand) -> anyhow::Result<()> {
             &arguments.ranks,
             "tune-rank",
             &tune_ep::needed_kernels(arguments),
-            |config, ranks| tune_ep::check(arguments, config, ranks),
+            |config, ranks| {
+                arguments.ranks.refuse_nodes("tune")?;
+                tune_ep::check(arguments, config, ranks)
+            },
             |context| tune_ep::run(context, arguments),
         ),
         None => {
@@ -44,7 +47,10 @@ pub(crate) fn spawn(command: &TuneCommand) -> anyhow::Result<()> {
                 &arguments.ranks,
                 "tune-rank",
                 &tune::needed_kernels(),
-                |config, ranks| tune::check(arguments, config, ranks),
+                |config, ranks| {
+                    arguments.ranks.refuse_nodes("tune")?;
+                    tune::check(arguments, config, ranks)
+                },
                 |context| tune::run(context, arguments),
             )
         }

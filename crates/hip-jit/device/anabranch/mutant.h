@@ -208,7 +208,17 @@ enum Mutant : u32 {
     MUTANT_BY_NIC_UNRELEASED = 600,       // the scope meets, and only its leader's wave releases
     MUTANT_BY_NIC_NO_ACQUIRE = 601,       // what a get has brought is read without an acquire
     MUTANT_NIC_SIGNAL_FIRST = 602,        // the signal stands before the copy
-    MUTANT_LAST = 602,
+    // ccl/links.h and ccl/network.h
+    MUTANT_CCL_NETWORK_ONE_SLOT = 700,        // all chunks of a link lie in one place
+    MUTANT_CCL_NETWORK_CREDIT_LOOSE = 701,    // a slot is written before its chunk was taken
+    MUTANT_CCL_NETWORK_COUNT_NOT_KEPT = 702,  // the next call counts from where this one began
+    MUTANT_CCL_NETWORK_NO_ACQUIRE = 703,
+    MUTANT_CCL_NETWORK_NO_BARRIER = 704,      // threads go on before all ports are ready
+    MUTANT_CCL_NETWORK_CONSUMED_UNREAD = 705, // the taker counts a chunk, then reads it
+    MUTANT_CCL_NETWORK_FLAG_FIRST = 706,      // the giver counts a chunk, then writes it
+    MUTANT_CCL_NETWORK_UNRELEASED = 707,      // the block meets, and nobody releases
+    MUTANT_CCL_NETWORK_STEP_UNFINISHED = 708, // the next step begins while this one still tells
+    MUTANT_LAST = 708,
 };
 static constexpr u32 MUTANT = PRELUDE_MUTANT;
 static_assert(MUTANT <= MUTANT_LAST, "PRELUDE_MUTANT names no mutant");

@@ -5,6 +5,7 @@ mod barrier;
 mod bench;
 mod ccl;
 mod ccl_fingerprint;
+mod ccl_network;
 mod ccl_pipes;
 mod device_barrier;
 mod ep;
@@ -50,6 +51,7 @@ pub fn scenario(case: Case, jit: &Jit) -> Result<Box<dyn Scenario>, ScenarioErro
         Protocol::CclFingerprint => Box::new(ccl_fingerprint::CclFingerprint::new(case, kernels)?),
         Protocol::Ping => Box::new(ping::Ping::new(case, kernels)?),
         Protocol::CclPipes => Box::new(ccl_pipes::Exchange::new(case, kernels)?),
+        Protocol::CclNetwork => Box::new(ccl_network::Network::new(case, kernels)?),
         Protocol::CclGatherMany => Box::new(ccl::GatherMany::new(case, kernels)?),
         Protocol::Sdma => Box::new(sdma::Sdma::new(case, jit)?),
         Protocol::World => Box::new(world::World::new(case, jit)?),

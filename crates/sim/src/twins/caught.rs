@@ -54,6 +54,8 @@ impl Search {
             | Protocol::Gather
             | Protocol::CclHops
             | Protocol::CclEngine
+            // Two on a machine, and one on another.
+            | Protocol::CclNetwork
             | Protocol::EpCompact
             | Protocol::EpReplay => 3,
             _ => 2,
@@ -113,6 +115,9 @@ const DEVICE: Search = Search::of(Protocol::DeviceBarrier);
 const ATOMICS: Search = Search::of(Protocol::Atomics);
 const PING: Search = Search::of(Protocol::Ping);
 const PIPES: Search = Search::of(Protocol::CclPipes);
+const NETWORK: Search = Search::of(Protocol::CclNetwork);
+const NETWORK_ALONE: Search = Search { staged: true, ..NETWORK };
+const NETWORK_C: Search = NETWORK.cumulative();
 const MANY: Search = Search::of(Protocol::CclGatherMany);
 const MOVE: Search = Search::of(Protocol::CclMove);
 const PACKETS: Search = Search::of(Protocol::CclPackets);
@@ -330,6 +335,15 @@ pub const TWINS: &[Twin] = &[
     twin("RING_CONSUMED_UNREAD", &[HOPS, HOPS_C]),
     twin("RING_FLAG_FIRST", &[HOPS, HOPS_C]),
     twin("RING_UNRELEASED", &[HOPS, HOPS_C]),
+    twin("CCL_NETWORK_ONE_SLOT", &[NETWORK, NETWORK_C]),
+    twin("CCL_NETWORK_CREDIT_LOOSE", &[NETWORK, NETWORK_ALONE.by_values(), NETWORK_C]),
+    twin("CCL_NETWORK_COUNT_NOT_KEPT", &[NETWORK.by_values(), NETWORK_C.by_values()]),
+    twin("CCL_NETWORK_NO_ACQUIRE", &[NETWORK]),
+    twin("CCL_NETWORK_NO_BARRIER", &[NETWORK.by_values(), NETWORK_C.by_values()]),
+    twin("CCL_NETWORK_CONSUMED_UNREAD", &[NETWORK, NETWORK_C]),
+    twin("CCL_NETWORK_FLAG_FIRST", &[NETWORK, NETWORK_C]),
+    twin("CCL_NETWORK_UNRELEASED", &[NETWORK, NETWORK_C]),
+    twin("CCL_NETWORK_STEP_UNFINISHED", &[NETWORK.by_values(), NETWORK_C.by_values()]),
     twin("SDMA_SIGNAL_FIRST", &[SDMA]),
     twin("SDMA_NO_PADDING", &[SDMA]),
     twin("SDMA_RING_OVERRUN", &[SDMA]),

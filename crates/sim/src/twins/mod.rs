@@ -7,6 +7,7 @@ mod caught;
 mod ccl;
 mod ccl_fingerprint;
 mod ccl_hops;
+mod ccl_network;
 mod ccl_pipes;
 mod ep;
 mod prelude;

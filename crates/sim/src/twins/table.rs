@@ -1,6 +1,6 @@
 //! The nouns of the table, and what has no row.
 
-use super::{ccl, ccl_fingerprint, ccl_hops, ccl_pipes, ep, prelude, rdma, sdma, shmem};
+use super::{ccl, ccl_fingerprint, ccl_hops, ccl_network, ccl_pipes, ep, prelude, rdma, sdma, shmem};
 use crate::Protocol;
 
 /// What a site does.
@@ -69,6 +69,7 @@ pub fn sites() -> impl Iterator<Item = Site> {
         .chain(ccl::FILES)
         .chain(ccl_fingerprint::FILES)
         .chain(ccl_hops::FILES)
+        .chain(ccl_network::FILES)
         .chain(ccl_pipes::FILES);
     files.flat_map(|file| {
         file.rows.iter().map(|(function, call, held_by)| Site {
@@ -141,6 +142,8 @@ pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_ccl_move_uneven_direct", MOVES),
     ("anabranch_ccl_move_uneven_packets", MOVES),
     ("anabranch_ccl_move_uneven_staged", MOVES),
+    ("anabranch_ccl_network_move", NETWORK),
+    ("anabranch_ccl_network_reduce", NETWORK),
     ("anabranch_ccl_one_shot", REDUCES_PACKETS),
     ("anabranch_ccl_pipes", Runs::In(&[Protocol::CclPipes])),
     ("anabranch_ccl_pull", REDUCES_BULK),
@@ -219,5 +222,6 @@ const GATHERS_MANY: Runs = Runs::In(&[Protocol::CclGatherMany]);
 const REDUCES_PACKETS: Runs = Runs::In(&[Protocol::Ccl, Protocol::CclPackets]);
 const REDUCES_BULK: Runs = Runs::In(&[Protocol::Ccl, Protocol::CclBulk]);
 const HOPS: Runs = Runs::In(&[Protocol::Ccl, Protocol::CclHops]);
+const NETWORK: Runs = Runs::In(&[Protocol::CclNetwork]);
 const P2P: &str = "crates/cli/tests/bench.rs";
 const API: &str = "crates/shmem/tests/device_api";

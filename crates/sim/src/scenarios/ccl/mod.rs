@@ -268,6 +268,7 @@ impl Collectives {
             Arguments::EngineReduce(args) => self.bench.launch(rank, kernel, grid, &**args),
             Arguments::GatherMany(args) => self.bench.launch(rank, kernel, grid, &**args),
             Arguments::Pipes(args) => self.bench.launch(rank, kernel, grid, &**args),
+            Arguments::Network(args) => self.bench.launch(rank, kernel, grid, &**args),
         }?;
         Ok(())
     }

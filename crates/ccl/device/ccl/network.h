@@ -1,0 +1,79 @@
+// The steps of a call across machines, one lane's. links.h says what links are, src/network/schedule.rs what steps are for.
+#pragma once
+
+#include "ccl/links.h"
+
+namespace ccl {
+
+// Every thread: one step for the chunk of `bytes` bytes that starts at `first` in a tensor. Waits until all its ports can be used, does
+// `data`, and counts at the other ends. `length` bytes of it go over links. False after a fault.
+template <class Data>
+ANABRANCH_DEVICE bool do_step(const Grid& grid, const NetworkArgs& args, const shmem::Context& context, const LinkStep& step,
+                              u64 first, u64 length, Data data) {
+    const Links& links = args.links;
+    u32 ports = step.sources + step.targets;
+    auto port_of = [&](u32 i) { return load_port(grid, args, step.first_port + i); };
+    auto tell_here = [&](bool sources, bool targets) {
+        for (u32 i = grid.thread; i < ports; i += grid.block_threads) {
+            LinkPort port = port_of(i);
+            bool is_source = i < step.sources, told = is_source ? sources : targets;
+            if (port.flags == PORT_LINK && told) tell_inside(grid, links, port, is_source, count_at(grid, links, i));
+        }
+    };
+    for (u32 i = grid.thread; i < ports; i += grid.block_threads) {
+        bool ready = ready_port(grid, links, context.wait, port_of(i), i < step.sources, first, i);
+        if (!ready) grid.local_store<u32>(LINK_FAULT, 1u);
+    }
+    ANABRANCH_UNLESS(CCL_NETWORK_NO_ACQUIRE) acquire_after_wait(grid);
+    ANABRANCH_UNLESS(CCL_NETWORK_NO_BARRIER) grid.block_barrier();
+    bool well = grid.local_load<u32>(LINK_FAULT) == 0;
+    ANABRANCH_TWIN(CCL_NETWORK_CONSUMED_UNREAD) { if (well) tell_here(true, false); }
+    ANABRANCH_TWIN(CCL_NETWORK_FLAG_FIRST) { if (well) tell_here(false, true); }
+    if (well) data();
+    ANABRANCH_TWIN(CCL_NETWORK_UNRELEASED) grid.block_barrier();
+    ANABRANCH_UNLESS(CCL_NETWORK_UNRELEASED) shmem::Block::release_for_first(grid, ports);
+    if (well) tell_here(MUTANT != MUTANT_CCL_NETWORK_CONSUMED_UNREAD, MUTANT != MUTANT_CCL_NETWORK_FLAG_FIRST);
+    for (u32 i = 0; i < ports && well; ++i) {
+        LinkPort port = port_of(i);
+        if ((port.flags & PORT_ACROSS) == 0) continue;
+        u64 at = chunk_at(grid, links, i), count = count_at(grid, links, i);
+        well = tell_across(grid, links, context, port, i < step.sources, at, count, length);
+    }
+    // The next step writes where chunks are, and waits.
+    ANABRANCH_UNLESS(CCL_NETWORK_STEP_UNFINISHED) grid.block_barrier();
+    return well;
+}
+
+// Every thread: all steps of all chunks of this lane. `length(step, bytes)` is how long a chunk is on a link, `data(step, bytes)` moves it.
+template <class Length, class Data>
+ANABRANCH_DEVICE void run_steps(const Grid& grid, const NetworkArgs& args, Length length, Data data) {
+    const Links& links = args.links;
+    shmem::Context context = shmem::make_context(grid, links.team, links.operation, 0);
+    open_links(grid, links);
+    bool well = grid.local_load<u32>(LINK_OPENED) == 0;
+    for (u64 time = 0; time < args.times && well; ++time) {
+        for (u32 i = 0; i < args.step_count && well; ++i) {
+            LinkStep step = load_step(grid, args, i);
+            if (time < step.lag) continue;
+            u64 chunk = time - step.lag;
+            u64 first = (chunk * grid.grid_blocks + grid.block) * args.piece_bytes;
+            bool is_token = (step.flags & STEP_IS_TOKEN) != 0 && chunk == 0 && grid.block == 0;
+            if (first >= step.bytes && !is_token) continue;
+            u64 bytes = minimum(args.piece_bytes, step.bytes - first);
+            well = do_step(grid, args, context, step, first, length(step, bytes), [&]() { data(step, bytes); });
+        }
+    }
+    if (well) close_links(grid, links);
+}
+
+// Bytes that move.
+ANABRANCH_DEVICE void move_chunk(const Grid& grid, const Links& links, const LinkStep& step, u64 bytes) {
+    if (step.sources == 0) return;
+    u64 from = chunk_at(grid, links, 0);
+    for (u32 i = 0; i < step.targets; ++i) {
+        u64 to = chunk_at(grid, links, step.sources + i);
+        if (to != from) copy_bytes(grid, to, from, bytes);
+    }
+}
+
+}  // namespace ccl

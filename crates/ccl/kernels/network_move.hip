@@ -1,0 +1,8 @@
+// Collectives across machines that move bytes: all_gather, all_to_all, broadcast, gather, scatter and barrier, as steps (ccl/network.h).
+#include "ccl/network.h"
+
+ANABRANCH_KERNEL(anabranch_ccl_network_move, NetworkArgs, 512) {
+    auto length = [](const LinkStep&, u64 bytes) { return bytes; };
+    ccl::run_steps(grid, args, length,
+                   [&](const LinkStep& step, u64 bytes) { ccl::move_chunk(grid, args.links, step, bytes); });
+}

@@ -1,0 +1,180 @@
+//! Calls of a communicator whose members are on several machines: which form each takes, and what its kernel gets.
+
+use anabranch_hip::DeviceAddress;
+use anabranch_hip_jit::DevicePointer;
+use anabranch_hip_jit::bytemuck::Zeroable;
+use anabranch_ranks::Group;
+use anabranch_shmem::{Team, TeamTable, World};
+
+use crate::args::{Links, NetworkArgs, Reduction};
+use crate::call::{Call, Collective, Shape};
+use crate::config::{CclConfig, Check};
+use crate::error::{Error, Result};
+use crate::lower::{Counts, reduction};
+use crate::network::lower::{Listed, Tensors, list, slot_pieces};
+use crate::network::schedule::{self, Step};
+use crate::network::{Across, Nodes, exchange_of};
+use crate::plan::{Algorithm, Choice, Limits, Plan};
+use crate::tensor::Tensor;
+
+/// Bytes of a message from which it goes by node: hops inside and, for sums, from machine to machine, are paid for by fewer bytes
+/// between machines. Arithmetic, not measured: a hop takes some microseconds, in which a NIC of 400 Gbit/s moves about this.
+const BY_NODE_FROM: u64 = 256 << 10;
+
+/// What a communicator knows of its machines.
+#[derive(Debug)]
+pub(crate) struct Crossing {
+    nodes: Nodes,
+    links: Links,
+    across: Across,
+}
+
+/// One call, or one tensor of several that are gathered, as its kernel gets it but for where the table lies.
+struct Lowered {
+    listed: Listed,
+    reduction: Reduction,
+    piece_bytes: u64,
+}
+
+/// The machines of a group, where there are several; `None` where all members map each other's memory. Collective over the group.
+///
+/// # Errors
+/// [`Error::Config`] for machines that are not as many as members; what the configuration asks for and several machines do not have; what
+/// made the world fail.
+pub(crate) fn nodes_of(world: &World, group: &Group, config: &CclConfig) -> Result<Option<Nodes>> {
+    let mine: Vec<u32> = match &config.machines {
+        Some(machines) if machines.len() != group.size() as usize => {
+            let allowed = "one for each member";
+            return Err(Error::Config { field: "machines", given: machines.len() as u64, allowed });
+        }
+        Some(machines) => machines.to_vec(),
+        None => {
+            let nodes = world.nodes_of(group)?;
+            group.ranks().map(|member| nodes.node_of(member).unwrap_or(0)).collect()
+        }
+    };
+    let is_here = |member: &u32| mine.get(*member as usize) == mine.get(rank_in(world, group) as usize);
+    let mapped = |member: &u32| {
+        let global = group.members().get(*member as usize);
+        global.is_some_and(|rank| world.peer_base(*rank).is_some())
+    };
+    // A member of one's own machine that is reached through a NIC all the same makes each a machine of its own, for all members.
+    let whole = (0..group.size()).filter(is_here).all(|member| mapped(&member));
+    let said = world.exchange(group, "ccl machines", &[u8::from(whole)])?;
+    let are_whole = said.iter().all(|bytes| bytes.as_slice() == [1]);
+    let nodes = Nodes::new(&if are_whole { mine } else { (0..group.size()).collect() });
+    let several = Some(nodes).filter(|nodes| nodes.count() > 1);
+    if let Some(nodes) = &several
+        && config.check == Check::Fingerprint
+    {
+        let instead = "set ccl.check to off, or find the mistake on one machine";
+        let what = "ccl.check = \"fingerprint\"";
+        return Err(Error::Unmapped { what, machines: nodes.count(), instead });
+    }
+    Ok(several)
+}
+
+fn rank_in(world: &World, group: &Group) -> u32 {
+    group.rank_of(world.rank()).map_or(0, anabranch_ranks::GroupRank::get)
+}
+
+impl Crossing {
+    pub(crate) fn new(nodes: Nodes, links: Links, across: Across) -> Self {
+        Self { nodes, links, across }
+    }
+
+    /// For what several machines do not have.
+    pub(crate) fn refuse(&self, what: &'static str, instead: &'static str) -> Error {
+        Error::Unmapped { what, machines: self.nodes.count(), instead }
+    }
+
+    /// The plan of a call.
+    ///
+    /// # Errors
+    /// [`Error::Algorithm`] for an algorithm that was asked for, and for a form that these machines or the call do not have;
+    /// [`Error::Config`] for blocks that are not within 1 and the lanes.
+    pub(crate) fn plan(&self, shape: &Shape, limits: &Limits, choice: Choice) -> Result<Plan> {
+        let (collective, node) = (shape.collective, Algorithm::NetworkByNode);
+        let by_node = schedule::allows(&self.nodes, collective);
+        let algorithm = match (self.across, by_node) {
+            _ if collective == Collective::Barrier => Algorithm::NetworkDirect,
+            (Across::Node, Err(reason)) => {
+                return Err(Error::Algorithm { collective, algorithm: node, reason });
+            }
+            (Across::Node, Ok(())) => node,
+            (Across::Auto, Ok(())) if shape.message_bytes() >= BY_NODE_FROM => node,
+            _ => Algorithm::NetworkDirect,
+        };
+        Plan::across(shape, limits, algorithm, choice)
+    }
+
+    fn steps(&self, shape: &Shape, plan: &Plan, counts: Counts<'_>) -> Result<Vec<Step>> {
+        let me = self.links.team.rank;
+        let Some(exchange) = exchange_of(shape, counts) else {
+            return Err(self.refuse("a message between two members", "use collectives"));
+        };
+        match plan.algorithm {
+            Algorithm::NetworkByNode => schedule::by_node(&self.nodes, me, &exchange).map_err(|reason| {
+                Error::Algorithm { collective: shape.collective, algorithm: plan.algorithm, reason }
+            }),
+            _ => Ok(schedule::direct(shape.members, me, &exchange)),
+        }
+    }
+
+    fn lower(
+        &self,
+        team: &Team,
+        (output, input): (Option<Tensor<'_>>, Option<Tensor<'_>>),
+        (shape, plan, counts): (&Shape, &Plan, Counts<'_>),
+    ) -> Result<Lowered> {
+        let steps = self.steps(shape, plan, counts)?;
+        let most = slot_pieces(self.links.slot_bytes, shape.data_type, shape.collective.reduces());
+        // The same for all members, which have the longest part in their steps, or in a call whose counts pairs alone know none.
+        let longest = steps.iter().map(|step| step.bytes).max().unwrap_or(0);
+        let share = longest.div_ceil(plan.blocks.into()).next_multiple_of(16).clamp(16, most);
+        let known = !(shape.uneven && shape.collective == Collective::AllToAll);
+        let piece_bytes = if known { share } else { most };
+        let address = |tensor: Option<Tensor<'_>>| {
+            tensor.map_or(Ok(0), |tensor| Ok::<_, Error>(tensor.address(team)?.0))
+        };
+        let tensors = Tensors { input: address(input)?, output: address(output)? };
+        let listed = list(&self.nodes, self.links.team.rank, &steps, tensors, piece_bytes, plan.blocks);
+        let reduction = shape.op.map_or_else(Reduction::zeroed, |op| reduction(shape, op));
+        Ok(Lowered { listed, reduction, piece_bytes })
+    }
+
+    /// The arguments of a call's launches: one, or of many tensors gathered one for each; and what they point to, where they do.
+    ///
+    /// # Errors
+    /// [`Error::Unmapped`] for messages; device memory for the steps; [`Error::Foreign`].
+    pub(crate) fn arguments(
+        &self,
+        team: &Team,
+        call: &Call<'_>,
+        (shape, plan, counts): (&Shape, &Plan, Counts<'_>),
+    ) -> Result<(Vec<NetworkArgs>, Option<TeamTable>)> {
+        let lowered = match call {
+            Call::AllGatherMany(pairs) => {
+                let of_pair = |(output, input): &(Tensor<'_>, Tensor<'_>)| {
+                    let call = Call::AllGather { output: *output, input: *input };
+                    let shape = call.shape(team.size(), team.rank())?;
+                    self.lower(team, (Some(*output), Some(*input)), (&shape, plan, Counts::Even))
+                };
+                pairs.iter().map(of_pair).collect::<Result<Vec<_>>>()?
+            }
+            _ => vec![self.lower(team, call.tensors(), (shape, plan, counts))?],
+        };
+        let long = lowered.iter().filter(|one| one.listed.is_long());
+        let words: Vec<u64> = long.flat_map(|one| one.listed.words.iter().copied()).collect();
+        let table = if words.is_empty() { None } else { Some(team.table(&words)?) };
+        let mut at = table.as_ref().map_or(DeviceAddress::NULL, TeamTable::address);
+        let mut all = Vec::with_capacity(lowered.len());
+        for Lowered { listed, reduction, piece_bytes } in lowered {
+            all.push(*listed.arguments(&self.links, DevicePointer::new(at), reduction, piece_bytes));
+            if listed.is_long() {
+                at = at.offset(size_of_val(listed.words.as_slice()) as u64);
+            }
+        }
+        Ok((all, table))
+    }
+}

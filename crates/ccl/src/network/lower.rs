@@ -1,0 +1,160 @@
+//! What the kernels get for a list of steps. Pure arithmetic.
+
+use anabranch_hip_jit::DevicePointer;
+use anabranch_hip_jit::bytemuck;
+
+use super::layout::most_ports;
+use super::nodes::Nodes;
+use super::schedule::{self, Port, Step, Work};
+use crate::DataType;
+use crate::args::{
+    LinkPort, LinkStep, Links, MOST_STEP_WORDS, NetworkArgs, PORT_ACROSS, PORT_LINK, Reduction,
+    STEP_GIVES_UNROUNDED, STEP_IS_TOKEN, STEP_REDUCES, STEP_TAKES_UNROUNDED,
+};
+
+/// Where this rank's tensors are; 0 for none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tensors {
+    /// The input.
+    pub input: u64,
+    /// The output.
+    pub output: u64,
+}
+
+/// The steps as the kernels read them: words, of which the first are the steps and the others their ports.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    /// For the arguments, or for [`anabranch_shmem::Team::table`] where they do not fit there.
+    pub words: Vec<u64>,
+    steps: u32,
+    times: u64,
+}
+
+/// The words for steps over tensors at these addresses, in pieces of `piece_bytes` bytes on `lanes` lanes.
+pub fn list(
+    nodes: &Nodes,
+    me: u32,
+    steps: &[Step],
+    tensors: Tensors,
+    piece_bytes: u64,
+    lanes: u32,
+) -> Listed {
+    let mut ports: Vec<LinkPort> = Vec::new();
+    let mut listed: Vec<LinkStep> = Vec::new();
+    for step in steps {
+        debug_assert!((step.sources.len() + step.targets.len()) as u32 <= most_ports(nodes.size()));
+        let flags = match step.work {
+            Work::Moves => 0,
+            Work::Sums { .. } => STEP_REDUCES,
+            Work::Meets => STEP_IS_TOKEN,
+        };
+        let unrounded =
+            [(step.takes_unrounded(), STEP_TAKES_UNROUNDED), (step.gives_unrounded(), STEP_GIVES_UNROUNDED)];
+        listed.push(LinkStep {
+            bytes: step.bytes,
+            first_port: ports.len() as u32,
+            sources: step.sources.len() as u32,
+            targets: step.targets.len() as u32,
+            lag: step.lag,
+            flags: unrounded
+                .iter()
+                .filter(|(is_set, _)| *is_set)
+                .fold(flags, |flags, (_, flag)| flags | flag),
+            reserved: 0,
+        });
+        ports.extend(step.sources.iter().chain(&step.targets).map(|port| match *port {
+            Port::Input { offset } => LinkPort { address: tensors.input + offset, peer: 0, flags: 0 },
+            Port::Output { offset } => LinkPort { address: tensors.output + offset, peer: 0, flags: 0 },
+            Port::Link { peer, stream } => {
+                let across = if nodes.is_across(me, peer) { PORT_ACROSS } else { 0 };
+                LinkPort { address: stream.into(), peer, flags: PORT_LINK | across }
+            }
+        }));
+    }
+    let mut words: Vec<u64> = bytemuck::cast_slice(&listed).to_vec();
+    words.extend_from_slice(bytemuck::cast_slice(&ports));
+    Listed { words, steps: listed.len() as u32, times: schedule::times(steps, piece_bytes, lanes) }
+}
+
+impl Listed {
+    /// Whether the arguments have no room for it.
+    pub fn is_long(&self) -> bool {
+        self.words.len() > MOST_STEP_WORDS
+    }
+
+    /// The arguments of a launch, for words that lie at `table` where they are long.
+    pub fn arguments(
+        &self,
+        links: &Links,
+        table: DevicePointer<u64>,
+        reduction: Reduction,
+        piece_bytes: u64,
+    ) -> Box<NetworkArgs> {
+        let mut args = Box::new(NetworkArgs {
+            links: *links,
+            reduction,
+            table: DevicePointer::NULL,
+            piece_bytes,
+            times: self.times,
+            step_count: self.steps,
+            reserved: 0,
+            words: [0; MOST_STEP_WORDS],
+        });
+        match args.words.get_mut(..self.words.len()) {
+            Some(words) => words.copy_from_slice(&self.words),
+            None => args.table = table,
+        }
+        args
+    }
+}
+
+/// Bytes of tensors that a slot holds: of sums, those whose elements fill it unrounded. A multiple of 16.
+pub fn slot_pieces(slot_bytes: u64, data_type: DataType, reduces: bool) -> u64 {
+    let size = u64::from(data_type.bytes());
+    let travelling = if reduces && data_type.is_float() { size.max(4) } else { size };
+    slot_bytes / travelling * size
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::network::schedule::Exchange;
+
+    #[test]
+    fn steps_of_twenty_members_fit_into_arguments() {
+        let machines: Vec<u32> = (0..20).map(|member| member / 5).collect();
+        let (nodes, bytes) = (Nodes::new(&machines), 1 << 30);
+        let tensors = Tensors { input: 4096, output: 8192 };
+        for exchange in [
+            Exchange::AllReduce { bytes },
+            Exchange::ReduceScatter { bytes },
+            Exchange::AllGather { bytes: vec![bytes; 20] },
+            Exchange::AllToAll { sent: vec![bytes; 20], received: vec![bytes; 20] },
+        ] {
+            for me in [0, 7, 19] {
+                let direct = schedule::direct(20, me, &exchange);
+                assert!(!list(&nodes, me, &direct, tensors, 4096, 4).is_long(), "{exchange:?}");
+                let Ok(by_node) = schedule::by_node(&nodes, me, &exchange) else { continue };
+                assert!(!list(&nodes, me, &by_node, tensors, 4096, 4).is_long(), "{exchange:?} by node");
+            }
+        }
+        let direct = schedule::direct(64, 3, &Exchange::AllReduce { bytes });
+        assert!(list(&Nodes::new(&[0; 64]), 3, &direct, tensors, 4096, 4).is_long());
+    }
+
+    #[test]
+    fn pieces_are_whole_units_and_fit_their_slots() {
+        for data_type in DataType::ALL {
+            for slot in [256, 512, 1280, 128 << 10] {
+                let piece = slot_pieces(slot, data_type, true);
+                assert!(
+                    piece.is_multiple_of(16) && piece > 0 && piece <= slot,
+                    "{data_type} {slot}: {piece}"
+                );
+                assert_eq!(slot_pieces(slot, data_type, false), slot);
+            }
+        }
+        assert_eq!(slot_pieces(256, DataType::Bf16, true), 128);
+        assert_eq!(slot_pieces(256, DataType::F64, true), 256);
+    }
+}

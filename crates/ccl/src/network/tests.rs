@@ -1,0 +1,354 @@
+//! Every form, done by members that wait for each other, with symbols for bytes.
+
+use std::collections::{HashMap, VecDeque};
+
+use proptest::prelude::*;
+
+use super::nodes::Nodes;
+use super::schedule::{self, DEPTH, Exchange, Port, Step, Work, starts};
+
+/// A byte: the inputs that were added to it, in their order, each as (member, place in its input).
+type Byte = Vec<(u32, u64)>;
+type Queue = VecDeque<(Vec<Byte>, bool)>;
+
+const PIECE: u64 = 16;
+
+/// One lane of one member, as far as it has come.
+struct Lane {
+    me: u32,
+    number: u32,
+    steps: Vec<Step>,
+    time: u64,
+    next: usize,
+}
+
+struct Machine {
+    lanes: u32,
+    input: Vec<u64>,
+    outputs: Vec<Vec<Option<Byte>>>,
+    /// By (lane, from, to, stream).
+    links: HashMap<(u32, u32, u32, u32), Queue>,
+    /// Bytes between machines.
+    crossed: u64,
+    nodes: Nodes,
+}
+
+impl Machine {
+    /// Whether every source has a chunk and every target room for one.
+    fn can(&self, lane: &Lane, step: &Step) -> bool {
+        let length =
+            |from, to, stream| self.links.get(&(lane.number, from, to, stream)).map_or(0, VecDeque::len);
+        let source = |port: &Port| match port {
+            Port::Link { peer, stream } => length(*peer, lane.me, *stream) > 0,
+            _ => true,
+        };
+        let target = |port: &Port| match port {
+            Port::Link { peer, stream } => length(lane.me, *peer, *stream) < DEPTH as usize,
+            _ => true,
+        };
+        step.sources.iter().all(source) && step.targets.iter().all(target)
+    }
+
+    fn does(&mut self, lane: &Lane, step: &Step, chunk: u64) {
+        let first = (chunk * u64::from(self.lanes) + u64::from(lane.number)) * PIECE;
+        let bytes = step.bytes.saturating_sub(first).min(PIECE);
+        let mut sum: Vec<Byte> = vec![Vec::new(); bytes as usize];
+        assert!(step.work != Work::Moves || step.sources.len() == 1, "{step:?}");
+        for (index, source) in step.sources.iter().enumerate() {
+            let taken = match *source {
+                Port::Input { offset } => {
+                    assert!(offset + first + bytes <= self.input[lane.me as usize], "{step:?}");
+                    (0..bytes).map(|at| vec![(lane.me, offset + first + at)]).collect()
+                }
+                Port::Output { .. } => panic!("an output is no source: {step:?}"),
+                Port::Link { peer, stream } => {
+                    let queue = self.links.get_mut(&(lane.number, peer, lane.me, stream)).unwrap();
+                    let (taken, unrounded) = queue.pop_front().unwrap();
+                    assert_eq!(unrounded, step.takes_unrounded() && index == 0, "{step:?}");
+                    taken
+                }
+            };
+            assert_eq!(taken.len() as u64, bytes, "chunk {chunk} of {step:?}");
+            sum.iter_mut().zip(taken).for_each(|(sum, byte)| sum.extend(byte));
+        }
+        for target in &step.targets {
+            match *target {
+                Port::Input { .. } => panic!("an input is no target: {step:?}"),
+                Port::Output { offset } => {
+                    assert!(!step.gives_unrounded());
+                    for (at, byte) in (offset + first..).zip(&sum) {
+                        let place = &mut self.outputs[lane.me as usize][at as usize];
+                        assert!(place.replace(byte.clone()).is_none(), "written twice: {step:?}");
+                    }
+                }
+                Port::Link { peer, stream } => {
+                    if self.nodes.is_across(lane.me, peer) {
+                        self.crossed += bytes;
+                    }
+                    let queue = self.links.entry((lane.number, lane.me, peer, stream)).or_default();
+                    queue.push_back((sum.clone(), step.gives_unrounded()));
+                }
+            }
+        }
+    }
+}
+
+/// Does the steps of all lanes of all members until nobody can go on; says what every output holds, and the bytes between machines.
+fn run(
+    nodes: &Nodes,
+    lanes: u32,
+    all: &[Vec<Step>],
+    input: &[u64],
+    output: &[u64],
+) -> (Vec<Vec<Option<Byte>>>, u64) {
+    let outputs = output.iter().map(|bytes| vec![None; *bytes as usize]).collect();
+    let mut machine = Machine {
+        lanes,
+        input: input.to_vec(),
+        outputs,
+        links: HashMap::new(),
+        crossed: 0,
+        nodes: nodes.clone(),
+    };
+    let of_member = |(me, steps): (u32, &Vec<Step>)| {
+        (0..lanes)
+            .map(move |number| Lane { me, number, steps: steps.clone(), time: 0, next: 0 })
+            .collect::<Vec<_>>()
+    };
+    let mut waiting: Vec<Lane> = (0..).zip(all).flat_map(of_member).collect();
+    for steps in all {
+        distinct(steps);
+    }
+    loop {
+        let mut moved = false;
+        for lane in &mut waiting {
+            let times = schedule::times(&lane.steps, PIECE, lanes);
+            while lane.time < times {
+                let Some(step) = lane.steps.get(lane.next) else {
+                    (lane.time, lane.next) = (lane.time + 1, 0);
+                    continue;
+                };
+                let chunk = lane.time.checked_sub(step.lag.into());
+                let chunk = chunk.filter(|chunk| *chunk < step.chunks(PIECE, lane.number, lanes));
+                if let Some(chunk) = chunk {
+                    if !machine.can(lane, step) {
+                        break;
+                    }
+                    machine.does(lane, step, chunk);
+                }
+                lane.next += 1;
+                moved = true;
+            }
+        }
+        waiting.retain(|lane| lane.time < schedule::times(&lane.steps, PIECE, lanes));
+        if waiting.is_empty() || !moved {
+            break;
+        }
+    }
+    let stuck: Vec<_> = waiting.iter().map(|lane| (lane.me, lane.number, lane.time, lane.next)).collect();
+    assert!(stuck.is_empty(), "wait in a circle: {stuck:?}");
+    assert!(machine.links.values().all(VecDeque::is_empty), "chunks that nobody took");
+    (machine.outputs, machine.crossed)
+}
+
+/// A step waits for all its ports at once: no link is twice among its sources, or twice among its targets.
+fn distinct(steps: &[Step]) {
+    for step in steps {
+        for ports in [&step.sources, &step.targets] {
+            let twice = ports.iter().enumerate().any(|(index, port)| ports[..index].contains(port));
+            assert!(!twice, "{step:?}");
+        }
+    }
+}
+
+/// What each output has to hold.
+fn expected(members: u32, me: u32, exchange: &Exchange) -> Vec<Option<Byte>> {
+    let from = |member: u32, first: u64, bytes: u64| {
+        (first..first + bytes).map(move |at| Some(vec![(member, at)])).collect::<Vec<_>>()
+    };
+    let sum = |first: u64, bytes: u64| {
+        let byte = move |at| Some((0..members).map(|member| (member, at)).collect());
+        (first..first + bytes).map(byte).collect::<Vec<_>>()
+    };
+    match exchange {
+        Exchange::AllGather { bytes } => {
+            (0..members).flat_map(|member| from(member, 0, bytes[member as usize])).collect()
+        }
+        Exchange::AllToAll { received, .. } => {
+            // `exchange_of` makes the splits by one rule.
+            let all = (0..members).flat_map(|member| {
+                let sent: Vec<_> = (0..members).map(|to| split(member, to)).collect();
+                from(member, starts(&sent)[me as usize], received[member as usize])
+            });
+            all.collect()
+        }
+        Exchange::Broadcast { bytes, root } if me == *root => vec![None; *bytes as usize],
+        Exchange::Broadcast { bytes, root } => from(*root, 0, *bytes),
+        Exchange::Gather { bytes, root } if me == *root => {
+            (0..members).flat_map(|member| from(member, 0, *bytes)).collect()
+        }
+        Exchange::Scatter { bytes, root } => from(*root, u64::from(me) * bytes, *bytes),
+        Exchange::AllReduce { bytes } => sum(0, *bytes),
+        Exchange::ReduceScatter { bytes } => sum(u64::from(me) * bytes, *bytes),
+        Exchange::Reduce { bytes, root } if me == *root => sum(0, *bytes),
+        Exchange::Gather { .. } | Exchange::Reduce { .. } | Exchange::Barrier => Vec::new(),
+    }
+}
+
+/// Bytes from one member to another of an uneven all_to_all.
+fn split(from: u32, to: u32) -> u64 {
+    u64::from((from * 7 + to * 5) % 4 * 13)
+}
+
+/// Every call, as each member has it.
+fn exchanges(members: u32, bytes: u64) -> Vec<Vec<Exchange>> {
+    let root = (bytes as u32) % members;
+    let uneven: Vec<_> = (0..members).map(|member| bytes * u64::from(member % 3)).collect();
+    let same = [
+        Exchange::AllGather { bytes: vec![bytes; members as usize] },
+        Exchange::AllGather { bytes: uneven },
+        Exchange::Broadcast { bytes, root },
+        Exchange::Gather { bytes, root },
+        Exchange::Scatter { bytes, root },
+        Exchange::AllReduce { bytes },
+        Exchange::ReduceScatter { bytes },
+        Exchange::Reduce { bytes, root },
+        Exchange::Barrier,
+    ];
+    let splits = (0..members).map(|me| Exchange::AllToAll {
+        sent: (0..members).map(|to| split(me, to)).collect(),
+        received: (0..members).map(|from| split(from, me)).collect(),
+    });
+    let same = same.into_iter().map(|exchange| vec![exchange; members as usize]);
+    same.chain([splits.collect()]).collect()
+}
+
+/// Bytes of a member's input.
+fn input_bytes(members: u32, me: u32, exchange: &Exchange) -> u64 {
+    match exchange {
+        Exchange::AllGather { bytes } => bytes[me as usize],
+        Exchange::AllToAll { sent, .. } => sent.iter().sum(),
+        Exchange::Scatter { bytes, .. } | Exchange::ReduceScatter { bytes } => bytes * u64::from(members),
+        Exchange::Broadcast { bytes, .. }
+        | Exchange::Gather { bytes, .. }
+        | Exchange::AllReduce { bytes }
+        | Exchange::Reduce { bytes, .. } => *bytes,
+        Exchange::Barrier => 0,
+    }
+}
+
+/// Runs a form of a call, if there is one, and compares; the bytes between machines.
+fn check(
+    nodes: &Nodes,
+    lanes: u32,
+    of_members: &[Exchange],
+    form: impl Fn(u32, &Exchange) -> Result<Vec<Step>, &'static str>,
+) -> Option<u64> {
+    let members = nodes.size();
+    let all =
+        (0..).zip(of_members).map(|(me, exchange)| form(me, exchange)).collect::<Result<Vec<_>, _>>().ok()?;
+    let wanted: Vec<_> = (0..).zip(of_members).map(|(me, of)| expected(members, me, of)).collect();
+    let input: Vec<_> = (0..).zip(of_members).map(|(me, of)| input_bytes(members, me, of)).collect();
+    let output: Vec<_> = wanted.iter().map(|bytes| bytes.len() as u64).collect();
+    let (found, crossed) = run(nodes, lanes, &all, &input, &output);
+    assert_eq!(found, wanted, "{:?}", of_members[0]);
+    Some(crossed)
+}
+
+fn check_all(machines: &[u32], lanes: u32, bytes: u64) -> (usize, usize) {
+    let nodes = Nodes::new(machines);
+    let mut done = (0, 0);
+    for exchange in exchanges(nodes.size(), bytes) {
+        let direct = check(&nodes, lanes, &exchange, |me, of| Ok(schedule::direct(nodes.size(), me, of)));
+        let by_node = check(&nodes, lanes, &exchange, |me, of| schedule::by_node(&nodes, me, of));
+        done = (done.0 + 1, done.1 + usize::from(by_node.is_some()));
+        if let (Some(direct), Some(by_node)) = (direct, by_node) {
+            assert!(
+                by_node <= direct,
+                "{exchange:?} on {machines:?}: {by_node} bytes between machines, {direct} directly"
+            );
+        }
+    }
+    done
+}
+
+/// Machines that have this many members each, one machine after the other.
+fn even(count: u32, size: u32) -> Vec<u32> {
+    (0..count * size).map(|member| member / size).collect()
+}
+
+#[test]
+fn every_form_ends_and_is_right() {
+    for (count, size) in [(2, 2), (2, 4), (3, 2), (5, 2), (6, 3), (2, 3), (9, 2)] {
+        for (lanes, bytes) in [(1, 0), (1, 1), (2, 17), (1, 16 * 20), (3, 400)] {
+            assert_eq!(check_all(&even(count, size), lanes, bytes), (10, 6), "{count} of {size}");
+        }
+    }
+    assert_eq!(check_all(&[0, 1, 1, 1], 2, 500), (10, 0));
+    assert_eq!(check_all(&[0, 1, 0, 1], 2, 500), (10, 3), "sums do not go by node in this order");
+    assert_eq!(check_all(&[0, 0, 0], 2, 500), (10, 0));
+    assert_eq!(check_all(&[0, 1, 2], 2, 500), (10, 0));
+    assert_eq!(check_all(&[4], 2, 500), (10, 0));
+}
+
+#[test]
+fn a_message_between_machines_goes_once() {
+    let nodes = Nodes::new(&even(3, 4));
+    let bytes = 16 * 48;
+    let of = |exchange: Exchange, form: fn(&Nodes, u32, &Exchange) -> Result<Vec<Step>, &'static str>| {
+        check(&nodes, 1, &vec![exchange; 12], |me, of| form(&nodes, me, of)).unwrap()
+    };
+    let direct = |nodes: &Nodes, me: u32, of: &Exchange| Ok(schedule::direct(nodes.size(), me, of));
+    let gather = Exchange::AllGather { bytes: vec![bytes; 12] };
+    assert_eq!(of(gather.clone(), schedule::by_node), 12 * 2 * bytes);
+    assert_eq!(of(gather, direct), 12 * 8 * bytes);
+    let broadcast = Exchange::Broadcast { bytes, root: 5 };
+    assert_eq!(of(broadcast.clone(), schedule::by_node), 2 * bytes);
+    assert_eq!(of(broadcast, direct), 8 * bytes);
+    // As elements; sums that are not rounded are longer.
+    let sum = Exchange::AllReduce { bytes };
+    assert_eq!(of(sum, schedule::by_node), 2 * bytes + 2 * bytes);
+}
+
+#[test]
+#[should_panic(expected = "wait in a circle")]
+fn queues_that_are_too_short_are_found() {
+    let nodes = Nodes::new(&even(2, 2));
+    let exchange = vec![Exchange::AllReduce { bytes: 1000 }; 4];
+    check(&nodes, 1, &exchange, |me, of| {
+        let mut steps = schedule::by_node(&nodes, me, of)?;
+        for step in &mut steps {
+            step.lag *= 2;
+        }
+        Ok(steps)
+    });
+}
+
+#[test]
+#[should_panic(expected = "assertion")]
+fn a_sum_in_another_order_is_found() {
+    let nodes = Nodes::new(&even(2, 2));
+    let exchange = vec![Exchange::AllReduce { bytes: 1000 }; 4];
+    check(&nodes, 1, &exchange, |me, of| {
+        let mut steps = schedule::by_node(&nodes, me, of)?;
+        let sum = steps.iter_mut().find(|step| step.work != Work::Moves).unwrap();
+        let last = sum.sources.len() - 1;
+        sum.sources.swap(last, last - 1);
+        Ok(steps)
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn any_machines_end_and_are_right(
+        machines in proptest::collection::vec(0u32..4, 1..9), lanes in 1u32..4, bytes in 0u64..400,
+    ) {
+        check_all(&machines, lanes, bytes);
+    }
+
+    #[test]
+    fn even_machines_end_and_are_right(count in 2u32..7, size in 2u32..4, lanes in 1u32..3, bytes in 0u64..400) {
+        check_all(&even(count, size), lanes, bytes);
+    }
+}

@@ -1,0 +1,182 @@
+//! Collectives across machines by NICs in software, against the oracle, bit by bit: ranks are threads that are told to be on different machines, so that
+//! nothing of a peer there is mapped.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anabranch_ccl::conformance::{self, Case, Scratch};
+use anabranch_ccl::oracle::Data;
+use anabranch_ccl::{
+    Across, Algorithm, CclConfig, Choice, Collective, Communicator, DataType, Error, LocationKind,
+};
+use anabranch_hip::{DeviceOrdinal, with_causes};
+use anabranch_hip_jit::Jit;
+use anabranch_ranks::GroupRank;
+use anabranch_shmem::{NicSource, RankError, RankSetup, World, WorldConfig, spawn_threads};
+use anabranch_softnic::{Adversary, SoftNicConfig, SoftNics};
+use anabranch_transport::{HostIdentity, TransportKind};
+use common::{all_well, jit, machine, world_config};
+
+fn config(across: Across) -> CclConfig {
+    CclConfig { max_blocks: 2, staging_bytes: 64 << 10, across, ..CclConfig::default() }
+}
+
+/// Runs `work` on ranks of which each is on the machine with its number.
+fn on_machines<T: Send>(
+    machines: &[u32],
+    wave: u32,
+    soft: SoftNicConfig,
+    config: &WorldConfig,
+    jit: &Jit,
+    work: impl Fn(&World) -> Result<T, Error> + Sync,
+) -> Vec<Result<T, RankError<Error>>> {
+    let ranks = machines.len() as u32;
+    let host = machine(ranks, wave);
+    let runtime = host.runtime();
+    let opener = Arc::new(SoftNics::in_process(soft));
+    spawn_threads(
+        ranks,
+        |rank| {
+            let device = runtime.device(DeviceOrdinal(rank.get()))?;
+            let config = WorldConfig {
+                transports: vec![TransportKind::P2p, TransportKind::Rdma],
+                nic: NicSource::new(opener.clone()),
+                host_identity: Some(HostIdentity(format!("machine {}", machines[rank.index()]))),
+                ..config.clone()
+            };
+            Ok(RankSetup { config, device, jit: jit.clone() })
+        },
+        work,
+    )
+}
+
+fn cases(members: u32, data_type: DataType, counts: &[u64]) -> Vec<Case> {
+    let locations = [LocationKind::Symmetric, LocationKind::Local];
+    let mut all = Vec::new();
+    for collective in Collective::ALL {
+        for (turn, count) in counts.iter().enumerate() {
+            for uneven in [false, true] {
+                all.push(Case {
+                    uneven,
+                    location: locations[turn % 2],
+                    in_place: turn % 3 == 1,
+                    offset: [0, 1][turn % 2],
+                    root: GroupRank::new((turn as u32 + 1) % members),
+                    seed: turn as u64,
+                    data: if collective.reduces() && data_type.is_float() {
+                        Data::Normal
+                    } else {
+                        Data::Exact
+                    },
+                    ..Case::new(collective, data_type, *count)
+                });
+            }
+        }
+    }
+    all.retain(Case::is_defined);
+    all
+}
+
+/// Runs cases; how many there were, and how many went by node.
+fn check(
+    machines: &[u32],
+    wave: u32,
+    soft: &SoftNicConfig,
+    across: Across,
+    cases: &[Case],
+) -> (usize, usize) {
+    let ranks = machines.len() as u32;
+    let results = on_machines(machines, wave, soft.clone(), &world_config(), &jit(), |world| {
+        let here = world.rank().index();
+        for (peer, rank) in world.group().members().iter().enumerate() {
+            assert_eq!(world.peer_base(*rank).is_some(), machines[peer] == machines[here], "{peer}");
+        }
+        let stream = world.device().create_stream()?;
+        let mut communicator = Communicator::new(world, world.group(), config(across))?;
+        let mut scratch = Scratch::new(world, &communicator, 1 << 20)?;
+        let mut done = (0, 0);
+        for case in cases {
+            let plan = match communicator.explain(&case.shape(ranks)) {
+                Ok(plan) => plan,
+                Err(Error::Algorithm { .. }) if across == Across::Node => continue,
+                Err(error) => return Err(error),
+            };
+            conformance::run(&mut communicator, &mut scratch, case, &stream)?
+                .unwrap_or_else(|failure| panic!("{case} by {}: {failure}", plan.algorithm));
+            done.0 += 1;
+            done.1 += usize::from(plan.algorithm == Algorithm::NetworkByNode);
+        }
+        scratch.release()?;
+        Ok(done)
+    });
+    all_well(results)[0]
+}
+
+const COUNTS: [u64; 4] = [1, 17, 1021, 6000];
+
+#[test]
+fn two_machines_of_two() {
+    let cases = cases(4, DataType::Bf16, &COUNTS);
+    let (all, by_node) = check(&[0, 0, 1, 1], 4, &SoftNicConfig::default(), Across::Direct, &cases);
+    assert_eq!((all, by_node), (cases.len(), 0));
+    let (_, by_node) = check(&[0, 0, 1, 1], 4, &SoftNicConfig::default(), Across::Node, &cases);
+    assert!(by_node > 15, "{by_node}");
+}
+
+#[test]
+fn other_machines_and_waves() {
+    for (machines, wave) in
+        [(&[0, 0, 0, 0, 1, 1, 1, 1][..], 1), (&[0, 0, 1, 1, 2, 2], 32), (&[0, 1, 1, 1], 64), (&[0, 1], 4)]
+    {
+        let cases = cases(machines.len() as u32, DataType::F32, &COUNTS[1..]);
+        let (all, _) = check(machines, wave, &SoftNicConfig::default(), Across::Direct, &cases);
+        assert!(all > 25, "{machines:?}: {all}");
+        let (_, by_node) = check(machines, wave, &SoftNicConfig::default(), Across::Node, &cases);
+        assert_eq!(by_node > 10, machines.len() > 4, "{machines:?}: {by_node}");
+    }
+}
+
+#[test]
+fn a_nic_that_delays_and_shuffles() {
+    let cases = cases(4, DataType::F32, &COUNTS[2..]);
+    for seed in 0..3 {
+        let soft = SoftNicConfig { adversary: Some(Adversary::new(seed)), ..SoftNicConfig::default() };
+        check(&[0, 0, 1, 1], 4, &soft, Across::Direct, &cases);
+        check(&[0, 0, 1, 1], 4, &soft, Across::Node, &cases);
+    }
+}
+
+#[test]
+fn a_member_that_does_not_come_is_named() {
+    let short = WorldConfig { operation_deadline: Duration::from_millis(900), ..world_config() };
+    for (machines, across) in [(&[0, 0, 1, 1][..], Across::Node), (&[0, 1, 1, 1], Across::Direct)] {
+        let results = on_machines(machines, 4, SoftNicConfig::default(), &short, &jit(), |world| {
+            let stream = world.device().create_stream()?;
+            let mut communicator = Communicator::new(world, world.group(), config(across))?;
+            let mut scratch = Scratch::new(world, &communicator, 1 << 20)?;
+            let case = Case::new(Collective::AllReduce, DataType::F32, 30_000);
+            conformance::run(&mut communicator, &mut scratch, &case, &stream)?.unwrap();
+            world.barrier(world.group(), "before the last call")?;
+            if world.rank().get() != 2 {
+                let work =
+                    conformance::launch(&mut communicator, &scratch, &case, Choice::default(), &stream)?;
+                work.join(Duration::from_secs(30))?;
+            }
+            // Whoever ends takes the others with it.
+            let _ = world.barrier(world.group(), "behind the last call");
+            Ok(())
+        });
+        let said: Vec<_> = results
+            .iter()
+            .filter_map(|result| match result {
+                Err(RankError::Work { error, .. }) => Some(with_causes(error)),
+                _ => None,
+            })
+            .collect();
+        let named = said.iter().any(|text| text.contains("rank 2") && text.contains("ccl"));
+        assert!(named, "{said:#?} {results:?}");
+    }
+}

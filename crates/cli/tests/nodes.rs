@@ -1,0 +1,60 @@
+//! `--nodes`: ranks of this machine as if on several, with NICs in software between them.
+
+#![expect(clippy::unwrap_used, reason = "a failing helper fails its test")]
+
+mod common;
+
+use common::{Run, run};
+
+fn rows(done: &Run) -> Vec<serde_json::Value> {
+    assert_eq!(done.code, 0, "{done:?}");
+    done.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn topo_goes_by_nic_between_machines() {
+    let base =
+        ["topo", "--json", "--ranks", "3", "--nodes", "2", "--runtime", "host", "--set", "heap.bytes=1 MiB"];
+    for more in [&[][..], &["--threads"]] {
+        let done = run(&[&base[..], more].concat());
+        assert!(done.stderr.contains("3 ranks as if on 2 machines, by NICs in software"), "{done:?}");
+        let rows = rows(&done);
+        assert_eq!(rows.len(), 9, "{done:?}");
+        for row in rows {
+            let machine = |key: &str| row[key].as_u64().unwrap() / 2;
+            let expected = if machine("from") == machine("to") { "p2p" } else { "rdma" };
+            assert_eq!(row["transport"], expected, "{row}");
+        }
+    }
+}
+
+#[test]
+fn nodes_that_have_no_rank_or_no_meaning_are_refused() {
+    for (command, words) in [
+        (&["topo"][..], "--nodes 3 with 2 ranks; allowed are 1 to 2"),
+        (&["bench", "ccl"], "--nodes 3 with 2 ranks"),
+        (&["bench", "p2p"], "bench p2p is for ranks that map each other's memory"),
+        (&["tune"], "tune is for ranks that map each other's memory"),
+    ] {
+        let nodes = if words.contains("3") { "3" } else { "2" };
+        let done = run(&[command, &["--ranks", "2", "--nodes", nodes, "--runtime", "host"]].concat());
+        assert!(done.code != 0 && done.stderr.contains(words), "{command:?}: {done:?}");
+    }
+}
+
+#[test]
+fn collectives_between_machines_are_verified() {
+    for (ranks, more, by_node) in [("4", &[][..], true), ("3", &["--threads"], false)] {
+        let arguments =
+            ["bench", "ccl", "--runtime", "host", "--ranks", ranks, "--nodes", "2", "--iters", "2", "--json"];
+        let which = ["--op", "all_reduce,all_to_all", "--sizes", "300 KiB", "--set", "heap.bytes=64 MiB"];
+        let rows = rows(&run(&[&arguments[..], &which, more].concat()));
+        assert_eq!(rows.len(), 2);
+        for row in rows {
+            assert_eq!(row["verified"].as_bool(), Some(true), "{row}");
+            let goes_by_node = by_node && row["op"] == "all_reduce";
+            let expected = if goes_by_node { "network-by-node" } else { "network-direct" };
+            assert_eq!(row["algorithm"], expected, "{row}");
+        }
+    }
+}
