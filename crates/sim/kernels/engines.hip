@@ -65,6 +65,10 @@ static ANABRANCH_DEVICE shmem::Status send(const Grid& grid, const shmem::Contex
             private_store(grid, staging + word, said);
         }
     }
+#if SHMEM_NIC
+    // A rank's own memory is mapped, and the lanes copy what others of them wrote.
+    Scope::barrier(grid);
+#endif
     if (args.mode == ENGINES_PUT_SIGNAL) {
         return shmem::put_signal<Scope>(grid, context, slot, staging, args.words, arrived, value, op, peer);
     }

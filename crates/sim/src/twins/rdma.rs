@@ -128,7 +128,6 @@ pub(super) const FILES: &[File] = &[
         file: "shmem/device/shmem/nic.h",
         rows: &[
             ("by_nic", "release_for_leader", Twins(&["BY_NIC_UNRELEASED"])),
-            ("by_nic", "post", Twins(&["NIC_SIGNAL_FIRST"])),
             ("by_nic", "post", Twins(&["NIC_SIGNAL_FIRST", "BY_NIC_UNRELEASED"])),
             ("by_nic", "post", Twins(&["NIC_SIGNAL_FIRST"])),
             ("by_nic", "wait_done", BY_NICS),
