@@ -12,7 +12,8 @@ use anabranch_transport_rdma::nics::NicFilter;
 use super::Config;
 use super::error::ConfigError;
 use super::origin::Origins;
-use super::sections::{HeapMode, Schedule, TransportName};
+use super::sections::{HeapMode, Schedule};
+use super::transport::TransportName;
 use super::units::ByteSize;
 use crate::world::ccl_config;
 

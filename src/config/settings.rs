@@ -332,7 +332,7 @@ pub static SETTINGS: &[Setting] = &[
         "Which NICs may be used: `NAME`, `NAME:PORT`, `=NAME`, and `^` before what is left out; empty means every NIC that is hardware.",
     ),
     unset(
-        setting("transport.rdma.gid_index", Integer, "Which address of the port (GID), by its index."),
+        setting("transport.rdma.gid_index", Integer, "Which address of the port (GID)."),
         "the best by its kind",
     ),
     shared(setting(
@@ -346,11 +346,7 @@ pub static SETTINGS: &[Setting] = &[
         "Service level, 0 to 15; on Ethernet the priority, 0 to 7.",
     )),
     unset(
-        setting(
-            "transport.rdma.software_address",
-            Text,
-            "With the driver `software`: the IP address at which each rank's NIC listens.",
-        ),
+        setting("transport.rdma.software_address", Text, "Where NICs in software listen: an IP address."),
         "sockets of this machine",
     ),
     setting(

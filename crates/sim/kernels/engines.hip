@@ -1,4 +1,4 @@
-// Messages by copy engines, round after round: every group of the grid (thread, wave or block) sends to and receives from the same
+// Messages by copy engines or NICs, round after round: every group of the grid (thread, wave or block) sends to and receives from the same
 // group of every rank, its own included. All groups put into the queues of all peers, so that each queue has many producers.
 //
 // Slot reuse: the sender of a round waits until the receiver has consumed the one before.
@@ -65,6 +65,10 @@ static ANABRANCH_DEVICE shmem::Status send(const Grid& grid, const shmem::Contex
             private_store(grid, staging + word, said);
         }
     }
+#if SHMEM_NIC
+    // A rank's own memory is mapped, and the lanes copy what others of them wrote.
+    Scope::barrier(grid);
+#endif
     if (args.mode == ENGINES_PUT_SIGNAL) {
         return shmem::put_signal<Scope>(grid, context, slot, staging, args.words, arrived, value, op, peer);
     }
@@ -130,7 +134,7 @@ static ANABRANCH_DEVICE void exchange(const Grid& grid, const shmem::Context& co
             status = receive<Scope>(grid, context, args, group, peer, round);
         }
     }
-    // The end of a kernel completes nothing that copy engines were given.
+    // The end of a kernel completes nothing that copy engines and NICs were given.
     shmem::Status done = shmem::quiet<Scope>(grid, context);
     if (status == shmem::Status::OK) status = done;
     if (Scope::lane(grid) == 0) private_store(grid, args.statuses + group, static_cast<u64>(status));
