@@ -24,7 +24,10 @@ const ARROWS: &[(&str, &[&str])] = &[
         "shmem",
         &["bootstrap", "clock", "hip", "hip-jit", "ranks", "transport", "transport-p2p", "transport-sdma"],
     ),
-    ("ep", &["bootstrap", "clock", "elements", "hip", "hip-jit", "ranks", "shmem", "tuning"]),
+    (
+        "ep",
+        &["bootstrap", "clock", "elements", "hip", "hip-jit", "ranks", "shmem", "transport", "tuning"],
+    ),
     ("ccl", &["clock", "elements", "hip", "hip-jit", "ranks", "shmem", "tuning"]),
     (
         "sim",

@@ -194,7 +194,14 @@ enum Mutant : u32 {
     MUTANT_SDMA_FLAG_LOW_FIRST = 560,     // a flag's epoch is there before its count
     MUTANT_ENGINE_FLAG_FIRST = 561,       // the flag stands before the rows
     MUTANT_ENGINE_UNWAITED = 563,         // a second half does not wait for the engines of the first
-    MUTANT_LAST = 563,
+    // ep's kernels across nodes
+    MUTANT_NODES_FLAG_FIRST = 700,         // dispatch: the flag stands before the rows
+    MUTANT_NODES_RELAY_UNWAITED = 701,     // forwards what has not come
+    MUTANT_NODES_RELAY_NO_ACQUIRE = 702,
+    MUTANT_NODES_FORWARD_FLAG_FIRST = 703, // counts are told before all rows are forwarded
+    MUTANT_NODES_RETURN_FLAG_FIRST = 704,  // combine: the flag stands before the rows
+    MUTANT_NODES_STAGE_UNCOUNTED = 705,    // rows are put before all blocks have brought theirs to the window
+    MUTANT_LAST = 705,
 };
 static constexpr u32 MUTANT = PRELUDE_MUTANT;
 static_assert(MUTANT <= MUTANT_LAST, "PRELUDE_MUTANT names no mutant");
