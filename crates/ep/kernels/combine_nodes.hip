@@ -16,7 +16,7 @@
 #include "ep/mask.h"
 #include "ep/nodes.h"
 #include "ep/combine_flags.h"
-#include "shmem/shmem.h"
+#include "shmem/signal.h"
 
 #ifndef EP_ELEMENT
 #error "the kernel is compiled for an element type: Bf16, F16 or F32"

@@ -22,7 +22,8 @@
 #include "ep/mask.h"
 #include "ep/nodes.h"
 #include "ep/dispatch_grid.h"
-#include "shmem/shmem.h"
+#include "shmem/order.h"
+#include "shmem/signal.h"
 
 static_assert(!MASKS, "no plan across nodes masks ranks");
 

@@ -91,7 +91,7 @@ fn rows_that_are_cast_on_their_way() {
 fn experts_on_several_ranks() {
     for way in WAYS {
         let mut case = across(&[3, 1, 2], 4, way);
-        let ranks = |expert: u32| (0..=expert % 3).map(move |i| GroupRank::new((expert + 2 * i) % 6));
+        let ranks = |expert: u32| (0..=expert % 3).map(|i| GroupRank::new((expert + 2 * i) % 6)).collect();
         case.config.placement = Some(PlacementTable::new((0..case.config.experts).map(ranks)));
         run(&case, 5);
     }

@@ -182,23 +182,27 @@ impl Plan {
     }
 
     /// Words that a slot keeps of its own for each node.
-    pub(crate) fn relayed_words(&self) -> u64 {
+    #[doc(hidden)]
+    pub fn relayed_words(&self) -> u64 {
         if self.is_by_node() { self.across().map_or(0, |(nodes, _)| u64::from(nodes.count())) } else { 0 }
     }
 
     /// Words that a slot keeps of its own for each source that it may forward, and each rank.
-    pub(crate) fn forwarded_words(&self) -> u64 {
+    #[doc(hidden)]
+    pub fn forwarded_words(&self) -> u64 {
         let places = self.across().map_or(0, |(nodes, _)| u64::from(nodes.relay_slots()));
         if self.is_by_node() { places * u64::from(self.ranks) } else { 0 }
     }
 
     /// Words of the table that kernels read, the same on all ranks: the node of each rank, relays and places for each node, and sources.
-    pub(crate) fn node_table_words(&self) -> usize {
+    #[doc(hidden)]
+    pub fn node_table_words(&self) -> usize {
         self.across().map_or(0, |(nodes, _)| (nodes.ranks() + 2 * nodes.count() + nodes.relay_slots()) as usize)
     }
 
     /// Those words for a rank, and how many sources there are.
-    pub(crate) fn node_table(&self, rank: GroupRank) -> (Vec<u32>, u32) {
+    #[doc(hidden)]
+    pub fn node_table(&self, rank: GroupRank) -> (Vec<u32>, u32) {
         let Some((nodes, _)) = self.across() else { return (Vec::new(), 0) };
         let all = || 0..nodes.count();
         let other = |node: &u32| nodes.node_of(rank) != Some(*node);

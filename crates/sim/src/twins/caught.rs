@@ -55,7 +55,8 @@ impl Search {
             | Protocol::CclHops
             | Protocol::CclEngine
             | Protocol::EpCompact
-            | Protocol::EpReplay => 3,
+            | Protocol::EpReplay
+            | Protocol::EpRelay => 3,
             _ => 2,
         };
         let mut case = Case::new(self.protocol, ranks);
@@ -66,6 +67,8 @@ impl Search {
                 | Protocol::EpSplit
                 | Protocol::EpExperts
                 | Protocol::EpReplay
+                | Protocol::EpNodes
+                | Protocol::EpRelay
                 | Protocol::Ping
         ) {
             // More than one tile a block; payload from every wave.
@@ -103,6 +106,9 @@ const STAGED: Search = Search { staged: true, ..EP };
 const REPLAY: Search = Search::of(Protocol::EpReplay);
 const REPLAY_SLOTTED: Search = Search { staged: true, ..REPLAY };
 const REPLAY_C: Search = REPLAY.cumulative();
+const NODES: Search = Search::of(Protocol::EpNodes);
+const NODES_STAGED: Search = Search { staged: true, ..NODES };
+const RELAY: Search = Search::of(Protocol::EpRelay);
 const BARRIER: Search = Search::of(Protocol::Barrier);
 const STREAM: Search = Search::of(Protocol::StreamSignal);
 const SIGNAL: Search = Search::of(Protocol::PutSignal);
@@ -342,6 +348,12 @@ pub const TWINS: &[Twin] = &[
     twin("BY_QUEUE_UNRELEASED", &[SDMA]),
     twin("BY_QUEUE_NO_ACQUIRE", &[SDMA]),
     twin("DRAIN_NO_ACQUIRE", &[SDMA]),
+    twin("NODES_FLAG_FIRST", &[NODES, NODES.cumulative(), RELAY]),
+    twin("NODES_RELAY_UNWAITED", &[RELAY]),
+    twin("NODES_RELAY_NO_ACQUIRE", &[RELAY]),
+    twin("NODES_FORWARD_FLAG_FIRST", &[RELAY, RELAY.cumulative()]),
+    twin("NODES_RETURN_FLAG_FIRST", &[NODES, NODES.cumulative()]),
+    twin("NODES_STAGE_UNCOUNTED", &[NODES_STAGED]),
 ];
 
 /// Twins that no search runs, and the tests that catch them: their kernels need engines and a whole world.
