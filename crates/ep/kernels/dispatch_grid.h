@@ -111,6 +111,7 @@ static ANABRANCH_DEVICE u64 begin(const Grid& grid, const DispatchArgs& args, co
         local.first_row.set(grid, peer, compact ? private_load(grid, args.bases + peer) : args.team.rank * args.row_stride);
         local.room.set(grid, peer, compact ? private_load(grid, args.room + peer) : args.row_stride);
     }
+    if constexpr (RELAYS) clear_relays(grid, local);
     return grid.block_broadcast(poisoned ? 0 : last + 1);
 }
 

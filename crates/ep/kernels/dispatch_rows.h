@@ -18,7 +18,8 @@ static ANABRANCH_DEVICE bool is_relayed(const Grid& grid, const DispatchLocal& l
 #include "ep/relay_rows.h"
 
 // Wave 0 gives every token of the tile its destinations and rows. Each token is reported by one block, those from `reported` on
-// by this one: it counts their invalid ids and writes the send map, which names the dropped copies too.
+// by this one: it counts their invalid ids and writes the send map, which names the dropped copies too. What is forwarded its source
+// has reported.
 static ANABRANCH_DEVICE void route_tile(const Grid& grid, const DispatchArgs& args, const DispatchLocal& local,
                                         u32 first, u32 count, u32 reported) {
     u32 ranks = args.team.size;
@@ -26,7 +27,7 @@ static ANABRANCH_DEVICE void route_tile(const Grid& grid, const DispatchArgs& ar
     for (u32 start = 0; start < count; start += WAVE_SIZE) {
         u32 index = start + grid.lane();
         bool live = index < count;
-        bool report = live && index >= reported;
+        bool report = !FORWARDS && live && index >= reported;
         u32 token = first + index;
         const i32* ids = ids_of(args, token);
         u64* map = args.send_map + static_cast<u64>(token) * args.fan_out;

@@ -61,6 +61,10 @@ static ANABRANCH_DEVICE void count_relays(const Grid& grid, const DispatchArgs& 
     }
 }
 
+static ANABRANCH_DEVICE void clear_relays(const Grid& grid, const DispatchLocal& local) {
+    for (u32 node = grid.thread; node < local.nodes.count; node += grid.block_threads) local.next_relay.set(grid, node, 0u);
+}
+
 static ANABRANCH_DEVICE void tell_relayed(const Grid& grid, const DispatchLocal& local) {
     for (u32 node = grid.thread; node < local.nodes.count; node += grid.block_threads) {
         private_store(grid, local.relayed + node, local.next_relay.get(grid, node));
@@ -86,6 +90,7 @@ static ANABRANCH_DEVICE u32 route_to_nodes(const Grid&, const DispatchArgs&, con
     return fan;
 }
 static ANABRANCH_DEVICE void count_relays(const Grid&, const DispatchArgs&, const DispatchLocal&, u32) {}
+static ANABRANCH_DEVICE void clear_relays(const Grid&, const DispatchLocal&) {}
 static ANABRANCH_DEVICE void tell_relayed(const Grid&, const DispatchLocal&) {}
 static ANABRANCH_DEVICE u32 place_of(const Grid&, const DispatchArgs&, u32, u64, u32 n) { return n; }
 #endif
