@@ -22,7 +22,17 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("softnic", &["clock", "hip", "ranks", "transport", "transport-rdma"]),
     (
         "shmem",
-        &["bootstrap", "clock", "hip", "hip-jit", "ranks", "transport", "transport-p2p", "transport-sdma"],
+        &[
+            "bootstrap",
+            "clock",
+            "hip",
+            "hip-jit",
+            "ranks",
+            "transport",
+            "transport-p2p",
+            "transport-rdma",
+            "transport-sdma",
+        ],
     ),
     (
         "ep",
@@ -46,7 +56,21 @@ const ARROWS: &[(&str, &[&str])] = &[
             "transport-sdma",
         ],
     ),
-    ("anabranch", &["bootstrap", "ccl", "ep", "hip", "hip-host", "hip-jit", "ranks", "shmem", "transport"]),
+    (
+        "anabranch",
+        &[
+            "bootstrap",
+            "ccl",
+            "ep",
+            "hip",
+            "hip-host",
+            "hip-jit",
+            "ranks",
+            "shmem",
+            "transport",
+            "transport-rdma",
+        ],
+    ),
     ("cli", &["anabranch", "sim"]),
     ("testkit", &["anabranch", "bootstrap", "hip", "hip-host", "hip-jit", "ranks", "shmem", "transport"]),
 ];

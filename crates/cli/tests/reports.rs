@@ -31,6 +31,17 @@ fn the_doctor_finds_nothing_wrong_with_the_host_runtime() {
     for name in ["configuration", "limits", "cache"] {
         assert!(!section(name).is_empty(), "{name}");
     }
+    let nics = section("nics");
+    assert!(nics.iter().all(|row| row["status"] != "wrong"), "a machine needs no NIC: {nics:?}");
+    let libraries: Vec<_> = nics.iter().filter_map(|row| row["library"].as_str()).collect();
+    assert_eq!(libraries, ["libibverbs.so.1", "libmlx5.so.1", "libbnxt_re.so", "libionic.so.1"]);
+    let shown = std::fs::read_dir("/sys/class/infiniband").map_or(0, Iterator::count);
+    let devices = nics.iter().filter(|row| row["provider"].is_string()).count();
+    assert_eq!(devices, shown, "{nics:?}");
+    if shown == 0 {
+        let none = nics.iter().find(|row| row["name"] == "devices").cloned().unwrap_or_default();
+        assert!(none["detail"].as_str().unwrap_or_default().contains("shows none"), "{nics:?}");
+    }
 }
 
 #[test]
@@ -61,6 +72,10 @@ fn topo_shows_every_direction_in_processes_and_threads() {
         assert_eq!(rows.len(), 9);
         assert!(rows.iter().all(|row| row["heap"] == "static"));
         assert!(rows.iter().all(|row| row["transport"] == "p2p" && row["reason"].is_string()));
+        assert!(
+            rows.iter().all(|row| row["nic_reason"].as_str().is_some_and(|why| !why.is_empty())),
+            "{rows:?}"
+        );
         let across = rows.iter().find(|row| row["from"] == 0 && row["to"] == 2).unwrap().clone();
         let reason = across["reason"].as_str().unwrap_or_default();
         assert_eq!(reason.contains("same process"), threads, "{reason}");

@@ -138,4 +138,77 @@ impl EngineMemory for Memory {
         });
         Ok(())
     }
+
+    fn read(&self, address: u64, target: &mut [u8]) -> Result<(), NoMemory> {
+        match target.len() {
+            4 if address.is_multiple_of(4) => target.copy_from_slice(&self.load_32(address)?.to_ne_bytes()),
+            8 if address.is_multiple_of(8) => target.copy_from_slice(&self.load_64(address)?.to_ne_bytes()),
+            _ => {
+                let mut done = 0;
+                while done < target.len() {
+                    let at = address.checked_add(done as u64).ok_or(NoMemory { address, bytes: 1 })?;
+                    let from = self.range(at, 1, 1)?;
+                    let here = (target.len() - done).min((from.end() as u64 - at) as usize);
+                    let piece = &mut target[done..done + here];
+                    // SAFETY: the range lies in memory that `from` keeps, and the slice is the caller's alone; others access the
+                    // memory as in `copy`.
+                    unsafe { ptr::copy(at as usize as *const u8, piece.as_mut_ptr(), here) };
+                    done += here;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, address: u64, source: &[u8]) -> Result<(), NoMemory> {
+        if let Ok(word) = <[u8; 4]>::try_from(source)
+            && address.is_multiple_of(4)
+        {
+            return self.store_32(address, u32::from_ne_bytes(word));
+        }
+        if let Ok(word) = <[u8; 8]>::try_from(source)
+            && address.is_multiple_of(8)
+        {
+            return self.store_64(address, u64::from_ne_bytes(word));
+        }
+        let mut done = 0;
+        while done < source.len() {
+            let at = address.checked_add(done as u64).ok_or(NoMemory { address, bytes: 1 })?;
+            let to = self.range(at, 1, 1)?;
+            let piece = &source[done..];
+            let here = piece.len().min((to.end() as u64 - at) as usize);
+            self.core.writes(at as usize, here, || {
+                // SAFETY: the range lies in memory that `to` keeps, and the slice is live; others access the memory as in `copy`.
+                unsafe { ptr::copy(piece.as_ptr(), at as usize as *mut u8, here) };
+            });
+            done += here;
+        }
+        Ok(())
+    }
+
+    fn compare_swap_32(&self, address: u64, expected: u32, new: u32) -> Result<u32, NoMemory> {
+        let _kept = self.range(address, 4, 4)?;
+        let mut found = expected;
+        self.core.writes(address as usize, 4, || {
+            // SAFETY: as in `load_32`.
+            let word = unsafe { AtomicU32::from_ptr(address as *mut u32) };
+            found = word
+                .compare_exchange(expected, new, Ordering::AcqRel, Ordering::Acquire)
+                .unwrap_or_else(|found| found);
+        });
+        Ok(found)
+    }
+
+    fn compare_swap_64(&self, address: u64, expected: u64, new: u64) -> Result<u64, NoMemory> {
+        let _kept = self.range(address, 8, 8)?;
+        let mut found = expected;
+        self.core.writes(address as usize, 8, || {
+            // SAFETY: as in `load_64`.
+            let word = unsafe { AtomicU64::from_ptr(address as *mut u64) };
+            found = word
+                .compare_exchange(expected, new, Ordering::AcqRel, Ordering::Acquire)
+                .unwrap_or_else(|found| found);
+        });
+        Ok(found)
+    }
 }

@@ -60,6 +60,30 @@ pub trait EngineMemory: Send + Sync + fmt::Debug {
     /// # Errors
     /// As for a copy.
     fn add_64(&self, address: u64, value: u64) -> Result<(), NoMemory>;
+
+    /// Copies out to the engine's own memory. Words of 4 and 8 bytes at multiples of their size are loaded in one piece.
+    ///
+    /// # Errors
+    /// As for a copy.
+    fn read(&self, address: u64, target: &mut [u8]) -> Result<(), NoMemory>;
+
+    /// Copies in from the engine's own memory. Words of 4 and 8 bytes at multiples of their size are stored in one piece.
+    ///
+    /// # Errors
+    /// As for a copy.
+    fn write(&self, address: u64, source: &[u8]) -> Result<(), NoMemory>;
+
+    /// Stores `new` where `expected` is, atomically, and gives what was there. The address is a multiple of 4.
+    ///
+    /// # Errors
+    /// As for a copy.
+    fn compare_swap_32(&self, address: u64, expected: u32, new: u32) -> Result<u32, NoMemory>;
+
+    /// Stores `new` where `expected` is, atomically, and gives what was there. The address is a multiple of 8.
+    ///
+    /// # Errors
+    /// As for a copy.
+    fn compare_swap_64(&self, address: u64, expected: u64, new: u64) -> Result<u64, NoMemory>;
 }
 
 /// A range that is not an engine's to touch: of no allocation, beyond its end, off its alignment, or of a device without access;

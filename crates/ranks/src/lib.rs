@@ -6,6 +6,7 @@
 //!   derived from the list, never the definition.
 //! * [`Mesh`] lays a group out along named axes, and gives the groups along them. [`Mesh2d`] is rows and columns
 //!   whose last row may be shorter.
+//! * [`Nodes`] divides a group by the machines of its members: the groups inside, and the rails across.
 //! * [`Root`] turns the two ways in which torch's front ends name a root into a rank of the group.
 //! * Every constructor takes a parent group and is checked against that parent, not against the world.
 //!
@@ -49,6 +50,7 @@ mod error;
 mod group;
 mod layout;
 mod mesh;
+mod nodes;
 mod rank;
 mod root;
 mod split;
@@ -58,6 +60,7 @@ pub use error::Error;
 pub use group::Group;
 pub use layout::Layout;
 pub use mesh::{Axis, Mesh};
+pub use nodes::Nodes;
 pub use rank::{GlobalRank, GroupRank};
 pub use root::{Root, global_rank_of_group, group_rank_of_global};
 pub use split::SplitChoice;

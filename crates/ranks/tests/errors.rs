@@ -55,6 +55,10 @@ fn messages_name_the_input_and_the_bounds() {
             "by_node: 2 entries were given for a group of 4 members; each member needs exactly one",
         ),
         (
+            group.nodes(&["a"; 5]).unwrap_err(),
+            "by_node: 5 entries were given for a group of 4 members; each member needs exactly one",
+        ),
+        (
             group.split(&[SplitChoice { color: None, key: 0 }; 5]).unwrap_err(),
             "split: 5 entries were given for a group of 4 members; each member needs exactly one",
         ),

@@ -38,6 +38,38 @@ fn group_and_subset() -> impl Strategy<Value = (Group, Vec<GroupRank>)> {
 
 proptest! {
     #[test]
+    fn nodes_and_rails_cross_in_every_member((group, nodes) in any_group().prop_flat_map(|group| {
+        let size = group.size() as usize;
+        (Just(group), prop::collection::vec(0_u32..5, size))
+    })) {
+        let divided = group.nodes(&nodes).unwrap();
+        prop_assert_eq!(divided.inside(), &group.by_node(&nodes).unwrap()[..]);
+        prop_assert_eq!(divided.count() as usize, nodes.iter().collect::<BTreeSet<_>>().len());
+        for (position, rank) in group.iter() {
+            let (node, local) = (divided.node_of(position).unwrap(), divided.local_index(position).unwrap());
+            let inside = &divided.inside()[node as usize];
+            prop_assert_eq!(inside.rank_of(rank), Some(GroupRank::new(local)));
+            let rail = &divided.rails()[local as usize];
+            // Before it on its rail are the earlier nodes that have as many members.
+            let before = divided.inside()[..node as usize].iter().filter(|other| other.size() > local).count();
+            prop_assert_eq!(rail.rank_of(rank), Some(GroupRank::new(before as u32)));
+            for other in group.ranks() {
+                let same = nodes[position.index()] == nodes[other.index()];
+                prop_assert_eq!(divided.are_together(position, other), same);
+            }
+        }
+        let members: u32 = divided.rails().iter().map(Group::size).sum();
+        prop_assert_eq!(members, group.size());
+        let sizes: BTreeSet<u32> = divided.inside().iter().map(Group::size).collect();
+        let even = if sizes.len() == 1 { sizes.first().copied() } else { None };
+        prop_assert_eq!(divided.even_size(), even);
+        let changes = nodes.windows(2).filter(|pair| pair[0] != pair[1]).count();
+        prop_assert_eq!(divided.are_contiguous(), changes + 1 == divided.count() as usize);
+        prop_assert_eq!(divided.node_of(GroupRank::new(group.size())), None);
+        prop_assert!(!divided.are_together(GroupRank::new(group.size()), GroupRank::new(group.size())));
+    }
+
+    #[test]
     fn the_inverse_round_trips(group in any_group()) {
         for (position, rank) in group.iter() {
             prop_assert_eq!(group.rank_of(rank), Some(position));

@@ -89,6 +89,7 @@ static ANABRANCH_DEVICE void add_signals(const Grid& grid, const shmem::Context&
             shmem::signal<shmem::Block>(grid, context, word + 4, args.value, op, peer);
         }
     }
+    shmem::quiet<shmem::Block>(grid, context);
 }
 
 ANABRANCH_KERNEL(anabranch_shmem_conformance_atomics, AtomicArgs, 256) {

@@ -75,7 +75,7 @@ static ANABRANCH_DEVICE shmem::Status receive(const Grid& grid, const shmem::Con
         status = shmem::signal<Scope>(grid, context, consumed, round, shmem::SignalOp::SET, peer);
         if (status != shmem::Status::OK) return status;
     }
-    // The end of a kernel completes nothing that copy engines were given.
+    // The end of a kernel completes nothing that copy engines and NICs were given.
     return shmem::quiet<Scope>(grid, context, peer);
 }
 

@@ -17,7 +17,9 @@ use anabranch_hip_jit::control::FaultRecord;
 use anabranch_ranks::{GlobalRank, GroupRank};
 use serde::{Deserialize, Serialize};
 
-use crate::device_api::{PHASE_DONE, PHASE_POST, PHASE_UNSUPPORTED};
+use anabranch_transport_rdma::device as nic;
+
+use crate::device_api::{PHASE_DONE, PHASE_NIC_CONTENDED, PHASE_POST, PHASE_UNSUPPORTED};
 use crate::fault::{Fault, OperationCode};
 use crate::world::World;
 
@@ -139,8 +141,15 @@ impl World {
             anabranch_clock::sleep(Duration::from_millis(2));
         }
         let me = self.rank().get();
+        let missed = mine.as_ref().map(|mine| GlobalRank::new(mine.peer));
         let cause = match (alarm.losses().into_iter().next(), route, mine) {
-            (Some(loss), _, _) => self.cause_of_loss(loss),
+            (Some(mut loss), route, _) => {
+                // What the NIC says of a peer that is gone belongs to its loss.
+                if let Some(Told::Reported { detail, .. }) = route.filter(|_| missed == Some(loss.rank)) {
+                    loss.detail = format!("{}; {detail}", loss.detail);
+                }
+                self.cause_of_loss(loss)
+            }
             (None, Some(route), _) => route,
             (None, None, Some(mine)) => follow(me, Told::Expired(mine), |rank| self.told_by(rank)),
             (None, None, None) => return,
@@ -172,8 +181,50 @@ impl World {
                 };
                 Some(format!("the copy engines to {peer} do not go on: {what}; {}", engines.join(", ")))
             }
-            _ => None,
+            phase => Some(format!("{}; {}", self.explain_nic(phase, mine)?, self.nics_in_words(peer))),
         }
+    }
+
+    /// What a kernel met on a route by NIC.
+    fn explain_nic(&self, phase: u32, mine: &Expired) -> Option<String> {
+        let (peer, expected, seen) = (GlobalRank::new(mine.peer), mine.expected, mine.seen);
+        let bits = seen * 8;
+        Some(match phase {
+            nic::PHASE_NIC_POST => format!(
+                "a queue pair to {peer} does not go on: no room or turn at position {expected} within the deadline, it has come to {seen}"
+            ),
+            nic::PHASE_NIC_DONE => format!(
+                "a queue pair to {peer} does not go on: position {expected} was not done within the deadline, the last one done is {seen}"
+            ),
+            nic::PHASE_NIC_ERROR => {
+                let provider = self.nic_format().map(|(provider, _)| provider)?;
+                let words = anabranch_transport_rdma::syndrome_words(provider, seen);
+                format!("the NIC reports for the request at position {expected} to {peer}: {words}")
+            }
+            nic::PHASE_NIC_UNREGISTERED => format!(
+                "{seen} bytes at {expected:#x} of this rank, to be copied to or from {peer}, are neither in the heap nor registered (World::register_local)"
+            ),
+            nic::PHASE_NIC_UNSUPPORTED => {
+                format!("operation {expected} on a word of {bits} bits of {peer} is not one that the NIC has")
+            }
+            nic::PHASE_NIC_OUT_OF_RANGE => {
+                format!(
+                    "{seen} bytes at {expected:#x} are beyond the heap of {peer}, or off a word's boundary"
+                )
+            }
+            PHASE_NIC_CONTENDED => format!(
+                "a word of {peer} was changed by others before each try within the deadline; it was {expected:#x}"
+            ),
+            _ => return None,
+        })
+    }
+
+    fn nics_in_words(&self, peer: GlobalRank) -> String {
+        let of_queue = |(queue, stopped): (String, Option<String>)| match stopped {
+            Some(why) => format!("{queue} has stopped: {why}"),
+            None => format!("{queue} says nothing"),
+        };
+        self.nics(peer).into_iter().map(of_queue).collect::<Vec<_>>().join(", ")
     }
 
     /// Makes `fault` the cause, unless there is one, and tells the others what the cause is.

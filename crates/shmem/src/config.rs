@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use anabranch_transport::{HostIdentity, TransportKind};
+use anabranch_transport_rdma::{NicSource, RdmaConfig};
 use anabranch_transport_sdma::SdmaConfig;
 
 use crate::error::{Error, Result};
@@ -39,7 +40,7 @@ impl fmt::Display for HeapMode {
     }
 }
 
-/// The configuration of one world, as a value. Equal on all ranks, but for the host identity.
+/// The configuration of one world, as a value. Equal on all ranks, but for the host identity and what opens the NIC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorldConfig {
     /// Bytes of the symmetric heap of each rank (setting `heap.bytes`).
@@ -60,6 +61,10 @@ pub struct WorldConfig {
     /// How copy engines are used where `transports` names them (`transport.sdma`). Equal on all ranks but for what engines in
     /// software do.
     pub sdma: SdmaConfig,
+    /// How the NIC is used where `transports` names it (`transport.rdma`). Equal on all ranks.
+    pub rdma: RdmaConfig,
+    /// Who opens this rank's NIC then (`transport.rdma.driver`).
+    pub nic: NicSource,
     /// Names this machine where the kernel's boot id does not (virtual machines restored from one image).
     pub host_identity: Option<HostIdentity>,
 }
@@ -74,6 +79,8 @@ impl Default for WorldConfig {
             operation_deadline: Duration::from_secs(10),
             loss_grace: Duration::from_millis(200),
             sdma: SdmaConfig::default(),
+            rdma: RdmaConfig::default(),
+            nic: NicSource::default(),
             host_identity: None,
         }
     }
@@ -101,6 +108,9 @@ impl WorldConfig {
             ("transport.sdma.queues", self.sdma.queues.to_string()),
             ("transport.sdma.ring_bytes", self.sdma.ring_bytes.to_string()),
             ("transport.sdma.most_copy_bytes", self.sdma.most_copy_bytes.to_string()),
+            ("transport.rdma.queues", self.rdma.queues.to_string()),
+            ("transport.rdma.entries", self.rdma.entries.to_string()),
+            ("transport.rdma.patience", format!("{:?}", self.rdma.patience)),
         ]
         .map(|(name, value)| (name.to_owned(), value))
         .into()
@@ -121,6 +131,12 @@ impl WorldConfig {
         if self.heap_mode == HeapMode::Flat && !self.transports.contains(&TransportKind::P2p) {
             return refuse("heap.mode", "flat".to_owned(), "static, or p2p in transport.order");
         }
+        if self.heap_mode == HeapMode::Flat && self.transports.contains(&TransportKind::Rdma) {
+            let expected =
+                "static, as memory of other machines cannot be mapped, or no rdma in transport.order";
+            return refuse("heap.mode", "flat".to_owned(), expected);
+        }
+        self.check_rdma()?;
         let SdmaConfig { queues, ring_bytes, most_copy_bytes, .. } = self.sdma;
         if !(1..=MOST_QUEUES).contains(&queues) {
             return refuse("transport.sdma.queues", queues.to_string(), "1 to 64");
@@ -145,6 +161,25 @@ impl WorldConfig {
             if duration < Duration::from_millis(1) || duration > Duration::from_secs(24 * 3600) {
                 return refuse(field, format!("{duration:?}"), "between 1 ms and 24 h");
             }
+        }
+        Ok(())
+    }
+
+    fn check_rdma(&self) -> Result<()> {
+        let refuse = |field, given: String, expected| Err(Error::Config { field, given, expected });
+        let RdmaConfig { queues, entries, patience, .. } = self.rdma.clone();
+        if !(1..=MOST_QUEUES).contains(&queues) {
+            return refuse("transport.rdma.queues", queues.to_string(), "1 to 64");
+        }
+        if !entries.is_power_of_two()
+            || !(RdmaConfig::LEAST_ENTRIES..=RdmaConfig::MOST_ENTRIES).contains(&entries)
+        {
+            let expected = "a power of two from 16 to 32768";
+            return refuse("transport.rdma.entries", entries.to_string(), expected);
+        }
+        if patience < Duration::from_millis(1) || patience > Duration::from_secs(3600) {
+            let expected = "between 1 ms and 1 h";
+            return refuse("transport.rdma.patience", format!("{patience:?}"), expected);
         }
         Ok(())
     }
@@ -174,6 +209,29 @@ mod tests {
                 ["heap.mode = flat", "p2p in transport.order"],
             ),
             (
+                WorldConfig {
+                    heap_mode: HeapMode::Flat,
+                    transports: vec![TransportKind::P2p, TransportKind::Rdma],
+                    ..base.clone()
+                },
+                ["heap.mode = flat", "no rdma in transport.order"],
+            ),
+            (
+                WorldConfig { rdma: RdmaConfig { queues: 0, ..RdmaConfig::default() }, ..base.clone() },
+                ["transport.rdma.queues = 0", "1 to 64"],
+            ),
+            (
+                WorldConfig { rdma: RdmaConfig { entries: 48, ..RdmaConfig::default() }, ..base.clone() },
+                ["transport.rdma.entries = 48", "a power of two from 16 to 32768"],
+            ),
+            (
+                WorldConfig {
+                    rdma: RdmaConfig { patience: Duration::ZERO, ..RdmaConfig::default() },
+                    ..base.clone()
+                },
+                ["transport.rdma.patience", "0ns"],
+            ),
+            (
                 WorldConfig { operation_deadline: Duration::ZERO, ..base.clone() },
                 ["deadline.operation", "0ns"],
             ),
@@ -184,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_but_the_host_identity_is_compared() {
+    fn every_field_but_what_is_the_ranks_own_is_compared() {
         // A new field has to be put into `fields` or excepted here.
         let WorldConfig {
             heap_bytes: _,
@@ -194,8 +252,10 @@ mod tests {
             operation_deadline: _,
             loss_grace: _,
             sdma: _,
+            rdma: _,
+            nic: _,
             host_identity: _,
         } = WorldConfig::default();
-        assert_eq!(WorldConfig::default().fields().len(), 9);
+        assert_eq!(WorldConfig::default().fields().len(), 12);
     }
 }

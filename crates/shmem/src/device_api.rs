@@ -6,7 +6,7 @@
 //!
 //! # Operations and scopes
 //!
-//! Over P2P, and over copy engines whose queues kernels write; names are those of [`Operation`]. A scope is who calls together, with
+//! Over P2P, over copy engines whose queues kernels write, and by NIC; names are those of [`Operation`]. A scope is who calls together, with
 //! equal arguments. Over copy engines that the host alone drives (NVIDIA's), kernels have no put, get, put_signal and signal.
 //!
 //! | operation | thread | wave | block | device function |
@@ -30,7 +30,8 @@
 //!
 //! # Parameters of a unit
 //!
-//! `SHMEM_ENGINES` = 1 where copies to some peer go through copy engines; [`World::kernel`](crate::World::kernel) sets it. `SHMEM_DEBUG` = 1 adds checks of the caller's duties. `SHMEM_MUTANT` makes a broken twin ([`Mutant`]) for tests; twins whose
+//! `SHMEM_ENGINES` = 1 where copies to some peer go through copy engines, and `SHMEM_NIC` = 1 where some peer may be reached by NIC, with
+//! `RDMA_PROVIDER` and `RDMA_ATOMICS`, which say whose entries are written; [`World::kernel`](crate::World::kernel) sets them. `SHMEM_DEBUG` = 1 adds checks of the caller's duties. `SHMEM_MUTANT` makes a broken twin ([`Mutant`]) for tests; twins whose
 //! mistake is in the order of things are the prelude's (`PRELUDE_MUTANT`, [`anabranch_hip_jit::mutant`]).
 
 use anabranch_hip_jit::{DevicePointer, Header, device_struct};
@@ -40,24 +41,41 @@ pub mod conformance;
 
 macro_rules! headers {
     ($($name:literal),* $(,)?) => {
-        &[
-            $(Header { name: concat!("shmem/", $name), text: include_str!(concat!("../device/shmem/", $name)) },)*
-            ENGINES[0],
-            ENGINES[1],
-            ENGINES[2],
-        ]
+        &[$(Header { name: concat!("shmem/", $name), text: include_str!(concat!("../device/shmem/", $name)) },)*]
     };
 }
 
 /// The headers `sdma/*.h`.
 const ENGINES: &[Header] = anabranch_transport_sdma::DEVICE_HEADERS;
-const _: () = assert!(ENGINES.len() == 3, "all of them are listed below");
+/// The headers `rdma/*.h`.
+const NICS: &[Header] = anabranch_transport_rdma::DEVICE_HEADERS;
 
-/// The headers `shmem/*.h`, and those of the copy engines' queues. They include the prelude, which a unit lists too.
-pub const DEVICE_HEADERS: &[Header] = headers![
+/// The headers `shmem/*.h`, those of the copy engines' queues, and those of NICs' queue pairs. They include the prelude, which a unit
+/// lists too.
+pub const DEVICE_HEADERS: &[Header] = &joined::<{ OWN.len() + ENGINES.len() + NICS.len() }>();
+
+const fn joined<const COUNT: usize>() -> [Header; COUNT] {
+    let mut all = [Header { name: "", text: "" }; COUNT];
+    let mut at = 0;
+    while at < COUNT {
+        all[at] = if at < OWN.len() {
+            OWN[at]
+        } else if at < OWN.len() + ENGINES.len() {
+            ENGINES[at - OWN.len()]
+        } else {
+            NICS[at - OWN.len() - ENGINES.len()]
+        };
+        at += 1;
+    }
+    all
+}
+
+const OWN: &[Header] = headers![
     "atomics.h",
     "barrier.h",
     "engine.h",
+    "nic.h",
+    "nic_atomics.h",
     "order.h",
     "put_get.h",
     "scope.h",
@@ -87,6 +105,8 @@ impl BarrierWorkspace {
 
 /// A copy or signal that only the host may ask for.
 pub(crate) const PHASE_UNSUPPORTED: u32 = 0x5307;
+/// A word that others change before each try of a NIC's.
+pub(crate) const PHASE_NIC_CONTENDED: u32 = 0x5308;
 /// Room in a queue, or a producer's turn in it (`sdma/queue.h`).
 pub const PHASE_POST: u32 = 0x5401;
 /// The completion of packets.
@@ -102,9 +122,10 @@ pub fn phase_name(phase: u32) -> Option<&'static str> {
         0x5305 => "peer not mapped",
         0x5306 => "misuse",
         PHASE_UNSUPPORTED => "unsupported over this route",
+        PHASE_NIC_CONTENDED => "word contended by NICs",
         PHASE_POST => "room in a queue of copy engines",
         PHASE_DONE => "completion by a copy engine",
-        _ => return None,
+        _ => return anabranch_transport_rdma::device::phase_name(phase),
     })
 }
 
@@ -202,11 +223,12 @@ mod tests {
         let phases: Vec<u32> =
             (0..=u32::from(u16::MAX)).filter(|phase| phase_name(*phase).is_some()).collect();
         let queue = DEVICE_HEADERS.iter().find(|header| header.name == "sdma/queue.h").unwrap().text;
+        let nic = DEVICE_HEADERS.iter().find(|header| header.name == "rdma/view.h").unwrap().text;
         let said = |text: &str| text.matches("\n    PHASE_").count();
-        assert_eq!(phases.len(), said(types) + said(queue));
+        assert_eq!(phases.len(), said(types) + said(queue) + said(nic));
         for phase in phases {
             let number = format!("= {phase:#06x},");
-            assert!(types.contains(&number) || queue.contains(&number), "{phase:#x}");
+            assert!([types, queue, nic].iter().any(|text| text.contains(&number)), "{phase:#x}");
         }
         for (word, mutant) in [
             ("LENGTH_PLUS_ONE", Mutant::LengthPlusOne),

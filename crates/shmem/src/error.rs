@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anabranch_bootstrap::{Elsewhere, Loss};
-use anabranch_ranks::GlobalRank;
+use anabranch_ranks::{GlobalRank, GroupRank};
 use anabranch_transport::{Refusal, TransportKind};
 
 use crate::fault::Fault;
@@ -270,7 +270,7 @@ pub enum Error {
         /// The operation.
         what: &'static str,
         /// The peer.
-        peer: anabranch_ranks::GroupRank,
+        peer: GroupRank,
     },
     /// An allocation of another world than the team's.
     #[error("{what}: the allocation belongs to another world than the team")]
@@ -322,6 +322,43 @@ pub enum Error {
         resident: u32,
         /// Share of the device that is taken.
         in_use_percent: u32,
+    },
+    /// A buffer of this rank could not be made known to its NIC.
+    #[error("{bytes} bytes at {address:#x} cannot be registered with the NIC")]
+    RegisterLocal {
+        /// Start of the buffer.
+        address: u64,
+        /// Bytes of the buffer.
+        bytes: u64,
+        /// Why.
+        #[source]
+        source: anabranch_transport_rdma::NicError,
+    },
+    /// Two ranks reach each other in different ways, one of them by NIC, whose queue pairs have to be connected at both ends.
+    #[error(
+        "{first} reaches {second} over {kind}, but {second} reaches {first} over {back}; with a NIC both have to"
+    )]
+    OneWayRoute {
+        /// A rank.
+        first: GlobalRank,
+        /// The other.
+        second: GlobalRank,
+        /// The route from the first to the second.
+        kind: TransportKind,
+        /// The route back.
+        back: TransportKind,
+    },
+    /// A leg to a member that is reached by NIC has no place in its heap.
+    #[error(
+        "a leg of {bytes} bytes to {peer}, which is reached by NIC, has its target at {address:#x}, not within this rank's heap"
+    )]
+    LegTarget {
+        /// The member.
+        peer: GroupRank,
+        /// The target.
+        address: u64,
+        /// Bytes.
+        bytes: u64,
     },
     /// The world was left.
     #[error("the world was left")]

@@ -92,6 +92,12 @@ impl OperationCode {
     pub const STREAM_MEETING: Self = Self(0x103);
     /// A copy by engines in stream order.
     pub const ENGINE_COPY: Self = Self(0x102);
+    /// A copy by NIC in stream order.
+    pub const NIC_COPY: Self = Self(0x104);
+    /// A signal by NIC in stream order.
+    pub const NIC_SIGNAL: Self = Self(0x105);
+    /// The first read of a peer's memory by NIC.
+    pub const NIC_PROBE: Self = Self(0x106);
 }
 
 /// Names for reports.
@@ -148,6 +154,9 @@ impl Default for OperationNames {
                 OperationName { name: "meeting by streams", phases: &["arrival"] },
             ),
             (OperationCode::ENGINE_COPY, OperationName { name: "copy by engines", phases: &[] }),
+            (OperationCode::NIC_COPY, OperationName { name: "copy by NIC", phases: &[] }),
+            (OperationCode::NIC_SIGNAL, OperationName { name: "signal by NIC", phases: &[] }),
+            (OperationCode::NIC_PROBE, OperationName { name: "first read by NIC", phases: &[] }),
         ]);
         Self { names: Mutex::new(names) }
     }

@@ -16,6 +16,7 @@ use crate::engine_legs::EngineLeg;
 use crate::error::{Error, Result};
 use crate::fault::OperationCode;
 use crate::heap::SymmetricMemory;
+use crate::nic_team::NicCopy;
 use crate::team::{Team, TeamView};
 
 device_struct! {
@@ -56,11 +57,21 @@ pub struct Signal<'a> {
     pub op: SignalOp,
 }
 
+/// Where a part of a peer's heap is for this rank.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    /// Mapped here.
+    Mapped(DeviceAddress),
+    /// At this offset in the heap of a peer that is reached by NIC.
+    Remote(u64),
+}
+
 const WORD: usize = size_of::<u64>();
 
 impl Team {
     /// Copies `bytes` bytes at `source`, which this rank's device or pinned host memory holds, to `peer`'s part of
-    /// `target` at `offset`.
+    /// `target` at `offset`. To who is reached by NIC, from the heap or from what [`World::register_local`](crate::World::register_local) was
+    /// given; else the world fails, and nothing moves.
     ///
     /// # Errors
     /// Before anything moves: [`Error::OutOfRange`], [`Error::NoPart`], [`Error::Unreachable`], [`Error::OtherWorld`], what
@@ -78,11 +89,19 @@ impl Team {
         peer: GroupRank,
     ) -> Result<()> {
         let there = self.part("put", target, offset, bytes, peer)?;
-        // SAFETY: the target is in range of an allocation of the peer; the source is the caller's promise.
-        self.work_on(stream, target, || unsafe { self.copy(stream, there, source, bytes, peer) })
+        self.work_on(stream, target, || match there {
+            // SAFETY: the target is in range of an allocation of the peer; the source is the caller's promise.
+            Place::Mapped(there) => unsafe { self.copy(stream, there, source, bytes, peer) },
+            Place::Remote(there) => {
+                let copy = NicCopy::put(peer, there, source, bytes as u64);
+                // SAFETY: as above.
+                unsafe { self.copy_by_nic(stream, &[copy]) }
+            }
+        })
     }
 
-    /// Copies `bytes` bytes of `peer`'s part of `source` at `offset` to `target` in this rank's device or pinned host memory.
+    /// Copies `bytes` bytes of `peer`'s part of `source` at `offset` to `target` in this rank's device or pinned host memory; by NIC
+    /// as with [`Team::put`].
     ///
     /// # Errors
     /// As [`Team::put`].
@@ -99,8 +118,15 @@ impl Team {
         peer: GroupRank,
     ) -> Result<()> {
         let there = self.part("get", source, offset, bytes, peer)?;
-        // SAFETY: the source is in range of an allocation of the peer; the target is the caller's promise.
-        self.work_on(stream, source, || unsafe { self.copy(stream, target, there, bytes, peer) })
+        self.work_on(stream, source, || match there {
+            // SAFETY: the source is in range of an allocation of the peer; the target is the caller's promise.
+            Place::Mapped(there) => unsafe { self.copy(stream, target, there, bytes, peer) },
+            Place::Remote(there) => {
+                let copy = NicCopy::get(peer, there, target, bytes as u64);
+                // SAFETY: as above.
+                unsafe { self.copy_by_nic(stream, &[copy]) }
+            }
+        })
     }
 
     /// A copy by the peer's route: by the queues of copy engines where it has them, else by the runtime.
@@ -156,8 +182,15 @@ impl Team {
             SignalOp::Set => 0,
             SignalOp::Add => 1,
         };
-        let arguments = self.signal_args(word, signal.value, how);
-        self.launch(stream, signal.memory, &self.kernels().signal, &arguments)
+        match word {
+            Place::Mapped(word) => {
+                let arguments = self.signal_args(word, signal.value, how);
+                self.launch(stream, signal.memory, &self.kernels().signal, &arguments)
+            }
+            Place::Remote(word) => self.work_on(stream, signal.memory, || {
+                self.signal_by_nic(stream, word, signal.value, how != 0, peer)
+            }),
+        }
     }
 
     /// Makes what follows on the stream wait until this rank's word is at least `value` (by signed difference). `from` is
@@ -177,7 +210,11 @@ impl Team {
         if self.group().global(from).is_none() {
             return Err(Error::NoPart { what: "signal_wait", peer: from });
         }
-        let word = self.word("signal_wait", memory, offset, self.rank())?;
+        let word = match self.word("signal_wait", memory, offset, self.rank())? {
+            Place::Mapped(word) => word,
+            // Nobody reaches itself by NIC.
+            Place::Remote(_) => return Err(Error::NoPart { what: "signal_wait", peer: self.rank() }),
+        };
         let arguments = self.signal_args(word, value, from.get());
         self.launch(stream, memory, &self.kernels().signal_wait, &arguments)
     }
@@ -221,14 +258,14 @@ impl Team {
         memory: &SymmetricMemory,
         offset: u64,
         peer: GroupRank,
-    ) -> Result<DeviceAddress> {
+    ) -> Result<Place> {
         if !offset.is_multiple_of(WORD as u64) {
             return Err(Error::Misaligned { what, offset, alignment: WORD as u64 });
         }
         self.part(what, memory, offset, WORD, peer)
     }
 
-    /// Where `bytes` bytes of the peer's part are mapped here.
+    /// Where `bytes` bytes of the peer's part are.
     fn part(
         &self,
         what: &'static str,
@@ -236,7 +273,7 @@ impl Team {
         offset: u64,
         bytes: usize,
         peer: GroupRank,
-    ) -> Result<DeviceAddress> {
+    ) -> Result<Place> {
         let world = self.world();
         world.check()?;
         if !std::sync::Arc::ptr_eq(&world.inner, &memory.world().inner) {
@@ -245,7 +282,11 @@ impl Team {
         memory.range_check(what, offset, bytes)?;
         let rank = self.group().global(peer).filter(|rank| memory.group().contains(*rank));
         let rank = rank.ok_or(Error::NoPart { what, peer })?;
-        let base = world.peer_base(rank).ok_or(Error::Unreachable { peer: rank, considered: Vec::new() })?;
-        Ok(base.offset(memory.offset() + offset))
+        let offset = memory.offset() + offset;
+        match world.peer_base(rank) {
+            Some(base) => Ok(Place::Mapped(base.offset(offset))),
+            None if world.is_by_nic(rank) => Ok(Place::Remote(offset)),
+            None => Err(Error::Unreachable { peer: rank, considered: Vec::new() }),
+        }
     }
 }

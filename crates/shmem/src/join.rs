@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use anabranch_bootstrap::{Deadline, Loss, LossObserver, Rendezvous};
 use anabranch_hip::{Device, DeviceAddress, RuntimeKind, Stream};
 use anabranch_hip_jit::Jit;
-use anabranch_ranks::Group;
-use anabranch_transport::{PeerInfo, PeerMemory, Region, Transport};
+use anabranch_ranks::{GlobalRank, Group};
+use anabranch_transport::{PeerInfo, PeerMemory, Region, Transport, TransportKind};
 use anabranch_transport_p2p::{ExchangeError, FlatLayout, FlatWindow, Patience, WindowError};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -117,9 +117,12 @@ impl World {
             collectives.agree_by(&group, "pass the heaps' descriptors", passed, deadline)?;
         }
         let connect = || connect(&own.transports, &device, &peers, &offers, config.heap_bytes, number);
-        let connected = turns.take(&collectives, &group, "map the peers' heaps", deadline, connect, |_| ());
+        let kinds = |(_, routes, _): &Connected| -> Vec<String> {
+            routes.iter().map(|route| route.kind.word().to_owned()).collect()
+        };
+        let connected = turns.take(&collectives, &group, "map the peers' heaps", deadline, connect, kinds);
         let connected = match connected {
-            Ok((connected, _)) => connected,
+            Ok((connected, kinds)) => connected.map(|connected| (connected, kinds)),
             // What was mapped here is closed before anybody frees what is mapped elsewhere. A broken exchange is not followed
             // by another one: who did not come to the first would be waited for once more.
             Err(error) => {
@@ -129,7 +132,19 @@ impl World {
                 return Err(error);
             }
         };
-        let Some((memory, routes, places)) = connected else { return Err(Error::Left) };
+        let Some(((memory, routes, places), kinds)) = connected else { return Err(Error::Left) };
+        if let Err(error) = both_ways(&kinds) {
+            drop(memory);
+            collectives.agree_by(&group, "close the peers' heaps", Ok(()), deadline)?;
+            return Err(error);
+        }
+        if let Some(rdma) = own.transports.rdma() {
+            // Both ends agree, as all routes by NIC go both ways.
+            let by_nic = |rank: GlobalRank| {
+                places.get(rank.index()).is_some_and(|place| own.transports.is_rdma(*place))
+            };
+            rdma.keep_only(by_nic);
+        }
         if let Some(window) = own.heap.window() {
             window.forget_descriptors();
         }
@@ -182,6 +197,7 @@ impl World {
         for route in world.routes() {
             tracing::debug!(rank = world.rank().get(), %route, "route");
         }
+        world.probe_nics(|peer| probe_word(number, peer), deadline)?;
         Ok(world)
     }
 
@@ -384,6 +400,21 @@ fn pass_descriptors(
         losses.iter().find(|loss| loss.rank == rank).map(ToString::to_string)
     };
     window.exchange(local, &peers, &Patience { time: &|| (due.remaining(), due.waited()), lost: &lost })
+}
+
+/// All routes of a pair of ranks go by NIC or none: queue pairs are connected at both ends. `kinds` are the words of each rank's routes.
+fn both_ways(kinds: &[Vec<String>]) -> Result<()> {
+    let kind = |from: usize, to: usize| kinds.get(from)?.get(to)?.parse::<TransportKind>().ok();
+    let pairs = (0..kinds.len()).flat_map(|first| (0..first).map(move |second| (first, second)));
+    for (first, second) in pairs {
+        let (Some(there), Some(back)) = (kind(first, second), kind(second, first)) else { continue };
+        if (there == TransportKind::Rdma) != (back == TransportKind::Rdma) {
+            let rank = |index: usize| GlobalRank::new(index as u32);
+            let (first, second) = (rank(first), rank(second));
+            return Err(Error::OneWayRoute { first, second, kind: there, back });
+        }
+    }
+    Ok(())
 }
 
 type Connected = (Vec<Box<dyn PeerMemory>>, Vec<anabranch_transport::Route>, Vec<usize>);

@@ -7,6 +7,8 @@
 //! Where the route to a member has queues that kernels write (transport `sdma`), a kernel of one wave gives its legs to the engines and waits
 //! until they are done, instead of a stream.
 //!
+//! Legs to members that are reached by NIC are put into queue pairs by a kernel of one wave, too.
+//!
 //! Legs wait for nobody. That a peer's buffer may be overwritten, and that it has been, is for kernels before and behind to settle,
 //! whose waits have a deadline. Behind a fault of the former the legs still run: what the targets hold is undefined from then on, also
 //! for a member's own work that had not ended before.
@@ -19,6 +21,7 @@ use anabranch_ranks::GroupRank;
 use crate::engine_legs::EngineLeg;
 use crate::error::{Error, Result};
 use crate::flight::MemoryUse;
+use crate::nic_team::NicCopy;
 use crate::team::Team;
 
 /// A copy to one member.
@@ -26,7 +29,7 @@ use crate::team::Team;
 pub struct Leg {
     /// Whose memory is written; this rank's own too.
     pub peer: GroupRank,
-    /// Where, as mapped here. Any alignment.
+    /// Where, as mapped here. Of a member that is reached by NIC: the same place in this rank's own heap. Any alignment.
     pub target: DeviceAddress,
     /// Where the bytes are.
     pub source: DeviceAddress,
@@ -176,8 +179,10 @@ impl Team {
         // Held to the end: forks and joins of two calls must not mix.
         let streams = self.legs().lock().unwrap_or_else(PoisonError::into_inner);
         let streams = streams.as_ref().ok_or(Error::LegsNotPrepared)?;
+        let nics = self.by_nic(legs)?;
+        let mapped = legs.iter().filter(|leg| !self.is_by_nic(leg.peer));
         let (posted, legs): (Vec<Leg>, Vec<Leg>) =
-            legs.iter().partition(|leg| leg.bytes > 0 && self.copies_by_queues(leg.peer));
+            mapped.partition(|leg| leg.bytes > 0 && self.copies_by_queues(leg.peer));
         let pieces = pieces(&legs, streams.per_member);
         let branches = if stream.is_capturing()? { &streams.captured } else { &streams.running };
         // Copies of streams first: the kernel that gives the others to the queues waits until those are done.
@@ -187,14 +192,9 @@ impl Team {
             // SAFETY: the caller's promise.
             unsafe { branches.run(stream, &pieces) }
         };
-        let posted = if posted.is_empty() {
-            Ok(())
-        } else {
-            // On the stream itself: engines work side by side as they are.
-            let post = |leg: &Leg| EngineLeg::new(leg.peer, leg.target, leg.source, leg.bytes);
-            // SAFETY: the caller's promise.
-            unsafe { self.post_legs(stream, &posted.iter().map(post).collect::<Vec<_>>()) }
-        };
+        // On the stream itself.
+        // SAFETY: the caller's promise.
+        let posted = unsafe { self.post_all(stream, &posted, &nics) };
         // Also when not all could be put there: what could is under way.
         branches.join(stream, &used).map_err(|error| self.flight().lose(error))?;
         copied.and(posted)
@@ -214,22 +214,52 @@ impl Team {
         self.check_legs(legs)?;
         let streams = self.legs().lock().unwrap_or_else(PoisonError::into_inner);
         let streams = streams.as_ref().ok_or(Error::LegsNotPrepared)?;
+        let nics = self.by_nic(legs)?;
+        let mapped = legs.iter().filter(|leg| !self.is_by_nic(leg.peer));
         let (posted, legs): (Vec<Leg>, Vec<Leg>) =
-            legs.iter().partition(|leg| leg.bytes > 0 && self.copies_by_queues(leg.peer));
+            mapped.partition(|leg| leg.bytes > 0 && self.copies_by_queues(leg.peer));
         let branches = if stream.is_capturing()? { &streams.captured } else { &streams.running };
         // SAFETY: the caller's promise.
         let (copied, used) = unsafe { branches.run(stream, &pieces(&legs, streams.per_member)) };
         branches.follow(joins).map_err(|error| self.flight().lose(error))?;
         branches.join(joins, &used).map_err(|error| self.flight().lose(error))?;
         copied?;
-        let post = |leg: &Leg| EngineLeg::new(leg.peer, leg.target, leg.source, leg.bytes);
         // SAFETY: the caller's promise.
-        unsafe { self.post_legs(joins, &posted.iter().map(post).collect::<Vec<_>>()) }
+        unsafe { self.post_all(joins, &posted, &nics) }
     }
 
     fn check_legs(&self, legs: &[Leg]) -> Result<()> {
         let stranger = legs.iter().find(|leg| self.group().global(leg.peer).is_none());
-        stranger.map_or(Ok(()), |leg| Err(Error::NoPart { what: "a leg", peer: leg.peer }))
+        stranger.map_or(Ok(()), |leg| Err(Error::NoPart { what: "a leg", peer: leg.peer }))?;
+        self.by_nic(legs).map(|_| ())
+    }
+
+    /// The legs that go by NIC.
+    fn by_nic(&self, legs: &[Leg]) -> Result<Vec<NicCopy>> {
+        let heap = &self.world().inner.heap;
+        let (base, size) = (heap.address().0, heap.bytes());
+        let of_leg = |leg: &Leg| {
+            let Leg { peer, target, source, bytes } = *leg;
+            let offset = target
+                .0
+                .checked_sub(base)
+                .filter(|offset| offset.checked_add(bytes).is_some_and(|end| end <= size));
+            let offset = offset.ok_or(Error::LegTarget { peer, address: target.0, bytes })?;
+            Ok(NicCopy::put(peer, offset, source, bytes))
+        };
+        legs.iter().filter(|leg| leg.bytes > 0 && self.is_by_nic(leg.peer)).map(of_leg).collect()
+    }
+
+    /// Gives legs to queues of engines and to queue pairs, by kernels on the stream: these work side by side as they are.
+    ///
+    /// # Safety
+    /// That of [`Self::copy_legs`].
+    unsafe fn post_all(&self, stream: &Stream, engines: &[Leg], nics: &[NicCopy]) -> Result<()> {
+        let post = |leg: &Leg| EngineLeg::new(leg.peer, leg.target, leg.source, leg.bytes);
+        // SAFETY: the caller's promise.
+        unsafe { self.post_legs(stream, &engines.iter().map(post).collect::<Vec<_>>()) }?;
+        // SAFETY: the caller's promise; the targets are places of the members' heaps.
+        unsafe { self.copy_by_nic(stream, nics) }
     }
 }
 

@@ -93,6 +93,13 @@ impl Team {
                 let expected = "a runtime whose streams write and wait for words";
                 return Err(Error::Config { field: "meetings by streams", given, expected });
             }
+            if let Some(peer) =
+                self.group().members().iter().find(|member| world.peer_base(**member).is_none())
+            {
+                let given = format!("{peer}, whose memory is not mapped here");
+                let expected = "members that are mapped";
+                return Err(Error::Config { field: "meetings by streams", given, expected });
+            }
             let words = world.device().allocate_host(SEEN + (size * WORD) as usize)?;
             words.write(0, &vec![0; words.len()])?;
             Ok((words, world.device().create_priority_stream()?))

@@ -11,6 +11,7 @@ use anabranch_hip_jit::{
 };
 use anabranch_ranks::{Group, GroupRank};
 use anabranch_transport::{Operation, Scope};
+use anabranch_transport_rdma::RdmaQueue;
 use anabranch_transport_sdma::SdmaQueue;
 
 use crate::collective::group_id;
@@ -21,6 +22,7 @@ use crate::flight::{Held, InFlight, Keep, MemoryUse, launch_tracked};
 use crate::heap::{DEFAULT_ALIGNMENT, SymmetricMemory};
 use crate::host_api::TeamSignalArgs;
 use crate::legs::LegStreams;
+use crate::nic_team::{self, NicKernels};
 use crate::residency::ResidencyPermit;
 use crate::tables::Table;
 use crate::world::World;
@@ -42,10 +44,12 @@ device_struct! {
         /// The queues of copy engines by which members are reached: `queues_per_peer` for each, in group order. Null where there
         /// are none.
         pub queues: DevicePointer<SdmaQueue>,
-        /// Entries for each member; 0 without a table.
+        /// The queue pairs by which members are reached: `nics_per_peer` for each, in group order. Null where there are none.
+        pub nics: DevicePointer<RdmaQueue>,
+        /// Entries for each member in `queues`; 0 without a table.
         pub queues_per_peer: u32,
-        /// Zero.
-        pub reserved: u32,
+        /// Entries for each member in `nics`; 0 without a table.
+        pub nics_per_peer: u32,
     }
 }
 
@@ -108,6 +112,8 @@ pub(crate) struct TeamKernels {
     barrier: TypedKernel,
     /// Where copies go by queues.
     engine_legs: Option<TypedKernel>,
+    /// Where members may be reached by NIC.
+    nic: Option<NicKernels>,
     pub(crate) signal: TypedKernel,
     pub(crate) signal_wait: TypedKernel,
 }
@@ -136,6 +142,9 @@ impl World {
         let queues_at = words.len() as u64 * 8;
         let (queues, queues_per_peer) = self.engine_queues(group);
         words.extend_from_slice(bytemuck::cast_slice(&queues));
+        let nics_at = words.len() as u64 * 8;
+        let (nics, nics_per_peer) = self.nic_queues(group);
+        words.extend_from_slice(bytemuck::cast_slice(&nics));
         let written = self.inner.tables.write(&words);
         let status = written.as_ref().map(|_| ()).map_err(|error| anabranch_hip::with_causes(error));
         self.agree_status(group, "team table", status)?;
@@ -152,8 +161,12 @@ impl World {
                 0 => DevicePointer::NULL,
                 _ => DevicePointer::new(table.address().offset(queues_at)),
             },
+            nics: match nics_per_peer {
+                0 => DevicePointer::NULL,
+                _ => DevicePointer::new(table.address().offset(nics_at)),
+            },
             queues_per_peer,
-            reserved: 0,
+            nics_per_peer,
         };
         let epoch = table.address().offset(u64::from(group.size()) * 8);
         let (world, group, kept) = (self.clone(), group.clone(), Some((table, permit)));
@@ -166,7 +179,11 @@ impl World {
         self.barrier_is_possible(group)?;
         let kernels = self.team_kernels()?;
         let threads = barrier_threads(group.size(), self.device().wave_size());
-        let resident = self.max_resident_blocks(kernels.barrier.raw(), threads, LOCAL_RESERVED_BYTES)?;
+        let mut resident = self.max_resident_blocks(kernels.barrier.raw(), threads, LOCAL_RESERVED_BYTES)?;
+        if let Some(nic) = &kernels.nic {
+            let of_nic = self.max_resident_blocks(nic.barrier.raw(), threads, LOCAL_RESERVED_BYTES)?;
+            resident = resident.min(of_nic);
+        }
         let permit = self.reserve_residency(1, resident)?;
         Ok((kernels, permit))
     }
@@ -188,6 +205,7 @@ impl World {
         let loaded = TeamKernels {
             barrier: unit.kernel(TEAM_BARRIER_ENTRY)?.clone(),
             engine_legs: engine_legs::load(self)?,
+            nic: nic_team::load(self)?,
             signal: unit.kernel(SIGNAL_ENTRY)?.clone(),
             signal_wait: unit.kernel(SIGNAL_WAIT_ENTRY)?.clone(),
         };
@@ -208,6 +226,21 @@ impl Team {
         self.kernels.engine_legs.as_ref()
     }
 
+    /// What reaches members by NIC; `None` without one.
+    pub(crate) fn nic(&self) -> Option<&NicKernels> {
+        self.kernels.nic.as_ref()
+    }
+
+    /// Whether a member is reached by NIC ([`World::is_by_nic`]).
+    pub fn is_by_nic(&self, peer: GroupRank) -> bool {
+        self.group.global(peer).is_some_and(|rank| self.world.is_by_nic(rank))
+    }
+
+    /// Whether all members are mapped, so that kernels may load from and store to the heap of each.
+    pub fn is_mapped(&self) -> bool {
+        self.group.ranks().all(|rank| self.peer_base(rank).is_some())
+    }
+
     pub(crate) fn legs(&self) -> &Mutex<Option<LegStreams>> {
         &self.legs
     }
@@ -215,6 +248,14 @@ impl Team {
     /// Everything launched in order.
     pub(crate) fn flight(&self) -> &Arc<InFlight> {
         self.flags.flight()
+    }
+
+    /// The barrier that reaches all members.
+    fn barrier_kernel(&self) -> &TypedKernel {
+        match &self.kernels.nic {
+            Some(nic) if self.group.ranks().any(|rank| self.is_by_nic(rank)) => &nic.barrier,
+            _ => &self.kernels.barrier,
+        }
     }
 
     /// What kernels get. Valid while the team is.
@@ -266,13 +307,14 @@ impl Team {
             operation: OperationCode::TEAM_BARRIER.0,
             reserved: 0,
         };
+        let barrier = self.barrier_kernel();
         self.flags.flight().ordered(stream, || {
             // SAFETY: the struct is the kernel's (its layout is asserted by the device compiler). The table and the flags are
             // not used again before the event behind this launch has passed: dropping the team parks them. The control
             // words, the heap and the peers' mappings stay until all events have: `leave` and the end of the world wait for
             // them, and leak what they cannot wait for; `leave` of another thread waits for `_mapped`. In a capture nothing
             // runs yet, and whoever launches the graph (which is unsafe) has promised the same.
-            unsafe { self.kernels.barrier.launch(1, threads, 0, stream, &arguments) }?;
+            unsafe { barrier.launch(1, threads, 0, stream, &arguments) }?;
             Ok(())
         })
     }

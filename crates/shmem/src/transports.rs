@@ -9,6 +9,7 @@ use anabranch_transport::{
     TransportKind,
 };
 use anabranch_transport_p2p::{FlatWindow, P2pTransport};
+use anabranch_transport_rdma::{Atomics, Provider, RdmaQueue, RdmaTransport};
 use anabranch_transport_sdma::{SdmaConfig, SdmaQueue, SdmaTransport};
 
 use crate::config::WorldConfig;
@@ -29,6 +30,7 @@ mod replayed {
 pub(crate) enum AnyTransport {
     P2p(P2pTransport),
     Sdma(SdmaTransport),
+    Rdma(RdmaTransport),
     /// One that the user brought.
     Boxed(Box<dyn Transport>),
 }
@@ -84,7 +86,12 @@ impl Transports {
                     let sdma = SdmaConfig { patience, ..config.sdma };
                     Some(AnyTransport::Sdma(SdmaTransport::new(device, local, window, sdma)))
                 }
-                (None, TransportKind::Rdma) => None,
+                (None, TransportKind::Rdma) => {
+                    let (device, local, ranks) = (device.clone(), local.clone(), ranks as u32);
+                    let driver = config.nic.open(&device, &local, ranks, &config.rdma);
+                    let rdma = RdmaTransport::new(device, local, ranks, driver, config.rdma.clone());
+                    Some(AnyTransport::Rdma(rdma))
+                }
             };
             (*kind, transport)
         });
@@ -200,6 +207,33 @@ impl Transports {
         }
     }
 
+    /// The built-in `rdma`.
+    pub(crate) fn rdma(&self) -> Option<&RdmaTransport> {
+        self.ordered.iter().find_map(|(_, transport)| match transport {
+            Some(AnyTransport::Rdma(transport)) => Some(transport),
+            _ => None,
+        })
+    }
+
+    /// Whose entries kernels write where some peer is reached by the built-in `rdma`, and which atomic operations its NIC has.
+    pub(crate) fn nic_format(&self) -> Option<(Provider, Atomics)> {
+        self.rdma().and_then(RdmaTransport::format)
+    }
+
+    /// Whether the transport at `place` is the built-in `rdma`.
+    pub(crate) fn is_rdma(&self, place: usize) -> bool {
+        matches!(self.ordered.get(place), Some((_, Some(AnyTransport::Rdma(_)))))
+    }
+
+    /// The entries of a peer in a team's table of queue pairs, as [`Self::queues`] says them of copy engines.
+    pub(crate) fn nics(&self, place: usize, peer: GlobalRank, group_rank: u32) -> Vec<RdmaQueue> {
+        match self.rdma().filter(|rdma| rdma.format().is_some()) {
+            Some(rdma) if self.is_rdma(place) => rdma.queues(peer, group_rank),
+            Some(rdma) => RdmaTransport::mapped(rdma.queues_per_peer(), group_rank),
+            None => Vec::new(),
+        }
+    }
+
     /// Who of these peers has to open this rank's offers.
     pub(crate) fn audience<'a>(local: &PeerInfo, peers: impl IntoIterator<Item = &'a PeerInfo>) -> Audience {
         if peers.into_iter().all(|peer| peer.same_process(local)) {
@@ -222,5 +256,6 @@ impl Transports {
 pub(crate) const fn is_mapped(origin: Origin) -> bool {
     match origin {
         Origin::Own | Origin::SameProcess | Origin::Ipc | Origin::Virtual => true,
+        Origin::Remote => false,
     }
 }

@@ -11,8 +11,9 @@ use anabranch_bootstrap::{Deadline, LossObserver, Rendezvous};
 use anabranch_hip::{Device, DeviceAddress, Kernel, Stream};
 use anabranch_hip_jit::control::WaitControl;
 use anabranch_hip_jit::{DevicePointer, Jit, KernelSpec, KernelUnit};
-use anabranch_ranks::{GlobalRank, Group};
+use anabranch_ranks::{GlobalRank, Group, Nodes};
 use anabranch_transport::{Operation, PeerInfo, PeerMemory, Route, Scope, Support};
+use anabranch_transport_rdma::{Atomics, Provider, RdmaQueue};
 use anabranch_transport_sdma::{SdmaQueue, SdmaTransport};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -158,6 +159,29 @@ impl World {
         &self.inner.peers
     }
 
+    /// The group divided by the machines of its members, as they named them ([`PeerInfo::host`]). Equal on all ranks; not
+    /// collective.
+    ///
+    /// # Errors
+    /// A group with members that are no ranks of this world.
+    pub fn nodes_of(&self, group: &Group) -> Result<Nodes> {
+        let hosts = group.members().iter().filter_map(|member| self.peer(*member)).map(|peer| &peer.host);
+        Ok(group.nodes(&hosts.collect::<Vec<_>>())?)
+    }
+
+    /// [`Self::nodes_of`] all ranks.
+    ///
+    /// # Errors
+    /// None in a world that was joined.
+    pub fn nodes(&self) -> Result<Nodes> {
+        self.nodes_of(self.group())
+    }
+
+    /// The number of a rank's machine in [`Self::nodes`]; `None` when the world has no such rank.
+    pub fn node_of(&self, rank: GlobalRank) -> Option<u32> {
+        self.nodes().ok()?.node_of(self.group().rank_of(rank)?)
+    }
+
     pub(crate) fn peer(&self, rank: GlobalRank) -> Option<&PeerInfo> {
         self.inner.peers.get(rank.index())
     }
@@ -175,11 +199,49 @@ impl World {
     }
 
     /// A unit as kernels of this world need it: those that use the device functions of the heap (`shmem/shmem.h`) are compiled for
-    /// copy engines where the configured order has them. Equal on all ranks.
+    /// copy engines and for this rank's NIC where the configured order has them. Equal on all ranks.
     pub fn kernel(&self, unit: &'static KernelUnit) -> KernelSpec {
         let spec = KernelSpec::new(unit);
-        let engines = self.inner.with_connections(|connections| connections.transports.sdma().is_some());
-        if engines { spec.with("SHMEM_ENGINES", 1) } else { spec }
+        let (engines, nic) = self.inner.with_connections(|connections| {
+            (connections.transports.sdma().is_some(), connections.transports.nic_format())
+        });
+        let spec = if engines { spec.with("SHMEM_ENGINES", 1) } else { spec };
+        let Some((provider, atomics)) = nic else { return spec };
+        for_nic(spec, provider, atomics)
+    }
+
+    /// Whose entries kernels write where some rank may be reached by NIC, and which atomic operations the NIC has.
+    pub(crate) fn nic_format(&self) -> Option<(Provider, Atomics)> {
+        self.inner.with_connections(|connections| connections.transports.nic_format())
+    }
+
+    /// The table of queue pairs for kernels of a group, and the entries for each member.
+    pub(crate) fn nic_queues(&self, group: &Group) -> (Vec<RdmaQueue>, u32) {
+        self.inner.with_connections(|connections| {
+            let of_member = |(member, group_rank): (&GlobalRank, u32)| {
+                let place = connections.places.get(member.index()).copied().unwrap_or(usize::MAX);
+                connections.transports.nics(place, *member, group_rank)
+            };
+            let queues: Vec<_> = group.members().iter().zip(0..).flat_map(of_member).collect();
+            let each = queues.len() as u32 / group.size().max(1);
+            (queues, each)
+        })
+    }
+
+    /// Of the queue pairs to a rank: which they are, and why those stopped that did. Empty where its route is no NIC.
+    pub fn nics(&self, rank: GlobalRank) -> Vec<(String, Option<String>)> {
+        let describe =
+            |connections: &Connections| connections.transports.rdma().map(|rdma| rdma.describe(rank));
+        self.inner.with_connections(describe).unwrap_or_default()
+    }
+
+    /// Whether kernels of this rank reach a rank by NIC: its memory is not mapped, and the device functions of the heap put requests into
+    /// queue pairs.
+    pub fn is_by_nic(&self, rank: GlobalRank) -> bool {
+        self.inner.with_connections(|connections| {
+            let place = connections.places.get(rank.index());
+            rank != self.rank() && place.is_some_and(|place| connections.transports.is_rdma(*place))
+        })
     }
 
     /// Whether kernels put packets into queues of copy engines.
@@ -392,6 +454,11 @@ impl fmt::Debug for World {
             .field("fault", &self.inner.alarm.cause())
             .finish_non_exhaustive()
     }
+}
+
+/// A unit as kernels need it that reach peers by a NIC.
+pub(crate) fn for_nic(spec: KernelSpec, provider: Provider, atomics: Atomics) -> KernelSpec {
+    spec.with("SHMEM_NIC", 1).with("RDMA_PROVIDER", provider.number()).with("RDMA_ATOMICS", atomics.number())
 }
 
 /// The address for kernels; null for memory that loads and stores do not reach.

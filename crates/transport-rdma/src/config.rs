@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// How a rank uses its NIC. Equal on all ranks.
+/// How a rank uses its NIC. Equal on all ranks, except for [`Self::nics`] and [`Self::gid_index`], which may follow the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RdmaConfig {
     /// Queue pairs to each peer, at least one. Waves of a kernel are spread over them.
@@ -12,6 +12,18 @@ pub struct RdmaConfig {
     pub entries: u32,
     /// How long a peer's NIC has to answer before its queue pair fails.
     pub patience: Duration,
+    /// Which NICs may be used (`transport.rdma.nics`): `NAME`, `NAME:PORT`, `=NAME`, and `^` before an entry that leaves NICs out, as
+    /// [`NicFilter`](crate::nics::NicFilter) reads them. Empty: every NIC that is hardware.
+    pub nics: Vec<String>,
+    /// Which address of the port (`transport.rdma.gid_index`), an index of its table of GIDs. `None`: chosen by
+    /// [`choose_gid`](crate::nics::choose_gid).
+    pub gid_index: Option<u32>,
+    /// Traffic class of packets (`transport.rdma.traffic_class`): on Ethernet the IP header's byte, its upper six bits being the
+    /// DSCP; on InfiniBand that of the global header.
+    pub traffic_class: u8,
+    /// Service level (`transport.rdma.service_level`), at most [`Self::MOST_SERVICE_LEVEL`]; on Ethernet the priority, at most
+    /// [`Self::MOST_PRIORITY`].
+    pub service_level: u8,
 }
 
 impl RdmaConfig {
@@ -19,10 +31,22 @@ impl RdmaConfig {
     pub const LEAST_ENTRIES: u32 = 16;
     /// The largest: entries are counted in 16 bits, and half of what they count must be more than a queue holds.
     pub const MOST_ENTRIES: u32 = 32 << 10;
+    /// The highest service level of InfiniBand, which has 4 bits for it.
+    pub const MOST_SERVICE_LEVEL: u8 = 15;
+    /// The highest priority of Ethernet (802.1Q), which has 3 bits for it.
+    pub const MOST_PRIORITY: u8 = 7;
 }
 
 impl Default for RdmaConfig {
     fn default() -> Self {
-        Self { queues: 2, entries: 256, patience: Duration::from_secs(10) }
+        Self {
+            queues: 2,
+            entries: 256,
+            patience: Duration::from_secs(10),
+            nics: Vec::new(),
+            gid_index: None,
+            traffic_class: 0,
+            service_level: 0,
+        }
     }
 }

@@ -57,6 +57,13 @@ pub enum Atomics {
     Masked,
 }
 
+impl Atomics {
+    /// The number that kernels are compiled with (`RDMA_ATOMICS`).
+    pub const fn number(self) -> u32 {
+        self as u32
+    }
+}
+
 /// Which queue pair is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueSpec {
@@ -102,11 +109,12 @@ pub trait NicQueue: fmt::Debug + Send + Sync {
 /// Where kernels find a queue pair. Addresses are those of kernels of the rank's device; null where the provider has no such thing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueWords {
-    /// The send queue, `entries` times 64 bytes.
+    /// The send queue, `entries` times 64 bytes (`bnxt_re`: entries of 48 bytes one behind the other), zeros at first.
     pub ring: DeviceAddress,
     /// Entries of the ring, a power of two.
     pub entries: u32,
-    /// Where the NIC tells of completions: a collapsed completion queue entry of the provider's.
+    /// Where the NIC tells of completions: a collapsed completion queue entry of the provider's, at first of mlx5 all ones, of others
+    /// zeros.
     pub completions: DeviceAddress,
     /// mlx5: the two words of the doorbell record, 64 bits aligned; the second is the send queue's.
     pub doorbell_record: DeviceAddress,

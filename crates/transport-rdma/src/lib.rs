@@ -3,19 +3,36 @@
 //! A [`NicDriver`] makes what kernels need: registered memory with its keys, and queue pairs connected to a peer's. Which *provider*
 //! a driver is ([`Provider`]) decides the format of the entries that kernels write, and they are compiled for that one: the formats of
 //! NICs, or requests that a thread of the host posts ([`Provider::Posted`]). [`RdmaQueue`] is what kernels know of a queue pair
-//! (`rdma/queue.h`).
+//! (`rdma/queue.h`), and [`RdmaTransport`] reaches peers by queue pairs of the NIC that a [`NicSource`] opens for the rank.
 #![deny(unsafe_code)]
 
+mod channel;
 mod config;
+pub mod device;
 mod driver;
 mod error;
+pub mod mlx5;
+pub mod nics;
+mod offer;
 mod posted;
 mod provider;
+mod ranges;
+mod source;
+mod syndrome;
+mod transport;
+#[allow(unsafe_code, reason = "calls a C library, and reads memory that kernels write")]
+mod verbs;
 mod view;
 
 pub use config::RdmaConfig;
+pub use device::DEVICE_HEADERS;
 pub use driver::{Atomics, NicDriver, NicLimits, NicQueue, QueueSpec, QueueWords, Registered};
 pub use error::{NicError, Result};
-pub use posted::{POSTED_COMPLETION_WORDS, PostedOpcode, PostedRequest};
+pub use posted::{POSTED_COMPLETION_WORDS, POSTED_FENCED, PostedOpcode, PostedRequest};
 pub use provider::Provider;
+pub use ranges::MOST_RANGES;
+pub use source::{NicSource, OpenNic};
+pub use syndrome::syndrome_words;
+pub use transport::{LocalRange, RdmaTransport};
+pub use verbs::{NicChoice, PostedDriver, survey};
 pub use view::{MEANS_MAPPING, MEANS_NIC, RdmaQueue, RdmaRange};

@@ -28,10 +28,13 @@ device_struct! {
         pub remote_key: u32,
         /// Sent with `WRITE_IMMEDIATE`, in host byte order.
         pub immediate: u32,
-        /// Zero.
-        pub reserved: u32,
+        /// [`POSTED_FENCED`] or zero.
+        pub flags: u32,
     }
 }
+
+/// Of [`PostedRequest::flags`]: not before the reads and atomic operations in front of it are done (verbs call it a fence).
+pub const POSTED_FENCED: u32 = 1;
 
 /// [`PostedRequest::opcode`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

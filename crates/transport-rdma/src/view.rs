@@ -2,6 +2,8 @@
 
 use anabranch_hip_jit::{DevicePointer, device_struct};
 
+use crate::posted::PostedRequest;
+
 device_struct! {
     /// A range of this rank's memory that its NIC may read and write.
     pub struct RdmaRange {
@@ -19,8 +21,8 @@ device_struct! {
 device_struct! {
     /// How kernels of a rank reach a peer by its NIC: one of its queue pairs to that peer (`rdma/queue.h`).
     pub struct RdmaQueue {
-        /// The send queue, entries of 64 bytes.
-        pub ring: DevicePointer<u8>,
+        /// The send queue, entries of 64 bytes: [`PostedRequest`]s where the host posts, else in the NIC's format.
+        pub ring: DevicePointer<PostedRequest>,
         /// The collapsed completion queue entry, 64 bytes.
         pub completions: DevicePointer<u64>,
         /// mlx5: the doorbell record.
@@ -29,13 +31,14 @@ device_struct! {
         pub doorbell: DevicePointer<u64>,
         /// `bnxt_re`: message sequence numbers.
         pub sequence_table: DevicePointer<u64>,
-        /// The position, in entries, up to which room is taken. (`bnxt_re`: with the packet sequence number above it.)
+        /// The position, in entries, up to which room is taken. mlx5: bit 63 says that the entry before is of two blocks; `bnxt_re`:
+        /// bits 40 to 63 are the next packet sequence number. `committed` and `completed` start as the position.
         pub reserved: DevicePointer<u64>,
         /// The position up to which entries have been made known.
         pub committed: DevicePointer<u64>,
         /// The position up to which entries are known to be complete.
         pub completed: DevicePointer<u64>,
-        /// Where what atomic operations and reads of single values bring is put: 8 bytes for each entry of the ring.
+        /// Where what atomic operations and reads of single values bring is put: [`Self::results_bytes`], zeros before the first use.
         pub results: DevicePointer<u64>,
         /// Where this rank's registered memory is, the heap first.
         pub ranges: DevicePointer<RdmaRange>,
@@ -55,9 +58,9 @@ device_struct! {
         pub results_key: u32,
         /// Ranges in `ranges`.
         pub range_count: u32,
-        /// The most bytes of one write or read.
+        /// The most bytes of one write or read, at least 1.
         pub most_message_bytes: u32,
-        /// Bytes of a packet on the path.
+        /// `bnxt_re`: bytes of a packet on the path, at least 1.
         pub path_mtu: u32,
         /// How the peer is reached: [`MEANS_MAPPING`] or [`MEANS_NIC`].
         pub means: u32,
@@ -65,6 +68,14 @@ device_struct! {
         pub peer: u32,
         /// Zero.
         pub padding: u32,
+    }
+}
+
+impl RdmaQueue {
+    /// Bytes of [`Self::results`] of a ring with `entries`: for each entry a value and the position that waits for it, and one more
+    /// place for values that nobody wants.
+    pub const fn results_bytes(entries: u32) -> u64 {
+        (entries as u64 + 1) * 16
     }
 }
 

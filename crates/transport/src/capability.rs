@@ -100,23 +100,61 @@ words! {
     }
 }
 
+impl Operation {
+    /// Whether it is one of those on words of 32 and 64 bits.
+    pub const fn is_atomic(self) -> bool {
+        matches!(
+            self,
+            Self::AtomicAdd
+                | Self::AtomicAnd
+                | Self::AtomicOr
+                | Self::AtomicXor
+                | Self::AtomicFetchAdd
+                | Self::AtomicFetchAnd
+                | Self::AtomicFetchOr
+                | Self::AtomicFetchXor
+                | Self::AtomicSwap
+                | Self::AtomicCompareSwap
+        )
+    }
+}
+
 /// One cell of the matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Support {
     /// It works.
     Implemented,
+    /// It works for words of 64 bits; asking for narrower ones is an error when the plan is made.
+    Words64,
     /// Asking for it is an error when the plan is made.
     Unsupported,
 }
 
 impl Support {
-    /// Turns an empty cell into the error that names it.
+    /// Turns an empty cell into the error that names it. Of atomic operations this asks for all words that they have;
+    /// [`Self::require_words`] asks for one kind.
     ///
     /// # Errors
-    /// [`Error::Unsupported`].
+    /// [`Error::Unsupported`]; [`Error::UnsupportedWords`] where the cell has words of 64 bits alone.
     pub fn require(self, operation: Operation, scope: Scope, kind: TransportKind) -> Result<(), Error> {
+        self.require_words(operation, scope, kind, 4)
+    }
+
+    /// [`Self::require`] for words of `bytes` bytes.
+    ///
+    /// # Errors
+    /// Those of [`Self::require`].
+    pub fn require_words(
+        self,
+        operation: Operation,
+        scope: Scope,
+        kind: TransportKind,
+        bytes: u32,
+    ) -> Result<(), Error> {
         match self {
             Self::Implemented => Ok(()),
+            Self::Words64 if bytes == 8 => Ok(()),
+            Self::Words64 => Err(Error::UnsupportedWords { operation, scope, kind, bytes }),
             Self::Unsupported => Err(Error::Unsupported { operation, scope, kind }),
         }
     }
@@ -136,6 +174,7 @@ pub fn operation_table(transports: &[&dyn Transport]) -> String {
         for (transport, scope) in columns() {
             text.push_str(match transport.support(*operation, scope) {
                 Support::Implemented => " implemented |",
+                Support::Words64 => " 64-bit words |",
                 Support::Unsupported => " Unsupported |",
             });
         }

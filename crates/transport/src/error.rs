@@ -30,6 +30,18 @@ pub enum Error {
         /// The transport.
         kind: TransportKind,
     },
+    /// The cell of the operation matrix has words of 64 bits alone.
+    #[error("{operation} at {scope} scope is unsupported over {kind} for words of {} bits; those of 64 are", bytes * 8)]
+    UnsupportedWords {
+        /// The operation.
+        operation: Operation,
+        /// The scope.
+        scope: Scope,
+        /// The transport.
+        kind: TransportKind,
+        /// Bytes of the words asked for.
+        bytes: u32,
+    },
     /// The transport does not reach the peer.
     #[error("{peer} is not reachable over {kind}")]
     Refused {

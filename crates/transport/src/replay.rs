@@ -126,11 +126,13 @@ pub enum Origin {
     Ipc,
     /// Physical memory of another rank, mapped into addresses that this rank reserved.
     Virtual,
+    /// Memory of another rank that a NIC reaches and loads and stores do not: its address means something to the NIC alone.
+    Remote,
 }
 
 /// A peer's memory, opened. Dropping it closes the mapping.
 pub trait PeerMemory: core::fmt::Debug + Send + Sync {
-    /// Where kernels of this rank find it.
+    /// Where kernels of this rank find it; of [`Origin::Remote`], where the peer's NIC does.
     fn address(&self) -> u64;
 
     /// Bytes that may be accessed from there on.

@@ -79,6 +79,14 @@ fn the_matrix_has_a_word_in_every_cell() {
         let expected = if *operation == Operation::Put { "implemented" } else { "Unsupported" };
         assert!(cells[1..].iter().all(|cell| *cell == expected), "{row}");
     }
+    let (operation, scope, kind) = (Operation::AtomicSwap, Scope::Thread, TransportKind::Rdma);
+    assert!(operation.is_atomic() && !Operation::Signal.is_atomic());
+    Support::Words64.require_words(operation, scope, kind, 8).unwrap();
+    let error = Support::Words64.require(operation, scope, kind).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "atomic_swap at thread scope is unsupported over rdma for words of 32 bits; those of 64 are"
+    );
     let error = Support::Unsupported.require(Operation::Fence, Scope::Wave, TransportKind::P2p).unwrap_err();
     assert_eq!(error.to_string(), "fence at wave scope is unsupported over p2p");
 }

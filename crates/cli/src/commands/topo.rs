@@ -1,5 +1,9 @@
-//! `anabranch topo`: the route chosen to every peer, and why.
+//! `anabranch topo`: the route chosen to every peer, and why; and the NIC that each rank would use.
 
+use std::path::Path;
+
+use anabranch::hip::with_distinct_causes;
+use anabranch::rdma::nics::{Machine, NicFilter, SYSTEM_FOLDER, assign_to_rank};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +30,10 @@ struct RouteRow {
     reason: String,
     /// Transports that come earlier in the order, and why each was not taken.
     not_taken: Vec<String>,
+    /// The NIC and port that `from` would use to ranks of other machines. `None` if there is none.
+    nic: Option<String>,
+    /// Why that one, or why none.
+    nic_reason: String,
 }
 
 /// Starts the ranks.
@@ -73,7 +81,26 @@ fn report(context: &RankContext<'_>) -> anyhow::Result<()> {
         ]);
     }
     print::line(&heap_line(world))?;
-    table.print("")
+    table.print("")?;
+    let mut nics = Table::new(&["rank", "NIC", "why"]);
+    for row in rows.iter().filter(|row| row.from == row.to) {
+        let nic = row.nic.clone().unwrap_or_else(|| "none".to_owned());
+        nics.row(vec![row.from.to_string(), nic, row.nic_reason.clone()]);
+    }
+    print::line("")?;
+    nics.print("")
+}
+
+/// The NIC of this rank, and why.
+fn own_nic(world: &anabranch::World) -> (Option<String>, String) {
+    let root = Path::new(SYSTEM_FOLDER);
+    let chosen = Machine::read(root).and_then(|machine| {
+        assign_to_rank(root, world.rank(), world.peers(), &machine, &NicFilter::default())
+    });
+    match chosen {
+        Ok(assignment) => (assignment.chosen.map(|port| port.to_string()), assignment.reason),
+        Err(error) => (None, with_distinct_causes(&error)),
+    }
 }
 
 /// What all rows have in common.
@@ -92,6 +119,7 @@ fn own_routes(context: &RankContext<'_>) -> Vec<RouteRow> {
         let info = world.peers().get(rank);
         info.map(|info| format!("{} {} {}", info.runtime, info.arch, info.pci)).unwrap_or_default()
     };
+    let (nic, nic_reason) = own_nic(world);
     let row = |route: &anabranch::transport::Route| RouteRow {
         from: world.rank().get(),
         to: route.peer.get(),
@@ -101,6 +129,8 @@ fn own_routes(context: &RankContext<'_>) -> Vec<RouteRow> {
         transport: route.kind.to_string(),
         reason: route.reason.clone(),
         not_taken: route.considered.iter().map(|(kind, why)| format!("{kind}: {why}")).collect(),
+        nic: nic.clone(),
+        nic_reason: nic_reason.clone(),
     };
     world.routes().iter().map(row).collect()
 }

@@ -194,6 +194,20 @@ enum Mutant : u32 {
     MUTANT_SDMA_FLAG_LOW_FIRST = 560,     // a flag's epoch is there before its count
     MUTANT_ENGINE_FLAG_FIRST = 561,       // the flag stands before the rows
     MUTANT_ENGINE_UNWAITED = 563,         // a second half does not wait for the engines of the first
+    // rdma/queue.h and rdma/mlx5.h
+    MUTANT_RDMA_RING_OVERRUN = 580,       // room is taken that the NIC has not left
+    MUTANT_RDMA_ENTRY_UNRELEASED = 581,   // entries, and what they send, are made known before they are in memory
+    MUTANT_RDMA_MARK_UNRELEASED = 582,    // posted: the doorbell may come before the stamp
+    MUTANT_RDMA_OUT_OF_TURN = 583,        // entries are made known although those before are not written
+    MUTANT_RDMA_RECORD_UNRELEASED = 584,  // mlx5: the doorbell may come before its record
+    MUTANT_RDMA_DOORBELL_UNRELEASED = 585,// the next lane's doorbell may come before this one
+    MUTANT_RDMA_DONE_UNWAITED = 586,      // whoever waits for an operation goes on at once
+    MUTANT_RDMA_SLOT_SHARED = 587,        // fetch: its result slot is still to be read by another lane
+    MUTANT_RDMA_FETCHED_UNACQUIRED = 588, // fetch: the value may be older than its completion
+    // shmem/nic.h
+    MUTANT_BY_NIC_UNRELEASED = 600,       // the scope meets, and only its leader's wave releases
+    MUTANT_BY_NIC_NO_ACQUIRE = 601,       // what a get has brought is read without an acquire
+    MUTANT_NIC_SIGNAL_FIRST = 602,        // the signal stands before the copy
     // ep's kernels across nodes
     MUTANT_NODES_FLAG_FIRST = 700,         // dispatch: the flag stands before the rows
     MUTANT_NODES_RELAY_UNWAITED = 701,     // forwards what has not come

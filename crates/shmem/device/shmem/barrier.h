@@ -14,6 +14,18 @@
 
 namespace shmem {
 
+// Tells a member; behind the caller's release.
+ANABRANCH_DEVICE Status store_epoch(const Grid& grid, const Context& context, u64* flag, u64 epoch, GroupRank peer) {
+#if SHMEM_NIC
+    if (is_by_nic(grid, context, peer)) return put_value_by_nic(grid, context, peer, flag, epoch);
+#else
+    static_cast<void>(context);
+    static_cast<void>(peer);
+#endif
+    flag_store(grid, flag, epoch);
+    return Status::OK;
+}
+
 // Arrival of all members, one hop: each stores its epoch at each other. Before arriving, the block's stores, to its own
 // heap and to peers, are released at system scope; after all have arrived, it acquires. So what every member's block has
 // stored before is visible to every member's block after. Stores of other blocks count only if the caller has brought
@@ -41,12 +53,13 @@ ANABRANCH_DEVICE Status team_sync(const Grid& grid, const Context& context, cons
             if (flag == nullptr) {
                 status = Status::UNREACHABLE;
             } else {
-                flag_store(grid, flag, epoch);
+                Status told = store_epoch(grid, context, flag, epoch, GroupRank{peer});
+                status = told == Status::OK ? status : told;
             }
         }
         bool reached = !grid.wave_any(status != Status::OK);
         if (!reached) {
-            agreed = Status::UNREACHABLE;
+            agreed = grid.wave_any(status == Status::FAULT) ? Status::FAULT : Status::UNREACHABLE;
         } else {
             const u64* own = own_pointer(grid, context, flags);
             for (u32 peer = grid.lane(); peer < context.size() && status == Status::OK; peer += WAVE_SIZE) {
@@ -76,7 +89,7 @@ ANABRANCH_DEVICE Status team_sync(const Grid& grid, const Context& context, cons
 // to drain but the stores of the block, and team_sync releases those; that release is the quiet. Calls, answers and
 // faults as team_sync.
 ANABRANCH_DEVICE Status team_barrier(const Grid& grid, const Context& context, const BarrierWorkspace& workspace) {
-#if SHMEM_ENGINES
+#if SHMEM_ENGINES || SHMEM_NIC
     // Who has not completed does not tell others that it has come.
     Status status = quiet<Block>(grid, context);
     if (status != Status::OK) return status;

@@ -5,7 +5,7 @@
 // is released before, as an engine reads memory and no cache.
 #pragma once
 
-#include "shmem/scope.h"
+#include "shmem/nic.h"
 
 #if SHMEM_ENGINES
 #include "sdma/queue.h"
@@ -18,6 +18,7 @@ enum class Means : u32 {
     MAPPING = 0,  // loads and stores of this kernel
     QUEUE = 1,    // packets that this kernel writes
     HOST = 2,     // engines that the host alone drives: kernels copy nothing
+    NIC = 3,      // queue pairs that this kernel writes (nic.h)
 };
 
 #if SHMEM_ENGINES
@@ -32,6 +33,7 @@ ANABRANCH_DEVICE const SdmaQueue* queue_entry(const Grid& grid, const Context& c
 }
 
 ANABRANCH_DEVICE Means means_of(const Grid& grid, const Context& context, GroupRank peer) {
+    if (is_by_nic(grid, context, peer)) return Means::NIC;
     const SdmaQueue* entry = queue_entry(grid, context, peer);
     return entry == nullptr ? Means::MAPPING : static_cast<Means>(private_load(grid, &entry->means));
 }
@@ -61,24 +63,22 @@ ANABRANCH_DEVICE Status by_queue(const Grid& grid, const Context& context, Group
     return static_cast<Status>(Scope::broadcast(grid, static_cast<u64>(status)));
 }
 
-// Completes what was put into the queues `first`, `first + 1`, ... of the team's table. All lanes of the scope, behind a
-// barrier of it.
+// Waits for what was put into the queues of `count` peers from `first` on. All lanes of the scope; what ends in vain has poisoned the
+// world.
 template <class Scope>
-ANABRANCH_DEVICE Status drain(const Grid& grid, const Context& context, u32 first, u32 count) {
-    for (u32 index = Scope::lane(grid); index < count; index += Scope::lanes(grid)) {
-        SdmaQueue queue = sdma::load_queue(grid, context.team.queues + first + index);
-        // What ends in vain has poisoned the world.
+ANABRANCH_DEVICE void drain_engines(const Grid& grid, const Context& context, u32 first, u32 count) {
+    u32 each = context.team.queues_per_peer;
+    for (u32 index = first * each + Scope::lane(grid); index < (first + count) * each; index += Scope::lanes(grid)) {
+        SdmaQueue queue = sdma::load_queue(grid, context.team.queues + index);
         if (static_cast<Means>(queue.means) == Means::QUEUE) sdma::quiet(grid, context.wait, queue);
     }
-    ANABRANCH_UNLESS(DRAIN_NO_ACQUIRE) acquire_after_wait(grid);
-    Scope::barrier(grid);
-    bool poisoned = Scope::lane(grid) == 0 && is_poisoned(grid, context.wait.control);
-    return static_cast<Status>(Scope::broadcast(grid, static_cast<u64>(poisoned ? Status::FAULT : Status::OK)));
 }
 
 #else
 
-ANABRANCH_DEVICE Means means_of(const Grid&, const Context&, GroupRank) { return Means::MAPPING; }
+ANABRANCH_DEVICE Means means_of(const Grid& grid, const Context& context, GroupRank peer) {
+    return is_by_nic(grid, context, peer) ? Means::NIC : Means::MAPPING;
+}
 
 #endif
 

@@ -5,6 +5,9 @@
 // that the calling lanes issued, over every transport of the context. Neither makes a value that was stored *locally*
 // visible to a peer's get; team_sync and team_barrier do.
 //
+// A NIC lets what follows overtake reads and atomic operations: a fence waits for the queue pair that the lanes of the wave give all of
+// theirs for a peer to, and quiet for those of all peers (or of one). A signal with its copy (put_signal) waits for nothing.
+//
 // Copy engines know no order between their copies and stores of kernels, nor between queues: there a fence waits until the
 // copies are done, and quiet does so for the queues of all peers (or of one), whichever wave put them there. The end of a
 // kernel completes stores, and nothing that engines were given: a kernel whose work is to be complete at its end calls quiet.
@@ -14,15 +17,45 @@
 
 namespace shmem {
 
+#if SHMEM_ENGINES || SHMEM_NIC
+// Completes what was given to engines and NICs for `count` peers from `first` on. All lanes of the scope, behind a barrier of it.
+template <class Scope>
+ANABRANCH_DEVICE Status drain(const Grid& grid, const Context& context, u32 first, u32 count) {
+#if SHMEM_ENGINES
+    drain_engines<Scope>(grid, context, first, count);
+#endif
+#if SHMEM_NIC
+    drain_nics<Scope>(grid, context, first, count);
+#endif
+    ANABRANCH_UNLESS(DRAIN_NO_ACQUIRE) acquire_after_wait(grid);
+    Scope::barrier(grid);
+    bool poisoned = Scope::lane(grid) == 0 && is_poisoned(grid, context.wait.control);
+    return static_cast<Status>(Scope::broadcast(grid, static_cast<u64>(poisoned ? Status::FAULT : Status::OK)));
+}
+#endif
+
+#if SHMEM_ENGINES || SHMEM_NIC
+// What a fence waits for, before anything is told to `count` peers from `first` on. One thread.
+ANABRANCH_DEVICE Status finish(const Grid& grid, const Context& context, u32 first, u32 count) {
+#if SHMEM_ENGINES
+    drain_engines<Thread>(grid, context, first, count);
+#endif
+#if SHMEM_NIC
+    finish_nics(grid, context, first, count);
+#endif
+    ANABRANCH_UNLESS(DRAIN_NO_ACQUIRE) acquire_after_wait(grid);
+    return is_poisoned(grid, context.wait.control) ? Status::FAULT : Status::OK;
+}
+#endif
+
 // Orders this thread's puts, values, atomics and signals to `peer` before its later ones to `peer`. One thread. For
-// what a wave or a block has put, use quiet or put_signal. FAULT where an engine did not come to its end: nothing may be told
+// what a wave or a block has put, use quiet or put_signal. FAULT where an engine or a NIC did not come to its end: nothing may be told
 // behind it.
 ANABRANCH_DEVICE Status fence(const Grid& grid, const Context& context, GroupRank peer) {
     Status status = Status::OK;
-#if SHMEM_ENGINES
-    u32 each = context.team.queues_per_peer;
+#if SHMEM_ENGINES || SHMEM_NIC
     ANABRANCH_UNLESS(FENCE_ONE_NOTHING) {
-        if (peer.value < context.size()) status = drain<Thread>(grid, context, peer.value * each, each);
+        if (peer.value < context.size()) status = finish(grid, context, peer.value, 1);
     }
 #else
     static_cast<void>(context);
@@ -35,9 +68,8 @@ ANABRANCH_DEVICE Status fence(const Grid& grid, const Context& context, GroupRan
 // The same, for every peer.
 ANABRANCH_DEVICE Status fence(const Grid& grid, const Context& context) {
     Status status = Status::OK;
-#if SHMEM_ENGINES
-    u32 queues = context.size() * context.team.queues_per_peer;
-    ANABRANCH_UNLESS(FENCE_ALL_NOTHING) status = drain<Thread>(grid, context, 0, queues);
+#if SHMEM_ENGINES || SHMEM_NIC
+    ANABRANCH_UNLESS(FENCE_ALL_NOTHING) status = finish(grid, context, 0, context.size());
 #else
     static_cast<void>(context);
 #endif
@@ -47,13 +79,13 @@ ANABRANCH_DEVICE Status fence(const Grid& grid, const Context& context) {
 
 // Completes everything that the lanes of the scope have issued, to any peer: puts are visible there, gets are valid here,
 // sources may be reused. All lanes of the scope call; it is also a barrier of the scope. Afterwards a signal of any of
-// these lanes publishes what any of them has put. FAULT where an engine did not come to its end.
+// these lanes publishes what any of them has put. FAULT where an engine or a NIC did not come to its end.
 template <class Scope>
 ANABRANCH_DEVICE Status quiet(const Grid& grid, const Context& context) {
     ANABRANCH_TWIN(QUIET_NOTHING) { Scope::barrier(grid); return Status::OK; }
     Scope::release_for_all(grid);
-#if SHMEM_ENGINES
-    return drain<Scope>(grid, context, 0, context.size() * context.team.queues_per_peer);
+#if SHMEM_ENGINES || SHMEM_NIC
+    return drain<Scope>(grid, context, 0, context.size());
 #else
     static_cast<void>(context);
     return Status::OK;
@@ -63,11 +95,10 @@ ANABRANCH_DEVICE Status quiet(const Grid& grid, const Context& context) {
 // The same, for what went to and came from one peer.
 template <class Scope>
 ANABRANCH_DEVICE Status quiet(const Grid& grid, const Context& context, GroupRank peer) {
-#if SHMEM_ENGINES
+#if SHMEM_ENGINES || SHMEM_NIC
     ANABRANCH_TWIN(QUIET_NOTHING) { Scope::barrier(grid); return Status::OK; }
-    u32 each = context.team.queues_per_peer;
     Scope::release_for_all(grid);
-    return peer.value < context.size() ? drain<Scope>(grid, context, peer.value * each, each) : Status::UNREACHABLE;
+    return peer.value < context.size() ? drain<Scope>(grid, context, peer.value, 1) : Status::UNREACHABLE;
 #else
     static_cast<void>(peer);
     return quiet<Scope>(grid, context);

@@ -1,5 +1,6 @@
 // Bulk copies and single values. Over P2P a put is stores to the peer's mapped memory and a get is loads from it; by copy
-// engines (engine.h) both are packets. Single values are stores and loads either way.
+// engines (engine.h) both are packets; single values are stores and loads either way. By NIC (nic.h) all are requests, and the local
+// side of copies is memory that the NIC knows: the heap, or what `World::register_local` was given. Else it is a fault, and nothing moves.
 //
 // For all of them: any number of elements, also zero (nothing moves, OK); any alignment; not one byte outside the two
 // ranges is read or written; source and destination do not overlap; the peer may be this rank. The local side is memory
@@ -69,7 +70,7 @@ ANABRANCH_DEVICE Status check_peer(const Grid& grid, const Context& context, u64
 // A copy by the peer's route, where that is no mapping; false where it is one, and nothing was done.
 template <class Scope>
 ANABRANCH_DEVICE bool copy_by_engine(const Grid& grid, const Context& context, GroupRank peer, const void* to,
-                                     const void* from, u64 bytes, bool waits, Status& status) {
+                                     const void* from, u64 bytes, bool is_get, bool waits, Status& status) {
     Means means = means_of(grid, context, peer);
     if (means == Means::MAPPING || (means == Means::HOST && bytes == 0)) return false;
     if constexpr (MUTANT == MUTANT_LENGTH_PLUS_ONE) bytes += bytes > 0 ? 1 : 0;
@@ -83,6 +84,14 @@ ANABRANCH_DEVICE bool copy_by_engine(const Grid& grid, const Context& context, G
         return true;
     }
 #endif
+#if SHMEM_NIC
+    if (means == Means::NIC) {
+        rdma::Request copy = is_get ? nic_copy(rdma::Opcode::READ, to, from, bytes) : nic_copy(rdma::Opcode::WRITE, from, to, bytes);
+        status = by_nic<Scope>(grid, context, peer, copy, false, copy, waits);
+        return true;
+    }
+#endif
+    static_cast<void>(is_get);
     status = refuse(grid, context, 0, peer);
     return true;
 }
@@ -95,7 +104,7 @@ ANABRANCH_DEVICE Status put_nbi(const Grid& grid, const Context& context, Symmet
     if (status != Status::OK) return status;
     T* to = reach(grid, context, target, peer);
     if (to == nullptr) return Status::UNREACHABLE;
-    if (copy_by_engine<Scope>(grid, context, peer, to, source, count * sizeof(T), waits, status)) return status;
+    if (copy_by_engine<Scope>(grid, context, peer, to, source, count * sizeof(T), false, waits, status)) return status;
     copy_bytes(grid, Scope::lane(grid), Scope::lanes(grid), reinterpret_cast<u8*>(to),
                reinterpret_cast<const u8*>(source), count * sizeof(T));
     return Status::OK;
@@ -120,7 +129,7 @@ ANABRANCH_DEVICE Status get_nbi(const Grid& grid, const Context& context, T* tar
     if (status != Status::OK) return status;
     const T* from = reach(grid, context, source, peer);
     if (from == nullptr) return Status::UNREACHABLE;
-    if (copy_by_engine<Scope>(grid, context, peer, target, from, count * sizeof(T), waits, status)) return status;
+    if (copy_by_engine<Scope>(grid, context, peer, target, from, count * sizeof(T), true, waits, status)) return status;
     copy_bytes(grid, Scope::lane(grid), Scope::lanes(grid), reinterpret_cast<u8*>(target),
                reinterpret_cast<const u8*>(from), count * sizeof(T));
     return Status::OK;
@@ -142,6 +151,9 @@ template <class T>
 ANABRANCH_DEVICE Status p(const Grid& grid, const Context& context, Symmetric<T> target, T value, GroupRank peer) {
     T* to = reach_word(grid, context, target, peer);
     if (to == nullptr) return Status::UNREACHABLE;
+#if SHMEM_NIC
+    if (is_by_nic(grid, context, peer)) return put_value_by_nic(grid, context, peer, to, value);
+#endif
     remote_store(grid, to, value);
     return Status::OK;
 }
@@ -152,6 +164,9 @@ template <class T>
 ANABRANCH_DEVICE T g(const Grid& grid, const Context& context, Symmetric<T> source, GroupRank peer) {
     const T* from = reach_word(grid, context, source, peer);
     if (from == nullptr) return T{};
+#if SHMEM_NIC
+    if (is_by_nic(grid, context, peer)) return get_value_by_nic(grid, context, peer, from);
+#endif
     return remote_load(grid, from);
 }
 

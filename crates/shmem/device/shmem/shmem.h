@@ -5,6 +5,8 @@
 #include "shmem/atomics.h"
 #include "shmem/barrier.h"
 #include "shmem/engine.h"
+#include "shmem/nic.h"
+#include "shmem/nic_atomics.h"
 #include "shmem/order.h"
 #include "shmem/put_get.h"
 #include "shmem/scope.h"

@@ -5,6 +5,9 @@
 // others may see a value that nobody set. Signals are ordered within a queue only, and a wave keeps to one of the peer's: a word that
 // several waves, or a kernel and the host, SET one after the other needs a quiet between.
 //
+// By NIC a signal is a request behind those of its copy. A word that ADD goes to is added to by NICs, or by mapped members, and not by
+// both: NICs' atomic operations are atomic among themselves, and not all are so with respect to a GPU's.
+//
 // Orders are compared by the signed difference, as epochs are, so that they survive a wrap: `GE` holds when the word is
 // less than 2^63 ahead of the value. GE is the form to use; EQ misses an overrun, NE passes on garbage.
 #pragma once
@@ -66,6 +69,17 @@ ANABRANCH_DEVICE Status signal_by_queue(const Grid& grid, const Context& context
 }
 #endif
 
+#if SHMEM_NIC
+// A signal behind a copy, as requests of the peer's queue pair. `to` and `word` are addresses of its NIC's.
+template <class Scope>
+ANABRANCH_DEVICE Status signal_by_nic(const Grid& grid, const Context& context, GroupRank peer, const void* to, const void* from,
+                                      u64 bytes, u64* word, u64 value, SignalOp op, bool waits) {
+    rdma::Request signal =
+        op == SignalOp::SET ? nic_value(word, value, 8) : nic_operation(rdma::Opcode::FETCH_ADD, word, value, 0, 8);
+    return by_nic<Scope>(grid, context, peer, nic_copy(rdma::Opcode::WRITE, from, to, bytes), true, signal, waits);
+}
+#endif
+
 // Sets the word at `peer` to `value`, or adds it: exactly one signal a call. Not ordered after earlier puts: fence or
 // quiet comes between. All lanes of the scope call; a barrier of the scope may be inside.
 template <class Scope>
@@ -79,6 +93,10 @@ ANABRANCH_DEVICE Status signal(const Grid& grid, const Context& context, Symmetr
     if (means == Means::QUEUE) {
         return signal_by_queue<Scope>(grid, context, peer, nullptr, nullptr, 0, at, value, op, false);
     }
+#endif
+#if SHMEM_NIC
+    // The copy of no bytes is to the word itself: nothing moves there.
+    if (means == Means::NIC) return signal_by_nic<Scope>(grid, context, peer, at, nullptr, 0, at, value, op, false);
 #endif
     signal_word<Scope>(grid, at, value, op);
     return Status::OK;
@@ -100,13 +118,19 @@ ANABRANCH_DEVICE Status put_signal_nbi(const Grid& grid, const Context& context,
     }
     Means means = means_of(grid, context, peer);
     if (means == Means::HOST) return refuse(grid, context, target.offset, peer);
-#if SHMEM_ENGINES
-    if (means == Means::QUEUE) {
+#if SHMEM_ENGINES || SHMEM_NIC
+    if (means != Means::MAPPING) {
         Status named = check_peer<Scope>(grid, context, target.offset, peer);
         if (named != Status::OK) return named;
         T* to = reach(grid, context, target, peer);
         if (to == nullptr) return Status::UNREACHABLE;
-        return signal_by_queue<Scope>(grid, context, peer, to, source, count * sizeof(T), at, value, op, waits);
+        u64 bytes = count * sizeof(T);
+#if SHMEM_NIC
+        if (means == Means::NIC) return signal_by_nic<Scope>(grid, context, peer, to, source, bytes, at, value, op, waits);
+#endif
+#if SHMEM_ENGINES
+        return signal_by_queue<Scope>(grid, context, peer, to, source, bytes, at, value, op, waits);
+#endif
     }
 #else
     static_cast<void>(waits);

@@ -14,6 +14,10 @@
 #ifndef SHMEM_ENGINES
 #define SHMEM_ENGINES 0
 #endif
+// 1 where some peer is reached by a NIC (nic.h): `World::kernel` says so, and RDMA_PROVIDER and RDMA_ATOMICS with it.
+#ifndef SHMEM_NIC
+#define SHMEM_NIC 0
+#endif
 // Which broken twin this is; see `Mutant`. 0 in everything but tests of the tests.
 #ifndef SHMEM_MUTANT
 #define SHMEM_MUTANT 0
@@ -62,6 +66,7 @@ enum Phase : u32 {
     PHASE_UNREACHABLE = 0x5305,  // peer: the rank that cannot be reached; expected: the offset
     PHASE_MISUSE = 0x5306,       // peer: the rank named; expected: the offset
     PHASE_UNSUPPORTED = 0x5307,  // peer: the rank whose copy engines the host alone drives; expected: the offset
+    PHASE_NIC_CONTENDED = 0x5308,  // peer: whose word others changed before each try; expected: what it was
 };
 
 // Broken twins in what is done, by SHMEM_MUTANT: each is a mistake that a test must notice. Those in its order are the
@@ -109,12 +114,38 @@ ANABRANCH_DEVICE T* own_pointer(const Grid& grid, const Context& context, Symmet
     return peer_pointer(grid, context, object, context.rank());
 }
 
-// As `peer_pointer`, but a peer that cannot be reached is a fault of the world.
+#if SHMEM_NIC
+// RdmaQueue::means of a peer that is reached by NIC.
+static constexpr u32 MEANS_NIC = 3;
+#endif
+
+// Whether a peer is reached by NIC: what `reach` says of it is an address of its NIC's then, which no load or store may touch. Any lane.
+ANABRANCH_DEVICE bool is_by_nic(const Grid& grid, const Context& context, GroupRank peer) {
+#if SHMEM_NIC
+    u32 each = context.team.nics_per_peer;
+    if (each == 0 || peer.value >= context.team.size) return false;
+    return private_load(grid, &context.team.nics[static_cast<u64>(peer.value) * each].means) == MEANS_NIC;
+#else
+    static_cast<void>(grid);
+    static_cast<void>(context);
+    static_cast<void>(peer);
+    return false;
+#endif
+}
+
+// As `peer_pointer`, but a peer that cannot be reached is a fault of the world, and one that is reached by NIC has an address of its
+// NIC's. For the operations of these headers, which know what they touch.
 template <class T>
 ANABRANCH_DEVICE T* reach(const Grid& grid, const Context& context, Symmetric<T> object, GroupRank peer) {
     GroupRank target = peer;
     if constexpr (MUTANT == MUTANT_WRONG_PEER) target.value = (peer.value + 1) % context.team.size;
     T* pointer = peer_pointer(grid, context, object, target);
+#if SHMEM_NIC
+    if (is_by_nic(grid, context, target)) {
+        u64 first = static_cast<u64>(target.value) * context.team.nics_per_peer;
+        return reinterpret_cast<T*>(private_load(grid, &context.team.nics[first].remote_base) + object.offset);
+    }
+#endif
     if (pointer == nullptr) report_fault(grid, context.wait, PHASE_UNREACHABLE, peer.value, object.offset, 0, 0);
     return pointer;
 }

@@ -1,32 +1,34 @@
 //! Atomics contended by every thread of every rank: exact totals, each old value handed out once, neighbours untouched.
 
+use anabranch_hip::DeviceBuffer;
 use anabranch_hip_jit::KernelSpec;
 use anabranch_shmem::device_api::Mutant;
 use anabranch_shmem::device_api::conformance::{ATOMICS, AtomicArgs, mutant, spec};
 
 use crate::ranks::{OPERATION, Ranks, WAVES, mixed, pointer, read};
 
-const ENTRY: &str = "anabranch_shmem_conformance_atomics";
+pub(crate) const ENTRY: &str = "anabranch_shmem_conformance_atomics";
 const WORDS: u64 = 256;
 const PARTICIPANTS: u32 = 8;
 const ROUNDS: u32 = 21;
+const VALUE: u64 = 7;
 
-const ADD: u32 = 0;
-const FETCH_ADD: u32 = 1;
-const OR: u32 = 2;
+pub(crate) const ADD: u32 = 0;
+pub(crate) const FETCH_ADD: u32 = 1;
+pub(crate) const OR: u32 = 2;
 const AND: u32 = 3;
 const XOR: u32 = 4;
 const FETCH_BITS: u32 = 5;
-const SWAP: u32 = 6;
+pub(crate) const SWAP: u32 = 6;
 const COMPARE_SWAP: u32 = 7;
-const SET_FETCH: u32 = 8;
-const SIGNAL_ADD: u32 = 9;
+pub(crate) const SET_FETCH: u32 = 8;
+pub(crate) const SIGNAL_ADD: u32 = 9;
 
 #[derive(Clone, Copy, Debug)]
-struct Case {
-    kind: u32,
-    bytes: u32,
-    signed: bool,
+pub(crate) struct Case {
+    pub(crate) kind: u32,
+    pub(crate) bytes: u32,
+    pub(crate) signed: bool,
 }
 
 impl Case {
@@ -64,11 +66,27 @@ impl Logs {
     }
 }
 
+/// Of unsigned words.
+pub(crate) fn arguments(ranks: &Ranks, rank: u32, log: &DeviceBuffer, kind: u32, bytes: u32) -> AtomicArgs {
+    AtomicArgs {
+        team: ranks.team(rank),
+        log: pointer(log),
+        words: WORDS,
+        value: VALUE,
+        participants: PARTICIPANTS,
+        rounds: ROUNDS,
+        kind,
+        element_bytes: bytes,
+        is_signed: 0,
+        operation: OPERATION,
+    }
+}
+
 fn threads(ranks: &Ranks) -> u32 {
     PARTICIPANTS.next_multiple_of(ranks.wave).max(2 * ranks.wave)
 }
 
-fn check(ranks: &mut Ranks, spec: &KernelSpec, case: Case) -> Result<(), String> {
+pub(crate) fn check(ranks: &mut Ranks, spec: &KernelSpec, case: Case) -> Result<(), String> {
     let size = ranks.size();
     // The words overflow under way: only their own bytes may change.
     let initial = u64::MAX - 99;
@@ -77,20 +95,10 @@ fn check(ranks: &mut Ranks, spec: &KernelSpec, case: Case) -> Result<(), String>
     }
     ranks.fill();
     let logs = ranks.buffers((size * PARTICIPANTS * ROUNDS * 3 * 8) as usize);
-    let value = 7;
+    let value = VALUE;
     ranks.run_well(spec, ENTRY, 1, threads(ranks), |rank| {
-        Some(AtomicArgs {
-            team: ranks.team(rank),
-            log: pointer(&logs[rank as usize]),
-            words: WORDS,
-            value,
-            participants: PARTICIPANTS,
-            rounds: ROUNDS,
-            kind: case.kind,
-            element_bytes: case.bytes,
-            is_signed: u32::from(case.signed),
-            operation: OPERATION,
-        })
+        let of_rank = arguments(ranks, rank, &logs[rank as usize], case.kind, case.bytes);
+        Some(AtomicArgs { is_signed: u32::from(case.signed), ..of_rank })
     });
     let logs = Logs { all: logs.iter().map(read).collect() };
     let mut expected = ranks.initial.clone();

@@ -12,6 +12,7 @@ use crate::ranks::{OPERATION, Ranks, WAVES, mixed, pointer, pointer_at, read};
 pub(crate) const ENTRY: &str = "anabranch_shmem_conformance_barrier";
 const FLAGS: u64 = 128;
 const SLOTS: u64 = 1024;
+pub(crate) const HEAP: usize = 64 << 10;
 
 /// What a rank must have read after round `round`, `[size + 1][threads]`.
 pub(crate) fn expected(rank: u32, size: u32, threads: u32, round: u32) -> Vec<u64> {
@@ -37,7 +38,11 @@ struct Setup {
 
 impl Setup {
     fn new(size: u32, wave: u32, rounds: u32) -> Self {
-        let mut ranks = Ranks::new(size, wave, 64 << 10);
+        Self::on(Ranks::new(size, wave, HEAP), rounds)
+    }
+
+    fn on(mut ranks: Ranks, rounds: u32) -> Self {
+        let size = ranks.size();
         for rank in 0..size {
             ranks.poke(rank, FLAGS, &vec![0; BarrierWorkspace::flag_bytes(size) as usize]);
         }
@@ -88,15 +93,24 @@ impl Setup {
 }
 
 fn check(size: u32, wave: u32, spec: &KernelSpec, skew: Duration) -> Result<(), String> {
-    let setup = Setup::new(size, wave, 200);
-    // Four launches: the epoch goes on from one to the next.
-    for (launch, kind) in [0, 1, 1, 0].into_iter().enumerate() {
-        let first = launch as u32 * 50;
+    check_on(Ranks::new(size, wave, HEAP), spec, [0, 1, 1, 0], 50, skew)
+}
+
+/// Four launches of `rounds` barriers of these kinds: the epoch goes on from one to the next.
+pub(crate) fn check_on(
+    ranks: Ranks,
+    spec: &KernelSpec,
+    kinds: [u32; 4],
+    rounds: u32,
+    skew: Duration,
+) -> Result<(), String> {
+    let setup = Setup::on(ranks, 4 * rounds);
+    for (kind, launch) in kinds.into_iter().zip(0..) {
         setup.ranks.run_well(spec, ENTRY, 1, setup.threads, |rank| {
-            Some(setup.arguments(rank, first, 50, kind, skew))
+            Some(setup.arguments(rank, launch * rounds, rounds, kind, skew))
         });
     }
-    for rank in 0..size {
+    for rank in 0..setup.ranks.size() {
         assert!(setup.statuses(rank).iter().all(|status| *status == 0));
     }
     setup.compare()

@@ -194,6 +194,29 @@ pub(crate) fn check_on(
     ranks.compare(&oracle(ranks, kind, cases)).map_err(|error| format!("kind {kind}, scope {scope}: {error}"))
 }
 
+/// One copy between rank 0 and a peer, without a signal's meaning.
+pub(crate) fn one(peer: u32, remote: u64, local: u64, bytes: u64) -> CopyCase {
+    CopyCase { remote, local, bytes, signal: 0, value: 1, peer, signal_op: 0 }
+}
+
+/// Rank 0 alone does it, by one thread; whatever comes of it.
+pub(crate) fn launch_one(ranks: &Ranks, spec: &KernelSpec, kind: u32, case: &CopyCase) {
+    let buffer = ranks.buffer(0, std::slice::from_ref(case));
+    let statuses = ranks.buffer(0, &[u32::MAX]);
+    ranks.run(spec, ENTRY, 1, ranks.wave, |rank| {
+        (rank == 0).then(|| CopyArgs {
+            team: ranks.team(rank),
+            cases: pointer(&buffer),
+            statuses: pointer(&statuses),
+            case_count: 1,
+            kind,
+            scope: 0,
+            operation: OPERATION,
+        })
+    });
+    assert_ne!(read::<u32>(&statuses)[0], 0, "it was refused");
+}
+
 fn matrix(wave: u32) {
     let mut state = u64::from(wave);
     for size in [2, 3] {

@@ -30,6 +30,7 @@ mod copy;
 mod engines;
 mod message;
 mod misuse;
+mod nics;
 mod ranks;
 mod wait;
 mod world;

@@ -31,6 +31,7 @@ pub(crate) fn check(ranks: &mut Ranks, case: &Case, state: &mut u64) {
     let sources: Vec<_> =
         prepared.iter().enumerate().map(|(rank, bytes)| ranks.buffer(rank as u32, bytes)).collect();
     let staging = ranks.buffers((size * stride) as usize);
+    let _known = [ranks.registered(&sources), ranks.registered(&staging)];
     let logs = ranks.buffers(length);
     let statuses = ranks.buffers((2 * size * 4) as usize);
     let threads = match case.scope {

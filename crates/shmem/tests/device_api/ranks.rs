@@ -6,13 +6,20 @@
 )]
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anabranch_hip::{Device, DeviceAddress, DeviceBuffer, DeviceOrdinal, HostBuffer, Stream};
 use anabranch_hip_host::{HostConfig, HostMachine};
 use anabranch_hip_jit::control::{FaultRecord, WaitControl};
 use anabranch_hip_jit::{DevicePointer, DeviceStruct, Jit, JitConfig, KernelSpec, KernelUnit, ToolSearch};
+use anabranch_ranks::GlobalRank;
 use anabranch_shmem::TeamView;
+use anabranch_softnic::{Adversary, SoftNicConfig, SoftNics};
+use anabranch_transport::{
+    Audience, HostIdentity, PeerInfo, PeerMemory, ProcessIdentity, Region, Transport as _,
+};
+use anabranch_transport_rdma::{LocalRange, NicDriver, OpenNic as _, RdmaConfig, RdmaQueue, RdmaTransport};
 use anabranch_transport_sdma::{DeviceQueue, Generation, Ring, SdmaQueue, SoftwareConfig, SoftwareQueue};
 use bytemuck::Zeroable as _;
 
@@ -68,7 +75,53 @@ impl EngineSetup {
     }
 }
 
+/// The NIC of a rank.
+#[derive(Clone, Debug)]
+pub(crate) struct NicSetup {
+    pub(crate) config: RdmaConfig,
+    pub(crate) soft: SoftNicConfig,
+}
+
+impl NicSetup {
+    /// Small rings and messages; with an adversary where there is a seed for it.
+    pub(crate) fn new(queues: u32, seed: Option<u64>) -> Self {
+        let config = RdmaConfig {
+            queues,
+            entries: RdmaConfig::LEAST_ENTRIES,
+            patience: PLENTY,
+            ..RdmaConfig::default()
+        };
+        let adversary = seed.map(Adversary::new);
+        let soft = SoftNicConfig {
+            frame_bytes: 64,
+            window: 4,
+            steps: 3,
+            most_message_bytes: 96,
+            adversary,
+            ..SoftNicConfig::default()
+        };
+        Self { config, soft }
+    }
+}
+
+fn peer_info(rank: u32) -> PeerInfo {
+    PeerInfo {
+        rank: GlobalRank::new(rank),
+        host: HostIdentity(format!("machine {rank}")),
+        process: ProcessIdentity { pid: 1, nonce: 1 },
+        runtime: "host".to_owned(),
+        instance: 1,
+        device: rank,
+        pci: String::new(),
+        arch: String::new(),
+    }
+}
+
 struct Rank {
+    /// Peers by NIC, and their memory.
+    opened: Vec<Box<dyn PeerMemory>>,
+    rdma: Option<RdmaTransport>,
+    nics: Option<DeviceBuffer>,
     /// To each rank, by copy engines; stopped before the heaps that they copy go.
     queues: Vec<DeviceQueue>,
     table: Option<DeviceBuffer>,
@@ -98,6 +151,9 @@ impl Ranks {
             .map(|ordinal| {
                 let device = device(ordinal);
                 Rank {
+                    opened: Vec::new(),
+                    rdma: None,
+                    nics: None,
                     queues: Vec::new(),
                     table: None,
                     stream: device.create_stream().unwrap(),
@@ -139,8 +195,73 @@ impl Ranks {
         ranks
     }
 
+    /// Ranks that reach each other by NICs in software, and map nobody but themselves.
+    pub(crate) fn with_nics(size: u32, wave: u32, heap_bytes: usize, setup: &NicSetup) -> Self {
+        Self::with_drivers(size, wave, heap_bytes, setup, |driver| driver)
+    }
+
+    /// The same, by what `changed` makes of their drivers.
+    pub(crate) fn with_drivers(
+        size: u32,
+        wave: u32,
+        heap_bytes: usize,
+        setup: &NicSetup,
+        changed: impl Fn(Arc<dyn NicDriver>) -> Arc<dyn NicDriver>,
+    ) -> Self {
+        let mut ranks = Self::new(size, wave, heap_bytes);
+        let opener = SoftNics::in_process(setup.soft.clone());
+        let mut offers = Vec::new();
+        for (rank, number) in ranks.all.iter_mut().zip(0..) {
+            let driver = opener.open(&rank.device, &peer_info(number), size, &setup.config).map(&changed);
+            let (device, config) = (rank.device.clone(), setup.config.clone());
+            let rdma = RdmaTransport::new(device, peer_info(number), size, driver, config);
+            let region = Region { address: rank.heap.address().0, bytes: heap_bytes as u64 };
+            offers.push(rdma.export(region, Audience::ThisHost).unwrap());
+            rank.rdma = Some(rdma);
+        }
+        for rank in 0..size {
+            let own = &mut ranks.all[rank as usize];
+            let rdma = own.rdma.as_ref().unwrap();
+            let open = |(offer, peer): (&Vec<u8>, u32)| rdma.open(&peer_info(peer), offer, 8).unwrap();
+            own.opened = offers.iter().zip(0..).map(open).collect();
+            let views: Vec<RdmaQueue> =
+                (0..size).flat_map(|peer| rdma.queues(GlobalRank::new(peer), peer)).collect();
+            let table = ranks.buffer(rank, &views);
+            let own = &mut ranks.all[rank as usize];
+            own.nics = Some(table);
+            let heap = own.heap.address().0;
+            let bases: Vec<u64> = (0..size).map(|peer| if peer == rank { heap } else { 0 }).collect();
+            ranks.set_bases(rank, &bases);
+        }
+        ranks
+    }
+
+    /// Makes a buffer of each rank known to its NIC, where there is one.
+    pub(crate) fn registered(&self, buffers: &[DeviceBuffer]) -> Vec<LocalRange> {
+        let with_nic =
+            self.all.iter().zip(buffers).filter_map(|(rank, buffer)| Some((rank.rdma.as_ref()?, buffer)));
+        let region =
+            |buffer: &DeviceBuffer| Region { address: buffer.address().0, bytes: buffer.len() as u64 };
+        with_nic.map(|(rdma, buffer)| rdma.register_local(region(buffer)).unwrap()).collect()
+    }
+
+    /// Why queue pairs of a rank have stopped.
+    pub(crate) fn stopped_nics(&self, rank: u32) -> Vec<String> {
+        let peers = (0..self.size()).map(GlobalRank::new);
+        let rdma = self.all[rank as usize].rdma.iter();
+        rdma.flat_map(|rdma| peers.clone().flat_map(|peer| rdma.describe(peer)))
+            .filter_map(|(_, stopped)| stopped)
+            .collect()
+    }
+
     /// The unit, compiled for how these ranks reach each other.
     pub(crate) fn spec(&self, unit: &'static KernelUnit) -> KernelSpec {
+        if let Some((provider, atomics)) = self.all[0].rdma.as_ref().and_then(RdmaTransport::format) {
+            return KernelSpec::new(unit)
+                .with("SHMEM_NIC", 1)
+                .with("RDMA_PROVIDER", provider.number())
+                .with("RDMA_ATOMICS", atomics.number());
+        }
         let engines = self.all.iter().any(|rank| rank.table.is_some());
         if engines { KernelSpec::new(unit).with("SHMEM_ENGINES", 1) } else { KernelSpec::new(unit) }
     }
@@ -220,7 +341,8 @@ impl Ranks {
                 .as_ref()
                 .map_or(DevicePointer::NULL, |table| DevicePointer::new(table.address())),
             queues_per_peer: own.queues.len() as u32 / self.size(),
-            reserved: 0,
+            nics: own.nics.as_ref().map_or(DevicePointer::NULL, |table| DevicePointer::new(table.address())),
+            nics_per_peer: own.rdma.as_ref().map_or(0, RdmaTransport::queues_per_peer),
         }
     }
 

@@ -4,6 +4,7 @@
 pub(crate) mod altered;
 pub(crate) mod driven;
 pub(crate) mod engines;
+pub(crate) mod nics;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -356,9 +356,18 @@ pub const TWINS: &[Twin] = &[
     twin("NODES_STAGE_UNCOUNTED", &[NODES_STAGED]),
 ];
 
-/// Twins that no search runs, and the tests that catch them: their kernels need engines and a whole world.
+/// Twins that no search runs, and the tests that catch them: their kernels need engines and a whole world, or a NIC.
 pub const TESTED: &[(&str, &str)] = &[
     ("SDMA_FLAG_LOW_FIRST", "crates/ep/tests/engine.rs"),
     ("ENGINE_FLAG_FIRST", "crates/ep/tests/engine.rs"),
     ("ENGINE_UNWAITED", "crates/ep/tests/engine.rs"),
+    ("RDMA_RING_OVERRUN", "crates/transport-rdma/tests/device/together.rs"),
+    ("RDMA_ENTRY_UNRELEASED", "crates/transport-rdma/tests/device/code.rs"),
+    ("RDMA_MARK_UNRELEASED", "crates/transport-rdma/tests/device/code.rs"),
+    ("RDMA_OUT_OF_TURN", "crates/transport-rdma/tests/device/together.rs"),
+    ("RDMA_RECORD_UNRELEASED", "crates/transport-rdma/tests/device/code.rs"),
+    ("RDMA_DOORBELL_UNRELEASED", "crates/transport-rdma/tests/device/code.rs"),
+    ("RDMA_DONE_UNWAITED", "crates/transport-rdma/tests/device/together.rs"),
+    ("RDMA_SLOT_SHARED", "crates/transport-rdma/tests/device/together.rs"),
+    ("RDMA_FETCHED_UNACQUIRED", "crates/transport-rdma/tests/device/code.rs"),
 ];

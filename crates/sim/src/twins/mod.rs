@@ -10,6 +10,7 @@ mod ccl_hops;
 mod ccl_pipes;
 mod ep;
 mod prelude;
+mod rdma;
 mod scan;
 mod sdma;
 mod shmem;

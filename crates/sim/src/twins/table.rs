@@ -1,6 +1,6 @@
 //! The nouns of the table, and what has no row.
 
-use super::{ccl, ccl_fingerprint, ccl_hops, ccl_pipes, ep, prelude, sdma, shmem};
+use super::{ccl, ccl_fingerprint, ccl_hops, ccl_pipes, ep, prelude, rdma, sdma, shmem};
 use crate::Protocol;
 
 /// What a site does.
@@ -64,6 +64,7 @@ pub fn sites() -> impl Iterator<Item = Site> {
         .iter()
         .chain(shmem::FILES)
         .chain(sdma::FILES)
+        .chain(rdma::FILES)
         .chain(ep::FILES)
         .chain(ccl::FILES)
         .chain(ccl_fingerprint::FILES)

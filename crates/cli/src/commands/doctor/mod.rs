@@ -4,6 +4,7 @@ mod cache;
 mod finding;
 mod limits;
 mod links;
+mod nics;
 mod runtimes;
 mod tools;
 
@@ -38,7 +39,7 @@ pub(crate) fn run(arguments: &DoctorArgs) -> anyhow::Result<()> {
     let environment = anabranch::Environment::of_process();
     let mut findings = configuration(&loaded);
     let (mut targets, mut devices, mut links) = (Vec::new(), Vec::new(), Vec::new());
-    let mut heap = Vec::new();
+    let (mut heap, mut places) = (Vec::new(), Vec::new());
     for kind in [RuntimeKind::Host, RuntimeKind::Nvidia, RuntimeKind::Amd] {
         let wanted = kind == loaded.config.device.runtime;
         let (runtime, found) = runtimes::open(&loaded.config, kind, wanted, &environment);
@@ -50,12 +51,14 @@ pub(crate) fn run(arguments: &DoctorArgs) -> anyhow::Result<()> {
         if wanted {
             heap = runtimes::heap(&loaded.config, &opened);
         }
+        places.extend(nics::places(&opened));
         links.extend(links::probe(&opened, wanted));
     }
     findings.extend(devices);
     findings.extend(heap);
     findings.extend(tools::compilers(&loaded.config, &environment, &targets));
     findings.extend(links);
+    findings.extend(nics::nics(&places));
     findings.extend(limits::limits());
     findings.extend(cache::cache(&loaded.config, &environment));
 

@@ -218,7 +218,8 @@ impl Sdma {
             control: at(&rank.control, 0),
             queues: rank.table.as_ref().map_or(DevicePointer::NULL, |table| at(table, 0)),
             queues_per_peer: choice.queues,
-            reserved: 0,
+            nics: DevicePointer::NULL,
+            nics_per_peer: 0,
         };
         let args = EnginesArgs {
             team,

@@ -1,0 +1,75 @@
+//! The first read of every peer's memory by NIC, which a world does while it is joined.
+
+use anabranch_bootstrap::Deadline;
+use anabranch_hip_jit::DevicePointer;
+use anabranch_transport::{PeerInfo, TransportKind};
+use anabranch_transport_rdma::MEANS_NIC;
+
+use crate::collective::group_id;
+use crate::error::{Error, Result};
+use crate::fault::OperationCode;
+use crate::nic_team::{NicProbeArgs, load};
+use crate::team::TeamView;
+use crate::world::World;
+
+impl World {
+    /// Reads the first word of each peer's heap by each queue pair to it, where some rank is reached by NIC. Collective over all ranks
+    /// then; others do nothing.
+    ///
+    /// # Errors
+    /// [`Error::Probe`]; what made the world fail, with what the NIC says; [`Error::Elsewhere`].
+    pub(crate) fn probe_nics(&self, expected: impl Fn(&PeerInfo) -> u64, deadline: Deadline) -> Result<()> {
+        // Equal on all ranks: the order of transports is.
+        if !self.config().transports.contains(&TransportKind::Rdma) {
+            return Ok(());
+        }
+        let probed = self.probe(expected);
+        let status = probed.as_ref().map_err(|error| anabranch_hip::with_causes(error)).copied();
+        self.agree_status_by(self.group(), "read the peers' heaps by NIC", status, deadline)?;
+        probed
+    }
+
+    fn probe(&self, expected: impl Fn(&PeerInfo) -> u64) -> Result<()> {
+        let (queues, each) = self.nic_queues(self.group());
+        if queues.iter().all(|queue| queue.means != MEANS_NIC) {
+            return Ok(());
+        }
+        let Some(kernels) = load(self)? else { return Ok(()) };
+        let tables = &self.inner.tables;
+        let table = tables.write(bytemuck::cast_slice(&queues))?;
+        let seen = tables.write(&vec![0; queues.len()])?;
+        let team = TeamView {
+            size: self.size(),
+            rank: self.rank().get(),
+            group: group_id(self.group()),
+            peer_bases: DevicePointer::NULL,
+            control: self.control(),
+            queues: DevicePointer::NULL,
+            nics: DevicePointer::new(table.address()),
+            queues_per_peer: 0,
+            nics_per_peer: each,
+        };
+        let arguments = NicProbeArgs {
+            team,
+            seen: DevicePointer::new(seen.address()),
+            operation: OperationCode::NIC_PROBE.0,
+            reserved: 0,
+        };
+        let (device, service) = (self.device(), &self.inner.service);
+        // SAFETY: the kernel's struct; the tables outlive the wait below, in which the kernel comes to its end: its waits have a deadline.
+        unsafe { kernels.probe.launch(1, device.wave_size(), 0, service, &arguments) }?;
+        self.synchronize(service)?;
+        let mut words = vec![0_u8; queues.len() * 8];
+        // SAFETY: the table holds as many words, and nobody writes them any more.
+        unsafe { device.read_memory(seen.address(), &mut words) }?;
+        let peers = self.peers().iter().flat_map(|peer| std::iter::repeat_n(peer, each as usize));
+        for ((queue, word), peer) in queues.iter().zip(words.chunks_exact(8)).zip(peers) {
+            let read = word.try_into().map_or(0, u64::from_le_bytes);
+            let expected = expected(peer);
+            if queue.means == MEANS_NIC && read != expected {
+                return Err(Error::Probe { peer: peer.rank, kind: TransportKind::Rdma, read, expected });
+            }
+        }
+        Ok(())
+    }
+}

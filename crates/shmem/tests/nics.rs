@@ -1,0 +1,367 @@
+//! Worlds across machines: routes and their reasons, kernels and streams that reach others by NIC, and NICs that do not go on.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anabranch_hip::Device;
+use anabranch_ranks::{GlobalRank, GroupRank};
+use anabranch_shmem::{
+    DEFAULT_ALIGNMENT, Error, Leg, NicDriver, NicError, NicSource, OpenNic, Provider, RankError, RdmaConfig,
+    Signal, SignalOp, World, spawn_threads,
+};
+use anabranch_softnic::{NicFaults, SoftNics, Syndrome};
+use anabranch_testkit::Resources;
+use anabranch_transport::{Operation, PeerInfo, Region, Scope, Support, TransportKind};
+use anabranch_transport_rdma::{NicLimits, NicQueue, QueueSpec, Registered};
+use support::engines::exchange;
+use support::nics::{Machines, soft};
+use support::{all, error_texts};
+
+fn machines(sizes: &[u32], wave: u32, seed: Option<u64>) -> Machines {
+    Machines::new(sizes, wave, SoftNics::in_process(soft(seed)))
+}
+
+#[test]
+fn memory_is_mapped_within_machines_and_nics_reach_the_others() {
+    for (sizes, wave, seed) in [
+        (&[2, 2][..], 1, None),
+        (&[4, 4], 4, Some(1)),
+        (&[2, 2, 2], 32, None),
+        (&[1, 3], 4, Some(2)),
+        (&[1, 1], 64, Some(3)),
+    ] {
+        let machines = machines(sizes, wave, seed);
+        all(spawn_threads(
+            machines.ranks(),
+            |rank| machines.setup(rank),
+            |world: &World| {
+                let here = machines.machine(world.rank());
+                for route in world.routes() {
+                    let together = machines.machine(route.peer) == here;
+                    assert_eq!(world.is_by_nic(route.peer), !together, "{route}");
+                    assert_eq!(world.peer_base(route.peer).is_some(), together, "{route}");
+                    let kind = if together { TransportKind::P2p } else { TransportKind::Rdma };
+                    assert_eq!(route.kind, kind, "{route}");
+                    let nics = world.nics(route.peer);
+                    assert_eq!(nics.len(), if together { 0 } else { 2 });
+                    assert!(nics.iter().all(|(_, stopped)| stopped.is_none()), "{nics:?}");
+                    assert_eq!(world.node_of(route.peer), Some(machines.machine(route.peer)));
+                    for operation in [Operation::Put, Operation::AtomicSwap] {
+                        let support = world.support(route.peer, operation, Scope::Thread);
+                        assert_eq!(support, Support::Implemented);
+                    }
+                }
+                let nodes = world.nodes()?;
+                let inside: Vec<u32> = nodes.inside().iter().map(anabranch_ranks::Group::size).collect();
+                assert_eq!((inside.as_slice(), nodes.are_contiguous()), (sizes, true));
+                exchange(world, 5)
+            },
+        ));
+    }
+}
+
+#[test]
+fn one_machine_by_nic_alone() {
+    let mut machines = machines(&[3], 4, Some(4));
+    machines.bench.config.transports = vec![TransportKind::Rdma];
+    all(spawn_threads(
+        3,
+        |rank| machines.setup(rank),
+        |world: &World| {
+            let own = world.rank();
+            for route in world.routes() {
+                assert_eq!(route.kind, TransportKind::Rdma);
+                assert_eq!(world.peer_base(route.peer).is_some(), route.peer == own);
+                assert_eq!(world.is_by_nic(route.peer), route.peer != own);
+            }
+            exchange(world, 3)
+        },
+    ));
+}
+
+const BYTES: usize = 10_007;
+
+fn bytes_of(from: u32, round: u64) -> Vec<u8> {
+    (0..BYTES as u64).map(|at| (at * 7 + u64::from(from) * 31 + round * 13) as u8).collect()
+}
+
+/// A ring over machines: each rank puts to the next one, signals behind it, and reads what came from the one before, over both ways.
+#[test]
+fn streams_put_get_and_signal_by_nic() {
+    for (sizes, wave, seed) in [(&[2, 1][..], 1, None), (&[1, 1, 1], 32, Some(5))] {
+        let machines = machines(sizes, wave, seed);
+        all(spawn_threads(
+            3,
+            |rank| machines.setup(rank),
+            |world: &World| {
+                let team = world.team(world.group())?;
+                let data = world.allocate(world.group(), 16 << 10, DEFAULT_ALIGNMENT, "data")?;
+                let words = world.allocate(world.group(), 64, DEFAULT_ALIGNMENT, "words")?;
+                let stream = world.device().create_stream()?;
+                let (me, size) = (team.rank().get(), team.size());
+                let (next, before) =
+                    (GroupRank::new((me + 1) % size), GroupRank::new((me + size - 1) % size));
+                let mut source = world.device().allocate(BYTES)?;
+                let fetched = world.device().allocate(BYTES)?;
+                // SAFETY: the buffers are dropped behind the registrations, which are declared later.
+                let known = [&source, &fetched]
+                    .map(|buffer| unsafe { world.register_local(buffer.address(), BYTES as u64) });
+                for known in known.iter().flatten() {
+                    assert!(known.is_needed());
+                }
+                for round in 1..=20u64 {
+                    source.copy_from_host(0, &bytes_of(me, round))?;
+                    let added = Signal { memory: &words, offset: 8, value: 1, op: SignalOp::Add };
+                    let set = Signal { memory: &words, offset: 16, value: round, op: SignalOp::Set };
+                    // SAFETY: the buffers live until the stream is synchronised below.
+                    unsafe {
+                        team.put_signal(&stream, &data, 3, source.address(), BYTES, added, next)?;
+                        team.signal_wait(&stream, &words, 8, round, before)?;
+                        team.signal(&stream, set, before)?;
+                        team.signal_wait(&stream, &words, 16, round, next)?;
+                        team.get(&stream, fetched.address(), &data, 3, BYTES, next)?;
+                    }
+                    world.synchronize(&stream)?;
+                    let mut got = vec![0; BYTES];
+                    data.read(3, &mut got)?;
+                    assert_eq!(got, bytes_of(before.get(), round), "put, round {round}");
+                    fetched.copy_to_host(0, &mut got)?;
+                    assert_eq!(got, bytes_of(me, round), "get, round {round}");
+                    team.barrier(&stream)?;
+                    world.synchronize(&stream)?;
+                }
+                drop(known);
+                Ok::<_, Error>(())
+            },
+        ));
+    }
+}
+
+#[test]
+fn legs_go_to_the_same_place_of_other_heaps() {
+    let machines = machines(&[2, 2], 4, Some(6));
+    all(spawn_threads(
+        4,
+        |rank| machines.setup(rank),
+        |world: &World| {
+            let team = world.team(world.group())?;
+            let bytes = 3001;
+            let data = world.allocate(world.group(), 4 * bytes, DEFAULT_ALIGNMENT, "data")?;
+            let mut source = world.allocate(world.group(), bytes, DEFAULT_ALIGNMENT, "source")?;
+            let stream = world.device().create_stream()?;
+            let me = team.rank().get();
+            let place = |peer: GroupRank| match data.peer_address(peer) {
+                Some(mapped) => mapped,
+                None => data.address(),
+            };
+            let leg = |peer: GroupRank| {
+                let target = place(peer).offset(u64::from(me) * bytes);
+                Leg { peer, target, source: source.address(), bytes }
+            };
+            let legs: Vec<Leg> = team.group().ranks().map(leg).collect();
+            for round in 0..4u8 {
+                source.write(0, &vec![me as u8 * 16 + round; bytes as usize])?;
+                // SAFETY: each member has a part for each other; barriers before and behind keep rounds apart.
+                unsafe { team.copy_legs(&stream, &legs, &[data.usage(), source.usage()]) }?;
+                team.barrier(&stream)?;
+                world.synchronize(&stream)?;
+                let mut seen = vec![0; bytes as usize];
+                for from in 0..4u8 {
+                    data.read(u64::from(from) * bytes, &mut seen)?;
+                    assert!(seen.iter().all(|byte| *byte == from * 16 + round), "from {from}");
+                }
+                team.barrier(&stream)?;
+                world.synchronize(&stream)?;
+            }
+            let far = GroupRank::new((me + 2) % 4);
+            let elsewhere = world.device().allocate(64)?;
+            let leg = Leg { peer: far, target: elsewhere.address(), source: source.address(), bytes: 64 };
+            // SAFETY: refused before anything moves.
+            let refused = unsafe { team.copy_legs(&stream, &[leg], &[]) };
+            assert!(matches!(refused, Err(Error::LegTarget { bytes: 64, .. })), "{refused:?}");
+            assert!(!team.is_mapped() && team.is_by_nic(far));
+            let meeting = team.stream_meeting().unwrap_err().to_string();
+            assert!(meeting.contains("not mapped here"), "{meeting}");
+            Ok::<_, Error>(())
+        },
+    ));
+}
+
+#[test]
+fn memory_that_is_not_registered_fails_the_world_with_its_address() {
+    let machines = machines(&[1, 1], 4, None);
+    let results = spawn_threads(
+        2,
+        |rank| machines.setup(rank),
+        |world: &World| {
+            let team = world.team(world.group())?;
+            let data = world.allocate(world.group(), 64, DEFAULT_ALIGNMENT, "data")?;
+            let stream = world.device().create_stream()?;
+            let source = world.device().allocate(64)?;
+            let peer = GroupRank::new(1 - team.rank().get());
+            // SAFETY: nothing moves.
+            unsafe { team.put(&stream, &data, 0, source.address(), 64, peer) }?;
+            world.synchronize(&stream)
+        },
+    );
+    for result in results {
+        let Err(RankError::Work { error, .. }) = result else { panic!("{result:?}") };
+        let text = error.to_string();
+        assert!(
+            text.contains("64 bytes at 0x") && text.contains("neither in the heap nor registered"),
+            "{text}"
+        );
+        assert!(text.contains("copy by NIC (memory not registered with the NIC)"), "{text}");
+    }
+}
+
+/// The errors of ranks of which one's NIC goes wrong after the first reads.
+fn errors_of(faults: NicFaults) -> Vec<String> {
+    let nics = SoftNics::in_process(soft(None)).with_faults(GlobalRank::new(1), faults);
+    let mut machines = Machines::new(&[1, 1], 4, nics);
+    machines.bench.config.operation_deadline = Duration::from_secs(3);
+    machines.bench.config.rdma.patience = Duration::from_millis(300);
+    let results = spawn_threads(2, |rank| machines.setup(rank), |world: &World| exchange(world, 50));
+    results
+        .into_iter()
+        .map(|result| match result {
+            Err(RankError::Work { error, .. }) => error.to_string(),
+            other => panic!("{other:?}"),
+        })
+        .collect()
+}
+
+#[test]
+fn a_request_that_fails_is_named_with_its_peer_and_syndrome() {
+    let errors = errors_of(NicFaults { fails: Some((40, Syndrome::RemoteAccess)), ..NicFaults::default() });
+    let text = &errors[1];
+    assert!(text.contains("to rank 0: access refused by the peer's NIC (syndrome 0x13"), "{text}");
+    assert!(text.contains("has stopped"), "{text}");
+}
+
+#[test]
+fn a_nic_that_says_nothing_any_more_is_named_by_its_peer() {
+    let faults = NicFaults { falls_silent_after: Some(40), ..NicFaults::default() };
+    let errors = errors_of(faults);
+    let text = &errors[0];
+    // The completion that a kernel sees may be that of a request behind the one that failed; the queue pair says which that was.
+    assert!(text.contains("to rank 1") && text.contains("syndrome 0x15"), "{text}");
+}
+
+#[test]
+fn a_nic_that_dies_is_named_by_its_peer() {
+    let errors = errors_of(NicFaults { dies_after: Some(40), ..NicFaults::default() });
+    let text = &errors[0];
+    // The completion that a kernel sees may be that of a request behind the one that failed; the queue pair says which that was.
+    assert!(text.contains("to rank 1") && text.contains("syndrome 0x15"), "{text}");
+}
+
+#[test]
+fn without_a_nic_other_machines_are_unreachable_and_the_reason_is_told() {
+    let mut machines = machines(&[1, 1], 1, None);
+    machines.bench.config.nic = NicSource::default();
+    for text in error_texts(spawn_threads(2, |rank| machines.setup(rank), |_: &World| Ok::<_, Error>(()))) {
+        assert!(text.contains("rdma: no NIC can be used"), "{text}");
+        assert!(text.contains("p2p: the peer is on another host"), "{text}");
+    }
+    // On one machine nobody needs it.
+    let mut one = Machines::new(&[2], 1, SoftNics::in_process(soft(None)));
+    one.bench.config.nic = NicSource::default();
+    all(spawn_threads(2, |rank| one.setup(rank), |world: &World| exchange(world, 2)));
+}
+
+/// NICs of which one rank's is of another provider, as it says.
+#[derive(Debug)]
+struct Mixed(SoftNics);
+
+#[derive(Debug)]
+struct Other(Arc<dyn NicDriver>);
+
+impl OpenNic for Mixed {
+    fn open(
+        &self,
+        device: &Device,
+        local: &PeerInfo,
+        ranks: u32,
+        config: &RdmaConfig,
+    ) -> Result<Arc<dyn NicDriver>, NicError> {
+        let nic = self.0.open(device, local, ranks, config)?;
+        Ok(if local.rank.get() == 1 { Arc::new(Other(nic)) } else { nic })
+    }
+}
+
+impl NicDriver for Other {
+    fn provider(&self) -> Provider {
+        Provider::Bnxt
+    }
+
+    fn describe(&self) -> String {
+        self.0.describe()
+    }
+
+    fn limits(&self) -> NicLimits {
+        self.0.limits()
+    }
+
+    fn register(&self, region: Region) -> Result<Arc<dyn Registered>, NicError> {
+        self.0.register(region)
+    }
+
+    fn create_queue(&self, spec: QueueSpec) -> Result<Arc<dyn NicQueue>, NicError> {
+        self.0.create_queue(spec)
+    }
+}
+
+#[test]
+fn nics_of_different_providers_are_refused_with_both_names() {
+    let mut machines = machines(&[1, 1], 1, None);
+    machines.bench.config.nic = NicSource::new(Arc::new(Mixed(SoftNics::in_process(soft(None)))));
+    for text in error_texts(spawn_threads(2, |rank| machines.setup(rank), |_: &World| Ok::<_, Error>(()))) {
+        assert!(text.contains("bnxt_re") && text.contains("mlx5"), "{text}");
+    }
+}
+
+#[test]
+fn as_many_ranges_as_there_are_places_and_again_when_they_are_free() {
+    let machines = machines(&[1, 1], 1, None);
+    all(spawn_threads(
+        2,
+        |rank| machines.setup(rank),
+        |world: &World| {
+            let buffer = world.device().allocate(64)?;
+            // SAFETY: the buffer is dropped behind the registrations.
+            let register = || unsafe { world.register_local(buffer.address(), 64) };
+            for _ in 0..2 {
+                let places = anabranch_transport_rdma::MOST_RANGES - 1;
+                let known = (0..places).map(|_| register()).collect::<Result<Vec<_>, _>>()?;
+                let one_more = register().unwrap_err();
+                let text = anabranch_hip::with_causes(&one_more);
+                assert!(text.contains("64 bytes at 0x") && text.contains("up to 32 allowed"), "{text}");
+                drop(known);
+            }
+            Ok::<_, Error>(())
+        },
+    ));
+}
+
+#[test]
+fn worlds_with_nics_leave_nothing_behind() {
+    let once = || {
+        let machines = machines(&[1, 1], 1, None);
+        all(spawn_threads(2, |rank| machines.setup(rank), |world: &World| exchange(world, 1)));
+    };
+    for _ in 0..3 {
+        once();
+    }
+    let before = Resources::now().unwrap();
+    for _ in 0..30 {
+        once();
+    }
+    let after = Resources::now().unwrap();
+    // Other tests of this binary run at the same time; 30 leaks of some mappings each would show.
+    assert!(after.files < before.files + 30, "{before:?} {after:?}");
+    assert!(after.mappings < before.mappings + 100, "{before:?} {after:?}");
+}

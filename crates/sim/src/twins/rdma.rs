@@ -1,0 +1,121 @@
+//! The rows of NICs' queues that kernels write.
+
+use super::table::{File, HeldBy};
+use HeldBy::{CodeCheck, NotNeeded, OtherMemory, Test};
+
+const BESIDE_A_NIC: HeldBy = Test(
+    "crates/transport-rdma/tests/device/together.rs: many lanes, and twins with each mistake, beside a NIC",
+);
+const STORES: HeldBy = CodeCheck(
+    "crates/transport-rdma/tests/device/code.rs: what is stored and released, in its order, and twins without each release",
+);
+const COMPLETIONS: HeldBy = Test(
+    "crates/transport-rdma/tests/device/together.rs: nobody goes on without a completion, and failures are told with their syndrome",
+);
+/// The other parts of a completion, behind the one that says that it is there.
+const REST_OF_A_COMPLETION: HeldBy = OtherMemory(
+    "A NIC writes a completion in one piece; a GPU that loads a later part before an earlier one would tell. The acquire orders them.",
+);
+const FOR_THE_RECORD: HeldBy = NotNeeded("What a fault record says; nothing depends on it.");
+
+pub(super) const FILES: &[File] = &[
+    File {
+        file: "transport-rdma/device/rdma/bnxt.h",
+        rows: &[
+            ("Bnxt::ring", "flag_store", STORES),
+            (
+                "Bnxt::look",
+                "fence_acquire_system",
+                OtherMemory(
+                    "A GPU that loads the count before `completed` would take an old count for a new one: it is told by few bits.",
+                ),
+            ),
+            ("Bnxt::look", "flag_load", COMPLETIONS),
+            ("Bnxt::look", "fence_acquire_system", REST_OF_A_COMPLETION),
+            ("Bnxt::look", "flag_load", COMPLETIONS),
+        ],
+    },
+    File {
+        file: "transport-rdma/device/rdma/ionic.h",
+        rows: &[
+            ("Ionic::mark", "flag_store", STORES),
+            ("Ionic::ring", "flag_store", STORES),
+            ("Ionic::look", "flag_load", COMPLETIONS),
+            ("Ionic::look", "fence_acquire_system", REST_OF_A_COMPLETION),
+            ("Ionic::look", "flag_load", COMPLETIONS),
+        ],
+    },
+    File {
+        file: "transport-rdma/device/rdma/mlx5.h",
+        rows: &[
+            ("Mlx5::ring", "fence_release_system", STORES),
+            ("Mlx5::ring", "flag_store", STORES),
+            ("Mlx5::look", "flag_load", COMPLETIONS),
+            ("Mlx5::look", "fence_acquire_system", REST_OF_A_COMPLETION),
+            ("Mlx5::look", "flag_load", COMPLETIONS),
+        ],
+    },
+    File {
+        file: "transport-rdma/device/rdma/posted.h",
+        rows: &[
+            ("Posted::mark", "flag_store", STORES),
+            ("Posted::ring", "flag_store", STORES),
+            ("Posted::look", "flag_load", COMPLETIONS),
+            ("Posted::look", "flag_load", COMPLETIONS),
+        ],
+    },
+    File {
+        file: "transport-rdma/device/rdma/queue.h",
+        rows: &[
+            ("look", "flag_load", BESIDE_A_NIC),
+            ("look", "compare_swap_system", BESIDE_A_NIC),
+            ("is_done", "flag_load", BESIDE_A_NIC),
+            ("post_one", "wait_for", BESIDE_A_NIC),
+            (
+                "post_one",
+                "flag_load",
+                NotNeeded("The room that is taken: the exchange behind it fails where it is an old one."),
+            ),
+            ("post_one", "flag_load", BESIDE_A_NIC),
+            ("post_one", "compare_swap_system", BESIDE_A_NIC),
+            ("post_one", "compare_swap_system", BESIDE_A_NIC),
+            ("post_one", "fence_release_system", STORES),
+            ("post_one", "fence_release_system", STORES),
+            ("post_one", "flag_load", BESIDE_A_NIC),
+            ("post_one", "fence_release_system", STORES),
+            ("post_one", "flag_store", STORES),
+            (
+                "post_one",
+                "fence_acquire_system",
+                CodeCheck(
+                    "crates/transport-rdma/tests/device/code.rs: a fetch acquires behind its completion",
+                ),
+            ),
+            ("post_one", "flag_load", BESIDE_A_NIC),
+            (
+                "post_one",
+                "fence_release_system",
+                OtherMemory(
+                    "A load that a later store may overtake would read another lane's value from the slot.",
+                ),
+            ),
+            ("post_one", "flag_store", BESIDE_A_NIC),
+            ("post_one", "flag_load", FOR_THE_RECORD),
+            ("post_one", "flag_load", FOR_THE_RECORD),
+            (
+                "post",
+                "flag_load",
+                NotNeeded("The end of a request that is nothing: any that is done will do."),
+            ),
+            ("wait_done", "wait_for", BESIDE_A_NIC),
+            ("wait_done", "flag_load", FOR_THE_RECORD),
+            (
+                "quiet",
+                "flag_load",
+                NotNeeded("Says which of positions alike in 40 bits is meant; an old one does, too."),
+            ),
+            ("quiet", "wait_done", BESIDE_A_NIC),
+            ("quiet", "flag_load", BESIDE_A_NIC),
+        ],
+    },
+];

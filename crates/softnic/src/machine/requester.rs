@@ -1,0 +1,311 @@
+//! The side of a queue pair that asks the peer.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::Context;
+use super::placing::Placing;
+use crate::decode::{Request, Segment, Source, Width};
+use crate::fabric::Body;
+use crate::ring::Fetched;
+use crate::syndrome::Syndrome;
+
+/// An entry that was fetched and is not done.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub(super) fetched: Fetched,
+    /// Bytes that were asked for.
+    asked: u64,
+    /// Whether all of it was asked for.
+    all_asked: bool,
+    /// Frames that are not answered, and answers that are not placed.
+    open: u32,
+    /// How it fails, when everything before it is done.
+    pub(super) fails: Option<Syndrome>,
+}
+
+/// A frame that is not answered.
+#[derive(Debug)]
+struct Open {
+    sequence: u64,
+    position: u64,
+    since: Duration,
+    asked: Asked,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Asked {
+    Write,
+    Read { offset: u64, bytes: u32 },
+    Atomic,
+}
+
+/// An answer that goes into this rank's memory.
+#[derive(Debug)]
+struct Arriving {
+    position: u64,
+    placing: Placing,
+}
+
+/// Entries and frames that are under way.
+#[derive(Debug, Default)]
+pub(super) struct Requester {
+    pub(super) pending: VecDeque<Pending>,
+    open: VecDeque<Open>,
+    arriving: VecDeque<Arriving>,
+    answers: VecDeque<(u64, Body)>,
+    sequence: u64,
+}
+
+impl Requester {
+    pub(super) fn take(&mut self, sequence: u64, body: Body) {
+        self.answers.push_back((sequence, body));
+    }
+
+    /// An entry was fetched: it must name registered memory.
+    pub(super) fn begin(&mut self, fetched: Fetched, fault: Option<Syndrome>, context: &Context<'_>) {
+        let local = |segment: &Segment| {
+            context.keys.allows_local(segment.key, segment.address, u64::from(segment.bytes))
+        };
+        let (allowed, bytes) = match &fetched.entry.request {
+            Request::Nop => (true, 0),
+            Request::Write { source: Source::Inline(bytes), .. } => (true, bytes.len() as u64),
+            Request::Write { source: Source::Gather(segments), .. }
+            | Request::Read { targets: segments, .. } => {
+                let bytes = segments.iter().map(|segment| u64::from(segment.bytes)).sum();
+                (segments.iter().all(local), bytes)
+            }
+            Request::Atomic { target, .. } => (local(target), u64::from(target.bytes)),
+        };
+        let fails = if bytes > u64::from(context.config.most_message_bytes) {
+            Some(Syndrome::LocalLength)
+        } else if !allowed {
+            Some(Syndrome::LocalProtection)
+        } else {
+            fault
+        };
+        self.pending.push_back(Pending { fetched, asked: 0, all_asked: false, open: 0, fails });
+    }
+
+    /// The first entry, when it is done: all of it is asked for and answered, and the answers are placed.
+    pub(super) fn pop_done(&mut self) -> Option<Fetched> {
+        let done = |first: &Pending| first.all_asked && first.open == 0 && first.fails.is_none();
+        self.pending.front().is_some_and(done).then(|| self.pending.pop_front())?.map(|first| first.fetched)
+    }
+
+    /// The first entry, when it has failed: its position, and how.
+    pub(super) fn failed(&self) -> Option<(u64, Syndrome)> {
+        let first = self.pending.front()?;
+        first.fails.map(|syndrome| (first.fetched.position, syndrome))
+    }
+
+    /// Requests to a peer that does not answer any more fail; true where there is one.
+    pub(super) fn give_up(&mut self) -> bool {
+        let Some(first) = self.pending.front_mut() else { return false };
+        first.fails = first.fails.or(Some(Syndrome::RetryExceeded));
+        true
+    }
+
+    /// Whether the peer was silent for longer than that.
+    pub(super) fn is_out_of_patience(&self, context: &Context<'_>) -> bool {
+        self.open
+            .front()
+            .is_some_and(|first| context.now.saturating_sub(first.since) > context.config.patience)
+    }
+
+    fn of(&mut self, position: u64) -> Option<&mut Pending> {
+        let found = self.pending.binary_search_by_key(&position, |pending| pending.fetched.position);
+        found.ok().and_then(|index| self.pending.get_mut(index))
+    }
+
+    fn fail(&mut self, position: u64, syndrome: Syndrome) {
+        if let Some(pending) = self.of(position) {
+            pending.fails = pending.fails.or(Some(syndrome));
+        }
+    }
+
+    /// Takes an answer, or places some of what came; true where something was done.
+    pub(super) fn hear(&mut self, context: &mut Context<'_>) -> bool {
+        if let Some(arriving) = self.arriving.front_mut() {
+            let position = arriving.position;
+            match arriving.placing.step(context) {
+                Ok(false) => {}
+                Ok(true) => {
+                    self.arriving.pop_front();
+                    self.answered(position);
+                }
+                Err(_) => {
+                    self.arriving.pop_front();
+                    self.fail(position, Syndrome::LocalProtection);
+                }
+            }
+            return true;
+        }
+        let Some((sequence, body)) = self.answers.pop_front() else { return false };
+        let found = self.open.iter().position(|open| open.sequence == sequence);
+        let Some(open) = found.and_then(|index| self.open.remove(index)) else { return true };
+        let position = open.position;
+        match (open.asked, body) {
+            (Asked::Write, Body::Placed) => self.answered(position),
+            (Asked::Read { offset, bytes }, Body::Data(data)) if data.len() == bytes as usize => {
+                self.arrive(position, offset, &data, context);
+            }
+            (Asked::Atomic, Body::Old(old)) => {
+                let data = self.of(position).map(|pending| old_bytes(&pending.fetched.entry.request, old));
+                self.arrive(position, 0, &data.unwrap_or_default(), context);
+            }
+            (_, Body::Refused(syndrome)) => self.fail(position, syndrome),
+            // A peer that answers something else is none.
+            _ => self.fail(position, Syndrome::RemoteOperation),
+        }
+        true
+    }
+
+    fn answered(&mut self, position: u64) {
+        if let Some(pending) = self.of(position) {
+            pending.open -= 1;
+        }
+    }
+
+    /// Begins to place what came for an entry.
+    fn arrive(&mut self, position: u64, offset: u64, data: &[u8], context: &mut Context<'_>) {
+        let Some(pending) = self.of(position) else { return };
+        let targets = match &pending.fetched.entry.request {
+            Request::Read { targets, .. } => cut(targets, offset, data.len() as u64),
+            Request::Atomic { target, .. } => vec![(target.address, u64::from(target.bytes))],
+            Request::Nop | Request::Write { .. } => Vec::new(),
+        };
+        let mut rest = data;
+        let mut parts = Vec::with_capacity(targets.len());
+        for (address, bytes) in targets {
+            let (first, behind) = rest.split_at(rest.len().min(bytes as usize));
+            parts.push((address, first.to_vec()));
+            rest = behind;
+        }
+        let placing = Placing::new(parts, context);
+        self.arriving.push_back(Arriving { position, placing });
+    }
+
+    /// Asks for a part of the first entry of which not all was asked for; what to send, if anything.
+    pub(super) fn ask(&mut self, context: &Context<'_>) -> Option<(u64, Body)> {
+        if self.open.len() >= context.config.window as usize {
+            return None;
+        }
+        let index = self.pending.iter().position(|pending| !pending.all_asked)?;
+        // Nothing behind an entry that fails is done.
+        if self.pending.iter().take(index + 1).any(|pending| pending.fails.is_some()) {
+            return None;
+        }
+        if self.pending[index].fetched.entry.waits
+            && self.pending.iter().take(index).any(|pending| {
+                matches!(pending.fetched.entry.request, Request::Read { .. } | Request::Atomic { .. })
+            })
+        {
+            return None;
+        }
+        let sequence = self.sequence;
+        let pending = &mut self.pending[index];
+        let position = pending.fetched.position;
+        let (asked, body) = match part(pending, context) {
+            Ok(Some(part)) => part,
+            Ok(None) => {
+                pending.all_asked = true;
+                return None;
+            }
+            Err(syndrome) => {
+                pending.fails = Some(syndrome);
+                return None;
+            }
+        };
+        pending.open += 1;
+        self.sequence += 1;
+        self.open.push_back(Open { sequence, position, since: context.now, asked });
+        Some((sequence, body))
+    }
+
+    /// Forgets everything: the queue pair has stopped. Gives the positions of entries that were fetched.
+    pub(super) fn flush(&mut self) -> VecDeque<u64> {
+        self.open.clear();
+        self.arriving.clear();
+        self.answers.clear();
+        self.pending.drain(..).map(|pending| pending.fetched.position).collect()
+    }
+}
+
+/// The next part of an entry; none of one that asks for nothing.
+fn part(pending: &mut Pending, context: &Context<'_>) -> Result<Option<(Asked, Body)>, Syndrome> {
+    let most = u64::from(context.config.frame_bytes);
+    let offset = pending.asked;
+    let made = match &pending.fetched.entry.request {
+        Request::Nop => None,
+        Request::Write { source, remote, immediate } => {
+            let total = source.bytes();
+            let here = most.min(total - offset);
+            let bytes = match source {
+                Source::Inline(bytes) => bytes[offset as usize..][..here as usize].to_vec(),
+                Source::Gather(segments) => gather(segments, offset, here, context)?,
+            };
+            pending.asked += here;
+            pending.all_asked = pending.asked == total;
+            let immediate = immediate.filter(|_| pending.all_asked);
+            let (address, key) = (remote.address, remote.key);
+            Some((Asked::Write, Body::Write { address, total, offset, key, immediate, bytes }))
+        }
+        Request::Read { targets, remote } => {
+            let total = targets.iter().map(|target| u64::from(target.bytes)).sum();
+            let bytes = most.min(total - offset) as u32;
+            pending.asked += u64::from(bytes);
+            pending.all_asked = pending.asked == total;
+            let (address, key) = (remote.address, remote.key);
+            Some((Asked::Read { offset, bytes }, Body::Read { address, total, offset, key, bytes }))
+        }
+        Request::Atomic { operation, remote, .. } => {
+            pending.all_asked = true;
+            let (address, key, operation) = (remote.address, remote.key, *operation);
+            Some((Asked::Atomic, Body::Atomic { address, key, operation }))
+        }
+    };
+    Ok(made)
+}
+
+/// Where a part of what segments hold lies.
+fn cut(segments: &[Segment], offset: u64, bytes: u64) -> Vec<(u64, u64)> {
+    let (mut skip, mut left) = (offset, bytes);
+    let mut places = Vec::new();
+    for segment in segments {
+        let size = u64::from(segment.bytes);
+        if skip >= size {
+            skip -= size;
+            continue;
+        }
+        let here = left.min(size - skip);
+        if here > 0 {
+            places.push((segment.address + skip, here));
+        }
+        left -= here;
+        skip = 0;
+    }
+    places
+}
+
+fn gather(segments: &[Segment], offset: u64, bytes: u64, context: &Context<'_>) -> Result<Vec<u8>, Syndrome> {
+    let mut all = vec![0; bytes as usize];
+    let mut rest = &mut all[..];
+    for (address, here) in cut(segments, offset, bytes) {
+        let (first, behind) = rest.split_at_mut(here as usize);
+        context.memory.read(address, first).map_err(|_| Syndrome::LocalProtection)?;
+        rest = behind;
+    }
+    Ok(all)
+}
+
+/// An old value as it lies in memory: 64 bits in host byte order, 32 bits as the wire has them. NICs that swap words of 64 bits for
+/// the host (the endianness mode for 8 bytes) do not do so for those of 32 (`ext_atomic_arg_sizes_be` of UCX).
+fn old_bytes(request: &Request, old: u64) -> Vec<u8> {
+    match request {
+        Request::Atomic { operation, .. } if operation.width() == Width::Four => {
+            (old as u32).to_be_bytes().to_vec()
+        }
+        _ => old.to_ne_bytes().to_vec(),
+    }
+}

@@ -1,0 +1,165 @@
+// NVIDIA ConnectX: entries, doorbell, and what its collapsed completion queue entry says.
+//
+// Fields, from rdma-core's public definitions (infiniband/mlx5dv.h) and the programmer's reference manual; numbers are big-endian.
+// An entry is one or two blocks of 64 bytes, made of segments of 16:
+//   control   0 opmod[31:24] index[23:8] opcode[7:0] | 1 number[31:8] segments[5:0] | 2 fence[7:5] completion[3:2] | 3 immediate
+//   remote    0-1 address | 2 key | 3 zero
+//   data      0 bytes | 1 key | 2-3 address           inline data: 0 1<<31 | bytes, then the bytes
+//   atomic    0-1 what is swapped in or added | 2-3 what is compared
+//   masked, of 8 bytes: swap, compare, then in a segment of its own their masks; or what is added and the tops of fields
+//   masked, of 4 bytes: swap, compare and their masks; or what is added, the tops of fields, and zeros
+// `index` counts blocks, 16 bits of it, and is that of the entry's first one; so is what a completion says.
+// Masked operations: the order of operands and the size in opmod are UCX's (uct/ib/mlx5); a fetched value of 4 bytes is
+// big-endian, one of 8 bytes is the host's (the driver makes sure of that mode).
+#pragma once
+
+#include "rdma/operation.h"
+
+namespace rdma {
+
+struct Mlx5 {
+    static constexpr u64 MOST_MESSAGE_BYTES = 1ull << 30;
+    // Nothing is stored behind the entries' release but the doorbell.
+    static constexpr bool MARKS = false;
+    // Entries of the ring that stay free.
+    static constexpr u32 SPARE = 0;
+
+    enum Code : u32 { WRITE = 0x08, WRITE_IMMEDIATE = 0x09, READ = 0x10, CS = 0x11, FA = 0x12, MASKED_CS = 0x14, MASKED_FA = 0x15 };
+    static constexpr u32 MASKED_OPMOD_4 = 8, MASKED_OPMOD_8 = 9;
+    static constexpr u32 TELL = 2 << 2;   // CQ_UPDATE
+    static constexpr u32 FENCE = 4 << 5;  // behind reads and atomic operations
+    static constexpr u32 INLINE = 1u << 31;
+    enum Told : u32 { REQUESTER = 0, REQUESTER_ERROR = 13, RESPONDER_ERROR = 14 };
+    // Of `reserved`: the entry before is of two blocks. Its completion says the first.
+    static constexpr u64 ENDS_WIDE = 1ull << 63;
+
+    ANABRANCH_DEVICE static constexpr bool supports(Opcode opcode, u32 word_bytes) {
+        if (!is_atomic(opcode)) return true;
+        if (ATOMICS == ATOMICS_MASKED) return word_bytes == 4 || word_bytes == 8;
+        return has_standard(opcode, word_bytes);
+    }
+
+    ANABRANCH_DEVICE static Code code(const Request& request) {
+        bool is_wide = request.word_bytes == 8;
+        switch (request.opcode) {
+            case Opcode::WRITE:
+            case Opcode::WRITE_VALUE: return WRITE;
+            case Opcode::WRITE_IMMEDIATE: return WRITE_IMMEDIATE;
+            case Opcode::READ: return READ;
+            case Opcode::FETCH_ADD: return is_wide ? FA : MASKED_FA;
+            case Opcode::COMPARE_SWAP: return is_wide ? CS : MASKED_CS;
+            case Opcode::FETCH_XOR: return MASKED_FA;
+            default: return MASKED_CS;
+        }
+    }
+    ANABRANCH_DEVICE static u32 segments_of(const Request& request) {
+        if (is_atomic(request.opcode)) return code(request) == MASKED_CS && request.word_bytes == 8 ? 5 : 4;
+        return request.opcode == Opcode::WRITE_IMMEDIATE && request.bytes == 0 ? 2 : 3;
+    }
+    ANABRANCH_DEVICE static u32 entries_of(const Request& request) { return segments_of(request) > 4 ? 2 : 1; }
+
+    // ---- the word that room is taken from ----
+    ANABRANCH_DEVICE static u64 position(u64 taken, u64) { return taken & ~ENDS_WIDE; }
+    ANABRANCH_DEVICE static u64 after(const RdmaQueue&, u64 taken, const Request& request) {
+        u32 count = entries_of(request);
+        return ((taken & ~ENDS_WIDE) + count) | (count == 2 ? ENDS_WIDE : 0);
+    }
+    // What `completed` comes to when everything before is done.
+    ANABRANCH_DEVICE static u64 end(u64 taken, u64) { return (taken & ~ENDS_WIDE) - (taken >> 63); }
+
+    // ---- entries ----
+    ANABRANCH_DEVICE static Vec16 control(const RdmaQueue& queue, const Request& request, u64 start) {
+        Code operation = code(request);
+        bool is_masked = operation == MASKED_CS || operation == MASKED_FA;
+        u32 opmod = !is_masked ? 0 : request.word_bytes == 8 ? MASKED_OPMOD_8 : MASKED_OPMOD_4;
+        u32 index = static_cast<u32>(start) & 0xffffu;
+        if (MISTAKE == CodecMutant::SLOT_FOR_INDEX) index = static_cast<u32>(start) & (queue.entries - 1);
+        u32 flags = (MISTAKE == CodecMutant::UNTOLD ? 0 : TELL) | (request.fenced != 0 ? FENCE : 0);
+        u32 immediate = request.opcode == Opcode::WRITE_IMMEDIATE ? request.immediate : 0;
+        if (MISTAKE == CodecMutant::IMMEDIATE_ORDER) immediate = swap_bytes(immediate);
+        u32 segments = segments_of(request) + (MISTAKE == CodecMutant::ONE_SEGMENT_MORE ? 1 : 0);
+        return big_endian(opmod << 24 | index << 8 | operation, queue.number << 8 | segments, flags, immediate);
+    }
+    // Puts segments into the ring, which the second block of an entry may wrap.
+    struct Writer {
+        const RdmaQueue& queue;
+        u64 next;
+        ANABRANCH_DEVICE void segment(const Grid& grid, Vec16 v) {
+            u64 mask = static_cast<u64>(queue.entries) * 4 - 1;
+            remote_store(grid, reinterpret_cast<Vec16*>(queue.ring) + (next++ & mask), v);
+        }
+        ANABRANCH_DEVICE void wide(const Grid& grid, u64 a, u64 b) {
+            if (MISTAKE == CodecMutant::OPERAND_ORDER) a = swap_bytes(a), b = swap_bytes(b);
+            segment(grid, big_endian(high(a), low(a), high(b), low(b)));
+        }
+    };
+    ANABRANCH_DEVICE static void operands(const Grid& grid, Writer& writer, const Request& request) {
+        u64 value = request.value, compare = 0, swap_mask = ~0ull, compare_mask = 0;
+        if (request.opcode == Opcode::COMPARE_SWAP) compare = request.compare, compare_mask = ~0ull;
+        if (request.opcode == Opcode::FETCH_AND) swap_mask = ~value, value = 0;
+        if (request.opcode == Opcode::FETCH_OR) swap_mask = value;
+        u64 tops = request.opcode == Opcode::FETCH_XOR ? ~0ull : 0;
+        Code operation = code(request);
+        bool is_wide = request.word_bytes == 8;
+        if (operation == FA) return writer.wide(grid, value, 0);
+        if (operation == CS) return writer.wide(grid, value, compare);
+        if (operation == MASKED_FA) {
+            return is_wide ? writer.wide(grid, value, tops) : writer.segment(grid, big_endian(low(value), low(tops), 0, 0));
+        }
+        if (!is_wide) return writer.segment(grid, big_endian(low(value), low(compare), low(swap_mask), low(compare_mask)));
+        writer.wide(grid, value, compare);
+        writer.wide(grid, swap_mask, compare_mask);
+    }
+    ANABRANCH_DEVICE static void write(const Grid& grid, const RdmaQueue& queue, const Request& request, Local local, u64 start,
+                                       u64) {
+        Writer writer = {queue, start * 4};
+        writer.segment(grid, control(queue, request, start));
+        writer.segment(grid, big_endian(high(request.remote), low(request.remote), queue.remote_key, 0));
+        if (request.opcode == Opcode::WRITE_VALUE) {
+            // The value's first byte is its low one: data is no number of the NIC's.
+            u64 value = low_bytes(request.value, length_of(request));
+            u32 head = (MISTAKE == CodecMutant::NOT_INLINE ? 0 : INLINE) | length_of(request);
+            return writer.segment(grid, Vec16{{swap_bytes(head), low(value), high(value), 0}});
+        }
+        if (is_atomic(request.opcode)) operands(grid, writer, request);
+        if (is_atomic(request.opcode) || request.bytes != 0) {
+            writer.segment(grid, big_endian(length_of(request), local.key, high(local.address), low(local.address)));
+        }
+    }
+    ANABRANCH_DEVICE static void mark(const Grid&, const RdmaQueue&, const Request&, u64) {}
+
+    // ---- doorbell: the record says how far, the register that there is something, with the last control segment's beginning ----
+    ANABRANCH_DEVICE static void ring(const Grid& grid, const RdmaQueue& queue, const Request& request, u64 start, u64 next) {
+        u32 producer = static_cast<u32>(next) & 0xffffu;
+        if (MISTAKE == CodecMutant::RECORD_OF_BLOCKS_MORE) producer = (producer + 1) & 0xffffu;
+        u32 record = MISTAKE == CodecMutant::LITTLE_ENDIAN_RECORD ? producer : swap_bytes(producer);
+        if (MISTAKE != CodecMutant::NO_RECORD) remote_store(grid, queue.doorbell_record + 1, record);
+        ANABRANCH_UNLESS(RDMA_RECORD_UNRELEASED) fence_release_system(grid);
+        Vec16 head = control(queue, request, MISTAKE == CodecMutant::DOORBELL_OF_THE_FIRST ? 0 : start);
+        flag_store(grid, queue.doorbell, static_cast<u64>(head.word[1]) << 32 | head.word[0]);
+    }
+
+    // ---- completions: every one overwrites the same 64 bytes, whose last eight are read in one piece ----
+    ANABRANCH_DEVICE static Progress look(const Grid& grid, const RdmaQueue& queue, u64 completed) {
+        u32 last = swap_bytes(high(flag_load(grid, queue.completions + 7)));
+        Progress progress = {completed, false, 0, 0};
+        u32 told = last >> 4 & 0xf;
+        // All ones as it was made, or a count that is older than `completed`: nothing new. What is under way is at most a ring.
+        u64 reached = behind(completed, (last >> 16) + 1);
+        if (told == REQUESTER && reached - completed <= queue.entries) progress.completed = reached;
+        if (told == REQUESTER_ERROR || told == RESPONDER_ERROR) {
+            fence_acquire_system(grid);  // the rest of the 64 bytes
+            u32 syndromes = swap_bytes(high(flag_load(grid, queue.completions + 6)));
+            progress = {completed, true, behind(completed, last >> 16), syndromes & 0xffffu};
+        }
+        return progress;
+    }
+
+    // What a result slot says.
+    ANABRANCH_DEVICE static u64 fetched(const Request& request, u64 slot) {
+        if (is_atomic(request.opcode) && request.word_bytes == 4) return swap_bytes(low(slot));
+        return slot;
+    }
+};
+
+}  // namespace rdma

@@ -1,0 +1,37 @@
+//! NVIDIA ConnectX driven by the GPU: queue pairs made by DEVX, the way in which libmlx5 hands commands of the NIC's own interface
+//! through the kernel. libmlx5's own queue pairs will not do: their completion queues cannot be collapsed to one entry, which kernels
+//! read without keeping count.
+//!
+//! [`Mlx5Driver`] is the [`NicDriver`](crate::NicDriver). It speaks to a NIC through [`Devx`], which [`LibMlx5`] implements with
+//! `libmlx5.so.1`, opened at run time, on a context of verbs that somebody else opened ([`VerbsDevice`]).
+//!
+//! Commands are written from tables of bit fields ([`layout`]) that were typed after the programmer's reference as Linux has it
+//! (`include/linux/mlx5/mlx5_ifc.h`, whose names of reserved fields tell their own offsets) and compared with the copies in UCX
+//! (`ib_mlx5_ifc.h`) and DPDK (`mlx5_prm.h`). Which fields a connection needs follows NVSHMEM (`ibgda.cpp`) and UCX (`rc_mlx5_devx.c`).
+//!
+//! Ring, completion entry and doorbell record lie in pinned host memory: it needs no peer-memory module and no dma-buf, and the
+//! host can read the completion entry of a queue pair that has stopped. The doorbell is a page of the NIC's registers, mapped to the
+//! device as the runtime maps registers.
+//!
+//! **Nothing here has run on hardware.** What is shown is shown with a fake NIC that checks the order and the bytes of commands, and
+//! by the sizes of libmlx5's own structures.
+
+mod commands;
+#[allow(unsafe_code, reason = "states what a vendor's library needs of pointers")]
+mod devx;
+mod doorbell;
+mod driver;
+mod endpoint;
+mod field;
+pub mod layout;
+#[allow(unsafe_code, reason = "calls functions of a vendor's library through pointers resolved at run time")]
+mod library;
+mod path;
+mod queue;
+
+pub use commands::{AtomicCapabilities, Connection, CqSpec, QpSpec};
+pub use devx::{Devx, DevxDoorbell, DevxMemory, DevxObject, VerbsDevice};
+pub use driver::Mlx5Driver;
+pub use field::{Command, Field, Layout};
+pub use library::LibMlx5;
+pub use path::{NextHop, PathRequest, PortFacts};

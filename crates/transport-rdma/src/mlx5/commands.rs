@@ -1,0 +1,278 @@
+//! What each command says. Nothing here sends one.
+
+use super::field::Command;
+use super::layout::{
+    CAPABILITY, CQ_CONTEXT, PRIMARY_PATH, QP_CONTEXT, ads, answer, atomic_caps, cqc, create_cq_in,
+    create_qp_in, modify_qp_in, opcode, qpc, query_hca_cap_in, query_hca_cap_out,
+};
+use super::path::{NextHop, PortFacts};
+use crate::driver::Atomics;
+use crate::nics::LinkLayer;
+
+/// `MLX5_CAP_ATOMIC`, with the low bit for what is in force (`HCA_CAP_OPMOD_GET_CUR`).
+const ATOMIC_IN_FORCE: u64 = 3 << 1 | 1;
+/// `MLX5_QPC_PM_STATE_MIGRATED`: no alternate path.
+const MIGRATED: u64 = 3;
+/// A receive queue of no entries (`MLX5_QPC_RQ_TYPE_ZERO_SIZE_RQ`).
+const NO_RECEIVE_QUEUE: u64 = 3;
+/// The responder's atomic operations of up to 8 bytes (`MLX5_ATOMIC_MODE_8B`).
+const ATOMICS_TO_8_BYTES: u64 = 3;
+/// Messages of up to 2 to this power bytes.
+pub(super) const LOG_MESSAGE: u32 = 30;
+/// How often a message without an answer is sent again.
+const RETRIES: u64 = 7;
+/// How often a message to a receive queue without entries is sent again: not for ever, which 7 would mean.
+const RECEIVER_RETRIES: u64 = 6;
+/// Code of 0.64 ms between those (InfiniBand 1.4, table 46).
+const RECEIVER_WAIT: u64 = 12;
+/// RoCE v2's routers may take a packet this often.
+const HOPS: u64 = 64;
+/// The first UDP source port that RoCE v2 uses (`IB_ROCE_UDP_ENCAP_VALID_PORT_MIN` of Linux).
+const FIRST_SOURCE_PORT: u32 = 0xc000;
+
+/// What a completion queue is made of. Offsets are bytes within the registered memory, multiples of 4096.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CqSpec {
+    /// Registered memory (`umem`).
+    pub memory: u32,
+    /// Where the entries begin.
+    pub entries_offset: u64,
+    /// Entries as a power of two, of 64 bytes each.
+    pub log_entries: u32,
+    /// Where the doorbell record of 8 bytes is.
+    pub record_offset: u64,
+    /// Page of the NIC's registers.
+    pub doorbell_page: u32,
+    /// Event queue, which is told of nothing.
+    pub event_queue: u32,
+}
+
+/// What a queue pair is made of. Offsets as in [`CqSpec`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpSpec {
+    /// Registered memory (`umem`).
+    pub memory: u32,
+    /// Where the send queue begins.
+    pub ring_offset: u64,
+    /// Entries of the send queue as a power of two, of 64 bytes each.
+    pub log_entries: u32,
+    /// Where the doorbell record of 8 bytes is.
+    pub record_offset: u64,
+    /// Page of the NIC's registers.
+    pub doorbell_page: u32,
+    /// Protection domain.
+    pub protection_domain: u32,
+    /// Completion queue, of both directions.
+    pub completion_queue: u32,
+}
+
+/// What a connection is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// The peer's queue pair.
+    pub remote_number: u32,
+    /// The peer's local identifier; InfiniBand only.
+    pub remote_lid: u16,
+    /// The peer's address.
+    pub remote_gid: [u8; 16],
+    /// Bytes of a packet.
+    pub path_mtu: u32,
+    /// Traffic class.
+    pub traffic_class: u8,
+    /// Service level, or the priority on Ethernet.
+    pub service_level: u8,
+    /// Exponent of the time to an answer: 4.096 us times 2 to this power.
+    pub ack_timeout: u32,
+}
+
+/// `QUERY_HCA_CAP` for atomic operations, and an empty answer.
+pub(super) fn query_atomics() -> (Command, Command) {
+    let command = Command::new(&query_hca_cap_in::LAYOUT)
+        .set(query_hca_cap_in::opcode, opcode::QUERY_HCA_CAP)
+        .set(query_hca_cap_in::op_mod, ATOMIC_IN_FORCE);
+    (command, Command::new(&query_hca_cap_out::LAYOUT))
+}
+
+/// What a NIC says of its atomic operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AtomicCapabilities {
+    /// Bit 0 compare-and-swap, 1 fetch-and-add, 2 and 3 the same with masks.
+    pub operations: u32,
+    /// Sizes in bytes that reliable queue pairs know, added up.
+    pub sizes: u32,
+    /// Whether 8-byte results come in the host's order.
+    pub host_order: bool,
+}
+
+impl AtomicCapabilities {
+    /// Reads them from the answer to `QUERY_HCA_CAP`.
+    pub(super) fn of(answer: &Command) -> Self {
+        let get = |field: super::field::Field| answer.get(field.within(CAPABILITY));
+        Self {
+            operations: get(atomic_caps::atomic_operations) as u32,
+            sizes: get(atomic_caps::atomic_size_qp) as u32,
+            host_order: get(atomic_caps::atomic_req_8B_endianness_mode) == 1,
+        }
+    }
+
+    /// What kernels may use. They take 8-byte results in the host's order, which Linux sets wherever the NIC knows it
+    /// (`handle_hca_cap_atomic` of `mlx5_core`).
+    pub fn atomics(self) -> Atomics {
+        const STANDARD: u32 = 0b0011;
+        const MASKED: u32 = 0b1111;
+        let has = |operations: u32, sizes: u32| {
+            self.operations & operations == operations && self.sizes & sizes == sizes
+        };
+        match () {
+            () if !self.host_order || !has(STANDARD, 8) => Atomics::None,
+            () if has(MASKED, 4 | 8) => Atomics::Masked,
+            () => Atomics::Standard,
+        }
+    }
+}
+
+/// `CREATE_CQ`: collapsed to one entry, which may be overwritten unread.
+pub(super) fn create_cq(spec: &CqSpec) -> Command {
+    let context = |field: super::field::Field| field.within(CQ_CONTEXT);
+    Command::new(&create_cq_in::LAYOUT)
+        .set(create_cq_in::opcode, opcode::CREATE_CQ)
+        .set(context(cqc::dbr_umem_valid), 1)
+        .set(context(cqc::cc), 1)
+        .set(context(cqc::oi), 1)
+        .set(context(cqc::dbr_umem_id), spec.memory.into())
+        .set(context(cqc::log_cq_size), spec.log_entries.into())
+        .set(context(cqc::uar_page), spec.doorbell_page.into())
+        .set(context(cqc::c_eqn), spec.event_queue.into())
+        .set(context(cqc::dbr_addr), spec.record_offset)
+        .set(create_cq_in::cq_umem_offset, spec.entries_offset)
+        .set(create_cq_in::cq_umem_id, spec.memory.into())
+        .set(create_cq_in::cq_umem_valid, 1)
+}
+
+/// `CREATE_QP`: reliably connected, without a receive queue.
+pub(super) fn create_qp(spec: &QpSpec) -> Command {
+    let context = |field: super::field::Field| field.within(QP_CONTEXT);
+    Command::new(&create_qp_in::LAYOUT)
+        .set(create_qp_in::opcode, opcode::CREATE_QP)
+        .set(context(qpc::pm_state), MIGRATED)
+        .set(context(qpc::pd), spec.protection_domain.into())
+        .set(context(qpc::log_sq_size), spec.log_entries.into())
+        .set(context(qpc::uar_page), spec.doorbell_page.into())
+        .set(context(qpc::cqn_snd), spec.completion_queue.into())
+        .set(context(qpc::cqn_rcv), spec.completion_queue.into())
+        .set(context(qpc::dbr_addr), spec.record_offset)
+        .set(context(qpc::rq_type), NO_RECEIVE_QUEUE)
+        .set(context(qpc::dbr_umem_valid), 1)
+        .set(context(qpc::dbr_umem_id), spec.memory.into())
+        .set(create_qp_in::wq_umem_offset, spec.ring_offset)
+        .set(create_qp_in::wq_umem_id, spec.memory.into())
+        .set(create_qp_in::wq_umem_valid, 1)
+}
+
+fn modify(code: u64, number: u32) -> Command {
+    Command::new(&modify_qp_in::LAYOUT).set(modify_qp_in::opcode, code).set(modify_qp_in::qpn, number.into())
+}
+
+/// `RST2INIT_QP`: what peers may do.
+pub(super) fn reset_to_init(number: u32, port: &PortFacts) -> Command {
+    let context = |field: super::field::Field| field.within(QP_CONTEXT);
+    modify(opcode::RST2INIT_QP, number)
+        .set(context(qpc::pm_state), MIGRATED)
+        .set(context(qpc::rre), 1)
+        .set(context(qpc::rwe), 1)
+        .set(context(qpc::rae), 1)
+        .set(context(qpc::atomic_mode), ATOMICS_TO_8_BYTES)
+        .set(context(ads::vhca_port_num.within(PRIMARY_PATH)), port.number.into())
+}
+
+/// `INIT2RTR_QP`: who the peer is, and the way there. `hop` is needed on Ethernet.
+pub(super) fn init_to_receive(
+    number: u32,
+    port: &PortFacts,
+    peer: &Connection,
+    hop: Option<&NextHop>,
+) -> Command {
+    let context = |field: super::field::Field| field.within(QP_CONTEXT);
+    let path = |field: super::field::Field| field.within(QP_CONTEXT + PRIMARY_PATH);
+    let command = modify(opcode::INIT2RTR_QP, number)
+        .set(context(qpc::mtu), mtu_code(peer.path_mtu))
+        .set(context(qpc::log_msg_max), LOG_MESSAGE.into())
+        .set(context(qpc::remote_qpn), peer.remote_number.into())
+        .set(context(qpc::log_rra_max), port.log_reads())
+        .set(context(qpc::min_rnr_nak), RECEIVER_WAIT)
+        .set(path(ads::vhca_port_num), port.number.into());
+    let with_address = |command: Command| {
+        command
+            .set(path(ads::src_addr_index), port.gid_index.into())
+            .set(path(ads::hop_limit), HOPS)
+            .set(path(ads::tclass), peer.traffic_class.into())
+            .set_bytes(path(ads::rgid_rip_high).offset, &peer.remote_gid)
+    };
+    match port.link_layer {
+        LinkLayer::Ethernet => {
+            let source = FIRST_SOURCE_PORT | (number ^ peer.remote_number.rotate_left(7)) & 0x3fff;
+            let command = with_address(command)
+                .set(path(ads::dscp), u64::from(peer.traffic_class >> 2))
+                .set(path(ads::eth_prio), peer.service_level.into())
+                .set(path(ads::udp_sport), source.into());
+            match hop {
+                Some(hop) => command.set_bytes(path(ads::rmac_47_32).offset, &hop.mac),
+                None => command,
+            }
+        }
+        LinkLayer::Infiniband => {
+            let command = command
+                .set(path(ads::rlid), peer.remote_lid.into())
+                .set(path(ads::sl), peer.service_level.into());
+            // A global header is for other subnets.
+            if port.gid[..8] == peer.remote_gid[..8] {
+                command
+            } else {
+                with_address(command.set(path(ads::grh), 1))
+            }
+        }
+    }
+}
+
+/// `RTR2RTS_QP`: how sending goes.
+pub(super) fn receive_to_send(number: u32, port: &PortFacts, peer: &Connection) -> Command {
+    let context = |field: super::field::Field| field.within(QP_CONTEXT);
+    modify(opcode::RTR2RTS_QP, number)
+        .set(context(qpc::log_sra_max), port.log_reads())
+        .set(context(qpc::retry_count), RETRIES)
+        .set(context(qpc::rnr_retry), RECEIVER_RETRIES)
+        .set(context(ads::ack_timeout.within(PRIMARY_PATH)), peer.ack_timeout.into())
+}
+
+/// The code of a packet's bytes (`MLX5_QPC_MTU_*`): 256 is 1, 4096 is 5.
+fn mtu_code(bytes: u32) -> u64 {
+    u64::from(bytes.max(256).ilog2() - 7)
+}
+
+/// What an answer says of its command: `None` if it was done, else status and syndrome in words.
+pub(super) fn refusal(reply: &Command) -> Option<String> {
+    let (status, syndrome) = (reply.get(answer::status), reply.get(answer::syndrome));
+    if status == 0 {
+        return None;
+    }
+    // `enum mlx5_cmd_status` of Linux.
+    let words = match status {
+        0x01 => "internal error",
+        0x02 => "bad operation",
+        0x03 => "bad parameter",
+        0x04 => "bad system state",
+        0x05 => "bad resource",
+        0x06 => "resource busy",
+        0x08 => "limit exceeded",
+        0x09 => "bad resource state",
+        0x0a => "bad index",
+        0x0f => "no resources",
+        0x10 => "bad queue state",
+        0x30 => "bad packet",
+        0x40 => "bad size",
+        0x50 => "bad input length",
+        0x51 => "bad output length",
+        _ => "a status without a name",
+    };
+    Some(format!("the NIC answers {words} (status {status:#04x}, syndrome {syndrome:#010x})"))
+}

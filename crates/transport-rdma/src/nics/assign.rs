@@ -1,0 +1,207 @@
+//! Which port serves which GPU. Nothing here asks a machine: plain data goes in, ports and reasons come out.
+//!
+//! The nearest port wins ([`Distance`]), the fastest of the nearest, and where several are equal the GPUs that may use them are
+//! spread over them: GPUs with the fewest choices first, each takes the port that the fewest took before it. Since the sets of nearest
+//! ports of two GPUs are either apart or one within the other (they hang in one tree), no other choice among them gives the most
+//! used port fewer GPUs.
+
+use core::fmt;
+use std::cmp::Reverse;
+
+use super::distance::{Distance, Place, depth};
+use super::filter::{Allowed, NicFilter};
+use super::machine::{Machine, Nic};
+use super::port::{LinkLayer, Port, PortState};
+use crate::nics::gid::choose_gid;
+
+/// A port of a machine.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PortId {
+    /// The NIC, as an index of [`Machine::nics`].
+    pub nic: usize,
+    /// The NIC's name.
+    pub name: String,
+    /// The port's number.
+    pub port: u32,
+}
+
+impl fmt::Display for PortId {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}:{}", self.name, self.port)
+    }
+}
+
+/// A port that was looked at for a GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Considered {
+    /// The port.
+    pub port: PortId,
+    /// How far it is.
+    pub distance: Distance,
+    /// Whether it could serve.
+    pub usable: bool,
+    /// Why it serves or does not, in words.
+    pub verdict: String,
+}
+
+/// What serves a GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Assignment {
+    /// The port; `None` if none can be used.
+    pub chosen: Option<PortId>,
+    /// Ports that are as near and as fast as the chosen one, in the machine's order. The chosen one is among them.
+    pub equals: Vec<PortId>,
+    /// Why, in words.
+    pub reason: String,
+    /// Every port of the machine, in its order; for a NIC without ports its name and port 0.
+    pub considered: Vec<Considered>,
+}
+
+/// Chooses a port for each GPU, in the order of `gpus`.
+///
+/// `gpus` are the GPUs of all ranks of the machine, one place for each rank: every rank that gives the same list in the same order
+/// gets the same answer.
+pub fn assign(gpus: &[Place], machine: &Machine, filter: &NicFilter) -> Vec<Assignment> {
+    let ports = judged(machine, filter);
+    let nearest: Vec<Vec<usize>> = gpus.iter().map(|gpu| nearest(gpu, machine, &ports)).collect();
+    let mut order: Vec<usize> = (0..gpus.len()).collect();
+    let address =
+        |gpu: usize| gpus.get(gpu).and_then(|place| place.path.as_ref()).map(super::pci::PciPath::address);
+    order.sort_by_key(|gpu| (nearest.get(*gpu).map_or(0, Vec::len), address(*gpu), *gpu));
+    let mut users = vec![0usize; ports.len()];
+    let mut taken = vec![None; gpus.len()];
+    for gpu in order {
+        let equal = nearest.get(gpu).into_iter().flatten();
+        let least = equal.min_by_key(|port| (users.get(**port).copied().unwrap_or(0), **port)).copied();
+        if let (Some(port), Some(slot)) = (least, taken.get_mut(gpu)) {
+            *slot = Some(port);
+            if let Some(count) = users.get_mut(port) {
+                *count += 1;
+            }
+        }
+    }
+    let shares = gpus.iter().zip(nearest).zip(taken);
+    shares.map(|((gpu, equal), port)| explain(gpu, machine, &ports, &equal, port, &users)).collect()
+}
+
+/// A port and whether it can serve at all.
+struct Judged {
+    id: PortId,
+    rate: u32,
+    /// Why not.
+    refused: Option<String>,
+    /// The entry that named it.
+    named: Option<String>,
+}
+
+fn judged(machine: &Machine, filter: &NicFilter) -> Vec<Judged> {
+    let mut found = Vec::new();
+    for (index, nic) in machine.nics().iter().enumerate() {
+        let id = |port| PortId { nic: index, name: nic.name.clone(), port };
+        if nic.ports.is_empty() {
+            let mut problems = vec!["no port can be read".to_owned()];
+            problems.extend(nic.problems.iter().cloned());
+            found.push(Judged { id: id(0), rate: 0, refused: Some(problems.join("; ")), named: None });
+        }
+        for port in &nic.ports {
+            let allowed = filter.judge(&nic.name, port.number);
+            let refused = refusal(nic, port, &allowed);
+            let named = match allowed {
+                Allowed::Named(entry) => Some(entry),
+                _ => None,
+            };
+            found.push(Judged { id: id(port.number), rate: port.rate_mbps, refused, named });
+        }
+    }
+    found
+}
+
+/// Why a port cannot serve.
+fn refusal(nic: &Nic, port: &Port, allowed: &Allowed) -> Option<String> {
+    if let Allowed::Refused(why) = allowed {
+        return Some(why.clone());
+    }
+    if !nic.problems.is_empty() {
+        return Some(nic.problems.join("; "));
+    }
+    if nic.node_type != "CA" {
+        return Some(format!(
+            "a NIC of kind {:?}: queue pairs connect without a connection manager only on those of kind \"CA\"",
+            nic.node_type
+        ));
+    }
+    if nic.is_software() && *allowed == Allowed::Unnamed {
+        return Some("a NIC in software, used only when transport.rdma.nics names it".to_owned());
+    }
+    if port.state != PortState::Active {
+        let physical = match port.physical_state.as_str() {
+            "" => String::new(),
+            text => format!(" (physical state {text})"),
+        };
+        return Some(format!("the port is {}{physical}", port.state));
+    }
+    match (port.link_layer, choose_gid(port.link_layer, &port.gids, None)) {
+        (LinkLayer::Ethernet, Err(error)) => Some(error.to_string()),
+        _ => None,
+    }
+}
+
+/// The usable ports that are nearest to a GPU, and the fastest of these.
+fn nearest(gpu: &Place, machine: &Machine, ports: &[Judged]) -> Vec<usize> {
+    let key = |port: &Judged| {
+        let place = machine.nics().get(port.id.nic).map(|nic| &nic.place)?;
+        Some((Distance::between(gpu, place), Reverse(depth(gpu, place)), Reverse(port.rate)))
+    };
+    let usable = || ports.iter().enumerate().filter(|(_, port)| port.refused.is_none());
+    let best = usable().filter_map(|(_, port)| key(port)).min();
+    usable().filter(|(_, port)| best.is_some() && key(port) == best).map(|(index, _)| index).collect()
+}
+
+fn explain(
+    gpu: &Place,
+    machine: &Machine,
+    ports: &[Judged],
+    equal: &[usize],
+    taken: Option<usize>,
+    users: &[usize],
+) -> Assignment {
+    let distance = |port: &Judged| {
+        machine.nics().get(port.id.nic).map_or(Distance::Unknown, |nic| Distance::between(gpu, &nic.place))
+    };
+    let chosen = taken.and_then(|index| ports.get(index).map(|port| (index, port)));
+    let considered = ports.iter().enumerate().map(|(index, port)| {
+        let own = distance(port);
+        let verdict = match (&port.refused, chosen) {
+            (Some(why), _) => why.clone(),
+            (None, Some((taken, _))) if taken == index => "chosen".to_owned(),
+            (None, Some((_, best))) if equal.contains(&index) => {
+                format!("as near and as fast as {}", best.id)
+            }
+            (None, Some((_, best))) if own == distance(best) && port.rate < best.rate => {
+                format!("as near as {}, and slower", best.id)
+            }
+            (None, Some((_, best))) => format!("farther than {}", best.id),
+            (None, None) => "not chosen".to_owned(),
+        };
+        Considered { port: port.id.clone(), distance: own, usable: port.refused.is_none(), verdict }
+    });
+    let considered = considered.collect();
+    let reason = match chosen {
+        None if ports.is_empty() => "this machine shows no NIC".to_owned(),
+        None => "no port can be used".to_owned(),
+        Some((index, port)) => {
+            let mut reasons = vec![distance(port).to_string()];
+            if equal.len() > 1 {
+                reasons.push(format!("1 of {} equal ports", equal.len()));
+            }
+            match users.get(index).copied().unwrap_or(0) {
+                0 | 1 => {}
+                count => reasons.push(format!("shared by {count} ranks")),
+            }
+            reasons.extend(port.named.as_ref().map(|entry| format!("named by {entry:?}")));
+            reasons.join(", ")
+        }
+    };
+    let equals = equal.iter().filter_map(|index| ports.get(*index)).map(|port| port.id.clone()).collect();
+    Assignment { chosen: chosen.map(|(_, port)| port.id.clone()), equals, reason, considered }
+}

@@ -1,0 +1,59 @@
+//! The NIC of a rank, when all ranks of its machine choose alike.
+
+use std::io;
+use std::path::Path;
+
+use anabranch_ranks::GlobalRank;
+use anabranch_transport::PeerInfo;
+
+use super::assign::{Assignment, assign};
+use super::distance::Place;
+use super::error::{NicTreeError, NicTreeResult};
+use super::filter::NicFilter;
+use super::machine::Machine;
+use super::pci::PciAddress;
+
+/// Chooses the port of a rank among `peers`, the ranks of the world in the order of their numbers: those of its machine share the
+/// machine's ports. `root` is usually [`SYSTEM_FOLDER`](super::SYSTEM_FOLDER). Not collective; every rank of a machine comes to an
+/// answer that fits the others', if they see the same devices and have the same `filter`.
+///
+/// A device that is not on the PCI bus (the host runtime's) or that this process is not shown counts as one at a distance that is
+/// not known.
+///
+/// # Errors
+/// [`NicTreeError::Read`] or [`NicTreeError::Content`] for what the kernel says of a device. A rank that is not among `peers` has no
+/// port and a reason that says so.
+pub fn assign_to_rank(
+    root: &Path,
+    own: GlobalRank,
+    peers: &[PeerInfo],
+    machine: &Machine,
+    filter: &NicFilter,
+) -> NicTreeResult<Assignment> {
+    let none = || Assignment {
+        chosen: None,
+        equals: Vec::new(),
+        reason: format!("{own} is not one of the world's {} ranks", peers.len()),
+        considered: Vec::new(),
+    };
+    let Some(mine) = peers.iter().find(|peer| peer.rank == own) else { return Ok(none()) };
+    let beside: Vec<&PeerInfo> = peers.iter().filter(|peer| peer.same_host(mine)).collect();
+    let places = beside.iter().map(|peer| place(root, &peer.pci)).collect::<NicTreeResult<Vec<_>>>()?;
+    let all = assign(&places, machine, filter);
+    let found = beside.iter().zip(all).find(|(peer, _)| peer.rank == own);
+    Ok(found.map_or_else(none, |(_, assignment)| assignment))
+}
+
+/// Where a device is by the runtime's word for its address.
+fn place(root: &Path, pci: &str) -> NicTreeResult<Place> {
+    let nowhere = Place { path: None, numa: None };
+    let Ok(address) = pci.parse::<PciAddress>() else { return Ok(nowhere) };
+    // Runtimes may put the number of a GPU's partition where the function is.
+    for address in [address, PciAddress { function: 0, ..address }] {
+        match Place::of_device(root, address) {
+            Err(NicTreeError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+            other => return other,
+        }
+    }
+    Ok(nowhere)
+}

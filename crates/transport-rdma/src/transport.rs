@@ -1,0 +1,299 @@
+//! The transport.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anabranch_hip::Device;
+use anabranch_ranks::GlobalRank;
+use anabranch_transport::{
+    Audience, Error, Operation, Origin, PeerInfo, PeerMemory, Reach, Refusal, Region, Result, Scope, Support,
+    Transport, TransportKind,
+};
+
+use crate::channel::{Channel, QueueMemory};
+use crate::config::RdmaConfig;
+use crate::driver::{Atomics, NicDriver};
+use crate::error::NicError;
+use crate::offer::Offer;
+use crate::provider::Provider;
+use crate::ranges::{Entry, Ranges};
+use crate::view::{MEANS_MAPPING, RdmaQueue};
+
+/// Peers by NIC, for one rank. Their memory is not mapped: kernels write entries of queue pairs, which name it by offset and key.
+///
+/// The first region that is exported is the heap: peers reach it, and for it queue pairs to every other rank are made. Of later
+/// regions peers learn the size alone; this rank's kernels may name them to the NIC only when they were given to
+/// [`Self::register_local`].
+#[derive(Debug)]
+pub struct RdmaTransport {
+    device: Device,
+    local: Box<PeerInfo>,
+    ranks: u32,
+    config: RdmaConfig,
+    driver: Result<Arc<dyn NicDriver>, Refusal>,
+    made: Mutex<Option<Made>>,
+}
+
+/// What is made with the heap. Queue pairs end before their memory is freed, and that before its registration.
+#[derive(Debug)]
+struct Made {
+    channels: HashMap<GlobalRank, Vec<Channel>>,
+    _memory: QueueMemory,
+    heap: Entry,
+    ranges: Arc<Ranges>,
+}
+
+/// Memory of this rank that its NIC may read and write, as the local side of what kernels give to it. Dropping it ends that; no kernel
+/// that names it is in flight then.
+#[derive(Debug)]
+pub struct LocalRange {
+    _entry: Entry,
+}
+
+impl RdmaTransport {
+    /// The transport of the rank that `local` describes, on its `device`, in a world of `ranks` ranks, by the NIC that `driver` opened;
+    /// or one that reaches nobody, and says why it was not opened. Makes no queue pair yet.
+    pub fn new(
+        device: Device,
+        local: PeerInfo,
+        ranks: u32,
+        driver: Result<Arc<dyn NicDriver>, NicError>,
+        config: RdmaConfig,
+    ) -> Self {
+        let driver = driver.and_then(|driver| check(driver.as_ref(), &config).map(|()| driver));
+        let driver = driver.map_err(|error| Refusal::from_error(&error));
+        Self { device, local: Box::new(local), ranks, config, driver, made: Mutex::default() }
+    }
+
+    /// Whose entries kernels write, and which atomic operations there are: what units are compiled for. `None` without a NIC.
+    pub fn format(&self) -> Option<(Provider, Atomics)> {
+        let driver = self.driver.as_ref().ok()?;
+        Some((driver.provider(), driver.limits().atomics))
+    }
+
+    /// Queue pairs to each peer.
+    pub fn queues_per_peer(&self) -> u32 {
+        self.config.queues
+    }
+
+    /// The queue pairs by which kernels of this rank reach a peer that is open, for a group in which it has the rank `group_rank`; as many
+    /// entries that name a mapping for who has none.
+    pub fn queues(&self, peer: GlobalRank, group_rank: u32) -> Vec<RdmaQueue> {
+        let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        match made.as_ref().and_then(|made| made.channels.get(&peer)) {
+            Some(channels) => channels.iter().map(|channel| channel.view(group_rank)).collect(),
+            None => Self::mapped(self.config.queues, group_rank),
+        }
+    }
+
+    /// Entries for a peer that is reached by loads and stores.
+    pub fn mapped(count: u32, group_rank: u32) -> Vec<RdmaQueue> {
+        let none = RdmaQueue { means: MEANS_MAPPING, peer: group_rank, ..bytemuck::Zeroable::zeroed() };
+        vec![none; count as usize]
+    }
+
+    /// Of the queue pairs to a peer: which they are, and why those that do nothing any more stopped.
+    pub fn describe(&self, peer: GlobalRank) -> Vec<(String, Option<String>)> {
+        let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let channels = made.as_ref().and_then(|made| made.channels.get(&peer));
+        let said = |channel: &Channel| (channel.queue.describe(), channel.queue.stopped());
+        channels.iter().flat_map(|channels| channels.iter()).map(said).collect()
+    }
+
+    /// Ends the queue pairs to ranks that are reached in other ways. Both ends of one have to agree on it.
+    pub fn keep_only(&self, kept: impl Fn(GlobalRank) -> bool) {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(made) = made.as_mut() {
+            made.channels.retain(|peer, _| kept(*peer));
+        }
+    }
+
+    /// Lets kernels name a range of this rank's memory as the local side of what they give to the NIC. Not collective.
+    ///
+    /// # Errors
+    /// [`NicError::Limit`] when [`crate::MOST_RANGES`] are registered; [`NicError::NoNic`]; the driver's.
+    pub fn register_local(&self, region: Region) -> Result<LocalRange, NicError> {
+        let none = |reasons: String| NicError::NoNic { reasons };
+        let driver = self.driver.as_ref().map_err(|refusal| none(refusal.to_string()))?;
+        let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let made = made.as_ref().ok_or_else(|| none("its queue pairs have ended".to_owned()))?;
+        Ok(LocalRange { _entry: made.ranges.add(driver.as_ref(), region)? })
+    }
+
+    /// Registers the heap and makes the queue pairs.
+    fn make(&self, driver: &dyn NicDriver, heap: Region) -> Result<Made, NicError> {
+        let ranges = Ranges::new(&self.device)?;
+        let entry = ranges.add(driver, heap)?;
+        let peers: Vec<_> =
+            (0..self.ranks).map(GlobalRank::new).filter(|rank| *rank != self.local.rank).collect();
+        let count = peers.len() as u64 * u64::from(self.config.queues);
+        let memory = QueueMemory::new(&self.device, driver, &self.config, count)?;
+        let mut channels = HashMap::new();
+        let mut index = 0..;
+        for peer in peers {
+            let numbered = (0..self.config.queues).zip(&mut index);
+            let made = numbered
+                .map(|(channel, index)| memory.channel(driver, &self.config, &ranges, peer, channel, index));
+            channels.insert(peer, made.collect::<Result<Vec<_>, _>>()?);
+        }
+        Ok(Made { channels, _memory: memory, heap: entry, ranges })
+    }
+}
+
+fn check(driver: &dyn NicDriver, config: &RdmaConfig) -> Result<(), NicError> {
+    let limits = driver.limits();
+    let refuse = |what, given: u64, allowed: &str| {
+        Err(NicError::Limit { what, given, allowed: allowed.to_owned(), nic: driver.describe() })
+    };
+    let (least, most) = (RdmaConfig::LEAST_ENTRIES, RdmaConfig::MOST_ENTRIES);
+    if config.queues == 0 {
+        return refuse("queue pairs to each peer", 0, "at least 1");
+    }
+    if !config.entries.is_power_of_two() || !(least..=most).contains(&config.entries) {
+        let allowed = format!("a power of two from {least} to {most}");
+        return refuse("entries of a send queue", config.entries.into(), &allowed);
+    }
+    if limits.inline_bytes < 8 {
+        return refuse("bytes that an entry carries itself", limits.inline_bytes.into(), "at least 8");
+    }
+    if limits.most_message_bytes == 0 {
+        return refuse("bytes of a message", 0, "at least 1");
+    }
+    if limits.atomics == Atomics::None {
+        // Signals that add are made of them.
+        return refuse("atomic operations", 0, "at least fetch-and-add and compare-and-swap");
+    }
+    Ok(())
+}
+
+impl Transport for RdmaTransport {
+    fn kind(&self) -> TransportKind {
+        TransportKind::Rdma
+    }
+
+    fn support(&self, operation: Operation, scope: Scope) -> Support {
+        use Operation as O;
+        let Ok(driver) = &self.driver else { return Support::Unsupported };
+        let here = match operation {
+            O::PutNbi | O::GetNbi | O::PutSignalNbi | O::Signal | O::SignalWait => true,
+            O::Put | O::Get | O::PutSignal | O::Quiet => scope != Scope::Stream,
+            O::TeamSync => scope == Scope::Block,
+            O::TeamBarrier => matches!(scope, Scope::Block | Scope::Stream),
+            _ => scope == Scope::Thread,
+        };
+        match (here, driver.limits().atomics) {
+            (false, _) => Support::Unsupported,
+            (true, Atomics::Standard) if operation.is_atomic() => Support::Words64,
+            (true, _) => Support::Implemented,
+        }
+    }
+
+    fn reaches(&self, peer: &PeerInfo) -> Result<Reach, Refusal> {
+        let driver = self.driver.as_ref().map_err(Clone::clone)?;
+        if peer.rank == self.local.rank {
+            return Ok(Reach { origin: Origin::Own, reason: "own memory".to_owned() });
+        }
+        let (queues, provider, nic) = (self.config.queues, driver.provider(), driver.describe());
+        Ok(Reach { origin: Origin::Remote, reason: format!("{queues} queue pairs, {provider}, by {nic}") })
+    }
+
+    fn export(&self, region: Region, _: Audience) -> Result<Vec<u8>> {
+        let failed = |source: Box<dyn std::error::Error + Send + Sync>| Error::Export {
+            kind: TransportKind::Rdma,
+            address: region.address,
+            bytes: region.bytes,
+            source,
+        };
+        let driver = self.driver.as_ref().map_err(|refusal| failed(Box::new(refusal.clone())))?;
+        let mut offer = Offer {
+            provider: driver.provider(),
+            base: region.address,
+            bytes: region.bytes,
+            key: None,
+            endpoints: Vec::new(),
+        };
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if made.is_none() {
+            let first = self.make(driver.as_ref(), region).map_err(|error| failed(Box::new(error)))?;
+            offer.key = Some(first.heap.registered.remote_key());
+            let of_rank = |rank| {
+                let channels = first.channels.get(&rank);
+                let channels = channels.iter().flat_map(|channels| channels.iter());
+                channels.map(|channel| channel.queue.endpoint()).collect()
+            };
+            offer.endpoints = (0..self.ranks).map(GlobalRank::new).map(of_rank).collect();
+            *made = Some(first);
+        }
+        Ok(offer.encode())
+    }
+
+    fn open(&self, peer: &PeerInfo, offer: &[u8], bytes: u64) -> Result<Box<dyn PeerMemory>> {
+        let driver = match &self.driver {
+            Ok(driver) => driver,
+            Err(refusal) => {
+                let (peer, kind, refusal) = (peer.rank, TransportKind::Rdma, refusal.clone());
+                return Err(Error::Refused { peer, kind, refusal });
+            }
+        };
+        let offer = Offer::decode(peer.rank, offer)?;
+        let malformed = |problem| Error::Offer { peer: peer.rank, kind: TransportKind::Rdma, problem };
+        if offer.bytes < bytes {
+            return Err(malformed("fewer bytes than asked for"));
+        }
+        if peer.rank == self.local.rank {
+            return Ok(Box::new(Opened { address: offer.base, bytes: offer.bytes, origin: Origin::Own }));
+        }
+        let opened = Opened { address: offer.base, bytes: offer.bytes, origin: Origin::Remote };
+        let Some(key) = offer.key else { return Ok(Box::new(opened)) };
+        let failed = |source: NicError| Error::Open {
+            peer: peer.rank,
+            kind: TransportKind::Rdma,
+            source: Box::new(source),
+        };
+        if offer.provider != driver.provider() {
+            let problem = format!(
+                "its kernels write entries of {}, those of this rank entries of {}",
+                offer.provider,
+                driver.provider()
+            );
+            return Err(failed(NicError::Endpoint { peer: peer.rank, driver: driver.describe(), problem }));
+        }
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let channels = made.as_mut().and_then(|made| made.channels.get_mut(&peer.rank));
+        let channels = channels.ok_or_else(|| malformed("it is of a rank that there is not"))?;
+        let endpoints = offer.endpoints.get(self.local.rank.index());
+        let endpoints = endpoints.filter(|endpoints| endpoints.len() == channels.len());
+        let endpoints = endpoints.ok_or_else(|| malformed("another number of queue pairs"))?;
+        for (channel, endpoint) in channels.iter_mut().zip(endpoints) {
+            channel.queue.connect(peer.rank, endpoint).map_err(failed)?;
+            channel.reach(offer.base, offer.bytes, key);
+        }
+        Ok(Box::new(opened))
+    }
+
+    fn close(&mut self) {
+        *self.made.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+/// A peer's memory, reached by the NIC; or this rank's own.
+#[derive(Debug)]
+struct Opened {
+    address: u64,
+    bytes: u64,
+    origin: Origin,
+}
+
+impl PeerMemory for Opened {
+    fn address(&self) -> u64 {
+        self.address
+    }
+
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn origin(&self) -> Origin {
+        self.origin
+    }
+}

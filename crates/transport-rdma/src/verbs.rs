@@ -1,0 +1,26 @@
+//! NICs by `libibverbs`, opened at run time: the driver whose queues a thread of the host serves.
+//!
+//! Layouts and constants are those of rdma-core's `infiniband/verbs.h` (`bindings.rs`, checked against the system's header by a test);
+//! functions are looked up by name and version (`library.rs`). [`PostedDriver`] serves every NIC that has verbs. It has run on the kernel's
+//! own NIC in software (`rdma_rxe`, see `scripts/rdma-vm`), where there is no device memory: registration of a GPU's memory
+//! (`memory.rs`) has not run on hardware.
+
+#[cfg(test)]
+mod abi;
+mod bindings;
+mod choice;
+mod endpoint;
+mod gid;
+mod lane;
+mod library;
+mod memory;
+mod nic;
+mod posted;
+mod progress;
+mod queue_pair;
+mod request;
+mod ring;
+mod status;
+
+pub use choice::NicChoice;
+pub use posted::{PostedDriver, survey};

@@ -1,0 +1,265 @@
+//! A queue's progress over a NIC that does what a test says.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anabranch_hip::DeviceOrdinal;
+use anabranch_hip_host::{HostConfig, HostMachine};
+
+use super::*;
+use crate::driver::Atomics;
+use crate::posted::PostedOpcode;
+
+const LIMITS: NicLimits =
+    NicLimits { most_message_bytes: 1 << 30, inline_bytes: 8, atomics: Atomics::Standard };
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A NIC that completes when it is told to.
+#[derive(Debug, Default)]
+struct Scripted {
+    posted: Vec<(u64, PostedRequest)>,
+    ready: VecDeque<Completion>,
+    /// The position whose posting is refused.
+    refuse: Option<u64>,
+    broken: bool,
+    stopped: bool,
+}
+
+impl WorkQueue for Scripted {
+    fn post(&mut self, requests: &[(u64, PostedRequest)]) -> Result<(), (usize, String)> {
+        for (index, request) in requests.iter().enumerate() {
+            if self.refuse == Some(request.0) {
+                return Err((index, "no room".to_owned()));
+            }
+            self.posted.push(*request);
+        }
+        Ok(())
+    }
+
+    fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), String> {
+        if self.broken {
+            return Err("it is gone".to_owned());
+        }
+        completions.extend(self.ready.drain(..self.ready.len().min(TURN)));
+        Ok(())
+    }
+
+    fn stop(&mut self) {
+        self.stopped = true;
+    }
+}
+
+/// A lane, and what a kernel knows of it.
+struct Stage {
+    lane: Lane<Scripted>,
+    stopped: Arc<OnceLock<String>>,
+    next: u64,
+}
+
+impl Stage {
+    fn new(entries: u32, patience: Duration) -> Self {
+        let machine = HostMachine::new(HostConfig::default()).unwrap();
+        let device = machine.runtime().device(DeviceOrdinal(0)).unwrap();
+        let ring = Arc::new(Ring::new(&device, entries).unwrap());
+        let stopped = Arc::new(OnceLock::new());
+        let name = "queue pair 5 to rank 1".to_owned();
+        let lane = Lane::new(ring, Scripted::default(), LIMITS, patience, name, Arc::clone(&stopped));
+        Self { lane, stopped, next: 0 }
+    }
+
+    /// A word at an address that kernels of the machine of threads use, which is one of this process.
+    fn word(address: anabranch_hip::DeviceAddress, index: u64) -> &'static AtomicU64 {
+        // SAFETY: within the ring, which tests keep as long as they use the word.
+        unsafe { AtomicU64::from_ptr(address.offset(index * 8).as_ptr().cast()) }
+    }
+
+    /// Fills the next entry without its stamp.
+    fn fill(&mut self, change: impl Fn(&mut PostedRequest)) -> u64 {
+        let mut request: PostedRequest = bytemuck::Zeroable::zeroed();
+        (request.opcode, request.bytes, request.local, request.remote) =
+            (PostedOpcode::Write as u32, 16, 64, 128);
+        request.value = self.next;
+        change(&mut request);
+        let words: [u64; 8] = bytemuck::cast(request);
+        let slot = self.next % self.lane.ring.entries() * 8;
+        for (index, word) in words.iter().enumerate().skip(1) {
+            Self::word(self.lane.ring.entries_address(), slot + index as u64).store(*word, Ordering::Relaxed);
+        }
+        self.next += 1;
+        self.next - 1
+    }
+
+    fn stamp(&self, position: u64) {
+        let slot = position % self.lane.ring.entries() * 8;
+        Self::word(self.lane.ring.entries_address(), slot).store(position + 1, Ordering::Release);
+    }
+
+    fn ring_doorbell(&self, filled: u64) {
+        Self::word(self.lane.ring.doorbell_address(), 0).store(filled, Ordering::Release);
+    }
+
+    /// What a kernel does for `count` writes.
+    fn ask(&mut self, count: u64) {
+        for _ in 0..count {
+            let position = self.fill(|_| ());
+            self.stamp(position);
+        }
+        self.ring_doorbell(self.next);
+    }
+
+    fn finish(&mut self, positions: std::ops::Range<u64>) {
+        let done = positions.map(|position| Completion { position, status: IBV_WC_SUCCESS, vendor: 0 });
+        self.lane.queue.ready.extend(done);
+    }
+
+    fn told(&self) -> (u64, u64) {
+        let word = |index| Self::word(self.lane.ring.completions_address(), index).load(Ordering::Acquire);
+        (word(0), word(1))
+    }
+
+    /// The lane has ended: with this word for kernels, and these words for people.
+    fn ended(&mut self, complete: u64, position: u64, status: u32, expected: &[&str]) {
+        assert_eq!(self.lane.turn(), Turn::Stopped);
+        assert_eq!(self.told(), (complete, (position << 8) | u64::from(status + 1)));
+        let text = self.stopped.get().expect("it says why");
+        for part in expected {
+            assert!(text.contains(part), "{text}");
+        }
+        assert!(text.starts_with("queue pair 5 to rank 1: "), "{text}");
+        assert!(self.lane.queue.stopped);
+        let posted = self.lane.queue.posted.len();
+        assert_eq!(self.lane.turn(), Turn::Stopped);
+        assert_eq!(self.lane.queue.posted.len(), posted, "nothing moves any more");
+    }
+}
+
+#[test]
+fn requests_go_in_order_a_bounded_number_a_turn_for_many_laps() {
+    let mut stage = Stage::new(64, PATIENCE);
+    for lap in 0..5 {
+        let begun = lap * 64;
+        stage.ask(64);
+        assert_eq!(stage.lane.turn(), Turn::Moved);
+        assert_eq!(stage.lane.queue.posted.len() as u64, begun + TURN as u64, "others have their turn");
+        assert_eq!(stage.lane.turn(), Turn::Moved);
+        assert_eq!(stage.lane.turn(), Turn::Quiet);
+        assert_eq!(stage.told(), (begun, 0), "nothing is complete yet");
+        stage.finish(begun..begun + 64);
+        assert_eq!(stage.lane.turn(), Turn::Moved);
+        assert_eq!(stage.told(), (begun + TURN as u64, 0));
+        assert_eq!(stage.lane.turn(), Turn::Moved);
+        assert_eq!(stage.told(), (begun + 64, 0));
+    }
+    let posted = &stage.lane.queue.posted;
+    assert!(posted.iter().enumerate().all(|(index, (position, _))| index as u64 == *position));
+    assert!(posted.iter().all(|(position, request)| request.value == *position), "each is its own");
+    assert_eq!(stage.stopped.get(), None);
+}
+
+#[test]
+fn an_entry_without_its_stamp_holds_back_what_follows() {
+    let mut stage = Stage::new(16, PATIENCE);
+    let first = stage.fill(|_| ());
+    let second = stage.fill(|_| ());
+    stage.stamp(second);
+    stage.ring_doorbell(2);
+    assert_eq!(stage.lane.turn(), Turn::Quiet);
+    stage.stamp(first);
+    assert_eq!(stage.lane.turn(), Turn::Moved);
+    assert_eq!(stage.lane.queue.posted.len(), 2);
+}
+
+#[test]
+fn an_entry_without_its_doorbell_waits() {
+    let mut stage = Stage::new(16, PATIENCE);
+    let position = stage.fill(|_| ());
+    stage.stamp(position);
+    assert_eq!(stage.lane.turn(), Turn::Quiet);
+    assert!(stage.lane.queue.posted.is_empty());
+}
+
+#[test]
+fn a_failed_request_ends_the_queue_with_all_that_the_nic_said() {
+    let mut stage = Stage::new(16, PATIENCE);
+    stage.ask(3);
+    stage.lane.turn();
+    stage.finish(0..1);
+    stage.lane.queue.ready.push_back(Completion { position: 1, status: 10, vendor: 0x88 });
+    stage.lane.queue.ready.push_back(Completion { position: 2, status: 5, vendor: 0xf5 });
+    stage.ended(1, 1, 10, &["entry 1", "Write of 16 bytes", "remote access error", "vendor syndrome 0x88"]);
+}
+
+#[test]
+fn a_request_that_is_not_allowed_fails_behind_those_before_it() {
+    let mut stage = Stage::new(16, PATIENCE);
+    stage.ask(2);
+    let position = stage.fill(|request| request.opcode = 99);
+    stage.stamp(position);
+    stage.ring_doorbell(3);
+    assert_eq!(stage.lane.turn(), Turn::Moved);
+    assert_eq!(stage.lane.turn(), Turn::Quiet, "two are under way");
+    stage.finish(0..2);
+    stage.ended(2, 2, IBV_WC_LOC_QP_OP_ERR, &["entry 2", "operation 99", "no such operation"]);
+}
+
+#[test]
+fn what_the_nic_refuses_to_take_is_named() {
+    let mut stage = Stage::new(16, PATIENCE);
+    stage.lane.queue.refuse = Some(1);
+    stage.ask(3);
+    stage.ended(0, 1, IBV_WC_LOC_QP_OP_ERR, &["entry 1", "no room"]);
+}
+
+#[test]
+fn a_doorbell_beyond_the_ring_is_no_doorbell() {
+    let mut stage = Stage::new(16, PATIENCE);
+    stage.ring_doorbell(17);
+    stage.ended(0, 0, IBV_WC_LOC_QP_OP_ERR, &["the doorbell says 17", "room up to 16"]);
+}
+
+#[test]
+fn a_completion_out_of_order_is_not_believed() {
+    let mut stage = Stage::new(16, PATIENCE);
+    stage.ask(2);
+    stage.lane.turn();
+    stage.finish(1..2);
+    stage.ended(0, 0, IBV_WC_FATAL_ERR, &["told of entry 1 before this one"]);
+}
+
+#[test]
+fn a_nic_that_cannot_be_asked_ends_the_queue() {
+    let mut stage = Stage::new(16, PATIENCE);
+    stage.ask(1);
+    stage.lane.turn();
+    stage.lane.queue.broken = true;
+    stage.ended(0, 0, IBV_WC_FATAL_ERR, &["it is gone"]);
+}
+
+#[test]
+fn a_nic_that_says_nothing_is_given_up_within_the_patience() {
+    let mut stage = Stage::new(16, Duration::ZERO);
+    stage.fill(|request| request.bytes = 0);
+    stage.stamp(0);
+    stage.ring_doorbell(1);
+    // The patience is over in the turn that posts, or in the next where the clock is coarse.
+    while stage.lane.turn() != Turn::Stopped {}
+    stage.ended(0, 0, IBV_WC_RESP_TIMEOUT_ERR, &["entry 0", "response timeout"]);
+}
+
+#[test]
+fn a_long_message_has_longer() {
+    let mut stage = Stage::new(16, Duration::ZERO);
+    stage.fill(|request| request.bytes = 1 << 30);
+    stage.stamp(0);
+    stage.ring_doorbell(1);
+    assert_eq!(stage.lane.turn(), Turn::Moved);
+    assert_eq!(stage.lane.turn(), Turn::Quiet, "its bytes at the least rate take 64 s");
+    assert_eq!(stage.stopped.get(), None);
+}
+
+#[test]
+fn a_doorbell_for_an_entry_that_is_never_filled_is_given_up() {
+    let mut stage = Stage::new(16, Duration::ZERO);
+    stage.ring_doorbell(1);
+    while stage.lane.turn() != Turn::Stopped {}
+    stage.ended(0, 0, IBV_WC_LOC_QP_OP_ERR, &["never filled"]);
+}

@@ -1,0 +1,208 @@
+//! The thread that moves a rank's requests.
+
+use core::time::Duration;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use anabranch_clock::{Moment, Signal};
+
+use super::lane::Turn;
+use crate::error::{NicError, Result};
+
+/// How long the thread looks again at once after something moved.
+const EAGER: Duration = Duration::from_micros(50);
+/// The longest rest between two looks: what a first request after long quiet may wait.
+const LONGEST_REST: Duration = Duration::from_micros(500);
+/// A rest is this part of the quiet before it, so that looking late adds little to what took long anyhow.
+const PART_OF_QUIET: u32 = 8;
+
+/// A queue as the thread sees it.
+pub(crate) trait Advance: Send + Sync + fmt::Debug {
+    /// One turn, which waits for nothing.
+    fn advance(&self) -> Turn;
+}
+
+/// The thread. Dropping it ends it and waits for its last turn.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Signal,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    lanes: Vec<Arc<dyn Advance>>,
+    /// Counts changes of `lanes`.
+    changes: u64,
+    ended: bool,
+}
+
+impl Progress {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// [`NicError::System`].
+    pub(crate) fn start(name: String) -> Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let theirs = Arc::clone(&shared);
+        let thread =
+            std::thread::Builder::new().name(name).spawn(move || run(&theirs)).map_err(|source| {
+                NicError::System { what: "starting the thread that posts requests".to_owned(), source }
+            })?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// Has a queue served from now on.
+    pub(crate) fn add(&self, lane: Arc<dyn Advance>) {
+        let mut state = self.shared.lock();
+        state.lanes.push(lane);
+        state.changes += 1;
+        drop(state);
+        self.shared.changed.notify_all();
+    }
+
+    /// Has a queue served no more. A turn of it may still be under way.
+    pub(crate) fn remove(&self, lane: &Arc<dyn Advance>) {
+        let mut state = self.shared.lock();
+        state.lanes.retain(|other| !Arc::ptr_eq(other, lane));
+        state.changes += 1;
+        drop(state);
+        self.shared.changed.notify_all();
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.shared.lock().ended = true;
+        self.shared.changed.notify_all();
+        let Some(thread) = self.thread.take() else { return };
+        if thread.join().is_err() {
+            tracing::error!("the thread that posts requests has panicked");
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn run(shared: &Shared) {
+    let mut lanes: Vec<Arc<dyn Advance>> = Vec::new();
+    let mut changes = 0;
+    let mut moved = Moment::now();
+    loop {
+        let found = lanes.iter().map(|lane| lane.advance()).max().unwrap_or(Turn::Stopped);
+        if found == Turn::Moved {
+            moved = Moment::now();
+        }
+        let mut state = shared.lock();
+        let quiet = moved.elapsed();
+        if found != Turn::Moved && quiet > EAGER && state.changes == changes && !state.ended {
+            // Where every queue has stopped there is nothing to look at until that changes.
+            let rest = (found != Turn::Stopped)
+                .then(|| Moment::now().after(LONGEST_REST.min(quiet / PART_OF_QUIET)));
+            state = shared.changed.wait(&shared.state, state, rest);
+        }
+        if state.ended {
+            return;
+        }
+        if state.changes != changes {
+            changes = state.changes;
+            lanes.clone_from(&state.lanes);
+            moved = Moment::now();
+        }
+        drop(state);
+        if found == Turn::Quiet {
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use anabranch_clock::sleep;
+
+    use super::*;
+
+    /// A queue with an amount of work, and a count of its turns.
+    #[derive(Debug, Default)]
+    struct Counted {
+        work: AtomicU64,
+        turns: AtomicU64,
+    }
+
+    impl Advance for Counted {
+        fn advance(&self) -> Turn {
+            self.turns.fetch_add(1, Ordering::Relaxed);
+            let less = |work: u64| work.checked_sub(1);
+            match self.work.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less) {
+                Ok(_) => Turn::Moved,
+                Err(_) => Turn::Quiet,
+            }
+        }
+    }
+
+    fn wait_until(what: impl Fn() -> bool) {
+        let until = Moment::now().after(Duration::from_secs(60));
+        while !what() {
+            assert!(!until.remaining().is_zero(), "it does not happen");
+            sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn queues_are_served_in_turn_from_when_they_are_added_to_when_they_are_removed() {
+        let progress = Progress::start("test".to_owned()).unwrap();
+        let lanes: Vec<_> =
+            (0..3).map(|_| Arc::new(Counted { work: 1000.into(), ..Counted::default() })).collect();
+        let handles: Vec<Arc<dyn Advance>> =
+            lanes.iter().map(|lane| Arc::clone(lane) as Arc<dyn Advance>).collect();
+        for handle in &handles {
+            progress.add(Arc::clone(handle));
+        }
+        wait_until(|| lanes.iter().all(|lane| lane.work.load(Ordering::Relaxed) == 0));
+        // After a quiet while there is work again.
+        sleep(Duration::from_millis(5));
+        lanes[1].work.store(10, Ordering::Relaxed);
+        wait_until(|| lanes[1].work.load(Ordering::Relaxed) == 0);
+        progress.remove(&handles[1]);
+        // The turn under way is over when others have had two.
+        let seen = lanes[0].turns.load(Ordering::Relaxed);
+        wait_until(|| lanes[0].turns.load(Ordering::Relaxed) > seen + 2);
+        let removed = lanes[1].turns.load(Ordering::Relaxed);
+        wait_until(|| lanes[0].turns.load(Ordering::Relaxed) > seen + 10);
+        assert_eq!(lanes[1].turns.load(Ordering::Relaxed), removed);
+        drop(progress);
+        let ended = lanes[0].turns.load(Ordering::Relaxed);
+        sleep(Duration::from_millis(5));
+        assert_eq!(lanes[0].turns.load(Ordering::Relaxed), ended, "the thread is gone");
+    }
+
+    #[test]
+    fn a_thread_with_nothing_to_do_rests() {
+        let progress = Progress::start("test".to_owned()).unwrap();
+        let lane = Arc::new(Counted::default());
+        progress.add(Arc::clone(&lane) as Arc<dyn Advance>);
+        wait_until(|| lane.turns.load(Ordering::Relaxed) > 0);
+        // Rests are half a millisecond after 4 ms of quiet; before that there may be some hundred turns.
+        sleep(Duration::from_millis(10));
+        let begun = Moment::now();
+        let before = lane.turns.load(Ordering::Relaxed);
+        sleep(Duration::from_millis(50));
+        let turns = lane.turns.load(Ordering::Relaxed) - before;
+        // Twice as many: waits may end early.
+        let most = 2 * begun.elapsed().as_micros() / LONGEST_REST.as_micros();
+        assert!(u128::from(turns) <= most, "{turns} turns in {:?}", begun.elapsed());
+    }
+}

@@ -1,0 +1,247 @@
+//! What compilers for GPUs make of the headers. They are optional: without one, a test says so and passes.
+#![allow(clippy::print_stdout, reason = "says what was not there")]
+
+use std::path::PathBuf;
+
+use anabranch_hip_jit::isa::{check_disassembly, disassemble};
+use anabranch_hip_jit::lint::lint_source;
+use anabranch_hip_jit::{CodeObject, Error, KernelSpec, KernelUnit, PRELUDE, Target, ToolSearch, mutant};
+use anabranch_hip_jit::{DevicePointer, DeviceStruct as _, control::WaitControl, device_struct};
+use anabranch_transport_rdma::device::{self, DEVICE_HEADERS};
+use anabranch_transport_rdma::{Atomics, PostedRequest, Provider, RdmaQueue, RdmaRange};
+
+use crate::bench::{UNIT, jit_with, spec, tools};
+
+device_struct! {
+    pub struct OneArgs {
+        pub queue: DevicePointer<RdmaQueue>,
+        pub control: DevicePointer<WaitControl>,
+        pub remote: u64,
+        pub value: u64,
+        pub old: DevicePointer<u64>,
+    }
+}
+
+/// One request, so that the order of its stores is the order of the whole kernel.
+static ONE: KernelUnit = KernelUnit {
+    name: "rdma_one",
+    source: "#include \"anabranch/prelude.h\"\n\
+        #include \"rdma/rdma.h\"\n\
+        ANABRANCH_KERNEL(rdma_one, OneArgs, 64) {\n\
+            WaitContext wait = wait_context(grid, args.control, 1, 1, 0, 1);\n\
+            rdma::Request request = {rdma::Opcode::WRITE_VALUE, 0, args.remote, 8, args.value, 0, 0, 0, 0};\n\
+            u64 end = 0;\n\
+            rdma::post(grid, wait, rdma::load_queue(grid, args.queue), request, end);\n\
+        }\n",
+    headers: &[PRELUDE, DEVICE_HEADERS],
+    entries: &["rdma_one"],
+    layouts: &[
+        OneArgs::c_declaration,
+        RdmaQueue::c_declaration,
+        RdmaRange::c_declaration,
+        PostedRequest::c_declaration,
+    ],
+};
+
+/// Where NVRTC's Python wheel was unpacked, if somebody did.
+fn all_tools() -> ToolSearch {
+    #[expect(clippy::disallowed_methods, reason = "where the wheel lies differs by machine")]
+    let named = std::env::var("ANABRANCH_TEST_PYTHON_SITE").unwrap_or_default();
+    let python_site = std::env::split_paths(&named).filter(|path| path.is_absolute()).collect();
+    ToolSearch { python_site, cuda: vec![PathBuf::from("/usr/local/cuda")], ..tools() }
+}
+
+fn compile(spec: &KernelSpec, target: &str) -> Option<CodeObject> {
+    match jit_with(all_tools()).compile(spec, &target.parse::<Target>().unwrap()) {
+        Ok(object) => Some(object),
+        Err(error @ Error::NoCompiler { .. }) => {
+            println!("skipped {target}: {error}");
+            None
+        }
+        Err(error) => panic!("{} for {target}: {error}", spec.label()),
+    }
+}
+
+fn disassembled(spec: &KernelSpec, target: &str) -> Option<String> {
+    let text = disassemble(&tools(), &compile(spec, target)?).unwrap();
+    if text.is_none() {
+        println!("skipped {target}: no disassembler");
+    }
+    text
+}
+
+#[test]
+fn every_provider_compiles_for_every_target() {
+    for provider in Provider::ALL {
+        for target in ["gfx90a", "gfx942", "gfx950", "gfx1201", "sm_90"] {
+            for unit in [&UNIT, &ONE] {
+                for atomics in [Atomics::None, Atomics::Masked] {
+                    let spec = KernelSpec::new(unit)
+                        .with("RDMA_PROVIDER", provider.number())
+                        .with("RDMA_ATOMICS", atomics.number());
+                    compile(&spec, target);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn kernels_for_amd_keep_the_ordering_rules() {
+    for provider in Provider::ALL {
+        for target in ["gfx942", "gfx950"] {
+            let spec = spec(provider, Atomics::Masked);
+            let Some(text) = disassembled(&spec, target) else { return };
+            assert_eq!(check_disassembly(&text), [], "{} for {target}", spec.label());
+        }
+    }
+}
+
+#[test]
+fn a_unit_says_its_provider_and_its_atomics() {
+    let host: Target = "host".parse().unwrap();
+    for (spec, wanted) in [
+        (KernelSpec::new(&ONE).with("RDMA_ATOMICS", 1), "RDMA_PROVIDER: 1 mlx5"),
+        (KernelSpec::new(&ONE).with("RDMA_PROVIDER", 1), "RDMA_ATOMICS: 0, 1 or 2"),
+        (KernelSpec::new(&ONE).with("RDMA_PROVIDER", 1).with("RDMA_ATOMICS", 3), "RDMA_ATOMICS: 0, 1 or 2"),
+        (KernelSpec::new(&ONE).with("RDMA_PROVIDER", 0).with("RDMA_ATOMICS", 0), "names no provider"),
+        (KernelSpec::new(&ONE).with("RDMA_PROVIDER", 5).with("RDMA_ATOMICS", 0), "names no provider"),
+    ] {
+        let error = jit_with(tools()).compile(&spec, &host).unwrap_err().to_string();
+        assert!(error.contains(wanted), "{}: {error}", spec.label());
+    }
+}
+
+/// What matters of the code that makes an entry known, in its order: stores of 16 bytes (`E`, an entry's), of 4 (`R`, a doorbell
+/// record's), of 8 (`F`, a doorbell, stamp or position), write-backs of caches at system scope (`W`), and waits for all stores
+/// (`w`, once however many there are in a row).
+fn order_of_stores(text: &str) -> String {
+    let mut order = String::new();
+    for line in text.lines().map(str::trim) {
+        let event = match line.split_whitespace().next() {
+            Some("global_store_dwordx4") => 'E',
+            Some("global_store_dwordx2") => 'F',
+            Some("global_store_dword") => 'R',
+            Some("buffer_wbl2") if line.contains("sc0 sc1") => 'W',
+            Some("s_waitcnt") if line.contains("vmcnt(0)") => 'w',
+            _ => continue,
+        };
+        order.push(event);
+    }
+    // Waits for loads are waits for stores, too.
+    let once = |mut order: String| {
+        while order.contains("ww") {
+            order = order.replace("ww", "w");
+        }
+        order
+    };
+    once(once(order).replace(FAULT, ""))
+}
+
+/// A fault record, its release, and the words that say that it is there.
+const FAULT: &str = "RRFRRFFFFWwFF";
+
+/// Whether the sequence is in the code of one request, once, for both targets; `None` without a compiler.
+fn has(provider: Provider, broken: Option<&str>, sequence: &str) -> Option<bool> {
+    let mut spec = KernelSpec::new(&ONE).with("RDMA_PROVIDER", provider.number()).with("RDMA_ATOMICS", 0);
+    if let Some(broken) = broken {
+        spec = spec.with("PRELUDE_MUTANT", mutant(broken).unwrap());
+    }
+    let mut all = true;
+    for target in ["gfx942", "gfx950"] {
+        let text = disassembled(&spec, target)?;
+        let order = order_of_stores(&text);
+        println!("{provider}, {broken:?}, {target}: {order}");
+        all &= order.matches(sequence).count() == 1;
+    }
+    Some(all)
+}
+
+/// Each thing that a NIC must see before another is released before that is stored, for each provider; and the twin that leaves a
+/// release out is seen to.
+#[test]
+fn each_store_that_a_nic_waits_for_is_behind_a_release_of_those_before() {
+    let mlx5 = ["RDMA_ENTRY_UNRELEASED", "RDMA_RECORD_UNRELEASED", "RDMA_DOORBELL_UNRELEASED"];
+    let marked = ["RDMA_ENTRY_UNRELEASED", "RDMA_MARK_UNRELEASED", "RDMA_DOORBELL_UNRELEASED"];
+    let plain = ["RDMA_ENTRY_UNRELEASED", "RDMA_DOORBELL_UNRELEASED"];
+    for (provider, sequence, broken) in [
+        // Entry, record, doorbell, `committed`.
+        (Provider::Mlx5, "EEEWwRWwFWwF", &mlx5[..]),
+        // Entry with its sequence numbers, doorbell, `committed`.
+        (Provider::Bnxt, "FFFFFFFWwFWwF", &plain[..]),
+        // Entry, the word with its colour, doorbell, `committed`.
+        (Provider::Ionic, "FEEEWwFWwFWwF", &marked[..]),
+        // Request, stamp, doorbell, `committed`.
+        (Provider::Posted, "FFFFRRRRRRWwFWwFWwF", &marked[..]),
+    ] {
+        let Some(right) = has(provider, None, sequence) else { return };
+        assert!(right, "{provider}");
+        for broken in broken {
+            assert_eq!(has(provider, Some(broken), sequence), Some(false), "{provider}, {broken}");
+        }
+    }
+}
+
+/// A kernel that fetches has one acquire more than its twin, and has it between the wait for the completion and the value.
+#[test]
+fn a_fetch_acquires_behind_its_completion() {
+    static FETCH: KernelUnit = KernelUnit {
+        name: "rdma_fetch",
+        source: "#include \"anabranch/prelude.h\"\n\
+            #include \"rdma/rdma.h\"\n\
+            ANABRANCH_KERNEL(rdma_fetch, OneArgs, 64) {\n\
+                WaitContext wait = wait_context(grid, args.control, 1, 1, 0, 1);\n\
+                rdma::Request request = {rdma::Opcode::FETCH_ADD, 0, args.remote, 0, args.value, 0, 8, 0, 0};\n\
+                u64 old = 0;\n\
+                rdma::fetch(grid, wait, rdma::load_queue(grid, args.queue), request, old);\n\
+                private_store(grid, args.old, old);\n\
+            }\n",
+        entries: &["rdma_fetch"],
+        ..ONE
+    };
+    for provider in Provider::ALL {
+        let spec = KernelSpec::new(&FETCH).with("RDMA_PROVIDER", provider.number()).with("RDMA_ATOMICS", 1);
+        let broken = spec.clone().with("PRELUDE_MUTANT", mutant("RDMA_FETCHED_UNACQUIRED").unwrap());
+        for target in ["gfx942", "gfx950"] {
+            let Some(texts) = disassembled(&spec, target).zip(disassembled(&broken, target)) else { return };
+            let acquires = |text: &str| text.matches("buffer_inv sc0 sc1").count();
+            assert_eq!(check_disassembly(&texts.0), []);
+            assert_eq!(acquires(&texts.0), acquires(&texts.1) + 1, "{provider} for {target}");
+        }
+    }
+}
+
+#[test]
+fn sources_pass_the_lints_and_are_all_listed() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/device/rdma");
+    let files = std::fs::read_dir(folder).unwrap();
+    let mut names: Vec<String> =
+        files.map(|entry| format!("rdma/{}", entry.unwrap().file_name().into_string().unwrap())).collect();
+    names.sort();
+    assert_eq!(names, DEVICE_HEADERS.iter().map(|header| header.name).collect::<Vec<_>>());
+    for header in DEVICE_HEADERS {
+        // `is_atomic` is a word about operations; the primitives are the prelude's.
+        let text = header.text.replace("atomic", "word");
+        assert_eq!(lint_source(header.name, &text), [], "{}", header.name);
+    }
+    assert_eq!(lint_source("requests.hip", UNIT.source), []);
+}
+
+#[test]
+fn phases_are_those_of_the_header() {
+    let view = DEVICE_HEADERS.iter().find(|header| header.name == "rdma/view.h").unwrap().text;
+    let phases: Vec<u32> =
+        (0..=u32::from(u16::MAX)).filter(|phase| device::phase_name(*phase).is_some()).collect();
+    assert_eq!(phases.len(), view.matches("\n    PHASE_NIC_").count());
+    for (name, phase) in [
+        ("POST", device::PHASE_NIC_POST),
+        ("DONE", device::PHASE_NIC_DONE),
+        ("ERROR", device::PHASE_NIC_ERROR),
+        ("UNREGISTERED", device::PHASE_NIC_UNREGISTERED),
+        ("UNSUPPORTED", device::PHASE_NIC_UNSUPPORTED),
+        ("OUT_OF_RANGE", device::PHASE_NIC_OUT_OF_RANGE),
+    ] {
+        assert!(phases.contains(&phase));
+        assert!(view.contains(&format!("PHASE_NIC_{name} = {phase:#06x},")), "{name}");
+    }
+}

@@ -1,0 +1,222 @@
+//! A NIC that takes commands and keeps them.
+
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use anabranch_transport::Region;
+use anabranch_transport_rdma::mlx5::{Devx, DevxDoorbell, DevxMemory, DevxObject, NextHop, PathRequest};
+use anabranch_transport_rdma::{NicError, Registered, Result};
+
+/// Numbers that the fake gives.
+pub(crate) const MEMORY: u32 = 0x11;
+pub(crate) const PAGE: u32 = 0x22;
+pub(crate) const EVENT_QUEUE: u32 = 0x33;
+pub(crate) const DOMAIN: u32 = 0x44;
+pub(crate) const COMPLETION_QUEUE: u32 = 0x0012_3456;
+pub(crate) const QUEUE_PAIR: u32 = 0x00ab_cdef;
+pub(crate) const MAC: [u8; 6] = [0x02, 0x42, 0x0a, 0x0b, 0x0c, 0x0d];
+
+/// What the NIC was told, in order, and what it says.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    log: Mutex<Vec<(String, Vec<u8>)>>,
+    /// The call that fails, by its number from 0 on.
+    fails: Mutex<Option<usize>>,
+    /// What `QUERY_HCA_CAP` answers: words by byte offset.
+    capabilities: Mutex<Vec<(usize, u32)>>,
+    /// Objects, memory and pages that were made and not given back.
+    live: AtomicUsize,
+}
+
+/// The NIC.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Fake(pub(crate) Arc<State>);
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap()
+}
+
+impl Fake {
+    /// One with all atomic operations.
+    pub(crate) fn new() -> Self {
+        let fake = Self::default();
+        fake.say(&[(0x18, 1 << 30), (0x20, 0x0f), (0x24, 0x0c)]);
+        fake
+    }
+
+    /// Sets the answer about capabilities.
+    pub(crate) fn say(&self, words: &[(usize, u32)]) {
+        *locked(&self.0.capabilities) = words.to_vec();
+    }
+
+    /// Makes a call fail, counted from now on.
+    pub(crate) fn fail(&self, call: usize) {
+        *locked(&self.0.fails) = Some(self.calls().len() + call);
+    }
+
+    /// The calls by name.
+    pub(crate) fn calls(&self) -> Vec<String> {
+        locked(&self.0.log).iter().map(|(name, _)| name.clone()).collect()
+    }
+
+    /// The last command of a name, as words that are not zero by byte offset, and its length.
+    pub(crate) fn command(&self, name: &str) -> (usize, Vec<(usize, u32)>) {
+        let log = locked(&self.0.log);
+        let bytes = &log.iter().rev().find(|(own, _)| own == name).unwrap().1;
+        let words = bytes.chunks(4).map(|word| u32::from_be_bytes(word.try_into().unwrap()));
+        (
+            bytes.len(),
+            words.enumerate().map(|(index, word)| (4 * index, word)).filter(|(_, word)| *word != 0).collect(),
+        )
+    }
+
+    /// Things that were made and not given back.
+    pub(crate) fn live(&self) -> usize {
+        self.0.live.load(Ordering::Relaxed)
+    }
+
+    /// Notes a call; the answer's status says bad parameter if it is the one that fails.
+    fn note(&self, call: &'static str, command: &[u8], answer: &mut [u8]) -> Result<()> {
+        let number = self.calls().len();
+        locked(&self.0.log).push((call.to_owned(), command.to_vec()));
+        if *locked(&self.0.fails) != Some(number) {
+            return Ok(());
+        }
+        if answer.len() >= 8 {
+            answer[0] = 0x03;
+            answer[4..8].copy_from_slice(&0x0012_abcd_u32.to_be_bytes());
+        }
+        Err(NicError::Call { call, nic: self.nic(), cause: "Remote I/O error".to_owned() })
+    }
+
+    fn made(&self) -> Live {
+        self.0.live.fetch_add(1, Ordering::Relaxed);
+        Live(self.clone())
+    }
+}
+
+/// Counts while it lives.
+struct Live(Fake);
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.0.0.live.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for Live {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Live")
+    }
+}
+
+/// A page of registers.
+#[repr(align(4096))]
+struct Registers([u8; 4096]);
+
+struct FakePage {
+    registers: Box<Registers>,
+    _live: Live,
+}
+
+impl fmt::Debug for FakePage {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("FakePage")
+    }
+}
+
+impl DevxDoorbell for FakePage {
+    fn page(&self) -> u32 {
+        PAGE
+    }
+
+    fn mapped(&self) -> (NonNull<u8>, NonNull<u8>) {
+        let start = NonNull::from(&self.registers.0).cast::<u8>();
+        (start, start.map_addr(|address| address.checked_add(0x800).unwrap()))
+    }
+}
+
+#[derive(Debug)]
+struct FakeMemory(#[expect(dead_code, reason = "counts while it lives")] Live);
+
+impl DevxMemory for FakeMemory {
+    fn number(&self) -> u32 {
+        MEMORY
+    }
+}
+
+#[derive(Debug)]
+struct FakeObject(Live);
+
+impl DevxObject for FakeObject {
+    fn modify(&self, what: &'static str, command: &[u8], answer: &mut [u8]) -> Result<()> {
+        self.0.0.note(what, command, answer)
+    }
+}
+
+#[derive(Debug)]
+struct Keys;
+
+impl Registered for Keys {
+    fn local_key(&self) -> u32 {
+        1
+    }
+
+    fn remote_key(&self) -> u32 {
+        2
+    }
+}
+
+impl Devx for Fake {
+    fn nic(&self) -> String {
+        "mlx5_7".to_owned()
+    }
+
+    fn query(&self, command: &[u8], answer: &mut [u8]) -> Result<()> {
+        self.note("QUERY_HCA_CAP", command, answer)?;
+        for (offset, word) in locked(&self.0.capabilities).iter() {
+            answer[*offset..*offset + 4].copy_from_slice(&word.to_be_bytes());
+        }
+        Ok(())
+    }
+
+    fn create(&self, what: &'static str, command: &[u8], answer: &mut [u8]) -> Result<Box<dyn DevxObject>> {
+        self.note(what, command, answer)?;
+        let number = if what == "CREATE_CQ" { COMPLETION_QUEUE } else { QUEUE_PAIR };
+        answer[8..12].copy_from_slice(&number.to_be_bytes());
+        Ok(Box::new(FakeObject(self.made())))
+    }
+
+    #[expect(unsafe_code, reason = "the trait's")]
+    unsafe fn register_queue_memory(&self, address: *mut u8, bytes: usize) -> Result<Box<dyn DevxMemory>> {
+        assert_eq!((address as usize % 4096, bytes % 4096), (0, 0), "whole pages");
+        self.note("umem_reg", &(bytes as u64).to_be_bytes(), &mut [])?;
+        Ok(Box::new(FakeMemory(self.made())))
+    }
+
+    fn allocate_doorbell(&self) -> Result<Box<dyn DevxDoorbell>> {
+        self.note("alloc_uar", &[], &mut [])?;
+        Ok(Box::new(FakePage { registers: Box::new(Registers([0; 4096])), _live: self.made() }))
+    }
+
+    fn event_queue(&self) -> Result<u32> {
+        self.note("query_eqn", &[], &mut [])?;
+        Ok(EVENT_QUEUE)
+    }
+
+    fn protection_domain(&self) -> Result<u32> {
+        self.note("init_obj", &[], &mut [])?;
+        Ok(DOMAIN)
+    }
+
+    fn next_hop(&self, path: &PathRequest) -> Result<NextHop> {
+        self.note("create_ah", &path.remote_gid, &mut [])?;
+        Ok(NextHop { mac: MAC })
+    }
+
+    fn register(&self, _region: Region) -> Result<Arc<dyn Registered>> {
+        Ok(Arc::new(Keys))
+    }
+}
