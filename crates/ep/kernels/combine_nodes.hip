@@ -92,7 +92,7 @@ static ANABRANCH_DEVICE void send_rows(const Grid& grid, const CombineNodesArgs&
         ANABRANCH_UNLESS(NODES_STAGE_UNCOUNTED) tells = last;
     } else if (tells) {
         // The rows were written by earlier work on this stream; the fence carries them to the peers.
-        block_release_system(grid);
+        ANABRANCH_UNLESS(COMBINE_UNRELEASED) block_release_system(grid);
     }
     if (tells) tell_rows(grid, args, wait);
 }
