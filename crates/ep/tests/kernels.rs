@@ -126,6 +126,9 @@ fn code_for_amd_keeps_the_ordering_rules_and_spills_nothing() {
                         "anabranch_ep_combine",
                         "anabranch_ep_dispatch_engine_send",
                         "anabranch_ep_combine_engine_send",
+                        "anabranch_ep_dispatch_nodes",
+                        "anabranch_ep_dispatch_relay",
+                        "anabranch_ep_combine_nodes",
                     ]
                     .contains(&entry);
                     if publishes && wave_releases(&text, entry) == 0 {

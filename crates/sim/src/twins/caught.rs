@@ -241,7 +241,7 @@ pub const TWINS: &[Twin] = &[
     twin("COMBINE_NO_ACQUIRE", &[EP, STAGED, SPLIT]),
     twin("COMBINE_NO_BARRIER", &[EP, STAGED, EP_C]),
     twin("COMBINE_WAITS_FOR_ITSELF", &[EP, STAGED]),
-    twin("COMBINE_UNRELEASED", &[EP_C.by_races()]),
+    twin("COMBINE_UNRELEASED", &[EP_C.by_races(), NODES.cumulative().by_races()]),
     twin("COMBINE_EPOCH_PLAIN", &[EP.by_races()]),
     twin("COMBINE_FLAG_FIRST", &[STAGED, STAGED_C, Search { staged: true, ..SPLIT }]),
     // A combine that pushes in one kernel: all blocks have been counted, and have read the epoch, before any may end.
