@@ -11,11 +11,15 @@
 // reads of epoch e are over, and what d put to s had come before.
 // Why the window of what returns is not overwritten while it is read: d puts there again in epoch e + 1, behind the same flag of s.
 // The same chain protects the flag words.
+//
+// Nobody waits for what it has put before it goes on to sum; when it has, the first block does: what a NIC could not do ends this rank's
+// operation with what the NIC says, and not only its peers'.
 #include "anabranch/prelude.h"
 #include "ep/routing.h"
 #include "ep/mask.h"
 #include "ep/nodes.h"
 #include "ep/combine_flags.h"
+#include "shmem/order.h"
 #include "shmem/signal.h"
 
 #ifndef EP_ELEMENT
@@ -111,7 +115,9 @@ static ANABRANCH_DEVICE void sum_rows(const Grid& grid, const CombineNodesArgs& 
         u32 to = static_cast<u32>(static_cast<u64>(units) * (segment + 1) / args.segments);
         sum_units(grid, args, token, from, to);
     }
-    advance_epoch(grid, args, wait.epoch);
+    shmem::Status put = shmem::Status::OK;
+    if (grid.block == 0) put = shmem::quiet<shmem::Block>(grid, shmem::Context{args.team, wait});
+    if (put == shmem::Status::OK) advance_epoch(grid, args, wait.epoch);
 }
 
 ANABRANCH_KERNEL(anabranch_ep_combine_nodes, CombineNodesArgs, 1024) {

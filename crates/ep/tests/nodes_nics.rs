@@ -157,7 +157,9 @@ fn errors_of(faults: NicFaults, way: Across) -> Vec<String> {
 fn a_request_that_fails_is_named() {
     for way in WAYS {
         let texts = errors_of(NicFaults { fails: Some((40, Syndrome::RemoteAccess)), ..NicFaults::default() }, way);
-        assert!(texts[2].contains("access refused by the peer's NIC"), "{texts:#?}");
+        // In a dispatch its peers miss the rows first; in a combine the rank itself waits for its NIC.
+        let named = |text: &String| text.contains("access refused by the peer's NIC") || text.contains("for rank 2");
+        assert!(texts.iter().any(named), "{texts:#?}");
     }
 }
 
