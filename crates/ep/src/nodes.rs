@@ -150,7 +150,9 @@ impl NodeMap {
     pub fn relayed_by(&self, rank: GroupRank) -> Vec<GroupRank> {
         let Some(node) = self.node_of(rank) else { return Vec::new() };
         let sources = (0..self.ranks()).map(GroupRank::new);
-        sources.filter(|source| !self.is_near(*source, rank) && self.relay(*source, node) == Some(rank)).collect()
+        sources
+            .filter(|source| !self.is_near(*source, rank) && self.relay(*source, node) == Some(rank))
+            .collect()
     }
 
     /// The place of a source's rows in the relay window of the rank that forwards them on a node.

@@ -176,7 +176,8 @@ impl ExpertParallel {
             let mask = masks.then(|| MaskTable::new(world.device(), plan.ranks())).transpose()?;
             let slots = slots.collect::<Result<Vec<_>>>()?;
             let engine = engine.map(|units| Engine::new(world.device(), &team, units)).transpose()?;
-            let nodes = nodes.map(|units| Nodes::new(world.device(), &plan, team.rank(), units)).transpose()?;
+            let nodes =
+                nodes.map(|units| Nodes::new(world.device(), &plan, team.rank(), units)).transpose()?;
             Ok((permit, slots, Arc::new(placement), mask, engine, nodes))
         });
         agree(world, group, "ep slots", &own)?;

@@ -13,9 +13,7 @@ use anabranch_ep::reference::ReferenceExpert;
 use anabranch_ep::{Across, Error, ExpertParallel, Mode};
 use anabranch_hip::DeviceOrdinal;
 use anabranch_ranks::GlobalRank;
-use anabranch_shmem::{
-    NicSource, RankError, RankSetup, RdmaConfig, World, WorldConfig, spawn_threads,
-};
+use anabranch_shmem::{NicSource, RankError, RankSetup, RdmaConfig, World, WorldConfig, spawn_threads};
 use anabranch_softnic::{Adversary, NicFaults, SoftNicConfig, SoftNics, Syndrome};
 use anabranch_transport::{HostIdentity, TransportKind};
 use common::{Case, all_well, jit, machine, round, world_config};
@@ -156,9 +154,11 @@ fn errors_of(faults: NicFaults, way: Across) -> Vec<String> {
 #[test]
 fn a_request_that_fails_is_named() {
     for way in WAYS {
-        let texts = errors_of(NicFaults { fails: Some((40, Syndrome::RemoteAccess)), ..NicFaults::default() }, way);
+        let texts =
+            errors_of(NicFaults { fails: Some((40, Syndrome::RemoteAccess)), ..NicFaults::default() }, way);
         // In a dispatch its peers miss the rows first; in a combine the rank itself waits for its NIC.
-        let named = |text: &String| text.contains("access refused by the peer's NIC") || text.contains("for rank 2");
+        let named =
+            |text: &String| text.contains("access refused by the peer's NIC") || text.contains("for rank 2");
         assert!(texts.iter().any(named), "{texts:#?}");
     }
 }

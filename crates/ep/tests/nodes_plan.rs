@@ -148,7 +148,10 @@ fn what_does_not_go_across_nodes_is_refused() {
     assert!(text.contains("payload is copy-engine"), "{text}");
     let text = Plan::new(base(), 5).unwrap_err().to_string();
     assert_eq!(text, "the map of nodes has 4 ranks, and the group has 5");
-    assert_eq!("both".parse::<Across>().unwrap_err().to_string(), "\"both\" is no way across nodes; allowed are auto, direct, node");
+    assert_eq!(
+        "both".parse::<Across>().unwrap_err().to_string(),
+        "\"both\" is no way across nodes; allowed are auto, direct, node"
+    );
     // On one node everything is as without a map.
     let one = |config: EpConfig| Plan::new(config.nodes(NodeMap::new(&[1, 1, 1, 1])), 4).unwrap();
     assert!(one(base().combine_weights(true).mode(Mode::Compact)).across().is_none());

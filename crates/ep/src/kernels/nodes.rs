@@ -17,8 +17,7 @@ use crate::cast::DispatchCast;
 use crate::data_type::DataType;
 use crate::plan::TILE;
 
-const NODE_HEADERS: &[Header] =
-    &[Header { name: "ep/nodes.h", text: include_str!("../../kernels/nodes.h") }];
+const NODE_HEADERS: &[Header] = &[Header { name: "ep/nodes.h", text: include_str!("../../kernels/nodes.h") }];
 
 /// Dispatch across nodes; parameters `EP_NODES`, `EP_RELAY` where tokens go once to each node, and those of
 /// [`DISPATCH`](super::DISPATCH) but `EP_MASK`.

@@ -41,20 +41,25 @@ impl NodeUnits {
             world.jit().load(world.device(), &spec)
         });
         Ok(Self {
-            dispatch: load(kernels::dispatch_nodes(dispatch, config.cast_from, config.dispatch_cast, by_node))?,
+            dispatch: load(kernels::dispatch_nodes(
+                dispatch,
+                config.cast_from,
+                config.dispatch_cast,
+                by_node,
+            ))?,
             relay: relay.transpose()?,
-            combine: load(kernels::combine_nodes(world.kernel(&kernels::COMBINE_NODES), config.combine_type))?,
+            combine: load(kernels::combine_nodes(
+                world.kernel(&kernels::COMBINE_NODES),
+                config.combine_type,
+            ))?,
         })
     }
 
     pub(super) fn launched(&self) -> impl Iterator<Item = LaunchedUnit<'_>> {
         let relay = self.relay.as_deref().map(|unit| (unit, kernels::DISPATCH_RELAY.entries));
-        [
-            (&*self.dispatch, kernels::DISPATCH_NODES.entries),
-            (&*self.combine, kernels::COMBINE_NODES.entries),
-        ]
-        .into_iter()
-        .chain(relay)
+        [(&*self.dispatch, kernels::DISPATCH_NODES.entries), (&*self.combine, kernels::COMBINE_NODES.entries)]
+            .into_iter()
+            .chain(relay)
     }
 }
 
@@ -128,7 +133,12 @@ pub(super) fn check_reach(world: &World, group: &Group, plan: &Plan) -> Result<(
 
 impl ExpertParallel {
     /// A whole dispatch.
-    pub(super) fn dispatch_across(&self, nodes: &Nodes, stream: &Stream, tokens: &Tokens) -> Result<Dispatched> {
+    pub(super) fn dispatch_across(
+        &self,
+        nodes: &Nodes,
+        stream: &Stream,
+        tokens: &Tokens,
+    ) -> Result<Dispatched> {
         let entry = match nodes.units.relay {
             None => "anabranch_ep_dispatch_nodes",
             Some(_) => "anabranch_ep_dispatch_nodes_send",

@@ -197,7 +197,8 @@ impl Plan {
     /// Words of the table that kernels read, the same on all ranks: the node of each rank, relays and places for each node, and sources.
     #[doc(hidden)]
     pub fn node_table_words(&self) -> usize {
-        self.across().map_or(0, |(nodes, _)| (nodes.ranks() + 2 * nodes.count() + nodes.relay_slots()) as usize)
+        self.across()
+            .map_or(0, |(nodes, _)| (nodes.ranks() + 2 * nodes.count() + nodes.relay_slots()) as usize)
     }
 
     /// Those words for a rank, and how many sources there are.
@@ -206,7 +207,8 @@ impl Plan {
         let Some((nodes, _)) = self.across() else { return (Vec::new(), 0) };
         let all = || 0..nodes.count();
         let other = |node: &u32| nodes.node_of(rank) != Some(*node);
-        let relays = all().map(|node| nodes.relay(rank, node).filter(|_| other(&node)).map_or(0, GroupRank::get));
+        let relays =
+            all().map(|node| nodes.relay(rank, node).filter(|_| other(&node)).map_or(0, GroupRank::get));
         let places = all().map(|node| nodes.relay_slot(rank, node).filter(|_| other(&node)).unwrap_or(0));
         let sources = nodes.relayed_by(rank);
         let words = nodes.nodes().iter().copied().chain(relays).chain(places);

@@ -8,7 +8,8 @@ use anabranch_hip_jit::{DevicePointer, KernelSpec};
 use anabranch_ranks::GroupRank;
 
 use super::{
-    COMBINE, DataType, Ep, FLAG_STRIDE, Grid, Kernels, ScenarioError, SeededKernel, TeamView, WAVE, at, kernels,
+    COMBINE, DataType, Ep, FLAG_STRIDE, Grid, Kernels, ScenarioError, SeededKernel, TeamView, WAVE, at,
+    kernels,
 };
 use crate::{Case, Failure, Protocol};
 
@@ -51,12 +52,18 @@ impl NodeKernels {
             let spec = KernelSpec::new(&kernels::DISPATCH_NODES);
             kernels::dispatch_nodes(spec, DataType::F32, none, by_node).with("EP_TILE", WAVE)
         };
-        let combine =
-            || kernels::combine_nodes(KernelSpec::new(&kernels::COMBINE_NODES), DataType::F32).with("EP_TILE", WAVE);
+        let combine = || {
+            kernels::combine_nodes(KernelSpec::new(&kernels::COMBINE_NODES), DataType::F32)
+                .with("EP_TILE", WAVE)
+        };
         let relay =
             || kernels::dispatch_relay(KernelSpec::new(&kernels::DISPATCH_RELAY)).with("EP_TILE", WAVE);
         Ok(Self {
-            whole: if by_node { None } else { Some(kernels.load(dispatch(), "anabranch_ep_dispatch_nodes")?) },
+            whole: if by_node {
+                None
+            } else {
+                Some(kernels.load(dispatch(), "anabranch_ep_dispatch_nodes")?)
+            },
             send: kernels.load(dispatch(), "anabranch_ep_dispatch_nodes_send")?,
             receive: if by_node {
                 kernels.load(relay(), "anabranch_ep_dispatch_relay")?
@@ -85,7 +92,13 @@ impl Ep {
     }
 
     /// Puts the operations of an epoch on the rank's stream.
-    pub(super) fn queue_nodes(&mut self, rank: u32, epoch: u32, sending: Grid, summing: Grid) -> Result<(), Failure> {
+    pub(super) fn queue_nodes(
+        &mut self,
+        rank: u32,
+        epoch: u32,
+        sending: Grid,
+        summing: Grid,
+    ) -> Result<(), Failure> {
         let Some(nodes) = &self.nodes else { return Ok(()) };
         let team = self.bench.team(rank);
         let view = self.nodes_view(rank, nodes.sources[rank as usize]);
@@ -128,7 +141,13 @@ impl Ep {
         }
     }
 
-    fn dispatch_nodes_args(&self, team: TeamView, nodes: NodesView, rank: u32, epoch: u32) -> DispatchNodesArgs {
+    fn dispatch_nodes_args(
+        &self,
+        team: TeamView,
+        nodes: NodesView,
+        rank: u32,
+        epoch: u32,
+    ) -> DispatchNodesArgs {
         let (layout, memory) = (self.plan.layout(), self.bench.ranks[rank as usize]);
         let relayed = self.own.nodes + self.plan.node_table_words() as u64 * 4;
         DispatchNodesArgs {
@@ -146,7 +165,13 @@ impl Ep {
         }
     }
 
-    fn combine_nodes_args(&self, team: TeamView, nodes: NodesView, rank: u32, epoch: u32) -> CombineNodesArgs {
+    fn combine_nodes_args(
+        &self,
+        team: TeamView,
+        nodes: NodesView,
+        rank: u32,
+        epoch: u32,
+    ) -> CombineNodesArgs {
         let (plan, layout, own) = (&self.plan, self.plan.layout(), self.bench.ranks[rank as usize].own);
         let memory = &self.memory[rank as usize];
         CombineNodesArgs {
