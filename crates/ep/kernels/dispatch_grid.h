@@ -19,7 +19,8 @@ static ANABRANCH_DEVICE void learn_counts(const Grid& grid, const DispatchArgs& 
         const u64* flag = reinterpret_cast<const u64*>(own + static_cast<u64>(peer) * args.flag_stride);
         u64 seen = 0;
         bool is_there = true;
-        WaitStatus status = await_rank(grid, wait, args.mask, DISPATCH_WAIT_FLAG, peer, flag, seen, is_there);
+        WaitStatus status = await_teller(grid, local, wait, DISPATCH_WAIT_FLAG, peer, own, args.flag_stride);
+        if (status == WAIT_OK) status = await_rank(grid, wait, args.mask, DISPATCH_WAIT_FLAG, peer, flag, seen, is_there);
         if (status == WAIT_OK && is_there && flag_epoch(seen) != epoch) {
             report_fault(grid, wait, DISPATCH_FLAG_OVERRUN, peer, epoch, seen, 0);
             status = WAIT_FAULT;

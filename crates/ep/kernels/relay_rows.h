@@ -95,6 +95,23 @@ static ANABRANCH_DEVICE void tell_relayed(const Grid&, const DispatchLocal&) {}
 static ANABRANCH_DEVICE u32 place_of(const Grid&, const DispatchArgs&, u32, u64, u32 n) { return n; }
 #endif
 
+// Waits for the own flag of the rank that tells what comes from another, where that is not the rank itself: if that rank is not there,
+// it is the one to be named.
+#ifdef EP_FORWARD
+static ANABRANCH_DEVICE WaitStatus await_teller(const Grid& grid, const DispatchLocal& local, const WaitContext& wait, u32 phase,
+                                                u32 rank, u64 flags, u32 flag_stride) {
+    u32 teller = private_load(grid, local.nodes.tellers + rank);
+    if (teller == rank) return WAIT_OK;
+    u64 seen = 0;
+    const u64* flag = reinterpret_cast<const u64*>(flags + static_cast<u64>(teller) * flag_stride);
+    return await_flag(grid, wait, phase, teller, flag, seen);
+}
+#else
+static ANABRANCH_DEVICE WaitStatus await_teller(const Grid&, const DispatchLocal&, const WaitContext&, u32, u32, u64, u32) {
+    return WAIT_OK;
+}
+#endif
+
 #ifdef EP_FORWARD
 // How many copies of a row's token are for ranks below this one.
 static ANABRANCH_DEVICE u32 copies_below(const Grid& grid, const DispatchArgs& args, const Owners& owners, u32 row, u32 rank) {

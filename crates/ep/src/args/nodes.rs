@@ -16,6 +16,8 @@ device_struct! {
         pub places: DevicePointer<u32>,
         /// `[source_count]`: for whom this rank forwards; a source's place here is that of its rows in the relay window.
         pub sources: DevicePointer<u32>,
+        /// `[ranks]`: which rank of this node tells what comes from each: the rank that forwards it, or itself.
+        pub tellers: DevicePointer<u32>,
         /// Nodes.
         pub count: u32,
         /// This rank's.

@@ -194,11 +194,12 @@ impl Plan {
         if self.is_by_node() { places * u64::from(self.ranks) } else { 0 }
     }
 
-    /// Words of the table that kernels read, the same on all ranks: the node of each rank, relays and places for each node, and sources.
+    /// Words of the table that kernels read, the same on all ranks: the node of each rank, relays and places for each node, tellers, and
+    /// sources.
     #[doc(hidden)]
     pub fn node_table_words(&self) -> usize {
         self.across()
-            .map_or(0, |(nodes, _)| (nodes.ranks() + 2 * nodes.count() + nodes.relay_slots()) as usize)
+            .map_or(0, |(nodes, _)| (2 * nodes.ranks() + 2 * nodes.count() + nodes.relay_slots()) as usize)
     }
 
     /// Those words for a rank, and how many sources there are.
@@ -211,7 +212,11 @@ impl Plan {
             all().map(|node| nodes.relay(rank, node).filter(|_| other(&node)).map_or(0, GroupRank::get));
         let places = all().map(|node| nodes.relay_slot(rank, node).filter(|_| other(&node)).unwrap_or(0));
         let sources = nodes.relayed_by(rank);
-        let words = nodes.nodes().iter().copied().chain(relays).chain(places);
+        let teller = |source| nodes.node_of(rank).and_then(|node| nodes.relay(source, node)).unwrap_or(source);
+        let near = |source| nodes.is_near(source, rank);
+        let tellers = (0..nodes.ranks()).map(GroupRank::new);
+        let tellers = tellers.map(|one| if near(one) { one.get() } else { teller(one).get() });
+        let words = nodes.nodes().iter().copied().chain(relays).chain(places).chain(tellers);
         let mut words: Vec<_> = words.chain(sources.iter().map(|source| source.get())).collect();
         words.resize(self.node_table_words(), 0);
         (words, sources.len() as u32)

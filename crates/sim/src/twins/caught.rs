@@ -56,6 +56,7 @@ impl Search {
             | Protocol::CclEngine
             | Protocol::EpCompact
             | Protocol::EpReplay
+            | Protocol::EpNodes
             | Protocol::EpRelay => 3,
             _ => 2,
         };
