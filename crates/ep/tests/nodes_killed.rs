@@ -34,12 +34,12 @@ fn killed_by_node() {
 #[test]
 fn stalled_direct() {
     let scripts = [("direct-dispatch", 2, 0), ("direct-dispatch", 0, 1), ("direct-combine", 1, 0)];
-    survive_all("stalled_direct", CombineSource::Buffer, End::Stalled, &scripts);
+    survive_all("stalled_direct", CombineSource::Window, End::Stalled, &scripts);
 }
 
 /// Who waits for rows that another rank of its node forwards waits for that rank first.
 #[test]
 fn stalled_by_node() {
     let scripts = [("node-dispatch", 2, 0), ("node-dispatch", 0, 1), ("node-combine", 1, 0)];
-    survive_all("stalled_by_node", CombineSource::Buffer, End::Stalled, &scripts);
+    survive_all("stalled_by_node", CombineSource::Window, End::Stalled, &scripts);
 }
