@@ -350,7 +350,7 @@ pub const TWINS: &[Twin] = &[
     twin("BY_QUEUE_NO_ACQUIRE", &[SDMA]),
     twin("DRAIN_NO_ACQUIRE", &[SDMA]),
     twin("NODES_FLAG_FIRST", &[NODES, NODES.cumulative(), RELAY]),
-    twin("NODES_RELAY_UNWAITED", &[RELAY]),
+    twin("NODES_RELAY_UNWAITED", &[RELAY.by_values()]),
     twin("NODES_RELAY_NO_ACQUIRE", &[RELAY]),
     twin("NODES_FORWARD_FLAG_FIRST", &[RELAY, RELAY.cumulative()]),
     twin("NODES_RETURN_FLAG_FIRST", &[NODES, NODES.cumulative()]),
