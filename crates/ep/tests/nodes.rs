@@ -208,7 +208,9 @@ fn several_slots_and_releases_between_combines() {
                     work(&expert, &stream, &two.dispatched)?;
                     let landed = [land(&ep, &stream, two)?, land(&ep, &stream, one)?];
                     world.synchronize(&stream)?;
-                    landed.iter().for_each(|one| one.judge(ep.rank()));
+                    for one in &landed {
+                        one.judge(ep.rank());
+                    }
                 }
             }
             Ok(())

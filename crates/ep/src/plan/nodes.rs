@@ -212,7 +212,8 @@ impl Plan {
             all().map(|node| nodes.relay(rank, node).filter(|_| other(&node)).map_or(0, GroupRank::get));
         let places = all().map(|node| nodes.relay_slot(rank, node).filter(|_| other(&node)).unwrap_or(0));
         let sources = nodes.relayed_by(rank);
-        let teller = |source| nodes.node_of(rank).and_then(|node| nodes.relay(source, node)).unwrap_or(source);
+        let teller =
+            |source| nodes.node_of(rank).and_then(|node| nodes.relay(source, node)).unwrap_or(source);
         let near = |source| nodes.is_near(source, rank);
         let tellers = (0..nodes.ranks()).map(GroupRank::new);
         let tellers = tellers.map(|one| if near(one) { one.get() } else { teller(one).get() });
