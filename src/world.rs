@@ -7,10 +7,11 @@ use anabranch_bootstrap::{Deadline, Heartbeat, Rendezvous, TcpConfig, TcpRendezv
 use anabranch_ccl::{CclConfig, Table};
 use anabranch_ep::{EpConfig, LaunchTable, Mode};
 use anabranch_ranks::GlobalRank;
-use anabranch_shmem::{RankError, RankSetup, SdmaConfig, World, WorldConfig};
+use anabranch_shmem::{NicSource, RankError, RankSetup, RdmaConfig, SdmaConfig, World, WorldConfig};
+use anabranch_softnic::{Listen, SoftNicConfig, SoftNics};
 use anabranch_transport::TransportKind;
 
-use crate::config::{ByteSize, Config, HeapMode, TransportName};
+use crate::config::{ByteSize, Config, HeapMode, NicDriverName, TransportName};
 use crate::environment::Environment;
 use crate::error::Result;
 use crate::platform::{Placement, Platform};
@@ -119,7 +120,8 @@ impl Platform {
         W: Fn(&World) -> Result<T, E> + Sync,
     {
         let devices = (0..self.ranks()).map(|rank| self.device(rank)).collect::<Result<Vec<_>>>()?;
-        let config = world_config(self.config());
+        let nic = nic_source_of_threads(self.config());
+        let config = WorldConfig { nic, ..world_config(self.config()) };
         let setup = |rank: GlobalRank| match devices.get(rank.index()) {
             Some(device) => {
                 Ok(RankSetup { config: config.clone(), device: device.clone(), jit: self.jit().clone() })
@@ -148,7 +150,42 @@ pub fn world_config(config: &Config) -> WorldConfig {
         rendezvous_deadline: config.deadline.rendezvous.duration(),
         operation_deadline: config.deadline.operation.duration(),
         sdma: sdma_config(config),
+        rdma: rdma_config(config),
+        nic: nic_source(config),
         ..WorldConfig::default()
+    }
+}
+
+fn rdma_config(config: &Config) -> RdmaConfig {
+    let rdma = &config.transport.rdma;
+    RdmaConfig {
+        queues: rdma.queues,
+        entries: rdma.entries,
+        patience: rdma.patience.duration(),
+        nics: rdma.nics.clone(),
+        gid_index: rdma.gid_index,
+        traffic_class: rdma.traffic_class,
+        service_level: rdma.service_level,
+    }
+}
+
+/// What opens a rank's NIC, whichever process the others are in.
+fn nic_source(config: &Config) -> NicSource {
+    let rdma = &config.transport.rdma;
+    match rdma.driver {
+        NicDriverName::Verbs => NicSource::default(),
+        NicDriverName::Software => {
+            let listen = rdma.software_address.map_or(Listen::Abstract, Listen::Tcp);
+            NicSource::new(Arc::new(SoftNics::by_sockets(listen, SoftNicConfig::default())))
+        }
+    }
+}
+
+/// The same for ranks that are threads of this process: NICs in software hand frames to each other, so that a seed decides about them too.
+fn nic_source_of_threads(config: &Config) -> NicSource {
+    match config.transport.rdma.driver {
+        NicDriverName::Verbs => NicSource::default(),
+        NicDriverName::Software => NicSource::new(Arc::new(SoftNics::in_process(SoftNicConfig::default()))),
     }
 }
 

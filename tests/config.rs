@@ -4,8 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anabranch::RuntimeKind;
 use anabranch::config::{
-    ByteSize, Config, LoadOptions, LoadedConfig, SETTINGS, SettingKind, TransportName, setting_named,
-    settings_markdown,
+    ByteSize, Config, LoadOptions, LoadedConfig, SETTINGS, SettingKind, setting_named, settings_markdown,
 };
 
 fn repository(path: &str) -> PathBuf {
@@ -122,6 +121,23 @@ fn a_wrong_value_is_named_with_its_line_and_what_would_be_right() {
             "[transport.sdma]\nmost_copy_bytes = 100\n",
             &["line 2: transport.sdma.most_copy_bytes: ", "is 100; allowed are multiples of 32"],
         ),
+        ("[transport.rdma]\ndriver = \"ibverbs\"\n", &["line 2: ", "`verbs` or `software`"]),
+        (
+            "[transport.rdma]\nqueues = 65\n",
+            &["line 2: transport.rdma.queues: ", "is 65; allowed is 1 to 64"],
+        ),
+        (
+            "[transport.rdma]\nentries = 48\n",
+            &["line 2: transport.rdma.entries: ", "is 48; allowed are powers of two"],
+        ),
+        ("[transport.rdma]\npatience = \"0 s\"\n", &["line 2: transport.rdma.patience: ", "1 ms and 1 h"]),
+        ("[transport.rdma]\nnics = [\"mlx5_0:x\"]\n", &["line 2: transport.rdma.nics: ", "mlx5_0:x"]),
+        ("[transport.rdma]\nservice_level = 16\n", &["line 2: transport.rdma.service_level: ", "0 to 15"]),
+        ("[transport.rdma]\nsoftware_address = \"here\"\n", &["line 2: ", "IP address"]),
+        (
+            "[heap]\nmode = \"flat\"\n[transport]\norder = [\"p2p\", \"rdma\"]\n",
+            &["line 2: heap.mode: ", "`rdma` in transport.order"],
+        ),
         ("[transport]\norder = [\"tcp\"]\n", &["line 2: ", "p2p"]),
         ("[kernels]\ncompile = true\n", &["line 2: kernels.compile: "]),
         ("heap = 3\n", &["line 1: "]),
@@ -133,22 +149,6 @@ fn a_wrong_value_is_named_with_its_line_and_what_would_be_right() {
             assert!(message.contains(part), "{text:?}: {message:?} lacks {part:?}");
         }
     }
-}
-
-#[test]
-fn what_is_not_built_is_refused_by_name_and_its_tables_still_parse() {
-    for (text, message) in [
-        (
-            "[transport]\norder = [\"p2p\", \"rdma\"]\n",
-            "cluster.toml line 2: transport.order = \"rdma\" is not built",
-        ),
-        ("[transport]\norder = [\"rdma\"]\n", "cluster.toml line 2: transport.order = \"rdma\" is not built"),
-    ] {
-        assert!(refused(text).starts_with(message), "{}", refused(text));
-    }
-    let kept = Config::from_toml("c", "[transport.rdma.nic]\nname = \"x\"\n").unwrap();
-    assert_eq!(kept.config.transport.order, [TransportName::P2p]);
-    assert!(kept.config.transport.rdma.contains_key("nic"));
 }
 
 #[test]
@@ -224,6 +224,9 @@ fn other_value(kind: SettingKind, name: &str) -> &'static str {
         (_, "heap.mode") => "flat",
         (_, "transport.order") => "sdma,p2p",
         (_, "transport.sdma.ring_bytes") => "1 MiB",
+        (_, "transport.rdma.driver") => "software",
+        (_, "transport.rdma.entries") => "1024",
+        (_, "transport.rdma.software_address") => "127.0.0.1",
         (_, "ccl.check") => "fingerprint",
         (_, "ccl.meetings") => "stream",
         (_, "ep.mode") => "compact",

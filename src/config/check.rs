@@ -5,11 +5,14 @@ use std::time::Duration;
 use anabranch_ep::LaunchTable;
 use anabranch_hip::RuntimeKind;
 use anabranch_hip_host::seeded::Fault;
+use anabranch_transport_rdma::RdmaConfig as RdmaLimits;
+use anabranch_transport_rdma::nics::NicFilter;
 
 use super::Config;
 use super::error::ConfigError;
 use super::origin::Origins;
-use super::sections::{HeapMode, Schedule, TransportName};
+use super::sections::{HeapMode, Schedule};
+use super::transport::TransportName;
 use super::units::ByteSize;
 use crate::world::ccl_config;
 
@@ -97,10 +100,6 @@ impl Check<'_> {
         self.require(value != Some(0), key, || "must be at least 1".into())
     }
 
-    fn not_built(&self, key: &'static str, value: &'static str, reason: &'static str) -> ConfigError {
-        ConfigError::NotBuilt { origin: self.origins.of(key), key, value, reason }
-    }
-
     fn device(&self, config: &Config) -> Result<(), ConfigError> {
         let device = &config.device;
         let host = &device.host;
@@ -150,12 +149,13 @@ impl Check<'_> {
             self.require(!order[..index].contains(name), key, || {
                 format!("{} is listed twice", name.as_str())
             })?;
-            let reason = match name {
-                TransportName::P2p | TransportName::Sdma => continue,
-                TransportName::Rdma => "NIC queues are not part of this version; use [\"p2p\"]",
-            };
-            return Err(self.not_built(key, name.as_str(), reason));
         }
+        let flat_over_nics = config.heap.mode == HeapMode::Flat && order.contains(&TransportName::Rdma);
+        self.require(!flat_over_nics, "heap.mode", || {
+            "flat maps the memory of all ranks, and `rdma` in transport.order is for those that cannot be"
+                .into()
+        })?;
+        self.rdma(config)?;
         let sdma = &config.transport.sdma;
         self.require((1..=64).contains(&sdma.queues), "transport.sdma.queues", || {
             format!("is {}; allowed is 1 to 64", sdma.queues)
@@ -173,11 +173,36 @@ impl Check<'_> {
     }
 }
 
+impl Check<'_> {
+    fn rdma(&self, config: &Config) -> Result<(), ConfigError> {
+        let rdma = &config.transport.rdma;
+        self.require((1..=64).contains(&rdma.queues), "transport.rdma.queues", || {
+            format!("is {}; allowed is 1 to 64", rdma.queues)
+        })?;
+        let (least, most) = (RdmaLimits::LEAST_ENTRIES, RdmaLimits::MOST_ENTRIES);
+        let fits = rdma.entries.is_power_of_two() && (least..=most).contains(&rdma.entries);
+        self.require(fits, "transport.rdma.entries", || {
+            format!("is {}; allowed are powers of two from {least} to {most}", rdma.entries)
+        })?;
+        let patience = rdma.patience.duration();
+        let fits = (Duration::from_millis(1)..=Duration::from_secs(3600)).contains(&patience);
+        self.require(fits, "transport.rdma.patience", || "must be between 1 ms and 1 h".into())?;
+        let filter = NicFilter::parse(&rdma.nics);
+        self.require(filter.is_ok(), "transport.rdma.nics", || {
+            filter.err().map(|error| error.to_string()).unwrap_or_default()
+        })?;
+        let level = rdma.service_level;
+        self.require(level <= RdmaLimits::MOST_SERVICE_LEVEL, "transport.rdma.service_level", || {
+            format!("is {level}; allowed is 0 to {}", RdmaLimits::MOST_SERVICE_LEVEL)
+        })
+    }
+}
+
 impl Config {
     /// Checks what a configuration made in code must satisfy; loaded ones are checked already.
     ///
     /// # Errors
-    /// [`ConfigError::Value`] and [`ConfigError::NotBuilt`].
+    /// [`ConfigError::Value`].
     pub fn check(&self) -> Result<(), ConfigError> {
         check(self, &Origins::default())
     }

@@ -47,18 +47,6 @@ pub enum ConfigError {
         /// What is wrong with it.
         problem: String,
     },
-    /// A value that names something this build does not have.
-    #[error("{origin}: {key} = \"{value}\" is not built: {reason}")]
-    NotBuilt {
-        /// Who set it.
-        origin: Origin,
-        /// The dotted key.
-        key: &'static str,
-        /// The value.
-        value: &'static str,
-        /// Why, and what to use.
-        reason: &'static str,
-    },
 }
 
 fn suggest(suggestion: Option<&str>) -> String {

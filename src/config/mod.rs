@@ -11,6 +11,7 @@ mod origin;
 mod sections;
 mod settings;
 mod single;
+mod transport;
 mod units;
 
 use std::path::{Path, PathBuf};
@@ -19,10 +20,10 @@ pub use error::ConfigError;
 pub use origin::{Origin, Origins};
 pub use sections::{
     BootstrapConfig, CclSettings, CompileMode, Config, DeadlineConfig, DeviceConfig, EpSettings, HeapConfig,
-    HeapMode, HostDeviceConfig, KernelsConfig, P2pConfig, Schedule, SdmaConfig, TransportConfig,
-    TransportName,
+    HeapMode, HostDeviceConfig, KernelsConfig, Schedule,
 };
 pub use settings::{SETTINGS, Setting, SettingKind, setting_named, settings_markdown};
+pub use transport::{NicDriverName, P2pConfig, RdmaConfig, SdmaConfig, TransportConfig, TransportName};
 pub use units::{ByteSize, Period, UnitError};
 
 /// Variables that begin with our name and are no settings: what launchers give to ranks, and the log filter.

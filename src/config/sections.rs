@@ -12,6 +12,7 @@ use anabranch_ep::Mode;
 use anabranch_hip::RuntimeKind;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::transport::TransportConfig;
 use super::units::{ByteSize, Period};
 
 /// The effective settings of one rank: `[device]`, `[heap]`, `[bootstrap]`, `[transport]`, `[kernels]`,
@@ -207,83 +208,6 @@ impl Default for BootstrapConfig {
             heartbeat: Period(Duration::from_secs(1)),
             silence: Period(Duration::from_secs(10)),
         }
-    }
-}
-
-/// A way of moving bytes, by its name in `transport.order`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-#[non_exhaustive]
-pub enum TransportName {
-    /// Peer memory, mapped.
-    P2p,
-    /// Copy engines.
-    Sdma,
-    /// A NIC. Known by name, not built yet.
-    Rdma,
-}
-
-impl TransportName {
-    /// The name as written in the configuration.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::P2p => "p2p",
-            Self::Sdma => "sdma",
-            Self::Rdma => "rdma",
-        }
-    }
-}
-
-/// `[transport]`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-#[non_exhaustive]
-pub struct TransportConfig {
-    /// Transports in order of preference; the first that reaches a peer is its route.
-    pub order: Vec<TransportName>,
-    /// Peer memory has no settings.
-    pub p2p: P2pConfig,
-    /// Copy engines.
-    pub sdma: SdmaConfig,
-    /// Kept unread, so that one file serves builds with and without it.
-    #[serde(skip_serializing_if = "toml::Table::is_empty")]
-    pub rdma: toml::Table,
-}
-
-impl Default for TransportConfig {
-    fn default() -> Self {
-        Self {
-            order: vec![TransportName::P2p],
-            p2p: P2pConfig::default(),
-            sdma: SdmaConfig::default(),
-            rdma: toml::Table::new(),
-        }
-    }
-}
-
-/// `[transport.p2p]`: no settings.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-#[non_exhaustive]
-pub struct P2pConfig {}
-
-/// `[transport.sdma]`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-#[non_exhaustive]
-pub struct SdmaConfig {
-    /// Queues to each peer, over which the waves of a kernel are spread.
-    pub queues: u32,
-    /// Bytes of a queue's ring, a power of two.
-    pub ring_bytes: ByteSize,
-    /// The most bytes of one copy packet, a multiple of 32; `None` means what the engine takes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub most_copy_bytes: Option<ByteSize>,
-}
-
-impl Default for SdmaConfig {
-    fn default() -> Self {
-        Self { queues: 2, ring_bytes: ByteSize(64 << 10), most_copy_bytes: None }
     }
 }
 

@@ -250,7 +250,7 @@ pub static SETTINGS: &[Setting] = &[
     shared(setting(
         "transport.order",
         Words(&["p2p", "sdma", "rdma"]),
-        "Transports in order of preference; the first that reaches a peer is its route. `rdma` is not built.",
+        "Transports in order of preference; the first that reaches a peer is its route.",
     )),
     shared(setting(
         "transport.sdma.queues",
@@ -269,6 +269,49 @@ pub static SETTINGS: &[Setting] = &[
             "The most that one copy packet moves, a multiple of 32 bytes; longer copies are several.",
         )),
         "what the engine takes",
+    ),
+    shared(setting(
+        "transport.rdma.driver",
+        Word(&["verbs", "software"]),
+        "What serves as a rank's NIC: the machine's NICs by libibverbs, or NICs in software that talk over sockets, for trials without hardware.",
+    )),
+    shared(setting(
+        "transport.rdma.queues",
+        Integer,
+        "Queue pairs to each peer, 1 to 64; the waves of a kernel are spread over them.",
+    )),
+    shared(setting(
+        "transport.rdma.entries",
+        Integer,
+        "Entries of a send queue, a power of two from 16 to 32768; a request takes one or two.",
+    )),
+    shared(setting(
+        "transport.rdma.patience",
+        Duration,
+        "How long a peer's NIC has to answer before its queue pair fails.",
+    )),
+    setting(
+        "transport.rdma.nics",
+        Texts,
+        "Which NICs may be used: `NAME`, `NAME:PORT`, `=NAME`, and `^` before what is left out; empty means every NIC that is hardware.",
+    ),
+    unset(
+        setting("transport.rdma.gid_index", Integer, "Which address of the port (GID)."),
+        "the best by its kind",
+    ),
+    shared(setting(
+        "transport.rdma.traffic_class",
+        Integer,
+        "Traffic class of packets, 0 to 255; on Ethernet four times the DSCP.",
+    )),
+    shared(setting(
+        "transport.rdma.service_level",
+        Integer,
+        "Service level, 0 to 15; on Ethernet the priority, 0 to 7.",
+    )),
+    unset(
+        setting("transport.rdma.software_address", Text, "Where NICs in software listen: an IP address."),
+        "sockets of this machine",
     ),
     setting(
         "kernels.compile",

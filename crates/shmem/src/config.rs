@@ -61,7 +61,7 @@ pub struct WorldConfig {
     /// How copy engines are used where `transports` names them (`transport.sdma`). Equal on all ranks but for what engines in
     /// software do.
     pub sdma: SdmaConfig,
-    /// How the NIC is used where `transports` names it (`transport.rdma`). Equal on all ranks.
+    /// How the NIC is used where `transports` names it (`transport.rdma`). Equal on all ranks but for which NIC and address.
     pub rdma: RdmaConfig,
     /// Who opens this rank's NIC then (`transport.rdma.driver`).
     pub nic: NicSource,
@@ -111,6 +111,8 @@ impl WorldConfig {
             ("transport.rdma.queues", self.rdma.queues.to_string()),
             ("transport.rdma.entries", self.rdma.entries.to_string()),
             ("transport.rdma.patience", format!("{:?}", self.rdma.patience)),
+            ("transport.rdma.traffic_class", self.rdma.traffic_class.to_string()),
+            ("transport.rdma.service_level", self.rdma.service_level.to_string()),
         ]
         .map(|(name, value)| (name.to_owned(), value))
         .into()
@@ -167,7 +169,10 @@ impl WorldConfig {
 
     fn check_rdma(&self) -> Result<()> {
         let refuse = |field, given: String, expected| Err(Error::Config { field, given, expected });
-        let RdmaConfig { queues, entries, patience, .. } = self.rdma.clone();
+        let RdmaConfig { queues, entries, patience, service_level, .. } = self.rdma.clone();
+        if service_level > RdmaConfig::MOST_SERVICE_LEVEL {
+            return refuse("transport.rdma.service_level", service_level.to_string(), "0 to 15");
+        }
         if !(1..=MOST_QUEUES).contains(&queues) {
             return refuse("transport.rdma.queues", queues.to_string(), "1 to 64");
         }
@@ -256,6 +261,6 @@ mod tests {
             nic: _,
             host_identity: _,
         } = WorldConfig::default();
-        assert_eq!(WorldConfig::default().fields().len(), 12);
+        assert_eq!(WorldConfig::default().fields().len(), 14);
     }
 }

@@ -362,7 +362,7 @@ fn prepare(
     let audience = Transports::audience(local, peers);
     let window = layout.map(|layout| FlatWindow::new(device, local.rank, layout, audience)).transpose();
     let window = window.map_err(|source| flat_error(config, device, source))?.map(Arc::new);
-    let transports = Transports::new(config, device, local, peers.len(), brought, window.as_ref());
+    let transports = Transports::new(config, device, local, peers, brought, window.as_ref());
     if window.is_some() && transports.built_in_p2p().is_none() {
         let expected =
             "static, as the transport p2p is one that was brought and flat ranges are the built-in one's";

@@ -56,13 +56,13 @@ pub(crate) struct Opened {
 }
 
 impl Transports {
-    /// The transports that the configuration names, for a world of so many ranks; `brought` ones take precedence over built-in ones of their kind. The
+    /// The transports that the configuration names, among these ranks; `brought` ones take precedence over built-in ones of their kind. The
     /// built-in `p2p` maps peers into `window` where there is one.
     pub(crate) fn new(
         config: &WorldConfig,
         device: &anabranch_hip::Device,
         local: &PeerInfo,
-        ranks: usize,
+        peers: &[PeerInfo],
         brought: Vec<Box<dyn Transport>>,
         window: Option<&Arc<FlatWindow>>,
     ) -> Self {
@@ -81,14 +81,14 @@ impl Transports {
                 (None, TransportKind::Sdma) => {
                     let (device, local, window) = (device.clone(), local.clone(), window.cloned());
                     // Engines to all ranks may be dead, and be found so in half the time that joining may take.
-                    let share = config.rendezvous_deadline / (2 * ranks.max(1) as u32);
+                    let share = config.rendezvous_deadline / (2 * peers.len().max(1) as u32);
                     let patience = share.max(LEAST_PATIENCE).min(config.sdma.patience);
                     let sdma = SdmaConfig { patience, ..config.sdma };
                     Some(AnyTransport::Sdma(SdmaTransport::new(device, local, window, sdma)))
                 }
                 (None, TransportKind::Rdma) => {
-                    let (device, local, ranks) = (device.clone(), local.clone(), ranks as u32);
-                    let driver = config.nic.open(&device, &local, ranks, &config.rdma);
+                    let driver = config.nic.open(device, local, peers, &config.rdma);
+                    let (device, local, ranks) = (device.clone(), local.clone(), peers.len() as u32);
                     let rdma = RdmaTransport::new(device, local, ranks, driver, config.rdma.clone());
                     Some(AnyTransport::Rdma(rdma))
                 }

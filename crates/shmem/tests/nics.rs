@@ -285,10 +285,10 @@ impl OpenNic for Mixed {
         &self,
         device: &Device,
         local: &PeerInfo,
-        ranks: u32,
+        peers: &[PeerInfo],
         config: &RdmaConfig,
     ) -> Result<Arc<dyn NicDriver>, NicError> {
-        let nic = self.0.open(device, local, ranks, config)?;
+        let nic = self.0.open(device, local, peers, config)?;
         Ok(if local.rank.get() == 1 { Arc::new(Other(nic)) } else { nic })
     }
 }

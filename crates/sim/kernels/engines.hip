@@ -1,4 +1,4 @@
-// Messages by copy engines, round after round: every group of the grid (thread, wave or block) sends to and receives from the same
+// Messages by copy engines or NICs, round after round: every group of the grid (thread, wave or block) sends to and receives from the same
 // group of every rank, its own included. All groups put into the queues of all peers, so that each queue has many producers.
 //
 // Slot reuse: the sender of a round waits until the receiver has consumed the one before.
@@ -130,7 +130,7 @@ static ANABRANCH_DEVICE void exchange(const Grid& grid, const shmem::Context& co
             status = receive<Scope>(grid, context, args, group, peer, round);
         }
     }
-    // The end of a kernel completes nothing that copy engines were given.
+    // The end of a kernel completes nothing that copy engines and NICs were given.
     shmem::Status done = shmem::quiet<Scope>(grid, context);
     if (status == shmem::Status::OK) status = done;
     if (Scope::lane(grid) == 0) private_store(grid, args.statuses + group, static_cast<u64>(status));

@@ -62,6 +62,8 @@ pub enum Protocol {
     CclGatherMany,
     /// Messages by copy engines in software whose queues kernels write.
     Sdma,
+    /// The same by NICs in software, whose queue pairs kernels write.
+    Rdma,
     /// A whole world of rank threads: join, dispatch and combine, leave.
     World,
 }
@@ -95,6 +97,7 @@ impl Protocol {
         Self::CclPipes,
         Self::CclGatherMany,
         Self::Sdma,
+        Self::Rdma,
         Self::World,
     ];
 
@@ -127,6 +130,7 @@ impl Protocol {
             Self::CclPipes => "ccl-pipes",
             Self::CclGatherMany => "ccl-gather-many",
             Self::Sdma => "sdma",
+            Self::Rdma => "rdma",
             Self::World => "world",
         }
     }
@@ -134,7 +138,7 @@ impl Protocol {
     /// Whether it runs on a machine with real memory, streams and engines: AMD's fences, no checker for races, and no count of
     /// switches.
     pub const fn is_whole_machine(self) -> bool {
-        matches!(self, Self::Sdma | Self::World)
+        matches!(self, Self::Sdma | Self::Rdma | Self::World)
     }
 
     /// Whether the switches of its runs are counted, so that [`RunOptions`](crate::RunOptions) can limit and enumerate them. A
@@ -215,10 +219,10 @@ impl Case {
             protocol,
             ranks,
             rounds,
-            // Of messages by copy engines every wave of a block has a part.
+            // Of messages by copy engines or NICs every wave of a block has a part.
             tokens: if small {
                 2
-            } else if matches!(protocol, Protocol::Sdma) {
+            } else if matches!(protocol, Protocol::Sdma | Protocol::Rdma) {
                 6
             } else {
                 3

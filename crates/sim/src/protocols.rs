@@ -59,6 +59,9 @@ pub const fn about(protocol: Protocol) -> &'static str {
         Protocol::Sdma => {
             "messages by copy engines in software, whose queues kernels write; --staged for one thing that goes wrong"
         }
+        Protocol::Rdma => {
+            "messages by NICs in software, whose queue pairs kernels write; --staged for one thing that goes wrong"
+        }
         Protocol::World => {
             "join, dispatch, experts, combine and leave of rank threads, with --fault; --staged as for ep"
         }

@@ -179,6 +179,9 @@ fn messages_by_copy_engines_are_right_under_every_seed() {
         0..2,
     );
     clean(&with(Protocol::Sdma, 2, |case| case.staged = true), 0..60);
+    clean(&Case::new(Protocol::Rdma, 2), 0..40);
+    clean(&with(Protocol::Rdma, 3, |case| (case.blocks, case.waves) = (1, 2)), 0..20);
+    clean(&with(Protocol::Rdma, 2, |case| case.staged = true), 0..40);
     clean(&with(Protocol::Sdma, 4, |case| (case.staged, case.blocks, case.waves) = (true, 1, 1)), 0..40);
 }
 

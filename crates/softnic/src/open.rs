@@ -52,7 +52,7 @@ impl OpenNic for SoftNics {
         &self,
         device: &Device,
         local: &PeerInfo,
-        _: u32,
+        _: &[PeerInfo],
         config: &RdmaConfig,
     ) -> Result<Arc<dyn NicDriver>, NicError> {
         let fabric: Box<dyn Fabric> = match &self.fabric {

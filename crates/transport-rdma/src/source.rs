@@ -1,6 +1,7 @@
 //! Who opens a rank's NIC.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 
 use anabranch_hip::Device;
@@ -9,11 +10,13 @@ use anabranch_transport::PeerInfo;
 use crate::config::RdmaConfig;
 use crate::driver::NicDriver;
 use crate::error::{NicError, Result};
+use crate::nics::{Considered, Machine, NicFilter, NicTreeError, SYSTEM_FOLDER, assign_to_rank};
+use crate::verbs::{NicChoice, PostedDriver};
 
 /// Opens the NIC that serves a rank.
 pub trait OpenNic: fmt::Debug + Send + Sync {
-    /// Chooses and opens a NIC for the rank that `local` describes, on its `device`, in a world of `ranks` ranks. Not collective; each rank
-    /// calls it once while it joins.
+    /// Chooses and opens a NIC for the rank that `local` describes, on its `device`, among `peers`, all ranks of the world in the order of
+    /// their numbers. Not collective; each rank calls it once while it joins.
     ///
     /// # Errors
     /// Why there is none; what the NIC's library or the configuration refuses.
@@ -21,7 +24,7 @@ pub trait OpenNic: fmt::Debug + Send + Sync {
         &self,
         device: &Device,
         local: &PeerInfo,
-        ranks: u32,
+        peers: &[PeerInfo],
         config: &RdmaConfig,
     ) -> Result<Arc<dyn NicDriver>>;
 }
@@ -44,12 +47,12 @@ impl NicSource {
         &self,
         device: &Device,
         local: &PeerInfo,
-        ranks: u32,
+        peers: &[PeerInfo],
         config: &RdmaConfig,
     ) -> Result<Arc<dyn NicDriver>> {
         match &self.0 {
-            Some(opener) => opener.open(device, local, ranks, config),
-            None => open_machines(device, local, ranks, config),
+            Some(opener) => opener.open(device, local, peers, config),
+            None => open_machines(device, local, peers, config),
         }
     }
 }
@@ -67,7 +70,32 @@ impl PartialEq for NicSource {
 
 impl Eq for NicSource {}
 
-/// The machine's own NIC by its verbs library.
-fn open_machines(_: &Device, _: &PeerInfo, _: u32, _: &RdmaConfig) -> Result<Arc<dyn NicDriver>> {
-    Err(NicError::NoNic { reasons: "this build has no driver for the machine's NICs".to_owned() })
+/// The machine's NIC by its verbs library: the port that [`assign_to_rank`] says, and requests that a thread of the host posts.
+fn open_machines(
+    device: &Device,
+    local: &PeerInfo,
+    peers: &[PeerInfo],
+    config: &RdmaConfig,
+) -> Result<Arc<dyn NicDriver>> {
+    let none = |cause: NicTreeError| NicError::NoNic { reasons: anabranch_hip::with_causes(&cause) };
+    let root = Path::new(SYSTEM_FOLDER);
+    let machine = Machine::read(root).map_err(none)?;
+    let filter = NicFilter::parse(&config.nics).map_err(none)?;
+    filter.check(&machine).map_err(none)?;
+    let assigned = assign_to_rank(root, local.rank, peers, &machine, &filter).map_err(none)?;
+    let Some(port) = assigned.chosen else {
+        let of_port = |one: &Considered| format!("{}: {}", one.port, one.verdict);
+        let considered: Vec<_> = assigned.considered.iter().map(of_port).collect();
+        let reasons = std::iter::once(assigned.reason).chain(considered).collect::<Vec<_>>().join("; ");
+        return Err(NicError::NoNic { reasons });
+    };
+    let choice = NicChoice {
+        nic: Some(port.name),
+        // Verbs count ports in 8 bits.
+        port: u8::try_from(port.port).ok(),
+        gid: config.gid_index,
+        traffic_class: config.traffic_class,
+        service_level: config.service_level,
+    };
+    Ok(Arc::new(PostedDriver::open(device, &choice, config)?))
 }

@@ -212,7 +212,7 @@ impl Ranks {
         let opener = SoftNics::in_process(setup.soft.clone());
         let mut offers = Vec::new();
         for (rank, number) in ranks.all.iter_mut().zip(0..) {
-            let driver = opener.open(&rank.device, &peer_info(number), size, &setup.config).map(&changed);
+            let driver = opener.open(&rank.device, &peer_info(number), &[], &setup.config).map(&changed);
             let (device, config) = (rank.device.clone(), setup.config.clone());
             let rdma = RdmaTransport::new(device, peer_info(number), size, driver, config);
             let region = Region { address: rank.heap.address().0, bytes: heap_bytes as u64 };

@@ -53,7 +53,7 @@ pub fn scenario(case: Case, jit: &Jit) -> Result<Box<dyn Scenario>, ScenarioErro
         Protocol::Ping => Box::new(ping::Ping::new(case, kernels)?),
         Protocol::CclPipes => Box::new(ccl_pipes::Exchange::new(case, kernels)?),
         Protocol::CclGatherMany => Box::new(ccl::GatherMany::new(case, kernels)?),
-        Protocol::Sdma => Box::new(sdma::Sdma::new(case, jit)?),
+        Protocol::Sdma | Protocol::Rdma => Box::new(sdma::Sdma::new(case, jit)?),
         Protocol::World => Box::new(world::World::new(case, jit)?),
     })
 }

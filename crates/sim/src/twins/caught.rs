@@ -147,6 +147,7 @@ const MOVE_C: Search = MOVE.cumulative();
 const BULK_C: Search = BULK.cumulative();
 const HOPS_C: Search = HOPS.cumulative();
 const SDMA: Search = Search::of(Protocol::Sdma).by_values();
+const RDMA: Search = Search::of(Protocol::Rdma).by_values();
 const ENGINE_C: Search = ENGINE.cumulative();
 const PACKETS_C: Search = PACKETS.cumulative();
 const PACKETS_SHORT_C: Search = PACKETS_SHORT.cumulative();
@@ -349,6 +350,9 @@ pub const TWINS: &[Twin] = &[
     twin("BY_QUEUE_UNRELEASED", &[SDMA]),
     twin("BY_QUEUE_NO_ACQUIRE", &[SDMA]),
     twin("DRAIN_NO_ACQUIRE", &[SDMA]),
+    twin("BY_NIC_UNRELEASED", &[RDMA]),
+    twin("BY_NIC_NO_ACQUIRE", &[RDMA]),
+    twin("NIC_SIGNAL_FIRST", &[RDMA]),
     twin("NODES_FLAG_FIRST", &[NODES, NODES.cumulative(), RELAY]),
     twin("NODES_RELAY_UNWAITED", &[RELAY.by_values()]),
     twin("NODES_RELAY_NO_ACQUIRE", &[RELAY]),

@@ -1,7 +1,7 @@
 //! The rows of NICs' queues that kernels write.
 
 use super::table::{File, HeldBy};
-use HeldBy::{CodeCheck, NotNeeded, OtherMemory, Test};
+use HeldBy::{CodeCheck, NotNeeded, OtherMemory, Test, Twins};
 
 const BESIDE_A_NIC: HeldBy = Test(
     "crates/transport-rdma/tests/device/together.rs: many lanes, and twins with each mistake, beside a NIC",
@@ -17,6 +17,12 @@ const REST_OF_A_COMPLETION: HeldBy = OtherMemory(
     "A NIC writes a completion in one piece; a GPU that loads a later part before an earlier one would tell. The acquire orders them.",
 );
 const FOR_THE_RECORD: HeldBy = NotNeeded("What a fault record says; nothing depends on it.");
+
+const BY_NICS: HeldBy = Test(
+    "crates/shmem/tests/device_api/nics.rs: the conformance cases by NICs in software with an adversary",
+);
+const OF_STREAMS: HeldBy =
+    Test("crates/shmem/tests/nics.rs: copies and signals in the order of a stream, compared byte by byte");
 
 pub(super) const FILES: &[File] = &[
     File {
@@ -116,6 +122,31 @@ pub(super) const FILES: &[File] = &[
             ),
             ("quiet", "wait_done", BESIDE_A_NIC),
             ("quiet", "flag_load", BESIDE_A_NIC),
+        ],
+    },
+    File {
+        file: "shmem/device/shmem/nic.h",
+        rows: &[
+            ("by_nic", "release_for_leader", Twins(&["BY_NIC_UNRELEASED"])),
+            ("by_nic", "post", Twins(&["NIC_SIGNAL_FIRST"])),
+            ("by_nic", "post", Twins(&["NIC_SIGNAL_FIRST", "BY_NIC_UNRELEASED"])),
+            ("by_nic", "post", Twins(&["NIC_SIGNAL_FIRST"])),
+            ("by_nic", "wait_done", BY_NICS),
+            ("by_nic", "acquire_after_wait", Twins(&["BY_NIC_NO_ACQUIRE"])),
+            ("by_nic", "barrier", super::sdma::BEHIND_BROADCAST),
+            ("put_value_by_nic", "post", BY_NICS),
+        ],
+    },
+    File {
+        file: "shmem/device/shmem/nic_atomics.h",
+        rows: &[("fetch_by_nic", "wait_for", BY_NICS), ("change_by_nic", "post", BY_NICS)],
+    },
+    File {
+        file: "shmem/kernels/nic_team.hip",
+        rows: &[
+            ("anabranch_nic_copies", "release_for_leader", OF_STREAMS),
+            ("anabranch_nic_copies", "post", OF_STREAMS),
+            ("anabranch_nic_copies", "acquire_after_wait", OF_STREAMS),
         ],
     },
 ];

@@ -28,6 +28,7 @@ const FENCES: &[&str] = &[
     "meet",
     "meet_telling",
     "by_queue",
+    "by_nic",
     "drain",
     "post",
     "wait_done",

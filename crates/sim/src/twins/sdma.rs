@@ -59,13 +59,14 @@ pub(super) const FILES: &[File] = &[
             ("by_queue", "wait_done", Twins(&["SDMA_DONE_UNWAITED"])),
             ("by_queue", "acquire_after_wait", Twins(&["BY_QUEUE_NO_ACQUIRE"])),
             ("by_queue", "barrier", BEHIND_BROADCAST),
-            ("drain", "acquire_after_wait", Twins(&["DRAIN_NO_ACQUIRE"])),
-            ("drain", "barrier", BEHIND_BROADCAST),
         ],
     },
     File {
         file: "shmem/device/shmem/put_get.h",
-        rows: &[("copy_by_engine", "by_queue", Twins(&["BY_QUEUE_UNRELEASED", "BY_QUEUE_NO_ACQUIRE"]))],
+        rows: &[
+            ("copy_by_engine", "by_queue", Twins(&["BY_QUEUE_UNRELEASED", "BY_QUEUE_NO_ACQUIRE"])),
+            ("copy_by_engine", "by_nic", Twins(&["BY_NIC_UNRELEASED", "BY_NIC_NO_ACQUIRE"])),
+        ],
     },
     File {
         file: "shmem/kernels/engine_legs.hip",
@@ -78,7 +79,7 @@ pub(super) const FILES: &[File] = &[
 ];
 
 /// What an engine's leader has seen to be done, before the other lanes of a wave read it.
-const BEHIND_BROADCAST: HeldBy = OtherMemory(
+pub(super) const BEHIND_BROADCAST: HeldBy = OtherMemory(
     "A block's broadcast has barriers of its own. A wave's orders no memory, but the machine acquires for a whole wave at once; the \
      checker, which goes by lane, does not run on machines with engines.",
 );

@@ -10,6 +10,8 @@ const FOR_LATER: HeldBy = Twins(&["NO_ACQUIRE_AFTER_WAIT", "ACQUIRE_AT_DEVICE_SC
 const BARE_PING: HeldBy = Test(
     "crates/cli/tests/bench.rs: a flag behind which nothing is read; the ping under seeds judges where it ends",
 );
+/// A fence orders what is sent, and lets nothing be read; what it waits for are engines and NICs, which the acquire is not for.
+const FENCED: HeldBy = NotNeeded("Behind a fence nothing is read that it waited for.");
 const COUNTS_WRONG: HeldBy = NotNeeded("Counts mistakes for the host, which looks when the kernel is over.");
 
 pub(super) const FILES: &[File] = &[
@@ -64,9 +66,10 @@ pub(super) const FILES: &[File] = &[
     File {
         file: "shmem/device/shmem/order.h",
         rows: &[
-            ("fence", "drain", Twins(&["FENCE_ONE_NOTHING"])),
+            ("drain", "acquire_after_wait", Twins(&["DRAIN_NO_ACQUIRE"])),
+            ("drain", "barrier", super::sdma::BEHIND_BROADCAST),
+            ("finish", "acquire_after_wait", FENCED),
             ("fence", "release_for_leader", Twins(&["FENCE_ONE_NOTHING"])),
-            ("fence", "drain", Twins(&["FENCE_ALL_NOTHING"])),
             ("fence", "release_for_leader", Twins(&["FENCE_ALL_NOTHING"])),
             ("quiet", "release_for_all", Twins(&["QUIET_NOTHING"])),
             ("quiet", "drain", Twins(&["QUIET_NOTHING", "DRAIN_NO_ACQUIRE"])),
@@ -81,6 +84,7 @@ pub(super) const FILES: &[File] = &[
             ("signal_word", "flag_store", Twins(&["SIGNAL_BEFORE_DATA", "COMPARE_LOOSE", "COMPARE_EQUAL"])),
             ("signal_word", "fetch_add_system", TORN),
             ("signal_by_queue", "by_queue", Twins(&["SDMA_SIGNAL_FIRST", "BY_QUEUE_UNRELEASED"])),
+            ("signal_by_nic", "by_nic", Twins(&["NIC_SIGNAL_FIRST", "BY_NIC_UNRELEASED"])),
             ("put_signal_nbi", "release_for_leader", Twins(&["PUT_SIGNAL_UNRELEASED", "SIGNAL_BEFORE_DATA"])),
             ("signal_test", "flag_load", Twins(&["COMPARE_LOOSE"])),
             ("signal_test", "fence_acquire_system", Twins(&["SIGNAL_TEST_NO_ACQUIRE"])),
@@ -110,12 +114,12 @@ pub(super) const FILES: &[File] = &[
     File {
         file: "shmem/device/shmem/barrier.h",
         rows: &[
+            ("store_epoch", "flag_store", Twins(&["TEAM_SYNC_FLAG_FIRST", "TEAM_SYNC_EPOCH_NOT_KEPT"])),
             (
                 "team_sync",
                 "release_for_first",
                 Twins(&["TEAM_SYNC_UNRELEASED", "TEAM_SYNC_FLAG_FIRST", "BLOCK_QUIET_BY_ONE_THREAD"]),
             ),
-            ("team_sync", "flag_store", Twins(&["TEAM_SYNC_FLAG_FIRST", "TEAM_SYNC_EPOCH_NOT_KEPT"])),
             (
                 "team_sync",
                 "wait_until",

@@ -186,6 +186,10 @@ pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_ep_keep_routing", Runs::In(&[Protocol::EpReplay])),
     ("anabranch_ep_reference_expert", Runs::Quiet),
     ("anabranch_ep_reference_expert_major", EXPERTS),
+    ("anabranch_nic_copies", Runs::Test(NICS)),
+    ("anabranch_nic_probe", Runs::Test(NICS)),
+    ("anabranch_nic_signal", Runs::Test(NICS)),
+    ("anabranch_nic_team_barrier", Runs::Test(NICS)),
     ("anabranch_p2p_check", Runs::Test(P2P)),
     ("anabranch_p2p_fill", Runs::Quiet),
     ("anabranch_p2p_load", Runs::Quiet),
@@ -200,7 +204,7 @@ pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_shmem_conformance_several", Runs::Test(API)),
     ("anabranch_sim_copy", Runs::Quiet),
     ("anabranch_sim_copy_bytes", Runs::Quiet),
-    ("anabranch_sim_engines", Runs::In(&[Protocol::Sdma])),
+    ("anabranch_sim_engines", Runs::In(&[Protocol::Sdma, Protocol::Rdma])),
     ("anabranch_sim_gather", Runs::In(&[Protocol::Gather])),
     ("anabranch_sim_look", Runs::In(&[Protocol::StreamSignal])),
     ("anabranch_sim_messages", Runs::In(&[Protocol::PutSignal, Protocol::PutQuiet])),
@@ -228,5 +232,6 @@ const GATHERS_MANY: Runs = Runs::In(&[Protocol::CclGatherMany]);
 const REDUCES_PACKETS: Runs = Runs::In(&[Protocol::Ccl, Protocol::CclPackets]);
 const REDUCES_BULK: Runs = Runs::In(&[Protocol::Ccl, Protocol::CclBulk]);
 const HOPS: Runs = Runs::In(&[Protocol::Ccl, Protocol::CclHops]);
+const NICS: &str = "crates/shmem/tests/nics.rs";
 const P2P: &str = "crates/cli/tests/bench.rs";
 const API: &str = "crates/shmem/tests/device_api";

@@ -109,14 +109,14 @@ impl Ep {
         let receiving = if nodes.whole.is_some() { Grid { blocks: 1, ..sending } } else { sending };
         let expert = self.expert_args(rank);
         match &nodes.whole {
-            Some(whole) if rank % 2 == 0 => self.bench.launch(rank, whole, sending, &dispatch)?,
+            Some(whole) if rank.is_multiple_of(2) => self.bench.launch(rank, whole, sending, &dispatch)?,
             _ => {
                 self.bench.launch(rank, &nodes.send, sending, &dispatch)?;
                 self.bench.launch(rank, &nodes.receive, receiving, &dispatch)?;
             }
         }
         self.bench.launch(rank, &self.expert, Grid { local_bytes: 0, ..summing }, &expert)?;
-        if rank % 2 == 0 {
+        if rank.is_multiple_of(2) {
             self.bench.launch(rank, &nodes.combine, summing, &combine)?;
         } else {
             self.bench.launch(rank, &nodes.offer, offering, &combine)?;

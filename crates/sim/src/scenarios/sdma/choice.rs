@@ -1,9 +1,13 @@
 //! What a seed draws of a run beside the order of things: how messages go, what the queues are like, and what goes wrong.
 
+use core::time::Duration;
+
+use anabranch_softnic::{Adversary, NicFaults, SoftNicConfig, Syndrome};
+use anabranch_transport_rdma::RdmaConfig;
 use anabranch_transport_sdma::{EngineFaults, SoftwareConfig};
 
 use super::super::bench::mixed;
-use crate::Case;
+use crate::{Case, Protocol};
 
 /// What goes wrong in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +20,19 @@ pub(super) enum Trouble {
     Dead { rank: u32, after: u64 },
     /// Where a rank believes another's heap to be, nothing is any more.
     Gone { from: u32, to: u32 },
+    /// A rank's NIC goes wrong behind so many requests.
+    Nic { rank: u32, how: NicTrouble, requests: u64 },
+}
+
+/// How a NIC goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NicTrouble {
+    /// A request of its own fails.
+    Fails(Syndrome),
+    /// It does nothing more, and its peers find it gone.
+    Dies,
+    /// It says nothing more.
+    Silent,
 }
 
 /// One queue.
@@ -31,7 +48,7 @@ const MODES: u64 = 5;
 /// The same of a thread: fences are a thread's.
 const MODES_OF_THREAD: u64 = 7;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Choice {
     pub(super) mode: u32,
     pub(super) scope: u32,
@@ -40,6 +57,7 @@ pub(super) struct Choice {
     pub(super) ring_bytes: u64,
     pub(super) most_copy_bytes: u32,
     pub(super) software: SoftwareConfig,
+    pub(super) nics: SoftNicConfig,
     pub(super) trouble: Option<Trouble>,
 }
 
@@ -77,8 +95,21 @@ impl Choice {
                 pointer_looks: draw.of([0, 16, 128]),
                 faults: EngineFaults::default(),
             },
+            nics: SoftNicConfig::default(),
             trouble: None,
         };
+        if case.protocol == Protocol::Rdma {
+            choice.nics = SoftNicConfig {
+                frame_bytes: draw.of([64, 128]) as u32,
+                window: draw.of([1, 4, 64]) as u32,
+                steps: draw.of([1, 3, 16]) as u32,
+                most_message_bytes: draw.of([64, 64, 4096]) as u32,
+                adversary: Some(Adversary::new(draw.below(u64::MAX))),
+                ..SoftNicConfig::default()
+            };
+            choice.trouble = case.staged.then(|| nic_trouble(case.ranks, &mut draw));
+            return choice;
+        }
         if case.staged {
             choice.trouble = Some(trouble(case.ranks, choice.queues, &mut draw));
             // Else the pointer makes up for it.
@@ -104,6 +135,49 @@ impl Choice {
         }
         software
     }
+}
+
+impl Choice {
+    /// How the transport uses NICs.
+    pub(super) fn rdma(&self) -> RdmaConfig {
+        // Shorter than waits of kernels, in virtual time.
+        let patience = Duration::from_millis(100);
+        let (queues, entries) = (self.queues, RdmaConfig::LEAST_ENTRIES);
+        RdmaConfig { queues, entries, patience, ..RdmaConfig::default() }
+    }
+
+    /// What the NICs are like.
+    pub(super) fn soft_nic(&self) -> SoftNicConfig {
+        self.nics.clone()
+    }
+
+    /// Whose NIC goes wrong, and how.
+    pub(super) fn nic_faults(&self) -> Option<(u32, NicFaults)> {
+        let Some(Trouble::Nic { rank, how, requests }) = self.trouble else { return None };
+        let faults = NicFaults::default();
+        Some((
+            rank,
+            match how {
+                NicTrouble::Fails(syndrome) => NicFaults { fails: Some((requests, syndrome)), ..faults },
+                NicTrouble::Dies => NicFaults { dies_after: Some(requests), ..faults },
+                NicTrouble::Silent => NicFaults { falls_silent_after: Some(requests), ..faults },
+            },
+        ))
+    }
+}
+
+fn nic_trouble(ranks: u32, draw: &mut Draw) -> Trouble {
+    let rank = draw.below(u64::from(ranks)) as u32;
+    let requests = 1 + draw.below(40);
+    let how = match draw.below(6) {
+        0 => return Trouble::Dead { rank, after: draw.below(4000) },
+        1 => NicTrouble::Dies,
+        2 => NicTrouble::Silent,
+        3 => NicTrouble::Fails(Syndrome::RemoteAccess),
+        4 => NicTrouble::Fails(Syndrome::RetryExceeded),
+        _ => NicTrouble::Fails(Syndrome::ReceiverNotReady),
+    };
+    Trouble::Nic { rank, how, requests }
 }
 
 fn trouble(ranks: u32, queues: u32, draw: &mut Draw) -> Trouble {

@@ -1,5 +1,6 @@
 //! What a run may come to.
 
+use anabranch_hip_jit::control::FaultRecord;
 use anabranch_shmem::device_api::{PHASE_DONE, PHASE_POST};
 
 use super::choice::{Choice, Trouble};
@@ -33,7 +34,12 @@ impl Sdma {
             }
             if self.ends(me, left, choice)? {
                 failed += 1;
-                named |= left.record.is_some_and(|record| culprits(choice.trouble).contains(&record.peer));
+                let names = |record: &FaultRecord| {
+                    let whose = culprits(choice.trouble);
+                    // Of its own NIC a rank says to whom it did not get.
+                    whose.contains(&record.peer) || (is_of_nic(record.phase) && whose.contains(&me))
+                };
+                named |= left.record.as_ref().is_some_and(names);
             }
         }
         match choice.trouble {
@@ -104,6 +110,13 @@ impl Sdma {
         if peer >= self.case.ranks || record.rank != me {
             return Err(format!("rank {me}: the record of rank {} names rank {peer}", record.rank));
         }
+        if let Some(Trouble::Nic { rank, .. }) = choice.trouble
+            && is_of_nic(phase)
+            && me != rank
+            && peer != rank
+        {
+            return Err(format!("rank {me} blames its NIC for rank {peer}, and both work"));
+        }
         let of_engine = matches!(phase, PHASE_POST | PHASE_DONE);
         if of_engine && engine_of(choice.trouble) != Some((me, peer)) {
             return Err(format!("rank {me} blames the engine to rank {peer}, which works"));
@@ -117,6 +130,11 @@ pub(super) fn message_word(from: u32, to: u32, group: u32, round: u64, word: u32
     u64::from(from) << 56 | u64::from(to) << 48 | u64::from(group) << 32 | round << 16 | u64::from(word)
 }
 
+/// Whether a kernel says so of a queue pair.
+fn is_of_nic(phase: u32) -> bool {
+    anabranch_transport_rdma::device::phase_name(phase).is_some()
+}
+
 /// Whose fault it may be.
 fn culprits(trouble: Option<Trouble>) -> Vec<u32> {
     match trouble {
@@ -124,7 +142,7 @@ fn culprits(trouble: Option<Trouble>) -> Vec<u32> {
         Some(Trouble::LostDoorbell { queue, .. } | Trouble::Stall { queue, .. }) => {
             vec![queue.from, queue.to]
         }
-        Some(Trouble::Dead { rank, .. }) => vec![rank],
+        Some(Trouble::Dead { rank, .. } | Trouble::Nic { rank, .. }) => vec![rank],
         Some(Trouble::Gone { from, to }) => vec![from, to],
     }
 }
@@ -134,6 +152,6 @@ fn engine_of(trouble: Option<Trouble>) -> Option<(u32, u32)> {
     match trouble? {
         Trouble::LostDoorbell { queue, .. } | Trouble::Stall { queue, .. } => Some((queue.from, queue.to)),
         Trouble::Gone { from, to } => Some((from, to)),
-        Trouble::Dead { .. } => None,
+        Trouble::Dead { .. } | Trouble::Nic { .. } => None,
     }
 }

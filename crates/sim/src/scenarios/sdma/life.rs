@@ -15,7 +15,9 @@ use bytemuck::{Pod, Zeroable as _};
 
 use super::super::bench::WAVE;
 use super::choice::{Choice, Link, Trouble};
+use super::nics::{Known, Nic, connect};
 use super::{ENTRY, Sdma, spec};
+use crate::Protocol;
 use crate::kernels::EnginesArgs;
 
 /// The group's number in fault records.
@@ -44,6 +46,7 @@ pub(super) struct Left {
 
 /// What a rank has. What comes first is dropped first: engines stop before the memory goes that they write.
 struct Rank {
+    nic: Option<Nic>,
     queues: Vec<DeviceQueue>,
     table: Option<DeviceBuffer>,
     stream: Stream,
@@ -69,7 +72,7 @@ struct Places {
 }
 
 /// Text of what should not happen.
-fn text(error: impl core::error::Error) -> String {
+pub(super) fn text(error: impl core::error::Error) -> String {
     with_causes(&error)
 }
 
@@ -151,6 +154,9 @@ impl Sdma {
             }
             ranks.push(Rank::new(device, self.case.ranks, places).map_err(text)?);
         }
+        if self.case.protocol == Protocol::Rdma {
+            return self.with_nics(&devices, ranks, choice);
+        }
         let mut heaps: Vec<DeviceAddress> = ranks.iter().map(|rank| rank.heap.address()).collect();
         for me in 0..self.case.ranks {
             let queues = self.queues(&devices, me, &heaps, choice)?;
@@ -176,6 +182,30 @@ impl Sdma {
             let believed = if gone == Some(me) { &heaps } else { &real };
             let bases: Vec<u64> = believed.iter().map(|address| address.0).collect();
             rank.bases.copy_from_host(0, bytemuck::cast_slice(&bases)).map_err(text)?;
+        }
+        Ok(ranks)
+    }
+
+    /// Ranks that map nobody but themselves.
+    fn with_nics(
+        &self,
+        devices: &[Device],
+        mut ranks: Vec<Rank>,
+        choice: &Choice,
+    ) -> Result<Vec<Rank>, String> {
+        let known = |rank: &Rank| Known {
+            heap: rank.heap.address(),
+            heap_bytes: rank.heap.len() as u64,
+            own: rank.own.address(),
+            own_bytes: rank.own.len() as u64,
+        };
+        let nics = connect(devices, &ranks.iter().map(known).collect::<Vec<_>>(), choice)?;
+        for ((rank, nic), me) in ranks.iter_mut().zip(nics).zip(0..) {
+            let heap = rank.heap.address().0;
+            let bases: Vec<u64> =
+                (0..self.case.ranks).map(|peer| if peer == me { heap } else { 0 }).collect();
+            rank.bases.copy_from_host(0, bytemuck::cast_slice(&bases)).map_err(text)?;
+            rank.nic = Some(nic);
         }
         Ok(ranks)
     }
@@ -217,9 +247,9 @@ impl Sdma {
             peer_bases: at(&rank.bases, 0),
             control: at(&rank.control, 0),
             queues: rank.table.as_ref().map_or(DevicePointer::NULL, |table| at(table, 0)),
-            queues_per_peer: choice.queues,
-            nics: DevicePointer::NULL,
-            nics_per_peer: 0,
+            nics: rank.nic.as_ref().map_or(DevicePointer::NULL, |nic| at(&nic.table, 0)),
+            queues_per_peer: if rank.table.is_some() { choice.queues } else { 0 },
+            nics_per_peer: if rank.nic.is_some() { choice.queues } else { 0 },
         };
         let args = EnginesArgs {
             team,
@@ -241,7 +271,7 @@ impl Sdma {
             operation: OperationCode::SIGNAL_WAIT.0,
             reserved: 0,
         };
-        let unit = self.jit.load(&rank.device, &spec(self.case.mutant)).map_err(text)?;
+        let unit = self.jit.load(&rank.device, &spec(&self.case)).map_err(text)?;
         let kernel = unit.kernel(ENTRY).map_err(text)?;
         // SAFETY: the kernel's argument struct; the rank holds all memory that it names, but for what is gone on purpose, which
         // only engines touch, and these look whether it is there.
@@ -263,7 +293,10 @@ impl Sdma {
             statuses: read(&rank.own, places.statuses, groups as usize)?,
             received: read(&rank.own, places.received, rows)?,
             log: read(&rank.own, places.log, messages)?,
-            stopped: stopped.collect(),
+            stopped: match &rank.nic {
+                Some(nic) => nic.stopped(self.case.ranks),
+                None => stopped.collect(),
+            },
         })
     }
 }
@@ -284,6 +317,7 @@ impl Rank {
         let mut control = device.allocate(size_of::<WaitControl>())?;
         control.copy_from_host(0, bytemuck::bytes_of(&words))?;
         Ok(Self {
+            nic: None,
             queues: Vec::new(),
             table: None,
             stream: device.create_stream()?,

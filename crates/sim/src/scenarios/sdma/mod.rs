@@ -1,10 +1,12 @@
 //! Messages by copy engines whose queues kernels write, on a whole machine: every group of every rank's grid puts packets into the
 //! rings of all peers, engines in software take turns with them, and every message is compared. The seed also draws how messages go
-//! and what the queues are like; with `staged` something goes wrong besides.
+//! and what the queues are like; with `staged` something goes wrong besides. The same by NICs in software, for ranks that map nobody
+//! ([`Protocol::Rdma`]).
 
 mod choice;
 mod judge;
 mod life;
+mod nics;
 #[cfg(test)]
 mod tests;
 
@@ -16,10 +18,11 @@ use anabranch_hip::{DeviceOrdinal, with_causes};
 use anabranch_hip_host::seeded::Run;
 use anabranch_hip_host::{HostConfig, HostMachine, Schedule, SeededSchedule};
 use anabranch_hip_jit::{Jit, KernelSpec};
+use anabranch_transport_rdma::{Atomics, Provider};
 
 use super::bench::WAVE;
 use crate::kernels::ENGINES;
-use crate::{Case, CaseError, Failure, Outcome, RunOptions, Scenario, ScenarioError};
+use crate::{Case, CaseError, Failure, Outcome, Protocol, RunOptions, Scenario, ScenarioError};
 use choice::Choice;
 use life::Left;
 
@@ -43,9 +46,17 @@ struct Lives {
     broken: Option<String>,
 }
 
-/// The kernel with a mistake, 0 being none.
-fn spec(mutant: u32) -> KernelSpec {
-    KernelSpec::new(&ENGINES).with("SHMEM_ENGINES", 1).with("PRELUDE_MUTANT", mutant)
+/// The kernel, with the case's mistake.
+fn spec(case: &Case) -> KernelSpec {
+    let spec = KernelSpec::new(&ENGINES).with("PRELUDE_MUTANT", case.mutant);
+    if case.protocol == Protocol::Rdma {
+        // What NICs in software are.
+        return spec
+            .with("SHMEM_NIC", 1)
+            .with("RDMA_PROVIDER", Provider::Mlx5.number())
+            .with("RDMA_ATOMICS", Atomics::Masked.number());
+    }
+    spec.with("SHMEM_ENGINES", 1)
 }
 
 impl Sdma {
@@ -59,7 +70,7 @@ impl Sdma {
         let device = machine.runtime().device(DeviceOrdinal(0));
         let device = device.map_err(|error| ScenarioError::Plan(with_causes(&error)))?;
         let target = jit.device_target(&device)?;
-        jit.compile(&spec(sdma.case.mutant), &target)?;
+        jit.compile(&spec(&sdma.case), &target)?;
         Ok(sdma)
     }
 

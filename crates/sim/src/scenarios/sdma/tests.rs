@@ -25,6 +25,7 @@ fn what_goes_wrong_is_made_up_for_or_named() {
                 choice::Trouble::Stall { .. } => "stall",
                 choice::Trouble::Dead { .. } => "dead",
                 choice::Trouble::Gone { .. } => "gone",
+                choice::Trouble::Nic { .. } => "nic",
             };
             *ends.entry((what, end)).or_default() += 1;
         }
@@ -40,6 +41,33 @@ fn what_goes_wrong_is_made_up_for_or_named() {
         ("gone", gone),
     ] {
         assert!(ends.contains_key(&(what, end)), "no {what} ends so: {end}; {ends:?}");
+    }
+}
+
+#[test]
+fn nics_that_go_wrong_are_named() {
+    let mut ends: BTreeMap<(String, &str), u32> = BTreeMap::new();
+    for (ranks, seeds) in [(2, 120), (3, 60)] {
+        let case = Case { staged: true, ..Case::new(Protocol::Rdma, ranks) };
+        let rdma = Sdma::new(case, &scratch::jit()).unwrap();
+        for seed in 0..seeds {
+            let choice = Choice::draw(&rdma.case, seed);
+            let lives = rdma.live(seed, &choice, false).unwrap();
+            let end =
+                rdma.judge(&choice, &lives).unwrap_or_else(|why| panic!("seed {seed}, {choice:?}: {why}"));
+            let what = match choice.trouble.unwrap() {
+                choice::Trouble::Nic { how, .. } => format!("{how:?}"),
+                choice::Trouble::Dead { .. } => "dead".to_owned(),
+                other => panic!("{other:?} is no trouble of a NIC"),
+            };
+            *ends.entry((what, end)).or_default() += 1;
+        }
+    }
+    let named = "waits end in vain and name the culprit";
+    for what in
+        ["Dies", "Silent", "Fails(RemoteAccess)", "Fails(RetryExceeded)", "Fails(ReceiverNotReady)", "dead"]
+    {
+        assert!(ends.contains_key(&(what.to_owned(), named)), "no {what} is named; {ends:?}");
     }
 }
 

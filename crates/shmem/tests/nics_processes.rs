@@ -1,0 +1,93 @@
+//! Worlds across machines whose ranks are processes: NICs in software that talk over sockets; a process that is killed.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "how a rank tells the test what it sees")]
+
+mod support;
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anabranch_bootstrap::Deadline;
+use anabranch_ranks::GlobalRank;
+use anabranch_shmem::World;
+use anabranch_softnic::{Listen, SoftNics};
+use anabranch_testkit::{Ranks, Role, meet, role};
+use support::engines::exchange;
+use support::nics::{Machines, soft};
+
+const LIMIT: Duration = Duration::from_secs(120);
+/// Two machines of two ranks.
+const SIZES: [u32; 2] = [2, 2];
+
+fn address_file(test: &str) -> PathBuf {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join(format!("{test}-{}-address", std::process::id()));
+    let _ = std::fs::remove_file(&file);
+    file
+}
+
+fn join(role: &Role, listen: Listen, file: &Path, deadline: Duration) -> World {
+    let mut machines = Machines::new(&SIZES, 4, SoftNics::by_sockets(listen, soft(None)));
+    machines.bench.config.operation_deadline = deadline;
+    machines.bench.config.rdma.patience = Duration::from_secs(2);
+    let setup = machines.setup(GlobalRank::new(role.rank)).unwrap();
+    let own = Role { rank: role.rank, size: role.size, argument: String::new() };
+    let rendezvous = meet(&own, file, Duration::from_secs(30), || ()).unwrap();
+    World::join(setup.config, setup.device, setup.jit, Arc::new(rendezvous)).unwrap()
+}
+
+#[test]
+fn processes_reach_other_machines_by_nics() {
+    if let Some(role) = role() {
+        let (kind, file) = role.argument.split_once(' ').unwrap();
+        let listen = match kind {
+            "tcp" => Listen::Tcp(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+            _ => Listen::Abstract,
+        };
+        let world = join(&role, listen, Path::new(file), Duration::from_secs(60));
+        exchange(&world, 5).unwrap();
+        for route in world.routes() {
+            println!("{route}");
+        }
+        world.leave().unwrap();
+        world.rendezvous().leave().unwrap();
+        return;
+    }
+    for kind in ["unix", "tcp"] {
+        let file = address_file(&format!("nics-{kind}"));
+        let argument = format!("{kind} {}", file.display());
+        let ranks = Ranks::start("processes_reach_other_machines_by_nics", 4, &argument).unwrap();
+        let outcomes = ranks.succeed(LIMIT).unwrap();
+        let output = &outcomes[0].output;
+        assert!(output.contains("rank 1: p2p (same host, IPC handle"), "{output}");
+        assert!(output.contains("rank 2: rdma (2 queue pairs, mlx5, by a NIC in software"), "{output}");
+    }
+}
+
+#[test]
+fn a_killed_process_is_named() {
+    if let Some(role) = role() {
+        let world = join(&role, Listen::Abstract, Path::new(&role.argument), Duration::from_secs(20));
+        exchange(&world, 1).unwrap();
+        if role.rank == 3 {
+            println!("ready");
+            // Until it is killed.
+            let _ = world.rendezvous().wait("nobody sets this", Deadline::after(LIMIT));
+            return;
+        }
+        let error = exchange(&world, 1000).unwrap_err();
+        println!("{error}");
+        return;
+    }
+    let file = address_file("nics-killed");
+    let mut ranks = Ranks::start("a_killed_process_is_named", 4, &file.display().to_string()).unwrap();
+    ranks.processes()[3].wait_for("ready", LIMIT).unwrap();
+    ranks.processes()[3].kill().unwrap();
+    let outcomes = ranks.wait(LIMIT).unwrap();
+    for outcome in &outcomes[..3] {
+        assert!(outcome.output.contains("rank 3 "), "{}", outcome.output);
+    }
+}
