@@ -34,7 +34,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "transport-sdma",
         ],
     ),
-    ("ep", &["bootstrap", "clock", "elements", "hip", "hip-jit", "ranks", "shmem", "tuning"]),
+    ("ep", &["bootstrap", "clock", "elements", "hip", "hip-jit", "ranks", "shmem", "transport", "tuning"]),
     ("ccl", &["clock", "elements", "hip", "hip-jit", "ranks", "shmem", "tuning"]),
     (
         "sim",

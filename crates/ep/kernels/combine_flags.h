@@ -8,7 +8,13 @@
 enum CombinePhase : u32 { COMBINE_WAIT_FLAG = 1, COMBINE_FLAG_OVERRUN = 2, COMBINE_OTHER_WAY = 3 };
 
 // The count of a combine's flag.
-enum CombineWay : u32 { PULLED = 0, PUSHED = 1, COPIED = 2 };
+enum CombineWay : u32 { PULLED = 0, PUSHED = 1, COPIED = 2, RELEASED = 3 };
+
+// The way that a rank's rows come in a combine of this way.
+template <class Args>
+static ANABRANCH_DEVICE CombineWay way_from(const Grid&, const Args&, CombineWay way, u32) {
+    return way;
+}
 
 template <class Args>
 static ANABRANCH_DEVICE void flag_all(const Grid& grid, const Args& args, CombineWay way, u32 epoch) {
@@ -48,8 +54,9 @@ static ANABRANCH_DEVICE bool wait_for_rows(const Grid& grid, const Args& args, C
             report_fault(grid, wait, COMBINE_FLAG_OVERRUN, peer, epoch, seen, 0);
             status = WAIT_FAULT;
         }
-        if (status == WAIT_OK && is_there && flag_count(seen) != way) {
-            report_fault(grid, wait, COMBINE_OTHER_WAY, peer, pack_flag(epoch, way), seen, 0);
+        CombineWay expected = way_from(grid, args, way, peer);
+        if (status == WAIT_OK && is_there && flag_count(seen) != expected) {
+            report_fault(grid, wait, COMBINE_OTHER_WAY, peer, pack_flag(epoch, expected), seen, 0);
             status = WAIT_FAULT;
         }
         if (status != WAIT_OK) fault.set(grid, 0, 1u);

@@ -2,15 +2,34 @@
 // `combine.hip` and `combine_engine.hip`, which say what an `Element` is.
 #pragma once
 
-// In whose memory a copy's result is summed from, and which row of the window at `rows_offset` it is there.
-static ANABRANCH_DEVICE u32 holder_of(const CombineArgs&, u64 entry) { return destination_rank(entry); }
-static ANABRANCH_DEVICE u64 row_of(const CombineArgs&, u64 entry) { return destination_row(entry); }
-#ifdef EP_ENGINE
-// In this rank's, to which engines have copied it: the rows of each rank lie as they lie there, one rank's behind those of the other.
-static ANABRANCH_DEVICE u32 holder_of(const CombineEngineArgs& args, u64) { return args.team.rank; }
-static ANABRANCH_DEVICE u64 row_of(const CombineEngineArgs& args, u64 entry) {
+// In whose memory a copy's result is summed from, and at which byte of that rank's heap.
+struct Result {
+    u32 holder;
+    u64 offset;
+};
+static ANABRANCH_DEVICE Result result_of(const Grid&, const CombineArgs& args, u64 entry) {
+    return {destination_rank(entry), args.rows_offset + static_cast<u64>(destination_row(entry)) * args.row_bytes};
+}
+#if defined(EP_ENGINE) || defined(EP_NODES)
+// Of what was brought to this rank: the rows of each rank lie as they lie there, one rank's behind those of the other.
+template <class Args>
+static ANABRANCH_DEVICE Result returned(const Args& args, u64 window, u64 entry) {
     u64 own = static_cast<u64>(args.team.rank) * args.row_stride;
-    return static_cast<u64>(destination_rank(entry)) * args.row_stride + (destination_row(entry) - own);
+    u64 row = static_cast<u64>(destination_rank(entry)) * args.row_stride + (destination_row(entry) - own);
+    return {args.team.rank, window + row * args.row_bytes};
+}
+#endif
+#ifdef EP_ENGINE
+static ANABRANCH_DEVICE Result result_of(const Grid&, const CombineEngineArgs& args, u64 entry) {
+    return returned(args, args.rows_offset, entry);
+}
+#endif
+#ifdef EP_NODES
+// Rows of this node's ranks are pulled; those of others have come.
+static ANABRANCH_DEVICE Result result_of(const Grid& grid, const CombineNodesArgs& args, u64 entry) {
+    u32 rank = destination_rank(entry);
+    if (!is_near(grid, args.nodes, rank)) return returned(args, args.returned_offset, entry);
+    return {rank, args.rows_offset + static_cast<u64>(destination_row(entry)) * args.row_bytes};
 }
 #endif
 
@@ -24,19 +43,20 @@ struct Rows {
 template <class Args>
 static ANABRANCH_DEVICE Rows rows_of(const Grid& grid, const Args& args, u32 token, u32 first) {
     const u64* map = args.send_map + static_cast<u64>(token) * args.fan_out + first;
-    u64 entry[ROWS], base[ROWS];
+    u64 entry[ROWS], base[ROWS], offset[ROWS];
 #pragma unroll
     for (u32 i = 0; i < ROWS; ++i) entry[i] = first + i < args.fan_out ? private_load(grid, map + i) : 0;
 #pragma unroll
     for (u32 i = 0; i < ROWS; ++i) {
         bool is_there = is_destination(entry[i]) && !is_dropped(entry[i]) && !LeftOut::has(grid, destination_rank(entry[i]));
-        base[i] = is_there ? private_load(grid, args.team.peer_bases + holder_of(args, entry[i])) : 0;
+        Result result = is_there ? result_of(grid, args, entry[i]) : Result{0, 0};
+        base[i] = is_there ? private_load(grid, args.team.peer_bases + result.holder) : 0;
+        offset[i] = result.offset;
     }
     Rows rows;
 #pragma unroll
     for (u32 i = 0; i < ROWS; ++i) {
-        u64 row = row_of(args, entry[i]);
-        rows.start[i] = reinterpret_cast<const Vec16*>(base[i] == 0 ? 0 : base[i] + args.rows_offset + row * args.row_bytes);
+        rows.start[i] = reinterpret_cast<const Vec16*>(base[i] == 0 ? 0 : base[i] + offset[i]);
     }
     return rows;
 }

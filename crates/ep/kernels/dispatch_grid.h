@@ -19,7 +19,8 @@ static ANABRANCH_DEVICE void learn_counts(const Grid& grid, const DispatchArgs& 
         const u64* flag = reinterpret_cast<const u64*>(own + static_cast<u64>(peer) * args.flag_stride);
         u64 seen = 0;
         bool is_there = true;
-        WaitStatus status = await_rank(grid, wait, args.mask, DISPATCH_WAIT_FLAG, peer, flag, seen, is_there);
+        WaitStatus status = await_teller(grid, local, wait, DISPATCH_WAIT_FLAG, peer, own, args.flag_stride);
+        if (status == WAIT_OK) status = await_rank(grid, wait, args.mask, DISPATCH_WAIT_FLAG, peer, flag, seen, is_there);
         if (status == WAIT_OK && is_there && flag_epoch(seen) != epoch) {
             report_fault(grid, wait, DISPATCH_FLAG_OVERRUN, peer, epoch, seen, 0);
             status = WAIT_FAULT;
@@ -45,10 +46,9 @@ static ANABRANCH_DEVICE void learn_counts(const Grid& grid, const DispatchArgs& 
     }
 }
 
-// The whole block comes here, or none of it. True in the block that was the last to arrive: all rows are written, and released to
-// peers, and `routed` says how many.
-static ANABRANCH_DEVICE bool write_rows(const Grid& grid, const DispatchArgs& args, const DispatchLocal& local, u32 given) {
-    u32 ranks = args.team.size, tokens = minimum(given, args.token_count);
+// The whole block comes here, or none of it: its share of `tokens`, behind a barrier, with all next rows at zero. Afterwards the block
+// with the last tokens, and only that, gives the counts of all.
+static ANABRANCH_DEVICE bool write_share(const Grid& grid, const DispatchArgs& args, const DispatchLocal& local, u32 tokens) {
     // `parts` blocks share a run of tokens, each with its part of every row.
     u32 part = grid.block % args.parts;
     u32 run = grid.block / args.parts;
@@ -58,7 +58,8 @@ static ANABRANCH_DEVICE bool write_rows(const Grid& grid, const DispatchArgs& ar
     // Tokens before this block's own are counted, or, where one tile holds them all, routed with them and not sent.
     u32 earlier = end <= TILE ? first : 0;
     if (earlier == 0 && first > 0) {
-        count_tokens(grid, args.placement, args.ids, args.top_k, args.team.rank, local.next_row, 0, first);
+        count_tokens(grid, args.placement, args.ids, id_stride(args), args.top_k, args.team.rank, local.next_row, 0, first);
+        if constexpr (RELAYS) count_relays(grid, args, local, first);
         ANABRANCH_UNLESS(ROUTE_UNCOUNTED) grid.block_barrier();
     }
 
@@ -79,11 +80,18 @@ static ANABRANCH_DEVICE bool write_rows(const Grid& grid, const DispatchArgs& ar
         }
         ANABRANCH_UNLESS(ROUTE_OVERWRITTEN) grid.block_barrier();
     }
+    return run + 1 == runs && part == 0;
+}
+
+// The whole block comes here, or none of it. True in the block that was the last to arrive: all rows are written, and released to
+// peers, and `routed` says how many.
+static ANABRANCH_DEVICE bool write_rows(const Grid& grid, const DispatchArgs& args, const DispatchLocal& local, u32 given) {
     // The run with the last tokens has counted all of them.
-    if (run + 1 == runs && part == 0) {
-        for (u32 peer = grid.thread; peer < ranks; peer += grid.block_threads) {
+    if (write_share(grid, args, local, minimum(given, args.token_count))) {
+        for (u32 peer = grid.thread; peer < args.team.size; peer += grid.block_threads) {
             private_store(grid, args.routed + peer, local.next_row.get(grid, peer));
         }
+        if constexpr (RELAYS) tell_relayed(grid, local);
     }
     bool last = arrive_is_last(grid, &args.state->dispatch_arrived, grid.grid_blocks);
     if (last && grid.thread == 0 && args.row_stride != 0) keep_tokens(grid, args, given);
@@ -97,13 +105,14 @@ static ANABRANCH_DEVICE u64 begin(const Grid& grid, const DispatchArgs& args, co
     u64 last = grid.thread == 0 ? private_load(grid, &args.state->dispatch_epoch) : 0;
     bool poisoned = grid.thread == 0 && is_poisoned(grid, args.team.control);
     for (u32 peer = grid.thread; peer < ranks; peer += grid.block_threads) {
-        bool masked = is_masked(grid, args.mask, peer);
-        local.peer_base.set(grid, peer, masked ? 0 : private_load(grid, args.team.peer_bases + peer));
+        bool elsewhere = is_masked(grid, args.mask, peer) || is_far(grid, local, peer);
+        local.peer_base.set(grid, peer, elsewhere ? 0 : private_load(grid, args.team.peer_bases + peer));
         local.next_row.set(grid, peer, 0u);
         bool compact = args.row_stride == 0;
         local.first_row.set(grid, peer, compact ? private_load(grid, args.bases + peer) : args.team.rank * args.row_stride);
         local.room.set(grid, peer, compact ? private_load(grid, args.room + peer) : args.row_stride);
     }
+    if constexpr (RELAYS) clear_relays(grid, local);
     return grid.block_broadcast(poisoned ? 0 : last + 1);
 }
 

@@ -7,11 +7,19 @@
 
 // Whether no rows are sent to the rank.
 static ANABRANCH_DEVICE bool gets_no_rows(const Grid& grid, const DispatchLocal& local, u32 rank) {
-    return MASKS && local.peer_base.get(grid, rank) == 0;
+    return (MASKS || FORWARDS) && local.peer_base.get(grid, rank) == 0;
 }
 
+// Whether another rank of its node forwards a rank's rows.
+static ANABRANCH_DEVICE bool is_relayed(const Grid& grid, const DispatchLocal& local, u32 rank) {
+    return RELAYS && local.peer_base.get(grid, rank) == 0;
+}
+
+#include "ep/relay_rows.h"
+
 // Wave 0 gives every token of the tile its destinations and rows. Each token is reported by one block, those from `reported` on
-// by this one: it counts their invalid ids and writes the send map, which names the dropped copies too.
+// by this one: it counts their invalid ids and writes the send map, which names the dropped copies too. What is forwarded its source
+// has reported.
 static ANABRANCH_DEVICE void route_tile(const Grid& grid, const DispatchArgs& args, const DispatchLocal& local,
                                         u32 first, u32 count, u32 reported) {
     u32 ranks = args.team.size;
@@ -19,15 +27,15 @@ static ANABRANCH_DEVICE void route_tile(const Grid& grid, const DispatchArgs& ar
     for (u32 start = 0; start < count; start += WAVE_SIZE) {
         u32 index = start + grid.lane();
         bool live = index < count;
-        bool report = live && index >= reported;
+        bool report = !FORWARDS && live && index >= reported;
         u32 token = first + index;
-        const i32* ids = args.ids + static_cast<u64>(token) * args.top_k;
+        const i32* ids = ids_of(args, token);
         u64* map = args.send_map + static_cast<u64>(token) * args.fan_out;
         u32 named = 0;
         u32 fan = 0;
         for (u32 base = 0; base < ranks; base += RANKS_PER_MASK) {
             Destinations found = {0, 0};
-            if (live) found = destinations_of(grid, ids, args.top_k, owners, token, base);
+            if (live) found = destinations_of(grid, ids, args.top_k, owners, token_of(grid, ids, token), base);
             u64 mask = found.ranks;
             u32 invalid = report && base == 0 ? found.invalid : 0;
             for (u32 k = 0; invalid != 0; ++k, invalid >>= 1) {
@@ -43,11 +51,11 @@ static ANABRANCH_DEVICE void route_tile(const Grid& grid, const DispatchArgs& ar
                 if (goes && !gets_no_rows(grid, local, base + bit)) {
                     u32 mine = row + count_bits(goers & grid.lanes_before());
                     u64 entry = pack_destination(base + bit, local.first_row.get(grid, base + bit) + mine);
-                    if (mine < local.room.get(grid, base + bit)) {
+                    if (mine >= local.room.get(grid, base + bit)) {
+                        entry |= DROPPED;
+                    } else if (!is_relayed(grid, local, base + bit)) {
                         local.destination.set(grid, index * args.fan_out + fan, entry);
                         ++fan;
-                    } else {
-                        entry |= DROPPED;
                     }
                     if (report) private_store(grid, map + named, entry);
                     ++named;
@@ -57,6 +65,7 @@ static ANABRANCH_DEVICE void route_tile(const Grid& grid, const DispatchArgs& ar
                 grid.wave_barrier();
             }
         }
+        if constexpr (RELAYS) fan = route_to_nodes(grid, args, local, owners, live ? ids : nullptr, token, index, fan);
         if (live) {
             local.fan.set(grid, index, fan);
             for (u32 n = report ? named : args.fan_out; n < args.fan_out; ++n) private_store(grid, map + n, u64(0));
@@ -107,7 +116,7 @@ static ANABRANCH_DEVICE void copy_units(const Grid& grid, const DispatchArgs& ar
 #pragma unroll
         for (u32 u = 0; u < UNROLL; ++u) {
             u32 at = first + u * WAVE_SIZE;
-            if (at < piece.end) unit[u] = stream_load(grid, source + at);
+            if (at < piece.end) unit[u] = load_unit(grid, source + at);
         }
         // Each block starts with another destination, so that no link gets all blocks at once.
         u32 turn = (grid.block + args.team.rank) % maximum(fan, 1u);
@@ -128,6 +137,7 @@ static ANABRANCH_DEVICE void copy_units(const Grid& grid, const DispatchArgs& ar
 // One wave writes the meta record of a token at all its destinations: {token, place among those destinations,
 // ids, weights, scales}. Combine pushes what becomes of the row to that place. Where ranks may be masked the place is the
 // destination's rank.
+#ifndef EP_FORWARD
 static ANABRANCH_DEVICE void write_meta(const Grid& grid, const DispatchArgs& args, const DispatchLocal& local, u32 index,
                                         u32 token) {
     u32 fan = local.fan.get(grid, index);
@@ -152,7 +162,9 @@ static ANABRANCH_DEVICE void write_meta(const Grid& grid, const DispatchArgs& ar
         for (u32 n = 0; n < fan; ++n) {
             u64 entry = local.destination.get(grid, index * args.fan_out + n);
             u32* target = reinterpret_cast<u32*>(meta_at(grid, args, local, entry));
-            remote_store(grid, target + word, word != 1 ? value : MASKS ? destination_rank(entry) : n);
+            if (word == 1) value = MASKS ? destination_rank(entry) : place_of(grid, args, token, entry, n);
+            remote_store(grid, target + word, value);
         }
     }
 }
+#endif

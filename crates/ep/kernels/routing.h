@@ -43,12 +43,24 @@ struct Owners {
 // The id that routing uses: itself when it names an expert, else -1.
 ANABRANCH_DEVICE i32 valid_id(i32 id, u32 experts) { return static_cast<u32>(id) < experts ? id : -1; }
 
+// Ids are the caller's, or, where rows of other nodes are forwarded (EP_FORWARD), those that a peer wrote into their records.
+// A row's token is its number at the source: there stands the record's first word, two before the ids.
+#ifdef EP_FORWARD
+ANABRANCH_DEVICE i32 load_id(const Grid& grid, const i32* id) { return heap_load(grid, id); }
+ANABRANCH_DEVICE u32 token_of(const Grid& grid, const i32* ids, u32) {
+    return heap_load(grid, reinterpret_cast<const u32*>(ids) - 2);
+}
+#else
+ANABRANCH_DEVICE i32 load_id(const Grid& grid, const i32* id) { return private_load(grid, id); }
+ANABRANCH_DEVICE u32 token_of(const Grid&, const i32*, u32 row) { return row; }
+#endif
+
 // Ids are loaded a few at a time, so that their latencies overlap.
 static constexpr u32 IDS_AT_ONCE = 8;
 
 ANABRANCH_DEVICE void load_ids(const Grid& grid, const i32* ids, u32 first, u32 top_k, i32 (&id)[IDS_AT_ONCE]) {
 #pragma unroll
-    for (u32 u = 0; u < IDS_AT_ONCE; ++u) id[u] = first + u < top_k ? private_load(grid, ids + first + u) : -1;
+    for (u32 u = 0; u < IDS_AT_ONCE; ++u) id[u] = first + u < top_k ? load_id(grid, ids + first + u) : -1;
 }
 
 // To which of the ranks first .. first + 63 a token goes, as bits, and which of its k name neither an expert nor nothing.
@@ -79,9 +91,9 @@ ANABRANCH_DEVICE u32 rotated(u32 rank, u32 ranks, u32 i) { return rank + i < ran
 static constexpr u32 RANKS_AT_ONCE = 4;
 
 // Adds, for every rank, the tokens first .. end that go to it to `counts`. The waves of the block share them; who reads the
-// counts comes behind a block barrier.
-ANABRANCH_DEVICE void count_tokens(const Grid& grid, const PlacementView& placement, const i32* ids, u32 top_k, u32 source,
-                                   const LocalArray<u32>& counts, u32 first, u32 end) {
+// counts comes behind a block barrier. The ids of two tokens are `stride` apart.
+ANABRANCH_DEVICE void count_tokens(const Grid& grid, const PlacementView& placement, const i32* ids, u32 stride, u32 top_k,
+                                   u32 source, const LocalArray<u32>& counts, u32 first, u32 end) {
     Owners owners = Owners::of(placement, source);
     u32 ranks = placement.ranks;
     for (u32 start = first + grid.wave() * WAVE_SIZE; start < end; start += grid.block_threads) {
@@ -89,7 +101,8 @@ ANABRANCH_DEVICE void count_tokens(const Grid& grid, const PlacementView& placem
         for (u32 base = 0; base < ranks; base += RANKS_PER_MASK) {
             u64 mask = 0;
             if (token < end) {
-                mask = destinations_of(grid, ids + static_cast<u64>(token) * top_k, top_k, owners, token, base).ranks;
+                const i32* own = ids + static_cast<u64>(token) * stride;
+                mask = destinations_of(grid, own, top_k, owners, token_of(grid, own, token), base).ranks;
             }
             u32 bits = minimum(ranks - base, RANKS_PER_MASK);
             for (u32 bit = 0; bit < bits; ++bit) {

@@ -4,10 +4,12 @@ use anabranch_hip_jit::{DevicePointer, device_struct};
 use anabranch_shmem::TeamView;
 
 mod engine;
+mod nodes;
 mod routing;
 mod weights;
 
 pub use engine::{CombineEngineArgs, DispatchEngineArgs};
+pub use nodes::{CombineNodesArgs, DispatchNodesArgs, NodesView};
 pub use routing::{DispatchAgainArgs, KeepRoutingArgs, KeptRouting, RoutingHead};
 pub use weights::FillWeightsArgs;
 

@@ -8,6 +8,7 @@ use anabranch_ranks::{GlobalRank, GroupRank};
 use crate::cast::DispatchCast;
 use crate::codec::{CombineCodec, CombineSource};
 use crate::data_type::DataType;
+use crate::nodes::AcrossError;
 use crate::payload::Payload;
 use crate::room::Mode;
 
@@ -306,6 +307,9 @@ pub enum Error {
         /// What is allowed.
         allowed: String,
     },
+    /// A plan cannot go across the group's nodes as it is.
+    #[error(transparent)]
+    Across(#[from] AcrossError),
     /// A peer's memory cannot be reached by kernels.
     #[error(
         "{peer} cannot be reached by loads and stores of this rank, which is what dispatch and combine need"

@@ -18,8 +18,12 @@ use crate::expert_major::args::{
 use crate::plan::TILE;
 
 mod engine;
+mod nodes;
 
 pub use engine::{COMBINE_ENGINE, DISPATCH_ENGINE, combine_engine, dispatch_engine};
+pub use nodes::{
+    COMBINE_NODES, DISPATCH_NODES, DISPATCH_RELAY, combine_nodes, dispatch_nodes, dispatch_relay,
+};
 
 const HEADERS: &[Header] = &[Header { name: "ep/routing.h", text: include_str!("../kernels/routing.h") }];
 const TOKEN_HEADERS: &[Header] =
@@ -30,6 +34,7 @@ const DISPATCH_HEADERS: &[Header] = &[
     Header { name: "ep/dispatch_rows.h", text: include_str!("../kernels/dispatch_rows.h") },
     Header { name: "ep/dispatch_cast.h", text: include_str!("../kernels/dispatch_cast.h") },
     Header { name: "ep/dispatch_nothing.h", text: include_str!("../kernels/dispatch_nothing.h") },
+    Header { name: "ep/relay_rows.h", text: include_str!("../kernels/relay_rows.h") },
 ];
 const MASK_HEADERS: &[Header] = &[Header { name: "ep/mask.h", text: include_str!("../kernels/mask.h") }];
 const FLAG_HEADERS: &[Header] =
@@ -341,7 +346,15 @@ fn optional() -> Vec<KernelSpec> {
         combine_engine(bf16),
     ];
     let counted = [with_device_count(count())].into_iter().chain(dispatches);
-    counted.chain(by_engine).chain(combines.iter().flat_map(of_combine)).collect()
+    let dispatched =
+        |by_node| dispatch_nodes(KernelSpec::new(&DISPATCH_NODES), bf16, DispatchCast::None, by_node);
+    let across = [
+        dispatched(false),
+        dispatched(true),
+        dispatch_relay(KernelSpec::new(&DISPATCH_RELAY)),
+        combine_nodes(KernelSpec::new(&COMBINE_NODES), bf16),
+    ];
+    counted.chain(by_engine).chain(across).chain(combines.iter().flat_map(of_combine)).collect()
 }
 
 /// Every kernel of this crate that a plan without options launches, and of plans with options those for bf16 rows: what a

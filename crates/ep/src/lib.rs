@@ -15,6 +15,8 @@
 //!
 //! With [`Payload::CopyEngine`] copy engines move the rows, so that between the halves of an operation none of it is on the device.
 //!
+//! Where ranks are on several nodes ([`NodeMap`]), rows for other nodes are put over the routes that the heap has there ([`Across`]).
+//!
 //! A peer that does not come is a fault of the world, or, with [`OnTimeout::Mask`], it is masked and the others go on.
 //!
 //! Sums are in group-rank order with f32 accumulation and one rounding, so that the result is the same on every rank, in
@@ -27,6 +29,7 @@ mod codec;
 mod data_type;
 mod error;
 mod mask;
+mod nodes;
 mod operation;
 mod payload;
 mod placement;
@@ -53,6 +56,7 @@ pub use expert_major::{
 pub use kernels::kernels;
 pub use launch::LaunchTable;
 pub use mask::{MaskCause, MaskedRank, OnTimeout};
+pub use nodes::{Across, AcrossError, MOST_DIRECT, NodeMap, UnknownAcross};
 pub use operation::{
     COMBINE, COUNT, CombineOutput, CombineSent, DISPATCH, DispatchSent, Dispatched, DroppedCopy,
     ExpertOutput, ExpertParallel, ReplayedTokens, Routing,

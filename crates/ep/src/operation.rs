@@ -17,6 +17,7 @@ use crate::room::Mode;
 use crate::slot::{PoolMark, Slot, SlotPool};
 use engine::{Engine, EngineUnits};
 use mask::MaskTable;
+use nodes::{NodeUnits, Nodes};
 use residency::{LaunchedUnit, device_limits, reserve};
 
 mod again;
@@ -26,6 +27,7 @@ mod dropped;
 mod engine;
 mod handle;
 mod mask;
+mod nodes;
 mod push;
 mod residency;
 mod routing;
@@ -56,6 +58,8 @@ const DISPATCH_NAME: OperationName = OperationName {
         "flag of a later dispatch",
         "a peer that dispatches with another routing, or routes anew",
         "a routing that holds another number of tokens by now, or none",
+        "rows of a peer of another node, to forward",
+        "flag of a later dispatch, to forward",
     ],
 };
 const COUNT_NAME: OperationName =
@@ -93,6 +97,8 @@ pub struct ExpertParallel {
     fill: Option<Arc<LoadedUnit>>,
     /// Of plans whose rows copy engines move.
     engine: Option<Engine>,
+    /// Of plans across nodes.
+    nodes: Option<Nodes>,
     limits: DeviceLimits,
     /// Where ranks may be masked; losses do not end the world then.
     mask: Option<MaskTable>,
@@ -114,6 +120,7 @@ struct Prepared {
     again: Arc<LoadedUnit>,
     fill: Option<Arc<LoadedUnit>>,
     engine: Option<EngineUnits>,
+    nodes: Option<NodeUnits>,
     limits: DeviceLimits,
 }
 
@@ -127,17 +134,18 @@ impl ExpertParallel {
     /// with a warning in the log; when not one block a slot fits, the plan is refused.
     ///
     /// # Errors
-    /// Those of [`Plan::new`]; [`Error::Patience`], [`Error::Unreachable`], a device that is taken
+    /// Those of [`Plan::new`]; [`Error::Patience`], [`Error::Unreachable`], [`Error::Across`], a device that is taken
     /// ([`anabranch_shmem::Error::Residency`]), configurations that differ, heap exhaustion, compiler errors. A failure
     /// on one member is an error on all.
     pub fn new(world: &World, group: &Group, config: EpConfig) -> Result<Self> {
+        let config = nodes::located(world, group, config);
         let mut fields = config.fields();
         let launches = launch::compared(&config, group.size(), &world.device().properties().name());
         fields.push(("table".to_owned(), launches));
         let prepared = Self::prepare(world, group, config);
         world.compare(group, "ep configuration", fields)?;
         agree(world, group, "ep plan", &prepared)?;
-        let Prepared { plan, count, dispatch, combine, push, keep, again, fill, engine, mut limits } =
+        let Prepared { plan, count, dispatch, combine, push, keep, again, fill, engine, nodes, mut limits } =
             prepared?;
         if plan.is_max_recv_clamped() {
             let (max_recv, rows) = (plan.config().max_recv, plan.rows());
@@ -168,10 +176,12 @@ impl ExpertParallel {
             let mask = masks.then(|| MaskTable::new(world.device(), plan.ranks())).transpose()?;
             let slots = slots.collect::<Result<Vec<_>>>()?;
             let engine = engine.map(|units| Engine::new(world.device(), &team, units)).transpose()?;
-            Ok((permit, slots, Arc::new(placement), mask, engine))
+            let nodes =
+                nodes.map(|units| Nodes::new(world.device(), &plan, team.rank(), units)).transpose()?;
+            Ok((permit, slots, Arc::new(placement), mask, engine, nodes))
         });
         agree(world, group, "ep slots", &own)?;
-        let (residency, slots, placement, mask, engine) = own?;
+        let (residency, slots, placement, mask, engine, nodes) = own?;
         let tolerance = mask.is_some().then(|| world.tolerate_losses(group)).transpose()?;
         let (world, pool) = (world.clone(), SlotPool::new(slots));
         Ok(Self {
@@ -188,6 +198,7 @@ impl ExpertParallel {
             again,
             fill,
             engine,
+            nodes,
             limits,
             mask,
             tolerance,
@@ -197,10 +208,7 @@ impl ExpertParallel {
 
     fn prepare(world: &World, group: &Group, config: EpConfig) -> Result<Prepared> {
         let plan = Plan::new(config, group.size())?.for_device(&world.device().properties().name());
-        let unreachable = group.members().iter().find(|member| world.peer_base(**member).is_none());
-        if let Some(peer) = unreachable {
-            return Err(Error::Unreachable { peer: *peer });
-        }
+        nodes::check_reach(world, group, &plan)?;
         let device = world.device();
         let config = plan.config();
         let on_timeout = config.on_timeout;
@@ -226,6 +234,7 @@ impl ExpertParallel {
         let fill = plan.config().combine_weights.then(|| world.jit().load(device, &kernels::fill_weights()));
         let fill = fill.transpose()?;
         let engine = config.payload.is_by_engine().then(|| EngineUnits::load(world, &plan)).transpose()?;
+        let nodes = plan.across().map(|_| NodeUnits::load(world, &plan)).transpose()?;
         let mut units: Vec<LaunchedUnit<'_>> = vec![
             (&dispatch, kernels::DISPATCH.entries),
             (&again, kernels::DISPATCH_AGAIN.entries),
@@ -234,9 +243,10 @@ impl ExpertParallel {
         units.extend(push.as_deref().map(|unit| (unit, kernels::COMBINE_PUSH.entries)));
         units.extend(count.as_deref().map(|unit| (unit, kernels::COUNT.entries)));
         units.extend(engine.iter().flat_map(EngineUnits::launched));
+        units.extend(nodes.iter().flat_map(NodeUnits::launched));
         let limits = device_limits(&plan, device, &units)?;
         plan.dispatch_geometry(plan.config().max_tokens, &limits)?;
-        Ok(Prepared { plan, count, dispatch, combine, push, keep, again, fill, engine, limits })
+        Ok(Prepared { plan, count, dispatch, combine, push, keep, again, fill, engine, nodes, limits })
     }
 
     /// The plan.
@@ -347,6 +357,9 @@ impl Drop for ExpertParallel {
         // too; whoever ended an operation has waited for them.
         if !self.pool.wait_until_idle(self.patience()) {
             tracing::warn!("dispatch or combine is still queued behind other work while its plan is dropped");
+        }
+        if let Some(Err(error)) = self.nodes.as_ref().map(|nodes| self.complete_puts(nodes)) {
+            tracing::warn!(%error, "what was put to other nodes may still be under way while its plan is dropped");
         }
         if let Err(error) = self.drain() {
             tracing::warn!(%error, "copies of operations that were dropped may still be under way");

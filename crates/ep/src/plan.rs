@@ -11,6 +11,7 @@ use crate::room::{Mode, Room};
 mod config;
 mod launch;
 mod memory;
+mod nodes;
 mod payload;
 mod push;
 mod routing;
@@ -18,6 +19,7 @@ mod routing;
 pub use config::EpConfig;
 use launch::Share;
 pub use memory::{MemoryItem, MemoryPlace, MemoryPlan};
+pub use nodes::Hop;
 pub(crate) use routing::RoutingLayout;
 
 /// Tokens that one block of dispatch routes at a time; a multiple of every wave width.
@@ -62,12 +64,20 @@ pub struct SlotLayout {
     /// Weights that peers push, `[fan_out][max_tokens][top_k]` f32, where the plan combines weights and pushes; else no bytes. Where ranks
     /// may be masked, `[ranks]` in place of `[fan_out]`.
     pub pushed_weights: u64,
-    /// Rows that engines bring back, `[rows][combine_row_bytes]`, where copy engines move rows; else no bytes, like the next two.
+    /// Rows that engines bring back, `[rows][combine_row_bytes]`, where copy engines move rows, or other nodes' ranks put; else no bytes,
+    /// like the next two.
     pub returned_rows: u64,
-    /// Rows that this rank sends, `[ranks][row_stride][row_bytes]`, until the engines have copied them.
+    /// Rows that this rank sends, `[ranks][row_stride][row_bytes]`, until the engines have copied them; across nodes, those for other
+    /// nodes, until they have come: in the same places, or, where tokens go once to each node, `[nodes][max_tokens][row_bytes]`.
     pub staged_rows: u64,
     /// Their meta records, `[ranks][row_stride][meta_bytes]`.
     pub staged_meta: u64,
+    /// Flag words of the relay window, one a rank, [`FLAG_STRIDE`] apart, where tokens go once to each node; else no bytes, like the next two.
+    pub relay_flags: u64,
+    /// Rows that this rank forwards, `[sources][max_tokens][row_bytes]`, a place for each rank of other nodes whose relay it is.
+    pub relay_rows: u64,
+    /// Their meta records, `[sources][max_tokens][meta_bytes]`.
+    pub relay_meta: u64,
     /// Bytes of the slot.
     pub bytes: u64,
 }
@@ -119,7 +129,8 @@ impl Plan {
     ///
     /// # Errors
     /// [`Error::Config`]: the field, what was given, what is allowed; [`Error::CombineType`], [`Error::CodecNeedsPush`],
-    /// [`Error::CastType`], [`Error::CastScales`], [`Error::Placement`], [`Error::MaskNeedsSlotted`], [`Error::Patience`], [`Error::Payload`].
+    /// [`Error::CastType`], [`Error::CastScales`], [`Error::Placement`], [`Error::MaskNeedsSlotted`], [`Error::Patience`], [`Error::Payload`],
+    /// [`Error::Across`].
     pub fn new(mut config: EpConfig, ranks: u32) -> Result<Self> {
         let room = config.check(ranks)?;
         config.scale_bytes = config.sent_scale_bytes();
@@ -213,9 +224,10 @@ impl Plan {
         self.layout.bytes * u64::from(self.config.slots)
     }
 
-    /// Local memory of a dispatch block: peer bases, next and first rows, room, the fault word, and the tile's destinations.
+    /// Local memory of a dispatch block: peer bases, next and first rows, room, the fault word, and the tile's destinations; across nodes,
+    /// next relay rows.
     pub fn dispatch_local_bytes(&self) -> u32 {
-        self.ranks * 8 + TILE * self.fan_out() * 8 + self.ranks * 12 + TILE * 4 + 4
+        self.ranks * 8 + TILE * self.fan_out() * 8 + self.ranks * 12 + TILE * 4 + 4 + self.relay_local_bytes()
     }
 
     /// Local memory of a combine block: the fault word, and, where ranks may be masked, a word a rank.
@@ -342,9 +354,14 @@ fn slot_layout(config: &EpConfig, ranks: u32, room: &Room) -> SlotLayout {
     let pushed_rows = if config.pushes_by_kernels() { config.push_rows(ranks) } else { 0 };
     let pushed_weights = place(pushed_rows * config.weight_bytes());
     let engine_rows = if config.payload.is_by_engine() { rows } else { 0 };
-    let returned_rows = place(engine_rows * row_bytes(config, config.combine_type));
-    let staged_rows = place(engine_rows * row_bytes(config, config.dispatch_type));
-    let staged_meta = place(engine_rows * u64::from(meta_bytes(config)));
+    let across = config.across_rows(rows);
+    let staged = engine_rows + across.staged;
+    let returned_rows = place((engine_rows + across.returned) * row_bytes(config, config.combine_type));
+    let staged_rows = place(staged * row_bytes(config, config.dispatch_type));
+    let staged_meta = place(staged * u64::from(meta_bytes(config)));
+    let relay_flags = place(if across.relayed > 0 { flags } else { 0 });
+    let relay_rows = place(across.relayed * row_bytes(config, config.dispatch_type));
+    let relay_meta = place(across.relayed * u64::from(meta_bytes(config)));
     SlotLayout {
         dispatch_flags,
         combine_flags,
@@ -359,6 +376,9 @@ fn slot_layout(config: &EpConfig, ranks: u32, room: &Room) -> SlotLayout {
         returned_rows,
         staged_rows,
         staged_meta,
+        relay_flags,
+        relay_rows,
+        relay_meta,
         bytes: end,
     }
 }

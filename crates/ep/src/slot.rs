@@ -44,6 +44,9 @@ struct OwnLayout {
     settled: u64,
     /// Of a plan whose rows engines move.
     posted: u64,
+    /// Of a plan whose tokens go once to each node.
+    relayed: u64,
+    forwarded: u64,
     bytes: u64,
 }
 
@@ -65,8 +68,24 @@ impl OwnLayout {
         let offsets = place((ranks + 1) * 4);
         let settled = place(if plan.config().on_timeout.masks() { ranks * 8 } else { 0 });
         let posted = place(if plan.config().payload.is_by_engine() { ranks * 8 } else { 0 });
+        let relayed = place(plan.relayed_words() * 4);
+        let forwarded = place(plan.forwarded_words() * 4);
         let send_map = place(u64::from(plan.config().max_tokens) * u64::from(plan.fan_out()) * 8);
-        Self { state, routed, tally, bases, room, counts, offsets, send_map, settled, posted, bytes: end }
+        Self {
+            state,
+            routed,
+            tally,
+            bases,
+            room,
+            counts,
+            offsets,
+            send_map,
+            settled,
+            posted,
+            relayed,
+            forwarded,
+            bytes: end,
+        }
     }
 }
 
@@ -166,6 +185,16 @@ impl Slot {
     /// Where the positions are behind what was put into queues of engines.
     pub(crate) fn posted(&self) -> DeviceAddress {
         self.base.offset(self.parts.posted)
+    }
+
+    /// Tokens for each node, in a plan whose tokens go once to each.
+    pub(crate) fn relayed(&self) -> DeviceAddress {
+        self.base.offset(self.parts.relayed)
+    }
+
+    /// Rows of each source for each rank of this node, in such a plan.
+    pub(crate) fn forwarded(&self) -> DeviceAddress {
+        self.base.offset(self.parts.forwarded)
     }
 
     pub(crate) fn routed(&self) -> DeviceAddress {

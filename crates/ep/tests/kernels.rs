@@ -4,9 +4,9 @@ mod common;
 
 use anabranch_ep::kernels;
 use anabranch_ep::kernels::{
-    COMBINE, COMBINE_ENGINE, COMBINE_PUSH, CONFORMANCE_CODEC, COUNT, DISPATCH, DISPATCH_AGAIN,
-    DISPATCH_ENGINE, EXPERT_CONTRACT, EXPERT_COUNT, EXPERT_EXPAND, FILL_WEIGHTS, KEEP_ROUTING,
-    REFERENCE_EXPERT, REFERENCE_EXPERT_MAJOR,
+    COMBINE, COMBINE_ENGINE, COMBINE_NODES, COMBINE_PUSH, CONFORMANCE_CODEC, COUNT, DISPATCH, DISPATCH_AGAIN,
+    DISPATCH_ENGINE, DISPATCH_NODES, DISPATCH_RELAY, EXPERT_CONTRACT, EXPERT_COUNT, EXPERT_EXPAND,
+    FILL_WEIGHTS, KEEP_ROUTING, REFERENCE_EXPERT, REFERENCE_EXPERT_MAJOR,
 };
 use anabranch_hip_jit::isa::{check_disassembly, disassemble, resources, wave_releases};
 use anabranch_hip_jit::lint::lint_source;
@@ -29,6 +29,9 @@ fn sources_keep_the_rules() {
         &COMBINE_PUSH,
         &DISPATCH_ENGINE,
         &COMBINE_ENGINE,
+        &DISPATCH_NODES,
+        &DISPATCH_RELAY,
+        &COMBINE_NODES,
         &CONFORMANCE_CODEC,
         &REFERENCE_EXPERT,
         &EXPERT_COUNT,
@@ -68,6 +71,14 @@ fn every_entry_is_in_some_unit() {
         "anabranch_ep_combine_engine_send",
         "anabranch_ep_combine_engine_flag",
         "anabranch_ep_combine_engine_recv",
+        "anabranch_ep_dispatch_nodes",
+        "anabranch_ep_dispatch_nodes_send",
+        "anabranch_ep_dispatch_nodes_recv",
+        "anabranch_ep_dispatch_nodes_drain",
+        "anabranch_ep_dispatch_relay",
+        "anabranch_ep_combine_nodes",
+        "anabranch_ep_combine_nodes_send",
+        "anabranch_ep_combine_nodes_recv",
         "anabranch_ep_reference_expert",
         "anabranch_ep_expert_count",
         "anabranch_ep_expert_sum",
@@ -115,6 +126,9 @@ fn code_for_amd_keeps_the_ordering_rules_and_spills_nothing() {
                         "anabranch_ep_combine",
                         "anabranch_ep_dispatch_engine_send",
                         "anabranch_ep_combine_engine_send",
+                        "anabranch_ep_dispatch_nodes",
+                        "anabranch_ep_dispatch_relay",
+                        "anabranch_ep_combine_nodes",
                     ]
                     .contains(&entry);
                     if publishes && wave_releases(&text, entry) == 0 {

@@ -22,6 +22,10 @@ pub enum Protocol {
     /// Compact dispatch of which the routing is kept, another dispatch, and one with the routing that was kept; experts and combine
     /// behind each, with combined weights.
     EpReplay,
+    /// The same as `Ep` with ranks on two nodes or three, to which rows are put straight; ranks of odd number do it in halves.
+    EpNodes,
+    /// The same with rows that go once to each node and are forwarded there.
+    EpRelay,
     /// The team barrier between kernels that write and read.
     Barrier,
     /// Signals and waits in the order of a stream, between kernels that write and read.
@@ -75,6 +79,8 @@ impl Protocol {
         Self::EpMask,
         Self::EpExperts,
         Self::EpReplay,
+        Self::EpNodes,
+        Self::EpRelay,
         Self::Barrier,
         Self::StreamSignal,
         Self::PutSignal,
@@ -107,6 +113,8 @@ impl Protocol {
             Self::EpMask => "ep-mask",
             Self::EpExperts => "ep-experts",
             Self::EpReplay => "ep-replay",
+            Self::EpNodes => "ep-nodes",
+            Self::EpRelay => "ep-relay",
             Self::Barrier => "barrier",
             Self::StreamSignal => "stream-signal",
             Self::PutSignal => "put-signal",

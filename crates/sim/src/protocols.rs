@@ -23,6 +23,10 @@ pub const fn about(protocol: Protocol) -> &'static str {
         Protocol::EpReplay => {
             "compact dispatch with a routing that was kept, after another, and combined weights; --staged for slotted, and as for ep"
         }
+        Protocol::EpNodes => {
+            "dispatch, experts and combine across nodes, rows straight to their ranks; --staged as for ep"
+        }
+        Protocol::EpRelay => "the same with rows that go once to each node and are forwarded there",
         Protocol::Barrier => "the team barrier, between kernels that write and kernels that read",
         Protocol::StreamSignal => "signals and waits in the order of a stream, between kernels",
         Protocol::PutSignal => "put with signal, and the wait for it, of the device API",

@@ -52,6 +52,16 @@ fn halves_are_right_under_every_seed() {
 }
 
 #[test]
+fn ranks_on_several_nodes_are_right_under_every_seed() {
+    for protocol in [Protocol::EpNodes, Protocol::EpRelay] {
+        clean(&with(protocol, 2, |case| case.tokens = 5), 0..100);
+        clean(&with(protocol, 3, |case| (case.tokens, case.staged) = (5, true)), 0..100);
+        clean(&with(protocol, 4, |case| (case.rounds, case.blocks, case.waves) = (4, 3, 1)), 0..60);
+        clean(&with(protocol, 3, |case| case.cumulative = true), 0..60);
+    }
+}
+
+#[test]
 fn ranks_that_mask_each_other_are_right_under_every_seed() {
     clean(&with(Protocol::EpMask, 2, |case| case.tokens = 5), 0..200);
     clean(&with(Protocol::EpMask, 3, |case| (case.tokens, case.staged) = (5, true)), 0..150);

@@ -41,6 +41,9 @@ impl ExpertParallel {
         let output = output.into();
         let tokens = dispatched.tokens;
         self.check_output(tokens, &output)?;
+        if let Some(nodes) = &self.nodes {
+            return self.combine_across(nodes, stream, experts, dispatched, &output);
+        }
         if self.engine.is_some() {
             let sent = self.combine_send(stream, experts, dispatched)?;
             return self.combine_recv(stream, sent, output);
@@ -66,6 +69,9 @@ impl ExpertParallel {
     /// # Errors
     /// As [`Self::combine`].
     pub fn release(&self, stream: &Stream, dispatched: Dispatched) -> Result<()> {
+        if let Some(nodes) = &self.nodes {
+            return self.release_across(nodes, stream, dispatched.slot);
+        }
         // SAFETY: nothing of a null range is read or written when no token is summed.
         let nothing = unsafe { DeviceSlice::from_raw(DeviceAddress::NULL, 0) };
         self.pull(stream, dispatched.slot, 0, nothing.into())

@@ -28,6 +28,9 @@ impl ExpertParallel {
     /// Before anything moves: [`Error::TooManyTokens`], [`Error::Shape`], [`Error::Alignment`], [`Error::Type`],
     /// [`Error::Scales`], [`Error::CastScales`], [`Error::NoDeviceCount`], [`Error::SlotsBusy`], or a fault that the world has had.
     pub fn dispatch(&self, stream: &Stream, tokens: &Tokens) -> Result<Dispatched> {
+        if let Some(nodes) = &self.nodes {
+            return self.dispatch_across(nodes, stream, tokens);
+        }
         if self.engine.is_some() {
             let sent = self.dispatch_send(stream, tokens)?;
             return self.dispatch_recv(stream, sent);

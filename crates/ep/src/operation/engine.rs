@@ -198,7 +198,7 @@ impl ExpertParallel {
             // SAFETY: as above.
             unsafe { kernel.launch(1, block_threads, local_bytes, joins, &args) }.map_err(Into::into)
         })?;
-        Ok(CombineSent::by_engine(slot, tokens))
+        Ok(CombineSent::in_window(slot, tokens))
     }
 
     /// The second half of a combine. The stream is behind the first.

@@ -138,6 +138,10 @@ impl ExpertParallel {
             let why = "it masks ranks, and a kept routing names ranks that may be masked by then";
             return Err(Error::NoRouting { why });
         }
+        if config.way().is_some() {
+            let why = "its ranks are on several nodes, and a dispatch with a kept routing stores rows at their places";
+            return Err(Error::NoRouting { why });
+        }
         if config.payload.is_by_engine() {
             let why = "copy engines move its rows, and a dispatch with a kept routing moves them by kernels";
             return Err(Error::NoRouting { why });

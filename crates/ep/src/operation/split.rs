@@ -57,8 +57,8 @@ impl DispatchSent {
 }
 
 impl CombineSent {
-    /// Of a plan whose rows copy engines move.
-    pub(super) fn by_engine(slot: SlotTicket, tokens: u32) -> Self {
+    /// Of rows that kernels do not push.
+    pub(super) fn in_window(slot: SlotTicket, tokens: u32) -> Self {
         Self { slot, tokens, pushed: false }
     }
 
@@ -92,9 +92,12 @@ impl ExpertParallel {
     /// # Errors
     /// As [`Self::dispatch`].
     pub fn dispatch_send(&self, stream: &Stream, tokens: &Tokens) -> Result<DispatchSent> {
-        let (slot, tokens) = match &self.engine {
-            Some(engine) => self.send_by_engine(engine, stream, tokens)?,
-            None => self.send(stream, tokens, "anabranch_ep_dispatch_send")?,
+        let (slot, tokens) = match (&self.engine, &self.nodes) {
+            (Some(engine), _) => self.send_by_engine(engine, stream, tokens)?,
+            (None, Some(nodes)) => {
+                self.send_across(nodes, stream, tokens, "anabranch_ep_dispatch_nodes_send")?
+            }
+            (None, None) => self.send(stream, tokens, "anabranch_ep_dispatch_send")?,
         };
         Ok(DispatchSent { slot, tokens })
     }
@@ -109,6 +112,11 @@ impl ExpertParallel {
         let DispatchSent { mut slot, tokens } = sent;
         self.check_slot(&slot)?;
         slot.order_behind(stream)?;
+        if let Some(nodes) = &self.nodes {
+            self.receive_across(nodes, stream, slot.get(), tokens)?;
+            self.deliver(stream, &mut slot)?;
+            return Ok(Dispatched { slot, tokens });
+        }
         if let Some(engine) = &self.engine {
             self.receive_by_engine(engine, stream, slot.get(), tokens)?;
             self.deliver(stream, &mut slot)?;
@@ -138,6 +146,9 @@ impl ExpertParallel {
         experts: ExpertOutput,
         dispatched: Dispatched,
     ) -> Result<CombineSent> {
+        if let Some(nodes) = &self.nodes {
+            return self.combine_send_across(nodes, stream, experts, dispatched);
+        }
         if let Some(engine) = &self.engine {
             let Dispatched { slot, tokens } = dispatched;
             return self.combine_send_by_engine(engine, stream, experts, slot, tokens);
@@ -194,6 +205,12 @@ impl ExpertParallel {
             return Ok(());
         }
         slot.order_behind(stream)?;
+        if let Some(nodes) = &self.nodes {
+            self.sum_across(nodes, stream, slot.get(), tokens, &output)?;
+            slot.used_on(stream)?;
+            slot.give_back();
+            return Ok(());
+        }
         if let Some(engine) = &self.engine {
             self.sum_by_engine(engine, stream, slot.get(), tokens, &output)?;
             slot.used_on(stream)?;

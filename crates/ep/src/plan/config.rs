@@ -9,6 +9,7 @@ use crate::data_type::DataType;
 use crate::error::{Error, Result};
 use crate::launch::{LaunchTable, MAX_WAVES};
 use crate::mask::OnTimeout;
+use crate::nodes::{Across, NodeMap};
 use crate::payload::Payload;
 use crate::placement::PlacementTable;
 use crate::room::{Mode, Room};
@@ -64,6 +65,11 @@ pub struct EpConfig {
     pub on_timeout: OnTimeout,
     /// What moves rows between ranks.
     pub payload: Payload,
+    /// Which node each rank is on. `None`: all are on one, unless the plan is made on a world in which some cannot be reached by loads
+    /// and stores, or `across` is not [`Across::Auto`]: then as the ranks' hosts say.
+    pub nodes: Option<NodeMap>,
+    /// By which way rows go to other nodes.
+    pub across: Across,
 }
 
 impl EpConfig {
@@ -92,6 +98,8 @@ impl EpConfig {
             device_token_count: false,
             on_timeout: OnTimeout::Fault,
             payload: Payload::Kernels,
+            nodes: None,
+            across: Across::Auto,
         }
     }
 
@@ -204,6 +212,8 @@ impl EpConfig {
             ("device_token_count", self.device_token_count.to_string()),
             ("on_timeout", self.on_timeout.to_string()),
             ("payload", self.payload.to_string()),
+            ("nodes", self.nodes.as_ref().map_or_else(|| "one".to_owned(), ToString::to_string)),
+            ("across", self.across.to_string()),
         ]
         .map(|(field, value)| (field.to_owned(), value))
         .to_vec()
@@ -263,15 +273,17 @@ impl EpConfig {
             return wrong("ranks", ranks, "allowed are 1 to 1048576".to_owned());
         }
         let row = u128::from(row_bytes(self, self.dispatch_type) + row_bytes(self, self.combine_type));
-        let room = Room::new(self.mode, ranks, self.max_tokens, self.max_recv)?;
+        let room = Room::new(self.planned_mode(), ranks, self.max_tokens, self.max_recv)?;
         self.on_timeout.check(room.mode())?;
         self.check_payload(room.mode())?;
+        self.check_across(ranks, room.mode())?;
         let pushed = if self.pushes_by_kernels() { self.push_rows(ranks) } else { 0 };
         // Where engines move rows each window has another beside it.
         let windows = if self.payload.is_by_engine() { 2 } else { 1 };
         let slot = u128::from(room.rows()) * windows * (row + u128::from(meta_bytes(self)))
             + u128::from(pushed) * u128::from(self.wire_bytes())
-            + u128::from(room.rows() + pushed) * u128::from(self.weight_bytes());
+            + u128::from(room.rows() + pushed) * u128::from(self.weight_bytes())
+            + self.across_rows(room.rows()).in_all() * (row + u128::from(meta_bytes(self)));
         if slot > MAX_SLOT_BYTES {
             let allowed =
                 format!("the windows of {ranks} ranks would have {slot} bytes, more than {MAX_SLOT_BYTES}");

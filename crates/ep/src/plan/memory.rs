@@ -104,13 +104,14 @@ impl fmt::Display for MemoryPlan {
 impl MemoryItem {
     /// Whether each slot has one.
     pub(crate) fn is_of_slot(&self) -> bool {
-        ![TEAM_FLAGS, PLACEMENT, MASK].contains(&self.name)
+        ![TEAM_FLAGS, PLACEMENT, MASK, NODES].contains(&self.name)
     }
 }
 
 const TEAM_FLAGS: &str = "barrier flags";
 const PLACEMENT: &str = "placement table";
 const MASK: &str = "rank mask";
+const NODES: &str = "node table";
 
 impl Plan {
     /// What this plan allocates on each rank, part by part.
@@ -131,6 +132,9 @@ impl Plan {
             ("returned rows", layout.returned_rows),
             ("staged rows", layout.staged_rows),
             ("staged meta records", layout.staged_meta),
+            ("relay flags", layout.relay_flags),
+            ("relayed rows", layout.relay_rows),
+            ("relayed meta records", layout.relay_meta),
         ];
         if masks {
             starts.insert(6, ("pushed rows", layout.push_rows));
@@ -140,7 +144,8 @@ impl Plan {
         let item = |place, count| move |(name, bytes)| MemoryItem { name, place, bytes, count };
         let team = (u64::from(self.ranks) * 8).next_multiple_of(DEFAULT_ALIGNMENT);
         let mask = if masks { u64::from(self.ranks) * size_of::<RankMask>() as u64 } else { 0 };
-        let placed = [(PLACEMENT, placement::table_bytes(self)), (MASK, mask)];
+        let nodes = self.node_table_words() as u64 * 4;
+        let placed = [(PLACEMENT, placement::table_bytes(self)), (MASK, mask), (NODES, nodes)];
         let items = windows
             .map(item(MemoryPlace::Heap, slots))
             .chain([(TEAM_FLAGS, team)].map(item(MemoryPlace::Heap, 1)))

@@ -14,14 +14,14 @@ impl EpConfig {
         self
     }
 
-    /// Whether experts' output is pulled from the combine window by kernels, or copied from it by engines.
+    /// Whether experts' output is pulled from the combine window by kernels, copied from it by engines, or put from it to other nodes.
     pub(super) fn has_combine_window(&self) -> bool {
-        self.combine_source.pulls()
+        self.combine_source.pulls() || self.way().is_some()
     }
 
     /// Whether kernels push experts' output.
     pub(crate) fn pushes_by_kernels(&self) -> bool {
-        self.combine_source.pushes() && !self.payload.is_by_engine()
+        self.combine_source.pushes() && !self.payload.is_by_engine() && self.way().is_none()
     }
 
     pub(super) fn check_payload(&self, mode: Mode) -> Result<()> {

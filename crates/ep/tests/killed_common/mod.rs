@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anabranch_ep::reference::ReferenceExpert;
-use anabranch_ep::{CombineSource, Error, ExpertParallel, Mode};
+use anabranch_ep::{Across, CombineSource, Error, ExpertParallel, Mode, NodeMap};
 use anabranch_hip::{DeviceOrdinal, Stream, with_causes};
 use anabranch_hip_host::{HostConfig, HostMachine};
 use anabranch_shmem::{World, WorldConfig};
@@ -68,6 +68,10 @@ impl Script {
             case.config = case.config.mode(Mode::Compact);
         }
         case.config = case.config.combine_source(self.source);
+        if let Some(way) = self.way() {
+            let nodes: Vec<_> = (0..ranks).map(|rank| rank / 2).collect();
+            case.config = case.config.nodes(NodeMap::new(&nodes)).across(way);
+        }
         case.staged = self.source.pushes();
         case
     }
@@ -75,6 +79,11 @@ impl Script {
     /// Whether dispatch counts first.
     fn compact(&self) -> bool {
         self.moment.starts_with("compact-")
+    }
+
+    /// By which way rows go to other nodes, where ranks are on some.
+    fn way(&self) -> Option<Across> {
+        self.moment.split_once('-').and_then(|(way, _)| way.parse().ok())
     }
 
     /// The end of the victim, now.
@@ -144,7 +153,9 @@ fn last_round(
     case: &Case,
     number: u64,
 ) -> Result<(), Error> {
-    let moment = script.moment.trim_start_matches("compact-");
+    let moment = ["compact-", "direct-", "node-"]
+        .iter()
+        .fold(script.moment.as_str(), |moment, prefix| moment.trim_start_matches(prefix));
     match moment {
         "dispatch" => script.end(),
         "dispatching" => script.end_within(400),
@@ -277,7 +288,8 @@ fn survive(test: &str, moment: &str, victim: u32, seed: u64, source: CombineSour
             assert_eq!(counted, moment == "compact-dispatch", "{context}");
             // Its rows have come, and its experts' have not.
             let combined = text.contains(&format!("for rank {victim} in ep combine"));
-            let before = ["combine", "compact-combine", "half-dispatch"].contains(&moment);
+            let plain = moment.trim_start_matches("direct-").trim_start_matches("node-");
+            let before = ["combine", "compact-combine", "half-dispatch"].contains(&plain);
             assert_eq!(combined, before, "{context}");
         }
         println!("{moment} {victim} {seed}: rank {} after {took:?}: {text}", outcome.rank);

@@ -218,7 +218,14 @@ enum Mutant : u32 {
     MUTANT_CCL_NETWORK_FLAG_FIRST = 706,      // the giver counts a chunk, then writes it
     MUTANT_CCL_NETWORK_UNRELEASED = 707,      // the block meets, and nobody releases
     MUTANT_CCL_NETWORK_STEP_UNFINISHED = 708, // the next step begins while this one still tells
-    MUTANT_LAST = 708,
+    // ep's kernels across nodes
+    MUTANT_NODES_FLAG_FIRST = 800,         // dispatch: the flag stands before the rows
+    MUTANT_NODES_RELAY_UNWAITED = 801,     // forwards what has not come
+    MUTANT_NODES_RELAY_NO_ACQUIRE = 802,
+    MUTANT_NODES_FORWARD_FLAG_FIRST = 803, // counts are told before all rows are forwarded
+    MUTANT_NODES_RETURN_FLAG_FIRST = 804,  // combine: the flag stands before the rows
+    MUTANT_NODES_STAGE_UNCOUNTED = 805,    // rows are put before all blocks have brought theirs to the window
+    MUTANT_LAST = 805,
 };
 static constexpr u32 MUTANT = PRELUDE_MUTANT;
 static_assert(MUTANT <= MUTANT_LAST, "PRELUDE_MUTANT names no mutant");

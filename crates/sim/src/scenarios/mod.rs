@@ -35,7 +35,9 @@ pub fn scenario(case: Case, jit: &Jit) -> Result<Box<dyn Scenario>, ScenarioErro
         | Protocol::EpSplit
         | Protocol::EpMask
         | Protocol::EpExperts
-        | Protocol::EpReplay => Box::new(ep::Ep::new(case, kernels)?),
+        | Protocol::EpReplay
+        | Protocol::EpNodes
+        | Protocol::EpRelay => Box::new(ep::Ep::new(case, kernels)?),
         Protocol::Barrier => Box::new(barrier::Barrier::new(case, kernels)?),
         Protocol::StreamSignal => Box::new(stream_signal::StreamSignal::new(case, kernels)?),
         Protocol::PutSignal | Protocol::PutQuiet => Box::new(messages::Messages::new(case, kernels)?),

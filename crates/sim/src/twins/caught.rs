@@ -57,7 +57,9 @@ impl Search {
             // Two on a machine, and one on another.
             | Protocol::CclNetwork
             | Protocol::EpCompact
-            | Protocol::EpReplay => 3,
+            | Protocol::EpReplay
+            | Protocol::EpNodes
+            | Protocol::EpRelay => 3,
             _ => 2,
         };
         let mut case = Case::new(self.protocol, ranks);
@@ -68,6 +70,8 @@ impl Search {
                 | Protocol::EpSplit
                 | Protocol::EpExperts
                 | Protocol::EpReplay
+                | Protocol::EpNodes
+                | Protocol::EpRelay
                 | Protocol::Ping
         ) {
             // More than one tile a block; payload from every wave.
@@ -105,6 +109,9 @@ const STAGED: Search = Search { staged: true, ..EP };
 const REPLAY: Search = Search::of(Protocol::EpReplay);
 const REPLAY_SLOTTED: Search = Search { staged: true, ..REPLAY };
 const REPLAY_C: Search = REPLAY.cumulative();
+const NODES: Search = Search::of(Protocol::EpNodes);
+const NODES_STAGED: Search = Search { staged: true, ..NODES };
+const RELAY: Search = Search::of(Protocol::EpRelay);
 const BARRIER: Search = Search::of(Protocol::Barrier);
 const STREAM: Search = Search::of(Protocol::StreamSignal);
 const SIGNAL: Search = Search::of(Protocol::PutSignal);
@@ -241,7 +248,7 @@ pub const TWINS: &[Twin] = &[
     twin("COMBINE_NO_ACQUIRE", &[EP, STAGED, SPLIT]),
     twin("COMBINE_NO_BARRIER", &[EP, STAGED, EP_C]),
     twin("COMBINE_WAITS_FOR_ITSELF", &[EP, STAGED]),
-    twin("COMBINE_UNRELEASED", &[EP_C.by_races()]),
+    twin("COMBINE_UNRELEASED", &[EP_C.by_races(), NODES.cumulative().by_races()]),
     twin("COMBINE_EPOCH_PLAIN", &[EP.by_races()]),
     twin("COMBINE_FLAG_FIRST", &[STAGED, STAGED_C, Search { staged: true, ..SPLIT }]),
     // A combine that pushes in one kernel: all blocks have been counted, and have read the epoch, before any may end.
@@ -360,6 +367,12 @@ pub const TWINS: &[Twin] = &[
     twin("BY_NIC_UNRELEASED", &[RDMA]),
     twin("BY_NIC_NO_ACQUIRE", &[RDMA]),
     twin("NIC_SIGNAL_FIRST", &[RDMA]),
+    twin("NODES_FLAG_FIRST", &[NODES, NODES.cumulative(), RELAY]),
+    twin("NODES_RELAY_UNWAITED", &[RELAY.by_values()]),
+    twin("NODES_RELAY_NO_ACQUIRE", &[RELAY]),
+    twin("NODES_FORWARD_FLAG_FIRST", &[RELAY, RELAY.cumulative()]),
+    twin("NODES_RETURN_FLAG_FIRST", &[NODES, NODES.cumulative()]),
+    twin("NODES_STAGE_UNCOUNTED", &[NODES_STAGED]),
 ];
 
 /// Twins that no search runs, and the tests that catch them: their kernels need engines and a whole world, or a NIC.

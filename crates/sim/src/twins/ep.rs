@@ -26,6 +26,10 @@ const BY_ENGINE: HeldBy = Test(
 const BEHIND_COPIES: HeldBy = Test(
     "crates/ep/tests/engine.rs: routes by mapping, every row against the oracle; the kernel is behind the join",
 );
+const TOGETHER: HeldBy = NotNeeded(
+    "Brings the first wave together behind what its first lane did alone, for the calls of the whole wave that follow; what they send is \
+     ordered by themselves.",
+);
 const BEFORE_ENGINES: HeldBy = OtherMemory(
     "Rows in the window were written by earlier kernels, whose end releases them on the machine as it is. On GPUs with several \
      caches the end of a kernel may leave them there, which an engine does not look at.",
@@ -55,9 +59,9 @@ pub(super) const FILES: &[File] = &[
             ("learn_counts", "block_barrier", LOCAL),
             ("learn_counts", "acquire_after_wait", Twins(&["DISPATCH_NO_ACQUIRE"])),
             ("learn_counts", "block_barrier", Twins(&["DISPATCH_NO_BARRIER", "EXCHANGE_EARLY_RETURN"])),
-            ("write_rows", "block_barrier", Twins(&["ROUTE_UNCOUNTED"])),
-            ("write_rows", "block_barrier", Twins(&["ROUTE_UNREAD"])),
-            ("write_rows", "block_barrier", Twins(&["ROUTE_OVERWRITTEN"])),
+            ("write_share", "block_barrier", Twins(&["ROUTE_UNCOUNTED"])),
+            ("write_share", "block_barrier", Twins(&["ROUTE_UNREAD"])),
+            ("write_share", "block_barrier", Twins(&["ROUTE_OVERWRITTEN"])),
             (
                 "write_rows",
                 "arrive_is_last",
@@ -91,6 +95,30 @@ pub(super) const FILES: &[File] = &[
             ("post_rows", "block_release_system", BEFORE_ENGINES),
             ("tell_others", "block_release_system", BEHIND_COPIES),
             ("tell_others", "flag_store", BEHIND_COPIES),
+        ],
+    },
+    File {
+        file: "ep/kernels/dispatch_nodes.hip",
+        rows: &[
+            ("tell_counts", "flag_store", Twins(&["FLAG_BEFORE_DATA", "NO_RELEASE"])),
+            ("tell_counts", "wave_barrier", TOGETHER),
+        ],
+    },
+    File {
+        file: "ep/kernels/dispatch_relay.hip",
+        rows: &[
+            ("wait_for_source", "acquire_after_wait", Twins(&["NODES_RELAY_NO_ACQUIRE"])),
+            ("tell_forwarded", "flag_store", Twins(&["NODES_FORWARD_FLAG_FIRST"])),
+            ("relay", "arrive_is_last", Twins(&["NODES_FORWARD_FLAG_FIRST"])),
+        ],
+    },
+    File {
+        file: "ep/kernels/combine_nodes.hip",
+        rows: &[
+            ("tell_rows", "flag_store", Twins(&["COMBINE_UNRELEASED", "NODES_STAGE_UNCOUNTED"])),
+            ("tell_rows", "wave_barrier", TOGETHER),
+            ("send_rows", "arrive_is_last", Twins(&["NODES_STAGE_UNCOUNTED"])),
+            ("send_rows", "block_release_system", Twins(&["COMBINE_UNRELEASED"])),
         ],
     },
     File {

@@ -66,6 +66,7 @@ const HAND_OVER: &[&str] = &[
     "place_pairs",
     "expand_tile",
     "anabranch_ep_expert_expand",
+    "write_share",
 ];
 /// Functions of the device API by which kernels tell each other something.
 const API: &[&str] = &[

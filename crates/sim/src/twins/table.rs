@@ -158,6 +158,9 @@ pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_ep_combine_engine_flag", EP_ENGINE),
     ("anabranch_ep_combine_engine_recv", EP_ENGINE),
     ("anabranch_ep_combine_engine_send", EP_ENGINE),
+    ("anabranch_ep_combine_nodes", NODES),
+    ("anabranch_ep_combine_nodes_recv", NODES),
+    ("anabranch_ep_combine_nodes_send", NODES),
     ("anabranch_ep_combine_push", EP),
     ("anabranch_ep_combine_push_recv", Runs::In(&[Protocol::EpSplit])),
     ("anabranch_ep_combine_push_send", Runs::In(&[Protocol::EpSplit])),
@@ -171,7 +174,12 @@ pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_ep_dispatch_engine_flag", EP_ENGINE),
     ("anabranch_ep_dispatch_engine_recv", EP_ENGINE),
     ("anabranch_ep_dispatch_engine_send", EP_ENGINE),
+    ("anabranch_ep_dispatch_nodes", Runs::In(&[Protocol::EpNodes])),
+    ("anabranch_ep_dispatch_nodes_drain", Runs::Test("crates/ep/tests/nodes.rs")),
+    ("anabranch_ep_dispatch_nodes_recv", Runs::In(&[Protocol::EpNodes])),
+    ("anabranch_ep_dispatch_nodes_send", NODES),
     ("anabranch_ep_dispatch_recv", Runs::In(&[Protocol::EpSplit])),
+    ("anabranch_ep_dispatch_relay", Runs::In(&[Protocol::EpRelay])),
     ("anabranch_ep_dispatch_send", Runs::In(&[Protocol::EpSplit])),
     ("anabranch_ep_expert_contract", EXPERTS),
     ("anabranch_ep_expert_count", EXPERTS),
@@ -219,6 +227,7 @@ const EP: Runs = Runs::In(&[
     Protocol::EpExperts,
     Protocol::EpReplay,
 ]);
+const NODES: Runs = Runs::In(&[Protocol::EpNodes, Protocol::EpRelay]);
 const EXPERTS: Runs = Runs::QuietIn(&[Protocol::EpExperts]);
 const MOVES_AND_ENGINE: Runs = Runs::In(&[Protocol::Ccl, Protocol::CclMove, Protocol::CclEngine]);
 const MOVES: Runs = Runs::In(&[Protocol::Ccl, Protocol::CclMove]);

@@ -182,7 +182,7 @@ impl Ep {
             ("combine", layout.combine_rows, combined),
         ];
         // What is pushed lies elsewhere, below.
-        for (what, window, row_bytes) in windows.into_iter().take(if self.case.staged { 2 } else { 3 }) {
+        for (what, window, row_bytes) in windows.into_iter().take(if self.pushes() { 2 } else { 3 }) {
             for (index, rows) in most.iter().enumerate() {
                 let from = window + ((index * part + rows) * row_bytes) as u64;
                 let rest = self.bench.get::<u8>(memory.heap, from, (part - rows) * row_bytes).map_err(get)?;
@@ -202,7 +202,7 @@ impl Ep {
 
     /// Rows of the push window that no epoch had are as the heap was.
     fn judge_push_window(&self, rank: usize, touched: &Touched) -> Result<(), String> {
-        if !self.case.staged {
+        if !self.pushes() {
             return Ok(());
         }
         let tokens = self.case.tokens as usize;

@@ -5,6 +5,7 @@ mod experts;
 pub(super) mod given;
 mod judge;
 mod mask;
+mod nodes;
 mod push;
 mod replay;
 
@@ -25,6 +26,7 @@ use super::bench::{Bench, Grid, Kernels, OnBench, WAVE, at};
 use crate::{Case, Failure, Outcome, Protocol, RunOptions, ScenarioError};
 use experts::Experts;
 use given::{Given, HIDDEN, TOP_K};
+use nodes::NodeKernels;
 use replay::Replay;
 
 /// What one rank brings to one epoch, on the host and on its device.
@@ -59,11 +61,12 @@ struct Own {
     send_map: u64,
     mask: u64,
     settled: u64,
+    nodes: u64,
     bytes: u64,
 }
 
 impl Own {
-    fn new(ranks: u32, tokens: u32, fan_out: u32) -> Self {
+    fn new(ranks: u32, tokens: u32, fan_out: u32, node_bytes: u64) -> Self {
         let state = Bench::own_start(ranks);
         let routed = state + (size_of::<SlotState>() as u64).next_multiple_of(64);
         let tally = routed + u64::from(ranks) * 4;
@@ -74,8 +77,9 @@ impl Own {
         let send_map = (offsets + u64::from(ranks + 1) * 4).next_multiple_of(64);
         let mask = send_map + u64::from(tokens) * u64::from(fan_out) * 8;
         let settled = mask + u64::from(ranks) * size_of::<RankMask>() as u64;
-        let bytes = settled + u64::from(ranks) * 8;
-        Self { state, routed, tally, bases, room, counts, offsets, send_map, mask, settled, bytes }
+        let nodes = settled + u64::from(ranks) * 8;
+        let bytes = nodes + node_bytes;
+        Self { state, routed, tally, bases, room, counts, offsets, send_map, mask, settled, nodes, bytes }
     }
 }
 
@@ -102,6 +106,8 @@ pub(crate) struct Ep {
     experts: Option<Experts>,
     /// Of dispatches whose routing is kept.
     replay: Option<Replay>,
+    /// Of ranks on several nodes.
+    nodes: Option<NodeKernels>,
 }
 
 /// Dispatch and combine, each in two.
@@ -137,6 +143,10 @@ impl Ep {
             .launch(case.blocks, case.waves);
         let masks = case.protocol == Protocol::EpMask;
         let config = if masks { config.on_timeout(mask::on_timeout()) } else { config };
+        let config = match nodes::way(case.protocol) {
+            Some(way) => config.nodes(nodes::map(case.ranks)).across(way),
+            None => config,
+        };
         let compact = case.protocol == Protocol::EpCompact || replays && !case.staged;
         let config = if compact {
             config.mode(Mode::Compact).max_recv((case.ranks * case.tokens / 2).max(case.ranks))
@@ -159,7 +169,7 @@ impl Ep {
         } else {
             plan.combine_geometry(case.tokens, &limits)
         };
-        let own = Own::new(case.ranks, case.tokens, plan.fan_out());
+        let own = Own::new(case.ranks, case.tokens, plan.fan_out(), nodes::own_bytes(&plan));
         let lanes = |shape: &Geometry| shape.blocks * shape.block_threads;
         let lanes = case.ranks * lanes(&sending).max(lanes(&summing)).max(lanes(&counting));
         let bench = Bench::new(&case, lanes, plan.heap_bytes(), own.bytes)?;
@@ -178,6 +188,11 @@ impl Ep {
             },
             experts: None,
             replay: if replays { Some(Replay::load(kernels)?) } else { None },
+            nodes: if nodes::way(case.protocol).is_some() {
+                Some(NodeKernels::load(kernels, &case, &plan)?)
+            } else {
+                None
+            },
             pushing: plan.push_segments(case.tokens, &limits),
             case,
             plan,
@@ -238,6 +253,9 @@ impl Ep {
                 self.bench.put(*on_device, (tokens.len() + ids.len() * 4) as u64, weights)?;
             }
         }
+        for rank in 0..self.case.ranks {
+            self.prepare_nodes(rank)?;
+        }
         if let Some(experts) = &self.experts {
             experts.prepare(&mut self.bench)?;
         }
@@ -252,6 +270,9 @@ impl Ep {
         };
         let sending = grid(&self.sending, self.sending.local_bytes);
         let summing = grid(&self.summing, self.summing.local_bytes);
+        if self.nodes.is_some() {
+            return self.queue_nodes(rank, epoch, sending, summing);
+        }
         let team = self.bench.team(rank);
         let dispatch = self.dispatch_args(team, rank, epoch);
         let combine = self.way(team, rank, epoch);

@@ -60,6 +60,11 @@ impl Way {
 }
 
 impl Ep {
+    /// Across nodes a buffer's rows go to the combine window.
+    pub(super) fn pushes(&self) -> bool {
+        self.case.staged && self.nodes.is_none()
+    }
+
     pub(super) fn way(&self, team: TeamView, rank: u32, epoch: u32) -> Way {
         if self.case.staged {
             Way::Push(self.push_args(team, rank, epoch))

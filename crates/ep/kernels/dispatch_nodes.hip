@@ -1,0 +1,166 @@
+// Dispatch whose ranks are on several nodes. Rows for ranks of this node are stored at their places, as by `dispatch.hip`; those for
+// other nodes are staged in own memory, and when all are there the last block puts each target's run, with its flag behind it, by the
+// device functions of the heap: over a NIC, or whatever the route is. Slotted only, so that the rows for a rank lie in one piece
+// whose place is known before the counts.
+//
+// Direct, a target is a rank: its rows go to their final places there, and the flag is that of a dispatch. By node (EP_RELAY) it is the
+// rank of each other node that forwards what comes from here (`dispatch_relay.hip`): the rows go to this rank's place of its relay window,
+// and the flag is one of that window. There the second half is that kernel, here a wait for the flags of all ranks.
+//
+// Why a flag is not seen before what it tells: it is the signal of the second of two puts that one wave makes to one peer. By mapping the
+// signal releases all that the wave has stored; by NIC a wave keeps to one queue pair, whose writes are done in their order
+// (`shmem/nic.h`). No other route goes to another node: the plan refuses it.
+// Why a window, a relay window or a flag is not written too early: the argument of `dispatch.hip` is about when rank s begins epoch
+// e + 1, and holds whoever carries the rows: d, or the relay at d's node, read what came from s in its dispatch e, before it told its
+// combine flag e, for which s has waited in its combine e.
+// Why the staging is not written too early. Rank s writes it again in epoch e + 1, behind its combine e, in which it saw the combine
+// flag e of every rank, also of those to which it put from there. Such a rank sends that flag behind its dispatch e, which has seen
+// the flag that s put behind the rows: they had come, so nothing reads their source any more (over a NIC, what would be sent once more is
+// what the peer has already acknowledged, and it drops that unread).
+#include "anabranch/prelude.h"
+#include "ep/routing.h"
+#include "ep/mask.h"
+#include "ep/nodes.h"
+#include "ep/dispatch_grid.h"
+#include "shmem/order.h"
+#include "shmem/signal.h"
+
+static_assert(!MASKS, "no plan across nodes masks ranks");
+
+static ANABRANCH_DEVICE DispatchLocal local_of(const DispatchNodesArgs& args) {
+    DispatchLocal local = DispatchLocal::at(args.dispatch.team.size, args.dispatch.fan_out);
+    local.staged_rows = reinterpret_cast<u64>(args.staged_rows);
+    local.staged_meta = reinterpret_cast<u64>(args.staged_meta);
+    local.nodes = args.nodes;
+    local.max_tokens = args.max_tokens;
+    local.relayed = args.relayed;
+    return local;
+}
+
+static ANABRANCH_DEVICE u32 sent_to(const Grid& grid, const DispatchArgs& args, u32 peer) {
+    return minimum(private_load(grid, args.routed + peer), args.row_stride);
+}
+
+// A run of staged rows, and where it goes: offsets are of the target's heap.
+struct Run {
+    u32 peer, count;
+    u64 from, rows, meta, flag;
+};
+
+#ifdef EP_RELAY
+static ANABRANCH_DEVICE u32 targets(const DispatchNodesArgs& args) { return args.nodes.count; }
+// To a node, whether it is another one.
+static ANABRANCH_DEVICE bool run_to(const Grid& grid, const DispatchNodesArgs& args, u32 i, Run& run) {
+    u32 node = rotated(args.nodes.node, args.nodes.count, i);
+    if (node == args.nodes.node) return false;
+    u64 to = static_cast<u64>(private_load(grid, args.nodes.places + node)) * args.max_tokens;
+    run.peer = private_load(grid, args.nodes.relays + node);
+    run.count = private_load(grid, args.relayed + node);
+    run.from = static_cast<u64>(node) * args.max_tokens;
+    run.rows = args.relay_rows_offset + to * args.dispatch.row_bytes;
+    run.meta = args.relay_meta_offset + to * args.dispatch.meta_bytes;
+    run.flag = args.relay_flags_offset + static_cast<u64>(args.dispatch.team.rank) * args.dispatch.flag_stride;
+    return true;
+}
+#else
+static ANABRANCH_DEVICE u32 targets(const DispatchNodesArgs& args) { return args.dispatch.team.size; }
+// To a rank, whether it is on another node.
+static ANABRANCH_DEVICE bool run_to(const Grid& grid, const DispatchNodesArgs& nodes, u32 i, Run& run) {
+    const DispatchArgs& args = nodes.dispatch;
+    run.peer = rotated(args.team.rank, args.team.size, i);
+    if (is_near(grid, nodes.nodes, run.peer)) return false;
+    u64 to = static_cast<u64>(args.team.rank) * args.row_stride;
+    run.count = sent_to(grid, args, run.peer);
+    run.from = static_cast<u64>(run.peer) * args.row_stride;
+    run.rows = args.rows_offset + to * args.row_bytes;
+    run.meta = args.meta_offset + to * args.meta_bytes;
+    run.flag = args.flags_offset + static_cast<u64>(args.team.rank) * args.flag_stride;
+    return true;
+}
+#endif
+
+// One wave. What it cannot put has poisoned the world.
+static ANABRANCH_DEVICE void put_run(const Grid& grid, const shmem::Context& context, const DispatchNodesArgs& args, const Run& run) {
+    shmem::GroupRank peer = {run.peer};
+    shmem::Symmetric<u8> rows = {run.rows}, meta = {run.meta};
+    shmem::Symmetric<u64> flag = {run.flag};
+    const u8* from_rows = args.staged_rows + run.from * args.dispatch.row_bytes;
+    const u8* from_meta = args.staged_meta + run.from * args.dispatch.meta_bytes;
+    u64 row_bytes = static_cast<u64>(run.count) * args.dispatch.row_bytes;
+    u64 meta_bytes = static_cast<u64>(run.count) * args.dispatch.meta_bytes;
+    u64 value = pack_flag(static_cast<u32>(context.wait.epoch), run.count);
+    ANABRANCH_TWIN(NODES_FLAG_FIRST) shmem::signal<shmem::Wave>(grid, context, flag, value, shmem::SignalOp::SET, peer);
+    shmem::Status status = shmem::put_nbi<shmem::Wave>(grid, context, rows, from_rows, row_bytes, peer);
+    if (status != shmem::Status::OK) return;
+    shmem::put_signal_nbi<shmem::Wave>(grid, context, meta, from_meta, meta_bytes, flag, value, shmem::SignalOp::SET, peer);
+}
+
+// The last block: thread 0 tells the ranks of this node, waves put what is for others.
+static ANABRANCH_DEVICE void tell_counts(const Grid& grid, const DispatchNodesArgs& nodes, const DispatchLocal& local,
+                                         const WaitContext& wait) {
+    const DispatchArgs& args = nodes.dispatch;
+    if (grid.thread == 0) {
+        u32 dropped = 0;
+        for (u32 i = 0; i < args.team.size; ++i) {
+            u32 peer = rotated(args.team.rank, args.team.size, i), count = sent_to(grid, args, peer);
+            dropped += private_load(grid, args.routed + peer) - count;
+            if (!is_near(grid, nodes.nodes, peer)) continue;
+            u64 flag = args.flags_offset + static_cast<u64>(args.team.rank) * args.flag_stride;
+            u64 value = pack_flag(static_cast<u32>(wait.epoch), count);
+            flag_store(grid, reinterpret_cast<u64*>(local.peer_base.get(grid, peer) + flag), value);
+        }
+        private_store(grid, &args.state->dropped_count, dropped);
+    }
+    grid.wave_barrier();
+    shmem::Context context = {args.team, wait};
+    for (u32 i = grid.wave(); i < targets(nodes); i += grid.waves_per_block()) {
+        Run run = {};
+        if (run_to(grid, nodes, i, run)) put_run(grid, context, nodes, run);
+    }
+}
+
+// The whole block comes here, or none of it. True in the block that was the last to arrive, which has told the counts.
+static ANABRANCH_DEVICE bool send_rows(const Grid& grid, const DispatchNodesArgs& args, const DispatchLocal& local,
+                                       const WaitContext& wait, u32 given) {
+    bool last = write_rows(grid, args.dispatch, local, given);
+    if (last) tell_counts(grid, args, local, wait);
+    return last;
+}
+
+// Of rows that go direct.
+ANABRANCH_KERNEL(anabranch_ep_dispatch_nodes, DispatchNodesArgs, 1024) {
+    DispatchLocal local = local_of(args);
+    u32 given = given_tokens(grid, args.dispatch);
+    u64 epoch = begin(grid, args.dispatch, local);
+    WaitContext wait = context_of(grid, args.dispatch, epoch);
+    if (epoch == 0) {
+        report_nothing(grid, args.dispatch);
+    } else if (send_rows(grid, args, local, wait, given)) {
+        learn_counts(grid, args.dispatch, local, wait);
+    }
+}
+
+ANABRANCH_KERNEL(anabranch_ep_dispatch_nodes_send, DispatchNodesArgs, 1024) {
+    DispatchLocal local = local_of(args);
+    u32 given = given_tokens(grid, args.dispatch);
+    u64 epoch = begin(grid, args.dispatch, local);
+    if (epoch != 0) send_rows(grid, args, local, context_of(grid, args.dispatch, epoch), given);
+}
+
+// One block, of rows that went direct.
+ANABRANCH_KERNEL(anabranch_ep_dispatch_nodes_recv, DispatchNodesArgs, 1024) {
+    DispatchLocal local = local_of(args);
+    u64 epoch = begin(grid, args.dispatch, local);
+    if (epoch == 0) {
+        report_nothing(grid, args.dispatch);
+    } else {
+        learn_counts(grid, args.dispatch, local, context_of(grid, args.dispatch, epoch));
+    }
+}
+
+// One block: completes what the plan's operations have put, before their memory goes.
+ANABRANCH_KERNEL(anabranch_ep_dispatch_nodes_drain, DispatchNodesArgs, 1024) {
+    WaitContext wait = context_of(grid, args.dispatch, 0);
+    shmem::Context context = {args.dispatch.team, wait};
+    shmem::quiet<shmem::Block>(grid, context);
+}
