@@ -91,7 +91,7 @@ ANABRANCH_DEVICE bool copy_by_engine(const Grid& grid, const Context& context, G
         return true;
     }
 #endif
-    static_cast<void>(is_get);
+    static_cast<void>(is_get), static_cast<void>(to), static_cast<void>(from), static_cast<void>(waits);
     status = refuse(grid, context, 0, peer);
     return true;
 }
