@@ -36,7 +36,7 @@ fn nodes_that_have_no_rank_or_no_meaning_are_refused() {
         (&["bench", "p2p"], "bench p2p is for ranks that map each other's memory"),
         (&["tune"], "tune is for ranks that map each other's memory"),
     ] {
-        let nodes = if words.contains("3") { "3" } else { "2" };
+        let nodes = if words.contains('3') { "3" } else { "2" };
         let done = run(&[command, &["--ranks", "2", "--nodes", nodes, "--runtime", "host"]].concat());
         assert!(done.code != 0 && done.stderr.contains(words), "{command:?}: {done:?}");
     }
