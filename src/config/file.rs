@@ -9,7 +9,7 @@ use super::Config;
 use super::error::ConfigError;
 use super::nearest::nearest;
 use super::origin::{Origin, Origins};
-use super::settings::{SETTINGS, UNREAD, is_table, setting_named};
+use super::settings::{SETTINGS, is_table, setting_named};
 
 /// The tables of a file, and the line that set each key.
 pub(crate) struct FileLayer {
@@ -66,7 +66,7 @@ impl Walk<'_> {
             };
             let offset = key.span().start;
             let origin = Origin::File { path: self.path.to_owned(), line: line_of(self.text, offset) };
-            if setting_named(&name).is_some() || UNREAD.contains(&name.as_str()) {
+            if setting_named(&name).is_some() {
                 self.origins.insert(name, origin);
             } else if is_table(&name) {
                 self.inner(&name, value);

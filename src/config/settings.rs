@@ -486,13 +486,9 @@ pub fn setting_named(name: &str) -> Option<&'static Setting> {
     SETTINGS.iter().find(|setting| setting.name == name)
 }
 
-/// Tables whose contents are kept unread: transports that this build does not have.
-pub(crate) const UNREAD: &[&str] = &["transport.rdma"];
-
 /// Whether a dotted key is a table that settings live in.
 pub(crate) fn is_table(name: &str) -> bool {
     name == "transport.p2p"
-        || UNREAD.contains(&name)
         || SETTINGS
             .iter()
             .any(|setting| setting.name.strip_prefix(name).is_some_and(|rest| rest.starts_with('.')))
