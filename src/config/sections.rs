@@ -300,7 +300,7 @@ impl Default for DeadlineConfig {
 }
 
 /// `[ccl]`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct CclSettings {
@@ -328,22 +328,6 @@ pub struct CclSettings {
     /// A file of choices that `anabranch tune` wrote; `None` means the one that comes with the library, if it has one for the device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub table: Option<PathBuf>,
-}
-
-impl Default for CclSettings {
-    fn default() -> Self {
-        Self {
-            algorithm: None,
-            max_blocks: None,
-            staging_bytes: None,
-            pipe_bytes: None,
-            copy_streams: None,
-            meetings: Meetings::default(),
-            check: Check::default(),
-            across: Across::default(),
-            table: None,
-        }
-    }
 }
 
 /// `[ep]`.

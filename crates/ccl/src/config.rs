@@ -97,7 +97,7 @@ impl Meetings {
 }
 
 /// The configuration of a communicator, as a value. Equal on all members.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CclConfig {
     /// The algorithm of every call (`ccl.algorithm`); `None` chooses for each.
     pub algorithm: Option<Algorithm>,
@@ -125,23 +125,6 @@ pub struct CclConfig {
     pub machines: Option<Arc<[u32]>>,
     /// What was measured on machines of this kind (`ccl.table`); `None` for this crate's table of the device, if there is one.
     pub table: Option<Arc<Table>>,
-}
-
-impl Default for CclConfig {
-    fn default() -> Self {
-        Self {
-            algorithm: None,
-            max_blocks: 0,
-            staging_bytes: 0,
-            pipe_bytes: 0,
-            copy_streams: None,
-            meetings: Meetings::default(),
-            check: Check::default(),
-            across: Across::default(),
-            machines: None,
-            table: None,
-        }
-    }
 }
 
 /// The most lanes of a communicator.
