@@ -60,6 +60,8 @@ pub fn kernel_registry() -> Vec<KernelSpec> {
     let mut all = vec![
         KernelSpec::new(&anabranch_shmem::TEAM_BARRIER_UNIT),
         anabranch_shmem::engine_legs_kernel(),
+        anabranch_shmem::nic_team_kernel(rdma::Provider::Mlx5, rdma::Atomics::Masked),
+        anabranch_shmem::nic_team_kernel(rdma::Provider::Posted, rdma::Atomics::Standard),
         KernelSpec::new(&anabranch_shmem::p2p::P2P),
     ];
     all.extend(anabranch_shmem::device_api::conformance::kernels());

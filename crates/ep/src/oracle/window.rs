@@ -24,7 +24,10 @@ impl Window {
         let compact = match config.mode {
             Mode::Compact => true,
             Mode::Slotted => false,
-            Mode::Auto => config.max_tokens > 512,
+            // Across nodes the place of a source's rows has to be known before the counts.
+            Mode::Auto => {
+                config.max_tokens > 512 && config.nodes.as_ref().is_none_or(|nodes| nodes.count() < 2)
+            }
         };
         if compact {
             let worst = ranks as usize * config.max_tokens as usize;

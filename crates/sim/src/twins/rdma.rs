@@ -116,6 +116,13 @@ pub(super) const FILES: &[File] = &[
             ("wait_done", "wait_for", BESIDE_A_NIC),
             ("wait_done", "flag_load", FOR_THE_RECORD),
             (
+                "wait_done",
+                "fence_acquire_system",
+                OtherMemory(
+                    "For NVIDIA GPUs alone: the machine that NICs are searched on has none of their polls.",
+                ),
+            ),
+            (
                 "quiet",
                 "flag_load",
                 NotNeeded("Says which of positions alike in 40 bits is meant; an old one does, too."),

@@ -166,9 +166,14 @@ ANABRANCH_DEVICE WaitStatus fetch(const Grid& grid, const WaitContext& wait, con
 // Waits until everything before the position `end` is done: what was sent may be written again, and is at the peer; what was read is
 // here, and is read behind an acquire (`acquire_after_wait`). One lane.
 ANABRANCH_DEVICE WaitStatus wait_done(const Grid& grid, const WaitContext& wait, const RdmaQueue& queue, u64 end) {
-    return wait_for(
+    WaitStatus status = wait_for(
         grid, wait, PHASE_NIC_DONE, [&]() { return is_done(grid, wait, queue, end); },
         [&]() { return Missing{queue.peer, end, flag_load(grid, queue.completed)}; });
+#if ANABRANCH_POLL_ACQUIRES
+    // Where polls acquire of themselves `acquire_after_wait` is nothing, and the looks at a NIC's words are relaxed.
+    fence_acquire_system(grid);
+#endif
+    return status;
 }
 
 // Waits for everything that was put into the queue before, by any lane that has returned from `post`. One lane.
