@@ -148,7 +148,7 @@ impl Communicator {
             }
             _ => None,
         };
-        let meeting = if by_stream(world, config.meetings) { Some(team.stream_meeting()?) } else { None };
+        let meeting = if by_stream(&team, config.meetings) { Some(team.stream_meeting()?) } else { None };
         let (world, events) = (world.clone(), Arc::default());
         Ok(Self {
             world,
@@ -343,11 +343,13 @@ impl Drop for Communicator {
     }
 }
 
-/// Whether members meet by their streams around copies by engine.
-fn by_stream(world: &World, meetings: Meetings) -> bool {
+/// Whether members meet by their streams around copies by engine, which all members that are mapped can.
+fn by_stream(team: &Team, meetings: Meetings) -> bool {
+    let world = team.world();
     match meetings {
         Meetings::Auto => {
-            world.device().runtime().kind() == RuntimeKind::Nvidia && world.has_stream_meetings()
+            let is_nvidia = world.device().runtime().kind() == RuntimeKind::Nvidia;
+            is_nvidia && team.is_mapped() && world.has_stream_meetings()
         }
         Meetings::Kernel => false,
         Meetings::Stream => true,

@@ -72,7 +72,7 @@ impl FromStr for Check {
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Meetings {
-    /// `Stream` on NVIDIA GPUs, `Kernel` elsewhere.
+    /// `Stream` on NVIDIA GPUs where all members are mapped, `Kernel` elsewhere.
     #[default]
     Auto,
     /// By a kernel of one block each.
