@@ -17,7 +17,7 @@ trap '"$here/two-hosts.sh" down "$name"' EXIT
 
 secret="$(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n')"
 # The namespaces are new, so the port is free.
-export ANABRANCH_ROOT=10.77.0.1:29400 ANABRANCH_SECRET="$secret" ANABRANCH_WORLD_SIZE=4 ANABRANCH_LOCAL_WORLD_SIZE=2
+export ANABRANCH_BOOTSTRAP=10.77.0.1:29400 ANABRANCH_SECRET="$secret" ANABRANCH_WORLD_SIZE=4 ANABRANCH_LOCAL_WORLD_SIZE=2
 ranks=()
 for rank in 3 2 1 0; do
     host=$([ "$rank" -lt 2 ] && echo a || echo b)
