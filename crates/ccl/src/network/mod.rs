@@ -6,7 +6,9 @@
 //! once. Both give the same bits as every other algorithm.
 
 mod call;
+mod chains;
 mod direct;
+pub(crate) mod form;
 mod hierarchical;
 pub mod layout;
 pub mod lower;
@@ -14,6 +16,7 @@ pub mod nodes;
 pub mod schedule;
 #[cfg(test)]
 mod tests;
+pub mod traffic;
 
 use std::fmt;
 use std::str::FromStr;
