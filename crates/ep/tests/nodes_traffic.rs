@@ -15,19 +15,21 @@ use anabranch_ep::{Error, Plan};
 use anabranch_hip::DeviceOrdinal;
 use anabranch_ranks::{GlobalRank, GroupRank};
 use anabranch_shmem::{NicSource, RankSetup, World, WorldConfig, spawn_threads};
-use anabranch_softnic::{SoftNicConfig, SoftNics};
+use anabranch_softnic::{SoftNicConfig, SoftNics, Traffic};
 use anabranch_transport::{HostIdentity, TransportKind};
 use common::{Case, all_well, jit, machine, run_expert, world_config};
 use nodes_common::{WAYS, map};
 use split_common::Rank;
 
-/// Requests that are done, and bytes that they wrote.
-type Written = (u64, u64);
+/// Writes that are done, bytes that they wrote, and other requests.
+type Written = [u64; 3];
 
 fn written(nics: &SoftNics, rank: GlobalRank) -> Written {
     let traffic = nics.of(rank).unwrap().traffic();
-    assert!(traffic.values().all(|one| (one.reads, one.atomics) == (0, 0)), "{traffic:?}");
-    traffic.values().fold((0, 0), |sum, one| (sum.0 + one.writes, sum.1 + one.written_bytes))
+    let add = |sum: Written, one: &Traffic| {
+        [sum[0] + one.writes, sum[1] + one.written_bytes, sum[2] + one.reads + one.atomics]
+    };
+    traffic.values().fold([0; 3], add)
 }
 
 /// What was written since, when there are as many requests as expected: a NIC counts one when its peer has said that it is done.
@@ -35,8 +37,8 @@ fn written_since(nics: &SoftNics, rank: GlobalRank, before: Written, expected: W
     let end = Moment::now().after(Duration::from_secs(10));
     loop {
         let now = written(nics, rank);
-        let since = (now.0 - before.0, now.1 - before.1);
-        if since.0 >= expected.0 || end.remaining().is_zero() {
+        let since = [0, 1, 2].map(|index| now[index] - before[index]);
+        if since[0] >= expected[0] || end.remaining().is_zero() {
             return since;
         }
         sleep(Duration::from_millis(1));
@@ -44,7 +46,7 @@ fn written_since(nics: &SoftNics, rank: GlobalRank, before: Written, expected: W
 }
 
 fn sum(all: impl IntoIterator<Item = NicTraffic>) -> Written {
-    all.into_iter().fold((0, 0), |sum, one| (sum.0 + one.requests(), sum.1 + one.bytes()))
+    all.into_iter().fold([0; 3], |sum, one| [sum[0] + one.requests(), sum[1] + one.bytes(), 0])
 }
 
 /// All copies of a round, by source.
@@ -63,7 +65,7 @@ fn combined_by(plan: &Plan, rank: GroupRank, hops: &[Vec<Hop>]) -> Written {
     let (nodes, _) = plan.across().unwrap();
     let far = (0..nodes.ranks()).map(GroupRank::new).filter(|source| !nodes.is_near(*source, rank));
     far.map(|source| here(&hops[source.index()]))
-        .fold((0, 0), |sum, (bytes, rows)| (sum.0 + 1 + u64::from(rows > 0), sum.1 + 8 + bytes))
+        .fold([0; 3], |sum, (bytes, rows)| [sum[0] + 1 + u64::from(rows > 0), sum[1] + 8 + bytes, 0])
 }
 
 #[test]
@@ -91,7 +93,7 @@ fn nics_write_what_the_hops_say() {
                 |world| rounds(world, &case, &nics),
             );
             let crossed: u64 = all_well(results).into_iter().sum();
-            assert!(crossed > 50_000, "{sizes:?} {way}: {crossed}");
+            assert!(crossed > 10_000, "{sizes:?} {way}: {crossed}");
         }
     }
 }
@@ -133,12 +135,12 @@ fn rounds(world: &World, case: &Case, nics: &SoftNics) -> Result<u64, Error> {
 
         // What all ranks' NICs write is what comes back for all ranks' tokens.
         let by_rank = (0..case.ranks).map(|one| combined_by(rank.ep.plan(), GroupRank::new(one), &hops));
-        let by_rank = by_rank.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        let by_rank = by_rank.fold([0; 3], |sum, one| [sum[0] + one[0], sum[1] + one[1], 0]);
         assert_eq!(by_rank, sum((0..case.ranks).map(|source| traffic(source).1)));
         let (dispatch, combine) = traffic(me.get());
         assert_eq!(
             number == 3,
-            sum((0..case.ranks).map(|one| traffic(one).0)).1 == 8 * flags(&traffic, case.ranks)
+            sum((0..case.ranks).map(|one| traffic(one).0))[1] == 8 * flags(&traffic, case.ranks)
         );
         crossed += dispatch.payload_bytes + combine.payload_bytes;
     }

@@ -58,9 +58,10 @@ impl Chains {
             let (mut source, mut target) = (0, 0);
             for &(last_source, last_target) in &self.ends {
                 let before = come[source..last_source].iter().max().copied().unwrap_or_default();
-                for given in target..last_target {
-                    let hops = before.and(self.targets[given].1);
-                    if let Some(come) = come.get_mut(feeds[given])
+                let given = self.targets[target..last_target].iter().zip(&feeds[target..last_target]);
+                for ((_, is_across), taker) in given {
+                    let hops = before.and(*is_across);
+                    if let Some(come) = come.get_mut(*taker)
                         && *come < hops
                     {
                         *come = hops;
