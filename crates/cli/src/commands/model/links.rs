@@ -81,9 +81,22 @@ impl Speed {
     fn of(given: Option<f64>, value: f64, origin: Origin) -> Self {
         given.map_or(Self { value, origin }, |value| Self { value, origin: Origin::Given })
     }
+}
 
-    fn text(self, unit: &str) -> String {
-        format!("{} {unit} ({})", self.value, self.origin.name())
+/// Speeds with their units; where all are from one place, that is said once.
+fn text_of(speeds: &[(Speed, &str)]) -> String {
+    let texts = |says: bool| {
+        let text = |(Speed { value, origin }, unit): &(Speed, &str)| {
+            if says { format!("{value} {unit} ({})", origin.name()) } else { format!("{value} {unit}") }
+        };
+        speeds.iter().map(text).collect::<Vec<_>>().join(", ")
+    };
+    let mut origins = speeds.iter().map(|(speed, _)| speed.origin);
+    match origins.next() {
+        Some(first) if origins.all(|origin| origin == first) => {
+            format!("{} ({})", texts(false), first.name())
+        }
+        _ => texts(true),
     }
 }
 
@@ -133,18 +146,58 @@ impl Links {
 
     /// What they are, for people.
     pub(super) fn lines(&self) -> [String; 2] {
+        let inside = [(self.inside_gb_per_s, "GB/s"), (self.inside_hop_us, "us a hop")];
+        let between = [
+            (self.nic_gb_per_s, "GB/s"),
+            (self.nic_hop_us, "us a hop"),
+            (self.nic_message_us, "us a message"),
+        ];
         [
-            format!(
-                "inside a node: {} a rank and direction, {} a hop",
-                self.inside_gb_per_s.text("GB/s"),
-                self.inside_hop_us.text("us")
-            ),
-            format!(
-                "between nodes, a NIC a rank: {}, {} a hop, {} a message",
-                self.nic_gb_per_s.text("GB/s"),
-                self.nic_hop_us.text("us"),
-                self.nic_message_us.text("us")
-            ),
+            format!("a rank inside its node: {}", text_of(&inside)),
+            format!("a rank's NIC: {}", text_of(&between)),
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NONE: LinkArgs =
+        LinkArgs { inside_rate: None, inside_hop: None, nic_rate: None, nic_hop: None, nic_message: None };
+
+    #[test]
+    fn what_was_not_measured_says_so() {
+        let [inside, between] = NONE.links().lines();
+        assert!(inside.ends_with("(measured on four H200)") && !inside.contains("assumed"), "{inside}");
+        assert!(between.ends_with("(assumed, not measured)") && !between.contains("(measured"), "{between}");
+        let [_, between] = LinkArgs { nic_hop: Some(3.5), ..NONE }.links().lines();
+        assert!(between.contains("3.5 us a hop (given)"), "{between}");
+        assert_eq!(between.matches("(assumed, not measured)").count(), 2, "{between}");
+    }
+
+    #[test]
+    fn times_follow_from_the_speeds() {
+        let given =
+            LinkArgs { nic_rate: Some(25.0), inside_rate: Some(100.0), nic_message: Some(0.5), ..NONE };
+        let links = given.links();
+        for (us, expected) in [
+            (links.between_us(1_000_000), 40.0),
+            (links.inside_us(1_000_000), 10.0),
+            (links.messages_us(8), 4.0),
+            (links.hops_us(3, 0), 3.0 * NIC_HOP_US),
+            (links.hops_us(0, 2), 2.0 * INSIDE_HOP_US),
+        ] {
+            assert!((us - expected).abs() < 1e-9, "{us} {expected}");
+        }
+    }
+
+    #[test]
+    fn speeds_that_cannot_be_are_refused() {
+        for text in ["0", "-1", "nan", "inf", "fast", ""] {
+            assert!(positive(text).is_err(), "{text}");
+        }
+        assert_eq!((positive("0.5"), not_negative("0")), (Ok(0.5), Ok(0.0)));
+        assert!(not_negative("-0.1").is_err());
     }
 }

@@ -183,3 +183,24 @@ fn table(rows: &[CostRow]) -> Table {
     }
     table
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_is_the_largest_part() {
+        let parts = Parts { hops: 1.0, inside: 2.0, between: 3.0, messages: 4.0 };
+        assert_eq!(parts.limit(), "messages");
+        assert_eq!(Parts { messages: 0.0, ..parts }.limit(), "between");
+        assert!((parts.at_once() - 5.0).abs() < 1e-12 && (parts.in_turn() - 7.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn bytes_are_megabytes_of_a_million() {
+        assert_eq!(
+            (megabytes(0), megabytes(1_600), megabytes(268_435_456)),
+            ("0.000".into(), "0.002".into(), "268.435".into())
+        );
+    }
+}
