@@ -266,7 +266,7 @@ impl Communicator {
         Plan::new(shape, &self.limits, self.table.as_deref(), self.config.algorithm)
     }
 
-    /// Puts a prepared call on the stream: one kernel, or by [`Algorithm::CopyEngine`] kernels that meet and copies on streams that fork from
+    /// Puts a prepared call on the stream: one kernel, or by [`Algorithm::CopyEngine`](crate::Algorithm::CopyEngine) kernels that meet and copies on streams that fork from
     /// it and join it again; with [`Check::Fingerprint`] a kernel before a collective's. Every member
     /// launches the same collectives in the same order, and the two of a pair their messages. May be captured into a graph, which
     /// all members replay in the same order with each other and with other launches of this communicator; whoever replays it

@@ -129,6 +129,8 @@ pub struct CclConfig {
 
 /// The most lanes of a communicator.
 pub(crate) const MOST_BLOCKS: u32 = 1024;
+/// The fewest bytes of staging of a communicator.
+pub(crate) const LEAST_STAGING: u64 = 4096;
 
 impl CclConfig {
     /// Forces an algorithm, or none.
@@ -174,10 +176,10 @@ impl CclConfig {
         if self.max_blocks > MOST_BLOCKS {
             return refuse("ccl.max_blocks", u64::from(self.max_blocks), "0 to 1024");
         }
-        if self.staging_bytes != 0 && !(4096..=1 << 40).contains(&self.staging_bytes) {
+        if self.staging_bytes != 0 && !(LEAST_STAGING..=1 << 40).contains(&self.staging_bytes) {
             return refuse("ccl.staging_bytes", self.staging_bytes, "0, or 4096 to 2^40");
         }
-        if self.pipe_bytes != 0 && !(4096..=1 << 40).contains(&self.pipe_bytes) {
+        if self.pipe_bytes != 0 && !(LEAST_STAGING..=1 << 40).contains(&self.pipe_bytes) {
             return refuse("ccl.pipe_bytes", self.pipe_bytes, "0, or 4096 to 2^40");
         }
         if let Some(given) = self.copy_streams.filter(|given| *given > MOST_LEG_STREAMS) {

@@ -7,19 +7,15 @@ use anabranch_ranks::Group;
 use anabranch_shmem::{Team, TeamTable, World};
 
 use crate::args::{Links, NetworkArgs, Reduction};
-use crate::call::{Call, Collective, Shape};
+use crate::call::{Call, Shape};
 use crate::config::{CclConfig, Check};
 use crate::error::{Error, Result};
 use crate::lower::{Counts, reduction};
-use crate::network::lower::{Listed, Tensors, list, slot_pieces};
-use crate::network::schedule::{self, Step};
-use crate::network::{Across, Nodes, exchange_of};
-use crate::plan::{Algorithm, Choice, Limits, Plan};
+use crate::network::form::{algorithm_of, piece_bytes_of, steps_of};
+use crate::network::lower::{Listed, Tensors, list};
+use crate::network::{Across, Nodes};
+use crate::plan::{Choice, Limits, Plan};
 use crate::tensor::Tensor;
-
-/// Bytes of a message from which it goes by node: hops inside and, for sums, from machine to machine, are paid for by fewer bytes
-/// between machines. Arithmetic, not measured: a hop takes some microseconds, in which a NIC of 400 Gbit/s moves about this.
-const BY_NODE_FROM: u64 = 256 << 10;
 
 /// What a communicator knows of its machines.
 #[derive(Debug)]
@@ -94,31 +90,8 @@ impl Crossing {
     /// [`Error::Algorithm`] for an algorithm that was asked for, and for a form that these machines or the call do not have;
     /// [`Error::Config`] for blocks that are not within 1 and the lanes.
     pub(crate) fn plan(&self, shape: &Shape, limits: &Limits, choice: Choice) -> Result<Plan> {
-        let (collective, node) = (shape.collective, Algorithm::NetworkByNode);
-        let by_node = schedule::allows(&self.nodes, collective);
-        let algorithm = match (self.across, by_node) {
-            _ if collective == Collective::Barrier => Algorithm::NetworkDirect,
-            (Across::Node, Err(reason)) => {
-                return Err(Error::Algorithm { collective, algorithm: node, reason });
-            }
-            (Across::Node, Ok(())) => node,
-            (Across::Auto, Ok(())) if shape.message_bytes() >= BY_NODE_FROM => node,
-            _ => Algorithm::NetworkDirect,
-        };
+        let algorithm = algorithm_of(&self.nodes, self.across, shape)?;
         Plan::across(shape, limits, algorithm, choice)
-    }
-
-    fn steps(&self, shape: &Shape, plan: &Plan, counts: Counts<'_>) -> Result<Vec<Step>> {
-        let me = self.links.team.rank;
-        let Some(exchange) = exchange_of(shape, counts) else {
-            return Err(self.refuse("a message between two members", "use collectives"));
-        };
-        match plan.algorithm {
-            Algorithm::NetworkByNode => schedule::by_node(&self.nodes, me, &exchange).map_err(|reason| {
-                Error::Algorithm { collective: shape.collective, algorithm: plan.algorithm, reason }
-            }),
-            _ => Ok(schedule::direct(shape.members, me, &exchange)),
-        }
     }
 
     fn lower(
@@ -127,13 +100,8 @@ impl Crossing {
         (output, input): (Option<Tensor<'_>>, Option<Tensor<'_>>),
         (shape, plan, counts): (&Shape, &Plan, Counts<'_>),
     ) -> Result<Lowered> {
-        let steps = self.steps(shape, plan, counts)?;
-        let most = slot_pieces(self.links.slot_bytes, shape.data_type, shape.collective.reduces());
-        // The same for all members, which have the longest part in their steps, or in a call whose counts pairs alone know none.
-        let longest = steps.iter().map(|step| step.bytes).max().unwrap_or(0);
-        let share = longest.div_ceil(plan.blocks.into()).next_multiple_of(16).clamp(16, most);
-        let known = !(shape.uneven && shape.collective == Collective::AllToAll);
-        let piece_bytes = if known { share } else { most };
+        let steps = steps_of(&self.nodes, self.links.team.rank, plan.algorithm, shape, counts)?;
+        let piece_bytes = piece_bytes_of(&steps, shape, self.links.slot_bytes, plan.blocks);
         let address = |tensor: Option<Tensor<'_>>| {
             tensor.map_or(Ok(0), |tensor| Ok::<_, Error>(tensor.address(team)?.0))
         };

@@ -67,6 +67,7 @@ pub use error::{Error, Result};
 pub use fingerprint::{Difference, ListMismatch, Mismatch, SplitMismatch};
 pub use kernels::kernels;
 pub use message::PointToPoint;
+pub use network::traffic::{CallTraffic, Hops, LinkRoom, LinkTraffic, MemberTraffic, call_traffic};
 pub use network::{Across, UnknownAcross};
 pub use plan::{Algorithm, Choice, Plan, UnknownAlgorithm};
 pub use prepared::Prepared;

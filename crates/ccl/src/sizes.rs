@@ -13,7 +13,9 @@ use crate::plan::Limits;
 /// Lanes on a large GPU: one a multiprocessor, as a power of two.
 const DEFAULT_LANES: u32 = 128;
 /// The same where members are on several machines: a NIC is slower than links inside, and takes fewer blocks to fill.
-const CROSSING_LANES: u32 = 32;
+pub(crate) const CROSSING_LANES: u32 = 32;
+/// The most bytes of staging that are chosen.
+pub(crate) const MOST_STAGING: u64 = 512 << 20;
 
 impl Communicator {
     /// The most bytes of the symmetric heap that a communicator of a group of `members` takes with this configuration: with all the
@@ -87,7 +89,7 @@ fn memory_sizes(world: &World, config: &CclConfig) -> (u64, u64) {
         0 => small,
         bytes => bytes,
     };
-    (chosen(config.staging_bytes, 8, 512 << 20, 4 << 20), chosen(config.pipe_bytes, 32, 32 << 20, 1 << 20))
+    (chosen(config.staging_bytes, 8, MOST_STAGING, 4 << 20), chosen(config.pipe_bytes, 32, 32 << 20, 1 << 20))
 }
 
 /// Whether the device is a large GPU, and not a machine of a few CPU threads.

@@ -40,6 +40,9 @@ enum Command {
     /// Compile kernels ahead of time, and look after the cache.
     #[command(subcommand)]
     Jit(commands::jit::JitCommand),
+    /// Bytes and time of a rank for numbers of ranks that are not there, up to 1024: arithmetic over what kernels would do.
+    #[command(subcommand)]
+    Model(commands::model::ModelCommand),
     /// Start N ranks of a program and end them together.
     Run(commands::run::RunArgs),
     /// Run a protocol's kernels under seeds that decide every order; shrink and show the first failure.
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
         Command::Config(command) => commands::config::run(&command),
         Command::Doctor(arguments) => commands::doctor::run(&arguments),
         Command::Jit(command) => commands::jit::run(&command),
+        Command::Model(command) => commands::model::run(&command),
         Command::Run(arguments) => commands::run::run(&arguments),
         Command::Sim(arguments) => commands::sim::run(&arguments),
         Command::Topo(arguments) => commands::topo::spawn(&arguments),

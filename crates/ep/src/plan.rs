@@ -15,12 +15,14 @@ mod nodes;
 mod payload;
 mod push;
 mod routing;
+mod traffic;
 
 pub use config::EpConfig;
 use launch::Share;
 pub use memory::{MemoryItem, MemoryPlace, MemoryPlan};
 pub use nodes::Hop;
 pub(crate) use routing::RoutingLayout;
+pub use traffic::NicTraffic;
 
 /// Tokens that one block of dispatch routes at a time; a multiple of every wave width.
 pub const TILE: u32 = 64;

@@ -71,6 +71,20 @@ proptest! {
             .filter(|(_, rank)| !map.is_near(source, *rank))
             .map(|(token, rank)| (*token, map.node_of(*rank)))
             .collect();
+        // Every copy is inside, between, forwarded, or to the rank that has it already.
+        for plan in [&direct, &by_node] {
+            let hops = plan.hops(source, ids);
+            let own = hops.iter().filter(|hop| hop.from == hop.to).count() as u64;
+            let each = u64::from(plan.row_bytes() + plan.meta_bytes());
+            let moved = plan.bytes_inside_nodes(&hops) + plan.forwarded_inside_nodes(&hops);
+            let between = if map.count() > 1 { plan.bytes_between_nodes(&hops) } else { 0 };
+            prop_assert_eq!(moved + between + own * each, hops.len() as u64 * each);
+            prop_assert_eq!(plan.dispatch_traffic(source, &hops).payload_bytes, between);
+            let returned = plan.returned_inside_nodes(&hops) + plan.returned_between_nodes(&hops);
+            let elsewhere = hops.iter().filter(|hop| hop.arrives && hop.to != source).count() as u64;
+            prop_assert_eq!(returned, elsewhere * u64::from(plan.combine_row_bytes()));
+        }
+        prop_assert_eq!(direct.forwarded_inside_nodes(&direct.hops(source, ids)), 0);
         let far = expected.iter().filter(|(_, rank)| !map.is_near(source, *rank)).count() as u64;
         let bytes = |rows: u64| rows * u64::from(direct.row_bytes() + direct.meta_bytes());
         prop_assert_eq!(direct.bytes_between_nodes(&direct.hops(source, ids)), bytes(far));

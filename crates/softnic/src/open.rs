@@ -1,7 +1,7 @@
 //! NICs in software for the ranks of a world.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use anabranch_hip::Device;
 use anabranch_ranks::GlobalRank;
@@ -20,6 +20,7 @@ pub struct SoftNics {
     fabric: Kind,
     config: SoftNicConfig,
     faults: BTreeMap<GlobalRank, NicFaults>,
+    opened: Arc<Mutex<BTreeMap<GlobalRank, Weak<SoftNic>>>>,
 }
 
 #[derive(Clone, Debug)]
@@ -31,12 +32,22 @@ enum Kind {
 impl SoftNics {
     /// For ranks that are threads of this process: all of them get this value, or clones of it.
     pub fn in_process(config: SoftNicConfig) -> Self {
-        Self { fabric: Kind::InProcess(InProcess::new()), config, faults: BTreeMap::new() }
+        Self::new(Kind::InProcess(InProcess::new()), config)
     }
 
     /// For ranks in any processes: each NIC listens there.
     pub fn by_sockets(listen: Listen, config: SoftNicConfig) -> Self {
-        Self { fabric: Kind::Sockets(listen), config, faults: BTreeMap::new() }
+        Self::new(Kind::Sockets(listen), config)
+    }
+
+    fn new(fabric: Kind, config: SoftNicConfig) -> Self {
+        Self { fabric, config, faults: BTreeMap::new(), opened: Arc::default() }
+    }
+
+    /// The NIC that this value, or a clone of it, has opened for a rank of this process last; `None` if there is none, or it is closed. To
+    /// look at what it does: [`SoftNic::traffic`].
+    pub fn of(&self, rank: GlobalRank) -> Option<Arc<SoftNic>> {
+        self.opened.lock().unwrap_or_else(PoisonError::into_inner).get(&rank).and_then(Weak::upgrade)
     }
 
     /// With what goes wrong at the NIC of one rank, in the place of what the configuration says for all.
@@ -64,6 +75,9 @@ impl OpenNic for SoftNics {
             self.config.adversary.map(|adversary| Adversary { seed: adversary.seed ^ rank, ..adversary });
         let faults = self.faults.get(&local.rank).unwrap_or(&self.config.faults).clone();
         let own = SoftNicConfig { patience: config.patience, adversary, faults, ..self.config.clone() };
-        Ok(Arc::new(SoftNic::open(device, fabric, own)?))
+        let nic = Arc::new(SoftNic::open(device, fabric, own)?);
+        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        opened.insert(local.rank, Arc::downgrade(&nic));
+        Ok(nic)
     }
 }

@@ -111,8 +111,14 @@ impl Listed {
 /// Bytes of tensors that a slot holds: of sums, those whose elements fill it unrounded. A multiple of 16.
 pub fn slot_pieces(slot_bytes: u64, data_type: DataType, reduces: bool) -> u64 {
     let size = u64::from(data_type.bytes());
-    let travelling = if reduces && data_type.is_float() { size.max(4) } else { size };
+    let travelling = if reduces { unrounded_bytes(size, data_type) } else { size };
     slot_bytes / travelling * size
+}
+
+/// Bytes on a link of sums of `bytes` bytes that are not rounded: f32 at least for floating point.
+pub fn unrounded_bytes(bytes: u64, data_type: DataType) -> u64 {
+    let size = u64::from(data_type.bytes());
+    if data_type.is_float() { bytes / size * size.max(4) } else { bytes }
 }
 
 #[cfg(test)]

@@ -4,9 +4,12 @@
 //! are, and `kernels/network_move.hip` and `network_reduce.hip` do the steps, whatever they are. Two forms: *direct*, for any
 //! machines, and *by node*, for machines with as many members each, where what concerns several members of a machine goes there
 //! once. Both give the same bits as every other algorithm.
+//! [`traffic`] counts what either moves.
 
 mod call;
+mod chains;
 mod direct;
+pub(crate) mod form;
 mod hierarchical;
 pub mod layout;
 pub mod lower;
@@ -14,6 +17,7 @@ pub mod nodes;
 pub mod schedule;
 #[cfg(test)]
 mod tests;
+pub mod traffic;
 
 use std::fmt;
 use std::str::FromStr;

@@ -16,6 +16,8 @@ use anabranch::jit::KernelSpec;
 use clap::{Args, Subcommand};
 
 pub(crate) use ccl::NcclError;
+pub(crate) use ccl::collective::Collective;
+pub(crate) use ccl::sizes::Size;
 pub(crate) use ccl::tune;
 pub(crate) use ep::tune as tune_ep;
 

@@ -3,6 +3,7 @@
 pub(crate) mod config;
 pub(crate) mod doctor;
 pub(crate) mod jit;
+pub(crate) mod model;
 pub(crate) mod run;
 pub(crate) mod sim;
 pub(crate) mod topo;

@@ -119,6 +119,19 @@ impl Synthetic {
         }
     }
 
+    /// The ids of all tokens of a rank, `[T, K]`; without the tokens.
+    ///
+    /// # Errors
+    /// Those of [`Self::check`]; [`Error::NoSuchRank`].
+    pub(crate) fn ids(&self, rank: u32) -> Result<Vec<i32>, Error> {
+        self.check()?;
+        let count = self.tokens.get(rank as usize);
+        let count = *count.ok_or(Error::NoSuchRank { rank, ranks: self.tokens.len() as u32 })?;
+        let (mut ids, mut weights) = (Vec::new(), Vec::new());
+        self.fill_routing(rank, count as usize, &mut ids, &mut weights);
+        Ok(ids)
+    }
+
     /// Appends the ids and weights of this rank's first `count` tokens.
     pub(super) fn fill_routing(&self, rank: u32, count: usize, ids: &mut Vec<i32>, weights: &mut Vec<f32>) {
         let choose = Chooser::new(self);

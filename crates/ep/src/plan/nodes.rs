@@ -146,21 +146,6 @@ impl Plan {
         hops
     }
 
-    /// Bytes of rows and records that these copies move between nodes.
-    pub fn bytes_between_nodes(&self, hops: &[Hop]) -> u64 {
-        let Some((nodes, _)) = self.across() else { return 0 };
-        let crossing = hops.iter().filter(|hop| !nodes.is_near(hop.from, hop.to)).count();
-        crossing as u64 * (u64::from(self.row_bytes()) + u64::from(self.meta_bytes()))
-    }
-
-    /// Bytes of rows that a combine moves between nodes for what came by these copies: every row, also where a token went once to each
-    /// node, because the sum is over rows.
-    pub fn returned_between_nodes(&self, hops: &[Hop]) -> u64 {
-        let Some((nodes, _)) = self.across() else { return 0 };
-        let returns = hops.iter().filter(|hop| hop.arrives && !nodes.is_near(hop.source, hop.to)).count();
-        returns as u64 * u64::from(self.combine_row_bytes())
-    }
-
     /// The rank that works on an expert for a token; `None` for no expert.
     fn owner(&self, expert: u32, source: GroupRank, token: u32) -> Option<GroupRank> {
         match &self.config.placement {

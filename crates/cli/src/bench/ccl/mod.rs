@@ -19,7 +19,7 @@ pub(crate) mod overlap;
 mod plot;
 mod reference;
 mod report;
-mod sizes;
+pub(super) mod sizes;
 pub(super) mod timing;
 pub(crate) mod tune;
 

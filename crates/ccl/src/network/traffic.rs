@@ -1,0 +1,328 @@
+//! What a call between machines puts on links, of every member: counted over its steps, for any number of machines. Pure arithmetic.
+
+use super::chains::Chains;
+pub use super::chains::Hops;
+use super::form::{algorithm_of, piece_bytes_of, steps_of};
+use super::lower::unrounded_bytes;
+use super::schedule::{Port, Step, Work};
+use super::{Across, LinkLayout, Nodes};
+use crate::call::Shape;
+use crate::config::{LEAST_STAGING, MOST_BLOCKS};
+use crate::error::{Error, Result};
+use crate::lower::Counts;
+use crate::plan::{Algorithm, Choice, Limits, Plan};
+use crate::sizes::{CROSSING_LANES, MOST_STAGING};
+
+/// Bytes of the counter that says that a chunk has come, or that there is room for one.
+const COUNTER_BYTES: u64 = 8;
+
+/// What a communicator's links have, on which depends how many chunks a message is. The default is that of a large GPU whose heap has 4 GiB
+/// or more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkRoom {
+    /// The most blocks of a launch (`ccl.max_blocks`): 1 to 1024.
+    pub lanes: u32,
+    /// Bytes of the heap for the slots of all links (`ccl.staging_bytes`): 4096 at least.
+    pub staging_bytes: u64,
+}
+
+impl Default for LinkRoom {
+    fn default() -> Self {
+        Self { lanes: CROSSING_LANES, staging_bytes: MOST_STAGING }
+    }
+}
+
+/// What goes over some of a member's links.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkTraffic {
+    /// Bytes of chunks as they travel: sums that go on unrounded have the length of what they are added in.
+    pub bytes: u64,
+    /// Chunks; those of a barrier have no bytes.
+    pub chunks: u64,
+}
+
+impl LinkTraffic {
+    fn add(&mut self, bytes: u64, chunks: u64) {
+        self.bytes += bytes;
+        self.chunks += chunks;
+    }
+}
+
+/// What goes over one member's links in one call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemberTraffic {
+    /// Given to members of its machine.
+    pub given_inside: LinkTraffic,
+    /// Given to members of other machines.
+    pub given_between: LinkTraffic,
+    /// Taken from members of its machine.
+    pub taken_inside: LinkTraffic,
+    /// Taken from members of other machines.
+    pub taken_between: LinkTraffic,
+    /// Requests for its NIC: of a chunk that it gives the bytes, if it has any, and the counter behind them; of a chunk that it takes the
+    /// counter that makes room. Where the NIC takes chunks whole.
+    pub requests: u64,
+}
+
+impl MemberTraffic {
+    /// Bytes over links inside its machine, in the direction that has more.
+    pub fn inside_bytes(&self) -> u64 {
+        self.given_inside.bytes.max(self.taken_inside.bytes)
+    }
+
+    /// Bytes over its NIC, in the direction that has more, without counters.
+    pub fn between_bytes(&self) -> u64 {
+        self.given_between.bytes.max(self.taken_between.bytes)
+    }
+
+    /// All that its NIC writes at others: chunks and counters.
+    pub fn nic_bytes(&self) -> u64 {
+        let counters = self.given_between.chunks + self.taken_between.chunks;
+        self.given_between.bytes + counters * COUNTER_BYTES
+    }
+}
+
+/// What goes over links in one call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallTraffic {
+    /// The form that was counted: [`Algorithm::NetworkDirect`] or [`Algorithm::NetworkByNode`].
+    pub algorithm: Algorithm,
+    /// Each member, in group order.
+    pub members: Vec<MemberTraffic>,
+    /// Hops of the longest chain from an input to an output.
+    pub hops: Hops,
+    /// Bytes, as they travel, of the longest step's chunks of one time: what a hop has to give before the next one can.
+    pub time_bytes: u64,
+}
+
+/// What a call of this shape, with even counts, puts on links among members on these machines: `machines[m]` names that of member m, and
+/// which numbers these are means nothing. Members on one machine are counted in the direct form, though a communicator has other
+/// kernels there. Not collective; nothing is started or allocated on a device.
+///
+/// The source of all numbers are the steps that the kernels get. Time and memory grow with the square of the members.
+///
+/// # Errors
+/// [`Error::Config`] for machines that are not one for each member, and a room without lanes or slots; [`Error::Algorithm`] for
+/// [`Across::Node`] where these machines or the collective cannot; [`Error::Unmapped`] for messages.
+pub fn call_traffic(shape: &Shape, machines: &[u32], across: Across, room: LinkRoom) -> Result<CallTraffic> {
+    let refused = |field, given, allowed| Err(Error::Config { field, given, allowed });
+    if machines.is_empty() || machines.len() as u64 != u64::from(shape.members) {
+        return refused(
+            "machines",
+            machines.len() as u64,
+            "one for each member, of which there is one at least",
+        );
+    }
+    if !(1..=MOST_BLOCKS).contains(&room.lanes) {
+        return refused("lanes", room.lanes.into(), "1 to 1024");
+    }
+    if room.staging_bytes < LEAST_STAGING {
+        return refused("staging_bytes", room.staging_bytes, "4096 at least");
+    }
+    let nodes = Nodes::new(machines);
+    let algorithm = algorithm_of(&nodes, across, shape)?;
+    // Threads do not decide how many blocks move bytes in bulk.
+    let limits = Limits { lanes: room.lanes, packet_threads: 1, bulk_threads: 1, meeting_threads: 1 };
+    let blocks = Plan::across(shape, &limits, algorithm, Choice::default())?.blocks;
+    let slot_bytes = LinkLayout::new(0, shape.members, room.lanes, room.staging_bytes).slot_bytes;
+
+    let mut members = Vec::with_capacity(machines.len());
+    let mut chains = Chains::default();
+    let mut time_bytes = 0;
+    for me in 0..shape.members {
+        let steps = steps_of(&nodes, me, algorithm, shape, Counts::Even)?;
+        let piece_bytes = piece_bytes_of(&steps, shape, slot_bytes, blocks);
+        let mut member = MemberTraffic::default();
+        for step in &steps {
+            let of_one_time = Step { bytes: step.bytes.min(piece_bytes * u64::from(blocks)), ..step.clone() };
+            time_bytes = time_bytes.max(travelling(&of_one_time, shape, step.gives_unrounded()));
+            member.count(step, me, &nodes, shape, piece_bytes);
+            if chunks_of(step, piece_bytes) > 0 {
+                chains.push(me, step, |peer| nodes.is_across(me, peer));
+            }
+        }
+        members.push(member);
+    }
+    Ok(CallTraffic { algorithm, members, hops: chains.longest(), time_bytes })
+}
+
+/// Chunks of all lanes.
+fn chunks_of(step: &Step, piece_bytes: u64) -> u64 {
+    step.chunks(piece_bytes, 0, 1)
+}
+
+/// A step's bytes on a link.
+fn travelling(step: &Step, shape: &Shape, unrounded: bool) -> u64 {
+    if unrounded { unrounded_bytes(step.bytes, shape.data_type) } else { step.bytes }
+}
+
+impl MemberTraffic {
+    fn count(&mut self, step: &Step, me: u32, nodes: &Nodes, shape: &Shape, piece_bytes: u64) {
+        let chunks = chunks_of(step, piece_bytes);
+        for (index, port) in step.sources.iter().enumerate() {
+            let Port::Link { peer, .. } = *port else { continue };
+            let bytes = travelling(step, shape, index == 0 && step.takes_unrounded());
+            if nodes.is_across(me, peer) {
+                self.taken_between.add(bytes, chunks);
+                self.requests += chunks;
+            } else {
+                self.taken_inside.add(bytes, chunks);
+            }
+        }
+        for port in &step.targets {
+            let Port::Link { peer, .. } = *port else { continue };
+            let bytes = travelling(step, shape, step.gives_unrounded());
+            if nodes.is_across(me, peer) {
+                self.given_between.add(bytes, chunks);
+                self.requests += if step.work == Work::Meets { chunks } else { 2 * chunks };
+            } else {
+                self.given_inside.add(bytes, chunks);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{Collective, DataType, ReduceOp};
+
+    fn machines(count: u32, size: u32) -> Vec<u32> {
+        (0..count * size).map(|member| member / size).collect()
+    }
+
+    fn shape(collective: Collective, members: u32, count: u64) -> Shape {
+        let op = collective.reduces().then_some(ReduceOp::Sum);
+        Shape { data_type: DataType::Bf16, op, ..Shape::of_bytes(collective, members, count) }
+    }
+
+    fn traffic(collective: Collective, (nodes, size): (u32, u32), count: u64, across: Across) -> CallTraffic {
+        let shape = shape(collective, nodes * size, count);
+        call_traffic(&shape, &machines(nodes, size), across, LinkRoom::default()).unwrap()
+    }
+
+    fn most(of: &CallTraffic, bytes: impl Fn(&MemberTraffic) -> u64) -> u64 {
+        of.members.iter().map(bytes).max().unwrap()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
+        /// The laws at the head of `hierarchical.rs` and `direct.rs`, of a count that all parts divide.
+        #[test]
+        fn bytes_are_what_the_forms_promise(nodes in 2u32..6, size in 2u32..5, units in 1u64..40) {
+            let (wide, n, l) = (u64::from(nodes * size), u64::from(nodes), u64::from(size));
+            let count = units * 8 * wide * l;
+            let of = |collective, across| {
+                most(&traffic(collective, (nodes, size), count, across), MemberTraffic::between_bytes)
+            };
+            let bytes = 2 * count;
+            let far = wide - l;
+            prop_assert_eq!(of(Collective::AllGather, Across::Direct), far * bytes);
+            prop_assert_eq!(of(Collective::AllGather, Across::Node), far * bytes / l);
+            prop_assert_eq!(of(Collective::AllToAll, Across::Direct), far * bytes);
+            prop_assert_eq!(of(Collective::Broadcast, Across::Direct), far * bytes);
+            prop_assert_eq!(of(Collective::Broadcast, Across::Node), (n - 1) * bytes / l);
+            prop_assert_eq!(of(Collective::ReduceScatter, Across::Direct), far * bytes);
+            let sums = if (wide - 1) * bytes <= 128 << 10 { far * bytes } else { 2 * far * bytes / wide };
+            prop_assert_eq!(of(Collective::AllReduce, Across::Direct), sums);
+            // Two machines: the first gives unrounded sums alone, the last rounded ones; in between both.
+            let per_link = if nodes == 2 { 2 } else { 3 };
+            prop_assert_eq!(of(Collective::AllReduce, Across::Node), per_link * bytes / l);
+        }
+
+        /// What all give, all take; more machines are never fewer bytes between them.
+        #[test]
+        fn nothing_is_lost_on_the_way(nodes in 1u32..5, size in 1u32..5, count in 1u64..20_000, node in any::<bool>()) {
+            for collective in Collective::ALL {
+                if collective == Collective::SendReceive {
+                    continue;
+                }
+                let shape = shape(collective, nodes * size, count);
+                let across = if node { Across::Node } else { Across::Direct };
+                let Ok(traffic) = call_traffic(&shape, &machines(nodes, size), across, LinkRoom::default()) else {
+                    prop_assert!(node);
+                    continue;
+                };
+                let sum = |of: fn(&MemberTraffic) -> LinkTraffic| {
+                    traffic.members.iter().map(of).fold((0, 0), |sum, one| (sum.0 + one.bytes, sum.1 + one.chunks))
+                };
+                prop_assert_eq!(sum(|one| one.given_inside), sum(|one| one.taken_inside));
+                prop_assert_eq!(sum(|one| one.given_between), sum(|one| one.taken_between));
+                prop_assert_eq!(traffic.hops.between == 0, nodes == 1, "{:?}", traffic.hops);
+                let requests: u64 = traffic.members.iter().map(|one| one.requests).sum();
+                let chunks = sum(|one| one.given_between).1;
+                prop_assert_eq!(requests, if collective == Collective::Barrier { 2 * chunks } else { 3 * chunks });
+            }
+        }
+    }
+
+    #[test]
+    fn hops_are_those_of_the_forms() {
+        let hops = |collective, across| {
+            let Hops { between, inside } = traffic(collective, (4, 2), 1 << 20, across).hops;
+            (between, inside)
+        };
+        assert_eq!(hops(Collective::AllGather, Across::Direct), (1, 0));
+        assert_eq!(hops(Collective::AllReduce, Across::Direct), (2, 0));
+        assert_eq!(hops(Collective::AllGather, Across::Node), (1, 1));
+        // Inside, to the last machine, from it to the one before it, inside.
+        assert_eq!(hops(Collective::AllReduce, Across::Node), (3 + 3, 2));
+        assert_eq!(hops(Collective::ReduceScatter, Across::Node), (3 + 1, 1));
+        assert_eq!(hops(Collective::Broadcast, Across::Node), (1, 2));
+        assert_eq!(hops(Collective::Barrier, Across::Auto), (1, 0));
+    }
+
+    #[test]
+    fn unrounded_sums_are_twice_as_long_in_bf16_and_not_in_f32() {
+        let of = |data_type| {
+            let shape = Shape { data_type, ..shape(Collective::ReduceScatter, 4, 1 << 16) };
+            let traffic = call_traffic(&shape, &machines(2, 2), Across::Node, LinkRoom::default()).unwrap();
+            let between = traffic.members.iter().map(|one| one.given_between.bytes);
+            (between.collect::<Vec<_>>(), shape.bytes())
+        };
+        // The first machine gives two sums, unrounded; the last one rounded result.
+        let (between, part) = of(DataType::Bf16);
+        assert_eq!(between, [4 * part, 4 * part, part, part]);
+        let (between, part) = of(DataType::F32);
+        assert_eq!(between, [2 * part, 2 * part, part, part]);
+    }
+
+    #[test]
+    fn less_room_is_more_chunks_of_the_same_bytes() {
+        let of = |staging_bytes| {
+            let room = LinkRoom { staging_bytes, lanes: 4 };
+            let shape = shape(Collective::AllGather, 4, 1 << 20);
+            call_traffic(&shape, &machines(2, 2), Across::Node, room).unwrap()
+        };
+        let (large, small) = (of(64 << 20), of(64 << 10));
+        assert!(most(&small, |one| one.requests) > 8 * most(&large, |one| one.requests));
+        assert_eq!(most(&small, MemberTraffic::between_bytes), most(&large, MemberTraffic::between_bytes));
+        assert!(small.time_bytes < large.time_bytes);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let all_gather = shape(Collective::AllGather, 4, 16);
+        let refused = |shape: &Shape, machines: &[u32], across, room| {
+            call_traffic(shape, machines, across, room).unwrap_err().to_string()
+        };
+        let room = LinkRoom::default();
+        let text = refused(&all_gather, &[0, 1, 1], Across::Auto, room);
+        assert!(text.contains("machines") && text.contains("one for each member"), "{text}");
+        let text = refused(&all_gather, &[0, 1, 1, 1], Across::Node, room);
+        assert!(text.contains("different numbers of members"), "{text}");
+        let text = refused(&shape(Collective::AllToAll, 4, 16), &[0, 0, 1, 1], Across::Node, room);
+        assert!(text.contains("nothing of it concerns several members"), "{text}");
+        let text = refused(&all_gather, &[0, 0, 1, 1], Across::Auto, LinkRoom { lanes: 0, ..room });
+        assert!(text.contains("lanes") && text.contains("1 to 1024"), "{text}");
+        let text = refused(&all_gather, &[0, 0, 1, 1], Across::Auto, LinkRoom { staging_bytes: 9, ..room });
+        assert!(text.contains("staging_bytes") && text.contains("4096"), "{text}");
+        let message = shape(Collective::SendReceive, 4, 16);
+        assert!(
+            refused(&message, &[0, 0, 1, 1], Across::Auto, room).contains("a message between two members")
+        );
+    }
+}
