@@ -23,7 +23,7 @@
 //!
 //! The secret is `ANABRANCH_SECRET`, or what the file `ANABRANCH_SECRET_FILE` holds ([`Secret::read_file`]). `anabranch run`
 //! sets the first. Others hand out none: then ranks on one machine meet on its loopback interface, and ranks on
-//! several do not meet ([`Error::Unprotected`](crate::Error::Unprotected)) unless `ANABRANCH_INSECURE=1` says that they may.
+//! several do not meet ([`Error::Unprotected`]) unless `ANABRANCH_INSECURE=1` says that they may.
 //!
 //! The session is what tells one run of a job from the next; see [`Launch::session`].
 
