@@ -212,6 +212,16 @@ fn every_operation_is_done_once_and_whole() {
     }
 }
 
+/// Gives way until others have done something, so that a mistake shows also where threads take turns of their own.
+fn linger(until: impl Fn() -> bool) {
+    for _ in 0..1000 {
+        if until() {
+            return;
+        }
+        thread::yield_now();
+    }
+}
+
 /// Makes its packets known without waiting for those before.
 fn out_of_order(
     queue: &Queue<&Shared>,
@@ -219,7 +229,9 @@ fn out_of_order(
     patience: &mut dyn FnMut() -> bool,
 ) -> Result<u64, QueueError> {
     let placed = queue.reserve(words.len(), &mut || patience())?;
-    thread::yield_now();
+    // Every other one is late, so that the next one's packets are known before its own are there.
+    let is_late = (placed.start / 64).is_multiple_of(2);
+    linger(|| !is_late);
     queue.fill(&placed, words);
     queue.port.publish(placed.end);
     Ok(placed.end)
@@ -232,8 +244,8 @@ fn in_two(
     patience: &mut dyn FnMut() -> bool,
 ) -> Result<u64, QueueError> {
     let (data, fence) = words.split_at(words.len() - 4);
-    queue.submit(data, &mut *patience)?;
-    thread::yield_now();
+    let end = queue.submit(data, &mut *patience)?;
+    linger(|| queue.reserved.load(Ordering::Relaxed) != end);
     queue.submit(fence, patience)
 }
 
@@ -273,7 +285,7 @@ fn rings_first(
 ) -> Result<u64, QueueError> {
     let placed = queue.reserve(words.len(), &mut || patience())?;
     queue.commit(&placed, &mut || patience())?;
-    thread::yield_now();
+    linger(|| queue.port.read_pointer() >= placed.end);
     queue.fill(&placed, words);
     Ok(placed.end)
 }
