@@ -2,6 +2,8 @@
 #![allow(missing_docs, unreachable_pub, unnameable_types, reason = "helpers of tests")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking")]
 
+#[path = "../../../transport-rdma/tests/device/asked.rs"]
+mod asked;
 #[path = "../common/mod.rs"]
 mod common;
 mod mistakes;

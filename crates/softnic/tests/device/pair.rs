@@ -8,87 +8,15 @@ use anabranch_clock::{Attached, attach};
 use anabranch_hip::{Device, DeviceAddress, DeviceBuffer, DeviceOrdinal, HostBuffer, Stream};
 use anabranch_hip_host::{HostConfig, HostMachine, Schedule, SeededSchedule};
 use anabranch_hip_jit::control::{FaultRecord, WaitControl};
-use anabranch_hip_jit::{
-    DevicePointer, DeviceStruct as _, Jit, JitConfig, KernelSpec, KernelUnit, PRELUDE, ToolSearch,
-    device_struct,
-};
+use anabranch_hip_jit::{DevicePointer, Jit, JitConfig, KernelSpec, ToolSearch};
 use anabranch_ranks::GlobalRank;
 use anabranch_softnic::{SoftNic, SoftNicConfig};
 use anabranch_transport::Region;
-use anabranch_transport_rdma::{
-    DEVICE_HEADERS, MEANS_NIC, NicDriver, NicQueue, PostedRequest, QueueSpec, RdmaQueue, RdmaRange,
-    Registered,
-};
+use anabranch_transport_rdma::{MEANS_NIC, NicDriver, NicQueue, QueueSpec, RdmaQueue, RdmaRange, Registered};
 use bytemuck::Zeroable as _;
 
+pub use crate::asked::*;
 use crate::common::Way;
-
-device_struct! {
-    /// A request, and how it is waited for.
-    pub struct AskedRequest {
-        pub local: u64,
-        pub remote: u64,
-        pub bytes: u64,
-        pub value: u64,
-        pub compare: u64,
-        pub opcode: u32,
-        pub word_bytes: u32,
-        pub immediate: u32,
-        pub fenced: u32,
-        pub queue: u32,
-        pub how: u32,
-    }
-}
-
-device_struct! {
-    /// What came of it.
-    pub struct Outcome {
-        pub status: u64,
-        pub end: u64,
-        pub old: u64,
-    }
-}
-
-device_struct! {
-    pub struct RequestsArgs {
-        pub queues: DevicePointer<RdmaQueue>,
-        pub requests: DevicePointer<AskedRequest>,
-        pub outcomes: DevicePointer<Outcome>,
-        pub control: DevicePointer<WaitControl>,
-        pub count: u64,
-        pub each: u64,
-    }
-}
-
-static UNIT: KernelUnit = KernelUnit {
-    name: "rdma_requests",
-    source: include_str!("../../../transport-rdma/tests/device/requests.hip"),
-    headers: &[PRELUDE, DEVICE_HEADERS],
-    entries: &["rdma_requests"],
-    layouts: &[
-        RequestsArgs::c_declaration,
-        RdmaQueue::c_declaration,
-        RdmaRange::c_declaration,
-        PostedRequest::c_declaration,
-    ],
-};
-
-/// `rdma::Opcode`.
-pub const WRITE: u32 = 0;
-pub const WRITE_IMMEDIATE: u32 = 1;
-pub const READ: u32 = 2;
-pub const WRITE_VALUE: u32 = 3;
-pub const FETCH_ADD: u32 = 4;
-pub const COMPARE_SWAP: u32 = 5;
-pub const SWAP: u32 = 6;
-pub const FETCH_AND: u32 = 7;
-pub const FETCH_OR: u32 = 8;
-pub const FETCH_XOR: u32 = 9;
-
-/// How a request is waited for.
-pub const POST: u32 = 0;
-pub const POST_AND_QUIET: u32 = 2;
-pub const FETCH: u32 = 3;
 
 pub const HEAP: usize = 256 << 10;
 

@@ -6,82 +6,14 @@ use std::time::Duration;
 use anabranch_hip::{Device, DeviceBuffer, DeviceOrdinal, HostBuffer, Stream};
 use anabranch_hip_host::{HostConfig, HostMachine};
 use anabranch_hip_jit::control::{FaultRecord, WaitControl};
-use anabranch_hip_jit::{
-    DevicePointer, DeviceStruct as _, Jit, JitConfig, KernelSpec, KernelUnit, PRELUDE, ToolSearch,
-    device_struct,
-};
-use anabranch_transport_rdma::{
-    Atomics, DEVICE_HEADERS, MEANS_NIC, PostedRequest, Provider, RdmaQueue, RdmaRange,
-};
+use anabranch_hip_jit::{DevicePointer, Jit, JitConfig, KernelSpec, ToolSearch};
+use anabranch_transport_rdma::{Atomics, MEANS_NIC, Provider, RdmaQueue, RdmaRange};
 use bytemuck::Zeroable as _;
 
-device_struct! {
-    /// A request, and how it is waited for.
-    pub struct AskedRequest {
-        pub local: u64,
-        pub remote: u64,
-        pub bytes: u64,
-        pub value: u64,
-        pub compare: u64,
-        pub opcode: u32,
-        pub word_bytes: u32,
-        pub immediate: u32,
-        pub fenced: u32,
-        pub queue: u32,
-        pub how: u32,
-    }
-}
+pub(crate) use crate::asked::*;
 
-device_struct! {
-    /// What came of it.
-    pub struct Outcome {
-        pub status: u64,
-        pub end: u64,
-        pub old: u64,
-    }
-}
-
-device_struct! {
-    pub struct RequestsArgs {
-        pub queues: DevicePointer<RdmaQueue>,
-        pub requests: DevicePointer<AskedRequest>,
-        pub outcomes: DevicePointer<Outcome>,
-        pub control: DevicePointer<WaitControl>,
-        pub count: u64,
-        pub each: u64,
-    }
-}
-
-pub(crate) static UNIT: KernelUnit = KernelUnit {
-    name: "rdma_requests",
-    source: include_str!("requests.hip"),
-    headers: &[PRELUDE, DEVICE_HEADERS],
-    entries: &["rdma_requests"],
-    layouts: &[
-        RequestsArgs::c_declaration,
-        RdmaQueue::c_declaration,
-        RdmaRange::c_declaration,
-        PostedRequest::c_declaration,
-    ],
-};
-
-/// `rdma::Opcode`.
-pub(crate) const WRITE: u32 = 0;
-pub(crate) const WRITE_IMMEDIATE: u32 = 1;
-pub(crate) const READ: u32 = 2;
-pub(crate) const WRITE_VALUE: u32 = 3;
-pub(crate) const FETCH_ADD: u32 = 4;
-pub(crate) const COMPARE_SWAP: u32 = 5;
-pub(crate) const SWAP: u32 = 6;
-pub(crate) const FETCH_AND: u32 = 7;
-pub(crate) const FETCH_OR: u32 = 8;
-pub(crate) const FETCH_XOR: u32 = 9;
-
-/// How a request is waited for (`requests.hip`).
-pub(crate) const POST: u32 = 0;
+/// Posts and waits for its own request (`requests.hip`).
 pub(crate) const POST_AND_WAIT: u32 = 1;
-pub(crate) const POST_AND_QUIET: u32 = 2;
-pub(crate) const FETCH: u32 = 3;
 
 pub(crate) const QUEUE_NUMBER: u32 = 0x0a_bcde;
 pub(crate) const REMOTE_KEY: u32 = 0x1122_3344;

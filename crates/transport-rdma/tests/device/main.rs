@@ -2,6 +2,7 @@
 #![allow(missing_docs, reason = "helpers of tests")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking")]
 
+mod asked;
 mod bench;
 mod code;
 mod consumer;
