@@ -17,7 +17,7 @@ use anabranch_hip_jit::control::FaultRecord;
 use anabranch_ranks::{GlobalRank, GroupRank};
 use serde::{Deserialize, Serialize};
 
-use anabranch_transport_rdma::device as nic;
+use anabranch_transport_rdma::{Provider, device as nic};
 
 use crate::device_api::{PHASE_DONE, PHASE_NIC_CONTENDED, PHASE_POST, PHASE_UNSUPPORTED};
 use crate::fault::{Fault, OperationCode};
@@ -181,42 +181,12 @@ impl World {
                 };
                 Some(format!("the copy engines to {peer} do not go on: {what}; {}", engines.join(", ")))
             }
-            phase => Some(format!("{}; {}", self.explain_nic(phase, mine)?, self.nics_in_words(peer))),
+            phase => {
+                let provider = self.nic_format().map(|(provider, _)| provider);
+                let what = nic_words(phase, peer, mine.expected, mine.seen, provider)?;
+                Some(format!("{what}; {}", self.nics_in_words(peer)))
+            }
         }
-    }
-
-    /// What a kernel met on a route by NIC.
-    fn explain_nic(&self, phase: u32, mine: &Expired) -> Option<String> {
-        let (peer, expected, seen) = (GlobalRank::new(mine.peer), mine.expected, mine.seen);
-        let bits = seen * 8;
-        Some(match phase {
-            nic::PHASE_NIC_POST => format!(
-                "a queue pair to {peer} does not go on: no room or turn at position {expected} within the deadline, it has come to {seen}"
-            ),
-            nic::PHASE_NIC_DONE => format!(
-                "a queue pair to {peer} does not go on: position {expected} was not done within the deadline, the last one done is {seen}"
-            ),
-            nic::PHASE_NIC_ERROR => {
-                let provider = self.nic_format().map(|(provider, _)| provider)?;
-                let words = anabranch_transport_rdma::syndrome_words(provider, seen);
-                format!("the NIC reports for the request at position {expected} to {peer}: {words}")
-            }
-            nic::PHASE_NIC_UNREGISTERED => format!(
-                "{seen} bytes at {expected:#x} of this rank, to be copied to or from {peer}, are neither in the heap nor registered (World::register_local)"
-            ),
-            nic::PHASE_NIC_UNSUPPORTED => {
-                format!("operation {expected} on a word of {bits} bits of {peer} is not one that the NIC has")
-            }
-            nic::PHASE_NIC_OUT_OF_RANGE => {
-                format!(
-                    "{seen} bytes at {expected:#x} are beyond the heap of {peer}, or off a word's boundary"
-                )
-            }
-            PHASE_NIC_CONTENDED => format!(
-                "a word of {peer} was changed by others before each try within the deadline; it was {expected:#x}"
-            ),
-            _ => return None,
-        })
     }
 
     fn nics_in_words(&self, peer: GlobalRank) -> String {
@@ -277,6 +247,43 @@ impl World {
     }
 }
 
+/// What a kernel met on a route by NIC.
+fn nic_words(
+    phase: u32,
+    peer: GlobalRank,
+    expected: u64,
+    seen: u64,
+    provider: Option<Provider>,
+) -> Option<String> {
+    Some(match phase {
+        nic::PHASE_NIC_POST => format!(
+            "a queue pair to {peer} does not go on: no room or turn at position {expected} within the deadline, it has come to {seen}"
+        ),
+        nic::PHASE_NIC_DONE => format!(
+            "a queue pair to {peer} does not go on: position {expected} was not done within the deadline, the last one done is {seen}"
+        ),
+        nic::PHASE_NIC_ERROR => {
+            let words = anabranch_transport_rdma::syndrome_words(provider?, seen);
+            format!("the NIC reports for the request at position {expected} to {peer}: {words}")
+        }
+        nic::PHASE_NIC_UNREGISTERED => format!(
+            "{seen} bytes at {expected:#x} of this rank, to be copied to or from {peer}, are neither in the heap nor registered (World::register_local)"
+        ),
+        nic::PHASE_NIC_UNSUPPORTED => {
+            // A word of no operation that there is: no number is believed.
+            let bits = seen.saturating_mul(8);
+            format!("operation {expected} on a word of {bits} bits of {peer} is not one that the NIC has")
+        }
+        nic::PHASE_NIC_OUT_OF_RANGE => {
+            format!("{seen} bytes at {expected:#x} are beyond the heap of {peer}, or off a word's boundary")
+        }
+        PHASE_NIC_CONTENDED => format!(
+            "a word of {peer} was changed by others before each try within the deadline; it was {expected:#x}"
+        ),
+        _ => return None,
+    })
+}
+
 /// Follows expired waits from peer to peer. When they go in a circle, the first one is as good as any.
 fn follow(me: u32, first: Told, told_by: impl Fn(u32) -> Option<Told>) -> Told {
     let mut visited = vec![me];
@@ -324,6 +331,25 @@ mod tests {
         let lost = Told::Lost { rank: 7, left: false, detail: "gone".into() };
         let told = HashMap::from([(1, expired(1, 2)), (2, lost.clone())]);
         assert_eq!(follow(0, expired(0, 1), |rank| told.get(&rank).cloned()), lost);
+    }
+
+    #[test]
+    fn whatever_a_kernel_saw_of_a_nic_has_words() {
+        let phases = [
+            nic::PHASE_NIC_POST,
+            nic::PHASE_NIC_DONE,
+            nic::PHASE_NIC_ERROR,
+            nic::PHASE_NIC_UNREGISTERED,
+            nic::PHASE_NIC_UNSUPPORTED,
+            nic::PHASE_NIC_OUT_OF_RANGE,
+            PHASE_NIC_CONTENDED,
+        ];
+        for (phase, number) in phases.into_iter().flat_map(|phase| [(phase, 0), (phase, u64::MAX)]) {
+            let words = nic_words(phase, GlobalRank::new(3), number, number, Some(Provider::Mlx5)).unwrap();
+            assert!(words.contains("rank 3"), "{words}");
+        }
+        let words = nic_words(nic::PHASE_NIC_UNSUPPORTED, GlobalRank::new(3), 7, 4, None).unwrap();
+        assert!(words.contains("a word of 32 bits"), "{words}");
     }
 
     #[test]
