@@ -262,6 +262,13 @@ impl Advance for Service {
             State::New(_) | State::Ended => Turn::Stopped,
         }
     }
+
+    fn end(&self, reason: &str) {
+        match &mut *self.lock() {
+            State::Connected(lane) => lane.end(reason),
+            State::New(_) | State::Ended => {}
+        }
+    }
 }
 
 impl PostedQueue {
