@@ -80,7 +80,7 @@ fn open_machines(
     let none = |cause: NicTreeError| NicError::NoNic { reasons: anabranch_hip::with_causes(&cause) };
     let root = Path::new(SYSTEM_FOLDER);
     let machine = Machine::read(root).map_err(none)?;
-    let filter = NicFilter::parse(&config.nics).map_err(none)?;
+    let filter = NicFilter::parse(&config.nics).map_err(none)?.with_gid_index(config.gid_index);
     filter.check(&machine).map_err(none)?;
     let assigned = assign_to_rank(root, local.rank, peers, &machine, &filter).map_err(none)?;
     let Some(port) = assigned.chosen else {
