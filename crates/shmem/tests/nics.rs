@@ -279,6 +279,22 @@ fn without_a_nic_other_machines_are_unreachable_and_the_reason_is_told() {
     all(spawn_threads(2, |rank| one.setup(rank), |world: &World| exchange(world, 2)));
 }
 
+#[test]
+fn ranks_with_different_drivers_hear_of_it_before_a_nic_is_opened() {
+    let machines = machines(&[1, 1], 1, None);
+    let setup = |rank: GlobalRank| {
+        let mut setup = machines.setup(rank)?;
+        if rank.get() == 1 {
+            setup.config.nic = NicSource::default();
+        }
+        Ok::<_, Error>(setup)
+    };
+    for text in error_texts(spawn_threads(2, setup, |_: &World| Ok::<_, Error>(()))) {
+        assert!(text.contains("transport.rdma.driver"), "{text}");
+        assert!(text.contains("verbs") && text.contains("brought"), "{text}");
+    }
+}
+
 /// NICs of which one rank's is of another provider, as it says.
 #[derive(Debug)]
 struct Mixed(SoftNics);
