@@ -244,6 +244,12 @@ impl World {
         })
     }
 
+    /// Whether any peer is reached by NIC.
+    pub(crate) fn uses_nic(&self, connections: &Connections) -> bool {
+        let mut others = connections.places.iter().zip(0..).filter(|(_, rank)| *rank != self.rank().get());
+        others.any(|(place, _)| connections.transports.is_rdma(*place))
+    }
+
     /// Whether kernels put packets into queues of copy engines.
     pub(crate) fn has_engine_queues(&self) -> bool {
         self.inner.with_connections(|connections| {

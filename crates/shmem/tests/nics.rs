@@ -370,6 +370,24 @@ fn as_many_ranges_as_there_are_places_and_again_when_they_are_free() {
 }
 
 #[test]
+fn memory_is_registered_only_where_a_peer_is_reached_by_nic() {
+    for (sizes, needed) in [(&[1, 1][..], true), (&[2], false), (&[2, 1], true)] {
+        let machines = machines(sizes, 1, None);
+        all(spawn_threads(
+            machines.ranks(),
+            |rank| machines.setup(rank),
+            |world: &World| {
+                let buffer = world.device().allocate(64)?;
+                // SAFETY: the buffer is dropped behind the registration.
+                let registered = unsafe { world.register_local(buffer.address(), 64) }?;
+                assert_eq!(registered.is_needed(), needed, "{sizes:?}");
+                Ok::<_, Error>(())
+            },
+        ));
+    }
+}
+
+#[test]
 fn worlds_with_nics_leave_nothing_behind() {
     let once = || {
         let machines = machines(&[1, 1], 1, None);
