@@ -65,6 +65,13 @@ impl Offer {
             return Err(malformed("a region beyond the address space"));
         }
         let (has_key, key) = (reader.word().ok_or_else(short)?, reader.word().ok_or_else(short)?);
+        let key = match has_key {
+            0 => None,
+            1 => Some(key),
+            _ => {
+                return Err(malformed("a word that says neither that there is a key nor that there is none"));
+            }
+        };
         let ranks = reader.word().ok_or_else(short)?;
         let mut endpoints = Vec::new();
         for _ in 0..ranks {
@@ -82,7 +89,6 @@ impl Offer {
         if !rest.is_empty() {
             return Err(malformed("bytes behind its end"));
         }
-        let key = (has_key != 0).then_some(key);
         Ok(Self { provider, base, bytes: length, key, endpoints })
     }
 }
@@ -156,6 +162,9 @@ mod tests {
         }
     }
 
+    /// Where an offer says whether there is a key: behind three words and two long ones.
+    const HAS_KEY: usize = 3 * 4 + 2 * 8;
+
     #[test]
     fn damage_has_a_name() {
         let offer = Offer { provider: Provider::Mlx5, base: 1, bytes: 2, key: Some(3), endpoints: vec![] };
@@ -168,5 +177,6 @@ mod tests {
         assert_eq!(changed(0, 0), "the offer of rank 5 is not one of rdma: it does not begin like one");
         assert_eq!(changed(4, 9), "the offer of rank 5 is not one of rdma: another version");
         assert_eq!(changed(8, 9), "the offer of rank 5 is not one of rdma: an unknown provider");
+        assert!(changed(HAS_KEY, 2).contains("neither that there is a key"), "{}", changed(HAS_KEY, 2));
     }
 }

@@ -244,7 +244,6 @@ impl Transport for RdmaTransport {
             return Ok(Box::new(Opened { address: offer.base, bytes: offer.bytes, origin: Origin::Own }));
         }
         let opened = Opened { address: offer.base, bytes: offer.bytes, origin: Origin::Remote };
-        let Some(key) = offer.key else { return Ok(Box::new(opened)) };
         let failed = |source: NicError| Error::Open {
             peer: peer.rank,
             kind: TransportKind::Rdma,
@@ -261,6 +260,16 @@ impl Transport for RdmaTransport {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         let channels = made.as_mut().and_then(|made| made.channels.get_mut(&peer.rank));
         let channels = channels.ok_or_else(|| malformed("it is of a rank that there is not"))?;
+        let Some(key) = offer.key else {
+            // Its heap comes first, and kernels would take queue pairs for connected that are not.
+            if channels.iter().all(Channel::reaches) {
+                return Ok(Box::new(opened));
+            }
+            return Err(malformed("a region without a key before the heap's"));
+        };
+        if offer.endpoints.len() != self.ranks as usize {
+            return Err(malformed("queue pairs for another number of ranks"));
+        }
         let endpoints = offer.endpoints.get(self.local.rank.index());
         let endpoints = endpoints.filter(|endpoints| endpoints.len() == channels.len());
         let endpoints = endpoints.ok_or_else(|| malformed("another number of queue pairs"))?;
@@ -297,3 +306,6 @@ impl PeerMemory for Opened {
         self.origin
     }
 }
+
+#[cfg(test)]
+mod tests;
