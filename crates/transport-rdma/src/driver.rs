@@ -58,9 +58,22 @@ pub enum Atomics {
 }
 
 impl Atomics {
+    /// All, in the order of their numbers.
+    pub const ALL: [Self; 3] = [Self::None, Self::Standard, Self::Masked];
+
     /// The number that kernels are compiled with (`RDMA_ATOMICS`).
     pub const fn number(self) -> u32 {
         self as u32
+    }
+}
+
+impl fmt::Display for Atomics {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::None => "no atomic operations",
+            Self::Standard => "atomic operations of 64 bits alone",
+            Self::Masked => "atomic operations with masks",
+        })
     }
 }
 

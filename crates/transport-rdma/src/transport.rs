@@ -207,6 +207,7 @@ impl Transport for RdmaTransport {
         let driver = self.driver.as_ref().map_err(|refusal| failed(Box::new(refusal.clone())))?;
         let mut offer = Offer {
             provider: driver.provider(),
+            atomics: driver.limits().atomics,
             base: region.address,
             bytes: region.bytes,
             key: None,
@@ -256,6 +257,11 @@ impl Transport for RdmaTransport {
                 driver.provider()
             );
             return Err(failed(NicError::Endpoint { peer: peer.rank, driver: driver.describe(), problem }));
+        }
+        let ours = driver.limits().atomics;
+        if offer.atomics != ours {
+            let (own, peer, theirs) = (self.local.rank, peer.rank, offer.atomics);
+            return Err(failed(NicError::Atomics { own, ours, peer, theirs }));
         }
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         let channels = made.as_mut().and_then(|made| made.channels.get_mut(&peer.rank));

@@ -168,6 +168,7 @@ fn offer_of_rank_1() -> Offer {
     let queues = RdmaConfig::default().queues as usize;
     Offer {
         provider: Provider::Mlx5,
+        atomics: Atomics::Masked,
         base: 1 << 20,
         bytes: 4096,
         key: Some(9),
@@ -198,4 +199,16 @@ fn a_heap_with_queue_pairs_for_other_ranks_than_there_are_is_refused() {
     offer.endpoints.truncate(1);
     let text = bench.refuses(&offer);
     assert!(text.contains("queue pairs for another number of ranks"), "{text}");
+}
+
+#[test]
+fn nics_with_other_atomic_operations_are_refused_with_both_ranks() {
+    let bench = Bench::new(NicLimits { atomics: Atomics::Standard, ..LIMITS });
+    bench.export().unwrap();
+    let text = bench.refuses(&offer_of_rank_1());
+    for part in
+        ["rank 0 has atomic operations of 64 bits alone", "that of rank 1 atomic operations with masks"]
+    {
+        assert!(text.contains(part), "{text}");
+    }
 }
