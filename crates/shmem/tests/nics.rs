@@ -295,12 +295,18 @@ fn ranks_with_different_drivers_hear_of_it_before_a_nic_is_opened() {
     }
 }
 
-/// NICs of which one rank's is of another provider, as it says.
+/// NICs of which rank 1's is another than it seems.
 #[derive(Debug)]
-struct Mixed(SoftNics);
+struct Mixed(SoftNics, Change);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    Provider,
+    NoQueues,
+}
 
 #[derive(Debug)]
-struct Other(Arc<dyn NicDriver>);
+struct Other(Arc<dyn NicDriver>, Change);
 
 impl OpenNic for Mixed {
     fn open(
@@ -311,13 +317,13 @@ impl OpenNic for Mixed {
         config: &RdmaConfig,
     ) -> Result<Arc<dyn NicDriver>, NicError> {
         let nic = self.0.open(device, local, peers, config)?;
-        Ok(if local.rank.get() == 1 { Arc::new(Other(nic)) } else { nic })
+        Ok(if local.rank.get() == 1 { Arc::new(Other(nic, self.1)) } else { nic })
     }
 }
 
 impl NicDriver for Other {
     fn provider(&self) -> Provider {
-        Provider::Bnxt
+        if self.1 == Change::Provider { Provider::Bnxt } else { self.0.provider() }
     }
 
     fn describe(&self) -> String {
@@ -333,14 +339,28 @@ impl NicDriver for Other {
     }
 
     fn create_queue(&self, spec: QueueSpec) -> Result<Arc<dyn NicQueue>, NicError> {
+        if self.1 == Change::NoQueues {
+            return Err(NicError::NoNic { reasons: "it has no queue pair left".to_owned() });
+        }
         self.0.create_queue(spec)
+    }
+}
+
+#[test]
+fn a_rank_whose_queue_pairs_are_not_made_says_why_and_so_do_its_peers() {
+    let mut machines = machines(&[1, 1], 1, None);
+    let nics = Mixed(SoftNics::in_process(soft(None)), Change::NoQueues);
+    machines.bench.config.nic = NicSource::new(Arc::new(nics));
+    for text in error_texts(spawn_threads(2, |rank| machines.setup(rank), |_: &World| Ok::<_, Error>(()))) {
+        assert!(text.contains("it has no queue pair left"), "{text}");
     }
 }
 
 #[test]
 fn nics_of_different_providers_are_refused_with_both_names() {
     let mut machines = machines(&[1, 1], 1, None);
-    machines.bench.config.nic = NicSource::new(Arc::new(Mixed(SoftNics::in_process(soft(None)))));
+    machines.bench.config.nic =
+        NicSource::new(Arc::new(Mixed(SoftNics::in_process(soft(None)), Change::Provider)));
     for text in error_texts(spawn_threads(2, |rank| machines.setup(rank), |_: &World| Ok::<_, Error>(()))) {
         assert!(text.contains("bnxt_re") && text.contains("mlx5"), "{text}");
     }

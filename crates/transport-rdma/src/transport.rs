@@ -1,7 +1,7 @@
 //! The transport.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use anabranch_hip::Device;
 use anabranch_ranks::GlobalRank;
@@ -32,6 +32,8 @@ pub struct RdmaTransport {
     config: RdmaConfig,
     driver: Result<Arc<dyn NicDriver>, Refusal>,
     made: Mutex<Option<Made>>,
+    /// Why the heap was not registered or its queue pairs not made.
+    failed: OnceLock<Refusal>,
 }
 
 /// What is made with the heap. Queue pairs end before their memory is freed, and that before its registration.
@@ -62,7 +64,15 @@ impl RdmaTransport {
     ) -> Self {
         let driver = driver.and_then(|driver| check(driver.as_ref(), &config).map(|()| driver));
         let driver = driver.map_err(|error| Refusal::from_error(&error));
-        Self { device, local: Box::new(local), ranks, config, driver, made: Mutex::default() }
+        Self {
+            device,
+            local: Box::new(local),
+            ranks,
+            config,
+            driver,
+            made: Mutex::default(),
+            failed: OnceLock::new(),
+        }
     }
 
     /// Whose entries kernels write, and which atomic operations there are: what units are compiled for. `None` without a NIC.
@@ -190,6 +200,9 @@ impl Transport for RdmaTransport {
 
     fn reaches(&self, peer: &PeerInfo) -> Result<Reach, Refusal> {
         let driver = self.driver.as_ref().map_err(Clone::clone)?;
+        if let Some(refusal) = self.failed.get() {
+            return Err(refusal.clone());
+        }
         if peer.rank == self.local.rank {
             return Ok(Reach { origin: Origin::Own, reason: "own memory".to_owned() });
         }
@@ -205,6 +218,10 @@ impl Transport for RdmaTransport {
             source,
         };
         let driver = self.driver.as_ref().map_err(|refusal| failed(Box::new(refusal.clone())))?;
+        // Not tried once more with what is no heap.
+        if let Some(refusal) = self.failed.get() {
+            return Err(failed(Box::new(refusal.clone())));
+        }
         let mut offer = Offer {
             provider: driver.provider(),
             atomics: driver.limits().atomics,
@@ -215,7 +232,12 @@ impl Transport for RdmaTransport {
         };
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if made.is_none() {
-            let first = self.make(driver.as_ref(), region).map_err(|error| failed(Box::new(error)))?;
+            let first = self.make(driver.as_ref(), region).map_err(|error| {
+                let cause = anabranch_hip::with_causes(&error);
+                let cause = format!("this rank's own queue pairs were not made: {cause}");
+                let _ = self.failed.set(Refusal::Failed { cause });
+                failed(Box::new(error))
+            })?;
             offer.key = Some(first.heap.registered.remote_key());
             let of_rank = |rank| {
                 let channels = first.channels.get(&rank);
@@ -229,12 +251,13 @@ impl Transport for RdmaTransport {
     }
 
     fn open(&self, peer: &PeerInfo, offer: &[u8], bytes: u64) -> Result<Box<dyn PeerMemory>> {
+        let refused = |refusal: &Refusal| {
+            let (peer, kind, refusal) = (peer.rank, TransportKind::Rdma, refusal.clone());
+            Error::Refused { peer, kind, refusal }
+        };
         let driver = match &self.driver {
             Ok(driver) => driver,
-            Err(refusal) => {
-                let (peer, kind, refusal) = (peer.rank, TransportKind::Rdma, refusal.clone());
-                return Err(Error::Refused { peer, kind, refusal });
-            }
+            Err(refusal) => return Err(refused(refusal)),
         };
         let offer = Offer::decode(peer.rank, offer)?;
         let malformed = |problem| Error::Offer { peer: peer.rank, kind: TransportKind::Rdma, problem };
@@ -264,8 +287,14 @@ impl Transport for RdmaTransport {
             return Err(failed(NicError::Atomics { own, ours, peer, theirs }));
         }
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        let channels = made.as_mut().and_then(|made| made.channels.get_mut(&peer.rank));
-        let channels = channels.ok_or_else(|| malformed("it is of a rank that there is not"))?;
+        let Some(made) = made.as_mut() else {
+            let cause = "this rank has no queue pairs: they were not made, or have ended".to_owned();
+            return Err(refused(self.failed.get().unwrap_or(&Refusal::Failed { cause })));
+        };
+        let channels = made
+            .channels
+            .get_mut(&peer.rank)
+            .ok_or_else(|| malformed("it is of a rank that there is not"))?;
         let Some(key) = offer.key else {
             // Its heap comes first, and kernels would take queue pairs for connected that are not.
             if channels.iter().all(Channel::reaches) {

@@ -26,6 +26,8 @@ impl Counts {
 struct Paper {
     counts: Arc<Counts>,
     limits: NicLimits,
+    /// The most queue pairs that it makes.
+    most_queues: u32,
 }
 
 #[derive(Debug)]
@@ -56,6 +58,10 @@ impl NicDriver for Paper {
     }
 
     fn create_queue(&self, spec: QueueSpec) -> Result<Arc<dyn NicQueue>, NicError> {
+        if self.counts.queues.load(Ordering::Relaxed) == self.most_queues {
+            let reasons = "it has no queue pair left".to_owned();
+            return Err(NicError::NoNic { reasons });
+        }
         self.counts.queues.fetch_add(1, Ordering::Relaxed);
         Ok(Arc::new(PaperQueue { counts: Arc::clone(&self.counts), entries: spec.entries }))
     }
@@ -140,11 +146,15 @@ struct Bench {
 
 impl Bench {
     fn new(limits: NicLimits) -> Self {
+        Self::with(limits, u32::MAX)
+    }
+
+    fn with(limits: NicLimits, most_queues: u32) -> Self {
         let machine = HostMachine::new(HostConfig::default()).unwrap();
         let device = machine.runtime().device(DeviceOrdinal(0)).unwrap();
         let heap = device.allocate(4096).unwrap();
         let counts = Arc::<Counts>::default();
-        let nic = Paper { counts: Arc::clone(&counts), limits };
+        let nic = Paper { counts: Arc::clone(&counts), limits, most_queues };
         let transport = RdmaTransport::new(device, peer(0), 2, Ok(Arc::new(nic)), RdmaConfig::default());
         Self { transport, counts, heap }
     }
@@ -211,4 +221,20 @@ fn nics_with_other_atomic_operations_are_refused_with_both_ranks() {
     {
         assert!(text.contains(part), "{text}");
     }
+}
+
+#[test]
+fn queue_pairs_that_were_not_made_are_the_reason_for_everything_behind() {
+    let bench = Bench::with(LIMITS, 1);
+    let ready = bench.refuses(&offer_of_rank_1());
+    assert!(ready.contains("this rank has no queue pairs"), "{ready}");
+    let reason = "this rank's own queue pairs were not made: no NIC can be used: it has no queue pair left";
+    let text = anabranch_hip::with_causes(&bench.export().unwrap_err());
+    assert!(text.contains("it has no queue pair left"), "{text}");
+    assert_eq!(bench.counts.now(), (0, 0), "nothing stays behind");
+    let text = anabranch_hip::with_causes(&bench.export().unwrap_err());
+    assert!(text.contains(reason), "{text}");
+    assert_eq!(bench.transport.reaches(&peer(1)).unwrap_err().to_string(), reason);
+    let text = bench.refuses(&offer_of_rank_1());
+    assert!(text.contains(reason), "{text}");
 }
