@@ -258,6 +258,15 @@ impl Transports {
         }
     }
 
+    /// In the place of [`Self::close`] where kernels may be in flight that never end.
+    pub(crate) fn abandon(&mut self) {
+        for (_, transport) in &mut self.ordered {
+            if let Some(transport) = transport {
+                transport.abandon();
+            }
+        }
+    }
+
     pub(crate) fn close(&mut self) {
         for (_, transport) in &mut self.ordered {
             if let Some(transport) = transport {

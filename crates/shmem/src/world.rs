@@ -495,6 +495,7 @@ impl Drop for Inner {
             let _kernels = ManuallyDrop::new(kernels.take());
             let connections = self.connections.get_mut().unwrap_or_else(PoisonError::into_inner);
             let _mappings = ManuallyDrop::new(std::mem::take(&mut connections.memory));
+            connections.transports.abandon();
         }
     }
 }

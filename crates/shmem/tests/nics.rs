@@ -407,6 +407,39 @@ fn memory_is_registered_only_where_a_peer_is_reached_by_nic() {
     }
 }
 
+/// A barrier by NIC that begins when its world is gone finds the queue pairs where they were, and ends by the abort.
+#[test]
+fn queue_pairs_outlive_a_world_whose_work_does_not_end() {
+    let mut machines = machines(&[1, 1], 1, None);
+    machines.bench.config.operation_deadline = Duration::from_millis(200);
+    std::thread::scope(|scope| {
+        for rendezvous in anabranch_bootstrap::threads(2) {
+            let machines = &machines;
+            scope.spawn(move || {
+                let rank = anabranch_bootstrap::Rendezvous::rank(&rendezvous);
+                let setup = machines.setup(rank).unwrap();
+                let world = World::join(setup.config, setup.device, setup.jit, Arc::new(rendezvous)).unwrap();
+                let team = world.team(world.group()).unwrap();
+                let gate = (rank.get() == 1).then(|| {
+                    let mut word = world.device().allocate(8).unwrap();
+                    word.fill(0).unwrap();
+                    let stream = world.device().create_stream().unwrap();
+                    // SAFETY: the word lives until the stream has passed.
+                    unsafe { stream.wait_value64_at_least(word.address(), 1) }.unwrap();
+                    team.barrier(&stream).unwrap();
+                    (stream, word)
+                });
+                world.leave().unwrap_err();
+                drop((team, world));
+                if let Some((stream, mut word)) = gate {
+                    word.copy_from_host(0, &1u64.to_le_bytes()).unwrap();
+                    stream.synchronize().unwrap();
+                }
+            });
+        }
+    });
+}
+
 #[test]
 fn worlds_with_nics_leave_nothing_behind() {
     let once = || {

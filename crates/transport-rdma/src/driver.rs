@@ -115,6 +115,12 @@ pub trait NicQueue: fmt::Debug + Send + Sync {
     /// Which it is, for people.
     fn describe(&self) -> String;
 
+    /// Ends what is under way and takes no more requests, where that can be done while its memory stays as it is: kernels may be in
+    /// flight that never end, and the queue is kept for good behind this. The default goes on with it.
+    fn stop(&self, reason: &str) {
+        let _ = reason;
+    }
+
     /// Why it does nothing any more, with the NIC's syndrome in words, if it has stopped.
     fn stopped(&self) -> Option<String>;
 }

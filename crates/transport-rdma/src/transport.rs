@@ -1,6 +1,7 @@
 //! The transport.
 
 use std::collections::HashMap;
+use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use anabranch_hip::Device;
@@ -317,6 +318,22 @@ impl Transport for RdmaTransport {
 
     fn close(&mut self) {
         *self.made.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    fn abandon(&mut self) {
+        let made = self.made.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let (Some(made), Ok(driver)) = (made.take(), &self.driver) else { return };
+        for channel in made.channels.values().flatten() {
+            channel.queue.stop("the world has ended while kernels that may use it had not");
+        }
+        let queues = made.channels.len();
+        tracing::warn!(
+            queues,
+            nic = driver.describe(),
+            "the memory of queue pairs is leaked: kernels may still use it"
+        );
+        // The driver may own what its queues lie in.
+        let _kept = ManuallyDrop::new((made, Arc::clone(driver)));
     }
 }
 

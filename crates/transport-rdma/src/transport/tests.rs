@@ -14,6 +14,7 @@ use crate::driver::{NicLimits, NicQueue, QueueSpec, QueueWords, Registered};
 struct Counts {
     queues: AtomicU32,
     keys: AtomicU32,
+    stopped: AtomicU32,
 }
 
 impl Counts {
@@ -108,6 +109,10 @@ impl NicQueue for PaperQueue {
 
     fn describe(&self) -> String {
         "a queue pair on paper".to_owned()
+    }
+
+    fn stop(&self, _: &str) {
+        self.counts.stopped.fetch_add(1, Ordering::Relaxed);
     }
 
     fn stopped(&self) -> Option<String> {
@@ -237,4 +242,23 @@ fn queue_pairs_that_were_not_made_are_the_reason_for_everything_behind() {
     assert_eq!(bench.transport.reaches(&peer(1)).unwrap_err().to_string(), reason);
     let text = bench.refuses(&offer_of_rank_1());
     assert!(text.contains(reason), "{text}");
+}
+
+#[test]
+fn what_kernels_may_still_use_is_stopped_and_kept() {
+    let mut bench = Bench::new(LIMITS);
+    bench.export().unwrap();
+    let made = (RdmaConfig::default().queues, 2);
+    assert_eq!(bench.counts.now(), made);
+    bench.transport.abandon();
+    assert_eq!(bench.counts.stopped.load(Ordering::Relaxed), made.0);
+    bench.transport.close();
+    let counts = Arc::clone(&bench.counts);
+    drop(bench);
+    assert_eq!(counts.now(), made, "queue pairs and registrations are there");
+    // What nobody uses is given back.
+    let mut bench = Bench::new(LIMITS);
+    bench.export().unwrap();
+    bench.transport.close();
+    assert_eq!((bench.counts.now(), bench.counts.stopped.load(Ordering::Relaxed)), ((0, 0), 0));
 }

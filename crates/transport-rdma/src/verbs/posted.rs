@@ -322,6 +322,12 @@ impl NicQueue for PostedQueue {
         self.name.clone()
     }
 
+    fn stop(&self, reason: &str) {
+        self.progress.remove(&self.as_advance());
+        // Waits for a turn under way. Kernels hear of it in the ring, which stays.
+        self.service.end(reason);
+    }
+
     fn stopped(&self) -> Option<String> {
         self.stopped.get().cloned()
     }
