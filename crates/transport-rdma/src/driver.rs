@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use anabranch_hip::DeviceAddress;
+use anabranch_hip::{Device, DeviceAddress, RuntimeKind};
 use anabranch_ranks::GlobalRank;
 use anabranch_transport::Region;
 
@@ -21,6 +21,12 @@ pub trait NicDriver: fmt::Debug + Send + Sync {
     /// What it can do.
     fn limits(&self) -> NicLimits;
 
+    /// Whether what reads and atomic operations bring is there when their completion says so: [`QueueWords::completions`] lies in the
+    /// same memory, or the driver orders the two. Where not, the transport refuses what brings values to kernels.
+    fn orders_reads(&self) -> bool {
+        true
+    }
+
     /// Lets the NIC read and write a range of memory of the rank's device (or of the host), and peers who have the remote key do so
     /// with it. Entries name it by the addresses that kernels use. Not collective.
     ///
@@ -33,6 +39,12 @@ pub trait NicDriver: fmt::Debug + Send + Sync {
     /// # Errors
     /// [`crate::NicError::Limit`] for more entries than there may be; the library's.
     fn create_queue(&self, spec: QueueSpec) -> Result<Arc<dyn NicQueue>>;
+}
+
+/// [`NicDriver::orders_reads`] of a driver that tells of completions in pinned memory of the host: the memory of devices that are made
+/// of threads is the same, and that of a GPU another.
+pub(crate) fn orders_reads_from_host(device: &Device) -> bool {
+    device.runtime().kind() == RuntimeKind::Host
 }
 
 /// What a NIC can do.
@@ -136,7 +148,8 @@ pub struct QueueWords {
     /// zeros.
     ///
     /// In the same memory as what the queue's reads and atomic operations bring (a device's own, for device memory): writes of a NIC to
-    /// two memories have no order, and kernels take what was read to be there when this says so.
+    /// two memories have no order, and kernels take what was read to be there when this says so. A driver that cannot do so says it
+    /// ([`NicDriver::orders_reads`]); today those of hardware tell of completions in pinned memory of the host.
     pub completions: DeviceAddress,
     /// mlx5: the two words of the doorbell record, 64 bits aligned; the second is the send queue's.
     pub doorbell_record: DeviceAddress,

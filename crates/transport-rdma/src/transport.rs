@@ -177,6 +177,17 @@ fn check(driver: &dyn NicDriver, config: &RdmaConfig) -> Result<(), NicError> {
     Ok(())
 }
 
+/// Whether kernels take a value from the memory that the NIC wrote for an operation: of atomic operations all but additions, as those
+/// that a NIC does not have are made of compare-and-swap.
+const fn brings_values(operation: Operation) -> bool {
+    use Operation as O;
+    match operation {
+        O::Get | O::GetNbi | O::GetValue => true,
+        O::AtomicAdd => false,
+        other => other.is_atomic(),
+    }
+}
+
 impl Transport for RdmaTransport {
     fn kind(&self) -> TransportKind {
         TransportKind::Rdma
@@ -192,6 +203,9 @@ impl Transport for RdmaTransport {
             O::TeamBarrier => matches!(scope, Scope::Block | Scope::Stream),
             _ => scope == Scope::Thread,
         };
+        if brings_values(operation) && !driver.orders_reads() {
+            return Support::Unsupported;
+        }
         match (here, driver.limits().atomics) {
             (false, _) => Support::Unsupported,
             (true, Atomics::Standard) if operation.is_atomic() => Support::Words64,
@@ -208,7 +222,12 @@ impl Transport for RdmaTransport {
             return Ok(Reach { origin: Origin::Own, reason: "own memory".to_owned() });
         }
         let (queues, provider, nic) = (self.config.queues, driver.provider(), driver.describe());
-        Ok(Reach { origin: Origin::Remote, reason: format!("{queues} queue pairs, {provider}, by {nic}") })
+        let mut reason = format!("{queues} queue pairs, {provider}, by {nic}");
+        if !driver.orders_reads() {
+            reason
+                .push_str("; no gets nor fetches, as nothing orders what they bring before their completion");
+        }
+        Ok(Reach { origin: Origin::Remote, reason })
     }
 
     fn export(&self, region: Region, _: Audience) -> Result<Vec<u8>> {

@@ -29,6 +29,7 @@ struct Paper {
     limits: NicLimits,
     /// The most queue pairs that it makes.
     most_queues: u32,
+    orders_reads: bool,
 }
 
 #[derive(Debug)]
@@ -51,6 +52,10 @@ impl NicDriver for Paper {
 
     fn limits(&self) -> NicLimits {
         self.limits
+    }
+
+    fn orders_reads(&self) -> bool {
+        self.orders_reads
     }
 
     fn register(&self, _: Region) -> Result<Arc<dyn Registered>, NicError> {
@@ -151,15 +156,15 @@ struct Bench {
 
 impl Bench {
     fn new(limits: NicLimits) -> Self {
-        Self::with(limits, u32::MAX)
+        Self::with(limits, u32::MAX, true)
     }
 
-    fn with(limits: NicLimits, most_queues: u32) -> Self {
+    fn with(limits: NicLimits, most_queues: u32, orders_reads: bool) -> Self {
         let machine = HostMachine::new(HostConfig::default()).unwrap();
         let device = machine.runtime().device(DeviceOrdinal(0)).unwrap();
         let heap = device.allocate(4096).unwrap();
         let counts = Arc::<Counts>::default();
-        let nic = Paper { counts: Arc::clone(&counts), limits, most_queues };
+        let nic = Paper { counts: Arc::clone(&counts), limits, most_queues, orders_reads };
         let transport = RdmaTransport::new(device, peer(0), 2, Ok(Arc::new(nic)), RdmaConfig::default());
         Self { transport, counts, heap }
     }
@@ -230,7 +235,7 @@ fn nics_with_other_atomic_operations_are_refused_with_both_ranks() {
 
 #[test]
 fn queue_pairs_that_were_not_made_are_the_reason_for_everything_behind() {
-    let bench = Bench::with(LIMITS, 1);
+    let bench = Bench::with(LIMITS, 1, true);
     let ready = bench.refuses(&offer_of_rank_1());
     assert!(ready.contains("this rank has no queue pairs"), "{ready}");
     let reason = "this rank's own queue pairs were not made: no NIC can be used: it has no queue pair left";
@@ -261,4 +266,23 @@ fn what_kernels_may_still_use_is_stopped_and_kept() {
     bench.export().unwrap();
     bench.transport.close();
     assert_eq!((bench.counts.now(), bench.counts.stopped.load(Ordering::Relaxed)), ((0, 0), 0));
+}
+
+#[test]
+fn what_brings_values_is_refused_where_nothing_orders_it_before_its_completion() {
+    use Operation as O;
+    let (ordered, unordered) = (Bench::new(LIMITS), Bench::with(LIMITS, u32::MAX, false));
+    let support = |bench: &Bench, operation| bench.transport.support(operation, Scope::Thread);
+    let brings =
+        [O::Get, O::GetNbi, O::GetValue, O::AtomicFetchAdd, O::AtomicSwap, O::AtomicCompareSwap, O::AtomicOr];
+    for operation in brings {
+        assert_eq!(support(&ordered, operation), Support::Implemented, "{operation}");
+        assert_eq!(support(&unordered, operation), Support::Unsupported, "{operation}");
+    }
+    for operation in [O::Put, O::PutValue, O::PutSignal, O::Signal, O::AtomicAdd, O::Quiet] {
+        assert_eq!(support(&unordered, operation), Support::Implemented, "{operation}");
+    }
+    let reason = |bench: &Bench| bench.transport.reaches(&peer(1)).unwrap().reason;
+    assert!(reason(&unordered).contains("no gets nor fetches"), "{}", reason(&unordered));
+    assert!(!reason(&ordered).contains("no gets"), "{}", reason(&ordered));
 }

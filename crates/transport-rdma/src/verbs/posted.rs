@@ -17,7 +17,9 @@ use super::progress::{Advance, Progress};
 use super::queue_pair::{INLINE_BYTES, Path, QueuePair};
 use super::ring::Ring;
 use crate::config::RdmaConfig;
-use crate::driver::{Atomics, NicDriver, NicLimits, NicQueue, QueueSpec, QueueWords, Registered};
+use crate::driver::{
+    Atomics, NicDriver, NicLimits, NicQueue, QueueSpec, QueueWords, Registered, orders_reads_from_host,
+};
 use crate::error::{NicError, Result};
 use crate::provider::Provider;
 
@@ -191,6 +193,10 @@ impl NicDriver for PostedDriver {
 
     fn limits(&self) -> NicLimits {
         self.limits
+    }
+
+    fn orders_reads(&self) -> bool {
+        orders_reads_from_host(&self.device)
     }
 
     fn register(&self, region: Region) -> Result<Arc<dyn Registered>> {
