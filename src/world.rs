@@ -191,7 +191,7 @@ fn nic_source(config: &Config) -> NicSource {
         NicDriverName::Verbs => NicSource::default(),
         NicDriverName::Software => {
             let listen = rdma.software_address.map_or(Listen::Abstract, Listen::Tcp);
-            NicSource::new(Arc::new(SoftNics::by_sockets(listen, SoftNicConfig::default())))
+            NicSource::named("software", Arc::new(SoftNics::by_sockets(listen, SoftNicConfig::default())))
         }
     }
 }
@@ -200,7 +200,9 @@ fn nic_source(config: &Config) -> NicSource {
 fn nic_source_of_threads(config: &Config) -> NicSource {
     match config.transport.rdma.driver {
         NicDriverName::Verbs => NicSource::default(),
-        NicDriverName::Software => NicSource::new(Arc::new(SoftNics::in_process(SoftNicConfig::default()))),
+        NicDriverName::Software => {
+            NicSource::named("software", Arc::new(SoftNics::in_process(SoftNicConfig::default())))
+        }
     }
 }
 

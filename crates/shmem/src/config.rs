@@ -40,7 +40,7 @@ impl fmt::Display for HeapMode {
     }
 }
 
-/// The configuration of one world, as a value. Equal on all ranks, but for the host identity and what opens the NIC.
+/// The configuration of one world, as a value. Equal on all ranks, but for the host identity and what opens the NIC, of which the name is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorldConfig {
     /// Bytes of the symmetric heap of each rank (setting `heap.bytes`).
@@ -63,7 +63,7 @@ pub struct WorldConfig {
     pub sdma: SdmaConfig,
     /// How the NIC is used where `transports` names it (`transport.rdma`). Equal on all ranks but for which NIC and address.
     pub rdma: RdmaConfig,
-    /// Who opens this rank's NIC then (`transport.rdma.driver`).
+    /// Who opens this rank's NIC then (`transport.rdma.driver`). Its name is equal on all ranks.
     pub nic: NicSource,
     /// Names this machine where the kernel's boot id does not (virtual machines restored from one image).
     pub host_identity: Option<HostIdentity>,
@@ -108,6 +108,7 @@ impl WorldConfig {
             ("transport.sdma.queues", self.sdma.queues.to_string()),
             ("transport.sdma.ring_bytes", self.sdma.ring_bytes.to_string()),
             ("transport.sdma.most_copy_bytes", self.sdma.most_copy_bytes.to_string()),
+            ("transport.rdma.driver", self.nic.name().to_owned()),
             ("transport.rdma.queues", self.rdma.queues.to_string()),
             ("transport.rdma.entries", self.rdma.entries.to_string()),
             ("transport.rdma.patience", format!("{:?}", self.rdma.patience)),
@@ -261,6 +262,6 @@ mod tests {
             nic: _,
             host_identity: _,
         } = WorldConfig::default();
-        assert_eq!(WorldConfig::default().fields().len(), 14);
+        assert_eq!(WorldConfig::default().fields().len(), 15);
     }
 }

@@ -391,7 +391,7 @@ fn pass_descriptors(
     offers: &[Offers],
     deadline: Deadline,
 ) -> Result<(), ExchangeError> {
-    let offered = |offers: &'_ Offers| place.and_then(|place| offers.get(place)?.clone());
+    let offered = |offers: &'_ Offers| place.and_then(|place| offers.get(place)?.as_ref().ok().cloned());
     let offered: Vec<_> = offers.iter().map(offered).collect();
     let peers: Vec<_> = peers.iter().zip(offered.iter().map(Option::as_deref)).collect();
     let due = Deadline::after(deadline.remaining() / 2);

@@ -44,8 +44,12 @@ pub(crate) struct Transports {
 /// What an engine gets for its first packets at least, on a machine with much else to do.
 const LEAST_PATIENCE: Duration = Duration::from_secs(1);
 
-/// What one rank offers of a region: one entry a transport, in the configured order.
-pub(crate) type Offers = Vec<Option<Vec<u8>>>;
+/// The most of a reason that every peer is told, in characters.
+const MOST_REASON: usize = 400;
+
+/// What one rank offers of a region: one entry a transport, in the configured order; or why it offers nothing over it, for peers that
+/// would have used it.
+pub(crate) type Offers = Vec<Result<Vec<u8>, String>>;
 
 /// A peer's region as opened by the transport at this place in the order.
 #[derive(Debug)]
@@ -116,25 +120,25 @@ impl Transports {
         }
     }
 
-    /// Offers a region over every transport. One that cannot offer it is left out, with a word in the log, unless no
-    /// other can.
+    /// Offers a region over every transport. One that cannot offer it says why in its place, unless no other can.
     pub(crate) fn export(&self, region: Region, audience: Audience) -> Result<Offers> {
         let mut offers = Vec::with_capacity(self.ordered.len());
         let mut first_error = None;
         for (kind, transport) in &self.ordered {
             let offer = match transport.as_ref().map(|transport| transport.export(region, audience)) {
-                Some(Ok(offer)) => Some(offer),
+                Some(Ok(offer)) => Ok(offer),
                 Some(Err(error)) => {
                     tracing::debug!(%kind, %error, "no offer over this transport");
+                    let reason = anabranch_hip::with_causes(&error).chars().take(MOST_REASON).collect();
                     first_error = first_error.or(Some(error));
-                    None
+                    Err(reason)
                 }
-                None => None,
+                None => Err(Refusal::NotBuilt { feature: kind.feature() }.to_string()),
             };
             offers.push(offer);
         }
         match first_error {
-            Some(error) if offers.iter().all(Option::is_none) => Err(error.into()),
+            Some(error) if offers.iter().all(Result::is_err) => Err(error.into()),
             _ => Ok(offers),
         }
     }
@@ -154,10 +158,16 @@ impl Transports {
                     continue;
                 }
             };
-            let Some(offer) = offers.get(place).and_then(Option::as_ref) else {
-                considered
-                    .push((*kind, Refusal::Failed { cause: "the peer offers nothing over it".to_owned() }));
-                continue;
+            let offer = match offers.get(place) {
+                Some(Ok(offer)) => offer,
+                nothing => {
+                    let mut cause = "the peer offers nothing over it".to_owned();
+                    if let Some(Err(reason)) = nothing {
+                        cause = format!("{cause}: {reason}");
+                    }
+                    considered.push((*kind, Refusal::Failed { cause }));
+                    continue;
+                }
             };
             match transport.open(peer, offer, bytes) {
                 Ok(memory) => {
@@ -183,8 +193,13 @@ impl Transports {
         bytes: u64,
     ) -> Result<Box<dyn PeerMemory>> {
         let transport = self.ordered.get(place).and_then(|(_, transport)| transport.as_ref());
-        match (transport, offers.get(place).and_then(Option::as_ref)) {
-            (Some(transport), Some(offer)) => Ok(transport.open(peer, offer, bytes)?),
+        match (transport, offers.get(place)) {
+            (Some(transport), Some(Ok(offer))) => Ok(transport.open(peer, offer, bytes)?),
+            (Some(transport), Some(Err(reason))) => {
+                let cause = format!("the peer offers nothing over it: {reason}");
+                let considered = vec![(transport.kind(), Refusal::Failed { cause })];
+                Err(Error::Unreachable { peer: peer.rank, considered })
+            }
             _ => Err(Error::Unreachable { peer: peer.rank, considered: Vec::new() }),
         }
     }
@@ -240,6 +255,15 @@ impl Transports {
             Audience::ThisProcess
         } else {
             Audience::ThisHost
+        }
+    }
+
+    /// In the place of [`Self::close`] where kernels may be in flight that never end.
+    pub(crate) fn abandon(&mut self) {
+        for (_, transport) in &mut self.ordered {
+            if let Some(transport) = transport {
+                transport.abandon();
+            }
         }
     }
 

@@ -244,6 +244,12 @@ impl World {
         })
     }
 
+    /// Whether any peer is reached by NIC.
+    pub(crate) fn uses_nic(&self, connections: &Connections) -> bool {
+        let mut others = connections.places.iter().zip(0..).filter(|(_, rank)| *rank != self.rank().get());
+        others.any(|(place, _)| connections.transports.is_rdma(*place))
+    }
+
     /// Whether kernels put packets into queues of copy engines.
     pub(crate) fn has_engine_queues(&self) -> bool {
         self.inner.with_connections(|connections| {
@@ -489,6 +495,7 @@ impl Drop for Inner {
             let _kernels = ManuallyDrop::new(kernels.take());
             let connections = self.connections.get_mut().unwrap_or_else(PoisonError::into_inner);
             let _mappings = ManuallyDrop::new(std::mem::take(&mut connections.memory));
+            connections.transports.abandon();
         }
     }
 }

@@ -279,12 +279,34 @@ fn without_a_nic_other_machines_are_unreachable_and_the_reason_is_told() {
     all(spawn_threads(2, |rank| one.setup(rank), |world: &World| exchange(world, 2)));
 }
 
-/// NICs of which one rank's is of another provider, as it says.
+#[test]
+fn ranks_with_different_drivers_hear_of_it_before_a_nic_is_opened() {
+    let machines = machines(&[1, 1], 1, None);
+    let setup = |rank: GlobalRank| {
+        let mut setup = machines.setup(rank)?;
+        if rank.get() == 1 {
+            setup.config.nic = NicSource::default();
+        }
+        Ok::<_, Error>(setup)
+    };
+    for text in error_texts(spawn_threads(2, setup, |_: &World| Ok::<_, Error>(()))) {
+        assert!(text.contains("transport.rdma.driver"), "{text}");
+        assert!(text.contains("verbs") && text.contains("brought"), "{text}");
+    }
+}
+
+/// NICs of which rank 1's is another than it seems.
 #[derive(Debug)]
-struct Mixed(SoftNics);
+struct Mixed(SoftNics, Change);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    Provider,
+    NoQueues,
+}
 
 #[derive(Debug)]
-struct Other(Arc<dyn NicDriver>);
+struct Other(Arc<dyn NicDriver>, Change);
 
 impl OpenNic for Mixed {
     fn open(
@@ -295,13 +317,13 @@ impl OpenNic for Mixed {
         config: &RdmaConfig,
     ) -> Result<Arc<dyn NicDriver>, NicError> {
         let nic = self.0.open(device, local, peers, config)?;
-        Ok(if local.rank.get() == 1 { Arc::new(Other(nic)) } else { nic })
+        Ok(if local.rank.get() == 1 { Arc::new(Other(nic, self.1)) } else { nic })
     }
 }
 
 impl NicDriver for Other {
     fn provider(&self) -> Provider {
-        Provider::Bnxt
+        if self.1 == Change::Provider { Provider::Bnxt } else { self.0.provider() }
     }
 
     fn describe(&self) -> String {
@@ -317,14 +339,28 @@ impl NicDriver for Other {
     }
 
     fn create_queue(&self, spec: QueueSpec) -> Result<Arc<dyn NicQueue>, NicError> {
+        if self.1 == Change::NoQueues {
+            return Err(NicError::NoNic { reasons: "it has no queue pair left".to_owned() });
+        }
         self.0.create_queue(spec)
+    }
+}
+
+#[test]
+fn a_rank_whose_queue_pairs_are_not_made_says_why_and_so_do_its_peers() {
+    let mut machines = machines(&[1, 1], 1, None);
+    let nics = Mixed(SoftNics::in_process(soft(None)), Change::NoQueues);
+    machines.bench.config.nic = NicSource::new(Arc::new(nics));
+    for text in error_texts(spawn_threads(2, |rank| machines.setup(rank), |_: &World| Ok::<_, Error>(()))) {
+        assert!(text.contains("it has no queue pair left"), "{text}");
     }
 }
 
 #[test]
 fn nics_of_different_providers_are_refused_with_both_names() {
     let mut machines = machines(&[1, 1], 1, None);
-    machines.bench.config.nic = NicSource::new(Arc::new(Mixed(SoftNics::in_process(soft(None)))));
+    machines.bench.config.nic =
+        NicSource::new(Arc::new(Mixed(SoftNics::in_process(soft(None)), Change::Provider)));
     for text in error_texts(spawn_threads(2, |rank| machines.setup(rank), |_: &World| Ok::<_, Error>(()))) {
         assert!(text.contains("bnxt_re") && text.contains("mlx5"), "{text}");
     }
@@ -351,6 +387,57 @@ fn as_many_ranges_as_there_are_places_and_again_when_they_are_free() {
             Ok::<_, Error>(())
         },
     ));
+}
+
+#[test]
+fn memory_is_registered_only_where_a_peer_is_reached_by_nic() {
+    for (sizes, needed) in [(&[1, 1][..], true), (&[2], false), (&[2, 1], true)] {
+        let machines = machines(sizes, 1, None);
+        all(spawn_threads(
+            machines.ranks(),
+            |rank| machines.setup(rank),
+            |world: &World| {
+                let buffer = world.device().allocate(64)?;
+                // SAFETY: the buffer is dropped behind the registration.
+                let registered = unsafe { world.register_local(buffer.address(), 64) }?;
+                assert_eq!(registered.is_needed(), needed, "{sizes:?}");
+                Ok::<_, Error>(())
+            },
+        ));
+    }
+}
+
+/// A barrier by NIC that begins when its world is gone finds the queue pairs where they were, and ends by the abort.
+#[test]
+fn queue_pairs_outlive_a_world_whose_work_does_not_end() {
+    let mut machines = machines(&[1, 1], 1, None);
+    machines.bench.config.operation_deadline = Duration::from_millis(200);
+    std::thread::scope(|scope| {
+        for rendezvous in anabranch_bootstrap::threads(2) {
+            let machines = &machines;
+            scope.spawn(move || {
+                let rank = anabranch_bootstrap::Rendezvous::rank(&rendezvous);
+                let setup = machines.setup(rank).unwrap();
+                let world = World::join(setup.config, setup.device, setup.jit, Arc::new(rendezvous)).unwrap();
+                let team = world.team(world.group()).unwrap();
+                let gate = (rank.get() == 1).then(|| {
+                    let mut word = world.device().allocate(8).unwrap();
+                    word.fill(0).unwrap();
+                    let stream = world.device().create_stream().unwrap();
+                    // SAFETY: the word lives until the stream has passed.
+                    unsafe { stream.wait_value64_at_least(word.address(), 1) }.unwrap();
+                    team.barrier(&stream).unwrap();
+                    (stream, word)
+                });
+                world.leave().unwrap_err();
+                drop((team, world));
+                if let Some((stream, mut word)) = gate {
+                    word.copy_from_host(0, &1u64.to_le_bytes()).unwrap();
+                    stream.synchronize().unwrap();
+                }
+            });
+        }
+    });
 }
 
 #[test]

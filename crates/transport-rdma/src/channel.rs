@@ -26,6 +26,8 @@ const WORDS: u64 = 3 * LINE;
 pub(crate) struct Channel {
     pub(crate) queue: Arc<dyn NicQueue>,
     view: RdmaQueue,
+    /// The queue pair is connected and the peer's heap known.
+    reaches: bool,
 }
 
 impl Channel {
@@ -39,6 +41,12 @@ impl Channel {
         self.view.remote_base = base;
         self.view.remote_bytes = bytes;
         self.view.remote_key = key;
+        self.reaches = true;
+    }
+
+    /// Whether [`Self::reach`] was called.
+    pub(crate) fn reaches(&self) -> bool {
+        self.reaches
     }
 }
 
@@ -111,7 +119,7 @@ impl QueueMemory {
             means: MEANS_NIC,
             ..RdmaQueue::zeroed()
         };
-        Ok(Channel { queue, view })
+        Ok(Channel { queue, view, reaches: false })
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use anabranch_hip::DeviceAddress;
+use anabranch_hip::{Device, DeviceAddress, RuntimeKind};
 use anabranch_ranks::GlobalRank;
 use anabranch_transport::Region;
 
@@ -21,6 +21,12 @@ pub trait NicDriver: fmt::Debug + Send + Sync {
     /// What it can do.
     fn limits(&self) -> NicLimits;
 
+    /// Whether what reads and atomic operations bring is there when their completion says so: [`QueueWords::completions`] lies in the
+    /// same memory, or the driver orders the two. Where not, the transport refuses what brings values to kernels.
+    fn orders_reads(&self) -> bool {
+        true
+    }
+
     /// Lets the NIC read and write a range of memory of the rank's device (or of the host), and peers who have the remote key do so
     /// with it. Entries name it by the addresses that kernels use. Not collective.
     ///
@@ -33,6 +39,12 @@ pub trait NicDriver: fmt::Debug + Send + Sync {
     /// # Errors
     /// [`crate::NicError::Limit`] for more entries than there may be; the library's.
     fn create_queue(&self, spec: QueueSpec) -> Result<Arc<dyn NicQueue>>;
+}
+
+/// [`NicDriver::orders_reads`] of a driver that tells of completions in pinned memory of the host: the memory of devices that are made
+/// of threads is the same, and that of a GPU another.
+pub(crate) fn orders_reads_from_host(device: &Device) -> bool {
+    device.runtime().kind() == RuntimeKind::Host
 }
 
 /// What a NIC can do.
@@ -58,9 +70,22 @@ pub enum Atomics {
 }
 
 impl Atomics {
+    /// All, in the order of their numbers.
+    pub const ALL: [Self; 3] = [Self::None, Self::Standard, Self::Masked];
+
     /// The number that kernels are compiled with (`RDMA_ATOMICS`).
     pub const fn number(self) -> u32 {
         self as u32
+    }
+}
+
+impl fmt::Display for Atomics {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::None => "no atomic operations",
+            Self::Standard => "atomic operations of 64 bits alone",
+            Self::Masked => "atomic operations with masks",
+        })
     }
 }
 
@@ -102,6 +127,12 @@ pub trait NicQueue: fmt::Debug + Send + Sync {
     /// Which it is, for people.
     fn describe(&self) -> String;
 
+    /// Ends what is under way and takes no more requests, where that can be done while its memory stays as it is: kernels may be in
+    /// flight that never end, and the queue is kept for good behind this. The default goes on with it.
+    fn stop(&self, reason: &str) {
+        let _ = reason;
+    }
+
     /// Why it does nothing any more, with the NIC's syndrome in words, if it has stopped.
     fn stopped(&self) -> Option<String>;
 }
@@ -117,7 +148,8 @@ pub struct QueueWords {
     /// zeros.
     ///
     /// In the same memory as what the queue's reads and atomic operations bring (a device's own, for device memory): writes of a NIC to
-    /// two memories have no order, and kernels take what was read to be there when this says so.
+    /// two memories have no order, and kernels take what was read to be there when this says so. A driver that cannot do so says it
+    /// ([`NicDriver::orders_reads`]); today those of hardware tell of completions in pinned memory of the host.
     pub completions: DeviceAddress,
     /// mlx5: the two words of the doorbell record, 64 bits aligned; the second is the send queue's.
     pub doorbell_record: DeviceAddress,

@@ -2,6 +2,8 @@
 
 use anabranch_ranks::GlobalRank;
 
+use crate::driver::Atomics;
+
 /// An error of a driver.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -41,6 +43,18 @@ pub enum NicError {
         driver: String,
         /// What does not fit.
         problem: String,
+    },
+    /// Two ranks' NICs do not have the same atomic operations, which kernels of both are compiled for.
+    #[error("the NIC of {own} has {ours}, that of {peer} {theirs}: kernels of all ranks use the same")]
+    Atomics {
+        /// This rank.
+        own: GlobalRank,
+        /// Those of its NIC.
+        ours: Atomics,
+        /// The peer.
+        peer: GlobalRank,
+        /// Those of the peer's NIC.
+        theirs: Atomics,
     },
     /// The NIC has not what was asked for.
     #[error("{what}: {given} given, {allowed} allowed on {nic}")]

@@ -3,10 +3,11 @@
 use anabranch_ranks::GlobalRank;
 use anabranch_transport::{Error, TransportKind};
 
+use crate::driver::Atomics;
 use crate::provider::Provider;
 
 const MAGIC: [u8; 4] = *b"ardm";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// The longest description of a queue pair that is read: far more than any driver writes.
 const MOST_ENDPOINT: usize = 4096;
 
@@ -15,6 +16,8 @@ const MOST_ENDPOINT: usize = 4096;
 pub(crate) struct Offer {
     /// Whose entries the rank's kernels write. Both ends of a queue pair have the same.
     pub(crate) provider: Provider,
+    /// What atomic operations they ask for. Equal on both ends.
+    pub(crate) atomics: Atomics,
     /// Where the region starts, by the address that the rank's NIC knows it by.
     pub(crate) base: u64,
     pub(crate) bytes: u64,
@@ -28,7 +31,7 @@ impl Offer {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         bytes.extend(MAGIC);
-        for word in [VERSION, self.provider.number()] {
+        for word in [VERSION, self.provider.number(), self.atomics.number()] {
             bytes.extend(word.to_le_bytes());
         }
         bytes.extend(self.base.to_le_bytes());
@@ -60,11 +63,21 @@ impl Offer {
         let number = reader.word().ok_or_else(short)?;
         let provider = Provider::ALL.into_iter().find(|provider| provider.number() == number);
         let provider = provider.ok_or_else(|| malformed("an unknown provider"))?;
+        let number = reader.word().ok_or_else(short)?;
+        let atomics = Atomics::ALL.into_iter().find(|atomics| atomics.number() == number);
+        let atomics = atomics.ok_or_else(|| malformed("unknown atomic operations"))?;
         let (base, length) = (reader.long().ok_or_else(short)?, reader.long().ok_or_else(short)?);
         if base.checked_add(length).is_none() {
             return Err(malformed("a region beyond the address space"));
         }
         let (has_key, key) = (reader.word().ok_or_else(short)?, reader.word().ok_or_else(short)?);
+        let key = match has_key {
+            0 => None,
+            1 => Some(key),
+            _ => {
+                return Err(malformed("a word that says neither that there is a key nor that there is none"));
+            }
+        };
         let ranks = reader.word().ok_or_else(short)?;
         let mut endpoints = Vec::new();
         for _ in 0..ranks {
@@ -82,8 +95,7 @@ impl Offer {
         if !rest.is_empty() {
             return Err(malformed("bytes behind its end"));
         }
-        let key = (has_key != 0).then_some(key);
-        Ok(Self { provider, base, bytes: length, key, endpoints })
+        Ok(Self { provider, atomics, base, bytes: length, key, endpoints })
     }
 }
 
@@ -120,15 +132,15 @@ mod tests {
         let endpoint = prop::collection::vec(any::<u8>(), 0..40);
         let endpoints = prop::collection::vec(prop::collection::vec(endpoint, 0..3), 0..5);
         let region = (any::<u32>(), any::<u32>(), any::<Option<u32>>());
-        (prop::sample::select(&Provider::ALL[..]), region, endpoints).prop_map(
-            |(provider, (base, bytes, key), endpoints)| Offer {
-                provider,
-                base: base.into(),
-                bytes: bytes.into(),
-                key,
-                endpoints,
-            },
-        )
+        let kind = (prop::sample::select(&Provider::ALL[..]), prop::sample::select(&Atomics::ALL[..]));
+        (kind, region, endpoints).prop_map(|((provider, atomics), (base, bytes, key), endpoints)| Offer {
+            provider,
+            atomics,
+            base: base.into(),
+            bytes: bytes.into(),
+            key,
+            endpoints,
+        })
     }
 
     proptest! {
@@ -156,9 +168,14 @@ mod tests {
         }
     }
 
+    /// Where an offer says whether there is a key: behind four words and two long ones.
+    const HAS_KEY: usize = 4 * 4 + 2 * 8;
+
     #[test]
     fn damage_has_a_name() {
-        let offer = Offer { provider: Provider::Mlx5, base: 1, bytes: 2, key: Some(3), endpoints: vec![] };
+        let atomics = Atomics::Masked;
+        let offer =
+            Offer { provider: Provider::Mlx5, atomics, base: 1, bytes: 2, key: Some(3), endpoints: vec![] };
         let decode = |bytes: &[u8]| Offer::decode(GlobalRank::new(5), bytes).unwrap_err().to_string();
         let changed = |at: usize, to: u8| {
             let mut bytes = offer.encode();
@@ -168,5 +185,7 @@ mod tests {
         assert_eq!(changed(0, 0), "the offer of rank 5 is not one of rdma: it does not begin like one");
         assert_eq!(changed(4, 9), "the offer of rank 5 is not one of rdma: another version");
         assert_eq!(changed(8, 9), "the offer of rank 5 is not one of rdma: an unknown provider");
+        assert_eq!(changed(12, 9), "the offer of rank 5 is not one of rdma: unknown atomic operations");
+        assert!(changed(HAS_KEY, 2).contains("neither that there is a key"), "{}", changed(HAS_KEY, 2));
     }
 }

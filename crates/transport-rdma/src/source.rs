@@ -31,12 +31,29 @@ pub trait OpenNic: fmt::Debug + Send + Sync {
 
 /// Where ranks get their NICs from: those of the machine, unless somebody brought others (in software, say).
 #[derive(Clone, Debug, Default)]
-pub struct NicSource(Option<Arc<dyn OpenNic>>);
+pub struct NicSource(Option<Brought>);
+
+/// NICs that somebody brought.
+#[derive(Clone, Debug)]
+struct Brought {
+    name: String,
+    opener: Arc<dyn OpenNic>,
+}
 
 impl NicSource {
     /// NICs that `opener` opens, in the place of the machine's.
     pub fn new(opener: Arc<dyn OpenNic>) -> Self {
-        Self(Some(opener))
+        Self::named("brought", opener)
+    }
+
+    /// The same under a name of its own (`transport.rdma.driver`), which ranks compare before they open any.
+    pub fn named(name: &str, opener: Arc<dyn OpenNic>) -> Self {
+        Self(Some(Brought { name: name.to_owned(), opener }))
+    }
+
+    /// Which kind it is (`transport.rdma.driver`): `verbs` for the machine's NICs, else what it was named.
+    pub fn name(&self) -> &str {
+        self.0.as_ref().map_or("verbs", |brought| &brought.name)
     }
 
     /// Opens the rank's NIC.
@@ -51,18 +68,18 @@ impl NicSource {
         config: &RdmaConfig,
     ) -> Result<Arc<dyn NicDriver>> {
         match &self.0 {
-            Some(opener) => opener.open(device, local, peers, config),
+            Some(brought) => brought.opener.open(device, local, peers, config),
             None => open_machines(device, local, peers, config),
         }
     }
 }
 
-/// Equal when both are the machine's, or the same opener.
+/// Equal when both are the machine's, or the same opener under the same name.
 impl PartialEq for NicSource {
     fn eq(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
             (None, None) => true,
-            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (Some(one), Some(other)) => one.name == other.name && Arc::ptr_eq(&one.opener, &other.opener),
             _ => false,
         }
     }
@@ -80,7 +97,7 @@ fn open_machines(
     let none = |cause: NicTreeError| NicError::NoNic { reasons: anabranch_hip::with_causes(&cause) };
     let root = Path::new(SYSTEM_FOLDER);
     let machine = Machine::read(root).map_err(none)?;
-    let filter = NicFilter::parse(&config.nics).map_err(none)?;
+    let filter = NicFilter::parse(&config.nics).map_err(none)?.with_gid_index(config.gid_index);
     filter.check(&machine).map_err(none)?;
     let assigned = assign_to_rank(root, local.rank, peers, &machine, &filter).map_err(none)?;
     let Some(port) = assigned.chosen else {

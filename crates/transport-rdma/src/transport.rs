@@ -1,7 +1,8 @@
 //! The transport.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::mem::ManuallyDrop;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use anabranch_hip::Device;
 use anabranch_ranks::GlobalRank;
@@ -32,6 +33,8 @@ pub struct RdmaTransport {
     config: RdmaConfig,
     driver: Result<Arc<dyn NicDriver>, Refusal>,
     made: Mutex<Option<Made>>,
+    /// Why the heap was not registered or its queue pairs not made.
+    failed: OnceLock<Refusal>,
 }
 
 /// What is made with the heap. Queue pairs end before their memory is freed, and that before its registration.
@@ -62,7 +65,15 @@ impl RdmaTransport {
     ) -> Self {
         let driver = driver.and_then(|driver| check(driver.as_ref(), &config).map(|()| driver));
         let driver = driver.map_err(|error| Refusal::from_error(&error));
-        Self { device, local: Box::new(local), ranks, config, driver, made: Mutex::default() }
+        Self {
+            device,
+            local: Box::new(local),
+            ranks,
+            config,
+            driver,
+            made: Mutex::default(),
+            failed: OnceLock::new(),
+        }
     }
 
     /// Whose entries kernels write, and which atomic operations there are: what units are compiled for. `None` without a NIC.
@@ -166,6 +177,17 @@ fn check(driver: &dyn NicDriver, config: &RdmaConfig) -> Result<(), NicError> {
     Ok(())
 }
 
+/// Whether kernels take a value from the memory that the NIC wrote for an operation: of atomic operations all but additions, as those
+/// that a NIC does not have are made of compare-and-swap.
+const fn brings_values(operation: Operation) -> bool {
+    use Operation as O;
+    match operation {
+        O::Get | O::GetNbi | O::GetValue => true,
+        O::AtomicAdd => false,
+        other => other.is_atomic(),
+    }
+}
+
 impl Transport for RdmaTransport {
     fn kind(&self) -> TransportKind {
         TransportKind::Rdma
@@ -181,6 +203,9 @@ impl Transport for RdmaTransport {
             O::TeamBarrier => matches!(scope, Scope::Block | Scope::Stream),
             _ => scope == Scope::Thread,
         };
+        if brings_values(operation) && !driver.orders_reads() {
+            return Support::Unsupported;
+        }
         match (here, driver.limits().atomics) {
             (false, _) => Support::Unsupported,
             (true, Atomics::Standard) if operation.is_atomic() => Support::Words64,
@@ -190,11 +215,19 @@ impl Transport for RdmaTransport {
 
     fn reaches(&self, peer: &PeerInfo) -> Result<Reach, Refusal> {
         let driver = self.driver.as_ref().map_err(Clone::clone)?;
+        if let Some(refusal) = self.failed.get() {
+            return Err(refusal.clone());
+        }
         if peer.rank == self.local.rank {
             return Ok(Reach { origin: Origin::Own, reason: "own memory".to_owned() });
         }
         let (queues, provider, nic) = (self.config.queues, driver.provider(), driver.describe());
-        Ok(Reach { origin: Origin::Remote, reason: format!("{queues} queue pairs, {provider}, by {nic}") })
+        let mut reason = format!("{queues} queue pairs, {provider}, by {nic}");
+        if !driver.orders_reads() {
+            reason
+                .push_str("; no gets nor fetches, as nothing orders what they bring before their completion");
+        }
+        Ok(Reach { origin: Origin::Remote, reason })
     }
 
     fn export(&self, region: Region, _: Audience) -> Result<Vec<u8>> {
@@ -205,8 +238,13 @@ impl Transport for RdmaTransport {
             source,
         };
         let driver = self.driver.as_ref().map_err(|refusal| failed(Box::new(refusal.clone())))?;
+        // Not tried once more with what is no heap.
+        if let Some(refusal) = self.failed.get() {
+            return Err(failed(Box::new(refusal.clone())));
+        }
         let mut offer = Offer {
             provider: driver.provider(),
+            atomics: driver.limits().atomics,
             base: region.address,
             bytes: region.bytes,
             key: None,
@@ -214,7 +252,12 @@ impl Transport for RdmaTransport {
         };
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if made.is_none() {
-            let first = self.make(driver.as_ref(), region).map_err(|error| failed(Box::new(error)))?;
+            let first = self.make(driver.as_ref(), region).map_err(|error| {
+                let cause = anabranch_hip::with_causes(&error);
+                let cause = format!("this rank's own queue pairs were not made: {cause}");
+                let _ = self.failed.set(Refusal::Failed { cause });
+                failed(Box::new(error))
+            })?;
             offer.key = Some(first.heap.registered.remote_key());
             let of_rank = |rank| {
                 let channels = first.channels.get(&rank);
@@ -228,12 +271,13 @@ impl Transport for RdmaTransport {
     }
 
     fn open(&self, peer: &PeerInfo, offer: &[u8], bytes: u64) -> Result<Box<dyn PeerMemory>> {
+        let refused = |refusal: &Refusal| {
+            let (peer, kind, refusal) = (peer.rank, TransportKind::Rdma, refusal.clone());
+            Error::Refused { peer, kind, refusal }
+        };
         let driver = match &self.driver {
             Ok(driver) => driver,
-            Err(refusal) => {
-                let (peer, kind, refusal) = (peer.rank, TransportKind::Rdma, refusal.clone());
-                return Err(Error::Refused { peer, kind, refusal });
-            }
+            Err(refusal) => return Err(refused(refusal)),
         };
         let offer = Offer::decode(peer.rank, offer)?;
         let malformed = |problem| Error::Offer { peer: peer.rank, kind: TransportKind::Rdma, problem };
@@ -244,7 +288,6 @@ impl Transport for RdmaTransport {
             return Ok(Box::new(Opened { address: offer.base, bytes: offer.bytes, origin: Origin::Own }));
         }
         let opened = Opened { address: offer.base, bytes: offer.bytes, origin: Origin::Remote };
-        let Some(key) = offer.key else { return Ok(Box::new(opened)) };
         let failed = |source: NicError| Error::Open {
             peer: peer.rank,
             kind: TransportKind::Rdma,
@@ -258,9 +301,30 @@ impl Transport for RdmaTransport {
             );
             return Err(failed(NicError::Endpoint { peer: peer.rank, driver: driver.describe(), problem }));
         }
+        let ours = driver.limits().atomics;
+        if offer.atomics != ours {
+            let (own, peer, theirs) = (self.local.rank, peer.rank, offer.atomics);
+            return Err(failed(NicError::Atomics { own, ours, peer, theirs }));
+        }
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        let channels = made.as_mut().and_then(|made| made.channels.get_mut(&peer.rank));
-        let channels = channels.ok_or_else(|| malformed("it is of a rank that there is not"))?;
+        let Some(made) = made.as_mut() else {
+            let cause = "this rank has no queue pairs: they were not made, or have ended".to_owned();
+            return Err(refused(self.failed.get().unwrap_or(&Refusal::Failed { cause })));
+        };
+        let channels = made
+            .channels
+            .get_mut(&peer.rank)
+            .ok_or_else(|| malformed("it is of a rank that there is not"))?;
+        let Some(key) = offer.key else {
+            // Its heap comes first, and kernels would take queue pairs for connected that are not.
+            if channels.iter().all(Channel::reaches) {
+                return Ok(Box::new(opened));
+            }
+            return Err(malformed("a region without a key before the heap's"));
+        };
+        if offer.endpoints.len() != self.ranks as usize {
+            return Err(malformed("queue pairs for another number of ranks"));
+        }
         let endpoints = offer.endpoints.get(self.local.rank.index());
         let endpoints = endpoints.filter(|endpoints| endpoints.len() == channels.len());
         let endpoints = endpoints.ok_or_else(|| malformed("another number of queue pairs"))?;
@@ -273,6 +337,22 @@ impl Transport for RdmaTransport {
 
     fn close(&mut self) {
         *self.made.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    fn abandon(&mut self) {
+        let made = self.made.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let (Some(made), Ok(driver)) = (made.take(), &self.driver) else { return };
+        for channel in made.channels.values().flatten() {
+            channel.queue.stop("the world has ended while kernels that may use it had not");
+        }
+        let queues = made.channels.len();
+        tracing::warn!(
+            queues,
+            nic = driver.describe(),
+            "the memory of queue pairs is leaked: kernels may still use it"
+        );
+        // The driver may own what its queues lie in.
+        let _kept = ManuallyDrop::new((made, Arc::clone(driver)));
     }
 }
 
@@ -297,3 +377,6 @@ impl PeerMemory for Opened {
         self.origin
     }
 }
+
+#[cfg(test)]
+mod tests;

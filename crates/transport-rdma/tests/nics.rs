@@ -113,6 +113,28 @@ fn the_faster_of_equally_near_ports_is_taken_and_lists_of_nics_are_obeyed() {
 }
 
 #[test]
+fn an_address_that_the_settings_ask_for_decides_which_ports_serve() {
+    let ports_of = |name: &str, gpu: &str, index| {
+        let tree = Tree::of(name);
+        let filter = NicFilter::default().with_gid_index(index);
+        assign(&[tree.place(gpu)], &tree.machine(), &filter).remove(0)
+    };
+    // Alone with RoCE v1: taken when that is asked for.
+    let free = ports_of("damaged", "0000:11:00.0", None);
+    assert!(verdict(&free, "mlx5_8:1").contains("RoCE v1, which is not routed"), "{free:?}");
+    let asked = ports_of("damaged", "0000:11:00.0", Some(0));
+    assert!(asked.considered.iter().any(|one| one.port.name == "mlx5_8" && one.usable), "{asked:?}");
+    // An address that a port has not.
+    let absent = ports_of("roce-storage", "0000:83:00.0", Some(77));
+    assert_eq!(absent.chosen, None);
+    let why = verdict(&absent, "mlx5_2:1");
+    assert!(why.starts_with("transport.rdma.gid_index is 77, and the port has 0 fe80::"), "{why}");
+    let infiniband = ports_of("dgx", "0000:18:00.0", Some(77));
+    assert!(verdict(&infiniband, "mlx5_0:1").starts_with("transport.rdma.gid_index is 77"), "{infiniband:?}");
+    assert_eq!(chosen(&[ports_of("dgx", "0000:18:00.0", Some(0))]), ["mlx5_0:1"]);
+}
+
+#[test]
 fn a_number_at_the_end_of_an_entry_is_a_whole_number() {
     let machine = Tree::of("dgx").machine();
     let names = |entries: &[&str]| {

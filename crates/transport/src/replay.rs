@@ -54,6 +54,11 @@ macro_rules! transport_trait {
             /// Gives back what the transport itself holds (queues, sessions), after all opened memory was
             /// dropped. Doing it again does nothing.
             fn close(&mut self);
+
+            /// In the place of [`Self::close`] when kernels may be in flight that never end: stops what can be stopped, and
+            /// keeps for good what they may still read or write (rings, words, registrations). The default has nothing of the kind
+            /// beside opened memory, which its owner keeps.
+            fn abandon(&mut self) {}
         }
     };
 }
@@ -85,6 +90,10 @@ impl Transport for Box<dyn Transport> {
 
     fn close(&mut self) {
         (**self).close();
+    }
+
+    fn abandon(&mut self) {
+        (**self).abandon();
     }
 }
 

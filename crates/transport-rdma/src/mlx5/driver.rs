@@ -13,7 +13,7 @@ use super::endpoint::is_mtu;
 use super::path::PortFacts;
 use super::queue::Mlx5Queue;
 use crate::config::RdmaConfig;
-use crate::driver::{NicDriver, NicLimits, NicQueue, QueueSpec, Registered};
+use crate::driver::{NicDriver, NicLimits, NicQueue, QueueSpec, Registered, orders_reads_from_host};
 use crate::error::{NicError, Result};
 use crate::nics::LinkLayer;
 use crate::provider::Provider;
@@ -134,6 +134,10 @@ impl NicDriver for Mlx5Driver {
 
     fn limits(&self) -> NicLimits {
         self.limits
+    }
+
+    fn orders_reads(&self) -> bool {
+        orders_reads_from_host(&self.driven.device)
     }
 
     fn register(&self, region: Region) -> Result<Arc<dyn Registered>> {

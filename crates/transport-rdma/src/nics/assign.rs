@@ -105,7 +105,7 @@ fn judged(machine: &Machine, filter: &NicFilter) -> Vec<Judged> {
         }
         for port in &nic.ports {
             let allowed = filter.judge(&nic.name, port.number);
-            let refused = refusal(nic, port, &allowed);
+            let refused = refusal(nic, port, &allowed, filter.gid_index());
             let named = match allowed {
                 Allowed::Named(entry) => Some(entry),
                 _ => None,
@@ -117,7 +117,7 @@ fn judged(machine: &Machine, filter: &NicFilter) -> Vec<Judged> {
 }
 
 /// Why a port cannot serve.
-fn refusal(nic: &Nic, port: &Port, allowed: &Allowed) -> Option<String> {
+fn refusal(nic: &Nic, port: &Port, allowed: &Allowed, gid_index: Option<u32>) -> Option<String> {
     if let Allowed::Refused(why) = allowed {
         return Some(why.clone());
     }
@@ -140,8 +140,10 @@ fn refusal(nic: &Nic, port: &Port, allowed: &Allowed) -> Option<String> {
         };
         return Some(format!("the port is {}{physical}", port.state));
     }
-    match (port.link_layer, choose_gid(port.link_layer, &port.gids, None)) {
+    // An InfiniBand port has one by its LID, unless the settings ask for another.
+    match (port.link_layer, choose_gid(port.link_layer, &port.gids, gid_index)) {
         (LinkLayer::Ethernet, Err(error)) => Some(error.to_string()),
+        (_, Err(error)) if gid_index.is_some() => Some(error.to_string()),
         _ => None,
     }
 }

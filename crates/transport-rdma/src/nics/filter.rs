@@ -3,7 +3,7 @@
 use super::error::{NicTreeError, NicTreeResult};
 use super::machine::Machine;
 
-/// The entries of `transport.rdma.nics`.
+/// The entries of `transport.rdma.nics`, and `transport.rdma.gid_index`, which a port has to have where it is set.
 ///
 /// An entry is `NAME` or `NAME:PORT`. `NAME` means every NIC whose name begins with it, except that a number at its end is a whole
 /// number: `mlx5` means `mlx5_0` and `mlx5_10`, `mlx5_1` does not mean `mlx5_10`. `=NAME` means the NIC of that very name. With
@@ -13,6 +13,7 @@ use super::machine::Machine;
 pub struct NicFilter {
     takes: Vec<Entry>,
     leaves: Vec<Entry>,
+    gid_index: Option<u32>,
 }
 
 /// One entry.
@@ -52,6 +53,18 @@ impl NicFilter {
             list.push(Entry::parse(given, text)?);
         }
         Ok(filter)
+    }
+
+    /// The same with `transport.rdma.gid_index`: a port serves only if it has an address at that place of its table, which may then be
+    /// one that is not chosen by itself. `None`: if it has one that [`choose_gid`](super::choose_gid) takes.
+    #[must_use]
+    pub fn with_gid_index(self, gid_index: Option<u32>) -> Self {
+        Self { gid_index, ..self }
+    }
+
+    /// What [`Self::with_gid_index`] was given.
+    pub(super) fn gid_index(&self) -> Option<u32> {
+        self.gid_index
     }
 
     /// Whether any NIC here is meant, if NICs are named at all.

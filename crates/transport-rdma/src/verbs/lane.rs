@@ -128,6 +128,13 @@ impl<Q: WorkQueue> Lane<Q> {
         }
     }
 
+    /// Ends the queue for a reason that is none of its own.
+    pub(crate) fn end(&mut self, reason: &str) {
+        if self.stopped.get().is_none() {
+            self.fail(self.completed, IBV_WC_FATAL_ERR, reason);
+        }
+    }
+
     fn take_completions(&mut self) -> Result<(), Failure> {
         if self.completed == self.posted {
             return Ok(());
@@ -231,8 +238,9 @@ impl<Q: WorkQueue> Lane<Q> {
         tracing::warn!("{text}");
         // Told before kernels are: who reads their word finds the words.
         let _ = self.stopped.set(text);
-        self.ring.fail(position, status);
+        // Stopped before kernels are told: who reads their word may take the memory for its own again.
         self.queue.stop();
+        self.ring.fail(position, status);
     }
 }
 

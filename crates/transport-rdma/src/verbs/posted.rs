@@ -17,7 +17,9 @@ use super::progress::{Advance, Progress};
 use super::queue_pair::{INLINE_BYTES, Path, QueuePair};
 use super::ring::Ring;
 use crate::config::RdmaConfig;
-use crate::driver::{Atomics, NicDriver, NicLimits, NicQueue, QueueSpec, QueueWords, Registered};
+use crate::driver::{
+    Atomics, NicDriver, NicLimits, NicQueue, QueueSpec, QueueWords, Registered, orders_reads_from_host,
+};
 use crate::error::{NicError, Result};
 use crate::provider::Provider;
 
@@ -193,6 +195,10 @@ impl NicDriver for PostedDriver {
         self.limits
     }
 
+    fn orders_reads(&self) -> bool {
+        orders_reads_from_host(&self.device)
+    }
+
     fn register(&self, region: Region) -> Result<Arc<dyn Registered>> {
         Ok(Arc::new(MemoryRegion::new(&self.nic, &self.device, region)?))
     }
@@ -262,6 +268,13 @@ impl Advance for Service {
             State::New(_) | State::Ended => Turn::Stopped,
         }
     }
+
+    fn end(&self, reason: &str) {
+        match &mut *self.lock() {
+            State::Connected(lane) => lane.end(reason),
+            State::New(_) | State::Ended => {}
+        }
+    }
 }
 
 impl PostedQueue {
@@ -313,6 +326,12 @@ impl NicQueue for PostedQueue {
 
     fn describe(&self) -> String {
         self.name.clone()
+    }
+
+    fn stop(&self, reason: &str) {
+        self.progress.remove(&self.as_advance());
+        // Waits for a turn under way. Kernels hear of it in the ring, which stays.
+        self.service.end(reason);
     }
 
     fn stopped(&self) -> Option<String> {

@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -17,10 +18,16 @@ const LONGEST_REST: Duration = Duration::from_micros(500);
 /// A rest is this part of the quiet before it, so that looking late adds little to what took long anyhow.
 const PART_OF_QUIET: u32 = 8;
 
+/// What queues say that the thread served when it panicked.
+const PANICKED: &str = "the thread of the host that posts its requests has panicked";
+
 /// A queue as the thread sees it.
 pub(crate) trait Advance: Send + Sync + fmt::Debug {
     /// One turn, which waits for nothing.
     fn advance(&self) -> Turn;
+
+    /// Ends the queue: nobody serves it any more, for this reason.
+    fn end(&self, reason: &str);
 }
 
 /// The thread. Dropping it ends it and waits for its last turn.
@@ -42,6 +49,8 @@ struct State {
     /// Counts changes of `lanes`.
     changes: u64,
     ended: bool,
+    /// The thread has panicked: no queue is served any more.
+    panicked: bool,
 }
 
 impl Progress {
@@ -53,7 +62,7 @@ impl Progress {
         let shared = Arc::new(Shared::default());
         let theirs = Arc::clone(&shared);
         let thread =
-            std::thread::Builder::new().name(name).spawn(move || run(&theirs)).map_err(|source| {
+            std::thread::Builder::new().name(name).spawn(move || serve(&theirs)).map_err(|source| {
                 NicError::System { what: "starting the thread that posts requests".to_owned(), source }
             })?;
         Ok(Self { shared, thread: Some(thread) })
@@ -62,6 +71,11 @@ impl Progress {
     /// Has a queue served from now on.
     pub(crate) fn add(&self, lane: Arc<dyn Advance>) {
         let mut state = self.shared.lock();
+        if state.panicked {
+            drop(state);
+            lane.end(PANICKED);
+            return;
+        }
         state.lanes.push(lane);
         state.changes += 1;
         drop(state);
@@ -84,7 +98,7 @@ impl Drop for Progress {
         self.shared.changed.notify_all();
         let Some(thread) = self.thread.take() else { return };
         if thread.join().is_err() {
-            tracing::error!("the thread that posts requests has panicked");
+            tracing::error!("{PANICKED}");
         }
     }
 }
@@ -92,6 +106,23 @@ impl Drop for Progress {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Serves the queues until the end. Kernels that wait for queues that nobody serves would hear of it at their deadline only, and
+/// nobody why: a panic ends all of them.
+fn serve(shared: &Shared) {
+    // The queues are ended, whatever state the panic left them in; `State` is never changed in parts.
+    if catch_unwind(AssertUnwindSafe(|| run(shared))).is_ok() {
+        return;
+    }
+    tracing::error!("{PANICKED}");
+    let mut state = shared.lock();
+    state.panicked = true;
+    let lanes = std::mem::take(&mut state.lanes);
+    drop(state);
+    for lane in lanes {
+        lane.end(PANICKED);
     }
 }
 
@@ -129,7 +160,8 @@ fn run(shared: &Shared) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
     use anabranch_clock::sleep;
 
@@ -140,16 +172,23 @@ mod tests {
     struct Counted {
         work: AtomicU64,
         turns: AtomicU64,
+        panics: AtomicBool,
+        ended: OnceLock<String>,
     }
 
     impl Advance for Counted {
         fn advance(&self) -> Turn {
             self.turns.fetch_add(1, Ordering::Relaxed);
+            assert!(!self.panics.load(Ordering::Relaxed), "a panic that a test wants");
             let less = |work: u64| work.checked_sub(1);
             match self.work.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less) {
                 Ok(_) => Turn::Moved,
                 Err(_) => Turn::Quiet,
             }
+        }
+
+        fn end(&self, reason: &str) {
+            self.ended.set(reason.to_owned()).expect("it ends once");
         }
     }
 
@@ -187,6 +226,22 @@ mod tests {
         let ended = lanes[0].turns.load(Ordering::Relaxed);
         sleep(Duration::from_millis(5));
         assert_eq!(lanes[0].turns.load(Ordering::Relaxed), ended, "the thread is gone");
+    }
+
+    #[test]
+    fn a_panic_ends_every_queue_with_words() {
+        let progress = Progress::start("test".to_owned()).unwrap();
+        let lanes: Vec<_> = (0..3).map(|_| Arc::new(Counted::default())).collect();
+        for lane in &lanes[..2] {
+            progress.add(Arc::clone(lane) as Arc<dyn Advance>);
+        }
+        wait_until(|| lanes[0].turns.load(Ordering::Relaxed) > 0);
+        lanes[1].panics.store(true, Ordering::Relaxed);
+        wait_until(|| lanes[..2].iter().all(|lane| lane.ended.get().is_some()));
+        // One that comes later hears it too.
+        progress.add(Arc::clone(&lanes[2]) as Arc<dyn Advance>);
+        assert_eq!(lanes[2].ended.get().map(String::as_str), Some(PANICKED));
+        assert_eq!(lanes[0].ended.get(), lanes[1].ended.get());
     }
 
     #[test]

@@ -22,6 +22,9 @@ struct Scripted {
     refuse: Option<u64>,
     broken: bool,
     stopped: bool,
+    /// The word by which kernels hear of a failure, and what it was when the queue was stopped.
+    watched: Option<&'static AtomicU64>,
+    told_before: u64,
 }
 
 impl WorkQueue for Scripted {
@@ -45,6 +48,7 @@ impl WorkQueue for Scripted {
 
     fn stop(&mut self) {
         self.stopped = true;
+        self.told_before = self.watched.map_or(0, |word| word.load(Ordering::Acquire));
     }
 }
 
@@ -62,7 +66,9 @@ impl Stage {
         let ring = Arc::new(Ring::new(&device, entries).unwrap());
         let stopped = Arc::new(OnceLock::new());
         let name = "queue pair 5 to rank 1".to_owned();
-        let lane = Lane::new(ring, Scripted::default(), LIMITS, patience, name, Arc::clone(&stopped));
+        let watched = Some(Self::word(ring.completions_address(), 1));
+        let nic = Scripted { watched, ..Scripted::default() };
+        let lane = Lane::new(ring, nic, LIMITS, patience, name, Arc::clone(&stopped));
         Self { lane, stopped, next: 0 }
     }
 
@@ -126,6 +132,7 @@ impl Stage {
         }
         assert!(text.starts_with("queue pair 5 to rank 1: "), "{text}");
         assert!(self.lane.queue.stopped);
+        assert_eq!(self.lane.queue.told_before, 0, "kernels hear of it when nothing moves any more");
         let posted = self.lane.queue.posted.len();
         assert_eq!(self.lane.turn(), Turn::Stopped);
         assert_eq!(self.lane.queue.posted.len(), posted, "nothing moves any more");
@@ -272,4 +279,16 @@ fn a_doorbell_for_an_entry_that_is_never_filled_is_given_up() {
     stage.ring_doorbell(1);
     while stage.lane.turn() != Turn::Stopped {}
     stage.ended(0, 0, IBV_WC_LOC_QP_OP_ERR, &["never filled"]);
+}
+
+#[test]
+fn a_queue_that_is_ended_from_outside_says_why_once() {
+    let mut stage = Stage::new(16, PATIENCE);
+    stage.ask(2);
+    stage.lane.turn();
+    stage.finish(0..1);
+    stage.lane.turn();
+    stage.lane.end("nobody serves it");
+    stage.lane.end("another reason");
+    stage.ended(1, 1, IBV_WC_FATAL_ERR, &["entry 1, nobody serves it"]);
 }
