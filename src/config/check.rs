@@ -13,7 +13,7 @@ use super::Config;
 use super::error::ConfigError;
 use super::origin::Origins;
 use super::sections::{HeapMode, Schedule};
-use super::transport::TransportName;
+use super::transport::{NicDriverName, TransportName};
 use super::units::ByteSize;
 use crate::world::ccl_config;
 
@@ -199,6 +199,15 @@ impl Check<'_> {
         let filter = NicFilter::parse(&rdma.nics);
         self.require(filter.is_ok(), "transport.rdma.nics", || {
             filter.err().map(|error| error.to_string()).unwrap_or_default()
+        })?;
+        let key = "transport.rdma.software_address";
+        let has_effect = rdma.software_address.is_none() || rdma.driver == NicDriverName::Software;
+        self.require(has_effect, key, || {
+            "has no effect without transport.rdma.driver = \"software\"".into()
+        })?;
+        let leads_somewhere = rdma.software_address.is_none_or(|address| !address.is_unspecified());
+        self.require(leads_somewhere, key, || {
+            "is every address of a machine; name one by which the other machines reach it".into()
         })?;
         let level = rdma.service_level;
         self.require(level <= RdmaLimits::MOST_SERVICE_LEVEL, "transport.rdma.service_level", || {

@@ -346,7 +346,11 @@ pub static SETTINGS: &[Setting] = &[
         "Service level, 0 to 15; on Ethernet the priority, 0 to 7.",
     )),
     unset(
-        setting("transport.rdma.software_address", Text, "Where NICs in software listen: an IP address."),
+        setting(
+            "transport.rdma.software_address",
+            Text,
+            "Where NICs in software listen: an IP address by which the other machines reach this one. Heaps then travel unencrypted.",
+        ),
         "sockets of this machine",
     ),
     setting(

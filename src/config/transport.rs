@@ -117,7 +117,8 @@ pub struct RdmaConfig {
     pub traffic_class: u8,
     /// Service level, on Ethernet the priority.
     pub service_level: u8,
-    /// With the driver `software`: the address at which each NIC listens; `None` means sockets of this machine.
+    /// With the driver `software`: the address at which each NIC listens and by which others reach it; `None` means sockets of this
+    /// machine. What goes over it is not encrypted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub software_address: Option<IpAddr>,
 }

@@ -24,6 +24,9 @@ fn topo_goes_by_nic_between_machines() {
             let machine = |key: &str| row[key].as_u64().unwrap() / 2;
             let expected = if machine("from") == machine("to") { "p2p" } else { "rdma" };
             assert_eq!(row["transport"], expected, "{row}");
+            // Each rank has one that was opened, and says which.
+            assert!(row["nic"].as_str().is_some_and(|nic| nic.contains("queue pair")), "{row}");
+            assert!(row["nic_reason"].as_str().is_some_and(|why| why.starts_with("opened")), "{row}");
         }
     }
 }

@@ -312,11 +312,13 @@ pub enum Error {
     Across(#[from] AcrossError),
     /// A peer's memory cannot be reached by kernels.
     #[error(
-        "{peer} cannot be reached by loads and stores of this rank, which is what dispatch and combine need"
+        "{peer} cannot be reached by loads and stores of this rank, which is what dispatch and combine need of a member that is near: {route}"
     )]
     Unreachable {
         /// The peer.
         peer: GlobalRank,
+        /// Which route there is to it, and why that one.
+        route: String,
     },
     /// The layer below.
     #[error(transparent)]

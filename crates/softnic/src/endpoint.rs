@@ -4,6 +4,8 @@ use anabranch_ranks::GlobalRank;
 use anabranch_transport_rdma::{NicError, Provider};
 use serde::{Deserialize, Serialize};
 
+use crate::fabric::Address;
+
 /// Which software made it, and which form of frames it speaks.
 const DRIVER: &str = "softnic 1";
 
@@ -15,7 +17,7 @@ pub(crate) struct Endpoint {
     provider: u32,
     fabric: String,
     pub(crate) nic: u64,
-    pub(crate) address: String,
+    pub(crate) address: Address,
     pub(crate) number: u32,
     channel: u32,
 }
@@ -25,7 +27,7 @@ impl Endpoint {
         provider: Provider,
         fabric: &str,
         nic: u64,
-        address: String,
+        address: Address,
         number: u32,
         channel: u32,
     ) -> Self {

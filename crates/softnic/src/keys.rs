@@ -21,6 +21,14 @@ struct Table {
     made: u32,
 }
 
+impl Table {
+    fn covers(&self, key: u32, address: u64, bytes: u64) -> bool {
+        let Some(region) = self.regions.get(&key) else { return false };
+        let Some(offset) = address.checked_sub(region.address) else { return false };
+        offset.checked_add(bytes).is_some_and(|end| end <= region.bytes)
+    }
+}
+
 impl Keys {
     pub(crate) fn register(self: &Arc<Self>, region: Region) -> Registration {
         let mut table = self.lock();
@@ -42,11 +50,21 @@ impl Keys {
         key & REMOTE != 0 && self.covers(key & !REMOTE, address, bytes)
     }
 
-    fn covers(&self, key: u32, address: u64, bytes: u64) -> bool {
+    /// Touches bytes that a key of either side opened when they were named; `None` where it does not any more. Whoever drops the
+    /// registration meanwhile waits until this has ended, and nothing is touched behind that.
+    pub(crate) fn touch<T>(
+        &self,
+        key: u32,
+        address: u64,
+        bytes: u64,
+        access: impl FnOnce() -> T,
+    ) -> Option<T> {
         let table = self.lock();
-        let Some(region) = table.regions.get(&key) else { return false };
-        let Some(offset) = address.checked_sub(region.address) else { return false };
-        offset.checked_add(bytes).is_some_and(|end| end <= region.bytes)
+        table.covers(key & !REMOTE, address, bytes).then(access)
+    }
+
+    fn covers(&self, key: u32, address: u64, bytes: u64) -> bool {
+        self.lock().covers(key, address, bytes)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Table> {
@@ -94,7 +112,10 @@ mod tests {
         assert!(!keys.allows_local(local + 256, 4096, 8));
         let other = keys.register(Region { address: 0, bytes: 8 });
         assert_ne!(other.local_key(), local);
+        assert_eq!(keys.touch(remote, 4096, 64, || 7), Some(7));
+        assert_eq!(keys.touch(local, 4096, 65, || 7), None);
         drop(registration);
         assert!(!keys.allows_local(local, 4096, 64));
+        assert_eq!(keys.touch(remote, 4096, 64, || 7), None, "what was named before is closed too");
     }
 }

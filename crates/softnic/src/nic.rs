@@ -17,7 +17,7 @@ use anabranch_transport_rdma::{
 
 use crate::config::SoftNicConfig;
 use crate::endpoint::Endpoint;
-use crate::fabric::{Fabric, NicNumber};
+use crate::fabric::{Address, Fabric, NicNumber};
 use crate::keys::Keys;
 use crate::machine::{Immediate, Machine, PeerQueue, QueuePair, Traffic};
 use crate::memory::NicMemory;
@@ -46,7 +46,7 @@ struct Nic {
     config: SoftNicConfig,
     number: NicNumber,
     fabric: &'static str,
-    address: String,
+    address: Address,
     made: AtomicU32,
 }
 
@@ -117,7 +117,7 @@ impl SoftNic {
             let reasons = format!("the NIC in software does not read entries of {}", config.provider);
             return Err(NicError::NoNic { reasons });
         }
-        let (number, kind, address) = (fabric.number(), fabric.kind(), fabric.address());
+        let (number, kind, address) = (fabric.number(), fabric.kind(), Address(fabric.address()));
         let keys = Arc::new(Keys::default());
         let place = Place::of(device, config.placement)?;
         let memory = place.memory();
@@ -267,7 +267,7 @@ impl NicQueue for SoftQueue {
             return Err(refused(format!("this queue pair is connected to {} already", connected.nic)));
         }
         let Some(fabric) = fabric else { return Err(refused("this NIC has ended".to_owned())) };
-        fabric.open(nic, &theirs.address)?;
+        fabric.open(nic, &theirs.address.0)?;
         queue.connect(PeerQueue { rank: peer, nic, number: theirs.number });
         drop(machine);
         self.nic.place.wake();

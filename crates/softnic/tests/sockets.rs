@@ -175,3 +175,35 @@ fn addresses_that_lead_nowhere() {
         assert!(matches!(next(&mut [&mut port]), Event::Gone { .. }));
     }
 }
+
+#[test]
+fn a_number_is_one_nics_with_one_address() {
+    let mut port = StreamPort::open(&LOOPBACK).unwrap();
+    let mut other = StreamPort::open(&LOOPBACK).unwrap();
+    other.open(port.number(), &port.address()).unwrap();
+    other.send(port.number(), frame(1, 8));
+    assert!(matches!(next(&mut [&mut port, &mut other]), Event::Came { .. }));
+    // A peer that knows the token calls itself by the other's number.
+    let (mut socket, token) = stranger(&port);
+    let hello = [b"softnic1".as_slice(), &token, &other.number().0.to_le_bytes()].concat();
+    socket.write_all(&hello).unwrap();
+    assert!(is_let_go(&mut port, &mut socket), "a second connection under one number");
+    other.send(port.number(), frame(2, 8));
+    assert_eq!(next(&mut [&mut port, &mut other]), Event::Came { from: other.number(), frame: frame(2, 8) });
+    // Nor does an endpoint lead the number elsewhere.
+    let third = StreamPort::open(&LOOPBACK).unwrap();
+    assert!(other.open(port.number(), &port.address()).is_ok(), "the same again");
+    let error = other.open(port.number(), &third.address()).unwrap_err();
+    let address = port.address();
+    let (token, _) = address.split_once('/').unwrap();
+    let text = format!("{error} {error:?} {other:?} {port:?}");
+    assert!(text.contains("127.0.0.1") && !text.contains(token), "{text}");
+}
+
+#[test]
+fn an_address_that_leads_nowhere_is_refused() {
+    for every in ["0.0.0.0", "::"] {
+        let error = StreamPort::open(&Listen::Tcp(every.parse().unwrap())).unwrap_err();
+        assert!(format!("{error:?}").contains("leads nowhere"), "{error:?}");
+    }
+}

@@ -23,6 +23,9 @@ pub(super) const MAX_BYTES: u64 = 4096;
 /// Waits between attempts to connect: from the first to the last, doubling; each is shortened by up to half at random.
 const RETRY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(250));
 
+/// The longest wait for one of several addresses to take a connection, and to say a challenge, which a root does at once.
+const PATIENCE: Duration = Duration::from_secs(3);
+
 /// What a newcomer says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
@@ -185,7 +188,7 @@ pub(super) fn greet(config: &TcpConfig) -> Result<(Connection, Heartbeat), Error
         attempts += 1;
         let failed = match attempt(config) {
             Ok(done) => return Ok(done),
-            Err(Attempt::Final(error)) => return Err(error),
+            Err(Attempt::Final(error) | Attempt::Decided(error)) => return Err(error),
             Err(failed) => failed,
         };
         if config.deadline.expired() {
@@ -196,7 +199,7 @@ pub(super) fn greet(config: &TcpConfig) -> Result<(Connection, Heartbeat), Error
                     let (rank, waited) = (config.rank, config.deadline.waited());
                     Error::Connect { rank, address, waited, attempts, source }
                 }
-                Attempt::Earlier(error) | Attempt::Final(error) => error,
+                Attempt::Earlier(error) | Attempt::Final(error) | Attempt::Decided(error) => error,
             });
         }
         tracing::debug!(rank = config.rank.get(), address = %config.address, reason = ?failed, "the root is not there yet");
@@ -221,53 +224,107 @@ enum Attempt {
     Unresolved(std::io::Error),
     /// The root of an earlier start of this run is still there.
     Earlier(Error),
-    /// Trying again would not help.
+    /// Trying again there would not help.
     Final(Error),
+    /// The root has proven itself and said why not: nothing else would help either.
+    Decided(Error),
 }
 
-/// Tries the addresses in turn. What is not this world's root at one of them keeps it from no other.
+/// Tries the candidates in turn. What is not this world's root at one of them keeps it from no other; what the root itself says, with
+/// its proof, is final.
 fn attempt(config: &TcpConfig) -> Result<(Connection, Heartbeat), Attempt> {
+    let resolve = |candidate: &str| candidate.to_socket_addrs().map(Iterator::collect);
+    let candidates: Vec<std::io::Result<Vec<SocketAddr>>> = config.candidates().map(resolve).collect();
+    let count = candidates.iter().flatten().map(Vec::len).sum();
     let mut worst = None;
-    let only = config.candidates().count() == 1;
-    for candidate in config.candidates() {
-        let addresses = match candidate.to_socket_addrs() {
-            Ok(addresses) => addresses,
-            Err(error) => {
-                worst.get_or_insert(Attempt::Unresolved(error));
-                continue;
-            }
+    for candidate in candidates {
+        let failed = match candidate {
+            Ok(addresses) => match try_addresses(&addresses, count, config) {
+                Err(failed) => failed,
+                done => return done,
+            },
+            Err(error) => Attempt::Unresolved(error),
         };
-        for address in addresses {
-            if !config.may_meet_at(address) {
-                let error = Error::Unprotected { rank: config.rank, address };
-                worst.get_or_insert(Attempt::Final(error));
-                continue;
-            }
-            let failed = match connect(address, config.deadline) {
-                Ok(stream) => match introduce(stream, address, config) {
-                    Ok(done) => return Ok(done),
-                    Err(failed) if only => return Err(failed),
-                    Err(failed) => {
-                        tracing::warn!(rank = config.rank.get(), %address, reason = ?failed, "this candidate is not the root");
-                        failed
-                    }
-                },
-                Err(error) => Attempt::Again(error),
-            };
-            // As long as one may still come, that is what is waited for.
-            if matches!(worst, None | Some(Attempt::Final(_))) {
-                worst = Some(failed);
-            }
+        if matches!(failed, Attempt::Decided(_)) {
+            return Err(failed);
+        }
+        // As long as one may still come, that is what is waited for.
+        if matches!(worst, None | Some(Attempt::Final(_))) {
+            worst = Some(failed);
         }
     }
-    Err(worst.unwrap_or_else(|| {
-        Attempt::Again(std::io::Error::new(ErrorKind::NotFound, "the name has no address"))
-    }))
+    Err(worst.unwrap_or_else(no_address))
 }
 
-fn connect(address: SocketAddr, deadline: Deadline) -> std::io::Result<TcpStream> {
-    // A single packet that is lost should not use up the whole deadline. Zero is not a valid timeout.
-    let at_most = deadline.remaining().clamp(Duration::from_millis(1), Duration::from_secs(3));
+/// Tries the addresses of one candidate in turn: what answered at one of them says more than what did not at another. `count` is that
+/// of all candidates.
+fn try_addresses(
+    addresses: &[SocketAddr],
+    count: usize,
+    config: &TcpConfig,
+) -> Result<(Connection, Heartbeat), Attempt> {
+    let (mut worst, mut unprotected) = (None, None);
+    for address in addresses.iter().copied() {
+        if !config.may_meet_at(address) {
+            let error = Error::Unprotected { rank: config.rank, address };
+            unprotected.get_or_insert(Attempt::Final(error));
+            continue;
+        }
+        let turn = Turn::of(count, config);
+        let failed = match connect(address, turn.connecting) {
+            Ok(stream) => match introduce(stream, address, turn, config) {
+                Err(failed @ Attempt::Decided(_)) => return Err(failed),
+                Err(failed) => {
+                    if count > 1 {
+                        tracing::warn!(rank = config.rank.get(), %address, reason = ?failed, "this candidate is not the root");
+                    }
+                    failed
+                }
+                done => return done,
+            },
+            Err(error) => Attempt::Again(error),
+        };
+        if matches!(worst, None | Some(Attempt::Again(_))) || matches!(failed, Attempt::Earlier(_)) {
+            worst = Some(failed);
+        }
+    }
+    Err(worst.or(unprotected).unwrap_or_else(no_address))
+}
+
+fn no_address() -> Attempt {
+    Attempt::Again(std::io::Error::new(ErrorKind::NotFound, "the name has no address"))
+}
+
+/// How long one address may take, so that one which says nothing does not keep the root from this rank.
+#[derive(Clone, Copy, Debug)]
+struct Turn {
+    connecting: Duration,
+    /// Until it has challenged.
+    challenge: Duration,
+    /// From there until it has answered. A root that has taken this rank in would lose it if it went away sooner than the root
+    /// could count as dead.
+    answer: Duration,
+}
+
+impl Turn {
+    /// Of one of so many addresses: an equal share of the time that is left; all of it for the only one.
+    fn of(count: usize, config: &TcpConfig) -> Self {
+        let left = config.deadline.remaining();
+        // A single packet that is lost should not use up the whole deadline. Zero is not a valid timeout.
+        let connecting = |most: Duration| most.clamp(Duration::from_millis(1), PATIENCE);
+        if count <= 1 {
+            return Self { connecting: connecting(left), challenge: left, answer: left };
+        }
+        let share = left / u32::try_from(count).unwrap_or(u32::MAX);
+        Self {
+            connecting: connecting(share),
+            challenge: share.min(PATIENCE),
+            answer: share.min(config.heartbeat.limit),
+        }
+    }
+}
+
+fn connect(address: SocketAddr, at_most: Duration) -> std::io::Result<TcpStream> {
     let stream = TcpStream::connect_timeout(&address, at_most)?;
     // While nobody listens on a local port in the ephemeral range, the system may give a connecting socket
     // that very port, which connects it to itself and keeps the root from it.
@@ -280,6 +337,7 @@ fn connect(address: SocketAddr, deadline: Deadline) -> std::io::Result<TcpStream
 fn introduce(
     stream: TcpStream,
     address: SocketAddr,
+    turn: Turn,
     config: &TcpConfig,
 ) -> Result<(Connection, Heartbeat), Attempt> {
     let system = |call| move |source| Attempt::Final(Error::System { call, source });
@@ -287,7 +345,7 @@ fn introduce(
     let unexpected = |kind: Kind| bad_frame(FrameError::Unexpected { kind: kind.words() });
     let mut connection =
         Connection::new(stream, config.rank.get(), MAX_BYTES).map_err(system("setting up a socket"))?;
-    let challenge = receive(&mut connection, address, config)?;
+    let challenge = receive(&mut connection, address, Deadline::after(turn.challenge))?;
     if challenge.header.kind != Kind::Challenge {
         return Err(unexpected(challenge.header.kind));
     }
@@ -299,7 +357,7 @@ fn introduce(
     let (initiator, message) =
         Initiator::begin(&config.secret, &challenge, &hello).map_err(system("making a handshake"))?;
     connection.queue(Kind::Hello, 0, &message);
-    let frame = receive(&mut connection, address, config)?;
+    let frame = receive(&mut connection, address, Deadline::after(turn.answer))?;
     let refused = |refusal| Error::Refused { address: address.to_string(), rank: config.rank, refusal };
     match frame.header.kind {
         Kind::Answer => {
@@ -314,9 +372,9 @@ fn introduce(
                 Answer::Refused(refusal @ Refusal::Generation { given, expected }) if given > expected => {
                     Err(Attempt::Earlier(refused(refusal)))
                 }
-                Answer::Refused(refusal) => Err(Attempt::Final(refused(refusal))),
+                Answer::Refused(refusal) => Err(Attempt::Decided(refused(refusal))),
                 Answer::Ended(Verdict { rank: by, refusal }) => {
-                    Err(Attempt::Final(Error::CannotForm { rank: config.rank, by, refusal }))
+                    Err(Attempt::Decided(Error::CannotForm { rank: config.rank, by, refusal }))
                 }
             }
         }
@@ -330,8 +388,8 @@ fn introduce(
 
 /// The next frame. A connection that ends is tried again: its root may be about to end, have too many strangers at its door, or
 /// not be one.
-fn receive(connection: &mut Connection, address: SocketAddr, config: &TcpConfig) -> Result<Frame, Attempt> {
-    connection.exchange(config.deadline).map_err(|error| match error {
+fn receive(connection: &mut Connection, address: SocketAddr, deadline: Deadline) -> Result<Frame, Attempt> {
+    connection.exchange(deadline).map_err(|error| match error {
         ReceiveError::Frame(source) => Attempt::Final(Error::Frame { address: address.to_string(), source }),
         ReceiveError::Io(source) => Attempt::Again(source),
         ReceiveError::Ended => Attempt::Again(ErrorKind::ConnectionReset.into()),
@@ -343,6 +401,30 @@ fn receive(connection: &mut Connection, address: SocketAddr, config: &TcpConfig)
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_name_whose_first_address_is_another_programs_leads_to_the_root_at_its_second() {
+        let said = b"HTTP/1.1 400 Bad Request and what else a server says";
+        let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let first = other.local_addr().unwrap();
+        let speaker = std::thread::spawn(move || {
+            let (mut stream, _) = other.accept().unwrap();
+            std::io::Write::write_all(&mut stream, said).unwrap();
+            // Until the rank has gone.
+            let _ = std::io::Read::read_to_end(&mut stream, &mut Vec::new());
+        });
+        let root = crate::TcpRoot::bind("127.0.0.1:0").unwrap();
+        let config = TcpConfig {
+            secret: crate::Secret::new("a secret of sixteen bytes"),
+            ..TcpConfig::new("", GlobalRank::new(0), 1, Deadline::after(Duration::from_secs(5)))
+        };
+        let addresses = [first, root.address()];
+        let serving = super::super::root::serve(root, &config).unwrap();
+        let greeted = try_addresses(&addresses, 2, &config);
+        assert!(greeted.is_ok(), "{:?}", greeted.err());
+        drop((greeted, serving));
+        speaker.join().unwrap();
+    }
 
     fn refusal() -> impl Strategy<Value = Refusal> {
         prop_oneof![

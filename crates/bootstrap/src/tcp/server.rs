@@ -52,8 +52,8 @@ enum Stage {
     Greeted { challenge: Bytes32, since: Instant },
     /// Is this rank.
     Joined(GlobalRank),
-    /// Takes its last words.
-    Draining { since: Instant, finished: bool },
+    /// Takes its last words: those of a stranger, or what somebody who knows the secret is owed.
+    Draining { since: Instant, finished: bool, stranger: bool },
 }
 
 #[derive(Debug)]
@@ -264,7 +264,7 @@ impl Server {
                 self.deliver(deliveries);
                 if leaving {
                     tracing::debug!(rank = rank.get(), "left the rendezvous");
-                    self.drain(id);
+                    self.drain(id, false);
                 }
                 Ok(())
             }
@@ -276,7 +276,7 @@ impl Server {
         if let Some(peer) = self.peers.get_mut(&id) {
             peer.connection.queue(Kind::Refuse, 0, &greeting::encode_refusal(refusal));
         }
-        self.drain(id);
+        self.drain(id, true);
     }
 
     fn bad_frame(&mut self, id: u64, error: &FrameError) {
@@ -305,7 +305,7 @@ impl Server {
             let (kind, payload) = Reply::Lost(loss.clone()).encode();
             peer.connection.queue(kind, 0, &payload);
         }
-        self.drain(id);
+        self.drain(id, false);
         self.lose(&loss);
     }
 
@@ -315,13 +315,13 @@ impl Server {
         self.deliver(deliveries);
     }
 
-    /// Closes a connection once it has taken what it is owed.
-    fn drain(&mut self, id: u64) {
+    /// Closes a connection once it has taken what it is owed, and a stranger's when it makes room for others too.
+    fn drain(&mut self, id: u64, stranger: bool) {
         if let Some(peer) = self.peers.get_mut(&id) {
             if let Stage::Joined(rank) = peer.stage {
                 self.joined.remove(&rank);
             }
-            peer.stage = Stage::Draining { since: Instant::now(), finished: false };
+            peer.stage = Stage::Draining { since: Instant::now(), finished: false, stranger };
         }
     }
 
@@ -393,7 +393,7 @@ impl Server {
             if let Some(peer) = self.peers.get_mut(&id) {
                 peer.connection.queue(Kind::Goodbye, 0, &[]);
             }
-            self.drain(id);
+            self.drain(id, false);
         }
         self.remaining.extend(ranks);
     }

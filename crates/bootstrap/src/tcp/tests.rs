@@ -249,3 +249,24 @@ fn a_rank_that_died_may_not_come_back_and_one_that_is_there_not_come_twice() {
     assert_eq!(refusal(), Refusal::Lost);
     rank_0.leave().unwrap();
 }
+
+#[test]
+fn a_candidate_that_takes_connections_and_says_nothing_keeps_nobody_from_the_root() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (joining, address) = root_of_two();
+    finish(joining, &format!("{},{address}", silent.local_addr().unwrap()));
+}
+
+#[test]
+fn what_the_root_says_is_final_although_other_candidates_may_still_come() {
+    let (joining, address) = root_of_two();
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let started = std::time::Instant::now();
+    // One on each side, so that neither order hides it.
+    let config = config(1, 3, &format!("{nobody},{address},{nobody}"));
+    let error = TcpRendezvous::join(config).unwrap_err();
+    let expected = Refusal::Size { given: 3, expected: 2 };
+    assert!(matches!(&error, Error::Refused { refusal, .. } if *refusal == expected), "{error}");
+    assert!(started.elapsed() < SOON / 2, "long before the deadline");
+    assert!(joining.join().unwrap().is_err());
+}

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use anabranch::hip::with_distinct_causes;
-use anabranch::rdma::nics::{Machine, NicFilter, SYSTEM_FOLDER, assign_to_rank};
+use anabranch::rdma::NicSource;
+use anabranch::rdma::nics::{Assignment, Machine, NicFilter, SYSTEM_FOLDER, assign_to_rank};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
@@ -30,7 +31,7 @@ struct RouteRow {
     reason: String,
     /// Transports that come earlier in the order, and why each was not taken.
     not_taken: Vec<String>,
-    /// The NIC and port that `from` would use to ranks of other machines. `None` if there is none.
+    /// The NIC by which `from` reaches ranks, in its own words; the port that it would use if it reaches none so. `None` if there is none.
     nic: Option<String>,
     /// Why that one, or why none.
     nic_reason: String,
@@ -91,14 +92,35 @@ fn report(context: &RankContext<'_>) -> anyhow::Result<()> {
     nics.print("")
 }
 
-/// The NIC of this rank, and why.
+/// The NIC of this rank, and why: the one that was opened, by what it says of itself. Where no route needed one, what the settings would
+/// choose.
 fn own_nic(world: &anabranch::World) -> (Option<String>, String) {
+    let by_nic = world.group().members().iter().copied().find(|peer| world.is_by_nic(*peer));
+    if let Some(peer) = by_nic {
+        return match world.nics(peer).into_iter().next() {
+            Some((opened, stopped)) => {
+                let state = stopped.map_or_else(|| "opened".to_owned(), |why| format!("stopped: {why}"));
+                (Some(opened), format!("{state}; kernels reach {peer} by it"))
+            }
+            None => (None, format!("{peer} is reached by a NIC, and no queue pair to it is left")),
+        };
+    }
+    let config = world.config();
+    if config.nic != NicSource::default() {
+        return (None, "no rank is reached by a NIC, and it would be one in software".to_owned());
+    }
     let root = Path::new(SYSTEM_FOLDER);
     let chosen = Machine::read(root).and_then(|machine| {
-        assign_to_rank(root, world.rank(), world.peers(), &machine, &NicFilter::default())
+        let filter = NicFilter::parse(&config.rdma.nics)?;
+        filter.check(&machine)?;
+        assign_to_rank(root, world.rank(), world.peers(), &machine, &filter)
     });
     match chosen {
-        Ok(assignment) => (assignment.chosen.map(|port| port.to_string()), assignment.reason),
+        Ok(Assignment { chosen: Some(port), reason, .. }) => (
+            Some(port.to_string()),
+            format!("not opened, as no rank is reached by a NIC; would be: {reason}"),
+        ),
+        Ok(none) => (None, none.reason),
         Err(error) => (None, with_distinct_causes(&error)),
     }
 }

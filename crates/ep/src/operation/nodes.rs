@@ -117,7 +117,12 @@ pub(super) fn check_reach(world: &World, group: &Group, plan: &Plan) -> Result<(
         };
         if is_near {
             if world.peer_base(member).is_none() {
-                return Err(Error::Unreachable { peer: member });
+                let route = world.routes().get(member.index());
+                let route = route.map_or_else(
+                    || "there is no route to it".to_owned(),
+                    |route| format!("its route is {} ({})", route.kind, route.reason),
+                );
+                return Err(Error::Unreachable { peer: member, route });
             }
             continue;
         }

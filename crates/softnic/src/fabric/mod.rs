@@ -1,5 +1,6 @@
 //! How frames get from NIC to NIC: in order and once, or the peer is gone.
 
+mod address;
 mod frame;
 mod in_process;
 mod socket;
@@ -9,6 +10,7 @@ use std::fmt;
 
 use anabranch_transport_rdma::NicError;
 
+pub(crate) use address::Address;
 pub use frame::{Body, Frame};
 pub use in_process::{InProcess, InProcessPort};
 pub use socket::Listen;

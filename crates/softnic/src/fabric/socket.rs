@@ -56,6 +56,11 @@ impl Listener {
                 (Self::Unix(UnixListener::bind(&path)?, Some(path)), address)
             }
             Listen::Tcp(ip) => {
+                if ip.is_unspecified() {
+                    let text =
+                        format!("{ip} is every address and leads nowhere: name one that the others reach");
+                    return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+                }
                 let listener = TcpListener::bind(SocketAddr::new(*ip, 0))?;
                 let address = format!("{TCP}:{}", listener.local_addr()?);
                 (Self::Tcp(listener, *ip), address)

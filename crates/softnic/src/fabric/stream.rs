@@ -4,6 +4,7 @@
 //! token that only the listener's address has, and who it is; who does not say it is let go before anything of it is read.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 use std::io::{ErrorKind, Read, Write};
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use anabranch_transport_rdma::NicError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::rand::{GetRandomFlags, getrandom};
 
+use super::address::Address;
 use super::frame::{decode, encode};
 use super::socket::{Listen, Listener, Socket};
 use super::{Event, Fabric, Frame, NicNumber};
@@ -27,13 +29,15 @@ const MOST_WAITING: usize = 8 << 20;
 /// Connections that have not said who they are, and how long they have for it.
 const MOST_STRANGERS: usize = 64;
 const HELLO_TIME: Duration = Duration::from_secs(5);
-/// Bytes that one look reads.
+/// Bytes that one read takes, and reads of a connection in one look: a NIC that sends without end keeps nobody from the others.
 const READ: usize = 256 << 10;
+const READS: usize = 16;
+/// Reads of a connection whose other end has gone: more than sockets hold.
+const LAST_READS: usize = 1024;
 /// What is left to send when a NIC ends has so many times 10 ms.
 const LAST_LOOKS: u32 = 100;
 
 /// A connection to another NIC.
-#[derive(Debug)]
 struct Outgoing {
     socket: Socket,
     waiting: Vec<u8>,
@@ -41,7 +45,6 @@ struct Outgoing {
 }
 
 /// A connection that another NIC made.
-#[derive(Debug)]
 struct Incoming {
     socket: Socket,
     came: Vec<u8>,
@@ -50,13 +53,14 @@ struct Incoming {
 }
 
 /// A NIC's sockets.
-#[derive(Debug)]
 pub struct StreamPort {
     number: NicNumber,
     listener: Listener,
-    address: String,
+    address: Address,
     token: [u8; TOKEN],
     outgoing: BTreeMap<NicNumber, Outgoing>,
+    /// Where NICs are, those that are gone included.
+    opened: BTreeMap<NicNumber, Address>,
     incoming: Vec<Incoming>,
     /// NICs that are gone: told once.
     gone: Vec<NicNumber>,
@@ -64,11 +68,24 @@ pub struct StreamPort {
     buffer: Vec<u8>,
 }
 
+/// Without the tokens, and without what is under way, which begins with one.
+impl fmt::Debug for StreamPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StreamPort")
+            .field("number", &self.number)
+            .field("address", &self.address)
+            .field("opened", &self.opened)
+            .field("gone", &self.gone)
+            .finish_non_exhaustive()
+    }
+}
+
 impl StreamPort {
-    /// Listens. Not collective.
+    /// Listens. Not collective. Frames go over TCP as they are, unencrypted, which a warning says unless the address is a loopback one.
     ///
     /// # Errors
-    /// [`NicError::System`] where the system refuses the socket, or the folder is one that others may enter.
+    /// [`NicError::System`] where the system refuses the socket, the folder is one that others may enter, or the address is none that
+    /// others could connect to (`0.0.0.0`, `::`).
     pub fn open(listen: &Listen) -> Result<Self, NicError> {
         let failed = |source| NicError::System { what: format!("listen for NICs ({listen:?})"), source };
         let mut random = [0; TOKEN + 16];
@@ -84,13 +101,22 @@ impl StreamPort {
         name.copy_from_slice(&random[TOKEN + 8..]);
         let name = format!("anabranch-nic-{:016x}", u64::from_ne_bytes(name));
         let (listener, place) = Listener::open(listen, &name).map_err(failed)?;
-        let address = format!("{}/{place}", hexadecimal(&token));
+        if let Listen::Tcp(ip) = listen
+            && !ip.to_canonical().is_loopback()
+        {
+            tracing::warn!(
+                address = place,
+                "UNENCRYPTED: NICs in software send heaps over TCP as they are; whoever is on the way can read and change them"
+            );
+        }
+        let address = Address(format!("{}/{place}", hexadecimal(&token)));
         Ok(Self {
             number: NicNumber(u64::from_ne_bytes(number)),
             listener,
             address,
             token,
             outgoing: BTreeMap::new(),
+            opened: BTreeMap::new(),
             incoming: Vec::new(),
             gone: Vec::new(),
             events: VecDeque::new(),
@@ -119,7 +145,7 @@ impl StreamPort {
         let peers: Vec<_> = self.outgoing.keys().copied().collect();
         // From the back, so that places stay as they are.
         for place in (0..incoming).rev().filter(|place| ready[1 + outgoing + place]) {
-            self.receive(place);
+            self.receive(place, READS);
         }
         for (peer, _) in peers.into_iter().zip(&ready[1..]).filter(|(_, ready)| **ready) {
             self.serve(peer);
@@ -146,15 +172,22 @@ impl StreamPort {
         }
     }
 
-    /// Reads a connection that another NIC made until nothing more is there.
-    fn receive(&mut self, place: usize) {
-        loop {
+    /// Reads a connection that another NIC made until nothing more is there, so many times at most.
+    fn receive(&mut self, place: usize, reads: usize) {
+        // A number is one NIC's: a second connection under it is somebody else's.
+        let taken: Vec<NicNumber> = if self.incoming[place].from.is_some() {
+            Vec::new()
+        } else {
+            let there = self.incoming.iter().filter_map(|other| other.from);
+            there.chain(self.gone.iter().copied()).collect()
+        };
+        for _ in 0..reads {
             let incoming = &mut self.incoming[place];
             let over = match incoming.socket.read(&mut self.buffer) {
                 Ok(0) => "it has closed its connection".to_owned(),
                 Ok(bytes) => {
                     incoming.came.extend(&self.buffer[..bytes]);
-                    match understand(incoming, &self.token, &mut self.events) {
+                    match understand(incoming, &self.token, &taken, &mut self.events) {
                         Ok(()) if bytes < self.buffer.len() => return,
                         Ok(()) => continue,
                         Err(why) => why,
@@ -191,7 +224,7 @@ impl StreamPort {
         self.outgoing.remove(&peer);
         // What it has sent before comes first.
         if let Some(place) = self.incoming.iter().position(|incoming| incoming.from == Some(peer)) {
-            self.receive(place);
+            self.receive(place, LAST_READS);
         }
         self.lose(peer, why);
     }
@@ -226,6 +259,7 @@ fn send(outgoing: &mut Outgoing) -> Result<(), String> {
 fn understand(
     incoming: &mut Incoming,
     token: &[u8; TOKEN],
+    taken_numbers: &[NicNumber],
     events: &mut VecDeque<Event>,
 ) -> Result<(), String> {
     let mut taken = 0;
@@ -242,6 +276,9 @@ fn understand(
         }
         taken = HELLO;
         let from = number.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte));
+        if taken_numbers.contains(&NicNumber(from)) {
+            return Err(format!("it calls itself {}, which is another one", NicNumber(from)));
+        }
         *incoming.from.insert(NicNumber(from))
     };
     while let Some((frame, bytes)) =
@@ -267,14 +304,19 @@ impl Fabric for StreamPort {
     }
 
     fn address(&self) -> String {
-        self.address.clone()
+        self.address.0.clone()
     }
 
     fn open(&mut self, peer: NicNumber, address: &str) -> Result<(), NicError> {
-        if self.outgoing.contains_key(&peer) || self.gone.contains(&peer) {
-            return Ok(());
-        }
         let failed = |source| NicError::System { what: format!("reach {peer}"), source };
+        match self.opened.get(&peer) {
+            Some(known) if known.0 == address => return Ok(()),
+            Some(known) => {
+                let text = format!("it was opened at {known:?}, and a NIC has one address");
+                return Err(failed(std::io::Error::other(text)));
+            }
+            None => {}
+        }
         let strange = || failed(std::io::Error::other("its address is none of a NIC's"));
         let (token, place) = address.split_once('/').ok_or_else(strange)?;
         let token = bytes_of(token).filter(|token| token.len() == TOKEN).ok_or_else(strange)?;
@@ -283,6 +325,7 @@ impl Fabric for StreamPort {
         waiting.extend(token);
         waiting.extend(self.number.0.to_le_bytes());
         self.outgoing.insert(peer, Outgoing { socket, waiting, sent: 0 });
+        self.opened.insert(peer, Address(address.to_owned()));
         Ok(())
     }
 

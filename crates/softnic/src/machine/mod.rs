@@ -45,6 +45,9 @@ pub struct Traffic {
     pub atomics: u64,
 }
 
+/// Events of the fabric that one turn looks at, so that a peer which sends without end keeps nobody from the NIC.
+const EVENTS: usize = 1024;
+
 /// What all queue pairs of a NIC share while they take a turn.
 pub(crate) struct Context<'a> {
     pub(crate) memory: &'a dyn NicMemory,
@@ -109,7 +112,8 @@ impl Machine {
         }
         let Some(fabric) = self.fabric.as_deref_mut() else { return false };
         let mut did = false;
-        while let Some(event) = fabric.poll() {
+        for _ in 0..EVENTS {
+            let Some(event) = fabric.poll() else { break };
             did = true;
             match event {
                 Event::Gone { peer, why } => {
@@ -118,7 +122,7 @@ impl Machine {
                 }
                 Event::Came { from, frame } => {
                     if let Some(queue) = self.queues.get_mut(&frame.target) {
-                        queue.take(from, frame);
+                        queue.take(from, frame, self.config.window);
                     } else {
                         // Of a queue pair that is no more; its peer's patience ends.
                         tracing::debug!(%from, queue = frame.target, "a frame for no queue pair");
@@ -152,5 +156,72 @@ impl Machine {
     /// Whether the peers' requests that have come are all answered.
     pub(crate) fn has_answered(&self) -> bool {
         self.queues.values().all(QueuePair::has_answered)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_hip::NoMemory;
+    use anabranch_transport_rdma::NicError;
+
+    use super::*;
+    use crate::decode::AtomicOperation;
+    use crate::fabric::{Body, Frame};
+
+    /// Always has one more frame.
+    #[derive(Debug)]
+    struct Endless;
+
+    impl Fabric for Endless {
+        fn kind(&self) -> &'static str {
+            "endless"
+        }
+
+        fn number(&self) -> NicNumber {
+            NicNumber(1)
+        }
+
+        fn address(&self) -> String {
+            String::new()
+        }
+
+        fn open(&mut self, _: NicNumber, _: &str) -> Result<(), NicError> {
+            Ok(())
+        }
+
+        fn send(&mut self, _: NicNumber, _: Frame) {}
+
+        fn is_full(&self, _: NicNumber) -> bool {
+            false
+        }
+
+        fn poll(&mut self) -> Option<Event> {
+            let frame = Frame { source: 1, target: 2, sequence: 0, body: Body::Placed };
+            Some(Event::Came { from: NicNumber(2), frame })
+        }
+    }
+
+    #[derive(Debug)]
+    struct NoWhere;
+
+    impl NicMemory for NoWhere {
+        fn read(&self, address: u64, target: &mut [u8]) -> Result<(), NoMemory> {
+            Err(NoMemory { address, bytes: target.len() as u64 })
+        }
+
+        fn write(&self, address: u64, source: &[u8]) -> Result<(), NoMemory> {
+            Err(NoMemory { address, bytes: source.len() as u64 })
+        }
+
+        fn atomic(&self, address: u64, _: &AtomicOperation) -> Result<u64, NoMemory> {
+            Err(NoMemory { address, bytes: 8 })
+        }
+    }
+
+    #[test]
+    fn a_turn_ends_although_frames_come_without_end() {
+        let (memory, keys) = (Arc::new(NoWhere), Arc::new(Keys::default()));
+        let mut machine = Machine::new(Box::new(Endless), memory, keys, SoftNicConfig::default());
+        assert!(machine.step(Duration::ZERO));
     }
 }

@@ -77,8 +77,11 @@ impl QueuePair {
 
     pub(crate) fn connect(&mut self, peer: PeerQueue) {
         self.peer = Some(peer);
-        for (from, frame) in core::mem::take(&mut self.early) {
-            self.take(from, frame);
+        let early = core::mem::take(&mut self.early);
+        // They were counted when they came.
+        let most = early.len() as u32;
+        for (from, frame) in early {
+            self.take(from, frame, most);
         }
     }
 
@@ -86,15 +89,23 @@ impl QueuePair {
         self.responder.is_idle() && self.answers.is_empty()
     }
 
-    /// A frame came.
-    pub(crate) fn take(&mut self, from: NicNumber, frame: Frame) {
-        let Some(peer) = self.peer else { return self.early.push((from, frame)) };
+    /// A frame came. A peer that keeps to its `window` has no more than that many requests here; what is beyond is lost, and the
+    /// patience of whoever sent it ends.
+    pub(crate) fn take(&mut self, from: NicNumber, frame: Frame, window: u32) {
+        let Some(peer) = self.peer else {
+            if self.early.len() < window as usize {
+                self.early.push((from, frame));
+            } else {
+                tracing::debug!(%from, queue = self.number, "more frames than a window before the connection");
+            }
+            return;
+        };
         if (peer.nic, peer.number) != (from, frame.source) {
             tracing::debug!(%from, source = frame.source, queue = self.number, "a frame of somebody else");
         } else if frame.body.is_answer() {
             self.requester.take(frame.sequence, frame.body);
         } else {
-            self.responder.take(frame);
+            self.responder.take(frame, window);
         }
     }
 

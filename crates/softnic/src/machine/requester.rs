@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::Context;
-use super::placing::Placing;
+use super::placing::{Piece, Placing};
 use crate::decode::{Request, Segment, Source, Width};
 use crate::fabric::Body;
 use crate::ring::Fetched;
@@ -59,7 +59,10 @@ pub(super) struct Requester {
 
 impl Requester {
     pub(super) fn take(&mut self, sequence: u64, body: Body) {
-        self.answers.push_back((sequence, body));
+        // More than one for each frame is nobody's answer.
+        if self.answers.len() < self.open.len() {
+            self.answers.push_back((sequence, body));
+        }
     }
 
     /// An entry was fetched: it must name registered memory.
@@ -128,7 +131,7 @@ impl Requester {
     pub(super) fn hear(&mut self, context: &mut Context<'_>) -> bool {
         if let Some(arriving) = self.arriving.front_mut() {
             let position = arriving.position;
-            match arriving.placing.step(context) {
+            match arriving.placing.step(context.memory, context.keys) {
                 Ok(false) => {}
                 Ok(true) => {
                     self.arriving.pop_front();
@@ -172,14 +175,14 @@ impl Requester {
         let Some(pending) = self.of(position) else { return };
         let targets = match &pending.fetched.entry.request {
             Request::Read { targets, .. } => cut(targets, offset, data.len() as u64),
-            Request::Atomic { target, .. } => vec![(target.address, u64::from(target.bytes))],
+            Request::Atomic { target, .. } => vec![*target],
             Request::Nop | Request::Write { .. } => Vec::new(),
         };
         let mut rest = data;
         let mut parts = Vec::with_capacity(targets.len());
-        for (address, bytes) in targets {
+        for Segment { key, address, bytes } in targets {
             let (first, behind) = rest.split_at(rest.len().min(bytes as usize));
-            parts.push((address, first.to_vec()));
+            parts.push(Piece { key, address, bytes: first.to_vec() });
             rest = behind;
         }
         let placing = Placing::new(parts, context);
@@ -269,7 +272,7 @@ fn part(pending: &mut Pending, context: &Context<'_>) -> Result<Option<(Asked, B
 }
 
 /// Where a part of what segments hold lies.
-fn cut(segments: &[Segment], offset: u64, bytes: u64) -> Vec<(u64, u64)> {
+fn cut(segments: &[Segment], offset: u64, bytes: u64) -> Vec<Segment> {
     let (mut skip, mut left) = (offset, bytes);
     let mut places = Vec::new();
     for segment in segments {
@@ -280,7 +283,8 @@ fn cut(segments: &[Segment], offset: u64, bytes: u64) -> Vec<(u64, u64)> {
         }
         let here = left.min(size - skip);
         if here > 0 {
-            places.push((segment.address + skip, here));
+            // No more than the segment has.
+            places.push(Segment { address: segment.address + skip, bytes: here as u32, ..*segment });
         }
         left -= here;
         skip = 0;
@@ -291,9 +295,12 @@ fn cut(segments: &[Segment], offset: u64, bytes: u64) -> Vec<(u64, u64)> {
 fn gather(segments: &[Segment], offset: u64, bytes: u64, context: &Context<'_>) -> Result<Vec<u8>, Syndrome> {
     let mut all = vec![0; bytes as usize];
     let mut rest = &mut all[..];
-    for (address, here) in cut(segments, offset, bytes) {
+    for Segment { key, address, bytes: here } in cut(segments, offset, bytes) {
         let (first, behind) = rest.split_at_mut(here as usize);
-        context.memory.read(address, first).map_err(|_| Syndrome::LocalProtection)?;
+        let read = context.keys.touch(key, address, here.into(), || context.memory.read(address, first));
+        if !matches!(read, Some(Ok(()))) {
+            return Err(Syndrome::LocalProtection);
+        }
         rest = behind;
     }
     Ok(all)
@@ -307,5 +314,27 @@ fn old_bytes(request: &Request, old: u64) -> Vec<u8> {
             (old as u32).to_be_bytes().to_vec()
         }
         _ => old.to_ne_bytes().to_vec(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_answers_wait_than_frames_are_open() {
+        let mut requester = Requester::default();
+        requester.take(0, Body::Placed);
+        assert_eq!(requester.answers.len(), 0);
+        requester.open.push_back(Open {
+            sequence: 7,
+            position: 0,
+            since: Duration::ZERO,
+            asked: Asked::Write,
+        });
+        for _ in 0..9 {
+            requester.take(7, Body::Placed);
+        }
+        assert_eq!(requester.answers.len(), 1);
     }
 }

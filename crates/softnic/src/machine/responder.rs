@@ -3,9 +3,12 @@
 use std::collections::VecDeque;
 
 use super::Context;
-use super::placing::Placing;
+use super::placing::{NotPlaced, Piece, Placing};
 use crate::fabric::{Body, Frame};
 use crate::syndrome::Syndrome;
+
+/// Immediate values of a NIC that nobody has taken.
+const MOST_IMMEDIATES: usize = 1 << 16;
 
 /// What came of one look at the peer's requests.
 #[derive(Debug, PartialEq, Eq)]
@@ -35,9 +38,14 @@ pub(super) struct Responder {
 }
 
 impl Responder {
-    pub(super) fn take(&mut self, frame: Frame) {
-        if !self.refused {
+    pub(super) fn take(&mut self, frame: Frame, window: u32) {
+        if self.refused {
+            return;
+        }
+        if self.inbox.len() + self.deferred.len() < window as usize {
             self.inbox.push_back(frame);
+        } else {
+            tracing::debug!(sequence = frame.sequence, "a request beyond the peer's window");
         }
     }
 
@@ -51,14 +59,15 @@ impl Responder {
         }
         if let Some((sequence, immediate, placing)) = &mut self.placing {
             let (sequence, immediate) = (*sequence, *immediate);
-            return match placing.step(context) {
+            return match placing.step(context.memory, context.keys) {
                 Ok(false) => Answer::Working,
                 Ok(true) => {
                     self.placing = None;
                     self.immediate = immediate;
                     Answer::Says(sequence, Body::Placed)
                 }
-                Err(_) => self.refuse(sequence, Syndrome::RemoteOperation),
+                Err(NotPlaced::Unregistered) => self.refuse(sequence, Syndrome::RemoteAccess),
+                Err(NotPlaced::NoMemory) => self.refuse(sequence, Syndrome::RemoteOperation),
             };
         }
         let overtaken = context.config.adversary.map_or(0, |adversary| adversary.overtaken);
@@ -101,12 +110,13 @@ impl Responder {
                     return self.refuse(sequence, Syndrome::RemoteAccess);
                 }
                 if immediate.is_some() {
-                    if self.received >= context.config.receives {
+                    if self.received >= context.config.receives || context.immediates.len() >= MOST_IMMEDIATES
+                    {
                         return self.refuse(sequence, Syndrome::ReceiverNotReady);
                     }
                     self.received = self.received.saturating_add(1).min(u32::MAX - 1);
                 }
-                let placing = Placing::new(vec![(address + offset, bytes)], context);
+                let placing = Placing::new(vec![Piece { key, address: address + offset, bytes }], context);
                 self.placing = Some((sequence, immediate, placing));
                 Answer::Working
             }
@@ -119,9 +129,11 @@ impl Responder {
                     return self.refuse(sequence, Syndrome::RemoteAccess);
                 }
                 let mut data = vec![0; bytes as usize];
-                match context.memory.read(address + offset, &mut data) {
-                    Ok(()) => Answer::Says(sequence, Body::Data(data)),
-                    Err(_) => self.refuse(sequence, Syndrome::RemoteOperation),
+                let at = address + offset;
+                match context.keys.touch(key, at, bytes.into(), || context.memory.read(at, &mut data)) {
+                    Some(Ok(())) => Answer::Says(sequence, Body::Data(data)),
+                    Some(Err(_)) => self.refuse(sequence, Syndrome::RemoteOperation),
+                    None => self.refuse(sequence, Syndrome::RemoteAccess),
                 }
             }
             Body::Atomic { address, key, operation } => {
@@ -132,12 +144,29 @@ impl Responder {
                 if !allows(key, address, bytes) {
                     return self.refuse(sequence, Syndrome::RemoteAccess);
                 }
-                match context.memory.atomic(address, &operation) {
-                    Ok(old) => Answer::Says(sequence, Body::Old(old)),
-                    Err(_) => self.refuse(sequence, Syndrome::RemoteOperation),
+                match context.keys.touch(key, address, bytes, || context.memory.atomic(address, &operation)) {
+                    Some(Ok(old)) => Answer::Says(sequence, Body::Old(old)),
+                    Some(Err(_)) => self.refuse(sequence, Syndrome::RemoteOperation),
+                    None => self.refuse(sequence, Syndrome::RemoteAccess),
                 }
             }
             Body::Placed | Body::Data(_) | Body::Old(_) | Body::Refused(_) => Answer::Idle,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_requests_wait_than_the_peers_window_has() {
+        let mut responder = Responder::default();
+        for sequence in 0..9 {
+            let body = Body::Read { address: 0, total: 8, offset: 0, key: 1, bytes: 8 };
+            responder.take(Frame { source: 1, target: 2, sequence, body }, 3);
+        }
+        let waiting: Vec<u64> = responder.inbox.iter().map(|frame| frame.sequence).collect();
+        assert_eq!(waiting, [0, 1, 2]);
     }
 }

@@ -32,12 +32,15 @@ impl Server {
         Ok(())
     }
 
-    /// Makes room for one more connection. The oldest goes: a rank has long shown who it is by then, and tries again if not.
+    /// Makes room for one more connection. The oldest goes: a rank has long shown who it is by then, and tries again if not. What
+    /// ranks are still owed, a goodbye above all, has a time of its own and never makes room.
     fn push_out_oldest_stranger(&mut self) {
         let strangers: Vec<u64> = self
             .peers
             .iter()
-            .filter(|(_, peer)| !matches!(peer.stage, Stage::Joined(_)))
+            .filter(|(_, peer)| {
+                matches!(peer.stage, Stage::Greeted { .. } | Stage::Draining { stranger: true, .. })
+            })
             .map(|(id, _)| *id)
             .collect();
         if strangers.len() < STRANGERS + self.config.size as usize {
@@ -83,16 +86,18 @@ impl Server {
                 return Ok(());
             }
         }
+        // Without a secret, whoever is refused is a stranger still.
+        let stranger = self.config.secret.is_none();
         match (answer, judged) {
             (Answer::Welcome { .. }, Ok(rank)) => self.take_in(id, rank),
             (Answer::Refused(refusal), _) => {
                 tracing::warn!(rank = hello.rank, address = %peer.address, %refusal, "refused at the rendezvous");
-                self.drain(id);
+                self.drain(id, stranger);
                 self.weigh(&hello, refusal);
             }
             _ => {
                 self.told += 1;
-                self.drain(id);
+                self.drain(id, stranger);
             }
         }
         Ok(())
@@ -140,7 +145,54 @@ impl Server {
             if let Some(peer) = self.peers.get_mut(&id) {
                 peer.connection.queue(Kind::Verdict, 0, &greeting::encode_verdict(verdict));
             }
-            self.drain(id);
+            self.drain(id, false);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tcp::waker::Waker;
+    use crate::{Deadline, Secret, TcpConfig};
+    use std::net::TcpListener;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    #[test]
+    fn a_flood_at_the_end_pushes_out_strangers_and_no_rank_that_is_owed_its_goodbye() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let config = TcpConfig {
+            secret: Secret::new("a secret of sixteen bytes"),
+            ..TcpConfig::new(
+                address.to_string(),
+                GlobalRank::new(0),
+                2,
+                Deadline::after(Duration::from_secs(5)),
+            )
+        };
+        let mut server = Server::new(Vec::new(), Waker::new().unwrap(), Arc::default(), &config).unwrap();
+        let mut clients = Vec::new();
+        let mut come = |server: &mut Server| {
+            clients.push(TcpStream::connect(address).unwrap());
+            let (stream, from) = listener.accept().unwrap();
+            server.challenge(stream, from).unwrap();
+        };
+        for rank in 0..2 {
+            come(&mut server);
+            server.take_in(rank, GlobalRank::new(rank as u32));
+            server.drain(rank, false);
+        }
+        // One that was refused is a stranger like those that say nothing.
+        come(&mut server);
+        server.refuse(2, Refusal::Secret);
+        let most = STRANGERS + 2;
+        for _ in 0..most {
+            come(&mut server);
+        }
+        let ids: Vec<u64> = server.peers.keys().copied().collect();
+        assert_eq!(ids[..3], [0, 1, 3], "the refused one went first, and no rank");
+        assert_eq!((ids.len(), server.pushed_out), (2 + most, 1));
     }
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anabranch::RuntimeKind;
 use anabranch::hip::{Device, with_distinct_causes};
+use anabranch::rdma::Provider;
 use anabranch::rdma::nics::{
     Assignment, LibraryStatus, Machine, Nic, NicFilter, Place, SYSTEM_FOLDER, assign, choose_gid,
     find_libraries,
@@ -11,6 +12,9 @@ use anabranch::rdma::nics::{
 use serde_json::Value;
 
 use super::finding::Finding;
+
+/// Which driver opens a NIC, whatever queues its provider has.
+const OPENED: &str = "opened by libibverbs: a thread of the host posts what kernels ask for (`posted`), and kernels do not write its queues";
 
 /// A device and where it is on the PCI bus.
 pub(super) struct DevicePlace {
@@ -66,7 +70,7 @@ fn describe(nic: &Nic) -> Finding {
     details.extend((!nic.firmware.is_empty()).then(|| format!("firmware {}", nic.firmware)));
     details.push(nic.place.path.as_ref().map_or("in software".to_owned(), |path| path.address().to_string()));
     details.extend(nic.place.numa.map(|node| format!("NUMA node {node}")));
-    let mut lines = vec![details.join(", ")];
+    let mut lines = vec![details.join(", "), OPENED.to_owned()];
     for port in &nic.ports {
         let gid = match choose_gid(port.link_layer, &port.gids, None) {
             Ok(choice) => format!("GID {} ({})", choice.gid, choice.reason),
@@ -84,6 +88,7 @@ fn describe(nic: &Nic) -> Finding {
     let ports: Vec<Value> = nic.ports.iter().map(|port| Value::from(port.to_string())).collect();
     finding
         .with("provider", nic.provider().word())
+        .with("opens_as", Provider::Posted.to_string())
         .with("pci", nic.place.path.as_ref().map(|path| path.address().to_string()))
         .with("numa", nic.place.numa)
         .with("ports", ports)
@@ -130,13 +135,16 @@ fn library(machine: &Machine, status: &LibraryStatus) -> Finding {
     let own = &status.library;
     let needs = |nic: &&Nic| own.driver.is_none() || own.driver == nic.driver.as_deref();
     let users = machine.nics().iter().filter(needs).count();
+    // Queues that kernels write need more than the library.
+    let unused = if own.driver.is_some() { ", which no driver here makes yet" } else { "" };
+    let purpose = format!("{}{unused}", own.purpose);
     let finding = match &status.problem {
-        None => Finding::ok("nics", own.soname, own.purpose),
+        None => Finding::ok("nics", own.soname, purpose),
         Some(problem) if users == 0 => {
-            Finding::missing("nics", own.soname, false, format!("{}: {problem}", own.purpose))
+            Finding::missing("nics", own.soname, false, format!("{purpose}: {problem}"))
         }
         Some(problem) => {
-            let detail = format!("{}: {problem}\nhint: {}", own.purpose, own.hint);
+            let detail = format!("{purpose}: {problem}\nhint: {}", own.hint);
             Finding::missing("nics", own.soname, false, detail)
         }
     };
@@ -188,6 +196,7 @@ mod tests {
             Machine::new(vec![nic("mlx5_0", "81", PortState::Active), nic("mlx5_1", "82", PortState::Down)]);
         let found = found(&machine);
         let detail = "mlx5, driver mlx5_core, firmware 28.40, 0000:81:00.0, NUMA node 1\n\
+                      opened by libibverbs: a thread of the host posts what kernels ask for (`posted`), and kernels do not write its queues\n\
                       port 1, Ethernet, ACTIVE, 400 Gb/s, eth2; GID 3 ::ffff:10.0.0.1 of eth2 (RoCE v2 over IPv4)";
         assert_eq!((found.len(), found[0].status, found[0].detail.as_str()), (2, Status::Ok, detail));
         let device = |name: &str, place| DevicePlace { name: name.to_owned(), place };
@@ -203,8 +212,15 @@ mod tests {
         let own =
             NicLibrary { soname: "libx.so", purpose: "x", hint: "install x", driver: Some("mlx5_core") };
         let missing = LibraryStatus { library: own, problem: Some("not there".to_owned()) };
-        assert_eq!(library(&machine, &missing).detail, "x: not there\nhint: install x");
-        assert_eq!(library(&Machine::default(), &missing).detail, "x: not there", "nobody needs it");
+        assert_eq!(
+            library(&machine, &missing).detail,
+            "x, which no driver here makes yet: not there\nhint: install x"
+        );
+        assert_eq!(
+            library(&Machine::default(), &missing).detail,
+            "x, which no driver here makes yet: not there",
+            "nobody needs it"
+        );
         assert_eq!(library(&machine, &LibraryStatus { problem: None, ..missing }).status, Status::Ok);
     }
 }

@@ -26,7 +26,7 @@ impl Blame {
             RankError::World { error, .. }
             | RankError::Work { error: anabranch_ep::Error::Shmem(error), .. } => blame.world(error),
             RankError::Work { error: anabranch_ep::Error::Hip(error), .. } => blame.code = error.code(),
-            RankError::Work { error: anabranch_ep::Error::Unreachable { peer }, .. } => {
+            RankError::Work { error: anabranch_ep::Error::Unreachable { peer, .. }, .. } => {
                 blame.rank(*peer);
             }
             RankError::Work { error, .. } => blame.code = code_below(error),
