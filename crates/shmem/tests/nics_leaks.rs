@@ -1,0 +1,34 @@
+//! Worlds with NICs, joined, used and left many times, leave nothing behind. Alone in its process, so that nobody else's
+//! threads, sockets and rings are counted.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use anabranch_shmem::{World, spawn_threads};
+use anabranch_softnic::SoftNics;
+use anabranch_testkit::Resources;
+use support::all;
+use support::engines::exchange;
+use support::nics::{Machines, soft};
+
+fn once() {
+    let machines = Machines::new(&[1, 1], 1, SoftNics::in_process(soft(None)));
+    all(spawn_threads(2, |rank| machines.setup(rank), |world: &World| exchange(world, 1)));
+}
+
+#[test]
+fn worlds_with_nics_leave_nothing_behind() {
+    // The first rounds start the machine's threads and load the kernel.
+    for _ in 0..5 {
+        once();
+    }
+    let before = Resources::now().unwrap();
+    for _ in 0..50 {
+        once();
+    }
+    let after = Resources::now().unwrap();
+    assert!(after.files <= before.files, "{before:?} {after:?}");
+    assert!(after.threads <= before.threads, "{before:?} {after:?}");
+    // Stacks of ended threads are kept for the next ones, so a few mappings come and go; 50 leaks would show.
+    assert!(after.mappings < before.mappings + 30, "{before:?} {after:?}");
+}
