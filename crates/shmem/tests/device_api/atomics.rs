@@ -4,14 +4,20 @@ use anabranch_hip::DeviceBuffer;
 use anabranch_hip_jit::KernelSpec;
 use anabranch_shmem::device_api::Mutant;
 use anabranch_shmem::device_api::conformance::{
-    ATOMICS, AtomicArgs, AtomicCase, AtomicKind, AtomicRun, mutant, spec,
+    ATOMICS, AtomicArgs, AtomicCase, AtomicKind, AtomicRun, AtomicWays, mutant, spec,
 };
 
 use crate::ranks::{OPERATION, Ranks, WAVES, pointer, read};
 
 pub(crate) const ENTRY: &str = "anabranch_shmem_conformance_atomics";
 
-pub(crate) fn arguments(ranks: &Ranks, rank: u32, log: &DeviceBuffer, case: AtomicCase) -> AtomicArgs {
+pub(crate) fn arguments(
+    ranks: &Ranks,
+    rank: u32,
+    log: &DeviceBuffer,
+    case: AtomicCase,
+    ways: AtomicWays,
+) -> AtomicArgs {
     let run = AtomicRun::new(ranks.size(), ranks.wave);
     AtomicArgs {
         team: ranks.team(rank),
@@ -24,10 +30,29 @@ pub(crate) fn arguments(ranks: &Ranks, rank: u32, log: &DeviceBuffer, case: Atom
         element_bytes: case.element_bytes,
         is_signed: u32::from(case.is_signed),
         operation: OPERATION,
+        ways: ways as u32,
+        reserved: 0,
     }
 }
 
+/// In each way in which ranks reach each other.
 pub(crate) fn check(ranks: &mut Ranks, spec: &KernelSpec, case: AtomicCase) -> Result<(), String> {
+    let size = ranks.size();
+    if !ranks.have_nics() {
+        return check_way(ranks, spec, case, AtomicWays::Mapped, |_| (0..size).collect());
+    }
+    // These map nobody but themselves.
+    check_way(ranks, spec, case, AtomicWays::Mapped, |target| vec![target])?;
+    check_way(ranks, spec, case, AtomicWays::Nic, |target| (0..size).filter(|rank| *rank != target).collect())
+}
+
+fn check_way(
+    ranks: &mut Ranks,
+    spec: &KernelSpec,
+    case: AtomicCase,
+    ways: AtomicWays,
+    sources: impl Fn(u32) -> Vec<u32>,
+) -> Result<(), String> {
     let run = AtomicRun::new(ranks.size(), ranks.wave);
     for rank in 0..run.ranks {
         let first = &run.first().to_le_bytes()[..case.element_bytes as usize];
@@ -36,14 +61,16 @@ pub(crate) fn check(ranks: &mut Ranks, spec: &KernelSpec, case: AtomicCase) -> R
     ranks.fill();
     let logs = ranks.buffers(run.log_words() * 8);
     ranks.run_well(spec, ENTRY, 1, run.threads(), |rank| {
-        Some(arguments(ranks, rank, &logs[rank as usize], case))
+        Some(arguments(ranks, rank, &logs[rank as usize], case, ways))
     });
     let logs: Vec<Vec<u64>> = logs.iter().map(read).collect();
     let after = |(before, target): (&Vec<u8>, u32)| {
-        run.after(case, target, before, &ranks.heap(target), &logs).map_err(|wrong| wrong.to_string())
+        let found = ranks.heap(target);
+        let after = run.after(case, target, &sources(target), before, &found, &logs);
+        after.map_err(|wrong| wrong.to_string())
     };
     let expected: Vec<Vec<u8>> = ranks.initial.iter().zip(0..).map(after).collect::<Result<_, _>>()?;
-    ranks.compare(&expected).map_err(|error| format!("{case:?}: {error}"))
+    ranks.compare(&expected).map_err(|error| format!("{case:?}, {ways:?}: {error}"))
 }
 
 #[test]
@@ -87,12 +114,12 @@ fn wrong_old_values_are_noticed() {
         .collect();
     let case = AtomicCase { kind: AtomicKind::FetchAdd, element_bytes: 8, is_signed: false };
     let before = vec![0; run.bytes() as usize];
-    run.after(case, 1, &before, &before, &right).unwrap();
+    run.after(case, 1, &[0, 1], &before, &before, &right).unwrap();
     for thread in [0, 5] {
         let mut wrong = right.clone();
         let at = ((run.participants + thread) * run.rounds * 3) as usize;
         wrong[1][at] = wrong[1][at].wrapping_add(run.value);
-        run.after(case, 1, &before, &before, &wrong).unwrap_err();
-        run.after(case, 0, &before, &before, &wrong).unwrap();
+        run.after(case, 1, &[0, 1], &before, &before, &wrong).unwrap_err();
+        run.after(case, 0, &[0, 1], &before, &before, &wrong).unwrap();
     }
 }

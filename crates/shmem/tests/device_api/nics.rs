@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_shmem::device_api::Mutant;
-use anabranch_shmem::device_api::conformance::{ATOMICS, AtomicCase, AtomicKind, BARRIER, COPY, CopyKind};
+use anabranch_shmem::device_api::conformance::{
+    ATOMICS, AtomicCase, AtomicKind, AtomicWays, BARRIER, COPY, CopyKind,
+};
 use anabranch_transport::Region;
 use anabranch_transport_rdma::device::{
     PHASE_NIC_OUT_OF_RANGE, PHASE_NIC_UNREGISTERED, PHASE_NIC_UNSUPPORTED,
@@ -159,7 +161,7 @@ fn what_the_nic_does_not_have_is_a_fault_and_nothing_moves() {
         let spec = ranks.spec(&ATOMICS);
         let logs = ranks.buffers(1 << 16);
         ranks.run(&spec, atomics::ENTRY, 1, 8, |rank| {
-            (rank == 0).then(|| atomics::arguments(&ranks, rank, &logs[0], case))
+            (rank == 0).then(|| atomics::arguments(&ranks, rank, &logs[0], case, AtomicWays::Nic))
         });
         let record = ranks.fault(0).unwrap();
         assert_eq!((record.phase, record.peer, record.seen), (PHASE_NIC_UNSUPPORTED, 1, 4));

@@ -272,6 +272,11 @@ impl Ranks {
         self.all[rank as usize].queues.iter().filter_map(|queue| queue.engine().stopped()).collect()
     }
 
+    /// Whether ranks reach each other by NIC.
+    pub(crate) fn have_nics(&self) -> bool {
+        self.all.iter().any(|rank| rank.rdma.is_some())
+    }
+
     pub(crate) fn size(&self) -> u32 {
         self.all.len() as u32
     }

@@ -1,11 +1,11 @@
 //! Every operation at every scope between all ranks at once, with every byte of every rank's region compared.
 
 use anabranch::shmem::device_api::conformance::{
-    ATOMICS, AtomicArgs, AtomicCase, AtomicKind, AtomicRun, COPY, Copies, CopyArgs, CopyCase, CopyKind,
-    MESSAGE, MessageArgs, MessageMode, MessageRun, draw,
+    ATOMICS, AtomicArgs, AtomicCase, AtomicKind, AtomicRun, AtomicWays, COPY, Copies, CopyArgs, CopyCase,
+    CopyKind, MESSAGE, MessageArgs, MessageMode, MessageRun, draw,
 };
 use anabranch::transport::{Operation, Scope, Support};
-use anabranch::{Error, World};
+use anabranch::{Error, GlobalRank, World};
 
 use super::super::link;
 use super::region::{Grid, OPERATION, Region, words};
@@ -42,6 +42,8 @@ pub(crate) struct Matrix<'w> {
     region: Region<'w>,
     /// What each rank's region holds before each cell, as every rank knows.
     initial: Vec<Vec<u8>>,
+    /// Whether any rank is reached by NIC: then each is by some, as nodes are.
+    by_nic: bool,
     pub(crate) cells: Vec<Cell>,
     pub(crate) lacking: Lacking,
 }
@@ -118,7 +120,8 @@ impl<'w> Matrix<'w> {
         let mut state = 1;
         let initial = (0..ranks).map(|_| (0..bytes).map(|_| draw(&mut state) as u8).collect()).collect();
         let region = Region::new(world, bytes)?;
-        Ok(Self { region, initial, cells: Vec::new(), lacking: Vec::new() })
+        let by_nic = (0..ranks).any(|rank| world.is_by_nic(GlobalRank::new(rank)));
+        Ok(Self { region, initial, by_nic, cells: Vec::new(), lacking: Vec::new() })
     }
 
     /// Runs the whole matrix; `say` hears what comes next. Collective over the world.
@@ -149,7 +152,10 @@ impl<'w> Matrix<'w> {
             say(&format!("{case:?}"));
             let scope = if case.kind == AtomicKind::SignalAdd { Scope::Block } else { Scope::Thread };
             if self.has(operations(case.kind), scope, case.element_bytes)? {
-                self.atomics(case)?;
+                self.atomics(case, AtomicWays::Mapped)?;
+                if self.by_nic {
+                    self.atomics(case, AtomicWays::Nic)?;
+                }
             }
         }
         Ok(())
@@ -301,7 +307,7 @@ impl<'w> Matrix<'w> {
         self.enter(cell, wrong)
     }
 
-    fn atomics(&mut self, case: AtomicCase) -> anyhow::Result<()> {
+    fn atomics(&mut self, case: AtomicCase, ways: AtomicWays) -> anyhow::Result<()> {
         let region = &mut self.region;
         let world = region.world;
         let run = AtomicRun::new(world.size(), world.device().wave_size());
@@ -322,6 +328,8 @@ impl<'w> Matrix<'w> {
             element_bytes: case.element_bytes,
             is_signed: u32::from(case.is_signed),
             operation: OPERATION,
+            ways: ways as u32,
+            reserved: 0,
         };
         let grid = Grid { blocks: 1, threads: run.threads() };
         let us = region.run(&ATOMICS, "anabranch_shmem_conformance_atomics", grid, 1, Some(&arguments))?;
@@ -329,22 +337,26 @@ impl<'w> Matrix<'w> {
         let mine: Vec<u8> = log.words()?.iter().flat_map(|word| word.to_le_bytes()).collect();
         let logs = world.exchange(world.group(), "bench shmem: old values", &mine).map_err(Error::from)?;
         let logs: Vec<Vec<u64>> = logs.iter().map(|log| words(log)).collect();
-        let wrong = match run.after(case, me, &before, &found, &logs) {
+        // Who is reached by NIC from here reaches this rank by NIC.
+        let is_meant = |rank: &u32| world.is_by_nic(GlobalRank::new(*rank)) == (ways == AtomicWays::Nic);
+        let sources: Vec<u32> = (0..run.ranks).filter(is_meant).collect();
+        let wrong = match run.after(case, me, &sources, &before, &found, &logs) {
             Ok(expected) => first_difference(&found, &expected),
             Err(wrong) => Some(wrong.to_string()),
         };
-        let calls = u64::from(run.ranks * run.rounds);
+        let calls = sources.len() as u64 * u64::from(run.rounds);
         let (op, scope, groups) = match case.kind {
             AtomicKind::SignalAdd => ("signal", "all", u64::from(run.threads())),
             AtomicKind::SetFetch => ("atomic_set, atomic_fetch", "thread", u64::from(run.participants)),
             AtomicKind::FetchBits => ("atomic_fetch_or, _xor, _and", "thread", u64::from(run.participants)),
             kind => (operations(kind)[0].word(), "thread", u64::from(run.participants)),
         };
+        let way = if ways == AtomicWays::Nic { "by NIC" } else { "by mapped memory" };
         let signed = if case.is_signed { "i" } else { "u" };
         let cell = Cell {
             op,
             scope,
-            what: format!("{signed}{}, all threads of all ranks on the same words", 8 * width),
+            what: format!("{signed}{}, all threads on the same words, {way}", 8 * width),
             operations: calls * groups,
             bytes: Some(width as u64),
             us,

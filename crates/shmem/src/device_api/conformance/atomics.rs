@@ -78,6 +78,17 @@ impl AtomicCase {
     }
 }
 
+/// Which members a run is to. A word is worked on in one way: NICs' operations are atomic among themselves, and not all are so with
+/// respect to a GPU's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum AtomicWays {
+    /// Those whose memory is mapped, itself too.
+    Mapped = 1,
+    /// Those by NIC.
+    Nic = 2,
+}
+
 /// Who takes part, how often. One block a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicRun {
@@ -124,8 +135,9 @@ impl AtomicRun {
         u64::MAX - 99
     }
 
-    /// What `target`'s region holds behind the operations, from what it held `before` (with [`Self::first`] at [`Self::WORDS`]).
-    /// `logs` are all ranks', `found` is the region as it is: which token came last is not determined.
+    /// What `target`'s region holds behind the operations of `sources`, the ranks that reach it in the run's way, from what it held
+    /// `before` (with [`Self::first`] at [`Self::WORDS`]). `logs` are all ranks', `found` is the region as it is: which token came last is
+    /// not determined.
     ///
     /// # Errors
     /// Old values that cannot have been handed out.
@@ -133,6 +145,7 @@ impl AtomicRun {
         &self,
         case: AtomicCase,
         target: u32,
+        sources: &[u32],
         before: &[u8],
         found: &[u8],
         logs: &[Vec<u64>],
@@ -144,17 +157,17 @@ impl AtomicRun {
             after[at..at + width].copy_from_slice(&value.to_le_bytes()[..width]);
         };
         match case.kind {
-            AtomicKind::SetFetch => self.set_words(case, target, logs, &mut set)?,
+            AtomicKind::SetFetch => self.set_words(case, target, sources, logs, &mut set)?,
             AtomicKind::SignalAdd => {
                 let lanes = u64::from(self.threads());
-                let calls = u64::from(self.rounds * self.ranks);
+                let calls = u64::from(self.rounds) * sources.len() as u64;
                 for (element, groups) in [(0, lanes), (2, lanes / u64::from(self.wave)), (4, 1)] {
                     let at = Self::WORDS as usize + element as usize * 8;
                     let old = word_of(&before[at..at + 8]);
                     set(element, old.wrapping_add(groups * calls * self.value));
                 }
             }
-            _ => set(0, self.last_word(case, target, found, logs)?),
+            _ => set(0, self.last_word(case, target, sources, found, logs)?),
         }
         Ok(after)
     }
@@ -172,10 +185,15 @@ impl AtomicRun {
         log.chunks_exact(3).map(|three| [three[0], three[1], three[2]])
     }
 
-    /// One of the three, from everybody, sorted.
-    fn sorted(&self, logs: &[Vec<u64>], target: u32, which: usize) -> Vec<u64> {
-        let threads =
-            (0..self.ranks).flat_map(|rank| (0..self.participants).map(move |thread| (rank, thread)));
+    /// Ranks and threads that take part.
+    fn threads_of<'a>(&self, sources: &'a [u32]) -> impl Iterator<Item = (u32, u32)> + use<'a> {
+        let participants = self.participants;
+        sources.iter().flat_map(move |rank| (0..participants).map(move |thread| (*rank, thread)))
+    }
+
+    /// One of the three, from all of them, sorted.
+    fn sorted(&self, logs: &[Vec<u64>], target: u32, sources: &[u32], which: usize) -> Vec<u64> {
+        let threads = self.threads_of(sources);
         let of = |(rank, thread)| self.of_thread(logs, rank, thread, target).map(move |three| three[which]);
         let mut values: Vec<u64> = threads.flat_map(of).collect();
         values.sort_unstable();
@@ -187,23 +205,24 @@ impl AtomicRun {
         &self,
         case: AtomicCase,
         target: u32,
+        sources: &[u32],
         found: &[u8],
         logs: &[Vec<u64>],
     ) -> Result<u64, WrongOldValues> {
         let (first, value) = (self.first(), self.value);
-        let everybody = self.ranks * self.participants;
-        let calls = u64::from(everybody * self.rounds);
-        let bits = (0..everybody).fold(0, |bits, number| bits | 1u64 << number);
+        let calls = sources.len() as u64 * u64::from(self.participants * self.rounds);
+        let number = |(rank, thread)| rank * self.participants + thread;
+        let bits = self.threads_of(sources).fold(0, |bits, thread| bits | 1u64 << number(thread));
         let wrong = WrongOldValues { case, target };
         let same = |right: bool| if right { Ok(()) } else { Err(wrong) };
         let handed_out = |step: u64| {
             let mut olds: Vec<u64> = (0..calls).map(|n| case.logged(first.wrapping_add(n * step))).collect();
             olds.sort_unstable();
-            same(self.sorted(logs, target, 0) == olds)
+            same(self.sorted(logs, target, sources, 0) == olds)
         };
         match case.kind {
             AtomicKind::Add => {
-                let sum: u64 = (1..=u64::from(self.ranks)).sum();
+                let sum: u64 = sources.iter().map(|rank| u64::from(rank + 1)).sum();
                 Ok(first.wrapping_add(sum * value * u64::from(self.participants * self.rounds)))
             }
             AtomicKind::FetchAdd => handed_out(value).map(|()| first.wrapping_add(calls * value)),
@@ -212,9 +231,9 @@ impl AtomicRun {
             AtomicKind::And => Ok(first & !bits),
             AtomicKind::Xor => Ok(first ^ bits), // an odd number of times
             AtomicKind::FetchBits => {
-                for number in 0..everybody {
+                for (rank, thread) in self.threads_of(sources) {
+                    let number = number((rank, thread));
                     let mut before = first >> number & 1;
-                    let (rank, thread) = (number / self.participants, number % self.participants);
                     for olds in self.of_thread(logs, rank, thread, target) {
                         same(olds.map(|old| old >> number & 1) == [before, 1, 0])?;
                         before = 0;
@@ -226,9 +245,9 @@ impl AtomicRun {
                 // Every token, and the first value, is handed out once or is the last.
                 let at = Self::WORDS as usize;
                 let last = word_of(&found[at..at + case.element_bytes as usize]);
-                let mut seen = self.sorted(logs, target, 0);
+                let mut seen = self.sorted(logs, target, sources, 0);
                 seen.push(case.logged(last));
-                let mut given = self.sorted(logs, target, 1);
+                let mut given = self.sorted(logs, target, sources, 1);
                 given.push(case.logged(first));
                 seen.sort_unstable();
                 given.sort_unstable();
@@ -243,11 +262,12 @@ impl AtomicRun {
         &self,
         case: AtomicCase,
         target: u32,
+        sources: &[u32],
         logs: &[Vec<u64>],
         set: &mut impl FnMut(u64, u64),
     ) -> Result<(), WrongOldValues> {
-        for number in 0..self.ranks * self.participants {
-            let (rank, thread) = (number / self.participants, number % self.participants);
+        for (rank, thread) in self.threads_of(sources) {
+            let number = rank * self.participants + thread;
             for (olds, round) in self.of_thread(logs, rank, thread, target).zip(0..) {
                 let at = u64::from((target * self.participants + thread) * self.rounds + round) * 3;
                 let put = mixed(self.value + u64::from(number) + at);

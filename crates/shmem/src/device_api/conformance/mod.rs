@@ -11,7 +11,7 @@ mod atomics;
 mod copies;
 mod messages;
 
-pub use atomics::{AtomicCase, AtomicKind, AtomicRun, WrongOldValues};
+pub use atomics::{AtomicCase, AtomicKind, AtomicRun, AtomicWays, WrongOldValues};
 pub use copies::{Copies, CopyKind, Places, SIZES, after};
 pub use messages::{MessageMode, MessageRun};
 
@@ -163,6 +163,10 @@ device_struct! {
         pub is_signed: u32,
         /// The operation's code in fault records.
         pub operation: u32,
+        /// To which members ([`AtomicWays`]): 1 those whose memory is mapped, 2 those by NIC, 3 all.
+        pub ways: u32,
+        /// Zero.
+        pub reserved: u32,
     }
 }
 
