@@ -44,7 +44,7 @@ fn what_cannot_be_run_is_refused_before_there_are_ranks() {
     for (more, words) in [
         (&["--ranks", "33"][..], "at most 32 with it"),
         (&["--ranks", "2", "--bytes", "0"], "no number of bytes"),
-        (&["--ranks", "2", "--bytes", "64 MiB", "--set", "heap.bytes=64 MiB"], "heap.bytes is 67108864"),
+        (&["--ranks", "2", "--bytes", "33550336", "--set", "heap.bytes=64 MiB"], "heap.bytes is 67108864"),
         (&["--ranks", "1"], "at least 2 ranks"),
     ] {
         let done = run(&[BASE, more].concat());

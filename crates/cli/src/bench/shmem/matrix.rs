@@ -4,7 +4,7 @@ use anabranch::shmem::device_api::conformance::{
     ATOMICS, AtomicArgs, AtomicCase, AtomicKind, AtomicRun, AtomicWays, COPY, Copies, CopyArgs, CopyCase,
     CopyKind, MESSAGE, MessageArgs, MessageMode, MessageRun, draw,
 };
-use anabranch::transport::{Operation, Scope, Support};
+use anabranch::transport::{Operation, Route, Scope, Support};
 use anabranch::{Error, GlobalRank, World};
 
 use super::super::link;
@@ -91,9 +91,10 @@ fn operations(kind: AtomicKind) -> &'static [Operation] {
     }
 }
 
-/// Whether every rank is reached by a route that has the operation, for elements of so many bytes; or the first that has it not.
-pub(crate) fn lacking(
+/// The first of the routes that has not the operation, for elements of so many bytes, in words.
+pub(crate) fn lacking<'a>(
     world: &World,
+    mut routes: impl Iterator<Item = &'a Route>,
     operation: Operation,
     scope: Scope,
     element_bytes: u32,
@@ -103,7 +104,7 @@ pub(crate) fn lacking(
         Support::Words64 => element_bytes == 8,
         Support::Unsupported => false,
     };
-    let route = world.routes().iter().find(|route| !has(world.support(route.peer, operation, scope)))?;
+    let route = routes.find(|route| !has(world.support(route.peer, operation, scope)))?;
     let narrow =
         if operation.is_atomic() { format!(" of {} bits", 8 * element_bytes) } else { String::new() };
     Some(format!("{operation}{narrow} at scope {scope}, over {} ({})", route.kind, route.peer))
@@ -169,7 +170,9 @@ impl<'w> Matrix<'w> {
     /// Whether all ranks have it; what some rank has not is noted. Collective over the world.
     fn has(&mut self, operations: &[Operation], scope: Scope, element_bytes: u32) -> Result<bool, Error> {
         let world = self.region.world;
-        let lacks = operations.iter().find_map(|one| lacking(world, *one, scope, element_bytes));
+        let lacks = operations
+            .iter()
+            .find_map(|one| lacking(world, world.routes().iter(), *one, scope, element_bytes));
         let said = lacks.unwrap_or_default();
         let all = world.exchange(world.group(), "bench shmem: support", said.as_bytes())?;
         let first = all.iter().find(|said| !said.is_empty());
@@ -182,16 +185,16 @@ impl<'w> Matrix<'w> {
     }
 
     /// Enters a cell; right where this rank found nothing wrong. Collective over the world.
-    fn enter(&mut self, cell: Cell, wrong: Option<String>) -> anyhow::Result<()> {
+    fn enter(&mut self, cell: Cell, wrong: Option<&str>) -> anyhow::Result<()> {
         let world = self.region.world;
-        if let Some(wrong) = &wrong {
+        if let Some(wrong) = wrong {
             let Cell { op, scope, what, .. } = &cell;
             tracing::error!("{op} at scope {scope}, {what}: {} has {wrong}", world.rank());
         }
         let verified = link::all_agree(world, "bench shmem: verified", wrong.is_none())?;
         let times = link::gather(world, "bench shmem: times", &[cell.us])?;
         let us = times.iter().flatten().copied().fold(0.0, f64::max);
-        self.cells.push(Cell { verified, us, ..cell });
+        self.cells.push(Cell { us, verified, ..cell });
         Ok(())
     }
 
@@ -239,7 +242,7 @@ impl<'w> Matrix<'w> {
             us,
             verified: false,
         };
-        self.enter(cell, wrong)
+        self.enter(cell, wrong.as_deref())
     }
 
     fn messages(
@@ -304,7 +307,7 @@ impl<'w> Matrix<'w> {
             us,
             verified: false,
         };
-        self.enter(cell, wrong)
+        self.enter(cell, wrong.as_deref())
     }
 
     fn atomics(&mut self, case: AtomicCase, ways: AtomicWays) -> anyhow::Result<()> {
@@ -362,7 +365,7 @@ impl<'w> Matrix<'w> {
             us,
             verified: false,
         };
-        self.enter(cell, wrong)
+        self.enter(cell, wrong.as_deref())
     }
 }
 

@@ -20,6 +20,9 @@ use crate::ranks::RankContext;
 use matrix::{Cell, Matrix};
 use speed::{Plan, Timed};
 
+/// What of the heap is left for teams: far more than flags of [`AtomicRun::MOST_RANKS`] ranks.
+const TEAM_BYTES: u64 = 1 << 20;
+
 /// `anabranch bench shmem`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ShmemArgs {
@@ -82,11 +85,13 @@ pub(crate) fn check(arguments: &ShmemArgs, config: &Config, ranks: u32) -> anyho
     let times = arguments.plan(config.device.runtime == RuntimeKind::Host).heap_bytes();
     let matrix = if arguments.runs(Part::Matrix) { matrix::heap_bytes(ranks) } else { 0 };
     let heap = config.heap.bytes.bytes();
+    // A team takes some too.
+    let room = heap.saturating_sub(TEAM_BYTES);
     match times {
-        Some(times) if times.max(matrix) <= heap => Ok(()),
+        Some(times) if times.max(matrix) <= room => Ok(()),
         _ => bail!(
-            "the matrix of {ranks} ranks needs {matrix} bytes and the largest of --bytes {}, and heap.bytes is {heap}: set \
-             heap.bytes, or smaller --bytes",
+            "the matrix of {ranks} ranks needs {matrix} bytes and the largest of --bytes {}, and heap.bytes is {heap}, of \
+             which {TEAM_BYTES} are for teams: set heap.bytes, or smaller --bytes",
             times.map_or_else(|| "more than there are".to_owned(), |bytes| bytes.to_string())
         ),
     }
@@ -113,13 +118,16 @@ pub(crate) fn measure(context: &RankContext<'_>, arguments: &ShmemArgs) -> anyho
         matrix.free()?;
     }
     if arguments.runs(Part::Times) {
-        let timed = speed::measure(world, &arguments.plan(host), say)?;
+        let (timed, without) = speed::measure(world, &arguments.plan(host), say)?;
+        lacking.extend(without);
         rows.extend(timed.iter().map(|timed| row_of_time(world, timed)));
     }
     context.progress.clear();
     let compiled = context.compiled()?;
     if context.is_root() {
-        rows.iter_mut().for_each(|row| row.compiled = compiled);
+        for row in &mut rows {
+            row.compiled = compiled;
+        }
         row::print_rows(&rows, context.json)?;
         for lacking in lacking {
             tracing::warn!("left out, as it is not supported: {lacking}");

@@ -6,7 +6,7 @@ use anabranch::{Error, GlobalRank, World};
 
 use super::super::link;
 use super::super::statistics::Samples;
-use super::matrix::{self, lacking};
+use super::matrix::{self, Lacking, lacking};
 use super::region::{Grid, OPERATION, Region};
 
 /// What was timed to one peer.
@@ -39,7 +39,13 @@ pub(crate) struct Plan {
 impl Plan {
     /// Bytes of the heap that it takes: what is sent and what is received.
     pub(crate) fn heap_bytes(&self) -> Option<u64> {
-        self.largest().checked_add(4096)?.checked_mul(2)
+        self.largest().checked_add(4096)?.checked_next_multiple_of(16)?.checked_mul(2)
+    }
+
+    /// Bytes from one operation's target to the next, and how many have one of their own; the others begin again at the first.
+    fn targets(&self, bytes: u64) -> (u64, u64) {
+        let stride = bytes.max(8).next_multiple_of(16);
+        (stride, (self.incoming() / stride).clamp(1, u64::from(self.operations)))
     }
 
     fn largest(&self) -> u64 {
@@ -67,21 +73,28 @@ fn peers(world: &World) -> anyhow::Result<Vec<(u32, String)>> {
     Ok(serde_json::from_slice(all.first().map_or(&[], Vec::as_slice))?)
 }
 
-/// Times every operation at its widest scope. Collective over the world.
+/// Times every operation at its widest scope. What rank 0 has not to a peer is left out, and said at the end. Collective over the world.
 ///
 /// # Errors
 /// More than the heap holds; what made the world fail.
-pub(crate) fn measure(world: &World, plan: &Plan, say: impl Fn(&str)) -> anyhow::Result<Vec<Timed>> {
+pub(crate) fn measure(
+    world: &World,
+    plan: &Plan,
+    say: impl Fn(&str),
+) -> anyhow::Result<(Vec<Timed>, Lacking)> {
     let mut region = Region::new(world, plan.heap_bytes().unwrap_or(u64::MAX))?;
     let mut rows = Vec::new();
+    let mut lacking_all = Vec::new();
     for (peer, route) in peers(world)? {
         for kind in CopyKind::ALL {
             let scope = if kind.is_value() { Scope::Thread } else { Scope::Block };
-            // Rank 0 decides.
-            let lacks = lacking(world, matrix::operation(kind), scope, 8).is_some();
-            let lacks =
-                world.exchange(world.group(), "bench shmem: can", &[u8::from(lacks)]).map_err(Error::from)?;
-            if lacks.iter().any(|said| said.as_slice() != [0]) {
+            // Rank 0 decides: it alone sends.
+            let routes = world.routes().iter().filter(|route| route.peer.get() == peer);
+            let lacks = lacking(world, routes, matrix::operation(kind), scope, 8).unwrap_or_default();
+            let said =
+                world.exchange(world.group(), "bench shmem: can", lacks.as_bytes()).map_err(Error::from)?;
+            if let Some(lacks) = said.first().filter(|lacks| !lacks.is_empty()) {
+                lacking_all.push(String::from_utf8_lossy(lacks).into_owned());
                 continue;
             }
             let sizes = if kind.is_value() { &[8][..] } else { &plan.sizes };
@@ -94,7 +107,7 @@ pub(crate) fn measure(world: &World, plan: &Plan, say: impl Fn(&str)) -> anyhow:
         }
     }
     region.free()?;
-    Ok(rows)
+    Ok((rows, lacking_all))
 }
 
 fn one(
@@ -107,7 +120,7 @@ fn one(
 ) -> anyhow::Result<(Samples, bool)> {
     let world = region.world;
     let (me, incoming) = (region.rank(), plan.incoming());
-    // What each of the two holds where it is sent from; `other` is what it must not be any more.
+    // What each of the two holds where it is sent from.
     let pattern = |rank: u32| -> Vec<u8> {
         let mut state = u64::from(rank) * 1000 + bytes + kind as u64;
         (0..bytes.max(8)).map(|_| draw(&mut state) as u8).collect()
@@ -116,22 +129,29 @@ fn one(
     first.resize(incoming as usize, 0);
     // Signals go to the end of the part that is sent from, which has 4096 bytes more than any operation.
     let signal = incoming - 16;
-    first.resize((incoming + bytes.max(8)) as usize, 0xa5);
+    let (stride, targets) = plan.targets(bytes);
+    first.resize((incoming + targets * stride) as usize, 0xa5);
     region.fill(&first)?;
     let base = region.offset();
-    let (local, remote) = if kind.is_get() { (incoming, 0) } else { (0, incoming) };
     let value = u64::from_le_bytes(std::array::from_fn(|at| pattern(0)[at]));
-    let case = CopyCase {
-        remote: base + remote,
-        local: base + local,
-        bytes,
-        signal: base + signal,
-        value,
-        peer,
-        signal_op: 1,
+    let case = |number: u64| {
+        let target = incoming + number % targets * stride;
+        let (local, remote) = if kind.is_get() { (target, 0) } else { (0, target) };
+        CopyCase {
+            remote: base + remote,
+            local: base + local,
+            bytes,
+            signal: base + signal,
+            value,
+            peer,
+            signal_op: 1,
+        }
     };
-    let cases = region.buffer(bytemuck::cast_slice(&vec![case; plan.operations as usize]))?;
-    let statuses = region.buffer(&vec![0; plan.operations as usize * 4])?;
+    let all: Vec<CopyCase> = (0..u64::from(plan.operations)).map(case).collect();
+    let cases = region.buffer(bytemuck::cast_slice(&all))?;
+    // What no case writes is no success.
+    let unwritten = if me == 0 { 0xff } else { 0 };
+    let statuses = region.buffer(&vec![unwritten; plan.operations as usize * 4])?;
     let arguments = CopyArgs {
         team: region.team(),
         cases: cases.pointer(),
@@ -164,7 +184,9 @@ fn one(
     let receiver = if kind.is_get() { 0 } else { peer };
     if me == receiver {
         let sent = if kind.is_get() { pattern(peer) } else { pattern(0) };
-        expected[incoming as usize..][..bytes as usize].copy_from_slice(&sent[..bytes as usize]);
+        for target in expected[incoming as usize..].chunks_exact_mut(stride as usize) {
+            target[..bytes as usize].copy_from_slice(&sent[..bytes as usize]);
+        }
     }
     if me == peer && kind.signals() {
         let old = &expected[signal as usize..][..8];
