@@ -97,7 +97,8 @@ fn every_package_is_the_registrys_or_the_workspaces() {
 #[test]
 fn packages_from_elsewhere_are_found() {
     let lock = |entry: &str| -> Table {
-        toml::from_str(&format!("[[package]]\nname = \"one\"\nversion = \"1.0.0\"\n{entry}\n")).unwrap_or_default()
+        toml::from_str(&format!("[[package]]\nname = \"one\"\nversion = \"1.0.0\"\n{entry}\n"))
+            .unwrap_or_default()
     };
     let (members, sum) = (["ours".to_owned()], "0".repeat(64));
     for entry in [
@@ -127,6 +128,7 @@ fn manifests_that_take_from_elsewhere_are_found() {
         let table: Table = toml::from_str(text).unwrap_or_default();
         assert_eq!(detours(root(), &table).len(), 1, "{text}");
     }
-    let good = "[dependencies]\none = { path = \"crates/ranks\" }\ntwo = \"1\"\n[lib]\npath = \"src/other.rs\"\n";
+    let good =
+        "[dependencies]\none = { path = \"crates/ranks\" }\ntwo = \"1\"\n[lib]\npath = \"src/other.rs\"\n";
     assert_eq!(detours(root(), &toml::from_str(good).unwrap_or_default()), [""; 0]);
 }

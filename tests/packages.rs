@@ -11,6 +11,12 @@ use anabranch::jit::{KernelSpec, KernelUnit, Rendered};
 /// Files that cargo writes into a package and that are not in the tree.
 const WRITTEN: [&str; 3] = [".cargo_vcs_info.json", "Cargo.lock", "Cargo.toml.orig"];
 
+/// Files that units and includes call otherwise than crate and file: where they are packed, and where they are looked for.
+const OTHER_NAMES: [(&str, &str); 2] = [
+    ("crates/hip-host/device/host_abi.h", "crates/hip-jit/device/anabranch/host_abi.h"),
+    ("crates/shmem/kernels/p2p.hip", "crates/shmem/kernels/bench_p2p.hip"),
+];
+
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
@@ -25,9 +31,12 @@ fn packages() -> Vec<PathBuf> {
 
 /// What cargo would put into the package of a folder.
 fn packed(folder: &Path) -> Vec<String> {
+    let manifest = fs::read_to_string(root().join(folder).join("Cargo.toml")).unwrap();
+    let manifest: toml::Table = toml::from_str(&manifest).unwrap();
     let output = Command::new(env!("CARGO"))
-        .args(["package", "--list", "--offline", "--allow-dirty", "--manifest-path"])
-        .arg(root().join(folder).join("Cargo.toml"))
+        .args(["package", "--list", "--offline", "--allow-dirty", "--package"])
+        .arg(manifest["package"]["name"].as_str().unwrap())
+        .current_dir(root())
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -52,6 +61,10 @@ fn unpack(target: &Path) -> usize {
             fs::copy(root().join(&package).join(file), place).unwrap();
             files += 1;
         }
+    }
+    // Files that kernels know by other names than those they have.
+    for (file, name) in OTHER_NAMES {
+        fs::copy(target.join(file), target.join(name)).unwrap();
     }
     files
 }
@@ -79,7 +92,8 @@ fn lost(folder: &Path) -> Vec<String> {
         match (render(&bare, Some(folder)), render(&spec, None).unwrap()) {
             (Ok(found), wanted) if found == wanted => {}
             (Ok(found), wanted) => {
-                let headers = wanted.headers.iter().filter(|(name, text)| found.headers.get(*name) != Some(text));
+                let headers =
+                    wanted.headers.iter().filter(|(name, text)| found.headers.get(*name) != Some(text));
                 lost.push(format!("{name}: {:?}", headers.map(|(name, _)| name).collect::<Vec<_>>()));
             }
             (Err(error), _) => lost.push(format!("{name}: {error}")),
@@ -112,7 +126,8 @@ fn missing(folder: &Path) -> Vec<String> {
     for source in sources.iter().filter(|source| source.exists()) {
         for path in included(&fs::read_to_string(source).unwrap()) {
             let place = source.parent().unwrap().join(path);
-            let is_there = place.canonicalize().is_ok_and(|place| place.starts_with(folder.canonicalize().unwrap()));
+            let is_there =
+                place.canonicalize().is_ok_and(|place| place.starts_with(folder.canonicalize().unwrap()));
             if !is_there {
                 missing.push(format!("{}: {path}", source.display()));
             }
