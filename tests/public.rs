@@ -23,6 +23,21 @@ const CRATES: [(&str, &str); 10] = [
     ("transport-rdma", "crates/transport-rdma/src"),
 ];
 
+/// Macros of the crates that make public items of what they are given.
+const MAKING: [&str; 11] = [
+    "device_struct",
+    "elements",
+    "errors",
+    "handle",
+    "hip_table",
+    "layout",
+    "operators",
+    "property_fields",
+    "rank_type",
+    "transport_trait",
+    "words",
+];
+
 /// Attributes that belong to an interface.
 const KEPT: [&str; 4] = ["#[derive(", "#[non_exhaustive]", "#[macro_export]", "#[deprecated"];
 /// Attributes of what is for tests, for another build, or not for users.
@@ -145,7 +160,6 @@ fn items(file: &Path, lines: &[&str], depth: usize, found: &mut Vec<String>) {
             }
             ("macro_rules", _) if !kept.is_empty() => say(depth, &head, &kept),
             ("macro_rules", _) | (_, false) if !is_call(&head) => {}
-            // A call of a macro that declares something.
             (_, false) => say(depth, &joined(lines), &kept),
             ("use", true) => say(depth, &joined(lines), &kept),
             // Values are no interface, and most are long.
@@ -167,13 +181,9 @@ fn items(file: &Path, lines: &[&str], depth: usize, found: &mut Vec<String>) {
     }
 }
 
-/// Whether a declaration is a call of a macro.
+/// Whether a declaration is a call of a macro that makes public items.
 fn is_call(head: &str) -> bool {
-    let name: String =
-        head.chars().take_while(|letter| letter.is_ascii_lowercase() || *letter == '_').collect();
-    head[name.len()..].starts_with('!')
-        && !name.is_empty()
-        && !["macro_rules", "thread_local"].contains(&&*name)
+    head.split_once('!').is_some_and(|(name, _)| MAKING.contains(&name))
 }
 
 fn source(file: &Path, depth: usize, found: &mut Vec<String>) {
