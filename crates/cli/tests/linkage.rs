@@ -65,7 +65,7 @@ fn complaints(bytes: &[u8]) -> Vec<String> {
             found.push(format!("needs {library}"));
         }
     }
-    for symbol in elf.dynamic_symbols().filter(|symbol| symbol.is_undefined()) {
+    for symbol in elf.dynamic_symbols().filter(ObjectSymbol::is_undefined) {
         let name = symbol.name().unwrap();
         if name == "atexit" || is_of_a_vendor(name) {
             found.push(format!("asks the loader for {name}"));
