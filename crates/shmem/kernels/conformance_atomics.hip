@@ -1,5 +1,5 @@
-// Atomics: every thread of every rank works on the same word of each rank. Old values are logged, so that the oracle can
-// tell whether each was handed out once.
+// Atomics: every thread of every rank works on the same word of each rank that it reaches in the way that is asked for. Old values are
+// logged, so that the oracle can tell whether each was handed out once.
 #include "anabranch/prelude.h"
 #include "shmem/shmem.h"
 #include "shmem/conformance.h"
@@ -61,6 +61,14 @@ static ANABRANCH_DEVICE void run_round(const Grid& grid, const shmem::Context& c
     for (u32 i = 0; i < 3; ++i) private_store(grid, log + i, static_cast<u64>(old[i]));
 }
 
+enum AtomicWay : u32 { WAY_MAPPED = 1, WAY_NIC = 2 };
+
+// Whether this run is for the peer: NICs' operations on a word are not atomic with respect to a GPU's.
+static ANABRANCH_DEVICE bool is_meant(const Grid& grid, const shmem::Context& context, const AtomicArgs& args,
+                                      shmem::GroupRank peer) {
+    return (args.ways & (shmem::is_by_nic(grid, context, peer) ? WAY_NIC : WAY_MAPPED)) != 0;
+}
+
 template <class T>
 static ANABRANCH_DEVICE void run(const Grid& grid, const shmem::Context& context, const AtomicArgs& args) {
     u32 thread = Groups<shmem::Thread>::index(grid);
@@ -69,6 +77,7 @@ static ANABRANCH_DEVICE void run(const Grid& grid, const shmem::Context& context
     for (u32 round = 0; round < args.rounds; ++round) {
         for (u32 i = 0; i < context.size(); ++i) {
             u32 peer = (context.team.rank + i) % context.size();
+            if (!is_meant(grid, context, args, shmem::GroupRank{peer})) continue;
             u64* log = args.log + ((static_cast<u64>(peer) * args.participants + thread) * args.rounds + round) * 3;
             run_round<T>(grid, context, args, shmem::GroupRank{peer}, number, log);
         }
@@ -83,6 +92,7 @@ static ANABRANCH_DEVICE void add_signals(const Grid& grid, const shmem::Context&
     for (u32 round = 0; round < args.rounds; ++round) {
         for (u32 i = 0; i < context.size(); ++i) {
             shmem::GroupRank peer = {(context.team.rank + i) % context.size()};
+            if (!is_meant(grid, context, args, peer)) continue;
             shmem::SignalOp op = shmem::SignalOp::ADD;
             shmem::signal<shmem::Thread>(grid, context, word, args.value, op, peer);
             shmem::signal<shmem::Wave>(grid, context, word + 2, args.value, op, peer);

@@ -1,4 +1,4 @@
-//! The benchmarks' own kernels and what goes into them: the only place of this program with unsafe code.
+//! The benchmarks' own kernels and what goes into them. Unsafe code of this program stands here and in `shmem/region.rs`.
 #![expect(unsafe_code, reason = "launching a kernel and copying between addresses are the caller's promise")]
 
 use std::sync::Arc;

@@ -6,6 +6,7 @@ mod ep;
 mod link;
 mod p2p;
 mod row;
+mod shmem;
 mod statistics;
 
 use std::num::NonZeroU32;
@@ -44,6 +45,11 @@ pub(crate) enum BenchCommand {
     /// the product's; both slow-downs are ratios of medians, of the slowest rank. `covered` is the least share of a measured time in
     /// which the other was running.
     Overlap(OverlapArgs),
+    /// The symmetric heap in kernels: every operation at every scope with every byte compared, then the time of single ones by each route.
+    ///
+    /// `us` of the first part is the launch that did all of a row's operations, and of the second one operation of many in a launch of one
+    /// block. What some route does not support is left out, with a warning.
+    Shmem(shmem::ShmemArgs),
     /// Links: copies and stores between devices, and the latency of a flag.
     ///
     /// `link` is a mechanism's share of the fastest one's speed at the same pattern and size. Bytes are compared with what
@@ -227,6 +233,7 @@ impl BenchCommand {
             Self::Overlap(arguments) => &arguments.bench.ranks,
             Self::Ep(arguments) => &arguments.bench.ranks,
             Self::P2p(arguments) => &arguments.bench.ranks,
+            Self::Shmem(arguments) => &arguments.bench.ranks,
         }
     }
 
@@ -237,6 +244,7 @@ impl BenchCommand {
             Self::Overlap(arguments) => overlap::needed_kernels(arguments),
             Self::Ep(arguments) => ep::needed_kernels(arguments),
             Self::P2p(_) => p2p::needed_kernels(),
+            Self::Shmem(_) => shmem::needed_kernels(),
         }
     }
 
@@ -253,6 +261,7 @@ impl BenchCommand {
                 arguments.bench.ranks.refuse_nodes("bench p2p")?;
                 p2p::check(arguments, config, ranks)
             }
+            Self::Shmem(arguments) => shmem::check(arguments, config, ranks),
         }
     }
 
@@ -262,6 +271,7 @@ impl BenchCommand {
             Self::Overlap(arguments) => overlap::measure(context, arguments),
             Self::Ep(arguments) => ep::measure(context, arguments),
             Self::P2p(arguments) => p2p::measure(context, arguments),
+            Self::Shmem(arguments) => shmem::measure(context, arguments),
         }
     }
 }

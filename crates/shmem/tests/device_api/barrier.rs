@@ -7,7 +7,9 @@ use anabranch_hip_jit::{KernelSpec, mutant};
 use anabranch_shmem::device_api::conformance::{BARRIER, BarrierArgs, spec};
 use anabranch_shmem::device_api::{BarrierWorkspace, phase_name};
 
-use crate::ranks::{OPERATION, Ranks, WAVES, mixed, pointer, pointer_at, read};
+use anabranch_shmem::device_api::conformance::mixed;
+
+use crate::ranks::{OPERATION, Ranks, WAVES, pointer, pointer_at, read};
 
 pub(crate) const ENTRY: &str = "anabranch_shmem_conformance_barrier";
 const FLAGS: u64 = 128;

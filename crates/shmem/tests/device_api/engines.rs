@@ -2,10 +2,10 @@
 //! packets overtake where it may.
 
 use anabranch_shmem::device_api::Mutant;
-use anabranch_shmem::device_api::conformance::COPY;
+use anabranch_shmem::device_api::conformance::{COPY, CopyKind};
 use anabranch_transport_sdma::DeviceQueue;
 
-use crate::copy::{G, GET, HEAP, P, PUT, PUT_SIGNAL, SCOPES, check, check_on, copies, values};
+use crate::copy::{HEAP, SCOPES, check, check_on, copies, scopes};
 use crate::message;
 use crate::ranks::{EngineSetup, Ranks, WAVES};
 
@@ -15,15 +15,11 @@ fn matrix(wave: u32) {
         let setup = EngineSetup { queues, ..EngineSetup::default() };
         let mut ranks = Ranks::with_engines(size, wave, HEAP, &setup);
         let spec = ranks.spec(&COPY);
-        for kind in PUT..=PUT_SIGNAL + 1 {
-            for scope in SCOPES {
+        for kind in CopyKind::ALL {
+            for scope in scopes(kind) {
                 let cases = copies(size, kind, &mut state);
-                check(&mut ranks, &spec, kind, scope, &cases).unwrap();
+                check(&mut ranks, &spec, kind, *scope, &cases).unwrap();
             }
-        }
-        for kind in [P, G] {
-            let cases = values(size, &mut state);
-            check(&mut ranks, &spec, kind, 0, &cases).unwrap();
         }
         assert!((0..size).all(|rank| ranks.stopped(rank).is_empty()));
     }
@@ -57,7 +53,7 @@ fn eight_waves_share_the_smallest_ring() {
         let mut ranks = Ranks::with_engines(2, wave, HEAP, &setup);
         let spec = ranks.spec(&COPY);
         let mut state = u64::from(wave);
-        for kind in [PUT, GET + 1, PUT_SIGNAL, PUT_SIGNAL + 1] {
+        for kind in [CopyKind::Put, CopyKind::GetNbi, CopyKind::PutSignal, CopyKind::PutSignalNbi] {
             for scope in SCOPES {
                 let cases = copies(2, kind, &mut state);
                 check_on(&mut ranks, &spec, kind, scope, &cases, (2, 4 * wave)).unwrap();
@@ -72,12 +68,8 @@ fn messages_by_engine_arrive_whole_and_in_order_at_every_scope() {
     for wave in WAVES {
         let mut state = u64::from(wave);
         let mut ranks = Ranks::with_engines(3, wave, 32 << 10, &EngineSetup::default());
-        for scope in 0..3 {
-            for mode in 0..if scope == 0 { 4 } else { 3 } {
-                let bytes = 67 + 16 * scope;
-                let case = message::Case { mode, scope, signal_op: mode % 2, bytes, rounds: 20 };
-                message::check(&mut ranks, &case, &mut state);
-            }
+        for case in message::cases(|scope| 67 + 16 * scope) {
+            message::check(&mut ranks, &case, &mut state);
         }
     }
 }
@@ -85,11 +77,8 @@ fn messages_by_engine_arrive_whole_and_in_order_at_every_scope() {
 #[test]
 fn empty_messages_by_engine_still_signal() {
     let mut ranks = Ranks::with_engines(2, 4, 32 << 10, &EngineSetup::default());
-    for scope in 0..3 {
-        for mode in 0..3 {
-            let case = message::Case { mode, scope, signal_op: 1, bytes: 0, rounds: 20 };
-            message::check(&mut ranks, &case, &mut 5);
-        }
+    for case in message::cases(|_| 0) {
+        message::check(&mut ranks, &message::Case { signal_op: 1, ..case }, &mut 5);
     }
 }
 
@@ -98,16 +87,16 @@ fn broken_twins_of_copies_by_engine_are_noticed() {
     let mut ranks = Ranks::with_engines(2, 4, HEAP, &EngineSetup::default());
     let mut state = 5;
     for (broken, kind, scope) in [
-        (Mutant::LengthPlusOne, PUT, 1),
-        (Mutant::LengthMinusOne, GET + 1, 2),
-        (Mutant::WrongPeer, PUT + 1, 2),
-        (Mutant::EmptyIsSilent, PUT_SIGNAL, 2),
+        (Mutant::LengthPlusOne, CopyKind::Put, 1),
+        (Mutant::LengthMinusOne, CopyKind::GetNbi, 2),
+        (Mutant::WrongPeer, CopyKind::PutNbi, 2),
+        (Mutant::EmptyIsSilent, CopyKind::PutSignal, 2),
     ] {
         let cases = copies(2, kind, &mut state);
         let spec = ranks.spec(&COPY);
         check(&mut ranks, &spec, kind, scope, &cases).unwrap();
         let broken_spec = spec.with("SHMEM_MUTANT", broken as u32);
         let found = check(&mut ranks, &broken_spec, kind, scope, &cases);
-        assert!(found.is_err(), "{broken:?} of kind {kind} at scope {scope} was not noticed");
+        assert!(found.is_err(), "{broken:?} of kind {kind:?} at scope {scope} was not noticed");
     }
 }

@@ -81,6 +81,8 @@ fn atomics_on_a_peer_that_is_not_mapped_touch_nothing_and_say_so() {
                 kind,
                 element_bytes: 8,
                 operation: OPERATION,
+                ways: 3,
+                reserved: 0,
                 ..AtomicArgs::zeroed()
             })
         });

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_shmem::device_api::Mutant;
-use anabranch_shmem::device_api::conformance::{ATOMICS, BARRIER, COPY};
+use anabranch_shmem::device_api::conformance::{
+    ATOMICS, AtomicCase, AtomicKind, AtomicWays, BARRIER, COPY, CopyKind,
+};
 use anabranch_transport::Region;
 use anabranch_transport_rdma::device::{
     PHASE_NIC_OUT_OF_RANGE, PHASE_NIC_UNREGISTERED, PHASE_NIC_UNSUPPORTED,
@@ -14,8 +16,8 @@ use anabranch_transport_rdma::{
     Atomics, NicDriver, NicError, NicLimits, NicQueue, Provider, QueueSpec, Registered,
 };
 
-use crate::atomics::{self, Case};
-use crate::copy::{G, GET, HEAP, P, PUT, PUT_SIGNAL, SCOPES, check, check_on, copies, values};
+use crate::atomics;
+use crate::copy::{HEAP, SCOPES, check, check_on, copies, scopes};
 use crate::message;
 use crate::ranks::{NicSetup, Ranks, WAVES};
 
@@ -24,15 +26,11 @@ fn matrix(wave: u32) {
     for (size, queues, seed) in [(2, 1, None), (3, 2, Some(wave.into()))] {
         let mut ranks = Ranks::with_nics(size, wave, HEAP, &NicSetup::new(queues, seed));
         let spec = ranks.spec(&COPY);
-        for kind in PUT..=PUT_SIGNAL + 1 {
-            for scope in SCOPES {
+        for kind in CopyKind::ALL {
+            for scope in scopes(kind) {
                 let cases = copies(size, kind, &mut state);
-                check(&mut ranks, &spec, kind, scope, &cases).unwrap();
+                check(&mut ranks, &spec, kind, *scope, &cases).unwrap();
             }
-        }
-        for kind in [P, G] {
-            let cases = values(size, &mut state);
-            check(&mut ranks, &spec, kind, 0, &cases).unwrap();
         }
         for rank in 0..size {
             assert_eq!(ranks.stopped_nics(rank), Vec::<String>::new());
@@ -66,7 +64,7 @@ fn eight_waves_share_the_smallest_send_queue() {
         let mut ranks = Ranks::with_nics(2, wave, HEAP, &NicSetup::new(1, Some(3)));
         let spec = ranks.spec(&COPY);
         let mut state = u64::from(wave);
-        for kind in [PUT, GET + 1, PUT_SIGNAL, PUT_SIGNAL + 1] {
+        for kind in [CopyKind::Put, CopyKind::GetNbi, CopyKind::PutSignal, CopyKind::PutSignalNbi] {
             for scope in SCOPES {
                 let cases = copies(2, kind, &mut state);
                 check_on(&mut ranks, &spec, kind, scope, &cases, (2, 4 * wave)).unwrap();
@@ -80,12 +78,8 @@ fn messages_by_nic_arrive_whole_and_in_order_at_every_scope() {
     for (wave, seed) in WAVES.into_iter().zip([None, Some(1), Some(2), None]) {
         let mut state = u64::from(wave);
         let mut ranks = Ranks::with_nics(3, wave, 32 << 10, &NicSetup::new(2, seed));
-        for scope in 0..3 {
-            for mode in 0..if scope == 0 { 4 } else { 3 } {
-                let bytes = 67 + 16 * scope;
-                let case = message::Case { mode, scope, signal_op: mode % 2, bytes, rounds: 20 };
-                message::check(&mut ranks, &case, &mut state);
-            }
+        for case in message::cases(|scope| 67 + 16 * scope) {
+            message::check(&mut ranks, &case, &mut state);
         }
     }
 }
@@ -93,11 +87,8 @@ fn messages_by_nic_arrive_whole_and_in_order_at_every_scope() {
 #[test]
 fn empty_messages_by_nic_still_signal() {
     let mut ranks = Ranks::with_nics(2, 4, 32 << 10, &NicSetup::new(2, None));
-    for scope in 0..3 {
-        for mode in 0..3 {
-            let case = message::Case { mode, scope, signal_op: 1, bytes: 0, rounds: 20 };
-            message::check(&mut ranks, &case, &mut 5);
-        }
+    for case in message::cases(|_| 0) {
+        message::check(&mut ranks, &message::Case { signal_op: 1, ..case }, &mut 5);
     }
 }
 
@@ -115,13 +106,9 @@ fn contended_atomics_by_nic_give_exact_totals() {
     for (wave, seed) in WAVES.into_iter().zip([None, Some(7), None, Some(8)]) {
         let mut ranks = Ranks::with_nics(3, wave, 4096, &NicSetup::new(2, seed));
         let spec = ranks.spec(&ATOMICS);
-        for kind in atomics::ADD..=atomics::SET_FETCH {
-            for (bytes, signed) in [(4, false), (4, true), (8, false), (8, true)] {
-                atomics::check(&mut ranks, &spec, Case { kind, bytes, signed }).unwrap();
-            }
+        for case in AtomicCase::all() {
+            atomics::check(&mut ranks, &spec, case).unwrap();
         }
-        let signals = Case { kind: atomics::SIGNAL_ADD, bytes: 8, signed: false };
-        atomics::check(&mut ranks, &spec, signals).unwrap();
     }
 }
 
@@ -160,22 +147,21 @@ fn wide_atomics_are_made_of_standard_ones() {
     for wave in [1, 32] {
         let mut ranks = with_standard_atomics(3, wave);
         let spec = ranks.spec(&ATOMICS);
-        for kind in atomics::ADD..=atomics::SET_FETCH {
-            for signed in [false, true] {
-                atomics::check(&mut ranks, &spec, Case { kind, bytes: 8, signed }).unwrap();
-            }
+        for case in AtomicCase::all().filter(|case| case.element_bytes == 8) {
+            atomics::check(&mut ranks, &spec, case).unwrap();
         }
     }
 }
 
 #[test]
 fn what_the_nic_does_not_have_is_a_fault_and_nothing_moves() {
-    for kind in [atomics::ADD, atomics::FETCH_ADD, atomics::OR, atomics::SWAP] {
+    for kind in [AtomicKind::Add, AtomicKind::FetchAdd, AtomicKind::Or, AtomicKind::Swap] {
+        let case = AtomicCase { kind, element_bytes: 4, is_signed: false };
         let ranks = with_standard_atomics(2, 4);
         let spec = ranks.spec(&ATOMICS);
         let logs = ranks.buffers(1 << 16);
         ranks.run(&spec, atomics::ENTRY, 1, 8, |rank| {
-            (rank == 0).then(|| atomics::arguments(&ranks, rank, &logs[0], kind, 4))
+            (rank == 0).then(|| atomics::arguments(&ranks, rank, &logs[0], case, AtomicWays::Nic))
         });
         let record = ranks.fault(0).unwrap();
         assert_eq!((record.phase, record.peer, record.seen), (PHASE_NIC_UNSUPPORTED, 1, 4));
@@ -191,14 +177,14 @@ fn memory_that_the_nic_does_not_know_or_reach_is_a_fault_and_nothing_moves() {
         (HEAP as u64 - 32, 8192, PHASE_NIC_OUT_OF_RANGE),
         (u64::MAX - 4096, 8192, PHASE_NIC_OUT_OF_RANGE),
     ] {
-        for kind in [PUT, GET + 1, PUT_SIGNAL] {
+        for kind in [CopyKind::Put, CopyKind::GetNbi, CopyKind::PutSignal] {
             let ranks = Ranks::with_nics(2, 4, HEAP, &NicSetup::new(1, None));
             let case = crate::copy::one(1, remote, local, 64);
             let spec = ranks.spec(&COPY);
             crate::copy::launch_one(&ranks, &spec, kind, &case);
             let record = ranks.fault(0).unwrap();
-            assert_eq!((record.phase, record.peer), (phase, 1), "kind {kind}");
-            assert_eq!(ranks.heap(1), ranks.initial[1], "kind {kind}");
+            assert_eq!((record.phase, record.peer), (phase, 1), "{kind:?}");
+            assert_eq!(ranks.heap(1), ranks.initial[1], "{kind:?}");
             assert_eq!(ranks.stopped_nics(0), Vec::<String>::new());
         }
     }
@@ -208,9 +194,9 @@ fn memory_that_the_nic_does_not_know_or_reach_is_a_fault_and_nothing_moves() {
 fn broken_twins_of_copies_by_nic_are_noticed() {
     let mut state = 5;
     for (broken, kind, scope) in [
-        (Mutant::LengthPlusOne, PUT, 1),
-        (Mutant::LengthMinusOne, GET + 1, 2),
-        (Mutant::EmptyIsSilent, PUT_SIGNAL, 2),
+        (Mutant::LengthPlusOne, CopyKind::Put, 1),
+        (Mutant::LengthMinusOne, CopyKind::GetNbi, 2),
+        (Mutant::EmptyIsSilent, CopyKind::PutSignal, 2),
     ] {
         let mut ranks = Ranks::with_nics(2, 4, HEAP, &NicSetup::new(2, None));
         let cases = copies(2, kind, &mut state);
@@ -218,6 +204,6 @@ fn broken_twins_of_copies_by_nic_are_noticed() {
         check(&mut ranks, &spec, kind, scope, &cases).unwrap();
         let broken_spec = spec.with("SHMEM_MUTANT", broken as u32);
         let found = check(&mut ranks, &broken_spec, kind, scope, &cases);
-        assert!(found.is_err(), "{broken:?} of kind {kind} at scope {scope} was not noticed");
+        assert!(found.is_err(), "{broken:?} of kind {kind:?} at scope {scope} was not noticed");
     }
 }

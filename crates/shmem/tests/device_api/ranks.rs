@@ -15,6 +15,7 @@ use anabranch_hip_jit::control::{FaultRecord, WaitControl};
 use anabranch_hip_jit::{DevicePointer, DeviceStruct, Jit, JitConfig, KernelSpec, KernelUnit, ToolSearch};
 use anabranch_ranks::GlobalRank;
 use anabranch_shmem::TeamView;
+use anabranch_shmem::device_api::conformance::draw;
 use anabranch_softnic::{Adversary, SoftNicConfig, SoftNics};
 use anabranch_transport::{
     Audience, HostIdentity, PeerInfo, PeerMemory, ProcessIdentity, Region, Transport as _,
@@ -166,7 +167,7 @@ impl Ranks {
             })
             .collect();
         let mut state = 1;
-        let initial = (0..size).map(|_| (0..heap_bytes).map(|_| next(&mut state) as u8).collect()).collect();
+        let initial = (0..size).map(|_| (0..heap_bytes).map(|_| draw(&mut state) as u8).collect()).collect();
         let mut made = Self { all: ranks, jit: jit(), wave, initial };
         let bases: Vec<u64> = made.all.iter().map(|rank| rank.heap.address().0).collect();
         for rank in 0..size {
@@ -269,6 +270,11 @@ impl Ranks {
     /// Why engines of a rank have stopped.
     pub(crate) fn stopped(&self, rank: u32) -> Vec<String> {
         self.all[rank as usize].queues.iter().filter_map(|queue| queue.engine().stopped()).collect()
+    }
+
+    /// Whether ranks reach each other by NIC.
+    pub(crate) fn have_nics(&self) -> bool {
+        self.all.iter().any(|rank| rank.rdma.is_some())
     }
 
     pub(crate) fn size(&self) -> u32 {
@@ -425,17 +431,4 @@ pub(crate) fn pointer<T>(buffer: &DeviceBuffer) -> DevicePointer<T> {
 
 pub(crate) fn pointer_at<T>(buffer: &DeviceBuffer, offset: u64) -> DevicePointer<T> {
     DevicePointer::new(DeviceAddress(buffer.address().0 + offset))
-}
-
-/// The next number of a sequence that is the same in every run.
-pub(crate) fn next(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    mixed(*state)
-}
-
-/// As in `conformance.h`.
-pub(crate) fn mixed(value: u64) -> u64 {
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
 }

@@ -2,7 +2,7 @@
 
 use anabranch_hip_host::seeded::SeededKernel;
 use anabranch_shmem::OperationCode;
-use anabranch_shmem::device_api::conformance::{ATOMICS, AtomicArgs, spec};
+use anabranch_shmem::device_api::conformance::{ATOMICS, AtomicArgs, AtomicWays, spec};
 
 use super::bench::{Bench, Grid, Kernels, OnBench, WAVE, at, mixed};
 use crate::{Case, Failure, Outcome, RunOptions, ScenarioError};
@@ -158,6 +158,8 @@ impl OnBench for Atomics {
                 element_bytes: chosen.element_bytes,
                 is_signed: chosen.is_signed,
                 operation: OperationCode::SIGNAL_WAIT.0,
+                ways: AtomicWays::Mapped as u32 | AtomicWays::Nic as u32,
+                reserved: 0,
             };
             self.bench.launch(me, &self.kernel, self.grid, &args)?;
         }

@@ -1,10 +1,19 @@
-//! Kernels that put the device functions to the test; used by the tests of this crate and by diagnoses of a machine.
+//! Kernels that put the device functions to the test, cases for them, and what memory has to hold behind them; used by the tests of this
+//! crate and by `anabranch bench shmem`.
 //!
 //! Offsets are bytes from the start of the heap, equal on all ranks. `scope` is 0 for thread, 1 for wave, 2 for block.
 
 use anabranch_hip_jit::{
     DevicePointer, DeviceStruct as _, Header, KernelSpec, KernelUnit, PRELUDE, device_struct,
 };
+
+mod atomics;
+mod copies;
+mod messages;
+
+pub use atomics::{AtomicCase, AtomicKind, AtomicRun, AtomicWays, WrongOldValues};
+pub use copies::{Copies, CopyKind, Places, SIZES, after};
+pub use messages::{MessageMode, MessageRun};
 
 use super::{BarrierWorkspace, DEVICE_HEADERS, Mutant};
 use crate::TeamView;
@@ -154,6 +163,10 @@ device_struct! {
         pub is_signed: u32,
         /// The operation's code in fault records.
         pub operation: u32,
+        /// To which members ([`AtomicWays`]): 1 those whose memory is mapped, 2 those by NIC, 3 all.
+        pub ways: u32,
+        /// Zero.
+        pub reserved: u32,
     }
 }
 
@@ -184,13 +197,13 @@ device_struct! {
 }
 
 const SHARED: &[Header] =
-    &[Header { name: "shmem/conformance.h", text: include_str!("../../kernels/conformance.h") }];
+    &[Header { name: "shmem/conformance.h", text: include_str!("../../../kernels/conformance.h") }];
 const HEADERS: &[&[Header]] = &[PRELUDE, DEVICE_HEADERS, SHARED];
 
 /// Copies and single values.
 pub static COPY: KernelUnit = KernelUnit {
     name: "conformance_copy",
-    source: include_str!("../../kernels/conformance_copy.hip"),
+    source: include_str!("../../../kernels/conformance_copy.hip"),
     headers: HEADERS,
     entries: &["anabranch_shmem_conformance_copy"],
     layouts: &[BarrierWorkspace::c_declaration, CopyCase::c_declaration, CopyArgs::c_declaration],
@@ -199,7 +212,7 @@ pub static COPY: KernelUnit = KernelUnit {
 /// Messages between all pairs.
 pub static MESSAGE: KernelUnit = KernelUnit {
     name: "conformance_message",
-    source: include_str!("../../kernels/conformance_message.hip"),
+    source: include_str!("../../../kernels/conformance_message.hip"),
     headers: HEADERS,
     entries: &["anabranch_shmem_conformance_message"],
     layouts: &[BarrierWorkspace::c_declaration, MessageArgs::c_declaration],
@@ -208,7 +221,7 @@ pub static MESSAGE: KernelUnit = KernelUnit {
 /// Comparisons, several words, expiry.
 pub static WAIT: KernelUnit = KernelUnit {
     name: "conformance_wait",
-    source: include_str!("../../kernels/conformance_wait.hip"),
+    source: include_str!("../../../kernels/conformance_wait.hip"),
     headers: HEADERS,
     entries: &[
         "anabranch_shmem_conformance_compare",
@@ -221,7 +234,7 @@ pub static WAIT: KernelUnit = KernelUnit {
 /// Contended atomics.
 pub static ATOMICS: KernelUnit = KernelUnit {
     name: "conformance_atomics",
-    source: include_str!("../../kernels/conformance_atomics.hip"),
+    source: include_str!("../../../kernels/conformance_atomics.hip"),
     headers: HEADERS,
     entries: &["anabranch_shmem_conformance_atomics"],
     layouts: &[BarrierWorkspace::c_declaration, AtomicArgs::c_declaration],
@@ -230,7 +243,7 @@ pub static ATOMICS: KernelUnit = KernelUnit {
 /// Barriers back to back.
 pub static BARRIER: KernelUnit = KernelUnit {
     name: "conformance_barrier",
-    source: include_str!("../../kernels/conformance_barrier.hip"),
+    source: include_str!("../../../kernels/conformance_barrier.hip"),
     headers: HEADERS,
     entries: &["anabranch_shmem_conformance_barrier"],
     layouts: &[BarrierArgs::c_declaration],
@@ -253,4 +266,17 @@ pub fn mutant(unit: &'static KernelUnit, mutant: Mutant) -> KernelSpec {
 pub fn kernels() -> Vec<KernelSpec> {
     let by_engines = UNITS.into_iter().map(|unit| KernelSpec::new(unit).with("SHMEM_ENGINES", 1));
     UNITS.into_iter().map(KernelSpec::new).chain(by_engines).collect()
+}
+
+/// The next number of a sequence that is the same in every run.
+pub fn draw(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mixed(*state)
+}
+
+/// A number that depends on every bit of another; as in `conformance.h`.
+pub fn mixed(value: u64) -> u64 {
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
 }

@@ -1,0 +1,180 @@
+//! Time of single operations from rank 0 to one peer of each route, by one block, many in one launch.
+
+use anabranch::shmem::device_api::conformance::{COPY, CopyArgs, CopyCase, CopyKind, draw};
+use anabranch::transport::Scope;
+use anabranch::{Error, GlobalRank, World};
+
+use super::super::link;
+use super::super::statistics::Samples;
+use super::matrix::{self, lacking};
+use super::region::{Grid, OPERATION, Region};
+
+/// What was timed to one peer.
+#[derive(Clone, Debug)]
+pub(crate) struct Timed {
+    pub(crate) kind: CopyKind,
+    pub(crate) scope: Scope,
+    pub(crate) peer: u32,
+    /// The route's transport.
+    pub(crate) route: String,
+    pub(crate) bytes: u64,
+    /// Operations of a launch.
+    pub(crate) operations: u32,
+    /// Microseconds an operation.
+    pub(crate) samples: Samples,
+    pub(crate) verified: bool,
+}
+
+/// How much is timed.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    /// Bytes of an operation.
+    pub(crate) sizes: Vec<u64>,
+    /// Launches that are timed.
+    pub(crate) iters: u32,
+    /// Operations of a launch.
+    pub(crate) operations: u32,
+}
+
+impl Plan {
+    /// Bytes of the heap that it takes: what is sent and what is received.
+    pub(crate) fn heap_bytes(&self) -> Option<u64> {
+        self.largest().checked_add(4096)?.checked_mul(2)
+    }
+
+    fn largest(&self) -> u64 {
+        self.sizes.iter().copied().max().unwrap_or(0).max(8)
+    }
+
+    /// Where it is received; it is sent from the region's start.
+    fn incoming(&self) -> u64 {
+        (self.largest() + 4096).next_multiple_of(16)
+    }
+}
+
+/// The nearest peer that rank 0 reaches by each kind of route. Collective over the world.
+fn peers(world: &World) -> anyhow::Result<Vec<(u32, String)>> {
+    let mut found: Vec<(u32, String)> = Vec::new();
+    for route in world.routes().iter().filter(|route| route.peer != GlobalRank::new(0)) {
+        let kind = route.kind.to_string();
+        if !found.iter().any(|(_, known)| *known == kind) {
+            found.push((route.peer.get(), kind));
+        }
+    }
+    // Rank 0's view is the one that counts: it alone sends.
+    let said = serde_json::to_vec(&found)?;
+    let all = world.exchange(world.group(), "bench shmem: peers", &said).map_err(Error::from)?;
+    Ok(serde_json::from_slice(all.first().map_or(&[], Vec::as_slice))?)
+}
+
+/// Times every operation at its widest scope. Collective over the world.
+///
+/// # Errors
+/// More than the heap holds; what made the world fail.
+pub(crate) fn measure(world: &World, plan: &Plan, say: impl Fn(&str)) -> anyhow::Result<Vec<Timed>> {
+    let mut region = Region::new(world, plan.heap_bytes().unwrap_or(u64::MAX))?;
+    let mut rows = Vec::new();
+    for (peer, route) in peers(world)? {
+        for kind in CopyKind::ALL {
+            let scope = if kind.is_value() { Scope::Thread } else { Scope::Block };
+            // Rank 0 decides.
+            let lacks = lacking(world, matrix::operation(kind), scope, 8).is_some();
+            let lacks =
+                world.exchange(world.group(), "bench shmem: can", &[u8::from(lacks)]).map_err(Error::from)?;
+            if lacks.iter().any(|said| said.as_slice() != [0]) {
+                continue;
+            }
+            let sizes = if kind.is_value() { &[8][..] } else { &plan.sizes };
+            for &bytes in sizes {
+                say(&format!("{} of {bytes} bytes by {route}", matrix::operation(kind)));
+                let (samples, verified) = one(&mut region, plan, kind, scope, peer, bytes)?;
+                let (operations, route) = (plan.operations, route.clone());
+                rows.push(Timed { kind, scope, peer, route, bytes, operations, samples, verified });
+            }
+        }
+    }
+    region.free()?;
+    Ok(rows)
+}
+
+fn one(
+    region: &mut Region<'_>,
+    plan: &Plan,
+    kind: CopyKind,
+    scope: Scope,
+    peer: u32,
+    bytes: u64,
+) -> anyhow::Result<(Samples, bool)> {
+    let world = region.world;
+    let (me, incoming) = (region.rank(), plan.incoming());
+    // What each of the two holds where it is sent from; `other` is what it must not be any more.
+    let pattern = |rank: u32| -> Vec<u8> {
+        let mut state = u64::from(rank) * 1000 + bytes + kind as u64;
+        (0..bytes.max(8)).map(|_| draw(&mut state) as u8).collect()
+    };
+    let mut first = pattern(me);
+    first.resize(incoming as usize, 0);
+    // Signals go to the end of the part that is sent from, which has 4096 bytes more than any operation.
+    let signal = incoming - 16;
+    first.resize((incoming + bytes.max(8)) as usize, 0xa5);
+    region.fill(&first)?;
+    let base = region.offset();
+    let (local, remote) = if kind.is_get() { (incoming, 0) } else { (0, incoming) };
+    let value = u64::from_le_bytes(std::array::from_fn(|at| pattern(0)[at]));
+    let case = CopyCase {
+        remote: base + remote,
+        local: base + local,
+        bytes,
+        signal: base + signal,
+        value,
+        peer,
+        signal_op: 1,
+    };
+    let cases = region.buffer(bytemuck::cast_slice(&vec![case; plan.operations as usize]))?;
+    let statuses = region.buffer(&vec![0; plan.operations as usize * 4])?;
+    let arguments = CopyArgs {
+        team: region.team(),
+        cases: cases.pointer(),
+        statuses: statuses.pointer(),
+        case_count: plan.operations,
+        kind: kind as u32,
+        scope: if scope == Scope::Thread { 0 } else { 2 },
+        operation: OPERATION,
+    };
+    // A value is one thread's: as many threads as the launch has cases would work side by side.
+    let wave = world.device().wave_size();
+    let large = world.device().multiprocessors() >= 32;
+    let threads = if kind.is_value() {
+        wave
+    } else if large {
+        256
+    } else {
+        (2 * wave).max(8)
+    };
+    let grid = Grid { blocks: 1, threads };
+    let mut times = Vec::new();
+    // The first warms up and is not counted.
+    for _ in 0..=plan.iters {
+        let arguments = (me == 0).then_some(&arguments);
+        let us = region.run(&COPY, "anabranch_shmem_conformance_copy", grid, 1, arguments)?;
+        times.push(us / f64::from(plan.operations));
+    }
+    let found = region.contents(first.len())?;
+    let mut expected = first;
+    let receiver = if kind.is_get() { 0 } else { peer };
+    if me == receiver {
+        let sent = if kind.is_get() { pattern(peer) } else { pattern(0) };
+        expected[incoming as usize..][..bytes as usize].copy_from_slice(&sent[..bytes as usize]);
+    }
+    if me == peer && kind.signals() {
+        let old = &expected[signal as usize..][..8];
+        let old = old.iter().rev().fold(0u64, |word, byte| word << 8 | u64::from(*byte));
+        let count = u64::from(plan.operations) * u64::from(plan.iters + 1);
+        let new = old.wrapping_add(count.wrapping_mul(value));
+        expected[signal as usize..][..8].copy_from_slice(&new.to_le_bytes());
+    }
+    let right = found == expected && statuses.is_zero()?;
+    let verified = link::all_agree(world, "bench shmem: verified", right)?;
+    let times = link::gather(world, "bench shmem: times", &times[1..])?;
+    Ok((Samples::new(times.into_iter().next().unwrap_or_default()), verified))
+}

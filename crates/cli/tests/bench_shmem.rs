@@ -1,0 +1,53 @@
+//! `anabranch bench shmem`: every operation of the heap between ranks that are processes, over each kind of route.
+
+#![expect(clippy::unwrap_used, reason = "a failing helper fails its test")]
+
+mod common;
+
+use common::{Run, run};
+
+const BASE: &[&str] = &["bench", "shmem", "--runtime", "host", "--iters", "2", "--json"];
+
+fn rows(done: &Run) -> Vec<serde_json::Value> {
+    assert_eq!(done.code, 0, "{done:?}");
+    done.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Rows of the matrix: eight copies (two of them of values, by threads alone), and messages.
+const COPIES: usize = 6 * 3 + 2 + (4 + 3 + 3);
+/// Nine atomics of four types, and signals; for mapped memory and for NICs apart.
+const ATOMICS: usize = 9 * 4 + 1;
+/// Rows of times to one peer: six operations of each size, and two of values.
+const TIMES: usize = 6 * 2 + 2;
+
+#[test]
+fn every_operation_is_verified_over_every_route() {
+    for (ranks, more, routes) in [
+        ("3", &["--threads"][..], vec!["p2p"]),
+        ("2", &["--set", "transport.order=sdma,p2p"], vec!["sdma"]),
+        ("3", &["--nodes", "2"], vec!["p2p", "rdma"]),
+    ] {
+        let rows = rows(&run(&[BASE, &["--ranks", ranks, "--bytes", "64,4 KiB"], more].concat()));
+        let cells = COPIES + ATOMICS * routes.len();
+        assert_eq!(rows.len(), cells + TIMES * routes.len(), "{more:?}");
+        for row in &rows {
+            assert_eq!(row["verified"].as_bool(), Some(true), "{row}");
+            assert!(row["us_median"].as_f64() > Some(0.0), "{row}");
+        }
+        let timed = rows[cells..].chunks(TIMES).map(|rows| rows[0]["route"].as_str().unwrap());
+        assert_eq!(timed.collect::<Vec<_>>(), routes);
+    }
+}
+
+#[test]
+fn what_cannot_be_run_is_refused_before_there_are_ranks() {
+    for (more, words) in [
+        (&["--ranks", "33"][..], "at most 32 with it"),
+        (&["--ranks", "2", "--bytes", "0"], "no number of bytes"),
+        (&["--ranks", "2", "--bytes", "64 MiB", "--set", "heap.bytes=64 MiB"], "heap.bytes is 67108864"),
+        (&["--ranks", "1"], "at least 2 ranks"),
+    ] {
+        let done = run(&[BASE, more].concat());
+        assert!(done.code != 0 && done.stderr.contains(words), "{more:?}: {done:?}");
+    }
+}
