@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Endings of files that are kept anywhere.
-const KEPT: [&str; 11] = ["rs", "hip", "h", "c", "cpp", "toml", "md", "py", "sh", "lock", "tree"];
+const KEPT: [&str; 12] = ["api", "rs", "hip", "h", "c", "cpp", "toml", "md", "py", "sh", "lock", "tree"];
 /// Files without one of them.
 const KEPT_FILES: [&str; 6] = [
     ".ci/run",

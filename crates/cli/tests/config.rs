@@ -18,6 +18,11 @@ fn the_shown_configuration_names_its_origins_and_loads_again() {
     assert!(line("device.host.wave").ends_with("# --set device.host.wave=4"));
     assert!(line("deadline.operation").ends_with("# environment ANABRANCH__DEADLINE__OPERATION"));
     assert!(line("heap.mode").ends_with("# default"));
+    // How kernels are made: what may be compiled, kept where, by what, for what.
+    assert!(line("kernels.compile").ends_with("# default") && line("kernels.compiler").contains("\"auto\""));
+    for unset in ["# kernels.cache is not set: ", "# kernels.arch is not set: what the device reports"] {
+        assert!(!line(unset).is_empty(), "{unset}");
+    }
     assert!(shown.stdout.contains("# bootstrap.secret is not set: what the launcher says"));
     let again = file("again.toml", &shown.stdout);
     let again = run(&["config", "show", "--config", again.to_str().unwrap()]);

@@ -127,6 +127,19 @@ fn kernels_are_built_listed_verified_and_cleaned() {
     assert_eq!(listed.len(), first.len());
     assert_eq!(jit(&["verify"]).code, 0);
 
+    // It is all that runs need: they go on where nothing may be compiled, and say what is missing elsewhere.
+    let ranks = ["--runtime", "host", "--ranks", "2", "--iters", "2", "--json", "--set", "heap.bytes=64 MiB"];
+    let forbidden = [&ranks[..], &["--set", &set, "--set", "kernels.compile=deny"]].concat();
+    let exchange = ["bench", "ep", "--tokens", "5", "--hidden", "64", "--experts", "8", "--top-k", "3"];
+    let sum = ["bench", "ccl", "--op", "all_reduce,all_gather", "--sizes", "4 KiB"];
+    for command in [&exchange[..], &sum] {
+        let done = run(&[command, &forbidden].concat());
+        assert_eq!(done.code, 0, "{done:?}");
+        assert!(rows(&done).iter().all(|row| row["verified"] == true), "{done:?}");
+    }
+    let elsewhere = run(&[&exchange[..], &forbidden, &["--set", "device.host.wave=4"]].concat());
+    assert!(elsewhere.code != 0 && elsewhere.stderr.contains("compiling is forbidden"), "{elsewhere:?}");
+
     let object = std::path::Path::new(listed[0]["directory"].as_str().unwrap()).join("kernel.co");
     let mut bytes = std::fs::read(&object).unwrap();
     bytes.truncate(bytes.len() / 2);

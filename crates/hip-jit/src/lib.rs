@@ -29,6 +29,7 @@ pub mod key;
 pub mod layout;
 pub mod lint;
 pub mod source;
+mod source_dir;
 pub mod target;
 pub mod toolchain;
 

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::error::{Error, Result};
 use crate::layout::OFFSET_OF;
+use crate::source_dir::SourceDir;
 use crate::target::{Target, TargetKind};
 
 /// A header that kernels include by name.
@@ -269,7 +270,7 @@ impl KernelSpec {
                     continue;
                 }
                 let embedded = self.unit.headers.iter().copied().flatten().find(|h| h.name == include.name);
-                let replaced = overrides.map(|dir| dir.read(&include.name)).transpose()?.flatten();
+                let replaced = overrides.map(|dir| dir.read_header(&include.name)).transpose()?.flatten();
                 let found = replaced.or_else(|| embedded.map(|header| header.text.to_owned()));
                 let Some(text) = found.filter(|_| !include.system) else {
                     return Err(Error::Include {
@@ -337,65 +338,6 @@ pub(crate) fn is_identifier(word: &str) -> bool {
     let mut bytes = word.bytes();
     bytes.next().is_some_and(|first| first.is_ascii_alphabetic() || first == b'_')
         && bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
-}
-
-/// Folders of a checkout in which headers and units are looked up by name.
-struct SourceDir {
-    folders: Vec<PathBuf>,
-}
-
-impl SourceDir {
-    fn open(root: &Path) -> Result<Self> {
-        let failed =
-            |source: std::io::Error| Error::SourceDir { path: root.to_owned(), source: source.into() };
-        let mut folders = vec![root.to_owned(), root.join("device"), root.join("kernels")];
-        std::fs::read_dir(root).map_err(failed)?;
-        if let Ok(crates) = std::fs::read_dir(root.join("crates")) {
-            let mut crates: Vec<_> =
-                crates.filter_map(|entry| entry.ok().map(|entry| entry.path())).collect();
-            crates.sort();
-            folders.extend(crates.iter().flat_map(|path| [path.join("device"), path.join("kernels")]));
-        }
-        Ok(Self { folders })
-    }
-
-    /// The source of a unit: a file of its name, or, of the unit `ccl_move`, the file `move.hip` of the crate `ccl`.
-    fn read_unit(&self, unit: &str) -> Result<Option<String>> {
-        if let Some(text) = self.read(&format!("{unit}.hip"))? {
-            return Ok(Some(text));
-        }
-        for folder in self.folders.iter().filter(|folder| folder.ends_with("kernels")) {
-            let crate_name = folder.parent().and_then(Path::file_name).and_then(|name| name.to_str());
-            let of_crate = crate_name.map(|name| format!("{}_", name.replace('-', "_")));
-            let Some(rest) = of_crate.and_then(|prefix| unit.strip_prefix(&prefix).map(str::to_owned)) else {
-                continue;
-            };
-            if let Some(text) = Self::read_in(folder, &format!("{rest}.hip"))? {
-                return Ok(Some(text));
-            }
-        }
-        tracing::warn!(unit, "no file of the source folder is this unit; the embedded one is compiled");
-        Ok(None)
-    }
-
-    fn read(&self, name: &str) -> Result<Option<String>> {
-        for folder in &self.folders {
-            if let Some(text) = Self::read_in(folder, name)? {
-                return Ok(Some(text));
-            }
-        }
-        Ok(None)
-    }
-
-    fn read_in(folder: &Path, name: &str) -> Result<Option<String>> {
-        let path = folder.join(name);
-        let missing = [std::io::ErrorKind::NotFound, std::io::ErrorKind::NotADirectory];
-        match std::fs::read_to_string(&path) {
-            Ok(text) => Ok(Some(text)),
-            Err(error) if missing.contains(&error.kind()) => Ok(None),
-            Err(source) => Err(Error::SourceDir { path, source: source.into() }),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -482,6 +424,12 @@ mod tests {
     fn a_source_folder_replaces_embedded_text() {
         // A unit whose name begins with its crate's.
         static OF_CRATE: KernelUnit = KernelUnit { name: "y_z_scale", ..UNIT };
+        static WITH_HEADER: KernelUnit = KernelUnit {
+            source: "#include \"y-z/seven.h\"\n",
+            headers: &[&[Header { name: "y-z/seven.h", text: "int six();" }]],
+            name: "other",
+            ..UNIT
+        };
         let root = crate::scratch::folder("source-dir");
         std::fs::create_dir_all(root.join("crates/x/kernels")).unwrap();
         std::fs::write(root.join("crates/x/kernels/scale.hip"), "#include \"b.h\"\n// edited\n").unwrap();
@@ -491,6 +439,12 @@ mod tests {
         std::fs::write(root.join("crates/y-z/kernels/scale.hip"), "// of y-z\n").unwrap();
         let rendered = KernelSpec::new(&OF_CRATE).render(&host(), Some(&root)).unwrap();
         assert!(rendered.text.contains("// of y-z"), "{}", rendered.text);
+        // A header beside the kernels of the crate that its name begins with, and none of another crate.
+        for (name, words) in [("y-z", "int seven();"), ("x", "int eight();")] {
+            std::fs::write(root.join("crates").join(name).join("kernels/seven.h"), words).unwrap();
+        }
+        let rendered = KernelSpec::new(&WITH_HEADER).render(&host(), Some(&root)).unwrap();
+        assert_eq!(rendered.headers["y-z/seven.h"], "int seven();");
         let missing = root.join("absent");
         let refused = KernelSpec::new(&UNIT).render(&host(), Some(&missing));
         assert!(matches!(refused, Err(Error::SourceDir { .. })));

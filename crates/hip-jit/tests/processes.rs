@@ -78,10 +78,10 @@ fn install(scratch: &Scratch, body: &str) {
 }
 
 #[test]
-fn sixteen_processes_compile_a_cold_kernel_once() {
-    let scratch = Scratch::new("sixteen");
+fn sixty_four_processes_compile_a_cold_kernel_once() {
+    let scratch = Scratch::new("sixty-four");
     install(&scratch, &format!("sleep 0.3; {REAL}"));
-    let children: Vec<_> = (0..16).map(|_| start(&scratch)).collect();
+    let children: Vec<_> = (0..64).map(|_| start(&scratch)).collect();
     let results: Vec<_> = children.into_iter().map(result).collect();
     assert!(results.iter().all(|result| result.starts_with("ok ")), "{results:?}");
     assert_eq!(results.iter().filter(|result| result.starts_with("ok Compiled")).count(), 1, "{results:?}");

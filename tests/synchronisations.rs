@@ -1,0 +1,124 @@
+//! No host synchronisation hides a mistake: each of the libraries is listed here with what would go wrong without it, and another one is found.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Where the host waits for a stream or device: file, function, and who would see what too early.
+const KNOWN: [(&str, &str, &str); 9] = [
+    ("crates/ccl/src/conformance/replays.rs", "replay", "tests compare what the graph's kernels leave"),
+    ("crates/ep/src/operation.rs", "check_ids", "the host reads the ids that dispatch met and put down"),
+    (
+        "crates/ep/src/operation/dropped.rs",
+        "dropped",
+        "the host reads the map of copies that dispatch writes",
+    ),
+    (
+        "crates/ep/src/operation/mask.rs",
+        "quiet_mask",
+        "the host reads and writes the mask that launches read",
+    ),
+    (
+        "crates/shmem/src/control.rs",
+        "drop",
+        "a copy of an abort on its way would outlive the words it copies",
+    ),
+    (
+        "crates/shmem/src/nic_probe.rs",
+        "probe",
+        "the host reads the words that the kernel wrote, and frees its tables",
+    ),
+    (
+        "crates/shmem/src/watch.rs",
+        "synchronize",
+        "it is the wait itself, with a deadline, for those who ask for one",
+    ),
+    ("crates/shmem/src/world.rs", "zero", "peers would write into an allocation that is being zeroed"),
+    ("crates/softnic/src/device_memory.rs", "copy", "the buffer between is used again for the next piece"),
+];
+
+/// Functions of a source that wait for a stream or device; code of tests at its end is left out.
+fn waiting(source: &str) -> Vec<String> {
+    let code = source.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
+    let mut within = String::new();
+    let mut found = Vec::new();
+    for line in code.lines().map(str::trim).filter(|line| !line.starts_with("//")) {
+        let declared = line.split_once("fn ").filter(|(before, _)| {
+            before.split_whitespace().all(|word| {
+                word.starts_with("pub")
+                    || ["const", "unsafe", "async", "extern", "super)", "\"C\""].contains(&word)
+            })
+        });
+        if let Some((_, rest)) = declared {
+            let is_letter = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+            within = rest.chars().take_while(|letter| is_letter(*letter)).collect();
+        }
+        if [".synchronize(", ".synchronize_within("].iter().any(|call| line.contains(call)) {
+            found.push(within.clone());
+        }
+    }
+    found
+}
+
+/// Sources of the libraries. `cli` and `sim` are programs that compare what kernels left, `testkit` is for tests, and in `hip` are the
+/// calls themselves.
+fn sources() -> Vec<PathBuf> {
+    fn collect(folder: &Path, found: &mut Vec<PathBuf>) {
+        for path in fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()) {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            if path.is_dir() {
+                if name != "tests" {
+                    collect(&path, found);
+                }
+            } else if path.extension().is_some_and(|ending| ending == "rs") && !name.ends_with("tests.rs") {
+                found.push(path);
+            }
+        }
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut found = Vec::new();
+    collect(&root.join("src"), &mut found);
+    for library in fs::read_dir(root.join("crates")).into_iter().flatten().flatten() {
+        if !["cli", "sim", "testkit", "hip", "hip-host", "hip-cuda"]
+            .iter()
+            .any(|name| library.file_name() == *name)
+        {
+            collect(&library.path().join("src"), &mut found);
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn host_synchronisations_are_those_of_the_list() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let sources = sources();
+    assert!(sources.len() > 150, "{} sources", sources.len());
+    let mut found = BTreeSet::new();
+    for path in &sources {
+        let file = path.strip_prefix(root).unwrap_or(path).display().to_string();
+        let functions = waiting(&fs::read_to_string(path).unwrap_or_default());
+        found.extend(functions.into_iter().map(|function| (file.clone(), function)));
+    }
+    let known: BTreeSet<(String, String)> =
+        KNOWN.iter().map(|(file, function, _)| ((*file).to_owned(), (*function).to_owned())).collect();
+    assert_eq!(found, known);
+}
+
+#[test]
+fn host_synchronisations_are_found() {
+    for source in [
+        "fn wait(stream: &Stream) {\n    stream.synchronize()?;\n}\n",
+        "pub(crate) const unsafe fn wait<T>(one: T) -> u8 {\n    one\n        .synchronize_within(&stream, limit)\n}\n",
+    ] {
+        assert_eq!(waiting(source), ["wait"], "{source}");
+    }
+    for source in [
+        "/// As `stream.synchronize()` does.\nfn f() {}\n",
+        "pub fn synchronize(&self) -> Result<()> {\n    self.call()\n}\n",
+        "#[cfg(test)]\nmod tests {\n    fn f() { stream.synchronize(); }\n}\n",
+    ] {
+        assert_eq!(waiting(source), Vec::<String>::new(), "{source}");
+    }
+}
