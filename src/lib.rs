@@ -72,6 +72,17 @@ pub fn kernel_registry() -> Vec<KernelSpec> {
     all
 }
 
+/// The kernels of [`kernel_registry`] that reach other machines, as worlds load them in which ranks have NICs of this format and with
+/// these atomic operations. What a prebuild compiles besides, where such NICs are; the registry's own forms of them know no NIC.
+pub fn nic_kernels(provider: rdma::Provider, atomics: rdma::Atomics) -> Vec<KernelSpec> {
+    use anabranch_ccl::kernels::{NETWORK_MOVE, NETWORK_REDUCE};
+    use anabranch_ep::kernels::{COMBINE_NODES, DISPATCH_NODES};
+    let across = [&NETWORK_MOVE, &NETWORK_REDUCE, &DISPATCH_NODES, &COMBINE_NODES].map(|unit| unit.name);
+    let of_network = kernel_registry().into_iter().filter(|spec| across.contains(&spec.unit().name));
+    let as_loaded = of_network.map(|spec| anabranch_shmem::for_nic(spec, provider, atomics));
+    std::iter::once(anabranch_shmem::nic_team_kernel(provider, atomics)).chain(as_loaded).collect()
+}
+
 /// The examples of the README, compiled as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use anabranch::rdma::{Atomics, Provider};
+
 /// Kernel sources of the library crates. The benchmarks' own are listed by `cli`, and nobody needs those of the searches.
 fn sources() -> Vec<PathBuf> {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates");
@@ -40,6 +42,24 @@ fn every_kernel_is_listed_once_and_renders() {
         let target = target.parse().unwrap();
         for spec in &registry {
             assert!(spec.render(&target, None).is_ok(), "{} for {target}", spec.label());
+        }
+    }
+}
+
+#[test]
+fn kernels_for_nics_are_those_that_reach_other_machines() {
+    for provider in Provider::ALL {
+        let all = anabranch::nic_kernels(provider, Atomics::Standard);
+        let units: BTreeSet<&str> = all.iter().map(|spec| spec.unit().name).collect();
+        let expected =
+            ["ccl_network_move", "ccl_network_reduce", "ep_combine_nodes", "ep_dispatch_nodes", "nic_team"];
+        assert_eq!(units, expected.into());
+        let labels: BTreeSet<String> = all.iter().map(anabranch::jit::KernelSpec::label).collect();
+        assert_eq!(labels.len(), all.len(), "two specs with one label");
+        let format = format!("RDMA_ATOMICS=1, RDMA_PROVIDER={}, SHMEM_NIC=1", provider.number());
+        for spec in &all {
+            assert!(spec.label().contains(&format), "{}", spec.label());
+            assert!(spec.render(&"host".parse().unwrap(), None).is_ok(), "{}", spec.label());
         }
     }
 }

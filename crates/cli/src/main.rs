@@ -98,6 +98,8 @@ fn start_log(least: &str) {
     let filter = EnvFilter::new(wanted.get("ANABRANCH_LOG").unwrap_or(least));
     let subscriber =
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    // Without colours: the library is built without them, and panics where it is asked for them.
+    let subscriber = subscriber.without_time().with_ansi(false);
     // Only a second start can fail, and there is none.
-    let _ = subscriber.without_time().with_ansi(launch::is_terminal()).try_init();
+    let _ = subscriber.try_init();
 }

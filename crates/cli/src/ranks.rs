@@ -30,7 +30,8 @@ pub(crate) struct RankArgs {
     #[arg(long)]
     pub(crate) threads: bool,
     /// Divide the ranks into N machines, blocks of neighbours, between which they go as between real ones: through a NIC (`rdma` is put
-    /// behind transport.order), which is one in software unless transport.rdma.driver is set.
+    /// behind transport.order), which is one in software unless transport.rdma.driver is set. NICs of this machine that are equally near are
+    /// divided among its parts.
     #[arg(long, value_name = "N")]
     pub(crate) nodes: Option<NonZeroU32>,
     /// One JSON object a line.

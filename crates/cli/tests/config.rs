@@ -1,4 +1,5 @@
 //! `anabranch config`, and configuration errors of any command.
+#![allow(clippy::print_stdout, reason = "says what is skipped")]
 
 mod common;
 
@@ -106,4 +107,20 @@ fn settings_that_do_not_exist_are_refused_wherever_they_come_from() {
     assert!(by_argument.stderr.contains("is 0; allowed is 1 to 64"), "{}", by_argument.stderr);
     assert_eq!(run(&["config", "show", "--config", "/nonexistent.toml"]).code, 2);
     assert_eq!(run(&["topo", "--runtime", "cuda"]).code, 2, "an unknown runtime is a usage error");
+}
+
+#[test]
+fn a_terminal_is_told_the_same_as_a_file() {
+    let program = env!("CARGO_BIN_EXE_anabranch");
+    let plain = finish(std::process::Command::new(program).args(["config", "show", "--json"]));
+    // util-linux's command gives another one a terminal.
+    let words = format!("{program} config show --json");
+    let mut script = std::process::Command::new("script");
+    script.args(["--quiet", "--return", "--command", &words, "/dev/null"]).stdin(std::process::Stdio::null());
+    let Ok(output) = script.output() else {
+        println!("skipped: this machine has no `script`");
+        return;
+    };
+    let shown = common::Run::from(output);
+    assert_eq!((shown.code, shown.stdout.replace("\r\n", "\n")), (plain.code, plain.stdout));
 }

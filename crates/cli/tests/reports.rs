@@ -180,6 +180,8 @@ fn a_build_that_fails_fails_the_command() {
     assert!(missing.stderr.contains("/nonexistent/c++"), "{missing:?}");
     let unknown = run(&["jit", "build", "--target", "gfx94x", "--set", &set]);
     assert_eq!(unknown.code, 2, "{unknown:?}");
+    let nic = run(&["jit", "build", "--target", "host", "--nic", "mlx4", "--set", &set]);
+    assert!(nic.code == 2 && nic.stderr.contains("mlx5, bnxt_re, ionic, posted"), "{nic:?}");
     let _ = std::fs::remove_dir_all(cache);
 }
 

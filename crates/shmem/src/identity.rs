@@ -10,11 +10,8 @@ use sha2::{Digest as _, Sha256};
 use crate::config::WorldConfig;
 use crate::error::{Error, Result};
 
-/// The configured identity, or the kernel's boot id, or the host's name.
-fn host_identity(config: &WorldConfig) -> Result<HostIdentity> {
-    if let Some(identity) = &config.host_identity {
-        return Ok(identity.clone());
-    }
+/// The kernel's boot id, or the host's name.
+fn own_machine() -> Result<HostIdentity> {
     if let Ok(text) = read("/proc/sys/kernel/random/boot_id") {
         return Ok(HostIdentity(text));
     }
@@ -44,9 +41,11 @@ fn read(path: &'static str) -> Result<String> {
 /// What this rank tells its peers about itself.
 pub(crate) fn peer_info(rank: GlobalRank, config: &WorldConfig, device: &Device) -> Result<PeerInfo> {
     let runtime = device.runtime();
+    let machine = own_machine()?;
     Ok(PeerInfo {
         rank,
-        host: host_identity(config)?,
+        host: config.host_identity.clone().unwrap_or_else(|| machine.clone()),
+        nics_of: machine,
         process: process_identity()?,
         runtime: runtime.kind().to_string(),
         // AMD's and NVIDIA's libraries exist once in a process, however often they are opened.
@@ -66,9 +65,6 @@ mod tests {
         let mine = process_identity().unwrap();
         let other = std::thread::spawn(|| process_identity().unwrap()).join().unwrap();
         assert_eq!(mine, other);
-        assert_eq!(
-            host_identity(&WorldConfig::default()).unwrap(),
-            host_identity(&WorldConfig::default()).unwrap()
-        );
+        assert_eq!(own_machine().unwrap(), own_machine().unwrap());
     }
 }

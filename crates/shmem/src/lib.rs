@@ -73,4 +73,4 @@ pub use team::{TEAM_BARRIER_UNIT, Team, TeamBarrierArgs, TeamView};
 pub use team_table::TeamTable;
 pub use threads::{RankError, RankSetup, spawn_threads, spawn_threads_on};
 pub use tolerance::LossTolerance;
-pub use world::World;
+pub use world::{World, for_nic};

@@ -462,8 +462,8 @@ impl fmt::Debug for World {
     }
 }
 
-/// A unit as kernels need it that reach peers by a NIC.
-pub(crate) fn for_nic(spec: KernelSpec, provider: Provider, atomics: Atomics) -> KernelSpec {
+/// A unit as [`World::kernel`] gives it to kernels that reach peers by a NIC of this format, for building ahead.
+pub fn for_nic(spec: KernelSpec, provider: Provider, atomics: Atomics) -> KernelSpec {
     spec.with("SHMEM_NIC", 1).with("RDMA_PROVIDER", provider.number()).with("RDMA_ATOMICS", atomics.number())
 }
 

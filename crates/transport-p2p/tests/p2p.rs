@@ -18,6 +18,7 @@ fn info(rank: u32, device: &Device) -> PeerInfo {
     PeerInfo {
         rank: GlobalRank::new(rank),
         host: HostIdentity("here".into()),
+        nics_of: HostIdentity("here".into()),
         process: ProcessIdentity { pid: std::process::id(), nonce: 1 },
         runtime: "host".into(),
         instance: 1,

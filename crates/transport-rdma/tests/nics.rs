@@ -299,6 +299,7 @@ fn peer(rank: u32, host: &str, pci: &str) -> PeerInfo {
     PeerInfo {
         rank: GlobalRank::new(rank),
         host: HostIdentity(host.to_owned()),
+        nics_of: HostIdentity(host.to_owned()),
         process: ProcessIdentity { pid: rank, nonce: 0 },
         runtime: "amd".to_owned(),
         instance: 0,
@@ -331,4 +332,29 @@ fn ranks_of_a_machine_choose_alike_and_those_of_others_do_not_count() {
     assert_eq!(of(1).reason, "on the same NUMA node (PHB), shared by 3 ranks");
     assert_eq!(of(6).reason, "at a distance that is not known (?), 1 of 2 equal ports, shared by 3 ranks");
     assert_eq!(of(9).reason, "rank 9 is not one of the world's 7 ranks");
+}
+
+#[test]
+fn machines_that_are_one_divide_its_equal_ports() {
+    // Two ports as near as each other to devices of the host runtime.
+    let tree = Tree::of("dual-socket");
+    let machine = tree.machine();
+    let ports = |hosts: &[&str]| {
+        let peers: Vec<_> = (0..)
+            .zip(hosts)
+            .map(|(rank, host)| PeerInfo {
+                runtime: "host".to_owned(),
+                nics_of: HostIdentity("here".to_owned()),
+                ..peer(rank, host, "0000:21:00.0")
+            })
+            .collect();
+        let of = |peer: &PeerInfo| {
+            assign_to_rank(tree.root(), peer.rank, &peers, &machine, &NicFilter::default()).unwrap()
+        };
+        peers.iter().map(|peer| of(peer).chosen.unwrap().name).collect::<Vec<_>>()
+    };
+    assert_eq!(ports(&["a", "b"]), ["mlx5_0", "mlx5_1"]);
+    assert_eq!(ports(&["a", "a", "b", "b"]), ["mlx5_0", "mlx5_0", "mlx5_1", "mlx5_1"]);
+    assert_eq!(ports(&["a", "a", "a"]), ["mlx5_0", "mlx5_1", "mlx5_0"], "one machine uses all");
+    assert_eq!(ports(&["a", "a", "b"]), ["mlx5_0", "mlx5_0", "mlx5_1"]);
 }

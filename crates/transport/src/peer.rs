@@ -31,8 +31,11 @@ pub struct PeerInfo {
     /// The rank in the world.
     #[serde(with = "rank_number")]
     pub rank: GlobalRank,
-    /// Its machine.
+    /// Its machine, as far as ways to its memory are concerned.
     pub host: HostIdentity,
+    /// The machine whose NICs it shares with the other ranks there. Another than [`Self::host`] only where ranks of one machine count as
+    /// on several.
+    pub nics_of: HostIdentity,
     /// Its process.
     pub process: ProcessIdentity,
     /// The runtime's word: `amd`, `nvidia`, `host`.
@@ -51,6 +54,11 @@ impl PeerInfo {
     /// Whether both run on one host.
     pub fn same_host(&self, other: &Self) -> bool {
         self.host == other.host
+    }
+
+    /// Whether both choose among the same NICs.
+    pub fn same_nics(&self, other: &Self) -> bool {
+        self.nics_of == other.nics_of
     }
 
     /// Whether both are threads of one process, so that an address of one is an address of the other.

@@ -43,6 +43,7 @@ fn peer() -> PeerInfo {
     PeerInfo {
         rank: GlobalRank::new(3),
         host: HostIdentity("here".into()),
+        nics_of: HostIdentity("here".into()),
         process: ProcessIdentity { pid: 7, nonce: 9 },
         runtime: "host".into(),
         instance: 1,

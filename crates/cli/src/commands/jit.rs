@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use anabranch::config::Period;
 use anabranch::jit::{AheadReport, AheadRow, Cache, CacheEntry, CleanRule, Jit, KernelSpec, Outcome, Target};
+use anabranch::rdma::{Atomics, Provider};
 use anabranch::{Environment, compile_jobs, kernel_pipeline};
 use anyhow::bail;
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 
 use crate::exit::Reported;
@@ -44,9 +45,36 @@ pub(crate) struct BuildArgs {
     /// Targets: gfx90a, gfx942, sm_90, host, host:wave32, ...; separated by commas.
     #[arg(long, required = true, value_delimiter = ',', value_name = "TARGET,...")]
     target: Vec<Target>,
+    /// Also the kernels that reach other machines, for NICs with queue entries of these formats; separated by commas. `posted` are
+    /// requests that a thread of the host posts by verbs, to any NIC.
+    #[arg(long, value_delimiter = ',', value_name = "FORMAT,...")]
+    nic: Vec<NicFormat>,
     /// Compilers run at once (kernels.jobs).
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     jobs: Option<u32>,
+}
+
+/// Whose queue entries kernels write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum NicFormat {
+    Mlx5,
+    #[value(name = "bnxt_re")]
+    Bnxt,
+    Ionic,
+    Posted,
+}
+
+impl NicFormat {
+    /// The kernels, with the atomic operations that NICs of the format have here.
+    fn kernels(self) -> Vec<KernelSpec> {
+        let (provider, atomics) = match self {
+            Self::Mlx5 => (Provider::Mlx5, Atomics::Masked),
+            Self::Bnxt => (Provider::Bnxt, Atomics::Standard),
+            Self::Ionic => (Provider::Ionic, Atomics::Standard),
+            Self::Posted => (Provider::Posted, Atomics::Standard),
+        };
+        anabranch::nic_kernels(provider, atomics)
+    }
 }
 
 #[derive(Clone, Debug, Args)]
@@ -109,7 +137,14 @@ fn build(arguments: &BuildArgs) -> anyhow::Result<()> {
     let mut targets = arguments.target.clone();
     targets.sort();
     targets.dedup();
-    let kernels = all_kernels();
+    let mut kernels = all_kernels();
+    let of_nics: Vec<KernelSpec> = arguments.nic.iter().flat_map(|format| format.kernels()).collect();
+    // Some of them are in the list already, or asked for twice.
+    for spec in of_nics {
+        if !kernels.contains(&spec) {
+            kernels.push(spec);
+        }
+    }
     if kernels.is_empty() {
         bail!("there is no kernel to build");
     }

@@ -14,7 +14,8 @@ use super::machine::Machine;
 use super::pci::PciAddress;
 
 /// Chooses the port of a rank among `peers`, the ranks of the world in the order of their numbers: those of its machine share the
-/// machine's ports. `root` is usually [`SYSTEM_FOLDER`](super::SYSTEM_FOLDER). Not collective; every rank of a machine comes to an
+/// machine's ports. Where they count as on several machines ([`PeerInfo::host`]), each of these gets ports of its own if there are enough
+/// that are equal. `root` is usually [`SYSTEM_FOLDER`](super::SYSTEM_FOLDER). Not collective; every rank of a machine comes to an
 /// answer that fits the others', if they see the same devices and have the same `filter`.
 ///
 /// A device that is not on the PCI bus (the host runtime's) or that this process is not shown counts as one at a distance that is
@@ -37,7 +38,12 @@ pub fn assign_to_rank(
         considered: Vec::new(),
     };
     let Some(mine) = peers.iter().find(|peer| peer.rank == own) else { return Ok(none()) };
-    let beside: Vec<&PeerInfo> = peers.iter().filter(|peer| peer.same_host(mine)).collect();
+    let mut beside: Vec<&PeerInfo> = peers.iter().filter(|peer| peer.same_nics(mine)).collect();
+    // Ports are dealt out in this order: one to each machine, then the next one to each.
+    let unsorted = beside.clone();
+    let local =
+        |one: &PeerInfo| unsorted.iter().filter(|peer| peer.same_host(one) && peer.rank < one.rank).count();
+    beside.sort_by_key(|peer| local(peer));
     let places = beside.iter().map(|peer| place(root, peer)).collect::<NicTreeResult<Vec<_>>>()?;
     let all = assign(&places, machine, filter);
     let found = beside.iter().zip(all).find(|(peer, _)| peer.rank == own);

@@ -138,6 +138,7 @@ fn peer(rank: u32) -> PeerInfo {
     PeerInfo {
         rank: GlobalRank::new(rank),
         host: HostIdentity(format!("machine {rank}")),
+        nics_of: HostIdentity(format!("machine {rank}")),
         process: ProcessIdentity { pid: 1, nonce: 0 },
         runtime: "host".to_owned(),
         instance: 0,

@@ -35,6 +35,7 @@ fn peer_info(rank: u32) -> PeerInfo {
     PeerInfo {
         rank: GlobalRank::new(rank),
         host: HostIdentity(format!("machine {rank}")),
+        nics_of: HostIdentity(format!("machine {rank}")),
         process: ProcessIdentity { pid: 1, nonce: 1 },
         runtime: "host".to_owned(),
         instance: 1,
