@@ -49,7 +49,7 @@ fn collectives_grow_as_they_should() {
             for row in &rows {
                 assert!(row["us"].as_f64().unwrap() > 0.0);
                 assert_eq!(row["links"]["nic_gb_per_s"]["origin"], "assumed, not measured");
-                assert_eq!(row["links"]["inside_gb_per_s"]["origin"], "measured on four H200");
+                assert_eq!(row["links"]["inside_gb_per_s"]["origin"], "measured on H200");
             }
         }
     }
@@ -124,7 +124,7 @@ fn what_cannot_be_is_refused() {
         (&["ccl", "--ranks", "16", "--sizes", "100"], "leave nothing"),
         (&["ccl", "--ranks", "16", "--sizes", "0"], "0 bytes leave nothing"),
         (&["ccl", "--ranks", "16", "--lanes", "0"], "lanes"),
-        (&["ccl", "--ranks", "16", "--across", "both"], "is no way between machines"),
+        (&["ccl", "--ranks", "16", "--across", "both"], "is no way across nodes"),
         (&["ep", "--ranks", "8", "--top-k", "300"], "300"),
         (&["ep", "--ranks", "8", "--tokens", "0"], "max_tokens"),
         (&["ep", "--ranks", "8", "--experts", "4", "--top-k", "8"], "8"),
