@@ -266,11 +266,15 @@ fn expected_is_what_random_routing_moves() {
                     let off = (found - counted).abs() / counted.max(each);
                     assert!(off < 0.02, "{sizes:?} {is_placed} {way}: {found} {counted}");
                 }
-                // All have something for all.
-                let far = |sizes: &[u32]| f64::from(map.size() - sizes.iter().max().unwrap());
-                let least = if way == Across::Node { f64::from(map.count()) - 1.0 } else { far(sizes) };
-                let traffic = plan.dispatch_traffic(GroupRank::new(0), &plan.hops(GroupRank::new(0), &[]));
-                assert!(traffic.flags as f64 >= least && expected.messages > 2.9 * least, "{expected:?}");
+                // Placed evenly, all have something for all: rows, records and a flag.
+                let others = match way {
+                    Across::Node => vec![map.count() - 1],
+                    _ => sizes.iter().map(|size| map.size() - size).collect(),
+                };
+                let all = others.iter().any(|others| {
+                    (expected.messages - 3.0 * f64::from(*others)).abs() < 1e-6 * expected.messages
+                });
+                assert!(is_placed || all, "{sizes:?} {way}: {expected:?}");
             }
         }
     }
