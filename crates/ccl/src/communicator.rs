@@ -7,7 +7,7 @@ use std::sync::{Arc, Once};
 
 use anabranch_hip::{RuntimeKind, Stream};
 use anabranch_hip_jit::{LOCAL_RESERVED_BYTES, LoadedUnit};
-use anabranch_ranks::{Group, GroupRank};
+use anabranch_ranks::{Group, GroupRank, Nodes};
 use anabranch_shmem::{OperationCode, OperationName, StreamMeeting, SymmetricMemory, Team, World};
 
 use crate::args::{Channel, Pipes};
@@ -19,7 +19,7 @@ use crate::crossing::{self, Crossing};
 use crate::error::{Error, Result};
 use crate::kernels::{self, entry};
 use crate::lower::{Unit, local_bytes};
-use crate::network::{LinkLayout, Nodes};
+use crate::network::LinkLayout;
 use crate::pipes::{PIPE_LOCAL_BYTES, PipeLayout};
 use crate::plan::{Choice, Limits, Plan};
 use crate::prepared::Prepared;
@@ -115,7 +115,7 @@ impl Communicator {
             "threads of a block".to_owned(),
             format!("{} and {}", limits.packet_threads, limits.bulk_threads),
         ));
-        let machines = nodes.as_ref().map_or(&[][..], Nodes::machines);
+        let machines = nodes.as_ref().map_or(&[][..], Nodes::numbers);
         fields.push(("machines of the members".to_owned(), format!("{machines:?}")));
         world.compare(group, "ccl configuration", fields)?;
         agree(world, group, "ccl plan", &prepared)?;
@@ -198,7 +198,7 @@ impl Communicator {
         let most_threads = limits.packet_threads.max(limits.bulk_threads);
         let kernel = unit.kernel(entry)?;
         let resident = world.max_resident_blocks(kernel.raw(), most_threads, local + LOCAL_RESERVED_BYTES)?;
-        let wanted = wanted_lanes(world, config, is_crossing);
+        let wanted = wanted_lanes(world, group.size(), config, is_crossing);
         let mut units = HashMap::from([(of_bytes, unit)]);
         if config.check == Check::Fingerprint {
             // Its one block runs before a call's kernel, never beside it: their share of the device is one.

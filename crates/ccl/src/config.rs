@@ -4,11 +4,11 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use anabranch_ranks::Across;
 use anabranch_shmem::MOST_LEG_STREAMS;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::network::Across;
 use crate::plan::Algorithm;
 use crate::tuning::Table;
 
@@ -101,7 +101,8 @@ impl Meetings {
 pub struct CclConfig {
     /// The algorithm of every call (`ccl.algorithm`); `None` chooses for each.
     pub algorithm: Option<Algorithm>,
-    /// The most blocks of a launch (`ccl.max_blocks`); 0 for as many as the device has multiprocessors, 128 at the most.
+    /// The most blocks of a launch (`ccl.max_blocks`); 0 for as many as the device has multiprocessors, 128 at the most; where members are on
+    /// several machines 32, or fewer where the staging is too small for chunks that fill a NIC.
     pub max_blocks: u32,
     /// Bytes of the symmetric heap for staging (`ccl.staging_bytes`), shared by all blocks and members; 0 for an eighth of
     /// the heap up to 512 MiB on a large GPU, and 4 MiB on a small device. `push` of messages that do not fit goes in steps.
@@ -118,7 +119,9 @@ pub struct CclConfig {
     pub meetings: Meetings,
     /// What is checked at every call (`ccl.check`).
     pub check: Check,
-    /// Which way calls go where members are on several machines (`ccl.across`).
+    /// Which way calls go where members are on several machines (`ccl.across`): [`Across::Auto`] by node where that can be done and the message is
+    /// long, directly otherwise; [`Across::Direct`] for any machines; [`Across::Node`] for machines with as many members each, two at least, and
+    /// for sums only where the group's order goes machine by machine: other calls are an error.
     pub across: Across,
     /// The machine of each member, in group order, in place of what the world says: for tests of what goes between machines. Which numbers
     /// name them means nothing. `None` for those that the world's ranks are on.

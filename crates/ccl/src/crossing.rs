@@ -3,7 +3,7 @@
 use anabranch_hip::DeviceAddress;
 use anabranch_hip_jit::DevicePointer;
 use anabranch_hip_jit::bytemuck::Zeroable;
-use anabranch_ranks::Group;
+use anabranch_ranks::{Across, Group, Nodes};
 use anabranch_shmem::{Team, TeamTable, World};
 
 use crate::args::{Links, NetworkArgs, Reduction};
@@ -11,9 +11,8 @@ use crate::call::{Call, Shape};
 use crate::config::{CclConfig, Check};
 use crate::error::{Error, Result};
 use crate::lower::{Counts, reduction};
-use crate::network::form::{algorithm_of, piece_bytes_of, steps_of};
+use crate::network::form::{piece_bytes_of, plan_of, steps_of};
 use crate::network::lower::{Listed, Tensors, list};
-use crate::network::{Across, Nodes};
 use crate::plan::{Choice, Limits, Plan};
 use crate::tensor::Tensor;
 
@@ -90,8 +89,7 @@ impl Crossing {
     /// [`Error::Algorithm`] for an algorithm that was asked for, and for a form that these machines or the call do not have;
     /// [`Error::Config`] for blocks that are not within 1 and the lanes.
     pub(crate) fn plan(&self, shape: &Shape, limits: &Limits, choice: Choice) -> Result<Plan> {
-        let algorithm = algorithm_of(&self.nodes, self.across, shape)?;
-        Plan::across(shape, limits, algorithm, choice)
+        plan_of(&self.nodes, self.across, (shape, limits, choice), self.links.slot_bytes)
     }
 
     fn lower(

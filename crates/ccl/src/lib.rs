@@ -57,6 +57,8 @@ pub mod tuning;
 pub mod typed;
 mod work;
 
+pub use anabranch_ranks::{Across, UnknownAcross};
+pub use anabranch_tuning::{LinkSpeeds, Moved, TimeParts};
 pub use call::{Call, Collective};
 pub use checker::CHECK_OPERATION;
 pub use communicator::{Communicator, MESSAGE_OPERATION, OPERATION};
@@ -68,7 +70,6 @@ pub use fingerprint::{Difference, ListMismatch, Mismatch, SplitMismatch};
 pub use kernels::kernels;
 pub use message::PointToPoint;
 pub use network::traffic::{CallTraffic, Hops, LinkRoom, LinkTraffic, MemberTraffic, call_traffic};
-pub use network::{Across, UnknownAcross};
 pub use plan::{Algorithm, Choice, Plan, UnknownAlgorithm};
 pub use prepared::Prepared;
 pub use reduce::{

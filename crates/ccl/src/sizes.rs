@@ -7,12 +7,14 @@ use crate::communicator::{Communicator, PACKET_UNITS};
 use crate::config::CclConfig;
 use crate::error::{Error, Result};
 use crate::network::LinkLayout;
+use crate::network::form::lanes_for;
 use crate::pipes::PipeLayout;
 use crate::plan::Limits;
 
 /// Lanes on a large GPU: one a multiprocessor, as a power of two.
 const DEFAULT_LANES: u32 = 128;
-/// The same where members are on several machines: a NIC is slower than links inside, and takes fewer blocks to fill.
+/// The same where members are on several machines: a NIC is slower than links inside, and takes fewer blocks to fill. Many members have
+/// fewer, so that their slots are not too short.
 pub(crate) const CROSSING_LANES: u32 = 32;
 /// The most bytes of staging that are chosen.
 pub(crate) const MOST_STAGING: u64 = 512 << 20;
@@ -32,7 +34,7 @@ impl Communicator {
         let most = |is_crossing| {
             // Shares are rounded for each lane: fewer lanes may take a little more.
             let of = |lanes| Layouts::new(world, members, lanes, config, is_crossing).end;
-            (1..=wanted_lanes(world, config, is_crossing)).map(of).max().unwrap_or_default()
+            (1..=wanted_lanes(world, members, config, is_crossing)).map(of).max().unwrap_or_default()
         };
         // Some groups are on one machine, others are not.
         let crosses = config.machines.is_some()
@@ -97,11 +99,15 @@ fn is_large(world: &World) -> bool {
     world.device().multiprocessors() >= 32
 }
 
-/// The lanes that a communicator asks for.
-pub(crate) fn wanted_lanes(world: &World, config: &CclConfig, is_crossing: bool) -> u32 {
-    let most = if is_crossing { CROSSING_LANES } else { DEFAULT_LANES };
+/// The lanes that a communicator of so many members asks for.
+pub(crate) fn wanted_lanes(world: &World, members: u32, config: &CclConfig, is_crossing: bool) -> u32 {
+    let most = |most: u32| world.device().multiprocessors().min(most);
     match config.max_blocks {
-        0 => world.device().multiprocessors().min(most),
+        0 if is_crossing => {
+            let (staging, _) = memory_sizes(world, config);
+            lanes_for(members, staging, most(CROSSING_LANES))
+        }
+        0 => most(DEFAULT_LANES),
         blocks => blocks,
     }
 }

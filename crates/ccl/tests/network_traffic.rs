@@ -74,7 +74,7 @@ fn check(machines: &[u32], across: Across, data_type: DataType) -> u64 {
         |world: &World| {
             let stream = world.device().create_stream()?;
             let mut communicator = Communicator::new(world, world.group(), ccl.clone())?;
-            let room = LinkRoom { lanes: communicator.lanes(), staging_bytes: ccl.staging_bytes };
+            let room = LinkRoom { lanes: Some(communicator.lanes()), staging_bytes: ccl.staging_bytes };
             let mut scratch = Scratch::new(world, &communicator, 2 << 20)?;
             let mut between = 0;
             for collective in Collective::ALL {

@@ -49,7 +49,7 @@ fn collectives_grow_as_they_should() {
             for row in &rows {
                 assert!(row["us"].as_f64().unwrap() > 0.0);
                 assert_eq!(row["links"]["nic_gb_per_s"]["origin"], "assumed, not measured");
-                assert_eq!(row["links"]["inside_gb_per_s"]["origin"], "measured on four H200");
+                assert_eq!(row["links"]["inside_gb_per_s"]["origin"], "measured on H200");
             }
         }
     }
@@ -86,6 +86,38 @@ fn dispatches_grow_as_they_should() {
     assert_eq!(all("dispatch", "node", "inside_hops"), [1, 1, 1]);
 }
 
+/// What a plan chooses by itself is the faster of the two, of what is counted over copies, too.
+#[test]
+fn the_way_that_is_chosen_is_the_faster_one() {
+    for tokens in ["1", "128", "4096"] {
+        let which = ["ep", "--ranks", "16,64,512", "--tokens", tokens];
+        let both = rows(&which);
+        let chosen = rows(&[&which[..], &["--across", "auto"]].concat());
+        let chosen: Vec<_> = chosen.iter().filter(|row| row["op"] == "dispatch").collect();
+        assert_eq!(chosen.len(), 3);
+        for chosen in chosen {
+            let same = both.iter().filter(|row| row["op"] == "dispatch" && row["ranks"] == chosen["ranks"]);
+            let times: Vec<f64> = same.clone().map(|row| row["us"].as_f64().unwrap()).collect();
+            assert_eq!(times.len(), 2);
+            let us = chosen["us"].as_f64().unwrap();
+            assert!(times.iter().all(|time| us <= 1.02 * time), "{tokens}: {us} {times:?}");
+            assert!(same.clone().any(|row| row == chosen), "{chosen}");
+        }
+    }
+}
+
+/// More ranks have fewer blocks, and so chunks that are worth their requests; with more blocks requests are the limit.
+#[test]
+fn chunks_stay_worth_their_requests() {
+    let which = ["ccl", "--ranks", "16,64,256", "--sizes", "256M", "--op", "all_gather,all_to_all"];
+    for row in rows(&which) {
+        assert_ne!(row["limit"], "messages", "{row}");
+    }
+    let forced = rows(&[&which[..], &["--lanes", "32"]].concat());
+    let limits = of(&forced, "all_to_all", "direct");
+    assert_eq!(limits.last().unwrap()["limit"], "messages");
+}
+
 #[test]
 fn times_follow_the_links_that_are_given() {
     let us = |more: &[&str]| {
@@ -97,6 +129,7 @@ fn times_follow_the_links_that_are_given() {
     assert!(us(&["--nic-rate", "25"]) > 1.8 * usual);
     assert!(us(&["--nic-rate", "100"]) < usual);
     assert!((us(&["--nic-hop", "1002"]) - usual - 1000.0).abs() < 1e-6);
+    assert!((us(&["--launch", "101.4"]) - usual - 100.0).abs() < 1e-6);
     assert!(us(&["--nic-message", "10000"]) > 24.0 * 10_000.0);
     assert!(us(&["--inside-rate", "3.39"]) > usual);
 }
@@ -124,7 +157,7 @@ fn what_cannot_be_is_refused() {
         (&["ccl", "--ranks", "16", "--sizes", "100"], "leave nothing"),
         (&["ccl", "--ranks", "16", "--sizes", "0"], "0 bytes leave nothing"),
         (&["ccl", "--ranks", "16", "--lanes", "0"], "lanes"),
-        (&["ccl", "--ranks", "16", "--across", "both"], "is no way between machines"),
+        (&["ccl", "--ranks", "16", "--across", "both"], "is no way across nodes"),
         (&["ep", "--ranks", "8", "--top-k", "300"], "300"),
         (&["ep", "--ranks", "8", "--tokens", "0"], "max_tokens"),
         (&["ep", "--ranks", "8", "--experts", "4", "--top-k", "8"], "8"),

@@ -17,6 +17,20 @@ use crate::expert_major::args::{
 };
 use crate::plan::TILE;
 
+/// Layouts of a unit whose kernels wait for peers: those that each of them has, then its own.
+macro_rules! waiting_layouts {
+    ($($own:ident),+) => {
+        &[
+            $crate::args::PlacementView::c_declaration,
+            anabranch_shmem::TeamView::c_declaration,
+            $crate::args::SlotState::c_declaration,
+            $crate::args::RankMask::c_declaration,
+            $crate::args::MaskView::c_declaration,
+            $($own::c_declaration,)+
+        ]
+    };
+}
+
 mod engine;
 mod nodes;
 
@@ -75,14 +89,7 @@ pub static DISPATCH: KernelUnit = KernelUnit {
     source: include_str!("../kernels/dispatch.hip"),
     headers: &[PRELUDE, HEADERS, TOKEN_HEADERS, MASK_HEADERS, DISPATCH_HEADERS, CODEC_HEADERS],
     entries: &["anabranch_ep_dispatch", "anabranch_ep_dispatch_send", "anabranch_ep_dispatch_recv"],
-    layouts: &[
-        PlacementView::c_declaration,
-        TeamView::c_declaration,
-        SlotState::c_declaration,
-        RankMask::c_declaration,
-        MaskView::c_declaration,
-        DispatchArgs::c_declaration,
-    ],
+    layouts: waiting_layouts![DispatchArgs],
 };
 
 /// What a dispatch leaves, kept for later ones; parameter `EP_TILE`.
@@ -136,14 +143,7 @@ pub static COMBINE: KernelUnit = KernelUnit {
     source: include_str!("../kernels/combine.hip"),
     headers: &[PRELUDE, HEADERS, TOKEN_HEADERS, MASK_HEADERS, FLAG_HEADERS, COMBINE_HEADERS, WEIGHT_HEADERS],
     entries: &["anabranch_ep_combine", "anabranch_ep_combine_send", "anabranch_ep_combine_recv"],
-    layouts: &[
-        PlacementView::c_declaration,
-        TeamView::c_declaration,
-        SlotState::c_declaration,
-        RankMask::c_declaration,
-        MaskView::c_declaration,
-        CombineArgs::c_declaration,
-    ],
+    layouts: waiting_layouts![CombineArgs],
 };
 
 /// Combine that pushes; parameters `EP_TILE`, `EP_ELEMENT` and `EP_CODEC`, `EP_COMBINE_WEIGHTS` where weights are combined, and
@@ -157,14 +157,7 @@ pub static COMBINE_PUSH: KernelUnit = KernelUnit {
         "anabranch_ep_combine_push_send",
         "anabranch_ep_combine_push_recv",
     ],
-    layouts: &[
-        PlacementView::c_declaration,
-        TeamView::c_declaration,
-        SlotState::c_declaration,
-        RankMask::c_declaration,
-        MaskView::c_declaration,
-        CombinePushArgs::c_declaration,
-    ],
+    layouts: waiting_layouts![CombinePushArgs],
 };
 
 /// The stand-in expert; parameters `EP_TILE`, `EP_INPUT` and `EP_ELEMENT`.

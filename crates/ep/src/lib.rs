@@ -15,7 +15,7 @@
 //!
 //! With [`Payload::CopyEngine`] copy engines move the rows, so that between the halves of an operation none of it is on the device.
 //!
-//! Where ranks are on several nodes ([`NodeMap`]), rows for other nodes are put over the routes that the heap has there ([`Across`]).
+//! Where ranks are on several nodes ([`Nodes`]), rows for other nodes are put over the routes that the heap has there ([`Across`]).
 //!
 //! A peer that does not come is a fault of the world, or, with [`OnTimeout::Mask`], it is masked and the others go on.
 //!
@@ -46,6 +46,8 @@ pub mod plan;
 pub mod reference;
 pub mod room;
 
+pub use anabranch_ranks::{Across, Nodes, UnknownAcross};
+pub use anabranch_tuning::{LinkSpeeds, Moved, TimeParts};
 pub use cast::DispatchCast;
 pub use codec::{CombineCodec, CombineSource, Fp8Format, UnknownWord};
 pub use data_type::{DataType, UnknownDataType};
@@ -56,7 +58,7 @@ pub use expert_major::{
 pub use kernels::kernels;
 pub use launch::LaunchTable;
 pub use mask::{MaskCause, MaskedRank, OnTimeout};
-pub use nodes::{Across, AcrossError, MOST_DIRECT, NodeMap, UnknownAcross};
+pub use nodes::AcrossError;
 pub use operation::{
     COMBINE, COUNT, CombineOutput, CombineSent, DISPATCH, DispatchSent, Dispatched, DroppedCopy,
     ExpertOutput, ExpertParallel, ReplayedTokens, Routing,

@@ -17,7 +17,7 @@ use crate::room::Mode;
 use crate::slot::{PoolMark, Slot, SlotPool};
 use engine::{Engine, EngineUnits};
 use mask::MaskTable;
-use nodes::{NodeUnits, Nodes};
+use nodes::{NodeLaunches, NodeUnits};
 use residency::{LaunchedUnit, device_limits, reserve};
 
 mod again;
@@ -98,7 +98,7 @@ pub struct ExpertParallel {
     /// Of plans whose rows copy engines move.
     engine: Option<Engine>,
     /// Of plans across nodes.
-    nodes: Option<Nodes>,
+    nodes: Option<NodeLaunches>,
     limits: DeviceLimits,
     /// Where ranks may be masked; losses do not end the world then.
     mask: Option<MaskTable>,
@@ -176,8 +176,9 @@ impl ExpertParallel {
             let mask = masks.then(|| MaskTable::new(world.device(), plan.ranks())).transpose()?;
             let slots = slots.collect::<Result<Vec<_>>>()?;
             let engine = engine.map(|units| Engine::new(world.device(), &team, units)).transpose()?;
-            let nodes =
-                nodes.map(|units| Nodes::new(world.device(), &plan, team.rank(), units)).transpose()?;
+            let nodes = nodes
+                .map(|units| NodeLaunches::new(world.device(), &plan, team.rank(), units))
+                .transpose()?;
             Ok((permit, slots, Arc::new(placement), mask, engine, nodes))
         });
         agree(world, group, "ep slots", &own)?;

@@ -9,6 +9,7 @@ use crate::owner::ExpertPlacement;
 use crate::room::{Mode, Room};
 
 mod config;
+mod expected;
 mod launch;
 mod memory;
 mod nodes;
@@ -135,6 +136,7 @@ impl Plan {
     /// [`Error::Across`].
     pub fn new(mut config: EpConfig, ranks: u32) -> Result<Self> {
         let room = config.check(ranks)?;
+        config.across = config.way().unwrap_or(config.across);
         config.scale_bytes = config.sent_scale_bytes();
         let placement = ExpertPlacement::new(config.experts, ranks).ok_or(Error::Config {
             field: "experts",
@@ -146,7 +148,7 @@ impl Plan {
         Ok(Self { config, placement, room, ranks, layout, choice, forced: None })
     }
 
-    /// The configuration; where rows are cast, with the bytes of the scales that the cast makes.
+    /// The configuration; where rows are cast, with the bytes of the scales that the cast makes; across nodes, with the way that was chosen.
     pub fn config(&self) -> &EpConfig {
         &self.config
     }

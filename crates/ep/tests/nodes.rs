@@ -8,7 +8,7 @@ mod split_common;
 
 use anabranch_ep::reference::ReferenceExpert;
 use anabranch_ep::{
-    Across, CombineSource, DataType, DispatchCast, EpConfig, Error, ExpertParallel, Fp8Format, NodeMap,
+    Across, CombineSource, DataType, DispatchCast, EpConfig, Error, ExpertParallel, Fp8Format, Nodes,
     PlacementTable,
 };
 use anabranch_ranks::GroupRank;
@@ -56,7 +56,7 @@ fn many_rounds_use_the_slot_again() {
 #[test]
 fn nodes_whose_ranks_do_not_lie_together() {
     for way in WAYS {
-        run(&on(&NodeMap::new(&[7, 9, 7, 9, 9]), 4, way), 5);
+        run(&on(&Nodes::new(&[7, 9, 7, 9, 9]), 4, way), 5);
     }
 }
 

@@ -48,13 +48,13 @@ fn on_machines<T: Send>(
     work: impl Fn(&World) -> Result<T, Error> + Sync,
 ) -> Vec<Result<T, RankError<Error>>> {
     let map = nodes_common::map(sizes);
-    let machine = machine(map.ranks(), wave);
+    let machine = machine(map.size(), wave);
     let (runtime, jit) = (machine.runtime(), jit());
     spawn_threads(
-        map.ranks(),
+        map.size(),
         |rank| {
             let device = runtime.device(DeviceOrdinal(rank.get()))?;
-            let host = HostIdentity(format!("machine {}", map.nodes()[rank.index()]));
+            let host = HostIdentity(format!("machine {}", map.numbers()[rank.index()]));
             let config = WorldConfig { host_identity: Some(host), ..config.clone() };
             Ok(RankSetup { config, device, jit: jit.clone() })
         },

@@ -63,7 +63,7 @@ fn combined_by(plan: &Plan, rank: GroupRank, hops: &[Vec<Hop>]) -> Written {
         (plan.returned_between_nodes(&here), here.len() as u64)
     };
     let (nodes, _) = plan.across().unwrap();
-    let far = (0..nodes.ranks()).map(GroupRank::new).filter(|source| !nodes.is_near(*source, rank));
+    let far = (0..nodes.size()).map(GroupRank::new).filter(|source| !nodes.are_together(*source, rank));
     far.map(|source| here(&hops[source.index()]))
         .fold([0; 3], |sum, (bytes, rows)| [sum[0] + 1 + u64::from(rows > 0), sum[1] + 8 + bytes, 0])
 }
@@ -73,19 +73,22 @@ fn nics_write_what_the_hops_say() {
     for sizes in [&[2, 2][..], &[2, 2, 2], &[3, 1]] {
         for way in WAYS {
             let nodes = map(sizes);
-            let mut case = Case::new(nodes.ranks(), 4);
+            let mut case = Case::new(nodes.size(), 4);
             case.config = case.config.across(way);
             let nics = SoftNics::in_process(SoftNicConfig::default());
-            let machine = machine(nodes.ranks(), 4);
+            let machine = machine(nodes.size(), 4);
             let (runtime, jit) = (machine.runtime(), jit());
             let results = spawn_threads(
-                nodes.ranks(),
+                nodes.size(),
                 |rank| {
                     let device = runtime.device(DeviceOrdinal(rank.get()))?;
                     let config = WorldConfig {
                         transports: vec![TransportKind::P2p, TransportKind::Rdma],
                         nic: NicSource::new(Arc::new(nics.clone())),
-                        host_identity: Some(HostIdentity(format!("machine {}", nodes.nodes()[rank.index()]))),
+                        host_identity: Some(HostIdentity(format!(
+                            "machine {}",
+                            nodes.numbers()[rank.index()]
+                        ))),
                         ..world_config()
                     };
                     Ok(RankSetup { config, device, jit: jit.clone() })

@@ -6,7 +6,8 @@
 //!   derived from the list, never the definition.
 //! * [`Mesh`] lays a group out along named axes, and gives the groups along them. [`Mesh2d`] is rows and columns
 //!   whose last row may be shorter.
-//! * [`Nodes`] divides a group by the machines of its members: the groups inside, and the rails across.
+//! * [`Nodes`] divides a group by the machines of its members: the groups inside, the rails across, and who hands on what comes to a node
+//!   once. [`Across`] says by which way it comes.
 //! * [`Root`] turns the two ways in which torch's front ends name a root into a rank of the group.
 //! * Every constructor takes a parent group and is checked against that parent, not against the world.
 //!
@@ -46,6 +47,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod across;
 mod error;
 mod group;
 mod layout;
@@ -56,6 +58,7 @@ mod root;
 mod split;
 mod split_2d;
 
+pub use across::{Across, UnknownAcross};
 pub use error::Error;
 pub use group::Group;
 pub use layout::Layout;

@@ -1,7 +1,7 @@
 //! Splitting a group by what its members chose, or by where they run.
 
-use crate::{Error, Group, GroupRank};
-use std::collections::{BTreeMap, HashMap};
+use crate::{Error, Group, GroupRank, Nodes};
+use std::collections::BTreeMap;
 use std::hash::Hash;
 
 /// What one member asks for in [`Group::split`].
@@ -47,21 +47,11 @@ impl Group {
     /// # Errors
     /// [`Error::WrongCount`] when the table's length is not the group's size.
     pub fn by_node<N: Eq + Hash>(&self, nodes: &[N]) -> Result<Vec<Self>, Error> {
-        let call = "by_node";
-        self.one_each(call, nodes.len())?;
-        let mut slots: HashMap<&N, usize> = HashMap::new();
-        let mut members: Vec<Vec<GroupRank>> = Vec::new();
-        for (node, rank) in nodes.iter().zip(self.ranks()) {
-            let slot = *slots.entry(node).or_insert(members.len());
-            match members.get_mut(slot) {
-                Some(list) => list.push(rank),
-                None => members.push(vec![rank]),
-            }
-        }
-        members.into_iter().map(|list| self.pick(call, list.into_iter())).collect()
+        self.one_each("by_node", nodes.len())?;
+        Nodes::new(nodes).inside(self)
     }
 
-    fn one_each(&self, call: &'static str, given: usize) -> Result<(), Error> {
+    pub(crate) fn one_each(&self, call: &'static str, given: usize) -> Result<(), Error> {
         if given == self.members().len() {
             Ok(())
         } else {

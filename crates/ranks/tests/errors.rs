@@ -56,7 +56,7 @@ fn messages_name_the_input_and_the_bounds() {
         ),
         (
             group.nodes(&["a"; 5]).unwrap_err(),
-            "by_node: 5 entries were given for a group of 4 members; each member needs exactly one",
+            "nodes: 5 entries were given for a group of 4 members; each member needs exactly one",
         ),
         (
             group.split(&[SplitChoice { color: None, key: 0 }; 5]).unwrap_err(),

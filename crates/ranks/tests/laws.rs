@@ -43,24 +43,25 @@ proptest! {
         (Just(group), prop::collection::vec(0_u32..5, size))
     })) {
         let divided = group.nodes(&nodes).unwrap();
-        prop_assert_eq!(divided.inside(), &group.by_node(&nodes).unwrap()[..]);
+        let (all_inside, rails) = (divided.inside(&group).unwrap(), divided.rails(&group).unwrap());
+        prop_assert_eq!(&all_inside, &group.by_node(&nodes).unwrap());
         prop_assert_eq!(divided.count() as usize, nodes.iter().collect::<BTreeSet<_>>().len());
         for (position, rank) in group.iter() {
             let (node, local) = (divided.node_of(position).unwrap(), divided.local_index(position).unwrap());
-            let inside = &divided.inside()[node as usize];
+            let inside = &all_inside[node as usize];
             prop_assert_eq!(inside.rank_of(rank), Some(GroupRank::new(local)));
-            let rail = &divided.rails()[local as usize];
+            let rail = &rails[local as usize];
             // Before it on its rail are the earlier nodes that have as many members.
-            let before = divided.inside()[..node as usize].iter().filter(|other| other.size() > local).count();
+            let before = all_inside[..node as usize].iter().filter(|other| other.size() > local).count();
             prop_assert_eq!(rail.rank_of(rank), Some(GroupRank::new(before as u32)));
             for other in group.ranks() {
                 let same = nodes[position.index()] == nodes[other.index()];
                 prop_assert_eq!(divided.are_together(position, other), same);
             }
         }
-        let members: u32 = divided.rails().iter().map(Group::size).sum();
+        let members: u32 = rails.iter().map(Group::size).sum();
         prop_assert_eq!(members, group.size());
-        let sizes: BTreeSet<u32> = divided.inside().iter().map(Group::size).collect();
+        let sizes: BTreeSet<u32> = all_inside.iter().map(Group::size).collect();
         let even = if sizes.len() == 1 { sizes.first().copied() } else { None };
         prop_assert_eq!(divided.even_size(), even);
         let changes = nodes.windows(2).filter(|pair| pair[0] != pair[1]).count();

@@ -17,6 +17,7 @@ mod port;
 mod rank;
 mod read;
 
+pub use anabranch_transport::PciAddress;
 pub use assign::{Assignment, Considered, PortId, assign};
 pub use distance::{Distance, Place};
 pub use error::{NicTreeError, NicTreeResult};
@@ -24,7 +25,7 @@ pub use filter::NicFilter;
 pub use gid::{Gid, GidChoice, GidError, GidKind, choose_gid};
 pub use libraries::{LibraryStatus, NicLibrary, find_libraries};
 pub use machine::{Machine, Nic};
-pub use pci::{PciAddress, PciPath};
+pub use pci::PciPath;
 pub use port::{LinkLayer, Port, PortState};
 pub use rank::assign_to_rank;
 pub use read::SYSTEM_FOLDER;

@@ -35,7 +35,8 @@ mod queue;
 mod thunk;
 mod topology;
 
-pub use address::{GpuAddress, PciAddress};
+pub use address::GpuAddress;
+pub use anabranch_transport::PciAddress;
 pub use binding::open_driver;
 pub use chooser::{Choice, choose, plan};
 pub use driver::{Driver, DriverNode, DriverQueue, QueueToken, RingPlace};

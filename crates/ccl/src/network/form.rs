@@ -1,12 +1,15 @@
 //! Which form a call takes between machines, its steps, and in which pieces they go. Pure arithmetic.
 
+use anabranch_ranks::{Across, Nodes};
+use anabranch_tuning::LinkSpeeds;
+
 use super::lower::slot_pieces;
 use super::schedule::{self, Step};
-use super::{Across, Nodes, exchange_of};
+use super::{LinkLayout, exchange_of};
 use crate::call::{Collective, Shape};
 use crate::error::{Error, Result};
 use crate::lower::Counts;
-use crate::plan::Algorithm;
+use crate::plan::{Algorithm, Choice, Limits, Plan};
 
 /// Bytes of a message from which it goes by node: hops inside and, for sums, from machine to machine, are paid for by fewer bytes
 /// between machines. Arithmetic, not measured: a hop takes some microseconds, in which a NIC of 400 Gbit/s moves about this.
@@ -27,6 +30,46 @@ pub(crate) fn algorithm_of(nodes: &Nodes, across: Across, shape: &Shape) -> Resu
         (Across::Auto, Ok(())) if shape.message_bytes() >= BY_NODE_FROM => node,
         _ => Algorithm::NetworkDirect,
     })
+}
+
+/// Requests for a NIC of each chunk that a member gives and takes: the chunk, its counter, and the counter that makes room.
+const CHUNK_REQUESTS: u32 = 3;
+
+/// Bytes of a chunk from which a NIC is bound by bytes and not by requests, as a power of two.
+pub(crate) fn full_chunk_bytes() -> u64 {
+    (LinkSpeeds::H200.bytes_worth(CHUNK_REQUESTS).ceil() as u64).next_power_of_two()
+}
+
+/// Lanes, `most` or fewer, of links between this many members whose slots are cut from so many bytes: as many as leave each slot room for a
+/// chunk that fills a NIC; one at least. All members share the bytes, so that more of them have fewer lanes.
+pub(crate) fn lanes_for(members: u32, staging_bytes: u64, most: u32) -> u32 {
+    let is_full =
+        |lanes: &u32| LinkLayout::new(0, members, *lanes, staging_bytes).slot_bytes >= full_chunk_bytes();
+    (1..=most).rev().find(is_full).unwrap_or(1)
+}
+
+/// The form of a call, and its launch: no more blocks than the longest part that one member has for another gives chunks that fill a NIC, or
+/// a slot where that is smaller. Equal on all members.
+///
+/// # Errors
+/// Those of [`algorithm_of`] and [`Plan::across`].
+pub(crate) fn plan_of(
+    nodes: &Nodes,
+    across: Across,
+    (shape, limits, choice): (&Shape, &Limits, Choice),
+    slot_bytes: u64,
+) -> Result<Plan> {
+    let algorithm = algorithm_of(nodes, across, shape)?;
+    let plan = Plan::across(shape, limits, algorithm, choice)?;
+    let is_chosen = choice.blocks.is_some() || choice.block_bytes.is_some();
+    // Of the first member, as they look to all: others may have their own counts, or none.
+    if is_chosen || !knows_counts(shape) || exchange_of(shape, Counts::Even).is_none() {
+        return Ok(plan);
+    }
+    let steps = steps_of(nodes, 0, algorithm, shape, Counts::Even)?;
+    let most = slot_pieces(slot_bytes, shape.data_type, shape.collective.reduces());
+    let chunks = longest_of(&steps).div_ceil(most.min(full_chunk_bytes()));
+    Ok(Plan { blocks: u64::from(plan.blocks).min(chunks).max(1) as u32, ..plan })
 }
 
 /// What member `me` does for a call in this form.
@@ -55,8 +98,112 @@ pub(crate) fn steps_of(
 /// part in their steps, or in a call whose counts pairs alone know none.
 pub(crate) fn piece_bytes_of(steps: &[Step], shape: &Shape, slot_bytes: u64, blocks: u32) -> u64 {
     let most = slot_pieces(slot_bytes, shape.data_type, shape.collective.reduces());
-    let longest = steps.iter().map(|step| step.bytes).max().unwrap_or(0);
-    let share = longest.div_ceil(blocks.into()).next_multiple_of(16).clamp(16, most);
-    let known = !(shape.uneven && shape.collective == Collective::AllToAll);
-    if known { share } else { most }
+    let share = longest_of(steps).div_ceil(blocks.into()).next_multiple_of(16).clamp(16, most);
+    if knows_counts(shape) { share } else { most }
+}
+
+/// Bytes of the longest part of a message that goes from one member to another. The same for all members of a call whose counts all know.
+fn longest_of(steps: &[Step]) -> u64 {
+    steps.iter().map(|step| step.bytes).max().unwrap_or(0)
+}
+
+/// Whether all members know all counts, and not each pair its own.
+fn knows_counts(shape: &Shape) -> bool {
+    !(shape.uneven && shape.collective == Collective::AllToAll)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{DataType, ReduceOp};
+
+    const LIMITS: Limits = Limits { lanes: 32, packet_threads: 256, bulk_threads: 512, meeting_threads: 32 };
+
+    fn shape(collective: Collective, members: u32, count: u64) -> Shape {
+        let op = collective.reduces().then_some(ReduceOp::Sum);
+        Shape { data_type: DataType::Bf16, op, ..Shape::of_bytes(collective, members, count) }
+    }
+
+    fn machines(nodes: u32, size: u32) -> Nodes {
+        Nodes::new(&(0..nodes * size).map(|member| member / size).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_chunk_that_fills_a_nic_takes_as_long_as_its_requests() {
+        let speeds = LinkSpeeds::H200;
+        let requests = f64::from(CHUNK_REQUESTS) * speeds.nic_message_us;
+        let us = |bytes: u64| speeds.between_us(bytes as f64);
+        assert!(us(full_chunk_bytes()) >= requests && us(full_chunk_bytes() / 2) < requests);
+    }
+
+    #[test]
+    fn more_members_have_fewer_lanes_and_chunks_that_fill_a_nic() {
+        let of = |members| lanes_for(members, 512 << 20, 32);
+        let lanes: Vec<_> = [2, 8, 64, 128, 256, 512, 1024].map(of).into();
+        assert!(lanes.is_sorted_by(|one, next| one >= next), "{lanes:?}");
+        assert_eq!((lanes[0], lanes[2]), (32, 32), "room enough for all");
+        assert!(lanes[6] > 0 && lanes[6] < lanes[4] && lanes[4] < 32, "{lanes:?}");
+        for (members, lanes) in [2, 8, 64, 128, 256, 512, 1024].into_iter().zip(&lanes) {
+            let slot = |lanes| LinkLayout::new(0, members, lanes, 512 << 20).slot_bytes;
+            assert!(slot(*lanes) >= full_chunk_bytes(), "{members}");
+            assert!(*lanes == 32 || slot(lanes + 1) < full_chunk_bytes(), "{members}");
+        }
+        assert_eq!(lanes_for(64, 4096, 32), 1, "no room for chunks of any length");
+        assert_eq!(lanes_for(2, 512 << 20, 4), 4, "never more than there are");
+    }
+
+    proptest! {
+        /// A launch fits the lanes, is never larger than without NICs, and has no chunk that is shorter than it has to be; given blocks stay.
+        #[test]
+        fn blocks_have_chunks_that_fill_a_nic(
+            nodes in 2u32..6,
+            size in 1u32..5,
+            count in 0u64..4_000_000,
+            collective in prop::sample::select(Collective::ALL.to_vec()),
+            across in prop::sample::select(vec![Across::Auto, Across::Direct]),
+            slot_power in 8u32..18,
+        ) {
+            let (nodes, shape) = (machines(nodes, size), shape(collective, nodes * size, count));
+            let slot_bytes = 1 << slot_power;
+            let plan = |choice| plan_of(&nodes, across, (&shape, &LIMITS, choice), slot_bytes);
+            let chosen = plan(Choice::default()).unwrap();
+            let most = Plan::across(&shape, &LIMITS, chosen.algorithm, Choice::default()).unwrap();
+            prop_assert!((1..=most.blocks).contains(&chosen.blocks));
+            prop_assert_eq!((chosen.algorithm, chosen.threads), (most.algorithm, most.threads));
+            let mut pieces = Vec::new();
+            for me in 0..shape.members {
+                let steps = steps_of(&nodes, me, chosen.algorithm, &shape, Counts::Even).unwrap();
+                pieces.push(piece_bytes_of(&steps, &shape, slot_bytes, chosen.blocks));
+                let room = slot_pieces(slot_bytes, shape.data_type, collective.reduces());
+                if chosen.blocks > 1 {
+                    prop_assert!(pieces[0] >= room.min(full_chunk_bytes()) / 2, "{} {}", pieces[0], chosen.blocks);
+                }
+            }
+            prop_assert!(pieces.iter().all(|bytes| *bytes == pieces[0]), "{pieces:?}");
+            let given = plan(Choice { blocks: Some(7), ..Choice::default() }).unwrap();
+            prop_assert_eq!(given.blocks, 7);
+        }
+    }
+
+    #[test]
+    fn short_parts_go_in_few_blocks() {
+        let blocks = |collective, nodes, count| {
+            let (machines, shape) = (machines(nodes, 8), shape(collective, nodes * 8, count));
+            plan_of(&machines, Across::Direct, (&shape, &LIMITS, Choice::default()), 128 << 10)
+                .unwrap()
+                .blocks
+        };
+        // An all_to_all of 4 KiB to each of 255 others is a MiB, of which blocks of 32 KiB would have 128 bytes for each.
+        assert_eq!(blocks(Collective::AllToAll, 32, 2048), 1);
+        assert_eq!(blocks(Collective::AllToAll, 32, 1 << 20), 32);
+        assert_eq!(blocks(Collective::AllToAll, 32, 64 << 10), 8);
+        assert_eq!(blocks(Collective::AllGather, 2, 20_000), 3);
+        assert_eq!(blocks(Collective::Barrier, 2, 0), 1);
+        let uneven = Shape { uneven: true, ..shape(Collective::AllToAll, 16, 8) };
+        let limits = (&uneven, &LIMITS, Choice::default());
+        let plan = plan_of(&machines(2, 8), Across::Auto, limits, 128 << 10).unwrap();
+        assert_eq!(plan.blocks, 32, "counts that pairs alone know decide nothing");
+    }
 }

@@ -14,7 +14,8 @@
 //!
 //! An all_to_all has nothing that concerns two members, and neither has what goes to a root or comes from one alone.
 
-use super::nodes::Nodes;
+use anabranch_ranks::{GroupRank, Nodes};
+
 use super::schedule::{Exchange, FIRST, Port, SECOND, Step, Work, behind, others, part, starts};
 use crate::Collective;
 
@@ -29,7 +30,7 @@ pub(super) fn allows(nodes: &Nodes, collective: Collective) -> Result<(), &'stat
     }
     match collective {
         Collective::AllGather | Collective::Broadcast => Ok(()),
-        Collective::AllReduce | Collective::ReduceScatter | Collective::Reduce if nodes.are_in_order() => {
+        Collective::AllReduce | Collective::ReduceScatter | Collective::Reduce if nodes.are_contiguous() => {
             Ok(())
         }
         Collective::AllReduce | Collective::ReduceScatter | Collective::Reduce => {
@@ -41,8 +42,8 @@ pub(super) fn allows(nodes: &Nodes, collective: Collective) -> Result<(), &'stat
 
 /// Of machines and a collective that are allowed.
 pub(super) fn steps(nodes: &Nodes, me: u32, exchange: &Exchange) -> Vec<Step> {
-    let node = nodes.node_of(me);
-    let place = nodes.members_of(node).iter().position(|member| *member == me).unwrap_or(0) as u32;
+    let me = GroupRank::new(me);
+    let (node, place) = (nodes.node_of(me).unwrap_or(0), nodes.local_index(me).unwrap_or(0));
     let form = Form { nodes, node, place, count: nodes.count(), size: nodes.even_size().unwrap_or(1) };
     match exchange {
         Exchange::AllGather { bytes } => form.all_gather(bytes),
@@ -73,7 +74,7 @@ const fn output(offset: u64) -> Port {
 
 impl Form<'_> {
     fn member(&self, node: u32, place: u32) -> u32 {
-        self.nodes.members_of(node).get(place as usize).copied().unwrap_or(0)
+        self.nodes.members_of(node).get(place as usize).map_or(0, |member| member.get())
     }
 
     fn link(&self, node: u32, place: u32, stream: u32) -> Port {
@@ -126,7 +127,7 @@ impl Form<'_> {
     }
 
     fn broadcast(&self, bytes: u64, root: u32) -> Vec<Step> {
-        let of_root = self.nodes.node_of(root);
+        let of_root = self.nodes.node_of(GroupRank::new(root)).unwrap_or(0);
         let at_root = (0..self.size).find(|place| self.member(of_root, *place) == root).unwrap_or(0);
         let part = |place| part(bytes, self.size, place);
         let (mine, first) = part(self.place);

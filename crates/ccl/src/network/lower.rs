@@ -2,9 +2,10 @@
 
 use anabranch_hip_jit::DevicePointer;
 use anabranch_hip_jit::bytemuck;
+use anabranch_ranks::Nodes;
 
+use super::is_across;
 use super::layout::most_ports;
-use super::nodes::Nodes;
 use super::schedule::{self, Port, Step, Work};
 use crate::DataType;
 use crate::args::{
@@ -66,7 +67,7 @@ pub fn list(
             Port::Input { offset } => LinkPort { address: tensors.input + offset, peer: 0, flags: 0 },
             Port::Output { offset } => LinkPort { address: tensors.output + offset, peer: 0, flags: 0 },
             Port::Link { peer, stream } => {
-                let across = if nodes.is_across(me, peer) { PORT_ACROSS } else { 0 };
+                let across = if is_across(nodes, me, peer) { PORT_ACROSS } else { 0 };
                 LinkPort { address: stream.into(), peer, flags: PORT_LINK | across }
             }
         }));

@@ -10,7 +10,8 @@
 //! form so, once, with queues of this depth: that is the proof that nobody waits in a circle, and that each byte is where it belongs.
 //! `lag`s are as large as the queues allow: of a link that takes m chunks at one time, the taker is `(DEPTH - 1) / m` behind the giver.
 
-use super::nodes::Nodes;
+use anabranch_ranks::Nodes;
+
 use super::{direct, hierarchical};
 use crate::Collective;
 

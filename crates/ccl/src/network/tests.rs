@@ -2,9 +2,10 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use anabranch_ranks::Nodes;
 use proptest::prelude::*;
 
-use super::nodes::Nodes;
+use super::is_across;
 use super::schedule::{self, DEPTH, Exchange, Port, Step, Work, starts};
 
 /// A byte: the inputs that were added to it, in their order, each as (member, place in its input).
@@ -82,7 +83,7 @@ impl Machine {
                     }
                 }
                 Port::Link { peer, stream } => {
-                    if self.nodes.is_across(lane.me, peer) {
+                    if is_across(&self.nodes, lane.me, peer) {
                         self.crossed += bytes;
                     }
                     let queue = self.links.entry((lane.number, lane.me, peer, stream)).or_default();

@@ -1,11 +1,14 @@
 //! What a call between machines puts on links, of every member: counted over its steps, for any number of machines. Pure arithmetic.
 
+use anabranch_ranks::{Across, Nodes};
+use anabranch_tuning::{LinkSpeeds, Moved, TimeParts};
+
 use super::chains::Chains;
 pub use super::chains::Hops;
-use super::form::{algorithm_of, piece_bytes_of, steps_of};
+use super::form::{lanes_for, piece_bytes_of, plan_of, steps_of};
 use super::lower::unrounded_bytes;
 use super::schedule::{Port, Step, Work};
-use super::{Across, LinkLayout, Nodes};
+use super::{LinkLayout, is_across};
 use crate::call::Shape;
 use crate::config::{LEAST_STAGING, MOST_BLOCKS};
 use crate::error::{Error, Result};
@@ -20,15 +23,15 @@ const COUNTER_BYTES: u64 = 8;
 /// or more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkRoom {
-    /// The most blocks of a launch (`ccl.max_blocks`): 1 to 1024.
-    pub lanes: u32,
+    /// The most blocks of a launch (`ccl.max_blocks`): 1 to 1024. `None` for as many as a communicator of a large GPU asks for.
+    pub lanes: Option<u32>,
     /// Bytes of the heap for the slots of all links (`ccl.staging_bytes`): 4096 at least.
     pub staging_bytes: u64,
 }
 
 impl Default for LinkRoom {
     fn default() -> Self {
-        Self { lanes: CROSSING_LANES, staging_bytes: MOST_STAGING }
+        Self { lanes: None, staging_bytes: MOST_STAGING }
     }
 }
 
@@ -95,6 +98,37 @@ pub struct CallTraffic {
     pub time_bytes: u64,
 }
 
+impl CallTraffic {
+    /// What the member moves that has most of each.
+    #[must_use]
+    pub fn moved(&self) -> Moved {
+        let most =
+            |of: fn(&MemberTraffic) -> u64| self.members.iter().map(of).max().unwrap_or_default() as f64;
+        Moved {
+            inside_bytes: most(MemberTraffic::inside_bytes),
+            between_bytes: most(MemberTraffic::between_bytes),
+            messages: most(|member| member.requests),
+            inside_hops: self.hops.inside,
+            between_hops: self.hops.between,
+            launches: 1,
+        }
+    }
+
+    /// The parts of its time at these speeds: links inside, NICs and their queues go on at once, chunk by chunk, behind the first chunks of
+    /// all hops but the last.
+    #[must_use]
+    pub fn parts(&self, speeds: &LinkSpeeds) -> TimeParts {
+        let Hops { between, inside } = self.hops;
+        let (waits_between, waits_inside) =
+            if between > 0 { (between - 1, inside) } else { (0, inside.saturating_sub(1)) };
+        let first = self.time_bytes as f64;
+        let fill = f64::from(waits_between) * speeds.between_us(first)
+            + f64::from(waits_inside) * speeds.inside_us(first);
+        let parts = speeds.parts(&self.moved());
+        TimeParts { hops: parts.hops + fill, ..parts }
+    }
+}
+
 /// What a call of this shape, with even counts, puts on links among members on these machines: `machines[m]` names that of member m, and
 /// which numbers these are means nothing. Members on one machine are counted in the direct form, though a communicator has other
 /// kernels there. Not collective; nothing is started or allocated on a device.
@@ -113,18 +147,19 @@ pub fn call_traffic(shape: &Shape, machines: &[u32], across: Across, room: LinkR
             "one for each member, of which there is one at least",
         );
     }
-    if !(1..=MOST_BLOCKS).contains(&room.lanes) {
-        return refused("lanes", room.lanes.into(), "1 to 1024");
+    if let Some(lanes) = room.lanes.filter(|lanes| !(1..=MOST_BLOCKS).contains(lanes)) {
+        return refused("lanes", lanes.into(), "1 to 1024");
     }
     if room.staging_bytes < LEAST_STAGING {
         return refused("staging_bytes", room.staging_bytes, "4096 at least");
     }
     let nodes = Nodes::new(machines);
-    let algorithm = algorithm_of(&nodes, across, shape)?;
+    let lanes = room.lanes.unwrap_or_else(|| lanes_for(shape.members, room.staging_bytes, CROSSING_LANES));
     // Threads do not decide how many blocks move bytes in bulk.
-    let limits = Limits { lanes: room.lanes, packet_threads: 1, bulk_threads: 1, meeting_threads: 1 };
-    let blocks = Plan::across(shape, &limits, algorithm, Choice::default())?.blocks;
-    let slot_bytes = LinkLayout::new(0, shape.members, room.lanes, room.staging_bytes).slot_bytes;
+    let limits = Limits { lanes, packet_threads: 1, bulk_threads: 1, meeting_threads: 1 };
+    let slot_bytes = LinkLayout::new(0, shape.members, lanes, room.staging_bytes).slot_bytes;
+    let Plan { algorithm, blocks, .. } =
+        plan_of(&nodes, across, (shape, &limits, Choice::default()), slot_bytes)?;
 
     let mut members = Vec::with_capacity(machines.len());
     let mut chains = Chains::default();
@@ -138,7 +173,7 @@ pub fn call_traffic(shape: &Shape, machines: &[u32], across: Across, room: LinkR
             time_bytes = time_bytes.max(travelling(&of_one_time, shape, step.gives_unrounded()));
             member.count(step, me, &nodes, shape, piece_bytes);
             if chunks_of(step, piece_bytes) > 0 {
-                chains.push(me, step, |peer| nodes.is_across(me, peer));
+                chains.push(me, step, |peer| is_across(&nodes, me, peer));
             }
         }
         members.push(member);
@@ -162,7 +197,7 @@ impl MemberTraffic {
         for (index, port) in step.sources.iter().enumerate() {
             let Port::Link { peer, .. } = *port else { continue };
             let bytes = travelling(step, shape, index == 0 && step.takes_unrounded());
-            if nodes.is_across(me, peer) {
+            if is_across(nodes, me, peer) {
                 self.taken_between.add(bytes, chunks);
                 self.requests += chunks;
             } else {
@@ -172,7 +207,7 @@ impl MemberTraffic {
         for port in &step.targets {
             let Port::Link { peer, .. } = *port else { continue };
             let bytes = travelling(step, shape, step.gives_unrounded());
-            if nodes.is_across(me, peer) {
+            if is_across(nodes, me, peer) {
                 self.given_between.add(bytes, chunks);
                 self.requests += if step.work == Work::Meets { chunks } else { 2 * chunks };
             } else {
@@ -293,7 +328,7 @@ mod tests {
     #[test]
     fn less_room_is_more_chunks_of_the_same_bytes() {
         let of = |staging_bytes| {
-            let room = LinkRoom { staging_bytes, lanes: 4 };
+            let room = LinkRoom { staging_bytes, lanes: Some(4) };
             let shape = shape(Collective::AllGather, 4, 1 << 20);
             call_traffic(&shape, &machines(2, 2), Across::Node, room).unwrap()
         };
@@ -301,6 +336,29 @@ mod tests {
         assert!(most(&small, |one| one.requests) > 8 * most(&large, |one| one.requests));
         assert_eq!(most(&small, MemberTraffic::between_bytes), most(&large, MemberTraffic::between_bytes));
         assert!(small.time_bytes < large.time_bytes);
+    }
+
+    #[test]
+    fn requests_do_not_outlast_bytes_however_many_members_there_are() {
+        let speeds = LinkSpeeds::H200;
+        for (nodes, across) in
+            [(2, Across::Direct), (8, Across::Direct), (32, Across::Direct), (32, Across::Node)]
+        {
+            for collective in [Collective::AllGather, Collective::AllToAll, Collective::Broadcast] {
+                if collective == Collective::AllToAll && across == Across::Node {
+                    continue;
+                }
+                for bytes in [1 << 20, 256 << 20] {
+                    let traffic = traffic(collective, (nodes, 8), bytes / 2 / u64::from(nodes * 8), across);
+                    let requests = most(&traffic, |member| member.requests) as f64 * speeds.nic_message_us;
+                    let between = speeds.between_us(most(&traffic, MemberTraffic::between_bytes) as f64);
+                    // What is shorter than a chunk goes in one, with its requests.
+                    let links = f64::from(3 * nodes * 8) * speeds.nic_message_us;
+                    let given = format!("{collective} {across} {nodes} {bytes}: {requests} {between}");
+                    assert!(requests <= (1.02 * between).max(links), "{given}");
+                }
+            }
+        }
     }
 
     #[test]
@@ -316,7 +374,7 @@ mod tests {
         assert!(text.contains("different numbers of members"), "{text}");
         let text = refused(&shape(Collective::AllToAll, 4, 16), &[0, 0, 1, 1], Across::Node, room);
         assert!(text.contains("nothing of it concerns several members"), "{text}");
-        let text = refused(&all_gather, &[0, 0, 1, 1], Across::Auto, LinkRoom { lanes: 0, ..room });
+        let text = refused(&all_gather, &[0, 0, 1, 1], Across::Auto, LinkRoom { lanes: Some(0), ..room });
         assert!(text.contains("lanes") && text.contains("1 to 1024"), "{text}");
         let text = refused(&all_gather, &[0, 0, 1, 1], Across::Auto, LinkRoom { staging_bytes: 9, ..room });
         assert!(text.contains("staging_bytes") && text.contains("4096"), "{text}");

@@ -1,17 +1,13 @@
 //! The kernels of plans whose rows are moved by copy engines.
 
 use anabranch_hip_jit::{DeviceStruct as _, Header, KernelSpec, KernelUnit, PRELUDE};
-use anabranch_shmem::TeamView;
 use anabranch_shmem::device_api::DEVICE_HEADERS;
 
 use super::{
     CODEC_HEADERS, COMBINE_HEADERS, DISPATCH_HEADERS, FLAG_HEADERS, HEADERS, MASK_HEADERS, TOKEN_HEADERS,
     cast_of, of_element, tiled,
 };
-use crate::args::{
-    CombineArgs, CombineEngineArgs, DispatchArgs, DispatchEngineArgs, MaskView, PlacementView, RankMask,
-    SlotState,
-};
+use crate::args::{CombineArgs, CombineEngineArgs, DispatchArgs, DispatchEngineArgs};
 use crate::cast::DispatchCast;
 use crate::data_type::DataType;
 
@@ -38,15 +34,7 @@ pub static DISPATCH_ENGINE: KernelUnit = KernelUnit {
         "anabranch_ep_dispatch_engine_drain",
         "anabranch_ep_dispatch_engine_recv",
     ],
-    layouts: &[
-        PlacementView::c_declaration,
-        TeamView::c_declaration,
-        SlotState::c_declaration,
-        RankMask::c_declaration,
-        MaskView::c_declaration,
-        DispatchArgs::c_declaration,
-        DispatchEngineArgs::c_declaration,
-    ],
+    layouts: waiting_layouts![DispatchArgs, DispatchEngineArgs],
 };
 
 /// Combine by copy engines; parameters `EP_ENGINE` and `SHMEM_ENGINES`, and those of [`COMBINE`](super::COMBINE) but `EP_MASK` and
@@ -69,15 +57,7 @@ pub static COMBINE_ENGINE: KernelUnit = KernelUnit {
         "anabranch_ep_combine_engine_flag",
         "anabranch_ep_combine_engine_recv",
     ],
-    layouts: &[
-        PlacementView::c_declaration,
-        TeamView::c_declaration,
-        SlotState::c_declaration,
-        RankMask::c_declaration,
-        MaskView::c_declaration,
-        CombineArgs::c_declaration,
-        CombineEngineArgs::c_declaration,
-    ],
+    layouts: waiting_layouts![CombineArgs, CombineEngineArgs],
 };
 
 /// The dispatch by copy engines, of rows as they are or cast.

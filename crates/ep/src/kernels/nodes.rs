@@ -2,17 +2,13 @@
 //! [`kernel`](anabranch_shmem::World::kernel) says how those are compiled there.
 
 use anabranch_hip_jit::{DeviceStruct as _, Header, KernelSpec, KernelUnit, PRELUDE};
-use anabranch_shmem::TeamView;
 use anabranch_shmem::device_api::DEVICE_HEADERS;
 
 use super::{
     CODEC_HEADERS, COMBINE_HEADERS, DISPATCH_HEADERS, FLAG_HEADERS, HEADERS, MASK_HEADERS, TOKEN_HEADERS,
     cast_of, of_element,
 };
-use crate::args::{
-    CombineArgs, CombineNodesArgs, DispatchArgs, DispatchNodesArgs, MaskView, NodesView, PlacementView,
-    RankMask, SlotState,
-};
+use crate::args::{CombineArgs, CombineNodesArgs, DispatchArgs, DispatchNodesArgs, NodesView};
 use crate::cast::DispatchCast;
 use crate::data_type::DataType;
 use crate::plan::TILE;
@@ -40,16 +36,7 @@ pub static DISPATCH_NODES: KernelUnit = KernelUnit {
         "anabranch_ep_dispatch_nodes_recv",
         "anabranch_ep_dispatch_nodes_drain",
     ],
-    layouts: &[
-        PlacementView::c_declaration,
-        TeamView::c_declaration,
-        SlotState::c_declaration,
-        RankMask::c_declaration,
-        MaskView::c_declaration,
-        DispatchArgs::c_declaration,
-        NodesView::c_declaration,
-        DispatchNodesArgs::c_declaration,
-    ],
+    layouts: waiting_layouts![DispatchArgs, NodesView, DispatchNodesArgs],
 };
 
 /// The second half of a dispatch by node; parameters `EP_NODES`, `EP_FORWARD` and `EP_TILE`.
@@ -58,16 +45,7 @@ pub static DISPATCH_RELAY: KernelUnit = KernelUnit {
     source: include_str!("../../kernels/dispatch_relay.hip"),
     headers: &[PRELUDE, HEADERS, TOKEN_HEADERS, MASK_HEADERS, DISPATCH_HEADERS, CODEC_HEADERS, NODE_HEADERS],
     entries: &["anabranch_ep_dispatch_relay"],
-    layouts: &[
-        PlacementView::c_declaration,
-        TeamView::c_declaration,
-        SlotState::c_declaration,
-        RankMask::c_declaration,
-        MaskView::c_declaration,
-        DispatchArgs::c_declaration,
-        NodesView::c_declaration,
-        DispatchNodesArgs::c_declaration,
-    ],
+    layouts: waiting_layouts![DispatchArgs, NodesView, DispatchNodesArgs],
 };
 
 /// Combine across nodes; parameters `EP_NODES`, and those of [`COMBINE`](super::COMBINE) but `EP_MASK` and `EP_COMBINE_WEIGHTS`.
@@ -89,16 +67,7 @@ pub static COMBINE_NODES: KernelUnit = KernelUnit {
         "anabranch_ep_combine_nodes_send",
         "anabranch_ep_combine_nodes_recv",
     ],
-    layouts: &[
-        PlacementView::c_declaration,
-        TeamView::c_declaration,
-        SlotState::c_declaration,
-        RankMask::c_declaration,
-        MaskView::c_declaration,
-        CombineArgs::c_declaration,
-        NodesView::c_declaration,
-        CombineNodesArgs::c_declaration,
-    ],
+    layouts: waiting_layouts![CombineArgs, NodesView, CombineNodesArgs],
 };
 
 /// The dispatch across nodes, of rows as they are or cast; `spec` is of [`DISPATCH_NODES`].

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anabranch_hip::{Device, DeviceAddress, DeviceBuffer, Stream};
 use anabranch_hip_jit::{KernelSpec, LoadedUnit, bytemuck};
-use anabranch_ranks::{Group, GroupRank};
+use anabranch_ranks::{Across, Group, GroupRank, Nodes};
 use anabranch_shmem::World;
 use anabranch_transport::{Operation, Scope, Support};
 
@@ -13,7 +13,7 @@ use super::{COMBINE, CombineOutput, CombineSent, Dispatched, ExpertOutput, Exper
 use crate::args::{CombineNodesArgs, DispatchNodesArgs, MaskView, NodesView};
 use crate::error::{Error, Result};
 use crate::kernels;
-use crate::nodes::{Across, AcrossError, NodeMap};
+use crate::nodes::AcrossError;
 use crate::plan::{EpConfig, FLAG_STRIDE, Geometry, Plan};
 use crate::slot::{Slot, SlotTicket};
 use crate::tensor::{DeviceSlice, Tokens};
@@ -65,14 +65,14 @@ impl NodeUnits {
 
 /// What a plan across nodes has besides.
 #[derive(Debug)]
-pub(super) struct Nodes {
+pub(super) struct NodeLaunches {
     units: NodeUnits,
     #[expect(dead_code, reason = "held: kernels read it")]
     table: DeviceBuffer,
     view: NodesView,
 }
 
-impl Nodes {
+impl NodeLaunches {
     pub(super) fn new(device: &Device, plan: &Plan, rank: GroupRank, units: NodeUnits) -> Result<Self> {
         let (words, source_count) = plan.node_table(rank);
         let mut table = device.allocate(words.len() * 4)?;
@@ -102,7 +102,7 @@ pub(super) fn located(world: &World, group: &Group, mut config: EpConfig) -> EpC
         let host = |info: &anabranch_transport::PeerInfo| info.host.clone();
         let hosts: Vec<_> =
             group.members().iter().map(|member| world.peers().get(member.index()).map(host)).collect();
-        config.nodes = Some(NodeMap::new(&hosts));
+        config.nodes = Some(Nodes::new(&hosts));
     }
     config
 }
@@ -112,7 +112,7 @@ pub(super) fn check_reach(world: &World, group: &Group, plan: &Plan) -> Result<(
     let me = group.rank_of(world.rank());
     for (rank, member) in group.iter() {
         let is_near = match (plan.across(), me) {
-            (Some((nodes, _)), Some(me)) => nodes.is_near(rank, me),
+            (Some((nodes, _)), Some(me)) => nodes.are_together(rank, me),
             _ => true,
         };
         if is_near {
@@ -141,7 +141,7 @@ impl ExpertParallel {
     /// A whole dispatch.
     pub(super) fn dispatch_across(
         &self,
-        nodes: &Nodes,
+        nodes: &NodeLaunches,
         stream: &Stream,
         tokens: &Tokens,
     ) -> Result<Dispatched> {
@@ -163,7 +163,7 @@ impl ExpertParallel {
     /// The first half of a dispatch, or all of a direct one.
     pub(super) fn send_across(
         &self,
-        nodes: &Nodes,
+        nodes: &NodeLaunches,
         stream: &Stream,
         tokens: &Tokens,
         entry: &str,
@@ -185,7 +185,7 @@ impl ExpertParallel {
     /// The second half of a dispatch. The stream is behind the first.
     pub(super) fn receive_across(
         &self,
-        nodes: &Nodes,
+        nodes: &NodeLaunches,
         stream: &Stream,
         slot: &Slot,
         tokens: u32,
@@ -212,7 +212,7 @@ impl ExpertParallel {
     /// A whole combine.
     pub(super) fn combine_across(
         &self,
-        nodes: &Nodes,
+        nodes: &NodeLaunches,
         stream: &Stream,
         experts: ExpertOutput,
         dispatched: Dispatched,
@@ -235,7 +235,12 @@ impl ExpertParallel {
     }
 
     /// A slot is given back without a result.
-    pub(super) fn release_across(&self, nodes: &Nodes, stream: &Stream, mut slot: SlotTicket) -> Result<()> {
+    pub(super) fn release_across(
+        &self,
+        nodes: &NodeLaunches,
+        stream: &Stream,
+        mut slot: SlotTicket,
+    ) -> Result<()> {
         let _launching = self.world.launching(stream)?;
         self.check_slot(&slot)?;
         slot.order_behind(stream)?;
@@ -255,7 +260,7 @@ impl ExpertParallel {
     /// The first half of a combine.
     pub(super) fn combine_send_across(
         &self,
-        nodes: &Nodes,
+        nodes: &NodeLaunches,
         stream: &Stream,
         experts: ExpertOutput,
         dispatched: Dispatched,
@@ -279,7 +284,7 @@ impl ExpertParallel {
     /// The second half of a combine. The stream is behind the first.
     pub(super) fn sum_across(
         &self,
-        nodes: &Nodes,
+        nodes: &NodeLaunches,
         stream: &Stream,
         slot: &Slot,
         tokens: u32,
@@ -302,7 +307,7 @@ impl ExpertParallel {
     }
 
     /// Completes what was put to other nodes, behind all that the plan has launched. The slots' memory may go then.
-    pub(super) fn complete_puts(&self, nodes: &Nodes) -> Result<()> {
+    pub(super) fn complete_puts(&self, nodes: &NodeLaunches) -> Result<()> {
         let Some(slot) = self.pool.slots().first() else { return Ok(()) };
         let stream = self.world.device().create_stream()?;
         let geometry = self.plan.receive_geometry(&self.limits);
@@ -339,7 +344,7 @@ impl ExpertParallel {
 
     fn dispatch_nodes_args(
         &self,
-        nodes: &Nodes,
+        nodes: &NodeLaunches,
         slot: &Slot,
         tokens: Option<&Tokens>,
         count: u32,
@@ -363,7 +368,7 @@ impl ExpertParallel {
 
     fn combine_nodes_args(
         &self,
-        nodes: &Nodes,
+        nodes: &NodeLaunches,
         slot: &Slot,
         rows: DeviceAddress,
         tokens: u32,

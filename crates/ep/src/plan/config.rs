@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use anabranch_ranks::{Across, Nodes};
+
 use super::{MAX_SLOT_BYTES, MAX_TOKENS, MAX_TOP_K, meta_bytes, row_bytes};
 use crate::cast::DispatchCast;
 use crate::codec::{CombineCodec, CombineSource};
@@ -9,7 +11,6 @@ use crate::data_type::DataType;
 use crate::error::{Error, Result};
 use crate::launch::{LaunchTable, MAX_WAVES};
 use crate::mask::OnTimeout;
-use crate::nodes::{Across, NodeMap};
 use crate::payload::Payload;
 use crate::placement::PlacementTable;
 use crate::room::{Mode, Room};
@@ -67,8 +68,12 @@ pub struct EpConfig {
     pub payload: Payload,
     /// Which node each rank is on. `None`: all are on one, unless the plan is made on a world in which some cannot be reached by loads
     /// and stores, or `across` is not [`Across::Auto`]: then as the ranks' hosts say.
-    pub nodes: Option<NodeMap>,
-    /// By which way rows go to other nodes.
+    pub nodes: Option<Nodes>,
+    /// By which way a dispatch's rows go to other nodes. Results are the same, bit by bit; those of combine come back straight from the
+    /// ranks that computed them, because a sum of a node's rows, rounded or not, would be added in another order. [`Across::Node`]: every
+    /// token once to each node, to [its relay](Nodes::relay). [`Across::Auto`]: the way that is expected to be faster, by the bytes, requests, hops
+    /// and launches of the rank that has most to do ([`Plan::expected_dispatch`](super::Plan::expected_dispatch)): by node where a token's
+    /// ranks share nodes and its rows are worth another step; direct for very few tokens, on many nodes, and where no node has two ranks.
     pub across: Across,
 }
 

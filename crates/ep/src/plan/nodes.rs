@@ -1,12 +1,12 @@
 //! What the plan says of ranks on several nodes: which configurations it refuses, what it keeps for them, and which copies go where.
 
-use anabranch_ranks::GroupRank;
+use anabranch_ranks::{Across, GroupRank, Nodes};
 
 use super::{EpConfig, Plan};
 use crate::codec::CombineCodec;
 use crate::error::Result;
 use crate::mask::OnTimeout;
-use crate::nodes::{Across, AcrossError, NodeMap};
+use crate::nodes::AcrossError;
 use crate::payload::Payload;
 use crate::room::Mode;
 
@@ -30,7 +30,7 @@ impl AcrossRows {
 impl EpConfig {
     /// Sets which node each rank of the group is on.
     #[must_use]
-    pub fn nodes(mut self, value: NodeMap) -> Self {
+    pub fn nodes(mut self, value: Nodes) -> Self {
         self.nodes = Some(value);
         self
     }
@@ -40,11 +40,6 @@ impl EpConfig {
     pub fn across(mut self, value: Across) -> Self {
         self.across = value;
         self
-    }
-
-    /// By which way rows go to other nodes; `None` where there are none.
-    pub(crate) fn way(&self) -> Option<Across> {
-        self.across.chosen(self.nodes.as_ref()?, self.max_tokens)
     }
 
     /// Across nodes, [`Mode::Auto`] is the mode that is there.
@@ -64,8 +59,8 @@ impl EpConfig {
 
     pub(super) fn check_across(&self, ranks: u32, mode: Mode) -> Result<()> {
         let Some(nodes) = &self.nodes else { return Ok(()) };
-        if nodes.ranks() != ranks {
-            return Err(AcrossError::Ranks { given: nodes.ranks(), ranks }.into());
+        if nodes.size() != ranks {
+            return Err(AcrossError::Ranks { given: nodes.size(), ranks }.into());
         }
         if self.way().is_none() {
             return Ok(());
@@ -115,7 +110,7 @@ pub struct Hop {
 impl Plan {
     /// Which node each rank is on, and by which way rows go to others: [`Across::Direct`] or [`Across::Node`]. `None` where all ranks are
     /// on one node.
-    pub fn across(&self) -> Option<(&NodeMap, Across)> {
+    pub fn across(&self) -> Option<(&Nodes, Across)> {
         Some((self.config.nodes.as_ref()?, self.config.way()?))
     }
 
@@ -158,7 +153,7 @@ impl Plan {
     /// Who forwards a source's rows for a rank of another node.
     fn relay_between(&self, source: GroupRank, to: GroupRank) -> Option<GroupRank> {
         let nodes = self.config.nodes.as_ref().filter(|_| self.is_by_node())?;
-        if nodes.is_near(source, to) { None } else { nodes.relay(source, nodes.node_of(to)?) }
+        if nodes.are_together(source, to) { None } else { nodes.relay(source, nodes.node_of(to)?) }
     }
 
     /// Local memory of a dispatch block for what goes to nodes.
@@ -184,7 +179,7 @@ impl Plan {
     #[doc(hidden)]
     pub fn node_table_words(&self) -> usize {
         self.across()
-            .map_or(0, |(nodes, _)| (2 * nodes.ranks() + 2 * nodes.count() + nodes.relay_slots()) as usize)
+            .map_or(0, |(nodes, _)| (2 * nodes.size() + 2 * nodes.count() + nodes.relay_slots()) as usize)
     }
 
     /// Those words for a rank, and how many sources there are.
@@ -199,10 +194,10 @@ impl Plan {
         let sources = nodes.relayed_by(rank);
         let teller =
             |source| nodes.node_of(rank).and_then(|node| nodes.relay(source, node)).unwrap_or(source);
-        let near = |source| nodes.is_near(source, rank);
-        let tellers = (0..nodes.ranks()).map(GroupRank::new);
+        let near = |source| nodes.are_together(source, rank);
+        let tellers = nodes.ranks();
         let tellers = tellers.map(|one| if near(one) { one.get() } else { teller(one).get() });
-        let words = nodes.nodes().iter().copied().chain(relays).chain(places).chain(tellers);
+        let words = nodes.numbers().iter().copied().chain(relays).chain(places).chain(tellers);
         let mut words: Vec<_> = words.chain(sources.iter().map(|source| source.get())).collect();
         words.resize(self.node_table_words(), 0);
         (words, sources.len() as u32)

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use anabranch_ranks::GroupRank;
+use anabranch_ranks::{Across, GroupRank};
 
 use super::{Hop, Plan};
-use crate::nodes::Across;
 
 /// Bytes of a flag.
 const FLAG_BYTES: u64 = 8;
@@ -37,7 +36,7 @@ impl Plan {
     /// Bytes of rows and records that these copies move between nodes.
     pub fn bytes_between_nodes(&self, hops: &[Hop]) -> u64 {
         let Some((nodes, _)) = self.across() else { return 0 };
-        let crossing = hops.iter().filter(|hop| !nodes.is_near(hop.from, hop.to)).count();
+        let crossing = hops.iter().filter(|hop| !nodes.are_together(hop.from, hop.to)).count();
         crossing as u64 * self.dispatched_bytes()
     }
 
@@ -45,7 +44,8 @@ impl Plan {
     /// node, because the sum is over rows.
     pub fn returned_between_nodes(&self, hops: &[Hop]) -> u64 {
         let Some((nodes, _)) = self.across() else { return 0 };
-        let returns = hops.iter().filter(|hop| hop.arrives && !nodes.is_near(hop.source, hop.to)).count();
+        let returns =
+            hops.iter().filter(|hop| hop.arrives && !nodes.are_together(hop.source, hop.to)).count();
         returns as u64 * u64::from(self.combine_row_bytes())
     }
 
@@ -68,7 +68,7 @@ impl Plan {
     /// each rank that forwards, rows and records if there are any, and a flag.
     pub fn dispatch_traffic(&self, source: GroupRank, hops: &[Hop]) -> NicTraffic {
         let Some((nodes, way)) = self.across() else { return NicTraffic::default() };
-        let crossing = hops.iter().filter(|hop| !nodes.is_near(hop.from, hop.to));
+        let crossing = hops.iter().filter(|hop| !nodes.are_together(hop.from, hop.to));
         let filled = crossing.map(|hop| hop.to).collect::<BTreeSet<_>>().len() as u64;
         let flags = match way {
             Across::Node => u64::from(nodes.count()) - 1,
@@ -81,7 +81,7 @@ impl Plan {
     /// rows if there are any, and a flag.
     pub fn combine_traffic(&self, source: GroupRank, hops: &[Hop]) -> NicTraffic {
         let Some((nodes, _)) = self.across() else { return NicTraffic::default() };
-        let returning = hops.iter().filter(|hop| hop.arrives && !nodes.is_near(hop.source, hop.to));
+        let returning = hops.iter().filter(|hop| hop.arrives && !nodes.are_together(hop.source, hop.to));
         let puts = returning.map(|hop| hop.to).collect::<BTreeSet<_>>().len() as u64;
         NicTraffic { payload_bytes: self.returned_between_nodes(hops), puts, flags: self.far_ranks(source) }
     }
@@ -93,13 +93,13 @@ impl Plan {
 
     /// Copies between two ranks of one node.
     fn near(&self, hops: &[Hop], is_counted: impl Fn(&Hop) -> bool) -> u64 {
-        let is_near = |hop: &Hop| self.across().is_none_or(|(nodes, _)| nodes.is_near(hop.from, hop.to));
+        let is_near = |hop: &Hop| self.across().is_none_or(|(nodes, _)| nodes.are_together(hop.from, hop.to));
         hops.iter().filter(|hop| hop.from != hop.to && is_near(hop) && is_counted(hop)).count() as u64
     }
 
     /// Ranks of other nodes.
     fn far_ranks(&self, rank: GroupRank) -> u64 {
         let Some((nodes, _)) = self.across() else { return 0 };
-        (0..nodes.ranks()).filter(|other| !nodes.is_near(rank, GroupRank::new(*other))).count() as u64
+        nodes.ranks().filter(|other| !nodes.are_together(rank, *other)).count() as u64
     }
 }

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anabranch_ep::reference::ReferenceExpert;
-use anabranch_ep::{Across, CombineSource, Error, ExpertParallel, Mode, NodeMap};
+use anabranch_ep::{Across, CombineSource, Error, ExpertParallel, Mode, Nodes};
 use anabranch_hip::{DeviceOrdinal, Stream, with_causes};
 use anabranch_hip_host::{HostConfig, HostMachine};
 use anabranch_shmem::{World, WorldConfig};
@@ -70,7 +70,7 @@ impl Script {
         case.config = case.config.combine_source(self.source);
         if let Some(way) = self.way() {
             let nodes: Vec<_> = (0..ranks).map(|rank| rank / 2).collect();
-            case.config = case.config.nodes(NodeMap::new(&nodes)).across(way);
+            case.config = case.config.nodes(Nodes::new(&nodes)).across(way);
         }
         case.staged = self.source.pushes();
         case

@@ -3,13 +3,14 @@
 //! a machine; with `staged` each is on one of its own, so that all goes through the device functions of the heap.
 
 use anabranch_ccl::args::Reduction;
+use anabranch_ccl::network::LinkLayout;
 use anabranch_ccl::network::lower::{Tensors, list};
 use anabranch_ccl::network::schedule::{self, Exchange, Step};
-use anabranch_ccl::network::{LinkLayout, Nodes};
 use anabranch_ccl::{DataType, OPERATION, ReduceOp, kernels};
 use anabranch_hip::DeviceAddress;
 use anabranch_hip_host::seeded::SeededKernel;
 use anabranch_hip_jit::DevicePointer;
+use anabranch_ranks::Nodes;
 
 use super::bench::{Bench, Grid, Kernels, OnBench, UNTOUCHED, WAVE, mixed};
 use crate::{Case, Failure, Outcome, RunOptions, ScenarioError};

@@ -7,14 +7,6 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NicTreeError {
-    /// A text that is no place on the PCI bus.
-    #[error(
-        "{given:?} is no PCI address: expected domain:bus:device.function in hexadecimal, as 0000:c1:00.0"
-    )]
-    Address {
-        /// The text.
-        given: String,
-    },
     /// A file or folder could not be read.
     #[error("{path}: cannot be read", path = path.display())]
     Read {

@@ -1,54 +1,8 @@
-//! Places on the PCI bus: an address, and the way to it from the host bridge.
+//! The way to a device on the PCI bus from the host bridge.
 
 use core::fmt;
-use core::str::FromStr;
 
-use super::error::{NicTreeError, NicTreeResult};
-
-/// A place on the PCI bus. Written `0000:c1:00.0`: domain, bus, device and function, in hexadecimal. Ordered as written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PciAddress {
-    /// Segment of the bus.
-    pub domain: u32,
-    /// Bus.
-    pub bus: u8,
-    /// Device on the bus, 0 to 31.
-    pub device: u8,
-    /// Function of the device, 0 to 7.
-    pub function: u8,
-}
-
-impl fmt::Display for PciAddress {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{:04x}:{:02x}:{:02x}.{:x}", self.domain, self.bus, self.device, self.function)
-    }
-}
-
-impl FromStr for PciAddress {
-    type Err = NicTreeError;
-
-    /// Reads an address as Linux and the runtimes write it; upper case letters are taken too.
-    fn from_str(text: &str) -> NicTreeResult<Self> {
-        parse(text).ok_or_else(|| NicTreeError::Address { given: text.to_owned() })
-    }
-}
-
-fn parse(text: &str) -> Option<PciAddress> {
-    let (domain, rest) = text.split_once(':')?;
-    let (bus, rest) = rest.split_once(':')?;
-    let (device, function) = rest.split_once('.')?;
-    let hexadecimal = |digits: &str, most: u32| {
-        let plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let value = plain.then(|| u32::from_str_radix(digits, 16).ok()).flatten()?;
-        (value <= most).then_some(value)
-    };
-    Some(PciAddress {
-        domain: hexadecimal(domain, u32::MAX)?,
-        bus: hexadecimal(bus, 0xff)? as u8,
-        device: hexadecimal(device, 0x1f)? as u8,
-        function: hexadecimal(function, 7)? as u8,
-    })
-}
+use anabranch_transport::PciAddress;
 
 /// The way from a host bridge to a device: the bridge's name (`pci0000:00`), then each PCI bridge, then the device.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -65,15 +19,15 @@ impl PciPath {
         let mut host_bridge = None;
         let mut ways: Vec<PciAddress> = Vec::new();
         for folder in folders {
-            match parse(folder) {
-                Some(address) => ways.push(address),
+            match folder.parse() {
+                Ok(address) => ways.push(address),
                 // A domain behind a bridge of its own (VMD) has a host bridge within the path: the way starts anew there.
-                None if is_host_bridge(folder) => {
+                Err(_) if is_host_bridge(folder) => {
                     host_bridge = Some(folder.to_owned());
                     ways.clear();
                 }
-                None if ways.is_empty() => {}
-                None => break,
+                Err(_) if ways.is_empty() => {}
+                Err(_) => break,
             }
         }
         let address = ways.pop()?;

@@ -4,14 +4,13 @@ use std::io;
 use std::path::Path;
 
 use anabranch_ranks::GlobalRank;
-use anabranch_transport::PeerInfo;
+use anabranch_transport::{PciAddress, PeerInfo};
 
 use super::assign::{Assignment, assign};
 use super::distance::Place;
 use super::error::{NicTreeError, NicTreeResult};
 use super::filter::NicFilter;
 use super::machine::Machine;
-use super::pci::PciAddress;
 
 /// Chooses the port of a rank among `peers`, the ranks of the world in the order of their numbers: those of its machine share the
 /// machine's ports. Where they count as on several machines ([`PeerInfo::host`]), each of these gets ports of its own if there are enough

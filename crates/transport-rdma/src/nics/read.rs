@@ -7,11 +7,13 @@ use std::io;
 use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
 
+use anabranch_transport::PciAddress;
+
 use super::distance::Place;
 use super::error::{NicTreeError, NicTreeResult};
 use super::gid::{Gid, GidKind};
 use super::machine::{Machine, Nic};
-use super::pci::{PciAddress, PciPath};
+use super::pci::PciPath;
 use super::port::{LinkLayer, Port, PortState};
 
 /// Where Linux shows devices.

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use anabranch_transport::UnknownPciAddress;
+
 use super::address::GpuAddress;
 use super::thunk::KfdVersion;
 
@@ -309,6 +311,12 @@ pub enum AmdError {
         /// The GPU.
         gpu: GpuAddress,
     },
+}
+
+impl From<UnknownPciAddress> for AmdError {
+    fn from(UnknownPciAddress { given }: UnknownPciAddress) -> Self {
+        Self::Address { given }
+    }
 }
 
 /// Result of AMD's engines.

@@ -12,7 +12,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::address::{GpuAddress, PciAddress};
+use anabranch_transport::PciAddress;
+
+use super::address::GpuAddress;
 use super::error::{AmdError, AmdResult};
 use super::link::{Link, LinkKind};
 

@@ -1,15 +1,13 @@
 //! `anabranch model ccl`.
 
 use anabranch::ccl::call::Shape;
-use anabranch::ccl::{
-    Across, CallTraffic, DataType, Error, LinkRoom, LocationKind, MemberTraffic, ReduceOp, call_traffic,
-};
+use anabranch::ccl::{Across, CallTraffic, DataType, Error, LinkRoom, LocationKind, ReduceOp, call_traffic};
 use anabranch::{GroupRank, ccl};
 use anyhow::{Context as _, bail};
 use clap::Args;
 
 use super::links::{LinkArgs, Links};
-use super::row::{self, CostRow, Hops, Moved, Parts};
+use super::row::{self, CostRow};
 use super::scale::{Scale, ScaleArgs};
 use crate::bench::{Collective, Size};
 
@@ -32,7 +30,7 @@ pub(crate) struct ModelCclArgs {
     /// By which way between nodes: direct, node or auto [default: direct, and node where that can be].
     #[arg(long, value_delimiter = ',', value_name = "WAY,...")]
     across: Vec<Across>,
-    /// Blocks of a launch, `ccl.max_blocks` [default: that of a large GPU].
+    /// The most blocks of a launch, `ccl.max_blocks` [default: that of a large GPU, fewer the more ranks there are].
     #[arg(long, value_name = "N")]
     lanes: Option<u32>,
     /// Bytes of staging, `ccl.staging_bytes`: chunks are smaller, and messages more, the more ranks share it [default: that of a large
@@ -53,7 +51,7 @@ pub(super) fn run(arguments: &ModelCclArgs) -> anyhow::Result<()> {
 fn rows(arguments: &ModelCclArgs, links: &Links) -> anyhow::Result<Vec<CostRow>> {
     let usual = LinkRoom::default();
     let room = LinkRoom {
-        lanes: arguments.lanes.unwrap_or(usual.lanes),
+        lanes: arguments.lanes.or(usual.lanes),
         staging_bytes: arguments.staging.map_or(usual.staging_bytes, |size| size.0),
     };
     let collectives = match arguments.collectives.as_slice() {
@@ -106,30 +104,11 @@ fn shape(collective: Collective, bytes: u64, data_type: DataType, scale: Scale) 
     })
 }
 
-/// Chunk by chunk: links inside, NICs and their queues go on at once, behind the first chunks of all hops but the last.
 fn cost(traffic: &CallTraffic, shape: &Shape, scale: Scale, links: &Links) -> CostRow {
-    let most = |of: fn(&MemberTraffic) -> u64| traffic.members.iter().map(of).max().unwrap_or_default();
-    let ccl::Hops { between, inside } = traffic.hops;
-    let moved = Moved {
-        inside_bytes: most(MemberTraffic::inside_bytes),
-        between_bytes: most(MemberTraffic::between_bytes),
-        messages: most(|member| member.requests),
-        hops: Hops { between, inside },
-    };
-    let (waits_between, waits_inside) =
-        if between > 0 { (between - 1, inside) } else { (0, inside.saturating_sub(1)) };
-    let first = traffic.time_bytes;
-    let fill =
-        f64::from(waits_between) * links.between_us(first) + f64::from(waits_inside) * links.inside_us(first);
-    let parts = Parts {
-        hops: links.hops_us(between, inside) + fill,
-        inside: links.inside_us(moved.inside_bytes),
-        between: links.between_us(moved.between_bytes),
-        messages: links.messages_us(moved.messages),
-    };
+    let parts = traffic.parts(&links.speeds());
     let across =
         if traffic.algorithm == ccl::Algorithm::NetworkByNode { Across::Node } else { Across::Direct };
     let (size, dtype) = (row::Size::Bytes(shape.message_bytes()), shape.data_type.to_string());
     let op = shape.collective.to_string();
-    CostRow::new(&op, scale, size, &dtype, across.name(), moved, (parts.at_once(), parts, links))
+    CostRow::new(&op, scale, size, &dtype, across.name(), traffic.moved(), (parts.at_once(), parts, links))
 }

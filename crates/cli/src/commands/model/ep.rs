@@ -1,11 +1,11 @@
 //! `anabranch model ep`.
 
 use anabranch::GroupRank;
-use anabranch::ep::{Across, DataType, EpConfig, Mode, NodeMap, Plan};
+use anabranch::ep::{Across, DataType, EpConfig, Mode, Moved, Nodes, Plan};
 use clap::Args;
 
 use super::links::{LinkArgs, Links};
-use super::row::{self, CostRow, Hops, Moved, Parts};
+use super::row::{self, CostRow};
 use super::scale::{Scale, ScaleArgs};
 use crate::workload::{Routing, Synthetic};
 
@@ -90,7 +90,7 @@ fn plan(arguments: &ModelEpArgs, tokens: u32, scale: Scale, way: Across) -> anyh
         .dispatch_type(arguments.dispatch_dtype)
         .combine_type(arguments.combine_dtype)
         .mode(Mode::Slotted)
-        .nodes(NodeMap::new(&scale.node_of_ranks()))
+        .nodes(Nodes::new(&scale.node_of_ranks()))
         .across(way);
     Ok(Plan::new(config, scale.ranks).map_err(anabranch::Error::from)?)
 }
@@ -118,24 +118,23 @@ fn costs(plan: &Plan, ids: &[i32], scale: Scale, tokens: u32, links: &Links) -> 
     let (sent, returned) = (plan.dispatch_traffic(source, &hops), plan.combine_traffic(source, &hops));
     let across = u32::from(way.is_some());
     let dispatch = Moved {
-        inside_bytes: plan.bytes_inside_nodes(&hops) + plan.forwarded_inside_nodes(&hops),
-        between_bytes: sent.payload_bytes,
-        messages: sent.requests(),
-        hops: Hops { between: across, inside: u32::from(way != Some(Across::Direct)) },
+        inside_bytes: (plan.bytes_inside_nodes(&hops) + plan.forwarded_inside_nodes(&hops)) as f64,
+        between_bytes: sent.payload_bytes as f64,
+        messages: sent.requests() as f64,
+        between_hops: across,
+        inside_hops: u32::from(way != Some(Across::Direct)),
+        launches: 1 + u32::from(way == Some(Across::Node)),
     };
     let combine = Moved {
-        inside_bytes: plan.returned_inside_nodes(&hops),
-        between_bytes: returned.payload_bytes,
-        messages: returned.requests(),
-        hops: Hops { between: across, inside: 1 - across },
+        inside_bytes: plan.returned_inside_nodes(&hops) as f64,
+        between_bytes: returned.payload_bytes as f64,
+        messages: returned.requests() as f64,
+        between_hops: across,
+        inside_hops: 1 - across,
+        launches: 1,
     };
     let row = |op: &str, dtype: DataType, across: &str, moved: Moved| {
-        let parts = Parts {
-            hops: links.hops_us(moved.hops.between, moved.hops.inside),
-            inside: links.inside_us(moved.inside_bytes),
-            between: links.between_us(moved.between_bytes),
-            messages: links.messages_us(moved.messages),
-        };
+        let parts = links.speeds().parts(&moved);
         let costs = (parts.in_turn(), parts, links);
         CostRow::new(op, scale, row::Size::Tokens(tokens), dtype.name(), across, moved, costs)
     };

@@ -1,62 +1,11 @@
 //! What a model says: one row, as JSON or in a table.
 
+use anabranch::ep::{Moved, TimeParts};
 use serde::Serialize;
 
 use super::links::Links;
 use super::scale::Scale;
 use crate::print::{self, Table};
-
-/// Hops of the longest chain.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Hops {
-    pub(super) between: u32,
-    pub(super) inside: u32,
-}
-
-/// What a rank moves for an operation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Moved {
-    pub(super) inside_bytes: u64,
-    pub(super) between_bytes: u64,
-    pub(super) messages: u64,
-    pub(super) hops: Hops,
-}
-
-/// The parts of a time, microseconds; a NIC's bytes and messages go on at once.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Parts {
-    /// Hops, and what each waits for in the one before.
-    pub(super) hops: f64,
-    /// Bytes inside nodes.
-    pub(super) inside: f64,
-    /// Bytes between nodes.
-    pub(super) between: f64,
-    /// Messages between nodes.
-    pub(super) messages: f64,
-}
-
-impl Parts {
-    /// What moves goes on at once.
-    pub(super) fn at_once(self) -> f64 {
-        self.hops + self.inside.max(self.between).max(self.messages)
-    }
-
-    /// Inside and between go on one after the other.
-    pub(super) fn in_turn(self) -> f64 {
-        self.hops + self.inside + self.between.max(self.messages)
-    }
-
-    /// The largest.
-    fn limit(self) -> &'static str {
-        let all = [
-            ("hops", self.hops),
-            ("inside", self.inside),
-            ("between", self.between),
-            ("messages", self.messages),
-        ];
-        all.into_iter().max_by(|one, other| one.1.total_cmp(&other.1)).map_or("", |(name, _)| name)
-    }
-}
 
 /// The cost of one operation for a rank.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -82,6 +31,8 @@ pub(super) struct CostRow {
     pub(super) messages: u64,
     pub(super) inside_hops: u32,
     pub(super) between_hops: u32,
+    /// Kernels, one behind the other.
+    launches: u32,
     /// The time, microseconds.
     pub(super) us: f64,
     /// The largest part of it.
@@ -104,7 +55,7 @@ impl CostRow {
         dtype: &str,
         across: &str,
         moved: Moved,
-        (us, parts, links): (f64, Parts, &Links),
+        (us, parts, links): (f64, TimeParts, &Links),
     ) -> Self {
         let (tokens, bytes) = match size {
             Size::Tokens(tokens) => (Some(tokens), None),
@@ -118,11 +69,13 @@ impl CostRow {
             bytes,
             dtype: dtype.to_owned(),
             across: if scale.nodes() > 1 { across } else { "none" }.to_owned(),
-            inside_bytes: moved.inside_bytes,
-            between_bytes: moved.between_bytes,
-            messages: moved.messages,
-            inside_hops: moved.hops.inside,
-            between_hops: moved.hops.between,
+            // Counted: whole numbers, far below 2^53.
+            inside_bytes: moved.inside_bytes as u64,
+            between_bytes: moved.between_bytes as u64,
+            messages: moved.messages as u64,
+            inside_hops: moved.inside_hops,
+            between_hops: moved.between_hops,
+            launches: moved.launches,
             us,
             limit: parts.limit(),
             links: *links,
@@ -187,14 +140,6 @@ fn table(rows: &[CostRow]) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_limit_is_the_largest_part() {
-        let parts = Parts { hops: 1.0, inside: 2.0, between: 3.0, messages: 4.0 };
-        assert_eq!(parts.limit(), "messages");
-        assert_eq!(Parts { messages: 0.0, ..parts }.limit(), "between");
-        assert!((parts.at_once() - 5.0).abs() < 1e-12 && (parts.in_turn() - 7.0).abs() < 1e-12);
-    }
 
     #[test]
     fn bytes_are_megabytes_of_a_million() {

@@ -3,7 +3,7 @@
 
 use anabranch_ep::args::{CombineNodesArgs, DispatchNodesArgs, MaskView, NodesView};
 use anabranch_ep::plan::Plan;
-use anabranch_ep::{Across, NodeMap};
+use anabranch_ep::{Across, Nodes};
 use anabranch_hip_jit::{DevicePointer, KernelSpec};
 use anabranch_ranks::GroupRank;
 
@@ -23,10 +23,10 @@ pub(super) fn way(protocol: Protocol) -> Option<Across> {
 }
 
 /// Two nodes, or three from five ranks on; uneven where the ranks are odd.
-pub(super) fn map(ranks: u32) -> NodeMap {
+pub(super) fn map(ranks: u32) -> Nodes {
     let nodes = if ranks < 5 { 2 } else { 3 };
     let node_of: Vec<_> = (0..ranks).map(|rank| rank * nodes / ranks.max(1)).collect();
-    NodeMap::new(&node_of)
+    Nodes::new(&node_of)
 }
 
 /// What the ranks run.

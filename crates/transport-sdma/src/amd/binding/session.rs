@@ -3,10 +3,11 @@
 use core::ffi::c_void;
 use core::fmt;
 
+use anabranch_transport::PciAddress;
 use libloading::os::unix::Library;
 
 use super::functions::{Agent, HsaFunctions, PointerInfo, Status};
-use crate::amd::address::{GpuAddress, PciAddress};
+use crate::amd::address::GpuAddress;
 use crate::amd::error::{AmdError, AmdResult};
 use crate::amd::topology::Gpu;
 
