@@ -6,6 +6,7 @@
 //! machine come to the same answer without talking to each other.
 
 mod assign;
+mod chosen;
 mod distance;
 mod error;
 mod filter;
@@ -18,6 +19,7 @@ mod rank;
 mod read;
 
 pub use assign::{Assignment, Considered, PortId, assign};
+pub use chosen::ChosenPort;
 pub use distance::{Distance, Place};
 pub use error::{NicTreeError, NicTreeResult};
 pub use filter::NicFilter;

@@ -1,8 +1,10 @@
 //! A NIC that takes commands and keeps them.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use anabranch_transport::Region;
@@ -28,6 +30,36 @@ pub(crate) struct State {
     capabilities: Mutex<Vec<(usize, u32)>>,
     /// Objects, memory and pages that were made and not given back.
     live: AtomicUsize,
+    /// Whom the next look for the way to a peer tells that it was asked, and for whom it waits then.
+    held: Mutex<Option<(Sender<()>, Receiver<()>)>>,
+    /// The state of each queue pair by its number.
+    states: Mutex<BTreeMap<u32, QueueState>>,
+}
+
+/// States of a queue pair, in the order in which commands take it through them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum QueueState {
+    Reset,
+    Init,
+    Receive,
+    Send,
+}
+
+/// A look for the way to a peer that waits.
+#[derive(Debug)]
+pub(crate) struct Held {
+    asked: Receiver<()>,
+    go: Sender<()>,
+}
+
+impl Held {
+    pub(crate) fn wait_until_asked(&self) {
+        self.asked.recv().unwrap();
+    }
+
+    pub(crate) fn let_go(&self) {
+        self.go.send(()).unwrap();
+    }
 }
 
 /// The NIC.
@@ -54,6 +86,13 @@ impl Fake {
     /// Makes a call fail, counted from now on.
     pub(crate) fn fail(&self, call: usize) {
         *locked(&self.0.fails) = Some(self.calls().len() + call);
+    }
+
+    /// Makes the next look for the way to a peer wait.
+    pub(crate) fn hold_next_hop(&self) -> Held {
+        let ((tell, asked), (go, wait)) = (channel(), channel());
+        *locked(&self.0.held) = Some((tell, wait));
+        Held { asked, go }
     }
 
     /// The calls by name.
@@ -147,12 +186,28 @@ impl DevxMemory for FakeMemory {
     }
 }
 
+/// An object, with its number where it is a queue pair.
 #[derive(Debug)]
-struct FakeObject(Live);
+struct FakeObject(Live, Option<u32>);
 
 impl DevxObject for FakeObject {
     fn modify(&self, what: &'static str, command: &[u8], answer: &mut [u8]) -> Result<()> {
-        self.0.0.note(what, command, answer)
+        let fake = &self.0.0;
+        fake.note(what, command, answer)?;
+        let number = self.1.expect("queue pairs alone are changed");
+        let named = u32::from_be_bytes(command[8..12].try_into().unwrap());
+        assert_eq!(named, number, "{what} names another queue pair");
+        let opcode = u16::from_be_bytes(command[..2].try_into().unwrap());
+        let mut states = locked(&fake.0.states);
+        let state = states.get_mut(&number).expect("a queue pair that is there");
+        // A NIC answers "bad queue state" to what is out of turn.
+        *state = match (what, opcode, *state) {
+            ("RST2INIT_QP", 0x502, QueueState::Reset) => QueueState::Init,
+            ("INIT2RTR_QP", 0x503, QueueState::Init) => QueueState::Receive,
+            ("RTR2RTS_QP", 0x504, QueueState::Receive) => QueueState::Send,
+            other => panic!("out of turn: {other:?}"),
+        };
+        Ok(())
     }
 }
 
@@ -184,9 +239,14 @@ impl Devx for Fake {
 
     fn create(&self, what: &'static str, command: &[u8], answer: &mut [u8]) -> Result<Box<dyn DevxObject>> {
         self.note(what, command, answer)?;
-        let number = if what == "CREATE_CQ" { COMPLETION_QUEUE } else { QUEUE_PAIR };
-        answer[8..12].copy_from_slice(&number.to_be_bytes());
-        Ok(Box::new(FakeObject(self.made())))
+        let queue_pair = (what == "CREATE_QP").then(|| {
+            let mut states = locked(&self.0.states);
+            let number = QUEUE_PAIR - states.len() as u32;
+            states.insert(number, QueueState::Reset);
+            number
+        });
+        answer[8..12].copy_from_slice(&queue_pair.unwrap_or(COMPLETION_QUEUE).to_be_bytes());
+        Ok(Box::new(FakeObject(self.made(), queue_pair)))
     }
 
     #[expect(unsafe_code, reason = "the trait's")]
@@ -213,6 +273,11 @@ impl Devx for Fake {
 
     fn next_hop(&self, path: &PathRequest) -> Result<NextHop> {
         self.note("create_ah", &path.remote_gid, &mut [])?;
+        let held = locked(&self.0.held).take();
+        if let Some((tell, wait)) = held {
+            tell.send(()).unwrap();
+            wait.recv().unwrap();
+        }
         Ok(NextHop { mac: MAC })
     }
 
