@@ -126,7 +126,7 @@ fn a_wrong_value_is_named_with_its_line_and_what_would_be_right() {
             "[transport.sdma]\nmost_copy_bytes = 100\n",
             &["line 2: transport.sdma.most_copy_bytes: ", "is 100; allowed are multiples of 32"],
         ),
-        ("[transport.rdma]\ndriver = \"ibverbs\"\n", &["line 2: ", "`verbs` or `software`"]),
+        ("[transport.rdma]\ndriver = \"ibverbs\"\n", &["line 2: ", "`verbs`, `mlx5`, `auto`, `software`"]),
         (
             "[transport.rdma]\nqueues = 65\n",
             &["line 2: transport.rdma.queues: ", "is 65; allowed is 1 to 64"],

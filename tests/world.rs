@@ -1,5 +1,7 @@
 //! From a configuration to a world, over the facade.
 
+use std::num::NonZeroU32;
+
 use anabranch::config::LoadOptions;
 use anabranch::{Config, Environment, Error, ErrorKind, Placement, Platform};
 
@@ -97,4 +99,28 @@ fn a_runtime_that_is_not_here_says_where_it_was_looked_for() {
         cause = next.source();
     }
     assert!(text.contains("/nonexistent/libamdhip64.so.7"), "{text}");
+}
+
+#[test]
+fn what_a_driver_of_nics_lacks_ends_a_world_of_two_machines_and_not_that_of_one() {
+    for driver in ["verbs", "mlx5", "auto"] {
+        let set = ["transport.order=p2p,rdma", &format!("transport.rdma.driver={driver}")];
+        let config = config(&set).unwrap();
+        assert_eq!(anabranch::world_config(&config).nic.name(), driver);
+        let platform = Platform::open(&config, Placement::Threads { ranks: 2 }).unwrap();
+        let apart = platform.as_machines(NonZeroU32::new(2).unwrap());
+        for result in apart.spawn_threads(|_| Ok::<_, Error>(())).unwrap() {
+            let error = result.unwrap_err();
+            let text = format!("{error}: {}", anabranch::hip::with_causes(&error));
+            // What is missing depends on the machine; that something is does not, as no port is named that a fake machine's rank could have.
+            let missing = ["no NIC can be used", "cannot be opened", "failed on"];
+            assert!(text.contains("rdma: ") && missing.iter().any(|part| text.contains(part)), "{text}");
+        }
+        // Whoever maps the other's memory needs none.
+        let results = anabranch::spawn_threads(&config, 2, |world| {
+            Ok::<_, Error>(world.routes().iter().map(|route| route.kind.to_string()).collect::<Vec<_>>())
+        });
+        let kinds: Vec<_> = results.unwrap().into_iter().map(Result::unwrap).collect();
+        assert_eq!(kinds, [["p2p", "p2p"], ["p2p", "p2p"]]);
+    }
 }

@@ -308,8 +308,8 @@ pub static SETTINGS: &[Setting] = &[
     ),
     shared(setting(
         "transport.rdma.driver",
-        Word(&["verbs", "software"]),
-        "What serves as a rank's NIC: the machine's NICs by libibverbs, or NICs in software that talk over sockets, for trials without hardware.",
+        Word(&["verbs", "mlx5", "auto", "software"]),
+        "What serves as a rank's NIC. `verbs`: the machine's NICs by libibverbs; a thread of the host posts what kernels ask for. `mlx5`: its ConnectX by libmlx5; kernels write the queues themselves; verified with a fake library only, never on hardware. `auto`: `mlx5`, or `verbs` with the reason told where that cannot be opened. `software`: NICs in software that talk over sockets, for trials without hardware.",
     )),
     shared(setting(
         "transport.rdma.queues",

@@ -88,9 +88,13 @@ impl Default for SdmaConfig {
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum NicDriverName {
-    /// The machine's NICs, by libibverbs.
+    /// The machine's NICs, by libibverbs: a thread of the host posts what kernels ask for.
     #[default]
     Verbs,
+    /// The machine's ConnectX, by libmlx5: kernels write its queues. Nothing else is taken in its place.
+    Mlx5,
+    /// `mlx5` where that can be opened, else `verbs`, with the reason in reports and in the log.
+    Auto,
     /// NICs in software, which talk over sockets: for trials without hardware.
     Software,
 }

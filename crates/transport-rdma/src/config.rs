@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use crate::error::{NicError, Result};
+use crate::nics::LinkLayer;
+
 /// How a rank uses its NIC. Equal on all ranks, except for [`Self::nics`] and [`Self::gid_index`], which may follow the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RdmaConfig {
@@ -35,6 +38,26 @@ impl RdmaConfig {
     pub const MOST_SERVICE_LEVEL: u8 = 15;
     /// The highest priority of Ethernet (802.1Q), which has 3 bits for it.
     pub const MOST_PRIORITY: u8 = 7;
+
+    /// Whether a NIC whose wire is this one has the service level.
+    ///
+    /// # Errors
+    /// [`NicError::Limit`].
+    pub(crate) fn check_service_level(&self, link_layer: LinkLayer, nic: &str) -> Result<()> {
+        let most = match link_layer {
+            LinkLayer::Infiniband => Self::MOST_SERVICE_LEVEL,
+            LinkLayer::Ethernet => Self::MOST_PRIORITY,
+        };
+        if self.service_level <= most {
+            return Ok(());
+        }
+        Err(NicError::Limit {
+            what: "transport.rdma.service_level",
+            given: self.service_level.into(),
+            allowed: format!("0 to {most}"),
+            nic: nic.to_owned(),
+        })
+    }
 }
 
 impl Default for RdmaConfig {

@@ -2,7 +2,7 @@
 //! through the kernel. libmlx5's own queue pairs will not do: their completion queues cannot be collapsed to one entry, which kernels
 //! read without keeping count.
 //!
-//! [`Mlx5Driver`] is the [`NicDriver`](crate::NicDriver), opened by [`Mlx5Driver::open`]. It speaks to a NIC through [`Devx`], which
+//! [`Mlx5Driver`] is the [`NicDriver`](crate::NicDriver), opened by [`MachineNics`](crate::MachineNics). It speaks to a NIC through [`Devx`], which
 //! [`LibMlx5`] implements with `libmlx5.so.1`, opened at run time, on a context of verbs ([`VerbsDevice`]).
 //!
 //! Commands are written from tables of bit fields ([`layout`]) that were typed after the programmer's reference as Linux has it
@@ -15,6 +15,9 @@
 //!
 //! There is no receive queue: a peer's write with an immediate value fails at the peer (syndrome 0x16).
 //!
+//! Both ends of a connection tell each other the number of the queue pair, the packet sequence number that it begins with, the kind of
+//! its address and how many reads it answers at a time (`endpoint.rs`, as the driver of verbs does).
+//!
 //! **Nothing here has run on hardware.** What is shown is shown with a fake NIC that checks the order and the bytes of commands, and
 //! by the sizes of libmlx5's own structures.
 
@@ -23,7 +26,6 @@ mod commands;
 mod devx;
 mod doorbell;
 mod driver;
-mod endpoint;
 mod field;
 pub mod layout;
 #[allow(unsafe_code, reason = "calls functions of a vendor's library through pointers resolved at run time")]
@@ -33,9 +35,10 @@ mod opened;
 mod path;
 mod queue;
 
-pub use commands::{AtomicCapabilities, Connection, CqSpec, QpSpec};
+pub use commands::{AtomicCapabilities, CqSpec, QpSpec};
 pub use devx::{Devx, DevxDoorbell, DevxMemory, DevxObject, VerbsDevice};
 pub use driver::Mlx5Driver;
 pub use field::{Command, Field, Layout};
 pub use library::LibMlx5;
+pub(crate) use opened::open_verbs;
 pub use path::{NextHop, PathRequest, PortFacts};

@@ -6,6 +6,7 @@
 //! machine come to the same answer without talking to each other.
 
 mod assign;
+mod chosen;
 mod distance;
 mod error;
 mod filter;
@@ -19,6 +20,7 @@ mod read;
 
 pub use anabranch_transport::PciAddress;
 pub use assign::{Assignment, Considered, PortId, assign};
+pub use chosen::ChosenPort;
 pub use distance::{Distance, Place};
 pub use error::{NicTreeError, NicTreeResult};
 pub use filter::NicFilter;

@@ -1,6 +1,60 @@
-//! What NICs say of requests that failed, in words.
+//! What NICs say of requests that failed: one table of numbers for each provider, and one of words.
+
+use core::ffi::c_uint;
 
 use crate::provider::Provider;
+use crate::verbs::bindings::{
+    IBV_WC_BAD_RESP_ERR, IBV_WC_FATAL_ERR, IBV_WC_GENERAL_ERR, IBV_WC_LOC_ACCESS_ERR, IBV_WC_LOC_LEN_ERR,
+    IBV_WC_LOC_PROT_ERR, IBV_WC_LOC_QP_OP_ERR, IBV_WC_MW_BIND_ERR, IBV_WC_REM_ABORT_ERR,
+    IBV_WC_REM_ACCESS_ERR, IBV_WC_REM_INV_REQ_ERR, IBV_WC_REM_OP_ERR, IBV_WC_RESP_TIMEOUT_ERR,
+    IBV_WC_RETRY_EXC_ERR, IBV_WC_RNR_RETRY_EXC_ERR, IBV_WC_WR_FLUSH_ERR,
+};
+
+/// Why a request failed, whoever says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Failure {
+    LocalLength,
+    LocalOperation,
+    LocalProtection,
+    Flushed,
+    WindowBind,
+    BadResponse,
+    LocalAccess,
+    RemoteInvalidRequest,
+    RemoteAccess,
+    RemoteOperation,
+    RetriesExceeded,
+    ReceiverNotReady,
+    RemoteAbort,
+    Fatal,
+    ResponseTimeout,
+    General,
+}
+
+impl Failure {
+    const fn words(self) -> &'static str {
+        match self {
+            Self::LocalLength => "local length error",
+            Self::LocalOperation => "local queue pair operation error",
+            Self::LocalProtection => "local protection error",
+            Self::Flushed => "flushed, as the queue pair had failed before",
+            Self::WindowBind => "memory window bind error",
+            Self::BadResponse => "bad response",
+            Self::LocalAccess => "local access error",
+            Self::RemoteInvalidRequest => "invalid request at the peer",
+            Self::RemoteAccess => "access refused by the peer's NIC",
+            Self::RemoteOperation => "operation error at the peer",
+            Self::RetriesExceeded => "transport retries exceeded: the peer's NIC does not answer",
+            Self::ReceiverNotReady => {
+                "receiver-not-ready retries exceeded: nothing is posted to the peer's receive queue"
+            }
+            Self::RemoteAbort => "aborted by the peer",
+            Self::Fatal => "fatal error of the NIC",
+            Self::ResponseTimeout => "response timeout: no answer within the patience",
+            Self::General => "general error",
+        }
+    }
+}
 
 /// The number in a fault record of [`crate::device::PHASE_NIC_ERROR`] (`seen`) in words.
 ///
@@ -10,55 +64,58 @@ pub fn syndrome_words(provider: Provider, seen: u64) -> String {
     let (vendor, syndrome) = (seen >> 8, seen & 0xff);
     match provider {
         Provider::Mlx5 => {
-            let word = mlx5(syndrome).unwrap_or("an unknown syndrome");
-            format!("{word} (syndrome {syndrome:#04x}, vendor's {vendor:#04x})")
+            let words = mlx5(syndrome).map_or("an unknown syndrome", Failure::words);
+            format!("{words} (syndrome {syndrome:#04x}, vendor's {vendor:#04x})")
         }
-        Provider::Posted => {
-            let word = verbs(syndrome).unwrap_or("an unknown status");
-            format!("{word} (verbs status {syndrome})")
-        }
+        Provider::Posted => format!("{} (verbs status {syndrome})", status_words(syndrome as c_uint)),
         Provider::Bnxt | Provider::Ionic => format!("status {seen:#x}"),
     }
 }
 
-const fn mlx5(syndrome: u64) -> Option<&'static str> {
+/// What a status of verbs says (`enum ibv_wc_status`).
+pub(crate) fn status_words(status: c_uint) -> &'static str {
+    verbs(status).map_or("an unknown status", Failure::words)
+}
+
+/// `MLX5_CQE_SYNDROME_*` of rdma-core's `mlx5dv.h`.
+const fn mlx5(syndrome: u64) -> Option<Failure> {
     Some(match syndrome {
-        0x01 => "local length error",
-        0x02 => "local queue pair operation error",
-        0x04 => "local protection error",
-        0x05 => "flushed, as the queue pair had failed before",
-        0x06 => "memory window bind error",
-        0x10 => "bad response",
-        0x11 => "local access error",
-        0x12 => "invalid request at the peer",
-        0x13 => "access refused by the peer's NIC",
-        0x14 => "operation error at the peer",
-        0x15 => "transport retries exceeded: the peer's NIC does not answer",
-        0x16 => "receiver-not-ready retries exceeded",
-        0x22 => "aborted by the peer",
+        0x01 => Failure::LocalLength,
+        0x02 => Failure::LocalOperation,
+        0x04 => Failure::LocalProtection,
+        0x05 => Failure::Flushed,
+        0x06 => Failure::WindowBind,
+        0x10 => Failure::BadResponse,
+        0x11 => Failure::LocalAccess,
+        0x12 => Failure::RemoteInvalidRequest,
+        0x13 => Failure::RemoteAccess,
+        0x14 => Failure::RemoteOperation,
+        0x15 => Failure::RetriesExceeded,
+        0x16 => Failure::ReceiverNotReady,
+        0x22 => Failure::RemoteAbort,
         _ => return None,
     })
 }
 
-const fn verbs(status: u64) -> Option<&'static str> {
+/// `enum ibv_wc_status` of rdma-core's `verbs.h`, meanings after the manual page `ibv_poll_cq(3)`.
+const fn verbs(status: c_uint) -> Option<Failure> {
     Some(match status {
-        1 => "local length error",
-        2 => "local queue pair operation error",
-        3 => "local end-to-end context operation error",
-        4 => "local protection error",
-        5 => "flushed, as the queue pair had failed before",
-        6 => "memory window bind error",
-        7 => "bad response",
-        8 => "local access error",
-        9 => "invalid request at the peer",
-        10 => "access refused by the peer's NIC",
-        11 => "operation error at the peer",
-        12 => "transport retries exceeded: the peer's NIC does not answer",
-        13 => "receiver-not-ready retries exceeded",
-        16 => "aborted by the peer",
-        19 => "fatal error",
-        20 => "response timeout",
-        21 => "general error",
+        IBV_WC_LOC_LEN_ERR => Failure::LocalLength,
+        IBV_WC_LOC_QP_OP_ERR => Failure::LocalOperation,
+        IBV_WC_LOC_PROT_ERR => Failure::LocalProtection,
+        IBV_WC_WR_FLUSH_ERR => Failure::Flushed,
+        IBV_WC_MW_BIND_ERR => Failure::WindowBind,
+        IBV_WC_BAD_RESP_ERR => Failure::BadResponse,
+        IBV_WC_LOC_ACCESS_ERR => Failure::LocalAccess,
+        IBV_WC_REM_INV_REQ_ERR => Failure::RemoteInvalidRequest,
+        IBV_WC_REM_ACCESS_ERR => Failure::RemoteAccess,
+        IBV_WC_REM_OP_ERR => Failure::RemoteOperation,
+        IBV_WC_RETRY_EXC_ERR => Failure::RetriesExceeded,
+        IBV_WC_RNR_RETRY_EXC_ERR => Failure::ReceiverNotReady,
+        IBV_WC_REM_ABORT_ERR => Failure::RemoteAbort,
+        IBV_WC_FATAL_ERR => Failure::Fatal,
+        IBV_WC_RESP_TIMEOUT_ERR => Failure::ResponseTimeout,
+        IBV_WC_GENERAL_ERR => Failure::General,
         _ => return None,
     })
 }
@@ -79,5 +136,20 @@ mod tests {
         );
         assert_eq!(syndrome_words(Provider::Bnxt, 0x15), "status 0x15");
         assert!(syndrome_words(Provider::Mlx5, 0x77).starts_with("an unknown syndrome"));
+        assert!(syndrome_words(Provider::Posted, 0x77).starts_with("an unknown status"));
+    }
+
+    #[test]
+    fn no_two_numbers_of_a_provider_mean_the_same() {
+        let told = |failures: Vec<Failure>| {
+            let mut words: Vec<_> = failures.into_iter().map(Failure::words).collect();
+            let count = words.len();
+            words.sort_unstable();
+            words.dedup();
+            assert_eq!(words.len(), count);
+            count
+        };
+        assert_eq!(told((0..256).filter_map(mlx5).collect()), 13);
+        assert_eq!(told((0..256).filter_map(verbs).collect()), 16);
     }
 }

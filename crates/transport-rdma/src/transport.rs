@@ -13,7 +13,7 @@ use anabranch_transport::{
 
 use crate::channel::{Channel, QueueMemory};
 use crate::config::RdmaConfig;
-use crate::driver::{Atomics, NicDriver};
+use crate::driver::{Atomics, NicDriver, NicQueue};
 use crate::error::NicError;
 use crate::offer::Offer;
 use crate::provider::Provider;
@@ -129,6 +129,17 @@ impl RdmaTransport {
         let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         let made = made.as_ref().ok_or_else(|| none("its queue pairs have ended".to_owned()))?;
         Ok(LocalRange { _entry: made.ranges.add(driver.as_ref(), region)? })
+    }
+
+    /// The queue pairs to a peer.
+    fn channels_to<'a>(&self, made: Option<&'a mut Made>, peer: GlobalRank) -> Result<&'a mut [Channel]> {
+        let kind = TransportKind::Rdma;
+        let cause = "this rank has no queue pairs: they were not made, or have ended".to_owned();
+        let none = || self.failed.get().cloned().unwrap_or(Refusal::Failed { cause });
+        let made = made.ok_or_else(|| Error::Refused { peer, kind, refusal: none() })?;
+        let problem = "it is of a rank that there is not";
+        let channels = made.channels.get_mut(&peer).ok_or(Error::Offer { peer, kind, problem })?;
+        Ok(channels)
     }
 
     /// Registers the heap and makes the queue pairs.
@@ -295,7 +306,7 @@ impl Transport for RdmaTransport {
         };
         if offer.provider != driver.provider() {
             let problem = format!(
-                "its kernels write entries of {}, those of this rank entries of {}",
+                "its kernels write entries of {}, those of this rank entries of {}; transport.rdma.driver = \"verbs\" on all ranks has the host post for both",
                 offer.provider,
                 driver.provider()
             );
@@ -306,30 +317,28 @@ impl Transport for RdmaTransport {
             let (own, peer, theirs) = (self.local.rank, peer.rank, offer.atomics);
             return Err(failed(NicError::Atomics { own, ours, peer, theirs }));
         }
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(made) = made.as_mut() else {
-            let cause = "this rank has no queue pairs: they were not made, or have ended".to_owned();
-            return Err(refused(self.failed.get().unwrap_or(&Refusal::Failed { cause })));
-        };
-        let channels = made
-            .channels
-            .get_mut(&peer.rank)
-            .ok_or_else(|| malformed("it is of a rank that there is not"))?;
-        let Some(key) = offer.key else {
-            // Its heap comes first, and kernels would take queue pairs for connected that are not.
-            if channels.iter().all(Channel::reaches) {
+        // Connecting may wait for the way to the peer: the lock is not held meanwhile, so that other queue pairs go on.
+        let queues: Vec<Arc<dyn NicQueue>> = {
+            let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+            let channels = self.channels_to(made.as_mut(), peer.rank)?;
+            if offer.key.is_none() && channels.iter().all(Channel::reaches) {
                 return Ok(Box::new(opened));
             }
-            return Err(malformed("a region without a key before the heap's"));
+            channels.iter().map(|channel| Arc::clone(&channel.queue)).collect()
         };
+        // Its heap comes first, and kernels would take queue pairs for connected that are not.
+        let key = offer.key.ok_or_else(|| malformed("a region without a key before the heap's"))?;
         if offer.endpoints.len() != self.ranks as usize {
             return Err(malformed("queue pairs for another number of ranks"));
         }
         let endpoints = offer.endpoints.get(self.local.rank.index());
-        let endpoints = endpoints.filter(|endpoints| endpoints.len() == channels.len());
+        let endpoints = endpoints.filter(|endpoints| endpoints.len() == queues.len());
         let endpoints = endpoints.ok_or_else(|| malformed("another number of queue pairs"))?;
-        for (channel, endpoint) in channels.iter_mut().zip(endpoints) {
-            channel.queue.connect(peer.rank, endpoint).map_err(failed)?;
+        for (queue, endpoint) in queues.iter().zip(endpoints) {
+            queue.connect(peer.rank, endpoint).map_err(failed)?;
+        }
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        for channel in self.channels_to(made.as_mut(), peer.rank)? {
             channel.reach(offer.base, offer.bytes, key);
         }
         Ok(Box::new(opened))

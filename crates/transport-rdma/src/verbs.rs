@@ -8,9 +8,6 @@
 #[cfg(test)]
 mod abi;
 pub(crate) mod bindings;
-mod choice;
-mod endpoint;
-mod gid;
 mod lane;
 pub(crate) mod library;
 pub(crate) mod memory;
@@ -20,7 +17,5 @@ mod progress;
 mod queue_pair;
 mod request;
 mod ring;
-mod status;
 
-pub use choice::NicChoice;
-pub use posted::{PostedDriver, survey};
+pub use posted::PostedDriver;

@@ -3,8 +3,7 @@
 use std::path::Path;
 
 use anabranch::hip::with_distinct_causes;
-use anabranch::rdma::NicSource;
-use anabranch::rdma::nics::{Assignment, Machine, NicFilter, SYSTEM_FOLDER, assign_to_rank};
+use anabranch::rdma::nics::{ChosenPort, SYSTEM_FOLDER};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
@@ -106,22 +105,18 @@ fn own_nic(world: &anabranch::World) -> (Option<String>, String) {
         };
     }
     let config = world.config();
-    if config.nic != NicSource::default() {
+    let Some(driver) = config.nic.machine_driver() else {
         return (None, "no rank is reached by a NIC, and it would be one in software".to_owned());
-    }
-    let root = Path::new(SYSTEM_FOLDER);
-    let chosen = Machine::read(root).and_then(|machine| {
-        let filter = NicFilter::parse(&config.rdma.nics)?;
-        filter.check(&machine)?;
-        assign_to_rank(root, world.rank(), world.peers(), &machine, &filter)
-    });
-    match chosen {
-        Ok(Assignment { chosen: Some(port), reason, .. }) => (
-            Some(port.to_string()),
-            format!("not opened, as no rank is reached by a NIC; would be: {reason}"),
+    };
+    match ChosenPort::of_rank(Path::new(SYSTEM_FOLDER), world.rank(), world.peers(), &config.rdma) {
+        Ok(chosen) => (
+            Some(format!("{}:{}", chosen.nic.name, chosen.port.number)),
+            format!(
+                "not used, as no rank is reached by a NIC; would be, by the driver {driver}: {}",
+                chosen.why()
+            ),
         ),
-        Ok(none) => (None, none.reason),
-        Err(error) => (None, with_distinct_causes(&error)),
+        Err(error) => (None, format!("by the driver {driver}: {}", with_distinct_causes(&error))),
     }
 }
 

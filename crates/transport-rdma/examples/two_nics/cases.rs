@@ -270,7 +270,7 @@ fn wrong_remote_key(member: &mut Member) -> Result<()> {
         3,
         &request,
         REMOTE_ACCESS,
-        &["rank 1", "channel 3", "remote access error", "vendor syndrome"],
+        &["rank 1", "channel 3", "access refused by the peer's NIC", "vendor syndrome"],
     )
 }
 

@@ -1,16 +1,18 @@
 //! One of the two: its NIC, its memory, and its queues to the other.
 
 use core::time::Duration;
+use std::path::Path;
 use std::sync::Arc;
 
 use anabranch_hip::{DeviceAddress, DeviceBuffer, DeviceOrdinal};
 use anabranch_hip_host::{HostConfig, HostMachine};
 use anabranch_ranks::GlobalRank;
 use anabranch_transport::Region;
+use anabranch_transport_rdma::nics::{ChosenPort, Machine, SYSTEM_FOLDER};
 use anabranch_transport_rdma::{
-    NicChoice, NicDriver, PostedDriver, PostedOpcode, PostedRequest, QueueSpec, RdmaConfig, Registered,
+    NicDriver, PostedDriver, PostedOpcode, PostedRequest, QueueSpec, RdmaConfig, Registered,
 };
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::kernel::Producer;
@@ -47,10 +49,12 @@ impl Member {
     pub(crate) fn join(nic: &str, mut link: Link, own: u32, peer: u32) -> Result<Self> {
         let machine = HostMachine::new(HostConfig { devices: 1, ..HostConfig::default() })?;
         let device = machine.runtime().device(DeviceOrdinal(0))?;
-        let choice = NicChoice { nic: Some(nic.to_owned()), ..NicChoice::default() };
+        let shown = Machine::read(Path::new(SYSTEM_FOLDER))?;
+        let found = shown.nics().iter().find(|found| found.name == nic).context("no NIC of this name")?;
+        let chosen = ChosenPort::new(found, 1, None, "named by the caller".to_owned())?;
         let config =
             RdmaConfig { queues: QUEUES, entries: ENTRIES, patience: PATIENCE, ..RdmaConfig::default() };
-        let driver = PostedDriver::open(&device, &choice, &config)?;
+        let driver = PostedDriver::open(&device, &chosen, &config)?;
         let mut heap = device.allocate(HEAP_BYTES)?;
         heap.fill(0)?;
         let registered = driver.register(Region { address: heap.address().0, bytes: HEAP_BYTES as u64 })?;

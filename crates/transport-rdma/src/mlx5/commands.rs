@@ -5,9 +5,10 @@ use super::layout::{
     CAPABILITY, CQ_CONTEXT, PRIMARY_PATH, QP_CONTEXT, ads, answer, atomic_caps, cqc, create_cq_in,
     create_qp_in, modify_qp_in, opcode, qpc, query_hca_cap_in, query_hca_cap_out,
 };
-use super::path::{NextHop, PortFacts};
+use super::path::{NextHop, PortFacts, log_reads};
 use crate::driver::Atomics;
-use crate::nics::LinkLayer;
+use crate::endpoint::{Endpoint, mtu_code};
+use crate::nics::{GidKind, LinkLayer};
 
 /// `MLX5_CAP_ATOMIC`, with the low bit for what is in force (`HCA_CAP_OPMOD_GET_CUR`).
 const ATOMIC_IN_FORCE: u64 = 3 << 1 | 1;
@@ -66,23 +67,28 @@ pub struct QpSpec {
     pub completion_queue: u32,
 }
 
-/// What a connection is made of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Connection {
-    /// The peer's queue pair.
-    pub remote_number: u32,
-    /// The peer's local identifier; InfiniBand only.
-    pub remote_lid: u16,
-    /// The peer's address.
-    pub remote_gid: [u8; 16],
-    /// Bytes of a packet.
-    pub path_mtu: u32,
+/// What a connection is made of: both ends as they were exchanged, and what the settings say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Connection<'a> {
+    /// This end.
+    pub(super) own: &'a Endpoint,
+    /// The peer's.
+    pub(super) peer: &'a Endpoint,
+    /// The port of this end: its number, and its address' place in the table.
+    pub(super) port: &'a PortFacts,
     /// Traffic class.
-    pub traffic_class: u8,
+    pub(super) traffic_class: u8,
     /// Service level, or the priority on Ethernet.
-    pub service_level: u8,
+    pub(super) service_level: u8,
     /// Exponent of the time to an answer: 4.096 us times 2 to this power.
-    pub ack_timeout: u32,
+    pub(super) ack_timeout: u32,
+}
+
+impl Connection<'_> {
+    /// Bytes of a packet: what both ports take.
+    pub(super) fn path_mtu(&self) -> u32 {
+        self.own.mtu.min(self.peer.mtu)
+    }
 }
 
 /// `QUERY_HCA_CAP` for atomic operations, and an empty answer.
@@ -186,35 +192,38 @@ pub(super) fn reset_to_init(number: u32, port: &PortFacts) -> Command {
 }
 
 /// `INIT2RTR_QP`: who the peer is, and the way there. `hop` is needed on Ethernet.
-pub(super) fn init_to_receive(
-    number: u32,
-    port: &PortFacts,
-    peer: &Connection,
-    hop: Option<&NextHop>,
-) -> Command {
+pub(super) fn init_to_receive(connection: &Connection<'_>, hop: Option<&NextHop>) -> Command {
+    let Connection { own, peer, port, .. } = connection;
     let context = |field: super::field::Field| field.within(QP_CONTEXT);
     let path = |field: super::field::Field| field.within(QP_CONTEXT + PRIMARY_PATH);
-    let command = modify(opcode::INIT2RTR_QP, number)
-        .set(context(qpc::mtu), mtu_code(peer.path_mtu))
+    let command = modify(opcode::INIT2RTR_QP, own.number)
+        .set(context(qpc::mtu), mtu_code(connection.path_mtu()).into())
         .set(context(qpc::log_msg_max), LOG_MESSAGE.into())
-        .set(context(qpc::remote_qpn), peer.remote_number.into())
-        .set(context(qpc::log_rra_max), port.log_reads())
+        .set(context(qpc::remote_qpn), peer.number.into())
+        .set(context(qpc::log_rra_max), log_reads(own.most_answered).into())
         .set(context(qpc::min_rnr_nak), RECEIVER_WAIT)
+        .set(context(qpc::next_rcv_psn), peer.first_packet.into())
         .set(path(ads::vhca_port_num), port.number.into());
     let with_address = |command: Command| {
         command
             .set(path(ads::src_addr_index), port.gid_index.into())
             .set(path(ads::hop_limit), HOPS)
-            .set(path(ads::tclass), peer.traffic_class.into())
-            .set_bytes(path(ads::rgid_rip_high).offset, &peer.remote_gid)
+            .set(path(ads::tclass), connection.traffic_class.into())
+            .set_bytes(path(ads::rgid_rip_high).offset, &peer.gid)
     };
     match port.link_layer {
         LinkLayer::Ethernet => {
-            let source = FIRST_SOURCE_PORT | (number ^ peer.remote_number.rotate_left(7)) & 0x3fff;
-            let command = with_address(command)
-                .set(path(ads::dscp), u64::from(peer.traffic_class >> 2))
-                .set(path(ads::eth_prio), peer.service_level.into())
-                .set(path(ads::udp_sport), source.into());
+            let command = with_address(command).set(path(ads::eth_prio), connection.service_level.into());
+            // Packets of RoCE v1 have neither a UDP nor an IP header (`mlx5_set_path` of Linux).
+            let command = match own.gid_kind {
+                GidKind::InfinibandOrRoceV1 => command,
+                GidKind::RoceV2 => {
+                    let source = FIRST_SOURCE_PORT | (own.number ^ peer.number.rotate_left(7)) & 0x3fff;
+                    command
+                        .set(path(ads::dscp), u64::from(connection.traffic_class >> 2))
+                        .set(path(ads::udp_sport), source.into())
+                }
+            };
             match hop {
                 Some(hop) => command.set_bytes(path(ads::rmac_47_32).offset, &hop.mac),
                 None => command,
@@ -222,31 +231,25 @@ pub(super) fn init_to_receive(
         }
         LinkLayer::Infiniband => {
             let command = command
-                .set(path(ads::rlid), peer.remote_lid.into())
-                .set(path(ads::sl), peer.service_level.into());
-            // A global header is for other subnets.
-            if port.gid[..8] == peer.remote_gid[..8] {
-                command
-            } else {
-                with_address(command.set(path(ads::grh), 1))
-            }
+                .set(path(ads::rlid), peer.lid.into())
+                .set(path(ads::sl), connection.service_level.into());
+            if own.is_global(peer) { with_address(command.set(path(ads::grh), 1)) } else { command }
         }
     }
 }
 
 /// `RTR2RTS_QP`: how sending goes.
-pub(super) fn receive_to_send(number: u32, port: &PortFacts, peer: &Connection) -> Command {
+pub(super) fn receive_to_send(connection: &Connection<'_>) -> Command {
+    let Connection { own, peer, port, .. } = connection;
+    // The peer keeps room for what it answers, and has none for more.
+    let asked = port.most_asked.min(peer.most_answered);
     let context = |field: super::field::Field| field.within(QP_CONTEXT);
-    modify(opcode::RTR2RTS_QP, number)
-        .set(context(qpc::log_sra_max), port.log_reads())
+    modify(opcode::RTR2RTS_QP, own.number)
+        .set(context(qpc::log_sra_max), log_reads(asked).into())
         .set(context(qpc::retry_count), RETRIES)
         .set(context(qpc::rnr_retry), RECEIVER_RETRIES)
-        .set(context(ads::ack_timeout.within(PRIMARY_PATH)), peer.ack_timeout.into())
-}
-
-/// The code of a packet's bytes (`MLX5_QPC_MTU_*`): 256 is 1, 4096 is 5.
-fn mtu_code(bytes: u32) -> u64 {
-    u64::from(bytes.max(256).ilog2() - 7)
+        .set(context(qpc::next_send_psn), own.first_packet.into())
+        .set(context(ads::ack_timeout.within(PRIMARY_PATH)), connection.ack_timeout.into())
 }
 
 /// What an answer says of its command: `None` if it was done, else status and syndrome in words.

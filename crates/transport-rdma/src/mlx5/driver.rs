@@ -9,13 +9,12 @@ use anabranch_transport::Region;
 use super::commands::{AtomicCapabilities, LOG_MESSAGE, query_atomics, refusal};
 use super::devx::Devx;
 use super::doorbell::Doorbell;
-use super::endpoint::is_mtu;
 use super::path::PortFacts;
 use super::queue::Mlx5Queue;
 use crate::config::RdmaConfig;
 use crate::driver::{NicDriver, NicLimits, NicQueue, QueueSpec, Registered, orders_reads_from_host};
+use crate::endpoint::{MTUS, is_mtu};
 use crate::error::{NicError, Result};
-use crate::nics::LinkLayer;
 use crate::provider::Provider;
 
 /// What an entry of 64 bytes has left behind its control segment, its address segment and the word that says how many bytes follow.
@@ -95,17 +94,11 @@ fn check(port: &PortFacts, config: &RdmaConfig, nic: &str) -> Result<()> {
     let limit = |what, given: u64, allowed: String| {
         Err(NicError::Limit { what, given, allowed, nic: nic.to_owned() })
     };
-    let most = match port.link_layer {
-        LinkLayer::Infiniband => RdmaConfig::MOST_SERVICE_LEVEL,
-        LinkLayer::Ethernet => RdmaConfig::MOST_PRIORITY,
-    };
-    if config.service_level > most {
-        return limit("transport.rdma.service_level", config.service_level.into(), format!("0 to {most}"));
-    }
+    config.check_service_level(port.link_layer, nic)?;
     if !is_mtu(port.mtu) {
-        return limit("bytes of a packet", port.mtu.into(), "256, 512, 1024, 2048 or 4096".to_owned());
+        return limit("bytes of a packet", port.mtu.into(), MTUS.to_owned());
     }
-    if port.most_reads == 0 {
+    if port.most_answered == 0 || port.most_asked == 0 {
         return limit("reads under way", 0, "1 or more".to_owned());
     }
     Ok(())

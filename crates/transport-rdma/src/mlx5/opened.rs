@@ -9,18 +9,14 @@ use anabranch_hip::Device;
 use anabranch_transport::Region;
 
 use super::devx::VerbsDevice;
-use super::driver::Mlx5Driver;
-use super::library::LibMlx5;
 use super::path::{PathRequest, PortFacts};
-use crate::config::RdmaConfig;
 use crate::driver::Registered;
+use crate::endpoint::mtu_bytes;
 use crate::error::{NicError, Result};
-use crate::nics::{Nic as FoundNic, Port, choose_gid};
-use crate::provider::Provider;
+use crate::nics::ChosenPort;
 use crate::verbs::bindings::{IbvAhAttr, IbvGid, IbvGlobalRoute};
-use crate::verbs::library::Verbs;
 use crate::verbs::memory::MemoryRegion;
-use crate::verbs::nic::{Nic, last_error};
+use crate::verbs::nic::{Nic, OpenPort, last_error};
 
 /// Routers that a packet may pass.
 const HOPS: u8 = 64;
@@ -92,58 +88,27 @@ unsafe impl VerbsDevice for Opened {
     }
 }
 
-impl Mlx5Driver {
-    /// Opens a port by verbs and libmlx5, for a device. `found` and `port` are what [`Machine::read`](crate::nics::Machine::read) says
-    /// of them, `reason` why they were chosen ([`Assignment::reason`](crate::nics::Assignment::reason)). Not collective.
-    ///
-    /// # Errors
-    /// [`NicError::Library`]; [`NicError::NoNic`] for a NIC that is no ConnectX, that verbs do not show, or whose port has no address that
-    /// can be used; [`NicError::Limit`], [`NicError::Call`] and [`NicError::Memory`] as [`Self::new`].
-    pub fn open(
-        device: &Device,
-        found: &FoundNic,
-        port: &Port,
-        config: &RdmaConfig,
-        reason: &str,
-    ) -> Result<Self> {
-        let name = &found.name;
-        let none =
-            |problem: String| NicError::NoNic { reasons: format!("{name}:{}: {problem}", port.number) };
-        if found.provider() != Provider::Mlx5 {
-            return Err(none(format!("its queue entries are not those of mlx5: {}", found.provider())));
-        }
-        let gid = choose_gid(port.link_layer, &port.gids, config.gid_index)
-            .map_err(|error| none(error.to_string()))?;
-        let limit = |what, given: u32, most: u8| NicError::Limit {
-            what,
-            given: given.into(),
-            allowed: format!("0 to {most}"),
-            nic: name.clone(),
-        };
-        let gid_index = gid
-            .gid
-            .index
-            .try_into()
-            .map_err(|_| limit("transport.rdma.gid_index", gid.gid.index, u8::MAX))?;
-        let number = port.number.try_into().map_err(|_| limit("port", port.number, u8::MAX))?;
-        let nic = Nic::open_all(&Verbs::open()?)?.into_iter().flatten().find(|nic| nic.name == *name);
-        let nic = Arc::new(nic.ok_or_else(|| none("verbs do not show it, or cannot open it".to_owned()))?);
-        let live = nic.port(number)?;
-        let reads = nic.attributes.max_qp_rd_atom.min(nic.attributes.max_qp_init_rd_atom);
-        let facts = PortFacts {
-            number,
-            link_layer: port.link_layer,
-            lid: live.lid,
-            gid_index,
-            gid: gid.gid.value.octets(),
-            // `IBV_MTU_256` is 1; what is beyond the codes is refused with its number of bytes.
-            mtu: 128u32.checked_shl(live.active_mtu).unwrap_or(0),
-            most_reads: reads.max(0) as u32,
-        };
-        let pointers = NonNull::new(nic.context.cast()).zip(NonNull::new(nic.pd.cast()));
-        let (context, protection_domain) = pointers.ok_or_else(|| none("verbs opened nothing".to_owned()))?;
-        let opened = Opened { nic, context, protection_domain, device: device.clone() };
-        let devx = Arc::new(LibMlx5::open(Arc::new(opened))?);
-        Self::new(devx, device, facts, config, format!("{reason}; GID {}: {}", gid.gid, gid.reason))
-    }
+/// Opens a port by verbs, for a device, as [`LibMlx5`](super::LibMlx5) wants it, and says what the port is. Not collective.
+///
+/// # Errors
+/// Those of [`OpenPort::open`].
+pub(crate) fn open_verbs(device: &Device, chosen: &ChosenPort) -> Result<(Arc<dyn VerbsDevice>, PortFacts)> {
+    let OpenPort { nic, number, gid_index, live } = OpenPort::open(chosen)?;
+    let facts = PortFacts {
+        number,
+        link_layer: chosen.port.link_layer,
+        lid: live.lid,
+        gid_index,
+        gid: chosen.gid.gid.value.octets(),
+        gid_kind: chosen.gid.gid.kind,
+        mtu: mtu_bytes(live.active_mtu),
+        most_answered: nic.attributes.max_qp_rd_atom.max(0) as u32,
+        most_asked: nic.attributes.max_qp_init_rd_atom.max(0) as u32,
+    };
+    let pointers = NonNull::new(nic.context.cast()).zip(NonNull::new(nic.pd.cast()));
+    let (context, protection_domain) = pointers.ok_or_else(|| {
+        let reasons = format!("{}:{number}: verbs opened nothing", nic.name);
+        NicError::NoNic { reasons }
+    })?;
+    Ok((Arc::new(Opened { nic, context, protection_domain, device: device.clone() }), facts))
 }

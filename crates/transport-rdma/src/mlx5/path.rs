@@ -1,6 +1,6 @@
 //! The port, and the way to a peer.
 
-use crate::nics::LinkLayer;
+use crate::nics::{GidKind, LinkLayer};
 
 /// The port that a driver uses, as verbs describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,17 +15,19 @@ pub struct PortFacts {
     pub gid_index: u8,
     /// The address itself, in the order of the wire.
     pub gid: [u8; 16],
+    /// What packets with that address look like.
+    pub gid_kind: GidKind,
     /// The most bytes of a packet: 256, 512, 1024, 2048 or 4096.
     pub mtu: u32,
-    /// The most reads and atomic operations of a queue pair that may be under way (`max_qp_rd_atom`), at least 1.
-    pub most_reads: u32,
+    /// The most reads and atomic operations of a peer that a queue pair answers at a time (`max_qp_rd_atom`), at least 1.
+    pub most_answered: u32,
+    /// The most reads and atomic operations of its own that a queue pair may have under way (`max_qp_init_rd_atom`), at least 1.
+    pub most_asked: u32,
 }
 
-impl PortFacts {
-    /// [`Self::most_reads`] as the NIC counts them: a power of two, at most 2 to the 7th.
-    pub(super) fn log_reads(&self) -> u64 {
-        u64::from(self.most_reads.max(1).ilog2().min(7))
-    }
+/// Reads and atomic operations at a time as the NIC counts them: the exponent of a power of two, at most 7, of at most `count`.
+pub(super) fn log_reads(count: u32) -> u32 {
+    count.max(1).ilog2().min(7)
 }
 
 /// What the system is asked for the way to a peer (`ibv_ah_attr`).

@@ -1,7 +1,7 @@
 //! A queue pair.
 
-use std::sync::Arc;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use anabranch_hip::{DeviceAddress, HostBuffer};
 use anabranch_ranks::GlobalRank;
@@ -12,18 +12,22 @@ use super::commands::{
 };
 use super::devx::{DevxMemory, DevxObject};
 use super::driver::{Driven, call};
-use super::endpoint::{DRIVER, Endpoint};
 use super::field::Command;
 use super::layout::answer;
-use super::path::PathRequest;
+use super::path::{PathRequest, log_reads};
 use crate::driver::{NicQueue, QueueSpec, QueueWords};
+use crate::endpoint::{Endpoint, first_packet};
 use crate::error::{NicError, Result};
 use crate::nics::LinkLayer;
+use crate::provider::Provider;
+use crate::syndrome::syndrome_words;
 
 /// The NIC's pages: parts of the registered memory begin at a multiple.
 const PAGE: u64 = 4096;
 /// Bytes of an entry, of either queue.
 const ENTRY: u64 = 64;
+/// The driver's word in endpoints, with the version of their form.
+const DRIVER: &str = "mlx5 2";
 /// What completion entries are filled with: opcode 15, which says that nothing was written yet.
 const INVALID: u8 = 0xff;
 
@@ -54,9 +58,13 @@ pub(super) struct Mlx5Queue {
     driven: Arc<Driven>,
     parts: Parts,
     spec: QueueSpec,
-    number: u32,
+    /// What the peer is told.
+    own: Endpoint,
+    /// Somebody has begun to connect it. No lock: looking a peer up may take seconds, and whoever else asks for something does not wait
+    /// for that.
+    begun: AtomicBool,
     /// Bytes of a packet, once connected.
-    connected: Mutex<Option<u32>>,
+    path_mtu: OnceLock<u32>,
 }
 
 impl Mlx5Queue {
@@ -91,6 +99,18 @@ impl Mlx5Queue {
             completion_queue: cq_number,
         });
         let (queue_pair, number) = create(&driven, "CREATE_QP", &qp)?;
+        let port = &driven.port;
+        let own = Endpoint {
+            driver: DRIVER.to_owned(),
+            number,
+            first_packet: first_packet(),
+            link_layer: port.link_layer,
+            lid: port.lid,
+            gid: port.gid,
+            gid_kind: port.gid_kind,
+            mtu: port.mtu,
+            most_answered: 1 << log_reads(port.most_answered),
+        };
         let queue = Self {
             queue_pair,
             _completion_queue: completion_queue,
@@ -99,8 +119,9 @@ impl Mlx5Queue {
             driven,
             parts,
             spec,
-            number,
-            connected: Mutex::new(None),
+            own,
+            begun: AtomicBool::new(false),
+            path_mtu: OnceLock::new(),
         };
         queue.modify("RST2INIT_QP", &reset_to_init(number, &queue.driven.port))?;
         Ok(queue)
@@ -149,48 +170,42 @@ fn judge(driven: &Driven, what: &'static str, done: Result<()>, reply: &Command)
 
 impl NicQueue for Mlx5Queue {
     fn endpoint(&self) -> Vec<u8> {
-        Endpoint::new(self.number, &self.driven.port).to_bytes()
+        self.own.to_bytes()
     }
 
     fn connect(&self, peer: GlobalRank, endpoint: &[u8]) -> Result<()> {
-        let port = &self.driven.port;
-        let other = Endpoint::read(peer, endpoint, port)?;
         let wrong = |problem: String| NicError::Endpoint { peer, driver: DRIVER.to_owned(), problem };
-        let mut connected =
-            self.connected.lock().map_err(|_| wrong("an earlier connect gave up".to_owned()))?;
-        if connected.is_some() {
-            return Err(wrong(format!("{} is connected already", self.describe())));
+        let theirs = self.own.of_peer(endpoint).map_err(wrong)?;
+        if self.begun.swap(true, Ordering::AcqRel) {
+            return Err(wrong(format!("{} is connected already, or was tried to be", self.describe())));
         }
-        let settings = &self.driven.settings;
+        let Driven { port, settings, devx, .. } = self.driven.as_ref();
         let (traffic_class, service_level) = (settings.traffic_class, settings.service_level);
-        let path_mtu = port.mtu.min(other.mtu);
-        let connection = Connection {
-            remote_number: other.number,
-            remote_lid: other.lid,
-            remote_gid: other.gid,
-            path_mtu,
-            traffic_class,
-            service_level,
-            ack_timeout: settings.ack_timeout,
-        };
         let hop = match port.link_layer {
             LinkLayer::Infiniband => None,
-            LinkLayer::Ethernet => Some(self.driven.devx.next_hop(&PathRequest {
+            LinkLayer::Ethernet => Some(devx.next_hop(&PathRequest {
                 port: port.number,
                 gid_index: port.gid_index,
-                remote_gid: other.gid,
+                remote_gid: theirs.gid,
                 traffic_class,
                 service_level,
             })?),
         };
-        self.modify("INIT2RTR_QP", &init_to_receive(self.number, port, &connection, hop.as_ref()))?;
-        self.modify("RTR2RTS_QP", &receive_to_send(self.number, port, &connection))?;
-        *connected = Some(path_mtu);
+        let connection = Connection {
+            own: &self.own,
+            peer: &theirs,
+            port,
+            traffic_class,
+            service_level,
+            ack_timeout: settings.ack_timeout,
+        };
+        self.modify("INIT2RTR_QP", &init_to_receive(&connection, hop.as_ref()))?;
+        self.modify("RTR2RTS_QP", &receive_to_send(&connection))?;
+        let _ = self.path_mtu.set(connection.path_mtu());
         Ok(())
     }
 
     fn words(&self) -> QueueWords {
-        let connected = self.connected.lock().ok().and_then(|mtu| *mtu);
         QueueWords {
             ring: self.place(self.parts.ring),
             entries: self.spec.entries,
@@ -198,8 +213,8 @@ impl NicQueue for Mlx5Queue {
             doorbell_record: self.place(self.parts.records),
             doorbell: self.driven.doorbell.register(),
             sequence_table: DeviceAddress::NULL,
-            number: self.number,
-            path_mtu: connected.unwrap_or(self.driven.port.mtu),
+            number: self.own.number,
+            path_mtu: self.path_mtu.get().copied().unwrap_or(self.own.mtu),
             doorbell_value: 0,
         }
     }
@@ -207,7 +222,7 @@ impl NicQueue for Mlx5Queue {
     fn describe(&self) -> String {
         format!(
             "queue pair {:#x} to {}, channel {}, on {}",
-            self.number,
+            self.own.number,
             self.spec.peer,
             self.spec.channel,
             self.driven.devx.nic()
@@ -231,23 +246,8 @@ fn completion_error(entry: &[u8; ENTRY as usize]) -> Option<String> {
     }
     let (vendor, syndrome) = (entry[54], entry[55]);
     let index = u16::from_be_bytes([entry[60], entry[61]]);
-    let words = match syndrome {
-        0x01 => "local length error",
-        0x02 => "local queue pair operation error",
-        0x04 => "local protection error",
-        0x05 => "flushed behind an earlier error",
-        0x06 => "memory window bind error",
-        0x10 => "bad response",
-        0x11 => "local access error",
-        0x12 => "invalid request at the peer",
-        0x13 => "access error at the peer",
-        0x14 => "operation error at the peer",
-        0x15 => "the peer's NIC does not answer (retries exceeded)",
-        0x16 => "the peer has no receive entry (retries exceeded)",
-        0x22 => "aborted by the peer",
-        _ => "an error without a name",
-    };
-    Some(format!("{words} (syndrome {syndrome:#04x}, vendor's {vendor:#04x}) at entry {index} (16 bits)"))
+    let seen = u64::from(vendor) << 8 | u64::from(syndrome);
+    Some(format!("{} at entry {index} (16 bits)", syndrome_words(Provider::Mlx5, seen)))
 }
 
 #[cfg(test)]
@@ -275,8 +275,11 @@ mod tests {
         assert_eq!(completion_error(&entry), None, "a completed request");
         (entry[54], entry[55], entry[60], entry[61], entry[63]) = (0x88, 0x13, 0x01, 0x02, 0xd1);
         let words = completion_error(&entry).unwrap();
-        assert_eq!(words, "access error at the peer (syndrome 0x13, vendor's 0x88) at entry 258 (16 bits)");
+        assert_eq!(
+            words,
+            "access refused by the peer's NIC (syndrome 0x13, vendor's 0x88) at entry 258 (16 bits)"
+        );
         entry[55] = 0x77;
-        assert!(completion_error(&entry).unwrap().starts_with("an error without a name"));
+        assert!(completion_error(&entry).unwrap().starts_with("an unknown syndrome"));
     }
 }

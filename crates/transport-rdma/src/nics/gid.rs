@@ -3,15 +3,26 @@
 use core::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use serde::{Deserialize, Serialize};
+
 use super::port::LinkLayer;
 
 /// What packets with an address look like (`gid_attrs/types` of the kernel).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum GidKind {
     /// InfiniBand, or RoCE v1 on Ethernet, which no router carries: `IB/RoCE v1`.
     InfinibandOrRoceV1,
     /// RoCE v2, over UDP: `RoCE v2`.
     RoceV2,
+}
+
+impl fmt::Display for GidKind {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::InfinibandOrRoceV1 => "InfiniBand or RoCE v1",
+            Self::RoceV2 => "RoCE v2",
+        })
+    }
 }
 
 /// An address of a port.

@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use super::gid::Gid;
 
 /// Whether a port can carry messages (`ib_port_state`; the file holds `4: ACTIVE`).
@@ -46,7 +48,7 @@ impl fmt::Display for PortState {
 }
 
 /// What a port's wire is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum LinkLayer {
     /// InfiniBand.
     Infiniband,

@@ -287,15 +287,9 @@ macro_rules! verbs_constants {
 }
 
 verbs_constants! {
-    IBV_GID_TYPE_IB: u32 = 0;
-    IBV_GID_TYPE_ROCE_V1: u32 = 1;
-    IBV_GID_TYPE_ROCE_V2: u32 = 2;
     IBV_ATOMIC_HCA: c_uint = 1;
     IBV_ATOMIC_GLOB: c_uint = 2;
     IBV_PORT_ACTIVE: c_uint = 4;
-    IBV_LINK_LAYER_UNSPECIFIED: u8 = 0;
-    IBV_LINK_LAYER_INFINIBAND: u8 = 1;
-    IBV_LINK_LAYER_ETHERNET: u8 = 2;
     IBV_MTU_256: c_uint = 1;
     IBV_MTU_4096: c_uint = 5;
     IBV_ACCESS_LOCAL_WRITE: c_uint = 1;
@@ -333,6 +327,7 @@ verbs_constants! {
     IBV_WC_LOC_QP_OP_ERR: c_uint = 2;
     IBV_WC_LOC_PROT_ERR: c_uint = 4;
     IBV_WC_WR_FLUSH_ERR: c_uint = 5;
+    IBV_WC_MW_BIND_ERR: c_uint = 6;
     IBV_WC_BAD_RESP_ERR: c_uint = 7;
     IBV_WC_LOC_ACCESS_ERR: c_uint = 8;
     IBV_WC_REM_INV_REQ_ERR: c_uint = 9;

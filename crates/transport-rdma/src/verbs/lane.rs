@@ -9,9 +9,9 @@ use anabranch_clock::Moment;
 use super::bindings::{IBV_WC_FATAL_ERR, IBV_WC_LOC_QP_OP_ERR, IBV_WC_RESP_TIMEOUT_ERR, IBV_WC_SUCCESS};
 use super::request::{check, message_bytes, words};
 use super::ring::Ring;
-use super::status::status_words;
 use crate::driver::NicLimits;
 use crate::posted::PostedRequest;
+use crate::syndrome::status_words;
 
 /// The most entries that a queue posts, and completions that it takes, before others have their turn.
 pub(crate) const TURN: usize = 32;

@@ -1,21 +1,15 @@
-//! NICs that the library shows, and the one that was opened.
+//! The NIC that was opened, by the library.
 
 use core::ffi::{CStr, c_int};
 use std::fmt;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::bindings::{
-    IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND, IBV_LINK_LAYER_UNSPECIFIED, IBV_PORT_ACTIVE,
-    IbvContext, IbvDevice, IbvDeviceAttr, IbvGid, IbvGidEntry, IbvPd, IbvPortAttr,
+    IBV_PORT_ACTIVE, IbvContext, IbvDevice, IbvDeviceAttr, IbvGid, IbvGidEntry, IbvPd, IbvPortAttr,
 };
-use super::choice::Candidate;
-use super::gid::Gid;
 use super::library::Verbs;
 use crate::error::{NicError, Result};
-
-/// Where the kernel shows NICs.
-const CLASS_FOLDER: &str = "/sys/class/infiniband";
+use crate::nics::ChosenPort;
 
 /// An opened NIC with a protection domain; closed when the last queue pair and registration are gone.
 pub(crate) struct Nic {
@@ -44,11 +38,15 @@ pub(crate) fn last_error(call: &'static str, nic: &str) -> NicError {
 }
 
 impl Nic {
-    /// Opens every NIC of the machine; those that cannot be opened are told with the reason.
+    /// Opens the NIC of a name.
     ///
     /// # Errors
-    /// [`NicError::Call`] where the library cannot list them.
-    pub(crate) fn open_all(verbs: &Arc<Verbs>) -> Result<Vec<Result<Self>>> {
+    /// [`NicError::Call`] where the library cannot list or open it, [`NicError::NoNic`] with those that it shows.
+    fn open_named(verbs: &Arc<Verbs>, name: &str) -> Result<Self> {
+        let none = |shown: &[String]| {
+            let shown = if shown.is_empty() { "none".to_owned() } else { shown.join(", ") };
+            NicError::NoNic { reasons: format!("verbs do not show {name}: they show {shown}") }
+        };
         let mut count: c_int = 0;
         // SAFETY: the call writes one int and returns an array of that many devices, or null.
         let list = unsafe { (verbs.ibv_get_device_list)(&raw mut count) };
@@ -56,23 +54,29 @@ impl Nic {
             let error = std::io::Error::last_os_error();
             // So the library says that the kernel has no RDMA at all.
             if error.raw_os_error() == Some(rustix::io::Errno::NOSYS.raw_os_error()) {
-                return Ok(Vec::new());
+                return Err(none(&[]));
             }
             let nic = "any NIC".to_owned();
             return Err(NicError::Call { call: "ibv_get_device_list", nic, cause: error.to_string() });
         }
         // SAFETY: the library says that so many devices follow.
         let devices = unsafe { core::slice::from_raw_parts(list, count.max(0) as usize) };
-        let opened = devices.iter().map(|device| Self::open(verbs, *device)).collect();
+        let names: Vec<String> = devices.iter().map(|device| Self::name_of(verbs, *device)).collect();
+        let found = devices.iter().zip(&names).find(|(_, shown)| *shown == name);
+        let opened = found.map_or_else(|| Err(none(&names)), |(device, _)| Self::open(verbs, *device));
         // SAFETY: the list is the library's and freed once; contexts that were opened stay valid.
         unsafe { (verbs.ibv_free_device_list)(list) };
-        Ok(opened)
+        opened
+    }
+
+    /// The name of a device of the library's list.
+    fn name_of(verbs: &Verbs, device: *mut IbvDevice) -> String {
+        // SAFETY: the device is one of the list, whose names are texts that end in a zero byte.
+        unsafe { CStr::from_ptr((verbs.ibv_get_device_name)(device)) }.to_string_lossy().into_owned()
     }
 
     fn open(verbs: &Arc<Verbs>, device: *mut IbvDevice) -> Result<Self> {
-        // SAFETY: the device is one of the list, whose names are texts that end in a zero byte.
-        let name =
-            unsafe { CStr::from_ptr((verbs.ibv_get_device_name)(device)) }.to_string_lossy().into_owned();
+        let name = Self::name_of(verbs, device);
         // SAFETY: the device is one of the list.
         let context = unsafe { (verbs.ibv_open_device)(device) };
         if context.is_null() {
@@ -109,56 +113,49 @@ impl Nic {
         self.check("ibv_query_port", code).map(|()| attributes)
     }
 
-    /// Every port, as a candidate.
-    pub(crate) fn candidates(&self) -> Vec<Candidate> {
-        (1..=self.attributes.phys_port_cnt).map(|port| self.candidate(port)).collect()
-    }
-
-    fn candidate(&self, port: u8) -> Candidate {
-        let attributes = self.port(port);
-        let layer =
-            attributes.as_ref().map_or(IBV_LINK_LAYER_UNSPECIFIED, |attributes| attributes.link_layer);
-        let unusable = match &attributes {
-            Err(error) => Some(error.to_string()),
-            Ok(attributes) if attributes.state != IBV_PORT_ACTIVE => {
-                Some(format!("it is not active (state {})", attributes.state))
-            }
-            // Of old InfiniBand providers.
-            Ok(_)
-                if [IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND, IBV_LINK_LAYER_UNSPECIFIED]
-                    .contains(&layer) =>
-            {
-                None
-            }
-            Ok(_) => Some(format!("its link layer is {layer}, neither InfiniBand nor Ethernet")),
-        };
-        let folder = Path::new(CLASS_FOLDER).join(&self.name);
-        let rate = std::fs::read_to_string(folder.join(format!("ports/{port}/rate"))).ok();
-        Candidate {
-            nic: self.name.clone(),
-            port,
-            unusable,
-            ethernet: layer == IBV_LINK_LAYER_ETHERNET,
-            gids: attributes.map(|attributes| self.gids(port, attributes.gid_tbl_len)).unwrap_or_default(),
-            rate: rate.and_then(|text| gigabits(&text)).unwrap_or(0),
-            place: std::fs::canonicalize(folder.join("device")).ok(),
-        }
-    }
-
-    fn gids(&self, port: u8, length: c_int) -> Vec<Gid> {
-        (0..length.max(0) as u32).filter_map(|index| self.gid(port, index)).collect()
-    }
-
-    /// An entry of a port's table; `None` for one that is empty.
-    fn gid(&self, port: u8, index: u32) -> Option<Gid> {
+    /// An entry of a port's table of addresses; `None` for one that is empty.
+    fn gid(&self, port: u8, index: u8) -> Option<[u8; 16]> {
         let mut entry =
             IbvGidEntry { gid: IbvGid([0; 16]), gid_index: 0, port_num: 0, gid_type: 0, ndev_ifindex: 0 };
-        let (port, size) = (u32::from(port), size_of::<IbvGidEntry>());
+        let (port, index, size) = (u32::from(port), u32::from(index), size_of::<IbvGidEntry>());
         // SAFETY: the context is open, and the call writes at most `size` bytes.
         let code =
             unsafe { (self.verbs._ibv_query_gid_ex)(self.context, port, index, &raw mut entry, 0, size) };
-        let gid = Gid { index, kind: entry.gid_type, raw: entry.gid.0 };
-        (code == 0 && gid.raw != [0; 16]).then_some(gid)
+        (code == 0 && entry.gid.0 != [0; 16]).then_some(entry.gid.0)
+    }
+}
+
+/// A port that was chosen, opened.
+pub(crate) struct OpenPort {
+    pub(crate) nic: Arc<Nic>,
+    /// Its number.
+    pub(crate) number: u8,
+    /// Its address, as an index of its table.
+    pub(crate) gid_index: u8,
+    /// What the library says of it now.
+    pub(crate) live: IbvPortAttr,
+}
+
+impl OpenPort {
+    /// Opens the NIC and looks whether the port still is as it was when it was chosen.
+    ///
+    /// # Errors
+    /// [`NicError::Library`] without `libibverbs`; [`NicError::NoNic`] for a NIC that it does not show, or a port that is not as the
+    /// kernel said; [`NicError::Limit`] for numbers that verbs have no bits for; [`NicError::Call`].
+    pub(crate) fn open(chosen: &ChosenPort) -> Result<Self> {
+        let (number, gid_index) = chosen.numbers()?;
+        let nic = Nic::open_named(&Verbs::open()?, &chosen.nic.name)?;
+        let live = nic.port(number)?;
+        let changed =
+            |problem: String| Err(NicError::NoNic { reasons: format!("{}:{number}: {problem}", nic.name) });
+        if live.state != IBV_PORT_ACTIVE {
+            return changed(format!("it is not active any more (state {})", live.state));
+        }
+        let address = chosen.gid.gid.value.octets();
+        if nic.gid(number, gid_index) != Some(address) {
+            return changed(format!("its GID {} is another one now", chosen.gid.gid));
+        }
+        Ok(Self { nic: Arc::new(nic), number, gid_index, live })
     }
 }
 
@@ -176,28 +173,5 @@ impl Drop for Nic {
         if let Err(error) = self.check("ibv_close_device", code) {
             tracing::warn!("{error}");
         }
-    }
-}
-
-/// The number at the start of what the kernel says of a port's rate: "100 Gb/sec (4X EDR)", "2.5 Gb/sec (1X SDR)".
-fn gigabits(text: &str) -> Option<u64> {
-    let number = text.split_whitespace().next()?;
-    number.split('.').next()?.parse().ok()
-}
-
-/// Where a device of this PCI address is in the system's tree.
-pub(crate) fn place_of(pci: &str) -> Option<PathBuf> {
-    std::fs::canonicalize(Path::new("/sys/bus/pci/devices").join(pci.to_ascii_lowercase())).ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rates_are_read_as_the_kernel_writes_them() {
-        assert_eq!(gigabits("100 Gb/sec (4X EDR)\n"), Some(100));
-        assert_eq!(gigabits("2.5 Gb/sec (1X SDR)\n"), Some(2));
-        assert_eq!(gigabits(""), None);
     }
 }

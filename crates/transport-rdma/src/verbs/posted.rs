@@ -2,25 +2,24 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use anabranch_hip::{Device, DeviceAddress, RuntimeKind};
+use anabranch_hip::{Device, DeviceAddress};
 use anabranch_ranks::GlobalRank;
 use anabranch_transport::Region;
 
 use super::bindings::{IBV_ATOMIC_GLOB, IBV_ATOMIC_HCA, IBV_MTU_256, IBV_MTU_4096, IbvPortAttr};
-use super::choice::{Candidate, Chosen, NicChoice, choose};
-use super::endpoint::Endpoint;
 use super::lane::{Lane, Turn};
-use super::library::Verbs;
 use super::memory::MemoryRegion;
-use super::nic::{Nic, place_of};
+use super::nic::{Nic, OpenPort};
 use super::progress::{Advance, Progress};
-use super::queue_pair::{INLINE_BYTES, Path, QueuePair};
+use super::queue_pair::{INLINE_BYTES, MOST_8_BITS, Path, QueuePair};
 use super::ring::Ring;
 use crate::config::RdmaConfig;
 use crate::driver::{
     Atomics, NicDriver, NicLimits, NicQueue, QueueSpec, QueueWords, Registered, orders_reads_from_host,
 };
+use crate::endpoint::{Endpoint, mtu_bytes};
 use crate::error::{NicError, Result};
+use crate::nics::ChosenPort;
 use crate::provider::Provider;
 
 /// The most bytes of one message, whatever the NIC says: the driver's own deadline for a message grows with its bytes, and more in one
@@ -51,107 +50,38 @@ pub struct PostedDriver {
     progress: Arc<Progress>,
 }
 
-/// The ports of all NICs that the system's verbs show, in words; of those that cannot be used, why. For reports.
-///
-/// # Errors
-/// [`NicError::Library`] without `libibverbs`, [`NicError::Call`] where it cannot list them.
-pub fn survey() -> Result<Vec<String>> {
-    let opened = Nic::open_all(&Verbs::open()?)?;
-    let lines = opened.into_iter().flat_map(|nic| match nic {
-        Ok(nic) => nic.candidates().iter().map(Candidate::describe).collect(),
-        Err(error) => vec![error.to_string()],
-    });
-    Ok(lines.collect())
-}
-
 impl PostedDriver {
-    /// Opens the NIC that serves a device, and starts the thread. Not collective.
+    /// The driver's word in endpoints, with the version of their form.
+    const NAME: &'static str = "verbs 2";
+
+    /// Opens the port that serves a device, and starts the thread. Not collective.
     ///
     /// # Errors
-    /// [`NicError::Library`] without `libibverbs`, [`NicError::NoNic`] with each port and why it was not taken, [`NicError::Call`],
-    /// [`NicError::System`].
-    pub fn open(device: &Device, choice: &NicChoice, config: &RdmaConfig) -> Result<Self> {
-        if device.runtime().driver().is_some() {
-            let reasons = "the device is simulated, and a NIC would run on another clock".to_owned();
-            return Err(NicError::NoNic { reasons });
-        }
-        let verbs = Verbs::open()?;
-        let mut reasons = Vec::new();
-        let mut nics = Vec::new();
-        for opened in Nic::open_all(&verbs)? {
-            opened.map_or_else(|error| reasons.push(error.to_string()), |nic| nics.push(nic));
-        }
-        let candidates: Vec<_> = nics.iter().map(Nic::candidates).collect();
-        let nic_of: Vec<usize> =
-            candidates.iter().enumerate().flat_map(|(nic, ports)| ports.iter().map(move |_| nic)).collect();
-        let candidates = candidates.concat();
-        let place = match device.runtime().kind() {
-            RuntimeKind::Host => None,
-            RuntimeKind::Amd | RuntimeKind::Nvidia => place_of(&device.pci_bus_id()?),
-        };
-        let chosen =
-            choose(&candidates, choice, place.as_deref(), device.ordinal().0).map_err(|refused| {
-                reasons.push(refused);
-                NicError::NoNic { reasons: reasons.join("; ") }
-            })?;
-        let port = candidates[chosen.index].port;
-        let nic = nics.swap_remove(nic_of[chosen.index]);
-        Self::with_port(Arc::new(nic), port, &chosen, device, choice, config)
-    }
-
-    fn with_port(
-        nic: Arc<Nic>,
-        port: u8,
-        chosen: &Chosen,
-        device: &Device,
-        choice: &NicChoice,
-        config: &RdmaConfig,
-    ) -> Result<Self> {
-        let attributes = nic.port(port)?;
-        let limit = |what, given: u64, allowed: &str| NicError::Limit {
-            what,
-            given,
-            allowed: allowed.to_owned(),
-            nic: nic.name.clone(),
-        };
-        let gid_index = u8::try_from(chosen.gid.index);
-        let gid_index =
-            gid_index.map_err(|_| limit("index of the gid", u64::from(chosen.gid.index), "up to 255"))?;
-        if choice.service_level > 15 {
-            return Err(limit("service level", u64::from(choice.service_level), "up to 15"));
-        }
-        let path = Path {
-            port,
-            gid_index,
-            traffic_class: choice.traffic_class,
-            service_level: choice.service_level,
-        };
-        let ethernet = attributes.link_layer == super::bindings::IBV_LINK_LAYER_ETHERNET;
+    /// [`NicError::Library`] without `libibverbs`; [`NicError::NoNic`] for a NIC that verbs do not show, or a port that is not as it was
+    /// when it was chosen; [`NicError::Limit`] for settings that it has no bits for; [`NicError::Call`], [`NicError::System`].
+    pub fn open(device: &Device, chosen: &ChosenPort, config: &RdmaConfig) -> Result<Self> {
+        config.check_service_level(chosen.port.link_layer, &chosen.nic.name)?;
+        let OpenPort { nic, number: port, gid_index, live } = OpenPort::open(chosen)?;
+        let (traffic_class, service_level) = (config.traffic_class, config.service_level);
+        let path = Path { port, gid_index, traffic_class, service_level };
+        let link_layer = chosen.port.link_layer;
         let own = Endpoint {
-            format: Endpoint::FORMAT.to_owned(),
+            driver: Self::NAME.to_owned(),
             number: 0,
             first_packet: 0,
-            ethernet,
-            lid: attributes.lid,
-            gid: chosen.gid.raw,
-            gid_kind: chosen.gid.kind,
-            mtu: attributes.active_mtu.clamp(IBV_MTU_256, IBV_MTU_4096),
-            most_answered: nic.attributes.max_qp_rd_atom.clamp(0, 255) as u8,
+            link_layer,
+            lid: live.lid,
+            gid: chosen.gid.gid.value.octets(),
+            gid_kind: chosen.gid.gid.kind,
+            mtu: mtu_bytes(live.active_mtu.clamp(IBV_MTU_256, IBV_MTU_4096)),
+            most_answered: (nic.attributes.max_qp_rd_atom.max(0) as u32).min(MOST_8_BITS),
         };
-        let link = if ethernet { "Ethernet" } else { "InfiniBand" };
-        let description = format!("{} port {port} ({link}), posted by the host: {}", nic.name, chosen.why);
+        let why = chosen.why();
+        let description = format!("{} port {port} ({link_layer}), posted by the host: {why}", nic.name);
         let progress = Arc::new(Progress::start(format!("rdma {}", nic.name))?);
-        let limits = limits(&nic, &attributes);
-        Ok(Self {
-            nic,
-            device: device.clone(),
-            config: config.clone(),
-            path,
-            own,
-            limits,
-            description,
-            progress,
-        })
+        let limits = limits(&nic, &live);
+        let (device, config) = (device.clone(), config.clone());
+        Ok(Self { nic, device, config, path, own, limits, description, progress })
     }
 
     fn check_entries(&self, entries: u32) -> Result<()> {
@@ -162,7 +92,7 @@ impl PostedDriver {
         }
         let allowed = format!("a power of two up to {most}");
         Err(NicError::Limit {
-            what: "entries of a queue",
+            what: "entries of a send queue",
             given: u64::from(entries),
             allowed,
             nic: self.nic.name.clone(),
@@ -232,7 +162,7 @@ struct PostedQueue {
     entries: u32,
     name: String,
     own: Endpoint,
-    /// `enum ibv_mtu` of the path, once connected.
+    /// Bytes of a packet on the path, once connected.
     mtu: OnceLock<u32>,
     ring: Arc<Ring>,
     limits: NicLimits,
@@ -251,6 +181,8 @@ struct Service {
 #[derive(Debug)]
 enum State {
     New(QueuePair),
+    /// Being connected by a thread that does not hold the lock: looking a peer up may take seconds.
+    Connecting,
     Connected(Box<Lane<QueuePair>>),
     Ended,
 }
@@ -259,19 +191,42 @@ impl Service {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Takes the queue pair to connect it, with the lock given back.
+    fn begin(&self) -> Result<QueuePair, String> {
+        let mut state = self.lock();
+        match core::mem::replace(&mut *state, State::Connecting) {
+            State::New(pair) => Ok(pair),
+            other => {
+                *state = other;
+                Err("the queue pair is connected already, or has ended".to_owned())
+            }
+        }
+    }
+
+    /// What connecting has led to; nothing where the queue pair was ended meanwhile.
+    fn end_connecting(&self, next: State) {
+        let mut state = self.lock();
+        if matches!(&*state, State::Connecting) {
+            *state = next;
+        }
+    }
 }
 
 impl Advance for Service {
     fn advance(&self) -> Turn {
         match &mut *self.lock() {
             State::Connected(lane) => lane.turn(),
-            State::New(_) | State::Ended => Turn::Stopped,
+            State::New(_) | State::Connecting | State::Ended => Turn::Stopped,
         }
     }
 
     fn end(&self, reason: &str) {
-        match &mut *self.lock() {
+        let mut state = self.lock();
+        match &mut *state {
             State::Connected(lane) => lane.end(reason),
+            // Whoever connects it finds that.
+            State::Connecting => *state = State::Ended,
             State::New(_) | State::Ended => {}
         }
     }
@@ -290,20 +245,18 @@ impl NicQueue for PostedQueue {
 
     fn connect(&self, peer: GlobalRank, endpoint: &[u8]) -> Result<()> {
         let unfit = |problem: String| NicError::Endpoint { peer, driver: self.name.clone(), problem };
-        let theirs = Endpoint::from_peer(endpoint, &self.own).map_err(unfit)?;
-        let mut state = self.service.lock();
-        if !matches!(&*state, State::New(_)) {
-            return Err(unfit("the queue pair is connected already".to_owned()));
+        let theirs = self.own.of_peer(endpoint).map_err(unfit)?;
+        let mut pair = self.service.begin().map_err(unfit)?;
+        if let Err(error) = pair.connect(&self.own, &theirs, self.config.patience) {
+            // A queue pair whose connecting fails is used no more.
+            self.service.end_connecting(State::Ended);
+            return Err(error);
         }
-        // A queue pair whose connecting fails is used no more.
-        let State::New(mut pair) = core::mem::replace(&mut *state, State::Ended) else { return Ok(()) };
-        pair.connect(&self.own, &theirs, self.config.patience)?;
         let _ = self.mtu.set(self.own.mtu.min(theirs.mtu));
         let (ring, stopped) = (Arc::clone(&self.ring), Arc::clone(&self.stopped));
         let patience = self.config.patience * PATIENCE_FACTOR;
         let lane = Lane::new(ring, pair, self.limits, patience, self.name.clone(), stopped);
-        *state = State::Connected(Box::new(lane));
-        drop(state);
+        self.service.end_connecting(State::Connected(Box::new(lane)));
         self.progress.add(self.as_advance());
         Ok(())
     }
@@ -318,8 +271,7 @@ impl NicQueue for PostedQueue {
             doorbell: self.ring.doorbell_address(),
             sequence_table: DeviceAddress::NULL,
             number: self.own.number,
-            // The codes count powers of two from 256 bytes.
-            path_mtu: 256 << (mtu - IBV_MTU_256),
+            path_mtu: mtu,
             doorbell_value: 0,
         }
     }
@@ -344,42 +296,5 @@ impl Drop for PostedQueue {
         self.progress.remove(&self.as_advance());
         // Waits for a turn under way; the queue pair ends here and not with the last handle on the service.
         *self.service.lock() = State::Ended;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use anabranch_hip::DeviceOrdinal;
-    use anabranch_hip_host::{HostConfig, HostMachine, Schedule, SeededSchedule};
-
-    use super::*;
-
-    fn open(schedule: Schedule, nic: &str) -> NicError {
-        let machine = HostMachine::new(HostConfig { devices: 1, schedule, ..HostConfig::default() }).unwrap();
-        let device = machine.runtime().device(DeviceOrdinal(0)).unwrap();
-        let choice = NicChoice { nic: Some(nic.to_owned()), ..NicChoice::default() };
-        PostedDriver::open(&device, &choice, &RdmaConfig::default()).unwrap_err()
-    }
-
-    #[test]
-    fn a_nic_that_is_not_there_is_named_with_those_that_are() {
-        let error = open(Schedule::Free, "no_such_nic_0");
-        match survey() {
-            Err(missing) => assert_eq!(error.to_string(), missing.to_string(), "without the library"),
-            Ok(ports) if ports.is_empty() => {
-                assert_eq!(error.to_string(), "no NIC can be used: there is none");
-            }
-            Ok(ports) => {
-                let text = error.to_string();
-                assert!(text.contains("no_such_nic_0 is asked for"), "{text}");
-                assert_eq!(text.matches("; ").count() + 1, ports.len(), "a reason for each: {text}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_simulated_device_has_no_nic() {
-        let error = open(Schedule::Seeded(SeededSchedule::new(1)), "rxe0").to_string();
-        assert!(error.contains("simulated"), "{error}");
     }
 }

@@ -1,9 +1,8 @@
 //! A reliably connected queue pair with a completion queue of its own.
 
-use core::ffi::{c_int, c_uint};
+use core::ffi::c_int;
 use core::time::Duration;
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use super::bindings::{
@@ -15,10 +14,10 @@ use super::bindings::{
     IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IbvCq, IbvGid, IbvQp, IbvQpAttr,
     IbvQpCap, IbvQpInitAttr, IbvSendWr, IbvSge, IbvWc,
 };
-use super::endpoint::Endpoint;
 use super::lane::{Completion, TURN, WorkQueue};
 use super::nic::{Nic, last_error};
 use super::request::opcode;
+use crate::endpoint::{Endpoint, first_packet, mtu_code};
 use crate::error::{NicError, Result};
 use crate::posted::{PostedOpcode, PostedRequest};
 
@@ -32,6 +31,8 @@ const RECEIVER_RETRIES: u8 = 6;
 const RECEIVER_TIMER: u8 = 12;
 /// Routers that a packet may pass.
 const HOPS: u8 = 64;
+/// Verbs have 8 bits for the reads and atomic operations under way.
+pub(crate) const MOST_8_BITS: u32 = u8::MAX as u32;
 
 /// How packets are marked, and from which port and address they go.
 #[derive(Clone, Copy, Debug)]
@@ -77,9 +78,7 @@ impl QueuePair {
         if completions.is_null() {
             return Err(last_error("ibv_create_cq", &nic.name));
         }
-        // Psns of a former connection of the same number are not taken for this one's.
-        let first_packet = RandomState::new().hash_one(entries) as u32 & 0xff_ffff;
-        let (nic, found) = (Arc::clone(nic), Vec::with_capacity(TURN));
+        let (nic, found, first_packet) = (Arc::clone(nic), Vec::with_capacity(TURN), first_packet());
         let mut queue = Self { nic, completions, pair: core::ptr::null_mut(), path, first_packet, found };
         let cap = IbvQpCap {
             max_send_wr: entries,
@@ -141,16 +140,16 @@ impl QueuePair {
 
         let mut attributes = blank();
         attributes.qp_state = IBV_QPS_RTR;
-        attributes.path_mtu = own.mtu.min(peer.mtu) as c_uint;
+        attributes.path_mtu = mtu_code(own.mtu.min(peer.mtu));
         attributes.dest_qp_num = peer.number;
         attributes.rq_psn = peer.first_packet;
-        attributes.max_dest_rd_atomic = own.most_answered;
+        // A driver's own is at most what 8 bits hold.
+        attributes.max_dest_rd_atomic = own.most_answered.min(MOST_8_BITS) as u8;
         attributes.min_rnr_timer = RECEIVER_TIMER;
         attributes.ah_attr.port_num = self.path.port;
         attributes.ah_attr.sl = self.path.service_level;
         attributes.ah_attr.dlid = peer.lid;
-        // On Ethernet always; on InfiniBand between subnets, whose prefix is the first half.
-        attributes.ah_attr.is_global = u8::from(own.ethernet || own.gid[..8] != peer.gid[..8]);
+        attributes.ah_attr.is_global = u8::from(own.is_global(peer));
         attributes.ah_attr.grh.dgid = IbvGid(peer.gid);
         attributes.ah_attr.grh.sgid_index = self.path.gid_index;
         attributes.ah_attr.grh.hop_limit = HOPS;
@@ -170,8 +169,8 @@ impl QueuePair {
         attributes.timeout = timeout_code(patience);
         attributes.retry_cnt = RETRIES;
         attributes.rnr_retry = RECEIVER_RETRIES;
-        let initiated = self.nic.attributes.max_qp_init_rd_atom.clamp(0, 255) as u8;
-        attributes.max_rd_atomic = peer.most_answered.min(initiated);
+        let asked = self.nic.attributes.max_qp_init_rd_atom.max(0) as u32;
+        attributes.max_rd_atomic = peer.most_answered.min(asked).min(MOST_8_BITS) as u8;
         let mask = IBV_QP_STATE
             | IBV_QP_SQ_PSN
             | IBV_QP_TIMEOUT

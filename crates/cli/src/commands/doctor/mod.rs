@@ -58,7 +58,7 @@ pub(crate) fn run(arguments: &DoctorArgs) -> anyhow::Result<()> {
     findings.extend(heap);
     findings.extend(tools::compilers(&loaded.config, &environment, &targets));
     findings.extend(links);
-    findings.extend(nics::nics(&places));
+    findings.extend(nics::nics(&loaded.config, &places));
     findings.extend(limits::limits());
     findings.extend(cache::cache(&loaded.config, &environment));
 

@@ -2,23 +2,69 @@
 
 use std::path::Path;
 
-use anabranch::RuntimeKind;
+use anabranch::config::TransportName;
 use anabranch::hip::{Device, with_distinct_causes};
-use anabranch::rdma::Provider;
 use anabranch::rdma::nics::{
-    Assignment, LibraryStatus, Machine, Nic, NicFilter, Place, SYSTEM_FOLDER, assign, choose_gid,
+    Assignment, ChosenPort, LibraryStatus, Machine, Nic, NicFilter, Place, SYSTEM_FOLDER, assign, choose_gid,
     find_libraries,
 };
+use anabranch::rdma::{MachineDriver, MachineNics, Provider};
+use anabranch::shmem::RdmaConfig;
+use anabranch::{Config, RuntimeKind};
 use serde_json::Value;
 
 use super::finding::Finding;
 
-/// Which driver opens a NIC, whatever queues its provider has.
-const OPENED: &str = "opened by libibverbs: a thread of the host posts what kernels ask for (`posted`), and kernels do not write its queues";
+/// Of a NIC whose requests the host posts.
+const POSTED: &str = "opened by libibverbs: a thread of the host posts what kernels ask for (`posted`), and kernels do not write its queues";
+/// Of one whose queues kernels write.
+const WRITTEN: &str =
+    "opened by libmlx5: kernels write its queues (verified with a fake library only, never on hardware)";
+
+/// What the configuration says of NICs.
+struct Settings {
+    /// `None` for NICs in software.
+    driver: Option<MachineDriver>,
+    rdma: RdmaConfig,
+    filter: NicFilter,
+    /// Whether `transport.order` has NICs.
+    wanted: bool,
+}
+
+impl Settings {
+    fn of(config: &Config) -> Self {
+        let world = anabranch::world_config(config);
+        // The configuration was checked when it was loaded.
+        let filter = NicFilter::parse(&world.rdma.nics).unwrap_or_default();
+        Self {
+            driver: world.nic.machine_driver(),
+            filter: filter.with_gid_index(world.rdma.gid_index),
+            rdma: world.rdma,
+            wanted: config.transport.order.contains(&TransportName::Rdma),
+        }
+    }
+
+    /// How a NIC would be opened: in words, and the format that kernels would then write; `None` if it would not be.
+    fn opens(&self, nic: &Nic) -> (String, Option<Provider>) {
+        let provider = nic.provider();
+        match (self.driver, provider) {
+            (None, _) => ("not opened: transport.rdma.driver asks for NICs in software".to_owned(), None),
+            (Some(MachineDriver::Verbs), _) => (POSTED.to_owned(), Some(Provider::Posted)),
+            (Some(_), Provider::Mlx5) => (WRITTEN.to_owned(), Some(Provider::Mlx5)),
+            (Some(MachineDriver::Mlx5), _) => {
+                ("not opened: transport.rdma.driver = \"mlx5\" is for ConnectX".to_owned(), None)
+            }
+            (Some(MachineDriver::Auto), _) => {
+                (format!("{POSTED}: it is no ConnectX"), Some(Provider::Posted))
+            }
+        }
+    }
+}
 
 /// A device and where it is on the PCI bus.
 pub(super) struct DevicePlace {
     name: String,
+    device: Option<Device>,
     place: Result<Place, String>,
 }
 
@@ -28,6 +74,7 @@ pub(super) fn places(devices: &[Device]) -> Vec<DevicePlace> {
     on_bus
         .map(|device| DevicePlace {
             name: format!("{} {}", device.runtime().kind(), device.ordinal()),
+            device: Some(device.clone()),
             place: place(device),
         })
         .collect()
@@ -40,39 +87,53 @@ fn place(device: &Device) -> Result<Place, String> {
 }
 
 /// What there is, for each NIC, each device and each library. A machine without NICs is no fault: ranks of one machine need none.
-pub(super) fn nics(devices: &[DevicePlace]) -> Vec<Finding> {
+pub(super) fn nics(config: &Config, devices: &[DevicePlace]) -> Vec<Finding> {
+    let settings = Settings::of(config);
     let machine = match Machine::read(Path::new(SYSTEM_FOLDER)) {
         Ok(machine) => machine,
         Err(error) => return vec![Finding::missing("nics", "devices", false, with_distinct_causes(&error))],
     };
-    let mut findings = found(&machine);
+    let mut findings = found(&machine, &settings);
+    findings.extend(no_connectx(&machine, &settings));
     if !machine.nics().is_empty() {
-        findings.extend(served(&machine, devices));
+        findings.extend(served(&machine, devices, &settings));
     }
     findings.extend(find_libraries().iter().map(|status| library(&machine, status)));
     findings
 }
 
 /// One line for each NIC.
-fn found(machine: &Machine) -> Vec<Finding> {
+fn found(machine: &Machine, settings: &Settings) -> Vec<Finding> {
     if machine.nics().is_empty() {
         let detail = format!(
             "{SYSTEM_FOLDER}/class/infiniband shows none: ranks of other machines cannot be reached by RDMA"
         );
         return vec![Finding::missing("nics", "devices", false, detail)];
     }
-    machine.nics().iter().map(describe).collect()
+    machine.nics().iter().map(|nic| describe(nic, settings)).collect()
 }
 
-fn describe(nic: &Nic) -> Finding {
+/// Of a configuration that takes nothing but a ConnectX, on a machine that has none.
+fn no_connectx(machine: &Machine, settings: &Settings) -> Option<Finding> {
+    let has = machine.nics().iter().any(|nic| nic.provider() == Provider::Mlx5);
+    if has || settings.driver != Some(MachineDriver::Mlx5) {
+        return None;
+    }
+    let detail = "transport.rdma.driver = \"mlx5\", and this machine has no ConnectX";
+    let hint = "transport.rdma.driver = \"auto\" or \"verbs\" takes other NICs";
+    Some(Finding::missing("nics", "driver mlx5", settings.wanted, detail).hint(hint))
+}
+
+fn describe(nic: &Nic, settings: &Settings) -> Finding {
+    let (opened, opens_as) = settings.opens(nic);
     let mut details = vec![nic.provider().to_string()];
     details.extend(nic.driver.as_ref().map(|driver| format!("driver {driver}")));
     details.extend((!nic.firmware.is_empty()).then(|| format!("firmware {}", nic.firmware)));
     details.push(nic.place.path.as_ref().map_or("in software".to_owned(), |path| path.address().to_string()));
     details.extend(nic.place.numa.map(|node| format!("NUMA node {node}")));
-    let mut lines = vec![details.join(", "), OPENED.to_owned()];
+    let mut lines = vec![details.join(", "), opened];
     for port in &nic.ports {
-        let gid = match choose_gid(port.link_layer, &port.gids, None) {
+        let gid = match choose_gid(port.link_layer, &port.gids, settings.rdma.gid_index) {
             Ok(choice) => format!("GID {} ({})", choice.gid, choice.reason),
             Err(error) => error.to_string(),
         };
@@ -88,28 +149,65 @@ fn describe(nic: &Nic) -> Finding {
     let ports: Vec<Value> = nic.ports.iter().map(|port| Value::from(port.to_string())).collect();
     finding
         .with("provider", nic.provider().word())
-        .with("opens_as", Provider::Posted.to_string())
+        .with("opens_as", opens_as.map(|provider| provider.to_string()))
         .with("pci", nic.place.path.as_ref().map(|path| path.address().to_string()))
         .with("numa", nic.place.numa)
         .with("ports", ports)
 }
 
-/// One line for each device: the port that it would use if each device served one rank and the settings named no NIC.
-fn served(machine: &Machine, devices: &[DevicePlace]) -> Vec<Finding> {
+/// One line for each device: the port that it would use if each device served one rank. Where kernels are to write the NIC's queues it
+/// is opened, as that alone shows whether the runtime maps its registers.
+fn served(machine: &Machine, devices: &[DevicePlace], settings: &Settings) -> Vec<Finding> {
     let known: Vec<Place> = devices.iter().filter_map(|device| device.place.clone().ok()).collect();
-    let mut assignments = assign(&known, machine, &NicFilter::default()).into_iter();
+    let mut assignments = assign(&known, machine, &settings.filter).into_iter();
     let mut findings = Vec::new();
     for device in devices {
         let name = format!("{} would use", device.name);
-        findings.push(match &device.place {
-            Err(problem) => Finding::missing("nics", name, false, problem.clone()),
-            Ok(_) => match assignments.next() {
-                Some(assignment) => one(name, &assignment),
-                None => continue,
-            },
-        });
+        if let Err(problem) = &device.place {
+            findings.push(Finding::missing("nics", name, false, problem.clone()));
+            continue;
+        }
+        let Some(assignment) = assignments.next() else { continue };
+        findings.push(one(name, &assignment));
+        findings.extend(opened(machine, device, &assignment, settings));
     }
     findings
+}
+
+/// What opening a device's NIC leads to, for drivers that kernels write queues of.
+fn opened(
+    machine: &Machine,
+    device: &DevicePlace,
+    assignment: &Assignment,
+    settings: &Settings,
+) -> Option<Finding> {
+    let driver = settings.driver.filter(|driver| *driver != MachineDriver::Verbs)?;
+    let (handle, port) = (device.device.as_ref()?, assignment.chosen.as_ref()?);
+    let nic = machine.nics().get(port.nic)?;
+    let chosen = ChosenPort::new(nic, port.port, settings.rdma.gid_index, assignment.reason.clone());
+    let driven =
+        chosen.and_then(|chosen| MachineNics::new(driver).open_port(handle, &chosen, &settings.rdma));
+    let said = driven.map(|driven| (driven.provider(), driven.describe()));
+    let said = said.map_err(|error| with_distinct_causes(&error));
+    Some(told(format!("{} opens {port}", device.name), driver, said, settings.wanted))
+}
+
+/// A NIC that was opened, or why not.
+fn told(
+    name: String,
+    driver: MachineDriver,
+    said: Result<(Provider, String), String>,
+    wanted: bool,
+) -> Finding {
+    match said {
+        Ok((provider, words)) => {
+            Finding::ok("nics", name, format!("by the driver {driver}, {provider}: {words}"))
+        }
+        Err(problem) => {
+            let hint = "transport.rdma.driver = \"verbs\" has a thread of the host post in place of kernels";
+            Finding::missing("nics", name, wanted, format!("by the driver {driver}: {problem}")).hint(hint)
+        }
+    }
 }
 
 fn one(name: String, assignment: &Assignment) -> Finding {
@@ -136,7 +234,11 @@ fn library(machine: &Machine, status: &LibraryStatus) -> Finding {
     let needs = |nic: &&Nic| own.driver.is_none() || own.driver == nic.driver.as_deref();
     let users = machine.nics().iter().filter(needs).count();
     // Queues that kernels write need more than the library.
-    let unused = if own.driver.is_some() { ", which no driver here makes yet" } else { "" };
+    let unused = match own.driver {
+        None => "",
+        Some("mlx5_core") => ", for transport.rdma.driver = \"mlx5\" and \"auto\"",
+        Some(_) => ", which no driver here makes yet",
+    };
     let purpose = format!("{}{unused}", own.purpose);
     let finding = match &status.problem {
         None => Finding::ok("nics", own.soname, purpose),
@@ -194,17 +296,24 @@ mod tests {
     fn a_nic_a_device_and_a_missing_library_are_told() {
         let machine =
             Machine::new(vec![nic("mlx5_0", "81", PortState::Active), nic("mlx5_1", "82", PortState::Down)]);
-        let found = found(&machine);
+        let by = |driver| Settings {
+            driver,
+            rdma: RdmaConfig::default(),
+            filter: NicFilter::default(),
+            wanted: true,
+        };
+        let verbs = by(Some(MachineDriver::Verbs));
+        let found = found(&machine, &verbs);
         let detail = "mlx5, driver mlx5_core, firmware 28.40, 0000:81:00.0, NUMA node 1\n\
                       opened by libibverbs: a thread of the host posts what kernels ask for (`posted`), and kernels do not write its queues\n\
                       port 1, Ethernet, ACTIVE, 400 Gb/s, eth2; GID 3 ::ffff:10.0.0.1 of eth2 (RoCE v2 over IPv4)";
         assert_eq!((found.len(), found[0].status, found[0].detail.as_str()), (2, Status::Ok, detail));
-        let device = |name: &str, place| DevicePlace { name: name.to_owned(), place };
+        let device = |name: &str, place| DevicePlace { name: name.to_owned(), device: None, place };
         let devices = [
             device("amd 0", Ok(place(&["pci0000:80", "0000:80:01.0", "0000:83:00.0"]))),
             device("amd 1", Err("gone".to_owned())),
         ];
-        let served = served(&machine, &devices);
+        let served = served(&machine, &devices, &verbs);
         let near = "mlx5_0:1, below the same PCI switch (PIX)\n\
                     not mlx5_1:1: below the same PCI switch (PIX), the port is DOWN (physical state Polling)";
         assert_eq!((served[0].name.as_str(), served[0].detail.as_str()), ("amd 0 would use", near));
@@ -214,13 +323,47 @@ mod tests {
         let missing = LibraryStatus { library: own, problem: Some("not there".to_owned()) };
         assert_eq!(
             library(&machine, &missing).detail,
-            "x, which no driver here makes yet: not there\nhint: install x"
+            "x, for transport.rdma.driver = \"mlx5\" and \"auto\": not there\nhint: install x"
         );
         assert_eq!(
             library(&Machine::default(), &missing).detail,
-            "x, which no driver here makes yet: not there",
+            "x, for transport.rdma.driver = \"mlx5\" and \"auto\": not there",
             "nobody needs it"
         );
         assert_eq!(library(&machine, &LibraryStatus { problem: None, ..missing }).status, Status::Ok);
+    }
+
+    #[test]
+    fn the_driver_decides_how_a_nic_is_opened_and_what_it_lacks_is_told() {
+        let by = |driver, wanted| Settings {
+            driver,
+            rdma: RdmaConfig::default(),
+            filter: NicFilter::default(),
+            wanted,
+        };
+        let connectx = nic("mlx5_0", "81", PortState::Active);
+        let other = Nic { name: "irdma0".to_owned(), driver: Some("ice".to_owned()), ..connectx.clone() };
+        for (driver, of_connectx, of_other) in [
+            (None, None, None),
+            (Some(MachineDriver::Verbs), Some(Provider::Posted), Some(Provider::Posted)),
+            (Some(MachineDriver::Mlx5), Some(Provider::Mlx5), None),
+            (Some(MachineDriver::Auto), Some(Provider::Mlx5), Some(Provider::Posted)),
+        ] {
+            let settings = by(driver, true);
+            assert_eq!((settings.opens(&connectx).1, settings.opens(&other).1), (of_connectx, of_other));
+        }
+        let others = Machine::new(vec![other]);
+        let missing = no_connectx(&others, &by(Some(MachineDriver::Mlx5), true)).unwrap();
+        assert_eq!(missing.status, Status::Wrong);
+        assert!(missing.hint.is_some_and(|hint| hint.contains("auto")));
+        let unneeded = no_connectx(&others, &by(Some(MachineDriver::Mlx5), false)).unwrap();
+        assert_eq!(unneeded.status, Status::Absent, "transport.order has no NICs");
+        assert_eq!(no_connectx(&others, &by(Some(MachineDriver::Auto), true)), None);
+        assert_eq!(no_connectx(&Machine::new(vec![connectx]), &by(Some(MachineDriver::Mlx5), true)), None);
+        let refused = told("amd 0".to_owned(), MachineDriver::Mlx5, Err("no page".to_owned()), true);
+        assert_eq!((refused.status, refused.detail.as_str()), (Status::Wrong, "by the driver mlx5: no page"));
+        let posted = Ok((Provider::Posted, "not driven by kernels: no page".to_owned()));
+        let detail = told("amd 0".to_owned(), MachineDriver::Auto, posted, true).detail;
+        assert_eq!(detail, "by the driver auto, posted by the host: not driven by kernels: no page");
     }
 }

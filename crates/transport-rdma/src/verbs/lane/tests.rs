@@ -192,7 +192,12 @@ fn a_failed_request_ends_the_queue_with_all_that_the_nic_said() {
     stage.finish(0..1);
     stage.lane.queue.ready.push_back(Completion { position: 1, status: 10, vendor: 0x88 });
     stage.lane.queue.ready.push_back(Completion { position: 2, status: 5, vendor: 0xf5 });
-    stage.ended(1, 1, 10, &["entry 1", "Write of 16 bytes", "remote access error", "vendor syndrome 0x88"]);
+    stage.ended(
+        1,
+        1,
+        10,
+        &["entry 1", "Write of 16 bytes", "access refused by the peer's NIC", "vendor syndrome 0x88"],
+    );
 }
 
 #[test]

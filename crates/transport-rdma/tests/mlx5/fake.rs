@@ -1,8 +1,10 @@
-//! A NIC that takes commands and keeps them.
+//! A NIC that takes commands and keeps them. It checks their order, and executes no entries.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use anabranch_transport::Region;
@@ -18,6 +20,9 @@ pub(crate) const COMPLETION_QUEUE: u32 = 0x0012_3456;
 pub(crate) const QUEUE_PAIR: u32 = 0x00ab_cdef;
 pub(crate) const MAC: [u8; 6] = [0x02, 0x42, 0x0a, 0x0b, 0x0c, 0x0d];
 
+/// Where the doorbell is in a page of registers, in bytes.
+const DOORBELL: usize = 0x800;
+
 /// What the NIC was told, in order, and what it says.
 #[derive(Debug, Default)]
 pub(crate) struct State {
@@ -28,6 +33,38 @@ pub(crate) struct State {
     capabilities: Mutex<Vec<(usize, u32)>>,
     /// Objects, memory and pages that were made and not given back.
     live: AtomicUsize,
+    /// Whom the next look for the way to a peer tells that it was asked, and for whom it waits then.
+    held: Mutex<Option<(Sender<()>, Receiver<()>)>>,
+    /// The state of each queue pair by its number.
+    states: Mutex<BTreeMap<u32, QueueState>>,
+    /// The pages of registers that were given.
+    pages: Mutex<Vec<Arc<Registers>>>,
+}
+
+/// States of a queue pair, in the order in which commands take it through them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum QueueState {
+    Reset,
+    Init,
+    Receive,
+    Send,
+}
+
+/// A look for the way to a peer that waits.
+#[derive(Debug)]
+pub(crate) struct Held {
+    asked: Receiver<()>,
+    go: Sender<()>,
+}
+
+impl Held {
+    pub(crate) fn wait_until_asked(&self) {
+        self.asked.recv().unwrap();
+    }
+
+    pub(crate) fn let_go(&self) {
+        self.go.send(()).unwrap();
+    }
 }
 
 /// The NIC.
@@ -54,6 +91,24 @@ impl Fake {
     /// Makes a call fail, counted from now on.
     pub(crate) fn fail(&self, call: usize) {
         *locked(&self.0.fails) = Some(self.calls().len() + call);
+    }
+
+    /// Makes the next look for the way to a peer wait.
+    pub(crate) fn hold_next_hop(&self) -> Held {
+        let ((tell, asked), (go, wait)) = (channel(), channel());
+        *locked(&self.0.held) = Some((tell, wait));
+        Held { asked, go }
+    }
+
+    /// The queue pairs that may send, by number.
+    pub(crate) fn sending(&self) -> Vec<u32> {
+        let states = locked(&self.0.states);
+        states.iter().filter(|(_, state)| **state == QueueState::Send).map(|(number, _)| *number).collect()
+    }
+
+    /// What was stored last at the doorbell of each page.
+    pub(crate) fn rung(&self) -> Vec<u64> {
+        locked(&self.0.pages).iter().map(|page| page.0[DOORBELL / 8].load(Ordering::Acquire)).collect()
     }
 
     /// The calls by name.
@@ -113,11 +168,12 @@ impl fmt::Debug for Live {
 }
 
 /// A page of registers.
+#[derive(Debug)]
 #[repr(align(4096))]
-struct Registers([u8; 4096]);
+struct Registers([AtomicU64; 512]);
 
 struct FakePage {
-    registers: Box<Registers>,
+    registers: Arc<Registers>,
     _live: Live,
 }
 
@@ -134,7 +190,7 @@ impl DevxDoorbell for FakePage {
 
     fn mapped(&self) -> (NonNull<u8>, NonNull<u8>) {
         let start = NonNull::from(&self.registers.0).cast::<u8>();
-        (start, start.map_addr(|address| address.checked_add(0x800).unwrap()))
+        (start, start.map_addr(|address| address.checked_add(DOORBELL).unwrap()))
     }
 }
 
@@ -147,12 +203,28 @@ impl DevxMemory for FakeMemory {
     }
 }
 
+/// An object, with its number where it is a queue pair.
 #[derive(Debug)]
-struct FakeObject(Live);
+struct FakeObject(Live, Option<u32>);
 
 impl DevxObject for FakeObject {
     fn modify(&self, what: &'static str, command: &[u8], answer: &mut [u8]) -> Result<()> {
-        self.0.0.note(what, command, answer)
+        let fake = &self.0.0;
+        fake.note(what, command, answer)?;
+        let number = self.1.expect("queue pairs alone are changed");
+        let named = u32::from_be_bytes(command[8..12].try_into().unwrap());
+        assert_eq!(named, number, "{what} names another queue pair");
+        let opcode = u16::from_be_bytes(command[..2].try_into().unwrap());
+        let mut states = locked(&fake.0.states);
+        let state = states.get_mut(&number).expect("a queue pair that is there");
+        // A NIC answers "bad queue state" to what is out of turn.
+        *state = match (what, opcode, *state) {
+            ("RST2INIT_QP", 0x502, QueueState::Reset) => QueueState::Init,
+            ("INIT2RTR_QP", 0x503, QueueState::Init) => QueueState::Receive,
+            ("RTR2RTS_QP", 0x504, QueueState::Receive) => QueueState::Send,
+            other => panic!("out of turn: {other:?}"),
+        };
+        Ok(())
     }
 }
 
@@ -184,9 +256,14 @@ impl Devx for Fake {
 
     fn create(&self, what: &'static str, command: &[u8], answer: &mut [u8]) -> Result<Box<dyn DevxObject>> {
         self.note(what, command, answer)?;
-        let number = if what == "CREATE_CQ" { COMPLETION_QUEUE } else { QUEUE_PAIR };
-        answer[8..12].copy_from_slice(&number.to_be_bytes());
-        Ok(Box::new(FakeObject(self.made())))
+        let queue_pair = (what == "CREATE_QP").then(|| {
+            let mut states = locked(&self.0.states);
+            let number = QUEUE_PAIR - states.len() as u32;
+            states.insert(number, QueueState::Reset);
+            number
+        });
+        answer[8..12].copy_from_slice(&queue_pair.unwrap_or(COMPLETION_QUEUE).to_be_bytes());
+        Ok(Box::new(FakeObject(self.made(), queue_pair)))
     }
 
     #[expect(unsafe_code, reason = "the trait's")]
@@ -198,7 +275,9 @@ impl Devx for Fake {
 
     fn allocate_doorbell(&self) -> Result<Box<dyn DevxDoorbell>> {
         self.note("alloc_uar", &[], &mut [])?;
-        Ok(Box::new(FakePage { registers: Box::new(Registers([0; 4096])), _live: self.made() }))
+        let registers = Arc::new(Registers([const { AtomicU64::new(0) }; 512]));
+        locked(&self.0.pages).push(Arc::clone(&registers));
+        Ok(Box::new(FakePage { registers, _live: self.made() }))
     }
 
     fn event_queue(&self) -> Result<u32> {
@@ -213,6 +292,11 @@ impl Devx for Fake {
 
     fn next_hop(&self, path: &PathRequest) -> Result<NextHop> {
         self.note("create_ah", &path.remote_gid, &mut [])?;
+        let held = locked(&self.0.held).take();
+        if let Some((tell, wait)) = held {
+            tell.send(()).unwrap();
+            wait.recv().unwrap();
+        }
         Ok(NextHop { mac: MAC })
     }
 

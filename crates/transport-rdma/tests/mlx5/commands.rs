@@ -1,10 +1,6 @@
 //! What the driver of ConnectX tells the NIC: the order of its commands and every word of them, typed here from the programmer's
 //! reference by hand and not from the driver's tables.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail their test")]
-
-mod mlx5_fake;
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,10 +8,11 @@ use anabranch_hip::{Device, DeviceOrdinal};
 use anabranch_hip_host::{HostConfig, HostMachine};
 use anabranch_ranks::GlobalRank;
 use anabranch_transport_rdma::mlx5::{Command, Field, Mlx5Driver, PortFacts, layout};
-use anabranch_transport_rdma::nics::LinkLayer;
+use anabranch_transport_rdma::nics::{GidKind, LinkLayer};
 use anabranch_transport_rdma::{Atomics, NicDriver, NicError, NicQueue, Provider, QueueSpec, RdmaConfig};
-use mlx5_fake::Fake;
 use proptest::prelude::*;
+
+use crate::fake::Fake;
 
 const PEER: GlobalRank = GlobalRank::new(3);
 const GID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 1, 2, 3];
@@ -26,15 +23,29 @@ fn device() -> Device {
 }
 
 fn ethernet() -> PortFacts {
-    let link_layer = LinkLayer::Ethernet;
-    PortFacts { number: 1, link_layer, lid: 0, gid_index: 3, gid: GID, mtu: 4096, most_reads: 16 }
+    PortFacts {
+        number: 1,
+        link_layer: LinkLayer::Ethernet,
+        lid: 0,
+        gid_index: 3,
+        gid: GID,
+        gid_kind: GidKind::RoceV2,
+        mtu: 4096,
+        most_answered: 16,
+        most_asked: 16,
+    }
 }
 
 fn infiniband() -> PortFacts {
     let mut gid = [0; 16];
     gid[..2].copy_from_slice(&[0xfe, 0x80]);
     gid[15] = 9;
-    PortFacts { link_layer: LinkLayer::Infiniband, lid: 5, gid_index: 0, gid, ..ethernet() }
+    let gid_kind = GidKind::InfinibandOrRoceV1;
+    PortFacts { link_layer: LinkLayer::Infiniband, lid: 5, gid_index: 0, gid, gid_kind, ..ethernet() }
+}
+
+fn roce_v1() -> PortFacts {
+    PortFacts { gid_kind: GidKind::InfinibandOrRoceV1, ..ethernet() }
 }
 
 fn config() -> RdmaConfig {
@@ -137,8 +148,12 @@ fn every_word_of_the_commands_that_connect_over_ethernet_is_right() {
     let peer = endpoint(ethernet(), |value| {
         value["number"] = 0x0065_4321.into();
         value["mtu"] = 1024.into();
+        value["first_packet"] = 0x00fe_dcba.into();
+        value["most_answered"] = 5.into();
     });
     queue.connect(PEER, &peer).unwrap();
+    let own: serde_json::Value = serde_json::from_slice(&queue.endpoint()).unwrap();
+    let first_packet = own["first_packet"].as_u64().unwrap() as u32;
     let init2rtr = vec![
         (0x00, 0x0503_0000), // opcode
         (0x08, 0x00ab_cdef), // qpn
@@ -152,14 +167,15 @@ fn every_word_of_the_commands_that_connect_over_ethernet_is_right() {
         (0x54, 0x5001_0242), // eth_prio, vhca_port_num, rmac
         (0x58, 0x0a0b_0c0d),
         (0xa8, 0x0080_0000), // log_rra_max
-        (0xac, 0x0c00_0000), // min_rnr_nak
+        (0xac, 0x0cfe_dcba), // min_rnr_nak, next_rcv_psn
     ];
     assert_eq!(fake.command("INIT2RTR_QP"), (272, init2rtr));
     let rtr2rts = vec![
-        (0x00, 0x0504_0000), // opcode
-        (0x08, 0x00ab_cdef), // qpn
-        (0x38, 0x9000_0000), // ack_timeout
-        (0x88, 0x0087_c000), // log_sra_max, retry_count, rnr_retry
+        (0x00, 0x0504_0000),  // opcode
+        (0x08, 0x00ab_cdef),  // qpn
+        (0x38, 0x9000_0000),  // ack_timeout
+        (0x88, 0x0047_c000),  // log_sra_max 2: the peer answers 5 at a time; retry_count, rnr_retry
+        (0x90, first_packet), // next_send_psn
     ];
     assert_eq!(fake.command("RTR2RTS_QP"), (272, rtr2rts));
     assert_eq!(queue.words().path_mtu, 1024);
@@ -168,6 +184,78 @@ fn every_word_of_the_commands_that_connect_over_ethernet_is_right() {
         matches!(&again, NicError::Endpoint { problem, .. } if problem.contains("connected already")),
         "{again}"
     );
+}
+
+#[test]
+fn packets_of_roce_v1_have_no_port_and_no_dscp() {
+    let fake = Fake::new();
+    let driver = driver(&fake, roce_v1());
+    queue(&driver).connect(PEER, &endpoint(roce_v1(), |_| ())).unwrap();
+    let (_, words) = fake.command("INIT2RTR_QP");
+    let path: Vec<_> = words.into_iter().filter(|(offset, _)| (0x38..0x58).contains(offset)).collect();
+    let expected = [
+        (0x38, 0x0003_0040), // src_addr_index, hop_limit
+        (0x3c, 0x0680_0000), // tclass
+        (0x48, 0x0000_ffff), // rgid
+        (0x4c, 0x0a01_0203),
+        (0x54, 0x5001_0242), // eth_prio, vhca_port_num, rmac; no dscp and udp_sport at 0x50
+    ];
+    assert_eq!(path, expected);
+}
+
+#[test]
+fn neither_end_asks_for_more_than_the_other_answers() {
+    // Answered and asked of the one end, then of the other, and the exponents that each NIC is told.
+    for (one, other, told) in [
+        ((16, 16), (16, 16), [(4, 4), (4, 4)]),
+        ((16, 4), (8, 16), [(4, 2), (3, 4)]),
+        ((1, 16), (128, 200), [(0, 4), (7, 0)]),
+        ((255, 255), (255, 255), [(7, 7), (7, 7)]),
+        ((12, 12), (6, 6), [(3, 2), (2, 2)]),
+    ] {
+        let facts = |(most_answered, most_asked)| PortFacts { most_answered, most_asked, ..ethernet() };
+        let fakes = [Fake::new(), Fake::new()];
+        let drivers = [driver(&fakes[0], facts(one)), driver(&fakes[1], facts(other))];
+        let queues = drivers.each_ref().map(queue);
+        queues[0].connect(PEER, &queues[1].endpoint()).unwrap();
+        queues[1].connect(PEER, &queues[0].endpoint()).unwrap();
+        let word = |fake: &Fake, name: &str, offset: usize| {
+            let (_, words) = fake.command(name);
+            words.iter().find(|(at, _)| *at == offset).map_or(0, |(_, word)| *word)
+        };
+        // log_rra_max and log_sra_max are the three bits from bit 21 on.
+        let of = |fake: &Fake| {
+            (word(fake, "INIT2RTR_QP", 0xa8) >> 21 & 7, word(fake, "RTR2RTS_QP", 0x88) >> 21 & 7)
+        };
+        assert_eq!(fakes.each_ref().map(of), told, "{one:?} {other:?}");
+        let packets = |fake: &Fake| {
+            (word(fake, "INIT2RTR_QP", 0xac) & 0x00ff_ffff, word(fake, "RTR2RTS_QP", 0x90) & 0x00ff_ffff)
+        };
+        let [(receives, sends), (peer_receives, peer_sends)] = fakes.each_ref().map(packets);
+        assert_eq!((receives, peer_receives), (peer_sends, sends), "each expects what the other begins with");
+    }
+}
+
+#[test]
+fn who_asks_for_a_queue_pair_does_not_wait_while_its_peer_is_looked_up() {
+    let fake = Fake::new();
+    let driver = driver(&fake, ethernet());
+    let (slow, other) = (queue(&driver), queue(&driver));
+    let peer = endpoint(ethernet(), |_| ());
+    let held = fake.hold_next_hop();
+    std::thread::scope(|scope| {
+        let connecting = scope.spawn(|| slow.connect(PEER, &peer));
+        held.wait_until_asked();
+        // None of these may wait; a test that hangs here shows it.
+        assert_eq!((slow.words().path_mtu, slow.stopped()), (4096, None));
+        assert!(slow.connect(PEER, &peer).unwrap_err().to_string().contains("connected already"));
+        drop(other);
+        held.let_go();
+        connecting.join().unwrap().unwrap();
+    });
+    drop(slow);
+    drop(driver);
+    assert_eq!(fake.live(), 0);
 }
 
 #[test]
@@ -249,6 +337,10 @@ fn endpoints_that_do_not_fit_are_refused_before_anything_is_sent() {
     for (port, bytes, problem) in [
         (ethernet(), b"not one".to_vec(), "expected"),
         (ethernet(), endpoint(ethernet(), |v| v["driver"] = "posted".into()), "it is one of \"posted\""),
+        (ethernet(), endpoint(roce_v1(), |_| ()), "one of InfiniBand or RoCE v1, this rank's of RoCE v2"),
+        (roce_v1(), endpoint(ethernet(), |_| ()), "one of RoCE v2, this rank's of InfiniBand or RoCE v1"),
+        (ethernet(), endpoint(ethernet(), |v| v["most_answered"] = 0.into()), "answers no reads"),
+        (ethernet(), endpoint(ethernet(), |v| v["first_packet"] = 0x0100_0000.into()), "0x1000000"),
         (ethernet(), endpoint(ethernet(), |v| v["number"] = 0.into()), "queue pair number 0x0"),
         (ethernet(), endpoint(ethernet(), |v| v["number"] = 0x0100_0000.into()), "number 0x1000000"),
         (ethernet(), endpoint(ethernet(), |v| v["mtu"] = 1500.into()), "packets of 1500 bytes"),
@@ -283,7 +375,7 @@ fn settings_that_the_nic_has_no_bits_for_are_refused() {
         "transport.rdma.service_level: 16 given, 0 to 15 allowed on mlx5_7"
     );
     assert!(new(PortFacts { mtu: 1500, ..ethernet() }, config()).starts_with("bytes of a packet: 1500"));
-    assert!(new(PortFacts { most_reads: 0, ..ethernet() }, config()).starts_with("reads under way: 0"));
+    assert!(new(PortFacts { most_answered: 0, ..ethernet() }, config()).starts_with("reads under way: 0"));
     let fake = Fake::new();
     let driver = driver(&fake, ethernet());
     for entries in [0, 8, 17, 64 << 10] {

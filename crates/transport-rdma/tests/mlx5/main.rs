@@ -1,0 +1,15 @@
+//! The driver of ConnectX over a NIC that takes commands and moves nothing: what it is told, and who opens it.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail their test"
+)]
+
+mod commands;
+mod fake;
+mod machine;
+#[path = "../machines/mod.rs"]
+#[allow(dead_code, reason = "tests of other files use the rest")]
+mod machines;
