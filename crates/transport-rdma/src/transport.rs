@@ -378,5 +378,6 @@ impl PeerMemory for Opened {
     }
 }
 
+mod stopped;
 #[cfg(test)]
 mod tests;
