@@ -46,7 +46,8 @@ impl Bench {
         let cache = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("kernels");
         let path = ["/usr/local/bin", "/usr/bin", "/bin"].map(PathBuf::from).into();
         // A busy machine takes minutes for a large kernel, and no test is about that.
-        let jit = JitConfig { compile_deadline: Duration::from_secs(600), ..JitConfig::new(cache) };
+        let mut jit = JitConfig::new(cache);
+        jit.compile_deadline = Duration::from_secs(600);
         let jit = Jit::new(jit, ToolSearch { path, ..ToolSearch::default() });
         let config = WorldConfig {
             heap_bytes: 4 << 20,
