@@ -96,8 +96,8 @@ fn live(world: &World, kept: &Team) -> Result<usize, Error> {
 
 #[test]
 fn a_communicator_that_goes_keeps_its_memory_until_its_puts_are_done() {
-    // The first read of each queue pair is done, and nothing else.
-    let silent = NicFaults { falls_silent_after: Some(2), ..NicFaults::default() };
+    // The first read of each queue pair is done, and the root's chunk; the root does not hear of more.
+    let silent = NicFaults { falls_silent_after: Some(3), ..NicFaults::default() };
     let nics = SoftNics::in_process(SoftNicConfig::default()).with_faults(GlobalRank::new(1), silent);
     let results = on_machines(&[0, 1], 4, nics, &short(), |world| {
         let kept = world.team(world.group())?;
@@ -113,9 +113,11 @@ fn a_communicator_that_goes_keeps_its_memory_until_its_puts_are_done() {
         Ok(())
     });
     let text = failure(results[1].as_ref().unwrap_err());
+    // Rank 0 may come first, which has the root's NIC to tell that its chunk was taken.
     let itself = text.contains("rank 1 found in completion of puts by NIC")
         && text.contains("to rank 0 does not go on");
-    assert!(itself || text.contains("for rank 1 in ccl"), "{text}");
+    let by_peer = text.contains("to rank 1") && text.contains("syndrome 0x15");
+    assert!(itself || by_peer || text.contains("for rank 1 in ccl"), "{text}");
 }
 
 #[test]
