@@ -332,6 +332,13 @@ impl Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
+        // Kernels of a call across machines end when their chunks are in slots, taken or not: NICs may still read and write the slots and
+        // counters of this rank and of its peers, which must not be anybody else's before.
+        if self.crossing.is_some()
+            && let Err(error) = self.team.complete_by_nic(&[self.memory.usage()])
+        {
+            tracing::warn!(%error, "what a communicator has put to other machines may still be under way while it is dropped");
+        }
         // Kernels in flight run code of these units.
         for (_, unit) in std::mem::take(&mut self.units) {
             self.team.hold(unit);

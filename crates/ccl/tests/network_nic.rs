@@ -4,7 +4,6 @@
 
 mod common;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_ccl::conformance::{self, Case, Scratch};
@@ -12,45 +11,15 @@ use anabranch_ccl::oracle::Data;
 use anabranch_ccl::{
     Across, Algorithm, CclConfig, Choice, Collective, Communicator, DataType, Error, LocationKind,
 };
-use anabranch_hip::{DeviceOrdinal, with_causes};
-use anabranch_hip_jit::Jit;
+use anabranch_hip::with_causes;
 use anabranch_ranks::GroupRank;
-use anabranch_shmem::{NicSource, RankError, RankSetup, World, WorldConfig, spawn_threads};
+use anabranch_shmem::{RankError, WorldConfig};
 use anabranch_softnic::{Adversary, SoftNicConfig, SoftNics};
-use anabranch_transport::{HostIdentity, TransportKind};
-use common::{all_well, jit, machine, world_config};
+use common::nics::on_machines;
+use common::{all_well, world_config};
 
 fn config(across: Across) -> CclConfig {
     CclConfig { max_blocks: 2, staging_bytes: 64 << 10, across, ..CclConfig::default() }
-}
-
-/// Runs `work` on ranks of which each is on the machine with its number.
-fn on_machines<T: Send>(
-    machines: &[u32],
-    wave: u32,
-    soft: SoftNicConfig,
-    config: &WorldConfig,
-    jit: &Jit,
-    work: impl Fn(&World) -> Result<T, Error> + Sync,
-) -> Vec<Result<T, RankError<Error>>> {
-    let ranks = machines.len() as u32;
-    let host = machine(ranks, wave);
-    let runtime = host.runtime();
-    let opener = Arc::new(SoftNics::in_process(soft));
-    spawn_threads(
-        ranks,
-        |rank| {
-            let device = runtime.device(DeviceOrdinal(rank.get()))?;
-            let config = WorldConfig {
-                transports: vec![TransportKind::P2p, TransportKind::Rdma],
-                nic: NicSource::new(opener.clone()),
-                host_identity: Some(HostIdentity(format!("machine {}", machines[rank.index()]))),
-                ..config.clone()
-            };
-            Ok(RankSetup { config, device, jit: jit.clone() })
-        },
-        work,
-    )
 }
 
 fn cases(members: u32, data_type: DataType, counts: &[u64]) -> Vec<Case> {
@@ -89,7 +58,7 @@ fn check(
     cases: &[Case],
 ) -> (usize, usize) {
     let ranks = machines.len() as u32;
-    let results = on_machines(machines, wave, soft.clone(), &world_config(), &jit(), |world| {
+    let results = on_machines(machines, wave, SoftNics::in_process(soft.clone()), &world_config(), |world| {
         let here = world.rank().index();
         for (peer, rank) in world.group().members().iter().enumerate() {
             assert_eq!(world.peer_base(*rank).is_some(), machines[peer] == machines[here], "{peer}");
@@ -153,22 +122,23 @@ fn a_nic_that_delays_and_shuffles() {
 fn a_member_that_does_not_come_is_named() {
     let short = WorldConfig { operation_deadline: Duration::from_millis(900), ..world_config() };
     for (machines, across) in [(&[0, 0, 1, 1][..], Across::Node), (&[0, 1, 1, 1], Across::Direct)] {
-        let results = on_machines(machines, 4, SoftNicConfig::default(), &short, &jit(), |world| {
-            let stream = world.device().create_stream()?;
-            let mut communicator = Communicator::new(world, world.group(), config(across))?;
-            let mut scratch = Scratch::new(world, &communicator, 1 << 20)?;
-            let case = Case::new(Collective::AllReduce, DataType::F32, 30_000);
-            conformance::run(&mut communicator, &mut scratch, &case, &stream)?.unwrap();
-            world.barrier(world.group(), "before the last call")?;
-            if world.rank().get() != 2 {
-                let work =
-                    conformance::launch(&mut communicator, &scratch, &case, Choice::default(), &stream)?;
-                work.join(Duration::from_secs(30))?;
-            }
-            // Whoever ends takes the others with it.
-            let _ = world.barrier(world.group(), "behind the last call");
-            Ok(())
-        });
+        let results =
+            on_machines(machines, 4, SoftNics::in_process(SoftNicConfig::default()), &short, |world| {
+                let stream = world.device().create_stream()?;
+                let mut communicator = Communicator::new(world, world.group(), config(across))?;
+                let mut scratch = Scratch::new(world, &communicator, 1 << 20)?;
+                let case = Case::new(Collective::AllReduce, DataType::F32, 30_000);
+                conformance::run(&mut communicator, &mut scratch, &case, &stream)?.unwrap();
+                world.barrier(world.group(), "before the last call")?;
+                if world.rank().get() != 2 {
+                    let work =
+                        conformance::launch(&mut communicator, &scratch, &case, Choice::default(), &stream)?;
+                    work.join(Duration::from_secs(30))?;
+                }
+                // Whoever ends takes the others with it.
+                let _ = world.barrier(world.group(), "behind the last call");
+                Ok(())
+            });
         let said: Vec<_> = results
             .iter()
             .filter_map(|result| match result {

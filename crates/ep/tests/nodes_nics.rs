@@ -140,33 +140,48 @@ fn what_does_not_go_across_machines_is_refused() {
     }
 }
 
-/// A NIC that goes wrong in the midst of operations: every rank ends with an error within the deadline, and the ranks of the other
-/// machine name the one whose rows do not come.
-fn errors_of(faults: NicFaults, way: Across) -> Vec<String> {
-    let nics = nics(None).with_faults(GlobalRank::new(2), faults);
-    let mut config = WorldConfig { operation_deadline: Duration::from_secs(3), ..config(nics) };
+/// Two nodes of two and of four ranks, and three of two.
+const WIDTHS: [&[u32]; 3] = [&[2, 2], &[4, 4], &[2, 2, 2]];
+
+/// A NIC that goes wrong in the midst of operations, of a rank of the second node: what every rank says, within the deadline.
+fn errors_of(sizes: &[u32], faults: NicFaults, way: Across, seed: Option<u64>) -> Vec<String> {
+    let nics = nics(seed).with_faults(GlobalRank::new(sizes[0]), faults);
+    let mut config = WorldConfig { operation_deadline: Duration::from_secs(5), ..config(nics) };
     config.rdma.patience = Duration::from_millis(300);
-    let case = case(&[2, 1], 4, way);
-    let results = on_machines(&[2, 1], 4, &config, |world| rounds(world, &case, 20));
+    let case = case(sizes, 4, way);
+    let results = on_machines(sizes, 4, &config, |world| rounds(world, &case, 50));
     results.iter().map(common::failure).collect()
 }
 
 #[test]
-fn a_request_that_fails_is_named() {
+fn a_request_that_fails_is_named_with_its_peer_and_syndrome_by_all() {
     for way in WAYS {
-        let texts =
-            errors_of(NicFaults { fails: Some((40, Syndrome::RemoteAccess)), ..NicFaults::default() }, way);
-        // In a dispatch its peers miss the rows first; in a combine the rank itself waits for its NIC.
-        let named =
-            |text: &String| text.contains("access refused by the peer's NIC") || text.contains("for rank 2");
-        assert!(texts.iter().any(named), "{texts:#?}");
+        for (turn, sizes) in WIDTHS.into_iter().enumerate() {
+            let faults = NicFaults { fails: Some((40, Syndrome::RemoteAccess)), ..NicFaults::default() };
+            for text in errors_of(sizes, faults, way, (turn == 1).then_some(9)) {
+                let by = format!("rank {} found in", sizes[0]);
+                assert!(text.contains(&by) && text.contains("syndrome 0x13"), "{sizes:?} {way}: {text}");
+                let far =
+                    (0..sizes.iter().sum()).filter(|rank| !(sizes[0]..sizes[0] + sizes[1]).contains(rank));
+                let named = far.into_iter().any(|rank: u32| text.contains(&format!("to rank {rank}")));
+                assert!(named, "{sizes:?} {way}: {text}");
+            }
+        }
     }
 }
 
 #[test]
-fn a_peer_whose_nic_dies_is_named() {
+fn a_nic_that_dies_is_named_by_all() {
     for way in WAYS {
-        let texts = errors_of(NicFaults { dies_after: Some(40), ..NicFaults::default() }, way);
-        assert!(texts[..2].iter().any(|text| text.contains("rank 2")), "{texts:#?}");
+        for (turn, sizes) in WIDTHS.into_iter().enumerate() {
+            let faults = NicFaults { dies_after: Some(40), ..NicFaults::default() };
+            for text in errors_of(sizes, faults, way, (turn == 2).then_some(9)) {
+                let victim = sizes[0];
+                let by_peer = text.contains(&format!("to rank {victim}")) && text.contains("syndrome 0x15");
+                let by_itself =
+                    text.contains(&format!("rank {victim} found in")) && text.contains("the NIC has died");
+                assert!(by_peer || by_itself, "{sizes:?} {way}: {text}");
+            }
+        }
     }
 }

@@ -8,8 +8,29 @@
 #include "shmem/shmem.h"
 #include "shmem/conformance.h"
 
+// Meetings alone, of each block of the grid in its turn, which it sees at the epoch that the one before has kept.
+static ANABRANCH_DEVICE void sync_in_turns(const Grid& grid, const shmem::Context& context, const BarrierArgs& args) {
+    for (u32 round = args.first_round; round < args.first_round + args.rounds; ++round) {
+        if (round % grid.grid_blocks != grid.block) continue;
+        if (grid.thread == 0) {
+            shmem::Status status = shmem::Status::OK;
+            for (u32 looks = 1; flag_load(grid, args.workspace.epoch) < round && status == shmem::Status::OK; ++looks) {
+                if (is_poisoned(grid, context.wait.control)) status = shmem::Status::FAULT;
+                grid.relax(looks);
+            }
+            fence_acquire_device(grid);
+        }
+        grid.block_barrier();
+        shmem::Status status = shmem::team_sync(grid, context, args.workspace);
+        if (grid.thread == 0 && status != shmem::Status::OK) private_store(grid, args.statuses, static_cast<u32>(status));
+        if (status != shmem::Status::OK) return;
+        if (grid.thread == 0) fence_release_device(grid);
+    }
+}
+
 ANABRANCH_KERNEL(anabranch_shmem_conformance_barrier, BarrierArgs, 256) {
     shmem::Context context = shmem::make_context(grid, args.team, args.operation, args.first_round);
+    if (args.kind == 2) return sync_in_turns(grid, context, args);
     u32 threads = grid.block_threads;
     u32 ranks = args.team.size;
     u32 rank = args.team.rank;

@@ -55,6 +55,13 @@ ANABRANCH_KERNEL(anabranch_nic_signal, NicSignalArgs, 64) {
     shmem::quiet<shmem::Thread>(grid, context, peer);
 }
 
+// Completes what this rank has put into the queue pairs of all members, whichever kernel put it there, before memory goes that it names.
+// What never completes is a fault of the wait's budget; what failed is one of the NIC's. It waits for no peer's kernel.
+ANABRANCH_KERNEL(anabranch_nic_drain, NicDrainArgs, 64) {
+    shmem::Context context = shmem::make_context(grid, args.team, args.operation, 0);
+    shmem::quiet<shmem::Wave>(grid, context);
+}
+
 // Reads the first word of each peer's heap by each queue pair to it.
 ANABRANCH_KERNEL(anabranch_nic_probe, NicProbeArgs, 64) {
     shmem::Context context = shmem::make_context(grid, args.team, args.operation, 0);

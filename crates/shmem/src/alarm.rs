@@ -9,6 +9,7 @@ use anabranch_bootstrap::Loss;
 use crate::control::Control;
 use crate::error::Result;
 use crate::fault::Fault;
+use crate::nic_watch::StoppedNic;
 use crate::tolerance::Tolerated;
 
 #[derive(Debug)]
@@ -17,6 +18,8 @@ pub(crate) struct Alarm {
     cause: OnceLock<Fault>,
     /// Ranks that were lost, in the order of the news.
     losses: Mutex<Vec<Loss>>,
+    /// The first queue pair of this rank that was found to have stopped.
+    stopped: OnceLock<StoppedNic>,
     /// Losses that are no news.
     tolerated: Mutex<Tolerated>,
     /// Whether there is any news.
@@ -31,6 +34,7 @@ impl Alarm {
         Self {
             cause: OnceLock::new(),
             losses: Mutex::default(),
+            stopped: OnceLock::new(),
             tolerated: Mutex::default(),
             raised: AtomicBool::new(false),
             control,
@@ -98,6 +102,16 @@ impl Alarm {
         }
         drop(losses);
         self.abort();
+    }
+
+    /// A queue pair of this rank has stopped: what goes by it never comes. The first is kept.
+    pub(crate) fn stopped(&self, stopped: StoppedNic) {
+        let _ = self.stopped.set(stopped);
+        self.abort();
+    }
+
+    pub(crate) fn stopped_nic(&self) -> Option<&StoppedNic> {
+        self.stopped.get()
     }
 
     fn abort(&self) {

@@ -6,12 +6,15 @@
 //! * A rank that was lost and published a cause went because of that cause; one that published none is the cause itself.
 //! * An expired wait for a peer that published an expired wait of its own goes back to that peer's peer, and so on, to the one
 //!   that published nothing: that one keeps everybody waiting.
+//! * A queue pair of this rank that has stopped is a cause: what goes by it never comes, here or at its peer. One that stopped because its
+//!   peer is lost belongs to that loss.
 //! * What a kernel found wrong by itself, and an explainer put into words, is a cause, whoever was lost meanwhile.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use anabranch_bootstrap::{Deadline, Loss, LossKind};
+use anabranch_bootstrap::{Deadline, Loss, LossKind, Rendezvous};
 use anabranch_clock::Moment;
 use anabranch_hip_jit::control::FaultRecord;
 use anabranch_ranks::{GlobalRank, GroupRank};
@@ -21,6 +24,7 @@ use anabranch_transport_rdma::{Provider, device as nic};
 
 use crate::device_api::{PHASE_DONE, PHASE_NIC_CONTENDED, PHASE_POST, PHASE_UNSUPPORTED};
 use crate::fault::{Fault, OperationCode};
+use crate::nic_watch::{CausePublisher, StoppedNic};
 use crate::world::World;
 
 /// How long a cause that was published may take to be read.
@@ -129,11 +133,16 @@ impl World {
             let Expired { rank, operation, phase, .. } = mine;
             Told::Reported { rank, operation, phase, detail }
         });
+        let awaited = mine.as_ref().map(|mine| GlobalRank::new(mine.peer));
+        let stopped = if route.is_none() { self.stopped_nic(awaited) } else { None };
+        let route =
+            route.or_else(|| stopped.as_ref().map(|stopped| self.told_stopped(stopped, mine.as_ref())));
         // Others may be following their own waits to this rank already.
         match (&route, &mine) {
-            (Some(route), _) => self.publish(route),
+            (Some(route), Some(_)) => self.publish(route),
             (None, Some(mine)) => self.publish(&Told::Expired(mine.clone())),
-            (None, None) => {}
+            // A queue pair may have stopped because of a loss that is not known yet.
+            (_, None) => {}
         }
         // A lost peer is the cause of all waits for it, and news of the loss may be on its way.
         let end = Moment::now().after(self.inner.config.loss_grace);
@@ -141,7 +150,7 @@ impl World {
             anabranch_clock::sleep(Duration::from_millis(2));
         }
         let me = self.rank().get();
-        let missed = mine.as_ref().map(|mine| GlobalRank::new(mine.peer));
+        let missed = stopped.map(|stopped| stopped.peer).or(awaited);
         let cause = match (alarm.losses().into_iter().next(), route, mine) {
             (Some(mut loss), route, _) => {
                 // What the NIC says of a peer that is gone belongs to its loss.
@@ -187,6 +196,36 @@ impl World {
                 Some(format!("{what}; {}", self.nics_in_words(peer)))
             }
         }
+    }
+
+    /// A queue pair of this rank that has stopped: of those to the rank that was waited for in vain, else the one that was found, else any.
+    fn stopped_nic(&self, awaited: Option<GlobalRank>) -> Option<StoppedNic> {
+        let alarm = &self.inner.alarm;
+        let look = |is_left_out: &dyn Fn(GlobalRank) -> bool| {
+            self.inner.with_connections(|connections| connections.stopped_nic(is_left_out))
+        };
+        let of_awaited = awaited.and_then(|awaited| look(&|rank| rank != awaited));
+        of_awaited
+            .or_else(|| alarm.stopped_nic().cloned())
+            .or_else(|| look(&|rank| alarm.tolerated(|tolerated| tolerated.names(rank))))
+    }
+
+    fn told_stopped(&self, stopped: &StoppedNic, mine: Option<&Expired>) -> Told {
+        match mine {
+            None => Told::of_stopped(self.rank(), stopped),
+            Some(mine) => {
+                let Expired { rank, operation, phase, peer, waited_ns, .. } = mine.clone();
+                let (peer, waited) = (GlobalRank::new(peer), Duration::from_nanos(waited_ns));
+                let detail = format!("waited {waited:?} for {peer}; {}", stopped.words);
+                Told::Reported { rank, operation, phase, detail }
+            }
+        }
+    }
+
+    /// What tells the others of queue pairs, without the world.
+    pub(crate) fn cause_publisher(&self) -> CausePublisher {
+        let key = self.cause_key(self.rank().get());
+        CausePublisher { rank: self.rank(), key, rendezvous: Arc::clone(self.rendezvous()) }
     }
 
     fn nics_in_words(&self, peer: GlobalRank) -> String {
@@ -235,15 +274,33 @@ impl World {
     }
 
     fn publish(&self, told: &Told) {
-        let Ok(text) = serde_json::to_vec(told) else { return };
-        if let Err(error) = self.rendezvous().set(&self.cause_key(self.rank().get()), &text) {
-            tracing::debug!(%error, "the cause of the failure could not be told to the others");
-        }
+        publish(self.rendezvous().as_ref(), &self.cause_key(self.rank().get()), told);
     }
 
     fn told_by(&self, rank: u32) -> Option<Told> {
         let text = self.rendezvous().wait(&self.cause_key(rank), Deadline::after(READ)).ok()?;
         serde_json::from_slice(&text).ok()
+    }
+}
+
+impl Told {
+    fn of_stopped(rank: GlobalRank, stopped: &StoppedNic) -> Self {
+        let (operation, phase) = ("requests by NIC".to_owned(), "completion".to_owned());
+        Self::Reported { rank: rank.get(), operation, phase, detail: stopped.words.clone() }
+    }
+}
+
+impl CausePublisher {
+    /// Tells the others that a queue pair has stopped, until this rank's cause is decided and told.
+    pub(crate) fn publish_stopped(&self, stopped: &StoppedNic) {
+        publish(self.rendezvous.as_ref(), &self.key, &Told::of_stopped(self.rank, stopped));
+    }
+}
+
+fn publish(rendezvous: &dyn Rendezvous, key: &str, told: &Told) {
+    let Ok(text) = serde_json::to_vec(told) else { return };
+    if let Err(error) = rendezvous.set(key, &text) {
+        tracing::debug!(%error, "the cause of the failure could not be told to the others");
     }
 }
 

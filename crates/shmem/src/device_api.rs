@@ -172,6 +172,8 @@ pub enum Mutant {
     EveryLaneSignals = 5,
     /// A 32-bit add is done on 64 bits.
     WideAtomic = 6,
+    /// `team_sync` tells by the queue pair of whichever block meets.
+    SyncByAnyQueue = 7,
 }
 
 #[cfg(test)]
@@ -237,6 +239,7 @@ mod tests {
             ("EMPTY_IS_SILENT", Mutant::EmptyIsSilent),
             ("EVERY_LANE_SIGNALS", Mutant::EveryLaneSignals),
             ("WIDE_ATOMIC", Mutant::WideAtomic),
+            ("SYNC_BY_ANY_QUEUE", Mutant::SyncByAnyQueue),
         ] {
             assert!(types.contains(&format!("MUTANT_{word} = {},", mutant as u32)), "{word}");
         }

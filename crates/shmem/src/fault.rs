@@ -98,6 +98,8 @@ impl OperationCode {
     pub const NIC_SIGNAL: Self = Self(0x105);
     /// The first read of a peer's memory by NIC.
     pub const NIC_PROBE: Self = Self(0x106);
+    /// The completion of what was put by NIC, before memory goes.
+    pub const NIC_DRAIN: Self = Self(0x107);
 }
 
 /// Names for reports.
@@ -156,6 +158,7 @@ impl Default for OperationNames {
             (OperationCode::ENGINE_COPY, OperationName { name: "copy by engines", phases: &[] }),
             (OperationCode::NIC_COPY, OperationName { name: "copy by NIC", phases: &[] }),
             (OperationCode::NIC_SIGNAL, OperationName { name: "signal by NIC", phases: &[] }),
+            (OperationCode::NIC_DRAIN, OperationName { name: "completion of puts by NIC", phases: &[] }),
             (OperationCode::NIC_PROBE, OperationName { name: "first read by NIC", phases: &[] }),
         ]);
         Self { names: Mutex::new(names) }

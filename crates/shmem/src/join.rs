@@ -154,7 +154,8 @@ impl World {
         let alarm = Arc::new(Alarm::new(own.control));
         let flights = Flights::default();
         let inner = Inner {
-            connections: RwLock::new(Connections { memory, places, transports: own.transports }),
+            nic_watch: Mutex::new(None),
+            connections: Arc::new(RwLock::new(Connections { memory, places, transports: own.transports })),
             routes,
             bases,
             kernels: Mutex::new(None),
@@ -198,6 +199,7 @@ impl World {
             tracing::debug!(rank = world.rank().get(), %route, "route");
         }
         world.probe_nics(|peer| probe_word(number, peer), deadline)?;
+        world.watch_nics()?;
         Ok(world)
     }
 
@@ -222,6 +224,7 @@ impl World {
         // Kernels that still wait for peers come to their end: the peers launch theirs before they leave.
         let drained = self.check_fault().and_then(|()| inner.drain()).and_then(|()| self.check_fault());
         inner.alarm.leaving();
+        inner.stop_watching();
         let met = self.meet_to_leave(drained);
         inner.stop_observing();
         if let Err(error) = &met {

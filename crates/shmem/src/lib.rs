@@ -39,6 +39,7 @@ mod local_registration;
 mod monitored;
 mod nic_probe;
 mod nic_team;
+mod nic_watch;
 pub mod p2p;
 mod registration;
 mod residency;
@@ -65,7 +66,7 @@ pub use heap::{DEFAULT_ALIGNMENT, FlatHeap, HeapUsage, MAX_ALIGNMENT, MemoryGuar
 pub use host_api::{Signal, SignalOp, TeamSignalArgs};
 pub use legs::{Leg, MOST_LEG_STREAMS};
 pub use local_registration::LocalRegistration;
-pub use nic_team::{NIC_TEAM_UNIT, NicCopiesArgs, NicCopy, NicSignalArgs, nic_team_kernel};
+pub use nic_team::{NIC_TEAM_UNIT, NicCopiesArgs, NicCopy, NicDrainArgs, NicSignalArgs, nic_team_kernel};
 pub use registration::Registration;
 pub use residency::ResidencyPermit;
 pub use stream_meeting::StreamMeeting;

@@ -12,6 +12,7 @@ use bytemuck::Zeroable as _;
 use crate::device_api::{BarrierWorkspace, DEVICE_HEADERS};
 use crate::error::{Error, Result};
 use crate::fault::OperationCode;
+use crate::flight::MemoryUse;
 use crate::team::{Team, TeamBarrierArgs, TeamView};
 use crate::world::for_nic;
 
@@ -69,6 +70,18 @@ device_struct! {
 }
 
 device_struct! {
+    /// Arguments of `anabranch_nic_drain`. One block of one wave.
+    pub struct NicDrainArgs {
+        /// The team, with its queue pairs.
+        pub team: TeamView,
+        /// The operation's number in fault records.
+        pub operation: u32,
+        /// Zero.
+        pub reserved: u32,
+    }
+}
+
+device_struct! {
     /// Arguments of `anabranch_nic_probe`. One block of one wave.
     pub struct NicProbeArgs {
         /// All ranks, with their queue pairs.
@@ -92,18 +105,20 @@ pub static NIC_TEAM_UNIT: KernelUnit = KernelUnit {
     name: "nic_team",
     source: include_str!("../kernels/nic_team.hip"),
     headers: &[PRELUDE, DEVICE_HEADERS],
-    entries: &[BARRIER_ENTRY, COPIES_ENTRY, SIGNAL_ENTRY, PROBE_ENTRY],
+    entries: &[BARRIER_ENTRY, COPIES_ENTRY, SIGNAL_ENTRY, DRAIN_ENTRY, PROBE_ENTRY],
     layouts: &[
         BarrierWorkspace::c_declaration,
         TeamBarrierArgs::c_declaration,
         NicCopiesArgs::c_declaration,
         NicSignalArgs::c_declaration,
+        NicDrainArgs::c_declaration,
         NicProbeArgs::c_declaration,
     ],
 };
 const BARRIER_ENTRY: &str = "anabranch_nic_team_barrier";
 const COPIES_ENTRY: &str = "anabranch_nic_copies";
 const SIGNAL_ENTRY: &str = "anabranch_nic_signal";
+const DRAIN_ENTRY: &str = "anabranch_nic_drain";
 const PROBE_ENTRY: &str = "anabranch_nic_probe";
 
 /// The kernels of a world with a NIC.
@@ -113,6 +128,7 @@ pub(crate) struct NicKernels {
     pub(crate) probe: TypedKernel,
     copies: TypedKernel,
     signal: TypedKernel,
+    drain: TypedKernel,
 }
 
 pub(crate) fn load(world: &crate::World) -> Result<Option<NicKernels>> {
@@ -124,6 +140,7 @@ pub(crate) fn load(world: &crate::World) -> Result<Option<NicKernels>> {
         probe: kernel(PROBE_ENTRY)?,
         copies: kernel(COPIES_ENTRY)?,
         signal: kernel(SIGNAL_ENTRY)?,
+        drain: kernel(DRAIN_ENTRY)?,
     }))
 }
 
@@ -202,6 +219,44 @@ impl Team {
         // allocation that the caller keeps.
         unsafe { kernels.signal.launch(1, wave, 0, stream, &arguments) }?;
         Ok(())
+    }
+
+    /// Completes what this rank has put to members by NIC, behind everything that this team has launched: for who is about to drop the
+    /// team, or `uses`, and has launched kernels that end before their puts do. Returns at once, and the team's table and `uses` stay
+    /// until the puts have come to their end, by which nobody gets their place of the heap. Nothing where no member is reached by NIC. Not
+    /// collective; no peer's kernel is waited for.
+    ///
+    /// What is not done within the operation deadline, or failed, is a fault of the world, with the member and the NIC's syndrome.
+    ///
+    /// # Errors
+    /// Those of [`World::check`](crate::World::check). Where it cannot be launched in a world that works, that world has failed with it:
+    /// a NIC may go on with memory that somebody else would get.
+    pub fn complete_by_nic(&self, uses: &[MemoryUse]) -> Result<()> {
+        let Some(kernels) = self.nic() else { return Ok(()) };
+        if !self.group().ranks().any(|rank| self.is_by_nic(rank)) {
+            return Ok(());
+        }
+        self.world().check()?;
+        let arguments =
+            NicDrainArgs { team: self.view(), operation: OperationCode::NIC_DRAIN.0, reserved: 0 };
+        let launched = self.world().device().create_stream().map_err(Error::from).and_then(|stream| {
+            let wave = self.world().device().wave_size();
+            let launched = self.launch_in_order(&stream, uses, || {
+                // SAFETY: the kernel's struct; the team's table stays until the launch is over, and queue pairs while the world's
+                // connections do.
+                unsafe { kernels.drain.launch(1, wave, 0, &stream, &arguments) }?;
+                Ok(())
+            });
+            self.hold(stream);
+            launched
+        });
+        match launched {
+            Ok(()) | Err(Error::Fault(_) | Error::Left) => {}
+            Err(ref error) => {
+                self.world().poison(&format!("what was put by NIC cannot be completed: {error}"))
+            }
+        }
+        launched
     }
 }
 

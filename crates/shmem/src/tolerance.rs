@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use anabranch_bootstrap::{Deadline, Loss};
-use anabranch_ranks::Group;
+use anabranch_ranks::{GlobalRank, Group};
 
 use crate::error::{Error, Result};
 use crate::world::World;
@@ -41,7 +41,12 @@ impl Tolerated {
     }
 
     fn covers(&self, loss: &Loss) -> bool {
-        self.groups.iter().any(|(_, group)| group.contains(loss.rank))
+        self.names(loss.rank)
+    }
+
+    /// Whether a loss of the rank would be tolerated.
+    pub(crate) fn names(&self, rank: GlobalRank) -> bool {
+        self.groups.iter().any(|(_, group)| group.contains(rank))
     }
 
     /// The losses that nobody tolerates any more.
@@ -115,7 +120,6 @@ impl fmt::Debug for LossTolerance {
 #[cfg(test)]
 mod tests {
     use anabranch_bootstrap::LossKind;
-    use anabranch_ranks::GlobalRank;
 
     use super::*;
 

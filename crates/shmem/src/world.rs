@@ -27,6 +27,7 @@ use crate::flight::{Flights, InFlight};
 use crate::heap::ledger::Ledger;
 use crate::heap::ranges::ByteRange;
 use crate::heap::{FlatHeap, HeapMemory, MemoryGuard};
+use crate::nic_watch::NicWatch;
 use crate::residency::{Residency, ResidencyPermit};
 use crate::tables::Tables;
 use crate::team::TeamKernels;
@@ -57,7 +58,9 @@ pub(crate) struct Connections {
 
 /// Fields are dropped in this order: mappings of peers before anything of this rank's own, the heap last.
 pub(crate) struct Inner {
-    pub(crate) connections: RwLock<Connections>,
+    /// Ends before what it looks at.
+    pub(crate) nic_watch: Mutex<Option<NicWatch>>,
+    pub(crate) connections: Arc<RwLock<Connections>>,
     pub(crate) routes: Vec<Route>,
     pub(crate) bases: Vec<DeviceAddress>,
     pub(crate) kernels: Mutex<Option<TeamKernels>>,
@@ -93,6 +96,13 @@ pub(crate) struct Inner {
 impl Inner {
     pub(crate) fn with_connections<T>(&self, use_them: impl FnOnce(&Connections) -> T) -> T {
         use_them(&self.connections.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Ends the watch of queue pairs.
+    pub(crate) fn stop_watching(&self) {
+        // Not dropped under the lock.
+        let watch = self.nic_watch.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(watch);
     }
 
     /// The rendezvous outlives the world and must not collect the observers of worlds that are gone.
@@ -480,6 +490,7 @@ impl Drop for Inner {
             self.alarm.decide(Fault::Poisoned { rank: self.local.rank, reason });
         }
         self.stop_observing();
+        self.stop_watching();
         // Kernels may still use what is freed below. Their waits have ended with the abort, or end with their budget.
         let drained = self.drain();
         if let Err(error) = &drained {
@@ -493,7 +504,7 @@ impl Drop for Inner {
             let _words = ManuallyDrop::new(Arc::clone(&self.alarm));
             let kernels = self.kernels.get_mut().unwrap_or_else(PoisonError::into_inner);
             let _kernels = ManuallyDrop::new(kernels.take());
-            let connections = self.connections.get_mut().unwrap_or_else(PoisonError::into_inner);
+            let mut connections = self.connections.write().unwrap_or_else(PoisonError::into_inner);
             let _mappings = ManuallyDrop::new(std::mem::take(&mut connections.memory));
             connections.transports.abandon();
         }

@@ -12,7 +12,7 @@ use anabranch_shmem::{
     DEFAULT_ALIGNMENT, Error, Leg, NicDriver, NicError, NicSource, OpenNic, Provider, RankError, RdmaConfig,
     Signal, SignalOp, World, spawn_threads,
 };
-use anabranch_softnic::{NicFaults, SoftNics, Syndrome};
+use anabranch_softnic::SoftNics;
 use anabranch_transport::{Operation, PeerInfo, Region, Scope, Support, TransportKind};
 use anabranch_transport_rdma::{NicLimits, NicQueue, QueueSpec, Registered};
 use support::engines::exchange;
@@ -216,53 +216,6 @@ fn memory_that_is_not_registered_fails_the_world_with_its_address() {
         );
         assert!(text.contains("copy by NIC (memory not registered with the NIC)"), "{text}");
     }
-}
-
-/// The errors of ranks of which one's NIC goes wrong after the first reads.
-fn errors_of(faults: NicFaults) -> Vec<String> {
-    let nics = SoftNics::in_process(soft(None)).with_faults(GlobalRank::new(1), faults);
-    let mut machines = Machines::new(&[1, 1], 4, nics);
-    machines.bench.config.operation_deadline = Duration::from_secs(3);
-    machines.bench.config.rdma.patience = Duration::from_millis(300);
-    let results = spawn_threads(2, |rank| machines.setup(rank), |world: &World| exchange(world, 50));
-    results
-        .into_iter()
-        .map(|result| match result {
-            Err(RankError::Work { error, .. }) => error.to_string(),
-            other => panic!("{other:?}"),
-        })
-        .collect()
-}
-
-/// Who notices first is a matter of time: the peer, whose requests are not answered (the completion that a kernel sees may be that of a
-/// request behind the one that failed; the queue pair says which that was), or the rank itself, whose own are not done.
-fn is_about_the_nic_of_rank_1(text: &str) -> bool {
-    let by_peer = text.contains("to rank 1") && text.contains("syndrome 0x15");
-    let by_itself = text.contains("rank 1 found") && text.contains("a queue pair to rank 0 does not go on");
-    by_peer || by_itself
-}
-
-#[test]
-fn a_request_that_fails_is_named_with_its_peer_and_syndrome() {
-    let errors = errors_of(NicFaults { fails: Some((40, Syndrome::RemoteAccess)), ..NicFaults::default() });
-    let text = &errors[1];
-    assert!(text.contains("to rank 0: access refused by the peer's NIC (syndrome 0x13"), "{text}");
-    assert!(text.contains("has stopped"), "{text}");
-}
-
-#[test]
-fn a_nic_that_says_nothing_any_more_is_named_by_its_peer() {
-    let faults = NicFaults { falls_silent_after: Some(40), ..NicFaults::default() };
-    let errors = errors_of(faults);
-    let text = &errors[0];
-    assert!(is_about_the_nic_of_rank_1(text), "{text}");
-}
-
-#[test]
-fn a_nic_that_dies_is_named_by_its_peer() {
-    let errors = errors_of(NicFaults { dies_after: Some(40), ..NicFaults::default() });
-    let text = &errors[0];
-    assert!(is_about_the_nic_of_rank_1(text), "{text}");
 }
 
 #[test]

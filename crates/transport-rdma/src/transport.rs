@@ -387,5 +387,6 @@ impl PeerMemory for Opened {
     }
 }
 
+mod stopped;
 #[cfg(test)]
 mod tests;

@@ -14,7 +14,9 @@
 // Why an outgoing slot may be written. By then the target had that chunk: the transport had read it here before it arrived there.
 // Why a slot may be read. The target reads chunk c when `arrived` has come to c + 1. On a machine the source counts behind a release of the
 // slot. Between machines the counter is the signal of the put that brought the chunk (shmem/signal.h).
-// Why counters do not go back. Those of a link are set by one wave, the block's first, so in one queue of the transport, in order.
+// Why counters do not go back. Those of a link are set by one wave, the first of the block of its lane, in every launch. To which queue pair
+// of a peer this wave puts says the block's number alone (shmem/nic.h), not the launch, the collective or the kernel; so chunks and counters
+// of a link go by one queue pair, in order, and so do those of one launch and the next. Links of different lanes have nothing in common.
 // Why launches do not meet each other's chunks. They follow each other at each member, and both ends of a link count as many
 // chunks in each call.
 #pragma once

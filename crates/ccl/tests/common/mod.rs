@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of tests fails the test")]
 
 pub mod mismatch;
+pub mod nics;
 pub mod processes;
 
 use std::sync::Arc;
@@ -33,6 +34,8 @@ pub fn jit() -> Jit {
 /// [`jit`], with parameters for every kernel.
 pub fn jit_with(parameters: Vec<(&'static str, ParameterValue)>) -> Jit {
     let mut config = JitConfig::new(cache());
+    // A busy machine takes minutes for a large kernel, and no test is about that.
+    config.compile_deadline = Duration::from_secs(600);
     config.parameters = parameters;
     Jit::new(config, tools())
 }

@@ -15,9 +15,18 @@
 namespace shmem {
 
 // Tells a member; behind the caller's release.
+//
+// Why the word of a member that is reached by NIC does not go back. Any block may meet, another one in each launch, and queue pairs have no
+// order among each other: by its own, epoch e + 1 could land before e, the word would go back behind it, and the wait for e + 1 that
+// came later would be in vain. So all epochs go by the peer's first queue pair, which writes in the order of its requests; and they are
+// put there in order, as a rank stores e + 1 behind the end of its meeting e.
 ANABRANCH_DEVICE Status store_epoch(const Grid& grid, const Context& context, u64* flag, u64 epoch, GroupRank peer) {
 #if SHMEM_NIC
-    if (is_by_nic(grid, context, peer)) return put_value_by_nic(grid, context, peer, flag, epoch);
+    if (is_by_nic(grid, context, peer)) {
+        const RdmaQueue* entry = first_nic_entry(context, peer);
+        if constexpr (MUTANT == MUTANT_SYNC_BY_ANY_QUEUE) entry = nic_entry(grid, context, peer);
+        return put_value_by_nic(grid, context, entry, flag, epoch);
+    }
 #else
     static_cast<void>(context);
     static_cast<void>(peer);

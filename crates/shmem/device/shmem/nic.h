@@ -2,7 +2,10 @@
 // with SHMEM_NIC = 1 then, RDMA_PROVIDER and RDMA_ATOMICS; such a peer is not mapped, and its objects are at addresses of its NIC.
 //
 // The leader of a scope puts requests into one queue pair: that of its wave, out of the peer's. What the scope's lanes stored is
-// released before, as a NIC reads memory and no cache.
+// released before, as a NIC reads memory and no cache. Which one says the number of the block and of the wave in it, and nothing of the
+// launch: wave 0 of block b, by which blocks put, has the same in every launch, however many threads its blocks have. Flags that the same
+// block writes from launch to launch (ccl/links.h) need no more. Flags that one or another block writes keep to the peer's first queue pair
+// (`first_nic_entry`).
 //
 // Order: writes and values of one queue pair are done at the peer in the order in which they were put there, and atomic operations behind
 // the writes before them. So a signal behind a copy needs nothing but its place. What stands behind reads and atomic operations may overtake
@@ -22,9 +25,13 @@ namespace shmem {
 // The entry of a peer's queue pair in the team's table that this lane's wave uses. The peer is reached by NIC.
 ANABRANCH_DEVICE const RdmaQueue* nic_entry(const Grid& grid, const Context& context, GroupRank peer) {
     u32 each = context.team.nics_per_peer;
-    u32 waves = (grid.block_threads + WAVE_SIZE - 1) / WAVE_SIZE;
-    u32 channel = (grid.block * waves + grid.wave()) % each;
+    u32 channel = (grid.block + grid.wave()) % each;
     return context.team.nics + (static_cast<u64>(peer.value) * each + channel);
+}
+
+// The first of them, whoever asks.
+ANABRANCH_DEVICE const RdmaQueue* first_nic_entry(const Context& context, GroupRank peer) {
+    return context.team.nics + static_cast<u64>(peer.value) * context.team.nics_per_peer;
 }
 
 ANABRANCH_DEVICE Status from_nic(WaitStatus status) { return status == WAIT_OK ? Status::OK : Status::FAULT; }
@@ -103,11 +110,11 @@ struct NicWord<8> {
     typedef u64 Raw;
 };
 
-// Stores a value at the peer. One thread.
+// Stores a value at the peer, by the queue pair of this entry. One thread.
 template <class T>
-ANABRANCH_DEVICE Status put_value_by_nic(const Grid& grid, const Context& context, GroupRank peer, T* to, T value) {
+ANABRANCH_DEVICE Status put_value_by_nic(const Grid& grid, const Context& context, const RdmaQueue* entry, T* to, T value) {
     u64 number = bit_cast<typename NicWord<sizeof(T)>::Raw>(value);
-    RdmaQueue queue = rdma::load_queue(grid, nic_entry(grid, context, peer));
+    RdmaQueue queue = rdma::load_queue(grid, entry);
     u64 end = 0;
     return from_nic(rdma::post(grid, context.wait, queue, nic_value(to, number, sizeof(T)), end));
 }

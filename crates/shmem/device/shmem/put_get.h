@@ -155,7 +155,7 @@ ANABRANCH_DEVICE Status p(const Grid& grid, const Context& context, Symmetric<T>
     T* to = reach_word(grid, context, target, peer);
     if (to == nullptr) return Status::UNREACHABLE;
 #if SHMEM_NIC
-    if (is_by_nic(grid, context, peer)) return put_value_by_nic(grid, context, peer, to, value);
+    if (is_by_nic(grid, context, peer)) return put_value_by_nic(grid, context, nic_entry(grid, context, peer), to, value);
 #endif
     remote_store(grid, to, value);
     return Status::OK;

@@ -79,6 +79,7 @@ enum Mutant : u32 {
     MUTANT_EMPTY_IS_SILENT = 4,     // put_signal of zero bytes does not signal
     MUTANT_EVERY_LANE_SIGNALS = 5,  // more than one signal a call
     MUTANT_WIDE_ATOMIC = 6,         // a 32-bit add done on 64 bits
+    MUTANT_SYNC_BY_ANY_QUEUE = 7,   // team_sync tells by the queue pair of whichever block meets
 };
 static constexpr u32 MUTANT = SHMEM_MUTANT;
 

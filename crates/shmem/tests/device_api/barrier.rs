@@ -171,3 +171,29 @@ fn a_member_that_does_not_come_is_named_and_the_epoch_stays() {
         assert_eq!(setup.ranks.fault(1).map(|record| record.state), None);
     }
 }
+
+/// Meetings of one block and then another, in launches whose last epoch nothing follows: an older one that lands behind it would be waited
+/// behind in vain.
+pub(crate) fn check_turns(
+    make: impl Fn(u64) -> Ranks,
+    spec: impl Fn(&Ranks) -> KernelSpec,
+    seeds: u64,
+    budget: Duration,
+) -> Result<(), String> {
+    let (rounds, blocks) = (6, 3);
+    for seed in 0..seeds {
+        let mut setup = Setup::on(make(seed), rounds);
+        setup.ranks.set_budget(budget);
+        let spec = spec(&setup.ranks);
+        setup.ranks.run(&spec, ENTRY, blocks, setup.threads, |rank| {
+            Some(setup.arguments(rank, 0, rounds, 2, Duration::ZERO))
+        });
+        for rank in 0..setup.ranks.size() {
+            let (epoch, status) = (read::<u64>(&setup.words[rank as usize])[0], setup.statuses(rank)[0]);
+            if (epoch, status) != (u64::from(rounds), 0) {
+                return Err(format!("seed {seed}, rank {rank}: epoch {epoch}, status {status}"));
+            }
+        }
+    }
+    Ok(())
+}

@@ -102,6 +102,16 @@ fn barriers_by_nic_meet_and_complete() {
 }
 
 #[test]
+fn meetings_of_changing_blocks_are_told_in_order() {
+    let make = |seed| Ranks::with_nics(2, 4, crate::barrier::HEAP, &NicSetup::new(3, Some(seed)));
+    let whole = |ranks: &Ranks| ranks.spec(&BARRIER);
+    crate::barrier::check_turns(make, whole, 40, Duration::from_secs(30)).unwrap();
+    let broken = |ranks: &Ranks| whole(ranks).with("SHMEM_MUTANT", Mutant::SyncByAnyQueue as u32);
+    let found = crate::barrier::check_turns(make, broken, 200, Duration::from_secs(1));
+    assert!(found.is_err(), "epochs by any queue pair were not noticed");
+}
+
+#[test]
 fn contended_atomics_by_nic_give_exact_totals() {
     for (wave, seed) in WAVES.into_iter().zip([None, Some(7), None, Some(8)]) {
         let mut ranks = Ranks::with_nics(3, wave, 4096, &NicSetup::new(2, seed));

@@ -45,7 +45,10 @@ impl Bench {
         // One cache for all tests, so that each kernel is compiled once.
         let cache = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("kernels");
         let path = ["/usr/local/bin", "/usr/bin", "/bin"].map(PathBuf::from).into();
-        let jit = Jit::new(JitConfig::new(cache), ToolSearch { path, ..ToolSearch::default() });
+        // A busy machine takes minutes for a large kernel, and no test is about that.
+        let mut jit = JitConfig::new(cache);
+        jit.compile_deadline = Duration::from_secs(600);
+        let jit = Jit::new(jit, ToolSearch { path, ..ToolSearch::default() });
         let config = WorldConfig {
             heap_bytes: 4 << 20,
             rendezvous_deadline: Duration::from_secs(20),

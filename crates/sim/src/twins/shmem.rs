@@ -12,6 +12,9 @@ const BARE_PING: HeldBy = Test(
 );
 /// A fence orders what is sent, and lets nothing be read; what it waits for are engines and NICs, which the acquire is not for.
 const FENCED: HeldBy = NotNeeded("Behind a fence nothing is read that it waited for.");
+const IN_TURNS: HeldBy = Test(
+    "crates/shmem/tests/device_api/nics.rs: hands turns from block to block, so that meetings of changing blocks can be looked at",
+);
 const COUNTS_WRONG: HeldBy = NotNeeded("Counts mistakes for the host, which looks when the kernel is over.");
 
 pub(super) const FILES: &[File] = &[
@@ -196,6 +199,15 @@ pub(super) const FILES: &[File] = &[
                     "All threads have read the base behind a broadcast, and thread 0 alone knows of a bare ping's fault.",
                 ),
             ),
+        ],
+    },
+    File {
+        file: "shmem/kernels/conformance_barrier.hip",
+        rows: &[
+            ("sync_in_turns", "flag_load", IN_TURNS),
+            ("sync_in_turns", "fence_acquire_device", IN_TURNS),
+            ("sync_in_turns", "block_barrier", IN_TURNS),
+            ("sync_in_turns", "fence_release_device", IN_TURNS),
         ],
     },
     File {

@@ -190,6 +190,7 @@ pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_ep_reference_expert", Runs::Quiet),
     ("anabranch_ep_reference_expert_major", EXPERTS),
     ("anabranch_nic_copies", Runs::Test(NICS)),
+    ("anabranch_nic_drain", Runs::Test(NICS)),
     ("anabranch_nic_probe", Runs::Test(NICS)),
     ("anabranch_nic_signal", Runs::Test(NICS)),
     ("anabranch_nic_team_barrier", Runs::Test(NICS)),

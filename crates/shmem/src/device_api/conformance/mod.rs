@@ -189,7 +189,7 @@ device_struct! {
         pub first_round: u32,
         /// Rounds.
         pub rounds: u32,
-        /// 0 team_sync, 1 team_barrier.
+        /// 0 team_sync, 1 team_barrier; 2: team_sync alone, of each block in its turn, and nothing is logged.
         pub kind: u32,
         /// The operation's code in fault records.
         pub operation: u32,

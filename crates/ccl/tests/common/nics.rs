@@ -1,0 +1,42 @@
+//! Ranks that are told to be on several machines: nothing of a peer there is mapped, and NICs in software reach it.
+
+use std::sync::Arc;
+
+use anabranch_ccl::Error;
+use anabranch_hip::DeviceOrdinal;
+use anabranch_shmem::{NicSource, RankError, RankSetup, World, WorldConfig, spawn_threads};
+use anabranch_softnic::SoftNics;
+use anabranch_transport::{HostIdentity, TransportKind};
+
+use super::{jit, machine};
+
+/// The configuration of a rank on the machine of this number.
+pub fn config_on(machine: u32, nics: SoftNics, config: &WorldConfig) -> WorldConfig {
+    WorldConfig {
+        transports: vec![TransportKind::P2p, TransportKind::Rdma],
+        nic: NicSource::new(Arc::new(nics)),
+        host_identity: Some(HostIdentity(format!("machine {machine}"))),
+        ..config.clone()
+    }
+}
+
+/// Runs `work` on ranks that are threads, of which each is on the machine with its number.
+pub fn on_machines<T: Send>(
+    machines: &[u32],
+    wave: u32,
+    nics: SoftNics,
+    config: &WorldConfig,
+    work: impl Fn(&World) -> Result<T, Error> + Sync,
+) -> Vec<Result<T, RankError<Error>>> {
+    let ranks = machines.len() as u32;
+    let (runtime, jit) = (machine(ranks, wave).runtime(), jit());
+    spawn_threads(
+        ranks,
+        |rank| {
+            let device = runtime.device(DeviceOrdinal(rank.get()))?;
+            let config = config_on(machines[rank.index()], nics.clone(), config);
+            Ok(RankSetup { config, device, jit: jit.clone() })
+        },
+        work,
+    )
+}

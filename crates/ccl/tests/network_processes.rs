@@ -1,0 +1,107 @@
+//! Collectives across machines whose ranks are processes: NICs in software that talk over sockets, against the oracle; and a process that is
+//! killed in the midst of them.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "how a rank tells the test what it sees")]
+
+mod common;
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
+use std::time::Duration;
+
+use anabranch_ccl::conformance::{self, Case, Scratch};
+use anabranch_ccl::{Across, CclConfig, Collective, Communicator, DataType, Error};
+use anabranch_hip::with_causes;
+use anabranch_ranks::GroupRank;
+use anabranch_shmem::{World, WorldConfig};
+use anabranch_softnic::{Adversary, Listen, SoftNicConfig, SoftNics};
+use anabranch_testkit::{Ranks, Role, role, said, say};
+use common::nics::config_on;
+use common::processes::{address_file, world_by};
+use common::world_config;
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Ranks of each machine in a group of this size: two machines of two or of four, or three of two.
+const fn each(size: u32) -> u32 {
+    if size == 8 { 4 } else { 2 }
+}
+
+fn join(role: &Role, kind: &str, seed: u64, file: &Path) -> World {
+    let listen = match kind {
+        "tcp" => Listen::Tcp(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+        _ => Listen::Abstract,
+    };
+    let adversary = (seed > 0).then(|| Adversary::new(seed));
+    let nics = SoftNics::by_sockets(listen, SoftNicConfig { adversary, ..SoftNicConfig::default() });
+    let config = WorldConfig { heap_bytes: 16 << 20, ..world_config() };
+    let mut config = config_on(role.rank / each(role.size), nics, &config);
+    config.rdma.patience = Duration::from_secs(2);
+    world_by(role, file, config)
+}
+
+/// Calls of every kind that moves bytes and one that sums, by both forms, so many times.
+fn calls(world: &World, rounds: u64) -> Result<(), Error> {
+    let stream = world.device().create_stream()?;
+    let collectives =
+        [Collective::AllGather, Collective::AllToAll, Collective::Broadcast, Collective::AllReduce];
+    for across in [Across::Direct, Across::Node] {
+        let config = CclConfig { max_blocks: 2, staging_bytes: 64 << 10, across, ..CclConfig::default() };
+        let mut communicator = Communicator::new(world, world.group(), config)?;
+        let mut scratch = Scratch::new(world, &communicator, 1 << 20)?;
+        for seed in 0..rounds {
+            for collective in collectives {
+                let root = GroupRank::new(seed as u32 % world.size());
+                let case =
+                    Case { seed, root, ..Case::new(collective, DataType::F32, 700 + 900 * (seed % 3)) };
+                match communicator.explain(&case.shape(world.size())) {
+                    // Nothing of it concerns several members of a machine.
+                    Err(Error::Algorithm { .. }) if across == Across::Node => continue,
+                    explained => drop(explained?),
+                }
+                conformance::run(&mut communicator, &mut scratch, &case, &stream)?
+                    .unwrap_or_else(|failure| panic!("{case}: {failure}"));
+            }
+        }
+        scratch.release()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn processes_on_several_machines() {
+    if let Some(role) = role() {
+        let mut words = role.argument.splitn(3, ' ');
+        let (kind, seed) = (words.next().unwrap(), words.next().unwrap().parse().unwrap());
+        let world = join(&role, kind, seed, Path::new(words.next().unwrap()));
+        calls(&world, 3).unwrap();
+        world.leave().unwrap();
+        world.rendezvous().leave().unwrap();
+        return;
+    }
+    for (kind, size, seed) in [("unix", 4, 0), ("tcp", 4, 7), ("unix", 8, 0), ("unix", 6, 8)] {
+        let file = address_file(&format!("ccl-network-{kind}-{size}"));
+        let argument = format!("{kind} {seed} {}", file.display());
+        Ranks::start("processes_on_several_machines", size, &argument).unwrap().succeed(LIMIT).unwrap();
+    }
+}
+
+#[test]
+fn a_killed_process_is_named_by_all() {
+    if let Some(role) = role() {
+        let world = join(&role, "unix", 0, Path::new(&role.argument));
+        calls(&world, 1).unwrap();
+        say("ready", "");
+        let error = calls(&world, 10_000).unwrap_err();
+        say("failed", &with_causes(&error));
+        return;
+    }
+    let file = address_file("ccl-network-killed");
+    let mut ranks = Ranks::start("a_killed_process_is_named_by_all", 4, &file.display().to_string()).unwrap();
+    ranks.processes()[3].wait_for("@ready", LIMIT).unwrap();
+    ranks.processes()[3].kill().unwrap();
+    for outcome in &ranks.wait(LIMIT).unwrap()[..3] {
+        let (_, text) = said(&outcome.output, "failed").unwrap_or_else(|| panic!("{}", outcome.output));
+        assert!(text.contains("rank 3 died") || text.contains("to rank 3"), "{text}");
+    }
+}

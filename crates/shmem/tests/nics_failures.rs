@@ -1,0 +1,177 @@
+//! NICs that do not go on: every rank ends with an error that names the peer and the NIC's syndrome, and memory that a NIC may still write is
+//! not given away.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::time::Duration;
+
+use anabranch_bootstrap::Deadline;
+use anabranch_clock::Moment;
+use anabranch_ranks::GlobalRank;
+use anabranch_shmem::{Error, RankError, World, spawn_threads};
+use anabranch_softnic::{NicFaults, SoftNics, Syndrome};
+use support::all;
+use support::engines::exchange;
+use support::nics::{Machines, soft};
+
+/// The errors of ranks of which one's NIC goes wrong after the first reads.
+fn errors_of(faults: NicFaults) -> Vec<String> {
+    let nics = SoftNics::in_process(soft(None)).with_faults(GlobalRank::new(1), faults);
+    let mut machines = Machines::new(&[1, 1], 4, nics);
+    machines.bench.config.operation_deadline = Duration::from_secs(3);
+    machines.bench.config.rdma.patience = Duration::from_millis(300);
+    let results = spawn_threads(2, |rank| machines.setup(rank), |world: &World| exchange(world, 50));
+    results
+        .into_iter()
+        .map(|result| match result {
+            Err(RankError::Work { error, .. }) => error.to_string(),
+            other => panic!("{other:?}"),
+        })
+        .collect()
+}
+
+/// Who notices first is a matter of time: the peer, whose requests are not answered (the completion that a kernel sees may be that of a
+/// request behind the one that failed; the queue pair says which that was), or the rank itself, whose own are not done.
+fn is_about_the_nic_of_rank_1(text: &str) -> bool {
+    let by_peer = text.contains("to rank 1") && text.contains("syndrome 0x15");
+    let silent = text.contains("a queue pair to rank 0 does not go on");
+    let dead = text.contains("to rank 0") && text.contains("the NIC has died");
+    by_peer || (text.contains("rank 1 found in") && (silent || dead))
+}
+
+#[test]
+fn a_request_that_fails_is_named_with_its_peer_and_syndrome() {
+    let errors = errors_of(NicFaults { fails: Some((40, Syndrome::RemoteAccess)), ..NicFaults::default() });
+    for text in &errors {
+        assert!(text.contains("rank 1 found in") && text.contains("to rank 0"), "{text}");
+        assert!(text.contains("syndrome 0x13") && text.contains("has stopped"), "{text}");
+    }
+}
+
+/// Two machines of one rank, of which rank 1's NIC goes wrong; 2 requests of each are done when the world is joined, and each barrier is one.
+fn with_faults(faults: NicFaults, deadline: Duration) -> Machines {
+    let nics = SoftNics::in_process(soft(None)).with_faults(GlobalRank::new(1), faults);
+    let mut machines = Machines::new(&[1, 1], 4, nics);
+    machines.bench.config.operation_deadline = deadline;
+    machines
+}
+
+/// Rank 1's barrier ends, as rank 0 has come to it; that rank 1 has come is what failed, and rank 1 looks at nothing any more. Rank 0, to
+/// which nothing comes, says why all the same.
+#[test]
+fn who_waits_for_a_word_hears_whose_request_failed_and_how() {
+    let faults = NicFaults { fails: Some((9, Syndrome::RemoteOperation)), ..NicFaults::default() };
+    let machines = with_faults(faults, Duration::from_secs(2));
+    let results = spawn_threads(
+        2,
+        |rank| machines.setup(rank),
+        |world: &World| {
+            let team = world.team(world.group())?;
+            let stream = world.device().create_stream()?;
+            for _ in 0..20 {
+                team.barrier(&stream)?;
+            }
+            if world.rank().get() == 1 {
+                let deadline = Deadline::after(Duration::from_secs(20));
+                world.rendezvous().wait("rank 0 has its error", deadline).unwrap();
+                return world.check();
+            }
+            let start = Moment::now();
+            let outcome = world.synchronize(&stream);
+            assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+            world.rendezvous().set("rank 0 has its error", b"").unwrap();
+            outcome
+        },
+    );
+    for result in results {
+        let Err(RankError::Work { error, .. }) = result else { panic!("{result:?}") };
+        let text = error.to_string();
+        assert!(text.contains("rank 1 found in requests by NIC (completion): queue pair"), "{text}");
+        assert!(text.contains("to rank 0") && text.contains("syndrome 0x14"), "{text}");
+    }
+}
+
+/// The team goes, with the words of a barrier whose last put the NIC has not done: its place in the heap is kept until it is, or the world has
+/// failed of it.
+#[test]
+fn memory_is_kept_until_what_was_put_there_is_done() {
+    let faults = NicFaults { falls_silent_after: Some(6), ..NicFaults::default() };
+    let machines = with_faults(faults, Duration::from_secs(1));
+    let results = spawn_threads(
+        2,
+        |rank| machines.setup(rank),
+        |world: &World| {
+            let live = world.heap_usage().live;
+            let team = world.team(world.group())?;
+            let stream = world.device().create_stream()?;
+            for _ in 0..5 {
+                team.barrier(&stream)?;
+            }
+            if world.rank().get() == 1 {
+                world.synchronize(&stream)?;
+                team.complete_by_nic(&[])?;
+                drop(team);
+                assert_eq!(world.heap_usage().live, live + 1, "given back while the NIC may write there");
+            }
+            world.synchronize(&stream)?;
+            let end = Moment::now().after(Duration::from_secs(10));
+            while world.check().is_ok() && !end.remaining().is_zero() {
+                anabranch_clock::sleep(Duration::from_millis(10));
+            }
+            world.check()
+        },
+    );
+    let Err(RankError::Work { error, .. }) = &results[1] else { panic!("{results:?}") };
+    let text = error.to_string();
+    // Rank 0 waits for what is not done, and may give up first.
+    let itself = text.contains("rank 1 found in completion of puts by NIC")
+        && text.contains("a queue pair to rank 0 does not go on");
+    assert!(itself || text.contains("for rank 1 in team barrier"), "{text}");
+}
+
+/// Memory of puts that are done is given back, without a wait for anybody.
+#[test]
+fn memory_is_given_back_when_what_was_put_there_is_done() {
+    for seed in [None, Some(3)] {
+        let machines = Machines::new(&[1, 1], 4, SoftNics::in_process(soft(seed)));
+        all(spawn_threads(
+            2,
+            |rank| machines.setup(rank),
+            |world: &World| {
+                let stream = world.device().create_stream()?;
+                let kept = world.team(world.group())?;
+                let live = world.heap_usage().live;
+                for _ in 0..5 {
+                    let team = world.team(world.group())?;
+                    team.barrier(&stream)?;
+                    world.synchronize(&stream)?;
+                    team.complete_by_nic(&[])?;
+                }
+                let end = Moment::now().after(Duration::from_secs(10));
+                while world.heap_usage().live > live && !end.remaining().is_zero() {
+                    anabranch_clock::sleep(Duration::from_millis(2));
+                    // What goes lets the world look at what else is over.
+                    drop(kept.table(&[0])?);
+                }
+                assert_eq!(world.heap_usage().live, live);
+                Ok::<_, Error>(())
+            },
+        ));
+    }
+}
+
+#[test]
+fn a_nic_that_says_nothing_any_more_is_named_by_its_peer() {
+    let faults = NicFaults { falls_silent_after: Some(40), ..NicFaults::default() };
+    let errors = errors_of(faults);
+    let text = &errors[0];
+    assert!(is_about_the_nic_of_rank_1(text), "{text}");
+}
+
+#[test]
+fn a_nic_that_dies_is_named_by_its_peer() {
+    let errors = errors_of(NicFaults { dies_after: Some(40), ..NicFaults::default() });
+    let text = &errors[0];
+    assert!(is_about_the_nic_of_rank_1(text), "{text}");
+}
