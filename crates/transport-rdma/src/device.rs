@@ -11,6 +11,7 @@ use anabranch_hip_jit::Header;
 /// The headers `rdma/*.h`, for kernels that put requests into queues of NICs.
 pub const DEVICE_HEADERS: &[Header] = &[
     Header { name: "rdma/bnxt.h", text: include_str!("../device/rdma/bnxt.h") },
+    Header { name: "rdma/doorbell.h", text: include_str!("../device/rdma/doorbell.h") },
     Header { name: "rdma/ionic.h", text: include_str!("../device/rdma/ionic.h") },
     Header { name: "rdma/mlx5.h", text: include_str!("../device/rdma/mlx5.h") },
     Header { name: "rdma/operation.h", text: include_str!("../device/rdma/operation.h") },

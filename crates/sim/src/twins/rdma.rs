@@ -12,6 +12,9 @@ const STORES: HeldBy = CodeCheck(
 const RINGS: HeldBy = CodeCheck(
     "crates/transport-rdma/tests/device/code.rs: lanes ring one by one, and a twin that rings in one instruction",
 );
+const A_REGISTER: HeldBy = Test(
+    "crates/softnic/tests/device/registers.rs: queues with one register in software, and a twin that loses stores to it",
+);
 const IN_TURN: HeldBy = CodeCheck(
     "crates/transport-rdma/tests/device/code.rs: stored in the loop that waits for it, and a twin that stores behind the loop",
 );
@@ -44,6 +47,15 @@ pub(super) const FILES: &[File] = &[
             ("Bnxt::look", "flag_load", COMPLETIONS),
             ("Bnxt::look", "fence_acquire_system", REST_OF_A_COMPLETION),
             ("Bnxt::look", "flag_load", COMPLETIONS),
+        ],
+    },
+    File {
+        file: "transport-rdma/device/rdma/doorbell.h",
+        rows: &[
+            ("store_doorbell", "swap_system", A_REGISTER),
+            ("store_doorbell", "fetch_add_system", A_REGISTER),
+            ("store_doorbell", "flag_store", A_REGISTER),
+            ("store_doorbell", "flag_store", RINGS),
         ],
     },
     File {
@@ -90,7 +102,6 @@ pub(super) const FILES: &[File] = &[
             ("post_one", "fence_release_system", STORES),
             ("post_one", "fence_release_system", STORES),
             ("post_one", "flag_load", BESIDE_A_NIC),
-            ("post_one", "flag_store", RINGS),
             ("post_one", "fence_release_system", STORES),
             ("post_one", "flag_store", IN_TURN),
             (

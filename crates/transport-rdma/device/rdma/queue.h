@@ -28,6 +28,7 @@
 // never sees that request nor any behind it, and the world is poisoned, so that nobody begins another one.
 #pragma once
 
+#include "rdma/doorbell.h"
 #include "rdma/view.h"
 
 namespace rdma {
@@ -107,7 +108,7 @@ ANABRANCH_DEVICE WaitStatus post_one(const Grid& grid, const WaitContext& wait, 
                 if (MUTANT != MUTANT_RDMA_OUT_OF_TURN && flag_load(grid, queue.committed) != start) return false;
                 Provider::record(grid, queue, start + count);
                 auto ring = [&]() {
-                    flag_store(grid, queue.doorbell, Provider::doorbell(queue, request, start, start + count));
+                    store_doorbell(grid, queue, Provider::doorbell(queue, request, start, start + count));
                     ANABRANCH_UNLESS(RDMA_DOORBELL_UNRELEASED) fence_release_system(grid);
                 };
                 ANABRANCH_TWIN(RDMA_RUNG_TOGETHER) ring();
@@ -171,8 +172,9 @@ ANABRANCH_DEVICE WaitStatus fetch(const Grid& grid, const WaitContext& wait, con
     return WAIT_OK;
 }
 
-// Waits until everything before the position `end` is done: what was sent may be written again, and is at the peer; what was read is
-// here, and is read behind an acquire (`acquire_after_wait`). One lane.
+// Waits until everything before the position `end` is done: what was sent may be written again, and the peer's NIC has it, which is not
+// to say that it is in memory: what makes it visible there is a later write, value or atomic operation of the same queue pair (docs,
+// "What a NIC's completion says"). What was read is here, and is read behind an acquire (`acquire_after_wait`). One lane.
 ANABRANCH_DEVICE WaitStatus wait_done(const Grid& grid, const WaitContext& wait, const RdmaQueue& queue, u64 end) {
     WaitStatus status = wait_for(
         grid, wait, PHASE_NIC_DONE, [&]() { return is_done(grid, wait, queue, end); },
@@ -184,7 +186,7 @@ ANABRANCH_DEVICE WaitStatus wait_done(const Grid& grid, const WaitContext& wait,
     return status;
 }
 
-// Waits for everything that was put into the queue before, by any lane that has returned from `post`. One lane.
+// Waits for everything that was put into the queue before, by any lane that has returned from `post`, as `wait_done` does. One lane.
 ANABRANCH_DEVICE WaitStatus quiet(const Grid& grid, const WaitContext& wait, const RdmaQueue& queue) {
     u64 completed = flag_load(grid, queue.completed);
     return wait_done(grid, wait, queue, Provider::end(flag_load(grid, queue.reserved), completed));
