@@ -3,6 +3,7 @@
 //! [`check_disassembly`] is a pure function of text, so its mutants can be tested; [`disassemble`] makes the text with
 //! LLVM's tools where they are installed.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::config::CodeObject;
@@ -110,6 +111,66 @@ pub fn wave_releases(text: &str, kernel: &str) -> usize {
         }
     }
     count
+}
+
+/// Whether control may come back to the instruction at `line` (of what [`disassemble`] gives, from 1) on a way that passes none of the
+/// lines `without`: whether it is in a loop. Lanes that wait for each other in a loop need that of what they wait for; behind the loop
+/// comes a lane when all of its wave do. False where there is no such instruction.
+pub fn is_in_loop(text: &str, line: u32, without: &[u32]) -> bool {
+    let code = Flow::read(text);
+    let Some(start) = code.iter().position(|instruction| instruction.line == line) else { return false };
+    let mut open: Vec<usize> = code[start].next.clone();
+    let mut seen = vec![false; code.len()];
+    while let Some(index) = open.pop() {
+        if index == start {
+            return true;
+        }
+        let Some(instruction) = code.get(index).filter(|other| !without.contains(&other.line)) else {
+            continue;
+        };
+        if !std::mem::replace(&mut seen[index], true) {
+            open.extend(&instruction.next);
+        }
+    }
+    false
+}
+
+/// An instruction, and the indices of those that may come behind it.
+struct Flow {
+    line: u32,
+    next: Vec<usize>,
+}
+
+impl Flow {
+    fn read(text: &str) -> Vec<Self> {
+        let number = |digits: &str| u64::from_str_radix(digits, 16).ok();
+        let mut found: Vec<(u32, u64, &str, Option<u64>)> = Vec::new();
+        let mut base = 0;
+        for (index, line) in text.lines().enumerate() {
+            if let Some((address, _)) = line.strip_suffix(">:").and_then(|line| line.split_once(" <")) {
+                base = number(address.trim()).unwrap_or_default();
+            } else if let Some((code, comment)) = line.split_once("//")
+                && let Some((address, rest)) = comment.trim().split_once(':')
+                && let (Some(address), Some(mnemonic)) = (number(address), code.split_whitespace().next())
+            {
+                let target = rest.split_once('<').and_then(|(_, name)| name.strip_suffix('>'));
+                let offset = target.map(|name| name.split_once("+0x").map_or(Some(0), |(_, at)| number(at)));
+                let target = offset.flatten().map(|offset| base + offset);
+                found.push((index as u32 + 1, address, mnemonic, target));
+            }
+        }
+        let places: BTreeMap<u64, usize> =
+            found.iter().enumerate().map(|(index, (_, address, ..))| (*address, index)).collect();
+        let one = |(index, (line, _, mnemonic, target)): (usize, &(u32, u64, &str, Option<u64>))| {
+            let ends = matches!(*mnemonic, "s_branch" | "s_endpgm" | "s_setpc_b64");
+            let mut next: Vec<_> = if ends { Vec::new() } else { vec![index + 1] };
+            if mnemonic.starts_with("s_branch") || mnemonic.starts_with("s_cbranch") {
+                next.extend(target.and_then(|target| places.get(&target)));
+            }
+            Self { line: *line, next }
+        };
+        found.iter().enumerate().map(one).collect()
+    }
 }
 
 fn is_store(mnemonic: &str) -> bool {
@@ -283,6 +344,26 @@ mod tests {
         // gfx11 has only the wait.
         let older = GOOD.replace("buffer_wbl2 sc0 sc1 ", "s_nop 0 ");
         assert_eq!(wave_releases(&older, "publish"), 1);
+    }
+
+    #[test]
+    fn what_is_behind_a_loop_is_not_in_it() {
+        // A loop of lines 2 to 5, with a smaller one of line 3 and 4 inside.
+        const LOOPS: &str = "\
+0000000000001900 <turns>:
+\tglobal_load_dwordx2 v[0:1], v[2:3], off                    // 000000001904: DC7C8000
+\tglobal_store_dwordx2 v[0:1], v[2:3], off                   // 000000001908: DC7C8000
+\ts_cbranch_execnz 65534                                     // 00000000190C: BF89FFFE <turns+0x8>
+\ts_cbranch_vccz 65533                                       // 000000001910: BF86FFFD <turns+0x4>
+\tglobal_store_dwordx2 v[4:5], v[2:3], off                   // 000000001914: DC7C8000
+\ts_endpgm                                                   // 000000001918: BF810000
+";
+        let found: Vec<_> = (1..=8).map(|line| is_in_loop(LOOPS, line, &[])).collect();
+        assert_eq!(found, [false, true, true, true, true, false, false, false]);
+        assert!(is_in_loop(LOOPS, 3, &[2, 5]) && !is_in_loop(LOOPS, 2, &[3]));
+        let ends =
+            LOOPS.replace("s_cbranch_execnz 65534 ", "s_branch 3 ").replace("turns+0x8>", "turns+0x18>");
+        assert!((1..=8).all(|line| !is_in_loop(&ends, line, &[])));
     }
 
     #[test]

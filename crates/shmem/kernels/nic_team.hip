@@ -44,7 +44,9 @@ ANABRANCH_KERNEL(anabranch_nic_copies, NicCopiesArgs, 64) {
     acquire_after_wait(grid);
 }
 
-// One signal: what came before it on the stream is visible to whoever sees the word. Thread 0 works, since it is one word.
+// One signal, and its completion: a SET writes the word, an ADD adds to it. What was put before it on the stream is done, so that the
+// peer's NIC has it; whoever sees the word sees it by the guarantee for queue pairs of one NIC (docs/memory-model.md, "What a NIC's
+// completion says"). Thread 0 works, since it is one word.
 ANABRANCH_KERNEL(anabranch_nic_signal, NicSignalArgs, 64) {
     if (grid.thread != 0 || is_poisoned(grid, args.team.control)) return;
     shmem::Context context = shmem::make_context(grid, args.team, args.operation, 0);

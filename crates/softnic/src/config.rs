@@ -27,6 +27,9 @@ pub struct SoftNicConfig {
     pub inline_bytes: u32,
     /// How many immediate values each receive queue takes before the peer's requests fail with [`Syndrome::ReceiverNotReady`].
     pub receives: u32,
+    /// All queue pairs have one doorbell register, as those of a real NIC have it, and the value says which is meant. Kernels are
+    /// compiled with `RDMA_REGISTER` = [`Self::REGISTER_PLACES`], which no world does.
+    pub shared_doorbell: bool,
     /// Where it runs.
     pub placement: Placement,
     /// What is done in another order than the plain one, where that is allowed.
@@ -47,6 +50,7 @@ impl Default for SoftNicConfig {
             most_message_bytes: 1 << 30,
             inline_bytes: 28,
             receives: u32::MAX,
+            shared_doorbell: false,
             placement: Placement::default(),
             adversary: None,
             faults: NicFaults::default(),
@@ -55,6 +59,10 @@ impl Default for SoftNicConfig {
 }
 
 impl SoftNicConfig {
+    /// Places of a shared doorbell register: more than doorbells are rung between two turns of a NIC, which empties it in each. No more
+    /// are on their way than entries of all its queues.
+    pub const REGISTER_PLACES: u32 = 4096;
+
     /// Checks every field.
     ///
     /// # Errors

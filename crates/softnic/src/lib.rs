@@ -23,6 +23,7 @@ mod nic;
 mod open;
 mod place;
 mod random;
+mod register;
 mod ring;
 mod stopped;
 mod syndrome;

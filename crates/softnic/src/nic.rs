@@ -22,6 +22,7 @@ use crate::keys::Keys;
 use crate::machine::{Immediate, Machine, PeerQueue, QueuePair, Traffic};
 use crate::memory::NicMemory;
 use crate::place::{Place, QueueMemory};
+use crate::register::{self, Register};
 use crate::ring;
 
 /// Bytes of a packet, as kernels are told: what providers count packet numbers by.
@@ -48,6 +49,8 @@ struct Nic {
     fabric: &'static str,
     address: Address,
     made: AtomicU32,
+    /// The doorbell register that queue pairs share, if they do.
+    register: Option<QueueMemory>,
 }
 
 /// What the NIC and whoever steps it share.
@@ -121,12 +124,15 @@ impl SoftNic {
         let keys = Arc::new(Keys::default());
         let place = Place::of(device, config.placement)?;
         let memory = place.memory();
-        let machine = Machine::new(fabric, Arc::clone(&memory), Arc::clone(&keys), config.clone());
+        let mut machine = Machine::new(fabric, Arc::clone(&memory), Arc::clone(&keys), config.clone());
+        let register = config.shared_doorbell.then(|| place.allocate_bytes(register::BYTES)).transpose()?;
+        machine.register =
+            register.as_ref().map(|register| Register::new(register.base().0, config.provider));
         let clock = device.runtime().driver();
         let shared = Arc::new(Shared { machine: Mutex::new(machine), clock });
         place.start(&shared)?;
         let made = AtomicU32::new(0);
-        let nic = Nic { shared, place, memory, keys, config, number, fabric: kind, address, made };
+        let nic = Nic { shared, place, memory, keys, config, number, fabric: kind, address, made, register };
         Ok(Self { nic: Arc::new(nic) })
     }
 
@@ -164,6 +170,10 @@ impl NicDriver for SoftNic {
         }
     }
 
+    fn takes_immediates(&self) -> bool {
+        true
+    }
+
     fn register(&self, region: Region) -> Result<Arc<dyn Registered>, NicError> {
         let Region { address, bytes } = region;
         let end = address.checked_add(bytes);
@@ -187,7 +197,11 @@ impl NicDriver for SoftNic {
     }
 
     fn create_queue(&self, spec: QueueSpec) -> Result<Arc<dyn NicQueue>, NicError> {
-        let range = RdmaConfig::LEAST_ENTRIES..=RdmaConfig::MOST_ENTRIES;
+        let most = match self.provider() {
+            Provider::Bnxt => RdmaConfig::MOST_ENTRIES_OF_BNXT,
+            _ => RdmaConfig::MOST_ENTRIES,
+        };
+        let range = RdmaConfig::LEAST_ENTRIES..=most;
         if !range.contains(&spec.entries) || !spec.entries.is_power_of_two() {
             let allowed = format!("powers of two from {} to {}", range.start(), range.end());
             let given = spec.entries.into();
@@ -205,7 +219,14 @@ impl NicDriver for SoftNic {
         let ring = ring::start(nic.config.provider, memory, words, nic.config.inline_bytes)
             .map_err(|cause| failed(cause.to_string()))?
             .ok_or_else(|| failed("its entries are not a NIC's".to_owned()))?;
-        nic.shared.lock().queues.insert(number, QueuePair::new(number, spec, ring));
+        let mut machine = nic.shared.lock();
+        machine.queues.insert(number, QueuePair::new(number, spec, ring));
+        if let Some(register) = &mut machine.register {
+            register.add(number, words.doorbell.0);
+        }
+        drop(machine);
+        let shared = nic.register.as_ref().map(QueueMemory::base);
+        let words = QueueWords { doorbell: shared.unwrap_or(words.doorbell), ..words };
         Ok(Arc::new(SoftQueue { nic, spec, words, _memory: queue_memory }))
     }
 }
@@ -297,7 +318,12 @@ impl Drop for SoftQueue {
         let number = self.words.number;
         self.nic.shared.answer_all(|machine| machine.queues.get(&number).is_none_or(QueuePair::has_answered));
         // A turn that has begun ends before the memory goes that it may write.
-        let queue = self.nic.shared.lock().queues.remove(&number);
+        let mut machine = self.nic.shared.lock();
+        let queue = machine.queues.remove(&number);
+        if let Some(register) = &mut machine.register {
+            register.remove(number);
+        }
+        drop(machine);
         drop(queue);
     }
 }

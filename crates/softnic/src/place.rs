@@ -86,7 +86,12 @@ impl Place {
     }
 
     pub(crate) fn allocate(&self, entries: u32) -> Result<QueueMemory, NicError> {
-        let bytes = (RING + u64::from(entries) * (BLOCK + SEQUENCE)) as usize;
+        self.allocate_bytes(RING + u64::from(entries) * (BLOCK + SEQUENCE))
+    }
+
+    /// Zeros that kernels and the NIC reach.
+    pub(crate) fn allocate_bytes(&self, bytes: u64) -> Result<QueueMemory, NicError> {
+        let bytes = bytes as usize;
         match self {
             Self::Runtime { device, .. } => {
                 let mut kept = device.allocate_uncached(bytes)?;
@@ -139,6 +144,10 @@ fn run(shared: &Shared) {
 }
 
 impl QueueMemory {
+    pub(crate) fn base(&self) -> DeviceAddress {
+        self.base
+    }
+
     pub(crate) fn words(&self, provider: Provider, entries: u32, number: u32, path_mtu: u32) -> QueueWords {
         let at = |offset| self.base.offset(offset);
         let has = |wanted, offset| if provider == wanted { at(offset) } else { DeviceAddress::NULL };

@@ -36,8 +36,9 @@ impl Channel {
         RdmaQueue { peer: group_rank, ..self.view }
     }
 
-    /// Says where the peer's heap is.
+    /// Says where the peer's heap is, behind connecting the queue pair: both ends agree on the bytes of a packet then.
     pub(crate) fn reach(&mut self, base: u64, bytes: u64, key: u32) {
+        self.view.path_mtu = self.queue.words().path_mtu;
         self.view.remote_base = base;
         self.view.remote_bytes = bytes;
         self.view.remote_key = key;
@@ -117,6 +118,7 @@ impl QueueMemory {
             most_message_bytes: driver.limits().most_message_bytes,
             path_mtu: nic.path_mtu,
             means: MEANS_NIC,
+            immediates: u32::from(driver.takes_immediates()),
             ..RdmaQueue::zeroed()
         };
         Ok(Channel { queue, view, reaches: false })

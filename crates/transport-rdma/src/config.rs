@@ -34,6 +34,9 @@ impl RdmaConfig {
     pub const LEAST_ENTRIES: u32 = 16;
     /// The largest: entries are counted in 16 bits, and half of what they count must be more than a queue holds.
     pub const MOST_ENTRIES: u32 = 32 << 10;
+    /// The largest of `bnxt_re`: an entry is three slots, and its table of message sequence numbers names the first of them in 16 bits
+    /// (`bnxt_re_msns.start_idx` in rdma-core's `providers/bnxt_re/bnxt_re-abi.h`).
+    pub const MOST_ENTRIES_OF_BNXT: u32 = 16 << 10;
     /// The highest service level of InfiniBand, which has 4 bits for it.
     pub const MOST_SERVICE_LEVEL: u8 = 15;
     /// The highest priority of Ethernet (802.1Q), which has 3 bits for it.

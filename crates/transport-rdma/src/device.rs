@@ -11,6 +11,7 @@ use anabranch_hip_jit::Header;
 /// The headers `rdma/*.h`, for kernels that put requests into queues of NICs.
 pub const DEVICE_HEADERS: &[Header] = &[
     Header { name: "rdma/bnxt.h", text: include_str!("../device/rdma/bnxt.h") },
+    Header { name: "rdma/doorbell.h", text: include_str!("../device/rdma/doorbell.h") },
     Header { name: "rdma/ionic.h", text: include_str!("../device/rdma/ionic.h") },
     Header { name: "rdma/mlx5.h", text: include_str!("../device/rdma/mlx5.h") },
     Header { name: "rdma/operation.h", text: include_str!("../device/rdma/operation.h") },
@@ -32,9 +33,10 @@ pub const PHASE_NIC_DONE: u32 = 0x5502;
 pub const PHASE_NIC_ERROR: u32 = 0x5503;
 /// A local range (`expected`, of `seen` bytes) that is not registered.
 pub const PHASE_NIC_UNREGISTERED: u32 = 0x5504;
-/// An operation (`expected`) on a word or value of `seen` bytes that the NIC does not have.
+/// An operation (`expected`) on a word or value of `seen` bytes that the NIC does not have, or a write of as many with an immediate value
+/// that the peer's does not take.
 pub const PHASE_NIC_UNSUPPORTED: u32 = 0x5505;
-/// A remote range (`expected`, of `seen` bytes) beyond the peer's heap, or off its word's boundary.
+/// A remote range (`expected`, of `seen` bytes) beyond the peer's heap, or a word or value off the boundary of its size.
 pub const PHASE_NIC_OUT_OF_RANGE: u32 = 0x5506;
 
 /// The name of a phase that these headers put into fault records.

@@ -27,6 +27,12 @@ pub trait NicDriver: fmt::Debug + Send + Sync {
         true
     }
 
+    /// Whether queue pairs have receives for immediate values, so that peers may write with them; both ends of one have the same driver.
+    /// Where not, a write with an immediate value is refused before anything moves: it would stop the queue pair.
+    fn takes_immediates(&self) -> bool {
+        false
+    }
+
     /// Lets the NIC read and write a range of memory of the rank's device (or of the host), and peers who have the remote key do so
     /// with it. Entries name it by the addresses that kernels use. Not collective.
     ///
@@ -121,7 +127,7 @@ pub trait NicQueue: fmt::Debug + Send + Sync {
     /// [`crate::NicError::Endpoint`]; the library's.
     fn connect(&self, peer: GlobalRank, endpoint: &[u8]) -> Result<()>;
 
-    /// Where kernels find it. Valid as long as the queue pair is.
+    /// Where kernels find it. Valid as long as the queue pair is, but for [`QueueWords::path_mtu`], which [`Self::connect`] may change.
     fn words(&self) -> QueueWords;
 
     /// Which it is, for people.
@@ -159,7 +165,7 @@ pub struct QueueWords {
     pub sequence_table: DeviceAddress,
     /// Number of the queue pair, 24 bits.
     pub number: u32,
-    /// Bytes of a packet on the path.
+    /// Bytes of a packet on the path: once the queue pair is connected, what both ends agreed on. Kernels count packets by it.
     pub path_mtu: u32,
     /// Providers whose doorbell carries a value of the owner's: that value.
     pub doorbell_value: u64,

@@ -167,7 +167,11 @@ fn check(driver: &dyn NicDriver, config: &RdmaConfig) -> Result<(), NicError> {
     let refuse = |what, given: u64, allowed: &str| {
         Err(NicError::Limit { what, given, allowed: allowed.to_owned(), nic: driver.describe() })
     };
-    let (least, most) = (RdmaConfig::LEAST_ENTRIES, RdmaConfig::MOST_ENTRIES);
+    let least = RdmaConfig::LEAST_ENTRIES;
+    let most = match driver.provider() {
+        Provider::Bnxt => RdmaConfig::MOST_ENTRIES_OF_BNXT,
+        Provider::Mlx5 | Provider::Ionic | Provider::Posted => RdmaConfig::MOST_ENTRIES,
+    };
     if config.queues == 0 {
         return refuse("queue pairs to each peer", 0, "at least 1");
     }

@@ -67,8 +67,8 @@ device_struct! {
         pub means: u32,
         /// The peer, as a rank of the group whose table this stands in; for fault records.
         pub peer: u32,
-        /// Zero.
-        pub padding: u32,
+        /// 1: the peer's NIC takes immediate values ([`NicDriver::takes_immediates`](crate::NicDriver::takes_immediates)); else 0.
+        pub immediates: u32,
     }
 }
 

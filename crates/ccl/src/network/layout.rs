@@ -12,8 +12,8 @@ use crate::channel::ALIGNMENT;
 const LINK_LINE: u64 = 64;
 /// Slots are not made larger: more in flight, and not longer chunks, is what fills a link.
 const MOST_SLOT_BYTES: u64 = 128 << 10;
-/// Local memory of a block before the counters: `LOCAL_COUNTERS` in `ccl/links.h`.
-const LOCAL_COUNTERS: u32 = 8;
+/// Local memory of a block before the counters: `LOCAL_LINKS` in `ccl/links.h`.
+const LOCAL_LINKS: u32 = 8;
 
 /// The memory of one communicator's links. Offsets in the communicator's allocation; equal on all members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +64,7 @@ impl LinkLayout {
 
     /// Local memory of a block: its counters, then an address and a number for each port of a step.
     pub const fn local_bytes(members: u32) -> u32 {
-        LOCAL_COUNTERS + 16 * STREAMS * members + 16 * most_ports(members)
+        LOCAL_LINKS + 16 * STREAMS * members + 16 * most_ports(members)
     }
 
     /// What the kernel gets.

@@ -85,6 +85,17 @@ struct Grid {
     ANABRANCH_DEVICE u32 shuffle(u32 value, u32 lane) const { return target::shuffle(value, lane); }
 #endif
 
+    // Lanes of the wave that call at once do `body` one behind the other, each in instructions of its own. What several lanes store to one
+    // address in one instruction is otherwise one store: of memory nobody could tell, of a device's register the others are lost.
+    template <class Body>
+    ANABRANCH_DEVICE void one_by_one(Body body) const {
+#if defined(ANABRANCH_TARGET_HOST)
+        body();  // no two lanes of CPU threads share an instruction
+#else
+        target::one_by_one(thread, body);
+#endif
+    }
+
     ANABRANCH_DEVICE bool wave_any(bool predicate) const { return ballot(predicate) != 0; }
     ANABRANCH_DEVICE u32 wave_broadcast(u32 value, u32 lane) const { return shuffle(value, lane); }
     ANABRANCH_DEVICE u64 wave_broadcast64(u64 value, u32 lane) const {

@@ -30,6 +30,7 @@ enum Mutant : u32 {
     MUTANT_COUNTER_NOT_RESET = 10,        // arrive_is_last: the counter goes on
     MUTANT_COUNTER_RESET_EARLY = 11,      // arrive_is_last: zeroed by the last block but one
     // wait.h
+    MUTANT_DONE_BEHIND_THE_LOOP = 12,     // stays_inside: what other lanes of the wave wait for is done when all have ended
     MUTANT_EPOCH_EQUAL = 13,              // the epoch must equal the one waited for
     MUTANT_ACQUIRE_AT_DEVICE_SCOPE = 14,  // acquire_after_wait: what peers wrote may stay stale
     MUTANT_NO_WAIT = 15,                  // wait_until: one look, whatever it shows
@@ -194,7 +195,7 @@ enum Mutant : u32 {
     MUTANT_SDMA_FLAG_LOW_FIRST = 560,     // a flag's epoch is there before its count
     MUTANT_ENGINE_FLAG_FIRST = 561,       // the flag stands before the rows
     MUTANT_ENGINE_UNWAITED = 563,         // a second half does not wait for the engines of the first
-    // rdma/queue.h and rdma/mlx5.h
+    // rdma/queue.h, rdma/operation.h and rdma/mlx5.h
     MUTANT_RDMA_RING_OVERRUN = 580,       // room is taken that the NIC has not left
     MUTANT_RDMA_ENTRY_UNRELEASED = 581,   // entries, and what they send, are made known before they are in memory
     MUTANT_RDMA_MARK_UNRELEASED = 582,    // posted: the doorbell may come before the stamp
@@ -204,6 +205,7 @@ enum Mutant : u32 {
     MUTANT_RDMA_DONE_UNWAITED = 586,      // whoever waits for an operation goes on at once
     MUTANT_RDMA_SLOT_SHARED = 587,        // fetch: its result slot is still to be read by another lane
     MUTANT_RDMA_FETCHED_UNACQUIRED = 588, // fetch: the value may be older than its completion
+    MUTANT_RDMA_RUNG_TOGETHER = 589,      // lanes of a wave store to a register in one instruction: one of them remains
     // shmem/nic.h
     MUTANT_BY_NIC_UNRELEASED = 600,       // the scope meets, and only its leader's wave releases
     MUTANT_BY_NIC_NO_ACQUIRE = 601,       // what a get has brought is read without an acquire

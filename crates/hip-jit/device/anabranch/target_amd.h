@@ -138,6 +138,21 @@ ANABRANCH_DEVICE u64 ballot(bool predicate) {
 ANABRANCH_DEVICE u32 shuffle(u32 value, u32 lane) {
     return static_cast<u32>(__builtin_amdgcn_ds_bpermute(static_cast<int>(lane * 4), static_cast<int>(value)));
 }
+// The same value, of which the compiler knows nothing any more.
+ANABRANCH_DEVICE u32 opaque(u32 value) {
+    asm volatile("" : "+v"(value));
+    return value;
+}
+// The lanes that are here do it one behind the other. Were `waits` known, the last part of the loop would lie behind it, where all lanes
+// come at once.
+template <class Body>
+ANABRANCH_DEVICE void one_by_one(u32 thread, Body body) {
+    for (u32 waits = 1; waits != 0; waits = opaque(waits)) {
+        if (__builtin_amdgcn_readfirstlane(thread) != thread) continue;
+        body();
+        waits = 0;
+    }
+}
 ANABRANCH_DEVICE void wave_barrier() {
     __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
     __builtin_amdgcn_wave_barrier();

@@ -91,7 +91,19 @@ ANABRANCH_DEVICE WaitStatus wait_for(const Grid& grid, const WaitContext& wait, 
     }
 }
 
-// The same for one word: spins until `ready(word)`. `seen` gets the last value read. What the flag's writer released may be
+// What `look` answers behind something that it did and other lanes of its wave wait for. Lanes of a wave may run in lock step, and one
+// that has left a loop then waits behind it for the others. Whatever a loop does last before it ends, a compiler puts behind the loop:
+// unless it believes that the loop may go on afterwards.
+ANABRANCH_DEVICE bool stays_inside() {
+#if defined(ANABRANCH_TARGET_HOST)
+    return true;
+#else
+    ANABRANCH_TWIN(DONE_BEHIND_THE_LOOP) return true;
+    return target::opaque(1) != 0;
+#endif
+}
+
+// `wait_for` for one word: spins until `ready(word)`. `seen` gets the last value read. What the flag's writer released may be
 // read after `acquire_after_wait`, by this thread, and by its block behind a block barrier.
 template <WaitOrder ORDER = ACQUIRE, class Ready>
 ANABRANCH_DEVICE WaitStatus wait_until(const Grid& grid, const WaitContext& wait, u32 phase, u32 peer, u64 expected,

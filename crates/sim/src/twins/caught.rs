@@ -377,6 +377,7 @@ pub const TWINS: &[Twin] = &[
 
 /// Twins that no search runs, and the tests that catch them: their kernels need engines and a whole world, or a NIC.
 pub const TESTED: &[(&str, &str)] = &[
+    ("DONE_BEHIND_THE_LOOP", "crates/transport-rdma/tests/device/code.rs"),
     ("SDMA_FLAG_LOW_FIRST", "crates/ep/tests/engine.rs"),
     ("ENGINE_FLAG_FIRST", "crates/ep/tests/engine.rs"),
     ("ENGINE_UNWAITED", "crates/ep/tests/engine.rs"),
@@ -389,4 +390,5 @@ pub const TESTED: &[(&str, &str)] = &[
     ("RDMA_DONE_UNWAITED", "crates/transport-rdma/tests/device/together.rs"),
     ("RDMA_SLOT_SHARED", "crates/transport-rdma/tests/device/together.rs"),
     ("RDMA_FETCHED_UNACQUIRED", "crates/transport-rdma/tests/device/code.rs"),
+    ("RDMA_RUNG_TOGETHER", "crates/transport-rdma/tests/device/code.rs"),
 ];

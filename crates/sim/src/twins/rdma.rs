@@ -9,6 +9,15 @@ const BESIDE_A_NIC: HeldBy = Test(
 const STORES: HeldBy = CodeCheck(
     "crates/transport-rdma/tests/device/code.rs: what is stored and released, in its order, and twins without each release",
 );
+const RINGS: HeldBy = CodeCheck(
+    "crates/transport-rdma/tests/device/code.rs: lanes ring one by one, and a twin that rings in one instruction",
+);
+const A_REGISTER: HeldBy = Test(
+    "crates/softnic/tests/device/registers.rs: queues with one register in software, and a twin that loses stores to it",
+);
+const IN_TURN: HeldBy = CodeCheck(
+    "crates/transport-rdma/tests/device/code.rs: stored in the loop that waits for it, and a twin that stores behind the loop",
+);
 const COMPLETIONS: HeldBy = Test(
     "crates/transport-rdma/tests/device/together.rs: nobody goes on without a completion, and failures are told with their syndrome",
 );
@@ -28,7 +37,6 @@ pub(super) const FILES: &[File] = &[
     File {
         file: "transport-rdma/device/rdma/bnxt.h",
         rows: &[
-            ("Bnxt::ring", "flag_store", STORES),
             (
                 "Bnxt::look",
                 "fence_acquire_system",
@@ -42,10 +50,18 @@ pub(super) const FILES: &[File] = &[
         ],
     },
     File {
+        file: "transport-rdma/device/rdma/doorbell.h",
+        rows: &[
+            ("store_doorbell", "swap_system", A_REGISTER),
+            ("store_doorbell", "fetch_add_system", A_REGISTER),
+            ("store_doorbell", "flag_store", A_REGISTER),
+            ("store_doorbell", "flag_store", RINGS),
+        ],
+    },
+    File {
         file: "transport-rdma/device/rdma/ionic.h",
         rows: &[
             ("Ionic::mark", "flag_store", STORES),
-            ("Ionic::ring", "flag_store", STORES),
             ("Ionic::look", "flag_load", COMPLETIONS),
             ("Ionic::look", "fence_acquire_system", REST_OF_A_COMPLETION),
             ("Ionic::look", "flag_load", COMPLETIONS),
@@ -54,8 +70,7 @@ pub(super) const FILES: &[File] = &[
     File {
         file: "transport-rdma/device/rdma/mlx5.h",
         rows: &[
-            ("Mlx5::ring", "fence_release_system", STORES),
-            ("Mlx5::ring", "flag_store", STORES),
+            ("Mlx5::record", "fence_release_system", STORES),
             ("Mlx5::look", "flag_load", COMPLETIONS),
             ("Mlx5::look", "fence_acquire_system", REST_OF_A_COMPLETION),
             ("Mlx5::look", "flag_load", COMPLETIONS),
@@ -65,7 +80,6 @@ pub(super) const FILES: &[File] = &[
         file: "transport-rdma/device/rdma/posted.h",
         rows: &[
             ("Posted::mark", "flag_store", STORES),
-            ("Posted::ring", "flag_store", STORES),
             ("Posted::look", "flag_load", COMPLETIONS),
             ("Posted::look", "flag_load", COMPLETIONS),
         ],
@@ -89,7 +103,7 @@ pub(super) const FILES: &[File] = &[
             ("post_one", "fence_release_system", STORES),
             ("post_one", "flag_load", BESIDE_A_NIC),
             ("post_one", "fence_release_system", STORES),
-            ("post_one", "flag_store", STORES),
+            ("post_one", "flag_store", IN_TURN),
             (
                 "post_one",
                 "fence_acquire_system",

@@ -16,6 +16,7 @@ use crate::fabric::{Event, Fabric, NicNumber};
 use crate::keys::Keys;
 use crate::memory::NicMemory;
 use crate::random::Random;
+use crate::register::Register;
 
 pub(crate) use queue_pair::{PeerQueue, QueuePair};
 
@@ -67,6 +68,8 @@ pub(crate) struct Context<'a> {
 #[derive(Debug)]
 pub(crate) struct Machine {
     pub(crate) queues: BTreeMap<u32, QueuePair>,
+    /// The doorbell register, where queue pairs share one.
+    pub(crate) register: Option<Register>,
     /// None when the NIC has died or was closed.
     pub(crate) fabric: Option<Box<dyn Fabric>>,
     memory: Arc<dyn NicMemory>,
@@ -90,6 +93,7 @@ impl Machine {
         Self {
             random: Random::new(seed, fabric.number().0),
             queues: BTreeMap::new(),
+            register: None,
             fabric: Some(fabric),
             memory,
             keys,
@@ -128,6 +132,13 @@ impl Machine {
                         tracing::debug!(%from, queue = frame.target, "a frame for no queue pair");
                     }
                 }
+            }
+        }
+        if let Some(register) = &mut self.register {
+            match register.listen(self.memory.as_ref()) {
+                Ok(heard) => did |= heard,
+                // Its memory goes behind the last queue pair's.
+                Err(gone) => tracing::warn!(%gone, "the doorbell register of a NIC in software"),
             }
         }
         let mut context = Context {

@@ -8,4 +8,5 @@ mod asked;
 mod common;
 mod mistakes;
 mod pair;
+mod registers;
 mod requests;

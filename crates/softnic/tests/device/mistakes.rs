@@ -18,11 +18,11 @@ const PATIENCE: Duration = Duration::from_millis(100);
 fn run(provider: Provider, mistake: u32, adversary: Option<Adversary>) -> (bool, Vec<String>) {
     let mut setup =
         Setup { queues: 1, ..Setup::new(SoftNicConfig { provider, adversary, ..SoftNicConfig::default() }) };
-    if mistake != 0 {
-        setup.budget = Duration::from_secs(1);
-    }
     if mistake == AHEAD {
+        // All is well first, however slow the machine.
         setup.config.doorbell_patience = PATIENCE;
+    } else if mistake != 0 {
+        setup.budget = Duration::from_secs(1);
     }
     let pair = Pair::new(setup);
     // Twice round the ring.

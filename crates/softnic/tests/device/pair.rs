@@ -143,7 +143,7 @@ impl Side {
                 path_mtu: words.path_mtu,
                 means: MEANS_NIC,
                 peer: 1 - rank,
-                padding: 0,
+                immediates: 1,
             }
         };
         let views: Vec<_> = self.queues.iter().zip(&self.own).map(view).collect();
@@ -210,9 +210,13 @@ impl Pair {
 
     pub fn spec(&self) -> KernelSpec {
         let nic = &self.sides[0].nic;
-        KernelSpec::new(&UNIT)
+        let spec = KernelSpec::new(&UNIT)
             .with("RDMA_PROVIDER", nic.provider().number())
-            .with("RDMA_ATOMICS", nic.limits().atomics.number())
+            .with("RDMA_ATOMICS", nic.limits().atomics.number());
+        if self.setup.config.shared_doorbell {
+            return spec.with("RDMA_REGISTER", SoftNicConfig::REGISTER_PLACES);
+        }
+        spec
     }
 
     /// A request of a rank between its heap and its peer's, waiting for nothing.

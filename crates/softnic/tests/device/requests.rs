@@ -12,7 +12,7 @@ use crate::pair::{
 };
 
 /// As it comes, as on a GPU, and adversaries.
-fn configs(seeds: u64) -> Vec<SoftNicConfig> {
+pub(super) fn configs(seeds: u64) -> Vec<SoftNicConfig> {
     let plain = SoftNicConfig { frame_bytes: 1024, window: 3, ..SoftNicConfig::default() };
     let adversary = |seed| SoftNicConfig { adversary: Some(Adversary::new(seed)), ..plain.clone() };
     let copies = SoftNicConfig { placement: Placement::OwnThread, ..plain.clone() };
@@ -37,7 +37,7 @@ fn requests_of_other_providers_do_what_they_say() {
 }
 
 /// One lane of each rank asks for everything once.
-fn every_request(config: SoftNicConfig) {
+pub(super) fn every_request(config: SoftNicConfig) {
     let masked = config.provider == Provider::Mlx5;
     let mut pair = Pair::new(Setup::new(config));
     let payload = pattern(11, 9000);
@@ -121,7 +121,7 @@ fn many_lanes_count_on_small_rings() {
 }
 
 /// Lanes of both ranks add to words of the other.
-fn count(config: SoftNicConfig, wave: u32) {
+pub(super) fn count(config: SoftNicConfig, wave: u32) {
     let pair = Pair::new(Setup { wave, ..Setup::new(config) });
     let (lanes, each) = (64, 6u64);
     let make = |rank| {

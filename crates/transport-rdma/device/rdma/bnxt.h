@@ -91,12 +91,13 @@ struct Bnxt {
         remote_store(grid, queue.sequence_table + place, place * SLOTS << 48 | next << 24 | first);
     }
     ANABRANCH_DEVICE static void mark(const Grid&, const RdmaQueue&, const Request&, u64) {}
-    ANABRANCH_DEVICE static void ring(const Grid& grid, const RdmaQueue& queue, const Request&, u64, u64 next) {
+    ANABRANCH_DEVICE static void record(const Grid&, const RdmaQueue&, u64) {}
+    ANABRANCH_DEVICE static u64 doorbell(const RdmaQueue& queue, const Request&, u64, u64 next) {
         u64 place = next & (queue.entries - 1);
         u64 lap = next / queue.entries & 1;
         if (MISTAKE == CodecMutant::STALE_COLOUR) lap = 0;
         u64 number = queue.number & 0xfffff;
-        flag_store(grid, queue.doorbell, 1ull << VALID_SHIFT | number << 32 | lap << LAP_SHIFT | place * SLOTS);
+        return 1ull << VALID_SHIFT | number << 32 | lap << LAP_SHIFT | place * SLOTS;
     }
 
     ANABRANCH_DEVICE static Progress look(const Grid& grid, const RdmaQueue& queue, u64 completed) {

@@ -78,8 +78,9 @@ struct Ionic {
         u32 head = swap_bytes(code(request.opcode) << 24 | ranges << 16 | flags);
         flag_store(grid, entry(queue, start) + 1, static_cast<u64>(swap_bytes(immediate)) << 32 | head);
     }
-    ANABRANCH_DEVICE static void ring(const Grid& grid, const RdmaQueue& queue, const Request&, u64, u64 next) {
-        flag_store(grid, queue.doorbell, queue.doorbell_value | (next & (queue.entries - 1)));
+    ANABRANCH_DEVICE static void record(const Grid&, const RdmaQueue&, u64) {}
+    ANABRANCH_DEVICE static u64 doorbell(const RdmaQueue& queue, const Request&, u64, u64 next) {
+        return queue.doorbell_value | (next & (queue.entries - 1));
     }
 
     ANABRANCH_DEVICE static Progress look(const Grid& grid, const RdmaQueue& queue, u64 completed) {

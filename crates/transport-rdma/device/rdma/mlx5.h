@@ -129,14 +129,16 @@ struct Mlx5 {
     ANABRANCH_DEVICE static void mark(const Grid&, const RdmaQueue&, const Request&, u64) {}
 
     // ---- doorbell: the record says how far, the register that there is something, with the last control segment's beginning ----
-    ANABRANCH_DEVICE static void ring(const Grid& grid, const RdmaQueue& queue, const Request& request, u64 start, u64 next) {
+    ANABRANCH_DEVICE static void record(const Grid& grid, const RdmaQueue& queue, u64 next) {
         u32 producer = static_cast<u32>(next) & 0xffffu;
         if (MISTAKE == CodecMutant::RECORD_OF_BLOCKS_MORE) producer = (producer + 1) & 0xffffu;
         u32 record = MISTAKE == CodecMutant::LITTLE_ENDIAN_RECORD ? producer : swap_bytes(producer);
         if (MISTAKE != CodecMutant::NO_RECORD) remote_store(grid, queue.doorbell_record + 1, record);
         ANABRANCH_UNLESS(RDMA_RECORD_UNRELEASED) fence_release_system(grid);
+    }
+    ANABRANCH_DEVICE static u64 doorbell(const RdmaQueue& queue, const Request& request, u64 start, u64) {
         Vec16 head = control(queue, request, MISTAKE == CodecMutant::DOORBELL_OF_THE_FIRST ? 0 : start);
-        flag_store(grid, queue.doorbell, static_cast<u64>(head.word[1]) << 32 | head.word[0]);
+        return static_cast<u64>(head.word[1]) << 32 | head.word[0];
     }
 
     // ---- completions: every one overwrites the same 64 bytes, whose last eight are read in one piece ----

@@ -54,9 +54,8 @@ struct Posted {
     ANABRANCH_DEVICE static void mark(const Grid& grid, const RdmaQueue& queue, const Request&, u64 start) {
         flag_store(grid, &slot(queue, start)->stamp, start + 1);
     }
-    ANABRANCH_DEVICE static void ring(const Grid& grid, const RdmaQueue& queue, const Request&, u64, u64 next) {
-        flag_store(grid, queue.doorbell, next);
-    }
+    ANABRANCH_DEVICE static void record(const Grid&, const RdmaQueue&, u64) {}
+    ANABRANCH_DEVICE static u64 doorbell(const RdmaQueue&, const Request&, u64, u64 next) { return next; }
 
     ANABRANCH_DEVICE static Progress look(const Grid& grid, const RdmaQueue& queue, u64 completed) {
         u64 reached = flag_load(grid, queue.completions);

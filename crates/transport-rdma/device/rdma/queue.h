@@ -11,7 +11,10 @@
 // of step 5 are behind the load of step 4 because they depend on what it saw.
 //
 // All steps are one loop, that of `fetch` with the wait for the completion: lanes of a wave may run in lock step, and one that waits
-// must not keep the lane that it waits for from going on (the loop's body does that, not what follows it).
+// must not keep the lane that it waits for from going on: what that one does must be the loop's body, not what follows it (`stays_inside`).
+//
+// All queues of a NIC have one doorbell register, whose value says the queue (but for the host's, each of which has a word). Lanes that
+// have their turn at once, on different queues, therefore ring one by one, each drained before the next one's.
 //
 // `completed` only grows, by whichever lane looks: it is exchanged from the value that the NIC's word was compared with. It is never more
 // than a ring behind the NIC, so that 16 bits of the NIC's count are enough.
@@ -25,6 +28,7 @@
 // never sees that request nor any behind it, and the world is poisoned, so that nobody begins another one.
 #pragma once
 
+#include "rdma/doorbell.h"
 #include "rdma/view.h"
 
 namespace rdma {
@@ -102,10 +106,15 @@ ANABRANCH_DEVICE WaitStatus post_one(const Grid& grid, const WaitContext& wait, 
             }
             if (stage == Stage::TURN) {
                 if (MUTANT != MUTANT_RDMA_OUT_OF_TURN && flag_load(grid, queue.committed) != start) return false;
-                Provider::ring(grid, queue, request, start, start + count);
-                ANABRANCH_UNLESS(RDMA_DOORBELL_UNRELEASED) fence_release_system(grid);
+                Provider::record(grid, queue, start + count);
+                auto ring = [&]() {
+                    store_doorbell(grid, queue, Provider::doorbell(queue, request, start, start + count));
+                    ANABRANCH_UNLESS(RDMA_DOORBELL_UNRELEASED) fence_release_system(grid);
+                };
+                ANABRANCH_TWIN(RDMA_RUNG_TOGETHER) ring();
+                ANABRANCH_UNLESS(RDMA_RUNG_TOGETHER) grid.one_by_one(ring);
                 flag_store(grid, queue.committed, start + count);
-                if (!fetches) return true;
+                if (!fetches) return stays_inside();
                 stage = Stage::COMPLETION;
             }
             if (!is_done(grid, wait, queue, end)) return false;
@@ -113,7 +122,7 @@ ANABRANCH_DEVICE WaitStatus post_one(const Grid& grid, const WaitContext& wait, 
             old = Provider::fetched(request, flag_load(grid, slot));
             fence_release_system(grid);  // the value is read before another lane's comes
             flag_store(grid, slot + 1, 0ull);
-            return true;
+            return stays_inside();
         },
         [&]() {
             if (stage == Stage::TURN) return Missing{queue.peer, start, flag_load(grid, queue.committed)};
@@ -163,8 +172,9 @@ ANABRANCH_DEVICE WaitStatus fetch(const Grid& grid, const WaitContext& wait, con
     return WAIT_OK;
 }
 
-// Waits until everything before the position `end` is done: what was sent may be written again, and is at the peer; what was read is
-// here, and is read behind an acquire (`acquire_after_wait`). One lane.
+// Waits until everything before the position `end` is done: what was sent may be written again, and the peer's NIC has it, which is not
+// to say that it is in memory: what makes it visible there is a later write, value or atomic operation of the same queue pair (docs,
+// "What a NIC's completion says"). What was read is here, and is read behind an acquire (`acquire_after_wait`). One lane.
 ANABRANCH_DEVICE WaitStatus wait_done(const Grid& grid, const WaitContext& wait, const RdmaQueue& queue, u64 end) {
     WaitStatus status = wait_for(
         grid, wait, PHASE_NIC_DONE, [&]() { return is_done(grid, wait, queue, end); },
@@ -176,7 +186,7 @@ ANABRANCH_DEVICE WaitStatus wait_done(const Grid& grid, const WaitContext& wait,
     return status;
 }
 
-// Waits for everything that was put into the queue before, by any lane that has returned from `post`. One lane.
+// Waits for everything that was put into the queue before, by any lane that has returned from `post`, as `wait_done` does. One lane.
 ANABRANCH_DEVICE WaitStatus quiet(const Grid& grid, const WaitContext& wait, const RdmaQueue& queue) {
     u64 completed = flag_load(grid, queue.completed);
     return wait_done(grid, wait, queue, Provider::end(flag_load(grid, queue.reserved), completed));

@@ -14,7 +14,8 @@ enum Phase : u32 {
     // the status as the provider numbers it
     PHASE_NIC_ERROR = 0x5503,
     PHASE_NIC_UNREGISTERED = 0x5504,  // expected: the local address; seen: bytes
-    PHASE_NIC_UNSUPPORTED = 0x5505,   // expected: the opcode; seen: bytes of its word, value or fetched value
+    // expected: the opcode; seen: bytes of its word, value or fetched value, or of a write whose immediate the peer does not take
+    PHASE_NIC_UNSUPPORTED = 0x5505,
     PHASE_NIC_OUT_OF_RANGE = 0x5506,  // beyond the peer's heap, or off a word's boundary. expected: the remote address; seen: bytes
 };
 
@@ -47,10 +48,17 @@ ANABRANCH_DEVICE RdmaQueue load_queue(const Grid& grid, const RdmaQueue* queue) 
     loaded.path_mtu = private_load(grid, &queue->path_mtu);
     loaded.means = private_load(grid, &queue->means);
     loaded.peer = private_load(grid, &queue->peer);
+    loaded.immediates = private_load(grid, &queue->immediates);
     return loaded;
 }
 
 // The key of the registered range that holds all of `bytes` at `address`; whether there is one.
+//
+// The table may change meanwhile (ranges.rs): a range joins with no bytes, then gets them; one that leaves loses them. Whose range it is
+// keeps it until what was posted with it is done, so that the key that is found is good while the NIC uses it. A lane that looks for
+// another range may see a place's address from before it was given away and its bytes and key from afterwards, where all of that happens
+// between two of its loads; the key is then of another range than the address. The NIC compares both for every access: it moves nothing
+// and the queue pair stops with a protection error, so that this ends in a fault and never in other bytes.
 ANABRANCH_DEVICE bool find_key(const Grid& grid, const RdmaQueue& queue, u64 address, u64 bytes, u32& key) {
     for (u32 i = 0; i < queue.range_count; ++i) {
         const RdmaRange* range = queue.ranges + i;
@@ -64,7 +72,8 @@ ANABRANCH_DEVICE bool find_key(const Grid& grid, const RdmaQueue& queue, u64 add
 }
 
 // Whether a request is one that the NIC would do; if not, it is reported. `key` gets that of its local side, unless it `fetches`: then
-// what it brings goes to a result slot, and it is an operation on a word, or a read of one.
+// what it brings goes to a result slot, and it is an operation on a word, or a read of one. Words and values are in one piece for whoever
+// reads them, so they lie on boundaries of their own size.
 ANABRANCH_DEVICE bool is_allowed(const Grid& grid, const WaitContext& wait, const RdmaQueue& queue, const Request& request, bool fetches,
                                  u32& key) {
     Opcode opcode = request.opcode;
@@ -74,13 +83,14 @@ ANABRANCH_DEVICE bool is_allowed(const Grid& grid, const WaitContext& wait, cons
     bool is_range = has_local(opcode) && !fetches;
     bool is_known = is_range || (is_size && supports(opcode, request.word_bytes) && !(fetches && !is_word && opcode != Opcode::READ));
     u64 before = request.remote - queue.remote_base;
+    if (opcode == Opcode::WRITE_IMMEDIATE && queue.immediates == 0) is_known = false;
     bool is_inside = before <= queue.remote_bytes && bytes <= queue.remote_bytes - before;
     u32 phase = 0;
     u64 expected = request.remote;
     if (!is_known) {
         phase = PHASE_NIC_UNSUPPORTED;
         expected = static_cast<u64>(opcode);
-    } else if (!is_inside || (is_word && request.remote % bytes != 0)) {
+    } else if (!is_inside || (!is_range && request.remote % bytes != 0)) {
         phase = PHASE_NIC_OUT_OF_RANGE;
     } else if (is_range && bytes != 0 && !find_key(grid, queue, request.local, bytes, key)) {
         phase = PHASE_NIC_UNREGISTERED;

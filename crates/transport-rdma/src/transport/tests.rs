@@ -30,6 +30,8 @@ struct Paper {
     /// The most queue pairs that it makes.
     most_queues: u32,
     orders_reads: bool,
+    provider: Provider,
+    immediates: bool,
 }
 
 #[derive(Debug)]
@@ -39,11 +41,16 @@ struct PaperKey(Arc<Counts>);
 struct PaperQueue {
     counts: Arc<Counts>,
     entries: u32,
+    path_mtu: AtomicU32,
 }
 
 impl NicDriver for Paper {
     fn provider(&self) -> Provider {
-        Provider::Mlx5
+        self.provider
+    }
+
+    fn takes_immediates(&self) -> bool {
+        self.immediates
     }
 
     fn describe(&self) -> String {
@@ -69,7 +76,8 @@ impl NicDriver for Paper {
             return Err(NicError::NoNic { reasons });
         }
         self.counts.queues.fetch_add(1, Ordering::Relaxed);
-        Ok(Arc::new(PaperQueue { counts: Arc::clone(&self.counts), entries: spec.entries }))
+        let (counts, path_mtu) = (Arc::clone(&self.counts), AtomicU32::new(4096));
+        Ok(Arc::new(PaperQueue { counts, entries: spec.entries, path_mtu }))
     }
 }
 
@@ -95,6 +103,8 @@ impl NicQueue for PaperQueue {
     }
 
     fn connect(&self, _: GlobalRank, _: &[u8]) -> Result<(), NicError> {
+        // The path has less than this end could do.
+        self.path_mtu.store(1024, Ordering::Relaxed);
         Ok(())
     }
 
@@ -107,7 +117,7 @@ impl NicQueue for PaperQueue {
             doorbell: DeviceAddress::NULL,
             sequence_table: DeviceAddress::NULL,
             number: 3,
-            path_mtu: 1024,
+            path_mtu: self.path_mtu.load(Ordering::Relaxed),
             doorbell_value: 0,
         }
     }
@@ -161,12 +171,24 @@ impl Bench {
     }
 
     fn with(limits: NicLimits, most_queues: u32, orders_reads: bool) -> Self {
+        Self::of(|nic| Paper { limits, most_queues, orders_reads, ..nic }, RdmaConfig::default())
+    }
+
+    /// With another NIC and configuration.
+    fn of(nic: impl FnOnce(Paper) -> Paper, config: RdmaConfig) -> Self {
         let machine = HostMachine::new(HostConfig::default()).unwrap();
         let device = machine.runtime().device(DeviceOrdinal(0)).unwrap();
         let heap = device.allocate(4096).unwrap();
         let counts = Arc::<Counts>::default();
-        let nic = Paper { counts: Arc::clone(&counts), limits, most_queues, orders_reads };
-        let transport = RdmaTransport::new(device, peer(0), 2, Ok(Arc::new(nic)), RdmaConfig::default());
+        let plain = Paper {
+            counts: Arc::clone(&counts),
+            limits: LIMITS,
+            most_queues: u32::MAX,
+            orders_reads: true,
+            provider: Provider::Mlx5,
+            immediates: false,
+        };
+        let transport = RdmaTransport::new(device, peer(0), 2, Ok(Arc::new(nic(plain))), config);
         Self { transport, counts, heap }
     }
 
@@ -286,4 +308,51 @@ fn what_brings_values_is_refused_where_nothing_orders_it_before_its_completion()
     let reason = |bench: &Bench| bench.transport.reaches(&peer(1)).unwrap().reason;
     assert!(reason(&unordered).contains("no gets nor fetches"), "{}", reason(&unordered));
     assert!(!reason(&ordered).contains("no gets"), "{}", reason(&ordered));
+}
+
+#[test]
+fn a_nic_without_atomic_operations_is_refused_with_the_reason() {
+    let bench = Bench::new(NicLimits { atomics: Atomics::None, ..LIMITS });
+    for operation in Operation::ALL {
+        assert_eq!(bench.transport.support(*operation, Scope::Thread), Support::Unsupported, "{operation}");
+    }
+    let reason =
+        "atomic operations: 0 given, at least fetch-and-add and compare-and-swap allowed on a NIC on paper";
+    let text = bench.transport.reaches(&peer(1)).unwrap_err().to_string();
+    assert!(text.contains(reason), "{text}");
+    let text = anabranch_hip::with_causes(&bench.export().unwrap_err());
+    assert!(text.contains(reason), "{text}");
+    assert_eq!(bench.counts.now(), (0, 0));
+}
+
+#[test]
+fn rings_are_no_longer_than_the_provider_counts() {
+    let refused = |provider, entries| {
+        let config = RdmaConfig { entries, ..RdmaConfig::default() };
+        let bench = Bench::of(|nic| Paper { provider, ..nic }, config);
+        bench.transport.reaches(&peer(1)).err().map(|refusal| refusal.to_string())
+    };
+    for provider in Provider::ALL {
+        let most = if provider == Provider::Bnxt { 16 << 10 } else { 32 << 10 };
+        assert_eq!(refused(provider, most), None, "{provider}");
+        let text = refused(provider, 2 * most).unwrap();
+        let wanted = format!("entries of a send queue: {} given, a power of two from 16 to {most}", 2 * most);
+        assert!(text.contains(&wanted), "{provider}: {text}");
+    }
+}
+
+#[test]
+fn kernels_learn_the_packet_that_both_ends_agreed_on_and_who_takes_immediates() {
+    for immediates in [false, true] {
+        let bench = Bench::of(|nic| Paper { immediates, ..nic }, RdmaConfig::default());
+        bench.export().unwrap();
+        let seen = |bench: &Bench| {
+            let views = bench.transport.queues(GlobalRank::new(1), 1);
+            views.iter().map(|view| (view.path_mtu, view.immediates)).collect::<Vec<_>>()
+        };
+        let queues = RdmaConfig::default().queues as usize;
+        assert_eq!(seen(&bench), vec![(4096, u32::from(immediates)); queues]);
+        bench.transport.open(&peer(1), &offer_of_rank_1().encode(), 4096).unwrap();
+        assert_eq!(seen(&bench), vec![(1024, u32::from(immediates)); queues]);
+    }
 }

@@ -46,6 +46,8 @@ pub(crate) struct Setup {
     pub(crate) first: u64,
     pub(crate) doorbell_value: u64,
     pub(crate) wave: u32,
+    /// The peer takes immediate values.
+    pub(crate) immediates: bool,
 }
 
 impl Setup {
@@ -59,6 +61,7 @@ impl Setup {
             first: 0,
             doorbell_value: 0,
             wave: 1,
+            immediates: true,
         }
     }
 
@@ -167,7 +170,7 @@ impl Bench {
                 path_mtu: 1024,
                 means: MEANS_NIC,
                 peer: PEER,
-                padding: 0,
+                immediates: u32::from(setup.immediates),
             }
         };
         let views: Vec<_> = queues.iter().map(view).collect();

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use anabranch_hip_jit::isa::{check_disassembly, disassemble};
+use anabranch_hip_jit::isa::{check_disassembly, disassemble, is_in_loop};
 use anabranch_hip_jit::lint::lint_source;
 use anabranch_hip_jit::{CodeObject, Error, KernelSpec, KernelUnit, PRELUDE, Target, ToolSearch, mutant};
 use anabranch_hip_jit::{DevicePointer, DeviceStruct as _, control::WaitControl, device_struct};
@@ -118,10 +118,11 @@ fn a_unit_says_its_provider_and_its_atomics() {
 
 /// What matters of the code that makes an entry known, in its order: stores of 16 bytes (`E`, an entry's), of 4 (`R`, a doorbell
 /// record's), of 8 (`F`, a doorbell, stamp or position), write-backs of caches at system scope (`W`), and waits for all stores
-/// (`w`, once however many there are in a row).
-fn order_of_stores(text: &str) -> String {
+/// (`w`, once however many there are in a row). With the line of each.
+fn order_of_stores(text: &str) -> (String, Vec<u32>) {
     let mut order = String::new();
-    for line in text.lines().map(str::trim) {
+    let mut lines = Vec::new();
+    for (line, number) in text.lines().map(str::trim).zip(1..) {
         let event = match line.split_whitespace().next() {
             Some("global_store_dwordx4") => 'E',
             Some("global_store_dwordx2") => 'F',
@@ -130,35 +131,81 @@ fn order_of_stores(text: &str) -> String {
             Some("s_waitcnt") if line.contains("vmcnt(0)") => 'w',
             _ => continue,
         };
-        order.push(event);
-    }
-    // Waits for loads are waits for stores, too.
-    let once = |mut order: String| {
-        while order.contains("ww") {
-            order = order.replace("ww", "w");
+        // Waits for loads are waits for stores, too.
+        if event == 'w' && order.ends_with('w') {
+            continue;
         }
-        order
-    };
-    once(once(order).replace(FAULT, ""))
+        order.push(event);
+        lines.push(number);
+        if order.ends_with(FAULT) {
+            order.truncate(order.len() - FAULT.len());
+            lines.truncate(order.len());
+        }
+    }
+    (order, lines)
 }
 
 /// A fault record, its release, and the words that say that it is there.
 const FAULT: &str = "RRFRRFFFFWwFF";
 
+fn one(provider: Provider, broken: Option<&str>) -> KernelSpec {
+    let spec = KernelSpec::new(&ONE).with("RDMA_PROVIDER", provider.number()).with("RDMA_ATOMICS", 0);
+    match broken {
+        Some(broken) => spec.with("PRELUDE_MUTANT", mutant(broken).unwrap()),
+        None => spec,
+    }
+}
+
 /// Whether the sequence is in the code of one request, once, for both targets; `None` without a compiler.
 fn has(provider: Provider, broken: Option<&str>, sequence: &str) -> Option<bool> {
-    let mut spec = KernelSpec::new(&ONE).with("RDMA_PROVIDER", provider.number()).with("RDMA_ATOMICS", 0);
-    if let Some(broken) = broken {
-        spec = spec.with("PRELUDE_MUTANT", mutant(broken).unwrap());
-    }
     let mut all = true;
     for target in ["gfx942", "gfx950"] {
-        let text = disassembled(&spec, target)?;
-        let order = order_of_stores(&text);
+        let text = disassembled(&one(provider, broken), target)?;
+        let (order, _) = order_of_stores(&text);
         println!("{provider}, {broken:?}, {target}: {order}");
         all &= order.matches(sequence).count() == 1;
     }
     Some(all)
+}
+
+/// The code of one request from its first store on, whose last two are the doorbell and `committed`.
+const SEQUENCES: [(Provider, &str); 4] = [
+    // Entry, record, doorbell, `committed`.
+    (Provider::Mlx5, "EEEWwRWwFWwF"),
+    // Entry with its sequence numbers, doorbell, `committed`.
+    (Provider::Bnxt, "FFFFFFFWwFWwF"),
+    // Entry, the word with its colour, doorbell, `committed`.
+    (Provider::Ionic, "FEEEWwFWwFWwF"),
+    // Request, stamp, doorbell, `committed`.
+    (Provider::Posted, "FFFFRRRRRRWwFWwFWwF"),
+];
+
+/// Lanes of a wave may run in lock step, and wait for each other: what one waits for is stored in the loop that waits, else the other
+/// does it when all have left the loop, and nobody does. And lanes with queues of their own ring in a loop of its own, one by one: their
+/// queues have one register, of which the stores of one instruction are one.
+#[test]
+fn lanes_ring_one_by_one_and_commit_in_the_loop_that_waits_for_it() {
+    // Whether `committed` is stored in a loop, and the doorbell in one that does not go on to that.
+    let found = |provider, sequence: &str, broken, target| {
+        let text = disassembled(&one(provider, broken), target)?;
+        let (order, lines) = order_of_stores(&text);
+        let at = order.find(sequence).unwrap_or_else(|| panic!("{provider}, {broken:?}: {order}"));
+        let stores = &lines[at..][..sequence.len()];
+        let (doorbell, committed) = (stores[sequence.len() - 4], stores[sequence.len() - 1]);
+        Some((is_in_loop(&text, committed, &[]), is_in_loop(&text, doorbell, &[committed])))
+    };
+    for (provider, sequence) in SEQUENCES {
+        for target in ["gfx942", "gfx950"] {
+            for (broken, expected) in [
+                (None, (true, true)),
+                (Some("DONE_BEHIND_THE_LOOP"), (false, true)),
+                (Some("RDMA_RUNG_TOGETHER"), (true, false)),
+            ] {
+                let Some(found) = found(provider, sequence, broken, target) else { return };
+                assert_eq!(found, expected, "{provider} for {target}, {broken:?}");
+            }
+        }
+    }
 }
 
 /// Each thing that a NIC must see before another is released before that is stored, for each provider; and the twin that leaves a
@@ -168,16 +215,12 @@ fn each_store_that_a_nic_waits_for_is_behind_a_release_of_those_before() {
     let mlx5 = ["RDMA_ENTRY_UNRELEASED", "RDMA_RECORD_UNRELEASED", "RDMA_DOORBELL_UNRELEASED"];
     let marked = ["RDMA_ENTRY_UNRELEASED", "RDMA_MARK_UNRELEASED", "RDMA_DOORBELL_UNRELEASED"];
     let plain = ["RDMA_ENTRY_UNRELEASED", "RDMA_DOORBELL_UNRELEASED"];
-    for (provider, sequence, broken) in [
-        // Entry, record, doorbell, `committed`.
-        (Provider::Mlx5, "EEEWwRWwFWwF", &mlx5[..]),
-        // Entry with its sequence numbers, doorbell, `committed`.
-        (Provider::Bnxt, "FFFFFFFWwFWwF", &plain[..]),
-        // Entry, the word with its colour, doorbell, `committed`.
-        (Provider::Ionic, "FEEEWwFWwFWwF", &marked[..]),
-        // Request, stamp, doorbell, `committed`.
-        (Provider::Posted, "FFFFRRRRRRWwFWwFWwF", &marked[..]),
-    ] {
+    for (provider, sequence) in SEQUENCES {
+        let broken = match provider {
+            Provider::Mlx5 => &mlx5[..],
+            Provider::Bnxt => &plain[..],
+            Provider::Ionic | Provider::Posted => &marked[..],
+        };
         let Some(right) = has(provider, None, sequence) else { return };
         assert!(right, "{provider}");
         for broken in broken {

@@ -239,13 +239,21 @@ fn a_failed_queue_pair_is_a_fault_that_says_which_entry_and_why() {
 fn what_cannot_be_done_is_a_fault_and_nothing_moves() {
     use device::{PHASE_NIC_OUT_OF_RANGE, PHASE_NIC_UNREGISTERED, PHASE_NIC_UNSUPPORTED};
     type Ask = fn(&Bench) -> AskedRequest;
-    let cases: [(Provider, Ask, u32, u64); 13] = [
+    let cases: [(Provider, Ask, u32, u64); 16] = [
         (Provider::Mlx5, |bench| bench.ask(WRITE, 0, MEMORY as u64, 1), PHASE_NIC_OUT_OF_RANGE, 1),
         (Provider::Mlx5, |bench| bench.ask(READ, 0, MEMORY as u64 - 7, 8), PHASE_NIC_OUT_OF_RANGE, 8),
         (Provider::Mlx5, |bench| bench.ask(READ, 0, u64::MAX, 8), PHASE_NIC_OUT_OF_RANGE, 8),
         (Provider::Mlx5, |bench| bench.ask(WRITE, 0, 0, u64::MAX), PHASE_NIC_OUT_OF_RANGE, u64::MAX),
         (Provider::Mlx5, |bench| bench.word(SWAP, 4, 8, 1, 0), PHASE_NIC_OUT_OF_RANGE, 8),
         (Provider::Mlx5, |bench| bench.word(SWAP, 2, 4, 1, 0), PHASE_NIC_OUT_OF_RANGE, 4),
+        (Provider::Ionic, |bench| bench.ask(WRITE_VALUE, 0, 4, 8), PHASE_NIC_OUT_OF_RANGE, 8),
+        (Provider::Bnxt, |bench| bench.ask(WRITE_VALUE, 0, 1, 2), PHASE_NIC_OUT_OF_RANGE, 2),
+        (
+            Provider::Mlx5,
+            |bench| AskedRequest { how: FETCH, ..bench.ask(READ, 0, 2, 4) },
+            PHASE_NIC_OUT_OF_RANGE,
+            4,
+        ),
         (Provider::Mlx5, |bench| bench.ask(WRITE, MEMORY as u64 - 1, 0, 2), PHASE_NIC_UNREGISTERED, 2),
         (Provider::Posted, |bench| bench.ask(READ, u64::MAX, 0, 2), PHASE_NIC_UNREGISTERED, 2),
         (Provider::Mlx5, |bench| bench.word(SWAP, 0, 2, 1, 0), PHASE_NIC_UNSUPPORTED, 2),
@@ -270,6 +278,15 @@ fn what_cannot_be_done_is_a_fault_and_nothing_moves() {
             "case {index}"
         );
         assert_eq!(state(&bench), before, "case {index}");
+    }
+    // A peer that takes no immediate values, with bytes before one and without.
+    for bytes in [0, 8] {
+        let bench = Bench::new(Setup { immediates: false, ..Setup::new(Provider::Mlx5) });
+        let before = state(&bench);
+        let outcomes = bench.run(&bench.spec(), &[bench.ask(WRITE_IMMEDIATE, 0, 0, bytes)], 1, 1);
+        let fault = bench.fault().map(|fault| (fault.phase, fault.expected, fault.seen));
+        assert_eq!((outcomes[0].status, fault), (1, Some((PHASE_NIC_UNSUPPORTED, 1, bytes))));
+        assert_eq!(state(&bench), before);
     }
     // Without atomic operations there are none.
     let bench = Bench::new(Setup { atomics: Atomics::None, ..Setup::new(Provider::Mlx5) });

@@ -88,7 +88,7 @@ ANABRANCH_DEVICE WaitStatus post_piece(const Grid& grid, const WaitContext& wait
             flag_store(grid, queue.doorbell, end);
             ANABRANCH_UNLESS(SDMA_DOORBELL_UNRELEASED) fence_release_system(grid);
             flag_store(grid, queue.committed, end);
-            return true;
+            return stays_inside();
         },
         [&]() { return placed ? Missing{queue.peer, start, flag_load(grid, queue.committed)} : Missing{queue.peer, end, read}; });
 }
