@@ -9,7 +9,7 @@ use anabranch::ccl::call::Shape;
 use anabranch::ccl::plan::Limits;
 use anabranch::ccl::{Collective, DataType, LocationKind, Plan as CollectivePlan, ReduceOp, Table};
 use anabranch::ep::plan::{DeviceLimits, Geometry};
-use anabranch::ep::{CombineSource, EpConfig, Mode, NodeMap, Plan};
+use anabranch::ep::{CombineSource, EpConfig, Mode, Nodes, Plan};
 use expect_test::expect_file;
 
 /// A GPU with 132 multiprocessors and waves of 32 lanes.
@@ -104,7 +104,7 @@ fn exchanges(limits: &DeviceLimits) -> String {
     );
     let base = || EpConfig::new(7168, 256, 8, 4096);
     let two_nodes = |mut config: EpConfig| {
-        config.nodes = Some(NodeMap::new(&[0, 0, 0, 0, 1, 1, 1, 1]));
+        config.nodes = Some(Nodes::new(&[0, 0, 0, 0, 1, 1, 1, 1]));
         config
     };
     let compact = base().mode(Mode::Compact);

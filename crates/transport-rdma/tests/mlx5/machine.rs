@@ -98,6 +98,7 @@ fn peer(rank: u32, pci: &str) -> PeerInfo {
         device: 0,
         pci: pci.to_owned(),
         arch: "gfx942".to_owned(),
+        nics_of: HostIdentity(format!("machine {rank}")),
     }
 }
 
