@@ -1,9 +1,9 @@
 #!/bin/sh
-# What bench.sh runs in its guest: ranks of the host runtime that count as two machines, the first with rxe0 and the second with rxe1, whose
-# requests threads of the host post. It has busybox alone.
+# What bench.sh runs in its guest: ranks of the host runtime that count as two machines, those of the first with rxe0 and those of the second
+# with rxe1, whose requests threads of the host post. It has busybox alone.
 set -u
 export HOME=/tmp
-settings='--runtime host --ranks 2 --nodes 2 --json --set kernels.cache=/kernels --set kernels.compile=deny --set heap.bytes=64MiB
+settings='--runtime host --nodes 2 --json --set kernels.cache=/kernels --set kernels.compile=deny --set heap.bytes=64MiB
     --set transport.rdma.driver=verbs --set transport.rdma.nics=rxe'
 
 now() { cut -d' ' -f1 /proc/uptime; }
@@ -15,22 +15,23 @@ fail() {
 # Runs a command whose rows all have to be verified, and shows what each says.
 verified() {
     # shellcheck disable=SC2086 # words
-    "$@" $settings >/tmp/rows 2>/tmp/said || fail "$* ended with $? and says: $(cat /tmp/said)"
+    "$@" --ranks 4 $settings >/tmp/rows 2>/tmp/said || fail "$* ended with $? and says: $(cat /tmp/said)"
     [ -s /tmp/rows ] || fail "$* measured nothing"
     ! grep -v '"verified":true' /tmp/rows || fail "$*: not verified"
     sed 's/"us_p99".*//' /tmp/rows
 }
 
-step "routes: each rank has a NIC of its own, and reaches the other through it"
+step "routes: each machine has a NIC of its own, and reaches the other through it"
 # shellcheck disable=SC2086
-anabranch topo $settings >/tmp/routes 2>/tmp/said || fail "the ranks do not join: $(cat /tmp/said)"
-for rank in 0 1; do
-    grep -q "\"from\":$rank,\"to\":$((1 - rank)),.*\"transport\":\"rdma\".*of rxe$rank to rank" /tmp/routes ||
-        fail "rank $rank does not reach the other through rxe$rank: $(cat /tmp/routes)"
+anabranch topo --ranks 4 $settings >/tmp/routes 2>/tmp/said || fail "the ranks do not join: $(cat /tmp/said)"
+for rank in 0 1 2 3; do
+    other=$(((rank + 2) % 4)) nic=rxe$((rank / 2))
+    grep -q "\"from\":$rank,\"to\":$other,.*\"transport\":\"rdma\".*of $nic to rank" /tmp/routes ||
+        fail "rank $rank does not reach rank $other through $nic: $(cat /tmp/routes)"
 done
 
 step "collectives"
-verified anabranch bench ccl --op all_gather,all_reduce,all_to_all --sizes 1K,64K --iters 2
+verified anabranch bench ccl --op all_gather,all_reduce,all_to_all --sizes 64K --iters 2
 
 step "dispatch and combine"
 verified anabranch bench ep --tokens 8 --hidden 1024 --experts 16 --iters 2
@@ -41,7 +42,7 @@ ANABRANCH_SECRET="$(cat /proc/sys/kernel/random/uuid /proc/sys/kernel/random/uui
 export ANABRANCH_SECRET ANABRANCH_BOOTSTRAP=127.0.0.1:29400 ANABRANCH_WORLD_SIZE=2 ANABRANCH_LOCAL_WORLD_SIZE=2
 start() {
     # shellcheck disable=SC2086
-    ANABRANCH_RANK=$1 ANABRANCH_LOCAL_RANK=$1 anabranch bench-rank ccl --op all_gather,all_to_all,all_reduce,reduce_scatter --sizes 1K --iters 3 $settings \
+    ANABRANCH_RANK=$1 ANABRANCH_LOCAL_RANK=$1 anabranch bench-rank ccl --ranks 2 --op all_gather,all_to_all,all_reduce,reduce_scatter --sizes 1K --iters 3 $settings \
         >"/tmp/rows$1" 2>"/tmp/said$1" &
 }
 
