@@ -49,9 +49,10 @@ impl Register {
             memory.write(address, &[0; 8])?;
             self.heard += 1;
             did = true;
-            match self.doorbells.get(&self.queue_of(value)) {
-                Some(doorbell) => memory.write(*doorbell, &value)?,
-                None => tracing::warn!(?value, "a doorbell for no queue pair of a NIC in software"),
+            if let Some(doorbell) = self.doorbells.get(&self.queue_of(value)) {
+                memory.write(*doorbell, &value)?;
+            } else {
+                tracing::warn!(?value, "a doorbell for no queue pair of a NIC in software");
             }
         }
     }

@@ -6,7 +6,7 @@ use anabranch_hip_jit::mutant;
 use anabranch_softnic::SoftNicConfig;
 use anabranch_transport_rdma::{Provider, device};
 
-use crate::pair::{AskedRequest, FETCH_ADD, Pair, Setup};
+use crate::pair::{AskedRequest, FETCH_ADD, Pair, Setup, Side};
 use crate::requests::{configs, count, every_request};
 
 const PROVIDERS: [Provider; 3] = [Provider::Mlx5, Provider::Bnxt, Provider::Ionic];
@@ -46,7 +46,7 @@ fn each_with_its_queue(provider: Provider, broken: bool) -> Option<(Vec<String>,
         pair.spec()
     };
     let outcomes = pair.run(&spec, [&requests, &[]], 4, wave);
-    let stopped = pair.sides.iter().flat_map(|side| side.stopped()).collect::<Vec<_>>();
+    let stopped = pair.sides.iter().flat_map(Side::stopped).collect::<Vec<_>>();
     let faults =
         pair.sides.iter().filter_map(|side| side.fault().map(|fault| fault.phase)).collect::<Vec<_>>();
     if outcomes[0].iter().all(|outcome| outcome.status == 0) && stopped.is_empty() && faults.is_empty() {
