@@ -256,6 +256,19 @@ impl Ranks {
             .collect()
     }
 
+    /// Positions that each queue pair of a rank to a peer has given to requests.
+    pub(crate) fn posted(&self, rank: u32, peer: u32) -> Vec<u64> {
+        let own = &self.all[rank as usize];
+        let queues = own.rdma.as_ref().unwrap().queues(GlobalRank::new(peer), peer);
+        let read = |queue: &RdmaQueue| {
+            let mut word = [0; 8];
+            // SAFETY: the queue pair's word, which stays while the transport does.
+            unsafe { own.device.read_memory(queue.reserved.address(), &mut word) }.unwrap();
+            u64::from_le_bytes(word)
+        };
+        queues.iter().map(read).collect()
+    }
+
     /// The unit, compiled for how these ranks reach each other.
     pub(crate) fn spec(&self, unit: &'static KernelUnit) -> KernelSpec {
         if let Some((provider, atomics)) = self.all[0].rdma.as_ref().and_then(RdmaTransport::format) {
