@@ -32,7 +32,8 @@ pub struct JitConfig {
     /// Whether to compile at all.
     pub compile: CompileMode,
     /// For development: headers and `<unit>.hip` are taken from here where they exist, from this folder, its `device`
-    /// and `kernels`, and those of each folder below its `crates`. What is read is part of the key.
+    /// and `kernels`, and those of each folder below its `crates`; a header `ep/routing.h` also from `crates/ep/kernels`.
+    /// What is read is part of the key.
     pub source_dir: Option<PathBuf>,
     /// Options behind the tool chain's own ones.
     pub extra_options: Vec<String>,
