@@ -253,7 +253,7 @@ impl Team {
         match launched {
             Ok(()) | Err(Error::Fault(_) | Error::Left) => {}
             Err(ref error) => {
-                self.world().poison(&format!("what was put by NIC cannot be completed: {error}"))
+                self.world().poison(&format!("what was put by NIC cannot be completed: {error}"));
             }
         }
         launched
