@@ -148,7 +148,7 @@ ANABRANCH_DEVICE u32 opaque(u32 value) {
 template <class Body>
 ANABRANCH_DEVICE void one_by_one(u32 thread, Body body) {
     for (u32 waits = 1; waits != 0; waits = opaque(waits)) {
-        if (__builtin_amdgcn_readfirstlane(thread) != thread) continue;
+        if (static_cast<u32>(__builtin_amdgcn_readfirstlane(thread)) != thread) continue;
         body();
         waits = 0;
     }
