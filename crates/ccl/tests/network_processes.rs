@@ -90,9 +90,10 @@ fn processes_on_several_machines() {
 fn a_killed_process_is_named_by_all() {
     if let Some(role) = role() {
         let world = join(&role, "unix", 0, Path::new(&role.argument));
-        calls(&world, 1).unwrap();
+        // It may be killed while others are still at the end of the first.
+        let first = calls(&world, 1);
         say("ready", "");
-        let error = calls(&world, 10_000).unwrap_err();
+        let error = first.and_then(|()| calls(&world, 10_000)).unwrap_err();
         say("failed", &with_causes(&error));
         return;
     }

@@ -20,7 +20,6 @@ use anabranch_shmem::{RankError, RankSetup, World, WorldConfig, spawn_threads};
 /// One cache for all tests of the workspace, so that a kernel is compiled once.
 pub fn jit() -> Jit {
     let mut config = JitConfig::new(cache());
-    // A busy machine takes minutes for a large kernel, and no test is about that.
     config.compile_deadline = Duration::from_secs(600);
     Jit::new(config, tools())
 }
