@@ -1,9 +1,9 @@
-//! A NIC that takes commands and keeps them.
+//! A NIC that takes commands and keeps them. It checks their order, and executes no entries.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -20,6 +20,9 @@ pub(crate) const COMPLETION_QUEUE: u32 = 0x0012_3456;
 pub(crate) const QUEUE_PAIR: u32 = 0x00ab_cdef;
 pub(crate) const MAC: [u8; 6] = [0x02, 0x42, 0x0a, 0x0b, 0x0c, 0x0d];
 
+/// Where the doorbell is in a page of registers, in bytes.
+const DOORBELL: usize = 0x800;
+
 /// What the NIC was told, in order, and what it says.
 #[derive(Debug, Default)]
 pub(crate) struct State {
@@ -34,6 +37,8 @@ pub(crate) struct State {
     held: Mutex<Option<(Sender<()>, Receiver<()>)>>,
     /// The state of each queue pair by its number.
     states: Mutex<BTreeMap<u32, QueueState>>,
+    /// The pages of registers that were given.
+    pages: Mutex<Vec<Arc<Registers>>>,
 }
 
 /// States of a queue pair, in the order in which commands take it through them.
@@ -95,6 +100,17 @@ impl Fake {
         Held { asked, go }
     }
 
+    /// The queue pairs that may send, by number.
+    pub(crate) fn sending(&self) -> Vec<u32> {
+        let states = locked(&self.0.states);
+        states.iter().filter(|(_, state)| **state == QueueState::Send).map(|(number, _)| *number).collect()
+    }
+
+    /// What was stored last at the doorbell of each page.
+    pub(crate) fn rung(&self) -> Vec<u64> {
+        locked(&self.0.pages).iter().map(|page| page.0[DOORBELL / 8].load(Ordering::Acquire)).collect()
+    }
+
     /// The calls by name.
     pub(crate) fn calls(&self) -> Vec<String> {
         locked(&self.0.log).iter().map(|(name, _)| name.clone()).collect()
@@ -152,11 +168,12 @@ impl fmt::Debug for Live {
 }
 
 /// A page of registers.
+#[derive(Debug)]
 #[repr(align(4096))]
-struct Registers([u8; 4096]);
+struct Registers([AtomicU64; 512]);
 
 struct FakePage {
-    registers: Box<Registers>,
+    registers: Arc<Registers>,
     _live: Live,
 }
 
@@ -173,7 +190,7 @@ impl DevxDoorbell for FakePage {
 
     fn mapped(&self) -> (NonNull<u8>, NonNull<u8>) {
         let start = NonNull::from(&self.registers.0).cast::<u8>();
-        (start, start.map_addr(|address| address.checked_add(0x800).unwrap()))
+        (start, start.map_addr(|address| address.checked_add(DOORBELL).unwrap()))
     }
 }
 
@@ -258,7 +275,9 @@ impl Devx for Fake {
 
     fn allocate_doorbell(&self) -> Result<Box<dyn DevxDoorbell>> {
         self.note("alloc_uar", &[], &mut [])?;
-        Ok(Box::new(FakePage { registers: Box::new(Registers([0; 4096])), _live: self.made() }))
+        let registers = Arc::new(Registers([const { AtomicU64::new(0) }; 512]));
+        locked(&self.0.pages).push(Arc::clone(&registers));
+        Ok(Box::new(FakePage { registers, _live: self.made() }))
     }
 
     fn event_queue(&self) -> Result<u32> {

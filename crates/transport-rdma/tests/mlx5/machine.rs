@@ -230,7 +230,9 @@ fn two_ranks_connect_their_queue_pairs_by_what_they_offer() {
         // A page of registers for all queue pairs of a NIC; rings and records of their own.
         assert_eq!(queues[0].doorbell, queues[1].doorbell);
         assert_ne!(queues[0].doorbell_record, queues[1].doorbell_record);
-        assert_ne!(queues[0].number, queues[1].number);
+        let (one, other) = (queues[0].number.min(queues[1].number), queues[0].number.max(queues[1].number));
+        assert_eq!(fake.sending(), [one, other]);
+        assert_eq!(fake.rung(), [0], "no kernel has run");
     }
     drop(transports);
     assert_eq!(fakes.map(|fake| fake.live()), [0, 0]);

@@ -163,16 +163,13 @@ fn served(machine: &Machine, devices: &[DevicePlace], settings: &Settings) -> Ve
     let mut findings = Vec::new();
     for device in devices {
         let name = format!("{} would use", device.name);
-        findings.push(match &device.place {
-            Err(problem) => Finding::missing("nics", name, false, problem.clone()),
-            Ok(_) => match assignments.next() {
-                Some(assignment) => {
-                    findings.extend(opened(machine, device, &assignment, settings));
-                    one(name, &assignment)
-                }
-                None => continue,
-            },
-        });
+        if let Err(problem) = &device.place {
+            findings.push(Finding::missing("nics", name, false, problem.clone()));
+            continue;
+        }
+        let Some(assignment) = assignments.next() else { continue };
+        findings.push(one(name, &assignment));
+        findings.extend(opened(machine, device, &assignment, settings));
     }
     findings
 }
