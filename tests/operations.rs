@@ -54,7 +54,9 @@ fn cell(said: &BTreeMap<(Operation, Scope), Support>, operation: Operation) -> S
 
 fn table(said: &[BTreeMap<(Operation, Scope), Support>]) -> String {
     let mut text = String::from("| operation |");
-    TransportKind::ALL.iter().for_each(|kind| write!(text, " {kind} |").unwrap());
+    for kind in TransportKind::ALL {
+        write!(text, " {kind} |").unwrap();
+    }
     text.push_str("\n|---|---|---|---|\n");
     for operation in Operation::ALL {
         let cells: Vec<String> = said.iter().map(|said| cell(said, *operation)).collect();

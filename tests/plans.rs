@@ -59,9 +59,13 @@ fn collectives(table: Option<&Table>) -> String {
     ];
     let limits = Limits { lanes: 128, packet_threads: 256, bulk_threads: 512, meeting_threads: 32 };
     let mut text = String::from("| collective | memory | members |");
-    SIZES.iter().for_each(|(size, _)| write!(text, " {size} |").unwrap());
+    for (size, _) in &SIZES {
+        write!(text, " {size} |").unwrap();
+    }
     text.push_str("\n|---|---|---|");
-    SIZES.iter().for_each(|_| text.push_str("---|"));
+    for _ in &SIZES {
+        text.push_str("---|");
+    }
     for collective in Collective::ALL {
         for kind in [LocationKind::Local, LocationKind::Symmetric] {
             for members in [2, 4, 8] {

@@ -88,11 +88,11 @@ fn declarations<'a>(lines: &'a [&'a str]) -> Vec<Declaration<'a>> {
             continue;
         }
         let ends = |line: &&str| here(line) && line.ends_with([';', ',', '}', '{']);
-        let head = rest.iter().position(|line| ends(&line)).map_or(rest.len(), |end| end + 1);
+        let head = rest.iter().position(ends).map_or(rest.len(), |end| end + 1);
         let opens = rest[head - 1].ends_with('{');
         let closes = |line: &&str| here(line) && line.trim_start().starts_with('}');
         let length = if opens {
-            rest[head..].iter().position(|line| closes(&line)).map_or(rest.len(), |end| head + end + 1)
+            rest[head..].iter().position(closes).map_or(rest.len(), |end| head + end + 1)
         } else {
             head
         };
@@ -120,21 +120,25 @@ fn items(file: &Path, lines: &[&str], depth: usize, found: &mut Vec<String>) {
         let is_left_out = |attribute: &&str| {
             LEFT_OUT.iter().any(|begins| attribute.replace(' ', "").starts_with(&begins.replace(' ', "")))
         };
-        if attributes.iter().any(|attribute| is_left_out(&attribute)) {
+        if attributes.iter().any(is_left_out) {
             continue;
         }
         let kept: Vec<&str> =
             attributes.into_iter().filter(|one| KEPT.iter().any(|kept| one.starts_with(kept))).collect();
         let mut say = |depth: usize, text: &str, kept: &[&str]| {
             let text = text.trim_end_matches(['{', ';', ',']).trim_end();
-            let after: String = kept.iter().map(|attribute| format!("  {attribute}")).collect();
-            found.push(format!("{}{text}{after}", "    ".repeat(depth)));
+            let mut line = format!("{}{text}", "    ".repeat(depth));
+            for attribute in kept {
+                line.push_str("  ");
+                line.push_str(attribute);
+            }
+            found.push(line);
         };
         let is_public = head.starts_with("pub ");
         let qualifiers = ["pub", "unsafe", "async", "extern", "\"C\"", "const", "auto"];
         let mut words = head
             .split([' ', '<', '!', '('])
-            .skip_while(|word| qualifiers.contains(word) && !(*word == "const" && !head.contains("fn ")));
+            .skip_while(|word| qualifiers.contains(word) && (*word != "const" || head.contains("fn ")));
         match (words.next().unwrap_or_default(), is_public) {
             ("mod", _) => {
                 let name = words.next().unwrap_or_default().trim_end_matches([';', '{']);
@@ -160,8 +164,7 @@ fn items(file: &Path, lines: &[&str], depth: usize, found: &mut Vec<String>) {
             }
             ("macro_rules", _) if !kept.is_empty() => say(depth, &head, &kept),
             ("macro_rules", _) | (_, false) if !is_call(&head) => {}
-            (_, false) => say(depth, &joined(lines), &kept),
-            ("use", true) => say(depth, &joined(lines), &kept),
+            (_, false) | ("use", true) => say(depth, &joined(lines), &kept),
             // Values are no interface, and most are long.
             ("const" | "static", true) => say(depth, head.split(" = ").next().unwrap_or_default(), &kept),
             ("struct" | "union", true) => {

@@ -38,7 +38,7 @@ fn short() -> WorldConfig {
 fn texts_of(machines: &[u32], across: Across, faults: NicFaults, seed: Option<u64>) -> Vec<String> {
     let soft = SoftNicConfig { adversary: seed.map(Adversary::new), ..SoftNicConfig::default() };
     let nics = SoftNics::in_process(soft).with_faults(GlobalRank::new(1), faults);
-    let results = on_machines(machines, 4, nics, &short(), |world| {
+    let results = on_machines(machines, 4, &nics, &short(), |world| {
         let stream = world.device().create_stream()?;
         let mut communicator = Communicator::new(world, world.group(), ccl_config(across))?;
         let mut scratch = Scratch::new(world, &communicator, 1 << 20)?;
@@ -99,7 +99,7 @@ fn a_communicator_that_goes_keeps_its_memory_until_its_puts_are_done() {
     // The first read of each queue pair is done, and the root's chunk; the root does not hear of more.
     let silent = NicFaults { falls_silent_after: Some(3), ..NicFaults::default() };
     let nics = SoftNics::in_process(SoftNicConfig::default()).with_faults(GlobalRank::new(1), silent);
-    let results = on_machines(&[0, 1], 4, nics, &short(), |world| {
+    let results = on_machines(&[0, 1], 4, &nics, &short(), |world| {
         let kept = world.team(world.group())?;
         let before = live(world, &kept)?;
         broadcast_and_go(world)?;
@@ -124,7 +124,7 @@ fn a_communicator_that_goes_keeps_its_memory_until_its_puts_are_done() {
 fn a_communicator_that_goes_gives_its_memory_back_when_its_puts_are_done() {
     for seed in [None, Some(1)] {
         let soft = SoftNicConfig { adversary: seed.map(Adversary::new), ..SoftNicConfig::default() };
-        all_well(on_machines(&[0, 1], 4, SoftNics::in_process(soft), &world_config(), |world| {
+        all_well(on_machines(&[0, 1], 4, &SoftNics::in_process(soft), &world_config(), |world| {
             let kept = world.team(world.group())?;
             let before = live(world, &kept)?;
             for _ in 0..3 {

@@ -58,29 +58,30 @@ fn check(
     cases: &[Case],
 ) -> (usize, usize) {
     let ranks = machines.len() as u32;
-    let results = on_machines(machines, wave, SoftNics::in_process(soft.clone()), &world_config(), |world| {
-        let here = world.rank().index();
-        for (peer, rank) in world.group().members().iter().enumerate() {
-            assert_eq!(world.peer_base(*rank).is_some(), machines[peer] == machines[here], "{peer}");
-        }
-        let stream = world.device().create_stream()?;
-        let mut communicator = Communicator::new(world, world.group(), config(across))?;
-        let mut scratch = Scratch::new(world, &communicator, 1 << 20)?;
-        let mut done = (0, 0);
-        for case in cases {
-            let plan = match communicator.explain(&case.shape(ranks)) {
-                Ok(plan) => plan,
-                Err(Error::Algorithm { .. }) if across == Across::Node => continue,
-                Err(error) => return Err(error),
-            };
-            conformance::run(&mut communicator, &mut scratch, case, &stream)?
-                .unwrap_or_else(|failure| panic!("{case} by {}: {failure}", plan.algorithm));
-            done.0 += 1;
-            done.1 += usize::from(plan.algorithm == Algorithm::NetworkByNode);
-        }
-        scratch.release()?;
-        Ok(done)
-    });
+    let results =
+        on_machines(machines, wave, &SoftNics::in_process(soft.clone()), &world_config(), |world| {
+            let here = world.rank().index();
+            for (peer, rank) in world.group().members().iter().enumerate() {
+                assert_eq!(world.peer_base(*rank).is_some(), machines[peer] == machines[here], "{peer}");
+            }
+            let stream = world.device().create_stream()?;
+            let mut communicator = Communicator::new(world, world.group(), config(across))?;
+            let mut scratch = Scratch::new(world, &communicator, 1 << 20)?;
+            let mut done = (0, 0);
+            for case in cases {
+                let plan = match communicator.explain(&case.shape(ranks)) {
+                    Ok(plan) => plan,
+                    Err(Error::Algorithm { .. }) if across == Across::Node => continue,
+                    Err(error) => return Err(error),
+                };
+                conformance::run(&mut communicator, &mut scratch, case, &stream)?
+                    .unwrap_or_else(|failure| panic!("{case} by {}: {failure}", plan.algorithm));
+                done.0 += 1;
+                done.1 += usize::from(plan.algorithm == Algorithm::NetworkByNode);
+            }
+            scratch.release()?;
+            Ok(done)
+        });
     all_well(results)[0]
 }
 
@@ -123,7 +124,7 @@ fn a_member_that_does_not_come_is_named() {
     let short = WorldConfig { operation_deadline: Duration::from_millis(900), ..world_config() };
     for (machines, across) in [(&[0, 0, 1, 1][..], Across::Node), (&[0, 1, 1, 1], Across::Direct)] {
         let results =
-            on_machines(machines, 4, SoftNics::in_process(SoftNicConfig::default()), &short, |world| {
+            on_machines(machines, 4, &SoftNics::in_process(SoftNicConfig::default()), &short, |world| {
                 let stream = world.device().create_stream()?;
                 let mut communicator = Communicator::new(world, world.group(), config(across))?;
                 let mut scratch = Scratch::new(world, &communicator, 1 << 20)?;

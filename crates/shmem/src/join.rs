@@ -199,8 +199,7 @@ impl World {
             tracing::debug!(rank = world.rank().get(), %route, "route");
         }
         world.probe_nics(|peer| probe_word(number, peer), deadline)?;
-        world.watch_nics()?;
-        Ok(world)
+        world.watch_nics()
     }
 
     /// Leaves: waits for this rank's work in flight, then for all ranks, closes the mappings of the peers' heaps, and returns

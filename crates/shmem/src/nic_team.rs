@@ -13,8 +13,8 @@ use crate::device_api::{BarrierWorkspace, DEVICE_HEADERS};
 use crate::error::{Error, Result};
 use crate::fault::OperationCode;
 use crate::flight::MemoryUse;
+use crate::reach::for_nic;
 use crate::team::{Team, TeamBarrierArgs, TeamView};
-use crate::world::for_nic;
 
 /// Copies of one launch.
 const MOST_COPIES: usize = 32;
@@ -253,7 +253,7 @@ impl Team {
         match launched {
             Ok(()) | Err(Error::Fault(_) | Error::Left) => {}
             Err(ref error) => {
-                self.world().poison(&format!("what was put by NIC cannot be completed: {error}"))
+                self.world().poison(&format!("what was put by NIC cannot be completed: {error}"));
             }
         }
         launched

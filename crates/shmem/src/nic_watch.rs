@@ -57,11 +57,11 @@ impl Connections {
 
 impl World {
     /// Begins to watch, where some peer is reached by NIC. The world is whole.
-    pub(crate) fn watch_nics(&self) -> Result<()> {
+    pub(crate) fn watch_nics(self) -> Result<Self> {
         let inner = &self.inner;
         let is_used = inner.with_connections(|connections| self.uses_nic(connections));
         if !is_used || inner.device.runtime().driver().is_some() {
-            return Ok(());
+            return Ok(self);
         }
         let shared = Arc::new(Shared {
             ended: Mutex::new(false),
@@ -76,7 +76,7 @@ impl World {
         let thread = started.map_err(|source| Error::Thread { what: "the watch of queue pairs", source })?;
         let watch = NicWatch { shared, thread: Some(thread) };
         *inner.nic_watch.lock().unwrap_or_else(PoisonError::into_inner) = Some(watch);
-        Ok(())
+        Ok(self)
     }
 }
 

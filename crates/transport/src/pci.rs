@@ -58,8 +58,6 @@ fn parse(text: &str) -> Option<PciAddress> {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
     use super::*;
 
     #[test]

@@ -24,7 +24,7 @@ pub fn config_on(machine: u32, nics: SoftNics, config: &WorldConfig) -> WorldCon
 pub fn on_machines<T: Send>(
     machines: &[u32],
     wave: u32,
-    nics: SoftNics,
+    nics: &SoftNics,
     config: &WorldConfig,
     work: impl Fn(&World) -> Result<T, Error> + Sync,
 ) -> Vec<Result<T, RankError<Error>>> {
