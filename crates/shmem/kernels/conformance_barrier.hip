@@ -28,9 +28,7 @@ static ANABRANCH_DEVICE void sync_in_turns(const Grid& grid, const shmem::Contex
     }
 }
 
-ANABRANCH_KERNEL(anabranch_shmem_conformance_barrier, BarrierArgs, 256) {
-    shmem::Context context = shmem::make_context(grid, args.team, args.operation, args.first_round);
-    if (args.kind == 2) return sync_in_turns(grid, context, args);
+static ANABRANCH_DEVICE void meet_all(const Grid& grid, const shmem::Context& context, const BarrierArgs& args) {
     u32 threads = grid.block_threads;
     u32 ranks = args.team.size;
     u32 rank = args.team.rank;
@@ -63,4 +61,13 @@ ANABRANCH_KERNEL(anabranch_shmem_conformance_barrier, BarrierArgs, 256) {
         private_store(grid, log + ranks * threads + grid.thread, got);
     }
     private_store(grid, args.statuses + grid.thread, static_cast<u32>(status));
+}
+
+ANABRANCH_KERNEL(anabranch_shmem_conformance_barrier, BarrierArgs, 256) {
+    shmem::Context context = shmem::make_context(grid, args.team, args.operation, args.first_round);
+    if (args.kind == 2) {
+        sync_in_turns(grid, context, args);
+    } else {
+        meet_all(grid, context, args);
+    }
 }
