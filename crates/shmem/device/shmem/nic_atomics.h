@@ -58,9 +58,9 @@ ANABRANCH_DEVICE u64 combined(u64 word, u64 value) {
 template <AtomicOp OP, class Raw>
 ANABRANCH_DEVICE Status fetch_by_nic(const Grid& grid, const Context& context, GroupRank peer, const Raw* word, Raw value, Raw compare,
                                      Raw& old) {
-    static constexpr rdma::Opcode OPCODE = NicOpcode<OP>::VALUE;
-    static constexpr bool IS_MADE = sizeof(Raw) == 8 && rdma::supports(rdma::Opcode::COMPARE_SWAP, 8);
-    static constexpr bool IS_THERE = rdma::supports(OPCODE, sizeof(Raw));
+    constexpr rdma::Opcode OPCODE = NicOpcode<OP>::VALUE;
+    constexpr bool IS_MADE = sizeof(Raw) == 8 && rdma::supports(rdma::Opcode::COMPARE_SWAP, 8);
+    constexpr bool IS_THERE = rdma::supports(OPCODE, sizeof(Raw));
     RdmaQueue queue = rdma::load_queue(grid, nic_entry(grid, context, peer));
     u64 seen = 0;
     WaitStatus done = WAIT_OK;

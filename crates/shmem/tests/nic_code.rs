@@ -1,0 +1,55 @@
+//! The device API by NIC compiles for GPUs without a warning, for providers with all operations and with few; and keeps the rules for
+//! AMD's. Compilers are optional: without one, the test says so and passes.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "says what was not there")]
+
+use std::path::PathBuf;
+
+use anabranch_hip_jit::isa::{check_disassembly, disassemble};
+use anabranch_hip_jit::{Error, Jit, JitConfig, Target, TargetKind, ToolSearch};
+use anabranch_shmem::device_api::conformance::{UNITS, spec};
+use anabranch_shmem::{Atomics, Provider, nic_team_kernel};
+
+/// Compilers of this machine, and NVRTC's Python wheel where somebody unpacked it.
+fn tools() -> ToolSearch {
+    #[expect(clippy::disallowed_methods, reason = "where the wheel lies differs by machine")]
+    let named = std::env::var("ANABRANCH_TEST_PYTHON_SITE").unwrap_or_default();
+    let python_site = std::env::split_paths(&named).filter(|path| path.is_absolute()).collect();
+    let path = ["/usr/local/bin", "/usr/bin", "/bin"].map(PathBuf::from).into();
+    ToolSearch { path, python_site, cuda: vec![PathBuf::from("/usr/local/cuda")], ..ToolSearch::default() }
+}
+
+#[test]
+fn every_unit_by_nic_compiles_for_gpus() {
+    let mut config = JitConfig::new(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("kernels"));
+    config.deny_warnings = true;
+    let jit = Jit::new(config, tools());
+    for target in ["gfx942", "sm_90"] {
+        let target: Target = target.parse().unwrap();
+        'formats: for (provider, atomics) in
+            [(Provider::Mlx5, Atomics::Masked), (Provider::Posted, Atomics::Standard)]
+        {
+            let by_nic = UNITS.map(|unit| {
+                let spec = spec(unit).with("SHMEM_NIC", 1).with("RDMA_PROVIDER", provider.number());
+                spec.with("RDMA_ATOMICS", atomics.number())
+            });
+            for spec in by_nic.into_iter().chain([nic_team_kernel(provider, atomics)]) {
+                let object = match jit.compile(&spec, &target) {
+                    Ok(object) => object,
+                    Err(error @ Error::NoCompiler { .. }) => {
+                        println!("skipped {target}: {error}");
+                        break 'formats;
+                    }
+                    Err(error) => panic!("{} for {target}: {error}", spec.label()),
+                };
+                if target.kind() != TargetKind::Amd {
+                    continue;
+                }
+                match disassemble(&tools(), &object).unwrap() {
+                    Some(text) => assert_eq!(check_disassembly(&text), [], "{}", spec.label()),
+                    None => println!("skipped the code of {}: no llvm-objdump", spec.label()),
+                }
+            }
+        }
+    }
+}
