@@ -126,9 +126,9 @@ const PROBE_ENTRY: &str = "anabranch_nic_probe";
 pub(crate) struct NicKernels {
     pub(crate) barrier: TypedKernel,
     pub(crate) probe: TypedKernel,
+    pub(crate) drain: TypedKernel,
     copies: TypedKernel,
     signal: TypedKernel,
-    drain: TypedKernel,
 }
 
 pub(crate) fn load(world: &crate::World) -> Result<Option<NicKernels>> {
