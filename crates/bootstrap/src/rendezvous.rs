@@ -54,8 +54,8 @@ pub trait Rendezvous: Send + Sync + Debug {
     /// Those of [`Rendezvous::all_gather`].
     fn barrier(&self, group: &Group, tag: &str, deadline: Deadline) -> Result<(), Error>;
 
-    /// Stores a value for all ranks under this key, replacing one that is there. Returns without waiting for
-    /// the others to see it.
+    /// Stores a value for all ranks under this key, replacing one that is there. Never blocks: it is on its way when this
+    /// returns, and nobody needs to have seen it.
     ///
     /// # Errors
     /// [`Error::TooLarge`], [`Error::PeerLost`] when the root is lost, [`Error::Left`].

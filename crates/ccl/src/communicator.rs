@@ -336,6 +336,8 @@ impl Drop for Communicator {
         // counters of this rank and of its peers, which must not be anybody else's before.
         if self.crossing.is_some()
             && let Err(error) = self.team.complete_by_nic(&[self.memory.usage()])
+            // To leave completes what was put, with all ranks.
+            && !matches!(error, anabranch_shmem::Error::Left)
         {
             tracing::warn!(%error, "what a communicator has put to other machines may still be under way while it is dropped");
         }

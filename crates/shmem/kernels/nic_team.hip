@@ -3,15 +3,15 @@
 #include "anabranch/prelude.h"
 #include "shmem/shmem.h"
 
-// A barrier of all members, mapped or not: the argument is that of `team_sync`. What was put on the stream before is done: copies and
-// signals of the kernels below end with their completion.
+// A barrier of all members, mapped or not: the argument is that of `team_sync`. What came before on the stream is done first: copies and
+// signals of the kernels below end with their completion, other kernels need not, and a NIC may still have what they put.
 ANABRANCH_KERNEL(anabranch_nic_team_barrier, TeamBarrierArgs, 256) {
     // One answer for the whole block: the meeting at the end must not be missed by some of its threads.
     bool poisoned = grid.thread == 0 && is_poisoned(grid, args.team.control);
     if (grid.block_broadcast(poisoned ? 1 : 0) == 0) {
         shmem::Context context = shmem::make_context(grid, args.team, args.operation, 0);
         BarrierWorkspace workspace = {args.flags, args.epoch};
-        shmem::team_sync(grid, context, workspace);
+        shmem::team_barrier(grid, context, workspace);
     }
 }
 
@@ -44,13 +44,14 @@ ANABRANCH_KERNEL(anabranch_nic_copies, NicCopiesArgs, 64) {
     acquire_after_wait(grid);
 }
 
-// One signal, and its completion: a SET writes the word, an ADD adds to it. What was put before it on the stream is done, so that the
-// peer's NIC has it; whoever sees the word sees it by the guarantee for queue pairs of one NIC (docs/memory-model.md, "What a NIC's
-// completion says"). Thread 0 works, since it is one word.
+// One signal, and its completion: a SET writes the word, an ADD adds to it. What was put for the peer before it on the stream, by whatever
+// kernel, is completed first, so that the peer's NIC has it; whoever sees the word sees it by the guarantee for queue pairs of one NIC
+// (docs/memory-model.md, "What a NIC's completion says"). Thread 0 works, since it is one word.
 ANABRANCH_KERNEL(anabranch_nic_signal, NicSignalArgs, 64) {
     if (grid.thread != 0 || is_poisoned(grid, args.team.control)) return;
     shmem::Context context = shmem::make_context(grid, args.team, args.operation, 0);
     shmem::GroupRank peer = {args.peer};
+    if (shmem::quiet<shmem::Thread>(grid, context, peer) != shmem::Status::OK) return;
     shmem::SignalOp op = args.adds != 0 ? shmem::SignalOp::ADD : shmem::SignalOp::SET;
     shmem::Symmetric<u64> word = {args.offset};
     if (shmem::signal<shmem::Thread>(grid, context, word, args.value, op, peer) != shmem::Status::OK) return;

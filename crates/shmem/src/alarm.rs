@@ -5,12 +5,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use anabranch_bootstrap::Loss;
+use anabranch_clock::Signal;
+use anabranch_transport_rdma::StoppedQueue;
 
 use crate::control::Control;
 use crate::error::Result;
 use crate::fault::Fault;
-use crate::nic_watch::StoppedNic;
 use crate::tolerance::Tolerated;
+
+/// What the others are told.
+#[derive(Debug, Default)]
+struct Telling {
+    /// Somebody tells them.
+    is_under_way: bool,
+    /// They have been told a cause, decided or not.
+    is_cause: bool,
+}
 
 #[derive(Debug)]
 pub(crate) struct Alarm {
@@ -19,12 +29,14 @@ pub(crate) struct Alarm {
     /// Ranks that were lost, in the order of the news.
     losses: Mutex<Vec<Loss>>,
     /// The first queue pair of this rank that was found to have stopped.
-    stopped: OnceLock<StoppedNic>,
+    stopped: OnceLock<StoppedQueue>,
     /// Losses that are no news.
     tolerated: Mutex<Tolerated>,
     /// Whether there is any news.
     raised: AtomicBool,
     control: Control,
+    telling: Mutex<Telling>,
+    told: Signal,
     /// From the start of `leave` on, others may leave too.
     leaving: AtomicBool,
 }
@@ -38,6 +50,8 @@ impl Alarm {
             tolerated: Mutex::default(),
             raised: AtomicBool::new(false),
             control,
+            telling: Mutex::default(),
+            told: Signal::new(),
             leaving: AtomicBool::new(false),
         }
     }
@@ -59,6 +73,26 @@ impl Alarm {
             tracing::warn!(%fault, "the world has failed");
         }
         self.abort();
+    }
+
+    /// Lets the others be told what is decided or, until something is, this: a cause, or something that may lead to one and takes no
+    /// cause's place. One at a time, so that nothing takes the place of what is decided.
+    pub(crate) fn tell(&self, is_cause: bool, tell: impl FnOnce(Option<&Fault>)) {
+        let mut telling = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
+        while telling.is_under_way {
+            telling = self.told.wait(&self.telling, telling, None);
+        }
+        let decided = self.cause();
+        let is_cause = is_cause || decided.is_some();
+        if telling.is_cause && !is_cause {
+            return;
+        }
+        *telling = Telling { is_under_way: true, is_cause: telling.is_cause || is_cause };
+        // Not under the lock: under a driver, others run meanwhile.
+        drop(telling);
+        tell(decided);
+        self.telling.lock().unwrap_or_else(PoisonError::into_inner).is_under_way = false;
+        self.told.notify_all();
     }
 
     /// Whether something has failed, decided or not.
@@ -105,12 +139,12 @@ impl Alarm {
     }
 
     /// A queue pair of this rank has stopped: what goes by it never comes. The first is kept.
-    pub(crate) fn stopped(&self, stopped: StoppedNic) {
+    pub(crate) fn stopped(&self, stopped: StoppedQueue) {
         let _ = self.stopped.set(stopped);
         self.abort();
     }
 
-    pub(crate) fn stopped_nic(&self) -> Option<&StoppedNic> {
+    pub(crate) fn stopped_nic(&self) -> Option<&StoppedQueue> {
         self.stopped.get()
     }
 

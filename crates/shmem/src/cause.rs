@@ -7,110 +7,25 @@
 //! * An expired wait for a peer that published an expired wait of its own goes back to that peer's peer, and so on, to the one
 //!   that published nothing: that one keeps everybody waiting.
 //! * A queue pair of this rank that has stopped is a cause: what goes by it never comes, here or at its peer. One that stopped because its
-//!   peer is lost belongs to that loss.
+//!   peer is lost belongs to that loss; and where the peer has told a cause, it is that one: a request that is refused stops both ends, and
+//!   only the rank that made it knows which it was.
 //! * What a kernel found wrong by itself, and an explainer put into words, is a cause, whoever was lost meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use anabranch_bootstrap::{Deadline, Loss, LossKind, Rendezvous};
+use anabranch_bootstrap::{Loss, LossKind};
 use anabranch_clock::Moment;
 use anabranch_hip_jit::control::FaultRecord;
 use anabranch_ranks::{GlobalRank, GroupRank};
-use serde::{Deserialize, Serialize};
 
-use anabranch_transport_rdma::{Provider, device as nic};
+use anabranch_transport_rdma::{Provider, StoppedQueue, device as nic};
 
+use crate::causes::{Causes, Expired, Told};
 use crate::device_api::{PHASE_DONE, PHASE_NIC_CONTENDED, PHASE_POST, PHASE_UNSUPPORTED};
 use crate::fault::{Fault, OperationCode};
-use crate::nic_watch::{CausePublisher, StoppedNic};
 use crate::world::World;
-
-/// How long a cause that was published may take to be read.
-const READ: Duration = Duration::from_millis(20);
-
-/// [`Fault`] as ranks tell each other about it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum Told {
-    Lost { rank: u32, left: bool, detail: String },
-    Expired(Expired),
-    Collective { step: String, detail: String, missing: Vec<u32> },
-    Poisoned { rank: u32, reason: String },
-    Reported { rank: u32, operation: String, phase: String, detail: String },
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Expired {
-    rank: u32,
-    operation: String,
-    phase: String,
-    epoch: u64,
-    peer: u32,
-    expected: u64,
-    seen: u64,
-    waited_ns: u64,
-}
-
-impl From<&Fault> for Told {
-    fn from(fault: &Fault) -> Self {
-        match fault.clone() {
-            Fault::PeerLost { rank, kind, detail } => {
-                Self::Lost { rank: rank.get(), left: kind == LossKind::Left, detail }
-            }
-            Fault::DeadlineExpired { rank, operation, phase, epoch, peer, expected, seen, waited } => {
-                Self::Expired(Expired {
-                    rank: rank.get(),
-                    operation,
-                    phase,
-                    epoch,
-                    peer: peer.get(),
-                    expected,
-                    seen,
-                    waited_ns: u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX),
-                })
-            }
-            Fault::CollectiveFailed { step, detail, missing } => {
-                let missing = missing.into_iter().map(GlobalRank::get).collect();
-                Self::Collective { step, detail, missing }
-            }
-            Fault::Poisoned { rank, reason } => Self::Poisoned { rank: rank.get(), reason },
-            Fault::Reported { rank, operation, phase, detail } => {
-                Self::Reported { rank: rank.get(), operation, phase, detail }
-            }
-        }
-    }
-}
-
-impl From<Told> for Fault {
-    fn from(told: Told) -> Self {
-        match told {
-            Told::Lost { rank, left, detail } => Self::PeerLost {
-                rank: GlobalRank::new(rank),
-                kind: if left { LossKind::Left } else { LossKind::Died },
-                detail,
-            },
-            Told::Expired(expired) => Self::DeadlineExpired {
-                rank: GlobalRank::new(expired.rank),
-                operation: expired.operation,
-                phase: expired.phase,
-                epoch: expired.epoch,
-                peer: GlobalRank::new(expired.peer),
-                expected: expired.expected,
-                seen: expired.seen,
-                waited: Duration::from_nanos(expired.waited_ns),
-            },
-            Told::Collective { step, detail, missing } => {
-                let missing = missing.into_iter().map(GlobalRank::new).collect();
-                Self::CollectiveFailed { step, detail, missing }
-            }
-            Told::Poisoned { rank, reason } => Self::Poisoned { rank: GlobalRank::new(rank), reason },
-            Told::Reported { rank, operation, phase, detail } => {
-                Self::Reported { rank: GlobalRank::new(rank), operation, phase, detail }
-            }
-        }
-    }
-}
 
 impl World {
     /// Decides the cause of what has been raised, and publishes it. Takes up to the grace period when all that is known is
@@ -134,15 +49,21 @@ impl World {
             Told::Reported { rank, operation, phase, detail }
         });
         let awaited = mine.as_ref().map(|mine| GlobalRank::new(mine.peer));
-        let stopped = if route.is_none() { self.stopped_nic(awaited) } else { None };
+        let stopped = match (&route, record) {
+            (None, _) => self.stopped_nic(awaited),
+            // What failed under a kernel may have failed because of something else.
+            (Some(_), Some(record)) if record.phase == nic::PHASE_NIC_ERROR => {
+                self.stopped_nic_to(awaited).filter(|stopped| stopped.is_consequence)
+            }
+            (Some(_), _) => None,
+        };
         let route =
             route.or_else(|| stopped.as_ref().map(|stopped| self.told_stopped(stopped, mine.as_ref())));
-        // Others may be following their own waits to this rank already.
-        match (&route, &mine) {
-            (Some(route), Some(_)) => self.publish(route),
-            (None, Some(mine)) => self.publish(&Told::Expired(mine.clone())),
-            // A queue pair may have stopped because of a loss that is not known yet.
-            (_, None) => {}
+        // Others may be following their own waits to this rank already. But a queue pair may have stopped because of a loss, or of
+        // something at its peer, that is not known yet.
+        let known = route.clone().filter(|_| stopped.is_none());
+        if let Some(known) = known.or_else(|| mine.clone().map(Told::Expired)) {
+            self.causes().tell(&known);
         }
         // A lost peer is the cause of all waits for it, and news of the loss may be on its way.
         let end = Moment::now().after(self.inner.config.loss_grace);
@@ -150,6 +71,14 @@ impl World {
             anabranch_clock::sleep(Duration::from_millis(2));
         }
         let me = self.rank().get();
+        let theirs = stopped.as_ref().and_then(|stopped| {
+            let goes_on = || {
+                anabranch_clock::sleep(Duration::from_millis(2));
+                alarm.losses().is_empty()
+            };
+            self.causes().told_by_peer(stopped, self.inner.config.loss_grace, goes_on)
+        });
+        let route = theirs.or(route);
         let missed = stopped.map(|stopped| stopped.peer).or(awaited);
         let cause = match (alarm.losses().into_iter().next(), route, mine) {
             (Some(mut loss), route, _) => {
@@ -199,18 +128,21 @@ impl World {
     }
 
     /// A queue pair of this rank that has stopped: of those to the rank that was waited for in vain, else the one that was found, else any.
-    fn stopped_nic(&self, awaited: Option<GlobalRank>) -> Option<StoppedNic> {
+    fn stopped_nic(&self, awaited: Option<GlobalRank>) -> Option<StoppedQueue> {
         let alarm = &self.inner.alarm;
-        let look = |is_left_out: &dyn Fn(GlobalRank) -> bool| {
+        let any = || {
+            let is_left_out = |rank| alarm.tolerated(|tolerated| tolerated.names(rank));
             self.inner.with_connections(|connections| connections.stopped_nic(is_left_out))
         };
-        let of_awaited = awaited.and_then(|awaited| look(&|rank| rank != awaited));
-        of_awaited
-            .or_else(|| alarm.stopped_nic().cloned())
-            .or_else(|| look(&|rank| alarm.tolerated(|tolerated| tolerated.names(rank))))
+        self.stopped_nic_to(awaited).or_else(|| alarm.stopped_nic().cloned()).or_else(any)
     }
 
-    fn told_stopped(&self, stopped: &StoppedNic, mine: Option<&Expired>) -> Told {
+    fn stopped_nic_to(&self, peer: Option<GlobalRank>) -> Option<StoppedQueue> {
+        let is_other = |rank| Some(rank) != peer;
+        peer.and_then(|_| self.inner.with_connections(|connections| connections.stopped_nic(is_other)))
+    }
+
+    fn told_stopped(&self, stopped: &StoppedQueue, mine: Option<&Expired>) -> Told {
         match mine {
             None => Told::of_stopped(self.rank(), stopped),
             Some(mine) => {
@@ -222,10 +154,11 @@ impl World {
         }
     }
 
-    /// What tells the others of queue pairs, without the world.
-    pub(crate) fn cause_publisher(&self) -> CausePublisher {
-        let key = self.cause_key(self.rank().get());
-        CausePublisher { rank: self.rank(), key, rendezvous: Arc::clone(self.rendezvous()) }
+    /// The causes of this world's ranks.
+    pub(crate) fn causes(&self) -> Causes {
+        let (rank, world) = (self.rank(), self.inner.collectives.world());
+        let (rendezvous, alarm) = (Arc::clone(self.rendezvous()), Arc::clone(&self.inner.alarm));
+        Causes { rank, world, rendezvous, alarm }
     }
 
     fn nics_in_words(&self, peer: GlobalRank) -> String {
@@ -240,7 +173,7 @@ impl World {
     pub(crate) fn fail(&self, fault: Fault) {
         self.inner.alarm.decide(fault);
         if let Some(cause) = self.inner.alarm.cause() {
-            self.publish(&Told::from(cause));
+            self.causes().tell(&Told::from(cause));
         }
     }
 
@@ -269,40 +202,13 @@ impl World {
         }
     }
 
-    fn cause_key(&self, rank: u32) -> String {
-        format!("shmem/{:016x}/cause/{rank}", self.inner.collectives.world())
-    }
-
-    fn publish(&self, told: &Told) {
-        publish(self.rendezvous().as_ref(), &self.cause_key(self.rank().get()), told);
-    }
-
     fn told_by(&self, rank: u32) -> Option<Told> {
-        let text = self.rendezvous().wait(&self.cause_key(rank), Deadline::after(READ)).ok()?;
-        serde_json::from_slice(&text).ok()
+        self.causes().told_by(rank)
     }
 }
 
-impl Told {
-    fn of_stopped(rank: GlobalRank, stopped: &StoppedNic) -> Self {
-        let (operation, phase) = ("requests by NIC".to_owned(), "completion".to_owned());
-        Self::Reported { rank: rank.get(), operation, phase, detail: stopped.words.clone() }
-    }
-}
-
-impl CausePublisher {
-    /// Tells the others that a queue pair has stopped, until this rank's cause is decided and told.
-    pub(crate) fn publish_stopped(&self, stopped: &StoppedNic) {
-        publish(self.rendezvous.as_ref(), &self.key, &Told::of_stopped(self.rank, stopped));
-    }
-}
-
-fn publish(rendezvous: &dyn Rendezvous, key: &str, told: &Told) {
-    let Ok(text) = serde_json::to_vec(told) else { return };
-    if let Err(error) = rendezvous.set(key, &text) {
-        tracing::debug!(%error, "the cause of the failure could not be told to the others");
-    }
-}
+/// `Opcode::WRITE_IMMEDIATE` of `rdma/operation.h`.
+const WRITE_IMMEDIATE: u64 = 1;
 
 /// What a kernel met on a route by NIC.
 fn nic_words(
@@ -326,6 +232,9 @@ fn nic_words(
         nic::PHASE_NIC_UNREGISTERED => format!(
             "{seen} bytes at {expected:#x} of this rank, to be copied to or from {peer}, are neither in the heap nor registered (World::register_local)"
         ),
+        nic::PHASE_NIC_UNSUPPORTED if expected == WRITE_IMMEDIATE => {
+            format!("the NIC of {peer} takes no write of {seen} bytes with an immediate value")
+        }
         nic::PHASE_NIC_UNSUPPORTED => {
             // A word of no operation that there is: no number is believed.
             let bits = seen.saturating_mul(8);
@@ -407,6 +316,9 @@ mod tests {
         }
         let words = nic_words(nic::PHASE_NIC_UNSUPPORTED, GlobalRank::new(3), 7, 4, None).unwrap();
         assert!(words.contains("a word of 32 bits"), "{words}");
+        let number = nic::PHASE_NIC_UNSUPPORTED;
+        let words = nic_words(number, GlobalRank::new(3), WRITE_IMMEDIATE, 4096, None).unwrap();
+        assert!(words.contains("rank 3 takes no write of 4096 bytes with an immediate value"), "{words}");
     }
 
     #[test]
@@ -415,28 +327,5 @@ mod tests {
         assert_eq!(follow(0, expired(0, 1), |rank| told.get(&rank).cloned()), expired(0, 1));
         let told = HashMap::from([(1, expired(1, 0))]);
         assert_eq!(follow(0, expired(0, 1), |rank| told.get(&rank).cloned()), expired(1, 0));
-    }
-
-    #[test]
-    fn faults_survive_being_told() {
-        for fault in [
-            Fault::PeerLost { rank: GlobalRank::new(1), kind: LossKind::Died, detail: "d".into() },
-            Fault::CollectiveFailed {
-                step: "s".into(),
-                detail: "d".into(),
-                missing: vec![GlobalRank::new(3)],
-            },
-            Fault::Poisoned { rank: GlobalRank::new(2), reason: "r".into() },
-            Fault::Reported {
-                rank: GlobalRank::new(0),
-                operation: "o".into(),
-                phase: "p".into(),
-                detail: "d".into(),
-            },
-            Fault::from(expired(1, 2)),
-        ] {
-            let text = serde_json::to_vec(&Told::from(&fault)).unwrap();
-            assert_eq!(Fault::from(serde_json::from_slice::<Told>(&text).unwrap()), fault);
-        }
     }
 }

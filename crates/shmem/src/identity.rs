@@ -41,7 +41,8 @@ fn read(path: &'static str) -> Result<String> {
 /// What this rank tells its peers about itself.
 pub(crate) fn peer_info(rank: GlobalRank, config: &WorldConfig, device: &Device) -> Result<PeerInfo> {
     let runtime = device.runtime();
-    let machine = own_machine()?;
+    // Where the machine says nothing of itself, its NICs are told apart as its ranks are.
+    let machine = own_machine().or_else(|error| config.host_identity.clone().ok_or(error))?;
     Ok(PeerInfo {
         rank,
         host: config.host_identity.clone().unwrap_or_else(|| machine.clone()),

@@ -199,10 +199,10 @@ impl World {
             tracing::debug!(rank = world.rank().get(), %route, "route");
         }
         world.probe_nics(|peer| probe_word(number, peer), deadline)?;
-        world.watch_nics()
+        Ok(world)
     }
 
-    /// Leaves: waits for this rank's work in flight, then for all ranks, closes the mappings of the peers' heaps, and returns
+    /// Leaves: waits for this rank's work in flight, and what it has put by NIC, then for all ranks, closes the mappings of the peers' heaps, and returns
     /// when nobody maps this rank's any more. Collective over all ranks; doing it again does nothing. Memory is freed when
     /// everything that was made from the world is dropped.
     ///
@@ -221,10 +221,12 @@ impl World {
         // Launches that have begun are on their streams behind this; later ones are refused.
         drop(inner.connections.write().unwrap_or_else(PoisonError::into_inner));
         // Kernels that still wait for peers come to their end: the peers launch theirs before they leave.
-        let drained = self.check_fault().and_then(|()| inner.drain()).and_then(|()| self.check_fault());
+        let drained = self.check_fault().and_then(|()| inner.drain()).and_then(|()| self.complete_nics());
+        let drained = drained.and_then(|()| self.check_fault());
         inner.alarm.leaving();
-        inner.stop_watching();
         let met = self.meet_to_leave(drained);
+        // Until then others wait for what this rank has put, and miss it where its NIC fails.
+        inner.stop_watching();
         inner.stop_observing();
         if let Err(error) = &met {
             // Peers may still write here, and kernels of this rank must not outlive the mappings that they use.

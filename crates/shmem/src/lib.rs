@@ -21,6 +21,7 @@
 
 mod alarm;
 mod cause;
+mod causes;
 mod collective;
 mod config;
 mod control;

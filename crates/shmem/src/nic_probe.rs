@@ -1,14 +1,16 @@
-//! The first read of every peer's memory by NIC, which a world does while it is joined.
+//! What a world does with all queue pairs of its rank: the first read of every peer's memory while it is joined, and their completion before
+//! it is left.
 
 use anabranch_bootstrap::Deadline;
 use anabranch_hip_jit::DevicePointer;
 use anabranch_transport::{PeerInfo, TransportKind};
-use anabranch_transport_rdma::MEANS_NIC;
+use anabranch_transport_rdma::{MEANS_MAPPING, MEANS_NIC};
 
 use crate::collective::group_id;
 use crate::error::{Error, Result};
 use crate::fault::OperationCode;
-use crate::nic_team::{NicProbeArgs, load};
+use crate::nic_team::{NicDrainArgs, NicProbeArgs, load};
+use crate::tables::Table;
 use crate::team::TeamView;
 use crate::world::World;
 
@@ -23,7 +25,8 @@ impl World {
         if !self.config().transports.contains(&TransportKind::Rdma) {
             return Ok(());
         }
-        let probed = self.probe(expected);
+        // Both here: behind the last step in which all ranks agree, nothing fails on one of them alone.
+        let probed = self.probe(expected).and_then(|()| self.watch_nics());
         let status = probed.as_ref().map_err(|error| anabranch_hip::with_causes(error)).copied();
         self.agree_status_by(self.group(), "read the peers' heaps by NIC", status, deadline)?;
         probed
@@ -38,19 +41,8 @@ impl World {
         let tables = &self.inner.tables;
         let table = tables.write(bytemuck::cast_slice(&queues))?;
         let seen = tables.write(&vec![0; queues.len()])?;
-        let team = TeamView {
-            size: self.size(),
-            rank: self.rank().get(),
-            group: group_id(self.group()),
-            peer_bases: DevicePointer::NULL,
-            control: self.control(),
-            queues: DevicePointer::NULL,
-            nics: DevicePointer::new(table.address()),
-            queues_per_peer: 0,
-            nics_per_peer: each,
-        };
         let arguments = NicProbeArgs {
-            team,
+            team: self.view_of_nics(&table, each),
             seen: DevicePointer::new(seen.address()),
             operation: OperationCode::NIC_PROBE.0,
             reserved: 0,
@@ -71,5 +63,44 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// Completes what this rank has put by NIC, behind all its launches, and waits for it: when all ranks have done so, nobody waits for
+    /// what does not come. Not collective; no peer has left. What fails, or is not done within the operation deadline, is a fault of the
+    /// world, unless it went to a rank that this one can do without.
+    pub(crate) fn complete_nics(&self) -> Result<()> {
+        let (mut queues, each) = self.nic_queues(self.group());
+        let peers = self.peers().iter().flat_map(|peer| std::iter::repeat_n(peer.rank, each as usize));
+        for (queue, peer) in queues.iter_mut().zip(peers) {
+            if self.inner.alarm.tolerated(|tolerated| tolerated.names(peer)) {
+                queue.means = MEANS_MAPPING;
+            }
+        }
+        if queues.iter().all(|queue| queue.means != MEANS_NIC) {
+            return Ok(());
+        }
+        let Some(kernels) = load(self)? else { return Ok(()) };
+        let table = self.inner.tables.write(bytemuck::cast_slice(&queues))?;
+        let team = self.view_of_nics(&table, each);
+        let arguments = NicDrainArgs { team, operation: OperationCode::NIC_DRAIN.0, reserved: 0 };
+        // SAFETY: the kernel's struct; the table outlives the wait below. Where that ends first, the world is being left: nothing is
+        // written into its tables any more, and they stay for good.
+        unsafe { kernels.drain.launch(1, self.device().wave_size(), 0, &self.inner.service, &arguments) }?;
+        self.inner.drain()
+    }
+
+    /// All ranks, with queue pairs alone.
+    fn view_of_nics(&self, table: &Table, each: u32) -> TeamView {
+        TeamView {
+            size: self.size(),
+            rank: self.rank().get(),
+            group: group_id(self.group()),
+            peer_bases: DevicePointer::NULL,
+            control: self.control(),
+            queues: DevicePointer::NULL,
+            nics: DevicePointer::new(table.address()),
+            queues_per_peer: 0,
+            nics_per_peer: each,
+        }
     }
 }

@@ -126,9 +126,9 @@ const PROBE_ENTRY: &str = "anabranch_nic_probe";
 pub(crate) struct NicKernels {
     pub(crate) barrier: TypedKernel,
     pub(crate) probe: TypedKernel,
+    pub(crate) drain: TypedKernel,
     copies: TypedKernel,
     signal: TypedKernel,
-    drain: TypedKernel,
 }
 
 pub(crate) fn load(world: &crate::World) -> Result<Option<NicKernels>> {
@@ -239,16 +239,14 @@ impl Team {
         self.world().check()?;
         let arguments =
             NicDrainArgs { team: self.view(), operation: OperationCode::NIC_DRAIN.0, reserved: 0 };
-        let launched = self.world().device().create_stream().map_err(Error::from).and_then(|stream| {
+        let launched = self.on_completions(|stream| {
             let wave = self.world().device().wave_size();
-            let launched = self.launch_in_order(&stream, uses, || {
+            self.launch_in_order(stream, uses, || {
                 // SAFETY: the kernel's struct; the team's table stays until the launch is over, and queue pairs while the world's
                 // connections do.
-                unsafe { kernels.drain.launch(1, wave, 0, &stream, &arguments) }?;
+                unsafe { kernels.drain.launch(1, wave, 0, stream, &arguments) }?;
                 Ok(())
-            });
-            self.hold(stream);
-            launched
+            })
         });
         match launched {
             Ok(()) | Err(Error::Fault(_) | Error::Left) => {}

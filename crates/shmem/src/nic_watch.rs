@@ -12,25 +12,17 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use anabranch_bootstrap::Rendezvous;
 use anabranch_clock::{Moment, Signal};
 use anabranch_ranks::GlobalRank;
+use anabranch_transport_rdma::StoppedQueue;
 
 use crate::alarm::Alarm;
+use crate::causes::Causes;
 use crate::error::{Error, Result};
 use crate::world::{Connections, World};
 
 /// Between two looks at all queue pairs, each of which reads a few bytes of host memory for each of them.
 const LOOK: Duration = Duration::from_millis(20);
-
-/// A queue pair that does nothing any more.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct StoppedNic {
-    /// Whom it goes to.
-    pub(crate) peer: GlobalRank,
-    /// Which it is and why it stopped, with the NIC's syndrome in words.
-    pub(crate) words: String,
-}
 
 /// Dropping it ends the thread, which holds nothing of the world from then on.
 #[derive(Debug)]
@@ -49,19 +41,18 @@ struct Shared {
 
 impl Connections {
     /// The first queue pair that has stopped, to a rank that is not left out.
-    pub(crate) fn stopped_nic(&self, is_left_out: impl Fn(GlobalRank) -> bool) -> Option<StoppedNic> {
-        let (peer, words) = self.transports.rdma()?.first_stopped(is_left_out)?;
-        Some(StoppedNic { peer, words })
+    pub(crate) fn stopped_nic(&self, is_left_out: impl Fn(GlobalRank) -> bool) -> Option<StoppedQueue> {
+        self.transports.rdma()?.first_stopped(is_left_out)
     }
 }
 
 impl World {
-    /// Begins to watch, where some peer is reached by NIC. The world is whole.
-    pub(crate) fn watch_nics(self) -> Result<Self> {
+    /// Begins to watch, where some peer is reached by NIC.
+    pub(crate) fn watch_nics(&self) -> Result<()> {
         let inner = &self.inner;
         let is_used = inner.with_connections(|connections| self.uses_nic(connections));
         if !is_used || inner.device.runtime().driver().is_some() {
-            return Ok(self);
+            return Ok(());
         }
         let shared = Arc::new(Shared {
             ended: Mutex::new(false),
@@ -69,14 +60,14 @@ impl World {
             alarm: Arc::clone(&inner.alarm),
             connections: Arc::clone(&inner.connections),
         });
-        let (watched, publisher) = (Arc::clone(&shared), self.cause_publisher());
+        let (watched, causes) = (Arc::clone(&shared), self.causes());
         let named = std::thread::Builder::new().name(format!("queue pairs of rank {}", self.rank().get()));
         let grace = inner.config.loss_grace;
-        let started = named.spawn(move || watched.run(grace, &publisher));
+        let started = named.spawn(move || watched.run(grace, &causes));
         let thread = started.map_err(|source| Error::Thread { what: "the watch of queue pairs", source })?;
         let watch = NicWatch { shared, thread: Some(thread) };
         *inner.nic_watch.lock().unwrap_or_else(PoisonError::into_inner) = Some(watch);
-        Ok(self)
+        Ok(())
     }
 }
 
@@ -91,7 +82,7 @@ impl Shared {
         !*ended
     }
 
-    fn run(&self, grace: Duration, publisher: &CausePublisher) {
+    fn run(&self, grace: Duration, causes: &Causes) {
         while self.rest(LOOK) {
             let stopped = {
                 let connections = self.connections.read().unwrap_or_else(PoisonError::into_inner);
@@ -102,26 +93,16 @@ impl Shared {
             tracing::debug!(peer = stopped.peer.get(), words = stopped.words, "a queue pair has stopped");
             self.alarm.stopped(stopped.clone());
             // A peer that went is a loss, and the news of it may be on its way; what it went of is not the NIC's to say.
+            let goes_on = || self.alarm.losses().is_empty() && self.rest(Duration::from_millis(2));
             let end = Moment::now().after(grace);
-            while self.alarm.losses().is_empty() && !end.remaining().is_zero() {
-                if !self.rest(Duration::from_millis(2)) {
-                    break;
-                }
-            }
+            while !end.remaining().is_zero() && goes_on() {}
+            let theirs = causes.told_by_peer(&stopped, grace, goes_on);
             if self.alarm.losses().is_empty() {
-                publisher.publish_stopped(&stopped);
+                causes.tell_stopped(&stopped, theirs);
             }
             return;
         }
     }
-}
-
-/// How the watch tells the other ranks, without the world.
-#[derive(Debug)]
-pub(crate) struct CausePublisher {
-    pub(crate) rank: GlobalRank,
-    pub(crate) key: String,
-    pub(crate) rendezvous: Arc<dyn Rendezvous>,
 }
 
 impl Drop for NicWatch {

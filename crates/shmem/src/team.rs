@@ -104,6 +104,8 @@ pub struct Team {
     held: Mutex<Vec<Box<dyn Held>>>,
     /// For copies side by side, when there are any.
     legs: Mutex<Option<LegStreams>>,
+    /// For the completion of what was put by NIC, once there is any.
+    completions: Mutex<Option<Arc<Stream>>>,
 }
 
 /// The kernels of teams, loaded once for a world.
@@ -170,8 +172,8 @@ impl World {
         };
         let epoch = table.address().offset(u64::from(group.size()) * 8);
         let (world, group, kept) = (self.clone(), group.clone(), Some((table, permit)));
-        let (held, legs) = (Mutex::default(), Mutex::default());
-        Ok(Team { world, group, rank, view, flags, epoch, kernels, kept, held, legs })
+        let (held, legs, completions) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Ok(Team { world, group, rank, view, flags, epoch, kernels, kept, held, legs, completions })
     }
 
     /// The kernels, and a share of the device for one barrier: those of one team run one after the other.
@@ -243,6 +245,18 @@ impl Team {
 
     pub(crate) fn legs(&self) -> &Mutex<Option<LegStreams>> {
         &self.legs
+    }
+
+    /// Uses the team's stream for completions by NIC, which is made when it is first asked for and kept until the last launch is over.
+    pub(crate) fn on_completions(&self, launch: impl FnOnce(&Stream) -> Result<()>) -> Result<()> {
+        let stream = {
+            let mut made = self.completions.lock().unwrap_or_else(PoisonError::into_inner);
+            match &*made {
+                Some(stream) => Arc::clone(stream),
+                None => Arc::clone(made.insert(Arc::new(self.world.device().create_stream()?))),
+            }
+        };
+        launch(&stream)
     }
 
     /// Everything launched in order.
@@ -357,6 +371,10 @@ impl Drop for Team {
             let mut held = std::mem::take(self.held.get_mut().unwrap_or_else(PoisonError::into_inner));
             if let Some(legs) = self.legs.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
                 held.push(Box::new(legs));
+            }
+            let completions = self.completions.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(stream) = completions {
+                held.push(Box::new(stream));
             }
             self.world.inner.park(&flight, Keep::Team { _table: table, _permit: permit, _held: held });
         }

@@ -17,7 +17,8 @@ impl World {
     /// Whether the world works. Cheap: every operation begins with it.
     ///
     /// The first call after a kernel's wait expired takes up to the grace period: when a peer turns out to be lost, or to
-    /// have waited for somebody else itself, that is the cause that is reported.
+    /// have waited for somebody else itself, that is the cause that is reported. Twice that where a queue pair has stopped because of
+    /// something that its peer knows better.
     ///
     /// # Errors
     /// [`Error::Fault`] with the first cause, the same at every call from then on; [`Error::Left`].

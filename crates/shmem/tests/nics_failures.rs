@@ -11,6 +11,7 @@ use anabranch_clock::Moment;
 use anabranch_ranks::GlobalRank;
 use anabranch_shmem::{Error, RankError, World, spawn_threads};
 use anabranch_softnic::{NicFaults, SoftNics, Syndrome};
+use anabranch_transport_rdma::RdmaQueue;
 use support::all;
 use support::engines::exchange;
 use support::nics::{Machines, soft};
@@ -49,6 +50,14 @@ fn a_request_that_fails_is_named_with_its_peer_and_syndrome() {
     }
 }
 
+/// What failed at a rank's work, or when it left.
+fn text_of(result: &Result<(), RankError<Error>>) -> String {
+    match result {
+        Err(RankError::Work { error, .. } | RankError::World { error, .. }) => error.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
 /// Two machines of one rank, of which rank 1's NIC goes wrong; 2 requests of each are done when the world is joined, and each barrier is one.
 fn with_faults(faults: NicFaults, deadline: Duration) -> Machines {
     let nics = SoftNics::in_process(soft(None)).with_faults(GlobalRank::new(1), faults);
@@ -57,7 +66,7 @@ fn with_faults(faults: NicFaults, deadline: Duration) -> Machines {
     machines
 }
 
-/// Rank 1's barrier ends, as rank 0 has come to it; that rank 1 has come is what failed, and rank 1 looks at nothing any more. Rank 0, to
+/// Rank 1's last barrier ends, as rank 0 has come to it; that rank 1 has come is what failed, and rank 1 looks at nothing any more. Rank 0, to
 /// which nothing comes, says why all the same.
 #[test]
 fn who_waits_for_a_word_hears_whose_request_failed_and_how() {
@@ -69,7 +78,7 @@ fn who_waits_for_a_word_hears_whose_request_failed_and_how() {
         |world: &World| {
             let team = world.team(world.group())?;
             let stream = world.device().create_stream()?;
-            for _ in 0..20 {
+            for _ in 0..7 {
                 team.barrier(&stream)?;
             }
             if world.rank().get() == 1 {
@@ -92,12 +101,80 @@ fn who_waits_for_a_word_hears_whose_request_failed_and_how() {
     }
 }
 
+/// The same, and rank 1 leaves: that is when its last request fails, and rank 0 hears of it.
+#[test]
+fn what_fails_while_a_rank_leaves_is_told() {
+    let faults = NicFaults { fails: Some((9, Syndrome::RemoteOperation)), ..NicFaults::default() };
+    let machines = with_faults(faults, Duration::from_secs(2));
+    let results = spawn_threads(
+        2,
+        |rank| machines.setup(rank),
+        |world: &World| {
+            let team = world.team(world.group())?;
+            let stream = world.device().create_stream()?;
+            for _ in 0..6 {
+                team.barrier(&stream)?;
+            }
+            world.synchronize(&stream)?;
+            if world.rank().get() == 1 {
+                // Rank 0 has come to the last barrier before.
+                anabranch_clock::sleep(Duration::from_millis(300));
+            }
+            team.barrier(&stream)?;
+            // Its own work is over, as its last put needs no completion.
+            while world.rank().get() == 1 && !stream.is_idle()? {
+                std::thread::yield_now();
+            }
+            if world.rank().get() == 1 { Ok(()) } else { world.synchronize(&stream) }
+        },
+    );
+    for result in results {
+        let text = text_of(&result);
+        assert!(text.contains("rank 1 found in") && text.contains("to rank 0"), "{text}");
+        assert!(text.contains("syndrome 0x14"), "{text}");
+    }
+}
+
+/// Rank 1 asks with a key that is none, and rank 0's NIC refuses: that stops both ends, and rank 0 knows of no request of its own that
+/// failed. Both say which of rank 1's it was.
+#[test]
+fn a_request_that_the_peer_refuses_is_named_by_both() {
+    let machines = with_faults(NicFaults::default(), Duration::from_secs(2));
+    let results = spawn_threads(
+        2,
+        |rank| machines.setup(rank),
+        |world: &World| {
+            let team = world.team(world.group())?;
+            let stream = world.device().create_stream()?;
+            team.barrier(&stream)?;
+            world.synchronize(&stream)?;
+            if world.rank().get() == 1 {
+                let (view, at) = (team.view(), std::mem::offset_of!(RdmaQueue, remote_key) as u64);
+                for channel in 0..view.nics_per_peer {
+                    let entry =
+                        view.nics.address().offset(u64::from(channel) * size_of::<RdmaQueue>() as u64);
+                    let key = entry.offset(at).0 as *mut u32;
+                    // SAFETY: the host runtime's device memory is the process's own, and no kernel runs.
+                    unsafe { *key ^= 0x5a5a };
+                }
+            }
+            team.barrier(&stream)?;
+            world.synchronize(&stream)
+        },
+    );
+    for result in results {
+        let text = text_of(&result);
+        assert!(text.contains("rank 1 found in") && text.contains("to rank 0"), "{text}");
+        assert!(text.contains("syndrome 0x13"), "{text}");
+    }
+}
+
 /// The team goes, with the words of a barrier whose last put the NIC has not done: its place in the heap is kept until it is, or the world has
 /// failed of it.
 #[test]
 fn memory_is_kept_until_what_was_put_there_is_done() {
     let faults = NicFaults { falls_silent_after: Some(6), ..NicFaults::default() };
-    let machines = with_faults(faults, Duration::from_secs(1));
+    let machines = with_faults(faults, Duration::from_secs(3));
     let results = spawn_threads(
         2,
         |rank| machines.setup(rank),
@@ -105,9 +182,15 @@ fn memory_is_kept_until_what_was_put_there_is_done() {
             let live = world.heap_usage().live;
             let team = world.team(world.group())?;
             let stream = world.device().create_stream()?;
-            for _ in 0..5 {
+            for _ in 0..3 {
                 team.barrier(&stream)?;
             }
+            world.synchronize(&stream)?;
+            if world.rank().get() == 1 {
+                // Rank 0 has come to the last barrier before, and its NIC has been answered.
+                anabranch_clock::sleep(Duration::from_millis(500));
+            }
+            team.barrier(&stream)?;
             if world.rank().get() == 1 {
                 world.synchronize(&stream)?;
                 team.complete_by_nic(&[])?;
@@ -124,10 +207,11 @@ fn memory_is_kept_until_what_was_put_there_is_done() {
     );
     let Err(RankError::Work { error, .. }) = &results[1] else { panic!("{results:?}") };
     let text = error.to_string();
-    // Rank 0 waits for what is not done, and may give up first.
+    // Rank 0 waits for what is not done, or whose answer does not come, and may give up first.
     let itself = text.contains("rank 1 found in completion of puts by NIC")
         && text.contains("a queue pair to rank 0 does not go on");
-    assert!(itself || text.contains("for rank 1 in team barrier"), "{text}");
+    let peer = ["for rank 1 in team barrier", "a queue pair to rank 1 does not go on"];
+    assert!(itself || peer.iter().any(|words| text.contains(words)), "{text}");
 }
 
 /// Memory of puts that are done is given back, without a wait for anybody.

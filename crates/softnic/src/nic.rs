@@ -24,6 +24,7 @@ use crate::memory::NicMemory;
 use crate::place::{Place, QueueMemory};
 use crate::register::{self, Register};
 use crate::ring;
+use crate::syndrome::Syndrome;
 
 /// Bytes of a packet, as kernels are told: what providers count packet numbers by.
 const PATH_MTU: u32 = 4096;
@@ -310,6 +311,12 @@ impl NicQueue for SoftQueue {
             return Some("the NIC has died".to_owned());
         }
         machine.queues.get(&self.words.number)?.stopped.as_ref().map(ToString::to_string)
+    }
+
+    fn is_consequence(&self) -> bool {
+        let machine = self.nic.shared.lock();
+        let stopped = machine.queues.get(&self.words.number).and_then(|queue| queue.stopped.as_ref());
+        stopped.is_some_and(|stopped| stopped.syndrome() == Syndrome::Flushed)
     }
 }
 

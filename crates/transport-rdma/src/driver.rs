@@ -141,6 +141,10 @@ pub trait NicQueue: fmt::Debug + Send + Sync {
 
     /// Why it does nothing any more, with the NIC's syndrome in words, if it has stopped.
     fn stopped(&self) -> Option<String>;
+
+    /// Of one that has stopped: whether all that its NIC says is that something else had failed before. That is a request of the peer's that
+    /// was refused here, which stops both ends, or an entry whose own completion was overwritten. The peer may know more then.
+    fn is_consequence(&self) -> bool;
 }
 
 /// Where kernels find a queue pair. Addresses are those of kernels of the rank's device; null where the provider has no such thing.

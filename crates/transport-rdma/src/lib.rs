@@ -36,6 +36,6 @@ pub use provider::Provider;
 pub use ranges::MOST_RANGES;
 pub use source::{NicSource, OpenNic};
 pub use syndrome::syndrome_words;
-pub use transport::{LocalRange, RdmaTransport};
+pub use transport::{LocalRange, RdmaTransport, StoppedQueue};
 pub use verbs::PostedDriver;
 pub use view::{MEANS_MAPPING, MEANS_NIC, RdmaQueue, RdmaRange};

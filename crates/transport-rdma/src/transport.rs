@@ -392,5 +392,7 @@ impl PeerMemory for Opened {
 }
 
 mod stopped;
+
+pub use stopped::StoppedQueue;
 #[cfg(test)]
 mod tests;

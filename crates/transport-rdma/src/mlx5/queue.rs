@@ -230,21 +230,37 @@ impl NicQueue for Mlx5Queue {
     }
 
     fn stopped(&self) -> Option<String> {
-        let mut entry = [0; ENTRY as usize];
-        self.memory.read(self.parts.completions as usize, &mut entry).ok()?;
-        let words = completion_error(&entry)?;
+        let words = completion_error(&self.completion()?)?;
         Some(format!("{}: {words}", self.describe()))
     }
+
+    fn is_consequence(&self) -> bool {
+        self.completion().and_then(|entry| error_syndrome(&entry)) == Some(FLUSHED)
+    }
+}
+
+impl Mlx5Queue {
+    /// The entry by which the NIC tells of the last completion.
+    fn completion(&self) -> Option<[u8; ENTRY as usize]> {
+        let mut entry = [0; ENTRY as usize];
+        self.memory.read(self.parts.completions as usize, &mut entry).ok()?;
+        Some(entry)
+    }
+}
+
+/// `MLX5_CQE_SYNDROME_WR_FLUSH_ERR` of `mlx5dv.h`.
+const FLUSHED: u8 = 0x05;
+
+/// The syndrome of an error completion; `None` for any other entry.
+fn error_syndrome(entry: &[u8; ENTRY as usize]) -> Option<u8> {
+    const REQUESTER_ERROR: u8 = 13;
+    const RESPONDER_ERROR: u8 = 14;
+    [REQUESTER_ERROR, RESPONDER_ERROR].contains(&(entry[63] >> 4)).then_some(entry[55])
 }
 
 /// What an error completion says (`struct mlx5_err_cqe` of `mlx5dv.h`); `None` for any other entry.
 fn completion_error(entry: &[u8; ENTRY as usize]) -> Option<String> {
-    const REQUESTER_ERROR: u8 = 13;
-    const RESPONDER_ERROR: u8 = 14;
-    if ![REQUESTER_ERROR, RESPONDER_ERROR].contains(&(entry[63] >> 4)) {
-        return None;
-    }
-    let (vendor, syndrome) = (entry[54], entry[55]);
+    let (vendor, syndrome) = (entry[54], error_syndrome(entry)?);
     let index = u16::from_be_bytes([entry[60], entry[61]]);
     let seen = u64::from(vendor) << 8 | u64::from(syndrome);
     Some(format!("{} at entry {index} (16 bits)", syndrome_words(Provider::Mlx5, seen)))

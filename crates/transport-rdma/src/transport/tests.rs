@@ -133,6 +133,10 @@ impl NicQueue for PaperQueue {
     fn stopped(&self) -> Option<String> {
         None
     }
+
+    fn is_consequence(&self) -> bool {
+        false
+    }
 }
 
 impl Drop for PaperQueue {

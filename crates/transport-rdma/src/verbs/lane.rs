@@ -6,7 +6,9 @@ use std::sync::{Arc, OnceLock};
 
 use anabranch_clock::Moment;
 
-use super::bindings::{IBV_WC_FATAL_ERR, IBV_WC_LOC_QP_OP_ERR, IBV_WC_RESP_TIMEOUT_ERR, IBV_WC_SUCCESS};
+use super::bindings::{
+    IBV_WC_FATAL_ERR, IBV_WC_LOC_QP_OP_ERR, IBV_WC_RESP_TIMEOUT_ERR, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR,
+};
 use super::request::{check, message_bytes, words};
 use super::ring::Ring;
 use crate::driver::NicLimits;
@@ -71,7 +73,7 @@ pub(crate) struct Lane<Q> {
     patience: Duration,
     /// Which queue it is, for people.
     name: String,
-    stopped: Arc<OnceLock<String>>,
+    stopped: Arc<OnceLock<Ended>>,
     posted: u64,
     completed: u64,
     /// Bytes of each entry from `completed` to `posted`.
@@ -92,7 +94,7 @@ impl<Q: WorkQueue> Lane<Q> {
         limits: NicLimits,
         patience: Duration,
         name: String,
-        stopped: Arc<OnceLock<String>>,
+        stopped: Arc<OnceLock<Ended>>,
     ) -> Self {
         Self {
             ring,
@@ -237,11 +239,19 @@ impl<Q: WorkQueue> Lane<Q> {
         let text = format!("{}: entry {position}, {reason}", self.name);
         tracing::warn!("{text}");
         // Told before kernels are: who reads their word finds the words.
-        let _ = self.stopped.set(text);
+        let _ = self.stopped.set(Ended { words: text, is_flushed: status == IBV_WC_WR_FLUSH_ERR });
         // Stopped before kernels are told: who reads their word may take the memory for its own again.
         self.queue.stop();
         self.ring.fail(position, status);
     }
+}
+
+/// Why a queue has ended, for people.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Ended {
+    pub(crate) words: String,
+    /// Whether the first entry that failed was flushed: the queue pair was stopped by something else, which is the peer's.
+    pub(crate) is_flushed: bool,
 }
 
 /// Why a queue ends.

@@ -7,7 +7,7 @@ use anabranch_ranks::GlobalRank;
 use anabranch_transport::Region;
 
 use super::bindings::{IBV_ATOMIC_GLOB, IBV_ATOMIC_HCA, IBV_MTU_256, IBV_MTU_4096, IbvPortAttr};
-use super::lane::{Lane, Turn};
+use super::lane::{Ended, Lane, Turn};
 use super::memory::MemoryRegion;
 use super::nic::{Nic, OpenPort};
 use super::progress::{Advance, Progress};
@@ -167,7 +167,7 @@ struct PostedQueue {
     ring: Arc<Ring>,
     limits: NicLimits,
     config: RdmaConfig,
-    stopped: Arc<OnceLock<String>>,
+    stopped: Arc<OnceLock<Ended>>,
     service: Arc<Service>,
     progress: Arc<Progress>,
 }
@@ -287,7 +287,11 @@ impl NicQueue for PostedQueue {
     }
 
     fn stopped(&self) -> Option<String> {
-        self.stopped.get().cloned()
+        self.stopped.get().map(|ended| ended.words.clone())
+    }
+
+    fn is_consequence(&self) -> bool {
+        self.stopped.get().is_some_and(|ended| ended.is_flushed)
     }
 }
 

@@ -55,7 +55,7 @@ impl WorkQueue for Scripted {
 /// A lane, and what a kernel knows of it.
 struct Stage {
     lane: Lane<Scripted>,
-    stopped: Arc<OnceLock<String>>,
+    stopped: Arc<OnceLock<Ended>>,
     next: u64,
 }
 
@@ -126,7 +126,8 @@ impl Stage {
     fn ended(&mut self, complete: u64, position: u64, status: u32, expected: &[&str]) {
         assert_eq!(self.lane.turn(), Turn::Stopped);
         assert_eq!(self.told(), (complete, (position << 8) | u64::from(status + 1)));
-        let text = self.stopped.get().expect("it says why");
+        let Ended { words: text, is_flushed } = self.stopped.get().expect("it says why");
+        assert_eq!(*is_flushed, status == IBV_WC_WR_FLUSH_ERR);
         for part in expected {
             assert!(text.contains(part), "{text}");
         }
