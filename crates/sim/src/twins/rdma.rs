@@ -119,7 +119,7 @@ pub(super) const FILES: &[File] = &[
                     "A load that a later store may overtake would read another lane's value from the slot.",
                 ),
             ),
-            ("post_one", "flag_store", IN_TURN),
+            ("post_one", "flag_store", BESIDE_A_NIC),
             ("post_one", "flag_load", FOR_THE_RECORD),
             ("post_one", "flag_load", FOR_THE_RECORD),
             (

@@ -260,27 +260,24 @@ static FETCH: KernelUnit = KernelUnit {
     ..ONE
 };
 
-/// A lane that waits for a result slot waits for the lane that has it, which may be of the same wave: it, too, is given back in the loop.
+/// A lane that waits for a result slot waits for the lane that has it, which may be of the same wave: it, too, is given back in the loop. (No
+/// twin: clang 22 leaves the store there even without `stays_inside`, as part of what it makes of a fault's last one.)
 #[test]
 fn lanes_give_result_slots_back_in_the_loop_that_waits_for_them() {
     for provider in Provider::ALL {
         for target in ["gfx942", "gfx950"] {
-            for (broken, expected) in [(None, true), (Some("DONE_BEHIND_THE_LOOP"), false)] {
-                let spec = fetch(provider, broken);
-                let Some(text) = disassembled(&spec, target) else { return };
-                // The slot's second word, right behind a release: the last such store of all.
-                let stores = text.lines().zip(1..).filter(|(line, _)| {
-                    line.contains("global_store_dword") || line.contains("buffer_wbl2 sc0 sc1")
-                });
-                let stores: Vec<(&str, u32)> = stores.collect();
-                let given_back = stores.windows(2).rfind(|two| {
-                    two[0].0.contains("buffer_wbl2")
-                        && two[1].0.contains("dwordx2 ")
-                        && two[1].0.contains("offset:8 ")
-                });
-                let Some([_, (_, line)]) = given_back else { panic!("{provider}, {broken:?}: {stores:#?}") };
-                assert_eq!(is_in_loop(&text, *line, &[]), expected, "{provider} for {target}, {broken:?}");
-            }
+            let Some(text) = disassembled(&fetch(provider, None), target) else { return };
+            // The slot's second word, right behind a release: the last such store of all.
+            let stores = text.lines().zip(1..).filter(|(line, _)| {
+                line.contains("global_store_dword") || line.contains("buffer_wbl2 sc0 sc1")
+            });
+            let stores: Vec<(&str, u32)> = stores.collect();
+            let given_back = stores.windows(2).rfind(|two| {
+                let store = two[1].0;
+                two[0].0.contains("buffer_wbl2") && store.contains("dwordx2 ") && store.contains("offset:8 ")
+            });
+            let Some([_, (_, line)]) = given_back else { panic!("{provider} for {target}: {stores:#?}") };
+            assert!(is_in_loop(&text, *line, &[]), "{provider} for {target}");
         }
     }
 }
