@@ -10,7 +10,8 @@
 // rank's dispatch flag e + 1, or the one that its relay told for that rank. Rank s sends that after its combine e has ended, so all its
 // reads of epoch e are over, and what d put to s had come before.
 // Why the window of what returns is not overwritten while it is read: d puts there again in epoch e + 1, behind the same flag of s.
-// The same chain protects the flag words.
+// The same chain protects the flag words. It also keeps them from going back, although now one block tells and now another, by another queue
+// pair: s has seen d's flag e before it sends what d's flag e + 1 waits for.
 //
 // Nobody waits for what it has put before it goes on to sum; when it has, the first block does: what a NIC could not do ends this rank's
 // operation with what the NIC says, and not only its peers'.

@@ -13,6 +13,8 @@
 // Why a window, a relay window or a flag is not written too early: the argument of `dispatch.hip` is about when rank s begins epoch
 // e + 1, and holds whoever carries the rows: d, or the relay at d's node, read what came from s in its dispatch e, before it told its
 // combine flag e, for which s has waited in its combine e.
+// Why a flag's word does not go back. Whichever block is the last puts, by queue pairs of its own waves, another in each epoch, and nothing
+// orders those. By the same argument flag e has landed, and was seen, before s begins epoch e + 1 and flag e + 1 is put.
 // Why the staging is not written too early. Rank s writes it again in epoch e + 1, behind its combine e, in which it saw the combine
 // flag e of every rank, also of those to which it put from there. Such a rank sends that flag behind its dispatch e, which has seen
 // the flag that s put behind the rows: they had come, so nothing reads their source any more (over a NIC, what would be sent once more is

@@ -192,6 +192,8 @@ proptest! {
         let speeds = LinkSpeeds::default();
         let us = |way| plan.expected_dispatch(way, &speeds).map(|moved| speeds.parts(&moved).in_turn());
         let (direct, node) = (us(Across::Direct), us(Across::Node));
+        let own = plan.across().and_then(|(_, way)| us(way));
+        prop_assert_eq!(us(Across::Auto), own, "left open, the plan's own");
         match plan.across() {
             None => prop_assert_eq!((direct, node), (None, None)),
             Some((_, Across::Node)) => prop_assert!(node < direct),

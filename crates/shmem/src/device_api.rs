@@ -174,6 +174,8 @@ pub enum Mutant {
     WideAtomic = 6,
     /// `team_sync` tells by the queue pair of whichever block meets.
     SyncByAnyQueue = 7,
+    /// A wave's queue pair is that of its number in the grid, which the launch decides.
+    QueueByGrid = 8,
 }
 
 #[cfg(test)]
@@ -240,6 +242,7 @@ mod tests {
             ("EVERY_LANE_SIGNALS", Mutant::EveryLaneSignals),
             ("WIDE_ATOMIC", Mutant::WideAtomic),
             ("SYNC_BY_ANY_QUEUE", Mutant::SyncByAnyQueue),
+            ("QUEUE_BY_GRID", Mutant::QueueByGrid),
         ] {
             assert!(types.contains(&format!("MUTANT_{word} = {},", mutant as u32)), "{word}");
         }

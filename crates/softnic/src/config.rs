@@ -59,8 +59,9 @@ impl Default for SoftNicConfig {
 }
 
 impl SoftNicConfig {
-    /// Places of a shared doorbell register: more than doorbells are rung between two turns of a NIC, which empties it in each. No more
-    /// are on their way than entries of all its queues.
+    /// Places of a shared doorbell register, and the most entries of all queue pairs that share it: a doorbell that the NIC has not heard
+    /// is of an entry that it has not done. (But for what [`Adversary::record_looks`] lets it take from doorbell records: that many
+    /// doorbells more may be on their way while a lane stands between taking its place and storing there.)
     pub const REGISTER_PLACES: u32 = 4096;
 
     /// Checks every field.

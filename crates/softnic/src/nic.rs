@@ -221,10 +221,18 @@ impl NicDriver for SoftNic {
             .map_err(|cause| failed(cause.to_string()))?
             .ok_or_else(|| failed("its entries are not a NIC's".to_owned()))?;
         let mut machine = nic.shared.lock();
-        machine.queues.insert(number, QueuePair::new(number, spec, ring));
-        if let Some(register) = &mut machine.register {
-            register.add(number, words.doorbell.0);
+        if nic.register.is_some() {
+            let register = machine.register.as_mut();
+            let register = register.ok_or_else(|| failed("the doorbell register is gone".to_owned()))?;
+            let too_many = |given| NicError::Limit {
+                what: "entries of all queues that share a doorbell register",
+                given,
+                allowed: format!("up to {}", SoftNicConfig::REGISTER_PLACES),
+                nic: self.describe(),
+            };
+            register.add(number, words.doorbell.0, spec.entries).map_err(too_many)?;
         }
+        machine.queues.insert(number, QueuePair::new(number, spec, ring));
         drop(machine);
         let shared = nic.register.as_ref().map(QueueMemory::base);
         let words = QueueWords { doorbell: shared.unwrap_or(words.doorbell), ..words };

@@ -18,22 +18,37 @@ pub(crate) struct Register {
     base: u64,
     provider: Provider,
     heard: u64,
-    doorbells: BTreeMap<u32, u64>,
+    listeners: BTreeMap<u32, Listener>,
+}
+
+#[derive(Debug)]
+struct Listener {
+    doorbell: u64,
+    entries: u32,
 }
 
 impl Register {
     pub(crate) fn new(base: u64, provider: Provider) -> Self {
-        Self { base, provider, heard: 0, doorbells: BTreeMap::new() }
+        Self { base, provider, heard: 0, listeners: BTreeMap::new() }
     }
 
-    /// Adds a queue pair.
-    pub(crate) fn add(&mut self, number: u32, doorbell: u64) {
-        self.doorbells.insert(self.named(number), doorbell);
+    /// Adds a queue pair of so many entries.
+    ///
+    /// # Errors
+    /// How many entries all queue pairs would have, where those are more than the register has places.
+    pub(crate) fn add(&mut self, number: u32, doorbell: u64, entries: u32) -> Result<(), u64> {
+        let all = self.listeners.values().map(|listener| u64::from(listener.entries)).sum::<u64>();
+        let all = all + u64::from(entries);
+        if all > u64::from(SoftNicConfig::REGISTER_PLACES) {
+            return Err(all);
+        }
+        self.listeners.insert(self.named(number), Listener { doorbell, entries });
+        Ok(())
     }
 
     /// Forgets a queue pair.
     pub(crate) fn remove(&mut self, number: u32) {
-        self.doorbells.remove(&self.named(number));
+        self.listeners.remove(&self.named(number));
     }
 
     /// Hands every store on to the queue pair that its value names; whether there was one.
@@ -49,8 +64,8 @@ impl Register {
             memory.write(address, &[0; 8])?;
             self.heard += 1;
             did = true;
-            if let Some(doorbell) = self.doorbells.get(&self.queue_of(value)) {
-                memory.write(*doorbell, &value)?;
+            if let Some(listener) = self.listeners.get(&self.queue_of(value)) {
+                memory.write(listener.doorbell, &value)?;
             } else {
                 tracing::warn!(?value, "a doorbell for no queue pair of a NIC in software");
             }

@@ -425,6 +425,31 @@ fn what_a_nic_cannot_do_is_refused() {
     ));
 }
 
+/// More doorbells than a register has places cannot be on their way: no more entries share one.
+#[test]
+fn a_shared_register_has_a_place_for_every_entry() {
+    let (machine, way) = (common::machine(1), Way::in_process());
+    let places = SoftNicConfig::REGISTER_PLACES;
+    let spec = QueueSpec { peer: GlobalRank::new(1), channel: 0, entries: places / 2 };
+    let config = SoftNicConfig { shared_doorbell: true, ..SoftNicConfig::default() };
+    let rank = common::Rank::new(&machine, 0, &way, config);
+    let first = rank.nic.create_queue(spec).unwrap();
+    let second = rank.nic.create_queue(spec).unwrap();
+    let more = rank.nic.create_queue(QueueSpec { entries: 16, ..spec }).unwrap_err();
+    let expected = "entries of all queues that share a doorbell register";
+    assert!(
+        matches!(more, NicError::Limit { what, given, .. } if what == expected && given == u64::from(places) + 16),
+        "{more}"
+    );
+    // A queue that goes leaves its places to others.
+    drop(second);
+    let third = rank.nic.create_queue(spec).unwrap();
+    // Queues with doorbells of their own need none.
+    let rank = common::Rank::new(&machine, 0, &way, SoftNicConfig::default());
+    let alone = [0, 1, 2].map(|channel| rank.nic.create_queue(QueueSpec { channel, ..spec }).unwrap());
+    drop((first, third, alone));
+}
+
 #[test]
 fn ends_that_do_not_fit_are_not_connected() {
     let machine = common::machine(2);

@@ -24,11 +24,12 @@ impl EpConfig {
 }
 
 impl Plan {
-    /// What the rank that takes longest is expected to move in a dispatch of the most tokens by this way, which is [`Across::Direct`] or
-    /// [`Across::Node`]; `None` on one node. Rows for which there is no room are counted, too. Of [`Across::Auto`] comes the way that takes
-    /// less time at [`LinkSpeeds::H200`].
+    /// What the rank that takes longest is expected to move in a dispatch of the most tokens by this way; `None` on one node. Rows for which
+    /// there is no room are counted, too. [`Across::Auto`] stands for the plan's own way ([`Plan::across`]): where its configuration leaves
+    /// that open, the one that takes less time at [`LinkSpeeds::H200`].
     pub fn expected_dispatch(&self, way: Across, speeds: &LinkSpeeds) -> Option<Moved> {
-        let (nodes, _) = self.across()?;
+        let (nodes, own) = self.across()?;
+        let way = if way == Across::Auto { own } else { way };
         Some(Expected::new(&self.config, nodes).slowest(way, speeds))
     }
 }

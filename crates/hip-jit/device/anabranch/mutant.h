@@ -206,6 +206,7 @@ enum Mutant : u32 {
     MUTANT_RDMA_SLOT_SHARED = 587,        // fetch: its result slot is still to be read by another lane
     MUTANT_RDMA_FETCHED_UNACQUIRED = 588, // fetch: the value may be older than its completion
     MUTANT_RDMA_RUNG_TOGETHER = 589,      // lanes of a wave store to a register in one instruction: one of them remains
+    MUTANT_RDMA_KEY_UNCHECKED = 590,      // view.h: a key of a place that is given away meanwhile
     // shmem/nic.h
     MUTANT_BY_NIC_UNRELEASED = 600,       // the scope meets, and only its leader's wave releases
     MUTANT_BY_NIC_NO_ACQUIRE = 601,       // what a get has brought is read without an acquire

@@ -4,8 +4,10 @@
 // The leader of a scope puts requests into one queue pair: that of its wave, out of the peer's. What the scope's lanes stored is
 // released before, as a NIC reads memory and no cache. Which one says the number of the block and of the wave in it, and nothing of the
 // launch: wave 0 of block b, by which blocks put, has the same in every launch, however many threads its blocks have. Flags that the same
-// block writes from launch to launch (ccl/links.h) need no more. Flags that one or another block writes keep to the peer's first queue pair
-// (`first_nic_entry`).
+// block writes from launch to launch (ccl/links.h) need no more. A word that now one block sets and now another could go back, as queue pairs
+// have no order among each other: `team_sync`, which any block may call, tells by the peer's first queue pair (`first_nic_entry`). Of
+// `signal` and `p` on a word that is the callers' duty: one block sets it, or the next value is sent when the peer has shown that it saw
+// the one before (ep/kernels/dispatch_nodes.hip).
 //
 // Order: writes and values of one queue pair are done at the peer in the order in which they were put there, and atomic operations behind
 // the writes before them. So a signal behind a copy needs nothing but its place. What stands behind reads and atomic operations may overtake
@@ -26,6 +28,7 @@ namespace shmem {
 ANABRANCH_DEVICE const RdmaQueue* nic_entry(const Grid& grid, const Context& context, GroupRank peer) {
     u32 each = context.team.nics_per_peer;
     u32 channel = (grid.block + grid.wave()) % each;
+    if constexpr (MUTANT == MUTANT_QUEUE_BY_GRID) channel = grid.grid_wave() % each;
     return context.team.nics + (static_cast<u64>(peer.value) * each + channel);
 }
 

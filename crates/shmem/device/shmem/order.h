@@ -78,8 +78,10 @@ ANABRANCH_DEVICE Status fence(const Grid& grid, const Context& context) {
 }
 
 // Completes everything that the lanes of the scope have issued, to any peer: puts are visible there, gets are valid here,
-// sources may be reused. All lanes of the scope call; it is also a barrier of the scope. Afterwards a signal of any of
-// these lanes publishes what any of them has put. FAULT where an engine or a NIC did not come to its end.
+// sources may be reused. Of a put by NIC it says that the peer's NIC has taken it: visible it is to whoever is told by a queue pair of the
+// same NIC, and of what else may tell nothing is said (docs/memory-model.md, "What a NIC's completion says"). All lanes of the scope call; it
+// is also a barrier of the scope. Afterwards a signal of any of these lanes publishes what any of them has put. FAULT where an engine or a
+// NIC did not come to its end.
 template <class Scope>
 ANABRANCH_DEVICE Status quiet(const Grid& grid, const Context& context) {
     ANABRANCH_TWIN(QUIET_NOTHING) { Scope::barrier(grid); return Status::OK; }

@@ -80,6 +80,7 @@ enum Mutant : u32 {
     MUTANT_EVERY_LANE_SIGNALS = 5,  // more than one signal a call
     MUTANT_WIDE_ATOMIC = 6,         // a 32-bit add done on 64 bits
     MUTANT_SYNC_BY_ANY_QUEUE = 7,   // team_sync tells by the queue pair of whichever block meets
+    MUTANT_QUEUE_BY_GRID = 8,       // a wave's queue pair is that of its number in the grid, which is the launch's
 };
 static constexpr u32 MUTANT = SHMEM_MUTANT;
 

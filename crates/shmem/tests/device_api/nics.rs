@@ -111,6 +111,28 @@ fn meetings_of_changing_blocks_are_told_by_one_queue_pair() {
     assert_eq!(crate::barrier::posted_in_turns(ranks(), &broken), [2, 2, 2]);
 }
 
+/// What a block has put in one launch comes before what it puts in the next, however many waves it has then: by another queue pair the word
+/// that it sets could go back.
+#[test]
+fn blocks_keep_their_queue_pairs_in_launches_of_more_waves() {
+    const WAVE: u32 = 4;
+    let posted = |broken: Option<Mutant>| {
+        let mut ranks = Ranks::with_nics(2, WAVE, HEAP, &NicSetup::new(2, Some(10)));
+        let spec = ranks.spec(&COPY);
+        let spec = broken.map_or(spec.clone(), |broken| spec.with("SHMEM_MUTANT", broken as u32));
+        // Block 0 does the first and the last, block 1 the other one: a copy and a signal each.
+        let to = |peer| [0, 256, 512].map(|at| crate::copy::one(peer, 8192 + at, 4096 + at, 64)).to_vec();
+        [1, 4].map(|waves| {
+            let cases = [to(1), to(0)];
+            let grid = (2, waves * WAVE);
+            check_on(&mut ranks, &spec, CopyKind::PutSignal, 2, &cases, grid).unwrap();
+            ranks.posted(0, 1)
+        })
+    };
+    assert_eq!(posted(None), [[4, 2], [8, 4]]);
+    assert_eq!(posted(Some(Mutant::QueueByGrid)), [[4, 2], [10, 2]]);
+}
+
 #[test]
 fn contended_atomics_by_nic_give_exact_totals() {
     for (wave, seed) in WAVES.into_iter().zip([None, Some(7), None, Some(8)]) {

@@ -391,4 +391,5 @@ pub const TESTED: &[(&str, &str)] = &[
     ("RDMA_SLOT_SHARED", "crates/transport-rdma/tests/device/together.rs"),
     ("RDMA_FETCHED_UNACQUIRED", "crates/transport-rdma/tests/device/code.rs"),
     ("RDMA_RUNG_TOGETHER", "crates/transport-rdma/tests/device/code.rs"),
+    ("RDMA_KEY_UNCHECKED", "crates/transport-rdma/tests/device/code.rs"),
 ];

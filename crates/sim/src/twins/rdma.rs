@@ -146,6 +146,16 @@ pub(super) const FILES: &[File] = &[
         ],
     },
     File {
+        file: "transport-rdma/device/rdma/view.h",
+        rows: &[(
+            "find_key",
+            "fence_acquire_system",
+            CodeCheck(
+                "crates/transport-rdma/tests/device/code.rs: a key is taken of a place that is looked at again, and a twin that does not",
+            ),
+        )],
+    },
+    File {
         file: "shmem/device/shmem/nic.h",
         rows: &[
             ("by_nic", "release_for_leader", Twins(&["BY_NIC_UNRELEASED"])),

@@ -137,8 +137,11 @@ impl Machine {
         if let Some(register) = &mut self.register {
             match register.listen(self.memory.as_ref()) {
                 Ok(heard) => did |= heard,
-                // Its memory goes behind the last queue pair's.
-                Err(gone) => tracing::warn!(%gone, "the doorbell register of a NIC in software"),
+                // Its memory goes behind the last queue pair's, so nobody rings any more.
+                Err(gone) => {
+                    tracing::warn!(%gone, "the doorbell register of a NIC in software");
+                    self.register = None;
+                }
             }
         }
         let mut context = Context {
@@ -234,5 +237,16 @@ mod tests {
         let (memory, keys) = (Arc::new(NoWhere), Arc::new(Keys::default()));
         let mut machine = Machine::new(Box::new(Endless), memory, keys, SoftNicConfig::default());
         assert!(machine.step(Duration::ZERO));
+    }
+
+    #[test]
+    fn a_register_that_is_gone_is_not_listened_to_again() {
+        let (memory, keys) = (Arc::new(NoWhere), Arc::new(Keys::default()));
+        let config = SoftNicConfig::default();
+        let register = Register::new(4096, config.provider);
+        let mut machine = Machine::new(Box::new(Endless), memory, keys, config);
+        machine.register = Some(register);
+        machine.step(Duration::ZERO);
+        assert!(machine.register.is_none());
     }
 }

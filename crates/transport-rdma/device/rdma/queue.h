@@ -173,8 +173,8 @@ ANABRANCH_DEVICE WaitStatus fetch(const Grid& grid, const WaitContext& wait, con
 }
 
 // Waits until everything before the position `end` is done: what was sent may be written again, and the peer's NIC has it, which is not
-// to say that it is in memory: what makes it visible there is a later write, value or atomic operation of the same queue pair (docs,
-// "What a NIC's completion says"). What was read is here, and is read behind an acquire (`acquire_after_wait`). One lane.
+// to say that it is in memory: it is seen behind a later write, value or atomic operation of a queue pair of the same two NICs (docs, "What
+// a NIC's completion says"). What was read is here, and is read behind an acquire (`acquire_after_wait`). One lane.
 ANABRANCH_DEVICE WaitStatus wait_done(const Grid& grid, const WaitContext& wait, const RdmaQueue& queue, u64 end) {
     WaitStatus status = wait_for(
         grid, wait, PHASE_NIC_DONE, [&]() { return is_done(grid, wait, queue, end); },

@@ -56,17 +56,20 @@ ANABRANCH_DEVICE RdmaQueue load_queue(const Grid& grid, const RdmaQueue* queue) 
 //
 // The table may change meanwhile (ranges.rs): a range joins with no bytes, then gets them; one that leaves loses them. Whose range it is
 // keeps it until what was posted with it is done, so that the key that is found is good while the NIC uses it. A lane that looks for
-// another range may see a place's address from before it was given away and its bytes and key from afterwards, where all of that happens
-// between two of its loads; the key is then of another range than the address. The NIC compares both for every access: it moves nothing
-// and the queue pair stops with a protection error, so that this ends in a fault and never in other bytes.
+// another range may see part of a place from before it was given away and part from afterwards, and take the new range's key for an
+// address that is not in it. It therefore looks at address and bytes again, behind an acquire: a place loses its bytes before anything
+// else of it changes, so that neither has changed where all four are of one range. A place that has changed holds no range of this lane's.
 ANABRANCH_DEVICE bool find_key(const Grid& grid, const RdmaQueue& queue, u64 address, u64 bytes, u32& key) {
     for (u32 i = 0; i < queue.range_count; ++i) {
         const RdmaRange* range = queue.ranges + i;
-        u64 before = address - private_load(grid, &range->address);
+        u64 start = private_load(grid, &range->address);
         u64 length = private_load(grid, &range->bytes);
+        u64 before = address - start;
         if (before > length || bytes > length - before) continue;
         key = private_load(grid, &range->key);
-        return true;
+        ANABRANCH_TWIN(RDMA_KEY_UNCHECKED) return true;
+        fence_acquire_system(grid);
+        if (private_load(grid, &range->address) == start && private_load(grid, &range->bytes) == length) return true;
     }
     return false;
 }

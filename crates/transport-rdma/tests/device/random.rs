@@ -49,7 +49,8 @@ fn drawn(provider: Provider) -> impl Strategy<Value = Drawn> {
                 READ if how == FETCH => 1 << (length % 4),
                 _ => length,
             };
-            let aligned = if is_word || opcode == WRITE_VALUE { remote / bytes * bytes } else { remote };
+            let is_whole = is_word || opcode == WRITE_VALUE || how == FETCH;
+            let aligned = if is_whole { remote / bytes * bytes } else { remote };
             let local = if opcode == READ { HALF + local } else { local };
             Drawn { opcode, how, local, remote: aligned, bytes, value, compare, immediate, fenced }
         },
