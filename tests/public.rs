@@ -1,9 +1,10 @@
-//! The public interface: every public item of the crates that the root exports, as `UPDATE_EXPECT=1 cargo test --test public` writes it. What
-//! goes, comes or changes shows in `tests/public`, and belongs into CHANGELOG.md.
+//! The public interface: every public item of the crates that the root exports, and of other crates what those export again, as
+//! `UPDATE_EXPECT=1 cargo test --test public` writes it. What goes, comes or changes shows in `tests/public`, and belongs into CHANGELOG.md.
 //!
 //! An item with `pub` can be named from outside its crate: the lint `unreachable_pub` refuses the others. So sources say it, in the form
 //! that `cargo fmt` gives them, and no compiler but the stable one is needed. What macros of a crate make stands there as their calls.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -24,10 +25,11 @@ const CRATES: [(&str, &str); 10] = [
 ];
 
 /// Macros of the crates that make public items of what they are given.
-const MAKING: [&str; 11] = [
+const MAKING: [&str; 12] = [
     "device_struct",
     "elements",
     "errors",
+    "float8",
     "handle",
     "hip_table",
     "layout",
@@ -219,6 +221,88 @@ fn the_public_interface_is_the_one_that_is_kept() {
         assert!(text.lines().count() > 20, "{name}: {text}");
         expect_file![root.join(format!("tests/public/{name}.api"))].assert_eq(&text);
     }
+}
+
+/// The words of a line.
+fn words(line: &str) -> impl Iterator<Item = &str> {
+    line.split(|one: char| !one.is_ascii_alphanumeric() && one != '_').filter(|word| !word.is_empty())
+}
+
+/// What an interface exports again of crates of the workspace: for each crate its items.
+fn exported_again(interface: &str) -> Vec<(&str, Vec<&str>)> {
+    let lines = interface.lines().filter_map(|line| line.trim().strip_prefix("pub use anabranch_"));
+    let parted = lines.filter_map(|line| line.split_once("::"));
+    parted.map(|(name, items)| (name, words(items).collect())).collect()
+}
+
+/// Of an interface what declares one of these items or is implemented for one.
+fn of_items(interface: &str, items: &BTreeSet<String>) -> String {
+    let declares = |line: &str| {
+        let qualifiers = ["pub", "const", "unsafe", "async", "extern", "C"];
+        let mut all = words(line).skip_while(|word| qualifiers.contains(word));
+        match all.next() {
+            // A module's own export of what it has elsewhere in the crate.
+            Some("use") => false,
+            Some("fn" | "struct" | "enum" | "union" | "trait" | "type" | "mod" | "static") => {
+                all.next().is_some_and(|name| items.contains(name))
+            }
+            // An implementation, a constant, or a call of a macro.
+            _ => words(line).any(|word| items.contains(word)),
+        }
+    };
+    let mut kept = false;
+    let mut found = String::new();
+    for line in interface.lines() {
+        if !line.starts_with(' ') {
+            kept = declares(line);
+        }
+        if kept {
+            found.push_str(line);
+            found.push('\n');
+        }
+    }
+    found
+}
+
+#[test]
+fn what_is_exported_of_other_crates_is_kept_too() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut others: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (_, folder) in CRATES {
+        let text = interface(&root.join(folder).join("lib.rs"));
+        for (name, items) in exported_again(&text) {
+            let name = name.replace('_', "-");
+            if !CRATES.iter().any(|(known, _)| *known == name) {
+                others.entry(name).or_default().extend(items.into_iter().map(str::to_owned));
+            }
+        }
+    }
+    assert!(others.contains_key("tuning"), "{others:?}");
+    let mut kept = Vec::new();
+    for (name, items) in &others {
+        let found = of_items(&interface(&root.join("crates").join(name).join("src/lib.rs")), items);
+        for item in items {
+            assert!(found.lines().any(|line| words(line).any(|word| word == item)), "{name} has no {item}");
+        }
+        kept.push(format!("{name}:\n{found}"));
+    }
+    expect_file![root.join("tests/public/exported-again.api")].assert_eq(&kept.concat());
+}
+
+#[test]
+fn items_that_are_exported_again_are_found_with_what_is_theirs() {
+    let exports = "pub use anabranch_ccl as ccl\npub mod inner\n    pub use anabranch_tuning::{ One, Two, }\n\
+                   pub use anabranch_elements::float8\npub use other::{ Three, }\n";
+    assert_eq!(exported_again(exports), [("tuning", vec!["One", "Two"]), ("elements", vec!["float8"])]);
+    let whole = "pub use inner::{ One, Other, }\npub struct One  #[derive(Debug)]\n    pub size: u32\npub struct Other\n    pub one: One\n\
+                 impl One\n    pub const fn new(size: u32) -> Self\nimpl Other\n    pub fn one(&self) -> One\nimpl From<One> for u32\n\
+                 pub fn make() -> One\npub mod float8\n    pub fn decode()\nwords! { Two { A = \"a\" } }\n";
+    let items = ["One", "Two", "float8"].map(str::to_owned).into();
+    assert_eq!(
+        of_items(whole, &items),
+        "pub struct One  #[derive(Debug)]\n    pub size: u32\nimpl One\n    pub const fn new(size: u32) -> Self\n\
+         impl From<One> for u32\npub mod float8\n    pub fn decode()\nwords! { Two { A = \"a\" } }\n"
+    );
 }
 
 #[test]

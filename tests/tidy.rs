@@ -47,6 +47,14 @@ fn shown(path: &Path) -> String {
     path.strip_prefix(root()).unwrap_or(path).display().to_string()
 }
 
+/// Whether a line is one that `git merge` puts around what it cannot merge: seven of a sign, alone or before a space.
+fn is_of_a_conflict(line: &str) -> bool {
+    ['<', '|', '=', '>'].iter().any(|sign| {
+        let rest = line.strip_prefix(sign.to_string().repeat(7).as_str());
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+    })
+}
+
 /// What is wrong with a file of code or prose, by line.
 fn blemishes(text: &str) -> Vec<String> {
     // Put together here, so that this file does not hold the word.
@@ -58,6 +66,9 @@ fn blemishes(text: &str) -> Vec<String> {
         }
         if line.contains(&marker) {
             found.push(format!("line {}: {marker}", index + 1));
+        }
+        if is_of_a_conflict(line) {
+            found.push(format!("line {}: what a merge left, {line:?}", index + 1));
         }
     }
     if !text.is_empty() && !text.ends_with('\n') {
@@ -83,6 +94,14 @@ fn blemishes_are_found() {
     assert_eq!(blemishes("a"), ["no newline at the end"]);
     assert_eq!(blemishes(&format!("// {}{}\n", "FIX", "ME")).len(), 1);
     assert!(blemishes("fine\n").is_empty());
+    for sign in ["<", "|", "=", ">"] {
+        let marker = sign.repeat(7);
+        assert_eq!(blemishes(&format!("a\n{marker}\n{marker} main\n")).len(), 2, "{marker}");
+        assert!(
+            blemishes(&format!(" {marker}\n{marker}{sign}\n{}\n", sign.repeat(6))).is_empty(),
+            "{marker}"
+        );
+    }
 }
 
 #[test]

@@ -12,10 +12,12 @@ fail() {
     echo "rdma-vm: $1" >&2
     exit 1
 }
-# Runs a command whose rows all have to be verified, and shows what each says.
+# Runs a command on so many ranks, whose rows all have to be verified, and shows what each says.
 verified() {
+    ranks=$1
+    shift
     # shellcheck disable=SC2086 # words
-    "$@" --ranks 4 $settings >/tmp/rows 2>/tmp/said || fail "$* ended with $? and says: $(cat /tmp/said)"
+    "$@" --ranks "$ranks" $settings >/tmp/rows 2>/tmp/said || fail "$* ended with $? and says: $(cat /tmp/said)"
     [ -s /tmp/rows ] || fail "$* measured nothing"
     ! grep -v '"verified":true' /tmp/rows || fail "$*: not verified"
     sed 's/"us_p99".*//' /tmp/rows
@@ -30,11 +32,14 @@ for rank in 0 1 2 3; do
         fail "rank $rank does not reach rank $other through $nic: $(cat /tmp/routes)"
 done
 
+step "operations of the heap"
+verified 2 anabranch bench shmem --only matrix
+
 step "collectives"
-verified anabranch bench ccl --op all_gather,all_reduce,all_to_all --sizes 64K --iters 2
+verified 4 anabranch bench ccl --op all_gather,all_reduce,all_to_all --sizes 64K --iters 2
 
 step "dispatch and combine"
-verified anabranch bench ep --tokens 8 --hidden 1024 --experts 16 --iters 2
+verified 4 anabranch bench ep --tokens 8 --hidden 1024 --experts 16 --iters 2
 
 step "a rank that is killed"
 # Started apart, as on two machines: nothing but the world itself tells one of the other's end.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Collectives and dispatch and combine between two machines of two ranks that are none, by verbs of the kernel's own: in a virtual machine
-# with two NICs in software (run.sh), of which each machine has one. Every byte is verified. Then one of the ranks is killed, and the other says who is lost.
+# Operations of the heap, collectives, and dispatch and combine between two machines that are none, by verbs of the kernel's own: in a virtual
+# machine with two NICs in software (run.sh), of which each machine has one. Every byte is verified. Then one of the ranks is killed, and the other says who is lost.
 #
 #   scripts/rdma-vm/bench.sh PROGRAM KERNELS
 #

@@ -11,7 +11,7 @@
 # A program that compiles kernels for the host runtime needs a folder of compiled ones, and the compiler's driver, whose version is
 # part of their names: --folder KERNELS:/kernels --folder "$(readlink -f "$(command -v c++)")":/bin/c++
 #
-# bench.sh beside this does so for collectives and dispatch and combine.
+# bench.sh beside this does so for operations of the heap, collectives, and dispatch and combine.
 #
 # RDMA_VM_CACHE    where packages are kept (target/rdma-vm of this repository)
 # RDMA_VM_SECONDS  when the guest is stopped (110)

@@ -96,12 +96,21 @@ fn the_command_needs_the_system_and_has_no_device_code() {
     assert_eq!(complaints(&bytes), [""; 0]);
 }
 
+/// The first C++ compiler that is there.
+fn compiler() -> &'static str {
+    const KNOWN: [&str; 3] = ["c++", "g++", "clang++"];
+    let runs = |name: &&str| Command::new(name).arg("--version").output().is_ok();
+    let found = KNOWN.into_iter().find(runs);
+    assert!(found.is_some(), "this test compiles C++, and none of {} is on the path", KNOWN.join(", "));
+    found.unwrap()
+}
+
 /// A shared object from a line of C.
 fn shared_object(name: &str, code: &str, flags: &[&str]) -> Vec<u8> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let (source, object) = (folder.join(format!("{name}.cpp")), folder.join(format!("{name}.so")));
     std::fs::write(&source, code).unwrap();
-    let output = Command::new("c++")
+    let output = Command::new(compiler())
         .args(["-shared", "-fPIC", "-nostdlib", "-o"])
         .arg(&object)
         .arg(&source)

@@ -4,6 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::NicError;
 use crate::nics::{GidKind, LinkLayer};
 
 /// A queue pair as its peer's driver needs to know it. Both drivers of hardware use it, each under a name of its own.
@@ -103,6 +104,18 @@ pub(crate) fn mtu_bytes(code: u32) -> u32 {
     128u32.checked_shl(code).unwrap_or(0)
 }
 
+/// Whether a NIC answers and asks for reads and atomic operations at all: kernels read peers' memory and add to it.
+///
+/// # Errors
+/// [`NicError::Limit`].
+pub(crate) fn check_reads(most_answered: u32, most_asked: u32, nic: &str) -> Result<(), NicError> {
+    if most_answered > 0 && most_asked > 0 {
+        return Ok(());
+    }
+    let what = if most_answered == 0 { "reads answered at a time" } else { "reads asked for at a time" };
+    Err(NicError::Limit { what, given: 0, allowed: "1 or more".to_owned(), nic: nic.to_owned() })
+}
+
 /// A packet sequence number to begin with: drawn, so that packets of an earlier connection between the same numbers are not taken for
 /// this one's.
 pub(crate) fn first_packet() -> u32 {
@@ -153,6 +166,16 @@ mod tests {
         let infiniband = Endpoint { link_layer: LinkLayer::Infiniband, ..own() };
         let without = infiniband.of_peer(&infiniband.to_bytes()).unwrap_err();
         assert!(without.contains("no local identifier"), "{without}");
+    }
+
+    #[test]
+    fn a_nic_that_answers_no_reads_or_asks_for_none_is_refused() {
+        let check =
+            |answered, asked| check_reads(answered, asked, "mlx5_7").map_err(|error| error.to_string());
+        assert_eq!(check(1, 1), Ok(()));
+        let (answered, asked) = (check(0, 16).unwrap_err(), check(16, 0).unwrap_err());
+        assert_eq!(answered, "reads answered at a time: 0 given, 1 or more allowed on mlx5_7");
+        assert_eq!(asked, "reads asked for at a time: 0 given, 1 or more allowed on mlx5_7");
     }
 
     #[test]

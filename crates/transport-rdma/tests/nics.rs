@@ -7,8 +7,8 @@ mod machines;
 use anabranch_ranks::GlobalRank;
 use anabranch_transport::{HostIdentity, PeerInfo, ProcessIdentity};
 use anabranch_transport_rdma::nics::{
-    Assignment, Distance, Gid, GidError, GidKind, LinkLayer, NicFilter, NicTreeError, PciAddress, Place,
-    PortState, assign, assign_to_rank, choose_gid,
+    Assignment, ChosenPort, Distance, Gid, GidError, GidKind, LinkLayer, Machine, NicFilter, NicTreeError,
+    PciAddress, Place, PortState, assign, assign_to_rank, choose_gid,
 };
 use anabranch_transport_rdma::{Provider, nics};
 use machines::Tree;
@@ -132,6 +132,21 @@ fn an_address_that_the_settings_ask_for_decides_which_ports_serve() {
     let infiniband = ports_of("dgx", "0000:18:00.0", Some(77));
     assert!(verdict(&infiniband, "mlx5_0:1").starts_with("transport.rdma.gid_index is 77"), "{infiniband:?}");
     assert_eq!(chosen(&[ports_of("dgx", "0000:18:00.0", Some(0))]), ["mlx5_0:1"]);
+}
+
+#[test]
+fn an_infiniband_port_without_an_address_does_not_serve() {
+    let tree = Tree::of("dgx");
+    let mut nics = tree.machine().nics().to_vec();
+    nics[0].ports[0].gids.clear();
+    let gpu = [tree.place("0000:18:00.0")];
+    let one = assign(&gpu, &Machine::new(nics.clone()), &filter(&[])).remove(0);
+    assert_ne!(chosen(std::slice::from_ref(&one)), ["mlx5_0:1"]);
+    let why = verdict(&one, "mlx5_0:1");
+    assert!(why.starts_with("the port has no address that can be used: no address"), "{why}");
+    // What opens a port says the same.
+    let opened = ChosenPort::new(&nics[0], 1, None, String::new()).unwrap_err().to_string();
+    assert!(opened.contains(why), "{opened}");
 }
 
 #[test]
@@ -334,27 +349,58 @@ fn ranks_of_a_machine_choose_alike_and_those_of_others_do_not_count() {
     assert_eq!(of(9).reason, "rank 9 is not one of the world's 7 ranks");
 }
 
+/// The NICs of ranks on devices of a machine, by what each counts as.
+fn divided(tree: &Tree, filter: &NicFilter, ranks: &[(&str, PeerInfo)]) -> Vec<String> {
+    let of = |(rank, (host, peer)): (u32, &(&str, PeerInfo))| PeerInfo {
+        rank: GlobalRank::new(rank),
+        host: HostIdentity((*host).to_owned()),
+        nics_of: HostIdentity("here".to_owned()),
+        ..peer.clone()
+    };
+    let (peers, machine): (Vec<_>, _) = ((0..).zip(ranks).map(of).collect(), tree.machine());
+    let nic = |peer: &PeerInfo| {
+        assign_to_rank(tree.root(), peer.rank, &peers, &machine, filter).unwrap().chosen.unwrap().name
+    };
+    peers.iter().map(nic).collect()
+}
+
 #[test]
 fn machines_that_are_one_divide_its_equal_ports() {
-    // Two ports as near as each other to devices of the host runtime.
-    let tree = Tree::of("dual-socket");
-    let machine = tree.machine();
-    let ports = |hosts: &[&str]| {
-        let peers: Vec<_> = (0..)
-            .zip(hosts)
-            .map(|(rank, host)| PeerInfo {
-                runtime: "host".to_owned(),
-                nics_of: HostIdentity("here".to_owned()),
-                ..peer(rank, host, "0000:21:00.0")
-            })
-            .collect();
-        let of = |peer: &PeerInfo| {
-            assign_to_rank(tree.root(), peer.rank, &peers, &machine, &NicFilter::default()).unwrap()
-        };
-        peers.iter().map(|peer| of(peer).chosen.unwrap().name).collect::<Vec<_>>()
+    // As near as each other to devices of the host runtime.
+    let (two, eight) = (Tree::of("dual-socket"), Tree::of("dgx"));
+    let ports = |tree, named: &[&str], hosts: &[&'static str]| {
+        let device = || PeerInfo { runtime: "host".to_owned(), ..peer(0, "here", "0000:21:00.0") };
+        let ranks: Vec<_> = hosts.iter().map(|host| (*host, device())).collect();
+        divided(tree, &filter(named), &ranks)
     };
-    assert_eq!(ports(&["a", "b"]), ["mlx5_0", "mlx5_1"]);
-    assert_eq!(ports(&["a", "a", "b", "b"]), ["mlx5_0", "mlx5_0", "mlx5_1", "mlx5_1"]);
-    assert_eq!(ports(&["a", "a", "a"]), ["mlx5_0", "mlx5_1", "mlx5_0"], "one machine uses all");
-    assert_eq!(ports(&["a", "a", "b"]), ["mlx5_0", "mlx5_0", "mlx5_1"]);
+    assert_eq!(ports(&two, &[], &["a", "b"]), ["mlx5_0", "mlx5_1"]);
+    assert_eq!(ports(&two, &[], &["a", "a", "b", "b"]), ["mlx5_0", "mlx5_0", "mlx5_1", "mlx5_1"]);
+    assert_eq!(ports(&two, &[], &["a", "a", "a"]), ["mlx5_0", "mlx5_1", "mlx5_0"], "one machine uses all");
+    assert_eq!(ports(&two, &[], &["a", "a", "b"]), ["mlx5_0", "mlx5_0", "mlx5_1"]);
+    assert_eq!(
+        ports(&two, &[], &["a", "b", "c"]),
+        ["mlx5_0", "mlx5_1", "mlx5_0"],
+        "two are too few for three"
+    );
+    let three = ["mlx5_3", "mlx5_4", "mlx5_5"];
+    assert_eq!(ports(&eight, &three, &["a", "a", "b", "b"]), ["mlx5_3", "mlx5_5", "mlx5_4", "mlx5_4"]);
+}
+
+#[test]
+fn machines_that_are_one_divide_the_ports_that_are_as_near_to_their_gpus() {
+    let tree = Tree::of("dgx");
+    let ports = |named: &[&str], ranks: &[(&'static str, &str)]| {
+        let device = |bus: &str| peer(0, "here", &format!("0000:{bus}:00.0"));
+        let ranks: Vec<_> = ranks.iter().map(|(host, bus)| (*host, device(bus))).collect();
+        divided(&tree, &filter(named), &ranks)
+    };
+    let four = [("a", "18"), ("a", "3b"), ("b", "4b"), ("b", "5c")];
+    // NICs of the other socket, as far from all of them.
+    assert_eq!(ports(&["mlx5_9", "mlx5_10"], &four), ["mlx5_9", "mlx5_9", "mlx5_10", "mlx5_10"]);
+    assert_eq!(ports(&["mlx5_9", "mlx5_10", "mlx5_11"], &four), ["mlx5_9", "mlx5_11", "mlx5_10", "mlx5_10"]);
+    // Whatever the order of their addresses.
+    let turned = [("a", "5c"), ("b", "18"), ("a", "3b"), ("b", "4b")];
+    assert_eq!(ports(&["mlx5_9", "mlx5_10"], &turned), ["mlx5_9", "mlx5_10", "mlx5_9", "mlx5_10"]);
+    // Where each has one of its own beside it, that one is taken.
+    assert_eq!(ports(&[], &four), ["mlx5_0", "mlx5_3", "mlx5_4", "mlx5_5"]);
 }

@@ -1,7 +1,10 @@
 //! What holds for every machine and every list of GPUs.
 
+use std::net::Ipv6Addr;
+
 use anabranch_transport_rdma::nics::{
-    Assignment, Distance, LinkLayer, Machine, Nic, NicFilter, PciPath, Place, Port, PortState, assign,
+    Assignment, Distance, Gid, GidKind, LinkLayer, Machine, Nic, NicFilter, PciPath, Place, Port, PortState,
+    assign,
 };
 use proptest::prelude::*;
 
@@ -41,7 +44,12 @@ fn machine() -> impl Strategy<Value = Machine> {
                 rate_mbps: 100_000 << rate,
                 lid: 1,
                 interfaces: Vec::new(),
-                gids: Vec::new(),
+                gids: vec![Gid {
+                    index: 0,
+                    value: Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, index as u16 + 1),
+                    kind: GidKind::InfinibandOrRoceV1,
+                    interface: None,
+                }],
             }],
             problems: Vec::new(),
         };

@@ -14,6 +14,7 @@ use std::path::PathBuf;
 
 use anabranch::Config;
 use anabranch::jit::KernelSpec;
+use anabranch::rdma::{Atomics, Provider};
 use clap::{Args, Subcommand};
 
 pub(crate) use ccl::NcclError;
@@ -279,6 +280,11 @@ impl BenchCommand {
 /// The benchmarks' own kernels, for prebuilding.
 pub(crate) fn kernels() -> Vec<KernelSpec> {
     device::own_kernels()
+}
+
+/// Those of the library's kernels that benchmarks alone load, as worlds do in which ranks have NICs of this format.
+pub(crate) fn nic_kernels(provider: Provider, atomics: Atomics) -> Vec<KernelSpec> {
+    shmem::nic_kernels(provider, atomics)
 }
 
 /// Starts the ranks.

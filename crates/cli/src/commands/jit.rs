@@ -65,15 +65,20 @@ enum NicFormat {
 }
 
 impl NicFormat {
-    /// The kernels, with the atomic operations that NICs of the format have here.
+    /// The kernels, the library's and the benchmarks', with the atomic operations that NICs of the format have here.
     fn kernels(self) -> Vec<KernelSpec> {
         let (provider, atomics) = match self {
-            Self::Mlx5 => (Provider::Mlx5, Atomics::Masked),
-            Self::Bnxt => (Provider::Bnxt, Atomics::Standard),
-            Self::Ionic => (Provider::Ionic, Atomics::Standard),
-            Self::Posted => (Provider::Posted, Atomics::Standard),
+            // Which of the two a ConnectX has is known when it is opened.
+            Self::Mlx5 => (Provider::Mlx5, &[Atomics::Masked, Atomics::Standard][..]),
+            Self::Bnxt => (Provider::Bnxt, &[Atomics::Standard][..]),
+            Self::Ionic => (Provider::Ionic, &[Atomics::Standard][..]),
+            Self::Posted => (Provider::Posted, &[Atomics::Standard][..]),
         };
-        anabranch::nic_kernels(provider, atomics)
+        let of_both = |atomics: &Atomics| {
+            let of_library = anabranch::nic_kernels(provider, *atomics);
+            of_library.into_iter().chain(crate::bench::nic_kernels(provider, *atomics))
+        };
+        atomics.iter().flat_map(of_both).collect()
     }
 }
 
@@ -334,4 +339,39 @@ fn clean(arguments: &CleanArgs) -> anyhow::Result<()> {
 
 fn count(entries: usize) -> String {
     if entries == 1 { "1 entry".to_owned() } else { format!("{entries} entries") }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn kernels_of_a_format_are_for_each_set_of_atomic_operations_and_the_benchmarks() {
+        for (format, atomics) in [
+            (NicFormat::Mlx5, &[1, 2][..]),
+            (NicFormat::Bnxt, &[1]),
+            (NicFormat::Ionic, &[1]),
+            (NicFormat::Posted, &[1]),
+        ] {
+            let labels: Vec<String> = format.kernels().iter().map(KernelSpec::label).collect();
+            let distinct: BTreeSet<&String> = labels.iter().collect();
+            assert_eq!(distinct.len(), labels.len(), "two specs with one label");
+            for unit in [
+                "ccl_network_move",
+                "ep_dispatch_nodes",
+                "nic_team",
+                "conformance_copy",
+                "conformance_message",
+                "conformance_atomics",
+            ] {
+                let of_unit: Vec<&String> = labels.iter().filter(|label| label.starts_with(unit)).collect();
+                for number in atomics {
+                    let wanted = format!("RDMA_ATOMICS={number}, ");
+                    assert!(of_unit.iter().any(|label| label.contains(&wanted)), "{unit}: {of_unit:?}");
+                }
+            }
+        }
+    }
 }

@@ -13,7 +13,7 @@ use super::path::PortFacts;
 use super::queue::Mlx5Queue;
 use crate::config::RdmaConfig;
 use crate::driver::{NicDriver, NicLimits, NicQueue, QueueSpec, Registered, orders_reads_from_host};
-use crate::endpoint::{MTUS, is_mtu};
+use crate::endpoint::{MTUS, check_reads, is_mtu};
 use crate::error::{NicError, Result};
 use crate::provider::Provider;
 
@@ -98,10 +98,7 @@ fn check(port: &PortFacts, config: &RdmaConfig, nic: &str) -> Result<()> {
     if !is_mtu(port.mtu) {
         return limit("bytes of a packet", port.mtu.into(), MTUS.to_owned());
     }
-    if port.most_answered == 0 || port.most_asked == 0 {
-        return limit("reads under way", 0, "1 or more".to_owned());
-    }
-    Ok(())
+    check_reads(port.most_answered, port.most_asked, nic)
 }
 
 /// The exponent of the time to an answer. The NIC sends a message eight times before it gives up (7 retries), each time waiting for

@@ -7,12 +7,14 @@
 
 use core::fmt;
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 use super::distance::{Distance, Place, depth};
 use super::filter::{Allowed, NicFilter};
+use super::gid::choose_gid;
 use super::machine::{Machine, Nic};
-use super::port::{LinkLayer, Port, PortState};
-use crate::nics::gid::choose_gid;
+use super::pci::PciPath;
+use super::port::{Port, PortState};
 
 /// A port of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -62,16 +64,36 @@ pub struct Assignment {
 /// `gpus` are the GPUs of all ranks of the machine, one place for each rank: every rank that gives the same list in the same order
 /// gets the same answer.
 pub fn assign(gpus: &[Place], machine: &Machine, filter: &NicFilter) -> Vec<Assignment> {
+    let owned: Vec<(Place, usize)> = gpus.iter().map(|gpu| (gpu.clone(), 0)).collect();
+    assign_to_parts(&owned, machine, filter)
+}
+
+/// Chooses as [`assign`] does, where each GPU is of a part of the machine, given behind it by a number from 0 on. Parts have no port in
+/// common among the ports that are equal for their GPUs, where these are at least as many as the parts.
+pub(super) fn assign_to_parts(
+    gpus: &[(Place, usize)],
+    machine: &Machine,
+    filter: &NicFilter,
+) -> Vec<Assignment> {
     let ports = judged(machine, filter);
-    let nearest: Vec<Vec<usize>> = gpus.iter().map(|gpu| nearest(gpu, machine, &ports)).collect();
+    let nearest: Vec<Vec<usize>> = gpus.iter().map(|(gpu, _)| nearest(gpu, machine, &ports)).collect();
+    let parts: BTreeSet<usize> = gpus.iter().map(|(_, part)| *part).collect();
+    let owners = owners(&nearest, ports.len(), parts.len());
+    // A part's own among the equal ports; all of them, where they are too few for it to have one.
+    let choices = nearest.iter().zip(gpus).map(|(equal, (_, part))| {
+        let rank = parts.range(..part).count();
+        let own = |port: &usize| owners.get(*port) == Some(&rank);
+        let own: Vec<usize> = equal.iter().copied().filter(own).collect();
+        if own.is_empty() { equal.clone() } else { own }
+    });
+    let choices: Vec<Vec<usize>> = choices.collect();
     let mut order: Vec<usize> = (0..gpus.len()).collect();
-    let address =
-        |gpu: usize| gpus.get(gpu).and_then(|place| place.path.as_ref()).map(super::pci::PciPath::address);
-    order.sort_by_key(|gpu| (nearest.get(*gpu).map_or(0, Vec::len), address(*gpu), *gpu));
+    let address = |gpu: usize| gpus.get(gpu).and_then(|(place, _)| place.path.as_ref()).map(PciPath::address);
+    order.sort_by_key(|gpu| (choices.get(*gpu).map_or(0, Vec::len), address(*gpu), *gpu));
     let mut users = vec![0usize; ports.len()];
     let mut taken = vec![None; gpus.len()];
     for gpu in order {
-        let equal = nearest.get(gpu).into_iter().flatten();
+        let equal = choices.get(gpu).into_iter().flatten();
         let least = equal.min_by_key(|port| (users.get(**port).copied().unwrap_or(0), **port)).copied();
         if let (Some(port), Some(slot)) = (least, taken.get_mut(gpu)) {
             *slot = Some(port);
@@ -81,7 +103,29 @@ pub fn assign(gpus: &[Place], machine: &Machine, filter: &NicFilter) -> Vec<Assi
         }
     }
     let shares = gpus.iter().zip(nearest).zip(taken);
-    shares.map(|((gpu, equal), port)| explain(gpu, machine, &ports, &equal, port, &users)).collect()
+    shares.map(|(((gpu, _), equal), port)| explain(gpu, machine, &ports, &equal, port, &users)).collect()
+}
+
+/// For every port the part that it belongs to, of `parts`, so that of any of the sets of equal ports each part has as many as every other,
+/// or one more or less.
+///
+/// The sets are either apart or one within the other. So there is an order in which each of them is a run of ports without a gap: that of
+/// the sets that a port is in, the largest set first. Dealt out in turn in this order, each run is.
+fn owners(sets: &[Vec<usize>], ports: usize, parts: usize) -> Vec<usize> {
+    let mut sets: Vec<&Vec<usize>> = sets.iter().collect();
+    sets.sort_by_key(|set| Reverse(set.len()));
+    let mut order: Vec<usize> = (0..ports).collect();
+    order.sort_by_cached_key(|port| {
+        let outside: Vec<bool> = sets.iter().map(|set| !set.contains(port)).collect();
+        (outside, *port)
+    });
+    let mut owners = vec![0; ports];
+    for (position, port) in order.into_iter().enumerate() {
+        if let Some(owner) = owners.get_mut(port) {
+            *owner = position % parts.max(1);
+        }
+    }
+    owners
 }
 
 /// A port and whether it can serve at all.
@@ -140,12 +184,8 @@ fn refusal(nic: &Nic, port: &Port, allowed: &Allowed, gid_index: Option<u32>) ->
         };
         return Some(format!("the port is {}{physical}", port.state));
     }
-    // An InfiniBand port has one by its LID, unless the settings ask for another.
-    match (port.link_layer, choose_gid(port.link_layer, &port.gids, gid_index)) {
-        (LinkLayer::Ethernet, Err(error)) => Some(error.to_string()),
-        (_, Err(error)) if gid_index.is_some() => Some(error.to_string()),
-        _ => None,
-    }
+    // An InfiniBand port needs one too: drivers tell their peers the GID beside the LID.
+    choose_gid(port.link_layer, &port.gids, gid_index).err().map(|error| error.to_string())
 }
 
 /// The usable ports that are nearest to a GPU, and the fastest of these.
@@ -206,4 +246,45 @@ fn explain(
     };
     let equals = equal.iter().filter_map(|index| ports.get(*index)).map(|port| port.id.clone()).collect();
     Assignment { chosen: chosen.map(|(_, port)| port.id.clone()), equals, reason, considered }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Sets of ports that are either apart or one within the other: runs of `begin..begin + length`, without those that cut another.
+    fn sets() -> impl Strategy<Value = (usize, Vec<Vec<usize>>)> {
+        let names = Just((0..12usize).collect::<Vec<_>>()).prop_shuffle();
+        let runs = prop::collection::vec((0..12usize, 1..12usize), 1..8);
+        (names, runs).prop_map(|(names, runs)| {
+            let mut kept: Vec<BTreeSet<usize>> = Vec::new();
+            for (begin, length) in runs {
+                let run: BTreeSet<usize> = names.iter().copied().skip(begin).take(length).collect();
+                let fits = |other: &BTreeSet<usize>| {
+                    other.is_disjoint(&run) || other.is_subset(&run) || run.is_subset(other)
+                };
+                if kept.iter().all(fits) {
+                    kept.push(run);
+                }
+            }
+            (names.len(), kept.into_iter().map(|set| set.into_iter().collect()).collect())
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn each_part_has_as_many_of_every_set((ports, sets) in sets(), parts in 1..5usize) {
+            let owners = owners(&sets, ports, parts);
+            prop_assert_eq!(owners.len(), ports);
+            for set in &sets {
+                let count = |part: usize| set.iter().filter(|port| owners[**port] == part).count();
+                let counts: Vec<usize> = (0..parts).map(count).collect();
+                prop_assert_eq!(counts.iter().sum::<usize>(), set.len());
+                let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
+                prop_assert!(most - least <= 1, "{:?}: {:?}", set, counts);
+            }
+        }
+    }
 }

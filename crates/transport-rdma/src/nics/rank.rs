@@ -6,15 +6,15 @@ use std::path::Path;
 use anabranch_ranks::GlobalRank;
 use anabranch_transport::{PciAddress, PeerInfo};
 
-use super::assign::{Assignment, assign};
+use super::assign::{Assignment, assign_to_parts};
 use super::distance::Place;
 use super::error::{NicTreeError, NicTreeResult};
 use super::filter::NicFilter;
 use super::machine::Machine;
 
 /// Chooses the port of a rank among `peers`, the ranks of the world in the order of their numbers: those of its machine share the
-/// machine's ports. Where they count as on several machines ([`PeerInfo::host`]), each of these gets ports of its own if there are enough
-/// that are equal. `root` is usually [`SYSTEM_FOLDER`](super::SYSTEM_FOLDER). Not collective; every rank of a machine comes to an
+/// machine's ports. Where they count as on several machines ([`PeerInfo::host`]), each of these gets ports of its own among those that
+/// are equal for its devices, if these are at least as many as such machines. `root` is usually [`SYSTEM_FOLDER`](super::SYSTEM_FOLDER). Not collective; every rank of a machine comes to an
 /// answer that fits the others', if they see the same devices and have the same `filter`.
 ///
 /// A device that is not on the PCI bus (the host runtime's) or that this process is not shown counts as one at a distance that is
@@ -37,14 +37,11 @@ pub fn assign_to_rank(
         considered: Vec::new(),
     };
     let Some(mine) = peers.iter().find(|peer| peer.rank == own) else { return Ok(none()) };
-    let mut beside: Vec<&PeerInfo> = peers.iter().filter(|peer| peer.same_nics(mine)).collect();
-    // Ports are dealt out in this order: one to each machine, then the next one to each.
-    let unsorted = beside.clone();
-    let local =
-        |one: &PeerInfo| unsorted.iter().filter(|peer| peer.same_host(one) && peer.rank < one.rank).count();
-    beside.sort_by_key(|peer| local(peer));
-    let places = beside.iter().map(|peer| place(root, peer)).collect::<NicTreeResult<Vec<_>>>()?;
-    let all = assign(&places, machine, filter);
+    let beside: Vec<&PeerInfo> = peers.iter().filter(|peer| peer.same_nics(mine)).collect();
+    // What counts as a machine is named by the place of its first rank.
+    let part = |one: &PeerInfo| beside.iter().position(|peer| peer.same_host(one)).unwrap_or(0);
+    let places = beside.iter().map(|peer| Ok((place(root, peer)?, part(peer))));
+    let all = assign_to_parts(&places.collect::<NicTreeResult<Vec<_>>>()?, machine, filter);
     let found = beside.iter().zip(all).find(|(peer, _)| peer.rank == own);
     Ok(found.map_or_else(none, |(_, assignment)| assignment))
 }

@@ -17,7 +17,7 @@ use crate::config::RdmaConfig;
 use crate::driver::{
     Atomics, NicDriver, NicLimits, NicQueue, QueueSpec, QueueWords, Registered, orders_reads_from_host,
 };
-use crate::endpoint::{Endpoint, mtu_bytes};
+use crate::endpoint::{Endpoint, check_reads, mtu_bytes};
 use crate::error::{NicError, Result};
 use crate::nics::ChosenPort;
 use crate::provider::Provider;
@@ -58,10 +58,13 @@ impl PostedDriver {
     ///
     /// # Errors
     /// [`NicError::Library`] without `libibverbs`; [`NicError::NoNic`] for a NIC that verbs do not show, or a port that is not as it was
-    /// when it was chosen; [`NicError::Limit`] for settings that it has no bits for; [`NicError::Call`], [`NicError::System`].
+    /// when it was chosen; [`NicError::Limit`] for settings that it has no bits for, or a NIC without reads; [`NicError::Call`],
+    /// [`NicError::System`].
     pub fn open(device: &Device, chosen: &ChosenPort, config: &RdmaConfig) -> Result<Self> {
         config.check_service_level(chosen.port.link_layer, &chosen.nic.name)?;
         let OpenPort { nic, number: port, gid_index, live } = OpenPort::open(chosen)?;
+        let most_answered = nic.attributes.max_qp_rd_atom.max(0) as u32;
+        check_reads(most_answered, nic.attributes.max_qp_init_rd_atom.max(0) as u32, &nic.name)?;
         let (traffic_class, service_level) = (config.traffic_class, config.service_level);
         let path = Path { port, gid_index, traffic_class, service_level };
         let link_layer = chosen.port.link_layer;
@@ -74,7 +77,7 @@ impl PostedDriver {
             gid: chosen.gid.gid.value.octets(),
             gid_kind: chosen.gid.gid.kind,
             mtu: mtu_bytes(live.active_mtu.clamp(IBV_MTU_256, IBV_MTU_4096)),
-            most_answered: (nic.attributes.max_qp_rd_atom.max(0) as u32).min(MOST_8_BITS),
+            most_answered: most_answered.min(MOST_8_BITS),
         };
         let why = chosen.why();
         let description = format!("{} port {port} ({link_layer}), posted by the host: {why}", nic.name);

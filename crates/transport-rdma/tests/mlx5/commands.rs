@@ -375,7 +375,9 @@ fn settings_that_the_nic_has_no_bits_for_are_refused() {
         "transport.rdma.service_level: 16 given, 0 to 15 allowed on mlx5_7"
     );
     assert!(new(PortFacts { mtu: 1500, ..ethernet() }, config()).starts_with("bytes of a packet: 1500"));
-    assert!(new(PortFacts { most_answered: 0, ..ethernet() }, config()).starts_with("reads under way: 0"));
+    let none = |port: PortFacts| new(port, config());
+    assert!(none(PortFacts { most_answered: 0, ..ethernet() }).starts_with("reads answered at a time: 0"));
+    assert!(none(PortFacts { most_asked: 0, ..ethernet() }).starts_with("reads asked for at a time: 0"));
     let fake = Fake::new();
     let driver = driver(&fake, ethernet());
     for entries in [0, 8, 17, 64 << 10] {

@@ -6,8 +6,10 @@ mod region;
 mod speed;
 
 use anabranch::config::ByteSize;
-use anabranch::jit::KernelSpec;
+use anabranch::jit::{KernelSpec, KernelUnit};
+use anabranch::rdma::{Atomics, Provider};
 use anabranch::shmem::device_api::conformance::{ATOMICS, AtomicRun, COPY, MESSAGE};
+use anabranch::shmem::for_nic;
 use anabranch::{Config, RuntimeKind, World};
 use anyhow::bail;
 use clap::Args;
@@ -61,10 +63,18 @@ impl ShmemArgs {
     }
 }
 
+/// The units of the operations.
+const UNITS: [&KernelUnit; 3] = [&COPY, &MESSAGE, &ATOMICS];
+
 /// What a run launches, on routes that need no other form of it.
 pub(crate) fn needed_kernels() -> Vec<KernelSpec> {
-    let units = [&anabranch::shmem::TEAM_BARRIER_UNIT, &COPY, &MESSAGE, &ATOMICS];
-    units.map(KernelSpec::new).into()
+    let barrier = KernelSpec::new(&anabranch::shmem::TEAM_BARRIER_UNIT);
+    UNITS.map(KernelSpec::new).into_iter().chain([barrier]).collect()
+}
+
+/// The form of it for ranks that have NICs.
+pub(crate) fn nic_kernels(provider: Provider, atomics: Atomics) -> Vec<KernelSpec> {
+    UNITS.map(|unit| for_nic(KernelSpec::new(unit), provider, atomics)).into()
 }
 
 /// What the starting process can tell before there are ranks.
