@@ -4,7 +4,7 @@
 set -u
 export HOME=/tmp
 settings='--runtime host --nodes 2 --json --set kernels.cache=/kernels --set kernels.compile=deny --set heap.bytes=64MiB
-    --set transport.rdma.driver=verbs --set transport.rdma.nics=rxe'
+    --set transport.rdma.driver=verbs --set transport.rdma.nics=rxe --set deadline.operation=60s'
 
 now() { cut -d' ' -f1 /proc/uptime; }
 step() { echo "rdma-vm: $1, after $(now) s"; }
