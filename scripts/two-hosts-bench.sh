@@ -23,7 +23,8 @@ for rank in 3 2 1 0; do
     host=$([ "$rank" -lt 2 ] && echo a || echo b)
     address=$([ "$host" = a ] && echo 10.77.0.1 || echo 10.77.0.2)
     ANABRANCH_RANK=$rank ANABRANCH_LOCAL_RANK=$((rank % 2)) "$here/two-hosts.sh" "$host" "$name" \
-        "$program" bench-rank "$@" --ranks 4 --nodes 2 --set "transport.rdma.software_address=\"$address\"" &
+        "$program" bench-rank "$@" --ranks 4 --nodes 2 --set transport.rdma.driver=software \
+        --set "transport.rdma.software_address=\"$address\"" &
     ranks+=($!)
 done
 failed=0

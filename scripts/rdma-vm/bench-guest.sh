@@ -33,7 +33,7 @@ for rank in 0 1 2 3; do
 done
 
 step "operations of the heap"
-verified 2 anabranch bench shmem --only times --bytes 64 --iters 2
+verified 2 anabranch bench shmem --bytes 64 --iters 2
 
 step "collectives"
 verified 4 anabranch bench ccl --op all_gather,all_reduce,all_to_all --sizes 64K --iters 2
