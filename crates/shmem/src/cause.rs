@@ -22,9 +22,9 @@ use anabranch_ranks::{GlobalRank, GroupRank};
 
 use anabranch_transport_rdma::{Provider, StoppedQueue, device as nic};
 
-use crate::causes::{Causes, Expired, Told};
 use crate::device_api::{PHASE_DONE, PHASE_NIC_CONTENDED, PHASE_POST, PHASE_UNSUPPORTED};
 use crate::fault::{Fault, OperationCode};
+use crate::told::{Causes, Expired, Told};
 use crate::world::World;
 
 impl World {
@@ -276,19 +276,7 @@ mod tests {
     use std::collections::HashMap;
 
     use super::*;
-
-    fn expired(rank: u32, peer: u32) -> Told {
-        Told::Expired(Expired {
-            rank,
-            operation: "team barrier".into(),
-            phase: "arrival".into(),
-            epoch: 1,
-            peer,
-            expected: 1,
-            seen: 0,
-            waited_ns: 5,
-        })
-    }
+    use crate::told::tests::expired;
 
     #[test]
     fn waits_are_followed_to_the_rank_that_said_nothing() {

@@ -21,7 +21,6 @@
 
 mod alarm;
 mod cause;
-mod causes;
 mod collective;
 mod config;
 mod control;
@@ -50,6 +49,7 @@ mod tables;
 mod team;
 mod team_table;
 mod threads;
+mod told;
 mod tolerance;
 mod transports;
 mod turns;

@@ -17,8 +17,8 @@ use anabranch_ranks::GlobalRank;
 use anabranch_transport_rdma::StoppedQueue;
 
 use crate::alarm::Alarm;
-use crate::causes::Causes;
 use crate::error::{Error, Result};
+use crate::told::Causes;
 use crate::world::{Connections, World};
 
 /// Between two looks at all queue pairs, each of which reads a few bytes of host memory for each of them.

@@ -169,14 +169,15 @@ impl Causes {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use anabranch_hip::DeviceOrdinal;
     use anabranch_hip_host::{HostConfig, HostMachine};
 
     use super::*;
     use crate::control::Control;
 
-    fn expired(rank: u32, peer: u32) -> Told {
+    /// A wait of one rank for another that nobody answered.
+    pub(crate) fn expired(rank: u32, peer: u32) -> Told {
         Told::Expired(Expired {
             rank,
             operation: "team barrier".into(),
