@@ -1,5 +1,7 @@
 //! No state of a process: everything hangs from a world. The few statics that can change are listed here, with the reason.
 
+mod common;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -79,31 +81,8 @@ fn changing(source: &str) -> Vec<String> {
 
 /// Sources of the libraries. `cli` is a program and `testkit` is for tests.
 fn sources() -> Vec<PathBuf> {
-    fn collect(folder: &Path, found: &mut Vec<PathBuf>) {
-        for path in fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()) {
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            if path.is_dir() {
-                if name != "tests" {
-                    collect(&path, found);
-                }
-            } else if path.extension().is_some_and(|ending| ending == "rs")
-                && !name.ends_with("tests.rs")
-                && !name.contains("loom")
-            {
-                found.push(path);
-            }
-        }
-    }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut found = Vec::new();
-    collect(&root.join("src"), &mut found);
-    for library in fs::read_dir(root.join("crates")).into_iter().flatten().flatten() {
-        if !["cli", "testkit"].iter().any(|name| library.file_name() == *name) {
-            collect(&library.path().join("src"), &mut found);
-        }
-    }
-    found.sort();
-    found
+    let is_of_tests = |name: &str| name == "tests" || name.ends_with("tests.rs") || name.contains("loom");
+    common::sources_but(&["cli", "testkit"], is_of_tests)
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! What cargo packs is enough: kernels render from the packed files alone to the same text, and sources include nothing else.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod common;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -111,17 +113,8 @@ fn included(source: &str) -> Vec<&str> {
 
 /// What sources of a package include and is not in it. Tests are not built from a package.
 fn missing(folder: &Path) -> Vec<String> {
-    fn collect(folder: &Path, found: &mut Vec<PathBuf>) {
-        for path in fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()) {
-            if path.is_dir() {
-                collect(&path, found);
-            } else if path.extension().is_some_and(|ending| ending == "rs") {
-                found.push(path);
-            }
-        }
-    }
     let mut sources = vec![folder.join("build.rs")];
-    collect(&folder.join("src"), &mut sources);
+    common::rust_files(&folder.join("src"), &|_| false, &mut sources);
     let mut missing = Vec::new();
     for source in sources.iter().filter(|source| source.exists()) {
         for path in included(&fs::read_to_string(source).unwrap()) {

@@ -1,5 +1,7 @@
 //! No host synchronisation hides a mistake: each of the libraries is listed here with what would go wrong without it, and another one is found.
 
+mod common;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -61,31 +63,8 @@ fn waiting(source: &str) -> Vec<String> {
 /// Sources of the libraries. `cli` and `sim` are programs that compare what kernels left, `testkit` is for tests, and in `hip` are the
 /// calls themselves.
 fn sources() -> Vec<PathBuf> {
-    fn collect(folder: &Path, found: &mut Vec<PathBuf>) {
-        for path in fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()) {
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            if path.is_dir() {
-                if name != "tests" {
-                    collect(&path, found);
-                }
-            } else if path.extension().is_some_and(|ending| ending == "rs") && !name.ends_with("tests.rs") {
-                found.push(path);
-            }
-        }
-    }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut found = Vec::new();
-    collect(&root.join("src"), &mut found);
-    for library in fs::read_dir(root.join("crates")).into_iter().flatten().flatten() {
-        if !["cli", "sim", "testkit", "hip", "hip-host", "hip-cuda"]
-            .iter()
-            .any(|name| library.file_name() == *name)
-        {
-            collect(&library.path().join("src"), &mut found);
-        }
-    }
-    found.sort();
-    found
+    let others = ["cli", "sim", "testkit", "hip", "hip-host", "hip-cuda"];
+    common::sources_but(&others, |name| name == "tests" || name.ends_with("tests.rs"))
 }
 
 #[test]

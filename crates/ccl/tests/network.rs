@@ -17,7 +17,7 @@ use anabranch_hip::with_causes;
 use anabranch_hip_jit::Jit;
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::{RankError, WorldConfig};
-use common::{all_well, jit, on_ranks, world_config};
+use common::{all_well, jit, on_ranks, run_all, world_config};
 
 const LOCATIONS: [LocationKind; 3] = [LocationKind::Symmetric, LocationKind::Local, LocationKind::Registered];
 
@@ -55,25 +55,14 @@ fn cases(members: u32, data_type: DataType, counts: &[u64]) -> Vec<Case> {
     all
 }
 
-/// Runs cases one after the other, without a wait between ranks; how many there were, and how many went by node.
+/// Runs cases on all ranks; how many there were, and how many went by node.
 fn check(machines: &[u32], wave: u32, across: Across, cases: &[Case], jit: &Jit) -> (usize, usize) {
     let ranks = machines.len() as u32;
     let results = on_ranks(ranks, wave, &world_config(), jit, |world| {
         let stream = world.device().create_stream()?;
         let mut communicator = Communicator::new(world, world.group(), config(machines, across))?;
         let mut scratch = Scratch::new(world, &communicator, 2 << 20)?;
-        let mut done = (0, 0);
-        for case in cases {
-            let plan = match communicator.explain(&case.shape(ranks)) {
-                Ok(plan) => plan,
-                Err(Error::Algorithm { .. }) if across == Across::Node => continue,
-                Err(error) => return Err(error),
-            };
-            conformance::run(&mut communicator, &mut scratch, case, &stream)?
-                .unwrap_or_else(|failure| panic!("{case} by {}: {failure}", plan.algorithm));
-            done.0 += 1;
-            done.1 += usize::from(plan.algorithm == Algorithm::NetworkByNode);
-        }
+        let done = run_all(&mut communicator, &mut scratch, cases, across, &stream)?;
         scratch.release()?;
         Ok(done)
     });

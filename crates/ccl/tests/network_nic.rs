@@ -8,15 +8,13 @@ use std::time::Duration;
 
 use anabranch_ccl::conformance::{self, Case, Scratch};
 use anabranch_ccl::oracle::Data;
-use anabranch_ccl::{
-    Across, Algorithm, CclConfig, Choice, Collective, Communicator, DataType, Error, LocationKind,
-};
+use anabranch_ccl::{Across, CclConfig, Choice, Collective, Communicator, DataType, LocationKind};
 use anabranch_hip::with_causes;
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::{RankError, WorldConfig};
 use anabranch_softnic::{Adversary, SoftNicConfig, SoftNics};
 use common::nics::on_machines;
-use common::{all_well, world_config};
+use common::{all_well, run_all, world_config};
 
 fn config(across: Across) -> CclConfig {
     CclConfig { max_blocks: 2, staging_bytes: 64 << 10, across, ..CclConfig::default() }
@@ -49,7 +47,7 @@ fn cases(members: u32, data_type: DataType, counts: &[u64]) -> Vec<Case> {
     all
 }
 
-/// Runs cases; how many there were, and how many went by node.
+/// Runs cases on all ranks; how many there were, and how many went by node.
 fn check(
     machines: &[u32],
     wave: u32,
@@ -57,7 +55,6 @@ fn check(
     across: Across,
     cases: &[Case],
 ) -> (usize, usize) {
-    let ranks = machines.len() as u32;
     let results =
         on_machines(machines, wave, &SoftNics::in_process(soft.clone()), &world_config(), |world| {
             let here = world.rank().index();
@@ -67,18 +64,7 @@ fn check(
             let stream = world.device().create_stream()?;
             let mut communicator = Communicator::new(world, world.group(), config(across))?;
             let mut scratch = Scratch::new(world, &communicator, 1 << 20)?;
-            let mut done = (0, 0);
-            for case in cases {
-                let plan = match communicator.explain(&case.shape(ranks)) {
-                    Ok(plan) => plan,
-                    Err(Error::Algorithm { .. }) if across == Across::Node => continue,
-                    Err(error) => return Err(error),
-                };
-                conformance::run(&mut communicator, &mut scratch, case, &stream)?
-                    .unwrap_or_else(|failure| panic!("{case} by {}: {failure}", plan.algorithm));
-                done.0 += 1;
-                done.1 += usize::from(plan.algorithm == Algorithm::NetworkByNode);
-            }
+            let done = run_all(&mut communicator, &mut scratch, cases, across, &stream)?;
             scratch.release()?;
             Ok(done)
         });

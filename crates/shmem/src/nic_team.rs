@@ -239,12 +239,12 @@ impl Team {
         self.world().check()?;
         let arguments =
             NicDrainArgs { team: self.view(), operation: OperationCode::NIC_DRAIN.0, reserved: 0 };
-        let launched = self.on_completions(|stream| {
-            let wave = self.world().device().wave_size();
-            self.launch_in_order(stream, uses, || {
+        let wave = self.world().device().wave_size();
+        let launched = self.completions().and_then(|stream| {
+            self.launch_in_order(&stream, uses, || {
                 // SAFETY: the kernel's struct; the team's table stays until the launch is over, and queue pairs while the world's
                 // connections do.
-                unsafe { kernels.drain.launch(1, wave, 0, stream, &arguments) }?;
+                unsafe { kernels.drain.launch(1, wave, 0, &stream, &arguments) }?;
                 Ok(())
             })
         });

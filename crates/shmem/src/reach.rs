@@ -6,6 +6,7 @@ use anabranch_transport::{Operation, Route, Scope, Support};
 use anabranch_transport_rdma::{Atomics, Provider, RdmaQueue};
 use anabranch_transport_sdma::{SdmaQueue, SdmaTransport};
 
+use crate::transports::Transports;
 use crate::world::{Connections, World};
 
 impl World {
@@ -40,10 +41,19 @@ impl World {
 
     /// The table of queue pairs for kernels of a group, and the entries for each member.
     pub(crate) fn nic_queues(&self, group: &Group) -> (Vec<RdmaQueue>, u32) {
+        self.queues_of(group, Transports::nics)
+    }
+
+    /// What leads to each member of a group by the transport at its place, in group order, and how many to each.
+    fn queues_of<Q>(
+        &self,
+        group: &Group,
+        to_member: impl Fn(&Transports, usize, GlobalRank, u32) -> Vec<Q>,
+    ) -> (Vec<Q>, u32) {
         self.inner.with_connections(|connections| {
             let of_member = |(member, group_rank): (&GlobalRank, u32)| {
                 let place = connections.places.get(member.index()).copied().unwrap_or(usize::MAX);
-                connections.transports.nics(place, *member, group_rank)
+                to_member(&connections.transports, place, *member, group_rank)
             };
             let queues: Vec<_> = group.members().iter().zip(0..).flat_map(of_member).collect();
             let each = queues.len() as u32 / group.size().max(1);
@@ -82,15 +92,7 @@ impl World {
 
     /// The table of queues for kernels of a group, and the entries for each member.
     pub(crate) fn engine_queues(&self, group: &Group) -> (Vec<SdmaQueue>, u32) {
-        self.inner.with_connections(|connections| {
-            let of_member = |(member, group_rank): (&GlobalRank, u32)| {
-                let place = connections.places.get(member.index()).copied().unwrap_or(usize::MAX);
-                connections.transports.queues(place, *member, group_rank)
-            };
-            let queues: Vec<_> = group.members().iter().zip(0..).flat_map(of_member).collect();
-            let each = queues.len() as u32 / group.size().max(1);
-            (queues, each)
-        })
+        self.queues_of(group, Transports::queues)
     }
 
     /// Of the copy engines' queues to a rank: which engines serve them, and why those stopped that did. Empty where its route

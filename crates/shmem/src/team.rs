@@ -247,16 +247,13 @@ impl Team {
         &self.legs
     }
 
-    /// Uses the team's stream for completions by NIC, which is made when it is first asked for and kept until the last launch is over.
-    pub(crate) fn on_completions(&self, launch: impl FnOnce(&Stream) -> Result<()>) -> Result<()> {
-        let stream = {
-            let mut made = self.completions.lock().unwrap_or_else(PoisonError::into_inner);
-            match &*made {
-                Some(stream) => Arc::clone(stream),
-                None => Arc::clone(made.insert(Arc::new(self.world.device().create_stream()?))),
-            }
-        };
-        launch(&stream)
+    /// The stream for completions by NIC, which is made when it is first asked for and kept until the last launch is over.
+    pub(crate) fn completions(&self) -> Result<Arc<Stream>> {
+        let mut made = self.completions.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(match &*made {
+            Some(stream) => Arc::clone(stream),
+            None => Arc::clone(made.insert(Arc::new(self.world.device().create_stream()?))),
+        })
     }
 
     /// Everything launched in order.

@@ -1,5 +1,9 @@
 //! The transport.
 
+mod stopped;
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -19,6 +23,8 @@ use crate::offer::Offer;
 use crate::provider::Provider;
 use crate::ranges::{Entry, Ranges};
 use crate::view::{MEANS_MAPPING, RdmaQueue};
+
+pub use stopped::StoppedQueue;
 
 /// Peers by NIC, for one rank. Their memory is not mapped: kernels write entries of queue pairs, which name it by offset and key.
 ///
@@ -390,9 +396,3 @@ impl PeerMemory for Opened {
         self.origin
     }
 }
-
-mod stopped;
-
-pub use stopped::StoppedQueue;
-#[cfg(test)]
-mod tests;

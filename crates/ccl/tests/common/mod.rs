@@ -9,8 +9,9 @@ pub mod processes;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_ccl::{DataType, Error, kernels};
-use anabranch_hip::{DeviceOrdinal, with_causes};
+use anabranch_ccl::conformance::{self, Case, Scratch};
+use anabranch_ccl::{Across, Algorithm, Communicator, DataType, Error, kernels};
+use anabranch_hip::{DeviceOrdinal, Stream, with_causes};
 use anabranch_hip_host::{HostConfig, HostMachine};
 use anabranch_hip_jit::{Jit, JitConfig, ParameterValue, ToolSearch};
 use anabranch_shmem::{RankError, RankSetup, World, WorldConfig, spawn_threads};
@@ -95,6 +96,31 @@ pub fn on_ranks<T: Send>(
         },
         work,
     )
+}
+
+/// Runs cases one after the other, without a wait between ranks; how many there were, and how many went by node. What does not go by node is
+/// left out where all is to.
+pub fn run_all(
+    communicator: &mut Communicator,
+    scratch: &mut Scratch,
+    cases: &[Case],
+    across: Across,
+    stream: &Stream,
+) -> Result<(usize, usize), Error> {
+    let members = communicator.group().size();
+    let mut done = (0, 0);
+    for case in cases {
+        let plan = match communicator.explain(&case.shape(members)) {
+            Ok(plan) => plan,
+            Err(Error::Algorithm { .. }) if across == Across::Node => continue,
+            Err(error) => return Err(error),
+        };
+        conformance::run(communicator, scratch, case, stream)?
+            .unwrap_or_else(|failure| panic!("{case} by {}: {failure}", plan.algorithm));
+        done.0 += 1;
+        done.1 += usize::from(plan.algorithm == Algorithm::NetworkByNode);
+    }
+    Ok(done)
 }
 
 /// The values of ranks that all succeeded; fails with every rank's error.

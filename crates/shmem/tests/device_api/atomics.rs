@@ -19,20 +19,7 @@ pub(crate) fn arguments(
     ways: AtomicWays,
 ) -> AtomicArgs {
     let run = AtomicRun::new(ranks.size(), ranks.wave);
-    AtomicArgs {
-        team: ranks.team(rank),
-        log: pointer(log),
-        words: AtomicRun::WORDS,
-        value: run.value,
-        participants: run.participants,
-        rounds: run.rounds,
-        kind: case.kind as u32,
-        element_bytes: case.element_bytes,
-        is_signed: u32::from(case.is_signed),
-        operation: OPERATION,
-        ways: ways as u32,
-        reserved: 0,
-    }
+    run.arguments((case, ways), ranks.team(rank), pointer(log), 0, OPERATION)
 }
 
 /// In each way in which ranks reach each other.

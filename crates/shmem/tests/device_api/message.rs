@@ -1,6 +1,6 @@
 //! Messages between all pairs, round after round: data before signal, source reuse, slot reuse.
 
-use anabranch_shmem::device_api::conformance::{MESSAGE, MessageArgs, MessageMode, MessageRun};
+use anabranch_shmem::device_api::conformance::{MESSAGE, MessageBuffers, MessageMode, MessageRun};
 
 use crate::ranks::{OPERATION, Ranks, WAVES, pointer, read};
 
@@ -47,24 +47,14 @@ pub(crate) fn check(ranks: &mut Ranks, case: &Case, state: &mut u64) {
     };
     let spec = ranks.spec(&MESSAGE);
     ranks.run_well(&spec, ENTRY, 2 * run.ranks, threads, |rank| {
-        Some(MessageArgs {
-            team: ranks.team(rank),
+        let buffers = MessageBuffers {
             prepared: pointer(&sources[rank as usize]),
             staging: pointer(&staging[rank as usize]),
             log: pointer(&logs[rank as usize]),
             statuses: pointer(&statuses[rank as usize]),
-            slots: run.slots(),
-            arrived: run.arrived(),
-            consumed: run.consumed(),
-            bytes: case.bytes,
-            stride: run.stride(),
-            rounds: case.rounds,
-            mode: case.mode as u32,
-            scope: case.scope,
-            signal_op: case.signal_op,
-            operation: OPERATION,
-            reserved: 0,
-        })
+        };
+        let how = (case.mode, case.scope, case.signal_op);
+        Some(run.arguments(how, ranks.team(rank), buffers, 0, OPERATION))
     });
     for ((log, statuses), rank) in logs.iter().zip(&statuses).zip(0..) {
         assert!(read::<u32>(statuses).iter().all(|status| *status == 0));

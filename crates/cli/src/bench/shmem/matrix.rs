@@ -1,8 +1,8 @@
 //! Every operation at every scope between all ranks at once, with every byte of every rank's region compared.
 
 use anabranch::shmem::device_api::conformance::{
-    ATOMICS, AtomicArgs, AtomicCase, AtomicKind, AtomicRun, AtomicWays, COPY, Copies, CopyArgs, CopyCase,
-    CopyKind, MESSAGE, MessageArgs, MessageMode, MessageRun, draw,
+    ATOMICS, AtomicCase, AtomicKind, AtomicRun, AtomicWays, COPY, Copies, CopyArgs, CopyCase, CopyKind,
+    MESSAGE, MessageBuffers, MessageMode, MessageRun, draw,
 };
 use anabranch::transport::{Operation, Route, Scope, Support};
 use anabranch::{Error, GlobalRank, World};
@@ -263,25 +263,14 @@ impl<'w> Matrix<'w> {
         let staging = region.buffer(&vec![0; run.staging()])?;
         let log = region.buffer(&vec![0; run.length()])?;
         let statuses = region.buffer(&vec![0xff; (2 * run.ranks * 4) as usize])?;
-        let base = region.offset();
-        let arguments = MessageArgs {
-            team: region.team(),
+        let buffers = MessageBuffers {
             prepared: source.pointer(),
             staging: staging.pointer(),
             log: log.pointer(),
             statuses: statuses.pointer(),
-            slots: base + run.slots(),
-            arrived: base + run.arrived(),
-            consumed: base + run.consumed(),
-            bytes: run.bytes,
-            stride: run.stride(),
-            rounds: run.rounds,
-            mode: mode as u32,
-            scope: number,
-            signal_op: mode as u32 % 2,
-            operation: OPERATION,
-            reserved: 0,
         };
+        let how = (mode, number, mode as u32 % 2);
+        let arguments = run.arguments(how, region.team(), buffers, region.offset(), OPERATION);
         let wave = region.world.device().wave_size();
         let threads = if scope == Scope::Thread { wave } else { (2 * wave).max(8) };
         let grid = Grid { blocks: 2 * run.ranks, threads };
@@ -320,20 +309,7 @@ impl<'w> Matrix<'w> {
         before[at..at + width].copy_from_slice(&run.first().to_le_bytes()[..width]);
         region.fill(&before)?;
         let log = region.buffer(&vec![0; run.log_words() * 8])?;
-        let arguments = AtomicArgs {
-            team: region.team(),
-            log: log.pointer(),
-            words: region.offset() + AtomicRun::WORDS,
-            value: run.value,
-            participants: run.participants,
-            rounds: run.rounds,
-            kind: case.kind as u32,
-            element_bytes: case.element_bytes,
-            is_signed: u32::from(case.is_signed),
-            operation: OPERATION,
-            ways: ways as u32,
-            reserved: 0,
-        };
+        let arguments = run.arguments((case, ways), region.team(), log.pointer(), region.offset(), OPERATION);
         let grid = Grid { blocks: 1, threads: run.threads() };
         let us = region.run(&ATOMICS, "anabranch_shmem_conformance_atomics", grid, 1, Some(&arguments))?;
         let found = region.contents(before.len())?;

@@ -1,7 +1,10 @@
 //! Atomics that every thread of every rank does to the same words: exact totals, each old value handed out once, neighbours untouched.
 
+use anabranch_hip_jit::DevicePointer;
+
 use super::copies::word_of;
-use super::mixed;
+use super::{AtomicArgs, mixed};
+use crate::TeamView;
 
 /// An operation of [`ATOMICS`](super::ATOMICS); its number is the kernel's `kind`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,6 +136,31 @@ impl AtomicRun {
     /// What the first word holds before: it overflows under way, and only its own bytes may change.
     pub fn first(&self) -> u64 {
         u64::MAX - 99
+    }
+
+    /// The kernel's arguments on a rank, for a region at this offset of the heap and a log of [`Self::log_words`].
+    pub fn arguments(
+        &self,
+        (case, ways): (AtomicCase, AtomicWays),
+        team: TeamView,
+        log: DevicePointer<u64>,
+        region: u64,
+        operation: u32,
+    ) -> AtomicArgs {
+        AtomicArgs {
+            team,
+            log,
+            words: region + Self::WORDS,
+            value: self.value,
+            participants: self.participants,
+            rounds: self.rounds,
+            kind: case.kind as u32,
+            element_bytes: case.element_bytes,
+            is_signed: u32::from(case.is_signed),
+            operation,
+            ways: ways as u32,
+            reserved: 0,
+        }
     }
 
     /// What `target`'s region holds behind the operations of `sources`, the ranks that reach it in the run's way, from what it held

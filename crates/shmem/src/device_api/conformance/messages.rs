@@ -1,6 +1,9 @@
 //! Messages between all pairs, round after round: data before signal, source reuse, slot reuse.
 
-use super::draw;
+use anabranch_hip_jit::DevicePointer;
+
+use super::{MessageArgs, draw};
+use crate::TeamView;
 
 /// A way of sending of [`MESSAGE`](super::MESSAGE); its number is the kernel's `mode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +23,19 @@ impl MessageMode {
     /// All of them, in the order of their numbers.
     pub const ALL: [Self; 4] =
         [Self::PutQuietSignal, Self::PutSignal, Self::PutSignalNbi, Self::PutFenceSignal];
+}
+
+/// Device memory of a rank that a run reads and writes.
+#[derive(Clone, Copy, Debug)]
+pub struct MessageBuffers {
+    /// [`MessageRun::length`] bytes: what the rank sends.
+    pub prepared: DevicePointer<u8>,
+    /// [`MessageRun::staging`] bytes.
+    pub staging: DevicePointer<u8>,
+    /// [`MessageRun::length`] bytes: what came; written.
+    pub log: DevicePointer<u8>,
+    /// `[2 * ranks]`; written.
+    pub statuses: DevicePointer<u32>,
 }
 
 /// Sizes of a run. Two blocks a rank.
@@ -67,6 +83,37 @@ impl MessageRun {
     /// Bytes of `staging`: `[ranks][stride]`.
     pub fn staging(&self) -> usize {
         (self.ranks * self.stride()) as usize
+    }
+
+    /// The kernel's arguments on a rank, for a region at this offset of the heap: by this mode, at the scope of this number, with signals that
+    /// set (0) or add (1).
+    pub fn arguments(
+        &self,
+        (mode, scope, signal_op): (MessageMode, u32, u32),
+        team: TeamView,
+        buffers: MessageBuffers,
+        region: u64,
+        operation: u32,
+    ) -> MessageArgs {
+        let MessageBuffers { prepared, staging, log, statuses } = buffers;
+        MessageArgs {
+            team,
+            prepared,
+            staging,
+            log,
+            statuses,
+            slots: region + self.slots(),
+            arrived: region + self.arrived(),
+            consumed: region + self.consumed(),
+            bytes: self.bytes,
+            stride: self.stride(),
+            rounds: self.rounds,
+            mode: mode as u32,
+            scope,
+            signal_op,
+            operation,
+            reserved: 0,
+        }
     }
 
     /// What each rank sends, drawn from the state; the same at all ranks.

@@ -13,7 +13,7 @@ mod messages;
 
 pub use atomics::{AtomicCase, AtomicKind, AtomicRun, AtomicWays, WrongOldValues};
 pub use copies::{Copies, CopyKind, Places, SIZES, after};
-pub use messages::{MessageMode, MessageRun};
+pub use messages::{MessageBuffers, MessageMode, MessageRun};
 
 use super::{BarrierWorkspace, DEVICE_HEADERS, Mutant};
 use crate::TeamView;
