@@ -2,7 +2,7 @@
 #include "ccl/network.h"
 
 ANABRANCH_KERNEL(anabranch_ccl_network_move, NetworkArgs, 512) {
-    auto length = [](const LinkStep&, u64 bytes) { return bytes; };
+    auto length = [](const LinkStep& step, u64 bytes) { return ccl::moved_length(step, bytes); };
     ccl::run_steps(grid, args, length,
                    [&](const LinkStep& step, u64 bytes) { ccl::move_chunk(grid, args.links, step, bytes); });
 }

@@ -449,11 +449,15 @@ pub const STEP_TAKES_UNROUNDED: u32 = 2;
 pub const STEP_GIVES_UNROUNDED: u32 = 4;
 /// ... lane 0 does it once, without bytes.
 pub const STEP_IS_TOKEN: u32 = 8;
+/// ... its sources lie one behind the other in its one target.
+pub const STEP_PACKS: u32 = 16;
+/// ... its targets lie one behind the other in its one source.
+pub const STEP_UNPACKS: u32 = 32;
 
 device_struct! {
     /// What a lane does for each chunk of a message ([`Step`](crate::network::schedule::Step)).
     pub struct LinkStep {
-        /// Bytes of all chunks, as they lie in tensors.
+        /// Bytes of all chunks, as they lie in tensors; of each piece where they are packed.
         pub bytes: u64,
         /// Its first port: sources, then targets.
         pub first_port: u32,

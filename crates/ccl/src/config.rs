@@ -119,9 +119,9 @@ pub struct CclConfig {
     pub meetings: Meetings,
     /// What is checked at every call (`ccl.check`).
     pub check: Check,
-    /// Which way calls go where members are on several machines (`ccl.across`): [`Across::Auto`] by node where that can be done and the message is
-    /// long, directly otherwise; [`Across::Direct`] for any machines; [`Across::Node`] for machines with as many members each, two at least, and
-    /// for sums only where the group's order goes machine by machine: other calls are an error.
+    /// Which way calls go where members are on several machines (`ccl.across`): [`Across::Auto`] by node where that can be done and is
+    /// reckoned to pay, directly otherwise; [`Across::Direct`] for any machines; [`Across::Node`] for machines of which one has two members at
+    /// least: sums only where the group's order goes machine by machine, and an all_to_all only with even counts. Other calls are an error.
     pub across: Across,
     /// The machine of each member, in group order, in place of what the world says: for tests of what goes between machines. Which numbers
     /// name them means nothing. `None` for those that the world's ranks are on.

@@ -99,7 +99,7 @@ impl Crossing {
         (shape, plan, counts): (&Shape, &Plan, Counts<'_>),
     ) -> Result<Lowered> {
         let steps = steps_of(&self.nodes, self.links.team.rank, plan.algorithm, shape, counts)?;
-        let piece_bytes = piece_bytes_of(&steps, shape, self.links.slot_bytes, plan.blocks);
+        let piece_bytes = piece_bytes_of(&self.nodes, plan, shape, &steps, self.links.slot_bytes);
         let address = |tensor: Option<Tensor<'_>>| {
             tensor.map_or(Ok(0), |tensor| Ok::<_, Error>(tensor.address(team)?.0))
         };

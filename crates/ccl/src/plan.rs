@@ -42,7 +42,7 @@ pub enum Algorithm {
     /// Chunks over links to whom they concern, also between machines ([`Across::Direct`](crate::Across::Direct)). Of communicators whose members
     /// are on several machines; not asked for by this name, but by `ccl.across`.
     NetworkDirect,
-    /// The same, with what concerns several members of a machine going there once ([`Across::Node`](crate::Across::Node)).
+    /// The same, with what concerns several members of a machine going there once, or packed ([`Across::Node`](crate::Across::Node)).
     NetworkByNode,
 }
 

@@ -86,6 +86,7 @@ fn every_form_between_other_machines() {
         (&[0, 0, 0, 0, 1, 1, 1, 1][..], 1),
         (&[0, 0, 1, 1, 2, 2], 32),
         (&[0, 1, 1, 1], 64),
+        (&[0, 0, 0, 1, 2, 2], 4),
         (&[0, 1, 0, 1], 4),
         (&[0, 1], 4),
     ] {
@@ -93,10 +94,11 @@ fn every_form_between_other_machines() {
         let (all, by_node) = check(machines, wave, Across::Direct, &cases, &jit());
         assert!(all > 80 && by_node == 0, "{machines:?} {all}");
         let (_, by_node) = check(machines, wave, Across::Node, &cases, &jit());
-        let expected = match machines.len() {
-            6 | 8 => 20..200,
-            _ if machines == [0, 1, 0, 1] => 5..40,
-            _ => 0..1,
+        // Sums go by node in an order that goes machine by machine.
+        let expected = match machines {
+            [0, 1] => 0..1,
+            [0, 1, 0, 1] => 5..40,
+            _ => 20..200,
         };
         assert!(expected.contains(&by_node), "{machines:?} {by_node}");
     }
@@ -122,12 +124,22 @@ fn every_type_and_operator() {
 }
 
 #[test]
-fn long_messages_go_by_node_and_short_ones_directly() {
-    let of = |count| Case { data: Data::Normal, ..Case::new(Collective::AllReduce, DataType::F32, count) };
-    let done = check(&[0, 0, 1, 1], 4, Across::Auto, &[of(70_000), of(100)], &jit());
-    assert_eq!(done, (2, 1));
-    let done = check(&[0, 1, 1, 1], 4, Across::Auto, &[of(70_000), of(100)], &jit());
-    assert_eq!(done, (2, 0));
+fn what_pays_goes_by_node_and_the_rest_directly() {
+    let by_node = |machines: &[u32], collective, data_type, count| {
+        let case = Case { data: Data::Normal, ..Case::new(collective, data_type, count) };
+        let (all, by_node) = check(machines, 4, Across::Auto, &[case], &jit());
+        assert_eq!(all, 1);
+        by_node == 1
+    };
+    let (even, uneven) = ([0, 0, 1, 1], [0, 1, 1, 1]);
+    assert!(by_node(&even, Collective::AllReduce, DataType::F32, 70_000));
+    assert!(!by_node(&even, Collective::AllReduce, DataType::F32, 100));
+    assert!(!by_node(&even, Collective::ReduceScatter, DataType::Bf16, 70_000), "unrounded sums are longer");
+    assert!(by_node(&uneven, Collective::AllGather, DataType::F32, 70_000));
+    assert!(!by_node(&uneven, Collective::AllGather, DataType::F32, 100));
+    let two_of_eight: Vec<u32> = (0..16).map(|member| member / 8).collect();
+    assert!(by_node(&two_of_eight, Collective::AllToAll, DataType::U8, 64));
+    assert!(!by_node(&two_of_eight, Collective::AllToAll, DataType::U8, 40_000));
 }
 
 #[test]
@@ -214,15 +226,24 @@ fn what_several_machines_do_not_have_is_refused() {
         let error = text(make(config(&[0, 1], Across::Auto)).map(drop).unwrap_err());
         assert_eq!(error, "machines is 2; allowed is one for each member");
 
-        let mut communicator = make(config(&uneven, Across::Node))?;
+        let mut communicator = make(config(&[0, 1, 0, 1], Across::Node))?;
         let buffer = world.device().allocate(4096)?;
         // SAFETY: the buffer outlives its calls, none of which is launched.
         let tensor = unsafe { Tensor::local(buffer.address(), DataType::F32, 8) };
         let call = Call::AllReduce { output: tensor, input: tensor, op: ReduceOp::Sum };
         let error = text(communicator.prepare(&call).map(drop).unwrap_err());
-        let expected =
-            "all_reduce cannot be done by network-by-node: machines have different numbers of members";
+        let expected = "all_reduce cannot be done by network-by-node: sums are in group-rank order, and the group's order does not \
+                        go machine by machine";
         assert_eq!(error, expected);
+        // SAFETY: as above.
+        let (output, input) = unsafe {
+            let tensor = |offset| Tensor::local(buffer.address().offset(offset), DataType::F32, 4);
+            (tensor(0), tensor(64))
+        };
+        let splits = [1; 4];
+        let pairs = Call::AllToAllUneven { output, input, output_splits: &splits, input_splits: &splits };
+        let error = text(communicator.prepare(&pairs).map(drop).unwrap_err());
+        assert!(error.contains("counts that pairs alone know are not packed"), "{error}");
         let asked = Choice { algorithm: Some(Algorithm::Push), ..Choice::default() };
         let error = text(communicator.prepare_as(&call, asked).map(drop).unwrap_err());
         assert!(error.contains("network-by-node") || error.contains("push"), "{error}");

@@ -84,14 +84,18 @@ fn two_machines_of_two() {
 
 #[test]
 fn other_machines_and_waves() {
-    for (machines, wave) in
-        [(&[0, 0, 0, 0, 1, 1, 1, 1][..], 1), (&[0, 0, 1, 1, 2, 2], 32), (&[0, 1, 1, 1], 64), (&[0, 1], 4)]
-    {
+    for (machines, wave) in [
+        (&[0, 0, 0, 0, 1, 1, 1, 1][..], 1),
+        (&[0, 0, 1, 1, 2, 2], 32),
+        (&[0, 1, 1, 1], 64),
+        (&[0, 0, 0, 1, 2, 2], 4),
+        (&[0, 1], 4),
+    ] {
         let cases = cases(machines.len() as u32, DataType::F32, &COUNTS[1..]);
         let (all, _) = check(machines, wave, &SoftNicConfig::default(), Across::Direct, &cases);
         assert!(all > 25, "{machines:?}: {all}");
         let (_, by_node) = check(machines, wave, &SoftNicConfig::default(), Across::Node, &cases);
-        assert_eq!(by_node > 10, machines.len() > 4, "{machines:?}: {by_node}");
+        assert_eq!(by_node > 10, machines.len() > 2, "{machines:?}: {by_node}");
     }
 }
 

@@ -121,5 +121,7 @@ fn nics_write_what_the_steps_say() {
 #[test]
 fn of_uneven_machines_and_wide_elements_too() {
     assert!(check(&[0, 1, 1], Across::Direct, DataType::F32) > 1 << 20);
+    assert!(check(&[0, 1, 1], Across::Node, DataType::F32) > 1 << 20);
+    assert!(check(&[0, 0, 0, 1, 1], Across::Node, DataType::Bf16) > 1 << 20);
     assert!(check(&[0, 0, 1, 1], Across::Node, DataType::F64) > 1 << 20);
 }

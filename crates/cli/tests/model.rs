@@ -55,7 +55,15 @@ fn collectives_grow_as_they_should() {
     }
     // There and back over all nodes but one.
     assert_eq!(numbers(&of(&rows, "all_reduce", "node"), "between_hops"), [2, 6, 14]);
-    assert!(of(&rows, "all_to_all", "node").is_empty(), "nobody asked for what there is not");
+    assert_eq!(between("all_to_all", "node"), far, "packed or not");
+}
+
+/// Short parts to four members of each node go in one request where they are packed.
+#[test]
+fn packed_parts_take_fewer_requests() {
+    let rows = rows(&["ccl", "--ranks", "16,32", "--per-node", "4", "--sizes", "32K", "--op", "all_to_all"]);
+    let messages = |across| numbers(&of(&rows, "all_to_all", across), "messages");
+    assert_eq!((messages("direct"), messages("node")), (vec![3 * 12, 3 * 28], vec![3 * 3, 3 * 7]));
 }
 
 #[test]
@@ -147,8 +155,8 @@ fn what_cannot_be_is_refused() {
         (&["ep", "--nic-rate", "0"], "it has to be above 0"),
         (&["ccl", "--nic-hop=-1"], "it must not be below 0"),
         (
-            &["ccl", "--ranks", "16", "--op", "all_to_all", "--across", "node"],
-            "nothing of it concerns several members",
+            &["ccl", "--ranks", "16", "--per-node", "1", "--op", "all_to_all", "--across", "node"],
+            "machines have one member each",
         ),
         (
             &["ccl", "--ranks", "8", "--op", "all_gather", "--across", "node"],

@@ -102,6 +102,11 @@ impl Nodes {
         self.members.iter().map(|members| members.len() as u32).max().unwrap_or(0)
     }
 
+    /// The members of the smallest node; 0 when there are none.
+    pub fn smallest_size(&self) -> u32 {
+        self.members.iter().map(|members| members.len() as u32).min().unwrap_or(0)
+    }
+
     /// Whether the group's order goes node by node: the members of each stand next to each other.
     pub fn are_contiguous(&self) -> bool {
         self.numbers.is_sorted()

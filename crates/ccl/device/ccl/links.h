@@ -42,6 +42,8 @@ static constexpr u32 STEP_REDUCES = 1;
 static constexpr u32 STEP_TAKES_UNROUNDED = 2;
 static constexpr u32 STEP_GIVES_UNROUNDED = 4;
 static constexpr u32 STEP_IS_TOKEN = 8;
+static constexpr u32 STEP_PACKS = 16;
+static constexpr u32 STEP_UNPACKS = 32;
 
 // Local memory: whether the world was poisoned before; whether a wait failed; {given, taken} of each link of the lane; then for each port
 // of a step where its chunk is here, and what its counter at the peer becomes.

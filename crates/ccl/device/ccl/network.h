@@ -66,12 +66,24 @@ ANABRANCH_DEVICE void run_steps(const Grid& grid, const NetworkArgs& args, Lengt
     if (well) close_links(grid, links);
 }
 
-// Bytes that move.
+// Bytes from one piece of a packed chunk to the next, of pieces of so many bytes: packed_stride of src/network/schedule.rs.
+ANABRANCH_DEVICE u64 packed_stride(u64 bytes) { return (bytes + 15) & ~u64(15); }
+
+// How long a chunk of bytes that move is on a link.
+ANABRANCH_DEVICE u64 moved_length(const LinkStep& step, u64 bytes) {
+    u32 pieces = (step.flags & STEP_PACKS) != 0 && MUTANT != MUTANT_CCL_NETWORK_PACKED_SHORT ? step.sources : 1;
+    return pieces > 1 ? pieces * packed_stride(bytes) : bytes;
+}
+
+// Bytes that move, or are packed or taken apart: of each source, or target, so many.
 ANABRANCH_DEVICE void move_chunk(const Grid& grid, const Links& links, const LinkStep& step, u64 bytes) {
     if (step.sources == 0) return;
-    u64 from = chunk_at(grid, links, 0);
-    for (u32 i = 0; i < step.targets; ++i) {
-        u64 to = chunk_at(grid, links, step.sources + i);
+    bool packs = (step.flags & STEP_PACKS) != 0, unpacks = (step.flags & STEP_UNPACKS) != 0;
+    u64 stride = packed_stride(bytes);
+    u32 copies = packs ? step.sources : step.targets;
+    for (u32 i = 0; i < copies; ++i) {
+        u64 from = chunk_at(grid, links, packs ? i : 0) + (unpacks ? i * stride : 0);
+        u64 to = chunk_at(grid, links, step.sources + (packs ? 0 : i)) + (packs ? i * stride : 0);
         if (to != from) copy_bytes(grid, to, from, bytes);
     }
 }

@@ -20,14 +20,17 @@ pub(super) fn steps(members: u32, me: u32, exchange: &Exchange) -> Vec<Step> {
         Exchange::Broadcast { bytes, root } => form.broadcast(*bytes, *root),
         Exchange::Gather { bytes, root } => form.gather(*bytes, *root),
         Exchange::Scatter { bytes, root } => form.scatter(*bytes, *root),
-        Exchange::AllReduce { bytes } if u64::from(members - 1) * bytes <= ONE_HOP_BYTES => {
-            form.one_hop(*bytes)
-        }
+        Exchange::AllReduce { bytes } if goes_in_one_hop(members, *bytes) => form.one_hop(*bytes),
         Exchange::AllReduce { bytes } => form.reduce(*bytes, None),
         Exchange::Reduce { bytes, root } => form.reduce(*bytes, Some(*root)),
         Exchange::ReduceScatter { bytes } => form.reduce_scatter(*bytes),
         Exchange::Barrier => form.barrier(),
     }
+}
+
+/// Whether an all_reduce takes one hop.
+pub(super) fn goes_in_one_hop(members: u32, bytes: u64) -> bool {
+    u64::from(members.saturating_sub(1)) * bytes <= ONE_HOP_BYTES
 }
 
 struct Form {

@@ -4,6 +4,7 @@ use anabranch_ranks::{Across, Nodes};
 use anabranch_tuning::LinkSpeeds;
 
 use super::lower::slot_pieces;
+use super::pays::{CHUNK_REQUESTS, Room, pays};
 use super::schedule::{self, Step};
 use super::{LinkLayout, exchange_of};
 use crate::call::{Collective, Shape};
@@ -11,29 +12,28 @@ use crate::error::{Error, Result};
 use crate::lower::Counts;
 use crate::plan::{Algorithm, Choice, Limits, Plan};
 
-/// Bytes of a message from which it goes by node: hops inside and, for sums, from machine to machine, are paid for by fewer bytes
-/// between machines. Arithmetic, not measured: a hop takes some microseconds, in which a NIC of 400 Gbit/s moves about this.
-const BY_NODE_FROM: u64 = 256 << 10;
-
 /// The form of a call.
 ///
 /// # Errors
 /// [`Error::Algorithm`] for [`Across::Node`] where these machines or the collective cannot.
-pub(crate) fn algorithm_of(nodes: &Nodes, across: Across, shape: &Shape) -> Result<Algorithm> {
+fn algorithm_of(nodes: &Nodes, across: Across, shape: &Shape, room: Room) -> Result<Algorithm> {
     let (collective, node) = (shape.collective, Algorithm::NetworkByNode);
-    Ok(match (across, schedule::allows(nodes, collective)) {
+    let fits = || match most_piece(nodes, node, shape, room.slot_bytes) {
+        _ if !knows_counts(shape) => Err("counts that pairs alone know are not packed"),
+        (0, _) => Err("a slot of a link has no room for 16 bytes of each member of a machine"),
+        _ => Ok(()),
+    };
+    let allowed = schedule::allows(nodes, collective).and_then(|()| fits());
+    Ok(match (across, allowed) {
         _ if collective == Collective::Barrier => Algorithm::NetworkDirect,
         (Across::Node, Err(reason)) => {
             return Err(Error::Algorithm { collective, algorithm: node, reason });
         }
         (Across::Node, Ok(())) => node,
-        (Across::Auto, Ok(())) if shape.message_bytes() >= BY_NODE_FROM => node,
+        (Across::Auto, Ok(())) if pays(nodes, shape, room) => node,
         _ => Algorithm::NetworkDirect,
     })
 }
-
-/// Requests for a NIC of each chunk that a member gives and takes: the chunk, its counter, and the counter that makes room.
-const CHUNK_REQUESTS: u32 = 3;
 
 /// Bytes of a chunk from which a NIC is bound by bytes and not by requests, as a power of two.
 pub(crate) fn full_chunk_bytes() -> u64 {
@@ -59,7 +59,7 @@ pub(crate) fn plan_of(
     (shape, limits, choice): (&Shape, &Limits, Choice),
     slot_bytes: u64,
 ) -> Result<Plan> {
-    let algorithm = algorithm_of(nodes, across, shape)?;
+    let algorithm = algorithm_of(nodes, across, shape, Room { slot_bytes, lanes: limits.lanes })?;
     let plan = Plan::across(shape, limits, algorithm, choice)?;
     let is_chosen = choice.blocks.is_some() || choice.block_bytes.is_some();
     // Of the first member, as they look to all: others may have their own counts, or none.
@@ -67,8 +67,8 @@ pub(crate) fn plan_of(
         return Ok(plan);
     }
     let steps = steps_of(nodes, 0, algorithm, shape, Counts::Even)?;
-    let most = slot_pieces(slot_bytes, shape.data_type, shape.collective.reduces());
-    let chunks = longest_of(&steps).div_ceil(most.min(full_chunk_bytes()));
+    let (most, packed) = most_piece(nodes, algorithm, shape, slot_bytes);
+    let chunks = longest_of(&steps).div_ceil(most.min((full_chunk_bytes() / packed).max(16)));
     Ok(Plan { blocks: u64::from(plan.blocks).min(chunks).max(1) as u32, ..plan })
 }
 
@@ -94,12 +94,27 @@ pub(crate) fn steps_of(
     }
 }
 
-/// Bytes of a tensor that a chunk holds, for slots of so many bytes and so many blocks. The same for all members, which have the longest
-/// part in their steps, or in a call whose counts pairs alone know none.
-pub(crate) fn piece_bytes_of(steps: &[Step], shape: &Shape, slot_bytes: u64, blocks: u32) -> u64 {
-    let most = slot_pieces(slot_bytes, shape.data_type, shape.collective.reduces());
-    let share = longest_of(steps).div_ceil(blocks.into()).next_multiple_of(16).clamp(16, most);
+/// Bytes of a tensor that a chunk holds, or each piece of a packed one, for slots of so many bytes. The same for all members, which have the
+/// longest part in their steps, or in a call whose counts pairs alone know none.
+pub(crate) fn piece_bytes_of(
+    nodes: &Nodes,
+    plan: &Plan,
+    shape: &Shape,
+    steps: &[Step],
+    slot_bytes: u64,
+) -> u64 {
+    let (most, packed) = most_piece(nodes, plan.algorithm, shape, slot_bytes);
+    debug_assert!(most >= 16 && most * packed <= slot_bytes, "{most} {packed} {slot_bytes}");
+    let share = longest_of(steps).div_ceil(plan.blocks.into()).next_multiple_of(16).clamp(16, most);
     if knows_counts(shape) { share } else { most }
+}
+
+/// The most bytes of a tensor that a chunk can hold, or each of the pieces where it has several, and how many it has at most.
+fn most_piece(nodes: &Nodes, algorithm: Algorithm, shape: &Shape, slot_bytes: u64) -> (u64, u64) {
+    let by_node = algorithm == Algorithm::NetworkByNode;
+    let packed = if by_node { schedule::most_packed(nodes, shape.collective) } else { 1 };
+    let room = slot_bytes / packed / 16 * 16;
+    (slot_pieces(room, shape.data_type, shape.collective.reduces()), packed)
 }
 
 /// Bytes of the longest part of a message that goes from one member to another. The same for all members of a call whose counts all know.
@@ -158,14 +173,15 @@ mod tests {
         /// A launch fits the lanes, is never larger than without NICs, and has no chunk that is shorter than it has to be; given blocks stay.
         #[test]
         fn blocks_have_chunks_that_fill_a_nic(
-            nodes in 2u32..6,
-            size in 1u32..5,
+            sizes in prop::collection::vec(1u32..6, 2..6),
             count in 0u64..4_000_000,
             collective in prop::sample::select(Collective::ALL.to_vec()),
             across in prop::sample::select(vec![Across::Auto, Across::Direct]),
             slot_power in 8u32..18,
         ) {
-            let (nodes, shape) = (machines(nodes, size), shape(collective, nodes * size, count));
+            let machines = (0..).zip(&sizes).flat_map(|(machine, size)| std::iter::repeat_n(machine, *size as usize));
+            let nodes = Nodes::new(&machines.collect::<Vec<u32>>());
+            let shape = shape(collective, nodes.size(), count);
             let slot_bytes = 1 << slot_power;
             let plan = |choice| plan_of(&nodes, across, (&shape, &LIMITS, choice), slot_bytes);
             let chosen = plan(Choice::default()).unwrap();
@@ -175,10 +191,12 @@ mod tests {
             let mut pieces = Vec::new();
             for me in 0..shape.members {
                 let steps = steps_of(&nodes, me, chosen.algorithm, &shape, Counts::Even).unwrap();
-                pieces.push(piece_bytes_of(&steps, &shape, slot_bytes, chosen.blocks));
-                let room = slot_pieces(slot_bytes, shape.data_type, collective.reduces());
+                pieces.push(piece_bytes_of(&nodes, &chosen, &shape, &steps, slot_bytes));
+                let (room, packed) = most_piece(&nodes, chosen.algorithm, &shape, slot_bytes);
+                prop_assert!(packed == 1 || packed * pieces[0] <= slot_bytes);
                 if chosen.blocks > 1 {
-                    prop_assert!(pieces[0] >= room.min(full_chunk_bytes()) / 2, "{} {}", pieces[0], chosen.blocks);
+                    let full = room.min(full_chunk_bytes() / packed);
+                    prop_assert!(pieces[0] >= full / 2, "{} {}", pieces[0], chosen.blocks);
                 }
             }
             prop_assert!(pieces.iter().all(|bytes| *bytes == pieces[0]), "{pieces:?}");

@@ -10,7 +10,7 @@ use super::schedule::{self, Port, Step, Work};
 use crate::DataType;
 use crate::args::{
     LinkPort, LinkStep, Links, MOST_STEP_WORDS, NetworkArgs, PORT_ACROSS, PORT_LINK, Reduction,
-    STEP_GIVES_UNROUNDED, STEP_IS_TOKEN, STEP_REDUCES, STEP_TAKES_UNROUNDED,
+    STEP_GIVES_UNROUNDED, STEP_IS_TOKEN, STEP_PACKS, STEP_REDUCES, STEP_TAKES_UNROUNDED, STEP_UNPACKS,
 };
 
 /// Where this rank's tensors are; 0 for none.
@@ -47,6 +47,8 @@ pub fn list(
         let flags = match step.work {
             Work::Moves => 0,
             Work::Sums { .. } => STEP_REDUCES,
+            Work::Packs => STEP_PACKS,
+            Work::Unpacks => STEP_UNPACKS,
             Work::Meets => STEP_IS_TOKEN,
         };
         let unrounded =

@@ -2,8 +2,8 @@
 //!
 //! [`Nodes`] says which members are on one machine, [`schedule`] what each member does, as steps over links, [`layout`] where the links
 //! are, and `kernels/network_move.hip` and `network_reduce.hip` do the steps, whatever they are. Two forms: *direct*, for any
-//! machines, and *by node*, for machines with as many members each, where what concerns several members of a machine goes there
-//! once. Both give the same bits as every other algorithm.
+//! machines, and *by node*, for machines of which one has several members, where what concerns several members of a machine goes there
+//! once, or packed. Both give the same bits as every other algorithm.
 //! [`traffic`] counts what either moves.
 
 mod call;
@@ -13,6 +13,7 @@ pub(crate) mod form;
 mod hierarchical;
 pub mod layout;
 pub mod lower;
+mod pays;
 pub mod schedule;
 #[cfg(test)]
 mod tests;

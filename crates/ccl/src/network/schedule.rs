@@ -54,11 +54,11 @@ pub enum Port {
 /// One thing that a member does for every chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// One where bytes move; the contributions in group-rank order where they are reduced.
+    /// One where bytes move; the contributions in group-rank order where they are reduced; the pieces where they are packed.
     pub sources: Vec<Port>,
     /// Where it goes.
     pub targets: Vec<Port>,
-    /// Bytes of all chunks of all lanes, as they lie in tensors.
+    /// Bytes of all chunks of all lanes, as they lie in tensors; of each piece where they are packed.
     pub bytes: u64,
     /// The time of chunk 0.
     pub lag: u32,
@@ -78,6 +78,10 @@ pub enum Work {
         /// The sum goes on as it is, not rounded.
         gives_unrounded: bool,
     },
+    /// A piece from each of several sources, in their order, becomes one chunk for the one target, which is a link.
+    Packs,
+    /// The one source is a link with such chunks; each of several targets gets its piece.
+    Unpacks,
     /// A chunk without bytes is taken from all sources and given to all targets, once, by lane 0.
     Meets,
 }
@@ -92,6 +96,16 @@ impl Step {
         Self { sources, targets, bytes, lag, work }
     }
 
+    pub(super) fn packs(sources: Vec<Port>, target: Port, bytes: u64, lag: u32) -> Self {
+        let work = if sources.len() == 1 { Work::Moves } else { Work::Packs };
+        Self { sources, targets: vec![target], bytes, lag, work }
+    }
+
+    pub(super) fn unpacks(source: Port, targets: Vec<Port>, bytes: u64, lag: u32) -> Self {
+        let work = if targets.len() == 1 { Work::Moves } else { Work::Unpacks };
+        Self { sources: vec![source], targets, bytes, lag, work }
+    }
+
     pub(super) fn meets(sources: Vec<Port>, targets: Vec<Port>) -> Self {
         Self { sources, targets, bytes: 0, lag: 0, work: Work::Meets }
     }
@@ -104,6 +118,16 @@ impl Step {
     /// Whether the targets get the sum unrounded.
     pub fn gives_unrounded(&self) -> bool {
         matches!(self.work, Work::Sums { gives_unrounded: true, .. })
+    }
+
+    /// Pieces of a chunk of the first source: more than one where it is taken apart.
+    pub fn pieces_taken(&self) -> u64 {
+        if self.work == Work::Unpacks { self.targets.len() as u64 } else { 1 }
+    }
+
+    /// Pieces of a chunk of the targets: more than one where they are packed.
+    pub fn pieces_given(&self) -> u64 {
+        if self.work == Work::Packs { self.sources.len() as u64 } else { 1 }
     }
 
     /// Chunks of a lane, out of so many.
@@ -203,13 +227,23 @@ pub fn allows(nodes: &Nodes, collective: Collective) -> Result<(), &'static str>
     hierarchical::allows(nodes, collective)
 }
 
-/// The steps of one member, in which what concerns several members of a machine goes there once.
+/// The steps of one member, in which what concerns several members of a machine goes there once, or packed.
 ///
 /// # Errors
-/// Why these machines, or this collective, cannot do so.
+/// Why these machines, this collective, or these counts cannot do so.
 pub fn by_node(nodes: &Nodes, me: u32, exchange: &Exchange) -> Result<Vec<Step>, &'static str> {
     hierarchical::allows(nodes, exchange.collective())?;
-    Ok(hierarchical::steps(nodes, me, exchange))
+    hierarchical::steps(nodes, me, exchange)
+}
+
+/// Pieces that a chunk of this collective holds at most when it goes by node, at any member: 1 where nothing is packed.
+pub fn most_packed(nodes: &Nodes, collective: Collective) -> u64 {
+    if collective == Collective::AllToAll { nodes.largest_size().max(1).into() } else { 1 }
+}
+
+/// Bytes from one piece of a packed chunk to the next, of pieces of so many bytes.
+pub const fn packed_stride(bytes: u64) -> u64 {
+    bytes.next_multiple_of(16)
 }
 
 /// The times that a lane goes through: until the last chunk of the last step. Of lane 0, which has the most.

@@ -7,7 +7,8 @@ use super::chains::Chains;
 pub use super::chains::Hops;
 use super::form::{lanes_for, piece_bytes_of, plan_of, steps_of};
 use super::lower::unrounded_bytes;
-use super::schedule::{Port, Step, Work};
+use super::pays::parts_of;
+use super::schedule::{Port, Step, Work, packed_stride};
 use super::{LinkLayout, is_across};
 use crate::call::Shape;
 use crate::config::{LEAST_STAGING, MOST_BLOCKS};
@@ -118,14 +119,7 @@ impl CallTraffic {
     /// all hops but the last.
     #[must_use]
     pub fn parts(&self, speeds: &LinkSpeeds) -> TimeParts {
-        let Hops { between, inside } = self.hops;
-        let (waits_between, waits_inside) =
-            if between > 0 { (between - 1, inside) } else { (0, inside.saturating_sub(1)) };
-        let first = self.time_bytes as f64;
-        let fill = f64::from(waits_between) * speeds.between_us(first)
-            + f64::from(waits_inside) * speeds.inside_us(first);
-        let parts = speeds.parts(&self.moved());
-        TimeParts { hops: parts.hops + fill, ..parts }
+        parts_of(&self.moved(), self.time_bytes as f64, speeds)
     }
 }
 
@@ -158,19 +152,19 @@ pub fn call_traffic(shape: &Shape, machines: &[u32], across: Across, room: LinkR
     // Threads do not decide how many blocks move bytes in bulk.
     let limits = Limits { lanes, packet_threads: 1, bulk_threads: 1, meeting_threads: 1 };
     let slot_bytes = LinkLayout::new(0, shape.members, lanes, room.staging_bytes).slot_bytes;
-    let Plan { algorithm, blocks, .. } =
-        plan_of(&nodes, across, (shape, &limits, Choice::default()), slot_bytes)?;
+    let plan = plan_of(&nodes, across, (shape, &limits, Choice::default()), slot_bytes)?;
+    let Plan { algorithm, blocks, .. } = plan;
 
     let mut members = Vec::with_capacity(machines.len());
     let mut chains = Chains::default();
     let mut time_bytes = 0;
     for me in 0..shape.members {
         let steps = steps_of(&nodes, me, algorithm, shape, Counts::Even)?;
-        let piece_bytes = piece_bytes_of(&steps, shape, slot_bytes, blocks);
+        let piece_bytes = piece_bytes_of(&nodes, &plan, shape, &steps, slot_bytes);
         let mut member = MemberTraffic::default();
         for step in &steps {
             let of_one_time = Step { bytes: step.bytes.min(piece_bytes * u64::from(blocks)), ..step.clone() };
-            time_bytes = time_bytes.max(travelling(&of_one_time, shape, step.gives_unrounded()));
+            time_bytes = time_bytes.max(given(&of_one_time, shape));
             member.count(step, me, &nodes, shape, piece_bytes);
             if chunks_of(step, piece_bytes) > 0 {
                 chains.push(me, step, |peer| is_across(&nodes, me, peer));
@@ -186,9 +180,20 @@ fn chunks_of(step: &Step, piece_bytes: u64) -> u64 {
     step.chunks(piece_bytes, 0, 1)
 }
 
-/// A step's bytes on a link.
-fn travelling(step: &Step, shape: &Shape, unrounded: bool) -> u64 {
-    if unrounded { unrounded_bytes(step.bytes, shape.data_type) } else { step.bytes }
+/// A step's bytes on a link of its sources, of which this is the first or not.
+fn taken(step: &Step, shape: &Shape, is_first: bool) -> u64 {
+    travelling(step.bytes, shape, is_first && step.takes_unrounded(), step.pieces_taken())
+}
+
+/// A step's bytes on each link of its targets.
+fn given(step: &Step, shape: &Shape) -> u64 {
+    travelling(step.bytes, shape, step.gives_unrounded(), step.pieces_given())
+}
+
+/// Chunks of one piece have the length of what moves; of several each has its room, of which the last alone is not full.
+fn travelling(bytes: u64, shape: &Shape, unrounded: bool, pieces: u64) -> u64 {
+    let bytes = if unrounded { unrounded_bytes(bytes, shape.data_type) } else { bytes };
+    if pieces == 1 { bytes } else { pieces * packed_stride(bytes) }
 }
 
 impl MemberTraffic {
@@ -196,7 +201,7 @@ impl MemberTraffic {
         let chunks = chunks_of(step, piece_bytes);
         for (index, port) in step.sources.iter().enumerate() {
             let Port::Link { peer, .. } = *port else { continue };
-            let bytes = travelling(step, shape, index == 0 && step.takes_unrounded());
+            let bytes = taken(step, shape, index == 0);
             if is_across(nodes, me, peer) {
                 self.taken_between.add(bytes, chunks);
                 self.requests += chunks;
@@ -206,7 +211,7 @@ impl MemberTraffic {
         }
         for port in &step.targets {
             let Port::Link { peer, .. } = *port else { continue };
-            let bytes = travelling(step, shape, step.gives_unrounded());
+            let bytes = given(step, shape);
             if is_across(nodes, me, peer) {
                 self.given_between.add(bytes, chunks);
                 self.requests += if step.work == Work::Meets { chunks } else { 2 * chunks };
@@ -307,6 +312,7 @@ mod tests {
         assert_eq!(hops(Collective::AllReduce, Across::Node), (3 + 3, 2));
         assert_eq!(hops(Collective::ReduceScatter, Across::Node), (3 + 1, 1));
         assert_eq!(hops(Collective::Broadcast, Across::Node), (1, 2));
+        assert_eq!(hops(Collective::AllToAll, Across::Node), (1, 1));
         assert_eq!(hops(Collective::Barrier, Across::Auto), (1, 0));
     }
 
@@ -345,9 +351,6 @@ mod tests {
             [(2, Across::Direct), (8, Across::Direct), (32, Across::Direct), (32, Across::Node)]
         {
             for collective in [Collective::AllGather, Collective::AllToAll, Collective::Broadcast] {
-                if collective == Collective::AllToAll && across == Across::Node {
-                    continue;
-                }
                 for bytes in [1 << 20, 256 << 20] {
                     let traffic = traffic(collective, (nodes, 8), bytes / 2 / u64::from(nodes * 8), across);
                     let requests = most(&traffic, |member| member.requests) as f64 * speeds.nic_message_us;
@@ -370,9 +373,9 @@ mod tests {
         let room = LinkRoom::default();
         let text = refused(&all_gather, &[0, 1, 1], Across::Auto, room);
         assert!(text.contains("machines") && text.contains("one for each member"), "{text}");
-        let text = refused(&all_gather, &[0, 1, 1, 1], Across::Node, room);
-        assert!(text.contains("different numbers of members"), "{text}");
-        let text = refused(&shape(Collective::AllToAll, 4, 16), &[0, 0, 1, 1], Across::Node, room);
+        let text = refused(&all_gather, &[0, 1, 2, 3], Across::Node, room);
+        assert!(text.contains("one member each"), "{text}");
+        let text = refused(&shape(Collective::Gather, 4, 16), &[0, 0, 1, 1], Across::Node, room);
         assert!(text.contains("nothing of it concerns several members"), "{text}");
         let text = refused(&all_gather, &[0, 0, 1, 1], Across::Auto, LinkRoom { lanes: Some(0), ..room });
         assert!(text.contains("lanes") && text.contains("1 to 1024"), "{text}");

@@ -221,6 +221,7 @@ enum Mutant : u32 {
     MUTANT_CCL_NETWORK_FLAG_FIRST = 706,      // the giver counts a chunk, then writes it
     MUTANT_CCL_NETWORK_UNRELEASED = 707,      // the block meets, and nobody releases
     MUTANT_CCL_NETWORK_STEP_UNFINISHED = 708, // the next step begins while this one still tells
+    MUTANT_CCL_NETWORK_PACKED_SHORT = 709,    // of a packed chunk, one piece crosses
     // ep's kernels across nodes
     MUTANT_NODES_FLAG_FIRST = 800,         // dispatch: the flag stands before the rows
     MUTANT_NODES_RELAY_UNWAITED = 801,     // forwards what has not come

@@ -15,8 +15,12 @@ use anabranch_ranks::Nodes;
 use super::bench::{Bench, Grid, Kernels, OnBench, UNTOUCHED, WAVE, mixed};
 use crate::{Case, Failure, Outcome, RunOptions, ScenarioError};
 
-/// Bytes of a slot, and of a chunk.
-const SLOT: u64 = 16;
+/// Bytes of a chunk, and of each piece of a packed one.
+const PIECE: u64 = 16;
+/// Ranks of a machine.
+const MACHINE: u32 = 2;
+/// Bytes of a slot.
+const SLOT: u64 = PIECE * MACHINE as u64;
 /// Bytes before, between and behind tensors.
 const GUARD: u64 = 16;
 /// Bytes of an element.
@@ -103,7 +107,7 @@ impl Network {
         let moves = kernels.load(kernels::network_move(), kernels::entry::NETWORK_MOVE)?;
         let reduces = kernels.load(kernels::network_reduce(DataType::F32), kernels::entry::NETWORK_REDUCE)?;
         let machines: Vec<u32> =
-            (0..case.ranks).map(|rank| if case.staged { rank } else { rank / 2 }).collect();
+            (0..case.ranks).map(|rank| if case.staged { rank } else { rank / MACHINE }).collect();
         Ok(Self { bench, moves, reduces, layout, nodes: Nodes::new(&machines), case })
     }
 
@@ -181,9 +185,9 @@ impl OnBench for Network {
                 self.bench.put(memory.own, input, &called.tensors(ranks, me).0)?;
                 let (input, output) = (memory.own.address() + input, memory.own.address() + output);
                 let tensors = Tensors { input, output };
-                let listed = list(&self.nodes, me, &called.steps[me as usize], tensors, SLOT, blocks);
+                let listed = list(&self.nodes, me, &called.steps[me as usize], tensors, PIECE, blocks);
                 let reduction = Reduction { op: ReduceOp::Sum.torch_value(), size: ranks, scalar: 0 };
-                let args = listed.arguments(&links, DevicePointer::NULL, reduction, SLOT);
+                let args = listed.arguments(&links, DevicePointer::NULL, reduction, PIECE);
                 let kernel = if called.reduces() { &self.reduces } else { &self.moves };
                 self.bench.launch(me, kernel, Grid { blocks, threads, local_bytes }, &*args)?;
             }

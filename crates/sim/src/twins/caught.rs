@@ -352,6 +352,7 @@ pub const TWINS: &[Twin] = &[
     twin("CCL_NETWORK_FLAG_FIRST", &[NETWORK, NETWORK_C]),
     twin("CCL_NETWORK_UNRELEASED", &[NETWORK, NETWORK_C]),
     twin("CCL_NETWORK_STEP_UNFINISHED", &[NETWORK.by_values(), NETWORK_C.by_values()]),
+    twin("CCL_NETWORK_PACKED_SHORT", &[NETWORK.by_values(), NETWORK_C.by_values()]),
     twin("SDMA_SIGNAL_FIRST", &[SDMA]),
     twin("SDMA_NO_PADDING", &[SDMA]),
     twin("SDMA_RING_OVERRUN", &[SDMA]),
