@@ -446,7 +446,7 @@ pub static SETTINGS: &[Setting] = &[
         "ccl.across",
         Word(&ACROSS),
         "Which way collectives go where members are on several machines: `direct`, or `node`, where what concerns several members of a \
-         machine goes there once, or packed; `auto`: by node where that is reckoned to pay: long messages, and short parts of an all_to_all.",
+         machine goes there once, or packed; `auto`: by node where bytes, requests and hops are reckoned to take less time so.",
     )),
     unset(
         setting(

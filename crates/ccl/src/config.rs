@@ -119,8 +119,9 @@ pub struct CclConfig {
     pub meetings: Meetings,
     /// What is checked at every call (`ccl.check`).
     pub check: Check,
-    /// Which way calls go where members are on several machines (`ccl.across`): [`Across::Auto`] by node where that can be done and is
-    /// reckoned to pay, directly otherwise; [`Across::Direct`] for any machines; [`Across::Node`] for machines of which one has two members at
+    /// Which way calls go where members are on several machines (`ccl.across`): [`Across::Auto`] by node where that can be done and bytes,
+    /// requests and hops are reckoned to take less time so, at the speeds of [`LinkSpeeds::H200`](anabranch_tuning::LinkSpeeds::H200) on any
+    /// device, directly otherwise; [`Across::Direct`] for any machines; [`Across::Node`] for machines of which one has two members at
     /// least: sums only where the group's order goes machine by machine, and an all_to_all only with even counts. Other calls are an error.
     pub across: Across,
     /// The machine of each member, in group order, in place of what the world says: for tests of what goes between machines. Which numbers

@@ -137,6 +137,11 @@ fn what_pays_goes_by_node_and_the_rest_directly() {
     assert!(!by_node(&even, Collective::ReduceScatter, DataType::Bf16, 70_000), "unrounded sums are longer");
     assert!(by_node(&uneven, Collective::AllGather, DataType::F32, 70_000));
     assert!(!by_node(&uneven, Collective::AllGather, DataType::F32, 100));
+    let short = cases(4, DataType::F32, &[0, 1]);
+    for machines in [&even, &uneven] {
+        let (all, _) = check(machines, 4, Across::Auto, &short, &jit());
+        assert_eq!(all, short.len());
+    }
     let two_of_eight: Vec<u32> = (0..16).map(|member| member / 8).collect();
     assert!(by_node(&two_of_eight, Collective::AllToAll, DataType::U8, 64));
     assert!(!by_node(&two_of_eight, Collective::AllToAll, DataType::U8, 40_000));

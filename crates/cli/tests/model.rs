@@ -188,5 +188,5 @@ fn the_document_has_what_is_printed() {
         assert_eq!((code, stdout.as_str()), (0, printed), "{command}");
         blocks += 1;
     }
-    assert_eq!(blocks, 3);
+    assert_eq!(blocks, 4);
 }

@@ -15,8 +15,8 @@ pub enum Across {
     Auto,
     /// From every member straight to whom it concerns: the fewest steps, on any nodes.
     Direct,
-    /// What concerns several members of a node goes there once, to one of them, who hands it on inside: the fewest bytes between nodes, and
-    /// more steps.
+    /// What concerns several members of a node goes there once, to one of them, who hands it on inside, or what concerns one goes there
+    /// together: fewer bytes, or fewer requests, between nodes, and more steps.
     Node,
 }
 

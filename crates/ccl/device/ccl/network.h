@@ -71,20 +71,23 @@ ANABRANCH_DEVICE u64 packed_stride(u64 bytes) { return (bytes + 15) & ~u64(15); 
 
 // How long a chunk of bytes that move is on a link.
 ANABRANCH_DEVICE u64 moved_length(const LinkStep& step, u64 bytes) {
-    u32 pieces = (step.flags & STEP_PACKS) != 0 && MUTANT != MUTANT_CCL_NETWORK_PACKED_SHORT ? step.sources : 1;
-    return pieces > 1 ? pieces * packed_stride(bytes) : bytes;
+    ANABRANCH_TWIN(CCL_NETWORK_PACKED_SHORT) return bytes;
+    return (step.flags & STEP_PACKS) != 0 ? step.sources * packed_stride(bytes) : bytes;
 }
 
-// Bytes that move, or are packed or taken apart: of each source, or target, so many.
+// Bytes that move, or are packed or taken apart: of each source, or target, so many. Short pieces are copied at once, one by each wave.
 ANABRANCH_DEVICE void move_chunk(const Grid& grid, const Links& links, const LinkStep& step, u64 bytes) {
     if (step.sources == 0) return;
     bool packs = (step.flags & STEP_PACKS) != 0, unpacks = (step.flags & STEP_UNPACKS) != 0;
     u64 stride = packed_stride(bytes);
     u32 copies = packs ? step.sources : step.targets;
-    for (u32 i = 0; i < copies; ++i) {
+    bool by_wave = copies > 1 && bytes < static_cast<u64>(grid.block_threads) * 16;
+    u32 wave = by_wave ? grid.wave() : 0, waves = by_wave ? grid.waves_per_block() : 1;
+    u32 lane = by_wave ? grid.lane() : grid.thread, lanes = by_wave ? WAVE_SIZE : grid.block_threads;
+    for (u32 i = wave; i < copies; i += waves) {
         u64 from = chunk_at(grid, links, packs ? i : 0) + (unpacks ? i * stride : 0);
         u64 to = chunk_at(grid, links, step.sources + (packs ? 0 : i)) + (packs ? i * stride : 0);
-        if (to != from) copy_bytes(grid, to, from, bytes);
+        if (to != from) copy_bytes(grid, lane, lanes, to, from, bytes);
     }
 }
 

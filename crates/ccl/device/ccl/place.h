@@ -41,42 +41,46 @@ ANABRANCH_DEVICE u64 cut(u64 first, u64 length, u64 bytes) { return first < byte
 // Pieces of a buffer that a lane moves in one go: enough for several loads of each thread at once.
 static constexpr u32 UNROLL = 4;
 
-// Bytes [0, bytes) from one place to another, by all threads of the block, in pieces of `sizeof(Raw)`.
+// Bytes [0, bytes) from one place to another, in pieces of `sizeof(Raw)`, by `lanes` threads, of which this is number `lane`.
 template <class Raw>
-ANABRANCH_DEVICE void copy_as(const Grid& grid, u64 to, u64 from, u64 bytes) {
+ANABRANCH_DEVICE void copy_as(const Grid& grid, u32 lane, u32 lanes, u64 to, u64 from, u64 bytes) {
     Raw* target = reinterpret_cast<Raw*>(to);
     const Raw* source = reinterpret_cast<const Raw*>(from);
     u64 count = bytes / sizeof(Raw);
-    for (u64 i = grid.thread; i < count; i += static_cast<u64>(grid.block_threads) * UNROLL) {
+    for (u64 i = lane; i < count; i += static_cast<u64>(lanes) * UNROLL) {
         Raw piece[UNROLL];
 #pragma unroll
         for (u32 u = 0; u < UNROLL; ++u) {
-            u64 at = i + static_cast<u64>(u) * grid.block_threads;
+            u64 at = i + static_cast<u64>(u) * lanes;
             if (at < count) piece[u] = remote_load(grid, source + at);
         }
 #pragma unroll
         for (u32 u = 0; u < UNROLL; ++u) {
-            u64 at = i + static_cast<u64>(u) * grid.block_threads;
+            u64 at = i + static_cast<u64>(u) * lanes;
             if (at < count) remote_store(grid, target + at, piece[u]);
         }
     }
 }
 
 // The same at any alignment: as wide as the addresses allow, the last bytes one by one.
-ANABRANCH_DEVICE void copy_bytes(const Grid& grid, u64 to, u64 from, u64 bytes) {
+ANABRANCH_DEVICE void copy_bytes(const Grid& grid, u32 lane, u32 lanes, u64 to, u64 from, u64 bytes) {
     u64 offset = to | from;
     u64 wide = 0;
     if (offset % 16 == 0) {
         wide = bytes & ~u64(15);
-        copy_as<Vec16>(grid, to, from, wide);
+        copy_as<Vec16>(grid, lane, lanes, to, from, wide);
     } else if (offset % 4 == 0) {
         wide = bytes & ~u64(3);
-        copy_as<u32>(grid, to, from, wide);
+        copy_as<u32>(grid, lane, lanes, to, from, wide);
     } else if (offset % 2 == 0) {
         wide = bytes & ~u64(1);
-        copy_as<u16>(grid, to, from, wide);
+        copy_as<u16>(grid, lane, lanes, to, from, wide);
     }
-    copy_as<u8>(grid, to + wide, from + wide, bytes - wide);
+    copy_as<u8>(grid, lane, lanes, to + wide, from + wide, bytes - wide);
+}
+// By all threads of the block.
+ANABRANCH_DEVICE void copy_bytes(const Grid& grid, u64 to, u64 from, u64 bytes) {
+    copy_bytes(grid, grid.thread, grid.block_threads, to, from, bytes);
 }
 
 }  // namespace ccl

@@ -3,6 +3,7 @@
 use anabranch_ranks::{Across, Nodes};
 use anabranch_tuning::LinkSpeeds;
 
+use super::hierarchical::PAIRS_ALONE;
 use super::lower::slot_pieces;
 use super::pays::{CHUNK_REQUESTS, Room, pays};
 use super::schedule::{self, Step};
@@ -19,7 +20,7 @@ use crate::plan::{Algorithm, Choice, Limits, Plan};
 fn algorithm_of(nodes: &Nodes, across: Across, shape: &Shape, room: Room) -> Result<Algorithm> {
     let (collective, node) = (shape.collective, Algorithm::NetworkByNode);
     let fits = || match most_piece(nodes, node, shape, room.slot_bytes) {
-        _ if !knows_counts(shape) => Err("counts that pairs alone know are not packed"),
+        _ if !knows_counts(shape) => Err(PAIRS_ALONE),
         (0, _) => Err("a slot of a link has no room for 16 bytes of each member of a machine"),
         _ => Ok(()),
     };
@@ -174,7 +175,7 @@ mod tests {
         #[test]
         fn blocks_have_chunks_that_fill_a_nic(
             sizes in prop::collection::vec(1u32..6, 2..6),
-            count in 0u64..4_000_000,
+            count in prop_oneof![Just(0), Just(1), 2..4_000_000_u64],
             collective in prop::sample::select(Collective::ALL.to_vec()),
             across in prop::sample::select(vec![Across::Auto, Across::Direct]),
             slot_power in 8u32..18,

@@ -1,14 +1,15 @@
 //! What concerns several members of a machine goes there once, and is handed on inside. For any machines of which one has several members.
 //!
-//! A *relay* takes on a machine what comes from another one: for what member p of there sends (p is its place on its machine), the member
-//! with the same place here, or with p modulo this machine's members where those are fewer. On machines with as many members each, all
-//! with the same place are a *rail*, one NIC each. With N machines of L members, and S bytes of a message:
+//! A *relay* takes on a machine what comes from a member of another one: the member with the same place on its machine, or with that
+//! place modulo the machine's members where those are fewer ([`Nodes::relay`]). On machines of 8 and 3, what place 5 of the first sends is taken
+//! by place 2 of the second. On machines with as many members each, all with the same place are a *rail*, one NIC each. With N machines of L
+//! members, and S bytes of a message:
 //!
 //! - all_gather: an input goes to N - 1 members, its relays, who hand it on: an Lth of what goes directly.
 //! - broadcast: the root's machine cuts the message into L parts, one for each rail: (N - 1) / L S a NIC, and not (N - 1) L S of one.
 //! - Sums ([`sums`]): the parts of a message go from machine to machine, one for each rail.
-//! - all_to_all ([`packed`]): no byte concerns two members, but what goes to one member of another machine goes there in one piece: an Lth of the
-//!   requests.
+//! - all_to_all ([`packed`]): no byte concerns two members, but what goes to one member of another machine goes there in one chunk: an Lth of the
+//!   requests. The member of the sending machine that packs is chosen as a relay is, by the place of the one who gets it.
 //!
 //! Machines with different numbers of members have as many parts of a broadcast as the root's has members, and as many rails of sums as
 //! the smallest has; its NICs are those that decide.
@@ -22,6 +23,9 @@ use anabranch_ranks::{GroupRank, Nodes};
 
 use super::schedule::{Exchange, FIRST, Port, SECOND, Step, behind, others, part, starts};
 use crate::Collective;
+
+/// Why an all_to_all with counts of its own for each pair does not go by node.
+pub(super) const PAIRS_ALONE: &str = "counts that pairs alone know are not packed";
 
 /// Whether a collective can be done so among these machines; why not, otherwise.
 pub(super) fn allows(nodes: &Nodes, collective: Collective) -> Result<(), &'static str> {
@@ -56,7 +60,7 @@ pub(super) fn steps(nodes: &Nodes, me: u32, exchange: &Exchange) -> Result<Vec<S
         Exchange::AllToAll { sent, received } => {
             let bytes = sent.first().copied().unwrap_or(0);
             if !sent.iter().chain(received).all(|other| *other == bytes) {
-                return Err("who packs would have to know the counts of others");
+                return Err(PAIRS_ALONE);
             }
             form.all_to_all(bytes)
         }
@@ -110,9 +114,10 @@ impl Form<'_> {
         Port::Link { peer: self.member(node, place), stream }
     }
 
-    /// The link to who takes on another machine what a member with this place sends there.
-    fn relay(&self, node: u32, place: u32) -> Port {
-        self.link(node, place % self.size(node).max(1), FIRST)
+    /// The link to who takes on another machine what a member sends there.
+    fn relay(&self, member: u32, node: u32) -> Port {
+        let peer = self.nodes.relay(GroupRank::new(member), node).map_or(0, GroupRank::get);
+        Port::Link { peer, stream: FIRST }
     }
 
     /// Places of this machine's other members.
@@ -134,7 +139,7 @@ impl Form<'_> {
         let of = |values: &[u64], member: u32| values.get(member as usize).copied().unwrap_or(0);
         let (to, bytes) = (|member| output(of(&at, member)), |member| of(bytes, member));
         let me = self.me();
-        let relays = self.outside().map(|node| self.relay(node, self.place));
+        let relays = self.outside().map(|node| self.relay(me, node));
         let targets = [to(me)].into_iter().chain(relays).chain(self.to_inside(FIRST)).collect();
         let mut steps = vec![Step::moves(input(0), targets, bytes(me), 0)];
         steps.extend(self.inside().map(|place| {
@@ -170,7 +175,10 @@ impl Form<'_> {
         let parts = self.size(of_root);
         let at_root = (0..parts).find(|place| self.member(of_root, *place) == root).unwrap_or(0);
         let part = |place| part(bytes, parts, place);
-        let rail = |place| self.outside().map(move |node| self.relay(node, place));
+        let rail = |place| {
+            let member = self.member(of_root, place);
+            self.outside().map(move |node| self.relay(member, node))
+        };
         if self.me() == root {
             let (mine, first) = part(self.place);
             let to_rails = self.inside().map(|place| {

@@ -344,7 +344,7 @@ pub const TWINS: &[Twin] = &[
     twin("RING_FLAG_FIRST", &[HOPS, HOPS_C]),
     twin("RING_UNRELEASED", &[HOPS, HOPS_C]),
     twin("CCL_NETWORK_ONE_SLOT", &[NETWORK, NETWORK_C]),
-    twin("CCL_NETWORK_CREDIT_LOOSE", &[NETWORK, NETWORK_ALONE.by_values(), NETWORK_C]),
+    twin("CCL_NETWORK_CREDIT_LOOSE", &[NETWORK.by_values(), NETWORK_ALONE.by_values(), NETWORK_C]),
     twin("CCL_NETWORK_COUNT_NOT_KEPT", &[NETWORK.by_values(), NETWORK_C.by_values()]),
     twin("CCL_NETWORK_NO_ACQUIRE", &[NETWORK]),
     twin("CCL_NETWORK_NO_BARRIER", &[NETWORK.by_values(), NETWORK_C.by_values()]),

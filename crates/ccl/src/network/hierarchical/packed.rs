@@ -4,6 +4,8 @@
 //! Who packs for member q of another machine is the member of this one with the same place, or with q modulo this machine's members. It takes
 //! a piece from each member here, in the order of their places, and who gets them takes them apart.
 
+use std::collections::BTreeMap;
+
 use super::super::schedule::{FIRST, SECOND, Step, behind};
 use super::{Form, input, output};
 
@@ -18,6 +20,7 @@ impl Form<'_> {
         });
         let own = Step::moves(input(mine), vec![output(mine)], bytes, 0);
         let mut steps: Vec<Step> = gives.chain([own]).collect();
+        let packed_here = self.packed_at(self.here());
         // Machine by machine, and each in turns in which every member here packs for one of there: a link inside takes several chunks at
         // one time.
         for (node, turn) in self.turns() {
@@ -30,25 +33,28 @@ impl Form<'_> {
                     if from == place { input(part(node, to)) } else { self.link(self.node, from, FIRST) }
                 };
                 let (pieces, target) = ((0..self.here()).map(of).collect(), self.link(node, to, FIRST));
-                steps.push(Step::packs(pieces, target, bytes, self.packed_at(self.node)));
+                steps.push(Step::packs(pieces, target, bytes, packed_here));
             }
         }
         steps.extend(self.inside().map(|from| {
             let (source, target) = (self.link(self.node, from, SECOND), output(part(self.node, from)));
             Step::moves(source, vec![target], bytes, behind(1))
         }));
+        let mut packed_at = BTreeMap::new();
         steps.extend(self.outside().map(|node| {
             let members = self.size(node);
             let targets = (0..members).map(|from| output(part(node, from))).collect();
             let source = self.link(node, place % members.max(1), FIRST);
-            Step::unpacks(source, targets, bytes, self.packed_at(node) + behind(1))
+            let packed = *packed_at.entry(members).or_insert_with(|| self.packed_at(members));
+            Step::unpacks(source, targets, bytes, packed + behind(1))
         }));
         steps
     }
 
-    /// When a machine's members pack chunk 0: so far behind who gives pieces as their links allow.
-    fn packed_at(&self, node: u32) -> u32 {
-        let others = (0..self.count()).filter(|other| *other != node);
-        behind(others.map(|other| self.size(other).div_ceil(self.size(node).max(1))).sum())
+    /// When the members of a machine of this size pack chunk 0: so far behind who gives pieces as their links allow.
+    fn packed_at(&self, size: u32) -> u32 {
+        let turns: u32 = (0..self.count()).map(|node| self.size(node).div_ceil(size.max(1))).sum();
+        // Its own takes one, and is not packed for.
+        behind(turns - 1)
     }
 }
