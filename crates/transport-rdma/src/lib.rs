@@ -17,18 +17,22 @@ pub mod mlx5;
 pub mod nics;
 mod offer;
 mod posted;
+#[allow(unsafe_code, reason = "reads memory that kernels write")]
+pub mod posting;
 mod provider;
 mod ranges;
 mod source;
 mod syndrome;
 mod transport;
-#[allow(unsafe_code, reason = "calls a C library, and reads memory that kernels write")]
+#[allow(unsafe_code, reason = "calls a C library")]
 mod verbs;
 mod view;
 
 pub use config::RdmaConfig;
 pub use device::DEVICE_HEADERS;
-pub use driver::{Atomics, NicDriver, NicLimits, NicQueue, QueueSpec, QueueWords, Registered};
+pub use driver::{
+    Atomics, NicDriver, NicLimits, NicQueue, QueueSpec, QueueWords, Registered, orders_reads_from_host,
+};
 pub use error::{NicError, Result};
 pub use machine::{MachineDriver, MachineNics, NicLibraries, SystemLibraries};
 pub use posted::{POSTED_COMPLETION_WORDS, POSTED_FENCED, PostedOpcode, PostedRequest};
