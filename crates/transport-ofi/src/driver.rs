@@ -127,6 +127,15 @@ impl OfiNics {
     pub fn new(provider: Option<String>) -> Self {
         Self { provider }
     }
+
+    /// What would serve a rank of this machine, and why; `nics` as in [`RdmaConfig::nics`]. For reports.
+    ///
+    /// # Errors
+    /// Those of [`OfiDriver::open`], but for the device's.
+    pub fn survey(&self, nics: &[String]) -> Result<String> {
+        let Chosen { domain, why } = choose(self.provider.as_deref(), nics)?;
+        Ok(format!("{}: {why}", domain.name))
+    }
 }
 
 impl OpenNic for OfiNics {

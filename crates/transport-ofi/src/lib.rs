@@ -18,6 +18,8 @@
 //! * Keys of libfabric have up to 64 bits and requests have 32: ranges are numbered, and the numbers are the keys. What they stand for travels with
 //!   the endpoints (`endpoint.rs`), so that peers can name ranges that were registered before a queue was described.
 //! * Memory is that of the host: the runtime made of CPU threads. Memory of GPUs is refused.
+//! * Providers are libraries in this process: `shm` puts handlers of signals in the place of the default ones when it makes an endpoint, and leaves
+//!   a file in `/dev/shm` behind when the process is killed.
 //!
 //! What peers ask of this rank is answered when its thread asks for completions, in every turn.
 #![deny(unsafe_code)]
