@@ -132,7 +132,7 @@ fn libfabric_carries_a_world_of_two_machines_and_says_what_it_has_not() {
         let set = [
             "transport.order=p2p,rdma",
             "transport.rdma.driver=libfabric",
-            "transport.rdma.nics=lo",
+            "transport.rdma.nics=lo,shm",
             &provider,
         ];
         let platform = Platform::open(&config(&set).unwrap(), Placement::Threads { ranks: 2 }).unwrap();

@@ -16,7 +16,7 @@ pub(crate) struct Domain {
     /// [`Info::describe`].
     pub(crate) name: String,
     fabric: *mut FidFabric,
-    domain: *mut FidDomain,
+    open: *mut FidDomain,
     regions: Mutex<Regions>,
 }
 
@@ -59,7 +59,7 @@ impl Domain {
             info: info.clone(),
             name,
             fabric: core::ptr::null_mut(),
-            domain: core::ptr::null_mut(),
+            open: core::ptr::null_mut(),
             regions: Mutex::default(),
         };
         // SAFETY: elements of `fi_getinfo` have all parts.
@@ -70,13 +70,13 @@ impl Domain {
         // SAFETY: the fabric is open, and its table of functions is the provider's.
         let open = unsafe { (*(*made.fabric).ops).domain };
         // SAFETY: the element is of the provider whose fabric it is, and the call writes one pointer.
-        let code = unsafe { open(made.fabric, info.raw(), &raw mut made.domain, none) };
+        let code = unsafe { open(made.fabric, info.raw(), &raw mut made.open, none) };
         library.check("fi_domain", code, &made.name)?;
         Ok(Arc::new(made))
     }
 
     pub(crate) fn raw(&self) -> *mut FidDomain {
-        self.domain
+        self.open
     }
 
     pub(crate) fn regions(&self) -> MutexGuard<'_, Regions> {
@@ -106,7 +106,7 @@ pub(crate) fn close(call: &'static str, object: *mut Fid, domain: &Domain) {
 impl Drop for Domain {
     fn drop(&mut self) {
         // Registrations and endpoints hold this value, so none is left.
-        close("fi_close (domain)", self.domain.cast(), self);
+        close("fi_close (domain)", self.open.cast(), self);
         close("fi_close (fabric)", self.fabric.cast(), self);
     }
 }

@@ -15,7 +15,12 @@ use crate::bindings::{
 use crate::library::Libfabric;
 
 /// The version of the interface that is asked for: that of the headers that `bindings.rs` was written after.
-const VERSION: u32 = (1 << 16) | 17;
+const VERSION: u32 = version(1, 17);
+/// A version as libfabric has it in one number (`FI_VERSION`).
+const fn version(major: u32, minor: u32) -> u32 {
+    (major << 16) | minor
+}
+
 /// What the driver does for a provider where it is asked to.
 const MR_MODE: c_int = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 
@@ -66,7 +71,7 @@ impl InfoList {
     /// [`NicError::NoNic`] where there is none; [`NicError::Call`]; [`NicError::Library`] for one that is too old.
     pub(crate) fn ask(library: &Arc<Libfabric>, provider: Option<&str>) -> Result<Vec<Info>> {
         let (major, minor) = library.version();
-        if (major << 16 | minor) < VERSION {
+        if version(major, minor) < VERSION {
             return Err(NicError::Library {
                 library: "libfabric",
                 looked: format!("version {}.{} or later", VERSION >> 16, VERSION & 0xffff),

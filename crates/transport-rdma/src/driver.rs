@@ -49,7 +49,7 @@ pub trait NicDriver: fmt::Debug + Send + Sync {
 
 /// [`NicDriver::orders_reads`] of a driver that tells of completions in pinned memory of the host: the memory of devices that are made
 /// of threads is the same, and that of a GPU another.
-pub fn orders_reads_from_host(device: &Device) -> bool {
+pub(crate) fn orders_reads_from_host(device: &Device) -> bool {
     device.runtime().kind() == RuntimeKind::Host
 }
 

@@ -30,9 +30,7 @@ mod view;
 
 pub use config::RdmaConfig;
 pub use device::DEVICE_HEADERS;
-pub use driver::{
-    Atomics, NicDriver, NicLimits, NicQueue, QueueSpec, QueueWords, Registered, orders_reads_from_host,
-};
+pub use driver::{Atomics, NicDriver, NicLimits, NicQueue, QueueSpec, QueueWords, Registered};
 pub use error::{NicError, Result};
 pub use machine::{MachineDriver, MachineNics, NicLibraries, SystemLibraries};
 pub use posted::{POSTED_COMPLETION_WORDS, POSTED_FENCED, PostedOpcode, PostedRequest};

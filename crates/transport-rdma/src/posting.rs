@@ -11,7 +11,7 @@ mod request;
 mod ring;
 mod served;
 
-pub use lane::{Completion, TURN, Turn, WorkQueue};
+pub use lane::{Completion, TURN, WorkQueue};
 pub use progress::Progress;
 pub use request::opcode;
 pub use served::{Making, Served};

@@ -112,10 +112,10 @@ fn run(requests: &[PostedRequest], carrier: Wild) -> (Flights<Wild>, Vec<Complet
     let (mut told, mut posted) = (Vec::new(), 0);
     for _ in 0..10_000 {
         // The lane posts as many as the ring has entries.
-        while posted < requests.len() && posted < told.len() + 8 {
-            flights.post(&[(posted as u64, requests[posted])]).unwrap();
-            posted += 1;
-        }
+        let until = requests.len().min(told.len() + 8);
+        let batch: Vec<_> = (posted..until).map(|position| (position as u64, requests[position])).collect();
+        flights.post(&batch).unwrap();
+        posted = until;
         flights.poll(&mut told).unwrap();
         let has_failed = told.iter().any(|completion| completion.status != status::SUCCESS);
         if told.len() == requests.len() || has_failed {

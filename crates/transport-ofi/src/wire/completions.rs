@@ -52,7 +52,7 @@ impl Wire {
             return Err(format!("fi_cq_readerr: {}", self.domain.info.library().words(code as c_int)));
         }
         let more = operations.strerror.map_or_else(String::new, |words| self.provider_words(words, &entry));
-        let fault = self.fault("libfabric", entry.err, more);
+        let fault = self.fault("libfabric", entry.err, &more);
         match self.slot(entry.op_context) {
             Ok(slot) => ended.push((slot, Err(fault))),
             Err(problem) => return Err(format!("{}; {problem}", fault.words)),
@@ -77,7 +77,7 @@ impl Wire {
         format!(", of the provider: {text} ({})", entry.prov_errno)
     }
 
-    pub(super) fn fault(&self, call: &str, code: c_int, more: String) -> Fault {
+    pub(super) fn fault(&self, call: &str, code: c_int, more: &str) -> Fault {
         let words = format!("{call}: {}{more}", self.domain.info.library().words(code));
         Fault { status: status_of(code), words }
     }

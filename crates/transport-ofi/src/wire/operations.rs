@@ -41,7 +41,7 @@ impl Wire {
         match code {
             0.. => Ok(Started::Flying),
             code if code == -(FI_EAGAIN as isize) => Ok(Started::Later),
-            code => Err(self.fault(call, -code as c_int, String::new())),
+            code => Err(self.fault(call, -code as c_int, "")),
         }
     }
 

@@ -57,7 +57,7 @@ pub struct Completion {
 
 /// What a turn found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Turn {
+pub(crate) enum Turn {
     /// The queue has ended.
     Stopped,
     /// There was nothing to do.
