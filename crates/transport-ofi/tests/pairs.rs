@@ -13,6 +13,8 @@ use proptest::prelude::*;
 use common::{Between, Poster, Rank, config, pattern, wait_for};
 
 const HEAP: usize = 1 << 20;
+/// Writes in front of a flag.
+const PIECES: u64 = 24;
 /// More than one where more can have both ranks in a process: `shm` cannot.
 const PROVIDERS: [&str; 1] = ["tcp"];
 
@@ -93,7 +95,6 @@ fn a_flag_is_behind_what_was_written_before_it() {
         let mut pair = Pair::new(provider, 64);
         let between = pair.between();
         let [own, peer] = &pair.ranks;
-        const PIECES: u64 = 24;
         for round in 1..=20u64 {
             let sent = pattern(round, 20_000 * PIECES as usize);
             own.store(4096, &sent);

@@ -73,7 +73,7 @@ impl Carrier for Wild {
             }
             let index = draw % self.flying.len();
             self.take_effect(index);
-            if draw % 3 == 0 {
+            if draw.is_multiple_of(3) {
                 let Loose { slot, request, .. } = self.flying.remove(index);
                 let fault = || Fault { status: status::GENERAL, words: "it failed".to_owned() };
                 ended.push((slot, if self.fails.contains(&request.value) { Err(fault()) } else { Ok(()) }));
