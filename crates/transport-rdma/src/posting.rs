@@ -1,7 +1,7 @@
 //! The host's side of queues whose requests a thread of the host posts ([`Provider::Posted`](crate::Provider::Posted)), whatever it posts
 //! them to.
 //!
-//! A [`Ring`] is what kernels write, a [`Lane`] takes requests from it and gives completions back, [`Progress`] is the thread that serves the
+//! A ring is what kernels write, a lane takes requests from it and gives completions back, [`Progress`] is the thread that serves the
 //! lanes of a rank, and [`Served`] is a queue with all of these, from when it is made to its end. What a driver brings is a
 //! [`WorkQueue`].
 
