@@ -75,6 +75,13 @@ impl Drop for Ends {
         // It may have ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
+        // What `shm` of a killed process leaves behind, named for the process.
+        let left = format!("{}:", self.0.id());
+        for entry in std::fs::read_dir("/dev/shm").into_iter().flatten().flatten() {
+            if entry.file_name().to_string_lossy().starts_with(&left) {
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
     }
 }
 
