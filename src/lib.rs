@@ -37,6 +37,7 @@ pub use anabranch_hip_jit as jit;
 pub use anabranch_ranks as ranks;
 pub use anabranch_shmem as shmem;
 pub use anabranch_transport as transport;
+pub use anabranch_transport_ofi as fabric;
 pub use anabranch_transport_rdma as rdma;
 
 pub use anabranch_ccl::{CclConfig, Communicator};

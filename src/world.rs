@@ -10,6 +10,7 @@ use anabranch_ranks::GlobalRank;
 use anabranch_shmem::{NicSource, RankError, RankSetup, RdmaConfig, SdmaConfig, World, WorldConfig};
 use anabranch_softnic::{Listen, SoftNicConfig, SoftNics};
 use anabranch_transport::TransportKind;
+use anabranch_transport_ofi::OfiNics;
 use anabranch_transport_rdma::MachineDriver;
 
 use crate::config::{ByteSize, Config, HeapMode, NicDriverName, TransportName};
@@ -185,30 +186,33 @@ fn rdma_config(config: &Config) -> RdmaConfig {
     }
 }
 
-/// Which driver opens the machine's NICs; `None` for NICs in software.
-fn machine_driver(name: NicDriverName) -> Option<MachineDriver> {
-    match name {
-        NicDriverName::Verbs => Some(MachineDriver::Verbs),
-        NicDriverName::Mlx5 => Some(MachineDriver::Mlx5),
-        NicDriverName::Auto => Some(MachineDriver::Auto),
-        NicDriverName::Software => None,
-    }
+/// What opens a rank's NIC, where that is not one in software.
+fn hardware_source(config: &Config) -> Option<NicSource> {
+    let rdma = &config.transport.rdma;
+    Some(match rdma.driver {
+        NicDriverName::Verbs => NicSource::machine(MachineDriver::Verbs),
+        NicDriverName::Mlx5 => NicSource::machine(MachineDriver::Mlx5),
+        NicDriverName::Auto => NicSource::machine(MachineDriver::Auto),
+        NicDriverName::Libfabric => {
+            NicSource::named("libfabric", Arc::new(OfiNics::new(rdma.fabric_provider.clone())))
+        }
+        NicDriverName::Software => return None,
+    })
 }
 
 /// What opens a rank's NIC, whichever process the others are in.
 fn nic_source(config: &Config) -> NicSource {
-    let rdma = &config.transport.rdma;
-    if let Some(driver) = machine_driver(rdma.driver) {
-        return NicSource::machine(driver);
+    if let Some(source) = hardware_source(config) {
+        return source;
     }
-    let listen = rdma.software_address.map_or(Listen::Abstract, Listen::Tcp);
+    let listen = config.transport.rdma.software_address.map_or(Listen::Abstract, Listen::Tcp);
     NicSource::named("software", Arc::new(SoftNics::by_sockets(listen, SoftNicConfig::default())))
 }
 
 /// The same for ranks that are threads of this process: NICs in software hand frames to each other, so that a seed decides about them too.
 fn nic_source_of_threads(config: &Config) -> NicSource {
-    if let Some(driver) = machine_driver(config.transport.rdma.driver) {
-        return NicSource::machine(driver);
+    if let Some(source) = hardware_source(config) {
+        return source;
     }
     NicSource::named("software", Arc::new(SoftNics::in_process(SoftNicConfig::default())))
 }

@@ -19,6 +19,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("transport-p2p", &["hip", "hip-jit", "ranks", "transport"]),
     ("transport-sdma", &["clock", "hip", "hip-jit", "ranks", "transport", "transport-p2p"]),
     ("transport-rdma", &["clock", "hip", "hip-jit", "ranks", "transport"]),
+    ("transport-ofi", &["hip", "ranks", "transport", "transport-rdma"]),
     ("softnic", &["clock", "hip", "ranks", "transport", "transport-rdma"]),
     (
         "shmem",
@@ -68,6 +69,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "shmem",
             "softnic",
             "transport",
+            "transport-ofi",
             "transport-rdma",
         ],
     ),

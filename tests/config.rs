@@ -126,7 +126,10 @@ fn a_wrong_value_is_named_with_its_line_and_what_would_be_right() {
             "[transport.sdma]\nmost_copy_bytes = 100\n",
             &["line 2: transport.sdma.most_copy_bytes: ", "is 100; allowed are multiples of 32"],
         ),
-        ("[transport.rdma]\ndriver = \"ibverbs\"\n", &["line 2: ", "`verbs`, `mlx5`, `auto`, `software`"]),
+        (
+            "[transport.rdma]\ndriver = \"ibverbs\"\n",
+            &["line 2: ", "`verbs`, `mlx5`, `auto`, `libfabric`, `software`"],
+        ),
         (
             "[transport.rdma]\nqueues = 65\n",
             &["line 2: transport.rdma.queues: ", "is 65; allowed is 1 to 64"],
@@ -137,6 +140,10 @@ fn a_wrong_value_is_named_with_its_line_and_what_would_be_right() {
         ),
         ("[transport.rdma]\npatience = \"0 s\"\n", &["line 2: transport.rdma.patience: ", "1 ms and 1 h"]),
         ("[transport.rdma]\nnics = [\"mlx5_0:x\"]\n", &["line 2: transport.rdma.nics: ", "mlx5_0:x"]),
+        (
+            "[transport.rdma]\nfabric_provider = \"tcp\"\n",
+            &["line 2: transport.rdma.fabric_provider: ", "no effect", "libfabric"],
+        ),
         (
             "[transport.rdma]\nsoftware_address = \"127.0.0.1\"\n",
             &["line 2: transport.rdma.software_address: ", "no effect", "software"],
@@ -274,6 +281,7 @@ fn every_setting_has_an_effect_and_every_field_is_a_setting() {
             "device.host.schedule",
             "device.host.seed",
             "device.host.faults",
+            "transport.rdma.fabric_provider",
             "transport.rdma.software_address",
         ];
         if alone.contains(&setting.name) {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use expect_test::expect_file;
 
 /// The crates whose interface is the project's, and where their sources lie.
-const CRATES: [(&str, &str); 10] = [
+const CRATES: [(&str, &str); 11] = [
     ("anabranch", "src"),
     ("bootstrap", "crates/bootstrap/src"),
     ("ccl", "crates/ccl/src"),
@@ -21,6 +21,7 @@ const CRATES: [(&str, &str); 10] = [
     ("ranks", "crates/ranks/src"),
     ("shmem", "crates/shmem/src"),
     ("transport", "crates/transport/src"),
+    ("transport-ofi", "crates/transport-ofi/src"),
     ("transport-rdma", "crates/transport-rdma/src"),
 ];
 

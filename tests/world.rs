@@ -124,3 +124,41 @@ fn what_a_driver_of_nics_lacks_ends_a_world_of_two_machines_and_not_that_of_one(
         assert_eq!(kinds, [["p2p", "p2p"], ["p2p", "p2p"]]);
     }
 }
+
+#[test]
+fn libfabric_carries_a_world_of_two_machines_and_says_what_it_has_not() {
+    let by = |provider: &str| {
+        let provider = format!("transport.rdma.fabric_provider={provider}");
+        let set = [
+            "transport.order=p2p,rdma",
+            "transport.rdma.driver=libfabric",
+            "transport.rdma.nics=lo,shm",
+            &provider,
+        ];
+        let platform = Platform::open(&config(&set).unwrap(), Placement::Threads { ranks: 2 }).unwrap();
+        platform.as_machines(NonZeroU32::new(2).unwrap())
+    };
+    let routes = by("tcp").spawn_threads(|world| {
+        let routes = world.routes().iter().map(|route| format!("{}: {}", route.kind, route.reason));
+        Ok::<_, Error>(routes.collect::<Vec<_>>())
+    });
+    for (rank, routes) in routes.unwrap().into_iter().enumerate() {
+        let route = &routes.unwrap()[1 - rank];
+        let parts = [
+            "rdma: ",
+            "posted by the host",
+            "libfabric's tcp;ofi_rxm on lo",
+            "not named in transport.rdma.nics",
+        ];
+        assert!(parts.iter().all(|part| route.contains(part)), "{route}");
+    }
+    for (provider, expected) in
+        [("shm", "both are in process"), ("pigeons", "finds nothing for provider \"pigeons\"")]
+    {
+        for result in by(provider).spawn_threads(|_| Ok::<_, Error>(())).unwrap() {
+            let error = result.unwrap_err();
+            let text = format!("{error}: {}", anabranch::hip::with_causes(&error));
+            assert!(text.contains("rdma: ") && text.contains(expected), "{text}");
+        }
+    }
+}

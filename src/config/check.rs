@@ -200,6 +200,11 @@ impl Check<'_> {
         self.require(filter.is_ok(), "transport.rdma.nics", || {
             filter.err().map(|error| error.to_string()).unwrap_or_default()
         })?;
+        let key = "transport.rdma.fabric_provider";
+        let has_effect = rdma.fabric_provider.is_none() || rdma.driver == NicDriverName::Libfabric;
+        self.require(has_effect, key, || {
+            "has no effect without transport.rdma.driver = \"libfabric\"".into()
+        })?;
         let key = "transport.rdma.software_address";
         let has_effect = rdma.software_address.is_none() || rdma.driver == NicDriverName::Software;
         self.require(has_effect, key, || {

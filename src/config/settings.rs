@@ -308,8 +308,8 @@ pub static SETTINGS: &[Setting] = &[
     ),
     shared(setting(
         "transport.rdma.driver",
-        Word(&["verbs", "mlx5", "auto", "software"]),
-        "What serves as a rank's NIC. `verbs`: the machine's NICs by libibverbs; a thread of the host posts what kernels ask for. `mlx5`: its ConnectX by libmlx5; kernels write the queues themselves; verified with a fake library only, never on hardware. `auto`: `mlx5`, or `verbs` with the reason told where that cannot be opened. `software`: NICs in software that talk over sockets, for trials without hardware.",
+        Word(&["verbs", "mlx5", "auto", "libfabric", "software"]),
+        "What serves as a rank's NIC. `verbs`: the machine's NICs by libibverbs; a thread of the host posts what kernels ask for. `mlx5`: its ConnectX by libmlx5; kernels write the queues themselves; verified with a fake library only, never on hardware. `auto`: `mlx5`, or `verbs` with the reason told where that cannot be opened. `libfabric`: a network of libfabric's, 1.17 or later; a thread of the host posts, to memory of the host alone; verified over its providers tcp and shm, never on hardware. `software`: NICs in software that talk over sockets, for trials without hardware.",
     )),
     shared(setting(
         "transport.rdma.queues",
@@ -345,6 +345,14 @@ pub static SETTINGS: &[Setting] = &[
         Integer,
         "Service level, 0 to 15; on Ethernet the priority, 0 to 7.",
     )),
+    unset(
+        shared(setting(
+            "transport.rdma.fabric_provider",
+            Text,
+            "Which provider of libfabric's serves with the driver `libfabric`, by its name there: `tcp`, `shm`, `efa`, `verbs;ofi_rxm`. `transport.rdma.nics` names interfaces.",
+        )),
+        "the first that libfabric lists and that serves",
+    ),
     unset(
         setting(
             "transport.rdma.software_address",

@@ -95,6 +95,8 @@ pub enum NicDriverName {
     Mlx5,
     /// `mlx5` where that can be opened, else `verbs`, with the reason in reports and in the log.
     Auto,
+    /// A network of libfabric's: a thread of the host posts what kernels ask for.
+    Libfabric,
     /// NICs in software, which talk over sockets: for trials without hardware.
     Software,
 }
@@ -121,6 +123,9 @@ pub struct RdmaConfig {
     pub traffic_class: u8,
     /// Service level, on Ethernet the priority.
     pub service_level: u8,
+    /// With the driver `libfabric`: its provider by name; `None` means the first that it lists and that serves.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fabric_provider: Option<String>,
     /// With the driver `software`: the address at which each NIC listens and by which others reach it; `None` means sockets of this
     /// machine. What goes over it is not encrypted.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -138,6 +143,7 @@ impl Default for RdmaConfig {
             gid_index: None,
             traffic_class: 0,
             service_level: 0,
+            fabric_provider: None,
             software_address: None,
         }
     }

@@ -156,6 +156,7 @@ where
     if let Some(nodes) = arguments.nodes {
         let driver = match config.transport.rdma.driver {
             NicDriverName::Software => "NICs in software",
+            NicDriverName::Libfabric => "libfabric",
             _ => "the machine's NICs",
         };
         // Reports go to standard output.

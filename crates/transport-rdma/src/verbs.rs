@@ -8,14 +8,10 @@
 #[cfg(test)]
 mod abi;
 pub(crate) mod bindings;
-mod lane;
 pub(crate) mod library;
 pub(crate) mod memory;
 pub(crate) mod nic;
 mod posted;
-mod progress;
 mod queue_pair;
-mod request;
-mod ring;
 
 pub use posted::PostedDriver;

@@ -93,6 +93,17 @@ impl NicFilter {
         self.takes.iter().filter(|entry| !means(entry)).map(|entry| entry.text.as_str()).collect()
     }
 
+    /// Whether a NIC without ports may be used, which no folder of the kernel shows: an interface by its name, say. Its port counts as 1.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn allows(&self, name: &str) -> Result<(), String> {
+        match self.judge(name, 1) {
+            Allowed::Refused(why) => Err(why),
+            Allowed::Unnamed | Allowed::Named(_) => Ok(()),
+        }
+    }
+
     /// What the settings say of a port.
     pub(super) fn judge(&self, nic: &str, port: u32) -> Allowed {
         if let Some(entry) = self.leaves.iter().find(|entry| entry.means(nic, port)) {

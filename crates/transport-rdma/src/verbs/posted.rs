@@ -1,18 +1,16 @@
 //! The driver for every NIC that has verbs: a thread of the host posts what kernels ask for.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use core::time::Duration;
+use std::sync::{Arc, OnceLock};
 
-use anabranch_hip::{Device, DeviceAddress};
+use anabranch_hip::Device;
 use anabranch_ranks::GlobalRank;
 use anabranch_transport::Region;
 
 use super::bindings::{IBV_ATOMIC_GLOB, IBV_ATOMIC_HCA, IBV_MTU_256, IBV_MTU_4096, IbvPortAttr};
-use super::lane::{Ended, Lane, Turn};
 use super::memory::MemoryRegion;
 use super::nic::{Nic, OpenPort};
-use super::progress::{Advance, Progress};
 use super::queue_pair::{INLINE_BYTES, MOST_8_BITS, Path, QueuePair};
-use super::ring::Ring;
 use crate::config::RdmaConfig;
 use crate::driver::{
     Atomics, NicDriver, NicLimits, NicQueue, QueueSpec, QueueWords, Registered, orders_reads_from_host,
@@ -20,6 +18,7 @@ use crate::driver::{
 use crate::endpoint::{Endpoint, check_reads, mtu_bytes};
 use crate::error::{NicError, Result};
 use crate::nics::ChosenPort;
+use crate::posting::{Making, Progress, Served};
 use crate::provider::Provider;
 
 /// The most bytes of one message, whatever the NIC says: the driver's own deadline for a message grows with its bytes, and more in one
@@ -138,107 +137,26 @@ impl NicDriver for PostedDriver {
 
     fn create_queue(&self, spec: QueueSpec) -> Result<Arc<dyn NicQueue>> {
         self.check_entries(spec.entries)?;
-        let ring = Arc::new(Ring::new(&self.device, spec.entries)?);
         let pair = QueuePair::new(&self.nic, self.path, spec.entries)?;
         let own = Endpoint { number: pair.number(), first_packet: pair.first_packet(), ..self.own.clone() };
         let QueueSpec { peer, channel, entries } = spec;
         let name = format!("queue pair {} of {} to {peer} (channel {channel})", own.number, self.nic.name);
-        let stopped = Arc::default();
-        Ok(Arc::new(PostedQueue {
-            entries,
-            name,
-            own,
-            mtu: OnceLock::new(),
-            ring,
-            limits: self.limits,
-            config: self.config.clone(),
-            stopped,
-            service: Arc::new(Service { state: Mutex::new(State::New(pair)) }),
-            progress: Arc::clone(&self.progress),
-        }))
+        let (limits, patience) = (self.limits, self.config.patience);
+        let making = Making { entries, limits, patience: patience * PATIENCE_FACTOR, name };
+        let served = Served::new(&self.device, &self.progress, pair, making)?;
+        Ok(Arc::new(PostedQueue { own, mtu: OnceLock::new(), patience, served }))
     }
 }
 
 /// A queue of [`PostedDriver`].
 #[derive(Debug)]
 struct PostedQueue {
-    entries: u32,
-    name: String,
     own: Endpoint,
     /// Bytes of a packet on the path, once connected.
     mtu: OnceLock<u32>,
-    ring: Arc<Ring>,
-    limits: NicLimits,
-    config: RdmaConfig,
-    stopped: Arc<OnceLock<Ended>>,
-    service: Arc<Service>,
-    progress: Arc<Progress>,
-}
-
-/// What the thread serves. The lock is held for a turn, which waits for nothing.
-#[derive(Debug)]
-struct Service {
-    state: Mutex<State>,
-}
-
-#[derive(Debug)]
-enum State {
-    New(QueuePair),
-    /// Being connected by a thread that does not hold the lock: looking a peer up may take seconds.
-    Connecting,
-    Connected(Box<Lane<QueuePair>>),
-    Ended,
-}
-
-impl Service {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes the queue pair to connect it, with the lock given back.
-    fn begin(&self) -> Result<QueuePair, String> {
-        let mut state = self.lock();
-        match core::mem::replace(&mut *state, State::Connecting) {
-            State::New(pair) => Ok(pair),
-            other => {
-                *state = other;
-                Err("the queue pair is connected already, or has ended".to_owned())
-            }
-        }
-    }
-
-    /// What connecting has led to; nothing where the queue pair was ended meanwhile.
-    fn end_connecting(&self, next: State) {
-        let mut state = self.lock();
-        if matches!(&*state, State::Connecting) {
-            *state = next;
-        }
-    }
-}
-
-impl Advance for Service {
-    fn advance(&self) -> Turn {
-        match &mut *self.lock() {
-            State::Connected(lane) => lane.turn(),
-            State::New(_) | State::Connecting | State::Ended => Turn::Stopped,
-        }
-    }
-
-    fn end(&self, reason: &str) {
-        let mut state = self.lock();
-        match &mut *state {
-            State::Connected(lane) => lane.end(reason),
-            // Whoever connects it finds that.
-            State::Connecting => *state = State::Ended,
-            State::New(_) | State::Ended => {}
-        }
-    }
-}
-
-impl PostedQueue {
-    fn as_advance(&self) -> Arc<dyn Advance> {
-        Arc::clone(&self.service) as Arc<dyn Advance>
-    }
+    /// What the NIC's own retries are given.
+    patience: Duration,
+    served: Served<QueuePair>,
 }
 
 impl NicQueue for PostedQueue {
@@ -247,61 +165,37 @@ impl NicQueue for PostedQueue {
     }
 
     fn connect(&self, peer: GlobalRank, endpoint: &[u8]) -> Result<()> {
-        let unfit = |problem: String| NicError::Endpoint { peer, driver: self.name.clone(), problem };
+        let driver = || self.served.name().to_owned();
+        let unfit = |problem: String| NicError::Endpoint { peer, driver: driver(), problem };
         let theirs = self.own.of_peer(endpoint).map_err(unfit)?;
-        let mut pair = self.service.begin().map_err(unfit)?;
-        if let Err(error) = pair.connect(&self.own, &theirs, self.config.patience) {
+        let mut pair = self.served.begin_connecting().map_err(unfit)?;
+        if let Err(error) = pair.connect(&self.own, &theirs, self.patience) {
             // A queue pair whose connecting fails is used no more.
-            self.service.end_connecting(State::Ended);
+            self.served.end_connecting(None);
             return Err(error);
         }
         let _ = self.mtu.set(self.own.mtu.min(theirs.mtu));
-        let (ring, stopped) = (Arc::clone(&self.ring), Arc::clone(&self.stopped));
-        let patience = self.config.patience * PATIENCE_FACTOR;
-        let lane = Lane::new(ring, pair, self.limits, patience, self.name.clone(), stopped);
-        self.service.end_connecting(State::Connected(Box::new(lane)));
-        self.progress.add(self.as_advance());
+        self.served.end_connecting(Some(pair));
         Ok(())
     }
 
     fn words(&self) -> QueueWords {
-        let mtu = self.mtu.get().copied().unwrap_or(self.own.mtu);
-        QueueWords {
-            ring: self.ring.entries_address(),
-            entries: self.entries,
-            completions: self.ring.completions_address(),
-            doorbell_record: DeviceAddress::NULL,
-            doorbell: self.ring.doorbell_address(),
-            sequence_table: DeviceAddress::NULL,
-            number: self.own.number,
-            path_mtu: mtu,
-            doorbell_value: 0,
-        }
+        self.served.words(self.own.number, self.mtu.get().copied().unwrap_or(self.own.mtu))
     }
 
     fn describe(&self) -> String {
-        self.name.clone()
+        self.served.name().to_owned()
     }
 
     fn stop(&self, reason: &str) {
-        self.progress.remove(&self.as_advance());
-        // Waits for a turn under way. Kernels hear of it in the ring, which stays.
-        self.service.end(reason);
+        self.served.stop(reason);
     }
 
     fn stopped(&self) -> Option<String> {
-        self.stopped.get().map(|ended| ended.words.clone())
+        self.served.stopped()
     }
 
     fn is_consequence(&self) -> bool {
-        self.stopped.get().is_some_and(|ended| ended.is_flushed)
-    }
-}
-
-impl Drop for PostedQueue {
-    fn drop(&mut self) {
-        self.progress.remove(&self.as_advance());
-        // Waits for a turn under way; the queue pair ends here and not with the last handle on the service.
-        *self.service.lock() = State::Ended;
+        self.served.is_consequence()
     }
 }

@@ -10,16 +10,15 @@ use super::bindings::{
     IBV_QP_ACCESS_FLAGS, IBV_QP_AV, IBV_QP_DEST_QPN, IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC,
     IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_RETRY_CNT,
     IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT, IBV_QPS_ERR, IBV_QPS_INIT,
-    IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPT_RC, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_WR_ATOMIC_CMP_AND_SWP,
-    IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IbvCq, IbvGid, IbvQp, IbvQpAttr,
-    IbvQpCap, IbvQpInitAttr, IbvSendWr, IbvSge, IbvWc,
+    IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPT_RC, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_WC_SUCCESS,
+    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IbvCq,
+    IbvGid, IbvQp, IbvQpAttr, IbvQpCap, IbvQpInitAttr, IbvSendWr, IbvSge, IbvWc,
 };
-use super::lane::{Completion, TURN, WorkQueue};
 use super::nic::{Nic, last_error};
-use super::request::opcode;
 use crate::endpoint::{Endpoint, first_packet, mtu_code};
 use crate::error::{NicError, Result};
 use crate::posted::{PostedOpcode, PostedRequest};
+use crate::posting::{Completion, TURN, WorkQueue, opcode};
 
 /// Bytes that a request carries itself: a value.
 pub(crate) const INLINE_BYTES: u32 = 8;
@@ -229,7 +228,10 @@ impl WorkQueue for QueuePair {
         completions.extend(self.found.iter().map(|found| Completion {
             position: found.wr_id,
             status: found.status,
-            vendor: found.vendor_err,
+            cause: match found.status {
+                IBV_WC_SUCCESS => String::new(),
+                _ => format!("vendor syndrome {:#x}", found.vendor_err),
+            },
         }));
         Ok(())
     }
@@ -276,7 +278,7 @@ fn piece(request: &PostedRequest, value: &u64) -> IbvSge {
     IbvSge { addr, length, lkey }
 }
 
-/// The entry of a request that [`super::request::check`] let through.
+/// The entry of a request that the lane let through.
 fn entry(position: u64, request: &PostedRequest, piece: &mut IbvSge) -> IbvSendWr {
     let PostedRequest { remote, value, compare, remote_key, .. } = *request;
     // SAFETY: all bits zero are a value of this plain struct.

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use anabranch::config::TransportName;
+use anabranch::config::{NicDriverName, TransportName};
+use anabranch::fabric::OfiNics;
 use anabranch::hip::{Device, with_distinct_causes};
 use anabranch::rdma::nics::{
     Assignment, ChosenPort, LibraryStatus, Machine, Nic, NicFilter, Place, SYSTEM_FOLDER, assign, choose_gid,
@@ -23,8 +24,10 @@ const WRITTEN: &str =
 
 /// What the configuration says of NICs.
 struct Settings {
-    /// `None` for NICs in software.
+    /// `None` for NICs in software, and where libfabric opens what it lists.
     driver: Option<MachineDriver>,
+    /// What is in the place of a driver of the machine's NICs, by its name.
+    source: String,
     rdma: RdmaConfig,
     filter: NicFilter,
     /// Whether `transport.order` has NICs.
@@ -38,6 +41,7 @@ impl Settings {
         let filter = NicFilter::parse(&world.rdma.nics).unwrap_or_default();
         Self {
             driver: world.nic.machine_driver(),
+            source: world.nic.name().to_owned(),
             filter: filter.with_gid_index(world.rdma.gid_index),
             rdma: world.rdma,
             wanted: config.transport.order.contains(&TransportName::Rdma),
@@ -48,7 +52,9 @@ impl Settings {
     fn opens(&self, nic: &Nic) -> (String, Option<Provider>) {
         let provider = nic.provider();
         match (self.driver, provider) {
-            (None, _) => ("not opened: transport.rdma.driver asks for NICs in software".to_owned(), None),
+            (None, _) => {
+                (format!("not opened here: transport.rdma.driver = {:?} does without", self.source), None)
+            }
             (Some(MachineDriver::Verbs), _) => (POSTED.to_owned(), Some(Provider::Posted)),
             (Some(_), Provider::Mlx5) => (WRITTEN.to_owned(), Some(Provider::Mlx5)),
             (Some(MachineDriver::Mlx5), _) => {
@@ -89,17 +95,35 @@ fn place(device: &Device) -> Result<Place, String> {
 /// What there is, for each NIC, each device and each library. A machine without NICs is no fault: ranks of one machine need none.
 pub(super) fn nics(config: &Config, devices: &[DevicePlace]) -> Vec<Finding> {
     let settings = Settings::of(config);
+    let mut first: Vec<Finding> = fabric(config, &settings).into_iter().collect();
     let machine = match Machine::read(Path::new(SYSTEM_FOLDER)) {
         Ok(machine) => machine,
         Err(error) => return vec![Finding::missing("nics", "devices", false, with_distinct_causes(&error))],
     };
     let mut findings = found(&machine, &settings);
+    findings.append(&mut first);
     findings.extend(no_connectx(&machine, &settings));
     if !machine.nics().is_empty() {
         findings.extend(served(&machine, devices, &settings));
     }
     findings.extend(find_libraries().iter().map(|status| library(&machine, status)));
     findings
+}
+
+/// What libfabric would serve with, where the configuration asks for it.
+fn fabric(config: &Config, settings: &Settings) -> Option<Finding> {
+    if config.transport.rdma.driver != NicDriverName::Libfabric {
+        return None;
+    }
+    let provider = config.transport.rdma.fabric_provider.clone();
+    let found = OfiNics::new(provider).survey(&settings.rdma.nics);
+    Some(match found {
+        Ok(words) => Finding::ok("nics", "libfabric", words),
+        Err(error) => {
+            let hint = "Debian's package is libfabric1; transport.rdma.fabric_provider and transport.rdma.nics choose among what fi_info lists";
+            Finding::missing("nics", "libfabric", settings.wanted, with_distinct_causes(&error)).hint(hint)
+        }
+    })
 }
 
 /// One line for each NIC.
@@ -298,6 +322,7 @@ mod tests {
             Machine::new(vec![nic("mlx5_0", "81", PortState::Active), nic("mlx5_1", "82", PortState::Down)]);
         let by = |driver| Settings {
             driver,
+            source: "software".to_owned(),
             rdma: RdmaConfig::default(),
             filter: NicFilter::default(),
             wanted: true,
@@ -337,6 +362,7 @@ mod tests {
     fn the_driver_decides_how_a_nic_is_opened_and_what_it_lacks_is_told() {
         let by = |driver, wanted| Settings {
             driver,
+            source: "software".to_owned(),
             rdma: RdmaConfig::default(),
             filter: NicFilter::default(),
             wanted,

@@ -113,7 +113,8 @@ impl Stage {
     }
 
     fn finish(&mut self, positions: std::ops::Range<u64>) {
-        let done = positions.map(|position| Completion { position, status: IBV_WC_SUCCESS, vendor: 0 });
+        let done =
+            positions.map(|position| Completion { position, status: IBV_WC_SUCCESS, cause: String::new() });
         self.lane.queue.ready.extend(done);
     }
 
@@ -191,8 +192,16 @@ fn a_failed_request_ends_the_queue_with_all_that_the_nic_said() {
     stage.ask(3);
     stage.lane.turn();
     stage.finish(0..1);
-    stage.lane.queue.ready.push_back(Completion { position: 1, status: 10, vendor: 0x88 });
-    stage.lane.queue.ready.push_back(Completion { position: 2, status: 5, vendor: 0xf5 });
+    stage.lane.queue.ready.push_back(Completion {
+        position: 1,
+        status: 10,
+        cause: "vendor syndrome 0x88".to_owned(),
+    });
+    stage.lane.queue.ready.push_back(Completion {
+        position: 2,
+        status: 5,
+        cause: "vendor syndrome 0xf5".to_owned(),
+    });
     stage.ended(
         1,
         1,

@@ -6,17 +6,17 @@ use std::sync::{Arc, OnceLock};
 
 use anabranch_clock::Moment;
 
-use super::bindings::{
-    IBV_WC_FATAL_ERR, IBV_WC_LOC_QP_OP_ERR, IBV_WC_RESP_TIMEOUT_ERR, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR,
-};
 use super::request::{check, message_bytes, words};
 use super::ring::Ring;
 use crate::driver::NicLimits;
 use crate::posted::PostedRequest;
 use crate::syndrome::status_words;
+use crate::verbs::bindings::{
+    IBV_WC_FATAL_ERR, IBV_WC_LOC_QP_OP_ERR, IBV_WC_RESP_TIMEOUT_ERR, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR,
+};
 
 /// The most entries that a queue posts, and completions that it takes, before others have their turn.
-pub(crate) const TURN: usize = 32;
+pub const TURN: usize = 32;
 
 /// The rate that a message of a working path has at least, in bytes a second. A message's deadline is longer by its bytes at this rate:
 /// the NIC tells of it only when all of it has moved, and a lost packet may cost it a timeout. (With one packet in a hundred lost, `rdma_rxe`
@@ -24,7 +24,10 @@ pub(crate) const TURN: usize = 32;
 const LEAST_RATE: u64 = 256 << 10;
 
 /// A send queue that takes requests.
-pub(crate) trait WorkQueue: Send {
+pub trait WorkQueue: Send {
+    /// Whether it is polled in every turn, also when nothing of it is on its way: what peers ask for moves then only.
+    const ANSWERS_WHEN_POLLED: bool = false;
+
     /// Posts requests in order, at most [`TURN`], each signaled by its position.
     ///
     /// # Errors
@@ -41,15 +44,15 @@ pub(crate) trait WorkQueue: Send {
     fn stop(&mut self);
 }
 
-/// What a NIC says of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Completion {
+/// What a NIC says of a request. Completions of a queue come in the order of its positions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Completion {
     /// The position of the entry.
-    pub(crate) position: u64,
-    /// The verbs status.
-    pub(crate) status: u32,
-    /// The vendor's syndrome; 0 where there is none.
-    pub(crate) vendor: u32,
+    pub position: u64,
+    /// The verbs status, one of [`super::status`]: what kernels are told.
+    pub status: u32,
+    /// Of one that failed, what the NIC's library says, for people.
+    pub cause: String,
 }
 
 /// What a turn found.
@@ -138,7 +141,7 @@ impl<Q: WorkQueue> Lane<Q> {
     }
 
     fn take_completions(&mut self) -> Result<(), Failure> {
-        if self.completed == self.posted {
+        if self.completed == self.posted && !Q::ANSWERS_WHEN_POLLED {
             return Ok(());
         }
         self.completions.clear();
@@ -148,7 +151,7 @@ impl<Q: WorkQueue> Lane<Q> {
         let mut ended = Ok(());
         for completion in &self.completions {
             if completion.status != IBV_WC_SUCCESS {
-                ended = Err(self.failed(*completion));
+                ended = Err(self.failed(completion));
                 break;
             }
             // A reliable connection completes in order, and every entry is signaled.
@@ -167,12 +170,11 @@ impl<Q: WorkQueue> Lane<Q> {
         ended
     }
 
-    fn failed(&self, completion: Completion) -> Failure {
-        let Completion { position, status, vendor } = completion;
+    fn failed(&self, completion: &Completion) -> Failure {
+        let (position, status) = (completion.position, completion.status);
         let asked =
             self.ring.request(position).map_or_else(|| "overwritten".to_owned(), |request| words(&request));
-        let reason =
-            format!("{asked}: {} (status {status}, vendor syndrome {vendor:#x})", status_words(status));
+        let reason = format!("{asked}: {} (status {status}, {})", status_words(status), completion.cause);
         Failure { position, status, reason }
     }
 
@@ -249,6 +251,7 @@ impl<Q: WorkQueue> Lane<Q> {
 /// Why a queue has ended, for people.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Ended {
+    /// The queue, the entry, and what failed.
     pub(crate) words: String,
     /// Whether the first entry that failed was flushed: the queue pair was stopped by something else, which is the peer's.
     pub(crate) is_flushed: bool,

@@ -4,7 +4,7 @@ use crate::driver::{Atomics, NicLimits};
 use crate::posted::{PostedOpcode, PostedRequest};
 
 /// The operation of a request, if there is such a one.
-pub(crate) fn opcode(request: &PostedRequest) -> Option<PostedOpcode> {
+pub fn opcode(request: &PostedRequest) -> Option<PostedOpcode> {
     use PostedOpcode::{CompareSwap, FetchAdd, Read, Write, WriteImmediate, WriteValue};
     let all = [Write, WriteImmediate, Read, WriteValue, FetchAdd, CompareSwap];
     all.into_iter().find(|opcode| *opcode as u32 == request.opcode)

@@ -32,7 +32,7 @@ pub(crate) trait Advance: Send + Sync + fmt::Debug {
 
 /// The thread. Dropping it ends it and waits for its last turn.
 #[derive(Debug)]
-pub(crate) struct Progress {
+pub struct Progress {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -58,7 +58,7 @@ impl Progress {
     ///
     /// # Errors
     /// [`NicError::System`].
-    pub(crate) fn start(name: String) -> Result<Self> {
+    pub fn start(name: String) -> Result<Self> {
         let shared = Arc::new(Shared::default());
         let theirs = Arc::clone(&shared);
         let thread =

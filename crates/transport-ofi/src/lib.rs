@@ -1,0 +1,48 @@
+//! libfabric as the NIC driver of the RDMA transport: for networks that no NIC's queues or verbs reach (Slingshot, EFA), and for any other
+//! that a provider of libfabric serves, TCP and shared memory among them.
+//!
+//! [`OfiDriver`] is a [`NicDriver`](anabranch_transport_rdma::NicDriver) whose requests a thread of the host posts
+//! ([`Provider::Posted`](anabranch_transport_rdma::Provider::Posted)): kernels and the thread are those of the driver by verbs, and this crate brings
+//! what posts ([`posting::WorkQueue`](anabranch_transport_rdma::posting::WorkQueue)).
+//!
+//! * The library is opened at run time (`library.rs`), and its layouts are declared here (`bindings.rs`) and held against the system's headers
+//!   by a test (`abi.rs`). Sources: the headers of libfabric 1.17 and its manual pages `fi_getinfo(3)`, `fi_mr(3)`, `fi_rma(3)`,
+//!   `fi_atomic(3)`, `fi_cq(3)`.
+//! * Every queue has a reliable datagram endpoint (`FI_EP_RDM`) of its own, with its address vector and completion queue (`wire.rs`): ending
+//!   one ends what it has under way and nothing else, as of a queue pair. Providers that bind memory to an endpoint
+//!   (`FI_MR_ENDPOINT`, today's `cxi`) would need one for all queues of a rank; they are not asked for, and so not found.
+//! * What a request waits for, as libfabric promises no order between operations, stands in `flights.rs`, with the argument why kernels do not
+//!   see it.
+//! * Values that kernels wait for (`WRITE_VALUE`) arrive in one piece: they are atomic writes, as bytes of a stream are not. Who has no
+//!   atomic operations of 64 bits cannot serve.
+//! * Keys of libfabric have up to 64 bits and requests have 32: ranges are numbered, and the numbers are the keys. What they stand for travels with
+//!   the endpoints (`endpoint.rs`), so that peers can name ranges that were registered before a queue was described.
+//! * Memory is that of the host: the runtime made of CPU threads. Memory of GPUs is refused.
+//! * Providers are libraries in this process: `shm` puts handlers of signals in the place of the default ones when it makes an endpoint, and leaves
+//!   a file in `/dev/shm` behind when the process is killed.
+//!
+//! What peers ask of this rank is answered when its thread asks for completions, in every turn.
+#![deny(unsafe_code)]
+
+#[cfg(test)]
+mod abi;
+#[allow(dead_code, reason = "fields stand for the places that they take")]
+mod bindings;
+mod choose;
+#[allow(unsafe_code, reason = "calls a C library")]
+mod domain;
+mod driver;
+mod endpoint;
+mod flights;
+#[allow(unsafe_code, reason = "calls a C library")]
+mod info;
+#[allow(unsafe_code, reason = "calls a C library")]
+mod library;
+mod line;
+mod queue;
+#[allow(unsafe_code, reason = "calls a C library")]
+mod region;
+#[allow(unsafe_code, reason = "calls a C library")]
+mod wire;
+
+pub use driver::{OfiDriver, OfiNics};

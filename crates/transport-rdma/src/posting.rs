@@ -1,0 +1,35 @@
+//! The host's side of queues whose requests a thread of the host posts ([`Provider::Posted`](crate::Provider::Posted)), whatever it posts
+//! them to.
+//!
+//! A ring is what kernels write, a lane takes requests from it and gives completions back, [`Progress`] is the thread that serves the
+//! lanes of a rank, and [`Served`] is a queue with all of these, from when it is made to its end. What a driver brings is a
+//! [`WorkQueue`].
+
+mod lane;
+mod progress;
+mod request;
+mod ring;
+mod served;
+
+pub use lane::{Completion, TURN, WorkQueue};
+pub use progress::Progress;
+pub use request::opcode;
+pub use served::{Making, Served};
+
+/// The numbers that kernels are told of failures: those of `enum ibv_wc_status`, whoever posts.
+pub mod status {
+    use crate::verbs::bindings as verbs;
+
+    /// It is done.
+    pub const SUCCESS: u32 = verbs::IBV_WC_SUCCESS;
+    /// Something local that is not registered.
+    pub const LOCAL_PROTECTION: u32 = verbs::IBV_WC_LOC_PROT_ERR;
+    /// It was ended, as something else had failed before.
+    pub const FLUSHED: u32 = verbs::IBV_WC_WR_FLUSH_ERR;
+    /// The peer's memory is not given to this rank.
+    pub const REMOTE_ACCESS: u32 = verbs::IBV_WC_REM_ACCESS_ERR;
+    /// The peer does not answer.
+    pub const NO_ANSWER: u32 = verbs::IBV_WC_RETRY_EXC_ERR;
+    /// Anything else.
+    pub const GENERAL: u32 = verbs::IBV_WC_GENERAL_ERR;
+}
