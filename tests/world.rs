@@ -127,6 +127,12 @@ fn what_a_driver_of_nics_lacks_ends_a_world_of_two_machines_and_not_that_of_one(
 
 #[test]
 fn libfabric_carries_a_world_of_two_machines_and_says_what_it_has_not() {
+    if let Err(error) = anabranch::fabric::OfiNics::new(None).survey(&[])
+        && error.to_string().contains("package is libfabric1")
+    {
+        println!("skipped: {error}");
+        return;
+    }
     let by = |provider: &str| {
         let provider = format!("transport.rdma.fabric_provider={provider}");
         let set = [
@@ -144,12 +150,8 @@ fn libfabric_carries_a_world_of_two_machines_and_says_what_it_has_not() {
     });
     for (rank, routes) in routes.unwrap().into_iter().enumerate() {
         let route = &routes.unwrap()[1 - rank];
-        let parts = [
-            "rdma: ",
-            "posted by the host",
-            "libfabric's tcp;ofi_rxm on lo",
-            "not named in transport.rdma.nics",
-        ];
+        let parts =
+            ["rdma: ", "posted by the host", "libfabric's tcp", " on lo", "not named in transport.rdma.nics"];
         assert!(parts.iter().all(|part| route.contains(part)), "{route}");
     }
     for (provider, expected) in

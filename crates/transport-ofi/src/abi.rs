@@ -1,6 +1,7 @@
 //! The declarations against the system's headers: a C++ program prints what they say.
 
 use std::fmt::Write as _;
+use std::path::Path;
 use std::process::Command;
 
 use super::bindings::{CONSTANTS, LAYOUTS};
@@ -93,6 +94,11 @@ fn program(expressions: &[(String, i64)]) -> String {
 
 #[test]
 fn types_constants_and_signatures_are_those_of_the_system_headers() {
+    const HEADER: &str = "/usr/include/rdma/fabric.h";
+    if !Path::new(HEADER).exists() {
+        println!("skipped: {HEADER} is not here (Debian's libfabric-dev)");
+        return;
+    }
     let expressions = ours();
     let folder = std::env::temp_dir().join(format!("anabranch-fabric-abi-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();

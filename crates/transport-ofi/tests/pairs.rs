@@ -44,6 +44,9 @@ impl Pair {
 
 #[test]
 fn every_operation_moves_its_bytes() {
+    if !common::is_installed() {
+        return;
+    }
     for provider in PROVIDERS {
         let mut pair = Pair::new(provider, 16);
         let between = pair.between();
@@ -91,6 +94,9 @@ fn every_operation_moves_its_bytes() {
 
 #[test]
 fn a_flag_is_behind_what_was_written_before_it() {
+    if !common::is_installed() {
+        return;
+    }
     for provider in PROVIDERS {
         let mut pair = Pair::new(provider, 64);
         let between = pair.between();
@@ -111,6 +117,9 @@ fn a_flag_is_behind_what_was_written_before_it() {
 
 #[test]
 fn both_ends_add_to_one_counter_and_nothing_is_lost() {
+    if !common::is_installed() {
+        return;
+    }
     for provider in PROVIDERS {
         let mut pair = Pair::new(provider, 32);
         let forth = pair.between();
@@ -165,6 +174,9 @@ fn request(between: &Between, (kind, local, remote, bytes, value): Drawn) -> Pos
 
 #[test]
 fn many_at_once_leave_what_one_after_the_other_would() {
+    if !common::is_installed() {
+        return;
+    }
     for provider in PROVIDERS {
         // What is read and what is written by operations of one run are kept apart, as kernels have to: the first half of the own heap is
         // sent, the second is where results come to.
@@ -200,6 +212,9 @@ fn many_at_once_leave_what_one_after_the_other_would() {
 
 #[test]
 fn what_nobody_registered_is_refused_and_named() {
+    if !common::is_installed() {
+        return;
+    }
     for provider in PROVIDERS {
         let check = |change: fn(&mut PostedRequest), expected: u32, words: &[&str]| {
             let mut pair = Pair::new(provider, 16);
@@ -227,6 +242,9 @@ fn what_nobody_registered_is_refused_and_named() {
 
 #[test]
 fn a_range_that_is_registered_no_more_is_not_written() {
+    if !common::is_installed() {
+        return;
+    }
     // The peer said that there is such a range, and takes it back: its provider is who refuses.
     let [own, peer] = [Rank::new("tcp", HEAP), Rank::new("tcp", HEAP)];
     let mut pair = Pair::of([own, peer], 16);
@@ -244,6 +262,9 @@ fn a_range_that_is_registered_no_more_is_not_written() {
 
 #[test]
 fn a_peer_that_is_gone_is_named_within_the_patience() {
+    if !common::is_installed() {
+        return;
+    }
     for provider in PROVIDERS {
         let quick = RdmaConfig { patience: Duration::from_millis(500), ..config(provider) };
         let open = || Rank::open(provider, HEAP, &quick).unwrap();
@@ -261,6 +282,9 @@ fn a_peer_that_is_gone_is_named_within_the_patience() {
 
 #[test]
 fn a_queue_that_is_stopped_says_the_reason_and_moves_nothing() {
+    if !common::is_installed() {
+        return;
+    }
     let mut pair = Pair::new("tcp", 16);
     pair.here.queue.stop("the world has ended");
     pair.here.post(pair.between().write(0, 0, 64));
@@ -271,6 +295,9 @@ fn a_queue_that_is_stopped_says_the_reason_and_moves_nothing() {
 
 #[test]
 fn endpoints_of_other_queues_are_refused() {
+    if !common::is_installed() {
+        return;
+    }
     let (tcp, shm) = (Rank::new("tcp", 4096), Rank::new("shm", 4096));
     let (one, two) = (tcp.poster(1, 0, 16), shm.poster(0, 0, 16));
     let refused = one.queue.connect(GlobalRank::new(1), &two.queue.endpoint()).unwrap_err().to_string();
@@ -285,6 +312,9 @@ fn endpoints_of_other_queues_are_refused() {
 
 #[test]
 fn what_serves_says_what_it_is_and_why() {
+    if !common::is_installed() {
+        return;
+    }
     let rank = Rank::new("tcp", 4096);
     let described = rank.driver.describe();
     for part in
@@ -298,6 +328,9 @@ fn what_serves_says_what_it_is_and_why() {
 
 #[test]
 fn what_does_not_serve_says_why() {
+    if !common::is_installed() {
+        return;
+    }
     let refused = |provider: &str, nics: &[&str]| {
         let nics = nics.iter().map(|nic| (*nic).to_owned()).collect();
         let config = RdmaConfig { nics, ..RdmaConfig::default() };

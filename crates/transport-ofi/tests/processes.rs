@@ -142,16 +142,25 @@ fn reach_each_other_and_notice_a_death(provider: &str) {
 
 #[test]
 fn processes_reach_each_other_by_tcp_and_notice_a_death() {
+    if !common::is_installed() {
+        return;
+    }
     reach_each_other_and_notice_a_death("tcp");
 }
 
 #[test]
 fn processes_reach_each_other_by_shared_memory_and_notice_a_death() {
+    if !common::is_installed() {
+        return;
+    }
     reach_each_other_and_notice_a_death("shm");
 }
 
 #[test]
 fn shared_memory_within_a_process_is_refused() {
+    if !common::is_installed() {
+        return;
+    }
     let rank = rank("shm");
     let (one, other) = (rank.poster(1, 0, 16), rank.poster(0, 0, 16));
     let refused = one.queue.connect(GlobalRank::new(1), &other.queue.endpoint()).unwrap_err().to_string();

@@ -11,11 +11,23 @@ use anabranch_hip::{Device, DeviceAddress, DeviceBuffer, DeviceOrdinal};
 use anabranch_hip_host::{HostConfig, HostMachine};
 use anabranch_ranks::GlobalRank;
 use anabranch_transport::Region;
-use anabranch_transport_ofi::OfiDriver;
+use anabranch_transport_ofi::{OfiDriver, OfiNics};
 use anabranch_transport_rdma::{
     NicDriver, NicError, NicQueue, PostedOpcode, PostedRequest, QueueSpec, RdmaConfig, Registered,
 };
 use bytemuck::Zeroable as _;
+
+/// Whether libfabric is installed; says so where a test is skipped for it.
+pub fn is_installed() -> bool {
+    let found = OfiNics::new(None).survey(&[]);
+    if let Err(error) = &found
+        && error.to_string().contains("package is libfabric1")
+    {
+        println!("skipped: {error}");
+        return false;
+    }
+    true
+}
 
 /// How long a test waits for what has to come.
 pub const LIMIT: Duration = Duration::from_secs(60);
