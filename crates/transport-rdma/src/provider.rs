@@ -12,7 +12,7 @@ pub enum Provider {
     Bnxt = 2,
     /// AMD Pollara (ionic).
     Ionic = 3,
-    /// Requests in memory of the host, which a thread of the host posts by verbs: for NICs whose queues or doorbells kernels cannot
+    /// Requests in memory of the host, which a thread of the host posts, by verbs or what a driver brings: for NICs whose queues or doorbells kernels cannot
     /// write.
     Posted = 4,
 }

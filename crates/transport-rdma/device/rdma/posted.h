@@ -1,4 +1,4 @@
-// Requests that a thread of the host posts by verbs: PostedRequest in Rust says what each field means.
+// Requests that a thread of the host posts: PostedRequest in Rust says what each field means.
 //
 // An entry's `stamp` is stored last, behind a release, and the doorbell behind that: the host takes entries up to the doorbell.
 #pragma once

@@ -25,8 +25,12 @@ const LEAST_RATE: u64 = 256 << 10;
 
 /// A send queue that takes requests.
 pub trait WorkQueue: Send {
-    /// Whether it is polled in every turn, also when nothing of it is on its way: what peers ask for moves then only.
+    /// Whether it is polled in every turn, also when nothing of it is on its way: what peers ask for moves then only. The thread rests
+    /// less for such a queue, as it cannot see what peers wait for.
     const ANSWERS_WHEN_POLLED: bool = false;
+
+    /// What people should look at when the peer does not answer, behind a semicolon; empty where the NIC's words say enough.
+    const WHEN_SILENT: &'static str = "";
 
     /// Posts requests in order, at most [`TURN`], each signaled by its position.
     ///
@@ -37,11 +41,20 @@ pub trait WorkQueue: Send {
     /// Adds at most [`TURN`] completions.
     ///
     /// # Errors
-    /// Why the NIC cannot be asked.
-    fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), String>;
+    /// Why the queue ends although nothing of it is told to have failed: the NIC cannot be asked, or it failed for a peer.
+    fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), Fault>;
 
     /// Ends all that was posted; nothing is posted any more.
     fn stop(&mut self);
+}
+
+/// Why something failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// What kernels are told, one of [`super::status`].
+    pub status: u32,
+    /// What people are.
+    pub words: String,
 }
 
 /// What a NIC says of a request. Completions of a queue come in the order of its positions.
@@ -62,6 +75,8 @@ pub(crate) enum Turn {
     Stopped,
     /// There was nothing to do.
     Quiet,
+    /// There was nothing to do for kernels of this rank, and peers may have been answered, which does not show.
+    Answering,
     /// Something was posted or completed.
     Moved,
 }
@@ -128,7 +143,13 @@ impl<Q: WorkQueue> Lane<Q> {
                 self.fail(position, status, &reason);
                 Turn::Stopped
             }
-            Ok(()) if before == (self.posted, self.completed) => Turn::Quiet,
+            Ok(()) if before == (self.posted, self.completed) => {
+                if Q::ANSWERS_WHEN_POLLED {
+                    Turn::Answering
+                } else {
+                    Turn::Quiet
+                }
+            }
             Ok(()) => Turn::Moved,
         }
     }
@@ -146,7 +167,11 @@ impl<Q: WorkQueue> Lane<Q> {
         }
         self.completions.clear();
         let polled = self.queue.poll(&mut self.completions);
-        polled.map_err(|reason| Failure { position: self.completed, status: IBV_WC_FATAL_ERR, reason })?;
+        polled.map_err(|Fault { status, words }| Failure {
+            position: self.completed,
+            status,
+            reason: words,
+        })?;
         let begun = self.completed;
         let mut ended = Ok(());
         for completion in &self.completions {
@@ -220,7 +245,7 @@ impl<Q: WorkQueue> Lane<Q> {
             if self.oldest_since.elapsed() > allowed {
                 let (position, status) = (self.completed, IBV_WC_RESP_TIMEOUT_ERR);
                 let asked = self.ring.request(position).map_or_else(String::new, |request| words(&request));
-                let reason = format!("{asked}: {} of {allowed:?}", status_words(status));
+                let reason = format!("{asked}: {} of {allowed:?}{}", status_words(status), Q::WHEN_SILENT);
                 return Err(Failure { position, status, reason });
             }
         }

@@ -15,6 +15,12 @@ use crate::error::{NicError, Result};
 const EAGER: Duration = Duration::from_micros(50);
 /// The longest rest between two looks: what a first request after long quiet may wait.
 const LONGEST_REST: Duration = Duration::from_micros(500);
+/// The longest rest while a queue that answers peers when it is polled may have some to answer: each step of what a peer does with this
+/// rank's memory waits so long.
+const REST_OF_ANSWERING: Duration = Duration::from_micros(50);
+/// For how long after something moved it may. Peers that a rank waits for have answered it, or asked it, not long ago; behind that the
+/// thread would use the processor for nothing.
+const ANSWERING: Duration = Duration::from_millis(20);
 /// A rest is this part of the quiet before it, so that looking late adds little to what took long anyhow.
 const PART_OF_QUIET: u32 = 8;
 
@@ -126,6 +132,13 @@ fn serve(shared: &Shared) {
     }
 }
 
+/// How long the thread rests after so much quiet.
+fn rest_after(quiet: Duration, found: Turn) -> Duration {
+    let longest =
+        if found == Turn::Answering && quiet <= ANSWERING { REST_OF_ANSWERING } else { LONGEST_REST };
+    longest.min(quiet / PART_OF_QUIET)
+}
+
 fn run(shared: &Shared) {
     let mut lanes: Vec<Arc<dyn Advance>> = Vec::new();
     let mut changes = 0;
@@ -139,8 +152,7 @@ fn run(shared: &Shared) {
         let quiet = moved.elapsed();
         if found != Turn::Moved && quiet > EAGER && state.changes == changes && !state.ended {
             // Where every queue has stopped there is nothing to look at until that changes.
-            let rest = (found != Turn::Stopped)
-                .then(|| Moment::now().after(LONGEST_REST.min(quiet / PART_OF_QUIET)));
+            let rest = (found != Turn::Stopped).then(|| Moment::now().after(rest_after(quiet, found)));
             state = shared.changed.wait(&shared.state, state, rest);
         }
         if state.ended {
@@ -152,7 +164,7 @@ fn run(shared: &Shared) {
             moved = Moment::now();
         }
         drop(state);
-        if found == Turn::Quiet {
+        if matches!(found, Turn::Quiet | Turn::Answering) {
             std::thread::yield_now();
         }
     }
@@ -242,6 +254,22 @@ mod tests {
         progress.add(Arc::clone(&lanes[2]) as Arc<dyn Advance>);
         assert_eq!(lanes[2].ended.get().map(String::as_str), Some(PANICKED));
         assert_eq!(lanes[0].ended.get(), lanes[1].ended.get());
+    }
+
+    #[test]
+    fn rests_grow_with_the_quiet_and_less_where_peers_may_wait() {
+        let millis = Duration::from_millis;
+        for (quiet, found, expected) in [
+            (Duration::from_micros(80), Turn::Quiet, Duration::from_micros(10)),
+            (Duration::from_micros(80), Turn::Answering, Duration::from_micros(10)),
+            (millis(2), Turn::Quiet, Duration::from_micros(250)),
+            (millis(2), Turn::Answering, Duration::from_micros(50)),
+            (millis(20), Turn::Answering, Duration::from_micros(50)),
+            (millis(21), Turn::Answering, Duration::from_micros(500)),
+            (millis(20), Turn::Quiet, Duration::from_micros(500)),
+        ] {
+            assert_eq!(rest_after(quiet, found), expected, "{quiet:?} {found:?}");
+        }
     }
 
     #[test]

@@ -18,7 +18,7 @@ use super::nic::{Nic, last_error};
 use crate::endpoint::{Endpoint, first_packet, mtu_code};
 use crate::error::{NicError, Result};
 use crate::posted::{PostedOpcode, PostedRequest};
-use crate::posting::{Completion, TURN, WorkQueue, opcode};
+use crate::posting::{Completion, Fault, TURN, WorkQueue, opcode, status};
 
 /// Bytes that a request carries itself: a value.
 pub(crate) const INLINE_BYTES: u32 = 8;
@@ -215,14 +215,15 @@ impl WorkQueue for QueuePair {
         Err((taken, format!("ibv_post_send: {}", std::io::Error::from_raw_os_error(code.abs()))))
     }
 
-    fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), String> {
+    fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), Fault> {
+        let broken = |words| Fault { status: status::FATAL, words };
         // SAFETY: as in `post`, of the completion queue.
         let poll = unsafe { (*(*self.completions).context).ops.poll_cq };
-        let Some(poll) = poll else { return Err("the provider has no poll_cq".to_owned()) };
+        let Some(poll) = poll else { return Err(broken("the provider has no poll_cq".to_owned())) };
         self.found.clear();
         // SAFETY: the completion queue is live, and the call writes at most TURN elements, for which there is room.
         let count = unsafe { poll(self.completions, TURN as c_int, self.found.as_mut_ptr()) };
-        let count = usize::try_from(count).map_err(|_| format!("ibv_poll_cq returned {count}"))?;
+        let count = usize::try_from(count).map_err(|_| broken(format!("ibv_poll_cq returned {count}")))?;
         // SAFETY: the call wrote that many elements, at most the capacity.
         unsafe { self.found.set_len(count.min(TURN)) };
         completions.extend(self.found.iter().map(|found| Completion {

@@ -21,6 +21,7 @@ struct Scripted {
     /// The position whose posting is refused.
     refuse: Option<u64>,
     broken: bool,
+    flushes: bool,
     stopped: bool,
     /// The word by which kernels hear of a failure, and what it was when the queue was stopped.
     watched: Option<&'static AtomicU64>,
@@ -28,6 +29,9 @@ struct Scripted {
 }
 
 impl WorkQueue for Scripted {
+    const ANSWERS_WHEN_POLLED: bool = true;
+    const WHEN_SILENT: &'static str = "; look elsewhere";
+
     fn post(&mut self, requests: &[(u64, PostedRequest)]) -> Result<(), (usize, String)> {
         for (index, request) in requests.iter().enumerate() {
             if self.refuse == Some(request.0) {
@@ -38,9 +42,12 @@ impl WorkQueue for Scripted {
         Ok(())
     }
 
-    fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), String> {
+    fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), Fault> {
         if self.broken {
-            return Err("it is gone".to_owned());
+            return Err(Fault { status: IBV_WC_FATAL_ERR, words: "it is gone".to_owned() });
+        }
+        if self.flushes {
+            return Err(Fault { status: IBV_WC_WR_FLUSH_ERR, words: "the peer's".to_owned() });
         }
         completions.extend(self.ready.drain(..self.ready.len().min(TURN)));
         Ok(())
@@ -150,7 +157,7 @@ fn requests_go_in_order_a_bounded_number_a_turn_for_many_laps() {
         assert_eq!(stage.lane.turn(), Turn::Moved);
         assert_eq!(stage.lane.queue.posted.len() as u64, begun + TURN as u64, "others have their turn");
         assert_eq!(stage.lane.turn(), Turn::Moved);
-        assert_eq!(stage.lane.turn(), Turn::Quiet);
+        assert_eq!(stage.lane.turn(), Turn::Answering);
         assert_eq!(stage.told(), (begun, 0), "nothing is complete yet");
         stage.finish(begun..begun + 64);
         assert_eq!(stage.lane.turn(), Turn::Moved);
@@ -171,7 +178,7 @@ fn an_entry_without_its_stamp_holds_back_what_follows() {
     let second = stage.fill(|_| ());
     stage.stamp(second);
     stage.ring_doorbell(2);
-    assert_eq!(stage.lane.turn(), Turn::Quiet);
+    assert_eq!(stage.lane.turn(), Turn::Answering);
     stage.stamp(first);
     assert_eq!(stage.lane.turn(), Turn::Moved);
     assert_eq!(stage.lane.queue.posted.len(), 2);
@@ -182,7 +189,7 @@ fn an_entry_without_its_doorbell_waits() {
     let mut stage = Stage::new(16, PATIENCE);
     let position = stage.fill(|_| ());
     stage.stamp(position);
-    assert_eq!(stage.lane.turn(), Turn::Quiet);
+    assert_eq!(stage.lane.turn(), Turn::Answering);
     assert!(stage.lane.queue.posted.is_empty());
 }
 
@@ -218,7 +225,7 @@ fn a_request_that_is_not_allowed_fails_behind_those_before_it() {
     stage.stamp(position);
     stage.ring_doorbell(3);
     assert_eq!(stage.lane.turn(), Turn::Moved);
-    assert_eq!(stage.lane.turn(), Turn::Quiet, "two are under way");
+    assert_eq!(stage.lane.turn(), Turn::Answering, "two are under way");
     stage.finish(0..2);
     stage.ended(2, 2, IBV_WC_LOC_QP_OP_ERR, &["entry 2", "operation 99", "no such operation"]);
 }
@@ -257,6 +264,13 @@ fn a_nic_that_cannot_be_asked_ends_the_queue() {
 }
 
 #[test]
+fn what_failed_for_a_peer_is_a_consequence_where_the_queue_says_so() {
+    let mut stage = Stage::new(16, PATIENCE);
+    stage.lane.queue.flushes = true;
+    stage.ended(0, 0, IBV_WC_WR_FLUSH_ERR, &["entry 0", "the peer's"]);
+}
+
+#[test]
 fn a_nic_that_says_nothing_is_given_up_within_the_patience() {
     let mut stage = Stage::new(16, Duration::ZERO);
     stage.fill(|request| request.bytes = 0);
@@ -264,7 +278,7 @@ fn a_nic_that_says_nothing_is_given_up_within_the_patience() {
     stage.ring_doorbell(1);
     // The patience is over in the turn that posts, or in the next where the clock is coarse.
     while stage.lane.turn() != Turn::Stopped {}
-    stage.ended(0, 0, IBV_WC_RESP_TIMEOUT_ERR, &["entry 0", "response timeout"]);
+    stage.ended(0, 0, IBV_WC_RESP_TIMEOUT_ERR, &["entry 0", "patience of 0ns; look elsewhere"]);
 }
 
 #[test]
@@ -274,7 +288,7 @@ fn a_long_message_has_longer() {
     stage.stamp(0);
     stage.ring_doorbell(1);
     assert_eq!(stage.lane.turn(), Turn::Moved);
-    assert_eq!(stage.lane.turn(), Turn::Quiet, "its bytes at the least rate take an hour");
+    assert_eq!(stage.lane.turn(), Turn::Answering, "its bytes at the least rate take an hour");
     assert_eq!(stage.stopped.get(), None);
 }
 
