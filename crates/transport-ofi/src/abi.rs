@@ -57,6 +57,7 @@ const OPERATIONS: &[(&str, &str)] = &[
 /// A line for each size, offset and constant as the Rust side has them.
 fn ours() -> Vec<(String, i64)> {
     let mut lines = Vec::new();
+    // Of a type that is read only as far as it is declared, later headers may have more: nothing is said of its size.
     for layout in LAYOUTS {
         if let Some(bytes) = layout.bytes {
             lines.push((format!("sizeof(struct {})", layout.name), bytes as i64));

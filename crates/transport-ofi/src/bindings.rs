@@ -42,7 +42,7 @@ macro_rules! fabric_types {
 type Unused = *mut c_void;
 
 fabric_types! {
-    whole struct FiInfo = "fi_info" {
+    prefix struct FiInfo = "fi_info" {
         next: *mut FiInfo = "next",
         caps: u64 = "caps",
         mode: u64 = "mode",
@@ -179,7 +179,8 @@ fabric_types! {
         op_context: *mut c_void = "op_context",
     }
 
-    whole struct FiCqErrEntry = "fi_cq_err_entry" {
+    // Later libraries have more behind it.
+    prefix struct FiCqErrEntry = "fi_cq_err_entry" {
         op_context: *mut c_void = "op_context",
         flags: u64 = "flags",
         len: usize = "len",
@@ -262,6 +263,13 @@ fabric_types! {
         writevalid: unsafe extern "C" fn(*mut FidEp, c_uint, c_uint, *mut usize) -> c_int = "writevalid",
         readwritevalid: unsafe extern "C" fn(*mut FidEp, c_uint, c_uint, *mut usize) -> c_int = "readwritevalid",
         compwritevalid: unsafe extern "C" fn(*mut FidEp, c_uint, c_uint, *mut usize) -> c_int = "compwritevalid",
+    }
+
+    whole struct FiParam = "fi_param" {
+        name: *const c_char = "name",
+        kind: c_uint = "type",
+        help_string: *const c_char = "help_string",
+        value: *const c_char = "value",
     }
 
     // Room for what a provider keeps with an operation (FI_CONTEXT, FI_CONTEXT2).

@@ -9,6 +9,7 @@ use anabranch_transport_rdma::Result;
 use crate::bindings::{Fid, FidDomain, FidFabric};
 use crate::info::Info;
 use crate::region::OfiRegion;
+use crate::signals;
 
 /// A fabric and a domain of it. Calls are made by any thread: the provider was asked for `FI_THREAD_SAFE`.
 pub(crate) struct Domain {
@@ -54,6 +55,7 @@ impl Domain {
     /// [`NicError::Call`](anabranch_transport_rdma::NicError::Call).
     pub(crate) fn open(info: &Info) -> Result<Arc<Self>> {
         let (library, name) = (info.library(), info.describe());
+        let _handlers = signals::keep();
         let none = core::ptr::null_mut();
         let mut made = Self {
             info: info.clone(),
@@ -75,6 +77,13 @@ impl Domain {
         Ok(Arc::new(made))
     }
 
+    /// One that is open nowhere, for tests of what is made of one.
+    #[cfg(test)]
+    pub(crate) fn of_test(info: Info) -> Arc<Self> {
+        let (fabric, open, name) = (core::ptr::null_mut(), core::ptr::null_mut(), info.describe());
+        Arc::new(Self { info, name, fabric, open, regions: Mutex::default() })
+    }
+
     pub(crate) fn raw(&self) -> *mut FidDomain {
         self.open
     }
@@ -89,24 +98,27 @@ impl Domain {
     }
 }
 
-/// Closes an object that was opened, where it was.
-pub(crate) fn close(call: &'static str, object: *mut Fid, domain: &Domain) {
+/// Closes an object that was opened, where it was. Whether it is closed now: who has memory that the object uses keeps it otherwise.
+pub(crate) fn close(call: &'static str, object: *mut Fid, domain: &Domain) -> bool {
     if object.is_null() {
-        return;
+        return true;
     }
     // SAFETY: the object is open, and its table of functions is the provider's.
     let close = unsafe { (*(*object).ops).close };
     // SAFETY: the object's owner closes it, once, behind everything that was made of it.
     let code = unsafe { close(object) };
-    if let Err(error) = domain.info.library().check(call, code, &domain.name) {
-        tracing::warn!("{error}");
+    let closed = domain.info.library().check(call, code, &domain.name);
+    if let Err(error) = &closed {
+        tracing::error!("{error}");
     }
+    closed.is_ok()
 }
 
 impl Drop for Domain {
     fn drop(&mut self) {
-        // Registrations and endpoints hold this value, so none is left.
-        close("fi_close (domain)", self.open.cast(), self);
-        close("fi_close (fabric)", self.fabric.cast(), self);
+        // Registrations and endpoints hold this value, so none is left. What cannot be closed stays, with what it is made of.
+        if close("fi_close (domain)", self.open.cast(), self) {
+            close("fi_close (fabric)", self.fabric.cast(), self);
+        }
     }
 }

@@ -11,7 +11,7 @@ use anabranch_transport_rdma::{
     Result,
 };
 
-use crate::choose::{Chosen, choose};
+use crate::choose::{Chosen, Reach, choose};
 use crate::domain::Domain;
 use crate::endpoint::Endpoint;
 use crate::flights::Flights;
@@ -28,7 +28,8 @@ const INLINE_BYTES: u32 = 8;
 /// libfabric as the NIC of one rank: a [`NicDriver`] of [`Provider::Posted`].
 ///
 /// A thread of the host takes requests in the order of their positions, and posts them to an endpoint of each queue's own. It rests when
-/// nothing moves: what comes after a long quiet, from kernels or from peers, may wait half a millisecond. A queue fails when libfabric
+/// nothing moves: what kernels or peers ask for may wait 50 µs, and half a millisecond where this rank's queues have been quiet for 20 ms (what
+/// peers ask for does not count: libfabric does not tell of it). A queue fails when libfabric
 /// reports an error, when the peer does not answer within [`RdmaConfig::patience`] (longer for long messages), and when a kernel asks for
 /// what is not allowed: keys and bytes that nobody registered, `WRITE_IMMEDIATE`, misaligned atomic operations, unknown operations. It says
 /// whom it goes to. What is sent before the peer has connected its queue arrives if the peer does so within the patience.
@@ -44,14 +45,15 @@ pub struct OfiDriver {
 
 impl OfiDriver {
     /// Opens what serves the rank that uses this device, and starts the thread. `provider` is a name of libfabric's (`tcp`, `shm`,
-    /// `verbs;ofi_rxm`), and `None` the first that serves; `transport.rdma.nics` says which interfaces. Not collective.
+    /// `verbs;ofi_rxm`), and `None` the first that serves; `transport.rdma.nics` says which interfaces. `reach` says where its peers are. Not
+    /// collective.
     ///
     /// # Errors
     /// [`NicError::Library`] without libfabric 1.17 or later; [`NicError::NoNic`] for a device whose memory is not the host's, and with the
     /// reason of each interface that does not serve; [`NicError::Call`], [`NicError::System`].
-    pub fn open(device: &Device, provider: Option<&str>, config: &RdmaConfig) -> Result<Self> {
+    pub fn open(device: &Device, provider: Option<&str>, config: &RdmaConfig, reach: Reach) -> Result<Self> {
         refuse(device)?;
-        let Chosen { domain, why } = choose(provider, &config.nics)?;
+        let Chosen { domain, why } = choose(provider, &config.nics, reach)?;
         let description = format!("libfabric's {}, posted by the host: {why}", domain.name);
         let progress = Arc::new(Progress::start("rdma libfabric".to_owned())?);
         let (device, config, made) = (device.clone(), config.clone(), AtomicU32::new(1));
@@ -128,24 +130,60 @@ impl OfiNics {
         Self { provider }
     }
 
-    /// What would serve a rank of this machine, and why; `nics` as in [`RdmaConfig::nics`]. For reports.
+    /// What would serve a rank of this machine, and why; `nics` as in [`RdmaConfig::nics`]. Where nothing leads to other machines, what serves
+    /// ranks of this one. For reports.
     ///
     /// # Errors
     /// Those of [`OfiDriver::open`], but for the device's.
     pub fn survey(&self, nics: &[String]) -> Result<String> {
-        let Chosen { domain, why } = choose(self.provider.as_deref(), nics)?;
-        Ok(format!("{}: {why}", domain.name))
+        let found = |reach| choose(self.provider.as_deref(), nics, reach);
+        let (Chosen { domain, why }, alone) = match found(Reach::OtherMachines) {
+            Ok(chosen) => (chosen, ""),
+            Err(_) => (found(Reach::ThisMachine)?, " (for ranks of this machine alone)"),
+        };
+        Ok(format!("{}{alone}: {why}", domain.name))
     }
+}
+
+/// Where the peers are. Ranks of one machine that count as on several reach each other by any of its interfaces.
+fn reach(local: &PeerInfo, peers: &[PeerInfo]) -> Reach {
+    if peers.iter().all(|peer| peer.same_nics(local)) { Reach::ThisMachine } else { Reach::OtherMachines }
 }
 
 impl OpenNic for OfiNics {
     fn open(
         &self,
         device: &Device,
-        _: &PeerInfo,
-        _: &[PeerInfo],
+        local: &PeerInfo,
+        peers: &[PeerInfo],
         config: &RdmaConfig,
     ) -> Result<Arc<dyn NicDriver>> {
-        Ok(Arc::new(OfiDriver::open(device, self.provider.as_deref(), config)?))
+        Ok(Arc::new(OfiDriver::open(device, self.provider.as_deref(), config, reach(local, peers))?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_ranks::GlobalRank;
+    use anabranch_transport::{HostIdentity, ProcessIdentity};
+
+    use super::*;
+
+    #[test]
+    fn peers_of_other_machines_are_known_by_whose_nics_they_have() {
+        let rank = |host: &str, machine: &str| PeerInfo {
+            rank: GlobalRank::new(0),
+            host: HostIdentity(host.to_owned()),
+            nics_of: HostIdentity(machine.to_owned()),
+            process: ProcessIdentity { pid: 1, nonce: 1 },
+            runtime: "host".to_owned(),
+            instance: 0,
+            device: 0,
+            pci: String::new(),
+            arch: String::new(),
+        };
+        let (here, node, far) = (rank("a", "a"), rank("node 1", "a"), rank("b", "b"));
+        assert_eq!(reach(&here, &[here.clone(), node.clone()]), Reach::ThisMachine);
+        assert_eq!(reach(&here, &[here.clone(), node, far]), Reach::OtherMachines);
     }
 }

@@ -17,7 +17,7 @@
 
 use std::collections::VecDeque;
 
-use anabranch_transport_rdma::posting::{Completion, TURN, WorkQueue, opcode, status};
+use anabranch_transport_rdma::posting::{Completion, Fault, TURN, WorkQueue, opcode, status};
 use anabranch_transport_rdma::{PostedOpcode, PostedRequest};
 
 /// The most bytes of a write that may be a flag.
@@ -34,10 +34,11 @@ pub(crate) trait Carrier: Send {
     /// Adds what has ended, by slots. Also does what peers ask for.
     ///
     /// # Errors
-    /// Why it cannot be asked.
-    fn poll(&mut self, ended: &mut Vec<(usize, Result<(), Fault>)>) -> Result<(), String>;
+    /// Why the queue ends: it cannot be asked, or what a peer asked for failed here.
+    fn poll(&mut self, ended: &mut Vec<(usize, Result<(), Fault>)>) -> Result<(), Fault>;
 
-    /// Ends what is on its way: memory is not touched any more.
+    /// Ends what is on its way: it touches memory of this process no more. Where that cannot be had it is an error in the log, and what is of
+    /// the carrier's own stays.
     fn stop(&mut self);
 }
 
@@ -50,15 +51,6 @@ pub(crate) enum Started {
     Done,
     /// There is no room now.
     Later,
-}
-
-/// Why an operation failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Fault {
-    /// What kernels are told, of [`status`].
-    pub(crate) status: u32,
-    /// What people are.
-    pub(crate) words: String,
 }
 
 /// An operation that has started.
@@ -131,6 +123,8 @@ fn plain(request: &PostedRequest) -> Option<(u64, u64)> {
 
 impl<C: Carrier> WorkQueue for Flights<C> {
     const ANSWERS_WHEN_POLLED: bool = true;
+    const WHEN_SILENT: &'static str =
+        "; where the interface does not lead to the peer, transport.rdma.nics names the one that does";
 
     fn post(&mut self, requests: &[(u64, PostedRequest)]) -> Result<(), (usize, String)> {
         self.waiting.extend(requests);
@@ -138,13 +132,14 @@ impl<C: Carrier> WorkQueue for Flights<C> {
         Ok(())
     }
 
-    fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), String> {
+    fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), Fault> {
         self.ended.clear();
         self.carrier.poll(&mut self.ended)?;
         for (slot, ended) in self.ended.drain(..) {
             let flight = self.started.iter_mut().find(|flight| flight.slot == slot && flight.ended.is_none());
             let Some(flight) = flight else {
-                return Err(format!("libfabric told of an operation in slot {slot}, where there is none"));
+                let words = format!("libfabric told of an operation in slot {slot}, where there is none");
+                return Err(Fault { status: status::FATAL, words });
             };
             self.has_failed |= ended.is_err();
             flight.ended = Some(ended);

@@ -13,6 +13,7 @@ use crate::bindings::{
     FiInfo,
 };
 use crate::library::Libfabric;
+use crate::signals;
 
 /// The version of the interface that is asked for: that of the headers that `bindings.rs` was written after.
 const VERSION: u32 = version(1, 17);
@@ -89,6 +90,7 @@ impl InfoList {
         fill(hints, name.as_ref().map_or(core::ptr::null_mut(), |name| name.as_ptr().cast_mut()));
         let mut first = core::ptr::null_mut();
         let none = core::ptr::null();
+        let _handlers = signals::keep();
         // SAFETY: the hints are an element of the library's, and the call writes one pointer.
         let code = unsafe { (library.fi_getinfo)(VERSION, none, none, 0, hints, &raw mut first) };
         fill(hints, core::ptr::null_mut());
@@ -143,6 +145,22 @@ impl Drop for InfoList {
     }
 }
 
+/// Whether what is named so is shared memory or a loopback interface.
+fn stays_here(provider: &str, interface: &str, network: &str) -> bool {
+    const FLAG_LOOPBACK: u32 = 0x8;
+    let flags = std::fs::read_to_string(format!("/sys/class/net/{interface}/flags")).unwrap_or_default();
+    let flags = u32::from_str_radix(flags.trim().trim_start_matches("0x"), 16).unwrap_or(0);
+    layers(provider).any(|layer| layer == "shm")
+        || flags & FLAG_LOOPBACK != 0
+        || network.starts_with("127.")
+        || network.starts_with("::1/")
+}
+
+/// The providers of a name, of which one may be over another.
+pub(crate) fn layers(provider: &str) -> impl Iterator<Item = &str> {
+    provider.split([';', '+', ':'])
+}
+
 /// A text of the library's.
 fn text(at: *const c_char) -> String {
     if at.is_null() {
@@ -153,6 +171,12 @@ fn text(at: *const c_char) -> String {
 }
 
 impl Info {
+    /// One that a test made up.
+    #[cfg(test)]
+    pub(crate) fn of_test(library: Arc<Libfabric>, info: *mut FiInfo) -> Self {
+        Self { list: Arc::new(InfoList { library, first: info }), info }
+    }
+
     pub(crate) fn library(&self) -> &Arc<Libfabric> {
         &self.list.library
     }
@@ -222,8 +246,82 @@ impl Info {
         self.mr_mode() & FI_MR_PROV_KEY != 0
     }
 
+    /// Whether it grants what was asked for, and asks for nothing that this driver does not do: what is in hints is a wish to some providers.
+    ///
+    /// # Errors
+    /// What is not so, in words.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let info = self.get();
+        // SAFETY: elements of `fi_getinfo` have all parts.
+        let (flags, kind) = unsafe { ((*info.tx_attr).op_flags, (*info.ep_attr).kind) };
+        // SAFETY: as above.
+        let threading = unsafe { (*info.domain_attr).threading };
+        let more = self.mr_mode() & !MR_MODE;
+        let lacks = |what: &str| Err(format!("it does not grant {what}"));
+        if kind != FI_EP_RDM {
+            return lacks("reliable datagrams (FI_EP_RDM)");
+        }
+        if info.caps & (FI_RMA | FI_ATOMIC) != FI_RMA | FI_ATOMIC {
+            return lacks("remote memory access and atomic operations (FI_RMA, FI_ATOMIC)");
+        }
+        if flags & FI_DELIVERY_COMPLETE == 0 {
+            return lacks("completions behind the effect at the peer (FI_DELIVERY_COMPLETE)");
+        }
+        if threading != FI_THREAD_SAFE {
+            return Err(format!("it is not for any thread (threading {threading}, and not FI_THREAD_SAFE)"));
+        }
+        if more != 0 {
+            return Err(format!(
+                "it wants memory registered in ways that are not known here (FI_MR bits {more:#x})"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether only this machine can be reached by it.
+    pub(crate) fn stays_on_this_machine(&self) -> bool {
+        let (provider, interface, network) = (self.provider(), self.interface(), self.network());
+        stays_here(&provider, &interface, &network)
+    }
+
     /// For people.
     pub(crate) fn describe(&self) -> String {
         format!("{} on {} ({})", self.provider(), self.interface(), self.network())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::{Parts, info};
+
+    #[test]
+    fn what_does_not_grant_what_was_asked_for_is_refused_and_says_what() {
+        assert_eq!(info(|_| ()).check(), Ok(()));
+        let check = |change: fn(&mut Parts), expected: &str| {
+            let refused = info(change).check().unwrap_err();
+            assert!(refused.contains(expected), "{refused}");
+        };
+        check(|parts| parts.sending.op_flags = 0, "FI_DELIVERY_COMPLETE");
+        check(|parts| parts.sending.op_flags = !FI_DELIVERY_COMPLETE, "FI_DELIVERY_COMPLETE");
+        check(|parts| parts.endpoint.kind = 1, "FI_EP_RDM");
+        check(|parts| parts.info.caps = FI_RMA, "FI_ATOMIC");
+        check(|parts| parts.domain.threading = 2, "threading 2");
+        check(|parts| parts.domain.mr_mode |= 1 << 9, "FI_MR bits 0x200");
+        assert_eq!(info(|parts| parts.domain.mr_mode = MR_MODE).check(), Ok(()));
+    }
+
+    #[test]
+    fn what_reaches_this_machine_alone_is_known() {
+        for (provider, interface, network, stays) in [
+            ("tcp;ofi_rxm", "eth0", "10.0.0.0/8", false),
+            ("tcp;ofi_rxm", "lo", "127.0.0.1/32", true),
+            ("tcp;ofi_rxm", "none", "::1/128", true),
+            ("shm", "shm", "shm", true),
+            // By what the system says of the interface.
+            ("udp;ofi_rxd", "lo", "", true),
+        ] {
+            assert_eq!(stays_here(provider, interface, network), stays, "{provider} on {interface}");
+        }
     }
 }

@@ -18,10 +18,17 @@
 //! * Keys of libfabric have up to 64 bits and requests have 32: ranges are numbered, and the numbers are the keys. What they stand for travels with
 //!   the endpoints (`endpoint.rs`), so that peers can name ranges that were registered before a queue was described.
 //! * Memory is that of the host: the runtime made of CPU threads. Memory of GPUs is refused.
-//! * Providers are libraries in this process: `shm` puts handlers of signals in the place of the default ones when it makes an endpoint, and leaves
-//!   a file in `/dev/shm` behind when the process is killed.
+//! * A queue that has stopped touches this process's memory no more, as its endpoint is closed. Providers by which peers write it on their own are
+//!   refused unless the environment forbids them to: `shm` serves with `FI_SHM_DISABLE_CMA=1` (`environment.rs`).
+//! * Providers are libraries in this process. Handlers of signals that they put in place are taken away again (`signals.rs`), so that a program's
+//!   own stay; with them goes that `shm` takes its files out of `/dev/shm` when a signal ends the process. Some of these libraries
+//!   write files `*.btr` into the working folder when their own handlers run, which here they do not.
+//! * Every queue is an endpoint with all that a provider makes for one: over `tcp` a listening socket, its connections and some descriptors to
+//!   wait by, over `shm` a file of some MiB in `/dev/shm`. A rank has `transport.rdma.queues` queues to each peer: the limits of open files
+//!   (`ulimit -n`) and of `/dev/shm` have to allow for that.
 //!
-//! What peers ask of this rank is answered when its thread asks for completions, in every turn.
+//! What peers ask of this rank is answered when its thread asks for completions, in every turn: at most 50 µs apart for 20 ms after this rank's
+//! own queues moved, half a millisecond apart behind a longer quiet.
 #![deny(unsafe_code)]
 
 #[cfg(test)]
@@ -33,6 +40,10 @@ mod choose;
 mod domain;
 mod driver;
 mod endpoint;
+mod environment;
+#[cfg(test)]
+#[allow(unsafe_code, reason = "stands for a C library")]
+mod fake;
 mod flights;
 #[allow(unsafe_code, reason = "calls a C library")]
 mod info;
@@ -42,7 +53,10 @@ mod line;
 mod queue;
 #[allow(unsafe_code, reason = "calls a C library")]
 mod region;
+#[allow(unsafe_code, reason = "asks the C library for handlers of signals")]
+mod signals;
 #[allow(unsafe_code, reason = "calls a C library")]
 mod wire;
 
+pub use choose::Reach;
 pub use driver::{OfiDriver, OfiNics};

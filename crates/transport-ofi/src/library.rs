@@ -13,7 +13,8 @@ use anabranch_hip::with_causes;
 use anabranch_transport_rdma::{NicError, Result};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
-use crate::bindings::{FiFabricAttr, FiInfo, FidFabric};
+use crate::bindings::{FiFabricAttr, FiInfo, FiParam, FidFabric};
+use crate::signals;
 
 /// The library's name as the loader knows it; its first version is the only one.
 const SONAME: &str = "libfabric.so.1";
@@ -68,6 +69,8 @@ fabric_table! {
     fn fi_dupinfo(*const FiInfo) -> *mut FiInfo, "FABRIC_1.3", "fi_info *(*)(const fi_info *)";
     fn fi_fabric(*mut FiFabricAttr, *mut *mut FidFabric, *mut c_void) -> c_int, "FABRIC_1.1",
         "int (*)(fi_fabric_attr *, fid_fabric **, void *)";
+    fn fi_getparams(*mut *mut FiParam, *mut c_int) -> c_int, "FABRIC_1.0", "int (*)(fi_param **, int *)";
+    fn fi_freeparams(*mut FiParam) -> (), "FABRIC_1.0", "void (*)(fi_param *)";
     fn fi_version() -> u32, "FABRIC_1.0", "uint32_t (*)()";
     fn fi_strerror(c_int) -> *const c_char, "FABRIC_1.0", "const char *(*)(int)";
 }
@@ -88,6 +91,7 @@ impl Libfabric {
     }
 
     fn open_named(name: &'static str) -> Result<Arc<Self>> {
+        let _handlers = signals::keep();
         // SAFETY: opening the library runs its initialisers, which is what the caller asks for.
         let opened = unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) };
         let library = ManuallyDrop::new(opened.map_err(|error| NicError::Library {
@@ -109,6 +113,31 @@ impl Libfabric {
         // SAFETY: the function takes nothing and reads a constant.
         let version = unsafe { (self.fi_version)() };
         (version >> 16, version & 0xffff)
+    }
+
+    /// What environment variables the library and its providers know, in capitals as in the environment, and the values of those that are
+    /// set.
+    pub(crate) fn parameters(&self) -> Result<Vec<(String, Option<String>)>> {
+        let _handlers = signals::keep();
+        let (mut first, mut count) = (core::ptr::null_mut(), 0);
+        // SAFETY: the call writes one pointer and one number.
+        let code = unsafe { (self.fi_getparams)(&raw mut first, &raw mut count) };
+        self.check("fi_getparams", code, "any provider")?;
+        let text = |at: *const c_char| {
+            // SAFETY: texts of the list end in a zero byte, and live as long as it.
+            (!at.is_null()).then(|| unsafe { CStr::from_ptr(at) }.to_string_lossy().into_owned())
+        };
+        let mut known = Vec::new();
+        for index in 0..usize::try_from(count).unwrap_or(0) {
+            // SAFETY: the list has that many elements.
+            let parameter = unsafe { &*first.add(index) };
+            known.extend(text(parameter.name).map(|name| (name.to_uppercase(), text(parameter.value))));
+        }
+        if !first.is_null() {
+            // SAFETY: the list is the library's, freed once.
+            unsafe { (self.fi_freeparams)(first) };
+        }
+        Ok(known)
     }
 
     /// What an error number says; the library's functions return them negative, and its completions carry them positive.

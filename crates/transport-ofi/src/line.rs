@@ -1,13 +1,14 @@
 //! A queue's way to its peer: what requests name is looked up and checked before libfabric is given it.
 
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
-use anabranch_transport_rdma::posting::{opcode, status};
+use anabranch_transport_rdma::posting::{Fault, opcode, status};
 use anabranch_transport_rdma::{PostedOpcode, PostedRequest, Result};
 
 use crate::domain::Domain;
 use crate::endpoint::RemoteRange;
-use crate::flights::{Carrier, Fault, Started};
+use crate::flights::{Carrier, Started};
 use crate::region::OfiRegion;
 use crate::wire::{Local, Target, Wire};
 
@@ -135,7 +136,7 @@ impl Carrier for Line {
         Ok(started)
     }
 
-    fn poll(&mut self, ended: &mut Vec<(usize, Result<(), Fault>)>) -> Result<(), String> {
+    fn poll(&mut self, ended: &mut Vec<(usize, Result<(), Fault>)>) -> Result<(), Fault> {
         let Some(wire) = &self.wire else { return Ok(()) };
         wire.poll(ended)?;
         for (slot, _) in ended.iter() {
@@ -145,8 +146,14 @@ impl Carrier for Line {
     }
 
     fn stop(&mut self) {
-        self.wire = None;
-        self.held.fill(None);
+        let Some(mut wire) = self.wire.take() else { return };
+        let has_ended = wire.end();
+        for region in self.held.iter_mut().filter_map(Option::take) {
+            if !has_ended {
+                // The provider may still use it.
+                let _kept = ManuallyDrop::new(region);
+            }
+        }
     }
 }
 
@@ -154,5 +161,28 @@ impl Drop for Line {
     fn drop(&mut self) {
         // The endpoint before what its operations read and write is registered no more.
         self.stop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_transport::Region;
+
+    use super::*;
+    use crate::fake;
+
+    #[test]
+    fn what_an_endpoint_may_still_use_stays_registered() {
+        for (code, kept) in [(0, 1), (-16, 2)] {
+            let domain = Domain::of_test(fake::info(|_| ()));
+            let wire = Wire::of_test(&domain, fake::endpoint(code), fake::queue(), fake::vector(), 2);
+            let region = OfiRegion::of_test(&domain, Region { address: 4096, bytes: 16 });
+            let held = [Some(Arc::clone(&region)), None].into();
+            let mut line = Line { domain, wire: Some(wire), peer: None, held };
+            line.stop();
+            line.stop();
+            drop(line);
+            assert_eq!(Arc::strong_count(&region), kept, "closing returned {code}");
+        }
     }
 }

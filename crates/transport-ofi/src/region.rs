@@ -16,6 +16,10 @@ const OWN_ACCESS: u64 = FI_READ | FI_WRITE;
 const PEERS_ACCESS: u64 = FI_REMOTE_READ | FI_REMOTE_WRITE;
 
 /// A registration of memory of the host.
+///
+/// Dropping it ends what new operations may name, and not what is on its way: providers look the range up when an operation arrives, and
+/// finish what they have begun. Whoever gives the memory back has quieted or stopped the queues of this rank before, and knows that peers have
+/// done so with theirs: the memory outlives both.
 #[derive(Debug)]
 pub(crate) struct OfiRegion {
     domain: Arc<Domain>,
@@ -78,6 +82,13 @@ impl OfiRegion {
         // SAFETY: the call made the registration, whose key does not change.
         let key = unsafe { (*registration).key };
         Ok(Arc::new(Self { domain: Arc::clone(domain), registration, range, number, key }))
+    }
+
+    /// One that is registered nowhere, for tests of who keeps it.
+    #[cfg(test)]
+    pub(crate) fn of_test(domain: &Arc<Domain>, range: Region) -> Arc<Self> {
+        let (registration, number) = (core::ptr::null_mut(), domain.regions().next_number());
+        Arc::new(Self { domain: Arc::clone(domain), registration, range, number, key: 0 })
     }
 
     /// What operations name the range by as their local side.

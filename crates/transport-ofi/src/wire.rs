@@ -6,6 +6,7 @@ mod operations;
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_uint, c_void};
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use anabranch_transport::Region;
@@ -17,6 +18,7 @@ use crate::bindings::{
 };
 use crate::domain::{Domain, close};
 use crate::region::OfiRegion;
+use crate::signals;
 
 /// Bytes of the longest address that is asked for; those of providers today have some tens.
 const MOST_ADDRESS_BYTES: usize = 1024;
@@ -71,6 +73,7 @@ impl Wire {
     /// # Errors
     /// [`NicError::Call`].
     pub(crate) fn new(domain: &Arc<Domain>, slots: u32) -> Result<Self> {
+        let _handlers = signals::keep();
         let blank = || UnsafeCell::new(FiContext2 { internal: [core::ptr::null_mut(); 8] });
         let operands = Box::new(UnsafeCell::new([0; 2]));
         let range = Region { address: operands.get() as u64, bytes: size_of::<[u64; 2]>() as u64 };
@@ -88,6 +91,27 @@ impl Wire {
         wire.open_queues(slots)?;
         wire.open_endpoint()?;
         Ok(wire)
+    }
+
+    /// Over objects that a test made up.
+    #[cfg(test)]
+    pub(crate) fn of_test(
+        domain: &Arc<Domain>,
+        endpoint: &mut crate::fake::Object<FidEp>,
+        queue: &mut crate::fake::Object<FidCq>,
+        vector: &mut crate::fake::Object<FidAv>,
+        slots: u32,
+    ) -> Self {
+        let blank = || UnsafeCell::new(FiContext2 { internal: [core::ptr::null_mut(); 8] });
+        Self {
+            domain: Arc::clone(domain),
+            vector: core::ptr::from_mut(vector).cast(),
+            queue: core::ptr::from_mut(queue).cast(),
+            endpoint: core::ptr::from_mut(endpoint).cast(),
+            contexts: (0..slots).map(|_| blank()).collect(),
+            operands: Box::new(UnsafeCell::new([0; 2])),
+            operands_region: None,
+        }
     }
 
     fn check(&self, call: &'static str, code: c_int) -> Result<()> {
@@ -213,13 +237,35 @@ impl Wire {
         let (call, nic) = ("fi_av_insert", self.domain.name.clone());
         Err(NicError::Call { call, nic, cause: "the address was not taken".to_owned() })
     }
+
+    /// Closes the endpoint: behind this nothing is on its way, and contexts, operands and the local sides of operations are nobody's. Where the
+    /// provider does not close it, what it may still use is never given back: `false`, for the caller to keep the local sides.
+    pub(crate) fn end(&mut self) -> bool {
+        let endpoint = core::mem::replace(&mut self.endpoint, core::ptr::null_mut());
+        let queue = core::mem::replace(&mut self.queue, core::ptr::null_mut());
+        let vector = core::mem::replace(&mut self.vector, core::ptr::null_mut());
+        if !close("fi_close (endpoint)", endpoint.cast(), &self.domain) {
+            tracing::error!(
+                "{}: an endpoint that cannot be closed stays, and what was on its way may still read and write memory of this process",
+                self.domain.name
+            );
+            let contexts = core::mem::take(&mut self.contexts);
+            let operands = core::mem::replace(&mut self.operands, Box::new(UnsafeCell::new([0; 2])));
+            let made = (contexts, operands, self.operands_region.take(), Arc::clone(&self.domain));
+            let _kept = ManuallyDrop::new(made);
+            return false;
+        }
+        close("fi_close (completion queue)", queue.cast(), &self.domain);
+        close("fi_close (address vector)", vector.cast(), &self.domain);
+        true
+    }
 }
 
 impl Drop for Wire {
     fn drop(&mut self) {
-        // The endpoint first: behind this nothing is on its way, and contexts and operands are nobody's.
-        close("fi_close (endpoint)", self.endpoint.cast(), &self.domain);
-        close("fi_close (completion queue)", self.queue.cast(), &self.domain);
-        close("fi_close (address vector)", self.vector.cast(), &self.domain);
+        self.end();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,8 +7,11 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use anabranch_clock::sleep;
 use anabranch_ranks::GlobalRank;
 use anabranch_transport_rdma::RdmaConfig;
+use anabranch_transport_rdma::posting::status;
+use rustix::process::{Pid, Signal, kill_process};
 
 use common::{Between, Poster, Rank, config, pattern, wait_for};
 
@@ -104,7 +107,10 @@ fn start(provider: &str) -> (Rank, Poster, Between, Ends) {
     (rank, poster, between, child)
 }
 
-fn reach_each_other_and_notice_a_death(provider: &str) {
+/// How a death is told: any of these numbers, and these words.
+type Death<'a> = (&'a [u32], &'a str);
+
+fn reach_each_other_and_notice_a_death(provider: &str, (statuses, words): Death<'_>) {
     let (rank, mut poster, between, mut child) = start(provider);
     wait_for("the other's flag", || rank.load_64(600_000) == 1);
     assert_eq!(rank.load(16, BYTES as usize), pattern(5, BYTES as usize));
@@ -136,8 +142,46 @@ fn reach_each_other_and_notice_a_death(provider: &str) {
     poster.post(between.write(0, 0, 64));
     let stopped = poster.stopped();
     assert!(stopped.contains("to rank 1 (channel 0)"), "{stopped}");
-    let words = ["no answer", "does not answer", "libfabric: ", "general error"];
-    assert!(words.iter().any(|word| stopped.contains(word)), "{stopped}");
+    let (_, told) = poster.failure().unwrap();
+    assert!(statuses.iter().any(|status| u64::from(*status) == told), "{told}: {stopped}");
+    assert!(stopped.contains(words), "{stopped}");
+}
+
+/// A peer that stands still when it is asked for its memory, and goes on when the queue has ended and the memory is used for something else.
+fn what_has_stopped_is_written_by_no_peer_that_comes_late(provider: &str) {
+    let (rank, mut poster, between, child) = start(provider);
+    wait_for("the other's flag", || rank.load_64(600_000) == 1);
+    // The peer has this queue's first requests behind it, so that they do not wait for a connection.
+    poster.post(between.read(0, 0, BYTES));
+    poster.quiet();
+    let peer = Pid::from_child(&child.0);
+    kill_process(peer, Signal::STOP).unwrap();
+    poster.post(between.read(0, 0, BYTES));
+    poster.post(between.read(300_000, 0, BYTES));
+    // Until the thread has given libfabric the first.
+    sleep(Duration::from_millis(100));
+    poster.queue.stop("the world has ended");
+    let (complete, sent) = (poster.complete(), pattern(77, HEAP));
+    rank.store(0, &sent);
+    kill_process(peer, Signal::CONT).unwrap();
+    sleep(Duration::from_millis(500));
+    assert_eq!(complete, 1, "{provider}: the peer stood still");
+    assert!(rank.load(0, HEAP) == sent, "{provider}: a read that had ended has come");
+}
+
+#[test]
+fn a_queue_that_has_stopped_is_written_by_nobody() {
+    if !common::is_installed() {
+        return;
+    }
+    what_has_stopped_is_written_by_no_peer_that_comes_late("tcp");
+    common::run_again("by_shared_memory_of_a_peer_that_comes_late", Some("1"));
+}
+
+#[test]
+#[ignore = "the process that the test above starts"]
+fn by_shared_memory_of_a_peer_that_comes_late() {
+    what_has_stopped_is_written_by_no_peer_that_comes_late("shm");
 }
 
 #[test]
@@ -145,7 +189,8 @@ fn processes_reach_each_other_by_tcp_and_notice_a_death() {
     if !common::is_installed() {
         return;
     }
-    reach_each_other_and_notice_a_death("tcp");
+    // Its connection ends: what is posted then fails, what was on its way is flushed.
+    reach_each_other_and_notice_a_death("tcp", (&[status::NO_ANSWER, status::FLUSHED], "libfabric: "));
 }
 
 #[test]
@@ -153,7 +198,33 @@ fn processes_reach_each_other_by_shared_memory_and_notice_a_death() {
     if !common::is_installed() {
         return;
     }
-    reach_each_other_and_notice_a_death("shm");
+    common::run_again("by_shared_memory", Some("1"));
+}
+
+#[test]
+#[ignore = "the process that the test above starts"]
+fn by_shared_memory() {
+    // Nobody takes requests out of the dead process's file, and nobody says so.
+    let words = "no answer within the patience of 5";
+    reach_each_other_and_notice_a_death("shm", (&[status::TIMEOUT], words));
+}
+
+#[test]
+fn shared_memory_that_peers_write_on_their_own_is_refused_with_what_to_set() {
+    if !common::is_installed() {
+        return;
+    }
+    for value in [None, Some("0"), Some("maybe")] {
+        common::run_again("by_shared_memory_with_cma", value);
+    }
+}
+
+#[test]
+#[ignore = "the process that the test above starts"]
+fn by_shared_memory_with_cma() {
+    let refused = Rank::open("shm", HEAP, &config("shm")).err().expect("it is refused").to_string();
+    let words = "FI_SHM_DISABLE_CMA=1 has to be in the environment before the process starts";
+    assert!(refused.contains(words), "{refused}");
 }
 
 #[test]
@@ -161,6 +232,12 @@ fn shared_memory_within_a_process_is_refused() {
     if !common::is_installed() {
         return;
     }
+    common::run_again("by_shared_memory_within_a_process", Some("1"));
+}
+
+#[test]
+#[ignore = "the process that the test above starts"]
+fn by_shared_memory_within_a_process() {
     let rank = rank("shm");
     let (one, other) = (rank.poster(1, 0, 16), rank.poster(0, 0, 16));
     let refused = one.queue.connect(GlobalRank::new(1), &other.queue.endpoint()).unwrap_err().to_string();

@@ -65,7 +65,7 @@ impl Carrier for Wild {
         Ok(Started::Flying)
     }
 
-    fn poll(&mut self, ended: &mut Vec<(usize, Result<(), Fault>)>) -> Result<(), String> {
+    fn poll(&mut self, ended: &mut Vec<(usize, Result<(), Fault>)>) -> Result<(), Fault> {
         for _ in 0..2 {
             let draw = self.draw();
             if self.flying.is_empty() {

@@ -3,22 +3,28 @@
 use core::ffi::{c_char, c_int, c_void};
 use std::ffi::CStr;
 
-use anabranch_transport_rdma::posting::{TURN, status};
+use anabranch_transport_rdma::posting::{Fault, TURN, status};
 
 use crate::bindings::{
     FI_EACCES, FI_EAGAIN, FI_EAVAIL, FI_ECANCELED, FI_ECONNABORTED, FI_ECONNREFUSED, FI_ECONNRESET,
     FI_EHOSTDOWN, FI_EHOSTUNREACH, FI_EKEYREJECTED, FI_ENOTCONN, FI_ESHUTDOWN, FI_ETIMEDOUT, FiContext2,
     FiCqEntry, FiCqErrEntry, FidCq,
 };
-use crate::flights::Fault;
 use crate::wire::Wire;
+
+/// An entry with room behind it: libraries from 1.20 have one more field, which they write for those who asked for that version.
+#[repr(C)]
+struct PaddedErrEntry {
+    entry: FiCqErrEntry,
+    later: [u64; 8],
+}
 
 impl Wire {
     /// Adds what has ended, by slots; the provider does what peers ask for meanwhile.
     ///
     /// # Errors
-    /// What the completion queue says of itself.
-    pub(crate) fn poll(&self, ended: &mut Vec<(usize, Result<(), Fault>)>) -> Result<(), String> {
+    /// What the completion queue says of itself, and what a peer asked for that failed here.
+    pub(crate) fn poll(&self, ended: &mut Vec<(usize, Result<(), Fault>)>) -> Result<(), Fault> {
         let mut found = [FiCqEntry { op_context: core::ptr::null_mut() }; TURN];
         // SAFETY: the completion queue is open, and its table of functions is the provider's.
         let read = unsafe { (*(*self.queue).ops).read };
@@ -27,36 +33,43 @@ impl Wire {
         match count {
             0.. => {
                 for entry in &found[..(count as usize).min(TURN)] {
-                    ended.push((self.slot(entry.op_context)?, Ok(())));
+                    let slot = self.slot(entry.op_context).ok_or_else(|| {
+                        fatal("libfabric told of an operation that is none of this queue's".to_owned())
+                    })?;
+                    ended.push((slot, Ok(())));
                 }
                 Ok(())
             }
             code if code == -(FI_EAGAIN as isize) => Ok(()),
             code if code == -(FI_EAVAIL as isize) => self.failed(ended),
-            code => Err(format!("fi_cq_read: {}", self.domain.info.library().words(code as c_int))),
+            code => Err(fatal(format!("fi_cq_read: {}", self.domain.info.library().words(code as c_int)))),
         }
     }
 
     /// Adds the operation that failed.
-    fn failed(&self, ended: &mut Vec<(usize, Result<(), Fault>)>) -> Result<(), String> {
+    fn failed(&self, ended: &mut Vec<(usize, Result<(), Fault>)>) -> Result<(), Fault> {
         // SAFETY: all bits zero are a value of this plain struct.
-        let mut entry: FiCqErrEntry = unsafe { core::mem::zeroed() };
+        let mut padded: PaddedErrEntry = unsafe { core::mem::zeroed() };
         // SAFETY: the completion queue is open, and its table of functions is the provider's.
         let operations = unsafe { &*(*self.queue).ops };
-        // SAFETY: the call writes one entry.
-        let code = unsafe { (operations.readerr)(self.queue, &raw mut entry, 0) };
+        // SAFETY: the call writes one entry, which may be longer than the one that is declared; there is room behind it.
+        let code = unsafe { (operations.readerr)(self.queue, (&raw mut padded).cast(), 0) };
+        let entry = padded.entry;
         if code < 0 {
             if code == -(FI_EAGAIN as isize) {
                 return Ok(());
             }
-            return Err(format!("fi_cq_readerr: {}", self.domain.info.library().words(code as c_int)));
+            let words = self.domain.info.library().words(code as c_int);
+            return Err(fatal(format!("fi_cq_readerr: {words}")));
         }
         let more = operations.strerror.map_or_else(String::new, |words| self.provider_words(words, &entry));
         let fault = self.fault("libfabric", entry.err, &more);
-        match self.slot(entry.op_context) {
-            Ok(slot) => ended.push((slot, Err(fault))),
-            Err(problem) => return Err(format!("{}; {problem}", fault.words)),
-        }
+        let Some(slot) = self.slot(entry.op_context) else {
+            // No operation of this queue: providers tell so of what they do for a peer. The peer's own queue says what it was.
+            let words = format!("what the peer asked for failed here: {}", fault.words);
+            return Err(Fault { status: status::FLUSHED, words });
+        };
+        ended.push((slot, Err(fault)));
         Ok(())
     }
 
@@ -83,15 +96,19 @@ impl Wire {
     }
 
     /// The slot whose context this is.
-    fn slot(&self, context: *mut c_void) -> Result<usize, String> {
-        let from = (context as usize).checked_sub(self.contexts.as_ptr() as usize);
-        let slot = from.map(|bytes| bytes / size_of::<FiContext2>());
-        let known = slot.filter(|slot| *slot < self.contexts.len());
-        known.ok_or_else(|| "libfabric told of an operation that is none of this queue's".to_owned())
+    fn slot(&self, context: *mut c_void) -> Option<usize> {
+        let from = (context as usize).checked_sub(self.contexts.as_ptr() as usize)?;
+        let slot = from / size_of::<FiContext2>();
+        (slot < self.contexts.len()).then_some(slot)
     }
 }
 
-/// What kernels are told of an error number.
+fn fatal(words: String) -> Fault {
+    Fault { status: status::FATAL, words }
+}
+
+/// What kernels are told of an error number. A cancelled operation counts as a consequence of something else: layered providers over
+/// `tcp` (xnet) cancel what is on its way when a connection ends, also when that is because the peer died.
 fn status_of(code: c_int) -> u32 {
     match code {
         FI_EACCES | FI_EKEYREJECTED => status::REMOTE_ACCESS,

@@ -2,11 +2,13 @@
 
 use core::ffi::{c_int, c_void};
 
+use anabranch_transport_rdma::posting::Fault;
+
 use crate::bindings::{
     FI_ATOMIC_WRITE, FI_CSWAP, FI_EAGAIN, FI_SUM, FI_UINT8, FI_UINT16, FI_UINT32, FI_UINT64, FiOpsAtomic,
     FiOpsRma,
 };
-use crate::flights::{Fault, Started};
+use crate::flights::Started;
 use crate::wire::{Local, Target, Wire};
 
 impl Wire {

@@ -1,6 +1,10 @@
 //! A rank with libfabric as its NIC, and what its kernels do: entries of posted queues.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of this")]
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says why it skips"
+)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +15,7 @@ use anabranch_hip::{Device, DeviceAddress, DeviceBuffer, DeviceOrdinal};
 use anabranch_hip_host::{HostConfig, HostMachine};
 use anabranch_ranks::GlobalRank;
 use anabranch_transport::Region;
-use anabranch_transport_ofi::{OfiDriver, OfiNics};
+use anabranch_transport_ofi::{OfiDriver, OfiNics, Reach};
 use anabranch_transport_rdma::{
     NicDriver, NicError, NicQueue, PostedOpcode, PostedRequest, QueueSpec, RdmaConfig, Registered,
 };
@@ -27,6 +31,25 @@ pub fn is_installed() -> bool {
         return false;
     }
     true
+}
+
+/// Runs an ignored test of this binary in a process of its own, as `shm` wants to know from the beginning whether it may use CMA.
+pub fn run_again(test: &str, cma_is_off: Option<&str>) {
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    command.args(["--ignored", "--nocapture", "--exact", test]).env_remove("FI_SHM_DISABLE_CMA");
+    command.envs(cma_is_off.map(|value| ("FI_SHM_DISABLE_CMA", value)));
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}
+
+/// Whether this machine has an interface besides the loopback.
+pub fn has_another_interface() -> bool {
+    let folder = std::fs::read_dir("/sys/class/net").unwrap();
+    folder.flatten().any(|entry| {
+        let up = std::fs::read_to_string(entry.path().join("operstate")).unwrap_or_default();
+        entry.file_name() != "lo" && up.trim() == "up"
+    })
 }
 
 /// How long a test waits for what has to come.
@@ -56,7 +79,7 @@ impl Rank {
     pub fn open(provider: &str, bytes: usize, config: &RdmaConfig) -> Result<Self, NicError> {
         let machine = HostMachine::new(HostConfig::default()).unwrap();
         let device = machine.runtime().device(DeviceOrdinal(0)).unwrap();
-        let driver = OfiDriver::open(&device, Some(provider), config)?;
+        let driver = OfiDriver::open(&device, Some(provider), config, Reach::ThisMachine)?;
         let mut heap = device.allocate_uncached(bytes).unwrap();
         heap.fill(0).unwrap();
         let region = Region { address: heap.address().0, bytes: bytes as u64 };
