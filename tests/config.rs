@@ -145,6 +145,18 @@ fn a_wrong_value_is_named_with_its_line_and_what_would_be_right() {
             &["line 2: transport.rdma.fabric_provider: ", "no effect", "libfabric"],
         ),
         (
+            "[transport.rdma]\ndriver = \"libfabric\"\ngid_index = 0\n",
+            &["line 3: transport.rdma.gid_index: ", "no effect", "libfabric"],
+        ),
+        (
+            "[transport.rdma]\ndriver = \"libfabric\"\ntraffic_class = 8\n",
+            &["line 3: transport.rdma.traffic_class: ", "no effect", "libfabric"],
+        ),
+        (
+            "[transport.rdma]\ndriver = \"libfabric\"\nservice_level = 1\n",
+            &["line 3: transport.rdma.service_level: ", "no effect", "libfabric"],
+        ),
+        (
             "[transport.rdma]\nsoftware_address = \"127.0.0.1\"\n",
             &["line 2: transport.rdma.software_address: ", "no effect", "software"],
         ),

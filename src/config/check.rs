@@ -205,6 +205,16 @@ impl Check<'_> {
         self.require(has_effect, key, || {
             "has no effect without transport.rdma.driver = \"libfabric\"".into()
         })?;
+        let by_libfabric = rdma.driver == NicDriverName::Libfabric;
+        for (key, is_set) in [
+            ("transport.rdma.gid_index", rdma.gid_index.is_some()),
+            ("transport.rdma.traffic_class", rdma.traffic_class != 0),
+            ("transport.rdma.service_level", rdma.service_level != 0),
+        ] {
+            self.require(!(by_libfabric && is_set), key, || {
+                "has no effect with transport.rdma.driver = \"libfabric\", whose providers have settings of their own in the environment".into()
+            })?;
+        }
         let key = "transport.rdma.software_address";
         let has_effect = rdma.software_address.is_none() || rdma.driver == NicDriverName::Software;
         self.require(has_effect, key, || {

@@ -349,7 +349,7 @@ pub static SETTINGS: &[Setting] = &[
         shared(setting(
             "transport.rdma.fabric_provider",
             Text,
-            "Which provider of libfabric's serves with the driver `libfabric`, by its name there: `tcp`, `shm`, `efa`, `verbs;ofi_rxm`. `transport.rdma.nics` names interfaces.",
+            "Which provider of libfabric's serves with the driver `libfabric`, by its name there: `tcp`, `shm` (with `FI_SHM_DISABLE_CMA=1` in the environment), `efa`, `verbs;ofi_rxm`. `transport.rdma.nics` names interfaces.",
         )),
         "the first that libfabric lists and that serves",
     ),

@@ -94,14 +94,22 @@ fn place(device: &Device) -> Result<Place, String> {
 
 /// What there is, for each NIC, each device and each library. A machine without NICs is no fault: ranks of one machine need none.
 pub(super) fn nics(config: &Config, devices: &[DevicePlace]) -> Vec<Finding> {
+    nics_of(Path::new(SYSTEM_FOLDER), config, devices)
+}
+
+/// As [`nics`], of the machine that a folder shows. What libfabric has does not depend on it.
+fn nics_of(folder: &Path, config: &Config, devices: &[DevicePlace]) -> Vec<Finding> {
     let settings = Settings::of(config);
-    let mut first: Vec<Finding> = fabric(config, &settings).into_iter().collect();
-    let machine = match Machine::read(Path::new(SYSTEM_FOLDER)) {
+    let by_libfabric = fabric(config, &settings);
+    let machine = match Machine::read(folder) {
         Ok(machine) => machine,
-        Err(error) => return vec![Finding::missing("nics", "devices", false, with_distinct_causes(&error))],
+        Err(error) => {
+            let unread = Finding::missing("nics", "devices", false, with_distinct_causes(&error));
+            return std::iter::once(unread).chain(by_libfabric).collect();
+        }
     };
     let mut findings = found(&machine, &settings);
-    findings.append(&mut first);
+    findings.extend(by_libfabric);
     findings.extend(no_connectx(&machine, &settings));
     if !machine.nics().is_empty() {
         findings.extend(served(&machine, devices, &settings));
@@ -120,7 +128,7 @@ fn fabric(config: &Config, settings: &Settings) -> Option<Finding> {
     Some(match found {
         Ok(words) => Finding::ok("nics", "libfabric", words),
         Err(error) => {
-            let hint = "Debian's package is libfabric1; transport.rdma.fabric_provider and transport.rdma.nics choose among what fi_info lists";
+            let hint = "Debian's package is libfabric1; transport.rdma.fabric_provider and transport.rdma.nics choose among what fi_info lists; each queue takes some open files (ulimit -n), and over shm some MiB of /dev/shm";
             Finding::missing("nics", "libfabric", settings.wanted, with_distinct_causes(&error)).hint(hint)
         }
     })
@@ -356,6 +364,16 @@ mod tests {
             "nobody needs it"
         );
         assert_eq!(library(&machine, &LibraryStatus { problem: None, ..missing }).status, Status::Ok);
+    }
+
+    #[test]
+    fn what_libfabric_has_is_told_where_the_machine_says_nothing_of_its_nics() {
+        let mut config = Config::default();
+        config.transport.rdma.driver = NicDriverName::Libfabric;
+        // A file is no folder, and has no folder in it.
+        let findings = nics_of(Path::new("/proc/self/status"), &config, &[]);
+        let names: Vec<_> = findings.iter().map(|finding| finding.name.as_str()).collect();
+        assert_eq!(names, ["devices", "libfabric"]);
     }
 
     #[test]
