@@ -1,11 +1,12 @@
 //! What the environment has to say before a provider serves.
 //!
-//! A queue that has stopped touches this process's memory no more: that is what the world counts on when it gives memory back. Some providers
-//! have peers write it by themselves, and closing an endpoint here does not stop them. With "cross memory attach" (CMA), `shm` of libfabric
-//! 1.17 serves a read by the target's `process_vm_writev` into the reader's memory (`smr_select_proto` of `prov/shm/src/smr_ep.c`:
-//! `smr_src_iov`), whenever the target gets to it. Without, the target fills buffers that both have mapped, and the reader copies out of
-//! them (`smr_src_sar`). The provider reads `FI_SHM_DISABLE_CMA` when the process first asks libfabric for anything, and applies it to what its
-//! own endpoints ask for. Later versions have two more ways of the kind, which are off unless they are set.
+//! A queue that has stopped uses this process's memory no more: that is what the world counts on when it gives memory back. Some providers
+//! have peers use it by themselves, and closing an endpoint here does not keep them from it. With "cross memory attach" (CMA), `shm` of
+//! libfabric 1.17 has the target of a long write fetch its bytes by `process_vm_readv`, whenever the target gets to it, and its sources have the
+//! target of a read write the reader's memory by `process_vm_writev` (`smr_select_proto` of `prov/shm/src/smr_ep.c`: `smr_src_iov`; 1.17 itself
+//! asks `cma_avail && FI_HMEM_SYSTEM`, which is 0, and so does not get there). Without, bytes go through buffers that both have mapped, and each
+//! side copies from and to its own memory (`smr_src_sar`). The provider reads `FI_SHM_DISABLE_CMA` when the process first asks libfabric for
+//! anything, and applies it to what its own endpoints ask for. Later versions have two more ways of the kind, which are off unless they are set.
 
 use std::os::unix::ffi::OsStrExt as _;
 
@@ -67,7 +68,7 @@ fn judge(provider: &str, known: &[(String, Option<String>)], begun: &[u8]) -> Re
             let unknown = one_of.iter().filter(|(name, _)| known.iter().all(|(known, _)| known != name));
             let unknown: Vec<_> = unknown.map(|(name, _)| *name).collect();
             let mut words = format!(
-                "it has peers write this process's memory by themselves (CMA), also when a queue has stopped and the memory is used for something else: {} has to be in the environment before the process starts",
+                "it has peers read and write this process's memory by themselves (CMA), also when a queue has stopped and the memory is used for something else: {} has to be in the environment before the process starts",
                 ways.join(" or ")
             );
             if !unknown.is_empty() {

@@ -18,7 +18,7 @@
 //! * Keys of libfabric have up to 64 bits and requests have 32: ranges are numbered, and the numbers are the keys. What they stand for travels with
 //!   the endpoints (`endpoint.rs`), so that peers can name ranges that were registered before a queue was described.
 //! * Memory is that of the host: the runtime made of CPU threads. Memory of GPUs is refused.
-//! * A queue that has stopped touches this process's memory no more, as its endpoint is closed. Providers by which peers write it on their own are
+//! * A queue that has stopped uses this process's memory no more, as its endpoint is closed. Providers by which peers use it on their own are
 //!   refused unless the environment forbids them to: `shm` serves with `FI_SHM_DISABLE_CMA=1` (`environment.rs`).
 //! * Providers are libraries in this process. Handlers of signals that they put in place are taken away again (`signals.rs`), so that a program's
 //!   own stay; with them goes that `shm` takes its files out of `/dev/shm` when a signal ends the process. Some of these libraries

@@ -1,9 +1,15 @@
 //! Ranks of two processes by libfabric, over its providers that every machine has. The test binary starts itself again as the other one.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and the other process tells by lines"
+)]
 
 mod common;
 
+use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt as _;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -48,16 +54,30 @@ fn rank(provider: &str) -> Rank {
     Rank::open(provider, HEAP, &RdmaConfig { patience: Duration::from_secs(5), ..config(provider) }).unwrap()
 }
 
+/// The other process: answers the first, until it is ended.
+#[test]
+#[ignore = "the other process of the tests below"]
+fn other_process_that_waits() {
+    let Some((_rank, _poster, _)) = connected() else { return };
+    wait_for("the end", || false);
+}
+
+/// The rank of the other process and its queue to the first, as the first's line says.
+fn connected() -> Option<(Rank, Poster, Between)> {
+    let theirs = std::env::args().find_map(|argument| Told::parse(&argument))?;
+    let rank = rank(&theirs.provider);
+    let poster = rank.poster(0, 0, 16);
+    println!("\n{}", Told::line(&theirs.provider, &rank, &poster));
+    poster.queue.connect(GlobalRank::new(0), &theirs.endpoint).unwrap();
+    let between = Between { local: rank.heap(), remote: theirs.heap };
+    Some((rank, poster, between))
+}
+
 /// The other process: writes a pattern, adds to a counter, then writes a flag, to the first; waits until it is ended.
 #[test]
 #[ignore = "the other process of the tests below"]
 fn other_process() {
-    let Some(theirs) = std::env::args().find_map(|argument| Told::parse(&argument)) else { return };
-    let rank = rank(&theirs.provider);
-    let mut poster = rank.poster(0, 0, 16);
-    println!("\n{}", Told::line(&theirs.provider, &rank, &poster));
-    poster.queue.connect(GlobalRank::new(0), &theirs.endpoint).unwrap();
-    let between = Between { local: rank.heap(), remote: theirs.heap };
+    let Some((rank, mut poster, between)) = connected() else { return };
     rank.store(0, &pattern(5, BYTES as usize));
     poster.post(between.write(0, 16, BYTES));
     for _ in 0..100 {
@@ -89,11 +109,11 @@ impl Drop for Ends {
 }
 
 /// A rank, its queue to one of another process, and that process.
-fn start(provider: &str) -> (Rank, Poster, Between, Ends) {
+fn start(provider: &str, other: &str) -> (Rank, Poster, Between, Ends) {
     let rank = rank(provider);
     let poster = rank.poster(1, 0, 64);
     let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--nocapture", "--exact", "other_process"])
+        .args(["--ignored", "--nocapture", "--exact", other])
         // The harness takes it for one more name of a test.
         .arg(Told::line(provider, &rank, &poster))
         .stdout(Stdio::piped())
@@ -111,7 +131,7 @@ fn start(provider: &str) -> (Rank, Poster, Between, Ends) {
 type Death<'a> = (&'a [u32], &'a str);
 
 fn reach_each_other_and_notice_a_death(provider: &str, (statuses, words): Death<'_>) {
-    let (rank, mut poster, between, mut child) = start(provider);
+    let (rank, mut poster, between, mut child) = start(provider, "other_process");
     wait_for("the other's flag", || rank.load_64(600_000) == 1);
     assert_eq!(rank.load(16, BYTES as usize), pattern(5, BYTES as usize));
     assert_eq!(rank.load_64(500_000), 300);
@@ -147,41 +167,57 @@ fn reach_each_other_and_notice_a_death(provider: &str, (statuses, words): Death<
     assert!(stopped.contains(words), "{stopped}");
 }
 
-/// A peer that stands still when it is asked for its memory, and goes on when the queue has ended and the memory is used for something else.
-fn what_has_stopped_is_written_by_no_peer_that_comes_late(provider: &str) {
-    let (rank, mut poster, between, child) = start(provider);
-    wait_for("the other's flag", || rank.load_64(600_000) == 1);
-    // The peer has this queue's first requests behind it, so that they do not wait for a connection.
-    poster.post(between.read(0, 0, BYTES));
-    poster.quiet();
-    let peer = Pid::from_child(&child.0);
-    kill_process(peer, Signal::STOP).unwrap();
-    poster.post(between.read(0, 0, BYTES));
-    poster.post(between.read(300_000, 0, BYTES));
-    // Until the thread has given libfabric the first.
-    sleep(Duration::from_millis(100));
-    poster.queue.stop("the world has ended");
-    let (complete, sent) = (poster.complete(), pattern(77, HEAP));
-    rank.store(0, &sent);
-    kill_process(peer, Signal::CONT).unwrap();
-    sleep(Duration::from_millis(500));
-    assert_eq!(complete, 1, "{provider}: the peer stood still");
-    assert!(rank.load(0, HEAP) == sent, "{provider}: a read that had ended has come");
+/// Whether every thread of a process has been stopped.
+fn stands_still(process: &Child) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{}/task", process.id())).unwrap();
+    let states =
+        threads.map(|thread| std::fs::read_to_string(thread.unwrap().path().join("status")).unwrap());
+    states.into_iter().all(|state| state.contains("State:\tT"))
+}
+
+/// A peer that stands still when it is asked for something, and goes on when the queue has ended and the memory is used for something else.
+fn what_has_stopped_is_used_by_no_peer_that_comes_late(provider: &str) {
+    const BEFORE: u8 = 0x11;
+    const AFTER: u8 = 0x22;
+    for is_read in [true, false] {
+        let (rank, mut poster, between, child) = start(provider, "other_process_that_waits");
+        rank.store(0, &vec![BEFORE; HEAP]);
+        let asked = |at| if is_read { between.read(at, at, BYTES) } else { between.write(at, at, BYTES) };
+        // Connecting is over with the first.
+        poster.post(asked(0));
+        poster.quiet();
+        let peer = Pid::from_child(&child.0);
+        kill_process(peer, Signal::STOP).unwrap();
+        wait_for("standing still", || stands_still(&child.0));
+        poster.post(asked(400_000));
+        // Until the thread has given it to libfabric.
+        sleep(Duration::from_millis(100));
+        poster.queue.stop("the world has ended");
+        assert_eq!(poster.complete(), 1, "{provider}: the peer stood still");
+        rank.store(0, &vec![AFTER; HEAP]);
+        kill_process(peer, Signal::CONT).unwrap();
+        sleep(Duration::from_millis(500));
+        assert!(rank.load(0, HEAP) == vec![AFTER; HEAP], "{provider}: what had ended has come");
+        let memory = File::open(format!("/proc/{}/mem", child.0.id())).unwrap();
+        let mut theirs = vec![0; HEAP];
+        memory.read_exact_at(&mut theirs, between.remote.0).unwrap();
+        assert!(!theirs.contains(&AFTER), "{provider}: the peer took what is there for something else");
+    }
 }
 
 #[test]
-fn a_queue_that_has_stopped_is_written_by_nobody() {
+fn memory_of_a_queue_that_has_stopped_is_used_by_nobody() {
     if !common::is_installed() {
         return;
     }
-    what_has_stopped_is_written_by_no_peer_that_comes_late("tcp");
+    what_has_stopped_is_used_by_no_peer_that_comes_late("tcp");
     common::run_again("by_shared_memory_of_a_peer_that_comes_late", Some("1"));
 }
 
 #[test]
 #[ignore = "the process that the test above starts"]
 fn by_shared_memory_of_a_peer_that_comes_late() {
-    what_has_stopped_is_written_by_no_peer_that_comes_late("shm");
+    what_has_stopped_is_used_by_no_peer_that_comes_late("shm");
 }
 
 #[test]
