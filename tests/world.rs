@@ -127,7 +127,7 @@ fn what_a_driver_of_nics_lacks_ends_a_world_of_two_machines_and_not_that_of_one(
 
 #[test]
 fn libfabric_carries_a_world_of_two_machines_and_says_what_it_has_not() {
-    if let Err(error) = anabranch::fabric::OfiNics::new(None).survey(&[])
+    if let Err(error) = anabranch::fabric::OfiNics::new(Some("tcp".to_owned())).survey(&["=lo".to_owned()])
         && error.to_string().contains("package is libfabric1")
     {
         println!("skipped: {error}");
@@ -152,13 +152,6 @@ fn libfabric_carries_a_world_of_two_machines_and_says_what_it_has_not() {
         let route = &routes.unwrap()[1 - rank];
         let parts = ["rdma: ", "posted by the host", "libfabric's tcp", " on lo"];
         assert!(parts.iter().all(|part| route.contains(part)), "{route}");
-        let others = std::fs::read_dir("/sys/class/net").unwrap().flatten().filter(|entry| {
-            let up = std::fs::read_to_string(entry.path().join("operstate")).unwrap_or_default();
-            entry.file_name() != "lo" && up.trim() == "up"
-        });
-        if others.count() > 0 {
-            assert!(route.contains("not named in transport.rdma.nics"), "{route}");
-        }
     }
     // Which of shm's two it is depends on the environment that the tests are started in.
     let shared = ["FI_SHM_DISABLE_CMA=1 has to be in the environment", "both are in process"];

@@ -34,11 +34,19 @@ const NEEDS: [Needs; 2] = [
     },
 ];
 
+/// Layers that copy between the processes of a machine by ways of their own, of which nobody has shown that they end with an endpoint.
+const NEVER: [&str; 3] = ["psm2", "psm3", "ucx"];
+
 /// Whether this provider may serve under the environment of this process.
 ///
 /// # Errors
 /// Why not, and what to set.
 pub(crate) fn check(library: &Libfabric, provider: &str) -> Result<(), String> {
+    if let Some(layer) = layers(provider).find(|layer| NEVER.contains(layer)) {
+        return Err(format!(
+            "{layer} copies between the processes of a machine by ways of its own, which may use this process's memory when a queue has stopped"
+        ));
+    }
     if !NEEDS.iter().any(|needs| layers(provider).any(|layer| layer == needs.layer)) {
         return Ok(());
     }
@@ -109,6 +117,19 @@ mod tests {
 
     fn known(values: &[(&str, Option<&str>)]) -> Vec<(String, Option<String>)> {
         values.iter().map(|(name, value)| ((*name).to_owned(), value.map(ToOwned::to_owned))).collect()
+    }
+
+    #[test]
+    fn providers_with_ways_of_their_own_do_not_serve() {
+        let Ok(library) = Libfabric::open() else {
+            println!("skipped: no libfabric (Debian: libfabric1)");
+            return;
+        };
+        for provider in ["psm3", "psm2;ofi_rxd", "ucx"] {
+            let refused = check(&library, provider).unwrap_err();
+            assert!(refused.contains("by ways of its own"), "{refused}");
+        }
+        assert_eq!(check(&library, "tcp;ofi_rxm"), Ok(()));
     }
 
     #[test]

@@ -123,8 +123,7 @@ fn plain(request: &PostedRequest) -> Option<(u64, u64)> {
 
 impl<C: Carrier> WorkQueue for Flights<C> {
     const ANSWERS_WHEN_POLLED: bool = true;
-    const WHEN_SILENT: &'static str =
-        "; where the interface does not lead to the peer, transport.rdma.nics names the one that does";
+    const WHEN_SILENT: &'static str = "; the peer has died, or the interface does not lead to it: transport.rdma.nics names the one that does";
 
     fn post(&mut self, requests: &[(u64, PostedRequest)]) -> Result<(), (usize, String)> {
         self.waiting.extend(requests);

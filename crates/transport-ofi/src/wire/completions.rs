@@ -108,7 +108,8 @@ fn fatal(words: String) -> Fault {
 }
 
 /// What kernels are told of an error number. A cancelled operation counts as a consequence of something else: layered providers over
-/// `tcp` (xnet) cancel what is on its way when a connection ends, also when that is because the peer died.
+/// `tcp` (xnet) cancel what is on its way when a connection ends, also when that is because the peer died. What is posted behind that may be tried
+/// again by the provider (`ofi_rxm` connects anew, and is refused) until the queue's patience is over, which then is the status.
 fn status_of(code: c_int) -> u32 {
     match code {
         FI_EACCES | FI_EKEYREJECTED => status::REMOTE_ACCESS,
