@@ -321,3 +321,33 @@ fn a_queue_that_is_ended_from_outside_says_why_once() {
     stage.lane.end("another reason");
     stage.ended(1, 1, IBV_WC_FATAL_ERR, &["entry 1, nobody serves it"]);
 }
+
+/// A NIC that answers peers by itself.
+#[derive(Debug, Default)]
+struct Hardware {
+    polls: u32,
+}
+
+impl WorkQueue for Hardware {
+    fn post(&mut self, _: &[(u64, PostedRequest)]) -> Result<(), (usize, String)> {
+        Ok(())
+    }
+
+    fn poll(&mut self, _: &mut Vec<Completion>) -> Result<(), Fault> {
+        self.polls += 1;
+        Ok(())
+    }
+
+    fn stop(&mut self) {}
+}
+
+#[test]
+fn a_nic_that_answers_by_itself_is_polled_for_what_is_on_its_way_alone() {
+    let Stage { lane: Lane { ring, .. }, stopped, .. } = Stage::new(8, PATIENCE);
+    let mut stage = Stage::new(8, PATIENCE);
+    let mut lane =
+        Lane::new(ring, Hardware::default(), LIMITS, PATIENCE, "queue pair 6 to rank 2".to_owned(), stopped);
+    assert_eq!((lane.turn(), lane.turn(), lane.queue.polls), (Turn::Quiet, Turn::Quiet, 0));
+    // One that is served when it is polled always is.
+    assert_eq!(stage.lane.turn(), Turn::Answering);
+}
