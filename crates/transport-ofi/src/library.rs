@@ -10,6 +10,7 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use anabranch_hip::with_causes;
+use anabranch_transport_rdma::symbols::{c_text, find};
 use anabranch_transport_rdma::{NicError, Result};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
@@ -51,15 +52,6 @@ macro_rules! fabric_table {
         #[cfg(test)]
         pub(crate) const FUNCTIONS: &[(&str, &str)] = &[$((stringify!($name), $c),)*];
     };
-}
-
-/// A text of the table that ends in a zero byte.
-const fn c_text(text: &'static str) -> &'static CStr {
-    match CStr::from_bytes_with_nul(text.as_bytes()) {
-        Ok(text) => text,
-        // The macro ends every text so.
-        Err(_) => c"",
-    }
 }
 
 fabric_table! {
@@ -154,25 +146,6 @@ impl Libfabric {
         }
         Err(NicError::Call { call, nic: nic.to_owned(), cause: self.words(code) })
     }
-}
-
-type FindVersion = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
-
-/// A function of a version: an unversioned lookup finds the newest, whose layouts may be others. Where the C library knows no versions
-/// (musl), there are none in the library either.
-fn find(library: &Library, symbol: &CStr, version: &CStr) -> Option<*const c_void> {
-    // SAFETY: the type is that of the C library's dlvsym.
-    let by_version = unsafe { Library::this().get::<FindVersion>(b"dlvsym\0") }.ok().map(|found| *found);
-    if let Some(by_version) = by_version {
-        // SAFETY: a handle that borrows the library's, not to be closed.
-        let handle = unsafe { core::ptr::read(library) }.into_raw();
-        // SAFETY: the handle is open, and both texts end in a zero byte.
-        let address = unsafe { by_version(handle, symbol.as_ptr(), version.as_ptr()) };
-        return (!address.is_null()).then_some(address.cast_const());
-    }
-    // SAFETY: the symbol is only carried as an address.
-    let found = unsafe { library.get::<*const c_void>(symbol.to_bytes_with_nul()) };
-    found.ok().map(|symbol| symbol.as_raw_ptr().cast_const())
 }
 
 #[cfg(test)]

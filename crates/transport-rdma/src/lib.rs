@@ -22,6 +22,8 @@ pub mod posting;
 mod provider;
 mod ranges;
 mod source;
+#[allow(unsafe_code, reason = "looks for symbols of a library")]
+pub mod symbols;
 mod syndrome;
 mod transport;
 #[allow(unsafe_code, reason = "calls a C library")]

@@ -12,6 +12,7 @@ use super::bindings::{
     IbvQpAttr, IbvQpInitAttr,
 };
 use crate::error::{NicError, Result};
+use crate::symbols::{c_text, find};
 
 /// The library's name as the loader knows it; its first version is the only one.
 const SONAME: &str = "libibverbs.so.1";
@@ -63,15 +64,6 @@ macro_rules! verbs_table {
         pub(crate) const FUNCTIONS: &[(&str, &str)] =
             &[$((stringify!($name), $c),)* $((stringify!($oname), $oc),)*];
     };
-}
-
-/// A text of the table that ends in a zero byte.
-const fn c_text(text: &'static str) -> &'static CStr {
-    match CStr::from_bytes_with_nul(text.as_bytes()) {
-        Ok(text) => text,
-        // The macro ends every text so.
-        Err(_) => c"",
-    }
 }
 
 verbs_table! {
@@ -142,25 +134,6 @@ impl Verbs {
             cause: "the library has no such function; rdma-core 32 or later is needed".to_owned(),
         })
     }
-}
-
-type FindVersion = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
-
-/// A function of a version. Several functions have two versions of different signatures, and an unversioned lookup may find the
-/// older. Where the C library knows no versions (musl), there are none in the library either.
-fn find(library: &Library, symbol: &CStr, version: &CStr) -> Option<*const c_void> {
-    // SAFETY: the type is that of the C library's dlvsym.
-    let by_version = unsafe { Library::this().get::<FindVersion>(b"dlvsym\0") }.ok().map(|found| *found);
-    if let Some(by_version) = by_version {
-        // SAFETY: a handle that borrows the library's, not to be closed.
-        let handle = unsafe { core::ptr::read(library) }.into_raw();
-        // SAFETY: the handle is open, and both texts end in a zero byte.
-        let address = unsafe { by_version(handle, symbol.as_ptr(), version.as_ptr()) };
-        return (!address.is_null()).then_some(address.cast_const());
-    }
-    // SAFETY: the symbol is only carried as an address.
-    let found = unsafe { library.get::<*const c_void>(symbol.to_bytes_with_nul()) };
-    found.ok().map(|symbol| symbol.as_raw_ptr().cast_const())
 }
 
 #[cfg(test)]
