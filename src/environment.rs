@@ -60,6 +60,7 @@ impl Environment {
             python_site: self.python_sites(),
             library_path: self.paths("LD_LIBRARY_PATH"),
             compiler: Some(compiler),
+            patience: ToolSearch::PATIENCE,
         })
     }
 

@@ -16,7 +16,9 @@ use crate::config::ConfigError;
 pub type Result<T, E = Error> = core::result::Result<T, E>;
 
 /// Anything that can go wrong between a configuration and the end of a world.
-#[derive(Debug, thiserror::Error)]
+///
+/// `Debug` prints the sentence with all causes, as `fn main() -> anabranch::Result<()>` prints what it returns.
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The configuration is wrong.
@@ -93,6 +95,12 @@ pub enum Error {
     /// Expert parallelism.
     #[error(transparent)]
     Ep(Box<Ep>),
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&anabranch_hip::with_causes(self))
+    }
 }
 
 /// The causes are boxed, so that results stay small on the way that succeeds.
@@ -332,6 +340,22 @@ mod tests {
         for (error, kind, code) in cases {
             assert_eq!((error.kind(), error.kind().exit_code()), (kind, code), "{error}");
         }
+    }
+
+    #[test]
+    fn what_main_returns_is_printed_as_a_sentence_with_its_causes() {
+        let lost = anabranch_shmem::Fault::PeerLost {
+            rank: GlobalRank::new(1),
+            kind: anabranch_bootstrap::LossKind::Died,
+            detail: "its connection closed".into(),
+        };
+        let error = Error::from(Shmem::from(lost));
+        assert_eq!(
+            format!("{error:?}"),
+            "rank 1 died (its connection closed); the world cannot be used any more"
+        );
+        let error = Error::Thread { rank: 2, source: std::io::Error::other("no room") };
+        assert_eq!(format!("{error:?}"), "the thread of rank 2 could not be started: no room");
     }
 
     #[test]

@@ -86,6 +86,7 @@ impl Platform {
         observer: Option<Arc<dyn JitObserver>>,
     ) -> Result<Self> {
         config.check()?;
+        config.check_compiler()?;
         let jit = kernel_pipeline(&config.kernels, environment, observer)?;
         let runtime = open_runtime(config.device.runtime, &runtime_config(config, placement, environment)?)?;
         let platform =
@@ -247,6 +248,7 @@ pub fn kernel_pipeline(
     config.debug_info = kernels.debug_info;
     let arch = kernels.arch.as_deref().map(str::parse::<Target>).transpose();
     config.arch = arch.map_err(anabranch_hip_jit::Error::from)?;
+    config.set_patience(kernels.patience.duration());
     config.keep_failed = kernels.keep_failed as usize;
     // A cache that cannot be written must not stop a run: compile into the temporary directory then.
     config.scratch = Some(environment.scratch_folder());
@@ -312,6 +314,41 @@ mod tests {
                 "{error}"
             );
         }
+    }
+
+    #[test]
+    fn a_compiler_for_other_devices_than_the_runtimes_is_refused() {
+        let opened = |set: &[&str]| {
+            let config = config(&[set, &["kernels.compiler=/opt/rocm/bin/hipcc"]].concat());
+            let environment = [("HOME".to_owned(), "/nonexistent".to_owned())].into_iter().collect();
+            Platform::open_with(&config, Placement::Threads { ranks: 1 }, &environment, None)
+        };
+        let error = opened(&[]).unwrap_err();
+        assert_eq!(error.kind(), crate::error::ErrorKind::Config);
+        let text = error.to_string();
+        assert!(
+            text.contains("kernels.compiler") && text.contains("compiles for amd alone, not for host"),
+            "{text}"
+        );
+        // No compiler is needed where nothing is compiled, and `jit build` opens no runtime.
+        opened(&["kernels.compile=deny"]).unwrap();
+    }
+
+    #[test]
+    fn patience_reaches_the_compilers() {
+        let environment = Environment::default();
+        let deadlines = |set: &[&str]| {
+            let kernels = config(&[set, &["kernels.cache=/nonexistent"]].concat()).kernels;
+            let jit = kernel_pipeline(&kernels, &environment, None).unwrap();
+            let asked = environment.tool_search(&kernels).unwrap().patience;
+            [jit.config().compile_deadline, jit.config().wait_deadline, asked].map(|time| time.as_secs())
+        };
+        assert_eq!(deadlines(&["kernels.patience=30 s"]), [30, 90, 60]);
+        let standard = deadlines(&[]);
+        assert!(
+            standard[0] >= 600 && standard[2] == 60,
+            "a compiler that hangs does not say its version for long: {standard:?}"
+        );
     }
 
     #[test]

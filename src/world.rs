@@ -200,13 +200,20 @@ fn hardware_source(config: &Config) -> Option<NicSource> {
     })
 }
 
+fn softnic_config(config: &Config) -> SoftNicConfig {
+    let (rdma, base) = (&config.transport.rdma, SoftNicConfig::default());
+    // As much patience with the writer of an entry, which may be a slow thread, as with peers.
+    let doorbell_patience = base.doorbell_patience.max(rdma.patience.duration());
+    SoftNicConfig { atomics: rdma.software_atomics, doorbell_patience, ..base }
+}
+
 /// What opens a rank's NIC, whichever process the others are in.
 fn nic_source(config: &Config) -> NicSource {
     if let Some(source) = hardware_source(config) {
         return source;
     }
     let listen = config.transport.rdma.software_address.map_or(Listen::Abstract, Listen::Tcp);
-    NicSource::named("software", Arc::new(SoftNics::by_sockets(listen, SoftNicConfig::default())))
+    NicSource::named("software", Arc::new(SoftNics::by_sockets(listen, softnic_config(config))))
 }
 
 /// The same for ranks that are threads of this process: NICs in software hand frames to each other, so that a seed decides about them too.
@@ -214,7 +221,7 @@ fn nic_source_of_threads(config: &Config) -> NicSource {
     if let Some(source) = hardware_source(config) {
         return source;
     }
-    NicSource::named("software", Arc::new(SoftNics::in_process(SoftNicConfig::default())))
+    NicSource::named("software", Arc::new(SoftNics::in_process(softnic_config(config))))
 }
 
 fn sdma_config(config: &Config) -> SdmaConfig {
@@ -225,6 +232,8 @@ fn sdma_config(config: &Config) -> SdmaConfig {
         queues: sdma.queues,
         ring_bytes: sdma.ring_bytes.bytes(),
         most_copy_bytes: most.unwrap_or(base.most_copy_bytes),
+        // A queue is tried with a copy before the world is there; a slow machine has the time of an operation.
+        patience: base.patience.max(config.deadline.operation.duration()),
         ..base
     }
 }
@@ -331,6 +340,12 @@ mod tests {
         let world = world_config(&set);
         assert_eq!((world.heap_bytes, world.operation_deadline.as_secs()), (64 << 20, 3));
         assert_eq!(world.transports, [TransportKind::P2p]);
+        // Waits that no setting names follow the deadlines, and are not shortened by them.
+        assert_eq!(world.sdma.patience.as_secs(), 10);
+        let patient = config(&["deadline.operation=600 s", "transport.rdma.patience=60 s"]);
+        assert_eq!(world_config(&patient).sdma.patience.as_secs(), 600);
+        assert_eq!(softnic_config(&patient).doorbell_patience.as_secs(), 60);
+        assert_eq!(softnic_config(&set).doorbell_patience.as_secs(), 10);
         let plan = with_ep_settings(&set, EpConfig::new(64, 8, 2, 16)).unwrap();
         assert_eq!((plan.slots, plan.max_blocks, plan.waves_per_block), (2, 5, 0));
         assert!(plan.table.is_none());

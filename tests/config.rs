@@ -187,6 +187,17 @@ fn a_wrong_value_is_named_with_its_line_and_what_would_be_right() {
 }
 
 #[test]
+fn wrong_settings_of_kernels_are_named_with_their_line() {
+    for (text, parts) in [
+        ("compiler = \"gcc\"", ["line 2: kernels.compiler: ", "`gcc`", "a path, with a `/`"]),
+        ("patience = \"0 s\"", ["line 2: kernels.patience: ", "must be", "between 1 ms and 24 h"]),
+    ] {
+        let message = refused(&format!("[kernels]\n{text}\n"));
+        assert!(parts.iter().all(|part| message.contains(part)), "{message}");
+    }
+}
+
+#[test]
 fn later_layers_win_and_are_remembered() {
     let loaded = layered(
         Some("config/host-4.toml"),
@@ -260,6 +271,7 @@ fn other_value(kind: SettingKind, name: &str) -> &'static str {
         (_, "bootstrap.address") => "head:29500",
         (_, "bootstrap.secret") => "sixteen-letters-",
         (_, "kernels.compile") => "deny",
+        (_, "kernels.compiler") => "clang",
         (_, "ccl.algorithm") => "two-shot-packets",
         (_, "heap.mode") => "flat",
         (_, "transport.order") => "sdma,p2p",
@@ -294,6 +306,7 @@ fn every_setting_has_an_effect_and_every_field_is_a_setting() {
             "device.host.faults",
             "transport.rdma.fabric_provider",
             "transport.rdma.software_address",
+            "transport.rdma.software_atomics",
         ];
         if alone.contains(&setting.name) {
             continue;
@@ -365,4 +378,44 @@ fn the_documentation_is_the_table() {
         "docs/configuration.md differs from the settings table; run UPDATE=1 cargo test --test config"
     );
     std::fs::write(&path, format!("{}{wanted}{}", &text[..head], &text[tail..])).unwrap();
+}
+
+#[test]
+fn a_heap_that_does_not_fit_names_the_line_that_asks_for_it() {
+    let error = refused("# a heap\n[heap]\nbytes = \"900 TiB\"\n");
+    assert!(error.contains("line 3: heap.bytes: a heap of 900 TiB"), "{error}");
+    assert!(error.contains("device.host.memory, which is 16 GiB by default"), "{error}");
+    let error = layered(None, &[], &["heap.bytes=900 TiB"]).unwrap_err();
+    assert!(error.contains("--set heap.bytes=900 TiB: heap.bytes:"), "{error}");
+    // Both are written: the memory, and where the heap is.
+    let error = refused("[heap]\nbytes = \"2 GiB\"\n[device.host]\nmemory = \"1 GiB\"\n");
+    assert!(error.contains("line 4: device.host.memory: 1 GiB cannot hold a heap of 2 GiB"), "{error}");
+    assert!(error.contains("line 2)"), "{error}");
+    let error = layered(None, &[], &["device.host.memory=1 MiB"]).unwrap_err();
+    assert!(error.contains("device.host.memory: 1 MiB cannot hold a heap of 256 MiB (default)"), "{error}");
+    // The memory of GPUs is their own.
+    layered(None, &[], &["device.host.memory=1 MiB", "device.runtime=amd"]).unwrap();
+}
+
+/// What the process has in its environment, with no file: what `load_with` makes of the same variables.
+#[test]
+fn the_environment_counts_without_a_file_where_it_is_asked_for() {
+    let variables = anabranch::Environment::of_process().to_vec();
+    let options = LoadOptions { environment: variables, ..Default::default() };
+    let from_environment = Config::from_environment().map_err(|error| error.to_string());
+    let expected = Config::load_with(&options).map(|loaded| loaded.config).map_err(|error| error.to_string());
+    assert_eq!(from_environment, expected);
+    let rerun = anabranch::Environment::of_process().get("ANABRANCH__HEAP__BYTES").is_some();
+    if rerun {
+        assert_eq!(from_environment.unwrap().heap.bytes.bytes(), 12 << 20);
+        assert_ne!(Config::default().heap.bytes.bytes(), 12 << 20, "defaults do not read it");
+        return;
+    }
+    // In a process of its own, whose environment is set before it starts.
+    let again = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "the_environment_counts_without_a_file_where_it_is_asked_for"])
+        .env("ANABRANCH__HEAP__BYTES", "12 MiB")
+        .output()
+        .unwrap();
+    assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stdout));
 }

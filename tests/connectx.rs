@@ -72,7 +72,7 @@ fn kernels_of_a_world_ring_the_doorbell_of_the_nic_that_the_driver_opened() {
         Ok::<_, Error>(RankSetup { config, device, jit: platform.jit().clone() })
     };
     let results = spawn_threads(2, setup, |_| Ok::<_, Error>(()));
-    assert_eq!(fake.sending().len(), 4, "two queue pairs of each of two ranks");
+    assert_eq!(fake.connected().len(), 4, "two queue pairs of each of two ranks: {results:?}");
     // The first thing that a world does by its NICs is to read the peers' heaps, by a kernel. This NIC does not answer.
     for result in results {
         let text = result.unwrap_err().to_string();
@@ -86,7 +86,7 @@ fn kernels_of_a_world_ring_the_doorbell_of_the_nic_that_the_driver_opened() {
         // How the entry's control segment begins: opcode in the fourth byte, the queue pair's number behind it.
         let [_, _, _, opcode, number @ .., segments] = value.to_le_bytes();
         let number = u32::from_be_bytes([0, number[0], number[1], number[2]]);
-        assert!(fake.sending().contains(&number), "{value:#x} names none of {:x?}", fake.sending());
+        assert!(fake.connected().contains(&number), "{value:#x} names none of {:x?}", fake.connected());
         assert_eq!(opcode, READ, "{value:#x}");
         assert_eq!(segments, 3, "{value:#x}: control, address, data");
     }

@@ -25,7 +25,7 @@ fn table(path: &Path) -> Table {
 fn manifests() -> Vec<PathBuf> {
     let crates = fs::read_dir(root().join("crates")).into_iter().flatten().flatten();
     let mut found: Vec<_> = crates.map(|entry| entry.path().join("Cargo.toml")).collect();
-    found.push(root().join("Cargo.toml"));
+    found.extend(["Cargo.toml", "dev/softhca/Cargo.toml"].map(|manifest| root().join(manifest)));
     found.retain(|path| path.exists());
     found.sort();
     found

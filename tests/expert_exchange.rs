@@ -2,13 +2,18 @@
 //! all_to_all back, and a sum over the ranks. The same rows and the same bits.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::Duration;
+
 use anabranch::ccl::{Options, TypedTensor};
 use anabranch::config::LoadOptions;
 use anabranch::ep::oracle::Rows as _;
 use anabranch::ep::{DataType, DeviceSlice, ExpertOutput, Mode, ReceivedRows, Tokens};
-use anabranch::hip::DeviceBuffer;
+use anabranch::hip::{Device, DeviceBuffer};
 use anabranch::shmem::SymmetricMemory;
-use anabranch::{CclConfig, Communicator, Config, EpConfig, Error, ExpertParallel, World};
+use anabranch::{
+    CclConfig, Communicator, Config, EpConfig, Error, ExpertParallel, Placement, Platform, World,
+};
 
 const RANKS: u32 = 4;
 const EXPERTS: u32 = 13;
@@ -201,4 +206,59 @@ fn dispatch_and_combine_are_a_permutation_with_two_all_to_alls() {
         assert!(seen.iter().all(|(rows, _)| *rows > HIDDEN), "every rank gets rows: {seen:?}");
         assert!(seen[0].1 > MOST * HIDDEN / 2, "most tokens have experts: {seen:?}");
     }
+}
+
+/// Captures and replays graphs until it is told to stop, with a capture under way most of the time: how many there were.
+fn capture(device: &Device, stopped: &Receiver<()>) -> Result<u32, anabranch::hip::Error> {
+    let (stream, memory) = (device.create_stream()?, device.allocate(16)?);
+    for graphs in 1.. {
+        stream.begin_capture()?;
+        // SAFETY: nobody else has the memory, which outlives the wait below.
+        unsafe { stream.fill_async(memory.address(), graphs as u8, 8) }?;
+        let goes_on = stopped.recv_timeout(Duration::from_millis(1)) == Err(RecvTimeoutError::Timeout);
+        // SAFETY: as above.
+        unsafe { stream.copy_async(memory.address().offset(8), memory.address(), 8) }?;
+        let graph = stream.end_capture()?.instantiate()?;
+        // SAFETY: as above.
+        unsafe { graph.launch(&stream) }?;
+        stream.synchronize()?;
+        let mut seen = [0; 16];
+        memory.copy_to_host(0, &mut seen)?;
+        assert_eq!(seen, [graphs as u8; 16], "replay {graphs}");
+        if !goes_on {
+            return Ok(graphs);
+        }
+    }
+    Ok(0)
+}
+
+/// HIP refuses `hipMemcpy`, `hipMemset` and `hipDeviceSynchronize` on every thread while one captures, and spoils that capture. None of
+/// what ranks do needs them: opening devices, joining, allocating, plans and communicators, loading kernels, copies, reads, leaving.
+#[test]
+fn another_thread_captures_while_worlds_come_exchange_and_go() {
+    let set = vec!["heap.bytes=8 MiB".to_owned(), "device.host.wave=4".to_owned()];
+    let config = Config::load_with(&LoadOptions { set, ..LoadOptions::default() }).unwrap().config;
+    let platform = Platform::open(&config, Placement::Threads { ranks: RANKS }).unwrap();
+    let given: Vec<Given> = (0..RANKS).map(Given::of).collect();
+    let device = platform.device(0).unwrap();
+    let (stop, stopped) = mpsc::channel();
+    let graphs = std::thread::scope(|scope| {
+        // Dropped when a rank's failure ends this closure: then the other thread ends too.
+        let stop = stop;
+        let (device, stopped) = (&device, stopped);
+        let beside = scope.spawn(move || capture(device, &stopped));
+        for round in 0..3 {
+            let results = platform.spawn_threads(|world| {
+                let by_rank = by_all_to_all(world, &given)?;
+                assert!(by_dispatch(world, &given, Mode::Slotted)? == by_rank, "round {round}");
+                world.barrier(world.group(), "all are done")?;
+                Ok::<_, Error>(())
+            });
+            results.unwrap().into_iter().for_each(|rank| rank.unwrap());
+        }
+        stop.send(()).unwrap_or_default();
+        beside.join().unwrap()
+    });
+    let graphs = graphs.unwrap();
+    assert!(graphs > 10, "{graphs} graphs were captured beside three worlds");
 }

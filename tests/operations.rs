@@ -47,6 +47,7 @@ fn cell(said: &BTreeMap<(Operation, Scope), Support>, operation: Operation) -> S
     let words = Scope::ALL.iter().filter_map(|scope| match said[&(operation, *scope)] {
         Support::Implemented => Some(scope.word().to_owned()),
         Support::Words64 => Some(format!("{scope} (64-bit words)")),
+        Support::SetOnly => Some(format!("{scope} (set only)")),
         Support::Unsupported => None,
     });
     words.collect::<Vec<_>>().join(", ")

@@ -1,4 +1,5 @@
-//! No host synchronisation hides a mistake: each of the libraries is listed here with what would go wrong without it, and another one is found.
+//! No host synchronisation hides a mistake: each of the libraries is listed here with what would go wrong without it, and another one is
+//! found. And none breaks the capture of another thread.
 
 mod common;
 
@@ -102,4 +103,37 @@ fn host_synchronisations_are_found() {
     ] {
         assert_eq!(waiting(source), Vec::<String>::new(), "{source}");
     }
+}
+
+/// Calls that HIP refuses on every thread while any thread captures, in whatever mode; it invalidates that capture.
+const NEVER: [&str; 3] = ["hipMemcpy", "hipMemset", "hipDeviceSynchronize"];
+
+/// Lines of a source with such a call, comments left out.
+fn breaking(source: &str) -> Vec<&str> {
+    let calls = |line: &&str| {
+        NEVER.iter().any(|name| {
+            line.match_indices(name).any(|(at, _)| {
+                let after = line[at + name.len()..].chars().next();
+                !after.is_some_and(|letter| letter.is_ascii_alphanumeric())
+            })
+        })
+    };
+    source.lines().map(str::trim).filter(|line| !line.starts_with("//")).filter(calls).collect()
+}
+
+/// The table names them, for tests of the runtimes that fill it; neither libraries nor programs call them.
+#[test]
+fn nothing_breaks_the_capture_of_another_thread() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let sources = common::sources_but(&["hip-host", "hip-cuda"], |_| false);
+    assert!(sources.len() > 200, "{} sources", sources.len());
+    for path in sources.iter().filter(|path| **path != root.join("crates/hip/src/table.rs")) {
+        let source = fs::read_to_string(path).unwrap_or_default();
+        assert_eq!(breaking(&source), Vec::<&str>::new(), "{}", path.display());
+    }
+    let table = fs::read_to_string(root.join("crates/hip/src/table.rs")).unwrap_or_default();
+    assert_eq!(breaking(&table).len(), NEVER.len(), "the table has them");
+    let call = "let code = unsafe { (api.hipMemset)(target, 0, bytes) };";
+    assert_eq!(breaking(call), [call]);
+    assert_eq!(breaking("(api.hipMemsetAsync)(target); // hipMemcpyAsync"), Vec::<&str>::new());
 }

@@ -125,6 +125,7 @@ fn every_crate_has_licence_lints_and_a_description() {
     let mut manifests: Vec<PathBuf> = vec![root().join("Cargo.toml")];
     let crates = fs::read_dir(root().join("crates")).into_iter().flatten().flatten();
     manifests.extend(crates.map(|entry| entry.path().join("Cargo.toml")).filter(|path| path.exists()));
+    manifests.push(root().join("dev/softhca/Cargo.toml"));
     assert!(manifests.len() > 10, "{manifests:?}");
     for path in manifests {
         let manifest: toml::Table = toml::from_str(&text(&path)).unwrap_or_default();

@@ -5,7 +5,8 @@
 #   scripts/rdma-vm/bench.sh PROGRAM KERNELS
 #
 # PROGRAM is the command `anabranch`, KERNELS a cache of kernels (kernels.cache), to which those are added that it has not: the guest has
-# no compiler. Settings of run.sh apply (RDMA_VM_CACHE, ...). What the guest does is in bench-guest.sh.
+# no compiler. Settings of run.sh apply (RDMA_VM_CACHE, ...), but the guest is stopped after 600 s unless RDMA_VM_SECONDS says otherwise:
+# without KVM a slow machine takes minutes. What the guest does, and says at each step, is in bench-guest.sh.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 if [ $# != 2 ]; then
@@ -13,8 +14,11 @@ if [ $# != 2 ]; then
     exit 2
 fi
 program=$1 kernels=$2
+export RDMA_VM_SECONDS="${RDMA_VM_SECONDS:-600}"
+echo "rdma-vm: compiling the guest's kernels that are not in $kernels (minutes the first time)"
 built="$("$program" jit build --target host --nic posted --set "kernels.cache=$kernels")" || { echo "$built" >&2; exit 1; }
 echo "rdma-vm: kernels for the guest: ${built##*$'\n'}"
+echo "rdma-vm: starting the guest, which has $RDMA_VM_SECONDS s (RDMA_VM_SECONDS)"
 # Kernels of other targets stay here.
 folders=()
 for folder in "$kernels"/*/host,*; do folders+=(--folder "$folder:/kernels/${folder#"$kernels"/}"); done

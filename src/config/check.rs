@@ -6,15 +6,16 @@ use anabranch_bootstrap::Secret;
 use anabranch_ep::LaunchTable;
 use anabranch_hip::RuntimeKind;
 use anabranch_hip_host::seeded::Fault;
+use anabranch_hip_jit::{CompilerSetting, TargetKind};
 use anabranch_transport_rdma::RdmaConfig as RdmaLimits;
 use anabranch_transport_rdma::nics::NicFilter;
 
-use super::Config;
 use super::error::ConfigError;
-use super::origin::Origins;
-use super::sections::{HeapMode, Schedule};
+use super::origin::{Origin, Origins};
+use super::sections::{CompileMode, HeapMode, Schedule};
 use super::transport::{NicDriverName, TransportName};
 use super::units::ByteSize;
+use super::{Config, LoadedConfig};
 use crate::world::ccl_config;
 
 /// So that every runtime can align it to a page.
@@ -36,6 +37,7 @@ pub(crate) fn check(config: &Config, origins: &Origins) -> Result<(), ConfigErro
     for (key, period) in [
         ("deadline.rendezvous", config.deadline.rendezvous),
         ("deadline.operation", config.deadline.operation),
+        ("kernels.patience", config.kernels.patience),
     ] {
         let allowed = Duration::from_millis(1)..=Duration::from_secs(24 * 3600);
         check
@@ -66,8 +68,9 @@ pub(crate) fn check(config: &Config, origins: &Origins) -> Result<(), ConfigErro
         })?;
     }
     check.positive("kernels.jobs", config.kernels.jobs)?;
-    check.require(!config.kernels.compiler.is_empty(), "kernels.compiler", || {
-        "write \"auto\", a tool chain's name, or a path".into()
+    let compiler = config.kernels.compiler.parse::<CompilerSetting>();
+    check.require(compiler.is_ok(), "kernels.compiler", || {
+        compiler.err().map(|error| error.to_string()).unwrap_or_default()
     })?;
     check.positive("ccl.max_blocks", config.ccl.max_blocks)?;
     for (name, bytes) in
@@ -120,8 +123,21 @@ impl Check<'_> {
             "a host machine shows at most 1024 devices".into()
         })?;
         self.positive("device.host.workers", host.workers)?;
-        self.require(host.memory.bytes() >= config.heap.bytes.bytes(), "device.host.memory", || {
-            format!("{} cannot hold a heap of {}", host.memory, config.heap.bytes)
+        // The one that somebody wrote; where both are, the memory.
+        let (memory, heap) = (self.origins.of("device.host.memory"), self.origins.of("heap.bytes"));
+        let is_heap = memory == Origin::Default && heap != Origin::Default;
+        let key = if is_heap { "heap.bytes" } else { "device.host.memory" };
+        // Other runtimes' devices have their own memory.
+        let fits = !config.is_host() || host.memory.bytes() >= config.heap.bytes.bytes();
+        self.require(fits, key, || {
+            let (memory, bytes) = (host.memory, config.heap.bytes);
+            if is_heap {
+                format!(
+                    "a heap of {bytes} does not fit into device.host.memory, which is {memory} by default"
+                )
+            } else {
+                format!("{memory} cannot hold a heap of {bytes} ({heap})")
+            }
         })?;
         let seeded = host.schedule == Schedule::Seeded;
         self.require(!seeded || host.seed.is_some(), "device.host.schedule", || {
@@ -220,6 +236,10 @@ impl Check<'_> {
         self.require(has_effect, key, || {
             "has no effect without transport.rdma.driver = \"software\"".into()
         })?;
+        let has_effect = rdma.software_atomics || rdma.driver == NicDriverName::Software;
+        self.require(has_effect, "transport.rdma.software_atomics", || {
+            "has no effect without transport.rdma.driver = \"software\"".into()
+        })?;
         let leads_somewhere = rdma.software_address.is_none_or(|address| !address.is_unspecified());
         self.require(leads_somewhere, key, || {
             "is every address of a machine; name one by which the other machines reach it".into()
@@ -231,6 +251,23 @@ impl Check<'_> {
     }
 }
 
+impl LoadedConfig {
+    /// Whether the compiler that a path names is on this machine. Loading does not look: a configuration may be for another machine,
+    /// and prebuilt kernels need none.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`].
+    pub fn check_paths(self) -> Result<Self, ConfigError> {
+        let compiler = self.config.kernels.compiler.parse::<CompilerSetting>();
+        let problem = compiler.ok().and_then(|setting| setting.check().err());
+        let check = Check { origins: &self.origins };
+        check.require(problem.is_none(), "kernels.compiler", || {
+            format!("{:?}: {}", self.config.kernels.compiler, problem.unwrap_or_default())
+        })?;
+        Ok(self)
+    }
+}
+
 impl Config {
     /// Checks what a configuration made in code must satisfy; loaded ones are checked already.
     ///
@@ -238,6 +275,26 @@ impl Config {
     /// [`ConfigError::Value`].
     pub fn check(&self) -> Result<(), ConfigError> {
         check(self, &Origins::default())
+    }
+
+    /// Whether the compiler that a path names can serve the runtime: a program that opens it needs kernels for it. Loading does not
+    /// look: `jit build` compiles for other targets.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`].
+    pub fn check_compiler(&self) -> Result<(), ConfigError> {
+        let kind = match self.device.runtime {
+            RuntimeKind::Amd => TargetKind::Amd,
+            RuntimeKind::Nvidia => TargetKind::Nvidia,
+            RuntimeKind::Host => TargetKind::Host,
+        };
+        let compiler = self.kernels.compiler.parse::<CompilerSetting>().ok();
+        let problem = compiler.and_then(|setting| setting.check_serves(kind).err());
+        // Where nothing may be compiled, no compiler is needed.
+        let holds = problem.is_none() || self.kernels.compile == CompileMode::Deny;
+        Check { origins: &Origins::default() }.require(holds, "kernels.compiler", || {
+            format!("{:?} {} (device.runtime)", self.kernels.compiler, problem.unwrap_or_default())
+        })
     }
 
     /// Whether the host runtime is configured.

@@ -47,7 +47,8 @@ fn is_other_variable(name: &str) -> bool {
     OTHER_VARIABLES.contains(&name) || name.starts_with("ANABRANCH_TEST_")
 }
 
-/// The layers above the defaults.
+/// The layers above the defaults. The default has none of them: the process's environment is not read unless
+/// the environment of the process is given here.
 #[derive(Clone, Debug, Default)]
 pub struct LoadOptions {
     /// One file.
@@ -67,6 +68,14 @@ pub struct LoadedConfig {
     pub origins: Origins,
 }
 
+/// Where a configuration comes from:
+///
+/// | call | file | environment |
+/// |---|---|---|
+/// | [`Config::load`] | the one given | on top of it |
+/// | [`Config::from_environment`] | none | on top of the defaults |
+/// | [`Config::default`] | none | not read |
+/// | [`Config::load_with`] | [`LoadOptions::file`] | [`LoadOptions::environment`]: empty by default, so not read |
 impl Config {
     /// Loads a file, with the process's environment on top.
     ///
@@ -81,7 +90,16 @@ impl Config {
         Ok(Self::load_with(&options)?.config)
     }
 
-    /// Loads the layers given: the file, the environment on top of it, the `set` arguments on top of both.
+    /// The defaults, with the process's environment on top and no file.
+    ///
+    /// # Errors
+    /// See [`Config::load_with`].
+    pub fn from_environment() -> Result<Self, ConfigError> {
+        let environment = crate::environment::variables();
+        Ok(Self::load_with(&LoadOptions { environment, ..LoadOptions::default() })?.config)
+    }
+
+    /// Loads the layers given and no others: the file, the environment on top of it, the `set` arguments on top of both.
     ///
     /// # Errors
     /// [`ConfigError`] about the first wrong thing of the lowest layer that has one. A value that is replaced

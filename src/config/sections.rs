@@ -10,6 +10,7 @@ use std::time::Duration;
 use anabranch_ccl::{Across, Algorithm, Check, Meetings};
 use anabranch_ep::Mode;
 use anabranch_hip::RuntimeKind;
+use anabranch_hip_jit::JitConfig;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::transport::TransportConfig;
@@ -236,6 +237,8 @@ pub struct KernelsConfig {
     pub prebuilt: Vec<PathBuf>,
     /// `auto`, a tool chain's name, or the path of a compiler.
     pub compiler: String,
+    /// How long one compilation may take.
+    pub patience: Period,
     /// The target; `None` means what the device reports. Contradicting the device is an error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub arch: Option<String>,
@@ -260,6 +263,7 @@ impl Default for KernelsConfig {
             cache: None,
             prebuilt: Vec::new(),
             compiler: "auto".to_owned(),
+            patience: Period(JitConfig::PATIENCE),
             arch: None,
             source_dir: None,
             extra_options: Vec::new(),

@@ -309,7 +309,7 @@ pub static SETTINGS: &[Setting] = &[
     shared(setting(
         "transport.rdma.driver",
         Word(&["verbs", "mlx5", "auto", "libfabric", "software"]),
-        "What serves as a rank's NIC. `verbs`: the machine's NICs by libibverbs; a thread of the host posts what kernels ask for. `mlx5`: its ConnectX by libmlx5; kernels write the queues themselves; verified with a fake library only, never on hardware. `auto`: `mlx5`, or `verbs` with the reason told where that cannot be opened. `libfabric`: a network of libfabric's, 1.17 or later; a thread of the host posts, to memory of the host alone; verified over its providers tcp and shm, never on hardware. `software`: NICs in software that talk over sockets, for trials without hardware.",
+        "What serves as a rank's NIC. `verbs`: the machine's NICs by libibverbs; a thread of the host posts what kernels ask for. `mlx5`: its ConnectX by libmlx5; kernels write the queues themselves; verified with a fake library only, never on hardware. `auto`: `mlx5`, or `verbs`, with the reason, where that cannot be opened or makes no queue pair. `libfabric`: a network of libfabric's, 1.17 or later; a thread of the host posts, to memory of the host alone; verified over its providers tcp and shm, never on hardware. `software`: NICs in software that talk over sockets, for trials without hardware.",
     )),
     shared(setting(
         "transport.rdma.queues",
@@ -361,6 +361,11 @@ pub static SETTINGS: &[Setting] = &[
         ),
         "sockets of this machine",
     ),
+    shared(setting(
+        "transport.rdma.software_atomics",
+        Boolean,
+        "Whether NICs in software have atomic operations; false tries a program as on NICs without.",
+    )),
     setting(
         "kernels.compile",
         Word(&["auto", "deny"]),
@@ -371,7 +376,19 @@ pub static SETTINGS: &[Setting] = &[
         "$XDG_CACHE_HOME/anabranch or ~/.cache/anabranch",
     ),
     setting("kernels.prebuilt", Texts, "Read-only directories searched before the cache."),
-    setting("kernels.compiler", Text, "`auto`, a tool chain's name, or the path of a compiler."),
+    setting(
+        "kernels.compiler",
+        Text,
+        "`auto`; a GPU tool chain's name (hipcc, clang, hiprtc, nvrtc, nvcc), which the host runtime does without; or the path of a \
+         compiler, with a `/` (host: g++, gcc, c++, cc or clang), which must serve the runtime; other targets are compiled as with \
+         `auto`.",
+    ),
+    setting(
+        "kernels.patience",
+        Duration,
+        "How long one compilation may take; compilers that are libraries (hiprtc, NVRTC) cannot be stopped. Others that need the same \
+         kernel wait for it a minute longer, and report every 15 s for which process.",
+    ),
     unset(
         setting("kernels.arch", Text, "The target to compile for; contradicting the device is an error."),
         "what the device reports",

@@ -93,7 +93,7 @@ pub enum NicDriverName {
     Verbs,
     /// The machine's ConnectX, by libmlx5: kernels write its queues. Nothing else is taken in its place.
     Mlx5,
-    /// `mlx5` where that can be opened, else `verbs`, with the reason in reports and in the log.
+    /// `mlx5` where that can be opened and makes a queue pair, else `verbs`, with the reason in reports and in the log.
     Auto,
     /// A network of libfabric's: a thread of the host posts what kernels ask for.
     Libfabric,
@@ -130,6 +130,8 @@ pub struct RdmaConfig {
     /// machine. What goes over it is not encrypted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub software_address: Option<IpAddr>,
+    /// With the driver `software`: whether each NIC has atomic operations.
+    pub software_atomics: bool,
 }
 
 impl Default for RdmaConfig {
@@ -145,6 +147,7 @@ impl Default for RdmaConfig {
             service_level: 0,
             fabric_provider: None,
             software_address: None,
+            software_atomics: true,
         }
     }
 }

@@ -269,7 +269,8 @@ impl Hub {
             });
             let wait = || {
                 self.waiters.iter().find_map(|(key, waiters)| {
-                    waiters.iter().any(|(waiter, _)| waiter == rank).then(|| format!("wait for key '{key}'"))
+                    let waits = !key.starts_with('.') && waiters.iter().any(|(waiter, _)| waiter == rank);
+                    waits.then(|| format!("wait for key '{key}'"))
                 })
             };
             if let Some(phase) = operation.or_else(wait) {

@@ -61,7 +61,8 @@ pub trait Rendezvous: Send + Sync + Debug {
     /// [`Error::TooLarge`], [`Error::PeerLost`] when the root is lost, [`Error::Left`].
     fn set(&self, key: &str, value: &[u8]) -> Result<(), Error>;
 
-    /// Returns the value under this key, waiting until some rank has set it.
+    /// Returns the value under this key, waiting until some rank has set it. A wait for a key that begins with a dot is a service of a
+    /// thread: reports of where a missing rank waits do not name it.
     ///
     /// # Errors
     /// [`Error::KeyNotSet`] on expiry, [`Error::PeerLost`] when the root is lost, [`Error::Left`].

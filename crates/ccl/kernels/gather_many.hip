@@ -88,7 +88,7 @@ static ANABRANCH_DEVICE void gather_packets(const Grid& grid, const GatherManyAr
                 u64 byte = (first + unit) * PAYLOAD;
                 if (byte >= args.total) continue;
                 Segment segment = segment_of(grid, args, segment_at(grid, args, byte));
-#pragma unroll
+                ANABRANCH_UNROLL
                 for (u32 k = 0; k < BATCH; ++k) {
                     u32 source = base + k;
                     if (source >= channel.team.size || source == me) continue;

@@ -49,13 +49,13 @@ static ANABRANCH_DEVICE void send_unit(const Grid& grid, const MoveArgs& args, c
     const Channel& channel = args.channel;
     for (u32 base = 1; base < channel.team.size; base += BATCH) {
         u64 payload[BATCH];
-#pragma unroll
+        ANABRANCH_UNROLL
         for (u32 k = 0; k < BATCH; ++k) {
             if (base + k >= channel.team.size) continue;
             MoveEntry entry = entries(rotated(channel, base + k));
             payload[k] = load_payload(grid, args.input.own + entry.send_offset, byte, entry.send_bytes, wide);
         }
-#pragma unroll
+        ANABRANCH_UNROLL
         for (u32 k = 0; k < BATCH; ++k) {
             if (base + k < channel.team.size) send(grid, channel, lane, 0, rotated(channel, base + k), unit, payload[k]);
         }
@@ -80,7 +80,7 @@ static ANABRANCH_DEVICE void move_packets(const Grid& grid, const MoveArgs& args
             for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
                 u64 payload[BATCH];
                 if (!receive(grid, channel, lane, channel.heap, 0, base, unit, payload)) break;
-#pragma unroll
+                ANABRANCH_UNROLL
                 for (u32 k = 0; k < BATCH; ++k) {
                     u32 source = base + k;
                     if (source >= channel.team.size || source == channel.team.rank) continue;

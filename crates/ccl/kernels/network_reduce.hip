@@ -27,12 +27,12 @@ static ANABRANCH_DEVICE void reduce_units(const Grid& grid, const NetworkArgs& a
         if (takes) sum = Unrounded::load(grid, args.reduction, chunk_at(grid, links, 0) + first_unrounded, i);
         for (u32 base = takes ? 1 : 0; base < step.sources; base += AT_ONCE) {
             Raw unit[AT_ONCE];
-#pragma unroll
+            ANABRANCH_UNROLL
             for (u32 k = 0; k < AT_ONCE; ++k) {
                 if (base + k >= step.sources) continue;
                 unit[k] = remote_load(grid, reinterpret_cast<const Raw*>(chunk_at(grid, links, base + k) + first) + i);
             }
-#pragma unroll
+            ANABRANCH_UNROLL
             for (u32 k = 0; k < AT_ONCE; ++k) {
                 if (base + k >= step.sources) continue;
                 if (base + k == 0) {

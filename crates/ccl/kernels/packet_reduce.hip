@@ -27,7 +27,7 @@ static ANABRANCH_DEVICE bool reduce_unit(const Grid& grid, const ReduceArgs& arg
     for (u32 base = 0; base < channel.team.size; base += BATCH) {
         u64 payload[BATCH];
         if (!receive(grid, channel, lane, channel.heap, 0, base, unit, payload)) return false;
-#pragma unroll
+        ANABRANCH_UNROLL
         for (u32 k = 0; k < BATCH; ++k) {
             u32 source = base + k;
             if (source >= channel.team.size) continue;
@@ -61,11 +61,11 @@ template <class Load>
 static ANABRANCH_DEVICE void send_unit(const Grid& grid, const Channel& channel, const Lane& lane, u64 unit, Load load) {
     for (u32 base = 1; base < channel.team.size; base += BATCH) {
         u64 payload[BATCH];
-#pragma unroll
+        ANABRANCH_UNROLL
         for (u32 k = 0; k < BATCH; ++k) {
             if (base + k < channel.team.size) payload[k] = load(rotated(channel, base + k));
         }
-#pragma unroll
+        ANABRANCH_UNROLL
         for (u32 k = 0; k < BATCH; ++k) {
             if (base + k < channel.team.size) send(grid, channel, lane, 0, rotated(channel, base + k), unit, payload[k]);
         }
@@ -130,7 +130,7 @@ static ANABRANCH_DEVICE void two_shot(const Grid& grid, const ReduceArgs& args, 
             for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
                 u64 payload[BATCH];
                 if (!receive(grid, channel, lane, channel.heap, 1, base, unit, payload)) break;
-#pragma unroll
+                ANABRANCH_UNROLL
                 for (u32 k = 0; k < BATCH; ++k) {
                     if (base + k < size && base + k != me) store(base + k, unit, payload[k]);
                 }

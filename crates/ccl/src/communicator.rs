@@ -8,12 +8,14 @@ use std::sync::{Arc, Once};
 use anabranch_hip::{RuntimeKind, Stream};
 use anabranch_hip_jit::{LOCAL_RESERVED_BYTES, LoadedUnit};
 use anabranch_ranks::{Group, GroupRank, Nodes};
-use anabranch_shmem::{OperationCode, OperationName, StreamMeeting, SymmetricMemory, Team, World};
+use anabranch_shmem::{
+    LaunchNote, NoteText, OperationCode, OperationName, StreamMeeting, SymmetricMemory, Team, World,
+};
 
 use crate::args::{Channel, Pipes};
 use crate::call::{Call, Collective, Shape};
 use crate::channel::{ALIGNMENT, ChannelLayout};
-use crate::checker::{Checking, watch_lanes};
+use crate::checker::{CHECK_OPERATION, Checking, watch_lanes};
 use crate::config::{CclConfig, Check, Meetings};
 use crate::crossing::{self, Crossing};
 use crate::error::{Error, Result};
@@ -45,6 +47,18 @@ pub(crate) const PHASES: &[&str] = &[
 
 /// Sends and receives in fault records.
 pub const MESSAGE_OPERATION: OperationCode = OperationCode(0x201);
+
+/// What kernels of a collective report.
+const COLLECTIVES: [OperationCode; 6] = [
+    OPERATION,
+    CHECK_OPERATION,
+    OperationCode::STREAM_MEETING,
+    OperationCode::ENGINE_COPY,
+    OperationCode::NIC_COPY,
+    OperationCode::NIC_SIGNAL,
+];
+/// What kernels of messages report.
+const MESSAGES: [OperationCode; 2] = [MESSAGE_OPERATION, OperationCode::ENGINE_COPY];
 /// The phases of `PipePhase` in `ccl/pipe.h`.
 const MESSAGE_NAME: OperationName = OperationName {
     name: "ccl send and receive",
@@ -81,6 +95,8 @@ pub struct Communicator {
     table: Option<Arc<Table>>,
     units: HashMap<Unit, Arc<LoadedUnit>>,
     events: Arc<EventPool>,
+    /// For reports.
+    name: Arc<str>,
     launches: u64,
     message_launches: u64,
     checking: Option<Checking>,
@@ -149,6 +165,7 @@ impl Communicator {
             _ => None,
         };
         let meeting = if by_stream(&team, config.meetings) { Some(team.stream_meeting()?) } else { None };
+        let name = world.name_in_group("communicator", group).into();
         let (world, events) = (world.clone(), Arc::default());
         Ok(Self {
             world,
@@ -162,6 +179,7 @@ impl Communicator {
             table,
             units,
             events,
+            name,
             launches: 0,
             message_launches: 0,
             checking,
@@ -214,6 +232,11 @@ impl Communicator {
         self.memory.bytes()
     }
 
+    /// What reports call it: its number among the communicators of its group, and the group's ranks (`communicator 2 of ranks 0, 1`).
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// The group.
     pub fn group(&self) -> &Group {
         self.team.group()
@@ -259,11 +282,26 @@ impl Communicator {
     /// # Errors
     /// [`Error::Algorithm`] when the algorithm that the configuration asks for cannot do it.
     pub fn explain(&self, shape: &Shape) -> Result<Plan> {
-        if let Some(crossing) = &self.crossing {
-            let choice = Choice { algorithm: self.config.algorithm, ..Choice::default() };
-            return crossing.plan(shape, &self.limits, choice);
+        self.explain_as(shape, Choice { algorithm: self.config.algorithm, ..Choice::default() })
+    }
+
+    /// What would be done for a call of this shape with this choice in place of the configuration's, as with [`Self::prepare_as`].
+    ///
+    /// # Errors
+    /// [`Error::Algorithm`] when the algorithm that was chosen cannot do it here, [`Error::Unmapped`] for messages between machines,
+    /// [`Error::Config`] for blocks that are not within 1 and [`Self::lanes`].
+    pub fn explain_as(&self, shape: &Shape, choice: Choice) -> Result<Plan> {
+        match &self.crossing {
+            Some(crossing) if shape.collective == Collective::SendReceive => Err(crossing.refuse_messages()),
+            Some(crossing) => crossing.plan(shape, &self.limits, choice),
+            None => Plan::chosen(shape, &self.limits, self.table.as_deref(), choice),
         }
-        Plan::new(shape, &self.limits, self.table.as_deref(), self.config.algorithm)
+    }
+
+    /// Whether members are on several machines, so that all calls go by [`Algorithm::NetworkDirect`](crate::Algorithm::NetworkDirect) or
+    /// [`Algorithm::NetworkByNode`](crate::Algorithm::NetworkByNode), and messages do not exist.
+    pub const fn is_across_machines(&self) -> bool {
+        self.crossing.is_some()
     }
 
     /// Puts a prepared call on the stream: one kernel, or by [`Algorithm::CopyEngine`](crate::Algorithm::CopyEngine) kernels that meet and copies on streams that fork from
@@ -316,7 +354,12 @@ impl Communicator {
         *launches += 1;
         let sequence = *launches;
         tracing::trace!(sequence, description = %prepared.description, "launched");
-        Ok(Work::new(&self.world, event, sequence, &prepared.description, checker))
+        let (kind, operations): (_, &[OperationCode]) =
+            if is_message { ("message", &MESSAGES) } else { ("call", &COLLECTIVES) };
+        let (of, what) = (Arc::clone(&self.name), NoteText::Shared(Arc::clone(&prepared.description)));
+        let noted =
+            self.team.note_launch(stream, LaunchNote { of, kind, number: sequence, what, operations });
+        Ok(Work::new(&self.world, event, (sequence, noted), &prepared.description, checker))
     }
 
     /// [`Self::prepare`], then [`Self::launch`]. The first call of a collective and type loads its kernels, which a capture does not
@@ -368,7 +411,7 @@ fn by_stream(team: &Team, meetings: Meetings) -> bool {
 /// The table for the world's device; that there is none is said once.
 fn known_table(world: &World) -> Option<Arc<Table>> {
     static SAID: Once = Once::new();
-    let device = world.device().properties().name();
+    let device = world.device().name();
     let table = Table::embedded(&device);
     if table.is_none() {
         SAID.call_once(|| {

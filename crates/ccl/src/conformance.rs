@@ -4,8 +4,10 @@
 //! Every buffer lies between canaries, and everything that a call must not touch is compared too.
 
 use std::fmt;
+use std::time::Duration;
 
 mod draw;
+mod exists;
 mod layout;
 mod list;
 mod replays;
@@ -32,7 +34,7 @@ pub use replays::{Captured, Replays, run_replays};
 pub use scratch::Scratch;
 pub use subset::{Subset, ordered_subsets};
 pub use sweep::{Form, Level, Point, Sweep, run_points, sweep};
-pub use tally::Tally;
+pub use tally::{LeftOut, Tally};
 pub use trial::{FilledTrial, Trial};
 
 /// What bytes are that nobody may touch.
@@ -343,9 +345,14 @@ pub fn run_as(
 ) -> Result<Result<(), Failure>> {
     let filled = fill(communicator, scratch, case)?;
     let work = launch(communicator, scratch, case, choice, stream)?;
-    work.join(communicator.world().operation_deadline())?;
+    work.join(patience(communicator))?;
     let verdict = filled.judge(scratch)?;
     Ok(verdict.map_err(|Failure(problem)| Failure(format!("{problem} ({})", work.describe()))))
+}
+
+/// How long a call may take: its kernels' waits fail before, and say for whom.
+pub(crate) fn patience(communicator: &Communicator) -> Duration {
+    communicator.world().operation_deadline() + Duration::from_secs(1)
 }
 
 fn put(image: &mut [u8], at: u64, bytes: &[u8]) {

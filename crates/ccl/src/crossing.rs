@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::lower::{Counts, reduction};
 use crate::network::form::{piece_bytes_of, plan_of, steps_of};
 use crate::network::lower::{Listed, Tensors, list};
-use crate::plan::{Choice, Limits, Plan};
+use crate::plan::{Algorithm, Choice, Limits, Plan};
 use crate::tensor::Tensor;
 
 /// What a communicator knows of its machines.
@@ -83,13 +83,23 @@ impl Crossing {
         Error::Unmapped { what, machines: self.nodes.count(), instead }
     }
 
+    pub(crate) fn refuse_messages(&self) -> Error {
+        self.refuse("a message between two members", "exchange it by a collective")
+    }
+
     /// The plan of a call.
     ///
     /// # Errors
     /// [`Error::Algorithm`] for an algorithm that was asked for, and for a form that these machines or the call do not have;
     /// [`Error::Config`] for blocks that are not within 1 and the lanes.
     pub(crate) fn plan(&self, shape: &Shape, limits: &Limits, choice: Choice) -> Result<Plan> {
-        plan_of(&self.nodes, self.across, (shape, limits, choice), self.links.slot_bytes)
+        let (across, algorithm) = match choice.algorithm {
+            Some(Algorithm::NetworkDirect) => (Across::Direct, None),
+            Some(Algorithm::NetworkByNode) => (Across::Node, None),
+            other => (self.across, other),
+        };
+        let choice = Choice { algorithm, ..choice };
+        plan_of(&self.nodes, across, (shape, limits, choice), self.links.slot_bytes)
     }
 
     fn lower(

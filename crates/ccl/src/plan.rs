@@ -40,7 +40,7 @@ pub enum Algorithm {
     /// Through a ring of slots for each pair. All sends and receives, and nothing else: it cannot be asked for.
     Pipes,
     /// Chunks over links to whom they concern, also between machines ([`Across::Direct`](crate::Across::Direct)). Of communicators whose members
-    /// are on several machines; not asked for by this name, but by `ccl.across`.
+    /// are on several machines; configurations ask for it by `ccl.across` and not by this name, a [`Choice`] by either.
     NetworkDirect,
     /// The same, with what concerns several members of a machine going there once, or packed ([`Across::Node`](crate::Across::Node)).
     NetworkByNode,
@@ -281,9 +281,11 @@ impl Plan {
     ) -> Result<Self> {
         let Choice { algorithm: asked, blocks, block_bytes, phased: _ } = choice;
         if let Some(asked) = asked.filter(|_| shape.collective != Collective::Barrier) {
-            let reason = "members are on several machines, and it stores to all members' memory: leave ccl.algorithm at auto, and say \
-                          ccl.across";
-            return Err(Error::Algorithm { collective: shape.collective, algorithm: asked, reason });
+            return Err(Error::Algorithm {
+                collective: shape.collective,
+                algorithm: asked,
+                reason: ONE_MACHINE,
+            });
         }
         let plan = Self::with(shape, limits, algorithm, None);
         let worth = |bytes| blocks_of(shape, limits, algorithm, bytes);
@@ -308,6 +310,10 @@ impl Plan {
         Self { algorithm, blocks, threads, phased }
     }
 }
+
+/// Why an algorithm of one machine cannot do a call across several.
+const ONE_MACHINE: &str = "members are on several machines, and it stores to all members' memory: a communicator across machines has \
+                           network-direct and network-by-node, which ccl.across chooses between; leave ccl.algorithm at auto";
 
 impl Limits {
     /// Bytes that are worth a block where nothing was measured.

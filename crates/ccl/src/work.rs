@@ -46,6 +46,8 @@ pub struct Work {
     world: World,
     event: PooledEvent,
     sequence: u64,
+    /// Its number in the world's notes.
+    noted: u64,
     description: Arc<str>,
     checker: Option<Arc<Checker>>,
 }
@@ -54,11 +56,11 @@ impl Work {
     pub(crate) fn new(
         world: &World,
         event: PooledEvent,
-        sequence: u64,
+        (sequence, noted): (u64, u64),
         description: &Arc<str>,
         checker: Option<Arc<Checker>>,
     ) -> Self {
-        Self { world: world.clone(), event, sequence, description: Arc::clone(description), checker }
+        Self { world: world.clone(), event, sequence, noted, description: Arc::clone(description), checker }
     }
 
     fn explain(&self, error: anabranch_shmem::Error) -> Error {
@@ -90,7 +92,9 @@ impl Work {
             Some(event) => self.world.wait_within(event, timeout),
             None => self.world.check(),
         }
-        .map_err(|error| self.explain(error))
+        .map_err(|error| self.explain(error))?;
+        self.world.note_done(self.noted);
+        Ok(())
     }
 
     /// Whether the work is done.
@@ -99,7 +103,12 @@ impl Work {
     /// As [`Self::join`]; an error of the work itself.
     pub fn poll(&self) -> Result<bool> {
         self.world.check().map_err(|error| self.explain(error))?;
-        self.event.event.as_ref().map_or(Ok(true), |event| Ok(event.is_done()?))
+        let Some(event) = &self.event.event else { return Ok(true) };
+        let is_done = event.is_done()?;
+        if is_done {
+            self.world.note_done(self.noted);
+        }
+        Ok(is_done)
     }
 
     /// The number of this launch on its communicator, from 1. Collectives are counted for themselves, with the same number on

@@ -6,13 +6,15 @@
 mod common;
 
 use anabranch_ccl::DataType;
+use anabranch_ccl::device_api::DEVICE_HEADERS as CCL_HEADERS;
 use anabranch_ccl::kernels::{
-    GATHER_MANY, NETWORK_MOVE, NETWORK_REDUCE, PIPES, RING, RING_REDUCE, TWO_HOP, gather_many, network_move,
-    network_reduce, pipes, ring, ring_reduce, two_hop,
+    GATHER_MANY, MOVE, NETWORK_MOVE, NETWORK_REDUCE, PIPES, RING, RING_REDUCE, TWO_HOP, UNITS, gather_many,
+    network_move, network_reduce, pipes, ring, ring_reduce, two_hop,
 };
 use anabranch_hip_jit::isa::{check_disassembly, disassemble, resources, wave_releases};
 use anabranch_hip_jit::lint::lint_source;
-use anabranch_hip_jit::{Error, Jit, JitConfig, Target, TargetKind};
+use anabranch_hip_jit::{Error, Jit, JitConfig, KernelSpec, KernelUnit, Target, TargetKind, ToolSearch};
+use anabranch_shmem::device_api::DEVICE_HEADERS as SHMEM_HEADERS;
 use anabranch_shmem::{Atomics, Provider};
 use common::{cache, tools};
 
@@ -22,6 +24,60 @@ fn sources_keep_the_rules() {
     let found: Vec<_> =
         units.iter().flat_map(|unit| lint_source(&format!("{}.hip", unit.name), unit.source)).collect();
     assert!(found.is_empty(), "{found:#?}");
+}
+
+/// A unit that includes every header for kernels of one's own, as a user's may, and uses nothing of it.
+fn all_headers() -> &'static KernelUnit {
+    let names = SHMEM_HEADERS.iter().chain(CCL_HEADERS).map(|header| header.name);
+    // Those of queues come with `shmem/engine.h` and `shmem/nic.h`, where parameters choose them.
+    let chosen = names.filter(|name| !name.starts_with("rdma/") && !name.starts_with("sdma/"));
+    let lines = chosen.map(|name| format!("#include \"{name}\"\n"));
+    let source = format!(
+        "#include \"anabranch/prelude.h\"\n#include \"anabranch/float8.h\"\n{}",
+        lines.collect::<String>()
+    );
+    let mut layouts: Vec<fn() -> String> = Vec::new();
+    for of_unit in UNITS.iter().chain(&[&PIPES, &GATHER_MANY]).flat_map(|unit| unit.layouts) {
+        if layouts.iter().all(|other| other() != of_unit()) {
+            layouts.push(*of_unit);
+        }
+    }
+    Box::leak(Box::new(KernelUnit {
+        name: "all_headers",
+        source: source.leak(),
+        entries: &[],
+        layouts: layouts.leak(),
+        ..MOVE
+    }))
+}
+
+#[test]
+fn headers_give_no_warning_with_any_c_plus_plus_compiler() {
+    let target: Target = "host:wave4".parse().unwrap();
+    let plain = KernelSpec::new(all_headers());
+    let by_nic = [Provider::Mlx5, Provider::Bnxt, Provider::Ionic, Provider::Posted].map(|provider| {
+        let spec = plain.clone().with("SHMEM_NIC", 1).with("RDMA_PROVIDER", provider.number());
+        spec.with("RDMA_ATOMICS", Atomics::Standard.number())
+    });
+    let by_engine = plain.clone().with("SHMEM_ENGINES", 1);
+    let forms: Vec<_> = [plain, by_engine].into_iter().chain(by_nic).collect();
+    // Clang by the first of its names that is here.
+    for programs in [&["g++"][..], &["clang++", "clang++-22", "clang++-19"]] {
+        let with = |program: &str| {
+            let mut config = JitConfig::new(cache());
+            config.deny_warnings = true;
+            Jit::new(config, ToolSearch { cxx: Some(program.to_owned()), ..tools() })
+        };
+        let Some(jit) = programs.iter().map(|name| with(name)).find(|jit| jit.compiler(&target).is_ok())
+        else {
+            println!("skipped {}: not here", programs.join(", "));
+            continue;
+        };
+        for spec in &forms {
+            let made = jit.compile(spec, &target);
+            assert!(made.is_ok(), "{} with {}: {}", spec.label(), programs[0], made.unwrap_err());
+        }
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ mod common;
 
 use std::time::Duration;
 
-use anabranch_ccl::conformance::{self, Case, Scratch};
+use anabranch_ccl::conformance::{self, Case, Level, Replays, Scratch, Sweep, Trial};
 use anabranch_ccl::oracle::Data;
 use anabranch_ccl::{Across, CclConfig, Choice, Collective, Communicator, DataType, LocationKind};
 use anabranch_hip::with_causes;
@@ -140,4 +140,60 @@ fn a_member_that_does_not_come_is_named() {
         let named = said.iter().any(|text| text.contains("rank 2") && text.contains("ccl"));
         assert!(named, "{said:#?} {results:?}");
     }
+}
+
+/// What `bench ccl --check` runs, of few types and with every fifth call. Named algorithms and messages do not exist between machines: the
+/// calls go by what exists there, and the rest is reported with the reason.
+#[test]
+fn a_check_across_machines_runs_what_exists_and_reports_the_rest() {
+    let sweep =
+        Sweep { ranks: 3, lanes: 2, staging_bytes: 64 << 10, most_bytes: 256 << 10, level: Level::Sample };
+    let mut points: Vec<_> = conformance::sweep(&sweep).into_iter().step_by(5).collect();
+    for point in &mut points {
+        if let Trial::Collective(case) = &mut point.trial
+            && case.collective.reduces()
+        {
+            case.data_type = if case.op.supports(DataType::F32) { DataType::F32 } else { DataType::U8 };
+        }
+    }
+    let replays = Replays { count: 12, types: vec![DataType::F32], most_count: 6000, seed: 1 };
+    let soft = SoftNics::in_process(SoftNicConfig::default());
+    let tallies = all_well(on_machines(&[0, 0, 1], 4, &soft, &world_config(), |world| {
+        let stream = world.device().create_stream()?;
+        let swept = conformance::run_points(world, &config(Across::Auto), &points, &stream)?;
+        let replayed = conformance::run_replays(world, &config(Across::Auto), &replays, &stream)?;
+        Ok([swept, replayed])
+    }));
+    for [swept, replayed] in &tallies {
+        for tally in [swept, replayed] {
+            let wrong: Vec<_> =
+                tally.failures.iter().map(|(subset, failure)| format!("{subset}: {failure}")).collect();
+            assert!(wrong.is_empty(), "{wrong:?}");
+            let left_out = |what: &str| tally.left_out.iter().find(|(left, _)| left.what == what);
+            for what in ["packets", "push"] {
+                let (left, _) = left_out(what).unwrap();
+                assert!(left.why.contains("members are on several machines"), "{}", left.why);
+            }
+            let (left, count) = left_out("batch of messages").unwrap();
+            assert!(left.why.contains("memory that all members map") && *count > 0, "{}", left.why);
+        }
+        assert!(swept.across_machines > 50, "{}", swept.across_machines);
+    }
+    // Groups of one machine, which rank 2 is not in, have all of it.
+    for [swept, _] in &tallies[..2] {
+        assert!(
+            swept.calls > swept.across_machines && swept.lists.iter().all(|count| *count > 0),
+            "{swept:?}"
+        );
+    }
+    // Both ways were gone: the sum of the two is more than there are points.
+    let members: u64 = points.iter().map(|point| u64::from(point.subset.len())).sum();
+    let (calls, left): (u64, u64) = tallies.iter().fold((0, 0), |(calls, left), [swept, _]| {
+        let messages = swept
+            .left_out
+            .iter()
+            .filter(|(left, _)| left.what.contains("message") || left.what.contains("send"));
+        (calls + swept.calls, left + messages.map(|(_, count)| count).sum::<u64>())
+    });
+    assert!(calls > members - left, "{calls} {members} {left}");
 }

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use anabranch_ccl::conformance::{self, Case, Numbers, Scratch, Subset};
 use anabranch_ccl::{
-    Algorithm, Call, CclConfig, Choice, Collective, Communicator, DataType, Error, LocationKind, Tensor,
+    Algorithm, Call, CclConfig, Check, Choice, Collective, Communicator, DataType, Error, LocationKind,
+    Tensor,
 };
 use anabranch_ranks::{GlobalRank, GroupRank};
 use anabranch_shmem::{Fault, RankError, World, WorldConfig};
@@ -295,4 +296,40 @@ fn a_group_of_one_needs_nobody() {
         }
         Ok(())
     }));
+}
+
+/// Two communicators of the same ranks, which rank 1 uses in another order.
+#[test]
+fn communicators_used_in_another_order_are_named_with_their_calls() {
+    for check in [Check::Off, Check::Fingerprint] {
+        let deadline = WorldConfig { operation_deadline: Duration::from_millis(1500), ..world_config() };
+        let config = CclConfig { check, ..config() };
+        let results = on_ranks(2, WAVE, &deadline, &jit(), |world| {
+            let stream = world.device().create_stream()?;
+            let mut both = Vec::new();
+            for _ in 0..2 {
+                let communicator = Communicator::new(world, world.group(), config.clone())?;
+                let scratch = Scratch::new(world, &communicator, 64 << 10)?;
+                both.push((communicator, scratch));
+            }
+            // In the same order first.
+            for (communicator, scratch) in &mut both {
+                let case = Case::new(Collective::AllGather, DataType::F32, 5);
+                conformance::run(communicator, scratch, &case, &stream)?.unwrap();
+            }
+            let (communicator, scratch) = &mut both[world.rank().index()];
+            let case = Case::new(Collective::AllReduce, DataType::F32, 1000 + u64::from(world.rank().get()));
+            conformance::run(communicator, scratch, &case, &stream)?.unwrap();
+            Ok(())
+        });
+        for result in results {
+            let Err(RankError::Work { error, .. }) = result else { panic!("{result:?}") };
+            let text = error.to_string();
+            for (rank, communicator) in [(0, 1), (1, 2)] {
+                let call = format!("call 2 of communicator {communicator} of ranks 0, 1, all_reduce");
+                assert!(text.contains(&call), "rank {rank}: {text}");
+                assert!(text.contains(&format!("f32 sum {} elements", 1000 + rank)), "rank {rank}: {text}");
+            }
+        }
+    }
 }

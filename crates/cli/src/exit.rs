@@ -20,8 +20,34 @@ impl fmt::Display for Reported {
 
 impl std::error::Error for Reported {}
 
+/// What was asked for cannot be, which was seen before anything was started. Says what its cause says.
+#[derive(Debug)]
+struct Usage(anyhow::Error);
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for Usage {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        // The text is the outermost cause's, but that cause may have a code.
+        Some(self.0.as_ref())
+    }
+}
+
+/// An error of usage, unless it has another cause: a library that is not there, say.
+pub(crate) fn usage(error: anyhow::Error) -> anyhow::Error {
+    Usage(error).into()
+}
+
 /// The exit code of an error: that of the first cause that has one.
 pub(crate) fn code_of(error: &anyhow::Error) -> i32 {
+    if let Some(Usage(cause)) = error.downcast_ref() {
+        let code = code_of(cause);
+        return if code == 1 { i32::from(anabranch::ErrorKind::Config.exit_code()) } else { code };
+    }
     for cause in error.chain() {
         if let Some(Reported(code)) = cause.downcast_ref() {
             return *code;
@@ -70,5 +96,11 @@ mod tests {
         assert_eq!(code_of(&device), 3);
         assert_eq!(code_of(&anyhow::anyhow!("anything")), 1);
         assert_eq!(code_of(&Reported(77).into()), 77);
+        let cannot = anyhow::anyhow!("--ranks 0").context("bench");
+        assert_eq!((code_of(&cannot), text_of(&cannot).as_str()), (1, "bench: --ranks 0"));
+        let cannot = usage(cannot);
+        assert_eq!((code_of(&cannot), text_of(&cannot).as_str()), (2, "bench: --ranks 0"));
+        let environment = usage(anabranch::Error::NoCacheDirectory.into());
+        assert_eq!(code_of(&environment), 3);
     }
 }

@@ -2,6 +2,7 @@
 #![deny(unsafe_code)]
 
 mod bench;
+mod capture_beside;
 mod commands;
 mod exit;
 mod launch;

@@ -80,6 +80,19 @@ impl JitObserver for Progress {
         self.write(&mut state, &text);
     }
 
+    fn still_compiling(&self, label: &str, target: &Target, so_far: Duration) {
+        let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let text = format!("{} (for {} s: {label} for {target})", compile_text(&state), so_far.as_secs());
+        self.write(&mut state, &text);
+    }
+
+    fn waiting(&self, label: &str, target: &Target, owner: &str, so_far: Duration) {
+        let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let text =
+            format!("waiting for {owner}, which compiles {label} for {target} ({} s)", so_far.as_secs());
+        self.write(&mut state, &text);
+    }
+
     fn finished(&self, label: &str, target: &Target, outcome: Outcome, _took: Duration) {
         let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.compiling.remove(&format!("{label} for {target}"));

@@ -8,12 +8,15 @@ use std::time::Duration;
 
 use anabranch::config::{LoadedConfig, NicDriverName, Origin, Schedule, TransportConfig, TransportName};
 use anabranch::jit::{Jit, JitStats, KernelSpec, Target};
+use anabranch::ranks::Nodes;
 use anabranch::shmem::Fault;
-use anabranch::{Config, Environment, Placement, Platform, RankError, RuntimeKind, World};
+use anabranch::{Config, Environment, GlobalRank, Placement, Platform, RankError, RuntimeKind, World};
 use anyhow::{Context, bail};
 use clap::Args;
 
+use crate::capture_beside::CaptureBeside;
 use crate::commands::run::finish;
+use crate::exit;
 use crate::launch::{Launch, Output};
 use crate::progress::Progress;
 use crate::settings::RuntimeArgs;
@@ -34,6 +37,10 @@ pub(crate) struct RankArgs {
     /// divided among its parts.
     #[arg(long, value_name = "N")]
     pub(crate) nodes: Option<NonZeroU32>,
+    /// Beside the ranks, which must be threads, capture graphs on a stream of another thread all the time, as a framework does; it is an
+    /// error if one of these captures or replays fails.
+    #[arg(long, requires = "threads")]
+    pub(crate) capture_beside: bool,
     /// One JSON object a line.
     #[arg(long)]
     pub(crate) json: bool,
@@ -73,6 +80,23 @@ impl RankArgs {
                 bail!("--nodes {nodes}: {command} is for ranks that map each other's memory; leave it out")
             }
         }
+    }
+
+    /// A thread that captures would run outside of the seed's order.
+    fn check_capture_beside(&self, config: &Config) -> anyhow::Result<()> {
+        if self.capture_beside && config.is_host() && config.device.host.schedule == Schedule::Seeded {
+            bail!(
+                "--capture-beside: device.host.schedule is seeded; take free, as the thread that captures is not under the seed"
+            );
+        }
+        Ok(())
+    }
+
+    /// The machines that `--nodes` divides so many ranks into, where they are several.
+    pub(crate) fn several_nodes(&self, ranks: u32) -> Option<Nodes> {
+        let machines = self.nodes?;
+        let node_of = |rank| anabranch::machine_of(GlobalRank::new(rank), ranks, machines);
+        Some(Nodes::new(&(0..ranks).map(node_of).collect::<Vec<_>>())).filter(|nodes| nodes.count() > 1)
     }
 
     fn check_nodes(&self, ranks: u32) -> anyhow::Result<()> {
@@ -151,8 +175,11 @@ where
         (None, RuntimeKind::Host) => config.device.host.count.unwrap_or(4),
         (None, _) => device_count(&config)?,
     };
-    arguments.check_nodes(ranks)?;
-    check(&config, ranks)?;
+    arguments
+        .check_nodes(ranks)
+        .and_then(|()| arguments.check_capture_beside(&config))
+        .and_then(|()| check(&config, ranks))
+        .map_err(exit::usage)?;
     if let Some(nodes) = arguments.nodes {
         let driver = match config.transport.rdma.driver {
             NicDriverName::Software => "NICs in software",
@@ -222,11 +249,37 @@ fn run_threads<W>(
 where
     W: Fn(&RankContext<'_>) -> anyhow::Result<()> + Sync,
 {
+    let beside = || CaptureBeside::start(platform.device(0)?);
+    let beside = arguments.capture_beside.then(beside).transpose()?;
     let results = platform.spawn_threads(|world| {
         let line = if world.rank().get() == 0 { progress.clone() } else { Progress::silent() };
         work(&context(arguments, platform.config(), world, &line))
-    })?;
+    });
     progress.clear();
+    let captured = beside.map_or(Ok(0), CaptureBeside::finish);
+    let ranks = first_failure(results?);
+    // What fails beside may be why ranks fail, and the other way round: both are said.
+    match (ranks, captured) {
+        (ranks, Ok(graphs)) => {
+            if arguments.capture_beside {
+                // Reports go to standard output.
+                let _ = writeln!(
+                    std::io::stderr(),
+                    "{graphs} graphs were captured and replayed beside the ranks"
+                );
+            }
+            ranks
+        }
+        (Ok(()), Err(beside)) => Err(beside),
+        (Err(failure), Err(beside)) => {
+            tracing::error!("{beside:#}");
+            Err(failure)
+        }
+    }
+}
+
+/// Why ranks failed, if any did.
+fn first_failure(results: Vec<Result<(), RankError<anyhow::Error>>>) -> anyhow::Result<()> {
     let failures: Vec<RankError<anyhow::Error>> = results.into_iter().filter_map(Result::err).collect();
     // A rank that fails takes the others with it: what they say about losing it is not the cause.
     let cause = failures.iter().position(|failure| !is_consequence(failure)).unwrap_or(0);

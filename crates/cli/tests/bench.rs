@@ -241,9 +241,17 @@ fn collectives_that_cannot_be_are_one_error_before_any_rank_starts() {
         (&["--sizes", "8"], "the least is 32 bytes"),
         (&["--sizes", "1G"], "heap.bytes is 67108864"),
         (&["--algorithm", "magic"], "magic"),
+        (
+            &["--op", "all_gather", "--algorithm", "push"],
+            "--algorithm push: all_gather does not go by it: it is for reductions",
+        ),
+        (
+            &["--op", "all_gather", "--set", "ccl.algorithm=pull"],
+            "ccl.algorithm pull: all_gather does not go by it",
+        ),
     ] {
         let refused = run(&[&["bench", "ccl"], SMALL, arguments].concat());
-        assert!(refused.code > 0 && refused.stdout.is_empty(), "{arguments:?}: {refused:?}");
+        assert!(refused.code == 2 && refused.stdout.is_empty(), "{arguments:?}: {refused:?}");
         assert!(refused.stderr.contains(words), "{arguments:?}: {}", refused.stderr);
         assert_eq!(refused.stderr.lines().count(), 1, "{arguments:?}: {}", refused.stderr);
     }
@@ -290,7 +298,7 @@ fn sizes_that_cannot_be_are_one_error_before_any_rank_starts() {
         (vec!["p2p", "--bytes", "17"], "no positive multiple of 16"),
     ] {
         let refused = run(&[&["bench"], &arguments[..], SMALL].concat());
-        assert!(refused.code > 0 && refused.stdout.is_empty(), "{arguments:?}: {refused:?}");
+        assert!(refused.code == 2 && refused.stdout.is_empty(), "{arguments:?}: {refused:?}");
         assert!(refused.stderr.contains(words), "{arguments:?}: {}", refused.stderr);
         assert_eq!(refused.stderr.lines().count(), 1, "{arguments:?}: {}", refused.stderr);
     }
@@ -363,7 +371,7 @@ fn a_measured_table_is_written_and_chooses() {
             "--set",
             &set,
         ];
-        for row in rows_of(&[&bench[..], &host].concat()) {
+        for row in crate::rows(&run(&[&bench[..], &host].concat())) {
             assert!(algorithm.is_none_or(|algorithm| row["algorithm"] == algorithm), "{row}");
             assert!(row["verified"] == true, "{row}");
         }
@@ -397,7 +405,7 @@ fn a_placement_from_a_file_is_used_and_verified() {
         "9",
     ];
     let rest = ["--iters", "2", "--set", "heap.bytes=64 MiB", "--placement", &path, "--json", "--experts"];
-    for row in rows_of(&[&bench[..], &rest, &["4"]].concat()) {
+    for row in rows(&run(&[&bench[..], &rest, &["4"]].concat())) {
         assert!(row["verified"] == true && row["placement"] == "6 places", "{row}");
     }
     let done = run(&[&bench[..], &rest, &["5"]].concat());
@@ -464,7 +472,7 @@ fn measured_launches_are_written_and_shape_dispatch_and_combine() {
         std::fs::write(&path, text).unwrap();
         let set = format!("ep.table={path}");
         let bench = ["bench", "ep", "--tokens", "12", "--iters", "2", "--json", "--set", &set];
-        let measured = rows_of(&[&bench[..], &host, &rows].concat());
+        let measured = crate::rows(&run(&[&bench[..], &host, &rows].concat()));
         for (index, row) in measured.iter().enumerate() {
             assert!(row["verified"] == true && row["launch"] == "table", "{row}");
             let shape = (row["blocks"].as_u64().unwrap(), row["threads"].as_u64().unwrap());
@@ -486,8 +494,4 @@ fn measured_launches_are_written_and_shape_dispatch_and_combine() {
     std::fs::write(&path, "device = \"another\"\n").unwrap();
     let done = run(&[&tune[..], &host, &rows, &["--output", &path]].concat());
     assert!(done.code != 0 && done.stderr.contains("take another file"), "{done:?}");
-}
-
-fn rows_of(arguments: &[&str]) -> Vec<serde_json::Value> {
-    rows(&run(arguments))
 }

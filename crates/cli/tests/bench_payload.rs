@@ -1,4 +1,4 @@
-//! `anabranch bench ep --payload`, with ranks that are processes on the host runtime.
+//! `anabranch bench ep --payload` and `--capture-beside`, with ranks that are processes on the host runtime.
 
 #![expect(clippy::unwrap_used, reason = "a failing helper fails its test")]
 
@@ -38,4 +38,25 @@ fn rows_that_copy_engines_move_are_verified() {
         let refused = run(&[&["bench", "ep", "--payload", "copy-engine"], SMALL, EP, more].concat());
         assert!(refused.code != 0 && refused.stderr.contains(said), "{refused:?}");
     }
+}
+
+/// HIP refuses some calls on all threads while one captures, and spoils that capture: neither the ranks, which join, make plans and
+/// capture themselves, nor the other thread may see anything of each other.
+#[test]
+fn another_thread_may_capture_all_the_time() {
+    let beside = ["--threads", "--graph", "--capture-beside"];
+    let collective = ["bench", "ccl", "--op", "all_reduce", "--sizes", "4 KiB"];
+    for bench in [&[&["bench", "ep"], EP].concat()[..], &collective] {
+        let done = run(&[bench, SMALL, &beside].concat());
+        assert!(rows(&done).iter().all(|row| row["verified"] == true), "{done:?}");
+        let said = done.stderr.lines().find_map(|line| {
+            line.strip_suffix(" graphs were captured and replayed beside the ranks")?.parse::<u64>().ok()
+        });
+        assert!(said > Some(10), "{done:?}");
+    }
+    let processes = run(&[&["bench", "ep"], SMALL, EP, &["--capture-beside"]].concat());
+    assert!(processes.code == 2 && processes.stderr.contains("--threads"), "{processes:?}");
+    let seeded = ["--set", "device.host.schedule=seeded", "--set", "device.host.seed=1"];
+    let seeded = run(&[&["bench", "ep"], SMALL, EP, &beside, &seeded].concat());
+    assert!(seeded.code == 2 && seeded.stderr.contains("device.host.schedule"), "{seeded:?}");
 }

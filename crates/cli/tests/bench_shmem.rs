@@ -39,6 +39,30 @@ fn every_operation_is_verified_over_every_route() {
     }
 }
 
+/// Copies and signals that set; two lines say what is left out and why.
+#[test]
+fn without_atomics_all_but_these_and_signals_that_add_is_verified() {
+    let more = ["--ranks", "2", "--threads", "--nodes", "2", "--bytes", "64"];
+    let done = run(&[
+        BASE,
+        &more,
+        &["--set", "transport.rdma.driver=software", "--set", "transport.rdma.software_atomics=false"],
+    ]
+    .concat());
+    let rows = rows(&done);
+    assert_eq!(rows.len(), COPIES + TIMES - 6, "{done:?}");
+    for row in &rows {
+        assert_eq!(row["verified"].as_bool(), Some(true), "{row}");
+    }
+    for left_out in ["signals that add", "atomic_add of 64 bits", "atomic_compare_swap of 32 bits"] {
+        let line = done.stderr.lines().find(|line| line.contains(left_out));
+        assert!(
+            line.is_some_and(|line| line.contains("the NIC has no atomic operations")),
+            "{left_out}: {done:?}"
+        );
+    }
+}
+
 #[test]
 fn what_cannot_be_run_is_refused_before_there_are_ranks() {
     for (more, words) in [

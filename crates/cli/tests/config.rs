@@ -93,6 +93,21 @@ fn a_wrong_file_is_refused_with_line_and_suggestion() {
 }
 
 #[test]
+fn a_compiler_that_is_not_there_is_refused_by_check() {
+    for (compiler, told) in [
+        ("/nonexistent/clang++", Some("line 2: kernels.compiler: \"/nonexistent/clang++\": no such file")),
+        ("/usr/bin/nonsense", Some("is no compiler setting; accepted are auto, hipcc")),
+        ("/usr/bin/g++", None),
+        ("auto", None),
+    ] {
+        let path = file("compiler.toml", &format!("[kernels]\ncompiler = \"{compiler}\"\n"));
+        let done = run(&["config", "check", path.to_str().unwrap()]);
+        assert_eq!(done.code, if told.is_some() { 2 } else { 0 }, "{done:?}");
+        assert!(told.is_none_or(|told| done.stderr.contains(told)), "{done:?}");
+    }
+}
+
+#[test]
 fn settings_that_do_not_exist_are_refused_wherever_they_come_from() {
     let by_environment = finish(command(&["config", "show"]).env("ANABRANCH__HEAP__BYTE", "1"));
     assert_eq!(by_environment.code, 2);

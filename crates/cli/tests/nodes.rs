@@ -45,6 +45,57 @@ fn nodes_that_have_no_rank_or_no_meaning_are_refused() {
     }
 }
 
+/// Collectives and experts signal by writes.
+#[test]
+fn collectives_and_experts_run_by_nics_without_atomics() {
+    let set = [
+        "--set",
+        "transport.rdma.driver=software",
+        "--set",
+        "transport.rdma.software_atomics=false",
+        "--set",
+        "heap.bytes=64 MiB",
+        "--json",
+    ];
+    let common = ["--runtime", "host", "--ranks", "2", "--nodes", "2", "--threads", "--iters", "2"];
+    for which in [
+        &["bench", "ccl", "--op", "all_reduce,all_to_all", "--sizes", "64 KiB"][..],
+        &["bench", "ep", "--tokens", "16", "--experts", "8", "--top-k", "2", "--hidden", "512"],
+    ] {
+        let rows = rows(&run(&[which, &common, &set].concat()));
+        assert!(!rows.is_empty());
+        for row in rows {
+            assert_eq!(row["verified"].as_bool(), Some(true), "{row}");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_between_machines_is_one_line_before_any_rank_starts() {
+    let small = ["ep", "--tokens", "4", "--hidden", "128", "--experts", "8", "--top-k", "2"];
+    let ep = |more: &[&'static str]| [&small[..], more].concat();
+    for (bench, words) in [
+        (ep(&["--mode", "compact"]), "mode is compact; allowed across nodes is slotted"),
+        (ep(&["--combine-quant", "fp8_block"]), "combine_codec is fp8_block; allowed across nodes is none"),
+        (ep(&["--payload", "copy-engine"]), "payload is copy-engine; allowed across nodes is kernels"),
+        (ep(&["--replay-routing"]), "--replay-routing: a routing is kept on one machine"),
+        (ep(&["--set", "ep.mode=compact"]), "mode is compact; allowed across nodes is slotted"),
+        (vec!["ccl", "--algorithm", "push"], "--algorithm push: the group is on 2 machines"),
+        (vec!["ccl", "--set", "ccl.algorithm=ring"], "ccl.algorithm ring: the group is on 2 machines"),
+        (vec!["ccl", "--transport", "sdma"], "--transport sdma: the group is on 2 machines"),
+        (
+            vec!["ccl", "--set", "ccl.check=fingerprint"],
+            "is for members of one machine, and the group is on 2",
+        ),
+    ] {
+        let common = ["--runtime", "host", "--ranks", "4", "--nodes", "2", "--set", "heap.bytes=64 MiB"];
+        let done = run(&[&["bench"], &bench[..], &common].concat());
+        assert_eq!((done.code, done.stdout.as_str()), (2, ""), "{bench:?}: {done:?}");
+        assert!(done.stderr.contains(words), "{bench:?}: {done:?}");
+        assert_eq!(done.stderr.lines().count(), 1, "{bench:?}: {done:?}");
+    }
+}
+
 #[test]
 fn collectives_between_machines_are_verified() {
     for (ranks, more, by_node) in [("4", &[][..], true), ("3", &["--threads"], false)] {

@@ -58,6 +58,33 @@ fn the_doctor_fails_with_a_hint_when_the_configured_runtime_or_compiler_is_missi
     let compiler = finish(command(&["doctor", "--runtime", "host"]).env("CXX", "/nonexistent/c++"));
     assert_eq!(compiler.code, 1, "{compiler:?}");
     assert!(compiler.stdout.contains("hint: install a C++ compiler"), "{compiler:?}");
+    // One that the settings choose is not replaced by another.
+    let chosen = "kernels.compiler=/nonexistent/clang++";
+    let chosen = run(&["doctor", "--runtime", "host", "--set", chosen]);
+    assert_eq!(chosen.code, 1, "{chosen:?}");
+    assert!(chosen.stdout.contains("WRONG kernels.compiler: "), "{chosen:?}");
+    assert!(chosen.stdout.contains("/nonexistent/clang++: no such file"), "{chosen:?}");
+}
+
+#[test]
+fn the_doctor_runs_a_kernel_on_each_device() {
+    let done = run(&["doctor", "--json", "--runtime", "host", "--wave", "4"]);
+    assert_eq!(done.code, 0, "{done:?}");
+    let ran = |done: &Run| {
+        rows(done)
+            .into_iter()
+            .filter(|row| row["section"] == "kernels" && row["runtime"] == "host")
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(ran(&done).len(), 4, "{done:?}");
+    assert!(ran(&done).iter().all(|row| row["status"] == "ok"), "{done:?}");
+    // Every load fails where kernels are compiled for another machine than the device.
+    let other = run(&["doctor", "--json", "--runtime", "host", "--set", "kernels.arch=host:wave4"]);
+    assert_eq!(other.code, 1, "{other:?}");
+    let failed = ran(&other);
+    assert!(failed.len() == 4 && failed.iter().all(|row| row["status"] == "wrong"), "{other:?}");
+    let cause = failed[0]["detail"].as_str().unwrap_or_default();
+    assert!(cause.contains("reports host:wave1, but the configuration asks for host:wave4"), "{cause}");
 }
 
 #[test]
@@ -178,6 +205,13 @@ fn a_build_that_fails_fails_the_command() {
         finish(command(&["jit", "build", "--target", "host", "--set", &set]).env("CXX", "/nonexistent/c++"));
     assert_eq!(missing.code, 3, "{missing:?}");
     assert!(missing.stderr.contains("/nonexistent/c++"), "{missing:?}");
+    let failed: Vec<&str> = missing.stdout.lines().filter(|line| line.contains("FAILED")).collect();
+    assert!(failed.len() == 1 && failed[0].ends_with(" kernels: no compiler"), "{failed:?}");
+    assert_eq!(missing.stderr.matches("no compiler for").count(), 1, "{missing:?}");
+    assert_eq!(missing.stderr.lines().count(), 1, "{missing:?}");
+    let both = ["jit", "build", "--target", "host,host:wave4", "--json", "--set", &set];
+    let both = finish(command(&both).env("CXX", "/nonexistent/c++"));
+    assert_eq!((both.code, rows(&both).len()), (3, 2), "one for each target: {both:?}");
     let unknown = run(&["jit", "build", "--target", "gfx94x", "--set", &set]);
     assert_eq!(unknown.code, 2, "{unknown:?}");
     let nic = run(&["jit", "build", "--target", "host", "--nic", "mlx4", "--set", &set]);

@@ -49,6 +49,22 @@ fn one_failing_rank_stops_the_others() {
     assert!(tail.contains("[1] before 1") && tail.contains("[1] cause"), "{}", done.stderr);
 }
 
+/// Rank 1 ends first, of what rank 0 does later.
+#[test]
+fn the_rank_that_is_the_cause_is_blamed_and_not_the_first_that_ends() {
+    let script = "if [ $RANK = 1 ]; then echo 'Error: rank 0 died (its connection closed without a goodbye); the world cannot be used \
+                  any more' >&2; exit 1; fi; if [ $RANK = 0 ]; then sleep 0.4; echo cause >&2; exit 7; fi; sleep 60";
+    let begun = Instant::now();
+    let done = run(&["run", "-n", "3", "--", "sh", "-c", script]);
+    assert!(begun.elapsed() < Duration::from_secs(20), "the others were not stopped");
+    assert_eq!(done.code, 7, "{done:?}");
+    assert!(done.stderr.contains("rank 0 of 3 exited with code 7"), "{}", done.stderr);
+    // Who is blamed lives on: it is no cause.
+    let script = script.replace("sleep 0.4; echo cause >&2; exit 7", "sleep 60");
+    let done = run(&["run", "-n", "3", "--", "sh", "-c", &script]);
+    assert!(done.stderr.contains("rank 1 of 3 exited with code 1"), "{}", done.stderr);
+}
+
 #[test]
 fn ranks_that_do_not_listen_are_killed_after_the_grace_period() {
     let begun = Instant::now();
@@ -64,6 +80,16 @@ fn ranks_that_do_not_listen_are_killed_after_the_grace_period() {
     assert!((Duration::from_millis(300)..Duration::from_secs(20)).contains(&begun.elapsed()));
 }
 
+/// The kill at the end of the grace period is the launcher's own.
+#[test]
+fn a_rank_that_the_launcher_killed_is_not_blamed() {
+    let script = "if [ $RANK = 2 ]; then kill -STOP $$; fi; if [ $RANK = 1 ]; then sleep 0.2; echo 'Error: rank 2 died (it was \
+                  silent)' >&2; exit 5; fi; sleep 60";
+    let done = run(&["run", "-n", "3", "--grace", "300 ms", "--", "sh", "-c", script]);
+    assert_eq!(done.code, 5, "{done:?}");
+    assert!(done.stderr.contains("rank 1 of 3 exited with code 5"), "{}", done.stderr);
+}
+
 #[test]
 fn an_interrupt_reaches_the_ranks() {
     let script = "trap 'echo told $RANK; exit 0' INT; echo ready; while :; do sleep 0.05; done";
@@ -77,6 +103,23 @@ fn an_interrupt_reaches_the_ranks() {
     let told: BTreeSet<String> = lines.map(Result::unwrap).collect();
     assert_eq!(told, BTreeSet::from(["told 0".to_owned(), "told 1".to_owned()]));
     assert_eq!(child.wait().unwrap().code(), Some(128 + 2));
+}
+
+#[test]
+fn an_interrupt_after_a_failure_does_not_hide_it() {
+    let script = "if [ $RANK = 1 ]; then echo cause >&2; exit 7; fi; trap 'echo told' TERM; while :; do sleep 0.05; done";
+    let mut child = command(&["run", "-n", "2", "--grace", "60 s", "--", "sh", "-c", script])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
+    assert_eq!(lines.next().unwrap().unwrap(), "told");
+    signal(child.id(), "INT");
+    let done = child.wait_with_output().unwrap();
+    let report = String::from_utf8_lossy(&done.stderr);
+    assert_eq!(done.status.code(), Some(7), "{report}");
+    assert!(report.contains("rank 1 of 2 exited with code 7"), "{report}");
 }
 
 #[test]

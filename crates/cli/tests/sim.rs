@@ -99,6 +99,7 @@ fn what_cannot_be_run_is_refused() {
         (&["barrier", "--seeds", "5"][..], "seeds are written like 0..10000"),
         (&["barrier", "--seeds", "6..6"], "one seed alone is 6..7"),
         (&["barrier", "--mutant", "99"], "`anabranch sim --list`"),
+        (&["barrier", "--mutant", "33"], "barrier contains no mutant 33 (SIGNAL_BEFORE_DATA)"),
         (&["barrier", "--ranks", "0"], "--ranks"),
         (&["barrier", "--threads", "0"], "--threads"),
         (&["barrier", "--ranks", "10000"], "anabranch: barrier: ranks is 10000; allowed is 1 to "),

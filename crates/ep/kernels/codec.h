@@ -115,10 +115,10 @@ static ANABRANCH_DEVICE u64 scales_offset(u32 hidden) {
 template <class Element, u32 COUNT>
 static ANABRANCH_DEVICE void load_elements(const Grid& grid, u64 from, f32 (&value)[COUNT]) {
     constexpr u32 IN_LOAD = 16 / Element::BYTES;
-#pragma unroll
+    ANABRANCH_UNROLL
     for (u32 i = 0; i < COUNT / IN_LOAD; ++i) {
         Wide<Element> part = Wide<Element>::unpack(stream_load(grid, reinterpret_cast<const Vec16*>(from) + i));
-#pragma unroll
+        ANABRANCH_UNROLL
         for (u32 j = 0; j < IN_LOAD; ++j) value[i * IN_LOAD + j] = part.value[j];
     }
 }
@@ -136,12 +136,12 @@ static ANABRANCH_DEVICE void encode_blocks(const Grid& grid, u64 from, u64 to, u
         u64 unit = static_cast<u64>(block) * Codec::UNITS + grid.lane() % LANES;
         f32 value[EACH][Codec::ELEMENTS] = {};
         u32 largest = 0;
-#pragma unroll
+        ANABRANCH_UNROLL
         for (u32 e = 0; e < EACH; ++e) {
             u64 element = (unit + e * LANES) * Codec::ELEMENTS;
             if (live) load_elements<Element>(grid, from + element * Element::BYTES, value[e]);
             // The order of magnitudes is that of their bits, infinity and then NaNs above all.
-#pragma unroll
+            ANABRANCH_UNROLL
             for (u32 i = 0; i < Codec::ELEMENTS; ++i) largest = maximum(largest, bit_cast<u32>(value[e][i]) & 0x7fffffffu);
         }
         if constexpr (Codec::SCALE_BYTES > 0) {
@@ -150,12 +150,12 @@ static ANABRANCH_DEVICE void encode_blocks(const Grid& grid, u64 from, u64 to, u
         typename Codec::Scale scale = Codec::scale_of(bit_cast<f32>(largest));
         f32 factor = Codec::factor(bit_cast<f32>(largest), scale);
         if (!live) continue;
-#pragma unroll
+        ANABRANCH_UNROLL
         for (u32 e = 0; e < EACH; ++e) {
             typedef typename Codec::Unit Unit;
             constexpr u32 BITS = sizeof(Unit) * 8 / Codec::ELEMENTS, IN_WORD = 32 / BITS;
             Unit codes = {};
-#pragma unroll
+            ANABRANCH_UNROLL
             for (u32 i = 0; i < Codec::ELEMENTS; ++i) {
                 codes.word[i / IN_WORD] |= Codec::encode(value[e][i], factor) << (i % IN_WORD * BITS);
             }

@@ -21,13 +21,13 @@ static ANABRANCH_DEVICE void flag_all(const Grid& grid, const Args& args, Combin
     u64 own = args.flags_offset + static_cast<u64>(args.team.rank) * args.flag_stride;
     for (u32 first = 0; first < args.team.size; first += RANKS_AT_ONCE) {
         u64 base[RANKS_AT_ONCE];
-#pragma unroll
+        ANABRANCH_UNROLL
         for (u32 u = 0; u < RANKS_AT_ONCE; ++u) {
             u32 peer = rotated(args.team.rank, args.team.size, first + u);
             bool is_told = first + u < args.team.size && !is_masked(grid, args.mask, peer);
             base[u] = is_told ? private_load(grid, args.team.peer_bases + peer) : 0;
         }
-#pragma unroll
+        ANABRANCH_UNROLL
         for (u32 u = 0; u < RANKS_AT_ONCE; ++u) {
             if (first + u >= args.team.size || (MASKS && base[u] == 0)) continue;
             flag_store(grid, reinterpret_cast<u64*>(base[u] + own), pack_flag(epoch, way));

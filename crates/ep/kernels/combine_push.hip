@@ -47,12 +47,12 @@ template <u32 UNROLL>
 static ANABRANCH_DEVICE void copy_units(const Grid& grid, u64 from, u64 to, u32 begin, u32 end) {
     for (u32 first = begin + grid.lane(); first < end; first += WAVE_SIZE * UNROLL) {
         Vec16 unit[UNROLL];
-#pragma unroll
+        ANABRANCH_UNROLL
         for (u32 u = 0; u < UNROLL; ++u) {
             u32 at = first + u * WAVE_SIZE;
             if (at < end) unit[u] = stream_load(grid, reinterpret_cast<const Vec16*>(from) + at);
         }
-#pragma unroll
+        ANABRANCH_UNROLL
         for (u32 u = 0; u < UNROLL; ++u) {
             u32 at = first + u * WAVE_SIZE;
             if (at < end) remote_store(grid, reinterpret_cast<Vec16*>(to) + at, unit[u]);
@@ -114,7 +114,7 @@ static ANABRANCH_DEVICE void sum_units(const Grid& grid, const CombinePushArgs& 
             bool there[ROWS];
             typename Codec::Unit unit[ROWS];
             f32 scale[ROWS];
-#pragma unroll
+            ANABRANCH_UNROLL
             for (u32 i = 0; i < ROWS; ++i) {
                 u64 entry = n + i < args.fan_out ? private_load(grid, map + n + i) : 0;
                 there[i] = is_destination(entry) && !is_dropped(entry) && !LeftOut::has(grid, destination_rank(entry));
@@ -130,17 +130,17 @@ static ANABRANCH_DEVICE void sum_units(const Grid& grid, const CombinePushArgs& 
                     scale[i] = 1.0f;
                 }
             }
-#pragma unroll
+            ANABRANCH_UNROLL
             for (u32 i = 0; i < ROWS; ++i) {
                 if (!there[i]) continue;
-#pragma unroll
+                ANABRANCH_UNROLL
                 for (u32 j = 0; j < COUNT; ++j) sum[j] += Codec::decode(unit[i], j, scale[i]);
             }
         }
-#pragma unroll
+        ANABRANCH_UNROLL
         for (u32 i = 0; i < COUNT / IN_STORE; ++i) {
             Wide<Element> part;
-#pragma unroll
+            ANABRANCH_UNROLL
             for (u32 j = 0; j < IN_STORE; ++j) part.value[j] = sum[i * IN_STORE + j];
             stream_store(grid, target + at * (COUNT / IN_STORE) + i, part.pack());
         }

@@ -44,9 +44,9 @@ template <class Args>
 static ANABRANCH_DEVICE Rows rows_of(const Grid& grid, const Args& args, u32 token, u32 first) {
     const u64* map = args.send_map + static_cast<u64>(token) * args.fan_out + first;
     u64 entry[ROWS], base[ROWS], offset[ROWS];
-#pragma unroll
+    ANABRANCH_UNROLL
     for (u32 i = 0; i < ROWS; ++i) entry[i] = first + i < args.fan_out ? private_load(grid, map + i) : 0;
-#pragma unroll
+    ANABRANCH_UNROLL
     for (u32 i = 0; i < ROWS; ++i) {
         bool is_there = is_destination(entry[i]) && !is_dropped(entry[i]) && !LeftOut::has(grid, destination_rank(entry[i]));
         Result result = is_there ? result_of(grid, args, entry[i]) : Result{0, 0};
@@ -54,7 +54,7 @@ static ANABRANCH_DEVICE Rows rows_of(const Grid& grid, const Args& args, u32 tok
         offset[i] = result.offset;
     }
     Rows rows;
-#pragma unroll
+    ANABRANCH_UNROLL
     for (u32 i = 0; i < ROWS; ++i) {
         rows.start[i] = reinterpret_cast<const Vec16*>(base[i] == 0 ? 0 : base[i] + offset[i]);
     }
@@ -68,29 +68,29 @@ static ANABRANCH_DEVICE void sum_units(const Grid& grid, const Args& args, u32 t
     Vec16* target = reinterpret_cast<Vec16*>(args.output + static_cast<u64>(token) * args.row_bytes);
     for (u32 first = begin + grid.lane(); first < end; first += WAVE_SIZE * UNROLL) {
         Wide<Element> sum[UNROLL];
-#pragma unroll
+        ANABRANCH_UNROLL
         for (u32 u = 0; u < UNROLL; ++u) sum[u] = Wide<Element>::zero();
         for (u32 n = 0; n < args.fan_out; n += ROWS) {
             Vec16 unit[ROWS][UNROLL];
             Rows rows = rows_of(grid, args, token, n);
-#pragma unroll
+            ANABRANCH_UNROLL
             for (u32 i = 0; i < ROWS; ++i) {
-#pragma unroll
+                ANABRANCH_UNROLL
                 for (u32 u = 0; u < UNROLL; ++u) {
                     u32 at = first + u * WAVE_SIZE;
                     if (rows.start[i] != nullptr && at < end) unit[i][u] = remote_load(grid, rows.start[i] + at);
                 }
             }
-#pragma unroll
+            ANABRANCH_UNROLL
             for (u32 i = 0; i < ROWS; ++i) {
                 if (rows.start[i] == nullptr) continue;
-#pragma unroll
+                ANABRANCH_UNROLL
                 for (u32 u = 0; u < UNROLL; ++u) {
                     if (first + u * WAVE_SIZE < end) sum[u].add(Wide<Element>::unpack(unit[i][u]));
                 }
             }
         }
-#pragma unroll
+        ANABRANCH_UNROLL
         for (u32 u = 0; u < UNROLL; ++u) {
             u32 at = first + u * WAVE_SIZE;
             if (at < end) stream_store(grid, target + at, sum[u].pack());

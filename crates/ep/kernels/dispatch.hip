@@ -28,11 +28,11 @@ static ANABRANCH_DEVICE void tell_counts(const Grid& grid, const DispatchArgs& a
     u32 dropped = 0, masked = 0;
     for (u32 first = 0; first < ranks; first += RANKS_AT_ONCE) {
         u32 routed[RANKS_AT_ONCE];
-#pragma unroll
+        ANABRANCH_UNROLL
         for (u32 u = 0; u < RANKS_AT_ONCE; ++u) {
             routed[u] = first + u < ranks ? private_load(grid, args.routed + rotated(args.team.rank, ranks, first + u)) : 0;
         }
-#pragma unroll
+        ANABRANCH_UNROLL
         for (u32 u = 0; u < RANKS_AT_ONCE; ++u) {
             if (first + u >= ranks) break;
             u32 peer = rotated(args.team.rank, ranks, first + u);

@@ -66,11 +66,11 @@ static ANABRANCH_DEVICE void tell_again(const Grid& grid, const DispatchAgainArg
     u32 ranks = dispatch.team.size;
     for (u32 first = 0; first < ranks; first += RANKS_AT_ONCE) {
         u32 sent[RANKS_AT_ONCE];
-#pragma unroll
+        ANABRANCH_UNROLL
         for (u32 u = 0; u < RANKS_AT_ONCE; ++u) {
             sent[u] = first + u < ranks ? private_load(grid, args.kept.sent + rotated(dispatch.team.rank, ranks, first + u)) : 0;
         }
-#pragma unroll
+        ANABRANCH_UNROLL
         for (u32 u = 0; u < RANKS_AT_ONCE; ++u) {
             if (first + u >= ranks) break;
             u32 peer = rotated(dispatch.team.rank, ranks, first + u);

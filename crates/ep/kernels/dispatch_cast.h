@@ -27,7 +27,7 @@ struct CastShare {
     static ANABRANCH_DEVICE u32 unit(const Grid& grid, u32 block) { return block * Cast::UNITS + grid.lane() % LANES; }
 
     ANABRANCH_DEVICE void load(const Grid& grid, u64 row, u32 block) {
-#pragma unroll
+        ANABRANCH_UNROLL
         for (u32 e = 0; e < EACH; ++e) {
             u64 element = static_cast<u64>(unit(grid, block) + e * LANES) * Cast::ELEMENTS;
             load_elements<CastFrom>(grid, row + element * CastFrom::BYTES, value[e]);
@@ -38,9 +38,9 @@ struct CastShare {
     ANABRANCH_DEVICE void encode(const Grid& grid) {
         // The order of magnitudes is that of their bits, infinity and then NaNs above all.
         u32 largest = 0;
-#pragma unroll
+        ANABRANCH_UNROLL
         for (u32 e = 0; e < EACH; ++e) {
-#pragma unroll
+            ANABRANCH_UNROLL
             for (u32 i = 0; i < Cast::ELEMENTS; ++i) largest = maximum(largest, bit_cast<u32>(value[e][i]) & 0x7fffffffu);
         }
         for (u32 step = 1; step < LANES; step *= 2) largest = maximum(largest, grid.shuffle(largest, grid.lane() ^ step));
@@ -48,10 +48,10 @@ struct CastShare {
         f32 factor = Cast::factor(bit_cast<f32>(largest), scale);
         // Which NaN a product is differs from device to device.
         bool finite = largest < 0x7f800000u;
-#pragma unroll
+        ANABRANCH_UNROLL
         for (u32 e = 0; e < EACH; ++e) {
             codes[e] = Vec16{{0, 0, 0, 0}};
-#pragma unroll
+            ANABRANCH_UNROLL
             for (u32 i = 0; i < Cast::ELEMENTS; ++i) {
                 u32 code = finite ? Cast::encode(value[e][i], factor) : CastTo::NOT_A_NUMBER;
                 codes[e].word[i / 4] |= code << (i % 4 * 8);
@@ -71,12 +71,12 @@ static ANABRANCH_DEVICE void copy_units(const Grid& grid, const DispatchArgs& ar
     for (u32 first = piece.begin / Cast::UNITS; first < end; first += CastShare::BLOCKS * UNROLL) {
         CastShare share[UNROLL];
         u32 block[UNROLL];
-#pragma unroll
+        ANABRANCH_UNROLL
         for (u32 u = 0; u < UNROLL; ++u) {
             block[u] = first + u * CastShare::BLOCKS + grid.lane() / CastShare::LANES;
             if (block[u] < end) share[u].load(grid, source, block[u]);
         }
-#pragma unroll
+        ANABRANCH_UNROLL
         for (u32 u = 0; u < UNROLL; ++u) share[u].encode(grid);
         // Each block starts with another destination, so that no link gets all blocks at once.
         u32 turn = (grid.block + args.team.rank) % maximum(fan, 1u);
@@ -85,11 +85,11 @@ static ANABRANCH_DEVICE void copy_units(const Grid& grid, const DispatchArgs& ar
             turn = turn + 1 == fan ? 0 : turn + 1;
             Vec16* target = reinterpret_cast<Vec16*>(row_at(grid, args, local, entry));
             u32* scales = reinterpret_cast<u32*>(meta_at(grid, args, local, entry)) + 2 + 2 * args.top_k;
-#pragma unroll
+            ANABRANCH_UNROLL
             for (u32 u = 0; u < UNROLL; ++u) {
                 if (block[u] >= end) continue;
                 u32 unit = CastShare::unit(grid, block[u]);
-#pragma unroll
+                ANABRANCH_UNROLL
                 for (u32 e = 0; e < CastShare::EACH; ++e) {
                     remote_store(grid, target + unit + e * CastShare::LANES, share[u].codes[e]);
                 }

@@ -113,7 +113,7 @@ static ANABRANCH_DEVICE void copy_units(const Grid& grid, const DispatchArgs& ar
     u32 fan = local.fan.get(grid, piece.index);
     for (u32 first = piece.begin + grid.lane(); first < piece.end; first += WAVE_SIZE * UNROLL) {
         Vec16 unit[UNROLL];
-#pragma unroll
+        ANABRANCH_UNROLL
         for (u32 u = 0; u < UNROLL; ++u) {
             u32 at = first + u * WAVE_SIZE;
             if (at < piece.end) unit[u] = load_unit(grid, source + at);
@@ -124,7 +124,7 @@ static ANABRANCH_DEVICE void copy_units(const Grid& grid, const DispatchArgs& ar
             u64 entry = local.destination.get(grid, piece.index * args.fan_out + turn);
             turn = turn + 1 == fan ? 0 : turn + 1;
             Vec16* target = reinterpret_cast<Vec16*>(row_at(grid, args, local, entry));
-#pragma unroll
+            ANABRANCH_UNROLL
             for (u32 u = 0; u < UNROLL; ++u) {
                 u32 at = first + u * WAVE_SIZE;
                 if (at < piece.end) remote_store(grid, target + at, unit[u]);

@@ -37,7 +37,7 @@ static ANABRANCH_DEVICE void post_payloads(const Grid& grid, const WaitContext& 
     u64 end = 0;
     sdma::Operation tells = {0, 0, 0, sdma::Tail::FLAG, flag, value, true};
     ANABRANCH_TWIN(ENGINE_FLAG_FIRST) { if (sdma::post(grid, wait, queue, tells, end) != WAIT_OK) return; }
-#pragma unroll
+    ANABRANCH_UNROLL
     for (u32 i = 0; i < COUNT; ++i) {
         sdma::Operation copy = {payloads[i].source, payloads[i].target, payloads[i].bytes, sdma::Tail::NOTHING, nullptr, 0, false};
         if (sdma::post(grid, wait, queue, copy, end) != WAIT_OK) return;

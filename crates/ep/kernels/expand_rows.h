@@ -49,7 +49,7 @@ static ANABRANCH_DEVICE void copy_units(const Grid& grid, const ExpertExpandArgs
     const Vec16* source = reinterpret_cast<const Vec16*>(args.received.rows + window_row * args.row_bytes);
     for (u32 first = begin + grid.lane(); first < end; first += WAVE_SIZE * UNROLL) {
         Vec16 unit[UNROLL];
-#pragma unroll
+        ANABRANCH_UNROLL
         for (u32 u = 0; u < UNROLL; ++u) {
             u32 at = first + u * WAVE_SIZE;
             if (at < end) unit[u] = heap_load(grid, source + at);
@@ -58,7 +58,7 @@ static ANABRANCH_DEVICE void copy_units(const Grid& grid, const ExpertExpandArgs
             u32 slot = local.pair_slot.get(grid, first_pair + k);
             if (!is_slot(slot)) continue;
             Vec16* target = reinterpret_cast<Vec16*>(args.rows + static_cast<u64>(slot) * args.row_bytes);
-#pragma unroll
+            ANABRANCH_UNROLL
             for (u32 u = 0; u < UNROLL; ++u) {
                 u32 at = first + u * WAVE_SIZE;
                 if (at < end) private_store(grid, target + at, unit[u]);

@@ -39,7 +39,7 @@ static ANABRANCH_DEVICE void add_pairs(const Grid& grid, const ExpertContractArg
         const Vec16* source[ROWS];
         f32 weight[ROWS] = {};
         Vec16 unit[ROWS][UNROLL];
-#pragma unroll
+        ANABRANCH_UNROLL
         for (u32 i = 0; i < ROWS; ++i) {
             source[i] = nullptr;
             if (left == 0) continue;
@@ -49,18 +49,18 @@ static ANABRANCH_DEVICE void add_pairs(const Grid& grid, const ExpertContractArg
             weight[i] = bit_cast<f32>(grid.wave_broadcast(pairs.weight, lane));
             source[i] = reinterpret_cast<const Vec16*>(args.experts + slot * args.row_bytes);
         }
-#pragma unroll
+        ANABRANCH_UNROLL
         for (u32 i = 0; i < ROWS; ++i) {
-#pragma unroll
+            ANABRANCH_UNROLL
             for (u32 u = 0; u < UNROLL; ++u) {
                 u32 at = first + u * WAVE_SIZE;
                 if (source[i] != nullptr && at < end) unit[i][u] = stream_load(grid, source[i] + at);
             }
         }
-#pragma unroll
+        ANABRANCH_UNROLL
         for (u32 i = 0; i < ROWS; ++i) {
             if (source[i] == nullptr) continue;
-#pragma unroll
+            ANABRANCH_UNROLL
             for (u32 u = 0; u < UNROLL; ++u) {
                 if (first + u * WAVE_SIZE >= end) continue;
                 Wide<Element> addend = Wide<Element>::unpack(unit[i][u]);
@@ -79,14 +79,14 @@ static ANABRANCH_DEVICE void sum_units(const Grid& grid, const ExpertContractArg
     for (u32 start = begin; start < end; start += WAVE_SIZE * UNROLL) {
         u32 first = start + grid.lane();
         Wide<Element> sum[UNROLL];
-#pragma unroll
+        ANABRANCH_UNROLL
         for (u32 u = 0; u < UNROLL; ++u) sum[u] = Wide<Element>::zero();
         for (u32 k = 0; k < args.received.top_k; k += WAVE_SIZE) {
             // One look is enough for all units where a wave has a lane for every k.
             if (args.received.top_k > WAVE_SIZE) pairs = LanePairs::load(grid, args, window_row, k);
             add_pairs(grid, args, pairs, first, end, sum);
         }
-#pragma unroll
+        ANABRANCH_UNROLL
         for (u32 u = 0; u < UNROLL; ++u) {
             u32 at = first + u * WAVE_SIZE;
             if (at < end) heap_store(grid, target + at, sum[u].pack());

@@ -59,7 +59,7 @@ ANABRANCH_DEVICE u32 token_of(const Grid&, const i32*, u32 row) { return row; }
 static constexpr u32 IDS_AT_ONCE = 8;
 
 ANABRANCH_DEVICE void load_ids(const Grid& grid, const i32* ids, u32 first, u32 top_k, i32 (&id)[IDS_AT_ONCE]) {
-#pragma unroll
+    ANABRANCH_UNROLL
     for (u32 u = 0; u < IDS_AT_ONCE; ++u) id[u] = first + u < top_k ? load_id(grid, ids + first + u) : -1;
 }
 
@@ -74,7 +74,7 @@ ANABRANCH_DEVICE Destinations destinations_of(const Grid& grid, const i32* ids, 
     for (u32 k = 0; k < top_k; k += IDS_AT_ONCE) {
         i32 id[IDS_AT_ONCE];
         load_ids(grid, ids, k, top_k, id);
-#pragma unroll
+        ANABRANCH_UNROLL
         for (u32 u = 0; u < IDS_AT_ONCE; ++u) {
             bool is_expert = static_cast<u32>(id[u]) < owners.placement.experts;
             u32 bit = is_expert ? owners.rank_of(grid, static_cast<u32>(id[u]), token) - first : RANKS_PER_MASK;

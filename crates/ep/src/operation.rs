@@ -1,6 +1,7 @@
 //! Dispatch and combine on a group: makes the plan, owns the slots, launches the kernels.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use anabranch_hip::{DeviceAddress, Stream};
@@ -21,6 +22,7 @@ use nodes::{NodeLaunches, NodeUnits};
 use residency::{LaunchedUnit, device_limits, reserve};
 
 mod again;
+mod calls;
 mod combine;
 mod dispatch;
 mod dropped;
@@ -100,6 +102,9 @@ pub struct ExpertParallel {
     /// Of plans across nodes.
     nodes: Option<NodeLaunches>,
     limits: DeviceLimits,
+    /// For reports, with the number of launches so far.
+    name: Arc<str>,
+    launches: AtomicU64,
     /// Where ranks may be masked; losses do not end the world then.
     mask: Option<MaskTable>,
     #[expect(dead_code, reason = "held, for its drop")]
@@ -140,7 +145,7 @@ impl ExpertParallel {
     pub fn new(world: &World, group: &Group, config: EpConfig) -> Result<Self> {
         let config = nodes::located(world, group, config);
         let mut fields = config.fields();
-        let launches = launch::compared(&config, group.size(), &world.device().properties().name());
+        let launches = launch::compared(&config, group.size(), &world.device().name());
         fields.push(("table".to_owned(), launches));
         let prepared = Self::prepare(world, group, config);
         world.compare(group, "ep configuration", fields)?;
@@ -184,6 +189,7 @@ impl ExpertParallel {
         agree(world, group, "ep slots", &own)?;
         let (residency, slots, placement, mask, engine, nodes) = own?;
         let tolerance = mask.is_some().then(|| world.tolerate_losses(group)).transpose()?;
+        let name = world.name_in_group("expert parallelism", group).into();
         let (world, pool) = (world.clone(), SlotPool::new(slots));
         Ok(Self {
             world,
@@ -201,6 +207,8 @@ impl ExpertParallel {
             engine,
             nodes,
             limits,
+            name,
+            launches: AtomicU64::new(0),
             mask,
             tolerance,
             residency,
@@ -208,7 +216,7 @@ impl ExpertParallel {
     }
 
     fn prepare(world: &World, group: &Group, config: EpConfig) -> Result<Prepared> {
-        let plan = Plan::new(config, group.size())?.for_device(&world.device().properties().name());
+        let plan = Plan::new(config, group.size())?.for_device(&world.device().name());
         nodes::check_reach(world, group, &plan)?;
         let device = world.device();
         let config = plan.config();

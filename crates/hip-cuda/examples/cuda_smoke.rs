@@ -105,7 +105,7 @@ fn same<T: PartialEq + std::fmt::Debug>(what: &str, found: &T, expected: &T) -> 
 }
 
 fn lazy(runtime: &Runtime, last: &Device) -> Checked {
-    last.synchronize()?;
+    drop(last.allocate(64)?);
     let mut current = -1;
     // SAFETY: the call writes one int.
     let code = unsafe { (runtime.api().hipGetDevice)(&raw mut current) };

@@ -2,7 +2,7 @@
 //!
 //! The functions of the HIP ABI carry no context, and `libcuda` itself is state of the process, so the opened
 //! driver is kept in a static. This is the only global of the crate; it holds what the process has anyway
-//! (the library, the list of devices, the retained primary contexts), and nothing of any world.
+//! (the library, the list of devices, the retained primary contexts, the captures under way), and nothing of any world.
 
 use core::ffi::{c_int, c_void};
 use core::ptr;
@@ -13,6 +13,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use anabranch_hip::{HipError, LoadError, RuntimeKind};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
+use crate::captures::Captures;
 use crate::convert::check;
 use crate::cuda::{CuContext, CuDevice, CuResult};
 use crate::functions::DriverFunctions;
@@ -34,6 +35,8 @@ static OPENING: Mutex<()> = Mutex::new(());
 pub(crate) struct Driver {
     pub(crate) cuda: DriverFunctions,
     pub(crate) devices: Vec<DeviceSlot>,
+    /// Captures under way: HIP's functions are refused beside those of the process, and carry nothing that could tell more.
+    pub(crate) captures: Captures,
     /// Where the library came from and its version, for people.
     pub(crate) origin: String,
     /// Keeps the library mapped.
@@ -169,7 +172,7 @@ fn initialize(path: &Path, library: Library) -> Result<Option<Driver>, LoadError
     }
     let devices = if usable { list_devices(&cuda, failed)? } else { Vec::new() };
     let origin = format!("{}, CUDA {}.{}", path.display(), version / 1000, version % 1000 / 10);
-    Ok(Some(Driver { cuda, devices, origin, _library: library }))
+    Ok(Some(Driver { cuda, devices, captures: Captures::default(), origin, _library: library }))
 }
 
 fn list_devices(

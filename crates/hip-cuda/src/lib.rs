@@ -10,16 +10,18 @@
 //! * The reported architecture is `sm_<major><minor>`, the warp has 32 lanes, and the local memory of a block
 //!   is the device's opt-in maximum, which every function is allowed when it is looked up.
 //! * `hipMemcpy` and `hipMemset` have finished when they return.
+//! * What is given to a stream whose capture was invalidated is still taken, and lost when the capture ends.
 //! * Fine-grained and uncached device memory is ordinary device memory.
 //! * Functions are loaded when they are looked up and never with a launch.
 //! * Memory of the virtual-memory calls has no IPC handle (`hipErrorNotSupported`), but a file descriptor.
 //! * Error codes that HIP does not name keep CUDA's number.
 //!
 //! Layers, from below: `cuda` (types and numbers), `functions` (the driver's entry points), `driver` (the opened
-//! library), `context` and `call` (current device, errors), `convert` (pure translation), `shims` (HIP's
-//! functions), `table`.
+//! library), `captures` (what is refused beside them), `context` and `call` (current device, errors), `convert` (pure
+//! translation), `shims` (HIP's functions), `table`.
 
 mod call;
+mod captures;
 mod context;
 mod convert;
 mod cuda;

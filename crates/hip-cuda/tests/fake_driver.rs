@@ -45,6 +45,14 @@ fn build(folder: &Path) -> PathBuf {
 struct Notes(Library);
 
 impl Notes {
+    /// After so many more waits for streams, so many are refused.
+    fn refuse_waits(&self, after: c_int, times: c_int) {
+        // SAFETY: the fake exports this function with this signature.
+        let refuse = unsafe { self.0.get::<unsafe extern "C" fn(c_int, c_int)>("fake_refuse_waits") };
+        // SAFETY: it takes any numbers.
+        unsafe { refuse.unwrap()(after, times) };
+    }
+
     fn take(&self) -> String {
         // SAFETY: the fake exports these two functions with these signatures.
         let (notes, forget) = unsafe {
@@ -75,6 +83,7 @@ fn calls_reach_the_driver_with_the_right_arguments() {
     memory(&runtime, &notes);
     modules(&runtime, &notes);
     streams(&runtime, &notes);
+    captures(&runtime, &notes);
     table(&runtime, &notes);
 }
 
@@ -92,14 +101,33 @@ fn devices(runtime: &Runtime, notes: &Notes) {
     assert_eq!(notes.take(), "", "looking at devices makes no context");
 
     // Work on device 1 from a thread whose current device is 0 must not make a context on device 0.
-    device.synchronize().unwrap();
+    let synchronize = || {
+        let _guard = device.guard().unwrap();
+        // SAFETY: no arguments.
+        assert_eq!(unsafe { (runtime.api().hipDeviceSynchronize)() }, HipError::SUCCESS);
+    };
+    synchronize();
     assert_eq!(notes.take(), "retain 11\nsynchronize 11\n");
     let mut current = -1;
     // SAFETY: the call writes one int.
     unsafe { (runtime.api().hipGetDevice)(&raw mut current) };
     assert_eq!(current, 0);
-    device.synchronize().unwrap();
+    synchronize();
     assert_eq!(notes.take(), "synchronize 11\n", "a context is retained once");
+
+    // Nor must what was made there and is dropped while nothing is current.
+    let again = runtime.device(DeviceOrdinal(1)).unwrap();
+    let mut buffer = again.allocate(64).unwrap();
+    buffer.fill(1).unwrap();
+    let stream = again.create_stream().unwrap();
+    stream.begin_capture().unwrap();
+    let graph = stream.end_capture().unwrap();
+    let exec = graph.instantiate().unwrap();
+    notes.take();
+    drop((exec, graph, stream, buffer));
+    assert_eq!(notes.take(), "destroy exec 9a\ndestroy graph 99\nfree 7f0000000000\n");
+    drop(again);
+    assert_eq!(notes.take(), "destroy 52\n", "device 0 has no context yet, and gets none");
 
     let first = runtime.device(DeviceOrdinal(0)).unwrap();
     assert!(device.can_access_peer(&first).unwrap());
@@ -116,11 +144,31 @@ fn memory(runtime: &Runtime, notes: &Notes) {
     let mut buffer = device.allocate_uncached(4096).unwrap();
     assert_eq!(notes.take(), "alloc 4096\n");
     buffer.fill(0x1ff_u32 as u8).unwrap();
-    assert!(notes.take().starts_with("set 7f0000000000 255 4096 0\nwait 0\n"));
+    // By a stream of the device's own, which is waited for before and behind.
+    assert_eq!(notes.take(), "stream 1 -5\nwait 52\nset 7f0000000000 255 4096 52\nwait 52\n");
     let mut bytes = [1; 4];
     buffer.copy_to_host(7, &mut bytes).unwrap();
     assert_eq!(bytes, [7; 4]);
-    assert!(notes.take().starts_with("copy 4\nwait 0\n"));
+    assert_eq!(notes.take(), "wait 52\ncopy 4 52\nwait 52\n");
+    buffer.copy_from_host(8, &bytes).unwrap();
+    assert_eq!(notes.take(), "wait 52\ncopy 4 52\nwait 52\n", "the stream is made once");
+    // Refused before anything is put: nothing is copied. Refused behind it: tried again, as the copy may be under way.
+    notes.refuse_waits(0, 1);
+    let refused = buffer.copy_to_host(7, &mut bytes).unwrap_err();
+    assert_eq!(refused.code(), Some(HipError::STREAM_CAPTURE_UNSUPPORTED));
+    assert_eq!(notes.take(), "wait 52\n");
+    notes.refuse_waits(1, 2);
+    buffer.copy_to_host(7, &mut bytes).unwrap();
+    assert_eq!(notes.take(), "wait 52\ncopy 4 52\nwait 52\nwait 52\nwait 52\n");
+    // HIP's own synchronous calls go by the default stream.
+    // SAFETY: the fake writes four bytes to the host's array, and nothing to its own memory.
+    let (copied, filled) = unsafe {
+        let _guard = device.guard().unwrap();
+        let (api, there) = (runtime.api(), buffer.address().as_ptr());
+        ((api.hipMemcpy)(bytes.as_mut_ptr().cast(), there, 4, 2), (api.hipMemset)(there, 0x1ff, 16))
+    };
+    assert_eq!((copied, filled), (HipError::SUCCESS, HipError::SUCCESS));
+    assert_eq!(notes.take(), "copy 4\nwait 0\nset 7f0000000000 255 16 0\nwait 0\n");
 
     let host = device.allocate_host(100).unwrap();
     assert_eq!(notes.take(), "host 100 3\n");
@@ -155,6 +203,8 @@ fn memory(runtime: &Runtime, notes: &Notes) {
 
     drop(buffer);
     assert_eq!(notes.take(), "free 7f0000000000\n");
+    drop(device);
+    assert_eq!(notes.take(), "destroy 52\n", "with the last handle of the device");
 }
 
 fn modules(runtime: &Runtime, notes: &Notes) {
@@ -217,6 +267,114 @@ fn streams(runtime: &Runtime, notes: &Notes) {
     let code = unsafe { (api.hipStreamBeginCapture)(stream.raw(), flags::CAPTURE_MODE_RELAXED) };
     assert_eq!(code, HipError::SUCCESS);
     assert_eq!(notes.take(), "capture 2\n");
+    stream.end_capture().unwrap();
+    assert_eq!(notes.take(), "destroy graph 99\n");
+}
+
+/// What HIP refuses beside a capture is refused here, although the driver would do it.
+fn captures(runtime: &Runtime, notes: &Notes) {
+    let device = runtime.device(DeviceOrdinal(1)).unwrap();
+    let mut buffer = device.allocate(64).unwrap();
+    let there = buffer.address().as_ptr() as usize;
+    let stream = device.create_stream().unwrap();
+    let raw = stream.raw() as usize;
+    let elsewhere =
+        |call: &(dyn Fn() -> HipError + Sync)| std::thread::scope(|scope| scope.spawn(call).join().unwrap());
+    let (implicit, unsupported) = (HipError::STREAM_CAPTURE_IMPLICIT, HipError::STREAM_CAPTURE_UNSUPPORTED);
+    let mut byte = 0_u8;
+    let host = (&raw mut byte) as usize;
+    let copy = |target: usize, source: usize, bytes| {
+        // SAFETY: refused before the fake would touch anything.
+        unsafe { (runtime.api().hipMemcpy)(target as *mut c_void, source as *const c_void, bytes, 4) }
+    };
+    let other = 0x77_usize;
+    let calls: [(&str, HipError, &(dyn Fn() -> HipError + Sync)); 5] = [
+        ("copy to the host", implicit, &|| copy(host, there, 1)),
+        ("copy to the device", implicit, &|| copy(there, host, 1)),
+        ("copy of nothing", implicit, &|| copy(there, host, 0)),
+        // SAFETY: refused.
+        ("fill", implicit, &|| unsafe { (runtime.api().hipMemset)(there as *mut c_void, 0, 8) }),
+        // SAFETY: no arguments.
+        ("wait for the device", unsupported, &|| unsafe { (runtime.api().hipDeviceSynchronize)() }),
+    ];
+    for (name, code, call) in calls {
+        for thread in ["another", "this"] {
+            stream.begin_capture().unwrap();
+            assert!(stream.is_capturing().unwrap());
+            notes.take();
+            let seen = if thread == "this" { call() } else { elsewhere(call) };
+            assert_eq!(seen, code, "{name}, {thread} thread");
+            assert_eq!(notes.take(), "", "{name}: the driver is not asked");
+            let mut status = -1;
+            // SAFETY: the call writes one int.
+            let asked = unsafe { (runtime.api().hipStreamIsCapturing)(stream.raw(), &raw mut status) };
+            assert_eq!((asked, status), (HipError::SUCCESS, flags::CAPTURE_STATUS_INVALIDATED), "{name}");
+            let ended = stream.end_capture().unwrap_err();
+            assert_eq!(ended.code(), Some(HipError::STREAM_CAPTURE_INVALIDATED), "{name}, {thread} thread");
+            assert_eq!(notes.take(), "destroy graph 99\n", "{name}: what was recorded goes");
+            assert!(!stream.is_capturing().unwrap());
+            assert_eq!(elsewhere(&|| copy(there, host, 1)), HipError::SUCCESS, "{name}: over is over");
+        }
+    }
+
+    // Waits for streams are refused to the thread that captures, and to all during a global capture.
+    let wait = || {
+        // SAFETY: the fake looks at no stream.
+        unsafe { (runtime.api().hipStreamSynchronize)(other as *mut c_void) }
+    };
+    let query = || {
+        // SAFETY: as above.
+        unsafe { (runtime.api().hipStreamQuery)(other as *mut c_void) }
+    };
+    let begin = |mode| {
+        // SAFETY: the stream is live.
+        let code = unsafe { (runtime.api().hipStreamBeginCapture)(stream.raw(), mode) };
+        assert_eq!(code, HipError::SUCCESS);
+        notes.take();
+    };
+    for (name, call, answer) in [
+        ("wait", &wait as &(dyn Fn() -> HipError + Sync), HipError::SUCCESS),
+        ("query", &query, HipError::NOT_READY),
+    ] {
+        for (mode, here, there) in [
+            (flags::CAPTURE_MODE_GLOBAL, unsupported, unsupported),
+            (flags::CAPTURE_MODE_THREAD_LOCAL, unsupported, answer),
+            (flags::CAPTURE_MODE_RELAXED, answer, answer),
+        ] {
+            begin(mode);
+            assert_eq!(elsewhere(call), there, "{name}, mode {mode}, another thread");
+            assert_eq!(stream.end_capture().is_err(), there == unsupported, "{name}, mode {mode}");
+            begin(mode);
+            assert_eq!(call(), here, "{name}, mode {mode}, this thread");
+            assert_eq!(stream.end_capture().is_err(), here == unsupported, "{name}, mode {mode}");
+        }
+    }
+    // A transfer of the thread that captures ends its capture, and touches nothing.
+    stream.begin_capture().unwrap();
+    notes.take();
+    assert_eq!(buffer.fill(3).unwrap_err().code(), Some(unsupported));
+    assert!(!notes.take().contains("set"), "nothing is filled");
+    assert!(stream.end_capture().is_err());
+
+    // What is allowed leaves a capture alone; one that another thread tries to end goes on.
+    stream.begin_capture().unwrap();
+    std::thread::scope(|scope| scope.spawn(|| buffer.fill(3).unwrap()).join().unwrap());
+    let wrong = elsewhere(&|| {
+        let mut graph = std::ptr::null_mut();
+        // SAFETY: the call writes one handle, or none.
+        unsafe { (runtime.api().hipStreamEndCapture)(raw as *mut c_void, &raw mut graph) }
+    });
+    assert_eq!(wrong, HipError::STREAM_CAPTURE_WRONG_THREAD);
+    stream.end_capture().unwrap();
+    stream.begin_capture().unwrap();
+    assert_eq!(elsewhere(&|| copy(there, host, 1)), implicit, "the capture is known again");
+    assert!(stream.end_capture().is_err());
+
+    // A stream that goes takes its capture along.
+    stream.begin_capture().unwrap();
+    drop(stream);
+    assert_eq!(elsewhere(&|| copy(there, host, 1)), HipError::SUCCESS);
+    notes.take();
 }
 
 fn table(runtime: &Runtime, notes: &Notes) {

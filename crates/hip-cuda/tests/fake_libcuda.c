@@ -97,7 +97,22 @@ int cuMemsetD8Async(u64 target, unsigned char value, size_t bytes, handle stream
     note("set %llx %u %zu %llx\n", target, value, bytes, (u64)stream);
     return 0;
 }
-int cuStreamSynchronize(handle stream) { note("wait %llx\n", (u64)stream); return 0; }
+int cuMemcpyAsync(u64 target, u64 source, size_t bytes, handle stream) {
+    note("copy %zu %llx\n", bytes, (u64)stream);
+    if (source >= 0x7f0000000000 && source < 0x7f0000100000) memset((handle)target, (int)source, bytes);
+    return 0;
+}
+/* Waits that go well before some are refused, as if another thread captured globally. */
+static int good, refused;
+void fake_refuse_waits(int after, int times) { good = after; refused = times; }
+int cuStreamSynchronize(handle stream) {
+    note("wait %llx\n", (u64)stream);
+    if (refused && good-- <= 0) {
+        refused--;
+        return 900;
+    }
+    return 0;
+}
 int cuPointerGetAttributes(unsigned count, int *attributes, handle *data, u64 pointer) {
     int known = pointer >= 0x7f0000000000 && pointer < 0x7f0000100000;
     for (unsigned i = 0; i < count; i++) {
@@ -132,7 +147,13 @@ int cuIpcOpenMemHandle_v2(u64 *pointer, ipc_handle from, unsigned flags) {
 int cuIpcCloseMemHandle(u64 pointer) { note("close ipc %llx\n", pointer); return 0; }
 
 int cuStreamCreate(handle *stream, unsigned flags) { note("stream %u\n", flags); *stream = (handle)0x51; return 0; }
-int cuStreamDestroy_v2(handle stream) { return 0; }
+int cuCtxGetStreamPriorityRange(int *least, int *greatest) { *least = 0; *greatest = -5; return 0; }
+int cuStreamCreateWithPriority(handle *stream, unsigned flags, int priority) {
+    note("stream %u %d\n", flags, priority);
+    *stream = (handle)0x52;
+    return 0;
+}
+int cuStreamDestroy_v2(handle stream) { if (stream == (handle)0x52) note("destroy 52\n"); return 0; }
 int cuStreamQuery(handle stream) { return 600; }
 int cuStreamGetCtx(handle stream, handle *context) { *context = (handle)(u64)(0x1000 + 11); return 0; }
 int cuStreamWaitValue64_v2(handle stream, u64 pointer, u64 value, unsigned flags) {
@@ -156,7 +177,19 @@ int cuLaunchKernel(handle function, unsigned gx, unsigned gy, unsigned gz, unsig
          bz, local, (u64)stream, *(u64 *)parameters[0]);
     return local > 232000 ? 701 : 0;
 }
-int cuStreamBeginCapture_v2(handle stream, int mode) { note("capture %d\n", mode); return 0; }
+/* Captures are as CUDA has them: one may end on its own thread only, and no call of another thread spoils one. */
+static __thread handle capturing;
+int cuStreamBeginCapture_v2(handle stream, int mode) { note("capture %d\n", mode); capturing = stream; return 0; }
+int cuStreamIsCapturing(handle stream, int *status) { *status = capturing == stream; return 0; }
+int cuStreamEndCapture(handle stream, handle *graph) {
+    if (capturing != stream) return 908;
+    capturing = 0;
+    *graph = (handle)0x99;
+    return 0;
+}
+int cuGraphInstantiateWithFlags(handle *exec, handle graph, u64 flags) { *exec = (handle)0x9a; return 0; }
+int cuGraphExecDestroy(handle exec) { note("destroy exec %llx\n", (u64)exec); return 0; }
+int cuGraphDestroy(handle graph) { note("destroy graph %llx\n", (u64)graph); return 0; }
 typedef struct { int kind, types, location, id; handle meta; unsigned char compression, rdma; unsigned short usage; char reserved[4]; } properties;
 int cuMemCreate(u64 *out, size_t bytes, const properties *p, u64 flags) {
     note("create %zu kind %d types %d location %d %d rdma %u\n", bytes, p->kind, p->types, p->location, p->id, p->rdma);

@@ -147,7 +147,15 @@ impl HostMachine {
         }
     }
 
-    /// Refuses a call that no capture can hold (an allocation, a module, a synchronous copy): any thread's
+    /// Refuses a call that waits by way of the null stream or for a whole device: any thread's, while any stream of any device
+    /// is captured in whatever mode. So does HIP 7.2, whose `hipThreadExchangeStreamCaptureMode` does not lift it.
+    pub(crate) fn refuse_beside_captures(&self, code: HipError) -> Result<(), HipError> {
+        let captures = lock(&self.captures);
+        captures.iter().for_each(|capture| capture.invalidate());
+        if captures.is_empty() { Ok(()) } else { Err(code) }
+    }
+
+    /// Refuses a call that no capture can hold (an allocation, a module, a wait for a stream): any thread's
     /// while a global capture is open, this thread's while its own thread-local one is.
     pub(crate) fn refuse_in_capture(&self) -> Result<(), HipError> {
         let captures = lock(&self.captures);
@@ -166,15 +174,14 @@ impl HostMachine {
         if refused { Err(HipError::STREAM_CAPTURE_UNSUPPORTED) } else { Ok(()) }
     }
 
-    /// Refuses to wait for, or ask about, a stream that is captured.
-    pub(crate) fn refuse_captured(stream: &Stream) -> Result<(), HipError> {
-        match &lock(&stream.state).capture {
-            None => Ok(()),
-            Some(membership) => {
-                membership.graph.invalidate();
-                Err(HipError::STREAM_CAPTURE_UNSUPPORTED)
-            }
+    /// Refuses to wait for, or ask about, a stream that is captured, and any stream but the null stream where an allocation
+    /// would be refused.
+    pub(crate) fn refuse_captured(&self, stream: &Stream) -> Result<(), HipError> {
+        if let Some(membership) = &lock(&stream.state).capture {
+            membership.graph.invalidate();
+            return Err(HipError::STREAM_CAPTURE_UNSUPPORTED);
         }
+        if stream.kind == StreamKind::Null { Ok(()) } else { self.refuse_in_capture() }
     }
 
     /// If the stream is captured, makes the event stand for its present point.

@@ -9,10 +9,13 @@
 
 mod common;
 
+use core::ffi::c_void;
 use std::ptr::null_mut;
 
 use anabranch_hip::HipError;
-use anabranch_hip::types::{HipGraph, HipGraphExec, HipStream, flags};
+use anabranch_hip::types::{
+    HipGraph, HipGraphExec, HipIpcMemHandle, HipPointerAttributes, HipStream, flags, memcpy_kind,
+};
 use common::{Gpu, LIMIT, PingPong, Word, config, ok, within};
 
 fn begin(gpu: &Gpu, stream: HipStream, mode: i32) {
@@ -50,7 +53,7 @@ fn a_graph_with_fork_and_join_replays_100_times() {
         let module = gpu.module();
         let step = gpu.function(module, "step_word").unwrap();
         let copy_word = |target, source, stream| unsafe {
-            (api.hipMemcpyAsync)(target, source, 8, anabranch_hip::types::memcpy_kind::DEFAULT, stream)
+            (api.hipMemcpyAsync)(target, source, 8, memcpy_kind::DEFAULT, stream)
         };
         begin(&gpu, main, flags::CAPTURE_MODE_THREAD_LOCAL);
         assert_eq!((status(&gpu, main), status(&gpu, side)), (1, 0));
@@ -129,28 +132,33 @@ fn calls_that_no_capture_can_hold_invalidate_it() {
         let memory = gpu.malloc(64);
         let image = common::image(1);
         let mut event_word = 0_u64;
-        let illegal: [(&str, &dyn Fn() -> HipError); 8] = [
-            ("malloc", &|| {
+        let (unsupported, implicit) =
+            (HipError::STREAM_CAPTURE_UNSUPPORTED, HipError::STREAM_CAPTURE_IMPLICIT);
+        let other = gpu.stream();
+        let illegal: [(&str, HipError, &dyn Fn() -> HipError); 10] = [
+            ("malloc", unsupported, &|| {
                 let mut pointer = null_mut();
                 unsafe { (api.hipMalloc)(&raw mut pointer, 64) }
             }),
-            ("free", &|| unsafe { (api.hipFree)(memory) }),
-            ("module", &|| {
+            ("free", unsupported, &|| unsafe { (api.hipFree)(memory) }),
+            ("module", unsupported, &|| {
                 let mut module = null_mut();
                 unsafe { (api.hipModuleLoadData)(&raw mut module, image.as_ptr().cast()) }
             }),
-            ("memcpy", &|| {
+            ("memcpy", implicit, &|| {
                 let mut word = event_word;
                 unsafe { (api.hipMemcpy)((&raw mut word).cast(), memory, 8, 4) }
             }),
-            ("memset", &|| unsafe { (api.hipMemset)(memory, 0, 8) }),
-            ("stream sync", &|| gpu.sync(stream)),
-            ("stream query", &|| unsafe { (api.hipStreamQuery)(stream) }),
-            ("device sync", &|| unsafe { (api.hipDeviceSynchronize)() }),
+            ("memset", implicit, &|| unsafe { (api.hipMemset)(memory, 0, 8) }),
+            ("stream sync", unsupported, &|| gpu.sync(stream)),
+            ("stream query", unsupported, &|| unsafe { (api.hipStreamQuery)(stream) }),
+            ("another stream's sync", unsupported, &|| gpu.sync(other)),
+            ("another stream's query", unsupported, &|| unsafe { (api.hipStreamQuery)(other) }),
+            ("device sync", unsupported, &|| unsafe { (api.hipDeviceSynchronize)() }),
         ];
-        for (name, call) in illegal {
+        for (name, code, call) in illegal {
             begin(&gpu, stream, flags::CAPTURE_MODE_THREAD_LOCAL);
-            assert_eq!(call(), HipError::STREAM_CAPTURE_UNSUPPORTED, "{name}");
+            assert_eq!(call(), code, "{name}");
             assert_eq!(status(&gpu, stream), flags::CAPTURE_STATUS_INVALIDATED, "{name}");
             let fill = unsafe { (api.hipMemsetAsync)(memory, 0, 8, stream) };
             assert_eq!(fill, HipError::STREAM_CAPTURE_INVALIDATED, "{name}");
@@ -260,5 +268,163 @@ fn captures_that_do_not_fit_together_are_refused() {
         ok(unsafe { (api.hipStreamDestroy)(first) });
         gpu.malloc(8);
         ok(gpu.sync(null_mut()));
+    });
+}
+
+/// What another thread may call while one captures a non-blocking stream, as AMD's library 7.2.4 answered: the code, and whether the
+/// capture survived.
+#[test]
+#[expect(clippy::too_many_lines, reason = "it is one table")]
+fn calls_of_another_thread_beside_a_capture() {
+    type Call<'a> = (&'a str, HipError, &'a (dyn Fn() -> HipError + Sync));
+    let (implicit, unsupported) = (HipError::STREAM_CAPTURE_IMPLICIT, HipError::STREAM_CAPTURE_UNSUPPORTED);
+    let success = HipError::SUCCESS;
+    within(LIMIT, move || {
+        let gpu = Gpu::new(config());
+        let captured = gpu.stream();
+        let captured_memory = gpu.malloc(64) as usize;
+        gpu.set_device(1);
+        let kept = gpu.malloc(64) as usize;
+        let own = gpu.stream() as usize;
+        let event = gpu.event() as usize;
+        ok(gpu.record(event as *mut _, own as *mut _));
+        let image = common::image(1);
+        gpu.set_device(0);
+        let api = *gpu.api();
+        let gpu = &gpu;
+        let memory = kept as *mut c_void as usize;
+        let at = |address: usize| address as *mut c_void;
+        let copy_async = |target: *mut c_void, source: *const c_void, kind| unsafe {
+            (api.hipMemcpyAsync)(target, source, 8, kind, at(own))
+        };
+        let copy = |target: *mut c_void, source: *const c_void, bytes, kind| unsafe {
+            (api.hipMemcpy)(target, source, bytes, kind)
+        };
+        let (to_device, to_host) = (memcpy_kind::HOST_TO_DEVICE, memcpy_kind::DEVICE_TO_HOST);
+        let table: [Call<'_>; 29] = [
+            ("nothing", success, &|| success),
+            ("hipMemcpy to the device", implicit, &|| {
+                copy(at(memory), [7_u64].as_ptr().cast(), 8, to_device)
+            }),
+            ("hipMemcpy to the host", implicit, &|| {
+                copy([0_u64].as_mut_ptr().cast(), at(memory), 8, to_host)
+            }),
+            ("hipMemcpy within the device", implicit, &|| {
+                copy(at(memory), at(memory + 8), 8, memcpy_kind::DEVICE_TO_DEVICE)
+            }),
+            ("hipMemcpy of no bytes", implicit, &|| copy(at(memory), at(memory), 0, to_host)),
+            ("hipMemset", implicit, &|| unsafe { (api.hipMemset)(at(memory), 0, 8) }),
+            ("hipDeviceSynchronize", unsupported, &|| unsafe { (api.hipDeviceSynchronize)() }),
+            ("hipMemcpyAsync to the device", success, &|| {
+                copy_async(at(memory), [7_u64].as_ptr().cast(), to_device)
+            }),
+            ("hipMemcpyAsync to the host", success, &|| {
+                let mut word = [0_u64];
+                let code = copy_async(word.as_mut_ptr().cast(), at(memory), to_host);
+                assert_eq!(word, [7], "what the copy before brought");
+                code
+            }),
+            ("hipMemsetAsync", success, &|| unsafe { (api.hipMemsetAsync)(at(memory), 1, 8, at(own)) }),
+            ("hipStreamSynchronize", success, &|| gpu.sync(at(own))),
+            ("hipStreamSynchronize of the null stream", success, &|| gpu.sync(null_mut())),
+            ("hipStreamQuery", success, &|| unsafe { (api.hipStreamQuery)(at(own)) }),
+            ("hipEventRecord", success, &|| gpu.record(at(event), at(own))),
+            ("hipEventSynchronize", success, &|| unsafe { (api.hipEventSynchronize)(at(event)) }),
+            ("hipEventQuery", success, &|| unsafe { (api.hipEventQuery)(at(event)) }),
+            ("hipMalloc and hipFree", success, &|| {
+                gpu.free(gpu.malloc(64));
+                success
+            }),
+            ("hipHostMalloc and hipHostFree", success, &|| {
+                let mut pointer = null_mut();
+                ok(unsafe { (api.hipHostMalloc)(&raw mut pointer, 64, flags::HOST_MALLOC_MAPPED) });
+                unsafe { (api.hipHostFree)(pointer) }
+            }),
+            ("hipExtMallocWithFlags", success, &|| {
+                let mut pointer = null_mut();
+                let kind = flags::DEVICE_MALLOC_UNCACHED;
+                ok(unsafe { api.hipExtMallocWithFlags.unwrap()(&raw mut pointer, 64, kind) });
+                unsafe { (api.hipFree)(pointer) }
+            }),
+            ("hipStreamCreateWithFlags and hipStreamDestroy", success, &|| unsafe {
+                (api.hipStreamDestroy)(gpu.stream())
+            }),
+            ("hipModuleLoadData and hipModuleUnload", success, &|| {
+                let mut module = null_mut();
+                ok(unsafe { (api.hipModuleLoadData)(&raw mut module, image.as_ptr().cast()) });
+                unsafe { (api.hipModuleUnload)(module) }
+            }),
+            ("hipMemGetInfo", success, &|| {
+                let (mut free, mut total) = (0, 0);
+                unsafe { (api.hipMemGetInfo)(&raw mut free, &raw mut total) }
+            }),
+            ("hipDeviceEnablePeerAccess", success, &|| unsafe { (api.hipDeviceEnablePeerAccess)(0, 0) }),
+            ("hipPointerGetAttributes", success, &|| {
+                let mut found = HipPointerAttributes::default();
+                unsafe { (api.hipPointerGetAttributes)(&raw mut found, at(memory)) }
+            }),
+            ("hipIpcGetMemHandle", success, &|| {
+                let mut handle = HipIpcMemHandle { reserved: [0; 64] };
+                unsafe { (api.hipIpcGetMemHandle)(&raw mut handle, at(memory)) }
+            }),
+            ("hipModuleLaunchKernel", success, &|| {
+                let step = gpu.kernel("step_word");
+                gpu.launch(step, (1, 1, 0), at(own), Word { word: at(memory), value: 1 });
+                success
+            }),
+            ("another capture and its graph", success, &|| {
+                begin(gpu, at(own), flags::CAPTURE_MODE_THREAD_LOCAL);
+                ok(unsafe { (api.hipMemsetAsync)(at(memory), 1, 8, at(own)) });
+                let executable = instantiate(gpu, end(gpu, at(own)).unwrap());
+                ok(unsafe { (api.hipGraphLaunch)(executable, at(own)) });
+                ok(gpu.sync(at(own)));
+                unsafe { (api.hipGraphExecDestroy)(executable) }
+            }),
+            ("a stream of a device that captures", success, &|| {
+                gpu.set_device(0);
+                let stream = gpu.stream();
+                let filled = unsafe { (api.hipMemsetAsync)(at(memory), 1, 8, stream) };
+                ok(gpu.sync(stream));
+                ok(unsafe { (api.hipStreamDestroy)(stream) });
+                filled
+            }),
+            ("an invalidated capture before", implicit, &|| unsafe { (api.hipMemset)(at(memory), 0, 8) }),
+        ];
+        for mode in [flags::CAPTURE_MODE_THREAD_LOCAL, flags::CAPTURE_MODE_RELAXED] {
+            for (name, expected, call) in table {
+                begin(gpu, captured, mode);
+                let fill = || unsafe { (api.hipMemsetAsync)(at(captured_memory), 1, 8, captured) };
+                ok(fill());
+                let seen = std::thread::scope(|scope| {
+                    let other = scope.spawn(|| {
+                        gpu.set_device(1);
+                        let code = call();
+                        gpu.set_device(1);
+                        // Clears the error, so that a later check by other code does not report it again.
+                        let _last = unsafe { (api.hipGetLastError)() };
+                        code
+                    });
+                    other.join().unwrap()
+                });
+                let already =
+                    seen == HipError::PEER_ACCESS_ALREADY_ENABLED && mode == flags::CAPTURE_MODE_RELAXED;
+                assert!(seen == expected || already, "{name}, mode {mode}: {seen}");
+                let survives = expected == success;
+                let state =
+                    if survives { flags::CAPTURE_STATUS_ACTIVE } else { flags::CAPTURE_STATUS_INVALIDATED };
+                assert_eq!(status(gpu, captured), state, "{name}, mode {mode}");
+                let ended = end(gpu, captured);
+                assert_eq!(ended.is_ok(), survives, "{name}, mode {mode}: {ended:?}");
+                match ended {
+                    Ok(graph) => ok(unsafe { (api.hipGraphDestroy)(graph) }),
+                    Err(code) => {
+                        assert_eq!(code, HipError::STREAM_CAPTURE_INVALIDATED, "{name}, mode {mode}");
+                    }
+                }
+                // Over is over.
+                ok(copy(at(captured_memory), [7_u64].as_ptr().cast(), 8, to_device));
+                ok(unsafe { (api.hipDeviceSynchronize)() });
+            }
+        }
     });
 }

@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::cache::{KeyLock, TEMPORARY, Workspace};
@@ -37,7 +39,16 @@ impl Jit {
         cache.make_folders(request.target)?;
         self.inner.cleaned.call_once(|| cache.clean_leftovers());
         let asked = SystemTime::now();
-        let held = KeyLock::acquire(cache, tool.key, self.inner.config.wait_deadline)?;
+        let config = &self.inner.config;
+        let label = &request.rendered.label;
+        let say = |owner: &str, so_far: Duration| {
+            let target = request.target;
+            tracing::info!(label, %target, seconds = so_far.as_secs(), "waiting for {owner}, which compiles the same kernel");
+            if let Some(observer) = &config.observer {
+                observer.waiting(label, target, owner, so_far);
+            }
+        };
+        let held = KeyLock::acquire(cache, tool.key, config.wait_deadline, config.progress_interval, say)?;
         let waited = held.as_ref().is_none_or(|lock| lock.waited);
         if waited {
             self.inner.waited.fetch_add(1, Ordering::Relaxed);
@@ -92,7 +103,14 @@ impl Jit {
             deadline: config.compile_deadline,
             disk: &config.disk,
         };
-        let result = tool.toolchain.compile(&job).and_then(|output| self.check_output(request, tool, output));
+        let say = |so_far: Duration| {
+            tracing::info!(label, %target, seconds = so_far.as_secs(), "still compiling");
+            if let Some(observer) = &config.observer {
+                observer.still_compiling(label, target, so_far);
+            }
+        };
+        let result = reporting(config.progress_interval, say, || tool.toolchain.compile(&job))
+            .and_then(|output| self.check_output(request, tool, output));
         let took = begun.elapsed();
         if let Some(observer) = &config.observer {
             let outcome = if result.is_ok() { Outcome::Compiled } else { Outcome::Failed };
@@ -163,6 +181,29 @@ impl Jit {
         }
         Error::Compile(error)
     }
+}
+
+/// Does the work, and meanwhile says every so often how long it has taken.
+#[expect(clippy::disallowed_methods, reason = "compilers run in the machine's time")]
+fn reporting<T>(every: Duration, say: impl Fn(Duration) + Send, work: impl FnOnce() -> T) -> T {
+    let begun = Instant::now();
+    let (done, ended) = mpsc::channel::<()>();
+    thread::scope(move |scope| {
+        // Moved in here, so that the reporter ends also when the work panics.
+        let done = done;
+        let report = move || {
+            while ended.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
+                say(begun.elapsed());
+            }
+        };
+        // Without a thread to spare nothing is said.
+        if let Err(error) = thread::Builder::new().spawn_scoped(scope, report) {
+            tracing::debug!(%error, "no thread reports how long the compiler takes");
+        }
+        let result = work();
+        drop(done);
+        result
+    })
 }
 
 /// Whether a kernel could be made where the cache is not.

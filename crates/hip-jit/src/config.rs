@@ -50,6 +50,8 @@ pub struct JitConfig {
     pub keep_failed: usize,
     /// How long one compilation may take. Compilers that are libraries cannot be stopped.
     pub compile_deadline: Duration,
+    /// How often a compilation that takes long, or a wait for another process's, is reported, to the observer and in the log.
+    pub progress_interval: Duration,
     /// How long to wait for another process or thread that compiles the same kernel.
     pub wait_deadline: Duration,
     /// Where to compile when the cache cannot be written, at whatever step that shows; the kernel is not kept then, and a
@@ -64,6 +66,19 @@ pub struct JitConfig {
 }
 
 impl JitConfig {
+    /// How long one compilation may take unless somebody says otherwise: far longer than any kernel takes on a machine that is not
+    /// overloaded.
+    pub const PATIENCE: Duration = Duration::from_secs(20 * 60);
+
+    /// How much longer than one compilation others wait for whoever compiles the same kernel.
+    const WAIT_BEYOND: Duration = Duration::from_secs(60);
+
+    /// Sets how long one compilation may take, and how long others wait for it.
+    pub fn set_patience(&mut self, patience: Duration) {
+        self.compile_deadline = patience;
+        self.wait_deadline = patience.saturating_add(Self::WAIT_BEYOND);
+    }
+
     /// The defaults, with a cache below `cache`.
     pub fn new(cache: impl Into<PathBuf>) -> Self {
         Self {
@@ -77,8 +92,9 @@ impl JitConfig {
             code_object_version: None,
             arch: None,
             keep_failed: 8,
-            compile_deadline: Duration::from_secs(120),
-            wait_deadline: Duration::from_secs(180),
+            compile_deadline: Self::PATIENCE,
+            progress_interval: Duration::from_secs(15),
+            wait_deadline: Self::PATIENCE + Self::WAIT_BEYOND,
             scratch: None,
             deny_warnings: false,
             observer: None,
@@ -91,6 +107,15 @@ impl JitConfig {
 pub trait JitObserver: Send + Sync + fmt::Debug {
     /// A compiler is about to run.
     fn compiling(&self, label: &str, target: &Target);
+    /// It has been running for so long and is not done; said every [`JitConfig::progress_interval`], on a thread of its own.
+    fn still_compiling(&self, label: &str, target: &Target, so_far: Duration) {
+        let _ = (label, target, so_far);
+    }
+    /// Another process has been compiling the same kernel for as long as this one has waited for it; `owner` says which (`process 12 on
+    /// node3`). Said every [`JitConfig::progress_interval`], on the thread that waits.
+    fn waiting(&self, label: &str, target: &Target, owner: &str, so_far: Duration) {
+        let _ = (label, target, owner, so_far);
+    }
     /// It has run.
     fn finished(&self, label: &str, target: &Target, outcome: Outcome, took: Duration);
 }

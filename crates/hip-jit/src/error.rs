@@ -61,7 +61,8 @@ pub enum Error {
     },
     /// A setting that names no compiler.
     #[error(
-        "`{given}` is no compiler setting; accepted are auto, hipcc, clang, hiprtc, nvrtc, nvcc, or a path with a `/`"
+        "`{given}` is no compiler setting; accepted are auto, hipcc, clang, hiprtc, nvrtc, nvcc, or a path, with a `/`, whose file name \
+         tells which it is: *clang*, *g++*, *gcc*, *c++*, *hipcc*, *nvcc*, libnvrtc*, libhiprtc*"
     )]
     CompilerSetting {
         /// What was given.
@@ -192,13 +193,12 @@ pub enum Error {
         problem: &'static str,
     },
     /// The runtime refused a launch or a query.
-    #[error("kernel {entry}")]
+    #[error("kernel {entry} could not be launched: {cause}")]
     Launch {
         /// The kernel.
         entry: String,
-        /// The runtime's error.
-        #[source]
-        source: Arc<anabranch_hip::Error>,
+        /// The runtime's error. A part of the text, since it is the whole reason.
+        cause: Arc<anabranch_hip::Error>,
     },
     /// A runtime could not be opened.
     #[error("cannot open the {kind} runtime")]
@@ -351,7 +351,12 @@ impl fmt::Display for CompileError {
             FailureReason::Refused => write!(f, "{errors} errors")?,
             FailureReason::Warnings => f.write_str("the compiler warned, and warnings are denied")?,
             FailureReason::Crashed { signal } => write!(f, "the compiler was ended by signal {signal}")?,
-            FailureReason::TimedOut { after } => write!(f, "the compiler was killed after {after:?}")?,
+            FailureReason::TimedOut { after } => {
+                write!(
+                    f,
+                    "the compiler was killed after {after:?}, the time that it may take (kernels.patience)"
+                )?;
+            }
             FailureReason::Failed { code } => {
                 write!(f, "the compiler failed with code {code}, blaming no line of the source")?;
             }
@@ -363,9 +368,11 @@ impl fmt::Display for CompileError {
             FailureReason::BadObject { problem } => write!(f, "the compiler wrote a bad object: {problem}")?,
         }
         let worst = |severity| self.diagnostics.iter().find(|diagnostic| diagnostic.severity == severity);
-        if let Some(first) = worst(Severity::Error).or_else(|| worst(Severity::Warning)) {
+        // A warning is the cause only where warnings are denied.
+        let denied = self.reason == FailureReason::Warnings;
+        if let Some(first) = worst(Severity::Error).or_else(|| worst(Severity::Warning).filter(|_| denied)) {
             write!(f, "\n  {first}")?;
-        } else {
+        } else if !matches!(self.reason, FailureReason::BadObject { .. }) {
             for line in self.log.lines().filter(|line| !line.trim().is_empty()).take(3) {
                 write!(f, "\n  {line}")?;
             }

@@ -1,6 +1,6 @@
 //! Loaded kernels: one module for each device and key, shared while somebody holds it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
@@ -31,6 +31,8 @@ type ModuleKey = (usize, DeviceOrdinal, CacheKey);
 #[derive(Debug, Default)]
 pub(crate) struct Modules {
     slots: Mutex<HashMap<ModuleKey, Arc<Slot>>>,
+    /// Devices that do not say how fast their clock runs, and of which that was said.
+    without_clock: Mutex<HashSet<(usize, DeviceOrdinal)>>,
 }
 
 /// One for each device and key: loading may wait for the device's running kernels, which may wait for a peer whose
@@ -125,7 +127,8 @@ impl Jit {
         slot.get_or_load(|| load(device, spec.unit().name, object))
     }
 
-    /// What kernels for this device are compiled for: what it reports, checked against the configuration.
+    /// What kernels for this device are compiled for: what it reports, checked against the configuration. A device that reports a
+    /// clock of 0 kHz says nothing of its rate: kernels take that of the target, and a warning says so.
     ///
     /// # Errors
     /// [`Error::Target`], [`Error::TargetMismatch`], [`Error::WaveSize`], [`Error::ClockRate`].
@@ -147,11 +150,26 @@ impl Jit {
         }
         if let Some(expected) = target.amd_clock_khz() {
             let reported = device.wall_clock_khz().map_err(|error| Error::Hip(Arc::new(error)))?;
-            if reported != expected {
+            if reported == 0 {
+                self.clock_is_unknown(device, &target, expected);
+            } else if reported != expected {
                 return Err(Error::ClockRate { device: name(), target, reported, expected });
             }
         }
         Ok(target)
+    }
+
+    /// Warns, once for each device.
+    fn clock_is_unknown(&self, device: &Device, target: &Target, expected: u32) {
+        let key = (device.runtime().instance(), device.ordinal());
+        if lock(&self.modules().without_clock).insert(key) {
+            tracing::warn!(
+                "{} of {} reports a clock of 0 kHz; kernels take the {expected} kHz of {target}, and their deadlines are wrong if it \
+                 runs at another rate",
+                device.ordinal(),
+                device.runtime().origin()
+            );
+        }
     }
 
     /// How many modules are loaded now, over all devices.
@@ -296,7 +314,7 @@ impl TypedKernel {
     }
 
     fn failed(&self, error: anabranch_hip::Error) -> Error {
-        Error::Launch { entry: self.name().to_owned(), source: Arc::new(error) }
+        Error::Launch { entry: self.name().to_owned(), cause: Arc::new(error) }
     }
 }
 

@@ -10,6 +10,7 @@ mod common;
 
 use std::sync::Arc;
 
+use anabranch_hip::types::{HipDeviceProperties, HipError};
 use anabranch_hip::{Device, DeviceOrdinal, Runtime, RuntimeKind};
 use anabranch_hip_host::HostConfig;
 use anabranch_hip_jit::{
@@ -62,6 +63,61 @@ fn kernels_run_on_every_device_with_a_module_each() {
         drop((again, held));
         assert_eq!(jit.loaded_modules(), 0);
     }
+}
+
+/// A host runtime whose device says it is a gfx942 without a name, and of its clock what `khz` says.
+fn as_gfx942(khz: i32) -> Runtime {
+    #[derive(Debug)]
+    struct Under(Runtime);
+    impl anabranch_hip::Binding for Under {
+        fn bind(&self) {
+            let _: &_ = self.0.api();
+        }
+    }
+    unsafe extern "C" fn properties(of: *mut HipDeviceProperties, _: i32) -> HipError {
+        let mut gfx942 = HipDeviceProperties::zeroed();
+        gfx942.set_arch("gfx942:sramecc+:xnack-");
+        gfx942.set_warp_size(64);
+        // SAFETY: the caller's place.
+        unsafe { of.write(gfx942) };
+        HipError::SUCCESS
+    }
+    unsafe extern "C" fn unknown(value: *mut i32, _: i32, _: i32) -> HipError {
+        // SAFETY: the caller's place.
+        unsafe { value.write(0) };
+        HipError::SUCCESS
+    }
+    unsafe extern "C" fn slow(value: *mut i32, _: i32, _: i32) -> HipError {
+        // SAFETY: the caller's place.
+        unsafe { value.write(27_000) };
+        HipError::SUCCESS
+    }
+    let host = machine(1, 1);
+    let mut api = *host.api();
+    api.hipGetDevicePropertiesR0600 = properties;
+    api.hipDeviceGetAttribute = if khz == 0 { unknown } else { slow };
+    Runtime::new(RuntimeKind::Amd, api, Some(Arc::new(Under(host))), "altered".to_owned())
+}
+
+#[test]
+fn a_device_that_does_not_say_how_fast_its_clock_is_has_the_targets_rate() {
+    let jit = Scratch::new("clock").jit(search(None));
+    let unknown = as_gfx942(0);
+    let device = device(&unknown, 0);
+    assert_eq!(device.wall_clock_khz().unwrap(), 0);
+    let target = jit.device_target(&device).unwrap();
+    assert_eq!((target.base(), target.amd_clock_khz()), ("gfx942", Some(100_000)));
+    // One that says another rate is refused: deadlines would be wrong.
+    let wrong = as_gfx942(27_000);
+    let refused = jit.device_target(&wrong.device(DeviceOrdinal(0)).unwrap()).unwrap_err();
+    assert!(matches!(refused, Error::ClockRate { reported: 27_000, expected: 100_000, .. }), "{refused}");
+    // Neither has a name.
+    assert_eq!(device.name(), "gfx942:sramecc+:xnack-");
+    assert_eq!(machine(1, 1).device(DeviceOrdinal(0)).unwrap().name(), device_name_of_host());
+}
+
+fn device_name_of_host() -> String {
+    device(&machine(1, 1), 0).properties().name()
 }
 
 #[test]

@@ -19,7 +19,7 @@ use anabranch_hip_jit::{
     CleanRule, CompileMode, Error, FailureReason, Header, Jit, KernelSpec, KernelUnit, Origin, Outcome,
     ToolSearch,
 };
-use common::{REAL, SOURCE, Scratch, UNIT, entries, host, search, spec};
+use common::{HEADERS, REAL, SOURCE, Scratch, UNIT, entries, host, search, spec};
 
 #[test]
 fn compiled_once_then_found() {
@@ -50,7 +50,7 @@ fn another_header_parameter_flag_or_compiler_is_another_entry() {
                 name: "test/scale.h",
                 text: "#pragma once\n#include \"test/host_abi.h\"\nstatic inline void scale(unsigned* value, unsigned factor) { *value += factor * STEP; }\n",
             },
-            common::HEADERS[1],
+            HEADERS[1],
         ]],
         ..UNIT
     };
@@ -244,6 +244,119 @@ fn kernels_must_be_those_of_the_unit() {
     for (unit, words) in [(&MORE, "missing in it: test_other"), (&FEWER, "does not list: test_scale")] {
         let message = jit.compile(&KernelSpec::new(unit).with("STEP", 1), &host()).unwrap_err().to_string();
         assert!(message.contains(words), "{message}");
+    }
+}
+
+#[test]
+fn a_warning_is_not_named_as_the_cause_of_another_failure() {
+    static WARNS: KernelUnit = KernelUnit {
+        name: "warns_too",
+        source: concat!(
+            "#include \"test/host_abi.h\"\n",
+            "static int unused_thing() { return 1; }\n",
+            "extern \"C\" __attribute__((visibility(\"default\"))) const AnabranchHostKernel other_host_kernel;\n",
+            "const AnabranchHostKernel other_host_kernel = {};\n",
+        ),
+        entries: &[],
+        ..UNIT
+    };
+    let scratch = Scratch::new("symbols-warned");
+    let jit = scratch.jit(search(None));
+    let error = jit.compile(&KernelSpec::new(&WARNS), &host()).unwrap_err();
+    let message = error.to_string();
+    assert!(error.compile_error().unwrap().log.contains("unused_thing"), "the compiler did warn: {message}");
+    assert!(message.contains("does not list: other") && !message.contains("unused_thing"), "{message}");
+}
+
+/// Remembers what it is told.
+#[derive(Debug, Default)]
+struct Told(std::sync::Mutex<Vec<String>>);
+
+impl anabranch_hip_jit::JitObserver for Told {
+    fn compiling(&self, label: &str, _target: &anabranch_hip_jit::Target) {
+        self.0.lock().unwrap().push(format!("begun {label}"));
+    }
+    fn still_compiling(&self, label: &str, target: &anabranch_hip_jit::Target, so_far: Duration) {
+        assert!(so_far >= Duration::from_millis(50));
+        self.0.lock().unwrap().push(format!("still {label} for {target}"));
+    }
+    fn waiting(&self, label: &str, _: &anabranch_hip_jit::Target, owner: &str, _: Duration) {
+        self.0.lock().unwrap().push(format!("waiting for {owner}: {label}"));
+    }
+    fn finished(&self, label: &str, _: &anabranch_hip_jit::Target, _: Outcome, _: Duration) {
+        self.0.lock().unwrap().push(format!("done {label}"));
+    }
+}
+
+#[test]
+fn a_long_compilation_is_reported_and_has_time() {
+    let scratch = Scratch::new("patient");
+    let told = std::sync::Arc::new(Told::default());
+    let mut config = scratch.config();
+    config.progress_interval = Duration::from_millis(50);
+    config.observer = Some(told.clone());
+    Jit::new(config, scratch.compiler("fake 1", "sleep 0.4; exec c++ \"$@\""))
+        .compile(&spec(), &host())
+        .unwrap();
+    let said = told.0.lock().unwrap().clone();
+    let label = spec().label();
+    assert_eq!(said.first(), Some(&format!("begun {label}")));
+    assert_eq!(said.last(), Some(&format!("done {label}")));
+    assert_eq!(said[1], format!("still {label} for host:wave1"));
+    let standard = anabranch_hip_jit::JitConfig::new("/nonexistent");
+    assert!(standard.compile_deadline >= Duration::from_secs(600));
+    let mut set = standard;
+    set.set_patience(Duration::from_secs(7));
+    assert_eq!(set.compile_deadline, Duration::from_secs(7));
+    assert!(set.wait_deadline > set.compile_deadline, "whoever waits outlasts the compilation");
+}
+
+#[test]
+fn a_wait_for_another_process_is_reported() {
+    let scratch = Scratch::new("waiting");
+    let search = scratch.compiler("fake 1", "sleep 0.6; exec c++ \"$@\"");
+    let jit = |config| Jit::new(config, search.clone());
+    let told = std::sync::Arc::new(Told::default());
+    // A pipeline of its own knows nothing of the other's threads: to it this is another process.
+    let other = jit(scratch.config());
+    std::thread::scope(|scope| {
+        scope.spawn(|| other.compile(&spec(), &host()).unwrap());
+        while scratch.runs() == 0 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let mut config = scratch.config();
+        config.progress_interval = Duration::from_millis(50);
+        config.observer = Some(told.clone());
+        jit(config).compile(&spec(), &host()).unwrap();
+    });
+    let said = told.0.lock().unwrap().clone();
+    let first = said.first().expect("something is said");
+    let start = format!("waiting for process {} on ", std::process::id());
+    assert!(first.starts_with(&start) && first.ends_with(&spec().label()), "{said:?}");
+    assert!(said.len() > 2 && said.iter().all(|line| line.starts_with("waiting")), "{said:?}");
+    assert_eq!(scratch.runs(), 1);
+}
+
+#[test]
+fn drivers_for_c_link_the_mathematics() {
+    let body = "static_cast<unsigned>(__builtin_exp2f(static_cast<float>(*value * factor * STEP)))";
+    let header = HEADERS[0].text.replace("*value *= factor * STEP;", &format!("*value = {body};"));
+    assert!(header.contains(body));
+    let header = Header { name: HEADERS[0].name, text: header.leak() };
+    let headers: &'static [&'static [Header]] = Box::leak(Box::new([&*vec![header, HEADERS[1]].leak()]));
+    let unit: &'static KernelUnit = Box::leak(Box::new(KernelUnit { headers, ..UNIT }));
+    let scratch = Scratch::new("drivers");
+    for program in ["/usr/bin/gcc", "/usr/bin/cc"] {
+        let search = ToolSearch { compiler: Some(program.parse().unwrap()), ..search(None) };
+        let made = scratch.jit(search).compile(&KernelSpec::new(unit).with("STEP", 1), &host()).unwrap();
+        let names = |name: &[u8]| made.bytes.windows(name.len()).any(|bytes| bytes == name);
+        assert!(names(b"exp2f"), "{program}: the kernel calls it");
+        assert!(names(b"libm.so"), "{program}: the loader is not told where it is");
+        assert!(!names(b"libstdc++"), "{program}: a driver for C");
+        let path = scratch.path("loaded.so");
+        fs::write(&path, &made.bytes).unwrap();
+        // SAFETY: the kernel's object has no initialisers.
+        unsafe { libloading::Library::new(&path) }.unwrap();
     }
 }
 

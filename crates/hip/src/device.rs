@@ -6,14 +6,16 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result, c_ordinal};
 use crate::runtime::{DeviceOrdinal, Runtime};
+use crate::transfer::Transfers;
 use crate::types::{HipDeviceProperties, HipError, device_attribute};
 
-/// An open device. Clones share its properties.
+/// An open device. Clones share its properties, and a stream for copies and fills.
 #[derive(Clone, Debug)]
 pub struct Device {
     runtime: Runtime,
     ordinal: DeviceOrdinal,
     properties: Arc<HipDeviceProperties>,
+    transfers: Arc<Transfers>,
 }
 
 impl Device {
@@ -22,7 +24,8 @@ impl Device {
         // SAFETY: the call fills hipDeviceProp_tR0600; the buffer is larger than any known version of it.
         let code =
             unsafe { (runtime.api().hipGetDevicePropertiesR0600)(&raw mut *properties, c_ordinal(ordinal)) };
-        let device = Self { runtime, ordinal, properties: Arc::from(properties) };
+        let transfers = Arc::new(Transfers::new(runtime.clone(), ordinal));
+        let device = Self { runtime, ordinal, properties: Arc::from(properties), transfers };
         device.check("hipGetDevicePropertiesR0600", code)?;
         let arch = device.arch();
         let plausible = ["gfx", "sm_", "host:"].iter().any(|prefix| arch.starts_with(prefix));
@@ -42,6 +45,12 @@ impl Device {
     /// All properties read.
     pub fn properties(&self) -> &HipDeviceProperties {
         &self.properties
+    }
+
+    /// What it is called in tables and reports: its name, or the architecture where the runtime gives no name.
+    pub fn name(&self) -> String {
+        let name = self.properties.name();
+        if name.trim().is_empty() { self.arch() } else { name }
     }
 
     /// The architecture with its features: `gfx942:sramecc+:xnack-`, `sm_90`, `host:wave4`.
@@ -91,17 +100,7 @@ impl Device {
     /// # Errors
     /// The code of `hipGetDevice` or `hipSetDevice`.
     pub fn guard(&self) -> Result<DeviceGuard<'_>> {
-        let api = self.runtime.api();
-        let mut previous: c_int = 0;
-        // SAFETY: the call writes one int.
-        let code = unsafe { (api.hipGetDevice)(&raw mut previous) };
-        self.check("hipGetDevice", code)?;
-        if previous != c_ordinal(self.ordinal) {
-            // SAFETY: the ordinal was checked when the device was opened.
-            let code = unsafe { (api.hipSetDevice)(c_ordinal(self.ordinal)) };
-            self.check("hipSetDevice", code)?;
-        }
-        Ok(DeviceGuard { device: self, previous, thread_bound: PhantomData })
+        DeviceGuard::of(&self.runtime, self.ordinal)
     }
 
     /// Ticks a millisecond of the clock that AMD kernels read (`hipDeviceAttributeWallClockRate`).
@@ -166,24 +165,14 @@ impl Device {
         self.check("hipDeviceEnablePeerAccess", code)
     }
 
-    /// Waits for everything that was given to this device. Never used on a path where peers wait.
-    ///
-    /// # Errors
-    /// An error of any earlier asynchronous work on the device.
-    pub fn synchronize(&self) -> Result<()> {
-        let _guard = self.guard()?;
-        // SAFETY: no arguments.
-        let code = unsafe { (self.runtime.api().hipDeviceSynchronize)() };
-        self.check("hipDeviceSynchronize", code)
+    /// What copies and fills go by.
+    pub(crate) fn transfers(&self) -> &Transfers {
+        &self.transfers
     }
 
     /// Turns a code into a result that names this device.
     pub(crate) fn check(&self, call: &'static str, code: HipError) -> Result<()> {
-        if code == HipError::SUCCESS {
-            Ok(())
-        } else {
-            Err(Error::Call { call, runtime: self.runtime.kind(), device: self.ordinal, code })
-        }
+        check(&self.runtime, self.ordinal, call, code)
     }
 
     /// Refuses a device of another runtime instance, whose handles and ordinals mean nothing to this one.
@@ -200,23 +189,50 @@ impl Device {
     }
 }
 
+/// Turns a code into a result that names the device.
+fn check(runtime: &Runtime, device: DeviceOrdinal, call: &'static str, code: HipError) -> Result<()> {
+    if code == HipError::SUCCESS {
+        Ok(())
+    } else {
+        Err(Error::Call { call, runtime: runtime.kind(), device, code })
+    }
+}
+
 /// Restores the device that was current before, on every path.
 #[derive(Debug)]
 #[must_use = "the device is current only while the guard lives"]
 pub struct DeviceGuard<'a> {
-    device: &'a Device,
+    runtime: &'a Runtime,
+    ordinal: DeviceOrdinal,
     previous: c_int,
     /// The current device belongs to a thread, so the guard must not move to another one.
     thread_bound: PhantomData<*const ()>,
 }
 
+impl<'a> DeviceGuard<'a> {
+    /// Makes an opened device of the runtime current; for what lives on without a [`Device`].
+    pub(crate) fn of(runtime: &'a Runtime, ordinal: DeviceOrdinal) -> Result<Self> {
+        let api = runtime.api();
+        let mut previous: c_int = 0;
+        // SAFETY: the call writes one int.
+        let code = unsafe { (api.hipGetDevice)(&raw mut previous) };
+        check(runtime, ordinal, "hipGetDevice", code)?;
+        if previous != c_ordinal(ordinal) {
+            // SAFETY: the ordinal was checked when the device was opened.
+            let code = unsafe { (api.hipSetDevice)(c_ordinal(ordinal)) };
+            check(runtime, ordinal, "hipSetDevice", code)?;
+        }
+        Ok(Self { runtime, ordinal, previous, thread_bound: PhantomData })
+    }
+}
+
 impl Drop for DeviceGuard<'_> {
     fn drop(&mut self) {
-        if self.previous == c_ordinal(self.device.ordinal) {
+        if self.previous == c_ordinal(self.ordinal) {
             return;
         }
         // SAFETY: the ordinal came from hipGetDevice on this thread.
-        let code = unsafe { (self.device.runtime.api().hipSetDevice)(self.previous) };
+        let code = unsafe { (self.runtime.api().hipSetDevice)(self.previous) };
         if code != HipError::SUCCESS {
             tracing::warn!(device = self.previous, %code, "the previous device could not be made current again");
         }

@@ -26,8 +26,13 @@ pub struct GraphExec {
 unsafe impl Send for GraphExec {}
 
 impl Stream {
-    /// Starts to capture: work given to the stream from now on is recorded, not run. Only this thread's calls
-    /// are restricted meanwhile.
+    /// Starts to capture, in thread-local mode: work given to the stream from now on is recorded, not run.
+    ///
+    /// Until the end of the capture this thread may not allocate, free, load modules, or wait for streams. What other threads may not do
+    /// is the runtime's: HIP refuses `hipMemcpy` and `hipMemset` (906) and `hipDeviceSynchronize` (900) on *all* threads of the process,
+    /// for all devices, in each mode, and invalidates the capture; [`Self::end_capture`] then gives 901. This workspace calls none of
+    /// these three (see [`HipApi`](crate::HipApi)), so that worlds, plans and communicators may be made and used meanwhile. CUDA itself
+    /// allows them to other threads; the table over its driver refuses them in the same way.
     ///
     /// # Errors
     /// The code of `hipStreamBeginCapture`.
@@ -91,6 +96,10 @@ impl GraphExec {
 
 impl Drop for Graph {
     fn drop(&mut self) {
+        let Ok(_guard) = self.device.guard() else {
+            tracing::warn!("graph leaked: its device cannot be made current");
+            return;
+        };
         // SAFETY: the handle came from hipStreamEndCapture and is destroyed once, here.
         let code = unsafe { (self.device.runtime().api().hipGraphDestroy)(self.raw) };
         if code != HipError::SUCCESS {
@@ -101,6 +110,10 @@ impl Drop for Graph {
 
 impl Drop for GraphExec {
     fn drop(&mut self) {
+        let Ok(_guard) = self.device.guard() else {
+            tracing::warn!("graph leaked: its device cannot be made current");
+            return;
+        };
         // SAFETY: the handle came from an instantiate call and is destroyed once, here.
         let code = unsafe { (self.device.runtime().api().hipGraphExecDestroy)(self.raw) };
         if code != HipError::SUCCESS {

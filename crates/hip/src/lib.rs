@@ -22,6 +22,7 @@ mod memory;
 mod module;
 mod runtime;
 mod stream;
+mod transfer;
 mod virtual_memory;
 
 pub use actor::{Actor, EngineMemory, NoMemory, Step};

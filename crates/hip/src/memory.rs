@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::types::{HipError, HipPointerAttributes, flags, memcpy_kind};
+use crate::types::{HipError, HipPointerAttributes, flags, memory_type};
 
 /// An address in a device's memory, as a number. Host code never dereferences it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -92,38 +92,6 @@ impl Device {
         Ok(DeviceBuffer { device: self.clone(), address: DeviceAddress(pointer as usize as u64), bytes })
     }
 
-    /// Copies device memory to the host and waits for it.
-    ///
-    /// # Errors
-    /// The code of `hipMemcpy`.
-    ///
-    /// # Safety
-    /// `source` must be the start of at least `target.len()` bytes of live device memory.
-    pub unsafe fn read_memory(&self, source: DeviceAddress, target: &mut [u8]) -> Result<()> {
-        self.copy(target.as_mut_ptr().cast(), source.as_ptr(), target.len(), memcpy_kind::DEVICE_TO_HOST)
-    }
-
-    /// Copies host memory to the device and waits for it.
-    ///
-    /// # Errors
-    /// The code of `hipMemcpy`.
-    ///
-    /// # Safety
-    /// `target` must be the start of at least `source.len()` bytes of live device memory that nobody else uses now.
-    pub unsafe fn write_memory(&self, target: DeviceAddress, source: &[u8]) -> Result<()> {
-        self.copy(target.as_ptr(), source.as_ptr().cast(), source.len(), memcpy_kind::HOST_TO_DEVICE)
-    }
-
-    fn copy(&self, target: *mut c_void, source: *const c_void, bytes: usize, kind: i32) -> Result<()> {
-        if bytes == 0 {
-            return Ok(());
-        }
-        let _guard = self.guard()?;
-        // SAFETY: callers hand in ranges that they checked or whose validity their own callers promise.
-        let code = unsafe { (self.runtime().api().hipMemcpy)(target, source, bytes, kind) };
-        self.check("hipMemcpy", code)
-    }
-
     /// The device that owns an address, and the address's base allocation: `(ordinal, base, bytes)`.
     ///
     /// # Errors
@@ -142,6 +110,20 @@ impl Device {
         };
         self.check("hipMemGetAddressRange", code)?;
         Ok((attributes.device.max(0) as u32, DeviceAddress(base as usize as u64), bytes))
+    }
+
+    /// Whether an address is memory of a device, as opposed to the host's.
+    ///
+    /// # Errors
+    /// The code of the query: the address belongs to no allocation of this process.
+    pub fn is_device_memory(&self, address: DeviceAddress) -> Result<bool> {
+        let _guard = self.guard()?;
+        let mut attributes = HipPointerAttributes::default();
+        // SAFETY: the call fills one struct and only inspects the address.
+        let code =
+            unsafe { (self.runtime().api().hipPointerGetAttributes)(&raw mut attributes, address.as_ptr()) };
+        self.check("hipPointerGetAttributes", code)?;
+        Ok(attributes.memory_type == memory_type::DEVICE)
     }
 
     /// Allocates pinned host memory that the device can reach. Contents are undefined.
@@ -195,46 +177,7 @@ impl DeviceBuffer {
         &self.device
     }
 
-    /// Copies from the host, and waits for it.
-    ///
-    /// # Errors
-    /// [`Error::OutOfRange`], or the code of `hipMemcpy`.
-    pub fn copy_from_host(&mut self, offset: usize, source: &[u8]) -> Result<()> {
-        self.range("copy from host", offset, source.len())?;
-        // SAFETY: the range lies in this live allocation; `&mut self` keeps other host users away.
-        unsafe { self.device.write_memory(self.address.offset(offset as u64), source) }
-    }
-
-    /// Copies to the host, and waits for it.
-    ///
-    /// # Errors
-    /// [`Error::OutOfRange`], or the code of `hipMemcpy`.
-    pub fn copy_to_host(&self, offset: usize, target: &mut [u8]) -> Result<()> {
-        self.range("copy to host", offset, target.len())?;
-        // SAFETY: the range lies in this live allocation.
-        unsafe { self.device.read_memory(self.address.offset(offset as u64), target) }
-    }
-
-    /// Sets every byte, and waits for it.
-    ///
-    /// # Errors
-    /// The code of `hipMemset` or of the wait.
-    pub fn fill(&mut self, value: u8) -> Result<()> {
-        if self.bytes == 0 {
-            return Ok(());
-        }
-        let _guard = self.device.guard()?;
-        let api = self.device.runtime().api();
-        // SAFETY: the range is this live allocation.
-        let code = unsafe { (api.hipMemset)(self.address.as_ptr(), i32::from(value), self.bytes) };
-        self.device.check("hipMemset", code)?;
-        // hipMemset of device memory may return before it is done; callers rely on the contents.
-        // SAFETY: the null stream is always valid.
-        let code = unsafe { (api.hipStreamSynchronize)(std::ptr::null_mut()) };
-        self.device.check("hipStreamSynchronize", code)
-    }
-
-    fn range(&self, what: &'static str, offset: usize, bytes: usize) -> Result<()> {
+    pub(crate) fn range(&self, what: &'static str, offset: usize, bytes: usize) -> Result<()> {
         match offset.checked_add(bytes) {
             Some(end) if end <= self.bytes => Ok(()),
             end => {

@@ -42,6 +42,11 @@ impl Device {
     /// The code of the priority query or of `hipStreamCreateWithPriority`.
     pub fn create_priority_stream(&self) -> Result<Stream> {
         let _guard = self.guard()?;
+        Ok(Stream { device: self.clone(), raw: self.new_priority_stream()?, owned: true })
+    }
+
+    /// The handle of a new stream of the greatest priority. The device is current.
+    pub(crate) fn new_priority_stream(&self) -> Result<HipStream> {
         let api = self.runtime().api();
         let (mut least, mut greatest) = (0, 0);
         // SAFETY: the call writes two ints.
@@ -52,7 +57,7 @@ impl Device {
         let code =
             unsafe { (api.hipStreamCreateWithPriority)(&raw mut raw, flags::STREAM_NON_BLOCKING, greatest) };
         self.check("hipStreamCreateWithPriority", code)?;
-        Ok(Stream { device: self.clone(), raw, owned: true })
+        Ok(raw)
     }
 
     /// Uses a stream that somebody else (a framework) owns.

@@ -65,10 +65,30 @@ ANABRANCH_KERNEL(anabranch_nic_drain, NicDrainArgs, 64) {
     shmem::quiet<shmem::Wave>(grid, context);
 }
 
-// Reads the first word of each peer's heap by each queue pair to it.
+// Reads the first word of each peer's heap by each queue pair to it. Where nothing orders what a NIC brings to this device before its
+// completion, it brings the words to memory of the host, where completions lie too, and the host looks at them.
 ANABRANCH_KERNEL(anabranch_nic_probe, NicProbeArgs, 64) {
     shmem::Context context = shmem::make_context(grid, args.team, args.operation, 0);
     u32 count = args.team.size * args.team.nics_per_peer;
+    if (args.into_host != 0) {
+        bool posted = true;
+        for (u32 index = grid.lane(); index < count && posted; index += WAVE_SIZE) {
+            RdmaQueue queue = rdma::load_queue(grid, args.team.nics + index);
+            if (queue.means != shmem::MEANS_NIC) continue;
+            rdma::Request read = {};
+            read.opcode = rdma::Opcode::READ;
+            read.local = reinterpret_cast<u64>(args.seen + index);
+            read.remote = queue.remote_base;
+            read.bytes = 8;
+            u64 end = 0;
+            posted = rdma::post(grid, context.wait, queue, read, end) == WAIT_OK;
+        }
+        for (u32 index = grid.lane(); index < count && posted; index += WAVE_SIZE) {
+            RdmaQueue queue = rdma::load_queue(grid, args.team.nics + index);
+            if (queue.means == shmem::MEANS_NIC) posted = rdma::quiet(grid, context.wait, queue) == WAIT_OK;
+        }
+        return;
+    }
     for (u32 index = grid.lane(); index < count; index += WAVE_SIZE) {
         RdmaQueue queue = rdma::load_queue(grid, args.team.nics + index);
         if (queue.means != shmem::MEANS_NIC) continue;

@@ -7,12 +7,12 @@ static ANABRANCH_DEVICE void copy(const Grid& grid, const Vec16* source, Vec16* 
     u64 step = static_cast<u64>(blocks) * grid.block_threads;
     for (u64 first = static_cast<u64>(block) * grid.block_threads + grid.thread; first < units; first += step * UNROLL) {
         Vec16 unit[UNROLL];
-#pragma unroll
+        ANABRANCH_UNROLL
         for (u32 u = 0; u < UNROLL; ++u) {
             u64 at = first + u * step;
             if (at < units) unit[u] = remote_load(grid, source + at);
         }
-#pragma unroll
+        ANABRANCH_UNROLL
         for (u32 u = 0; u < UNROLL; ++u) {
             u64 at = first + u * step;
             if (at < units) remote_store(grid, target + at, unit[u]);
@@ -87,7 +87,7 @@ enum PingPhase : u32 { PING_WAIT = 1 };
 static constexpr u32 PAYLOAD_UNITS = 2;
 static ANABRANCH_DEVICE void send_payload(const Grid& grid, const P2pPingArgs& args, const Vec16 (&unit)[PAYLOAD_UNITS],
                                           Vec16* target, u64* flag, u64 value) {
-#pragma unroll
+    ANABRANCH_UNROLL
     for (u32 u = 0; u < PAYLOAD_UNITS; ++u) {
         u64 at = static_cast<u64>(u) * grid.block_threads + grid.thread;
         if (at < args.bytes / 16) remote_store(grid, target + at, unit[u]);
@@ -141,7 +141,7 @@ static ANABRANCH_DEVICE bool exchange_payloads(const Grid& grid, const P2pPingAr
     const Vec16* incoming = reinterpret_cast<const Vec16*>(own + args.incoming);
     Vec16* target = reinterpret_cast<Vec16*>(other + args.incoming);
     Vec16 unit[PAYLOAD_UNITS];
-#pragma unroll
+    ANABRANCH_UNROLL
     for (u32 u = 0; u < PAYLOAD_UNITS; ++u) {
         u64 at = static_cast<u64>(u) * grid.block_threads + grid.thread;
         if (at < args.bytes / 16) unit[u] = heap_load(grid, source + at);
@@ -151,7 +151,7 @@ static ANABRANCH_DEVICE bool exchange_payloads(const Grid& grid, const P2pPingAr
     for (u32 round = 1; round <= args.rounds && !fault; ++round) {
         u64 value = base + round;
         if (VERIFY) {
-#pragma unroll
+            ANABRANCH_UNROLL
             for (u32 u = 0; u < PAYLOAD_UNITS; ++u) {
                 unit[u] = payload_unit(args.team.rank, value, static_cast<u64>(u) * grid.block_threads + grid.thread);
             }

@@ -9,9 +9,9 @@
 //! * A queue pair of this rank that has stopped is a cause: what goes by it never comes, here or at its peer. One that stopped because its
 //!   peer is lost belongs to that loss; and where the peer has told a cause, it is that one: a request that is refused stops both ends, and
 //!   only the rank that made it knows which it was.
+//! * A request that a NIC has not answered when a wait for its peer expires is a cause: what the peer waits for in turn may be behind it.
 //! * What a kernel found wrong by itself, and an explainer put into words, is a cause, whoever was lost meanwhile.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -20,12 +20,18 @@ use anabranch_clock::Moment;
 use anabranch_hip_jit::control::FaultRecord;
 use anabranch_ranks::{GlobalRank, GroupRank};
 
-use anabranch_transport_rdma::{Provider, StoppedQueue, device as nic};
+use anabranch_transport_rdma::{Provider, StoppedQueue, Unanswered, device as nic};
 
-use crate::device_api::{PHASE_DONE, PHASE_NIC_CONTENDED, PHASE_POST, PHASE_UNSUPPORTED};
+use crate::device_api::{
+    PHASE_DONE, PHASE_MISUSE, PHASE_NIC_CONTENDED, PHASE_POST, PHASE_UNREACHABLE, PHASE_UNSUPPORTED,
+};
 use crate::fault::{Fault, OperationCode};
 use crate::told::{Causes, Expired, Told};
 use crate::world::World;
+
+/// Between two looks at a request that a NIC has not answered. A NIC that works answers within microseconds, and one that sends a lost
+/// packet again within some times of that.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
 impl World {
     /// Decides the cause of what has been raised, and publishes it. Takes up to the grace period when all that is known is
@@ -59,6 +65,7 @@ impl World {
         };
         let route =
             route.or_else(|| stopped.as_ref().map(|stopped| self.told_stopped(stopped, mine.as_ref())));
+        let route = route.or_else(|| mine.clone().and_then(|mine| self.unanswered_by_nic(mine)));
         // Others may be following their own waits to this rank already. But a queue pair may have stopped because of a loss, or of
         // something at its peer, that is not known yet.
         let known = route.clone().filter(|_| stopped.is_none());
@@ -92,7 +99,17 @@ impl World {
             (None, None, Some(mine)) => follow(me, Told::Expired(mine), |rank| self.told_by(rank)),
             (None, None, None) => return,
         };
-        self.fail(cause.into());
+        self.fail(self.with_the_peers_doing(cause).into());
+    }
+
+    /// A wait in vain, with what the peer that was waited for is doing.
+    fn with_the_peers_doing(&self, mut cause: Told) -> Told {
+        if let Told::Expired(expired) = &mut cause
+            && expired.doing.is_none()
+        {
+            expired.doing = self.doing_of(expired.peer);
+        }
+        cause
     }
 
     /// What a kernel met on a route that is no mapping: its own engines, unless a peer was lost.
@@ -119,12 +136,43 @@ impl World {
                 };
                 Some(format!("the copy engines to {peer} do not go on: {what}; {}", engines.join(", ")))
             }
+            PHASE_UNREACHABLE => Some(self.unreachable_words(record, peer)),
+            PHASE_MISUSE => Some(match record.seen {
+                0 => format!("lanes of a wave name different ranks in one call, {peer} among them"),
+                bytes => format!(
+                    "a word of {bytes} bytes of {peer} at offset {:#x} is off its boundary",
+                    record.expected
+                ),
+            }),
+            phase if is_users_report(record, phase) => Some(format!(
+                "its kernel reports {peer} with the values {:#x} and {:#x}, epoch {}; nothing was waited for",
+                record.expected, record.seen, record.epoch
+            )),
             phase => {
                 let provider = self.nic_format().map(|(provider, _)| provider);
                 let what = nic_words(phase, peer, mine.expected, mine.seen, provider)?;
                 Some(format!("{what}; {}", self.nics_in_words(peer)))
             }
         }
+    }
+
+    /// Why a rank that a kernel named is not reached.
+    fn unreachable_words(&self, record: &FaultRecord, peer: GlobalRank) -> String {
+        let groups = self.inner.groups.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let group = groups.get(&record.group).unwrap_or(&self.inner.group);
+        if record.peer >= group.size() {
+            let (named, members) = (record.peer, group.size());
+            return format!(
+                "it names group rank {named}, and the group has {members} members, 0 to {}",
+                members - 1
+            );
+        }
+        let route = self.routes().get(peer.index()).map(|route| route.reason.clone());
+        let offset = record.expected;
+        format!(
+            "it names {peer}, whose heap kernels do not reach by loads and stores, at offset {offset:#x}: {}",
+            route.unwrap_or_default()
+        )
     }
 
     /// A queue pair of this rank that has stopped: of those to the rank that was waited for in vain, else the one that was found, else any.
@@ -142,9 +190,32 @@ impl World {
         peer.and_then(|_| self.inner.with_connections(|connections| connections.stopped_nic(is_other)))
     }
 
+    /// An expired wait for a peer whose NIC has not answered what this rank asked of it: which queue pair, and its oldest request.
+    fn unanswered_by_nic(&self, mine: Expired) -> Option<Told> {
+        let (peer, waited) = (GlobalRank::new(mine.peer), Duration::from_nanos(mine.waited_ns));
+        let unanswered = self.unanswered(peer)?;
+        let Expired { rank, operation, phase, epoch, expected, seen, call, .. } = mine;
+        let call = call.map_or_else(String::new, |call| format!("; {} was in {call}", GlobalRank::new(rank)));
+        let detail = format!(
+            "waited {waited:?} for {peer}; epoch {epoch}, expected {expected}, seen {seen}{call}; {unanswered}"
+        );
+        Some(Told::Reported { rank, operation, phase, detail })
+    }
+
+    /// What the first queue pair to a peer that is stuck does not answer: its oldest request was on its way at both of two looks. One that
+    /// is answered late is not taken for it.
+    fn unanswered(&self, peer: GlobalRank) -> Option<Unanswered> {
+        let look = || {
+            self.inner.with_connections(|connections| Some(connections.transports.rdma()?.unanswered(peer)))
+        };
+        let first = look().filter(|first| !first.is_empty())?;
+        anabranch_clock::sleep(BETWEEN_LOOKS);
+        look()?.into_iter().find(|last| first.iter().any(|one| one.oldest == last.oldest))
+    }
+
     fn told_stopped(&self, stopped: &StoppedQueue, mine: Option<&Expired>) -> Told {
         match mine {
-            None => Told::of_stopped(self.rank(), stopped),
+            None => Told::of_stopped(self.rank(), stopped, self.inner.collectives.activity()),
             Some(mine) => {
                 let Expired { rank, operation, phase, peer, waited_ns, .. } = mine.clone();
                 let (peer, waited) = (GlobalRank::new(peer), Duration::from_nanos(waited_ns));
@@ -156,15 +227,15 @@ impl World {
 
     /// The causes of this world's ranks.
     pub(crate) fn causes(&self) -> Causes {
-        let (rank, world) = (self.rank(), self.inner.collectives.world());
-        let (rendezvous, alarm) = (Arc::clone(self.rendezvous()), Arc::clone(&self.inner.alarm));
-        Causes { rank, world, rendezvous, alarm }
+        self.inner.causes()
     }
 
     fn nics_in_words(&self, peer: GlobalRank) -> String {
-        let of_queue = |(queue, stopped): (String, Option<String>)| match stopped {
-            Some(why) => format!("{queue} has stopped: {why}"),
-            None => format!("{queue} says nothing"),
+        let unanswered = self.unanswered(peer);
+        let of_queue = |(queue, stopped): (String, Option<String>)| match (stopped, &unanswered) {
+            (Some(why), _) => format!("{queue} has stopped: {why}"),
+            (None, Some(unanswered)) if unanswered.queue == queue => unanswered.to_string(),
+            (None, _) => format!("{queue} says nothing"),
         };
         self.nics(peer).into_iter().map(of_queue).collect::<Vec<_>>().join(", ")
     }
@@ -179,7 +250,7 @@ impl World {
 
     fn cause_of_loss(&self, loss: Loss) -> Told {
         let lost = loss.rank.get();
-        match self.told_by(lost) {
+        match self.causes().told_by_lost(lost) {
             Some(told) => follow(self.rank().get(), told, |rank| self.told_by(rank)),
             None => Told::Lost { rank: lost, left: loss.kind == LossKind::Left, detail: loss.detail },
         }
@@ -199,6 +270,8 @@ impl World {
             expected: record.expected,
             seen: record.seen,
             waited_ns: record.waited_ns,
+            call: self.inner.collectives.activity().of_team(record.group, OperationCode(record.operation)),
+            doing: None,
         }
     }
 
@@ -207,8 +280,30 @@ impl World {
     }
 }
 
+/// Whether a kernel of the user has reported something of its own, and no wait: waits take some time.
+fn is_users_report(record: &FaultRecord, phase: u32) -> bool {
+    OperationCode(record.operation).is_users()
+        && record.waited_ns == 0
+        && crate::device_api::phase_name(phase).is_none()
+}
+
 /// `Opcode::WRITE_IMMEDIATE` of `rdma/operation.h`.
 const WRITE_IMMEDIATE: u64 = 1;
+/// ... and `READ`.
+const READ: u64 = 2;
+/// All of them, by their numbers.
+const OPCODES: [&str; 10] = [
+    "write",
+    "write with an immediate value",
+    "read",
+    "write of a value",
+    "fetch-and-add",
+    "compare-and-swap",
+    "swap",
+    "fetch-and-and",
+    "fetch-and-or",
+    "fetch-and-xor",
+];
 
 /// What a kernel met on a route by NIC.
 fn nic_words(
@@ -235,10 +330,17 @@ fn nic_words(
         nic::PHASE_NIC_UNSUPPORTED if expected == WRITE_IMMEDIATE => {
             format!("the NIC of {peer} takes no write of {seen} bytes with an immediate value")
         }
+        nic::PHASE_NIC_UNSUPPORTED if expected == READ => format!(
+            "a read of {seen} bytes of {peer} is refused: nothing orders what the NIC brings before its completion"
+        ),
         nic::PHASE_NIC_UNSUPPORTED => {
             // A word of no operation that there is: no number is believed.
             let bits = seen.saturating_mul(8);
-            format!("operation {expected} on a word of {bits} bits of {peer} is not one that the NIC has")
+            let name = usize::try_from(expected).ok().and_then(|number| OPCODES.get(number));
+            let name = name.map_or_else(String::new, |name| format!(" ({name})"));
+            format!(
+                "operation {expected}{name} on a word of {bits} bits of {peer} is not one that the NIC has, or that brings a value in order"
+            )
         }
         nic::PHASE_NIC_OUT_OF_RANGE => {
             format!("{seen} bytes at {expected:#x} are beyond the heap of {peer}, or off a word's boundary")

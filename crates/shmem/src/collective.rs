@@ -11,6 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
 
+use crate::activity::{Activity, members_in_words};
 use crate::error::{Error, Result};
 use crate::frame::{self, Header};
 
@@ -43,11 +44,17 @@ pub(crate) struct Collectives {
     world: u64,
     deadline: Duration,
     sequences: Mutex<HashMap<u64, u64>>,
+    activity: Arc<Activity>,
 }
 
 impl Collectives {
     pub(crate) fn new(rendezvous: Arc<dyn Rendezvous>, world: u64, deadline: Duration) -> Self {
-        Self { rendezvous, world, deadline, sequences: Mutex::default() }
+        Self { rendezvous, world, deadline, sequences: Mutex::default(), activity: Arc::default() }
+    }
+
+    /// What this rank is doing.
+    pub(crate) fn activity(&self) -> &Arc<Activity> {
+        &self.activity
     }
 
     pub(crate) fn rendezvous(&self) -> &Arc<dyn Rendezvous> {
@@ -117,7 +124,11 @@ impl Collectives {
         let failure = mine.as_ref().err().map(|error| anabranch_hip::with_causes(error));
         let header = Header { world: self.world, step: step.to_owned(), sequence, failure };
         let message = frame::encode(&header, mine.as_deref().unwrap_or_default());
+        let in_call = self
+            .activity
+            .call(format!("\"{step}\" on the host (step {sequence} of {})", members_in_words(group)));
         let gathered = self.rendezvous.all_gather(group, TAG, &message, deadline);
+        drop(in_call);
         // A broken exchange is the graver error: it ends the world, also for a rank that had failed by itself.
         let messages = gathered.map_err(|source| {
             if let Err(error) = &mine {

@@ -103,6 +103,10 @@ impl BarrierWorkspace {
     }
 }
 
+/// A rank that is not in the group, or is not mapped.
+pub(crate) const PHASE_UNREACHABLE: u32 = 0x5305;
+/// A duty of the caller's that was not kept.
+pub(crate) const PHASE_MISUSE: u32 = 0x5306;
 /// A copy or signal that only the host may ask for.
 pub(crate) const PHASE_UNSUPPORTED: u32 = 0x5307;
 /// A word that others change before each try of a NIC's.
@@ -119,8 +123,8 @@ pub fn phase_name(phase: u32) -> Option<&'static str> {
         0x5302 => "wait_all",
         0x5303 => "wait_any",
         0x5304 => "team_sync",
-        0x5305 => "peer not mapped",
-        0x5306 => "misuse",
+        PHASE_UNREACHABLE => "peer not mapped",
+        PHASE_MISUSE => "misuse",
         PHASE_UNSUPPORTED => "unsupported over this route",
         PHASE_NIC_CONTENDED => "word contended by NICs",
         PHASE_POST => "room in a queue of copy engines",

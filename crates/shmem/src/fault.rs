@@ -26,7 +26,8 @@ pub enum Fault {
     /// A kernel waited for a peer longer than the operation deadline.
     #[error(
         "{rank} waited {waited:?} for {peer} in {operation} ({phase}), epoch {epoch}: expected {expected:#x}, saw {seen:#x}; \
-         the deadline is deadline.operation, and the world cannot be used any more"
+         {}the deadline is deadline.operation, and the world cannot be used any more",
+        circumstances.words(*rank, *peer)
     )]
     DeadlineExpired {
         /// The rank that waited.
@@ -45,6 +46,8 @@ pub enum Fault {
         seen: u64,
         /// How long the kernel had been running.
         waited: Duration,
+        /// The call, and what the peer is doing. Boxed, so that results stay small on the way that succeeds.
+        circumstances: Box<Circumstances>,
     },
     /// A kernel found something that is wrong whoever waits how long, and [`ExplainFault`] said what.
     #[error("{rank} found in {operation} ({phase}): {detail}; the world cannot be used any more")]
@@ -78,12 +81,36 @@ pub enum Fault {
     },
 }
 
+/// What is known around a wait in vain.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Circumstances {
+    /// The call of which it was a kernel, where that was noted for the operation ([`crate::Team::note_launch`]).
+    pub call: Option<String>,
+    /// What the peer is doing, as far as its host knows: the rest of a sentence that begins with the peer.
+    pub doing: Option<String>,
+}
+
+impl Circumstances {
+    fn words(&self, rank: GlobalRank, peer: GlobalRank) -> String {
+        let call = match &self.call {
+            Some(call) => format!("{rank} was in {call}; "),
+            None => format!("no call was noted at {rank} for this operation; "),
+        };
+        std::iter::once(call).chain(self.doing.iter().map(|doing| format!("{peer} {doing}; "))).collect()
+    }
+}
+
 /// Number of an operation in fault records. Each crate takes a range of its own: shmem 0x100 to 0x1ff, ccl 0x200 to
 /// 0x2ff, ep 0x300 to 0x3ff; users from 0x1000 on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OperationCode(pub u32);
 
 impl OperationCode {
+    /// Whether it is one of the numbers for users.
+    pub(crate) const fn is_users(self) -> bool {
+        self.0 >= 0x1000
+    }
+
     /// The barrier of a team.
     pub const TEAM_BARRIER: Self = Self(0x100);
     /// The wait for a signal word.
@@ -165,6 +192,12 @@ impl Default for OperationNames {
     }
 }
 
+/// An operation that nobody named.
+fn unnamed(code: OperationCode) -> String {
+    let whose = if code.is_users() { " of the user" } else { "" };
+    format!("operation {:#x}{whose}", code.0)
+}
+
 impl OperationNames {
     pub(crate) fn insert(&self, code: OperationCode, name: OperationName) {
         self.names.lock().unwrap_or_else(PoisonError::into_inner).insert(code, name);
@@ -174,8 +207,7 @@ impl OperationNames {
     pub(crate) fn look_up(&self, code: OperationCode, phase: u32) -> (String, String) {
         let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         let known = names.get(&code);
-        let operation =
-            known.map_or_else(|| format!("operation {:#x}", code.0), |known| known.name.to_owned());
+        let operation = known.map_or_else(|| unnamed(code), |known| known.name.to_owned());
         let phase = known
             .and_then(|known| known.phases.get(phase as usize))
             .copied()
@@ -225,5 +257,7 @@ mod tests {
         assert_eq!(names.look_up(OperationCode(0x300), 0), ("ep dispatch".into(), "counts".into()));
         assert_eq!(names.look_up(OperationCode(0x300), 7), ("ep dispatch".into(), "phase 7".into()));
         assert_eq!(names.look_up(OperationCode(0x9), 1), ("operation 0x9".into(), "phase 1".into()));
+        let users = names.look_up(OperationCode(0x1000), 1);
+        assert_eq!(users, ("operation 0x1000 of the user".into(), "phase 1".into()));
     }
 }

@@ -158,7 +158,7 @@ pub(crate) fn launch_tracked(
 #[derive(Debug)]
 pub(crate) enum Keep {
     Allocation(AllocationId),
-    Team { _table: Table, _permit: ResidencyPermit, _held: Vec<Box<dyn Held>> },
+    Team { view: u64, _table: Table, _permit: ResidencyPermit, _held: Vec<Box<dyn Held>> },
     Table { _table: Table },
 }
 
@@ -212,8 +212,13 @@ impl Inner {
             parked.extract_if(.., |(flight, _)| flight.is_over()).collect()
         };
         for (_, keep) in over {
-            if let Keep::Allocation(id) = keep {
-                lock(&self.ledger).drop_allocation(id);
+            match keep {
+                Keep::Allocation(id) => lock(&self.ledger).drop_allocation(id),
+                // A fault record of its last launch may still be read.
+                Keep::Team { view, .. } if !self.alarm.is_raised().unwrap_or(true) => {
+                    lock(&self.groups).remove(&view);
+                }
+                Keep::Team { .. } | Keep::Table { .. } => {}
             }
         }
     }

@@ -11,6 +11,7 @@
 use anabranch_hip::{DeviceAddress, Stream};
 use anabranch_hip_jit::{DevicePointer, TypedKernel, device_struct};
 use anabranch_ranks::GroupRank;
+use anabranch_transport::{Operation, Scope};
 
 use crate::engine_legs::EngineLeg;
 use crate::error::{Error, Result};
@@ -68,6 +69,11 @@ enum Place {
 
 const WORD: usize = size_of::<u64>();
 
+const ENGINE_COPY: &[OperationCode] = &[OperationCode::ENGINE_COPY];
+const NIC_COPY: &[OperationCode] = &[OperationCode::NIC_COPY];
+const NIC_SIGNAL: &[OperationCode] = &[OperationCode::NIC_SIGNAL];
+const SIGNAL_WAIT: &[OperationCode] = &[OperationCode::SIGNAL_WAIT];
+
 impl Team {
     /// Copies `bytes` bytes at `source`, which this rank's device or pinned host memory holds, to `peer`'s part of
     /// `target` at `offset`. To who is reached by NIC, from the heap or from what [`World::register_local`](crate::World::register_local) was
@@ -89,7 +95,8 @@ impl Team {
         peer: GroupRank,
     ) -> Result<()> {
         let there = self.part("put", target, offset, bytes, peer)?;
-        self.work_on(stream, target, || match there {
+        let copy = if matches!(there, Place::Mapped(_)) { ENGINE_COPY } else { NIC_COPY };
+        self.work_on(stream, target, ("put", copy), || match there {
             // SAFETY: the target is in range of an allocation of the peer; the source is the caller's promise.
             Place::Mapped(there) => unsafe { self.copy(stream, there, source, bytes, peer) },
             Place::Remote(there) => {
@@ -104,7 +111,7 @@ impl Team {
     /// as with [`Team::put`].
     ///
     /// # Errors
-    /// As [`Team::put`].
+    /// As [`Team::put`]; [`anabranch_transport::Error::Unsupported`] where the peer's NIC brings no values.
     ///
     /// # Safety
     /// The target must stay valid, and be used by nobody else, until the stream has passed the copy.
@@ -118,7 +125,9 @@ impl Team {
         peer: GroupRank,
     ) -> Result<()> {
         let there = self.part("get", source, offset, bytes, peer)?;
-        self.work_on(stream, source, || match there {
+        self.require(Operation::GetNbi, peer)?;
+        let copy = if matches!(there, Place::Mapped(_)) { ENGINE_COPY } else { NIC_COPY };
+        self.work_on(stream, source, ("get", copy), || match there {
             // SAFETY: the source is in range of an allocation of the peer; the target is the caller's promise.
             Place::Mapped(there) => unsafe { self.copy(stream, target, there, bytes, peer) },
             Place::Remote(there) => {
@@ -167,6 +176,9 @@ impl Team {
         peer: GroupRank,
     ) -> Result<()> {
         self.word("put_signal", signal.memory, signal.offset, peer)?;
+        if signal.op == SignalOp::Add {
+            self.require(Operation::PutSignalNbi, peer)?;
+        }
         // SAFETY: the caller's promise is the same.
         unsafe { self.put(stream, target, offset, source, bytes, peer) }?;
         self.signal(stream, signal, peer)
@@ -175,9 +187,13 @@ impl Team {
     /// Sets `peer`'s word, or adds to it, behind everything before it on the stream.
     ///
     /// # Errors
-    /// As [`Team::put`], and [`Error::Misaligned`].
+    /// As [`Team::put`], and [`Error::Misaligned`]; [`anabranch_transport::Error::UnsupportedAdd`] for one that adds at a peer whose NIC
+    /// has no atomic operations.
     pub fn signal(&self, stream: &Stream, signal: Signal<'_>, peer: GroupRank) -> Result<()> {
         let word = self.word("signal", signal.memory, signal.offset, peer)?;
+        if signal.op == SignalOp::Add {
+            self.require(Operation::Signal, peer)?;
+        }
         let how = match signal.op {
             SignalOp::Set => 0,
             SignalOp::Add => 1,
@@ -185,9 +201,9 @@ impl Team {
         match word {
             Place::Mapped(word) => {
                 let arguments = self.signal_args(word, signal.value, how);
-                self.launch(stream, signal.memory, &self.kernels().signal, &arguments)
+                self.launch(stream, signal.memory, "signal", &self.kernels().signal, &arguments)
             }
-            Place::Remote(word) => self.work_on(stream, signal.memory, || {
+            Place::Remote(word) => self.work_on(stream, signal.memory, ("signal", NIC_SIGNAL), || {
                 self.signal_by_nic(stream, word, signal.value, how != 0, peer)
             }),
         }
@@ -216,7 +232,7 @@ impl Team {
             Place::Remote(_) => return Err(Error::NoPart { what: "signal_wait", peer: self.rank() }),
         };
         let arguments = self.signal_args(word, value, from.get());
-        self.launch(stream, memory, &self.kernels().signal_wait, &arguments)
+        self.launch(stream, memory, "signal wait", &self.kernels().signal_wait, &arguments)
     }
 
     fn signal_args(&self, word: DeviceAddress, value: u64, how: u32) -> TeamSignalArgs {
@@ -228,11 +244,12 @@ impl Team {
         &self,
         stream: &Stream,
         memory: &SymmetricMemory,
+        what: &'static str,
         kernel: &TypedKernel,
         arguments: &TeamSignalArgs,
     ) -> Result<()> {
         let wave = self.world().device().wave_size();
-        self.work_on(stream, memory, || {
+        self.work_on(stream, memory, (what, SIGNAL_WAIT), || {
             // SAFETY: the struct is the kernel's; the word is in range of an allocation that is kept, as the mapping and the
             // control words are, until the event behind this launch has passed.
             unsafe { kernel.launch(1, wave, 0, stream, arguments) }?;
@@ -240,16 +257,26 @@ impl Team {
         })
     }
 
-    /// Puts work that uses the allocation on the stream.
+    /// Puts work that uses the allocation on the stream, and notes it by its name and the operation that it reports.
     fn work_on(
         &self,
         stream: &Stream,
         memory: &SymmetricMemory,
+        (what, operations): (&'static str, &'static [OperationCode]),
         work: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         let _mapped = self.world().stay()?;
         work()?;
+        self.note_operation(stream, what, operations);
         memory.flight().note(stream)
+    }
+
+    /// Whether the peer's route has an operation in the order of a stream, in all of its forms.
+    fn require(&self, operation: Operation, peer: GroupRank) -> Result<()> {
+        let rank = self.group().global(peer).ok_or(Error::NoPart { what: operation.word(), peer })?;
+        let world = self.world();
+        let Some(route) = world.routes().get(rank.index()) else { return Ok(()) };
+        Ok(world.support(rank, operation, Scope::Stream).require(operation, Scope::Stream, route.kind)?)
     }
 
     fn word(

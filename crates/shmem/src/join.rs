@@ -155,6 +155,7 @@ impl World {
         let flights = Flights::default();
         let inner = Inner {
             nic_watch: Mutex::new(None),
+            answering: Mutex::new(None),
             connections: Arc::new(RwLock::new(Connections { memory, places, transports: own.transports })),
             routes,
             bases,
@@ -195,11 +196,16 @@ impl World {
         });
         world.rendezvous().observe(Arc::clone(&observer));
         *world.inner.observer.lock().unwrap_or_else(PoisonError::into_inner) = Some(observer);
-        for route in world.routes() {
-            tracing::debug!(rank = world.rank().get(), %route, "route");
-        }
+        world.log_routes();
+        world.answer();
         world.probe_nics(|peer| probe_word(number, peer), deadline)?;
         Ok(world)
+    }
+
+    fn log_routes(&self) {
+        for route in self.routes() {
+            tracing::debug!(rank = self.rank().get(), %route, "route");
+        }
     }
 
     /// Leaves: waits for this rank's work in flight, and what it has put by NIC, then for all ranks, closes the mappings of the peers' heaps, and returns
@@ -228,6 +234,7 @@ impl World {
         // Until then others wait for what this rank has put, and miss it where its NIC fails.
         inner.stop_watching();
         inner.stop_observing();
+        inner.stop_answering();
         if let Err(error) = &met {
             // Peers may still write here, and kernels of this rank must not outlive the mappings that they use.
             self.poison(&format!("leave failed: {error}"));

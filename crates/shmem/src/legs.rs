@@ -20,6 +20,7 @@ use anabranch_ranks::GroupRank;
 
 use crate::engine_legs::EngineLeg;
 use crate::error::{Error, Result};
+use crate::fault::OperationCode;
 use crate::flight::MemoryUse;
 use crate::nic_team::NicCopy;
 use crate::team::Team;
@@ -175,7 +176,13 @@ impl Team {
             self.prepare_legs(self.usual_leg_streams())?;
         }
         // SAFETY: the caller's promise is the same.
-        self.launch_in_order(stream, uses, || unsafe { self.enqueue_legs(stream, legs) })
+        self.launch_in_order(stream, uses, || unsafe { self.enqueue_legs(stream, legs) })?;
+        self.note_operation(
+            stream,
+            "copies to several members",
+            &[OperationCode::ENGINE_COPY, OperationCode::NIC_COPY],
+        );
+        Ok(())
     }
 
     /// [`Self::copy_legs`] as a part of a launch that is tracked: to be called in the closure of [`Team::launch_in_order`] only, on its stream.

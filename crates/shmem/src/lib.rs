@@ -19,7 +19,9 @@
 //! Nothing waits without a deadline: the host's exchanges have [`WorldConfig::rendezvous_deadline`], kernels
 //! [`WorldConfig::operation_deadline`], kept in device memory beside the abort word that ends all waits at once.
 
+mod activity;
 mod alarm;
+mod asked;
 mod cause;
 mod collective;
 mod config;
@@ -56,13 +58,14 @@ mod turns;
 mod watch;
 mod world;
 
+pub use activity::{LaunchNote, NoteText};
 pub use anabranch_transport_rdma::{Atomics, NicDriver, NicError, NicSource, OpenNic, Provider, RdmaConfig};
 pub use anabranch_transport_sdma::{EngineFaults, SdmaConfig, SoftwareConfig};
 pub use collective::group_id;
 pub use config::{HeapMode, MIN_HEAP_BYTES, WorldConfig};
 pub use engine_legs::{ENGINE_LEGS_UNIT, EngineLeg, EngineLegsArgs, engine_legs_kernel};
 pub use error::{Error, Result};
-pub use fault::{ExplainFault, Fault, OperationCode, OperationName};
+pub use fault::{Circumstances, ExplainFault, Fault, OperationCode, OperationName};
 pub use flight::{LaunchGuard, MemoryUse};
 pub use heap::{DEFAULT_ALIGNMENT, FlatHeap, HeapUsage, MAX_ALIGNMENT, MemoryGuard, SymmetricMemory};
 pub use host_api::{Signal, SignalOp, TeamSignalArgs};

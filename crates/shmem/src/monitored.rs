@@ -38,8 +38,8 @@ impl World {
     /// A member that was lost ends the world, as always, and this call with the fault at once. With `wait_all_ranks` the
     /// roll of the other members is called to its end before, and [`Error::RanksMissing`] has the lost and the missing. The
     /// same goes for a call in a world that has lost a member already; but then who is done with its own call does not come
-    /// again, and is missing. When the rendezvous itself is lost, with the rank that serves it, nobody can be called, and the
-    /// fault is all there is to say.
+    /// again, and is missing. When the rendezvous itself is lost, with the rank that serves it and ended without answering the
+    /// others first, nobody can be called, and the fault is all there is to say.
     ///
     /// # Errors
     /// [`Error::RanksMissing`]; [`Error::Differs`], on all members, when `wait_all_ranks` is not equal; [`Error::NotAMember`];

@@ -4,7 +4,7 @@
 use anabranch_bootstrap::Deadline;
 use anabranch_hip_jit::DevicePointer;
 use anabranch_transport::{PeerInfo, TransportKind};
-use anabranch_transport_rdma::{MEANS_MAPPING, MEANS_NIC};
+use anabranch_transport_rdma::{MEANS_MAPPING, MEANS_NIC, ReadOrder};
 
 use crate::collective::group_id;
 use crate::error::{Error, Result};
@@ -15,8 +15,8 @@ use crate::team::TeamView;
 use crate::world::World;
 
 impl World {
-    /// Reads the first word of each peer's heap by each queue pair to it, where some rank is reached by NIC. Collective over all ranks
-    /// then; others do nothing.
+    /// Reads the first word of each peer's heap by each queue pair to it, where some rank is reached by NIC: to memory of the host where
+    /// nothing orders reads into memory of the device. Collective over all ranks then; others do nothing.
     ///
     /// # Errors
     /// [`Error::Probe`]; what made the world fail, with what the NIC says; [`Error::Elsewhere`].
@@ -33,27 +33,46 @@ impl World {
     }
 
     fn probe(&self, expected: impl Fn(&PeerInfo) -> u64) -> Result<()> {
-        let (queues, each) = self.nic_queues(self.group());
+        let (mut queues, each) = self.nic_queues(self.group());
         if queues.iter().all(|queue| queue.means != MEANS_NIC) {
             return Ok(());
         }
         let Some(kernels) = load(self)? else { return Ok(()) };
+        let (device, service) = (self.device(), &self.inner.service);
+        let order = self.inner.with_connections(|connections| connections.transports.rdma()?.read_order());
+        let mut words = vec![0_u8; queues.len() * 8];
+        let into_host = order == Some(ReadOrder::Unordered);
+        let mut host = None;
+        if into_host {
+            // Completions lie in memory of the host, too: these words are there when they say so.
+            for queue in &mut queues {
+                queue.read_order = ReadOrder::Ordered.number();
+            }
+            let buffer = device.allocate_host(words.len())?;
+            buffer.write(0, &words)?;
+            // SAFETY: the buffer is declared before the registration's use and dropped behind it, as the fields of a tuple are; the kernel
+            // has ended then, or the queue pairs' memory is kept and the registration's end stops the NIC.
+            let range = unsafe { self.register_local(buffer.device_address(), words.len() as u64) }?;
+            host = Some((range, buffer));
+        }
         let tables = &self.inner.tables;
         let table = tables.write(bytemuck::cast_slice(&queues))?;
         let seen = tables.write(&vec![0; queues.len()])?;
+        let address = host.as_ref().map_or(seen.address(), |(_, buffer)| buffer.device_address());
         let arguments = NicProbeArgs {
             team: self.view_of_nics(&table, each),
-            seen: DevicePointer::new(seen.address()),
+            seen: DevicePointer::new(address),
             operation: OperationCode::NIC_PROBE.0,
-            reserved: 0,
+            into_host: into_host.into(),
         };
-        let (device, service) = (self.device(), &self.inner.service);
         // SAFETY: the kernel's struct; the tables outlive the wait below, in which the kernel comes to its end: its waits have a deadline.
         unsafe { kernels.probe.launch(1, device.wave_size(), 0, service, &arguments) }?;
         self.synchronize(service)?;
-        let mut words = vec![0_u8; queues.len() * 8];
-        // SAFETY: the table holds as many words, and nobody writes them any more.
-        unsafe { device.read_memory(seen.address(), &mut words) }?;
+        match &host {
+            Some((_, buffer)) => buffer.read(0, &mut words)?,
+            // SAFETY: the table holds as many words, and nobody writes them any more.
+            None => unsafe { device.read_memory(seen.address(), &mut words) }?,
+        }
         let peers = self.peers().iter().flat_map(|peer| std::iter::repeat_n(peer, each as usize));
         for ((queue, word), peer) in queues.iter().zip(words.chunks_exact(8)).zip(peers) {
             let read = word.try_into().map_or(0, u64::from_le_bytes);

@@ -90,8 +90,8 @@ device_struct! {
         pub seen: DevicePointer<u64>,
         /// The operation's number in fault records.
         pub operation: u32,
-        /// Zero.
-        pub reserved: u32,
+        /// Whether the NIC itself writes `seen`, which is registered memory of the host then.
+        pub into_host: u32,
     }
 }
 

@@ -1,6 +1,7 @@
 //! A group with what kernels need to reach its members.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anabranch_hip::{DeviceAddress, Stream};
@@ -14,6 +15,7 @@ use anabranch_transport::{Operation, Scope};
 use anabranch_transport_rdma::RdmaQueue;
 use anabranch_transport_sdma::SdmaQueue;
 
+use crate::activity::{LaunchNote, NoteText};
 use crate::collective::group_id;
 use crate::engine_legs;
 use crate::error::{Error, Result};
@@ -81,6 +83,8 @@ const TEAM_BARRIER_ENTRY: &str = "anabranch_team_barrier";
 const SIGNAL_ENTRY: &str = "anabranch_team_signal";
 const SIGNAL_WAIT_ENTRY: &str = "anabranch_team_signal_wait";
 const MOST_BARRIER_THREADS: u32 = 256;
+/// Between the numbers of two teams of one group: odd, so that no two of a world are equal but by accident.
+const TEAMS: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A group of ranks, ready for kernels: its peer table in device memory, and a barrier of its own.
 ///
@@ -106,6 +110,11 @@ pub struct Team {
     legs: Mutex<Option<LegStreams>>,
     /// For the completion of what was put by NIC, once there is any.
     completions: Mutex<Option<Arc<Stream>>>,
+    /// For reports.
+    name: Arc<str>,
+    barriers: AtomicU64,
+    /// Of the host API.
+    operations: AtomicU64,
 }
 
 /// The kernels of teams, loaded once for a world.
@@ -151,7 +160,9 @@ impl World {
         let status = written.as_ref().map(|_| ()).map_err(|error| anabranch_hip::with_causes(error));
         self.agree_status(group, "team table", status)?;
         let table = written?;
-        let id = group_id(group);
+        // Its own, so that a fault record names the team.
+        let id = group_id(group)
+            .wrapping_add(TEAMS.wrapping_mul(self.inner.collectives.activity().count("view", 0)));
         self.inner.groups.lock().unwrap_or_else(PoisonError::into_inner).insert(id, group.clone());
         let view = TeamView {
             size: group.size(),
@@ -173,7 +184,23 @@ impl World {
         let epoch = table.address().offset(u64::from(group.size()) * 8);
         let (world, group, kept) = (self.clone(), group.clone(), Some((table, permit)));
         let (held, legs, completions) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Ok(Team { world, group, rank, view, flags, epoch, kernels, kept, held, legs, completions })
+        let (name, barriers) = (self.name_in_group("team", &group).into(), AtomicU64::new(0));
+        Ok(Team {
+            world,
+            group,
+            rank,
+            view,
+            flags,
+            epoch,
+            kernels,
+            kept,
+            held,
+            legs,
+            completions,
+            name,
+            barriers,
+            operations: AtomicU64::new(0),
+        })
     }
 
     /// The kernels, and a share of the device for one barrier: those of one team run one after the other.
@@ -327,7 +354,39 @@ impl Team {
             // runs yet, and whoever launches the graph (which is unsafe) has promised the same.
             unsafe { barrier.launch(1, threads, 0, stream, &arguments) }?;
             Ok(())
-        })
+        })?;
+        let number = self.barriers.fetch_add(1, Ordering::Relaxed) + 1;
+        let note = LaunchNote {
+            of: Arc::clone(&self.name),
+            kind: "call",
+            number,
+            what: NoteText::Fixed("barrier"),
+            operations: &[OperationCode::TEAM_BARRIER],
+        };
+        self.note_launch(stream, note);
+        Ok(())
+    }
+
+    /// Notes an operation of the host API that was put on the stream.
+    pub(crate) fn note_operation(
+        &self,
+        stream: &Stream,
+        what: &'static str,
+        operations: &'static [OperationCode],
+    ) {
+        let number = self.operations.fetch_add(1, Ordering::Relaxed) + 1;
+        let (of, what) = (Arc::clone(&self.name), NoteText::Fixed(what));
+        self.note_launch(stream, LaunchNote { of, kind: "operation", number, what, operations });
+    }
+
+    /// Notes what was put on the stream with this team's view, so that reports of waits in it name it, and other ranks that wait for this
+    /// one hear of it. Stays in this rank's memory, and costs no more than a lock. Captured work is not noted: when it runs is not known. The
+    /// answer is for [`World::note_done`].
+    pub fn note_launch(&self, stream: &Stream, note: LaunchNote) -> u64 {
+        if stream.is_capturing().unwrap_or(false) {
+            return 0;
+        }
+        self.world.inner.collectives.activity().launched(self.view.group, stream.raw() as usize, note)
     }
 }
 
@@ -373,7 +432,10 @@ impl Drop for Team {
             if let Some(stream) = completions {
                 held.push(Box::new(stream));
             }
-            self.world.inner.park(&flight, Keep::Team { _table: table, _permit: permit, _held: held });
+            self.world.inner.park(
+                &flight,
+                Keep::Team { view: self.view.group, _table: table, _permit: permit, _held: held },
+            );
         }
     }
 }

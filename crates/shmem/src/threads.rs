@@ -1,5 +1,6 @@
 //! A world whose ranks are threads of this process.
 
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -24,12 +25,12 @@ pub struct RankSetup {
     pub jit: Jit,
 }
 
-/// How a rank failed.
-#[derive(Debug, thiserror::Error)]
+/// How a rank failed. The text has that of the rank's error, whose own cause is the source; of the work's error where that is this crate's or
+/// boxed (others write their causes with `{error:#}`, or are looked at in [`RankError::Work`]).
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum RankError<E> {
     /// Making, joining or leaving the world failed.
-    #[error("the world of {rank} failed: {error}")]
     World {
         /// The rank.
         rank: GlobalRank,
@@ -37,7 +38,6 @@ pub enum RankError<E> {
         error: Error,
     },
     /// The work returned an error.
-    #[error("the work of {rank} failed: {error}")]
     Work {
         /// The rank.
         rank: GlobalRank,
@@ -45,7 +45,6 @@ pub enum RankError<E> {
         error: E,
     },
     /// The work panicked.
-    #[error("the work of {rank} panicked: {message}")]
     Panicked {
         /// The rank.
         rank: GlobalRank,
@@ -53,7 +52,6 @@ pub enum RankError<E> {
         message: String,
     },
     /// The ranks' runtimes are not all under one driver of host threads, so that the ranks could not wait for each other.
-    #[error("the runtime of {other} is under another driver of host threads than that of {rank}")]
     Drivers {
         /// A rank.
         rank: GlobalRank,
@@ -61,14 +59,50 @@ pub enum RankError<E> {
         other: GlobalRank,
     },
     /// No thread could be started for the rank.
-    #[error("no thread for {rank}")]
     Thread {
         /// The rank.
         rank: GlobalRank,
         /// Why.
-        #[source]
         source: std::io::Error,
     },
+}
+
+impl<E: fmt::Display> fmt::Display for RankError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::World { rank, error } => write!(f, "the world of {rank} failed: {error}"),
+            // Types such as `anyhow::Error` write their causes so.
+            Self::Work { rank, error } => write!(f, "the work of {rank} failed: {error:#}"),
+            Self::Panicked { rank, message } => write!(f, "the work of {rank} panicked: {message}"),
+            Self::Drivers { rank, other } => {
+                write!(
+                    f,
+                    "the runtime of {other} is under another driver of host threads than that of {rank}"
+                )
+            }
+            Self::Thread { rank, .. } => write!(f, "no thread for {rank}"),
+        }
+    }
+}
+
+impl<E: fmt::Display + fmt::Debug + 'static> std::error::Error for RankError<E> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::World { error, .. } => error.source(),
+            Self::Work { error, .. } => source_of_work(error),
+            Self::Thread { source, .. } => Some(source),
+            Self::Panicked { .. } | Self::Drivers { .. } => None,
+        }
+    }
+}
+
+/// The cause of a work's error, which need be no [`std::error::Error`] (`String`, `anyhow::Error`): of the types that are known here.
+fn source_of_work<E: 'static>(error: &E) -> Option<&(dyn std::error::Error + 'static)> {
+    let error = error as &dyn std::any::Any;
+    if let Some(error) = error.downcast_ref::<Error>() {
+        return std::error::Error::source(error);
+    }
+    error.downcast_ref::<Box<dyn std::error::Error + Send + Sync>>()?.source()
 }
 
 /// Runs `work` on `size` ranks, each on a thread of its own, and returns each rank's result in rank order.
@@ -203,4 +237,65 @@ fn words(panic: &(dyn std::any::Any + Send)) -> String {
         .map(|text| (*text).to_owned())
         .or_else(|| panic.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "(no message)".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use anabranch_hip::{HipError, RuntimeKind};
+
+    use super::*;
+
+    fn refused() -> anabranch_hip::Error {
+        anabranch_hip::Error::Runtime {
+            call: "hipModuleLaunchKernel",
+            runtime: RuntimeKind::Host,
+            code: HipError(1),
+        }
+    }
+
+    #[test]
+    fn the_text_of_a_failed_launch_has_the_reason() {
+        let error = anabranch_hip_jit::Error::Launch { entry: "app_k".into(), cause: Arc::new(refused()) };
+        let text = RankError::Work { rank: GlobalRank::new(0), error: Error::from(error) }.to_string();
+        assert!(text.contains("rank 0") && text.contains("app_k"), "{text}");
+        assert!(text.ends_with(&refused().to_string()), "{text}");
+    }
+
+    #[test]
+    fn the_cause_of_a_ranks_error_is_its_source() {
+        let error = Error::HeapMemory {
+            bytes: 1,
+            device: anabranch_hip::DeviceOrdinal(0),
+            free: 0,
+            total: 0,
+            source: refused(),
+        };
+        let text = anabranch_hip::with_causes(&error);
+        let failed: RankError<Error> = RankError::Work { rank: GlobalRank::new(0), error };
+        assert_eq!(failed.source().unwrap().to_string(), refused().to_string());
+        assert_eq!(anabranch_hip::with_causes(&failed), format!("the work of rank 0 failed: {text}"));
+    }
+
+    #[test]
+    fn an_error_of_any_type_passes_on_as_an_error() {
+        fn passed_on<E: fmt::Display + fmt::Debug + Send + Sync + 'static>(
+            error: E,
+        ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+            let result: Result<(), RankError<E>> = Err(RankError::Work { rank: GlobalRank::new(0), error });
+            result?;
+            Ok(())
+        }
+        let said = passed_on("no file".to_owned()).unwrap_err();
+        assert_eq!(
+            (said.to_string().as_str(), said.source().is_none()),
+            ("the work of rank 0 failed: no file", true)
+        );
+        let device = anabranch_hip::DeviceOrdinal(0);
+        let full = Error::HeapMemory { bytes: 1, device, free: 0, total: 0, source: refused() };
+        let boxed: Box<dyn std::error::Error + Send + Sync> = Box::new(full);
+        let said = passed_on(boxed).unwrap_err();
+        assert_eq!(said.source().unwrap().to_string(), refused().to_string());
+    }
 }

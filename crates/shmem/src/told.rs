@@ -9,11 +9,15 @@ use anabranch_ranks::GlobalRank;
 use anabranch_transport_rdma::StoppedQueue;
 use serde::{Deserialize, Serialize};
 
+use crate::activity::Activity;
 use crate::alarm::Alarm;
-use crate::fault::Fault;
+use crate::fault::{Circumstances, Fault};
 
 /// How long a cause that was told may take to be read.
 const READ: Duration = Duration::from_millis(20);
+/// The same of a rank that is lost: what it told is at the rendezvous since before the loss and comes at once, but for a busy machine. It
+/// takes this long only where nothing was told, and nobody asks again.
+const READ_OF_LOST: Duration = Duration::from_secs(1);
 
 /// [`Fault`] as ranks tell each other about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,6 +39,10 @@ pub(crate) struct Expired {
     pub(crate) expected: u64,
     pub(crate) seen: u64,
     pub(crate) waited_ns: u64,
+    /// The call that it waits in.
+    pub(crate) call: Option<String>,
+    /// What the peer is doing.
+    pub(crate) doing: Option<String>,
 }
 
 impl From<&Fault> for Told {
@@ -43,18 +51,28 @@ impl From<&Fault> for Told {
             Fault::PeerLost { rank, kind, detail } => {
                 Self::Lost { rank: rank.get(), left: kind == LossKind::Left, detail }
             }
-            Fault::DeadlineExpired { rank, operation, phase, epoch, peer, expected, seen, waited } => {
-                Self::Expired(Expired {
-                    rank: rank.get(),
-                    operation,
-                    phase,
-                    epoch,
-                    peer: peer.get(),
-                    expected,
-                    seen,
-                    waited_ns: u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX),
-                })
-            }
+            Fault::DeadlineExpired {
+                rank,
+                operation,
+                phase,
+                epoch,
+                peer,
+                expected,
+                seen,
+                waited,
+                circumstances,
+            } => Self::Expired(Expired {
+                rank: rank.get(),
+                operation,
+                phase,
+                epoch,
+                peer: peer.get(),
+                expected,
+                seen,
+                waited_ns: u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX),
+                call: circumstances.call,
+                doing: circumstances.doing,
+            }),
             Fault::CollectiveFailed { step, detail, missing } => {
                 let missing = missing.into_iter().map(GlobalRank::get).collect();
                 Self::Collective { step, detail, missing }
@@ -84,6 +102,7 @@ impl From<Told> for Fault {
                 expected: expired.expected,
                 seen: expired.seen,
                 waited: Duration::from_nanos(expired.waited_ns),
+                circumstances: Box::new(Circumstances { call: expired.call, doing: expired.doing }),
             },
             Told::Collective { step, detail, missing } => {
                 let missing = missing.into_iter().map(GlobalRank::new).collect();
@@ -98,9 +117,11 @@ impl From<Told> for Fault {
 }
 
 impl Told {
-    pub(crate) fn of_stopped(rank: GlobalRank, stopped: &StoppedQueue) -> Self {
+    /// A queue pair of `rank` that has stopped, and what the rank was doing: which request it was of, only its kernels know.
+    pub(crate) fn of_stopped(rank: GlobalRank, stopped: &StoppedQueue, activity: &Activity) -> Self {
         let (operation, phase) = ("requests by NIC".to_owned(), "completion".to_owned());
-        Self::Reported { rank: rank.get(), operation, phase, detail: stopped.words.clone() }
+        let detail = format!("{}; {rank} {}", stopped.words, activity.doing());
+        Self::Reported { rank: rank.get(), operation, phase, detail }
     }
 
     /// Whether it may be why a queue pair of `rank` has stopped: a wait is none, nor is that this rank went.
@@ -121,6 +142,7 @@ pub(crate) struct Causes {
     pub(crate) world: u64,
     pub(crate) rendezvous: Arc<dyn Rendezvous>,
     pub(crate) alarm: Arc<Alarm>,
+    pub(crate) activity: Arc<Activity>,
 }
 
 impl Causes {
@@ -137,12 +159,22 @@ impl Causes {
 
     /// Tells the others that a queue pair has stopped, or the cause of it that its peer has told.
     pub(crate) fn tell_stopped(&self, stopped: &StoppedQueue, theirs: Option<Told>) {
-        self.tell(&theirs.unwrap_or_else(|| Told::of_stopped(self.rank, stopped)));
+        self.tell(&theirs.unwrap_or_else(|| Told::of_stopped(self.rank, stopped, &self.activity)));
     }
 
     /// What a rank has told.
     pub(crate) fn told_by(&self, rank: u32) -> Option<Told> {
-        let text = self.rendezvous.wait(&self.key(rank), Deadline::after(READ)).ok()?;
+        self.told_within(rank, READ)
+    }
+
+    /// What a rank that is lost has told before.
+    pub(crate) fn told_by_lost(&self, rank: u32) -> Option<Told> {
+        // Under a driver no machine is busy, and the clock passes over the whole limit.
+        self.told_within(rank, if anabranch_clock::is_attached() { READ } else { READ_OF_LOST })
+    }
+
+    fn told_within(&self, rank: u32, limit: Duration) -> Option<Told> {
+        let text = self.rendezvous.wait(&self.key(rank), Deadline::after(limit)).ok()?;
         serde_json::from_slice(&text).ok()
     }
 
@@ -187,6 +219,8 @@ pub(crate) mod tests {
             expected: 1,
             seen: 0,
             waited_ns: 5,
+            call: Some("call 1".into()),
+            doing: None,
         })
     }
 
@@ -197,7 +231,8 @@ pub(crate) mod tests {
         let alarm = Arc::new(Alarm::new(Control::new(&device, Duration::from_secs(1)).unwrap()));
         let rank = GlobalRank::new(0);
         let rendezvous = Arc::new(anabranch_bootstrap::threads(1).pop().unwrap());
-        let causes = Causes { rank, world: 1, rendezvous, alarm: Arc::clone(&alarm) };
+        let causes =
+            Causes { rank, world: 1, rendezvous, alarm: Arc::clone(&alarm), activity: Arc::default() };
         let stopped =
             StoppedQueue { peer: GlobalRank::new(1), words: "stopped".into(), is_consequence: false };
         let told = || causes.told_by(0);
@@ -206,9 +241,10 @@ pub(crate) mod tests {
         causes.tell(&expired(0, 1));
         assert_eq!(told(), Some(expired(0, 1)));
         causes.tell_stopped(&stopped, None);
-        assert_eq!(told(), Some(Told::of_stopped(rank, &stopped)));
+        let Some(Told::Reported { rank: 0, detail, .. }) = told() else { panic!("{:?}", told()) };
+        assert!(detail.starts_with("stopped; rank 0 waits for nobody"), "{detail}");
         causes.tell(&expired(0, 1));
-        assert_eq!(told(), Some(Told::of_stopped(rank, &stopped)), "a wait is no cause");
+        assert!(matches!(told(), Some(Told::Reported { .. })), "a wait is no cause");
         let decided = Fault::Poisoned { rank, reason: "decided".into() };
         alarm.decide(decided.clone());
         causes.tell_stopped(&stopped, None);

@@ -1,5 +1,6 @@
 //! Finding out whether the world still works, and waiting for streams without hanging.
 
+use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -18,7 +19,8 @@ impl World {
     ///
     /// The first call after a kernel's wait expired takes up to the grace period: when a peer turns out to be lost, or to
     /// have waited for somebody else itself, that is the cause that is reported. Twice that where a queue pair has stopped because of
-    /// something that its peer knows better.
+    /// something that its peer knows better. Up to two seconds more where the missing rank does not answer what it is doing; the others hear
+    /// of the wait before.
     ///
     /// # Errors
     /// [`Error::Fault`] with the first cause, the same at every call from then on; [`Error::Left`].
@@ -58,7 +60,16 @@ impl World {
     /// What made the world fail; [`Error::StreamBusy`] when the stream is simply not done yet, which changes nothing; an
     /// error of the work itself.
     pub fn synchronize_within(&self, stream: &Stream, limit: Duration) -> Result<()> {
-        self.wait_while_busy(limit, || Ok(!stream.is_idle()?))
+        let activity = self.inner.collectives.activity();
+        let in_call = activity.call("a wait of the host for a stream");
+        let newest = Cell::new(0);
+        self.wait_while_busy(limit, || {
+            newest.set(activity.newest());
+            Ok(!stream.is_idle()?)
+        })?;
+        drop(in_call);
+        activity.stream_is_done(stream.raw() as usize, newest.get());
+        Ok(())
     }
 
     /// [`Self::synchronize_within`] for what came before an event.
@@ -66,6 +77,7 @@ impl World {
     /// # Errors
     /// Those of [`Self::synchronize_within`].
     pub fn wait_within(&self, event: &Event, limit: Duration) -> Result<()> {
+        let _in_call = self.inner.collectives.activity().call("a wait of the host for an event");
         self.wait_while_busy(limit, || Ok(!event.is_done()?))
     }
 

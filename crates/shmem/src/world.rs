@@ -16,8 +16,10 @@ use anabranch_transport::{PeerInfo, PeerMemory, Route};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::activity::members_in_words;
 use crate::alarm::Alarm;
-use crate::collective::{Agreed, Collectives};
+use crate::asked::Answering;
+use crate::collective::{Agreed, Collectives, group_id};
 use crate::config::WorldConfig;
 use crate::error::{Error, Result};
 use crate::fault::{ExplainFault, Explainers, Fault, OperationCode, OperationName, OperationNames};
@@ -29,6 +31,7 @@ use crate::nic_watch::NicWatch;
 use crate::residency::{Residency, ResidencyPermit};
 use crate::tables::Tables;
 use crate::team::TeamKernels;
+use crate::told::Causes;
 use crate::transports::{Transports, is_mapped};
 use crate::turns::Turns;
 
@@ -58,6 +61,7 @@ pub(crate) struct Connections {
 pub(crate) struct Inner {
     /// Ends before what it looks at.
     pub(crate) nic_watch: Mutex<Option<NicWatch>>,
+    pub(crate) answering: Mutex<Option<Answering>>,
     pub(crate) connections: Arc<RwLock<Connections>>,
     pub(crate) routes: Vec<Route>,
     pub(crate) bases: Vec<DeviceAddress>,
@@ -101,6 +105,30 @@ impl Inner {
         // Not dropped under the lock.
         let watch = self.nic_watch.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(watch);
+    }
+
+    /// Ends the answers to other ranks.
+    pub(crate) fn stop_answering(&self) {
+        // Not dropped under the lock.
+        let answering = self.answering.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(answering);
+    }
+
+    /// The causes of this world's ranks.
+    pub(crate) fn causes(&self) -> Causes {
+        let (rank, world) = (self.local.rank, self.collectives.world());
+        let (rendezvous, alarm) = (Arc::clone(self.collectives.rendezvous()), Arc::clone(&self.alarm));
+        Causes { rank, world, rendezvous, alarm, activity: Arc::clone(self.collectives.activity()) }
+    }
+
+    /// Tells the others why a queue pair has stopped, when this rank goes before anybody here has asked.
+    fn tell_what_stopped(&self) {
+        let is_left_out = |rank| self.alarm.tolerated(|tolerated| tolerated.names(rank));
+        let found = || self.with_connections(|connections| connections.stopped_nic(is_left_out));
+        let stopped = self.alarm.stopped_nic().cloned().or_else(found);
+        if let Some(stopped) = stopped.filter(|_| self.alarm.losses().is_empty()) {
+            self.causes().tell_stopped(&stopped, None);
+        }
     }
 
     /// The rendezvous outlives the world and must not collect the observers of worlds that are gone.
@@ -232,6 +260,19 @@ impl World {
     /// collective.
     pub fn explain_faults(&self, code: OperationCode, explainer: Weak<dyn ExplainFault>) {
         self.inner.explainers.insert(code, explainer);
+    }
+
+    /// A name for the next of a kind over the group, like `communicator 2 of ranks 0, 1`: equal on all members, when all make them in one
+    /// order. For reports.
+    pub fn name_in_group(&self, kind: &'static str, group: &Group) -> String {
+        let number = self.inner.collectives.activity().count(kind, group_id(group));
+        format!("{kind} {number} of {}", members_in_words(group))
+    }
+
+    /// Notes that what [`crate::Team::note_launch`] gave this number to is done, and what its team launched before. Reports name what is
+    /// not known to be done.
+    pub fn note_done(&self, launch: u64) {
+        self.inner.collectives.activity().is_done(launch);
     }
 
     /// Blocks of the kernel that the device runs at the same time. `local_bytes` counts all dynamic local memory, the
@@ -387,11 +428,15 @@ impl Drop for Inner {
     fn drop(&mut self) {
         if !self.left.load(Ordering::Acquire) {
             tracing::debug!(rank = self.local.rank.get(), "a world is dropped without leave");
+            if self.alarm.cause().is_none() {
+                self.tell_what_stopped();
+            }
             let reason = "its world was dropped without leave".to_owned();
             self.alarm.decide(Fault::Poisoned { rank: self.local.rank, reason });
         }
         self.stop_observing();
         self.stop_watching();
+        self.stop_answering();
         // Kernels may still use what is freed below. Their waits have ended with the abort, or end with their budget.
         let drained = self.drain();
         if let Err(error) = &drained {

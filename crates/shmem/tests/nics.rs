@@ -12,9 +12,9 @@ use anabranch_shmem::{
     DEFAULT_ALIGNMENT, Error, Leg, NicDriver, NicError, NicSource, OpenNic, Provider, RankError, RdmaConfig,
     Signal, SignalOp, World, spawn_threads,
 };
-use anabranch_softnic::SoftNics;
+use anabranch_softnic::{SoftNicConfig, SoftNics};
 use anabranch_transport::{Operation, PeerInfo, Region, Scope, Support, TransportKind};
-use anabranch_transport_rdma::{NicLimits, NicQueue, QueueSpec, Registered};
+use anabranch_transport_rdma::{NicLimits, NicQueue, QueueSpec, ReadOrder, Registered};
 use support::engines::exchange;
 use support::nics::{Machines, soft};
 use support::{all, error_texts};
@@ -138,6 +138,76 @@ fn streams_put_get_and_signal_by_nic() {
             },
         ));
     }
+}
+
+/// A read of what a NIC with these brings; put and signal go in any case.
+fn read_by_streams(config: SoftNicConfig, refused: &'static [(&'static str, &'static str)]) {
+    let machines = Machines::new(&[1, 1], 4, SoftNics::in_process(config));
+    all(spawn_threads(
+        2,
+        |rank| machines.setup(rank),
+        |world: &World| {
+            let team = world.team(world.group())?;
+            let mut data = world.allocate(world.group(), 4096, DEFAULT_ALIGNMENT, "data")?;
+            let words = world.allocate(world.group(), 64, DEFAULT_ALIGNMENT, "words")?;
+            let stream = world.device().create_stream()?;
+            let peer = GroupRank::new(1 - team.rank().get());
+            let target = data.address().offset(2048);
+            let signal = |op| Signal { memory: &words, offset: 8, value: 1, op };
+            let reason = world.routes()[peer.get() as usize].reason.clone();
+            for round in 1..=8u8 {
+                data.write(0, &[round + team.rank().get() as u8; 512])?;
+                team.barrier(&stream)?;
+                world.synchronize(&stream)?;
+                // SAFETY: the heap lives until the stream is synchronised below.
+                let got = unsafe { team.get(&stream, target, &data, 0, 512, peer) };
+                let added = team.signal(&stream, signal(SignalOp::Add), peer);
+                for (what, result) in [("get_nbi", &got), ("signal", &added)] {
+                    let refusal = refused.iter().find(|(name, _)| *name == what);
+                    assert_eq!(refusal.is_none(), result.is_ok(), "{what}: {result:?}");
+                    if let (Some((name, why)), Err(error)) = (refusal, result) {
+                        let text = anabranch_hip::with_causes(error);
+                        assert!(text.contains(name) && text.contains("unsupported over rdma"), "{text}");
+                        assert!(reason.contains(why), "{reason}");
+                    }
+                }
+                // SAFETY: as above.
+                unsafe { team.put(&stream, &data, 1024, data.address(), 512, peer) }?;
+                team.barrier(&stream)?;
+                world.synchronize(&stream)?;
+                let mut seen = vec![0; 512];
+                data.read(1024, &mut seen)?;
+                assert_eq!(seen, [round + peer.get() as u8; 512]);
+                if got.is_ok() {
+                    data.read(2048, &mut seen)?;
+                    assert_eq!(seen, [round + peer.get() as u8; 512], "get, round {round}");
+                }
+                team.barrier(&stream)?;
+                world.synchronize(&stream)?;
+            }
+            Ok::<_, Error>(())
+        },
+    ));
+}
+
+/// The first read of each peer's memory is to memory of the host then, in which completions lie.
+#[test]
+fn worlds_are_joined_where_nothing_orders_reads_and_refuse_them() {
+    let refused = &[("get_nbi", "no gets nor fetches, as nothing orders")];
+    read_by_streams(SoftNicConfig { read_order: ReadOrder::Unordered, ..soft(None) }, refused);
+}
+
+#[test]
+fn reads_are_seen_where_dumps_order_them() {
+    for seed in [None, Some(3)] {
+        read_by_streams(SoftNicConfig { read_order: ReadOrder::Dumped, ..soft(seed) }, &[]);
+    }
+}
+
+#[test]
+fn without_atomics_streams_set_signals_and_refuse_to_add() {
+    let refused = &[("signal", "no atomic operations nor signals that add")];
+    read_by_streams(SoftNicConfig { atomics: false, ..soft(None) }, refused);
 }
 
 #[test]

@@ -4,14 +4,21 @@
 
 mod support;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anabranch_bootstrap::Deadline;
 use anabranch_clock::Moment;
+use anabranch_hip::Device;
 use anabranch_ranks::GlobalRank;
-use anabranch_shmem::{Error, RankError, World, spawn_threads};
+use anabranch_shmem::{Error, NicSource, RankError, RdmaConfig, World, spawn_threads};
 use anabranch_softnic::{NicFaults, SoftNics, Syndrome};
-use anabranch_transport_rdma::RdmaQueue;
+use anabranch_transport::{PeerInfo, Region};
+use anabranch_transport_rdma::{
+    NicDriver, NicError, NicLimits, NicQueue, OpenNic, Provider, QueueSpec, QueueWords, RdmaQueue,
+    Registered, UnansweredRequests,
+};
 use support::all;
 use support::engines::exchange;
 use support::nics::{Machines, soft};
@@ -258,4 +265,138 @@ fn a_nic_that_dies_is_named_by_its_peer() {
     let errors = errors_of(NicFaults { dies_after: Some(40), ..NicFaults::default() });
     let text = &errors[0];
     assert!(is_about_the_nic_of_rank_1(text), "{text}");
+}
+
+/// NICs of which rank 0's says that its queue pairs have not answered; at each look the oldest request of each of the two channels is so
+/// much further on.
+#[derive(Debug)]
+struct Unanswering(SoftNics, [u64; 2]);
+
+#[derive(Debug)]
+struct UnansweringNic(Arc<dyn NicDriver>, [u64; 2]);
+
+#[derive(Debug)]
+struct UnansweringQueue(Arc<dyn NicQueue>, u64, AtomicU64);
+
+impl OpenNic for Unanswering {
+    fn open(
+        &self,
+        device: &Device,
+        local: &PeerInfo,
+        peers: &[PeerInfo],
+        config: &RdmaConfig,
+    ) -> Result<Arc<dyn NicDriver>, NicError> {
+        let nic = self.0.open(device, local, peers, config)?;
+        Ok(if local.rank.get() == 0 { Arc::new(UnansweringNic(nic, self.1)) } else { nic })
+    }
+}
+
+impl NicDriver for UnansweringNic {
+    fn provider(&self) -> Provider {
+        self.0.provider()
+    }
+
+    fn describe(&self) -> String {
+        self.0.describe()
+    }
+
+    fn limits(&self) -> NicLimits {
+        self.0.limits()
+    }
+
+    fn register(&self, region: Region) -> Result<Arc<dyn Registered>, NicError> {
+        self.0.register(region)
+    }
+
+    fn create_queue(&self, spec: QueueSpec) -> Result<Arc<dyn NicQueue>, NicError> {
+        let step = self.1[spec.channel as usize];
+        Ok(Arc::new(UnansweringQueue(self.0.create_queue(spec)?, step, AtomicU64::new(7))))
+    }
+}
+
+impl NicQueue for UnansweringQueue {
+    fn endpoint(&self) -> Vec<u8> {
+        self.0.endpoint()
+    }
+
+    fn connect(&self, peer: GlobalRank, endpoint: &[u8]) -> Result<(), NicError> {
+        self.0.connect(peer, endpoint)
+    }
+
+    fn words(&self) -> QueueWords {
+        self.0.words()
+    }
+
+    fn describe(&self) -> String {
+        self.0.describe()
+    }
+
+    fn stop(&self, reason: &str) {
+        self.0.stop(reason);
+    }
+
+    fn stopped(&self) -> Option<String> {
+        self.0.stopped()
+    }
+
+    fn is_consequence(&self) -> bool {
+        self.0.is_consequence()
+    }
+
+    fn unanswered(&self) -> Option<UnansweredRequests> {
+        let oldest = self.2.fetch_add(self.1, Ordering::Relaxed);
+        Some(UnansweredRequests { oldest, words: format!("the oldest is entry {oldest}") })
+    }
+}
+
+/// What both ranks say when rank 0 waits in vain for rank 1, which does not come to a barrier.
+fn errors_of_unanswered(steps: [u64; 2]) -> Vec<String> {
+    let mut machines = Machines::new(&[1, 1], 4, SoftNics::in_process(soft(None)));
+    let nics = Unanswering(SoftNics::in_process(soft(None)), steps);
+    machines.bench.config.nic = NicSource::new(Arc::new(nics));
+    machines.bench.config.operation_deadline = Duration::from_secs(1);
+    let barriers = |world: &World| {
+        let team = world.team(world.group())?;
+        let stream = world.device().create_stream()?;
+        team.barrier(&stream)?;
+        world.synchronize(&stream)?;
+        if world.rank().get() == 0 {
+            team.barrier(&stream)?;
+            return world.synchronize(&stream);
+        }
+        let end = Moment::now().after(Duration::from_secs(60));
+        while world.check().is_ok() && !end.remaining().is_zero() {
+            anabranch_clock::sleep(Duration::from_millis(2));
+        }
+        world.check()
+    };
+    spawn_threads(2, |rank| machines.setup(rank), barriers).iter().map(text_of).collect()
+}
+
+/// Nothing has failed: without what the queue pair says, the wait names the peer alone.
+#[test]
+fn a_request_that_a_nic_does_not_answer_is_named_with_its_queue_pair() {
+    let texts = errors_of_unanswered([0, 0]);
+    let text = &texts[0];
+    assert!(
+        text.contains("rank 0 found in team barrier") && text.contains("for rank 1; queue pair "),
+        "{text}"
+    );
+    assert!(text.contains(" to rank 1, channel 0 does not answer: the oldest is entry 7"), "{text}");
+    // It died of rank 0 before or after it heard why.
+    assert!(texts[1].contains("rank 0"), "{}", texts[1]);
+}
+
+#[test]
+fn a_nic_that_answers_late_is_not_taken_for_one_that_does_not() {
+    let texts = errors_of_unanswered([1, 1]);
+    assert!(texts[0].contains("for rank 1 in team barrier"), "{}", texts[0]);
+    assert!(texts.iter().all(|text| !text.contains("does not answer")), "{texts:?}");
+}
+
+#[test]
+fn a_queue_pair_that_is_stuck_is_named_behind_one_that_goes_on() {
+    let texts = errors_of_unanswered([1, 0]);
+    let wanted = " to rank 1, channel 1 does not answer: the oldest is entry 7";
+    assert!(texts[0].contains(wanted), "{}", texts[0]);
 }

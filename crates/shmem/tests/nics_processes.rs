@@ -12,7 +12,7 @@ use std::time::Duration;
 use anabranch_bootstrap::Deadline;
 use anabranch_ranks::GlobalRank;
 use anabranch_shmem::World;
-use anabranch_softnic::{Listen, SoftNics};
+use anabranch_softnic::{Listen, NicFaults, SoftNics, Syndrome};
 use anabranch_testkit::{Ranks, Role, meet, role};
 use support::engines::exchange;
 use support::nics::{Machines, soft};
@@ -30,7 +30,11 @@ fn address_file(test: &str) -> PathBuf {
 }
 
 fn join(role: &Role, listen: Listen, file: &Path, deadline: Duration) -> World {
-    let mut machines = Machines::new(&SIZES, 4, SoftNics::by_sockets(listen, soft(None)));
+    join_with(role, SoftNics::by_sockets(listen, soft(None)), &SIZES, file, deadline)
+}
+
+fn join_with(role: &Role, nics: SoftNics, sizes: &[u32], file: &Path, deadline: Duration) -> World {
+    let mut machines = Machines::new(sizes, 4, nics);
     machines.bench.config.operation_deadline = deadline;
     machines.bench.config.rdma.patience = Duration::from_secs(2);
     let setup = machines.setup(GlobalRank::new(role.rank)).unwrap();
@@ -91,5 +95,33 @@ fn a_killed_process_is_named() {
     let outcomes = ranks.wait(LIMIT).unwrap();
     for outcome in &outcomes[..3] {
         assert!(outcome.output.contains("rank 3 "), "{}", outcome.output);
+    }
+}
+
+/// A request of one rank fails, and both processes end with the first error, at once: the other names the rank, the syndrome and the
+/// operation all the same. Rank 0 has the store of what was said in its process.
+#[test]
+fn the_cause_outlives_the_process_whose_request_failed() {
+    if let Some(role) = role() {
+        let (victim, file) = role.argument.split_once(' ').unwrap();
+        let faults = NicFaults { fails: Some((40, Syndrome::RemoteAccess)), ..NicFaults::default() };
+        let victim = GlobalRank::new(victim.parse().unwrap());
+        let nics = SoftNics::by_sockets(Listen::Abstract, soft(None)).with_faults(victim, faults);
+        let world = join_with(&role, nics, &[1, 1], Path::new(file), Duration::from_secs(20));
+        println!("{}", exchange(&world, 1000).unwrap_err());
+        return;
+    }
+    for victim in [0, 1] {
+        let file = address_file(&format!("nics-cause-{victim}"));
+        let argument = format!("{victim} {}", file.display());
+        let ranks =
+            Ranks::start("the_cause_outlives_the_process_whose_request_failed", 2, &argument).unwrap();
+        for outcome in &ranks.wait(LIMIT).unwrap() {
+            let text = &outcome.output;
+            assert!(text.contains(&format!("rank {victim} found in ")), "{text}");
+            assert!(text.contains("syndrome 0x13"), "{text}");
+            let operation = ["operation 0x1001 of the user", "requests by NIC", "team barrier"];
+            assert!(operation.iter().any(|words| text.contains(words)), "{text}");
+        }
     }
 }

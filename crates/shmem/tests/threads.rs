@@ -10,7 +10,10 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_bootstrap::Rendezvous;
+use anabranch_bootstrap::{Deadline, Rendezvous};
+use anabranch_hip_jit::DevicePointer;
+use anabranch_ranks::GroupRank;
+use anabranch_shmem::device_api::conformance::{COPY, CopyArgs, CopyCase};
 use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, HeapMode, RankError, World, spawn_threads};
 use support::{Bench, all};
 
@@ -297,4 +300,129 @@ fn a_missing_rank_in_a_barrier_is_named() {
         }
         assert!(results[2].is_err());
     }
+}
+
+/// A kernel of the user, of operation 0x1000, that puts 8 bytes to this rank of the group and signals it.
+fn put_and_signal(world: &World, peer: u32) -> Result<(), Error> {
+    let team = world.team(world.group())?;
+    let memory = world.allocate(world.group(), 4096, DEFAULT_ALIGNMENT, "user")?;
+    let (remote, local, signal) = (memory.offset(), memory.offset() + 64, memory.offset() + 512);
+    let case = CopyCase { remote, local, bytes: 8, signal, value: 1, peer, signal_op: 0 };
+    let mut cases = world.device().allocate(size_of::<CopyCase>())?;
+    cases.copy_from_host(0, bytemuck::bytes_of(&case))?;
+    let statuses = world.device().allocate(4)?;
+    let stream = world.device().create_stream()?;
+    let unit = world.jit().load(world.device(), &world.kernel(&COPY))?;
+    let arguments = CopyArgs {
+        team: team.view(),
+        cases: DevicePointer::new(cases.address()),
+        statuses: DevicePointer::new(statuses.address()),
+        case_count: 1,
+        kind: 4,
+        scope: 1,
+        operation: 0x1000,
+    };
+    let kernel = unit.kernel("anabranch_shmem_conformance_copy")?;
+    // SAFETY: the kernel's struct; what it names lives until the stream is synchronised.
+    unsafe { kernel.launch(1, world.device().wave_size(), 0, &stream, &arguments)? };
+    world.synchronize(&stream)
+}
+
+#[test]
+fn a_rank_that_does_not_exist_is_reported_as_that_and_not_as_a_wait() {
+    let bench = Bench::new(2);
+    let results = spawn_threads(
+        2,
+        |rank| bench.setup(rank),
+        |world: &World| {
+            let done = put_and_signal(world, if world.rank().get() == 0 { 17 } else { 0 });
+            world.rendezvous().wait("both are done", Deadline::after(Duration::from_millis(200))).ok();
+            done
+        },
+    );
+    let Err(RankError::Work { error, .. }) = &results[0] else { panic!("{results:?}") };
+    let text = error.to_string();
+    assert!(text.starts_with("rank 0 found in operation 0x1000 of the user (peer not mapped): "), "{text}");
+    assert!(text.contains("names group rank 17, and the group has 2 members, 0 to 1"), "{text}");
+    assert!(!text.contains("waited"), "{text}");
+}
+
+/// Rank 0 waits for a barrier of a team; rank 1 makes another call, or none.
+fn barrier_without_rank_1(elsewhere: impl Fn(&World) + Sync) -> String {
+    let mut bench = Bench::new(2);
+    bench.config.operation_deadline = Duration::from_secs(1);
+    let results = spawn_threads(
+        2,
+        |rank| bench.setup(rank),
+        |world: &World| {
+            let team = world.team(world.group())?;
+            let stream = world.device().create_stream()?;
+            team.barrier(&stream)?;
+            world.synchronize(&stream)?;
+            if world.rank().get() == 1 {
+                elsewhere(world);
+                return Ok(());
+            }
+            team.barrier(&stream)?;
+            let outcome = world.synchronize(&stream);
+            world.rendezvous().set("rank 0 has its error", b"").unwrap();
+            outcome
+        },
+    );
+    let Err(RankError::Work { error, .. }) = &results[0] else { panic!("{results:?}") };
+    error.to_string()
+}
+
+#[test]
+fn a_wait_in_vain_says_what_the_missing_rank_is_doing() {
+    let wait = |world: &World| {
+        let deadline = Deadline::after(Duration::from_secs(20));
+        world.rendezvous().wait("rank 0 has its error", deadline).unwrap();
+    };
+    let text = barrier_without_rank_1(wait);
+    assert!(text.contains("for rank 1 in team barrier (arrival)"), "{text}");
+    assert!(text.contains("rank 0 was in call 2 of team 1 of ranks 0, 1, barrier;"), "{text}");
+    assert!(text.contains("rank 1 waits for nobody on the host"), "{text}");
+    assert!(
+        text.contains("the last that it launched, call 1 of team 1 of ranks 0, 1, barrier, is done"),
+        "{text}"
+    );
+    let text = barrier_without_rank_1(|world| {
+        // It ends with the world.
+        let _ = world.barrier(world.group(), "checkpoint");
+    });
+    assert!(text.contains("rank 1 is in \"checkpoint\" on the host"), "{text}");
+    // Its work is over: it leaves, and waits for rank 0 there.
+    let text = barrier_without_rank_1(|_| ());
+    assert!(text.contains("rank 1 is in \"leave\" on the host"), "{text}");
+}
+
+/// Rank 0 waits for a signal while a barrier is noted too: the wait is named, and not the barrier.
+#[test]
+fn a_wait_for_a_signal_is_named_by_its_own_call() {
+    let mut bench = Bench::new(2);
+    bench.config.operation_deadline = Duration::from_secs(1);
+    let results = spawn_threads(
+        2,
+        |rank| bench.setup(rank),
+        |world: &World| {
+            let team = world.team(world.group())?;
+            let words = world.allocate(world.group(), 64, 64, "words")?;
+            let stream = world.device().create_stream()?;
+            if world.rank().get() == 1 {
+                let deadline = Deadline::after(Duration::from_secs(20));
+                world.rendezvous().wait("rank 0 has its error", deadline).unwrap();
+                return Ok(());
+            }
+            team.signal_wait(&stream, &words, 0, 1, GroupRank::new(1))?;
+            team.barrier(&stream)?;
+            let outcome = world.synchronize(&stream);
+            world.rendezvous().set("rank 0 has its error", b"").unwrap();
+            outcome
+        },
+    );
+    let Err(RankError::Work { error, .. }) = &results[0] else { panic!("{results:?}") };
+    let text = error.to_string();
+    assert!(text.contains("rank 0 was in operation 1 of team 1 of ranks 0, 1, signal wait;"), "{text}");
+    assert!(text.contains("rank 1 waits for nobody on the host; no call of a communicator"), "{text}");
 }

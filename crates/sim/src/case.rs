@@ -274,6 +274,21 @@ pub enum CaseError {
         /// What was asked for.
         what: &'static str,
     },
+    /// A mistake that changes none of the kernels of the case, so that a search could not find it.
+    #[error(
+        "{protocol} contains no mutant {given} ({name}){}; `anabranch sim --list` says what each is",
+        known_mutants(known)
+    )]
+    Mutant {
+        /// The protocol.
+        protocol: Protocol,
+        /// The number.
+        given: u32,
+        /// Its name.
+        name: &'static str,
+        /// Mutants that searches of the protocol catch.
+        known: Vec<u32>,
+    },
     /// A fault of a rank that the case does not have.
     #[error("the fault {fault} names a rank that is none of {ranks}")]
     FaultRank {
@@ -282,6 +297,14 @@ pub enum CaseError {
         /// Ranks of the case.
         ranks: u32,
     },
+}
+
+fn known_mutants(known: &[u32]) -> String {
+    if known.is_empty() {
+        return " in this form".to_owned();
+    }
+    let known: Vec<_> = known.iter().map(u32::to_string).collect();
+    format!(" in this form; searches of it catch {}", known.join(", "))
 }
 
 fn names() -> String {

@@ -37,7 +37,7 @@ pub use found::{Found, FoundError};
 pub use kind::Kind;
 pub use protocols::about;
 pub use scenario::{Outcome, RunOptions, Scenario, ScenarioError};
-pub use scenarios::scenario;
+pub use scenarios::{check_mutant, scenario};
 pub use search::{End, Progress, Report, SearchOptions, search};
 pub use shrink::{Make, ShrinkOptions, ShrinkProgress, Shrunk, shrink};
 pub use sweep::{Sweep, SweepOptions, SweepReport, sweep};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anabranch_transport_rdma::{NicError, Provider};
+use anabranch_transport_rdma::{NicError, Provider, ReadOrder};
 
 use crate::syndrome::Syndrome;
 
@@ -30,6 +30,12 @@ pub struct SoftNicConfig {
     /// All queue pairs have one doorbell register, as those of a real NIC have it, and the value says which is meant. Kernels are
     /// compiled with `RDMA_REGISTER` = [`Self::REGISTER_PLACES`], which no world does.
     pub shared_doorbell: bool,
+    /// Whether it has atomic operations; entries that ask for one, and peers that do, are refused otherwise.
+    pub atomics: bool,
+    /// What orders what reads and atomic operations bring before their completion. Other than [`ReadOrder::Ordered`], it is as if
+    /// completions lay in memory of the host: what comes to memory of the device stays behind, until the NIC reads that memory for an
+    /// entry that waited for it (mlx5: DUMP), or for long.
+    pub read_order: ReadOrder,
     /// Where it runs.
     pub placement: Placement,
     /// What is done in another order than the plain one, where that is allowed.
@@ -51,6 +57,8 @@ impl Default for SoftNicConfig {
             inline_bytes: 28,
             receives: u32::MAX,
             shared_doorbell: false,
+            atomics: true,
+            read_order: ReadOrder::Ordered,
             placement: Placement::default(),
             adversary: None,
             faults: NicFaults::default(),

@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anabranch_clock::{Driver, Moment};
-use anabranch_hip::{Actor, Device, Step};
+use anabranch_hip::{Actor, Device, DeviceAddress, Step};
 use anabranch_ranks::GlobalRank;
 use anabranch_transport::Region;
 use anabranch_transport_rdma::{
     Atomics, NicDriver, NicError, NicLimits, NicQueue, Provider, QueueSpec, QueueWords, RdmaConfig,
-    Registered,
+    ReadOrder, Registered,
 };
 
 use crate::config::SoftNicConfig;
@@ -121,6 +121,11 @@ impl SoftNic {
             let reasons = format!("the NIC in software does not read entries of {}", config.provider);
             return Err(NicError::NoNic { reasons });
         }
+        if config.read_order == ReadOrder::Dumped && config.provider != Provider::Mlx5 {
+            let reasons =
+                format!("entries of {} have no DUMP, by which reads would be ordered", config.provider);
+            return Err(NicError::NoNic { reasons });
+        }
         let (number, kind, address) = (fabric.number(), fabric.kind(), Address(fabric.address()));
         let keys = Arc::new(Keys::default());
         let place = Place::of(device, config.placement)?;
@@ -167,8 +172,16 @@ impl NicDriver for SoftNic {
                 _ => self.nic.config.inline_bytes,
             },
             // Those with masks are mlx5's own.
-            atomics: if self.provider() == Provider::Mlx5 { Atomics::Masked } else { Atomics::Standard },
+            atomics: match self.provider() {
+                _ if !self.nic.config.atomics => Atomics::None,
+                Provider::Mlx5 => Atomics::Masked,
+                _ => Atomics::Standard,
+            },
         }
+    }
+
+    fn read_order(&self) -> ReadOrder {
+        self.nic.config.read_order
     }
 
     fn takes_immediates(&self) -> bool {
@@ -194,7 +207,10 @@ impl NicDriver for SoftNic {
                 cause: cause.to_string(),
             })?;
         }
-        Ok(Arc::new(self.nic.keys.register(region)))
+        // Only where it matters: this asks the runtime.
+        let of_host = self.read_order() != ReadOrder::Ordered
+            && !self.nic.place.device().is_device_memory(DeviceAddress(address))?;
+        Ok(Arc::new(self.nic.keys.register(region, of_host)))
     }
 
     fn create_queue(&self, spec: QueueSpec) -> Result<Arc<dyn NicQueue>, NicError> {

@@ -8,6 +8,7 @@ use anabranch_hip::{Device, DeviceAddress, DeviceBuffer, HostBuffer, SoftwareEng
 use anabranch_transport_rdma::{NicError, Provider, QueueWords};
 
 use crate::config::Placement;
+use crate::decode::bnxt;
 use crate::device_memory::DeviceMemory;
 use crate::memory::{HostRuntimeMemory, NicMemory};
 use crate::nic::{Shared, actor};
@@ -40,9 +41,8 @@ const COMPLETIONS: u64 = 0;
 const DOORBELL_RECORD: u64 = LINE;
 const DOORBELL: u64 = 2 * LINE;
 const RING: u64 = 4096;
-/// Of an entry: the longest, and its word of the table of sequence numbers, which lies behind the ring.
+/// The longest entry. The table of sequence numbers lies behind the ring.
 const BLOCK: u64 = 64;
-const SEQUENCE: u64 = 8;
 
 /// Looks without anything to do that only offer the core to others, and the rest behind each further one.
 const YIELDS: u32 = 200;
@@ -60,6 +60,12 @@ impl Place {
         }
         let memory = Arc::new(DeviceMemory::new(device)?);
         Ok(Self::Thread { device: device.clone(), memory, thread: Mutex::default() })
+    }
+
+    pub(crate) fn device(&self) -> &Device {
+        match self {
+            Self::Runtime { device, .. } | Self::Thread { device, .. } => device,
+        }
     }
 
     /// The memory that the NIC sees.
@@ -86,7 +92,8 @@ impl Place {
     }
 
     pub(crate) fn allocate(&self, entries: u32) -> Result<QueueMemory, NicError> {
-        self.allocate_bytes(RING + u64::from(entries) * (BLOCK + SEQUENCE))
+        let table = u64::from(bnxt::sequence_rows(entries)) * bnxt::SEQUENCE_BYTES;
+        self.allocate_bytes(RING + u64::from(entries) * BLOCK + table)
     }
 
     /// Zeros that kernels and the NIC reach.

@@ -91,6 +91,12 @@ pub enum Stopped {
         /// Its first block.
         position: u64,
     },
+    /// An atomic operation, of a NIC that has none.
+    #[error("the entry at position {position} asks for an atomic operation, and this NIC has none")]
+    NoAtomics {
+        /// Its first block.
+        position: u64,
+    },
     /// A doorbell before the queue pair was connected.
     #[error("the doorbell was rung before the queue pair was connected")]
     NotConnected,
@@ -140,6 +146,7 @@ impl Stopped {
             Self::NotConnected => 11,
             Self::Memory(_) => 12,
             Self::OfPeer { .. } => 13,
+            Self::NoAtomics { .. } => 14,
         }
     }
 }

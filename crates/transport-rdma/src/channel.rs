@@ -119,6 +119,7 @@ impl QueueMemory {
             path_mtu: nic.path_mtu,
             means: MEANS_NIC,
             immediates: u32::from(driver.takes_immediates()),
+            read_order: driver.read_order().number(),
             ..RdmaQueue::zeroed()
         };
         Ok(Channel { queue, view, reaches: false })

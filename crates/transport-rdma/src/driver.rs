@@ -21,10 +21,22 @@ pub trait NicDriver: fmt::Debug + Send + Sync {
     /// What it can do.
     fn limits(&self) -> NicLimits;
 
-    /// Whether what reads and atomic operations bring is there when their completion says so: [`QueueWords::completions`] lies in the
-    /// same memory, or the driver orders the two. Where not, the transport refuses what brings values to kernels.
-    fn orders_reads(&self) -> bool {
-        true
+    /// What orders what reads and atomic operations bring before their completion. Where nothing does, the transport refuses what
+    /// brings values to kernels.
+    fn read_order(&self) -> ReadOrder {
+        ReadOrder::Ordered
+    }
+
+    /// What it does not do that others do, a clause each; for people.
+    fn lacks(&self) -> Vec<&'static str> {
+        let mut lacks = Vec::new();
+        if self.read_order() == ReadOrder::Unordered {
+            lacks.push("no gets nor fetches, as nothing orders what they bring before their completion in memory of the host");
+        }
+        if self.limits().atomics == Atomics::None {
+            lacks.push("no atomic operations nor signals that add, as the NIC has no atomic operations");
+        }
+        lacks
     }
 
     /// Whether queue pairs have receives for immediate values, so that peers may write with them; both ends of one have the same driver.
@@ -47,10 +59,33 @@ pub trait NicDriver: fmt::Debug + Send + Sync {
     fn create_queue(&self, spec: QueueSpec) -> Result<Arc<dyn NicQueue>>;
 }
 
-/// [`NicDriver::orders_reads`] of a driver that tells of completions in pinned memory of the host: the memory of devices that are made
-/// of threads is the same, and that of a GPU another.
-pub(crate) fn orders_reads_from_host(device: &Device) -> bool {
-    device.runtime().kind() == RuntimeKind::Host
+/// What orders what a read or a fetch brings to the rank's device before the completion that says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadOrder {
+    /// [`QueueWords::completions`] lies in the same memory, or the driver orders the two.
+    Ordered,
+    /// mlx5: completions lie in other memory, and kernels put a DUMP entry behind what brings values: the NIC reads the device's memory
+    /// before it completes the entry, and a read over PCI Express passes no write before it.
+    Dumped,
+    /// Nothing: completions lie in memory of the host. What is read into memory of the host is there with its completion.
+    Unordered,
+}
+
+impl ReadOrder {
+    /// The number that kernels know it by ([`RdmaQueue::read_order`](crate::RdmaQueue::read_order)).
+    pub const fn number(self) -> u32 {
+        match self {
+            Self::Unordered => 0,
+            Self::Ordered => 1,
+            Self::Dumped => 2,
+        }
+    }
+}
+
+/// The order of a driver that tells of completions in pinned memory of the host: the memory of devices that are made of threads is the
+/// same, and that of a GPU another, for which the driver has `otherwise`.
+pub(crate) fn order_from_host(device: &Device, otherwise: ReadOrder) -> ReadOrder {
+    if device.runtime().kind() == RuntimeKind::Host { ReadOrder::Ordered } else { otherwise }
 }
 
 /// What a NIC can do.
@@ -145,6 +180,21 @@ pub trait NicQueue: fmt::Debug + Send + Sync {
     /// Of one that has stopped: whether all that its NIC says is that something else had failed before. That is a request of the peer's that
     /// was refused here, which stops both ends, or an entry whose own completion was overwritten. The peer may know more then.
     fn is_consequence(&self) -> bool;
+
+    /// Of one that has not stopped: what it was given and has not answered. `None` where everything was answered, and of drivers that
+    /// cannot say it.
+    fn unanswered(&self) -> Option<UnansweredRequests> {
+        None
+    }
+}
+
+/// Requests of a queue pair that are on their way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnansweredRequests {
+    /// The position of the oldest, or its low bits: what tells it from the others.
+    pub oldest: u64,
+    /// How many, and the oldest one, for people.
+    pub words: String,
 }
 
 /// Where kernels find a queue pair. Addresses are those of kernels of the rank's device; null where the provider has no such thing.
@@ -159,13 +209,14 @@ pub struct QueueWords {
     ///
     /// In the same memory as what the queue's reads and atomic operations bring (a device's own, for device memory): writes of a NIC to
     /// two memories have no order, and kernels take what was read to be there when this says so. A driver that cannot do so says it
-    /// ([`NicDriver::orders_reads`]); today those of hardware tell of completions in pinned memory of the host.
+    /// ([`NicDriver::read_order`]); today those of hardware tell of completions in pinned memory of the host.
     pub completions: DeviceAddress,
     /// mlx5: the two words of the doorbell record, 64 bits aligned; the second is the send queue's.
     pub doorbell_record: DeviceAddress,
     /// The 64-bit word whose store tells the NIC to look.
     pub doorbell: DeviceAddress,
-    /// `bnxt_re`: the table of message sequence numbers, 8 bytes for each entry.
+    /// `bnxt_re`: the table of message sequence numbers, 8 bytes a row, twice as many rows as `entries`: the NIC counts messages modulo
+    /// half its slots rounded up to a power of two (`npsn` of ROCm's mori, `providers/bnxt/bnxt.cpp`).
     pub sequence_table: DeviceAddress,
     /// Number of the queue pair, 24 bits.
     pub number: u32,

@@ -32,7 +32,9 @@ mod view;
 
 pub use config::RdmaConfig;
 pub use device::DEVICE_HEADERS;
-pub use driver::{Atomics, NicDriver, NicLimits, NicQueue, QueueSpec, QueueWords, Registered};
+pub use driver::{
+    Atomics, NicDriver, NicLimits, NicQueue, QueueSpec, QueueWords, ReadOrder, Registered, UnansweredRequests,
+};
 pub use error::{NicError, Result};
 pub use machine::{MachineDriver, MachineNics, NicLibraries, SystemLibraries};
 pub use posted::{POSTED_COMPLETION_WORDS, POSTED_FENCED, PostedOpcode, PostedRequest};
@@ -40,6 +42,6 @@ pub use provider::Provider;
 pub use ranges::MOST_RANGES;
 pub use source::{NicSource, OpenNic};
 pub use syndrome::syndrome_words;
-pub use transport::{LocalRange, RdmaTransport, StoppedQueue};
+pub use transport::{LocalRange, RdmaTransport, StoppedQueue, Unanswered};
 pub use verbs::PostedDriver;
 pub use view::{MEANS_MAPPING, MEANS_NIC, RdmaQueue, RdmaRange};

@@ -24,7 +24,7 @@ pub enum MachineDriver {
     Verbs,
     /// [`Mlx5Driver`]: kernels write the queues of a ConnectX. Nothing else is taken in its place.
     Mlx5,
-    /// [`Self::Mlx5`] where that can be opened; else [`Self::Verbs`], with the reason in what the driver says of itself and in the log.
+    /// [`Self::Mlx5`] where that can be opened and makes a queue pair that may send; else [`Self::Verbs`], with the reason in what the driver says of itself and in the log.
     /// Ranks that come to different answers cannot connect, and say so.
     Auto,
 }
@@ -138,7 +138,10 @@ impl MachineNics {
             return Err(NicError::NoNic { reasons });
         }
         let (devx, facts) = self.libraries.devx(device, port)?;
-        Ok(Arc::new(Mlx5Driver::new(devx, device, facts, config, port.why())?))
+        let driver = Mlx5Driver::new(devx, device, facts, config, port.why())?;
+        // Queue pairs are made when all ranks have opened their NICs, and nobody can choose another driver then.
+        driver.probe()?;
+        Ok(Arc::new(driver))
     }
 
     /// By the host, as `refused` says that kernels cannot write the NIC's queues.

@@ -21,7 +21,9 @@
 //! **Nothing here has run on hardware.** What is shown is shown with a fake NIC that checks the order and the bytes of commands, and
 //! by the sizes of libmlx5's own structures.
 
+mod capabilities;
 mod commands;
+mod completion;
 #[allow(unsafe_code, reason = "states what a vendor's library needs of pointers")]
 mod devx;
 mod doorbell;
@@ -34,8 +36,10 @@ mod library;
 mod opened;
 mod path;
 mod queue;
+mod request;
 
-pub use commands::{AtomicCapabilities, CqSpec, QpSpec};
+pub use capabilities::AtomicCapabilities;
+pub use commands::{CqSpec, QpSpec};
 pub use devx::{Devx, DevxDoorbell, DevxMemory, DevxObject, VerbsDevice};
 pub use driver::Mlx5Driver;
 pub use field::{Command, Field, Layout};

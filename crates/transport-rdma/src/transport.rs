@@ -17,14 +17,14 @@ use anabranch_transport::{
 
 use crate::channel::{Channel, QueueMemory};
 use crate::config::RdmaConfig;
-use crate::driver::{Atomics, NicDriver, NicQueue};
+use crate::driver::{Atomics, NicDriver, NicQueue, ReadOrder};
 use crate::error::NicError;
 use crate::offer::Offer;
 use crate::provider::Provider;
 use crate::ranges::{Entry, Ranges};
 use crate::view::{MEANS_MAPPING, RdmaQueue};
 
-pub use stopped::StoppedQueue;
+pub use stopped::{StoppedQueue, Unanswered};
 
 /// Peers by NIC, for one rank. Their memory is not mapped: kernels write entries of queue pairs, which name it by offset and key.
 ///
@@ -88,6 +88,11 @@ impl RdmaTransport {
         Some((driver.provider(), driver.limits().atomics))
     }
 
+    /// What orders what kernels read by the NIC before its completion. `None` without a NIC.
+    pub fn read_order(&self) -> Option<ReadOrder> {
+        Some(self.driver.as_ref().ok()?.read_order())
+    }
+
     /// Queue pairs to each peer.
     pub fn queues_per_peer(&self) -> u32 {
         self.config.queues
@@ -111,10 +116,8 @@ impl RdmaTransport {
 
     /// Of the queue pairs to a peer: which they are, and why those that do nothing any more stopped.
     pub fn describe(&self, peer: GlobalRank) -> Vec<(String, Option<String>)> {
-        let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        let channels = made.as_ref().and_then(|made| made.channels.get(&peer));
-        let said = |channel: &Channel| (channel.queue.describe(), channel.queue.stopped());
-        channels.iter().flat_map(|channels| channels.iter()).map(said).collect()
+        let said = |queue: Arc<dyn NicQueue>| (queue.describe(), queue.stopped());
+        self.queues_to([peer]).into_iter().map(|(_, queue)| said(queue)).collect()
     }
 
     /// Ends the queue pairs to ranks that are reached in other ways. Both ends of one have to agree on it.
@@ -188,12 +191,12 @@ fn check(driver: &dyn NicDriver, config: &RdmaConfig) -> Result<(), NicError> {
     if limits.inline_bytes < 8 {
         return refuse("bytes that an entry carries itself", limits.inline_bytes.into(), "at least 8");
     }
+    if driver.read_order() == ReadOrder::Dumped && driver.provider() != Provider::Mlx5 {
+        let what = "providers whose entries have no DUMP, where completions need one";
+        return refuse(what, driver.provider().number().into(), "mlx5");
+    }
     if limits.most_message_bytes == 0 {
         return refuse("bytes of a message", 0, "at least 1");
-    }
-    if limits.atomics == Atomics::None {
-        // Signals that add are made of them.
-        return refuse("atomic operations", 0, "at least fetch-and-add and compare-and-swap");
     }
     Ok(())
 }
@@ -207,6 +210,11 @@ const fn brings_values(operation: Operation) -> bool {
         O::AtomicAdd => false,
         other => other.is_atomic(),
     }
+}
+
+/// Whether a signal is part of it, which may set a word or add to it.
+const fn has_signal(operation: Operation) -> bool {
+    matches!(operation, Operation::Signal | Operation::PutSignal | Operation::PutSignalNbi)
 }
 
 impl Transport for RdmaTransport {
@@ -224,12 +232,14 @@ impl Transport for RdmaTransport {
             O::TeamBarrier => matches!(scope, Scope::Block | Scope::Stream),
             _ => scope == Scope::Thread,
         };
-        if brings_values(operation) && !driver.orders_reads() {
+        if brings_values(operation) && driver.read_order() == ReadOrder::Unordered {
             return Support::Unsupported;
         }
         match (here, driver.limits().atomics) {
             (false, _) => Support::Unsupported,
             (true, Atomics::Standard) if operation.is_atomic() => Support::Words64,
+            (true, Atomics::None) if operation.is_atomic() => Support::Unsupported,
+            (true, Atomics::None) if has_signal(operation) => Support::SetOnly,
             (true, _) => Support::Implemented,
         }
     }
@@ -244,9 +254,9 @@ impl Transport for RdmaTransport {
         }
         let (queues, provider, nic) = (self.config.queues, driver.provider(), driver.describe());
         let mut reason = format!("{queues} queue pairs, {provider}, by {nic}");
-        if !driver.orders_reads() {
-            reason
-                .push_str("; no gets nor fetches, as nothing orders what they bring before their completion");
+        for lacks in driver.lacks() {
+            reason.push_str("; ");
+            reason.push_str(lacks);
         }
         Ok(Reach { origin: Origin::Remote, reason })
     }

@@ -7,6 +7,8 @@
 
 #[cfg(test)]
 mod abi;
+#[cfg(test)]
+mod access_tests;
 pub(crate) mod bindings;
 pub(crate) mod library;
 pub(crate) mod memory;

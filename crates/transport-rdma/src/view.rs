@@ -69,6 +69,11 @@ device_struct! {
         pub peer: u32,
         /// 1: the peer's NIC takes immediate values ([`NicDriver::takes_immediates`](crate::NicDriver::takes_immediates)); else 0.
         pub immediates: u32,
+        /// [`ReadOrder::number`](crate::ReadOrder::number): 0 refuses what brings values, 1 needs nothing for it, 2 puts a DUMP entry
+        /// behind it.
+        pub read_order: u32,
+        /// Zero.
+        pub reserved_word: u32,
     }
 }
 

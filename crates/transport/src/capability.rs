@@ -126,6 +126,8 @@ pub enum Support {
     Implemented,
     /// It works for words of 64 bits; asking for narrower ones is an error when the plan is made.
     Words64,
+    /// Of signals: those that set a word work; asking for one that adds is an error when the plan is made.
+    SetOnly,
     /// Asking for it is an error when the plan is made.
     Unsupported,
 }
@@ -135,7 +137,8 @@ impl Support {
     /// [`Self::require_words`] asks for one kind.
     ///
     /// # Errors
-    /// [`Error::Unsupported`]; [`Error::UnsupportedWords`] where the cell has words of 64 bits alone.
+    /// [`Error::Unsupported`]; [`Error::UnsupportedWords`] where the cell has words of 64 bits alone; [`Error::UnsupportedAdd`] where
+    /// signals only set.
     pub fn require(self, operation: Operation, scope: Scope, kind: TransportKind) -> Result<(), Error> {
         self.require_words(operation, scope, kind, 4)
     }
@@ -155,6 +158,7 @@ impl Support {
             Self::Implemented => Ok(()),
             Self::Words64 if bytes == 8 => Ok(()),
             Self::Words64 => Err(Error::UnsupportedWords { operation, scope, kind, bytes }),
+            Self::SetOnly => Err(Error::UnsupportedAdd { operation, scope, kind }),
             Self::Unsupported => Err(Error::Unsupported { operation, scope, kind }),
         }
     }
@@ -175,6 +179,7 @@ pub fn operation_table(transports: &[&dyn Transport]) -> String {
             text.push_str(match transport.support(*operation, scope) {
                 Support::Implemented => " implemented |",
                 Support::Words64 => " 64-bit words |",
+                Support::SetOnly => " set only |",
                 Support::Unsupported => " Unsupported |",
             });
         }

@@ -42,6 +42,18 @@ pub enum Error {
         /// Bytes of the words asked for.
         bytes: u32,
     },
+    /// The cell of the operation matrix has signals that set alone.
+    #[error(
+        "{operation} at {scope} scope with a signal that adds is unsupported over {kind}; one that sets is"
+    )]
+    UnsupportedAdd {
+        /// The operation.
+        operation: Operation,
+        /// The scope.
+        scope: Scope,
+        /// The transport.
+        kind: TransportKind,
+    },
     /// The transport does not reach the peer.
     #[error("{peer} is not reachable over {kind}")]
     Refused {

@@ -88,6 +88,9 @@ fn the_matrix_has_a_word_in_every_cell() {
         error.to_string(),
         "atomic_swap at thread scope is unsupported over rdma for words of 32 bits; those of 64 are"
     );
+    let error = Support::SetOnly.require(Operation::Signal, scope, kind).unwrap_err();
+    let text = error.to_string();
+    assert!(text.starts_with("signal at ") && text.contains("a signal that adds is unsupported"), "{text}");
     let error = Support::Unsupported.require(Operation::Fence, Scope::Wave, TransportKind::P2p).unwrap_err();
     assert_eq!(error.to_string(), "fence at wave scope is unsupported over p2p");
 }

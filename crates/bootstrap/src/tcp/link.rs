@@ -19,6 +19,9 @@ use crate::sync::Mutex;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+/// How long rank 0's store answers the others when rank 0 goes without a goodbye.
+const LINGER: Duration = Duration::from_secs(1);
+
 /// What callers and the thread share.
 #[derive(Debug)]
 struct Shared {
@@ -131,9 +134,13 @@ impl Link for TcpLink {
 
 impl Drop for TcpLink {
     fn drop(&mut self) {
-        // Of rank 0, the server goes first, so that all others see rank 0 die and not the server tell them.
-        drop(self.serving.lock().unwrap_or_else(PoisonError::into_inner).take());
+        // What was sent before goes out first: of a rank that failed, why. The store is in rank 0's process, and others that hear of rank 0's
+        // end ask there.
         self.stop();
+        let serving = self.serving.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(serving) = serving {
+            serving.linger(LINGER);
+        }
     }
 }
 

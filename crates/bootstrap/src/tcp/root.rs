@@ -234,6 +234,16 @@ impl Serving {
         }
     }
 
+    /// Serves those who ask what rank 0 said before it went, at most for so long.
+    pub(super) fn linger(mut self, limit: Duration) {
+        self.command(Command::Linger(limit));
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::warn!("the thread that served the rendezvous panicked");
+        }
+    }
+
     fn command(&self, command: Command) {
         *self.control.lock().unwrap_or_else(PoisonError::into_inner) = command;
         self.waker.wake();

@@ -39,6 +39,8 @@ pub(super) enum Command {
     Serve,
     /// Serve until nobody is left, but no longer than this. A time, no deadline: the server has a clock of its own.
     Finish(Duration),
+    /// After rank 0 closed without leaving, its store answers the remaining ranks until all are gone, at most for this long.
+    Linger(Duration),
     /// End at once.
     Stop,
 }
@@ -77,6 +79,7 @@ pub(super) struct Server {
     joined: HashMap<GlobalRank, u64>,
     accept_after: Option<Instant>,
     finishing: Option<Deadline>,
+    lingering: Option<Deadline>,
     /// Ranks that the finishing deadline found still joined.
     remaining: Vec<GlobalRank>,
     /// Whether all ranks were there at some time.
@@ -107,6 +110,7 @@ impl Server {
             joined: HashMap::new(),
             accept_after: None,
             finishing: None,
+            lingering: None,
             remaining: Vec::new(),
             formed: false,
             verdict: None,
@@ -123,6 +127,12 @@ impl Server {
                 Command::Serve => {}
                 Command::Finish(limit) => {
                     self.finishing.get_or_insert_with(|| Deadline::after(limit));
+                }
+                Command::Linger(limit) => {
+                    let deadline = self.lingering.get_or_insert_with(|| Deadline::after(limit));
+                    if deadline.expired() || !self.formed || self.joined.is_empty() {
+                        return self.remaining;
+                    }
                 }
                 Command::Stop => return self.remaining,
             }
@@ -166,7 +176,7 @@ impl Server {
         let heartbeat = self.config.heartbeat;
         let mut wait = (heartbeat.interval / 2).min(heartbeat.limit / 4);
         let changing = self.peers.values().any(|peer| !matches!(peer.stage, Stage::Joined(_)));
-        if changing || !accepting || self.finishing.is_some() {
+        if changing || !accepting || self.finishing.is_some() || self.lingering.is_some() {
             wait = wait.min(TICK);
         }
         poll(&mut fds, wait)?;

@@ -80,11 +80,11 @@ ANABRANCH_DEVICE bool receive(const Grid& grid, const Channel& channel, const La
     auto is_awaited = [&](u32 k) { return first + k < channel.team.size && first + k != channel.team.rank; };
     auto look = [&]() {
         bool all = true;
-#pragma unroll
+        ANABRANCH_UNROLL
         for (u32 k = 0; k < BATCH; ++k) {
             if (is_awaited(k)) packet[k] = packet_load(grid, packet_at(channel, own, lane, stage, first + k, unit));
         }
-#pragma unroll
+        ANABRANCH_UNROLL
         for (u32 k = 0; k < BATCH; ++k) {
             if (is_awaited(k)) all = all && has_flag(packet[k], flag);
         }
@@ -92,7 +92,7 @@ ANABRANCH_DEVICE bool receive(const Grid& grid, const Channel& channel, const La
     };
     auto missing = [&]() {
         Missing who = {is_awaited(0) ? first : first + 1, flag, 0};
-#pragma unroll
+        ANABRANCH_UNROLL
         for (u32 k = 0; k < BATCH; ++k) {
             if (is_awaited(k) && !has_flag(packet[k], flag)) who = Missing{first + k, flag, packet[k].half[0] >> 32};
         }
@@ -102,7 +102,7 @@ ANABRANCH_DEVICE bool receive(const Grid& grid, const Channel& channel, const La
         lane_fail(grid, epoch_fault(lane));
         return false;
     }
-#pragma unroll
+    ANABRANCH_UNROLL
     for (u32 k = 0; k < BATCH; ++k) {
         if (is_awaited(k)) payload[k] = (packet[k].half[0] & 0xffffffffu) | (packet[k].half[1] << 32);
     }

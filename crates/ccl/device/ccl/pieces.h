@@ -23,20 +23,20 @@ ANABRANCH_DEVICE void reduce_pieces(const Grid& grid, const ReduceArgs& args, u6
         Partial<Element, Raw, SUM_ONLY> sum[PIECES];
         for (u32 base = 0; base < size; base += SOURCES) {
             Raw piece[SOURCES][PIECES];
-#pragma unroll
+            ANABRANCH_UNROLL
             for (u32 k = 0; k < SOURCES; ++k) {
                 if (base + k >= size) continue;
                 const Raw* from = reinterpret_cast<const Raw*>(source(base + k));
-#pragma unroll
+                ANABRANCH_UNROLL
                 for (u32 u = 0; u < PIECES; ++u) {
                     u64 at = first + static_cast<u64>(u) * grid.block_threads;
                     if (at < count) piece[k][u] = remote_load(grid, from + at);
                 }
             }
-#pragma unroll
+            ANABRANCH_UNROLL
             for (u32 k = 0; k < SOURCES; ++k) {
                 if (base + k >= size) continue;
-#pragma unroll
+                ANABRANCH_UNROLL
                 for (u32 u = 0; u < PIECES; ++u) {
                     if (first + static_cast<u64>(u) * grid.block_threads >= count) continue;
                     if (base + k == 0) {
@@ -48,13 +48,13 @@ ANABRANCH_DEVICE void reduce_pieces(const Grid& grid, const ReduceArgs& args, u6
             }
         }
         Raw result[PIECES];
-#pragma unroll
+        ANABRANCH_UNROLL
         for (u32 u = 0; u < PIECES; ++u) {
             if (first + static_cast<u64>(u) * grid.block_threads < count) result[u] = sum[u].finish(args.reduction);
         }
         for (u32 i = 0; i < targets; ++i) {
             Raw* to = reinterpret_cast<Raw*>(target(i));
-#pragma unroll
+            ANABRANCH_UNROLL
             for (u32 u = 0; u < PIECES; ++u) {
                 u64 at = first + static_cast<u64>(u) * grid.block_threads;
                 if (at < count) remote_store(grid, to + at, result[u]);

@@ -16,7 +16,7 @@ ANABRANCH_DEVICE u64 load_payload(const Grid& grid, u64 buffer, u64 byte, u64 by
     const u8* from = reinterpret_cast<const u8*>(buffer + byte);
     if (wide && byte + 8 <= bytes) return heap_load(grid, reinterpret_cast<const u64*>(from));
     u64 payload = 0;
-#pragma unroll 1
+    ANABRANCH_ROLLED
     for (u32 i = 0; i < 8; ++i) {
         if (byte + i < bytes) payload |= static_cast<u64>(heap_load(grid, from + i)) << (8 * i);
     }
@@ -28,7 +28,7 @@ ANABRANCH_DEVICE void store_payload(const Grid& grid, u64 buffer, u64 byte, u64 
     if (wide && byte + 8 <= bytes) {
         heap_store(grid, reinterpret_cast<u64*>(to), payload);
     } else {
-#pragma unroll 1
+        ANABRANCH_ROLLED
         for (u32 i = 0; i < 8; ++i) {
             if (byte + i < bytes) heap_store(grid, to + i, static_cast<u8>(payload >> (8 * i)));
         }
@@ -49,12 +49,12 @@ ANABRANCH_DEVICE void copy_as(const Grid& grid, u32 lane, u32 lanes, u64 to, u64
     u64 count = bytes / sizeof(Raw);
     for (u64 i = lane; i < count; i += static_cast<u64>(lanes) * UNROLL) {
         Raw piece[UNROLL];
-#pragma unroll
+        ANABRANCH_UNROLL
         for (u32 u = 0; u < UNROLL; ++u) {
             u64 at = i + static_cast<u64>(u) * lanes;
             if (at < count) piece[u] = remote_load(grid, source + at);
         }
-#pragma unroll
+        ANABRANCH_UNROLL
         for (u32 u = 0; u < UNROLL; ++u) {
             u64 at = i + static_cast<u64>(u) * lanes;
             if (at < count) remote_store(grid, target + at, piece[u]);

@@ -34,10 +34,10 @@ struct Travelling<Element, Raw, SUM_ONLY, Family::FLOAT> {
         Sum sum;
         if constexpr (IS_WIDE) {
             constexpr u32 UNITS = Sum::COUNT / EACH;
-#pragma unroll
+            ANABRANCH_UNROLL
             for (u32 unit = 0; unit < UNITS; ++unit) {
                 Words<Vec16> words = Words<Vec16>::of(remote_load(grid, reinterpret_cast<const Vec16*>(at) + i * UNITS + unit));
-#pragma unroll
+                ANABRANCH_UNROLL
                 for (u32 k = 0; k < EACH; ++k) sum.value[unit * EACH + k] = bit_cast<Value>(words.template get<Bits>(k));
             }
         } else {
@@ -49,10 +49,10 @@ struct Travelling<Element, Raw, SUM_ONLY, Family::FLOAT> {
     static ANABRANCH_DEVICE void store(const Grid& grid, const Reduction&, u64 at, u64 i, const Sum& sum) {
         if constexpr (IS_WIDE) {
             constexpr u32 UNITS = Sum::COUNT / EACH;
-#pragma unroll
+            ANABRANCH_UNROLL
             for (u32 unit = 0; unit < UNITS; ++unit) {
                 Words<Vec16> words;
-#pragma unroll
+                ANABRANCH_UNROLL
                 for (u32 k = 0; k < EACH; ++k) words.put(k, bit_cast<Bits>(sum.value[unit * EACH + k]));
                 remote_store(grid, reinterpret_cast<Vec16*>(at) + i * UNITS + unit, words.raw());
             }

@@ -131,7 +131,7 @@ impl Communicator {
             return Err(Error::Foreign { what: "a call across machines" });
         };
         if call.messages().is_some() {
-            return Err(crossing.refuse("a message between two members", "exchange it by a collective"));
+            return Err(crossing.refuse_messages());
         }
         let plan = crossing.plan(&shape, &self.limits, choice)?;
         match call {

@@ -3,6 +3,7 @@
 use anabranch_hip::{GraphExec, Stream};
 use anabranch_shmem::World;
 
+use super::exists::choices;
 use super::{Failure, FilledTrial, Numbers, Scratch, Subset, Tally, Trial};
 use crate::error::Result;
 use crate::{Algorithm, CclConfig, Choice, Communicator, DataType};
@@ -160,16 +161,30 @@ pub fn run_replays(world: &World, config: &CclConfig, replays: &Replays, stream:
     tally.groups = 2;
     let mut numbers = Numbers(replays.seed);
     let most = |share: u64| (replays.most_count * share / 64).max(1);
-    let mut draw = |members: u32, most: u64| Trial::any(&mut numbers, members, &replays.types, most);
-    let mut graphs = Vec::new();
+    // Drawn again until there is something that the communicator has: alike on all its members.
+    let mut draw = |communicator: &Communicator, most: u64| loop {
+        let (trial, algorithm) = Trial::any(&mut numbers, communicator.size(), &replays.types, most);
+        let ways = choices(communicator, &trial, by(algorithm), &mut tally)?;
+        // On one machine nothing is drawn here: there is one way.
+        let way = match ways[..] {
+            [] => continue,
+            [only] => only,
+            _ => numbers.pick(&ways),
+        };
+        return Ok::<_, crate::Error>((trial, way.algorithm.unwrap_or(algorithm)));
+    };
+    let mut drawn = Vec::new();
     for (calls, share) in GRAPHS {
-        let trials = (0..calls).map(|_| draw(all.size(), most(share))).collect();
+        drawn.push((0..calls).map(|_| draw(&all, most(share))).collect::<Result<Vec<_>>>()?);
+    }
+    let eager = (0..replays.count).map(|_| draw(&all, most(8))).collect::<Result<Vec<_>>>()?;
+    let others = (0..replays.count).map(|_| draw(&some, most(8))).collect::<Result<Vec<_>>>()?;
+    let mut graphs = Vec::new();
+    for trials in drawn {
         let (graph, verdict) = Captured::new(&mut all, stream, trials)?;
         tally.judged(&everyone, graph.trials(), verdict, "before its capture");
         graphs.push(graph);
     }
-    let eager: Vec<_> = (0..replays.count).map(|_| draw(all.size(), most(8))).collect();
-    let others: Vec<_> = (0..replays.count).map(|_| draw(some.size(), most(8))).collect();
     let bytes = |trials: &[(Trial, Algorithm)], members: u32| {
         trials.iter().map(|(trial, _)| trial.scratch_bytes(members)).max().unwrap_or(0)
     };

@@ -9,6 +9,7 @@ use anabranch_hip::Stream;
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::World;
 
+use super::exists::choices;
 use super::{Case, Scratch, Subset, Tally, Trial, ordered_subsets};
 use crate::call::Collective;
 use crate::channel::ChannelLayout;
@@ -301,7 +302,9 @@ impl Chosen {
 }
 
 /// Runs points: one communicator for each run of points with the same group, made and dropped again. Collective over the world;
-/// ranks take part in the groups that they are members of. Goes on behind wrong results.
+/// ranks take part in the groups that they are members of. Goes on behind wrong results. In groups whose members are on several machines
+/// each point goes by every algorithm that there is for it between machines, whatever its choice, and [`Tally::left_out`] counts what does
+/// not exist there.
 ///
 /// # Errors
 /// What a call or the world fails with.
@@ -318,8 +321,11 @@ pub fn run_points(world: &World, config: &CclConfig, points: &[Point], stream: &
         let bytes = points.iter().map(|point| point.trial.scratch_bytes(group.size())).max();
         let mut scratch = Scratch::new(world, &communicator, bytes.unwrap_or(0))?;
         for point in points {
-            let verdict = point.trial.run(&mut communicator, &mut scratch, point.choice, stream)?;
-            tally.judged(&point.subset, [&point.trial], verdict, "");
+            for choice in choices(&communicator, &point.trial, point.choice, &mut tally)? {
+                let verdict = point.trial.run(&mut communicator, &mut scratch, choice, stream)?;
+                tally.judged(&point.subset, [&point.trial], verdict, "");
+                tally.across_machines += u64::from(communicator.is_across_machines());
+            }
         }
         scratch.release()?;
     }

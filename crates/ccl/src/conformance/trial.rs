@@ -2,7 +2,8 @@
 
 use anabranch_hip::Stream;
 
-use super::{Case, Failure, Filled, FilledList, ListCase, Numbers, Scratch, fill, launch};
+use super::{Case, Failure, Filled, FilledList, ListCase, Numbers, Scratch, fill, launch, patience};
+use crate::call::Shape;
 use crate::error::Result;
 use crate::{Algorithm, Choice, Communicator, DataType, Work};
 
@@ -71,6 +72,14 @@ impl Trial {
         match self {
             Self::Collective(case) => case.scratch_bytes(members),
             Self::List(case) => case.scratch_bytes(members),
+        }
+    }
+
+    /// What the choice of an algorithm sees of it in a group of `members`.
+    pub fn shape(&self, members: u32) -> Shape {
+        match self {
+            Self::Collective(case) => case.shape(members),
+            Self::List(case) => case.shape(members),
         }
     }
 
@@ -147,7 +156,7 @@ impl Trial {
         let works = self.launch(communicator, scratch, choice, stream)?;
         let mut how = String::new();
         for work in works {
-            work.join(communicator.world().operation_deadline())?;
+            work.join(patience(communicator))?;
             work.describe().clone_into(&mut how);
         }
         let verdict = match filled {

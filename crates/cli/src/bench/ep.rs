@@ -74,7 +74,7 @@ pub(crate) fn measure(context: &RankContext<'_>, arguments: &EpArgs) -> anyhow::
 /// The first input that cannot be used.
 pub(crate) fn check(config: &Config, arguments: &EpArgs, ranks: u32) -> anyhow::Result<()> {
     peer::check(arguments, config.device.runtime)?;
-    replay::check(arguments)?;
+    replay::check(arguments, ranks)?;
     let heap = config.heap.bytes.bytes();
     for workload in workloads(arguments, ranks) {
         let plan = plan_of(config, arguments, &workload?, ranks)?;
@@ -112,6 +112,7 @@ fn plan_of(config: &Config, arguments: &EpArgs, workload: &Workload, ranks: u32)
     .combine_codec(arguments.combine_quant);
     let table = arguments.placement.as_deref().map(PlacementTable::read).transpose().map_err(Error::from)?;
     let plan = table.into_iter().fold(plan, EpConfig::placement);
+    let plan = arguments.bench.ranks.several_nodes(ranks).into_iter().fold(plan, EpConfig::nodes);
     Ok(Plan::new(anabranch::with_ep_settings(config, plan)?, ranks).map_err(Error::from)?)
 }
 

@@ -8,8 +8,17 @@ use anabranch::{Error, RuntimeKind, World};
 use super::device::{Links, Mechanism, Pattern};
 use super::statistics::{Samples, gigabytes_per_second, slowest_of_ranks};
 
-/// How long a stream full of repetitions may take.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+/// How long a stream full of repetitions may take: each may take `deadline.operation`, and few come near it.
+pub(crate) fn patience(world: &World) -> Duration {
+    patience_of(world.operation_deadline())
+}
+
+/// So that a short deadline, which is for a peer that does not come, leaves a long row of repetitions time.
+const LEAST_PATIENCE: Duration = Duration::from_secs(120);
+
+fn patience_of(operation: Duration) -> Duration {
+    operation.saturating_mul(12).max(LEAST_PATIENCE)
+}
 
 /// Gives every rank's numbers to every rank, in rank order. Collective over the world.
 pub(crate) fn gather(world: &World, step: &str, mine: &[f64]) -> Result<Vec<Vec<f64>>, Error> {
@@ -91,7 +100,7 @@ pub(crate) fn time(
         events.push((start, end));
     }
     links.team.barrier(&stream).map_err(Error::from)?;
-    world.synchronize_within(&stream, PATIENCE).map_err(Error::from)?;
+    world.synchronize_within(&stream, patience(world)).map_err(Error::from)?;
     let mut times = Vec::new();
     for (start, end) in events.iter().skip(warm as usize) {
         times.push(start.microseconds_until(end).map_err(Error::from)? / f64::from(runs));
@@ -131,4 +140,16 @@ pub(crate) fn speed(world: &World) -> anyhow::Result<Option<f64>> {
     )?;
     links.free()?;
     Ok(timed.verified.then(|| gigabytes_per_second(bytes * u64::from(peers), timed.samples.median())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repetitions_have_more_time_than_one_operation() {
+        let seconds = |operation| patience_of(Duration::from_secs(operation)).as_secs();
+        assert_eq!([1, 10, 600].map(seconds), [120, 120, 7200]);
+        assert_eq!(patience_of(Duration::MAX), Duration::MAX);
+    }
 }

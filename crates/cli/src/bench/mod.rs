@@ -222,7 +222,7 @@ pub(crate) struct P2pArgs {
     /// Blocks of the copying kernels [default on a GPU: 64 for stores, 24 or more for loads].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) blocks: Option<u32>,
-    /// Bytes a peer; several sizes are measured one after the other. Units as in "64 MiB".
+    /// Bytes a peer; several sizes are measured one after the other, and pairs with the largest. Units as in "64 MiB".
     #[arg(long, value_delimiter = ',', value_name = "SIZE,...")]
     pub(crate) bytes: Vec<anabranch::config::ByteSize>,
 }

@@ -78,6 +78,9 @@ pub(crate) fn measure(context: &RankContext<'_>, arguments: &P2pArgs) -> anyhow:
 /// # Errors
 /// Sizes that no heap of `heap.bytes` holds.
 pub(crate) fn check(arguments: &P2pArgs, config: &Config, ranks: u32) -> anyhow::Result<()> {
+    if ranks < 2 {
+        bail!("bench p2p needs at least 2 ranks, and {ranks} is asked for");
+    }
     let host = config.device.runtime == RuntimeKind::Host;
     let Sizes { area, heap_bytes, .. } = Sizes::new(arguments, host, ranks)?;
     let heap = config.heap.bytes.bytes();
@@ -103,8 +106,8 @@ struct Sizes {
 impl Sizes {
     fn new(arguments: &P2pArgs, host: bool, ranks: u32) -> anyhow::Result<Self> {
         let sizes = sizes(arguments, host)?;
-        let pair_bytes = pair_bytes(&sizes, host);
         let largest = sizes.iter().copied().max().unwrap_or(0);
+        let pair_bytes = if arguments.bytes.is_empty() { default_pair_bytes(host) } else { largest };
         let all = largest.checked_mul(u64::from(ranks)).with_context(|| {
             format!("--bytes: {largest} bytes for each of {ranks} ranks are more than any heap holds")
         })?;
@@ -132,9 +135,9 @@ fn sizes(arguments: &P2pArgs, host: bool) -> anyhow::Result<Vec<u64>> {
     }
 }
 
-fn pair_bytes(sizes: &[u64], host: bool) -> u64 {
-    let largest = sizes.iter().copied().max().unwrap_or(0);
-    if host { largest.max(1 << 20) } else { largest.max(256 << 20) }
+/// What a pair moves alone where no sizes are given.
+fn default_pair_bytes(host: bool) -> u64 {
+    if host { 1 << 20 } else { 256 << 20 }
 }
 
 struct Report<'w> {
@@ -253,7 +256,7 @@ impl Report<'_> {
         if me < 2 {
             links.ping(&stream, GroupRank::new(1 - me), me == 0, bytes, VERIFIED_ROUNDS, true)?;
         }
-        world.synchronize_within(&stream, link::PATIENCE).map_err(Error::from)?;
+        world.synchronize_within(&stream, link::patience(world)).map_err(Error::from)?;
         let verified = link::all_agree(world, "ping payloads", links.nothing_wrong()?)?;
         let mut events = Vec::new();
         for _ in 0..=iters {
@@ -267,7 +270,7 @@ impl Report<'_> {
             stream.record(&end).map_err(Error::from)?;
             events.push((start, end));
         }
-        world.synchronize_within(&stream, link::PATIENCE).map_err(Error::from)?;
+        world.synchronize_within(&stream, link::patience(world)).map_err(Error::from)?;
         let mut times = Vec::new();
         for (start, end) in events.iter().skip(1) {
             times.push(start.microseconds_until(end).map_err(Error::from)? / f64::from(2 * rounds));
@@ -282,5 +285,36 @@ impl Report<'_> {
         let row = self.row(op, bytes, &samples, bytes, verified);
         self.rows.push(row.with("what", what));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        p2p: P2pArgs,
+    }
+
+    fn planned(words: &[&str], host: bool) -> Sizes {
+        let line = Line::parse_from([&["p2p"], words].concat());
+        Sizes::new(&line.p2p, host, 4).unwrap()
+    }
+
+    #[test]
+    fn areas_are_of_the_sizes_that_are_measured() {
+        for host in [true, false] {
+            let small = planned(&["--bytes", "4KiB"], host);
+            // Four ranks' parts; no less than the largest payload of the latency rows.
+            assert_eq!((small.pair_bytes, small.area), (4 << 10, 16 << 10), "host {host}");
+            assert!(small.heap_bytes < 64 << 10, "{}", small.heap_bytes);
+            assert_eq!(planned(&["--bytes", "4KiB,1MiB"], host).pair_bytes, 1 << 20);
+        }
+        assert_eq!(planned(&[], false).pair_bytes, 256 << 20);
+        assert_eq!(planned(&[], true).pair_bytes, 1 << 20);
     }
 }

@@ -133,7 +133,7 @@ fn check(arguments: &CheckArgs) -> anyhow::Result<()> {
     for path in &arguments.files {
         let text = std::fs::read_to_string(path)
             .map_err(|source| ConfigError::Read { path: path.clone(), source })?;
-        let result = Config::from_toml(path, &text);
+        let result = Config::from_toml(path, &text).and_then(LoadedConfig::check_paths);
         let row = CheckRow {
             file: path.display().to_string(),
             ok: result.is_ok(),

@@ -1,5 +1,6 @@
 //! `anabranch jit build`, `list`, `verify` and `clean`.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::Arc;
 
@@ -69,10 +70,10 @@ impl NicFormat {
     fn kernels(self) -> Vec<KernelSpec> {
         let (provider, atomics) = match self {
             // Which of the two a ConnectX has is known when it is opened.
-            Self::Mlx5 => (Provider::Mlx5, &[Atomics::Masked, Atomics::Standard][..]),
+            Self::Mlx5 => (Provider::Mlx5, &[Atomics::Masked, Atomics::Standard, Atomics::None][..]),
             Self::Bnxt => (Provider::Bnxt, &[Atomics::Standard][..]),
             Self::Ionic => (Provider::Ionic, &[Atomics::Standard][..]),
-            Self::Posted => (Provider::Posted, &[Atomics::Standard][..]),
+            Self::Posted => (Provider::Posted, &[Atomics::Standard, Atomics::None][..]),
         };
         let of_both = |atomics: &Atomics| {
             let of_library = anabranch::nic_kernels(provider, *atomics);
@@ -115,16 +116,17 @@ pub(crate) fn run(command: &JitCommand) -> anyhow::Result<()> {
     }
 }
 
-/// Every kernel of the workspace: the library's and the benchmarks'.
+/// Every kernel of the workspace: the library's, the benchmarks' and the doctor's.
 pub(crate) fn all_kernels() -> Vec<KernelSpec> {
     let mut all = anabranch::kernel_registry();
     all.extend(crate::bench::kernels());
+    all.extend(super::doctor::kernels());
     all
 }
 
 #[derive(Serialize)]
-struct BuildRow<'a> {
-    kernel: &'a str,
+struct BuildRow {
+    kernel: String,
     target: String,
     outcome: &'static str,
     seconds: f64,
@@ -166,21 +168,21 @@ fn build(arguments: &BuildArgs) -> anyhow::Result<()> {
 }
 
 fn show(report: &AheadReport, json: bool) -> anyhow::Result<()> {
-    let rows: Vec<BuildRow<'_>> = report.rows.iter().map(build_row).collect();
+    let rows = build_rows(report);
     if json {
         return rows.iter().try_for_each(print::json);
     }
     let mut table = Table::new(&["outcome", "seconds", "target", "key", "kernel"]);
     for row in &rows {
         let key = row.key.as_deref().and_then(|key| key.get(..16)).unwrap_or("-");
-        let cells = [row.outcome, &format!("{:.2}", row.seconds), &row.target, key, row.kernel];
+        let cells = [row.outcome, &format!("{:.2}", row.seconds), &row.target, key, &row.kernel];
         table.row(cells.map(str::to_owned).to_vec());
     }
     table.print("")?;
     // Each cause once: a compiler that is not there fails every kernel of its targets.
     let mut told = Vec::new();
     for (_, error) in report.failures() {
-        let text = error.to_string();
+        let text = in_short(error);
         if !told.contains(&text) {
             writeln!(std::io::stderr(), "anabranch: {text}")?;
             told.push(text);
@@ -194,9 +196,42 @@ fn show(report: &AheadReport, json: bool) -> anyhow::Result<()> {
     ))
 }
 
-fn build_row(row: &AheadRow) -> BuildRow<'_> {
+/// A compiler is looked for in many places, which the doctor lists.
+fn in_short(error: &anabranch::jit::Error) -> String {
+    let anabranch::jit::Error::NoCompiler { target, looked } = error else { return error.to_string() };
+    match looked.as_slice() {
+        [first, _, _, .., last] => format!(
+            "no compiler for {target}; looked in {} places, from {} to {}: `anabranch doctor --verbose` lists them",
+            looked.len(),
+            first.what,
+            last.what
+        ),
+        few => {
+            let few: Vec<_> = few.iter().map(|one| format!("{}: {}", one.what, one.problem)).collect();
+            format!("no compiler for {target}; {}", few.join("; "))
+        }
+    }
+}
+
+/// A row for each kernel; of a target without a compiler one for all that need it.
+fn build_rows(report: &AheadReport) -> Vec<BuildRow> {
+    let lacks = |row: &&AheadRow| matches!(row.result, Err(anabranch::jit::Error::NoCompiler { .. }));
+    let mut rows: Vec<BuildRow> = report.rows.iter().filter(|row| !lacks(row)).map(build_row).collect();
+    let mut without: BTreeMap<&Target, Vec<&AheadRow>> = BTreeMap::new();
+    for row in report.rows.iter().filter(lacks) {
+        without.entry(&row.target).or_default().push(row);
+    }
+    rows.extend(without.values().filter_map(|of_target| {
+        let all =
+            if of_target.len() == 1 { "1 kernel".to_owned() } else { format!("{} kernels", of_target.len()) };
+        Some(BuildRow { kernel: format!("{all}: no compiler"), ..build_row(of_target.first()?) })
+    }));
+    rows
+}
+
+fn build_row(row: &AheadRow) -> BuildRow {
     BuildRow {
-        kernel: &row.label,
+        kernel: row.label.clone(),
         target: row.target.to_string(),
         outcome: match row.outcome() {
             Outcome::Hit => "hit",

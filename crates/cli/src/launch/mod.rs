@@ -2,9 +2,10 @@
 //!
 //! Every rank gets what torchrun sets (`RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `LOCAL_WORLD_SIZE`, `MASTER_ADDR`,
 //! `MASTER_PORT`) and a secret of its world (`ANABRANCH_SECRET`), is the leader of its own process group, and
-//! dies with the launcher. The first rank that fails decides the outcome; the others are asked to end
+//! dies with the launcher. The rank that fails decides the outcome, and of several that fail together the one that is the cause; the others are asked to end
 //! (`SIGTERM`) and made to (`SIGKILL`) when they do not within the grace period.
 
+mod blame;
 mod child;
 mod output;
 mod port;
@@ -49,7 +50,7 @@ pub(crate) enum Output {
 pub(crate) enum Ended {
     /// Every rank succeeded.
     Well,
-    /// A rank failed, the first of them.
+    /// A rank failed: of several the cause.
     Failed(Failure),
     /// The launcher was told to end.
     Interrupted {

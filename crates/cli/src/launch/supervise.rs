@@ -13,6 +13,7 @@ use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use super::blame::{self, Witness};
 use super::child::{Meeting, RankProcess};
 use super::output::{Sink, Tail, pump};
 use super::{Ended, Failure, Launch, Output};
@@ -30,6 +31,11 @@ enum Event {
 
 /// How long the streams of ended ranks may stay open (held by processes that they left behind).
 const DRAIN: Duration = Duration::from_secs(1);
+
+/// How long the last words of a rank that failed may take to come through its streams.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+/// How long the rank that failed first may take to end, when one ends that says it is a consequence. Longer than rank 0 answers the others.
+const CAUSE: Duration = Duration::from_millis(1500);
 
 /// Starts the ranks and returns when none is left. Must be called on the main thread (see
 /// [`RankProcess::start`]).
@@ -56,8 +62,12 @@ pub(crate) fn supervise(launch: &Launch, meeting: &Meeting) -> anyhow::Result<En
         ranks: Vec::new(),
         streams: 0,
         kill_at: None,
+        stopping: false,
+        failed: Vec::new(),
+        blame_at: None,
         ended: Ended::Well,
         grace: launch.grace,
+        is_ours: launch.output == Output::RootOnly,
     };
     let result = match supervisor.start(launch, meeting) {
         Ok(()) => {
@@ -65,6 +75,7 @@ pub(crate) fn supervise(launch: &Launch, meeting: &Meeting) -> anyhow::Result<En
             Ok(supervisor.ended)
         }
         Err(error) => {
+            supervisor.stopping = true;
             supervisor.signal_all(Signal::KILL);
             supervisor.run();
             Err(error)
@@ -90,8 +101,16 @@ struct Supervisor {
     streams: usize,
     /// When those that were asked to end are made to.
     kill_at: Option<Instant>,
+    /// Whether the ranks were asked to end. What they do from then on is no cause.
+    stopping: bool,
+    /// Ranks that failed, in the order of the news, with how.
+    failed: Vec<(u32, i32, String)>,
+    /// When the first of them is blamed unless it blames another, and when it is blamed all the same.
+    blame_at: Option<(Instant, Instant)>,
     ended: Ended,
     grace: Duration,
+    /// Whether the ranks run this program, whose exit codes are known.
+    is_ours: bool,
 }
 
 impl Supervisor {
@@ -141,7 +160,8 @@ impl Supervisor {
 
     fn run(&mut self) {
         while self.ranks.iter().any(|rank| rank.status.is_none()) {
-            let event = match self.kill_at {
+            let at = [self.kill_at, self.blame_at.map(|(soon, _)| soon)].into_iter().flatten().min();
+            let event = match at {
                 Some(at) => self.events.recv_timeout(at.saturating_duration_since(Instant::now())),
                 None => self.events.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
@@ -149,20 +169,36 @@ impl Supervisor {
                 Ok(Event::Ended(rank)) => self.reap(rank),
                 Ok(Event::StreamClosed) => self.streams -= 1,
                 Ok(Event::Signal(signal)) => self.interrupted(signal),
-                Err(RecvTimeoutError::Timeout) => {
+                Err(RecvTimeoutError::Timeout) if self.kill_at.is_some_and(|at| at <= Instant::now()) => {
                     self.kill_at = None;
                     self.signal_all(Signal::KILL);
                 }
+                Err(RecvTimeoutError::Timeout) => {}
                 // The supervisor holds a sender itself.
                 Err(RecvTimeoutError::Disconnected) => return,
             }
+            self.blame();
         }
         self.drain();
-        if let Ended::Failed(failure) = &mut self.ended
-            && let Some(rank) = self.ranks.get(failure.rank as usize)
+        // With all last words, which may have come behind the decision to stop the others.
+        if let Some(rank) = blame::cause(&self.witnesses())
+            && !matches!(self.ended, Ended::Interrupted { .. })
+            && let Some((_, code, how)) = self.failed.iter().find(|(failed, ..)| *failed == rank).cloned()
         {
-            failure.last_lines = rank.tail.lines();
+            let last_lines = self.ranks.get(rank as usize).map(|rank| rank.tail.lines()).unwrap_or_default();
+            self.ended = Ended::Failed(Failure { rank, code, how, last_lines });
         }
+    }
+
+    fn witnesses(&self) -> Vec<Witness> {
+        let witness = |(rank, code, how): &(u32, i32, String)| Witness {
+            rank: *rank,
+            is_ours: self.is_ours,
+            code: *code,
+            was_killed: how.starts_with("was killed"),
+            lines: self.ranks.get(*rank as usize).map(|rank| rank.tail.lines()).unwrap_or_default(),
+        };
+        self.failed.iter().map(witness).collect()
     }
 
     fn reap(&mut self, rank: u32) {
@@ -171,30 +207,50 @@ impl Supervisor {
         supervised.process.signal(Signal::KILL);
         let Ok(status) = supervised.process.child.wait() else { return };
         supervised.status = Some(status);
-        if status.success() || self.ended != Ended::Well {
+        if status.success() || self.stopping {
             return;
         }
         let (code, how) = describe(status);
-        self.ended = Ended::Failed(Failure { rank, code, how, last_lines: Vec::new() });
-        self.stop_others();
+        self.failed.push((rank, code, how));
+        let now = Instant::now();
+        self.blame_at.get_or_insert((now + LAST_WORDS, now + CAUSE));
+    }
+
+    /// Stops the others once the cause of a failure is there, or has not come.
+    fn blame(&mut self) {
+        let Some((soon, late)) = self.blame_at else { return };
+        let now = Instant::now();
+        if now < soon {
+            return;
+        }
+        let witnesses = self.witnesses();
+        let is_open = witnesses.iter().all(Witness::may_be_consequence);
+        if is_open && now < late {
+            self.blame_at = Some((now + LAST_WORDS, late));
+            return;
+        }
+        self.blame_at = None;
+        self.stop(Signal::TERM);
     }
 
     fn interrupted(&mut self, signal: i32) {
-        if self.ended == Ended::Well {
+        // A failure before the signal stays the outcome.
+        if self.ended == Ended::Well && self.failed.is_empty() {
             self.ended = Ended::Interrupted { signal };
         }
-        if self.kill_at.is_some() {
+        self.blame_at = None;
+        if self.stopping {
             // Asked twice: no more patience.
             self.signal_all(Signal::KILL);
             return;
         }
-        let forwarded = Signal::from_named_raw(signal).unwrap_or(Signal::TERM);
-        self.signal_all(forwarded);
-        self.kill_at = Some(Instant::now() + self.grace);
+        self.stop(Signal::from_named_raw(signal).unwrap_or(Signal::TERM));
     }
 
-    fn stop_others(&mut self) {
-        self.signal_all(Signal::TERM);
+    /// Asks the ranks that still run to end.
+    fn stop(&mut self, signal: Signal) {
+        self.stopping = true;
+        self.signal_all(signal);
         self.kill_at = Some(Instant::now() + self.grace);
     }
 

@@ -2,7 +2,7 @@
 
 use anabranch_hip::{DeviceAddress, Stream};
 
-use super::{COMBINE, CombineOutput, Dispatched, ExpertParallel, pointer};
+use super::{COMBINE, CombineOutput, Dispatched, ExpertParallel, calls, pointer};
 use crate::args::CombineArgs;
 use crate::error::{Error, Result};
 use crate::plan::FLAG_STRIDE;
@@ -90,7 +90,7 @@ impl ExpertParallel {
         unsafe {
             kernel.launch(geometry.blocks, geometry.block_threads, geometry.local_bytes, stream, &args)?;
         }
-        slot.used_on(stream)?;
+        self.used(&mut slot, stream, &calls::COMBINE)?;
         slot.give_back();
         Ok(())
     }

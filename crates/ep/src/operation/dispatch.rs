@@ -3,7 +3,7 @@
 use anabranch_hip::{DeviceAddress, Stream};
 use anabranch_hip_jit::LoadedUnit;
 
-use super::{COUNT, DISPATCH, Dispatched, ExpertParallel, pointer};
+use super::{COUNT, DISPATCH, Dispatched, ExpertParallel, calls, pointer};
 use crate::args::{CountArgs, DispatchArgs};
 use crate::cast::DispatchCast;
 use crate::error::{Error, Result};
@@ -64,7 +64,7 @@ impl ExpertParallel {
         };
         // Once the counts are told, peers know of the operation, whatever became of its second kernel.
         if launched.is_ok() || self.count.is_some() {
-            slot.used_on(stream)?;
+            self.used(&mut slot, stream, &calls::DISPATCH)?;
         }
         launched?;
         Ok((slot, count))

@@ -12,7 +12,7 @@ use anabranch_ranks::GroupRank;
 use anabranch_shmem::{Leg, Team, World};
 
 use super::residency::LaunchedUnit;
-use super::{COMBINE, CombineOutput, CombineSent, ExpertOutput, ExpertParallel, pointer};
+use super::{COMBINE, CombineOutput, CombineSent, ExpertOutput, ExpertParallel, calls, pointer};
 use crate::args::{CombineEngineArgs, DispatchEngineArgs, MaskView};
 use crate::error::Result;
 use crate::kernels;
@@ -112,7 +112,7 @@ impl ExpertParallel {
                     &args,
                 )?;
             }
-            slot.used_on(stream)?;
+            self.used(&mut slot, stream, &calls::DISPATCH)?;
             (slot, args)
         };
         let (layout, rows) = (self.plan.layout(), count.min(self.plan.row_stride()));
@@ -184,7 +184,7 @@ impl ExpertParallel {
             // SAFETY: the argument struct is the kernel's own; the rows were checked, or are the slot's window, and the caller leaves
             // them alone until the second half.
             unsafe { kernel.launch(1, block_threads, local_bytes, stream, &args)? };
-            slot.used_on(stream)?;
+            self.used(&mut slot, stream, &calls::COMBINE_SEND)?;
         }
         let pieces = [Pieces {
             source,

@@ -9,7 +9,7 @@ use anabranch_shmem::World;
 use anabranch_transport::{Operation, Scope, Support};
 
 use super::residency::LaunchedUnit;
-use super::{COMBINE, CombineOutput, CombineSent, Dispatched, ExpertOutput, ExpertParallel, pointer};
+use super::{COMBINE, CombineOutput, CombineSent, Dispatched, ExpertOutput, ExpertParallel, calls, pointer};
 use crate::args::{CombineNodesArgs, DispatchNodesArgs, MaskView, NodesView};
 use crate::error::{Error, Result};
 use crate::kernels;
@@ -154,7 +154,7 @@ impl ExpertParallel {
             let _launching = self.world.launching(stream)?;
             self.receive_across(nodes, stream, slot.get(), tokens)?;
             let mut slot = slot;
-            slot.used_on(stream)?;
+            self.used(&mut slot, stream, &calls::DISPATCH_RECV)?;
             return Ok(Dispatched { slot, tokens });
         }
         Ok(Dispatched { slot, tokens })
@@ -178,7 +178,7 @@ impl ExpertParallel {
         let Geometry { blocks, block_threads, local_bytes, .. } = geometry;
         // SAFETY: as for dispatch; the staging and the relay window are the slot's.
         unsafe { kernel.launch(blocks, block_threads, local_bytes, stream, &args)? };
-        slot.used_on(stream)?;
+        self.used(&mut slot, stream, &calls::DISPATCH)?;
         Ok((slot, count))
     }
 
@@ -229,7 +229,7 @@ impl ExpertParallel {
         let Geometry { blocks, block_threads, local_bytes, .. } = geometry;
         // SAFETY: as for combine; the rows were checked, or are the slot's window.
         unsafe { kernel.launch(blocks, block_threads, local_bytes, stream, &args)? };
-        slot.used_on(stream)?;
+        self.used(&mut slot, stream, &calls::COMBINE)?;
         slot.give_back();
         Ok(())
     }
@@ -252,7 +252,7 @@ impl ExpertParallel {
         let kernel = nodes.units.combine.kernel("anabranch_ep_combine_nodes")?;
         // SAFETY: as for combine; no row is read or written.
         unsafe { kernel.launch(1, block_threads, local_bytes, stream, &args)? };
-        slot.used_on(stream)?;
+        self.used(&mut slot, stream, &calls::RELEASE)?;
         slot.give_back();
         Ok(())
     }
@@ -277,7 +277,7 @@ impl ExpertParallel {
         let Geometry { blocks, block_threads, local_bytes, .. } = geometry;
         // SAFETY: as for the whole; nothing is written to an output.
         unsafe { kernel.launch(blocks, block_threads, local_bytes, stream, &args)? };
-        slot.used_on(stream)?;
+        self.used(&mut slot, stream, &calls::COMBINE_SEND)?;
         Ok(CombineSent::in_window(slot, tokens))
     }
 

@@ -2,7 +2,7 @@
 
 use anabranch_hip::{DeviceAddress, Stream};
 
-use super::{COMBINE, CombineOutput, ExpertParallel, pointer};
+use super::{COMBINE, CombineOutput, ExpertParallel, calls, pointer};
 use crate::args::CombinePushArgs;
 use crate::error::{Error, Result};
 use crate::plan::{FLAG_STRIDE, Geometry};
@@ -74,7 +74,7 @@ impl ExpertParallel {
         unsafe {
             kernel.launch(geometry.blocks, geometry.block_threads, geometry.local_bytes, stream, &args)?;
         }
-        slot.used_on(stream)
+        self.used(slot, stream, &calls::COMBINE)
     }
 
     fn push_args(&self, slot: &Slot, push: Push, geometry: &Geometry) -> CombinePushArgs {

@@ -9,7 +9,7 @@
 use anabranch_hip::{DeviceAddress, Stream};
 
 use super::push::Push;
-use super::{CombineOutput, Dispatched, ExpertOutput, ExpertParallel};
+use super::{CombineOutput, Dispatched, ExpertOutput, ExpertParallel, calls};
 use crate::error::{Error, Result};
 use crate::plan::Geometry;
 use crate::slot::SlotTicket;
@@ -174,7 +174,7 @@ impl ExpertParallel {
                 let Geometry { blocks, block_threads, local_bytes, .. } = geometry;
                 // SAFETY: as for combine; nothing is written to an output.
                 unsafe { kernel.launch(blocks, block_threads, local_bytes, stream, &args)? };
-                slot.used_on(stream)?;
+                self.used(&mut slot, stream, &calls::COMBINE_SEND)?;
                 Ok(CombineSent { slot, tokens, pushed: false })
             }
         }
@@ -207,13 +207,13 @@ impl ExpertParallel {
         slot.order_behind(stream)?;
         if let Some(nodes) = &self.nodes {
             self.sum_across(nodes, stream, slot.get(), tokens, &output)?;
-            slot.used_on(stream)?;
+            self.used(&mut slot, stream, &calls::COMBINE_RECV)?;
             slot.give_back();
             return Ok(());
         }
         if let Some(engine) = &self.engine {
             self.sum_by_engine(engine, stream, slot.get(), tokens, &output)?;
-            slot.used_on(stream)?;
+            self.used(&mut slot, stream, &calls::COMBINE_RECV)?;
             slot.give_back();
             return Ok(());
         }
@@ -224,7 +224,7 @@ impl ExpertParallel {
         unsafe {
             kernel.launch(geometry.blocks, geometry.block_threads, geometry.local_bytes, stream, &args)?;
         }
-        slot.used_on(stream)?;
+        self.used(&mut slot, stream, &calls::COMBINE_RECV)?;
         slot.give_back();
         Ok(())
     }

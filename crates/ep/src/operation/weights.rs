@@ -3,7 +3,7 @@
 use anabranch_hip::{DeviceAddress, Stream};
 use anabranch_hip_jit::{DevicePointer, bytemuck::Zeroable};
 
-use super::{ExpertParallel, pointer};
+use super::{ExpertParallel, calls, pointer};
 use crate::args::FillWeightsArgs;
 use crate::error::{Error, Result};
 use crate::expert_major::args::ReceivedView;
@@ -39,7 +39,7 @@ impl ExpertParallel {
     /// used on the stream.
     pub(super) fn deliver(&self, stream: &Stream, slot: &mut SlotTicket) -> Result<()> {
         let filled = self.fill_weights(stream, slot.get());
-        slot.used_on(stream)?;
+        self.used(slot, stream, &calls::DISPATCH_RECV)?;
         filled
     }
 

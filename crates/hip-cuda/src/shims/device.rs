@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use anabranch_hip::HipError;
 use anabranch_hip::types::{HipDeviceProperties, device_attribute as hip_attribute};
 
-use crate::call::{forward, give, in_context, take_last_error, with_driver};
+use crate::call::{give, in_context, take_last_error, with_driver};
 use crate::context;
 use crate::convert::{self, check};
 use crate::cuda::{CuDevice, CuResult, device_attribute};
@@ -197,9 +197,13 @@ pub(crate) unsafe extern "C" fn hipDeviceGetPCIBusId(
     })
 }
 
-forward! {
-    /// Waits for all work of the current device's primary context.
-    fn hipDeviceSynchronize() via cuCtxSynchronize();
+/// Waits for all work of the current device's primary context. Refused beside any capture, as in HIP.
+pub(crate) unsafe extern "C" fn hipDeviceSynchronize() -> HipError {
+    in_context(|driver| {
+        driver.captures.refuse(HipError::STREAM_CAPTURE_UNSUPPORTED)?;
+        // SAFETY: no arguments.
+        check(unsafe { (driver.cuda.cuCtxSynchronize)() })
+    })
 }
 
 /// Whether kernels on `device` can reach memory of `peer`.

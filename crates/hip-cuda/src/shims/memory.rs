@@ -131,7 +131,7 @@ pub(crate) unsafe extern "C" fn hipHostRegister(range: *mut c_void, bytes: usize
 
 /// Copies, and returns when the bytes are there: the driver's own copy may return before a transfer from
 /// pageable memory or between devices is over, and streams that do not wait for the default stream would
-/// then read old bytes.
+/// then read old bytes. Refused beside any capture, also for no bytes, as in HIP.
 pub(crate) unsafe extern "C" fn hipMemcpy(
     target: *mut c_void,
     source: *const c_void,
@@ -139,6 +139,7 @@ pub(crate) unsafe extern "C" fn hipMemcpy(
     kind: c_int,
 ) -> HipError {
     in_context(|driver| {
+        driver.captures.refuse(HipError::STREAM_CAPTURE_IMPLICIT)?;
         if !(memcpy_kind::HOST_TO_HOST..=memcpy_kind::DEFAULT).contains(&kind) {
             return Err(HipError::INVALID_MEMCPY_DIRECTION);
         }
@@ -151,9 +152,10 @@ pub(crate) unsafe extern "C" fn hipMemcpy(
     })
 }
 
-/// Fills bytes, and returns when they are there.
+/// Fills bytes, and returns when they are there. Refused as `hipMemcpy` is.
 pub(crate) unsafe extern "C" fn hipMemset(target: *mut c_void, value: c_int, bytes: usize) -> HipError {
     in_context(|driver| {
+        driver.captures.refuse(HipError::STREAM_CAPTURE_IMPLICIT)?;
         if bytes == 0 {
             return Ok(());
         }

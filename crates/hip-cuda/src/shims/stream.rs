@@ -21,12 +21,6 @@ forward! {
     /// The range of priorities of the current device.
     fn hipDeviceGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int)
         via cuCtxGetStreamPriorityRange(least, greatest);
-    /// The stream's resources go when its work is done.
-    fn hipStreamDestroy(stream: HipStream) via cuStreamDestroy_v2(stream);
-    /// Waits for the stream.
-    fn hipStreamSynchronize(stream: HipStream) via cuStreamSynchronize(stream);
-    /// `hipErrorNotReady` while there is work.
-    fn hipStreamQuery(stream: HipStream) via cuStreamQuery(stream);
     /// Orders the stream behind the event.
     fn hipStreamWaitEvent(stream: HipStream, event: HipEvent, flags: c_uint)
         via cuStreamWaitEvent(stream, event, flags);
@@ -44,6 +38,33 @@ forward! {
     /// Runs a host function in stream order, on a thread of the driver that must not call HIP.
     fn hipLaunchHostFunc(stream: HipStream, function: HipHostFunction, data: *mut c_void)
         via cuLaunchHostFunc(stream, function, data);
+}
+
+/// Waits for the stream. Refused where HIP refuses it.
+pub(crate) unsafe extern "C" fn hipStreamSynchronize(stream: HipStream) -> HipError {
+    in_context(|driver| {
+        driver.captures.refuse_wait(stream)?;
+        // SAFETY: the caller gives a live stream.
+        check(unsafe { (driver.cuda.cuStreamSynchronize)(stream) })
+    })
+}
+
+/// `hipErrorNotReady` while there is work. Refused where a wait is.
+pub(crate) unsafe extern "C" fn hipStreamQuery(stream: HipStream) -> HipError {
+    in_context(|driver| {
+        driver.captures.refuse_wait(stream)?;
+        // SAFETY: the caller gives a live stream.
+        check(unsafe { (driver.cuda.cuStreamQuery)(stream) })
+    })
+}
+
+/// The stream's resources go when its work is done. A capture that began on it is over.
+pub(crate) unsafe extern "C" fn hipStreamDestroy(stream: HipStream) -> HipError {
+    in_context(|driver| {
+        let _capture = driver.captures.take(stream);
+        // SAFETY: the caller gives a live stream, and gives it up.
+        check(unsafe { (driver.cuda.cuStreamDestroy_v2)(stream) })
+    })
 }
 
 forward_optional! {

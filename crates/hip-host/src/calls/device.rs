@@ -9,7 +9,6 @@ use super::give;
 use crate::config::MAX_LOCAL_BYTES;
 use crate::current::{self, call};
 use crate::device::DeviceState;
-use crate::machine::HostMachine;
 use crate::sync::lock;
 
 /// What the version calls report: the release of HIP whose calls are imitated, 6.0.
@@ -117,11 +116,8 @@ pub(super) unsafe extern "C" fn pci_bus_id(id: *mut c_char, length: c_int, devic
 
 pub(super) unsafe extern "C" fn synchronize() -> HipError {
     call("hipDeviceSynchronize", |current| {
-        let streams = current.state()?.streams();
-        for stream in &streams {
-            HostMachine::refuse_captured(stream)?;
-        }
-        for stream in &streams {
+        current.machine.refuse_beside_captures(HipError::STREAM_CAPTURE_UNSUPPORTED)?;
+        for stream in &current.state()?.streams() {
             stream.wait(stream.submitted())?;
         }
         current.machine.check_alive(current.device)

@@ -64,7 +64,7 @@ pub(super) unsafe extern "C" fn destroy(stream: HipStream) -> HipError {
 pub(super) unsafe extern "C" fn synchronize(stream: HipStream) -> HipError {
     call("hipStreamSynchronize", |current| {
         let stream = current.stream(stream)?;
-        HostMachine::refuse_captured(&stream)?;
+        current.machine.refuse_captured(&stream)?;
         stream.wait(stream.submitted())
     })
 }
@@ -72,7 +72,7 @@ pub(super) unsafe extern "C" fn synchronize(stream: HipStream) -> HipError {
 pub(super) unsafe extern "C" fn query(stream: HipStream) -> HipError {
     call("hipStreamQuery", |current| {
         let stream = current.stream(stream)?;
-        HostMachine::refuse_captured(&stream)?;
+        current.machine.refuse_captured(&stream)?;
         if stream.is_lost() {
             Err(HipError::LAUNCH_FAILURE)
         } else if stream.is_idle() {

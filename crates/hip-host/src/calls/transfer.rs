@@ -32,35 +32,47 @@ fn places(
     if fits { Ok((target, source)) } else { Err(HipError::INVALID_VALUE) }
 }
 
-/// Whether nothing that the null stream has to come after is pending, so that the caller's thread may do the
-/// work itself.
-fn null_stream_is_free(current: &Current, null: &Stream) -> Result<bool, HipError> {
-    let streams = current.state()?.streams();
-    let blocking = streams.iter().filter(|stream| stream.kind == StreamKind::Blocking);
-    for stream in blocking.clone() {
-        HostMachine::refuse_captured(stream)?;
+/// Whether nothing is pending that work given to this stream now would come after, so that the caller's thread may do it itself.
+fn is_free(stream: &Stream) -> bool {
+    let before = match stream.kind {
+        StreamKind::NonBlocking => return stream.is_idle(),
+        StreamKind::Blocking => StreamKind::Null,
+        StreamKind::Null => StreamKind::Blocking,
+    };
+    // Beside a captured stream the null stream refuses work, where it is given any.
+    let is_passed = |other: &Arc<Stream>| {
+        other.is_idle() && HostMachine::capture_status(other) == flags::CAPTURE_STATUS_NONE
+    };
+    stream.is_idle() && stream.device.streams().iter().filter(|other| other.kind == before).all(is_passed)
+}
+
+/// Does it on the caller's thread.
+fn do_here(current: &Current, operation: &Operation) {
+    let core = &current.machine.core;
+    match operation {
+        Operation::Copy { target, source, bytes, .. } => copy_bytes(core, *target, *source, *bytes),
+        Operation::Fill { target, value, bytes } => fill_bytes(core, *target, *value, *bytes),
+        _ => {}
     }
-    Ok(null.is_idle() && blocking.clone().all(|stream| stream.is_idle()))
+}
+
+/// What HIP does before it looks at anything else, also for no bytes.
+fn refuse_null_stream_call(current: &Current) -> Result<(), HipError> {
+    current.machine.refuse_beside_captures(HipError::STREAM_CAPTURE_IMPLICIT)
 }
 
 fn synchronously(current: &Current, operation: Operation) -> Result<(), HipError> {
-    current.machine.refuse_in_capture()?;
     current.machine.check_alive(current.device)?;
     let null = current.stream(core::ptr::null_mut())?;
-    if !null_stream_is_free(current, &null)? {
+    if !is_free(&null) {
         let ticket = null.push(operation)?;
         return null.wait(ticket);
     }
-    let core = &current.machine.core;
-    match operation {
-        Operation::Copy { target, source, bytes, .. } => copy_bytes(core, target, source, bytes),
-        Operation::Fill { target, value, bytes } => fill_bytes(core, target, value, bytes),
-        _ => {}
-    }
+    do_here(current, &operation);
     Ok(())
 }
 
-/// Ordered on the null stream. Devices need no peer access for it, as in HIP.
+/// Ordered on the null stream, and refused beside any capture. Devices need no peer access for it, as in HIP.
 pub(super) unsafe extern "C" fn copy(
     target: *mut c_void,
     source: *const c_void,
@@ -68,6 +80,7 @@ pub(super) unsafe extern "C" fn copy(
     kind: c_int,
 ) -> HipError {
     call("hipMemcpy", |current| {
+        refuse_null_stream_call(current)?;
         if bytes == 0 {
             return Ok(());
         }
@@ -78,7 +91,7 @@ pub(super) unsafe extern "C" fn copy(
 }
 
 /// Host memory that the machine does not know may be used again when this returns: a source is staged, and
-/// for a target the copy is waited for. In a capture its address is recorded instead.
+/// for a target the copy is waited for; where nothing is pending, the caller's thread copies. In a capture its address is recorded instead.
 pub(super) unsafe extern "C" fn copy_async(
     target: *mut c_void,
     source: *const c_void,
@@ -93,6 +106,13 @@ pub(super) unsafe extern "C" fn copy_async(
         }
         let (target_place, source_place) = places(current, target, source, bytes, kind)?;
         let captured = HostMachine::capture_status(&stream) != flags::CAPTURE_STATUS_NONE;
+        let pageable = target_place == Place::Pageable || source_place == Place::Pageable;
+        if pageable && !captured && is_free(&stream) {
+            current.machine.check_alive(stream.device.ordinal)?;
+            let (target, source) = (target as usize, source as usize);
+            do_here(current, &Operation::Copy { target, source, bytes, staged: None });
+            return Ok(());
+        }
         let staged: Option<Arc<[u8]>> = (source_place == Place::Pageable && !captured).then(|| {
             // SAFETY: hipMemcpyAsync's caller promises `bytes` readable bytes of host memory.
             unsafe { core::slice::from_raw_parts(source.cast::<u8>(), bytes) }.into()
@@ -116,9 +136,10 @@ fn checked_fill(
     Ok(Operation::Fill { target, value: value as u8, bytes })
 }
 
-/// Ordered on the null stream, and waited for, which HIP leaves open.
+/// Ordered on the null stream, refused beside any capture, and waited for, which HIP leaves open.
 pub(super) unsafe extern "C" fn fill(target: *mut c_void, value: c_int, bytes: usize) -> HipError {
     call("hipMemset", |current| {
+        refuse_null_stream_call(current)?;
         if bytes == 0 {
             return Ok(());
         }

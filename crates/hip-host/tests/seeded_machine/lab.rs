@@ -166,7 +166,7 @@ impl Gpu {
         // SAFETY: the tests keep what the arguments name.
         let launched = unsafe { kernel.launch(blocks, threads, 0, stream, args) };
         launched.map_err(|error| match error {
-            anabranch_hip_jit::Error::Launch { source, .. } => Arc::try_unwrap(source).unwrap(),
+            anabranch_hip_jit::Error::Launch { cause, .. } => Arc::try_unwrap(cause).unwrap(),
             other => panic!("{other}"),
         })
     }

@@ -26,6 +26,15 @@ static_assert(sizeof(f32) == 4 && sizeof(f64) == 8 && sizeof(void*) == 8, "float
 #error "one of ANABRANCH_TARGET_HOST, ANABRANCH_TARGET_NVIDIA and ANABRANCH_TARGET_AMD must be defined"
 #endif
 
+// In front of a loop: unrolled as far as its bounds are known, or not at all. GCC decides by itself, and warns of the pragma.
+#if defined(__clang__) || defined(ANABRANCH_TARGET_NVIDIA)
+#define ANABRANCH_UNROLL _Pragma("unroll")
+#define ANABRANCH_ROLLED _Pragma("unroll 1")
+#else
+#define ANABRANCH_UNROLL
+#define ANABRANCH_ROLLED
+#endif
+
 // The unit that wide copies move: one load or store instruction of one lane.
 struct alignas(16) Vec16 {
     u32 word[4];

@@ -4,11 +4,11 @@
     reason = "other processes and compilers live on the machine's time: no simulation drives them"
 )]
 
-use std::fs::{File, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io::Write as _;
 use std::path::Path;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
@@ -25,11 +25,20 @@ pub(crate) struct KeyLock {
 }
 
 impl KeyLock {
-    /// `None`: somebody else has had it for the whole time, and the caller goes on without.
-    pub(crate) fn acquire(cache: &Cache, key: CacheKey, longest: Duration) -> Result<Option<Self>> {
+    /// `None`: somebody else has had it for the whole time, and the caller goes on without. While somebody has it, `say` hears `every`
+    /// so often who, and for how long this has waited.
+    pub(crate) fn acquire(
+        cache: &Cache,
+        key: CacheKey,
+        longest: Duration,
+        every: Duration,
+        say: impl Fn(&str, Duration),
+    ) -> Result<Option<Self>> {
         let path = cache.service_folder(LOCKS).join(key.to_string());
         let file = cache.disk.open_lock(&path).map_err(Error::cache("open lock", &path))?;
         let deadline = Deadline::after(longest);
+        let begun = Instant::now();
+        let mut next = every;
         let mut waited = false;
         let mut pause = Duration::from_millis(1);
         loop {
@@ -41,6 +50,11 @@ impl KeyLock {
                 Err(TryLockError::WouldBlock) if deadline.passed() => return Ok(None),
                 Err(TryLockError::WouldBlock) => {
                     waited = true;
+                    let so_far = begun.elapsed();
+                    if so_far >= next {
+                        say(&owner(&path), so_far);
+                        next = so_far.saturating_add(every);
+                    }
                     thread::sleep(pause);
                     pause = (pause * 2).min(Duration::from_millis(50));
                 }
@@ -51,6 +65,17 @@ impl KeyLock {
                 }
             }
         }
+    }
+}
+
+/// Who has the lock, as [`note_owner`] noted it.
+fn owner(path: &Path) -> String {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let words: Vec<_> = text.split_whitespace().collect();
+    match words[..] {
+        ["host", host, "process", process, ..] => format!("process {process} on {host}"),
+        // Just taken, or not noted.
+        _ => "another process".to_owned(),
     }
 }
 

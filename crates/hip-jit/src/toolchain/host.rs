@@ -39,6 +39,15 @@ impl HostCompiler {
         let name = words.next().unwrap_or_default();
         let leading: Vec<_> = words.collect();
         let program = find_program(&name, &search.path).ok_or_else(|| search.not_on_path())?;
+        Self::open_program(program, leading, search)
+    }
+
+    /// The program, with these words in front of all arguments.
+    pub(super) fn open_program(
+        program: PathBuf,
+        leading: Vec<String>,
+        search: &ToolSearch,
+    ) -> Result<Self, String> {
         let stamp = Stamp::of(&program);
         let environment = search.environment();
         let ask = |last: &str| {
@@ -100,7 +109,8 @@ impl Toolchain for HostCompiler {
 
     fn compile(&self, job: &CompileJob<'_>) -> Result<CompileOutput, CompileFailure> {
         let mut arguments = job.options.to_vec();
-        arguments.extend(["-I", INCLUDE_FOLDER, SOURCE_FILE, "-o", OBJECT_FILE].map(str::to_owned));
+        // The mathematics behind what uses it: drivers for C (`gcc`, `clang`) link no libm of their own.
+        arguments.extend(["-I", INCLUDE_FOLDER, SOURCE_FILE, "-o", OBJECT_FILE, "-lm"].map(str::to_owned));
         self.environment.compile(&self.program, &arguments, job)
     }
 }

@@ -22,10 +22,12 @@ use crate::error::FailureReason;
 
 /// The environment of compilers. Nothing of the caller's reaches them: `CPATH`, `HIPCC_COMPILE_FLAGS_APPEND` and
 /// their like change code without changing the key.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct CleanEnvironment {
     pub(super) path: Vec<PathBuf>,
     pub(super) library_path: Vec<PathBuf>,
+    /// How long a question may take.
+    pub(super) patience: Duration,
 }
 
 impl CleanEnvironment {
@@ -42,7 +44,7 @@ impl CleanEnvironment {
         let mut command = Command::new(program);
         command.args(arguments);
         self.apply(&mut command);
-        let (finished, bytes) = run_collecting(command, ASK_DEADLINE).map_err(|error| error.to_string())?;
+        let (finished, bytes) = run_collecting(command, self.patience).map_err(|error| error.to_string())?;
         let text = String::from_utf8_lossy(&bytes).into_owned();
         match finished {
             Finished::Exited(0) => Ok(text),
@@ -54,7 +56,9 @@ impl CleanEnvironment {
             Finished::Signalled(signal) => {
                 Err(format!("`{}` is ended by signal {signal}", arguments.join(" ")))
             }
-            Finished::TimedOut => Err(format!("`{}` takes more than {ASK_DEADLINE:?}", arguments.join(" "))),
+            Finished::TimedOut => {
+                Err(format!("`{}` takes more than {:?}", arguments.join(" "), self.patience))
+            }
         }
     }
 
@@ -106,8 +110,6 @@ impl CleanEnvironment {
         }
     }
 }
-
-const ASK_DEADLINE: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Finished {
@@ -167,12 +169,29 @@ fn run(mut command: Command, longest: Duration) -> io::Result<Finished> {
     })
 }
 
+/// Why a path is no program that can be run.
+pub(super) fn check_program(path: &Path) -> Result<(), String> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let data = check_file(path)?;
+    if data.permissions().mode() & 0o111 == 0 {
+        return Err("is not executable".to_owned());
+    }
+    Ok(())
+}
+
+/// Why a path is no file.
+pub(super) fn check_file(path: &Path) -> Result<fs::Metadata, String> {
+    match fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err("no such file".to_owned()),
+        Err(error) => Err(error.to_string()),
+        Ok(data) if !data.is_file() => Err("is no file".to_owned()),
+        Ok(data) => Ok(data),
+    }
+}
+
 /// The first executable file of this name; a name with a `/` is taken as a path.
 pub(super) fn find_program(name: &str, folders: &[PathBuf]) -> Option<PathBuf> {
-    use std::os::unix::fs::PermissionsExt as _;
-    let executable = |path: &PathBuf| {
-        fs::metadata(path).is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
-    };
+    let executable = |path: &PathBuf| check_program(path).is_ok();
     if name.contains('/') {
         return Some(PathBuf::from(name)).filter(executable);
     }
@@ -235,7 +254,11 @@ mod tests {
 
     #[test]
     fn the_callers_environment_stays_out() {
-        let clean = CleanEnvironment { path: vec!["/bin".into()], library_path: vec![] };
+        let clean = CleanEnvironment {
+            path: vec!["/bin".into()],
+            library_path: vec![],
+            patience: Duration::from_secs(20),
+        };
         let text = clean.ask(Path::new("/bin/sh"), &["-c", "echo ${HOME-none} ${CARGO-none} $PATH"]).unwrap();
         assert_eq!(text, "none none /bin\n");
     }

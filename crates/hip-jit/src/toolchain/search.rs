@@ -4,17 +4,20 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::clang::AmdClang;
 use super::host::HostCompiler;
 use super::nvcc::Nvcc;
-use super::process::{CleanEnvironment, find_program};
+use super::process::{CleanEnvironment, check_file, check_program, find_program};
 use super::rtc::{RtcKind, RtcLibrary};
 use super::{Looked, Toolchain};
 use crate::error::{Error, Result};
 use crate::target::{Target, TargetKind};
 
-/// The user's choice of a GPU compiler. The host machine's compiler is chosen by [`ToolSearch::cxx`].
+/// The user's choice of a compiler. A word names a GPU tool chain: other targets are compiled as with `auto`, and a warning says so.
+/// A path is used for the targets that it serves, for the host machine before [`ToolSearch::cxx`]; others are compiled as with `auto`,
+/// and a warning says by what. A path that cannot be used is an error for every target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum CompilerSetting {
     /// First found.
@@ -30,8 +33,62 @@ pub enum CompilerSetting {
     Nvrtc,
     /// NVIDIA's compiler driver.
     Nvcc,
-    /// A program or library, told apart by its file name (`hipcc`, `clang`, `nvcc`, `libnvrtc`, `libhiprtc`).
+    /// A program or library, told apart by its file name (`hipcc`, `clang`, `nvcc`, `libnvrtc`, `libhiprtc`; `g++`, `gcc`, `c++` and `cc`
+    /// for the host machine, which a `clang` serves too).
     Path(PathBuf),
+}
+
+/// What is opened for a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Family {
+    Hipcc,
+    Clang,
+    Hiprtc,
+    Nvrtc,
+    Nvcc,
+    Cxx,
+}
+
+impl Family {
+    fn of_path(path: &Path) -> Option<Self> {
+        let name = path.file_name()?.to_str()?;
+        // Too short to be looked for within names.
+        if name == "cc" {
+            return Some(Self::Cxx);
+        }
+        // `clang++` ends like `g++`.
+        [
+            ("libnvrtc", Self::Nvrtc),
+            ("libhiprtc", Self::Hiprtc),
+            ("hipcc", Self::Hipcc),
+            ("nvcc", Self::Nvcc),
+            ("clang", Self::Clang),
+            ("g++", Self::Cxx),
+            ("gcc", Self::Cxx),
+            ("c++", Self::Cxx),
+        ]
+        .into_iter()
+        .find(|(word, _)| name.contains(word))
+        .map(|(_, family)| family)
+    }
+
+    fn targets(self) -> &'static [TargetKind] {
+        match self {
+            Self::Hipcc | Self::Hiprtc => &[TargetKind::Amd],
+            Self::Clang => &[TargetKind::Amd, TargetKind::Host],
+            Self::Nvrtc | Self::Nvcc => &[TargetKind::Nvidia],
+            Self::Cxx => &[TargetKind::Host],
+        }
+    }
+
+    fn compiles_for(self) -> String {
+        let kinds: Vec<_> = self.targets().iter().map(ToString::to_string).collect();
+        format!("compiles for {} alone", kinds.join(" and "))
+    }
+
+    fn is_library(self) -> bool {
+        matches!(self, Self::Hiprtc | Self::Nvrtc)
+    }
 }
 
 impl FromStr for CompilerSetting {
@@ -46,11 +103,10 @@ impl FromStr for CompilerSetting {
             "nvrtc" => Self::Nvrtc,
             "nvcc" => Self::Nvcc,
             path if path.contains('/') => {
-                let setting = Self::Path(path.into());
-                if setting.family().is_none() {
+                if Family::of_path(Path::new(path)).is_none() {
                     return Err(Error::CompilerSetting { given: text.to_owned() });
                 }
-                setting
+                Self::Path(path.into())
             }
             _ => return Err(Error::CompilerSetting { given: text.to_owned() }),
         })
@@ -72,34 +128,48 @@ impl fmt::Display for CompilerSetting {
 }
 
 impl CompilerSetting {
-    /// Which compiler it asks for, a path by its file name.
-    fn family(&self) -> Option<Self> {
-        let Self::Path(path) = self else { return Some(self.clone()) };
-        let name = path.file_name()?.to_str()?;
-        [
-            ("libnvrtc", Self::Nvrtc),
-            ("libhiprtc", Self::Hiprtc),
-            ("hipcc", Self::Hipcc),
-            ("nvcc", Self::Nvcc),
-            ("clang", Self::Clang),
-        ]
-        .into_iter()
-        .find(|(word, _)| name.contains(word))
-        .map(|(_, family)| family)
+    /// Whether what a path names is there and can be run; says nothing of the other settings, for which compilers are looked for.
+    ///
+    /// # Errors
+    /// Why it cannot be used.
+    pub fn check(&self) -> Result<(), String> {
+        let Self::Path(path) = self else { return Ok(()) };
+        if family_of(path)?.is_library() {
+            // A bare name in a folder of the loader's is none: a path names a file.
+            check_file(path).map(|_| ())
+        } else {
+            check_program(path)
+        }
     }
 
-    /// Whether it says something about a kind of target; other kinds are searched as with `auto`.
-    fn applies_to(&self, kind: TargetKind) -> bool {
-        match self.family() {
-            Some(Self::Hipcc | Self::Clang | Self::Hiprtc) => kind == TargetKind::Amd,
-            Some(Self::Nvrtc | Self::Nvcc) => kind == TargetKind::Nvidia,
-            _ => false,
+    /// Whether a path can serve targets of this kind, for a program that needs it for nothing else. Other settings can: what they do
+    /// not name is looked for.
+    ///
+    /// # Errors
+    /// What it compiles for.
+    pub fn check_serves(&self, kind: TargetKind) -> Result<(), String> {
+        let Self::Path(path) = self else { return Ok(()) };
+        match Family::of_path(path) {
+            Some(family) if !family.targets().contains(&kind) => Err(format!(
+                "{}, not for {kind}; choose \"auto\", or a compiler for {kind}",
+                family.compiles_for()
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// The target of a tool chain that is chosen by a word; none is chosen by `auto`.
+    fn target_of_word(&self) -> Option<TargetKind> {
+        match self {
+            Self::Hipcc | Self::Clang | Self::Hiprtc => Some(TargetKind::Amd),
+            Self::Nvrtc | Self::Nvcc => Some(TargetKind::Nvidia),
+            Self::Auto | Self::Path(_) => None,
         }
     }
 }
 
 /// Where to look for compilers: a plain value that the caller fills, from the environment or otherwise.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolSearch {
     /// The C++ compiler for the host machine (`$CXX`); may have words behind the program. When given, no other is tried.
     pub cxx: Option<String>,
@@ -113,13 +183,38 @@ pub struct ToolSearch {
     pub python_site: Vec<PathBuf>,
     /// Folders of libraries that compilers are given (`$LD_LIBRARY_PATH`).
     pub library_path: Vec<PathBuf>,
-    /// The choice of a GPU compiler; `None` is `auto`.
+    /// The choice of a compiler; `None` is `auto`.
     pub compiler: Option<CompilerSetting>,
+    /// How long a program may take to say its version or what it knows.
+    pub patience: Duration,
+}
+
+impl Default for ToolSearch {
+    fn default() -> Self {
+        Self {
+            cxx: None,
+            path: Vec::new(),
+            rocm: Vec::new(),
+            cuda: Vec::new(),
+            python_site: Vec::new(),
+            library_path: Vec::new(),
+            compiler: None,
+            patience: Self::PATIENCE,
+        }
+    }
 }
 
 impl ToolSearch {
+    /// How long a program may take to say its version or what it knows, unless somebody says otherwise: a program that hangs must
+    /// not hold up the search for as long as a compilation may take.
+    pub const PATIENCE: Duration = Duration::from_secs(60);
+
     pub(super) fn environment(&self) -> CleanEnvironment {
-        CleanEnvironment { path: self.path.clone(), library_path: self.library_path.clone() }
+        CleanEnvironment {
+            path: self.path.clone(),
+            library_path: self.library_path.clone(),
+            patience: self.patience,
+        }
     }
 
     pub(super) fn not_on_path(&self) -> String {
@@ -179,14 +274,17 @@ impl ToolSearch {
 /// does not serve.
 pub fn find_toolchain(search: &ToolSearch, target: &Target) -> Result<Arc<dyn Toolchain>> {
     let mut looked = Vec::new();
-    let setting =
-        search.compiler.clone().filter(|setting| setting.applies_to(target.kind())).unwrap_or_default();
-    let found = match (&setting, setting.family().unwrap_or_default()) {
-        (CompilerSetting::Path(path), family) => open_path(path, &family, search, target)
-            .inspect_err(|problem| looked.push(Looked::new(path.display().to_string(), problem)))
-            .ok(),
-        (_, CompilerSetting::Auto) => automatic(search, target, &mut looked),
-        (_, family) => one_family(&family, search, target, &mut looked),
+    let setting = search.compiler.clone().unwrap_or_default();
+    let found = match (&setting, setting.target_of_word()) {
+        (CompilerSetting::Path(path), _) => by_path(path, search, target, &mut looked),
+        (family, Some(kind)) if kind == target.kind() => one_family(family, search, target, &mut looked),
+        (word, Some(kind)) => {
+            tracing::warn!(
+                "the compiler {word} was chosen, which compiles for {kind}; for {target} one is looked for"
+            );
+            automatic(search, target, &mut looked)
+        }
+        (_, None) => automatic(search, target, &mut looked),
     };
     found.ok_or(Error::NoCompiler { target: target.clone(), looked })
 }
@@ -230,21 +328,57 @@ fn library(
     })
 }
 
+/// What the path names; for a target that it does not serve, what is found without it.
+fn by_path(
+    path: &Path,
+    search: &ToolSearch,
+    target: &Target,
+    looked: &mut Vec<Looked>,
+) -> Option<Arc<dyn Toolchain>> {
+    let mut refused = |problem| looked.push(Looked::new(path.display().to_string(), problem));
+    let family = match CompilerSetting::Path(path.to_owned()).check().and_then(|()| family_of(path)) {
+        Ok(family) => family,
+        Err(problem) => {
+            refused(problem);
+            return None;
+        }
+    };
+    if family.targets().contains(&target.kind()) {
+        return open_path(path, family, search, target).inspect_err(|problem| refused(problem.clone())).ok();
+    }
+    refused(family.compiles_for());
+    let found = automatic(search, target, looked)?;
+    tracing::warn!(
+        "kernels.compiler is {}, which {}; for {target} {} is taken",
+        path.display(),
+        family.compiles_for(),
+        found.identity().location
+    );
+    Some(found)
+}
+
+fn family_of(path: &Path) -> Result<Family, String> {
+    Family::of_path(path).ok_or_else(|| "its name tells no known compiler".to_owned())
+}
+
 fn open_path(
     path: &Path,
-    family: &CompilerSetting,
+    family: Family,
     search: &ToolSearch,
     target: &Target,
 ) -> Result<Arc<dyn Toolchain>, String> {
+    // Compilers run in folders of their own.
+    let path = std::path::absolute(path).map_err(|error| error.to_string())?;
     Ok(match family {
-        CompilerSetting::Hipcc => Arc::new(AmdClang::open_hipcc(path, search)?),
-        CompilerSetting::Clang => Arc::new(AmdClang::open_clang(path, target, search)?),
-        CompilerSetting::Hiprtc => Arc::new(RtcLibrary::open(RtcKind::Hiprtc, path, target)?),
-        CompilerSetting::Nvrtc => Arc::new(RtcLibrary::open(RtcKind::Nvrtc, path, target)?),
-        CompilerSetting::Nvcc => Arc::new(Nvcc::open(path, target, search)?),
-        CompilerSetting::Auto | CompilerSetting::Path(_) => {
-            return Err("its name tells no known compiler".to_owned());
+        Family::Clang if target.kind() == TargetKind::Host => {
+            Arc::new(HostCompiler::open_program(path, Vec::new(), search)?)
         }
+        Family::Cxx => Arc::new(HostCompiler::open_program(path, Vec::new(), search)?),
+        Family::Hipcc => Arc::new(AmdClang::open_hipcc(&path, search)?),
+        Family::Clang => Arc::new(AmdClang::open_clang(&path, target, search)?),
+        Family::Hiprtc => Arc::new(RtcLibrary::open(RtcKind::Hiprtc, &path, target)?),
+        Family::Nvrtc => Arc::new(RtcLibrary::open(RtcKind::Nvrtc, &path, target)?),
+        Family::Nvcc => Arc::new(Nvcc::open(&path, target, search)?),
     })
 }
 
@@ -300,68 +434,4 @@ pub(super) fn version_text(text: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn settings_are_read_and_refused() {
-        for text in
-            ["auto", "hipcc", "clang", "hiprtc", "nvrtc", "nvcc", "/usr/bin/clang++-22", "/x/libnvrtc.so.12"]
-        {
-            assert_eq!(text.parse::<CompilerSetting>().unwrap().to_string(), text);
-        }
-        for text in ["", "gcc", "off", "/usr/bin/gcc", "Auto"] {
-            assert!(matches!(text.parse::<CompilerSetting>(), Err(Error::CompilerSetting { .. })), "{text}");
-        }
-    }
-
-    #[test]
-    fn finding_nothing_lists_all_that_was_looked_for() {
-        let search = ToolSearch {
-            path: vec!["/nonexistent/bin".into()],
-            rocm: vec!["/nonexistent/rocm".into()],
-            cuda: vec!["/nonexistent/cuda".into()],
-            ..ToolSearch::default()
-        };
-        for (target, words) in [
-            ("host", ["`c++`", "`g++`", "`clang++`"].as_slice()),
-            (
-                "gfx942",
-                &[
-                    "hipcc",
-                    "amdclang++",
-                    "clang++-32",
-                    "/nonexistent/rocm/lib/libhiprtc.so.7",
-                    "cannot open shared object file",
-                ],
-            ),
-        ] {
-            let message = find_toolchain(&search, &target.parse().unwrap()).unwrap_err().to_string();
-            for word in words.iter().chain(&["/nonexistent/bin"]) {
-                assert!(message.contains(word), "{word}: {message}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_named_compiler_that_does_not_serve_is_not_replaced() {
-        let mut search = ToolSearch { cxx: Some("/nonexistent/c++".into()), ..ToolSearch::default() };
-        search.path = vec!["/usr/bin".into(), "/bin".into()];
-        let Err(Error::NoCompiler { looked, .. }) = find_toolchain(&search, &"host".parse().unwrap()) else {
-            panic!("found one")
-        };
-        assert_eq!(looked.len(), 1);
-        search.compiler = Some(CompilerSetting::Path("/nonexistent/clang++".into()));
-        let Err(Error::NoCompiler { looked, .. }) = find_toolchain(&search, &"gfx942".parse().unwrap())
-        else {
-            panic!("found one")
-        };
-        assert_eq!(looked.len(), 1);
-    }
-
-    #[test]
-    fn a_compiler_that_cannot_be_identified_does_not_serve() {
-        let search = ToolSearch { cxx: Some("/bin/false".into()), ..ToolSearch::default() };
-        assert!(find_toolchain(&search, &"host".parse().unwrap()).is_err());
-    }
-}
+mod tests;

@@ -76,8 +76,12 @@ ANABRANCH_DEVICE Status by_nic(const Grid& grid, const Context& context, GroupRa
     if (Scope::lane(grid) == 0) {
         RdmaQueue queue = rdma::load_queue(grid, nic_entry(grid, context, peer));
         u64 end = 0, first = 0;
+        u32 no_key = 0;
         WaitStatus done = WAIT_OK;
-        ANABRANCH_TWIN(NIC_SIGNAL_FIRST) { if (signals) done = rdma::post(grid, context.wait, queue, signal, end); }
+        // Before the copy: of a signal that is refused, nothing moves.
+        bool is_looked_at = signals && !is_poisoned(grid, context.wait.control);
+        if (is_looked_at && !rdma::is_allowed(grid, context.wait, queue, signal, false, no_key)) done = WAIT_FAULT;
+        ANABRANCH_TWIN(NIC_SIGNAL_FIRST) { if (done == WAIT_OK && signals) done = rdma::post(grid, context.wait, queue, signal, end); }
         if (done == WAIT_OK) done = rdma::post(grid, context.wait, queue, copy, first);
         ANABRANCH_UNLESS(NIC_SIGNAL_FIRST) {
             if (done == WAIT_OK && signals) done = rdma::post(grid, context.wait, queue, signal, end);

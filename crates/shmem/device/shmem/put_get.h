@@ -22,9 +22,9 @@ ANABRANCH_DEVICE void copy_units(const Grid& grid, u32 lane, u32 lanes, u8* to, 
     u64 at = lane;
     for (; at + (UNROLL - 1) * step < count; at += UNROLL * step) {
         Unit unit[UNROLL];
-#pragma unroll
+        ANABRANCH_UNROLL
         for (u32 u = 0; u < UNROLL; ++u) unit[u] = heap_load(grid, source + at + u * step);
-#pragma unroll
+        ANABRANCH_UNROLL
         for (u32 u = 0; u < UNROLL; ++u) remote_store(grid, target + at + u * step, unit[u]);
     }
     for (; at < count; at += step) remote_store(grid, target + at, heap_load(grid, source + at));

@@ -269,7 +269,8 @@ impl SymmetricMemory {
         MemoryUse::new(&self.flight)
     }
 
-    /// Copies out of this rank's part and waits for it. Kernels that write there meanwhile give old or new bytes.
+    /// Copies out of this rank's part and waits for it, in no order with any stream: work whose results it shall see was waited for
+    /// before. Kernels that write there meanwhile give old or new bytes.
     ///
     /// # Errors
     /// [`Error::OutOfRange`], or the runtime's.
@@ -280,7 +281,8 @@ impl SymmetricMemory {
         Ok(())
     }
 
-    /// Copies into this rank's part and waits for it. Kernels that read there meanwhile see old or new bytes.
+    /// Copies into this rank's part and waits for it, in no order with any stream. Kernels that read there meanwhile see old or new
+    /// bytes; those launched afterwards see new ones.
     ///
     /// # Errors
     /// [`Error::OutOfRange`], or the runtime's.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anabranch_shmem::device_api::Mutant;
 use anabranch_shmem::device_api::conformance::{
-    ATOMICS, AtomicCase, AtomicKind, AtomicWays, BARRIER, COPY, CopyKind,
+    ATOMICS, AtomicCase, AtomicKind, AtomicWays, BARRIER, COPY, CopyCase, CopyKind,
 };
 use anabranch_transport::Region;
 use anabranch_transport_rdma::device::{
@@ -144,11 +144,11 @@ fn contended_atomics_by_nic_give_exact_totals() {
     }
 }
 
-/// A NIC that has the standard atomic operations alone.
+/// A NIC that has these atomic operations alone.
 #[derive(Debug)]
-struct Standard(Arc<dyn NicDriver>);
+struct Limited(Arc<dyn NicDriver>, Atomics);
 
-impl NicDriver for Standard {
+impl NicDriver for Limited {
     fn provider(&self) -> Provider {
         self.0.provider()
     }
@@ -158,7 +158,7 @@ impl NicDriver for Standard {
     }
 
     fn limits(&self) -> NicLimits {
-        NicLimits { atomics: Atomics::Standard, ..self.0.limits() }
+        NicLimits { atomics: self.1, ..self.0.limits() }
     }
 
     fn register(&self, region: Region) -> Result<Arc<dyn Registered>, NicError> {
@@ -171,7 +171,12 @@ impl NicDriver for Standard {
 }
 
 fn with_standard_atomics(size: u32, wave: u32) -> Ranks {
-    Ranks::with_drivers(size, wave, 4096, &NicSetup::new(2, Some(9)), |driver| Arc::new(Standard(driver)))
+    with_atomics(size, wave, Atomics::Standard)
+}
+
+fn with_atomics(size: u32, wave: u32, atomics: Atomics) -> Ranks {
+    let setup = NicSetup::new(2, Some(9));
+    Ranks::with_drivers(size, wave, 4096, &setup, |driver| Arc::new(Limited(driver, atomics)))
 }
 
 #[test]
@@ -198,6 +203,42 @@ fn what_the_nic_does_not_have_is_a_fault_and_nothing_moves() {
         let record = ranks.fault(0).unwrap();
         assert_eq!((record.phase, record.peer, record.seen), (PHASE_NIC_UNSUPPORTED, 1, 4));
         assert_eq!(ranks.heap(1), ranks.initial[1]);
+    }
+}
+
+#[test]
+fn without_atomics_each_operation_on_a_word_is_a_fault_with_its_number_and_nothing_moves() {
+    // FETCH_ADD, SWAP, COMPARE_SWAP and FETCH_ADD of `rdma/operation.h`.
+    for (kind, opcode) in [
+        (AtomicKind::Add, 4),
+        (AtomicKind::Swap, 6),
+        (AtomicKind::CompareSwap, 5),
+        (AtomicKind::SignalAdd, 4),
+    ] {
+        let case = AtomicCase { kind, element_bytes: 8, is_signed: false };
+        let ranks = with_atomics(2, 4, Atomics::None);
+        let spec = ranks.spec(&ATOMICS);
+        let logs = ranks.buffers(1 << 16);
+        ranks.run(&spec, atomics::ENTRY, 1, 8, |rank| {
+            (rank == 0).then(|| atomics::arguments(&ranks, rank, &logs[0], case, AtomicWays::Nic))
+        });
+        let record = ranks.fault(0).unwrap();
+        let said = (record.phase, record.peer, record.expected, record.seen);
+        assert_eq!(said, (PHASE_NIC_UNSUPPORTED, 1, opcode, 8), "{kind:?}");
+        assert_eq!(ranks.heap(1), ranks.initial[1]);
+    }
+    // Nor does a copy with a signal that adds behind it.
+    for kind in [CopyKind::PutSignal, CopyKind::PutSignalNbi] {
+        let ranks = with_atomics(2, 4, Atomics::None);
+        let spec = ranks.spec(&COPY);
+        let case = CopyCase { signal: 2048, signal_op: 1, ..crate::copy::one(1, 512, 1024, 64) };
+        crate::copy::launch_one(&ranks, &spec, kind, &case);
+        let record = ranks.fault(0).unwrap();
+        let said = (record.phase, record.peer, record.expected, record.seen);
+        assert_eq!(said, (PHASE_NIC_UNSUPPORTED, 1, 4, 8), "{kind:?}");
+        // A copy that was given to the NIC would come.
+        anabranch_clock::sleep(Duration::from_millis(50));
+        assert_eq!(ranks.heap(1), ranks.initial[1], "{kind:?}");
     }
 }
 

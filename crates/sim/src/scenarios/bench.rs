@@ -1,7 +1,8 @@
 //! What scenarios share: a machine with a heap, a peer table, control words and a fault record for each rank.
 
 use core::fmt::Debug;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use anabranch_hip::DeviceAddress;
 use anabranch_hip_host::seeded::{
@@ -36,7 +37,7 @@ pub(crate) struct Kernels<'a> {
     jit: &'a Jit,
     mutant: u32,
     profile: MemoryProfile,
-    units: BTreeMap<String, std::sync::Arc<[u8]>>,
+    units: BTreeMap<String, Arc<[u8]>>,
 }
 
 impl<'a> Kernels<'a> {
@@ -46,6 +47,11 @@ impl<'a> Kernels<'a> {
 
     pub(crate) fn load(&mut self, spec: KernelSpec, entry: &str) -> Result<SeededKernel, ScenarioError> {
         self.load_right(spec.with("PRELUDE_MUTANT", self.mutant), entry)
+    }
+
+    /// The objects of all kernels that were loaded.
+    pub(crate) fn into_objects(self) -> BTreeSet<Arc<[u8]>> {
+        self.units.into_values().collect()
     }
 
     /// A kernel that has no part in the protocol: never a broken twin, so that all twins share it.

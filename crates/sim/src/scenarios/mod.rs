@@ -16,8 +16,12 @@ mod sdma;
 mod stream_signal;
 pub(crate) mod world;
 
-use anabranch_hip_jit::{Jit, mutants};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
+use anabranch_hip_jit::{Jit, mutant, mutants};
+
+use crate::twins::{TWINS, Twin};
 use crate::{Case, CaseError, Protocol, Scenario, ScenarioError};
 use bench::Kernels;
 
@@ -28,7 +32,42 @@ use bench::Kernels;
 pub fn scenario(case: Case, jit: &Jit) -> Result<Box<dyn Scenario>, ScenarioError> {
     check(&case)?;
     let mut kernels = Kernels::new(jit, &case);
-    let kernels = &mut kernels;
+    build(case, &mut kernels, jit)
+}
+
+/// Refuses a case whose mistake changes none of the kernels that its scenario runs: such a search proves nothing.
+///
+/// # Errors
+/// [`CaseError::Mutant`], and those of [`scenario`].
+pub fn check_mutant(case: &Case, jit: &Jit) -> Result<(), ScenarioError> {
+    if case.mutant == 0 {
+        return Ok(());
+    }
+    let right = Case { mutant: 0, ..case.clone() };
+    if objects(case, jit)? != objects(&right, jit)? {
+        return Ok(());
+    }
+    let caught = |twin: &&Twin| twin.caught_by.iter().any(|search| search.protocol == case.protocol);
+    let numbers = TWINS.iter().filter(caught).filter_map(|twin| mutant(twin.name));
+    // One that other forms of the protocol contain (staged, cumulative) may be the one that was asked for.
+    let mut known: Vec<u32> = numbers.filter(|number| *number != case.mutant).collect();
+    known.sort_unstable();
+    let name = mutants().find(|mutant| mutant.number == case.mutant).map_or("", |mutant| mutant.name);
+    Err(CaseError::Mutant { protocol: case.protocol, given: case.mutant, name, known }.into())
+}
+
+/// The objects that the case's scenario runs.
+fn objects(case: &Case, jit: &Jit) -> Result<BTreeSet<Arc<[u8]>>, ScenarioError> {
+    check(case)?;
+    if matches!(case.protocol, Protocol::Sdma | Protocol::Rdma) {
+        return Ok(BTreeSet::from([sdma::object(case, jit)?]));
+    }
+    let mut kernels = Kernels::new(jit, case);
+    build(case.clone(), &mut kernels, jit)?;
+    Ok(kernels.into_objects())
+}
+
+fn build(case: Case, kernels: &mut Kernels<'_>, jit: &Jit) -> Result<Box<dyn Scenario>, ScenarioError> {
     Ok(match case.protocol {
         Protocol::Ep
         | Protocol::EpCompact

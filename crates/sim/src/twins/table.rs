@@ -133,6 +133,7 @@ pub const KERNELS: &[(&str, Runs)] = &[
     ("anabranch_ccl_conformance_reduce", Runs::Quiet),
     ("anabranch_ccl_engine_reduce", Runs::In(&[Protocol::CclEngine])),
     ("anabranch_ccl_fingerprint", Runs::In(&[Protocol::CclFingerprint])),
+    ("anabranch_doctor_probe", Runs::Quiet),
     ("anabranch_ccl_gather_many_direct", GATHERS_MANY),
     ("anabranch_ccl_gather_many_packets", GATHERS_MANY),
     ("anabranch_ccl_gather_many_staged", GATHERS_MANY),

@@ -75,6 +75,16 @@ pub fn doorbell(bytes: [u8; 8], number: u32, entries: u32) -> Result<u32, Wrong>
     Ok(slot / SLOTS + EPOCH.of(&words) * entries)
 }
 
+/// Bytes of a row of the table of message sequence numbers (`bnxt_re_msns`).
+pub const SEQUENCE_BYTES: u64 = 8;
+
+/// Rows of the table of message sequence numbers beside a ring with `entries`. The NIC finds the packets of a message in the row of the
+/// message's number modulo this: `msn_tbl_sz` of `bnxt_re_alloc_queues` in rdma-core's `providers/bnxt_re/verbs.c`, for entries of
+/// variable size.
+pub const fn sequence_rows(entries: u32) -> u32 {
+    (entries * SLOTS).next_power_of_two() / 2
+}
+
 /// What the table of message sequence numbers says of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sequence {

@@ -43,6 +43,8 @@ const COMPARE_SWAP: u32 = 0x11;
 const FETCH_ADD: u32 = 0x12;
 const MASKED_COMPARE_SWAP: u32 = 0x14;
 const MASKED_FETCH_ADD: u32 = 0x15;
+/// `MLX5_OPCODE_DUMP` of Linux's `include/linux/mlx5/device.h`; a control and a data segment, as in `mlx5e_dump_wqe` of its `ktls_tx.c`.
+const DUMP: u32 = 0x23;
 
 /// Extended atomic operations of 32 and 64 bits.
 const MODIFIER_FOUR: u32 = 8;
@@ -154,7 +156,7 @@ pub fn entry(bytes: &[u8], expected: &Expected) -> Result<Entry, Wrong> {
 fn request(segments: &Segments<'_>, all: &[u32], expected: &Expected) -> Result<Request, Wrong> {
     let (opcode, modifier) = (segments.opcode, MODIFIER.of(all));
     let width = match (opcode, modifier) {
-        (NOP | WRITE | WRITE_IMMEDIATE | READ | COMPARE_SWAP | FETCH_ADD, 0)
+        (NOP | WRITE | WRITE_IMMEDIATE | READ | COMPARE_SWAP | FETCH_ADD | DUMP, 0)
         | (MASKED_COMPARE_SWAP | MASKED_FETCH_ADD, MODIFIER_EIGHT) => Width::Eight,
         (MASKED_COMPARE_SWAP | MASKED_FETCH_ADD, MODIFIER_FOUR) => Width::Four,
         _ => return Err(Wrong::Opcode { opcode, modifier }),
@@ -164,6 +166,10 @@ fn request(segments: &Segments<'_>, all: &[u32], expected: &Expected) -> Result<
     }
     match opcode {
         NOP => segments.exactly(1, "1").map(|()| Request::Nop),
+        DUMP => {
+            segments.exactly(2, "2")?;
+            Ok(Request::Dump { source: segments.data(1)? })
+        }
         WRITE => {
             let remote = segments.remote()?;
             Ok(Request::Write { source: segments.source(2, expected.most_inline)?, remote, immediate: None })

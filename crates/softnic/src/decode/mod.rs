@@ -29,6 +29,11 @@ pub struct Entry {
 pub enum Request {
     /// Nothing.
     Nop,
+    /// Bytes of this side that are read and dropped.
+    Dump {
+        /// What is read.
+        source: Segment,
+    },
     /// Bytes to the peer.
     Write {
         /// What is written.

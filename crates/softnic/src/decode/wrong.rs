@@ -33,6 +33,12 @@ pub enum Wrong {
         /// What it must be.
         expected: u64,
     },
+    /// `bnxt_re`: the row of a message was not written since the NIC was done with it.
+    #[error("the sequence table has no row for message {message}, which a retransmission reads")]
+    NoSequence {
+        /// Which message of the queue pair, from 0.
+        message: u64,
+    },
     /// A value that means nothing.
     #[error("{field} {value} means nothing")]
     Meaning {

@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn a_registration_that_is_dropped_ends_what_is_under_way() {
         let (memory, keys) = (Written::default(), Arc::new(Keys::default()));
-        let registration = keys.register(Region { address: 64, bytes: 16 });
+        let registration = keys.register(Region { address: 64, bytes: 16 }, false);
         let piece = |address| Piece { key: registration.remote_key(), address, bytes: vec![1; 8] };
         let mut placing = Placing { pieces: [piece(64), piece(72)].into(), at_once: 1 };
         assert_eq!(placing.step(&memory, &keys), Ok(false));

@@ -53,6 +53,11 @@ pub(crate) struct QueuePair {
     ahead_since: Option<Duration>,
 }
 
+/// Whether an entry asks for an atomic operation of a NIC that has none.
+fn asks_in_vain(fetched: &Fetched, context: &Context<'_>) -> bool {
+    !context.config.atomics && matches!(fetched.entry.request, Request::Atomic { .. })
+}
+
 impl QueuePair {
     pub(crate) fn new(number: u32, spec: QueueSpec, ring: Box<dyn Ring>) -> Self {
         Self {
@@ -132,7 +137,7 @@ impl QueuePair {
         if !did {
             did = self.watch(context)?;
         }
-        Ok(did)
+        Ok(self.requester.wait_behind(context) || did)
     }
 
     /// Looks at the doorbell, and fetches an entry.
@@ -168,6 +173,10 @@ impl QueuePair {
         }
         match self.ring.fetch(context.memory) {
             Ok(None) => Ok(false),
+            Ok(Some(fetched)) if asks_in_vain(&fetched, context) => {
+                self.broken = Some(Stopped::NoAtomics { position: fetched.position });
+                Ok(true)
+            }
             Ok(Some(fetched)) => {
                 *context.requests += 1;
                 let fails = context.config.faults.fails;
@@ -282,7 +291,7 @@ impl QueuePair {
         let Some(peer) = self.peer else { return };
         let traffic = context.traffic.entry(peer.rank).or_default();
         match &done.entry.request {
-            Request::Nop => {}
+            Request::Nop | Request::Dump { .. } => {}
             Request::Write { source, .. } => {
                 traffic.writes += 1;
                 traffic.written_bytes += source.bytes();

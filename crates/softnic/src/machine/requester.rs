@@ -3,10 +3,14 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use anabranch_transport_rdma::ReadOrder;
+
 use super::Context;
 use super::placing::{Piece, Placing};
 use crate::decode::{Request, Segment, Source, Width};
 use crate::fabric::Body;
+use crate::keys::Keys;
+use crate::memory::NicMemory;
 use crate::ring::Fetched;
 use crate::syndrome::Syndrome;
 
@@ -55,7 +59,13 @@ pub(super) struct Requester {
     arriving: VecDeque<Arriving>,
     answers: VecDeque<(u64, Body)>,
     sequence: u64,
+    /// What has come to memory of the device and is not there, where completions are as if elsewhere, and for how long it stays behind.
+    behind: VecDeque<Piece>,
+    stays: u32,
 }
+
+/// Turns for which a write to the device's memory stays behind, where nothing reads that memory.
+const STAYS: u32 = 20_000;
 
 impl Requester {
     pub(super) fn take(&mut self, sequence: u64, body: Body) {
@@ -72,6 +82,7 @@ impl Requester {
         };
         let (allowed, bytes) = match &fetched.entry.request {
             Request::Nop => (true, 0),
+            Request::Dump { source } => (local(source), u64::from(source.bytes)),
             Request::Write { source: Source::Inline(bytes), .. } => (true, bytes.len() as u64),
             Request::Write { source: Source::Gather(segments), .. }
             | Request::Read { targets: segments, .. } => {
@@ -127,6 +138,36 @@ impl Requester {
         }
     }
 
+    /// Reads and drops bytes. A read of the device's memory passes none of what is on its way there; one of the host's goes elsewhere, and
+    /// orders nothing of it.
+    fn dump(&mut self, source: Segment, memory: &dyn NicMemory, keys: &Keys) {
+        if !keys.is_of_host(source.key) {
+            self.catch_up(memory, keys);
+        }
+    }
+
+    /// Writes what stays behind.
+    fn catch_up(&mut self, memory: &dyn NicMemory, keys: &Keys) {
+        for Piece { key, address, bytes } in self.behind.drain(..) {
+            let write = || memory.write(address, &bytes);
+            if !matches!(keys.touch(key, address, bytes.len() as u64, write), Some(Ok(()))) {
+                tracing::warn!(address, "what a read brought is for memory that is gone");
+            }
+        }
+    }
+
+    /// Lets what stays behind wait for one turn less; true where there is some.
+    pub(super) fn wait_behind(&mut self, context: &Context<'_>) -> bool {
+        if self.behind.is_empty() {
+            return false;
+        }
+        self.stays = self.stays.saturating_sub(1);
+        if self.stays == 0 {
+            self.catch_up(context.memory, context.keys);
+        }
+        true
+    }
+
     /// Takes an answer, or places some of what came; true where something was done.
     pub(super) fn hear(&mut self, context: &mut Context<'_>) -> bool {
         if let Some(arriving) = self.arriving.front_mut() {
@@ -176,7 +217,7 @@ impl Requester {
         let targets = match &pending.fetched.entry.request {
             Request::Read { targets, .. } => cut(targets, offset, data.len() as u64),
             Request::Atomic { target, .. } => vec![*target],
-            Request::Nop | Request::Write { .. } => Vec::new(),
+            Request::Nop | Request::Dump { .. } | Request::Write { .. } => Vec::new(),
         };
         let mut rest = data;
         let mut parts = Vec::with_capacity(targets.len());
@@ -184,6 +225,14 @@ impl Requester {
             let (first, behind) = rest.split_at(rest.len().min(bytes as usize));
             parts.push(Piece { key, address, bytes: first.to_vec() });
             rest = behind;
+        }
+        let is_apart = |part: &Piece| {
+            context.config.read_order != ReadOrder::Ordered && !context.keys.is_of_host(part.key)
+        };
+        let (apart, parts): (Vec<_>, Vec<_>) = parts.into_iter().partition(is_apart);
+        if !apart.is_empty() {
+            self.behind.extend(apart);
+            self.stays = STAYS;
         }
         let placing = Placing::new(parts, context);
         self.arriving.push_back(Arriving { position, placing });
@@ -205,6 +254,9 @@ impl Requester {
             })
         {
             return None;
+        }
+        if let Request::Dump { source } = self.pending[index].fetched.entry.request {
+            self.dump(source, context.memory, context.keys);
         }
         let sequence = self.sequence;
         let pending = &mut self.pending[index];
@@ -231,6 +283,7 @@ impl Requester {
         self.open.clear();
         self.arriving.clear();
         self.answers.clear();
+        self.behind.clear();
         self.pending.drain(..).map(|pending| pending.fetched.position).collect()
     }
 }
@@ -240,7 +293,7 @@ fn part(pending: &mut Pending, context: &Context<'_>) -> Result<Option<(Asked, B
     let most = u64::from(context.config.frame_bytes);
     let offset = pending.asked;
     let made = match &pending.fetched.entry.request {
-        Request::Nop => None,
+        Request::Nop | Request::Dump { .. } => None,
         Request::Write { source, remote, immediate } => {
             let total = source.bytes();
             let here = most.min(total - offset);
@@ -319,7 +372,51 @@ fn old_bytes(request: &Request, old: u64) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use anabranch_hip::NoMemory;
+    use anabranch_transport::Region;
+    use anabranch_transport_rdma::Registered as _;
+
     use super::*;
+    use crate::decode::AtomicOperation;
+
+    /// Remembers where was written.
+    #[derive(Debug, Default)]
+    struct Written(Mutex<Vec<u64>>);
+
+    impl NicMemory for Written {
+        fn read(&self, address: u64, target: &mut [u8]) -> Result<(), NoMemory> {
+            Err(NoMemory { address, bytes: target.len() as u64 })
+        }
+
+        fn write(&self, address: u64, _: &[u8]) -> Result<(), NoMemory> {
+            self.0.lock().unwrap().push(address);
+            Ok(())
+        }
+
+        fn atomic(&self, address: u64, _: &AtomicOperation) -> Result<u64, NoMemory> {
+            Err(NoMemory { address, bytes: 8 })
+        }
+    }
+
+    #[test]
+    fn a_dump_of_host_memory_orders_nothing_that_comes_to_the_device() {
+        let keys = Arc::<Keys>::default();
+        let region = |address| Region { address, bytes: 4096 };
+        let of_device = keys.register(region(0x1000), false);
+        let of_host = keys.register(region(0x8000), true);
+        let memory = Written::default();
+        let mut requester = Requester::default();
+        let key = of_device.local_key();
+        requester.behind.push_back(Piece { key, address: 0x1010, bytes: vec![1; 8] });
+        let mut dump = |address, key| {
+            requester.dump(Segment { address, bytes: 1, key }, &memory, &keys);
+            memory.0.lock().unwrap().clone()
+        };
+        assert_eq!(dump(0x8000, of_host.local_key()), [0; 0], "it stays behind");
+        assert_eq!(dump(0x1000, key), [0x1010]);
+    }
 
     #[test]
     fn no_more_answers_wait_than_frames_are_open() {

@@ -138,7 +138,7 @@ impl Responder {
             }
             Body::Atomic { address, key, operation } => {
                 let bytes = u64::from(operation.width().bytes());
-                if !address.is_multiple_of(bytes) {
+                if !context.config.atomics || !address.is_multiple_of(bytes) {
                     return self.refuse(sequence, Syndrome::RemoteInvalidRequest);
                 }
                 if !allows(key, address, bytes) {

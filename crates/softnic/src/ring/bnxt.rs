@@ -1,21 +1,30 @@
 //! Broadcom's `bnxt_re`: packet numbers of each entry stand in a table, which the NIC needs to send again.
 //!
+//! The NIC walks the table by a message number of its own (`bnxt_re_pull_psn_buff` of rdma-core's `verbs.c`: row `msn`, which wraps at
+//! `msn_tbl_sz`). Packets may be lost until the last is acknowledged, so each row is read twice: with its entry, and once more, as for a
+//! retransmission, just before the entry's completion.
+//!
 //! The completion queue has one entry, `bnxt_re_req_cqe` and `bnxt_re_bcqe` of rdma-core's `bnxt_re-abi.h`: `con_indx` is the entry
 //! behind the last that is complete, modulo the queue (`bnxt_re_poll_success_scqe`).
+
+use std::collections::VecDeque;
 
 use anabranch_hip::NoMemory;
 use anabranch_transport_rdma::QueueWords;
 
 use super::slots::{SlotRing, Slots, poison};
-use crate::decode::{Entry, Expected, Request, Wrong, bnxt};
+use crate::decode::{Entry, Expected, POISON, Request, Wrong, bnxt};
 use crate::memory::{NicMemory, word};
 use crate::stopped::Stopped;
 use crate::syndrome::Syndrome;
 
-/// What is particular to this format: the number of the next packet.
-#[derive(Debug)]
+/// What is particular to this format: the numbers of the next packet and of the next message.
+#[derive(Debug, Default)]
 pub(crate) struct Bnxt {
     next_packet: u32,
+    next_message: u64,
+    /// Messages that are not complete: where their rows are, and what these hold.
+    sent: VecDeque<(u64, [u8; 8])>,
 }
 
 /// A send queue of `bnxt_re`.
@@ -27,13 +36,23 @@ impl BnxtRing {
         words: QueueWords,
         most_inline: u32,
     ) -> Result<Self, NoMemory> {
-        memory.write(words.sequence_table.0, &vec![0; words.entries as usize * 8])?;
-        Self::begin(Bnxt { next_packet: 0 }, memory, words, most_inline)
+        for message in 0..u64::from(bnxt::sequence_rows(words.entries)) {
+            memory.write(row_of(&words, message), &NO_ROW)?;
+        }
+        Self::begin(Bnxt::default(), memory, words, most_inline)
     }
 }
 
 /// Packet numbers have 24 bits.
 const PACKETS: u32 = 1 << 24;
+
+/// What a row holds that belongs to no message under way.
+const NO_ROW: [u8; 8] = [POISON; 8];
+
+/// Where the row of a message is.
+fn row_of(words: &QueueWords, message: u64) -> u64 {
+    words.sequence_table.0 + message % u64::from(bnxt::sequence_rows(words.entries)) * bnxt::SEQUENCE_BYTES
+}
 
 /// Where a completion says how far it is, and where it becomes valid.
 const CONSUMER: u64 = 8;
@@ -44,7 +63,7 @@ fn packets(request: &Request, path_mtu: u32) -> u64 {
     let bytes = match request {
         Request::Write { source, .. } => source.bytes(),
         Request::Read { targets, .. } => targets.iter().map(|target| u64::from(target.bytes)).sum(),
-        Request::Nop | Request::Atomic { .. } => 0,
+        Request::Nop | Request::Dump { .. } | Request::Atomic { .. } => 0,
     };
     bytes.div_ceil(u64::from(path_mtu)).max(1)
 }
@@ -82,7 +101,12 @@ impl Slots for Bnxt {
         let wrong = |wrong| Stopped::Entry { position, wrong };
         let entry = bnxt::entry(bytes, expected).map_err(wrong)?;
         let place = position & u64::from(words.entries - 1);
-        let given = bnxt::sequence(word(memory, words.sequence_table.0 + place * 8)?);
+        let address = row_of(words, self.next_message);
+        let row = word(memory, address)?;
+        if row == NO_ROW {
+            return Err(wrong(Wrong::NoSequence { message: self.next_message }));
+        }
+        let given = bnxt::sequence(row);
         let packets = packets(&entry.request, words.path_mtu);
         let next = ((u64::from(self.next_packet) + packets) % u64::from(PACKETS)) as u32;
         let pairs = [
@@ -100,7 +124,20 @@ impl Slots for Bnxt {
             }
         }
         self.next_packet = next;
+        self.next_message += 1;
+        self.sent.push_back((address, row));
         Ok(entry)
+    }
+
+    fn send_again(&mut self, memory: &dyn NicMemory, position: u64) -> Result<(), Stopped> {
+        let Some((address, row)) = self.sent.pop_front() else { return Ok(()) };
+        let found = word(memory, address)?;
+        if found != row {
+            let field = "the sequence table's row when it is read again";
+            let (given, expected) = (u64::from_le_bytes(found), u64::from_le_bytes(row));
+            return Err(Stopped::Entry { position, wrong: Wrong::Differs { field, given, expected } });
+        }
+        Ok(memory.write(address, &NO_ROW)?)
     }
 
     fn poison(&self, _position: u64, _entries: u32) -> Vec<u8> {

@@ -29,6 +29,12 @@ pub(super) trait Slots: fmt::Debug + Send {
         expected: &Expected,
     ) -> Result<Entry, Stopped>;
 
+    /// Reads what a retransmission of the entry at a position would need, as long as the peer may not have it: entries in order, each once.
+    fn send_again(&mut self, memory: &dyn NicMemory, position: u64) -> Result<(), Stopped> {
+        let _ = (memory, position);
+        Ok(())
+    }
+
     /// What the blocks of an entry that is done hold, until the next is written there.
     fn poison(&self, position: u64, entries: u32) -> Vec<u8>;
 
@@ -182,6 +188,7 @@ impl<S: Slots> Ring for SlotRing<S> {
         if bytes != done.bytes {
             return Err(Stopped::Overwritten { position });
         }
+        self.slots.send_again(memory, position)?;
         memory.write(self.address(position), &self.slots.poison(position, self.words.entries))?;
         self.told = done.end();
         Ok(())

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use anabranch_clock::sleep;
 use anabranch_softnic::{Adversary, SoftNicConfig};
-use anabranch_transport_rdma::Provider;
+use anabranch_transport_rdma::{Provider, ReadOrder};
 
 use crate::pair::{
-    AskedRequest, COMPARE_SWAP, FETCH_ADD, POST_AND_QUIET, Pair, Setup, WRITE_IMMEDIATE, WRITE_VALUE,
+    AskedRequest, COMPARE_SWAP, FETCH_ADD, POST_AND_QUIET, Pair, SWAP, Setup, WRITE_IMMEDIATE, WRITE_VALUE,
 };
 
 /// A record that is ahead of its doorbell is wrong only when no doorbell comes any more.
@@ -25,7 +25,7 @@ fn run(provider: Provider, mistake: u32, adversary: Option<Adversary>) -> (bool,
         setup.budget = Duration::from_secs(1);
     }
     let pair = Pair::new(setup);
-    // Twice round the ring.
+    // Twice round the ring, and once round its table of sequence numbers.
     let mut requests = Vec::new();
     for value in 0..36u64 {
         requests.push(match value % 4 {
@@ -88,11 +88,17 @@ fn without_a_mistake_all_is_well() {
 }
 
 /// The same for others.
-const OF_BNXT: [(u32, &str, &[&str]); 4] = [
+const OF_BNXT: [(u32, &str, &[&str]); 5] = [
     (2, "no completion asked for", &["asks for no completion"]),
     (8, "the immediate's order", &[]),
     (9, "the operands' order", &[]),
     (11, "packet numbers that do not go on", &["the first packet in the sequence table"]),
+    // On even laps of the ring the two walks agree.
+    (
+        13,
+        "a table with as many rows as the ring",
+        &["the entry at position 16: the sequence table has no row for message 16"],
+    ),
 ];
 const OF_IONIC: [(u32, &str, &[&str]); 4] = [
     (2, "no completion asked for", &["asks for no completion"]),
@@ -121,6 +127,35 @@ fn mistakes_in_entries_of_mlx5_are_caught() {
 #[test]
 fn mistakes_in_entries_of_bnxt_are_caught() {
     all_are_caught(Provider::Bnxt, &OF_BNXT);
+}
+
+/// Whether a lane that fetches sees the values that its peer had, where completions lie in other memory than what is fetched.
+fn fetches_well(mistake: u32, adversary: Option<Adversary>) -> bool {
+    let config = SoftNicConfig { read_order: ReadOrder::Dumped, adversary, ..SoftNicConfig::default() };
+    let pair = Pair::new(Setup { queues: 1, ..Setup::new(config) });
+    // An addition takes a block and that of the dump behind it, a masked operation on 8 bytes three in all: they wrap at all places.
+    let of = |value: u64| match value % 3 {
+        0 => (pair.word(0, FETCH_ADD, 128, 8, 0x0102, 0), 0x0102 * (value / 3)),
+        1 => (pair.word(0, SWAP, 136, 8, value, 0), value.saturating_sub(3)),
+        _ => (pair.word(0, COMPARE_SWAP, 144, 4, value, value.saturating_sub(3)), value.saturating_sub(3)),
+    };
+    // What each word held first is zero.
+    let (requests, mut expected): (Vec<_>, Vec<_>) = (0..60).map(of).unzip();
+    (expected[1], expected[2]) = (0, 0);
+    let spec = pair.spec().with("RDMA_MUTANT", mistake);
+    let outcomes = pair.run(&spec, [&requests, &[]], requests.len() as u64, 1);
+    assert_eq!(pair.sides[0].stopped(), Vec::<String>::new());
+    outcomes[0].iter().zip(expected).all(|(outcome, old)| outcome.status == 0 && outcome.old == old)
+}
+
+#[test]
+fn fetched_values_need_a_dump_that_waits_where_completions_lie_elsewhere() {
+    for adversary in [None, Some(Adversary::new(3))] {
+        assert!(fetches_well(0, adversary), "with a dump");
+        for (mistake, what) in [(14, "no dump"), (15, "a dump that does not wait")] {
+            assert!(!fetches_well(mistake, adversary), "{what} goes unnoticed");
+        }
+    }
 }
 
 #[test]

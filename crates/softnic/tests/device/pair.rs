@@ -144,6 +144,8 @@ impl Side {
                 means: MEANS_NIC,
                 peer: 1 - rank,
                 immediates: 1,
+                read_order: self.nic.read_order().number(),
+                reserved_word: 0,
             }
         };
         let views: Vec<_> = self.queues.iter().zip(&self.own).map(view).collect();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anabranch_softnic::{Adversary, Placement, SoftNicConfig};
-use anabranch_transport_rdma::Provider;
+use anabranch_transport_rdma::{Provider, ReadOrder};
 
 use crate::common::pattern;
 use crate::pair::{
@@ -16,7 +16,11 @@ pub(super) fn configs(seeds: u64) -> Vec<SoftNicConfig> {
     let plain = SoftNicConfig { frame_bytes: 1024, window: 3, ..SoftNicConfig::default() };
     let adversary = |seed| SoftNicConfig { adversary: Some(Adversary::new(seed)), ..plain.clone() };
     let copies = SoftNicConfig { placement: Placement::OwnThread, ..plain.clone() };
-    [plain.clone(), copies].into_iter().chain((0..seeds).map(adversary)).collect()
+    let dumped = |seed: u64| {
+        let (read_order, adversary) = (ReadOrder::Dumped, (seed > 0).then(|| Adversary::new(seed)));
+        SoftNicConfig { read_order, adversary, ..plain.clone() }
+    };
+    [plain.clone(), copies].into_iter().chain((0..seeds).map(adversary)).chain([0, 7].map(dumped)).collect()
 }
 
 #[test]
@@ -31,7 +35,7 @@ fn every_request_does_what_it_says() {
 fn requests_of_other_providers_do_what_they_say() {
     for provider in [Provider::Bnxt, Provider::Ionic] {
         for config in configs(6) {
-            every_request(SoftNicConfig { provider, ..config });
+            every_request(SoftNicConfig { provider, read_order: ReadOrder::Ordered, ..config });
         }
     }
 }

@@ -6,8 +6,11 @@
 //             address of one
 //   remote    0-1 address | 2 key | 3 zero           or operands: 0-1 what is swapped in or added | 2-3 what is compared
 //   local     0-1 address | 2 key | 3 bytes          or up to 16 bytes of data
-// A table beside the ring says which packets an entry is: first slot[63:48] next sequence number[47:24] first one[23:0]. Numbers follow
-// each other in the order of entries, so room and number are taken in one exchange: `reserved` is number[63:40] position[39:0].
+// A table beside the ring says which packets an entry is: first slot[63:48] next sequence number[47:24] first one[23:0]. It has half as
+// many rows as the ring has slots, these rounded up to a power of two (`npsn` of mori's src/application/transport/rdma/providers/bnxt/
+// bnxt.cpp): with three slots to an entry and a power of two of entries, twice as many rows as entries. A message's row is its number
+// modulo the rows, so that the table has a lap of its own. Numbers follow each other in the order of entries, so room and number are
+// taken in one exchange: `reserved` is number[63:40] position[39:0].
 // Doorbell: slot behind the last[23:0] lap[24] queue[51:32] valid[58] kind[63:60], which is 0.
 // One completion (its memory zeroed at first) is overwritten by all: at byte 8 how many entries are done, of which as many bits count as
 // the ring has places; at byte 24 a status[15:8]. One entry stays free, so that a ring that is done is not taken for one that is not.
@@ -19,12 +22,14 @@ namespace rdma {
 
 struct Bnxt {
     static constexpr u64 MOST_MESSAGE_BYTES = 1ull << 30;
+    static constexpr bool DUMPS = false;
     static constexpr bool MARKS = false;
     static constexpr u32 SPARE = 1;
 
     enum Code : u32 { WRITE = 0x04, WRITE_IMMEDIATE = 0x05, READ = 0x06, CS = 0x08, FA = 0x0b };
     static constexpr u32 TELL = 0x01, FENCE = 0x02, INLINE = 0x10;
     static constexpr u64 SLOTS = 3;
+    static constexpr u64 ROWS_PER_ENTRY = 2;
     static constexpr u32 NUMBER_SHIFT = 40;
     static constexpr u64 POSITION_MASK = (1ull << NUMBER_SHIFT) - 1;
     static constexpr u64 SEQUENCE_MASK = 0xffffff;
@@ -88,7 +93,9 @@ struct Bnxt {
         remote_store(grid, slot + 5, is_value ? 0ull : static_cast<u64>(length_of(request)) << 32 | local.key);
         u64 first = taken >> NUMBER_SHIFT;
         u64 next = (first + packets(queue, request)) & SEQUENCE_MASK;
-        remote_store(grid, queue.sequence_table + place, place * SLOTS << 48 | next << 24 | first);
+        u64 row = start & (queue.entries * ROWS_PER_ENTRY - 1);
+        if (MISTAKE == CodecMutant::SEQUENCE_ROW_OF_THE_RING) row = place;
+        remote_store(grid, queue.sequence_table + row, place * SLOTS << 48 | next << 24 | first);
     }
     ANABRANCH_DEVICE static void mark(const Grid&, const RdmaQueue&, const Request&, u64) {}
     ANABRANCH_DEVICE static void record(const Grid&, const RdmaQueue&, u64) {}

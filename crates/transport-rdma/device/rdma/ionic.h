@@ -18,6 +18,7 @@ namespace rdma {
 
 struct Ionic {
     static constexpr u64 MOST_MESSAGE_BYTES = 1ull << 30;
+    static constexpr bool DUMPS = false;
     static constexpr bool MARKS = true;
     static constexpr u32 SPARE = 1;
 

@@ -5,6 +5,7 @@
 //   control   0 opmod[31:24] index[23:8] opcode[7:0] | 1 number[31:8] segments[5:0] | 2 fence[7:5] completion[3:2] | 3 immediate
 //   remote    0-1 address | 2 key | 3 zero
 //   data      0 bytes | 1 key | 2-3 address           inline data: 0 1<<31 | bytes, then the bytes
+//   dump      control and data alone: the NIC reads the bytes and drops them
 //   atomic    0-1 what is swapped in or added | 2-3 what is compared
 //   masked, of 8 bytes: swap, compare, then in a segment of its own their masks; or what is added and the tops of fields
 //   masked, of 4 bytes: swap, compare and their masks; or what is added, the tops of fields, and zeros
@@ -21,10 +22,12 @@ struct Mlx5 {
     static constexpr u64 MOST_MESSAGE_BYTES = 1ull << 30;
     // Nothing is stored behind the entries' release but the doorbell.
     static constexpr bool MARKS = false;
+    // There is an entry by which the NIC reads memory of its own side (NVSHMEM's ibgda puts it behind gets, with a fence).
+    static constexpr bool DUMPS = true;
     // Entries of the ring that stay free.
     static constexpr u32 SPARE = 0;
 
-    enum Code : u32 { WRITE = 0x08, WRITE_IMMEDIATE = 0x09, READ = 0x10, CS = 0x11, FA = 0x12, MASKED_CS = 0x14, MASKED_FA = 0x15 };
+    enum Code : u32 { WRITE = 0x08, WRITE_IMMEDIATE = 0x09, READ = 0x10, CS = 0x11, FA = 0x12, MASKED_CS = 0x14, MASKED_FA = 0x15, DUMP = 0x23 };
     static constexpr u32 MASKED_OPMOD_4 = 8, MASKED_OPMOD_8 = 9;
     static constexpr u32 TELL = 2 << 2;   // CQ_UPDATE
     static constexpr u32 FENCE = 4 << 5;  // behind reads and atomic operations
@@ -56,13 +59,14 @@ struct Mlx5 {
         if (is_atomic(request.opcode)) return code(request) == MASKED_CS && request.word_bytes == 8 ? 5 : 4;
         return request.opcode == Opcode::WRITE_IMMEDIATE && request.bytes == 0 ? 2 : 3;
     }
-    ANABRANCH_DEVICE static u32 entries_of(const Request& request) { return segments_of(request) > 4 ? 2 : 1; }
+    ANABRANCH_DEVICE static bool is_wide(const Request& request) { return segments_of(request) > 4; }
+    ANABRANCH_DEVICE static u32 entries_of(const Request& request) { return (is_wide(request) ? 2 : 1) + (request.dumped != 0 ? 1 : 0); }
 
     // ---- the word that room is taken from ----
     ANABRANCH_DEVICE static u64 position(u64 taken, u64) { return taken & ~ENDS_WIDE; }
     ANABRANCH_DEVICE static u64 after(const RdmaQueue&, u64 taken, const Request& request) {
-        u32 count = entries_of(request);
-        return ((taken & ~ENDS_WIDE) + count) | (count == 2 ? ENDS_WIDE : 0);
+        bool ends_wide = is_wide(request) && request.dumped == 0;
+        return ((taken & ~ENDS_WIDE) + entries_of(request)) | (ends_wide ? ENDS_WIDE : 0);
     }
     // What `completed` comes to when everything before is done.
     ANABRANCH_DEVICE static u64 end(u64 taken, u64) { return (taken & ~ENDS_WIDE) - (taken >> 63); }
@@ -74,11 +78,18 @@ struct Mlx5 {
         u32 opmod = !is_masked ? 0 : request.word_bytes == 8 ? MASKED_OPMOD_8 : MASKED_OPMOD_4;
         u32 index = static_cast<u32>(start) & 0xffffu;
         if (MISTAKE == CodecMutant::SLOT_FOR_INDEX) index = static_cast<u32>(start) & (queue.entries - 1);
-        u32 flags = (MISTAKE == CodecMutant::UNTOLD ? 0 : TELL) | (request.fenced != 0 ? FENCE : 0);
+        // Where a dump stands behind it, that one's completion is the only one that says that what came is there.
+        bool is_told = MISTAKE != CodecMutant::UNTOLD && request.dumped == 0;
+        u32 flags = (is_told ? TELL : 0) | (request.fenced != 0 ? FENCE : 0);
         u32 immediate = request.opcode == Opcode::WRITE_IMMEDIATE ? request.immediate : 0;
         if (MISTAKE == CodecMutant::IMMEDIATE_ORDER) immediate = swap_bytes(immediate);
         u32 segments = segments_of(request) + (MISTAKE == CodecMutant::ONE_SEGMENT_MORE ? 1 : 0);
         return big_endian(opmod << 24 | index << 8 | operation, queue.number << 8 | segments, flags, immediate);
+    }
+    // The control segment of a dump, which waits for reads and atomic operations before it.
+    ANABRANCH_DEVICE static Vec16 dump_control(const RdmaQueue& queue, u64 at) {
+        u32 flags = TELL | (MISTAKE == CodecMutant::UNFENCED_DUMP ? 0 : FENCE);
+        return big_endian((static_cast<u32>(at) & 0xffffu) << 8 | DUMP, queue.number << 8 | 2, flags, 0);
     }
     // Puts segments into the ring, which the second block of an entry may wrap.
     struct Writer {
@@ -112,6 +123,14 @@ struct Mlx5 {
     }
     ANABRANCH_DEVICE static void write(const Grid& grid, const RdmaQueue& queue, const Request& request, Local local, u64 start,
                                        u64) {
+        if (request.dumped != 0) {
+            // Of a byte of this rank's results, which lie in the memory that reads and operations bring values to.
+            u64 at = start + entries_of(request) - 1;
+            u64 byte = reinterpret_cast<u64>(queue.results + static_cast<u64>(queue.entries) * 2);
+            Writer behind = {queue, at * 4};
+            behind.segment(grid, dump_control(queue, at));
+            behind.segment(grid, big_endian(1, queue.results_key, high(byte), low(byte)));
+        }
         Writer writer = {queue, start * 4};
         writer.segment(grid, control(queue, request, start));
         writer.segment(grid, big_endian(high(request.remote), low(request.remote), queue.remote_key, 0));
@@ -136,8 +155,8 @@ struct Mlx5 {
         if (MISTAKE != CodecMutant::NO_RECORD) remote_store(grid, queue.doorbell_record + 1, record);
         ANABRANCH_UNLESS(RDMA_RECORD_UNRELEASED) fence_release_system(grid);
     }
-    ANABRANCH_DEVICE static u64 doorbell(const RdmaQueue& queue, const Request& request, u64 start, u64) {
-        Vec16 head = control(queue, request, MISTAKE == CodecMutant::DOORBELL_OF_THE_FIRST ? 0 : start);
+    ANABRANCH_DEVICE static u64 doorbell(const RdmaQueue& queue, const Request& request, u64 start, u64 next) {
+        Vec16 head = request.dumped != 0 ? dump_control(queue, next - 1) : control(queue, request, MISTAKE == CodecMutant::DOORBELL_OF_THE_FIRST ? 0 : start);
         return static_cast<u64>(head.word[1]) << 32 | head.word[0];
     }
 

@@ -32,6 +32,9 @@ enum class CodecMutant : u32 {
     STALE_COLOUR = 10,         // the bit that tells laps apart stays
     STALE_SEQUENCE = 11,       // packet sequence numbers do not go on
     RECORD_OF_BLOCKS_MORE = 12,
+    SEQUENCE_ROW_OF_THE_RING = 13,  // the table of sequence numbers is taken to have as many rows as the ring has entries
+    NO_DUMP = 14,              // nothing behind what brings values, where completions lie in other memory
+    UNFENCED_DUMP = 15,        // ... or something that does not wait for it
 };
 static constexpr CodecMutant MISTAKE = static_cast<CodecMutant>(RDMA_MUTANT);
 
@@ -65,6 +68,9 @@ struct Request {
     // 1: not before the reads and atomic operations in front of it on this queue are done. (Writes are in order anyway; what stands
     // behind a read or an atomic operation may otherwise overtake it at the peer.)
     u32 fenced;
+    // 1: behind it stands an entry that has the NIC read this device's memory before it completes (RdmaQueue::read_order). Only the
+    // producers' side says so.
+    u32 dumped;
 };
 
 ANABRANCH_DEVICE constexpr bool is_atomic(Opcode opcode) { return opcode >= Opcode::FETCH_ADD; }

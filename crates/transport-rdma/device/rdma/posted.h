@@ -9,6 +9,7 @@ namespace rdma {
 
 struct Posted {
     static constexpr u64 MOST_MESSAGE_BYTES = 1ull << 30;
+    static constexpr bool DUMPS = false;
     static constexpr bool MARKS = true;
     static constexpr u32 SPARE = 0;
     // PostedOpcode in Rust.

@@ -1,6 +1,6 @@
 // The producers' side of a NIC's send queues in kernels: any number of lanes of one GPU, on any of its queue pairs, at once.
 //
-// A request takes one or two entries. A lane
+// A request takes one to three entries. A lane
 // 1. takes room, by moving `reserved` on when `completed` is far enough: what is taken is never given back;
 // 2. writes its entries. Nobody else writes there: `reserved` gave each position to one lane, and the NIC is done with it;
 // 3. releases them at system scope, and with them what they send;
@@ -58,10 +58,13 @@ ANABRANCH_DEVICE bool is_done(const Grid& grid, const WaitContext& wait, const R
     return has_reached(look(grid, wait, queue), end);
 }
 
-// One request of a length that the NIC takes. With `fetches`, it is waited for, and `old` gets what it brought; `key` is then not used.
+// One request of a length that the NIC takes, and the dump behind it where the queue's completions need one. With `fetches`, it is waited for, and `old` gets what it brought; `key` is then not used.
 // `end` gets the position behind it. One lane.
-ANABRANCH_DEVICE WaitStatus post_one(const Grid& grid, const WaitContext& wait, const RdmaQueue& queue, const Request& request,
+ANABRANCH_DEVICE WaitStatus post_one(const Grid& grid, const WaitContext& wait, const RdmaQueue& queue, const Request& asked,
                                      u32 key, bool fetches, u64& end, u64& old) {
+    Request request = asked;
+    bool is_dumped = Provider::DUMPS && queue.read_order == READ_ORDER_DUMPED && brings_values(asked.opcode, fetches);
+    request.dumped = is_dumped && MISTAKE != CodecMutant::NO_DUMP ? 1 : 0;
     enum class Stage : u32 { ROOM, SLOT, TURN, COMPLETION };
     Stage stage = Stage::ROOM;
     u32 count = Provider::entries_of(request);

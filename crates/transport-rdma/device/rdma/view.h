@@ -14,10 +14,17 @@ enum Phase : u32 {
     // the status as the provider numbers it
     PHASE_NIC_ERROR = 0x5503,
     PHASE_NIC_UNREGISTERED = 0x5504,  // expected: the local address; seen: bytes
-    // expected: the opcode; seen: bytes of its word, value or fetched value, or of a write whose immediate the peer does not take
+    // expected: the opcode; seen: bytes of its word, value or fetched value, of a write whose immediate the peer does not take, or of
+    // what would be brought here where nothing orders it before its completion
     PHASE_NIC_UNSUPPORTED = 0x5505,
     PHASE_NIC_OUT_OF_RANGE = 0x5506,  // beyond the peer's heap, or off a word's boundary. expected: the remote address; seen: bytes
 };
+
+// RdmaQueue::read_order, ReadOrder in Rust.
+static constexpr u32 READ_ORDER_NONE = 0, READ_ORDER_DUMPED = 2;
+
+// Whether the NIC writes to this device's memory what the caller then reads.
+ANABRANCH_DEVICE constexpr bool brings_values(Opcode opcode, bool fetches) { return fetches || opcode == Opcode::READ; }
 
 // Whether the provider, as the unit was compiled, has an operation on words of `word_bytes` (which says nothing of others than atomic
 // ones).
@@ -49,6 +56,7 @@ ANABRANCH_DEVICE RdmaQueue load_queue(const Grid& grid, const RdmaQueue* queue) 
     loaded.means = private_load(grid, &queue->means);
     loaded.peer = private_load(grid, &queue->peer);
     loaded.immediates = private_load(grid, &queue->immediates);
+    loaded.read_order = private_load(grid, &queue->read_order);
     return loaded;
 }
 
@@ -87,6 +95,7 @@ ANABRANCH_DEVICE bool is_allowed(const Grid& grid, const WaitContext& wait, cons
     bool is_known = is_range || (is_size && supports(opcode, request.word_bytes) && !(fetches && !is_word && opcode != Opcode::READ));
     u64 before = request.remote - queue.remote_base;
     if (opcode == Opcode::WRITE_IMMEDIATE && queue.immediates == 0) is_known = false;
+    if (queue.read_order == READ_ORDER_NONE && brings_values(opcode, fetches)) is_known = false;
     bool is_inside = before <= queue.remote_bytes && bytes <= queue.remote_bytes - before;
     u32 phase = 0;
     u64 expected = request.remote;

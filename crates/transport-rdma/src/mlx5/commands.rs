@@ -2,22 +2,19 @@
 
 use super::field::Command;
 use super::layout::{
-    CAPABILITY, CQ_CONTEXT, PRIMARY_PATH, QP_CONTEXT, ads, answer, atomic_caps, cqc, create_cq_in,
-    create_qp_in, modify_qp_in, opcode, qpc, query_hca_cap_in, query_hca_cap_out,
+    CQ_CONTEXT, PRIMARY_PATH, QP_CONTEXT, QP_EXTENSION, ads, answer, cqc, create_cq_in, create_qp_in,
+    modify_qp_in, opcode, qp_context_extension, qpc, query_qp_in, query_qp_out,
 };
 use super::path::{NextHop, PortFacts, log_reads};
-use crate::driver::Atomics;
 use crate::endpoint::{Endpoint, mtu_code};
 use crate::nics::{GidKind, LinkLayer};
 
-/// `MLX5_CAP_ATOMIC`, with the low bit for what is in force (`HCA_CAP_OPMOD_GET_CUR`).
-const ATOMIC_IN_FORCE: u64 = 3 << 1 | 1;
 /// `MLX5_QPC_PM_STATE_MIGRATED`: no alternate path.
 const MIGRATED: u64 = 3;
 /// A receive queue of no entries (`MLX5_QPC_RQ_TYPE_ZERO_SIZE_RQ`).
 const NO_RECEIVE_QUEUE: u64 = 3;
-/// The responder's atomic operations of up to 8 bytes (`MLX5_ATOMIC_MODE_8B`).
-const ATOMICS_TO_8_BYTES: u64 = 3;
+/// The NIC's own format of timestamps (`MLX5_TIMESTAMP_FORMAT_DEFAULT`); 0 is a free running counter.
+const DEFAULT_TIMESTAMPS: u64 = 1;
 /// Messages of up to 2 to this power bytes.
 pub(super) const LOG_MESSAGE: u32 = 30;
 /// How often a message without an answer is sent again.
@@ -65,6 +62,8 @@ pub struct QpSpec {
     pub protection_domain: u32,
     /// Completion queue, of both directions.
     pub completion_queue: u32,
+    /// Whether completions have timestamps in the NIC's own format, and not of a free running counter.
+    pub default_timestamps: bool,
 }
 
 /// What a connection is made of: both ends as they were exchanged, and what the settings say.
@@ -88,52 +87,6 @@ impl Connection<'_> {
     /// Bytes of a packet: what both ports take.
     pub(super) fn path_mtu(&self) -> u32 {
         self.own.mtu.min(self.peer.mtu)
-    }
-}
-
-/// `QUERY_HCA_CAP` for atomic operations, and an empty answer.
-pub(super) fn query_atomics() -> (Command, Command) {
-    let command = Command::new(&query_hca_cap_in::LAYOUT)
-        .set(query_hca_cap_in::opcode, opcode::QUERY_HCA_CAP)
-        .set(query_hca_cap_in::op_mod, ATOMIC_IN_FORCE);
-    (command, Command::new(&query_hca_cap_out::LAYOUT))
-}
-
-/// What a NIC says of its atomic operations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AtomicCapabilities {
-    /// Bit 0 compare-and-swap, 1 fetch-and-add, 2 and 3 the same with masks.
-    pub operations: u32,
-    /// Sizes in bytes that reliable queue pairs know, added up.
-    pub sizes: u32,
-    /// Whether 8-byte results come in the host's order.
-    pub host_order: bool,
-}
-
-impl AtomicCapabilities {
-    /// Reads them from the answer to `QUERY_HCA_CAP`.
-    pub(super) fn of(answer: &Command) -> Self {
-        let get = |field: super::field::Field| answer.get(field.within(CAPABILITY));
-        Self {
-            operations: get(atomic_caps::atomic_operations) as u32,
-            sizes: get(atomic_caps::atomic_size_qp) as u32,
-            host_order: get(atomic_caps::atomic_req_8B_endianness_mode) == 1,
-        }
-    }
-
-    /// What kernels may use. They take 8-byte results in the host's order, which Linux sets wherever the NIC knows it
-    /// (`handle_hca_cap_atomic` of `mlx5_core`).
-    pub fn atomics(self) -> Atomics {
-        const STANDARD: u32 = 0b0011;
-        const MASKED: u32 = 0b1111;
-        let has = |operations: u32, sizes: u32| {
-            self.operations & operations == operations && self.sizes & sizes == sizes
-        };
-        match () {
-            () if !self.host_order || !has(STANDARD, 8) => Atomics::None,
-            () if has(MASKED, 4 | 8) => Atomics::Masked,
-            () => Atomics::Standard,
-        }
     }
 }
 
@@ -163,6 +116,7 @@ pub(super) fn create_qp(spec: &QpSpec) -> Command {
         .set(context(qpc::pm_state), MIGRATED)
         .set(context(qpc::pd), spec.protection_domain.into())
         .set(context(qpc::log_sq_size), spec.log_entries.into())
+        .set(context(qpc::ts_format), if spec.default_timestamps { DEFAULT_TIMESTAMPS } else { 0 })
         .set(context(qpc::uar_page), spec.doorbell_page.into())
         .set(context(qpc::cqn_snd), spec.completion_queue.into())
         .set(context(qpc::cqn_rcv), spec.completion_queue.into())
@@ -179,15 +133,15 @@ fn modify(code: u64, number: u32) -> Command {
     Command::new(&modify_qp_in::LAYOUT).set(modify_qp_in::opcode, code).set(modify_qp_in::qpn, number.into())
 }
 
-/// `RST2INIT_QP`: what peers may do.
-pub(super) fn reset_to_init(number: u32, port: &PortFacts) -> Command {
+/// `RST2INIT_QP`: what peers may do. `atomic_mode` as [`AtomicCapabilities::mode`](super::AtomicCapabilities::mode).
+pub(super) fn reset_to_init(number: u32, port: &PortFacts, atomic_mode: Option<u32>) -> Command {
     let context = |field: super::field::Field| field.within(QP_CONTEXT);
     modify(opcode::RST2INIT_QP, number)
         .set(context(qpc::pm_state), MIGRATED)
         .set(context(qpc::rre), 1)
         .set(context(qpc::rwe), 1)
-        .set(context(qpc::rae), 1)
-        .set(context(qpc::atomic_mode), ATOMICS_TO_8_BYTES)
+        .set(context(qpc::rae), atomic_mode.is_some().into())
+        .set(context(qpc::atomic_mode), atomic_mode.unwrap_or(0).into())
         .set(context(ads::vhca_port_num.within(PRIMARY_PATH)), port.number.into())
 }
 
@@ -250,6 +204,21 @@ pub(super) fn receive_to_send(connection: &Connection<'_>) -> Command {
         .set(context(qpc::rnr_retry), RECEIVER_RETRIES)
         .set(context(qpc::next_send_psn), own.first_packet.into())
         .set(context(ads::ack_timeout.within(PRIMARY_PATH)), connection.ack_timeout.into())
+}
+
+/// `QUERY_QP` with the context's extension, and an empty answer.
+pub(super) fn query_qp(number: u32) -> (Command, Command) {
+    let command = Command::new(&query_qp_in::LAYOUT)
+        .set(query_qp_in::opcode, opcode::QUERY_QP)
+        .set(query_qp_in::qpc_ext, 1)
+        .set(query_qp_in::qpn, number.into());
+    (command, Command::new(&query_qp_out::LAYOUT))
+}
+
+/// The syndromes of the error that stopped a queue pair, the NIC's and the vendor's, from the answer to [`query_qp`].
+pub(super) fn first_error(reply: &Command) -> (u8, u8) {
+    let get = |field: super::field::Field| reply.get(field.within(QP_EXTENSION)) as u8;
+    (get(qp_context_extension::syndrome), get(qp_context_extension::vendor_error_syndrome))
 }
 
 /// What an answer says of its command: `None` if it was done, else status and syndrome in words.

@@ -75,6 +75,12 @@ pub trait DevxObject: fmt::Debug + Send + Sync {
     /// # Errors
     /// As [`Devx`] says.
     fn modify(&self, what: &'static str, command: &[u8], answer: &mut [u8]) -> Result<()>;
+
+    /// Asks about it (`mlx5dv_devx_obj_query`).
+    ///
+    /// # Errors
+    /// As [`Devx`] says.
+    fn query(&self, what: &'static str, command: &[u8], answer: &mut [u8]) -> Result<()>;
 }
 
 /// Memory that the NIC may use for queues; dropping it ends that.

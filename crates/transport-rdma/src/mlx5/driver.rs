@@ -4,15 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_hip::Device;
+use anabranch_ranks::GlobalRank;
 use anabranch_transport::Region;
 
-use super::commands::{AtomicCapabilities, LOG_MESSAGE, query_atomics, refusal};
+use super::capabilities::Capabilities;
+use super::commands::LOG_MESSAGE;
 use super::devx::Devx;
 use super::doorbell::Doorbell;
 use super::path::PortFacts;
 use super::queue::Mlx5Queue;
 use crate::config::RdmaConfig;
-use crate::driver::{NicDriver, NicLimits, NicQueue, QueueSpec, Registered, orders_reads_from_host};
+use crate::driver::{NicDriver, NicLimits, NicQueue, QueueSpec, ReadOrder, Registered, order_from_host};
 use crate::endpoint::{MTUS, check_reads, is_mtu};
 use crate::error::{NicError, Result};
 use crate::provider::Provider;
@@ -35,6 +37,7 @@ pub(super) struct Driven {
     pub(super) devx: Arc<dyn Devx>,
     pub(super) device: Device,
     pub(super) port: PortFacts,
+    pub(super) capabilities: Capabilities,
     pub(super) settings: Settings,
     pub(super) event_queue: u32,
     pub(super) protection_domain: u32,
@@ -45,6 +48,8 @@ pub(super) struct Driven {
 pub struct Mlx5Driver {
     driven: Arc<Driven>,
     limits: NicLimits,
+    /// Of the queue pairs to peers, by the settings.
+    entries: u32,
     reason: String,
 }
 
@@ -64,13 +69,8 @@ impl Mlx5Driver {
     ) -> Result<Self> {
         let nic = devx.nic();
         check(&port, config, &nic)?;
-        let (command, mut reply) = query_atomics();
-        let asked = devx.query(command.bytes(), reply.bytes_mut());
-        if let Some(cause) = refusal(&reply) {
-            return Err(NicError::Call { call: "QUERY_HCA_CAP", nic, cause });
-        }
-        asked?;
-        let atomics = AtomicCapabilities::of(&reply).atomics();
+        let capabilities = Capabilities::ask(devx.as_ref())?;
+        let atomics = capabilities.atomics.atomics();
         let doorbell = Doorbell::map(device, devx.allocate_doorbell()?, &nic)?;
         let settings = Settings {
             traffic_class: config.traffic_class,
@@ -79,9 +79,36 @@ impl Mlx5Driver {
         };
         let (event_queue, protection_domain) = (devx.event_queue()?, devx.protection_domain()?);
         let device = device.clone();
-        let driven = Driven { doorbell, devx, device, port, settings, event_queue, protection_domain };
+        let driven =
+            Driven { doorbell, devx, device, port, capabilities, settings, event_queue, protection_domain };
         let limits = NicLimits { most_message_bytes: 1 << LOG_MESSAGE, inline_bytes: INLINE, atomics };
-        Ok(Self { driven: Arc::new(driven), limits, reason })
+        Ok(Self { driven: Arc::new(driven), limits, entries: config.entries, reason })
+    }
+
+    fn make(&self, spec: QueueSpec) -> Result<Mlx5Queue> {
+        let range = RdmaConfig::LEAST_ENTRIES..=RdmaConfig::MOST_ENTRIES;
+        if !spec.entries.is_power_of_two() || !range.contains(&spec.entries) {
+            return Err(NicError::Limit {
+                what: "entries of a send queue",
+                given: spec.entries.into(),
+                allowed: format!("a power of two from {} to {}", range.start(), range.end()),
+                nic: self.driven.devx.nic(),
+            });
+        }
+        Mlx5Queue::new(self.driven.clone(), spec)
+    }
+
+    /// Makes a queue pair with as many entries as those of peers, connects it to itself, so that it may send, and ends it: whether the
+    /// NIC takes all commands that the queue pairs of peers need, and their size. Nothing is sent. Not collective.
+    ///
+    /// # Errors
+    /// Those of the commands, which say which was refused and what the NIC answered.
+    pub fn probe(&self) -> Result<()> {
+        let entries = self.entries;
+        // Its peer is itself: no rank is meant.
+        let peer = GlobalRank::new(0);
+        let queue = self.make(QueueSpec { peer, channel: 0, entries })?;
+        queue.connect(peer, &queue.endpoint())
     }
 }
 
@@ -126,8 +153,8 @@ impl NicDriver for Mlx5Driver {
         self.limits
     }
 
-    fn orders_reads(&self) -> bool {
-        orders_reads_from_host(&self.driven.device)
+    fn read_order(&self) -> ReadOrder {
+        order_from_host(&self.driven.device, ReadOrder::Dumped)
     }
 
     fn register(&self, region: Region) -> Result<Arc<dyn Registered>> {
@@ -135,16 +162,7 @@ impl NicDriver for Mlx5Driver {
     }
 
     fn create_queue(&self, spec: QueueSpec) -> Result<Arc<dyn NicQueue>> {
-        let range = RdmaConfig::LEAST_ENTRIES..=RdmaConfig::MOST_ENTRIES;
-        if !spec.entries.is_power_of_two() || !range.contains(&spec.entries) {
-            return Err(NicError::Limit {
-                what: "entries of a send queue",
-                given: spec.entries.into(),
-                allowed: format!("a power of two from {} to {}", range.start(), range.end()),
-                nic: self.driven.devx.nic(),
-            });
-        }
-        Ok(Arc::new(Mlx5Queue::new(self.driven.clone(), spec)?))
+        Ok(Arc::new(self.make(spec)?))
     }
 }
 

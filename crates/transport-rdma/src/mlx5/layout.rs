@@ -73,6 +73,7 @@ layout! {
         log_rq_stride: 0x4d, 3;
         no_sq: 0x50, 1;
         log_sq_size: 0x51, 4;
+        ts_format: 0x58, 2;
         counter_set_id: 0x60, 8;
         uar_page: 0x68, 24;
         user_index: 0x88, 24;
@@ -173,6 +174,52 @@ layout! {
     }
 }
 
+layout! {
+    /// General capabilities, in the answer to `QUERY_HCA_CAP`.
+    cmd_hca_cap, "cmd_hca_cap", 0x8000, {
+        qpc_extension: 0x122, 1;
+        roce: 0x21d, 1;
+        qp_error_syndrome: 0x273, 1;
+        sq_ts_format: 0x440, 2;
+    }
+}
+
+layout! {
+    /// Capabilities of RoCE, in the answer to `QUERY_HCA_CAP`.
+    roce_cap, "roce_cap", 0x800, {
+        qp_ts_format: 0x1e, 2;
+    }
+}
+
+layout! {
+    /// `QUERY_QP`.
+    query_qp_in, "query_qp_in", 0x80, {
+        opcode: 0x00, 16;
+        uid: 0x10, 16;
+        op_mod: 0x30, 16;
+        qpc_ext: 0x40, 1;
+        qpn: 0x48, 24;
+    }
+}
+
+layout! {
+    /// The answer to `QUERY_QP` with `qpc_ext`.
+    query_qp_out, "query_qp_out", 0xe80, {
+        status: 0x00, 8;
+        syndrome: 0x20, 32;
+    }
+}
+
+layout! {
+    /// Extension of the queue pair context, in the answer to `QUERY_QP`.
+    qp_context_extension, "qp_context_extension", 0x600, {
+        hw_error_syndrome: 0x60, 8;
+        hw_syndrome_type: 0x68, 4;
+        vendor_error_syndrome: 0x70, 8;
+        syndrome: 0x78, 8;
+    }
+}
+
 /// Where the completion queue context stands in `create_cq_in`.
 pub const CQ_CONTEXT: usize = 0x80;
 /// Where the queue pair context stands in `create_qp_in` and `rst2init_qp_in`.
@@ -181,9 +228,11 @@ pub const QP_CONTEXT: usize = 0xc0;
 pub const PRIMARY_PATH: usize = 0xc0;
 /// Where the capabilities stand in `query_hca_cap_out`.
 pub const CAPABILITY: usize = 0x80;
+/// Where the extension of the queue pair context stands in `query_qp_out`.
+pub const QP_EXTENSION: usize = 0x880;
 
 /// Every table.
-pub const LAYOUTS: [Layout; 10] = [
+pub const LAYOUTS: [Layout; 15] = [
     cqc::LAYOUT,
     ads::LAYOUT,
     qpc::LAYOUT,
@@ -194,6 +243,11 @@ pub const LAYOUTS: [Layout; 10] = [
     query_hca_cap_in::LAYOUT,
     query_hca_cap_out::LAYOUT,
     atomic_caps::LAYOUT,
+    cmd_hca_cap::LAYOUT,
+    roce_cap::LAYOUT,
+    query_qp_in::LAYOUT,
+    query_qp_out::LAYOUT,
+    qp_context_extension::LAYOUT,
 ];
 
 /// Numbers of commands (`MLX5_CMD_OP_*`).
@@ -210,4 +264,6 @@ pub mod opcode {
     pub const INIT2RTR_QP: u64 = 0x503;
     /// `RTR2RTS_QP`.
     pub const RTR2RTS_QP: u64 = 0x504;
+    /// `QUERY_QP`.
+    pub const QUERY_QP: u64 = 0x50b;
 }

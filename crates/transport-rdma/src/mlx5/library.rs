@@ -60,10 +60,14 @@ pub(super) struct AddressVector {
     pub(super) rmac: [u8; 6],
 }
 
-/// `struct mlx5dv_obj`: what goes in and what comes out, for each of seven kinds.
+/// Kinds of objects that [`DvObject`] has room for. rdma-core 44 knows seven, rdma-core 54 eight: the library reads those that it is asked
+/// for, and there is room for more than any known one has.
+pub(super) const KINDS: usize = 32;
+
+/// `struct mlx5dv_obj`: what goes in and what comes out, for each kind.
 #[repr(C)]
 pub(super) struct DvObject {
-    pub(super) kinds: [[*mut c_void; 2]; 7],
+    pub(super) kinds: [[*mut c_void; 2]; KINDS],
 }
 
 /// Places of kinds in [`DvObject`].
@@ -94,6 +98,7 @@ functions! {
     mlx5dv_devx_general_cmd: fn(*mut c_void, *const c_void, usize, *mut c_void, usize) -> c_int;
     mlx5dv_devx_obj_create: fn(*mut c_void, *const c_void, usize, *mut c_void, usize) -> *mut c_void;
     mlx5dv_devx_obj_modify: fn(*mut c_void, *const c_void, usize, *mut c_void, usize) -> c_int;
+    mlx5dv_devx_obj_query: fn(*mut c_void, *const c_void, usize, *mut c_void, usize) -> c_int;
     mlx5dv_devx_obj_destroy: fn(*mut c_void) -> c_int;
     mlx5dv_devx_umem_reg: fn(*mut c_void, *mut c_void, usize, u32) -> *mut Umem;
     mlx5dv_devx_umem_dereg: fn(*mut Umem) -> c_int;
@@ -166,7 +171,7 @@ impl Inner {
         object: NonNull<c_void>,
         out: *mut c_void,
     ) -> Result<()> {
-        let mut dv = DvObject { kinds: [[null_mut(); 2]; 7] };
+        let mut dv = DvObject { kinds: [[null_mut(); 2]; KINDS] };
         if let Some(pair) = dv.kinds.get_mut(place) {
             *pair = [object.as_ptr(), out];
         }
@@ -311,11 +316,14 @@ handle!(Object { object: c_void }, mlx5dv_devx_obj_destroy);
 handle!(Memory { umem: Umem }, mlx5dv_devx_umem_dereg);
 handle!(Page { uar: Uar, number: u32, start: NonNull<u8>, register: NonNull<u8> }, mlx5dv_devx_free_uar);
 
-impl DevxObject for Object {
-    fn modify(&self, what: &'static str, command: &[u8], answer: &mut [u8]) -> Result<()> {
+/// `mlx5dv_devx_obj_modify` and `mlx5dv_devx_obj_query`.
+type CallOfObject = unsafe extern "C" fn(*mut c_void, *const c_void, usize, *mut c_void, usize) -> c_int;
+
+impl Object {
+    fn call(&self, call: CallOfObject, what: &'static str, command: &[u8], answer: &mut [u8]) -> Result<()> {
         // SAFETY: the object is live; both ranges have the lengths given.
         let code = unsafe {
-            (self.inner.functions.mlx5dv_devx_obj_modify)(
+            call(
                 self.object.as_ptr(),
                 command.as_ptr().cast(),
                 command.len(),
@@ -324,6 +332,16 @@ impl DevxObject for Object {
             )
         };
         self.inner.check(what, code)
+    }
+}
+
+impl DevxObject for Object {
+    fn modify(&self, what: &'static str, command: &[u8], answer: &mut [u8]) -> Result<()> {
+        self.call(self.inner.functions.mlx5dv_devx_obj_modify, what, command, answer)
+    }
+
+    fn query(&self, what: &'static str, command: &[u8], answer: &mut [u8]) -> Result<()> {
+        self.call(self.inner.functions.mlx5dv_devx_obj_query, what, command, answer)
     }
 }
 

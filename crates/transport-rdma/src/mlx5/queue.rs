@@ -1,35 +1,31 @@
 //! A queue pair.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 
 use anabranch_hip::{DeviceAddress, HostBuffer};
 use anabranch_ranks::GlobalRank;
 
 use super::commands::{
-    Connection, CqSpec, QpSpec, create_cq, create_qp, init_to_receive, receive_to_send, refusal,
-    reset_to_init,
+    Connection, CqSpec, QpSpec, create_cq, create_qp, first_error, init_to_receive, query_qp,
+    receive_to_send, refusal, reset_to_init,
 };
+use super::completion::{ENTRY, ErrorCompletion, FirstError, INVALID, Stop, last_done};
 use super::devx::{DevxMemory, DevxObject};
 use super::driver::{Driven, call};
 use super::field::Command;
 use super::layout::answer;
 use super::path::{PathRequest, log_reads};
-use crate::driver::{NicQueue, QueueSpec, QueueWords};
+use super::request::{request_words, starts};
+use crate::driver::{NicQueue, QueueSpec, QueueWords, UnansweredRequests};
 use crate::endpoint::{Endpoint, first_packet};
 use crate::error::{NicError, Result};
 use crate::nics::LinkLayer;
-use crate::provider::Provider;
-use crate::syndrome::syndrome_words;
 
 /// The NIC's pages: parts of the registered memory begin at a multiple.
 const PAGE: u64 = 4096;
-/// Bytes of an entry, of either queue.
-const ENTRY: u64 = 64;
 /// The driver's word in endpoints, with the version of their form.
 const DRIVER: &str = "mlx5 2";
-/// What completion entries are filled with: opcode 15, which says that nothing was written yet.
-const INVALID: u8 = 0xff;
 
 /// Where the parts of a queue pair are within its memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +61,8 @@ pub(super) struct Mlx5Queue {
     begun: AtomicBool,
     /// Bytes of a packet, once connected.
     path_mtu: OnceLock<u32>,
+    /// Why it stopped, by the first look that saw an error. Later completions overwrite what that look saw.
+    stop: OnceLock<Stop>,
 }
 
 impl Mlx5Queue {
@@ -97,6 +95,7 @@ impl Mlx5Queue {
             doorbell_page: driven.doorbell.page(),
             protection_domain: driven.protection_domain,
             completion_queue: cq_number,
+            default_timestamps: driven.capabilities.default_timestamps,
         });
         let (queue_pair, number) = create(&driven, "CREATE_QP", &qp)?;
         let port = &driven.port;
@@ -122,8 +121,10 @@ impl Mlx5Queue {
             own,
             begun: AtomicBool::new(false),
             path_mtu: OnceLock::new(),
+            stop: OnceLock::new(),
         };
-        queue.modify("RST2INIT_QP", &reset_to_init(number, &queue.driven.port))?;
+        let mode = queue.driven.capabilities.atomics.mode();
+        queue.modify("RST2INIT_QP", &reset_to_init(number, &queue.driven.port, mode))?;
         Ok(queue)
     }
 
@@ -230,12 +231,46 @@ impl NicQueue for Mlx5Queue {
     }
 
     fn stopped(&self) -> Option<String> {
-        let words = completion_error(&self.completion()?)?;
-        Some(format!("{}: {words}", self.describe()))
+        self.stop().map(Stop::words)
     }
 
     fn is_consequence(&self) -> bool {
-        self.completion().and_then(|entry| error_syndrome(&entry)) == Some(FLUSHED)
+        self.stop().is_some_and(Stop::is_consequence)
+    }
+
+    fn unanswered(&self) -> Option<UnansweredRequests> {
+        let entry = self.completion()?;
+        if ErrorCompletion::of(&entry).is_some() {
+            return None;
+        }
+        let mut record = [0; 4];
+        // The second word of the record is the send queue's.
+        self.memory.read(self.parts.records as usize + 4, &mut record).ok()?;
+        let known = u32::from_be_bytes(record) as u16;
+        let read = |index: u16| {
+            let slot = u64::from(u32::from(index) & (self.spec.entries - 1));
+            let mut request = [0; ENTRY as usize];
+            self.memory.read((self.parts.ring + slot * ENTRY) as usize, &mut request).ok()?;
+            Some(request)
+        };
+        // A request takes one or two entries, and a completion says the first of them.
+        let candidates = match last_done(&entry) {
+            Some(done) => [done.wrapping_add(1), done.wrapping_add(2)],
+            None => [0, 0],
+        };
+        let number = self.own.number;
+        let is_there = |index: &u16| read(*index).is_some_and(|request| starts(&request, *index, number));
+        let missing = known.wrapping_sub(candidates[0]);
+        // The record may be read before the NIC's completion of what it says.
+        if missing == 0 || u32::from(missing) > self.spec.entries {
+            return None;
+        }
+        let oldest = candidates.into_iter().find(is_there)?;
+        let missing = known.wrapping_sub(oldest);
+        let request = request_words(&read(oldest)?);
+        let words =
+            format!("{missing} entries are on their way, the oldest is {request}, entry {oldest} (16 bits)");
+        (missing > 0).then(|| UnansweredRequests { oldest: oldest.into(), words })
     }
 }
 
@@ -246,24 +281,32 @@ impl Mlx5Queue {
         self.memory.read(self.parts.completions as usize, &mut entry).ok()?;
         Some(entry)
     }
-}
 
-/// `MLX5_CQE_SYNDROME_WR_FLUSH_ERR` of `mlx5dv.h`.
-const FLUSHED: u8 = 0x05;
+    /// Why it stopped, if it has; the same at each look. The NIC is asked where the last completion does not say it, once.
+    fn stop(&self) -> Option<Stop> {
+        if let Some(stop) = self.stop.get() {
+            return Some(*stop);
+        }
+        ErrorCompletion::of(&self.completion()?)?;
+        // The entry's last byte, which the NIC writes last, has been read: the rest is read behind it.
+        fence(Ordering::Acquire);
+        let last = ErrorCompletion::of(&self.completion()?)?;
+        Some(*self.stop.get_or_init(|| Stop::of(last, || self.ask_first_error())))
+    }
 
-/// The syndrome of an error completion; `None` for any other entry.
-fn error_syndrome(entry: &[u8; ENTRY as usize]) -> Option<u8> {
-    const REQUESTER_ERROR: u8 = 13;
-    const RESPONDER_ERROR: u8 = 14;
-    [REQUESTER_ERROR, RESPONDER_ERROR].contains(&(entry[63] >> 4)).then_some(entry[55])
-}
-
-/// What an error completion says (`struct mlx5_err_cqe` of `mlx5dv.h`); `None` for any other entry.
-fn completion_error(entry: &[u8; ENTRY as usize]) -> Option<String> {
-    let (vendor, syndrome) = (entry[54], error_syndrome(entry)?);
-    let index = u16::from_be_bytes([entry[60], entry[61]]);
-    let seen = u64::from(vendor) << 8 | u64::from(syndrome);
-    Some(format!("{} at entry {index} (16 bits)", syndrome_words(Provider::Mlx5, seen)))
+    fn ask_first_error(&self) -> FirstError {
+        if !self.driven.capabilities.says_first_error {
+            return FirstError::Unsupported;
+        }
+        let (command, mut reply) = query_qp(self.own.number);
+        let asked = self.queue_pair.query("QUERY_QP", command.bytes(), reply.bytes_mut());
+        if let Err(error) = judge(&self.driven, "QUERY_QP", asked, &reply) {
+            tracing::warn!(%error, "the NIC does not say which error stopped a queue pair");
+            return FirstError::Refused;
+        }
+        let (syndrome, vendor) = first_error(&reply);
+        FirstError::said(syndrome, vendor)
+    }
 }
 
 #[cfg(test)]
@@ -281,21 +324,5 @@ mod tests {
                 [parts.ring, parts.completions, parts.records, parts.bytes].iter().all(|at| at % PAGE == 0)
             );
         }
-    }
-
-    #[test]
-    fn an_error_completion_is_told_in_words() {
-        let mut entry = [INVALID; 64];
-        assert_eq!(completion_error(&entry), None, "nothing was written yet");
-        entry[63] = 0x01;
-        assert_eq!(completion_error(&entry), None, "a completed request");
-        (entry[54], entry[55], entry[60], entry[61], entry[63]) = (0x88, 0x13, 0x01, 0x02, 0xd1);
-        let words = completion_error(&entry).unwrap();
-        assert_eq!(
-            words,
-            "access refused by the peer's NIC (syndrome 0x13, vendor's 0x88) at entry 258 (16 bits)"
-        );
-        entry[55] = 0x77;
-        assert!(completion_error(&entry).unwrap().starts_with("an unknown syndrome"));
     }
 }

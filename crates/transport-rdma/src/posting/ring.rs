@@ -79,6 +79,14 @@ impl Ring {
         Some(bytemuck::cast(words))
     }
 
+    /// What kernels have filled and were not told to be complete: how many entries, the position of the oldest, and the oldest itself, where
+    /// its stamp is of this lap.
+    pub(crate) fn incomplete(&self) -> Option<(u64, u64, Option<PostedRequest>)> {
+        let oldest = self.word(self.completions()).load(Ordering::Acquire);
+        let count = self.filled().checked_sub(oldest).filter(|count| *count > 0)?;
+        Some((count, oldest, self.request(oldest)))
+    }
+
     /// Tells kernels that all entries before `position` are complete.
     pub(crate) fn complete(&self, position: u64) {
         // Release: what the NIC brought is there before kernels know of it.

@@ -8,8 +8,9 @@ use anabranch_hip::{Device, DeviceAddress};
 
 use super::lane::{Ended, Lane, Turn, WorkQueue};
 use super::progress::{Advance, Progress};
+use super::request::words;
 use super::ring::Ring;
-use crate::driver::{NicLimits, QueueWords};
+use crate::driver::{NicLimits, QueueWords, UnansweredRequests};
 use crate::error::Result;
 
 /// What a queue is made with.
@@ -108,6 +109,17 @@ impl<Q: WorkQueue + 'static> Served<Q> {
     /// [`NicQueue::is_consequence`](crate::NicQueue::is_consequence).
     pub fn is_consequence(&self) -> bool {
         self.stopped.get().is_some_and(|ended| ended.is_flushed)
+    }
+
+    /// [`NicQueue::unanswered`](crate::NicQueue::unanswered).
+    pub fn unanswered(&self) -> Option<UnansweredRequests> {
+        if self.stopped.get().is_some() {
+            return None;
+        }
+        let (count, oldest, request) = self.ring.incomplete()?;
+        let request = request.map_or_else(|| "not filled yet".to_owned(), |request| words(&request));
+        let words = format!("{count} entries are on their way, the oldest is entry {oldest}, {request}");
+        Some(UnansweredRequests { oldest, words })
     }
 
     fn as_advance(&self) -> Arc<dyn Advance> {

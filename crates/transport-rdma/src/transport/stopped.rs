@@ -1,6 +1,7 @@
-//! Queue pairs that do nothing any more.
+//! Queue pairs that do nothing any more, or do not answer.
 
-use std::sync::PoisonError;
+use std::fmt;
+use std::sync::{Arc, PoisonError};
 
 use anabranch_ranks::GlobalRank;
 
@@ -18,17 +19,56 @@ pub struct StoppedQueue {
     pub is_consequence: bool,
 }
 
+/// What a queue pair was given and has not answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unanswered {
+    /// The oldest request, by the queue pair's number and the request's position there, of which some bits are counted. Equal at two looks: it
+    /// was not answered between them.
+    pub oldest: (u32, u64),
+    /// Which queue pair.
+    pub queue: String,
+    /// How many requests, and the oldest one.
+    pub words: String,
+}
+
+impl fmt::Display for Unanswered {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} does not answer: {}", self.queue, self.words)
+    }
+}
+
 impl RdmaTransport {
+    /// The queue pairs to a peer that have not stopped and have not answered what they were given ([`NicQueue::unanswered`]).
+    pub fn unanswered(&self, peer: GlobalRank) -> Vec<Unanswered> {
+        let unanswered = |queue: Arc<dyn NicQueue>| {
+            let requests = queue.unanswered()?;
+            let oldest = (queue.words().number, requests.oldest);
+            Some(Unanswered { oldest, queue: queue.describe(), words: requests.words })
+        };
+        self.queues_to([peer]).into_iter().filter_map(|(_, queue)| unanswered(queue)).collect()
+    }
+
+    /// The queue pairs to peers, which are asked without the lock: some drivers ask their NIC, which may take long.
+    pub(super) fn queues_to(
+        &self,
+        peers: impl IntoIterator<Item = GlobalRank>,
+    ) -> Vec<(GlobalRank, Arc<dyn NicQueue>)> {
+        let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(made) = made.as_ref() else { return Vec::new() };
+        let of = |peer| {
+            let channels = made.channels.get(&peer).into_iter().flatten();
+            channels.map(move |channel| (peer, Arc::clone(&channel.queue)))
+        };
+        peers.into_iter().flat_map(of).collect()
+    }
+
     /// The first queue pair that has stopped, in the order of ranks, of those to ranks that are not left out, and sooner one that stopped
     /// by itself than a consequence. Looks at all of them, and makes no words for those that go on.
     pub fn first_stopped(&self, is_left_out: impl Fn(GlobalRank) -> bool) -> Option<StoppedQueue> {
-        let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        let channels = &made.as_ref()?.channels;
         let peers = (0..self.ranks).map(GlobalRank::new).filter(|peer| !is_left_out(*peer));
-        let all =
-            peers.flat_map(|peer| channels.get(&peer).into_iter().flatten().map(move |one| (peer, one)));
         let mut consequence = None;
-        for stopped in all.filter_map(|(peer, channel)| stopped(peer, channel.queue.as_ref())) {
+        let queues = self.queues_to(peers).into_iter();
+        for stopped in queues.filter_map(|(peer, queue)| stopped(peer, queue.as_ref())) {
             if !stopped.is_consequence {
                 return Some(stopped);
             }

@@ -7,7 +7,7 @@ use anabranch_hip_host::{HostConfig, HostMachine};
 use anabranch_transport::{HostIdentity, ProcessIdentity};
 
 use super::*;
-use crate::driver::{NicLimits, NicQueue, QueueSpec, QueueWords, Registered};
+use crate::driver::{NicLimits, NicQueue, QueueSpec, QueueWords, Registered, UnansweredRequests};
 
 /// What there is of a NIC's.
 #[derive(Debug, Default)]
@@ -29,7 +29,7 @@ struct Paper {
     limits: NicLimits,
     /// The most queue pairs that it makes.
     most_queues: u32,
-    orders_reads: bool,
+    read_order: ReadOrder,
     provider: Provider,
     immediates: bool,
 }
@@ -40,7 +40,7 @@ struct PaperKey(Arc<Counts>);
 #[derive(Debug)]
 struct PaperQueue {
     counts: Arc<Counts>,
-    entries: u32,
+    spec: QueueSpec,
     path_mtu: AtomicU32,
 }
 
@@ -61,8 +61,8 @@ impl NicDriver for Paper {
         self.limits
     }
 
-    fn orders_reads(&self) -> bool {
-        self.orders_reads
+    fn read_order(&self) -> ReadOrder {
+        self.read_order
     }
 
     fn register(&self, _: Region) -> Result<Arc<dyn Registered>, NicError> {
@@ -77,7 +77,7 @@ impl NicDriver for Paper {
         }
         self.counts.queues.fetch_add(1, Ordering::Relaxed);
         let (counts, path_mtu) = (Arc::clone(&self.counts), AtomicU32::new(4096));
-        Ok(Arc::new(PaperQueue { counts, entries: spec.entries, path_mtu }))
+        Ok(Arc::new(PaperQueue { counts, spec, path_mtu }))
     }
 }
 
@@ -111,12 +111,12 @@ impl NicQueue for PaperQueue {
     fn words(&self) -> QueueWords {
         QueueWords {
             ring: DeviceAddress::NULL,
-            entries: self.entries,
+            entries: self.spec.entries,
             completions: DeviceAddress::NULL,
             doorbell_record: DeviceAddress::NULL,
             doorbell: DeviceAddress::NULL,
             sequence_table: DeviceAddress::NULL,
-            number: 3,
+            number: 3 + self.spec.channel,
             path_mtu: self.path_mtu.load(Ordering::Relaxed),
             doorbell_value: 0,
         }
@@ -136,6 +136,13 @@ impl NicQueue for PaperQueue {
 
     fn is_consequence(&self) -> bool {
         false
+    }
+
+    /// All but the first.
+    fn unanswered(&self) -> Option<UnansweredRequests> {
+        let channel = self.spec.channel;
+        let requests = || UnansweredRequests { oldest: 70 + u64::from(channel), words: "one".to_owned() };
+        (channel > 0).then(requests)
     }
 }
 
@@ -171,11 +178,11 @@ struct Bench {
 
 impl Bench {
     fn new(limits: NicLimits) -> Self {
-        Self::with(limits, u32::MAX, true)
+        Self::with(limits, u32::MAX, ReadOrder::Ordered)
     }
 
-    fn with(limits: NicLimits, most_queues: u32, orders_reads: bool) -> Self {
-        Self::of(|nic| Paper { limits, most_queues, orders_reads, ..nic }, RdmaConfig::default())
+    fn with(limits: NicLimits, most_queues: u32, read_order: ReadOrder) -> Self {
+        Self::of(|nic| Paper { limits, most_queues, read_order, ..nic }, RdmaConfig::default())
     }
 
     /// With another NIC and configuration.
@@ -188,7 +195,7 @@ impl Bench {
             counts: Arc::clone(&counts),
             limits: LIMITS,
             most_queues: u32::MAX,
-            orders_reads: true,
+            read_order: ReadOrder::Ordered,
             provider: Provider::Mlx5,
             immediates: false,
         };
@@ -262,7 +269,7 @@ fn nics_with_other_atomic_operations_are_refused_with_both_ranks() {
 
 #[test]
 fn queue_pairs_that_were_not_made_are_the_reason_for_everything_behind() {
-    let bench = Bench::with(LIMITS, 1, true);
+    let bench = Bench::with(LIMITS, 1, ReadOrder::Ordered);
     let ready = bench.refuses(&offer_of_rank_1());
     assert!(ready.contains("this rank has no queue pairs"), "{ready}");
     let reason = "this rank's own queue pairs were not made: no NIC can be used: it has no queue pair left";
@@ -298,12 +305,15 @@ fn what_kernels_may_still_use_is_stopped_and_kept() {
 #[test]
 fn what_brings_values_is_refused_where_nothing_orders_it_before_its_completion() {
     use Operation as O;
-    let (ordered, unordered) = (Bench::new(LIMITS), Bench::with(LIMITS, u32::MAX, false));
+    let of = |order| Bench::with(LIMITS, u32::MAX, order);
+    let (ordered, dumped, unordered) =
+        (of(ReadOrder::Ordered), of(ReadOrder::Dumped), of(ReadOrder::Unordered));
     let support = |bench: &Bench, operation| bench.transport.support(operation, Scope::Thread);
     let brings =
         [O::Get, O::GetNbi, O::GetValue, O::AtomicFetchAdd, O::AtomicSwap, O::AtomicCompareSwap, O::AtomicOr];
     for operation in brings {
         assert_eq!(support(&ordered, operation), Support::Implemented, "{operation}");
+        assert_eq!(support(&dumped, operation), Support::Implemented, "{operation}");
         assert_eq!(support(&unordered, operation), Support::Unsupported, "{operation}");
     }
     for operation in [O::Put, O::PutValue, O::PutSignal, O::Signal, O::AtomicAdd, O::Quiet] {
@@ -311,22 +321,33 @@ fn what_brings_values_is_refused_where_nothing_orders_it_before_its_completion()
     }
     let reason = |bench: &Bench| bench.transport.reaches(&peer(1)).unwrap().reason;
     assert!(reason(&unordered).contains("no gets nor fetches"), "{}", reason(&unordered));
+    assert!(!reason(&dumped).contains("no gets"), "{}", reason(&dumped));
+    for (bench, number) in [(&unordered, 0), (&ordered, 1), (&dumped, 2)] {
+        bench.export().unwrap();
+        assert_eq!(bench.transport.queues(GlobalRank::new(1), 1)[0].read_order, number);
+    }
     assert!(!reason(&ordered).contains("no gets"), "{}", reason(&ordered));
 }
 
 #[test]
-fn a_nic_without_atomic_operations_is_refused_with_the_reason() {
+fn a_nic_without_atomic_operations_writes_and_reads_and_refuses_what_needs_them() {
+    use Operation as O;
     let bench = Bench::new(NicLimits { atomics: Atomics::None, ..LIMITS });
+    let support = |operation| bench.transport.support(operation, Scope::Thread);
     for operation in Operation::ALL {
-        assert_eq!(bench.transport.support(*operation, Scope::Thread), Support::Unsupported, "{operation}");
+        let expected = match operation {
+            O::Signal | O::PutSignal | O::PutSignalNbi => Support::SetOnly,
+            one if one.is_atomic() => Support::Unsupported,
+            O::TeamSync | O::TeamBarrier => continue,
+            _ => Support::Implemented,
+        };
+        assert_eq!(support(*operation), expected, "{operation}");
     }
-    let reason =
-        "atomic operations: 0 given, at least fetch-and-add and compare-and-swap allowed on a NIC on paper";
-    let text = bench.transport.reaches(&peer(1)).unwrap_err().to_string();
-    assert!(text.contains(reason), "{text}");
-    let text = anabranch_hip::with_causes(&bench.export().unwrap_err());
-    assert!(text.contains(reason), "{text}");
-    assert_eq!(bench.counts.now(), (0, 0));
+    assert_eq!(bench.transport.support(O::TeamBarrier, Scope::Stream), Support::Implemented);
+    assert_eq!(bench.transport.support(O::Signal, Scope::Stream), Support::SetOnly);
+    let reason = bench.transport.reaches(&peer(1)).unwrap().reason;
+    assert!(reason.contains("no atomic operations nor signals that add, as the NIC has no"), "{reason}");
+    bench.export().unwrap();
 }
 
 #[test]
@@ -343,6 +364,19 @@ fn rings_are_no_longer_than_the_provider_counts() {
         let wanted = format!("entries of a send queue: {} given, a power of two from 16 to {most}", 2 * most);
         assert!(text.contains(&wanted), "{provider}: {text}");
     }
+}
+
+#[test]
+fn every_queue_pair_that_does_not_answer_is_found() {
+    let config = RdmaConfig { queues: 4, ..RdmaConfig::default() };
+    let bench = Bench::of(|nic| nic, config);
+    bench.export().unwrap();
+    let oldest = |rank| {
+        let unanswered = bench.transport.unanswered(GlobalRank::new(rank)).into_iter();
+        unanswered.map(|one| one.oldest).collect::<Vec<_>>()
+    };
+    assert_eq!(oldest(1), [(4, 71), (5, 72), (6, 73)]);
+    assert_eq!(oldest(0), [], "none to itself");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use core::ffi::{c_int, c_uint, c_void};
 pub(crate) struct Layout {
     /// Its C name.
     pub(crate) name: &'static str,
-    /// Its size, where values of it are made here.
+    /// Its size, where values of it are made here and the library takes them to be of the header's size.
     pub(crate) bytes: Option<usize>,
     /// C name and offset of each field.
     pub(crate) fields: &'static [(&'static str, usize)],
@@ -87,7 +87,8 @@ verbs_types! {
         qp_type: c_uint = "qp_type",
     }
 
-    whole struct IbvGidEntry = "ibv_gid_entry" {
+    // The call is told the size.
+    prefix struct IbvGidEntry = "ibv_gid_entry" {
         // The header's type is aligned to 8 bytes.
         gid: IbvGid = "gid",
         gid_index: u32 = "gid_index",
@@ -126,7 +127,9 @@ verbs_types! {
         phys_port_cnt: u8 = "phys_port_cnt",
     }
 
-    whole struct IbvPortAttr = "ibv_port_attr" {
+    // `ibv_query_port` of `IBVERBS_1.1` writes no more than `_compat_ibv_port_attr`, which ends at `flags`; `ibv_port_attr` has grown
+    // behind that (rdma-core 49).
+    prefix struct IbvPortAttr = "ibv_port_attr" {
         state: c_uint = "state",
         max_mtu: c_uint = "max_mtu",
         active_mtu: c_uint = "active_mtu",

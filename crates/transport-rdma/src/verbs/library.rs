@@ -37,7 +37,7 @@ macro_rules! verbs_table {
             ///
             /// # Safety
             /// Each address that `lookup` returns is the function of that name and version of `libibverbs`, valid for ever.
-            unsafe fn from_lookup(
+            pub(super) unsafe fn from_lookup(
                 lookup: impl Fn(&'static CStr, &'static CStr) -> Option<*const c_void>,
             ) -> Result<Self, String> {
                 Ok(Self {

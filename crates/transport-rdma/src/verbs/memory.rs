@@ -8,17 +8,15 @@ use anabranch_hip::types::{HipPointerAttributes, flags, memory_type};
 use anabranch_hip::{Device, DeviceAddress, HipError, RuntimeKind};
 use anabranch_transport::Region;
 
-use super::bindings::{
-    IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, IbvMr,
-};
+use super::bindings::{IBV_ACCESS_LOCAL_WRITE, IbvMr};
 use super::nic::Nic;
 use crate::driver::Registered;
 use crate::error::{NicError, Result};
 
-/// All that peers do. Ordering is not relaxed: flags follow data.
-const ACCESS: c_int =
-    (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
-        as c_int;
+/// What the NIC and its peers may do. Ordering is not relaxed: flags follow data.
+fn access(nic: &Nic) -> c_int {
+    (IBV_ACCESS_LOCAL_WRITE | nic.remote_access()) as c_int
+}
 
 /// A registration.
 #[derive(Debug)]
@@ -79,7 +77,7 @@ impl MemoryRegion {
     fn by_address(nic: &Arc<Nic>, range: Region) -> Result<Self> {
         let address = DeviceAddress(range.address).as_ptr();
         // SAFETY: the domain is live; the kernel checks that the range is mapped, and pins it.
-        let region = unsafe { (nic.verbs.ibv_reg_mr)(nic.pd, address, range.bytes as usize, ACCESS) };
+        let region = unsafe { (nic.verbs.ibv_reg_mr)(nic.pd, address, range.bytes as usize, access(nic)) };
         Self::owned(nic, region, "ibv_reg_mr")
     }
 
@@ -93,7 +91,8 @@ impl MemoryRegion {
             .ok_or_else(|| refused("hipMemGetHandleForAddressRange", "the runtime has no such function"))?;
         let (offset, bytes) = (range.address - first, range.bytes as usize);
         // SAFETY: the domain and the descriptor are live; the kernel checks the range against the buffer and keeps its own reference.
-        let region = unsafe { register(nic.pd, offset, bytes, range.address, buffer.as_raw_fd(), ACCESS) };
+        let region =
+            unsafe { register(nic.pd, offset, bytes, range.address, buffer.as_raw_fd(), access(nic)) };
         Self::owned(nic, region, "ibv_reg_dmabuf_mr")
     }
 

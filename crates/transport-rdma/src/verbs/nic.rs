@@ -1,15 +1,19 @@
 //! The NIC that was opened, by the library.
 
-use core::ffi::{CStr, c_int};
+use core::ffi::{CStr, c_int, c_uint};
 use std::fmt;
+use std::net::Ipv6Addr;
 use std::sync::Arc;
 
 use super::bindings::{
-    IBV_PORT_ACTIVE, IbvContext, IbvDevice, IbvDeviceAttr, IbvGid, IbvGidEntry, IbvPd, IbvPortAttr,
+    IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, IBV_ATOMIC_GLOB,
+    IBV_ATOMIC_HCA, IBV_PORT_ACTIVE, IbvContext, IbvDevice, IbvDeviceAttr, IbvGid, IbvGidEntry, IbvPd,
+    IbvPortAttr,
 };
 use super::library::Verbs;
+use crate::driver::Atomics;
 use crate::error::{NicError, Result};
-use crate::nics::ChosenPort;
+use crate::nics::{ChosenPort, Gid};
 
 /// An opened NIC with a protection domain; closed when the last queue pair and registration are gone.
 pub(crate) struct Nic {
@@ -104,6 +108,24 @@ impl Nic {
         Err(NicError::Call { call, nic: self.name.clone(), cause: cause.to_string() })
     }
 
+    /// The atomic operations that verbs have on it.
+    pub(crate) fn atomics(&self) -> Atomics {
+        match self.attributes.atomic_cap {
+            IBV_ATOMIC_HCA | IBV_ATOMIC_GLOB => Atomics::Standard,
+            _ => Atomics::None,
+        }
+    }
+
+    /// What peers may do to queue pairs and memory: atomic operations only where the NIC has them. Linux's `mlx5_ib` refuses a queue
+    /// pair that allows what the NIC lacks (`set_qpc_atomic_flags`).
+    pub(crate) fn remote_access(&self) -> c_uint {
+        let plain = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+        match self.atomics() {
+            Atomics::None => plain,
+            Atomics::Standard | Atomics::Masked => plain | IBV_ACCESS_REMOTE_ATOMIC,
+        }
+    }
+
     /// What the library says of a port.
     pub(crate) fn port(&self, port: u8) -> Result<IbvPortAttr> {
         // SAFETY: all bits zero are a value of this plain struct.
@@ -114,14 +136,33 @@ impl Nic {
     }
 
     /// An entry of a port's table of addresses; `None` for one that is empty.
-    fn gid(&self, port: u8, index: u8) -> Option<[u8; 16]> {
+    ///
+    /// # Errors
+    /// [`NicError::Call`] where the library cannot ask.
+    fn gid(&self, port: u8, index: u8) -> Result<Option<[u8; 16]>> {
         let mut entry =
             IbvGidEntry { gid: IbvGid([0; 16]), gid_index: 0, port_num: 0, gid_type: 0, ndev_ifindex: 0 };
         let (port, index, size) = (u32::from(port), u32::from(index), size_of::<IbvGidEntry>());
         // SAFETY: the context is open, and the call writes at most `size` bytes.
         let code =
             unsafe { (self.verbs._ibv_query_gid_ex)(self.context, port, index, &raw mut entry, 0, size) };
-        (code == 0 && entry.gid.0 != [0; 16]).then_some(entry.gid.0)
+        // The manual page's "no data in this index".
+        if code == rustix::io::Errno::NODATA.raw_os_error() {
+            return Ok(None);
+        }
+        self.check("ibv_query_gid_ex", code)?;
+        Ok((entry.gid.0 != [0; 16]).then_some(entry.gid.0))
+    }
+
+    /// Whether a port's table still has the address that was chosen.
+    fn check_gid(&self, port: u8, index: u8, chosen: &Gid) -> Result<()> {
+        let what = match self.gid(port, index)? {
+            Some(address) if address == chosen.value.octets() => return Ok(()),
+            Some(address) => format!("is another one now, {}", Ipv6Addr::from(address)),
+            None => "is gone: the table's entry is empty".to_owned(),
+        };
+        let reasons = format!("{}:{port}: its GID {chosen} {what}", self.name);
+        Err(NicError::NoNic { reasons })
     }
 }
 
@@ -151,10 +192,7 @@ impl OpenPort {
         if live.state != IBV_PORT_ACTIVE {
             return changed(format!("it is not active any more (state {})", live.state));
         }
-        let address = chosen.gid.gid.value.octets();
-        if nic.gid(number, gid_index) != Some(address) {
-            return changed(format!("its GID {} is another one now", chosen.gid.gid));
-        }
+        nic.check_gid(number, gid_index, &chosen.gid.gid)?;
         Ok(Self { nic: Arc::new(nic), number, gid_index, live })
     }
 }
@@ -173,5 +211,82 @@ impl Drop for Nic {
         if let Err(error) = self.check("ibv_close_device", code) {
             tracing::warn!("{error}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::ffi::c_void;
+
+    use super::*;
+    use crate::nics::GidKind;
+
+    const ADDRESS: [u8; 16] = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7];
+
+    /// A table whose entry 0 is [`ADDRESS`]; entry 1 is empty; the query of any other fails with the number of the entry.
+    unsafe extern "C" fn query_gid(
+        _: *mut IbvContext,
+        _: u32,
+        index: u32,
+        entry: *mut IbvGidEntry,
+        _: u32,
+        _: usize,
+    ) -> c_int {
+        match index {
+            0 => {
+                // SAFETY: the caller gives one entry.
+                unsafe { (*entry).gid = IbvGid(ADDRESS) };
+                0
+            }
+            1 => rustix::io::Errno::NODATA.raw_os_error(),
+            other => other as c_int,
+        }
+    }
+
+    unsafe extern "C" fn close(_: *mut IbvContext) -> c_int {
+        0
+    }
+
+    unsafe extern "C" fn nothing_else() {
+        std::process::abort();
+    }
+
+    /// A NIC of a library that knows a table of addresses and nothing else.
+    fn nic() -> Nic {
+        let function = |name: &'static CStr, _: &'static CStr| {
+            Some(match name.to_bytes() {
+                b"_ibv_query_gid_ex" => query_gid as *const c_void,
+                b"ibv_close_device" => close as *const c_void,
+                _ => nothing_else as *const c_void,
+            })
+        };
+        // SAFETY: the functions that are called have the types of their namesakes; any other ends the process.
+        let verbs = Arc::new(unsafe { Verbs::from_lookup(function) }.unwrap());
+        // SAFETY: all bits zero are a value of this plain struct.
+        let attributes = unsafe { core::mem::zeroed() };
+        let (context, pd) = (core::ptr::null_mut(), core::ptr::null_mut());
+        Nic { verbs, name: "mlx5_7".to_owned(), context, pd, attributes }
+    }
+
+    #[test]
+    fn a_gid_that_cannot_be_asked_for_is_not_one_that_has_changed() {
+        let nic = nic();
+        let gid = |last| {
+            let mut octets = ADDRESS;
+            octets[15] = last;
+            Gid { index: 3, value: octets.into(), kind: GidKind::RoceV2, interface: None }
+        };
+        nic.check_gid(1, 0, &gid(7)).unwrap();
+        let words = |index, last| nic.check_gid(1, index, &gid(last)).unwrap_err().to_string();
+        assert_eq!(
+            words(0, 8),
+            "no NIC can be used: mlx5_7:1: its GID 3 fe80::8 is another one now, fe80::7"
+        );
+        assert_eq!(
+            words(1, 7),
+            "no NIC can be used: mlx5_7:1: its GID 3 fe80::7 is gone: the table's entry is empty"
+        );
+        let denied = rustix::io::Errno::ACCESS.raw_os_error() as u8;
+        assert_eq!(words(denied, 7), "ibv_query_gid_ex failed on mlx5_7: Permission denied (os error 13)");
     }
 }

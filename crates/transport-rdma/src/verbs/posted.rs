@@ -7,13 +7,14 @@ use anabranch_hip::Device;
 use anabranch_ranks::GlobalRank;
 use anabranch_transport::Region;
 
-use super::bindings::{IBV_ATOMIC_GLOB, IBV_ATOMIC_HCA, IBV_MTU_256, IBV_MTU_4096, IbvPortAttr};
+use super::bindings::{IBV_MTU_256, IBV_MTU_4096, IbvPortAttr};
 use super::memory::MemoryRegion;
 use super::nic::{Nic, OpenPort};
 use super::queue_pair::{INLINE_BYTES, MOST_8_BITS, Path, QueuePair};
 use crate::config::RdmaConfig;
 use crate::driver::{
-    Atomics, NicDriver, NicLimits, NicQueue, QueueSpec, QueueWords, Registered, orders_reads_from_host,
+    NicDriver, NicLimits, NicQueue, QueueSpec, QueueWords, ReadOrder, Registered, UnansweredRequests,
+    order_from_host,
 };
 use crate::endpoint::{Endpoint, check_reads, mtu_bytes};
 use crate::error::{NicError, Result};
@@ -103,14 +104,10 @@ impl PostedDriver {
 }
 
 fn limits(nic: &Nic, port: &IbvPortAttr) -> NicLimits {
-    let atomics = match nic.attributes.atomic_cap {
-        IBV_ATOMIC_HCA | IBV_ATOMIC_GLOB => Atomics::Standard,
-        _ => Atomics::None,
-    };
     NicLimits {
         most_message_bytes: port.max_msg_sz.min(MOST_MESSAGE_BYTES),
         inline_bytes: INLINE_BYTES,
-        atomics,
+        atomics: nic.atomics(),
     }
 }
 
@@ -127,8 +124,9 @@ impl NicDriver for PostedDriver {
         self.limits
     }
 
-    fn orders_reads(&self) -> bool {
-        orders_reads_from_host(&self.device)
+    /// The host knows of completions by memory of its own, and verbs have no request that reads the device's memory behind a read.
+    fn read_order(&self) -> ReadOrder {
+        order_from_host(&self.device, ReadOrder::Unordered)
     }
 
     fn register(&self, region: Region) -> Result<Arc<dyn Registered>> {
@@ -197,5 +195,9 @@ impl NicQueue for PostedQueue {
 
     fn is_consequence(&self) -> bool {
         self.served.is_consequence()
+    }
+
+    fn unanswered(&self) -> Option<UnansweredRequests> {
+        self.served.unanswered()
     }
 }

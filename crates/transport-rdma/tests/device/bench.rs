@@ -7,7 +7,7 @@ use anabranch_hip::{Device, DeviceBuffer, DeviceOrdinal, HostBuffer, Stream};
 use anabranch_hip_host::{HostConfig, HostMachine};
 use anabranch_hip_jit::control::{FaultRecord, WaitControl};
 use anabranch_hip_jit::{DevicePointer, Jit, JitConfig, KernelSpec, ToolSearch};
-use anabranch_transport_rdma::{Atomics, MEANS_NIC, Provider, RdmaQueue, RdmaRange};
+use anabranch_transport_rdma::{Atomics, MEANS_NIC, Provider, RdmaQueue, RdmaRange, ReadOrder};
 use bytemuck::Zeroable as _;
 
 pub(crate) use crate::asked::*;
@@ -48,6 +48,7 @@ pub(crate) struct Setup {
     pub(crate) wave: u32,
     /// The peer takes immediate values.
     pub(crate) immediates: bool,
+    pub(crate) read_order: ReadOrder,
 }
 
 impl Setup {
@@ -62,6 +63,7 @@ impl Setup {
             doorbell_value: 0,
             wave: 1,
             immediates: true,
+            read_order: ReadOrder::Ordered,
         }
     }
 
@@ -139,7 +141,7 @@ impl Bench {
                     words,
                     positions,
                     results: filled(RdmaQueue::results_bytes(entries) as usize, 0),
-                    sequences: filled(entries as usize * 8, 0),
+                    sequences: filled(entries as usize * 2 * 8, 0),
                 }
             })
             .collect();
@@ -171,6 +173,8 @@ impl Bench {
                 means: MEANS_NIC,
                 peer: PEER,
                 immediates: u32::from(setup.immediates),
+                read_order: setup.read_order.number(),
+                reserved_word: 0,
             }
         };
         let views: Vec<_> = queues.iter().map(view).collect();

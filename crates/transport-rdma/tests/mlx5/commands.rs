@@ -12,17 +12,17 @@ use anabranch_transport_rdma::nics::{GidKind, LinkLayer};
 use anabranch_transport_rdma::{Atomics, NicDriver, NicError, NicQueue, Provider, QueueSpec, RdmaConfig};
 use proptest::prelude::*;
 
-use crate::fake::Fake;
+use crate::fake::{ATOMIC, Fake, GENERAL, HAS_ROCE, ROCE};
 
-const PEER: GlobalRank = GlobalRank::new(3);
+pub(crate) const PEER: GlobalRank = GlobalRank::new(3);
 const GID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 1, 2, 3];
 
-fn device() -> Device {
+pub(crate) fn device() -> Device {
     let machine = HostMachine::new(HostConfig::default()).unwrap();
     machine.runtime().device(DeviceOrdinal(0)).unwrap()
 }
 
-fn ethernet() -> PortFacts {
+pub(crate) fn ethernet() -> PortFacts {
     PortFacts {
         number: 1,
         link_layer: LinkLayer::Ethernet,
@@ -48,16 +48,16 @@ fn roce_v1() -> PortFacts {
     PortFacts { gid_kind: GidKind::InfinibandOrRoceV1, ..ethernet() }
 }
 
-fn config() -> RdmaConfig {
+pub(crate) fn config() -> RdmaConfig {
     let patience = Duration::from_secs(10);
     RdmaConfig { patience, traffic_class: 0x68, service_level: 5, ..RdmaConfig::default() }
 }
 
-fn driver(fake: &Fake, port: PortFacts) -> Mlx5Driver {
+pub(crate) fn driver(fake: &Fake, port: PortFacts) -> Mlx5Driver {
     Mlx5Driver::new(Arc::new(fake.clone()), &device(), port, &config(), "nearest".to_owned()).unwrap()
 }
 
-fn queue(driver: &Mlx5Driver) -> Arc<dyn NicQueue> {
+pub(crate) fn queue(driver: &Mlx5Driver) -> Arc<dyn NicQueue> {
     driver.create_queue(QueueSpec { peer: PEER, channel: 1, entries: 256 }).unwrap()
 }
 
@@ -74,11 +74,12 @@ fn endpoint(port: PortFacts, change: impl FnOnce(&mut serde_json::Value)) -> Vec
 fn a_queue_pair_is_made_and_connected_in_order() {
     let fake = Fake::new();
     let driver = driver(&fake, ethernet());
-    assert_eq!(fake.calls(), ["QUERY_HCA_CAP", "alloc_uar", "query_eqn", "init_obj"]);
+    let asked = ["QUERY_HCA_CAP"; 3];
+    assert_eq!(fake.calls(), [&asked[..], &["alloc_uar", "query_eqn", "init_obj"]].concat());
     let queue = queue(&driver);
     queue.connect(PEER, &endpoint(ethernet(), |_| ())).unwrap();
     assert_eq!(
-        fake.calls()[4..],
+        fake.calls()[6..],
         ["umem_reg", "CREATE_CQ", "CREATE_QP", "RST2INIT_QP", "create_ah", "INIT2RTR_QP", "RTR2RTS_QP"]
     );
     assert_eq!(fake.live(), 4, "a page, memory, two objects");
@@ -110,7 +111,7 @@ fn every_word_of_the_commands_that_make_a_queue_pair_is_right() {
         (0x00, 0x0500_0000),  // opcode
         (0x18, 0x0000_1800),  // st RC, pm_state MIGRATED
         (0x1c, 0x0000_0044),  // pd
-        (0x20, 0x0000_4000),  // log_sq_size
+        (0x20, 0x0000_4040),  // log_sq_size, ts_format
         (0x24, 0x0000_0022),  // uar_page
         (0x94, 0x0012_3456),  // cqn_snd
         (0xb4, 0x0012_3456),  // cqn_rcv
@@ -219,10 +220,6 @@ fn neither_end_asks_for_more_than_the_other_answers() {
         let queues = drivers.each_ref().map(queue);
         queues[0].connect(PEER, &queues[1].endpoint()).unwrap();
         queues[1].connect(PEER, &queues[0].endpoint()).unwrap();
-        let word = |fake: &Fake, name: &str, offset: usize| {
-            let (_, words) = fake.command(name);
-            words.iter().find(|(at, _)| *at == offset).map_or(0, |(_, word)| *word)
-        };
         // log_rra_max and log_sra_max are the three bits from bit 21 on.
         let of = |fake: &Fake| {
             (word(fake, "INIT2RTR_QP", 0xa8) >> 21 & 7, word(fake, "RTR2RTS_QP", 0x88) >> 21 & 7)
@@ -297,17 +294,65 @@ fn atomic_operations_are_told_only_as_far_as_kernels_can_use_them() {
         (0, 0x0f, 0x0c, Atomics::None),
     ] {
         let fake = Fake::new();
-        fake.say(&[(0x18, order), (0x20, operations), (0x24, sizes)]);
+        fake.say(ATOMIC, &[(0x18, order), (0x20, operations), (0x24, sizes)]);
         let limits = driver(&fake, ethernet()).limits();
         assert_eq!(limits.atomics, expected, "{order:#x} {operations:#x} {sizes:#x}");
         assert_eq!((limits.most_message_bytes, limits.inline_bytes), (1 << 30, 28));
     }
 }
 
+/// A word of a command; 0 where it has none.
+fn word(fake: &Fake, name: &str, offset: usize) -> u32 {
+    let (_, words) = fake.command(name);
+    words.iter().find(|(at, _)| *at == offset).map_or(0, |(_, word)| *word)
+}
+
+#[test]
+fn timestamps_have_the_nics_own_format_where_it_has_one() {
+    // What send queues and, with RoCE, queue pairs know: a free running counter, real time, or both. And what is set.
+    for (sends, pairs, format) in [
+        (0, None, 0),
+        (1, None, 1),
+        (2, None, 1),
+        (0, Some(0), 0),
+        (1, Some(1), 1),
+        (2, Some(2), 1),
+        (0, Some(1), 1),
+        (1, Some(0), 0),
+        (2, Some(0), 0),
+    ] {
+        let fake = Fake::new();
+        let roce = if pairs.is_some() { HAS_ROCE.1 } else { 0 };
+        fake.say(GENERAL, &[(HAS_ROCE.0, roce), (0x98, sends << 30)]);
+        fake.say(ROCE, &[(0x10, pairs.unwrap_or(3))]);
+        let _queue = queue(&driver(&fake, ethernet()));
+        assert_eq!(word(&fake, "CREATE_QP", 0x20) >> 6 & 3, format, "{sends} {pairs:?}");
+    }
+}
+
+#[test]
+fn peers_may_do_atomic_operations_only_where_the_nic_has_them() {
+    const READ_AND_WRITE: u32 = 0xc000;
+    const ATOMIC_TOO: u32 = 0xe000;
+    for (operations, sizes, mode, access) in [
+        (0, 0, 0, READ_AND_WRITE),
+        (0x01, 0x08, 0, READ_AND_WRITE),
+        (0x03, 0x08, 1, ATOMIC_TOO),
+        (0x0f, 0x0c, 3, ATOMIC_TOO),
+        (0x0f, 0x1ff, 8, ATOMIC_TOO),
+    ] {
+        let fake = Fake::new();
+        fake.say(ATOMIC, &[(0x18, 1 << 30), (0x20, operations), (0x24, sizes)]);
+        let _queue = queue(&driver(&fake, ethernet()));
+        let expected = mode << 16 | access;
+        assert_eq!(word(&fake, "RST2INIT_QP", 0xa8), expected, "{operations:#x} {sizes:#x}");
+    }
+}
+
 #[test]
 fn every_call_that_fails_gives_all_back_and_says_what_the_nic_said() {
     let peer = endpoint(ethernet(), |_| ());
-    let all = 11;
+    let all = 13;
     for call in 0..all {
         let fake = Fake::new();
         fake.fail(call);

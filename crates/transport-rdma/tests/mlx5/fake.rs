@@ -29,14 +29,22 @@ pub(crate) struct State {
     log: Mutex<Vec<(String, Vec<u8>)>>,
     /// The call that fails, by its number from 0 on.
     fails: Mutex<Option<usize>>,
-    /// What `QUERY_HCA_CAP` answers: words by byte offset.
-    capabilities: Mutex<Vec<(usize, u32)>>,
+    /// What `QUERY_HCA_CAP` answers of each kind of capability: words by byte offset.
+    capabilities: Mutex<BTreeMap<u32, Vec<(usize, u32)>>>,
+    /// What `QUERY_QP` answers: words by byte offset.
+    context: Mutex<Vec<(usize, u32)>>,
+    /// The memory of the queue pair that was made last: its start and its bytes.
+    memory: Mutex<(usize, usize)>,
     /// Objects, memory and pages that were made and not given back.
     live: AtomicUsize,
     /// Whom the next look for the way to a peer tells that it was asked, and for whom it waits then.
     held: Mutex<Option<(Sender<()>, Receiver<()>)>>,
-    /// The state of each queue pair by its number.
+    /// The state of each queue pair that is there by its number.
     states: Mutex<BTreeMap<u32, QueueState>>,
+    /// Numbers of queue pairs that came to send, also of those that are gone.
+    sent: Mutex<Vec<u32>>,
+    /// Queue pairs that were made, there or not.
+    queue_pairs: AtomicUsize,
     /// The pages of registers that were given.
     pages: Mutex<Vec<Arc<Registers>>>,
 }
@@ -75,17 +83,42 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap()
 }
 
+/// Kinds of capabilities (`MLX5_CAP_*`).
+pub(crate) const GENERAL: u32 = 0;
+pub(crate) const ATOMIC: u32 = 3;
+pub(crate) const ROCE: u32 = 4;
+
+/// General capabilities: `qpc_extension`, `roce`, `qp_error_syndrome`.
+pub(crate) const CAN_SAY_ERRORS: [(usize, u32); 2] = [(0x34, 1 << 29), (0x5c, 1 << 12)];
+pub(crate) const HAS_ROCE: (usize, u32) = (0x50, 1 << 2);
+
 impl Fake {
-    /// One with all atomic operations.
+    /// One with RoCE and all atomic operations, whose timestamps are of either format, and which can say why queue pairs stopped.
     pub(crate) fn new() -> Self {
         let fake = Self::default();
-        fake.say(&[(0x18, 1 << 30), (0x20, 0x0f), (0x24, 0x0c)]);
+        fake.say(GENERAL, &[CAN_SAY_ERRORS[0], CAN_SAY_ERRORS[1], HAS_ROCE, (0x98, 2 << 30)]);
+        fake.say(ATOMIC, &[(0x18, 1 << 30), (0x20, 0x0f), (0x24, 0x0c)]);
+        fake.say(ROCE, &[(0x10, 2)]);
         fake
     }
 
-    /// Sets the answer about capabilities.
-    pub(crate) fn say(&self, words: &[(usize, u32)]) {
-        *locked(&self.0.capabilities) = words.to_vec();
+    /// Sets the answer about capabilities of a kind.
+    pub(crate) fn say(&self, kind: u32, words: &[(usize, u32)]) {
+        locked(&self.0.capabilities).insert(kind, words.to_vec());
+    }
+
+    /// Sets the answer to `QUERY_QP`.
+    pub(crate) fn say_context(&self, words: &[(usize, u32)]) {
+        *locked(&self.0.context) = words.to_vec();
+    }
+
+    /// Writes to the memory of the queue pair that was made last, as its NIC or its kernels would.
+    #[expect(unsafe_code, reason = "memory that was registered by its address")]
+    pub(crate) fn write(&self, offset: usize, bytes: &[u8]) {
+        let (start, length) = *locked(&self.0.memory);
+        assert!(offset + bytes.len() <= length, "within the memory");
+        // SAFETY: the test keeps the queue pair, whose memory stays registered; nobody else writes it.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), (start + offset) as *mut u8, bytes.len()) };
     }
 
     /// Makes a call fail, counted from now on.
@@ -104,6 +137,17 @@ impl Fake {
     pub(crate) fn sending(&self) -> Vec<u32> {
         let states = locked(&self.0.states);
         states.iter().filter(|(_, state)| **state == QueueState::Send).map(|(number, _)| *number).collect()
+    }
+
+    /// The queue pairs that were ever allowed to send, by number: also those that were destroyed since.
+    #[allow(dead_code, reason = "the test of a world over this NIC uses it")]
+    pub(crate) fn connected(&self) -> Vec<u32> {
+        locked(&self.0.sent).clone()
+    }
+
+    /// Queue pairs that are there, in whatever state.
+    pub(crate) fn queue_pairs(&self) -> usize {
+        locked(&self.0.states).len()
     }
 
     /// What was stored last at the doorbell of each page.
@@ -207,7 +251,27 @@ impl DevxMemory for FakeMemory {
 #[derive(Debug)]
 struct FakeObject(Live, Option<u32>);
 
+impl Drop for FakeObject {
+    fn drop(&mut self) {
+        if let Some(number) = self.1 {
+            locked(&self.0.0.0.states).remove(&number);
+        }
+    }
+}
+
+fn put(words: &[(usize, u32)], answer: &mut [u8]) {
+    for (offset, word) in words {
+        answer[*offset..*offset + 4].copy_from_slice(&word.to_be_bytes());
+    }
+}
+
 impl DevxObject for FakeObject {
+    fn query(&self, what: &'static str, command: &[u8], answer: &mut [u8]) -> Result<()> {
+        self.0.0.note(what, command, answer)?;
+        put(&locked(&self.0.0.0.context), answer);
+        Ok(())
+    }
+
     fn modify(&self, what: &'static str, command: &[u8], answer: &mut [u8]) -> Result<()> {
         let fake = &self.0.0;
         fake.note(what, command, answer)?;
@@ -224,6 +288,9 @@ impl DevxObject for FakeObject {
             ("RTR2RTS_QP", 0x504, QueueState::Receive) => QueueState::Send,
             other => panic!("out of turn: {other:?}"),
         };
+        if *state == QueueState::Send {
+            locked(&fake.0.sent).push(number);
+        }
         Ok(())
     }
 }
@@ -248,18 +315,17 @@ impl Devx for Fake {
 
     fn query(&self, command: &[u8], answer: &mut [u8]) -> Result<()> {
         self.note("QUERY_HCA_CAP", command, answer)?;
-        for (offset, word) in locked(&self.0.capabilities).iter() {
-            answer[*offset..*offset + 4].copy_from_slice(&word.to_be_bytes());
-        }
+        let kind = u32::from_be_bytes(command[4..8].try_into().unwrap());
+        assert_eq!(kind & 1, 1, "what is in force");
+        put(locked(&self.0.capabilities).get(&(kind >> 1)).unwrap_or(&Vec::new()), answer);
         Ok(())
     }
 
     fn create(&self, what: &'static str, command: &[u8], answer: &mut [u8]) -> Result<Box<dyn DevxObject>> {
         self.note(what, command, answer)?;
         let queue_pair = (what == "CREATE_QP").then(|| {
-            let mut states = locked(&self.0.states);
-            let number = QUEUE_PAIR - states.len() as u32;
-            states.insert(number, QueueState::Reset);
+            let number = QUEUE_PAIR - self.0.queue_pairs.fetch_add(1, Ordering::Relaxed) as u32;
+            locked(&self.0.states).insert(number, QueueState::Reset);
             number
         });
         answer[8..12].copy_from_slice(&queue_pair.unwrap_or(COMPLETION_QUEUE).to_be_bytes());
@@ -270,6 +336,7 @@ impl Devx for Fake {
     unsafe fn register_queue_memory(&self, address: *mut u8, bytes: usize) -> Result<Box<dyn DevxMemory>> {
         assert_eq!((address as usize % 4096, bytes % 4096), (0, 0), "whole pages");
         self.note("umem_reg", &(bytes as u64).to_be_bytes(), &mut [])?;
+        *locked(&self.0.memory) = (address as usize, bytes);
         Ok(Box::new(FakeMemory(self.made())))
     }
 

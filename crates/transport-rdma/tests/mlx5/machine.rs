@@ -143,6 +143,51 @@ fn each_driver_opens_the_port_that_was_chosen() {
     }
 }
 
+/// Every call of opening a ConnectX on InfiniBand, with a queue pair that is connected to itself.
+const OPENING: [&str; 12] = [
+    "QUERY_HCA_CAP",
+    "QUERY_HCA_CAP",
+    "QUERY_HCA_CAP",
+    "alloc_uar",
+    "query_eqn",
+    "init_obj",
+    "umem_reg",
+    "CREATE_CQ",
+    "CREATE_QP",
+    "RST2INIT_QP",
+    "INIT2RTR_QP",
+    "RTR2RTS_QP",
+];
+
+#[test]
+fn opening_a_connectx_brings_a_queue_pair_to_where_it_may_send() {
+    for (name, pci, way, entries) in
+        [("dgx", "0000:18:00.0", None, 256), ("roce-storage", "0000:83:00.0", Some("create_ah"), 1024)]
+    {
+        let config = RdmaConfig { entries, ..RdmaConfig::default() };
+        let (tree, peers, fake) = (Tree::of(name), peers(pci), Fake::new());
+        let nics = MachineNics::with(MachineDriver::Mlx5, tree.root(), Arc::new(both(&fake)));
+        let nic = nics.open(&device(Schedule::Free), &peers[0], &peers, &config).unwrap();
+        let calls = fake.calls().into_iter().filter(|call| Some(call.as_str()) != way);
+        assert_eq!(calls.collect::<Vec<_>>(), OPENING, "{name}");
+        // Connected to itself: its own number is the remote one.
+        let (_, words) = fake.command("INIT2RTR_QP");
+        let number = |offset: usize| words.iter().find(|(at, _)| *at == offset).unwrap().1;
+        assert_eq!(number(0x2c), number(0x08), "{name}");
+        // As long as those to peers, which a NIC may refuse (log_max_qp_sz, the limit of locked memory).
+        let (_, words) = fake.command("CREATE_QP");
+        let sizes = words.iter().find(|(at, _)| *at == 0x20).unwrap().1;
+        assert_eq!(1 << (sizes >> 11 & 0xf), entries, "{name}");
+        assert_eq!(
+            (fake.queue_pairs(), fake.live(), fake.rung()),
+            (0, 1, vec![0]),
+            "a page is left, and nothing was sent"
+        );
+        drop(nic);
+        assert_eq!(fake.live(), 0);
+    }
+}
+
 #[test]
 fn what_a_connectx_lacks_is_an_error_that_names_it_and_nothing_else_is_taken() {
     let (tree, config) = (Tree::of("dgx"), RdmaConfig::default());
@@ -150,7 +195,7 @@ fn what_a_connectx_lacks_is_an_error_that_names_it_and_nothing_else_is_taken() {
     let text = words(opened(MachineDriver::Mlx5, &tree, without, &config));
     assert!(text.starts_with("libmlx5.so.1 cannot be opened"), "{text}");
     // Every call of opening, the page of registers among them.
-    for (call, name) in ["QUERY_HCA_CAP", "alloc_uar", "query_eqn", "init_obj"].into_iter().enumerate() {
+    for (call, name) in OPENING.into_iter().enumerate() {
         let fake = Fake::new();
         fake.fail(call);
         let text = words(opened(MachineDriver::Mlx5, &tree, both(&fake), &config));
@@ -170,16 +215,21 @@ fn what_a_connectx_lacks_is_an_error_that_names_it_and_nothing_else_is_taken() {
 #[test]
 fn the_host_posts_in_place_of_kernels_only_where_it_may_and_says_why() {
     let (tree, config) = (Tree::of("dgx"), RdmaConfig::default());
-    let fake = Fake::new();
-    // The page of registers: what a runtime or a NIC refuses first.
-    fake.fail(1);
-    let driver = opened(MachineDriver::Auto, &tree, both(&fake), &config).unwrap();
-    assert_eq!(driver.provider(), Provider::Posted);
-    let said = driver.describe();
-    assert!(
-        said.starts_with("below the same PCI switch (PIX); not driven by kernels: alloc_uar failed"),
-        "{said}"
-    );
+    // Whatever a runtime or a NIC refuses, up to the last change of state.
+    for (call, name) in OPENING.into_iter().enumerate() {
+        let fake = Fake::new();
+        fake.fail(call);
+        let driver = opened(MachineDriver::Auto, &tree, both(&fake), &config).unwrap();
+        assert_eq!(driver.provider(), Provider::Posted, "{name}");
+        let said = driver.describe();
+        let why =
+            format!("below the same PCI switch (PIX); not driven by kernels: {name} failed on mlx5_7: ");
+        assert!(said.starts_with(&why), "{said}");
+        if name.ends_with("_QP") || name == "CREATE_CQ" {
+            assert!(said.contains("bad parameter (status 0x03, syndrome 0x0012abcd)"), "{said}");
+        }
+        assert_eq!(fake.live(), 0, "{name}");
+    }
     let without = Libraries { connectx: None, verbs: true };
     let said = opened(MachineDriver::Auto, &tree, without, &config).unwrap().describe();
     assert!(said.contains("not driven by kernels: libmlx5.so.1 cannot be opened"), "{said}");

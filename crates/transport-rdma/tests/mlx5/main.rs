@@ -1,4 +1,4 @@
-//! The driver of ConnectX over a NIC that takes commands and moves nothing: what it is told, and who opens it.
+//! The driver of ConnectX over a NIC that takes commands and moves nothing: what it is told, who opens it, and what failures read like.
 
 #![expect(
     clippy::unwrap_used,
@@ -8,6 +8,7 @@
 )]
 
 mod commands;
+mod failures;
 mod fake;
 mod machine;
 #[path = "../machines/mod.rs"]

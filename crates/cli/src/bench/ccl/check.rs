@@ -1,7 +1,9 @@
 //! `anabranch bench ccl --check`: whether a machine computes right. The cases are the library's own (`ccl::conformance`), those that
 //! its tests go through without a GPU.
 
-use anabranch::ccl::conformance::{self, Level, ListForm, Replays, Sweep, Tally};
+use std::collections::BTreeMap;
+
+use anabranch::ccl::conformance::{self, LeftOut, Level, ListForm, Replays, Sweep, Tally};
 use anabranch::ccl::{CclConfig, Communicator, DataType};
 use anabranch::jit::KernelSpec;
 use anabranch::{Error, World};
@@ -41,8 +43,22 @@ struct Row {
     batches: u64,
     /// Of them, messages one by one, a list of them each.
     send_receives: u64,
+    /// Of them, between members on several machines.
+    across_machines: u64,
     wrong: u64,
     verified: bool,
+    /// What does not exist in some groups.
+    left_out: Vec<Missing>,
+}
+
+/// What a check left out, where it does not exist.
+#[derive(Debug, Serialize, Deserialize)]
+struct Missing {
+    /// An algorithm, or a kind of call.
+    what: String,
+    why: String,
+    /// Counted like calls.
+    calls: u64,
 }
 
 /// What a rank tells the others.
@@ -51,6 +67,8 @@ struct Said {
     calls: u64,
     /// In the order of [`ListForm::ALL`].
     lists: Vec<u64>,
+    across_machines: u64,
+    left_out: Vec<Missing>,
     wrong: u64,
     first: Vec<String>,
 }
@@ -98,11 +116,27 @@ fn collect(
     let first = tally.failures.iter().take(MOST_TOLD);
     let first = first.map(|(subset, failure)| format!("{} in {subset}: {failure}", world.rank())).collect();
     let (calls, lists) = (tally.calls, tally.lists.to_vec());
-    let said = Said { calls, lists, wrong: tally.failures.len() as u64, first };
+    let missing = |(left, calls): (&LeftOut, &u64)| {
+        let LeftOut { what, why } = left.clone();
+        Missing { what, why, calls: *calls }
+    };
+    let said = Said {
+        calls,
+        lists,
+        across_machines: tally.across_machines,
+        left_out: tally.left_out.iter().map(missing).collect(),
+        wrong: tally.failures.len() as u64,
+        first,
+    };
     let all = world.exchange(world.group(), "ccl check", &serde_json::to_vec(&said)?).map_err(Error::from)?;
     let all = all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<Vec<Said>, _>>()?;
-    let [calls, wrong] =
-        [|said: &Said| said.calls, |said: &Said| said.wrong].map(|of| all.iter().map(of).sum());
+    let [calls, wrong, across_machines] =
+        [|said: &Said| said.calls, |said: &Said| said.wrong, |said: &Said| said.across_machines]
+            .map(|of| all.iter().map(of).sum());
+    let mut left_out = BTreeMap::new();
+    for Missing { what, why, calls } in all.iter().flat_map(|said| &said.left_out) {
+        *left_out.entry((what.clone(), why.clone())).or_default() += calls;
+    }
     let of = |form: ListForm| -> u64 {
         let place = ListForm::ALL.iter().position(|other| *other == form);
         all.iter().filter_map(|said| said.lists.get(place?)).sum()
@@ -115,8 +149,10 @@ fn collect(
         gathers_of_many: of(ListForm::GatherMany),
         batches: of(ListForm::Batch),
         send_receives: of(ListForm::SendReceive),
+        across_machines,
         wrong,
         verified: wrong == 0,
+        left_out: left_out.into_iter().map(|((what, why), calls)| Missing { what, why, calls }).collect(),
     };
     Ok((row, all.into_iter().flat_map(|said| said.first).collect()))
 }
@@ -133,6 +169,7 @@ fn report(rows: &[&Row], json: bool) -> anyhow::Result<()> {
         "gathers of many",
         "batches",
         "sends and receives",
+        "across machines",
         "wrong",
     ]);
     for row in rows {
@@ -144,8 +181,20 @@ fn report(rows: &[&Row], json: bool) -> anyhow::Result<()> {
             row.gathers_of_many.to_string(),
             row.batches.to_string(),
             row.send_receives.to_string(),
+            row.across_machines.to_string(),
             row.wrong.to_string(),
         ]);
     }
-    table.print("")
+    table.print("")?;
+    for row in rows.iter().filter(|row| !row.left_out.is_empty()) {
+        print::line(&format!("left out of the {}, where it does not exist:", row.op))?;
+        let mut by_reason: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for Missing { what, why, calls } in &row.left_out {
+            by_reason.entry(why).or_default().push(format!("{what} ({calls} calls)"));
+        }
+        for (why, what) in by_reason {
+            print::line(&format!("  {}: {why}", what.join(", ")))?;
+        }
+    }
+    Ok(())
 }

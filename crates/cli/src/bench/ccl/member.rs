@@ -69,7 +69,7 @@ impl Member<'_> {
             // Peers may write here as soon as they run: everybody's inputs must be there.
             self.world.barrier(&case.group, "ccl inputs").map_err(Error::from)?;
             contender.enqueue(&self.stream)?;
-            self.world.synchronize_within(&self.stream, link::PATIENCE).map_err(Error::from)?;
+            self.world.synchronize_within(&self.stream, link::patience(self.world)).map_err(Error::from)?;
             let compared = judge::compare(&device, contender.as_ref(), case, reference)?;
             // Nobody overwrites what another still reads.
             self.world.barrier(&case.group, "ccl outputs").map_err(Error::from)?;
@@ -91,7 +91,7 @@ impl Member<'_> {
                 memory::fill(&self.stream, contender.memory(), places.0, places.1, judge::UNTOUCHED)?;
             }
         }
-        self.world.synchronize_within(&self.stream, link::PATIENCE).map_err(Error::from)?;
+        self.world.synchronize_within(&self.stream, link::patience(self.world)).map_err(Error::from)?;
         Ok(self.world.barrier(&case.group, "ccl outputs forgotten").map_err(Error::from)?)
     }
 

@@ -23,10 +23,10 @@ pub(super) mod sizes;
 pub(super) mod timing;
 pub(crate) mod tune;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use anabranch::ccl::LocationKind;
 use anabranch::ccl::call::Shape;
+use anabranch::ccl::{Check, LocationKind};
 use anabranch::jit::KernelSpec;
 use anabranch::{Config, Environment, Error, Group, GroupRank, RuntimeKind, World};
 use anyhow::{Context as _, bail};
@@ -78,6 +78,7 @@ pub(crate) fn check(arguments: &CclArgs, config: &Config, ranks: u32) -> anyhow:
     }
     let world = Group::world(ranks)?;
     let run = Run::new(arguments, &world, runtime == RuntimeKind::Host)?;
+    run.check_algorithm(config)?;
     let needed = run.largest()?;
     let heap = config.heap.bytes.bytes();
     if arguments.memory == MemoryKind::Symmetric && needed > heap {
@@ -166,6 +167,8 @@ fn verdict(rows: &[Row]) -> anyhow::Result<()> {
 struct Run<'a> {
     arguments: &'a CclArgs,
     group: Group,
+    /// Ranks of the world.
+    world: u32,
     root: GroupRank,
     collectives: Vec<Collective>,
     sizes: Vec<u64>,
@@ -200,7 +203,8 @@ impl<'a> Run<'a> {
         }
         ours::check_algorithm(arguments.algorithm())?;
         let sizes = arguments.sizes.all(host)?;
-        let run = Self { arguments, group, root: GroupRank::new(arguments.root), collectives, sizes };
+        let root = GroupRank::new(arguments.root);
+        let run = Self { arguments, group, world: world.size(), root, collectives, sizes };
         run.check_transport()?;
         run.largest()?;
         Ok(run)
@@ -209,29 +213,74 @@ impl<'a> Run<'a> {
     /// Refuses collectives that the transport asked for does not do.
     fn check_transport(&self) -> anyhow::Result<()> {
         let Some(transport) = self.arguments.transport else { return Ok(()) };
-        let location = match self.arguments.memory {
-            MemoryKind::Symmetric => LocationKind::Symmetric,
-            MemoryKind::Local => LocationKind::Local,
-        };
         for collective in &self.collectives {
-            let op = collective.reduces().then_some(self.arguments.reduce.0);
-            let shape = Shape {
-                collective: collective.library(),
-                data_type: self.arguments.dtype,
-                op,
-                members: self.group.size(),
-                count: 1,
-                uneven: false,
-                root: collective.has_root().then_some(self.root),
-                input: location,
-                output: location,
-            };
-            let allowed = transport.algorithm().allows(&shape);
+            let allowed = transport.algorithm().allows(&self.shape(*collective));
             allowed.map_err(|reason| {
                 anyhow::anyhow!("--transport {}: {collective} does not go by it: {reason}", transport.name())
             })?;
         }
         Ok(())
+    }
+
+    /// Refuses collectives that the algorithm asked for does not do, and what several machines do not have.
+    fn check_algorithm(&self, config: &Config) -> anyhow::Result<()> {
+        let given = ours::algorithm(self.arguments.algorithm())?;
+        // What the user wrote, to be named.
+        let (asked, by) = match (self.arguments.transport, given, config.ccl.algorithm) {
+            (Some(transport), given, _) => (given, format!("--transport {}", transport.name())),
+            (None, Some(given), _) => (Some(given), format!("--algorithm {given}")),
+            (None, None, configured) => {
+                (configured, configured.map(|name| format!("ccl.algorithm {name}")).unwrap_or_default())
+            }
+        };
+        if let Some(nodes) = self.nodes_of_group() {
+            if config.ccl.check == Check::Fingerprint {
+                bail!(
+                    "ccl.check = \"fingerprint\" is for members of one machine, and the group is on {nodes}: set ccl.check to off"
+                );
+            }
+            if asked.is_some() {
+                bail!(
+                    "{by}: the group is on {nodes} machines, between which there are other algorithms: leave it out, and say \
+                     ccl.across"
+                );
+            }
+        }
+        let Some(asked) = asked else { return Ok(()) };
+        for collective in &self.collectives {
+            asked
+                .allows(&self.shape(*collective))
+                .map_err(|reason| anyhow::anyhow!("{by}: {collective} does not go by it: {reason}"))?;
+        }
+        Ok(())
+    }
+
+    /// How many of the machines that `--nodes` makes the group is on, where it is on several.
+    fn nodes_of_group(&self) -> Option<u32> {
+        let ranks = self.world;
+        let nodes = self.arguments.bench.ranks.several_nodes(ranks)?;
+        let of_members =
+            self.group.members().iter().map(|member| nodes.node_of(GroupRank::new(member.get())));
+        let distinct: BTreeSet<_> = of_members.collect();
+        (distinct.len() > 1).then_some(distinct.len() as u32)
+    }
+
+    fn shape(&self, collective: Collective) -> Shape {
+        let location = match self.arguments.memory {
+            MemoryKind::Symmetric => LocationKind::Symmetric,
+            MemoryKind::Local => LocationKind::Local,
+        };
+        Shape {
+            collective: collective.library(),
+            data_type: self.arguments.dtype,
+            op: collective.reduces().then_some(self.arguments.reduce.0),
+            members: self.group.size(),
+            count: 1,
+            uneven: false,
+            root: collective.has_root().then_some(self.root),
+            input: location,
+            output: location,
+        }
     }
 
     /// This rank's place in the group.

@@ -31,7 +31,8 @@ pub(super) fn check_algorithm(name: Option<&str>) -> anyhow::Result<()> {
     algorithm(name).map(|_| ())
 }
 
-fn algorithm(name: Option<&str>) -> anyhow::Result<Option<Algorithm>> {
+/// The algorithm of that name.
+pub(super) fn algorithm(name: Option<&str>) -> anyhow::Result<Option<Algorithm>> {
     name.map(|name| name.parse().context("--algorithm")).transpose()
 }
 

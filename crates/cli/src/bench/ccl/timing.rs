@@ -71,7 +71,7 @@ pub(crate) fn time(
         for _ in 0..WARM {
             enqueue(contender.as_mut(), team, stream, &stamps, timing.operations)?;
         }
-        world.synchronize_within(stream, link::PATIENCE).map_err(Error::from)?;
+        world.synchronize_within(stream, link::patience(world)).map_err(Error::from)?;
         stamps.read()?;
         let graph = timing
             .graph
@@ -80,7 +80,7 @@ pub(crate) fn time(
         if let Some(graph) = &graph {
             // The first replay of a graph uploads it.
             device::replay(graph, stream)?;
-            world.synchronize_within(stream, link::PATIENCE).map_err(Error::from)?;
+            world.synchronize_within(stream, link::patience(world)).map_err(Error::from)?;
             stamps.read()?;
         }
         samples.push((graph, Vec::with_capacity(timing.samples() as usize)));
@@ -93,7 +93,7 @@ pub(crate) fn time(
                     None => enqueue(contender.as_mut(), team, stream, &stamps, timing.operations)?,
                 }
             }
-            world.synchronize_within(stream, link::PATIENCE).map_err(Error::from)?;
+            world.synchronize_within(stream, link::patience(world)).map_err(Error::from)?;
             times.extend(intervals(&stamps.read()?, timing.operations));
         }
     }

@@ -133,7 +133,7 @@ pub(crate) fn run(context: &RankContext<'_>, arguments: &TuneArgs) -> anyhow::Re
         [] => (2..=world.size()).collect(),
         given => given.iter().copied().collect::<BTreeSet<_>>().into_iter().collect(),
     };
-    let mut table = Table { device: world.device().properties().name(), choices: Vec::new() };
+    let mut table = Table { device: world.device().name(), choices: Vec::new() };
     // A file that cannot be written is an error before anything is measured.
     arguments.write(context, &table)?;
     for members in groups {

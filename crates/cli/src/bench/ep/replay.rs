@@ -22,7 +22,12 @@ pub(super) struct ReplayBench {
 ///
 /// # Errors
 /// Replays are timed with token-major rows, which kernels move.
-pub(super) fn check(arguments: &EpArgs) -> anyhow::Result<()> {
+pub(super) fn check(arguments: &EpArgs, ranks: u32) -> anyhow::Result<()> {
+    if arguments.replay_routing
+        && let Some(nodes) = arguments.bench.ranks.several_nodes(ranks)
+    {
+        bail!("--replay-routing: a routing is kept on one machine, and --nodes is {}", nodes.count());
+    }
     if arguments.replay_routing && arguments.layout == Layout::ExpertMajor {
         bail!("--replay-routing is for --layout token-major");
     }

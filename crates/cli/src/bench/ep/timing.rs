@@ -61,7 +61,7 @@ impl EpBench<'_> {
         for _ in 0..WARM {
             self.enqueue(&stamps, team)?;
         }
-        world.synchronize_within(&self.stream, link::PATIENCE)?;
+        world.synchronize_within(&self.stream, link::patience(world))?;
         stamps.read()?;
         if self.arguments.graph {
             self.stream.begin_capture()?;
@@ -72,12 +72,12 @@ impl EpBench<'_> {
             for _ in 0..repetitions / IN_GRAPH {
                 device::replay(&exec, &self.stream)?;
             }
-            world.synchronize_within(&self.stream, link::PATIENCE)?;
+            world.synchronize_within(&self.stream, link::patience(world))?;
         } else {
             for _ in 0..repetitions {
                 self.enqueue(&stamps, team)?;
             }
-            world.synchronize_within(&self.stream, link::PATIENCE)?;
+            world.synchronize_within(&self.stream, link::patience(world))?;
         }
         let taken = stamps.read()?;
         let between = |from: usize, to: usize| {

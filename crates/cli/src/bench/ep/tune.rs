@@ -96,7 +96,7 @@ pub(crate) fn run(context: &RankContext<'_>, arguments: &TuneEpArgs) -> anyhow::
     let world = context.world;
     let host = world.device().runtime().kind() == RuntimeKind::Host;
     let team = world.team(world.group()).map_err(Error::from)?;
-    let mut table = arguments.table(&world.device().properties().name())?;
+    let mut table = arguments.table(&world.device().name())?;
     // A file that cannot be written is an error before anything is measured.
     arguments.write(context, &table)?;
     for bench in arguments.benches(!host) {

@@ -44,6 +44,8 @@ pub(crate) struct Matrix<'w> {
     initial: Vec<Vec<u8>>,
     /// Whether any rank is reached by NIC: then each is by some, as nodes are.
     by_nic: bool,
+    /// Whether all ranks have signals that add.
+    adds: bool,
     pub(crate) cells: Vec<Cell>,
     pub(crate) lacking: Lacking,
 }
@@ -100,14 +102,28 @@ pub(crate) fn lacking<'a>(
     element_bytes: u32,
 ) -> Option<String> {
     let has = |support| match support {
-        Support::Implemented => true,
+        Support::Implemented | Support::SetOnly => true,
         Support::Words64 => element_bytes == 8,
         Support::Unsupported => false,
     };
     let route = routes.find(|route| !has(world.support(route.peer, operation, scope)))?;
     let narrow =
         if operation.is_atomic() { format!(" of {} bits", 8 * element_bytes) } else { String::new() };
-    Some(format!("{operation}{narrow} at scope {scope}, over {} ({})", route.kind, route.peer))
+    Some(format!("{operation}{narrow} at scope {scope}, over {}", route_and_limits(route)))
+}
+
+/// Signals that add, where a route has only those that set, in words.
+pub(crate) fn lacking_adds<'a>(world: &World, mut routes: impl Iterator<Item = &'a Route>) -> Option<String> {
+    let (operation, scope) = (Operation::Signal, Scope::Block);
+    let route = routes.find(|route| world.support(route.peer, operation, scope) == Support::SetOnly)?;
+    Some(format!("signals that add, alone and behind copies, over {}", route_and_limits(route)))
+}
+
+/// A route, and what its reason says that it does not do.
+fn route_and_limits(route: &Route) -> String {
+    let limits: Vec<_> = route.reason.split("; ").filter(|clause| clause.starts_with("no ")).collect();
+    let why = if limits.is_empty() { String::new() } else { format!(": {}", limits.join("; ")) };
+    format!("{} ({}){why}", route.kind, route.peer)
 }
 
 impl<'w> Matrix<'w> {
@@ -122,7 +138,7 @@ impl<'w> Matrix<'w> {
         let initial = (0..ranks).map(|_| (0..bytes).map(|_| draw(&mut state) as u8).collect()).collect();
         let region = Region::new(world, bytes)?;
         let by_nic = (0..ranks).any(|rank| world.is_by_nic(GlobalRank::new(rank)));
-        Ok(Self { region, initial, by_nic, cells: Vec::new(), lacking: Vec::new() })
+        Ok(Self { region, initial, by_nic, adds: true, cells: Vec::new(), lacking: Vec::new() })
     }
 
     /// Runs the whole matrix; `say` hears what comes next. Collective over the world.
@@ -131,6 +147,8 @@ impl<'w> Matrix<'w> {
     /// What made the world fail. Bytes that are wrong are in the cells.
     pub(crate) fn run(&mut self, say: impl Fn(&str)) -> anyhow::Result<()> {
         let mut state = 7;
+        let world = self.region.world;
+        self.adds = self.all_have(lacking_adds(world, world.routes().iter()))?;
         for kind in CopyKind::ALL {
             for (scope, number) in SCOPES.into_iter().zip(0..if kind.is_value() { 1 } else { 3 }) {
                 say(&format!("{} at scope {scope}", operation(kind)));
@@ -152,7 +170,8 @@ impl<'w> Matrix<'w> {
         for case in AtomicCase::all() {
             say(&format!("{case:?}"));
             let scope = if case.kind == AtomicKind::SignalAdd { Scope::Block } else { Scope::Thread };
-            if self.has(operations(case.kind), scope, case.element_bytes)? {
+            let adds = self.adds || case.kind != AtomicKind::SignalAdd;
+            if adds && self.has(operations(case.kind), scope, case.element_bytes)? {
                 self.atomics(case, AtomicWays::Mapped)?;
                 if self.by_nic {
                     self.atomics(case, AtomicWays::Nic)?;
@@ -173,6 +192,12 @@ impl<'w> Matrix<'w> {
         let lacks = operations
             .iter()
             .find_map(|one| lacking(world, world.routes().iter(), *one, scope, element_bytes));
+        self.all_have(lacks)
+    }
+
+    /// Whether no rank lacks something; what some rank does is noted. Collective over the world.
+    fn all_have(&mut self, lacks: Option<String>) -> Result<bool, Error> {
+        let world = self.region.world;
         let said = lacks.unwrap_or_default();
         let all = world.exchange(world.group(), "bench shmem: support", said.as_bytes())?;
         let first = all.iter().find(|said| !said.is_empty());
@@ -199,7 +224,10 @@ impl<'w> Matrix<'w> {
     }
 
     fn copies(&mut self, kind: CopyKind, scope: Scope, number: u32, state: &mut u64) -> anyhow::Result<()> {
-        let copies = Copies::draw(kind, self.region.world.size(), state);
+        let mut copies = Copies::draw(kind, self.region.world.size(), state);
+        if !self.adds {
+            copies.of_rank.iter_mut().flatten().for_each(|case| case.signal_op = 0);
+        }
         anyhow::ensure!(
             copies.bytes <= self.initial[0].len() as u64,
             "the cases lie in {} bytes, and the region has {}",
@@ -269,7 +297,7 @@ impl<'w> Matrix<'w> {
             log: log.pointer(),
             statuses: statuses.pointer(),
         };
-        let how = (mode, number, mode as u32 % 2);
+        let how = (mode, number, if self.adds { mode as u32 % 2 } else { 0 });
         let arguments = run.arguments(how, region.team(), buffers, region.offset(), OPERATION);
         let wave = region.world.device().wave_size();
         let threads = if scope == Scope::Thread { wave } else { (2 * wave).max(8) };

@@ -82,6 +82,9 @@ pub(crate) fn nic_kernels(provider: Provider, atomics: Atomics) -> Vec<KernelSpe
 /// # Errors
 /// More ranks than the matrix has bits for; sizes that no heap of `heap.bytes` holds.
 pub(crate) fn check(arguments: &ShmemArgs, config: &Config, ranks: u32) -> anyhow::Result<()> {
+    if ranks < 2 {
+        bail!("bench shmem needs at least 2 ranks, and {ranks} is asked for");
+    }
     if arguments.runs(Part::Matrix) && ranks > AtomicRun::MOST_RANKS {
         bail!(
             "the matrix gives each rank a bit of a word of 32, and there are {ranks} ranks: at most {} with it, any number with \

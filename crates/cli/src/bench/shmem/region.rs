@@ -145,7 +145,7 @@ impl<'w> Region<'w> {
                 .map_err(Error::from)?;
         }
         self.stream.record(&end).map_err(Error::from)?;
-        self.world.synchronize_within(&self.stream, link::PATIENCE).map_err(Error::from)?;
+        self.world.synchronize_within(&self.stream, link::patience(self.world)).map_err(Error::from)?;
         Ok(start.microseconds_until(&end).map_err(Error::from)?)
     }
 }

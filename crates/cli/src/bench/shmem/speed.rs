@@ -86,6 +86,13 @@ pub(crate) fn measure(
     let mut rows = Vec::new();
     let mut lacking_all = Vec::new();
     for (peer, route) in peers(world)? {
+        let adds = {
+            let routes = world.routes().iter().filter(|route| route.peer.get() == peer);
+            let lacks = matrix::lacking_adds(world, routes).is_some();
+            let said =
+                world.exchange(world.group(), "bench shmem: adds", &[lacks.into()]).map_err(Error::from)?;
+            said.first().is_none_or(|first| first == &[0])
+        };
         for kind in CopyKind::ALL {
             let scope = if kind.is_value() { Scope::Thread } else { Scope::Block };
             // Rank 0 decides: it alone sends.
@@ -100,7 +107,7 @@ pub(crate) fn measure(
             let sizes = if kind.is_value() { &[8][..] } else { &plan.sizes };
             for &bytes in sizes {
                 say(&format!("{} of {bytes} bytes by {route}", matrix::operation(kind)));
-                let (samples, verified) = one(&mut region, plan, kind, scope, peer, bytes)?;
+                let (samples, verified) = one(&mut region, plan, (kind, adds), scope, peer, bytes)?;
                 let (operations, route) = (plan.operations, route.clone());
                 rows.push(Timed { kind, scope, peer, route, bytes, operations, samples, verified });
             }
@@ -113,7 +120,7 @@ pub(crate) fn measure(
 fn one(
     region: &mut Region<'_>,
     plan: &Plan,
-    kind: CopyKind,
+    (kind, adds): (CopyKind, bool),
     scope: Scope,
     peer: u32,
     bytes: u64,
@@ -144,7 +151,7 @@ fn one(
             signal: base + signal,
             value,
             peer,
-            signal_op: 1,
+            signal_op: adds.into(),
         }
     };
     let all: Vec<CopyCase> = (0..u64::from(plan.operations)).map(case).collect();
@@ -192,7 +199,7 @@ fn one(
         let old = &expected[signal as usize..][..8];
         let old = old.iter().rev().fold(0u64, |word, byte| word << 8 | u64::from(*byte));
         let count = u64::from(plan.operations) * u64::from(plan.iters + 1);
-        let new = old.wrapping_add(count.wrapping_mul(value));
+        let new = if adds { old.wrapping_add(count.wrapping_mul(value)) } else { value };
         expected[signal as usize..][..8].copy_from_slice(&new.to_le_bytes());
     }
     let right = found == expected && statuses.is_zero()?;

@@ -9,6 +9,8 @@ use serde_json::{Map, Value};
 pub(super) enum Status {
     /// As it should be.
     Ok,
+    /// It works, but not as it should.
+    Warning,
     /// Not here, and not needed by the configuration.
     Absent,
     /// Something that the configuration needs does not work.
@@ -49,6 +51,11 @@ impl Finding {
         Self::new(section, name, if needed { Status::Wrong } else { Status::Absent }, detail)
     }
 
+    /// Something that works and deserves a look.
+    pub(super) fn warning(section: &'static str, name: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self::new(section, name, Status::Warning, detail)
+    }
+
     fn new(
         section: &'static str,
         name: impl Into<String>,
@@ -58,10 +65,10 @@ impl Finding {
         Self { section, name: name.into(), status, detail: detail.into(), hint: None, values: Map::new() }
     }
 
-    /// Says what to do when it is wrong; dropped otherwise.
+    /// Says what to do when it is wrong or deserves a look; dropped otherwise.
     #[must_use]
     pub(super) fn hint(mut self, hint: impl Into<String>) -> Self {
-        if self.status == Status::Wrong {
+        if matches!(self.status, Status::Wrong | Status::Warning) {
             self.hint = Some(hint.into());
         }
         self
@@ -78,6 +85,7 @@ impl Finding {
     pub(super) fn lines(&self, all: bool) -> Vec<String> {
         let mark = match self.status {
             Status::Ok => "  ok    ",
+            Status::Warning => "  WARN  ",
             Status::Absent => "  -     ",
             Status::Wrong => "  WRONG ",
         };

@@ -57,9 +57,8 @@ fn pair(device: &Device, peer: &Device) -> Result<Seen> {
     let mut source = device.allocate(BYTES)?;
     let mut target = peer.allocate(BYTES)?;
     source.copy_from_host(0, &pattern)?;
+    // Over when it returns: nothing else orders the other device's fill and this one's stream.
     target.fill(!pattern[0])?;
-    // The fill was given to the other device, which this one's stream does not wait for.
-    peer.synchronize()?;
     let stream = device.create_stream()?;
     // SAFETY: both buffers have BYTES bytes and are dropped after the stream was waited for.
     unsafe { stream.copy_async(target.address(), source.address(), BYTES) }?;

@@ -2,6 +2,7 @@
 
 mod cache;
 mod finding;
+mod kernels;
 mod limits;
 mod links;
 mod nics;
@@ -16,6 +17,7 @@ use crate::exit::Reported;
 use crate::print;
 use crate::settings::RuntimeArgs;
 use finding::{Finding, Status};
+pub(crate) use kernels::kernels;
 
 /// `anabranch doctor`.
 #[derive(Clone, Debug, Args)]
@@ -39,7 +41,7 @@ pub(crate) fn run(arguments: &DoctorArgs) -> anyhow::Result<()> {
     let environment = anabranch::Environment::of_process();
     let mut findings = configuration(&loaded);
     let (mut targets, mut devices, mut links) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut heap, mut places) = (Vec::new(), Vec::new());
+    let (mut heap, mut places, mut opened_devices) = (Vec::new(), Vec::new(), Vec::new());
     for kind in [RuntimeKind::Host, RuntimeKind::Nvidia, RuntimeKind::Amd] {
         let wanted = kind == loaded.config.device.runtime;
         let (runtime, found) = runtimes::open(&loaded.config, kind, wanted, &environment);
@@ -53,9 +55,11 @@ pub(crate) fn run(arguments: &DoctorArgs) -> anyhow::Result<()> {
         }
         places.extend(nics::places(&opened));
         links.extend(links::probe(&opened, wanted));
+        opened_devices.extend(opened.into_iter().map(|device| (device, wanted)));
     }
     findings.extend(devices);
     findings.extend(heap);
+    findings.extend(kernels::probe(&loaded.config, &environment, &opened_devices));
     findings.extend(tools::compilers(&loaded.config, &environment, &targets));
     findings.extend(links);
     findings.extend(nics::nics(&loaded.config, &places));

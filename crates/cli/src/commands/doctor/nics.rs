@@ -219,7 +219,10 @@ fn opened(
     let chosen = ChosenPort::new(nic, port.port, settings.rdma.gid_index, assignment.reason.clone());
     let driven =
         chosen.and_then(|chosen| MachineNics::new(driver).open_port(handle, &chosen, &settings.rdma));
-    let said = driven.map(|driven| (driven.provider(), driven.describe()));
+    let said = driven.map(|driven| {
+        let words = std::iter::once(driven.describe()).chain(driven.lacks().into_iter().map(str::to_owned));
+        (driven.provider(), words.collect::<Vec<_>>().join("; "))
+    });
     let said = said.map_err(|error| with_distinct_causes(&error));
     Some(told(format!("{} opens {port}", device.name), driver, said, settings.wanted))
 }

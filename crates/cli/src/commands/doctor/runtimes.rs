@@ -133,7 +133,7 @@ fn describe(name: String, device: &Device) -> Finding {
     let virtual_memory = device.has_virtual_memory().unwrap_or(false);
     let detail = format!(
         "{}, {}, {} of {} free, {} multiprocessors, waves of {}, {pci}, {}",
-        device.properties().name(),
+        device.name(),
         device.arch(),
         size(free as u64),
         size(total as u64),

@@ -2,7 +2,7 @@
 
 use anabranch::config::CompileMode;
 use anabranch::hip::with_distinct_causes;
-use anabranch::jit::{Target, TargetKind};
+use anabranch::jit::{CompilerSetting, Target, TargetKind};
 use anabranch::{Config, Environment, kernel_pipeline};
 
 use super::finding::Finding;
@@ -25,6 +25,17 @@ pub(super) fn compilers(config: &Config, environment: &Environment, seen: &[(Str
         (TargetKind::Amd, "gfx942".to_owned()),
     ];
     let mut findings = Vec::new();
+    // A path that names nothing is wrong also where no device is here that it would be used for.
+    let chosen = config.kernels.compiler.parse::<CompilerSetting>();
+    let problem = chosen.ok().and_then(|setting| setting.check().err());
+    let problem =
+        problem.map(|problem| format!("kernels.compiler = {:?}: {problem}", config.kernels.compiler));
+    if let Some(detail) = problem.or_else(|| config.check_compiler().err().map(|error| error.to_string())) {
+        findings.push(
+            Finding::missing("compilers", "kernels.compiler", true, detail)
+                .hint("name a compiler that is there and serves the runtime, or choose \"auto\""),
+        );
+    }
     for (kind, example) in usual {
         let here = seen.iter().filter_map(|(arch, wanted)| Some((arch.parse::<Target>().ok()?, *wanted)));
         let here = here.into_iter().find(|(target, _)| target.kind() == kind);
@@ -48,7 +59,7 @@ pub(super) fn compilers(config: &Config, environment: &Environment, seen: &[(Str
 
 fn hint(kind: TargetKind) -> &'static str {
     match kind {
-        TargetKind::Host => "install a C++ compiler (apt install g++), or set CXX",
+        TargetKind::Host => "install a C++ compiler (apt install g++), or set CXX or kernels.compiler",
         TargetKind::Nvidia => {
             "install NVRTC (pip install nvidia-cuda-nvrtc-cu12, or CUDA), or set CUDA_HOME or kernels.compiler"
         }

@@ -18,7 +18,7 @@ use anabranch::jit::Jit;
 use anabranch::{Environment, kernel_pipeline};
 use anabranch_sim::{
     Case, CaseError, End, Found, FoundError, Protocol, Scenario, ScenarioError, SearchOptions, ShrinkOptions,
-    Shrunk, scenario, search, shrink, write_trace,
+    Shrunk, check_mutant, scenario, search, shrink, write_trace,
 };
 use anyhow::Context;
 use clap::Args;
@@ -139,6 +139,7 @@ pub(crate) fn run(arguments: &SimArgs) -> anyhow::Result<()> {
     let progress = Progress::new();
     let observer = Arc::new(progress.clone());
     let jit = kernel_pipeline(&config.kernels, &Environment::of_process(), Some(observer))?;
+    check_mutant(&case, &jit).map_err(of_scenario)?;
     if arguments.exhaustive.exhaustive {
         let scenario = scenario(case, &jit).map_err(of_scenario)?;
         let bounds = arguments.exhaustive.bounds(arguments.most_switches);

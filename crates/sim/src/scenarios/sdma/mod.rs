@@ -59,6 +59,11 @@ fn spec(case: &Case) -> KernelSpec {
     spec.with("SHMEM_ENGINES", 1)
 }
 
+/// The object that the case's runs load.
+pub(crate) fn object(case: &Case, jit: &Jit) -> Result<Arc<[u8]>, ScenarioError> {
+    Sdma::new(case.clone(), jit)?.object()
+}
+
 impl Sdma {
     pub(crate) fn new(case: Case, jit: &Jit) -> Result<Self, ScenarioError> {
         if case.cumulative {
@@ -66,12 +71,16 @@ impl Sdma {
         }
         let sdma = Self { case, jit: jit.clone() };
         // Ahead, so that what a run prints of time is the run's.
-        let machine = sdma.machine(SeededSchedule::new(0))?;
+        sdma.object()?;
+        Ok(sdma)
+    }
+
+    fn object(&self) -> Result<Arc<[u8]>, ScenarioError> {
+        let machine = self.machine(SeededSchedule::new(0))?;
         let device = machine.runtime().device(DeviceOrdinal(0));
         let device = device.map_err(|error| ScenarioError::Plan(with_causes(&error)))?;
-        let target = jit.device_target(&device)?;
-        jit.compile(&spec(&sdma.case), &target)?;
-        Ok(sdma)
+        let target = self.jit.device_target(&device)?;
+        Ok(self.jit.compile(&spec(&self.case), &target)?.bytes)
     }
 
     fn machine(&self, schedule: SeededSchedule) -> Result<Arc<HostMachine>, ScenarioError> {

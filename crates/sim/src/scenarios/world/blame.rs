@@ -90,7 +90,23 @@ fn code_below(error: &(dyn StdError + 'static)) -> Option<HipError> {
     while let Some(error) = next {
         let own = error.downcast_ref::<anabranch_hip::Error>();
         let shared = || error.downcast_ref::<Arc<anabranch_hip::Error>>().map(AsRef::as_ref);
-        if let Some(code) = own.or_else(shared).and_then(anabranch_hip::Error::code) {
+        // Its reason is a part of its text and not its source, also within the errors that stand for it.
+        let of_launch = || {
+            use anabranch_hip_jit::Error as JitError;
+            let in_ep = || match error.downcast_ref()? {
+                anabranch_ep::Error::Jit(error) => Some(error),
+                _ => None,
+            };
+            let in_world = || match error.downcast_ref()? {
+                WorldError::Jit(error) => Some(error),
+                _ => None,
+            };
+            match error.downcast_ref::<JitError>().or_else(in_ep).or_else(in_world)? {
+                JitError::Launch { cause, .. } => Some(cause.as_ref()),
+                _ => None,
+            }
+        };
+        if let Some(code) = own.or_else(shared).or_else(of_launch).and_then(anabranch_hip::Error::code) {
             return Some(code);
         }
         next = error.source();

@@ -351,3 +351,26 @@ fn a_nic_that_answers_by_itself_is_polled_for_what_is_on_its_way_alone() {
     // One that is served when it is polled always is.
     assert_eq!(stage.lane.turn(), Turn::Answering);
 }
+
+#[test]
+fn what_is_on_its_way_is_the_oldest_entry_that_is_not_complete() {
+    let mut stage = Stage::new(16, PATIENCE);
+    assert!(stage.lane.ring.incomplete().is_none(), "nothing was filled");
+    for _ in 0..3 {
+        let position = stage.fill(|_| ());
+        stage.stamp(position);
+    }
+    let position = stage.fill(|_| ());
+    stage.ring_doorbell(position + 1);
+    let oldest = |stage: &Stage| {
+        let (count, oldest, request) = stage.lane.ring.incomplete()?;
+        Some((count, oldest, request.map(|request| request.value)))
+    };
+    assert_eq!(oldest(&stage), Some((4, 0, Some(0))));
+    stage.lane.ring.complete(2);
+    assert_eq!(oldest(&stage), Some((2, 2, Some(2))));
+    stage.lane.ring.complete(3);
+    assert_eq!(oldest(&stage), Some((1, 3, None)), "its stamp is not there yet");
+    stage.lane.ring.complete(4);
+    assert_eq!(oldest(&stage), None, "all is complete");
+}

@@ -127,7 +127,8 @@ impl Nic {
             (0x0b, false) if local.bytes == 8 => Asked { opcode: Kind::Add, ..word },
             _ => return wrong("operation"),
         };
-        let row = self.load(self.queue.sequence_table.address().0 + 8 * place)?;
+        let rows = 2 * u64::from(self.queue.entries);
+        let row = self.load(self.queue.sequence_table.address().0 + 8 * (self.done % rows))?;
         let is_word = matches!(asked.opcode, Kind::Add | Kind::Swap);
         let packets = if is_word { 1 } else { asked.bytes.div_ceil(self.queue.path_mtu.into()).max(1) };
         let (slot, next, first) = (row >> 48, row >> 24 & 0xff_ffff, row & 0xff_ffff);

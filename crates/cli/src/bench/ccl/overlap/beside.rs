@@ -142,7 +142,7 @@ impl<'w> Beside<'w> {
     /// The product's; what made the world fail.
     pub(super) fn run(&self, product: &Product) -> anyhow::Result<()> {
         product.enqueue(&self.products)?;
-        Ok(self.world.synchronize_within(&self.products, link::PATIENCE).map_err(Error::from)?)
+        Ok(self.world.synchronize_within(&self.products, link::patience(self.world)).map_err(Error::from)?)
     }
 
     /// Measures a prepared contender beside the product. Collective over the world.
@@ -272,7 +272,7 @@ impl<'w> Beside<'w> {
         }
         measured.run(own)?;
         for stream in [own, other] {
-            self.world.synchronize_within(stream, link::PATIENCE).map_err(Error::from)?;
+            self.world.synchronize_within(stream, link::patience(self.world)).map_err(Error::from)?;
         }
         let [of_products, of_collectives] = &self.stamps;
         let read = |stamps: &RefCell<Stamps>| anyhow::Ok(interval(&stamps.borrow_mut().read()?));

@@ -284,7 +284,7 @@ fn judged(
     judge::prepare(stream, contender, case, reference)?;
     world.barrier(&case.group, "overlap inputs").map_err(Error::from)?;
     contender.enqueue(stream)?;
-    world.synchronize_within(stream, link::PATIENCE).map_err(Error::from)?;
+    world.synchronize_within(stream, link::patience(world)).map_err(Error::from)?;
     let right = !reference.is_exact() || judge::compare(world.device(), contender, case, reference)?;
     Ok(link::all_agree(world, "overlap outputs", right)?)
 }

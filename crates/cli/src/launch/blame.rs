@@ -1,0 +1,151 @@
+//! Which of several failed ranks is the cause. A rank that loses another fails too, and often ends first: the one that failed by itself still
+//! closes files, and rank 0 answers the others for a while.
+
+use anabranch::ErrorKind;
+
+/// What a failed rank left behind.
+#[derive(Clone, Debug)]
+pub(super) struct Witness {
+    pub(super) rank: u32,
+    /// Whether it ran this program.
+    pub(super) is_ours: bool,
+    /// Its exit code, or 128 and a signal's number.
+    pub(super) code: i32,
+    pub(super) was_killed: bool,
+    /// Its last lines, where they are known.
+    pub(super) lines: Vec<String>,
+}
+
+/// How our errors name the rank that a failure came from: `rank 3 died (...)`.
+const NAMES_A_CAUSE: [&str; 4] = ["died (", "left (", "found in ", "gave the world up"];
+
+impl Witness {
+    /// The other rank that its last words name as the cause.
+    fn names(&self) -> Option<u32> {
+        if self.was_killed {
+            return None;
+        }
+        let of_line = |line: &String| {
+            let mut rest = line.as_str();
+            while let Some((_, behind)) = rest.split_once("rank ") {
+                rest = behind;
+                let digits = behind.find(|c: char| !c.is_ascii_digit()).unwrap_or(behind.len());
+                let (number, words) = behind.split_at(digits);
+                if let (Ok(rank), Some(words)) = (number.parse(), words.strip_prefix(' '))
+                    && NAMES_A_CAUSE.iter().any(|cause| words.starts_with(cause))
+                {
+                    return Some(rank);
+                }
+            }
+            None
+        };
+        self.lines.iter().rev().find_map(of_line).filter(|named| *named != self.rank)
+    }
+
+    /// Whether one of its lines names another rank, whatever it says of it.
+    fn mentions_another(&self) -> bool {
+        let number = |words: &str| {
+            let digits = words.find(|c: char| !c.is_ascii_digit()).unwrap_or(words.len());
+            words.get(..digits)?.parse::<u32>().ok()
+        };
+        let mut mentioned = self.lines.iter().flat_map(|line| line.split("rank ").skip(1)).filter_map(number);
+        mentioned.any(|rank| rank != self.rank)
+    }
+
+    /// Whether it ended with the code for the failure of another rank. The code of a program of the user may mean something else, so that its words
+    /// have to name a rank.
+    fn ended_for_another(&self) -> bool {
+        let peer = i32::from(ErrorKind::Peer.exit_code());
+        !self.was_killed && self.code == peer && (self.is_ours || self.mentions_another())
+    }
+
+    /// Whether another rank may turn out to be the cause, so that it is worth waiting for.
+    pub(super) fn may_be_consequence(&self) -> bool {
+        self.names().is_some() || self.ended_for_another()
+    }
+
+    /// Whether another rank is the cause. A rank may have written that another one died and gone on: its words count where its code says the
+    /// same, or where who is named has failed too.
+    fn is_consequence(&self, failed: &[Self]) -> bool {
+        let has_failed = |named| failed.iter().any(|witness| witness.rank == named);
+        self.ended_for_another() || self.names().is_some_and(has_failed)
+    }
+}
+
+/// The one of the failed ranks, which are in the order of the news, that is the cause: followed from who is named to who that names; where
+/// that one is a consequence too, the first that is none; where all are, the one that the names lead to, of a circle its first.
+pub(super) fn cause(failed: &[Witness]) -> Option<u32> {
+    let of = |rank: u32| failed.iter().find(|witness| witness.rank == rank);
+    let mut last = failed.first()?;
+    let mut visited = vec![last.rank];
+    while let Some(named) = last.names().and_then(of) {
+        last = named;
+        if visited.contains(&named.rank) {
+            break;
+        }
+        visited.push(named.rank);
+    }
+    if last.is_consequence(failed)
+        && let Some(other) = failed.iter().find(|witness| !witness.is_consequence(failed))
+    {
+        return Some(other.rank);
+    }
+    Some(last.rank)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn witness(rank: u32, code: i32, line: &str) -> Witness {
+        Witness { rank, is_ours: true, code, was_killed: false, lines: vec![line.to_owned()] }
+    }
+
+    #[test]
+    fn the_cause_is_who_blames_nobody() {
+        let lost = "anabranch: rank 0 died (its connection closed); the world cannot be used any more";
+        let full = witness(0, 1, "anabranch: No space left on device");
+        assert_eq!(cause(&[witness(1, 5, lost), full.clone()]), Some(0));
+        assert_eq!(cause(&[full.clone(), witness(1, 5, lost)]), Some(0));
+        // Of rank 0, whose output is not seen, the code alone is known.
+        let silent = Witness { lines: Vec::new(), ..full };
+        assert_eq!(cause(&[witness(1, 5, "without words"), silent]), Some(0));
+        // A program of the user has a code of its own, and its words are ours.
+        assert_eq!(
+            cause(&[witness(1, 1, lost), witness(2, 1, "mine"), witness(0, 101, "panicked")]),
+            Some(0)
+        );
+        // From who is named to who that names.
+        let told = "Error: rank 2 found in ccl (start): syndrome 0x13; the world cannot be used any more";
+        assert_eq!(cause(&[witness(1, 5, lost), witness(0, 5, told), witness(2, 5, told)]), Some(2));
+        assert_eq!(cause(&[witness(1, 5, lost)]), Some(1), "who is named has not failed");
+        let killed = Witness { was_killed: true, ..witness(0, 137, lost) };
+        assert!(!killed.may_be_consequence());
+    }
+
+    #[test]
+    fn who_is_named_and_is_a_consequence_too_is_not_blamed() {
+        let names = |rank, code, other| witness(rank, code, &format!("rank {other} died (no goodbye)"));
+        let own = witness(3, 1, "No space left on device");
+        // Rank 1 ended for a rank that is not among the failed.
+        let chain = [names(0, 5, 1), names(1, 5, 7), own.clone()];
+        assert_eq!(cause(&chain), Some(3));
+        assert_eq!(cause(&chain[..2]), Some(1), "all are consequences");
+        let circle = [names(0, 5, 1), names(1, 5, 2), names(2, 5, 1)];
+        assert_eq!(cause(&circle), Some(1), "the first of the circle");
+        assert_eq!(cause(&[circle[1].clone(), circle[2].clone(), own]), Some(3));
+    }
+
+    #[test]
+    fn a_program_of_the_user_is_believed_where_words_and_end_agree() {
+        let users = |rank, code, line| Witness { is_ours: false, ..witness(rank, code, line) };
+        let own = users(2, 9, "mine");
+        assert_eq!(cause(&[users(1, 5, "five"), own.clone()]), Some(1), "the user's own code 5");
+        assert_eq!(cause(&[users(1, 5, "rank 1 has five"), own.clone()]), Some(1));
+        assert_eq!(cause(&[users(1, 5, "rank 3: no answer"), own.clone()]), Some(2));
+        // It went on after rank 3 had died, and failed by itself.
+        let went_on = users(1, 1, "rank 3 died (no goodbye)");
+        assert_eq!(cause(&[went_on.clone(), own]), Some(1));
+        assert!(went_on.may_be_consequence(), "rank 3 may be about to end");
+    }
+}
