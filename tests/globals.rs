@@ -1,6 +1,6 @@
 //! No state of a process: everything hangs from a world. The few statics that can change are listed here, with the reason.
 
-mod common;
+use crate::common;
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,7 +1,7 @@
 //! What cargo packs is enough: kernels render from the packed files alone to the same text, and sources include nothing else.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
+use crate::common;
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,7 +1,7 @@
 //! No host synchronisation hides a mistake: each of the libraries is listed here with what would go wrong without it, and another one is
 //! found. And none breaks the capture of another thread.
 
-mod common;
+use crate::common;
 
 use std::fs;
 use std::path::{Path, PathBuf};

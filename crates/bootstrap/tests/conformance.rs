@@ -5,11 +5,9 @@
 )]
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests fail their test")]
 
-mod common;
-
+use crate::common::{Form, run, short, soon};
 use anabranch_bootstrap::{Error, LossKind, Rendezvous};
 use anabranch_ranks::{GlobalRank, Group, GroupRank};
-use common::{Form, run, short, soon};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

@@ -6,15 +6,13 @@
     reason = "helpers of tests fail their test"
 )]
 
-mod common;
-
+use crate::common::{Form, run_boxed, soon};
 use anabranch_bootstrap::{
     Deadline, Error, FaultyRendezvous, Loss, LossKind, Rendezvous, RendezvousFaults, threads,
 };
 use anabranch_clock::Moment;
 use anabranch_clock::lockstep::Lockstep;
 use anabranch_ranks::{GlobalRank, Group, GroupRank};
-use common::{Form, run_boxed, soon};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 

@@ -6,11 +6,9 @@
 )]
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests fail their test")]
 
-mod common;
-
+use crate::common::{config, soon};
 use anabranch_bootstrap::{Error, LossKind, Refusal, Rendezvous, Secret, TcpConfig, TcpRendezvous, TcpRoot};
 use anabranch_ranks::{GlobalRank, Group};
-use common::{config, soon};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, OnceLock};

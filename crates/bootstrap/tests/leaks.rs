@@ -2,10 +2,9 @@
 //! and descriptors.
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests fail their test")]
 
-mod common;
-
+use crate::common::{Form, run, soon};
 use anabranch_ranks::Group;
-use common::{Form, run, soon};
+use anabranch_testkit::{is_alone, test_path};
 
 fn entries(directory: &str) -> usize {
     std::fs::read_dir(directory).unwrap().count()
@@ -20,6 +19,9 @@ fn resident() -> u64 {
 
 #[test]
 fn a_hundred_worlds_leave_no_thread_descriptor_or_memory() {
+    if !is_alone(test_path!("a_hundred_worlds_leave_no_thread_descriptor_or_memory")) {
+        return;
+    }
     let cycle = |form, orderly: bool| {
         run(form, 3, move |rendezvous| {
             let world = Group::world(3).unwrap();

@@ -5,14 +5,12 @@
 )]
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests fail their test")]
 
-mod common;
-
+use crate::common::{Form, config, run, short, soon};
 use anabranch_bootstrap::{
     Deadline, Error, Heartbeat, LossKind, Refusal, Rendezvous, Secret, Session, TcpConfig, TcpRendezvous,
     TcpRoot, UniqueId,
 };
 use anabranch_ranks::{GlobalRank, Group};
-use common::{Form, config, run, short, soon};
 use std::thread;
 use std::time::{Duration, Instant};
 

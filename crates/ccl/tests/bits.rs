@@ -1,14 +1,12 @@
 //! The same bits on every rank, in every run, by every algorithm and launch shape, for inputs whose sums depend on the order.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
-
+use crate::common::{all_well, jit, on_ranks, world_config};
 use anabranch_ccl::oracle::Data;
 use anabranch_ccl::{Algorithm, Call, CclConfig, Choice, Communicator, DataType, ReduceOp, Tensor};
 use anabranch_hip::Stream;
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::{SymmetricMemory, World};
-use common::{all_well, jit, on_ranks, world_config};
 
 const RANKS: u32 = 4;
 const LANES: u32 = 3;

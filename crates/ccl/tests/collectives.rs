@@ -1,12 +1,10 @@
 //! Every collective, algorithm, form and location against the oracle, on the host runtime.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
-
+use crate::common::{all_well, jit, on_ranks, world_config};
 use anabranch_ccl::conformance::{self, Case, Scratch};
 use anabranch_ccl::{Algorithm, CclConfig, Collective, Communicator, DataType, LocationKind};
 use anabranch_ranks::GroupRank;
-use common::{all_well, jit, on_ranks, world_config};
 
 const LOCATIONS: [LocationKind; 3] = [LocationKind::Symmetric, LocationKind::Local, LocationKind::Registered];
 

@@ -3,11 +3,12 @@
 #![expect(clippy::disallowed_methods, reason = "tests of real threads run on the machine's time")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
+use crate::common::mismatch::{Memory, ODD, Place, RANKS, Seen, checked, failures, judge};
+use crate::common::processes::{address_file, process_world};
+use crate::common::{all_well, failure, jit, on_ranks, world_config};
 use anabranch_ccl::conformance::{self, Captured, Case, Form, ListCase, ListForm, Numbers, Scratch, Trial};
 use anabranch_ccl::{
     Algorithm, Call, CclConfig, Check, Choice, Collective, Communicator, DataType, Error, LocationKind,
@@ -16,11 +17,8 @@ use anabranch_ccl::{
 use anabranch_hip::Stream;
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::{SdmaConfig, World, WorldConfig};
-use anabranch_testkit::{Ranks, role};
+use anabranch_testkit::{Ranks, role, test_path};
 use anabranch_transport::TransportKind;
-use common::mismatch::{Memory, ODD, Place, RANKS, Seen, checked, failures, judge};
-use common::processes::{address_file, process_world};
-use common::{all_well, failure, jit, on_ranks, world_config};
 
 const BY_ENGINE: Choice =
     Choice { algorithm: Some(Algorithm::CopyEngine), blocks: None, block_bytes: None, phased: None };
@@ -129,7 +127,7 @@ fn between_processes() {
         return;
     }
     let file = address_file("copy-engine");
-    let ranks = Ranks::start("between_processes", 3, &file.display().to_string()).unwrap();
+    let ranks = Ranks::start(test_path!("between_processes"), 3, &file.display().to_string()).unwrap();
     ranks.succeed(Duration::from_secs(120)).unwrap();
 }
 

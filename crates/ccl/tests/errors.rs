@@ -1,10 +1,9 @@
 //! What is wrong with a call is said before anything moves: every error of the checks, with its text.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::collections::BTreeSet;
 
+use crate::common::{all_well, jit, on_ranks, world_config};
 use anabranch_ccl::conformance::{self, Case, Scratch};
 use anabranch_ccl::{
     Algorithm, Call, CclConfig, Choice, Collective, Communicator, DataType, Element as _, Error, ReduceOp,
@@ -13,7 +12,6 @@ use anabranch_ccl::{
 use anabranch_hip::DeviceAddress;
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::{Registration, SymmetricMemory, World};
-use common::{all_well, jit, on_ranks, world_config};
 
 const RANKS: u32 = 3;
 const F32: DataType = f32::DATA_TYPE;

@@ -2,10 +2,10 @@
 #![expect(clippy::disallowed_methods, reason = "tests of real threads run on the machine's time")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::time::{Duration, Instant};
 
+use crate::common::mismatch::{AT_ONCE, Memory, ODD, Place, RANKS, Seen, checked, failures, judge};
+use crate::common::{all_well, jit, on_ranks, world_config};
 use anabranch_ccl::conformance::{self, Case, ListCase, Numbers, Scratch, Trial};
 use anabranch_ccl::{
     Algorithm, Call, CclConfig, Choice, Collective, Communicator, DataType, Error, LocationKind, ReduceOp,
@@ -14,8 +14,6 @@ use anabranch_ccl::{
 use anabranch_hip::{DeviceBuffer, GraphExec, Stream};
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::{Error as WorldError, Fault, World, WorldConfig};
-use common::mismatch::{AT_ONCE, Memory, ODD, Place, RANKS, Seen, checked, failures, judge};
-use common::{all_well, jit, on_ranks, world_config};
 
 /// One member's call.
 #[derive(Clone)]

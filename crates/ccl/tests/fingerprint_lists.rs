@@ -2,13 +2,11 @@
 #![expect(clippy::disallowed_methods, reason = "tests of real threads run on the machine's time")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::time::Instant;
 
+use crate::common::mismatch::{AT_ONCE, Memory, ODD, Place, RANKS, Seen, checked, failures, judge};
+use crate::common::{all_well, jit, on_ranks, world_config};
 use anabranch_ccl::{Algorithm, Call, Communicator, DataType, Error, ListMismatch};
-use common::mismatch::{AT_ONCE, Memory, ODD, Place, RANKS, Seen, checked, failures, judge};
-use common::{all_well, jit, on_ranks, world_config};
 
 /// One entry of a list of tensors: its type, its elements, and where its output is.
 type Listed = (DataType, u64, Place);

@@ -2,19 +2,17 @@
 //! left already.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
 use core::ffi::c_int;
 use std::sync::Arc;
 use std::thread;
 
+use crate::common::{all_well, jit, machine, on_ranks, world_config};
 use anabranch_bootstrap::Rendezvous;
 use anabranch_ccl::conformance::{self, Captured, Case, Scratch, Trial};
 use anabranch_ccl::{Algorithm, Call, CclConfig, Choice, Collective, Communicator, DataType, Error, Tensor};
 use anabranch_hip::{DeviceOrdinal, HipError, Runtime};
 use anabranch_hip_jit::Jit;
 use anabranch_shmem::{World, WorldConfig};
-use common::{all_well, jit, machine, on_ranks, world_config};
 
 const ALGORITHMS: [Algorithm; 4] =
     [Algorithm::Packets, Algorithm::Push, Algorithm::Pull, Algorithm::CopyEngine];

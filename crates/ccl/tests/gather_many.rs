@@ -1,12 +1,10 @@
 //! all_gather of many tensors in one launch, against what each rank put in, on the host runtime.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
+use crate::common::{all_well, jit, on_ranks, world_config};
 use anabranch_ccl::{Algorithm, Call, CclConfig, Communicator, DataType, Error, LocationKind, Tensor};
 use anabranch_hip::DeviceBuffer;
 use anabranch_shmem::{Registration, SymmetricMemory, World};
-use common::{all_well, jit, on_ranks, world_config};
 
 const CANARY: u64 = 64;
 const UNTOUCHED: u8 = 0xa5;

@@ -1,15 +1,13 @@
 //! Collectives captured into graphs and replayed, with new data each time and every byte judged behind every replay.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
+use crate::common::{all_well, jit, on_ranks, world_config};
 use anabranch_ccl::conformance::{self, Captured, Case, Numbers, Replays, Trial};
 use anabranch_ccl::{
     Algorithm, Call, CclConfig, Collective, Communicator, DataType, Error, LocationKind, ReduceOp, Tensor,
 };
 use anabranch_hip::Stream;
 use anabranch_ranks::GroupRank;
-use common::{all_well, jit, on_ranks, world_config};
 
 const RANKS: u32 = 4;
 const WAVE: u32 = 4;

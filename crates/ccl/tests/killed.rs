@@ -7,20 +7,18 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "how a rank tells the test what it sees")]
 
-mod common;
-
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::common::{build_ahead_of, failure, jit, on_ranks, world_config};
 use anabranch_ccl::conformance::{self, Case, Numbers, Scratch, Subset};
 use anabranch_ccl::{Algorithm, CclConfig, Choice, Communicator, DataType, Error};
 use anabranch_hip::{DeviceOrdinal, with_causes};
 use anabranch_hip_host::{HostConfig, HostMachine};
 use anabranch_shmem::{World, WorldConfig};
-use anabranch_testkit::{Ranks, Role, end, end_behind, meet, role, said, say};
-use common::{build_ahead_of, failure, jit, on_ranks, world_config};
+use anabranch_testkit::{Ranks, Role, end, end_behind, meet, role, said, say, test_path};
 
 const RANKS: u32 = 4;
 const DEADLINE: Duration = Duration::from_secs(3);
@@ -208,7 +206,7 @@ fn killed_around_a_launch() {
         (Moment::BehindLaunch, 3, 2),
         (Moment::BehindLaunch, 0, 3),
     ] {
-        survive("killed_around_a_launch", moment, victim, seed, false);
+        survive(test_path!("killed_around_a_launch"), moment, victim, seed, false);
     }
 }
 
@@ -218,7 +216,7 @@ fn killed_while_communicators_are_made() {
         return play(&role);
     }
     for (victim, seed) in [(1, 4), (3, 5)] {
-        survive("killed_while_communicators_are_made", Moment::Making, victim, seed, false);
+        survive(test_path!("killed_while_communicators_are_made"), Moment::Making, victim, seed, false);
     }
 }
 
@@ -228,7 +226,7 @@ fn killed_at_any_moment() {
         return play(&role);
     }
     for seed in 10..14 {
-        survive("killed_at_any_moment", Moment::Running, (seed % 4) as u32, seed, false);
+        survive(test_path!("killed_at_any_moment"), Moment::Running, (seed % 4) as u32, seed, false);
     }
 }
 
@@ -237,7 +235,7 @@ fn stalled_before_a_launch() {
     if let Some(role) = role() {
         return play(&role);
     }
-    survive("stalled_before_a_launch", Moment::BeforeLaunch, 2, 6, true);
+    survive(test_path!("stalled_before_a_launch"), Moment::BeforeLaunch, 2, 6, true);
 }
 
 /// Threads: rank 1 fails in one way or another in its fourth call, of this algorithm.

@@ -3,8 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "says what is skipped")]
 
-mod common;
-
+use crate::common::{cache, tools};
 use anabranch_ccl::DataType;
 use anabranch_ccl::device_api::DEVICE_HEADERS as CCL_HEADERS;
 use anabranch_ccl::kernels::{
@@ -16,7 +15,6 @@ use anabranch_hip_jit::lint::lint_source;
 use anabranch_hip_jit::{Error, Jit, JitConfig, KernelSpec, KernelUnit, Target, TargetKind, ToolSearch};
 use anabranch_shmem::device_api::DEVICE_HEADERS as SHMEM_HEADERS;
 use anabranch_shmem::{Atomics, Provider};
-use common::{cache, tools};
 
 #[test]
 fn sources_keep_the_rules() {

@@ -1,19 +1,17 @@
 //! Sends and receives against what was sent, with everything around it, on the host runtime.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::sync::Barrier;
 use std::time::Duration;
 
+use crate::common::processes::{address_file, process_world};
+use crate::common::{all_well, jit, on_ranks, world_config};
 use anabranch_ccl::conformance::Numbers;
 use anabranch_ccl::{Call, CclConfig, Collective, Communicator, DataType, Error, PointToPoint, Tensor};
 use anabranch_hip::{DeviceBuffer, Stream};
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::{Fault, RankError, World, WorldConfig};
-use anabranch_testkit::{Ranks, role};
-use common::processes::{address_file, process_world};
-use common::{all_well, jit, on_ranks, world_config};
+use anabranch_testkit::{Ranks, role, test_path};
 
 const CANARY: u64 = 64;
 const UNTOUCHED: u8 = 0xa5;
@@ -228,7 +226,8 @@ fn messages_between_processes() {
         return;
     }
     let file = address_file("messages");
-    let ranks = Ranks::start("messages_between_processes", 3, &file.display().to_string()).unwrap();
+    let ranks =
+        Ranks::start(test_path!("messages_between_processes"), 3, &file.display().to_string()).unwrap();
     ranks.succeed(Duration::from_secs(120)).unwrap();
 }
 

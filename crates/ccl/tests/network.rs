@@ -2,11 +2,10 @@
 //! maps the others' memory, through which the device functions of the heap go then.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::common::{all_well, jit, on_ranks, run_all, world_config};
 use anabranch_ccl::conformance::{self, Case, Entry, ListCase, ListForm, Scratch, Trial};
 use anabranch_ccl::oracle::Data;
 use anabranch_ccl::{
@@ -17,7 +16,6 @@ use anabranch_hip::with_causes;
 use anabranch_hip_jit::Jit;
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::{RankError, WorldConfig};
-use common::{all_well, jit, on_ranks, run_all, world_config};
 
 const LOCATIONS: [LocationKind; 3] = [LocationKind::Symmetric, LocationKind::Local, LocationKind::Registered];
 

@@ -2,18 +2,16 @@
 //! and what a NIC may still read or write when its communicator goes.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::time::Duration;
 
+use crate::common::nics::on_machines;
+use crate::common::{all_well, failure, world_config};
 use anabranch_ccl::conformance::{self, Case, Scratch};
 use anabranch_ccl::{Across, CclConfig, Choice, Collective, Communicator, DataType, Error};
 use anabranch_clock::Moment;
 use anabranch_ranks::{GlobalRank, GroupRank};
 use anabranch_shmem::{Team, World, WorldConfig};
 use anabranch_softnic::{Adversary, NicFaults, SoftNicConfig, SoftNics, Syndrome};
-use common::nics::on_machines;
-use common::{all_well, failure, world_config};
 
 /// Two machines of two and of four ranks, and three of two, with the form of the calls.
 const WIDTHS: [(&[u32], Across); 4] = [

@@ -2,10 +2,10 @@
 //! nothing of a peer there is mapped.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::time::Duration;
 
+use crate::common::nics::on_machines;
+use crate::common::{all_well, run_all, world_config};
 use anabranch_ccl::conformance::{self, Case, Level, Replays, Scratch, Sweep, Trial};
 use anabranch_ccl::oracle::Data;
 use anabranch_ccl::{Across, CclConfig, Choice, Collective, Communicator, DataType, LocationKind};
@@ -13,8 +13,6 @@ use anabranch_hip::with_causes;
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::{RankError, WorldConfig};
 use anabranch_softnic::{Adversary, SoftNicConfig, SoftNics};
-use common::nics::on_machines;
-use common::{all_well, run_all, world_config};
 
 fn config(across: Across) -> CclConfig {
     CclConfig { max_blocks: 2, staging_bytes: 64 << 10, across, ..CclConfig::default() }

@@ -3,22 +3,20 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "how a rank tells the test what it sees")]
 
-mod common;
-
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::time::Duration;
 
+use crate::common::nics::config_on;
+use crate::common::processes::{address_file, world_by};
+use crate::common::world_config;
 use anabranch_ccl::conformance::{self, Case, Scratch};
 use anabranch_ccl::{Across, CclConfig, Collective, Communicator, DataType, Error};
 use anabranch_hip::with_causes;
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::{World, WorldConfig};
 use anabranch_softnic::{Adversary, Listen, SoftNicConfig, SoftNics};
-use anabranch_testkit::{Ranks, Role, role, said, say};
-use common::nics::config_on;
-use common::processes::{address_file, world_by};
-use common::world_config;
+use anabranch_testkit::{Ranks, Role, role, said, say, test_path};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -82,7 +80,10 @@ fn processes_on_several_machines() {
     for (kind, size, seed) in [("unix", 4, 0), ("tcp", 4, 7), ("unix", 8, 0), ("unix", 6, 8)] {
         let file = address_file(&format!("ccl-network-{kind}-{size}"));
         let argument = format!("{kind} {seed} {}", file.display());
-        Ranks::start("processes_on_several_machines", size, &argument).unwrap().succeed(LIMIT).unwrap();
+        Ranks::start(test_path!("processes_on_several_machines"), size, &argument)
+            .unwrap()
+            .succeed(LIMIT)
+            .unwrap();
     }
 }
 
@@ -98,7 +99,8 @@ fn a_killed_process_is_named_by_all() {
         return;
     }
     let file = address_file("ccl-network-killed");
-    let mut ranks = Ranks::start("a_killed_process_is_named_by_all", 4, &file.display().to_string()).unwrap();
+    let mut ranks =
+        Ranks::start(test_path!("a_killed_process_is_named_by_all"), 4, &file.display().to_string()).unwrap();
     ranks.processes()[3].wait_for("@ready", LIMIT).unwrap();
     ranks.processes()[3].kill().unwrap();
     for outcome in &ranks.wait(LIMIT).unwrap()[..3] {

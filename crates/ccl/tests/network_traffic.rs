@@ -2,11 +2,10 @@
 //! rank.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::common::{all_well, jit, machine, world_config};
 use anabranch_ccl::conformance::{self, Case, Scratch};
 use anabranch_ccl::{
     Across, CclConfig, Choice, Collective, Communicator, DataType, Error, LinkRoom, MemberTraffic,
@@ -18,7 +17,6 @@ use anabranch_ranks::GlobalRank;
 use anabranch_shmem::{NicSource, RankSetup, World, WorldConfig, spawn_threads};
 use anabranch_softnic::{SoftNicConfig, SoftNics, Traffic};
 use anabranch_transport::{HostIdentity, TransportKind};
-use common::{all_well, jit, machine, world_config};
 
 /// Writes that are done, bytes that they wrote, and other requests.
 type Written = [u64; 3];

@@ -1,12 +1,10 @@
 //! Collectives of one to nine ranks: sizes that are odd, prime, no powers of two, and more than a server of eight GPUs has.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
+use crate::common::{all_well, jit, on_ranks, world_config};
 use anabranch_ccl::conformance::{self, Case, Form, Scratch};
 use anabranch_ccl::{Algorithm, CclConfig, Choice, Communicator, DataType, LocationKind};
 use anabranch_ranks::GroupRank;
-use common::{all_well, jit, on_ranks, world_config};
 
 /// Every form by every algorithm that can do it, with a count that no number of ranks divides.
 #[test]

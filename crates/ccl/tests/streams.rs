@@ -2,11 +2,10 @@
 #![expect(clippy::disallowed_methods, reason = "tests of real threads run on the machine's time")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
+use crate::common::{all_well, failure, jit, on_ranks, world_config};
 use anabranch_ccl::conformance::{self, Case, Numbers, Scratch, Subset};
 use anabranch_ccl::{
     Algorithm, Call, CclConfig, Check, Choice, Collective, Communicator, DataType, Error, LocationKind,
@@ -14,7 +13,6 @@ use anabranch_ccl::{
 };
 use anabranch_ranks::{GlobalRank, GroupRank};
 use anabranch_shmem::{Fault, RankError, World, WorldConfig};
-use common::{all_well, failure, jit, on_ranks, world_config};
 
 const RANKS: u32 = 4;
 const WAVE: u32 = 4;

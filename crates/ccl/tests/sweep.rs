@@ -2,16 +2,14 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "how much was covered is what a reader wants to know")]
 
-mod common;
-
 use std::collections::BTreeMap;
 
+use crate::common::{all_well, build_ahead, build_ahead_of, jit, on_ranks, world_config};
 use anabranch_ccl::conformance::{self, Case, Level, Point, Scratch, Sweep, Tally, Trial};
 use anabranch_ccl::oracle::Data;
 use anabranch_ccl::{CclConfig, Choice, Collective, Communicator, DataType};
 use anabranch_hip_jit::Jit;
 use anabranch_ranks::GroupRank;
-use common::{all_well, build_ahead, build_ahead_of, jit, on_ranks, world_config};
 
 const RANKS: u32 = 4;
 const WAVE: u32 = 4;

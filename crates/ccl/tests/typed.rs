@@ -1,8 +1,7 @@
 //! The typed front end: the order of its arguments, and that every method makes the call that its name says.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
-
+use crate::common::{all_well, jit, on_ranks, world_config};
 use anabranch_ccl::oracle::{self, Data, Expected};
 use anabranch_ccl::{
     BitXor, Call, CclConfig, Communicator, Element, Error, Options, PointToPoint, PreMulSum, ReduceOp,
@@ -11,7 +10,6 @@ use anabranch_ccl::{
 use anabranch_hip::{DeviceBuffer, Stream};
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::{SymmetricMemory, World};
-use common::{all_well, jit, on_ranks, world_config};
 
 type T<'a> = TypedTensor<'a, f32>;
 

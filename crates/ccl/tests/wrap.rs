@@ -2,15 +2,13 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "how often flags came round is what a reader wants to know")]
 
-mod common;
-
 use std::time::Duration;
 
+use crate::common::{all_well, failure, jit_with, on_ranks, world_config};
 use anabranch_ccl::conformance::{self, Case, Numbers, Scratch};
 use anabranch_ccl::{Algorithm, CclConfig, Choice, Collective, Communicator, DataType};
 use anabranch_hip_jit::ParameterValue;
 use anabranch_shmem::WorldConfig;
-use common::{all_well, failure, jit_with, on_ranks, world_config};
 
 const RANKS: u32 = 4;
 const LANES: u32 = 3;

@@ -2,9 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failing helper fails its test")]
 
-mod common;
-
-use common::{Run, command, file, finish, run};
+use crate::common::{Run, command, file, finish, run};
 
 const SMALL: &[&str] =
     &["--runtime", "host", "--ranks", "2", "--iters", "2", "--json", "--set", "heap.bytes=64 MiB"];
@@ -371,7 +369,7 @@ fn a_measured_table_is_written_and_chooses() {
             "--set",
             &set,
         ];
-        for row in crate::rows(&run(&[&bench[..], &host].concat())) {
+        for row in self::rows(&run(&[&bench[..], &host].concat())) {
             assert!(algorithm.is_none_or(|algorithm| row["algorithm"] == algorithm), "{row}");
             assert!(row["verified"] == true, "{row}");
         }
@@ -472,7 +470,7 @@ fn measured_launches_are_written_and_shape_dispatch_and_combine() {
         std::fs::write(&path, text).unwrap();
         let set = format!("ep.table={path}");
         let bench = ["bench", "ep", "--tokens", "12", "--iters", "2", "--json", "--set", &set];
-        let measured = crate::rows(&run(&[&bench[..], &host, &rows].concat()));
+        let measured = self::rows(&run(&[&bench[..], &host, &rows].concat()));
         for (index, row) in measured.iter().enumerate() {
             assert!(row["verified"] == true && row["launch"] == "table", "{row}");
             let shape = (row["blocks"].as_u64().unwrap(), row["threads"].as_u64().unwrap());

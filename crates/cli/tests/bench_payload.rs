@@ -2,9 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failing helper fails its test")]
 
-mod common;
-
-use common::{Run, run};
+use crate::common::{Run, run};
 
 const SMALL: &[&str] =
     &["--runtime", "host", "--ranks", "2", "--iters", "2", "--json", "--set", "heap.bytes=64 MiB"];

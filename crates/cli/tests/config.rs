@@ -1,8 +1,8 @@
 //! `anabranch config`, and configuration errors of any command.
 
-mod common;
+use crate::common;
 
-use common::{command, file, finish, run};
+use crate::common::{command, file, finish, run};
 
 #[test]
 fn the_shown_configuration_names_its_origins_and_loads_again() {

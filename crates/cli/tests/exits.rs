@@ -3,9 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failing helper fails its test")]
 
-mod common;
-
-use common::{command, finish};
+use crate::common::{command, finish};
 
 const EP: &[&str] = &["ep", "--tokens", "9", "--hidden", "64", "--experts", "16", "--top-k", "3"];
 const COLLECTIVES: &[&str] =

@@ -2,9 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failing helper fails its test")]
 
-mod common;
-
-use common::{Run, run};
+use crate::common::{Run, run};
 use serde_json::Value;
 
 const DOCUMENT: &str = include_str!("../../../docs/performance.md");

@@ -2,9 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failing helper fails its test")]
 
-mod common;
-
-use common::{Run, run};
+use crate::common::{Run, run};
 
 fn rows(done: &Run) -> Vec<serde_json::Value> {
     assert_eq!(done.code, 0, "{done:?}");

@@ -1,8 +1,8 @@
 //! `anabranch doctor`, `topo` and `jit`, on a machine with nothing but a C++ compiler.
 
-mod common;
+use crate::common;
 
-use common::{Run, command, finish, run};
+use crate::common::{Run, command, finish, run};
 use serde_json::Value;
 
 fn rows(run: &Run) -> Vec<Value> {

@@ -4,13 +4,13 @@
     reason = "tests of real threads and processes run on the machine's time"
 )]
 
-mod common;
+use crate::common;
 
 use std::collections::BTreeSet;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use common::{command, run};
+use crate::common::{command, run};
 
 #[test]
 fn every_rank_is_told_its_place() {

@@ -1,8 +1,6 @@
 //! `anabranch sim`, from the search to the replay of what it prints.
 
-mod common;
-
-use common::{Run, file, run};
+use crate::common::{Run, file, run};
 use serde_json::Value;
 
 /// The words behind "replay: anabranch".

@@ -1,21 +1,21 @@
 //! Receive caps: which copies are dropped, that everything else comes, and that nothing is written outside its place.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
+use crate::common;
 
 use std::ops::Range;
 use std::time::Duration;
 
+use crate::common::{
+    Case, Routing, Uploaded, all_well, judge_dropped, judge_output, judge_rows, on_ranks, oracle, run,
+    run_expert, window_bytes, world_config,
+};
 use anabranch_ep::oracle::Oracle;
 use anabranch_ep::reference::ReferenceExpert;
 use anabranch_ep::{CombineSource, DataType, EpConfig, Error, ExpertParallel, Mode, Plan};
 use anabranch_hip::{Device, DeviceAddress, Stream};
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::{Team, World, WorldConfig};
-use common::{
-    Case, Routing, Uploaded, all_well, judge_dropped, judge_output, judge_rows, on_ranks, oracle, run,
-    run_expert, window_bytes, world_config,
-};
 use proptest::prelude::*;
 
 /// What stands where nobody writes.

@@ -1,17 +1,16 @@
 //! Rows cast inside dispatch on the host runtime, judged bit by bit: codes, scales, and what combine makes of them.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-mod expert_major_common;
+use crate::expert_major_common;
 
+use crate::common::{
+    Case, Input, Numbers, Routing, Uploaded, all_well, judge_output, judge_rows, on_ranks, oracle, round,
+    run, work, world_config,
+};
 use anabranch_ep::reference::ReferenceExpert;
 use anabranch_ep::{
     DataType, DeviceSlice, DispatchCast, EpConfig, Error, ExpertMajorConfig, ExpertOutput, ExpertParallel,
     Fp8Format, Mode, Plan, Tokens,
-};
-use common::{
-    Case, Input, Numbers, Routing, Uploaded, all_well, judge_output, judge_rows, on_ranks, oracle, round,
-    run, work, world_config,
 };
 use proptest::prelude::*;
 

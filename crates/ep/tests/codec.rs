@@ -2,8 +2,7 @@
 //! place where rounding decides.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
+use crate::common::{jit, machine, upload};
 use anabranch_elements::float4::F4E2m1;
 use anabranch_elements::float8::{F8E4m3, F8E4m3Fnuz};
 use anabranch_elements::scale::E8m0;
@@ -11,7 +10,6 @@ use anabranch_ep::args::ConformanceCodecArgs;
 use anabranch_ep::{CombineCodec, DataType, Fp8Format, kernels};
 use anabranch_hip::DeviceOrdinal;
 use anabranch_hip_jit::DevicePointer;
-use common::{jit, machine, upload};
 
 /// Byte of the wire that no code was written to.
 const FILL: u8 = 0x5a;

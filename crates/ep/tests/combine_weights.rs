@@ -1,18 +1,18 @@
 //! Combined weights: pulled and pushed, whole and in halves, as they were dispatched and as experts left them.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
+use crate::common;
 
+use crate::common::{
+    Case, Uploaded, all_well, depart, judge_output, judge_weights, on_ranks, oracle, run, run_expert,
+    window_bytes, work, world_config,
+};
 use anabranch_ep::reference::ReferenceExpert;
 use anabranch_ep::{
     CombineOutput, CombineSource, DataType, Dispatched, EpConfig, Error, ExpertParallel, Mode, Plan,
 };
 use anabranch_hip::Device;
 use anabranch_ranks::GroupRank;
-use common::{
-    Case, Uploaded, all_well, depart, judge_output, judge_weights, on_ranks, oracle, run, run_expert,
-    window_bytes, work, world_config,
-};
 use proptest::prelude::*;
 
 fn weighted(ranks: u32, wave: u32) -> Case {

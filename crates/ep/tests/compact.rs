@@ -1,9 +1,7 @@
 //! Compact dispatch: what decides about rows and counts, in shapes of every kind.
 
-mod common;
-
+use crate::common::{Case, Routing, run};
 use anabranch_ep::{DataType, EpConfig, Mode};
-use common::{Case, Routing, run};
 
 fn compact(ranks: u32, wave: u32) -> Case {
     let mut case = Case::new(ranks, wave);

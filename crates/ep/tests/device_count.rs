@@ -1,18 +1,18 @@
 //! The number of tokens as a device value: eager, in halves, and in graphs whose replays have another number each, judged bit by bit.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
+use crate::common;
 
+use crate::common::{
+    Case, Input, Numbers, Uploaded, all_well, bytes_of, judge_dropped, judge_output, judge_rows,
+    judge_weights, on_ranks, oracle, run_expert, upload, window_bytes, world_config,
+};
 use anabranch_ep::reference::ReferenceExpert;
 use anabranch_ep::{
     DataType, DeviceSlice, DispatchCast, Error, ExpertOutput, ExpertParallel, Fp8Format, Mode, Tokens,
 };
 use anabranch_hip::{DeviceBuffer, GraphExec, Stream};
 use anabranch_shmem::World;
-use common::{
-    Case, Input, Numbers, Uploaded, all_well, bytes_of, judge_dropped, judge_output, judge_rows,
-    judge_weights, on_ranks, oracle, run_expert, upload, window_bytes, world_config,
-};
 
 /// What the output holds before a combine.
 const FILL: u8 = 0xee;

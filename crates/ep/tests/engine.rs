@@ -1,14 +1,18 @@
 //! Dispatch and combine whose rows copy engines move: by copies of streams, and by queues that kernels write; judged bit by bit.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-mod killed_common;
-mod split_common;
+use crate::common;
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::common::{
+    Case, Routing, all_well, cache, depart, jit, judge_dropped, judge_rows, land, machine, on_ranks,
+    on_ranks_with, oracle, round, tools, work, world_config,
+};
+use crate::killed_common::{RANKS, stalling_thread_in};
+use crate::split_common::{Rank, interleaved, other_work};
 use anabranch_clock::Moment;
 use anabranch_ep::reference::ReferenceExpert;
 use anabranch_ep::{
@@ -19,14 +23,8 @@ use anabranch_hip::DeviceOrdinal;
 use anabranch_hip_jit::{Jit, JitConfig};
 use anabranch_ranks::GlobalRank;
 use anabranch_shmem::{EngineFaults, SdmaConfig, SoftwareConfig, World, WorldConfig};
-use anabranch_testkit::{Ranks, meet, role};
+use anabranch_testkit::{Ranks, meet, role, test_path};
 use anabranch_transport::TransportKind;
-use common::{
-    Case, Routing, all_well, cache, depart, jit, judge_dropped, judge_rows, land, machine, on_ranks,
-    on_ranks_with, oracle, round, tools, work, world_config,
-};
-use killed_common::{RANKS, stalling_thread_in};
-use split_common::{Rank, interleaved, other_work};
 
 /// How ranks reach each other, and so which engines copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -302,7 +300,7 @@ fn between_processes() {
         let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         let _ = std::fs::remove_file(&file);
         let argument = format!("{route} {}", file.display());
-        let ranks = Ranks::start("between_processes", RANKS, &argument).unwrap();
+        let ranks = Ranks::start(test_path!("between_processes"), RANKS, &argument).unwrap();
         ranks.succeed(Duration::from_secs(120)).unwrap();
     }
 }

@@ -1,17 +1,15 @@
 //! Where epochs begin, and where the half of them that flags carry comes round.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::mem::offset_of;
 
+use crate::common::{Case, Uploaded, all_well, on_ranks, round, world_config};
 use anabranch_ep::args::SlotState;
 use anabranch_ep::plan::FLAG_STRIDE;
 use anabranch_ep::reference::ReferenceExpert;
 use anabranch_ep::{Error, ExpertParallel, Mode};
 use anabranch_hip::{DeviceAddress, Stream};
 use anabranch_shmem::World;
-use common::{Case, Uploaded, all_well, on_ranks, round, world_config};
 
 /// The epoch before the wrap: five more operations, and the flags' half is zero.
 const NEAR: u64 = (1 << 32) - 5;

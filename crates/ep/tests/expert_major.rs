@@ -1,12 +1,9 @@
 //! Expert-major rows and back on the host runtime, judged bit by bit.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-mod expert_major_common;
-
+use crate::common::{Case, Routing};
+use crate::expert_major_common::run;
 use anabranch_ep::{DataType, EpConfig, ExpertMajorConfig, Mode};
-use common::{Case, Routing};
-use expert_major_common::run;
 
 #[test]
 fn every_wave_width() {

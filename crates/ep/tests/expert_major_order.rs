@@ -1,9 +1,8 @@
 //! Expert-major rows in graphs, with several dispatches in flight, and in the wrong order.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-mod expert_major_common;
-
+use crate::common::{Case, Routing, Uploaded, all_well, depart, on_ranks, oracle, world_config};
+use crate::expert_major_common::{Bench, Guarded, read, round};
 use anabranch_ep::oracle::{ExpertOutputs, FactorExperts, Oracle};
 use anabranch_ep::{
     DataType, DeviceSlice, Error, ExpertMajor, ExpertMajorConfig, ExpertOutput, ExpertParallel,
@@ -12,8 +11,6 @@ use anabranch_ep::{
 use anabranch_hip::Stream;
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::World;
-use common::{Case, Routing, Uploaded, all_well, depart, on_ranks, oracle, world_config};
-use expert_major_common::{Bench, Guarded, read, round};
 
 /// What every test begins with.
 fn on_plans(case: &Case, test: impl Fn(&World, &ExpertParallel, &Stream) -> Result<(), Error> + Sync) {

@@ -1,9 +1,8 @@
 //! Expert-major rows contracted into a buffer and pushed from there, through every codec: judged bit by bit.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-mod expert_major_common;
-
+use crate::common::{Case, Routing, Uploaded, all_well, depart, on_ranks, oracle, world_config};
+use crate::expert_major_common::{Bench, Guarded, round, run};
 use anabranch_ep::oracle::FactorExperts;
 use anabranch_ep::{
     CombineCodec, CombineSource, DataType, DeviceSlice, Dispatched, EpConfig, Error, ExpertMajor,
@@ -12,8 +11,6 @@ use anabranch_ep::{
 use anabranch_hip::Stream;
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::World;
-use common::{Case, Routing, Uploaded, all_well, depart, on_ranks, oracle, world_config};
-use expert_major_common::{Bench, Guarded, round, run};
 
 fn pushing(ranks: u32, wave: u32) -> Case {
     let mut case = Case::new(ranks, wave);

@@ -2,20 +2,18 @@
 //! left already.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
 use core::ffi::c_int;
 use std::sync::Arc;
 use std::thread;
 
+use crate::common::{
+    Case, Uploaded, all_well, jit, judge_output, machine, on_ranks, oracle, round, work, world_config,
+};
 use anabranch_bootstrap::Rendezvous;
 use anabranch_ep::reference::ReferenceExpert;
 use anabranch_ep::{Error, ExpertMajor, ExpertMajorConfig, ExpertOutput, ExpertParallel};
 use anabranch_hip::{DeviceOrdinal, HipError, Runtime};
 use anabranch_shmem::World;
-use common::{
-    Case, Uploaded, all_well, jit, judge_output, machine, on_ranks, oracle, round, work, world_config,
-};
 
 /// Makes a device current for this thread.
 fn make_current(runtime: &Runtime, device: c_int) {

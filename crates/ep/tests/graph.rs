@@ -1,15 +1,13 @@
 //! Dispatch and combine captured into graphs and replayed, judged bit by bit after every replay.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
+use crate::common::{
+    Case, Uploaded, all_well, depart, judge_output, land, on_ranks, oracle, round, work, world_config,
+};
 use anabranch_ep::reference::ReferenceExpert;
 use anabranch_ep::{DataType, DispatchCast, Error, ExpertOutput, ExpertParallel, Fp8Format, Mode};
 use anabranch_hip::{GraphExec, Stream};
 use anabranch_shmem::World;
-use common::{
-    Case, Uploaded, all_well, depart, judge_output, land, on_ranks, oracle, round, work, world_config,
-};
 
 /// A captured sequence of operations with the buffers that it reads and writes.
 struct Captured {

@@ -2,16 +2,15 @@
 //! every token while the others receive some.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
-mod expert_major_common;
+use crate::expert_major_common;
 
 use std::time::Duration;
 
+use crate::common::{Case, Routing, all_well, on_ranks, oracle, round, run, world_config};
 use anabranch_ep::reference::ReferenceExpert;
 use anabranch_ep::{CombineSource, EpConfig, ExpertMajorConfig, ExpertParallel, Mode};
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::WorldConfig;
-use common::{Case, Routing, all_well, on_ranks, oracle, round, run, world_config};
 
 fn soft(ranks: u32, wave: u32) -> Case {
     let config = EpConfig::new(64, 4 * ranks, 4, 40);

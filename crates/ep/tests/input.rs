@@ -1,17 +1,17 @@
 //! Bad input: an error before anything moves, and the next good operation works.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
+use crate::common;
 
+use crate::common::{
+    Case, Routing, Uploaded, all_well, depart, land, on_ranks, oracle, round, window_bytes, work,
+    world_config,
+};
 use anabranch_ep::reference::ReferenceExpert;
 use anabranch_ep::{DataType, DeviceSlice, EpConfig, Error, ExpertOutput, ExpertParallel, Tokens};
 use anabranch_hip::{DeviceAddress, DeviceBuffer, DeviceOrdinal};
 use anabranch_hip_host::{HostConfig, HostMachine};
 use anabranch_shmem::{Error as WorldError, RankSetup, World, WorldConfig, spawn_threads};
-use common::{
-    Case, Routing, Uploaded, all_well, depart, land, on_ranks, oracle, round, window_bytes, work,
-    world_config,
-};
 
 fn slice(buffer: &DeviceBuffer, skip: u64, bytes: usize) -> DeviceSlice {
     // SAFETY: nothing is launched with these ranges: they are refused first.

@@ -1,7 +1,6 @@
 //! The kernels' sources keep the rules, and what compilers for AMD make of them does too.
 
-mod common;
-
+use crate::common::{cache, tools};
 use anabranch_ep::kernels;
 use anabranch_ep::kernels::{
     COMBINE, COMBINE_ENGINE, COMBINE_NODES, COMBINE_PUSH, CONFORMANCE_CODEC, COUNT, DISPATCH, DISPATCH_AGAIN,
@@ -11,7 +10,6 @@ use anabranch_ep::kernels::{
 use anabranch_hip_jit::isa::{check_disassembly, disassemble, resources, wave_releases};
 use anabranch_hip_jit::lint::lint_source;
 use anabranch_hip_jit::{Error, Jit, JitConfig, Target};
-use common::{cache, tools};
 
 /// Vector registers of a thread in a block of 1024 threads.
 const VECTOR_REGISTERS: u64 = 128;

@@ -1,12 +1,10 @@
 //! Ranks that are killed, stalled or fail: every survivor ends with an error that names the rank, in time.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-mod killed_common;
-
+use crate::common::{Case, depart};
+use crate::killed_common::{End, RANKS, failing_thread, survive_all};
 use anabranch_ep::{CombineSource, Error};
-use common::{Case, depart};
-use killed_common::{End, RANKS, failing_thread, survive_all};
+use anabranch_testkit::test_path;
 
 fn killed(test: &str, scripts: &[(&str, u32, u64)]) {
     survive_all(test, CombineSource::Window, End::Killed, scripts);
@@ -19,7 +17,7 @@ fn stalled(test: &str, scripts: &[(&str, u32, u64)]) {
 #[test]
 fn killed_in_dispatch() {
     let scripts = [("dispatch", 2, 0), ("dispatching", 1, 1), ("dispatching", 3, 2), ("dispatching", 0, 3)];
-    killed("killed_in_dispatch", &scripts);
+    killed(test_path!("killed_in_dispatch"), &scripts);
 }
 
 #[test]
@@ -31,13 +29,13 @@ fn killed_in_compact_dispatch() {
         ("compact-dispatching", 0, 3),
         ("compact-combine", 1, 0),
     ];
-    killed("killed_in_compact_dispatch", &scripts);
+    killed(test_path!("killed_in_compact_dispatch"), &scripts);
 }
 
 #[test]
 fn killed_in_combine() {
     let scripts = [("combine", 1, 0), ("combining", 2, 1), ("combining", 3, 2), ("combining", 0, 3)];
-    killed("killed_in_combine", &scripts);
+    killed(test_path!("killed_in_combine"), &scripts);
 }
 
 #[test]
@@ -52,39 +50,39 @@ fn killed_in_the_rendezvous() {
         ("planning", 1, 1),
         ("planning", 3, 2),
     ];
-    killed("killed_in_the_rendezvous", &scripts);
+    killed(test_path!("killed_in_the_rendezvous"), &scripts);
 }
 
 #[test]
 fn killed_at_any_moment() {
     let scripts: Vec<_> = (10..16).map(|seed| ("running", (seed % 4) as u32, seed)).collect();
-    killed("killed_at_any_moment", &scripts);
+    killed(test_path!("killed_at_any_moment"), &scripts);
 }
 
 #[test]
 fn stalled_in_dispatch() {
-    stalled("stalled_in_dispatch", &[("dispatch", 2, 0), ("dispatch", 0, 1)]);
+    stalled(test_path!("stalled_in_dispatch"), &[("dispatch", 2, 0), ("dispatch", 0, 1)]);
 }
 
 #[test]
 fn stalled_before_its_counts() {
     let scripts = [("compact-dispatch", 0, 0), ("compact-dispatch", 2, 1), ("compact-dispatch", 3, 2)];
-    stalled("stalled_before_its_counts", &scripts);
+    stalled(test_path!("stalled_before_its_counts"), &scripts);
 }
 
 #[test]
 fn killed_between_the_halves() {
-    killed("killed_between_the_halves", &[("half-dispatch", 2, 0), ("half-combine", 3, 2)]);
+    killed(test_path!("killed_between_the_halves"), &[("half-dispatch", 2, 0), ("half-combine", 3, 2)]);
 }
 
 #[test]
 fn stalled_between_the_halves() {
-    stalled("stalled_between_the_halves", &[("half-dispatch", 1, 1), ("half-combine", 0, 0)]);
+    stalled(test_path!("stalled_between_the_halves"), &[("half-dispatch", 1, 1), ("half-combine", 0, 0)]);
 }
 
 #[test]
 fn stalled_in_combine() {
-    stalled("stalled_in_combine", &[("combine", 1, 0)]);
+    stalled(test_path!("stalled_in_combine"), &[("combine", 1, 0)]);
 }
 
 #[test]

@@ -2,17 +2,15 @@
 //! names the rank, in time. And ranks that go another way than their peers, which is a fault.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-mod killed_common;
-
-use anabranch_ep::reference::ReferenceExpert;
-use anabranch_ep::{CombineSent, CombineSource, Error, ExpertParallel};
-use anabranch_hip::Stream;
-use common::{
+use crate::common::{
     Case, Flight, Uploaded, all_well, depart, failure, on_ranks, round, run_expert, window_bytes,
     world_config,
 };
-use killed_common::{DEADLINE, End, RANKS, failing_thread, stalling_thread, survive_all};
+use crate::killed_common::{DEADLINE, End, RANKS, failing_thread, stalling_thread, survive_all};
+use anabranch_ep::reference::ReferenceExpert;
+use anabranch_ep::{CombineSent, CombineSource, Error, ExpertParallel};
+use anabranch_hip::Stream;
+use anabranch_testkit::test_path;
 
 /// All ranks push: in plans that know nothing else, and in plans for both ways.
 const SOURCES: [CombineSource; 2] = [CombineSource::Buffer, CombineSource::Any];
@@ -27,13 +25,13 @@ fn pushing(source: CombineSource) -> Case {
 #[test]
 fn killed_before_or_in_push() {
     let scripts = [("combine", 1, 0), ("combining", 2, 1), ("combining", 3, 2), ("combining", 0, 3)];
-    survive_all("killed_before_or_in_push", CombineSource::Buffer, End::Killed, &scripts);
+    survive_all(test_path!("killed_before_or_in_push"), CombineSource::Buffer, End::Killed, &scripts);
 }
 
 #[test]
 fn killed_before_or_in_push_of_a_plan_for_both_ways() {
     let scripts = [("combine", 2, 0), ("combining", 1, 4), ("compact-combine", 3, 0), ("running", 0, 20)];
-    let test = "killed_before_or_in_push_of_a_plan_for_both_ways";
+    let test = test_path!("killed_before_or_in_push_of_a_plan_for_both_ways");
     survive_all(test, CombineSource::Any, End::Killed, &scripts);
 }
 
@@ -46,19 +44,19 @@ fn killed_in_the_halves_of_push() {
         ("half-summing", 1, 3),
         ("half-summing", 2, 4),
     ];
-    survive_all("killed_in_the_halves_of_push", CombineSource::Buffer, End::Killed, &scripts);
+    survive_all(test_path!("killed_in_the_halves_of_push"), CombineSource::Buffer, End::Killed, &scripts);
 }
 
 #[test]
 fn stalled_before_push() {
     let scripts = [("combine", 1, 0), ("compact-combine", 0, 1)];
-    survive_all("stalled_before_push", CombineSource::Buffer, End::Stalled, &scripts);
+    survive_all(test_path!("stalled_before_push"), CombineSource::Buffer, End::Stalled, &scripts);
 }
 
 #[test]
 fn stalled_between_the_halves_of_push() {
     let scripts = [("half-combine", 2, 0), ("half-combine", 0, 1)];
-    survive_all("stalled_between_the_halves_of_push", CombineSource::Any, End::Stalled, &scripts);
+    survive_all(test_path!("stalled_between_the_halves_of_push"), CombineSource::Any, End::Stalled, &scripts);
 }
 
 /// Dispatches, works, and pushes the first half; the buffers live as long as what this returns.

@@ -1,13 +1,12 @@
 //! Blocks of every number of waves, with rows that are whole numbers of what a wave moves at a time and rows that are not: the
 //! launches have the shape that was asked for, and all kernels are right in it, bit by bit.
 
-mod common;
-mod expert_major_common;
+use crate::expert_major_common;
 
+use crate::common::{Case, all_well, on_ranks, round, world_config};
+use crate::expert_major_common::Bench;
 use anabranch_ep::reference::ReferenceExpert;
 use anabranch_ep::{CombineSource, EpConfig, ExpertMajorConfig, ExpertParallel, Mode};
-use common::{Case, all_well, on_ranks, round, world_config};
-use expert_major_common::Bench;
 
 const WAVES: [u32; 5] = [1, 2, 4, 8, 16];
 

@@ -1,14 +1,12 @@
 //! Launches by table: what is launched is what was measured, results do not change, and members agree on it.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::sync::Arc;
 
+use crate::common::{Case, all_well, failure, on_ranks, round, world_config};
 use anabranch_ep::launch::{Launch, LaunchTable};
 use anabranch_ep::reference::ReferenceExpert;
 use anabranch_ep::{EpConfig, ExpertParallel};
-use common::{Case, all_well, failure, on_ranks, round, world_config};
 
 /// The table of three ranks with rows of 256 elements; dispatch of many tokens has this many blocks.
 fn table(device: &str, blocks: u32) -> Arc<LaunchTable> {

@@ -1,20 +1,19 @@
 //! Ranks that others work without: masked by hand or because they do not come, late, and together again. Bit by bit.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-mod mask_common;
+use crate::common;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use crate::common::{Case, Routing, Uploaded, all_well, failure, judge_output, on_ranks, work, world_config};
+use crate::mask_common::{LIMIT, PATIENCE, Rank, group_ranks, masking, oracle_without, others};
 use anabranch_ep::{
     CombineCodec, CombineSource, DataType, EpConfig, Error, ExpertOutput, Fp8Format, MaskCause, Mode,
     OnTimeout, Plan,
 };
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::WorldConfig;
-use common::{Case, Routing, Uploaded, all_well, failure, judge_output, on_ranks, work, world_config};
-use mask_common::{LIMIT, PATIENCE, Rank, group_ranks, masking, oracle_without, others};
 
 fn on_case(case: &Case, test: impl Fn(&Rank<'_>) -> Result<(), Error> + Sync) {
     let config = WorldConfig { operation_deadline: Duration::from_secs(30), ..world_config() };

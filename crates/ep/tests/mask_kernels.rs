@@ -1,12 +1,10 @@
 //! The kernels of plans that mask, for NVIDIA; `kernels.rs` has them for AMD.
 #![allow(clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
+use crate::common::{cache, tools};
 use anabranch_ep::kernels::{combine, combine_push, dispatch, masking};
 use anabranch_ep::{CombineCodec, DataType};
 use anabranch_hip_jit::{Error, Jit, JitConfig, Target, ToolSearch};
-use common::{cache, tools};
 
 /// With NVRTC from a Python environment, where one is named.
 fn with_wheels() -> ToolSearch {

@@ -7,22 +7,19 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "how a rank tells the test what it sees")]
 
-mod common;
-mod mask_common;
-
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::common::{Numbers, jit, world_config};
+use crate::mask_common::{LIMIT, Rank, masking, others};
 use anabranch_ep::{CombineSource, Error, MaskCause};
 use anabranch_hip::{DeviceOrdinal, with_causes};
 use anabranch_hip_host::{HostConfig, HostMachine};
 use anabranch_ranks::GlobalRank;
 use anabranch_shmem::{World, WorldConfig};
-use anabranch_testkit::{Ranks, Role, end, end_behind, meet, role};
-use common::{Numbers, jit, world_config};
-use mask_common::{LIMIT, Rank, masking, others};
+use anabranch_testkit::{Ranks, Role, end, end_behind, meet, role, test_path};
 
 const RANKS: u32 = 4;
 /// Rounds with everybody, and rounds in which somebody is missing.
@@ -187,7 +184,7 @@ fn a_killed_process_is_masked_and_the_world_goes_on() {
         ("running", 3, 1, true),
         ("running", 1, 2, false),
     ] {
-        let test = "a_killed_process_is_masked_and_the_world_goes_on";
+        let test = test_path!("a_killed_process_is_masked_and_the_world_goes_on");
         go_on_without(test, moment, victim, seed, false, staged);
     }
 }
@@ -198,6 +195,6 @@ fn a_stopped_process_is_masked() {
         return play(&role);
     }
     for (moment, victim, staged) in [("dispatch", 1, true), ("combine", 2, false)] {
-        go_on_without("a_stopped_process_is_masked", moment, victim, 0, true, staged);
+        go_on_without(test_path!("a_stopped_process_is_masked"), moment, victim, 0, true, staged);
     }
 }

@@ -1,12 +1,10 @@
 //! What a plan says that it allocates, against what the heap and the runtime count.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
+use crate::common::{all_well, on_ranks, world_config};
 use anabranch_ep::plan::{MemoryItem, MemoryPlace};
 use anabranch_ep::{CombineSource, EpConfig, ExpertParallel, Mode, PlacementTable};
 use anabranch_ranks::GroupRank;
-use common::{all_well, on_ranks, world_config};
 
 /// What the host machine rounds allocations up to.
 const PAGE: u64 = 4096;

@@ -2,22 +2,21 @@
 //! by the device functions of the heap, as they do over a NIC. Judged bit by bit.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-mod nodes_common;
-mod split_common;
+use crate::common;
+use crate::nodes_common;
 
+use crate::common::{
+    Case, Routing, all_well, depart, judge_dropped, judge_rows, land, on_ranks, oracle, round, work,
+    world_config,
+};
+use crate::nodes_common::{GROUPS, WAYS, across, on};
+use crate::split_common::{Rank, interleaved, other_work};
 use anabranch_ep::reference::ReferenceExpert;
 use anabranch_ep::{
     Across, CombineSource, DataType, DispatchCast, EpConfig, Error, ExpertParallel, Fp8Format, Nodes,
     PlacementTable,
 };
 use anabranch_ranks::GroupRank;
-use common::{
-    Case, Routing, all_well, depart, judge_dropped, judge_rows, land, on_ranks, oracle, round, work,
-    world_config,
-};
-use nodes_common::{GROUPS, WAYS, across, on};
-use split_common::{Rank, interleaved, other_work};
 
 /// Rounds of whole operations, with other tokens and routings each.
 fn run(case: &Case, rounds: u64) {

@@ -1,11 +1,9 @@
 //! Ranks on several nodes that are killed or stalled: every survivor ends with an error that names the rank, in time.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-mod killed_common;
-
+use crate::killed_common::{End, survive_all};
 use anabranch_ep::CombineSource;
-use killed_common::{End, survive_all};
+use anabranch_testkit::test_path;
 
 #[test]
 fn killed_direct() {
@@ -16,7 +14,7 @@ fn killed_direct() {
         ("direct-combine", 0, 3),
         ("direct-combining", 2, 4),
     ];
-    survive_all("killed_direct", CombineSource::Window, End::Killed, &scripts);
+    survive_all(test_path!("killed_direct"), CombineSource::Window, End::Killed, &scripts);
 }
 
 #[test]
@@ -28,18 +26,18 @@ fn killed_by_node() {
         ("node-combine", 0, 3),
         ("node-combining", 2, 4),
     ];
-    survive_all("killed_by_node", CombineSource::Window, End::Killed, &scripts);
+    survive_all(test_path!("killed_by_node"), CombineSource::Window, End::Killed, &scripts);
 }
 
 #[test]
 fn stalled_direct() {
     let scripts = [("direct-dispatch", 2, 0), ("direct-dispatch", 0, 1), ("direct-combine", 1, 0)];
-    survive_all("stalled_direct", CombineSource::Window, End::Stalled, &scripts);
+    survive_all(test_path!("stalled_direct"), CombineSource::Window, End::Stalled, &scripts);
 }
 
 /// Who waits for rows that another rank of its node forwards waits for that rank first.
 #[test]
 fn stalled_by_node() {
     let scripts = [("node-dispatch", 2, 0), ("node-dispatch", 0, 1), ("node-combine", 1, 0)];
-    survive_all("stalled_by_node", CombineSource::Window, End::Stalled, &scripts);
+    survive_all(test_path!("stalled_by_node"), CombineSource::Window, End::Stalled, &scripts);
 }

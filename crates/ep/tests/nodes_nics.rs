@@ -2,13 +2,15 @@
 //! not mapped. Judged bit by bit.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-mod nodes_common;
-mod split_common;
+use crate::common;
+use crate::nodes_common;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::common::{Case, all_well, jit, machine, round, world_config};
+use crate::nodes_common::{GROUPS, WAYS};
+use crate::split_common::Rank;
 use anabranch_ep::reference::ReferenceExpert;
 use anabranch_ep::{Across, Error, ExpertParallel, Mode};
 use anabranch_hip::DeviceOrdinal;
@@ -16,9 +18,6 @@ use anabranch_ranks::GlobalRank;
 use anabranch_shmem::{NicSource, RankError, RankSetup, RdmaConfig, World, WorldConfig, spawn_threads};
 use anabranch_softnic::{Adversary, NicFaults, SoftNicConfig, SoftNics, Syndrome};
 use anabranch_transport::{HostIdentity, TransportKind};
-use common::{Case, all_well, jit, machine, round, world_config};
-use nodes_common::{GROUPS, WAYS};
-use split_common::Rank;
 
 /// NICs of small frames and messages; with an adversary where there is a seed for it.
 fn nics(seed: Option<u64>) -> SoftNics {

@@ -2,13 +2,12 @@
 //! each rank.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-mod nodes_common;
-mod split_common;
-
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::common::{Case, all_well, jit, machine, run_expert, world_config};
+use crate::nodes_common::{WAYS, map};
+use crate::split_common::Rank;
 use anabranch_clock::{Moment, sleep};
 use anabranch_ep::plan::{Hop, NicTraffic};
 use anabranch_ep::{Error, Plan};
@@ -17,9 +16,6 @@ use anabranch_ranks::{GlobalRank, GroupRank};
 use anabranch_shmem::{NicSource, RankSetup, World, WorldConfig, spawn_threads};
 use anabranch_softnic::{SoftNicConfig, SoftNics, Traffic};
 use anabranch_transport::{HostIdentity, TransportKind};
-use common::{Case, all_well, jit, machine, run_expert, world_config};
-use nodes_common::{WAYS, map};
-use split_common::Rank;
 
 /// Writes that are done, bytes that they wrote, and other requests.
 type Written = [u64; 3];

@@ -1,9 +1,7 @@
 //! Dispatch and combine on the host runtime, judged bit by bit.
 
-mod common;
-
+use crate::common::{Case, Routing, run};
 use anabranch_ep::{DataType, EpConfig};
-use common::{Case, Routing, run};
 
 #[test]
 fn every_wave_width() {

@@ -1,11 +1,9 @@
 //! The order and the rounding of combine's sums, with expert rows that cancel.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
+use crate::common::{Case, Routing, Uploaded, all_well, on_ranks, oracle, window_bytes, world_config};
 use anabranch_ep::oracle::{GivenRows, Shape};
 use anabranch_ep::{DataType, Error, ExpertOutput, ExpertParallel};
-use common::{Case, Routing, Uploaded, all_well, on_ranks, oracle, window_bytes, world_config};
 
 /// What rank `destination` answers in this column of any row: sums that depend on their order or on roundings between.
 fn answer(element: DataType, destination: u32, column: usize) -> f32 {

@@ -1,12 +1,12 @@
 //! Experts placed by a table: unevenly, on several ranks, on all of them; judged bit by bit.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-mod expert_major_common;
+use crate::common;
+use crate::expert_major_common;
 
+use crate::common::{Case, Numbers, Routing, failure, on_ranks, world_config};
 use anabranch_ep::{EpConfig, Error, ExpertMajorConfig, ExpertParallel, Mode, PlacementTable};
 use anabranch_ranks::GroupRank;
-use common::{Case, Numbers, Routing, failure, on_ranks, world_config};
 use proptest::prelude::*;
 
 fn table(ranks_of_experts: impl IntoIterator<Item = Vec<u32>>) -> PlacementTable {

@@ -2,11 +2,15 @@
 //! judged bit by bit, with canaries around every buffer of the caller.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-mod expert_major_common;
+use crate::expert_major_common;
 
 use std::collections::BTreeSet;
 
+use crate::common::{
+    Case, Input, Routing, all_well, bytes_of, judge_dropped, judge_output, judge_rows, on_ranks, oracle,
+    world_config,
+};
+use crate::expert_major_common::{Bench, Guarded, write};
 use anabranch_ep::plan::MAX_TOP_K;
 use anabranch_ep::reference::ReferenceExpert;
 use anabranch_ep::{
@@ -15,11 +19,6 @@ use anabranch_ep::{
 };
 use anabranch_hip::{Device, Stream};
 use anabranch_shmem::World;
-use common::{
-    Case, Input, Routing, all_well, bytes_of, judge_dropped, judge_output, judge_rows, on_ranks, oracle,
-    world_config,
-};
-use expert_major_common::{Bench, Guarded, write};
 use proptest::prelude::*;
 
 /// A world, its plan, and how its operations go.

@@ -1,8 +1,12 @@
 //! The combine that pushes, and codecs: judged bit by bit, and nothing written outside its window.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
+use crate::common;
 
+use crate::common::{
+    Case, Numbers, Routing, Uploaded, all_well, failure, judge_output, on_ranks, oracle, round, run,
+    window_bytes, world_config,
+};
 use anabranch_ep::oracle::{GivenRows, Shape};
 use anabranch_ep::reference::ReferenceExpert;
 use anabranch_ep::{
@@ -10,10 +14,6 @@ use anabranch_ep::{
     Plan,
 };
 use anabranch_shmem::World;
-use common::{
-    Case, Numbers, Routing, Uploaded, all_well, failure, judge_output, on_ranks, oracle, round, run,
-    window_bytes, world_config,
-};
 
 fn pushing(ranks: u32, wave: u32) -> Case {
     let mut case = Case::new(ranks, wave);

@@ -2,17 +2,14 @@
 //! between: replayed a thousand times with other inputs, judged bit by bit every time.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-mod expert_major_common;
-
+use crate::common::{
+    Case, Uploaded, all_well, judge_output, on_ranks, oracle, run_expert, window_bytes, world_config,
+};
+use crate::expert_major_common::{Bench, Guarded};
 use anabranch_ep::oracle::FactorExperts;
 use anabranch_ep::reference::ReferenceExpert;
 use anabranch_ep::{CombineSource, EpConfig, Error, ExpertMajorConfig, ExpertParallel, Mode};
 use anabranch_shmem::World;
-use common::{
-    Case, Uploaded, all_well, judge_output, on_ranks, oracle, run_expert, window_bytes, world_config,
-};
-use expert_major_common::{Bench, Guarded};
 
 /// Bytes that the other work carries round.
 const CARRIED: usize = 4096;

@@ -1,10 +1,8 @@
 //! Kernels that wait for peers fit on the device together, or the plan is refused.
 
-mod common;
-
+use crate::common::{Case, all_well, on_ranks, round, world_config};
 use anabranch_ep::reference::ReferenceExpert;
 use anabranch_ep::{Error, ExpertParallel};
-use common::{Case, all_well, on_ranks, round, world_config};
 
 /// The host machine keeps 16 blocks of four waves of 64 lanes resident.
 const RESIDENT: u32 = 16;

@@ -2,15 +2,13 @@
 //! files are counted.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
+use crate::common::{Case, Uploaded, all_well, jit, machine, round, work, world_config};
 use anabranch_ep::reference::ReferenceExpert;
 use anabranch_ep::{Error, ExpertOutput, ExpertParallel};
 use anabranch_hip::{DeviceOrdinal, Runtime};
 use anabranch_hip_jit::Jit;
 use anabranch_shmem::{RankSetup, World, spawn_threads};
-use anabranch_testkit::Resources;
-use common::{Case, Uploaded, all_well, jit, machine, round, work, world_config};
+use anabranch_testkit::{Resources, is_alone, test_path};
 
 fn use_world(world: &World, case: &Case) -> Result<(), Error> {
     let ep = ExpertParallel::new(world, world.group(), case.config.clone())?;
@@ -46,6 +44,9 @@ fn once(runtime: &Runtime, jit: &Jit, case: &Case) {
 
 #[test]
 fn joining_using_and_leaving_leaks_nothing() {
+    if !is_alone(test_path!("joining_using_and_leaving_leaks_nothing")) {
+        return;
+    }
     let mut case = Case::new(3, 1);
     case.config = case.config.slots(2);
     let machine = machine(case.ranks, case.wave);

@@ -1,8 +1,10 @@
 //! Routings that are kept: other tokens go the same way, bit by bit as the oracle says, whatever else goes on.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
+use crate::common::{
+    Case, Input, Uploaded, all_well, depart, failure, judge_dropped, judge_output, judge_rows, judge_weights,
+    land, on_ranks, oracle, round, run_expert, window_bytes, work, world_config,
+};
 use anabranch_ep::reference::ReferenceExpert;
 use anabranch_ep::{
     DataType, DeviceSlice, Dispatched, EpConfig, Error, ExpertOutput, ExpertParallel, Mode, ReplayedTokens,
@@ -10,10 +12,6 @@ use anabranch_ep::{
 };
 use anabranch_hip::{DeviceBuffer, Stream};
 use anabranch_shmem::World;
-use common::{
-    Case, Input, Uploaded, all_well, depart, failure, judge_dropped, judge_output, judge_rows, judge_weights,
-    land, on_ranks, oracle, round, run_expert, window_bytes, work, world_config,
-};
 use proptest::prelude::*;
 
 /// A plan for a case on one rank, with its expert and what combine may read.

@@ -2,10 +2,8 @@
 //! more than a server of eight GPUs has.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
+use crate::common::{Case, run};
 use anabranch_ep::Mode;
-use common::{Case, run};
 
 #[test]
 fn one_to_nine_ranks_in_both_modes() {

@@ -5,16 +5,14 @@
 )]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
+use crate::common::{
+    Case, Numbers, Routing, all_well, depart, judge_rows, land, on_ranks, oracle, round, work, world_config,
+};
 use anabranch_ep::reference::ReferenceExpert;
 use anabranch_ep::{Error, ExpertOutput, ExpertParallel, Mode};
 use anabranch_hip::Stream;
 use anabranch_ranks::GlobalRank;
 use anabranch_shmem::World;
-use common::{
-    Case, Numbers, Routing, all_well, depart, judge_rows, land, on_ranks, oracle, round, work, world_config,
-};
 
 fn two_slots(ranks: u32, wave: u32) -> Case {
     let mut case = Case::new(ranks, wave);

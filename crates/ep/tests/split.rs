@@ -1,12 +1,13 @@
 //! Dispatch and combine in halves: other work between them, plans that interleave, graphs, ranks that do all in one.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-mod split_common;
+use crate::common;
 
+use crate::common::{
+    Case, all_well, depart, judge_dropped, judge_rows, on_ranks, oracle, work, world_config,
+};
+use crate::split_common::{Rank, interleaved, other_work};
 use anabranch_ep::{EpConfig, Error, ExpertOutput, Mode};
-use common::{Case, all_well, depart, judge_dropped, judge_rows, on_ranks, oracle, work, world_config};
-use split_common::{Rank, interleaved, other_work};
 
 fn cases() -> Vec<Case> {
     let mut cases = Vec::new();

@@ -6,16 +6,14 @@
 )]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use anabranch_ep::reference::ReferenceExpert;
-use anabranch_ep::{Error, ExpertOutput, ExpertParallel};
-use common::{
+use crate::common::{
     Case, Routing, Uploaded, all_well, judge_output, judge_rows, on_ranks, oracle, work, world_config,
 };
+use anabranch_ep::reference::ReferenceExpert;
+use anabranch_ep::{Error, ExpertOutput, ExpertParallel};
 
 #[test]
 fn captures_on_two_streams_may_use_one_slot() {

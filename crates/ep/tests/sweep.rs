@@ -3,16 +3,15 @@
 //! has the small type of its dispatch, ours sums bf16. Results are compared bit by bit, through the codec where there is one.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-mod expert_major_common;
+use crate::expert_major_common;
 
 use std::time::Duration;
 
+use crate::common::{Case, Numbers, Routing, run};
 use anabranch_ep::plan::Plan;
 use anabranch_ep::{
     CombineCodec, CombineSource, DataType, EpConfig, Error, ExpertMajorConfig, Fp8Format, Mode,
 };
-use common::{Case, Numbers, Routing, run};
 
 const RANKS: u32 = 4;
 const EXPERTS: u32 = 32 * RANKS;

@@ -2,13 +2,17 @@
 //! several plans at once, judged bit by bit.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-mod expert_major_common;
+use crate::expert_major_common;
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
+use crate::common::{
+    Case, Uploaded, all_well, judge_output, judge_rows, on_ranks, oracle, round, run_expert, window_bytes,
+    world_config,
+};
+use crate::expert_major_common::Bench;
 use anabranch_ep::reference::{ReferenceExpert, ReferenceExpertMajor};
 use anabranch_ep::{
     CombineSent, CombineSource, DataType, DeviceSlice, DispatchSent, Dispatched, EpConfig, Error,
@@ -17,11 +21,6 @@ use anabranch_ep::{
 };
 use anabranch_hip::{DeviceBuffer, Stream};
 use anabranch_shmem::World;
-use common::{
-    Case, Uploaded, all_well, judge_output, judge_rows, on_ranks, oracle, round, run_expert, window_bytes,
-    world_config,
-};
-use expert_major_common::Bench;
 
 /// What may be moved to another thread and used from several: checked by the compiler.
 const fn is_shared<T: Send + Sync>() {}

@@ -1,10 +1,8 @@
 //! Two worlds at once in one process.
 
-mod common;
-
+use crate::common::{Case, all_well, failure, on_ranks, round, run, world_config};
 use anabranch_ep::ExpertParallel;
 use anabranch_ep::reference::ReferenceExpert;
-use common::{Case, all_well, failure, on_ranks, round, run, world_config};
 
 #[test]
 fn two_worlds_of_different_wave_widths_at_once() {

@@ -7,16 +7,16 @@
     reason = "tests call the C table with locals of theirs, or with arguments that it must refuse"
 )]
 
-mod common;
+use crate::common;
 
 use core::ffi::c_void;
 use std::ptr::null_mut;
 
+use crate::common::{Gpu, LIMIT, PingPong, Word, config, ok, within};
 use anabranch_hip::HipError;
 use anabranch_hip::types::{
     HipGraph, HipGraphExec, HipIpcMemHandle, HipPointerAttributes, HipStream, flags, memcpy_kind,
 };
-use common::{Gpu, LIMIT, PingPong, Word, config, ok, within};
 
 fn begin(gpu: &Gpu, stream: HipStream, mode: i32) {
     ok(unsafe { (gpu.api().hipStreamBeginCapture)(stream, mode) });

@@ -11,15 +11,13 @@
     reason = "tests call the C table with locals of theirs, or with arguments that it must refuse"
 )]
 
-mod common;
-
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::time::Instant;
 
+use crate::common::{Gpu, LIMIT, PingPong, Word, config, image, ok, until, within};
 use anabranch_hip::HipError;
 use anabranch_hip_host::{FaultKind, HostConfig};
-use common::{Gpu, LIMIT, PingPong, Word, config, image, ok, until, within};
 
 #[repr(C)]
 #[derive(Clone, Copy)]

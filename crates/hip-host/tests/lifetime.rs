@@ -7,12 +7,11 @@
     reason = "tests call the C table with locals of theirs, or with arguments that it must refuse"
 )]
 
-mod common;
-
 use std::ptr::null_mut;
 
+use crate::common::{Gpu, LIMIT, Word, config, ok, until, within};
 use anabranch_hip_host::HostConfig;
-use common::{Gpu, LIMIT, Word, config, ok, until, within};
+use anabranch_testkit::{is_alone, test_path};
 
 fn entries(folder: &str) -> usize {
     std::fs::read_dir(folder).unwrap().count()
@@ -54,6 +53,9 @@ fn cycle(number: u32) {
 
 #[test]
 fn a_hundred_machines_leave_nothing() {
+    if !is_alone(test_path!("a_hundred_machines_leave_nothing")) {
+        return;
+    }
     within(LIMIT, || {
         for number in 0..8 {
             cycle(number);

@@ -7,18 +7,16 @@
     reason = "tests call the C table with locals of theirs, or with arguments that it must refuse"
 )]
 
-mod common;
-
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
+use crate::common::{Gpu, LIMIT, Word, config, ok, until, within};
 use anabranch_hip::types::{
     HipIpcMemHandle, HipMemAccessDescriptor, HipMemAllocationProperties, HipMemLocation,
     HipPointerAttributes, flags, memcpy_kind, memory_type,
 };
 use anabranch_hip::{DeviceOrdinal, HipError};
 use anabranch_hip_host::{Error, HostConfig, HostMachine};
-use common::{Gpu, LIMIT, Word, config, ok, until, within};
 
 #[test]
 fn configurations_are_checked() {

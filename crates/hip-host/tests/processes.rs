@@ -7,16 +7,14 @@
     reason = "tests call the C table with locals of theirs, or with arguments that it must refuse"
 )]
 
-mod common;
-
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::ptr::null_mut;
 use std::time::Duration;
 
+use crate::common::{Gpu, PingPong, config, ok, within};
 use anabranch_hip::HipError;
 use anabranch_hip::types::HipIpcMemHandle;
-use common::{Gpu, PingPong, config, ok, within};
 
 const LIMIT: Duration = Duration::from_secs(120);
 const WORDS: usize = 4096;
@@ -90,7 +88,7 @@ struct Other {
 impl Other {
     fn start(handle: &HipIpcMemHandle) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "other_process", "--ignored", "--nocapture", "--test-threads=1"])
+            .args(["--exact", "processes::other_process", "--ignored", "--nocapture", "--test-threads=1"])
             .arg(format!("{MARK}{}", hexadecimal(handle)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

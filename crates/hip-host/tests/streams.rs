@@ -11,18 +11,16 @@
     reason = "tests call the C table with locals of theirs, or with arguments that it must refuse"
 )]
 
-mod common;
-
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::common::{Gpu, LIMIT, Word, config, ok, until, within};
 use anabranch_hip::HipError;
 use anabranch_hip::types::{HipStream, flags};
 use anabranch_hip_host::{Actor, Step};
-use common::{Gpu, LIMIT, Word, config, ok, until, within};
 
 fn query(gpu: &Gpu, stream: HipStream) -> HipError {
     unsafe { (gpu.api().hipStreamQuery)(stream) }

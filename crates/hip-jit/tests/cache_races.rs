@@ -7,8 +7,6 @@
     reason = "helpers of tests fail by panicking"
 )]
 
-mod common;
-
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
@@ -17,11 +15,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use crate::common::{REAL, Scratch, copy_tree, entries, host, is_empty, spec};
 use anabranch_hip_jit::disk::{Disk, DiskFaults, DiskOperation};
 use anabranch_hip_jit::{
     Cache, CleanRule, CompileMode, Error, FailureReason, Jit, JitConfig, Origin, ToolSearch,
 };
-use common::{REAL, Scratch, copy_tree, entries, host, is_empty, spec};
 
 /// Does something once, before the first operation that `when` picks; nothing fails by it.
 struct Meanwhile<W> {

@@ -7,18 +7,16 @@
     reason = "helpers of tests fail by panicking"
 )]
 
-mod common;
-
 use std::fmt;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::common::{REAL, Scratch, entries, host, is_empty, search, spec};
 use anabranch_hip_jit::{
     CompileError, Error, FailureReason, Jit, JitObserver, Origin, Outcome, Target, ToolSearch,
 };
-use common::{REAL, Scratch, entries, host, is_empty, search, spec};
 
 /// Does something once, when a compiler is about to run or has run.
 struct Meanwhile {

@@ -7,19 +7,17 @@
     reason = "helpers of tests fail by panicking"
 )]
 
-mod common;
-
 use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::common::{REAL, Scratch, copy_tree, entries, host, is_empty, spec};
 use anabranch_hip_jit::disk::{Disk, Failed, FailingDisk, Outage};
 use anabranch_hip_jit::{
     Cache, CleanRule, Error, FailureReason, Jit, JitConfig, KernelSpec, Origin, Result, ToolSearch,
 };
-use common::{REAL, Scratch, copy_tree, entries, host, is_empty, spec};
 
 const NO_SPACE: i32 = 28;
 const IO: i32 = 5;

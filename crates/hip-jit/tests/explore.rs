@@ -1,16 +1,13 @@
 //! Tiny cases in all their runs within bounds, and the least number of switches with which a seed fails.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "helpers of tests fail by panicking")]
 
-mod common;
-mod lab;
-
 use anabranch_clock::Moment;
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
+use crate::lab::{Bench, LATE, Lab, Launch, NO_ACQUIRE, NO_RELEASE, RIGHT, WHOLE};
 use anabranch_hip_host::seeded::MemoryProfile::{self, Cumulative, PerWave};
 use anabranch_hip_host::seeded::{Bounds, Explored, SeededKernel};
-use lab::{Bench, LATE, Lab, Launch, NO_ACQUIRE, NO_RELEASE, RIGHT, WHOLE};
 
 const BOTH: [MemoryProfile; 2] = [PerWave, Cumulative];
 

@@ -6,10 +6,9 @@
     reason = "helpers of tests fail by panicking"
 )]
 
-mod common;
-
 use std::sync::Arc;
 
+use crate::common::{ScaleArgs, Scratch, UNIT, search, spec};
 use anabranch_hip::types::{HipDeviceProperties, HipError};
 use anabranch_hip::{Device, DeviceOrdinal, Runtime, RuntimeKind};
 use anabranch_hip_host::HostConfig;
@@ -17,7 +16,6 @@ use anabranch_hip_jit::{
     DevicePointer, Error, Jit, KernelSpec, KernelUnit, RuntimeConfig, TypedKernel, bytemuck, open_runtime,
     refuse_capture,
 };
-use common::{ScaleArgs, Scratch, UNIT, search, spec};
 
 fn machine(devices: u32, wave_width: u32) -> Runtime {
     let host = HostConfig { devices, wave_width, memory_bytes: 64 << 20, ..HostConfig::default() };

@@ -7,17 +7,14 @@
     reason = "helpers of tests fail by panicking"
 )]
 
-mod common;
-mod lab;
-
 use std::collections::BTreeSet;
 
-use anabranch_hip_host::seeded::MemoryProfile::{self, Cumulative, PerWave};
-use anabranch_hip_host::seeded::SeededError;
-use lab::{
+use crate::lab::{
     DEVICE_SCOPE, LATE, Lab, Launch, NO_ACQUIRE, NO_RELEASE, ONE_THREAD_RELEASES, RIGHT, SEEDS, THREADS,
     WHOLE,
 };
+use anabranch_hip_host::seeded::MemoryProfile::{self, Cumulative, PerWave};
+use anabranch_hip_host::seeded::SeededError;
 
 const BOTH: [MemoryProfile; 2] = [PerWave, Cumulative];
 

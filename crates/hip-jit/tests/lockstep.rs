@@ -1,17 +1,15 @@
 //! One pipeline shared by rank threads that run one at a time: nobody may hold a lock while others have the turn.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
-mod common;
-
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::common::{Scratch, search, spec};
 use anabranch_clock::give_way;
 use anabranch_clock::lockstep::Lockstep;
 use anabranch_hip::{Binding, Device, DeviceOrdinal, Runtime, RuntimeKind};
 use anabranch_hip_host::HostConfig;
 use anabranch_hip_jit::{Jit, JitObserver, Outcome, RuntimeConfig, Target, open_runtime};
-use common::{Scratch, search, spec};
 
 /// A runtime whose calls are switching points.
 #[derive(Debug)]

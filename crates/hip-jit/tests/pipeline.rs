@@ -10,16 +10,16 @@
     reason = "helpers of tests fail by panicking"
 )]
 
-mod common;
+use crate::common;
 
 use std::fs;
 use std::time::{Duration, Instant};
 
+use crate::common::{HEADERS, REAL, SOURCE, Scratch, UNIT, entries, host, search, spec};
 use anabranch_hip_jit::{
     CleanRule, CompileMode, Error, FailureReason, Header, Jit, KernelSpec, KernelUnit, Origin, Outcome,
     ToolSearch,
 };
-use common::{HEADERS, REAL, SOURCE, Scratch, UNIT, entries, host, search, spec};
 
 #[test]
 fn compiled_once_then_found() {

@@ -10,16 +10,14 @@
     reason = "helpers of tests fail by panicking"
 )]
 
-mod common;
-
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::common::{REAL, Scratch, entries, host, is_empty, search, spec};
 use anabranch_hip_jit::{Jit, JitConfig, Origin};
-use common::{REAL, Scratch, entries, host, is_empty, search, spec};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const ROLE: &str = "ANABRANCH_JIT_TEST_FOLDER";
@@ -30,7 +28,7 @@ const LIMIT: &str = "ANABRANCH_JIT_TEST_LIMIT";
 #[ignore = "started by the other tests"]
 fn child() {
     #[expect(clippy::disallowed_methods, reason = "the parent tells the child its folder and limit")]
-    let (folder, limit) = (PathBuf::from(std::env::var(ROLE).unwrap()), std::env::var(LIMIT));
+    let (Ok(folder), limit) = (std::env::var(ROLE).map(PathBuf::from), std::env::var(LIMIT)) else { return };
     if let Ok(limit) = limit {
         let soft = Some(limit.parse().unwrap());
         let hard = getrlimit(Resource::Fsize).maximum;
@@ -56,7 +54,7 @@ fn start(scratch: &Scratch) -> Child {
 fn start_limited(scratch: &Scratch, limit: Option<u64>) -> Child {
     let mut command = Command::new("/bin/sh");
     // Without the signal the write itself fails.
-    command.args(["-c", "trap '' XFSZ; exec \"$0\" child --exact --ignored --nocapture"]);
+    command.args(["-c", "trap '' XFSZ; exec \"$0\" processes::child --exact --ignored --nocapture"]);
     command.arg(std::env::current_exe().unwrap()).env(ROLE, &scratch.0);
     if let Some(limit) = limit {
         command.env(LIMIT, limit.to_string());

@@ -7,19 +7,18 @@
     reason = "helpers of tests fail by panicking"
 )]
 
-mod common;
-mod lab;
+use crate::common;
 
 use std::collections::BTreeSet;
 
+use crate::common::Scratch;
+use crate::lab::{Lab, RIGHT, THREADS, UNIT, WHOLE};
 use anabranch_hip::{DeviceAddress, DeviceOrdinal};
 use anabranch_hip_host::seeded::MemoryProfile::{Cumulative, PerWave};
 use anabranch_hip_host::seeded::{Owner, SeededConfig, SeededError, SeededKernel, SeededMachine, Shape};
 use anabranch_hip_host::{HostConfig, HostMachine};
 use anabranch_hip_jit::control::{FaultRecord, WaitControl};
 use anabranch_hip_jit::{DevicePointer, Jit, KernelSpec, Target, bytemuck};
-use common::Scratch;
-use lab::{Lab, RIGHT, THREADS, UNIT, WHOLE};
 
 #[test]
 fn atomics_of_two_devices_lose_nothing_and_a_kernels_end_shows_all() {

@@ -6,16 +6,14 @@
     reason = "helpers of tests fail by panicking"
 )]
 
-mod common;
-
 use std::path::PathBuf;
 
+use crate::common::{Scratch, search};
 use anabranch_hip_jit::isa::{check_disassembly, disassemble, resources};
 use anabranch_hip_jit::{
     CodeObject, DevicePointer, DeviceStruct as _, Error, Jit, KernelSpec, KernelUnit, PRELUDE, Target,
     ToolSearch, device_struct,
 };
-use common::{Scratch, search};
 
 device_struct! {
     /// Arguments of the probe.

@@ -1,10 +1,9 @@
 //! Requests that differ, settings that differ, and heaps that are too small: the same error on every rank, naming the odd one.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::{Bench, all, error_texts};
 use anabranch_bootstrap::Rendezvous as _;
 use anabranch_hip::DeviceAddress;
 use anabranch_ranks::{GlobalRank, GroupRank};
@@ -13,7 +12,6 @@ use anabranch_transport::{
     Audience, Operation, Origin, PeerInfo, PeerMemory, Reach, Refusal, Region, Scope, Support, Transport,
     TransportKind,
 };
-use support::{Bench, all, error_texts};
 
 #[test]
 fn a_differing_request_is_named_on_all_ranks_and_harmless() {

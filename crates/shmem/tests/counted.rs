@@ -2,20 +2,18 @@
 //! process, so that nobody else's calls, files and threads are counted.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-#[path = "support/counted.rs"]
-mod counted;
-mod support;
+use crate::support::counted;
 
+use crate::support::altered::{altered, setup};
+use crate::support::engines::{self, exchange};
+use crate::support::{Bench, all};
 use anabranch_hip::DeviceOrdinal;
 use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, HeapMode, SoftwareConfig, World, spawn_threads};
-use anabranch_testkit::Resources;
+use anabranch_testkit::{Resources, is_alone, test_path};
 use counted::{
     EVENTS, GRAPHS, HOST_MEMORY, MAPPED, MEMORY, MODULES, PHYSICAL, RANGES, REPLAYS, STREAMS, count_calls,
     live,
 };
-use support::altered::{altered, setup};
-use support::engines::{self, exchange};
-use support::{Bench, all};
 
 const RANKS: u32 = 4;
 /// Of each kind of world; a thousand in all.
@@ -45,6 +43,9 @@ fn use_world(world: &World) -> Result<(), Error> {
 
 #[test]
 fn rounds_of_worlds_give_back_all_that_they_took() {
+    if !is_alone(test_path!("rounds_of_worlds_give_back_all_that_they_took")) {
+        return;
+    }
     let software = SoftwareConfig::default();
     let benches = [
         Bench::with_wave(RANKS, 4),

@@ -2,22 +2,20 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "how a rank tells the test what it did")]
 
-#[path = "support/counted.rs"]
-mod counted;
-mod support;
+use crate::support::counted;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::altered::{altered, setup};
+use crate::support::engines;
 use anabranch_bootstrap::Rendezvous;
 use anabranch_hip::DeviceOrdinal;
 use anabranch_ranks::GlobalRank;
 use anabranch_shmem::{Error, HeapMode, SoftwareConfig, World};
-use anabranch_testkit::{Ranks, Resources, Role, meet, role};
+use anabranch_testkit::{Ranks, Resources, Role, meet, role, test_path};
 use counted::{IPC, MAPPED, PHYSICAL, count_calls, live};
-use support::altered::{altered, setup};
-use support::engines;
 
 const ROUNDS: u32 = 30;
 
@@ -85,7 +83,9 @@ fn rounds_of_worlds_of_processes_close_every_mapping() {
         ));
         let _ = std::fs::remove_file(&file);
         let argument = format!("{} {}", mode.word(), file.display());
-        let ranks = Ranks::start("rounds_of_worlds_of_processes_close_every_mapping", 3, &argument).unwrap();
+        let ranks =
+            Ranks::start(test_path!("rounds_of_worlds_of_processes_close_every_mapping"), 3, &argument)
+                .unwrap();
         for outcome in ranks.succeed(Duration::from_secs(100)).unwrap() {
             assert!(outcome.output.contains("counted 30 rounds"), "{}", outcome.output);
         }

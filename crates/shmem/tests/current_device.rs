@@ -2,19 +2,17 @@
 //! whether that succeeds, fails or panics.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod support;
-
 use core::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::support::altered::{altered, on_rank, setup};
+use crate::support::engines::exchange;
+use crate::support::{Bench, all, engines};
 use anabranch_hip::{Device, DeviceAddress, HipError, Runtime};
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::{
     DEFAULT_ALIGNMENT, Error, HeapMode, Signal, SignalOp, SoftwareConfig, World, spawn_threads,
 };
-use support::altered::{altered, on_rank, setup};
-use support::engines::exchange;
-use support::{Bench, all, engines};
 
 const RANKS: u32 = 2;
 /// A device of the machine that is no rank's.

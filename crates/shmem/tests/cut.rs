@@ -6,18 +6,16 @@
     reason = "helpers of tests fail by panicking, and say what ran"
 )]
 
-mod support;
-
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::Bench;
+use crate::support::driven::{driven, setup};
 use anabranch_bootstrap::{FaultyRendezvous, Rendezvous, RendezvousFaults, threads};
 use anabranch_clock::Moment;
 use anabranch_clock::lockstep::Lockstep;
 use anabranch_hip::{Runtime, with_causes};
 use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, World};
-use support::Bench;
-use support::driven::{driven, setup};
 
 const SIZE: u32 = 3;
 

@@ -1,16 +1,14 @@
 //! Worlds whose routes are copy engines: routes and their reasons, kernels that copy by them, and engines that do not go on.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::all;
+use crate::support::engines::{bench, exchange};
 use anabranch_ranks::GlobalRank;
 use anabranch_shmem::{EngineFaults, Error, HeapMode, RankError, SoftwareConfig, World, spawn_threads};
-use anabranch_testkit::Resources;
+use anabranch_testkit::{Resources, is_alone, test_path};
 use anabranch_transport::{Operation, Scope, Support, TransportKind};
-use support::all;
-use support::engines::{bench, exchange};
 
 #[test]
 fn every_rank_is_reached_by_its_own_engines() {
@@ -93,6 +91,9 @@ fn an_engine_that_is_dead_from_the_start_is_no_route() {
 
 #[test]
 fn worlds_with_engines_leave_nothing_behind() {
+    if !is_alone(test_path!("worlds_with_engines_leave_nothing_behind")) {
+        return;
+    }
     let bench = bench(2, 1, HeapMode::Static, SoftwareConfig::default());
     let once = || {
         all(spawn_threads(2, |rank| bench.setup(rank), |world: &World| exchange(world, 1)));

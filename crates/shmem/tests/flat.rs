@@ -2,11 +2,11 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(non_snake_case, reason = "the names are HIP's")]
 
-mod support;
-
 use core::ffi::{c_int, c_ulonglong, c_void};
 use std::sync::{Arc, Mutex, OnceLock};
 
+use crate::support::altered::{altered, on_rank, setup};
+use crate::support::{Bench, all, check_flat, error_texts};
 use anabranch_bootstrap::Rendezvous as _;
 use anabranch_hip::types::{HipMemAllocationProperties, HipMemGenericAllocationHandle, device_attribute};
 use anabranch_hip::{HipApi, HipError};
@@ -16,8 +16,6 @@ use anabranch_transport::{
     Audience, Operation, PeerInfo, PeerMemory, Reach, Refusal, Region, Scope, Support, Transport,
     TransportKind,
 };
-use support::altered::{altered, on_rank, setup};
-use support::{Bench, all, check_flat, error_texts};
 
 fn flat(ranks: u32) -> Bench {
     Bench::in_mode(ranks, HeapMode::Flat)

@@ -5,11 +5,10 @@
 )]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod support;
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::support::{Bench, all};
 use anabranch_bootstrap::Rendezvous;
 use anabranch_hip::{DeviceBuffer, Stream};
 use anabranch_ranks::GlobalRank;
@@ -18,7 +17,6 @@ use anabranch_transport::{
     Audience, Operation, PeerInfo, PeerMemory, Reach, Refusal, Region, Scope, Support, Transport,
     TransportKind,
 };
-use support::{Bench, all};
 
 /// A stream that stands still until it is let go.
 struct Gate {

@@ -1,16 +1,14 @@
 //! The heap from the host: copies and signals in the order of a stream.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{Bench, all};
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::{
     DEFAULT_ALIGNMENT, Error, HeapMode, RankError, SdmaConfig, Signal, SignalOp, World, spawn_threads,
 };
 use anabranch_transport::TransportKind;
-use support::{Bench, all};
 
 const BYTES: usize = 10_007;
 

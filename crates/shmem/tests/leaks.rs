@@ -2,11 +2,9 @@
 //! files are counted.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod support;
-
+use crate::support::{Bench, all};
 use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, HeapMode, World, spawn_threads};
-use anabranch_testkit::Resources;
-use support::{Bench, all};
+use anabranch_testkit::{Resources, is_alone, test_path};
 
 fn once(bench: &Bench) {
     all(spawn_threads(
@@ -26,6 +24,9 @@ fn once(bench: &Bench) {
 
 #[test]
 fn joining_and_leaving_leaks_nothing() {
+    if !is_alone(test_path!("joining_and_leaving_leaks_nothing")) {
+        return;
+    }
     for mode in HeapMode::ALL {
         let bench = Bench::in_mode(2, mode);
         // The first rounds start the machine's threads and load the kernel.

@@ -1,14 +1,12 @@
 //! Copies to many members side by side, in the order of a stream.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod support;
-
+use crate::support::{Bench, all};
 use anabranch_hip::{DeviceAddress, Stream};
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::{
     DEFAULT_ALIGNMENT, Error, Leg, MOST_LEG_STREAMS, SymmetricMemory, Team, World, spawn_threads,
 };
-use support::{Bench, all};
 
 const RANKS: u32 = 3;
 /// Long enough to be cut, of an odd length.

@@ -1,11 +1,10 @@
 //! What is made from a world goes later than the world, in any order and from any thread; used, it says that the world was left.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod support;
-
 use std::sync::Arc;
 use std::thread;
 
+use crate::support::{Bench, all, engines};
 use anabranch_bootstrap::Rendezvous;
 use anabranch_hip::Stream;
 use anabranch_ranks::GroupRank;
@@ -13,7 +12,6 @@ use anabranch_shmem::{
     DEFAULT_ALIGNMENT, Error, HeapMode, Registration, Signal, SignalOp, SoftwareConfig, SymmetricMemory,
     Team, World, spawn_threads,
 };
-use support::{Bench, all, engines};
 
 /// Runs in a thread of its own, which ends.
 fn in_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {

@@ -2,15 +2,13 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking")]
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::driven::{driven, setup};
+use crate::support::{Bench, all};
 use anabranch_clock::lockstep::Lockstep;
 use anabranch_clock::{Moment, is_attached};
 use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, HeapMode, RankError, World, spawn_threads};
-use support::driven::{driven, setup};
-use support::{Bench, all};
 
 #[test]
 fn ranks_are_attached_from_join_to_leave() {

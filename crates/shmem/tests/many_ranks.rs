@@ -1,11 +1,9 @@
 //! More ranks on one host and in one process than any GPU server of eight has devices: a rack of 72, and 128.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod support;
-
+use crate::support::{Bench, all};
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, Signal, SignalOp, World, spawn_threads};
-use support::{Bench, all};
 
 /// Every rank writes its number and a signal to the ranks one and 67 further, and reads what came from those before it.
 fn use_world(world: &World) -> Result<(), Error> {

@@ -1,11 +1,11 @@
 //! The monitored barrier: late ranks, dead ranks, both modes. Mostly on a driver's clock, so that who is late is certain.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod support;
-
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::support::driven::{driven, setup};
+use crate::support::{Bench, all};
 use anabranch_bootstrap::{
     Deadline, Loss, LossObserver, Rendezvous, TcpConfig, TcpRendezvous, TcpRoot, ThreadRendezvous,
 };
@@ -13,8 +13,6 @@ use anabranch_clock::lockstep::Lockstep;
 use anabranch_clock::{Moment, sleep};
 use anabranch_ranks::{GlobalRank, Group, GroupRank};
 use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, Fault, RankError, World, spawn_threads, spawn_threads_on};
-use support::driven::{driven, setup};
-use support::{Bench, all};
 
 const SEEDS: u64 = 20;
 const SHORT: Duration = Duration::from_secs(2);

@@ -1,11 +1,12 @@
 //! Worlds across machines: routes and their reasons, kernels and streams that reach others by NIC, and NICs that do not go on.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod support;
-
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::engines::exchange;
+use crate::support::nics::{Machines, soft};
+use crate::support::{all, error_texts};
 use anabranch_hip::Device;
 use anabranch_ranks::{GlobalRank, GroupRank};
 use anabranch_shmem::{
@@ -15,9 +16,6 @@ use anabranch_shmem::{
 use anabranch_softnic::{SoftNicConfig, SoftNics};
 use anabranch_transport::{Operation, PeerInfo, Region, Scope, Support, TransportKind};
 use anabranch_transport_rdma::{NicLimits, NicQueue, QueueSpec, ReadOrder, Registered};
-use support::engines::exchange;
-use support::nics::{Machines, soft};
-use support::{all, error_texts};
 
 fn machines(sizes: &[u32], wave: u32, seed: Option<u64>) -> Machines {
     Machines::new(sizes, wave, SoftNics::in_process(soft(seed)))

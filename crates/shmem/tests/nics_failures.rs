@@ -2,12 +2,13 @@
 //! not given away.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::support::all;
+use crate::support::engines::exchange;
+use crate::support::nics::{Machines, soft};
 use anabranch_bootstrap::Deadline;
 use anabranch_clock::Moment;
 use anabranch_hip::Device;
@@ -19,9 +20,6 @@ use anabranch_transport_rdma::{
     NicDriver, NicError, NicLimits, NicQueue, OpenNic, Provider, QueueSpec, QueueWords, RdmaQueue,
     Registered, UnansweredRequests,
 };
-use support::all;
-use support::engines::exchange;
-use support::nics::{Machines, soft};
 
 /// The errors of ranks of which one's NIC goes wrong after the first reads.
 fn errors_of(faults: NicFaults) -> Vec<String> {

@@ -2,14 +2,12 @@
 //! threads, sockets and rings are counted.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod support;
-
+use crate::support::all;
+use crate::support::engines::exchange;
+use crate::support::nics::{Machines, soft};
 use anabranch_shmem::{World, spawn_threads};
 use anabranch_softnic::SoftNics;
-use anabranch_testkit::Resources;
-use support::all;
-use support::engines::exchange;
-use support::nics::{Machines, soft};
+use anabranch_testkit::{Resources, is_alone, test_path};
 
 fn once() {
     let machines = Machines::new(&[1, 1], 1, SoftNics::in_process(soft(None)));
@@ -18,6 +16,9 @@ fn once() {
 
 #[test]
 fn worlds_with_nics_leave_nothing_behind() {
+    if !is_alone(test_path!("worlds_with_nics_leave_nothing_behind")) {
+        return;
+    }
     // The first rounds start the machine's threads and load the kernel.
     for _ in 0..5 {
         once();

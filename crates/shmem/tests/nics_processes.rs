@@ -2,20 +2,18 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "how a rank tells the test what it sees")]
 
-mod support;
-
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::engines::exchange;
+use crate::support::nics::{Machines, soft};
 use anabranch_bootstrap::Deadline;
 use anabranch_ranks::GlobalRank;
 use anabranch_shmem::World;
 use anabranch_softnic::{Listen, NicFaults, SoftNics, Syndrome};
-use anabranch_testkit::{Ranks, Role, meet, role};
-use support::engines::exchange;
-use support::nics::{Machines, soft};
+use anabranch_testkit::{Ranks, Role, meet, role, test_path};
 
 const LIMIT: Duration = Duration::from_secs(120);
 /// Two machines of two ranks.
@@ -63,7 +61,7 @@ fn processes_reach_other_machines_by_nics() {
     for kind in ["unix", "tcp"] {
         let file = address_file(&format!("nics-{kind}"));
         let argument = format!("{kind} {}", file.display());
-        let ranks = Ranks::start("processes_reach_other_machines_by_nics", 4, &argument).unwrap();
+        let ranks = Ranks::start(test_path!("processes_reach_other_machines_by_nics"), 4, &argument).unwrap();
         let outcomes = ranks.succeed(LIMIT).unwrap();
         let output = &outcomes[0].output;
         assert!(output.contains("rank 1: p2p (same host, IPC handle"), "{output}");
@@ -89,7 +87,8 @@ fn a_killed_process_is_named() {
         return;
     }
     let file = address_file("nics-killed");
-    let mut ranks = Ranks::start("a_killed_process_is_named", 4, &file.display().to_string()).unwrap();
+    let mut ranks =
+        Ranks::start(test_path!("a_killed_process_is_named"), 4, &file.display().to_string()).unwrap();
     ranks.processes()[3].wait_for("ready", LIMIT).unwrap();
     ranks.processes()[3].kill().unwrap();
     let outcomes = ranks.wait(LIMIT).unwrap();
@@ -115,7 +114,8 @@ fn the_cause_outlives_the_process_whose_request_failed() {
         let file = address_file(&format!("nics-cause-{victim}"));
         let argument = format!("{victim} {}", file.display());
         let ranks =
-            Ranks::start("the_cause_outlives_the_process_whose_request_failed", 2, &argument).unwrap();
+            Ranks::start(test_path!("the_cause_outlives_the_process_whose_request_failed"), 2, &argument)
+                .unwrap();
         for outcome in &ranks.wait(LIMIT).unwrap() {
             let text = &outcome.output;
             assert!(text.contains(&format!("rank {victim} found in ")), "{text}");

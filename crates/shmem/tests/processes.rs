@@ -6,21 +6,21 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "how a rank tells the test what it sees")]
 
-mod support;
+use crate::support;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::support::Bench;
+use crate::support::altered::{altered, setup};
+use crate::support::engines;
 use anabranch_bootstrap::{Deadline, Rendezvous as _, TcpRendezvous};
 use anabranch_hip::HipError;
 use anabranch_hip::types::HipMemGenericAllocationHandle;
 use anabranch_ranks::{GlobalRank, Group};
 use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, HeapMode, SoftwareConfig, World};
-use anabranch_testkit::{Ranks, Resources, Role, meet, role};
-use support::Bench;
-use support::altered::{altered, setup};
-use support::engines;
+use anabranch_testkit::{Ranks, Resources, Role, meet, role, test_path};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -108,7 +108,7 @@ fn processes_form_a_world() {
     {
         let file = address_file(&format!("processes-{mode}-{size}"));
         let argument = format!("{mode} {}", file.display());
-        let ranks = Ranks::start("processes_form_a_world", size, &argument).unwrap();
+        let ranks = Ranks::start(test_path!("processes_form_a_world"), size, &argument).unwrap();
         let outcomes = ranks.succeed(LIMIT).unwrap();
         let words = match mode {
             HeapMode::Static => "rank 1: p2p (same host, IPC handle",
@@ -134,7 +134,8 @@ fn processes_reach_each_other_by_their_engines() {
     for (size, mode) in [(3, HeapMode::Static), (2, HeapMode::Flat)] {
         let file = address_file(&format!("engines-{mode}-{size}"));
         let argument = format!("{mode} {}", file.display());
-        let ranks = Ranks::start("processes_reach_each_other_by_their_engines", size, &argument).unwrap();
+        let ranks =
+            Ranks::start(test_path!("processes_reach_each_other_by_their_engines"), size, &argument).unwrap();
         let outcomes = ranks.succeed(LIMIT).unwrap();
         assert!(outcomes[0].output.contains("rank 1: sdma (2 queues of"), "{}", outcomes[0].output);
     }
@@ -181,7 +182,8 @@ fn threads_of_several_processes_form_a_world() {
     for (mode, to_the_other) in [(HeapMode::Static, "IPC"), (HeapMode::Flat, "file descriptor")] {
         let file = address_file(&format!("mixed-{mode}"));
         let argument = format!("{mode} {}", file.display());
-        let ranks = Ranks::start("threads_of_several_processes_form_a_world", 2, &argument).unwrap();
+        let ranks =
+            Ranks::start(test_path!("threads_of_several_processes_form_a_world"), 2, &argument).unwrap();
         let outcomes = ranks.succeed(LIMIT).unwrap();
         let output = &outcomes[0].output;
         let across = format!("rank 2: p2p (same host, {to_the_other}");
@@ -227,7 +229,8 @@ fn an_import_that_fails_is_named_on_all() {
         return join_in_vain(&role);
     }
     let file = address_file("import");
-    let ranks = Ranks::start("an_import_that_fails_is_named_on_all", 3, file.to_str().unwrap()).unwrap();
+    let ranks =
+        Ranks::start(test_path!("an_import_that_fails_is_named_on_all"), 3, file.to_str().unwrap()).unwrap();
     let outcomes = ranks.succeed(LIMIT).unwrap();
     let own = "no transport reaches rank 0: p2p: the memory of rank 0 cannot be opened over p2p: its file descriptor \
                cannot be imported: hipMemImportFromShareableHandle: hipErrorInvalidValue";
@@ -273,7 +276,7 @@ fn survivors_name_a_killed_rank() {
     {
         let file = address_file(&format!("killed-{how}-{victim}"));
         let argument = format!("{how} {mode} {}", file.display());
-        let mut ranks = Ranks::start("survivors_name_a_killed_rank", 3, &argument).unwrap();
+        let mut ranks = Ranks::start(test_path!("survivors_name_a_killed_rank"), 3, &argument).unwrap();
         for process in ranks.processes() {
             process.wait_for("ready", LIMIT).unwrap();
         }

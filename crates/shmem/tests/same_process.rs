@@ -2,21 +2,19 @@
 //! their devices is enabled by name.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod support;
-
 use core::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::support::altered::{altered, setup};
+use crate::support::engines::{self, exchange};
+use crate::support::{Bench, all};
 use anabranch_hip::types::{HipIpcMemHandle, HipMemGenericAllocationHandle};
 use anabranch_hip::{HipError, Runtime};
 use anabranch_hip_host::{HostConfig, HostMachine};
 use anabranch_ranks::GlobalRank;
 use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, HeapMode, SoftwareConfig, World, spawn_threads};
-use support::altered::{altered, setup};
-use support::engines::{self, exchange};
-use support::{Bench, all};
 
 static HANDLES: AtomicUsize = AtomicUsize::new(0);
 

@@ -2,12 +2,10 @@
 #![expect(clippy::disallowed_methods, reason = "tests of real threads run on the machine's time")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod support;
-
 use std::time::{Duration, Instant};
 
+use crate::support::{Bench, all};
 use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, RankError, StreamMeeting, Team, World, spawn_threads};
-use support::{Bench, all};
 
 /// What rank `from` writes in a round.
 fn word(from: u32, round: u64) -> u64 {

@@ -1,14 +1,12 @@
 //! Many teams at once: made while barriers of others are in flight, over groups that overlap in every way.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{Bench, all};
 use anabranch_hip::{DeviceAddress, Stream};
 use anabranch_ranks::{GlobalRank, Group};
 use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, SymmetricMemory, Team, World, spawn_threads};
-use support::{Bench, all};
 
 const RANKS: u32 = 4;
 const ROUNDS: u64 = 3;

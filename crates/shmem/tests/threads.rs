@@ -5,17 +5,17 @@
 )]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod support;
+use crate::support;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::{Bench, all};
 use anabranch_bootstrap::{Deadline, Rendezvous};
 use anabranch_hip_jit::DevicePointer;
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::device_api::conformance::{COPY, CopyArgs, CopyCase};
 use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, HeapMode, RankError, World, spawn_threads};
-use support::{Bench, all};
 
 #[test]
 fn every_rank_gets_the_same_offsets_and_reaches_every_peer() {

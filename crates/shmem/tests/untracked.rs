@@ -1,19 +1,17 @@
 //! Launches behind which no event can be left: the world is left with the call that failed, and soon.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking")]
 
-mod support;
-
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::Bench;
 use anabranch_clock::Moment;
 use anabranch_hip::{DeviceOrdinal, HipError, Runtime};
 use anabranch_hip_host::seeded::Fault;
 use anabranch_hip_host::{HostConfig, HostMachine, Schedule, SeededSchedule};
 use anabranch_ranks::GlobalRank;
 use anabranch_shmem::{Error, RankError, RankSetup, World, spawn_threads};
-use support::Bench;
 
 /// Leaves a launch guard while the `nth` call from now fails.
 fn launch_and_fail(machine: &HostMachine, world: &World, nth: u64) -> Result<(), Error> {

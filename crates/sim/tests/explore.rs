@@ -1,7 +1,7 @@
 //! Tiny cases in every order within bounds.
 #![allow(clippy::print_stdout, reason = "says how many runs there are")]
 
-mod common;
+use crate::common;
 
 use anabranch_hip_jit::mutant;
 use anabranch_sim::{Bounds, Case, Exploration, Protocol, explore};

@@ -1,7 +1,7 @@
 //! Every protocol as it is, under seeds: clean, and a seed is a run.
 #![allow(clippy::panic, clippy::print_stdout, reason = "helpers of tests fail by panicking")]
 
-mod common;
+use crate::common;
 
 use anabranch_clock::Moment;
 

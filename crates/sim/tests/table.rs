@@ -1,7 +1,7 @@
 //! The table of sites against the device sources: a fence, flag, wait or atomic that joins or leaves a kernel changes both.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
-mod common;
+use crate::common;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

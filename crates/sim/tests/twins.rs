@@ -2,7 +2,7 @@
 //! over the same seeds.
 #![allow(clippy::panic, clippy::print_stdout, reason = "helpers of tests fail by panicking")]
 
-mod common;
+use crate::common;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};

@@ -6,7 +6,7 @@
     reason = "helpers of tests fail by panicking, and say what ran"
 )]
 
-mod common;
+use crate::common;
 
 use std::num::NonZeroUsize;
 

@@ -1,14 +1,12 @@
 //! What the decoder makes of entries that are written by hand, and of random ones.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
-
 use anabranch_softnic::decode::{
     AtomicOperation, Entry, Expected, POISON, Remote, Request, Segment, Source, Width, Wrong, mlx5,
 };
 use proptest::prelude::*;
 
-use common::encode::{self, Control, fields, halves};
+use crate::common::encode::{self, Control, fields, halves};
 
 const EXPECTED: Expected = Expected { position: 0x1_2345, entries: 32, number: 0x00ab_cdef, most_inline: 28 };
 

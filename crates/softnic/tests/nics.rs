@@ -1,7 +1,7 @@
 //! NICs in software, and what their queue pairs do.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
+use crate::common;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::PermissionsExt;
@@ -11,8 +11,8 @@ use anabranch_ranks::GlobalRank;
 use anabranch_softnic::{Adversary, Listen, NicFaults, Placement, SoftNicConfig, Syndrome, Traffic};
 use anabranch_transport_rdma::{NicDriver, NicError, Provider, QueueSpec};
 
-use common::encode::{self, halves};
-use common::{Way, World, pattern};
+use crate::common::encode::{self, halves};
+use crate::common::{Way, World, pattern};
 
 /// Every opcode, once in each direction, and what it leaves.
 fn every_request(world: &mut World, from: usize, to: usize) {

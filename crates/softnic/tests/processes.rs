@@ -1,8 +1,6 @@
 //! NICs of two processes. The test binary starts itself again as the other one.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 
@@ -10,7 +8,7 @@ use anabranch_clock::{Moment, sleep};
 use anabranch_ranks::GlobalRank;
 use anabranch_softnic::{Listen, SoftNicConfig, Syndrome};
 
-use common::{LIMIT, Poster, Rank, Way, encode, machine, pattern};
+use crate::common::{LIMIT, Poster, Rank, Way, encode, machine, pattern};
 
 /// How a line that is meant for the other process starts; the test harness prints others.
 const MARK: &str = "softnic=";
@@ -100,7 +98,7 @@ fn processes_reach_each_other_and_notice_a_death() {
     let (rank, _way) = rank();
     let mut poster = Poster::new(rank.queue(1, 0, 16), &rank);
     let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--nocapture", "--exact", "other_process"])
+        .args(["--ignored", "--nocapture", "--exact", "processes::other_process"])
         // The harness takes it for one more name of a test.
         .arg(Told::of(&rank, &poster).line())
         .stdout(Stdio::piped())

@@ -1,14 +1,12 @@
 //! Random sequences of requests, each behind the one before, against memory that is a plain array.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
-
 use anabranch_softnic::decode::{AtomicOperation, Width};
 use anabranch_softnic::{Adversary, SoftNicConfig};
 use proptest::prelude::*;
 
-use common::encode::{self, Control, halves};
-use common::{Way, World, pattern};
+use crate::common::encode::{self, Control, halves};
+use crate::common::{Way, World, pattern};
 
 /// Bytes of each side that the requests use; old values come behind them.
 const BYTES: u64 = 2048;

@@ -1,7 +1,7 @@
 //! Each way in which a kernel could write to its NIC wrongly is noticed, with and without an adversary.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
+use crate::common;
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use anabranch_clock::sleep;
 use anabranch_ranks::GlobalRank;
 use anabranch_softnic::{Adversary, SoftNicConfig};
 
-use common::encode::{self, Control};
-use common::{Poster, Way, World};
+use crate::common::encode::{self, Control};
+use crate::common::{Poster, Way, World};
 
 const ENTRIES: u32 = 16;
 

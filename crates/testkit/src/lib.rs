@@ -14,12 +14,14 @@
 //!
 //! Every wait has a deadline, and a rank that fails is shown with its output. Ranks that are left over are killed.
 
+mod alone;
 mod end;
 mod error;
 mod meeting;
 mod ranks;
 mod resources;
 
+pub use alone::{is_alone, within_crate};
 pub use end::{end, end_behind, said, say};
 pub use error::Error;
 pub use meeting::meet;

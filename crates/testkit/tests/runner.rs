@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use anabranch_testkit::{Error, Ranks, role};
+use anabranch_testkit::{Error, Ranks, role, test_path};
 
 #[test]
 fn ranks_run_and_failures_are_shown() {
@@ -15,11 +15,15 @@ fn ranks_run_and_failures_are_shown() {
         assert!(role.argument != "fail" || role.rank != 1, "rank 1 fails");
         return;
     }
-    let outcomes =
-        Ranks::start("ranks_run_and_failures_are_shown", 3, "work").unwrap().succeed(limit()).unwrap();
+    let outcomes = Ranks::start(test_path!("ranks_run_and_failures_are_shown"), 3, "work")
+        .unwrap()
+        .succeed(limit())
+        .unwrap();
     assert!(outcomes[2].output.contains("I am 2 of 3: work"), "{}", outcomes[2].output);
-    let error =
-        Ranks::start("ranks_run_and_failures_are_shown", 2, "fail").unwrap().succeed(limit()).unwrap_err();
+    let error = Ranks::start(test_path!("ranks_run_and_failures_are_shown"), 2, "fail")
+        .unwrap()
+        .succeed(limit())
+        .unwrap_err();
     assert!(matches!(error, Error::Failed { rank: 1, .. }));
     assert!(error.to_string().contains("rank 1 fails"), "{error}");
 }
@@ -34,13 +38,13 @@ fn ranks_that_hang_are_killed() {
         return;
     }
     let start = Instant::now();
-    let mut ranks = Ranks::start("ranks_that_hang_are_killed", 2, "hang").unwrap();
+    let mut ranks = Ranks::start(test_path!("ranks_that_hang_are_killed"), 2, "hang").unwrap();
     ranks.processes()[0].wait_for("hanging", limit()).unwrap();
     ranks.processes()[0].kill().unwrap();
     let error = ranks.wait(Duration::from_secs(1)).unwrap_err();
     assert!(matches!(error, Error::Late { rank: 1, .. }), "{error}");
     assert!(start.elapsed() < Duration::from_secs(20));
-    let mut ranks = Ranks::start("ranks_that_hang_are_killed", 1, "").unwrap();
+    let mut ranks = Ranks::start(test_path!("ranks_that_hang_are_killed"), 1, "").unwrap();
     assert!(matches!(ranks.processes()[0].wait_for("never", limit()), Err(Error::Silent { .. })));
 }
 

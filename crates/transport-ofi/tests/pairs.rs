@@ -1,7 +1,7 @@
 //! Two ranks of one process by libfabric's TCP, which every machine has.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
+use crate::common;
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use anabranch_transport_rdma::posting::status;
 use anabranch_transport_rdma::{Atomics, NicDriver as _, PostedRequest, Provider, RdmaConfig};
 use proptest::prelude::*;
 
-use common::{Between, Poster, Rank, config, pattern, wait_for};
+use crate::common::{Between, Poster, Rank, config, pattern, wait_for};
 
 const HEAP: usize = 1 << 20;
 /// Writes in front of a flag.

@@ -5,7 +5,7 @@
     reason = "a test fails by panicking, and the other process tells by lines"
 )]
 
-mod common;
+use crate::common;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind};
@@ -19,7 +19,7 @@ use anabranch_transport_rdma::RdmaConfig;
 use anabranch_transport_rdma::posting::status;
 use rustix::process::{Pid, Signal, kill_process};
 
-use common::{Between, Poster, Rank, config, pattern, wait_for};
+use crate::common::{Between, Poster, Rank, config, pattern, wait_for};
 
 /// How a line that is meant for the other process starts; the test harness prints others.
 const MARK: &str = "libfabric=";
@@ -131,7 +131,7 @@ fn start(provider: &str, other: &str) -> (Rank, Poster, Between, Ends) {
 type Death<'a> = (&'a [u32], &'a str);
 
 fn reach_each_other_and_notice_a_death(provider: &str, (statuses, words): Death<'_>) {
-    let (rank, mut poster, between, mut child) = start(provider, "other_process");
+    let (rank, mut poster, between, mut child) = start(provider, "processes::other_process");
     wait_for("the other's flag", || rank.load_64(600_000) == 1);
     assert_eq!(rank.load(16, BYTES as usize), pattern(5, BYTES as usize));
     assert_eq!(rank.load_64(500_000), 300);
@@ -181,7 +181,7 @@ fn what_has_stopped_is_used_by_no_peer_that_comes_late(provider: &str) {
     const BEFORE: u8 = 0x11;
     const AFTER: u8 = 0x22;
     for is_read in [true, false] {
-        let (rank, mut poster, between, child) = start(provider, "other_process_that_waits");
+        let (rank, mut poster, between, child) = start(provider, "processes::other_process_that_waits");
         rank.store(0, &vec![BEFORE; HEAP]);
         let asked = |at| if is_read { between.read(at, at, BYTES) } else { between.write(at, at, BYTES) };
         // Connecting is over with the first.
@@ -218,12 +218,15 @@ fn memory_of_a_queue_that_has_stopped_is_used_by_nobody() {
         return;
     }
     what_has_stopped_is_used_by_no_peer_that_comes_late("tcp");
-    common::run_again("by_shared_memory_of_a_peer_that_comes_late", Some("1"));
+    common::run_again("processes::by_shared_memory_of_a_peer_that_comes_late", Some("1"));
 }
 
 #[test]
 #[ignore = "the process that the test above starts"]
 fn by_shared_memory_of_a_peer_that_comes_late() {
+    if !common::is_own_process() {
+        return;
+    }
     what_has_stopped_is_used_by_no_peer_that_comes_late("shm");
 }
 
@@ -243,12 +246,15 @@ fn processes_reach_each_other_by_shared_memory_and_notice_a_death() {
     if !common::is_installed() {
         return;
     }
-    common::run_again("by_shared_memory", Some("1"));
+    common::run_again("processes::by_shared_memory", Some("1"));
 }
 
 #[test]
 #[ignore = "the process that the test above starts"]
 fn by_shared_memory() {
+    if !common::is_own_process() {
+        return;
+    }
     // Nobody takes requests out of the dead process's file, and nobody says so.
     let words = "no answer within the patience of 5";
     reach_each_other_and_notice_a_death("shm", (&[status::TIMEOUT], words));
@@ -260,13 +266,16 @@ fn shared_memory_that_peers_write_on_their_own_is_refused_with_what_to_set() {
         return;
     }
     for value in [None, Some("0"), Some("maybe")] {
-        common::run_again("by_shared_memory_with_cma", value);
+        common::run_again("processes::by_shared_memory_with_cma", value);
     }
 }
 
 #[test]
 #[ignore = "the process that the test above starts"]
 fn by_shared_memory_with_cma() {
+    if !common::is_own_process() {
+        return;
+    }
     let refused = Rank::open("shm", HEAP, &config("shm")).err().expect("it is refused").to_string();
     let words = "FI_SHM_DISABLE_CMA=1 has to be in the environment before the process starts";
     assert!(refused.contains(words), "{refused}");
@@ -277,12 +286,15 @@ fn shared_memory_within_a_process_is_refused() {
     if !common::is_installed() {
         return;
     }
-    common::run_again("by_shared_memory_within_a_process", Some("1"));
+    common::run_again("processes::by_shared_memory_within_a_process", Some("1"));
 }
 
 #[test]
 #[ignore = "the process that the test above starts"]
 fn by_shared_memory_within_a_process() {
+    if !common::is_own_process() {
+        return;
+    }
     let rank = rank("shm");
     let (one, other) = (rank.poster(1, 0, 16), rank.poster(0, 0, 16));
     let refused = one.queue.connect(GlobalRank::new(1), &other.queue.endpoint()).unwrap_err().to_string();

@@ -2,8 +2,7 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail their test")]
 
-mod machines;
-
+use crate::machines::Tree;
 use anabranch_ranks::GlobalRank;
 use anabranch_transport::{HostIdentity, PeerInfo, ProcessIdentity};
 use anabranch_transport_rdma::nics::{
@@ -11,7 +10,6 @@ use anabranch_transport_rdma::nics::{
     PciAddress, Place, PortState, assign, assign_to_rank, choose_gid,
 };
 use anabranch_transport_rdma::{Provider, nics};
-use machines::Tree;
 
 fn filter(entries: &[&str]) -> NicFilter {
     NicFilter::parse(entries).unwrap()

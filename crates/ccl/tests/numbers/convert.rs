@@ -4,7 +4,7 @@ use anabranch_ccl::DataType;
 use anabranch_ccl::float8::{F8E4m3, F8E4m3Fnuz, F8E5m2, F8E5m2Fnuz};
 use half::{bf16, f16};
 
-use crate::device::Numbers;
+use crate::numbers::device::Numbers;
 
 /// All upper halves of an f32, each with lower halves that decide between neighbours.
 fn sweep() -> Vec<f32> {

@@ -4,7 +4,7 @@ use anabranch_ccl::device_api::conformance;
 use anabranch_hip_jit::isa::{check_disassembly, disassemble, resources};
 use anabranch_hip_jit::{Error, Target, TargetKind};
 
-use crate::device::{jit, tools};
+use crate::numbers::device::{jit, tools};
 
 fn compiles_for(targets: &[&str]) {
     let jit = jit();

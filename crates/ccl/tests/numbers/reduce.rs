@@ -4,7 +4,7 @@ use anabranch_ccl::oracle::{self, Data};
 use anabranch_ccl::{DataType, ReduceOp};
 use anabranch_ranks::GroupRank;
 
-use crate::device::{Launch, Numbers};
+use crate::numbers::device::{Launch, Numbers};
 
 /// Elements of each class; a multiple of 16, and more than a grid's threads handle at once.
 const COUNT: u64 = 16 * 21;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use anabranch_hip::{DeviceAddress, Result};
 use anabranch_hip_host::SeededSchedule;
 
-use crate::lab::{
+use crate::seeded_machine::lab::{
     MachineArgs, NO_ACQUIRE, NO_RELEASE, Outcome, Rank, THREADS, WHOLE, args, seeded, words, world,
     world_with,
 };
@@ -85,7 +85,7 @@ fn a_missing_release_and_a_missing_acquire_show() {
 #[test]
 fn a_mistake_of_the_prelude_is_one_setting_for_a_whole_world() {
     const NOBODY_RELEASES: i64 = 2;
-    let jit = crate::lab::jit(NOBODY_RELEASES);
+    let jit = crate::seeded_machine::lab::jit(NOBODY_RELEASES);
     let wrong = |seed: &u64| {
         let outcome =
             world_with(&jit, 2, SeededSchedule::new(*seed), |rank| ring(rank, WHOLE, WHOLE).unwrap());
@@ -121,7 +121,7 @@ fn equal_seeds_give_equal_logs_and_others_differ() {
 /// The log does not depend on the process: this prints a digest that a second process must print too.
 #[test]
 fn another_process_has_the_same_digest() {
-    const NAME: &str = "exchange::another_process_has_the_same_digest";
+    const NAME: &str = "seeded_machine::exchange::another_process_has_the_same_digest";
     let digest = format!("digest {:016x}", run(3, SeededSchedule::new(11), WHOLE, WHOLE).run.digest);
     println!("{digest}");
     let has = |wanted: &str| std::env::args().any(|argument| argument == wanted);

@@ -6,7 +6,7 @@ use anabranch_hip::{DeviceAddress, HipError, Result};
 use anabranch_hip_host::SeededSchedule;
 use anabranch_hip_host::seeded::{Fault, Loss};
 
-use crate::lab::{MachineArgs, Outcome, Rank, THREADS, args, seeded, words, world};
+use crate::seeded_machine::lab::{MachineArgs, Outcome, Rank, THREADS, args, seeded, words, world};
 
 const DEADLINE_MS: u32 = 20_000;
 

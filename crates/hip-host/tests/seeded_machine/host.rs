@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anabranch_hip::Result;
 use anabranch_hip_host::{Actor, SeededSchedule, Step};
 
-use crate::lab::{THREADS, args, words, world};
+use crate::seeded_machine::lab::{THREADS, args, words, world};
 
 const SEEDS: u64 = 30;
 
@@ -156,10 +156,16 @@ fn a_thread_without_a_seat_still_works() {
     let outcome = world(1, SeededSchedule::new(1), |_| ());
     let runtime = outcome.machine.runtime();
     let addresses = std::sync::Mutex::new(vec![Vec::new()]);
-    let shared = crate::lab::Shared { addresses, changed: anabranch_clock::Signal::new() };
+    let shared = crate::seeded_machine::lab::Shared { addresses, changed: anabranch_clock::Signal::new() };
     let machine = std::sync::Arc::clone(&outcome.machine);
-    let rank =
-        crate::lab::Rank { number: 0, ranks: 1, runtime, shared: &shared, jit: crate::lab::jit(0), machine };
+    let rank = crate::seeded_machine::lab::Rank {
+        number: 0,
+        ranks: 1,
+        runtime,
+        shared: &shared,
+        jit: crate::seeded_machine::lab::jit(0),
+        machine,
+    };
     let gpu = rank.gpu().unwrap();
     let out = gpu.zeroed(THREADS as usize).unwrap();
     for _ in 0..5 {
@@ -199,7 +205,12 @@ fn engines_take_turns_and_kernels_see_what_they_write() {
             rank.machine.spawn_actor(Box::new(engine));
             let side = gpu.device.create_stream()?;
             let wait = args(flag.address(), flag.address(), out.address(), 7);
-            gpu.launch_on(&side, "machine_wait", 1, &crate::lab::MachineArgs { mode: 1000, ..wait })?;
+            gpu.launch_on(
+                &side,
+                "machine_wait",
+                1,
+                &crate::seeded_machine::lab::MachineArgs { mode: 1000, ..wait },
+            )?;
             let ask = host.device_address();
             gpu.launch("machine_count", 1, &args(ask, ask, ask, 1))?;
             gpu.stream.synchronize()?;

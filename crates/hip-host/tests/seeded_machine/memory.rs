@@ -11,7 +11,7 @@ use anabranch_hip_host::SeededSchedule;
 use anabranch_hip_host::seeded::SeededError;
 use anabranch_hip_jit::{KernelSpec, Target};
 
-use crate::lab::{Outcome, Rank, THREADS, UNIT, args, jit, seeded, words, world};
+use crate::seeded_machine::lab::{Outcome, Rank, THREADS, UNIT, args, jit, seeded, words, world};
 
 /// Rank 0 makes memory and hands its descriptor over; both map it, at addresses of their own. Rank 1 stores, rank 0 reads.
 fn mapped_twice(
@@ -211,7 +211,9 @@ fn copies_reach_kernels_that_poll_and_peers() {
 
 #[test]
 fn kernels_that_are_not_instrumented_are_refused() {
-    let object = jit(0).compile(&KernelSpec::new(&UNIT), &Target::host(crate::lab::WIDTH).unwrap()).unwrap();
+    let object = jit(0)
+        .compile(&KernelSpec::new(&UNIT), &Target::host(crate::seeded_machine::lab::WIDTH).unwrap())
+        .unwrap();
     let outcome = world(1, SeededSchedule::new(1), |rank| {
         let device = rank.runtime.device(anabranch_hip::DeviceOrdinal(0)).unwrap();
         assert_eq!(device.arch(), "host:wave4:instrumented");

@@ -7,7 +7,7 @@ use anabranch_hip::{HipError, Result};
 use anabranch_hip_host::SeededSchedule;
 use anabranch_hip_host::seeded::{Fault, SeededError};
 
-use crate::lab::{MachineArgs, WIDTH, args, seeded, words, world};
+use crate::seeded_machine::lab::{MachineArgs, WIDTH, args, seeded, words, world};
 
 #[test]
 fn deadlines_of_seconds_expire_at_once() {
@@ -90,7 +90,7 @@ fn kernels_that_poll_for_ever_end_with_the_clock() {
 #[test]
 fn a_run_of_too_many_steps_ends() {
     let schedule = SeededSchedule { most_steps: 300, ..SeededSchedule::new(5) };
-    let outcome = world(2, schedule, |rank| crate::exchange::ring(rank, 0, 0));
+    let outcome = world(2, schedule, |rank| crate::seeded_machine::exchange::ring(rank, 0, 0));
     let failure = outcome.failure.unwrap();
     assert!(matches!(*failure.cause, SeededError::Steps { steps: 300 }), "{failure}");
     assert!(outcome.ranks.iter().any(Result::is_err));

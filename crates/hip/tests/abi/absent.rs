@@ -25,10 +25,10 @@ macro_rules! absent {
 }
 
 absent! {
-    crate::old {
+    crate::abi::old {
         hipDeviceMallocUncached, hipMemRangeHandleType,
         hipGetDevicePropertiesR0600, hipStreamGetDevice, hipMemGetHandleForAddressRange,
     }
-    crate::old::hipMemoryType { hipMemoryTypeUnregistered }
-    crate::old::hipMemAllocationType { hipMemAllocationTypeUncached }
+    crate::abi::old::hipMemoryType { hipMemoryTypeUnregistered }
+    crate::abi::old::hipMemAllocationType { hipMemAllocationTypeUncached }
 }

@@ -2,7 +2,7 @@
 
 use anabranch_hip::types;
 
-use crate::{Old, new, old};
+use crate::abi::{Old, new, old};
 
 /// One constant: `module::NAME` of ours, and what the two witnesses say.
 #[derive(Clone, Copy)]

@@ -2,7 +2,7 @@
 
 use anabranch_hip::HipError;
 
-use crate::{new, old};
+use crate::abi::{new, old};
 
 /// One code: ours, its C name, and what the two witnesses say. `new_name` is `hipError_t_` and the C name, as bindgen
 /// writes it.

@@ -7,7 +7,7 @@ use anabranch_hip::types::{
     HipPointerAttributes,
 };
 
-use crate::{new, old};
+use crate::abi::{new, old};
 
 /// Where a field is, and its bytes.
 type Place = (usize, usize);

@@ -12,7 +12,7 @@ use anabranch_hip::types::{
 };
 use anabranch_hip::{HipApi, HipError};
 
-use crate::{Old, new, old};
+use crate::abi::{Old, new, old};
 
 /// A type as the C interface sees it.
 trait Shape {

@@ -7,7 +7,7 @@ use anabranch_shmem::device_api::conformance::{
     ATOMICS, AtomicArgs, AtomicCase, AtomicKind, AtomicRun, AtomicWays, mutant, spec,
 };
 
-use crate::ranks::{OPERATION, Ranks, WAVES, pointer, read};
+use crate::device_api::ranks::{OPERATION, Ranks, WAVES, pointer, read};
 
 pub(crate) const ENTRY: &str = "anabranch_shmem_conformance_atomics";
 

@@ -9,7 +9,7 @@ use anabranch_shmem::device_api::{BarrierWorkspace, phase_name};
 
 use anabranch_shmem::device_api::conformance::mixed;
 
-use crate::ranks::{OPERATION, Ranks, WAVES, pointer, pointer_at, read};
+use crate::device_api::ranks::{OPERATION, Ranks, WAVES, pointer, pointer_at, read};
 
 pub(crate) const ENTRY: &str = "anabranch_shmem_conformance_barrier";
 const FLAGS: u64 = 128;

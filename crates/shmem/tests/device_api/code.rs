@@ -6,7 +6,7 @@ use anabranch_shmem::device_api::{conformance, has_operation};
 use anabranch_shmem::engine_legs_kernel;
 use anabranch_transport::{Operation, Scope};
 
-use crate::ranks::{jit, tools};
+use crate::device_api::ranks::{jit, tools};
 
 #[test]
 fn kernels_for_amd_keep_the_ordering_rules() {

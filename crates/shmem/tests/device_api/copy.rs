@@ -6,7 +6,7 @@ use anabranch_shmem::device_api::conformance::{
     COPY, Copies, CopyArgs, CopyCase, CopyKind, Places, after, mutant, spec,
 };
 
-use crate::ranks::{OPERATION, Ranks, WAVES, pointer, read};
+use crate::device_api::ranks::{OPERATION, Ranks, WAVES, pointer, read};
 
 const ENTRY: &str = "anabranch_shmem_conformance_copy";
 pub(crate) const HEAP: usize = 1 << 20;

@@ -5,9 +5,9 @@ use anabranch_shmem::device_api::Mutant;
 use anabranch_shmem::device_api::conformance::{COPY, CopyKind};
 use anabranch_transport_sdma::DeviceQueue;
 
-use crate::copy::{HEAP, SCOPES, check, check_on, copies, scopes};
-use crate::message;
-use crate::ranks::{EngineSetup, Ranks, WAVES};
+use crate::device_api::copy::{HEAP, SCOPES, check, check_on, copies, scopes};
+use crate::device_api::message;
+use crate::device_api::ranks::{EngineSetup, Ranks, WAVES};
 
 fn matrix(wave: u32) {
     let mut state = 100 + u64::from(wave);

@@ -2,7 +2,7 @@
 
 use anabranch_shmem::device_api::conformance::{MESSAGE, MessageBuffers, MessageMode, MessageRun};
 
-use crate::ranks::{OPERATION, Ranks, WAVES, pointer, read};
+use crate::device_api::ranks::{OPERATION, Ranks, WAVES, pointer, read};
 
 const ENTRY: &str = "anabranch_shmem_conformance_message";
 

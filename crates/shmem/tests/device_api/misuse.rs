@@ -7,7 +7,7 @@ use anabranch_shmem::device_api::conformance::{
 use anabranch_shmem::device_api::{BarrierWorkspace, phase_name};
 use bytemuck::Zeroable as _;
 
-use crate::ranks::{OPERATION, Ranks, jit, pointer, read};
+use crate::device_api::ranks::{OPERATION, Ranks, jit, pointer, read};
 
 const UNREACHABLE: u32 = 2;
 
@@ -101,7 +101,7 @@ fn a_barrier_with_a_peer_that_is_not_mapped_ends_at_once() {
             team: ranks.team(0),
             workspace: BarrierWorkspace { flags: 128, epoch: pointer(&words) },
             log: pointer(&log),
-            statuses: crate::ranks::pointer_at(&words, 8),
+            statuses: crate::device_api::ranks::pointer_at(&words, 8),
             slots: 1024,
             skew_ns: 0,
             first_round: 0,

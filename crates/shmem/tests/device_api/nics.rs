@@ -16,10 +16,10 @@ use anabranch_transport_rdma::{
     Atomics, NicDriver, NicError, NicLimits, NicQueue, Provider, QueueSpec, Registered,
 };
 
-use crate::atomics;
-use crate::copy::{HEAP, SCOPES, check, check_on, copies, scopes};
-use crate::message;
-use crate::ranks::{NicSetup, Ranks, WAVES};
+use crate::device_api::atomics;
+use crate::device_api::copy::{HEAP, SCOPES, check, check_on, copies, scopes};
+use crate::device_api::message;
+use crate::device_api::ranks::{NicSetup, Ranks, WAVES};
 
 fn matrix(wave: u32) {
     let mut state = 100 + u64::from(wave);
@@ -95,20 +95,20 @@ fn empty_messages_by_nic_still_signal() {
 #[test]
 fn barriers_by_nic_meet_and_complete() {
     for (size, wave, seed) in [(2, 1, None), (3, 4, Some(5)), (4, 32, Some(6)), (2, 64, None), (6, 4, None)] {
-        let ranks = Ranks::with_nics(size, wave, crate::barrier::HEAP, &NicSetup::new(2, seed));
+        let ranks = Ranks::with_nics(size, wave, crate::device_api::barrier::HEAP, &NicSetup::new(2, seed));
         let spec = ranks.spec(&BARRIER);
-        crate::barrier::check_on(ranks, &spec, [1; 4], 10, Duration::from_micros(20)).unwrap();
+        crate::device_api::barrier::check_on(ranks, &spec, [1; 4], 10, Duration::from_micros(20)).unwrap();
     }
 }
 
 /// By another queue pair an epoch could land before the one before it, and the word would go back.
 #[test]
 fn meetings_of_changing_blocks_are_told_by_one_queue_pair() {
-    let ranks = || Ranks::with_nics(2, 4, crate::barrier::HEAP, &NicSetup::new(3, Some(4)));
+    let ranks = || Ranks::with_nics(2, 4, crate::device_api::barrier::HEAP, &NicSetup::new(3, Some(4)));
     let spec = ranks().spec(&BARRIER);
-    assert_eq!(crate::barrier::posted_in_turns(ranks(), &spec), [6, 0, 0]);
+    assert_eq!(crate::device_api::barrier::posted_in_turns(ranks(), &spec), [6, 0, 0]);
     let broken = spec.with("SHMEM_MUTANT", Mutant::SyncByAnyQueue as u32);
-    assert_eq!(crate::barrier::posted_in_turns(ranks(), &broken), [2, 2, 2]);
+    assert_eq!(crate::device_api::barrier::posted_in_turns(ranks(), &broken), [2, 2, 2]);
 }
 
 /// What a block has put in one launch comes before what it puts in the next, however many waves it has then: by another queue pair the word
@@ -121,7 +121,9 @@ fn blocks_keep_their_queue_pairs_in_launches_of_more_waves() {
         let spec = ranks.spec(&COPY);
         let spec = broken.map_or(spec.clone(), |broken| spec.with("SHMEM_MUTANT", broken as u32));
         // Block 0 does the first and the last, block 1 the other one: a copy and a signal each.
-        let to = |peer| [0, 256, 512].map(|at| crate::copy::one(peer, 8192 + at, 4096 + at, 64)).to_vec();
+        let to = |peer| {
+            [0, 256, 512].map(|at| crate::device_api::copy::one(peer, 8192 + at, 4096 + at, 64)).to_vec()
+        };
         [1, 4].map(|waves| {
             let cases = [to(1), to(0)];
             let grid = (2, waves * WAVE);
@@ -231,8 +233,8 @@ fn without_atomics_each_operation_on_a_word_is_a_fault_with_its_number_and_nothi
     for kind in [CopyKind::PutSignal, CopyKind::PutSignalNbi] {
         let ranks = with_atomics(2, 4, Atomics::None);
         let spec = ranks.spec(&COPY);
-        let case = CopyCase { signal: 2048, signal_op: 1, ..crate::copy::one(1, 512, 1024, 64) };
-        crate::copy::launch_one(&ranks, &spec, kind, &case);
+        let case = CopyCase { signal: 2048, signal_op: 1, ..crate::device_api::copy::one(1, 512, 1024, 64) };
+        crate::device_api::copy::launch_one(&ranks, &spec, kind, &case);
         let record = ranks.fault(0).unwrap();
         let said = (record.phase, record.peer, record.expected, record.seen);
         assert_eq!(said, (PHASE_NIC_UNSUPPORTED, 1, 4, 8), "{kind:?}");
@@ -252,9 +254,9 @@ fn memory_that_the_nic_does_not_know_or_reach_is_a_fault_and_nothing_moves() {
     ] {
         for kind in [CopyKind::Put, CopyKind::GetNbi, CopyKind::PutSignal] {
             let ranks = Ranks::with_nics(2, 4, HEAP, &NicSetup::new(1, None));
-            let case = crate::copy::one(1, remote, local, 64);
+            let case = crate::device_api::copy::one(1, remote, local, 64);
             let spec = ranks.spec(&COPY);
-            crate::copy::launch_one(&ranks, &spec, kind, &case);
+            crate::device_api::copy::launch_one(&ranks, &spec, kind, &case);
             let record = ranks.fault(0).unwrap();
             assert_eq!((record.phase, record.peer), (phase, 1), "{kind:?}");
             assert_eq!(ranks.heap(1), ranks.initial[1], "{kind:?}");

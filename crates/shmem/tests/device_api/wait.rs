@@ -6,7 +6,7 @@ use anabranch_shmem::device_api::conformance::{CompareCase, WAIT, WaitArgs, spec
 use anabranch_shmem::device_api::phase_name;
 use bytemuck::Zeroable as _;
 
-use crate::ranks::{GROUP, OPERATION, Ranks, WAVES, pointer, read};
+use crate::device_api::ranks::{GROUP, OPERATION, Ranks, WAVES, pointer, read};
 
 #[test]
 fn comparisons_hold_as_differences_and_end_waits() {

@@ -7,8 +7,8 @@ use anabranch_shmem::device_api::{BarrierWorkspace, has_operation};
 use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, HeapMode, RankSetup, World, WorldConfig, spawn_threads};
 use anabranch_transport::{Operation, Scope, Support};
 
-use crate::barrier::{ENTRY, expected};
-use crate::ranks::{jit, pointer, pointer_at};
+use crate::device_api::barrier::{ENTRY, expected};
+use crate::device_api::ranks::{jit, pointer, pointer_at};
 
 const ROUNDS: u32 = 30;
 const THREADS: u32 = 8;

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 pub(crate) mod altered;
+pub(crate) mod counted;
 pub(crate) mod driven;
 pub(crate) mod engines;
 pub(crate) mod nics;

@@ -6,7 +6,7 @@ use anabranch_clock::sleep;
 use anabranch_softnic::{Adversary, SoftNicConfig};
 use anabranch_transport_rdma::{Provider, ReadOrder};
 
-use crate::pair::{
+use crate::device::pair::{
     AskedRequest, COMPARE_SWAP, FETCH_ADD, POST_AND_QUIET, Pair, SWAP, Setup, WRITE_IMMEDIATE, WRITE_VALUE,
 };
 

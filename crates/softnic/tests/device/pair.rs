@@ -15,8 +15,8 @@ use anabranch_transport::Region;
 use anabranch_transport_rdma::{MEANS_NIC, NicDriver, NicQueue, QueueSpec, RdmaQueue, RdmaRange, Registered};
 use bytemuck::Zeroable as _;
 
-pub use crate::asked::*;
 use crate::common::Way;
+pub use crate::device::asked::*;
 
 pub const HEAP: usize = 256 << 10;
 

@@ -6,8 +6,8 @@ use anabranch_hip_jit::mutant;
 use anabranch_softnic::SoftNicConfig;
 use anabranch_transport_rdma::{Provider, device};
 
-use crate::pair::{AskedRequest, FETCH_ADD, Pair, Setup, Side};
-use crate::requests::{configs, count, every_request};
+use crate::device::pair::{AskedRequest, FETCH_ADD, Pair, Setup, Side};
+use crate::device::requests::{configs, count, every_request};
 
 const PROVIDERS: [Provider; 3] = [Provider::Mlx5, Provider::Bnxt, Provider::Ionic];
 

@@ -6,7 +6,7 @@ use anabranch_softnic::{Adversary, Placement, SoftNicConfig};
 use anabranch_transport_rdma::{Provider, ReadOrder};
 
 use crate::common::pattern;
-use crate::pair::{
+use crate::device::pair::{
     AskedRequest, COMPARE_SWAP, FETCH, FETCH_ADD, FETCH_AND, FETCH_OR, FETCH_XOR, HEAP, POST, POST_AND_QUIET,
     Pair, READ, SWAP, Setup, WRITE, WRITE_IMMEDIATE, WRITE_VALUE,
 };

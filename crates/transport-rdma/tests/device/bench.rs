@@ -10,7 +10,7 @@ use anabranch_hip_jit::{DevicePointer, Jit, JitConfig, KernelSpec, ToolSearch};
 use anabranch_transport_rdma::{Atomics, MEANS_NIC, Provider, RdmaQueue, RdmaRange, ReadOrder};
 use bytemuck::Zeroable as _;
 
-pub(crate) use crate::asked::*;
+pub(crate) use crate::device::asked::*;
 
 /// Posts and waits for its own request (`requests.hip`).
 pub(crate) const POST_AND_WAIT: u32 = 1;

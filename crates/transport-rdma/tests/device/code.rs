@@ -10,7 +10,7 @@ use anabranch_hip_jit::{DevicePointer, DeviceStruct as _, control::WaitControl, 
 use anabranch_transport_rdma::device::{self, DEVICE_HEADERS};
 use anabranch_transport_rdma::{Atomics, PostedRequest, Provider, RdmaQueue, RdmaRange};
 
-use crate::bench::{UNIT, jit_with, spec, tools};
+use crate::device::bench::{UNIT, jit_with, spec, tools};
 
 device_struct! {
     pub struct OneArgs {

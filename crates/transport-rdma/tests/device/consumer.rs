@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use anabranch_hip::{Actor, EngineMemory, Step};
 use anabranch_transport_rdma::{Provider, RdmaQueue};
 
-use crate::bench::{Bench, LOCAL_KEY, REMOTE_KEY, RESULTS_KEY};
+use crate::device::bench::{Bench, LOCAL_KEY, REMOTE_KEY, RESULTS_KEY};
 
 mod entries;
 

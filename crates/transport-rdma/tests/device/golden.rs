@@ -3,7 +3,7 @@
 use anabranch_transport_rdma::{Atomics, POSTED_FENCED, PostedOpcode, PostedRequest, Provider};
 use bytemuck::Zeroable as _;
 
-use crate::bench::{
+use crate::device::bench::{
     AskedRequest, Bench, COMPARE_SWAP, FETCH_ADD, FETCH_AND, FETCH_OR, FETCH_XOR, LOCAL_KEY, POST, READ,
     REMOTE_KEY, RESULTS_KEY, SWAP, Setup, WRITE, WRITE_IMMEDIATE, WRITE_VALUE, read,
 };

@@ -6,11 +6,11 @@ use anabranch_transport_rdma::Provider;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use crate::bench::{
+use crate::device::bench::{
     AskedRequest, Bench, COMPARE_SWAP, FETCH, FETCH_ADD, FETCH_AND, FETCH_OR, FETCH_XOR, MEMORY, POST,
     POST_AND_QUIET, POST_AND_WAIT, READ, SWAP, Setup, WRITE, WRITE_IMMEDIATE, WRITE_VALUE, read,
 };
-use crate::consumer::{Manner, start};
+use crate::device::consumer::{Manner, start};
 
 /// What is sent comes from the lower half of the local memory, what is read goes to the upper one: there is no order between a read and
 /// a later write of what it brings.

@@ -6,11 +6,11 @@ use std::time::Duration;
 use anabranch_hip_jit::{KernelSpec, mutant};
 use anabranch_transport_rdma::{Atomics, Provider, device};
 
-use crate::bench::{
+use crate::device::bench::{
     AskedRequest, Bench, COMPARE_SWAP, FETCH, FETCH_ADD, FETCH_AND, FETCH_OR, FETCH_XOR, MEMORY, POST,
     POST_AND_QUIET, POST_AND_WAIT, READ, SWAP, Setup, WRITE, WRITE_IMMEDIATE, WRITE_VALUE, read,
 };
-use crate::consumer::{Manner, start};
+use crate::device::consumer::{Manner, start};
 
 /// Places at the peer, 64 bytes for each lane but for the counter and the bits.
 const MOVED: u64 = 0;

@@ -12,7 +12,7 @@ use anabranch_transport_rdma::nics::{GidKind, LinkLayer};
 use anabranch_transport_rdma::{Atomics, NicDriver, NicError, NicQueue, Provider, QueueSpec, RdmaConfig};
 use proptest::prelude::*;
 
-use crate::fake::{ATOMIC, Fake, GENERAL, HAS_ROCE, ROCE};
+use crate::mlx5::fake::{ATOMIC, Fake, GENERAL, HAS_ROCE, ROCE};
 
 pub(crate) const PEER: GlobalRank = GlobalRank::new(3);
 const GID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 1, 2, 3];

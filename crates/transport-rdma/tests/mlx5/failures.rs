@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use anabranch_transport_rdma::NicQueue;
 
-use crate::commands::{driver, ethernet, queue};
-use crate::fake::{CAN_SAY_ERRORS, Fake, GENERAL};
+use crate::mlx5::commands::{driver, ethernet, queue};
+use crate::mlx5::fake::{CAN_SAY_ERRORS, Fake, GENERAL};
 
 /// Where the parts of a queue pair with 256 entries are in its memory.
 const COMPLETIONS: usize = 0x4000;

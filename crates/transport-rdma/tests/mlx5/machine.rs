@@ -13,8 +13,8 @@ use anabranch_transport_rdma::{
     OpenNic as _, Provider, QueueSpec, RdmaConfig, RdmaTransport, Registered, SystemLibraries,
 };
 
-use crate::fake::Fake;
 use crate::machines::Tree;
+use crate::mlx5::fake::Fake;
 
 fn device(schedule: Schedule) -> Device {
     let machine = HostMachine::new(HostConfig { schedule, ..HostConfig::default() }).unwrap();

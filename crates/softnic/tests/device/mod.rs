@@ -4,8 +4,6 @@
 
 #[path = "../../../transport-rdma/tests/device/asked.rs"]
 mod asked;
-#[path = "../common/mod.rs"]
-mod common;
 mod mistakes;
 mod pair;
 mod registers;

@@ -11,6 +11,3 @@ mod commands;
 mod failures;
 mod fake;
 mod machine;
-#[path = "../machines/mod.rs"]
-#[allow(dead_code, reason = "tests of other files use the rest")]
-mod machines;

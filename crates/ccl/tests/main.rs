@@ -1,0 +1,26 @@
+//! The tests of this crate, as one binary: a crate is linked once, and its tests run side by side.
+
+mod bits;
+mod collectives;
+mod common;
+mod copy_engine;
+mod errors;
+mod fingerprint;
+mod fingerprint_lists;
+mod framework;
+mod gather_many;
+mod graph;
+mod killed;
+mod listed_code;
+mod messages;
+mod network;
+mod network_failures;
+mod network_nic;
+mod network_processes;
+mod network_traffic;
+mod numbers;
+mod sizes;
+mod streams;
+mod sweep;
+mod typed;
+mod wrap;

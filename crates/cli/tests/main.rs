@@ -1,0 +1,15 @@
+//! The tests of this crate, as one binary: a crate is linked once, and its tests run side by side.
+
+mod bench;
+mod bench_payload;
+mod bench_shmem;
+mod common;
+mod config;
+mod exits;
+mod linkage;
+mod model;
+mod nodes;
+mod overlap;
+mod reports;
+mod run;
+mod sim;

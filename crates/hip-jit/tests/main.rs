@@ -1,0 +1,15 @@
+//! The tests of this crate, as one binary: a crate is linked once, and its tests run side by side.
+
+mod cache_races;
+mod common;
+mod compiler_faults;
+mod disk_faults;
+mod explore;
+mod lab;
+mod launch;
+mod litmus;
+mod lockstep;
+mod pipeline;
+mod processes;
+mod seeded;
+mod toolchains;

@@ -1,0 +1,4 @@
+//! The tests of this crate, as one binary: a crate is linked once, and its tests run side by side.
+
+mod abi;
+mod loader;

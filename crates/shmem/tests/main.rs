@@ -1,0 +1,32 @@
+//! The tests of this crate, as one binary: a crate is linked once, and its tests run side by side.
+
+mod agreement;
+mod counted;
+mod counted_processes;
+mod current_device;
+mod cut;
+mod device_api;
+mod engines;
+mod flat;
+mod flight;
+mod host_api;
+mod leaks;
+mod ledger;
+mod legs;
+mod lifetimes;
+mod lockstep;
+mod many_ranks;
+mod monitored;
+mod nic_code;
+mod nics;
+mod nics_failures;
+mod nics_leaks;
+mod nics_processes;
+mod processes;
+mod ranges;
+mod same_process;
+mod stream_meetings;
+mod support;
+mod teams;
+mod threads;
+mod untracked;

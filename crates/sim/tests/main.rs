@@ -1,0 +1,9 @@
+//! The tests of this crate, as one binary: a crate is linked once, and its tests run side by side.
+
+mod common;
+mod explore;
+mod protocols;
+mod table;
+mod twin;
+mod twins;
+mod world;

@@ -1,0 +1,38 @@
+//! Tests that need a process to themselves, in a binary whose tests run side by side.
+
+use std::time::Duration;
+
+use crate::{Ranks, role};
+
+/// Longer than any test that passes.
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// Whether this process runs only this test. The first call starts such a process, waits until it has passed, and returns `false`:
+/// then the test has nothing left to do. In that process it returns `true`.
+///
+/// For tests that count threads, files or mappings of their process. `test` is its path, from [`test_path!`](crate::test_path).
+///
+/// # Panics
+/// When the test fails in that process, with its output.
+pub fn is_alone(test: &str) -> bool {
+    if role().is_some() {
+        return true;
+    }
+    let ended = Ranks::start(test, 1, "").and_then(|ranks| ranks.succeed(LIMIT));
+    assert!(ended.is_ok(), "{}", ended.err().map_or_else(String::new, |error| error.to_string()));
+    false
+}
+
+/// A path as `module_path!()` gives it, without the name of the crate: what the test runner filters by.
+#[doc(hidden)]
+pub fn within_crate(path: &str) -> &str {
+    path.split_once("::").map_or(path, |(_, path)| path)
+}
+
+/// The path of a test of this module, as the test runner filters it: `test_path!("name")` is `"module::name"`.
+#[macro_export]
+macro_rules! test_path {
+    ($name:literal) => {
+        $crate::within_crate(concat!(module_path!(), "::", $name))
+    };
+}

@@ -1,0 +1,7 @@
+//! The tests of this crate, as one binary: a crate is linked once, and its tests run side by side.
+
+mod device;
+mod machines;
+mod mlx5;
+mod nics;
+mod nics_properties;

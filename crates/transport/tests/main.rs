@@ -1,0 +1,3 @@
+//! The tests of this crate, as one binary: a crate is linked once, and its tests run side by side.
+
+mod seam;
