@@ -99,6 +99,7 @@ fn row(twin: &Twin, caught: &[(&Twin, Search, u64, u64)]) -> String {
 }
 
 #[test]
+#[ignore = "extended"]
 fn every_broken_twin_is_caught() {
     let jit = common::jit();
     let jobs: Vec<(&Twin, Search)> =
@@ -130,6 +131,7 @@ fn every_broken_twin_is_caught() {
 }
 
 #[test]
+#[ignore = "extended"]
 fn the_right_kernels_are_clean_over_the_same_seeds() {
     let jit = common::jit();
     let mut searches: Vec<Search> = TWINS.iter().flat_map(|twin| twin.caught_by.iter().copied()).collect();

@@ -114,6 +114,7 @@ fn together(
 }
 
 #[test]
+#[ignore = "extended"]
 fn many_lanes_share_small_rings_of_every_provider() {
     for provider in Provider::ALL {
         for (wave, lanes, queues, entries) in
@@ -169,6 +170,7 @@ fn every_masked_operation_of_both_sizes() {
 
 /// Mistakes in the order of things, and in what is written, for the providers that have such a thing.
 #[test]
+#[ignore = "extended"]
 fn broken_twins_are_noticed() {
     let setup = |provider| Setup { entries: 16, wave: 4, first: 0xff_ffe0, ..Setup::new(provider) };
     // What a NIC stumbles over, or a value; a wait that ends in vain could be a slow machine.
