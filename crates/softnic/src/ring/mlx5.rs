@@ -124,7 +124,7 @@ impl Mlx5Ring {
             });
         }
         let producer = self.rung + u64::from(ahead);
-        if producer - self.told > u64::from(self.words.entries) {
+        if producer.saturating_sub(self.told) > u64::from(self.words.entries) {
             return Err(Stopped::Overrun { producer, told: self.told, entries: self.words.entries });
         }
         Ok(producer)
