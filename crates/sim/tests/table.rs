@@ -149,7 +149,7 @@ fn left_out(
 #[test]
 fn a_row_names_a_mutant_that_leaves_its_line_out_where_there_is_one() {
     let left_out = left_out(&sources());
-    assert!(left_out.len() > 100, "{}", left_out.len());
+    assert!(left_out.len() > 80, "{}", left_out.len());
     for ((file, function, call), mutants) in &left_out {
         let rows: Vec<_> =
             sites().filter(|row| row.file == file && row.function == function && row.call == call).collect();

@@ -41,7 +41,6 @@ pub(super) const FILES: &[File] = &[
             ),
             ("wait_done", "wait_until", Mutants(&["SDMA_DONE_UNWAITED"])),
             ("quiet", "flag_load", Mutants(&["SDMA_QUIET_WHEN_READ"])),
-            ("quiet", "wait_until", Mutants(&["SDMA_QUIET_WHEN_READ"])),
             (
                 "quiet",
                 "flag_load",

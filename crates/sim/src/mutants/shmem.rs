@@ -150,11 +150,6 @@ pub(super) const FILES: &[File] = &[
                     "A look at one word, relaxed by contract; compare and swap that starts from an old value tries again.",
                 ),
             ),
-            (
-                "add_word",
-                "fetch_add_system",
-                Test("crates/shmem/tests/device_api/atomics.rs: the mutant WIDE_ATOMIC, whose line it is"),
-            ),
             ("add_word", "fetch_add_system", TORN),
             ("atomic_fetch_and", "fetch_and_system", TORN),
             ("atomic_fetch_or", "fetch_or_system", TORN),
