@@ -356,7 +356,7 @@ fn what_is_shown_loads_to_the_same_configuration() {
     assert_eq!(Config::from_toml("shown", &lines.join("\n")).unwrap().config, loaded.config);
 }
 
-/// `UPDATE=1 cargo test --test config` writes the table.
+/// `UPDATE=1 cargo test --test it -- config::` writes the table.
 #[test]
 fn the_documentation_is_the_table() {
     let path = repository("docs/configuration.md");
@@ -375,7 +375,7 @@ fn the_documentation_is_the_table() {
     let update = std::env::var_os("UPDATE").is_some();
     assert!(
         update,
-        "docs/configuration.md differs from the settings table; run UPDATE=1 cargo test --test config"
+        "docs/configuration.md differs from the settings table; run UPDATE=1 cargo test --test it -- config::"
     );
     std::fs::write(&path, format!("{}{wanted}{}", &text[..head], &text[tail..])).unwrap();
 }

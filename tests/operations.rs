@@ -103,7 +103,7 @@ fn untested(page: &str, said: &[BTreeMap<(Operation, Scope), Support>]) -> Vec<S
     found
 }
 
-/// `UPDATE=1 cargo test --test operations` writes the table.
+/// `UPDATE=1 cargo test --test it -- operations::` writes the table.
 #[test]
 fn the_page_says_what_worlds_say_and_every_cell_has_a_test() {
     let said = TransportKind::ALL.map(support);
@@ -116,7 +116,7 @@ fn the_page_says_what_worlds_say_and_every_cell_has_a_test() {
         let update = std::env::var_os("UPDATE").is_some();
         assert!(
             update,
-            "docs/operations.md is not what worlds say; run UPDATE=1 cargo test --test operations"
+            "docs/operations.md is not what worlds say; run UPDATE=1 cargo test --test it -- operations::"
         );
         fs::write(page(), format!("{}{wanted}{}", &text[..head], &text[tail..])).unwrap();
     }

@@ -85,6 +85,7 @@ fn trials(members: u32) -> Vec<Trial> {
 }
 
 #[test]
+#[ignore = "extended"]
 fn groups_of_one_to_eight_among_other_algorithms() {
     for (ranks, wave) in [(1, 4), (2, 64), (3, 1), (5, 32), (8, 4)] {
         all_well(on_ranks(ranks, wave, &world_config(), &jit(), |world| {
@@ -106,6 +107,7 @@ fn streams_meet_in_place_of_kernels() {
 
 /// Kernels put the copies into queues, with rings of a few packets.
 #[test]
+#[ignore = "extended"]
 fn by_queues_that_kernels_write() {
     for (ranks, wave) in [(2, 4), (4, 32), (5, 1)] {
         let sdma = SdmaConfig { ring_bytes: 256, most_copy_bytes: 4096, ..SdmaConfig::default() };

@@ -79,6 +79,7 @@ fn headers_give_no_warning_with_any_c_plus_plus_compiler() {
 }
 
 #[test]
+#[ignore = "extended"]
 fn code_for_gpus_keeps_the_ordering_rules_and_spills_nothing() {
     let mut config = JitConfig::new(cache());
     config.deny_warnings = true;

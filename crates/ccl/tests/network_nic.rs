@@ -81,6 +81,7 @@ fn two_machines_of_two() {
 }
 
 #[test]
+#[ignore = "extended"]
 fn other_machines_and_waves() {
     for (machines, wave) in [
         (&[0, 0, 0, 0, 1, 1, 1, 1][..], 1),

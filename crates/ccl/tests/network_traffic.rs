@@ -107,6 +107,7 @@ fn check(machines: &[u32], across: Across, data_type: DataType) -> u64 {
 }
 
 #[test]
+#[ignore = "extended"]
 fn nics_write_what_the_steps_say() {
     for machines in [&[0, 0, 1, 1][..], &[0, 0, 1, 1, 2, 2]] {
         for across in [Across::Direct, Across::Node] {
@@ -117,6 +118,7 @@ fn nics_write_what_the_steps_say() {
 }
 
 #[test]
+#[ignore = "extended"]
 fn of_uneven_machines_and_wide_elements_too() {
     assert!(check(&[0, 1, 1], Across::Direct, DataType::F32) > 1 << 20);
     assert!(check(&[0, 1, 1], Across::Node, DataType::F32) > 1 << 20);

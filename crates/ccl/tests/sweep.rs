@@ -26,6 +26,7 @@ fn swept(ranks: u32, level: Level) -> Sweep {
 }
 
 #[test]
+#[ignore = "extended"]
 fn every_collective_in_every_group() {
     let jit = jit();
     build_ahead(&jit, WAVE, 2);
@@ -63,6 +64,7 @@ fn run(ranks: u32, wave: u32, jit: &Jit, points: &[Point]) -> Vec<Tally> {
 
 /// The sample that a check of a machine runs, at other wave widths than the full sweep's; of two types, for the compiler's sake.
 #[test]
+#[ignore = "extended"]
 fn a_sample_at_all_wave_widths() {
     const TYPES: [DataType; 2] = [DataType::F32, DataType::U8];
     for wave in [1, 32, 64] {

@@ -185,6 +185,7 @@ fn every_way_of_moving_bytes_is_verified() {
 }
 
 #[test]
+#[ignore = "extended"]
 fn every_collective_is_verified_in_groups_and_forms_and_drawn() {
     let plot = file("collectives.svg", "");
     let drawn = plot.to_str().unwrap();
@@ -318,6 +319,7 @@ fn a_truncated_trace_is_one_error() {
 
 /// The kernels are those that the collectives' own tests have compiled, where these ran before.
 #[test]
+#[ignore = "extended"]
 fn a_machine_is_checked_and_wrong_flags_are_refused() {
     let cache = format!("kernels.cache={}/kernels", env!("CARGO_TARGET_TMPDIR"));
     let check = ["bench", "ccl", "--check", "--replays", "12", "--runtime", "host", "--ranks", "2", "--json"];
@@ -337,6 +339,7 @@ fn a_machine_is_checked_and_wrong_flags_are_refused() {
 }
 
 #[test]
+#[ignore = "extended"]
 fn a_measured_table_is_written_and_chooses() {
     let path = file("tuned.toml", "").display().to_string();
     let host = ["--runtime", "host", "--ranks", "2", "--set", "heap.bytes=64 MiB"];

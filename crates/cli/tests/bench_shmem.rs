@@ -19,6 +19,7 @@ const ATOMICS: usize = 9 * 4 + 1;
 const TIMES: usize = 6 * 2 + 2;
 
 #[test]
+#[ignore = "extended"]
 fn every_operation_is_verified_over_every_route() {
     for (ranks, more, routes) in [
         ("3", &["--threads"][..], vec!["p2p"]),
@@ -39,6 +40,7 @@ fn every_operation_is_verified_over_every_route() {
 
 /// Copies and signals that set; two lines say what is left out and why.
 #[test]
+#[ignore = "extended"]
 fn without_atomics_all_but_these_and_signals_that_add_is_verified() {
     let more = ["--ranks", "2", "--threads", "--nodes", "2", "--bytes", "64"];
     let done = run(&[

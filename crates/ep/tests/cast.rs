@@ -30,6 +30,7 @@ fn case(ranks: u32, wave: u32, hidden: u32, format: Fp8Format, from: DataType) -
 }
 
 #[test]
+#[ignore = "extended"]
 fn every_wave_width_mode_and_type() {
     for (wave, hidden) in [(1, 128), (4, 384), (32, 2176), (64, 1152)] {
         for mode in [Mode::Slotted, Mode::Compact] {
@@ -216,6 +217,7 @@ proptest! {
 
     /// Any group, sizes, launch shape and room.
     #[test]
+    #[ignore = "extended"]
     fn any_case(
         (ranks, blocks, hidden) in (1u32..6, 1u32..12, 1u32..6),
         (top_k, experts) in (1u32..9, 1u32..20),

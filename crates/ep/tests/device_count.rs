@@ -242,16 +242,19 @@ fn replay(mut case: Case, staged: bool, cap: u32, replays: u64) {
 }
 
 #[test]
+#[ignore = "extended"]
 fn three_hundred_replays_slotted() {
     replay(case(4, 4, Mode::Slotted), false, 0, 300);
 }
 
 #[test]
+#[ignore = "extended"]
 fn three_hundred_replays_compact_with_little_room() {
     replay(case(4, 1, Mode::Compact), false, 30, 300);
 }
 
 #[test]
+#[ignore = "extended"]
 fn a_hundred_replays_pushed_with_little_room() {
     replay(case(3, 32, Mode::Slotted), true, 30, 100);
     replay(case(3, 4, Mode::Compact), true, 0, 100);

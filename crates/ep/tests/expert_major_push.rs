@@ -30,6 +30,7 @@ fn on_plans(case: &Case, test: impl Fn(&World, &ExpertParallel, &Stream) -> Resu
 }
 
 #[test]
+#[ignore = "extended"]
 fn every_codec_of_every_type_at_every_wave_width() {
     for (codec, wave) in CombineCodec::ALL.into_iter().zip([1, 4, 32, 64, 4, 32]) {
         for element in DataType::COMBINED {
@@ -52,6 +53,7 @@ fn every_dispatch_type_and_number_of_ranks() {
 }
 
 #[test]
+#[ignore = "extended"]
 fn both_modes_with_little_room_and_extreme_routings() {
     let mut dropped = 0;
     for mode in [Mode::Slotted, Mode::Compact] {

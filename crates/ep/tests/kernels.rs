@@ -95,6 +95,7 @@ fn every_entry_is_in_some_unit() {
 }
 
 #[test]
+#[ignore = "extended"]
 fn code_for_amd_keeps_the_ordering_rules_and_spills_nothing() {
     let mut config = JitConfig::new(cache());
     config.deny_warnings = true;

@@ -59,6 +59,7 @@ fn every_number_of_waves_with_rows_of_every_kind_slotted_and_pulled() {
 }
 
 #[test]
+#[ignore = "extended"]
 fn every_number_of_waves_with_rows_of_every_kind_compact_and_pushed() {
     for wave in [4, 64] {
         for waves in WAVES {
@@ -68,6 +69,7 @@ fn every_number_of_waves_with_rows_of_every_kind_compact_and_pushed() {
 }
 
 #[test]
+#[ignore = "extended"]
 fn every_number_of_waves_by_expert() {
     for wave in [4, 64] {
         for waves in WAVES {

@@ -36,6 +36,7 @@ fn ways(case: &Case) -> [Case; 3] {
 }
 
 #[test]
+#[ignore = "extended"]
 fn ranks_masked_by_hand_are_left_out_and_taken_in_again() {
     for wave in [1, 4, 32, 64] {
         for mut case in ways(&masking(4, wave)) {
@@ -117,6 +118,7 @@ fn a_rank_that_does_not_dispatch_is_masked_and_late_rows_harm_nobody() {
 }
 
 #[test]
+#[ignore = "extended"]
 fn a_rank_that_does_not_combine_is_masked_and_still_gets_its_own_late() {
     for (index, mut case) in ways(&masking(4, 4)).into_iter().enumerate() {
         case.config = case.config.combine_weights(index != 1);
@@ -151,6 +153,7 @@ fn a_rank_that_does_not_combine_is_masked_and_still_gets_its_own_late() {
 }
 
 #[test]
+#[ignore = "extended"]
 fn a_rank_that_is_missed_in_one_slot_is_masked_in_all() {
     let mut case = masking(3, 4);
     case.config = case.config.slots(2).combine_source(CombineSource::Window);
@@ -181,6 +184,7 @@ fn a_rank_that_is_missed_in_one_slot_is_masked_in_all() {
 }
 
 #[test]
+#[ignore = "extended"]
 fn halves_mask_too() {
     for (index, case) in ways(&masking(3, 4)).into_iter().enumerate() {
         let late = index as u32;
@@ -211,6 +215,7 @@ fn halves_mask_too() {
 }
 
 #[test]
+#[ignore = "extended"]
 fn encoded_rows_and_many_ranks() {
     let mut case = masking(9, 32);
     case.config = EpConfig::new(256, 37, 9, 20)

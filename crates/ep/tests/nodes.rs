@@ -162,6 +162,7 @@ fn replays_of_interleaved_halves_with_new_inputs() {
 /// Operations that follow each other without a wait on the host: slots, staging, relay windows and flags are used again as soon as
 /// may be.
 #[test]
+#[ignore = "extended"]
 fn replays_in_a_row_need_no_wait_between_them() {
     for way in WAYS {
         let case = across(&[2, 2], 1, way);

@@ -79,6 +79,7 @@ fn rounds(world: &World, case: &Case, rounds: u64) -> Result<(), Error> {
 }
 
 #[test]
+#[ignore = "extended"]
 fn whole_operations_over_machines_of_all_shapes_at_every_wave_width() {
     for way in WAYS {
         for (turn, (sizes, wave)) in GROUPS.into_iter().zip([1, 4, 32, 64, 4]).enumerate() {
@@ -170,6 +171,7 @@ fn a_request_that_fails_is_named_with_its_peer_and_syndrome_by_all() {
 }
 
 #[test]
+#[ignore = "extended"]
 fn a_nic_that_dies_is_named_by_all() {
     for way in WAYS {
         for (turn, sizes) in WIDTHS.into_iter().enumerate() {

@@ -83,6 +83,7 @@ fn replays(world: &World, cases: &[Case; 2], count: u64) -> Result<(), Error> {
 }
 
 #[test]
+#[ignore = "extended"]
 fn a_thousand_replays_of_both_layouts_with_new_inputs() {
     for (modes, count) in [([Mode::Slotted, Mode::Compact], 1000), ([Mode::Compact, Mode::Slotted], 1000)] {
         let cases = cases(modes);

@@ -3,7 +3,7 @@
 //! A thread of each world waits for a key at the rendezvous; who asks sets it. So nothing is exchanged until a wait has failed. From then on
 //! the answer is made anew every second, so that who asks later gets no old one. Under a driver, which runs the threads of a simulation one at a time, nobody answers.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -18,23 +18,49 @@ use crate::world::World;
 const ANSWER: Duration = Duration::from_secs(1);
 /// How old an answer may be.
 const REFRESH: Duration = Duration::from_secs(1);
+/// How long the end of a world waits for the thread. It ends by a message of the rendezvous, whose process may be stopped.
+const END: Duration = Duration::from_millis(500);
 /// Longer than any world lives.
 const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
-/// Dropping it ends the thread.
+/// Dropping it ends the thread, now or when the rendezvous answers again.
 #[derive(Debug)]
 pub(crate) struct Answering {
     rendezvous: Arc<dyn Rendezvous>,
     key: String,
-    ended: Arc<Ended>,
+    ends: Arc<Ends>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Whether the world has ended, so that the thread is to end without an answer.
+/// What the world and its thread share of their ends.
 #[derive(Debug, Default)]
-struct Ended {
-    has_ended: Mutex<bool>,
+struct Ends {
+    state: Mutex<EndState>,
     changed: Signal,
+}
+
+#[derive(Debug, Default)]
+struct EndState {
+    /// The world has ended: the thread ends without an answer.
+    of_world: bool,
+    /// The thread has nothing left to do.
+    of_thread: bool,
+}
+
+impl Ends {
+    fn lock(&self) -> MutexGuard<'_, EndState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Reports the end of the thread, also when it panics.
+struct ThreadEnd<'a>(&'a Ends);
+
+impl Drop for ThreadEnd<'_> {
+    fn drop(&mut self) {
+        self.0.lock().of_thread = true;
+        self.0.changed.notify_all();
+    }
 }
 
 /// The key that is set to ask a rank. Its own wait for it is no place where the rank waits for others.
@@ -64,13 +90,13 @@ impl World {
             (Arc::clone(self.rendezvous()), Arc::clone(inner.collectives.activity()));
         let (key, answer) = (asked(world, rank), answered(world, rank));
         let waits = (Arc::clone(&rendezvous), key.clone());
-        let ended = Arc::new(Ended::default());
-        let until = Arc::clone(&ended);
+        let ends = Arc::new(Ends::default());
+        let until = Arc::clone(&ends);
         let named = std::thread::Builder::new().name(format!("answers of rank {rank}"));
         let started = named.spawn(move || wait_and_answer(waits, &answer, &activity, &until));
         let thread =
             started.map_err(|source| Error::Thread { what: "the answers to other ranks", source })?;
-        let answering = Answering { rendezvous, key, ended, thread: Some(thread) };
+        let answering = Answering { rendezvous, key, ends, thread: Some(thread) };
         *inner.answering.lock().unwrap_or_else(PoisonError::into_inner) = Some(answering);
         Ok(())
     }
@@ -100,35 +126,46 @@ fn wait_and_answer(
     (rendezvous, key): (Arc<dyn Rendezvous>, String),
     answer: &str,
     activity: &Activity,
-    ended: &Ended,
+    ends: &Ends,
 ) {
+    let _end = ThreadEnd(ends);
     // An error is the end of the rendezvous: nobody asks any more.
     if rendezvous.wait(&key, Deadline::after(FOREVER)).is_err() {
         return;
     }
-    let mut has_ended = ended.has_ended.lock().unwrap_or_else(PoisonError::into_inner);
-    while !*has_ended {
-        drop(has_ended);
+    let mut state = ends.lock();
+    while !state.of_world {
+        drop(state);
         if let Err(error) = rendezvous.set(answer, activity.doing().as_bytes()) {
-            tracing::debug!(%error, "what this rank is doing could not be told");
+            tracing::debug!(%error, "what this rank is doing could not be reported");
             return;
         }
-        has_ended = ended.has_ended.lock().unwrap_or_else(PoisonError::into_inner);
-        if !*has_ended {
+        state = ends.lock();
+        if !state.of_world {
             let next = Moment::now().after(REFRESH);
-            has_ended = ended.changed.wait(&ended.has_ended, has_ended, Some(next));
+            state = ends.changed.wait(&ends.state, state, Some(next));
         }
     }
 }
 
 impl Drop for Answering {
     fn drop(&mut self) {
-        *self.ended.has_ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.ended.changed.notify_all();
+        self.ends.lock().of_world = true;
+        self.ends.changed.notify_all();
         // The thread's own wait for the key ends with this, or has ended with the rendezvous.
         if let Err(error) = self.rendezvous.set(&self.key, b"") {
             tracing::debug!(%error, "the rendezvous has ended before the answers");
         }
+        let end = Moment::now().after(END);
+        let mut state = self.ends.lock();
+        while !state.of_thread {
+            if end.remaining().is_zero() {
+                tracing::debug!("the rendezvous does not answer; the thread that waits for it ends later");
+                return;
+            }
+            state = self.ends.changed.wait(&self.ends.state, state, Some(end));
+        }
+        drop(state);
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {

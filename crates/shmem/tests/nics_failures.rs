@@ -377,7 +377,9 @@ fn a_request_that_a_nic_does_not_answer_is_named_with_its_queue_pair() {
     let texts = errors_of_unanswered([0, 0]);
     let text = &texts[0];
     assert!(
-        text.contains("rank 0 found in team barrier") && text.contains("for rank 1; queue pair "),
+        text.contains("rank 0 found in team barrier")
+            && text.contains("for rank 1; ")
+            && text.contains("; queue pair "),
         "{text}"
     );
     assert!(text.contains(" to rank 1, channel 0 does not answer: the oldest is entry 7"), "{text}");

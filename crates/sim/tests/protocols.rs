@@ -167,6 +167,7 @@ fn collectives_are_right_under_every_seed() {
 }
 
 #[test]
+#[ignore = "extended"]
 fn many_tensors_gathered_are_right_under_every_seed() {
     for staged in [false, true] {
         let many = |ranks, change: fn(&mut Case)| {
@@ -184,6 +185,7 @@ fn many_tensors_gathered_are_right_under_every_seed() {
 }
 
 #[test]
+#[ignore = "extended"]
 fn messages_by_copy_engines_are_right_under_every_seed() {
     clean(&Case::new(Protocol::Sdma, 2), 0..60);
     clean(&with(Protocol::Sdma, 3, |case| (case.blocks, case.waves) = (1, 2)), 0..30);
@@ -201,6 +203,7 @@ fn messages_by_copy_engines_are_right_under_every_seed() {
 }
 
 #[test]
+#[ignore = "extended"]
 fn with_cumulative_fences_the_form_for_them_is_right_under_every_seed() {
     // A whole machine has AMD's fences.
     for protocol in Protocol::ALL.iter().filter(|protocol| !protocol.is_whole_machine()) {

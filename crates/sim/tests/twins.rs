@@ -99,6 +99,7 @@ fn row(mutant: &Caught, caught: &[(&Caught, Search, u64, u64)]) -> String {
 }
 
 #[test]
+#[ignore = "extended"]
 fn every_broken_twin_is_caught() {
     let jit = common::jit();
     let jobs: Vec<(&Caught, Search)> = CAUGHT
@@ -131,6 +132,7 @@ fn every_broken_twin_is_caught() {
 }
 
 #[test]
+#[ignore = "extended"]
 fn the_right_kernels_are_clean_over_the_same_seeds() {
     let jit = common::jit();
     let mut searches: Vec<Search> =

@@ -54,6 +54,7 @@ fn worlds_are_right_under_every_seed() {
 
 /// Every so-manieth point; `anabranch sim world --kill-each` and `--fail-each-call` do all.
 #[test]
+#[ignore = "extended"]
 fn a_rank_that_dies_or_fails_anywhere_is_named() {
     for (ranks, stride) in [(2, 17), (3, 53)] {
         let killed = swept(&world(ranks, &[]), Sweep::Kill, 0..2, stride);
@@ -66,6 +67,7 @@ fn a_rank_that_dies_or_fails_anywhere_is_named() {
 }
 
 #[test]
+#[ignore = "extended"]
 fn a_link_that_is_cut_at_any_call_is_named() {
     for ranks in [2, 3] {
         let cut = swept(&world(ranks, &[]), Sweep::Cut, 0..4, 1);
@@ -76,6 +78,7 @@ fn a_link_that_is_cut_at_any_call_is_named() {
 }
 
 #[test]
+#[ignore = "extended"]
 fn what_takes_long_is_waited_for_up_to_the_deadlines() {
     let mut named = 0;
     for faults in [&["stall:0@100:5ms"][..], &["stall:1@300:25ms"], &["slow:1:2ms", "repeat:0@0"]] {

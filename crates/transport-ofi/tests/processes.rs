@@ -242,6 +242,7 @@ fn processes_reach_each_other_by_tcp_and_notice_a_death() {
 }
 
 #[test]
+#[ignore = "extended"]
 fn processes_reach_each_other_by_shared_memory_and_notice_a_death() {
     if !common::is_installed() {
         return;

@@ -13,6 +13,19 @@
 //! host can read the completion entry of a queue pair that has stopped. The doorbell is a page of the NIC's registers, mapped to the
 //! device as the runtime maps registers.
 //!
+//! Completions in memory of the GPU (a dma-buf, by `mlx5dv_devx_umem_reg_ex`) would spare the DUMP behind what brings values
+//! ([`ReadOrder::Dumped`](crate::ReadOrder::Dumped)). They are not there, as a registration that succeeds does not say that reads are in order:
+//!
+//! * A dma-buf that is registered so is pinned, and need not stay in memory of the GPU. Linux before 6.15 moves those of amdgpu to memory of
+//!   the host (`amdgpu_dma_buf_pin`, until commit f5e7fabd1f5c), and so do later ones without `CONFIG_DMABUF_MOVE_NOTIFY` (05185812ae36).
+//!   Values and completions would then be in two memories, and nothing tells a program so.
+//! * NVIDIA's GPUs show a NIC's writes to kernels in order only where their driver says so
+//!   (`CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING`). NVSHMEM dumps by that attribute, wherever its queues are.
+//! * What is read into memory of the host that was registered would need a DUMP of that memory.
+//! * The host looks at the last completion of every queue pair each 20 ms, while others capture graphs, which copies by the runtime may end.
+//!
+//! With a DUMP none of this matters.
+//!
 //! There is no receive queue: a peer's write with an immediate value fails at the peer (syndrome 0x16).
 //!
 //! Both ends of a connection tell each other the number of the queue pair, the packet sequence number that it begins with, the kind of

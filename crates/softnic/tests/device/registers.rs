@@ -57,6 +57,7 @@ fn each_with_its_queue(provider: Provider, broken: bool) -> Option<(Vec<String>,
 
 /// Lanes of a wave that ring different queues in one instruction ring one of them.
 #[test]
+#[ignore = "extended"]
 fn doorbells_that_are_one_store_are_missed() {
     for provider in PROVIDERS {
         assert_eq!(each_with_its_queue(provider, false), None, "{provider}");

@@ -1,6 +1,6 @@
 //! Entries, doorbells and doorbell records against bytes typed from the tables of the formats.
 
-use anabranch_transport_rdma::{Atomics, POSTED_FENCED, PostedOpcode, PostedRequest, Provider};
+use anabranch_transport_rdma::{Atomics, POSTED_FENCED, PostedOpcode, PostedRequest, Provider, ReadOrder};
 use bytemuck::Zeroable as _;
 
 use crate::device::bench::{
@@ -323,6 +323,35 @@ fn bnxt_entries_sequence_numbers_and_doorbell() {
     assert_eq!(read::<u64>(&bench.queues[0].positions)[..2], [(6 << 40) | (FIRST + 6), FIRST + 6]);
     // 0x2344d is place 13 of an odd lap: slot 39.
     assert_eq!(read::<u64>(&bench.queues[0].words)[9], 0x040a_bcde_0100_0027);
+}
+
+/// The dump reads a byte of the queue's results behind the read, and is what is told of and rung for.
+#[test]
+fn mlx5_puts_a_dump_behind_a_read_where_completions_need_one() {
+    let read_order = ReadOrder::Dumped;
+    let bench = Bench::new(Setup { first: FIRST, read_order, ..Setup::new(Provider::Mlx5) });
+    let (local, remote) = (bench.local.address().0, bench.remote.address().0);
+    let requests = [bench.ask(READ, 0x10, 0x20, 0x40), bench.ask(WRITE, 0x10, 0x20, 8)];
+    assert_eq!(post(&bench, &requests[..1]), [FIRST + 2], "both are waited for");
+    let words = read::<u8>(&bench.queues[0].words);
+    assert_eq!(words[64..80], hex("ffffffff 00003449  00 3448 23  0abcde 02"), "record, doorbell");
+    assert_eq!(post(&bench, &requests[1..]), [FIRST + 3], "a write brings nothing");
+    let parts: [&[&[u8]]; 3] = [
+        &[
+            &hex("00 3447 10  0abcde 03  00 00 00 00  00000000"),
+            &(remote + 0x20).to_be_bytes(),
+            &hex("11223344 00000000"),
+            &hex("00000040 55667788"),
+            &(local + 0x10).to_be_bytes(),
+        ],
+        &[&hex("00 3448 23  0abcde 02  00 00 00 88  00000000  00000001 99aabbcc"), &discard(&bench)],
+        &[&hex("00 3449 08  0abcde 03  00 00 00 08  00000000"), &(remote + 0x20).to_be_bytes()],
+    ];
+    let ring = ring(&bench, 7);
+    for (index, parts) in parts.iter().enumerate() {
+        let expected = parts.concat();
+        assert_eq!(ring[index * 64..][..expected.len()], expected, "entry {index}");
+    }
 }
 
 #[test]

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use anabranch_hip_jit::KernelSpec;
 use anabranch_testkit::mutant;
-use anabranch_transport_rdma::{Atomics, Provider, device};
+use anabranch_transport_rdma::{Atomics, Provider, ReadOrder, device};
 
 use crate::device::bench::{
-    AskedRequest, Bench, COMPARE_SWAP, FETCH, FETCH_ADD, FETCH_AND, FETCH_OR, FETCH_XOR, MEMORY, POST,
+    AskedRequest, Bench, COMPARE_SWAP, FETCH, FETCH_ADD, FETCH_AND, FETCH_OR, FETCH_XOR, MEMORY, PEER, POST,
     POST_AND_QUIET, POST_AND_WAIT, READ, SWAP, Setup, WRITE, WRITE_IMMEDIATE, WRITE_VALUE, read,
 };
 use crate::device::consumer::{Manner, start};
@@ -115,6 +115,7 @@ fn together(
 }
 
 #[test]
+#[ignore = "extended"]
 fn many_lanes_share_small_rings_of_every_provider() {
     for provider in Provider::ALL {
         for (wave, lanes, queues, entries) in
@@ -170,6 +171,7 @@ fn every_masked_operation_of_both_sizes() {
 
 /// Mistakes in the order of things, and in what is written, for the providers that have such a thing.
 #[test]
+#[ignore = "extended"]
 fn broken_twins_are_noticed() {
     let setup = |provider| Setup { entries: 16, wave: 4, first: 0xff_ffe0, ..Setup::new(provider) };
     // What a NIC stumbles over, or a value; a wait that ends in vain could be a slow machine.
@@ -290,6 +292,36 @@ fn what_cannot_be_done_is_a_fault_and_nothing_moves() {
     let bench = Bench::new(Setup { atomics: Atomics::None, ..Setup::new(Provider::Mlx5) });
     bench.run(&bench.spec(), &[bench.word(FETCH_ADD, 0, 8, 1, 0)], 1, 1);
     assert_eq!(bench.fault().map(|fault| (fault.phase, fault.expected)), Some((PHASE_NIC_UNSUPPORTED, 4)));
+}
+
+/// Where nothing orders what the NIC brings before its completion, a kernel asks for nothing of it. What brings nothing goes on.
+#[test]
+fn what_brings_values_is_a_fault_where_nothing_orders_them() {
+    type Ask = fn(&Bench) -> AskedRequest;
+    // What is asked, and the opcode and bytes that the fault says; `None` where there is none.
+    let cases: [(Ask, Option<(u64, u64)>); 8] = [
+        (|bench| AskedRequest { how: POST, ..bench.ask(READ, 8, 16, 512) }, Some((READ.into(), 512))),
+        (|bench| AskedRequest { how: POST_AND_WAIT, ..bench.ask(READ, 8, 16, 1) }, Some((READ.into(), 1))),
+        (|bench| AskedRequest { how: FETCH, ..bench.ask(READ, 0, 16, 4) }, Some((READ.into(), 4))),
+        (|bench| bench.word(FETCH_ADD, 8, 8, 1, 0), Some((FETCH_ADD.into(), 8))),
+        (|bench| bench.word(COMPARE_SWAP, 8, 8, 1, 0), Some((COMPARE_SWAP.into(), 8))),
+        (|bench| AskedRequest { how: POST, ..bench.word(FETCH_ADD, 8, 8, 1, 0) }, None),
+        (|bench| AskedRequest { how: POST, ..bench.ask(WRITE, 8, 16, 512) }, None),
+        (|bench| AskedRequest { how: POST, value: 7, ..bench.ask(WRITE_VALUE, 0, 16, 8) }, None),
+    ];
+    for provider in Provider::ALL {
+        for (index, (ask, refused)) in cases.iter().enumerate() {
+            let bench = Bench::new(Setup { read_order: ReadOrder::Unordered, ..Setup::new(provider) });
+            let before = state(&bench);
+            let outcomes = bench.run(&bench.spec(), &[ask(&bench)], 1, 1);
+            let fault = bench.fault().map(|fault| (fault.phase, fault.peer, fault.expected, fault.seen));
+            let expected =
+                refused.map(|(opcode, bytes)| (device::PHASE_NIC_UNSUPPORTED, PEER, opcode, bytes));
+            let status = u64::from(refused.is_some());
+            assert_eq!((outcomes[0].status, fault), (status, expected), "{provider}, case {index}");
+            assert_eq!(state(&bench) == before, refused.is_some(), "{provider}, case {index}");
+        }
+    }
 }
 
 fn state(bench: &Bench) -> Vec<Vec<u8>> {

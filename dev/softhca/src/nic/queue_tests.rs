@@ -205,6 +205,55 @@ fn memory_that_is_not_registered_is_refused_on_either_side() {
     assert_eq!(bench.data[2], 9);
 }
 
+/// Makes a DUMP of an entry as `post` has it: so many bytes of the first word, behind the reads before it.
+fn dump(entry: &mut [u8], bytes: u8) {
+    (entry[3], entry[7], entry[11]) = (0x23, 2, 0x88);
+    entry[16..32].copy_from_slice(&[0, 0, 0, bytes, 0, 0, 0x11, 0, 0, 0, 0, 0, 0, 0, 0x10, 0]);
+    entry[32..].fill(0);
+}
+
+#[test]
+fn a_dump_is_told_of_behind_the_read_before_it_and_moves_nothing() {
+    let mut bench = Bench::connected("dump", &Controls::default());
+    // A read from the third word to the first, of which nothing is told.
+    bench.post(8, |entry| (entry[3], entry[11]) = (0x10, 0));
+    assert_eq!(bench.completions[..8], [0; 8], "nothing was told");
+    bench.post(8, |entry| dump(entry, 1));
+    assert_eq!(*bench.data, [9, 8, 9, 10], "what the read brought");
+    let told: &[u8] = bytemuck::cast_slice(&bench.completions[..8]);
+    // Bytes; opcode and queue pair; the DUMP's index.
+    assert_eq!((&told[44..48], &told[56..62]), (&[0; 4][..], &[0x23, 0x12, 0x34, 0x56, 0, 1][..]));
+    assert_eq!((bench.completion(0), bench.violations()), ((0, 0), 0));
+}
+
+#[test]
+fn a_dump_behind_a_read_that_failed_is_flushed() {
+    let failure = Failure { from_request: 1, syndrome: 0x13 };
+    let mut bench =
+        Bench::connected("dump-late", &Controls { failure: Some(failure), ..Controls::default() });
+    bench.post(8, |entry| (entry[3], entry[11]) = (0x10, 0));
+    bench.post(8, |entry| dump(entry, 1));
+    // The error is told although the read has no completion.
+    assert_eq!([bench.completion(0), bench.completion(1)], [(0x13, 13), (0x05, 13)]);
+    assert_eq!((*bench.data, bench.violations()), ([7, 8, 9, 10], 0));
+}
+
+#[test]
+fn a_dump_reads_memory_of_its_own_side_alone() {
+    // Nobody is there to ask.
+    let mut bench = Bench::new("dump-alone", &Controls::default());
+    bench.nic.connect(NUMBER, NUMBER + 1);
+    bench.post(8, |entry| dump(entry, 32));
+    bench.post(8, |entry| dump(entry, 33));
+    assert_eq!([bench.completion(0), bench.completion(1)], [(0, 0), (0x04, 13)], "within its registration");
+    let mut bench = Bench::connected("dump-wide", &Controls::default());
+    bench.post(8, |entry| {
+        dump(entry, 1);
+        entry[7] = 3;
+    });
+    assert_eq!((bench.completion(0), bench.violations()), ((0x01, 13), 0));
+}
+
 #[test]
 fn a_peer_that_is_gone_does_not_answer() {
     let mut bench = Bench::new("gone", &Controls::default());

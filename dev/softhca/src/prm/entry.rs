@@ -43,6 +43,8 @@ pub(crate) mod opcode {
     pub(crate) const FETCH_ADD: u8 = 0x12;
     pub(crate) const MASKED_COMPARE_SWAP: u8 = 0x14;
     pub(crate) const MASKED_FETCH_ADD: u8 = 0x15;
+    /// `MLX5_OPCODE_DUMP` of Linux's `include/linux/mlx5/device.h`; `mlx5dv.h` has no name for it.
+    pub(crate) const DUMP: u8 = 0x23;
 }
 
 /// The opcode's modifier of masked atomics says their size: 8 and the logarithm of its words of 4 bytes (NVSHMEM's
@@ -152,6 +154,10 @@ pub(crate) enum Operation {
         remote: Area,
         change: Change,
         result: Area,
+    },
+    /// Reads memory of this side, and drops what it has read.
+    Dump {
+        source: Area,
     },
 }
 
@@ -276,6 +282,15 @@ fn atomic(entry: &[u8], control: Control) -> Result<Operation, Syndrome> {
     Ok(Operation::Atomic { remote, change, result })
 }
 
+/// A control segment and one data segment with a pointer, as `struct mlx5e_dump_wqe` of Linux (`tx_post_resync_dump` in `ktls_tx.c`) and
+/// `ibgda_write_dump_wqe` of NVSHMEM (`ibgda_device.cuh`) have it.
+fn dump(entry: &[u8]) -> Result<Operation, Syndrome> {
+    if entry.len() != 2 * SEGMENT {
+        return Err(Syndrome::LOCAL_LENGTH);
+    }
+    Ok(Operation::Dump { source: in_memory(&data(&entry[SEGMENT..])?.0)? })
+}
+
 /// What an entry asks for; `entry` ends with its last segment.
 pub(crate) fn decode(entry: &[u8]) -> Result<Operation, Syndrome> {
     let control = Control::of(entry);
@@ -285,6 +300,7 @@ pub(crate) fn decode(entry: &[u8]) -> Result<Operation, Syndrome> {
         opcode::FETCH_ADD | opcode::COMPARE_SWAP | opcode::MASKED_FETCH_ADD | opcode::MASKED_COMPARE_SWAP => {
             atomic(entry, control)
         }
+        opcode::DUMP => dump(entry),
         _ => Err(Syndrome::LOCAL_QP_OPERATION),
     }
 }

@@ -72,6 +72,25 @@ fn masked_atomics_of_4_and_8_bytes() {
 }
 
 #[test]
+fn a_dump_has_one_data_segment_with_a_pointer() {
+    let entry = [control(0, 0x23, 2), data_segment(1)].concat();
+    assert_eq!(decode(&entry), Ok(Operation::Dump { source: local(1) }));
+    assert!(irregularities(&entry, 0x0012_3456, 7).is_empty());
+    let inline = [&[0x80, 0, 0, 5][..], b"hello", &[0; 7]].concat();
+    let wrong = [
+        (control(0, 0x23, 1), Syndrome::LOCAL_LENGTH),
+        ([control(0, 0x23, 3), data_segment(1), data_segment(1)].concat(), Syndrome::LOCAL_LENGTH),
+        ([control(0, 0x23, 3), remote_segment(), data_segment(1)].concat(), Syndrome::LOCAL_LENGTH),
+        ([control(0, 0x23, 2), inline].concat(), Syndrome::LOCAL_QP_OPERATION),
+    ];
+    for (entry, syndrome) in wrong {
+        assert_eq!(decode(&entry), Err(syndrome), "{entry:02x?}");
+    }
+    let modified = [control(8, 0x23, 2), data_segment(1)].concat();
+    assert_eq!(irregularities(&modified, 0x0012_3456, 7).len(), 1, "it has no modifier");
+}
+
+#[test]
 fn wrong_sizes_and_operations_are_errors_of_the_queue_pair() {
     let cut = [control(0, 0x08, 3), remote_segment(), data_segment(32)[..8].to_vec()].concat();
     assert_eq!(decode(&cut), Err(Syndrome::LOCAL_LENGTH));
