@@ -94,10 +94,11 @@ fn source_of<'a>(file: &str, sources: &'a BTreeMap<String, String>) -> (&'a str,
             "shmem/kernels/team_barrier.hip" => "team_barrier.hip",
             _ => of_crate.as_str(),
         };
-        file == unit || (rest.ends_with(".h") && file == format!("{owner}/{rest}"))
+        file == unit || file == format!("{owner}/{rest}")
     };
     let found: Vec<_> = sources.iter().filter(|(path, _)| is_named(path)).collect();
-    let [(path, text)] = found[..] else { panic!("{file} is the name of {} sources", found.len()) };
+    assert_eq!(found.len(), 1, "{file} is the name of one source: {found:?}");
+    let (path, text) = found[0];
     (path, text)
 }
 
