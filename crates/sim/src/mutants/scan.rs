@@ -233,7 +233,7 @@ ANABRANCH_KERNEL(computes, Args, 64) { grid.block_barrier(); }
         let expected = [
             ("Wave::publish", "fence_release_system", 7),
             ("Wave::publish", "wave_barrier", 8),
-            ("arrive_is_last", "fetch_add_device", 13),
+            ("arrive_is_last", "fetch_add_device", 12),
         ];
         assert_eq!(found, expected);
     }
