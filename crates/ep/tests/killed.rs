@@ -55,12 +55,14 @@ fn killed_in_the_rendezvous() {
 }
 
 #[test]
+#[ignore = "extended"]
 fn killed_at_any_moment() {
     let scripts: Vec<_> = (10..16).map(|seed| ("running", (seed % 4) as u32, seed)).collect();
     killed(test_path!("killed_at_any_moment"), &scripts);
 }
 
 #[test]
+#[ignore = "extended"]
 fn stalled_in_dispatch() {
     stalled(test_path!("stalled_in_dispatch"), &[("dispatch", 2, 0), ("dispatch", 0, 1)]);
 }
@@ -78,6 +80,7 @@ fn killed_between_the_halves() {
 }
 
 #[test]
+#[ignore = "extended"]
 fn stalled_between_the_halves() {
     stalled(test_path!("stalled_between_the_halves"), &[("half-dispatch", 1, 1), ("half-combine", 0, 0)]);
 }

@@ -143,11 +143,21 @@ fn what_does_not_go_across_machines_is_refused() {
 /// Two nodes of two and of four ranks, and three of two.
 const WIDTHS: [&[u32]; 3] = [&[2, 2], &[4, 4], &[2, 2, 2]];
 
+/// How long NICs wait for an answer: where one dies, and where none has to give up, however busy the machine is.
+const SHORT: Duration = Duration::from_millis(300);
+const PATIENT: Duration = Duration::from_secs(4);
+
 /// A NIC that goes wrong in the midst of operations, of a rank of the second node: what every rank says, within the deadline.
-fn errors_of(sizes: &[u32], faults: NicFaults, way: Across, seed: Option<u64>) -> Vec<String> {
+fn errors_of(
+    sizes: &[u32],
+    faults: NicFaults,
+    patience: Duration,
+    way: Across,
+    seed: Option<u64>,
+) -> Vec<String> {
     let nics = nics(seed).with_faults(GlobalRank::new(sizes[0]), faults);
     let mut config = WorldConfig { operation_deadline: Duration::from_secs(5), ..config(nics) };
-    config.rdma.patience = Duration::from_millis(300);
+    config.rdma.patience = patience;
     let case = case(sizes, 4, way);
     let results = on_machines(sizes, 4, &config, |world| rounds(world, &case, 50));
     results.iter().map(common::failure).collect()
@@ -158,7 +168,7 @@ fn a_request_that_fails_is_named_with_its_peer_and_syndrome_by_all() {
     for way in WAYS {
         for (turn, sizes) in WIDTHS.into_iter().enumerate() {
             let faults = NicFaults { fails: Some((40, Syndrome::RemoteAccess)), ..NicFaults::default() };
-            for text in errors_of(sizes, faults, way, (turn == 1).then_some(9)) {
+            for text in errors_of(sizes, faults, PATIENT, way, (turn == 1).then_some(9)) {
                 let by = format!("rank {} found in", sizes[0]);
                 assert!(text.contains(&by) && text.contains("syndrome 0x13"), "{sizes:?} {way}: {text}");
                 let far =
@@ -176,7 +186,7 @@ fn a_nic_that_dies_is_named_by_all() {
     for way in WAYS {
         for (turn, sizes) in WIDTHS.into_iter().enumerate() {
             let faults = NicFaults { dies_after: Some(40), ..NicFaults::default() };
-            for text in errors_of(sizes, faults, way, (turn == 2).then_some(9)) {
+            for text in errors_of(sizes, faults, SHORT, way, (turn == 2).then_some(9)) {
                 let victim = sizes[0];
                 let by_peer = text.contains(&format!("to rank {victim}")) && text.contains("syndrome 0x15");
                 let by_itself =

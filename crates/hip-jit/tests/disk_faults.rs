@@ -166,6 +166,7 @@ fn sweep(name: &str, broken_before: bool, prepare: impl FnOnce(&Scratch)) {
 }
 
 #[test]
+#[ignore = "extended"]
 fn filling_an_empty_cache() {
     sweep("fill", false, |scratch| {
         fs::remove_dir_all(scratch.path("cache")).unwrap();
@@ -174,6 +175,7 @@ fn filling_an_empty_cache() {
 }
 
 #[test]
+#[ignore = "extended"]
 fn filling_a_cache_whose_folders_are_there_and_that_a_dead_process_left() {
     sweep("left", false, |scratch| {
         fs::remove_dir_all(&entries(&scratch.path("cache"))[0]).unwrap();
@@ -186,6 +188,7 @@ fn filling_a_cache_whose_folders_are_there_and_that_a_dead_process_left() {
 }
 
 #[test]
+#[ignore = "extended"]
 fn healing_a_broken_entry() {
     sweep("heal", true, |scratch| {
         fs::write(entries(&scratch.path("cache"))[0].join("kernel.co"), "half").unwrap();

@@ -42,6 +42,7 @@ fn use_world(world: &World) -> Result<(), Error> {
 }
 
 #[test]
+#[ignore = "extended"]
 fn rounds_of_worlds_give_back_all_that_they_took() {
     if !is_alone(test_path!("rounds_of_worlds_give_back_all_that_they_took")) {
         return;

@@ -62,6 +62,7 @@ fn run(seed: u64, faults: Vec<Fault>) -> Outcome<Result<Option<Vec<u64>>>> {
 }
 
 #[test]
+#[ignore = "extended"]
 fn a_rank_can_die_at_every_point_and_the_others_end() {
     let clean = run(4, Vec::new());
     assert!(clean.ranks.iter().all(|seen| seen.as_ref().unwrap().as_ref() == Some(&whole())));

@@ -10,6 +10,7 @@ use anabranch_transport::{Operation, Scope};
 use crate::device_api::ranks::{jit, tools};
 
 #[test]
+#[ignore = "extended"]
 fn kernels_for_amd_keep_the_ordering_rules() {
     let jit = jit();
     for spec in conformance::kernels().into_iter().chain([engine_legs_kernel()]) {

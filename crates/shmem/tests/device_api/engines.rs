@@ -47,6 +47,7 @@ fn every_copy_by_engine_with_waves_of_64() {
 
 /// Eight waves of a kernel share one queue, in which two operations of a copy and a signal fill all there is.
 #[test]
+#[ignore = "extended"]
 fn eight_waves_share_the_smallest_ring() {
     for wave in [1, 4, 32] {
         let setup = EngineSetup { queues: 1, ring_bytes: DeviceQueue::LEAST_RING, ..EngineSetup::default() };
@@ -64,6 +65,7 @@ fn eight_waves_share_the_smallest_ring() {
 }
 
 #[test]
+#[ignore = "extended"]
 fn messages_by_engine_arrive_whole_and_in_order_at_every_scope() {
     for wave in WAVES {
         let mut state = u64::from(wave);
@@ -83,6 +85,7 @@ fn empty_messages_by_engine_still_signal() {
 }
 
 #[test]
+#[ignore = "extended"]
 fn broken_twins_of_copies_by_engine_are_noticed() {
     let mut ranks = Ranks::with_engines(2, 4, HEAP, &EngineSetup::default());
     let mut state = 5;

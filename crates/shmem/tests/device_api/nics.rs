@@ -54,11 +54,13 @@ fn every_copy_by_nic_with_waves_of_32() {
 }
 
 #[test]
+#[ignore = "extended"]
 fn every_copy_by_nic_with_waves_of_64() {
     matrix(WAVES[3]);
 }
 
 #[test]
+#[ignore = "extended"]
 fn eight_waves_share_the_smallest_send_queue() {
     for wave in [1, 4, 32] {
         let mut ranks = Ranks::with_nics(2, wave, HEAP, &NicSetup::new(1, Some(3)));
@@ -74,6 +76,7 @@ fn eight_waves_share_the_smallest_send_queue() {
 }
 
 #[test]
+#[ignore = "extended"]
 fn messages_by_nic_arrive_whole_and_in_order_at_every_scope() {
     for (wave, seed) in WAVES.into_iter().zip([None, Some(1), Some(2), None]) {
         let mut state = u64::from(wave);
@@ -114,6 +117,7 @@ fn meetings_of_changing_blocks_are_told_by_one_queue_pair() {
 /// What a block has put in one launch comes before what it puts in the next, however many waves it has then: by another queue pair the word
 /// that it sets could go back.
 #[test]
+#[ignore = "extended"]
 fn blocks_keep_their_queue_pairs_in_launches_of_more_waves() {
     const WAVE: u32 = 4;
     let posted = |broken: Option<&str>| {
@@ -136,6 +140,7 @@ fn blocks_keep_their_queue_pairs_in_launches_of_more_waves() {
 }
 
 #[test]
+#[ignore = "extended"]
 fn contended_atomics_by_nic_give_exact_totals() {
     for (wave, seed) in WAVES.into_iter().zip([None, Some(7), None, Some(8)]) {
         let mut ranks = Ranks::with_nics(3, wave, 4096, &NicSetup::new(2, seed));
@@ -182,6 +187,7 @@ fn with_atomics(size: u32, wave: u32, atomics: Atomics) -> Ranks {
 }
 
 #[test]
+#[ignore = "extended"]
 fn wide_atomics_are_made_of_standard_ones() {
     for wave in [1, 32] {
         let mut ranks = with_standard_atomics(3, wave);
@@ -209,6 +215,7 @@ fn what_the_nic_does_not_have_is_a_fault_and_nothing_moves() {
 }
 
 #[test]
+#[ignore = "extended"]
 fn without_atomics_each_operation_on_a_word_is_a_fault_with_its_number_and_nothing_moves() {
     // FETCH_ADD, SWAP, COMPARE_SWAP and FETCH_ADD of `rdma/operation.h`.
     for (kind, opcode) in [
@@ -266,6 +273,7 @@ fn memory_that_the_nic_does_not_know_or_reach_is_a_fault_and_nothing_moves() {
 }
 
 #[test]
+#[ignore = "extended"]
 fn broken_twins_of_copies_by_nic_are_noticed() {
     let mut state = 5;
     for (broken, kind, scope) in [
