@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Statics of the libraries that can change: file, name, and why it may be one.
-const KNOWN: [(&str, &str, &str); 14] = [
+const KNOWN: [(&str, &str, &str); 15] = [
     ("crates/ccl/src/communicator.rs", "SAID", "a log line is said once in a process"),
     (
         "crates/ccl/src/tuning.rs",
@@ -41,6 +41,11 @@ const KNOWN: [(&str, &str, &str); 14] = [
         "the driver that a simulation attaches a thread to is per thread",
     ),
     ("crates/hip-host/src/turns/seats.rs", "IN_CALL", "whether a thread is within a call is per thread"),
+    (
+        "crates/sim/src/mutants/list.rs",
+        "EMBEDDED",
+        "mutants of the crate, parsed when first asked for, and never changed",
+    ),
     ("crates/transport-ofi/src/signals.rs", "KEEPING", "handlers of signals are the process's"),
 ];
 

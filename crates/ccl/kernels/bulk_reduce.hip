@@ -60,14 +60,14 @@ static ANABRANCH_DEVICE void pull(const Grid& grid, const ReduceArgs& args, Lane
     Parts parts = parts_of(args);
     u32 me = channel.team.rank;
     u64 mine = parts.of(me), tile = minimum(args.piece_bytes, u64(CCL_TILE));
-    ANABRANCH_UNLESS(PULL_NO_FIRST_MEETING) meet(grid, channel, lane);
+    meet(grid, channel, lane);
     for (u64 first = grid.block * tile; first < mine && !lane.dead; first += grid.grid_blocks * tile) {
         reduce_bytes<Element, SUM_ONLY>(
             grid, args, minimum(tile, mine - first),
             [&](u32 member) { return input_of(grid, channel, member) + me * parts.input + first; }, targets_of(args),
             [&](u32 i) { return output_of(grid, channel, target_member(args, lane, i)) + me * parts.output + first; });
     }
-    ANABRANCH_UNLESS(PULL_NO_LAST_MEETING) meet(grid, channel, lane);
+    meet(grid, channel, lane);
 }
 
 // This rank's pieces of one step, to the staging of the parts' owners, and the meeting behind them.
@@ -83,7 +83,7 @@ static ANABRANCH_DEVICE void scatter_step(const Grid& grid, const ReduceArgs& ar
         copy_bytes(grid, to, args.input.own + owner * parts.input + first, bytes);
         if (args.is_phased != 0 && i + 1 < size) meet(grid, channel, lane);
     }
-    ANABRANCH_UNLESS(PUSH_NO_MEETING) meet(grid, channel, lane);
+    meet(grid, channel, lane);
 }
 
 template <bool SUM_ONLY>
@@ -101,7 +101,6 @@ static ANABRANCH_DEVICE void push(const Grid& grid, const ReduceArgs& args, Lane
         scatter_step(grid, args, lane, parts, first, half);
         if (lane.dead) break;
         u64 next = relayed ? next_half(lane) : 0;
-        ANABRANCH_TWIN(RELAYED_SAME_HALF) next = half;
         u64 mine = cut(first, piece, parts.of(me));
         auto result_at = [&](u32 member) {
             if (member == me) return output + me * parts.output + first;
@@ -119,14 +118,13 @@ static ANABRANCH_DEVICE void push(const Grid& grid, const ReduceArgs& args, Lane
             copy_bytes(grid, result_at(rotated(channel, i)), result_at(me), lane.dead ? 0 : mine);
         }
         if (!relayed) continue;
-        ANABRANCH_UNLESS(RELAYED_NO_MEETING) meet(grid, channel, lane);
+        meet(grid, channel, lane);
         for (u32 i = 1; i < size && !lane.dead && (args.root == REDUCE_ALL || args.root == me); ++i) {
             u32 owner = rotated(channel, i);
             u64 to = output + owner * parts.output + first;
             copy_bytes(grid, to, staging_of(channel, own, lane, next, owner), cut(first, piece, parts.of(owner)));
         }
     }
-    if constexpr (MUTANT == MUTANT_PUSH_NO_LAST_MEETING) return;
     if (args.is_scatter == 0 && !relayed) meet(grid, channel, lane);
 }
 
@@ -137,14 +135,14 @@ static ANABRANCH_DEVICE void reduce_brought(const Grid& grid, const EngineReduce
     u32 me = channel.team.rank;
     u64 staged = channel.heap + channel.staging + u64(args.half) * channel.team.size * channel.staging_bytes;
     u64 tile = minimum(call.piece_bytes, u64(CCL_TILE));
-    ANABRANCH_UNLESS(ENGINE_NO_MEETING) meet(grid, channel, lane);
+    meet(grid, channel, lane);
     for (u64 first = grid.block * tile; first < args.bytes && !lane.dead; first += grid.grid_blocks * tile) {
         reduce_bytes<Element, SUM_ONLY>(
             grid, call, minimum(tile, args.bytes - first),
             [&](u32 member) { return first + (member == me ? call.input.own : staged + member * channel.staging_bytes); }, 1,
             [&](u32) { return call.output.own + first; });
     }
-    if (args.meets_behind != 0) ANABRANCH_UNLESS(ENGINE_NO_MEETING_BEHIND) meet(grid, channel, lane);
+    if (args.meets_behind != 0) meet(grid, channel, lane);
 }
 
 }  // namespace ccl

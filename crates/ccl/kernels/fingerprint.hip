@@ -61,7 +61,7 @@ static ANABRANCH_DEVICE void compare_splits(const Grid& grid, const FingerprintA
 static ANABRANCH_DEVICE void compare(const Grid& grid, const FingerprintArgs& args, Lane& lane) {
     u64 half = next_half(lane);  // the number of the meeting that follows has the same parity
     tell_all(grid, args, lane, half);
-    ANABRANCH_UNLESS(FINGERPRINT_NOT_MET) meet(grid, args.channel, lane);
+    meet(grid, args.channel, lane);
     if (lane.dead) return;
     compare_calls(grid, args, lane, half);
     compare_splits(grid, args, lane, half);

@@ -118,7 +118,7 @@ static ANABRANCH_DEVICE void gather_staged(const Grid& grid, const GatherManyArg
                 copy_bytes(grid, to + (at - first), segment.input + offset, bytes);
             });
         }
-        ANABRANCH_UNLESS(STAGED_NO_MEETING) meet(grid, channel, lane);
+        meet(grid, channel, lane);
         for (u32 i = 1; i < channel.team.size && !lane.dead; ++i) {
             u32 source = rotated(channel, i);
             u64 from = staging_of(channel, channel.heap, lane, half, source);
@@ -137,7 +137,7 @@ static ANABRANCH_DEVICE void gather_staged(const Grid& grid, const GatherManyArg
 static ANABRANCH_DEVICE void gather_direct(const Grid& grid, const GatherManyArgs& args, Lane& lane) {
     const Channel& channel = args.channel;
     u32 me = channel.team.rank;
-    ANABRANCH_UNLESS(DIRECT_NO_FIRST_MEETING) meet(grid, channel, lane);
+    meet(grid, channel, lane);
     for (u32 i = 0; i < channel.team.size && !lane.dead; ++i) {
         u32 peer = turned(channel, lane, i);
         for (u64 first = u64(grid.block) * CCL_TILE; first < args.total; first += u64(grid.grid_blocks) * CCL_TILE) {
@@ -148,7 +148,7 @@ static ANABRANCH_DEVICE void gather_direct(const Grid& grid, const GatherManyArg
             });
         }
     }
-    ANABRANCH_UNLESS(DIRECT_NO_LAST_MEETING) meet(grid, channel, lane);
+    meet(grid, channel, lane);
 }
 
 // Tensors have places of their own each: the lane needs none.

@@ -118,7 +118,7 @@ static ANABRANCH_DEVICE void move_staged(const Grid& grid, const MoveArgs& args,
             u64 to = staging_of(channel, member_base(grid, channel, peer), lane, half, channel.team.rank);
             copy_bytes(grid, to, input + entry.send_offset + first, cut(first, piece, entry.send_bytes));
         }
-        ANABRANCH_UNLESS(STAGED_NO_MEETING) meet(grid, channel, lane);
+        meet(grid, channel, lane);
         for (u32 i = 1; i < channel.team.size && !lane.dead; ++i) {
             u32 source = rotated(channel, i);
             MoveEntry entry = entries(source);
@@ -138,12 +138,10 @@ static ANABRANCH_DEVICE void move_direct(const Grid& grid, const MoveArgs& args,
     const Channel& channel = args.channel;
     u64 input = args.input.own, tile = minimum(args.piece_bytes, u64(CCL_TILE));
     // Where a peer wants this rank's bytes is known to the peer alone when counts differ.
-    ANABRANCH_UNLESS(DIRECT_NO_FIRST_MEETING) {
-        if constexpr (Entries::UNEVEN) {
-            meet_telling(grid, channel, lane, [&](u32 peer) { return entries(peer).receive_offset; });
-        } else {
-            meet(grid, channel, lane);
-        }
+    if constexpr (Entries::UNEVEN) {
+        meet_telling(grid, channel, lane, [&](u32 peer) { return entries(peer).receive_offset; });
+    } else {
+        meet(grid, channel, lane);
     }
     for (u32 i = 0; i < channel.team.size && !lane.dead; ++i) {
         u32 peer = turned(channel, lane, i);
@@ -155,7 +153,7 @@ static ANABRANCH_DEVICE void move_direct(const Grid& grid, const MoveArgs& args,
             copy_bytes(grid, to + first, from + first, cut(first, tile, entry.send_bytes));
         }
     }
-    ANABRANCH_UNLESS(DIRECT_NO_LAST_MEETING) meet(grid, channel, lane);
+    meet(grid, channel, lane);
 }
 
 }  // namespace ccl

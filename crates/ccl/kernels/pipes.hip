@@ -15,7 +15,7 @@ struct Awaited {
 };
 static ANABRANCH_DEVICE Awaited awaited_by(const PipesArgs& args, u64 own, const Cursor& cursor) {
     if (cursor.is_receive) return Awaited{arrived_word(args.pipes, own, cursor.peer, cursor.pipe), cursor.counter + 1};
-    u64 room = args.pipes.depth + (MUTANT == MUTANT_PIPE_CREDIT_LOOSE ? 1 : 0);
+    u64 room = args.pipes.depth;
     return Awaited{consumed_word(args.pipes, own, cursor.peer, cursor.pipe), cursor.counter + 1 - room};
 }
 
@@ -50,7 +50,7 @@ static ANABRANCH_DEVICE u32 next_pick(const Grid& grid, const PipesArgs& args, W
     };
     u32 phase = named.is_receive ? PHASE_PIPE_MESSAGE : PHASE_PIPE_ROOM;
     if (wait_for(grid, wait, phase, look, who) != WAIT_OK) return FAILED;
-    ANABRANCH_UNLESS(PIPE_NO_ACQUIRE) fence_acquire_system(grid);
+    fence_acquire_system(grid);
     return pick;
 }
 
@@ -80,20 +80,17 @@ static ANABRANCH_DEVICE void move_chunk(const Grid& grid, const PipesArgs& args,
     if (cursor.is_receive) {
         u64 slot = slot_of(pipes, pipe_base(grid, pipes, me), cursor.peer, cursor.pipe, cursor.counter);
         told = consumed_word(pipes, peer, me, cursor.pipe);
-        ANABRANCH_TWIN(PIPE_CONSUMED_UNREAD) { if (grid.thread == 0) flag_store(grid, told, cursor.counter + 1); }
         copy_bytes(grid, transfer.address + first, slot, bytes);
     } else {
         told = arrived_word(pipes, peer, me, cursor.pipe);
-        ANABRANCH_TWIN(PIPE_FLAG_FIRST) { if (grid.thread == 0) flag_store(grid, told, cursor.counter + 1); }
         if (grid.thread == 0) {
             remote_store(grid, header_word(pipes, peer, me, cursor.pipe, cursor.counter), transfer.bytes);
         }
         copy_bytes(grid, slot_of(pipes, peer, me, cursor.pipe, cursor.counter), transfer.address + first, bytes);
     }
-    ANABRANCH_TWIN(PIPE_UNRELEASED) grid.block_barrier();
-    ANABRANCH_UNLESS(PIPE_UNRELEASED) block_release_system(grid);
+    block_release_system(grid);
     if (grid.thread != 0) return;
-    if (MUTANT != MUTANT_PIPE_FLAG_FIRST || cursor.is_receive) flag_store(grid, told, cursor.counter + 1);
+    flag_store(grid, told, cursor.counter + 1);
     cursor.counter += 1;
     cursor.chunk += pipes.width;
     settle(grid, args, cursor);
@@ -117,7 +114,7 @@ ANABRANCH_KERNEL(anabranch_ccl_pipes, PipesArgs, 512) {
             }
             grid.local_store<u32>(ccl::LOCAL_PICK, pick);
         }
-        ANABRANCH_UNLESS(PIPE_NO_BARRIER) grid.block_barrier();
+        grid.block_barrier();
         pick = grid.local_load<u32>(ccl::LOCAL_PICK);
         if (pick >= ccl::FAILED) break;
         ccl::move_chunk(grid, args, pick);

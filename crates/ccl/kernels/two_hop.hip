@@ -64,21 +64,20 @@ static ANABRANCH_DEVICE void two_hop(const Grid& grid, const MoveArgs& args, Lan
     u64 piece = piece_of(args), pieces = grid.grid_blocks * piece;
     bool relayed = args.output.bases == nullptr;
     bool takes = relayed && channel.team.rank != args.receive_from;
-    if (!relayed && MUTANT != MUTANT_TWO_HOP_NO_FIRST_MEETING) meet(grid, channel, lane);
+    if (!relayed) meet(grid, channel, lane);
     for (u64 step = 0; step * pieces < args.send_stride && !lane.dead; ++step) {
         Pieces at = {step * pieces + grid.block * piece, 0, 0, false};
         for (u32 number = 0; number < 2 && !lane.dead; ++number) {
             at.second = number == 1;
             at.before = at.half;
-            if (relayed && !(at.second && MUTANT == MUTANT_TWO_HOP_SAME_HALF)) at.half = next_half(lane);
+            if (relayed) at.half = next_half(lane);
             hop(grid, args, lane, at);
             // Where outputs are reached the last meeting of all is the second hop's.
-            bool misses = MUTANT == (at.second ? MUTANT_TWO_HOP_RELAYED_NO_MEETING : MUTANT_TWO_HOP_NO_MEETING);
-            if ((relayed || !at.second) && !misses) meet(grid, channel, lane);
+            if (relayed || !at.second) meet(grid, channel, lane);
             if (takes && !lane.dead) take(grid, args, lane, at);
         }
     }
-    if (!relayed && MUTANT != MUTANT_TWO_HOP_NO_LAST_MEETING) meet(grid, channel, lane);
+    if (!relayed) meet(grid, channel, lane);
 }
 
 }  // namespace ccl

@@ -7,18 +7,18 @@ use std::time::Duration;
 use crate::common::{all_well, failure, jit_with, on_ranks, world_config};
 use anabranch_ccl::conformance::{self, Case, Numbers, Scratch};
 use anabranch_ccl::{Algorithm, CclConfig, Choice, Collective, Communicator, DataType};
-use anabranch_hip_jit::ParameterValue;
+use anabranch_hip_jit::{Jit, ParameterValue, SourceEdit};
 use anabranch_shmem::WorldConfig;
+use anabranch_testkit::mutant;
 
 const RANKS: u32 = 4;
 const LANES: u32 = 3;
 const CALLS: u64 = 2800;
 const EPOCH_BITS: i64 = 4;
-/// `MUTANT_PACKETS_NOT_CLEARED` in `anabranch/mutant.h`.
-const PACKETS_NOT_CLEARED: i64 = 111;
 
-fn parameters(mutant: i64) -> Vec<(&'static str, ParameterValue)> {
-    vec![("CCL_EPOCH_BITS", ParameterValue::Int(EPOCH_BITS)), ("PRELUDE_MUTANT", ParameterValue::Int(mutant))]
+/// Kernels whose epochs have few bits, with changes of their sources.
+fn jit_of(edits: Vec<SourceEdit>) -> Jit {
+    jit_with(vec![("CCL_EPOCH_BITS", ParameterValue::Int(EPOCH_BITS))], edits)
 }
 
 fn config() -> CclConfig {
@@ -28,7 +28,7 @@ fn config() -> CclConfig {
 #[test]
 #[ignore = "extended"]
 fn random_calls_on_all_grids_go_through_many_wraps() {
-    let jit = jit_with(parameters(0));
+    let jit = jit_of(Vec::new());
     let uses = all_well(on_ranks(RANKS, 4, &world_config(), &jit, |world| {
         let stream = world.device().create_stream()?;
         let mut communicator = Communicator::new(world, world.group(), config())?;
@@ -63,9 +63,9 @@ fn random_calls_on_all_grids_go_through_many_wraps() {
 }
 
 /// Small and large messages take turns, so that most packets stay as an epoch left them until its flag comes round.
-fn alternating(mutant: i64) -> Result<Vec<u64>, String> {
+fn alternating(edits: Vec<SourceEdit>) -> Result<Vec<u64>, String> {
     let config_of_world = WorldConfig { operation_deadline: Duration::from_secs(5), ..world_config() };
-    let results = on_ranks(2, 4, &config_of_world, &jit_with(parameters(mutant)), |world| {
+    let results = on_ranks(2, 4, &config_of_world, &jit_of(edits), |world| {
         let stream = world.device().create_stream()?;
         let mut communicator = Communicator::new(world, world.group(), config())?;
         let mut scratch = Scratch::new(world, &communicator, 1 << 20)?;
@@ -91,7 +91,7 @@ fn alternating(mutant: i64) -> Result<Vec<u64>, String> {
 
 #[test]
 fn packets_that_a_wrap_does_not_clear_are_found() {
-    assert_eq!(alternating(0), Ok(vec![0, 0]));
-    let broken = alternating(PACKETS_NOT_CLEARED);
+    assert_eq!(alternating(Vec::new()), Ok(vec![0, 0]));
+    let broken = alternating(mutant("PACKETS_NOT_CLEARED"));
     assert!(broken.as_ref().is_ok_and(|wrong| wrong.iter().sum::<u64>() > 0), "{broken:?}");
 }

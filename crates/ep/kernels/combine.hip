@@ -25,7 +25,7 @@ typedef EP_ELEMENT Element;
 static ANABRANCH_DEVICE void offer_rows(const Grid& grid, const CombineArgs& args, u64 epoch) {
     if (grid.block == 0) {
         // The rows were written by earlier work on this stream; the fence carries them to the peers.
-        ANABRANCH_UNLESS(COMBINE_UNRELEASED) block_release_system(grid);
+        block_release_system(grid);
         if (grid.thread == 0) flag_all(grid, args, PULLED, static_cast<u32>(epoch));
     }
 }

@@ -43,7 +43,6 @@ static ANABRANCH_DEVICE bool wait_for_rows(const Grid& grid, const Args& args, C
     if (grid.thread == 0) fault.set(grid, 0, 0u);
     grid.block_barrier();
     for (u32 peer = grid.thread; peer < args.team.size; peer += grid.block_threads) {
-        ANABRANCH_TWIN(COMBINE_WAITS_FOR_ITSELF) { if (peer != args.team.rank) continue; }
         const u64* flag =
             reinterpret_cast<const u64*>(own + args.flags_offset + static_cast<u64>(peer) * args.flag_stride);
         u64 seen = 0;
@@ -60,9 +59,9 @@ static ANABRANCH_DEVICE bool wait_for_rows(const Grid& grid, const Args& args, C
             status = WAIT_FAULT;
         }
         if (status != WAIT_OK) fault.set(grid, 0, 1u);
-        ANABRANCH_UNLESS(COMBINE_NO_ACQUIRE) acquire_after_wait(grid);
+        acquire_after_wait(grid);
     }
-    ANABRANCH_UNLESS(COMBINE_NO_BARRIER) grid.block_barrier();
+    grid.block_barrier();
     return fault.get(grid, 0) == 0;
 }
 
@@ -88,10 +87,8 @@ static ANABRANCH_DEVICE u64 next_epoch(const Grid& grid, const Args& args) {
 template <class Args>
 static ANABRANCH_DEVICE void advance_epoch(const Grid& grid, const Args& args, u64 epoch) {
     if (grid.thread != 0) return;
-    ANABRANCH_TWIN(COMBINE_UNCOUNTED) return flag_store(grid, &args.state->combine_epoch, epoch);
     if (fetch_add_device(grid, &args.state->combine_ended, 1u) + 1 == grid.grid_blocks) {
-        ANABRANCH_UNLESS(COMBINE_COUNT_NOT_RESET) private_store(grid, &args.state->combine_ended, 0u);
-        ANABRANCH_TWIN(COMBINE_EPOCH_PLAIN) return private_store(grid, &args.state->combine_epoch, epoch);
+        private_store(grid, &args.state->combine_ended, 0u);
         flag_store(grid, &args.state->combine_epoch, epoch);
     }
 }

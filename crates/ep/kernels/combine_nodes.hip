@@ -80,9 +80,6 @@ static ANABRANCH_DEVICE void tell_rows(const Grid& grid, const CombineNodesArgs&
         const u8* source = window + static_cast<u64>(peer) * args.row_stride * args.row_bytes;
         u64 value = pack_flag(epoch, way_from(grid, args, way_of(args), peer));
         shmem::Symmetric<u64> flag = {own_flag};
-        ANABRANCH_TWIN(NODES_RETURN_FLAG_FIRST) {
-            shmem::signal<shmem::Wave>(grid, context, flag, value, shmem::SignalOp::SET, shmem::GroupRank{peer});
-        }
         shmem::put_signal_nbi<shmem::Wave>(grid, context, target, source, static_cast<u64>(count) * args.row_bytes, flag, value,
                                            shmem::SignalOp::SET, shmem::GroupRank{peer});
     }
@@ -94,10 +91,10 @@ static ANABRANCH_DEVICE void send_rows(const Grid& grid, const CombineNodesArgs&
     if (args.rows != nullptr) {
         stage_rows(grid, args);
         bool last = arrive_is_last(grid, &args.state->combine_arrived, grid.grid_blocks);
-        ANABRANCH_UNLESS(NODES_STAGE_UNCOUNTED) tells = last;
+        tells = last;
     } else if (tells) {
         // The rows were written by earlier work on this stream; the fence carries them to the peers.
-        ANABRANCH_UNLESS(COMBINE_UNRELEASED) block_release_system(grid);
+        block_release_system(grid);
     }
     if (tells) tell_rows(grid, args, wait);
 }

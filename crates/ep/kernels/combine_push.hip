@@ -149,7 +149,6 @@ static ANABRANCH_DEVICE void sum_units(const Grid& grid, const CombinePushArgs& 
 
 // The whole block comes here, or none of it. Sends the rows, and tells every rank that they are there.
 static ANABRANCH_DEVICE void push_and_flag(const Grid& grid, const CombinePushArgs& args, u64 own, u64 epoch) {
-    ANABRANCH_TWIN(COMBINE_FLAG_FIRST) { if (grid.thread == 0) flag_all(grid, args, PUSHED, static_cast<u32>(epoch)); }
     push_rows(grid, args, own);
     if (arrive_is_last(grid, &args.state->combine_arrived, grid.grid_blocks) && grid.thread == 0) {
         flag_all(grid, args, PUSHED, static_cast<u32>(epoch));

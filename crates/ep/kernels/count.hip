@@ -42,11 +42,10 @@ static ANABRANCH_DEVICE void tally_share(const Grid& grid, const CountArgs& args
     u32 first = static_cast<u32>(static_cast<u64>(tokens) * grid.block / grid.grid_blocks);
     u32 end = static_cast<u32>(static_cast<u64>(tokens) * (grid.block + 1) / grid.grid_blocks);
     count_tokens(grid, args.placement, args.ids, args.top_k, args.top_k, args.team.rank, local.tally, first, end);
-    ANABRANCH_UNLESS(TALLY_UNCOUNTED) grid.block_barrier();
+    grid.block_barrier();
     for (u32 peer = grid.thread; peer < args.team.size; peer += grid.block_threads) {
         u32 count = local.tally.get(grid, peer);
-        ANABRANCH_TWIN(TALLY_TORN) private_store(grid, args.tally + peer, private_load(grid, args.tally + peer) + count);
-        ANABRANCH_UNLESS(TALLY_TORN) fetch_add_device(grid, args.tally + peer, count);
+        fetch_add_device(grid, args.tally + peer, count);
     }
 }
 
@@ -57,28 +56,23 @@ static ANABRANCH_DEVICE void exchange_words(const Grid& grid, const CountArgs& a
     u32 rank = args.team.rank;
     u32 epoch = static_cast<u32>(wait.epoch);
     for (u32 peer = grid.thread; peer < ranks; peer += grid.block_threads) {
-        ANABRANCH_TWIN(TALLY_NOT_TAKEN) local.tally.set(grid, peer, fetch_add_device(grid, args.tally + peer, 0u));
-        ANABRANCH_UNLESS(TALLY_NOT_TAKEN) local.tally.set(grid, peer, swap_system(grid, args.tally + peer, 0u));
+        local.tally.set(grid, peer, swap_system(grid, args.tally + peer, 0u));
     }
-    ANABRANCH_UNLESS(TALLY_UNREAD) grid.block_barrier();
+    grid.block_barrier();
     for (u32 word = grid.thread; word < ranks * ranks; word += grid.block_threads) {
         // Rotated, so that the ranks do not all tell rank 0 first.
         u32 peer = rotated(rank, ranks, word / ranks);
         u32 count = local.tally.get(grid, word % ranks);
         u64* flag = reinterpret_cast<u64*>(word_at(args, private_load(grid, args.team.peer_bases + peer), rank, word % ranks));
-        ANABRANCH_TWIN(COUNT_TWO_WORDS) remote_store(grid, reinterpret_cast<u32*>(flag), epoch);
-        ANABRANCH_TWIN(COUNT_TWO_WORDS) remote_store(grid, reinterpret_cast<u32*>(flag) + 1, count);
         // lint: allow(flag-after-barrier): the word is its own payload; no other store is published by it
-        ANABRANCH_UNLESS(COUNT_TWO_WORDS) flag_store(grid, flag, pack_flag(epoch, count));
+        flag_store(grid, flag, pack_flag(epoch, count));
     }
     u64 own = private_load(grid, args.team.peer_bases + rank);
     for (u32 word = grid.thread; word < ranks * ranks; word += grid.block_threads) {
         u32 source = word / ranks;
         const u64* flag = reinterpret_cast<const u64*>(word_at(args, own, source, word % ranks));
         u64 seen = 0;
-        ANABRANCH_TWIN(COUNT_UNWAITED) seen = pack_flag(epoch, flag_count(flag_load(grid, flag)));
-        WaitStatus status = WAIT_OK;
-        ANABRANCH_UNLESS(COUNT_UNWAITED) status = wait_until<RELAXED>(
+        WaitStatus status = wait_until<RELAXED>(
             grid, wait, COUNT_WAIT_WORD, source, epoch, flag,
             [epoch](u64 value) { return flag_has_reached(value, epoch); }, seen);
         if (status == WAIT_OK && flag_epoch(seen) != epoch) {
@@ -86,7 +80,7 @@ static ANABRANCH_DEVICE void exchange_words(const Grid& grid, const CountArgs& a
         }
         if (source < rank) local.before.fetch_add(grid, word % ranks, flag_count(seen));
     }
-    ANABRANCH_UNLESS(COUNT_NO_BARRIER) grid.block_barrier();
+    grid.block_barrier();
     for (u32 peer = grid.thread; peer < ranks; peer += grid.block_threads) {
         u32 base = minimum(local.before.get(grid, peer), args.rows);
         private_store(grid, args.bases + peer, base);
@@ -101,7 +95,6 @@ static ANABRANCH_DEVICE void count_and_tell(const Grid& grid, const CountArgs& a
     tally_share(grid, args, local, minimum(given, args.token_count));
     bool last = arrive_is_last(grid, &args.state->count_arrived, grid.grid_blocks);
     if (last && grid.thread == 0) keep_tokens(grid, args, given);
-    ANABRANCH_TWIN(TALLY_TOLD_EARLY) last = grid.block == 0;
     if (last) exchange_words(grid, args, local, wait);
 }
 

@@ -43,9 +43,7 @@ static ANABRANCH_DEVICE void tell_counts(const Grid& grid, const DispatchArgs& a
             dropped += routed[u] - count;
             u64* flag = reinterpret_cast<u64*>(local.peer_base.get(grid, peer) + args.flags_offset +
                                                static_cast<u64>(args.team.rank) * args.flag_stride);
-            ANABRANCH_TWIN(TWO_FLAGS) remote_store(grid, reinterpret_cast<u32*>(flag), epoch);
-            ANABRANCH_TWIN(TWO_FLAGS) remote_store(grid, reinterpret_cast<u32*>(flag) + 1, count);
-            ANABRANCH_UNLESS(TWO_FLAGS) flag_store(grid, flag, pack_flag(epoch, count));
+            flag_store(grid, flag, pack_flag(epoch, count));
         }
     }
     private_store(grid, &args.state->dropped_count, dropped);

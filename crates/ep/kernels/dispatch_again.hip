@@ -92,7 +92,7 @@ static ANABRANCH_DEVICE bool send_again(const Grid& grid, const DispatchAgainArg
     for (u32 tile = first; tile < end; tile += TILE) {
         u32 count = minimum(end - tile, TILE);
         recall_tile(grid, args, local, tile, count, part == 0);
-        ANABRANCH_UNLESS(AGAIN_UNREAD) grid.block_barrier();
+        grid.block_barrier();
         for (u32 item = grid.wave(); item < count * pieces; item += grid.waves_per_block()) {
             Piece piece = piece_of(dispatch, part, item);
             if (piece.is_meta) {
@@ -101,10 +101,9 @@ static ANABRANCH_DEVICE bool send_again(const Grid& grid, const DispatchAgainArg
                 copy_units(grid, dispatch, local, piece, tile + piece.index);
             }
         }
-        ANABRANCH_UNLESS(AGAIN_OVERWRITTEN) grid.block_barrier();
+        grid.block_barrier();
     }
     if (grid.block == 0) name_routing(grid, args, local, epoch);
-    ANABRANCH_TWIN(AGAIN_FLAG_FIRST) { if (grid.block == 0 && grid.thread == 0) tell_again(grid, args, local, epoch); }
     bool last = arrive_is_last(grid, &dispatch.state->dispatch_arrived, grid.grid_blocks);
     if (last && grid.thread == 0) tell_again(grid, args, local, epoch);
     return last;
@@ -124,11 +123,10 @@ static ANABRANCH_DEVICE void learn_again(const Grid& grid, const DispatchAgainAr
         const u64* flag = flag_at(dispatch, own, peer);
         u64 expected = pack_flag(epoch, private_load(grid, args.kept.counts + peer));
         u64 seen = expected;
-        WaitStatus status = WAIT_OK;
-        ANABRANCH_UNLESS(AGAIN_UNWAITED) status = wait_until(
+        WaitStatus status = wait_until(
             grid, wait, AGAIN_WAIT_FLAG, peer, epoch, flag,
             [epoch](u64 value) { return flag_has_reached(value, epoch); }, seen);
-        ANABRANCH_UNLESS(AGAIN_NO_ACQUIRE) acquire_after_wait(grid);
+        acquire_after_wait(grid);
         u64 routing = status == WAIT_OK && seen == expected ? heap_load(grid, flag + 1) : named;
         if (status == WAIT_OK && flag_epoch(seen) != epoch) {
             report_fault(grid, wait, AGAIN_FLAG_OVERRUN, peer, epoch, seen, 0);
@@ -141,7 +139,7 @@ static ANABRANCH_DEVICE void learn_again(const Grid& grid, const DispatchAgainAr
         if (status != WAIT_OK) local.fault.set(grid, 0, 1u);
         local.next_row.set(grid, peer, flag_count(seen));
     }
-    ANABRANCH_UNLESS(AGAIN_NO_BARRIER) grid.block_barrier();
+    grid.block_barrier();
     bool fault = local.fault.get(grid, 0) != 0;
     if (grid.thread != 0) return;
     u32 total = 0;

@@ -29,9 +29,8 @@ static ANABRANCH_DEVICE void learn_counts(const Grid& grid, const DispatchArgs& 
         // What was sent is told; the same words now hold what was received.
         local.next_row.set(grid, peer, status == WAIT_OK && is_there ? flag_count(seen) : 0u);
     }
-    ANABRANCH_UNLESS(DISPATCH_NO_ACQUIRE) acquire_after_wait(grid);
-    ANABRANCH_TWIN(EXCHANGE_EARLY_RETURN) { if (grid.thread == 1) return; }
-    ANABRANCH_UNLESS(DISPATCH_NO_BARRIER) grid.block_barrier();
+    acquire_after_wait(grid);
+    grid.block_barrier();
     bool fault = local.fault.get(grid, 0) != 0;
     if (grid.thread == 0) {
         u32 total = 0;
@@ -60,14 +59,14 @@ static ANABRANCH_DEVICE bool write_share(const Grid& grid, const DispatchArgs& a
     if (earlier == 0 && first > 0) {
         count_tokens(grid, args.placement, args.ids, id_stride(args), args.top_k, args.team.rank, local.next_row, 0, first);
         if constexpr (RELAYS) count_relays(grid, args, local, first);
-        ANABRANCH_UNLESS(ROUTE_UNCOUNTED) grid.block_barrier();
+        grid.block_barrier();
     }
 
     u32 pieces = pieces_of_token(args, part);
     for (u32 tile = first - earlier; tile < end; tile += TILE) {
         u32 count = minimum(end - tile, TILE);
         if (grid.wave() == 0) route_tile(grid, args, local, tile, count, part == 0 ? earlier : count);
-        ANABRANCH_UNLESS(ROUTE_UNREAD) grid.block_barrier();
+        grid.block_barrier();
         for (u32 item = grid.wave(); item < (count - earlier) * pieces; item += grid.waves_per_block()) {
             Piece piece = piece_of(args, part, item);
             piece.index += earlier;
@@ -78,7 +77,7 @@ static ANABRANCH_DEVICE bool write_share(const Grid& grid, const DispatchArgs& a
                 copy_units(grid, args, local, piece, token);
             }
         }
-        ANABRANCH_UNLESS(ROUTE_OVERWRITTEN) grid.block_barrier();
+        grid.block_barrier();
     }
     return run + 1 == runs && part == 0;
 }

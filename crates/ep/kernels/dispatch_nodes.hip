@@ -91,7 +91,6 @@ static ANABRANCH_DEVICE void put_run(const Grid& grid, const shmem::Context& con
     u64 row_bytes = static_cast<u64>(run.count) * args.dispatch.row_bytes;
     u64 meta_bytes = static_cast<u64>(run.count) * args.dispatch.meta_bytes;
     u64 value = pack_flag(static_cast<u32>(context.wait.epoch), run.count);
-    ANABRANCH_TWIN(NODES_FLAG_FIRST) shmem::signal<shmem::Wave>(grid, context, flag, value, shmem::SignalOp::SET, peer);
     shmem::Status status = shmem::put_nbi<shmem::Wave>(grid, context, rows, from_rows, row_bytes, peer);
     if (status != shmem::Status::OK) return;
     shmem::put_signal_nbi<shmem::Wave>(grid, context, meta, from_meta, meta_bytes, flag, value, shmem::SignalOp::SET, peer);

@@ -27,13 +27,12 @@ static ANABRANCH_DEVICE bool wait_for_source(const Grid& grid, const DispatchNod
         const u64* flag = reinterpret_cast<const u64*>(local.peer_base.get(grid, args.dispatch.team.rank) + at);
         u64 seen = 0;
         WaitStatus status = await_flag(grid, wait, RELAY_WAIT_FLAG, source, flag, seen);
-        ANABRANCH_TWIN(NODES_RELAY_UNWAITED) { seen = pack_flag(static_cast<u32>(wait.epoch), args.max_tokens); status = WAIT_OK; }
         if (status == WAIT_OK && flag_epoch(seen) != static_cast<u32>(wait.epoch)) {
             report_fault(grid, wait, RELAY_FLAG_OVERRUN, source, wait.epoch, seen, 0);
             status = WAIT_FAULT;
         }
         if (status == WAIT_OK) result = static_cast<u64>(flag_count(seen)) + 1;
-        ANABRANCH_UNLESS(NODES_RELAY_NO_ACQUIRE) acquire_after_wait(grid);
+        acquire_after_wait(grid);
     }
     result = grid.block_broadcast(result);
     count = static_cast<u32>(result - 1);
@@ -87,7 +86,6 @@ static ANABRANCH_DEVICE void relay(const Grid& grid, const DispatchNodesArgs& ar
         if (!wait_for_source(grid, args, local, wait, source, count)) break;
         forward(grid, args, local, place, source, count);
     }
-    ANABRANCH_TWIN(NODES_FORWARD_FLAG_FIRST) { if (grid.block == 0 && grid.thread == 0) tell_forwarded(grid, args, local, epoch); }
     if (place < args.nodes.source_count) {
         report_nothing(grid, args.dispatch);
     } else if (arrive_is_last(grid, &args.dispatch.state->dispatch_arrived, grid.grid_blocks)) {

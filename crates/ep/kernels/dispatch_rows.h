@@ -60,7 +60,7 @@ static ANABRANCH_DEVICE void route_tile(const Grid& grid, const DispatchArgs& ar
                     if (report) private_store(grid, map + named, entry);
                     ++named;
                 }
-                ANABRANCH_UNLESS(ROUTE_ROW_SHARED) grid.wave_barrier();
+                grid.wave_barrier();
                 if (grid.lane() == 0) local.next_row.set(grid, base + bit, row + count_bits(goers));
                 grid.wave_barrier();
             }

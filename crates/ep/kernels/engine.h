@@ -36,7 +36,6 @@ static ANABRANCH_DEVICE void post_payloads(const Grid& grid, const WaitContext& 
     SdmaQueue queue = sdma::load_queue(grid, entry);
     u64 end = 0;
     sdma::Operation tells = {0, 0, 0, sdma::Tail::FLAG, flag, value, true};
-    ANABRANCH_TWIN(ENGINE_FLAG_FIRST) { if (sdma::post(grid, wait, queue, tells, end) != WAIT_OK) return; }
     ANABRANCH_UNROLL
     for (u32 i = 0; i < COUNT; ++i) {
         sdma::Operation copy = {payloads[i].source, payloads[i].target, payloads[i].bytes, sdma::Tail::NOTHING, nullptr, 0, false};
@@ -52,6 +51,6 @@ static ANABRANCH_DEVICE void wait_posted(const Grid& grid, const TeamView& team,
     for (u32 peer = grid.thread; peer < team.size; peer += grid.block_threads) {
         const SdmaQueue* entry = queue_to(grid, team, slot, peer);
         if (entry == nullptr) continue;
-        ANABRANCH_UNLESS(ENGINE_UNWAITED) sdma::wait_done(grid, wait, sdma::load_queue(grid, entry), private_load(grid, posted + peer));
+        sdma::wait_done(grid, wait, sdma::load_queue(grid, entry), private_load(grid, posted + peer));
     }
 }

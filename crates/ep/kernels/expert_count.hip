@@ -10,7 +10,7 @@ ANABRANCH_KERNEL(anabranch_ep_expert_count, ExpertCountArgs, 1024) {
     const ReceivedView& received = args.received;
     LocalArray<u32> count = {0};
     for (u32 e = grid.thread; e < received.local_experts; e += grid.block_threads) count.set(grid, e, 0u);
-    ANABRANCH_UNLESS(EXPERT_COUNT_UNCLEARED) grid.block_barrier();
+    grid.block_barrier();
     Runs runs = Runs::of(grid, received);
     u32 row = grid.block < runs.count ? runs.first(grid.block) : runs.total;
     u32 end = grid.block < runs.count ? runs.first(grid.block + 1) : runs.total;
@@ -27,7 +27,7 @@ ANABRANCH_KERNEL(anabranch_ep_expert_count, ExpertCountArgs, 1024) {
         }
         row = stop;
     }
-    ANABRANCH_UNLESS(EXPERT_COUNT_UNSUMMED) grid.block_barrier();
+    grid.block_barrier();
     if (grid.block < runs.count) {
         u32* counts = args.run_counts + static_cast<u64>(grid.block) * received.local_experts;
         for (u32 e = grid.thread; e < received.local_experts; e += grid.block_threads) {

@@ -62,12 +62,12 @@ static ANABRANCH_DEVICE void expand_tile(const Grid& grid, const ExpertExpandArg
         local.pair_expert.set(grid, pair, local_expert(grid, args.received, cursor.source, row_of_pair, k));
         local.pair_slot.set(grid, pair, SLOT_NONE);
     }
-    ANABRANCH_UNLESS(EXPAND_PAIRS_UNREAD) grid.block_barrier();
+    grid.block_barrier();
     place_pairs(grid, args, local, pairs);
-    ANABRANCH_UNLESS(EXPAND_UNPLACED) grid.block_barrier();
+    grid.block_barrier();
     if (part.index == 0) write_pairs(grid, args, local, cursor.source, window_row, pairs);
     copy_tile(grid, args, local, part, window_row, count);
-    ANABRANCH_UNLESS(EXPAND_OVERWRITTEN) grid.block_barrier();
+    grid.block_barrier();
 }
 
 ANABRANCH_KERNEL(anabranch_ep_expert_expand, ExpertExpandArgs, 1024) {
@@ -82,7 +82,7 @@ ANABRANCH_KERNEL(anabranch_ep_expert_expand, ExpertExpandArgs, 1024) {
         local.next.set(grid, e, 0u);
         local.total.set(grid, e, 0u);
     }
-    ANABRANCH_UNLESS(EXPAND_UNCLEARED) grid.block_barrier();
+    grid.block_barrier();
     for (u32 counted = grid.wave(); counted < runs.count; counted += grid.waves_per_block()) {
         const u32* counts = args.run_counts + static_cast<u64>(counted) * received.local_experts;
         for (u32 e = grid.lane(); e < received.local_experts; e += WAVE_SIZE) {
@@ -91,7 +91,7 @@ ANABRANCH_KERNEL(anabranch_ep_expert_expand, ExpertExpandArgs, 1024) {
             if (counted < run) local.next.fetch_add(grid, e, pairs);
         }
     }
-    ANABRANCH_UNLESS(EXPAND_UNSUMMED) grid.block_barrier();
+    grid.block_barrier();
     if (grid.block == 0) {
         for (u32 e = grid.thread; e < received.local_experts; e += grid.block_threads) {
             u32 pairs = local.total.get(grid, e);

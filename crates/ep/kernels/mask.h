@@ -45,7 +45,7 @@ ANABRANCH_DEVICE void mask_rank(const Grid& grid, const WaitContext& wait, const
         private_store(grid, &entry->epoch, wait.epoch);
         private_store(grid, &entry->waited_ns, waited_ns);
     }
-    ANABRANCH_UNLESS(MASK_NOT_SET) flag_store(grid, &entry->masked, u64(1));
+    flag_store(grid, &entry->masked, u64(1));
 }
 
 // Waits for a rank's flag of this epoch.
@@ -94,7 +94,6 @@ struct LeftOut {
 
 // What all blocks of a combine do about a rank: what the first of them has found.
 ANABRANCH_DEVICE bool first_found(const Grid& grid, const MaskView& mask, u32 rank, u64 epoch, bool is_there) {
-    ANABRANCH_TWIN(MASK_UNSETTLED) return is_there;
     u64 mine = epoch * 2 + (is_there ? 1 : 0);
     u64* word = mask.settled + rank;
     u64 last = flag_load(grid, word);

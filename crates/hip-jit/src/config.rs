@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::disk::Disk;
+use crate::edit::SourceEdit;
 use crate::key::CacheKey;
 use crate::source::ParameterValue;
 use crate::target::Target;
@@ -37,9 +38,10 @@ pub struct JitConfig {
     pub source_dir: Option<PathBuf>,
     /// Options behind the tool chain's own ones.
     pub extra_options: Vec<String>,
-    /// Parameters that every kernel is compiled with, in place of its own of the same name: a mistake of
-    /// `anabranch/mutant.h` for a whole world, say. In the key like a kernel's own.
+    /// Parameters that every kernel is compiled with, in place of its own of the same name. In the key like a kernel's own.
     pub parameters: Vec<(&'static str, ParameterValue)>,
+    /// For development: changes of sources, wherever they come from, before they are compiled. What comes of them is part of the key.
+    pub edits: Vec<SourceEdit>,
     /// Make debug information.
     pub debug_info: bool,
     /// The AMD code-object version; the compiler's default otherwise.
@@ -88,6 +90,7 @@ impl JitConfig {
             source_dir: None,
             extra_options: Vec::new(),
             parameters: Vec::new(),
+            edits: Vec::new(),
             debug_info: false,
             code_object_version: None,
             arch: None,

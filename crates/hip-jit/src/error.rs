@@ -51,6 +51,16 @@ pub enum Error {
         #[source]
         source: SharedIo,
     },
+    /// An edit that does not fit the source.
+    #[error("edit of {file}: {problem}: {line:?}")]
+    Edit {
+        /// The file.
+        file: String,
+        /// The text that the edit replaces.
+        line: String,
+        /// What is wrong.
+        problem: String,
+    },
     /// No tool chain for the target.
     #[error("no compiler for {target}; looked for:{}", list(looked))]
     NoCompiler {

@@ -174,7 +174,10 @@ impl Jit {
 
     fn request<'a>(&self, spec: &KernelSpec, target: &'a Target) -> Result<Request<'a>> {
         let config = &self.inner.config;
-        let rendered = spec.with_all(&config.parameters).render(target, config.source_dir.as_deref())?;
+        let rendered = spec
+            .with_all(&config.parameters)
+            .edited(&config.edits)
+            .render(target, config.source_dir.as_deref())?;
         let choices =
             OptionChoices { debug_info: config.debug_info, code_object_version: config.code_object_version };
         let nobody = CompilerIdentity { kind: "none", version: String::new(), location: String::new() };

@@ -92,8 +92,7 @@ pub fn lint_source(name: &str, text: &str) -> Vec<Lint> {
     };
     checker.lines_alone(&bare);
     checker.structure(&bare);
-    // The list of twins has a line for each mistake of every crate.
-    let is_free = checker.prelude && (name.ends_with("grid.h") || name.ends_with("mutant.h"));
+    let is_free = checker.prelude && name.ends_with("grid.h");
     if checker.lines.len() > MOST_LINES && !is_free {
         checker.find(LintRule::Length, MOST_LINES);
     }
@@ -203,8 +202,7 @@ impl Checker<'_> {
         let mut scopes: Vec<Scope> = Vec::new();
         let mut statement = String::new();
         for (index, line) in bare.lines().enumerate() {
-            let twin = line.contains("ANABRANCH_TWIN("); // a deliberate mistake
-            if twin || line.trim_start().starts_with('#') || line.trim_end().ends_with('\\') {
+            if line.trim_start().starts_with('#') || line.trim_end().ends_with('\\') {
                 continue; // macros have no scope of their own
             }
             for character in line.chars().chain(['\n']) {

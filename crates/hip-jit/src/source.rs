@@ -5,6 +5,7 @@ use std::fmt;
 use std::fmt::Write as _;
 use std::path::Path;
 
+use crate::edit::SourceEdit;
 use crate::error::{Error, Result};
 use crate::layout::OFFSET_OF;
 use crate::source_dir::SourceDir;
@@ -97,11 +98,14 @@ pub(crate) const LAYOUTS_HEADER: &str = "anabranch/layouts.h";
 pub struct KernelSpec {
     unit: &'static KernelUnit,
     parameters: BTreeMap<&'static str, ParameterValue>,
+    edits: Vec<SourceEdit>,
 }
 
 impl PartialEq for KernelSpec {
     fn eq(&self, other: &Self) -> bool {
-        std::ptr::eq(self.unit, other.unit) && self.parameters == other.parameters
+        std::ptr::eq(self.unit, other.unit)
+            && self.parameters == other.parameters
+            && self.edits == other.edits
     }
 }
 
@@ -110,7 +114,7 @@ impl Eq for KernelSpec {}
 impl KernelSpec {
     /// The unit without parameters.
     pub fn new(unit: &'static KernelUnit) -> Self {
-        Self { unit, parameters: BTreeMap::new() }
+        Self { unit, parameters: BTreeMap::new(), edits: Vec::new() }
     }
 
     /// Adds a parameter, or replaces its value. Names and values are checked when the spec is rendered.
@@ -124,6 +128,13 @@ impl KernelSpec {
     pub(crate) fn with_all(&self, parameters: &[(&'static str, ParameterValue)]) -> Self {
         let each = parameters.iter().cloned();
         each.fold(self.clone(), |spec, (name, value)| spec.with(name, value))
+    }
+
+    /// Adds changes of its sources. Those of files that it does not reach change nothing.
+    #[must_use]
+    pub fn edited(mut self, edits: &[SourceEdit]) -> Self {
+        self.edits.extend_from_slice(edits);
+        self
     }
 
     /// The unit.
@@ -150,7 +161,7 @@ impl KernelSpec {
     ///
     /// # Errors
     /// A parameter or unit that is not well formed, an include that is not in the unit's headers, a file of
-    /// `source_dir` that cannot be read.
+    /// `source_dir` that cannot be read, an edit that does not fit.
     pub fn render(&self, target: &Target, source_dir: Option<&Path>) -> Result<Rendered> {
         self.check()?;
         let overrides = source_dir.map(SourceDir::open).transpose()?;
@@ -160,11 +171,14 @@ impl KernelSpec {
             None => None,
         }
         .unwrap_or_else(|| self.unit.source.to_owned());
+        let unit_text = SourceEdit::apply(&self.edits, &file, &unit_text)?;
         let headers = self.close_over_includes(&file, &unit_text, overrides.as_ref())?;
+        let is_edited = self.edits.iter().any(|edit| edit.file == file || headers.contains_key(&edit.file));
+        let label = if is_edited { format!("{} (edited)", self.label()) } else { self.label() };
         Ok(Rendered {
             unit: self.unit.name,
-            label: self.label(),
-            text: self.text(target, &file, &unit_text, &headers),
+            text: self.text(target, &label, &file, &unit_text, &headers),
+            label,
             file,
             headers,
             entries: self.unit.entries.iter().map(|entry| (*entry).to_owned()).collect(),
@@ -183,6 +197,7 @@ impl KernelSpec {
     fn text(
         &self,
         target: &Target,
+        label: &str,
         file: &str,
         unit_text: &str,
         headers: &BTreeMap<String, String>,
@@ -195,7 +210,7 @@ impl KernelSpec {
         let mut text = format!(
             "// {} for {target}: rendered from {file}; edit that.\n\
              #define ANABRANCH_TARGET_{kind} 1\n#define ANABRANCH_WAVE_SIZE {}\n#define ANABRANCH_ARCH_{} 1\n",
-            self.label(),
+            label,
             target.wave_size(),
             target.define_name(),
         );
@@ -280,6 +295,7 @@ impl KernelSpec {
                         include: include.name,
                     });
                 };
+                let text = SourceEdit::apply(&self.edits, &include.name, &text)?;
                 closed.insert(include.name.clone(), text.clone());
                 open.push((include.name, text));
             }
@@ -418,6 +434,26 @@ mod tests {
         let error = KernelSpec::new(&FOREIGN).render(&host(), None).unwrap_err();
         assert!(matches!(&error, Error::Include { line: 2, include, .. } if include == "vector"), "{error}");
         assert!(KernelSpec::new(&UNKNOWN).render(&host(), None).is_err());
+    }
+
+    #[test]
+    fn edits_change_the_files_that_a_unit_reaches() {
+        let edit = |file: &str, line: &str, replace: &str| SourceEdit {
+            file: file.to_owned(),
+            line: line.to_owned(),
+            replace: replace.to_owned(),
+        };
+        let right = KernelSpec::new(&UNIT).render(&host(), None).unwrap();
+        let changes =
+            [edit("b.h", "int b();", "int c();"), edit("scale.hip", "void scale() {}", "// edited")];
+        let edited = KernelSpec::new(&UNIT).edited(&changes).render(&host(), None).unwrap();
+        assert_eq!(edited.headers["b.h"], right.headers["b.h"].replace("b();", "c();"));
+        assert!(edited.text.ends_with("// edited\n") && edited.label == "scale (edited)", "{}", edited.text);
+        // What a unit does not reach leaves its text, and so its key, as it is.
+        let elsewhere = KernelSpec::new(&UNIT).edited(&[edit("unused.h", "#error", "")]);
+        assert_eq!(elsewhere.render(&host(), None).unwrap(), right);
+        let wrong = KernelSpec::new(&UNIT).edited(&[edit("a.h", "int a();", "")]);
+        assert!(matches!(wrong.render(&host(), None), Err(Error::Edit { .. })));
     }
 
     #[test]

@@ -49,7 +49,7 @@ fn messages_pass_whole_and_only_whole() {
         ] {
             seen_or_never(&format!("{profile:?}, {what}"), missed(&lab, send, receive), seen);
         }
-        // Where the polling load acquires, it takes a twin to leave that out.
+        // Where the polling load acquires, it takes a mutant to leave that out.
         let lab = Lab::new("litmus-no-acquire", "NO_ACQUIRE_AFTER_WAIT", profile);
         seen_or_never(&format!("{profile:?}, no acquire"), missed(&lab, WHOLE, NO_ACQUIRE), true);
     }
@@ -180,7 +180,7 @@ fn missed_between_blocks(lab: &Lab) -> usize {
 
 #[test]
 fn the_last_block_sees_all_blocks_and_each_fence_for_it_is_needed() {
-    let twins: [(MemoryProfile, &[&str]); 2] = [
+    let profiles: [(MemoryProfile, &[&str]); 2] = [
         (
             PerWave,
             &["RELEASE_BY_ONE_THREAD", "NO_RELEASE", "COUNT_BEFORE_RELEASE", "NO_ACQUIRE_BETWEEN_BLOCKS"],
@@ -190,11 +190,11 @@ fn the_last_block_sees_all_blocks_and_each_fence_for_it_is_needed() {
             &["NO_RELEASE", "COUNT_BEFORE_RELEASE", "NO_RELEASE_BEFORE_COUNT", "LAST_DOES_NOT_RELEASE"],
         ),
     ];
-    for (profile, mutants) in twins {
+    for (profile, mutants) in profiles {
         seen_or_never("whole", missed_between_blocks(&Lab::new("litmus-arrive", RIGHT, profile)), false);
         for mutant in mutants {
             let lab = Lab::new("litmus-arrive", mutant, profile);
-            seen_or_never(&format!("{profile:?}, twin {mutant}"), missed_between_blocks(&lab), true);
+            seen_or_never(&format!("{profile:?}, mutant {mutant}"), missed_between_blocks(&lab), true);
         }
     }
 }

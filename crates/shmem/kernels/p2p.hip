@@ -92,9 +92,8 @@ static ANABRANCH_DEVICE void send_payload(const Grid& grid, const P2pPingArgs& a
         u64 at = static_cast<u64>(u) * grid.block_threads + grid.thread;
         if (at < args.bytes / 16) remote_store(grid, target + at, unit[u]);
     }
-    ANABRANCH_UNLESS(PING_FLAG_FIRST) block_release_system(grid);
+    block_release_system(grid);
     if (grid.thread == 0) flag_store(grid, flag, value);
-    ANABRANCH_TWIN(PING_FLAG_FIRST) block_release_system(grid);
 }
 
 // Set by thread 0 when its wait failed; read by the block behind the barrier that also hands over what was acquired. Between
@@ -109,7 +108,7 @@ static ANABRANCH_DEVICE bool await_payload(const Grid& grid, const P2pPingArgs& 
         acquire_after_wait(grid);
         if (status != WAIT_OK) PING_FAULT.set(grid, 0, 1u);
     }
-    ANABRANCH_UNLESS(PING_NO_BARRIER) grid.block_barrier();
+    grid.block_barrier();
     return PING_FAULT.get(grid, 0) == 0;
 }
 

@@ -7,7 +7,7 @@ static ANABRANCH_DEVICE void meet(const Grid& grid, const TeamBarrierArgs& args)
     WaitContext wait = wait_context(grid, team.control, args.operation, team.group, team.rank, epoch);
 
     // Each thread releases what came before it on this stream, then stores its own flags.
-    ANABRANCH_UNLESS(MEET_UNRELEASED) fence_release_system(grid);
+    fence_release_system(grid);
     for (u32 peer = grid.thread; peer < team.size; peer += grid.block_threads) {
         u64 base = private_load(grid, team.peer_bases + peer);
         flag_store(grid, reinterpret_cast<u64*>(base + args.flags) + team.rank, epoch);
@@ -22,10 +22,9 @@ static ANABRANCH_DEVICE void meet(const Grid& grid, const TeamBarrierArgs& args)
         arrived = wait_until(grid, wait, 0, peer, epoch, flags + peer, ready, seen) == WAIT_OK;
     }
     acquire_after_wait(grid);
-    ANABRANCH_TWIN(MEET_EARLY_RETURN) { if (grid.thread == 1) return; }
-    ANABRANCH_UNLESS(MEET_NO_BARRIER) grid.block_barrier();
+    grid.block_barrier();
     // After a fault the world is poisoned for good and nobody reads the epoch again.
-    if (grid.thread == 0 && MUTANT != MUTANT_MEET_EPOCH_NOT_KEPT) private_store(grid, args.epoch, epoch);
+    if (grid.thread == 0) private_store(grid, args.epoch, epoch);
 }
 
 ANABRANCH_KERNEL(anabranch_team_barrier, TeamBarrierArgs, 256) {
@@ -38,12 +37,11 @@ ANABRANCH_KERNEL(anabranch_team_barrier, TeamBarrierArgs, 256) {
 // works, since it is one word.
 ANABRANCH_KERNEL(anabranch_team_signal, TeamSignalArgs, 256) {
     if (grid.thread != 0 || is_poisoned(grid, args.team.control)) return;
-    ANABRANCH_UNLESS(STREAM_SIGNAL_UNRELEASED) fence_release_system(grid);
+    fence_release_system(grid);
     u64* word = reinterpret_cast<u64*>(args.word);
     if (args.how == 0) {
         flag_store(grid, word, args.value);
     } else {
-        ANABRANCH_TWIN(STREAM_ADD_IS_SET) return flag_store(grid, word, args.value);
         fetch_add_system(grid, word, args.value);
     }
 }

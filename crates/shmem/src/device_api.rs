@@ -31,8 +31,7 @@
 //! # Parameters of a unit
 //!
 //! `SHMEM_ENGINES` = 1 where copies to some peer go through copy engines, and `SHMEM_NIC` = 1 where some peer may be reached by NIC, with
-//! `RDMA_PROVIDER` and `RDMA_ATOMICS`, which say whose entries are written; [`World::kernel`](crate::World::kernel) sets them. `SHMEM_DEBUG` = 1 adds checks of the caller's duties. `SHMEM_MUTANT` makes a broken twin ([`Mutant`]) for tests; twins whose
-//! mistake is in the order of things are the prelude's (`PRELUDE_MUTANT`, [`anabranch_hip_jit::mutant`]).
+//! `RDMA_PROVIDER` and `RDMA_ATOMICS`, which say whose entries are written; [`World::kernel`](crate::World::kernel) sets them. `SHMEM_DEBUG` = 1 adds checks of the caller's duties.
 
 use anabranch_hip_jit::{DevicePointer, Header, device_struct};
 use anabranch_transport::{Operation, Scope};
@@ -160,28 +159,6 @@ fn is_grouped(operation: Operation) -> bool {
     )
 }
 
-/// The broken twins of the device functions: each is one mistake in what is done. For tests that show that a test notices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Mutant {
-    /// Put and get touch one byte too many.
-    LengthPlusOne = 1,
-    /// Put and get leave the last byte out.
-    LengthMinusOne = 2,
-    /// The rank after the one named.
-    WrongPeer = 3,
-    /// `put_signal` of zero bytes does not signal.
-    EmptyIsSilent = 4,
-    /// Every lane of the scope signals.
-    EveryLaneSignals = 5,
-    /// A 32-bit add is done on 64 bits.
-    WideAtomic = 6,
-    /// `team_sync` tells by the queue pair of whichever block meets.
-    SyncByAnyQueue = 7,
-    /// A wave's queue pair is that of its number in the grid, which the launch decides.
-    QueueByGrid = 8,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -226,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn phases_and_mutants_are_those_of_the_header() {
+    fn phases_are_those_of_the_header() {
         let types = DEVICE_HEADERS.iter().find(|header| header.name == "shmem/types.h").unwrap().text;
         let phases: Vec<u32> =
             (0..=u32::from(u16::MAX)).filter(|phase| phase_name(*phase).is_some()).collect();
@@ -237,18 +214,6 @@ mod tests {
         for phase in phases {
             let number = format!("= {phase:#06x},");
             assert!([types, queue, nic].iter().any(|text| text.contains(&number)), "{phase:#x}");
-        }
-        for (word, mutant) in [
-            ("LENGTH_PLUS_ONE", Mutant::LengthPlusOne),
-            ("LENGTH_MINUS_ONE", Mutant::LengthMinusOne),
-            ("WRONG_PEER", Mutant::WrongPeer),
-            ("EMPTY_IS_SILENT", Mutant::EmptyIsSilent),
-            ("EVERY_LANE_SIGNALS", Mutant::EveryLaneSignals),
-            ("WIDE_ATOMIC", Mutant::WideAtomic),
-            ("SYNC_BY_ANY_QUEUE", Mutant::SyncByAnyQueue),
-            ("QUEUE_BY_GRID", Mutant::QueueByGrid),
-        ] {
-            assert!(types.contains(&format!("MUTANT_{word} = {},", mutant as u32)), "{word}");
         }
     }
 }

@@ -32,7 +32,7 @@ static ANABRANCH_DEVICE shmem::Status send(const Grid& grid, const shmem::Contex
     shmem::Status status = shmem::Status::OK;
     for (u64 round = 1; round <= args.rounds && status == shmem::Status::OK; ++round) {
         bool reused = round > WINDOW;
-        if (reused && MUTANT != MUTANT_SLOT_NOT_OWNED) {
+        if (reused) {
             status = shmem::signal_wait<Scope>(grid, context, consumed, shmem::Compare::GE, round - WINDOW, peer);
         }
         if (status != shmem::Status::OK) break;
@@ -62,7 +62,6 @@ static ANABRANCH_DEVICE shmem::Status receive(const Grid& grid, const shmem::Con
     for (u64 round = 1; round <= args.rounds; ++round) {
         shmem::Status status = shmem::signal_wait<Scope>(grid, context, arrived, shmem::Compare::GE, round, peer);
         if (status != shmem::Status::OK) return status;
-        ANABRANCH_TWIN(ACKNOWLEDGED_UNREAD) shmem::signal<Scope>(grid, context, consumed, round, shmem::SignalOp::SET, peer);
         const u8* slot = shmem::own_pointer(grid, context, slot_of(args, peer.value, round));
         u8* log = args.log + ((round - 1) * args.team.size + peer.value) * args.stride;
         for (u32 i = Scope::lane(grid); i < args.bytes; i += Scope::lanes(grid)) {

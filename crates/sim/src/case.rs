@@ -3,7 +3,10 @@
 use core::fmt;
 use core::str::FromStr;
 
+use anabranch_hip_jit::SourceEdit;
+
 use crate::Fault;
+use crate::mutants::{caught_in, mutant};
 
 /// A protocol that can be searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -193,8 +196,8 @@ pub struct Case {
     pub cumulative: bool,
     /// Judges by what a run leaves and not by races: two accesses that nothing orders are no failure then.
     pub values_only: bool,
-    /// Which mistake to build in (`PRELUDE_MUTANT`); 0 is none.
-    pub mutant: u32,
+    /// Which mutant of the device sources is run, by its name; none runs them as they are.
+    pub mutant: Option<&'static str>,
     /// What goes wrong in every run, in a world.
     pub faults: Vec<Fault>,
 }
@@ -236,9 +239,24 @@ impl Case {
             staged: false,
             cumulative: false,
             values_only: false,
-            mutant: 0,
+            mutant: None,
             faults: Vec::new(),
         }
+    }
+
+    /// Sets the mutant of that name.
+    ///
+    /// # Errors
+    /// [`CaseError::Mutant`] where there is none.
+    pub fn set_mutant(&mut self, name: &str) -> Result<(), CaseError> {
+        let found = mutant(name).ok_or_else(|| CaseError::no_mutant(self.protocol, name))?;
+        self.mutant = Some(&found.name);
+        Ok(())
+    }
+
+    /// The changes of the device sources that the mutant makes.
+    pub(crate) fn edits(&self) -> &'static [SourceEdit] {
+        self.mutant.and_then(mutant).map_or(&[], |mutant| &mutant.edits)
     }
 }
 
@@ -274,20 +292,18 @@ pub enum CaseError {
         /// What was asked for.
         what: &'static str,
     },
-    /// A mistake that changes none of the kernels of the case, so that a search could not find it.
+    /// No mutant, or one that changes none of the kernels of the case, so that a search could not find it.
     #[error(
-        "{protocol} contains no mutant {given} ({name}){}; `anabranch sim --list` says what each is",
+        "{protocol} contains no mutant {given}{}; `anabranch sim --list` says what each is",
         known_mutants(known)
     )]
     Mutant {
         /// The protocol.
         protocol: Protocol,
-        /// The number.
-        given: u32,
-        /// Its name.
-        name: &'static str,
+        /// The name.
+        given: String,
         /// Mutants that searches of the protocol catch.
-        known: Vec<u32>,
+        known: Vec<&'static str>,
     },
     /// A fault of a rank that the case does not have.
     #[error("the fault {fault} names a rank that is none of {ranks}")]
@@ -299,11 +315,19 @@ pub enum CaseError {
     },
 }
 
-fn known_mutants(known: &[u32]) -> String {
+impl CaseError {
+    /// The protocol has no mutant of that name, or not in the form that was asked for.
+    pub(crate) fn no_mutant(protocol: Protocol, given: &str) -> Self {
+        // One that other forms of the protocol contain (staged, cumulative) may be the one that was asked for.
+        let known = caught_in(protocol).filter(|name| *name != given).collect();
+        Self::Mutant { protocol, given: given.to_owned(), known }
+    }
+}
+
+fn known_mutants(known: &[&str]) -> String {
     if known.is_empty() {
         return " in this form".to_owned();
     }
-    let known: Vec<_> = known.iter().map(u32::to_string).collect();
     format!(" in this form; searches of it catch {}", known.join(", "))
 }
 

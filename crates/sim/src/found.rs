@@ -103,15 +103,12 @@ impl Found {
                 line.push_str(flag);
             }
         }
-        let mut more = |flag: &str, value: u64| {
-            // Writing to a string does not fail.
-            let _ = write!(line, " --{flag} {value}");
-        };
-        if *mutant != 0 {
-            more("mutant", u64::from(*mutant));
+        // Writing to a string does not fail.
+        if let Some(name) = mutant {
+            let _ = write!(line, " --mutant {name}");
         }
         if let Some(most) = self.most_switches {
-            more("most-switches", most);
+            let _ = write!(line, " --most-switches {most}");
         }
         for fault in faults {
             // Quoted where a shell would take it for something else.
@@ -144,14 +141,14 @@ mod tests {
     #[test]
     fn the_command_line_has_all_that_is_not_ordinary() {
         let mut odd = case();
-        (odd.staged, odd.mutant) = (true, 4);
+        (odd.staged, odd.mutant) = (true, Some("EPOCH_LOOSE"));
         odd.faults = ["kill:1@37", "lose:0>1@3"].map(|text| text.parse().unwrap()).to_vec();
         let mut scenario = Fake::boxed(odd, |_, _, _| Some("wrong".to_owned()));
         let found = Found::again(scenario.as_mut(), 7, Some(12), "wrong").unwrap();
         assert_eq!(
             found.command_line(),
-            "anabranch sim barrier --ranks 3 --rounds 2 --tokens 3 --blocks 2 --waves 2 --staged --mutant 4 \
-             --most-switches 12 --fault kill:1@37 --fault 'lose:0>1@3' --seeds 7..8 --no-shrink"
+            "anabranch sim barrier --ranks 3 --rounds 2 --tokens 3 --blocks 2 --waves 2 --staged \
+             --mutant EPOCH_LOOSE --most-switches 12 --fault kill:1@37 --fault 'lose:0>1@3' --seeds 7..8 --no-shrink"
         );
         assert_eq!(found.events.len(), 1, "with its events");
     }

@@ -33,7 +33,7 @@ pub trait Scenario: Debug {
     /// Runs the case under a seed and judges what came of it. The same seed and options give the same run.
     ///
     /// # Errors
-    /// What was wrong. A broken twin is meant to give one for some seed.
+    /// What was wrong. A mutant is meant to give one for some seed.
     fn run(&mut self, seed: u64, options: &RunOptions) -> Result<Outcome, Failure>;
 }
 

@@ -3,7 +3,6 @@
 
 use crate::common;
 
-use anabranch_hip_jit::mutant;
 use anabranch_sim::{Bounds, Case, Exploration, Protocol, explore};
 
 /// One wave a rank, one word a rank, one round.
@@ -36,13 +35,13 @@ fn a_case_is_explored_to_its_end_or_as_far_as_was_asked() {
 #[test]
 fn an_atomic_that_is_none_breaks_with_one_switch_and_with_none_never() {
     let mut case = tiny(Protocol::Atomics, 1);
-    case.mutant = mutant("TORN_ATOMIC").unwrap();
+    case.mutant = Some("TORN_ATOMIC");
     let calm = explored(&case, 0, 0, 100_000);
     assert!(calm.complete && calm.failed.is_none(), "{calm:?}");
     let found = explored(&case, 1, 0, 100_000);
     let failure = found.failed.unwrap();
     assert!(failure.problem.contains("the heap is") && !failure.events.is_empty(), "{}", failure.problem);
-    case.mutant = 0;
+    case.mutant = None;
     let right = explored(&case, 1, 0, 200_000);
     assert!(right.complete && right.failed.is_none(), "{right:?}");
 }
@@ -55,7 +54,7 @@ fn the_first_runs_of_two_ranks_around_a_barrier_are_right_and_the_twins_are_race
         case.cumulative = cumulative;
         let right = explored(&case, 1, 1, 3_000);
         assert!(right.failed.is_none() && right.runs == 3_000 && !right.complete, "{right:?}");
-        case.mutant = mutant("EPOCH_LOOSE").unwrap();
+        case.mutant = Some("EPOCH_LOOSE");
         let failure = explored(&case, 1, 1, 3_000).failed.unwrap();
         assert!(failure.problem.contains("race on heap"), "{}", failure.problem);
     }

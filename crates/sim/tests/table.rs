@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 
 use anabranch_hip_host::seeded::Event;
 use anabranch_hip_jit::lint::LintRule;
-use anabranch_hip_jit::{KernelUnit, mutants};
+use anabranch_hip_jit::{KernelUnit, SourceEdit};
 use anabranch_shmem::device_api::conformance;
-use anabranch_sim::twins::{
-    DEFINITIONS, HeldBy, KERNELS, Runs, TESTED, TWINS, communicates, kernels, scan, sites,
+use anabranch_sim::mutants::{
+    CAUGHT, DEFINITIONS, HeldBy, KERNELS, Mutant, Runs, TESTED, communicates, kernels, mutants, scan, sites,
 };
 use anabranch_sim::{Case, Protocol, RunOptions};
 
@@ -79,14 +79,102 @@ fn every_site_has_a_row_and_every_row_a_site() {
     assert!(found[0].contains("more") && found[1].contains("quiet"), "{found:?}");
 }
 
+/// The source that edits call by this name: a header as kernels include it, or the file of a unit.
+fn source_of<'a>(file: &str, sources: &'a BTreeMap<String, String>) -> (&'a str, &'a str) {
+    let is_named = |path: &str| {
+        let (owner, rest) = path.split_once('/').unwrap();
+        if let Some(header) = rest.strip_prefix("device/") {
+            return header == file;
+        }
+        let rest = rest.strip_prefix("kernels/").unwrap();
+        let of_crate = format!("{}_{rest}", owner.replace('-', "_"));
+        // Units whose names say no crate.
+        let unit = match path {
+            "shmem/kernels/p2p.hip" => "bench_p2p.hip",
+            "shmem/kernels/team_barrier.hip" => "team_barrier.hip",
+            _ => of_crate.as_str(),
+        };
+        file == unit || file == format!("{owner}/{rest}")
+    };
+    let found: Vec<_> = sources.iter().filter(|(path, _)| is_named(path)).collect();
+    assert_eq!(found.len(), 1, "{file} is the name of one source: {found:?}");
+    let (path, text) = found[0];
+    (path, text)
+}
+
 #[test]
-fn every_twin_of_the_header_is_searched_and_holds_what_the_table_says() {
-    let header: BTreeSet<&str> = mutants().map(|mutant| mutant.name).collect();
-    let searched: BTreeSet<&str> = TWINS.iter().map(|twin| twin.name).collect();
-    let tested = TESTED.iter().map(|(name, _)| *name);
-    assert_eq!(header, searched.iter().copied().chain(tested).collect());
-    assert_eq!(searched.len(), TWINS.len(), "a twin stands twice");
+fn every_edit_of_a_mutant_has_its_place_and_changes_something() {
     let sources = sources();
+    for Mutant { name, edits, .. } in mutants() {
+        for edit in edits {
+            let (path, text) = source_of(&edit.file, &sources);
+            let times = text.matches(&edit.line).count();
+            assert_eq!(times, 1, "{name}: in {path} this occurs {times} times: {}", edit.line);
+            assert_ne!(edit.line.trim(), edit.replace.trim(), "{name}: an edit of {path} changes nothing");
+            SourceEdit::apply(edits, &edit.file, text).unwrap_or_else(|error| panic!("{name}: {error}"));
+        }
+    }
+}
+
+/// How often a function of a source has a site, by function and call.
+fn counted(text: &str) -> BTreeMap<(String, String), usize> {
+    let mut counts = BTreeMap::new();
+    for site in scan(text) {
+        *counts.entry((site.function, site.call)).or_default() += 1;
+    }
+    counts
+}
+
+/// By file, function and call: the mutants that leave such a site out.
+fn left_out(
+    sources: &BTreeMap<String, String>,
+) -> BTreeMap<(String, String, String), BTreeSet<&'static str>> {
+    let mut found: BTreeMap<_, BTreeSet<&str>> = BTreeMap::new();
+    for mutant in mutants() {
+        for edit in &mutant.edits {
+            let (path, text) = source_of(&edit.file, sources);
+            let edited = counted(&SourceEdit::apply(&mutant.edits, &edit.file, text).unwrap());
+            for ((function, call), count) in counted(text) {
+                let site = (function, call);
+                if edited.get(&site).copied().unwrap_or_default() < count {
+                    let (function, call) = site;
+                    found.entry((path.to_owned(), function, call)).or_default().insert(&mutant.name);
+                }
+            }
+        }
+    }
+    found
+}
+
+/// A line that some mutant leaves out is held by such a mutant; and a row of it says so.
+#[test]
+fn a_row_names_a_mutant_that_leaves_its_line_out_where_there_is_one() {
+    let left_out = left_out(&sources());
+    assert!(left_out.len() > 80, "{}", left_out.len());
+    for ((file, function, call), mutants) in &left_out {
+        let rows: Vec<_> =
+            sites().filter(|row| row.file == file && row.function == function && row.call == call).collect();
+        let held = |held_by: &HeldBy| match held_by {
+            HeldBy::Mutants(names) => names.iter().any(|name| mutants.contains(name)),
+            // By a test that runs mutants of its own, or none is of this row's line.
+            _ => true,
+        };
+        let named = rows.iter().any(|row| held(&row.held_by));
+        assert!(
+            named,
+            "{file}, {function}: {call} is left out by {mutants:?}, and no row names one: {rows:#?}"
+        );
+    }
+}
+
+#[test]
+fn every_mutant_is_caught_and_holds_what_the_table_says() {
+    let all: BTreeSet<&str> = mutants().iter().map(|mutant| mutant.name.as_str()).collect();
+    let searched: BTreeSet<&str> = CAUGHT.iter().map(|caught| caught.name).collect();
+    let tested = TESTED.iter().map(|(name, _)| *name);
+    assert_eq!(all, searched.iter().copied().chain(tested).collect());
+    assert_eq!(searched.len(), CAUGHT.len(), "a mutant stands twice");
+    assert!(CAUGHT.iter().all(|caught| !caught.caught_by.is_empty()));
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().parent().unwrap();
     for (name, test) in TESTED {
         let text = std::fs::read_to_string(crates.join(test)).unwrap();
@@ -94,10 +182,10 @@ fn every_twin_of_the_header_is_searched_and_holds_what_the_table_says() {
     }
     for site in sites() {
         match site.held_by {
-            HeldBy::Twins(names) => {
+            HeldBy::Mutants(names) => {
                 assert!(!names.is_empty(), "{site:?}");
                 for name in names {
-                    assert!(searched.contains(name), "{site:?}: {name} is no twin");
+                    assert!(searched.contains(name), "{site:?}: {name} is no mutant");
                 }
             }
             HeldBy::CodeCheck(why)
@@ -109,22 +197,12 @@ fn every_twin_of_the_header_is_searched_and_holds_what_the_table_says() {
         }
     }
     let page = include_str!("../../../docs/memory-model.md");
-    for twin in TWINS {
+    for caught in CAUGHT {
         assert!(
-            page.contains(&format!("| `{}` |", twin.name)),
+            page.contains(&format!("| `{}` |", caught.name)),
             "{} is not in docs/memory-model.md",
-            twin.name
+            caught.name
         );
-    }
-    // Each twin changes some source.
-    let text: String = sources.values().map(String::as_str).collect();
-    for twin in TWINS {
-        assert!(!twin.caught_by.is_empty());
-        let uses = text.matches(&format!("({})", twin.name)).count()
-            + text.matches(&format!("MUTANT_{} ", twin.name)).count()
-            + text.matches(&format!("MUTANT_{})", twin.name)).count()
-            - text.matches(&format!("    MUTANT_{} = ", twin.name)).count();
-        assert!(uses > 0, "{} changes nothing", twin.name);
     }
 }
 

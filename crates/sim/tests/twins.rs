@@ -1,4 +1,4 @@
-//! Every broken twin is caught by every search that the table names, from many starting seeds; the right kernels are clean
+//! Every mutant is caught by every search that the table names, from many starting seeds; the right kernels are clean
 //! over the same seeds.
 #![allow(clippy::panic, clippy::print_stdout, reason = "helpers of tests fail by panicking")]
 
@@ -7,8 +7,8 @@ use crate::common;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use anabranch_hip_jit::{Jit, mutant};
-use anabranch_sim::twins::{By, Search, TWINS, Twin};
+use anabranch_hip_jit::Jit;
+use anabranch_sim::mutants::{By, CAUGHT, Caught, Search};
 use anabranch_sim::{RunOptions, Scenario};
 
 /// How often each search of the table is made, how far apart they start, and the most seeds that one may take.
@@ -56,8 +56,8 @@ fn name(search: Search) -> String {
 }
 
 /// All searches; the median and the most of how many seeds they took.
-fn searched(jit: &Jit, search: Search, number: u32) -> Result<(u64, u64), String> {
-    let mut scenario = common::make(jit, &search.case(number));
+fn searched(jit: &Jit, search: Search, mutant: &'static str) -> Result<(u64, u64), String> {
+    let mut scenario = common::make(jit, &search.case(Some(mutant)));
     let mut taken = Vec::new();
     let searches = if search.protocol.is_whole_machine() { SEARCHES_OF_MACHINES } else { SEARCHES };
     for start in (0..searches).map(|search| search * APART) {
@@ -75,9 +75,9 @@ fn searched(jit: &Jit, search: Search, number: u32) -> Result<(u64, u64), String
 }
 
 /// With the checker, the first seed that fails is one in which it names a race.
-fn named(jit: &Jit, search: Search, number: u32) -> Result<(), String> {
+fn named(jit: &Jit, search: Search, mutant: &'static str) -> Result<(), String> {
     let checked = Search { by: By::Races, ..search };
-    let mut scenario = common::make(jit, &checked.case(number));
+    let mut scenario = common::make(jit, &checked.case(Some(mutant)));
     match first_failing(scenario.as_mut(), 0, NAMED) {
         Some((_, problem)) if problem.contains("race on ") => Ok(()),
         other => Err(format!("the checker names no race in seeds 0..{NAMED}, but {other:?}")),
@@ -85,32 +85,33 @@ fn named(jit: &Jit, search: Search, number: u32) -> Result<(), String> {
 }
 
 /// A row of the table of `docs/memory-model.md`: the searches per wave, and the cumulative ones.
-fn row(twin: &Twin, caught: &[(&Twin, Search, u64, u64)]) -> String {
+fn row(mutant: &Caught, caught: &[(&Caught, Search, u64, u64)]) -> String {
     let cell = |cumulative: bool| {
-        let of = |(other, search, ..): &&(&Twin, Search, u64, u64)| {
-            other.name == twin.name && search.cumulative == cumulative
+        let of = |(other, search, ..): &&(&Caught, Search, u64, u64)| {
+            other.name == mutant.name && search.cumulative == cumulative
         };
         let text =
             |(_, search, median, most): &(_, Search, u64, u64)| format!("{} {median}, {most}", name(*search));
         let texts: Vec<_> = caught.iter().filter(of).map(text).collect();
         if texts.is_empty() { "-".to_owned() } else { texts.join("; ") }
     };
-    format!("| `{}` | {} | {} |", twin.name, cell(false), cell(true))
+    format!("| `{}` | {} | {} |", mutant.name, cell(false), cell(true))
 }
 
 #[test]
 #[ignore = "extended"]
 fn every_broken_twin_is_caught() {
     let jit = common::jit();
-    let jobs: Vec<(&Twin, Search)> =
-        TWINS.iter().flat_map(|twin| twin.caught_by.iter().map(move |search| (twin, *search))).collect();
+    let jobs: Vec<(&Caught, Search)> = CAUGHT
+        .iter()
+        .flat_map(|mutant| mutant.caught_by.iter().map(move |search| (mutant, *search)))
+        .collect();
     let done = Mutex::new(Vec::new());
     in_parallel(jobs.len(), |index| {
-        let (twin, search) = jobs[index];
-        let number = mutant(twin.name).unwrap_or_else(|| panic!("{} has no number", twin.name));
-        let mut outcome = searched(&jit, search, number);
+        let (mutant, search) = jobs[index];
+        let mut outcome = searched(&jit, search, mutant.name);
         if search.by == By::Both {
-            outcome = outcome.and_then(|seeds| named(&jit, search, number).map(|()| seeds));
+            outcome = outcome.and_then(|seeds| named(&jit, search, mutant.name).map(|()| seeds));
         }
         done.lock().unwrap_or_else(PoisonError::into_inner).push((index, outcome));
     });
@@ -118,14 +119,14 @@ fn every_broken_twin_is_caught() {
     done.sort_unstable_by_key(|(index, _)| *index);
     let (mut caught, mut missed) = (Vec::new(), Vec::new());
     for (index, outcome) in done {
-        let (twin, search) = jobs[index];
+        let (mutant, search) = jobs[index];
         match outcome {
-            Ok((median, most)) => caught.push((twin, search, median, most)),
-            Err(problem) => missed.push(format!("{} by {search:?}: {problem}", twin.name)),
+            Ok((median, most)) => caught.push((mutant, search, median, most)),
+            Err(problem) => missed.push(format!("{} by {search:?}: {problem}", mutant.name)),
         }
     }
-    for twin in TWINS {
-        println!("{}", row(twin, &caught));
+    for mutant in CAUGHT {
+        println!("{}", row(mutant, &caught));
     }
     assert!(missed.is_empty(), "not caught:\n{}", missed.join("\n"));
 }
@@ -134,7 +135,8 @@ fn every_broken_twin_is_caught() {
 #[ignore = "extended"]
 fn the_right_kernels_are_clean_over_the_same_seeds() {
     let jit = common::jit();
-    let mut searches: Vec<Search> = TWINS.iter().flat_map(|twin| twin.caught_by.iter().copied()).collect();
+    let mut searches: Vec<Search> =
+        CAUGHT.iter().flat_map(|mutant| mutant.caught_by.iter().copied()).collect();
     // With the checker, whatever showed the mistake.
     for search in &mut searches {
         search.by = By::Races;
@@ -143,7 +145,7 @@ fn the_right_kernels_are_clean_over_the_same_seeds() {
     searches.dedup();
     in_parallel(searches.len(), |index| {
         let search = searches[index];
-        let mut scenario = common::make(&jit, &search.case(0));
+        let mut scenario = common::make(&jit, &search.case(None));
         let searches = if search.protocol.is_whole_machine() { SEARCHES_OF_MACHINES } else { SEARCHES };
         for start in (0..searches).map(|search| search * APART) {
             if let Some((seeds, problem)) = first_failing(scenario.as_mut(), start, CLEAN) {

@@ -134,7 +134,7 @@ fn what_a_world_does_not_have_is_refused() {
     let refused = scenario(world(2, &["kill:2@0"]));
     assert_eq!(refused, "the fault kill:2@0 names a rank that is none of 2");
     let mut case = world(2, &[]);
-    case.mutant = 4;
+    case.mutant = Some("EPOCH_LOOSE");
     let refused = scenario(case);
     assert!(refused.starts_with("world has no mutants"), "{refused}");
     let mut case = Case::new(Protocol::Barrier, 2);

@@ -18,6 +18,7 @@ mod alone;
 mod end;
 mod error;
 mod meeting;
+mod mutant;
 mod ranks;
 mod resources;
 
@@ -25,5 +26,6 @@ pub use alone::{is_alone, within_crate};
 pub use end::{end, end_behind, said, say};
 pub use error::Error;
 pub use meeting::meet;
+pub use mutant::mutant;
 pub use ranks::{Outcome, RankProcess, Ranks, Role, role};
 pub use resources::Resources;

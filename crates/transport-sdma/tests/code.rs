@@ -7,7 +7,8 @@ use std::path::PathBuf;
 
 use anabranch_hip_jit::isa::{check_disassembly, disassemble, is_in_loop};
 use anabranch_hip_jit::{DevicePointer, DeviceStruct as _, control::WaitControl, device_struct};
-use anabranch_hip_jit::{Error, Jit, JitConfig, KernelSpec, KernelUnit, PRELUDE, Target, ToolSearch, mutant};
+use anabranch_hip_jit::{Error, Jit, JitConfig, KernelSpec, KernelUnit, PRELUDE, Target, ToolSearch};
+use anabranch_testkit::mutant;
 use anabranch_transport_sdma::{DEVICE_HEADERS, SdmaQueue};
 
 device_struct! {
@@ -77,8 +78,7 @@ fn committed(text: &str) -> Option<u32> {
 fn a_turn_ends_in_the_loop_that_waits_for_it() {
     for target in ["gfx942", "gfx950"] {
         for (broken, is_inside) in [(None, true), (Some("DONE_BEHIND_THE_LOOP"), false)] {
-            let spec =
-                KernelSpec::new(&ONE).with("PRELUDE_MUTANT", broken.map_or(0, |name| mutant(name).unwrap()));
+            let spec = KernelSpec::new(&ONE).edited(&broken.map(mutant).unwrap_or_default());
             let Some(text) = disassembled(&spec, target) else { return };
             assert_eq!(check_disassembly(&text), []);
             let line = committed(&text).unwrap_or_else(|| panic!("{target}, {broken:?}: {text}"));

@@ -125,7 +125,7 @@ ANABRANCH_DEVICE Lane lane_open(const Grid& grid, const Channel& channel, const 
         grid.local_store<u64>(FAULT_IN_EPOCH, u64(0));
     }
     u32 turn = grid.block % channel.team.size;
-    ANABRANCH_UNLESS(LANE_OPENED_UNREAD) grid.block_barrier();
+    grid.block_barrier();
     u64 epoch = grid.local_load<u64>(LOCAL_EPOCH);
     u64 meets = grid.local_load<u64>(LOCAL_MEETS);
     WaitContext wait = wait_context(grid, channel.team.control, channel.operation, channel.team.group,
@@ -141,11 +141,11 @@ ANABRANCH_DEVICE Lane lane_open(const Grid& grid, const Channel& channel, const 
 ANABRANCH_DEVICE void lane_close(const Grid& grid, const Channel& channel, const Lane& lane) {
     if (grid.thread != 0) return;
     LaneState* state = channel.lanes + lane.index;
-    ANABRANCH_UNLESS(LANE_EPOCH_NOT_KEPT) heap_store(grid, &state->epoch, lane.epoch);
-    ANABRANCH_UNLESS(LANE_MEETS_NOT_KEPT) heap_store(grid, &state->meets, lane.meets);
-    ANABRANCH_UNLESS(LANE_USES_NOT_KEPT) heap_store(grid, &state->uses, lane.uses);
+    heap_store(grid, &state->epoch, lane.epoch);
+    heap_store(grid, &state->meets, lane.meets);
+    heap_store(grid, &state->uses, lane.uses);
     if (!lane.counted) return;
-    ANABRANCH_UNLESS(LANE_NOT_LEFT) fetch_add_device(grid, &state->inside, ~0u);
+    fetch_add_device(grid, &state->inside, ~0u);
 }
 
 // A kernel: opens the lane, does `work(lane)` unless there was a fault before, closes it. Every thread.

@@ -65,7 +65,7 @@ ANABRANCH_DEVICE u64 link_index(const Grid& grid, const Links& links, u64 stream
 }
 ANABRANCH_DEVICE u64 line_offset(u64 first, u64 index) { return first + index * LINK_LINE; }
 ANABRANCH_DEVICE u64 slot_offset(const Links& links, u64 first, u64 index, u64 chunk) {
-    u64 slot = MUTANT == MUTANT_CCL_NETWORK_ONE_SLOT ? 0 : chunk % LINK_DEPTH;
+    u64 slot = chunk % LINK_DEPTH;
     return first + (index * LINK_DEPTH + slot) * links.slot_bytes;
 }
 
@@ -108,10 +108,8 @@ ANABRANCH_DEVICE void open_links(const Grid& grid, const Links& links) {
 ANABRANCH_DEVICE void close_links(const Grid& grid, const Links& links) {
     for (u32 i = grid.thread; i < LINK_STREAMS * links.team.size; i += grid.block_threads) {
         LinkState* state = links.states + link_index(grid, links, 0, i);
-        ANABRANCH_UNLESS(CCL_NETWORK_COUNT_NOT_KEPT) {
-            heap_store(grid, &state->given, grid.local_load<u64>(local_count(i, false)));
-            heap_store(grid, &state->taken, grid.local_load<u64>(local_count(i, true)));
-        }
+        heap_store(grid, &state->given, grid.local_load<u64>(local_count(i, false)));
+        heap_store(grid, &state->taken, grid.local_load<u64>(local_count(i, true)));
     }
 }
 
@@ -126,7 +124,7 @@ ANABRANCH_DEVICE bool ready_port(const Grid& grid, const Links& links, WaitConte
         u64 chunk = grid.local_load<u64>(counter);
         count = chunk + 1;
         wait.epoch = count;
-        u64 room = LINK_DEPTH + (MUTANT == MUTANT_CCL_NETWORK_CREDIT_LOOSE ? 1 : 0), target = is_source ? count : count - room;
+        u64 room = LINK_DEPTH, target = is_source ? count : count - room;
         const u64* word = reinterpret_cast<const u64*>(links.heap + line_offset(is_source ? links.arrived : links.consumed, here));
         status = wait_until(
             grid, wait, is_source ? PHASE_LINK_CHUNK : PHASE_LINK_ROOM, port.peer, target, word,

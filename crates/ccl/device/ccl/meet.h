@@ -30,13 +30,12 @@ ANABRANCH_DEVICE u64* meet_word(const Channel& channel, u64 base, u32 lane, u32 
 // Whether a counter in a flag has come to `target`, also across its wrap.
 ANABRANCH_DEVICE bool meets_reached(u64 seen, u64 target) {
     static constexpr u32 SHIFT = 64 - CCL_EPOCH_BITS;
-    ANABRANCH_TWIN(MEETS_EQUAL) return ((seen - target) & EPOCH_MASK) == 0;
     i64 ahead = static_cast<i64>((seen - target) << SHIFT) >> SHIFT;
-    return ahead >= (MUTANT == MUTANT_MEET_LOOSE ? -1 : 0);
+    return ahead >= 0;
 }
 
 // Where the value of meeting `number` lies, behind the word.
-ANABRANCH_DEVICE u64 told_place(u64 number) { return 1 + (MUTANT == MUTANT_TOLD_ONE_PLACE ? 0 : number % 2); }
+ANABRANCH_DEVICE u64 told_place(u64 number) { return 1 + number % 2; }
 
 // Every thread of the block. All members' lanes meet: what each block has stored before, here and at peers, and what came
 // before its kernel, is visible to every member's block after, and what it has read may be overwritten.
@@ -44,13 +43,11 @@ ANABRANCH_DEVICE void meet(const Grid& grid, const Channel& channel, Lane& lane)
     u32 size = channel.team.size;
     lane.meets += 1;
     u64 number = lane.meets & EPOCH_MASK;
-    ANABRANCH_TWIN(MEET_FLAG_FIRST) grid.block_barrier();
-    ANABRANCH_UNLESS(MEET_FLAG_FIRST) shmem::Block::release_for_first(grid, size);
+    shmem::Block::release_for_first(grid, size);
     for (u32 i = grid.thread; i < size && !lane.dead; i += grid.block_threads) {
         u32 peer = rotated(channel, i);
         flag_store(grid, meet_word(channel, member_base(grid, channel, peer), lane.index, channel.team.rank), number);
     }
-    ANABRANCH_TWIN(MEET_FLAG_FIRST) shmem::Block::release_for_first(grid, size);
     u64 own = member_base(grid, channel, channel.team.rank);
     for (u32 peer = grid.thread; peer < size && !lane.dead; peer += grid.block_threads) {
         const u64* word = meet_word(channel, own, lane.index, peer);
@@ -59,9 +56,9 @@ ANABRANCH_DEVICE void meet(const Grid& grid, const Channel& channel, Lane& lane)
             grid, lane.wait, PHASE_MEET, peer, number, word,
             [number](u64 now) { return meets_reached(now, number); }, seen);
         if (status != WAIT_OK) lane_fail(grid, FAULT_IN_MEETING);
-        ANABRANCH_UNLESS(MEET_NO_ACQUIRE) acquire_after_wait(grid);
+        acquire_after_wait(grid);
     }
-    ANABRANCH_UNLESS(MEET_NO_BARRIER_AFTER) grid.block_barrier();
+    grid.block_barrier();
     lane_look(grid, lane, FAULT_IN_MEETING);
 }
 
@@ -86,7 +83,7 @@ ANABRANCH_DEVICE u64 told(const Grid& grid, const Channel& channel, const Lane& 
 // The next use of the staging: which half.
 ANABRANCH_DEVICE u64 next_half(Lane& lane) {
     lane.uses += 1;
-    return MUTANT == MUTANT_STAGING_ONE_HALF ? 0 : lane.uses % 2;
+    return lane.uses % 2;
 }
 
 // One source's part of one half of a lane's staging at the member whose heap starts at `base`.

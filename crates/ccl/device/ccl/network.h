@@ -24,15 +24,12 @@ ANABRANCH_DEVICE bool do_step(const Grid& grid, const NetworkArgs& args, const s
         bool ready = ready_port(grid, links, context.wait, port_of(i), i < step.sources, first, i);
         if (!ready) grid.local_store<u32>(LINK_FAULT, 1u);
     }
-    ANABRANCH_UNLESS(CCL_NETWORK_NO_ACQUIRE) acquire_after_wait(grid);
-    ANABRANCH_UNLESS(CCL_NETWORK_NO_BARRIER) grid.block_barrier();
+    acquire_after_wait(grid);
+    grid.block_barrier();
     bool well = grid.local_load<u32>(LINK_FAULT) == 0;
-    ANABRANCH_TWIN(CCL_NETWORK_CONSUMED_UNREAD) { if (well) tell_here(true, false); }
-    ANABRANCH_TWIN(CCL_NETWORK_FLAG_FIRST) { if (well) tell_here(false, true); }
     if (well) data();
-    ANABRANCH_TWIN(CCL_NETWORK_UNRELEASED) grid.block_barrier();
-    ANABRANCH_UNLESS(CCL_NETWORK_UNRELEASED) shmem::Block::release_for_first(grid, ports);
-    if (well) tell_here(MUTANT != MUTANT_CCL_NETWORK_CONSUMED_UNREAD, MUTANT != MUTANT_CCL_NETWORK_FLAG_FIRST);
+    shmem::Block::release_for_first(grid, ports);
+    if (well) tell_here(true, true);
     for (u32 i = 0; i < ports && well; ++i) {
         LinkPort port = port_of(i);
         if ((port.flags & PORT_ACROSS) == 0) continue;
@@ -40,7 +37,7 @@ ANABRANCH_DEVICE bool do_step(const Grid& grid, const NetworkArgs& args, const s
         well = tell_across(grid, links, context, port, i < step.sources, at, count, length);
     }
     // The next step writes where chunks are, and waits.
-    ANABRANCH_UNLESS(CCL_NETWORK_STEP_UNFINISHED) grid.block_barrier();
+    grid.block_barrier();
     return well;
 }
 
@@ -71,7 +68,6 @@ ANABRANCH_DEVICE u64 packed_stride(u64 bytes) { return (bytes + 15) & ~u64(15); 
 
 // How long a chunk of bytes that move is on a link.
 ANABRANCH_DEVICE u64 moved_length(const LinkStep& step, u64 bytes) {
-    ANABRANCH_TWIN(CCL_NETWORK_PACKED_SHORT) return bytes;
     return (step.flags & STEP_PACKS) != 0 ? step.sources * packed_stride(bytes) : bytes;
 }
 

@@ -32,7 +32,7 @@ ANABRANCH_DEVICE u32 epoch_fault(const Lane& lane) { return FAULT_IN_EPOCH + sta
 ANABRANCH_DEVICE u32 packet_flag(const Lane& lane) { return static_cast<u32>(lane.epoch) & EPOCH_MASK; }
 
 ANABRANCH_DEVICE Packet* packet_at(const Channel& channel, u64 base, const Lane& lane, u32 stage, u32 source, u64 unit) {
-    u64 parity = MUTANT == MUTANT_PACKETS_ONE_BUFFER ? 0 : lane.epoch % 2;
+    u64 parity = lane.epoch % 2;
     u64 index = ((static_cast<u64>(lane.index) * 2 + parity) * 2 + stage) * channel.team.size + source;
     return reinterpret_cast<Packet*>(base + channel.packets) + index * channel.packet_units + unit;
 }
@@ -48,14 +48,14 @@ ANABRANCH_DEVICE void clear_packets(const Grid& grid, const Channel& channel, co
 ANABRANCH_DEVICE void next_epoch(const Grid& grid, const Channel& channel, Lane& lane) {
     lane.epoch += 1;
     if ((lane.epoch & EPOCH_MASK) != 0) return;  // lint: allow(return-before-barrier): the epoch is the block's
-    ANABRANCH_UNLESS(PACKETS_NOT_CLEARED) clear_packets(grid, channel, lane);
-    ANABRANCH_UNLESS(PACKETS_CLEARED_UNMET) meet(grid, channel, lane);
+    clear_packets(grid, channel, lane);
+    meet(grid, channel, lane);
     lane.epoch += 1;
 }
 
 // Ends an epoch: no thread sends packets of the next before all have read those of this one. Every thread of the block.
 ANABRANCH_DEVICE void end_epoch(const Grid& grid, Lane& lane) {
-    ANABRANCH_UNLESS(PACKETS_NO_BARRIER) grid.block_barrier();
+    grid.block_barrier();
     lane_look(grid, lane, epoch_fault(lane));
 }
 
@@ -67,7 +67,6 @@ ANABRANCH_DEVICE void send(const Grid& grid, const Channel& channel, const Lane&
 }
 
 ANABRANCH_DEVICE bool has_flag(Packet packet, u32 flag) {
-    ANABRANCH_TWIN(PACKET_HALF_LOOKED_AT) return static_cast<u32>(packet.half[0] >> 32) == flag;
     return static_cast<u32>(packet.half[0] >> 32) == flag && static_cast<u32>(packet.half[1] >> 32) == flag;
 }
 

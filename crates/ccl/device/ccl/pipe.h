@@ -62,7 +62,7 @@ ANABRANCH_DEVICE u64* consumed_word(const Pipes& pipes, u64 base, u32 target, u3
     return reinterpret_cast<u64*>(base + pipes.consumed + pipe_index(pipes, target, pipe) * PIPE_LINE);
 }
 ANABRANCH_DEVICE u64 slot_of(const Pipes& pipes, u64 base, u32 source, u32 pipe, u64 chunk) {
-    u64 slot = MUTANT == MUTANT_PIPE_ONE_SLOT ? 0 : chunk % pipes.depth;
+    u64 slot = chunk % pipes.depth;
     return base + pipes.slots + (pipe_index(pipes, source, pipe) * pipes.depth + slot) * pipes.slot_bytes;
 }
 
@@ -137,7 +137,7 @@ ANABRANCH_DEVICE void open_cursors(const Grid& grid, const PipesArgs& args) {
 ANABRANCH_DEVICE void close_cursors(const Grid& grid, const PipesArgs& args) {
     for (u32 i = 0; i < cursors_of(grid, args); ++i) {
         Cursor cursor = load_cursor(grid, args, i);
-        ANABRANCH_UNLESS(PIPE_COUNT_NOT_KEPT) heap_store(grid, counter_word(args, cursor), cursor.counter);
+        heap_store(grid, counter_word(args, cursor), cursor.counter);
     }
 }
 

@@ -43,20 +43,20 @@ ANABRANCH_DEVICE u64* ring_word(const Channel& channel, u64 base, const Lane& la
 // Every thread. All members meet.
 ANABRANCH_DEVICE Ring ring_open(const Grid& grid, const Channel& channel, Lane& lane) {
     u64 base = grid.thread == 0 ? heap_load(grid, &channel.lanes[lane.index].chunks) : 0;
-    ANABRANCH_UNLESS(RING_NO_MEETING) meet(grid, channel, lane);
+    meet(grid, channel, lane);
     return Ring{base, 0, 0, next_half(lane), rotated(channel, 1), rotated(channel, channel.team.size - 1)};
 }
 
 // Every thread, last of all; `chunks` is equal on all members, and no link has had more.
 ANABRANCH_DEVICE void ring_close(const Grid& grid, const Channel& channel, const Lane& lane, const Ring& ring, u64 chunks) {
     if (grid.thread != 0) return;
-    ANABRANCH_UNLESS(RING_COUNT_NOT_KEPT) heap_store(grid, &channel.lanes[lane.index].chunks, ring.base + chunks);
+    heap_store(grid, &channel.lanes[lane.index].chunks, ring.base + chunks);
 }
 
 // Thread 0: waits for a chunk to take, and for a slot for one to give. False after a fault.
 ANABRANCH_DEVICE bool ring_wait(const Grid& grid, const Channel& channel, const Lane& lane, const Ring& ring, bool takes,
                                 bool gives) {
-    u64 slots = channel.team.size + (MUTANT == MUTANT_RING_CREDIT_LOOSE ? 1 : 0), seen = 0;
+    u64 slots = channel.team.size, seen = 0;
     WaitStatus status = WAIT_OK;
     if (takes) {
         u64 target = ring.base + ring.taken + 1;
@@ -72,7 +72,7 @@ ANABRANCH_DEVICE bool ring_wait(const Grid& grid, const Channel& channel, const 
             grid, lane.wait, PHASE_RING_ROOM, ring.next, target, word,
             [target](u64 now) { return has_reached(now, target); }, seen);
     }
-    ANABRANCH_UNLESS(RING_NO_ACQUIRE) acquire_after_wait(grid);
+    acquire_after_wait(grid);
     return status == WAIT_OK;
 }
 
@@ -93,20 +93,17 @@ template <class Work>
 ANABRANCH_DEVICE void ring_step(const Grid& grid, const Channel& channel, Lane& lane, Ring& ring, bool takes, bool gives,
                                 Work work) {
     if (grid.thread == 0 && !ring_wait(grid, channel, lane, ring, takes, gives)) lane_fail(grid, FAULT_IN_EPOCH);
-    ANABRANCH_UNLESS(RING_NO_BARRIER) grid.block_barrier();
+    grid.block_barrier();
     lane_look(grid, lane, FAULT_IN_EPOCH);
     u32 size = channel.team.size;
     u64 from = staging_of(channel, channel.heap, lane, ring.half, static_cast<u32>(ring.taken % size));
     u64 next = member_base(grid, channel, ring.next);
     u64 to = staging_of(channel, next, lane, ring.half, static_cast<u32>(ring.given % size));
     bool tells = grid.thread == 0 && !lane.dead;
-    ANABRANCH_TWIN(RING_CONSUMED_UNREAD) { if (tells && takes) ring_tell_taken(grid, channel, lane, ring); }
-    ANABRANCH_TWIN(RING_FLAG_FIRST) { if (tells && gives) ring_tell_given(grid, channel, lane, ring); }
     if (!lane.dead) work(from, to);
-    ANABRANCH_TWIN(RING_UNRELEASED) grid.block_barrier();
-    ANABRANCH_UNLESS(RING_UNRELEASED) block_release_system(grid);
-    if (tells && takes && MUTANT != MUTANT_RING_CONSUMED_UNREAD) ring_tell_taken(grid, channel, lane, ring);
-    if (tells && gives && MUTANT != MUTANT_RING_FLAG_FIRST) ring_tell_given(grid, channel, lane, ring);
+    block_release_system(grid);
+    if (tells && takes) ring_tell_taken(grid, channel, lane, ring);
+    if (tells && gives) ring_tell_given(grid, channel, lane, ring);
     ring.taken += takes ? 1 : 0;
     ring.given += gives ? 1 : 0;
 }

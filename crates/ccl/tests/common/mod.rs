@@ -13,7 +13,7 @@ use anabranch_ccl::conformance::{self, Case, Scratch};
 use anabranch_ccl::{Across, Algorithm, Communicator, DataType, Error, kernels};
 use anabranch_hip::{DeviceOrdinal, Stream, with_causes};
 use anabranch_hip_host::{HostConfig, HostMachine};
-use anabranch_hip_jit::{Jit, JitConfig, ParameterValue, ToolSearch};
+use anabranch_hip_jit::{Jit, JitConfig, ParameterValue, SourceEdit, ToolSearch};
 use anabranch_shmem::{RankError, RankSetup, World, WorldConfig, spawn_threads};
 
 /// One cache for all tests of the crate, so that a kernel is compiled once.
@@ -29,15 +29,15 @@ pub fn tools() -> ToolSearch {
 }
 
 pub fn jit() -> Jit {
-    jit_with(Vec::new())
+    jit_with(Vec::new(), Vec::new())
 }
 
-/// [`jit`], with parameters for every kernel.
-pub fn jit_with(parameters: Vec<(&'static str, ParameterValue)>) -> Jit {
+/// [`jit`], with parameters for every kernel and changes of their sources.
+pub fn jit_with(parameters: Vec<(&'static str, ParameterValue)>, edits: Vec<SourceEdit>) -> Jit {
     let mut config = JitConfig::new(cache());
     // A busy machine takes minutes for a large kernel, and no test is about that.
     config.compile_deadline = Duration::from_secs(600);
-    config.parameters = parameters;
+    (config.parameters, config.edits) = (parameters, edits);
     Jit::new(config, tools())
 }
 

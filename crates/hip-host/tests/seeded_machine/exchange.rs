@@ -84,8 +84,7 @@ fn a_missing_release_and_a_missing_acquire_show() {
 
 #[test]
 fn a_mistake_of_the_prelude_is_one_setting_for_a_whole_world() {
-    const NOBODY_RELEASES: i64 = 2;
-    let jit = crate::seeded_machine::lab::jit(NOBODY_RELEASES);
+    let jit = crate::seeded_machine::lab::jit(anabranch_testkit::mutant("NO_RELEASE"));
     let wrong = |seed: &u64| {
         let outcome =
             world_with(&jit, 2, SeededSchedule::new(*seed), |rank| ring(rank, WHOLE, WHOLE).unwrap());

@@ -163,7 +163,7 @@ fn a_thread_without_a_seat_still_works() {
         ranks: 1,
         runtime,
         shared: &shared,
-        jit: crate::seeded_machine::lab::jit(0),
+        jit: crate::seeded_machine::lab::jit(Vec::new()),
         machine,
     };
     let gpu = rank.gpu().unwrap();

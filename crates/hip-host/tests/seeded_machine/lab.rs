@@ -8,7 +8,7 @@ use anabranch_hip::{Device, DeviceAddress, DeviceBuffer, DeviceOrdinal, Result, 
 use anabranch_hip_host::{HostConfig, HostMachine, MachineRun, Schedule, SeededFailure, SeededSchedule};
 use anabranch_hip_jit::{
     DevicePointer, DeviceStruct as _, Jit, JitConfig, KernelSpec, KernelUnit, LoadedUnit, PRELUDE,
-    ToolSearch, bytemuck, device_struct,
+    SourceEdit, ToolSearch, bytemuck, device_struct,
 };
 
 device_struct! {
@@ -54,12 +54,10 @@ fn search() -> ToolSearch {
     ToolSearch { path, ..ToolSearch::default() }
 }
 
-/// The kernels of a world with one mistake of the prelude, 0 being none.
-pub fn jit(mutant: i64) -> Jit {
+/// The kernels of a world, with changes of their sources.
+pub fn jit(edits: Vec<SourceEdit>) -> Jit {
     let mut config = JitConfig::new(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("seeded-machine-cache"));
-    if mutant != 0 {
-        config.parameters = vec![("PRELUDE_MUTANT", mutant.into())];
-    }
+    config.edits = edits;
     Jit::new(config, search())
 }
 
@@ -212,7 +210,7 @@ pub fn world<T: Send>(
     schedule: SeededSchedule,
     body: impl Fn(&Rank<'_>) -> T + Sync,
 ) -> Outcome<T> {
-    static JIT: LazyLock<Jit> = LazyLock::new(|| jit(0));
+    static JIT: LazyLock<Jit> = LazyLock::new(|| jit(Vec::new()));
     world_with(&JIT, ranks, schedule, body)
 }
 

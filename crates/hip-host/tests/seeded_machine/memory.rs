@@ -211,7 +211,7 @@ fn copies_reach_kernels_that_poll_and_peers() {
 
 #[test]
 fn kernels_that_are_not_instrumented_are_refused() {
-    let object = jit(0)
+    let object = jit(Vec::new())
         .compile(&KernelSpec::new(&UNIT), &Target::host(crate::seeded_machine::lab::WIDTH).unwrap())
         .unwrap();
     let outcome = world(1, SeededSchedule::new(1), |rank| {

@@ -31,23 +31,9 @@ ANABRANCH_DEVICE void store(const Grid& grid, T* p, T v, unsigned access) {
     calls(grid)->store(grid.host, p, piece[0], bytes, access);
     if constexpr (sizeof(T) == 16) calls(grid)->store(grid.host, reinterpret_cast<u8*>(p) + 8, piece[1], bytes, access);
 }
-// What an atomic must not be: others come between the load and the store.
-template <class T>
-ANABRANCH_DEVICE T torn(const Grid& grid, T* p, T operand, T expected, unsigned operation) {
-    T old = load(grid, p, ANABRANCH_ACCESS_FLAG);
-    T changed = operation == ANABRANCH_ATOMIC_ADD   ? old + operand
-                : operation == ANABRANCH_ATOMIC_MIN ? minimum(old, operand)
-                : operation == ANABRANCH_ATOMIC_AND ? old & operand
-                : operation == ANABRANCH_ATOMIC_OR  ? old | operand
-                : operation == ANABRANCH_ATOMIC_XOR ? old ^ operand
-                                                    : operand;
-    if (operation != ANABRANCH_ATOMIC_COMPARE_SWAP || old == expected) store(grid, p, changed, ANABRANCH_ACCESS_FLAG);
-    return old;
-}
 template <class T>
 ANABRANCH_DEVICE T modify(const Grid& grid, T* p, T operand, T expected, unsigned operation, unsigned scope) {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8, "atomics are 4 or 8 bytes wide");
-    ANABRANCH_TWIN(TORN_ATOMIC) return torn(grid, p, operand, expected, operation);
     return static_cast<T>(calls(grid)->modify(grid.host, p, operand, expected, sizeof(T), operation, scope));
 }
 
@@ -88,7 +74,7 @@ ANABRANCH_DEVICE u64 flag_load(const Grid& grid, const u64* p) {
     return instrumented::load(grid, p, ANABRANCH_ACCESS_FLAG);
 }
 ANABRANCH_DEVICE u64 flag_load_for_wait(const Grid& grid, const u64* p) {
-    if constexpr (ANABRANCH_POLL_ACQUIRES == 0 || MUTANT == MUTANT_NO_ACQUIRE_AFTER_WAIT) return flag_load(grid, p);
+    if constexpr (ANABRANCH_POLL_ACQUIRES == 0) return flag_load(grid, p);
     return instrumented::load(grid, p, ANABRANCH_ACCESS_FLAG_ACQUIRE);
 }
 ANABRANCH_DEVICE void flag_store(const Grid& grid, u64* p, u64 v) {

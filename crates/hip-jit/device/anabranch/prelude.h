@@ -3,9 +3,8 @@
 // The order matters: plain types; the target's primitives; positions and waves; the structs that Rust declares
 // (generated); memory; publishing; waiting; numbers.
 //
-// Parameters that any unit may be compiled with, for tests: HOST_INSTRUMENTED, for the seeded host machine; with it
-// HOST_CUMULATIVE, for that machine's cumulative fences and NVIDIA's form of the prelude; and PRELUDE_MUTANT, a deliberate
-// mistake (mutant.h).
+// Parameters that any unit may be compiled with, for tests: HOST_INSTRUMENTED, for the seeded host machine; and with it
+// HOST_CUMULATIVE, for that machine's cumulative fences and NVIDIA's form of the prelude.
 #pragma once
 
 #if defined(HOST_INSTRUMENTED) && !defined(ANABRANCH_TARGET_HOST)
@@ -17,7 +16,6 @@
 #endif
 
 #include "anabranch/types.h"
-#include "anabranch/mutant.h"
 
 #if defined(ANABRANCH_TARGET_HOST)
 #include "anabranch/target_host.h"

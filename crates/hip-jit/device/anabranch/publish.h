@@ -13,31 +13,17 @@
 // before the call.
 ANABRANCH_DEVICE void block_release_system(const Grid& grid) {
 #if ANABRANCH_HAS_PER_WAVE_RELEASE
-    ANABRANCH_TWIN(RELEASE_AT_DEVICE_SCOPE) fence_release_device(grid);
-    if constexpr (MUTANT != MUTANT_NO_RELEASE && MUTANT != MUTANT_RELEASE_BY_ONE_THREAD &&
-                  MUTANT != MUTANT_RELEASE_AT_DEVICE_SCOPE) {
-        fence_release_system(grid);
-    }
-    ANABRANCH_UNLESS(NO_BARRIER_IN_RELEASE) grid.block_barrier();
-    ANABRANCH_TWIN(RELEASE_BY_ONE_THREAD) { if (grid.thread == 0) fence_release_system(grid); }
+    fence_release_system(grid);
+    grid.block_barrier();
 #else
-    ANABRANCH_TWIN(RELEASE_BEFORE_BARRIER) { if (grid.thread == 0) fence_release_system(grid); }
-    ANABRANCH_UNLESS(NO_BARRIER_IN_RELEASE) grid.block_barrier();
-    ANABRANCH_TWIN(RELEASE_AT_DEVICE_SCOPE) { if (grid.thread == 0) fence_release_device(grid); }
-    if constexpr (MUTANT != MUTANT_NO_RELEASE && MUTANT != MUTANT_RELEASE_AT_DEVICE_SCOPE &&
-                  MUTANT != MUTANT_RELEASE_BEFORE_BARRIER) {
-        if (grid.thread == 0) fence_release_system(grid);
-    }
+    grid.block_barrier();
+    if (grid.thread == 0) fence_release_system(grid);
 #endif
 }
 
 // By thread 0 of the last block. Where fences are cumulative it covers all blocks, and has acquired what they counted in.
 ANABRANCH_DEVICE void last_release_system(const Grid& grid) {
-    ANABRANCH_TWIN(RELEASE_AT_DEVICE_SCOPE) fence_release_device(grid);
-    if constexpr (MUTANT != MUTANT_NO_RELEASE && MUTANT != MUTANT_RELEASE_AT_DEVICE_SCOPE &&
-                  MUTANT != MUTANT_LAST_DOES_NOT_RELEASE) {
-        fence_release_system(grid);
-    }
+    fence_release_system(grid);
 }
 
 // Every thread of the block. Counts the block behind its stores, and returns true, in every thread of the block, in the one
@@ -50,9 +36,9 @@ ANABRANCH_DEVICE void last_release_system(const Grid& grid) {
 // scope before the count, and one at system scope by the last block, order all stores before its flags.
 ANABRANCH_DEVICE bool arrive_is_last(const Grid& grid, u32* counter, u32 blocks) {
 #if ANABRANCH_HAS_PER_WAVE_RELEASE
-    ANABRANCH_UNLESS(COUNT_BEFORE_RELEASE) block_release_system(grid);
+    block_release_system(grid);
 #else
-    ANABRANCH_UNLESS(COUNT_BEFORE_RELEASE) grid.block_barrier();
+    grid.block_barrier();
 #endif
     u64 last = 0;
     if (grid.thread == 0 && blocks == 1) {
@@ -61,24 +47,16 @@ ANABRANCH_DEVICE bool arrive_is_last(const Grid& grid, u32* counter, u32 blocks)
 #endif
         last = 1;
     } else if (grid.thread == 0) {
-        if constexpr (MUTANT != MUTANT_NO_RELEASE && MUTANT != MUTANT_NO_RELEASE_BEFORE_COUNT) {
-            fence_release_device(grid);
-        }
+        fence_release_device(grid);
         u32 arrived = fetch_add_device(grid, counter, 1u) + 1;
         last = arrived == blocks ? 1 : 0;
-        ANABRANCH_TWIN(FLAG_BEFORE_DATA) last = arrived == 1 ? 1 : 0;
-        ANABRANCH_TWIN(FLAG_BEFORE_DATA) { if (arrived == blocks) private_store(grid, counter, 0u); }
-        ANABRANCH_TWIN(COUNTER_RESET_EARLY) { if (arrived + 1 == blocks) private_store(grid, counter, 0u); }
         if (last != 0) {
 #if ANABRANCH_HAS_PER_WAVE_RELEASE
-            ANABRANCH_UNLESS(NO_ACQUIRE_BETWEEN_BLOCKS) fence_acquire_device(grid);
+            fence_acquire_device(grid);
 #endif
             last_release_system(grid);
-            if constexpr (MUTANT != MUTANT_FLAG_BEFORE_DATA && MUTANT != MUTANT_COUNTER_NOT_RESET) {
-                private_store(grid, counter, 0u);
-            }
+            private_store(grid, counter, 0u);
         }
     }
-    ANABRANCH_TWIN(COUNT_BEFORE_RELEASE) block_release_system(grid);
     return grid.block_broadcast(last) != 0;
 }

@@ -77,7 +77,7 @@ struct Missing {
 template <class Look, class Who>
 ANABRANCH_DEVICE WaitStatus wait_for(const Grid& grid, const WaitContext& wait, u32 phase, Look look, Who missing) {
     for (u32 spins = 1;; ++spins) {
-        if (look() || MUTANT == MUTANT_NO_WAIT) return WAIT_OK;
+        if (look()) return WAIT_OK;
         if (spins % SPINS_PER_CHECK == 0) {
             if (is_poisoned(grid, wait.control)) return WAIT_FAULT;
             u64 waited = grid.clock_ns() - wait.start_ns;
@@ -98,7 +98,6 @@ ANABRANCH_DEVICE bool stays_inside() {
 #if defined(ANABRANCH_TARGET_HOST)
     return true;
 #else
-    ANABRANCH_TWIN(DONE_BEHIND_THE_LOOP) return true;
     return target::opaque(1) != 0;
 #endif
 }
@@ -122,10 +121,7 @@ ANABRANCH_DEVICE void acquire_after_wait(const Grid& grid) {
 #if ANABRANCH_POLL_ACQUIRES
     (void)grid;
 #else
-    ANABRANCH_TWIN(ACQUIRE_AT_DEVICE_SCOPE) fence_acquire_device(grid);
-    if constexpr (MUTANT != MUTANT_NO_ACQUIRE_AFTER_WAIT && MUTANT != MUTANT_ACQUIRE_AT_DEVICE_SCOPE) {
-        fence_acquire_system(grid);
-    }
+    fence_acquire_system(grid);
 #endif
 }
 
@@ -136,10 +132,9 @@ ANABRANCH_DEVICE u32 flag_count(u64 flag) { return static_cast<u32>(flag >> 32);
 
 // Whether a monotonic 64-bit counter has come to `target`, also across its wrap.
 ANABRANCH_DEVICE bool has_reached(u64 value, u64 target) {
-    ANABRANCH_TWIN(EPOCH_EQUAL) return value == target;
-    return static_cast<i64>(value - target) >= (MUTANT == MUTANT_EPOCH_LOOSE ? -1 : 0);
+    return static_cast<i64>(value - target) >= 0;
 }
 // The same for the epoch in a flag that carries a count.
 ANABRANCH_DEVICE bool flag_has_reached(u64 flag, u32 epoch) {
-    return static_cast<i32>(flag_epoch(flag) - epoch) >= (MUTANT == MUTANT_EPOCH_LOOSE ? -1 : 0);
+    return static_cast<i32>(flag_epoch(flag) - epoch) >= 0;
 }

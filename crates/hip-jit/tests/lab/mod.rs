@@ -11,8 +11,10 @@ use anabranch_hip_host::seeded::{
 use anabranch_hip_jit::control::{FaultRecord, WaitControl};
 use anabranch_hip_jit::{
     CodeObject, DevicePointer, DeviceStruct as _, Jit, KernelSpec, KernelUnit, PRELUDE, Target, bytemuck,
-    device_struct, mutant,
+    device_struct,
 };
+
+use anabranch_testkit::mutant;
 
 use crate::common::{self, Scratch};
 
@@ -58,7 +60,7 @@ pub static UNIT: KernelUnit = KernelUnit {
     layouts: &[LitmusArgs::c_declaration],
 };
 
-/// No twin: the prelude as it is.
+/// No mutant: the prelude as it is.
 pub const RIGHT: &str = "NONE";
 /// What a kernel leaves out.
 pub const WHOLE: u32 = 0;
@@ -95,11 +97,11 @@ pub struct Bench {
 pub type Launch = (&'static str, u32, u32, u32, u32);
 
 impl Lab {
-    pub fn new(name: &str, twin: &str, profile: MemoryProfile) -> Self {
-        let mutant = if twin == RIGHT { 0 } else { mutant(twin).unwrap() };
-        let scratch = Scratch::new(&format!("{name}-{mutant}-{profile:?}"));
+    pub fn new(name: &str, broken: &str, profile: MemoryProfile) -> Self {
+        let edits = if broken == RIGHT { Vec::new() } else { mutant(broken) };
+        let scratch = Scratch::new(&format!("{name}-{broken}-{profile:?}"));
         let jit = Jit::new(scratch.config(), common::search(None));
-        let mut spec = KernelSpec::new(&UNIT).with("HOST_INSTRUMENTED", 1).with("PRELUDE_MUTANT", mutant);
+        let mut spec = KernelSpec::new(&UNIT).with("HOST_INSTRUMENTED", 1).edited(&edits);
         if profile == MemoryProfile::Cumulative {
             spec = spec.with("HOST_CUMULATIVE", 1);
         }

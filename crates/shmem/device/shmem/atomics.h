@@ -45,7 +45,7 @@ struct IsAtomic<i64> {
     static constexpr bool VALUE = true;
 };
 
-// The mapped word as its unsigned twin, or null.
+// The mapped word as its unsigned type, or null.
 template <class T>
 ANABRANCH_DEVICE typename AtomicWord<sizeof(T)>::Raw* reach_atomic(const Grid& grid, const Context& context,
                                                                    Symmetric<T> word, GroupRank peer) {
@@ -55,11 +55,7 @@ ANABRANCH_DEVICE typename AtomicWord<sizeof(T)>::Raw* reach_atomic(const Grid& g
 
 template <class Raw>
 ANABRANCH_DEVICE Raw add_word(const Grid& grid, Raw* word, Raw value) {
-    if constexpr (MUTANT == MUTANT_WIDE_ATOMIC && sizeof(Raw) == 4) {
-        return static_cast<u32>(fetch_add_system(grid, reinterpret_cast<u64*>(word), static_cast<u64>(value)));
-    } else {
-        return fetch_add_system(grid, word, value);
-    }
+    return fetch_add_system(grid, word, value);
 }
 
 // atomic_fetch_add, atomic_fetch_and, ...: the old value. atomic_add, ...: without it.

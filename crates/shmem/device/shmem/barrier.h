@@ -24,7 +24,6 @@ ANABRANCH_DEVICE Status store_epoch(const Grid& grid, const Context& context, u6
 #if SHMEM_NIC
     if (is_by_nic(grid, context, peer)) {
         const RdmaQueue* entry = first_nic_entry(context, peer);
-        if constexpr (MUTANT == MUTANT_SYNC_BY_ANY_QUEUE) entry = nic_entry(grid, context, peer);
         return put_value_by_nic(grid, context, entry, flag, epoch);
     }
 #else
@@ -43,10 +42,7 @@ ANABRANCH_DEVICE Status store_epoch(const Grid& grid, const Context& context, u6
 // dead.
 ANABRANCH_DEVICE Status team_sync(const Grid& grid, const Context& context, const BarrierWorkspace& workspace) {
     // The lanes of wave 0 store the flags, each behind a fence of its own where the target wants one.
-    ANABRANCH_TWIN(TEAM_SYNC_UNRELEASED) Block::barrier(grid);
-    if constexpr (::MUTANT != ::MUTANT_TEAM_SYNC_UNRELEASED && ::MUTANT != ::MUTANT_TEAM_SYNC_FLAG_FIRST) {
-        Block::release_for_first(grid, WAVE_SIZE);
-    }
+    Block::release_for_first(grid, WAVE_SIZE);
     Status agreed = Status::OK;
     if (grid.wave() == 0) {
         // Lane 0 alone touches the word: it is written below, and the ballots there put no other lane's load before that.
@@ -77,20 +73,14 @@ ANABRANCH_DEVICE Status team_sync(const Grid& grid, const Context& context, cons
                     grid, context.wait, PHASE_TEAM_SYNC, peer, epoch, own + peer,
                     [epoch](u64 now) { return has_reached(now, epoch); }, seen));
             }
-            ANABRANCH_TWIN(TEAM_SYNC_ACQUIRE_AT_DEVICE_SCOPE) fence_acquire_device(grid);
-            if constexpr (::MUTANT != ::MUTANT_TEAM_SYNC_NO_ACQUIRE &&
-                          ::MUTANT != ::MUTANT_TEAM_SYNC_ACQUIRE_AT_DEVICE_SCOPE) {
-                fence_acquire_system(grid);
-            }
+            fence_acquire_system(grid);
             if (grid.wave_any(status != Status::OK)) {
                 agreed = Status::FAULT;
             } else if (grid.lane() == 0) {
-                ANABRANCH_UNLESS(TEAM_SYNC_EPOCH_NOT_KEPT) private_store(grid, workspace.epoch, epoch);
+                private_store(grid, workspace.epoch, epoch);
             }
         }
     }
-    ANABRANCH_TWIN(TEAM_SYNC_FLAG_FIRST) Block::release_for_first(grid, WAVE_SIZE);
-    ANABRANCH_TWIN(TEAM_SYNC_EARLY_RETURN) { if (grid.thread == 1) return Status::OK; }
     return static_cast<Status>(Block::broadcast(grid, static_cast<u64>(agreed)));
 }
 

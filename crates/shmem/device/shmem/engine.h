@@ -45,8 +45,7 @@ ANABRANCH_DEVICE Status from_engine(WaitStatus status) { return status == WAIT_O
 template <class Scope>
 ANABRANCH_DEVICE Status by_queue(const Grid& grid, const Context& context, GroupRank peer, sdma::Operation operation,
                                  bool waits) {
-    ANABRANCH_TWIN(BY_QUEUE_UNRELEASED) Scope::barrier(grid);
-    ANABRANCH_UNLESS(BY_QUEUE_UNRELEASED) Scope::release_for_leader(grid);
+    Scope::release_for_leader(grid);
     Status status = Status::OK;
     if (Scope::lane(grid) == 0) {
         SdmaQueue queue = sdma::load_queue(grid, queue_entry(grid, context, peer));
@@ -55,7 +54,7 @@ ANABRANCH_DEVICE Status by_queue(const Grid& grid, const Context& context, Group
         WaitStatus done = sdma::post(grid, context.wait, queue, operation, end);
         if (done == WAIT_OK && waits) {
             done = sdma::wait_done(grid, context.wait, queue, end);
-            ANABRANCH_UNLESS(BY_QUEUE_NO_ACQUIRE) acquire_after_wait(grid);
+            acquire_after_wait(grid);
         }
         status = from_engine(done);
     }

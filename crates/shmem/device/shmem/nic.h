@@ -28,7 +28,6 @@ namespace shmem {
 ANABRANCH_DEVICE const RdmaQueue* nic_entry(const Grid& grid, const Context& context, GroupRank peer) {
     u32 each = context.team.nics_per_peer;
     u32 channel = (grid.block + grid.wave()) % each;
-    if constexpr (MUTANT == MUTANT_QUEUE_BY_GRID) channel = grid.grid_wave() % each;
     return context.team.nics + (static_cast<u64>(peer.value) * each + channel);
 }
 
@@ -70,8 +69,7 @@ ANABRANCH_DEVICE rdma::Request nic_operation(rdma::Opcode opcode, const void* re
 template <class Scope>
 ANABRANCH_DEVICE Status by_nic(const Grid& grid, const Context& context, GroupRank peer, const rdma::Request& copy, bool signals,
                                const rdma::Request& signal, bool waits) {
-    ANABRANCH_TWIN(BY_NIC_UNRELEASED) Scope::barrier(grid);
-    ANABRANCH_UNLESS(BY_NIC_UNRELEASED) Scope::release_for_leader(grid);
+    Scope::release_for_leader(grid);
     Status status = Status::OK;
     if (Scope::lane(grid) == 0) {
         RdmaQueue queue = rdma::load_queue(grid, nic_entry(grid, context, peer));
@@ -81,15 +79,12 @@ ANABRANCH_DEVICE Status by_nic(const Grid& grid, const Context& context, GroupRa
         // Before the copy: of a signal that is refused, nothing moves.
         bool is_looked_at = signals && !is_poisoned(grid, context.wait.control);
         if (is_looked_at && !rdma::is_allowed(grid, context.wait, queue, signal, false, no_key)) done = WAIT_FAULT;
-        ANABRANCH_TWIN(NIC_SIGNAL_FIRST) { if (done == WAIT_OK && signals) done = rdma::post(grid, context.wait, queue, signal, end); }
         if (done == WAIT_OK) done = rdma::post(grid, context.wait, queue, copy, first);
-        ANABRANCH_UNLESS(NIC_SIGNAL_FIRST) {
-            if (done == WAIT_OK && signals) done = rdma::post(grid, context.wait, queue, signal, end);
-        }
+        if (done == WAIT_OK && signals) done = rdma::post(grid, context.wait, queue, signal, end);
         if (!signals) end = first;
         if (done == WAIT_OK && waits) {
             done = rdma::wait_done(grid, context.wait, queue, end);
-            ANABRANCH_UNLESS(BY_NIC_NO_ACQUIRE) acquire_after_wait(grid);
+            acquire_after_wait(grid);
         }
         status = from_nic(done);
     }

@@ -27,7 +27,7 @@ ANABRANCH_DEVICE Status drain(const Grid& grid, const Context& context, u32 firs
 #if SHMEM_NIC
     drain_nics<Scope>(grid, context, first, count);
 #endif
-    ANABRANCH_UNLESS(DRAIN_NO_ACQUIRE) acquire_after_wait(grid);
+    acquire_after_wait(grid);
     Scope::barrier(grid);
     bool poisoned = Scope::lane(grid) == 0 && is_poisoned(grid, context.wait.control);
     return static_cast<Status>(Scope::broadcast(grid, static_cast<u64>(poisoned ? Status::FAULT : Status::OK)));
@@ -43,7 +43,7 @@ ANABRANCH_DEVICE Status finish(const Grid& grid, const Context& context, u32 fir
 #if SHMEM_NIC
     finish_nics(grid, context, first, count);
 #endif
-    ANABRANCH_UNLESS(DRAIN_NO_ACQUIRE) acquire_after_wait(grid);
+    acquire_after_wait(grid);
     return is_poisoned(grid, context.wait.control) ? Status::FAULT : Status::OK;
 }
 #endif
@@ -54,14 +54,12 @@ ANABRANCH_DEVICE Status finish(const Grid& grid, const Context& context, u32 fir
 ANABRANCH_DEVICE Status fence(const Grid& grid, const Context& context, GroupRank peer) {
     Status status = Status::OK;
 #if SHMEM_ENGINES || SHMEM_NIC
-    ANABRANCH_UNLESS(FENCE_ONE_NOTHING) {
-        if (peer.value < context.size()) status = finish(grid, context, peer.value, 1);
-    }
+    if (peer.value < context.size()) status = finish(grid, context, peer.value, 1);
 #else
     static_cast<void>(context);
     static_cast<void>(peer);
 #endif
-    ANABRANCH_UNLESS(FENCE_ONE_NOTHING) Thread::release_for_leader(grid);
+    Thread::release_for_leader(grid);
     return status;
 }
 
@@ -69,11 +67,11 @@ ANABRANCH_DEVICE Status fence(const Grid& grid, const Context& context, GroupRan
 ANABRANCH_DEVICE Status fence(const Grid& grid, const Context& context) {
     Status status = Status::OK;
 #if SHMEM_ENGINES || SHMEM_NIC
-    ANABRANCH_UNLESS(FENCE_ALL_NOTHING) status = finish(grid, context, 0, context.size());
+    status = finish(grid, context, 0, context.size());
 #else
     static_cast<void>(context);
 #endif
-    ANABRANCH_UNLESS(FENCE_ALL_NOTHING) Thread::release_for_leader(grid);
+    Thread::release_for_leader(grid);
     return status;
 }
 
@@ -84,7 +82,6 @@ ANABRANCH_DEVICE Status fence(const Grid& grid, const Context& context) {
 // NIC did not come to its end.
 template <class Scope>
 ANABRANCH_DEVICE Status quiet(const Grid& grid, const Context& context) {
-    ANABRANCH_TWIN(QUIET_NOTHING) { Scope::barrier(grid); return Status::OK; }
     Scope::release_for_all(grid);
 #if SHMEM_ENGINES || SHMEM_NIC
     return drain<Scope>(grid, context, 0, context.size());
@@ -98,7 +95,6 @@ ANABRANCH_DEVICE Status quiet(const Grid& grid, const Context& context) {
 template <class Scope>
 ANABRANCH_DEVICE Status quiet(const Grid& grid, const Context& context, GroupRank peer) {
 #if SHMEM_ENGINES || SHMEM_NIC
-    ANABRANCH_TWIN(QUIET_NOTHING) { Scope::barrier(grid); return Status::OK; }
     Scope::release_for_all(grid);
     return peer.value < context.size() ? drain<Scope>(grid, context, peer.value, 1) : Status::UNREACHABLE;
 #else

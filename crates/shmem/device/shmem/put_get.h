@@ -44,8 +44,6 @@ ANABRANCH_DEVICE void copy_aligned(const Grid& grid, u32 lane, u32 lanes, u8* to
 
 // The share of one lane out of `lanes` of a copy of `bytes`, in the widest unit to which both sides can be aligned.
 ANABRANCH_DEVICE void copy_bytes(const Grid& grid, u32 lane, u32 lanes, u8* to, const u8* from, u64 bytes) {
-    if constexpr (MUTANT == MUTANT_LENGTH_PLUS_ONE) bytes += bytes > 0 ? 1 : 0;
-    if constexpr (MUTANT == MUTANT_LENGTH_MINUS_ONE) bytes -= bytes > 0 ? 1 : 0;
     u64 skew = reinterpret_cast<u64>(to) ^ reinterpret_cast<u64>(from);
     if (skew % 16 == 0) {
         copy_aligned<Vec16>(grid, lane, lanes, to, from, bytes);
@@ -73,8 +71,6 @@ ANABRANCH_DEVICE bool copy_by_engine(const Grid& grid, const Context& context, G
                                      const void* from, u64 bytes, bool is_get, bool waits, Status& status) {
     Means means = means_of(grid, context, peer);
     if (means == Means::MAPPING || (means == Means::HOST && bytes == 0)) return false;
-    if constexpr (MUTANT == MUTANT_LENGTH_PLUS_ONE) bytes += bytes > 0 ? 1 : 0;
-    if constexpr (MUTANT == MUTANT_LENGTH_MINUS_ONE) bytes -= bytes > 0 ? 1 : 0;
 #if SHMEM_ENGINES
     if (means == Means::QUEUE) {
         sdma::Operation operation = {reinterpret_cast<u64>(from), reinterpret_cast<u64>(to), bytes,

@@ -19,11 +19,10 @@ struct Thread {
     static ANABRANCH_DEVICE void barrier(const Grid&) {}
     static ANABRANCH_DEVICE u64 broadcast(const Grid&, u64 value) { return value; }
     static ANABRANCH_DEVICE void release_for_leader(const Grid& grid) {
-        ANABRANCH_UNLESS(THREAD_SIGNAL_UNRELEASED) fence_release_system(grid);
+        fence_release_system(grid);
     }
     static ANABRANCH_DEVICE void release_for_all(const Grid& grid) {
-        ANABRANCH_TWIN(QUIET_AT_DEVICE_SCOPE) return fence_release_device(grid);
-        ANABRANCH_UNLESS(THREAD_QUIET_UNRELEASED) fence_release_system(grid);
+        fence_release_system(grid);
     }
 };
 
@@ -37,24 +36,23 @@ struct Wave {
     // Afterwards a flag stored by the leader publishes what the wave stored before.
     static ANABRANCH_DEVICE void release_for_leader(const Grid& grid) {
 #if ANABRANCH_HAS_PER_WAVE_RELEASE
-        ANABRANCH_UNLESS(WAVE_SIGNAL_UNRELEASED) fence_release_system(grid);
-        ANABRANCH_UNLESS(WAVE_SIGNAL_NO_BARRIER) grid.wave_barrier();
+        fence_release_system(grid);
+        grid.wave_barrier();
 #else
-        ANABRANCH_UNLESS(WAVE_SIGNAL_NO_BARRIER) grid.wave_barrier();
-        ANABRANCH_UNLESS(WAVE_SIGNAL_UNRELEASED) { if (grid.lane() == 0) fence_release_system(grid); }
+        grid.wave_barrier();
+        if (grid.lane() == 0) fence_release_system(grid);
 #endif
     }
     static ANABRANCH_DEVICE void fence_for_all(const Grid& grid) {
-        ANABRANCH_TWIN(QUIET_AT_DEVICE_SCOPE) return fence_release_device(grid);
-        ANABRANCH_UNLESS(WAVE_QUIET_UNRELEASED) fence_release_system(grid);
+        fence_release_system(grid);
     }
     // Afterwards a flag stored by any lane does.
     static ANABRANCH_DEVICE void release_for_all(const Grid& grid) {
 #if ANABRANCH_HAS_PER_WAVE_RELEASE
         fence_for_all(grid);
-        ANABRANCH_UNLESS(WAVE_QUIET_NO_BARRIER) grid.wave_barrier();
+        grid.wave_barrier();
 #else
-        ANABRANCH_UNLESS(WAVE_QUIET_NO_BARRIER) grid.wave_barrier();
+        grid.wave_barrier();
         fence_for_all(grid);
 #endif
     }
@@ -68,19 +66,16 @@ struct Block {
     static ANABRANCH_DEVICE u64 broadcast(const Grid& grid, u64 value) { return grid.block_broadcast(value); }
     static ANABRANCH_DEVICE void release_for_leader(const Grid& grid) { block_release_system(grid); }
     static ANABRANCH_DEVICE void fence_for_first(const Grid& grid) {
-        ANABRANCH_TWIN(QUIET_AT_DEVICE_SCOPE) return fence_release_device(grid);
-        ANABRANCH_UNLESS(BLOCK_QUIET_UNRELEASED) fence_release_system(grid);
+        fence_release_system(grid);
     }
     // Afterwards a flag stored by any of the first `threads` threads publishes what the block stored before.
     static ANABRANCH_DEVICE void release_for_first(const Grid& grid, u32 threads) {
 #if ANABRANCH_HAS_PER_WAVE_RELEASE
         static_cast<void>(threads);
-        ANABRANCH_UNLESS(BLOCK_QUIET_BY_ONE_THREAD) fence_for_first(grid);
-        ANABRANCH_UNLESS(BLOCK_QUIET_NO_BARRIER) grid.block_barrier();
-        ANABRANCH_TWIN(BLOCK_QUIET_BY_ONE_THREAD) { if (grid.thread == 0) fence_release_system(grid); }
+        fence_for_first(grid);
+        grid.block_barrier();
 #else
-        ANABRANCH_TWIN(BLOCK_QUIET_BY_ONE_THREAD) threads = 1;
-        ANABRANCH_UNLESS(BLOCK_QUIET_NO_BARRIER) grid.block_barrier();
+        grid.block_barrier();
         if (grid.thread < threads) fence_for_first(grid);
 #endif
     }

@@ -33,8 +33,6 @@ enum class Compare : u32 {
 // Whether `word` compares so with `value`.
 ANABRANCH_DEVICE bool holds(Compare compare, u64 word, u64 value) {
     i64 ahead = static_cast<i64>(word - value);
-    ANABRANCH_TWIN(COMPARE_LOOSE) ahead += compare == Compare::GE ? 1 : 0;
-    ANABRANCH_TWIN(COMPARE_EQUAL) compare = compare == Compare::GE ? Compare::EQ : compare;
     switch (compare) {
         case Compare::EQ: return ahead == 0;
         case Compare::NE: return ahead != 0;
@@ -49,7 +47,7 @@ ANABRANCH_DEVICE bool holds(Compare compare, u64 word, u64 value) {
 // The leader's part of a signal; `word` is mapped.
 template <class Scope>
 ANABRANCH_DEVICE void signal_word(const Grid& grid, u64* word, u64 value, SignalOp op) {
-    if (Scope::lane(grid) != 0 && MUTANT != MUTANT_EVERY_LANE_SIGNALS) return;
+    if (Scope::lane(grid) != 0) return;
     if (op == SignalOp::SET) {
         flag_store(grid, word, value);
     } else {
@@ -113,9 +111,6 @@ ANABRANCH_DEVICE Status put_signal_nbi(const Grid& grid, const Context& context,
                                        bool waits = false) {
     u64* at = reach_word(grid, context, word, peer);
     if (at == nullptr) return Status::UNREACHABLE;
-    if constexpr (MUTANT == MUTANT_EMPTY_IS_SILENT) {
-        if (count == 0) return Status::OK;
-    }
     Means means = means_of(grid, context, peer);
     if (means == Means::HOST) return refuse(grid, context, target.offset, peer);
 #if SHMEM_ENGINES || SHMEM_NIC
@@ -135,12 +130,10 @@ ANABRANCH_DEVICE Status put_signal_nbi(const Grid& grid, const Context& context,
 #else
     static_cast<void>(waits);
 #endif
-    ANABRANCH_TWIN(SIGNAL_BEFORE_DATA) signal_word<Scope>(grid, at, value, op);
     Status status = put_nbi<Scope>(grid, context, target, source, count, peer);
     if (status != Status::OK) return status;
-    ANABRANCH_TWIN(PUT_SIGNAL_UNRELEASED) Scope::barrier(grid);
-    ANABRANCH_UNLESS(PUT_SIGNAL_UNRELEASED) Scope::release_for_leader(grid);
-    ANABRANCH_UNLESS(SIGNAL_BEFORE_DATA) signal_word<Scope>(grid, at, value, op);
+    Scope::release_for_leader(grid);
+    signal_word<Scope>(grid, at, value, op);
     return Status::OK;
 }
 
@@ -156,7 +149,7 @@ ANABRANCH_DEVICE bool signal_test(const Grid& grid, const Context& context, Symm
                                   u64 value) {
     const u64* at = reach_word(grid, context, word, context.rank());
     if (at == nullptr || !holds(compare, flag_load(grid, at), value)) return false;
-    ANABRANCH_UNLESS(SIGNAL_TEST_NO_ACQUIRE) fence_acquire_system(grid);
+    fence_acquire_system(grid);
     return true;
 }
 

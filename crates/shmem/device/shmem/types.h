@@ -18,10 +18,6 @@
 #ifndef SHMEM_NIC
 #define SHMEM_NIC 0
 #endif
-// Which broken twin this is; see `Mutant`. 0 in everything but tests of the tests.
-#ifndef SHMEM_MUTANT
-#define SHMEM_MUTANT 0
-#endif
 
 namespace shmem {
 
@@ -68,21 +64,6 @@ enum Phase : u32 {
     PHASE_UNSUPPORTED = 0x5307,  // peer: the rank whose copy engines the host alone drives; expected: the offset
     PHASE_NIC_CONTENDED = 0x5308,  // peer: whose word others changed before each try; expected: what it was
 };
-
-// Broken twins in what is done, by SHMEM_MUTANT: each is a mistake that a test must notice. Those in its order are the
-// prelude's (anabranch/mutant.h).
-enum Mutant : u32 {
-    MUTANT_NONE = 0,
-    MUTANT_LENGTH_PLUS_ONE = 1,     // put and get touch one byte too many
-    MUTANT_LENGTH_MINUS_ONE = 2,    // ... or one too few
-    MUTANT_WRONG_PEER = 3,          // the rank after the one named
-    MUTANT_EMPTY_IS_SILENT = 4,     // put_signal of zero bytes does not signal
-    MUTANT_EVERY_LANE_SIGNALS = 5,  // more than one signal a call
-    MUTANT_WIDE_ATOMIC = 6,         // a 32-bit add done on 64 bits
-    MUTANT_SYNC_BY_ANY_QUEUE = 7,   // team_sync tells by the queue pair of whichever block meets
-    MUTANT_QUEUE_BY_GRID = 8,       // a wave's queue pair is that of its number in the grid, which is the launch's
-};
-static constexpr u32 MUTANT = SHMEM_MUTANT;
 
 // What a kernel knows about its team and its waits. Each thread makes its own, at the kernel's start: the budget of its
 // waits counts from there. An operation orders and completes what was issued through contexts of the same team by the
@@ -140,7 +121,6 @@ ANABRANCH_DEVICE bool is_by_nic(const Grid& grid, const Context& context, GroupR
 template <class T>
 ANABRANCH_DEVICE T* reach(const Grid& grid, const Context& context, Symmetric<T> object, GroupRank peer) {
     GroupRank target = peer;
-    if constexpr (MUTANT == MUTANT_WRONG_PEER) target.value = (peer.value + 1) % context.team.size;
     T* pointer = peer_pointer(grid, context, object, target);
 #if SHMEM_NIC
     if (is_by_nic(grid, context, target)) {

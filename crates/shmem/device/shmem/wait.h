@@ -27,11 +27,11 @@ ANABRANCH_DEVICE Status signal_wait(const Grid& grid, const Context& context, Sy
             status = from_wait(wait_until(
                 grid, context.wait, PHASE_SIGNAL_WAIT, from.value, value, at,
                 [compare, value](u64 now) { return holds(compare, now, value); }, seen));
-            ANABRANCH_UNLESS(SIGNAL_WAIT_NO_ACQUIRE) acquire_after_wait(grid);
+            acquire_after_wait(grid);
         }
     }
     // A broadcast by shuffle orders no memory: the other lanes' reads come behind the barrier.
-    ANABRANCH_UNLESS(SIGNAL_WAIT_NO_BARRIER) Scope::barrier(grid);
+    Scope::barrier(grid);
     return static_cast<Status>(Scope::broadcast(grid, static_cast<u64>(status)));
 }
 
@@ -70,9 +70,9 @@ ANABRANCH_DEVICE Status wait_all(const Grid& grid, const Context& context, Symme
                 grid, context.wait, PHASE_WAIT_ALL, signaller(i).value, value, words + i,
                 [compare, value](u64 now) { return holds(compare, now, value); }, seen));
         }
-        ANABRANCH_UNLESS(WAIT_ALL_NO_ACQUIRE) acquire_after_wait(grid);
+        acquire_after_wait(grid);
         // A ballot orders no memory: the other lanes' reads come behind the barrier.
-        ANABRANCH_UNLESS(WAIT_ALL_NO_BARRIER) grid.wave_barrier();
+        grid.wave_barrier();
         if (grid.wave_any(status != Status::OK)) agreed = words == nullptr ? Status::UNREACHABLE : Status::FAULT;
     }
     return static_cast<Status>(Pollers<Scope>::tell(grid, static_cast<u64>(agreed)));
@@ -119,8 +119,8 @@ ANABRANCH_DEVICE Status wait_any(const Grid& grid, const Context& context, Symme
             }
             grid.relax(spins);
         }
-        ANABRANCH_UNLESS(WAIT_ANY_NO_ACQUIRE) fence_acquire_system(grid);
-        ANABRANCH_UNLESS(WAIT_ANY_NO_BARRIER) grid.wave_barrier();
+        fence_acquire_system(grid);
+        grid.wave_barrier();
     }
     found = Pollers<Scope>::tell(grid, found);
     if (found == FAULT) return Status::FAULT;

@@ -2,10 +2,10 @@
 
 use anabranch_hip::DeviceBuffer;
 use anabranch_hip_jit::KernelSpec;
-use anabranch_shmem::device_api::Mutant;
 use anabranch_shmem::device_api::conformance::{
-    ATOMICS, AtomicArgs, AtomicCase, AtomicKind, AtomicRun, AtomicWays, mutant, spec,
+    ATOMICS, AtomicArgs, AtomicCase, AtomicKind, AtomicRun, AtomicWays, spec,
 };
+use anabranch_testkit::mutant;
 
 use crate::device_api::ranks::{OPERATION, Ranks, WAVES, pointer, read};
 
@@ -74,13 +74,16 @@ fn contended_atomics_give_exact_totals() {
 fn broken_twins_are_noticed() {
     let mut ranks = Ranks::new(2, 4, 4096);
     for (broken, kind, element_bytes) in [
-        (Mutant::WideAtomic, AtomicKind::Add, 4),
-        (Mutant::WideAtomic, AtomicKind::FetchAdd, 4),
-        (Mutant::EveryLaneSignals, AtomicKind::SignalAdd, 8),
+        ("WIDE_ATOMIC", AtomicKind::Add, 4),
+        ("WIDE_ATOMIC", AtomicKind::FetchAdd, 4),
+        ("EVERY_LANE_SIGNALS", AtomicKind::SignalAdd, 8),
     ] {
         let case = AtomicCase { kind, element_bytes, is_signed: false };
         check(&mut ranks, &spec(&ATOMICS), case).unwrap();
-        assert!(check(&mut ranks, &mutant(&ATOMICS, broken), case).is_err(), "{broken:?} of {kind:?}");
+        assert!(
+            check(&mut ranks, &spec(&ATOMICS).edited(&mutant(broken)), case).is_err(),
+            "{broken} of {kind:?}"
+        );
     }
 }
 

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use anabranch_hip::DeviceBuffer;
-use anabranch_hip_jit::{KernelSpec, mutant};
+use anabranch_hip_jit::KernelSpec;
 use anabranch_shmem::device_api::conformance::{BARRIER, BarrierArgs, spec};
 use anabranch_shmem::device_api::{BarrierWorkspace, phase_name};
 
 use anabranch_shmem::device_api::conformance::mixed;
+use anabranch_testkit::mutant;
 
 use crate::device_api::ranks::{OPERATION, Ranks, WAVES, pointer, pointer_at, read};
 
@@ -147,7 +148,7 @@ fn more_members_than_lanes() {
 
 #[test]
 fn a_barrier_that_does_not_wait_is_noticed() {
-    let broken = spec(&BARRIER).with("PRELUDE_MUTANT", mutant("EPOCH_LOOSE").unwrap());
+    let broken = spec(&BARRIER).edited(&mutant("EPOCH_LOOSE"));
     assert!(check(3, 4, &broken, Duration::from_micros(300)).is_err());
 }
 

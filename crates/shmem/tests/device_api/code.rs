@@ -1,9 +1,10 @@
 //! The code that compilers for GPUs make of the headers, and the matrix of operations. GPU compilers are optional.
 
 use anabranch_hip_jit::isa::{check_disassembly, disassemble};
-use anabranch_hip_jit::{Error, KernelSpec, KernelUnit, Target, mutant};
+use anabranch_hip_jit::{Error, KernelSpec, KernelUnit, Target};
 use anabranch_shmem::device_api::{conformance, has_operation};
 use anabranch_shmem::engine_legs_kernel;
+use anabranch_testkit::mutant;
 use anabranch_transport::{Operation, Scope};
 
 use crate::device_api::ranks::{jit, tools};
@@ -49,7 +50,7 @@ fn put_signal_of_a_block_releases_in_every_wave_before_the_barrier() {
     );
     let jit = jit();
     let right = KernelSpec::new(&PUT_SIGNAL);
-    let broken = right.clone().with("PRELUDE_MUTANT", mutant("NO_RELEASE").unwrap());
+    let broken = right.clone().edited(&mutant("NO_RELEASE"));
     for target in ["gfx90a", "gfx942"] {
         let target: Target = target.parse().unwrap();
         for (spec, releases) in [(&right, true), (&broken, false)] {
@@ -98,13 +99,13 @@ fn packets_then_pointer_then_doorbell_are_released_one_behind_the_other() {
     );
     let jit = jit();
     let right = KernelSpec::new(&POST).with("SHMEM_ENGINES", 1);
-    let twin = |name| right.clone().with("PRELUDE_MUTANT", mutant(name).unwrap());
+    let broken = |name| right.clone().edited(&mutant(name));
     // The last piece of an operation, and those before it.
     for (spec, expected) in [
         (right.clone(), 2),
-        (twin("SDMA_WORDS_UNRELEASED"), 0),
-        (twin("SDMA_POINTER_UNRELEASED"), 0),
-        (twin("SDMA_DOORBELL_UNRELEASED"), 0),
+        (broken("SDMA_WORDS_UNRELEASED"), 0),
+        (broken("SDMA_POINTER_UNRELEASED"), 0),
+        (broken("SDMA_DOORBELL_UNRELEASED"), 0),
     ] {
         for target in ["gfx942", "gfx950"] {
             let target: Target = target.parse().unwrap();

@@ -1,10 +1,10 @@
 //! put, get and their kin: operation x scope x size x alignment x peer, with whole heaps compared.
 
 use anabranch_hip_jit::KernelSpec;
-use anabranch_shmem::device_api::Mutant;
 use anabranch_shmem::device_api::conformance::{
-    COPY, Copies, CopyArgs, CopyCase, CopyKind, Places, after, mutant, spec,
+    COPY, Copies, CopyArgs, CopyCase, CopyKind, Places, after, spec,
 };
+use anabranch_testkit::mutant;
 
 use crate::device_api::ranks::{OPERATION, Ranks, WAVES, pointer, read};
 
@@ -175,20 +175,20 @@ fn broken_twins_are_noticed() {
     let mut ranks = Ranks::new(2, 4, HEAP);
     let mut state = 5;
     for (broken, kind, scope) in [
-        (Mutant::LengthPlusOne, CopyKind::Put, 1),
-        (Mutant::LengthPlusOne, CopyKind::Get, 0),
-        (Mutant::LengthMinusOne, CopyKind::Put, 2),
-        (Mutant::LengthMinusOne, CopyKind::GetNbi, 1),
-        (Mutant::WrongPeer, CopyKind::PutNbi, 2),
-        (Mutant::WrongPeer, CopyKind::G, 0),
-        (Mutant::EmptyIsSilent, CopyKind::PutSignal, 2),
-        (Mutant::EmptyIsSilent, CopyKind::PutSignalNbi, 0),
-        (Mutant::EveryLaneSignals, CopyKind::PutSignal, 1),
-        (Mutant::EveryLaneSignals, CopyKind::PutSignal, 2),
+        ("LENGTH_PLUS_ONE", CopyKind::Put, 1),
+        ("LENGTH_PLUS_ONE", CopyKind::Get, 0),
+        ("LENGTH_MINUS_ONE", CopyKind::Put, 2),
+        ("LENGTH_MINUS_ONE", CopyKind::GetNbi, 1),
+        ("WRONG_PEER", CopyKind::PutNbi, 2),
+        ("WRONG_PEER", CopyKind::G, 0),
+        ("EMPTY_IS_SILENT", CopyKind::PutSignal, 2),
+        ("EMPTY_IS_SILENT", CopyKind::PutSignalNbi, 0),
+        ("EVERY_LANE_SIGNALS", CopyKind::PutSignal, 1),
+        ("EVERY_LANE_SIGNALS", CopyKind::PutSignal, 2),
     ] {
         let cases = copies(2, kind, &mut state);
         check(&mut ranks, &spec(&COPY), kind, scope, &cases).unwrap();
-        let found = check(&mut ranks, &mutant(&COPY, broken), kind, scope, &cases);
-        assert!(found.is_err(), "{broken:?} of {kind:?} at scope {scope} was not noticed");
+        let found = check(&mut ranks, &spec(&COPY).edited(&mutant(broken)), kind, scope, &cases);
+        assert!(found.is_err(), "{broken} of {kind:?} at scope {scope} was not noticed");
     }
 }

@@ -1,8 +1,8 @@
 //! The device functions by copy engines: the same cases, with rings of two packets, copies cut to pieces, and an engine that lets
 //! packets overtake where it may.
 
-use anabranch_shmem::device_api::Mutant;
 use anabranch_shmem::device_api::conformance::{COPY, CopyKind};
+use anabranch_testkit::mutant;
 use anabranch_transport_sdma::DeviceQueue;
 
 use crate::device_api::copy::{HEAP, SCOPES, check, check_on, copies, scopes};
@@ -90,16 +90,16 @@ fn broken_twins_of_copies_by_engine_are_noticed() {
     let mut ranks = Ranks::with_engines(2, 4, HEAP, &EngineSetup::default());
     let mut state = 5;
     for (broken, kind, scope) in [
-        (Mutant::LengthPlusOne, CopyKind::Put, 1),
-        (Mutant::LengthMinusOne, CopyKind::GetNbi, 2),
-        (Mutant::WrongPeer, CopyKind::PutNbi, 2),
-        (Mutant::EmptyIsSilent, CopyKind::PutSignal, 2),
+        ("LENGTH_PLUS_ONE", CopyKind::Put, 1),
+        ("LENGTH_MINUS_ONE", CopyKind::GetNbi, 2),
+        ("WRONG_PEER", CopyKind::PutNbi, 2),
+        ("EMPTY_IS_SILENT", CopyKind::PutSignal, 2),
     ] {
         let cases = copies(2, kind, &mut state);
         let spec = ranks.spec(&COPY);
         check(&mut ranks, &spec, kind, scope, &cases).unwrap();
-        let broken_spec = spec.with("SHMEM_MUTANT", broken as u32);
+        let broken_spec = spec.edited(&mutant(broken));
         let found = check(&mut ranks, &broken_spec, kind, scope, &cases);
-        assert!(found.is_err(), "{broken:?} of kind {kind:?} at scope {scope} was not noticed");
+        assert!(found.is_err(), "{broken} of kind {kind:?} at scope {scope} was not noticed");
     }
 }

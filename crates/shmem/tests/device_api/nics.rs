@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_shmem::device_api::Mutant;
 use anabranch_shmem::device_api::conformance::{
     ATOMICS, AtomicCase, AtomicKind, AtomicWays, BARRIER, COPY, CopyCase, CopyKind,
 };
+use anabranch_testkit::mutant;
 use anabranch_transport::Region;
 use anabranch_transport_rdma::device::{
     PHASE_NIC_OUT_OF_RANGE, PHASE_NIC_UNREGISTERED, PHASE_NIC_UNSUPPORTED,
@@ -110,7 +110,7 @@ fn meetings_of_changing_blocks_are_told_by_one_queue_pair() {
     let ranks = || Ranks::with_nics(2, 4, crate::device_api::barrier::HEAP, &NicSetup::new(3, Some(4)));
     let spec = ranks().spec(&BARRIER);
     assert_eq!(crate::device_api::barrier::posted_in_turns(ranks(), &spec), [6, 0, 0]);
-    let broken = spec.with("SHMEM_MUTANT", Mutant::SyncByAnyQueue as u32);
+    let broken = spec.edited(&mutant("SYNC_BY_ANY_QUEUE"));
     assert_eq!(crate::device_api::barrier::posted_in_turns(ranks(), &broken), [2, 2, 2]);
 }
 
@@ -120,10 +120,10 @@ fn meetings_of_changing_blocks_are_told_by_one_queue_pair() {
 #[ignore = "extended"]
 fn blocks_keep_their_queue_pairs_in_launches_of_more_waves() {
     const WAVE: u32 = 4;
-    let posted = |broken: Option<Mutant>| {
+    let posted = |broken: Option<&str>| {
         let mut ranks = Ranks::with_nics(2, WAVE, HEAP, &NicSetup::new(2, Some(10)));
         let spec = ranks.spec(&COPY);
-        let spec = broken.map_or(spec.clone(), |broken| spec.with("SHMEM_MUTANT", broken as u32));
+        let spec = broken.map_or(spec.clone(), |broken| spec.edited(&mutant(broken)));
         // Block 0 does the first and the last, block 1 the other one: a copy and a signal each.
         let to = |peer| {
             [0, 256, 512].map(|at| crate::device_api::copy::one(peer, 8192 + at, 4096 + at, 64)).to_vec()
@@ -136,7 +136,7 @@ fn blocks_keep_their_queue_pairs_in_launches_of_more_waves() {
         })
     };
     assert_eq!(posted(None), [[4, 2], [8, 4]]);
-    assert_eq!(posted(Some(Mutant::QueueByGrid)), [[4, 2], [10, 2]]);
+    assert_eq!(posted(Some("QUEUE_BY_GRID")), [[4, 2], [10, 2]]);
 }
 
 #[test]
@@ -277,16 +277,16 @@ fn memory_that_the_nic_does_not_know_or_reach_is_a_fault_and_nothing_moves() {
 fn broken_twins_of_copies_by_nic_are_noticed() {
     let mut state = 5;
     for (broken, kind, scope) in [
-        (Mutant::LengthPlusOne, CopyKind::Put, 1),
-        (Mutant::LengthMinusOne, CopyKind::GetNbi, 2),
-        (Mutant::EmptyIsSilent, CopyKind::PutSignal, 2),
+        ("LENGTH_PLUS_ONE", CopyKind::Put, 1),
+        ("LENGTH_MINUS_ONE", CopyKind::GetNbi, 2),
+        ("EMPTY_IS_SILENT", CopyKind::PutSignal, 2),
     ] {
         let mut ranks = Ranks::with_nics(2, 4, HEAP, &NicSetup::new(2, None));
         let cases = copies(2, kind, &mut state);
         let spec = ranks.spec(&COPY);
         check(&mut ranks, &spec, kind, scope, &cases).unwrap();
-        let broken_spec = spec.with("SHMEM_MUTANT", broken as u32);
+        let broken_spec = spec.edited(&mutant(broken));
         let found = check(&mut ranks, &broken_spec, kind, scope, &cases);
-        assert!(found.is_err(), "{broken:?} of kind {kind:?} at scope {scope} was not noticed");
+        assert!(found.is_err(), "{broken} of kind {kind:?} at scope {scope} was not noticed");
     }
 }

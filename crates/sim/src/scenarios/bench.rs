@@ -10,7 +10,7 @@ use anabranch_hip_host::seeded::{
     SeededMachine, Shape,
 };
 use anabranch_hip_jit::control::{FaultRecord, WaitControl};
-use anabranch_hip_jit::{DevicePointer, Jit, KernelSpec, LOCAL_RESERVED_BYTES, Target};
+use anabranch_hip_jit::{DevicePointer, Jit, KernelSpec, LOCAL_RESERVED_BYTES, SourceEdit, Target};
 use anabranch_shmem::TeamView;
 use bytemuck::{Pod, Zeroable as _};
 
@@ -35,18 +35,19 @@ fn profile(case: &Case) -> MemoryProfile {
 #[derive(Debug)]
 pub(crate) struct Kernels<'a> {
     jit: &'a Jit,
-    mutant: u32,
+    edits: &'static [SourceEdit],
     profile: MemoryProfile,
-    units: BTreeMap<String, Arc<[u8]>>,
+    /// By what they are compiled from: the label, and whether with the mutant.
+    units: BTreeMap<(String, bool), Arc<[u8]>>,
 }
 
 impl<'a> Kernels<'a> {
     pub(crate) fn new(jit: &'a Jit, case: &Case) -> Self {
-        Self { jit, mutant: case.mutant, profile: profile(case), units: BTreeMap::new() }
+        Self { jit, edits: case.edits(), profile: profile(case), units: BTreeMap::new() }
     }
 
     pub(crate) fn load(&mut self, spec: KernelSpec, entry: &str) -> Result<SeededKernel, ScenarioError> {
-        self.load_right(spec.with("PRELUDE_MUTANT", self.mutant), entry)
+        self.load_as(spec.edited(self.edits), !self.edits.is_empty(), entry)
     }
 
     /// The objects of all kernels that were loaded.
@@ -54,21 +55,31 @@ impl<'a> Kernels<'a> {
         self.units.into_values().collect()
     }
 
-    /// A kernel that has no part in the protocol: never a broken twin, so that all twins share it.
+    /// A kernel that has no part in the protocol: never with the mutant, whatever this one changes.
     pub(crate) fn load_right(
         &mut self,
         spec: KernelSpec,
+        entry: &str,
+    ) -> Result<SeededKernel, ScenarioError> {
+        self.load_as(spec, false, entry)
+    }
+
+    fn load_as(
+        &mut self,
+        spec: KernelSpec,
+        is_edited: bool,
         entry: &str,
     ) -> Result<SeededKernel, ScenarioError> {
         let mut spec = spec.with("HOST_INSTRUMENTED", 1);
         if self.profile == MemoryProfile::Cumulative {
             spec = spec.with("HOST_CUMULATIVE", 1);
         }
-        if !self.units.contains_key(&spec.label()) {
+        let unit = (spec.label(), is_edited);
+        if !self.units.contains_key(&unit) {
             let target = Target::host(WAVE).map_err(|error| ScenarioError::Plan(error.to_string()))?;
-            self.units.insert(spec.label(), self.jit.compile(&spec, &target)?.bytes);
+            self.units.insert(unit.clone(), self.jit.compile(&spec, &target)?.bytes);
         }
-        let bytes = &self.units[&spec.label()];
+        let bytes = &self.units[&unit];
         // SAFETY: the object was compiled from the prelude with HOST_INSTRUMENTED, and the cache has verified it; kernels of
         // this workspace touch memory through the primitives only (the lints and the machine's addresses hold them to it).
         Ok(unsafe { SeededKernel::load_for(bytes, entry, WAVE, self.profile) }?)

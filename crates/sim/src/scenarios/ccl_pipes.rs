@@ -227,7 +227,7 @@ impl Exchange {
         };
         // A mistaken kernel may go anywhere: its list is where the machine looks.
         let count = lists.transfers.len();
-        if self.case.mutant == 0 && count <= MOST_TRANSFERS && draw.below(2) == 0 {
+        if self.case.mutant.is_none() && count <= MOST_TRANSFERS && draw.below(2) == 0 {
             args.transfers[..count].copy_from_slice(&lists.transfers);
         } else {
             let offset = self.list_start() + *listed * size_of::<Transfer>() as u64;

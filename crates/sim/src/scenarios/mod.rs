@@ -19,9 +19,9 @@ pub(crate) mod world;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use anabranch_hip_jit::{Jit, mutant, mutants};
+use anabranch_hip_jit::Jit;
 
-use crate::twins::{TWINS, Twin};
+use crate::mutants::mutant;
 use crate::{Case, CaseError, Protocol, Scenario, ScenarioError};
 use bench::Kernels;
 
@@ -40,20 +40,12 @@ pub fn scenario(case: Case, jit: &Jit) -> Result<Box<dyn Scenario>, ScenarioErro
 /// # Errors
 /// [`CaseError::Mutant`], and those of [`scenario`].
 pub fn check_mutant(case: &Case, jit: &Jit) -> Result<(), ScenarioError> {
-    if case.mutant == 0 {
-        return Ok(());
-    }
-    let right = Case { mutant: 0, ..case.clone() };
+    let Some(name) = case.mutant else { return Ok(()) };
+    let right = Case { mutant: None, ..case.clone() };
     if objects(case, jit)? != objects(&right, jit)? {
         return Ok(());
     }
-    let caught = |twin: &&Twin| twin.caught_by.iter().any(|search| search.protocol == case.protocol);
-    let numbers = TWINS.iter().filter(caught).filter_map(|twin| mutant(twin.name));
-    // One that other forms of the protocol contain (staged, cumulative) may be the one that was asked for.
-    let mut known: Vec<u32> = numbers.filter(|number| *number != case.mutant).collect();
-    known.sort_unstable();
-    let name = mutants().find(|mutant| mutant.number == case.mutant).map_or("", |mutant| mutant.name);
-    Err(CaseError::Mutant { protocol: case.protocol, given: case.mutant, name, known }.into())
+    Err(CaseError::no_mutant(case.protocol, name).into())
 }
 
 /// The objects that the case's scenario runs.
@@ -101,19 +93,20 @@ fn build(case: Case, kernels: &mut Kernels<'_>, jit: &Jit) -> Result<Box<dyn Sce
 
 /// The most of each number: what runs at once stays below the machine's lanes, and a run below a second.
 pub(crate) fn check(case: &Case) -> Result<(), CaseError> {
-    let last_mutant = mutants().map(|mutant| mutant.number).max().unwrap_or(0);
     let ranges = [
         ("ranks", case.ranks, 1, if case.protocol == Protocol::Sdma { 16 } else { 8 }),
         ("rounds", case.rounds, 1, 64),
         ("tokens", case.tokens, 1, 64),
         ("blocks", case.blocks, 1, 8),
         ("waves", case.waves, 1, 4),
-        ("mutant", case.mutant, 0, last_mutant),
     ];
     for (what, given, least, most) in ranges {
         if !(least..=most).contains(&given) {
             return Err(CaseError::Range { protocol: case.protocol, what, given, least, most });
         }
+    }
+    if let Some(name) = case.mutant.filter(|name| mutant(name).is_none()) {
+        return Err(CaseError::no_mutant(case.protocol, name));
     }
     if case.protocol != Protocol::World && !case.faults.is_empty() {
         return Err(CaseError::Lacks { protocol: case.protocol, what: "faults" });

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use anabranch_hip_jit::mutant;
 use anabranch_softnic::SoftNicConfig;
+use anabranch_testkit::mutant;
 use anabranch_transport_rdma::{Provider, device};
 
 use crate::device::pair::{AskedRequest, FETCH_ADD, Pair, Setup, Side};
@@ -40,11 +40,7 @@ fn each_with_its_queue(provider: Provider, broken: bool) -> Option<(Vec<String>,
             ..pair.word(0, FETCH_ADD, 8 * (index / 4), 8, 1, 0)
         })
         .collect();
-    let spec = if broken {
-        pair.spec().with("PRELUDE_MUTANT", mutant("RDMA_RUNG_TOGETHER").unwrap())
-    } else {
-        pair.spec()
-    };
+    let spec = if broken { pair.spec().edited(&mutant("RDMA_RUNG_TOGETHER")) } else { pair.spec() };
     let outcomes = pair.run(&spec, [&requests, &[]], 4, wave);
     let stopped = pair.sides.iter().flat_map(Side::stopped).collect::<Vec<_>>();
     let faults =

@@ -61,7 +61,6 @@ struct Bnxt {
     }
     ANABRANCH_DEVICE static u64 after(const RdmaQueue& queue, u64 taken, const Request& request) {
         u64 number = (taken >> NUMBER_SHIFT) + packets(queue, request);
-        if (MISTAKE == CodecMutant::STALE_SEQUENCE) number = taken >> NUMBER_SHIFT;
         return number << NUMBER_SHIFT | ((taken + 1) & POSITION_MASK);
     }
     ANABRANCH_DEVICE static u64 end(u64 taken, u64 completed) { return position(taken, completed); }
@@ -72,17 +71,16 @@ struct Bnxt {
         u64* slot = reinterpret_cast<u64*>(queue.ring) + place * SLOTS * 2;
         Opcode opcode = request.opcode;
         u64 flags = TELL | (request.fenced != 0 ? FENCE : 0);
-        if (MISTAKE == CodecMutant::UNTOLD) flags &= ~static_cast<u64>(TELL);
         bool is_value = opcode == Opcode::WRITE_VALUE;
-        if (is_value && MISTAKE != CodecMutant::NOT_INLINE) flags |= INLINE;
-        u64 slots = MISTAKE == CodecMutant::ONE_SEGMENT_MORE ? SLOTS + 1 : SLOTS;
+        if (is_value) flags |= INLINE;
+        u64 slots = SLOTS;
         u64 head = slots << 16 | flags << 8 | code(opcode);
-        u32 immediate = MISTAKE == CodecMutant::IMMEDIATE_ORDER ? swap_bytes(request.immediate) : request.immediate;
+        u32 immediate = request.immediate;
         u64 second = is_atomic(opcode) ? queue.remote_key : opcode == Opcode::WRITE_IMMEDIATE ? immediate : 0;
         remote_store(grid, slot, second << 32 | head);
         remote_store(grid, slot + 1, is_atomic(opcode) ? request.remote : static_cast<u64>(length_of(request)));
         if (is_atomic(opcode)) {
-            u64 value = MISTAKE == CodecMutant::OPERAND_ORDER ? swap_bytes(request.value) : request.value;
+            u64 value = request.value;
             remote_store(grid, slot + 2, value);
             remote_store(grid, slot + 3, opcode == Opcode::COMPARE_SWAP ? request.compare : 0);
         } else {
@@ -94,7 +92,6 @@ struct Bnxt {
         u64 first = taken >> NUMBER_SHIFT;
         u64 next = (first + packets(queue, request)) & SEQUENCE_MASK;
         u64 row = start & (queue.entries * ROWS_PER_ENTRY - 1);
-        if (MISTAKE == CodecMutant::SEQUENCE_ROW_OF_THE_RING) row = place;
         remote_store(grid, queue.sequence_table + row, place * SLOTS << 48 | next << 24 | first);
     }
     ANABRANCH_DEVICE static void mark(const Grid&, const RdmaQueue&, const Request&, u64) {}
@@ -102,7 +99,6 @@ struct Bnxt {
     ANABRANCH_DEVICE static u64 doorbell(const RdmaQueue& queue, const Request&, u64, u64 next) {
         u64 place = next & (queue.entries - 1);
         u64 lap = next / queue.entries & 1;
-        if (MISTAKE == CodecMutant::STALE_COLOUR) lap = 0;
         u64 number = queue.number & 0xfffff;
         return 1ull << VALID_SHIFT | number << 32 | lap << LAP_SHIFT | place * SLOTS;
     }

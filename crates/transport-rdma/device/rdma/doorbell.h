@@ -11,9 +11,7 @@ namespace rdma {
 ANABRANCH_DEVICE void store_doorbell(const Grid& grid, const RdmaQueue& queue, u64 value) {
 #if defined(RDMA_REGISTER)
     u64 self = static_cast<u64>(grid.grid_wave() + 1) << 32 | grid.lane();
-    u64 last = swap_system(grid, queue.doorbell + 1, self);
-    // Lanes of a wave that store behind each other do so in one instruction, if nothing keeps them apart.
-    if (MUTANT == MUTANT_RDMA_RUNG_TOGETHER && last != self && last >> 32 == self >> 32) return;
+    swap_system(grid, queue.doorbell + 1, self);
     u64 place = fetch_add_system(grid, queue.doorbell, 1ull) & (RDMA_REGISTER - 1);
     flag_store(grid, queue.doorbell + 2 + place, value);
 #else

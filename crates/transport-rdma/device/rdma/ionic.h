@@ -51,7 +51,7 @@ struct Ionic {
         u32 bytes = length_of(request);
         remote_store(grid, word, start);
         if (is_atomic(request.opcode)) {
-            u64 value = MISTAKE == CodecMutant::OPERAND_ORDER ? swap_bytes(request.value) : request.value;
+            u64 value = request.value;
             u64 compare = request.opcode == Opcode::COMPARE_SWAP ? request.compare : 0;
             remote_store(grid, segment + 1, big_endian(high(request.remote), low(request.remote), queue.remote_key, high(value)));
             remote_store(grid, segment + 2, big_endian(low(value), high(compare), low(compare), local.key));
@@ -71,11 +71,10 @@ struct Ionic {
         bool is_value = request.opcode == Opcode::WRITE_VALUE;
         u32 ranges = is_atomic(request.opcode) || (!is_value && request.bytes != 0) ? 1 : 0;
         u32 flags = request.fenced != 0 ? FENCE : 0;
-        if (MISTAKE != CodecMutant::UNTOLD) flags |= TELL;
-        if (is_value && MISTAKE != CodecMutant::NOT_INLINE) flags |= INLINE;
-        if ((start & queue.entries) == 0 || MISTAKE == CodecMutant::STALE_COLOUR) flags |= COLOUR;
+        flags |= TELL;
+        if (is_value) flags |= INLINE;
+        if ((start & queue.entries) == 0) flags |= COLOUR;
         u32 immediate = request.opcode == Opcode::WRITE_IMMEDIATE ? request.immediate : 0;
-        if (MISTAKE == CodecMutant::IMMEDIATE_ORDER) immediate = swap_bytes(immediate);
         u32 head = swap_bytes(code(request.opcode) << 24 | ranges << 16 | flags);
         flag_store(grid, entry(queue, start) + 1, static_cast<u64>(swap_bytes(immediate)) << 32 | head);
     }

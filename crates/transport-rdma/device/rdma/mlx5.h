@@ -77,18 +77,16 @@ struct Mlx5 {
         bool is_masked = operation == MASKED_CS || operation == MASKED_FA;
         u32 opmod = !is_masked ? 0 : request.word_bytes == 8 ? MASKED_OPMOD_8 : MASKED_OPMOD_4;
         u32 index = static_cast<u32>(start) & 0xffffu;
-        if (MISTAKE == CodecMutant::SLOT_FOR_INDEX) index = static_cast<u32>(start) & (queue.entries - 1);
         // Where a dump stands behind it, that one's completion is the only one that says that what came is there.
-        bool is_told = MISTAKE != CodecMutant::UNTOLD && request.dumped == 0;
+        bool is_told = request.dumped == 0;
         u32 flags = (is_told ? TELL : 0) | (request.fenced != 0 ? FENCE : 0);
         u32 immediate = request.opcode == Opcode::WRITE_IMMEDIATE ? request.immediate : 0;
-        if (MISTAKE == CodecMutant::IMMEDIATE_ORDER) immediate = swap_bytes(immediate);
-        u32 segments = segments_of(request) + (MISTAKE == CodecMutant::ONE_SEGMENT_MORE ? 1 : 0);
+        u32 segments = segments_of(request);
         return big_endian(opmod << 24 | index << 8 | operation, queue.number << 8 | segments, flags, immediate);
     }
     // The control segment of a dump, which waits for reads and atomic operations before it.
     ANABRANCH_DEVICE static Vec16 dump_control(const RdmaQueue& queue, u64 at) {
-        u32 flags = TELL | (MISTAKE == CodecMutant::UNFENCED_DUMP ? 0 : FENCE);
+        u32 flags = TELL | FENCE;
         return big_endian((static_cast<u32>(at) & 0xffffu) << 8 | DUMP, queue.number << 8 | 2, flags, 0);
     }
     // Puts segments into the ring, which the second block of an entry may wrap.
@@ -100,7 +98,6 @@ struct Mlx5 {
             remote_store(grid, reinterpret_cast<Vec16*>(queue.ring) + (next++ & mask), v);
         }
         ANABRANCH_DEVICE void wide(const Grid& grid, u64 a, u64 b) {
-            if (MISTAKE == CodecMutant::OPERAND_ORDER) a = swap_bytes(a), b = swap_bytes(b);
             segment(grid, big_endian(high(a), low(a), high(b), low(b)));
         }
     };
@@ -137,7 +134,7 @@ struct Mlx5 {
         if (request.opcode == Opcode::WRITE_VALUE) {
             // The value's first byte is its low one: data is no number of the NIC's.
             u64 value = low_bytes(request.value, length_of(request));
-            u32 head = (MISTAKE == CodecMutant::NOT_INLINE ? 0 : INLINE) | length_of(request);
+            u32 head = INLINE | length_of(request);
             return writer.segment(grid, Vec16{{swap_bytes(head), low(value), high(value), 0}});
         }
         if (is_atomic(request.opcode)) operands(grid, writer, request);
@@ -150,13 +147,12 @@ struct Mlx5 {
     // ---- doorbell: the record says how far, the register that there is something, with the last control segment's beginning ----
     ANABRANCH_DEVICE static void record(const Grid& grid, const RdmaQueue& queue, u64 next) {
         u32 producer = static_cast<u32>(next) & 0xffffu;
-        if (MISTAKE == CodecMutant::RECORD_OF_BLOCKS_MORE) producer = (producer + 1) & 0xffffu;
-        u32 record = MISTAKE == CodecMutant::LITTLE_ENDIAN_RECORD ? producer : swap_bytes(producer);
-        if (MISTAKE != CodecMutant::NO_RECORD) remote_store(grid, queue.doorbell_record + 1, record);
-        ANABRANCH_UNLESS(RDMA_RECORD_UNRELEASED) fence_release_system(grid);
+        u32 record = swap_bytes(producer);
+        remote_store(grid, queue.doorbell_record + 1, record);
+        fence_release_system(grid);
     }
     ANABRANCH_DEVICE static u64 doorbell(const RdmaQueue& queue, const Request& request, u64 start, u64 next) {
-        Vec16 head = request.dumped != 0 ? dump_control(queue, next - 1) : control(queue, request, MISTAKE == CodecMutant::DOORBELL_OF_THE_FIRST ? 0 : start);
+        Vec16 head = request.dumped != 0 ? dump_control(queue, next - 1) : control(queue, request, start);
         return static_cast<u64>(head.word[1]) << 32 | head.word[0];
     }
 

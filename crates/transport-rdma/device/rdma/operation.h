@@ -3,7 +3,6 @@
 // Every unit is compiled with
 //   RDMA_PROVIDER   whose entries are written: 1 mlx5, 2 bnxt_re, 3 ionic, 4 posted by the host (Provider in Rust)
 //   RDMA_ATOMICS    what that NIC can do: 0 none, 1 fetch-and-add and compare-and-swap of 64 bits, 2 also those with masks (Atomics)
-//   RDMA_MUTANT     a broken twin, for tests: one mistake in what is written (CodecMutant); those in its order are PRELUDE_MUTANT's
 #pragma once
 
 #include "anabranch/prelude.h"
@@ -12,31 +11,7 @@
 #error "the unit is compiled with RDMA_ATOMICS: 0, 1 or 2"
 #endif
 
-#if !defined(RDMA_MUTANT)
-#define RDMA_MUTANT 0
-#endif
-
 namespace rdma {
-
-enum class CodecMutant : u32 {
-    NONE = 0,
-    SLOT_FOR_INDEX = 1,        // the entry's place in the ring where a running counter belongs
-    UNTOLD = 2,                // no completion is asked for
-    NO_RECORD = 3,             // the doorbell record is not written
-    LITTLE_ENDIAN_RECORD = 4,  // ... or in the wrong order
-    DOORBELL_OF_THE_FIRST = 5, // the doorbell has what the ring begins with
-    ONE_SEGMENT_MORE = 6,
-    NOT_INLINE = 7,            // the bit that says that bytes follow
-    IMMEDIATE_ORDER = 8,
-    OPERAND_ORDER = 9,
-    STALE_COLOUR = 10,         // the bit that tells laps apart stays
-    STALE_SEQUENCE = 11,       // packet sequence numbers do not go on
-    RECORD_OF_BLOCKS_MORE = 12,
-    SEQUENCE_ROW_OF_THE_RING = 13,  // the table of sequence numbers is taken to have as many rows as the ring has entries
-    NO_DUMP = 14,              // nothing behind what brings values, where completions lie in other memory
-    UNFENCED_DUMP = 15,        // ... or something that does not wait for it
-};
-static constexpr CodecMutant MISTAKE = static_cast<CodecMutant>(RDMA_MUTANT);
 
 static constexpr u32 ATOMICS = RDMA_ATOMICS;
 static constexpr u32 ATOMICS_STANDARD = 1;

@@ -53,7 +53,6 @@ ANABRANCH_DEVICE u64 look(const Grid& grid, const WaitContext& wait, const RdmaQ
 
 // Whether everything before `end` is done.
 ANABRANCH_DEVICE bool is_done(const Grid& grid, const WaitContext& wait, const RdmaQueue& queue, u64 end) {
-    ANABRANCH_TWIN(RDMA_DONE_UNWAITED) return true;
     if (has_reached(flag_load(grid, queue.completed), end)) return true;
     return has_reached(look(grid, wait, queue), end);
 }
@@ -64,7 +63,7 @@ ANABRANCH_DEVICE WaitStatus post_one(const Grid& grid, const WaitContext& wait, 
                                      u32 key, bool fetches, u64& end, u64& old) {
     Request request = asked;
     bool is_dumped = Provider::DUMPS && queue.read_order == READ_ORDER_DUMPED && brings_values(asked.opcode, fetches);
-    request.dumped = is_dumped && MISTAKE != CodecMutant::NO_DUMP ? 1 : 0;
+    request.dumped = is_dumped ? 1 : 0;
     enum class Stage : u32 { ROOM, SLOT, TURN, COMPLETION };
     Stage stage = Stage::ROOM;
     u32 count = Provider::entries_of(request);
@@ -79,7 +78,6 @@ ANABRANCH_DEVICE WaitStatus post_one(const Grid& grid, const WaitContext& wait, 
                 completed = flag_load(grid, queue.completed);
                 start = Provider::position(taken, completed);
                 u64 room = queue.entries - Provider::SPARE;
-                ANABRANCH_TWIN(RDMA_RING_OVERRUN) room = 2 * queue.entries;
                 if (start + count - completed > room) {
                     look(grid, wait, queue);
                     return false;
@@ -94,34 +92,33 @@ ANABRANCH_DEVICE WaitStatus post_one(const Grid& grid, const WaitContext& wait, 
             if (stage == Stage::SLOT) {
                 if (fetches) {
                     u64 holder = compare_swap_system(grid, slot + 1, 0ull, start + 1);
-                    if (holder != 0 && MUTANT != MUTANT_RDMA_SLOT_SHARED) return false;
+                    if (holder != 0) return false;
                 }
                 bool is_named = has_local(request.opcode) && !fetches;
                 Local local = is_named ? Local{request.local, key} : Local{reinterpret_cast<u64>(slot), queue.results_key};
                 if (request.opcode == Opcode::WRITE_VALUE) local = {0, 0};
                 Provider::write(grid, queue, request, local, start, taken);
-                ANABRANCH_UNLESS(RDMA_ENTRY_UNRELEASED) fence_release_system(grid);
+                fence_release_system(grid);
                 if constexpr (Provider::MARKS) {
                     Provider::mark(grid, queue, request, start);
-                    ANABRANCH_UNLESS(RDMA_MARK_UNRELEASED) fence_release_system(grid);
+                    fence_release_system(grid);
                 }
                 stage = Stage::TURN;
             }
             if (stage == Stage::TURN) {
-                if (MUTANT != MUTANT_RDMA_OUT_OF_TURN && flag_load(grid, queue.committed) != start) return false;
+                if (flag_load(grid, queue.committed) != start) return false;
                 Provider::record(grid, queue, start + count);
                 auto ring = [&]() {
                     store_doorbell(grid, queue, Provider::doorbell(queue, request, start, start + count));
-                    ANABRANCH_UNLESS(RDMA_DOORBELL_UNRELEASED) fence_release_system(grid);
+                    fence_release_system(grid);
                 };
-                ANABRANCH_TWIN(RDMA_RUNG_TOGETHER) ring();
-                ANABRANCH_UNLESS(RDMA_RUNG_TOGETHER) grid.one_by_one(ring);
+                grid.one_by_one(ring);
                 flag_store(grid, queue.committed, start + count);
                 if (!fetches) return stays_inside();
                 stage = Stage::COMPLETION;
             }
             if (!is_done(grid, wait, queue, end)) return false;
-            ANABRANCH_UNLESS(RDMA_FETCHED_UNACQUIRED) fence_acquire_system(grid);
+            fence_acquire_system(grid);
             old = Provider::fetched(request, flag_load(grid, slot));
             fence_release_system(grid);  // the value is read before another lane's comes
             flag_store(grid, slot + 1, 0ull);

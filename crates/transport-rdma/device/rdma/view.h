@@ -75,7 +75,6 @@ ANABRANCH_DEVICE bool find_key(const Grid& grid, const RdmaQueue& queue, u64 add
         u64 before = address - start;
         if (before > length || bytes > length - before) continue;
         key = private_load(grid, &range->key);
-        ANABRANCH_TWIN(RDMA_KEY_UNCHECKED) return true;
         fence_acquire_system(grid);
         if (private_load(grid, &range->address) == start && private_load(grid, &range->bytes) == length) return true;
     }

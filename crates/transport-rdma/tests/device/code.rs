@@ -5,8 +5,9 @@ use std::path::PathBuf;
 
 use anabranch_hip_jit::isa::{check_disassembly, disassemble, is_in_loop};
 use anabranch_hip_jit::lint::lint_source;
-use anabranch_hip_jit::{CodeObject, Error, KernelSpec, KernelUnit, PRELUDE, Target, ToolSearch, mutant};
+use anabranch_hip_jit::{CodeObject, Error, KernelSpec, KernelUnit, PRELUDE, Target, ToolSearch};
 use anabranch_hip_jit::{DevicePointer, DeviceStruct as _, control::WaitControl, device_struct};
+use anabranch_testkit::mutant;
 use anabranch_transport_rdma::device::{self, DEVICE_HEADERS};
 use anabranch_transport_rdma::{Atomics, PostedRequest, Provider, RdmaQueue, RdmaRange};
 
@@ -167,7 +168,7 @@ fn fetch(provider: Provider, broken: Option<&str>) -> KernelSpec {
 
 fn with_mutant(spec: KernelSpec, broken: Option<&str>) -> KernelSpec {
     match broken {
-        Some(broken) => spec.with("PRELUDE_MUTANT", mutant(broken).unwrap()),
+        Some(broken) => spec.edited(&mutant(broken)),
         None => spec,
     }
 }
@@ -225,7 +226,7 @@ fn lanes_ring_one_by_one_and_commit_in_the_loop_that_waits_for_it() {
     }
 }
 
-/// Each thing that a NIC must see before another is released before that is stored, for each provider; and the twin that leaves a
+/// Each thing that a NIC must see before another is released before that is stored, for each provider; and the mutant that leaves a
 /// release out is seen to.
 #[test]
 #[ignore = "extended"]
@@ -264,7 +265,7 @@ static FETCH: KernelUnit = KernelUnit {
 };
 
 /// A lane that waits for a result slot waits for the lane that has it, which may be of the same wave: it, too, is given back in the loop. (No
-/// twin: clang 22 leaves the store there even without `stays_inside`, as part of what it makes of a fault's last one.)
+/// mutant: clang 22 leaves the store there even without `stays_inside`, as part of what it makes of a fault's last one.)
 #[test]
 fn lanes_give_result_slots_back_in_the_loop_that_waits_for_them() {
     for provider in Provider::ALL {
@@ -285,7 +286,7 @@ fn lanes_give_result_slots_back_in_the_loop_that_waits_for_them() {
     }
 }
 
-/// A kernel that fetches has one acquire more than its twin, and has it between the wait for the completion and the value.
+/// A kernel that fetches has one acquire more than its mutant, and has it between the wait for the completion and the value.
 #[test]
 #[ignore = "extended"]
 fn a_fetch_acquires_behind_its_completion() {
@@ -300,7 +301,7 @@ fn a_fetch_acquires_behind_its_completion() {
     }
 }
 
-/// A key is that of a place whose address and bytes are the same behind an acquire; the twin takes it at once. No run on threads of a CPU
+/// A key is that of a place whose address and bytes are the same behind an acquire; the mutant takes it at once. No run on threads of a CPU
 /// comes between loads that lie so close.
 #[test]
 #[ignore = "extended"]

@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use anabranch_hip_jit::{KernelSpec, mutant};
+use anabranch_hip_jit::KernelSpec;
+use anabranch_testkit::mutant;
 use anabranch_transport_rdma::{Atomics, Provider, ReadOrder, device};
 
 use crate::device::bench::{
@@ -174,38 +175,35 @@ fn every_masked_operation_of_both_sizes() {
 fn broken_twins_are_noticed() {
     let setup = |provider| Setup { entries: 16, wave: 4, first: 0xff_ffe0, ..Setup::new(provider) };
     // What a NIC stumbles over, or a value; a wait that ends in vain could be a slow machine.
-    let noticed = |provider, name: &'static str, number: u32, waits: bool| {
+    let noticed = |provider, name: &str, waits: bool| {
+        let edits = mutant(name);
         (0..20).any(|seed| {
-            let found = together(setup(provider), 24, seed, |spec| spec.with(name, number));
+            let found = together(setup(provider), 24, seed, |spec| spec.edited(&edits));
             found.is_err_and(|why| waits || !why.starts_with("a fault"))
         })
     };
     for name in ["RDMA_RING_OVERRUN", "RDMA_OUT_OF_TURN", "RDMA_DONE_UNWAITED", "RDMA_SLOT_SHARED"] {
         for provider in Provider::ALL {
-            let number = mutant(name).unwrap();
-            assert!(noticed(provider, "PRELUDE_MUTANT", number, false), "{provider}, {name}");
+            assert!(noticed(provider, name, false), "{provider}, {name}");
         }
     }
     let (mlx5, bnxt, ionic) = (Provider::Mlx5, Provider::Bnxt, Provider::Ionic);
-    for (mistake, providers) in [
-        (1, &[mlx5][..]),
-        (2, &[mlx5, bnxt, ionic]),
-        (3, &[mlx5]),
-        (4, &[mlx5]),
-        (6, &[mlx5, bnxt]),
-        (7, &[mlx5, bnxt, ionic]),
-        (8, &[mlx5, bnxt, ionic]),
-        (9, &[mlx5, bnxt, ionic]),
-        (10, &[bnxt, ionic]),
-        (11, &[bnxt]),
-        (12, &[mlx5]),
+    for (name, providers) in [
+        ("CODEC_SLOT_FOR_INDEX", &[mlx5][..]),
+        ("CODEC_UNTOLD", &[mlx5, bnxt, ionic]),
+        ("CODEC_NO_RECORD", &[mlx5]),
+        ("CODEC_LITTLE_ENDIAN_RECORD", &[mlx5]),
+        ("CODEC_ONE_SEGMENT_MORE", &[mlx5, bnxt]),
+        ("CODEC_NOT_INLINE", &[mlx5, bnxt, ionic]),
+        ("CODEC_IMMEDIATE_ORDER", &[mlx5, bnxt, ionic]),
+        ("CODEC_OPERAND_ORDER", &[mlx5, bnxt, ionic]),
+        ("CODEC_STALE_COLOUR", &[bnxt, ionic]),
+        ("CODEC_STALE_SEQUENCE", &[bnxt]),
+        ("CODEC_RECORD_OF_BLOCKS_MORE", &[mlx5]),
     ] {
         for provider in providers {
             // Without a record, no NIC sees anything.
-            assert!(
-                noticed(*provider, "RDMA_MUTANT", mistake, mistake == 3),
-                "{provider}, RDMA_MUTANT {mistake}"
-            );
+            assert!(noticed(*provider, name, name == "CODEC_NO_RECORD"), "{provider}, {name}");
         }
     }
 }

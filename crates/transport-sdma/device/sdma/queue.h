@@ -68,25 +68,23 @@ ANABRANCH_DEVICE WaitStatus post_piece(const Grid& grid, const WaitContext& wait
                 packets.tells = operation.tells || bytes_of(packets, pieces, true) >= left;
                 u64 bytes = bytes_of(packets, pieces, packets.tells);
                 u64 padding = bytes > left ? left : 0;
-                ANABRANCH_TWIN(SDMA_NO_PADDING) padding = 0;
                 end = at + padding + bytes;
                 read = flag_load(grid, queue.read_pointer);
                 // One unit stays free, so that a full ring does not look empty. A position that the engine has passed was read
                 // before another lane took it: the exchange below finds that.
                 u64 room = queue.ring_bytes - UNIT;
-                ANABRANCH_TWIN(SDMA_RING_OVERRUN) room = 2 * queue.ring_bytes;
                 if (end - read > room) return false;
                 if (compare_swap_system(grid, queue.reserved, at, end) != at) return false;
                 start = at;
                 placed = true;
                 write_packets(grid, queue, packets, start, padding, end);
-                ANABRANCH_UNLESS(SDMA_WORDS_UNRELEASED) fence_release_system(grid);
+                fence_release_system(grid);
             }
-            if (MUTANT != MUTANT_SDMA_OUT_OF_TURN && flag_load(grid, queue.committed) != start) return false;
+            if (flag_load(grid, queue.committed) != start) return false;
             flag_store(grid, queue.write_pointer, end);
-            ANABRANCH_UNLESS(SDMA_POINTER_UNRELEASED) fence_release_system(grid);
+            fence_release_system(grid);
             flag_store(grid, queue.doorbell, end);
-            ANABRANCH_UNLESS(SDMA_DOORBELL_UNRELEASED) fence_release_system(grid);
+            fence_release_system(grid);
             flag_store(grid, queue.committed, end);
             return stays_inside();
         },
@@ -125,7 +123,6 @@ ANABRANCH_DEVICE WaitStatus post(const Grid& grid, const WaitContext& wait, cons
 // Waits until everything before the position `end` is done, which an operation at or behind it tells. Whoever reads what was copied
 // acquires afterwards (`acquire_after_wait`). One lane.
 ANABRANCH_DEVICE WaitStatus wait_done(const Grid& grid, const WaitContext& wait, const SdmaQueue& queue, u64 end) {
-    ANABRANCH_TWIN(SDMA_DONE_UNWAITED) return WAIT_OK;
     u32 unit = static_cast<u32>(end / UNIT);
     u64 seen = 0;
     // The engine writes 32 bits, and is at most two rings behind: far less than half of what they count.
@@ -137,12 +134,6 @@ ANABRANCH_DEVICE WaitStatus wait_done(const Grid& grid, const WaitContext& wait,
 // Completes everything that was put into the queue before, by any lane that has returned from `post`. One lane.
 ANABRANCH_DEVICE WaitStatus quiet(const Grid& grid, const WaitContext& wait, const SdmaQueue& queue) {
     u64 reserved = flag_load(grid, queue.reserved);
-    ANABRANCH_TWIN(SDMA_QUIET_WHEN_READ) {
-        u64 seen = 0;
-        return wait_until(
-            grid, wait, PHASE_DONE, queue.peer, reserved, queue.read_pointer,
-            [reserved](u64 now) { return has_reached(now, reserved); }, seen);
-    }
     if (static_cast<u32>(flag_load(grid, queue.done)) == static_cast<u32>(reserved / UNIT)) return WAIT_OK;
     Operation tells = {0, 0, 0, Tail::NOTHING, nullptr, 0, true};
     u64 end = 0;

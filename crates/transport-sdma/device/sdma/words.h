@@ -63,7 +63,6 @@ struct Writer {
         if (operation.tail == Tail::ADD) return add(grid, address, operation.value);
         u32 low = static_cast<u32>(operation.value), high = static_cast<u32>(operation.value >> 32);
         bool is_flag = operation.tail == Tail::FLAG;
-        ANABRANCH_TWIN(SDMA_FLAG_LOW_FIRST) is_flag = false;
         if (is_flag) fence(grid, head, address + 4, high);
         fence(grid, head, address, low);
         if (!is_flag) fence(grid, head, address + 4, high);
@@ -86,16 +85,11 @@ ANABRANCH_DEVICE void write_packets(const Grid& grid, const SdmaQueue& queue, co
     u32* ring = queue.ring;
     if (padding != 0) pass_over(grid, ring + (start & mask) / 4, padding / 4);
     Writer writer = {ring + ((start + padding) & mask) / 4};
-    ANABRANCH_TWIN(SDMA_SIGNAL_FIRST) {
-        if (operation.tail != Tail::NOTHING) writer.signal(grid, queue.fence_head, operation);
-    }
     for (u64 at = 0; at < operation.bytes; at += queue.most_copy_bytes) {
         u32 piece = static_cast<u32>(minimum<u64>(operation.bytes - at, queue.most_copy_bytes));
         writer.copy(grid, operation.source + at, operation.target + at, piece);
     }
-    ANABRANCH_UNLESS(SDMA_SIGNAL_FIRST) {
-        if (operation.tail != Tail::NOTHING) writer.signal(grid, queue.fence_head, operation);
-    }
+    if (operation.tail != Tail::NOTHING) writer.signal(grid, queue.fence_head, operation);
     if (operation.tells) {
         writer.fence(grid, queue.fence_head, reinterpret_cast<u64>(queue.done), static_cast<u32>(end / UNIT));
     }

@@ -124,7 +124,7 @@ impl Failed {
 /// [`Reported`] when a seed fails.
 pub(crate) fn run(arguments: &SimArgs) -> anyhow::Result<()> {
     let Some(protocol) = arguments.protocol else { return show::list(arguments.json) };
-    let case = arguments.size.case(protocol);
+    let case = arguments.size.case(protocol)?;
     if !protocol.counts_switches() {
         for (asked, what) in [
             (arguments.most_switches.is_some(), "limit of switches"),

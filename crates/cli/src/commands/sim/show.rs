@@ -23,7 +23,7 @@ pub(super) struct CaseRow {
     staged: bool,
     cumulative: bool,
     values_only: bool,
-    mutant: u32,
+    mutant: Option<&'static str>,
 }
 
 impl From<&Case> for CaseRow {
@@ -196,25 +196,23 @@ pub(super) fn width() -> usize {
 #[serde(tag = "kind", rename_all = "lowercase")]
 enum ListRow {
     Protocol { name: &'static str, about: &'static str },
-    Mutant { number: u32, name: &'static str, about: &'static str },
+    Mutant { name: &'static str, about: &'static str },
 }
 
-/// The protocols, and the mistakes that can be built in.
+/// The protocols, and the mutants.
 pub(super) fn list(json: bool) -> anyhow::Result<()> {
     let protocol = |one: &Protocol| ListRow::Protocol { name: one.name(), about: about(*one) };
-    let mutant = |one: Mutant| ListRow::Mutant { number: one.number, name: one.name, about: one.about };
-    let rows = Protocol::ALL.iter().map(protocol).chain(mutants().map(mutant));
+    let mutant = |one: &'static Mutant| ListRow::Mutant { name: &one.name, about: &one.why };
+    let rows = Protocol::ALL.iter().map(protocol).chain(mutants().iter().map(mutant));
     if json {
         return rows.into_iter().try_for_each(|row| print::json(&row));
     }
     let mut protocols = Table::new(&["protocol", ""]);
-    let mut mistakes = Table::new(&["--mutant", "", ""]);
+    let mut mistakes = Table::new(&["--mutant", ""]);
     for row in rows {
         match row {
             ListRow::Protocol { name, about } => protocols.row(vec![name.to_owned(), about.to_owned()]),
-            ListRow::Mutant { number, name, about } => {
-                mistakes.row(vec![number.to_string(), name.to_owned(), about.to_owned()]);
-            }
+            ListRow::Mutant { name, about } => mistakes.row(vec![name.to_owned(), about.to_owned()]),
         }
     }
     protocols.print("")?;

@@ -1,6 +1,6 @@
 //! The size of a case on the command line.
 
-use anabranch_sim::{Case, Fault, Protocol};
+use anabranch_sim::{Case, CaseError, Fault, Protocol};
 use clap::Args;
 
 /// How large the world is that runs the protocol.
@@ -30,24 +30,17 @@ pub(crate) struct SizeArgs {
     /// Judge by what a run leaves, not by races.
     #[arg(long)]
     values_only: bool,
-    /// A mistake to build in; `--list` says which there are.
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = mutant)]
-    mutant: u32,
+    /// A mutant to run, by its name: kernels with one mistake, which a search must find; `--list` says which there are.
+    #[arg(long, value_name = "NAME")]
+    mutant: Option<String>,
     /// What goes wrong in every run of a world, as in kill:1@37; again for more. `docs/simulation.md` has the words.
     #[arg(long, value_name = "FAULT")]
     fault: Vec<Fault>,
 }
 
-fn mutant(text: &str) -> Result<u32, String> {
-    let known =
-        |number: &u32| *number == 0 || anabranch_sim::mutants().any(|mutant| mutant.number == *number);
-    let number = text.parse().ok().filter(known);
-    number.ok_or_else(|| "there is no such mutant; `anabranch sim --list` says which there are".to_owned())
-}
-
 impl SizeArgs {
-    /// The case that they say.
-    pub(crate) fn case(&self, protocol: Protocol) -> Case {
+    /// The case that they say; the error where there is no such mutant.
+    pub(crate) fn case(&self, protocol: Protocol) -> Result<Case, CaseError> {
         let mut case = Case::new(protocol, self.ranks);
         let fields = [
             (&mut case.rounds, self.rounds),
@@ -59,8 +52,10 @@ impl SizeArgs {
             *field = given.unwrap_or(*field);
         }
         (case.staged, case.cumulative, case.values_only) = (self.staged, self.cumulative, self.values_only);
-        case.mutant = self.mutant;
+        if let Some(name) = &self.mutant {
+            case.set_mutant(name)?;
+        }
         case.faults.clone_from(&self.fault);
-        case
+        Ok(case)
     }
 }

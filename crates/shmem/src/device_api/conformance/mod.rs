@@ -15,7 +15,7 @@ pub use atomics::{AtomicCase, AtomicKind, AtomicRun, AtomicWays, WrongOldValues}
 pub use copies::{Copies, CopyKind, Places, SIZES, after};
 pub use messages::{MessageBuffers, MessageMode, MessageRun};
 
-use super::{BarrierWorkspace, DEVICE_HEADERS, Mutant};
+use super::{BarrierWorkspace, DEVICE_HEADERS};
 use crate::TeamView;
 
 device_struct! {
@@ -255,11 +255,6 @@ pub static UNITS: [&KernelUnit; 5] = [&COPY, &MESSAGE, &WAIT, &ATOMICS, &BARRIER
 /// The unit as it is.
 pub fn spec(unit: &'static KernelUnit) -> KernelSpec {
     KernelSpec::new(unit)
-}
-
-/// Its broken twin.
-pub fn mutant(unit: &'static KernelUnit, mutant: Mutant) -> KernelSpec {
-    KernelSpec::new(unit).with("SHMEM_MUTANT", mutant as u32)
 }
 
 /// Every kernel of the conformance tests: what a prebuild compiles.

@@ -48,7 +48,7 @@ struct Lives {
 
 /// The kernel, with the case's mistake.
 fn spec(case: &Case) -> KernelSpec {
-    let spec = KernelSpec::new(&ENGINES).with("PRELUDE_MUTANT", case.mutant);
+    let spec = KernelSpec::new(&ENGINES).edited(case.edits());
     if case.protocol == Protocol::Rdma {
         // What NICs in software are.
         return spec

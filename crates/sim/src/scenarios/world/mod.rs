@@ -195,7 +195,7 @@ impl World {
 fn refuse(case: &Case) -> Result<(), CaseError> {
     let lacks = |what| CaseError::Lacks { protocol: case.protocol, what };
     for (asked, what) in [
-        (case.mutant != 0, "mutants: its kernels are those of the library"),
+        (case.mutant.is_some(), "mutants: its kernels are those of the library"),
         (case.cumulative, "cumulative form"),
         (case.values_only, "races to leave out: it is judged by values"),
     ] {

@@ -1,22 +1,22 @@
 //! The rows of NICs' queues that kernels write.
 
 use super::table::{File, HeldBy};
-use HeldBy::{CodeCheck, NotNeeded, OtherMemory, Test, Twins};
+use HeldBy::{CodeCheck, Mutants, NotNeeded, OtherMemory, Test};
 
 const BESIDE_A_NIC: HeldBy = Test(
-    "crates/transport-rdma/tests/device/together.rs: many lanes, and twins with each mistake, beside a NIC",
+    "crates/transport-rdma/tests/device/together.rs: many lanes, and mutants with each mistake, beside a NIC",
 );
 const STORES: HeldBy = CodeCheck(
-    "crates/transport-rdma/tests/device/code.rs: what is stored and released, in its order, and twins without each release",
+    "crates/transport-rdma/tests/device/code.rs: what is stored and released, in its order, and mutants without each release",
 );
 const RINGS: HeldBy = CodeCheck(
-    "crates/transport-rdma/tests/device/code.rs: lanes ring one by one, and a twin that rings in one instruction",
+    "crates/transport-rdma/tests/device/code.rs: lanes ring one by one, and a mutant that rings in one instruction",
 );
 const A_REGISTER: HeldBy = Test(
-    "crates/softnic/tests/device/registers.rs: queues with one register in software, and a twin that loses stores to it",
+    "crates/softnic/tests/device/registers.rs: queues with one register in software, and a mutant that loses stores to it",
 );
 const IN_TURN: HeldBy = CodeCheck(
-    "crates/transport-rdma/tests/device/code.rs: stored in the loop that waits for it, and a twin that stores behind the loop",
+    "crates/transport-rdma/tests/device/code.rs: stored in the loop that waits for it, and a mutant that stores behind the loop",
 );
 const COMPLETIONS: HeldBy = Test(
     "crates/transport-rdma/tests/device/together.rs: nobody goes on without a completion, and failures are told with their syndrome",
@@ -155,18 +155,18 @@ pub(super) const FILES: &[File] = &[
             "find_key",
             "fence_acquire_system",
             CodeCheck(
-                "crates/transport-rdma/tests/device/code.rs: a key is taken of a place that is looked at again, and a twin that does not",
+                "crates/transport-rdma/tests/device/code.rs: a key is taken of a place that is looked at again, and a mutant that does not",
             ),
         )],
     },
     File {
         file: "shmem/device/shmem/nic.h",
         rows: &[
-            ("by_nic", "release_for_leader", Twins(&["BY_NIC_UNRELEASED"])),
-            ("by_nic", "post", Twins(&["NIC_SIGNAL_FIRST", "BY_NIC_UNRELEASED"])),
-            ("by_nic", "post", Twins(&["NIC_SIGNAL_FIRST"])),
+            ("by_nic", "release_for_leader", Mutants(&["BY_NIC_UNRELEASED"])),
+            ("by_nic", "post", Mutants(&["NIC_SIGNAL_FIRST", "BY_NIC_UNRELEASED"])),
+            ("by_nic", "post", Mutants(&["NIC_SIGNAL_FIRST"])),
             ("by_nic", "wait_done", BY_NICS),
-            ("by_nic", "acquire_after_wait", Twins(&["BY_NIC_NO_ACQUIRE"])),
+            ("by_nic", "acquire_after_wait", Mutants(&["BY_NIC_NO_ACQUIRE"])),
             ("by_nic", "barrier", super::sdma::BEHIND_BROADCAST),
             ("put_value_by_nic", "post", BY_NICS),
         ],

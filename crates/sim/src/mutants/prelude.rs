@@ -1,7 +1,7 @@
 //! The prelude's rows.
 
 use super::table::{File, HeldBy};
-use HeldBy::{NotNeeded, OtherMemory, Test, Twins};
+use HeldBy::{Mutants, NotNeeded, OtherMemory, Test};
 
 pub(super) const ABORT_WORD: HeldBy =
     Test("crates/ep/tests/killed.rs, crates/shmem/tests/threads.rs: a world that is poisoned ends its waits");
@@ -13,40 +13,40 @@ pub(super) const FILES: &[File] = &[
             (
                 "block_release_system",
                 "fence_release_system",
-                Twins(&["NO_RELEASE", "RELEASE_BY_ONE_THREAD", "RELEASE_AT_DEVICE_SCOPE"]),
+                Mutants(&["NO_RELEASE", "RELEASE_BY_ONE_THREAD", "RELEASE_AT_DEVICE_SCOPE"]),
             ),
-            ("block_release_system", "block_barrier", Twins(&["NO_BARRIER_IN_RELEASE"])),
+            ("block_release_system", "block_barrier", Mutants(&["NO_BARRIER_IN_RELEASE"])),
             // NVIDIA's form, in the cumulative profile.
             (
                 "block_release_system",
                 "block_barrier",
-                Twins(&["NO_BARRIER_IN_RELEASE", "RELEASE_BEFORE_BARRIER"]),
+                Mutants(&["NO_BARRIER_IN_RELEASE", "RELEASE_BEFORE_BARRIER"]),
             ),
             (
                 "block_release_system",
                 "fence_release_system",
-                Twins(&["NO_RELEASE", "RELEASE_AT_DEVICE_SCOPE", "RELEASE_BEFORE_BARRIER"]),
+                Mutants(&["NO_RELEASE", "RELEASE_AT_DEVICE_SCOPE", "RELEASE_BEFORE_BARRIER"]),
             ),
             // AMD has each wave's own release before the count, and needs this of thread 0 by the language's rules alone: release
             // fences synchronise through atomics of their own thread. NVIDIA has no other.
             (
                 "last_release_system",
                 "fence_release_system",
-                Twins(&["LAST_DOES_NOT_RELEASE", "NO_RELEASE", "RELEASE_AT_DEVICE_SCOPE"]),
+                Mutants(&["LAST_DOES_NOT_RELEASE", "NO_RELEASE", "RELEASE_AT_DEVICE_SCOPE"]),
             ),
-            ("arrive_is_last", "block_release_system", Twins(&["COUNT_BEFORE_RELEASE"])),
-            ("arrive_is_last", "block_barrier", Twins(&["COUNT_BEFORE_RELEASE"])),
+            ("arrive_is_last", "block_release_system", Mutants(&["COUNT_BEFORE_RELEASE"])),
+            ("arrive_is_last", "block_barrier", Mutants(&["COUNT_BEFORE_RELEASE"])),
             // Of a grid of one block, on NVIDIA.
-            ("arrive_is_last", "last_release_system", Twins(&["LAST_DOES_NOT_RELEASE", "NO_RELEASE"])),
+            ("arrive_is_last", "last_release_system", Mutants(&["LAST_DOES_NOT_RELEASE", "NO_RELEASE"])),
             // As the last block's release: AMD by the language's rules, NVIDIA has no other.
-            ("arrive_is_last", "fence_release_device", Twins(&["NO_RELEASE_BEFORE_COUNT"])),
+            ("arrive_is_last", "fence_release_device", Mutants(&["NO_RELEASE_BEFORE_COUNT"])),
             (
                 "arrive_is_last",
                 "fetch_add_device",
-                Twins(&["FLAG_BEFORE_DATA", "TORN_ATOMIC", "COUNTER_NOT_RESET", "COUNTER_RESET_EARLY"]),
+                Mutants(&["FLAG_BEFORE_DATA", "TORN_ATOMIC", "COUNTER_NOT_RESET", "COUNTER_RESET_EARLY"]),
             ),
-            ("arrive_is_last", "fence_acquire_device", Twins(&["NO_ACQUIRE_BETWEEN_BLOCKS"])),
-            ("arrive_is_last", "last_release_system", Twins(&["LAST_DOES_NOT_RELEASE"])),
+            ("arrive_is_last", "fence_acquire_device", Mutants(&["NO_ACQUIRE_BETWEEN_BLOCKS"])),
+            ("arrive_is_last", "last_release_system", Mutants(&["LAST_DOES_NOT_RELEASE"])),
         ],
     },
     File {
@@ -79,11 +79,11 @@ pub(super) const FILES: &[File] = &[
                     "The budget: the host writes it before the launch and nobody during it, so any load finds it.",
                 ),
             ),
-            ("wait_until", "wait_for", Twins(&["NO_WAIT"])),
+            ("wait_until", "wait_for", Mutants(&["NO_WAIT"])),
             (
                 "wait_until",
                 "flag_load_for_wait",
-                Twins(&["NO_WAIT", "EPOCH_LOOSE", "EPOCH_EQUAL", "NO_ACQUIRE_AFTER_WAIT"]),
+                Mutants(&["NO_WAIT", "EPOCH_LOOSE", "EPOCH_EQUAL", "NO_ACQUIRE_AFTER_WAIT"]),
             ),
             (
                 "wait_until",
@@ -93,7 +93,7 @@ pub(super) const FILES: &[File] = &[
             (
                 "acquire_after_wait",
                 "fence_acquire_system",
-                Twins(&["NO_ACQUIRE_AFTER_WAIT", "ACQUIRE_AT_DEVICE_SCOPE"]),
+                Mutants(&["NO_ACQUIRE_AFTER_WAIT", "ACQUIRE_AT_DEVICE_SCOPE"]),
             ),
         ],
     },

@@ -23,8 +23,8 @@ pub enum Kind {
 /// Why a site is what it is, and what fails when it changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeldBy {
-    /// The broken twins of these names, each of which searches catch ([`TWINS`](super::TWINS)).
-    Twins(&'static [&'static str]),
+    /// The mutants of these names, each of which searches catch ([`CAUGHT`](super::CAUGHT)).
+    Mutants(&'static [&'static str]),
     /// A check of the generated code, by its name.
     CodeCheck(&'static str),
     /// A test of another kind, by its name.

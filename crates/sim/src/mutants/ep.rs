@@ -1,7 +1,7 @@
 //! The rows of dispatch and combine.
 
 use super::table::{File, HeldBy};
-use HeldBy::{NotNeeded, OtherMemory, Test, Twins};
+use HeldBy::{Mutants, NotNeeded, OtherMemory, Test};
 
 const LOCAL: HeldBy = OtherMemory(
     "Orders the clearing of the fault word before its setting, in local memory; seen only when a wait fails before thread 0 \
@@ -20,7 +20,7 @@ const ZEROS: HeldBy = NotNeeded(
 
 /// What dispatch and combine give to engines, on worlds whose engines are slow, stall, or have tiny rings.
 const BY_ENGINE: HeldBy = Test(
-    "crates/ep/tests/engine.rs::broken_twins_are_caught: the twins of its own, and every row against the oracle",
+    "crates/ep/tests/engine.rs::broken_twins_are_caught: the mutants of its own, and every row against the oracle",
 );
 /// Flags behind copies of streams.
 const BEHIND_COPIES: HeldBy = Test(
@@ -39,33 +39,33 @@ pub(super) const FILES: &[File] = &[
     File {
         file: "ep/kernels/count.hip",
         rows: &[
-            ("tally_share", "block_barrier", Twins(&["TALLY_UNCOUNTED"])),
-            ("tally_share", "fetch_add_device", Twins(&["TALLY_TORN"])),
-            ("exchange_words", "swap_system", Twins(&["TALLY_NOT_TAKEN"])),
-            ("exchange_words", "block_barrier", Twins(&["TALLY_UNREAD"])),
-            ("exchange_words", "flag_store", Twins(&["COUNT_TWO_WORDS"])),
-            ("exchange_words", "wait_until", Twins(&["COUNT_UNWAITED"])),
-            ("exchange_words", "block_barrier", Twins(&["COUNT_NO_BARRIER"])),
-            ("count_and_tell", "arrive_is_last", Twins(&["TALLY_TOLD_EARLY"])),
+            ("tally_share", "block_barrier", Mutants(&["TALLY_UNCOUNTED"])),
+            ("tally_share", "fetch_add_device", Mutants(&["TALLY_TORN"])),
+            ("exchange_words", "swap_system", Mutants(&["TALLY_NOT_TAKEN"])),
+            ("exchange_words", "block_barrier", Mutants(&["TALLY_UNREAD"])),
+            ("exchange_words", "flag_store", Mutants(&["COUNT_TWO_WORDS"])),
+            ("exchange_words", "wait_until", Mutants(&["COUNT_UNWAITED"])),
+            ("exchange_words", "block_barrier", Mutants(&["COUNT_NO_BARRIER"])),
+            ("count_and_tell", "arrive_is_last", Mutants(&["TALLY_TOLD_EARLY"])),
         ],
     },
     File {
         file: "ep/kernels/dispatch.hip",
-        rows: &[("tell_counts", "flag_store", Twins(&["TWO_FLAGS", "FLAG_BEFORE_DATA", "NO_RELEASE"]))],
+        rows: &[("tell_counts", "flag_store", Mutants(&["TWO_FLAGS", "FLAG_BEFORE_DATA", "NO_RELEASE"]))],
     },
     File {
         file: "ep/kernels/dispatch_grid.h",
         rows: &[
             ("learn_counts", "block_barrier", LOCAL),
-            ("learn_counts", "acquire_after_wait", Twins(&["DISPATCH_NO_ACQUIRE"])),
-            ("learn_counts", "block_barrier", Twins(&["DISPATCH_NO_BARRIER", "EXCHANGE_EARLY_RETURN"])),
-            ("write_share", "block_barrier", Twins(&["ROUTE_UNCOUNTED"])),
-            ("write_share", "block_barrier", Twins(&["ROUTE_UNREAD"])),
-            ("write_share", "block_barrier", Twins(&["ROUTE_OVERWRITTEN"])),
+            ("learn_counts", "acquire_after_wait", Mutants(&["DISPATCH_NO_ACQUIRE"])),
+            ("learn_counts", "block_barrier", Mutants(&["DISPATCH_NO_BARRIER", "EXCHANGE_EARLY_RETURN"])),
+            ("write_share", "block_barrier", Mutants(&["ROUTE_UNCOUNTED"])),
+            ("write_share", "block_barrier", Mutants(&["ROUTE_UNREAD"])),
+            ("write_share", "block_barrier", Mutants(&["ROUTE_OVERWRITTEN"])),
             (
                 "write_rows",
                 "arrive_is_last",
-                Twins(&[
+                Mutants(&[
                     "COUNT_BEFORE_RELEASE",
                     "FLAG_BEFORE_DATA",
                     "COUNTER_NOT_RESET",
@@ -100,38 +100,38 @@ pub(super) const FILES: &[File] = &[
     File {
         file: "ep/kernels/dispatch_nodes.hip",
         rows: &[
-            ("tell_counts", "flag_store", Twins(&["FLAG_BEFORE_DATA", "NO_RELEASE"])),
+            ("tell_counts", "flag_store", Mutants(&["FLAG_BEFORE_DATA", "NO_RELEASE"])),
             ("tell_counts", "wave_barrier", TOGETHER),
         ],
     },
     File {
         file: "ep/kernels/dispatch_relay.hip",
         rows: &[
-            ("wait_for_source", "acquire_after_wait", Twins(&["NODES_RELAY_NO_ACQUIRE"])),
-            ("tell_forwarded", "flag_store", Twins(&["NODES_FORWARD_FLAG_FIRST"])),
-            ("relay", "arrive_is_last", Twins(&["NODES_FORWARD_FLAG_FIRST"])),
+            ("wait_for_source", "acquire_after_wait", Mutants(&["NODES_RELAY_NO_ACQUIRE"])),
+            ("tell_forwarded", "flag_store", Mutants(&["NODES_FORWARD_FLAG_FIRST"])),
+            ("relay", "arrive_is_last", Mutants(&["NODES_FORWARD_FLAG_FIRST"])),
         ],
     },
     File {
         file: "ep/kernels/combine_nodes.hip",
         rows: &[
-            ("tell_rows", "flag_store", Twins(&["COMBINE_UNRELEASED", "NODES_STAGE_UNCOUNTED"])),
+            ("tell_rows", "flag_store", Mutants(&["COMBINE_UNRELEASED", "NODES_STAGE_UNCOUNTED"])),
             ("tell_rows", "wave_barrier", TOGETHER),
-            ("send_rows", "arrive_is_last", Twins(&["NODES_STAGE_UNCOUNTED"])),
-            ("send_rows", "block_release_system", Twins(&["COMBINE_UNRELEASED"])),
+            ("send_rows", "arrive_is_last", Mutants(&["NODES_STAGE_UNCOUNTED"])),
+            ("send_rows", "block_release_system", Mutants(&["COMBINE_UNRELEASED"])),
         ],
     },
     File {
         file: "ep/kernels/dispatch_again.hip",
         rows: &[
-            ("tell_again", "flag_store", Twins(&["AGAIN_FLAG_FIRST"])),
-            ("send_again", "block_barrier", Twins(&["AGAIN_UNREAD"])),
-            ("send_again", "block_barrier", Twins(&["AGAIN_OVERWRITTEN"])),
-            ("send_again", "arrive_is_last", Twins(&["AGAIN_FLAG_FIRST"])),
+            ("tell_again", "flag_store", Mutants(&["AGAIN_FLAG_FIRST"])),
+            ("send_again", "block_barrier", Mutants(&["AGAIN_UNREAD"])),
+            ("send_again", "block_barrier", Mutants(&["AGAIN_OVERWRITTEN"])),
+            ("send_again", "arrive_is_last", Mutants(&["AGAIN_FLAG_FIRST"])),
             ("learn_again", "block_barrier", LOCAL),
-            ("learn_again", "wait_until", Twins(&["AGAIN_UNWAITED"])),
-            ("learn_again", "acquire_after_wait", Twins(&["AGAIN_NO_ACQUIRE"])),
-            ("learn_again", "block_barrier", Twins(&["AGAIN_NO_BARRIER"])),
+            ("learn_again", "wait_until", Mutants(&["AGAIN_UNWAITED"])),
+            ("learn_again", "acquire_after_wait", Mutants(&["AGAIN_NO_ACQUIRE"])),
+            ("learn_again", "block_barrier", Mutants(&["AGAIN_NO_BARRIER"])),
         ],
     },
     File {
@@ -148,7 +148,7 @@ pub(super) const FILES: &[File] = &[
         rows: &[
             ("route_tile", "fetch_add_device", INVALID),
             ("route_tile", "fetch_min_device", INVALID),
-            ("route_tile", "wave_barrier", Twins(&["ROUTE_ROW_SHARED"])),
+            ("route_tile", "wave_barrier", Mutants(&["ROUTE_ROW_SHARED"])),
             (
                 "route_tile",
                 "wave_barrier",
@@ -163,22 +163,22 @@ pub(super) const FILES: &[File] = &[
     File {
         file: "ep/kernels/mask.h",
         rows: &[
-            ("is_masked", "flag_load", Twins(&["MASK_NOT_SET"])),
+            ("is_masked", "flag_load", Mutants(&["MASK_NOT_SET"])),
             ("mask_rank", "fetch_add_device", RECORD),
-            ("mask_rank", "flag_store", Twins(&["MASK_NOT_SET"])),
+            ("mask_rank", "flag_store", Mutants(&["MASK_NOT_SET"])),
             // Also where nobody is masked.
-            ("await_flag", "wait_until", Twins(&["NO_WAIT", "EPOCH_LOOSE", "COMBINE_WAITS_FOR_ITSELF"])),
-            ("await_rank", "wait_for", Twins(&["EPOCH_LOOSE"])),
-            ("await_rank", "flag_load_for_wait", Twins(&["EPOCH_LOOSE"])),
-            ("first_found", "flag_load", Twins(&["MASK_UNSETTLED"])),
-            ("first_found", "compare_swap_system", Twins(&["MASK_UNSETTLED"])),
+            ("await_flag", "wait_until", Mutants(&["NO_WAIT", "EPOCH_LOOSE", "COMBINE_WAITS_FOR_ITSELF"])),
+            ("await_rank", "wait_for", Mutants(&["EPOCH_LOOSE"])),
+            ("await_rank", "flag_load_for_wait", Mutants(&["EPOCH_LOOSE"])),
+            ("first_found", "flag_load", Mutants(&["MASK_UNSETTLED"])),
+            ("first_found", "compare_swap_system", Mutants(&["MASK_UNSETTLED"])),
         ],
     },
     File {
         file: "ep/kernels/expert_count.hip",
         rows: &[
-            ("anabranch_ep_expert_count", "block_barrier", Twins(&["EXPERT_COUNT_UNCLEARED"])),
-            ("anabranch_ep_expert_count", "block_barrier", Twins(&["EXPERT_COUNT_UNSUMMED"])),
+            ("anabranch_ep_expert_count", "block_barrier", Mutants(&["EXPERT_COUNT_UNCLEARED"])),
+            ("anabranch_ep_expert_count", "block_barrier", Mutants(&["EXPERT_COUNT_UNSUMMED"])),
         ],
     },
     File {
@@ -193,36 +193,36 @@ pub(super) const FILES: &[File] = &[
                      loads under way.",
                 ),
             ),
-            ("expand_tile", "block_barrier", Twins(&["EXPAND_PAIRS_UNREAD"])),
-            ("expand_tile", "block_barrier", Twins(&["EXPAND_UNPLACED"])),
-            ("expand_tile", "block_barrier", Twins(&["EXPAND_OVERWRITTEN"])),
-            ("anabranch_ep_expert_expand", "block_barrier", Twins(&["EXPAND_UNCLEARED"])),
-            ("anabranch_ep_expert_expand", "block_barrier", Twins(&["EXPAND_UNSUMMED"])),
+            ("expand_tile", "block_barrier", Mutants(&["EXPAND_PAIRS_UNREAD"])),
+            ("expand_tile", "block_barrier", Mutants(&["EXPAND_UNPLACED"])),
+            ("expand_tile", "block_barrier", Mutants(&["EXPAND_OVERWRITTEN"])),
+            ("anabranch_ep_expert_expand", "block_barrier", Mutants(&["EXPAND_UNCLEARED"])),
+            ("anabranch_ep_expert_expand", "block_barrier", Mutants(&["EXPAND_UNSUMMED"])),
         ],
     },
     File {
         file: "ep/kernels/combine_flags.h",
         rows: &[
-            ("flag_all", "flag_store", Twins(&["COMBINE_FLAG_FIRST", "EPOCH_LOOSE"])),
+            ("flag_all", "flag_store", Mutants(&["COMBINE_FLAG_FIRST", "EPOCH_LOOSE"])),
             ("wait_for_rows", "block_barrier", LOCAL),
-            ("wait_for_rows", "acquire_after_wait", Twins(&["COMBINE_NO_ACQUIRE"])),
-            ("wait_for_rows", "block_barrier", Twins(&["COMBINE_NO_BARRIER"])),
+            ("wait_for_rows", "acquire_after_wait", Mutants(&["COMBINE_NO_ACQUIRE"])),
+            ("wait_for_rows", "block_barrier", Mutants(&["COMBINE_NO_BARRIER"])),
             // The epoch's store stands behind its load in every block, by the counting and without a fence.
-            ("advance_epoch", "flag_store", Twins(&["COMBINE_EPOCH_PLAIN", "COMBINE_UNCOUNTED"])),
-            ("next_epoch", "flag_load", Twins(&["COMBINE_EPOCH_PLAIN"])),
-            ("advance_epoch", "fetch_add_device", Twins(&["COMBINE_UNCOUNTED", "COMBINE_COUNT_NOT_RESET"])),
+            ("advance_epoch", "flag_store", Mutants(&["COMBINE_EPOCH_PLAIN", "COMBINE_UNCOUNTED"])),
+            ("next_epoch", "flag_load", Mutants(&["COMBINE_EPOCH_PLAIN"])),
+            ("advance_epoch", "fetch_add_device", Mutants(&["COMBINE_UNCOUNTED", "COMBINE_COUNT_NOT_RESET"])),
         ],
     },
     File {
         file: "ep/kernels/combine.hip",
-        rows: &[("offer_rows", "block_release_system", Twins(&["COMBINE_UNRELEASED"]))],
+        rows: &[("offer_rows", "block_release_system", Mutants(&["COMBINE_UNRELEASED"]))],
     },
     File {
         file: "ep/kernels/combine_push.hip",
         rows: &[(
             "push_and_flag",
             "arrive_is_last",
-            Twins(&["COUNT_BEFORE_RELEASE", "FLAG_BEFORE_DATA", "COMBINE_FLAG_FIRST", "COUNTER_NOT_RESET"]),
+            Mutants(&["COUNT_BEFORE_RELEASE", "FLAG_BEFORE_DATA", "COMBINE_FLAG_FIRST", "COUNTER_NOT_RESET"]),
         )],
     },
 ];

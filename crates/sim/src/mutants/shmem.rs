@@ -1,12 +1,12 @@
 //! The device API's rows, and those of the kernels in `shmem` and of the searches' own.
 
 use super::table::{File, HeldBy};
-use HeldBy::{NotNeeded, Test, Twins};
+use HeldBy::{Mutants, NotNeeded, Test};
 
 /// The old value is the whole result, and nothing is read behind it.
-const TORN: HeldBy = Twins(&["TORN_ATOMIC"]);
+const TORN: HeldBy = Mutants(&["TORN_ATOMIC"]);
 /// The acquire of a wait whose data a later kernel reads.
-const FOR_LATER: HeldBy = Twins(&["NO_ACQUIRE_AFTER_WAIT", "ACQUIRE_AT_DEVICE_SCOPE"]);
+const FOR_LATER: HeldBy = Mutants(&["NO_ACQUIRE_AFTER_WAIT", "ACQUIRE_AT_DEVICE_SCOPE"]);
 const BARE_PING: HeldBy = Test(
     "crates/cli/tests/bench.rs: a flag behind which nothing is read; the ping under seeds judges where it ends",
 );
@@ -21,88 +21,92 @@ pub(super) const FILES: &[File] = &[
     File {
         file: "shmem/device/shmem/scope.h",
         rows: &[
-            ("Thread::release_for_leader", "fence_release_system", Twins(&["THREAD_SIGNAL_UNRELEASED"])),
+            ("Thread::release_for_leader", "fence_release_system", Mutants(&["THREAD_SIGNAL_UNRELEASED"])),
             (
                 "Thread::release_for_all",
                 "fence_release_system",
-                Twins(&["THREAD_QUIET_UNRELEASED", "QUIET_AT_DEVICE_SCOPE"]),
+                Mutants(&["THREAD_QUIET_UNRELEASED", "QUIET_AT_DEVICE_SCOPE"]),
             ),
-            ("Wave::release_for_leader", "fence_release_system", Twins(&["WAVE_SIGNAL_UNRELEASED"])),
-            ("Wave::release_for_leader", "wave_barrier", Twins(&["WAVE_SIGNAL_NO_BARRIER"])),
+            ("Wave::release_for_leader", "fence_release_system", Mutants(&["WAVE_SIGNAL_UNRELEASED"])),
+            ("Wave::release_for_leader", "wave_barrier", Mutants(&["WAVE_SIGNAL_NO_BARRIER"])),
             // NVIDIA's form, in the cumulative profile, here and below.
-            ("Wave::release_for_leader", "wave_barrier", Twins(&["WAVE_SIGNAL_NO_BARRIER"])),
-            ("Wave::release_for_leader", "fence_release_system", Twins(&["WAVE_SIGNAL_UNRELEASED"])),
+            ("Wave::release_for_leader", "wave_barrier", Mutants(&["WAVE_SIGNAL_NO_BARRIER"])),
+            ("Wave::release_for_leader", "fence_release_system", Mutants(&["WAVE_SIGNAL_UNRELEASED"])),
             (
                 "Wave::fence_for_all",
                 "fence_release_system",
-                Twins(&["WAVE_QUIET_UNRELEASED", "QUIET_AT_DEVICE_SCOPE"]),
+                Mutants(&["WAVE_QUIET_UNRELEASED", "QUIET_AT_DEVICE_SCOPE"]),
             ),
-            ("Wave::release_for_all", "fence_for_all", Twins(&["WAVE_QUIET_UNRELEASED"])),
-            ("Wave::release_for_all", "wave_barrier", Twins(&["WAVE_QUIET_NO_BARRIER"])),
-            ("Wave::release_for_all", "wave_barrier", Twins(&["WAVE_QUIET_NO_BARRIER"])),
-            ("Wave::release_for_all", "fence_for_all", Twins(&["WAVE_QUIET_UNRELEASED"])),
+            ("Wave::release_for_all", "fence_for_all", Mutants(&["WAVE_QUIET_UNRELEASED"])),
+            ("Wave::release_for_all", "wave_barrier", Mutants(&["WAVE_QUIET_NO_BARRIER"])),
+            ("Wave::release_for_all", "wave_barrier", Mutants(&["WAVE_QUIET_NO_BARRIER"])),
+            ("Wave::release_for_all", "fence_for_all", Mutants(&["WAVE_QUIET_UNRELEASED"])),
             (
                 "Block::release_for_leader",
                 "block_release_system",
-                Twins(&["NO_RELEASE", "RELEASE_BY_ONE_THREAD", "RELEASE_AT_DEVICE_SCOPE"]),
+                Mutants(&["NO_RELEASE", "RELEASE_BY_ONE_THREAD", "RELEASE_AT_DEVICE_SCOPE"]),
             ),
             (
                 "Block::fence_for_first",
                 "fence_release_system",
-                Twins(&["BLOCK_QUIET_UNRELEASED", "QUIET_AT_DEVICE_SCOPE"]),
+                Mutants(&["BLOCK_QUIET_UNRELEASED", "QUIET_AT_DEVICE_SCOPE"]),
             ),
             (
                 "Block::release_for_first",
                 "fence_for_first",
-                Twins(&["BLOCK_QUIET_UNRELEASED", "BLOCK_QUIET_BY_ONE_THREAD"]),
+                Mutants(&["BLOCK_QUIET_UNRELEASED", "BLOCK_QUIET_BY_ONE_THREAD"]),
             ),
-            ("Block::release_for_first", "block_barrier", Twins(&["BLOCK_QUIET_NO_BARRIER"])),
-            ("Block::release_for_first", "block_barrier", Twins(&["BLOCK_QUIET_NO_BARRIER"])),
+            ("Block::release_for_first", "block_barrier", Mutants(&["BLOCK_QUIET_NO_BARRIER"])),
+            ("Block::release_for_first", "block_barrier", Mutants(&["BLOCK_QUIET_NO_BARRIER"])),
             (
                 "Block::release_for_first",
                 "fence_for_first",
-                Twins(&["BLOCK_QUIET_UNRELEASED", "BLOCK_QUIET_BY_ONE_THREAD"]),
+                Mutants(&["BLOCK_QUIET_UNRELEASED", "BLOCK_QUIET_BY_ONE_THREAD"]),
             ),
-            ("Block::release_for_all", "release_for_first", Twins(&["BLOCK_QUIET_UNRELEASED"])),
+            ("Block::release_for_all", "release_for_first", Mutants(&["BLOCK_QUIET_UNRELEASED"])),
         ],
     },
     File {
         file: "shmem/device/shmem/order.h",
         rows: &[
-            ("drain", "acquire_after_wait", Twins(&["DRAIN_NO_ACQUIRE"])),
+            ("drain", "acquire_after_wait", Mutants(&["DRAIN_NO_ACQUIRE"])),
             ("drain", "barrier", super::sdma::BEHIND_BROADCAST),
             ("finish", "acquire_after_wait", FENCED),
-            ("fence", "release_for_leader", Twins(&["FENCE_ONE_NOTHING"])),
-            ("fence", "release_for_leader", Twins(&["FENCE_ALL_NOTHING"])),
-            ("quiet", "release_for_all", Twins(&["QUIET_NOTHING"])),
-            ("quiet", "drain", Twins(&["QUIET_NOTHING", "DRAIN_NO_ACQUIRE"])),
+            ("fence", "release_for_leader", Mutants(&["FENCE_ONE_NOTHING"])),
+            ("fence", "release_for_leader", Mutants(&["FENCE_ALL_NOTHING"])),
+            ("quiet", "release_for_all", Mutants(&["QUIET_NOTHING"])),
+            ("quiet", "drain", Mutants(&["QUIET_NOTHING", "DRAIN_NO_ACQUIRE"])),
             // For one peer, by copy engines.
-            ("quiet", "release_for_all", Twins(&["QUIET_NOTHING"])),
-            ("quiet", "drain", Twins(&["QUIET_NOTHING", "DRAIN_NO_ACQUIRE"])),
+            ("quiet", "release_for_all", Mutants(&["QUIET_NOTHING"])),
+            ("quiet", "drain", Mutants(&["QUIET_NOTHING", "DRAIN_NO_ACQUIRE"])),
         ],
     },
     File {
         file: "shmem/device/shmem/signal.h",
         rows: &[
-            ("signal_word", "flag_store", Twins(&["SIGNAL_BEFORE_DATA", "COMPARE_LOOSE", "COMPARE_EQUAL"])),
+            ("signal_word", "flag_store", Mutants(&["SIGNAL_BEFORE_DATA", "COMPARE_LOOSE", "COMPARE_EQUAL"])),
             ("signal_word", "fetch_add_system", TORN),
-            ("signal_by_queue", "by_queue", Twins(&["SDMA_SIGNAL_FIRST", "BY_QUEUE_UNRELEASED"])),
-            ("signal_by_nic", "by_nic", Twins(&["NIC_SIGNAL_FIRST", "BY_NIC_UNRELEASED"])),
-            ("put_signal_nbi", "release_for_leader", Twins(&["PUT_SIGNAL_UNRELEASED", "SIGNAL_BEFORE_DATA"])),
-            ("signal_test", "flag_load", Twins(&["COMPARE_LOOSE"])),
-            ("signal_test", "fence_acquire_system", Twins(&["SIGNAL_TEST_NO_ACQUIRE"])),
+            ("signal_by_queue", "by_queue", Mutants(&["SDMA_SIGNAL_FIRST", "BY_QUEUE_UNRELEASED"])),
+            ("signal_by_nic", "by_nic", Mutants(&["NIC_SIGNAL_FIRST", "BY_NIC_UNRELEASED"])),
+            (
+                "put_signal_nbi",
+                "release_for_leader",
+                Mutants(&["PUT_SIGNAL_UNRELEASED", "SIGNAL_BEFORE_DATA"]),
+            ),
+            ("signal_test", "flag_load", Mutants(&["COMPARE_LOOSE"])),
+            ("signal_test", "fence_acquire_system", Mutants(&["SIGNAL_TEST_NO_ACQUIRE"])),
         ],
     },
     File {
         file: "shmem/device/shmem/wait.h",
         rows: &[
-            ("signal_wait", "wait_until", Twins(&["NO_WAIT", "COMPARE_LOOSE", "COMPARE_EQUAL"])),
-            ("signal_wait", "acquire_after_wait", Twins(&["SIGNAL_WAIT_NO_ACQUIRE"])),
-            ("signal_wait", "barrier", Twins(&["SIGNAL_WAIT_NO_BARRIER"])),
-            ("wait_all", "wait_until", Twins(&["NO_WAIT", "COMPARE_LOOSE"])),
-            ("wait_all", "acquire_after_wait", Twins(&["WAIT_ALL_NO_ACQUIRE"])),
-            ("wait_all", "wave_barrier", Twins(&["WAIT_ALL_NO_BARRIER"])),
-            ("wait_any", "flag_load", Twins(&["COMPARE_LOOSE"])),
+            ("signal_wait", "wait_until", Mutants(&["NO_WAIT", "COMPARE_LOOSE", "COMPARE_EQUAL"])),
+            ("signal_wait", "acquire_after_wait", Mutants(&["SIGNAL_WAIT_NO_ACQUIRE"])),
+            ("signal_wait", "barrier", Mutants(&["SIGNAL_WAIT_NO_BARRIER"])),
+            ("wait_all", "wait_until", Mutants(&["NO_WAIT", "COMPARE_LOOSE"])),
+            ("wait_all", "acquire_after_wait", Mutants(&["WAIT_ALL_NO_ACQUIRE"])),
+            ("wait_all", "wave_barrier", Mutants(&["WAIT_ALL_NO_BARRIER"])),
+            ("wait_any", "flag_load", Mutants(&["COMPARE_LOOSE"])),
             (
                 "wait_any",
                 "flag_load",
@@ -110,28 +114,28 @@ pub(super) const FILES: &[File] = &[
                     "The budget: the host writes it before the launch and nobody during it, so any load finds it.",
                 ),
             ),
-            ("wait_any", "fence_acquire_system", Twins(&["WAIT_ANY_NO_ACQUIRE"])),
-            ("wait_any", "wave_barrier", Twins(&["WAIT_ANY_NO_BARRIER"])),
+            ("wait_any", "fence_acquire_system", Mutants(&["WAIT_ANY_NO_ACQUIRE"])),
+            ("wait_any", "wave_barrier", Mutants(&["WAIT_ANY_NO_BARRIER"])),
         ],
     },
     File {
         file: "shmem/device/shmem/barrier.h",
         rows: &[
-            ("store_epoch", "flag_store", Twins(&["TEAM_SYNC_FLAG_FIRST", "TEAM_SYNC_EPOCH_NOT_KEPT"])),
+            ("store_epoch", "flag_store", Mutants(&["TEAM_SYNC_FLAG_FIRST", "TEAM_SYNC_EPOCH_NOT_KEPT"])),
             (
                 "team_sync",
                 "release_for_first",
-                Twins(&["TEAM_SYNC_UNRELEASED", "TEAM_SYNC_FLAG_FIRST", "BLOCK_QUIET_BY_ONE_THREAD"]),
+                Mutants(&["TEAM_SYNC_UNRELEASED", "TEAM_SYNC_FLAG_FIRST", "BLOCK_QUIET_BY_ONE_THREAD"]),
             ),
             (
                 "team_sync",
                 "wait_until",
-                Twins(&["NO_WAIT", "EPOCH_LOOSE", "EPOCH_EQUAL", "TEAM_SYNC_EARLY_RETURN"]),
+                Mutants(&["NO_WAIT", "EPOCH_LOOSE", "EPOCH_EQUAL", "TEAM_SYNC_EARLY_RETURN"]),
             ),
             (
                 "team_sync",
                 "fence_acquire_system",
-                Twins(&["TEAM_SYNC_NO_ACQUIRE", "TEAM_SYNC_ACQUIRE_AT_DEVICE_SCOPE"]),
+                Mutants(&["TEAM_SYNC_NO_ACQUIRE", "TEAM_SYNC_ACQUIRE_AT_DEVICE_SCOPE"]),
             ),
         ],
     },
@@ -146,11 +150,6 @@ pub(super) const FILES: &[File] = &[
                     "A look at one word, relaxed by contract; compare and swap that starts from an old value tries again.",
                 ),
             ),
-            (
-                "add_word",
-                "fetch_add_system",
-                Test("crates/shmem/tests/device_api/atomics.rs: the twin WIDE_ATOMIC, whose line it is"),
-            ),
             ("add_word", "fetch_add_system", TORN),
             ("atomic_fetch_and", "fetch_and_system", TORN),
             ("atomic_fetch_or", "fetch_or_system", TORN),
@@ -162,16 +161,16 @@ pub(super) const FILES: &[File] = &[
     File {
         file: "shmem/kernels/team_barrier.hip",
         rows: &[
-            ("meet", "fence_release_system", Twins(&["MEET_UNRELEASED"])),
-            ("meet", "flag_store", Twins(&["MEET_EPOCH_NOT_KEPT", "EPOCH_LOOSE", "EPOCH_EQUAL"])),
-            ("meet", "wait_until", Twins(&["NO_WAIT", "EPOCH_LOOSE", "EPOCH_EQUAL"])),
+            ("meet", "fence_release_system", Mutants(&["MEET_UNRELEASED"])),
+            ("meet", "flag_store", Mutants(&["MEET_EPOCH_NOT_KEPT", "EPOCH_LOOSE", "EPOCH_EQUAL"])),
+            ("meet", "wait_until", Mutants(&["NO_WAIT", "EPOCH_LOOSE", "EPOCH_EQUAL"])),
             ("meet", "acquire_after_wait", FOR_LATER),
-            ("meet", "block_barrier", Twins(&["MEET_NO_BARRIER", "MEET_EARLY_RETURN"])),
-            ("anabranch_team_barrier", "meet", Twins(&["MEET_NO_BARRIER", "MEET_EPOCH_NOT_KEPT"])),
-            ("anabranch_team_signal", "fence_release_system", Twins(&["STREAM_SIGNAL_UNRELEASED"])),
-            ("anabranch_team_signal", "flag_store", Twins(&["EPOCH_LOOSE", "EPOCH_EQUAL"])),
-            ("anabranch_team_signal", "fetch_add_system", Twins(&["STREAM_ADD_IS_SET", "TORN_ATOMIC"])),
-            ("anabranch_team_signal_wait", "wait_until", Twins(&["NO_WAIT", "EPOCH_LOOSE", "EPOCH_EQUAL"])),
+            ("meet", "block_barrier", Mutants(&["MEET_NO_BARRIER", "MEET_EARLY_RETURN"])),
+            ("anabranch_team_barrier", "meet", Mutants(&["MEET_NO_BARRIER", "MEET_EPOCH_NOT_KEPT"])),
+            ("anabranch_team_signal", "fence_release_system", Mutants(&["STREAM_SIGNAL_UNRELEASED"])),
+            ("anabranch_team_signal", "flag_store", Mutants(&["EPOCH_LOOSE", "EPOCH_EQUAL"])),
+            ("anabranch_team_signal", "fetch_add_system", Mutants(&["STREAM_ADD_IS_SET", "TORN_ATOMIC"])),
+            ("anabranch_team_signal_wait", "wait_until", Mutants(&["NO_WAIT", "EPOCH_LOOSE", "EPOCH_EQUAL"])),
             ("anabranch_team_signal_wait", "acquire_after_wait", FOR_LATER),
         ],
     },
@@ -182,12 +181,17 @@ pub(super) const FILES: &[File] = &[
             (
                 "send_payload",
                 "block_release_system",
-                Twins(&["PING_FLAG_FIRST", "NO_RELEASE", "RELEASE_BY_ONE_THREAD", "RELEASE_AT_DEVICE_SCOPE"]),
+                Mutants(&[
+                    "PING_FLAG_FIRST",
+                    "NO_RELEASE",
+                    "RELEASE_BY_ONE_THREAD",
+                    "RELEASE_AT_DEVICE_SCOPE",
+                ]),
             ),
-            ("send_payload", "flag_store", Twins(&["PING_FLAG_FIRST"])),
-            ("await_payload", "wait_until", Twins(&["NO_WAIT", "EPOCH_LOOSE"])),
-            ("await_payload", "acquire_after_wait", Twins(&["NO_ACQUIRE_AFTER_WAIT"])),
-            ("await_payload", "block_barrier", Twins(&["PING_NO_BARRIER"])),
+            ("send_payload", "flag_store", Mutants(&["PING_FLAG_FIRST"])),
+            ("await_payload", "wait_until", Mutants(&["NO_WAIT", "EPOCH_LOOSE"])),
+            ("await_payload", "acquire_after_wait", Mutants(&["NO_ACQUIRE_AFTER_WAIT"])),
+            ("await_payload", "block_barrier", Mutants(&["PING_NO_BARRIER"])),
             ("check_payload", "fetch_add_device", COUNTS_WRONG),
             ("ping", "flag_store", BARE_PING),
             ("ping", "wait_until", BARE_PING),

@@ -1,7 +1,7 @@
 //! The rows of the comparison of calls, and of lanes that are watched.
 
 use super::table::{File, HeldBy};
-use HeldBy::{NotNeeded, Twins};
+use HeldBy::{Mutants, NotNeeded};
 
 const COUNT_IN: HeldBy = NotNeeded(
     "Counts the launches on a lane, for a report; atomic, as launches that overlap count at once. Without it no overlap is \
@@ -11,13 +11,13 @@ const COUNT_IN: HeldBy = NotNeeded(
 pub(super) const FILES: &[File] = &[
     File {
         file: "ccl/kernels/fingerprint.hip",
-        rows: &[("compare", "meet", Twins(&["FINGERPRINT_NOT_MET"]))],
+        rows: &[("compare", "meet", Mutants(&["FINGERPRINT_NOT_MET"]))],
     },
     File {
         file: "ccl/device/ccl/lane.h",
         rows: &[
             ("lane_open", "fetch_add_device", COUNT_IN),
-            ("lane_close", "fetch_add_device", Twins(&["LANE_NOT_LEFT"])),
+            ("lane_close", "fetch_add_device", Mutants(&["LANE_NOT_LEFT"])),
         ],
     },
 ];

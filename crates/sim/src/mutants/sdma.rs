@@ -1,7 +1,7 @@
 //! The rows of copy engines' queues that kernels write, and of what the device API does with them.
 
 use super::table::{File, HeldBy};
-use HeldBy::{NotNeeded, OtherMemory, Test, Twins};
+use HeldBy::{Mutants, NotNeeded, OtherMemory, Test};
 
 const LEGS: HeldBy =
     Test("crates/shmem/tests/legs.rs: copies in the order of a stream, compared byte by byte");
@@ -10,7 +10,7 @@ pub(super) const FILES: &[File] = &[
     File {
         file: "transport-sdma/device/sdma/queue.h",
         rows: &[
-            ("post_piece", "wait_for", Twins(&["SDMA_RING_OVERRUN", "SDMA_OUT_OF_TURN"])),
+            ("post_piece", "wait_for", Mutants(&["SDMA_RING_OVERRUN", "SDMA_OUT_OF_TURN"])),
             (
                 "post_piece",
                 "flag_load",
@@ -18,15 +18,15 @@ pub(super) const FILES: &[File] = &[
                     "The position that room is taken from: the exchange behind it fails where it is an old one.",
                 ),
             ),
-            ("post_piece", "flag_load", Twins(&["SDMA_RING_OVERRUN"])),
-            ("post_piece", "compare_swap_system", Twins(&["TORN_ATOMIC"])),
-            ("post_piece", "fence_release_system", Twins(&["SDMA_WORDS_UNRELEASED"])),
-            ("post_piece", "flag_load", Twins(&["SDMA_OUT_OF_TURN"])),
-            ("post_piece", "flag_store", Twins(&["SDMA_WORDS_UNRELEASED", "SDMA_POINTER_UNRELEASED"])),
-            ("post_piece", "fence_release_system", Twins(&["SDMA_POINTER_UNRELEASED"])),
-            ("post_piece", "flag_store", Twins(&["SDMA_POINTER_UNRELEASED", "SDMA_DOORBELL_UNRELEASED"])),
-            ("post_piece", "fence_release_system", Twins(&["SDMA_DOORBELL_UNRELEASED"])),
-            ("post_piece", "flag_store", Twins(&["SDMA_OUT_OF_TURN", "SDMA_DOORBELL_UNRELEASED"])),
+            ("post_piece", "flag_load", Mutants(&["SDMA_RING_OVERRUN"])),
+            ("post_piece", "compare_swap_system", Mutants(&["TORN_ATOMIC"])),
+            ("post_piece", "fence_release_system", Mutants(&["SDMA_WORDS_UNRELEASED"])),
+            ("post_piece", "flag_load", Mutants(&["SDMA_OUT_OF_TURN"])),
+            ("post_piece", "flag_store", Mutants(&["SDMA_WORDS_UNRELEASED", "SDMA_POINTER_UNRELEASED"])),
+            ("post_piece", "fence_release_system", Mutants(&["SDMA_POINTER_UNRELEASED"])),
+            ("post_piece", "flag_store", Mutants(&["SDMA_POINTER_UNRELEASED", "SDMA_DOORBELL_UNRELEASED"])),
+            ("post_piece", "fence_release_system", Mutants(&["SDMA_DOORBELL_UNRELEASED"])),
+            ("post_piece", "flag_store", Mutants(&["SDMA_OUT_OF_TURN", "SDMA_DOORBELL_UNRELEASED"])),
             (
                 "post_piece",
                 "flag_load",
@@ -39,33 +39,32 @@ pub(super) const FILES: &[File] = &[
                     "The end of an operation that is nothing: whoever waits for one tells, and is something.",
                 ),
             ),
-            ("wait_done", "wait_until", Twins(&["SDMA_DONE_UNWAITED"])),
-            ("quiet", "flag_load", Twins(&["SDMA_QUIET_WHEN_READ"])),
-            ("quiet", "wait_until", Twins(&["SDMA_QUIET_WHEN_READ"])),
+            ("wait_done", "wait_until", Mutants(&["SDMA_DONE_UNWAITED"])),
+            ("quiet", "flag_load", Mutants(&["SDMA_QUIET_WHEN_READ"])),
             (
                 "quiet",
                 "flag_load",
                 NotNeeded("Spares a fence where everything is done; an old value only asks for one more."),
             ),
-            ("quiet", "post", Twins(&["SDMA_QUIET_WHEN_READ"])),
-            ("quiet", "wait_done", Twins(&["SDMA_DONE_UNWAITED", "SDMA_QUIET_WHEN_READ"])),
+            ("quiet", "post", Mutants(&["SDMA_QUIET_WHEN_READ"])),
+            ("quiet", "wait_done", Mutants(&["SDMA_DONE_UNWAITED", "SDMA_QUIET_WHEN_READ"])),
         ],
     },
     File {
         file: "shmem/device/shmem/engine.h",
         rows: &[
-            ("by_queue", "release_for_leader", Twins(&["BY_QUEUE_UNRELEASED"])),
-            ("by_queue", "post", Twins(&["SDMA_SIGNAL_FIRST", "SDMA_WORDS_UNRELEASED"])),
-            ("by_queue", "wait_done", Twins(&["SDMA_DONE_UNWAITED"])),
-            ("by_queue", "acquire_after_wait", Twins(&["BY_QUEUE_NO_ACQUIRE"])),
+            ("by_queue", "release_for_leader", Mutants(&["BY_QUEUE_UNRELEASED"])),
+            ("by_queue", "post", Mutants(&["SDMA_SIGNAL_FIRST", "SDMA_WORDS_UNRELEASED"])),
+            ("by_queue", "wait_done", Mutants(&["SDMA_DONE_UNWAITED"])),
+            ("by_queue", "acquire_after_wait", Mutants(&["BY_QUEUE_NO_ACQUIRE"])),
             ("by_queue", "barrier", BEHIND_BROADCAST),
         ],
     },
     File {
         file: "shmem/device/shmem/put_get.h",
         rows: &[
-            ("copy_by_engine", "by_queue", Twins(&["BY_QUEUE_UNRELEASED", "BY_QUEUE_NO_ACQUIRE"])),
-            ("copy_by_engine", "by_nic", Twins(&["BY_NIC_UNRELEASED", "BY_NIC_NO_ACQUIRE"])),
+            ("copy_by_engine", "by_queue", Mutants(&["BY_QUEUE_UNRELEASED", "BY_QUEUE_NO_ACQUIRE"])),
+            ("copy_by_engine", "by_nic", Mutants(&["BY_NIC_UNRELEASED", "BY_NIC_NO_ACQUIRE"])),
         ],
     },
     File {
