@@ -1,5 +1,4 @@
 //! Collectives over the facade: settings reach the communicator, and errors come back with their kind.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use anabranch::ccl::{Options, Sum, TypedTensor};
 use anabranch::config::LoadOptions;

@@ -1,13 +1,6 @@
 //! A world whose ranks reach each other by queue pairs of ConnectX: the driver, the transport and kernels over a NIC that takes commands
 //! and executes nothing (`crates/transport-rdma/tests/mlx5/fake.rs`).
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail their test"
-)]
-
 #[path = "../crates/transport-rdma/tests/mlx5/fake.rs"]
 #[allow(dead_code, reason = "the driver's own tests use the rest")]
 mod fake;

@@ -1,6 +1,5 @@
 //! Dispatch and combine against what they replace: tokens sorted by rank, an all_to_all of parts that differ, experts, another
 //! all_to_all back, and a sum over the ranks. The same rows and the same bits.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;

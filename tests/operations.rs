@@ -1,6 +1,5 @@
 //! `docs/operations.md` against worlds: which operation there is at which scope over which transport is what worlds say, and every operation
 //! that there is over a transport has tests of it.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,5 +1,4 @@
 //! What cargo packs is enough: kernels render from the packed files alone to the same text, and sources include nothing else.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::common;
 

@@ -1,6 +1,5 @@
 //! What is launched for a call does not change unnoticed: algorithms, blocks and threads of collectives, launches and memory of dispatch
 //! and combine, for devices like those that are out there, as `UPDATE_EXPECT=1 cargo test --test it -- plans::` writes them.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fmt::Write as _;
 

@@ -3,7 +3,6 @@
     clippy::disallowed_methods,
     reason = "tests of real threads and processes run on the machine's time"
 )]
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests fail their test")]
 
 use crate::common::{Form, run, short, soon};
 use anabranch_bootstrap::{Error, LossKind, Rendezvous};

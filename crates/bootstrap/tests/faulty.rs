@@ -1,10 +1,4 @@
 //! A link that is cut or slow, over both forms.
-#![expect(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail their test"
-)]
 
 use crate::common::{Form, run_boxed, soon};
 use anabranch_bootstrap::{

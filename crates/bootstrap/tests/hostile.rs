@@ -4,7 +4,6 @@
     clippy::disallowed_methods,
     reason = "tests of real threads and processes run on the machine's time"
 )]
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests fail their test")]
 
 use crate::common::{config, soon};
 use anabranch_bootstrap::{Error, LossKind, Refusal, Rendezvous, Secret, TcpConfig, TcpRendezvous, TcpRoot};

@@ -4,13 +4,6 @@
     clippy::disallowed_methods,
     reason = "tests of real processes run on the machine's time, and their children learn their role from the environment"
 )]
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::expect_used,
-    clippy::print_stdout,
-    reason = "helpers of tests fail their test, or say why they test nothing"
-)]
 
 use crate::common::soon;
 use anabranch_bootstrap::{

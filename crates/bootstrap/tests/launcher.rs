@@ -1,5 +1,4 @@
 //! What launchers say, and what is wrong with it.
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail their test")]
 
 use anabranch_bootstrap::launcher::{Launch, Launcher, Options, from_environment, from_environment_with};
 use anabranch_bootstrap::{Error, Secret};

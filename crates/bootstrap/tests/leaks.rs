@@ -1,6 +1,5 @@
 //! Joining and leaving leaves nothing behind. Alone in its file, since it counts the whole process's threads
 //! and descriptors.
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests fail their test")]
 
 use crate::common::{Form, run, soon};
 use anabranch_ranks::Group;

@@ -3,12 +3,6 @@
     clippy::disallowed_methods,
     reason = "tests of real threads and processes run on the machine's time"
 )]
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::expect_used,
-    reason = "helpers of tests fail their test"
-)]
 
 use crate::common::{config, soon};
 use anabranch_bootstrap::{

@@ -1,5 +1,4 @@
 //! The same bits on every rank, in every run, by every algorithm and launch shape, for inputs whose sums depend on the order.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::common::{all_well, jit, on_ranks, world_config};
 use anabranch_ccl::oracle::Data;

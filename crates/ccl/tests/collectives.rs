@@ -1,5 +1,4 @@
 //! Every collective, algorithm, form and location against the oracle, on the host runtime.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::common::{all_well, jit, on_ranks, world_config};
 use anabranch_ccl::conformance::{self, Case, Scratch};

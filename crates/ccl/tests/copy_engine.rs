@@ -1,7 +1,6 @@
 //! Collectives by copy engine on the host runtime, where streams copy. The sweep has them in every group of four ranks, and the replays of
 //! graphs have them among all others.
 #![expect(clippy::disallowed_methods, reason = "tests of real threads run on the machine's time")]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};

@@ -1,5 +1,4 @@
 //! What is wrong with a call is said before anything moves: every error of the checks, with its text.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
 

@@ -1,6 +1,5 @@
 //! Calls that not all members make alike, with the comparison of calls and without: nobody hangs, everybody is told.
 #![expect(clippy::disallowed_methods, reason = "tests of real threads run on the machine's time")]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::time::{Duration, Instant};
 

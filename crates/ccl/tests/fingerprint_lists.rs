@@ -1,6 +1,5 @@
 //! Lists of tensors that not all members give alike: all are told, with both lists and where they differ.
 #![expect(clippy::disallowed_methods, reason = "tests of real threads run on the machine's time")]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::time::Instant;
 

@@ -1,5 +1,4 @@
 //! Collectives captured into graphs and replayed, with new data each time and every byte judged behind every replay.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::common::{all_well, jit, on_ranks, world_config};
 use anabranch_ccl::conformance::{self, Captured, Case, Numbers, Replays, Trial};

@@ -4,8 +4,6 @@
     clippy::disallowed_methods,
     reason = "tests of real threads and processes run on the machine's time"
 )]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-#![allow(clippy::print_stdout, reason = "how a rank tells the test what it sees")]
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;

@@ -1,7 +1,5 @@
 //! The kernels that work through lists of tensors, and those of several hops, keep the rules, and so does what compilers make of
 //! them.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-#![allow(clippy::print_stdout, reason = "says what is skipped")]
 
 use crate::common::{cache, tools};
 use anabranch_ccl::DataType;

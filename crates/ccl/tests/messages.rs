@@ -1,5 +1,4 @@
 //! Sends and receives against what was sent, with everything around it, on the host runtime.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Barrier;
 use std::time::Duration;

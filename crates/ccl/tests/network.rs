@@ -1,6 +1,5 @@
 //! Collectives of members on several machines, against the oracle, bit by bit. The machines are said to be so: every rank is on this one and
 //! maps the others' memory, through which the device functions of the heap go then.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
 use std::time::Duration;

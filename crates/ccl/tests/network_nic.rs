@@ -1,6 +1,5 @@
 //! Collectives across machines by NICs in software, against the oracle, bit by bit: ranks are threads that are told to be on different machines, so that
 //! nothing of a peer there is mapped.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::time::Duration;
 

@@ -1,7 +1,5 @@
 //! Collectives across machines whose ranks are processes: NICs in software that talk over sockets, against the oracle; and a process that is
 //! killed in the midst of them.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-#![allow(clippy::print_stdout, reason = "how a rank tells the test what it sees")]
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;

@@ -1,5 +1,4 @@
 //! Collectives of one to nine ranks: sizes that are odd, prime, no powers of two, and more than a server of eight GPUs has.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::common::{all_well, jit, on_ranks, world_config};
 use anabranch_ccl::conformance::{self, Case, Form, Scratch};

@@ -1,6 +1,5 @@
 //! Communicators and streams: several in flight at once, one on many streams, dropped too early; and what a `Work` says.
 #![expect(clippy::disallowed_methods, reason = "tests of real threads run on the machine's time")]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};

@@ -1,6 +1,4 @@
 //! Every collective, type, operator and algorithm over all ordered groups of four ranks: `conformance::sweep`.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![allow(clippy::print_stdout, reason = "how much was covered is what a reader wants to know")]
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,4 @@
 //! The typed front end: the order of its arguments, and that every method makes the call that its name says.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::common::{all_well, jit, on_ranks, world_config};
 use anabranch_ccl::oracle::{self, Data, Expected};

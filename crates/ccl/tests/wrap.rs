@@ -1,6 +1,4 @@
 //! Flags with epochs of four bits, which come round every few calls: random calls of random algorithms and grids.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![allow(clippy::print_stdout, reason = "how often flags came round is what a reader wants to know")]
 
 use std::time::Duration;
 

@@ -1,7 +1,5 @@
 //! `anabranch bench ep --payload` and `--capture-beside`, with ranks that are processes on the host runtime.
 
-#![expect(clippy::unwrap_used, reason = "a failing helper fails its test")]
-
 use crate::common::{Run, run};
 
 const SMALL: &[&str] =

@@ -1,7 +1,5 @@
 //! `anabranch bench shmem`: every operation of the heap between ranks that are processes, over each kind of route.
 
-#![expect(clippy::unwrap_used, reason = "a failing helper fails its test")]
-
 use crate::common::{Run, run};
 
 const BASE: &[&str] = &["bench", "shmem", "--runtime", "host", "--iters", "2", "--json"];

@@ -1,8 +1,6 @@
 //! Runs with ranks that are threads, one after the other: each verifies its data, ends with success, and neither the allocator, the
 //! runtime nor the library has anything to say.
 
-#![expect(clippy::unwrap_used, reason = "a failing helper fails its test")]
-
 use crate::common::{command, finish};
 
 const EP: &[&str] = &["ep", "--tokens", "9", "--hidden", "64", "--experts", "16", "--top-k", "3"];

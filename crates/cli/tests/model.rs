@@ -1,7 +1,5 @@
 //! `anabranch model`: what grows as it should, what is refused, and that the documents have what it prints.
 
-#![expect(clippy::unwrap_used, reason = "a failing helper fails its test")]
-
 use crate::common::{Run, run};
 use serde_json::Value;
 

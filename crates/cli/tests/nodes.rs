@@ -1,7 +1,5 @@
 //! `--nodes`: ranks of this machine as if on several, with NICs in software between them.
 
-#![expect(clippy::unwrap_used, reason = "a failing helper fails its test")]
-
 use crate::common::{Run, run};
 
 fn rows(done: &Run) -> Vec<serde_json::Value> {

@@ -1,5 +1,4 @@
 //! Receive caps: which copies are dropped, that everything else comes, and that nothing is written outside its place.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::common;
 

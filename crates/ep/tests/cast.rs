@@ -1,5 +1,4 @@
 //! Rows cast inside dispatch on the host runtime, judged bit by bit: codes, scales, and what combine makes of them.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::expert_major_common;
 

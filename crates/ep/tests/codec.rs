@@ -1,6 +1,5 @@
 //! The device's encoders against the types' definitions, code by code: every bf16 and f16 value, and f32 values about every
 //! place where rounding decides.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::common::{jit, machine, upload};
 use anabranch_elements::float4::F4E2m1;

@@ -1,12 +1,6 @@
 //! What the codecs cost in accuracy: sums of rows that went through a codec against sums of rows that did not, over random data.
 //! `cargo test -p anabranch-ep --test it -- --nocapture codec_error::` prints the table of `docs/performance.md`, which must be what is
 //! measured here.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints"
-)]
 
 use anabranch_ep::CombineCodec;
 use half::bf16;

@@ -1,5 +1,4 @@
 //! Combined weights: pulled and pushed, whole and in halves, as they were dispatched and as experts left them.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::common;
 

@@ -1,5 +1,4 @@
 //! The number of tokens as a device value: eager, in halves, and in graphs whose replays have another number each, judged bit by bit.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::common;
 

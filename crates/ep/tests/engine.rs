@@ -1,5 +1,4 @@
 //! Dispatch and combine whose rows copy engines move: by copies of streams, and by queues that kernels write; judged bit by bit.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::common;
 

@@ -1,5 +1,4 @@
 //! Where epochs begin, and where the half of them that flags carry comes round.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::mem::offset_of;
 

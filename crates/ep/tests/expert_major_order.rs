@@ -1,5 +1,4 @@
 //! Expert-major rows in graphs, with several dispatches in flight, and in the wrong order.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::common::{Case, Routing, Uploaded, all_well, depart, on_ranks, oracle, world_config};
 use crate::expert_major_common::{Bench, Guarded, read, round};

@@ -1,5 +1,4 @@
 //! Laws of the expert-major plan: parts do not overlap, sizes are what the formulas say, numbers that cannot be used are refused.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use anabranch_ep::expert_major::ExpertRowSource;
 use anabranch_ep::{EpConfig, ExpertMajorConfig, ExpertMajorPlan, Plan};

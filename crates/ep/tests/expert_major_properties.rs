@@ -1,5 +1,4 @@
 //! Expert-major rows and back in random worlds, judged bit by bit.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::common::{Case, Routing};
 use crate::expert_major_common::run;

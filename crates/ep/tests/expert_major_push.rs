@@ -1,5 +1,4 @@
 //! Expert-major rows contracted into a buffer and pushed from there, through every codec: judged bit by bit.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::common::{Case, Routing, Uploaded, all_well, depart, on_ranks, oracle, world_config};
 use crate::expert_major_common::{Bench, Guarded, round, run};

@@ -1,6 +1,5 @@
 //! Calls as a framework makes them: while another device is current than the rank's, from threads of its own, and late, when the world was
 //! left already.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use core::ffi::c_int;
 use std::sync::Arc;

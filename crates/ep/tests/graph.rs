@@ -1,5 +1,4 @@
 //! Dispatch and combine captured into graphs and replayed, judged bit by bit after every replay.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::common::{
     Case, Uploaded, all_well, depart, judge_output, land, on_ranks, oracle, round, work, world_config,

@@ -1,6 +1,5 @@
 //! Soft hot spots: every token names one expert of the first rank, and experts anywhere beside it, so that one rank receives a row of
 //! every token while the others receive some.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::expert_major_common;
 

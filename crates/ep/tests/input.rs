@@ -1,5 +1,4 @@
 //! Bad input: an error before anything moves, and the next good operation works.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::common;
 

@@ -1,5 +1,4 @@
 //! Ranks that are killed, stalled or fail: every survivor ends with an error that names the rank, in time.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::common::{Case, depart};
 use crate::killed_common::{End, RANKS, failing_thread, survive_all};

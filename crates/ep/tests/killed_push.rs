@@ -1,6 +1,5 @@
 //! Ranks that are killed, stall or fail around a combine that pushes, whole or in halves: every survivor ends with an error that
 //! names the rank, in time. And ranks that go another way than their peers, which is a fault.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::common::{
     Case, Flight, Uploaded, all_well, depart, failure, on_ranks, round, run_expert, window_bytes,

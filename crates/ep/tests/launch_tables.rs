@@ -1,5 +1,4 @@
 //! Launches by table: what is launched is what was measured, results do not change, and members agree on it.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
 

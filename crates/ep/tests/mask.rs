@@ -1,5 +1,4 @@
 //! Ranks that others work without: masked by hand or because they do not come, late, and together again. Bit by bit.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::common;
 

@@ -1,5 +1,4 @@
 //! The kernels of plans that mask, for NVIDIA; `kernels.rs` has them for AMD.
-#![allow(clippy::panic, reason = "a test fails by panicking")]
 
 use crate::common::{cache, tools};
 use anabranch_ep::kernels::{combine, combine_push, dispatch, masking};

@@ -1,5 +1,4 @@
 //! What a plan says that it allocates, against what the heap and the runtime count.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::common::{all_well, on_ranks, world_config};
 use anabranch_ep::plan::{MemoryItem, MemoryPlace};

@@ -1,6 +1,5 @@
 //! Dispatch and combine across nodes that are told to the plan: every rank reaches every other, and the kernels put to those of other nodes
 //! by the device functions of the heap, as they do over a NIC. Judged bit by bit.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::common;
 use crate::nodes_common;

@@ -1,5 +1,4 @@
 //! Ranks on several nodes that are killed or stalled: every survivor ends with an error that names the rank, in time.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::killed_common::{End, survive_all};
 use anabranch_ep::CombineSource;

@@ -1,6 +1,5 @@
 //! Dispatch and combine across machines whose ranks reach each other by NICs in software, and nothing else: memory of another machine is
 //! not mapped. Judged bit by bit.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::common;
 use crate::nodes_common;

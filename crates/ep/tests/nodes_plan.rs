@@ -1,6 +1,5 @@
 //! Laws of plans across nodes: every row arrives once at each rank that works for its token, relays are where they are said to be, and
 //! what cannot be is refused when the plan is made.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
 

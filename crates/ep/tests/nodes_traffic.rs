@@ -1,6 +1,5 @@
 //! What NICs in software have written in a dispatch and its combine, against what the plan's hops say: every byte and every request, of
 //! each rank.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
 use std::time::Duration;

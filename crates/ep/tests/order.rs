@@ -1,5 +1,4 @@
 //! The order and the rounding of combine's sums, with expert rows that cancel.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::common::{Case, Routing, Uploaded, all_well, on_ranks, oracle, window_bytes, world_config};
 use anabranch_ep::oracle::{GivenRows, Shape};

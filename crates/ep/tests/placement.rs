@@ -1,5 +1,4 @@
 //! Experts placed by a table: unevenly, on several ranks, on all of them; judged bit by bit.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::common;
 use crate::expert_major_common;

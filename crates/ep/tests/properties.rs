@@ -1,6 +1,5 @@
 //! Everything that a plan may be, drawn at random: both layouts, both modes, whole and in halves, pulled and pushed through codecs,
 //! judged bit by bit, with canaries around every buffer of the caller.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::expert_major_common;
 

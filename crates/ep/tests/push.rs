@@ -1,5 +1,4 @@
 //! The combine that pushes, and codecs: judged bit by bit, and nothing written outside its window.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::common;
 

@@ -1,6 +1,5 @@
 //! A graph of two plans that interleave, one expert-major, one in halves that push through a codec, with other work of the stream
 //! between: replayed a thousand times with other inputs, judged bit by bit every time.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::common::{
     Case, Uploaded, all_well, judge_output, on_ranks, oracle, run_expert, window_bytes, world_config,

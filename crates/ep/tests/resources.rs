@@ -1,6 +1,5 @@
 //! A world joined, used and left many times leaves nothing behind. Alone in its process, so that nobody else's threads and
 //! files are counted.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::common::{Case, Uploaded, all_well, jit, machine, round, work, world_config};
 use anabranch_ep::reference::ReferenceExpert;

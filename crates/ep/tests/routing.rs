@@ -1,5 +1,4 @@
 //! Routings that are kept: other tokens go the same way, bit by bit as the oracle says, whatever else goes on.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::common::{
     Case, Input, Uploaded, all_well, depart, failure, judge_dropped, judge_output, judge_rows, judge_weights,

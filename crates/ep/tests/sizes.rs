@@ -1,6 +1,5 @@
 //! Groups of one to nine ranks, judged bit by bit: sizes that are odd, prime, no powers of two, that divide neither experts nor tokens, and
 //! more than a server of eight GPUs has.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::common::{Case, run};
 use anabranch_ep::Mode;

@@ -3,7 +3,6 @@
     clippy::disallowed_methods,
     reason = "tests of real threads and processes run on the machine's time"
 )]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::common::{
     Case, Numbers, Routing, all_well, depart, judge_rows, land, on_ranks, oracle, round, work, world_config,

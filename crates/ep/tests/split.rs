@@ -1,5 +1,4 @@
 //! Dispatch and combine in halves: other work between them, plans that interleave, graphs, ranks that do all in one.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::common;
 

@@ -1,7 +1,6 @@
 //! The cases of FlyDSL's sweep of dispatch and combine (its pull request 522) by their names, and the three that it left out, scaled to
 //! four ranks on the host runtime: hidden 7168 is 256 here, 3584 is 128, and batches above 128 are 1024 and 2048. Where its combine
 //! has the small type of its dispatch, ours sums bf16. Results are compared bit by bit, through the codec where there is one.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::expert_major_common;
 

@@ -1,6 +1,5 @@
 //! Worker threads that are not the thread that made the world: they make plans, hand operations from one to another, and run
 //! several plans at once, judged bit by bit.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::expert_major_common;
 

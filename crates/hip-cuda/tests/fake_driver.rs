@@ -2,8 +2,6 @@
 //!
 //! One test, since the opened driver belongs to the process.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a step that fails is a test that fails")]
-
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,4 @@
 //! Memory as engines in software see it.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
 

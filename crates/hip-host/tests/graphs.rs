@@ -1,9 +1,6 @@
 //! Capture, graphs, and what a capture refuses.
 #![allow(
     clippy::undocumented_unsafe_blocks,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
     reason = "tests call the C table with locals of theirs, or with arguments that it must refuse"
 )]
 

@@ -3,7 +3,6 @@
     clippy::disallowed_methods,
     reason = "tests of real threads and processes run on the machine's time"
 )]
-#![allow(clippy::unwrap_used, reason = "a failing helper fails its test")]
 
 use core::ffi::c_int;
 use std::num::NonZeroUsize;

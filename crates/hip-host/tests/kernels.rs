@@ -5,9 +5,6 @@
 )]
 #![allow(
     clippy::undocumented_unsafe_blocks,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
     reason = "tests call the C table with locals of theirs, or with arguments that it must refuse"
 )]
 

@@ -1,9 +1,6 @@
 //! A machine leaves nothing behind. Alone in its process, as it counts the process's files and threads.
 #![allow(
     clippy::undocumented_unsafe_blocks,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
     reason = "tests call the C table with locals of theirs, or with arguments that it must refuse"
 )]
 

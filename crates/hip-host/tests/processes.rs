@@ -1,9 +1,6 @@
 //! Memory shared between processes. The test binary starts itself again as the other process.
 #![allow(
     clippy::undocumented_unsafe_blocks,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
     reason = "tests call the C table with locals of theirs, or with arguments that it must refuse"
 )]
 

@@ -1,11 +1,5 @@
 //! What others do to the cache between two file operations of a call.
 #![expect(clippy::disallowed_methods, reason = "other processes, and real time")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "helpers of tests fail by panicking"
-)]
 
 use std::fmt;
 use std::fs::{self, File};

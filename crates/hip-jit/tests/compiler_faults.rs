@@ -1,11 +1,5 @@
 //! Compilers that go, change, fail for reasons of their own, or say nothing.
 #![expect(clippy::disallowed_methods, reason = "compilers live in the machine's time")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "helpers of tests fail by panicking"
-)]
 
 use std::fmt;
 use std::fs;

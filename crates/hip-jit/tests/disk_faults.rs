@@ -1,11 +1,5 @@
 //! Every file operation of a build fails once, in turn: the call ends well or says what is wrong, and nothing is left
 //! that a later call stumbles over.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "helpers of tests fail by panicking"
-)]
 
 use std::fs;
 use std::io;

@@ -1,5 +1,4 @@
 //! Tiny cases in all their runs within bounds, and the least number of switches with which a seed fails.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "helpers of tests fail by panicking")]
 
 use anabranch_clock::Moment;
 use std::collections::BTreeSet;

@@ -1,10 +1,4 @@
 //! Loading and launching on the host runtime.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "helpers of tests fail by panicking"
-)]
 
 use std::sync::Arc;
 

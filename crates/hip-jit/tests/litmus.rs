@@ -1,11 +1,5 @@
 //! The memory model of the seeded machine: for each litmus test, in each profile, what must be seen in some seed, and what
 //! never.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "helpers of tests fail by panicking"
-)]
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,4 @@
 //! One pipeline shared by rank threads that run one at a time: nobody may hold a lock while others have the turn.
-#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 use std::sync::Arc;
 use std::time::Duration;

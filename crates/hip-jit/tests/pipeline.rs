@@ -3,12 +3,6 @@
     clippy::disallowed_methods,
     reason = "tests of real threads and processes run on the machine's time"
 )]
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "helpers of tests fail by panicking"
-)]
 
 use crate::common;
 

@@ -1,11 +1,5 @@
 //! The seeded machine apart from its memory model (`litmus.rs`): equal runs, time, refusals, atomics.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::print_stdout,
-    missing_docs,
-    reason = "helpers of tests fail by panicking"
-)]
+#![allow(missing_docs, reason = "helpers of tests fail by panicking")]
 
 use crate::common;
 

@@ -1,10 +1,4 @@
 //! The real compilers, where they are installed, on a kernel that uses the prelude; the generated code of AMD's.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "helpers of tests fail by panicking"
-)]
 
 use std::path::PathBuf;
 

@@ -1,6 +1,4 @@
 //! What `load_amd` says about libraries that are not there, or not HIP's.
-#![expect(clippy::expect_used, reason = "helpers of tests fail their test")]
-#![expect(clippy::print_stdout, reason = "why a test is skipped")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

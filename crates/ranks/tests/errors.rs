@@ -1,5 +1,4 @@
 //! What is refused, and in which words: each message says what was given and what is allowed.
-#![expect(clippy::unwrap_used, reason = "a test helper that fails should fail its test")]
 
 use anabranch_ranks::{
     Error, GlobalRank, Group, GroupRank, Root, SplitChoice, global_rank_of_group, group_rank_of_global,

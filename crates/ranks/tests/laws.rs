@@ -1,5 +1,4 @@
 //! The laws of group arithmetic, over arbitrary groups (not only regular ones that begin at 0).
-#![expect(clippy::unwrap_used, reason = "a test helper that fails should fail its test")]
 
 use anabranch_ranks::{GlobalRank, Group, GroupRank, Layout, SplitChoice};
 use proptest::prelude::*;

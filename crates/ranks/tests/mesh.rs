@@ -1,5 +1,4 @@
 //! The laws of meshes, over arbitrary groups and up to four axes.
-#![expect(clippy::unwrap_used, reason = "a test helper that fails should fail its test")]
 
 use anabranch_ranks::{GlobalRank, Group, GroupRank, Mesh};
 use proptest::prelude::*;

@@ -1,5 +1,4 @@
 //! Requests that differ, settings that differ, and heaps that are too small: the same error on every rank, naming the odd one.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
 

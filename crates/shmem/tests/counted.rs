@@ -1,6 +1,5 @@
 //! Worlds that all their ranks make, use and leave at once, round after round in one process, give back all that they took. Alone in its
 //! process, so that nobody else's calls, files and threads are counted.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::support::counted;
 

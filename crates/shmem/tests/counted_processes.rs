@@ -1,6 +1,4 @@
 //! Worlds of processes, one after the other: each closes the mappings that it opened, and gives back all else.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-#![allow(clippy::print_stdout, reason = "how a rank tells the test what it did")]
 
 use crate::support::counted;
 

@@ -1,6 +1,5 @@
 //! Every call while another device is current than the rank's, as on the threads of a framework; it is still current behind each call,
 //! whether that succeeds, fails or panics.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use core::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};

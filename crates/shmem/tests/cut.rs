@@ -1,10 +1,4 @@
 //! A rank whose link to the others is cut, at each call in turn, under seeds: every rank ends, soon, and says who went.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "helpers of tests fail by panicking, and say what ran"
-)]
 
 use std::sync::Arc;
 use std::time::Duration;

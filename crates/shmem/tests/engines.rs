@@ -1,5 +1,4 @@
 //! Worlds whose routes are copy engines: routes and their reasons, kernels that copy by them, and engines that do not go on.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::time::Duration;
 

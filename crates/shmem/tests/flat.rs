@@ -1,5 +1,4 @@
 //! Heaps in flat ranges: sizes, what cannot be had, failures in the middle, and the order in which all goes.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(non_snake_case, reason = "the names are HIP's")]
 
 use core::ffi::{c_int, c_ulonglong, c_void};

@@ -1,5 +1,4 @@
 //! The heap from the host: copies and signals in the order of a stream.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::time::Duration;
 

@@ -1,6 +1,5 @@
 //! A world joined, used and left many times leaves nothing behind. Alone in its process, so that nobody else's threads and
 //! files are counted.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::support::{Bench, all};
 use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, HeapMode, World, spawn_threads};

@@ -1,5 +1,4 @@
 //! Ranks that allocate, drop and meet in any order: no range is given away while a member still uses it, and nothing is lost.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use anabranch_shmem::heap::ledger::{AllocationId, Ledger};
 use anabranch_shmem::heap::ranges::ByteRange;

@@ -1,5 +1,4 @@
 //! Copies to many members side by side, in the order of a stream.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::support::{Bench, all};
 use anabranch_hip::{DeviceAddress, Stream};

@@ -1,5 +1,4 @@
 //! What is made from a world goes later than the world, in any order and from any thread; used, it says that the world was left.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
 use std::thread;

@@ -1,7 +1,5 @@
 //! Ranks whose threads a driver runs one at a time, on a machine whose own threads are real.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking")]
-
 use std::time::Duration;
 
 use crate::support::driven::{driven, setup};

@@ -1,5 +1,4 @@
 //! More ranks on one host and in one process than any GPU server of eight has devices: a rack of 72, and 128.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::support::{Bench, all};
 use anabranch_ranks::GroupRank;

@@ -1,5 +1,4 @@
 //! The monitored barrier: late ranks, dead ranks, both modes. Mostly on a driver's clock, so that who is late is certain.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

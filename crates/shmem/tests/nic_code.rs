@@ -1,7 +1,5 @@
 //! The device API by NIC compiles for GPUs without a warning, for providers with all operations and with few; and keeps the rules for
 //! AMD's. Compilers are optional: without one, the test says so and passes.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-#![allow(clippy::print_stdout, reason = "says what was not there")]
 
 use std::path::PathBuf;
 

@@ -1,5 +1,4 @@
 //! Worlds across machines: routes and their reasons, kernels and streams that reach others by NIC, and NICs that do not go on.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,5 @@
 //! Worlds with NICs, joined, used and left many times, leave nothing behind. Alone in its process, so that nobody else's
 //! threads, sockets and rings are counted.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::support::all;
 use crate::support::engines::exchange;

@@ -1,6 +1,4 @@
 //! Worlds across machines whose ranks are processes: NICs in software that talk over sockets; a process that is killed.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-#![allow(clippy::print_stdout, reason = "how a rank tells the test what it sees")]
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};

@@ -1,5 +1,4 @@
 //! The allocator as a state machine against a model of one flag a byte.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use anabranch_shmem::heap::ranges::{ByteRange, FreeRanges};
 use proptest::collection::vec;

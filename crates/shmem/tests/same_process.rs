@@ -1,6 +1,5 @@
 //! Ranks that are threads of one process: no handle is made or opened for any memory of theirs, whoever exchanges it, and access between
 //! their devices is enabled by name.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use core::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::collections::BTreeSet;

@@ -1,6 +1,5 @@
 //! Meetings by streams: order, a member that does not come, and what is left behind.
 #![expect(clippy::disallowed_methods, reason = "tests of real threads run on the machine's time")]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::time::{Duration, Instant};
 

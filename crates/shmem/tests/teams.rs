@@ -1,5 +1,4 @@
 //! Many teams at once: made while barriers of others are in flight, over groups that overlap in every way.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::time::Duration;
 

@@ -3,7 +3,6 @@
     clippy::disallowed_methods,
     reason = "tests of real threads and processes run on the machine's time"
 )]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::support;
 

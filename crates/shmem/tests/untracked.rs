@@ -1,5 +1,4 @@
 //! Launches behind which no event can be left: the world is left with the call that failed, and soon.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking")]
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;

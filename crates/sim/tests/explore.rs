@@ -1,5 +1,4 @@
 //! Tiny cases in every order within bounds.
-#![allow(clippy::print_stdout, reason = "says how many runs there are")]
 
 use crate::common;
 

@@ -1,5 +1,4 @@
 //! Every protocol as it is, under seeds: clean, and a seed is a run.
-#![allow(clippy::panic, clippy::print_stdout, reason = "helpers of tests fail by panicking")]
 
 use crate::common;
 

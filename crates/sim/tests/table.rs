@@ -1,5 +1,4 @@
 //! The table of sites against the device sources: a fence, flag, wait or atomic that joins or leaves a kernel changes both.
-#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use crate::common;
 

@@ -1,5 +1,4 @@
 //! The real team barrier and its mutant, from the search to the replay.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests fail by panicking")]
 
 use std::path::PathBuf;
 

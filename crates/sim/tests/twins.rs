@@ -1,6 +1,5 @@
 //! Every mutant is caught by every search that the table names, from many starting seeds; the right kernels are clean
 //! over the same seeds.
-#![allow(clippy::panic, clippy::print_stdout, reason = "helpers of tests fail by panicking")]
 
 use crate::common;
 

@@ -1,10 +1,4 @@
 //! A whole world of rank threads, struck at every point.
-#![allow(
-    clippy::panic,
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "helpers of tests fail by panicking, and say what ran"
-)]
 
 use crate::common;
 

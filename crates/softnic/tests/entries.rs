@@ -1,5 +1,4 @@
 //! What the decoder makes of entries that are written by hand, and of random ones.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use anabranch_softnic::decode::{
     AtomicOperation, Entry, Expected, POISON, Remote, Request, Segment, Source, Width, Wrong, mlx5,

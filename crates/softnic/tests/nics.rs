@@ -1,5 +1,4 @@
 //! NICs in software, and what their queue pairs do.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::common;
 

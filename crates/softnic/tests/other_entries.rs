@@ -1,5 +1,4 @@
 //! What the decoders make of entries of `bnxt_re` and ionic that are written by hand.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use anabranch_softnic::decode::{
     AtomicOperation, Entry, Expected, POISON, Remote, Request, Segment, Source, Wrong, bnxt, ionic,

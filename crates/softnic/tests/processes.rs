@@ -1,5 +1,4 @@
 //! NICs of two processes. The test binary starts itself again as the other one.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};

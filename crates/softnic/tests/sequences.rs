@@ -1,5 +1,4 @@
 //! Random sequences of requests, each behind the one before, against memory that is a plain array.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use anabranch_softnic::decode::{AtomicOperation, Width};
 use anabranch_softnic::{Adversary, SoftNicConfig};

@@ -1,5 +1,4 @@
 //! Sockets between NICs: who does not know the token, and what is no frame, is let go; frames keep their order and their bytes.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpStream};

@@ -1,5 +1,4 @@
 //! Each way in which a kernel could write to its NIC wrongly is noticed, with and without an adversary.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::common;
 

@@ -1,5 +1,4 @@
 //! Two ranks of one process by libfabric's TCP, which every machine has.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::common;
 

@@ -1,9 +1,4 @@
 //! Ranks of two processes by libfabric, over its providers that every machine has. The test binary starts itself again as the other one.
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and the other process tells by lines"
-)]
 
 use crate::common;
 

@@ -1,5 +1,4 @@
 //! Whose handlers of signals a process has once libfabric is open. A binary of its own: the first to open libfabric is what counts.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::common;
 

@@ -1,5 +1,4 @@
 //! Mapping and refusing, on the host runtime.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use anabranch_hip::{Device, DeviceOrdinal, Runtime};
 use anabranch_hip_host::{HostConfig, HostMachine};

@@ -1,7 +1,5 @@
 //! Which NIC serves which GPU, on machines written down as text.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail their test")]
-
 use crate::machines::Tree;
 use anabranch_ranks::GlobalRank;
 use anabranch_transport::{HostIdentity, PeerInfo, ProcessIdentity};

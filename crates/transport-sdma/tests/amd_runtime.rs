@@ -1,7 +1,6 @@
 //! The functions of AMD's runtime, called across the C interface of a runtime in memory (`fake_runtime.cpp`).
 //!
 //! The runtime is looked for among the libraries that the process has mapped, so all of this is one test: one fake after another.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(unsafe_code, reason = "loads the fake runtime")]
 
 use core::ffi::{CStr, c_char, c_int};

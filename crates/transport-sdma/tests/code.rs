@@ -1,7 +1,5 @@
 //! What compilers for AMD GPUs make of a turn in a queue. They are optional: without one, a test says so and passes.
 #![allow(missing_docs, reason = "a test's structs")]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-#![allow(clippy::print_stdout, reason = "says what was not there")]
 
 use std::path::PathBuf;
 

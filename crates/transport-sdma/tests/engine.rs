@@ -1,5 +1,4 @@
 //! The engine in software: what each packet does, and in which order.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
 

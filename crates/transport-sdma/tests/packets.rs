@@ -1,5 +1,4 @@
 //! Packets against golden words and against the decoder.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use anabranch_transport_sdma::decode::{self, Wrong};
 use anabranch_transport_sdma::{Compare, Error, GENERATIONS, Generation, Packet, header};

@@ -1,5 +1,4 @@
 //! The trait is object safe, can be brought by a third party, and its matrix has no holes.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use anabranch_ranks::GlobalRank;
 use anabranch_transport::{

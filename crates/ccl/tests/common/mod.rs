@@ -1,6 +1,5 @@
 //! A group of ranks on the host runtime.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of tests fails the test")]
 
 pub mod mismatch;
 pub mod nics;

@@ -1,11 +1,5 @@
 //! The device arithmetic of every element type gives the oracle's bits: on the host runtime, for all operators, group sizes,
 //! data classes and widths; and it compiles for GPUs.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "helpers of tests fail by panicking, and say what they skip"
-)]
 
 mod convert;
 mod device;

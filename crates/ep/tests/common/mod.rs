@@ -1,6 +1,5 @@
 //! A group of ranks on the host runtime, and one dispatch-combine judged by the oracle.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of tests fails the test")]
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,5 @@
 //! Dispatch, expand, experts, contract, combine: every step judged by the oracle, with nothing written around the buffers.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of tests fails the test")]
 
 use anabranch_ep::expert_major::ExpertTable;
 use anabranch_ep::oracle::{FactorExperts, Oracle};

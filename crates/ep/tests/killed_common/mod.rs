@@ -4,8 +4,6 @@
     reason = "tests of real threads and processes run on the machine's time"
 )]
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of tests fails the test")]
-#![allow(clippy::print_stdout, reason = "how a rank tells the test what it sees")]
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,5 @@
 //! Rounds without some ranks, judged by an oracle that leaves them out.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of tests fails the test")]
 
 use std::time::Duration;
 

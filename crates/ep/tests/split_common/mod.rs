@@ -1,6 +1,5 @@
 //! Operations in halves, judged by the oracle.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of tests fails the test")]
 
 use anabranch_ep::reference::ReferenceExpert;
 use anabranch_ep::{CombineSent, DispatchSent, Dispatched, Error, ExpertParallel};

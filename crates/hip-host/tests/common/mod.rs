@@ -1,5 +1,6 @@
 //! What the tests share: a compiler, a watchdog and short names for table calls.
 #![allow(clippy::disallowed_methods, reason = "real threads are waited for, but not for ever")]
+#![allow(clippy::undocumented_unsafe_blocks, reason = "tests call the C table with locals of theirs")]
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of this")]
 
 use std::ffi::{CString, c_void};

@@ -1,13 +1,5 @@
 //! Whole machines under seeds: rank threads, streams, copies, graphs, host memory, faults.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    missing_docs,
-    unreachable_pub,
-    reason = "helpers of tests fail by panicking"
-)]
+#![allow(missing_docs, unreachable_pub, reason = "helpers of tests fail by panicking")]
 
 mod exchange;
 mod faults;

@@ -1,6 +1,5 @@
 //! What the tests share: a unit without the prelude, folders, compilers that are scripts.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
-#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

@@ -1,6 +1,5 @@
 //! Kernels of `device/litmus.hip`, compiled for one memory profile, and a machine for each seed.
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "each test binary uses a part")]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking")]
 
 use std::collections::BTreeSet;
 

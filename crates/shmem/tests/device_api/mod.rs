@@ -1,5 +1,4 @@
 //! The device functions of the symmetric heap on the host runtime, compared byte by byte with what a CPU computes.
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 /// A unit with one kernel, `anabranch_test`, that is given a team and makes one call.
 macro_rules! unit {

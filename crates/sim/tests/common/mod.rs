@@ -1,10 +1,5 @@
 //! What the tests share: kernels in a cache below the target folder.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    dead_code,
-    reason = "helpers of tests fail as tests do, and not every test uses all"
-)]
+#![allow(dead_code, reason = "helpers of tests fail as tests do, and not every test uses all")]
 
 use std::path::PathBuf;
 

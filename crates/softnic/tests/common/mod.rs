@@ -1,6 +1,5 @@
 //! What the tests share: ranks with NICs on a machine of CPU threads, and a thread of the host that posts as a kernel would.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of this")]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 pub mod encode;
 

@@ -1,10 +1,5 @@
 //! A rank with libfabric as its NIC, and what its kernels do: entries of posted queues.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of this")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and says why it skips"
-)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,5 +1,4 @@
 //! What compilers for GPUs make of the headers. They are optional: without one, a test says so and passes.
-#![allow(clippy::print_stdout, reason = "says what was not there")]
 
 use std::path::PathBuf;
 

@@ -1,6 +1,5 @@
 //! Queues of NICs in kernels, on the host runtime: what they write, byte by byte, and what they do with a NIC that reads it.
 #![allow(missing_docs, reason = "helpers of tests")]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking")]
 
 mod asked;
 mod bench;

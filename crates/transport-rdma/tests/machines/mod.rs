@@ -1,7 +1,5 @@
 //! Machines as text, laid out as the kernel's folders.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail their test")]
-
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
