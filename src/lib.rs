@@ -1,8 +1,8 @@
 //! GPU-initiated communication: a symmetric heap, run-time compiled kernels, collectives, expert-parallel dispatch
 //! and combine.
 //!
-//! This crate is the door: it re-exports the crates below it, loads the [configuration](config), and turns one into
-//! an open runtime and a joined world. It has no other logic.
+//! This crate is the facade: it re-exports the crates below it, loads the [configuration](config), and turns one into
+//! an open runtime, the NICs that it names, and a joined world.
 //!
 //! ```no_run
 //! # fn main() -> anabranch::Result<()> {

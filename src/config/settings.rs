@@ -309,7 +309,7 @@ pub static SETTINGS: &[Setting] = &[
     shared(setting(
         "transport.rdma.driver",
         Word(&["verbs", "mlx5", "auto", "libfabric", "software"]),
-        "What serves as a rank's NIC. `verbs`: the machine's NICs by libibverbs; a thread of the host posts what kernels ask for. `mlx5`: its ConnectX by libmlx5; kernels write the queues themselves; verified with a fake library only, never on hardware. `auto`: `mlx5`, or `verbs`, with the reason, where that cannot be opened or makes no queue pair. `libfabric`: a network of libfabric's, 1.17 or later; a thread of the host posts, to memory of the host alone; verified over its providers tcp and shm, never on hardware. `software`: NICs in software that talk over sockets, for trials without hardware.",
+        "What serves as a rank's NIC. `verbs`: the machine's NICs by libibverbs; a thread of the host posts what kernels ask for. `mlx5`: its ConnectX by libmlx5; kernels write the queues themselves; verified over a ConnectX in software below the real libmlx5, never on hardware. `auto`: `mlx5`, or `verbs`, with the reason, where that cannot be opened or makes no queue pair. `libfabric`: a network of libfabric's, 1.17 or later; a thread of the host posts, to memory of the host alone; verified over its providers tcp and shm, never on hardware. `software`: NICs in software that talk over sockets, for trials without hardware.",
     )),
     shared(setting(
         "transport.rdma.queues",

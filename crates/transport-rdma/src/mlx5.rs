@@ -31,8 +31,8 @@
 //! Both ends of a connection tell each other the number of the queue pair, the packet sequence number that it begins with, the kind of
 //! its address and how many reads it answers at a time (`endpoint.rs`, as the driver of verbs does).
 //!
-//! **Nothing here has run on hardware.** What is shown is shown with a fake NIC that checks the order and the bytes of commands, and
-//! by the sizes of libmlx5's own structures.
+//! **Nothing here has run on hardware.** It is verified by a fake NIC that checks the order and the bytes of commands, by a ConnectX in
+//! software below the real libmlx5 (`dev/softhca`), and by the sizes of libmlx5's own structures.
 
 mod capabilities;
 mod commands;
