@@ -413,9 +413,10 @@ fn the_environment_counts_without_a_file_where_it_is_asked_for() {
     }
     // In a process of its own, whose environment is set before it starts.
     let again = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "the_environment_counts_without_a_file_where_it_is_asked_for"])
+        .args(["--exact", "config::the_environment_counts_without_a_file_where_it_is_asked_for"])
         .env("ANABRANCH__HEAP__BYTES", "12 MiB")
         .output()
         .unwrap();
-    assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stdout));
+    let output = String::from_utf8_lossy(&again.stdout);
+    assert!(again.status.success() && output.contains("1 passed"), "{output}");
 }

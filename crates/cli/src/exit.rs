@@ -1,8 +1,8 @@
 //! Exit codes: what went wrong, for scripts.
 //!
 //! 0 well; 1 the command's own findings (a check or a seed that failed, a wrong call); 2 configuration or usage; 3
-//! environment; 4 a kernel does not compile; 5 a peer; 6 a device. `run` passes on the first failing rank's
-//! code, and 128 plus the number of a signal.
+//! environment; 4 a kernel does not compile; 5 a peer; 6 a device. `run` passes on the code of the rank that is the
+//! cause, and 128 plus the number of a signal.
 
 use std::fmt;
 

@@ -106,7 +106,8 @@ impl RankProcess {
         let failed = |source| Error::Start { rank, source };
         let binary = std::env::current_exe().map_err(failed)?;
         let mut child = Command::new(binary)
-            .args([test, "--exact", "--nocapture", "--test-threads=1"])
+            // The test may be an extended one, which is ignored unless asked for.
+            .args([test, "--exact", "--include-ignored", "--nocapture", "--test-threads=1"])
             .env(RANK, rank.to_string())
             .env(SIZE, size.to_string())
             .env(ARGUMENT, argument)

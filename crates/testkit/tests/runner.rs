@@ -48,6 +48,25 @@ fn ranks_that_hang_are_killed() {
     assert!(matches!(ranks.processes()[0].wait_for("never", limit()), Err(Error::Silent { .. })));
 }
 
+#[test]
+#[ignore = "extended: what is ignored runs in processes that it starts too"]
+fn an_extended_test_runs_in_its_processes() {
+    if let Some(role) = role() {
+        println!("rank {} runs", role.rank);
+        return;
+    }
+    let test = test_path!("an_extended_test_runs_in_its_processes");
+    let outcomes = Ranks::start(test, 1, "").unwrap().succeed(limit()).unwrap();
+    assert!(outcomes[0].output.contains("rank 0 runs"), "{}", outcomes[0].output);
+}
+
+#[test]
+fn a_test_that_is_not_there_is_no_success() {
+    let alone = std::panic::catch_unwind(|| anabranch_testkit::is_alone(test_path!("no_such_test")));
+    let problem = *alone.unwrap_err().downcast::<String>().unwrap();
+    assert!(problem.contains("no_such_test did not run"), "{problem}");
+}
+
 fn limit() -> Duration {
     Duration::from_secs(30)
 }

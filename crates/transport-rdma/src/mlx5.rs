@@ -32,7 +32,7 @@
 //! its address and how many reads it answers at a time (`endpoint.rs`, as the driver of verbs does).
 //!
 //! **Nothing here has run on hardware.** It is verified by a fake NIC that checks the order and the bytes of commands, by a ConnectX in
-//! software below the real libmlx5 (`dev/softhca`), and by the sizes of libmlx5's own structures.
+//! software below the real libmlx5 (`dev/softhca`), and by the layouts of libmlx5's own structures.
 
 mod capabilities;
 mod commands;

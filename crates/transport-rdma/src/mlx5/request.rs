@@ -28,6 +28,8 @@ pub(super) fn request_words(request: &Entry) -> String {
         0x10 => "a read",
         0x11 | 0x14 => "a compare-and-swap",
         0x12 | 0x15 => "a fetch-and-add",
+        // It has no address at the peer.
+        0x23 => return "a DUMP, which completes a read".to_owned(),
         other => return format!("an operation of number {other:#04x}"),
     };
     let remote = u64::from(word(request, SEGMENT)) << 32 | u64::from(word(request, SEGMENT + 4));
@@ -65,6 +67,7 @@ mod tests {
             (request(0x12, 0, 4, 0), "a fetch-and-add of 8 bytes at"),
             (request(0x15, 8, 4, 0), "a fetch-and-add of 4 bytes at"),
             (request(0x14, 9, 5, 0), "a compare-and-swap of 8 bytes at"),
+            (request(0x23, 0, 2, 0), "a DUMP, which completes a read"),
             (request(0x00, 0, 0, 0), "an operation of number 0x00"),
         ] {
             assert!(request_words(&entry).starts_with(words), "{}", request_words(&entry));

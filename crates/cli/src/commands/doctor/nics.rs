@@ -19,8 +19,7 @@ use super::finding::Finding;
 /// Of a NIC whose requests the host posts.
 const POSTED: &str = "opened by libibverbs: a thread of the host posts what kernels ask for (`posted`), and kernels do not write its queues";
 /// Of one whose queues kernels write.
-const WRITTEN: &str =
-    "opened by libmlx5: kernels write its queues (verified with a fake library only, never on hardware)";
+const WRITTEN: &str = "opened by libmlx5: kernels write its queues (verified with ConnectX in software only, never on hardware)";
 
 /// What the configuration says of NICs.
 struct Settings {
