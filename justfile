@@ -10,6 +10,10 @@ bench:
 test:
     cargo test --workspace
 
+# The extended tests too.
+test-all:
+    cargo test --workspace -- --include-ignored
+
 lint:
     cargo fmt --all --check
     cargo clippy --workspace --all-targets -- -D warnings
@@ -17,6 +21,6 @@ lint:
 doc:
     RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
 
-# Everything that the gate runs.
+# Everything that CI runs.
 ci:
     .ci/run

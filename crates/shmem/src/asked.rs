@@ -160,7 +160,9 @@ impl Drop for Answering {
         let mut state = self.ends.lock();
         while !state.of_thread {
             if end.remaining().is_zero() {
-                tracing::debug!("the rendezvous does not answer; the thread that waits for it ends later");
+                tracing::warn!(
+                    "the rendezvous does not answer: this rank stays connected to it until it does or is lost"
+                );
                 return;
             }
             state = self.ends.changed.wait(&self.ends.state, state, Some(end));

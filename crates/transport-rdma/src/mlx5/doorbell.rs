@@ -2,7 +2,7 @@
 
 use core::ffi::c_void;
 
-use anabranch_hip::{Device, DeviceAddress, Error, HipError, RuntimeKind};
+use anabranch_hip::{Device, DeviceAddress, Error, HipError, RuntimeKind, with_causes};
 
 use super::devx::DevxDoorbell;
 use crate::error::{NicError, Result};
@@ -13,6 +13,10 @@ const MAPPED: u32 = 2;
 /// NVIDIA's driver wants to be told that registers are no memory; HIP's header calls the flag "not supported", and mori and rocSHMEM
 /// map such pages on AMD's runtime without it.
 const IO_MEMORY: u32 = 4;
+
+/// What AMD's runtime needs for registers: <https://github.com/ROCm/rocm-xio/issues/167>.
+const ON_AMD: &str =
+    "AMD GPUs reach a NIC's registers with the amdgpu-dkms driver, not with the kernel's own amdgpu";
 
 /// Bytes that are mapped: a page of the host.
 const PAGE: usize = 4096;
@@ -47,7 +51,13 @@ impl Doorbell {
         let host: *mut c_void = start.as_ptr().cast();
         // SAFETY: the page stays mapped until `page` is dropped, which `drop` does behind unregistering.
         let code = unsafe { (api.hipHostRegister)(host, PAGE, flags) };
-        check(device, "hipHostRegister", code)?;
+        match (check(device, "hipHostRegister", code), device.runtime().kind()) {
+            (Err(error), RuntimeKind::Amd) => {
+                let cause = format!("{}; {ON_AMD}", with_causes(&error));
+                return Err(NicError::Call { call: "hipHostRegister", nic: nic.to_owned(), cause });
+            }
+            (registered, _) => registered?,
+        }
         let mut mapped = std::ptr::null_mut();
         // SAFETY: the call writes one pointer, for a range that was registered.
         let code = unsafe { (api.hipHostGetDevicePointer)(&raw mut mapped, host, 0) };
