@@ -16,24 +16,28 @@ const ATOMICS: usize = 9 * 4 + 1;
 /// Rows of times to one peer: six operations of each size, and two of values.
 const TIMES: usize = 6 * 2 + 2;
 
+fn every_operation_is_verified(ranks: &str, more: &[&str], routes: &[&str]) {
+    let rows = rows(&run(&[BASE, &["--ranks", ranks, "--bytes", "64,4 KiB"], more].concat()));
+    let cells = COPIES + ATOMICS * routes.len();
+    assert_eq!(rows.len(), cells + TIMES * routes.len(), "{more:?}");
+    for row in &rows {
+        assert_eq!(row["verified"].as_bool(), Some(true), "{row}");
+        assert!(row["us_median"].as_f64() > Some(0.0), "{row}");
+    }
+    let timed = rows[cells..].chunks(TIMES).map(|rows| rows[0]["route"].as_str().unwrap());
+    assert_eq!(timed.collect::<Vec<_>>(), routes);
+}
+
+#[test]
+fn every_operation_is_verified_between_threads() {
+    every_operation_is_verified("3", &["--threads"], &["p2p"]);
+}
+
 #[test]
 #[ignore = "extended"]
 fn every_operation_is_verified_over_every_route() {
-    for (ranks, more, routes) in [
-        ("3", &["--threads"][..], vec!["p2p"]),
-        ("2", &["--set", "transport.order=sdma,p2p"], vec!["sdma"]),
-        ("3", &["--nodes", "2"], vec!["p2p", "rdma"]),
-    ] {
-        let rows = rows(&run(&[BASE, &["--ranks", ranks, "--bytes", "64,4 KiB"], more].concat()));
-        let cells = COPIES + ATOMICS * routes.len();
-        assert_eq!(rows.len(), cells + TIMES * routes.len(), "{more:?}");
-        for row in &rows {
-            assert_eq!(row["verified"].as_bool(), Some(true), "{row}");
-            assert!(row["us_median"].as_f64() > Some(0.0), "{row}");
-        }
-        let timed = rows[cells..].chunks(TIMES).map(|rows| rows[0]["route"].as_str().unwrap());
-        assert_eq!(timed.collect::<Vec<_>>(), routes);
-    }
+    every_operation_is_verified("2", &["--set", "transport.order=sdma,p2p"], &["sdma"]);
+    every_operation_is_verified("3", &["--nodes", "2"], &["p2p", "rdma"]);
 }
 
 /// Copies and signals that set; two lines say what is left out and why.

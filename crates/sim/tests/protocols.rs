@@ -183,6 +183,19 @@ fn many_tensors_gathered_are_right_under_every_seed() {
     }
 }
 
+/// A few seeds of what the extended tests run in mass.
+#[test]
+fn engines_nics_and_cumulative_fences_are_right_under_a_few_seeds() {
+    for protocol in [Protocol::Sdma, Protocol::Rdma] {
+        clean(&Case::new(protocol, 2), 0..4);
+        clean(&with(protocol, 2, |case| case.staged = true), 0..4);
+    }
+    for protocol in [Protocol::Ep, Protocol::PutSignal, Protocol::DeviceBarrier, Protocol::CclMove] {
+        clean(&with(protocol, 3, |case| case.cumulative = true), 0..20);
+    }
+    clean(&Case::new(Protocol::CclGatherMany, 3), 0..20);
+}
+
 #[test]
 #[ignore = "extended"]
 fn messages_by_copy_engines_are_right_under_every_seed() {
