@@ -123,7 +123,7 @@ impl Check<'_> {
             "a host machine shows at most 1024 devices".into()
         })?;
         self.positive("device.host.workers", host.workers)?;
-        // The one that somebody wrote; where both are, the memory.
+        // The setting that was written; with both, the memory.
         let (memory, heap) = (self.origins.of("device.host.memory"), self.origins.of("heap.bytes"));
         let is_heap = memory == Origin::Default && heap != Origin::Default;
         let key = if is_heap { "heap.bytes" } else { "device.host.memory" };

@@ -10,6 +10,7 @@ use anabranch_bootstrap::{
     Deadline, Error, Heartbeat, LossKind, Rendezvous, Secret, TcpConfig, TcpRendezvous,
 };
 use anabranch_ranks::{GlobalRank, Group};
+use anabranch_testkit::test_path;
 use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
@@ -52,7 +53,7 @@ impl Hosts {
     fn rank(&self, host: &str, role: &str) -> Rank {
         let mut child = self
             .on(host, std::env::current_exe().unwrap().to_str().unwrap())
-            .args(["--exact", "hosts::child_rank", "--ignored", "--nocapture"])
+            .args(["--exact", test_path!("child_rank"), "--ignored", "--nocapture"])
             .env(ROLE, role)
             .stdout(Stdio::piped())
             .spawn()
@@ -169,7 +170,7 @@ fn ranks_on_two_hosts_meet_over_either_family_and_listen_on_one_interface() {
         let secret = "one-for-both-hosts";
         let mut root = hosts
             .on("a", std::env::current_exe().unwrap().to_str().unwrap())
-            .args(["--exact", "hosts::child_rank", "--ignored", "--nocapture"])
+            .args(["--exact", test_path!("child_rank"), "--ignored", "--nocapture"])
             .env(ROLE, format!("exchange 0 {listens} cable {secret}"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -198,7 +199,7 @@ impl Hosts {
     fn rank_probe(&self, address: &str) -> bool {
         let probe = self
             .on("a", std::env::current_exe().unwrap().to_str().unwrap())
-            .args(["--exact", "hosts::child_probe", "--ignored", "--nocapture"])
+            .args(["--exact", test_path!("child_probe"), "--ignored", "--nocapture"])
             .env(ROLE, address)
             .output()
             .unwrap();

@@ -1,13 +1,8 @@
-//! Joining and leaving leaves nothing behind. Alone in its file, since it counts the whole process's threads
-//! and descriptors.
+//! Joining and leaving leaves nothing behind. In a process of its own, since it counts the process's threads and descriptors.
 
 use crate::common::{Form, run, soon};
 use anabranch_ranks::Group;
-use anabranch_testkit::{is_alone, test_path};
-
-fn entries(directory: &str) -> usize {
-    std::fs::read_dir(directory).unwrap().count()
-}
+use anabranch_testkit::{Resources, is_alone, test_path};
 
 /// The resident set, in KiB.
 fn resident() -> u64 {
@@ -35,13 +30,13 @@ fn a_hundred_worlds_leave_no_thread_descriptor_or_memory() {
         cycle(Form::Tcp, i % 4 != 0);
         cycle(Form::Threads, i % 4 != 0);
     }
-    let (fds, tasks, kib) = (entries("/proc/self/fd"), entries("/proc/self/task"), resident());
+    let (before, kib) = (Resources::now().unwrap(), resident());
     for i in 0..100 {
         cycle(Form::Tcp, i % 4 != 0);
         cycle(Form::Threads, i % 4 != 0);
     }
-    assert_eq!(entries("/proc/self/fd"), fds);
-    assert_eq!(entries("/proc/self/task"), tasks);
+    let after = Resources::now().unwrap();
+    assert_eq!((after.files, after.threads), (before.files, before.threads));
     // A hundred worlds that kept their messages alone would be 6 MB.
     assert!(resident() < kib + 3_000, "{kib} KiB before, {} KiB after", resident());
 }

@@ -9,6 +9,7 @@ use anabranch_bootstrap::{
     Deadline, Error, Heartbeat, LossKind, Rendezvous, TcpConfig, TcpRendezvous, TcpRoot,
 };
 use anabranch_ranks::{GlobalRank, Group};
+use anabranch_testkit::test_path;
 use rustix::process::{Pid, Signal, kill_process};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -28,7 +29,7 @@ impl Drop for Reaped {
 
 fn spawn(rank: u32, address: &str) -> Reaped {
     let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "process::child_rank", "--ignored", "--nocapture"])
+        .args(["--exact", test_path!("child_rank"), "--ignored", "--nocapture"])
         .env(ROLE, format!("{rank}@{address}"))
         .stdout(Stdio::null())
         .spawn()

@@ -90,8 +90,7 @@ static ANABRANCH_DEVICE void send_rows(const Grid& grid, const CombineNodesArgs&
     bool tells = grid.block == 0;
     if (args.rows != nullptr) {
         stage_rows(grid, args);
-        bool last = arrive_is_last(grid, &args.state->combine_arrived, grid.grid_blocks);
-        tells = last;
+        tells = arrive_is_last(grid, &args.state->combine_arrived, grid.grid_blocks);
     } else if (tells) {
         // The rows were written by earlier work on this stream; the fence carries them to the peers.
         block_release_system(grid);

@@ -122,7 +122,7 @@ static ANABRANCH_DEVICE void learn_again(const Grid& grid, const DispatchAgainAr
     for (u32 peer = grid.thread; peer < ranks; peer += grid.block_threads) {
         const u64* flag = flag_at(dispatch, own, peer);
         u64 expected = pack_flag(epoch, private_load(grid, args.kept.counts + peer));
-        u64 seen = expected;
+        u64 seen = 0;
         WaitStatus status = wait_until(
             grid, wait, AGAIN_WAIT_FLAG, peer, epoch, flag,
             [epoch](u64 value) { return flag_has_reached(value, epoch); }, seen);

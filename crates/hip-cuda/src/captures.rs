@@ -2,8 +2,8 @@
 //!
 //! CUDA lets other threads wait by way of the default stream while one captures a stream that does not wait for it; HIP 7.2 refuses that
 //! for the whole process and invalidates the capture. CUDA also lets a thread that captures wait for a stream that is not captured;
-//! HIP does not. A program must behave alike on both, so the shims refuse too. Captures that somebody else (a framework) began with
-//! the driver itself are the driver's to judge.
+//! HIP does not. A program must behave the same on both, so the shims refuse these calls too. They do not see captures that a framework
+//! began with the CUDA driver directly: there the driver decides.
 
 use core::ffi::c_int;
 use std::sync::{Mutex, MutexGuard, PoisonError};

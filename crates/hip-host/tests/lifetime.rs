@@ -8,15 +8,7 @@ use std::ptr::null_mut;
 
 use crate::common::{Gpu, LIMIT, Word, config, ok, until, within};
 use anabranch_hip_host::HostConfig;
-use anabranch_testkit::{is_alone, test_path};
-
-fn entries(folder: &str) -> usize {
-    std::fs::read_dir(folder).unwrap().count()
-}
-
-fn mappings() -> usize {
-    std::fs::read_to_string("/proc/self/maps").unwrap().lines().count()
-}
+use anabranch_testkit::{Resources, is_alone, test_path};
 
 /// Uses a machine and drops it, with work still running in it every other time.
 fn cycle(number: u32) {
@@ -57,14 +49,19 @@ fn a_hundred_machines_leave_nothing() {
         for number in 0..8 {
             cycle(number);
         }
-        let before = (entries("/proc/self/fd"), mappings());
+        let before = Resources::now().unwrap();
         for number in 0..100 {
             cycle(number);
         }
-        until("threads are gone", || entries("/proc/self/task") <= 3);
-        let after = (entries("/proc/self/fd"), mappings());
-        assert_eq!(after.0, before.0, "files");
+        until("threads are gone", || Resources::now().unwrap().threads <= 3);
+        let after = Resources::now().unwrap();
+        assert_eq!(after.files, before.files, "files");
         // The allocator of the C library may keep a few more ranges; a leak would be a hundred.
-        assert!(after.1 <= before.1 + 20, "mappings: {} and then {}", before.1, after.1);
+        assert!(
+            after.mappings <= before.mappings + 20,
+            "mappings: {} and then {}",
+            before.mappings,
+            after.mappings
+        );
     });
 }

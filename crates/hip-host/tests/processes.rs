@@ -12,6 +12,7 @@ use std::time::Duration;
 use crate::common::{Gpu, PingPong, config, ok, within};
 use anabranch_hip::HipError;
 use anabranch_hip::types::HipIpcMemHandle;
+use anabranch_testkit::test_path;
 
 const LIMIT: Duration = Duration::from_secs(120);
 const WORDS: usize = 4096;
@@ -85,7 +86,7 @@ struct Other {
 impl Other {
     fn start(handle: &HipIpcMemHandle) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "processes::other_process", "--ignored", "--nocapture", "--test-threads=1"])
+            .args(["--exact", test_path!("other_process"), "--ignored", "--nocapture", "--test-threads=1"])
             .arg(format!("{MARK}{}", hexadecimal(handle)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

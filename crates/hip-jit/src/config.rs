@@ -68,11 +68,10 @@ pub struct JitConfig {
 }
 
 impl JitConfig {
-    /// How long one compilation may take unless somebody says otherwise: far longer than any kernel takes on a machine that is not
-    /// overloaded.
+    /// The default limit of one compilation: far longer than any kernel takes on a machine that is not overloaded.
     pub const PATIENCE: Duration = Duration::from_secs(20 * 60);
 
-    /// How much longer than one compilation others wait for whoever compiles the same kernel.
+    /// A process waits this much longer than one compilation for another process that compiles the same kernel.
     const WAIT_BEYOND: Duration = Duration::from_secs(60);
 
     /// Sets how long one compilation may take, and how long others wait for it.

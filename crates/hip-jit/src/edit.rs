@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use crate::error::{Error, Result};
 
-/// A change of a source before it is compiled: what is tried out without a checkout. What is compiled is part of the key.
+/// A change of a source before it is compiled, to try something without a checkout. The edited text is part of the cache key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SourceEdit {
@@ -17,7 +17,7 @@ pub struct SourceEdit {
 }
 
 impl SourceEdit {
-    /// The text of `file` with all `edits` of it, each of which says what the file was before all of them.
+    /// The text of `file` with all `edits` of it. Each refers to the unedited text.
     ///
     /// # Errors
     /// [`Error::Edit`] where an edit's text occurs more often or less often than once, or two edits are of the same text.

@@ -22,7 +22,7 @@ const NAMED_MEMBERS: usize = 8;
 /// What was put on a stream with a team's view, for reports.
 #[derive(Clone, Debug)]
 pub struct LaunchNote {
-    /// Whose call it is: `communicator 2 of ranks 0, 1`. Equal on all members.
+    /// Whose call it is: `communicator 2 of ranks 0, 1`. The same on all members.
     pub of: Arc<str>,
     /// What is counted there: `call`, or `message`.
     pub kind: &'static str,

@@ -1,7 +1,8 @@
-//! A rank that is waited for in vain tells what it is doing, when a rank that waits for it asks.
+//! A rank reports what it is doing when another rank's wait for it has failed.
 //!
-//! A thread of each world waits for a key at the rendezvous; who asks sets it. So nothing is exchanged until a wait has failed. From then on
-//! the answer is made anew every second, so that who asks later gets no old one. Under a driver, which runs the threads of a simulation one at a time, nobody answers.
+//! A thread of each world waits for a key at the rendezvous, and a rank whose wait failed sets it. So nothing is exchanged before that.
+//! From then on the thread renews its answer every second, so that later questions get no old one. In a simulation, where a driver runs
+//! one thread at a time, there is no such thread.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -73,7 +74,7 @@ fn answered(world: u64, rank: u32) -> String {
 }
 
 impl World {
-    /// Begins to answer. Where that fails, the others have no step left in which they would hear of it, and the world works without.
+    /// Starts the thread. A failure is only logged: the join is over, no later step would report it, and the world works without it.
     pub(crate) fn answer(&self) {
         if let Err(error) = self.begin_to_answer() {
             tracing::warn!(%error, "this rank will not say what it is doing when others wait for it");
@@ -101,7 +102,7 @@ impl World {
         Ok(())
     }
 
-    /// What a rank is doing, as the rest of a sentence that begins with the rank; `None` where nobody can tell.
+    /// What a rank is doing, as the rest of a sentence that begins with the rank; `None` where that cannot be known.
     pub(crate) fn doing_of(&self, rank: u32) -> Option<String> {
         if rank == self.rank().get() {
             return Some(self.inner.collectives.activity().doing());
@@ -129,7 +130,7 @@ fn wait_and_answer(
     ends: &Ends,
 ) {
     let _end = ThreadEnd(ends);
-    // An error is the end of the rendezvous: nobody asks any more.
+    // An error is the end of the rendezvous: no rank can ask any more.
     if rendezvous.wait(&key, Deadline::after(FOREVER)).is_err() {
         return;
     }

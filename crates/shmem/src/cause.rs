@@ -102,7 +102,7 @@ impl World {
         self.fail(self.with_the_peers_doing(cause).into());
     }
 
-    /// A wait in vain, with what the peer that was waited for is doing.
+    /// An expired wait, with what its peer is doing.
     fn with_the_peers_doing(&self, mut cause: Told) -> Told {
         if let Told::Expired(expired) = &mut cause
             && expired.doing.is_none()

@@ -81,7 +81,7 @@ pub enum Fault {
     },
 }
 
-/// What is known around a wait in vain.
+/// What is known about a wait that expired.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Circumstances {
     /// The call of which it was a kernel, where that was noted for the operation ([`crate::Team::note_launch`]).
@@ -192,7 +192,7 @@ impl Default for OperationNames {
     }
 }
 
-/// An operation that nobody named.
+/// An operation without a name.
 fn unnamed(code: OperationCode) -> String {
     let whose = if code.is_users() { " of the user" } else { "" };
     format!("operation {:#x}{whose}", code.0)

@@ -39,7 +39,7 @@ impl World {
     /// roll of the other members is called to its end before, and [`Error::RanksMissing`] has the lost and the missing. The
     /// same goes for a call in a world that has lost a member already; but then who is done with its own call does not come
     /// again, and is missing. When the rendezvous itself is lost, with the rank that serves it and ended without answering the
-    /// others first, nobody can be called, and the fault is all there is to say.
+    /// others first, no rank can be called, and the fault is the only result.
     ///
     /// # Errors
     /// [`Error::RanksMissing`]; [`Error::Differs`], on all members, when `wait_all_ranks` is not equal; [`Error::NotAMember`];

@@ -4,16 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::engines::exchange;
-use crate::support::nics::{Machines, soft};
+use crate::support::nics::{ChangedNic, Machines, soft};
 use crate::support::{all, error_texts};
-use anabranch_hip::Device;
 use anabranch_ranks::{GlobalRank, GroupRank};
 use anabranch_shmem::{
-    DEFAULT_ALIGNMENT, Error, Leg, NicDriver, NicError, NicSource, OpenNic, Provider, RankError, RdmaConfig,
-    Signal, SignalOp, World, spawn_threads,
+    DEFAULT_ALIGNMENT, Error, Leg, NicDriver, NicError, NicSource, Provider, RankError, Signal, SignalOp,
+    World, spawn_threads,
 };
 use anabranch_softnic::{SoftNicConfig, SoftNics};
-use anabranch_transport::{Operation, PeerInfo, Region, Scope, Support, TransportKind};
+use anabranch_transport::{Operation, Region, Scope, Support, TransportKind};
 use anabranch_transport_rdma::{NicLimits, NicQueue, QueueSpec, ReadOrder, Registered};
 
 fn machines(sizes: &[u32], wave: u32, seed: Option<u64>) -> Machines {
@@ -315,31 +314,15 @@ fn ranks_with_different_drivers_hear_of_it_before_a_nic_is_opened() {
     }
 }
 
-/// NICs of which rank 1's is another than it seems.
-#[derive(Debug)]
-struct Mixed(SoftNics, Change);
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
     Provider,
     NoQueues,
 }
 
+/// A NIC that is another than it seems.
 #[derive(Debug)]
 struct Other(Arc<dyn NicDriver>, Change);
-
-impl OpenNic for Mixed {
-    fn open(
-        &self,
-        device: &Device,
-        local: &PeerInfo,
-        peers: &[PeerInfo],
-        config: &RdmaConfig,
-    ) -> Result<Arc<dyn NicDriver>, NicError> {
-        let nic = self.0.open(device, local, peers, config)?;
-        Ok(if local.rank.get() == 1 { Arc::new(Other(nic, self.1)) } else { nic })
-    }
-}
 
 impl NicDriver for Other {
     fn provider(&self) -> Provider {
@@ -366,11 +349,20 @@ impl NicDriver for Other {
     }
 }
 
+/// NICs of which rank 1's is another than it seems.
+fn mixed(change: Change) -> NicSource {
+    let nics = SoftNics::in_process(soft(None));
+    NicSource::new(Arc::new(ChangedNic {
+        nics,
+        rank: 1,
+        change: move |nic| Arc::new(Other(nic, change)) as _,
+    }))
+}
+
 #[test]
 fn a_rank_whose_queue_pairs_are_not_made_says_why_and_so_do_its_peers() {
     let mut machines = machines(&[1, 1], 1, None);
-    let nics = Mixed(SoftNics::in_process(soft(None)), Change::NoQueues);
-    machines.bench.config.nic = NicSource::new(Arc::new(nics));
+    machines.bench.config.nic = mixed(Change::NoQueues);
     for text in error_texts(spawn_threads(2, |rank| machines.setup(rank), |_: &World| Ok::<_, Error>(()))) {
         assert!(text.contains("it has no queue pair left"), "{text}");
     }
@@ -379,8 +371,7 @@ fn a_rank_whose_queue_pairs_are_not_made_says_why_and_so_do_its_peers() {
 #[test]
 fn nics_of_different_providers_are_refused_with_both_names() {
     let mut machines = machines(&[1, 1], 1, None);
-    machines.bench.config.nic =
-        NicSource::new(Arc::new(Mixed(SoftNics::in_process(soft(None)), Change::Provider)));
+    machines.bench.config.nic = mixed(Change::Provider);
     for text in error_texts(spawn_threads(2, |rank| machines.setup(rank), |_: &World| Ok::<_, Error>(()))) {
         assert!(text.contains("bnxt_re") && text.contains("mlx5"), "{text}");
     }

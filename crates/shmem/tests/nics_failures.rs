@@ -5,19 +5,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::support::all;
 use crate::support::engines::exchange;
-use crate::support::nics::{Machines, soft};
+use crate::support::nics::{ChangedNic, Machines, soft};
+use crate::support::{all, met};
 use anabranch_bootstrap::Deadline;
 use anabranch_clock::Moment;
-use anabranch_hip::Device;
 use anabranch_ranks::GlobalRank;
-use anabranch_shmem::{Error, NicSource, RankError, RdmaConfig, World, spawn_threads};
+use anabranch_shmem::{Error, NicSource, RankError, World, spawn_threads};
 use anabranch_softnic::{NicFaults, SoftNics, Syndrome};
-use anabranch_transport::{PeerInfo, Region};
+use anabranch_transport::Region;
 use anabranch_transport_rdma::{
-    NicDriver, NicError, NicLimits, NicQueue, OpenNic, Provider, QueueSpec, QueueWords, RdmaQueue,
-    Registered, UnansweredRequests,
+    NicDriver, NicError, NicLimits, NicQueue, Provider, QueueSpec, QueueWords, RdmaQueue, Registered,
+    UnansweredRequests,
 };
 
 /// The errors of ranks of which one's NIC goes wrong after the first reads.
@@ -148,10 +147,7 @@ fn a_request_that_the_peer_refuses_is_named_by_both() {
         2,
         |rank| machines.setup(rank),
         |world: &World| {
-            let team = world.team(world.group())?;
-            let stream = world.device().create_stream()?;
-            team.barrier(&stream)?;
-            world.synchronize(&stream)?;
+            let (team, stream) = met(world)?;
             if world.rank().get() == 1 {
                 let (view, at) = (team.view(), std::mem::offset_of!(RdmaQueue, remote_key) as u64);
                 for channel in 0..view.nics_per_peer {
@@ -264,29 +260,12 @@ fn a_nic_that_dies_is_named_by_its_peer() {
     assert!(is_about_the_nic_of_rank_1(text), "{text}");
 }
 
-/// NICs of which rank 0's says that its queue pairs have not answered; at each look the oldest request of each of the two channels is so
-/// much further on.
-#[derive(Debug)]
-struct Unanswering(SoftNics, [u64; 2]);
-
+/// A NIC whose queue pairs do not answer; at each look the oldest request of each of the two channels is so much further on.
 #[derive(Debug)]
 struct UnansweringNic(Arc<dyn NicDriver>, [u64; 2]);
 
 #[derive(Debug)]
 struct UnansweringQueue(Arc<dyn NicQueue>, u64, AtomicU64);
-
-impl OpenNic for Unanswering {
-    fn open(
-        &self,
-        device: &Device,
-        local: &PeerInfo,
-        peers: &[PeerInfo],
-        config: &RdmaConfig,
-    ) -> Result<Arc<dyn NicDriver>, NicError> {
-        let nic = self.0.open(device, local, peers, config)?;
-        Ok(if local.rank.get() == 0 { Arc::new(UnansweringNic(nic, self.1)) } else { nic })
-    }
-}
 
 impl NicDriver for UnansweringNic {
     fn provider(&self) -> Provider {
@@ -349,14 +328,12 @@ impl NicQueue for UnansweringQueue {
 /// What both ranks say when rank 0 waits in vain for rank 1, which does not come to a barrier.
 fn errors_of_unanswered(steps: [u64; 2]) -> Vec<String> {
     let mut machines = Machines::new(&[1, 1], 4, SoftNics::in_process(soft(None)));
-    let nics = Unanswering(SoftNics::in_process(soft(None)), steps);
-    machines.bench.config.nic = NicSource::new(Arc::new(nics));
+    let nics = SoftNics::in_process(soft(None));
+    let change = move |nic| Arc::new(UnansweringNic(nic, steps)) as _;
+    machines.bench.config.nic = NicSource::new(Arc::new(ChangedNic { nics, rank: 0, change }));
     machines.bench.config.operation_deadline = Duration::from_secs(1);
     let barriers = |world: &World| {
-        let team = world.team(world.group())?;
-        let stream = world.device().create_stream()?;
-        team.barrier(&stream)?;
-        world.synchronize(&stream)?;
+        let (team, stream) = met(world)?;
         if world.rank().get() == 0 {
             team.barrier(&stream)?;
             return world.synchronize(&stream);

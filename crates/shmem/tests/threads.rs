@@ -9,7 +9,7 @@ use crate::support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::{Bench, all};
+use crate::support::{Bench, all, met};
 use anabranch_bootstrap::{Deadline, Rendezvous};
 use anabranch_hip_jit::DevicePointer;
 use anabranch_ranks::GroupRank;
@@ -354,10 +354,7 @@ fn barrier_without_rank_1(elsewhere: impl Fn(&World) + Sync) -> String {
         2,
         |rank| bench.setup(rank),
         |world: &World| {
-            let team = world.team(world.group())?;
-            let stream = world.device().create_stream()?;
-            team.barrier(&stream)?;
-            world.synchronize(&stream)?;
+            let (team, stream) = met(world)?;
             if world.rank().get() == 1 {
                 elsewhere(world);
                 return Ok(());

@@ -139,7 +139,7 @@ impl MachineNics {
         }
         let (devx, facts) = self.libraries.devx(device, port)?;
         let driver = Mlx5Driver::new(devx, device, facts, config, port.why())?;
-        // Queue pairs are made when all ranks have opened their NICs, and nobody can choose another driver then.
+        // Queue pairs are made when all ranks have opened their NICs, when it is too late to choose another driver.
         driver.probe()?;
         Ok(Arc::new(driver))
     }

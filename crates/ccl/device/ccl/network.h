@@ -13,13 +13,6 @@ ANABRANCH_DEVICE bool do_step(const Grid& grid, const NetworkArgs& args, const s
     const Links& links = args.links;
     u32 ports = step.sources + step.targets;
     auto port_of = [&](u32 i) { return load_port(grid, args, step.first_port + i); };
-    auto tell_here = [&](bool sources, bool targets) {
-        for (u32 i = grid.thread; i < ports; i += grid.block_threads) {
-            LinkPort port = port_of(i);
-            bool is_source = i < step.sources, told = is_source ? sources : targets;
-            if (port.flags == PORT_LINK && told) tell_inside(grid, links, port, is_source, count_at(grid, links, i));
-        }
-    };
     for (u32 i = grid.thread; i < ports; i += grid.block_threads) {
         bool ready = ready_port(grid, links, context.wait, port_of(i), i < step.sources, first, i);
         if (!ready) grid.local_store<u32>(LINK_FAULT, 1u);
@@ -29,7 +22,10 @@ ANABRANCH_DEVICE bool do_step(const Grid& grid, const NetworkArgs& args, const s
     bool well = grid.local_load<u32>(LINK_FAULT) == 0;
     if (well) data();
     shmem::Block::release_for_first(grid, ports);
-    if (well) tell_here(true, true);
+    for (u32 i = grid.thread; i < ports && well; i += grid.block_threads) {
+        LinkPort port = port_of(i);
+        if (port.flags == PORT_LINK) tell_inside(grid, links, port, i < step.sources, count_at(grid, links, i));
+    }
     for (u32 i = 0; i < ports && well; ++i) {
         LinkPort port = port_of(i);
         if ((port.flags & PORT_ACROSS) == 0) continue;

@@ -8,8 +8,8 @@ use crate::{Algorithm, Choice, Communicator};
 /// The algorithms of communicators across machines.
 const ACROSS: [Algorithm; 2] = [Algorithm::NetworkDirect, Algorithm::NetworkByNode];
 
-/// The ways in which a trial is done: as chosen on one machine; across machines by every algorithm that there is for it, whatever was
-/// chosen. The tally is told what is left out. Equal on all members.
+/// The algorithms that a trial uses: on one machine the chosen one; across machines every one that can do it, whatever was chosen.
+/// The tally counts what is left out. All members get the same result.
 ///
 /// # Errors
 /// What the communicator cannot plan for another reason than that it has no such algorithm.

@@ -1,4 +1,4 @@
-//! Notes of what was launched, for reports of waits in vain.
+//! Records of launches, for reports of waits that expired.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -120,7 +120,7 @@ fn equal_seeds_give_equal_logs_and_others_differ() {
 /// The log does not depend on the process: this prints a digest that a second process must print too.
 #[test]
 fn another_process_has_the_same_digest() {
-    const NAME: &str = "seeded_machine::exchange::another_process_has_the_same_digest";
+    let name = anabranch_testkit::test_path!("another_process_has_the_same_digest");
     let digest = format!("digest {:016x}", run(3, SeededSchedule::new(11), WHOLE, WHOLE).run.digest);
     println!("{digest}");
     let has = |wanted: &str| std::env::args().any(|argument| argument == wanted);
@@ -129,7 +129,7 @@ fn another_process_has_the_same_digest() {
         return;
     }
     let program = std::env::current_exe().unwrap();
-    let output = std::process::Command::new(program).args(["--exact", NAME, "--nocapture"]).output().unwrap();
+    let output = std::process::Command::new(program).args(["--exact", name, "--nocapture"]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains(&digest), "{digest}: {text}");
 }

@@ -25,8 +25,8 @@ pub(crate) struct KeyLock {
 }
 
 impl KeyLock {
-    /// `None`: somebody else has had it for the whole time, and the caller goes on without. While somebody has it, `say` hears `every`
-    /// so often who, and for how long this has waited.
+    /// Takes the lock of a key. `None` when another process held it for the whole time; the caller then works without it. While it
+    /// waits, it calls `say` once per `every`, with the owner and the time waited so far.
     pub(crate) fn acquire(
         cache: &Cache,
         key: CacheKey,

@@ -205,8 +205,8 @@ impl Default for ToolSearch {
 }
 
 impl ToolSearch {
-    /// How long a program may take to say its version or what it knows, unless somebody says otherwise: a program that hangs must
-    /// not hold up the search for as long as a compilation may take.
+    /// The default limit of a query for a compiler's version or abilities: a compiler that hangs must not delay the search for as long
+    /// as a compilation may take.
     pub const PATIENCE: Duration = Duration::from_secs(60);
 
     pub(super) fn environment(&self) -> CleanEnvironment {

@@ -120,11 +120,10 @@ ANABRANCH_DEVICE bool is_by_nic(const Grid& grid, const Context& context, GroupR
 // NIC's. For the operations of these headers, which know what they touch.
 template <class T>
 ANABRANCH_DEVICE T* reach(const Grid& grid, const Context& context, Symmetric<T> object, GroupRank peer) {
-    GroupRank target = peer;
-    T* pointer = peer_pointer(grid, context, object, target);
+    T* pointer = peer_pointer(grid, context, object, peer);
 #if SHMEM_NIC
-    if (is_by_nic(grid, context, target)) {
-        u64 first = static_cast<u64>(target.value) * context.team.nics_per_peer;
+    if (is_by_nic(grid, context, peer)) {
+        u64 first = static_cast<u64>(peer.value) * context.team.nics_per_peer;
         return reinterpret_cast<T*>(private_load(grid, &context.team.nics[first].remote_base) + object.offset);
     }
 #endif

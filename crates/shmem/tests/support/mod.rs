@@ -11,11 +11,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_hip::{DeviceOrdinal, Runtime};
+use anabranch_hip::{DeviceOrdinal, Runtime, Stream};
 use anabranch_hip_host::{HostConfig, HostMachine};
 use anabranch_hip_jit::{Jit, JitConfig, ToolSearch};
 use anabranch_ranks::GlobalRank;
-use anabranch_shmem::{Error, HeapMode, RankError, RankSetup, World, WorldConfig};
+use anabranch_shmem::{Error, HeapMode, RankError, RankSetup, Team, World, WorldConfig};
+
+/// A team of the world and a stream, after a first barrier on both.
+pub(crate) fn met(world: &World) -> Result<(Team, Stream), Error> {
+    let (team, stream) = (world.team(world.group())?, world.device().create_stream()?);
+    team.barrier(&stream)?;
+    world.synchronize(&stream)?;
+    Ok((team, stream))
+}
 
 /// A host machine with a device for each rank.
 pub(crate) struct Bench {

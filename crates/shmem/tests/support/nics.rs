@@ -1,9 +1,10 @@
 //! Worlds of several machines, as far as their ranks know: memory is mapped within one, and NICs in software reach the others.
 
+use anabranch_hip::Device;
 use anabranch_ranks::GlobalRank;
-use anabranch_shmem::{Error, NicSource, RankSetup, RdmaConfig};
+use anabranch_shmem::{Error, NicDriver, NicError, NicSource, OpenNic, RankSetup, RdmaConfig};
 use anabranch_softnic::{Adversary, SoftNicConfig, SoftNics};
-use anabranch_transport::{HostIdentity, TransportKind};
+use anabranch_transport::{HostIdentity, PeerInfo, TransportKind};
 use std::sync::Arc;
 
 use super::Bench;
@@ -47,5 +48,31 @@ impl Machines {
         let mut setup = self.bench.setup(rank)?;
         setup.config.host_identity = Some(HostIdentity(format!("machine {}", self.machine(rank))));
         Ok(setup)
+    }
+}
+
+/// NICs in software, of which one rank's driver is what `change` makes of it.
+pub(crate) struct ChangedNic<C> {
+    pub(crate) nics: SoftNics,
+    pub(crate) rank: u32,
+    pub(crate) change: C,
+}
+
+impl<C> std::fmt::Debug for ChangedNic<C> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the changed NIC of rank {}", self.rank)
+    }
+}
+
+impl<C: Fn(Arc<dyn NicDriver>) -> Arc<dyn NicDriver> + Send + Sync> OpenNic for ChangedNic<C> {
+    fn open(
+        &self,
+        device: &Device,
+        local: &PeerInfo,
+        peers: &[PeerInfo],
+        config: &RdmaConfig,
+    ) -> Result<Arc<dyn NicDriver>, NicError> {
+        let nic = self.nics.open(device, local, peers, config)?;
+        Ok(if local.rank.get() == self.rank { (self.change)(nic) } else { nic })
     }
 }

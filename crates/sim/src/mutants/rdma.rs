@@ -56,7 +56,6 @@ pub(super) const FILES: &[File] = &[
     File {
         file: "transport-rdma/device/rdma/doorbell.h",
         rows: &[
-            ("store_doorbell", "swap_system", A_REGISTER),
             ("store_doorbell", "fetch_add_system", A_REGISTER),
             ("store_doorbell", "flag_store", A_REGISTER),
             ("store_doorbell", "flag_store", RINGS),

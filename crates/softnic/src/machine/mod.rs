@@ -4,6 +4,8 @@ mod placing;
 mod queue_pair;
 mod requester;
 mod responder;
+#[cfg(test)]
+mod written;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;

@@ -76,33 +76,13 @@ impl Placing {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
 
-    use anabranch_hip::NoMemory;
     use anabranch_transport::Region;
     use anabranch_transport_rdma::Registered;
 
     use super::*;
-    use crate::decode::AtomicOperation;
-
-    /// Remembers where was written.
-    #[derive(Debug, Default)]
-    struct Written(Mutex<Vec<u64>>);
-
-    impl NicMemory for Written {
-        fn read(&self, address: u64, target: &mut [u8]) -> Result<(), NoMemory> {
-            Err(NoMemory { address, bytes: target.len() as u64 })
-        }
-
-        fn write(&self, address: u64, _: &[u8]) -> Result<(), NoMemory> {
-            self.0.lock().unwrap().push(address);
-            Ok(())
-        }
-
-        fn atomic(&self, address: u64, _: &AtomicOperation) -> Result<u64, NoMemory> {
-            Err(NoMemory { address, bytes: 8 })
-        }
-    }
+    use crate::machine::written::Written;
 
     #[test]
     fn a_registration_that_is_dropped_ends_what_is_under_way() {

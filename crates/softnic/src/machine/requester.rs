@@ -372,33 +372,13 @@ fn old_bytes(request: &Request, old: u64) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
 
-    use anabranch_hip::NoMemory;
     use anabranch_transport::Region;
     use anabranch_transport_rdma::Registered as _;
 
     use super::*;
-    use crate::decode::AtomicOperation;
-
-    /// Remembers where was written.
-    #[derive(Debug, Default)]
-    struct Written(Mutex<Vec<u64>>);
-
-    impl NicMemory for Written {
-        fn read(&self, address: u64, target: &mut [u8]) -> Result<(), NoMemory> {
-            Err(NoMemory { address, bytes: target.len() as u64 })
-        }
-
-        fn write(&self, address: u64, _: &[u8]) -> Result<(), NoMemory> {
-            self.0.lock().unwrap().push(address);
-            Ok(())
-        }
-
-        fn atomic(&self, address: u64, _: &AtomicOperation) -> Result<u64, NoMemory> {
-            Err(NoMemory { address, bytes: 8 })
-        }
-    }
+    use crate::machine::written::Written;
 
     #[test]
     fn a_dump_of_host_memory_orders_nothing_that_comes_to_the_device() {

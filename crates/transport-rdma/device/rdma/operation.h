@@ -78,9 +78,6 @@ struct Progress {
 ANABRANCH_DEVICE u32 swap_bytes(u32 v) {
     return v >> 24 | (v >> 8 & 0xff00u) | (v << 8 & 0xff0000u) | v << 24;
 }
-ANABRANCH_DEVICE u64 swap_bytes(u64 v) {
-    return static_cast<u64>(swap_bytes(static_cast<u32>(v))) << 32 | swap_bytes(static_cast<u32>(v >> 32));
-}
 ANABRANCH_DEVICE Vec16 big_endian(u32 a, u32 b, u32 c, u32 d) {
     return Vec16{{swap_bytes(a), swap_bytes(b), swap_bytes(c), swap_bytes(d)}};
 }
