@@ -29,6 +29,8 @@ const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 pub(crate) struct Answering {
     rendezvous: Arc<dyn Rendezvous>,
     key: String,
+    answer: String,
+    activity: Arc<Activity>,
     ends: Arc<Ends>,
     thread: Option<JoinHandle<()>>,
 }
@@ -92,12 +94,12 @@ impl World {
         let (key, answer) = (asked(world, rank), answered(world, rank));
         let waits = (Arc::clone(&rendezvous), key.clone());
         let ends = Arc::new(Ends::default());
-        let until = Arc::clone(&ends);
+        let (until, noted, answers) = (Arc::clone(&ends), Arc::clone(&activity), answer.clone());
         let named = std::thread::Builder::new().name(format!("answers of rank {rank}"));
-        let started = named.spawn(move || wait_and_answer(waits, &answer, &activity, &until));
+        let started = named.spawn(move || wait_and_answer(waits, &answers, &noted, &until));
         let thread =
             started.map_err(|source| Error::Thread { what: "the answers to other ranks", source })?;
-        let answering = Answering { rendezvous, key, ends, thread: Some(thread) };
+        let answering = Answering { rendezvous, key, answer, activity, ends, thread: Some(thread) };
         *inner.answering.lock().unwrap_or_else(PoisonError::into_inner) = Some(answering);
         Ok(())
     }
@@ -145,6 +147,17 @@ fn wait_and_answer(
         if !state.of_world {
             let next = Moment::now().after(REFRESH);
             state = ends.changed.wait(&ends.state, state, Some(next));
+        }
+    }
+}
+
+impl Answering {
+    /// Leaves a last answer for ranks that ask after this world has ended: a world that fails may end before the waits of the others
+    /// expire.
+    pub(crate) fn leave_answer(&self) {
+        let doing = format!("{}; its world has ended since", self.activity.doing());
+        if let Err(error) = self.rendezvous.set(&self.answer, doing.as_bytes()) {
+            tracing::debug!(%error, "the last answer of this rank could not be left");
         }
     }
 }

@@ -234,7 +234,7 @@ impl World {
         // Until then others wait for what this rank has put, and miss it where its NIC fails.
         inner.stop_watching();
         inner.stop_observing();
-        inner.stop_answering();
+        inner.stop_answering(met.is_ok());
         if let Err(error) = &met {
             // Peers may still write here, and kernels of this rank must not outlive the mappings that they use.
             self.poison(&format!("leave failed: {error}"));

@@ -107,10 +107,13 @@ impl Inner {
         drop(watch);
     }
 
-    /// Ends the answers to other ranks.
-    pub(crate) fn stop_answering(&self) {
+    /// Ends the answers to other ranks. Where the world ends without the others' knowledge, a last one remains.
+    pub(crate) fn stop_answering(&self, others_know: bool) {
         // Not dropped under the lock.
         let answering = self.answering.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(answering) = answering.as_ref().filter(|_| !others_know) {
+            answering.leave_answer();
+        }
         drop(answering);
     }
 
@@ -436,7 +439,7 @@ impl Drop for Inner {
         }
         self.stop_observing();
         self.stop_watching();
-        self.stop_answering();
+        self.stop_answering(self.left.load(Ordering::Acquire));
         // Kernels may still use what is freed below. Their waits have ended with the abort, or end with their budget.
         let drained = self.drain();
         if let Err(error) = &drained {
