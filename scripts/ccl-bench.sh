@@ -38,7 +38,7 @@ done
 step eager --sizes 1K,32K,1M,64M "${compare[@]}"
 
 some=(--sizes 4K,512K,16M --graph)
-for dtype in f32 f16 f8_e4m3fn i32; do
+for dtype in f32 f16 float8_e4m3fn i32; do
     step "dtype-$dtype" --op all_reduce,reduce_scatter --dtype "$dtype" "${some[@]}" "${compare[@]}"
 done
 for operator in max avg; do

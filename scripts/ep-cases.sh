@@ -48,7 +48,7 @@ refused() { # refused NAME WORDS ARGUMENTS...: an error with these words before 
 }
 
 push="--combine-source buffer" pull="--combine-source window"
-e4m3fn="--dispatch-dtype fp8_e4m3fn" fnuz="--dispatch-dtype fp8_e4m3fnuz" fp4="--dispatch-dtype fp4 --hidden 3584"
+e4m3fn="--dispatch-dtype float8_e4m3fn" fnuz="--dispatch-dtype float8_e4m3fnuz" fp4="--dispatch-dtype fp4 --hidden 3584"
 # shellcheck disable=SC2086 # several arguments in one word
 {
     case_ bf16_baseline --tokens 128 $push

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anabranch_hip_jit::{CompilerSetting, ToolSearch};
 
-use crate::config::KernelsConfig;
+use crate::config::{KernelsConfig, process_variables};
 use crate::error::{Error, Result};
 
 /// A snapshot of environment variables. Those that are no text are left out.
@@ -17,16 +17,10 @@ pub struct Environment {
     variables: BTreeMap<String, String>,
 }
 
-/// The process's variables that are text.
-pub(crate) fn variables() -> Vec<(String, String)> {
-    let pairs = std::env::vars_os();
-    pairs.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect()
-}
-
 impl Environment {
     /// What the process has now.
     pub fn of_process() -> Self {
-        variables().into_iter().collect()
+        process_variables().into_iter().collect()
     }
 
     /// A variable's value; empty ones count as not set.

@@ -7,7 +7,7 @@ use anabranch_ccl::Error as Ccl;
 use anabranch_ep::Error as Ep;
 use anabranch_hip::RuntimeKind;
 use anabranch_hip_jit::Error as Jit;
-use anabranch_ranks::GlobalRank;
+use anabranch_ranks::{ErrorKind, GlobalRank};
 use anabranch_shmem::Error as Shmem;
 
 use crate::config::ConfigError;
@@ -24,6 +24,14 @@ pub enum Error {
     /// The configuration is wrong.
     #[error(transparent)]
     Config(Box<ConfigError>),
+    /// The configuration names what this build lacks.
+    #[error("{setting}: {}", crate::features::not_built(feature))]
+    NotBuilt {
+        /// The setting that names it.
+        setting: &'static str,
+        /// The cargo feature of this crate that has it.
+        feature: &'static str,
+    },
     /// There is no place for compiled kernels.
     #[error("no directory for compiled kernels: set kernels.cache, XDG_CACHE_HOME or HOME")]
     NoCacheDirectory,
@@ -36,6 +44,14 @@ pub enum Error {
         ranks: u32,
         /// What limits them, with its number: the runtime's devices, `device.devices`, `device.host.count`.
         available: String,
+    },
+    /// A runtime could not be opened.
+    #[error("cannot open the {kind} runtime")]
+    Runtime {
+        /// Which.
+        kind: RuntimeKind,
+        /// The loader's error.
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A seeded machine for ranks in processes of their own.
     #[error(
@@ -73,7 +89,7 @@ pub enum Error {
     Thread {
         /// The rank.
         rank: u32,
-        /// The system's words.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },
@@ -116,170 +132,24 @@ macro_rules! boxed_cause {
 
 boxed_cause!(Config: ConfigError, Jit: Jit, Bootstrap: Bootstrap, Shmem: Shmem, Ccl: Ccl, Ep: Ep);
 
-/// Who can do something about an error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ErrorKind {
-    /// The user, by changing a setting.
-    Config,
-    /// The operator: a runtime, compiler, device or limit is missing. `anabranch doctor` says more.
-    Environment,
-    /// A kernel's developer: it does not compile.
-    Compile,
-    /// Another rank: unreachable, lost, late. Try again, or without it.
-    Peer,
-    /// The device failed. Tear the world down.
-    Device,
-    /// The caller: a call with wrong arguments. Nothing has happened.
-    Usage,
-}
-
-impl ErrorKind {
-    /// The exit code of the `anabranch` command for it.
-    pub fn exit_code(self) -> u8 {
-        match self {
-            Self::Usage => 1,
-            Self::Config => 2,
-            Self::Environment => 3,
-            Self::Compile => 4,
-            Self::Peer => 5,
-            Self::Device => 6,
-        }
-    }
-}
-
-impl fmt::Display for ErrorKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Config => "configuration",
-            Self::Environment => "environment",
-            Self::Compile => "compile",
-            Self::Peer => "peer",
-            Self::Device => "device",
-            Self::Usage => "usage",
-        })
-    }
-}
-
 impl Error {
     /// What kind of trouble it is, whichever crate it came from.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Config(_)
+            | Self::NotBuilt { .. }
             | Self::TooManyRanks { .. }
             | Self::SeededProcesses { .. }
             | Self::Differs { .. } => ErrorKind::Config,
-            Self::NoCacheDirectory | Self::Thread { .. } => ErrorKind::Environment,
+            Self::NoCacheDirectory | Self::Runtime { .. } | Self::Thread { .. } => ErrorKind::Environment,
             Self::NoSuchLocalRank { .. } => ErrorKind::Usage,
-            Self::Hip(error) => of_hip(error),
-            Self::Jit(error) => of_jit(error),
-            Self::Bootstrap(error) => of_bootstrap(error),
-            Self::Shmem(error) => of_shmem(error),
-            Self::Ccl(error) => of_ccl(error),
-            Self::Ep(error) => of_ep(error),
+            Self::Hip(error) => error.kind(),
+            Self::Jit(error) => error.kind(),
+            Self::Bootstrap(error) => error.kind(),
+            Self::Shmem(error) => error.kind(),
+            Self::Ccl(error) => error.kind(),
+            Self::Ep(error) => error.kind(),
         }
-    }
-}
-
-fn of_hip(error: &anabranch_hip::Error) -> ErrorKind {
-    use anabranch_hip::Error as E;
-    match error {
-        E::Load(_) | E::Missing { .. } | E::NoSuchDevice { .. } | E::Properties { .. } => {
-            ErrorKind::Environment
-        }
-        E::OutOfRange { .. }
-        | E::DeviceMismatch { .. }
-        | E::RuntimeMismatch { .. }
-        | E::KernelName { .. } => ErrorKind::Usage,
-        _ => ErrorKind::Device,
-    }
-}
-
-fn of_jit(error: &Jit) -> ErrorKind {
-    match error {
-        Jit::Target(_) | Jit::CompilerSetting { .. } | Jit::TargetMismatch { .. } | Jit::SourceDir { .. } => {
-            ErrorKind::Config
-        }
-        Jit::NoCompiler { .. }
-        | Jit::Cache { .. }
-        | Jit::Busy { .. }
-        | Jit::Runtime { .. }
-        | Jit::WaveSize { .. } => ErrorKind::Environment,
-        Jit::Compile(_) | Jit::Parameter { .. } | Jit::Include { .. } | Jit::Denied { .. } => {
-            ErrorKind::Compile
-        }
-        Jit::NoEntry { .. } | Jit::Capturing | Jit::Shape { .. } => ErrorKind::Usage,
-        Jit::Hip(error) => of_hip(error),
-        _ => ErrorKind::Device,
-    }
-}
-
-fn of_bootstrap(error: &Bootstrap) -> ErrorKind {
-    match error {
-        Bootstrap::Config { .. } => ErrorKind::Config,
-        Bootstrap::NoLauncher { .. }
-        | Bootstrap::MissingVariable { .. }
-        | Bootstrap::MalformedVariable { .. }
-        | Bootstrap::SecretFile { .. }
-        | Bootstrap::ShortSecret { .. }
-        | Bootstrap::Unprotected { .. }
-        | Bootstrap::Interface { .. }
-        | Bootstrap::Bind { .. }
-        | Bootstrap::Resolve { .. }
-        | Bootstrap::System { .. } => ErrorKind::Environment,
-        Bootstrap::Disagreement { .. }
-        | Bootstrap::NotAMember { .. }
-        | Bootstrap::OutsideWorld { .. }
-        | Bootstrap::RootOutsideGroup { .. }
-        | Bootstrap::TooLarge { .. }
-        | Bootstrap::Left { .. } => ErrorKind::Usage,
-        _ => ErrorKind::Peer,
-    }
-}
-
-fn of_shmem(error: &Shmem) -> ErrorKind {
-    match error {
-        Shmem::Fault(_)
-        | Shmem::Elsewhere { .. }
-        | Shmem::Malformed { .. }
-        | Shmem::PassDescriptors { .. }
-        | Shmem::Probe { .. }
-        | Shmem::RanksMissing { .. } => ErrorKind::Peer,
-        Shmem::Rendezvous { source, .. } => of_bootstrap(source),
-        Shmem::Config { .. }
-        | Shmem::Differs { .. }
-        | Shmem::SharedDevice { .. }
-        | Shmem::FlatHeap { .. }
-        | Shmem::HeapMemory { .. }
-        | Shmem::HeapExhausted { .. } => ErrorKind::Config,
-        Shmem::Unreachable { .. } | Shmem::Identity { .. } | Shmem::Transport(_) => ErrorKind::Environment,
-        Shmem::HeapAlignment { .. } | Shmem::StreamBusy { .. } => ErrorKind::Device,
-        Shmem::Hip(error) => of_hip(error),
-        Shmem::Jit(error) => of_jit(error),
-        _ => ErrorKind::Usage,
-    }
-}
-
-fn of_ccl(error: &Ccl) -> ErrorKind {
-    match error {
-        // Only a setting asks for an algorithm.
-        Ccl::Config { .. } | Ccl::Algorithm { .. } | Ccl::Table { .. } => ErrorKind::Config,
-        Ccl::Unmapped { .. } => ErrorKind::Environment,
-        Ccl::Shmem(error) => of_shmem(error),
-        Ccl::Jit(error) => of_jit(error),
-        Ccl::Hip(error) => of_hip(error),
-        _ => ErrorKind::Usage,
-    }
-}
-
-fn of_ep(error: &Ep) -> ErrorKind {
-    match error {
-        Ep::Config { .. } | Ep::MaskNeedsSlotted { .. } | Ep::Patience { .. } => ErrorKind::Config,
-        Ep::Unreachable { .. } => ErrorKind::Environment,
-        Ep::Shmem(error) => of_shmem(error),
-        Ep::Jit(error) => of_jit(error),
-        Ep::Hip(error) => of_hip(error),
-        _ => ErrorKind::Usage,
     }
 }
 

@@ -5,22 +5,22 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use anabranch_hip::{Device, DeviceOrdinal, Runtime, RuntimeKind};
-use anabranch_hip_host::{HostConfig, Schedule as HostSchedule, SeededSchedule};
-use anabranch_hip_jit::{
-    CompileMode as JitCompileMode, Jit, JitConfig, JitObserver, RuntimeConfig, Target, open_runtime,
-};
+#[cfg(feature = "host")]
+use anabranch_hip_host::HostConfig;
+use anabranch_hip_jit::{Jit, JitConfig, JitObserver, Target};
 
 use anabranch_ranks::GlobalRank;
 use anabranch_transport::HostIdentity;
 
-use crate::config::{CompileMode, Config, KernelsConfig, Schedule};
+use crate::config::{Config, KernelsConfig, Schedule};
 use crate::environment::Environment;
 use crate::error::{Error, Result};
+use crate::runtime::{RuntimeConfig, open_runtime};
 
 /// How the ranks of this machine are spread over processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Placement {
+pub enum ProcessLayout {
     /// One rank a process.
     Processes {
         /// Ranks on this machine.
@@ -33,7 +33,7 @@ pub enum Placement {
     },
 }
 
-impl Placement {
+impl ProcessLayout {
     /// Ranks on this machine.
     pub fn ranks(self) -> u32 {
         match self {
@@ -54,7 +54,7 @@ impl Placement {
     }
 }
 
-/// What the ranks of one process share: the open runtime, the kernel pipeline, and which device is whose.
+/// What the ranks of one process share: the open runtime, the kernel pipeline, and the device of each rank.
 /// Clones share it.
 #[derive(Clone, Debug)]
 pub struct Platform {
@@ -66,31 +66,31 @@ pub struct Platform {
 }
 
 impl Platform {
-    /// Opens what the configuration names, with the process's environment telling where tools and caches are.
+    /// Opens what the configuration names; tools and caches are found by the process's environment.
     ///
     /// # Errors
     /// See [`Platform::open_with`].
-    pub fn open(config: &Config, placement: Placement) -> Result<Self> {
-        Self::open_with(config, placement, &Environment::of_process(), None)
+    pub fn open(config: &Config, layout: ProcessLayout) -> Result<Self> {
+        Self::open_with(config, layout, &Environment::of_process(), None)
     }
 
-    /// As [`Platform::open`], with an environment of one's own and somebody who hears about compilations.
+    /// As [`Platform::open`], with a given environment and an observer of compilations.
     ///
     /// # Errors
     /// [`Error::TooManyRanks`] when there are fewer devices than ranks on this machine; the configuration's own
     /// errors; [`Error::Jit`] when the runtime cannot be opened.
     pub fn open_with(
         config: &Config,
-        placement: Placement,
+        layout: ProcessLayout,
         environment: &Environment,
         observer: Option<Arc<dyn JitObserver>>,
     ) -> Result<Self> {
         config.check()?;
+        crate::features::check(config)?;
         config.check_compiler()?;
         let jit = kernel_pipeline(&config.kernels, environment, observer)?;
-        let runtime = open_runtime(config.device.runtime, &runtime_config(config, placement, environment)?)?;
-        let platform =
-            Self { config: config.clone(), runtime, jit, ranks: placement.ranks(), machines: None };
+        let runtime = open_runtime(config.device.runtime, &runtime_config(config, layout, environment)?)?;
+        let platform = Self { config: config.clone(), runtime, jit, ranks: layout.ranks(), machines: None };
         platform.check_devices()?;
         Ok(platform)
     }
@@ -104,7 +104,7 @@ impl Platform {
         self
     }
 
-    /// What a rank says its machine is, among so many ranks; `None` where it is the one that it is on.
+    /// The name of the simulated machine of a rank, among `ranks` ranks; `None` for the real machine.
     pub(crate) fn host_identity(&self, rank: GlobalRank, ranks: u32) -> Option<HostIdentity> {
         let machines = self.machines?;
         Some(HostIdentity(format!("machine {} of {machines}", machine_of(rank, ranks, machines))))
@@ -143,15 +143,13 @@ impl Platform {
 
     fn check_devices(&self) -> Result<()> {
         let count = self.runtime.device_count()?;
-        let last = (0..self.ranks).map(|rank| ordinal(&self.config, rank).0).max();
-        if last.is_none_or(|last| last < count) {
-            return Ok(());
-        }
+        let highest = (0..self.ranks).map(|rank| ordinal(&self.config, rank)).max();
+        let Some(absent) = highest.filter(|highest| highest.0 >= count) else { return Ok(()) };
         if self.ranks > count || self.config.device.devices.is_none() && self.config.device.first == 0 {
             return Err(Error::too_few_devices(self.ranks, self.runtime.kind(), count));
         }
         // Enough devices, but one that was named does not exist.
-        self.runtime.device(DeviceOrdinal(last.unwrap_or_default()))?;
+        self.runtime.device(absent)?;
         Ok(())
     }
 }
@@ -169,8 +167,11 @@ pub fn machine_of(rank: GlobalRank, ranks: u32, machines: NonZeroU32) -> u32 {
 
 fn ordinal(config: &Config, local_rank: u32) -> DeviceOrdinal {
     let device = &config.device;
-    let listed = device.devices.as_ref().and_then(|devices| devices.get(local_rank as usize).copied());
-    DeviceOrdinal(listed.unwrap_or(device.first.saturating_add(local_rank)))
+    DeviceOrdinal(match &device.devices {
+        // `runtime_config` refuses shorter lists.
+        Some(devices) => devices[local_rank as usize],
+        None => device.first.saturating_add(local_rank),
+    })
 }
 
 /// What opening the configured runtime needs.
@@ -179,10 +180,11 @@ fn ordinal(config: &Config, local_rank: u32) -> DeviceOrdinal {
 /// [`Error::TooManyRanks`] when `device.devices` or `device.host.count` is smaller than the ranks on this machine.
 pub fn runtime_config(
     config: &Config,
-    placement: Placement,
+    layout: ProcessLayout,
     environment: &Environment,
 ) -> Result<RuntimeConfig> {
-    let ranks = placement.ranks();
+    config.check()?;
+    let ranks = layout.ranks();
     let device = &config.device;
     if let Some(devices) = &device.devices
         && (devices.len() as u32) < ranks
@@ -192,40 +194,54 @@ pub fn runtime_config(
             available: format!("device.devices lists {}", devices.len()),
         });
     }
-    // The host runtime has as many devices as ranks ask for, unless somebody wants a certain number.
+    // The host runtime has as many devices as ranks ask for, unless a number is set.
     let asked = (0..ranks).map(|rank| ordinal(config, rank).0.saturating_add(1)).max().unwrap_or(1);
     let count = device.host.count.unwrap_or(asked);
     if config.is_host() && count < ranks {
         return Err(Error::TooManyRanks { ranks, available: format!("device.host.count is {count}") });
     }
-    let cores = available_parallelism().map_or(1, NonZeroUsize::get);
-    let share = (cores / placement.processes() as usize).max(1);
-    let workers = device.host.workers.map_or(share, |workers| workers as usize);
-    let schedule = match (device.host.schedule, device.host.seed) {
-        (Schedule::Seeded, Some(seed)) => HostSchedule::Seeded(SeededSchedule {
-            most_steps: device.host.steps,
-            // Words that are no fault were refused with the configuration.
-            faults: device.host.faults.iter().filter_map(|words| words.parse().ok()).collect(),
-            ..SeededSchedule::new(seed)
-        }),
-        _ => HostSchedule::Free,
-    };
-    if config.is_host() && schedule != HostSchedule::Free && placement.is_divided() {
+    if config.is_host() && device.host.schedule == Schedule::Seeded && layout.is_divided() {
         return Err(Error::SeededProcesses { ranks });
     }
-    let host = HostConfig {
-        devices: count,
-        wave_width: device.host.wave_width(),
-        workers: NonZeroUsize::new(workers),
-        memory_bytes: device.host.memory.bytes(),
-        schedule,
-        ..HostConfig::default()
-    };
     let search = match device.runtime {
         RuntimeKind::Amd => environment.rocm_roots().iter().map(|root| root.join("lib")).collect(),
         RuntimeKind::Nvidia | RuntimeKind::Host => Vec::new(),
     };
-    Ok(RuntimeConfig { host, library: device.library.clone(), search })
+    Ok(RuntimeConfig {
+        #[cfg(feature = "host")]
+        host: host_config(config, layout.processes(), count),
+        #[cfg(feature = "seeded")]
+        seeded: seeded_schedule(&device.host),
+        library: device.library.clone(),
+        search,
+    })
+}
+
+#[cfg(feature = "host")]
+pub(crate) fn host_config(config: &Config, processes: u32, devices: u32) -> HostConfig {
+    let host = &config.device.host;
+    let cores = available_parallelism().map_or(1, NonZeroUsize::get);
+    let share = (cores / processes as usize).clamp(1, HostConfig::MOST_WORKERS);
+    let workers = host.workers.map_or(share, |workers| workers as usize);
+    HostConfig {
+        devices,
+        wave_width: host.wave_width(),
+        workers: NonZeroUsize::new(workers),
+        memory_bytes: host.memory.bytes(),
+        ..HostConfig::default()
+    }
+}
+
+#[cfg(feature = "seeded")]
+#[expect(clippy::expect_used, reason = "`Config::check` refuses other words")]
+fn seeded_schedule(host: &crate::config::HostDeviceConfig) -> Option<anabranch_weakmem::SeededSchedule> {
+    let seed = host.seed.filter(|_| host.schedule == Schedule::Seeded)?;
+    let fault = |words: &String| words.parse().expect("the configuration was checked");
+    Some(anabranch_weakmem::SeededSchedule {
+        most_steps: host.steps,
+        faults: host.faults.iter().map(fault).collect(),
+        ..anabranch_weakmem::SeededSchedule::new(seed)
+    })
 }
 
 /// The kernel pipeline of a configuration; needs no device.
@@ -239,10 +255,7 @@ pub fn kernel_pipeline(
 ) -> Result<Jit> {
     let mut config = JitConfig::new(environment.cache_root(kernels)?);
     config.prebuilt.clone_from(&kernels.prebuilt);
-    config.compile = match kernels.compile {
-        CompileMode::Auto => JitCompileMode::Auto,
-        CompileMode::Deny => JitCompileMode::Deny,
-    };
+    config.compile = kernels.compile;
     config.source_dir.clone_from(&kernels.source_dir);
     config.extra_options.clone_from(&kernels.extra_options);
     config.debug_info = kernels.debug_info;
@@ -262,6 +275,7 @@ pub fn compile_jobs(kernels: &KernelsConfig) -> usize {
 }
 
 #[cfg(test)]
+#[cfg(feature = "host")]
 mod tests {
     use super::*;
 
@@ -273,8 +287,8 @@ mod tests {
         Config::load_with(&options).unwrap().config
     }
 
-    fn host(set: &[&str], placement: Placement) -> Result<HostConfig> {
-        runtime_config(&config(set), placement, &Environment::default()).map(|runtime| runtime.host)
+    fn host(set: &[&str], layout: ProcessLayout) -> Result<HostConfig> {
+        runtime_config(&config(set), layout, &Environment::default()).map(|runtime| runtime.host)
     }
 
     #[test]
@@ -299,7 +313,7 @@ mod tests {
 
     #[test]
     fn the_host_has_as_many_devices_as_ranks_ask_for() {
-        let threads = |ranks| Placement::Threads { ranks };
+        let threads = |ranks| ProcessLayout::Threads { ranks };
         assert_eq!(host(&[], threads(16)).unwrap().devices, 16);
         assert_eq!(host(&["device.first=3"], threads(2)).unwrap().devices, 5);
         assert_eq!(host(&["device.devices=6,2"], threads(2)).unwrap().devices, 7);
@@ -321,10 +335,10 @@ mod tests {
         let opened = |set: &[&str]| {
             let config = config(&[set, &["kernels.compiler=/opt/rocm/bin/hipcc"]].concat());
             let environment = [("HOME".to_owned(), "/nonexistent".to_owned())].into_iter().collect();
-            Platform::open_with(&config, Placement::Threads { ranks: 1 }, &environment, None)
+            Platform::open_with(&config, ProcessLayout::Threads { ranks: 1 }, &environment, None)
         };
         let error = opened(&[]).unwrap_err();
-        assert_eq!(error.kind(), crate::error::ErrorKind::Config);
+        assert_eq!(error.kind(), crate::ErrorKind::Config);
         let text = error.to_string();
         assert!(
             text.contains("kernels.compiler") && text.contains("compiles for amd alone, not for host"),
@@ -347,17 +361,17 @@ mod tests {
         let standard = deadlines(&[]);
         assert!(
             standard[0] >= 600 && standard[2] == 60,
-            "a compiler that hangs does not say its version for long: {standard:?}"
+            "asking a compiler for its version has a shorter deadline: {standard:?}"
         );
     }
 
     #[test]
     fn processes_share_the_cores_and_threads_have_them_all() {
         let cores = available_parallelism().map_or(1, NonZeroUsize::get);
-        let workers = |set: &[&str], placement| host(set, placement).unwrap().workers.map(NonZeroUsize::get);
-        assert_eq!(workers(&[], Placement::Threads { ranks: 8 }), Some(cores));
-        assert_eq!(workers(&[], Placement::Processes { ranks: 1 }), Some(cores));
-        assert_eq!(workers(&[], Placement::Processes { ranks: 1000 }), Some(1));
-        assert_eq!(workers(&["device.host.workers=3"], Placement::Processes { ranks: 8 }), Some(3));
+        let workers = |set: &[&str], layout| host(set, layout).unwrap().workers.map(NonZeroUsize::get);
+        assert_eq!(workers(&[], ProcessLayout::Threads { ranks: 8 }), Some(cores));
+        assert_eq!(workers(&[], ProcessLayout::Processes { ranks: 1 }), Some(cores));
+        assert_eq!(workers(&[], ProcessLayout::Processes { ranks: 1000 }), Some(1));
+        assert_eq!(workers(&["device.host.workers=3"], ProcessLayout::Processes { ranks: 8 }), Some(3));
     }
 }

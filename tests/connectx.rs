@@ -14,7 +14,7 @@ use anabranch::rdma::nics::{GidKind, LinkLayer};
 use anabranch::rdma::{NicDriver, NicError, NicSource, OpenNic, RdmaConfig};
 use anabranch::shmem::{Error, RankSetup, WorldConfig, spawn_threads};
 use anabranch::transport::{HostIdentity, PeerInfo};
-use anabranch::{Config, GlobalRank, Placement, Platform};
+use anabranch::{Config, GlobalRank, Platform, ProcessLayout};
 use fake::Fake;
 
 /// `MLX5_OPCODE_RDMA_READ` of rdma-core's `mlx5dv.h`.
@@ -55,7 +55,7 @@ fn kernels_of_a_world_ring_the_doorbell_of_the_nic_that_the_driver_opened() {
     let set = ["heap.bytes=1 MiB", "transport.order=p2p,rdma", "deadline.operation=2 s"];
     let options = LoadOptions { set: set.map(str::to_owned).to_vec(), ..LoadOptions::default() };
     let config: Config = Config::load_with(&options).unwrap().config;
-    let platform = Platform::open(&config, Placement::Threads { ranks: 2 }).unwrap();
+    let platform = Platform::open(&config, ProcessLayout::Threads { ranks: 2 }).unwrap();
     let fake = Fake::new();
     let nic = NicSource::named("mlx5", Arc::new(Opener(fake.clone())));
     let setup = |rank: GlobalRank| {
@@ -66,7 +66,7 @@ fn kernels_of_a_world_ring_the_doorbell_of_the_nic_that_the_driver_opened() {
     };
     let results = spawn_threads(2, setup, |_| Ok::<_, Error>(()));
     assert_eq!(fake.connected().len(), 4, "two queue pairs of each of two ranks: {results:?}");
-    // The first thing that a world does by its NICs is to read the peers' heaps, by a kernel. This NIC does not answer.
+    // A world first reads the peers' heaps by its NICs, from a kernel. This NIC does not answer.
     for result in results {
         let text = result.unwrap_err().to_string();
         for part in ["read the peers' heaps by NIC", "queue pair 0xabcd", "on mlx5_7"] {
@@ -76,7 +76,7 @@ fn kernels_of_a_world_ring_the_doorbell_of_the_nic_that_the_driver_opened() {
     let rung = fake.rung();
     assert_eq!(rung.len(), 2, "a page of registers for each rank");
     for value in rung {
-        // How the entry's control segment begins: opcode in the fourth byte, the queue pair's number behind it.
+        // How the entry's control segment begins: opcode in the fourth byte, then the queue pair's number.
         let [_, _, _, opcode, number @ .., segments] = value.to_le_bytes();
         let number = u32::from_be_bytes([0, number[0], number[1], number[2]]);
         assert!(fake.connected().contains(&number), "{value:#x} names none of {:x?}", fake.connected());

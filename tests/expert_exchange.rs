@@ -6,12 +6,11 @@ use std::time::Duration;
 
 use anabranch::ccl::{Options, TypedTensor};
 use anabranch::config::LoadOptions;
-use anabranch::ep::oracle::Rows as _;
 use anabranch::ep::{DataType, DeviceSlice, ExpertOutput, Mode, ReceivedRows, Tokens};
 use anabranch::hip::{Device, DeviceBuffer};
 use anabranch::shmem::SymmetricMemory;
 use anabranch::{
-    CclConfig, Communicator, Config, EpConfig, Error, ExpertParallel, Placement, Platform, World,
+    CclConfig, Communicator, Config, EpConfig, EpShape, Error, ExpertParallel, Platform, ProcessLayout, World,
 };
 
 const RANKS: u32 = 4;
@@ -20,13 +19,13 @@ const TOP_K: usize = 3;
 const HIDDEN: usize = 20;
 const MOST: usize = 50;
 
-/// A number of 24 bits that tells where it stands.
+/// A number of 24 bits that encodes its position.
 fn mixed(rank: u32, index: usize) -> u32 {
     let word = (u64::from(rank) << 32 | index as u64).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     ((word ^ word >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40) as u32
 }
 
-/// What one rank brings: known on every rank.
+/// The input of one rank, known on every rank.
 struct Given {
     rows: Vec<f32>,
     ids: Vec<i32>,
@@ -59,7 +58,7 @@ impl Given {
     }
 }
 
-/// What a rank's experts make of a row: something of its own.
+/// The result of a rank's experts for a row; differs by rank.
 fn experts(rank: u32, row: &[f32]) -> impl Iterator<Item = f32> {
     let factor = [1.25, -3.0, 0.7, 1.0e-3][rank as usize];
     row.iter().map(move |value| value * factor)
@@ -139,7 +138,7 @@ fn upload(world: &World, bytes: &[u8]) -> Result<DeviceBuffer, Error> {
 }
 
 fn slice(buffer: &DeviceBuffer) -> DeviceSlice {
-    // SAFETY: every buffer outlives the stream's work, and nobody else touches it.
+    // SAFETY: every buffer outlives the stream's work, and nothing else touches it.
     unsafe { DeviceSlice::of(buffer) }
 }
 
@@ -147,10 +146,15 @@ fn slice(buffer: &DeviceBuffer) -> DeviceSlice {
 fn by_dispatch(world: &World, given: &[Given], mode: Mode) -> Result<(Vec<f32>, Vec<f32>), Error> {
     let me = world.rank().get();
     let mine = &given[me as usize];
-    let config = EpConfig::new(HIDDEN as u32, EXPERTS, TOP_K as u32, MOST as u32)
-        .dispatch_type(DataType::F32)
-        .combine_type(DataType::F32)
-        .mode(mode);
+    let config = EpConfig::new(EpShape {
+        hidden: HIDDEN as u32,
+        experts: EXPERTS,
+        top_k: TOP_K as u32,
+        max_tokens: MOST as u32,
+    })
+    .dispatch_type(DataType::F32)
+    .combine_type(DataType::F32)
+    .mode(mode);
     let ep = ExpertParallel::new(world, world.group(), config)?;
     let ids: Vec<u8> = mine.ids.iter().flat_map(|id| id.to_ne_bytes()).collect();
     let (rows, ids) = (upload(world, &bytes(&mine.rows))?, upload(world, &ids)?);
@@ -171,11 +175,8 @@ fn by_dispatch(world: &World, given: &[Given], mode: Mode) -> Result<(Vec<f32>, 
     let mut rows = Vec::new();
     for index in 0..ep.plan().rows() as usize {
         let Some(row) = received.row(index) else { continue };
-        let row = floats(row.payload);
-        let made = bytes(&experts(me, &row).collect::<Vec<_>>());
-        let place = dispatched.combine_rows().offset((index * made.len()) as u64);
-        // SAFETY: the row lies in the window of the slot that the handle holds, and nothing is in flight here.
-        unsafe { world.device().write_memory(place, &made)? };
+        let row = row.values::<f32>()?;
+        ep.write_combine_row(&dispatched, index, &experts(me, &row).collect::<Vec<_>>())?;
         rows.extend(row);
     }
     ep.combine(&stream, ExpertOutput::InWindow, dispatched, slice(&output))?;
@@ -207,12 +208,12 @@ fn dispatch_and_combine_are_a_permutation_with_two_all_to_alls() {
     }
 }
 
-/// Captures and replays graphs until it is told to stop, with a capture under way most of the time: how many there were.
+/// Captures and replays graphs until `stopped` reports, with a capture under way most of the time; returns how many there were.
 fn capture(device: &Device, stopped: &Receiver<()>) -> Result<u32, anabranch::hip::Error> {
     let (stream, memory) = (device.create_stream()?, device.allocate(16)?);
     for graphs in 1.. {
         stream.begin_capture()?;
-        // SAFETY: nobody else has the memory, which outlives the wait below.
+        // SAFETY: nothing else uses the memory, which outlives the wait below.
         unsafe { stream.fill_async(memory.address(), graphs as u8, 8) }?;
         let goes_on = stopped.recv_timeout(Duration::from_millis(1)) == Err(RecvTimeoutError::Timeout);
         // SAFETY: as above.
@@ -237,7 +238,7 @@ fn capture(device: &Device, stopped: &Receiver<()>) -> Result<u32, anabranch::hi
 fn another_thread_captures_while_worlds_come_exchange_and_go() {
     let set = vec!["heap.bytes=8 MiB".to_owned(), "device.host.wave=4".to_owned()];
     let config = Config::load_with(&LoadOptions { set, ..LoadOptions::default() }).unwrap().config;
-    let platform = Platform::open(&config, Placement::Threads { ranks: RANKS }).unwrap();
+    let platform = Platform::open(&config, ProcessLayout::Threads { ranks: RANKS }).unwrap();
     let given: Vec<Given> = (0..RANKS).map(Given::of).collect();
     let device = platform.device(0).unwrap();
     let (stop, stopped) = mpsc::channel();

@@ -7,22 +7,9 @@
     reason = "a test fails by panicking, and prints why it skips"
 )]
 
-mod architecture;
-mod artefacts;
 mod collectives;
-mod common;
 mod config;
+#[cfg(feature = "rdma")]
 mod connectx;
-mod dependencies;
-mod device_globals;
 mod expert_exchange;
-mod globals;
-mod operations;
-mod packages;
-mod plans;
-mod public;
-mod registry;
-mod seeds;
-mod synchronisations;
-mod tidy;
 mod world;

@@ -1,9 +1,10 @@
 //! From a configuration to a world, over the facade.
 
+#[cfg(feature = "rdma")]
 use std::num::NonZeroU32;
 
 use anabranch::config::LoadOptions;
-use anabranch::{Config, Environment, Error, ErrorKind, Placement, Platform};
+use anabranch::{Config, Environment, Error, ErrorKind, Platform, ProcessLayout};
 
 fn config(set: &[&str]) -> Result<Config, Error> {
     let set =
@@ -29,6 +30,7 @@ fn threads_join_one_world() {
     }
 }
 
+#[cfg(feature = "seeded")]
 #[test]
 fn a_seed_decides_for_ranks_that_are_threads() {
     let seeded = ["device.host.schedule=seeded", "device.host.seed=7"];
@@ -49,13 +51,14 @@ fn a_seed_decides_for_ranks_that_are_threads() {
     assert_eq!(first, again);
     assert!(first.iter().all(|(said, wave)| said == &[[0], [1], [2]] && *wave == 4), "{first:?}");
     assert_eq!(run(&flat), first, "physical memory is known to the seeded machine too");
-    let processes = Placement::Processes { ranks: 2 };
+    let processes = ProcessLayout::Processes { ranks: 2 };
     let error = Platform::open(&config, processes).unwrap_err();
     assert!(matches!(error, Error::SeededProcesses { ranks: 2 }), "{error}");
     assert_eq!(error.kind(), ErrorKind::Config);
-    Platform::open(&config, Placement::Processes { ranks: 1 }).unwrap();
+    Platform::open(&config, ProcessLayout::Processes { ranks: 1 }).unwrap();
 }
 
+#[cfg(feature = "seeded")]
 #[test]
 fn a_configured_death_is_an_error_that_names_the_rank() {
     let set = ["device.host.schedule=seeded", "device.host.seed=7", "device.host.faults=kill:1@40"];
@@ -88,7 +91,7 @@ fn more_ranks_than_devices_is_an_error_before_anything_starts() {
 fn a_runtime_that_is_not_here_says_where_it_was_looked_for() {
     let config = config(&["device.runtime=amd", "device.library=/nonexistent/libamdhip64.so.7"]).unwrap();
     let environment: Environment = [("HOME".to_owned(), "/tmp".to_owned())].into_iter().collect();
-    let opened = Platform::open_with(&config, Placement::Threads { ranks: 1 }, &environment, None);
+    let opened = Platform::open_with(&config, ProcessLayout::Threads { ranks: 1 }, &environment, None);
     // Where AMD's library is installed, the named one is passed over and this proves nothing.
     let Err(error) = opened else { return };
     assert_eq!(error.kind(), ErrorKind::Environment);
@@ -102,12 +105,13 @@ fn a_runtime_that_is_not_here_says_where_it_was_looked_for() {
 }
 
 #[test]
+#[cfg(feature = "rdma")]
 fn what_a_driver_of_nics_lacks_ends_a_world_of_two_machines_and_not_that_of_one() {
     for driver in ["verbs", "mlx5", "auto"] {
         let set = ["transport.order=p2p,rdma", &format!("transport.rdma.driver={driver}")];
         let config = config(&set).unwrap();
         assert_eq!(anabranch::world_config(&config).nic.name(), driver);
-        let platform = Platform::open(&config, Placement::Threads { ranks: 2 }).unwrap();
+        let platform = Platform::open(&config, ProcessLayout::Threads { ranks: 2 }).unwrap();
         let apart = platform.as_machines(NonZeroU32::new(2).unwrap());
         for result in apart.spawn_threads(|_| Ok::<_, Error>(())).unwrap() {
             let error = result.unwrap_err();
@@ -116,7 +120,7 @@ fn what_a_driver_of_nics_lacks_ends_a_world_of_two_machines_and_not_that_of_one(
             let missing = ["no NIC can be used", "cannot be opened", "failed on"];
             assert!(text.contains("rdma: ") && missing.iter().any(|part| text.contains(part)), "{text}");
         }
-        // Whoever maps the other's memory needs none.
+        // Ranks that map each other's memory need no NIC.
         let results = anabranch::spawn_threads(&config, 2, |world| {
             Ok::<_, Error>(world.routes().iter().map(|route| route.kind.to_string()).collect::<Vec<_>>())
         });
@@ -126,6 +130,7 @@ fn what_a_driver_of_nics_lacks_ends_a_world_of_two_machines_and_not_that_of_one(
 }
 
 #[test]
+#[cfg(feature = "libfabric")]
 fn libfabric_carries_a_world_of_two_machines_and_says_what_it_has_not() {
     if let Err(error) = anabranch::fabric::OfiNics::new(Some("tcp".to_owned())).survey(&["=lo".to_owned()])
         && error.to_string().contains("package is libfabric1")
@@ -141,7 +146,7 @@ fn libfabric_carries_a_world_of_two_machines_and_says_what_it_has_not() {
             "transport.rdma.nics=lo,shm",
             &provider,
         ];
-        let platform = Platform::open(&config(&set).unwrap(), Placement::Threads { ranks: 2 }).unwrap();
+        let platform = Platform::open(&config(&set).unwrap(), ProcessLayout::Threads { ranks: 2 }).unwrap();
         platform.as_machines(NonZeroU32::new(2).unwrap())
     };
     let routes = by("tcp").spawn_threads(|world| {
@@ -153,7 +158,7 @@ fn libfabric_carries_a_world_of_two_machines_and_says_what_it_has_not() {
         let parts = ["rdma: ", "posted by the host", "libfabric's tcp", " on lo"];
         assert!(parts.iter().all(|part| route.contains(part)), "{route}");
     }
-    // Which of shm's two it is depends on the environment that the tests are started in.
+    // Which of shm's two errors it is depends on the environment of the tests.
     let shared = ["FI_SHM_DISABLE_CMA=1 has to be in the environment", "both are in process"];
     for (provider, expected) in
         [("shm", &shared[..]), ("pigeons", &["finds nothing for provider \"pigeons\""][..])]

@@ -30,9 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             path.display().to_string()
         )?;
     }
-    text.push_str(
-        "    Header { name: \"anabranch/host_abi.h\", text: anabranch_hip_host::HOST_ABI_HEADER },\n]",
-    );
+    text.push(']');
     fs::write(Path::new(&out).join("prelude.rs"), text)?;
     Ok(())
 }

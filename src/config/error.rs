@@ -13,7 +13,7 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// The system's words.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },
@@ -22,13 +22,13 @@ pub enum ConfigError {
     Syntax {
         /// File and line, variable, or argument.
         origin: Origin,
-        /// The parser's words.
+        /// The parser's message.
         problem: String,
     },
     /// A key that no setting has.
     #[error("{origin}: unknown {what} `{key}`{}", suggest(suggestion.as_deref()))]
     UnknownKey {
-        /// Who set it.
+        /// The layer that sets it.
         origin: Origin,
         /// "key", "table" or "variable".
         what: &'static str,
@@ -40,7 +40,7 @@ pub enum ConfigError {
     /// A value that its setting does not take.
     #[error("{origin}: {key}: {problem}")]
     Value {
-        /// Who set it.
+        /// The layer that sets it.
         origin: Origin,
         /// The dotted key.
         key: String,

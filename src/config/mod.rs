@@ -1,30 +1,32 @@
 //! The configuration: plain tables, layered from defaults, one file, the environment and the command line.
 //!
-//! Each layer is parsed and checked alone, so that a complaint names a line, a variable or an argument; then
-//! they are laid over each other, and [`LoadedConfig::origins`] remembers who set what.
+//! Each value is parsed alone, so that an error names its line, variable or argument; then it replaces the value of the layers below, and
+//! [`LoadedConfig::origins`] keeps its origin.
 
-mod check;
 mod error;
 mod file;
 mod nearest;
 mod origin;
-mod sections;
 mod settings;
 mod single;
-mod transport;
+mod table;
 mod units;
+mod value;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anabranch_ccl::{CclConfig, LinkSettings, Table};
 
 pub use error::ConfigError;
 pub use origin::{Origin, Origins};
-pub use sections::{
-    BootstrapConfig, CclSettings, CompileMode, Config, DeadlineConfig, DeviceConfig, EpSettings, HeapConfig,
-    HeapMode, HostDeviceConfig, KernelsConfig, Schedule,
+pub use settings::{
+    BootstrapConfig, CclSettings, Config, DeadlineConfig, DeviceConfig, EpSettings, HeapConfig,
+    HostDeviceConfig, KernelsConfig, LinkTable, RdmaConfig, SETTINGS, SdmaConfig, TransportConfig,
 };
-pub use settings::{SETTINGS, Setting, SettingKind, setting_named, settings_markdown};
-pub use transport::{NicDriverName, P2pConfig, RdmaConfig, SdmaConfig, TransportConfig, TransportName};
+pub use table::{Setting, setting_named, settings_markdown};
 pub use units::{ByteSize, Period, UnitError};
+pub use value::{NicDriverName, Schedule, SettingKind};
 
 /// Variables that begin with our name and are no settings: what launchers give to ranks, and the log filter.
 const OTHER_VARIABLES: &[&str] = &[
@@ -43,7 +45,7 @@ const OTHER_VARIABLES: &[&str] = &[
 ];
 
 fn is_other_variable(name: &str) -> bool {
-    // What tests tell their own processes is none of the loader's business.
+    // For the processes that tests start.
     OTHER_VARIABLES.contains(&name) || name.starts_with("ANABRANCH_TEST_")
 }
 
@@ -59,13 +61,34 @@ pub struct LoadOptions {
     pub set: Vec<String>,
 }
 
-/// A configuration, and who set each of its values.
+/// A configuration, and the origin of each of its values.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LoadedConfig {
     /// The effective settings.
     pub config: Config,
-    /// Who set them.
+    /// Their origins.
     pub origins: Origins,
+}
+
+/// A setting in one layer.
+pub(crate) struct Given {
+    setting: &'static Setting,
+    value: toml::Value,
+    origin: Origin,
+}
+
+impl LoadedConfig {
+    fn set(&mut self, given: Given) -> Result<(), ConfigError> {
+        let Given { setting, value, origin } = given;
+        let key = setting.name.to_owned();
+        match (setting.access.set)(&mut self.config, value) {
+            Ok(()) => {
+                self.origins.insert(key, origin);
+                Ok(())
+            }
+            Err(problem) => Err(ConfigError::Value { origin, key, problem }),
+        }
+    }
 }
 
 /// Where a configuration comes from:
@@ -84,7 +107,7 @@ impl Config {
     pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
         let options = LoadOptions {
             file: Some(path.as_ref().to_owned()),
-            environment: crate::environment::variables(),
+            environment: process_variables(),
             set: Vec::new(),
         };
         Ok(Self::load_with(&options)?.config)
@@ -95,7 +118,7 @@ impl Config {
     /// # Errors
     /// See [`Config::load_with`].
     pub fn from_environment() -> Result<Self, ConfigError> {
-        let environment = crate::environment::variables();
+        let environment = process_variables();
         Ok(Self::load_with(&LoadOptions { environment, ..LoadOptions::default() })?.config)
     }
 
@@ -105,36 +128,23 @@ impl Config {
     /// [`ConfigError`] about the first wrong thing of the lowest layer that has one. A value that is replaced
     /// by a higher layer must be right too.
     pub fn load_with(options: &LoadOptions) -> Result<LoadedConfig, ConfigError> {
-        let mut origins = Origins::default();
-        let mut table = toml::Table::new();
+        let mut loaded = LoadedConfig::default();
         if let Some(path) = &options.file {
             let text = std::fs::read_to_string(path)
                 .map_err(|source| ConfigError::Read { path: path.clone(), source })?;
-            let layer = file::parse(path, &text)?;
-            table = layer.table;
-            origins = layer.origins;
+            file::parse(path, &text)?.into_iter().try_for_each(|given| loaded.set(given))?;
         }
-        let mut singles = Vec::new();
         for (name, text) in &options.environment {
-            if name.starts_with(settings::VARIABLE_PREFIX) {
-                singles.push(single::from_variable(name, text)?);
+            if name.starts_with(table::VARIABLE_PREFIX) {
+                loaded.set(single::from_variable(name, text)?)?;
             } else if name.starts_with("ANABRANCH_") && !is_other_variable(name) {
                 return Err(single::unknown_variable(name));
             }
         }
         for argument in &options.set {
-            singles.push(single::from_argument(argument)?);
+            loaded.set(single::from_argument(argument)?)?;
         }
-        for (setting, value, origin) in singles {
-            single::insert(&mut table, setting.name, value);
-            origins.insert(setting.name.to_owned(), origin);
-        }
-        let config: Self = table.try_into().map_err(|error: toml::de::Error| ConfigError::Syntax {
-            origin: Origin::Default,
-            problem: error.message().to_owned(),
-        })?;
-        check::check(&config, &origins)?;
-        Ok(LoadedConfig { config, origins })
+        loaded.checked()
     }
 
     /// Parses the text of one file, without any other layer; `name` is for messages.
@@ -142,32 +152,65 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] about the first wrong thing.
     pub fn from_toml(name: impl AsRef<Path>, text: &str) -> Result<LoadedConfig, ConfigError> {
-        let layer = file::parse(name.as_ref(), text)?;
-        let config: Self = layer.table.try_into().map_err(|error: toml::de::Error| ConfigError::Syntax {
-            origin: Origin::File { path: name.as_ref().to_owned(), line: 0 },
-            problem: error.message().to_owned(),
-        })?;
-        check::check(&config, &layer.origins)?;
-        Ok(LoadedConfig { config, origins: layer.origins })
+        let mut loaded = LoadedConfig::default();
+        file::parse(name.as_ref(), text)?.into_iter().try_for_each(|given| loaded.set(given))?;
+        loaded.checked()
     }
 
     /// The values that all ranks of a world must share, as (dotted key, value), in a fixed order. Ranks
     /// exchange them when they join, and the first difference is named.
     pub fn fields(&self) -> Vec<(String, String)> {
-        let values = settings::flatten(self);
-        let shared = SETTINGS.iter().filter(|setting| setting.shared);
         let field = |setting: &Setting| {
-            let value = values.iter().find(|(name, _)| name == setting.name);
-            (
-                setting.name.to_owned(),
-                value.map_or_else(|| "unset".to_owned(), |(_, value)| value.to_string()),
-            )
+            let value = setting.value(self);
+            (setting.name.to_owned(), value.map_or_else(|| "unset".to_owned(), |value| value.to_string()))
         };
-        shared.map(field).collect()
+        SETTINGS.iter().filter(|setting| setting.shared).map(field).collect()
     }
 
     /// All values that are set, by default or otherwise, as (dotted key, TOML value), in the table's order.
     pub fn values(&self) -> Vec<(String, toml::Value)> {
-        settings::flatten(self)
+        let value = |setting: &Setting| Some((setting.name.to_owned(), setting.value(self)?));
+        SETTINGS.iter().filter_map(value).collect()
+    }
+}
+
+/// What a communicator is made with, from the `[ccl]` table. Reads the file of `ccl.table`.
+///
+/// # Errors
+/// [`anabranch_ccl::Error::Table`]: a file that is not there, or is no table.
+pub fn ccl_config(config: &Config) -> anabranch_ccl::Result<CclConfig> {
+    let ccl = &config.ccl;
+    let table = ccl.table.as_deref().map(Table::read).transpose()?;
+    Ok(CclConfig {
+        algorithm: ccl.algorithm,
+        max_blocks: ccl.max_blocks.unwrap_or(0),
+        staging_bytes: ccl.staging_bytes.map_or(0, ByteSize::bytes),
+        pipe_bytes: ccl.pipe_bytes.map_or(0, ByteSize::bytes),
+        copy_streams: ccl.copy_streams,
+        meetings: ccl.meetings,
+        check: ccl.check,
+        across: ccl.across,
+        machines: None,
+        links: link_settings(config),
+        table: table.map(Arc::new),
+    })
+}
+
+/// The process's variables that are text.
+pub(crate) fn process_variables() -> Vec<(String, String)> {
+    let pairs = std::env::vars_os();
+    pairs.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect()
+}
+
+/// The speeds of links that the `[links]` table sets.
+pub(crate) fn link_settings(config: &Config) -> LinkSettings {
+    let links = &config.links;
+    LinkSettings {
+        inside_gb_per_s: links.inside_gb_per_s,
+        inside_hop_us: links.inside_hop_us,
+        nic_gb_per_s: links.nic_gb_per_s,
+        nic_hop_us: links.nic_hop_us,
+        nic_message_us: links.nic_message_us,
+        launch_us: links.launch_us,
     }
 }

@@ -1,4 +1,4 @@
-//! What somebody may have meant by a name that does not exist.
+//! Suggestions for names that do not exist.
 
 /// The candidate nearest to `given` by edit distance, when one is near enough to be worth a suggestion.
 pub(crate) fn nearest<'a>(given: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {

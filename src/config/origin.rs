@@ -1,4 +1,4 @@
-//! Who set a value.
+//! Origins of values.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Origin {
-    /// Nobody set it.
+    /// Not set.
     #[default]
     Default,
     /// A line of a file; line 0 stands for the file as a whole.
@@ -42,19 +42,19 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Origins by dotted key; keys that nobody set are absent.
+/// Origins by dotted key, of the keys that are set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origins {
     by_key: BTreeMap<String, Origin>,
 }
 
 impl Origins {
-    /// Who set a key.
+    /// The origin of a key's value.
     pub fn of(&self, key: &str) -> Origin {
         self.by_key.get(key).cloned().unwrap_or_default()
     }
 
-    /// The keys that somebody set, in alphabetical order.
+    /// The keys that are set, in alphabetical order.
     pub fn set_keys(&self) -> impl Iterator<Item = (&str, &Origin)> {
         self.by_key.iter().map(|(key, origin)| (key.as_str(), origin))
     }

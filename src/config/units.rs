@@ -130,7 +130,7 @@ impl fmt::Display for ByteSize {
 impl fmt::Display for Period {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nanoseconds = self.0.as_nanos();
-        // Up to seconds: nobody wants to read 600 s as 10 min and back.
+        // Up to seconds: 600 s is not shown as 10 min.
         let short = TIME_UNITS.iter().skip(2).map(|(name, unit)| (name, u128::from(*unit)));
         match short.into_iter().find(|(_, unit)| nanoseconds >= *unit && nanoseconds.is_multiple_of(*unit)) {
             Some((name, unit)) => write!(f, "{} {name}", nanoseconds / unit),

@@ -1,8 +1,8 @@
 //! What every form of rendezvous does with a call: check it, send it, wait for the answer, name the culprit.
 
+use crate::error::list;
 use crate::mailbox::{Closed, Mailbox, Waited};
 use crate::message::{Failure, OperationKey, Reply, Request, Shape};
-use crate::mutant::{Mutant, Planted};
 use crate::{Deadline, Error, Loss, LossObserver};
 use anabranch_ranks::{GlobalRank, Group, GroupRank};
 use std::collections::HashMap;
@@ -44,7 +44,6 @@ pub(crate) struct Client {
     sequences: Mutex<HashMap<(Group, String), u64>>,
     requests: AtomicU64,
     left: AtomicBool,
-    planted: Planted,
     // Last, so that all else is still there while it ends.
     link: Box<dyn Link>,
 }
@@ -67,14 +66,8 @@ impl Client {
             sequences: Mutex::new(HashMap::new()),
             requests: AtomicU64::new(1),
             left: AtomicBool::new(false),
-            planted: Planted::default(),
             link,
         }
-    }
-
-    /// Plants a mistake.
-    pub(crate) fn plant(&mut self, planted: Planted) {
-        self.planted = planted;
     }
 
     fn collective(
@@ -87,11 +80,17 @@ impl Client {
     ) -> Result<Vec<Vec<u8>>, Error> {
         let phase = || format!("{shape} '{tag}'");
         if let Some(given) = group.members().iter().copied().find(|rank| rank.get() >= self.size) {
-            return Err(Error::OutsideWorld { phase: phase(), given, size: self.size });
+            let allowed = format!("the world has {} ranks", self.size);
+            return Err(Error::Invalid {
+                phase: phase(),
+                given: format!("{given} is in the group"),
+                allowed,
+            });
         }
         if !group.contains(self.rank) {
-            let members = group.members().to_vec();
-            return Err(Error::NotAMember { phase: phase(), rank: self.rank, members });
+            let given = format!("{} is not a member of the group", self.rank);
+            let allowed = format!("its members are ranks {}", list(group.members()));
+            return Err(Error::Invalid { phase: phase(), given, allowed });
         }
         let (request, key) = self.contribute(group, tag, shape, bytes, &phase)?;
         let mut waited = self.mailbox.wait(request, deadline);
@@ -104,15 +103,24 @@ impl Client {
         }
         match waited {
             Waited::Answered(Reply::Gathered(parts)) => {
+                let expected = match shape {
+                    Shape::Gather => group.size() as usize,
+                    Shape::Broadcast { .. } => 1,
+                    Shape::Barrier => 0,
+                };
+                if parts.len() != expected {
+                    let problem = format!("the answer has {} parts; expected are {expected}", parts.len());
+                    return Err(Error::Answer { phase: phase(), problem });
+                }
                 Ok(Arc::try_unwrap(parts).unwrap_or_else(|shared| (*shared).clone()))
             }
             Waited::Answered(Reply::Failed(failure)) => Err(self.failed(failure, phase(), group, deadline)),
             Waited::Closed(closed) => Err(self.closed(self.first_cause(closed, group), phase())),
             // No answer at all: the root's machine or process is stuck.
             Waited::Answered(Reply::Value(_) | Reply::Lost(_)) | Waited::Expired => Err(Error::Expired {
-                rank: self.rank,
                 phase: phase(),
-                waited: deadline.waited(),
+                by: self.rank,
+                waited: Some(deadline.waited()),
                 members: group.size(),
                 missing: vec![GlobalRank::new(0)],
                 elsewhere: Vec::new(),
@@ -139,9 +147,7 @@ impl Client {
         let sequence = sequences.entry((group.clone(), tag.to_owned())).or_insert(0);
         let key = OperationKey { group: group.clone(), tag: tag.to_owned(), sequence: *sequence };
         self.send(request, Request::Contribute { key: key.clone(), shape, bytes: bytes.to_vec() }, phase)?;
-        if !self.planted.is(Mutant::SequenceKept) {
-            *sequence += 1;
-        }
+        *sequence += 1;
         Ok((request, key))
     }
 
@@ -155,6 +161,7 @@ impl Client {
         self.collective(group, tag, Shape::Gather, bytes, deadline)
     }
 
+    #[expect(clippy::expect_used, reason = "`collective` counts the parts")]
     pub(crate) fn broadcast(
         &self,
         group: &Group,
@@ -165,14 +172,15 @@ impl Client {
     ) -> Result<Vec<u8>, Error> {
         let shape = Shape::Broadcast { root };
         let Some(rank) = group.global(root) else {
-            return Err(Error::RootOutsideGroup {
+            return Err(Error::Invalid {
                 phase: format!("{shape} '{tag}'"),
-                root,
-                size: group.size(),
+                given: format!("root {root} is outside the group"),
+                allowed: format!("it has {} members", group.size()),
             });
         };
         let bytes = if rank == self.rank { bytes } else { &[] };
-        Ok(self.collective(group, tag, shape, bytes, deadline)?.pop().unwrap_or_default())
+        let mut parts = self.collective(group, tag, shape, bytes, deadline)?;
+        Ok(parts.pop().expect("the answer to a broadcast has one part"))
     }
 
     pub(crate) fn barrier(&self, group: &Group, tag: &str, deadline: Deadline) -> Result<(), Error> {
@@ -245,12 +253,12 @@ impl Client {
     fn send(&self, request: u64, what: Request, phase: &dyn Fn() -> String) -> Result<(), Error> {
         self.link.send(request, what).map_err(|TooLarge { bytes, limit }| {
             self.mailbox.forget(request);
-            Error::TooLarge { phase: phase(), bytes, limit }
+            too_large(phase(), bytes, limit)
         })
     }
 
-    /// Why a call of the group cannot end. When the root is gone because it had lost a member itself, that member is why: the
-    /// root told all ranks before it went.
+    /// Why a call of the group cannot end. When the root is gone because it had lost a member itself, that member is the cause: the
+    /// root informed all ranks before it ended.
     fn first_cause(&self, closed: Closed, group: &Group) -> Closed {
         let Closed::Root(root) = closed else { return closed };
         Closed::Root(self.losses().into_iter().find(|loss| group.contains(loss.rank)).unwrap_or(root))
@@ -268,12 +276,9 @@ impl Client {
     fn failed(&self, failure: Failure, phase: String, group: &Group, deadline: Deadline) -> Error {
         let members = group.size();
         match failure {
-            Failure::Missing { by, missing, elsewhere } if by == self.rank => {
-                let (rank, waited) = (self.rank, deadline.waited());
-                Error::Expired { rank, phase, waited, members, missing, elsewhere }
-            }
             Failure::Missing { by, missing, elsewhere } => {
-                Error::Abandoned { phase, by, members, missing, elsewhere }
+                let waited = (by == self.rank).then(|| deadline.waited());
+                Error::Expired { phase, by, waited, members, missing, elsewhere }
             }
             Failure::Lost(loss) => Error::PeerLost { phase, loss },
             Failure::Disagreement { rank, shape, other, other_shape } => Error::Disagreement {
@@ -283,9 +288,14 @@ impl Client {
                 other,
                 other_called: other_shape.to_string(),
             },
-            Failure::TooLarge { bytes } => Error::TooLarge { phase, bytes, limit: self.limit },
+            Failure::TooLarge { bytes } => too_large(phase, bytes, self.limit),
         }
     }
+}
+
+fn too_large(phase: String, bytes: u64, limit: u64) -> Error {
+    let allowed = format!("max_message_bytes allows {limit}");
+    Error::Invalid { phase, given: format!("a message has {bytes} bytes"), allowed }
 }
 
 impl Drop for Client {

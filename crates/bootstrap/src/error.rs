@@ -1,15 +1,14 @@
 //! What can go wrong.
 
 use crate::{FrameError, Loss};
-use anabranch_ranks::{GlobalRank, GroupRank};
+use anabranch_ranks::{ErrorKind, GlobalRank};
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where a rank was that did not come to a collective call.
+/// The call in which a rank waits that is missing in another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Elsewhere {
+pub struct OtherCall {
     /// The rank that did not come.
     pub rank: GlobalRank,
     /// The call in which it waits instead, as in `barrier 'heap'`.
@@ -20,45 +19,27 @@ pub struct Elsewhere {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Some ranks had not come when this rank's deadline passed.
+    /// Some ranks had not come when a deadline passed, which ended the call for all that had.
     #[error(
-        "{rank}: {phase} expired after {waited:?}: {} of {members} ranks have come; missing {}{}",
+        "{phase}{}: {} of {members} ranks have come; missing {}{}",
+        expiry_text(*by, *waited),
         members.saturating_sub(missing.len() as u32),
         list(missing),
         elsewhere_text(elsewhere)
     )]
     Expired {
-        /// This rank.
-        rank: GlobalRank,
         /// The call and its tag.
         phase: String,
-        /// The time since the deadline was made.
-        waited: Duration,
+        /// The rank whose deadline passed first.
+        by: GlobalRank,
+        /// The time since this rank's deadline was made, where that is the one that passed; `None` on the other ranks.
+        waited: Option<Duration>,
         /// How many ranks the call needs.
         members: u32,
-        /// The ranks that have not come. Only the root's, when the root of a store does not answer.
+        /// The ranks that had not come. Only the root's, when the root of a store does not answer.
         missing: Vec<GlobalRank>,
         /// Those among them that wait in another call, which is how unequal groups and tags show.
-        elsewhere: Vec<Elsewhere>,
-    },
-    /// Another rank's deadline passed first, which ended the call for all.
-    #[error(
-        "{phase}: {by} gave up waiting: {} of {members} ranks have come; missing {}{}",
-        members.saturating_sub(missing.len() as u32),
-        list(missing),
-        elsewhere_text(elsewhere)
-    )]
-    Abandoned {
-        /// The call and its tag.
-        phase: String,
-        /// The rank whose deadline passed.
-        by: GlobalRank,
-        /// How many ranks the call needs.
-        members: u32,
-        /// The ranks that had not come by then.
-        missing: Vec<GlobalRank>,
-        /// Those among them that wait in another call.
-        elsewhere: Vec<Elsewhere>,
+        elsewhere: Vec<OtherCall>,
     },
     /// A rank that the call needs left or died.
     #[error("{phase}: {loss}")]
@@ -68,15 +49,15 @@ pub enum Error {
         /// Who, and how.
         loss: Loss,
     },
-    /// The others were told that this rank died, because it had been silent for too long.
-    #[error("{phase}: this rank was given up by the others: {loss}")]
+    /// The others count this rank as dead, because it was silent for too long.
+    #[error("{phase}: the others gave this rank up: {loss}")]
     GivenUp {
         /// The call and its tag.
         phase: String,
-        /// What the others were told.
+        /// The loss as the others see it.
         loss: Loss,
     },
-    /// Nobody has set a key.
+    /// No rank set a key in time.
     #[error("wait for key '{key}' expired after {waited:?}: no rank has set it{}", lost_text(losses))]
     KeyNotSet {
         /// The key.
@@ -100,45 +81,16 @@ pub enum Error {
         /// Its call.
         other_called: String,
     },
-    /// This rank is not in the group that it used.
-    #[error("{phase}: {rank} is not a member of the group (ranks {})", list(members))]
-    NotAMember {
-        /// The call and its tag.
-        phase: String,
-        /// This rank.
-        rank: GlobalRank,
-        /// The group's members.
-        members: Vec<GlobalRank>,
-    },
-    /// A group has a rank that the world does not have.
-    #[error("{phase}: {given} is a member of the group, but the world has {size} ranks")]
-    OutsideWorld {
-        /// The call and its tag.
-        phase: String,
-        /// The rank.
-        given: GlobalRank,
-        /// The ranks of the world.
-        size: u32,
-    },
-    /// The root of a broadcast is not in the group.
-    #[error("{phase}: root {root} is outside the group, which has {size} members")]
-    RootOutsideGroup {
-        /// The call and its tag.
-        phase: String,
-        /// The root that was given.
-        root: GroupRank,
-        /// The members of the group.
-        size: u32,
-    },
-    /// More bytes than one message may have.
-    #[error("{phase}: a message of {bytes} bytes is over the maximum of {limit} (max_message_bytes)")]
-    TooLarge {
+    /// A group, a root or a message that this rank or this world does not take. Nothing was sent, except where the parts of a
+    /// collective are too large together: then all members get this error.
+    #[error("{phase}: {given}; {allowed}")]
+    Invalid {
         /// The call and its tag or key.
         phase: String,
-        /// What the message would have.
-        bytes: u64,
-        /// What it may have.
-        limit: u64,
+        /// What was given.
+        given: String,
+        /// What is allowed.
+        allowed: String,
     },
     /// This rank has left.
     #[error("{phase}: this rank has left the rendezvous")]
@@ -172,26 +124,6 @@ pub enum Error {
         /// What is allowed.
         expected: &'static str,
     },
-    /// The root's address could not be listened on.
-    #[error("cannot listen on {address}; the value `bind` says where the root listens")]
-    Bind {
-        /// The address.
-        address: String,
-        /// Why.
-        #[source]
-        source: std::io::Error,
-    },
-    /// The root's host name has no address.
-    #[error("{rank}: cannot resolve the root's address {address}")]
-    Resolve {
-        /// This rank.
-        rank: GlobalRank,
-        /// The address.
-        address: String,
-        /// Why.
-        #[source]
-        source: std::io::Error,
-    },
     /// The root could not be reached before the deadline.
     #[error("{rank}: cannot reach the root at {address} after {waited:?} and {attempts} attempts")]
     Connect {
@@ -217,7 +149,7 @@ pub enum Error {
         /// Why.
         refusal: Refusal,
     },
-    /// The world cannot form, because a rank of it was refused. All ranks are told the same.
+    /// The world cannot form, because one of its ranks was refused. All ranks get this error.
     #[error("{rank}: the world cannot form: {by} was refused: {refusal}")]
     CannotForm {
         /// This rank.
@@ -231,7 +163,7 @@ pub enum Error {
     #[error(
         "{rank}: the rendezvous is at {address}, which other machines reach, and no secret keeps them out. Write one into a file \
          that only its owner reads, `(umask 077; openssl rand -hex 32 > FILE)`, and give it to all ranks as \
-         ANABRANCH_SECRET_FILE=FILE or bootstrap.secret_file; or let whoever reaches the port join, with \
+         ANABRANCH_SECRET_FILE=FILE or bootstrap.secret_file; or allow everyone who reaches the port to join, with \
          ANABRANCH_INSECURE=1 or bootstrap.insecure"
     )]
     Unprotected {
@@ -240,24 +172,16 @@ pub enum Error {
         /// Where the root is.
         address: SocketAddr,
     },
-    /// A file that should hold the secret does not, or others may use it.
-    #[error("the secret in {}: {problem}", path.display())]
-    SecretFile {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
+    /// The job's secret cannot be read, others may read it too, or it could be guessed.
+    #[error("{origin}: {problem}")]
+    Secret {
+        /// The file or the variable.
+        origin: String,
+        /// What is wrong with it, and what is allowed.
         problem: String,
-        /// Why, where the system said so.
+        /// The system's error, if it gave one.
         #[source]
         source: Option<std::io::Error>,
-    },
-    /// A secret that could be guessed.
-    #[error("{name}: the secret has {bytes} bytes, and at least {} are needed", crate::Secret::MIN_BYTES)]
-    ShortSecret {
-        /// Where it comes from.
-        name: &'static str,
-        /// What it has.
-        bytes: usize,
     },
     /// The machine has no such network interface, or it has no address.
     #[error("the network interface {name} has no address here; interfaces with one are {}", known.join(", "))]
@@ -282,14 +206,22 @@ pub enum Error {
         #[source]
         source: FrameError,
     },
-    /// A system call failed.
-    #[error("{call} failed")]
+    /// The system refused something: an address, a name, a thread, random bytes.
+    #[error("{what} failed")]
     System {
-        /// Which.
-        call: &'static str,
-        /// Why.
+        /// What was tried, with the address or the name.
+        what: String,
+        /// The system's error.
         #[source]
         source: std::io::Error,
+    },
+    /// The root answered a call with something that cannot be its answer.
+    #[error("{phase}: {problem}")]
+    Answer {
+        /// The call.
+        phase: String,
+        /// What is wrong with the answer.
+        problem: String,
     },
     /// No launcher's variables are there.
     #[error("no launcher found: none of {} is set", looked_for.join(", "))]
@@ -297,33 +229,41 @@ pub enum Error {
         /// The variables that would have named one.
         looked_for: Vec<&'static str>,
     },
-    /// A launcher's variable is not there.
-    #[error("{launcher} is the launcher, but {variable} ({purpose}) is not set")]
-    MissingVariable {
-        /// The launcher.
-        launcher: crate::launcher::Launcher,
+    /// A launcher's variable is not set, or has a value that is not allowed.
+    #[error("{problem}")]
+    Variable {
         /// The variable; several, where any would do.
         variable: String,
-        /// What it is needed for.
-        purpose: &'static str,
-    },
-    /// A launcher's variable has a value that makes no sense.
-    #[error("{variable}={value}: {expected}")]
-    MalformedVariable {
-        /// The variable.
-        variable: String,
-        /// Its value.
-        value: String,
-        /// What is allowed.
-        expected: String,
+        /// The variable with its value and what is allowed, or what it is needed for.
+        problem: String,
     },
 }
 
 impl Error {
+    pub(crate) fn system(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
+        let what = what.into();
+        move |source| Self::System { what, source }
+    }
+
+    /// Who can do something about it.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Config { .. } => ErrorKind::Config,
+            Self::NoLauncher { .. }
+            | Self::Variable { .. }
+            | Self::Secret { .. }
+            | Self::Unprotected { .. }
+            | Self::Interface { .. }
+            | Self::System { .. } => ErrorKind::Environment,
+            Self::Disagreement { .. } | Self::Invalid { .. } | Self::Left { .. } => ErrorKind::Usage,
+            _ => ErrorKind::Peer,
+        }
+    }
+
     /// The ranks that had not come, where that is what went wrong.
     pub fn missing(&self) -> &[GlobalRank] {
         match self {
-            Self::Expired { missing, .. } | Self::Abandoned { missing, .. } => missing,
+            Self::Expired { missing, .. } => missing,
             _ => &[],
         }
     }
@@ -351,12 +291,12 @@ pub enum Refusal {
     },
     /// The root has another size.
     Size {
-        /// What the rank said.
+        /// The rank's.
         given: u32,
         /// The root's.
         expected: u32,
     },
-    /// Somebody has joined as this rank.
+    /// Another process has joined as this rank.
     Duplicate,
     /// This rank had joined and was lost.
     Lost,
@@ -381,13 +321,13 @@ impl fmt::Display for Refusal {
             Self::Duplicate => f.write_str("another process has joined as this rank"),
             Self::Lost => f.write_str("this rank had joined and has left or died"),
             Self::Ending => f.write_str("the root is leaving"),
-            Self::Protocol => f.write_str("its first message was no greeting of this version"),
+            Self::Protocol => f.write_str("its first message is not the hello of this protocol version"),
         }
     }
 }
 
 /// Ranks as people write them: `5, 9-10`.
-fn list(ranks: &[GlobalRank]) -> String {
+pub(crate) fn list(ranks: &[GlobalRank]) -> String {
     let mut rest: Vec<u32> = ranks.iter().map(|rank| rank.get()).collect();
     rest.sort_unstable();
     let runs = rest.chunk_by(|a, b| a + 1 == *b).filter_map(|run| Some((run.first()?, run.last()?)));
@@ -397,7 +337,14 @@ fn list(ranks: &[GlobalRank]) -> String {
     runs.map(run).collect::<Vec<_>>().join(", ")
 }
 
-fn elsewhere_text(elsewhere: &[Elsewhere]) -> String {
+fn expiry_text(by: GlobalRank, waited: Option<Duration>) -> String {
+    match waited {
+        Some(waited) => format!(": the deadline of {by} expired after {waited:?}"),
+        None => format!(": the deadline of {by} expired first"),
+    }
+}
+
+fn elsewhere_text(elsewhere: &[OtherCall]) -> String {
     elsewhere
         .iter()
         .map(|other| format!("; {} waits in {}", other.rank, other.phase))
@@ -416,14 +363,14 @@ mod tests {
     #[test]
     fn missing_ranks_are_counted_and_listed_as_ranges() {
         let error = Error::Expired {
-            rank: GlobalRank::new(0),
             phase: "barrier 'join'".into(),
-            waited: Duration::from_secs(60),
+            by: GlobalRank::new(0),
+            waited: Some(Duration::from_secs(60)),
             members: 16,
             missing: [10, 5, 9].map(GlobalRank::new).to_vec(),
             elsewhere: Vec::new(),
         };
-        let text = "rank 0: barrier 'join' expired after 60s: 13 of 16 ranks have come; missing 5, 9-10";
+        let text = "barrier 'join': the deadline of rank 0 expired after 60s: 13 of 16 ranks have come; missing 5, 9-10";
         assert_eq!(error.to_string(), text);
     }
 }

@@ -1,4 +1,4 @@
-//! Frames: how messages are told apart on a connection.
+//! Frames: how messages are delimited on a connection.
 //!
 //! A header of 40 bytes, numbers little-endian, then the payload:
 //!
@@ -84,7 +84,7 @@ pub enum FrameError {
         kind: &'static str,
     },
     /// Bytes on an encrypted connection that the other side did not seal, or not as the next ones.
-    #[error("its encryption is damaged, or somebody else has put bytes into the connection")]
+    #[error("its encryption is damaged, or another process has put bytes into the connection")]
     Sealed,
 }
 
@@ -121,7 +121,7 @@ kinds! {
     Hello = 2, "hello";
     /// Root to newcomer: the second message of the handshake, with the values that hold for all, or why not.
     Answer = 3, "answer";
-    /// Root to somebody who has not shown that it knows the secret: why not.
+    /// Root to a process that has not proven that it knows the secret: the refusal.
     Refuse = 4, "refusal";
     /// A member's part of a collective call.
     Contribute = 5, "contribution";

@@ -3,9 +3,8 @@
 //! It does no I/O and waits for nothing: a request or a loss goes in, and answers to be delivered come out.
 
 use crate::message::{Failure, OperationKey, Reply, Request, Shape, gathered_bytes};
-use crate::mutant::{Mutant, Planted};
-use crate::{Elsewhere, Loss, LossKind};
-use anabranch_ranks::{GlobalRank, GroupRank};
+use crate::{Loss, LossKind, OtherCall};
+use anabranch_ranks::GlobalRank;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -42,7 +41,6 @@ pub(crate) struct Hub {
     values: BTreeMap<String, Arc<Vec<u8>>>,
     waiters: BTreeMap<String, Vec<(GlobalRank, u64)>>,
     losses: Vec<Loss>,
-    planted: Planted,
 }
 
 impl Hub {
@@ -54,13 +52,7 @@ impl Hub {
             values: BTreeMap::new(),
             waiters: BTreeMap::new(),
             losses: Vec::new(),
-            planted: Planted::default(),
         }
-    }
-
-    /// With a mistake.
-    pub(crate) fn with(self, planted: Planted) -> Self {
-        Self { planted, ..self }
     }
 
     /// Who is lost, in the order of the losses.
@@ -80,10 +72,7 @@ impl Hub {
             Request::Withdraw { key } => self.withdraw(from, &key),
             Request::Set { key, value } => {
                 let value = Arc::new(value);
-                let mut waiters = self.waiters.remove(&key).unwrap_or_default();
-                if self.planted.is(Mutant::WaitersUntold) {
-                    waiters.clear();
-                }
+                let waiters = self.waiters.remove(&key).unwrap_or_default();
                 self.values.insert(key, Arc::clone(&value));
                 waiters
                     .into_iter()
@@ -98,9 +87,7 @@ impl Hub {
                 Vec::new()
             }
             Request::Cancel { key } => {
-                if let Some(waiters) = self.waiters.get_mut(&key)
-                    && !self.planted.is(Mutant::CancelIgnored)
-                {
+                if let Some(waiters) = self.waiters.get_mut(&key) {
                     waiters.retain(|waiter| *waiter != (from, request));
                     if waiters.is_empty() {
                         self.waiters.remove(&key);
@@ -133,10 +120,7 @@ impl Hub {
             .collect();
         // Calls with a lost member are refused on arrival from now on, so nothing of these has to be kept.
         let needs_it = |key: &&OperationKey| key.group.contains(loss.rank);
-        let mut ended: Vec<_> = self.operations.keys().filter(needs_it).cloned().collect();
-        if self.planted.is(Mutant::LossEndsNothing) {
-            ended.clear();
-        }
+        let ended: Vec<_> = self.operations.keys().filter(needs_it).cloned().collect();
         for key in ended {
             if let Some(Operation::Gathering { arrived, .. }) = self.operations.remove(&key) {
                 deliveries.extend(arrived.into_iter().filter(|(rank, _)| *rank != loss.rank).map(
@@ -151,6 +135,7 @@ impl Hub {
         deliveries
     }
 
+    #[expect(clippy::expect_used, reason = "an arrival makes the call")]
     fn contribute(
         &mut self,
         from: GlobalRank,
@@ -159,12 +144,9 @@ impl Hub {
         shape: Shape,
         bytes: Vec<u8>,
     ) -> Vec<Delivery> {
-        if let Some(loss) = self.losses.iter().find(|loss| key.group.contains(loss.rank))
-            && !self.planted.is(Mutant::LostAwaited)
-        {
+        if let Some(loss) = self.losses.iter().find(|loss| key.group.contains(loss.rank)) {
             return vec![Delivery { to: from, request, reply: Reply::Failed(Failure::Lost(loss.clone())) }];
         }
-        let early = usize::from(self.planted.is(Mutant::CompletesEarly));
         let operation = self
             .operations
             .entry(key.clone())
@@ -182,13 +164,13 @@ impl Hub {
                 let disagreement = (*other_shape != shape).then(|| Failure::Disagreement {
                     rank: from,
                     shape,
-                    other: arrived.keys().next().copied().unwrap_or(from),
+                    other: *arrived.keys().next().expect("a call that exists has a first arrival"),
                     other_shape: *other_shape,
                 });
                 arrived.insert(from, (request, bytes));
                 if let Some(failure) = disagreement {
                     self.fail(key, &failure)
-                } else if arrived.len() + early >= key.group.members().len() {
+                } else if arrived.len() >= key.group.members().len() {
                     self.complete(key)
                 } else {
                     Vec::new()
@@ -206,10 +188,7 @@ impl Hub {
         };
         let parts: Vec<Vec<u8>> = match shape {
             Shape::Gather => key.group.members().iter().map(take).collect(),
-            Shape::Broadcast { root } => {
-                let root = if self.planted.is(Mutant::RootIgnored) { GroupRank::new(0) } else { root };
-                key.group.global(root).iter().map(&mut take).collect()
-            }
+            Shape::Broadcast { root } => key.group.global(root).iter().map(&mut take).collect(),
             Shape::Barrier => Vec::new(),
         };
         let bytes = gathered_bytes(&parts);
@@ -232,11 +211,7 @@ impl Hub {
         let missing: Vec<GlobalRank> =
             key.group.members().iter().copied().filter(|rank| !arrived.contains_key(rank)).collect();
         let elsewhere = self.elsewhere(&missing);
-        let mut deliveries = self.fail(key, &Failure::Missing { by: from, missing, elsewhere });
-        if self.planted.is(Mutant::WithdrawalUntold) {
-            deliveries.retain(|delivery| delivery.to == from);
-        }
-        deliveries
+        self.fail(key, &Failure::Missing { by: from, missing, elsewhere })
     }
 
     /// Fails a call for those who have come and for those who will.
@@ -244,7 +219,7 @@ impl Hub {
         let Some(Operation::Gathering { arrived, .. }) = self.operations.remove(key) else {
             return Vec::new();
         };
-        if arrived.len() < key.group.members().len() && !self.planted.is(Mutant::FailureForgotten) {
+        if arrived.len() < key.group.members().len() {
             let told = arrived.keys().copied().collect();
             self.operations.insert(key.clone(), Operation::Failed { failure: failure.clone(), told });
         }
@@ -255,7 +230,7 @@ impl Hub {
     }
 
     /// The calls in which these ranks wait.
-    fn elsewhere(&self, ranks: &[GlobalRank]) -> Vec<Elsewhere> {
+    fn elsewhere(&self, ranks: &[GlobalRank]) -> Vec<OtherCall> {
         let mut found = Vec::new();
         for rank in ranks {
             let operation = self.operations.iter().find_map(|(key, operation)| match operation {
@@ -274,7 +249,7 @@ impl Hub {
                 })
             };
             if let Some(phase) = operation.or_else(wait) {
-                found.push(Elsewhere { rank: *rank, phase });
+                found.push(OtherCall { rank: *rank, phase });
             }
         }
         found

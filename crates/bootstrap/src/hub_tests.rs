@@ -1,7 +1,7 @@
 //! The hub without any transport: every way a call can end, one step at a time.
 
 use super::*;
-use anabranch_ranks::Group;
+use anabranch_ranks::{Group, GroupRank};
 use proptest::prelude::*;
 
 fn rank(number: u32) -> GlobalRank {
@@ -31,7 +31,7 @@ fn a_withdrawal_fails_the_call_for_all_and_names_who_is_missing_and_where() {
     let failure = Failure::Missing {
         by: rank(2),
         missing: vec![rank(1), rank(3)],
-        elsewhere: vec![Elsewhere { rank: rank(3), phase: "wait for key 'k'".into() }],
+        elsewhere: vec![OtherCall { rank: rank(3), phase: "wait for key 'k'".into() }],
     };
     let expected: Vec<_> = [(0, 1), (2, 9)]
         .map(|(to, request)| Delivery { to: rank(to), request, reply: Reply::Failed(failure.clone()) })

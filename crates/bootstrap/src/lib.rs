@@ -7,14 +7,12 @@
 //! * [`launcher::from_environment`] reads rank, size and the root's address from what torchrun, SLURM,
 //!   Open MPI or MPICH gave the process; [`TcpRendezvous::join`] does the rest.
 //!
-//! [`FaultyRendezvous`] puts faults on any of them, for tests of what is built on it.
-//!
 //! All forms share one state machine (`hub`, no I/O), so that they agree on what fails when:
 //!
-//! * A collective ends the same way on all members that take part: with everybody's bytes, or with one cause
-//!   named to all.
+//! * A collective ends the same way on all members that take part: with the bytes of all, or with one cause
+//!   that all get.
 //! * Every call has a deadline. On expiry the error lists the ranks that have not come and the phase.
-//! * A rank that leaves or dies is told to all others at once; whoever waits for it fails at once.
+//! * The loss of a rank is reported to all others at once; every wait for it fails at once.
 //!
 //! ```
 //! use anabranch_bootstrap::{Deadline, Rendezvous, threads};
@@ -40,14 +38,12 @@
 mod client;
 mod deadline;
 mod error;
-mod faulty;
 mod frame;
 mod hub;
 pub mod launcher;
 mod loss;
 mod mailbox;
 mod message;
-mod mutant;
 mod rendezvous;
 mod secret;
 #[cfg(not(loom))]
@@ -61,8 +57,7 @@ mod unique_id;
 mod wire;
 
 pub use deadline::Deadline;
-pub use error::{Elsewhere, Error, Refusal};
-pub use faulty::{FaultyRendezvous, RendezvousFaults};
+pub use error::{Error, OtherCall, Refusal};
 pub use frame::FrameError;
 pub use loss::{Loss, LossKind, LossObserver};
 pub use rendezvous::Rendezvous;

@@ -7,7 +7,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LossKind {
-    /// It said goodbye.
+    /// It left with a goodbye.
     Left,
     /// It went without a goodbye: its process ended, it was dropped, or it fell silent.
     Died,
@@ -25,11 +25,11 @@ impl fmt::Display for LossKind {
 /// A rank that left or died.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// Who.
+    /// The lost rank.
     pub rank: GlobalRank,
-    /// How.
+    /// Whether it left or died.
     pub kind: LossKind,
-    /// What was seen, for people.
+    /// What was observed, for people.
     pub detail: String,
 }
 
@@ -39,10 +39,10 @@ impl fmt::Display for Loss {
     }
 }
 
-/// Is told about losses. Closures of the same shape are observers too.
+/// Receives losses. Closures of the same shape are observers too.
 pub trait LossObserver: Send + Sync {
     /// A rank was lost. Called once for each loss, on whatever thread noticed it, with no lock held; it must
-    /// not block, since other notices wait behind it.
+    /// not block, since other notices wait for it.
     fn lost(&self, loss: &Loss);
 }
 

@@ -1,7 +1,6 @@
-//! One rank's side of the conversation: answers awaited, losses noticed, observers told.
+//! One rank's side of the connection: awaited answers, known losses, observers.
 
 use crate::message::Reply;
-use crate::mutant::{Mutant, Planted};
 use crate::sync::{Mutex, MutexGuard};
 use crate::{Deadline, Loss, LossObserver, Refusal};
 use anabranch_clock::Signal;
@@ -17,7 +16,7 @@ pub(crate) enum Closed {
     Left,
     /// The root was lost.
     Root(Loss),
-    /// The others were told that this rank died.
+    /// The others count this rank as dead.
     GivenUp(Loss),
     /// The world cannot form, because this rank was refused.
     CannotForm { by: GlobalRank, refusal: Refusal },
@@ -36,7 +35,7 @@ struct State {
     /// Requests whose answer is awaited, with the answer once it has come.
     replies: HashMap<u64, Option<Reply>>,
     losses: Vec<Loss>,
-    /// How many of the losses the observers have been told.
+    /// How many of the losses the observers have received.
     told: usize,
     observers: Vec<Arc<dyn LossObserver>>,
     closed: Option<Closed>,
@@ -47,15 +46,9 @@ struct State {
 pub(crate) struct Mailbox {
     state: Mutex<State>,
     changed: Signal,
-    planted: Planted,
 }
 
 impl Mailbox {
-    /// With a mistake.
-    pub(crate) fn with(planted: Planted) -> Self {
-        Self { planted, ..Self::default() }
-    }
-
     /// Announces that the answer to this request will be waited for; to be called before it is sent.
     pub(crate) fn expect(&self, request: u64) -> Result<(), Closed> {
         let mut state = self.lock();
@@ -76,12 +69,8 @@ impl Mailbox {
         self.lock().closed.clone()
     }
 
-    /// Puts in what has arrived. An answer that nobody waits for is dropped.
+    /// Puts in what has arrived. An answer that is not awaited is dropped.
     pub(crate) fn deliver(&self, request: u64, reply: Reply) {
-        if self.planted.is(Mutant::WokenEarly) {
-            self.changed.notify_all();
-            anabranch_clock::give_way("between");
-        }
         let mut state = self.lock();
         if let Reply::Lost(loss) = reply {
             if !matches!(state.closed, Some(Closed::Left)) && !state.knows(&loss) {
@@ -91,9 +80,7 @@ impl Mailbox {
             *slot = Some(reply);
         }
         drop(state);
-        if !self.planted.is(Mutant::WokenEarly) && !self.planted.is(Mutant::NobodyWoken) {
-            self.changed.notify_all();
-        }
+        self.changed.notify_all();
     }
 
     /// Says that no more answers will come; the first reason counts.
@@ -111,7 +98,7 @@ impl Mailbox {
         self.changed.notify_all();
     }
 
-    /// Drops the observers, which may hold whoever holds this.
+    /// Drops the observers, which may hold this mailbox's owner.
     pub(crate) fn drop_observers(&self) {
         let observers = std::mem::take(&mut self.lock().observers);
         drop(observers);
@@ -141,7 +128,7 @@ impl Mailbox {
         self.lock().losses.clone()
     }
 
-    /// Adds an observer and tells it, on this thread, what the others have been told.
+    /// Adds an observer and gives it, on this thread, the losses that the others have received.
     pub(crate) fn observe(&self, observer: &Arc<dyn LossObserver>) {
         let mut state = self.lock();
         let told: Vec<Loss> = state.losses.iter().take(state.told).cloned().collect();
@@ -154,31 +141,25 @@ impl Mailbox {
         }
     }
 
-    /// Forgets an observer. It may still be told once, by a thread that has begun to.
+    /// Forgets an observer. A thread that has begun to notify it may still do so once.
     pub(crate) fn unobserve(&self, observer: &Arc<dyn LossObserver>) {
         let is_it =
             |known: &mut Arc<dyn LossObserver>| std::ptr::addr_eq(Arc::as_ptr(known), Arc::as_ptr(observer));
-        // Dropped without the lock: it may hold whoever holds this.
+        // Dropped without the lock: it may hold this mailbox's owner.
         let gone: Vec<_> = self.lock().observers.extract_if(.., is_it).collect();
         drop(gone);
     }
 
-    /// Tells the observers what they have not been told.
+    /// Gives the observers the losses that they have not received.
     pub(crate) fn tell_observers(&self) {
         loop {
             let mut state = self.lock();
             let Some(loss) = state.losses.get(state.told).cloned() else { return };
-            let late = self.planted.is(Mutant::ToldCountedLate);
-            if !late {
-                state.told += 1;
-            }
+            state.told += 1;
             let observers = state.observers.clone();
             drop(state);
             for observer in observers {
                 observer.lost(&loss);
-            }
-            if late {
-                self.lock().told += 1;
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::frame::{FrameError, Kind};
 use crate::wire::{Reader, Writer};
-use crate::{Elsewhere, Loss, LossKind};
+use crate::{Loss, LossKind, OtherCall};
 use anabranch_ranks::{GlobalRank, Group, GroupRank};
 use std::cmp::Ordering;
 use std::fmt;
@@ -62,7 +62,7 @@ pub(crate) enum Request {
 /// Why a collective call failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    Missing { by: GlobalRank, missing: Vec<GlobalRank>, elsewhere: Vec<Elsewhere> },
+    Missing { by: GlobalRank, missing: Vec<GlobalRank>, elsewhere: Vec<OtherCall> },
     Lost(Loss),
     Disagreement { rank: GlobalRank, shape: Shape, other: GlobalRank, other_shape: Shape },
     TooLarge { bytes: u64 },
@@ -244,7 +244,7 @@ fn take_failure(reader: &mut Reader<'_>) -> Result<Failure, FrameError> {
             let missing = take_ranks(reader)?;
             let count = reader.count(12)?;
             let elsewhere = (0..count)
-                .map(|_| Ok(Elsewhere { rank: GlobalRank::new(reader.u32()?), phase: reader.text()? }))
+                .map(|_| Ok(OtherCall { rank: GlobalRank::new(reader.u32()?), phase: reader.text()? }))
                 .collect::<Result<_, FrameError>>()?;
             Ok(Failure::Missing { by, missing, elsewhere })
         }
@@ -321,7 +321,7 @@ mod tests {
     }
 
     fn failure() -> impl Strategy<Value = Failure> {
-        let elsewhere = (any_rank(), ".{0,8}").prop_map(|(rank, phase)| Elsewhere { rank, phase });
+        let elsewhere = (any_rank(), ".{0,8}").prop_map(|(rank, phase)| OtherCall { rank, phase });
         prop_oneof![
             (any_rank(), prop::collection::vec(any_rank(), 0..4), prop::collection::vec(elsewhere, 0..3))
                 .prop_map(|(by, missing, elsewhere)| Failure::Missing { by, missing, elsewhere }),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// The collective calls have to be made by every member of `group` with the same tag, and in the same order
 /// for each pair of group and tag; calls with different groups or tags may overlap in any order, from
 /// several threads too. A tag names the phase in error messages; use a fixed set of them (a count is kept
-/// for each pair of group and tag). Back-to-back calls with the same tag are told apart.
+/// for each pair of group and tag). Back-to-back calls with the same tag are distinguished.
 ///
 /// When a call fails because of a deadline or a lost rank, it fails for every member that takes part.
 pub trait Rendezvous: Send + Sync + Debug {
@@ -24,9 +24,9 @@ pub trait Rendezvous: Send + Sync + Debug {
     /// may differ.
     ///
     /// # Errors
-    /// [`Error::Expired`] or [`Error::Abandoned`] when somebody has not come, [`Error::PeerLost`] when a
+    /// [`Error::Expired`] when a member has not come, [`Error::PeerLost`] when a
     /// member left or died, [`Error::Disagreement`] when a member made another collective call with this tag,
-    /// [`Error::NotAMember`], [`Error::OutsideWorld`], [`Error::TooLarge`], [`Error::Left`].
+    /// [`Error::Invalid`], [`Error::Left`].
     fn all_gather(
         &self,
         group: &Group,
@@ -38,7 +38,7 @@ pub trait Rendezvous: Send + Sync + Debug {
     /// Returns the root's bytes on every member; the others' are ignored. Completes when all have come.
     ///
     /// # Errors
-    /// Those of [`Rendezvous::all_gather`], and [`Error::RootOutsideGroup`].
+    /// Those of [`Rendezvous::all_gather`].
     fn broadcast(
         &self,
         group: &Group,
@@ -55,10 +55,10 @@ pub trait Rendezvous: Send + Sync + Debug {
     fn barrier(&self, group: &Group, tag: &str, deadline: Deadline) -> Result<(), Error>;
 
     /// Stores a value for all ranks under this key, replacing one that is there. Never blocks: it is on its way when this
-    /// returns, and nobody needs to have seen it.
+    /// returns, also when no rank has seen it.
     ///
     /// # Errors
-    /// [`Error::TooLarge`], [`Error::PeerLost`] when the root is lost, [`Error::Left`].
+    /// [`Error::Invalid`], [`Error::PeerLost`] when the root is lost, [`Error::Left`].
     fn set(&self, key: &str, value: &[u8]) -> Result<(), Error>;
 
     /// Returns the value under this key, waiting until some rank has set it. A wait for a key that begins with a dot is a service of a
@@ -72,7 +72,7 @@ pub trait Rendezvous: Send + Sync + Debug {
     fn losses(&self) -> Vec<Loss>;
 
     /// Tells `observer` about every loss from now on, and at once (on this thread) about those that were
-    /// told to others already. Observers are dropped when this rank leaves, or by [`Rendezvous::unobserve`].
+    /// given to others already. Observers are dropped when this rank leaves, or by [`Rendezvous::unobserve`].
     fn observe(&self, observer: Arc<dyn LossObserver>);
 
     /// No longer tells this observer, and lets go of it. A notice that is under way on another thread may still reach it.

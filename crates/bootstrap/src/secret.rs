@@ -16,7 +16,7 @@ const PURPOSE: &[u8] = b"anabranch rendezvous secret 1\0";
 /// The secret that a job's ranks share. It is never sent: both sides prove that they know it, and it keys what encrypts
 /// everything they say (`tcp/noise.rs`).
 ///
-/// Whoever records the start of a connection can try guesses against it offline, so it has to be random
+/// An attacker who records the start of a connection can try guesses offline, so it has to be random
 /// ([`Secret::random`], `openssl rand -hex 32`), not a word. [`Debug`](fmt::Debug) never prints it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Vec<u8>);
@@ -25,7 +25,7 @@ impl Secret {
     /// The fewest bytes that a secret from a file or the environment may have.
     pub const MIN_BYTES: usize = 16;
     /// The most bytes of a file that holds a secret.
-    pub const MAX_FILE_BYTES: u64 = 4096;
+    const MAX_FILE_BYTES: u64 = 4096;
 
     /// This secret.
     pub fn new(secret: impl Into<Vec<u8>>) -> Self {
@@ -37,11 +37,11 @@ impl Secret {
     /// # Errors
     /// [`Error::System`] when the system gives none.
     pub fn random() -> Result<Self, Error> {
-        let bytes: Bytes32 = random().map_err(|source| Error::System { call: "getrandom", source })?;
+        let bytes: Bytes32 = random().map_err(Error::system("getrandom"))?;
         Ok(Self(bytes.to_vec()))
     }
 
-    /// No secret: whoever reaches the port may join. Allowed where only this machine reaches it, and with
+    /// No secret: every process that reaches the port may join. Allowed where only this machine reaches it, and with
     /// [`TcpConfig::insecure`](crate::TcpConfig::insecure).
     pub fn none() -> Self {
         Self(Vec::new())
@@ -53,15 +53,16 @@ impl Secret {
     }
 
     /// The secret that a file holds, without white space around it. The file must belong to this process's user or to root and
-    /// must not be open to anybody else (mode 0600 or 0400), since whoever can read it can join.
+    /// must not be open to others (mode 0600 or 0400), since every reader can join.
     ///
     /// # Errors
-    /// [`Error::SecretFile`]: it cannot be read, is open to others, is too large, or holds fewer than
+    /// [`Error::Secret`]: it cannot be read, is open to others, is too large, or holds fewer than
     /// [`Secret::MIN_BYTES`] bytes.
-    pub fn read_file(path: &Path) -> Result<Self, Error> {
-        let refuse = |problem: String, source| Error::SecretFile { path: path.to_owned(), problem, source };
+    pub(crate) fn read_file(path: &Path) -> Result<Self, Error> {
+        let origin = format!("the secret in {}", path.display());
+        let refuse = |problem: String, source| Error::Secret { origin: origin.clone(), problem, source };
         let unreadable = |source| refuse("it cannot be read".to_owned(), Some(source));
-        // What is checked is what was opened, whatever the path means a moment later.
+        // The checks apply to the opened file, whatever the path names a moment later.
         let file = std::fs::File::open(path).map_err(unreadable)?;
         let about = file.metadata().map_err(unreadable)?;
         let (mode, user) = (about.permissions().mode() & 0o7777, rustix::process::geteuid().as_raw());
@@ -103,7 +104,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Bytes that nobody can foretell.
+/// Unpredictable bytes.
 pub(crate) fn random<const N: usize>() -> std::io::Result<[u8; N]> {
     const { assert!(N <= 256, "up to 256 bytes come whole or not at all (getrandom(2))") }
     let mut bytes = [0; N];

@@ -3,8 +3,7 @@
 use crate::client::{Client, Link, TooLarge, rendezvous_by_client};
 use crate::hub::{Delivery, Hub};
 use crate::mailbox::Mailbox;
-use crate::message::{Reply, Request};
-use crate::mutant::{Mutant, Planted};
+use crate::message::Request;
 use crate::{Error, Loss, LossKind};
 use anabranch_ranks::GlobalRank;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,23 +25,17 @@ rendezvous_by_client!(ThreadRendezvous);
 /// Each call, and dropping a rank, is a point where a [driver](anabranch_clock::Driver) of the calling thread may let other
 /// threads go first.
 pub fn threads(size: u32) -> Vec<ThreadRendezvous> {
-    planted_threads(size, Planted::default())
-}
-
-/// [`threads`] with a mistake.
-pub(crate) fn planted_threads(size: u32, planted: Planted) -> Vec<ThreadRendezvous> {
-    let mailboxes: Vec<Arc<Mailbox>> = (0..size).map(|_| Arc::new(Mailbox::with(planted))).collect();
-    let hub = Mutex::new(Hub::new(size, u64::MAX).with(planted));
-    let exchange = Arc::new(Exchange { hub, mailboxes, planted });
+    let mailboxes: Vec<Arc<Mailbox>> = (0..size).map(|_| Arc::default()).collect();
+    let hub = Mutex::new(Hub::new(size, u64::MAX));
+    let exchange = Arc::new(Exchange { hub, mailboxes });
     (0..size)
         .map(GlobalRank::new)
         .zip(&exchange.mailboxes)
         .map(|(rank, mailbox)| {
             let link = ThreadLink { rank, exchange: Arc::clone(&exchange) };
             // The hub answers a withdrawal before `send` returns, so nothing is ever waited for after it.
-            let mut client =
+            let client =
                 Client::new(rank, size, u64::MAX, Duration::ZERO, Arc::clone(mailbox), Box::new(link));
-            client.plant(planted);
             ThreadRendezvous { client }
         })
         .collect()
@@ -53,7 +46,6 @@ pub(crate) fn planted_threads(size: u32, planted: Planted) -> Vec<ThreadRendezvo
 struct Exchange {
     hub: Mutex<Hub>,
     mailboxes: Vec<Arc<Mailbox>>,
-    planted: Planted,
 }
 
 impl Exchange {
@@ -61,13 +53,11 @@ impl Exchange {
     fn step(&self, step: impl FnOnce(&mut Hub) -> Vec<Delivery>) {
         let mut hub = self.hub.lock().unwrap_or_else(PoisonError::into_inner);
         let known = hub.losses().len();
-        let mut deliveries = step(&mut hub);
+        let deliveries = step(&mut hub);
         let lost = hub.losses().len() > known;
-        let late = self.take_late(&mut deliveries);
         // Delivered under the lock, so that each mailbox is filled in the hub's order.
         self.deliver(deliveries);
         drop(hub);
-        self.deliver_late(late);
         if lost {
             for mailbox in &self.mailboxes {
                 mailbox.tell_observers();
@@ -80,25 +70,6 @@ impl Exchange {
             if let Some(mailbox) = self.mailboxes.get(delivery.to.index()) {
                 mailbox.deliver(delivery.request, delivery.reply);
             }
-        }
-    }
-
-    /// What mistakes let go of the lock for: the others then see the state between.
-    fn take_late(&self, deliveries: &mut Vec<Delivery>) -> Vec<Delivery> {
-        if self.planted.is(Mutant::WokenEarly) {
-            return std::mem::take(deliveries);
-        }
-        let notice = |delivery: &mut Delivery| matches!(delivery.reply, Reply::Lost(_));
-        if self.planted.is(Mutant::LossToldLate) {
-            return deliveries.extract_if(.., notice).collect();
-        }
-        Vec::new()
-    }
-
-    fn deliver_late(&self, late: Vec<Delivery>) {
-        if !late.is_empty() {
-            anabranch_clock::give_way("between");
-            self.deliver(late);
         }
     }
 }

@@ -56,7 +56,7 @@ impl UniqueId {
     /// A new secret and nonce for a root at these addresses, of which those are kept, in this order, that there is room for: three
     /// of IPv6 or ten of IPv4 at least.
     pub(crate) fn for_root(addresses: &[SocketAddr]) -> Result<Self, Error> {
-        let system = |source| Error::System { call: "getrandom", source };
+        let system = |source| Error::System { what: "getrandom".to_owned(), source };
         let mut room = Self::ADDRESS_BYTES;
         let fits = |address: &&SocketAddr| match room.checked_sub(encoded(**address).len()) {
             Some(left) => {
@@ -177,7 +177,8 @@ fn encoded(address: SocketAddr) -> Vec<u8> {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    let digit = |value: u8| char::from_digit(u32::from(value), 16).unwrap_or_default();
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digit = |value: u8| char::from(DIGITS[usize::from(value)]);
     bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 

@@ -1,12 +1,11 @@
 //! A link that is cut or slow, over both forms.
 
 use crate::common::{Form, run_boxed, soon};
-use anabranch_bootstrap::{
-    Deadline, Error, FaultyRendezvous, Loss, LossKind, Rendezvous, RendezvousFaults, threads,
-};
+use anabranch_bootstrap::{Deadline, Error, Loss, LossKind, Rendezvous, threads};
 use anabranch_clock::Moment;
 use anabranch_clock::lockstep::Lockstep;
 use anabranch_ranks::{GlobalRank, Group, GroupRank};
+use anabranch_testkit::{FaultyRendezvous, RendezvousFaults};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 

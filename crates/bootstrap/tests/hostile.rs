@@ -153,7 +153,7 @@ fn closed(stream: &mut TcpStream) -> bool {
 }
 
 /// The handshake by hand, with any hello; gives what the root says in it.
-fn greet(waiting: &Waiting, secret: &[u8], hello: &[u8]) -> (u16, Vec<u8>) {
+fn handshake(waiting: &Waiting, secret: &[u8], hello: &[u8]) -> (u16, Vec<u8>) {
     use sha2::{Digest, Sha256};
     let (mut stream, challenge) = waiting.challenged();
     let key: [u8; 32] = Sha256::digest([b"anabranch rendezvous secret 1\0", secret].concat()).into();
@@ -190,7 +190,7 @@ fn a_wrong_secret_is_refused_and_logged() {
     let wrong = TcpConfig { secret: Secret::new("a guess"), ..config(1, 2, &waiting.address) };
     let error = TcpRendezvous::join(wrong).unwrap_err();
     assert!(matches!(&error, Error::Refused { refusal: Refusal::Secret, .. }), "{error}");
-    assert_eq!(greet(&waiting, b"another guess", &hello(1, 2, b"")).0, REFUSE);
+    assert_eq!(handshake(&waiting, b"another guess", &hello(1, 2, b"")).0, REFUSE);
     logged(&["WARN", "it does not know the secret", "127.0.0.1:"]);
     waiting.finish();
 }
@@ -199,17 +199,17 @@ fn a_wrong_secret_is_refused_and_logged() {
 fn ranks_out_of_range_are_refused_even_with_the_secret() {
     let waiting = waiting(|config| config);
     for rank in [2_u32, 3, 1 << 31, u32::MAX] {
-        let (kind, answer) = greet(&waiting, b"the secret", &hello(rank, 2, b""));
+        let (kind, answer) = handshake(&waiting, b"the secret", &hello(rank, 2, b""));
         // Refused: such a rank does not exist in a world of two.
         assert_eq!((kind, &answer[..6]), (ANSWER, &[1, 1, 2, 0, 0, 0][..]), "{rank}");
     }
     logged(&["WARN", "refused", "rank=2147483648", "the world has ranks 0 to 1"]);
-    // A run's name that is too long, and hellos cut short, make no greeting.
+    // A run's name that is too long, and hellos cut short, are no valid hello.
     let whole = hello(1, 2, b"");
     for bad in
         [hello(1, 2, &[b'x'; 600]), hello(1, 2, &[0xff]), Vec::new(), whole[..whole.len() - 1].to_vec()]
     {
-        let (kind, refusal) = greet(&waiting, b"the secret", &bad);
+        let (kind, refusal) = handshake(&waiting, b"the secret", &bad);
         assert_eq!((kind, refusal[0]), (REFUSE, 6), "{bad:?}");
     }
     waiting.finish();
@@ -226,7 +226,7 @@ fn short_and_huge_frames_are_refused() {
         stream.shutdown(Shutdown::Write).unwrap();
         assert!(closed(&mut stream), "{length}");
     }
-    // Announcing more than a greeting may have; nothing of it is waited for or stored.
+    // Announcing more than a hello may have; nothing of it is waited for or stored.
     for length in [4097, 1 << 32, u64::MAX] {
         let (mut stream, _) = waiting.challenged();
         stream.write_all(&header(HELLO, 1, length, &[])).unwrap();
@@ -235,7 +235,7 @@ fn short_and_huge_frames_are_refused() {
         assert!(closed(&mut stream));
     }
     logged(&["WARN", "it announces 18446744073709551615 bytes, and at most 4096 are allowed here"]);
-    // A greeting of the right length that is noise.
+    // A hello of the right length with random bytes.
     for length in [0, 1, 32, 48, 4096] {
         let (mut stream, _) = waiting.challenged();
         stream.write_all(&frame(HELLO, 1, &vec![5; length])).unwrap();
@@ -269,7 +269,7 @@ fn garbage_is_refused() {
 #[test]
 fn a_slow_writer_has_a_limit_and_keeps_nobody_waiting() {
     let limit = Duration::from_millis(600);
-    let waiting = waiting(|config| TcpConfig { greeting_limit: limit, ..config });
+    let waiting = waiting(|config| TcpConfig { handshake_limit: limit, ..config });
     let (mut slow, _) = waiting.challenged();
     let (mut silent, _) = waiting.challenged();
     let started = Instant::now();
@@ -291,7 +291,7 @@ fn a_slow_writer_has_a_limit_and_keeps_nobody_waiting() {
 
 #[test]
 fn a_flood_of_connections_keeps_no_rank_out() {
-    let waiting = waiting(|config| TcpConfig { greeting_limit: Duration::from_secs(60), ..config });
+    let waiting = waiting(|config| TcpConfig { handshake_limit: Duration::from_secs(60), ..config });
     let flood: Vec<TcpStream> = (0..300).map(|_| waiting.connect()).collect();
     logged(&["WARN", "too many connections at the rendezvous"]);
     let started = Instant::now();

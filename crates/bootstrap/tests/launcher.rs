@@ -113,7 +113,7 @@ fn the_secret_is_passed_on_and_not_printed() {
     std::fs::write(&path, "from a file, and long enough\n").unwrap();
     let by_file = format!("ANABRANCH_SECRET_FILE={}", path.display());
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
-    assert!(matches!(launch(TORCHRUN, &by_file).unwrap_err(), Error::SecretFile { .. }));
+    assert!(matches!(launch(TORCHRUN, &by_file).unwrap_err(), Error::Secret { .. }));
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
     let launched = launch(TORCHRUN, &by_file).unwrap();
     assert_eq!(launched.secret, Secret::new("from a file, and long enough"));

@@ -36,7 +36,7 @@ fn ranks_that_do_not_join_are_listed() {
     // The other learns the same, long before its own deadline.
     let error = other.join().unwrap();
     assert!(
-        matches!(&error, Error::Abandoned { by, missing, .. } if *by == rank(0) && missing.len() == 2),
+        matches!(&error, Error::Expired { by, waited: None, missing, .. } if *by == rank(0) && missing.len() == 2),
         "{error}"
     );
 }
@@ -275,7 +275,7 @@ fn configurations_that_make_no_sense_are_refused() {
         (config(3, 3, "localhost:1"), "rank"),
         (config(0, 0, "localhost:1"), "size"),
         (config(0, 1, "nowhere"), "address"),
-        (TcpConfig { greeting_limit: Duration::ZERO, ..config(0, 1, "localhost:1") }, "greeting_limit"),
+        (TcpConfig { handshake_limit: Duration::ZERO, ..config(0, 1, "localhost:1") }, "handshake_limit"),
         (
             TcpConfig {
                 session: Session { run: "x".repeat(513), generation: 0 },
@@ -297,7 +297,7 @@ fn configurations_that_make_no_sense_are_refused() {
     }
     let (taken, address) = root();
     let error = TcpRendezvous::join(config(0, 1, &address)).unwrap_err();
-    assert!(matches!(error, Error::Bind { .. }), "{error}");
+    assert!(error.to_string().contains(&format!("listening on {address}")), "{error}");
     drop(taken);
 }
 
@@ -310,10 +310,10 @@ fn messages_over_the_maximum_are_refused_and_large_ones_pass() {
     let body = move |rendezvous: TcpRendezvous| {
         let world = Group::world(2).unwrap();
         let error = rendezvous.all_gather(&world, "big", &vec![1; limit as usize], soon()).unwrap_err();
-        assert!(matches!(error, Error::TooLarge { limit: said, .. } if said == limit), "{error}");
+        assert!(error.to_string().contains(&format!("max_message_bytes allows {limit}")), "{error}");
         // The parts fit, what comes back would not: all members learn it.
         let error = rendezvous.all_gather(&world, "big", &vec![1; 5 << 20], soon()).unwrap_err();
-        assert!(matches!(error, Error::TooLarge { bytes: 10_485_784, .. }), "{error}");
+        assert!(error.to_string().contains("a message has 10485784 bytes"), "{error}");
         let mine = vec![rendezvous.rank().get() as u8; 3 << 20];
         let all = rendezvous.all_gather(&world, "big", &mine, soon()).unwrap();
         assert!(all[0].iter().all(|byte| *byte == 0) && all[1].iter().all(|byte| *byte == 1));
@@ -386,5 +386,5 @@ fn names_and_other_addresses_work() {
         ..config(1, 2, "no-such-host.invalid:4000")
     };
     let error = TcpRendezvous::join(unknown).unwrap_err();
-    assert!(matches!(error, Error::Resolve { .. }), "{error}");
+    assert!(error.to_string().contains("resolving the root's address no-such-host.invalid:4000"), "{error}");
 }

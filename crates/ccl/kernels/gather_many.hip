@@ -2,7 +2,7 @@
 // multiple of 16 on, so that pieces are as aligned as the tensors are. How the message moves is as in move.hip: in packets,
 // through the staging, or straight to the peers' outputs; the arguments of meet.h and packets.h hold for it unchanged.
 #include "ccl/packets.h"
-#include "ccl/place.h"
+#include "ccl/buffer.h"
 
 namespace ccl {
 
@@ -12,7 +12,7 @@ static ANABRANCH_DEVICE u64 segment_start(const Grid& grid, const GatherManyArgs
 static ANABRANCH_DEVICE Segment segment_of(const Grid& grid, const GatherManyArgs& args, u32 index) {
     if (args.table == nullptr) return args.segments[index];
     const Segment* entry = args.table + index;
-    Place output = {private_load(grid, &entry->output.bases), private_load(grid, &entry->output.offset),
+    BufferView output = {private_load(grid, &entry->output.bases), private_load(grid, &entry->output.offset),
                     private_load(grid, &entry->output.own)};
     return Segment{private_load(grid, &entry->input), output, private_load(grid, &entry->bytes),
                    private_load(grid, &entry->start)};
@@ -32,7 +32,7 @@ static ANABRANCH_DEVICE u32 segment_at(const Grid& grid, const GatherManyArgs& a
 }
 // Where `source`'s input goes at `member`, and at this rank.
 static ANABRANCH_DEVICE u64 target_of(const Grid& grid, const Segment& segment, u32 member, u32 source) {
-    return place_at(grid, segment.output, member) + source * segment.bytes;
+    return buffer_at(grid, segment.output, member) + source * segment.bytes;
 }
 static ANABRANCH_DEVICE u64 own_target(const Segment& segment, u32 source) {
     return segment.output.own + source * segment.bytes;
@@ -51,77 +51,77 @@ static ANABRANCH_DEVICE void for_each_part(const Grid& grid, const GatherManyArg
     }
 }
 
-// This lane's share of this rank's own inputs. Nothing where input and output are the same place.
+// This channel's share of this rank's own inputs. Nothing where input and output are the same place.
 static ANABRANCH_DEVICE void copy_own(const Grid& grid, const GatherManyArgs& args) {
     u64 units = args.total / 16;
     u64 first = units * grid.block / grid.grid_blocks * 16, end = units * (grid.block + 1) / grid.grid_blocks * 16;
-    u32 me = args.channel.team.rank;
+    u32 me = args.comm.team.rank;
     for_each_part(grid, args, first, end, [&](const Segment& segment, u64 offset, u64, u64 bytes) {
         u64 to = own_target(segment, me);
         if (to != segment.input) copy_bytes(grid, to + offset, segment.input + offset, bytes);
     });
 }
 
-static ANABRANCH_DEVICE void gather_packets(const Grid& grid, const GatherManyArgs& args, Lane& lane) {
-    const Channel& channel = args.channel;
-    u32 me = channel.team.rank;
+static ANABRANCH_DEVICE void gather_packets(const Grid& grid, const GatherManyArgs& args, Channel& channel) {
+    const CommView& comm = args.comm;
+    u32 me = comm.team.rank;
     bool wide = args.is_wide != 0;
-    // At least one packet between any two members in each lane: some carry nothing.
+    // At least one packet between any two members in each channel: some carry nothing.
     u64 units = maximum(args.total / PAYLOAD, u64(grid.grid_blocks));
     u64 begin = units * grid.block / grid.grid_blocks, end = units * (grid.block + 1) / grid.grid_blocks;
-    for (u64 first = begin; first < end && !lane.dead; first += channel.packet_units) {
-        next_epoch(grid, channel, lane);
-        u64 count = minimum(end - first, u64(channel.packet_units));
+    for (u64 first = begin; first < end && !channel.dead; first += comm.packet_units) {
+        next_epoch(grid, comm, channel);
+        u64 count = minimum(end - first, u64(comm.packet_units));
         for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
             u64 byte = (first + unit) * PAYLOAD, payload = 0;
             if (byte < args.total) {
                 Segment segment = segment_of(grid, args, segment_at(grid, args, byte));
                 payload = load_payload(grid, segment.input, byte - segment.start, segment.bytes, wide);
             }
-            for (u32 i = 1; i < channel.team.size; ++i) send(grid, channel, lane, 0, rotated(channel, i), unit, payload);
+            for (u32 i = 1; i < comm.team.size; ++i) send(grid, comm, channel, 0, rotated(comm, i), unit, payload);
         }
         if (first == begin) copy_own(grid, args);
-        for (u32 base = 0; base < channel.team.size; base += BATCH) {
+        for (u32 base = 0; base < comm.team.size; base += BATCH) {
             for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
                 u64 payload[BATCH];
-                if (!receive(grid, channel, lane, channel.heap, 0, base, unit, payload)) break;
+                if (!receive(grid, comm, channel, comm.heap, 0, base, unit, payload)) break;
                 u64 byte = (first + unit) * PAYLOAD;
                 if (byte >= args.total) continue;
                 Segment segment = segment_of(grid, args, segment_at(grid, args, byte));
                 ANABRANCH_UNROLL
                 for (u32 k = 0; k < BATCH; ++k) {
                     u32 source = base + k;
-                    if (source >= channel.team.size || source == me) continue;
+                    if (source >= comm.team.size || source == me) continue;
                     u64 to = own_target(segment, source);
                     store_payload(grid, to, byte - segment.start, segment.bytes, wide, payload[k]);
                 }
             }
         }
-        end_epoch(grid, lane);
+        end_epoch(grid, channel);
     }
 }
 
-static ANABRANCH_DEVICE void gather_staged(const Grid& grid, const GatherManyArgs& args, Lane& lane) {
-    const Channel& channel = args.channel;
-    u32 me = channel.team.rank;
-    // All lanes take part in a step, also when it does not fill the staging.
+static ANABRANCH_DEVICE void gather_staged(const Grid& grid, const GatherManyArgs& args, Channel& channel) {
+    const CommView& comm = args.comm;
+    u32 me = comm.team.rank;
+    // All channels take part in a step, also when it does not fill the staging.
     u64 share = round_up((args.total + grid.grid_blocks - 1) / grid.grid_blocks, 256);
-    u64 piece = minimum(channel.staging_bytes, share);
+    u64 piece = minimum(comm.staging_bytes, share);
     copy_own(grid, args);
-    for (u64 step = 0; step * piece * grid.grid_blocks < args.total && !lane.dead; ++step) {
+    for (u64 step = 0; step * piece * grid.grid_blocks < args.total && !channel.dead; ++step) {
         u64 first = (step * grid.grid_blocks + grid.block) * piece;
         u64 end = minimum(first + piece, args.total);
-        u64 half = next_half(lane);
-        for (u32 i = 1; i < channel.team.size; ++i) {
-            u64 to = staging_of(channel, member_base(grid, channel, rotated(channel, i)), lane, half, me);
+        u64 half = next_half(channel);
+        for (u32 i = 1; i < comm.team.size; ++i) {
+            u64 to = staging_of(comm, member_base(grid, comm, rotated(comm, i)), channel, half, me);
             for_each_part(grid, args, first, end, [&](const Segment& segment, u64 offset, u64 at, u64 bytes) {
                 copy_bytes(grid, to + (at - first), segment.input + offset, bytes);
             });
         }
-        meet(grid, channel, lane);
-        for (u32 i = 1; i < channel.team.size && !lane.dead; ++i) {
-            u32 source = rotated(channel, i);
-            u64 from = staging_of(channel, channel.heap, lane, half, source);
+        meet(grid, comm, channel);
+        for (u32 i = 1; i < comm.team.size && !channel.dead; ++i) {
+            u32 source = rotated(comm, i);
+            u64 from = staging_of(comm, comm.heap, channel, half, source);
             for_each_part(grid, args, first, end, [&](const Segment& segment, u64 offset, u64 at, u64 bytes) {
                 copy_bytes(grid, own_target(segment, source) + offset, from + (at - first), bytes);
             });
@@ -129,17 +129,17 @@ static ANABRANCH_DEVICE void gather_staged(const Grid& grid, const GatherManyArg
     }
 }
 
-// Tiles of the message go round the lanes. Smaller in tests, so that every lane has several.
+// Tiles of the message go round the channels. Smaller in tests, so that every channel has several.
 #if !defined(CCL_TILE)
 #define CCL_TILE 32768
 #endif
 
-static ANABRANCH_DEVICE void gather_direct(const Grid& grid, const GatherManyArgs& args, Lane& lane) {
-    const Channel& channel = args.channel;
-    u32 me = channel.team.rank;
-    meet(grid, channel, lane);
-    for (u32 i = 0; i < channel.team.size && !lane.dead; ++i) {
-        u32 peer = turned(channel, lane, i);
+static ANABRANCH_DEVICE void gather_direct(const Grid& grid, const GatherManyArgs& args, Channel& channel) {
+    const CommView& comm = args.comm;
+    u32 me = comm.team.rank;
+    meet(grid, comm, channel);
+    for (u32 i = 0; i < comm.team.size && !channel.dead; ++i) {
+        u32 peer = turned(comm, channel, i);
         for (u64 first = u64(grid.block) * CCL_TILE; first < args.total; first += u64(grid.grid_blocks) * CCL_TILE) {
             u64 end = minimum(first + CCL_TILE, args.total);
             for_each_part(grid, args, first, end, [&](const Segment& segment, u64 offset, u64, u64 bytes) {
@@ -148,31 +148,31 @@ static ANABRANCH_DEVICE void gather_direct(const Grid& grid, const GatherManyArg
             });
         }
     }
-    meet(grid, channel, lane);
+    meet(grid, comm, channel);
 }
 
-// Tensors have places of their own each: the lane needs none.
-static ANABRANCH_DEVICE Lane gather_open(const Grid& grid, const GatherManyArgs& args) {
-    Place none = {nullptr, 0, 0};
-    return lane_open(grid, args.channel, none, none);
+// Each tensor has its buffers: the channel needs none.
+static ANABRANCH_DEVICE Channel gather_open(const Grid& grid, const GatherManyArgs& args) {
+    BufferView none = {nullptr, 0, 0};
+    return channel_open(grid, args.comm, none, none);
 }
 
 }  // namespace ccl
 
 ANABRANCH_KERNEL(anabranch_ccl_gather_many_packets, GatherManyArgs, 512) {
-    ccl::Lane lane = ccl::gather_open(grid, args);
-    if (!lane.dead) ccl::gather_packets(grid, args, lane);
-    ccl::lane_close(grid, args.channel, lane);
+    ccl::Channel channel = ccl::gather_open(grid, args);
+    if (!channel.dead) ccl::gather_packets(grid, args, channel);
+    ccl::channel_close(grid, args.comm, channel);
 }
 
 ANABRANCH_KERNEL(anabranch_ccl_gather_many_staged, GatherManyArgs, 512) {
-    ccl::Lane lane = ccl::gather_open(grid, args);
-    if (!lane.dead) ccl::gather_staged(grid, args, lane);
-    ccl::lane_close(grid, args.channel, lane);
+    ccl::Channel channel = ccl::gather_open(grid, args);
+    if (!channel.dead) ccl::gather_staged(grid, args, channel);
+    ccl::channel_close(grid, args.comm, channel);
 }
 
 ANABRANCH_KERNEL(anabranch_ccl_gather_many_direct, GatherManyArgs, 512) {
-    ccl::Lane lane = ccl::gather_open(grid, args);
-    if (!lane.dead) ccl::gather_direct(grid, args, lane);
-    ccl::lane_close(grid, args.channel, lane);
+    ccl::Channel channel = ccl::gather_open(grid, args);
+    if (!channel.dead) ccl::gather_direct(grid, args, channel);
+    ccl::channel_close(grid, args.comm, channel);
 }

@@ -7,7 +7,7 @@
 // - `scatter_packets`: the first half of that.
 // Bulk forms: bulk_reduce.hip.
 #include "ccl/packets.h"
-#include "ccl/place.h"
+#include "ccl/buffer.h"
 #include "ccl/reduce.h"
 
 #ifndef CCL_ELEMENT
@@ -20,18 +20,18 @@ typedef CCL_ELEMENT Element;
 
 // One unit from every member, reduced in group-rank order. `mine` is this rank's. False after a fault.
 template <bool SUM_ONLY>
-static ANABRANCH_DEVICE bool reduce_unit(const Grid& grid, const ReduceArgs& args, const Lane& lane, u64 unit, u64 mine,
+static ANABRANCH_DEVICE bool reduce_unit(const Grid& grid, const ReduceArgs& args, const Channel& channel, u64 unit, u64 mine,
                                          u64& result) {
-    const Channel& channel = args.channel;
+    const CommView& comm = args.comm;
     Partial<Element, u64, SUM_ONLY> sum;
-    for (u32 base = 0; base < channel.team.size; base += BATCH) {
+    for (u32 base = 0; base < comm.team.size; base += BATCH) {
         u64 payload[BATCH];
-        if (!receive(grid, channel, lane, channel.heap, 0, base, unit, payload)) return false;
+        if (!receive(grid, comm, channel, comm.heap, 0, base, unit, payload)) return false;
         ANABRANCH_UNROLL
         for (u32 k = 0; k < BATCH; ++k) {
             u32 source = base + k;
-            if (source >= channel.team.size) continue;
-            u64 raw = source == channel.team.rank ? mine : payload[k];
+            if (source >= comm.team.size) continue;
+            u64 raw = source == comm.team.rank ? mine : payload[k];
             if (source == 0) {
                 sum = Partial<Element, u64, SUM_ONLY>::first(args.reduction, raw);
             } else {
@@ -52,64 +52,64 @@ struct Buffers {
 };
 static ANABRANCH_DEVICE Buffers buffers_of(const ReduceArgs& args) {
     u64 bytes = args.count * Element::BYTES;
-    bool keeps = args.root == REDUCE_ALL || args.root == args.channel.team.rank;
+    bool keeps = args.root == REDUCE_ALL || args.root == args.comm.team.rank;
     return Buffers{bytes, (bytes + PAYLOAD - 1) / PAYLOAD, (args.input.own | args.output.own) % PAYLOAD == 0, keeps};
 }
 
 // What a thread sends of one unit: a payload for each of up to BATCH members, loaded before the first is sent.
 template <class Load>
-static ANABRANCH_DEVICE void send_unit(const Grid& grid, const Channel& channel, const Lane& lane, u64 unit, Load load) {
-    for (u32 base = 1; base < channel.team.size; base += BATCH) {
+static ANABRANCH_DEVICE void send_unit(const Grid& grid, const CommView& comm, const Channel& channel, u64 unit, Load load) {
+    for (u32 base = 1; base < comm.team.size; base += BATCH) {
         u64 payload[BATCH];
         ANABRANCH_UNROLL
         for (u32 k = 0; k < BATCH; ++k) {
-            if (base + k < channel.team.size) payload[k] = load(rotated(channel, base + k));
+            if (base + k < comm.team.size) payload[k] = load(rotated(comm, base + k));
         }
         ANABRANCH_UNROLL
         for (u32 k = 0; k < BATCH; ++k) {
-            if (base + k < channel.team.size) send(grid, channel, lane, 0, rotated(channel, base + k), unit, payload[k]);
+            if (base + k < comm.team.size) send(grid, comm, channel, 0, rotated(comm, base + k), unit, payload[k]);
         }
     }
 }
 
-// This rank's first unit in a lane: its load is under way while the lane is opened.
+// This rank's first unit in a channel: its load is under way while the channel is opened.
 static ANABRANCH_DEVICE u64 first_unit(const Grid& grid, const ReduceArgs& args, const Buffers& at) {
-    u64 unit = grid.block * args.lane_units + grid.thread;
-    return grid.thread < args.lane_units ? load_payload(grid, args.input.own, unit * PAYLOAD, at.bytes, at.wide) : 0;
+    u64 unit = grid.block * args.channel_units + grid.thread;
+    return grid.thread < args.channel_units ? load_payload(grid, args.input.own, unit * PAYLOAD, at.bytes, at.wide) : 0;
 }
 
 template <bool SUM_ONLY>
-static ANABRANCH_DEVICE void one_shot(const Grid& grid, const ReduceArgs& args, Lane& lane, const Buffers& at, u64 early) {
-    const Channel& channel = args.channel;
-    u64 begin = grid.block * args.lane_units, end = minimum(begin + args.lane_units, at.units);
+static ANABRANCH_DEVICE void one_shot(const Grid& grid, const ReduceArgs& args, Channel& channel, const Buffers& at, u64 early) {
+    const CommView& comm = args.comm;
+    u64 begin = grid.block * args.channel_units, end = minimum(begin + args.channel_units, at.units);
     auto load = [&](u64 unit) { return load_payload(grid, args.input.own, unit * PAYLOAD, at.bytes, at.wide); };
-    for (u64 first = begin; first < end && !lane.dead; first += channel.packet_units) {
-        next_epoch(grid, channel, lane);
-        u64 count = minimum(end - first, u64(channel.packet_units));
+    for (u64 first = begin; first < end && !channel.dead; first += comm.packet_units) {
+        next_epoch(grid, comm, channel);
+        u64 count = minimum(end - first, u64(comm.packet_units));
         for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
             u64 mine = first + unit == begin + grid.thread ? early : load(first + unit);
-            for (u32 i = 1; i < channel.team.size; ++i) send(grid, channel, lane, 0, rotated(channel, i), unit, mine);
+            for (u32 i = 1; i < comm.team.size; ++i) send(grid, comm, channel, 0, rotated(comm, i), unit, mine);
         }
         for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
             u64 mine = first + unit == begin + grid.thread ? early : load(first + unit);
             u64 result = 0;
-            if (!reduce_unit<SUM_ONLY>(grid, args, lane, unit, mine, result)) break;
+            if (!reduce_unit<SUM_ONLY>(grid, args, channel, unit, mine, result)) break;
             if (at.keeps) store_payload(grid, args.output.own, (first + unit) * PAYLOAD, at.bytes, at.wide, result);
         }
-        end_epoch(grid, lane);
+        end_epoch(grid, channel);
     }
 }
 
-// Part j of the message is units [j * part, (j + 1) * part), as far as there are such; of each part the lane takes its share.
+// Part j of the message is units [j * part, (j + 1) * part), as far as there are such; of each part the channel takes its share.
 template <bool SUM_ONLY>
-static ANABRANCH_DEVICE void two_shot(const Grid& grid, const ReduceArgs& args, Lane& lane, const Buffers& at) {
-    const Channel& channel = args.channel;
-    u32 size = channel.team.size, me = channel.team.rank;
+static ANABRANCH_DEVICE void two_shot(const Grid& grid, const ReduceArgs& args, Channel& channel, const Buffers& at) {
+    const CommView& comm = args.comm;
+    u32 size = comm.team.size, me = comm.team.rank;
     u64 part = args.part_units;
-    u64 begin = grid.block * args.lane_units, end = minimum(begin + args.lane_units, part);
-    for (u64 first = begin; first < end && !lane.dead; first += channel.packet_units) {
-        next_epoch(grid, channel, lane);
-        u64 count = minimum(end - first, u64(channel.packet_units));
+    u64 begin = grid.block * args.channel_units, end = minimum(begin + args.channel_units, part);
+    for (u64 first = begin; first < end && !channel.dead; first += comm.packet_units) {
+        next_epoch(grid, comm, channel);
+        u64 count = minimum(end - first, u64(comm.packet_units));
         auto load = [&](u32 owner, u64 unit) {
             return load_payload(grid, args.input.own, (owner * part + first + unit) * PAYLOAD, at.bytes, at.wide);
         };
@@ -118,59 +118,59 @@ static ANABRANCH_DEVICE void two_shot(const Grid& grid, const ReduceArgs& args, 
             store_payload(grid, args.output.own, (owner * part + first + unit) * PAYLOAD, at.bytes, at.wide, payload);
         };
         for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
-            send_unit(grid, channel, lane, unit, [&](u32 owner) { return load(owner, unit); });
+            send_unit(grid, comm, channel, unit, [&](u32 owner) { return load(owner, unit); });
         }
         for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
             u64 result = 0;
-            if (!reduce_unit<SUM_ONLY>(grid, args, lane, unit, load(me, unit), result)) break;
-            for (u32 i = 1; i < size; ++i) send(grid, channel, lane, 1, rotated(channel, i), unit, result);
+            if (!reduce_unit<SUM_ONLY>(grid, args, channel, unit, load(me, unit), result)) break;
+            for (u32 i = 1; i < size; ++i) send(grid, comm, channel, 1, rotated(comm, i), unit, result);
             store(me, unit, result);
         }
         for (u32 base = 0; base < size; base += BATCH) {
             for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
                 u64 payload[BATCH];
-                if (!receive(grid, channel, lane, channel.heap, 1, base, unit, payload)) break;
+                if (!receive(grid, comm, channel, comm.heap, 1, base, unit, payload)) break;
                 ANABRANCH_UNROLL
                 for (u32 k = 0; k < BATCH; ++k) {
                     if (base + k < size && base + k != me) store(base + k, unit, payload[k]);
                 }
             }
         }
-        end_epoch(grid, lane);
+        end_epoch(grid, channel);
     }
 }
 
 // `count` is that of one part; member j gets part j.
 template <bool SUM_ONLY>
-static ANABRANCH_DEVICE void scatter_packets(const Grid& grid, const ReduceArgs& args, Lane& lane, const Buffers& at) {
-    const Channel& channel = args.channel;
+static ANABRANCH_DEVICE void scatter_packets(const Grid& grid, const ReduceArgs& args, Channel& channel, const Buffers& at) {
+    const CommView& comm = args.comm;
     bool wide = at.wide && at.bytes % PAYLOAD == 0;
-    u64 begin = grid.block * args.lane_units, end = minimum(begin + args.lane_units, at.units);
-    for (u64 first = begin; first < end && !lane.dead; first += channel.packet_units) {
-        next_epoch(grid, channel, lane);
-        u64 count = minimum(end - first, u64(channel.packet_units));
+    u64 begin = grid.block * args.channel_units, end = minimum(begin + args.channel_units, at.units);
+    for (u64 first = begin; first < end && !channel.dead; first += comm.packet_units) {
+        next_epoch(grid, comm, channel);
+        u64 count = minimum(end - first, u64(comm.packet_units));
         auto load = [&](u32 owner, u64 unit) {
             return load_payload(grid, args.input.own + owner * at.bytes, (first + unit) * PAYLOAD, at.bytes, wide);
         };
         for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
-            send_unit(grid, channel, lane, unit, [&](u32 owner) { return load(owner, unit); });
+            send_unit(grid, comm, channel, unit, [&](u32 owner) { return load(owner, unit); });
         }
         for (u64 unit = grid.thread; unit < count; unit += grid.block_threads) {
             u64 result = 0;
-            if (!reduce_unit<SUM_ONLY>(grid, args, lane, unit, load(channel.team.rank, unit), result)) break;
+            if (!reduce_unit<SUM_ONLY>(grid, args, channel, unit, load(comm.team.rank, unit), result)) break;
             store_payload(grid, args.output.own, (first + unit) * PAYLOAD, at.bytes, wide, result);
         }
-        end_epoch(grid, lane);
+        end_epoch(grid, channel);
     }
 }
 
 }  // namespace ccl
 
-// Plain sums have code of their own.
+// Plain sums have a separate path.
 #define CCL_FORM(FORM, ...)                                                                        \
-    ccl::on_lane(grid, args.channel, args.input, args.output, [&](ccl::Lane& lane) {               \
-        if (args.reduction.op == ccl::SUM) return ccl::FORM<true>(grid, args, lane, __VA_ARGS__);  \
-        ccl::FORM<false>(grid, args, lane, __VA_ARGS__);                                           \
+    ccl::on_channel(grid, args.comm, args.input, args.output, [&](ccl::Channel& channel) {               \
+        if (args.reduction.op == ccl::SUM) return ccl::FORM<true>(grid, args, channel, __VA_ARGS__);  \
+        ccl::FORM<false>(grid, args, channel, __VA_ARGS__);                                           \
     })
 ANABRANCH_KERNEL(anabranch_ccl_one_shot, ReduceArgs, 512) {
     ccl::Buffers at = ccl::buffers_of(args);

@@ -66,7 +66,7 @@ static ANABRANCH_DEVICE bool has_length(const Grid& grid, const PipesArgs& args,
     return false;
 }
 
-// Every thread: the chunk of a cursor, into the peer's slot or out of this rank's, and the flag behind it.
+// Every thread: the chunk of a cursor, into the peer's slot or out of this rank's, and the flag after it.
 static ANABRANCH_DEVICE void move_chunk(const Grid& grid, const PipesArgs& args, u32 pick) {
     const Pipes& pipes = args.pipes;
     Cursor cursor = load_cursor(grid, args, pick);
@@ -76,13 +76,13 @@ static ANABRANCH_DEVICE void move_chunk(const Grid& grid, const PipesArgs& args,
     u64 bytes = minimum(cut.chunk, transfer.bytes - minimum(first, transfer.bytes));
     u64 peer = pipe_base(grid, pipes, cursor.peer);
     u32 me = pipes.team.rank;
-    u64* told = nullptr;
+    u64* flag = nullptr;
     if (cursor.is_receive) {
         u64 slot = slot_of(pipes, pipe_base(grid, pipes, me), cursor.peer, cursor.pipe, cursor.counter);
-        told = consumed_word(pipes, peer, me, cursor.pipe);
+        flag = consumed_word(pipes, peer, me, cursor.pipe);
         copy_bytes(grid, transfer.address + first, slot, bytes);
     } else {
-        told = arrived_word(pipes, peer, me, cursor.pipe);
+        flag = arrived_word(pipes, peer, me, cursor.pipe);
         if (grid.thread == 0) {
             remote_store(grid, header_word(pipes, peer, me, cursor.pipe, cursor.counter), transfer.bytes);
         }
@@ -90,7 +90,7 @@ static ANABRANCH_DEVICE void move_chunk(const Grid& grid, const PipesArgs& args,
     }
     block_release_system(grid);
     if (grid.thread != 0) return;
-    flag_store(grid, told, cursor.counter + 1);
+    flag_store(grid, flag, cursor.counter + 1);
     cursor.counter += 1;
     cursor.chunk += pipes.width;
     settle(grid, args, cursor);

@@ -5,16 +5,16 @@
 // - Outputs that peers reach: a meeting, the first hop, a meeting, the second hop, a meeting. The first says that outputs are
 //   free, since every member's kernel has begun; the second that the own part is there; the third that the others are, and
 //   that this one was read.
-// - Other outputs, through the staging, in steps: each hop writes a half of it and has a meeting behind it, and each half is read
+// - Other outputs, through the staging, in steps: each hop writes a half of it and has a meeting after it, and each half is read
 //   before its reader comes to the next meeting, as meet.h wants it. The own part is copied out before the second hop's meeting.
-// Meetings are the lanes' own: a lane hands on what its own block wrote at the root, and waits for no other block. Parts are
+// Meetings are the channels' own: a channel hands on what its own block wrote at the root, and waits for no other block. Parts are
 // multiples of 16 bytes, so that short tensors leave the last members without any; they meet all the same.
 #include "ccl/meet.h"
-#include "ccl/place.h"
+#include "ccl/buffer.h"
 
 namespace ccl {
 
-// Pieces of a part go round the lanes: one for each, where outputs are reached. Smaller in tests, so that every lane has several.
+// Pieces of a part go round the channels: one for each, where outputs are reached. Smaller in tests, so that every channel has several.
 #if !defined(CCL_TILE)
 #define CCL_TILE (u64(1) << 60)
 #endif
@@ -32,57 +32,57 @@ static ANABRANCH_DEVICE u64 bytes_of(const MoveArgs& args, u64 first, u32 member
 }
 
 // The root sends every member its part; or every member sends its own on.
-static ANABRANCH_DEVICE void hop(const Grid& grid, const MoveArgs& args, const Lane& lane, const Pieces& at) {
-    const Channel& channel = args.channel;
-    u32 me = channel.team.rank, root = args.receive_from;
+static ANABRANCH_DEVICE void hop(const Grid& grid, const MoveArgs& args, const Channel& channel, const Pieces& at) {
+    const CommView& comm = args.comm;
+    u32 me = comm.team.rank, root = args.receive_from;
     bool relayed = args.output.bases == nullptr;
-    for (u32 i = 1; i < channel.team.size; ++i) {
-        u32 peer = turned_peer(channel, lane, i);
+    for (u32 i = 1; i < comm.team.size; ++i) {
+        u32 peer = turned_peer(comm, channel, i);
         u32 member = at.second ? me : peer;
         u64 within = member * args.send_stride + at.first;
         u64 from = me == root ? args.input.own + within : args.output.own + within;
-        if (relayed && me != root) from = staging_of(channel, channel.heap, lane, at.before, root);
-        u64 to = relayed ? staging_of(channel, member_base(grid, channel, peer), lane, at.half, me)
-                         : output_of(grid, channel, peer) + within;
+        if (relayed && me != root) from = staging_of(comm, comm.heap, channel, at.before, root);
+        u64 to = relayed ? staging_of(comm, member_base(grid, comm, peer), channel, at.half, me)
+                         : output_of(grid, comm, peer) + within;
         bool sends = at.second ? peer != root : me == root;
         copy_bytes(grid, to, from, sends ? bytes_of(args, at.first, member) : 0);
     }
 }
 
 // What came through the staging goes to the output: the own part, or those of the others. Not at the root.
-static ANABRANCH_DEVICE void take(const Grid& grid, const MoveArgs& args, const Lane& lane, const Pieces& at) {
-    const Channel& channel = args.channel;
-    for (u32 owner = 0; owner < channel.team.size; ++owner) {
-        if (at.second == (owner == channel.team.rank)) continue;
-        u64 from = staging_of(channel, channel.heap, lane, at.half, at.second ? owner : args.receive_from);
+static ANABRANCH_DEVICE void take(const Grid& grid, const MoveArgs& args, const Channel& channel, const Pieces& at) {
+    const CommView& comm = args.comm;
+    for (u32 owner = 0; owner < comm.team.size; ++owner) {
+        if (at.second == (owner == comm.team.rank)) continue;
+        u64 from = staging_of(comm, comm.heap, channel, at.half, at.second ? owner : args.receive_from);
         copy_bytes(grid, args.output.own + owner * args.send_stride + at.first, from, bytes_of(args, at.first, owner));
     }
 }
 
-static ANABRANCH_DEVICE void two_hop(const Grid& grid, const MoveArgs& args, Lane& lane) {
-    const Channel& channel = args.channel;
+static ANABRANCH_DEVICE void two_hop(const Grid& grid, const MoveArgs& args, Channel& channel) {
+    const CommView& comm = args.comm;
     u64 piece = piece_of(args), pieces = grid.grid_blocks * piece;
     bool relayed = args.output.bases == nullptr;
-    bool takes = relayed && channel.team.rank != args.receive_from;
-    if (!relayed) meet(grid, channel, lane);
-    for (u64 step = 0; step * pieces < args.send_stride && !lane.dead; ++step) {
+    bool takes = relayed && comm.team.rank != args.receive_from;
+    if (!relayed) meet(grid, comm, channel);
+    for (u64 step = 0; step * pieces < args.send_stride && !channel.dead; ++step) {
         Pieces at = {step * pieces + grid.block * piece, 0, 0, false};
-        for (u32 number = 0; number < 2 && !lane.dead; ++number) {
+        for (u32 number = 0; number < 2 && !channel.dead; ++number) {
             at.second = number == 1;
             at.before = at.half;
-            if (relayed) at.half = next_half(lane);
-            hop(grid, args, lane, at);
+            if (relayed) at.half = next_half(channel);
+            hop(grid, args, channel, at);
             // Where outputs are reached the last meeting of all is the second hop's.
-            if (relayed || !at.second) meet(grid, channel, lane);
-            if (takes && !lane.dead) take(grid, args, lane, at);
+            if (relayed || !at.second) meet(grid, comm, channel);
+            if (takes && !channel.dead) take(grid, args, channel, at);
         }
     }
-    if (!relayed) meet(grid, channel, lane);
+    if (!relayed) meet(grid, comm, channel);
 }
 
 }  // namespace ccl
 
 ANABRANCH_KERNEL(anabranch_ccl_two_hop, MoveArgs, 512) {
-    ccl::on_lane(grid, args.channel, args.input, args.output,
-                 [&](ccl::Lane& lane) { ccl::two_hop(grid, args, lane); });
+    ccl::on_channel(grid, args.comm, args.input, args.output,
+                 [&](ccl::Channel& channel) { ccl::two_hop(grid, args, channel); });
 }

@@ -1,8 +1,8 @@
 //! Every collective, algorithm, form and location against the oracle, on the host runtime.
 
 use crate::common::{all_well, jit, on_ranks, world_config};
-use anabranch_ccl::conformance::{self, Case, Scratch};
 use anabranch_ccl::{Algorithm, CclConfig, Collective, Communicator, DataType, LocationKind};
+use anabranch_conformance::ccl::{self as conformance, Case, Scratch};
 use anabranch_ranks::GroupRank;
 
 const LOCATIONS: [LocationKind; 3] = [LocationKind::Symmetric, LocationKind::Local, LocationKind::Registered];

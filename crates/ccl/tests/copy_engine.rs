@@ -8,10 +8,12 @@ use std::time::{Duration, Instant};
 use crate::common::mismatch::{Memory, ODD, Place, RANKS, Seen, checked, failures, judge};
 use crate::common::processes::{address_file, process_world};
 use crate::common::{all_well, failure, jit, on_ranks, world_config};
-use anabranch_ccl::conformance::{self, Captured, Case, Form, ListCase, ListForm, Numbers, Scratch, Trial};
 use anabranch_ccl::{
-    Algorithm, Call, CclConfig, Check, Choice, Collective, Communicator, DataType, Error, LocationKind,
-    Meetings, ReduceOp, Tensor,
+    Algorithm, Call, CclConfig, Check, Choice, Collective, Communicator, DATA_TYPES, DataType, Error,
+    LocationKind, Meetings, ReduceOp, Tensor,
+};
+use anabranch_conformance::ccl::{
+    self as conformance, Captured, Case, Form, ListCase, ListForm, Numbers, Scratch, Trial,
 };
 use anabranch_hip::Stream;
 use anabranch_ranks::GroupRank;
@@ -75,7 +77,7 @@ fn trials(members: u32) -> Vec<Trial> {
     let mut numbers = Numbers(3);
     let mut all: Vec<Trial> = cases(members).into_iter().map(Trial::from).collect();
     while all.len() < 24 || !all.len().is_multiple_of(8) {
-        let (case, algorithm) = ListCase::any(&mut numbers, members, &DataType::ALL, 3000);
+        let (case, algorithm) = ListCase::any(&mut numbers, members, &DATA_TYPES, 3000);
         if case.form == ListForm::GatherMany && algorithm == Algorithm::CopyEngine {
             all.push(case.into());
         }

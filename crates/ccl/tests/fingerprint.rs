@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use crate::common::mismatch::{AT_ONCE, Memory, ODD, Place, RANKS, Seen, checked, failures, judge};
 use crate::common::{all_well, jit, on_ranks, world_config};
-use anabranch_ccl::conformance::{self, Case, ListCase, Numbers, Scratch, Trial};
 use anabranch_ccl::{
     Algorithm, Call, CclConfig, Choice, Collective, Communicator, DataType, Error, LocationKind, ReduceOp,
     Tensor,
 };
+use anabranch_conformance::ccl::{self as conformance, Case, ListCase, Numbers, Scratch, Trial};
 use anabranch_hip::{DeviceBuffer, GraphExec, Stream};
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::{Error as WorldError, Fault, World, WorldConfig};
@@ -453,16 +453,11 @@ fn a_call_that_a_rank_does_not_make_names_the_rank_and_the_phase() {
         [(plain, "ccl", "packets of a peer"), (staged, "ccl", "meeting"), (checked(), "ccl check", "meeting")]
     {
         for Seen { error, .. } in absent(&config) {
-            let Error::Shmem(WorldError::Fault(Fault::DeadlineExpired {
-                operation: in_which,
-                phase: at,
-                peer,
-                ..
-            })) = &error
-            else {
+            let Error::Shmem(WorldError::Fault(Fault::DeadlineExpired(expired))) = &error else {
                 panic!("{error}")
             };
-            assert_eq!((in_which.as_str(), at.as_str(), peer.get()), (operation, phase, ODD), "{error}");
+            let found = (expired.operation.as_str(), expired.phase.as_str(), expired.peer.get());
+            assert_eq!(found, (operation, phase, ODD), "{error}");
         }
     }
 }

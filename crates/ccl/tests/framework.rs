@@ -7,8 +7,8 @@ use std::thread;
 
 use crate::common::{all_well, jit, machine, on_ranks, world_config};
 use anabranch_bootstrap::Rendezvous;
-use anabranch_ccl::conformance::{self, Captured, Case, Scratch, Trial};
 use anabranch_ccl::{Algorithm, Call, CclConfig, Choice, Collective, Communicator, DataType, Error, Tensor};
+use anabranch_conformance::ccl::{self as conformance, Captured, Case, Scratch, Trial};
 use anabranch_hip::{DeviceOrdinal, HipError, Runtime};
 use anabranch_hip_jit::Jit;
 use anabranch_shmem::{World, WorldConfig};

@@ -237,7 +237,7 @@ fn tensors_on_top_of_each_other_are_refused() {
         }
         assert!(matches!(refused(&[(tensor(0, 21), tensor(1024, 10))]), Error::Count { given: 21, .. }));
         let bytes = buffers.tensor(LocationKind::Symmetric, 2048, DataType::U8, 10);
-        assert!(matches!(refused(&[(tensor(0, 20), bytes)]), Error::Types { .. }));
+        assert!(matches!(refused(&[(tensor(0, 20), bytes)]), Error::Type { .. }));
         // The same input twice is read only.
         drop(communicator.prepare(&Call::AllGatherMany(&[first, (tensor(256, 20), first.1)]))?);
         buffers.registered.release()?;

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::common::{build_ahead_of, failure, jit, on_ranks, world_config};
-use anabranch_ccl::conformance::{self, Case, Numbers, Scratch, Subset};
 use anabranch_ccl::{Algorithm, CclConfig, Choice, Communicator, DataType, Error};
+use anabranch_conformance::ccl::{self as conformance, Case, Numbers, Scratch, Subset};
 use anabranch_hip::{DeviceOrdinal, with_causes};
 use anabranch_hip_host::{HostConfig, HostMachine};
 use anabranch_shmem::{World, WorldConfig};

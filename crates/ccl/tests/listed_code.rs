@@ -5,8 +5,8 @@ use crate::common::{cache, tools};
 use anabranch_ccl::DataType;
 use anabranch_ccl::device_api::DEVICE_HEADERS as CCL_HEADERS;
 use anabranch_ccl::kernels::{
-    GATHER_MANY, MOVE, NETWORK_MOVE, NETWORK_REDUCE, PIPES, RING, RING_REDUCE, TWO_HOP, UNITS, gather_many,
-    network_move, network_reduce, pipes, ring, ring_reduce, two_hop,
+    GATHER_MANY_UNIT, MOVE_UNIT, NETWORK_MOVE_UNIT, NETWORK_REDUCE_UNIT, PIPES_UNIT, TWO_HOP_UNIT, UNITS,
+    spec,
 };
 use anabranch_hip_jit::isa::{check_disassembly, disassemble, resources, wave_releases};
 use anabranch_hip_jit::lint::lint_source;
@@ -16,7 +16,7 @@ use anabranch_shmem::{Atomics, Provider};
 
 #[test]
 fn sources_keep_the_rules() {
-    let units = [&GATHER_MANY, &PIPES, &TWO_HOP, &RING, &RING_REDUCE, &NETWORK_MOVE, &NETWORK_REDUCE];
+    let units = [&GATHER_MANY_UNIT, &PIPES_UNIT, &TWO_HOP_UNIT, &NETWORK_MOVE_UNIT, &NETWORK_REDUCE_UNIT];
     let found: Vec<_> =
         units.iter().flat_map(|unit| lint_source(&format!("{}.hip", unit.name), unit.source)).collect();
     assert!(found.is_empty(), "{found:#?}");
@@ -33,7 +33,7 @@ fn all_headers() -> &'static KernelUnit {
         lines.collect::<String>()
     );
     let mut layouts: Vec<fn() -> String> = Vec::new();
-    for of_unit in UNITS.iter().chain(&[&PIPES, &GATHER_MANY]).flat_map(|unit| unit.layouts) {
+    for of_unit in UNITS.iter().flat_map(|unit| unit.layouts) {
         if layouts.iter().all(|other| other() != of_unit()) {
             layouts.push(*of_unit);
         }
@@ -43,7 +43,7 @@ fn all_headers() -> &'static KernelUnit {
         source: source.leak(),
         entries: &[],
         layouts: layouts.leak(),
-        ..MOVE
+        ..MOVE_UNIT
     }))
 }
 
@@ -86,13 +86,16 @@ fn code_for_gpus_keeps_the_ordering_rules_and_spills_nothing() {
     for target in ["gfx90a", "gfx942", "gfx950", "gfx1100", "sm_80", "sm_90"] {
         let target: Target = target.parse().unwrap();
         let types = [DataType::F32, DataType::F64, DataType::Bf16, DataType::Bool];
-        let reduce = types.map(ring_reduce).into_iter().chain(types.map(network_reduce));
+        let reduce = types.map(|data_type| spec(&NETWORK_REDUCE_UNIT, data_type));
         // As it is where members are reached by mapping alone, and where some are by a NIC.
         let by_nic = [Provider::Mlx5, Provider::Bnxt].map(|provider| {
-            let spec = network_move().with("SHMEM_NIC", 1).with("RDMA_PROVIDER", provider.number());
+            let spec = spec(&NETWORK_MOVE_UNIT, DataType::U8)
+                .with("SHMEM_NIC", 1)
+                .with("RDMA_PROVIDER", provider.number());
             spec.with("RDMA_ATOMICS", Atomics::Standard.number())
         });
-        let bytes = [gather_many(), pipes(), two_hop(), ring(), network_move()];
+        let bytes = [&GATHER_MANY_UNIT, &PIPES_UNIT, &TWO_HOP_UNIT, &NETWORK_MOVE_UNIT];
+        let bytes = bytes.map(|unit| spec(unit, DataType::U8));
         for spec in bytes.into_iter().chain(by_nic).chain(reduce) {
             let object = match jit.compile(&spec, &target) {
                 Ok(object) => object,

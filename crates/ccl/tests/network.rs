@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::{all_well, jit, on_ranks, run_all, world_config};
-use anabranch_ccl::conformance::{self, Case, Entry, ListCase, ListForm, Scratch, Trial};
-use anabranch_ccl::oracle::Data;
 use anabranch_ccl::{
-    Across, Algorithm, Call, CclConfig, Check, Choice, Collective, Communicator, DataType, Error,
+    Across, Algorithm, Call, CclConfig, Check, Choice, Collective, Communicator, DATA_TYPES, DataType, Error,
     LocationKind, ReduceOp, Tensor,
 };
+use anabranch_conformance::ccl::oracle::Data;
+use anabranch_conformance::ccl::{self as conformance, Case, Entry, ListCase, ListForm, Scratch, Trial};
 use anabranch_hip::with_causes;
 use anabranch_hip_jit::Jit;
 use anabranch_ranks::GroupRank;
@@ -106,7 +106,7 @@ fn every_form_between_other_machines() {
 fn every_type_and_operator() {
     for across in [Across::Direct, Across::Node] {
         let mut cases = Vec::new();
-        for data_type in DataType::ALL {
+        for data_type in DATA_TYPES {
             for (turn, op) in
                 ReduceOp::all(0.5).into_iter().enumerate().filter(|(_, op)| op.supports(data_type))
             {
@@ -263,7 +263,7 @@ fn what_several_machines_do_not_have_is_refused() {
         );
         let blocks = Choice { blocks: Some(3), ..Choice::default() };
         let error = text(communicator.prepare_as(&call, blocks).map(drop).unwrap_err());
-        assert_eq!(error, "blocks is 3; allowed is 1 to the communicator's lanes");
+        assert_eq!(error, "blocks is 3; allowed is 1 to the communicator's channels");
         Ok(())
     }));
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use crate::common::nics::on_machines;
 use crate::common::{all_well, failure, world_config};
-use anabranch_ccl::conformance::{self, Case, Scratch};
 use anabranch_ccl::{Across, CclConfig, Choice, Collective, Communicator, DataType, Error};
 use anabranch_clock::Moment;
+use anabranch_conformance::ccl::{self as conformance, Case, Scratch};
 use anabranch_ranks::{GlobalRank, GroupRank};
 use anabranch_shmem::{Team, World, WorldConfig};
 use anabranch_softnic::{Adversary, NicFaults, SoftNicConfig, SoftNics, Syndrome};
@@ -100,7 +100,7 @@ fn a_communicator_that_goes_keeps_its_memory_until_its_puts_are_done() {
         let kept = world.team(world.group())?;
         let before = live(world, &kept)?;
         broadcast_and_go(world)?;
-        // Lanes and the words of their team, of which slots and counters are there that the NIC has not read or written.
+        // Channels and the words of their team, of which slots and counters are there that the NIC has not read or written.
         assert!(live(world, &kept)? > before, "given back while the NIC may use it");
         let end = Moment::now().after(Duration::from_secs(15));
         while world.check().is_ok() && !end.remaining().is_zero() {

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use crate::common::nics::on_machines;
 use crate::common::{all_well, run_all, world_config};
-use anabranch_ccl::conformance::{self, Case, Level, Replays, Scratch, Sweep, Trial};
-use anabranch_ccl::oracle::Data;
 use anabranch_ccl::{Across, CclConfig, Choice, Collective, Communicator, DataType, LocationKind};
+use anabranch_conformance::ccl::oracle::Data;
+use anabranch_conformance::ccl::{self as conformance, Case, Level, Replays, Scratch, Sweep, Trial};
 use anabranch_hip::with_causes;
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::{RankError, WorldConfig};
@@ -145,7 +145,7 @@ fn a_member_that_does_not_come_is_named() {
 #[test]
 fn a_check_across_machines_runs_what_exists_and_reports_the_rest() {
     let sweep =
-        Sweep { ranks: 3, lanes: 2, staging_bytes: 64 << 10, most_bytes: 256 << 10, level: Level::Sample };
+        Sweep { ranks: 3, channels: 2, staging_bytes: 64 << 10, most_bytes: 256 << 10, level: Level::Sample };
     let mut points: Vec<_> = conformance::sweep(&sweep).into_iter().step_by(5).collect();
     for point in &mut points {
         if let Trial::Collective(case) = &mut point.trial

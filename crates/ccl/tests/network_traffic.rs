@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::{all_well, jit, machine, world_config};
-use anabranch_ccl::conformance::{self, Case, Scratch};
 use anabranch_ccl::{
     Across, CclConfig, Choice, Collective, Communicator, DataType, Error, LinkRoom, MemberTraffic,
     call_traffic,
 };
 use anabranch_clock::{Moment, sleep};
+use anabranch_conformance::ccl::{self as conformance, Case, Scratch};
 use anabranch_hip::DeviceOrdinal;
 use anabranch_ranks::GlobalRank;
 use anabranch_shmem::{NicSource, RankSetup, World, WorldConfig, spawn_threads};
@@ -71,7 +71,11 @@ fn check(machines: &[u32], across: Across, data_type: DataType) -> u64 {
         |world: &World| {
             let stream = world.device().create_stream()?;
             let mut communicator = Communicator::new(world, world.group(), ccl.clone())?;
-            let room = LinkRoom { lanes: Some(communicator.lanes()), staging_bytes: ccl.staging_bytes };
+            let room = LinkRoom {
+                lanes: Some(communicator.channels()),
+                staging_bytes: ccl.staging_bytes,
+                ..LinkRoom::default()
+            };
             let mut scratch = Scratch::new(world, &communicator, 2 << 20)?;
             let mut between = 0;
             for collective in Collective::ALL {

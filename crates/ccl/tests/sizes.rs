@@ -1,8 +1,8 @@
 //! Collectives of one to nine ranks: sizes that are odd, prime, no powers of two, and more than a server of eight GPUs has.
 
 use crate::common::{all_well, jit, on_ranks, world_config};
-use anabranch_ccl::conformance::{self, Case, Form, Scratch};
 use anabranch_ccl::{Algorithm, CclConfig, Choice, Communicator, DataType, LocationKind};
+use anabranch_conformance::ccl::{self as conformance, Case, Form, Scratch};
 use anabranch_ranks::GroupRank;
 
 /// Every form by every algorithm that can do it, with a count that no number of ranks divides.

@@ -5,11 +5,11 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use crate::common::{all_well, failure, jit, on_ranks, world_config};
-use anabranch_ccl::conformance::{self, Case, Numbers, Scratch, Subset};
 use anabranch_ccl::{
     Algorithm, Call, CclConfig, Check, Choice, Collective, Communicator, DataType, Error, LocationKind,
     Tensor,
 };
+use anabranch_conformance::ccl::{self as conformance, Case, Numbers, Scratch, Subset};
 use anabranch_ranks::{GlobalRank, GroupRank};
 use anabranch_shmem::{Fault, RankError, World, WorldConfig};
 
@@ -252,13 +252,11 @@ fn a_member_that_never_calls_is_named_in_time() {
                 let Error::Shmem(anabranch_shmem::Error::Fault(fault)) = &error else {
                     panic!("{algorithm}: {error:?}")
                 };
-                let Fault::DeadlineExpired { operation, phase, peer, .. } = fault else {
-                    panic!("{algorithm}: {fault}")
-                };
-                assert_eq!(*peer, GlobalRank::new(1), "{algorithm}: {fault}");
-                assert_eq!(operation, "ccl");
+                let Fault::DeadlineExpired(expired) = fault else { panic!("{algorithm}: {fault}") };
+                assert_eq!(expired.peer, GlobalRank::new(1), "{algorithm}: {fault}");
+                assert_eq!(expired.operation, "ccl");
                 let awaited = if algorithm.is_packets() { "packets of a peer" } else { "meeting" };
-                assert_eq!(phase, awaited, "{algorithm}");
+                assert_eq!(expired.phase, awaited, "{algorithm}");
                 // The world is given up: later calls say the same, and launch nothing.
                 let again = conformance::launch(&mut all, &scratch, &case, choice, &stream).unwrap_err();
                 assert_eq!(again.to_string(), error.to_string());

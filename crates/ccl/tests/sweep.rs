@@ -3,24 +3,24 @@
 use std::collections::BTreeMap;
 
 use crate::common::{all_well, build_ahead, build_ahead_of, jit, on_ranks, world_config};
-use anabranch_ccl::conformance::{self, Case, Level, Point, Scratch, Sweep, Tally, Trial};
-use anabranch_ccl::oracle::Data;
 use anabranch_ccl::{CclConfig, Choice, Collective, Communicator, DataType};
+use anabranch_conformance::ccl::oracle::Data;
+use anabranch_conformance::ccl::{self as conformance, Case, Level, Point, Scratch, Sweep, Tally, Trial};
 use anabranch_hip_jit::Jit;
 use anabranch_ranks::GroupRank;
 
 const RANKS: u32 = 4;
 const WAVE: u32 = 4;
-const LANES: u32 = 2;
+const CHANNELS: u32 = 2;
 /// So small that a few thousand bytes take several steps.
 const STAGING_BYTES: u64 = 16 << 10;
 
 fn config() -> CclConfig {
-    CclConfig { max_blocks: LANES, staging_bytes: STAGING_BYTES, ..CclConfig::default() }
+    CclConfig { max_blocks: CHANNELS, staging_bytes: STAGING_BYTES, ..CclConfig::default() }
 }
 
 fn swept(ranks: u32, level: Level) -> Sweep {
-    Sweep { ranks, lanes: LANES, staging_bytes: STAGING_BYTES, most_bytes: 1 << 20, level }
+    Sweep { ranks, channels: CHANNELS, staging_bytes: STAGING_BYTES, most_bytes: 1 << 20, level }
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! The typed front end: the order of its arguments, and that every method makes the call that its name says.
 
 use crate::common::{all_well, jit, on_ranks, world_config};
-use anabranch_ccl::oracle::{self, Data, Expected};
 use anabranch_ccl::{
     BitXor, Call, CclConfig, Communicator, Element, Error, Options, PointToPoint, PreMulSum, ReduceOp,
     ReduceOperator, Result, Sum, Tensor, TypedTensor, Work,
 };
+use anabranch_conformance::ccl::oracle::{self, Data, Expected};
 use anabranch_hip::{DeviceBuffer, Stream};
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::{SymmetricMemory, World};

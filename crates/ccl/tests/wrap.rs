@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use crate::common::{all_well, failure, jit_with, on_ranks, world_config};
-use anabranch_ccl::conformance::{self, Case, Numbers, Scratch};
 use anabranch_ccl::{Algorithm, CclConfig, Choice, Collective, Communicator, DataType};
+use anabranch_conformance::ccl::{self as conformance, Case, Numbers, Scratch};
 use anabranch_hip_jit::{Jit, ParameterValue, SourceEdit};
 use anabranch_shmem::WorldConfig;
 use anabranch_testkit::mutant;
 
 const RANKS: u32 = 4;
-const LANES: u32 = 3;
+const CHANNELS: u32 = 3;
 const CALLS: u64 = 2800;
 const EPOCH_BITS: i64 = 4;
 
@@ -20,7 +20,7 @@ fn jit_of(edits: Vec<SourceEdit>) -> Jit {
 }
 
 fn config() -> CclConfig {
-    CclConfig { max_blocks: LANES, staging_bytes: 32 << 10, ..CclConfig::default() }
+    CclConfig { max_blocks: CHANNELS, staging_bytes: 32 << 10, ..CclConfig::default() }
 }
 
 #[test]
@@ -32,13 +32,13 @@ fn random_calls_on_all_grids_go_through_many_wraps() {
         let mut communicator = Communicator::new(world, world.group(), config())?;
         let mut scratch = Scratch::new(world, &communicator, 1 << 20)?;
         let mut numbers = Numbers(2026);
-        // At least so many epochs of packets, and meetings, has the first lane gone through: each call takes one, and most
-        // other lanes skip some.
+        // At least so many epochs of packets, and meetings, has the first channel gone through: each call takes one, and most
+        // other channels skip some.
         let (mut packets, mut meetings) = (0u64, 0u64);
         for call in 0..CALLS {
             let most = numbers.pick(&[4, 40, 700, 6000]);
             let (case, algorithm) = Case::any(&mut numbers, RANKS, &[DataType::F32, DataType::I16], most);
-            let blocks = 1 + numbers.below(u64::from(communicator.lanes())) as u32;
+            let blocks = 1 + numbers.below(u64::from(communicator.channels())) as u32;
             let phased = Some(numbers.below(2) == 1);
             let choice =
                 Choice { algorithm: Some(algorithm), blocks: Some(blocks), phased, ..Choice::default() };
@@ -54,7 +54,7 @@ fn random_calls_on_all_grids_go_through_many_wraps() {
     }));
     let (packets, meetings) = uses[0];
     println!(
-        "{CALLS} calls: more than {packets} epochs of packets and {meetings} meetings of the first lane"
+        "{CALLS} calls: more than {packets} epochs of packets and {meetings} meetings of the first channel"
     );
     let wraps = 20 << EPOCH_BITS;
     assert!(packets > wraps && meetings > wraps, "{packets} {meetings}");

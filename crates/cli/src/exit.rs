@@ -7,18 +7,8 @@
 use std::fmt;
 
 use anabranch::config::ConfigError;
-
-/// The end of a command that has said already what was wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Reported(pub(crate) i32);
-
-impl fmt::Display for Reported {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "exit code {}", self.0)
-    }
-}
-
-impl std::error::Error for Reported {}
+use anabranch_bench::reported::Reported;
+use anabranch_sim::{CaseError, UnknownProtocol};
 
 /// What was asked for cannot be, which was seen before anything was started. Says what its cause says.
 #[derive(Debug)]
@@ -55,10 +45,10 @@ pub(crate) fn code_of(error: &anyhow::Error) -> i32 {
         if let Some(error) = cause.downcast_ref::<anabranch::Error>() {
             return i32::from(error.kind().exit_code());
         }
-        if let Some(error) = cause.downcast_ref::<crate::bench::NcclError>() {
-            return i32::from(error.kind().exit_code());
+        if let Some(kind) = anabranch_bench::nccl_error_kind(cause) {
+            return i32::from(kind.exit_code());
         }
-        if cause.is::<ConfigError>() || cause.is::<anabranch_sim::CaseError>() {
+        if cause.is::<ConfigError>() || cause.is::<CaseError>() || cause.is::<UnknownProtocol>() {
             return i32::from(anabranch::ErrorKind::Config.exit_code());
         }
     }

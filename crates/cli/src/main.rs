@@ -1,16 +1,11 @@
 //! The `anabranch` command.
 #![deny(unsafe_code)]
 
-mod bench;
 mod capture_beside;
 mod commands;
 mod exit;
 mod launch;
-mod print;
-mod progress;
 mod ranks;
-mod settings;
-mod workload;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -29,10 +24,10 @@ struct Cli {
 enum Command {
     /// Measure, with every result verified bit by bit.
     #[command(subcommand)]
-    Bench(bench::BenchCommand),
+    Bench(anabranch_bench::BenchCommand),
     /// One rank of a benchmark; started by `bench`.
     #[command(subcommand, hide = true)]
-    BenchRank(bench::BenchCommand),
+    BenchRank(anabranch_bench::BenchCommand),
     /// Show or check the configuration.
     #[command(subcommand)]
     Config(commands::config::ConfigCommand),
@@ -43,7 +38,7 @@ enum Command {
     Jit(commands::jit::JitCommand),
     /// Bytes and time of a rank for numbers of ranks that are not there, up to 1024: arithmetic over what kernels would do.
     #[command(subcommand)]
-    Model(commands::model::ModelCommand),
+    Model(anabranch_bench::ModelCommand),
     /// Start N ranks of a program and end them together.
     Run(commands::run::RunArgs),
     /// Run a protocol's kernels under seeds that decide every order; shrink and show the first failure.
@@ -55,10 +50,10 @@ enum Command {
     TopoRank(commands::topo::TopoArgs),
     /// Measure what is fastest here, and write the table that chooses: algorithms of collectives, or with `ep` launches of dispatch
     /// and combine.
-    Tune(commands::tune::TuneCommand),
+    Tune(anabranch_bench::TuneCommand),
     /// One rank of `tune`; started by it.
     #[command(hide = true)]
-    TuneRank(commands::tune::TuneCommand),
+    TuneRank(anabranch_bench::TuneCommand),
 }
 
 fn main() -> ExitCode {
@@ -67,12 +62,12 @@ fn main() -> ExitCode {
     let least = if matches!(cli.command, Command::Sim(_)) { "error" } else { "warn" };
     start_log(least);
     let result = match cli.command {
-        Command::Bench(command) => bench::spawn(&command),
-        Command::BenchRank(command) => bench::run_rank(&command),
+        Command::Bench(command) => commands::bench::spawn(&command),
+        Command::BenchRank(command) => commands::bench::run_rank(&command),
         Command::Config(command) => commands::config::run(&command),
         Command::Doctor(arguments) => commands::doctor::run(&arguments),
         Command::Jit(command) => commands::jit::run(&command),
-        Command::Model(command) => commands::model::run(&command),
+        Command::Model(command) => command.print(),
         Command::Run(arguments) => commands::run::run(&arguments),
         Command::Sim(arguments) => commands::sim::run(&arguments),
         Command::Topo(arguments) => commands::topo::spawn(&arguments),
@@ -83,7 +78,7 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            if !error.chain().any(<dyn std::error::Error>::is::<exit::Reported>) {
+            if !error.chain().any(<dyn std::error::Error>::is::<anabranch_bench::reported::Reported>) {
                 // Nobody is left to tell when standard error is gone.
                 let _ = writeln!(std::io::stderr(), "anabranch: {}", exit::text_of(&error));
             }

@@ -2,154 +2,21 @@
 
 use std::ffi::OsString;
 use std::io::Write as _;
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch::config::{LoadedConfig, NicDriverName, Origin, Schedule, TransportConfig, TransportName};
-use anabranch::jit::{Jit, JitStats, KernelSpec, Target};
-use anabranch::ranks::Nodes;
+use anabranch::config::{NicDriverName, Schedule};
+use anabranch::jit::{Jit, KernelSpec, Target};
 use anabranch::shmem::Fault;
-use anabranch::{Config, Environment, GlobalRank, Placement, Platform, RankError, RuntimeKind, World};
+use anabranch::{Config, Environment, Platform, ProcessLayout, RankError, RuntimeKind};
 use anyhow::{Context, bail};
-use clap::Args;
 
 use crate::capture_beside::CaptureBeside;
-use crate::commands::run::finish;
 use crate::exit;
+use crate::launch::finish;
 use crate::launch::{Launch, Output};
-use crate::progress::Progress;
-use crate::settings::RuntimeArgs;
-
-/// The flags of every command that runs ranks.
-#[derive(Clone, Debug, Default, Args)]
-pub(crate) struct RankArgs {
-    #[command(flatten)]
-    pub(crate) runtime: RuntimeArgs,
-    /// How many ranks; 4 on the host runtime and one a device on GPUs unless given.
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub(crate) ranks: Option<u32>,
-    /// Ranks are threads of this process and not processes of their own.
-    #[arg(long)]
-    pub(crate) threads: bool,
-    /// Divide the ranks into N machines, blocks of neighbours, between which they go as between real ones: through a NIC (`rdma` is put
-    /// behind transport.order), which is one in software unless transport.rdma.driver is set. NICs of this machine that are equally near are
-    /// divided among its parts.
-    #[arg(long, value_name = "N")]
-    pub(crate) nodes: Option<NonZeroU32>,
-    /// Beside the ranks, which must be threads, capture graphs on a stream of another thread all the time, as a framework does; it is an
-    /// error if one of these captures or replays fails.
-    #[arg(long, requires = "threads")]
-    pub(crate) capture_beside: bool,
-    /// One JSON object a line.
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Kernels that the starting process compiled; given to ranks by it.
-    #[arg(long, hide = true, default_value_t = 0)]
-    already_compiled: u64,
-}
-
-impl RankArgs {
-    /// The configuration, with what `--nodes` asks of it.
-    ///
-    /// # Errors
-    /// The first complaint about a layer.
-    fn load(&self) -> anyhow::Result<Config> {
-        let LoadedConfig { mut config, origins } = self.runtime.load()?;
-        if self.nodes.is_some() {
-            let TransportConfig { order, rdma, .. } = &mut config.transport;
-            if !order.contains(&TransportName::Rdma) {
-                order.push(TransportName::Rdma);
-            }
-            // Machines that are none have no NICs of their own between them, unless somebody says so.
-            if origins.of("transport.rdma.driver") == Origin::Default {
-                rdma.driver = NicDriverName::Software;
-            }
-        }
-        Ok(config)
-    }
-
-    /// For commands that measure what one machine does.
-    ///
-    /// # Errors
-    /// That `--nodes` was given.
-    pub(crate) fn refuse_nodes(&self, command: &str) -> anyhow::Result<()> {
-        match self.nodes {
-            None => Ok(()),
-            Some(nodes) => {
-                bail!("--nodes {nodes}: {command} is for ranks that map each other's memory; leave it out")
-            }
-        }
-    }
-
-    /// A thread that captures would run outside of the seed's order.
-    fn check_capture_beside(&self, config: &Config) -> anyhow::Result<()> {
-        if self.capture_beside && config.is_host() && config.device.host.schedule == Schedule::Seeded {
-            bail!(
-                "--capture-beside: device.host.schedule is seeded; take free, as the thread that captures is not under the seed"
-            );
-        }
-        Ok(())
-    }
-
-    /// The machines that `--nodes` divides so many ranks into, where they are several.
-    pub(crate) fn several_nodes(&self, ranks: u32) -> Option<Nodes> {
-        let machines = self.nodes?;
-        let node_of = |rank| anabranch::machine_of(GlobalRank::new(rank), ranks, machines);
-        Some(Nodes::new(&(0..ranks).map(node_of).collect::<Vec<_>>())).filter(|nodes| nodes.count() > 1)
-    }
-
-    fn check_nodes(&self, ranks: u32) -> anyhow::Result<()> {
-        match self.nodes {
-            Some(nodes) if nodes.get() > ranks => {
-                bail!(
-                    "--nodes {nodes} with {ranks} ranks; allowed are 1 to {ranks}, as every machine has a rank"
-                )
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-/// What one rank's work gets.
-#[derive(Clone, Debug)]
-pub(crate) struct RankContext<'a> {
-    /// The joined world; left by the caller after the work.
-    pub(crate) world: &'a World,
-    /// The effective configuration.
-    pub(crate) config: &'a Config,
-    /// The terminal's line: rank 0's; the others' shows nothing.
-    pub(crate) progress: Progress,
-    /// Whether rows are JSON.
-    pub(crate) json: bool,
-    already_compiled: u64,
-}
-
-impl RankContext<'_> {
-    /// Whether this rank prints.
-    pub(crate) fn is_root(&self) -> bool {
-        self.world.rank().get() == 0
-    }
-
-    /// Kernels compiled in this run, by the starting process and all ranks. Collective over the world.
-    ///
-    /// # Errors
-    /// What made the world fail.
-    pub(crate) fn compiled(&self) -> anyhow::Result<u64> {
-        let JitStats { compiled, .. } = self.world.jit().stats();
-        // Ranks that are threads share one pipeline, which must count once.
-        let mine = [u64::from(std::process::id()), compiled];
-        let bytes: Vec<u8> = mine.iter().flat_map(|word| word.to_le_bytes()).collect();
-        let all = self.world.exchange(self.world.group(), "count compilations", &bytes)?;
-        let word = |bytes: &[u8]| bytes.iter().rev().fold(0_u64, |word, byte| word << 8 | u64::from(*byte));
-        let mut processes = std::collections::BTreeMap::new();
-        for said in &all {
-            let (process, compiled) = said.split_at(said.len().min(8));
-            processes.insert(word(process), word(compiled));
-        }
-        Ok(self.already_compiled + processes.values().sum::<u64>())
-    }
-}
+use anabranch_bench::progress::Progress;
+use anabranch_bench::ranks::{RankArgs, RankContext};
 
 /// Runs `work` on every rank. `check` is asked first, with the configuration and the number of ranks: what it refuses
 /// is one error of this process, with no rank started. Compiles `kernels` first, with a line of progress, so that the ranks find them; then
@@ -169,17 +36,13 @@ where
     W: Fn(&RankContext<'_>) -> anyhow::Result<()> + Sync,
 {
     let config = arguments.load()?;
-    let progress = Progress::new();
+    let progress = Progress::to_terminal();
     let ranks = match (arguments.ranks, config.device.runtime) {
         (Some(ranks), _) => ranks,
         (None, RuntimeKind::Host) => config.device.host.count.unwrap_or(4),
         (None, _) => device_count(&config)?,
     };
-    arguments
-        .check_nodes(ranks)
-        .and_then(|()| arguments.check_capture_beside(&config))
-        .and_then(|()| check(&config, ranks))
-        .map_err(exit::usage)?;
+    arguments.check(&config, ranks).and_then(|()| check(&config, ranks)).map_err(exit::usage)?;
     if let Some(nodes) = arguments.nodes {
         let driver = match config.transport.rdma.driver {
             NicDriverName::Software => "NICs in software",
@@ -193,10 +56,10 @@ where
     if config.is_host() && config.device.host.schedule == Schedule::Seeded {
         tracing::warn!("under a seed the clock is virtual: times and rates say nothing of speed");
     }
-    let placement =
-        if arguments.threads { Placement::Threads { ranks } } else { Placement::Processes { ranks } };
+    let layout =
+        if arguments.threads { ProcessLayout::Threads { ranks } } else { ProcessLayout::Processes { ranks } };
     // Opened before anything is started: that there are fewer devices than ranks is one error and not N.
-    let platform = open(arguments, &config, placement, &progress)?;
+    let platform = open(arguments, &config, layout, &progress)?;
     let target = platform.jit().device_target(&platform.device(0)?).map_err(anabranch::Error::from)?;
     compile(platform.jit(), kernels, &target, &config)?;
     progress.clear();
@@ -226,17 +89,17 @@ where
     W: Fn(&RankContext<'_>) -> anyhow::Result<()>,
 {
     let config = arguments.load()?;
-    let place = anabranch::rendezvous_from_launcher(&config)?;
-    let root = place.rendezvous.rank().get() == 0;
-    let progress = if root { Progress::new() } else { Progress::silent() };
-    let platform = open(arguments, &config, Placement::Processes { ranks: place.local_size }, &progress)?;
-    let world = platform.join(&place)?;
-    let context = context(arguments, &config, &world, &progress);
+    let rank = anabranch::rendezvous_from_launcher(&config)?;
+    let root = rank.rendezvous.rank().get() == 0;
+    let progress = if root { Progress::to_terminal() } else { Progress::silent() };
+    let platform = open(arguments, &config, ProcessLayout::Processes { ranks: rank.local_size }, &progress)?;
+    let world = platform.join(&rank)?;
+    let context = RankContext::new(arguments, &config, &world, progress.clone());
     let result = work(&context);
     progress.clear();
     result?;
     world.leave().map_err(anabranch::Error::from)?;
-    place.rendezvous.leave().map_err(anabranch::Error::from)?;
+    rank.rendezvous.leave().map_err(anabranch::Error::from)?;
     Ok(())
 }
 
@@ -253,7 +116,7 @@ where
     let beside = arguments.capture_beside.then(beside).transpose()?;
     let results = platform.spawn_threads(|world| {
         let line = if world.rank().get() == 0 { progress.clone() } else { Progress::silent() };
-        work(&context(arguments, platform.config(), world, &line))
+        work(&RankContext::new(arguments, platform.config(), world, line))
     });
     progress.clear();
     let captured = beside.map_or(Ok(0), CaptureBeside::finish);
@@ -298,7 +161,7 @@ fn is_consequence(failure: &RankError<anyhow::Error>) -> bool {
     let lost = |error: &Shmem| {
         matches!(
             error,
-            Shmem::Elsewhere { .. } | Shmem::Rendezvous { .. } | Shmem::Fault(Fault::PeerLost { .. })
+            Shmem::FailedOn { .. } | Shmem::Rendezvous { .. } | Shmem::Fault(Fault::PeerLost { .. })
         )
     };
     match failure {
@@ -314,29 +177,14 @@ fn is_consequence(failure: &RankError<anyhow::Error>) -> bool {
     }
 }
 
-fn context<'a>(
-    arguments: &RankArgs,
-    config: &'a Config,
-    world: &'a World,
-    progress: &Progress,
-) -> RankContext<'a> {
-    RankContext {
-        world,
-        config,
-        progress: progress.clone(),
-        json: arguments.json,
-        already_compiled: arguments.already_compiled,
-    }
-}
-
 fn open(
     arguments: &RankArgs,
     config: &Config,
-    placement: Placement,
+    layout: ProcessLayout,
     progress: &Progress,
 ) -> anyhow::Result<Platform> {
     let observer = Arc::new(progress.clone());
-    let platform = Platform::open_with(config, placement, &Environment::of_process(), Some(observer))?;
+    let platform = Platform::open_with(config, layout, &Environment::of_process(), Some(observer))?;
     Ok(arguments.nodes.into_iter().fold(platform, Platform::as_machines))
 }
 
@@ -344,7 +192,7 @@ fn device_count(config: &Config) -> anyhow::Result<u32> {
     if let Some(devices) = &config.device.devices {
         return Ok(devices.len() as u32);
     }
-    let platform = Platform::open(config, Placement::Processes { ranks: 1 })?;
+    let platform = Platform::open(config, ProcessLayout::Processes { ranks: 1 })?;
     let count = platform.runtime().device_count().map_err(anabranch::Error::from)?;
     match count.saturating_sub(config.device.first) {
         0 => bail!("no device from ordinal {} on: the runtime shows {count}", config.device.first),
@@ -365,7 +213,7 @@ fn rank_arguments(mut own: Vec<OsString>, hidden: &str, compiled: u64) -> Vec<Os
     if let Some(first) = own.first_mut() {
         *first = hidden.into();
     }
-    own.extend(["--already-compiled".into(), compiled.to_string().into()]);
+    own.extend(RankArgs::of_rank(compiled));
     own
 }
 

@@ -74,8 +74,8 @@ fn rows_of_every_type_are_verified() {
     for (dispatch, given, combine) in [
         ("f16", None, "f16"),
         ("f32", Some("bf16"), "bf16"),
-        ("fp8_e4m3fn", None, "bf16"),
-        ("fp8_e4m3fnuz", Some("f32"), "f32"),
+        ("float8_e4m3fn", None, "bf16"),
+        ("float8_e4m3fnuz", Some("f32"), "f32"),
         ("fp4", Some("f16"), "f16"),
     ] {
         let mut arguments = [&["bench", "ep"], SMALL, EP, &["--dispatch-dtype", dispatch]].concat();
@@ -92,9 +92,9 @@ fn rows_of_every_type_are_verified() {
 fn rows_cast_inside_dispatch_are_verified_and_measured_beside_rows_cast_before() {
     let sizes = ["--tokens", "5,9", "--hidden", "256", "--experts", "8", "--top-k", "3"];
     for (cast, given, sent, more) in [
-        ("fp8_block", "bf16", "fp8_e4m3fn", &["--mode", "compact"][..]),
-        ("fp8_block_fnuz", "f32", "fp8_e4m3fnuz", &["--graph"]),
-        ("fp8_block", "bf16", "fp8_e4m3fn", &["--layout", "expert-major"]),
+        ("fp8_block", "bf16", "float8_e4m3fn", &["--mode", "compact"][..]),
+        ("fp8_block_fnuz", "f32", "float8_e4m3fnuz", &["--graph"]),
+        ("fp8_block", "bf16", "float8_e4m3fn", &["--layout", "expert-major"]),
     ] {
         let chosen = ["--dispatch-cast", cast, "--dispatch-dtype", given];
         let rows = rows(&run(&[&["bench", "ep"], SMALL, &sizes, &chosen, more].concat()));
@@ -117,7 +117,7 @@ fn rows_cast_inside_dispatch_are_verified_and_measured_beside_rows_cast_before()
 fn expert_major_rows_are_verified_and_have_times_of_their_own() {
     let layout = ["--layout", "expert-major"];
     for more in [
-        &["--dispatch-dtype", "fp8_e4m3fn", "--expert-alignment", "8"][..],
+        &["--dispatch-dtype", "float8_e4m3fn", "--expert-alignment", "8"][..],
         &["--graph", "--dispatch-dtype", "f16"],
         // Fewer rows than pairs: some are dropped, and the oracle knows which.
         &["--expert-capacity", "2", "--routing", "hot"],

@@ -185,5 +185,5 @@ fn the_document_has_what_is_printed() {
         assert_eq!((code, stdout.as_str()), (0, printed), "{command}");
         blocks += 1;
     }
-    assert_eq!(blocks, 4);
+    assert_eq!(blocks, 1);
 }

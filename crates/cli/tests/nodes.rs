@@ -71,13 +71,13 @@ fn what_cannot_be_between_machines_is_one_line_before_any_rank_starts() {
     let small = ["ep", "--tokens", "4", "--hidden", "128", "--experts", "8", "--top-k", "2"];
     let ep = |more: &[&'static str]| [&small[..], more].concat();
     for (bench, words) in [
-        (ep(&["--mode", "compact"]), "mode is compact; allowed across nodes is slotted"),
-        (ep(&["--combine-quant", "fp8_block"]), "combine_codec is fp8_block; allowed across nodes is none"),
-        (ep(&["--payload", "copy-engine"]), "payload is copy-engine; allowed across nodes is kernels"),
+        (ep(&["--mode", "compact"]), "mode is compact; allowed then is slotted"),
+        (ep(&["--combine-quant", "fp8_block"]), "combine_codec is fp8_block; allowed then is none"),
+        (ep(&["--payload", "copy-engine"]), "payload is copy-engine; allowed then is kernels"),
         (ep(&["--replay-routing"]), "--replay-routing: a routing is kept on one machine"),
-        (ep(&["--set", "ep.mode=compact"]), "mode is compact; allowed across nodes is slotted"),
+        (ep(&["--set", "ep.mode=compact"]), "mode is compact; allowed then is slotted"),
         (vec!["ccl", "--algorithm", "push"], "--algorithm push: the group is on 2 machines"),
-        (vec!["ccl", "--set", "ccl.algorithm=ring"], "ccl.algorithm ring: the group is on 2 machines"),
+        (vec!["ccl", "--set", "ccl.algorithm=staged"], "ccl.algorithm staged: the group is on 2 machines"),
         (vec!["ccl", "--transport", "sdma"], "--transport sdma: the group is on 2 machines"),
         (
             vec!["ccl", "--set", "ccl.check=fingerprint"],

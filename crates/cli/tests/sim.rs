@@ -28,7 +28,7 @@ fn a_clean_search_ends_with_what_it_ran() {
 }
 
 #[test]
-fn a_twin_is_found_shrunk_and_replayed_from_the_printed_line() {
+fn a_mutant_is_found_shrunk_and_replayed_from_the_printed_line() {
     let trace = file("sim.json", "");
     let trace = trace.to_str().unwrap();
     let search = ["sim", "barrier", "--mutant", "EPOCH_LOOSE", "--values-only", "--seeds", "0..1000"];

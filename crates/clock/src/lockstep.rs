@@ -150,7 +150,7 @@ impl Lockstep {
 
 #[expect(clippy::disallowed_methods, reason = "this is what attached threads really wait on")]
 fn await_turn(mut state: MutexGuard<'_, State>, seat: Seat) {
-    let turned = state.places.get(index(seat)).map(|place| Arc::clone(&place.turned)).unwrap_or_default();
+    let turned = Arc::clone(&state.places[index(seat)].turned);
     while state.turn != Some(index(seat)) {
         let before = state.trace.len();
         let waited = turned.wait_timeout(state, STUCK).unwrap_or_else(PoisonError::into_inner);
@@ -171,7 +171,7 @@ fn await_turn(mut state: MutexGuard<'_, State>, seat: Seat) {
     }
 }
 
-/// Without a panic's message: searches for planted mistakes do this thousands of times. A thread that unwinds already goes on.
+/// Without a panic's message: searches for mutants do this thousands of times. A thread that unwinds already goes on.
 fn unwind(words: String) {
     if !std::thread::panicking() {
         resume_unwind(Box::new(words));

@@ -51,8 +51,8 @@ impl Moment {
 
 fn monotonic() -> Duration {
     let now = clock_gettime(ClockId::Monotonic);
-    // Neither is negative on a monotonic clock.
-    Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0))
+    // CLOCK_MONOTONIC counts from boot: neither part is negative.
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
 #[cfg(test)]

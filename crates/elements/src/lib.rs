@@ -1,6 +1,7 @@
-//! Floating-point types that neither Rust nor the crate `half` has: their codes, values and rounding. What kernels have of them is in
-//! `anabranch/float8.h` of `anabranch-hip-jit`.
+//! Element types: their names and sizes, and those floating-point types that neither Rust nor the crate `half` has, with their codes,
+//! values and rounding. Kernels have the same types in `anabranch/float8.h` of `anabranch-hip-jit`.
 
+pub mod data_type;
 pub mod float4;
 pub mod float8;
 pub mod scale;

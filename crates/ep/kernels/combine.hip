@@ -4,24 +4,24 @@
 //
 // Who writes what. Rank d's expert work has written the rows that d received in its combine window; then d stores its
 // combine flag at every rank s. Rank s waits for the flags of all ranks and reads.
-// Split in two, the first kernel ends behind its flags, and the second begins with that wait.
+// Split in two, the first kernel ends after its flags, and the second begins with that wait.
 //
 // Why the window is not overwritten while it is read. Rank d writes its combine window again in epoch e + 1, after its
 // dispatch e + 1 has seen every rank's dispatch flag e + 1. Rank s sends that flag after its combine e has ended (stream
 // order on the slot, kept by the handle), so all reads of epoch e are over. The same chain protects the flag words.
 #include "anabranch/prelude.h"
-#include "ep/routing.h"
-#include "ep/mask.h"
 #include "ep/combine_flags.h"
+#include "ep/combine_rows.h"
+#include "ep/combine_weights.h"
 
 #ifndef EP_ELEMENT
 #error "the kernel is compiled for an element type: Bf16, F16 or F32"
 #endif
 typedef EP_ELEMENT Element;
-#include "ep/combine_rows.h"
-#include "ep/combine_weights.h"
 
-// The whole block comes here, or none of it. Tells every rank that the rows are here.
+static ANABRANCH_DEVICE Result result_of(const Grid&, const CombineArgs& args, u64 entry) { return pulled(args, entry); }
+
+// The whole block comes here, or none of it. Reports to every rank that the rows are here.
 static ANABRANCH_DEVICE void offer_rows(const Grid& grid, const CombineArgs& args, u64 epoch) {
     if (grid.block == 0) {
         // The rows were written by earlier work on this stream; the fence carries them to the peers.
@@ -35,16 +35,7 @@ static ANABRANCH_DEVICE void pull_and_sum(const Grid& grid, const CombineArgs& a
     LocalArray<u32> fault = {0};
     u32 tokens = combined_tokens(grid, args);
     if (!wait_for_rows(grid, args, PULLED, wait, own, fault)) return;
-
-    u32 units = args.row_bytes / 16;
-    u64 items = static_cast<u64>(tokens) * args.segments;
-    for (u64 item = grid.grid_wave(); item < items; item += grid.grid_waves()) {
-        u32 token = static_cast<u32>(item / args.segments);
-        u32 segment = static_cast<u32>(item % args.segments);
-        u32 from = static_cast<u32>(static_cast<u64>(units) * segment / args.segments);
-        u32 to = static_cast<u32>(static_cast<u64>(units) * (segment + 1) / args.segments);
-        sum_units(grid, args, token, from, to);
-    }
+    sum_tokens<Element>(grid, args, tokens);
     sum_pulled_weights(grid, args);
     advance_epoch(grid, args, wait.epoch);
 }

@@ -1,5 +1,5 @@
 // Combine whose rows are moved by copy engines, in halves: the first gives, for each rank, what the experts made of its rows to the
-// engines, from the combine window or any other buffer, with the rank's flag behind it; the second sums what came. Slotted only, so that
+// engines, from the combine window or any other buffer, with the rank's flag after it; the second sums what came. Slotted only, so that
 // the rows for a rank lie in one piece. Sums are those of `combine.hip`.
 //
 // Who writes what. Rank s has a window for what returns, as large as a combine window; rows [d * row_stride ..] of it are rank d's,
@@ -7,22 +7,24 @@
 // the flags of all ranks and reads. Where the route has no queue that kernels write, copies of streams move as many rows as there may
 // be, and the kernel `flag` is on the stream that joins them.
 //
-// Why the window of what returns is not overwritten while it is read. The engines of d write at s again in epoch e + 1, behind d's
+// Why the window of what returns is not overwritten while it is read. The engines of d write at s again in epoch e + 1, after d's
 // dispatch e + 1, which has seen every rank's dispatch flag e + 1. Rank s sends that flag after its combine e has ended (stream order on
 // the slot, kept by the handle), so all its reads of epoch e are over. The same chain protects the flag words.
-// Why what is copied is not overwritten too early. The experts of d write the combine window again in epoch e + 1, behind d's `recv` e
-// in stream order. That has waited for its own packets, and is behind the join of its own copies. Of another buffer the caller knows it.
+// Why what is copied is not overwritten too early. The experts of d write the combine window again in epoch e + 1, after d's `recv` e
+// in stream order. That has waited for its own packets, and is after the join of its own copies. Of another buffer the caller knows it.
 #include "anabranch/prelude.h"
-#include "ep/routing.h"
-#include "ep/mask.h"
 #include "ep/combine_flags.h"
+#include "ep/combine_rows.h"
 #include "ep/engine.h"
 
 #ifndef EP_ELEMENT
 #error "the kernel is compiled for an element type: Bf16, F16 or F32"
 #endif
 typedef EP_ELEMENT Element;
-#include "ep/combine_rows.h"
+
+static ANABRANCH_DEVICE Result result_of(const Grid&, const CombineEngineArgs& args, u64 entry) {
+    return returned(args, args.rows_offset, entry);
+}
 
 static_assert(!MASKS, "engines keep no mask");
 
@@ -48,8 +50,8 @@ static ANABRANCH_DEVICE void post_rows(const Grid& grid, const CombineEngineArgs
     }
 }
 
-// The whole block comes here, or none of it. Tells those whose rows went by copies of streams.
-static ANABRANCH_DEVICE void tell_others(const Grid& grid, const CombineEngineArgs& args, u64 epoch) {
+// The whole block comes here, or none of it. Sends the flags of those whose rows went by copies of streams.
+static ANABRANCH_DEVICE void flag_others(const Grid& grid, const CombineEngineArgs& args, u64 epoch) {
     block_release_system(grid);
     for (u32 i = grid.thread; i < args.team.size; i += grid.block_threads) {
         u32 peer = rotated(args.team.rank, args.team.size, i);
@@ -64,10 +66,10 @@ ANABRANCH_KERNEL(anabranch_ep_combine_engine_send, CombineEngineArgs, 1024) {
     if (epoch != 0) post_rows(grid, args, context_of(grid, args, epoch));
 }
 
-// One block, behind those copies.
+// One block, after those copies.
 ANABRANCH_KERNEL(anabranch_ep_combine_engine_flag, CombineEngineArgs, 1024) {
     u64 epoch = next_epoch(grid, args);
-    if (epoch != 0) tell_others(grid, args, epoch);
+    if (epoch != 0) flag_others(grid, args, epoch);
 }
 
 // The grid. Advances the epoch.
@@ -80,14 +82,6 @@ ANABRANCH_KERNEL(anabranch_ep_combine_engine_recv, CombineEngineArgs, 1024) {
     LocalArray<u32> fault = {0};
     u32 tokens = combined_tokens(grid, args);
     if (!wait_for_rows(grid, args, COPIED, wait, own, fault)) return;
-    u32 units = args.row_bytes / 16;
-    u64 items = static_cast<u64>(tokens) * args.segments;
-    for (u64 item = grid.grid_wave(); item < items; item += grid.grid_waves()) {
-        u32 token = static_cast<u32>(item / args.segments);
-        u32 segment = static_cast<u32>(item % args.segments);
-        u32 from = static_cast<u32>(static_cast<u64>(units) * segment / args.segments);
-        u32 to = static_cast<u32>(static_cast<u64>(units) * (segment + 1) / args.segments);
-        sum_units(grid, args, token, from, to);
-    }
+    sum_tokens<Element>(grid, args, tokens);
     advance_epoch(grid, args, epoch);
 }

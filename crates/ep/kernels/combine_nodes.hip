@@ -4,22 +4,21 @@
 //
 // Who writes what. Rank d's expert work has written the rows that d received in its combine window, or a buffer whose rows the first half
 // copies there. Then d stores its combine flag at every rank of its node, and puts to each rank s of another the rows that s owns, as
-// one piece, to rows [d * row_stride ..] of s's window of what returns, with the flag behind them. Rank s waits for the flags of all ranks.
+// one piece, to rows [d * row_stride ..] of s's window of what returns, with the flag after them. Rank s waits for the flags of all ranks.
 //
 // Why the combine window is not overwritten while it is read. Rank d writes it again in epoch e + 1, after its dispatch e + 1 has seen every
-// rank's dispatch flag e + 1, or the one that its relay told for that rank. Rank s sends that after its combine e has ended, so all its
+// rank's dispatch flag e + 1, or the one that its relay sent for that rank. Rank s sends that after its combine e has ended, so all its
 // reads of epoch e are over, and what d put to s had come before.
-// Why the window of what returns is not overwritten while it is read: d puts there again in epoch e + 1, behind the same flag of s.
-// The same chain protects the flag words. It also keeps them from going back, although now one block tells and now another, by another queue
+// Why the window of what returns is not overwritten while it is read: d puts there again in epoch e + 1, after the same flag of s.
+// The same chain protects the flag words. It also keeps them from going back, although now one block sends it and now another, by another queue
 // pair: s has seen d's flag e before it sends what d's flag e + 1 waits for.
 //
-// Nobody waits for what it has put before it goes on to sum; when it has, the first block does: what a NIC could not do ends this rank's
+// No block waits for its puts before it goes on to sum; when it has, the first block does: what a NIC could not do ends this rank's
 // operation with what the NIC says, and not only its peers'.
 #include "anabranch/prelude.h"
-#include "ep/routing.h"
-#include "ep/mask.h"
 #include "ep/nodes.h"
 #include "ep/combine_flags.h"
+#include "ep/combine_rows.h"
 #include "shmem/order.h"
 #include "shmem/signal.h"
 
@@ -27,7 +26,12 @@
 #error "the kernel is compiled for an element type: Bf16, F16 or F32"
 #endif
 typedef EP_ELEMENT Element;
-#include "ep/combine_rows.h"
+
+// Rows of this node's ranks are pulled; those of others have come.
+static ANABRANCH_DEVICE Result result_of(const Grid& grid, const CombineNodesArgs& args, u64 entry) {
+    if (!is_near(grid, args.nodes, destination_rank(entry))) return returned(args, args.returned_offset, entry);
+    return pulled(args, entry);
+}
 
 static_assert(!MASKS, "no plan across nodes masks ranks");
 
@@ -57,8 +61,8 @@ static ANABRANCH_DEVICE void stage_rows(const Grid& grid, const CombineNodesArgs
     }
 }
 
-// One block, behind the release of the rows: thread 0 tells the ranks of this node, waves put what is for others.
-static ANABRANCH_DEVICE void tell_rows(const Grid& grid, const CombineNodesArgs& args, const WaitContext& wait) {
+// One block, after the release of the rows: thread 0 flags the ranks of this node, waves put what is for others.
+static ANABRANCH_DEVICE void flag_rows(const Grid& grid, const CombineNodesArgs& args, const WaitContext& wait) {
     u32 epoch = static_cast<u32>(wait.epoch);
     u64 own_flag = args.flags_offset + static_cast<u64>(args.team.rank) * args.flag_stride;
     if (grid.thread == 0) {
@@ -87,15 +91,15 @@ static ANABRANCH_DEVICE void tell_rows(const Grid& grid, const CombineNodesArgs&
 
 // The whole grid comes here, or none of it.
 static ANABRANCH_DEVICE void send_rows(const Grid& grid, const CombineNodesArgs& args, const WaitContext& wait) {
-    bool tells = grid.block == 0;
+    bool flags_rows = grid.block == 0;
     if (args.rows != nullptr) {
         stage_rows(grid, args);
-        tells = arrive_is_last(grid, &args.state->combine_arrived, grid.grid_blocks);
-    } else if (tells) {
+        flags_rows = arrive_is_last(grid, &args.state->combine_arrived, grid.grid_blocks);
+    } else if (flags_rows) {
         // The rows were written by earlier work on this stream; the fence carries them to the peers.
         block_release_system(grid);
     }
-    if (tells) tell_rows(grid, args, wait);
+    if (flags_rows) flag_rows(grid, args, wait);
 }
 
 // The whole block comes here, or none of it.
@@ -103,15 +107,7 @@ static ANABRANCH_DEVICE void sum_rows(const Grid& grid, const CombineNodesArgs& 
     LocalArray<u32> fault = {0};
     u32 tokens = combined_tokens(grid, args);
     if (!wait_for_rows(grid, args, way_of(args), wait, own_base(grid, args), fault)) return;
-    u32 units = args.row_bytes / 16;
-    u64 items = static_cast<u64>(tokens) * args.segments;
-    for (u64 item = grid.grid_wave(); item < items; item += grid.grid_waves()) {
-        u32 token = static_cast<u32>(item / args.segments);
-        u32 segment = static_cast<u32>(item % args.segments);
-        u32 from = static_cast<u32>(static_cast<u64>(units) * segment / args.segments);
-        u32 to = static_cast<u32>(static_cast<u64>(units) * (segment + 1) / args.segments);
-        sum_units(grid, args, token, from, to);
-    }
+    sum_tokens<Element>(grid, args, tokens);
     shmem::Status put = shmem::Status::OK;
     if (grid.block == 0) put = shmem::quiet<shmem::Block>(grid, shmem::Context{args.team, wait});
     if (put == shmem::Status::OK) advance_epoch(grid, args, wait.epoch);

@@ -2,12 +2,12 @@
 // codec; then every rank sums, for each of its tokens, the rows that have come, in group-rank order with f32 accumulation and
 // one rounding.
 //
-// Who writes what. The destinations that took a token in have places in ascending order of rank, which dispatch told them. That of
-// place n writes row [n][token] of the push window at the origin, and nobody else does: [fan out][max_tokens] rows, however few
+// Who writes what. The destinations that took a token in have places in ascending order of rank, which dispatch sent them. That of
+// place n writes row [n][token] of the push window at the origin, and no other rank does: [fan out][max_tokens] rows, however few
 // rows a rank may receive. A copy that was dropped for lack of room has no place, and the sum skips it. Where ranks may be masked
-// (`ep/mask.h`) places are ranks: a row that comes late, of a rank that is masked by now, is where nobody else's can be. Then rank d stores its
+// (`ep/mask.h`) places are ranks: a row that comes late, of a rank that is masked by now, is where no other can be. Then rank d stores its
 // combine flag at every rank. Rank s waits for the flags of all ranks, its own too, and reads. Split in two, the first kernel
-// ends behind its flags, and the second begins with that wait.
+// ends after its flags, and the second begins with that wait.
 //
 // Why the window is not overwritten while it is read. Rank d writes at s again in epoch e + 1, after its dispatch e + 1 has
 // seen every rank's dispatch flag e + 1. Rank s sends that flag after its combine e has ended (stream order on the slot, kept by
@@ -18,8 +18,6 @@
 // write its window after its dispatch e + 1, and its combine e had waited for the rows of all ranks. Within an epoch all ranks go
 // one way; their flags say which, and a rank that goes the other is a fault.
 #include "anabranch/prelude.h"
-#include "ep/routing.h"
-#include "ep/mask.h"
 #include "ep/combine_flags.h"
 #include "ep/codec.h"
 #include "ep/combine_weights.h"
@@ -147,7 +145,7 @@ static ANABRANCH_DEVICE void sum_units(const Grid& grid, const CombinePushArgs& 
     }
 }
 
-// The whole block comes here, or none of it. Sends the rows, and tells every rank that they are there.
+// The whole block comes here, or none of it. Sends the rows, and reports to every rank that they are there.
 static ANABRANCH_DEVICE void push_and_flag(const Grid& grid, const CombinePushArgs& args, u64 own, u64 epoch) {
     push_rows(grid, args, own);
     if (arrive_is_last(grid, &args.state->combine_arrived, grid.grid_blocks) && grid.thread == 0) {

@@ -1,12 +1,12 @@
 // The first kernel of a compact dispatch: every rank learns where its rows begin at every other, so that the second kernel
 // (`dispatch.hip`) sends each copy straight to its final row.
 //
-// Who writes what. Every rank has a matrix of words, [source][destination]. Rank s tells every rank, in row [s] there, how many
+// Who writes what. Every rank has a matrix of words, [source][destination]. Rank s reports to every rank, in row [s] there, how many
 // of its tokens go where; a word holds {epoch, count} and is its own flag, so nothing is released before it and nothing is
-// acquired behind it. At each destination the rows of a source lie behind those of the ranks before it, and the window has
+// acquired after it. At each destination the rows of a source lie after those of the ranks before it, and the window has
 // `rows`: what the ranks before leave over is this rank's room there.
 //
-// All words are waited for, also those of the ranks behind, which this rank does not need: words are sent before any is waited
+// All words are waited for, also those of the ranks after, which this rank does not need: words are sent before any is waited
 // for, so the rank whose words are missing is the one to blame, and not one that waits for it.
 //
 // Why a word is not overwritten too early. Rank s writes its words of epoch e + 1 after its combine e on the slot (stream
@@ -16,7 +16,7 @@
 // kernel reads it, the second one advances it, later on the same stream.
 //
 // The tally is in this rank's own memory, zero between launches: blocks add to it before they are counted, and the last block
-// takes the sums out behind them. The second kernel reads `bases` and `room` later on the same stream; behind a fault it finds
+// takes the sums out after them. The second kernel reads `bases` and `capacity` later on the same stream; after a fault it finds
 // the world poisoned, and does not.
 #include "anabranch/prelude.h"
 #include "ep/routing.h"
@@ -41,7 +41,7 @@ static ANABRANCH_DEVICE u64 word_at(const CountArgs& args, u64 base, u32 source,
 static ANABRANCH_DEVICE void tally_share(const Grid& grid, const CountArgs& args, const CountLocal& local, u32 tokens) {
     u32 first = static_cast<u32>(static_cast<u64>(tokens) * grid.block / grid.grid_blocks);
     u32 end = static_cast<u32>(static_cast<u64>(tokens) * (grid.block + 1) / grid.grid_blocks);
-    count_tokens(grid, args.placement, args.ids, args.top_k, args.top_k, args.team.rank, local.tally, first, end);
+    count_tokens<CallerIds>(grid, args.placement, args.ids, args.top_k, args.top_k, args.team.rank, local.tally, first, end);
     grid.block_barrier();
     for (u32 peer = grid.thread; peer < args.team.size; peer += grid.block_threads) {
         u32 count = local.tally.get(grid, peer);
@@ -49,7 +49,7 @@ static ANABRANCH_DEVICE void tally_share(const Grid& grid, const CountArgs& args
     }
 }
 
-// The last block: tells every rank, and learns from every rank.
+// The last block: reports to every rank, and learns from every rank.
 static ANABRANCH_DEVICE void exchange_words(const Grid& grid, const CountArgs& args, const CountLocal& local,
                                             const WaitContext& wait) {
     u32 ranks = args.team.size;
@@ -60,7 +60,7 @@ static ANABRANCH_DEVICE void exchange_words(const Grid& grid, const CountArgs& a
     }
     grid.block_barrier();
     for (u32 word = grid.thread; word < ranks * ranks; word += grid.block_threads) {
-        // Rotated, so that the ranks do not all tell rank 0 first.
+        // Rotated, so that the ranks do not all write to rank 0 first.
         u32 peer = rotated(rank, ranks, word / ranks);
         u32 count = local.tally.get(grid, word % ranks);
         u64* flag = reinterpret_cast<u64*>(word_at(args, private_load(grid, args.team.peer_bases + peer), rank, word % ranks));
@@ -84,7 +84,7 @@ static ANABRANCH_DEVICE void exchange_words(const Grid& grid, const CountArgs& a
     for (u32 peer = grid.thread; peer < ranks; peer += grid.block_threads) {
         u32 base = minimum(local.before.get(grid, peer), args.rows);
         private_store(grid, args.bases + peer, base);
-        private_store(grid, args.room + peer, args.rows - base);
+        private_store(grid, args.capacity + peer, args.rows - base);
     }
 }
 

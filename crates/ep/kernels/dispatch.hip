@@ -2,10 +2,10 @@
 //
 // Who writes what. Rank s writes, at rank d, n rows of the row and meta windows, n being the number of its tokens that go to d
 // and find room there, then the one flag word [s] with {epoch, n}. Slotted, it owns `row_stride` rows of every window, those
-// from s * row_stride on. Compact, `count.hip` has told it where its rows begin (`bases`) and how many are left there (`room`),
+// from s * row_stride on. Compact, `count.hip` has computed where its rows begin (`bases`) and how many are left there (`capacity`),
 // the same on all ranks, so that no two sources share a row. Copies that find no room are dropped before they are sent, and
-// told to combine and to the host in the send map. Rank d's last block waits for the flags of all ranks and writes counts and
-// offsets. Split in two, the first kernel ends behind its flags, and the second, one block, begins with that wait: other work
+// reported to combine and to the host in the send map. Rank d's last block waits for the flags of all ranks and writes counts and
+// offsets. Split in two, the first kernel ends after its flags, and the second, one block, begins with that wait: other work
 // of the stream may stand between them, and other ranks may do all in one.
 //
 // Why a row window is not written too early. The rows of epoch e + 1 overwrite those of epoch e. Rank s starts dispatch
@@ -17,12 +17,14 @@
 // live in device memory, start at 1, and are advanced only by the block that has waited, after every block has read them.
 // With a mask, `ep/mask.h` says why all of this holds without the ranks that it names.
 #include "anabranch/prelude.h"
-#include "ep/routing.h"
-#include "ep/mask.h"
 #include "ep/dispatch_grid.h"
+#include "ep/route_near.h"
 
-// Thread 0 of the last block: tells every rank how many rows it got from here.
-static ANABRANCH_DEVICE void tell_counts(const Grid& grid, const DispatchArgs& args, const DispatchLocal& local, u32 epoch) {
+typedef NearRoute Route;
+typedef DispatchLocal<Route> Local;
+
+// Thread 0 of the last block: reports to every rank how many rows it got from here.
+static ANABRANCH_DEVICE void flag_counts(const Grid& grid, const DispatchArgs& args, const Local& local, u32 epoch) {
     u32 ranks = args.team.size;
     // Rotated, so that the ranks do not all flag rank 0 first; some counts at a time, so that their latencies overlap.
     u32 dropped = 0, masked = 0;
@@ -39,7 +41,7 @@ static ANABRANCH_DEVICE void tell_counts(const Grid& grid, const DispatchArgs& a
             bool is_told = !is_masked(grid, args.mask, peer);
             masked += is_told ? 0 : routed[u];
             if (!is_told) continue;
-            u32 count = minimum(routed[u], local.room.get(grid, peer));
+            u32 count = minimum(routed[u], local.capacity.get(grid, peer));
             dropped += routed[u] - count;
             u64* flag = reinterpret_cast<u64*>(local.peer_base.get(grid, peer) + args.flags_offset +
                                                static_cast<u64>(args.team.rank) * args.flag_stride);
@@ -50,16 +52,16 @@ static ANABRANCH_DEVICE void tell_counts(const Grid& grid, const DispatchArgs& a
     if constexpr (MASKS) private_store(grid, &args.state->masked_count, masked);
 }
 
-// The whole block comes here, or none of it. True in the block that was the last to arrive, which has told the counts.
-static ANABRANCH_DEVICE bool send_rows(const Grid& grid, const DispatchArgs& args, const DispatchLocal& local, u64 epoch,
+// The whole block comes here, or none of it. True in the block that was the last to arrive, which has sent the counts.
+static ANABRANCH_DEVICE bool send_rows(const Grid& grid, const DispatchArgs& args, const Local& local, u64 epoch,
                                        u32 given) {
     bool last = write_rows(grid, args, local, given);
-    if (last && grid.thread == 0) tell_counts(grid, args, local, static_cast<u32>(epoch));
+    if (last && grid.thread == 0) flag_counts(grid, args, local, static_cast<u32>(epoch));
     return last;
 }
 
 ANABRANCH_KERNEL(anabranch_ep_dispatch, DispatchArgs, 1024) {
-    DispatchLocal local = DispatchLocal::at(args.team.size, args.fan_out);
+    Local local = Local::at(args.team.size, args.fan_out, Route{});
     u32 given = given_tokens(grid, args);
     u64 epoch = begin(grid, args, local);
     WaitContext wait = context_of(grid, args, epoch);
@@ -70,16 +72,16 @@ ANABRANCH_KERNEL(anabranch_ep_dispatch, DispatchArgs, 1024) {
     }
 }
 
-// The two halves. Behind a fault the second reports nothing for both.
+// The two halves. After a fault the second reports nothing for both.
 ANABRANCH_KERNEL(anabranch_ep_dispatch_send, DispatchArgs, 1024) {
-    DispatchLocal local = DispatchLocal::at(args.team.size, args.fan_out);
+    Local local = Local::at(args.team.size, args.fan_out, Route{});
     u32 given = given_tokens(grid, args);
     u64 epoch = begin(grid, args, local);
     if (epoch != 0) send_rows(grid, args, local, epoch, given);
 }
 
 ANABRANCH_KERNEL(anabranch_ep_dispatch_recv, DispatchArgs, 1024) {
-    DispatchLocal local = DispatchLocal::at(args.team.size, args.fan_out);
+    Local local = Local::at(args.team.size, args.fan_out, Route{});
     u64 epoch = begin(grid, args, local);
     if (epoch == 0) {
         report_nothing(grid, args);

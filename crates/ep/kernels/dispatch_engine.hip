@@ -1,21 +1,23 @@
 // Dispatch whose rows are moved by copy engines, in halves: the first writes rows and meta records into an image of all ranks' windows
-// in its own memory, and gives each rank's part to the engines, with the rank's flag behind it; other work has the device until the
+// in its own memory, and gives each rank's part to the engines, with the rank's flag after it; other work has the device until the
 // second. Routing, places and flags are those of `dispatch.hip`; slotted only, so that the rows for a rank lie in one piece.
 //
 // Who writes what. Rank s writes its staging, and the engines write at d what d's dispatch kernel of s would: the first n rows that
 // s owns there, their records, and the flag {epoch, n}. Where the route to d has no queue that kernels write, copies of streams fork
-// behind the first half's kernel and move as many rows as there may be, of which those behind n are nothing (nobody reads rows behind
+// after the first half's kernel and move as many rows as there may be, of which those after n are nothing (no kernel reads rows after
 // the count), and the kernel `flag` is on the stream that joins them.
 //
-// Why a window is not written too early: as in `dispatch.hip`, for the engines begin behind the kernel.
-// Why the staging is not written too early. Rank s writes it again in epoch e + 1, behind its combine or release e in stream order,
-// which is behind its `recv` e. That has waited for its own packets, and is behind the join of its own copies.
-// Why a flag is not told too early or torn: `ep/engine.h`; by a copy of a stream, because the kernel is behind it.
+// Why a window is not written too early: as in `dispatch.hip`, for the engines begin after the kernel.
+// Why the staging is not written too early. Rank s writes it again in epoch e + 1, after its combine or release e in stream order,
+// which is after its `recv` e. That has waited for its own packets, and is after the join of its own copies.
+// Why a flag is not sent too early or torn: `ep/engine.h`; by a copy of a stream, because the kernel is after it.
 #include "anabranch/prelude.h"
-#include "ep/routing.h"
-#include "ep/mask.h"
 #include "ep/dispatch_grid.h"
 #include "ep/engine.h"
+#include "ep/route_engine.h"
+
+typedef EngineRoute Route;
+typedef DispatchLocal<Route> Local;
 
 static_assert(!MASKS, "engines keep no mask");
 
@@ -27,15 +29,15 @@ static ANABRANCH_DEVICE u64* flag_at(const DispatchArgs& args, u64 base) {
     return reinterpret_cast<u64*>(base + args.flags_offset + static_cast<u64>(args.team.rank) * args.flag_stride);
 }
 
-static ANABRANCH_DEVICE DispatchLocal local_of(const DispatchEngineArgs& args) {
-    DispatchLocal local = DispatchLocal::at(args.dispatch.team.size, args.dispatch.fan_out);
-    local.staged_rows = reinterpret_cast<u64>(args.staged_rows);
-    local.staged_meta = reinterpret_cast<u64>(args.staged_meta);
+static ANABRANCH_DEVICE Local local_of(const DispatchEngineArgs& args) {
+    Local local = Local::at(args.dispatch.team.size, args.dispatch.fan_out, Route{});
+    local.route.staged_rows = reinterpret_cast<u64>(args.staged_rows);
+    local.route.staged_meta = reinterpret_cast<u64>(args.staged_meta);
     return local;
 }
 
 // The last block: each thread gives a rank's part to its queue.
-static ANABRANCH_DEVICE void post_rows(const Grid& grid, const DispatchEngineArgs& engine, const DispatchLocal& local,
+static ANABRANCH_DEVICE void post_rows(const Grid& grid, const DispatchEngineArgs& engine, const Local& local,
                                        const WaitContext& wait) {
     const DispatchArgs& args = engine.dispatch;
     for (u32 i = grid.thread; i < args.team.size; i += grid.block_threads) {
@@ -46,9 +48,9 @@ static ANABRANCH_DEVICE void post_rows(const Grid& grid, const DispatchEngineArg
         u64 base = local.peer_base.get(grid, peer);
         u64 from = static_cast<u64>(peer) * args.row_stride, to = static_cast<u64>(args.team.rank) * args.row_stride;
         Payload payloads[2] = {
-            {local.staged_rows + from * args.row_bytes, base + args.rows_offset + to * args.row_bytes,
+            {local.route.staged_rows + from * args.row_bytes, base + args.rows_offset + to * args.row_bytes,
              static_cast<u64>(count) * args.row_bytes},
-            {local.staged_meta + from * args.meta_bytes, base + args.meta_offset + to * args.meta_bytes,
+            {local.route.staged_meta + from * args.meta_bytes, base + args.meta_offset + to * args.meta_bytes,
              static_cast<u64>(count) * args.meta_bytes},
         };
         u64 value = pack_flag(static_cast<u32>(wait.epoch), count);
@@ -71,8 +73,8 @@ ANABRANCH_KERNEL(anabranch_ep_dispatch_engine_send, DispatchEngineArgs, 1024) {
     if (last) post_rows(grid, args, local, context_of(grid, args.dispatch, epoch));
 }
 
-// The whole block comes here, or none of it. Tells those whose rows went by copies of streams.
-static ANABRANCH_DEVICE void tell_others(const Grid& grid, const DispatchEngineArgs& engine, const DispatchLocal& local, u64 epoch) {
+// The whole block comes here, or none of it. Sends the flags of those whose rows went by copies of streams.
+static ANABRANCH_DEVICE void flag_others(const Grid& grid, const DispatchEngineArgs& engine, const Local& local, u64 epoch) {
     const DispatchArgs& args = engine.dispatch;
     block_release_system(grid);
     for (u32 i = grid.thread; i < args.team.size; i += grid.block_threads) {
@@ -83,14 +85,14 @@ static ANABRANCH_DEVICE void tell_others(const Grid& grid, const DispatchEngineA
     }
 }
 
-// One block, behind those copies.
+// One block, after those copies.
 ANABRANCH_KERNEL(anabranch_ep_dispatch_engine_flag, DispatchEngineArgs, 1024) {
     DispatchLocal local = local_of(args);
     u64 epoch = begin(grid, args.dispatch, local);
-    if (epoch != 0) tell_others(grid, args, local, epoch);
+    if (epoch != 0) flag_others(grid, args, local, epoch);
 }
 
-// One block: completes what first halves gave to the queues that nobody receives any more, before the slot's memory goes.
+// One block: completes what first halves gave to the queues that no second half receives any more, before the slot's memory goes.
 ANABRANCH_KERNEL(anabranch_ep_dispatch_engine_drain, DispatchEngineArgs, 1024) {
     WaitContext wait = context_of(grid, args.dispatch, 0);
     for (u32 peer = grid.thread; peer < args.dispatch.team.size; peer += grid.block_threads) {
@@ -99,7 +101,7 @@ ANABRANCH_KERNEL(anabranch_ep_dispatch_engine_drain, DispatchEngineArgs, 1024) {
     }
 }
 
-// One block. Behind a fault it reports nothing for both halves.
+// One block. After a fault it reports nothing for both halves.
 ANABRANCH_KERNEL(anabranch_ep_dispatch_engine_recv, DispatchEngineArgs, 1024) {
     DispatchLocal local = local_of(args);
     u64 epoch = begin(grid, args.dispatch, local);

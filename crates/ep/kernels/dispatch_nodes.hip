@@ -1,5 +1,5 @@
 // Dispatch whose ranks are on several nodes. Rows for ranks of this node are stored at their places, as by `dispatch.hip`; those for
-// other nodes are staged in own memory, and when all are there the last block puts each target's run, with its flag behind it, by the
+// other nodes are staged in own memory, and when all are there the last block puts each target's run, with its flag after it, by the
 // device functions of the heap: over a NIC, or whatever the route is. Slotted only, so that the rows for a rank lie in one piece
 // whose place is known before the counts.
 //
@@ -7,35 +7,42 @@
 // rank of each other node that forwards what comes from here (`dispatch_relay.hip`): the rows go to this rank's place of its relay window,
 // and the flag is one of that window. There the second half is that kernel, here a wait for the flags of all ranks.
 //
-// Why a flag is not seen before what it tells: it is the signal of the second of two puts that one wave makes to one peer. By mapping the
+// Why a flag is not seen before what it reports: it is the signal of the second of two puts that one wave makes to one peer. By mapping the
 // signal releases all that the wave has stored; by NIC a wave keeps to one queue pair, whose writes are done in their order
 // (`shmem/nic.h`). No other route goes to another node: the plan refuses it.
 // Why a window, a relay window or a flag is not written too early: the argument of `dispatch.hip` is about when rank s begins epoch
-// e + 1, and holds whoever carries the rows: d, or the relay at d's node, read what came from s in its dispatch e, before it told its
+// e + 1, and holds whoever carries the rows: d, or the relay at d's node, read what came from s in its dispatch e, before it sent its
 // combine flag e, for which s has waited in its combine e.
 // Why a flag's word does not go back. Whichever block is the last puts, by queue pairs of its own waves, another in each epoch, and nothing
 // orders those. By the same argument flag e has landed, and was seen, before s begins epoch e + 1 and flag e + 1 is put.
-// Why the staging is not written too early. Rank s writes it again in epoch e + 1, behind its combine e, in which it saw the combine
-// flag e of every rank, also of those to which it put from there. Such a rank sends that flag behind its dispatch e, which has seen
-// the flag that s put behind the rows: they had come, so nothing reads their source any more (over a NIC, what would be sent once more is
+// Why the staging is not written too early. Rank s writes it again in epoch e + 1, after its combine e, in which it saw the combine
+// flag e of every rank, also of those to which it put from there. Such a rank sends that flag after its dispatch e, which has seen
+// the flag that s put after the rows: they had come, so nothing reads their source any more (over a NIC, what would be sent once more is
 // what the peer has already acknowledged, and it drops that unread).
 #include "anabranch/prelude.h"
-#include "ep/routing.h"
-#include "ep/mask.h"
-#include "ep/nodes.h"
 #include "ep/dispatch_grid.h"
+#include "ep/route_relay.h"
 #include "shmem/order.h"
 #include "shmem/signal.h"
 
+#ifdef EP_RELAY
+static constexpr bool BY_NODE = true;
+#else
+static constexpr bool BY_NODE = false;
+#endif
+
+typedef NodesRoute<BY_NODE> Route;
+typedef DispatchLocal<Route> Local;
+
 static_assert(!MASKS, "no plan across nodes masks ranks");
 
-static ANABRANCH_DEVICE DispatchLocal local_of(const DispatchNodesArgs& args) {
-    DispatchLocal local = DispatchLocal::at(args.dispatch.team.size, args.dispatch.fan_out);
-    local.staged_rows = reinterpret_cast<u64>(args.staged_rows);
-    local.staged_meta = reinterpret_cast<u64>(args.staged_meta);
-    local.nodes = args.nodes;
-    local.max_tokens = args.max_tokens;
-    local.relayed = args.relayed;
+static ANABRANCH_DEVICE Local local_of(const DispatchNodesArgs& args) {
+    Local local = Local::at(args.dispatch.team.size, args.dispatch.fan_out, Route{});
+    local.route.staged_rows = reinterpret_cast<u64>(args.staged_rows);
+    local.route.staged_meta = reinterpret_cast<u64>(args.staged_meta);
+    local.route.nodes = args.nodes;
+    local.route.max_tokens = args.max_tokens;
+    local.route.relayed = args.relayed;
     return local;
 }
 
@@ -96,8 +103,8 @@ static ANABRANCH_DEVICE void put_run(const Grid& grid, const shmem::Context& con
     shmem::put_signal_nbi<shmem::Wave>(grid, context, meta, from_meta, meta_bytes, flag, value, shmem::SignalOp::SET, peer);
 }
 
-// The last block: thread 0 tells the ranks of this node, waves put what is for others.
-static ANABRANCH_DEVICE void tell_counts(const Grid& grid, const DispatchNodesArgs& nodes, const DispatchLocal& local,
+// The last block: thread 0 flags the ranks of this node, waves put what is for others.
+static ANABRANCH_DEVICE void flag_counts(const Grid& grid, const DispatchNodesArgs& nodes, const Local& local,
                                          const WaitContext& wait) {
     const DispatchArgs& args = nodes.dispatch;
     if (grid.thread == 0) {
@@ -120,11 +127,11 @@ static ANABRANCH_DEVICE void tell_counts(const Grid& grid, const DispatchNodesAr
     }
 }
 
-// The whole block comes here, or none of it. True in the block that was the last to arrive, which has told the counts.
-static ANABRANCH_DEVICE bool send_rows(const Grid& grid, const DispatchNodesArgs& args, const DispatchLocal& local,
+// The whole block comes here, or none of it. True in the block that was the last to arrive, which has sent the counts.
+static ANABRANCH_DEVICE bool send_rows(const Grid& grid, const DispatchNodesArgs& args, const Local& local,
                                        const WaitContext& wait, u32 given) {
     bool last = write_rows(grid, args.dispatch, local, given);
-    if (last) tell_counts(grid, args, local, wait);
+    if (last) flag_counts(grid, args, local, wait);
     return last;
 }
 

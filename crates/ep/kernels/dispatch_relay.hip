@@ -1,5 +1,5 @@
 // The second half of a dispatch whose tokens go once to each node: every block waits for what other nodes have put into this rank's
-// relay window, and forwards its share of it to the ranks of this node; the last block tells them the counts, in the name of the source,
+// relay window, and forwards its share of it to the ranks of this node; the last block sends them the counts, in the name of the source,
 // and waits for the flags of all ranks. Who reads a window cannot tell who wrote it.
 //
 // Who writes what. Rank s, whose relay here is rank p, owns one place of p's relay window and one flag of it. Of the windows of rank d
@@ -7,19 +7,20 @@
 // the relay of s.
 //
 // Why nothing is written too early. p writes at d what belongs to epoch e + 1 of s after it has seen s's relay flag e + 1. s put that
-// behind its combine e, in which it waited for the combine flag e of d, and d sent this behind its reads of epoch e. The relay window
-// itself: s writes it again behind the same combine e, in which it saw p's combine flag e, which p sent behind this kernel.
+// after its combine e, in which it waited for the combine flag e of d, and d sent this after its reads of epoch e. The relay window
+// itself: s writes it again after the same combine e, in which it saw p's combine flag e, which p sent after this kernel.
 // Why an old flag is not taken for a new one: as in `dispatch.hip`, the epoch in it must be the one waited for.
 #include "anabranch/prelude.h"
-#include "ep/routing.h"
-#include "ep/mask.h"
-#include "ep/nodes.h"
 #include "ep/dispatch_grid.h"
+#include "ep/route_relay.h"
+
+typedef ForwardRoute Route;
+typedef DispatchLocal<Route> Local;
 
 enum RelayPhase : u32 { RELAY_WAIT_FLAG = 5, RELAY_FLAG_OVERRUN = 6 };
 
-// The whole block comes here. What a source has put: the number of its rows here, or false behind a fault.
-static ANABRANCH_DEVICE bool wait_for_source(const Grid& grid, const DispatchNodesArgs& args, const DispatchLocal& local,
+// The whole block comes here. What a source has put: the number of its rows here, or false after a fault.
+static ANABRANCH_DEVICE bool wait_for_source(const Grid& grid, const DispatchNodesArgs& args, const Local& local,
                                              const WaitContext& wait, u32 source, u32& count) {
     u64 result = 0;  // the count plus one
     if (grid.thread == 0) {
@@ -40,13 +41,13 @@ static ANABRANCH_DEVICE bool wait_for_source(const Grid& grid, const DispatchNod
 }
 
 // The whole block comes here: its share of what one source has put.
-static ANABRANCH_DEVICE void forward(const Grid& grid, const DispatchNodesArgs& nodes, DispatchLocal& local, u32 place, u32 source,
+static ANABRANCH_DEVICE void forward(const Grid& grid, const DispatchNodesArgs& nodes, Local& local, u32 place, u32 source,
                                      u32 count) {
     DispatchArgs args = nodes.dispatch;
     u64 own = local.peer_base.get(grid, args.team.rank), first = static_cast<u64>(place) * nodes.max_tokens;
-    local.relay_meta = own + nodes.relay_meta_offset + first * args.meta_bytes;
+    local.route.relay_meta = own + nodes.relay_meta_offset + first * args.meta_bytes;
     args.tokens = reinterpret_cast<u8*>(own + nodes.relay_rows_offset + first * args.row_bytes);
-    args.ids = reinterpret_cast<i32*>(local.relay_meta + 8);
+    args.ids = reinterpret_cast<i32*>(local.route.relay_meta + 8);
     // Owners and places are those of the source.
     args.team.rank = source;
     for (u32 peer = grid.thread; peer < args.team.size; peer += grid.block_threads) {
@@ -63,8 +64,8 @@ static ANABRANCH_DEVICE void forward(const Grid& grid, const DispatchNodesArgs& 
     grid.block_barrier();
 }
 
-// Thread 0 of the last block: tells the ranks of this node what came for them.
-static ANABRANCH_DEVICE void tell_forwarded(const Grid& grid, const DispatchNodesArgs& nodes, const DispatchLocal& local, u32 epoch) {
+// Thread 0 of the last block: flags the ranks of this node what came for them.
+static ANABRANCH_DEVICE void flag_forwarded(const Grid& grid, const DispatchNodesArgs& nodes, const Local& local, u32 epoch) {
     const DispatchArgs& args = nodes.dispatch;
     for (u32 place = 0; place < nodes.nodes.source_count; ++place) {
         u64 flag = args.flags_offset + static_cast<u64>(private_load(grid, nodes.nodes.sources + place)) * args.flag_stride;
@@ -77,9 +78,9 @@ static ANABRANCH_DEVICE void tell_forwarded(const Grid& grid, const DispatchNode
     }
 }
 
-// The grid, all but a poisoned one. A block that does not see all sources come leaves it without a last one, so that nobody writes
+// The grid, all but a poisoned one. A block that does not see all sources come leaves it without a last one, so that no block writes
 // anything but zeros.
-static ANABRANCH_DEVICE void relay(const Grid& grid, const DispatchNodesArgs& args, DispatchLocal& local, const WaitContext& wait) {
+static ANABRANCH_DEVICE void relay(const Grid& grid, const DispatchNodesArgs& args, Local& local, const WaitContext& wait) {
     u32 epoch = static_cast<u32>(wait.epoch), place = 0, count = 0;
     for (; place < args.nodes.source_count; ++place) {
         u32 source = private_load(grid, args.nodes.sources + place);
@@ -89,14 +90,14 @@ static ANABRANCH_DEVICE void relay(const Grid& grid, const DispatchNodesArgs& ar
     if (place < args.nodes.source_count) {
         report_nothing(grid, args.dispatch);
     } else if (arrive_is_last(grid, &args.dispatch.state->dispatch_arrived, grid.grid_blocks)) {
-        if (grid.thread == 0) tell_forwarded(grid, args, local, epoch);
+        if (grid.thread == 0) flag_forwarded(grid, args, local, epoch);
         learn_counts(grid, args.dispatch, local, wait);
     }
 }
 
 ANABRANCH_KERNEL(anabranch_ep_dispatch_relay, DispatchNodesArgs, 1024) {
-    DispatchLocal local = DispatchLocal::at(args.dispatch.team.size, args.dispatch.fan_out);
-    local.nodes = args.nodes;
+    Local local = Local::at(args.dispatch.team.size, args.dispatch.fan_out, Route{});
+    local.route.nodes = args.nodes;
     u64 epoch = begin(grid, args.dispatch, local);
     if (epoch == 0) {
         report_nothing(grid, args.dispatch);

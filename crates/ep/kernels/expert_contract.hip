@@ -2,8 +2,8 @@
 // output. Product and sum are rounded in f32, each for itself, from 0 on; the sum is rounded once to the type and written to the
 // combine window, which peers pull later, or to a buffer, from which this rank pushes. Pairs that were dropped are left out.
 //
-// Every row is written by one block, or by waves that have parts of it; blocks wait for nobody. Peers read the
-// window behind the flags of the combine that comes next on the stream. They do not read it yet: they did so in the combine
+// Every row is written by one block, or by waves that have parts of it; blocks wait for no peer. Peers read the
+// window after the flags of the combine that comes next on the stream. They do not read it yet: they did so in the combine
 // before, and this slot's dispatch has come since (`combine.hip`). A buffer is read by this rank's combine alone, which comes next
 // on the stream.
 #include "anabranch/prelude.h"

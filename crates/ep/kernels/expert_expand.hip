@@ -4,7 +4,7 @@
 // Who writes what. A pair's place is the number of its expert's pairs before it: those of the runs before, which the kernel
 // before this one has counted (`expert_count.hip`), and those of its own run, which the block that owns the run counts in
 // order, tile by tile. So no two blocks write one place, no counter is shared, and every run gives every row the same place.
-// Blocks wait for nobody. What they read, peers wrote before the dispatch ended; what they write, later kernels of the stream
+// Blocks wait for no peer. What they read, peers wrote before the dispatch ended; what they write, later kernels of the stream
 // read. An expand that overwrites these buffers comes later on the stream too.
 #include "anabranch/prelude.h"
 #include "ep/received_rows.h"

@@ -1,6 +1,6 @@
 // What the weight window holds unless the expert side writes otherwise: of every received row, the weights that were dispatched.
 //
-// Why the window is not read any more. The kernel comes behind a dispatch of epoch e + 1 on its stream, which has seen the dispatch
+// Why the window is not read any more. The kernel comes after a dispatch of epoch e + 1 on its stream, which has seen the dispatch
 // flag e + 1 of every rank; each sent it after its combine e had ended, so all pulls of epoch e are over. Where ranks may be masked: of every rank that
 // is not; of those that are no rows have come, and nothing of theirs is written (`ep/mask.h`).
 #include "anabranch/prelude.h"

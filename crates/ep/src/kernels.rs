@@ -1,252 +1,155 @@
-//! The kernel units of this crate: the only way to obtain their kernels.
+//! The kernels of this crate: what plans launch, and the specs that they compile.
 
-use anabranch_hip_jit::{DeviceStruct, Header, KernelSpec, KernelUnit, PRELUDE};
-use anabranch_shmem::TeamView;
+use anabranch_hip_jit::{Header, KernelSpec, KernelUnit, device_headers, kernel_unit};
+use anabranch_shmem::device_api::DEVICE_HEADERS as HEAP;
 
 use crate::args::{
-    CombineArgs, CombinePushArgs, ConformanceCodecArgs, CountArgs, DispatchAgainArgs, DispatchArgs,
-    FillWeightsArgs, KeepRoutingArgs, KeptRouting, MaskView, PlacementView, RankMask, ReferenceExpertArgs,
-    RoutingHead, SlotState,
+    CombineArgs, CombineEngineArgs, CombineNodesArgs, CombinePushArgs, CountArgs, DispatchArgs,
+    DispatchEngineArgs, DispatchNodesArgs, DispatchReplayArgs, ExpertContractArgs, ExpertCountArgs,
+    ExpertExpandArgs, ExpertSumArgs, FillWeightsArgs, SaveRoutingArgs,
 };
-use crate::cast::DispatchCast;
-use crate::codec::{CombineCodec, Fp8Format};
-use crate::data_type::DataType;
-use crate::expert_major::args::{
-    ExpertContractArgs, ExpertCountArgs, ExpertExpandArgs, ExpertRowSource, ExpertSumArgs, ReceivedView,
-    ReferenceExpertMajorArgs,
-};
+use crate::options::{CombineCodec, DispatchCast, Fp8Format};
 use crate::plan::TILE;
+use crate::tensor::COMBINED_TYPES;
+use anabranch_elements::data_type::DataType;
 
-/// Layouts of a unit whose kernels wait for peers: those that each of them has, then its own.
-macro_rules! waiting_layouts {
-    ($($own:ident),+) => {
-        &[
-            $crate::args::PlacementView::c_declaration,
-            anabranch_shmem::TeamView::c_declaration,
-            $crate::args::SlotState::c_declaration,
-            $crate::args::RankMask::c_declaration,
-            $crate::args::MaskView::c_declaration,
-            $($own::c_declaration,)+
-        ]
-    };
+/// The device headers of this crate: what its kernels include as `"ep/..."`.
+pub const HEADERS: &[Header] = device_headers!();
+
+kernel_unit! {
+    /// The counts before a compact dispatch; parameter `EP_TILE`, and `EP_DEVICE_COUNT` as `DISPATCH_UNIT` has it.
+    pub(crate) static COUNT_UNIT: "ep_count", include_str!("../kernels/count.hip"), &[HEADERS];
+    pub(crate) const COUNT: Kernel<CountArgs> = "anabranch_ep_count";
 }
 
-mod engine;
-mod nodes;
+kernel_unit! {
+    /// Dispatch to ranks whose memory is mapped; parameter `EP_TILE`; `EP_CAST` and `EP_CAST_FROM` where it casts; `EP_DEVICE_COUNT`
+    /// where the number of tokens may be in device memory; `EP_MASK` where ranks may be masked.
+    pub(crate) static DISPATCH_UNIT: "ep_dispatch", include_str!("../kernels/dispatch.hip"), &[HEADERS];
+    pub(crate) const DISPATCH: Kernel<DispatchArgs> = "anabranch_ep_dispatch";
+    pub(crate) const DISPATCH_SEND: Kernel<DispatchArgs> = "anabranch_ep_dispatch_send";
+    pub(crate) const DISPATCH_RECV: Kernel<DispatchArgs> = "anabranch_ep_dispatch_recv";
+}
 
-pub use engine::{COMBINE_ENGINE, DISPATCH_ENGINE, combine_engine, dispatch_engine};
-pub use nodes::{
-    COMBINE_NODES, DISPATCH_NODES, DISPATCH_RELAY, combine_nodes, dispatch_nodes, dispatch_relay,
-};
+kernel_unit! {
+    /// Saves the routing of a dispatch for later ones; parameter `EP_TILE`.
+    pub(crate) static SAVE_ROUTING_UNIT: "ep_save_routing", include_str!("../kernels/save_routing.hip"), &[HEADERS];
+    pub(crate) const SAVE_ROUTING: Kernel<SaveRoutingArgs> = "anabranch_ep_save_routing";
+}
 
-const HEADERS: &[Header] = &[Header { name: "ep/routing.h", text: include_str!("../kernels/routing.h") }];
-const TOKEN_HEADERS: &[Header] =
-    &[Header { name: "ep/token_count.h", text: include_str!("../kernels/token_count.h") }];
-const DISPATCH_HEADERS: &[Header] = &[
-    Header { name: "ep/dispatch_grid.h", text: include_str!("../kernels/dispatch_grid.h") },
-    Header { name: "ep/dispatch_local.h", text: include_str!("../kernels/dispatch_local.h") },
-    Header { name: "ep/dispatch_rows.h", text: include_str!("../kernels/dispatch_rows.h") },
-    Header { name: "ep/dispatch_cast.h", text: include_str!("../kernels/dispatch_cast.h") },
-    Header { name: "ep/dispatch_nothing.h", text: include_str!("../kernels/dispatch_nothing.h") },
-    Header { name: "ep/relay_rows.h", text: include_str!("../kernels/relay_rows.h") },
-];
-const MASK_HEADERS: &[Header] = &[Header { name: "ep/mask.h", text: include_str!("../kernels/mask.h") }];
-const FLAG_HEADERS: &[Header] =
-    &[Header { name: "ep/combine_flags.h", text: include_str!("../kernels/combine_flags.h") }];
-const CODEC_HEADERS: &[Header] = &[Header { name: "ep/codec.h", text: include_str!("../kernels/codec.h") }];
+kernel_unit! {
+    /// Dispatch with a saved routing; parameter `EP_TILE`.
+    pub(crate) static DISPATCH_REPLAY_UNIT: "ep_dispatch_replay", include_str!("../kernels/dispatch_replay.hip"), &[HEADERS];
+    pub(crate) const DISPATCH_REPLAY: Kernel<DispatchReplayArgs> = "anabranch_ep_dispatch_replay";
+}
 
-const COMBINE_HEADERS: &[Header] =
-    &[Header { name: "ep/combine_rows.h", text: include_str!("../kernels/combine_rows.h") }];
+kernel_unit! {
+    /// Dispatched weights to the weight window; parameter `EP_TILE`.
+    pub(crate) static FILL_WEIGHTS_UNIT: "ep_fill_weights", include_str!("../kernels/fill_weights.hip"), &[HEADERS];
+    pub(crate) const FILL_WEIGHTS: Kernel<FillWeightsArgs> = "anabranch_ep_fill_weights";
+}
 
-const WEIGHT_HEADERS: &[Header] =
-    &[Header { name: "ep/combine_weights.h", text: include_str!("../kernels/combine_weights.h") }];
+kernel_unit! {
+    /// Combine that pulls; parameters `EP_TILE` and `EP_ELEMENT`, `EP_COMBINE_WEIGHTS` where weights are combined, and
+    /// `EP_DEVICE_COUNT` and `EP_MASK` as `DISPATCH_UNIT` has them.
+    pub(crate) static COMBINE_UNIT: "ep_combine", include_str!("../kernels/combine.hip"), &[HEADERS];
+    pub(crate) const COMBINE: Kernel<CombineArgs> = "anabranch_ep_combine";
+    pub(crate) const COMBINE_SEND: Kernel<CombineArgs> = "anabranch_ep_combine_send";
+    pub(crate) const COMBINE_RECV: Kernel<CombineArgs> = "anabranch_ep_combine_recv";
+}
 
-/// The counts before a compact dispatch; parameter `EP_TILE`, and `EP_DEVICE_COUNT` as [`DISPATCH`] has it.
-pub static COUNT: KernelUnit = KernelUnit {
-    name: "ep_count",
-    source: include_str!("../kernels/count.hip"),
-    headers: &[PRELUDE, HEADERS, TOKEN_HEADERS],
-    entries: &["anabranch_ep_count"],
-    layouts: &[
-        PlacementView::c_declaration,
-        TeamView::c_declaration,
-        SlotState::c_declaration,
-        CountArgs::c_declaration,
-    ],
-};
+kernel_unit! {
+    /// Combine that pushes; parameters as `COMBINE_UNIT`, and `EP_CODEC`.
+    pub(crate) static COMBINE_PUSH_UNIT: "ep_combine_push", include_str!("../kernels/combine_push.hip"), &[HEADERS];
+    pub(crate) const COMBINE_PUSH: Kernel<CombinePushArgs> = "anabranch_ep_combine_push";
+    pub(crate) const COMBINE_PUSH_SEND: Kernel<CombinePushArgs> = "anabranch_ep_combine_push_send";
+    pub(crate) const COMBINE_PUSH_RECV: Kernel<CombinePushArgs> = "anabranch_ep_combine_push_recv";
+}
 
-const ELEMENT_HEADERS: &[Header] =
-    &[Header { name: "ep/element_rows.h", text: include_str!("../kernels/element_rows.h") }];
-const RECEIVED_HEADERS: &[Header] =
-    &[Header { name: "ep/received_rows.h", text: include_str!("../kernels/received_rows.h") }];
-const EXPAND_HEADERS: &[Header] =
-    &[Header { name: "ep/expand_rows.h", text: include_str!("../kernels/expand_rows.h") }];
+kernel_unit! {
+    /// Dispatch by copy engines; parameters `SHMEM_ENGINES`, and those of `DISPATCH_UNIT` but `EP_MASK`.
+    pub(crate) static DISPATCH_ENGINE_UNIT: "ep_dispatch_engine", include_str!("../kernels/dispatch_engine.hip"), &[HEADERS, HEAP];
+    pub(crate) const DISPATCH_ENGINE_SEND: Kernel<DispatchEngineArgs> = "anabranch_ep_dispatch_engine_send";
+    pub(crate) const DISPATCH_ENGINE_FLAG: Kernel<DispatchEngineArgs> = "anabranch_ep_dispatch_engine_flag";
+    pub(crate) const DISPATCH_ENGINE_DRAIN: Kernel<DispatchEngineArgs> = "anabranch_ep_dispatch_engine_drain";
+    pub(crate) const DISPATCH_ENGINE_RECV: Kernel<DispatchEngineArgs> = "anabranch_ep_dispatch_engine_recv";
+}
 
-/// Dispatch; parameter `EP_TILE`; `EP_CAST` and `EP_CAST_FROM` where it casts; `EP_DEVICE_COUNT` where the number of tokens may be in
-/// device memory; `EP_MASK` where ranks may be masked.
-pub static DISPATCH: KernelUnit = KernelUnit {
-    name: "ep_dispatch",
-    source: include_str!("../kernels/dispatch.hip"),
-    headers: &[PRELUDE, HEADERS, TOKEN_HEADERS, MASK_HEADERS, DISPATCH_HEADERS, CODEC_HEADERS],
-    entries: &["anabranch_ep_dispatch", "anabranch_ep_dispatch_send", "anabranch_ep_dispatch_recv"],
-    layouts: waiting_layouts![DispatchArgs],
-};
+kernel_unit! {
+    /// Combine by copy engines; parameters `SHMEM_ENGINES`, and those of `COMBINE_UNIT` but `EP_MASK` and `EP_COMBINE_WEIGHTS`.
+    pub(crate) static COMBINE_ENGINE_UNIT: "ep_combine_engine", include_str!("../kernels/combine_engine.hip"), &[HEADERS, HEAP];
+    pub(crate) const COMBINE_ENGINE_SEND: Kernel<CombineEngineArgs> = "anabranch_ep_combine_engine_send";
+    pub(crate) const COMBINE_ENGINE_FLAG: Kernel<CombineEngineArgs> = "anabranch_ep_combine_engine_flag";
+    pub(crate) const COMBINE_ENGINE_RECV: Kernel<CombineEngineArgs> = "anabranch_ep_combine_engine_recv";
+}
 
-/// What a dispatch leaves, kept for later ones; parameter `EP_TILE`.
-pub static KEEP_ROUTING: KernelUnit = KernelUnit {
-    name: "ep_keep_routing",
-    source: include_str!("../kernels/keep_routing.hip"),
-    headers: &[PRELUDE, HEADERS],
-    entries: &["anabranch_ep_keep_routing"],
-    layouts: &[
-        PlacementView::c_declaration,
-        TeamView::c_declaration,
-        SlotState::c_declaration,
-        RoutingHead::c_declaration,
-        KeptRouting::c_declaration,
-        KeepRoutingArgs::c_declaration,
-    ],
-};
+kernel_unit! {
+    /// Internode dispatch; parameters `EP_RELAY` where tokens go once to each node, and those of `DISPATCH_UNIT` but `EP_MASK`. Uses
+    /// the device functions of the heap: [`World::kernel`](anabranch_shmem::World::kernel) compiles them as that world needs them.
+    pub static DISPATCH_NODES_UNIT: "ep_dispatch_nodes", include_str!("../kernels/dispatch_nodes.hip"), &[HEADERS, HEAP];
+    pub(crate) const DISPATCH_NODES: Kernel<DispatchNodesArgs> = "anabranch_ep_dispatch_nodes";
+    pub(crate) const DISPATCH_NODES_SEND: Kernel<DispatchNodesArgs> = "anabranch_ep_dispatch_nodes_send";
+    pub(crate) const DISPATCH_NODES_RECV: Kernel<DispatchNodesArgs> = "anabranch_ep_dispatch_nodes_recv";
+    pub(crate) const DISPATCH_NODES_DRAIN: Kernel<DispatchNodesArgs> = "anabranch_ep_dispatch_nodes_drain";
+}
 
-/// Dispatch with a kept routing; parameter `EP_TILE`.
-pub static DISPATCH_AGAIN: KernelUnit = KernelUnit {
-    name: "ep_dispatch_again",
-    source: include_str!("../kernels/dispatch_again.hip"),
-    headers: &[PRELUDE, HEADERS, TOKEN_HEADERS, MASK_HEADERS, CODEC_HEADERS, DISPATCH_HEADERS],
-    entries: &["anabranch_ep_dispatch_again"],
-    layouts: &[
-        PlacementView::c_declaration,
-        TeamView::c_declaration,
-        SlotState::c_declaration,
-        RoutingHead::c_declaration,
-        KeptRouting::c_declaration,
-        RankMask::c_declaration,
-        MaskView::c_declaration,
-        DispatchArgs::c_declaration,
-        DispatchAgainArgs::c_declaration,
-    ],
-};
+kernel_unit! {
+    /// The receiving half of a dispatch by node; parameter `EP_TILE`.
+    pub(crate) static DISPATCH_RELAY_UNIT: "ep_dispatch_relay", include_str!("../kernels/dispatch_relay.hip"), &[HEADERS];
+    pub(crate) const DISPATCH_RELAY: Kernel<DispatchNodesArgs> = "anabranch_ep_dispatch_relay";
+}
 
-/// Dispatched weights to the weight window; parameter `EP_TILE`.
-pub static FILL_WEIGHTS: KernelUnit = KernelUnit {
-    name: "ep_fill_weights",
-    source: include_str!("../kernels/fill_weights.hip"),
-    headers: &[PRELUDE, HEADERS, RECEIVED_HEADERS],
-    entries: &["anabranch_ep_fill_weights"],
-    layouts: &[PlacementView::c_declaration, ReceivedView::c_declaration, FillWeightsArgs::c_declaration],
-};
+kernel_unit! {
+    /// Internode combine; parameters as `COMBINE_UNIT`, but for `EP_MASK` and `EP_COMBINE_WEIGHTS`. As [`DISPATCH_NODES_UNIT`], it uses
+    /// the heap's device functions.
+    pub static COMBINE_NODES_UNIT: "ep_combine_nodes", include_str!("../kernels/combine_nodes.hip"), &[HEADERS, HEAP];
+    pub(crate) const COMBINE_NODES: Kernel<CombineNodesArgs> = "anabranch_ep_combine_nodes";
+    pub(crate) const COMBINE_NODES_SEND: Kernel<CombineNodesArgs> = "anabranch_ep_combine_nodes_send";
+    pub(crate) const COMBINE_NODES_RECV: Kernel<CombineNodesArgs> = "anabranch_ep_combine_nodes_recv";
+}
 
-/// Combine that pulls; parameters `EP_TILE` and `EP_ELEMENT`, `EP_COMBINE_WEIGHTS` where weights are combined, and
-/// `EP_DEVICE_COUNT` and `EP_MASK` as [`DISPATCH`] has them.
-pub static COMBINE: KernelUnit = KernelUnit {
-    name: "ep_combine",
-    source: include_str!("../kernels/combine.hip"),
-    headers: &[PRELUDE, HEADERS, TOKEN_HEADERS, MASK_HEADERS, FLAG_HEADERS, COMBINE_HEADERS, WEIGHT_HEADERS],
-    entries: &["anabranch_ep_combine", "anabranch_ep_combine_send", "anabranch_ep_combine_recv"],
-    layouts: waiting_layouts![CombineArgs],
-};
+kernel_unit! {
+    /// Pairs of each expert, by runs of rows and in all.
+    pub(crate) static EXPERT_COUNT_UNIT: "ep_expert_count", include_str!("../kernels/expert_count.hip"), &[HEADERS];
+    pub(crate) const EXPERT_COUNT: Kernel<ExpertCountArgs> = "anabranch_ep_expert_count";
+    pub(crate) const EXPERT_SUM: Kernel<ExpertSumArgs> = "anabranch_ep_expert_sum";
+}
 
-/// Combine that pushes; parameters `EP_TILE`, `EP_ELEMENT` and `EP_CODEC`, `EP_COMBINE_WEIGHTS` where weights are combined, and
-/// `EP_DEVICE_COUNT` and `EP_MASK` as [`DISPATCH`] has them.
-pub static COMBINE_PUSH: KernelUnit = KernelUnit {
-    name: "ep_combine_push",
-    source: include_str!("../kernels/combine_push.hip"),
-    headers: &[PRELUDE, HEADERS, TOKEN_HEADERS, MASK_HEADERS, FLAG_HEADERS, CODEC_HEADERS, WEIGHT_HEADERS],
-    entries: &[
-        "anabranch_ep_combine_push",
-        "anabranch_ep_combine_push_send",
-        "anabranch_ep_combine_push_recv",
-    ],
-    layouts: waiting_layouts![CombinePushArgs],
-};
+kernel_unit! {
+    /// Received rows to experts.
+    pub(crate) static EXPERT_EXPAND_UNIT: "ep_expert_expand", include_str!("../kernels/expert_expand.hip"), &[HEADERS];
+    pub(crate) const EXPERT_EXPAND: Kernel<ExpertExpandArgs> = "anabranch_ep_expert_expand";
+}
 
-/// The stand-in expert; parameters `EP_TILE`, `EP_INPUT` and `EP_ELEMENT`.
-pub static REFERENCE_EXPERT: KernelUnit = KernelUnit {
-    name: "ep_reference_expert",
-    source: include_str!("../kernels/reference_expert.hip"),
-    headers: &[PRELUDE, HEADERS, ELEMENT_HEADERS],
-    entries: &["anabranch_ep_reference_expert"],
-    layouts: &[PlacementView::c_declaration, ReferenceExpertArgs::c_declaration],
-};
-
-/// A codec alone, for tests; parameters `EP_ELEMENT` and `EP_CODEC`.
-pub static CONFORMANCE_CODEC: KernelUnit = KernelUnit {
-    name: "ep_conformance_codec",
-    source: include_str!("../kernels/conformance_codec.hip"),
-    headers: &[PRELUDE, CODEC_HEADERS],
-    entries: &["anabranch_ep_conformance_codec"],
-    layouts: &[ConformanceCodecArgs::c_declaration],
-};
-
-/// Pairs of each expert, by runs of rows and in all.
-pub static EXPERT_COUNT: KernelUnit = KernelUnit {
-    name: "ep_expert_count",
-    source: include_str!("../kernels/expert_count.hip"),
-    headers: &[PRELUDE, HEADERS, RECEIVED_HEADERS],
-    entries: &["anabranch_ep_expert_count", "anabranch_ep_expert_sum"],
-    layouts: &[
-        PlacementView::c_declaration,
-        ReceivedView::c_declaration,
-        ExpertCountArgs::c_declaration,
-        ExpertSumArgs::c_declaration,
-    ],
-};
-
-/// Received rows to experts.
-pub static EXPERT_EXPAND: KernelUnit = KernelUnit {
-    name: "ep_expert_expand",
-    source: include_str!("../kernels/expert_expand.hip"),
-    headers: &[PRELUDE, HEADERS, RECEIVED_HEADERS, EXPAND_HEADERS],
-    entries: &["anabranch_ep_expert_expand"],
-    layouts: &[
-        PlacementView::c_declaration,
-        ReceivedView::c_declaration,
-        ExpertRowSource::c_declaration,
-        ExpertExpandArgs::c_declaration,
-    ],
-};
-
-/// Experts' output to the combine window; parameter `EP_ELEMENT`.
-pub static EXPERT_CONTRACT: KernelUnit = KernelUnit {
-    name: "ep_expert_contract",
-    source: include_str!("../kernels/expert_contract.hip"),
-    headers: &[PRELUDE, HEADERS, RECEIVED_HEADERS],
-    entries: &["anabranch_ep_expert_contract"],
-    layouts: &[PlacementView::c_declaration, ReceivedView::c_declaration, ExpertContractArgs::c_declaration],
-};
-
-/// The stand-in for experts that work on expert-major rows; parameters `EP_INPUT` and `EP_ELEMENT`.
-pub static REFERENCE_EXPERT_MAJOR: KernelUnit = KernelUnit {
-    name: "ep_reference_expert_major",
-    source: include_str!("../kernels/reference_expert_major.hip"),
-    headers: &[PRELUDE, ELEMENT_HEADERS],
-    entries: &["anabranch_ep_reference_expert_major"],
-    layouts: &[ReferenceExpertMajorArgs::c_declaration],
-};
+kernel_unit! {
+    /// Experts' output to the combine window; parameter `EP_ELEMENT`.
+    pub(crate) static EXPERT_CONTRACT_UNIT: "ep_expert_contract", include_str!("../kernels/expert_contract.hip"), &[HEADERS];
+    pub(crate) const EXPERT_CONTRACT: Kernel<ExpertContractArgs> = "anabranch_ep_expert_contract";
+}
 
 /// The kernel that counts before a compact dispatch.
 pub fn count() -> KernelSpec {
-    tiled(&COUNT)
+    tiled(&COUNT_UNIT)
 }
 
 /// The dispatch kernel: payload is bytes, so one object serves every type.
 pub fn dispatch() -> KernelSpec {
-    tiled(&DISPATCH)
+    tiled(&DISPATCH_UNIT)
 }
 
 /// The kernel that keeps a routing.
-pub fn keep_routing() -> KernelSpec {
-    KernelSpec::new(&KEEP_ROUTING).with("EP_TILE", TILE)
+pub fn save_routing() -> KernelSpec {
+    KernelSpec::new(&SAVE_ROUTING_UNIT).with("EP_TILE", TILE)
 }
 
-/// The dispatch with a kept routing: payload is bytes, so one object serves every type.
-pub fn dispatch_again() -> KernelSpec {
-    KernelSpec::new(&DISPATCH_AGAIN).with("EP_TILE", TILE)
+/// The dispatch with a saved routing: payload is bytes, so one object serves every type.
+pub fn dispatch_replay() -> KernelSpec {
+    KernelSpec::new(&DISPATCH_REPLAY_UNIT).with("EP_TILE", TILE)
 }
 
 /// The kernel that fills the weight window.
 pub fn fill_weights() -> KernelSpec {
-    KernelSpec::new(&FILL_WEIGHTS).with("EP_TILE", TILE)
+    KernelSpec::new(&FILL_WEIGHTS_UNIT).with("EP_TILE", TILE)
 }
 
 /// A combine kernel, of either kind, for plans that combine weights too.
@@ -269,18 +172,50 @@ fn cast_of(spec: KernelSpec, from: DataType, cast: DispatchCast) -> KernelSpec {
 }
 
 /// The variant of a count, dispatch or combine kernel for plans whose number of tokens may be in device memory.
-pub fn with_device_count(spec: KernelSpec) -> KernelSpec {
+pub(crate) fn with_device_count(spec: KernelSpec) -> KernelSpec {
     spec.with("EP_DEVICE_COUNT", 1u32)
 }
 
 /// The combine kernel that pulls rows of a type.
 pub fn combine(element: DataType) -> KernelSpec {
-    of_element(tiled(&COMBINE), element)
+    of_element(tiled(&COMBINE_UNIT), element)
 }
 
 /// The combine kernel that pushes rows of a type in the form of a codec.
 pub fn combine_push(element: DataType, codec: CombineCodec) -> KernelSpec {
-    encoded(tiled(&COMBINE_PUSH), element, codec)
+    encoded(tiled(&COMBINE_PUSH_UNIT), element, codec)
+}
+
+/// The dispatch by copy engines, of rows as they are or cast.
+pub fn dispatch_engine(from: DataType, cast: DispatchCast) -> KernelSpec {
+    cast_of(with_engines(&DISPATCH_ENGINE_UNIT), from, cast)
+}
+
+/// The combine by copy engines, of rows of a type.
+pub fn combine_engine(element: DataType) -> KernelSpec {
+    of_element(with_engines(&COMBINE_ENGINE_UNIT), element)
+}
+
+fn with_engines(unit: &'static KernelUnit) -> KernelSpec {
+    tiled(unit).with("SHMEM_ENGINES", 1)
+}
+
+/// The internode dispatch, of rows as they are or cast; `spec` is of [`DISPATCH_NODES_UNIT`].
+#[must_use]
+pub fn dispatch_nodes(spec: KernelSpec, from: DataType, cast: DispatchCast, by_node: bool) -> KernelSpec {
+    let spec = cast_of(spec.with("EP_TILE", TILE), from, cast);
+    if by_node { spec.with("EP_RELAY", 1) } else { spec }
+}
+
+/// The kernel that forwards rows of other nodes.
+pub fn dispatch_relay() -> KernelSpec {
+    tiled(&DISPATCH_RELAY_UNIT)
+}
+
+/// The internode combine, of rows of a type; `spec` is of [`COMBINE_NODES_UNIT`].
+#[must_use]
+pub fn combine_nodes(spec: KernelSpec, element: DataType) -> KernelSpec {
+    of_element(spec.with("EP_TILE", TILE), element)
 }
 
 /// A kernel of dispatch or combine for a plan that masks ranks.
@@ -289,34 +224,19 @@ pub fn masking(spec: KernelSpec) -> KernelSpec {
     spec.with("EP_MASK", 1)
 }
 
-/// The stand-in expert from one type to another.
-pub fn reference_expert(input: DataType, output: DataType) -> KernelSpec {
-    between(tiled(&REFERENCE_EXPERT), input, output)
-}
-
-/// The test of a codec that is not [`CombineCodec::None`], for rows of a type. No operation launches it.
-pub fn conformance_codec(element: DataType, codec: CombineCodec) -> KernelSpec {
-    encoded(KernelSpec::new(&CONFORMANCE_CODEC), element, codec)
-}
-
 /// Counting pairs: ids are integers, so one object serves every type.
 pub fn expert_count() -> KernelSpec {
-    tiled(&EXPERT_COUNT)
+    tiled(&EXPERT_COUNT_UNIT)
 }
 
 /// Expanding rows: payload is bytes, so one object serves every type.
 pub fn expert_expand() -> KernelSpec {
-    tiled(&EXPERT_EXPAND)
+    tiled(&EXPERT_EXPAND_UNIT)
 }
 
 /// Contracting the output of experts of a type.
 pub fn expert_contract(element: DataType) -> KernelSpec {
-    of_element(tiled(&EXPERT_CONTRACT), element)
-}
-
-/// The stand-in for experts that work on expert-major rows, from one type to another.
-pub fn reference_expert_major(input: DataType, output: DataType) -> KernelSpec {
-    between(KernelSpec::new(&REFERENCE_EXPERT_MAJOR), input, output)
+    of_element(tiled(&EXPERT_CONTRACT_UNIT), element)
 }
 
 /// The variants for what plans may have besides, each alone and all together, of bf16 rows.
@@ -340,12 +260,12 @@ fn optional() -> Vec<KernelSpec> {
     ];
     let counted = [with_device_count(count())].into_iter().chain(dispatches);
     let dispatched =
-        |by_node| dispatch_nodes(KernelSpec::new(&DISPATCH_NODES), bf16, DispatchCast::None, by_node);
+        |by_node| dispatch_nodes(KernelSpec::new(&DISPATCH_NODES_UNIT), bf16, DispatchCast::None, by_node);
     let across = [
         dispatched(false),
         dispatched(true),
-        dispatch_relay(KernelSpec::new(&DISPATCH_RELAY)),
-        combine_nodes(KernelSpec::new(&COMBINE_NODES), bf16),
+        dispatch_relay(),
+        combine_nodes(KernelSpec::new(&COMBINE_NODES_UNIT), bf16),
     ];
     counted.chain(by_engine).chain(across).chain(combines.iter().flat_map(of_combine)).collect()
 }
@@ -354,27 +274,18 @@ fn optional() -> Vec<KernelSpec> {
 /// prebuild compiles. Others are compiled when a plan first wants them.
 pub fn kernels() -> Vec<KernelSpec> {
     let mut all = vec![count(), dispatch()];
-    for element in DataType::COMBINED {
+    for element in COMBINED_TYPES {
         let casts = DispatchCast::ALL.into_iter().filter(|cast| *cast != DispatchCast::None);
         all.extend(casts.map(|cast| dispatch_cast(element, cast)));
         all.push(combine(element));
         all.extend(CombineCodec::ALL.map(|codec| combine_push(element, codec)));
     }
     all.extend(optional());
-    all.extend([expert_count(), expert_expand(), keep_routing(), dispatch_again(), fill_weights()]);
-    for output in DataType::COMBINED {
+    all.extend([expert_count(), expert_expand(), save_routing(), dispatch_replay(), fill_weights()]);
+    for output in COMBINED_TYPES {
         all.push(expert_contract(output));
-        all.extend(DataType::ALL.map(|input| reference_expert(input, output)));
-        all.extend(DataType::ALL.map(|input| reference_expert_major(input, output)));
     }
     all
-}
-
-/// The kernels of tests alone, in every variant.
-pub fn conformance() -> Vec<KernelSpec> {
-    let codecs = || CombineCodec::ALL.into_iter().filter(|codec| *codec != CombineCodec::None);
-    let of = |element| codecs().map(move |codec| conformance_codec(element, codec));
-    DataType::COMBINED.into_iter().flat_map(of).collect()
 }
 
 /// A unit with the tokens that a block of dispatch routes at a time.
@@ -390,9 +301,4 @@ fn of_element(spec: KernelSpec, element: DataType) -> KernelSpec {
 /// For rows of a type, and a codec.
 fn encoded(spec: KernelSpec, element: DataType, codec: CombineCodec) -> KernelSpec {
     of_element(spec, element).with("EP_CODEC", codec.device_name())
-}
-
-/// From rows of one type to rows of another.
-fn between(spec: KernelSpec, input: DataType, output: DataType) -> KernelSpec {
-    of_element(spec.with("EP_INPUT", input.device_name()), output)
 }

@@ -1,17 +1,27 @@
 //! Slots: what one operation in flight owns, and who holds which.
 
 use std::mem::offset_of;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use anabranch_clock::Moment;
-use anabranch_hip::{Device, DeviceAddress, DeviceBuffer, Event, Stream};
+use anabranch_hip::{Device, DeviceBuffer, Event, Stream};
 use anabranch_hip_jit::bytemuck::{self, Zeroable};
 use anabranch_shmem::SymmetricMemory;
 
 use crate::args::SlotState;
 use crate::error::{Error, Result};
-use crate::plan::{Plan, SlotLayout};
+use crate::lock::lock;
+use crate::plan::Plan;
+
+#[cfg_attr(not(feature = "simulation"), expect(unreachable_pub, reason = "the feature exports it"))]
+mod addresses;
+
+#[cfg(not(feature = "simulation"))]
+pub(crate) use addresses::SlotAddresses;
+#[cfg(feature = "simulation")]
+pub use addresses::SlotAddresses;
 
 /// Between two looks at events whose kernels have a deadline of their own.
 pub(crate) const POLL: Duration = Duration::from_micros(50);
@@ -20,230 +30,52 @@ pub(crate) const POLL: Duration = Duration::from_micros(50);
 #[derive(Debug)]
 pub(crate) struct Slot {
     heap: SymmetricMemory,
-    layout: SlotLayout,
-    pulls: bool,
-    weights: bool,
     own: Mutex<DeviceBuffer>,
-    parts: OwnLayout,
-    base: DeviceAddress,
-    number: u32,
+    at: SlotAddresses,
 }
 
-/// Offsets of the parts of a slot's own memory.
-#[derive(Clone, Copy, Debug)]
-struct OwnLayout {
-    state: u64,
-    routed: u64,
-    tally: u64,
-    bases: u64,
-    room: u64,
-    counts: u64,
-    offsets: u64,
-    send_map: u64,
-    /// Of a plan that masks ranks.
-    settled: u64,
-    /// Of a plan whose rows engines move.
-    posted: u64,
-    /// Of a plan whose tokens go once to each node.
-    relayed: u64,
-    forwarded: u64,
-    bytes: u64,
-}
+impl Deref for Slot {
+    type Target = SlotAddresses;
 
-impl OwnLayout {
-    fn of(plan: &Plan) -> Self {
-        let ranks = u64::from(plan.ranks());
-        let mut end = 0u64;
-        let mut place = |bytes: u64| {
-            let start = end;
-            end = (start + bytes).next_multiple_of(128);
-            start
-        };
-        let state = place(size_of::<SlotState>() as u64);
-        let routed = place(ranks * 4);
-        let tally = place(ranks * 4);
-        let bases = place(ranks * 4);
-        let room = place(ranks * 4);
-        let counts = place(ranks * 4);
-        let offsets = place((ranks + 1) * 4);
-        let settled = place(if plan.config().on_timeout.masks() { ranks * 8 } else { 0 });
-        let posted = place(if plan.config().payload.is_by_engine() { ranks * 8 } else { 0 });
-        let relayed = place(plan.relayed_words() * 4);
-        let forwarded = place(plan.forwarded_words() * 4);
-        let send_map = place(u64::from(plan.config().max_tokens) * u64::from(plan.fan_out()) * 8);
-        Self {
-            state,
-            routed,
-            tally,
-            bases,
-            room,
-            counts,
-            offsets,
-            send_map,
-            settled,
-            posted,
-            relayed,
-            forwarded,
-            bytes: end,
-        }
+    fn deref(&self) -> &SlotAddresses {
+        &self.at
     }
-}
-
-/// The parts of a slot's own memory, by name, bytes of each.
-pub(crate) fn own_parts(plan: &Plan) -> [(&'static str, u64); 2] {
-    let parts = OwnLayout::of(plan);
-    [("state and counts", parts.send_map), ("send map", parts.bytes - parts.send_map)]
-}
-
-/// The words of a slot before its first use: the first epoch will be 1, and no invalid id was seen.
-fn fresh_state() -> SlotState {
-    SlotState { invalid_first: u64::MAX, ..SlotState::zeroed() }
 }
 
 impl Slot {
     /// The plan's slot of this number over its symmetric part; allocates its own part.
     pub(crate) fn new(device: &Device, plan: &Plan, number: u32, heap: SymmetricMemory) -> Result<Self> {
-        let parts = OwnLayout::of(plan);
-        let mut own = device.allocate(parts.bytes as usize)?;
+        let mut own = device.allocate(SlotAddresses::own_bytes(plan) as usize)?;
         own.fill(0)?;
-        own.copy_from_host(parts.state as usize, bytemuck::bytes_of(&fresh_state()))?;
-        let base = own.address();
-        let pulls = plan.config().combine_source.pulls();
-        let weights = plan.config().combine_weights;
-        let own = Mutex::new(own);
-        Ok(Self { heap, layout: *plan.layout(), pulls, weights, own, parts, base, number })
+        let at = SlotAddresses::new(plan, number, (heap.address(), heap.offset()), own.address());
+        own.copy_from_host(at.own_offset(at.state()), bytemuck::bytes_of(&SlotState::fresh()))?;
+        Ok(Self { heap, own: Mutex::new(own), at })
     }
 
-    pub(crate) fn number(&self) -> u32 {
-        self.number
-    }
-
-    /// Where the slot starts in the heap, as an offset.
     /// Names the slot among all that a group has ever made.
     pub(crate) fn sequence(&self) -> u64 {
         self.heap.sequence()
     }
 
-    pub(crate) fn heap_offset(&self) -> u64 {
-        self.heap.offset()
-    }
-
-    pub(crate) fn rows(&self) -> DeviceAddress {
-        self.heap.address().offset(self.layout.rows)
-    }
-
-    pub(crate) fn meta(&self) -> DeviceAddress {
-        self.heap.address().offset(self.layout.meta)
-    }
-
-    /// Null where nothing is pulled.
-    pub(crate) fn combine_rows(&self) -> DeviceAddress {
-        if self.pulls { self.heap.address().offset(self.layout.combine_rows) } else { DeviceAddress::NULL }
-    }
-
-    /// Null where weights are not combined.
-    pub(crate) fn combine_weights(&self) -> DeviceAddress {
-        if self.weights {
-            self.heap.address().offset(self.layout.combine_weights)
-        } else {
-            DeviceAddress::NULL
-        }
-    }
-
-    /// Whether the range and the slot's windows have bytes in common.
-    pub(crate) fn overlaps(&self, address: DeviceAddress, bytes: u64) -> bool {
-        let start = self.heap.address().0;
-        address.0 < start + self.layout.bytes && start < address.0 + bytes
-    }
-
-    pub(crate) fn state(&self) -> DeviceAddress {
-        self.base.offset(self.parts.state)
-    }
-
-    pub(crate) fn dropped_count(&self) -> DeviceAddress {
-        self.state().offset(offset_of!(SlotState, dropped_count) as u64)
-    }
-
-    pub(crate) fn masked_count(&self) -> DeviceAddress {
-        self.state().offset(offset_of!(SlotState, masked_count) as u64)
-    }
-
-    pub(crate) fn settled(&self) -> DeviceAddress {
-        self.base.offset(self.parts.settled)
-    }
-
-    /// Where the rows are that this rank sends, until engines have copied them.
-    pub(crate) fn staged_rows(&self) -> DeviceAddress {
-        self.heap.address().offset(self.layout.staged_rows)
-    }
-
-    /// Where their meta records are.
-    pub(crate) fn staged_meta(&self) -> DeviceAddress {
-        self.heap.address().offset(self.layout.staged_meta)
-    }
-
-    /// Where the positions are behind what was put into queues of engines.
-    pub(crate) fn posted(&self) -> DeviceAddress {
-        self.base.offset(self.parts.posted)
-    }
-
-    /// Tokens for each node, in a plan whose tokens go once to each.
-    pub(crate) fn relayed(&self) -> DeviceAddress {
-        self.base.offset(self.parts.relayed)
-    }
-
-    /// Rows of each source for each rank of this node, in such a plan.
-    pub(crate) fn forwarded(&self) -> DeviceAddress {
-        self.base.offset(self.parts.forwarded)
-    }
-
-    pub(crate) fn routed(&self) -> DeviceAddress {
-        self.base.offset(self.parts.routed)
-    }
-
-    pub(crate) fn tally(&self) -> DeviceAddress {
-        self.base.offset(self.parts.tally)
-    }
-
-    pub(crate) fn bases(&self) -> DeviceAddress {
-        self.base.offset(self.parts.bases)
-    }
-
-    pub(crate) fn room(&self) -> DeviceAddress {
-        self.base.offset(self.parts.room)
-    }
-
-    pub(crate) fn counts(&self) -> DeviceAddress {
-        self.base.offset(self.parts.counts)
-    }
-
-    pub(crate) fn offsets(&self) -> DeviceAddress {
-        self.base.offset(self.parts.offsets)
-    }
-
-    pub(crate) fn send_map(&self) -> DeviceAddress {
-        self.base.offset(self.parts.send_map)
-    }
-
     /// The first entries of the send map. The work that writes them must have been waited for.
     pub(crate) fn read_send_map(&self, entries: usize) -> Result<Vec<u64>> {
         let mut map = vec![0u64; entries];
-        lock(&self.own).copy_to_host(self.parts.send_map as usize, bytemuck::cast_slice_mut(&mut map))?;
+        lock(&self.own).copy_to_host(self.own_offset(self.send_map()), bytemuck::cast_slice_mut(&mut map))?;
         Ok(map)
     }
 
-    /// The greatest epoch that this rank may have told a peer: one more than dispatch or combine has ended, as the first half of
-    /// either tells an epoch that its second half ends. No launch may be in flight.
-    pub(crate) fn told_epoch(&self) -> Result<u64> {
+    /// The greatest epoch that this rank may have sent a peer: one more than dispatch or combine has ended, as the first half of
+    /// either sends an epoch that its second half ends. No launch may be in flight.
+    pub(crate) fn sent_epoch(&self) -> Result<u64> {
         let state = self.read_state()?;
         Ok(state.dispatch_epoch.max(state.combine_epoch) + 1)
     }
 
-    /// Goes on behind this epoch. No launch may be in flight.
+    /// Continues after this epoch. No launch may be in flight.
     pub(crate) fn set_epoch(&self, epoch: u64) -> Result<()> {
         let mut own = lock(&self.own);
         for field in [offset_of!(SlotState, dispatch_epoch), offset_of!(SlotState, combine_epoch)] {
-            own.copy_from_host(self.parts.state as usize + field, &epoch.to_ne_bytes())?;
+            own.copy_from_host(self.own_offset(self.state()) + field, &epoch.to_ne_bytes())?;
         }
         Ok(())
     }
@@ -257,7 +89,7 @@ impl Slot {
         }
         let first = state.invalid_first;
         let found = (state.invalid_count, (first >> 38) as u32, first as u32 as i32);
-        let place = |field: usize| self.parts.state as usize + field;
+        let place = |field: usize| self.own_offset(self.state()) + field;
         let mut own = lock(&self.own);
         own.copy_from_host(place(offset_of!(SlotState, invalid_first)), &u64::MAX.to_ne_bytes())?;
         own.copy_from_host(place(offset_of!(SlotState, invalid_count)), &0u32.to_ne_bytes())?;
@@ -271,7 +103,7 @@ impl Slot {
         if state.excess_count == 0 {
             return Ok(None);
         }
-        let place = self.parts.state as usize + offset_of!(SlotState, excess_count);
+        let place = self.own_offset(self.state()) + offset_of!(SlotState, excess_count);
         lock(&self.own).copy_from_host(place, &0u32.to_ne_bytes())?;
         Ok(Some((state.excess_count, state.excess_given, state.excess_allowed)))
     }
@@ -279,13 +111,8 @@ impl Slot {
     /// The slot's words. The work that writes those that the caller looks at must have been waited for.
     pub(crate) fn read_state(&self) -> Result<SlotState> {
         let mut state = SlotState::zeroed();
-        lock(&self.own).copy_to_host(self.parts.state as usize, bytemuck::bytes_of_mut(&mut state))?;
+        lock(&self.own).copy_to_host(self.own_offset(self.state()), bytemuck::bytes_of_mut(&mut state))?;
         Ok(state)
-    }
-
-    /// Where the number of tokens of the last dispatch is, in plans whose number may be in device memory.
-    pub(crate) fn token_count(&self) -> DeviceAddress {
-        self.state().offset(offset_of!(SlotState, token_count) as u64)
     }
 }
 
@@ -299,11 +126,11 @@ pub(crate) struct SlotPool {
 #[derive(Debug, Default)]
 struct Use {
     busy: bool,
-    /// Whoever held it has dropped it, and peers still expect a combine.
+    /// Its holder has dropped it, and peers still expect a combine.
     lost: bool,
     /// How often it was taken.
     taken: u64,
-    /// Behind the last launch that was not captured.
+    /// After the last launch that was not captured.
     eager: Option<Arc<Event>>,
 }
 
@@ -318,7 +145,7 @@ impl SlotPool {
     }
 
     /// Waits for the last launch on every slot, `limit` at most; whether all are over. Replays of captured launches are in the
-    /// hands of whoever replays them.
+    /// caller's hands.
     pub(crate) fn wait_until_idle(&self, limit: Duration) -> bool {
         let start = Moment::now();
         let events: Vec<_> = lock(&self.uses).iter().filter_map(|one| one.eager.clone()).collect();
@@ -332,19 +159,19 @@ impl SlotPool {
         true
     }
 
-    /// Slots with an operation that somebody can still end.
+    /// Slots with an operation that can still end.
     pub(crate) fn held(&self) -> usize {
         lock(&self.uses).iter().filter(|one| one.busy && !one.lost).count()
     }
 
-    /// The slots whose operations nobody can end any more.
+    /// The slots whose operations cannot end any more.
     pub(crate) fn lost(&self) -> Vec<&Slot> {
         let uses = lock(&self.uses);
         let lost = self.slots.iter().zip(uses.iter()).filter(|(_, one)| one.lost);
         lost.map(|(slot, _)| slot).collect()
     }
 
-    /// Notes a launch on a slot that nobody holds.
+    /// Notes a launch on a slot without a holder.
     pub(crate) fn used_unheld(&self, slot: &Slot, event: Arc<Event>) {
         if let Some(one) = lock(&self.uses).get_mut(slot.number() as usize) {
             one.eager = Some(event);
@@ -362,7 +189,7 @@ impl SlotPool {
     /// makes the stream wait for its last use.
     ///
     /// A captured operation does not wait for eager ones, nor they for it: graphs do not know the world outside, and replays
-    /// are ordered by whoever launches them. Within a capture, operations that follow each other on one slot belong on one
+    /// are ordered by the caller. Within a capture, operations that follow each other on one slot belong on one
     /// stream, or on streams that the caller orders.
     pub(crate) fn take(self: &Arc<Self>, stream: &Stream) -> Result<SlotTicket> {
         let capturing = stream.is_capturing()?;
@@ -389,7 +216,7 @@ impl SlotPool {
     }
 }
 
-/// Tells the slots of one plan from those of another, and keeps none of them.
+/// Identifies the slots of one plan, and keeps none of them.
 #[derive(Clone, Debug)]
 pub(crate) struct PoolMark(Weak<SlotPool>);
 
@@ -418,7 +245,7 @@ pub(crate) struct SlotTicket {
     index: usize,
     /// Which use of the slot it is.
     number: u64,
-    /// Behind the holder's own last launch, captured or not.
+    /// After the holder's own last launch, captured or not.
     launched: Option<Arc<Event>>,
     /// Something was launched: peers know of the operation.
     reached: bool,
@@ -438,18 +265,13 @@ impl SlotTicket {
         std::ptr::eq(Arc::as_ptr(&self.pool), mark.0.as_ptr())
     }
 
-    /// The slot's number in the plan.
-    pub(crate) fn number(&self) -> u32 {
-        self.index as u32
-    }
-
     /// The use of the slot that this is.
     pub(crate) fn taken(&self) -> Taken {
         Taken { slot: self.index, number: self.number }
     }
 
     /// Makes the stream wait for the holder's last launch: a combine for its dispatch, be both captured or both not.
-    pub(crate) fn order_behind(&self, stream: &Stream) -> Result<()> {
+    pub(crate) fn order_after(&self, stream: &Stream) -> Result<()> {
         match &self.launched {
             Some(event) => Ok(stream.wait_event(event)?),
             None => Ok(()),
@@ -468,7 +290,7 @@ impl SlotTicket {
         Ok(())
     }
 
-    /// Frees the slot for the next dispatch, behind the work already on its stream.
+    /// Frees the slot for the next dispatch, after the work already on its stream.
     pub(crate) fn give_back(mut self) {
         lock(&self.pool.uses)[self.index].busy = false;
         self.returned = true;
@@ -491,11 +313,6 @@ impl Drop for SlotTicket {
             "a dispatch was dropped without combine or release; its slot stays busy, because peers still expect one"
         );
     }
-}
-
-/// A lock whose holder panicked guards data that is still whole: every update here is one assignment.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -9,15 +9,15 @@ use crate::common::{
     Case, Routing, Uploaded, all_well, judge_dropped, judge_output, judge_rows, on_ranks, oracle, run,
     run_expert, window_bytes, world_config,
 };
-use anabranch_ep::oracle::Oracle;
-use anabranch_ep::reference::ReferenceExpert;
-use anabranch_ep::{CombineSource, DataType, EpConfig, Error, ExpertParallel, Mode, Plan};
+use anabranch_conformance::ep::oracle::Oracle;
+use anabranch_conformance::ep::reference::ReferenceExpert;
+use anabranch_ep::{CombineSource, DataType, EpConfig, EpShape, Error, ExpertParallel, Mode, Plan};
 use anabranch_hip::{Device, DeviceAddress, Stream};
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::{Team, World, WorldConfig};
 use proptest::prelude::*;
 
-/// What stands where nobody writes.
+/// What stands where no block writes.
 const CANARY: u8 = 0xc5;
 const GUARD: u64 = 4096;
 
@@ -37,7 +37,7 @@ prop_compose! {
     ) -> Case {
         let mut case = Case::new(ranks, wave);
         let most = (ranks - 1) + (f64::from(ranks * max_tokens - ranks + 1) * share) as u32;
-        case.config = EpConfig::new(16, experts, top_k, max_tokens)
+        case.config = EpConfig::new(EpShape { hidden: 16, experts, top_k, max_tokens })
             .max_recv(if capped { most.max(ranks) } else { 0 })
             .scale_bytes(scales * 4)
             .mode(if compact { Mode::Compact } else { Mode::Slotted })
@@ -130,7 +130,7 @@ struct Guarded<'a> {
     /// The guard before. What lies between it and the slot is the plan's team's.
     before: DeviceAddress,
     slot: DeviceAddress,
-    /// The windows, bytes from the slot's start; the guard behind follows.
+    /// The windows, bytes from the slot's start; the guard after follows.
     windows: Range<u64>,
 }
 
@@ -198,7 +198,7 @@ fn guarded_round(world: &World, case: &Case) -> Result<(), Error> {
     let team = world.team(world.group())?;
     let before = world.allocate(world.group(), GUARD, 256, "the guard before")?;
     let ep = ExpertParallel::new(world, world.group(), case.config.clone())?;
-    let after = world.allocate(world.group(), GUARD, 256, "the guard behind")?;
+    let after = world.allocate(world.group(), GUARD, 256, "the guard after")?;
     let expert = ReferenceExpert::new(world, ep.plan(), ep.rank())?;
     let stream = device.create_stream()?;
     let me = ep.rank();
@@ -207,7 +207,7 @@ fn guarded_round(world: &World, case: &Case) -> Result<(), Error> {
     let uploaded = Uploaded::new(device, &case.config, &inputs[me.index()]);
     let first = ep.dispatch(&stream, &uploaded.tokens(&case.config))?;
     let slot = DeviceAddress(first.rows().0 - layout.rows);
-    assert_eq!(slot.0 + layout.bytes, after.address().0, "the guard behind is not behind");
+    assert_eq!(slot.0 + layout.bytes, after.address().0, "the guard after is not after");
     ep.release(&stream, first)?;
     meet(world, &team, &stream)?;
     let guarded = Guarded { device, before: before.address(), slot, windows: layout.rows..layout.bytes };

@@ -1,15 +1,16 @@
 //! Rows cast inside dispatch on the host runtime, judged bit by bit: codes, scales, and what combine makes of them.
 
 use crate::expert_major_common;
+use anabranch_conformance::ep::ElementValues as _;
 
 use crate::common::{
     Case, Input, Numbers, Routing, Uploaded, all_well, judge_output, judge_rows, on_ranks, oracle, round,
     run, work, world_config,
 };
-use anabranch_ep::reference::ReferenceExpert;
+use anabranch_conformance::ep::reference::ReferenceExpert;
 use anabranch_ep::{
-    DataType, DeviceSlice, DispatchCast, EpConfig, Error, ExpertMajorConfig, ExpertOutput, ExpertParallel,
-    Fp8Format, Mode, Plan, Tokens,
+    DataType, DeviceSlice, DispatchCast, EpConfig, EpShape, Error, ExpertMajorConfig, ExpertOutput,
+    ExpertParallel, Fp8Format, Mode, Plan, Tokens,
 };
 use proptest::prelude::*;
 
@@ -157,15 +158,15 @@ fn refused(config: EpConfig) -> String {
 
 #[test]
 fn configurations_that_make_no_sense_are_refused_with_the_reason() {
-    let new = |hidden| EpConfig::new(hidden, 8, 2, 16);
+    let new = |hidden| EpConfig::new(EpShape { hidden, experts: 8, top_k: 2, max_tokens: 16 });
     let fnuz = casting(new(256), Fp8Format::E4m3fnuz, DataType::Bf16);
     for (config, words) in [
         (
             fnuz.clone().dispatch_type(DataType::F8E4m3),
-            ["dispatch_type is fp8_e4m3fn", "fp8_block_fnuz allowed are fp8_e4m3fnuz"],
+            ["dispatch_type is float8_e4m3fn", "fp8_block_fnuz allowed are float8_e4m3fnuz"],
         ),
-        (fnuz.clone().dispatch_type(DataType::Bf16), ["dispatch_type is bf16", "fp8_e4m3fnuz"]),
-        (fnuz.clone().cast_from(DataType::F8E4m3), ["cast_from is fp8_e4m3fn", "bf16, f16, f32"]),
+        (fnuz.clone().dispatch_type(DataType::Bf16), ["dispatch_type is bf16", "float8_e4m3fnuz"]),
+        (fnuz.clone().cast_from(DataType::F8E4m3), ["cast_from is float8_e4m3fn", "bf16, f16, f32"]),
         (casting(new(192), Fp8Format::E4m3fn, DataType::Bf16), ["hidden is 192", "multiple of 128"]),
         (fnuz.clone().scale_bytes(12), ["scale_bytes is 12", "8 bytes a token: leave it at 0"]),
     ] {
@@ -194,12 +195,12 @@ fn wrong_rows_and_scales_are_refused_before_anything_moves() {
         let wrong = [
             (
                 Tokens { data_type: DataType::F8E4m3, ..good },
-                "the token rows is fp8_e4m3fn, but the plan was made for bf16",
+                "the type of the token rows is float8_e4m3fn, but the plan was made for bf16",
             ),
             (Tokens { rows: part(20 * 128), ..good }, "[20 tokens][128 hidden] bf16 needs 5120"),
             (
                 Tokens { scales: Some(part(20 * 4)), ..good },
-                "scales were given, 4 bytes a token, but the plan was made with dispatch_cast fp8_block",
+                "the length of a token's scales is 4 bytes, but the plan was made for none: dispatch_cast fp8_block",
             ),
         ];
         for (number, (tokens, words)) in wrong.iter().enumerate() {
@@ -226,7 +227,7 @@ proptest! {
         number in any::<u32>(),
     ) {
         let (format, from) = (FORMATS[blocks as usize % 2], if wide { DataType::F32 } else { DataType::Bf16 });
-        let config = EpConfig::new(hidden * 128, experts, top_k, 40)
+        let config = EpConfig::new(EpShape { hidden: hidden * 128, experts, top_k, max_tokens: 40 })
             .mode(if compact { Mode::Compact } else { Mode::Slotted })
             .max_recv(if cap == 0 { 0 } else { cap.max(ranks) })
             .launch(blocks, 0);

@@ -2,12 +2,12 @@
 //! place where rounding decides.
 
 use crate::common::{jit, machine, upload};
+use anabranch_conformance::ep::{CODEC, ConformanceCodecArgs, ElementValues as _, codec as codec_kernel};
 use anabranch_elements::float4::F4E2m1;
 use anabranch_elements::float8::{F8E4m3, F8E4m3Fnuz};
 use anabranch_elements::scale::E8m0;
-use anabranch_ep::args::ConformanceCodecArgs;
-use anabranch_ep::{CombineCodec, DataType, Fp8Format, kernels};
-use anabranch_hip::DeviceOrdinal;
+use anabranch_ep::{CombineCodec, DataType, Fp8Format};
+use anabranch_hip::{DeviceOrdinal, LaunchShape};
 use anabranch_hip_jit::DevicePointer;
 
 /// Byte of the wire that no code was written to.
@@ -18,7 +18,7 @@ fn encode(codec: CombineCodec, element: DataType, wave: u32, rows: &[u8], hidden
     let machine = machine(1, wave);
     let device = machine.runtime().device(DeviceOrdinal(0)).unwrap();
     let stream = device.create_stream().unwrap();
-    let unit = jit().load(&device, &kernels::conformance_codec(element, codec)).unwrap();
+    let unit = jit().load(&device, &codec_kernel(element, codec)).unwrap();
     let row_count = rows.len() / element.bytes_of(hidden.into()) as usize;
     let wire_bytes = codec.wire_bytes(element, hidden) as usize;
     let from = upload(&device, rows);
@@ -33,8 +33,8 @@ fn encode(codec: CombineCodec, element: DataType, wave: u32, rows: &[u8], hidden
     };
     // SAFETY: both buffers have the rows and outlive the launch.
     unsafe {
-        let kernel = unit.kernel("anabranch_ep_conformance_codec").unwrap();
-        kernel.launch(4, wave * 2, 0, &stream, &args).unwrap();
+        let shape = LaunchShape { grid_blocks: 4, block_threads: wave * 2, local_bytes: 0 };
+        unit.get(CODEC).unwrap().launch(shape, &stream, &args).unwrap();
     }
     stream.synchronize().unwrap();
     let mut bytes = vec![0; row_count * wire_bytes];

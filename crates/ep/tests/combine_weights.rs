@@ -6,9 +6,9 @@ use crate::common::{
     Case, Uploaded, all_well, depart, judge_output, judge_weights, on_ranks, oracle, run, run_expert,
     window_bytes, work, world_config,
 };
-use anabranch_ep::reference::ReferenceExpert;
+use anabranch_conformance::ep::reference::ReferenceExpert;
 use anabranch_ep::{
-    CombineOutput, CombineSource, DataType, Dispatched, EpConfig, Error, ExpertParallel, Mode, Plan,
+    CombineOutput, CombineSource, DataType, Dispatched, EpConfig, EpShape, Error, ExpertParallel, Mode, Plan,
 };
 use anabranch_hip::Device;
 use anabranch_ranks::GroupRank;
@@ -29,7 +29,7 @@ prop_compose! {
     ) -> Case {
         let mut case = weighted(ranks, wave);
         let source = if pulls && !staged { CombineSource::Window } else { CombineSource::Any };
-        case.config = EpConfig::new(16, experts, top_k, max_tokens)
+        case.config = EpConfig::new(EpShape { hidden: 16, experts, top_k, max_tokens })
             .max_recv(if cap == 0 { 0 } else { cap.max(ranks) })
             .mode(if compact { Mode::Compact } else { Mode::Slotted })
             .combine_type(if wide { DataType::F32 } else { DataType::Bf16 })
@@ -173,7 +173,7 @@ fn room_for_weights_is_given_exactly_where_the_plan_has_them() {
             let experts = anabranch_ep::ExpertOutput::InWindow;
             let refused = ep.combine(&stream, experts, flight.dispatched, other);
             assert!(
-                matches!(refused, Err(Error::CombineWeights { planned: told }) if told == planned),
+                matches!(&refused, Err(Error::Argument { planned: text, .. }) if *text == format!("combine_weights = {planned}")),
                 "{refused:?}"
             );
             // Room that is too small.
@@ -201,7 +201,7 @@ fn room_for_weights_is_given_exactly_where_the_plan_has_them() {
 #[test]
 fn a_plan_without_them_has_no_byte_of_them() {
     let plan = |config: EpConfig| Plan::new(config, 4).unwrap();
-    let config = EpConfig::new(128, 16, 6, 40);
+    let config = EpConfig::new(EpShape { hidden: 128, experts: 16, top_k: 6, max_tokens: 40 });
     for source in [CombineSource::Window, CombineSource::Buffer, CombineSource::Any] {
         let config = config.clone().combine_source(source);
         let (without, with) = (plan(config.clone()), plan(config.combine_weights(true)));

@@ -1,7 +1,7 @@
 //! Compact dispatch: what decides about rows and counts, in shapes of every kind.
 
 use crate::common::{Case, Routing, run};
-use anabranch_ep::{DataType, EpConfig, Mode};
+use anabranch_ep::{DataType, EpConfig, EpShape, Mode};
 
 fn compact(ranks: u32, wave: u32) -> Case {
     let mut case = Case::new(ranks, wave);
@@ -36,7 +36,8 @@ fn many_tokens_over_several_tiles_and_blocks() {
     for (blocks, waves) in [(1, 1), (3, 2), (16, 4)] {
         let mut case = compact(3, 4);
         // More than 512 tokens a rank: compact by itself.
-        case.config = EpConfig::new(16, 12, 4, 700).launch(blocks, waves);
+        case.config = EpConfig::new(EpShape { hidden: 16, experts: 12, top_k: 4, max_tokens: 700 })
+            .launch(blocks, waves);
         case.tokens = vec![700, 133, 0];
         run(&case, 2);
         case.config = case.config.max_recv(1000);

@@ -6,7 +6,7 @@ use crate::common::{
     Case, Input, Numbers, Uploaded, all_well, bytes_of, judge_dropped, judge_output, judge_rows,
     judge_weights, on_ranks, oracle, run_expert, upload, window_bytes, world_config,
 };
-use anabranch_ep::reference::ReferenceExpert;
+use anabranch_conformance::ep::reference::ReferenceExpert;
 use anabranch_ep::{
     DataType, DeviceSlice, DispatchCast, Error, ExpertOutput, ExpertParallel, Fp8Format, Mode, Tokens,
 };
@@ -79,7 +79,7 @@ impl Given {
         self.word.copy_from_host(0, bytes_of(&[number])).unwrap();
     }
 
-    /// The combined weights of the tokens that there were, and nothing behind them. The stream was waited for.
+    /// The combined weights of the tokens that there were, and nothing after them. The stream was waited for.
     fn judge_weights(&self, ep: &ExpertParallel, case: &Case, round: u64) {
         let inputs = dispatched_inputs(case, round);
         let weights = self.uploaded.read_weights(&case.config);
@@ -89,15 +89,15 @@ impl Given {
         assert!(weights[there..].iter().all(|weight| weight.to_bits() == fill), "{}", ep.rank());
     }
 
-    /// The output of the tokens that there were, and nothing behind them. The stream was waited for.
+    /// The output of the tokens that there were, and nothing after them. The stream was waited for.
     fn judge(&self, ep: &ExpertParallel, case: &Case, round: u64) {
         let inputs = dispatched_inputs(case, round);
         let output = self.uploaded.read_output(&case.config);
         let row = case.config.combine_type.bytes_of(case.config.hidden.into()) as usize;
         let there = number_of(ep.rank().get(), round).min(40) as usize * row;
         judge_output(&oracle(case, &inputs), ep.rank(), &output[..there]);
-        let behind = output[there..].iter().position(|byte| *byte != FILL);
-        assert_eq!(behind, None, "{}: written behind {there} bytes", ep.rank());
+        let after = output[there..].iter().position(|byte| *byte != FILL);
+        assert_eq!(after, None, "{}: written after {there} bytes", ep.rank());
     }
 }
 
@@ -119,7 +119,7 @@ fn on_plans(
 fn judge_excess(ep: &ExpertParallel, stream: &Stream, round: u64) {
     let number = number_of(ep.rank().get(), round);
     match ep.check_ids(stream) {
-        Ok(()) => assert!(number <= 40, "{number} was not told"),
+        Ok(()) => assert!(number <= 40, "{number} was not reported"),
         Err(Error::ExcessTokens { rank, count: 1, given, allowed: 40 }) => {
             assert_eq!((rank, given), (ep.rank(), number));
         }
@@ -280,7 +280,7 @@ fn a_plan_that_may_have_one_takes_the_hosts_number_too() {
 }
 
 #[test]
-fn numbers_above_the_bound_are_counted_and_the_first_is_told() {
+fn numbers_above_the_bound_are_counted_and_the_first_is_reported() {
     let mut case = case(2, 1, Mode::Slotted);
     case.config = case.config.slots(1);
     on_plans(&case, |world, ep, expert, stream| {
@@ -293,14 +293,14 @@ fn numbers_above_the_bound_are_counted_and_the_first_is_told() {
             ep.combine(stream, ExpertOutput::InWindow, dispatched, given.uploaded.output())?;
             world.synchronize(stream)?;
         }
-        let told = ep.check_ids(stream);
+        let reported = ep.check_ids(stream);
         if odd {
-            let text = told.unwrap_err().to_string();
+            let text = reported.unwrap_err().to_string();
             for words in ["gave 2 dispatch(es)", "the first of them 41", "at most 40"] {
                 assert!(text.contains(words), "{words:?} is not in: {text}");
             }
         } else {
-            told?;
+            reported?;
         }
         ep.check_ids(stream)
     });
@@ -315,7 +315,7 @@ fn wrong_words_are_refused_before_anything_moves() {
         let word = |skip, bytes| unsafe { DeviceSlice::from_raw(given.word.address().offset(skip), bytes) };
         for (slice, words) in [
             (word(0, 3), "the device token count has 3 bytes, but one u32 needs 4"),
-            (word(2, 4), "the device token count starts at"),
+            (word(2, 4), "the device token count at 0x"),
         ] {
             let tokens = Tokens { device_count: Some(slice), ..given.tokens(&case) };
             let text = ep.dispatch(stream, &tokens).map(|_| ()).unwrap_err().to_string();
@@ -342,7 +342,7 @@ fn a_plan_with_counts_or_casts_keeps_no_routing() {
     for (case, word) in [(counted, "device memory"), (cast, "casts rows")] {
         on_plans(&case, |_, ep, _, _| {
             let refused = ep.allocate_routing().unwrap_err();
-            assert!(matches!(&refused, Error::NoRouting { why } if why.contains(word)), "{refused}");
+            assert!(matches!(&refused, Error::NotPlanned { why, .. } if why.contains(word)), "{refused}");
             Ok(())
         });
     }

@@ -13,10 +13,10 @@ use crate::common::{
 use crate::killed_common::{RANKS, stalling_thread_in};
 use crate::split_common::{Rank, interleaved, other_work};
 use anabranch_clock::Moment;
-use anabranch_ep::reference::ReferenceExpert;
+use anabranch_conformance::ep::reference::ReferenceExpert;
 use anabranch_ep::{
-    CombineCodec, CombineSource, DataType, DispatchCast, EpConfig, Error, ExpertParallel, Fp8Format, Mode,
-    OnTimeout, Payload, Plan,
+    CombineCodec, CombineSource, DataType, DispatchCast, EpConfig, EpShape, Error, ExpertParallel, Fp8Format,
+    Mode, OnTimeout, Payload, Plan,
 };
 use anabranch_hip::DeviceOrdinal;
 use anabranch_hip_jit::{Jit, JitConfig};
@@ -50,7 +50,7 @@ impl Route {
         let kind = if self == Self::P2p { TransportKind::P2p } else { TransportKind::Sdma };
         assert!(world.routes().iter().all(|route| route.kind == kind));
         let all = (0..world.size()).map(GlobalRank::new);
-        assert!(all.into_iter().all(|rank| world.engines(rank).is_empty() == (self == Self::P2p)));
+        assert!(all.into_iter().all(|rank| world.queues_to(rank).is_empty() == (self == Self::P2p)));
     }
 }
 
@@ -113,7 +113,7 @@ fn rows_that_are_cast_on_their_way() {
 }
 
 #[test]
-fn halves_with_other_work_between_are_the_whole() {
+fn send_and_recv_with_other_work_between_equal_the_whole() {
     for route in ROUTES {
         let mut case = by_engine(4, 4);
         case.config = case.config.max_recv(45);
@@ -185,7 +185,9 @@ fn replays_of_interleaved_halves_with_new_inputs() {
     for route in ROUTES {
         let mut cases = [by_engine(2, 4), by_engine(2, 4)];
         for (case, tokens) in cases.iter_mut().zip([vec![6, 3], vec![1, 5]]) {
-            let config = EpConfig::new(16, 5, 2, 6).mode(Mode::Slotted).max_recv(7);
+            let config = EpConfig::new(EpShape { hidden: 16, experts: 5, top_k: 2, max_tokens: 6 })
+                .mode(Mode::Slotted)
+                .max_recv(7);
             case.config = config.payload(Payload::CopyEngine);
             case.tokens = tokens;
         }
@@ -254,7 +256,7 @@ fn releases_between_combines() {
     }
 }
 
-/// A half that nobody receives costs its slot; what it sent is complete before its memory goes.
+/// A half that no second half receives costs its slot; what it sent is complete before its memory goes.
 #[test]
 fn a_dropped_half_costs_its_slot_and_no_more() {
     for route in ROUTES {
@@ -310,10 +312,12 @@ fn between_processes() {
 fn a_member_that_does_not_come_is_named() {
     for route in ROUTES {
         let case = by_engine(RANKS, 1);
-        let texts = stalling_thread_in(&route.config(), &case, "ep dispatch", |ep, _, stream, stall| {
+        let texts = stalling_thread_in(&route.config(), &case, "ep dispatch", |ep, expert, stream, stall| {
             stall();
-            // Its own call finds the world given up.
-            depart(ep, stream, &case, 3).map(|_| ())
+            // One of its own calls finds the world given up: the first, if the others' reports are there already.
+            let flight = depart(ep, stream, &case, 3)?;
+            work(expert, stream, &flight.dispatched)?;
+            land(ep, stream, flight).map(|_| ())
         });
         assert!(texts[1].contains("rank 1 in ep dispatch"), "{texts:?}");
         let texts = stalling_thread_in(&route.config(), &case, "ep combine", |ep, expert, stream, stall| {
@@ -343,7 +347,7 @@ fn slow_engines_change_nothing() {
     }
 }
 
-/// Rounds whose buffer of experts' rows is cleared behind the second half of combine, when others may still sum.
+/// Rounds whose buffer of experts' rows is cleared after the second half of combine, when others may still sum.
 fn reuse_buffers(world: &World, case: &Case, rounds: u64) -> Result<(), Error> {
     let mut rank = Rank::new(world, case)?;
     let stream = world.device().create_stream()?;
@@ -370,7 +374,7 @@ fn staged() -> Case {
 
 #[test]
 #[ignore = "extended"]
-fn a_buffer_is_free_behind_the_second_half() {
+fn a_buffer_is_free_after_the_second_half() {
     for seed in 0..4 {
         let software = SoftwareConfig { stride: 64, steps: 1, seed, ..SoftwareConfig::default() };
         for world in [world_config(), with_software(software)] {
@@ -405,7 +409,7 @@ fn broken_twins_are_caught() {
 
 /// Engines that stand still: every rank ends with an error that says what it waited for, in time.
 #[test]
-fn engines_that_stall_are_told_within_the_deadline() {
+fn engines_that_stall_are_reported_within_the_deadline() {
     let deadline = Duration::from_secs(2);
     for packets in [20, 31] {
         let faults = EngineFaults { stalls_after: Some(packets), ..EngineFaults::default() };
@@ -431,20 +435,27 @@ fn engines_that_stall_are_told_within_the_deadline() {
 
 #[test]
 fn what_engines_cannot_do_is_refused_by_name() {
-    let base = || EpConfig::new(128, 8, 2, 16).payload(Payload::CopyEngine);
+    let base = || {
+        EpConfig::new(EpShape { hidden: 128, experts: 8, top_k: 2, max_tokens: 16 })
+            .payload(Payload::CopyEngine)
+    };
     Plan::new(base(), 4).unwrap();
     let mask = OnTimeout::Mask { patience: Duration::from_secs(1) };
     let codec = CombineCodec::Fp8Direct(Fp8Format::E4m3fn);
     let refused = [
         ("mode", base().mode(Mode::Compact)),
-        ("mode", EpConfig::new(128, 8, 2, 4096).payload(Payload::CopyEngine)),
+        (
+            "mode",
+            EpConfig::new(EpShape { hidden: 128, experts: 8, top_k: 2, max_tokens: 4096 })
+                .payload(Payload::CopyEngine),
+        ),
         ("on_timeout", base().mode(Mode::Slotted).on_timeout(mask)),
         ("combine_codec", base().combine_source(CombineSource::Buffer).combine_codec(codec)),
         ("combine_weights", base().combine_weights(true)),
     ];
     for (expected, config) in refused {
         let error = Plan::new(config, 4).unwrap_err();
-        assert!(matches!(error, Error::Payload { field, .. } if field == expected), "{error}");
+        assert!(matches!(error, Error::Unsupported { field, .. } if field == expected), "{error}");
         assert!(
             error.to_string().starts_with(&format!("payload is copy-engine, and {expected} is ")),
             "{error}"
@@ -456,7 +467,7 @@ fn what_engines_cannot_do_is_refused_by_name() {
 fn routings_are_not_kept_and_members_agree() {
     all_well(on_ranks(2, 4, &world_config(), |world| {
         let ep = ExpertParallel::new(world, world.group(), by_engine(2, 4).config)?;
-        assert!(matches!(ep.allocate_routing().unwrap_err(), Error::NoRouting { .. }));
+        assert!(matches!(ep.allocate_routing().unwrap_err(), Error::NotPlanned { .. }));
         Ok(())
     }));
     let results = on_ranks(2, 4, &world_config(), |world| {

@@ -3,9 +3,9 @@
 use std::mem::offset_of;
 
 use crate::common::{Case, Uploaded, all_well, on_ranks, round, world_config};
-use anabranch_ep::args::SlotState;
+use anabranch_conformance::ep::reference::ReferenceExpert;
 use anabranch_ep::plan::FLAG_STRIDE;
-use anabranch_ep::reference::ReferenceExpert;
+use anabranch_ep::simulation::SlotState;
 use anabranch_ep::{Error, ExpertParallel, Mode};
 use anabranch_hip::{DeviceAddress, Stream};
 use anabranch_shmem::World;
@@ -35,7 +35,7 @@ fn age(world: &World, ep: &ExpertParallel, stream: &Stream, case: &Case) -> Resu
         words.extend((0..ranks).flat_map(|source| (0..ranks).map(move |to| slot.offset(word(source, to)))));
     }
     let epochs = [offset_of!(SlotState, dispatch_epoch), offset_of!(SlotState, combine_epoch)];
-    // Nobody writes words before all have ended, or starts before all have written.
+    // No rank writes words before all have ended, or starts before all have written.
     team.barrier(stream)?;
     world.synchronize(stream)?;
     for epoch in epochs {
@@ -88,7 +88,7 @@ fn a_plan_in_the_place_of_another_starts_anew() {
         all_well(on_ranks(3, 4, &world_config(), |world| {
             let stream = world.device().create_stream()?;
             let mut places = Vec::new();
-            // Memory that was given back is handed out again when all have told so.
+            // Memory that was given back is handed out again when all have reported it.
             while places.len() < 8 {
                 let ep = ExpertParallel::new(world, world.group(), case.config.clone())?;
                 let expert = ReferenceExpert::new(world, ep.plan(), ep.rank())?;

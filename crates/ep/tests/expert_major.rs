@@ -2,7 +2,7 @@
 
 use crate::common::{Case, Routing};
 use crate::expert_major_common::run;
-use anabranch_ep::{DataType, EpConfig, ExpertMajorConfig, Mode};
+use anabranch_ep::{COMBINED_TYPES, EpConfig, EpShape, ExpertMajorConfig, Mode, ROW_TYPES};
 
 #[test]
 fn every_wave_width() {
@@ -21,8 +21,8 @@ fn every_number_of_ranks() {
 
 #[test]
 fn every_dispatch_type_and_every_combine_type() {
-    for dispatch in DataType::ALL {
-        for combine in DataType::COMBINED {
+    for dispatch in ROW_TYPES {
+        for combine in COMBINED_TYPES {
             let mut case = Case::new(2, 4);
             case.config = case.config.dispatch_type(dispatch).combine_type(combine).scale_bytes(20);
             run(&case, ExpertMajorConfig::new().alignment(4), 2);
@@ -78,7 +78,7 @@ fn odd_shapes() {
         for wave in [1, 32] {
             // With three experts on four ranks one rank has none.
             let mut case = Case::new(4, wave);
-            case.config = EpConfig::new(hidden, experts, top_k, tokens);
+            case.config = EpConfig::new(EpShape { hidden, experts, top_k, max_tokens: tokens });
             case.tokens = vec![tokens, tokens / 2, 0];
             run(&case, ExpertMajorConfig::new().alignment(4), 2);
         }
@@ -97,6 +97,6 @@ fn many_launch_shapes_give_the_same_bits() {
 #[test]
 fn an_alignment_of_a_thousand_rows() {
     let mut case = Case::new(2, 4);
-    case.config = EpConfig::new(8, 4, 2, 7);
+    case.config = EpConfig::new(EpShape { hidden: 8, experts: 4, top_k: 2, max_tokens: 7 });
     run(&case, ExpertMajorConfig::new().alignment(1024), 2);
 }

@@ -2,9 +2,10 @@
 
 use crate::common::{Case, Routing, Uploaded, all_well, depart, on_ranks, oracle, world_config};
 use crate::expert_major_common::{Bench, Guarded, read, round};
-use anabranch_ep::oracle::{ExpertOutputs, FactorExperts, Oracle};
+use anabranch_conformance::ep::ElementValues as _;
+use anabranch_conformance::ep::oracle::{ExpertOutputs, FactorExperts, Oracle};
 use anabranch_ep::{
-    DataType, DeviceSlice, Error, ExpertMajor, ExpertMajorConfig, ExpertOutput, ExpertParallel,
+    COMBINED_TYPES, DeviceSlice, Error, ExpertMajor, ExpertMajorConfig, ExpertOutput, ExpertParallel,
     LocalExpertCounter, Mode,
 };
 use anabranch_hip::Stream;
@@ -87,7 +88,7 @@ impl ExpertOutputs for Unchanged {
 
 #[test]
 fn experts_may_work_in_place() {
-    for element in DataType::COMBINED {
+    for element in COMBINED_TYPES {
         let mut case = Case::new(3, 4);
         case.config = case.config.dispatch_type(element).combine_type(element);
         on_plans(&case, |world, ep, stream| {
@@ -252,7 +253,12 @@ fn counts_alone_need_no_layout() {
 #[ignore = "extended"]
 fn a_layout_with_experts_that_do_not_fit_local_memory_is_refused() {
     let mut case = Case::new(1, 1);
-    case.config = anabranch_ep::EpConfig::new(8, 100_000_000, 1, 1);
+    case.config = anabranch_ep::EpConfig::new(anabranch_ep::EpShape {
+        hidden: 8,
+        experts: 100_000_000,
+        top_k: 1,
+        max_tokens: 1,
+    });
     on_plans(&case, |_, ep, _| {
         let words = ["experts is 100000000", "bytes of local memory and has"];
         expect(ExpertMajor::new(ep, ExpertMajorConfig::new()).err(), &words);
@@ -262,7 +268,7 @@ fn a_layout_with_experts_that_do_not_fit_local_memory_is_refused() {
 }
 
 #[test]
-fn buffers_are_freed_behind_the_kernels_that_use_them() {
+fn buffers_are_freed_after_the_kernels_that_use_them() {
     let case = Case::new(2, 1);
     on_plans(&case, |world, ep, stream| {
         for number in 0..10 {

@@ -1,14 +1,15 @@
 //! Laws of the expert-major plan: parts do not overlap, sizes are what the formulas say, numbers that cannot be used are refused.
 
 use anabranch_ep::expert_major::ExpertRowSource;
-use anabranch_ep::{EpConfig, ExpertMajorConfig, ExpertMajorPlan, Plan};
+use anabranch_ep::{EpConfig, EpShape, ExpertMajorConfig, ExpertMajorPlan, Plan};
 use anabranch_ranks::GroupRank;
 use proptest::prelude::*;
 
 fn plan() -> impl Strategy<Value = Plan> {
     (1u32..500, 1u32..400, 1u32..=32, 1u32..2000, 1u32..40, 0u32..64).prop_map(
         |(units, experts, top_k, max_tokens, ranks, scale_words)| {
-            let config = EpConfig::new(units * 8, experts, top_k, max_tokens).scale_bytes(scale_words * 4);
+            let config = EpConfig::new(EpShape { hidden: units * 8, experts, top_k, max_tokens })
+                .scale_bytes(scale_words * 4);
             Plan::new(config, ranks).unwrap()
         },
     )
@@ -51,7 +52,8 @@ proptest! {
 
 #[test]
 fn numbers_that_cannot_be_used_are_refused() {
-    let plan = Plan::new(EpConfig::new(128, 16, 4, 40), 4).unwrap();
+    let plan =
+        Plan::new(EpConfig::new(EpShape { hidden: 128, experts: 16, top_k: 4, max_tokens: 40 }), 4).unwrap();
     let refused = |plan: &Plan, rank, config| {
         ExpertMajorPlan::new(plan, GroupRank::new(rank), config).unwrap_err().to_string()
     };
@@ -70,16 +72,22 @@ fn numbers_that_cannot_be_used_are_refused() {
     assert!(ExpertMajorPlan::new(&plan, GroupRank::new(0), config().capacity(640)).is_ok());
     assert_eq!(refused(&plan, 4, config()), "rank is 4; the group has 4 ranks");
     // Slots are numbered in 32 bits, and the last two numbers are taken.
-    let large = Plan::new(EpConfig::new(8, 4, 1, 1 << 26), 2).unwrap();
+    let large = Plan::new(EpConfig::new(EpShape { hidden: 8, experts: 4, top_k: 1, max_tokens: 1 << 26 }), 2)
+        .unwrap();
     assert!(ExpertMajorPlan::new(&large, GroupRank::new(0), config()).is_ok());
-    let many = Plan::new(EpConfig::new(8, 64, 1, 1 << 26), 2).unwrap();
+    let many = Plan::new(EpConfig::new(EpShape { hidden: 8, experts: 64, top_k: 1, max_tokens: 1 << 26 }), 2)
+        .unwrap();
     let text = refused(&many, 1, config());
     assert_eq!(text, "capacity is 0; 32 local experts times 134217728 rows must be at most 4294967294");
-    let pairs = Plan::new(EpConfig::new(8, 4, 32, 1 << 26), 2).unwrap();
+    let pairs =
+        Plan::new(EpConfig::new(EpShape { hidden: 8, experts: 4, top_k: 32, max_tokens: 1 << 26 }), 2)
+            .unwrap();
     let text = refused(&pairs, 0, config());
     let allowed = "the window's 134217728 rows times 32 experts a token must be at most 4294967294";
     assert_eq!(text, format!("max_tokens is 67108864; {allowed}"));
-    let wide = Plan::new(EpConfig::new(1 << 20, 256, 1, 1 << 20), 4).unwrap();
+    let wide =
+        Plan::new(EpConfig::new(EpShape { hidden: 1 << 20, experts: 256, top_k: 1, max_tokens: 1 << 20 }), 4)
+            .unwrap();
     let text = refused(&wide, 0, config().capacity(1 << 22));
     assert!(
         text.contains("64 local experts with 4194304 rows each need")

@@ -2,7 +2,7 @@
 
 use crate::common::{Case, Routing};
 use crate::expert_major_common::run;
-use anabranch_ep::{DataType, EpConfig, ExpertMajorConfig, Mode, Plan};
+use anabranch_ep::{COMBINED_TYPES, EpConfig, EpShape, ExpertMajorConfig, Mode, Plan, ROW_TYPES};
 use proptest::prelude::*;
 
 /// Pairs of a row and an expert that a rank can have.
@@ -15,8 +15,8 @@ fn world() -> impl Strategy<Value = (Case, ExpertMajorConfig)> {
     let shape =
         (1u32..=5, prop::sample::select(vec![1u32, 4, 32, 64]), 1u32..20, 1u32..=9, 1u32..30, 1u32..9);
     let kinds = (
-        prop::sample::select(DataType::ALL.to_vec()),
-        prop::sample::select(DataType::COMBINED.to_vec()),
+        prop::sample::select(ROW_TYPES.to_vec()),
+        prop::sample::select(COMBINED_TYPES.to_vec()),
         prop::sample::select(vec![Routing::Random, Routing::Hot, Routing::Nowhere, Routing::Invalid]),
         prop::collection::vec(0u32..30, 1..5),
         0u32..4,
@@ -30,7 +30,7 @@ fn world() -> impl Strategy<Value = (Case, ExpertMajorConfig)> {
             let max_recv = if cap % 3 == 0 { 0 } else { ranks + cap % (ranks * max_tokens) };
             let mut case = Case::new(ranks, wave);
             // Whole rows of every type.
-            case.config = EpConfig::new(units * 32, experts, top_k, max_tokens)
+            case.config = EpConfig::new(EpShape { hidden: units * 32, experts, top_k, max_tokens })
                 .dispatch_type(dispatch)
                 .combine_type(combine)
                 .scale_bytes(scale_words * 4)

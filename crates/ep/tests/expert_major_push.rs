@@ -2,10 +2,10 @@
 
 use crate::common::{Case, Routing, Uploaded, all_well, depart, on_ranks, oracle, world_config};
 use crate::expert_major_common::{Bench, Guarded, round, run};
-use anabranch_ep::oracle::FactorExperts;
+use anabranch_conformance::ep::oracle::FactorExperts;
 use anabranch_ep::{
-    CombineCodec, CombineSource, DataType, DeviceSlice, Dispatched, EpConfig, Error, ExpertMajor,
-    ExpertMajorConfig, ExpertMajorPlan, ExpertParallel, Mode, Plan,
+    COMBINED_TYPES, CombineCodec, CombineSource, DeviceSlice, Dispatched, EpConfig, EpShape, Error,
+    ExpertMajor, ExpertMajorConfig, ExpertMajorPlan, ExpertParallel, Mode, Plan, ROW_TYPES,
 };
 use anabranch_hip::Stream;
 use anabranch_ranks::GroupRank;
@@ -32,7 +32,7 @@ fn on_plans(case: &Case, test: impl Fn(&World, &ExpertParallel, &Stream) -> Resu
 #[ignore = "extended"]
 fn every_codec_of_every_type_at_every_wave_width() {
     for (codec, wave) in CombineCodec::ALL.into_iter().zip([1, 4, 32, 64, 4, 32]) {
-        for element in DataType::COMBINED {
+        for element in COMBINED_TYPES {
             let mut case = pushing(3, wave);
             case.config = case.config.combine_type(element).combine_codec(codec);
             run(&case, ExpertMajorConfig::new().alignment(8), 2);
@@ -42,7 +42,7 @@ fn every_codec_of_every_type_at_every_wave_width() {
 
 #[test]
 fn every_dispatch_type_and_number_of_ranks() {
-    for (dispatch, ranks) in DataType::ALL.into_iter().zip([1, 2, 4, 5, 3, 8]) {
+    for (dispatch, ranks) in ROW_TYPES.into_iter().zip([1, 2, 4, 5, 3, 8]) {
         for codec in ["fp8_direct", "fp8_block_fnuz", "fp4_block"] {
             let mut case = pushing(ranks, 4);
             case.config = case.config.dispatch_type(dispatch).combine_codec(codec.parse().unwrap());
@@ -122,7 +122,7 @@ fn a_captured_push_is_replayed_with_other_inputs() {
     }
 }
 
-/// The rows of the layout are read by the experts alone: behind them they may hold the sums.
+/// The rows of the layout are read by the experts alone: after them they may hold the sums.
 #[test]
 fn the_layouts_rows_may_hold_the_sums() {
     let mut case = pushing(3, 4);
@@ -227,8 +227,8 @@ fn a_plan_has_the_contract_that_its_combine_takes() {
                 }
                 _ => layout.contract(stream, &flight.dispatched, experts.slice()),
             };
-            let planned = format!("the plan was made with combine_source {source}");
-            expect(refused, &[&format!("given in {given}"), &planned]);
+            let planned = format!("the plan was made for combine_source {source}");
+            expect(refused, &[&format!("is in {given}"), &planned]);
             ep.release(stream, flight.dispatched)?;
             world.synchronize(stream).map_err(Error::from)
         });
@@ -240,13 +240,15 @@ fn a_plan_has_the_contract_that_its_combine_takes() {
 fn every_codec_has_a_plan_or_a_reason() {
     for codec in CombineCodec::ALL.into_iter().filter(|codec| *codec != CombineCodec::None) {
         let plan = |source| {
-            let config = EpConfig::new(256, 64, 8, 128).combine_source(source).combine_codec(codec);
+            let config = EpConfig::new(EpShape { hidden: 256, experts: 64, top_k: 8, max_tokens: 128 })
+                .combine_source(source)
+                .combine_codec(codec);
             let plan = Plan::new(config, 4)?;
             ExpertMajorPlan::new(&plan, GroupRank::new(1), ExpertMajorConfig::new())
         };
         assert_eq!(plan(CombineSource::Buffer).unwrap().contracted_bytes(), 4 * 128 * 512);
         for source in [CombineSource::Window, CombineSource::Any] {
-            expect(plan(source), &[&format!("combine_codec is {codec} with combine_source {source}")]);
+            expect(plan(source), &[&format!("combine_codec is {codec}, and combine_source is {source}")]);
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::common::{
     Case, Uploaded, all_well, jit, judge_output, machine, on_ranks, oracle, round, work, world_config,
 };
 use anabranch_bootstrap::Rendezvous;
-use anabranch_ep::reference::ReferenceExpert;
+use anabranch_conformance::ep::reference::ReferenceExpert;
 use anabranch_ep::{Error, ExpertMajor, ExpertMajorConfig, ExpertOutput, ExpertParallel};
 use anabranch_hip::{DeviceOrdinal, HipError, Runtime};
 use anabranch_shmem::World;

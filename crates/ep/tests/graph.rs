@@ -3,7 +3,7 @@
 use crate::common::{
     Case, Uploaded, all_well, depart, judge_output, land, on_ranks, oracle, round, work, world_config,
 };
-use anabranch_ep::reference::ReferenceExpert;
+use anabranch_conformance::ep::reference::ReferenceExpert;
 use anabranch_ep::{DataType, DispatchCast, Error, ExpertOutput, ExpertParallel, Fp8Format, Mode};
 use anabranch_hip::{GraphExec, Stream};
 use anabranch_shmem::World;

@@ -6,13 +6,13 @@ use crate::expert_major_common;
 use std::time::Duration;
 
 use crate::common::{Case, Routing, all_well, on_ranks, oracle, round, run, world_config};
-use anabranch_ep::reference::ReferenceExpert;
-use anabranch_ep::{CombineSource, EpConfig, ExpertMajorConfig, ExpertParallel, Mode};
+use anabranch_conformance::ep::reference::ReferenceExpert;
+use anabranch_ep::{CombineSource, EpConfig, EpShape, ExpertMajorConfig, ExpertParallel, Mode};
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::WorldConfig;
 
 fn soft(ranks: u32, wave: u32) -> Case {
-    let config = EpConfig::new(64, 4 * ranks, 4, 40);
+    let config = EpConfig::new(EpShape { hidden: 64, experts: 4 * ranks, top_k: 4, max_tokens: 40 });
     Case { config, routing: Routing::SoftHot, ..Case::new(ranks, wave) }
 }
 
@@ -66,7 +66,8 @@ fn many_tokens_of_eight_ranks_end_promptly() {
     let config = WorldConfig { operation_deadline: Duration::from_secs(2), ..world_config() };
     for mode in [Mode::Slotted, Mode::Compact] {
         let mut case = soft(8, 1);
-        case.config = EpConfig::new(64, 32, 4, 400).mode(mode);
+        case.config =
+            EpConfig::new(EpShape { hidden: 64, experts: 32, top_k: 4, max_tokens: 400 }).mode(mode);
         case.tokens = vec![400];
         all_well(on_ranks(8, 1, &config, |world| {
             let ep = ExpertParallel::new(world, world.group(), case.config.clone())?;

@@ -6,7 +6,7 @@ use crate::common::{
     Case, Routing, Uploaded, all_well, depart, land, on_ranks, oracle, round, window_bytes, work,
     world_config,
 };
-use anabranch_ep::reference::ReferenceExpert;
+use anabranch_conformance::ep::reference::ReferenceExpert;
 use anabranch_ep::{DataType, DeviceSlice, EpConfig, Error, ExpertOutput, ExpertParallel, Tokens};
 use anabranch_hip::{DeviceAddress, DeviceBuffer, DeviceOrdinal};
 use anabranch_hip_host::{HostConfig, HostMachine};
@@ -28,44 +28,47 @@ fn wrong_tokens(good: Tokens, buffers: &Uploaded) -> Vec<(Tokens, &'static [&'st
     let weights = good.weights.unwrap();
     let scales = good.scales.unwrap();
     vec![
-        (Tokens { count: 41, ..good }, &["41 tokens were given", "max_tokens = 40"]),
+        (Tokens { count: 41, ..good }, &["the number of tokens is 41", "max_tokens = 40"]),
         (Tokens { count: usize::MAX, ..good }, &["max_tokens = 40"]),
-        (Tokens { data_type: DataType::F32, ..good }, &["the token rows is f32", "made for bf16"]),
+        (
+            Tokens { data_type: DataType::F32, ..good },
+            &["the type of the token rows is f32", "made for bf16"],
+        ),
         (
             Tokens { rows: slice(&buffers.rows, 0, rows - 1), ..good },
             &["the token rows has", "[40 tokens][128 hidden] bf16 needs 10240"],
         ),
-        (
-            Tokens { rows: slice(&buffers.rows, 8, rows), ..good },
-            &["the token rows starts at", "multiple of 16"],
-        ),
-        (Tokens { rows: nowhere(rows), ..good }, &["the token rows starts at 0x0"]),
+        (Tokens { rows: slice(&buffers.rows, 8, rows), ..good }, &["the token rows at 0x", "multiple of 16"]),
+        (Tokens { rows: nowhere(rows), ..good }, &["the token rows at 0x0"]),
         (
             Tokens { ids: slice(&buffers.ids, 0, ids - 4), ..good },
             &["the expert ids has", "[3 top_k] i32 needs 480"],
         ),
-        (Tokens { ids: slice(&buffers.ids, 2, ids), ..good }, &["the expert ids starts at", "multiple of 4"]),
+        (Tokens { ids: slice(&buffers.ids, 2, ids), ..good }, &["the expert ids at 0x", "multiple of 4"]),
         (
             Tokens { weights: Some(slice(&buffers.weights, 0, weights.len() - 1)), ..good },
             &["the weights has 479 bytes", "needs 480"],
         ),
         (
             Tokens { weights: Some(slice(&buffers.weights, 1, weights.len())), ..good },
-            &["the weights starts at", "multiple of 4"],
+            &["the weights at 0x", "multiple of 4"],
         ),
-        (Tokens { scales: None, ..good }, &["scales: 0 bytes a token were given, but the plan has 12"]),
+        (
+            Tokens { scales: None, ..good },
+            &["the length of a token's scales is 0 bytes, but the plan was made for 12 bytes"],
+        ),
         (
             Tokens { scales: Some(slice(&buffers.scales, 0, scales.len() - 1)), ..good },
             &["the scales has 479 bytes", "[40 tokens][12 bytes] needs 480"],
         ),
         (
             Tokens { scales: Some(slice(&buffers.scales, 2, scales.len())), ..good },
-            &["the scales starts at", "multiple of 4"],
+            &["the scales at 0x", "multiple of 4"],
         ),
     ]
 }
 
-/// A plan with its stand-in expert that runs one good round whenever it is asked.
+/// A plan with its reference expert that runs one good round whenever it is asked.
 struct Good {
     ep: ExpertParallel,
     expert: ReferenceExpert,
@@ -128,7 +131,7 @@ fn scales_without_a_plan_for_them_are_refused_and_weights_may_be_left_out() {
         let buffers = Uploaded::new(world.device(), &case.config, &case.input(world.rank().get(), 0));
         let right = buffers.tokens(&case.config);
         let with_scales = Tokens { scales: Some(slice(&buffers.rows, 0, 20 * 16)), ..right };
-        let words = ["scales: 16 bytes a token were given, but the plan has 0"];
+        let words = ["the length of a token's scales is 16 bytes, but the plan was made for 0 bytes"];
         expect(good.ep.dispatch(&good.stream, &with_scales).err(), &words);
         good.round(world, 1)?;
         let without_weights = good.ep.dispatch(&good.stream, &Tokens { weights: None, ..right })?;
@@ -149,9 +152,9 @@ fn a_wrong_output_costs_its_slot_and_no_more() {
         let staging = world.device().allocate(window_bytes(ep))?;
         for (number, words) in [
             ["the combine output has", "[128 hidden] bf16 needs"],
-            ["the combine output starts at", "multiple of 16"],
+            ["the combine output at 0x", "multiple of 16"],
             ["the experts' output has", "[80 rows][128 hidden] bf16 needs 20480"],
-            ["the experts' output starts at", "multiple of 16"],
+            ["the experts' output at 0x", "multiple of 16"],
         ]
         .iter()
         .enumerate()

@@ -6,7 +6,7 @@ use crate::common::{
     world_config,
 };
 use crate::killed_common::{DEADLINE, End, RANKS, failing_thread, stalling_thread, survive_all};
-use anabranch_ep::reference::ReferenceExpert;
+use anabranch_conformance::ep::reference::ReferenceExpert;
 use anabranch_ep::{CombineSent, CombineSource, Error, ExpertParallel};
 use anabranch_hip::Stream;
 use anabranch_testkit::test_path;

@@ -5,8 +5,8 @@ use crate::expert_major_common;
 
 use crate::common::{Case, all_well, on_ranks, round, world_config};
 use crate::expert_major_common::Bench;
-use anabranch_ep::reference::ReferenceExpert;
-use anabranch_ep::{CombineSource, EpConfig, ExpertMajorConfig, ExpertParallel, Mode};
+use anabranch_conformance::ep::reference::ReferenceExpert;
+use anabranch_ep::{CombineSource, EpConfig, EpShape, ExpertMajorConfig, ExpertParallel, Mode};
 
 const WAVES: [u32; 5] = [1, 2, 4, 8, 16];
 
@@ -22,7 +22,10 @@ fn hidden_sizes(wave: u32) -> [u32; 6] {
 /// A case of each hidden size.
 fn cases(wave: u32, waves: u32, mode: Mode, source: CombineSource) -> Vec<Case> {
     let case = |hidden| {
-        let config = EpConfig::new(hidden, 7, 3, 33).mode(mode).combine_source(source).launch(3, waves);
+        let config = EpConfig::new(EpShape { hidden, experts: 7, top_k: 3, max_tokens: 33 })
+            .mode(mode)
+            .combine_source(source)
+            .launch(3, waves);
         let staged = source == CombineSource::Buffer;
         // Ranks whose rows are cut into segments, or given to one wave each, and one without tokens.
         Case { config, staged, tokens: vec![33, 2, 0], ..Case::new(3, wave) }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use crate::common::{Case, all_well, failure, on_ranks, round, world_config};
+use anabranch_conformance::ep::reference::ReferenceExpert;
 use anabranch_ep::launch::{Launch, LaunchTable};
-use anabranch_ep::reference::ReferenceExpert;
-use anabranch_ep::{EpConfig, ExpertParallel};
+use anabranch_ep::{EpConfig, EpShape, ExpertParallel};
 
 /// The table of three ranks with rows of 256 elements; dispatch of many tokens has this many blocks.
 fn table(device: &str, blocks: u32) -> Arc<LaunchTable> {
@@ -30,7 +30,12 @@ fn case(wave: u32, staged: bool, config: EpConfig) -> Case {
 fn launches_are_those_of_the_table_and_results_do_not_change() {
     for wave in [1, 32] {
         for staged in [false, true] {
-            let case = case(wave, staged, EpConfig::new(256, 9, 3, 40).table(table(HOST, 5)));
+            let case = case(
+                wave,
+                staged,
+                EpConfig::new(EpShape { hidden: 256, experts: 9, top_k: 3, max_tokens: 40 })
+                    .table(table(HOST, 5)),
+            );
             all_well(on_ranks(3, wave, &world_config(), |world| {
                 let mut ep = ExpertParallel::new(world, world.group(), case.config.clone())?;
                 assert_eq!(ep.plan().launch_choice().name(), "table");
@@ -68,7 +73,8 @@ fn members_with_other_launches_are_refused_and_other_rows_do_not_matter() {
     let made = |tables: [Arc<LaunchTable>; 3]| {
         on_ranks(3, 4, &world_config(), |world| {
             let table = Arc::clone(&tables[world.rank().index()]);
-            let config = EpConfig::new(256, 9, 3, 40).table(table);
+            let config =
+                EpConfig::new(EpShape { hidden: 256, experts: 9, top_k: 3, max_tokens: 40 }).table(table);
             let ep = ExpertParallel::new(world, world.group(), config)?;
             Ok(ep.plan().launch_choice().name())
         })

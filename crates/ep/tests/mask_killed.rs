@@ -117,8 +117,8 @@ fn whoever_comes(script: &Script, rank: &Rank<'_>, number: u64) -> Result<(), Er
         assert_eq!(before.contains(&script.victim), script.moment == "dispatch", "{before:?}");
     }
     rank.judge_rows(number, &held.1, &before);
-    // Another rank's death changes what the combine leaves out, and so it is known only behind it.
-    rank.combine_whoever(number, held)
+    // Another rank's death changes what the combine leaves out, and so it is known only after it.
+    rank.combine_any(number, held)
 }
 
 fn last_round(script: &Script, rank: &Rank<'_>) -> Result<(), Error> {

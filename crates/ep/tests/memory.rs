@@ -2,7 +2,7 @@
 
 use crate::common::{all_well, on_ranks, world_config};
 use anabranch_ep::plan::{MemoryItem, MemoryPlace};
-use anabranch_ep::{CombineSource, EpConfig, ExpertParallel, Mode, PlacementTable};
+use anabranch_ep::{CombineSource, EpConfig, EpShape, ExpertParallel, Mode, PlacementTable};
 use anabranch_ranks::GroupRank;
 
 /// What the host machine rounds allocations up to.
@@ -15,7 +15,7 @@ fn a_plan_takes_what_it_says() {
             let first = GroupRank::new(expert % ranks);
             if expert == 3 { vec![first, GroupRank::new((expert + 1) % ranks)] } else { vec![first] }
         }));
-        let base = || EpConfig::new(192, 8, 3, 40);
+        let base = || EpConfig::new(EpShape { hidden: 192, experts: 8, top_k: 3, max_tokens: 40 });
         let configs = [
             base(),
             base().slots(3).mode(Mode::Compact).scale_bytes(12),

@@ -1,4 +1,4 @@
-//! Dispatch and combine across nodes that are told to the plan: every rank reaches every other, and the kernels put to those of other nodes
+//! Dispatch and combine across nodes that are given to the plan: every rank reaches every other, and the kernels put to those of other nodes
 //! by the device functions of the heap, as they do over a NIC. Judged bit by bit.
 
 use crate::common;
@@ -10,10 +10,10 @@ use crate::common::{
 };
 use crate::nodes_common::{GROUPS, WAYS, across, on};
 use crate::split_common::{Rank, interleaved, other_work};
-use anabranch_ep::reference::ReferenceExpert;
+use anabranch_conformance::ep::reference::ReferenceExpert;
 use anabranch_ep::{
-    Across, CombineSource, DataType, DispatchCast, EpConfig, Error, ExpertParallel, Fp8Format, Nodes,
-    PlacementTable,
+    Across, CombineSource, DataType, DispatchCast, EpConfig, EpShape, Error, ExpertParallel, Fp8Format,
+    Nodes, PlacementTable,
 };
 use anabranch_ranks::GroupRank;
 
@@ -96,7 +96,7 @@ fn experts_on_several_ranks() {
 }
 
 #[test]
-fn halves_with_other_work_between_are_the_whole() {
+fn send_and_recv_with_other_work_between_equal_the_whole() {
     for way in WAYS {
         for staged in [false, true] {
             let mut case = across(&[2, 2], 4, way);
@@ -134,7 +134,8 @@ fn replays_of_interleaved_halves_with_new_inputs() {
     for way in WAYS {
         let mut cases = [across(&[2, 1], 4, way), across(&[2, 1], 4, way)];
         for (case, tokens) in cases.iter_mut().zip([vec![6, 3], vec![1, 5]]) {
-            let config = EpConfig::new(16, 5, 2, 6).max_recv(7);
+            let config =
+                EpConfig::new(EpShape { hidden: 16, experts: 5, top_k: 2, max_tokens: 6 }).max_recv(7);
             case.config = config.nodes(nodes_common::map(&[2, 1])).across(way);
             case.tokens = tokens;
         }
@@ -217,7 +218,7 @@ fn several_slots_and_releases_between_combines() {
     }
 }
 
-/// Who gives a slot back that others combine is told, on both sides of a link between nodes.
+/// Who gives a slot back that others combine is reported, on both sides of a link between nodes.
 #[test]
 fn a_rank_that_releases_what_others_combine_is_a_fault() {
     for way in WAYS {

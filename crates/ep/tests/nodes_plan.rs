@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use anabranch_ep::plan::Plan;
 use anabranch_ep::{
-    Across, CombineCodec, CombineSource, EpConfig, Fp8Format, LinkSpeeds, Mode, Moved, Nodes, OnTimeout,
-    Payload, PlacementTable,
+    Across, CombineCodec, CombineSource, EpConfig, EpShape, Fp8Format, LinkSpeeds, Mode, Moved, Nodes,
+    OnTimeout, Payload, PlacementTable,
 };
 use anabranch_ranks::GroupRank;
 use proptest::prelude::*;
@@ -46,7 +46,7 @@ proptest! {
     ) {
         let source = GroupRank::new(source.index(map.size() as usize) as u32);
         let plan = |way| {
-            let config = EpConfig::new(128, 31, top_k, 64).nodes(map.clone()).across(way);
+            let config = EpConfig::new(EpShape { hidden: 128, experts: 31, top_k, max_tokens: 64 }).nodes(map.clone()).across(way);
             Plan::new(config, map.size()).unwrap()
         };
         let [direct, by_node] = [Across::Direct, Across::Node].map(plan);
@@ -99,7 +99,7 @@ proptest! {
     #[test]
     fn parts_of_a_slot_are_apart(map in nodes(), max_tokens in 1u32..200, cap in 0u32..4, by_node in any::<bool>()) {
         let way = if by_node { Across::Node } else { Across::Direct };
-        let config = EpConfig::new(64, 40, 3, max_tokens).nodes(map.clone()).across(way);
+        let config = EpConfig::new(EpShape { hidden: 64, experts: 40, top_k: 3, max_tokens }).nodes(map.clone()).across(way);
         let plan = Plan::new(config.max_recv(cap * map.size()), map.size()).unwrap();
         let layout = *plan.layout();
         let (row, meta) = (u64::from(plan.row_bytes()), u64::from(plan.meta_bytes()));
@@ -129,7 +129,7 @@ proptest! {
     }
 }
 
-/// Nodes of these sizes, one behind the other.
+/// Nodes of these sizes, one after the other.
 fn sized(sizes: &[u32]) -> Nodes {
     let nodes: Vec<_> =
         sizes.iter().enumerate().flat_map(|(node, size)| vec![node; *size as usize]).collect();
@@ -139,7 +139,9 @@ fn sized(sizes: &[u32]) -> Nodes {
 /// Rows of 14 KiB; an expert a rank at least.
 fn usual(sizes: &[u32], top_k: u32, tokens: u32) -> EpConfig {
     let map = sized(sizes);
-    EpConfig::new(7168, map.size().max(256), top_k, tokens).mode(Mode::Slotted).nodes(map)
+    EpConfig::new(EpShape { hidden: 7168, experts: map.size().max(256), top_k, max_tokens: tokens })
+        .mode(Mode::Slotted)
+        .nodes(map)
 }
 
 fn chosen(config: &EpConfig) -> Option<Across> {
@@ -182,7 +184,7 @@ proptest! {
         tokens in prop::sample::select(vec![1u32, 7, 128, 4096]),
         hidden in prop::sample::select(vec![64u32, 7168]),
     ) {
-        let config = EpConfig::new(hidden, 40, top_k, tokens).mode(Mode::Slotted).nodes(map.clone());
+        let config = EpConfig::new(EpShape { hidden, experts: 40, top_k, max_tokens: tokens }).mode(Mode::Slotted).nodes(map.clone());
         for given in [Across::Direct, Across::Node] {
             prop_assert_eq!(chosen(&config.clone().across(given)), Some(given).filter(|_| map.count() > 1));
         }
@@ -215,7 +217,9 @@ fn expected_is_what_random_routing_moves() {
     for sizes in [&[4, 4][..], &[2, 2, 2], &[3, 1, 2], &[1, 5]] {
         for is_placed in [false, true] {
             let (map, speeds) = (sized(sizes), LinkSpeeds::default());
-            let base = EpConfig::new(512, 64, 6, TOKENS).mode(Mode::Slotted).nodes(map.clone());
+            let base = EpConfig::new(EpShape { hidden: 512, experts: 64, top_k: 6, max_tokens: TOKENS })
+                .mode(Mode::Slotted)
+                .nodes(map.clone());
             let base = if is_placed { base.placement(placed(map.size())) } else { base };
             for way in [Across::Direct, Across::Node] {
                 let plan = Plan::new(base.clone().across(way), map.size()).unwrap();
@@ -283,22 +287,25 @@ fn expected_is_what_random_routing_moves() {
 
 #[test]
 fn what_does_not_go_across_nodes_is_refused() {
-    let base = || EpConfig::new(128, 64, 2, 40).nodes(Nodes::new(&[0, 0, 1, 1]));
+    let base = || {
+        EpConfig::new(EpShape { hidden: 128, experts: 64, top_k: 2, max_tokens: 40 })
+            .nodes(Nodes::new(&[0, 0, 1, 1]))
+    };
     let refused = |config: EpConfig| Plan::new(config, 4).unwrap_err().to_string();
     let text = refused(base().mode(Mode::Compact));
-    assert!(text.starts_with("2 nodes, and mode is compact; allowed across nodes is slotted: "), "{text}");
+    assert!(text.starts_with("2 nodes, and mode is compact; allowed then is slotted: "), "{text}");
     let codec = CombineCodec::Fp8Block(Fp8Format::E4m3fn);
     let text = refused(base().combine_source(CombineSource::Buffer).combine_codec(codec));
-    assert!(text.contains("combine_codec is") && text.contains("allowed across nodes is none"), "{text}");
+    assert!(text.contains("combine_codec is") && text.contains("allowed then is none"), "{text}");
     let masks = OnTimeout::Mask { patience: std::time::Duration::from_secs(1) };
     let text = refused(base().on_timeout(masks));
-    assert!(text.contains("on_timeout is") && text.contains("allowed across nodes is fault"), "{text}");
+    assert!(text.contains("on_timeout is") && text.contains("allowed then is fault"), "{text}");
     let text = refused(base().combine_weights(true));
     assert!(text.contains("combine_weights is true"), "{text}");
     let text = refused(base().payload(Payload::CopyEngine));
     assert!(text.contains("payload is copy-engine"), "{text}");
     let text = Plan::new(base(), 5).unwrap_err().to_string();
-    assert_eq!(text, "the map of nodes has 4 ranks, and the group has 5");
+    assert_eq!(text, "nodes is a map of 4 ranks; the group has 5");
     assert_eq!(
         "both".parse::<Across>().unwrap_err().to_string(),
         "\"both\" is no way across nodes; allowed are auto, direct, node"

@@ -119,7 +119,7 @@ fn rounds(world: &World, case: &Case, nics: &SoftNics) -> Result<u64, Error> {
         world.synchronize(&stream)?;
         let counted = sum([traffic(me.get()).0]);
         assert_eq!(written_since(nics, here, before, counted), counted, "dispatch {number} of {me}");
-        world.barrier(world.group(), "behind the dispatch")?;
+        world.barrier(world.group(), "after the dispatch")?;
 
         let before = written(nics, here);
         let experts = run_expert(&rank.expert, &stream, &dispatched, &case, &rank.staging)?;
@@ -128,7 +128,7 @@ fn rounds(world: &World, case: &Case, nics: &SoftNics) -> Result<u64, Error> {
         world.synchronize(&stream)?;
         let counted = combined_by(rank.ep.plan(), me, &hops);
         assert_eq!(written_since(nics, here, before, counted), counted, "combine {number} of {me}");
-        world.barrier(world.group(), "behind the combine")?;
+        world.barrier(world.group(), "after the combine")?;
         rank.judge(number);
 
         // What all ranks' NICs write is what comes back for all ranks' tokens.

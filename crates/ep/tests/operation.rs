@@ -1,7 +1,7 @@
 //! Dispatch and combine on the host runtime, judged bit by bit.
 
 use crate::common::{Case, Routing, run};
-use anabranch_ep::{DataType, EpConfig};
+use anabranch_ep::{COMBINED_TYPES, EpConfig, EpShape, ROW_TYPES};
 
 #[test]
 fn every_wave_width() {
@@ -19,8 +19,8 @@ fn every_number_of_ranks() {
 
 #[test]
 fn types_scales_and_staging() {
-    for dispatch in DataType::ALL {
-        for (combine, staged) in DataType::COMBINED.into_iter().zip([false, true, false]) {
+    for dispatch in ROW_TYPES {
+        for (combine, staged) in COMBINED_TYPES.into_iter().zip([false, true, false]) {
             let mut case = Case::new(3, 4);
             case.config = case.config.dispatch_type(dispatch).combine_type(combine).scale_bytes(20);
             case.staged = staged;
@@ -50,7 +50,7 @@ fn odd_shapes() {
     ] {
         for wave in [1, 32] {
             let mut case = Case::new(4, wave);
-            case.config = EpConfig::new(hidden, experts, top_k, tokens);
+            case.config = EpConfig::new(EpShape { hidden, experts, top_k, max_tokens: tokens });
             case.tokens = vec![tokens, tokens / 2, 0];
             run(&case, 2);
         }

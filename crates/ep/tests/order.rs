@@ -1,8 +1,8 @@
 //! The order and the rounding of combine's sums, with expert rows that cancel.
 
 use crate::common::{Case, Routing, Uploaded, all_well, on_ranks, oracle, window_bytes, world_config};
-use anabranch_ep::oracle::{GivenRows, Shape};
-use anabranch_ep::{DataType, Error, ExpertOutput, ExpertParallel};
+use anabranch_conformance::ep::oracle::{GivenRows, Shape};
+use anabranch_ep::{COMBINED_TYPES, DataType, Error, ExpertOutput, ExpertParallel};
 
 /// What rank `destination` answers in this column of any row: sums that depend on their order or on roundings between.
 fn answer(element: DataType, destination: u32, column: usize) -> f32 {
@@ -50,7 +50,7 @@ fn right_sum(element: DataType, column: usize) -> f32 {
 }
 
 #[test]
-fn the_columns_tell_wrong_orders_and_roundings() {
+fn the_columns_detect_wrong_orders_and_roundings() {
     for (element, wrong) in [(DataType::Bf16, 0), (DataType::Bf16, 1), (DataType::F16, 1), (DataType::F32, 0)]
     {
         let telling = (0..12).any(|column| {
@@ -62,7 +62,7 @@ fn the_columns_tell_wrong_orders_and_roundings() {
 
 #[test]
 fn rows_that_cancel_are_summed_in_rank_order_and_rounded_once() {
-    for element in DataType::COMBINED {
+    for element in COMBINED_TYPES {
         for (wave, staged) in [(1, false), (4, true), (32, false)] {
             let mut case = Case::new(4, wave);
             case.config = case.config.combine_type(element);

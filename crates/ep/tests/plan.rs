@@ -1,7 +1,7 @@
 //! Laws of the plan: parts of a slot never overlap, every byte of every row is copied once, grids stay resident.
 
 use anabranch_ep::plan::{DeviceLimits, FLAG_STRIDE, Geometry, Plan};
-use anabranch_ep::{DataType, EpConfig, Error, Mode};
+use anabranch_ep::{DataType, EpConfig, EpShape, Error, Mode};
 use proptest::prelude::*;
 
 fn limits() -> impl Strategy<Value = DeviceLimits> {
@@ -20,7 +20,7 @@ fn config() -> impl Strategy<Value = (EpConfig, u32)> {
     (1u32..1000, 1u32..400, 1u32..=32, 1u32..5000, 1u32..80, 0u32..64, prop::bool::ANY, prop::bool::ANY)
         .prop_map(|(units, experts, top_k, max_tokens, ranks, scale_words, wide, weights)| {
             let dispatch = if wide { DataType::F32 } else { DataType::Bf16 };
-            let config = EpConfig::new(units * 8, experts, top_k, max_tokens)
+            let config = EpConfig::new(EpShape { hidden: units * 8, experts, top_k, max_tokens })
                 .dispatch_type(dispatch)
                 .scale_bytes(scale_words * 4)
                 .combine_weights(weights);
@@ -107,15 +107,15 @@ proptest! {
 
 #[test]
 fn wrong_configurations_name_the_field() {
-    let base = || EpConfig::new(256, 64, 8, 128);
+    let base = || EpConfig::new(EpShape { hidden: 256, experts: 64, top_k: 8, max_tokens: 128 });
     let cases: Vec<(EpConfig, &str)> = vec![
-        (EpConfig::new(0, 64, 8, 128), "hidden"),
-        (EpConfig::new(12, 64, 8, 128), "hidden"),
-        (EpConfig::new(256, 0, 8, 128), "experts"),
-        (EpConfig::new(256, 64, 0, 128), "top_k"),
-        (EpConfig::new(256, 64, 33, 128), "top_k"),
-        (EpConfig::new(256, 64, 8, 0), "max_tokens"),
-        (EpConfig::new(256, 64, 8, 1 << 27), "max_tokens"),
+        (EpConfig::new(EpShape { hidden: 0, experts: 64, top_k: 8, max_tokens: 128 }), "hidden"),
+        (EpConfig::new(EpShape { hidden: 12, experts: 64, top_k: 8, max_tokens: 128 }), "hidden"),
+        (EpConfig::new(EpShape { hidden: 256, experts: 0, top_k: 8, max_tokens: 128 }), "experts"),
+        (EpConfig::new(EpShape { hidden: 256, experts: 64, top_k: 0, max_tokens: 128 }), "top_k"),
+        (EpConfig::new(EpShape { hidden: 256, experts: 64, top_k: 33, max_tokens: 128 }), "top_k"),
+        (EpConfig::new(EpShape { hidden: 256, experts: 64, top_k: 8, max_tokens: 0 }), "max_tokens"),
+        (EpConfig::new(EpShape { hidden: 256, experts: 64, top_k: 8, max_tokens: 1 << 27 }), "max_tokens"),
         (base().scale_bytes(6), "scale_bytes"),
         (base().slots(0), "slots"),
         (base().launch(0, 17), "waves_per_block"),
@@ -126,11 +126,21 @@ fn wrong_configurations_name_the_field() {
             other => panic!("{expected}: {other:?}"),
         }
     }
+    for (config, text) in [
+        (
+            base().dispatch_type(DataType::F64),
+            "dispatch_type is f64; allowed are bf16, f16, f32, float8_e4m3fn, float8_e4m3fnuz, fp4",
+        ),
+        (base().combine_type(DataType::F8E4m3), "combine_type is float8_e4m3fn; allowed are bf16, f16, f32"),
+    ] {
+        assert_eq!(Plan::new(config, 4).map(drop).unwrap_err().to_string(), text);
+    }
 }
 
 #[test]
 fn a_group_too_large_for_local_memory_is_refused_with_the_numbers() {
-    let plan = Plan::new(EpConfig::new(256, 64, 8, 16), 6000).unwrap();
+    let plan = Plan::new(EpConfig::new(EpShape { hidden: 256, experts: 64, top_k: 8, max_tokens: 16 }), 6000)
+        .unwrap();
     let limits = DeviceLimits {
         wave_size: 32,
         resident_blocks: 64,

@@ -10,11 +10,11 @@ use crate::common::{
     world_config,
 };
 use crate::expert_major_common::{Bench, Guarded, write};
+use anabranch_conformance::ep::reference::ReferenceExpert;
 use anabranch_ep::plan::MAX_TOP_K;
-use anabranch_ep::reference::ReferenceExpert;
 use anabranch_ep::{
-    CombineCodec, CombineSource, DataType, EpConfig, Error, ExpertMajorConfig, ExpertOutput, ExpertParallel,
-    Mode, Plan, Tokens,
+    COMBINED_TYPES, CombineCodec, CombineSource, DataType, EpConfig, EpShape, Error, ExpertMajorConfig,
+    ExpertOutput, ExpertParallel, Mode, Plan, ROW_TYPES, Tokens,
 };
 use anabranch_hip::{Device, Stream};
 use anabranch_shmem::World;
@@ -32,8 +32,8 @@ struct Drawn {
 /// Types and codec. Widths other than 4 have few of them, so that few kernels are compiled.
 fn kinds() -> impl Strategy<Value = (u32, DataType, DataType, CombineCodec)> {
     let all = (
-        prop::sample::select(DataType::ALL.to_vec()),
-        prop::sample::select(DataType::COMBINED.to_vec()),
+        prop::sample::select(ROW_TYPES.to_vec()),
+        prop::sample::select(COMBINED_TYPES.to_vec()),
         prop::sample::select(CombineCodec::ALL.to_vec()),
     );
     let few = (
@@ -72,7 +72,7 @@ prop_compose! {
         let worst = ranks * max_tokens;
         let max_recv = cap.map_or(0, |share| ranks + (f64::from(worst - ranks) * share) as u32);
         let mut case = Case::new(ranks, wave);
-        case.config = EpConfig::new(hidden, experts, top_k, max_tokens)
+        case.config = EpConfig::new(EpShape { hidden, experts, top_k, max_tokens })
             .dispatch_type(dispatch)
             .combine_type(combine)
             .combine_source(source)
@@ -227,12 +227,12 @@ proptest! {
         ranks in 1u32..=9, max_tokens in 1u32..100, max_recv in 1u32..1200, compact in any::<bool>(),
     ) {
         let mode = if compact { Mode::Compact } else { Mode::Slotted };
-        let plan = Plan::new(EpConfig::new(64, 8, 2, max_tokens).max_recv(max_recv).mode(mode), ranks);
+        let plan = Plan::new(EpConfig::new(EpShape { hidden: 64, experts: 8, top_k: 2, max_tokens }).max_recv(max_recv).mode(mode), ranks);
         let worst = ranks * max_tokens;
         match plan {
             Err(error) => {
                 prop_assert!(max_recv < ranks, "{error}");
-                let refused = matches!(&error, Error::Config { field: "max_recv", given, .. } if *given == u64::from(max_recv));
+                let refused = matches!(&error, Error::Config { field: "max_recv", given, .. } if *given == max_recv.to_string());
                 prop_assert!(refused, "{error}");
             }
             Ok(plan) => {

@@ -6,11 +6,11 @@ use crate::common::{
     Case, Numbers, Routing, Uploaded, all_well, failure, judge_output, on_ranks, oracle, round, run,
     window_bytes, world_config,
 };
-use anabranch_ep::oracle::{GivenRows, Shape};
-use anabranch_ep::reference::ReferenceExpert;
+use anabranch_conformance::ep::oracle::{GivenRows, Shape};
+use anabranch_conformance::ep::reference::ReferenceExpert;
 use anabranch_ep::{
-    CombineCodec, CombineSource, DataType, DeviceSlice, EpConfig, Error, ExpertOutput, ExpertParallel, Mode,
-    Plan,
+    COMBINED_TYPES, CombineCodec, CombineSource, DataType, DeviceSlice, EpConfig, EpShape, Error,
+    ExpertOutput, ExpertParallel, Mode, Plan,
 };
 use anabranch_shmem::World;
 
@@ -31,7 +31,7 @@ fn every_wave_width_and_number_of_ranks() {
 #[test]
 fn every_codec_of_every_type_at_every_wave_width() {
     for codec in CombineCodec::ALL {
-        for (element, wave) in DataType::COMBINED.into_iter().zip([4, 32, 1]) {
+        for (element, wave) in COMBINED_TYPES.into_iter().zip([4, 32, 1]) {
             let mut case = pushing(3, wave);
             case.config = case.config.combine_type(element).combine_codec(codec);
             run(&case, 2);
@@ -49,7 +49,7 @@ fn shapes_that_leave_lanes_and_blocks_without_work() {
     {
         for (codec, wave) in CombineCodec::ALL.into_iter().zip([1, 4, 64, 32, 1, 32]) {
             let mut case = pushing(4, wave);
-            let config = EpConfig::new(hidden, experts, top_k, tokens);
+            let config = EpConfig::new(EpShape { hidden, experts, top_k, max_tokens: tokens });
             case.config = config.combine_source(CombineSource::Buffer).combine_codec(codec);
             case.tokens = vec![tokens, tokens / 2, 0];
             run(&case, 2);
@@ -58,7 +58,8 @@ fn shapes_that_leave_lanes_and_blocks_without_work() {
     // Rows that no codec has, of units that are no multiple of a wave.
     for hidden in [8, 24, 1000] {
         let mut case = pushing(3, 32);
-        case.config = EpConfig::new(hidden, 7, 3, 20).combine_source(CombineSource::Buffer);
+        case.config = EpConfig::new(EpShape { hidden, experts: 7, top_k: 3, max_tokens: 20 })
+            .combine_source(CombineSource::Buffer);
         run(&case, 2);
     }
 }
@@ -160,7 +161,7 @@ fn nothing_is_written_outside_the_window() {
     for codec in CombineCodec::ALL {
         let mut case = pushing(4, 4);
         // Every token goes to all ranks, so that every place of the window is used.
-        case.config = EpConfig::new(128, 4, 4, 24);
+        case.config = EpConfig::new(EpShape { hidden: 128, experts: 4, top_k: 4, max_tokens: 24 });
         case.config = case.config.combine_source(CombineSource::Buffer).combine_codec(codec);
         case.tokens = vec![24];
         all_well(on_ranks(4, 4, &world_config(), |world| guarded(world, &case)));
@@ -171,20 +172,20 @@ fn guarded(world: &World, case: &Case) -> Result<(), Error> {
     const BYTES: usize = 1 << 16;
     let before = world.allocate(world.group(), BYTES as u64, 256, "canary before")?;
     let ep = ExpertParallel::new(world, world.group(), case.config.clone())?;
-    let behind = world.allocate(world.group(), BYTES as u64, 256, "canary behind")?;
+    let after = world.allocate(world.group(), BYTES as u64, 256, "canary after")?;
     let expert = ReferenceExpert::new(world, ep.plan(), ep.rank())?;
     let stream = world.device().create_stream()?;
     let canary = vec![CANARY; BYTES];
-    for part in [&before, &behind] {
+    for part in [&before, &after] {
         // SAFETY: the allocation has these bytes, and nobody else uses it.
         unsafe { world.device().write_memory(part.address(), &canary)? };
     }
-    // The slot ends with the window; the canary behind it begins there, or at the next multiple of the alignment.
+    // The slot ends with the window; the canary after it begins there, or at the next multiple of the alignment.
     let plan = ep.plan();
     let layout = plan.layout();
     let window = u64::from(plan.fan_out() * plan.config().max_tokens * plan.combine_wire_bytes());
     assert_eq!((layout.combine_rows + window).next_multiple_of(256), layout.bytes);
-    let gap = behind.offset() - before.offset() - BYTES as u64 - layout.bytes;
+    let gap = after.offset() - before.offset() - BYTES as u64 - layout.bytes;
     assert!(gap < 4096, "the canaries are not beside the slot: {gap} bytes between");
     let all_ranks: Vec<i32> = (0..4).collect();
     let mut inputs = case.inputs(3);
@@ -200,7 +201,7 @@ fn guarded(world: &World, case: &Case) -> Result<(), Error> {
         world.synchronize(&stream)?;
         judge_output(&oracle(case, &inputs), ep.rank(), &uploaded.read_output(&case.config));
     }
-    for (part, which) in [(&before, "before"), (&behind, "behind")] {
+    for (part, which) in [(&before, "before"), (&after, "after")] {
         let mut seen = vec![0; BYTES];
         // SAFETY: as above.
         unsafe { world.device().read_memory(part.address(), &mut seen)? };
@@ -244,7 +245,12 @@ fn rows_that_did_not_come_are_not_pushed() {
 }
 
 /// Random bf16 rows of all magnitudes that a sum of three may have, where the oracle has a row, and NaNs elsewhere.
-fn table(oracle: &anabranch_ep::oracle::Oracle<'_>, case: &Case, rank: u32, row: usize) -> Vec<u8> {
+fn table(
+    oracle: &anabranch_conformance::ep::oracle::Oracle<'_>,
+    case: &Case,
+    rank: u32,
+    row: usize,
+) -> Vec<u8> {
     let rows = case.ranks as usize * case.config.max_tokens as usize;
     let mut bytes: Vec<u8> = (0..rows * row / 2).flat_map(|_| half::bf16::NAN.to_le_bytes()).collect();
     let mut numbers = Numbers(u64::from(rank) + 1);
@@ -263,16 +269,18 @@ fn table(oracle: &anabranch_ep::oracle::Oracle<'_>, case: &Case, rank: u32, row:
 
 #[test]
 fn combinations_that_make_no_sense_are_refused_with_the_reason() {
-    let base = || EpConfig::new(256, 64, 8, 128);
+    let base = || EpConfig::new(EpShape { hidden: 256, experts: 64, top_k: 8, max_tokens: 128 });
     let fp8: CombineCodec = "fp8_block".parse().unwrap();
     for source in [CombineSource::Window, CombineSource::Any] {
         let refused = Plan::new(base().combine_source(source).combine_codec(fp8), 4).unwrap_err().to_string();
-        let reason =
-            format!("combine_codec is fp8_block with combine_source {source}; rows are encoded while");
+        let reason = format!(
+            "combine_codec is fp8_block, and combine_source is {source}; allowed then is buffer: rows are encoded while"
+        );
         assert!(refused.contains(&reason), "{refused}");
     }
     for (codec, hidden, block) in [("fp8_direct", 264, 16), ("fp8_block", 192, 128), ("fp4_block", 48, 32)] {
-        let config = EpConfig::new(hidden, 64, 8, 128).combine_source(CombineSource::Buffer);
+        let config = EpConfig::new(EpShape { hidden, experts: 64, top_k: 8, max_tokens: 128 })
+            .combine_source(CombineSource::Buffer);
         let refused = Plan::new(config.combine_codec(codec.parse().unwrap()), 4).unwrap_err().to_string();
         let reason = format!("hidden is {hidden}; the codec {codec} needs a multiple of {block} elements");
         assert!(refused.contains(&reason), "{refused}");
@@ -282,8 +290,9 @@ fn combinations_that_make_no_sense_are_refused_with_the_reason() {
 #[test]
 fn windows_are_as_large_as_what_is_asked_for() {
     let bytes = |source, codec: &str, ranks| {
-        let config =
-            EpConfig::new(256, 64, 8, 128).combine_source(source).combine_codec(codec.parse().unwrap());
+        let config = EpConfig::new(EpShape { hidden: 256, experts: 64, top_k: 8, max_tokens: 128 })
+            .combine_source(source)
+            .combine_codec(codec.parse().unwrap());
         let plan = Plan::new(config, ranks).unwrap();
         plan.layout().bytes - plan.layout().combine_rows
     };
@@ -300,14 +309,14 @@ fn windows_are_as_large_as_what_is_asked_for() {
 }
 
 #[test]
-fn output_in_the_wrong_place_is_told() {
+fn output_in_the_wrong_place_is_refused() {
     for (source, staged, words) in [
         (
             CombineSource::Buffer,
             false,
-            "given in the combine window, but the plan was made with combine_source buffer",
+            "in the combine window, but the plan was made for combine_source buffer",
         ),
-        (CombineSource::Window, true, "given in a buffer, but the plan was made with combine_source window"),
+        (CombineSource::Window, true, "in a buffer, but the plan was made for combine_source window"),
     ] {
         let mut case = Case::new(2, 1);
         case.config = case.config.combine_source(source).slots(2);

@@ -5,9 +5,9 @@ use crate::common::{
     Case, Uploaded, all_well, judge_output, on_ranks, oracle, run_expert, window_bytes, world_config,
 };
 use crate::expert_major_common::{Bench, Guarded};
-use anabranch_ep::oracle::FactorExperts;
-use anabranch_ep::reference::ReferenceExpert;
-use anabranch_ep::{CombineSource, EpConfig, Error, ExpertMajorConfig, ExpertParallel, Mode};
+use anabranch_conformance::ep::oracle::FactorExperts;
+use anabranch_conformance::ep::reference::ReferenceExpert;
+use anabranch_ep::{CombineSource, EpConfig, EpShape, Error, ExpertMajorConfig, ExpertParallel, Mode};
 use anabranch_shmem::World;
 
 /// Bytes that the other work carries round.
@@ -16,7 +16,9 @@ const CARRIED: usize = 4096;
 fn cases(modes: [Mode; 2]) -> [Case; 2] {
     let mut cases = [Case::new(2, 4), Case::new(2, 4)];
     for ((case, mode), tokens) in cases.iter_mut().zip(modes).zip([vec![6, 3], vec![1, 5]]) {
-        case.config = EpConfig::new(128, 5, 2, 6).mode(mode).max_recv(7);
+        case.config = EpConfig::new(EpShape { hidden: 128, experts: 5, top_k: 2, max_tokens: 6 })
+            .mode(mode)
+            .max_recv(7);
         case.tokens = tokens;
     }
     let codec = "fp8_block".parse().unwrap();

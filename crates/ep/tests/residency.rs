@@ -1,7 +1,7 @@
 //! Kernels that wait for peers fit on the device together, or the plan is refused.
 
 use crate::common::{Case, all_well, on_ranks, round, world_config};
-use anabranch_ep::reference::ReferenceExpert;
+use anabranch_conformance::ep::reference::ReferenceExpert;
 use anabranch_ep::{Error, ExpertParallel};
 
 /// The host machine keeps 16 blocks of four waves of 64 lanes resident.

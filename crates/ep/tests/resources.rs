@@ -1,8 +1,8 @@
-//! A world joined, used and left many times leaves nothing behind. Alone in its process, so that nobody else's threads and
+//! A world joined, used and left many times leaves nothing after. Alone in its process, so that no other threads and
 //! files are counted.
 
 use crate::common::{Case, Uploaded, all_well, jit, machine, round, work, world_config};
-use anabranch_ep::reference::ReferenceExpert;
+use anabranch_conformance::ep::reference::ReferenceExpert;
 use anabranch_ep::{Error, ExpertOutput, ExpertParallel};
 use anabranch_hip::{DeviceOrdinal, Runtime};
 use anabranch_hip_jit::Jit;

@@ -4,10 +4,10 @@ use crate::common::{
     Case, Input, Uploaded, all_well, depart, failure, judge_dropped, judge_output, judge_rows, judge_weights,
     land, on_ranks, oracle, round, run_expert, window_bytes, work, world_config,
 };
-use anabranch_ep::reference::ReferenceExpert;
+use anabranch_conformance::ep::reference::ReferenceExpert;
 use anabranch_ep::{
-    DataType, DeviceSlice, Dispatched, EpConfig, Error, ExpertOutput, ExpertParallel, Mode, ReplayedTokens,
-    Routing,
+    DataType, DeviceSlice, Dispatched, EpConfig, EpShape, Error, ExpertOutput, ExpertParallel, Mode,
+    ROW_TYPES, ReplayedTokens, Routing,
 };
 use anabranch_hip::{DeviceBuffer, Stream};
 use anabranch_shmem::World;
@@ -71,7 +71,7 @@ impl<'a> Rank<'a> {
         Uploaded::new(self.world.device(), &self.case.config, &input)
     }
 
-    /// Dispatches round `number`, keeps its routing behind the loss of the caller's buffers, and combines.
+    /// Dispatches round `number`, keeps its routing after the loss of the caller's buffers, and combines.
     fn keep(&self, number: u64) -> Result<Routing, Error> {
         let mut uploaded = self.upload(number);
         let mut dispatched = self.ep.dispatch(&self.stream, &uploaded.tokens(&self.case.config))?;
@@ -142,8 +142,8 @@ prop_compose! {
         blocks in 0u32..6, scales in 0u32..3, element in 0usize..6, weights in prop::bool::ANY,
     ) -> Case {
         let mut case = Case::new(ranks, wave);
-        let element = DataType::ALL[element % DataType::ALL.len()];
-        case.config = EpConfig::new(32, experts, top_k, max_tokens)
+        let element = ROW_TYPES[element % ROW_TYPES.len()];
+        case.config = EpConfig::new(EpShape { hidden: 32, experts, top_k, max_tokens })
             .dispatch_type(element)
             .max_recv(if cap == 0 { 0 } else { cap.max(ranks) })
             .scale_bytes(scales * 4)
@@ -246,7 +246,7 @@ fn nothing_waits_for_the_host() {
                 let worked = world.device().create_event()?;
                 stream.record(&worked)?;
                 side.wait_event(&worked)?;
-                ep.keep_routing(&side, &mut dispatched, &mut routing)?;
+                ep.save_routing(&side, &mut dispatched, &mut routing)?;
                 ep.combine(stream, ExpertOutput::InWindow, dispatched, uploaded.output())?;
                 done.push((case.varied(number).inputs(number), uploaded));
                 for payload in [number + 50, number + 71] {
@@ -338,8 +338,8 @@ fn a_graph_keeps_the_routing_of_each_of_its_replays() {
             stream.begin_capture()?;
             let mut dispatched = ep.dispatch(stream, &forward.tokens(&case.config))?;
             let refused = ep.routing(stream, &mut dispatched).err();
-            assert!(matches!(refused, Some(Error::Capturing { .. })), "{refused:?}");
-            ep.keep_routing(stream, &mut dispatched, &mut routing)?;
+            assert!(matches!(refused, Some(Error::CallOrder { .. })), "{refused:?}");
+            ep.save_routing(stream, &mut dispatched, &mut routing)?;
             rank.finish(dispatched, &forward)?;
             // In one graph with the dispatch, or in one of its own.
             let mut graphs = Vec::new();
@@ -378,7 +378,7 @@ fn a_routing_of_a_graph_that_has_not_run_is_a_fault() {
         let uploaded = rank.upload(0);
         rank.stream.begin_capture()?;
         let mut dispatched = rank.ep.dispatch(&rank.stream, &uploaded.tokens(&case.config))?;
-        rank.ep.keep_routing(&rank.stream, &mut dispatched, &mut routing)?;
+        rank.ep.save_routing(&rank.stream, &mut dispatched, &mut routing)?;
         rank.ep.release(&rank.stream, dispatched)?;
         let _graph = rank.stream.end_capture()?;
         let again = rank.again(&routing, &uploaded, Weights::New)?;
@@ -434,7 +434,7 @@ fn another_routing_at_a_peer_is_a_fault() {
 }
 
 #[test]
-fn what_is_wrong_is_told_before_anything_moves() {
+fn wrong_arguments_are_refused_before_anything_moves() {
     let mut case = Case::new(2, 1);
     case.config = case.config.slots(2).scale_bytes(4);
     on_case(&case, |rank| {
@@ -446,13 +446,13 @@ fn what_is_wrong_is_told_before_anything_moves() {
         let foreign = other.ep.dispatch_with(stream, &routing, &tokens).err();
         assert!(matches!(foreign, Some(Error::ForeignHandle)), "{foreign:?}");
         let nothing = ep.dispatch_with(stream, &ep.allocate_routing()?, &tokens).err();
-        assert!(matches!(nothing, Some(Error::NothingKept)), "{nothing:?}");
+        assert!(matches!(nothing, Some(Error::CallOrder { .. })), "{nothing:?}");
         let typed = ReplayedTokens { data_type: DataType::F32, ..tokens };
         let refused = ep.dispatch_with(stream, &routing, &typed).err();
-        assert!(matches!(refused, Some(Error::Type { .. })), "{refused:?}");
+        assert!(matches!(refused, Some(Error::Argument { .. })), "{refused:?}");
         let bare = ReplayedTokens { scales: None, ..tokens };
         let refused = ep.dispatch_with(stream, &routing, &bare).err();
-        assert!(matches!(refused, Some(Error::Scales { .. })) || uploaded.count == 0, "{refused:?}");
+        assert!(matches!(refused, Some(Error::Argument { .. })) || uploaded.count == 0, "{refused:?}");
         if uploaded.count > 0 {
             // SAFETY: nothing is launched with it.
             let short = unsafe { DeviceSlice::from_raw(tokens.rows.address(), 16) };
@@ -462,9 +462,9 @@ fn what_is_wrong_is_told_before_anything_moves() {
         // A dispatch of another plan is not kept.
         let mut flight = depart(&other.ep, stream, &case, 3)?;
         let mut mine = ep.allocate_routing()?;
-        let refused = ep.keep_routing(stream, &mut flight.dispatched, &mut mine).err();
+        let refused = ep.save_routing(stream, &mut flight.dispatched, &mut mine).err();
         assert!(matches!(refused, Some(Error::ForeignHandle)), "{refused:?}");
-        let refused = other.ep.keep_routing(stream, &mut flight.dispatched, &mut mine).err();
+        let refused = other.ep.save_routing(stream, &mut flight.dispatched, &mut mine).err();
         assert!(matches!(refused, Some(Error::ForeignHandle)), "{refused:?}");
         other.ep.release(stream, flight.dispatched)?;
         // No slot was lost by any of it.

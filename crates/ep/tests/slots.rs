@@ -7,7 +7,7 @@
 use crate::common::{
     Case, Numbers, Routing, all_well, depart, judge_rows, land, on_ranks, oracle, round, work, world_config,
 };
-use anabranch_ep::reference::ReferenceExpert;
+use anabranch_conformance::ep::reference::ReferenceExpert;
 use anabranch_ep::{Error, ExpertOutput, ExpertParallel, Mode};
 use anabranch_hip::Stream;
 use anabranch_ranks::GlobalRank;
@@ -19,7 +19,7 @@ fn two_slots(ranks: u32, wave: u32) -> Case {
     case
 }
 
-/// A plan for a case, its stand-in expert, and a stream.
+/// A plan for a case, its reference expert, and a stream.
 struct Rank {
     ep: ExpertParallel,
     expert: ReferenceExpert,
@@ -218,9 +218,14 @@ fn plans_of_several_groups_take_turns() {
             }
             let group = world.group().subset_of_ranks(&members).map_err(anabranch_shmem::Error::from)?;
             let mut case = Case::new(group.size(), 1);
-            case.config = anabranch_ep::EpConfig::new(64, 7, 4, 20)
-                .slots(1 + index as u32 % 2)
-                .mode([Mode::Compact, Mode::Slotted][index / 2 % 2]);
+            case.config = anabranch_ep::EpConfig::new(anabranch_ep::EpShape {
+                hidden: 64,
+                experts: 7,
+                top_k: 4,
+                max_tokens: 20,
+            })
+            .slots(1 + index as u32 % 2)
+            .mode([Mode::Compact, Mode::Slotted][index / 2 % 2]);
             case.tokens = vec![20, 3, 11];
             let rank = Rank::of_group(world, &group, &case)?;
             assert_eq!(rank.ep.group().global(rank.ep.rank()), Some(world.rank()));

@@ -6,7 +6,7 @@ use crate::common::{
     Case, all_well, depart, judge_dropped, judge_rows, on_ranks, oracle, work, world_config,
 };
 use crate::split_common::{Rank, interleaved, other_work};
-use anabranch_ep::{EpConfig, Error, ExpertOutput, Mode};
+use anabranch_ep::{EpConfig, EpShape, Error, ExpertOutput, Mode};
 
 fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -20,7 +20,7 @@ fn cases() -> Vec<Case> {
 }
 
 #[test]
-fn halves_with_other_work_between_are_the_whole() {
+fn send_and_recv_with_other_work_between_equal_the_whole() {
     for case in cases() {
         all_well(on_ranks(case.ranks, case.wave, &world_config(), |world| {
             let mut rank = Rank::new(world, &case)?;
@@ -144,7 +144,9 @@ fn a_thousand_replays_of_interleaved_halves_with_new_inputs() {
     for mode in [Mode::Slotted, Mode::Compact] {
         let mut cases = [Case::new(2, 1), Case::new(2, 1)];
         for (case, tokens) in cases.iter_mut().zip([vec![6, 3], vec![1, 5]]) {
-            case.config = EpConfig::new(16, 5, 2, 6).mode(mode).max_recv(7);
+            case.config = EpConfig::new(EpShape { hidden: 16, experts: 5, top_k: 2, max_tokens: 6 })
+                .mode(mode)
+                .max_recv(7);
             case.tokens = tokens;
         }
         all_well(on_ranks(2, 1, &world_config(), |world| {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::common::{
     Case, Routing, Uploaded, all_well, judge_output, judge_rows, on_ranks, oracle, work, world_config,
 };
-use anabranch_ep::reference::ReferenceExpert;
+use anabranch_conformance::ep::reference::ReferenceExpert;
 use anabranch_ep::{Error, ExpertOutput, ExpertParallel};
 
 #[test]

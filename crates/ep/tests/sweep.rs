@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::common::{Case, Numbers, Routing, run};
 use anabranch_ep::plan::Plan;
 use anabranch_ep::{
-    CombineCodec, CombineSource, DataType, EpConfig, Error, ExpertMajorConfig, Fp8Format, Mode,
+    CombineCodec, CombineSource, DataType, EpConfig, EpShape, Error, ExpertMajorConfig, Fp8Format, Mode,
 };
 
 const RANKS: u32 = 4;
@@ -63,7 +63,9 @@ const CASES: [Named; 19] = {
 };
 
 fn config(element: DataType, hidden: u32, tokens: u32) -> EpConfig {
-    EpConfig::new(hidden, EXPERTS, TOP_K, tokens).dispatch_type(element).combine_type(DataType::Bf16)
+    EpConfig::new(EpShape { hidden, experts: EXPERTS, top_k: TOP_K, max_tokens: tokens })
+        .dispatch_type(element)
+        .combine_type(DataType::Bf16)
 }
 
 fn case(config: EpConfig, special: Special) -> Case {
@@ -119,7 +121,7 @@ fn bf16_zerocopy_fp8_direct_cast() {
         .combine_source(CombineSource::Window)
         .combine_codec(CombineCodec::Fp8Direct(Fp8Format::E4m3fn));
     let refused = Plan::new(config, RANKS).unwrap_err();
-    assert!(matches!(refused, Error::CodecNeedsPush { .. }), "{refused}");
+    assert!(matches!(refused, Error::Unsupported { field: "combine_source", .. }), "{refused}");
 }
 
 /// What FlyDSL excludes: expert-major sums that travel as fp8, and through the other codecs.

@@ -12,11 +12,11 @@ use crate::common::{
     world_config,
 };
 use crate::expert_major_common::Bench;
-use anabranch_ep::reference::{ReferenceExpert, ReferenceExpertMajor};
+use anabranch_conformance::ep::reference::{ReferenceExpert, ReferenceExpertMajor};
 use anabranch_ep::{
-    CombineSent, CombineSource, DataType, DeviceSlice, DispatchSent, Dispatched, EpConfig, Error,
+    COMBINED_TYPES, CombineSent, CombineSource, DeviceSlice, DispatchSent, Dispatched, EpConfig, Error,
     ExpertMajor, ExpertMajorConfig, ExpertOutput, ExpertParallel, LocalExpertCounter, Mode, PlacementTable,
-    Plan, ReceivedRows, Tokens,
+    Plan, ROW_TYPES, ReceivedRows, Tokens,
 };
 use anabranch_hip::{DeviceBuffer, Stream};
 use anabranch_shmem::World;
@@ -213,7 +213,7 @@ fn on_workers(case: &Case, rounds: u64, work: impl Fn(&Shared<'_>) -> Result<(),
 /// Every type, mode, way of combine and number in flight that a plan may have.
 fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    for (index, dispatch) in DataType::ALL.into_iter().enumerate() {
+    for (index, dispatch) in ROW_TYPES.into_iter().enumerate() {
         for mode in [Mode::Slotted, Mode::Compact] {
             for source in [CombineSource::Window, CombineSource::Buffer] {
                 let wave = [1, 4, 32, 64][cases.len() % 4];
@@ -221,7 +221,7 @@ fn cases() -> Vec<Case> {
                 case.config = case
                     .config
                     .dispatch_type(dispatch)
-                    .combine_type(DataType::COMBINED[index % 3])
+                    .combine_type(COMBINED_TYPES[index % 3])
                     .combine_source(source)
                     .mode(mode)
                     .scale_bytes(4)

@@ -1,8 +1,8 @@
 //! Two worlds at once in one process.
 
 use crate::common::{Case, all_well, failure, on_ranks, round, run, world_config};
+use anabranch_conformance::ep::reference::ReferenceExpert;
 use anabranch_ep::ExpertParallel;
-use anabranch_ep::reference::ReferenceExpert;
 
 #[test]
 fn two_worlds_of_different_wave_widths_at_once() {

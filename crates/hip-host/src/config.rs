@@ -4,7 +4,6 @@ use core::num::NonZeroUsize;
 use core::time::Duration;
 
 use crate::Error;
-use crate::seeded::Fault;
 
 /// The wave widths that kernels may be compiled for.
 pub const WAVE_WIDTHS: [u32; 4] = [1, 4, 32, 64];
@@ -14,46 +13,6 @@ pub const MAX_BLOCK_THREADS: u32 = 1024;
 
 /// The most local memory of one block, bytes.
 pub const MAX_LOCAL_BYTES: u32 = 64 * 1024;
-
-/// Who decides what runs when.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Schedule {
-    /// Worker threads, as fast as they can.
-    #[default]
-    Free,
-    /// A seed, one step at a time. Kernels must be instrumented: the devices report so, and
-    /// `anabranch_hip_jit` compiles what they report.
-    Seeded(SeededSchedule),
-}
-
-/// How a seed decides: see [`HostMachine::seeded_run`](crate::HostMachine::seeded_run).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SeededSchedule {
-    /// The same seed gives the same run.
-    pub seed: u64,
-    /// Steps after which the run is given up.
-    pub most_steps: u64,
-    /// Where the virtual clock ends: a run that waits until then hangs. A deadline further away than this is none: a thread
-    /// that waits for it alone is ended as one that waits for ever is.
-    pub longest_virtual_ns: u64,
-    /// Whether the run's events are kept; its digest always is.
-    pub keep_events: bool,
-    /// What goes wrong.
-    pub faults: Vec<Fault>,
-}
-
-impl SeededSchedule {
-    /// A run without faults, of at most 20 million steps and a virtual day, that keeps no events.
-    pub fn new(seed: u64) -> Self {
-        Self {
-            seed,
-            most_steps: 20_000_000,
-            longest_virtual_ns: 86_400_000_000_000,
-            keep_events: false,
-            faults: Vec::new(),
-        }
-    }
-}
 
 /// The shape of a [`HostMachine`](crate::HostMachine).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,8 +35,6 @@ pub struct HostConfig {
     pub lane_stack_bytes: usize,
     /// The longest rest of a worker whose lanes all wait for memory that somebody else has to change.
     pub longest_rest: Duration,
-    /// Who decides what runs when. A seeded machine has one thread of its own, whatever `workers` says.
-    pub schedule: Schedule,
 }
 
 impl Default for HostConfig {
@@ -91,12 +48,14 @@ impl Default for HostConfig {
             lanes_per_multiprocessor: 1024,
             lane_stack_bytes: 64 * 1024,
             longest_rest: Duration::from_micros(200),
-            schedule: Schedule::Free,
         }
     }
 }
 
 impl HostConfig {
+    /// Threads that run blocks, at most.
+    pub const MOST_WORKERS: usize = 1024;
+
     /// Checks every field.
     ///
     /// # Errors
@@ -113,7 +72,7 @@ impl HostConfig {
             }
         };
         range("devices", u64::from(self.devices), 1, 1024)?;
-        range("workers", self.workers.map_or(1, NonZeroUsize::get) as u64, 1, 1024)?;
+        range("workers", self.workers.map_or(1, NonZeroUsize::get) as u64, 1, Self::MOST_WORKERS as u64)?;
         range("memory_bytes", self.memory_bytes, 1 << 20, 1 << 46)?;
         range("multiprocessors", u64::from(self.multiprocessors), 1, 1024)?;
         let lanes = u64::from(self.lanes_per_multiprocessor);

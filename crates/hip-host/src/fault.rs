@@ -108,7 +108,7 @@ impl fmt::Display for Fault {
 
 /// The last fault of a machine, and which devices are lost.
 #[derive(Debug)]
-pub(crate) struct FaultLog {
+pub struct FaultLog {
     last: Mutex<Option<Fault>>,
     lost: Vec<AtomicBool>,
 }
@@ -118,7 +118,8 @@ impl FaultLog {
         Self { last: Mutex::new(None), lost: (0..devices).map(|_| AtomicBool::new(false)).collect() }
     }
 
-    pub(crate) fn record(&self, fault: Fault) {
+    /// Remembers a fault, and loses its device.
+    pub fn record(&self, fault: Fault) {
         tracing::error!(%fault, "a kernel was stopped; its device is lost");
         let device = fault.device as usize;
         *lock(&self.last) = Some(fault);
@@ -128,7 +129,7 @@ impl FaultLog {
     }
 
     /// Loses a device without a fault of a kernel.
-    pub(crate) fn lose(&self, device: u32) {
+    pub fn lose(&self, device: u32) {
         if let Some(lost) = self.lost.get(device as usize) {
             lost.store(true, Ordering::Release);
         }
@@ -146,7 +147,7 @@ impl FaultLog {
     }
 
     /// How many devices there are.
-    pub(crate) fn devices(&self) -> u32 {
+    pub fn devices(&self) -> u32 {
         self.lost.len() as u32
     }
 
@@ -154,7 +155,8 @@ impl FaultLog {
         lock(&self.last).clone()
     }
 
-    pub(crate) fn is_lost(&self, device: u32) -> bool {
+    /// Whether a device is lost.
+    pub fn is_lost(&self, device: u32) -> bool {
         self.lost.get(device as usize).is_some_and(|lost| lost.load(Ordering::Acquire))
     }
 }

@@ -5,15 +5,10 @@
 //! them run their threads in every order, and with every value that a load may see, that C11 allows within one process,
 //! up to a bound of forced switches. That says nothing about kernels, other processes, GPUs or PCIe.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[expect(clippy::disallowed_methods, reason = "who hands out the turn waits on the machine's time")]
-pub(crate) fn wait<'a, T>(condition: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-    condition.wait(guard).unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The standard library's.

@@ -15,5 +15,4 @@ mod kernels;
 mod lifetime;
 mod memory;
 mod processes;
-mod seeded_machine;
 mod streams;

@@ -94,7 +94,7 @@ impl fmt::Display for AheadReport {
 impl Jit {
     /// Compiles every spec for its target with at most `jobs` compilers at once, and goes on after a failure, so that
     /// the report has all of them. No device is needed.
-    #[expect(clippy::disallowed_methods, reason = "how long a compiler took is told in the machine's time")]
+    #[expect(clippy::disallowed_methods, reason = "compile times are wall-clock times")]
     pub fn compile_ahead(&self, wanted: &[(KernelSpec, Target)], jobs: usize) -> AheadReport {
         let next = AtomicUsize::new(0);
         let rows: Mutex<Vec<(usize, AheadRow)>> = Mutex::default();

@@ -41,14 +41,14 @@ impl Jit {
         let asked = SystemTime::now();
         let config = &self.inner.config;
         let label = &request.rendered.label;
-        let say = |owner: &str, so_far: Duration| {
+        let report = |owner: &str, so_far: Duration| {
             let target = request.target;
             tracing::info!(label, %target, seconds = so_far.as_secs(), "waiting for {owner}, which compiles the same kernel");
             if let Some(observer) = &config.observer {
                 observer.waiting(label, target, owner, so_far);
             }
         };
-        let held = KeyLock::acquire(cache, tool.key, config.wait_deadline, config.progress_interval, say)?;
+        let held = KeyLock::acquire(cache, tool.key, config.wait_deadline, config.progress_interval, report)?;
         let waited = held.as_ref().is_none_or(|lock| lock.waited);
         if waited {
             self.inner.waited.fetch_add(1, Ordering::Relaxed);
@@ -56,7 +56,7 @@ impl Jit {
                 return Err(self.note_failure(request, tool, refusal(log), Some(kept)));
             }
         }
-        // Only the holder of the lock moves an entry: what it finds broken, nobody replaces at the same time. Whoever
+        // Only the holder of the lock moves an entry: no other process replaces a broken one meanwhile. A process that
         // goes on without the lock builds and leaves the judgement to `publish`.
         let broken = if held.is_some() { Broken::Heal } else { Broken::Warn };
         if let Some(found) = self.look_up(request, broken) {
@@ -79,7 +79,7 @@ impl Jit {
         Ok(object(request, tool.key, output.object.into(), Origin::Compiled, directory))
     }
 
-    #[expect(clippy::disallowed_methods, reason = "how long a compiler took is told in the machine's time")]
+    #[expect(clippy::disallowed_methods, reason = "compile times are wall-clock times")]
     fn run_compiler(
         &self,
         request: &Request<'_>,
@@ -97,19 +97,18 @@ impl Jit {
         let options: Vec<_> = tool.options.iter().chain(&config.extra_options).cloned().collect();
         let job = CompileJob {
             rendered: &request.rendered,
-            target,
             options: &options,
             work: work.folder(),
             deadline: config.compile_deadline,
             disk: &config.disk,
         };
-        let say = |so_far: Duration| {
+        let report = |so_far: Duration| {
             tracing::info!(label, %target, seconds = so_far.as_secs(), "still compiling");
             if let Some(observer) = &config.observer {
                 observer.still_compiling(label, target, so_far);
             }
         };
-        let result = reporting(config.progress_interval, say, || tool.toolchain.compile(&job))
+        let result = reporting(config.progress_interval, report, || tool.toolchain.compile(&job))
             .and_then(|output| self.check_output(request, tool, output));
         let took = begun.elapsed();
         if let Some(observer) = &config.observer {
@@ -183,9 +182,9 @@ impl Jit {
     }
 }
 
-/// Does the work, and meanwhile says every so often how long it has taken.
+/// Does the work, and meanwhile reports at every interval how long it has taken.
 #[expect(clippy::disallowed_methods, reason = "compilers run in the machine's time")]
-fn reporting<T>(every: Duration, say: impl Fn(Duration) + Send, work: impl FnOnce() -> T) -> T {
+fn reporting<T>(every: Duration, report: impl Fn(Duration) + Send, work: impl FnOnce() -> T) -> T {
     let begun = Instant::now();
     let (done, ended) = mpsc::channel::<()>();
     thread::scope(move |scope| {
@@ -193,10 +192,10 @@ fn reporting<T>(every: Duration, say: impl Fn(Duration) + Send, work: impl FnOnc
         let done = done;
         let report = move || {
             while ended.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
-                say(begun.elapsed());
+                report(begun.elapsed());
             }
         };
-        // Without a thread to spare nothing is said.
+        // Without a thread nothing is reported.
         if let Err(error) = thread::Builder::new().spawn_scoped(scope, report) {
             tracing::debug!(%error, "no thread reports how long the compiler takes");
         }

@@ -1,4 +1,4 @@
-//! What a [`Jit`](crate::Jit) is told, and what it tells.
+//! Configuration of a [`Jit`](crate::Jit), and what it reports.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -17,8 +17,21 @@ pub enum CompileMode {
     /// What is missing is compiled.
     #[default]
     Auto,
-    /// What is missing is an error that says what differs.
+    /// What is missing is an error with the inputs that differ.
     Deny,
+}
+
+impl CompileMode {
+    /// Both modes.
+    pub const ALL: [Self; 2] = [Self::Auto, Self::Deny];
+
+    /// The word in configurations.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Deny => "deny",
+        }
+    }
 }
 
 /// How a [`Jit`](crate::Jit) works. Make one with [`JitConfig::new`] and change fields.
@@ -36,7 +49,7 @@ pub struct JitConfig {
     /// and `kernels`, and those of each folder below its `crates`; a header `ep/routing.h` also from `crates/ep/kernels`.
     /// What is read is part of the key.
     pub source_dir: Option<PathBuf>,
-    /// Options behind the tool chain's own ones.
+    /// Options after the tool chain's own.
     pub extra_options: Vec<String>,
     /// Parameters that every kernel is compiled with, in place of its own of the same name. In the key like a kernel's own.
     pub parameters: Vec<(&'static str, ParameterValue)>,
@@ -61,7 +74,7 @@ pub struct JitConfig {
     pub scratch: Option<PathBuf>,
     /// Treat a warning as a failure. Not in the key: an object from the cache is taken as it is.
     pub deny_warnings: bool,
-    /// Who is told about compilations.
+    /// Receives reports about compilations.
     pub observer: Option<Arc<dyn JitObserver>>,
     /// The disk, which tests may make fail.
     pub disk: Disk,
@@ -105,16 +118,16 @@ impl JitConfig {
     }
 }
 
-/// Hears about compilations, on the thread that compiles: a progress line, a trace.
+/// Receives reports about compilations, on the thread that compiles: a progress line, a trace.
 pub trait JitObserver: Send + Sync + fmt::Debug {
     /// A compiler is about to run.
     fn compiling(&self, label: &str, target: &Target);
-    /// It has been running for so long and is not done; said every [`JitConfig::progress_interval`], on a thread of its own.
+    /// It has been running for so long and is not done; called every [`JitConfig::progress_interval`], on a thread of its own.
     fn still_compiling(&self, label: &str, target: &Target, so_far: Duration) {
         let _ = (label, target, so_far);
     }
-    /// Another process has been compiling the same kernel for as long as this one has waited for it; `owner` says which (`process 12 on
-    /// node3`). Said every [`JitConfig::progress_interval`], on the thread that waits.
+    /// Another process has been compiling the same kernel for as long as this one has waited for it; `owner` names it (`process 12 on
+    /// node3`). Called every [`JitConfig::progress_interval`], on the thread that waits.
     fn waiting(&self, label: &str, target: &Target, owner: &str, so_far: Duration) {
         let _ = (label, target, owner, so_far);
     }

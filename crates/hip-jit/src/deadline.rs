@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-/// A point in time; one that the clock cannot tell never comes.
+/// A point in time; one beyond the clock's range never comes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline(Option<Instant>);
 

@@ -46,7 +46,7 @@ impl SourceEdit {
             edited.push_str(&edit.replace);
             end = at + edit.line.len();
         }
-        edited.push_str(text.get(end..).unwrap_or_default());
+        edited.push_str(&text[end..]);
         Ok(edited)
     }
 }

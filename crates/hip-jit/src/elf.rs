@@ -5,7 +5,7 @@ use crate::target::TargetKind;
 /// Why bytes are no code object for a target.
 pub(crate) type Problem = String;
 
-/// The kernels that an object has, as far as its format tells.
+/// The kernels that an object has, as far as its format lists them.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Kernels {
     /// All of them, sorted.

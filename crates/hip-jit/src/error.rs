@@ -6,9 +6,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anabranch_ranks::ErrorKind;
+
+use crate::compiler::Looked;
+use crate::diagnostics::{Diagnostic, Severity};
 use crate::key::CacheKey;
 use crate::target::{Target, TargetError};
-use crate::toolchain::{Diagnostic, Looked, Severity};
 
 /// The result of calls in this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -72,7 +75,7 @@ pub enum Error {
     /// A setting that names no compiler.
     #[error(
         "`{given}` is no compiler setting; accepted are auto, hipcc, clang, hiprtc, nvrtc, nvcc, or a path, with a `/`, whose file name \
-         tells which it is: *clang*, *g++*, *gcc*, *c++*, *hipcc*, *nvcc*, libnvrtc*, libhiprtc*"
+         identifies it: *clang*, *g++*, *gcc*, *c++*, *hipcc*, *nvcc*, libnvrtc*, libhiprtc*"
     )]
     CompilerSetting {
         /// What was given.
@@ -179,12 +182,12 @@ pub enum Error {
         #[source]
         source: Arc<anabranch_hip::Error>,
     },
-    /// A kernel that the unit does not list was asked for.
-    #[error("unit {unit} has no kernel `{entry}`; it has {}", known.join(", "))]
+    /// A kernel of another unit was asked for.
+    #[error("the loaded unit {unit} has no kernel {entry}; it has {}", known.join(", "))]
     NoEntry {
-        /// What was asked for.
+        /// Unit and name of the kernel that was asked for.
         entry: String,
-        /// The unit.
+        /// The loaded unit.
         unit: &'static str,
         /// What it has.
         known: Vec<String>,
@@ -210,15 +213,6 @@ pub enum Error {
         /// The runtime's error. A part of the text, since it is the whole reason.
         cause: Arc<anabranch_hip::Error>,
     },
-    /// A runtime could not be opened.
-    #[error("cannot open the {kind} runtime")]
-    Runtime {
-        /// Which.
-        kind: anabranch_hip::RuntimeKind,
-        /// Why.
-        #[source]
-        source: Arc<dyn std::error::Error + Send + Sync>,
-    },
     /// The stream or device could not be asked.
     #[error(transparent)]
     Hip(Arc<anabranch_hip::Error>),
@@ -228,6 +222,25 @@ pub enum Error {
 pub type SharedIo = Arc<io::Error>;
 
 impl Error {
+    /// Who can do something about it.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Target(_)
+            | Self::CompilerSetting { .. }
+            | Self::TargetMismatch { .. }
+            | Self::SourceDir { .. } => ErrorKind::Config,
+            Self::NoCompiler { .. } | Self::Cache { .. } | Self::Busy { .. } | Self::WaveSize { .. } => {
+                ErrorKind::Environment
+            }
+            Self::Compile(_) | Self::Parameter { .. } | Self::Include { .. } | Self::Denied { .. } => {
+                ErrorKind::Compile
+            }
+            Self::NoEntry { .. } | Self::Capturing | Self::Shape { .. } => ErrorKind::Usage,
+            Self::Hip(error) => error.kind(),
+            _ => ErrorKind::Device,
+        }
+    }
+
     pub(crate) fn cache(operation: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::Cache { operation, path, source: Arc::new(source) }
@@ -311,12 +324,12 @@ pub enum FailureReason {
     },
     /// The compiler could not be started.
     NotRun {
-        /// What the system says.
+        /// The system's error.
         problem: String,
     },
     /// A file of the compilation could not be made, read or removed.
     WorkFolder {
-        /// Which, and what the system says.
+        /// The file and the system's error.
         problem: String,
     },
     /// The compiler's program was replaced since it was identified, so its object belongs under another key.
@@ -343,7 +356,7 @@ pub struct CompileError {
     pub key: CacheKey,
     /// Why.
     pub reason: FailureReason,
-    /// What the compiler said, in order.
+    /// The compiler's diagnostics, in order.
     pub diagnostics: Vec<Diagnostic>,
     /// The compiler's whole output.
     pub log: String,

@@ -13,7 +13,7 @@ use crate::key::CacheKey;
 use crate::sync::{Mutex, MutexGuard, lock};
 
 #[derive(Debug, Default)]
-pub(crate) struct Flights {
+pub(crate) struct SingleFlight {
     open: Mutex<HashMap<CacheKey, Arc<Flight>>>,
 }
 
@@ -36,12 +36,12 @@ pub(crate) enum Role<'a> {
 
 #[derive(Debug)]
 pub(crate) struct Leader<'a> {
-    flights: &'a Flights,
+    flights: &'a SingleFlight,
     key: CacheKey,
     flight: Arc<Flight>,
 }
 
-impl Flights {
+impl SingleFlight {
     pub(crate) fn join(&self, key: CacheKey) -> Role<'_> {
         let mut open = lock(&self.open);
         if let Some(flight) = open.get(&key) {

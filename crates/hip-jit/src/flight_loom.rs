@@ -1,4 +1,4 @@
-//! [`Flights`] under loom: in every order of three threads, one makes and nobody waits for ever.
+//! [`SingleFlight`] under loom: in every order of three threads, one makes and nobody waits for ever.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,13 +6,13 @@ use std::time::Duration;
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::thread::spawn;
 
-use super::{Flight, Flights, Leader, Role};
+use super::{Flight, Leader, Role, SingleFlight};
 use crate::key::CacheKey;
 use crate::sync::{Mutex, lock};
 
 #[derive(Default)]
 struct Shared {
-    flights: Flights,
+    flights: SingleFlight,
     /// Whether it is made; stands for the entry on the disk.
     made: Mutex<bool>,
     /// Attempts, of which the first ones fail.
@@ -85,7 +85,7 @@ fn loom_another_takes_over_from_one_that_fails() {
 }
 
 /// The parts of a leader whose own end does not come.
-fn parts(leader: Leader<'_>) -> (&Flights, CacheKey, Arc<Flight>) {
+fn parts(leader: Leader<'_>) -> (&SingleFlight, CacheKey, Arc<Flight>) {
     let leader = std::mem::ManuallyDrop::new(leader);
     (leader.flights, leader.key, leader.flight.clone())
 }

@@ -51,7 +51,7 @@ pub fn check_disassembly(text: &str) -> Vec<IsaFinding> {
             write_back_pending = false;
             continue;
         }
-        let code = line.split("//").next().unwrap_or_default().trim();
+        let code = line.split_once("//").map_or(line, |(code, _)| code).trim();
         let Some(mnemonic) = code.split_whitespace().next() else { continue };
         let mut found = |rule| {
             let instruction = code.to_owned();
@@ -82,7 +82,7 @@ pub fn check_disassembly(text: &str) -> Vec<IsaFinding> {
 
 /// How often a kernel has the sequence by which every wave releases its own stores to the system before a block barrier, as
 /// `publish.h` demands: a system-scope write-back, the wait for all stores, the barrier, and no branch in between (a branch
-/// would mean that some waves go around it). A kernel that flags peers behind stores of a whole block needs at least one.
+/// would mean that some waves go around it). A kernel that flags peers after stores of a whole block needs at least one.
 ///
 /// gfx11 has no write-back instruction: there the wait alone counts.
 pub fn wave_releases(text: &str, kernel: &str) -> usize {
@@ -95,7 +95,7 @@ pub fn wave_releases(text: &str, kernel: &str) -> usize {
             (written_back, waited) = (false, false);
             continue;
         }
-        let code = line.split("//").next().unwrap_or_default().trim();
+        let code = line.split_once("//").map_or(line, |(code, _)| code).trim();
         let Some(mnemonic) = code.split_whitespace().next().filter(|_| inside) else { continue };
         let system = code.contains("sc0 sc1") || code.contains("SCOPE_SYS") || code == "buffer_wbl2";
         if (mnemonic == "buffer_wbl2" || mnemonic == "global_wb") && system {
@@ -114,7 +114,7 @@ pub fn wave_releases(text: &str, kernel: &str) -> usize {
 }
 
 /// Whether control may come back to the instruction at `line` (of what [`disassemble`] gives, from 1) on a way that passes none of the
-/// lines `without`: whether it is in a loop. Lanes that wait for each other in a loop need that of what they wait for; behind the loop
+/// lines `without`: whether it is in a loop. Lanes that wait for each other in a loop need that of what they wait for; after the loop
 /// comes a lane when all of its wave do. False where there is no such instruction.
 pub fn is_in_loop(text: &str, line: u32, without: &[u32]) -> bool {
     let code = Flow::read(text);
@@ -135,7 +135,7 @@ pub fn is_in_loop(text: &str, line: u32, without: &[u32]) -> bool {
     false
 }
 
-/// An instruction, and the indices of those that may come behind it.
+/// An instruction, and the indices of its possible successors.
 struct Flow {
     line: u32,
     next: Vec<usize>,
@@ -199,7 +199,7 @@ fn passes_write_back(mnemonic: &str) -> bool {
         || mnemonic == "s_endpgm"
 }
 
-/// What the metadata of an AMD code object says about one kernel.
+/// One kernel in the metadata of an AMD code object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KernelResources {
@@ -337,7 +337,7 @@ mod tests {
         ] {
             let text = GOOD.replace(part, mutant);
             assert_ne!(text, GOOD, "{part}");
-            // A sole write-back elsewhere says that the architecture has one.
+            // A sole write-back elsewhere shows that the architecture has one.
             let text = format!("{text}<x>:\n\tbuffer_wbl2 sc0 sc1\n");
             assert_eq!(wave_releases(&text, "publish"), 0, "{mutant}");
         }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Once};
 use crate::cache::{Cache, Expected, read_entry};
 use crate::config::{CodeObject, CompileMode, JitConfig, JitStats, Origin};
 use crate::error::{CompileError, Error, Result};
-use crate::flight::{Flights, Role};
+use crate::flight::{Role, SingleFlight};
 use crate::key::{CacheKey, KeyInputs};
 use crate::load::Modules;
 use crate::request::{Broken, Request, Tool, accept};
@@ -17,7 +17,7 @@ use crate::sync::{Mutex, lock};
 use crate::target::{Target, TargetKind};
 use crate::toolchain::{CompilerIdentity, OptionChoices, ToolSearch, Toolchain, find_toolchain};
 
-/// Compiles and loads kernels. Clones share everything. There is no global one: whoever makes a world makes one, or is
+/// Compiles and loads kernels. Clones share everything. There is no global one: the code that makes a world makes one, or is
 /// given one.
 #[derive(Clone, Debug)]
 pub struct Jit {
@@ -35,7 +35,7 @@ pub(crate) struct Inner {
     prebuilt: Vec<Cache>,
     /// By kind and base architecture: a compiler may know one architecture and not another.
     toolchains: Mutex<HashMap<(TargetKind, String), Found>>,
-    flights: Flights,
+    flights: SingleFlight,
     /// Sources that a compiler refused in this process.
     pub(crate) refused: Mutex<HashMap<CacheKey, Arc<CompileError>>>,
     modules: Modules,
@@ -48,7 +48,7 @@ pub(crate) struct Inner {
 }
 
 impl Jit {
-    /// A pipeline with compilers looked for where `search` says, when they are first needed.
+    /// A pipeline with compilers looked for by `search`, when they are first needed.
     pub fn new(config: JitConfig, search: ToolSearch) -> Self {
         let inner = Inner {
             cache: Cache::with_disk(&config.cache, config.disk.clone()),
@@ -60,7 +60,7 @@ impl Jit {
             config,
             search,
             toolchains: Mutex::default(),
-            flights: Flights::default(),
+            flights: SingleFlight::default(),
             refused: Mutex::default(),
             modules: Modules::default(),
             cleaned: Once::new(),
@@ -180,11 +180,11 @@ impl Jit {
             .render(target, config.source_dir.as_deref())?;
         let choices =
             OptionChoices { debug_info: config.debug_info, code_object_version: config.code_object_version };
-        let nobody = CompilerIdentity { kind: "none", version: String::new(), location: String::new() };
+        let none = CompilerIdentity { kind: "none", version: String::new(), location: String::new() };
         let toolchain = self.toolchain(target);
         let (identity, options) = match &toolchain {
             Ok(toolchain) => (toolchain.identity(), toolchain.options(target, choices)),
-            Err(_) => (&nobody, Vec::new()),
+            Err(_) => (&none, Vec::new()),
         };
         let key_inputs = KeyInputs {
             rendered: &rendered,
@@ -216,7 +216,7 @@ impl Jit {
                 .into_iter()
                 .filter(|path| exact.as_ref() != Some(path));
             for directory in exact.iter().cloned().chain(others) {
-                // A prebuilt folder is somebody else's and never changed; the look-up before the lock has named it.
+                // A prebuilt folder belongs to the operator and is never changed; the look-up before the lock has named it.
                 let broken = if broken == Broken::Heal { Broken::Ignore } else { Broken::Warn };
                 if let Some(found) = self.read(request, &directory, Origin::Prebuilt, broken) {
                     return Some(found);
@@ -264,7 +264,7 @@ impl Jit {
                 tracing::warn!(directory = %directory.display(), problem, "broken entry; it is not used");
             }
             Broken::Heal => {
-                tracing::warn!(directory = %directory.display(), problem, "broken cache entry; it is built again");
+                tracing::warn!(directory = %directory.display(), problem, "broken cache entry; rebuilding it");
                 self.inner.healed.fetch_add(1, Ordering::Relaxed);
                 if let Err(error) = self.inner.cache.move_aside(directory) {
                     tracing::warn!(%error, "a broken cache entry stays");

@@ -8,13 +8,13 @@ use std::fmt;
 
 use sha2::{Digest, Sha256};
 
+use crate::compiler::CompilerIdentity;
 use crate::source::{ParameterValue, Rendered};
 use crate::target::Target;
-use crate::toolchain::CompilerIdentity;
 
 /// Version of the key, of the entry layout and of the kernel argument convention. An entry of another version
 /// is in another folder and is never read.
-pub const SCHEMA: u32 = 1;
+pub(crate) const SCHEMA: u32 = 1;
 
 /// The name of a code object: what it was made from.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -51,7 +51,7 @@ impl fmt::Debug for CacheKey {
 
 /// All that a key is computed from.
 #[derive(Clone, Copy, Debug)]
-pub struct KeyInputs<'a> {
+pub(crate) struct KeyInputs<'a> {
     /// The rendered text, with its headers and parameters.
     pub rendered: &'a Rendered,
     /// The target with its features.
@@ -70,7 +70,7 @@ pub struct KeyInputs<'a> {
 
 impl KeyInputs<'_> {
     /// The key of the object that this compiler makes.
-    pub fn key(&self) -> CacheKey {
+    pub(crate) fn key(&self) -> CacheKey {
         let mut fields = self.portable_fields();
         fields.list("options", self.options);
         fields.text("compiler kind", self.compiler.kind);
@@ -79,7 +79,7 @@ impl KeyInputs<'_> {
     }
 
     /// The key without the compiler and its own options: what an operator's prebuilt folder is searched by.
-    pub fn portable_key(&self) -> CacheKey {
+    pub(crate) fn portable_key(&self) -> CacheKey {
         let mut fields = self.portable_fields();
         fields.text("portable", "");
         fields.finish()
@@ -115,7 +115,7 @@ impl KeyInputs<'_> {
 
     /// The inputs by name, long texts as their digests: what the manifest keeps, so that two entries can be
     /// compared.
-    pub fn describe(&self) -> BTreeMap<String, String> {
+    pub(crate) fn describe(&self) -> BTreeMap<String, String> {
         let mut inputs = BTreeMap::new();
         let mut put = |name: &str, value: String| inputs.insert(name.to_owned(), value);
         put("schema", SCHEMA.to_string());

@@ -83,7 +83,7 @@ unsafe impl<T: 'static> Pod for DevicePointer<T> {}
 /// A type that may be a field of a device struct: knows how C declares it. A struct cannot point to itself, as its
 /// declaration would have to stand before itself; such a pointer is a `DevicePointer<u8>`.
 pub trait DeviceField {
-    /// Whether C declares it with brackets behind the name.
+    /// Whether C declares it with brackets after the name.
     const IS_ARRAY: bool = false;
 
     /// The C declaration of `name` with this type, without the semicolon: `unsigned int name`.
@@ -140,7 +140,7 @@ pub trait DeviceStruct: Pod {
     /// Its name, in Rust and in C.
     const NAME: &'static str;
 
-    /// The C++ declaration with `static_assert`s on the size and on the offset of every field, behind an
+    /// The C++ declaration with `static_assert`s on the size and on the offset of every field, after an
     /// include guard and after the declarations of the structs that it uses.
     fn c_declaration() -> String;
 }
@@ -155,7 +155,8 @@ pub(crate) const OFFSET_OF: &str = "\
 #endif
 ";
 
-/// One field, as [`device_struct!`](crate::device_struct) describes it to [`declare`].
+/// One field, as [`device_struct!`](crate::device_struct) describes it to [`declare`]. Both are public because the macro expands to them
+/// in other crates.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct FieldDescription {

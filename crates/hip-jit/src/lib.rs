@@ -5,12 +5,12 @@
 //! ```
 //!
 //! * A [`KernelUnit`] describes one `.hip` file, a [`KernelSpec`] one instance of it; rendering is a pure function.
-//! * [`key`] computes the name of the code object from everything it depends on.
-//! * [`toolchain`] finds compilers and runs them; [`cache`] keeps what they make.
+//!   [`kernel_unit!`] declares a unit with its kernels, each a [`Kernel`] of its argument struct.
+//! * A [`CacheKey`] is the name of a code object, computed from everything it depends on.
+//! * [`ToolSearch`] says where compilers are looked for; [`cache`] keeps what they make.
 //! * [`Jit`] puts these together: compile, compile ahead, load for a device.
 //! * [`device_struct!`] declares argument structs once, for Rust and for the device compiler.
 //! * [`PRELUDE`] is the lowest device header, [`lint`] and [`isa`] check kernels without a GPU.
-//! * [`open_runtime`] opens the runtime that the configuration names.
 //!
 //! Who checks what: specs, includes and parameters are checked when rendered; objects when they come out of a compiler
 //! and again whenever they come off the disk; symbols when loaded; what an argument struct's addresses point to is the
@@ -25,27 +25,29 @@ pub mod cache;
 pub mod control;
 pub mod disk;
 pub mod isa;
-pub mod key;
+mod key;
 pub mod layout;
 pub mod lint;
 pub mod source;
 mod source_dir;
 pub mod target;
-pub mod toolchain;
+mod toolchain;
 
 mod ahead;
 mod compile;
+mod compiler;
 mod config;
 mod deadline;
+mod diagnostics;
 mod edit;
 mod elf;
 mod error;
 mod flight;
 mod jit;
+mod kernel;
 mod load;
 mod prelude;
 mod request;
-mod runtime;
 mod sync;
 
 pub use bytemuck;
@@ -57,14 +59,16 @@ pub use disk::Disk;
 pub use edit::SourceEdit;
 pub use error::{CompileError, Error, FailureReason, Nearest, Result, SharedIo};
 pub use jit::Jit;
+pub use kernel::{Kernel, LoadedKernel};
 pub use key::CacheKey;
 pub use layout::{DeviceField, DevicePointer, DeviceStruct};
-pub use load::{LOCAL_RESERVED_BYTES, LoadedUnit, TypedKernel, refuse_capture};
+pub use load::{LOCAL_RESERVED_BYTES, LoadedUnit, refuse_capture};
 pub use prelude::PRELUDE;
-pub use runtime::{RuntimeConfig, open_runtime};
 pub use source::{Header, KernelSpec, KernelUnit, ParameterValue, Rendered};
 pub use target::{Target, TargetError, TargetKind};
-pub use toolchain::{CompilerSetting, Diagnostic, Severity, ToolSearch};
+pub use toolchain::{
+    CompilerIdentity, CompilerSetting, Diagnostic, DisassemblyError, Looked, Severity, ToolSearch,
+};
 
 #[cfg(test)]
 pub(crate) mod scratch {

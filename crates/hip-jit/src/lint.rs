@@ -1,6 +1,6 @@
 //! Rules for device sources, checked without a compiler. Each kernel crate's tests call [`lint_source`] on its sources.
 //!
-//! A line that must break a rule says so, with the reason: `// lint: allow(raw-polling): bounded by the ring's size`,
+//! A line that must break a rule is marked, with the reason: `// lint: allow(raw-polling): bounded by the ring's size`,
 //! at its end or in the comment before it. That every wait has a budget needs no rule: `wait_until` takes the context
 //! that holds it. That includes are embedded is checked when a unit is rendered, on top of the rule here.
 
@@ -16,13 +16,13 @@ pub enum LintRule {
     RawPolling,
     /// No `volatile` objects: they have neither order nor scope.
     Volatile,
-    /// No atomics but the prelude's, which say their scope.
+    /// No atomics but the prelude's, which name their scope.
     UnscopedAtomic,
     /// No `printf`, `assert`, `abort`, trap: they kill the context or the process.
     Trap,
     /// No `return` before a barrier in one function: the others wait for the thread that left.
     ReturnBeforeBarrier,
-    /// No flag store behind a block barrier without a release: other waves' stores may still be under way.
+    /// No flag store after a block barrier without a release: other waves' stores may still be under way.
     FlagAfterBarrier,
     /// No tests of target or architecture outside the prelude.
     TargetTest,
@@ -236,7 +236,7 @@ impl Checker<'_> {
         let Some(function) = function else {
             // Outside functions: a variable has no parenthesis, or an initialiser before it.
             let in_type = scopes.iter().any(|scope| scope.kind == ScopeKind::Type);
-            let head = statement.split('=').next().unwrap_or_default();
+            let head = statement.split_once('=').map_or(statement, |(head, _)| head);
             let variable = has(&["static", "__device__", "ANABRANCH_DEVICE"]) && !head.contains('(');
             if variable && !constant && !in_type && !has(&["struct", "template"]) {
                 self.find(LintRule::DeviceGlobal, index);
@@ -348,7 +348,7 @@ fn is_target_word(word: &str) -> bool {
 const TRAPS: &[&str] =
     &["printf", "assert", "abort", "__builtin_trap", "__trap", "__builtin_abort", "exit", "__assert_fail"];
 
-/// Whether a line has `name` with a parenthesis behind it.
+/// Whether a line has `name` followed by a parenthesis.
 fn calls(line: &str, name: &str) -> bool {
     let is_word = |character: char| character.is_ascii_alphanumeric() || character == '_';
     line.match_indices(name).any(|(at, _)| {

@@ -1,37 +1,33 @@
-//! Loaded kernels: one module for each device and key, shared while somebody holds it.
+//! Loaded kernels: one module for each device and key, shared while it is held.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
 use anabranch_clock::Signal;
-use anabranch_hip::{Device, DeviceOrdinal, Kernel, LaunchShape, Stream};
+use anabranch_hip::{Device, DeviceOrdinal, Stream};
 
 use crate::config::CodeObject;
 use crate::error::{Error, Result};
 use crate::jit::Jit;
+use crate::kernel::{Kernel, LoadedKernel};
 use crate::key::CacheKey;
 use crate::layout::DeviceStruct;
-use crate::source::KernelSpec;
+use crate::source::{KernelSpec, KernelUnit};
 use crate::sync::{Mutex, lock};
 use crate::target::Target;
 
 /// Bytes of local memory that the prelude keeps for itself; every launch adds them.
 pub const LOCAL_RESERVED_BYTES: u32 = 64;
 
-/// Bytes before the argument struct: grid blocks, block threads, local bytes, zero.
-const HEADER_BYTES: usize = 16;
-/// The largest parameter that every runtime takes.
-const MOST_PARAMETER_BYTES: usize = 4096;
-
 type ModuleKey = (usize, DeviceOrdinal, CacheKey);
 
-/// The modules that are loaded. A dead reference says nothing; a live one pins its runtime, so the instance number in
+/// The modules that are loaded. A live reference pins its runtime, so the instance number in
 /// its key cannot have been given to another.
 #[derive(Debug, Default)]
 pub(crate) struct Modules {
     slots: Mutex<HashMap<ModuleKey, Arc<Slot>>>,
-    /// Devices that do not say how fast their clock runs, and of which that was said.
+    /// Devices with an unknown clock rate, for which a warning was logged.
     without_clock: Mutex<HashSet<(usize, DeviceOrdinal)>>,
 }
 
@@ -92,18 +88,12 @@ impl Drop for Loading<'_> {
 /// holders keep it until their streams are.
 #[derive(Debug)]
 pub struct LoadedUnit {
-    unit: &'static str,
+    unit: &'static KernelUnit,
     label: String,
     key: CacheKey,
     target: Target,
     directory: PathBuf,
-    kernels: BTreeMap<String, TypedKernel>,
-}
-
-/// One kernel on one device, ready to be launched.
-#[derive(Clone, Debug)]
-pub struct TypedKernel {
-    kernel: Kernel,
+    kernels: BTreeMap<String, anabranch_hip::Kernel>,
 }
 
 impl Jit {
@@ -120,15 +110,15 @@ impl Jit {
         let key = (device.runtime().instance(), device.ordinal(), object.key);
         let slot = {
             let mut slots = lock(&self.modules().slots);
-            // A slot that somebody else holds is in use, whatever it has loaded so far.
+            // A slot that is held elsewhere is in use, whatever it has loaded so far.
             slots.retain(|other, slot| *other == key || Arc::strong_count(slot) > 1 || slot.is_live());
             slots.entry(key).or_default().clone()
         };
-        slot.get_or_load(|| load(device, spec.unit().name, object))
+        slot.get_or_load(|| load(device, spec.unit(), object))
     }
 
     /// What kernels for this device are compiled for: what it reports, checked against the configuration. A device that reports a
-    /// clock of 0 kHz says nothing of its rate: kernels take that of the target, and a warning says so.
+    /// clock of 0 kHz has an unknown rate: kernels take that of the target, and a warning is logged.
     ///
     /// # Errors
     /// [`Error::Target`], [`Error::TargetMismatch`], [`Error::WaveSize`], [`Error::ClockRate`].
@@ -179,7 +169,7 @@ impl Jit {
     }
 }
 
-fn load(device: &Device, unit: &'static str, object: CodeObject) -> Result<LoadedUnit> {
+fn load(device: &Device, unit: &'static KernelUnit, object: CodeObject) -> Result<LoadedUnit> {
     // SAFETY: the object's structure was checked, and its digest when it came off the disk; its code was made by the
     // configured compiler from this program's sources, or comes from a folder that the operator named.
     let module = unsafe { device.load_module(&object.bytes) }.map_err(|source| Error::Load {
@@ -197,7 +187,7 @@ fn load(device: &Device, unit: &'static str, object: CodeObject) -> Result<Loade
             directory: object.directory.clone(),
             source: Arc::new(source),
         })?;
-        kernels.insert(entry.clone(), TypedKernel { kernel });
+        kernels.insert(entry.clone(), kernel);
     }
     tracing::debug!(label = object.label, device = %device.ordinal(), key = %object.key, "loaded");
     Ok(LoadedUnit {
@@ -211,14 +201,15 @@ fn load(device: &Device, unit: &'static str, object: CodeObject) -> Result<Loade
 }
 
 impl LoadedUnit {
-    /// A kernel by its C name. Look it up when the plan is made, not at each launch.
+    /// A kernel of this unit. Call it when a plan is made, not at each launch.
     ///
     /// # Errors
-    /// [`Error::NoEntry`] with the names that there are.
-    pub fn kernel(&self, entry: &str) -> Result<&TypedKernel> {
-        self.kernels.get(entry).ok_or_else(|| Error::NoEntry {
-            entry: entry.to_owned(),
-            unit: self.unit,
+    /// [`Error::NoEntry`] for a kernel of another unit.
+    pub fn get<A: DeviceStruct>(&self, kernel: Kernel<A>) -> Result<LoadedKernel<A>> {
+        let found = self.kernels.get(kernel.entry()).filter(|_| std::ptr::eq(kernel.unit(), self.unit));
+        found.cloned().map(LoadedKernel::new).ok_or_else(|| Error::NoEntry {
+            entry: format!("{kernel:?}"),
+            unit: self.unit.name,
             known: self.kernels.keys().cloned().collect(),
         })
     }
@@ -241,80 +232,6 @@ impl LoadedUnit {
     /// The cache entry with its source.
     pub fn directory(&self) -> &std::path::Path {
         &self.directory
-    }
-}
-
-impl TypedKernel {
-    /// Its C name.
-    pub fn name(&self) -> &str {
-        self.kernel.name()
-    }
-
-    /// The runtime's handle, for queries.
-    pub fn raw(&self) -> &Kernel {
-        &self.kernel
-    }
-
-    /// How many blocks of this shape one multiprocessor holds at once. `local_bytes` as in [`TypedKernel::launch`].
-    ///
-    /// # Errors
-    /// [`Error::Launch`].
-    pub fn blocks_per_multiprocessor(&self, block_threads: u32, local_bytes: u32) -> Result<u32> {
-        let local_bytes = local_bytes.saturating_add(LOCAL_RESERVED_BYTES);
-        self.kernel.blocks_per_multiprocessor(block_threads, local_bytes).map_err(|error| self.failed(error))
-    }
-
-    /// Puts one launch on the stream: the launch header, then `arguments`, both copied by the call. Never compiles,
-    /// allocates, or touches a file; may be captured. Re-entrant: nothing of it stays in the kernel.
-    ///
-    /// `local_bytes` is what the kernel itself uses; the prelude's own bytes are added here.
-    ///
-    /// # Errors
-    /// [`Error::Shape`] for an empty grid or a block that is no multiple of the wave; [`Error::Launch`].
-    ///
-    /// # Safety
-    /// `A` must be the kernel's argument struct, and every address in it must stay valid, for the accesses that the
-    /// kernel makes, until the kernel is done.
-    pub unsafe fn launch<A: DeviceStruct>(
-        &self,
-        grid_blocks: u32,
-        block_threads: u32,
-        local_bytes: u32,
-        stream: &Stream,
-        arguments: &A,
-    ) -> Result<()> {
-        const {
-            assert!(
-                HEADER_BYTES + size_of::<A>() <= MOST_PARAMETER_BYTES,
-                "the argument struct is too large"
-            );
-            assert!(align_of::<A>() <= 8, "the argument struct is aligned to more than 8 bytes");
-        }
-        let refuse = |problem| Err(Error::Shape { entry: self.name().to_owned(), problem });
-        if grid_blocks == 0 || block_threads == 0 {
-            return refuse("a launch has at least one block and one thread");
-        }
-        if !block_threads.is_multiple_of(self.kernel.device().wave_size()) {
-            return refuse("the threads of a block are a multiple of the wave size");
-        }
-        let Some(all_local) = local_bytes.checked_add(LOCAL_RESERVED_BYTES) else {
-            return refuse("local memory is larger than 4 GiB");
-        };
-        // Words of 8 bytes, so that the struct in it is aligned.
-        let mut parameter = [0u64; MOST_PARAMETER_BYTES / 8];
-        let bytes = bytemuck::bytes_of_mut(&mut parameter);
-        let header = [grid_blocks, block_threads, local_bytes, 0];
-        bytes[..HEADER_BYTES].copy_from_slice(bytemuck::bytes_of(&header));
-        bytes[HEADER_BYTES..HEADER_BYTES + size_of::<A>()].copy_from_slice(bytemuck::bytes_of(arguments));
-        let length = (HEADER_BYTES + size_of::<A>()).next_multiple_of(8);
-        let shape = LaunchShape { grid_blocks, block_threads, local_bytes: all_local };
-        // SAFETY: the bytes are laid out as ANABRANCH_KERNEL declares the parameter, header then struct, whose layout
-        // the device compiler asserted; the caller vouches for the struct's type and addresses.
-        unsafe { self.kernel.launch(shape, stream, &bytes[..length]) }.map_err(|error| self.failed(error))
-    }
-
-    fn failed(&self, error: anabranch_hip::Error) -> Error {
-        Error::Launch { entry: self.name().to_owned(), cause: Arc::new(error) }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::Header;
 
-/// The prelude. A kernel says `#include "anabranch/prelude.h"` and lists this in [`crate::KernelUnit::headers`].
+/// The prelude. Every kernel may include its headers (`#include "anabranch/prelude.h"`).
 pub const PRELUDE: &[Header] = include!(concat!(env!("OUT_DIR"), "/prelude.rs"));
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ pub(crate) struct Tool {
 /// What is done about an entry that is there and broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Broken {
-    /// Nothing: whoever looks next, under the lock, will.
+    /// Nothing: the next look-up, under the lock, repairs it.
     Ignore,
     /// It is named in the log.
     Warn,

@@ -1,6 +1,7 @@
 //! What is compiled: units (static), specs (values), and the text that goes to the compiler.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fmt;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -8,6 +9,7 @@ use std::path::Path;
 use crate::edit::SourceEdit;
 use crate::error::{Error, Result};
 use crate::layout::OFFSET_OF;
+use crate::prelude::PRELUDE;
 use crate::source_dir::SourceDir;
 use crate::target::{Target, TargetKind};
 
@@ -27,7 +29,7 @@ pub struct KernelUnit {
     pub name: &'static str,
     /// The text of the file.
     pub source: &'static str,
-    /// The headers that it may include; only those reached by `#include` are used.
+    /// The headers that it may include besides the prelude's; only those reached by `#include` are used.
     pub headers: &'static [&'static [Header]],
     /// C names of the kernels in it; the compiled object must have these and no other.
     pub entries: &'static [&'static str],
@@ -130,7 +132,8 @@ impl KernelSpec {
         each.fold(self.clone(), |spec, (name, value)| spec.with(name, value))
     }
 
-    /// Adds changes of its sources. Those of files that it does not reach change nothing.
+    /// Adds changes of its sources. Those of files that it does not reach change nothing; a file that no source has is an error when
+    /// the spec is rendered.
     #[must_use]
     pub fn edited(mut self, edits: &[SourceEdit]) -> Self {
         self.edits.extend_from_slice(edits);
@@ -173,6 +176,7 @@ impl KernelSpec {
         .unwrap_or_else(|| self.unit.source.to_owned());
         let unit_text = SourceEdit::apply(&self.edits, &file, &unit_text)?;
         let headers = self.close_over_includes(&file, &unit_text, overrides.as_ref())?;
+        self.check_edits(&headers)?;
         let is_edited = self.edits.iter().any(|edit| edit.file == file || headers.contains_key(&edit.file));
         let label = if is_edited { format!("{} (edited)", self.label()) } else { self.label() };
         Ok(Rendered {
@@ -191,7 +195,13 @@ impl KernelSpec {
     }
 
     fn layouts(&self, first: &[fn() -> String]) -> String {
-        first.iter().chain(self.unit.layouts).map(|layout| layout()).collect()
+        let mut texts: Vec<String> = Vec::new();
+        for text in first.iter().chain(self.unit.layouts).map(|layout| layout()) {
+            if !texts.contains(&text) {
+                texts.push(text);
+            }
+        }
+        texts.concat()
     }
 
     fn text(
@@ -266,6 +276,37 @@ impl KernelSpec {
         Ok(())
     }
 
+    fn headers(&self) -> impl Iterator<Item = &'static Header> + use<> {
+        self.unit.headers.iter().copied().flatten().chain(PRELUDE)
+    }
+
+    /// Refuses edits of files that no source has. A unit knows its own file and the headers that it may include: it takes a file of
+    /// another folder for another unit's.
+    fn check_edits(&self, reached: &BTreeMap<String, String>) -> Result<()> {
+        let folder_of = |name: &str| name.rsplit_once('/').map(|(folder, _)| folder.to_owned());
+        let ending = |name: &str| Path::new(name).extension().and_then(OsStr::to_str).map(str::to_owned);
+        for edit in &self.edits {
+            let folder = folder_of(&edit.file);
+            let is_known = |header: &Header| header.name == edit.file;
+            let problem = if edit.file == LAYOUTS_HEADER {
+                "it is generated: edit the Rust structs"
+            } else if ending(&edit.file).as_deref() == Some("hip") || reached.contains_key(&edit.file) {
+                continue;
+            } else if ending(&edit.file).as_deref() != Some("h") {
+                "a source is a header (`folder/name.h`) or a unit (`unit.hip`)"
+            } else if self.headers().any(|header| folder_of(header.name) == folder)
+                && !self.headers().any(is_known)
+            {
+                "no source has this name"
+            } else {
+                continue;
+            };
+            let (file, line) = (edit.file.clone(), edit.line.clone());
+            return Err(Error::Edit { file, line, problem: problem.to_owned() });
+        }
+        Ok(())
+    }
+
     fn close_over_includes(
         &self,
         file: &str,
@@ -284,7 +325,7 @@ impl KernelSpec {
                     closed.insert(include.name, text);
                     continue;
                 }
-                let embedded = self.unit.headers.iter().copied().flatten().find(|h| h.name == include.name);
+                let embedded = self.headers().find(|header| header.name == include.name);
                 let replaced = overrides.map(|dir| dir.read_header(&include.name)).transpose()?.flatten();
                 let found = replaced.or_else(|| embedded.map(|header| header.text.to_owned()));
                 let Some(text) = found.filter(|_| !include.system) else {
@@ -332,7 +373,7 @@ pub(crate) struct Include {
     pub(crate) system: bool,
 }
 
-/// The `#include` lines of a text. Conditions are not evaluated: a header behind an `#if` counts.
+/// The `#include` lines of a text. Conditions are not evaluated: a header inside an `#if` counts.
 pub(crate) fn includes(text: &str) -> Vec<Include> {
     let mut found = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -344,7 +385,7 @@ pub(crate) fn includes(text: &str) -> Vec<Include> {
             Some('<') => (true, '>'),
             _ => continue,
         };
-        let name = rest[1..].split(close).next().unwrap_or_default().to_owned();
+        let name = rest[1..].split_once(close).map_or(&rest[1..], |(name, _)| name).to_owned();
         found.push(Include { line: index as u32 + 1, name, system });
     }
     found
@@ -452,8 +493,10 @@ mod tests {
         // What a unit does not reach leaves its text, and so its key, as it is.
         let elsewhere = KernelSpec::new(&UNIT).edited(&[edit("unused.h", "#error", "")]);
         assert_eq!(elsewhere.render(&host(), None).unwrap(), right);
-        let wrong = KernelSpec::new(&UNIT).edited(&[edit("a.h", "int a();", "")]);
-        assert!(matches!(wrong.render(&host(), None), Err(Error::Edit { .. })));
+        for file in ["a.h", "misspelt.h", "anabranch/gird.h", LAYOUTS_HEADER, "scale"] {
+            let wrong = KernelSpec::new(&UNIT).edited(&[edit(file, "int a();", "")]).render(&host(), None);
+            assert!(matches!(&wrong, Err(Error::Edit { file: named, .. }) if named == file), "{wrong:?}");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Locks, which loom can take the place of.
 //!
 //! Built with `--cfg loom`, the tests whose names have `loom` in them run their threads in every order that C11 allows
-//! within one process. That says nothing about files, other processes, GPUs or PCIe.
+//! within one process. That does not cover files, other processes, GPUs or PCIe.
 
 use std::sync::PoisonError;
 

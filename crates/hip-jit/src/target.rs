@@ -62,7 +62,7 @@ const FAMILIES: &str = "gfx9.., gfx10.., gfx11.., gfx12.. (with :sramecc+/-, :xn
      host, host:wave<1, 4, 32, 64>, the last also with :instrumented";
 
 /// Names for suggestions only: a name of a known family that is not in this list is accepted too, and the
-/// compiler then says whether it knows it.
+/// compiler then rejects names that it does not know.
 const KNOWN: &[&str] = &[
     "gfx900",
     "gfx906",
@@ -181,7 +181,7 @@ impl Target {
         self.to_string().replace(':', ",")
     }
 
-    /// The word behind `ANABRANCH_ARCH_`: `GFX942`, `GFX9_4_GENERIC`, `SM_90`, `HOST`.
+    /// The suffix of `ANABRANCH_ARCH_`: `GFX942`, `GFX9_4_GENERIC`, `SM_90`, `HOST`.
     pub fn define_name(&self) -> String {
         self.base.to_ascii_uppercase().replace('-', "_")
     }

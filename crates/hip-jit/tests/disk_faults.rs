@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::{REAL, Scratch, copy_tree, entries, host, is_empty, spec};
-use anabranch_hip_jit::disk::{Disk, Failed, FailingDisk, Outage};
+use crate::failing_disk::{Failed, FailingDisk, Outage};
+use anabranch_hip_jit::disk::Disk;
 use anabranch_hip_jit::{
     Cache, CleanRule, Error, FailureReason, Jit, JitConfig, KernelSpec, Origin, Result, ToolSearch,
 };

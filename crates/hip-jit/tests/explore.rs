@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 use crate::lab::{Bench, LATE, Lab, Launch, NO_ACQUIRE, NO_RELEASE, RIGHT, WHOLE};
-use anabranch_hip_host::seeded::MemoryProfile::{self, Cumulative, PerWave};
-use anabranch_hip_host::seeded::{Bounds, Explored, SeededKernel};
+use anabranch_weakmem::MemoryProfile::{self, Cumulative, PerWave};
+use anabranch_weakmem::{Bounds, Explored, SeededKernel};
 
 const BOTH: [MemoryProfile; 2] = [PerWave, Cumulative];
 

@@ -2,18 +2,17 @@
 
 use std::sync::Arc;
 
-use crate::common::{ScaleArgs, Scratch, UNIT, search, spec};
+use crate::common::{SCALE, ScaleArgs, Scratch, UNIT, search, spec};
 use anabranch_hip::types::{HipDeviceProperties, HipError};
-use anabranch_hip::{Device, DeviceOrdinal, Runtime, RuntimeKind};
-use anabranch_hip_host::HostConfig;
+use anabranch_hip::{Device, DeviceOrdinal, LaunchShape, Runtime, RuntimeKind};
+use anabranch_hip_host::{HostConfig, HostMachine};
 use anabranch_hip_jit::{
-    DevicePointer, Error, Jit, KernelSpec, KernelUnit, RuntimeConfig, TypedKernel, bytemuck, open_runtime,
-    refuse_capture,
+    DevicePointer, Error, Jit, Kernel, KernelSpec, KernelUnit, LoadedKernel, bytemuck, refuse_capture,
 };
 
 fn machine(devices: u32, wave_width: u32) -> Runtime {
     let host = HostConfig { devices, wave_width, memory_bytes: 64 << 20, ..HostConfig::default() };
-    open_runtime(RuntimeKind::Host, &RuntimeConfig { host, ..RuntimeConfig::default() }).unwrap()
+    HostMachine::new(host).unwrap().runtime()
 }
 
 fn device(runtime: &Runtime, ordinal: u32) -> Device {
@@ -21,21 +20,22 @@ fn device(runtime: &Runtime, ordinal: u32) -> Device {
 }
 
 /// Multiplies 1..=count by `factor` on the device.
-fn scale(kernel: &TypedKernel, device: &Device, count: u32, factor: u32) -> Vec<u32> {
+fn scale(kernel: &LoadedKernel<ScaleArgs>, device: &Device, count: u32, factor: u32) -> Vec<u32> {
     let mut values: Vec<u32> = (1..=count).collect();
     let mut buffer = device.allocate(values.len() * 4).unwrap();
     buffer.copy_from_host(0, bytemuck::cast_slice(&values)).unwrap();
     let stream = device.create_stream().unwrap();
     let arguments = ScaleArgs { values: DevicePointer::new(buffer.address()), count, factor };
-    // SAFETY: the kernel's struct; the buffer lives until the stream is idle, below.
-    unsafe { kernel.launch(count.div_ceil(64), 64, 0, &stream, &arguments) }.unwrap();
+    let shape = LaunchShape { grid_blocks: count.div_ceil(64), block_threads: 64, local_bytes: 0 };
+    // SAFETY: the buffer lives until the stream is idle, below.
+    unsafe { kernel.launch(shape, &stream, &arguments) }.unwrap();
     stream.synchronize().unwrap();
     buffer.copy_to_host(0, bytemuck::cast_slice_mut(&mut values)).unwrap();
     values
 }
 
 #[test]
-fn kernels_run_on_every_device_with_a_module_each() {
+fn each_device_has_its_own_module() {
     let scratch = Scratch::new("launch");
     for width in [1, 64] {
         let runtime = machine(10, width);
@@ -44,9 +44,9 @@ fn kernels_run_on_every_device_with_a_module_each() {
         for ordinal in [0, 3, 9] {
             let device = device(&runtime, ordinal);
             let unit = jit.load(&device, &spec()).unwrap();
-            let kernel = unit.kernel("test_scale").unwrap();
+            let kernel = unit.get(SCALE).unwrap();
             let expected: Vec<_> = (1..=100).map(|value| value * (ordinal + 2)).collect();
-            assert_eq!(scale(kernel, &device, 100, ordinal + 2), expected);
+            assert_eq!(scale(&kernel, &device, 100, ordinal + 2), expected);
             held.push(unit);
         }
         assert_eq!((jit.loaded_modules(), jit.stats().compiled), (3, 1));
@@ -92,7 +92,7 @@ fn as_gfx942(khz: i32) -> Runtime {
 }
 
 #[test]
-fn a_device_that_does_not_say_how_fast_its_clock_is_has_the_targets_rate() {
+fn unknown_device_clock_takes_the_rate_of_the_target() {
     let jit = Scratch::new("clock").jit(search(None));
     let unknown = as_gfx942(0);
     let device = device(&unknown, 0);
@@ -121,7 +121,7 @@ fn two_machines_of_one_process_have_their_own_modules() {
     assert!(!Arc::ptr_eq(&units[0], &units[1]));
     assert_eq!(units[0].key(), units[1].key());
     for (runtime, unit) in [&first, &second].into_iter().zip(&units) {
-        assert_eq!(scale(unit.kernel("test_scale").unwrap(), &device(runtime, 0), 3, 5), [5, 10, 15]);
+        assert_eq!(scale(&unit.get(SCALE).unwrap(), &device(runtime, 0), 3, 5), [5, 10, 15]);
     }
 }
 
@@ -138,7 +138,7 @@ fn launches_of_one_kernel_do_not_share_arguments() {
             scope.spawn(move || {
                 for count in 1..20 {
                     let expected: Vec<_> = (1..=count).map(|value| value * factor).collect();
-                    assert_eq!(scale(unit.kernel("test_scale").unwrap(), device, count, factor), expected);
+                    assert_eq!(scale(&unit.get(SCALE).unwrap(), device, count, factor), expected);
                 }
             });
         }
@@ -146,20 +146,22 @@ fn launches_of_one_kernel_do_not_share_arguments() {
 }
 
 #[test]
-fn wrong_names_shapes_and_devices_are_refused() {
+fn wrong_units_shapes_and_devices_are_refused() {
+    static OTHER: KernelUnit = KernelUnit { name: "other", ..UNIT };
     let scratch = Scratch::new("refused");
     let jit = scratch.jit(search(None));
     let runtime = machine(1, 4);
     let device = device(&runtime, 0);
     let unit = jit.load(&device, &spec()).unwrap();
-    let error = unit.kernel("test_scael").unwrap_err().to_string();
-    assert_eq!(error, "unit test_scale has no kernel `test_scael`; it has test_scale");
-    let kernel = unit.kernel("test_scale").unwrap();
+    let error = unit.get(Kernel::<ScaleArgs>::new(&OTHER, "test_scale")).unwrap_err().to_string();
+    assert_eq!(error, "the loaded unit test_scale has no kernel other::test_scale; it has test_scale");
+    let kernel = unit.get(SCALE).unwrap();
     let stream = device.create_stream().unwrap();
     let arguments = ScaleArgs { values: DevicePointer::NULL, count: 0, factor: 0 };
-    for (blocks, threads, local) in [(0, 64, 0), (1, 0, 0), (1, 6, 0), (1, 64, u32::MAX)] {
-        // SAFETY: the kernel's struct; a count of 0 touches no address.
-        let error = unsafe { kernel.launch(blocks, threads, local, &stream, &arguments) }.unwrap_err();
+    for (grid_blocks, block_threads, local_bytes) in [(0, 64, 0), (1, 0, 0), (1, 6, 0), (1, 64, u32::MAX)] {
+        let shape = LaunchShape { grid_blocks, block_threads, local_bytes };
+        // SAFETY: a count of 0 touches no address.
+        let error = unsafe { kernel.launch(shape, &stream, &arguments) }.unwrap_err();
         assert!(matches!(error, Error::Shape { .. }), "{error}");
     }
     let mut config = scratch.config();
@@ -176,7 +178,7 @@ fn plans_are_refused_under_capture_and_launches_are_not() {
     let runtime = machine(1, 1);
     let device = device(&runtime, 0);
     let unit = jit.load(&device, &KernelSpec::new(&OTHER).with("STEP", 1)).unwrap();
-    let kernel = unit.kernel("test_scale").unwrap();
+    let kernel = unit.get(Kernel::<ScaleArgs>::new(&OTHER, "test_scale")).unwrap();
     let mut buffer = device.allocate(4).unwrap();
     buffer.copy_from_host(0, &3u32.to_ne_bytes()).unwrap();
     let stream = device.create_stream().unwrap();
@@ -184,8 +186,9 @@ fn plans_are_refused_under_capture_and_launches_are_not() {
     stream.begin_capture().unwrap();
     assert!(matches!(refuse_capture(&stream), Err(Error::Capturing)));
     let arguments = ScaleArgs { values: DevicePointer::new(buffer.address()), count: 1, factor: 2 };
-    // SAFETY: the kernel's struct; the buffer outlives the graph's launches.
-    unsafe { kernel.launch(1, 1, 0, &stream, &arguments) }.unwrap();
+    let shape = LaunchShape { grid_blocks: 1, block_threads: 1, local_bytes: 0 };
+    // SAFETY: the buffer outlives the graph's launches.
+    unsafe { kernel.launch(shape, &stream, &arguments) }.unwrap();
     let graph = stream.end_capture().unwrap().instantiate().unwrap();
     for _ in 0..3 {
         // SAFETY: the buffer outlives the launches.
@@ -195,17 +198,4 @@ fn plans_are_refused_under_capture_and_launches_are_not() {
     let mut bytes = [0; 4];
     buffer.copy_to_host(0, &mut bytes).unwrap();
     assert_eq!(u32::from_ne_bytes(bytes), 3 * 8);
-}
-
-#[test]
-fn an_absent_runtime_says_what_was_tried() {
-    let config =
-        RuntimeConfig { library: Some("/nonexistent/libamdhip64.so".into()), ..RuntimeConfig::default() };
-    match open_runtime(RuntimeKind::Amd, &config) {
-        Ok(runtime) => println!("skipped: {} is here", runtime.origin()),
-        Err(error) => {
-            let source = std::error::Error::source(&error).unwrap().to_string();
-            assert!(source.contains("/nonexistent/libamdhip64.so"), "{source}");
-        }
-    }
 }

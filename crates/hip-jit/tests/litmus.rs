@@ -7,8 +7,8 @@ use crate::lab::{
     DEVICE_SCOPE, LATE, Lab, Launch, NO_ACQUIRE, NO_RELEASE, ONE_THREAD_RELEASES, RIGHT, SEEDS, THREADS,
     WHOLE,
 };
-use anabranch_hip_host::seeded::MemoryProfile::{self, Cumulative, PerWave};
-use anabranch_hip_host::seeded::SeededError;
+use anabranch_weakmem::MemoryProfile::{self, Cumulative, PerWave};
+use anabranch_weakmem::SeededError;
 
 const BOTH: [MemoryProfile; 2] = [PerWave, Cumulative];
 

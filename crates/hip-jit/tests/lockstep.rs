@@ -7,8 +7,8 @@ use crate::common::{Scratch, search, spec};
 use anabranch_clock::give_way;
 use anabranch_clock::lockstep::Lockstep;
 use anabranch_hip::{Binding, Device, DeviceOrdinal, Runtime, RuntimeKind};
-use anabranch_hip_host::HostConfig;
-use anabranch_hip_jit::{Jit, JitObserver, Outcome, RuntimeConfig, Target, open_runtime};
+use anabranch_hip_host::{HostConfig, HostMachine};
+use anabranch_hip_jit::{Jit, JitObserver, Outcome, Target};
 
 /// A runtime whose calls are switching points.
 #[derive(Debug)]
@@ -37,8 +37,7 @@ impl JitObserver for Watching {
 
 fn switching() -> Runtime {
     let host = HostConfig { devices: 1, wave_width: 1, memory_bytes: 64 << 20, ..HostConfig::default() };
-    let config = RuntimeConfig { host, ..RuntimeConfig::default() };
-    let real = open_runtime(RuntimeKind::Host, &config).unwrap();
+    let real = HostMachine::new(host).unwrap().runtime();
     let api = *real.api();
     Runtime::new(RuntimeKind::Host, api, Some(Arc::new(Switching(real))), "switching".to_owned())
 }

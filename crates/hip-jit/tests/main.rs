@@ -12,6 +12,7 @@ mod common;
 mod compiler_faults;
 mod disk_faults;
 mod explore;
+mod failing_disk;
 mod lab;
 mod launch;
 mod litmus;

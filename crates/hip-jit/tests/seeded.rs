@@ -8,11 +8,11 @@ use std::collections::BTreeSet;
 use crate::common::Scratch;
 use crate::lab::{Lab, RIGHT, THREADS, UNIT, WHOLE};
 use anabranch_hip::{DeviceAddress, DeviceOrdinal};
-use anabranch_hip_host::seeded::MemoryProfile::{Cumulative, PerWave};
-use anabranch_hip_host::seeded::{Owner, SeededConfig, SeededError, SeededKernel, SeededMachine, Shape};
 use anabranch_hip_host::{HostConfig, HostMachine};
 use anabranch_hip_jit::control::{FaultRecord, WaitControl};
 use anabranch_hip_jit::{DevicePointer, Jit, KernelSpec, Target, bytemuck};
+use anabranch_weakmem::MemoryProfile::{Cumulative, PerWave};
+use anabranch_weakmem::{Owner, SeededConfig, SeededError, SeededKernel, SeededMachine, Shape};
 
 #[test]
 fn atomics_of_two_devices_lose_nothing_and_a_kernels_end_shows_all() {
@@ -49,7 +49,7 @@ fn equal_seeds_give_equal_runs_and_others_differ() {
 }
 
 #[test]
-fn a_wait_that_nobody_ends_expires_on_the_virtual_clock() {
+fn unanswered_wait_expires_on_the_virtual_clock() {
     let lab = Lab::new("seeded-wait", RIGHT, PerWave);
     let wait = lab.kernel("litmus_wait");
     let mut bench = lab.bench(1);

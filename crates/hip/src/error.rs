@@ -3,6 +3,8 @@
 use core::ffi::{c_int, c_uint};
 use std::path::PathBuf;
 
+use anabranch_ranks::ErrorKind;
+
 use crate::types::HipError;
 use crate::{DeviceOrdinal, RuntimeKind};
 
@@ -160,6 +162,20 @@ fn list(tried: &[(PathBuf, String)]) -> String {
 pub type Result<T, E = Error> = core::result::Result<T, E>;
 
 impl Error {
+    /// Who can do something about it.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Load(_) | Self::Missing { .. } | Self::NoSuchDevice { .. } | Self::Properties { .. } => {
+                ErrorKind::Environment
+            }
+            Self::OutOfRange { .. }
+            | Self::DeviceMismatch { .. }
+            | Self::RuntimeMismatch { .. }
+            | Self::KernelName { .. } => ErrorKind::Usage,
+            _ => ErrorKind::Device,
+        }
+    }
+
     /// The runtime's error code, when there is one.
     pub fn code(&self) -> Option<HipError> {
         match self {

@@ -24,19 +24,29 @@ pub enum RuntimeKind {
     Host,
 }
 
-impl fmt::Display for RuntimeKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl RuntimeKind {
+    /// All runtimes.
+    pub const ALL: [Self; 3] = [Self::Amd, Self::Nvidia, Self::Host];
+
+    /// The word in configurations and reports.
+    pub const fn word(self) -> &'static str {
+        match self {
             Self::Amd => "amd",
             Self::Nvidia => "nvidia",
             Self::Host => "host",
-        })
+        }
+    }
+}
+
+impl fmt::Display for RuntimeKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
     }
 }
 
 /// A word that names no runtime.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{given:?} is no runtime; allowed are \"amd\", \"nvidia\" and \"host\"")]
+#[error("{given:?} is no runtime; allowed are {}", RuntimeKind::ALL.map(RuntimeKind::word).join(", "))]
 pub struct UnknownRuntime {
     /// The word given.
     pub given: String,
@@ -46,12 +56,8 @@ impl FromStr for RuntimeKind {
     type Err = UnknownRuntime;
 
     fn from_str(text: &str) -> Result<Self, UnknownRuntime> {
-        match text {
-            "amd" => Ok(Self::Amd),
-            "nvidia" => Ok(Self::Nvidia),
-            "host" => Ok(Self::Host),
-            _ => Err(UnknownRuntime { given: text.to_owned() }),
-        }
+        let found = Self::ALL.into_iter().find(|kind| kind.word() == text);
+        found.ok_or_else(|| UnknownRuntime { given: text.to_owned() })
     }
 }
 

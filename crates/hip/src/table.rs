@@ -23,7 +23,7 @@ macro_rules! hip_table {
         /// The functions are unsafe to call: each has the contract of its C namesake.
         ///
         /// `hipMemcpy`, `hipMemset` and `hipDeviceSynchronize` are here for tests of runtimes. Nothing else calls them, which a test
-        /// (`tests/synchronisations.rs`) holds: beside a capture of any thread HIP refuses them and invalidates the capture.
+        /// (`dev/repo/tests/synchronisations.rs`) holds: beside a capture of any thread HIP refuses them and invalidates the capture.
         #[derive(Clone, Copy)]
         #[allow(non_snake_case, reason = "fields carry the C names")]
         #[allow(missing_docs, reason = "each field is documented by HIP under the same name")]

@@ -21,7 +21,7 @@ impl Group {
     /// The group of all ranks `0..size` of a world.
     ///
     /// # Errors
-    /// [`Error::Empty`] for a size of 0.
+    /// [`Error::Invalid`] for a size of 0.
     pub fn world(size: u32) -> Result<Self, Error> {
         Self::checked("world", (0..size).map(GlobalRank::new).collect())
     }
@@ -29,8 +29,8 @@ impl Group {
     /// The members at these positions of `self`, in the order given.
     ///
     /// # Errors
-    /// [`Error::OutsideParent`] for a position that `self` does not have, [`Error::Duplicate`],
-    /// [`Error::Empty`].
+    /// [`Error::OutsideGroup`] for a position that `self` does not have, [`Error::Duplicate`],
+    /// [`Error::Invalid`] without members.
     pub fn subset(&self, ranks: &[GroupRank]) -> Result<Self, Error> {
         self.pick("subset", ranks.iter().copied())
     }
@@ -38,12 +38,12 @@ impl Group {
     /// These members of `self`, named by their ranks in the world, in the order given.
     ///
     /// # Errors
-    /// [`Error::NotInParent`] for a rank that is not a member of `self`, [`Error::Duplicate`],
-    /// [`Error::Empty`].
+    /// [`Error::NotInGroup`] for a rank that is not a member of `self`, [`Error::Duplicate`],
+    /// [`Error::Invalid`] without members.
     pub fn subset_of_ranks(&self, ranks: &[GlobalRank]) -> Result<Self, Error> {
         let call = "subset_of_ranks";
         if let Some(given) = ranks.iter().find(|rank| !self.contains(**rank)) {
-            return Err(Error::NotInParent { call, given: *given, size: self.size() });
+            return Err(Error::NotInGroup { call, given: *given, size: self.size() });
         }
         Self::checked(call, ranks.to_vec())
     }
@@ -51,19 +51,24 @@ impl Group {
     /// The `count` members at positions `start, start + stride, ...` of `self`.
     ///
     /// # Errors
-    /// [`Error::Empty`] for a count of 0, [`Error::ZeroStride`], [`Error::StridedRange`] when the last
-    /// position is not in `self`.
+    /// [`Error::Invalid`] for a count or stride of 0, and when the last position is not in `self`.
     pub fn split_strided(&self, start: GroupRank, stride: u32, count: u32) -> Result<Self, Error> {
         let call = "split_strided";
         if count == 0 {
-            return Err(Error::Empty { call });
+            return Err(empty(call));
         }
         if stride == 0 {
-            return Err(Error::ZeroStride { call });
+            return Err(Error::invalid(call, "a stride of 0 was given", "it must be at least 1"));
         }
         let last = u64::from(start.get()) + u64::from(count - 1) * u64::from(stride);
         if last >= u64::from(self.size()) {
-            return Err(Error::StridedRange { call, start, stride, count, last, size: self.size() });
+            let given = format!("{count} members from {start} in steps of {stride} end at position {last}");
+            let size = self.size();
+            return Err(Error::invalid(
+                call,
+                given,
+                format!("the group has {size} members (0 to {})", size - 1),
+            ));
         }
         // Every position is at most `last`, which is below the size and so fits.
         self.pick(call, (0..count).map(|i| GroupRank::new(start.get() + i * stride)))
@@ -72,7 +77,7 @@ impl Group {
     /// All members of `self` but those at these positions, in the order of `self`.
     ///
     /// # Errors
-    /// [`Error::OutsideParent`], [`Error::Duplicate`], and [`Error::Empty`] when nobody would be left.
+    /// [`Error::OutsideGroup`], [`Error::Duplicate`], and [`Error::Invalid`] when no member remains.
     pub fn excluding(&self, ranks: &[GroupRank]) -> Result<Self, Error> {
         let call = "excluding";
         if ranks.is_empty() {
@@ -175,7 +180,7 @@ impl Group {
     /// Makes a group of ranks that are known to be the parent's, after checking what is left to check.
     fn checked(call: &'static str, members: Vec<GlobalRank>) -> Result<Self, Error> {
         if members.is_empty() {
-            return Err(Error::Empty { call });
+            return Err(empty(call));
         }
         let layout = Layout::of(&members);
         let inverse = match layout {
@@ -191,7 +196,7 @@ impl Group {
                     {
                         return Err(Error::Duplicate {
                             call,
-                            rank: *rank,
+                            given: rank.to_string(),
                             first: first.index(),
                             second: second.index(),
                         });
@@ -209,7 +214,7 @@ impl Group {
         ranks: impl Iterator<Item = GroupRank>,
     ) -> Result<Vec<GlobalRank>, Error> {
         ranks
-            .map(|given| self.global(given).ok_or(Error::OutsideParent { call, given, size: self.size() }))
+            .map(|given| self.global(given).ok_or(Error::OutsideGroup { call, given, size: self.size() }))
             .collect()
     }
 
@@ -218,6 +223,10 @@ impl Group {
         let position = distance / stride;
         (distance % stride == 0 && position < self.size()).then(|| GroupRank::new(position))
     }
+}
+
+fn empty(call: &str) -> Error {
+    Error::invalid(call, "no members were given", "a group needs at least one")
 }
 
 impl PartialEq for Group {

@@ -8,6 +8,8 @@
 //!   whose last row may be shorter.
 //! * [`Nodes`] divides a group by the machines of its members: the groups inside, the rails across, and who hands on what comes to a node
 //!   once. [`Across`] says by which way it comes.
+//! * [`LinkSpeeds`] are the speeds of links inside nodes and between them, by which routes are chosen: what [`LinkSettings`] set, and else
+//!   those of the device ([`DeviceLinks`]).
 //! * [`Root`] turns the two ways in which torch's front ends name a root into a rank of the group.
 //! * Every constructor takes a parent group and is checked against that parent, not against the world.
 //!
@@ -48,9 +50,12 @@
 #![forbid(unsafe_code)]
 
 mod across;
+mod digest;
 mod error;
 mod group;
+mod kind;
 mod layout;
+mod links;
 mod mesh;
 mod nodes;
 mod rank;
@@ -59,9 +64,12 @@ mod split;
 mod split_2d;
 
 pub use across::{Across, UnknownAcross};
+pub use digest::digest;
 pub use error::Error;
 pub use group::Group;
+pub use kind::ErrorKind;
 pub use layout::Layout;
+pub use links::{DeviceLinks, LinkSettings, LinkSpeeds, Moved, Source, TimeParts, UnknownSpeed};
 pub use mesh::{Axis, Mesh};
 pub use nodes::Nodes;
 pub use rank::{GlobalRank, GroupRank};

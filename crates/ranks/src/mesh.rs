@@ -57,17 +57,25 @@ impl Group {
     /// Lays the group out as a mesh with these axes, each a name and a size, the last one varying fastest.
     ///
     /// # Errors
-    /// [`Error::NoAxes`], [`Error::UnnamedAxis`], [`Error::DuplicateAxis`], [`Error::ZeroAxis`], and [`Error::MeshSize`]
+    /// [`Error::Duplicate`] for a name given twice; [`Error::Invalid`] without axes, for an empty name, a size of 0, and
     /// when the sizes do not multiply to the group's size.
     pub fn mesh(&self, axes: &[(&str, u32)]) -> Result<Mesh, Error> {
         let call = "mesh";
         let names: Vec<&str> = axes.iter().map(|(name, _)| *name).collect();
         check_names(call, &names)?;
         if let Some(position) = names.iter().position(|name| name.is_empty()) {
-            return Err(Error::UnnamedAxis { call, position });
+            return Err(Error::invalid(
+                call,
+                format!("the axis at position {position} has an empty name"),
+                "each axis needs a name",
+            ));
         }
         if let Some((axis, _)) = axes.iter().find(|(_, size)| *size == 0) {
-            return Err(Error::ZeroAxis { call, axis: (*axis).to_owned() });
+            return Err(Error::invalid(
+                call,
+                format!("axis '{axis}' has a size of 0"),
+                "it must be at least 1",
+            ));
         }
         let mut places = Some(1_u32);
         let mut laid: Vec<Axis> = Vec::with_capacity(axes.len());
@@ -78,7 +86,12 @@ impl Group {
         }
         laid.reverse();
         if places != Some(self.size()) {
-            return Err(Error::MeshSize { call, axes: in_words(&laid), size: self.size() });
+            let given = format!("the axes are {}", in_words(&laid));
+            let allowed = format!(
+                "their sizes must multiply to the group's size, and the group has {} members",
+                self.size()
+            );
+            return Err(Error::invalid(call, given, allowed));
         }
         Ok(Mesh { group: self.clone(), axes: laid })
     }
@@ -98,7 +111,7 @@ impl Mesh {
     /// The axis of this name.
     ///
     /// # Errors
-    /// [`Error::UnknownAxis`].
+    /// [`Error::Invalid`] for a name that no axis has.
     pub fn axis(&self, name: &str) -> Result<&Axis, Error> {
         self.find("axis", name)
     }
@@ -112,21 +125,24 @@ impl Mesh {
     /// The position of the member that stands there; one coordinate for each axis in the order of the axes.
     ///
     /// # Errors
-    /// [`Error::CoordinateCount`], [`Error::OutsideAxis`].
+    /// [`Error::Invalid`] for another number of coordinates than the mesh has axes, or one past the end of its axis.
     pub fn rank_at(&self, coordinates: &[u32]) -> Result<GroupRank, Error> {
         let call = "rank_at";
         if coordinates.len() != self.axes.len() {
-            return Err(Error::CoordinateCount {
-                call,
-                given: coordinates.len(),
-                axes: in_words(&self.axes),
-            });
+            let given = format!("{} coordinates were given", coordinates.len());
+            let allowed = format!("each axis needs exactly one ({})", in_words(&self.axes));
+            return Err(Error::invalid(call, given, allowed));
         }
         let mut position = 0;
         for (axis, given) in self.axes.iter().zip(coordinates) {
             if *given >= axis.size {
-                let (axis, size) = (axis.name.clone(), axis.size);
-                return Err(Error::OutsideAxis { call, given: *given, axis, size });
+                let Axis { name, size, .. } = axis;
+                let allowed = format!("the axis has {size} places (0 to {})", size - 1);
+                return Err(Error::invalid(
+                    call,
+                    format!("coordinate {given} is outside axis '{name}'"),
+                    allowed,
+                ));
             }
             // Stays below the product of the sizes, which is the group's size.
             position += given * axis.stride;
@@ -138,7 +154,7 @@ impl Mesh {
     /// coordinate along the axis.
     ///
     /// # Errors
-    /// [`Error::UnknownAxis`]; [`Error::OutsideGroup`] for a position that the mesh's group does not have.
+    /// [`Error::Invalid`] for a name that no axis has; [`Error::OutsideGroup`] for a position that the mesh's group does not have.
     pub fn group_along(&self, axis: &str, rank: GroupRank) -> Result<Group, Error> {
         self.over("group_along", &[axis], rank).map(|(group, _)| group)
     }
@@ -146,7 +162,7 @@ impl Mesh {
     /// All groups along this axis, which together have each member once. They come in the order of their first members.
     ///
     /// # Errors
-    /// [`Error::UnknownAxis`].
+    /// [`Error::Invalid`] for a name that no axis has.
     pub fn all_groups_along(&self, axis: &str) -> Result<Vec<Group>, Error> {
         let call = "all_groups_along";
         let along = self.find(call, axis)?;
@@ -158,8 +174,8 @@ impl Mesh {
     /// varies fastest.
     ///
     /// # Errors
-    /// [`Error::NoAxes`], [`Error::UnknownAxis`], [`Error::DuplicateAxis`]; [`Error::OutsideGroup`] for a position that the
-    /// mesh's group does not have.
+    /// [`Error::Invalid`] without axes and for a name that no axis has; [`Error::Duplicate`]; [`Error::OutsideGroup`] for a
+    /// position that the mesh's group does not have.
     pub fn group_over(&self, axes: &[&str], rank: GroupRank) -> Result<Group, Error> {
         self.over("group_over", axes, rank).map(|(group, _)| group)
     }
@@ -175,10 +191,9 @@ impl Mesh {
     }
 
     fn find(&self, call: &'static str, name: &str) -> Result<&Axis, Error> {
-        self.axes.iter().find(|axis| axis.name == name).ok_or_else(|| Error::UnknownAxis {
-            call,
-            given: name.to_owned(),
-            axes: in_words(&self.axes),
+        self.axes.iter().find(|axis| axis.name == name).ok_or_else(|| {
+            let allowed = format!("its axes are {}", in_words(&self.axes));
+            Error::invalid(call, format!("the mesh has no axis '{name}'"), allowed)
         })
     }
 
@@ -215,14 +230,14 @@ impl Mesh {
 
 fn check_names(call: &'static str, names: &[&str]) -> Result<(), Error> {
     if names.is_empty() {
-        return Err(Error::NoAxes { call });
+        return Err(Error::invalid(call, "no axis was given", "at least one is needed"));
     }
     for (second, name) in names.iter().enumerate() {
         // Found at the latest where it stands itself.
         if let Some(first) = names.iter().position(|other| other == name)
             && first < second
         {
-            return Err(Error::DuplicateAxis { call, axis: (*name).to_owned(), first, second });
+            return Err(Error::Duplicate { call, given: format!("axis '{name}'"), first, second });
         }
     }
     Ok(())

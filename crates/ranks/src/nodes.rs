@@ -25,7 +25,7 @@ impl Group {
     /// `nodes` has one entry for each member, in group order: any value that tells nodes apart, as in [`Group::by_node`].
     ///
     /// # Errors
-    /// [`Error::WrongCount`] when the table's length is not the group's size.
+    /// [`Error::Invalid`] when the table's length is not the group's size.
     pub fn nodes<N: Eq + Hash>(&self, nodes: &[N]) -> Result<Nodes, Error> {
         self.one_each("nodes", nodes.len())?;
         Ok(Nodes::new(nodes))
@@ -115,7 +115,7 @@ impl Nodes {
     /// The members of each node, by its number, as groups. `group` is the one that was divided.
     ///
     /// # Errors
-    /// [`Error::WrongCount`] for a group of another size.
+    /// [`Error::Invalid`] for a group of another size.
     pub fn inside(&self, group: &Group) -> Result<Vec<Group>, Error> {
         let call = "inside";
         group.one_each(call, self.numbers.len())?;
@@ -126,7 +126,7 @@ impl Nodes {
     /// that have no member with an index are not in its rail. `group` is the one that was divided.
     ///
     /// # Errors
-    /// [`Error::WrongCount`] for a group of another size.
+    /// [`Error::Invalid`] for a group of another size.
     pub fn rails(&self, group: &Group) -> Result<Vec<Group>, Error> {
         let call = "rails";
         group.one_each(call, self.numbers.len())?;

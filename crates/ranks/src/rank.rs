@@ -2,11 +2,14 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// A rank's number in its world: `0..size of the world`.
 ///
 /// It says which process or thread is meant and nothing about any group. There is deliberately no `From`
 /// to or from [`GroupRank`] or an integer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct GlobalRank(u32);
 
 /// A member's position in one group: `0..size of the group`, in group order.

@@ -16,7 +16,7 @@ impl Root {
     /// The source in the group: of `broadcast`, `scatter` and `recv`.
     ///
     /// # Errors
-    /// [`Error::BothRanks`], [`Error::NoRank`]; [`Error::NotInGroup`] for a `src` that is not a member of `group`,
+    /// [`Error::Invalid`] unless exactly one is given; [`Error::NotInGroup`] for a `src` that is not a member of `group`,
     /// [`Error::OutsideGroup`] for a `group_src` that `group` does not have.
     pub fn from_src(
         group: &Group,
@@ -29,7 +29,7 @@ impl Root {
     /// The destination in the group: of `reduce`, `gather` and `send`.
     ///
     /// # Errors
-    /// [`Error::BothRanks`], [`Error::NoRank`]; [`Error::NotInGroup`] for a `dst` that is not a member of `group`,
+    /// [`Error::Invalid`] unless exactly one is given; [`Error::NotInGroup`] for a `dst` that is not a member of `group`,
     /// [`Error::OutsideGroup`] for a `group_dst` that `group` does not have.
     pub fn from_dst(
         group: &Group,
@@ -66,11 +66,20 @@ fn one_of(
     in_the_group: Option<GroupRank>,
 ) -> Result<GroupRank, Error> {
     match (global, in_the_group) {
-        (Some(given), Some(given_in_group)) => Err(Error::BothRanks { argument, given, given_in_group }),
-        (None, None) => Err(Error::NoRank { argument }),
+        (Some(given), Some(in_group)) => {
+            let (given, in_group) = (given.get(), in_group.get());
+            Err(not_one([argument, group_argument], format!("{given} and {in_group} were both given")))
+        }
+        (None, None) => Err(not_one([argument, group_argument], "neither was given".to_owned())),
         (Some(given), None) => in_group(group, argument, given),
         (None, Some(given)) => in_world(group, group_argument, given).map(|_| given),
     }
+}
+
+fn not_one([argument, group_argument]: [&str; 2], given: String) -> Error {
+    let allowed =
+        format!("give exactly one: {argument} is a rank of the world, {group_argument} a rank of the group");
+    Error::invalid(&format!("{argument} and {group_argument}"), given, allowed)
 }
 
 fn in_group(group: &Group, call: &'static str, given: GlobalRank) -> Result<GroupRank, Error> {

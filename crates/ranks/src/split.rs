@@ -20,7 +20,7 @@ impl Group {
     /// `choices` has one entry for each member, in group order; every member must be given the same table.
     ///
     /// # Errors
-    /// [`Error::WrongCount`] when the table's length is not the group's size.
+    /// [`Error::Invalid`] when the table's length is not the group's size.
     pub fn split(&self, choices: &[SplitChoice]) -> Result<Vec<(u32, Self)>, Error> {
         let call = "split";
         self.one_each(call, choices.len())?;
@@ -45,7 +45,7 @@ impl Group {
     /// identity, say).
     ///
     /// # Errors
-    /// [`Error::WrongCount`] when the table's length is not the group's size.
+    /// [`Error::Invalid`] when the table's length is not the group's size.
     pub fn by_node<N: Eq + Hash>(&self, nodes: &[N]) -> Result<Vec<Self>, Error> {
         self.one_each("by_node", nodes.len())?;
         Nodes::new(nodes).inside(self)
@@ -55,7 +55,8 @@ impl Group {
         if given == self.members().len() {
             Ok(())
         } else {
-            Err(Error::WrongCount { call, given, size: self.size() })
+            let given = format!("{given} entries were given for a group of {} members", self.size());
+            Err(Error::invalid(call, given, "each member needs exactly one"))
         }
     }
 }

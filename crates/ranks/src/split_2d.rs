@@ -19,11 +19,11 @@ impl Group {
     /// row of all members.
     ///
     /// # Errors
-    /// [`Error::ZeroRange`] for a range of 0.
+    /// [`Error::Invalid`] for a range of 0.
     pub fn split_2d(&self, xrange: u32) -> Result<Mesh2d, Error> {
         let call = "split_2d";
         if xrange == 0 {
-            return Err(Error::ZeroRange { call });
+            return Err(Error::invalid(call, "an x range of 0 was given", "it must be at least 1"));
         }
         let size = self.size();
         let xrange = xrange.min(size);

@@ -74,7 +74,7 @@ ANABRANCH_KERNEL(anabranch_nic_probe, NicProbeArgs, 64) {
         bool posted = true;
         for (u32 index = grid.lane(); index < count && posted; index += WAVE_SIZE) {
             RdmaQueue queue = rdma::load_queue(grid, args.team.nics + index);
-            if (queue.means != shmem::MEANS_NIC) continue;
+            if (queue.route != shmem::ROUTE_NIC) continue;
             rdma::Request read = {};
             read.opcode = rdma::Opcode::READ;
             read.local = reinterpret_cast<u64>(args.seen + index);
@@ -85,13 +85,13 @@ ANABRANCH_KERNEL(anabranch_nic_probe, NicProbeArgs, 64) {
         }
         for (u32 index = grid.lane(); index < count && posted; index += WAVE_SIZE) {
             RdmaQueue queue = rdma::load_queue(grid, args.team.nics + index);
-            if (queue.means == shmem::MEANS_NIC) posted = rdma::quiet(grid, context.wait, queue) == WAIT_OK;
+            if (queue.route == shmem::ROUTE_NIC) posted = rdma::quiet(grid, context.wait, queue) == WAIT_OK;
         }
         return;
     }
     for (u32 index = grid.lane(); index < count; index += WAVE_SIZE) {
         RdmaQueue queue = rdma::load_queue(grid, args.team.nics + index);
-        if (queue.means != shmem::MEANS_NIC) continue;
+        if (queue.route != shmem::ROUTE_NIC) continue;
         rdma::Request read = {};
         read.opcode = rdma::Opcode::READ;
         read.remote = queue.remote_base;

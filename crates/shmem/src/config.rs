@@ -4,7 +4,9 @@ use std::fmt;
 use std::time::Duration;
 
 use anabranch_transport::{HostIdentity, TransportKind};
+#[cfg(feature = "rdma")]
 use anabranch_transport_rdma::{NicSource, RdmaConfig};
+#[cfg(feature = "sdma")]
 use anabranch_transport_sdma::SdmaConfig;
 
 use crate::error::{Error, Result};
@@ -60,10 +62,13 @@ pub struct WorldConfig {
     pub loss_grace: Duration,
     /// How copy engines are used where `transports` names them (`transport.sdma`). Equal on all ranks but for what engines in
     /// software do.
+    #[cfg(feature = "sdma")]
     pub sdma: SdmaConfig,
     /// How the NIC is used where `transports` names it (`transport.rdma`). Equal on all ranks but for which NIC and address.
+    #[cfg(feature = "rdma")]
     pub rdma: RdmaConfig,
     /// Who opens this rank's NIC then (`transport.rdma.driver`). Its name is equal on all ranks.
+    #[cfg(feature = "rdma")]
     pub nic: NicSource,
     /// Names this machine where the kernel's boot id does not (virtual machines restored from one image).
     pub host_identity: Option<HostIdentity>,
@@ -78,8 +83,11 @@ impl Default for WorldConfig {
             rendezvous_deadline: Duration::from_secs(60),
             operation_deadline: Duration::from_secs(10),
             loss_grace: Duration::from_millis(200),
+            #[cfg(feature = "sdma")]
             sdma: SdmaConfig::default(),
+            #[cfg(feature = "rdma")]
             rdma: RdmaConfig::default(),
+            #[cfg(feature = "rdma")]
             nic: NicSource::default(),
             host_identity: None,
         }
@@ -87,8 +95,10 @@ impl Default for WorldConfig {
 }
 
 /// The most queues to a peer: no engine has more.
+#[cfg(any(feature = "sdma", feature = "rdma"))]
 const MOST_QUEUES: u32 = 64;
-/// The largest ring: far more than an engine is ever behind.
+/// The largest ring: far more than an engine ever has pending.
+#[cfg(feature = "sdma")]
 const MOST_RING: u64 = 64 << 20;
 
 /// The smallest heap: 1 MiB, so that every runtime aligns it to a page.
@@ -98,16 +108,40 @@ impl WorldConfig {
     /// Everything that has to be equal on all ranks, as setting and value.
     pub fn fields(&self) -> Vec<(String, String)> {
         let order: Vec<_> = self.transports.iter().map(|kind| kind.word()).collect();
-        [
+        let all = [
             ("heap.bytes", self.heap_bytes.to_string()),
             ("heap.mode", self.heap_mode.to_string()),
             ("transport.order", order.join(", ")),
             ("deadline.rendezvous", format!("{:?}", self.rendezvous_deadline)),
             ("deadline.operation", format!("{:?}", self.operation_deadline)),
             ("deadline.loss_grace", format!("{:?}", self.loss_grace)),
+        ];
+        let fields = all.into_iter().chain(self.sdma_fields()).chain(self.rdma_fields());
+        fields.map(|(name, value)| (name.to_owned(), value)).collect()
+    }
+
+    #[cfg(not(feature = "sdma"))]
+    fn sdma_fields(&self) -> [(&'static str, String); 0] {
+        []
+    }
+
+    #[cfg(not(feature = "rdma"))]
+    fn rdma_fields(&self) -> [(&'static str, String); 0] {
+        []
+    }
+
+    #[cfg(feature = "sdma")]
+    fn sdma_fields(&self) -> [(&'static str, String); 3] {
+        [
             ("transport.sdma.queues", self.sdma.queues.to_string()),
             ("transport.sdma.ring_bytes", self.sdma.ring_bytes.to_string()),
             ("transport.sdma.most_copy_bytes", self.sdma.most_copy_bytes.to_string()),
+        ]
+    }
+
+    #[cfg(feature = "rdma")]
+    fn rdma_fields(&self) -> [(&'static str, String); 6] {
+        [
             ("transport.rdma.driver", self.nic.name().to_owned()),
             ("transport.rdma.queues", self.rdma.queues.to_string()),
             ("transport.rdma.entries", self.rdma.entries.to_string()),
@@ -115,8 +149,6 @@ impl WorldConfig {
             ("transport.rdma.traffic_class", self.rdma.traffic_class.to_string()),
             ("transport.rdma.service_level", self.rdma.service_level.to_string()),
         ]
-        .map(|(name, value)| (name.to_owned(), value))
-        .into()
     }
 
     /// Checks every field.
@@ -139,19 +171,10 @@ impl WorldConfig {
                 "static, as memory of other machines cannot be mapped, or no rdma in transport.order";
             return refuse("heap.mode", "flat".to_owned(), expected);
         }
+        #[cfg(feature = "rdma")]
         self.check_rdma()?;
-        let SdmaConfig { queues, ring_bytes, most_copy_bytes, .. } = self.sdma;
-        if !(1..=MOST_QUEUES).contains(&queues) {
-            return refuse("transport.sdma.queues", queues.to_string(), "1 to 64");
-        }
-        if !ring_bytes.is_power_of_two() || !(SdmaConfig::LEAST_RING..=MOST_RING).contains(&ring_bytes) {
-            let expected = "a power of two from 256 to 67108864";
-            return refuse("transport.sdma.ring_bytes", ring_bytes.to_string(), expected);
-        }
-        if most_copy_bytes == 0 || !most_copy_bytes.is_multiple_of(32) {
-            let expected = "a multiple of 32";
-            return refuse("transport.sdma.most_copy_bytes", most_copy_bytes.to_string(), expected);
-        }
+        #[cfg(feature = "sdma")]
+        self.check_sdma()?;
         for (index, kind) in self.transports.iter().enumerate() {
             if self.transports.iter().take(index).any(|earlier| earlier == kind) {
                 return refuse("transport.order", format!("{kind} twice"), "every transport at most once");
@@ -168,6 +191,25 @@ impl WorldConfig {
         Ok(())
     }
 
+    #[cfg(feature = "sdma")]
+    fn check_sdma(&self) -> Result<()> {
+        let refuse = |field, given: String, expected| Err(Error::Config { field, given, expected });
+        let SdmaConfig { queues, ring_bytes, most_copy_bytes, .. } = self.sdma;
+        if !(1..=MOST_QUEUES).contains(&queues) {
+            return refuse("transport.sdma.queues", queues.to_string(), "1 to 64");
+        }
+        if !ring_bytes.is_power_of_two() || !(SdmaConfig::LEAST_RING..=MOST_RING).contains(&ring_bytes) {
+            let expected = "a power of two from 256 to 67108864";
+            return refuse("transport.sdma.ring_bytes", ring_bytes.to_string(), expected);
+        }
+        if most_copy_bytes == 0 || !most_copy_bytes.is_multiple_of(32) {
+            let expected = "a multiple of 32";
+            return refuse("transport.sdma.most_copy_bytes", most_copy_bytes.to_string(), expected);
+        }
+        Ok(())
+    }
+
+    #[cfg(feature = "rdma")]
     fn check_rdma(&self) -> Result<()> {
         let refuse = |field, given: String, expected| Err(Error::Config { field, given, expected });
         let RdmaConfig { queues, entries, patience, service_level, .. } = self.rdma.clone();
@@ -222,14 +264,17 @@ mod tests {
                 },
                 ["heap.mode = flat", "no rdma in transport.order"],
             ),
+            #[cfg(feature = "rdma")]
             (
                 WorldConfig { rdma: RdmaConfig { queues: 0, ..RdmaConfig::default() }, ..base.clone() },
                 ["transport.rdma.queues = 0", "1 to 64"],
             ),
+            #[cfg(feature = "rdma")]
             (
                 WorldConfig { rdma: RdmaConfig { entries: 48, ..RdmaConfig::default() }, ..base.clone() },
                 ["transport.rdma.entries = 48", "a power of two from 16 to 32768"],
             ),
+            #[cfg(feature = "rdma")]
             (
                 WorldConfig {
                     rdma: RdmaConfig { patience: Duration::ZERO, ..RdmaConfig::default() },
@@ -257,11 +302,15 @@ mod tests {
             rendezvous_deadline: _,
             operation_deadline: _,
             loss_grace: _,
-            sdma: _,
-            rdma: _,
-            nic: _,
+            #[cfg(feature = "sdma")]
+                sdma: _,
+            #[cfg(feature = "rdma")]
+                rdma: _,
+            #[cfg(feature = "rdma")]
+                nic: _,
             host_identity: _,
         } = WorldConfig::default();
-        assert_eq!(WorldConfig::default().fields().len(), 15);
+        let of_features = 3 * usize::from(cfg!(feature = "sdma")) + 6 * usize::from(cfg!(feature = "rdma"));
+        assert_eq!(WorldConfig::default().fields().len(), 6 + of_features);
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! Offsets are bytes from the start of the heap, equal on all ranks.
 
-use anabranch_hip_jit::{DevicePointer, DeviceStruct as _, KernelUnit, PRELUDE, device_struct};
+use anabranch_hip_jit::{DevicePointer, PRELUDE, device_struct, kernel_unit};
 
-use crate::team::TeamView;
+use crate::route::TeamView;
 
 device_struct! {
     /// Arguments of the copy, fill and check kernels.
@@ -64,17 +64,17 @@ device_struct! {
     }
 }
 
-/// Copies by stores and loads, and the ping.
-pub static P2P: KernelUnit = KernelUnit {
-    name: "bench_p2p",
-    source: include_str!("../kernels/p2p.hip"),
-    headers: &[PRELUDE],
-    entries: &[
-        "anabranch_p2p_store",
-        "anabranch_p2p_load",
-        "anabranch_p2p_fill",
-        "anabranch_p2p_check",
-        "anabranch_p2p_ping",
-    ],
-    layouts: &[TeamView::c_declaration, P2pCopyArgs::c_declaration, P2pPingArgs::c_declaration],
-};
+kernel_unit! {
+    /// Copies by stores and loads, and the ping.
+    pub static P2P_UNIT: "bench_p2p", include_str!("../kernels/p2p.hip"), &[PRELUDE];
+    /// The sender stores into its peers.
+    pub const STORE: Kernel<P2pCopyArgs> = "anabranch_p2p_store";
+    /// The receiver loads from its peers.
+    pub const LOAD: Kernel<P2pCopyArgs> = "anabranch_p2p_load";
+    /// Fills the outgoing areas with words that depend on sender, receiver and seed.
+    pub const FILL: Kernel<P2pCopyArgs> = "anabranch_p2p_fill";
+    /// Counts the 16-byte units that differ from what the senders filled in.
+    pub const CHECK: Kernel<P2pCopyArgs> = "anabranch_p2p_check";
+    /// Sends a payload and a flag to and fro between two ranks.
+    pub const PING: Kernel<P2pPingArgs> = "anabranch_p2p_ping";
+}

@@ -35,7 +35,7 @@ fn a_differing_request_is_named_on_all_ranks_and_harmless() {
         assert!(two.contains("allocate (flags)") && two.contains("allocate (rows)"), "{two}");
         let own = rank == 1;
         assert_eq!(three.starts_with("allocate (odd) failed on rank 1: "), !own, "{three}");
-        assert!(three.contains("alignment 3: a power of two up to 4096 expected"), "{three}");
+        assert!(three.contains("alignment 3; allowed: a power of two up to 4096"), "{three}");
         assert_eq!(*offset, texts[0].3);
     }
 }
@@ -258,7 +258,7 @@ fn a_brought_transport_is_asked_in_order_and_its_refusals_are_kept() {
                 let bench = &bench;
                 scope.spawn(move || {
                     let setup = bench.setup(rendezvous.rank()).unwrap();
-                    let world = World::join_with_transports(
+                    let world = World::join_with(
                         setup.config,
                         setup.device,
                         setup.jit,

@@ -105,7 +105,7 @@ fn use_all(world: &World, current: &Current) -> Result<(), Error> {
     // SAFETY: refused before anything moves.
     let refused = current
         .around("out of range", || unsafe { team.put(&stream, &memory, 4000, buffer.address(), 1000, peer) });
-    assert!(matches!(refused, Err(Error::OutOfRange { .. })));
+    assert!(matches!(refused, Err(Error::Invalid { .. })));
 
     current.around("release", || registration.release())?;
     current.around("free", || memory.free())?;

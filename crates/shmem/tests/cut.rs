@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use crate::support::Bench;
 use crate::support::driven::{driven, setup};
-use anabranch_bootstrap::{FaultyRendezvous, Rendezvous, RendezvousFaults, threads};
+use anabranch_bootstrap::{Rendezvous, threads};
 use anabranch_clock::Moment;
 use anabranch_clock::lockstep::Lockstep;
 use anabranch_hip::{Runtime, with_causes};
 use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, World};
+use anabranch_testkit::{FaultyRendezvous, RendezvousFaults};
 
 const SIZE: u32 = 3;
 

@@ -53,7 +53,7 @@ fn a_rank_without_virtual_memory_is_named_on_all() {
                 change(api);
             }
         });
-        let own = "heap.mode = flat with heap.bytes = 4194304 cannot be had on device 1 of the host runtime";
+        let own = "no memory for heap.bytes = 4194304 on device 1: heap.mode = flat cannot be had of the host runtime";
         assert_eq!(texts[1], own);
         for text in [&texts[0], &texts[2]] {
             assert!(
@@ -69,11 +69,11 @@ fn what_does_not_fit_is_named_on_all() {
     let mut bench = flat(3);
     bench.config.heap_bytes = 1 << 62;
     for text in refused(&bench, |_, _| ()) {
-        assert!(text.contains("cannot be had on device"), "{text}");
+        assert!(text.contains("heap.mode = flat cannot be had"), "{text}");
     }
     bench.config.heap_bytes = 1 << 40;
     let texts = refused(&bench, |_, _| ());
-    assert!(texts[0].contains("heap.bytes = 1099511627776 cannot be had on device 0"), "{texts:?}");
+    assert!(texts[0].contains("no memory for heap.bytes = 1099511627776 on device 0"), "{texts:?}");
     let cause = "1099511627776 bytes of uncached physical memory cannot be allocated: hipMemCreate: hipErrorOutOfMemory";
     assert!(texts[1].contains("allocate the heap failed on rank 0") && texts[1].contains(cause), "{texts:?}");
 }
@@ -309,11 +309,10 @@ fn a_brought_p2p_is_refused_with_flat_heaps() {
                     1 => vec![Box::new(Brought)],
                     _ => Vec::new(),
                 };
-                let joined =
-                    World::join_with_transports(setup.config, setup.device, setup.jit, rendezvous, brought);
+                let joined = World::join_with(setup.config, setup.device, setup.jit, rendezvous, brought);
                 let text = joined.unwrap_err().to_string();
                 assert!(
-                    text.contains("heap.mode = flat: static, as the transport p2p is one that was brought"),
+                    text.contains("heap.mode = flat: static, as flat ranges need the built-in transport p2p"),
                     "{text}"
                 );
                 assert_eq!(text.contains("failed on rank 1"), rank.get() != 1);

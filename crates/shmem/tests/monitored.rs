@@ -326,7 +326,7 @@ fn who_came_is_not_missing_though_it_dies_soon_after() {
                     );
                 }
                 sleep(LATE * 2);
-                Err::<(), _>(Error::Elsewhere {
+                Err::<(), _>(Error::FailedOn {
                     step: "seen".into(),
                     rank: world.rank(),
                     cause: String::new(),
@@ -334,8 +334,7 @@ fn who_came_is_not_missing_though_it_dies_soon_after() {
             };
             let results = spawn_threads_on(links.collect(), |rank| setup(&bench, &runtime, rank), work);
             for index in [0, 1, 3] {
-                let Err(RankError::Work { error: Error::Elsewhere { step, .. }, .. }) = &results[index]
-                else {
+                let Err(RankError::Work { error: Error::FailedOn { step, .. }, .. }) = &results[index] else {
                     panic!("{results:?}")
                 };
                 assert_eq!(step, "seen");

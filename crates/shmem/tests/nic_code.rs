@@ -3,9 +3,9 @@
 
 use std::path::PathBuf;
 
+use anabranch_conformance::shmem::{UNITS, spec};
 use anabranch_hip_jit::isa::{check_disassembly, disassemble};
 use anabranch_hip_jit::{Error, Jit, JitConfig, Target, TargetKind, ToolSearch};
-use anabranch_shmem::device_api::conformance::{UNITS, spec};
 use anabranch_shmem::{Atomics, Provider, nic_team_kernel};
 
 /// Compilers of this machine, and NVRTC's Python wheel where somebody unpacked it.

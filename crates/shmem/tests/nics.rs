@@ -8,8 +8,8 @@ use crate::support::nics::{ChangedNic, Machines, soft};
 use crate::support::{all, error_texts};
 use anabranch_ranks::{GlobalRank, GroupRank};
 use anabranch_shmem::{
-    DEFAULT_ALIGNMENT, Error, Leg, NicDriver, NicError, NicSource, Provider, RankError, Signal, SignalOp,
-    World, spawn_threads,
+    DEFAULT_ALIGNMENT, Error, NicDriver, NicError, NicSource, PeerCopy, Provider, RankError, Signal,
+    SignalOp, World, spawn_threads,
 };
 use anabranch_softnic::{SoftNicConfig, SoftNics};
 use anabranch_transport::{Operation, Region, Scope, Support, TransportKind};
@@ -40,7 +40,7 @@ fn memory_is_mapped_within_machines_and_nics_reach_the_others() {
                     assert_eq!(world.peer_base(route.peer).is_some(), together, "{route}");
                     let kind = if together { TransportKind::P2p } else { TransportKind::Rdma };
                     assert_eq!(route.kind, kind, "{route}");
-                    let nics = world.nics(route.peer);
+                    let nics = world.queues_to(route.peer);
                     assert_eq!(nics.len(), if together { 0 } else { 2 });
                     assert!(nics.iter().all(|(_, stopped)| stopped.is_none()), "{nics:?}");
                     assert_eq!(world.node_of(route.peer), Some(machines.machine(route.peer)));
@@ -207,7 +207,7 @@ fn without_atomics_streams_set_signals_and_refuse_to_add() {
 }
 
 #[test]
-fn legs_go_to_the_same_place_of_other_heaps() {
+fn copies_go_to_the_same_place_of_other_heaps() {
     let machines = machines(&[2, 2], 4, Some(6));
     all(spawn_threads(
         4,
@@ -223,15 +223,15 @@ fn legs_go_to_the_same_place_of_other_heaps() {
                 Some(mapped) => mapped,
                 None => data.address(),
             };
-            let leg = |peer: GroupRank| {
+            let copy = |peer: GroupRank| {
                 let target = place(peer).offset(u64::from(me) * bytes);
-                Leg { peer, target, source: source.address(), bytes }
+                PeerCopy { peer, target, source: source.address(), bytes }
             };
-            let legs: Vec<Leg> = team.group().ranks().map(leg).collect();
+            let copies: Vec<PeerCopy> = team.group().ranks().map(copy).collect();
             for round in 0..4u8 {
                 source.write(0, &vec![me as u8 * 16 + round; bytes as usize])?;
                 // SAFETY: each member has a part for each other; barriers before and behind keep rounds apart.
-                unsafe { team.copy_legs(&stream, &legs, &[data.usage(), source.usage()]) }?;
+                unsafe { team.copy_to_peers(&stream, &copies, &[data.usage(), source.usage()]) }?;
                 team.barrier(&stream)?;
                 world.synchronize(&stream)?;
                 let mut seen = vec![0; bytes as usize];
@@ -244,12 +244,16 @@ fn legs_go_to_the_same_place_of_other_heaps() {
             }
             let far = GroupRank::new((me + 2) % 4);
             let elsewhere = world.device().allocate(64)?;
-            let leg = Leg { peer: far, target: elsewhere.address(), source: source.address(), bytes: 64 };
+            let copy =
+                PeerCopy { peer: far, target: elsewhere.address(), source: source.address(), bytes: 64 };
             // SAFETY: refused before anything moves.
-            let refused = unsafe { team.copy_legs(&stream, &[leg], &[]) };
-            assert!(matches!(refused, Err(Error::LegTarget { bytes: 64, .. })), "{refused:?}");
+            let refused = unsafe { team.copy_to_peers(&stream, &[copy], &[]) };
+            assert!(
+                matches!(&refused, Err(Error::Invalid { given, .. }) if given.contains("64 bytes")),
+                "{refused:?}"
+            );
             assert!(!team.is_mapped() && team.is_by_nic(far));
-            let meeting = team.stream_meeting().unwrap_err().to_string();
+            let meeting = team.stream_barrier().unwrap_err().to_string();
             assert!(meeting.contains("not mapped here"), "{meeting}");
             Ok::<_, Error>(())
         },

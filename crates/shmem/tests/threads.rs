@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use crate::support::{Bench, all, met};
 use anabranch_bootstrap::{Deadline, Rendezvous};
+use anabranch_conformance::shmem::{COPY, CopyArgs, CopyCase};
+use anabranch_hip::LaunchShape;
 use anabranch_hip_jit::DevicePointer;
 use anabranch_ranks::GroupRank;
-use anabranch_shmem::device_api::conformance::{COPY, CopyArgs, CopyCase};
 use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, HeapMode, RankError, World, spawn_threads};
 
 #[test]
@@ -311,7 +312,8 @@ fn put_and_signal(world: &World, peer: u32) -> Result<(), Error> {
     cases.copy_from_host(0, bytemuck::bytes_of(&case))?;
     let statuses = world.device().allocate(4)?;
     let stream = world.device().create_stream()?;
-    let unit = world.jit().load(world.device(), &world.kernel(&COPY))?;
+    let kernel = world.jit().load(world.device(), &world.kernel(COPY.unit()))?.get(COPY)?;
+    let shape = LaunchShape { grid_blocks: 1, block_threads: world.device().wave_size(), local_bytes: 0 };
     let arguments = CopyArgs {
         team: team.view(),
         cases: DevicePointer::new(cases.address()),
@@ -321,9 +323,8 @@ fn put_and_signal(world: &World, peer: u32) -> Result<(), Error> {
         scope: 1,
         operation: 0x1000,
     };
-    let kernel = unit.kernel("anabranch_shmem_conformance_copy")?;
-    // SAFETY: the kernel's struct; what it names lives until the stream is synchronised.
-    unsafe { kernel.launch(1, world.device().wave_size(), 0, &stream, &arguments)? };
+    // SAFETY: what the arguments name lives until the stream is synchronised.
+    unsafe { kernel.launch(shape, &stream, &arguments)? };
     world.synchronize(&stream)
 }
 
@@ -378,7 +379,7 @@ fn a_wait_in_vain_says_what_the_missing_rank_is_doing() {
     let text = barrier_without_rank_1(wait);
     assert!(text.contains("for rank 1 in team barrier (arrival)"), "{text}");
     assert!(text.contains("rank 0 was in call 2 of team 1 of ranks 0, 1, barrier;"), "{text}");
-    assert!(text.contains("rank 1 waits for nobody on the host"), "{text}");
+    assert!(text.contains("rank 1 waits in no call on the host"), "{text}");
     assert!(
         text.contains("the last that it launched, call 1 of team 1 of ranks 0, 1, barrier, is done"),
         "{text}"
@@ -420,5 +421,5 @@ fn a_wait_for_a_signal_is_named_by_its_own_call() {
     let Err(RankError::Work { error, .. }) = &results[0] else { panic!("{results:?}") };
     let text = error.to_string();
     assert!(text.contains("rank 0 was in operation 1 of team 1 of ranks 0, 1, signal wait;"), "{text}");
-    assert!(text.contains("rank 1 waits for nobody on the host; no call of a communicator"), "{text}");
+    assert!(text.contains("rank 1 waits in no call on the host; no call of a communicator"), "{text}");
 }

@@ -1,22 +1,21 @@
 //! Launches behind which no event can be left: the world is left with the call that failed, and soon.
 
 use std::num::NonZeroUsize;
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::Bench;
 use anabranch_clock::Moment;
 use anabranch_hip::{DeviceOrdinal, HipError, Runtime};
-use anabranch_hip_host::seeded::Fault;
-use anabranch_hip_host::{HostConfig, HostMachine, Schedule, SeededSchedule};
+use anabranch_hip_host::HostConfig;
 use anabranch_ranks::GlobalRank;
 use anabranch_shmem::{Error, RankError, RankSetup, World, spawn_threads};
+use anabranch_weakmem::{Fault, SeededHost, SeededSchedule};
 
 /// Leaves a launch guard while the `nth` call from now fails.
-fn launch_and_fail(machine: &HostMachine, world: &World, nth: u64) -> Result<(), Error> {
+fn launch_and_fail(machine: &SeededHost, world: &World, nth: u64) -> Result<(), Error> {
     let stream = world.device().create_stream()?;
     let guard = world.launching(&stream)?;
-    let calls = machine.seeded_run().unwrap().calls[0];
+    let calls = machine.run().calls[0];
     machine.add_fault(Fault::FailCall { rank: 0, nth: calls + nth, code: HipError::OUT_OF_MEMORY });
     drop(guard);
     world.leave()
@@ -24,21 +23,16 @@ fn launch_and_fail(machine: &HostMachine, world: &World, nth: u64) -> Result<(),
 
 /// What a world of one rank ends with, and how long that takes.
 fn ended(bench: &Bench, seed: u64, nth: u64) -> (Result<(), RankError<Error>>, Duration) {
-    let machine = HostMachine::new(HostConfig {
-        devices: 1,
-        wave_width: 4,
-        workers: Some(NonZeroUsize::MIN),
-        schedule: Schedule::Seeded(SeededSchedule::new(seed)),
-        ..HostConfig::default()
-    });
-    let machine = machine.unwrap();
+    let config =
+        HostConfig { devices: 1, wave_width: 4, workers: Some(NonZeroUsize::MIN), ..HostConfig::default() };
+    let machine = SeededHost::new(config, &SeededSchedule::new(seed)).unwrap();
     let runtime: Runtime = machine.runtime();
     let setup = |_: GlobalRank| -> Result<RankSetup, Error> {
         let jit = bench.setup_on(0)?.jit;
         let device = runtime.device(DeviceOrdinal(0))?;
         Ok(RankSetup { config: bench.config.clone(), device, jit })
     };
-    let shared = Arc::clone(&machine);
+    let shared = machine.clone();
     let mut results = spawn_threads(1, setup, |world: &World| {
         let begun = Moment::now();
         let ended = launch_and_fail(&shared, world, nth);

@@ -55,7 +55,7 @@ pub enum ExchangeError {
     },
     /// Another rank could not take part, and said so.
     #[error("{peer} could not pass file descriptors: {cause}")]
-    Elsewhere {
+    FailedOn {
         /// The rank.
         peer: GlobalRank,
         /// Its error.
@@ -297,11 +297,11 @@ impl Mailbox {
             return Ok(());
         }
         if let Some(cause) = letter.failure {
-            return Err(ExchangeError::Elsewhere { peer, cause });
+            return Err(ExchangeError::FailedOn { peer, cause });
         }
         let Some(descriptor) = descriptor else {
             let cause = "its message came without one (is the limit of open files reached here?)".to_owned();
-            return Err(ExchangeError::Elsewhere { peer, cause });
+            return Err(ExchangeError::FailedOn { peer, cause });
         };
         received.insert(peer, descriptor);
         Ok(())

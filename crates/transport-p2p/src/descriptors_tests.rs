@@ -120,7 +120,7 @@ fn a_failing_rank_tells_those_that_would_wait_for_it() {
     let error = exchange(&mailboxes[0], 0, &peers, 1_000).unwrap_err();
     assert!(matches!(error, ExchangeError::Unreachable { .. }), "{error}");
     let error = exchange(&mailboxes[1], 1, &[(rank(0), mailboxes[0].address())], 60_000).unwrap_err();
-    let ExchangeError::Elsewhere { peer, cause } = &error else { panic!("{error}") };
+    let ExchangeError::FailedOn { peer, cause } = &error else { panic!("{error}") };
     assert_eq!((peer.get(), cause.contains("the socket of rank 2 is not there")), (0, true), "{cause}");
 }
 
@@ -169,7 +169,7 @@ fn strangers_change_nothing() {
     let bytes = letter.encode(&here.address().secret);
     sendmsg(&socket, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL).unwrap();
     let error = exchange(&here, 0, &[(rank(1), there.address())], 1_000).unwrap_err();
-    assert!(matches!(error, ExchangeError::Elsewhere { peer, .. } if peer == rank(1)), "{error}");
+    assert!(matches!(error, ExchangeError::FailedOn { peer, .. } if peer == rank(1)), "{error}");
     drop((here, there, socket, wrong));
     assert_eq!(std::fs::File::from(watched).read(&mut [0]).unwrap(), 0, "what strangers sent was closed");
 }

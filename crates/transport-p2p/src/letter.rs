@@ -29,7 +29,7 @@ impl Letter {
         while !cause.is_char_boundary(end) {
             end -= 1;
         }
-        Self { sender, failure: Some(cause.get(..end).unwrap_or_default().to_owned()) }
+        Self { sender, failure: Some(cause[..end].to_owned()) }
     }
 
     pub(crate) fn encode(&self, secret: &[u8; 16]) -> Vec<u8> {

@@ -8,11 +8,11 @@ use anabranch_ranks::GlobalRank;
 use anabranch_transport::Region;
 use bytemuck::Zeroable as _;
 
-use crate::config::RdmaConfig;
 use crate::driver::{NicDriver, NicQueue, QueueSpec, Registered};
 use crate::error::{NicError, Result};
+use crate::nics::RdmaConfig;
 use crate::ranges::{MOST_RANGES, Ranges};
-use crate::view::{MEANS_NIC, RdmaQueue};
+use crate::view::{ROUTE_NIC, RdmaQueue};
 
 /// Words of the producers, each in a line of its own: no two are polled and written by different waves.
 const LINE: u64 = 128;
@@ -117,7 +117,7 @@ impl QueueMemory {
             range_count: MOST_RANGES,
             most_message_bytes: driver.limits().most_message_bytes,
             path_mtu: nic.path_mtu,
-            means: MEANS_NIC,
+            route: ROUTE_NIC,
             immediates: u32::from(driver.takes_immediates()),
             read_order: driver.read_order().number(),
             ..RdmaQueue::zeroed()

@@ -32,9 +32,10 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// As bytes for the peer. (A structure of numbers and words always has a form as text.)
+    /// As bytes for the peer.
+    #[expect(clippy::expect_used, reason = "says why it cannot fail")]
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        serde_json::to_vec(self).unwrap_or_default()
+        serde_json::to_vec(self).expect("a struct of numbers and words serializes")
     }
 
     /// What a peer's driver wrote, if this queue pair can be connected to it.

@@ -6,13 +6,22 @@
 //! ([`device`]), and [`RdmaTransport`] reaches peers by queue pairs of the NIC that a [`NicSource`] opens for the rank.
 #![deny(unsafe_code)]
 
+/// The name that shared test code calls this crate by.
+#[cfg(test)]
+extern crate self as anabranch_transport_rdma;
+
+mod bindings;
 mod channel;
-mod config;
 pub mod device;
 mod driver;
 mod endpoint;
 mod error;
 mod machine;
+/// Machines as text, which the tests outside the library share.
+#[cfg(test)]
+#[allow(dead_code, reason = "the tests outside use the rest")]
+#[path = "../tests/machines/mod.rs"]
+mod machines;
 pub mod mlx5;
 pub mod nics;
 mod offer;
@@ -30,18 +39,18 @@ mod transport;
 mod verbs;
 mod view;
 
-pub use config::RdmaConfig;
 pub use device::DEVICE_HEADERS;
 pub use driver::{
     Atomics, NicDriver, NicLimits, NicQueue, QueueSpec, QueueWords, ReadOrder, Registered, UnansweredRequests,
 };
 pub use error::{NicError, Result};
-pub use machine::{MachineDriver, MachineNics, NicLibraries, SystemLibraries};
+pub use machine::{MachineDriver, MachineNics};
+pub use nics::RdmaConfig;
 pub use posted::{POSTED_COMPLETION_WORDS, POSTED_FENCED, PostedOpcode, PostedRequest};
 pub use provider::Provider;
 pub use ranges::MOST_RANGES;
 pub use source::{NicSource, OpenNic};
 pub use syndrome::syndrome_words;
-pub use transport::{LocalRange, RdmaTransport, StoppedQueue, Unanswered};
+pub use transport::{LocalRange, RdmaTransport};
 pub use verbs::PostedDriver;
-pub use view::{MEANS_MAPPING, MEANS_NIC, RdmaQueue, RdmaRange};
+pub use view::{ROUTE_MAPPING, ROUTE_NIC, RdmaQueue, RdmaRange};

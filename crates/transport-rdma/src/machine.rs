@@ -7,10 +7,10 @@ use std::sync::Arc;
 use anabranch_hip::Device;
 use anabranch_transport::PeerInfo;
 
-use crate::config::RdmaConfig;
 use crate::driver::NicDriver;
 use crate::error::{NicError, Result};
 use crate::mlx5::{Devx, LibMlx5, Mlx5Driver, PortFacts, open_verbs};
+use crate::nics::RdmaConfig;
 use crate::nics::{ChosenPort, SYSTEM_FOLDER};
 use crate::provider::Provider;
 use crate::source::OpenNic;
@@ -50,7 +50,7 @@ impl fmt::Display for MachineDriver {
 }
 
 /// The libraries by which a port that was chosen is opened: the system's, or a test's.
-pub trait NicLibraries: fmt::Debug + Send + Sync {
+pub(crate) trait NicLibraries: fmt::Debug + Send + Sync {
     /// Opens a ConnectX for commands, and says what its port is.
     ///
     /// # Errors
@@ -66,7 +66,7 @@ pub trait NicLibraries: fmt::Debug + Send + Sync {
 
 /// `libibverbs` and `libmlx5`, opened at run time.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct SystemLibraries;
+pub(crate) struct SystemLibraries;
 
 impl NicLibraries for SystemLibraries {
     fn devx(&self, device: &Device, port: &ChosenPort) -> Result<(Arc<dyn Devx>, PortFacts)> {
@@ -104,7 +104,11 @@ impl MachineNics {
     }
 
     /// Those that a folder in the place of [`SYSTEM_FOLDER`] shows, by other libraries.
-    pub fn with(driver: MachineDriver, root: impl Into<PathBuf>, libraries: Arc<dyn NicLibraries>) -> Self {
+    pub(crate) fn with(
+        driver: MachineDriver,
+        root: impl Into<PathBuf>,
+        libraries: Arc<dyn NicLibraries>,
+    ) -> Self {
         Self { driver, root: root.into(), libraries }
     }
 

@@ -7,6 +7,7 @@
 
 mod assign;
 mod chosen;
+mod config;
 mod distance;
 mod error;
 mod filter;
@@ -21,7 +22,8 @@ mod read;
 pub use anabranch_transport::PciAddress;
 pub use assign::{Assignment, Considered, PortId, assign};
 pub use chosen::ChosenPort;
-pub use distance::{Distance, Place};
+pub use config::RdmaConfig;
+pub use distance::{Distance, PciLocation};
 pub use error::{NicTreeError, NicTreeResult};
 pub use filter::NicFilter;
 pub use gid::{Gid, GidChoice, GidError, GidKind, choose_gid};

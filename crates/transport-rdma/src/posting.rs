@@ -1,24 +1,24 @@
 //! The host's side of queues whose requests a thread of the host posts ([`Provider::Posted`](crate::Provider::Posted)), whatever it posts
 //! them to.
 //!
-//! A ring is what kernels write, a lane takes requests from it and gives completions back, [`Progress`] is the thread that serves the
-//! lanes of a rank, and [`Served`] is a queue with all of these, from when it is made to its end. What a driver brings is a
+//! A ring is what kernels write, a post queue takes requests from it and gives completions back, [`Progress`] is the thread that serves the
+//! post queues of a rank, and [`Served`] is a queue with all of these, from when it is made to its end. What a driver brings is a
 //! [`WorkQueue`].
 
-mod lane;
+mod post_queue;
 mod progress;
 mod request;
 mod ring;
 mod served;
 
-pub use lane::{Completion, Fault, TURN, WorkQueue};
+pub use post_queue::{Completion, Fault, TURN, WorkQueue};
 pub use progress::Progress;
 pub use request::opcode;
 pub use served::{Making, Served};
 
 /// The numbers that kernels are told of failures: those of `enum ibv_wc_status`, whoever posts.
 pub mod status {
-    use crate::verbs::bindings as verbs;
+    use crate::bindings as verbs;
 
     /// It is done.
     pub const SUCCESS: u32 = verbs::IBV_WC_SUCCESS;

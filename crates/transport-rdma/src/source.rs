@@ -6,10 +6,10 @@ use std::sync::Arc;
 use anabranch_hip::Device;
 use anabranch_transport::PeerInfo;
 
-use crate::config::RdmaConfig;
 use crate::driver::NicDriver;
 use crate::error::Result;
 use crate::machine::{MachineDriver, MachineNics};
+use crate::nics::RdmaConfig;
 
 /// Opens the NIC that serves a rank.
 pub trait OpenNic: fmt::Debug + Send + Sync {

@@ -2,13 +2,13 @@
 
 use core::ffi::c_uint;
 
-use crate::provider::Provider;
-use crate::verbs::bindings::{
+use crate::bindings::{
     IBV_WC_BAD_RESP_ERR, IBV_WC_FATAL_ERR, IBV_WC_GENERAL_ERR, IBV_WC_LOC_ACCESS_ERR, IBV_WC_LOC_LEN_ERR,
     IBV_WC_LOC_PROT_ERR, IBV_WC_LOC_QP_OP_ERR, IBV_WC_MW_BIND_ERR, IBV_WC_REM_ABORT_ERR,
     IBV_WC_REM_ACCESS_ERR, IBV_WC_REM_INV_REQ_ERR, IBV_WC_REM_OP_ERR, IBV_WC_RESP_TIMEOUT_ERR,
     IBV_WC_RETRY_EXC_ERR, IBV_WC_RNR_RETRY_EXC_ERR, IBV_WC_WR_FLUSH_ERR,
 };
+use crate::provider::Provider;
 
 /// Why a request failed, whoever says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 mod stopped;
 #[cfg(test)]
 mod tests;
+mod words;
 
 use std::collections::HashMap;
 use std::mem::ManuallyDrop;
@@ -11,20 +12,21 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use anabranch_hip::Device;
 use anabranch_ranks::GlobalRank;
 use anabranch_transport::{
-    Audience, Error, Operation, Origin, PeerInfo, PeerMemory, Reach, Refusal, Region, Result, Scope, Support,
-    Transport, TransportKind,
+    Audience, Error, Explanation, LocalMemory, Operation, Origin, PeerInfo, PeerMemory, Reach, Refusal,
+    Region, Result, Scope, StoppedQueue, Support, Transport, TransportKind, UnansweredQueue,
 };
 
 use crate::channel::{Channel, QueueMemory};
-use crate::config::RdmaConfig;
+use crate::device::PHASE_NIC_ERROR;
 use crate::driver::{Atomics, NicDriver, NicQueue, ReadOrder};
 use crate::error::NicError;
+use crate::nics::RdmaConfig;
 use crate::offer::Offer;
 use crate::provider::Provider;
 use crate::ranges::{Entry, Ranges};
-use crate::view::{MEANS_MAPPING, RdmaQueue};
+use crate::view::{ROUTE_MAPPING, RdmaQueue};
 
-pub use stopped::{StoppedQueue, Unanswered};
+use words::fault_words;
 
 /// Peers by NIC, for one rank. Their memory is not mapped: kernels write entries of queue pairs, which name it by offset and key.
 ///
@@ -58,6 +60,8 @@ struct Made {
 pub struct LocalRange {
     _entry: Entry,
 }
+
+impl LocalMemory for LocalRange {}
 
 impl RdmaTransport {
     /// The transport of the rank that `local` describes, on its `device`, in a world of `ranks` ranks, by the NIC that `driver` opened;
@@ -110,22 +114,8 @@ impl RdmaTransport {
 
     /// Entries for a peer that is reached by loads and stores.
     pub fn mapped(count: u32, group_rank: u32) -> Vec<RdmaQueue> {
-        let none = RdmaQueue { means: MEANS_MAPPING, peer: group_rank, ..bytemuck::Zeroable::zeroed() };
+        let none = RdmaQueue { route: ROUTE_MAPPING, peer: group_rank, ..bytemuck::Zeroable::zeroed() };
         vec![none; count as usize]
-    }
-
-    /// Of the queue pairs to a peer: which they are, and why those that do nothing any more stopped.
-    pub fn describe(&self, peer: GlobalRank) -> Vec<(String, Option<String>)> {
-        let said = |queue: Arc<dyn NicQueue>| (queue.describe(), queue.stopped());
-        self.queues_to([peer]).into_iter().map(|(_, queue)| said(queue)).collect()
-    }
-
-    /// Ends the queue pairs to ranks that are reached in other ways. Both ends of one have to agree on it.
-    pub fn keep_only(&self, kept: impl Fn(GlobalRank) -> bool) {
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(made) = made.as_mut() {
-            made.channels.retain(|peer, _| kept(*peer));
-        }
     }
 
     /// Lets kernels name a range of this rank's memory as the local side of what they give to the NIC. Not collective.
@@ -362,6 +352,39 @@ impl Transport for RdmaTransport {
             channel.reach(offer.base, offer.bytes, key);
         }
         Ok(Box::new(opened))
+    }
+
+    fn keep_only(&self, kept: &dyn Fn(GlobalRank) -> bool) {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(made) = made.as_mut() {
+            made.channels.retain(|peer, _| kept(*peer));
+        }
+    }
+
+    fn register_local(&self, region: Region) -> Result<Option<Box<dyn LocalMemory>>, Refusal> {
+        match RdmaTransport::register_local(self, region) {
+            Ok(range) => Ok(Some(Box::new(range))),
+            Err(error) => Err(Refusal::from_error(&error)),
+        }
+    }
+
+    fn describe_queues(&self, peer: GlobalRank) -> Vec<(String, Option<String>)> {
+        let describe = |queue: Arc<dyn NicQueue>| (queue.describe(), queue.stopped());
+        self.queues_to([peer]).into_iter().map(|(_, queue)| describe(queue)).collect()
+    }
+
+    fn first_stopped(&self, is_left_out: &dyn Fn(GlobalRank) -> bool) -> Option<StoppedQueue> {
+        self.stopped_to(is_left_out)
+    }
+
+    fn unanswered(&self, peer: GlobalRank) -> Vec<UnansweredQueue> {
+        self.unanswered_to(peer)
+    }
+
+    fn explain(&self, phase: u32, peer: GlobalRank, expected: u64, seen: u64) -> Option<Explanation> {
+        let provider = self.format().map(|(provider, _)| provider);
+        let words = fault_words(phase, peer, expected, seen, provider)?;
+        Some(Explanation { words, has_stopped: phase == PHASE_NIC_ERROR })
     }
 
     fn close(&mut self) {

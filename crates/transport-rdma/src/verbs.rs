@@ -9,7 +9,6 @@
 mod abi;
 #[cfg(test)]
 mod access_tests;
-pub(crate) mod bindings;
 pub(crate) mod library;
 pub(crate) mod memory;
 pub(crate) mod nic;

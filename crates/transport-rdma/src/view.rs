@@ -63,8 +63,8 @@ device_struct! {
         pub most_message_bytes: u32,
         /// `bnxt_re`: bytes of a packet on the path, at least 1.
         pub path_mtu: u32,
-        /// How the peer is reached: [`MEANS_MAPPING`] or [`MEANS_NIC`].
-        pub means: u32,
+        /// How the peer is reached: [`ROUTE_MAPPING`] or [`ROUTE_NIC`].
+        pub route: u32,
         /// The peer, as a rank of the group whose table this stands in; for fault records.
         pub peer: u32,
         /// 1: the peer's NIC takes immediate values ([`NicDriver::takes_immediates`](crate::NicDriver::takes_immediates)); else 0.
@@ -85,7 +85,7 @@ impl RdmaQueue {
     }
 }
 
-/// [`RdmaQueue::means`]: by loads and stores; there is no queue pair.
-pub const MEANS_MAPPING: u32 = 0;
-/// [`RdmaQueue::means`]: by this queue pair.
-pub const MEANS_NIC: u32 = 3;
+/// [`RdmaQueue::route`]: by loads and stores; there is no queue pair.
+pub const ROUTE_MAPPING: u32 = 0;
+/// [`RdmaQueue::route`]: by this queue pair.
+pub const ROUTE_NIC: u32 = 3;

@@ -9,6 +9,5 @@
 
 mod device;
 mod machines;
-mod mlx5;
 mod nics;
 mod nics_properties;

@@ -5,7 +5,7 @@ use anabranch_ranks::GlobalRank;
 use anabranch_transport::{HostIdentity, PeerInfo, ProcessIdentity};
 use anabranch_transport_rdma::nics::{
     Assignment, ChosenPort, Distance, Gid, GidError, GidKind, LinkLayer, Machine, NicFilter, NicTreeError,
-    PciAddress, Place, PortState, assign, assign_to_rank, choose_gid,
+    PciAddress, PciLocation, PortState, assign, assign_to_rank, choose_gid,
 };
 use anabranch_transport_rdma::{Provider, nics};
 
@@ -56,7 +56,7 @@ fn a_gpu_behind_bridges_of_its_own_still_has_the_nic_of_its_switch() {
     let tree = Tree::of("mi300x");
     let machine = tree.machine();
     assert!(machine.nics().iter().all(|nic| nic.provider() == Provider::Bnxt));
-    let gpus: Vec<Place> = (0..8u32)
+    let gpus: Vec<PciLocation> = (0..8u32)
         .map(|index| {
             tree.place(&format!("0000:{:02x}:00.0", 0x20 * (index / 2) + 4 + 3 + (index % 2) * 8 + 4))
         })
@@ -149,7 +149,7 @@ fn an_infiniband_port_without_an_address_does_not_serve() {
 fn a_number_at_the_end_of_an_entry_is_a_whole_number() {
     let machine = Tree::of("dgx").machine();
     let names = |entries: &[&str]| {
-        let gpu = [Place { path: None, numa: None }];
+        let gpu = [PciLocation { path: None, numa: None }];
         let considered = assign(&gpu, &machine, &filter(entries)).remove(0).considered;
         let usable = considered.into_iter().filter(|considered| considered.usable);
         usable.map(|considered| considered.port.name).collect::<Vec<_>>()
@@ -207,7 +207,7 @@ fn a_machine_without_nics_says_so() {
     let tree = Tree::of("none");
     let one = assign(&[tree.place("0000:00:08.0")], &tree.machine(), &filter(&[])).remove(0);
     assert_eq!((one.chosen, one.reason.as_str()), (None, "this machine shows no NIC"));
-    let missing = Place::of_device(tree.root(), "0000:00:09.0".parse().unwrap()).unwrap_err();
+    let missing = PciLocation::of_device(tree.root(), "0000:00:09.0".parse().unwrap()).unwrap_err();
     assert!(matches!(missing, NicTreeError::Read { .. }), "{missing:?}");
 }
 

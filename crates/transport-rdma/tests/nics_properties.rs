@@ -3,13 +3,13 @@
 use std::net::Ipv6Addr;
 
 use anabranch_transport_rdma::nics::{
-    Assignment, Distance, Gid, GidKind, LinkLayer, Machine, Nic, NicFilter, PciPath, Place, Port, PortState,
-    assign,
+    Assignment, Distance, Gid, GidKind, LinkLayer, Machine, Nic, NicFilter, PciLocation, PciPath, Port,
+    PortState, assign,
 };
 use proptest::prelude::*;
 
 /// A device somewhere in a tree of two sockets, two root ports each, two switches below each, two more below each of those.
-fn place() -> impl Strategy<Value = Place> {
+fn place() -> impl Strategy<Value = PciLocation> {
     (0u32..2, 0u32..2, 0usize..4, 0u32..2, 0u32..2, 1u32..30).prop_map(
         |(socket, root, depth, one, two, slot)| {
             let bus = 0x80 * socket + 0x40 * root;
@@ -23,14 +23,14 @@ fn place() -> impl Strategy<Value = Place> {
             if depth == 0 {
                 folders.remove(1);
             }
-            Place { path: PciPath::of_folders(folders.iter().map(String::as_str)), numa: Some(socket) }
+            PciLocation { path: PciPath::of_folders(folders.iter().map(String::as_str)), numa: Some(socket) }
         },
     )
 }
 
 fn machine() -> impl Strategy<Value = Machine> {
     prop::collection::vec((place(), 0u32..3, prop::bool::weighted(0.8)), 0..7).prop_map(|nics| {
-        let nic = |(index, (place, rate, active)): (usize, (Place, u32, bool))| Nic {
+        let nic = |(index, (place, rate, active)): (usize, (PciLocation, u32, bool))| Nic {
             name: format!("mlx5_{index}"),
             driver: Some("mlx5_core".to_owned()),
             place,
@@ -123,10 +123,10 @@ proptest! {
         machine in machine(),
         gpus in prop::collection::vec(place(), 1..6),
     ) {
-        let address = |gpu: &Place| gpu.path.as_ref().map(PciPath::address);
+        let address = |gpu: &PciLocation| gpu.path.as_ref().map(PciPath::address);
         prop_assume!(gpus.iter().enumerate().all(|(index, gpu)| !gpus[..index].iter().any(|other| address(other) == address(gpu))));
         let forth = assign(&gpus, &machine, &NicFilter::default());
-        let reversed: Vec<Place> = gpus.iter().rev().cloned().collect();
+        let reversed: Vec<PciLocation> = gpus.iter().rev().cloned().collect();
         let mut back = assign(&reversed, &machine, &NicFilter::default());
         back.reverse();
         prop_assert_eq!(forth, back);

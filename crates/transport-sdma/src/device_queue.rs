@@ -38,19 +38,19 @@ device_struct! {
         pub most_copy_bytes: u32,
         /// The first word of a fence.
         pub fence_head: u32,
-        /// How the peer is reached: [`MEANS_MAPPING`], [`MEANS_QUEUE`] or [`MEANS_HOST`].
-        pub means: u32,
+        /// How the peer is reached: [`ROUTE_MAPPING`], [`ROUTE_QUEUE`] or [`ROUTE_HOST`].
+        pub route: u32,
         /// The peer, as a rank of the group whose table this stands in; for fault records.
         pub peer: u32,
     }
 }
 
-/// [`SdmaQueue::means`]: by loads and stores; there is no queue.
-pub const MEANS_MAPPING: u32 = 0;
-/// [`SdmaQueue::means`]: by this queue.
-pub const MEANS_QUEUE: u32 = 1;
-/// [`SdmaQueue::means`]: by engines that the host alone drives; kernels refuse to copy.
-pub const MEANS_HOST: u32 = 2;
+/// [`SdmaQueue::route`]: by loads and stores; there is no queue.
+pub const ROUTE_MAPPING: u32 = 0;
+/// [`SdmaQueue::route`]: by this queue.
+pub const ROUTE_QUEUE: u32 = 1;
+/// [`SdmaQueue::route`]: by engines that the host alone drives; kernels refuse to copy.
+pub const ROUTE_HOST: u32 = 2;
 
 /// Where an engine looks, and what it tells. Addresses are those of kernels of the engine's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,7 +181,7 @@ impl DeviceQueue {
             ring_bytes: ring.bytes(),
             most_copy_bytes: most_copy_bytes.min(generation.most_copy_bytes),
             fence_head: head.first().copied().unwrap_or_default(),
-            means: MEANS_QUEUE,
+            route: ROUTE_QUEUE,
             peer: 0,
         };
         Ok(Self { engine, _words: words, view })

@@ -37,7 +37,7 @@ use anabranch_hip_jit::Header;
 pub use config::SdmaConfig;
 pub use cut::{Piece, cut};
 pub use device_queue::{
-    DeviceQueue, DeviceQueueError, EngineWords, MEANS_HOST, MEANS_MAPPING, MEANS_QUEUE, QueueEngine,
+    DeviceQueue, DeviceQueueError, EngineWords, QueueEngine, ROUTE_HOST, ROUTE_MAPPING, ROUTE_QUEUE,
     SdmaQueue,
 };
 pub use error::{Error, Result};

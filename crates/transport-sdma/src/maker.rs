@@ -47,7 +47,7 @@ impl Maker {
         let (target, engines) = if device.runtime().kind() == RuntimeKind::Amd {
             let engines = amd(device, config).map_err(|error| Refusal::from_error(&error))?;
             let target = device.arch();
-            (target.split(':').next().unwrap_or_default().to_owned(), Engines::Amd(engines))
+            (target.split_once(':').map_or(&*target, |(name, _)| name).to_owned(), Engines::Amd(engines))
         } else {
             let engines = device.runtime().engines(device.ordinal());
             let engines =

@@ -13,12 +13,12 @@ use anabranch_transport::{
 use anabranch_transport_p2p::{FlatWindow, P2pTransport};
 
 use crate::config::SdmaConfig;
-use crate::device_queue::{DeviceQueue, DeviceQueueError, MEANS_HOST, SdmaQueue};
+use crate::device_queue::{DeviceQueue, DeviceQueueError, ROUTE_HOST, SdmaQueue};
 use crate::maker::Maker;
 
 /// What does a rank's copies.
 #[derive(Debug)]
-enum Means {
+enum Driving {
     /// Queues that kernels write.
     Queues(Box<Maker>),
     /// Streams that the host writes.
@@ -31,7 +31,7 @@ pub struct SdmaTransport {
     device: Device,
     local: Box<PeerInfo>,
     config: SdmaConfig,
-    means: Result<Means, Refusal>,
+    driving: Result<Driving, Refusal>,
     mapping: Box<P2pTransport>,
     /// The queues to each peer, as long as any of its memory is open.
     peers: Mutex<HashMap<GlobalRank, Weak<Vec<DeviceQueue>>>>,
@@ -47,7 +47,7 @@ impl SdmaTransport {
     /// The transport of the rank that `local` describes, on its `device`; in the flat range that `window` is, where there is one.
     /// Starts nothing: queues are made with the first memory of a peer that is opened.
     pub fn new(device: Device, local: PeerInfo, window: Option<Arc<FlatWindow>>, config: SdmaConfig) -> Self {
-        let means = means(&device, &config);
+        let driving = driving(&device, &config);
         let mapping = match window {
             None => P2pTransport::new(device.clone(), local.clone()),
             Some(window) => P2pTransport::with_window(device.clone(), local.clone(), window),
@@ -56,7 +56,7 @@ impl SdmaTransport {
             device,
             local: Box::new(local),
             config,
-            means,
+            driving,
             mapping: Box::new(mapping),
             peers: Mutex::default(),
         }
@@ -64,7 +64,7 @@ impl SdmaTransport {
 
     /// Whether kernels put packets into queues of their own; else the host drives the engines.
     pub fn is_device_initiated(&self) -> bool {
-        matches!(self.means, Ok(Means::Queues(_)))
+        matches!(self.driving, Ok(Driving::Queues(_)))
     }
 
     /// The queues by which kernels of this rank reach a peer whose memory is open, for a group in which it has the rank
@@ -74,21 +74,13 @@ impl SdmaTransport {
         if let Some(queues) = known.get(&peer).and_then(Weak::upgrade) {
             return queues.iter().map(|queue| queue.view(group_rank)).collect();
         }
-        let none = SdmaQueue { means: MEANS_HOST, peer: group_rank, ..bytemuck::Zeroable::zeroed() };
+        let none = SdmaQueue { route: ROUTE_HOST, peer: group_rank, ..bytemuck::Zeroable::zeroed() };
         vec![none; self.config.queues as usize]
     }
 
     /// Queues to each peer.
     pub fn queues_per_peer(&self) -> u32 {
         self.config.queues
-    }
-
-    /// Of the queues to a peer: which engines serve them, and why those that do nothing any more stopped.
-    pub fn describe(&self, peer: GlobalRank) -> Vec<(String, Option<String>)> {
-        let known = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
-        let queues = known.get(&peer).and_then(Weak::upgrade);
-        let said = |queue: &DeviceQueue| (queue.engine().describe(), queue.engine().stopped());
-        queues.iter().flat_map(|queues| queues.iter()).map(said).collect()
     }
 
     /// The queues to a peer whose memory starts at `source`, made if there are none.
@@ -119,7 +111,7 @@ impl SdmaTransport {
 }
 
 /// What a device has for copies.
-fn means(device: &Device, config: &SdmaConfig) -> Result<Means, Refusal> {
+fn driving(device: &Device, config: &SdmaConfig) -> Result<Driving, Refusal> {
     if config.queues == 0 || !config.most_copy_bytes.is_multiple_of(32) || config.most_copy_bytes == 0 {
         let cause = format!(
             "{} queues a peer with copies of {} bytes: at least one queue, and a multiple of 32 bytes",
@@ -128,8 +120,8 @@ fn means(device: &Device, config: &SdmaConfig) -> Result<Means, Refusal> {
         return Err(Refusal::Failed { cause });
     }
     match device.runtime().kind() {
-        RuntimeKind::Nvidia => Ok(Means::Streams),
-        RuntimeKind::Host | RuntimeKind::Amd => Maker::new(device, config).map(Box::new).map(Means::Queues),
+        RuntimeKind::Nvidia => Ok(Driving::Streams),
+        RuntimeKind::Host | RuntimeKind::Amd => Maker::new(device, config).map(Box::new).map(Driving::Queues),
     }
 }
 
@@ -144,23 +136,23 @@ impl Transport for SdmaTransport {
             operation,
             O::Put | O::PutNbi | O::Get | O::GetNbi | O::PutSignal | O::PutSignalNbi | O::Signal
         );
-        match &self.means {
+        match &self.driving {
             Err(_) => Support::Unsupported,
             // Kernels cannot write the queues.
-            Ok(Means::Streams) if bulk && scope != Scope::Stream => Support::Unsupported,
+            Ok(Driving::Streams) if bulk && scope != Scope::Stream => Support::Unsupported,
             Ok(_) => self.mapping.support(operation, scope),
         }
     }
 
     fn reaches(&self, peer: &PeerInfo) -> Result<Reach, Refusal> {
-        let means = self.means.as_ref().map_err(Clone::clone)?;
+        let driving = self.driving.as_ref().map_err(Clone::clone)?;
         let reach = self.mapping.reaches(peer)?;
-        let how = match means {
-            Means::Queues(maker) => {
+        let how = match driving {
+            Driving::Queues(maker) => {
                 let generation = maker.generation;
                 format!("{} queues of {generation} packets, written by kernels", self.config.queues)
             }
-            Means::Streams => "copy engines, driven by streams of the host".to_owned(),
+            Driving::Streams => "copy engines, driven by streams of the host".to_owned(),
         };
         Ok(Reach { reason: format!("{how}; mapped: {}", reach.reason), ..reach })
     }
@@ -171,15 +163,22 @@ impl Transport for SdmaTransport {
 
     fn open(&self, peer: &PeerInfo, offer: &[u8], bytes: u64) -> Result<Box<dyn PeerMemory>> {
         let memory = self.mapping.open(peer, offer, bytes)?;
-        let queues = match &self.means {
+        let queues = match &self.driving {
             Err(refusal) => {
                 let (peer, kind, refusal) = (peer.rank, TransportKind::Sdma, refusal.clone());
                 return Err(Error::Refused { peer, kind, refusal });
             }
-            Ok(Means::Streams) => None,
-            Ok(Means::Queues(maker)) => Some(self.connect(maker, peer, DeviceAddress(memory.address()))?),
+            Ok(Driving::Streams) => None,
+            Ok(Driving::Queues(maker)) => Some(self.connect(maker, peer, DeviceAddress(memory.address()))?),
         };
         Ok(Box::new(Opened { _queues: queues, memory }))
+    }
+
+    fn describe_queues(&self, peer: GlobalRank) -> Vec<(String, Option<String>)> {
+        let known = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        let queues = known.get(&peer).and_then(Weak::upgrade);
+        let describe = |queue: &DeviceQueue| (queue.engine().describe(), queue.engine().stopped());
+        queues.iter().flat_map(|queues| queues.iter()).map(describe).collect()
     }
 
     fn close(&mut self) {

@@ -137,8 +137,7 @@ impl Support {
     /// [`Self::require_words`] asks for one kind.
     ///
     /// # Errors
-    /// [`Error::Unsupported`]; [`Error::UnsupportedWords`] where the cell has words of 64 bits alone; [`Error::UnsupportedAdd`] where
-    /// signals only set.
+    /// [`Error::Unsupported`], also where the cell has only words of 64 bits, or only signals that set.
     pub fn require(self, operation: Operation, scope: Scope, kind: TransportKind) -> Result<(), Error> {
         self.require_words(operation, scope, kind, 4)
     }
@@ -154,13 +153,14 @@ impl Support {
         kind: TransportKind,
         bytes: u32,
     ) -> Result<(), Error> {
-        match self {
-            Self::Implemented => Ok(()),
-            Self::Words64 if bytes == 8 => Ok(()),
-            Self::Words64 => Err(Error::UnsupportedWords { operation, scope, kind, bytes }),
-            Self::SetOnly => Err(Error::UnsupportedAdd { operation, scope, kind }),
-            Self::Unsupported => Err(Error::Unsupported { operation, scope, kind }),
-        }
+        let form = match self {
+            Self::Implemented => return Ok(()),
+            Self::Words64 if bytes == 8 => return Ok(()),
+            Self::Words64 => format!(" for words of {} bits; those of 64 are supported", bytes * 8),
+            Self::SetOnly => " with a signal that adds; one that sets is supported".to_owned(),
+            Self::Unsupported => String::new(),
+        };
+        Err(Error::Unsupported { operation, scope, kind, form })
     }
 }
 

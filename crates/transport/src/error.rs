@@ -8,20 +8,14 @@ use crate::{HostIdentity, Operation, Scope, TransportKind};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The kind exists but this build does not have it.
-    #[error("transport {kind} is not built in; enable the cargo feature `{}`", kind.feature())]
-    NotBuilt {
-        /// The kind asked for.
-        kind: TransportKind,
-    },
     /// A word that names no transport.
     #[error("{given:?} is no transport; allowed are p2p, sdma and rdma")]
     UnknownKind {
         /// The word.
         given: String,
     },
-    /// The cell of the operation matrix is empty.
-    #[error("{operation} at {scope} scope is unsupported over {kind}")]
+    /// The cell of the operation matrix is empty, or has another form of the operation only.
+    #[error("{operation} at {scope} scope is unsupported over {kind}{form}")]
     Unsupported {
         /// The operation.
         operation: Operation,
@@ -29,30 +23,8 @@ pub enum Error {
         scope: Scope,
         /// The transport.
         kind: TransportKind,
-    },
-    /// The cell of the operation matrix has words of 64 bits alone.
-    #[error("{operation} at {scope} scope is unsupported over {kind} for words of {} bits; those of 64 are", bytes * 8)]
-    UnsupportedWords {
-        /// The operation.
-        operation: Operation,
-        /// The scope.
-        scope: Scope,
-        /// The transport.
-        kind: TransportKind,
-        /// Bytes of the words asked for.
-        bytes: u32,
-    },
-    /// The cell of the operation matrix has signals that set alone.
-    #[error(
-        "{operation} at {scope} scope with a signal that adds is unsupported over {kind}; one that sets is"
-    )]
-    UnsupportedAdd {
-        /// The operation.
-        operation: Operation,
-        /// The scope.
-        scope: Scope,
-        /// The transport.
-        kind: TransportKind,
+        /// The form that was asked for, and the one that is supported; empty where none is.
+        form: String,
     },
     /// The transport does not reach the peer.
     #[error("{peer} is not reachable over {kind}")]
@@ -122,12 +94,6 @@ pub enum Error {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// This build does not have the transport.
-    #[error("not built in (cargo feature `{feature}`)")]
-    NotBuilt {
-        /// The feature.
-        feature: &'static str,
-    },
     /// The peer is on another machine.
     #[error("the peer is on another host ({peer}, here {local})")]
     OtherHost {

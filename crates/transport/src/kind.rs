@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use crate::Error;
 
-/// A way of moving bytes. Every kind exists in every build; one that was not compiled in gives
-/// [`Error::NotBuilt`] when it is asked for.
+/// A way of moving bytes. Every kind exists in every build; joining a world over one that was not compiled in is an error that names the
+/// cargo feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum TransportKind {
     /// Loads and stores to a peer's memory that is mapped here.
@@ -20,15 +20,6 @@ pub enum TransportKind {
 impl TransportKind {
     /// Every kind, in the order in which documents list them.
     pub const ALL: [Self; 3] = [Self::P2p, Self::Sdma, Self::Rdma];
-
-    /// The cargo feature that compiles it in.
-    pub const fn feature(self) -> &'static str {
-        match self {
-            Self::P2p => "transport-p2p",
-            Self::Sdma => "transport-sdma",
-            Self::Rdma => "transport-rdma",
-        }
-    }
 
     /// The word that configurations use.
     pub const fn word(self) -> &'static str {

@@ -29,7 +29,6 @@ pub struct ProcessIdentity {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerInfo {
     /// The rank in the world.
-    #[serde(with = "rank_number")]
     pub rank: GlobalRank,
     /// Its machine, as far as ways to its memory are concerned.
     pub host: HostIdentity,
@@ -64,19 +63,5 @@ impl PeerInfo {
     /// Whether both are threads of one process, so that an address of one is an address of the other.
     pub fn same_process(&self, other: &Self) -> bool {
         self.same_host(other) && self.process == other.process
-    }
-}
-
-mod rank_number {
-    use anabranch_ranks::GlobalRank;
-    use serde::{Deserialize as _, Deserializer, Serializer};
-
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
-    pub(super) fn serialize<S: Serializer>(rank: &GlobalRank, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_u32(rank.get())
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<GlobalRank, D::Error> {
-        u32::deserialize(deserializer).map(GlobalRank::new)
     }
 }

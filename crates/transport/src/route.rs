@@ -39,11 +39,8 @@ mod tests {
             peer: GlobalRank::new(3),
             kind: TransportKind::P2p,
             reason: "IPC".to_owned(),
-            considered: vec![(TransportKind::Sdma, Refusal::NotBuilt { feature: "transport-sdma" })],
+            considered: vec![(TransportKind::Sdma, Refusal::Failed { cause: "no engine".to_owned() })],
         };
-        assert_eq!(
-            route.to_string(),
-            "rank 3: p2p (IPC); not sdma: not built in (cargo feature `transport-sdma`)"
-        );
+        assert_eq!(route.to_string(), "rank 3: p2p (IPC); not sdma: no engine");
     }
 }

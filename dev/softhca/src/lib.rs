@@ -6,6 +6,7 @@
 //! Linux's `mlx5_ifc.h`, not from `anabranch-transport-rdma`.
 
 mod controls;
+mod devx;
 mod driver;
 #[cfg(not(test))]
 mod hooks;

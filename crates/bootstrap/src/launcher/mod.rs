@@ -1,8 +1,8 @@
-//! What launchers tell the processes that they start.
+//! Rank, size and the root's address, as launchers give them to processes.
 //!
 //! [`from_environment`] looks for launchers in this order, by the variable that holds the rank:
 //!
-//! 1. Whoever sets `ANABRANCH_RANK`, `ANABRANCH_WORLD_SIZE`, `ANABRANCH_LOCAL_RANK` and `ANABRANCH_LOCAL_WORLD_SIZE`.
+//! 1. Any that sets `ANABRANCH_RANK`, `ANABRANCH_WORLD_SIZE`, `ANABRANCH_LOCAL_RANK` and `ANABRANCH_LOCAL_WORLD_SIZE`.
 //! 2. torchrun, and `anabranch run`, which sets the same (`RANK`). Before the others, because torchrun is often started
 //!    by one of them, whose variables then mean the agent and not the rank.
 //! 3. Open MPI (`OMPI_COMM_WORLD_RANK`).
@@ -21,9 +21,10 @@
 //!    and 31999, below the ports that systems give out by themselves: 20000 + (31 x `SLURM_JOB_ID` +
 //!    `SLURM_STEP_ID`) mod 12000. This presumes that rank 0 runs on the first host, as it does by default.
 //!
-//! The secret is `ANABRANCH_SECRET`, or what the file `ANABRANCH_SECRET_FILE` holds ([`Secret::read_file`]). `anabranch run`
-//! sets the first. Others hand out none: then ranks on one machine meet on its loopback interface, and ranks on
-//! several do not meet ([`Error::Unprotected`]) unless `ANABRANCH_INSECURE=1` says that they may.
+//! The secret is `ANABRANCH_SECRET`, or what the file `ANABRANCH_SECRET_FILE` holds, without white space around it; the
+//! file must belong to this process's user or to root, with mode 0600 or 0400. `anabranch run`
+//! sets the first. Other launchers set none: then ranks on one machine use its loopback interface, and ranks on
+//! several machines are refused ([`Error::Unprotected`]) unless `ANABRANCH_INSECURE=1` is set.
 //!
 //! The session is what tells one run of a job from the next; see [`Launch::session`].
 
@@ -39,7 +40,7 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Launcher {
-    /// Whoever set `ANABRANCH_RANK`.
+    /// Any that sets `ANABRANCH_RANK`.
     Explicit,
     /// torchrun, or another that sets the same variables (`anabranch run` among them).
     Torchrun,
@@ -88,7 +89,7 @@ pub struct Launch {
     pub session: Session,
     /// The network interface that rank 0 listens on, when `ANABRANCH_IFNAME` names one.
     pub interface: Option<String>,
-    /// Who said so.
+    /// The launcher whose variables these are.
     pub origin: Launcher,
 }
 
@@ -110,7 +111,7 @@ impl Default for Options {
 /// that is set to nothing counts as not set.
 ///
 /// # Errors
-/// [`Error::NoLauncher`], [`Error::MissingVariable`], [`Error::MalformedVariable`].
+/// [`Error::NoLauncher`], [`Error::Variable`], [`Error::Secret`].
 pub fn from_environment(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Launch, Error> {
     from_environment_with(lookup, Options::default())
 }
@@ -118,7 +119,7 @@ pub fn from_environment(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Launc
 /// Finds this process's place; see [`from_environment`].
 ///
 /// # Errors
-/// [`Error::NoLauncher`], [`Error::MissingVariable`], [`Error::MalformedVariable`].
+/// [`Error::NoLauncher`], [`Error::Variable`], [`Error::Secret`].
 pub fn from_environment_with(
     lookup: &dyn Fn(&str) -> Option<String>,
     options: Options,
@@ -147,7 +148,7 @@ pub fn from_environment_with(
     let one_machine = local_size == size;
     let interface = variables.get("ANABRANCH_IFNAME");
     let chosen = variables.get(BOOTSTRAP).is_some() || interface.is_some();
-    // Nobody else may join then, and nobody has to reach the root from elsewhere.
+    // All ranks are on this machine: the loopback interface is enough, and keeps others out.
     if one_machine
         && secret.is_none()
         && !insecure
@@ -219,7 +220,12 @@ fn secret(variables: &Variables<'_>) -> Result<Secret, Error> {
         (None, None) => Ok(Secret::none()),
         (None, Some(path)) => Secret::read_file(Path::new(&path)),
         (Some(secret), None) if secret.len() < Secret::MIN_BYTES => {
-            Err(Error::ShortSecret { name: SECRET, bytes: secret.len() })
+            let problem = format!(
+                "the secret has {} bytes, and at least {} are needed",
+                secret.len(),
+                Secret::MIN_BYTES
+            );
+            Err(Error::Secret { origin: SECRET.to_owned(), problem, source: None })
         }
         (Some(secret), None) => Ok(Secret::new(secret)),
         (Some(_), Some(path)) => Err(malformed(
@@ -317,7 +323,8 @@ impl Variables<'_> {
     }
 
     fn missing(&self, name: &str, purpose: &'static str) -> Error {
-        Error::MissingVariable { launcher: self.launcher, variable: name.to_owned(), purpose }
+        let problem = format!("{} is the launcher, but {name} ({purpose}) is not set", self.launcher);
+        Error::Variable { variable: name.to_owned(), problem }
     }
 
     fn number<N: FromStr + fmt::Display>(&self, name: &str, purpose: &'static str) -> Result<N, Error> {
@@ -339,9 +346,5 @@ impl Variables<'_> {
 }
 
 fn malformed(variable: &str, value: &str, expected: &str) -> Error {
-    Error::MalformedVariable {
-        variable: variable.to_owned(),
-        value: value.to_owned(),
-        expected: expected.to_owned(),
-    }
+    Error::Variable { variable: variable.to_owned(), problem: format!("{variable}={value}: {expected}") }
 }

@@ -27,7 +27,7 @@ pub(super) fn of(variables: &Variables<'_>, one_machine: bool) -> Result<Session
     }
     if run.len() > Session::MAX_RUN_BYTES {
         let expected = format!("at most {} bytes", Session::MAX_RUN_BYTES);
-        return Err(super::malformed(runs.first().copied().unwrap_or_default(), &run, &expected));
+        return Err(super::malformed(runs[0], &run, &expected));
     }
     let shared = variables.launcher != Launcher::Torchrun || one_machine;
     let generation = match starts.filter(|name| shared && variables.get(name).is_some()) {

@@ -3,7 +3,7 @@
 
 use super::program::{Call, How, Program, What};
 use super::run::{Record, Run, name, phase};
-use crate::{Elsewhere, Error, Loss, LossKind};
+use crate::{Error, Loss, LossKind, OtherCall};
 use anabranch_ranks::{GlobalRank, GroupRank};
 use std::time::Duration;
 
@@ -96,8 +96,8 @@ impl Checker<'_> {
                 ensure(last.0 <= now, || "not all had come".to_owned())?;
                 ensure(last.1 == record.left_at, || format!("all had come at {:?}", last.1))
             }
-            Err(Error::Expired { rank: by, missing, elsewhere, phase: said, .. }) => {
-                ensure(*by == rank && *said == phase(self.program, index, rank), || "misnamed".to_owned())?;
+            Err(Error::Expired { by, waited: Some(_), missing, elsewhere, phase: named, .. }) => {
+                ensure(*by == rank && *named == phase(self.program, index, rank), || "misnamed".to_owned())?;
                 let end = record.entered_at + call.limits[rank.index()];
                 ensure(record.left_at == end, || format!("its deadline is at {end:?}"))?;
                 let absent: Vec<_> = call
@@ -112,9 +112,9 @@ impl Checker<'_> {
                 ensure(gone.into_iter().all(|(at, _)| at.0 > now), || "a member was lost".to_owned())?;
                 elsewhere.iter().try_for_each(|other| self.elsewhere(other, missing, now))
             }
-            Err(Error::Abandoned { by, missing, .. }) => {
+            Err(Error::Expired { by, waited: None, missing, .. }) => {
                 let other = self.record(*by, index).ok_or("who gave up never called")?;
-                let Err(Error::Expired { missing: theirs, .. }) = &other.outcome else {
+                let Err(Error::Expired { waited: Some(_), missing: theirs, .. }) = &other.outcome else {
                     return Err("who gave up did not".to_owned());
                 };
                 ensure(missing == theirs, || "the missing differ".to_owned())?;
@@ -161,7 +161,7 @@ impl Checker<'_> {
     }
 
     /// Who is said to wait elsewhere does, at that turn.
-    fn elsewhere(&self, other: &Elsewhere, missing: &[GlobalRank], now: usize) -> Result<(), String> {
+    fn elsewhere(&self, other: &OtherCall, missing: &[GlobalRank], now: usize) -> Result<(), String> {
         ensure(missing.contains(&other.rank), || "elsewhere is who is here".to_owned())?;
         let waits = self.run.ranks[other.rank.index()].records.iter().any(|record| {
             self.came(other.rank, record.call).is_some_and(|(came, _)| came < now)

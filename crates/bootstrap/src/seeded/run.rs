@@ -1,9 +1,7 @@
 //! Runs a program on ranks that are threads under a seed, and notes what each of them saw.
 
 use super::program::{How, Program, What};
-use crate::mutant::Planted;
-use crate::threads::planted_threads;
-use crate::{Deadline, Error, Loss, Rendezvous, ThreadRendezvous};
+use crate::{Deadline, Error, Loss, Rendezvous, ThreadRendezvous, threads};
 use anabranch_clock::lockstep::{Lockstep, Step};
 use anabranch_clock::{Moment, give_way, sleep};
 use anabranch_ranks::{GlobalRank, GroupRank};
@@ -45,11 +43,11 @@ pub(super) struct Run {
     pub(super) problems: Vec<String>,
 }
 
-pub(super) fn run(program: &Program, seed: u64, planted: Planted) -> Run {
+pub(super) fn run(program: &Program, seed: u64) -> Run {
     let lockstep = Lockstep::new(seed);
     // Outside of the threads, for the sake of those that panic.
     let seen: Vec<Mutex<Option<Seen>>> = (0..program.size).map(|_| Mutex::default()).collect();
-    let bodies = planted_threads(program.size, planted)
+    let bodies = threads(program.size)
         .into_iter()
         .zip(&seen)
         .map(|(rendezvous, seen)| {

@@ -129,7 +129,7 @@ impl Connection {
         }
         while let Some(first) = self.outbox.front() {
             // Not vectored: that could raise SIGPIPE in a process that does not ignore it.
-            match self.stream.write(first.get(self.sent_of_first..).unwrap_or_default()) {
+            match self.stream.write(&first[self.sent_of_first..]) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(sent) => self.sent_of_first += sent,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
@@ -154,7 +154,7 @@ impl Connection {
             match self.stream.read(&mut chunk) {
                 Ok(0) => return Ok(Stream::Ended),
                 Ok(count) => {
-                    self.inbox.push(chunk.get(..count).unwrap_or_default());
+                    self.inbox.push(&chunk[..count]);
                     self.heard = Instant::now();
                     total += count;
                 }
@@ -182,7 +182,7 @@ impl Connection {
         self.inbox.discard();
     }
 
-    /// Sends all that is queued and waits for one frame; for the greeting, where there is nothing else to do.
+    /// Sends all that is queued and waits for one frame; for the handshake, where there is nothing else to do.
     pub(super) fn exchange(&mut self, deadline: Deadline) -> Result<Frame, ReceiveError> {
         loop {
             self.flush().map_err(ReceiveError::Io)?;

@@ -70,7 +70,7 @@ impl Inbox {
             let (Some(cipher), true) = (cipher.as_deref_mut(), self.encrypted) else { break None };
             self.plain.drain(..self.taken);
             self.taken = 0;
-            match cipher.open(self.sealed.get(opened..).unwrap_or_default(), &mut self.plain)? {
+            match cipher.open(&self.sealed[opened..], &mut self.plain)? {
                 Some(record) => opened += record,
                 None => break None,
             }
@@ -84,7 +84,7 @@ impl Inbox {
     }
 
     fn parse(&mut self) -> Result<Option<Frame>, FrameError> {
-        let rest = self.plain.get(self.taken..).unwrap_or_default();
+        let rest = &self.plain[self.taken..];
         let Some((head, rest)) = rest.split_first_chunk::<HEADER>() else { return Ok(None) };
         let header = Header::decode(head, self.limit)?;
         let Some(payload) = usize::try_from(header.length).ok().and_then(|length| rest.get(..length)) else {

@@ -9,8 +9,7 @@ use std::net::IpAddr;
 /// # Errors
 /// [`Error::Interface`]: no interface of that name has an address. [`Error::System`].
 pub(super) fn addresses(name: Option<&str>) -> Result<Vec<IpAddr>, Error> {
-    let all = if_addrs::get_if_addrs()
-        .map_err(|source| Error::System { call: "listing network interfaces", source })?;
+    let all = if_addrs::get_if_addrs().map_err(Error::system("listing network interfaces"))?;
     let link_local = |ip: &IpAddr| match ip {
         IpAddr::V4(ip) => ip.is_link_local(),
         IpAddr::V6(ip) => ip.is_unicast_link_local(),

@@ -2,7 +2,7 @@
 
 use super::Heartbeat;
 use super::connection::{Connection, Stream, poll};
-use super::greeting::{self, Verdict};
+use super::handshake::{self, Verdict};
 use super::root::Serving;
 use super::waker::Waker;
 use crate::client::{Link, TooLarge};
@@ -54,8 +54,7 @@ impl TcpLink {
         mailbox: Arc<Mailbox>,
         serving: Option<Serving>,
     ) -> Result<Self, Error> {
-        let system = |call| move |source| Error::System { call, source };
-        let waker = Waker::new().map_err(system("eventfd"))?;
+        let waker = Waker::new().map_err(Error::system("eventfd"))?;
         let shared = Arc::new(Shared {
             outbox: Mutex::new(Vec::new()),
             stop: AtomicBool::new(false),
@@ -68,7 +67,7 @@ impl TcpLink {
         let thread = std::thread::Builder::new()
             .name(format!("rendezvous {}", rank.get()))
             .spawn(move || worker.run())
-            .map_err(system("starting a thread"))?;
+            .map_err(Error::system("starting a thread"))?;
         let (thread, serving) = (Mutex::new(Some(thread)), Mutex::new(serving));
         Ok(Self { rank, limit, linger, shared, thread, serving })
     }
@@ -236,7 +235,7 @@ impl Worker {
                 kind: LossKind::Left,
                 detail: "the root stopped serving".to_owned(),
             })),
-            Kind::Verdict => Some(match greeting::decode_verdict(payload) {
+            Kind::Verdict => Some(match handshake::decode_verdict(payload) {
                 Ok(Verdict { rank: by, refusal }) => Closed::CannotForm { by, refusal },
                 Err(error) => root_died(format!("it sent a bad frame: {error}")),
             }),

@@ -1,14 +1,14 @@
 //! Ranks that are processes: rank 0 serves a store over TCP, every rank (0 too) is its client.
 //!
 //! One thread per rank does that rank's socket work, and one more in rank 0's process serves all
-//! connections. Nobody blocks in a socket call: all sockets are polled, and what is to be sent waits in
+//! connections. No thread blocks in a socket call: all sockets are polled, and what is to be sent waits in
 //! queues.
 //!
 //! Every connection begins with a handshake that proves that both sides know the secret, and is encrypted from there
-//! on (`greeting.rs`, `noise.rs`).
+//! on (`handshake.rs`, `noise.rs`).
 
 mod connection;
-pub(crate) mod greeting;
+pub(crate) mod handshake;
 mod inbox;
 mod interface;
 mod link;
@@ -43,6 +43,11 @@ pub struct Heartbeat {
     pub limit: Duration,
 }
 
+impl Heartbeat {
+    /// The shortest interval.
+    pub const LEAST_INTERVAL: Duration = Duration::from_millis(1);
+}
+
 impl Default for Heartbeat {
     /// Every second; dead after ten of silence.
     fn default() -> Self {
@@ -61,22 +66,22 @@ pub struct TcpConfig {
     pub size: u32,
     /// The secret that all ranks of the job share. [`Secret::none`] is refused where other machines reach the root.
     pub secret: Secret,
-    /// Whether to go on without a secret although other machines reach the root: whoever reaches the port can then join as any
-    /// rank, and gets what peers need to write to GPU memory. Connections are encrypted all the same.
+    /// Whether to go on without a secret although other machines reach the root: every process that reaches the port can then join as
+    /// any rank, and gets what peers need to write to GPU memory. Connections are encrypted all the same.
     pub insecure: bool,
     /// Which run of the job this is; the same on all ranks.
     pub session: Session,
     /// When all ranks must have joined. Resolving a host name is up to the system and may take longer.
     pub deadline: Deadline,
     /// Where the root listens, as `host:port`, when that is not what the others connect to. Without it and without
-    /// `interface` the root listens on those of the addresses that `address` means which are this machine's; when its name
-    /// means only a loopback address to itself, as on many machines, on all interfaces, at that port.
+    /// `interface` the root listens on those of the addresses of `address` that are this machine's; when its name
+    /// resolves only to a loopback address on itself, as on many machines, on all interfaces, at that port.
     pub bind: Option<String>,
     /// The network interface that the root listens on, at the port of `address`. It has no part in it with `bind`, or when
     /// `address` is a loopback address.
     pub interface: Option<String>,
     /// How long a connection has to show that it knows the secret, at the root.
-    pub greeting_limit: Duration,
+    pub handshake_limit: Duration,
     /// The root's value counts for all.
     pub heartbeat: Heartbeat,
     /// The most bytes of one message, framing included. The root's value counts for all.
@@ -87,7 +92,7 @@ pub struct TcpConfig {
 }
 
 impl TcpConfig {
-    /// No secret, the session of [`Session::default`], 5 s for a greeting, heartbeats as in [`Heartbeat::default`], messages up
+    /// No secret, the session of [`Session::default`], 5 s for a handshake, heartbeats as in [`Heartbeat::default`], messages up
     /// to 256 MiB, 10 s of linger.
     pub fn new(address: impl Into<String>, rank: GlobalRank, size: u32, deadline: Deadline) -> Self {
         Self {
@@ -100,7 +105,7 @@ impl TcpConfig {
             deadline,
             bind: None,
             interface: None,
-            greeting_limit: Duration::from_secs(5),
+            handshake_limit: Duration::from_secs(5),
             heartbeat: Heartbeat::default(),
             max_message_bytes: 256 << 20,
             linger: Duration::from_secs(10),
@@ -138,20 +143,20 @@ impl TcpConfig {
             return Err(refuse("rank", &self.rank.get(), "ranks are below the size"));
         }
         let Heartbeat { interval, limit } = self.heartbeat;
-        if interval < Duration::from_millis(1) || interval >= limit {
+        if interval < Heartbeat::LEAST_INTERVAL || interval >= limit {
             return Err(refuse(
                 "heartbeat.interval",
                 &format_args!("{interval:?}"),
                 "at least 1 ms, and below heartbeat.limit",
             ));
         }
-        if self.greeting_limit.is_zero() {
-            return Err(refuse("greeting_limit", &"0 s", "longer than nothing"));
+        if self.handshake_limit.is_zero() {
+            return Err(refuse("handshake_limit", &"0 s", "longer than nothing"));
         }
         if self.session.run.len() > Session::MAX_RUN_BYTES {
             return Err(refuse("session.run", &self.session.run, "at most 512 bytes"));
         }
-        if self.max_message_bytes < greeting::MAX_BYTES {
+        if self.max_message_bytes < handshake::MAX_BYTES {
             return Err(refuse("max_message_bytes", &self.max_message_bytes, "at least 4096"));
         }
         Ok(world)
@@ -162,7 +167,7 @@ impl TcpConfig {
 ///
 /// Dropping it without [`leave`](crate::Rendezvous::leave) counts as having died; so does the end of its
 /// process, which the others notice as soon as the system closes its connection, or after
-/// [`Heartbeat::limit`] when its machine goes silent. When the root dies, every rank is told that rank 0 did,
+/// [`Heartbeat::limit`] when its machine goes silent. When the root dies, every rank learns that rank 0 did,
 /// and all its calls fail. When the root leaves, it serves the others until they have left too, for at most
 /// [`TcpConfig::linger`].
 ///
@@ -178,11 +183,9 @@ impl TcpRendezvous {
     /// Joins the world; returns when all ranks have. Ranks may start before the root.
     ///
     /// # Errors
-    /// [`Error::Config`], [`Error::Unprotected`], [`Error::Bind`] and [`Error::Interface`] (root), [`Error::Resolve`],
-    /// [`Error::Connect`], [`Error::Refused`], [`Error::CannotForm`], [`Error::RootUnproven`], [`Error::Frame`],
-    /// [`Error::System`]; and
-    /// [`Error::Expired`] or [`Error::Abandoned`] with the list of ranks that did not come, and
-    /// [`Error::PeerLost`] when one came and went.
+    /// [`Error::Config`], [`Error::Unprotected`], [`Error::Interface`] (root), [`Error::System`], [`Error::Connect`],
+    /// [`Error::Refused`], [`Error::CannotForm`], [`Error::RootUnproven`], [`Error::Frame`]; [`Error::Expired`] with the
+    /// ranks that did not come, and [`Error::PeerLost`] when one joined and was lost.
     pub fn join(config: TcpConfig) -> Result<Self, Error> {
         config.check()?;
         let root = if config.rank.get() == 0 { Some(root::listen(&config)?) } else { None };
@@ -221,7 +224,7 @@ impl TcpRendezvous {
             }
             None => None,
         };
-        let (connection, heartbeat) = greeting::greet(&config)?;
+        let (connection, heartbeat) = handshake::connect_to_root(&config)?;
         let limit = connection.limit();
         let mailbox = Arc::new(Mailbox::default());
         let link =

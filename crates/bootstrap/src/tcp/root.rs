@@ -5,6 +5,7 @@ use super::waker::Waker;
 use super::{TcpConfig, interface};
 use crate::{Deadline, Error, UniqueId};
 use anabranch_ranks::GlobalRank;
+use std::fmt::Display;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
@@ -25,35 +26,26 @@ impl TcpRoot {
     /// Listens on this address, as `host:port`; port 0 lets the system choose.
     ///
     /// # Errors
-    /// [`Error::Bind`].
+    /// [`Error::System`].
     pub fn bind(address: &str) -> Result<Self, Error> {
         TcpListener::bind(address)
             .and_then(|listener| Self::take(vec![listener]))
-            .map_err(|source| Error::Bind { address: address.to_owned(), source })
+            .map_err(listening_on(address))
     }
 
     /// Listens on all addresses of this network interface, at a port that the system chooses for each.
     ///
     /// # Errors
-    /// [`Error::Interface`], [`Error::Bind`].
+    /// [`Error::Interface`], [`Error::System`].
     pub fn bind_interface(name: &str) -> Result<Self, Error> {
         let addresses = interface::addresses(Some(name))?;
         Self::bind_all(&addresses.into_iter().map(|ip| SocketAddr::new(ip, 0)).collect::<Vec<_>>())
     }
 
-    /// Takes over a socket that listens already; one that a launcher bound and handed down, say.
-    ///
-    /// # Errors
-    /// [`Error::System`] when it is no listening socket.
-    pub fn from_listener(listener: TcpListener) -> Result<Self, Error> {
-        Self::take(vec![listener])
-            .map_err(|source| Error::System { call: "taking over a listening socket", source })
-    }
-
     /// The first of [`TcpRoot::addresses`].
     pub fn address(&self) -> SocketAddr {
-        // There is one listener at least.
-        self.addresses.first().copied().unwrap_or_else(|| SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0))
+        // `take` refuses a root without listeners.
+        self.addresses[0]
     }
 
     /// The addresses that it really listens on.
@@ -86,11 +78,9 @@ impl TcpRoot {
     }
 
     pub(super) fn bind_all(addresses: &[SocketAddr]) -> Result<Self, Error> {
-        let listen = |address: &SocketAddr| {
-            TcpListener::bind(address).map_err(|source| Error::Bind { address: address.to_string(), source })
-        };
+        let listen = |address: &SocketAddr| TcpListener::bind(address).map_err(listening_on(address));
         let listeners = addresses.iter().map(listen).collect::<Result<_, _>>()?;
-        Self::take(listeners).map_err(|source| Error::System { call: "listening", source })
+        Self::take(listeners).map_err(Error::system("listening"))
     }
 
     fn take(listeners: Vec<TcpListener>) -> std::io::Result<Self> {
@@ -106,6 +96,10 @@ impl TcpRoot {
         }
         Ok(Self { listeners, addresses })
     }
+}
+
+fn listening_on(address: impl Display) -> impl FnOnce(std::io::Error) -> Error {
+    Error::system(format!("listening on {address} (where the root listens can be set with `bind`)"))
 }
 
 /// Listens where the configuration says; see [`TcpConfig::bind`].
@@ -125,7 +119,7 @@ pub(super) fn listen(config: &TcpConfig) -> Result<TcpRoot, Error> {
         })?;
         let meant: Vec<SocketAddr> = candidate
             .to_socket_addrs()
-            .map_err(|source| Error::Resolve { rank: config.rank, address: candidate.to_owned(), source })?
+            .map_err(Error::system(format!("{}: resolving the root's address {candidate}", config.rank)))?
             .collect();
         // Where only this machine reaches it, an interface to the others has no part in it.
         if let Some(name) = &config.interface
@@ -152,14 +146,12 @@ pub(super) fn listen(config: &TcpConfig) -> Result<TcpRoot, Error> {
             // Of a name's addresses, some may be another machine's, or of a kind that is switched off.
             Err(error) if error.kind() == ErrorKind::AddrNotAvailable && addresses.len() > 1 => {}
             Err(source) => {
-                failed.get_or_insert(Error::Bind { address: address.to_string(), source });
+                failed.get_or_insert(listening_on(address)(source));
             }
         }
     }
     match (listeners.is_empty(), failed, by_name) {
-        (false, None, _) => {
-            TcpRoot::take(listeners).map_err(|source| Error::System { call: "listening", source })
-        }
+        (false, None, _) => TcpRoot::take(listeners).map_err(Error::system("listening")),
         // To itself, this machine's name is a loopback address.
         (true, None, Some(port)) => {
             tracing::info!(
@@ -170,9 +162,7 @@ pub(super) fn listen(config: &TcpConfig) -> Result<TcpRoot, Error> {
             TcpRoot::bind(&format!("[::]:{port}")).or_else(|_| TcpRoot::bind(&format!("0.0.0.0:{port}")))
         }
         (_, Some(error), _) => Err(error),
-        (true, None, None) => {
-            Err(Error::Bind { address: config.address.clone(), source: ErrorKind::AddrNotAvailable.into() })
-        }
+        (true, None, None) => Err(listening_on(&config.address)(ErrorKind::AddrNotAvailable.into())),
     }
 }
 
@@ -202,8 +192,7 @@ pub(super) fn serve(root: TcpRoot, config: &TcpConfig) -> Result<Serving, Error>
     if let Some(address) = root.addresses().iter().copied().find(|address| !config.may_meet_at(*address)) {
         return Err(Error::Unprotected { rank: config.rank, address });
     }
-    let system = |call| move |source| Error::System { call, source };
-    let waker = Waker::new().map_err(system("eventfd"))?;
+    let waker = Waker::new().map_err(Error::system("eventfd"))?;
     let control = Arc::new(Control::default());
     let (outcome_sender, outcome) = sync_channel(1);
     let server = Server::new(root.listeners, waker.clone(), Arc::clone(&control), config)?;
@@ -214,7 +203,7 @@ pub(super) fn serve(root: TcpRoot, config: &TcpConfig) -> Result<Serving, Error>
             // Nobody listens when it was stopped.
             drop(outcome_sender.send(remaining));
         })
-        .map_err(system("starting a thread"))?;
+        .map_err(Error::system("starting a thread"))?;
     Ok(Serving { control, waker, thread: Some(thread), outcome })
 }
 

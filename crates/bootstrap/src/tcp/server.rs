@@ -8,7 +8,7 @@ mod admission;
 
 use super::TcpConfig;
 use super::connection::{Connection, Stream, poll};
-use super::greeting::{self, Verdict};
+use super::handshake::{self, Verdict};
 use super::waker::Waker;
 use crate::frame::{FrameError, Kind};
 use crate::hub::{Delivery, Hub};
@@ -51,7 +51,7 @@ pub(super) type Control = Mutex<Command>;
 #[derive(Debug)]
 enum Stage {
     /// Has not proven itself.
-    Greeted { challenge: Bytes32, since: Instant },
+    Challenged { challenge: Bytes32, since: Instant },
     /// Is this rank.
     Joined(GlobalRank),
     /// Takes its last words: those of a stranger, or what somebody who knows the secret is owed.
@@ -261,9 +261,9 @@ impl Server {
     ) -> Result<(), FrameError> {
         let Some(peer) = self.peers.get(&id) else { return Ok(()) };
         match (&peer.stage, kind) {
-            (Stage::Greeted { challenge, .. }, Kind::Hello) => {
+            (Stage::Challenged { challenge, .. }, Kind::Hello) => {
                 let challenge = *challenge;
-                self.greeted(id, payload, &challenge)
+                self.hello(id, payload, &challenge)
             }
             (Stage::Joined(_), Kind::Heartbeat) => Ok(()),
             (Stage::Joined(rank), kind) if sender == rank.get() => {
@@ -284,7 +284,7 @@ impl Server {
 
     fn refuse(&mut self, id: u64, refusal: Refusal) {
         if let Some(peer) = self.peers.get_mut(&id) {
-            peer.connection.queue(Kind::Refuse, 0, &greeting::encode_refusal(refusal));
+            peer.connection.queue(Kind::Refuse, 0, &handshake::encode_refusal(refusal));
         }
         self.drain(id, true);
     }
@@ -294,7 +294,7 @@ impl Server {
         tracing::warn!(address = %peer.address, %error, "a bad frame at the rendezvous");
         match peer.stage {
             // The refusal also shows the other side which version this one speaks.
-            Stage::Greeted { .. } => self.refuse(id, Refusal::Protocol),
+            Stage::Challenged { .. } => self.refuse(id, Refusal::Protocol),
             Stage::Joined(rank) => self.give_up(id, rank, format!("it sent a bad frame: {error}")),
             Stage::Draining { .. } => {}
         }
@@ -360,12 +360,12 @@ impl Server {
                         peer.connection.queue(Kind::Heartbeat, 0, &[]);
                     }
                 }
-                Stage::Greeted { since, .. } if since.elapsed() > self.config.greeting_limit => {
+                Stage::Challenged { since, .. } if since.elapsed() > self.config.handshake_limit => {
                     tracing::warn!(address = %peer.address, "a connection to the rendezvous did not say who it is");
                     gone.push(*id);
                 }
                 Stage::Draining { since, .. } if since.elapsed() > DRAINING => gone.push(*id),
-                Stage::Greeted { .. } | Stage::Draining { .. } => {}
+                Stage::Challenged { .. } | Stage::Draining { .. } => {}
             }
         }
         for (id, rank, detail) in silent {

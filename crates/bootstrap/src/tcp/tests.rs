@@ -5,7 +5,7 @@ use super::*;
 use crate::frame::{FrameError, HEADER, Header, Kind};
 use crate::{Loss, LossKind, Refusal, Rendezvous};
 use connection::{Connection, Frame};
-use greeting::Answer;
+use handshake::Answer;
 use noise::Initiator;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -38,11 +38,11 @@ fn next(connection: &mut Connection) -> Frame {
     connection.exchange(Deadline::after(SOON)).unwrap()
 }
 
-/// Greets by hand as rank 1 of `size`; an answer to the handshake has turned encryption on.
-fn greet_by_hand(address: &str, secret: &str, size: u32) -> (Connection, Result<Answer, Kind>) {
+/// Makes the handshake by hand as rank 1 of `size`; after an answer the connection is encrypted.
+fn handshake_by_hand(address: &str, secret: &str, size: u32) -> (Connection, Result<Answer, Kind>) {
     let mut connection = connect(address);
     let challenge: [u8; 32] = next(&mut connection).payload.try_into().unwrap();
-    let hello = greeting::Hello { rank: 1, size, session: Session::default() };
+    let hello = handshake::HelloMsg { rank: 1, size, session: Session::default() };
     let (initiator, message) = Initiator::begin(&Secret::new(secret), &challenge, &hello.encode()).unwrap();
     connection.queue(Kind::Hello, 0, &message);
     let frame = next(&mut connection);
@@ -76,13 +76,13 @@ fn a_stranger_is_refused_and_the_root_goes_on() {
     next(&mut long);
     long.queue(Kind::Hello, 0, &[0; 5000]);
     assert_eq!(next(&mut long).header.kind, Kind::Refuse);
-    // A request instead of a greeting.
+    // A request instead of a hello.
     let mut rude = connect(&address);
     next(&mut rude);
     rude.queue(Kind::Goodbye, 0, &[]);
     assert_eq!(next(&mut rude).header.kind, Kind::Refuse);
     // A proof made with another token.
-    assert_eq!(greet_by_hand(&address, "guess", 2).1, Err(Kind::Refuse));
+    assert_eq!(handshake_by_hand(&address, "guess", 2).1, Err(Kind::Refuse));
     finish(joining, &address);
 }
 
@@ -159,7 +159,7 @@ fn half_real(heartbeat: Heartbeat) -> (TcpRendezvous, Connection, String) {
     let address = root.address().to_string();
     let config = TcpConfig { heartbeat, linger: Duration::from_millis(100), ..config(0, 2, &address) };
     let joining = thread::spawn(move || TcpRendezvous::join_with_root(config, root));
-    let (mut connection, answer) = greet_by_hand(&address, "secret", 2);
+    let (mut connection, answer) = handshake_by_hand(&address, "secret", 2);
     assert!(matches!(answer, Ok(Answer::Welcome { .. })));
     let world = Group::world(2).unwrap();
     let key = crate::message::OperationKey { group: world, tag: JOIN.into(), sequence: 0 };

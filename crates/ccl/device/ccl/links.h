@@ -1,27 +1,27 @@
 // Links: queues of chunks from one member to another, also between machines, where no memory is mapped. What a member does with
-// them is a list of steps that src/network/schedule.rs makes, which also says why nobody waits in a circle.
+// them is a list of steps that src/network/schedule.rs makes, which also says why no wait is circular.
 //
-// For each lane and stream there is a link from each member (the source) to each other (the target): LINK_DEPTH slots in
+// For each channel and stream there is a link from each member (the source) to each other (the target): LINK_DEPTH slots in
 // the target's heap with two counters. `arrived`, at the target, counts the chunks that were given; `consumed`, at the source, those
 // that were taken. Each is written by the other side alone, by one block of it, as a signal that is set; both count on from launch to launch
 // (`LinkState`), have 64 bits and are never reset, so a replayed graph just counts on. Chunk c lies in slot c % LINK_DEPTH.
 //
-// To a member of the same machine a chunk is stored into its slot, and the counter behind a release. To another machine it is written
+// To a member of the same machine a chunk is stored into its slot, and the counter after a release. To another machine it is written
 // into the same slot of this rank's *outgoing* ones first, from which the transport takes it: user memory need not be registered.
 //
 // Why a slot may be written. The source writes chunk c when `consumed` has come to c + 1 - LINK_DEPTH: the target has read chunk
 // c - LINK_DEPTH, which lay there, and released its reads before it counted.
 // Why an outgoing slot may be written. By then the target had that chunk: the transport had read it here before it arrived there.
-// Why a slot may be read. The target reads chunk c when `arrived` has come to c + 1. On a machine the source counts behind a release of the
+// Why a slot may be read. The target reads chunk c when `arrived` has come to c + 1. On a machine the source counts after a release of the
 // slot. Between machines the counter is the signal of the put that brought the chunk (shmem/signal.h).
-// Why counters do not go back. Those of a link are set by one wave, the first of the block of its lane, in every launch. To which queue pair
+// Why counters do not go back. Those of a link are set by one wave, the first of the block of its channel, in every launch. To which queue pair
 // of a peer this wave puts says the block's number alone (shmem/nic.h), not the launch, the collective or the kernel; so chunks and counters
-// of a link go by one queue pair, in order, and so do those of one launch and the next. Links of different lanes have nothing in common.
+// of a link go by one queue pair, in order, and so do those of one launch and the next. Links of different channels have nothing in common.
 // Why launches do not meet each other's chunks. They follow each other at each member, and both ends of a link count as many
 // chunks in each call.
 #pragma once
 
-#include "ccl/place.h"
+#include "ccl/buffer.h"
 #include "shmem/shmem.h"
 
 namespace ccl {
@@ -32,8 +32,8 @@ static constexpr u32 LINK_STREAMS = 2;
 // Bytes between two counters that different members write.
 static constexpr u32 LINK_LINE = 64;
 
-// Phases of fault records, behind those of lane.h.
-enum LinkPhase : u32 { PHASE_LINK_CHUNK = 7, PHASE_LINK_ROOM = 8 };
+// Phases of fault records, after those of channel.h.
+enum LinkPhase : u32 { PHASE_LINK_CHUNK = 5, PHASE_LINK_ROOM = 6 };
 
 // Bits of ports and steps: src/args.rs.
 static constexpr u32 PORT_LINK = 1;
@@ -45,7 +45,7 @@ static constexpr u32 STEP_IS_TOKEN = 8;
 static constexpr u32 STEP_PACKS = 16;
 static constexpr u32 STEP_UNPACKS = 32;
 
-// Local memory: whether the world was poisoned before; whether a wait failed; {given, taken} of each link of the lane; then for each port
+// Local memory: whether the world was poisoned before; whether a wait failed; {given, taken} of each link of the channel; then for each port
 // of a step where its chunk is here, and what its counter at the peer becomes.
 static constexpr u32 LINK_OPENED = 0;
 static constexpr u32 LINK_FAULT = 4;
@@ -55,11 +55,11 @@ ANABRANCH_DEVICE u32 local_port(const Links& links, u32 port) {
     return LOCAL_LINKS + 16 * (LINK_STREAMS * links.team.size + port);
 }
 
-// A link of this lane: by its stream and its other end.
+// A link of this channel: by its stream and its other end.
 ANABRANCH_DEVICE u32 link_of(const Links& links, const LinkPort& port) {
     return static_cast<u32>(port.address) * links.team.size + port.peer;
 }
-// The same among all lanes, at whoever's heap it is looked for: `peer` is the other end as that member sees it.
+// The same among all channels, in the heap of any member: `peer` is the other end as that member sees it.
 ANABRANCH_DEVICE u64 link_index(const Grid& grid, const Links& links, u64 stream, u32 peer) {
     return (static_cast<u64>(grid.block) * LINK_STREAMS + stream) * links.team.size + peer;
 }
@@ -92,7 +92,7 @@ ANABRANCH_DEVICE u64 count_at(const Grid& grid, const Links& links, u32 i) {
     return grid.local_load<u64>(local_port(links, i) + 8);
 }
 
-// Every thread, first and last of all: this lane's counters. After a fault nobody reads them again.
+// Every thread, first and last of all: this channel's counters. After a fault no kernel reads them again.
 ANABRANCH_DEVICE void open_links(const Grid& grid, const Links& links) {
     for (u32 i = grid.thread; i < LINK_STREAMS * links.team.size; i += grid.block_threads) {
         LinkState* state = links.states + link_index(grid, links, 0, i);
@@ -144,15 +144,15 @@ ANABRANCH_DEVICE bool ready_port(const Grid& grid, const Links& links, WaitConte
 }
 
 // One thread: counts at a member of this machine.
-ANABRANCH_DEVICE void tell_inside(const Grid& grid, const Links& links, const LinkPort& port, bool is_source, u64 count) {
+ANABRANCH_DEVICE void count_inside(const Grid& grid, const Links& links, const LinkPort& port, bool is_source, u64 count) {
     u64 there = link_index(grid, links, port.address, links.team.rank);
     u64 base = private_load(grid, links.team.peer_bases + port.peer);
     u64 word = base + line_offset(is_source ? links.consumed : links.arrived, there);
     flag_store(grid, reinterpret_cast<u64*>(word), count);
 }
 
-// Every thread: counts at a member of another machine, for a target behind its chunk of `bytes` bytes.
-ANABRANCH_DEVICE bool tell_across(const Grid& grid, const Links& links, const shmem::Context& context, const LinkPort& port,
+// Every thread: counts at a member of another machine, for a target after its chunk of `bytes` bytes.
+ANABRANCH_DEVICE bool count_internode(const Grid& grid, const Links& links, const shmem::Context& context, const LinkPort& port,
                                   bool is_source, u64 at, u64 count, u64 bytes) {
     u64 there = link_index(grid, links, port.address, links.team.rank);
     shmem::GroupRank peer = {port.peer};

@@ -1,4 +1,4 @@
-// The steps of a call across machines, one lane's. links.h says what links are, src/network/schedule.rs what steps are for.
+// The steps of a call across machines, one channel's. links.h says what links are, src/network/schedule.rs what steps are for.
 #pragma once
 
 #include "ccl/links.h"
@@ -15,7 +15,7 @@ ANABRANCH_DEVICE bool do_step(const Grid& grid, const NetworkArgs& args, const s
     auto port_of = [&](u32 i) { return load_port(grid, args, step.first_port + i); };
     for (u32 i = grid.thread; i < ports; i += grid.block_threads) {
         bool ready = ready_port(grid, links, context.wait, port_of(i), i < step.sources, first, i);
-        if (!ready) grid.local_store<u32>(LINK_FAULT, 1u);
+        if (!ready) grid.local_fetch_add(LINK_FAULT, 1u);
     }
     acquire_after_wait(grid);
     grid.block_barrier();
@@ -24,20 +24,20 @@ ANABRANCH_DEVICE bool do_step(const Grid& grid, const NetworkArgs& args, const s
     shmem::Block::release_for_first(grid, ports);
     for (u32 i = grid.thread; i < ports && well; i += grid.block_threads) {
         LinkPort port = port_of(i);
-        if (port.flags == PORT_LINK) tell_inside(grid, links, port, i < step.sources, count_at(grid, links, i));
+        if (port.flags == PORT_LINK) count_inside(grid, links, port, i < step.sources, count_at(grid, links, i));
     }
     for (u32 i = 0; i < ports && well; ++i) {
         LinkPort port = port_of(i);
         if ((port.flags & PORT_ACROSS) == 0) continue;
         u64 at = chunk_at(grid, links, i), count = count_at(grid, links, i);
-        well = tell_across(grid, links, context, port, i < step.sources, at, count, length);
+        well = count_internode(grid, links, context, port, i < step.sources, at, count, length);
     }
     // The next step writes where chunks are, and waits.
     grid.block_barrier();
     return well;
 }
 
-// Every thread: all steps of all chunks of this lane. `length(step, bytes)` is how long a chunk is on a link, `data(step, bytes)` moves it.
+// Every thread: all steps of all chunks of this channel. `length(step, bytes)` is how long a chunk is on a link, `data(step, bytes)` moves it.
 template <class Length, class Data>
 ANABRANCH_DEVICE void run_steps(const Grid& grid, const NetworkArgs& args, Length length, Data data) {
     const Links& links = args.links;

@@ -1,21 +1,21 @@
 // Data with flags inside: small messages in one hop, without a fence.
 //
-// A lane has, at every member, room for `packet_units` packets for each source, stage and parity of the epoch. In epoch e the
-// packets of parity e % 2 are written, flag e in both halves; whoever waits for a packet polls until both halves say e. A half
-// arrives as a whole and brings its flag, so nothing has to be ordered before or behind it.
+// A channel has, at every member, room for `packet_units` packets for each source, stage and parity of the epoch. In epoch e the
+// packets of parity e % 2 are written, flag e in both halves; a thread that waits for a packet polls until both halves say e. A half
+// arrives as a whole and brings its flag, so nothing has to be ordered before or after it.
 //
 // Two rules hold for every kernel: in each epoch every member sends at least one packet of stage 0 to every other, and every
 // packet that is sent is waited for by its receiver before its block ends the epoch (`end_epoch`).
 //
 // Why a packet may be overwritten. The next to write where epoch e was is the same sender, in epoch e + 2 or later. It has
-// ended epoch e + 1, so it has had a packet of stage 0 of e + 1 from this member, which sent it behind the block barrier that
-// ended its epoch e, behind the reads of all its threads. (A read is over when its value has ended the loop that polls; no store
-// behind that loop and the barrier comes before it.)
+// ended epoch e + 1, so it has had a packet of stage 0 of e + 1 from this member, which sent it after the block barrier that
+// ended its epoch e, after the reads of all its threads. (A read is over when its value has ended the loop that polls; no store
+// after that loop and the barrier comes before it.)
 // Why an old packet is not taken for a new one. A place holds what some earlier epoch of the same parity left there, perhaps
 // long ago, but since the flags last began at 1. Flags are the low bits of the epoch, zero is none: when they are zero, the
-// lane clears its own packets, meets, and takes the next epoch (`next_epoch`). What is cleared has arrived and been read, by
-// the second rule and the barrier that ended the epoch before; nobody sends the next before all have come to the meeting,
-// each behind its clearing. The epochs before and behind may have one parity: the meeting does what two are for elsewhere.
+// channel clears its own packets, meets, and takes the next epoch (`next_epoch`). What is cleared has arrived and been read, by
+// the second rule and the barrier that ended the epoch before; no member sends the next before all have come to the meeting,
+// each after its clearing. The epochs before and after may have one parity: the meeting does what two are for elsewhere.
 #pragma once
 
 #include "ccl/meet.h"
@@ -27,43 +27,43 @@ static constexpr u32 PAYLOAD = 8;
 // Sources that a thread polls at once.
 static constexpr u32 BATCH = 4;
 
-ANABRANCH_DEVICE u32 epoch_fault(const Lane& lane) { return FAULT_IN_EPOCH + static_cast<u32>(lane.epoch % 2) * 4; }
+ANABRANCH_DEVICE u32 epoch_fault(const Channel& channel) { return FAULT_IN_EPOCH + static_cast<u32>(channel.epoch % 2) * 4; }
 
-ANABRANCH_DEVICE u32 packet_flag(const Lane& lane) { return static_cast<u32>(lane.epoch) & EPOCH_MASK; }
+ANABRANCH_DEVICE u32 packet_flag(const Channel& channel) { return static_cast<u32>(channel.epoch) & EPOCH_MASK; }
 
-ANABRANCH_DEVICE Packet* packet_at(const Channel& channel, u64 base, const Lane& lane, u32 stage, u32 source, u64 unit) {
-    u64 parity = lane.epoch % 2;
-    u64 index = ((static_cast<u64>(lane.index) * 2 + parity) * 2 + stage) * channel.team.size + source;
-    return reinterpret_cast<Packet*>(base + channel.packets) + index * channel.packet_units + unit;
+ANABRANCH_DEVICE Packet* packet_at(const CommView& comm, u64 base, const Channel& channel, u32 stage, u32 source, u64 unit) {
+    u64 parity = channel.epoch % 2;
+    u64 index = ((static_cast<u64>(channel.index) * 2 + parity) * 2 + stage) * comm.team.size + source;
+    return reinterpret_cast<Packet*>(base + comm.packets) + index * comm.packet_units + unit;
 }
 
-ANABRANCH_DEVICE void clear_packets(const Grid& grid, const Channel& channel, const Lane& lane) {
-    u64 own = member_base(grid, channel, channel.team.rank);
-    u64 count = static_cast<u64>(4) * channel.team.size * channel.packet_units;
-    Packet* first = reinterpret_cast<Packet*>(own + channel.packets) + lane.index * count;
+ANABRANCH_DEVICE void clear_packets(const Grid& grid, const CommView& comm, const Channel& channel) {
+    u64 own = member_base(grid, comm, comm.team.rank);
+    u64 count = static_cast<u64>(4) * comm.team.size * comm.packet_units;
+    Packet* first = reinterpret_cast<Packet*>(own + comm.packets) + channel.index * count;
     for (u64 i = grid.thread; i < count; i += grid.block_threads) packet_store(grid, first + i, Packet{{0, 0}});
 }
 
-// The next use of the lane's packets. Every thread of the block.
-ANABRANCH_DEVICE void next_epoch(const Grid& grid, const Channel& channel, Lane& lane) {
-    lane.epoch += 1;
-    if ((lane.epoch & EPOCH_MASK) != 0) return;  // lint: allow(return-before-barrier): the epoch is the block's
-    clear_packets(grid, channel, lane);
-    meet(grid, channel, lane);
-    lane.epoch += 1;
+// The next use of the channel's packets. Every thread of the block.
+ANABRANCH_DEVICE void next_epoch(const Grid& grid, const CommView& comm, Channel& channel) {
+    channel.epoch += 1;
+    if ((channel.epoch & EPOCH_MASK) != 0) return;  // lint: allow(return-before-barrier): the epoch is the block's
+    clear_packets(grid, comm, channel);
+    meet(grid, comm, channel);
+    channel.epoch += 1;
 }
 
 // Ends an epoch: no thread sends packets of the next before all have read those of this one. Every thread of the block.
-ANABRANCH_DEVICE void end_epoch(const Grid& grid, Lane& lane) {
+ANABRANCH_DEVICE void end_epoch(const Grid& grid, Channel& channel) {
     grid.block_barrier();
-    lane_look(grid, lane, epoch_fault(lane));
+    channel_look(grid, channel, epoch_fault(channel));
 }
 
-ANABRANCH_DEVICE void send(const Grid& grid, const Channel& channel, const Lane& lane, u32 stage, u32 peer, u64 unit,
+ANABRANCH_DEVICE void send(const Grid& grid, const CommView& comm, const Channel& channel, u32 stage, u32 peer, u64 unit,
                            u64 payload) {
-    u64 flag = static_cast<u64>(packet_flag(lane)) << 32;
+    u64 flag = static_cast<u64>(packet_flag(channel)) << 32;
     Packet packet = {{flag | (payload & 0xffffffffu), flag | (payload >> 32)}};
-    packet_store(grid, packet_at(channel, member_base(grid, channel, peer), lane, stage, channel.team.rank, unit), packet);
+    packet_store(grid, packet_at(comm, member_base(grid, comm, peer), channel, stage, comm.team.rank, unit), packet);
 }
 
 ANABRANCH_DEVICE bool has_flag(Packet packet, u32 flag) {
@@ -72,16 +72,16 @@ ANABRANCH_DEVICE bool has_flag(Packet packet, u32 flag) {
 
 // The payloads of one unit from sources `first .. first + BATCH`, as far as there are such; this rank's own is left as it
 // is. False after a fault.
-ANABRANCH_DEVICE bool receive(const Grid& grid, const Channel& channel, const Lane& lane, u64 own, u32 stage, u32 first,
+ANABRANCH_DEVICE bool receive(const Grid& grid, const CommView& comm, const Channel& channel, u64 own, u32 stage, u32 first,
                               u64 unit, u64 (&payload)[BATCH]) {
-    u32 flag = packet_flag(lane);
+    u32 flag = packet_flag(channel);
     Packet packet[BATCH];
-    auto is_awaited = [&](u32 k) { return first + k < channel.team.size && first + k != channel.team.rank; };
+    auto is_awaited = [&](u32 k) { return first + k < comm.team.size && first + k != comm.team.rank; };
     auto look = [&]() {
         bool all = true;
         ANABRANCH_UNROLL
         for (u32 k = 0; k < BATCH; ++k) {
-            if (is_awaited(k)) packet[k] = packet_load(grid, packet_at(channel, own, lane, stage, first + k, unit));
+            if (is_awaited(k)) packet[k] = packet_load(grid, packet_at(comm, own, channel, stage, first + k, unit));
         }
         ANABRANCH_UNROLL
         for (u32 k = 0; k < BATCH; ++k) {
@@ -97,8 +97,8 @@ ANABRANCH_DEVICE bool receive(const Grid& grid, const Channel& channel, const La
         }
         return who;
     };
-    if (wait_for(grid, lane.wait, PHASE_PACKETS, look, missing) != WAIT_OK) {
-        lane_fail(grid, epoch_fault(lane));
+    if (wait_for(grid, channel.wait, PHASE_PACKETS, look, missing) != WAIT_OK) {
+        channel_fail(grid, epoch_fault(channel));
         return false;
     }
     ANABRANCH_UNROLL

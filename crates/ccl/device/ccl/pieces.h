@@ -2,7 +2,7 @@
 #pragma once
 
 #include "ccl/meet.h"
-#include "ccl/place.h"
+#include "ccl/buffer.h"
 #include "ccl/reduce.h"
 
 namespace ccl {
@@ -18,7 +18,7 @@ template <class Element, class Raw, bool SUM_ONLY, class Source, class Target>
 ANABRANCH_DEVICE void reduce_pieces(const Grid& grid, const ReduceArgs& args, u64 count, Source source, u32 targets,
                                     Target target) {
     static constexpr u32 PIECES = PIECES_OF<Raw, SUM_ONLY>;
-    u32 size = args.channel.team.size;
+    u32 size = args.comm.team.size;
     for (u64 first = grid.thread; first < count; first += static_cast<u64>(grid.block_threads) * PIECES) {
         Partial<Element, Raw, SUM_ONLY> sum[PIECES];
         for (u32 base = 0; base < size; base += SOURCES) {

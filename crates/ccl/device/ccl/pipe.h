@@ -1,9 +1,9 @@
-// Pipes: messages from one member to another, in which nobody else takes part.
+// Pipes: messages from one member to another, in which no other member takes part.
 //
 // From each member (the source) to each member (the target) go `width` pipes. A pipe is a ring of `depth` slots in the target's
 // heap with three counters, each written by one side: the source's and the target's own (`PipeState`: chunks that it sent, and
 // chunks that it received), kept from launch to launch in their own memory; `arrived` at the target, stored by the source
-// behind each chunk; and `consumed` at the source, stored by the target behind its last read of each chunk. Chunk c lies in
+// after each chunk; and `consumed` at the source, stored by the target after its last read of each chunk. Chunk c lies in
 // slot c % depth. Counters have 64 bits and are never reset, so a replayed graph just counts on.
 //
 // A message is cut into chunks by its length alone, which both sides know, and chunk i goes through pipe i % width. A message
@@ -12,9 +12,9 @@
 //
 // Why a slot may be written. The source writes chunk c when `consumed` has come to c + 1 - depth: the target has read chunk
 // c - depth, which lay there, and released its reads before it counted. A pipe never waits for another pipe.
-// Why a slot may be read. The target reads chunk c when `arrived` has come to c + 1: the source counts behind a release of the
+// Why a slot may be read. The target reads chunk c when `arrived` has come to c + 1: the source counts after a release of the
 // slot and its header.
-// Why nobody waits in a circle. A block looks at all its pipes, of all peers and both directions, and moves a chunk of
+// Why no wait is circular. A block looks at all its pipes, of all peers and both directions, and moves a chunk of
 // any that can move. Hence what one pipe waits for is a peer that has not launched its side, never this launch itself; a send
 // ends when its chunks are in slots, received or not.
 // Lengths that differ. Each slot has a header with its message's length. The two sides agree on where each message begins
@@ -22,7 +22,7 @@
 #pragma once
 
 #include "anabranch/prelude.h"
-#include "ccl/place.h"
+#include "ccl/buffer.h"
 
 namespace ccl {
 
@@ -121,7 +121,7 @@ ANABRANCH_DEVICE u64* counter_word(const PipesArgs& args, const Cursor& cursor) 
     return cursor.is_receive ? &state->received : &state->sent;
 }
 
-// Every thread of the block; the block meets behind it. The first transfer of a list has the list's number.
+// Every thread of the block; a block barrier follows. The first transfer of a list has the list's number.
 ANABRANCH_DEVICE void open_cursors(const Grid& grid, const PipesArgs& args) {
     for (u32 i = grid.thread; i < cursors_of(grid, args); i += grid.block_threads) {
         u32 number = grid.block + i * grid.grid_blocks;
@@ -133,7 +133,7 @@ ANABRANCH_DEVICE void open_cursors(const Grid& grid, const PipesArgs& args) {
     }
 }
 
-// Thread 0, which wrote the cursors. After a fault nobody reads the counters again.
+// Thread 0, which wrote the cursors. After a fault no kernel reads the counters again.
 ANABRANCH_DEVICE void close_cursors(const Grid& grid, const PipesArgs& args) {
     for (u32 i = 0; i < cursors_of(grid, args); ++i) {
         Cursor cursor = load_cursor(grid, args, i);

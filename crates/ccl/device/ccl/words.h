@@ -9,7 +9,7 @@ namespace ccl {
 template <class Raw>
 struct Words {
     static constexpr u32 COUNT = sizeof(Raw) < 4 ? 1 : sizeof(Raw) / 4;
-    u32 word[COUNT];
+    u32 word[COUNT] = {};
 
     static ANABRANCH_DEVICE Words of(Raw raw) {
         Words w;

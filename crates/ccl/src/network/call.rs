@@ -3,8 +3,8 @@
 use anabranch_ranks::GroupRank;
 
 use super::schedule::Exchange;
-use crate::call::{Collective, Shape};
 use crate::lower::Counts;
+use crate::types::{Collective, Shape};
 
 /// What a call exchanges; `None` for messages.
 pub(crate) fn exchange_of(shape: &Shape, counts: Counts<'_>) -> Option<Exchange> {

@@ -55,8 +55,9 @@ impl Form {
         self.peers.iter().map(move |peer| link(*peer, stream))
     }
 
+    /// Of a value for each member.
     fn of(values: &[u64], member: u32) -> u64 {
-        values.get(member as usize).copied().unwrap_or(0)
+        values[member as usize]
     }
 
     fn all_gather(&self, bytes: &[u64]) -> Vec<Step> {

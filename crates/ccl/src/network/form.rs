@@ -1,25 +1,23 @@
 //! Which form a call takes between machines, its steps, and in which pieces they go. Pure arithmetic.
 
-use anabranch_ranks::{Across, Nodes};
-use anabranch_tuning::LinkSpeeds;
+use anabranch_ranks::{Across, LinkSpeeds, Nodes};
 
+use super::cost_model::{CHUNK_REQUESTS, LinkModel, is_faster_by_node};
 use super::hierarchical::PAIRS_ALONE;
 use super::lower::slot_pieces;
-use super::pays::{CHUNK_REQUESTS, Room, pays};
 use super::schedule::{self, Step};
 use super::{LinkLayout, exchange_of};
-use crate::call::{Collective, Shape};
-use crate::error::{Error, Result};
-use crate::lower::Counts;
-use crate::plan::{Algorithm, Choice, Limits, Plan};
+use crate::lower::{Counts, Plan};
+use crate::plan::{Choice, Limits};
+use crate::types::{Algorithm, Collective, Error, Result, Shape};
 
 /// The form of a call.
 ///
 /// # Errors
 /// [`Error::Algorithm`] for [`Across::Node`] where these machines or the collective cannot.
-fn algorithm_of(nodes: &Nodes, across: Across, shape: &Shape, room: Room) -> Result<Algorithm> {
+fn algorithm_of(nodes: &Nodes, across: Across, shape: &Shape, links: &LinkModel) -> Result<Algorithm> {
     let (collective, node) = (shape.collective, Algorithm::NetworkByNode);
-    let fits = || match most_piece(nodes, node, shape, room.slot_bytes) {
+    let fits = || match most_piece(nodes, node, shape, links.slot_bytes) {
         _ if !knows_counts(shape) => Err(PAIRS_ALONE),
         (0, _) => Err("a slot of a link has no room for 16 bytes of each member of a machine"),
         _ => Ok(()),
@@ -31,21 +29,21 @@ fn algorithm_of(nodes: &Nodes, across: Across, shape: &Shape, room: Room) -> Res
             return Err(Error::Algorithm { collective, algorithm: node, reason });
         }
         (Across::Node, Ok(())) => node,
-        (Across::Auto, Ok(())) if pays(nodes, shape, room) => node,
+        (Across::Auto, Ok(())) if is_faster_by_node(nodes, shape, links) => node,
         _ => Algorithm::NetworkDirect,
     })
 }
 
 /// Bytes of a chunk from which a NIC is bound by bytes and not by requests, as a power of two.
-pub(crate) fn full_chunk_bytes() -> u64 {
-    (LinkSpeeds::H200.bytes_worth(CHUNK_REQUESTS).ceil() as u64).next_power_of_two()
+pub(crate) fn full_chunk_bytes(speeds: &LinkSpeeds) -> u64 {
+    (speeds.bytes_worth(CHUNK_REQUESTS).ceil() as u64).checked_next_power_of_two().unwrap_or(1 << 63)
 }
 
 /// Lanes, `most` or fewer, of links between this many members whose slots are cut from so many bytes: as many as leave each slot room for a
 /// chunk that fills a NIC; one at least. All members share the bytes, so that more of them have fewer lanes.
-pub(crate) fn lanes_for(members: u32, staging_bytes: u64, most: u32) -> u32 {
-    let is_full =
-        |lanes: &u32| LinkLayout::new(0, members, *lanes, staging_bytes).slot_bytes >= full_chunk_bytes();
+pub(crate) fn lanes_for(members: u32, staging_bytes: u64, most: u32, speeds: &LinkSpeeds) -> u32 {
+    let full = full_chunk_bytes(speeds);
+    let is_full = |lanes: &u32| LinkLayout::new(0, members, *lanes, staging_bytes).slot_bytes >= full;
     (1..=most).rev().find(is_full).unwrap_or(1)
 }
 
@@ -58,9 +56,10 @@ pub(crate) fn plan_of(
     nodes: &Nodes,
     across: Across,
     (shape, limits, choice): (&Shape, &Limits, Choice),
-    slot_bytes: u64,
+    (slot_bytes, speeds): (u64, LinkSpeeds),
 ) -> Result<Plan> {
-    let algorithm = algorithm_of(nodes, across, shape, Room { slot_bytes, lanes: limits.lanes })?;
+    let links = LinkModel { slot_bytes, lanes: limits.channels, speeds };
+    let algorithm = algorithm_of(nodes, across, shape, &links)?;
     let plan = Plan::across(shape, limits, algorithm, choice)?;
     let is_chosen = choice.blocks.is_some() || choice.block_bytes.is_some();
     // Of the first member, as they look to all: others may have their own counts, or none.
@@ -69,7 +68,7 @@ pub(crate) fn plan_of(
     }
     let steps = steps_of(nodes, 0, algorithm, shape, Counts::Even)?;
     let (most, packed) = most_piece(nodes, algorithm, shape, slot_bytes);
-    let chunks = longest_of(&steps).div_ceil(most.min((full_chunk_bytes() / packed).max(16)));
+    let chunks = longest_of(&steps).div_ceil(most.min((full_chunk_bytes(&speeds) / packed).max(16)));
     Ok(Plan { blocks: u64::from(plan.blocks).min(chunks).max(1) as u32, ..plan })
 }
 
@@ -133,9 +132,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{DataType, ReduceOp};
+    use crate::types::{DataType, ReduceOp};
 
-    const LIMITS: Limits = Limits { lanes: 32, packet_threads: 256, bulk_threads: 512, meeting_threads: 32 };
+    const LIMITS: Limits =
+        Limits { channels: 32, packet_threads: 256, bulk_threads: 512, meeting_threads: 32 };
 
     fn shape(collective: Collective, members: u32, count: u64) -> Shape {
         let op = collective.reduces().then_some(ReduceOp::Sum);
@@ -148,26 +148,26 @@ mod tests {
 
     #[test]
     fn a_chunk_that_fills_a_nic_takes_as_long_as_its_requests() {
-        let speeds = LinkSpeeds::H200;
+        let speeds = LinkSpeeds::default();
         let requests = f64::from(CHUNK_REQUESTS) * speeds.nic_message_us;
         let us = |bytes: u64| speeds.between_us(bytes as f64);
-        assert!(us(full_chunk_bytes()) >= requests && us(full_chunk_bytes() / 2) < requests);
+        assert!(us(full_chunk_bytes(&speeds)) >= requests && us(full_chunk_bytes(&speeds) / 2) < requests);
     }
 
     #[test]
     fn more_members_have_fewer_lanes_and_chunks_that_fill_a_nic() {
-        let of = |members| lanes_for(members, 512 << 20, 32);
+        let of = |members| lanes_for(members, 512 << 20, 32, &LinkSpeeds::default());
         let lanes: Vec<_> = [2, 8, 64, 128, 256, 512, 1024].map(of).into();
         assert!(lanes.is_sorted_by(|one, next| one >= next), "{lanes:?}");
         assert_eq!((lanes[0], lanes[2]), (32, 32), "room enough for all");
         assert!(lanes[6] > 0 && lanes[6] < lanes[4] && lanes[4] < 32, "{lanes:?}");
         for (members, lanes) in [2, 8, 64, 128, 256, 512, 1024].into_iter().zip(&lanes) {
             let slot = |lanes| LinkLayout::new(0, members, lanes, 512 << 20).slot_bytes;
-            assert!(slot(*lanes) >= full_chunk_bytes(), "{members}");
-            assert!(*lanes == 32 || slot(lanes + 1) < full_chunk_bytes(), "{members}");
+            assert!(slot(*lanes) >= full_chunk_bytes(&LinkSpeeds::default()), "{members}");
+            assert!(*lanes == 32 || slot(lanes + 1) < full_chunk_bytes(&LinkSpeeds::default()), "{members}");
         }
-        assert_eq!(lanes_for(64, 4096, 32), 1, "no room for chunks of any length");
-        assert_eq!(lanes_for(2, 512 << 20, 4), 4, "never more than there are");
+        assert_eq!(lanes_for(64, 4096, 32, &LinkSpeeds::default()), 1, "no room for chunks of any length");
+        assert_eq!(lanes_for(2, 512 << 20, 4, &LinkSpeeds::default()), 4, "never more than there are");
     }
 
     proptest! {
@@ -184,7 +184,7 @@ mod tests {
             let nodes = Nodes::new(&machines.collect::<Vec<u32>>());
             let shape = shape(collective, nodes.size(), count);
             let slot_bytes = 1 << slot_power;
-            let plan = |choice| plan_of(&nodes, across, (&shape, &LIMITS, choice), slot_bytes);
+            let plan = |choice| plan_of(&nodes, across, (&shape, &LIMITS, choice), (slot_bytes, LinkSpeeds::default()));
             let chosen = plan(Choice::default()).unwrap();
             let most = Plan::across(&shape, &LIMITS, chosen.algorithm, Choice::default()).unwrap();
             prop_assert!((1..=most.blocks).contains(&chosen.blocks));
@@ -196,7 +196,7 @@ mod tests {
                 let (room, packed) = most_piece(&nodes, chosen.algorithm, &shape, slot_bytes);
                 prop_assert!(packed == 1 || packed * pieces[0] <= slot_bytes);
                 if chosen.blocks > 1 {
-                    let full = room.min(full_chunk_bytes() / packed);
+                    let full = room.min(full_chunk_bytes(&LinkSpeeds::default()) / packed);
                     prop_assert!(pieces[0] >= full / 2, "{} {}", pieces[0], chosen.blocks);
                 }
             }
@@ -210,9 +210,14 @@ mod tests {
     fn short_parts_go_in_few_blocks() {
         let blocks = |collective, nodes, count| {
             let (machines, shape) = (machines(nodes, 8), shape(collective, nodes * 8, count));
-            plan_of(&machines, Across::Direct, (&shape, &LIMITS, Choice::default()), 128 << 10)
-                .unwrap()
-                .blocks
+            plan_of(
+                &machines,
+                Across::Direct,
+                (&shape, &LIMITS, Choice::default()),
+                (128 << 10, LinkSpeeds::default()),
+            )
+            .unwrap()
+            .blocks
         };
         // An all_to_all of 4 KiB to each of 255 others is a MiB, of which blocks of 32 KiB would have 128 bytes for each.
         assert_eq!(blocks(Collective::AllToAll, 32, 2048), 1);
@@ -222,7 +227,8 @@ mod tests {
         assert_eq!(blocks(Collective::Barrier, 2, 0), 1);
         let uneven = Shape { uneven: true, ..shape(Collective::AllToAll, 16, 8) };
         let limits = (&uneven, &LIMITS, Choice::default());
-        let plan = plan_of(&machines(2, 8), Across::Auto, limits, 128 << 10).unwrap();
+        let plan =
+            plan_of(&machines(2, 8), Across::Auto, limits, (128 << 10, LinkSpeeds::default())).unwrap();
         assert_eq!(plan.blocks, 32, "counts that pairs alone know decide nothing");
     }
 }

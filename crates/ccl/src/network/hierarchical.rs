@@ -22,7 +22,7 @@ mod sums;
 use anabranch_ranks::{GroupRank, Nodes};
 
 use super::schedule::{Exchange, FIRST, Port, SECOND, Step, behind, others, part, starts};
-use crate::Collective;
+use crate::types::Collective;
 
 /// Why an all_to_all with counts of its own for each pair does not go by node.
 pub(super) const PAIRS_ALONE: &str = "counts that pairs alone know are not packed";
@@ -52,13 +52,12 @@ pub(super) fn allows(nodes: &Nodes, collective: Collective) -> Result<(), &'stat
 /// # Errors
 /// For an all_to_all whose counts are not all the same: who packs knows its own alone.
 pub(super) fn steps(nodes: &Nodes, me: u32, exchange: &Exchange) -> Result<Vec<Step>, &'static str> {
-    let me = GroupRank::new(me);
-    let (node, place) = (nodes.node_of(me).unwrap_or(0), nodes.local_index(me).unwrap_or(0));
+    let (node, place) = location(nodes, me);
     let form = Form { nodes, node, place };
     Ok(match exchange {
         Exchange::AllGather { bytes } => form.all_gather(bytes),
         Exchange::AllToAll { sent, received } => {
-            let bytes = sent.first().copied().unwrap_or(0);
+            let bytes = sent[0];
             if !sent.iter().chain(received).all(|other| *other == bytes) {
                 return Err(PAIRS_ALONE);
             }
@@ -70,6 +69,14 @@ pub(super) fn steps(nodes: &Nodes, me: u32, exchange: &Exchange) -> Result<Vec<S
         Exchange::ReduceScatter { bytes } => form.reduce_scatter(*bytes),
         Exchange::Gather { .. } | Exchange::Scatter { .. } | Exchange::Barrier => Vec::new(),
     })
+}
+
+/// The node of a member, and its place there.
+#[expect(clippy::expect_used, reason = "nodes list every member of the group")]
+fn location(nodes: &Nodes, member: u32) -> (u32, u32) {
+    let member = GroupRank::new(member);
+    let (node, place) = (nodes.node_of(member), nodes.local_index(member));
+    (node.expect("every member has a node"), place.expect("every member has a place on its node"))
 }
 
 struct Form<'a> {
@@ -136,7 +143,7 @@ impl Form<'_> {
 
     fn all_gather(&self, bytes: &[u64]) -> Vec<Step> {
         let at = starts(bytes);
-        let of = |values: &[u64], member: u32| values.get(member as usize).copied().unwrap_or(0);
+        let of = |values: &[u64], member: u32| values[member as usize];
         let (to, bytes) = (|member| output(of(&at, member)), |member| of(bytes, member));
         let me = self.me();
         let relays = self.outside().map(|node| self.relay(me, node));
@@ -171,9 +178,8 @@ impl Form<'_> {
     }
 
     fn broadcast(&self, bytes: u64, root: u32) -> Vec<Step> {
-        let of_root = self.nodes.node_of(GroupRank::new(root)).unwrap_or(0);
+        let (of_root, at_root) = location(self.nodes, root);
         let parts = self.size(of_root);
-        let at_root = (0..parts).find(|place| self.member(of_root, *place) == root).unwrap_or(0);
         let part = |place| part(bytes, parts, place);
         let rail = |place| {
             let member = self.member(of_root, place);

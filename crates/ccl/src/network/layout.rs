@@ -5,8 +5,12 @@ use anabranch_hip_jit::DevicePointer;
 use anabranch_shmem::{SymmetricMemory, TeamView};
 
 use super::schedule::{DEPTH, STREAMS};
-use crate::args::{LinkState, Links};
-use crate::channel::ALIGNMENT;
+use crate::device::args::{LinkState, Links};
+use crate::device::channel::ALIGNMENT;
+
+/// Lanes on a large GPU where members are on several nodes: a NIC is slower than links inside, and takes fewer blocks to fill. Many
+/// members have fewer, so that their slots are not too short.
+pub(crate) const CROSSING_LANES: u32 = 32;
 
 /// Bytes between two words that different members write: `LINK_LINE` in `ccl/links.h`.
 const LINK_LINE: u64 = 64;

@@ -7,11 +7,11 @@ use anabranch_ranks::Nodes;
 use super::is_across;
 use super::layout::most_ports;
 use super::schedule::{self, Port, Step, Work};
-use crate::DataType;
-use crate::args::{
+use crate::device::args::{
     LinkPort, LinkStep, Links, MOST_STEP_WORDS, NetworkArgs, PORT_ACROSS, PORT_LINK, Reduction,
     STEP_GIVES_UNROUNDED, STEP_IS_TOKEN, STEP_PACKS, STEP_REDUCES, STEP_TAKES_UNROUNDED, STEP_UNPACKS,
 };
+use crate::types::DataType;
 
 /// Where this rank's tensors are; 0 for none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,14 +112,14 @@ impl Listed {
 }
 
 /// Bytes of tensors that a slot holds: of sums, those whose elements fill it unrounded. A multiple of 16.
-pub fn slot_pieces(slot_bytes: u64, data_type: DataType, reduces: bool) -> u64 {
+pub(crate) fn slot_pieces(slot_bytes: u64, data_type: DataType, reduces: bool) -> u64 {
     let size = u64::from(data_type.bytes());
     let travelling = if reduces { unrounded_bytes(size, data_type) } else { size };
     slot_bytes / travelling * size
 }
 
 /// Bytes on a link of sums of `bytes` bytes that are not rounded: f32 at least for floating point.
-pub fn unrounded_bytes(bytes: u64, data_type: DataType) -> u64 {
+pub(crate) fn unrounded_bytes(bytes: u64, data_type: DataType) -> u64 {
     let size = u64::from(data_type.bytes());
     if data_type.is_float() { bytes / size * size.max(4) } else { bytes }
 }
@@ -128,6 +128,7 @@ pub fn unrounded_bytes(bytes: u64, data_type: DataType) -> u64 {
 mod tests {
     use super::*;
     use crate::network::schedule::Exchange;
+    use crate::types::DATA_TYPES;
 
     #[test]
     fn steps_of_twenty_members_fit_into_arguments() {
@@ -153,7 +154,7 @@ mod tests {
 
     #[test]
     fn pieces_are_whole_units_and_fit_their_slots() {
-        for data_type in DataType::ALL {
+        for data_type in DATA_TYPES {
             for slot in [256, 512, 1280, 128 << 10] {
                 let piece = slot_pieces(slot, data_type, true);
                 assert!(

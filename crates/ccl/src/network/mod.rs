@@ -8,16 +8,16 @@
 
 mod call;
 mod chains;
+mod cost_model;
 mod direct;
 pub(crate) mod form;
 mod hierarchical;
-pub mod layout;
-pub mod lower;
-mod pays;
-pub mod schedule;
+pub(crate) mod layout;
+pub(crate) mod lower;
+pub(crate) mod schedule;
 #[cfg(test)]
 mod tests;
-pub mod traffic;
+pub(crate) mod traffic;
 
 use anabranch_ranks::{GroupRank, Nodes};
 

@@ -13,12 +13,12 @@
 use anabranch_ranks::Nodes;
 
 use super::{direct, hierarchical};
-use crate::Collective;
+use crate::types::Collective;
 
 /// Chunks that a link has room for: `LINK_DEPTH` in `ccl/links.h`.
-pub const DEPTH: u32 = 4;
+pub(crate) const DEPTH: u32 = 4;
 /// Links from one member to another: what goes one hop, and what is handed on.
-pub const STREAMS: u32 = 2;
+pub(crate) const STREAMS: u32 = 2;
 /// What goes one hop: contributions, and unrounded sums.
 pub(super) const FIRST: u32 = 0;
 /// Results, and what is handed on.
@@ -223,7 +223,7 @@ pub fn direct(members: u32, me: u32, exchange: &Exchange) -> Vec<Step> {
 ///
 /// # Errors
 /// Why it cannot.
-pub fn allows(nodes: &Nodes, collective: Collective) -> Result<(), &'static str> {
+pub(crate) fn allows(nodes: &Nodes, collective: Collective) -> Result<(), &'static str> {
     hierarchical::allows(nodes, collective)
 }
 
@@ -237,17 +237,17 @@ pub fn by_node(nodes: &Nodes, me: u32, exchange: &Exchange) -> Result<Vec<Step>,
 }
 
 /// Pieces that a chunk of this collective holds at most when it goes by node, at any member: 1 where nothing is packed.
-pub fn most_packed(nodes: &Nodes, collective: Collective) -> u64 {
+pub(crate) fn most_packed(nodes: &Nodes, collective: Collective) -> u64 {
     if collective == Collective::AllToAll { nodes.largest_size().max(1).into() } else { 1 }
 }
 
 /// Bytes from one piece of a packed chunk to the next, of pieces of so many bytes.
-pub const fn packed_stride(bytes: u64) -> u64 {
+pub(crate) const fn packed_stride(bytes: u64) -> u64 {
     bytes.next_multiple_of(16)
 }
 
 /// The times that a lane goes through: until the last chunk of the last step. Of lane 0, which has the most.
-pub fn times(steps: &[Step], piece_bytes: u64, lanes: u32) -> u64 {
+pub(crate) fn times(steps: &[Step], piece_bytes: u64, lanes: u32) -> u64 {
     let end = |step: &Step| match step.chunks(piece_bytes, 0, lanes) {
         0 => 0,
         chunks => chunks + u64::from(step.lag),

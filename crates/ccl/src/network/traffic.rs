@@ -1,38 +1,38 @@
 //! What a call between machines puts on links, of every member: counted over its steps, for any number of machines. Pure arithmetic.
 
-use anabranch_ranks::{Across, Nodes};
-use anabranch_tuning::{LinkSpeeds, Moved, TimeParts};
+use anabranch_ranks::{Across, LinkSpeeds, Moved, Nodes, TimeParts};
 
 use super::chains::Chains;
 pub use super::chains::Hops;
+use super::cost_model::parts_of;
 use super::form::{lanes_for, piece_bytes_of, plan_of, steps_of};
 use super::lower::unrounded_bytes;
-use super::pays::parts_of;
 use super::schedule::{Port, Step, Work, packed_stride};
 use super::{LinkLayout, is_across};
-use crate::call::Shape;
-use crate::config::{LEAST_STAGING, MOST_BLOCKS};
-use crate::error::{Error, Result};
-use crate::lower::Counts;
-use crate::plan::{Algorithm, Choice, Limits, Plan};
-use crate::sizes::{CROSSING_LANES, MOST_STAGING};
+use crate::device::channel::{LEAST_STAGING, MOST_BLOCKS, MOST_STAGING};
+use crate::lower::{Counts, Plan};
+use crate::network::layout::CROSSING_LANES;
+use crate::plan::{Choice, Limits};
+use crate::types::{Algorithm, Error, Result, Shape};
 
 /// Bytes of the counter that says that a chunk has come, or that there is room for one.
 const COUNTER_BYTES: u64 = 8;
 
 /// What a communicator's links have, on which depends how many chunks a message is. The default is that of a large GPU whose heap has 4 GiB
 /// or more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkRoom {
     /// The most blocks of a launch (`ccl.max_blocks`): 1 to 1024. `None` for as many as a communicator of a large GPU asks for.
     pub lanes: Option<u32>,
     /// Bytes of the heap for the slots of all links (`ccl.staging_bytes`): 4096 at least.
     pub staging_bytes: u64,
+    /// By which a communicator chooses (`[links]`): the form, and the size of chunks.
+    pub speeds: LinkSpeeds,
 }
 
 impl Default for LinkRoom {
     fn default() -> Self {
-        Self { lanes: None, staging_bytes: MOST_STAGING }
+        Self { lanes: None, staging_bytes: MOST_STAGING, speeds: LinkSpeeds::default() }
     }
 }
 
@@ -148,11 +148,13 @@ pub fn call_traffic(shape: &Shape, machines: &[u32], across: Across, room: LinkR
         return refused("staging_bytes", room.staging_bytes, "4096 at least");
     }
     let nodes = Nodes::new(machines);
-    let lanes = room.lanes.unwrap_or_else(|| lanes_for(shape.members, room.staging_bytes, CROSSING_LANES));
+    let lanes = room
+        .lanes
+        .unwrap_or_else(|| lanes_for(shape.members, room.staging_bytes, CROSSING_LANES, &room.speeds));
     // Threads do not decide how many blocks move bytes in bulk.
-    let limits = Limits { lanes, packet_threads: 1, bulk_threads: 1, meeting_threads: 1 };
+    let limits = Limits { channels: lanes, packet_threads: 1, bulk_threads: 1, meeting_threads: 1 };
     let slot_bytes = LinkLayout::new(0, shape.members, lanes, room.staging_bytes).slot_bytes;
-    let plan = plan_of(&nodes, across, (shape, &limits, Choice::default()), slot_bytes)?;
+    let plan = plan_of(&nodes, across, (shape, &limits, Choice::default()), (slot_bytes, room.speeds))?;
     let Plan { algorithm, blocks, .. } = plan;
 
     let mut members = Vec::with_capacity(machines.len());
@@ -227,7 +229,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{Collective, DataType, ReduceOp};
+    use crate::types::{Collective, DataType, ReduceOp};
 
     fn machines(count: u32, size: u32) -> Vec<u32> {
         (0..count * size).map(|member| member / size).collect()
@@ -334,7 +336,7 @@ mod tests {
     #[test]
     fn less_room_is_more_chunks_of_the_same_bytes() {
         let of = |staging_bytes| {
-            let room = LinkRoom { staging_bytes, lanes: Some(4) };
+            let room = LinkRoom { staging_bytes, lanes: Some(4), ..LinkRoom::default() };
             let shape = shape(Collective::AllGather, 4, 1 << 20);
             call_traffic(&shape, &machines(2, 2), Across::Node, room).unwrap()
         };
@@ -346,7 +348,7 @@ mod tests {
 
     #[test]
     fn requests_do_not_outlast_bytes_however_many_members_there_are() {
-        let speeds = LinkSpeeds::H200;
+        let speeds = LinkSpeeds::default();
         for (nodes, across) in
             [(2, Across::Direct), (8, Across::Direct), (32, Across::Direct), (32, Across::Node)]
         {

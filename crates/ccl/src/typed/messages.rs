@@ -5,12 +5,10 @@ use anabranch_ranks::GroupRank;
 
 use super::{Options, TypedTensor};
 use crate::call::Call;
-use crate::communicator::Communicator;
-use crate::element::Element;
-use crate::error::Result;
-use crate::message::PointToPoint;
-use crate::tensor::Tensor;
-use crate::work::Work;
+use crate::call::message::PointToPoint;
+use crate::call::tensor::Tensor;
+use crate::run::{Communicator, Work};
+use crate::types::{Element, Result};
 
 impl<'a, T: Element> TypedTensor<'a, T> {
     /// An entry for [`Communicator::all_gather_many`]: this tensor, `[members * count]`, gathers all members' `input`, `[count]`.
@@ -32,8 +30,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Messages, which the two members of a pair make matching calls of and nobody else takes part in, and the collective of many
-/// tensors. Errors are those of [`Communicator::run`].
+/// Messages between the two members of a pair, who make matching calls, and the collective of many tensors. Errors are those of [`Communicator::run`].
 impl Communicator {
     /// Sends `tensor`, `[count]`, to a member, which receives as many bytes with [`Self::recv`] or [`Self::batch_isend_irecv`].
     /// What is over when the work is, and when it waits for the receiver, stands at [`Call::Send`]: two members that first send

@@ -4,11 +4,8 @@ use anabranch_ranks::GroupRank;
 
 use super::{Options, TypedTensor};
 use crate::call::Call;
-use crate::communicator::Communicator;
-use crate::element::Element;
-use crate::error::Result;
-use crate::reduce::ReduceOperator;
-use crate::work::Work;
+use crate::run::{Communicator, Work};
+use crate::types::{Element, ReduceOperator, Result};
 
 /// From typed tensors; what each does stands at the method of [`Communicator`] with its name.
 impl<'a> Call<'a> {

@@ -43,7 +43,7 @@
 //! | `all_gather_into_tensor` for each of many, coalesced | `all_gather_many`, of [`TypedTensor::gathering`] |
 //! | `send(tensor, group_dst=to)`, `isend` | `send` |
 //! | `recv(tensor, group_src=from)`, `irecv` | `recv` |
-//! | `batch_isend_irecv([P2POp(isend, tensor, peer), ..])` | `batch_isend_irecv`, of [`PointToPoint::send`](crate::PointToPoint::send) and [`receive`](crate::PointToPoint::receive) |
+//! | `batch_isend_irecv([P2POp(isend, tensor, peer), ..])` | `batch_isend_irecv`, of [`PointToPoint::send`](crate::call::message::PointToPoint::send) and [`receive`](crate::call::message::PointToPoint::receive) |
 //!
 //! The types within one call are the compiler's to check. Those of two members' calls are not: what a member sends as f32 another
 //! may receive as i32, as long as it is as many bytes.
@@ -70,8 +70,8 @@
 //! ```
 //!
 //! Bindings, whose types and operators are values, make the [`Call`](crate::Call) themselves, from [`Tensor`]s and
-//! [`ReduceOp::from_torch`](crate::ReduceOp::from_torch); what does not fit together is
-//! [`Error::Unsupported`](crate::Error::Unsupported) there.
+//! [`ReduceOp::from_torch`](crate::types::ReduceOp::from_torch); what does not fit together is
+//! [`Error::Unsupported`](crate::types::Error::Unsupported) there.
 
 mod messages;
 mod methods;
@@ -81,9 +81,8 @@ use std::marker::PhantomData;
 use anabranch_hip::{DeviceAddress, DeviceBuffer, Stream};
 use anabranch_shmem::{Registration, SymmetricMemory};
 
-use crate::element::Element;
-use crate::error::Result;
-use crate::tensor::{LocationKind, Tensor};
+use crate::call::tensor::Tensor;
+use crate::types::{Element, LocationKind, Result};
 
 /// A [`Tensor`] whose elements have a type that the compiler knows. A view: copies name the same elements.
 ///

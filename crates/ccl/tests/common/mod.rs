@@ -8,8 +8,8 @@ pub mod processes;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_ccl::conformance::{self, Case, Scratch};
-use anabranch_ccl::{Across, Algorithm, Communicator, DataType, Error, kernels};
+use anabranch_ccl::{Across, Algorithm, Communicator, DATA_TYPES, DataType, Error, kernels};
+use anabranch_conformance::ccl::{self as conformance, Case, Scratch};
 use anabranch_hip::{DeviceOrdinal, Stream, with_causes};
 use anabranch_hip_host::{HostConfig, HostMachine};
 use anabranch_hip_jit::{Jit, JitConfig, ParameterValue, SourceEdit, ToolSearch};
@@ -43,24 +43,20 @@ pub fn jit_with(parameters: Vec<(&'static str, ParameterValue)>, edits: Vec<Sour
 /// Compiles every kernel of collectives for a machine of this wave width, some at once: ranks would wait for each other with
 /// every one.
 pub fn build_ahead(jit: &Jit, wave_width: u32, jobs: usize) {
-    build_ahead_of(jit, wave_width, jobs, &DataType::ALL);
+    build_ahead_of(jit, wave_width, jobs, &DATA_TYPES);
 }
 
 /// [`build_ahead`] for these types.
 pub fn build_ahead_of(jit: &Jit, wave_width: u32, jobs: usize, types: &[DataType]) {
     let device = machine(1, wave_width).runtime().device(DeviceOrdinal(0)).unwrap();
     let target = jit.device_target(&device).unwrap();
-    let of_types = types
-        .iter()
-        .flat_map(|of| [kernels::packet_reduce(*of), kernels::bulk_reduce(*of), kernels::ring_reduce(*of)]);
-    let of_bytes = [
-        kernels::move_bytes(),
-        kernels::two_hop(),
-        kernels::ring(),
-        kernels::gather_many(),
-        kernels::pipes(),
-    ];
-    let wanted = of_bytes.into_iter().chain(of_types);
+    let of_types = |of: &DataType| {
+        [&kernels::PACKET_REDUCE_UNIT, &kernels::BULK_REDUCE_UNIT].map(|unit| kernels::spec(unit, *of))
+    };
+    let of_bytes =
+        [&kernels::MOVE_UNIT, &kernels::TWO_HOP_UNIT, &kernels::GATHER_MANY_UNIT, &kernels::PIPES_UNIT];
+    let of_bytes = of_bytes.map(|unit| kernels::spec(unit, DataType::U8));
+    let wanted = of_bytes.into_iter().chain(types.iter().flat_map(of_types));
     let wanted: Vec<_> = wanted.map(|spec| (spec, target.clone())).collect();
     jit.compile_ahead(&wanted, jobs).into_result().unwrap();
 }

@@ -3,15 +3,19 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anabranch_ccl::device_api::conformance::{self, ConformanceConvertArgs, ConformanceReduceArgs};
 use anabranch_ccl::{DataType, ReduceOp};
-use anabranch_hip::{Device, DeviceBuffer, DeviceOrdinal, Stream};
+use anabranch_conformance::ccl::arithmetic::{
+    self as conformance, ConformanceConvertArgs, ConformanceReduceArgs,
+};
+use anabranch_hip::{Device, DeviceBuffer, DeviceOrdinal, LaunchShape, Stream};
 use anabranch_hip_host::{HostConfig, HostMachine};
 use anabranch_hip_jit::{DevicePointer, Jit, JitConfig, LoadedUnit, ToolSearch};
 
 /// What no result is: outputs are filled with it before each launch.
 const FILL: u8 = 0xa5;
-/// Bytes behind each output that must stay as they are.
+/// Two blocks are enough to show that a grid divides the work.
+const SHAPE: LaunchShape = LaunchShape { grid_blocks: 2, block_threads: 64, local_bytes: 0 };
+/// Bytes after each output that must stay as they are.
 const BEHIND: usize = 64;
 
 pub(crate) fn tools() -> ToolSearch {
@@ -87,9 +91,9 @@ impl Numbers {
             unit_bytes: launch.unit_bytes,
             sum_only: launch.sum_only.into(),
         };
-        let kernel = self.unit.kernel("anabranch_ccl_conformance_reduce").unwrap();
-        // SAFETY: the kernel's struct; both buffers outlive the synchronisation below.
-        unsafe { kernel.launch(2, 64, 0, &self.stream, &arguments) }.unwrap();
+        let kernel = self.unit.get(conformance::REDUCE).unwrap();
+        // SAFETY: both buffers outlive the synchronisation below.
+        unsafe { kernel.launch(SHAPE, &self.stream, &arguments) }.unwrap();
         self.stream.synchronize().unwrap();
         read(&output, inputs.bytes)
     }
@@ -107,9 +111,9 @@ impl Numbers {
             widened: DevicePointer::new(widened.address()),
             count: count as u64,
         };
-        let kernel = self.unit.kernel("anabranch_ccl_conformance_convert").unwrap();
-        // SAFETY: the kernel's struct; the buffers outlive the synchronisation below.
-        unsafe { kernel.launch(2, 64, 0, &self.stream, &arguments) }.unwrap();
+        let kernel = self.unit.get(conformance::CONVERT).unwrap();
+        // SAFETY: the buffers outlive the synchronisation below.
+        unsafe { kernel.launch(SHAPE, &self.stream, &arguments) }.unwrap();
         self.stream.synchronize().unwrap();
         (read(&elements, element_bytes), read(&widened, values.len()))
     }

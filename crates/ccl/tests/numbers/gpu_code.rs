@@ -1,6 +1,6 @@
 //! What compilers for GPUs make of the headers. They are optional.
 
-use anabranch_ccl::device_api::conformance;
+use anabranch_conformance::ccl::arithmetic as conformance;
 use anabranch_hip_jit::isa::{check_disassembly, disassemble, resources};
 use anabranch_hip_jit::{Error, Target, TargetKind};
 

@@ -1,7 +1,7 @@
 //! Reductions, against the oracle.
 
-use anabranch_ccl::oracle::{self, Data};
-use anabranch_ccl::{DataType, ReduceOp};
+use anabranch_ccl::{DATA_TYPES, DataType, ReduceOp};
+use anabranch_conformance::ccl::oracle::{self, Data};
 use anabranch_ranks::GroupRank;
 
 use crate::numbers::device::{Launch, Numbers};
@@ -73,7 +73,7 @@ macro_rules! types {
 
         #[test]
         fn every_type_has_its_test() {
-            assert_eq!([$(DataType::$data_type),*], DataType::ALL);
+            assert_eq!([$(DataType::$data_type),*], DATA_TYPES);
         }
     };
 }
@@ -109,7 +109,7 @@ fn types_of_one_byte_are_right_for_every_pair() {
     let first: Vec<u8> = (0..=u8::MAX).flat_map(|byte| [byte; 256]).collect();
     let second: Vec<u8> = (0..256).flat_map(|_| 0..=u8::MAX).collect();
     let inputs = [first, second];
-    for data_type in DataType::ALL.into_iter().filter(|data_type| data_type.bytes() == 1) {
+    for data_type in DATA_TYPES.into_iter().filter(|data_type| data_type.bytes() == 1) {
         let numbers = Numbers::new(data_type, 1);
         let uploaded = numbers.upload(&inputs);
         for op in operators(data_type) {

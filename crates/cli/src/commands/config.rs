@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
-use anabranch::config::{Config, ConfigError, LoadedConfig, Origin, SETTINGS};
+use anabranch::config::{Config, ConfigError, LoadedConfig, Origin, SETTINGS, Setting};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use crate::print;
-use crate::settings::SettingsArgs;
+use anabranch_bench::print;
+use anabranch_bench::settings::SettingsArgs;
 
 /// `anabranch config`.
 #[derive(Clone, Debug, Subcommand)]
@@ -42,7 +42,7 @@ pub(crate) struct CheckArgs {
 
 #[derive(Serialize)]
 struct SettingRow {
-    setting: String,
+    setting: &'static str,
     value: Option<serde_json::Value>,
     origin: String,
     help: &'static str,
@@ -70,62 +70,49 @@ pub(crate) fn run(command: &ConfigCommand) -> anyhow::Result<()> {
 fn show(arguments: &ShowArgs) -> anyhow::Result<()> {
     let loaded = arguments.settings.load(&[])?;
     if arguments.json {
-        return rows(&loaded).iter().try_for_each(print::json);
+        return SETTINGS.iter().try_for_each(|setting| print::json(&row(&loaded, setting)));
     }
-    let mut values = loaded.config.values();
-    let secrets: Vec<_> = values.extract_if(.., |(name, _)| is_secret(name)).collect();
-    let width =
-        values.iter().map(|(name, value)| name.len() + value.to_string().len()).max().unwrap_or(0) + 3;
-    for (name, value) in &values {
-        let text = format!("{name} = {value}");
-        if arguments.origin {
-            print::line(&format!("{text:<width$}  # {}", loaded.origins.of(name)))?;
-        } else {
-            print::line(&text)?;
+    let (mut plain, mut secrets, mut unset) = (Vec::new(), Vec::new(), Vec::new());
+    for setting in SETTINGS {
+        let name = setting.name;
+        match setting.value(&loaded.config) {
+            // A comment, so that the secret is missed and not replaced where the output is loaded.
+            Some(_) if setting.secret => secrets.push((setting, format!("# {name} = {HIDDEN}"))),
+            Some(value) => plain.push((setting, format!("{name} = {value}"))),
+            None => unset.push(format!("# {name} is not set: {}", setting.unset)),
         }
     }
-    // A comment, so that the secret is missed and not replaced where the output is loaded.
-    for (name, _) in &secrets {
-        let origin = if arguments.origin {
-            format!("  # {}", origin(loaded.origins.of(name), name))
+    let width = plain.iter().map(|(_, text)| text.len()).max().unwrap_or(0);
+    for (setting, text) in plain.iter().chain(&secrets) {
+        let width = if setting.secret { 0 } else { width };
+        if arguments.origin {
+            print::line(&format!("{text:<width$}  # {}", origin(&loaded, setting)))?;
         } else {
-            String::new()
-        };
-        print::line(&format!("# {name} = {HIDDEN}{origin}"))?;
+            print::line(text)?;
+        }
     }
-    let is_set = |name: &str| values.iter().chain(&secrets).any(|(set, _)| set == name);
-    for setting in SETTINGS.iter().filter(|setting| !is_set(setting.name)) {
-        print::line(&format!("# {} is not set: {}", setting.name, setting.unset))?;
-    }
-    Ok(())
+    unset.iter().try_for_each(|text| print::line(text))
 }
 
 /// What is shown of a secret.
 const HIDDEN: &str = "(set)";
 
-fn is_secret(name: &str) -> bool {
-    SETTINGS.iter().any(|setting| setting.name == name && setting.secret)
-}
-
 /// Who set a value; of a secret's `--set` without what it was set to.
-fn origin(origin: Origin, name: &str) -> String {
-    match origin {
-        Origin::Set { .. } if is_secret(name) => format!("--set {name}={HIDDEN}"),
+fn origin(loaded: &LoadedConfig, setting: &Setting) -> String {
+    match loaded.origins.of(setting.name) {
+        Origin::Set { .. } if setting.secret => format!("--set {}={HIDDEN}", setting.name),
         origin => origin.to_string(),
     }
 }
 
-fn rows(loaded: &LoadedConfig) -> Vec<SettingRow> {
-    let values = loaded.config.values();
-    let row = |setting: &anabranch::config::Setting| SettingRow {
-        setting: setting.name.to_owned(),
-        value: values.iter().find(|(name, _)| name == setting.name).and_then(|(_, value)| {
-            if setting.secret { Some(HIDDEN.into()) } else { serde_json::to_value(value).ok() }
-        }),
-        origin: origin(loaded.origins.of(setting.name), setting.name),
+fn row(loaded: &LoadedConfig, setting: &'static Setting) -> SettingRow {
+    let shown = |value| if setting.secret { Some(HIDDEN.into()) } else { serde_json::to_value(value).ok() };
+    SettingRow {
+        setting: setting.name,
+        value: setting.value(&loaded.config).and_then(shown),
+        origin: origin(loaded, setting),
         help: setting.help,
-    };
-    SETTINGS.iter().map(row).collect()
+    }
 }
 
 fn check(arguments: &CheckArgs) -> anyhow::Result<()> {

@@ -12,10 +12,10 @@ use anyhow::bail;
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 
-use crate::exit::Reported;
-use crate::print::{self, Table};
-use crate::progress::Progress;
-use crate::settings::SettingsArgs;
+use anabranch_bench::print::{self, Table};
+use anabranch_bench::progress::Progress;
+use anabranch_bench::reported::Reported;
+use anabranch_bench::settings::SettingsArgs;
 
 /// `anabranch jit`.
 #[derive(Clone, Debug, Subcommand)]
@@ -77,7 +77,7 @@ impl NicFormat {
         };
         let of_both = |atomics: &Atomics| {
             let of_library = anabranch::nic_kernels(provider, *atomics);
-            of_library.into_iter().chain(crate::bench::nic_kernels(provider, *atomics))
+            of_library.into_iter().chain(anabranch_bench::nic_kernels(provider, *atomics))
         };
         atomics.iter().flat_map(of_both).collect()
     }
@@ -119,7 +119,7 @@ pub(crate) fn run(command: &JitCommand) -> anyhow::Result<()> {
 /// Every kernel of the workspace: the library's, the benchmarks' and the doctor's.
 pub(crate) fn all_kernels() -> Vec<KernelSpec> {
     let mut all = anabranch::kernel_registry();
-    all.extend(crate::bench::kernels());
+    all.extend(anabranch_bench::kernels());
     all.extend(super::doctor::kernels());
     all
 }
@@ -138,7 +138,7 @@ struct BuildRow {
 
 fn build(arguments: &BuildArgs) -> anyhow::Result<()> {
     let config = arguments.cache.settings.load(&[])?.config;
-    let progress = Progress::new();
+    let progress = Progress::to_terminal();
     let observer = Arc::new(progress.clone());
     let jit = kernel_pipeline(&config.kernels, &Environment::of_process(), Some(observer))?;
     let mut targets = arguments.target.clone();

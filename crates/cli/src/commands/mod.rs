@@ -1,9 +1,9 @@
 //! The commands, one a file.
 
+pub(crate) mod bench;
 pub(crate) mod config;
 pub(crate) mod doctor;
 pub(crate) mod jit;
-pub(crate) mod model;
 pub(crate) mod run;
 pub(crate) mod sim;
 pub(crate) mod topo;

@@ -3,12 +3,11 @@
 use std::ffi::OsString;
 
 use anabranch::config::Period;
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::{Args, ValueEnum};
 
-use crate::exit::Reported;
-use crate::launch::{self, Ended, Launch, Meeting, Output, ReservedPort};
-use crate::settings::SettingsArgs;
+use crate::launch::{self, Launch, Output, finish};
+use anabranch_bench::settings::SettingsArgs;
 
 /// `anabranch run`.
 #[derive(Clone, Debug, Args)]
@@ -38,7 +37,7 @@ enum Prefix {
 /// Starts the ranks and ends as the first that failed.
 ///
 /// # Errors
-/// [`Reported`] with the failing rank's exit code; a program that cannot be started.
+/// The error `Reported` with the failing rank's exit code; a program that cannot be started.
 pub(crate) fn run(arguments: &RunArgs) -> anyhow::Result<()> {
     let prefix = match arguments.prefix {
         Prefix::Auto => launch::is_terminal(),
@@ -55,30 +54,4 @@ pub(crate) fn run(arguments: &RunArgs) -> anyhow::Result<()> {
     };
     let offset = SettingsArgs::default().load(&[])?.config.bootstrap.port_offset;
     finish(&plan, offset)
-}
-
-/// Runs the ranks and turns their end into the command's.
-///
-/// # Errors
-/// As [`run`].
-pub(crate) fn finish(plan: &Launch, port_offset: u16) -> anyhow::Result<()> {
-    let reserved = ReservedPort::new(port_offset).context("no free port for the rendezvous")?;
-    let ended = launch::supervise(plan, &Meeting { port: reserved.port(), secret: secret()? })?;
-    // Held until no rank is left: rank 0 may come late.
-    drop(reserved);
-    if let Ended::Failed(failure) = &ended {
-        launch::report(failure, plan.ranks);
-    }
-    match ended.code() {
-        0 => Ok(()),
-        code => Err(Reported(code).into()),
-    }
-}
-
-/// A fresh secret for one world, as hexadecimal digits.
-fn secret() -> anyhow::Result<String> {
-    let mut bytes = [0_u8; 32];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).context("no random bytes")?;
-    let digit = |value: u8| char::from_digit(u32::from(value), 16).unwrap_or_default();
-    Ok(bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect())
 }

@@ -7,8 +7,9 @@ use anabranch::rdma::nics::{ChosenPort, SYSTEM_FOLDER};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-use crate::print::{self, Table};
-use crate::ranks::{self, RankArgs, RankContext};
+use crate::ranks;
+use anabranch_bench::print::{self, Table};
+use anabranch_bench::ranks::{RankArgs, RankContext};
 
 /// `anabranch topo`.
 #[derive(Clone, Debug, Args)]
@@ -96,7 +97,7 @@ fn report(context: &RankContext<'_>) -> anyhow::Result<()> {
 fn own_nic(world: &anabranch::World) -> (Option<String>, String) {
     let by_nic = world.group().members().iter().copied().find(|peer| world.is_by_nic(*peer));
     if let Some(peer) = by_nic {
-        return match world.nics(peer).into_iter().next() {
+        return match world.queues_to(peer).into_iter().next() {
             Some((opened, stopped)) => {
                 let state = stopped.map_or_else(|| "opened".to_owned(), |why| format!("stopped: {why}"));
                 (Some(opened), format!("{state}; kernels reach {peer} by it"))

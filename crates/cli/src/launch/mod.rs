@@ -7,6 +7,7 @@
 
 mod blame;
 mod child;
+mod finish;
 mod output;
 mod port;
 mod supervise;
@@ -14,9 +15,11 @@ mod supervise;
 use std::ffi::OsString;
 use std::time::Duration;
 
-pub(crate) use child::Meeting;
-pub(crate) use port::ReservedPort;
-pub(crate) use supervise::{is_terminal, report, supervise};
+use child::Meeting;
+pub(crate) use finish::finish;
+use port::ReservedPort;
+pub(crate) use supervise::is_terminal;
+use supervise::{report, supervise};
 
 /// What to start.
 #[derive(Clone, Debug)]

@@ -14,7 +14,7 @@ device_struct! {
         pub staged_rows: DevicePointer<u8>,
         /// `[ranks][row_stride][meta_bytes]`: their meta records; written.
         pub staged_meta: DevicePointer<u8>,
-        /// `[ranks]`: in each rank's queue, the position behind what the last first half put there.
+        /// `[ranks]`: in each rank's queue, the position after the packets of the last first half.
         pub posted: DevicePointer<u64>,
         /// The slot's number in the plan.
         pub slot: u32,
@@ -60,7 +60,7 @@ device_struct! {
         pub operation: u32,
         /// The slot's number in the plan.
         pub slot: u32,
-        /// Of a plan that masks nobody.
+        /// Of a plan without masks.
         pub mask: MaskView,
     }
 }

@@ -14,9 +14,9 @@ device_struct! {
         pub relays: DevicePointer<u32>,
         /// `[count]`: the place of this rank in their relay windows.
         pub places: DevicePointer<u32>,
-        /// `[source_count]`: for whom this rank forwards; a source's place here is that of its rows in the relay window.
+        /// `[source_count]`: for which ranks this one forwards; a source's place here is that of its rows in the relay window.
         pub sources: DevicePointer<u32>,
-        /// `[ranks]`: which rank of this node tells what comes from each: the rank that forwards it, or itself.
+        /// `[ranks]`: which rank of this node flags the rows of each: the rank that forwards it, or itself.
         pub tellers: DevicePointer<u32>,
         /// Nodes.
         pub count: u32,
@@ -97,7 +97,7 @@ device_struct! {
         pub operation: u32,
         /// 1 where the slot is given back: no rows are sent.
         pub releases: u32,
-        /// Of a plan that masks nobody.
+        /// Of a plan without masks.
         pub mask: MaskView,
     }
 }

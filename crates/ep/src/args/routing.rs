@@ -1,4 +1,4 @@
-//! The structs of a kept routing, and of the kernels that keep it and dispatch with it.
+//! The structs of a saved routing, and of the kernels that keep it and dispatch with it.
 
 use anabranch_hip_jit::{DevicePointer, device_struct};
 use anabranch_shmem::TeamView;
@@ -6,13 +6,13 @@ use anabranch_shmem::TeamView;
 use super::{DispatchArgs, SlotState};
 
 device_struct! {
-    /// The single words of a kept routing.
+    /// The single words of a saved routing.
     pub struct RoutingHead {
-        /// The dispatch that it was kept from, `{epoch : 26, slot : 6}`: the same on all ranks that kept the same one.
+        /// The dispatch that it was saved from, `{epoch : 26, slot : 6}`: the same on all ranks that saved the same one.
         pub identity: u32,
         /// Copies of this rank's tokens that were dropped.
         pub dropped: u32,
-        /// Tokens of this rank; all ones before anything was kept.
+        /// Tokens of this rank; all ones before anything was saved.
         pub tokens: u32,
         /// Not used.
         pub reserved: u32,
@@ -20,8 +20,8 @@ device_struct! {
 }
 
 device_struct! {
-    /// A kept routing, in this rank's own device memory.
-    pub struct KeptRouting {
+    /// A saved routing, in this rank's own device memory.
+    pub struct SavedRouting {
         /// Its single words.
         pub head: DevicePointer<RoutingHead>,
         /// `[ranks]`: copies sent to each rank.
@@ -38,18 +38,18 @@ device_struct! {
 }
 
 device_struct! {
-    /// Arguments of `anabranch_ep_keep_routing`.
-    pub struct KeepRoutingArgs {
+    /// Arguments of `anabranch_ep_save_routing`.
+    pub struct SaveRoutingArgs {
         /// The group.
         pub team: TeamView,
-        /// Where the routing is kept; written.
-        pub kept: KeptRouting,
+        /// Where the routing is saved; written.
+        pub saved: SavedRouting,
         /// The dispatch's map, `[max_tokens][fan_out]`.
         pub send_map: DevicePointer<u64>,
         /// `[ranks]`: copies for each rank, also those that were dropped.
         pub routed: DevicePointer<u32>,
         /// `[ranks]`: rows that were left there; read when `row_stride` is 0.
-        pub room: DevicePointer<u32>,
+        pub capacity: DevicePointer<u32>,
         /// `[ranks]`: rows that came from each rank.
         pub counts: DevicePointer<u32>,
         /// The slot's words.
@@ -58,7 +58,7 @@ device_struct! {
         pub meta_offset: u64,
         /// Tokens of the dispatch.
         pub token_count: u32,
-        /// Rows a source owns in the windows; 0: its rows lie behind those of the ranks before it.
+        /// Rows a source owns in the windows; 0: its rows follow those of the ranks before it.
         pub row_stride: u32,
         /// Experts a token names.
         pub top_k: u32,
@@ -72,12 +72,12 @@ device_struct! {
 }
 
 device_struct! {
-    /// Arguments of `anabranch_ep_dispatch_again`.
-    pub struct DispatchAgainArgs {
-        /// As for a dispatch. The ids and, unless there are others, the weights are those that were kept; `bases` and the placement
-        /// are not read, `room` is written.
+    /// Arguments of `anabranch_ep_dispatch_replay`.
+    pub struct DispatchReplayArgs {
+        /// As for a dispatch. The ids and, unless there are others, the weights are those that were saved; `bases` and the placement
+        /// are not read, `capacity` is written.
         pub dispatch: DispatchArgs,
         /// The routing.
-        pub kept: KeptRouting,
+        pub saved: SavedRouting,
     }
 }

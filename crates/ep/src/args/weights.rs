@@ -2,7 +2,7 @@
 
 use anabranch_hip_jit::{DevicePointer, device_struct};
 
-use crate::expert_major::args::ReceivedView;
+use super::ReceivedView;
 
 device_struct! {
     /// Arguments of `anabranch_ep_fill_weights`.

@@ -3,19 +3,20 @@
 use std::sync::{Arc, Mutex};
 
 use anabranch_clock::Moment;
-use anabranch_hip::{Device, DeviceAddress, DeviceBuffer, Event, Stream};
-use anabranch_hip_jit::{DevicePointer, LOCAL_RESERVED_BYTES, LoadedUnit, bytemuck};
+use anabranch_hip::{Device, DeviceAddress, DeviceBuffer, Event, LaunchShape, Stream};
+use anabranch_hip_jit::{DevicePointer, LOCAL_RESERVED_BYTES, LoadedKernel, bytemuck};
 use anabranch_ranks::GroupRank;
 use anabranch_shmem::World;
 
-use super::args::{ExpertCountArgs, ExpertSumArgs, ReceivedView};
 use super::plan::{ExpertMajorGeometry, check_local, geometry, run_count_bytes};
+use crate::args::{ExpertCountArgs, ExpertSumArgs, ReceivedView};
 use crate::error::{Error, Result};
 use crate::kernels;
-use crate::operation::{Dispatched, ExpertParallel};
-use crate::placement::DevicePlacement;
+use crate::lock::lock;
 use crate::plan::{DeviceLimits, Plan};
-use crate::slot::{POLL, PoolMark, lock};
+use crate::route::DevicePlacement;
+use crate::run::{Dispatched, ExpertParallel};
+use crate::slot::{POLL, PoolMark};
 use crate::tensor::DeviceSlice;
 
 /// Counts, for the dispatches of one plan, the received pairs of each expert of this rank. A pair is a received row with a place
@@ -23,7 +24,7 @@ use crate::tensor::DeviceSlice;
 ///
 /// Made by one rank for itself, not collectively. It owns `[blocks][local experts]` u32 of device memory. Its launches
 /// follow each other: each waits, on its stream, for the last one, unless it is captured; replays of captured ones
-/// are ordered by whoever launches them.
+/// are ordered by the caller.
 #[derive(Debug)]
 pub struct LocalExpertCounter {
     world: World,
@@ -35,7 +36,8 @@ pub struct LocalExpertCounter {
     local_experts: u32,
     /// `[experts]`, where a table places them.
     local_numbers: Option<DeviceBuffer>,
-    unit: Arc<LoadedUnit>,
+    count: LoadedKernel<ExpertCountArgs>,
+    sum: LoadedKernel<ExpertSumArgs>,
     run_counts: DeviceBuffer,
     geometry: ExpertMajorGeometry,
     limits: DeviceLimits,
@@ -51,7 +53,8 @@ impl LocalExpertCounter {
         let (world, plan) = (ep.world(), ep.plan());
         let device = world.device();
         let unit = world.jit().load(device, &kernels::expert_count())?;
-        let limits = limits(device, plan, &[unit.kernel("anabranch_ep_expert_count")?])?;
+        let (count, sum) = (unit.get(kernels::EXPERT_COUNT)?, unit.get(kernels::EXPERT_SUM)?);
+        let limits = limits(device, plan, count.raw().max_block_threads()?);
         let experts = plan.experts_on(ep.rank());
         let local_experts = experts.len() as u32;
         check_local(u64::from(local_experts) * 4, local_experts, &limits)?;
@@ -66,7 +69,8 @@ impl LocalExpertCounter {
             first_expert: experts.first().copied().unwrap_or_default(),
             local_experts,
             local_numbers: local_numbers(device, plan, &experts)?,
-            unit,
+            count,
+            sum,
             run_counts: device.allocate(bytes.max(16))?,
             geometry,
             limits,
@@ -75,11 +79,11 @@ impl LocalExpertCounter {
     }
 
     /// Writes, for each expert of this rank, the number of received pairs that name it, zeros too, to `output`: `[local experts]`
-    /// u32, 4-byte aligned. Puts two kernels on the stream, which must be the dispatch's or ordered behind it, and returns.
+    /// u32, 4-byte aligned. Puts two kernels on the stream, which must be the dispatch's or ordered after it, and returns.
     /// Not collective. May be captured into a graph.
     ///
     /// # Errors
-    /// Before anything is launched: [`Error::ForeignHandle`], [`Error::Shape`], [`Error::Alignment`], or a fault that the
+    /// Before anything is launched: [`Error::ForeignHandle`], [`Error::Shape`], [`Error::Address`], or a fault that the
     /// world has had.
     pub fn local_expert_counts(
         &self,
@@ -107,12 +111,12 @@ impl LocalExpertCounter {
                 count_blocks: self.geometry.blocks,
                 reserved: 0,
             };
-            let threads = self.geometry.block_threads;
-            let blocks = experts.div_ceil(threads);
-            let kernel = self.unit.kernel("anabranch_ep_expert_sum")?;
-            // SAFETY: the struct is the kernel's own; the counts belong to `self`, which waits for its last launch before
+            let block_threads = self.geometry.block_threads;
+            let grid_blocks = experts.div_ceil(block_threads);
+            let shape = LaunchShape { grid_blocks, block_threads, local_bytes: 0 };
+            // SAFETY: the counts belong to `self`, which waits for its last launch before
             // it is dropped, the offsets to the slot that the handle holds; `output` was checked against its shape.
-            unsafe { kernel.launch(blocks, threads, 0, stream, &args)? };
+            unsafe { self.sum.launch(shape, stream, &args)? };
             Ok(())
         })
     }
@@ -123,11 +127,11 @@ impl LocalExpertCounter {
             received: self.view(dispatched),
             run_counts: DevicePointer::new(self.run_counts.address()),
         };
-        let kernel = self.unit.kernel("anabranch_ep_expert_count")?;
-        let ExpertMajorGeometry { blocks, block_threads } = self.geometry;
-        // SAFETY: the struct is the kernel's own; the windows belong to the slot that the handle holds, the counts, of as many
+        let ExpertMajorGeometry { blocks: grid_blocks, block_threads } = self.geometry;
+        let shape = LaunchShape { grid_blocks, block_threads, local_bytes: self.local_experts * 4 };
+        // SAFETY: the windows belong to the slot that the handle holds, the counts, of as many
         // runs as the grid has blocks, to `self`, which waits for its last launch before it is dropped.
-        unsafe { kernel.launch(blocks, block_threads, self.local_experts * 4, stream, &args)? };
+        unsafe { self.count.launch(shape, stream, &args)? };
         Ok(())
     }
 
@@ -177,7 +181,7 @@ impl LocalExpertCounter {
     pub(super) fn wait_for_last(&self) {
         if !self.last.wait(self.world.operation_deadline()) {
             tracing::warn!(
-                "expert-major kernels are still queued behind other work while their memory is freed"
+                "expert-major kernels are still queued after other work while their memory is freed"
             );
         }
     }
@@ -200,12 +204,12 @@ impl Drop for LocalExpertCounter {
     }
 }
 
-/// Behind the last launch that was not captured.
+/// After the last launch that was not captured.
 #[derive(Debug, Default)]
 pub(super) struct LastUse(Mutex<Option<Arc<Event>>>);
 
 impl LastUse {
-    /// Launches behind the last launch, also where another thread has another stream. What is captured is in the hands of whoever
+    /// Launches after the last launch, also where another thread has another stream. What is captured is ordered by the caller who
     /// replays it: graphs do not know the world outside.
     pub(super) fn launch(&self, stream: &Stream, work: impl FnOnce() -> Result<()>) -> Result<()> {
         if stream.is_capturing()? {
@@ -217,7 +221,7 @@ impl LastUse {
             stream.wait_event(event)?;
         }
         let launched = work();
-        // Behind what was launched before an error, too.
+        // After what was launched before an error, too.
         stream.record(&event)?;
         *last = Some(event);
         launched
@@ -252,25 +256,17 @@ fn local_numbers(device: &Device, plan: &Plan, experts: &[u32]) -> Result<Option
     Ok(Some(buffer))
 }
 
-/// What launches of these kernels may look like. Their blocks wait for nobody, so a grid need not be resident.
-pub(super) fn limits(
-    device: &Device,
-    plan: &Plan,
-    kernels: &[&anabranch_hip_jit::TypedKernel],
-) -> Result<DeviceLimits> {
+/// What launches of these kernels may look like. Their blocks wait for no peer, so a grid need not be resident.
+fn limits(device: &Device, plan: &Plan, most_threads: u32) -> DeviceLimits {
     let wave_size = device.wave_size();
-    let mut most = 1024;
-    for kernel in kernels {
-        most = most.min(kernel.raw().max_block_threads()?);
-    }
     let preferred = Plan::preferred_waves(wave_size, device.multiprocessors());
     let waves = if plan.config().waves_per_block == 0 { preferred } else { plan.config().waves_per_block };
-    Ok(DeviceLimits {
+    DeviceLimits {
         wave_size,
         resident_blocks: u32::MAX,
         multiprocessors: device.multiprocessors(),
-        preferred_waves: waves.min(most / wave_size).max(1),
+        preferred_waves: waves.min(most_threads.min(1024) / wave_size).max(1),
         local_bytes: (device.properties().shared_memory_per_block() as u32)
             .saturating_sub(LOCAL_RESERVED_BYTES),
-    })
+    }
 }

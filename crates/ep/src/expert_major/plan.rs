@@ -2,7 +2,7 @@
 
 use anabranch_ranks::GroupRank;
 
-use super::args::ExpertRowSource;
+use crate::args::ExpertRowSource;
 use crate::error::{Error, Result};
 use crate::plan::{DeviceLimits, Plan};
 
@@ -85,7 +85,7 @@ pub struct ExpertMajorGeometry {
 }
 
 /// A checked configuration with all sizes computed, for one rank of a plan.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ExpertMajorPlan {
     plan: Plan,
     rank: GroupRank,
@@ -102,7 +102,7 @@ impl ExpertMajorPlan {
     /// # Errors
     /// [`Error::Config`]: the field, what was given, what is allowed.
     pub fn new(plan: &Plan, rank: GroupRank, config: ExpertMajorConfig) -> Result<Self> {
-        let wrong = |field, given: u64, allowed: String| Err(Error::Config { field, given, allowed });
+        let wrong = |field, given: u64, allowed: String| Err(Error::config(field, given, allowed));
         let ExpertMajorConfig { capacity, alignment } = config;
         if rank.get() >= plan.ranks() {
             return wrong("rank", rank.get().into(), format!("the group has {} ranks", plan.ranks()));
@@ -202,7 +202,7 @@ impl ExpertMajorPlan {
     }
 
     /// Local memory of an expand block: two words an expert, two words for each pair of a tile.
-    pub fn expand_local_bytes(&self) -> u64 {
+    pub(crate) fn expand_local_bytes(&self) -> u64 {
         u64::from(self.local_experts) * 8 + u64::from(TILE_ROWS) * u64::from(self.plan.config().top_k) * 8
     }
 }
@@ -228,7 +228,7 @@ pub(super) fn check_local(needed: u64, local_experts: u32, limits: &DeviceLimits
             "with {local_experts} experts on a rank a block would need {needed} bytes of local memory and has {}",
             limits.local_bytes
         );
-        return Err(Error::Config { field: "experts", given: u64::from(local_experts), allowed });
+        return Err(Error::config("experts", local_experts, allowed));
     }
     Ok(needed as u32)
 }
@@ -257,7 +257,7 @@ fn layout(plan: &Plan, local_experts: u32, capacity: u64) -> Result<ExpertMajorL
         let allowed = format!(
             "{local_experts} local experts with {capacity} rows each need {end} bytes, more than {MAX_BYTES}"
         );
-        return Err(Error::Config { field: "capacity", given: capacity, allowed });
+        return Err(Error::config("capacity", capacity, allowed));
     }
     Ok(ExpertMajorLayout { bytes: end as u64, ..layout })
 }

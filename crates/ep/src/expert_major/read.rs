@@ -4,7 +4,7 @@ use anabranch_hip::{Device, DeviceAddress};
 use anabranch_hip_jit::bytemuck::{self, Zeroable};
 
 use super::ExpertMajor;
-use super::args::ExpertRowSource;
+use crate::args::ExpertRowSource;
 use crate::error::Result;
 
 /// The expert-major layout of one rank, on the host. The rows of an expert are here up to the end of its padding.

@@ -2,22 +2,20 @@
 
 use std::sync::Arc;
 
-use anabranch_ranks::{Across, Nodes};
+use anabranch_ranks::{Across, LinkSettings, Nodes};
 
-use super::{MAX_SLOT_BYTES, MAX_TOKENS, MAX_TOP_K, meta_bytes, row_bytes};
-use crate::cast::DispatchCast;
-use crate::codec::{CombineCodec, CombineSource};
-use crate::data_type::DataType;
+use super::capacity::Capacity;
+use super::launch::{LaunchTable, MAX_WAVES};
+use super::route::RouteRows;
+use super::{MAX_SLOT_BYTES, MAX_TOKENS, MAX_TOP_K, PlacementTable, Route, meta_bytes, row_bytes};
 use crate::error::{Error, Result};
-use crate::launch::{LaunchTable, MAX_WAVES};
-use crate::mask::OnTimeout;
-use crate::payload::Payload;
-use crate::placement::PlacementTable;
-use crate::room::{Mode, Room};
+use crate::options::{CombineCodec, CombineSource, DispatchCast, Mode, OnTimeout, Payload};
+use crate::tensor::{COMBINED_TYPES, ROW_TYPES};
+use anabranch_elements::data_type::{DataType, names};
 
 /// What a plan is made for. Equal on all ranks of the group, but for `max_blocks` and `waves_per_block`; of `table` only the entry for
 /// the plan.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct EpConfig {
     /// Elements of a token row.
@@ -41,7 +39,7 @@ pub struct EpConfig {
     /// Bytes of scales that travel with a token; 0 for none. A multiple of 4.
     pub scale_bytes: u32,
     /// Rows that a rank takes in from all ranks together (`max_total_recv_tokens` elsewhere); 0 for the worst case, all tokens
-    /// of all ranks. At least the number of ranks. Copies for which there is no room are dropped: the plan says which.
+    /// of all ranks. At least the number of ranks. Copies beyond the capacity are dropped; [`Plan::row_stride`](super::Plan::row_stride) defines which.
     pub max_recv: u32,
     /// How received rows lie.
     pub mode: Mode,
@@ -75,11 +73,28 @@ pub struct EpConfig {
     /// and launches of the rank that has most to do ([`Plan::expected_dispatch`](super::Plan::expected_dispatch)): by node where a token's
     /// ranks share nodes and its rows are worth another step; direct for very few tokens, on many nodes, and where no node has two ranks.
     pub across: Across,
+    /// Speeds of links (`[links]`), by which [`Across::Auto`] chooses. Where nothing is set, those of the device; of an unknown one for a plan
+    /// that is made without a world.
+    pub links: LinkSettings,
+}
+
+/// The sizes that every plan needs. Given by name, because all four are numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EpShape {
+    /// [`EpConfig::hidden`].
+    pub hidden: u32,
+    /// [`EpConfig::experts`].
+    pub experts: u32,
+    /// [`EpConfig::top_k`].
+    pub top_k: u32,
+    /// [`EpConfig::max_tokens`].
+    pub max_tokens: u32,
 }
 
 impl EpConfig {
     /// A configuration with bf16 rows, no scales, one slot, and launch shapes chosen by the plan.
-    pub fn new(hidden: u32, experts: u32, top_k: u32, max_tokens: u32) -> Self {
+    pub fn new(shape: EpShape) -> Self {
+        let EpShape { hidden, experts, top_k, max_tokens } = shape;
         Self {
             hidden,
             experts,
@@ -105,6 +120,7 @@ impl EpConfig {
             payload: Payload::Kernels,
             nodes: None,
             across: Across::Auto,
+            links: LinkSettings::default(),
         }
     }
 
@@ -188,10 +204,24 @@ impl EpConfig {
         self
     }
 
+    /// Sets what moves rows between ranks.
+    #[must_use]
+    pub fn payload(mut self, value: Payload) -> Self {
+        self.payload = value;
+        self
+    }
+
     /// Sets whether the number of tokens may be in device memory.
     #[must_use]
     pub fn device_token_count(mut self, value: bool) -> Self {
         self.device_token_count = value;
+        self
+    }
+
+    /// Sets the speeds of links.
+    #[must_use]
+    pub fn links(mut self, value: LinkSettings) -> Self {
+        self.links = value;
         self
     }
 
@@ -219,19 +249,23 @@ impl EpConfig {
             ("payload", self.payload.to_string()),
             ("nodes", self.nodes.as_ref().map_or_else(|| "one".to_owned(), ToString::to_string)),
             ("across", self.across.to_string()),
+            ("links", self.links.to_string()),
         ]
         .map(|(field, value)| (field.to_owned(), value))
         .to_vec()
     }
 
-    /// Checks every field; what the windows then hold.
-    pub(super) fn check(&self, ranks: u32) -> Result<Room> {
-        let wrong = |field, given: u32, allowed: String| {
-            Err(Error::Config { field, given: u64::from(given), allowed })
-        };
-        if !self.combine_type.is_combined() {
-            let allowed = DataType::COMBINED.map(DataType::name).join(", ");
-            return Err(Error::CombineType { given: self.combine_type, allowed });
+    /// Checks every field; how rows then reach other ranks, and what the windows hold.
+    pub(super) fn check(&self, ranks: u32) -> Result<(Route, Capacity)> {
+        let wrong = |field, given: u32, allowed: String| Err(Error::config(field, given, allowed));
+        self.links.check().map_err(|error| Error::config(error.name, error.given, error.allowed))?;
+        if !ROW_TYPES.contains(&self.dispatch_type) {
+            let allowed = format!("allowed are {}", names(&ROW_TYPES));
+            return Err(Error::config("dispatch_type", self.dispatch_type, allowed));
+        }
+        if !COMBINED_TYPES.contains(&self.combine_type) {
+            let allowed = format!("allowed are {}", names(&COMBINED_TYPES));
+            return Err(Error::config("combine_type", self.combine_type, allowed));
         }
         let row_rule = |element: DataType| {
             let elements = element.per_unit();
@@ -278,17 +312,15 @@ impl EpConfig {
             return wrong("ranks", ranks, "allowed are 1 to 1048576".to_owned());
         }
         let row = u128::from(row_bytes(self, self.dispatch_type) + row_bytes(self, self.combine_type));
-        let room = Room::new(self.planned_mode(), ranks, self.max_tokens, self.max_recv)?;
-        self.on_timeout.check(room.mode())?;
-        self.check_payload(room.mode())?;
-        self.check_across(ranks, room.mode())?;
-        let pushed = if self.pushes_by_kernels() { self.push_rows(ranks) } else { 0 };
-        // Where engines move rows each window has another beside it.
-        let windows = if self.payload.is_by_engine() { 2 } else { 1 };
-        let slot = u128::from(room.rows()) * windows * (row + u128::from(meta_bytes(self)))
+        let capacity = Capacity::new(self.planned_mode(), ranks, self.max_tokens, self.max_recv)?;
+        self.on_timeout.check(capacity.mode())?;
+        let route = self.route(ranks, capacity.mode())?;
+        let rows = capacity.rows();
+        let RouteRows { pushed, staged, relayed, returned } = RouteRows::of(self, &route, ranks, rows);
+        let beside = u128::from(rows) + [staged, relayed, returned].into_iter().map(u128::from).sum::<u128>();
+        let slot = beside * (row + u128::from(meta_bytes(self)))
             + u128::from(pushed) * u128::from(self.wire_bytes())
-            + u128::from(room.rows() + pushed) * u128::from(self.weight_bytes())
-            + self.across_rows(room.rows()).in_all() * (row + u128::from(meta_bytes(self)));
+            + u128::from(rows + pushed) * u128::from(self.weight_bytes());
         if slot > MAX_SLOT_BYTES {
             let allowed =
                 format!("the windows of {ranks} ranks would have {slot} bytes, more than {MAX_SLOT_BYTES}");
@@ -301,6 +333,6 @@ impl EpConfig {
             let allowed = format!("allowed are 0 (chosen) to {MAX_WAVES}");
             return wrong("waves_per_block", self.waves_per_block, allowed);
         }
-        Ok(room)
+        Ok((route, capacity))
     }
 }

@@ -1,11 +1,9 @@
 //! What a dispatch is expected to move, by either way, and which is the faster by that. Pure arithmetic, over tokens to which every expert is
 //! as likely as any other.
 
-use anabranch_ranks::{Across, GroupRank, Nodes};
-use anabranch_tuning::{LinkSpeeds, Moved};
+use anabranch_ranks::{Across, GroupRank, LinkSpeeds, Moved, Nodes};
 
-use super::{EpConfig, Plan, meta_bytes, row_bytes};
-use crate::owner::ExpertPlacement;
+use super::{EpConfig, ExpertPlacement, Plan, meta_bytes, row_bytes};
 
 impl EpConfig {
     /// By which way rows go to other nodes; `None` where there are none. Equal configurations have the same. For fields that were checked.
@@ -15,10 +13,9 @@ impl EpConfig {
             return Some(self.across);
         }
         let expected = Expected::new(self, nodes);
-        let us = |way| {
-            let moved = expected.slowest(way, &LinkSpeeds::H200);
-            LinkSpeeds::H200.parts(&moved).in_turn()
-        };
+        // Of the device, where the plan is made on a world.
+        let speeds = self.links.on("");
+        let us = |way| speeds.parts(&expected.slowest(way, &speeds)).in_turn();
         Some(if us(Across::Node) < us(Across::Direct) { Across::Node } else { Across::Direct })
     }
 }
@@ -26,7 +23,7 @@ impl EpConfig {
 impl Plan {
     /// What the rank that takes longest is expected to move in a dispatch of the most tokens by this way; `None` on one node. Rows for which
     /// there is no room are counted, too. [`Across::Auto`] stands for the plan's own way ([`Plan::across`]): where its configuration leaves
-    /// that open, the one that takes less time at [`LinkSpeeds::H200`].
+    /// that open, the one that takes less time at the speeds of [`EpConfig::links`].
     pub fn expected_dispatch(&self, way: Across, speeds: &LinkSpeeds) -> Option<Moved> {
         let (nodes, own) = self.across()?;
         let way = if way == Across::Auto { own } else { way };

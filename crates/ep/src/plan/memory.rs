@@ -4,10 +4,8 @@ use std::fmt;
 
 use anabranch_shmem::DEFAULT_ALIGNMENT;
 
-use super::Plan;
+use super::{Plan, own, placement};
 use crate::args::RankMask;
-use crate::placement;
-use crate::slot;
 
 /// Where a plan's memory lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +116,7 @@ impl Plan {
     pub fn memory(&self) -> MemoryPlan {
         let slots = self.config.slots;
         let layout = &self.layout;
-        let masks = self.config.on_timeout.masks();
+        let masks = self.route.masks();
         let rows = if self.config.combine_source.pulls() || masks { "combine rows" } else { "pushed rows" };
         let mut starts = vec![
             ("dispatch flags", layout.dispatch_flags),
@@ -149,7 +147,7 @@ impl Plan {
         let items = windows
             .map(item(MemoryPlace::Heap, slots))
             .chain([(TEAM_FLAGS, team)].map(item(MemoryPlace::Heap, 1)))
-            .chain(slot::own_parts(self).map(item(MemoryPlace::Own, slots)))
+            .chain(own::own_parts(self).map(item(MemoryPlace::Own, slots)))
             .chain(placed.map(item(MemoryPlace::Own, 1)));
         MemoryPlan { items: items.filter(|item| item.bytes > 0).collect(), slots }
     }

@@ -1,31 +1,10 @@
-//! What the plan says of ranks on several nodes: which configurations it refuses, what it keeps for them, and which copies go where.
+//! Plans for ranks on several nodes: the tables that they keep, and which copies go where.
 
 use anabranch_ranks::{Across, GroupRank, Nodes};
 
+use super::route::NodesOptions;
 use super::{EpConfig, Plan};
-use crate::codec::CombineCodec;
-use crate::error::Result;
-use crate::mask::OnTimeout;
-use crate::nodes::AcrossError;
-use crate::payload::Payload;
-use crate::room::Mode;
-
-/// Rows of a slot's windows that there are only across nodes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct AcrossRows {
-    /// Of what this rank stages for others.
-    pub(super) staged: u64,
-    /// Of what it forwards.
-    pub(super) relayed: u64,
-    /// Of what comes back to it.
-    pub(super) returned: u64,
-}
-
-impl AcrossRows {
-    pub(super) fn in_all(self) -> u128 {
-        [self.staged, self.relayed, self.returned].into_iter().map(u128::from).sum()
-    }
-}
+use crate::options::Mode;
 
 impl EpConfig {
     /// Sets which node each rank of the group is on.
@@ -45,50 +24,6 @@ impl EpConfig {
     /// Across nodes, [`Mode::Auto`] is the mode that is there.
     pub(super) fn planned_mode(&self) -> Mode {
         if self.mode == Mode::Auto && self.way().is_some() { Mode::Slotted } else { self.mode }
-    }
-
-    pub(super) fn across_rows(&self, rows: u64) -> AcrossRows {
-        let (Some(way), Some(nodes)) = (self.way(), &self.nodes) else { return AcrossRows::default() };
-        let max_tokens = u64::from(self.max_tokens);
-        if way == Across::Direct {
-            return AcrossRows { staged: rows, relayed: 0, returned: rows };
-        }
-        let staged = u64::from(nodes.count()) * max_tokens;
-        AcrossRows { staged, relayed: u64::from(nodes.relay_slots()) * max_tokens, returned: rows }
-    }
-
-    pub(super) fn check_across(&self, ranks: u32, mode: Mode) -> Result<()> {
-        let Some(nodes) = &self.nodes else { return Ok(()) };
-        if nodes.size() != ranks {
-            return Err(AcrossError::Ranks { given: nodes.size(), ranks }.into());
-        }
-        if self.way().is_none() {
-            return Ok(());
-        }
-        let refused = |field, given: String, allowed, why| {
-            Err(AcrossError::Setting { nodes: nodes.count(), field, given, allowed, why }.into())
-        };
-        if mode != Mode::Slotted {
-            let why = "in other modes the rows for a rank do not lie in one piece whose place is known before the counts";
-            return refused("mode", mode.to_string(), Mode::Slotted.name(), why);
-        }
-        if self.on_timeout != OnTimeout::Fault {
-            let why = "a NIC may still write for a rank that was masked";
-            return refused("on_timeout", self.on_timeout.to_string(), "fault", why);
-        }
-        if self.combine_codec != CombineCodec::None {
-            let why = "rows of other nodes come as they are, so that all ranks' rows are summed alike";
-            return refused("combine_codec", self.combine_codec.to_string(), CombineCodec::None.name(), why);
-        }
-        if self.combine_weights {
-            let why = "combined weights are pulled or pushed by kernels beside the rows";
-            return refused("combine_weights", "true".to_owned(), "false", why);
-        }
-        if self.payload != Payload::Kernels {
-            let why = "copy engines do not reach other nodes";
-            return refused("payload", self.payload.to_string(), Payload::Kernels.name(), why);
-        }
-        Ok(())
     }
 }
 
@@ -111,12 +46,13 @@ impl Plan {
     /// Which node each rank is on, and by which way rows go to others: [`Across::Direct`] or [`Across::Node`]. `None` where all ranks are
     /// on one node.
     pub fn across(&self) -> Option<(&Nodes, Across)> {
-        Some((self.config.nodes.as_ref()?, self.config.way()?))
+        let NodesOptions { nodes, by_node } = self.route.nodes()?;
+        Some((nodes, if *by_node { Across::Node } else { Across::Direct }))
     }
 
     /// Whether tokens go once to each node.
     pub(crate) fn is_by_node(&self) -> bool {
-        self.config.way() == Some(Across::Node)
+        self.route.nodes().is_some_and(|options| options.by_node)
     }
 
     /// Every copy of one rank's rows that a dispatch makes between ranks, or to the rank itself, for ids `[tokens][top_k]`; as if every
@@ -161,45 +97,47 @@ impl Plan {
         self.across().map_or(0, |(nodes, _)| nodes.count() * 4)
     }
 
-    /// Words that a slot keeps of its own for each node.
-    #[doc(hidden)]
-    pub fn relayed_words(&self) -> u64 {
+    /// Words in a slot's own memory for each node.
+    pub(crate) fn relayed_words(&self) -> u64 {
         if self.is_by_node() { self.across().map_or(0, |(nodes, _)| u64::from(nodes.count())) } else { 0 }
     }
 
-    /// Words that a slot keeps of its own for each source that it may forward, and each rank.
-    #[doc(hidden)]
-    pub fn forwarded_words(&self) -> u64 {
+    /// Words in a slot's own memory for each source that it may forward, and each rank.
+    pub(crate) fn forwarded_words(&self) -> u64 {
         let places = self.across().map_or(0, |(nodes, _)| u64::from(nodes.relay_slots()));
         if self.is_by_node() { places * u64::from(self.ranks) } else { 0 }
     }
 
     /// Words of the table that kernels read, the same on all ranks: the node of each rank, relays and places for each node, tellers, and
     /// sources.
-    #[doc(hidden)]
-    pub fn node_table_words(&self) -> usize {
+    pub(super) fn node_table_words(&self) -> usize {
         self.across()
             .map_or(0, |(nodes, _)| (2 * nodes.size() + 2 * nodes.count() + nodes.relay_slots()) as usize)
     }
 
-    /// Those words for a rank, and how many sources there are.
-    #[doc(hidden)]
-    pub fn node_table(&self, rank: GroupRank) -> (Vec<u32>, u32) {
-        let Some((nodes, _)) = self.across() else { return (Vec::new(), 0) };
+    /// Those words for a rank.
+    pub(crate) fn node_table(&self, rank: GroupRank) -> Vec<u32> {
+        let Some((nodes, _)) = self.across() else { return Vec::new() };
         let all = || 0..nodes.count();
         let other = |node: &u32| nodes.node_of(rank) != Some(*node);
         let relays =
             all().map(|node| nodes.relay(rank, node).filter(|_| other(&node)).map_or(0, GroupRank::get));
+        // Kernels do not read the entries of a rank's own node.
         let places = all().map(|node| nodes.relay_slot(rank, node).filter(|_| other(&node)).unwrap_or(0));
         let sources = nodes.relayed_by(rank);
-        let teller =
-            |source| nodes.node_of(rank).and_then(|node| nodes.relay(source, node)).unwrap_or(source);
+        #[expect(clippy::expect_used, reason = "both are ranks of the group that the nodes were made for")]
+        let teller = |source| {
+            nodes
+                .node_of(rank)
+                .and_then(|node| nodes.relay(source, node))
+                .expect("a relay on this rank's node")
+        };
         let near = |source| nodes.are_together(source, rank);
         let tellers = nodes.ranks();
         let tellers = tellers.map(|one| if near(one) { one.get() } else { teller(one).get() });
         let words = nodes.numbers().iter().copied().chain(relays).chain(places).chain(tellers);
         let mut words: Vec<_> = words.chain(sources.iter().map(|source| source.get())).collect();
         words.resize(self.node_table_words(), 0);
-        (words, sources.len() as u32)
+        words
     }
 }

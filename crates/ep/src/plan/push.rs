@@ -1,10 +1,10 @@
-//! What the plan says of the combine that pushes: its window, its launch, and which configurations it refuses.
+//! The combine that pushes: its window, its launch, and which configurations are refused.
 
-use super::launch::Share;
+use super::launch::LaunchOperation;
+use super::share::Share;
 use super::{DeviceLimits, EpConfig, Geometry, Plan};
-use crate::codec::{CombineCodec, CombineSource};
 use crate::error::{Error, Result};
-use crate::launch::LaunchOperation;
+use crate::options::{CombineCodec, CombineSource};
 
 impl EpConfig {
     /// Sets where experts' output may lie.
@@ -27,12 +27,18 @@ impl EpConfig {
             return Ok(());
         }
         if self.combine_source != CombineSource::Buffer {
-            return Err(Error::CodecNeedsPush { codec, source_of_rows: self.combine_source });
+            return Err(Error::Unsupported {
+                with: format!("combine_codec is {codec}"),
+                field: "combine_source",
+                given: self.combine_source.to_string(),
+                allowed: CombineSource::Buffer.name(),
+                why: "rows are encoded while they are pushed, and those in the combine window are pulled as they are",
+            });
         }
         let block = codec.block_elements();
         if !self.hidden.is_multiple_of(block) {
             let allowed = format!("the codec {codec} needs a multiple of {block} elements a row");
-            return Err(Error::Config { field: "hidden", given: u64::from(self.hidden), allowed });
+            return Err(Error::config("hidden", self.hidden, allowed));
         }
         Ok(())
     }

@@ -1,9 +1,9 @@
-//! Where the parts of a kept routing lie.
+//! Where the parts of a saved routing lie.
 
 use super::Plan;
 use crate::args::RoutingHead;
 
-/// Offsets of the parts of a kept routing, bytes from its start.
+/// Offsets of the parts of a saved routing, bytes from its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RoutingLayout {
     pub(crate) head: u64,

@@ -16,7 +16,7 @@ pub struct NicTraffic {
     pub payload_bytes: u64,
     /// Writes of rows and of records. Where NICs take them whole.
     pub puts: u64,
-    /// Writes of flags, of 8 bytes each: one a target, behind its rows or alone.
+    /// Writes of flags, of 8 bytes each: one a target, after its rows or alone.
     pub flags: u64,
 }
 

@@ -6,7 +6,7 @@ use anabranch_hip_jit::{Jit, JitConfig, ToolSearch};
 use anabranch_shmem::{RankSetup, World, WorldConfig, spawn_threads};
 
 use super::*;
-use crate::plan::{EpConfig, MemoryPlace};
+use crate::plan::{EpConfig, EpShape, MemoryPlace};
 
 /// What the host machine rounds allocations up to.
 const PAGE: u64 = 4096;
@@ -53,7 +53,10 @@ fn slots_of_many_ranks_take_what_the_plan_says() {
     };
     let work = |world: &World| -> Result<()> {
         for (ranks, tokens, hidden) in PLANS {
-            let plan = Plan::new(EpConfig::new(hidden, 256, 8, tokens), ranks)?;
+            let plan = Plan::new(
+                EpConfig::new(EpShape { hidden, experts: 256, top_k: 8, max_tokens: tokens }),
+                ranks,
+            )?;
             let memory = plan.memory();
             let of_slot = |place| {
                 let items = memory.items().iter().filter(|item| item.place == place && item.is_of_slot());
@@ -65,7 +68,10 @@ fn slots_of_many_ranks_take_what_the_plan_says() {
             assert_eq!(own, of_slot(MemoryPlace::Own).next_multiple_of(PAGE), "{plan:?}");
         }
         for (ranks, tokens, hidden) in LARGE {
-            let plan = Plan::new(EpConfig::new(hidden, 256, 8, tokens), ranks)?;
+            let plan = Plan::new(
+                EpConfig::new(EpShape { hidden, experts: 256, top_k: 8, max_tokens: tokens }),
+                ranks,
+            )?;
             let free = || world.device().memory_info().unwrap().0 as u64;
             let before = free();
             let windows = world.device().allocate_uncached(plan.layout().bytes as usize)?;
@@ -84,7 +90,7 @@ fn slots_of_many_ranks_take_what_the_plan_says() {
                 layout.combine_rows + rows * u64::from(plan.combine_row_bytes()),
             ] {
                 let last = windows.address().offset(end - 8);
-                // SAFETY: the word is the allocation's, and nobody else knows it.
+                // SAFETY: the word is the allocation's, and no other code knows it.
                 unsafe { world.device().write_memory(last, &end.to_ne_bytes())? };
                 let mut read = [0; 8];
                 // SAFETY: as above.

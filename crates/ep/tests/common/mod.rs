@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_ep::oracle::{CastRows, Oracle, RankInput, Shape};
-use anabranch_ep::reference::ReferenceExpert;
+use anabranch_conformance::ep::oracle::{CastRows, Oracle, RankInput, Shape};
+use anabranch_conformance::ep::reference::ReferenceExpert;
 use anabranch_ep::{
-    CombineOutput, DataType, DeviceSlice, DispatchCast, Dispatched, EpConfig, Error, ExpertOutput,
+    CombineOutput, DataType, DeviceSlice, DispatchCast, Dispatched, EpConfig, EpShape, Error, ExpertOutput,
     ExpertParallel, ReceivedRows, Tokens,
 };
 use anabranch_hip::{Device, DeviceBuffer, DeviceOrdinal, RuntimeKind, Stream, with_causes};
@@ -139,7 +139,7 @@ pub struct Case {
 
 impl Case {
     pub fn new(ranks: u32, wave: u32) -> Self {
-        let config = EpConfig::new(128, 4 * ranks + 1, 3, 40);
+        let config = EpConfig::new(EpShape { hidden: 128, experts: 4 * ranks + 1, top_k: 3, max_tokens: 40 });
         Self { ranks, wave, config, routing: Routing::Random, tokens: vec![40, 0, 1, 17], staged: false }
     }
 
@@ -331,7 +331,7 @@ pub fn oracle<'a>(case: &Case, inputs: &'a [Input]) -> Oracle<'a> {
     Oracle::new(shape, ranks).unwrap()
 }
 
-/// Dispatch, the stand-in expert, combine: the handle's rows and the output are compared bit by bit.
+/// Dispatch, the reference expert, combine: the handle's rows and the output are compared bit by bit.
 pub fn round(
     ep: &ExpertParallel,
     expert: &ReferenceExpert,
@@ -419,7 +419,7 @@ pub fn judge_dropped(
 
 pub fn judge_output(oracle: &Oracle<'_>, me: GroupRank, output: &[u8]) {
     let combination = oracle.combine(me).unwrap();
-    if let Err(mismatch) = combination.compare_output(output, &oracle.stand_in().unwrap()) {
+    if let Err(mismatch) = combination.compare_output(output, &oracle.reference_experts().unwrap()) {
         panic!("{me}: {mismatch}");
     }
 }
@@ -468,7 +468,7 @@ pub fn depart(ep: &ExpertParallel, stream: &Stream, case: &Case, number: u64) ->
     Ok(Flight { case: case.clone(), number, uploaded, dispatched })
 }
 
-/// Launches the stand-in expert on its window.
+/// Launches the reference expert on its window.
 pub fn work(expert: &ReferenceExpert, stream: &Stream, dispatched: &Dispatched) -> Result<(), Error> {
     // SAFETY: the window has the window's shape, and its slot is held by the handle.
     unsafe { expert.run(stream, dispatched, dispatched.combine_rows()) }

@@ -1,9 +1,9 @@
 //! Dispatch, expand, experts, contract, combine: every step judged by the oracle, with nothing written around the buffers.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 
+use anabranch_conformance::ep::oracle::{FactorExperts, Oracle};
+use anabranch_conformance::ep::reference::ReferenceExpertMajor;
 use anabranch_ep::expert_major::ExpertTable;
-use anabranch_ep::oracle::{FactorExperts, Oracle};
-use anabranch_ep::reference::ReferenceExpertMajor;
 use anabranch_ep::{
     DeviceSlice, Dispatched, Error, ExpertMajor, ExpertMajorConfig, ExpertMajorRows, ExpertOutput,
     ExpertParallel,
@@ -40,8 +40,8 @@ impl Guarded {
         let mut bytes = vec![0; self.buffer.len()];
         self.buffer.copy_to_host(0, &mut bytes).unwrap();
         let (before, rest) = bytes.split_at(MARGIN);
-        let (inside, behind) = rest.split_at(self.bytes);
-        assert!(before.iter().chain(behind).all(|byte| *byte == CANARY), "written around a buffer");
+        let (inside, after) = rest.split_at(self.bytes);
+        assert!(before.iter().chain(after).all(|byte| *byte == CANARY), "written around a buffer");
         inside.to_vec()
     }
 }
@@ -118,7 +118,7 @@ impl Bench {
         let bytes = read(device, self.layout.counts(), plan.bytes() as usize);
         let seen = ExpertMajorRows::read(device, &self.layout).unwrap();
         let experts = plan.local_experts() as usize;
-        // Whole tables, then of each expert's rows those behind the padding.
+        // Whole tables, then of each expert's rows those after the padding.
         let tables = [
             (layout.counts, experts * 4, layout.pairs),
             (layout.pairs, experts * 4, layout.source_offsets),

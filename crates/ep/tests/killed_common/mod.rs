@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use anabranch_ep::reference::ReferenceExpert;
+use anabranch_conformance::ep::reference::ReferenceExpert;
 use anabranch_ep::{Across, CombineSource, Error, ExpertParallel, Mode, Nodes};
 use anabranch_hip::{DeviceOrdinal, Stream, with_causes};
 use anabranch_hip_host::{HostConfig, HostMachine};
@@ -287,7 +287,7 @@ fn survive(test: &str, moment: &str, victim: u32, seed: u64, source: CombineSour
         assert!(named.iter().any(|words| text.contains(words)), "{context}");
         if stalls {
             assert!(took > DEADLINE / 2, "the deadline was not waited for: {took:?} {context}");
-            // It stopped before it told its counts, and everybody waits for them.
+            // It stopped before it sent its counts, and everybody waits for them.
             let counted = text.contains(&format!("for rank {victim} in ep count"));
             assert_eq!(counted, moment == "compact-dispatch", "{context}");
             // Its rows have come, and its experts' have not.

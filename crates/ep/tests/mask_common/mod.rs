@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use anabranch_ep::oracle::{Oracle, RankInput, Shape};
-use anabranch_ep::reference::ReferenceExpert;
+use anabranch_conformance::ep::oracle::{Oracle, RankInput, Shape};
+use anabranch_conformance::ep::reference::ReferenceExpert;
 use anabranch_ep::{Dispatched, Error, ExpertParallel, MaskCause, MaskedRank, OnTimeout};
 use anabranch_hip::Stream;
 use anabranch_ranks::GroupRank;
@@ -82,15 +82,15 @@ impl<'w> Rank<'w> {
         Ok((uploaded, dispatched))
     }
 
-    /// The stand-in expert and the combine; the output is as if `masked` were not there.
+    /// The reference expert and the combine; the output is as if `masked` were not there.
     pub fn combine(&self, number: u64, held: (Uploaded, Dispatched), masked: &[u32]) -> Result<(), Error> {
         let uploaded = self.launch_combine(held)?;
         self.judge_output(number, &uploaded, masked);
         Ok(())
     }
 
-    /// The same, as if those were not there that this rank masks behind it.
-    pub fn combine_whoever(&self, number: u64, held: (Uploaded, Dispatched)) -> Result<(), Error> {
+    /// The same, as if those were not there that this rank masks after it.
+    pub fn combine_any(&self, number: u64, held: (Uploaded, Dispatched)) -> Result<(), Error> {
         let uploaded = self.launch_combine(held)?;
         let masked: Vec<_> = self.masked()?.into_iter().map(|one| one.rank.get()).collect();
         self.judge_output(number, &uploaded, &masked);

@@ -8,7 +8,7 @@ use crate::common::Case;
 /// Both ways.
 pub const WAYS: [Across; 2] = [Across::Direct, Across::Node];
 
-/// Ranks of each node, one node behind the other: two of two and of four, three of two, and uneven ones.
+/// Ranks of each node, one node after the other: two of two and of four, three of two, and uneven ones.
 pub const GROUPS: [&[u32]; 5] = [&[2, 2], &[4, 4], &[2, 2, 2], &[1, 3], &[3, 1, 2]];
 
 /// Nodes of these sizes.

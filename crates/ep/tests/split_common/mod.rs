@@ -1,7 +1,7 @@
 //! Operations in halves, judged by the oracle.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 
-use anabranch_ep::reference::ReferenceExpert;
+use anabranch_conformance::ep::reference::ReferenceExpert;
 use anabranch_ep::{CombineSent, DispatchSent, Dispatched, Error, ExpertParallel};
 use anabranch_hip::Stream;
 use anabranch_shmem::World;

@@ -6,10 +6,10 @@ use anabranch_hip::HipError;
 use anabranch_hip::types::{HipDeviceProperties, device_attribute};
 
 use super::give;
+use crate::calls::current::{self, call};
 use crate::config::MAX_LOCAL_BYTES;
-use crate::current::{self, call};
-use crate::device::DeviceState;
 use crate::sync::lock;
+use crate::work::device::DeviceState;
 
 /// What the version calls report: the release of HIP whose calls are imitated, 6.0.
 const VERSION: c_int = 60_000_000;
@@ -75,9 +75,11 @@ pub(super) unsafe extern "C" fn get(device: *mut c_int) -> HipError {
 
 pub(super) unsafe extern "C" fn properties(properties: *mut HipDeviceProperties, device: c_int) -> HipError {
     call("hipGetDevicePropertiesR0600", |current| {
-        current.machine.device(device)?;
+        let machine = &current.machine;
+        machine.device(device)?;
+        let found = DeviceState::properties(machine.config(), machine.core.scheduler.is_virtual());
         // SAFETY: the out pointer, of a whole `HipDeviceProperties` by the table's type.
-        unsafe { give(properties, DeviceState::properties(current.machine.config())) }
+        unsafe { give(properties, found) }
     })
 }
 

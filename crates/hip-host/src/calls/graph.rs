@@ -7,9 +7,9 @@ use anabranch_hip::HipError;
 use anabranch_hip::types::{HipGraph, HipGraphExec, HipStream};
 
 use super::give;
-use crate::current::call;
+use crate::calls::current::call;
 use crate::machine::HostMachine;
-use crate::operation::Operation;
+use crate::work::operation::Operation;
 
 pub(super) unsafe extern "C" fn begin(stream: HipStream, mode: c_int) -> HipError {
     call("hipStreamBeginCapture", |current| {

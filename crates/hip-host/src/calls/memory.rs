@@ -9,10 +9,11 @@ use anabranch_hip::HipError;
 use anabranch_hip::types::{HipIpcMemHandle, HipPointerAttributes, flags, memory_type};
 
 use super::give;
-use crate::current::{Current, call};
-use crate::ipc::IpcHandle;
-use crate::mapping::{Mapping, PAGE, Share};
-use crate::memory::{Backing, Region, RegionKind};
+use crate::calls::current::{Current, call};
+use crate::memory::ipc::IpcHandle;
+use crate::memory::mapping::{Mapping, PAGE, Share};
+use crate::memory::regions::{Backing, Region, RegionKind};
+use crate::work::scheduler::NewMemory;
 
 pub(super) unsafe extern "C" fn info(free: *mut usize, total: *mut usize) -> HipError {
     call("hipMemGetInfo", |current| {
@@ -80,13 +81,10 @@ fn add_region(
     mapping: Option<Mapping>,
 ) -> Result<(), HipError> {
     let backing = mapping.map_or(Backing::Caller, |mapping| Backing::Mapping(Arc::new(mapping)));
-    let model = current.machine.core.seeded.as_ref().map(|turns| match &backing {
-        Backing::Mapping(mapping) => {
-            let file = mapping.file.as_ref().map(|file| file as &dyn AsFd);
-            (turns.track(kind, device, mapping, file), 0)
-        }
-        _ => turns.track_registered(device, base, bytes),
-    });
+    let mapping = if let Backing::Mapping(mapping) = &backing { Some(mapping) } else { None };
+    let file = mapping.and_then(|mapping| mapping.file.as_ref()).map(AsFd::as_fd);
+    let memory = NewMemory { kind, device, address: base, bytes, mapping, file };
+    let model = current.machine.core.scheduler.track(&memory);
     current.machine.regions.insert(Region { base, bytes, kind, device, flags, backing, model })
 }
 
@@ -94,7 +92,7 @@ fn add_region(
 fn remove_region(current: &Current, pointer: *mut c_void, kind: RegionKind) -> Result<(), HipError> {
     let region = current.machine.regions.remove(pointer as usize, kind).ok_or(HipError::INVALID_VALUE)?;
     if let Backing::Mapping(mapping) = &region.backing {
-        if current.machine.core.seeded.is_some() {
+        if region.model.is_some() {
             current.machine.regions.leave(&region, mapping);
         }
         current.machine.release_after_work(mapping);
@@ -174,8 +172,8 @@ pub(super) unsafe extern "C" fn host_unregister(pointer: *mut c_void) -> HipErro
         current.machine.refuse_in_capture()?;
         match current.machine.regions.remove(pointer as usize, RegionKind::Registered) {
             Some(region) => {
-                if let (Some(turns), Some((number, _))) = (&current.machine.core.seeded, region.model) {
-                    turns.take_back(number);
+                if let Some((number, _)) = region.model {
+                    current.machine.core.scheduler.take_back(number);
                 }
                 Ok(())
             }
@@ -239,8 +237,8 @@ pub(super) unsafe extern "C" fn ipc_get(handle: *mut HipIpcMemHandle, pointer: *
             return Err(HipError::INVALID_VALUE);
         }
         let found = IpcHandle::of(&region, current.machine.process)?;
-        if let (Some(turns), Some((number, _))) = (&current.machine.core.seeded, region.model) {
-            turns.offer(number);
+        if let Some((number, _)) = region.model {
+            current.machine.core.scheduler.offer(number);
         }
         // SAFETY: the out pointer.
         unsafe { give(handle, found.encode()) }

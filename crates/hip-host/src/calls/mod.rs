@@ -5,6 +5,8 @@
 //! `SAFETY` comments speak of "the out pointer": HIP's contract is that a pointer through which a function
 //! returns something is null (an error here) or valid for that write.
 
+mod binding;
+mod current;
 mod device;
 mod graph;
 mod memory;

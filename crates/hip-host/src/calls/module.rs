@@ -8,13 +8,13 @@ use anabranch_hip::HipError;
 use anabranch_hip::types::{HipFunction, HipModule, HipStream, function_attribute};
 
 use super::give;
-use crate::abi::{HOST_ABI_INSTRUMENTED, HOST_ABI_VERSION};
+use crate::calls::current::call;
 use crate::config::{MAX_BLOCK_THREADS, MAX_LOCAL_BYTES};
-use crate::current::call;
-use crate::device::DeviceState;
-use crate::launch::LaunchPlan;
-use crate::module::Module;
-use crate::operation::Operation;
+use crate::grid::abi::KernelAbi;
+use crate::grid::module::Module;
+use crate::grid::plan::LaunchPlan;
+use crate::work::device::DeviceState;
+use crate::work::operation::Operation;
 
 pub(super) unsafe extern "C" fn load(module: *mut HipModule, image: *const c_void) -> HipError {
     call("hipModuleLoadData", |current| {
@@ -54,7 +54,8 @@ pub(super) unsafe extern "C" fn function(
         }
         // SAFETY: not null, hence a C string by HIP's contract.
         let name = unsafe { CStr::from_ptr(name) };
-        let abi = if machine.core.seeded.is_some() { HOST_ABI_INSTRUMENTED } else { HOST_ABI_VERSION };
+        let instrumented = machine.core.scheduler.is_virtual();
+        let abi = if instrumented { KernelAbi::Instrumented } else { KernelAbi::Free };
         let kernel = module.kernel_of(name, machine.config().wave_width, abi)?;
         // SAFETY: the out pointer.
         unsafe { give(function, machine.kernels.insert(&machine.handles, Arc::new(kernel))) }
@@ -121,8 +122,8 @@ pub(super) unsafe extern "C" fn launch(
         unsafe {
             core::ptr::copy_nonoverlapping(argument.cast::<u8>(), arguments.as_mut_ptr().cast(), bytes);
         }
-        let plan = LaunchPlan { kernel, grid_blocks: grid_x, block_threads: block_x, local_bytes, arguments };
-        plan.check(&current.machine.core)?;
+        let plan = LaunchPlan::new(kernel, grid_x, block_x, local_bytes, arguments);
+        plan.check(current.machine.config())?;
         let device = Arc::clone(&stream.device);
         stream.push(Operation::Launch { plan: Arc::new(plan), device }).map(|_| ())
     })

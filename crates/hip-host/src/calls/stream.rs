@@ -7,12 +7,12 @@ use anabranch_hip::HipError;
 use anabranch_hip::types::{HipEvent, HipHostFunction, HipStream, flags};
 
 use super::give;
-use crate::current::{Current, call};
-use crate::event::{Event, Mark, Recording};
+use crate::calls::current::{Current, call};
 use crate::machine::HostMachine;
-use crate::operation::{HostFunction, Operation};
-use crate::stream::{Stream, StreamKind};
 use crate::sync::lock;
+use crate::work::event::{Event, Mark, Recording};
+use crate::work::operation::{HostFunction, Operation};
+use crate::work::stream::{Stream, StreamKind};
 
 fn create_stream(current: &Current, stream: *mut HipStream, flags: c_uint) -> Result<(), HipError> {
     let kind = match flags {

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use anabranch_hip::HipError;
 use anabranch_hip::types::{HipStream, flags, memcpy_kind};
 
-use crate::current::{Current, call};
+use crate::calls::current::{Current, call};
 use crate::machine::HostMachine;
-use crate::memory::Place;
-use crate::operation::{Condition, Operation, Word, copy_bytes, fill_bytes};
-use crate::stream::{Stream, StreamKind};
+use crate::memory::regions::Place;
+use crate::work::operation::{Condition, Operation, Word, copy_bytes, fill_bytes};
+use crate::work::stream::{Stream, StreamKind};
 
 /// Where both ends of a copy lie, checked against its kind.
 fn places(

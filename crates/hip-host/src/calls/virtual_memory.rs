@@ -1,7 +1,7 @@
 //! Virtual memory.
 
 use core::ffi::{c_int, c_ulonglong, c_void};
-use std::os::fd::{BorrowedFd, IntoRawFd};
+use std::os::fd::{AsFd, BorrowedFd, IntoRawFd};
 use std::sync::Arc;
 
 use anabranch_hip::HipError;
@@ -10,9 +10,12 @@ use anabranch_hip::types::{
 };
 
 use super::give;
-use crate::current::{Current, call};
-use crate::mapping::Share;
-use crate::virtual_memory::{GRANULARITY, Physical};
+use crate::calls::current::{Current, call};
+use crate::memory::mapping::Share;
+use crate::memory::regions::RegionKind;
+use crate::memory::virtual_memory::{GRANULARITY, Physical};
+use crate::work::core::Core;
+use crate::work::scheduler::NewMemory;
 
 /// A wanted address is a hint in HIP and is not followed here.
 pub(super) unsafe extern "C" fn reserve(
@@ -96,6 +99,30 @@ pub(super) unsafe extern "C" fn release(handle: HipMemGenericAllocationHandle) -
     call("hipMemRelease", |current| current.machine.physical.remove(handle).map(|_| ()))
 }
 
+/// The number of physical memory under a virtual scheduler.
+fn track(core: &Core, physical: &Physical) -> Result<Option<u32>, HipError> {
+    let scheduler = &core.scheduler;
+    if !scheduler.is_virtual() {
+        return Ok(None);
+    }
+    let seen = physical.seen()?;
+    let memory = NewMemory {
+        kind: RegionKind::Virtual,
+        device: physical.device,
+        address: seen.address(),
+        bytes: seen.bytes(),
+        mapping: Some(seen),
+        file: Some(physical.file.as_fd()),
+    };
+    let number = scheduler.track(&memory).map(|(number, _)| number);
+    if let Some(number) = number
+        && physical.is_offered()
+    {
+        scheduler.offer(number);
+    }
+    Ok(number)
+}
+
 pub(super) unsafe extern "C" fn map(
     pointer: *mut c_void,
     bytes: usize,
@@ -110,8 +137,9 @@ pub(super) unsafe extern "C" fn map(
         if flags != 0 {
             return Err(HipError::INVALID_VALUE);
         }
-        let seeded = machine.core.seeded.as_deref();
-        machine.reservations.map(pointer as usize, bytes, offset, &physical, &machine.regions, seeded)
+        let number = track(&machine.core, &physical)?;
+        let model = number.map(|number| (number, offset));
+        machine.reservations.map(pointer as usize, bytes, offset, &physical, &machine.regions, model)
     })
 }
 
@@ -158,9 +186,7 @@ pub(super) unsafe extern "C" fn export(
             return Err(HipError::INVALID_VALUE);
         }
         let shared = physical.export()?;
-        if let Some(turns) = &current.machine.core.seeded {
-            physical.track(turns)?;
-        }
+        track(&current.machine.core, &physical)?;
         // Owned until nothing can fail any more; from here on the caller closes it.
         // SAFETY: the out pointer, of an int for this kind of handle.
         unsafe { give(shareable.cast::<c_int>(), shared.into_raw_fd()) }

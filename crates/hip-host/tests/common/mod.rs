@@ -48,7 +48,7 @@ pub fn image(width: u32) -> Vec<u8> {
         .args(["-std=c++17", "-O2", "-shared", "-fPIC", "-Wall", "-Werror"])
         .arg(format!("-DWAVE={width}"))
         .arg("-I")
-        .arg(crate_folder.join("device"))
+        .arg(crate_folder.join("../hip-jit/device"))
         .arg(crate_folder.join("tests/device/kernels.cpp"))
         .arg("-o")
         .arg(&object)

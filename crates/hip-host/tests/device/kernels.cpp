@@ -1,7 +1,7 @@
 // Kernels of the tests, written against the bare ABI.
 #include <stdint.h>
 
-#include "host_abi.h"
+#include "anabranch/host_abi.h"
 
 typedef AnabranchHostLane Lane;
 

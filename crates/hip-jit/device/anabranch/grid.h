@@ -122,7 +122,7 @@ struct Grid {
     }
     ANABRANCH_DEVICE u32 local_fetch_add(u32 byte, u32 value) const {
 #if defined(ANABRANCH_TARGET_HOST)
-        u8* p = local_at(byte + LOCAL_RESERVED_BYTES, 4);
+        u8* p = local_at(byte + LOCAL_RESERVED_BYTES, 4, ANABRANCH_LOCAL_ATOMIC);
         return __atomic_fetch_add(reinterpret_cast<u32*>(p), value, __ATOMIC_RELAXED);
 #else
         return target::local_fetch_add(byte + LOCAL_RESERVED_BYTES, value);
@@ -140,11 +140,13 @@ struct Grid {
 
 private:
 #if defined(ANABRANCH_TARGET_HOST)
-    // On the seeded machine an access outside local memory becomes one that the machine refuses and reports.
-    ANABRANCH_DEVICE u8* local_at([[maybe_unused]] u32 byte, [[maybe_unused]] u32 bytes) const {
+    // A seeded machine learns of each access, to find those that nothing orders. One outside local memory becomes one that it
+    // refuses and reports.
+    ANABRANCH_DEVICE u8* local_at([[maybe_unused]] u32 byte, [[maybe_unused]] u32 bytes, [[maybe_unused]] unsigned access) const {
 #if defined(HOST_INSTRUMENTED)
         const AnabranchHostInstrumentedCalls* calls = reinterpret_cast<const AnabranchHostInstrumentedCalls*>(host->calls);
         if (u64(byte) + bytes > host->local_bytes) calls->load(host, reinterpret_cast<void*>(u64(byte)), 4, 0);
+        calls->local(host, byte, bytes, access);
 #endif
         return static_cast<u8*>(host->local_memory) + byte;
     }
@@ -153,7 +155,7 @@ private:
     ANABRANCH_DEVICE T local_load_at(u32 byte) const {
 #if defined(ANABRANCH_TARGET_HOST)
         T value;
-        __builtin_memcpy(&value, local_at(byte, sizeof(T)), sizeof(T));
+        __builtin_memcpy(&value, local_at(byte, sizeof(T), ANABRANCH_LOCAL_LOAD), sizeof(T));
         return value;
 #else
         return target::local_load<T>(byte);
@@ -162,7 +164,7 @@ private:
     template <class T>
     ANABRANCH_DEVICE void local_store_at(u32 byte, T value) const {
 #if defined(ANABRANCH_TARGET_HOST)
-        __builtin_memcpy(local_at(byte, sizeof(T)), &value, sizeof(T));
+        __builtin_memcpy(local_at(byte, sizeof(T), ANABRANCH_LOCAL_STORE), &value, sizeof(T));
 #else
         target::local_store<T>(byte, value);
 #endif

@@ -35,7 +35,7 @@ pub struct Manifest {
     pub compiler: String,
     /// The command or options.
     pub command: String,
-    /// What the compiler said.
+    /// The compiler's log.
     pub log: String,
     /// How long it took, seconds.
     pub seconds: f64,
@@ -56,7 +56,7 @@ pub(crate) enum Expected<'a> {
     Key(&'a str),
     /// Made from this by any compiler.
     PortableKey(&'a str),
-    /// Whatever its folder's name says.
+    /// Independent of its folder's name.
     Name,
 }
 

@@ -26,13 +26,13 @@ pub(crate) struct KeyLock {
 
 impl KeyLock {
     /// Takes the lock of a key. `None` when another process held it for the whole time; the caller then works without it. While it
-    /// waits, it calls `say` once per `every`, with the owner and the time waited so far.
+    /// waits, it calls `report` once per `every`, with the owner and the time waited so far.
     pub(crate) fn acquire(
         cache: &Cache,
         key: CacheKey,
         longest: Duration,
         every: Duration,
-        say: impl Fn(&str, Duration),
+        report: impl Fn(&str, Duration),
     ) -> Result<Option<Self>> {
         let path = cache.service_folder(LOCKS).join(key.to_string());
         let file = cache.disk.open_lock(&path).map_err(Error::cache("open lock", &path))?;
@@ -52,7 +52,7 @@ impl KeyLock {
                     waited = true;
                     let so_far = begun.elapsed();
                     if so_far >= next {
-                        say(&owner(&path), so_far);
+                        report(&owner(&path), so_far);
                         next = so_far.saturating_add(every);
                     }
                     thread::sleep(pause);
@@ -79,7 +79,7 @@ fn owner(path: &Path) -> String {
     }
 }
 
-/// For whoever looks into the file: who compiles, since when.
+/// The file's content, for operators: which process compiles, since when.
 fn note_owner(mut file: &File, path: &Path) {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();

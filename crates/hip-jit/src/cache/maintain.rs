@@ -16,7 +16,7 @@ pub struct CacheEntry {
     pub directory: PathBuf,
     /// Its key.
     pub key: String,
-    /// What it says about itself, or what is wrong with it.
+    /// Its manifest, or what is wrong with it.
     pub manifest: Result<Manifest, String>,
 }
 

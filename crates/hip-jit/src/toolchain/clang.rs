@@ -101,7 +101,7 @@ impl AmdClang {
         version: String,
     ) -> Result<Self, String> {
         if version.is_empty() {
-            return Err("it does not tell its version".to_owned());
+            return Err("it does not print its version".to_owned());
         }
         let kind = if hipcc { "hipcc" } else { "clang" };
         let identity = CompilerIdentity { kind, version, location: program.display().to_string() };
@@ -133,7 +133,7 @@ impl Toolchain for AmdClang {
                     "-O3",
                     "-fno-exceptions",
                     "-fno-strict-aliasing",
-                    // Sums must be the same on every target, so no multiply-add unless the source says so.
+                    // Sums must be the same on every target, so no multiply-add unless the source has one.
                     "-ffp-contract=off",
                     "-Wall",
                     "-Wextra",

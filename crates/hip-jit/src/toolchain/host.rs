@@ -57,7 +57,7 @@ impl HostCompiler {
         let version = super::search::version_text(&ask("--version")?);
         let machine = ask("-dumpmachine")?;
         if version.is_empty() {
-            return Err("it does not tell its version".to_owned());
+            return Err("it does not print its version".to_owned());
         }
         let identity = CompilerIdentity {
             kind: "c++",
@@ -92,7 +92,7 @@ impl Toolchain for HostCompiler {
                 // Kernels look at the same bytes as vectors, words and elements.
                 "-fno-strict-aliasing",
                 "-fvisibility=hidden",
-                // Sums must be the same on every target, so no multiply-add unless the source says so.
+                // Sums must be the same on every target, so no multiply-add unless the source has one.
                 "-ffp-contract=off",
                 "-Wall",
                 "-Wextra",
@@ -109,7 +109,7 @@ impl Toolchain for HostCompiler {
 
     fn compile(&self, job: &CompileJob<'_>) -> Result<CompileOutput, CompileFailure> {
         let mut arguments = job.options.to_vec();
-        // The mathematics behind what uses it: drivers for C (`gcc`, `clang`) link no libm of their own.
+        // libm after the objects that use it: drivers for C (`gcc`, `clang`) link no libm of their own.
         arguments.extend(["-I", INCLUDE_FOLDER, SOURCE_FILE, "-o", OBJECT_FILE, "-lm"].map(str::to_owned));
         self.environment.compile(&self.program, &arguments, job)
     }

@@ -1,7 +1,6 @@
 //! Compilers: what one must do, and where they are looked for.
 
 mod clang;
-mod diagnostics;
 mod host;
 mod nvcc;
 mod process;
@@ -18,45 +17,15 @@ use crate::error::FailureReason;
 use crate::source::Rendered;
 use crate::target::Target;
 
-pub use diagnostics::{Diagnostic, Severity, parse_diagnostics};
-pub(crate) use search::run_llvm_tool;
-pub use search::{CompilerSetting, DisassemblyError, ToolSearch, find_toolchain};
-
-/// Which compiler, exactly. `kind` and `version` are in the cache key, `location` is not.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CompilerIdentity {
-    /// `c++`, `clang`, `hipcc`, `hiprtc`, `nvrtc`, `nvcc`.
-    pub kind: &'static str,
-    /// The full version text, without lines that only name folders.
-    pub version: String,
-    /// The program or library.
-    pub location: String,
-}
-
-impl fmt::Display for CompilerIdentity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} ({})", self.kind, self.version.lines().next().unwrap_or_default(), self.location)
-    }
-}
-
-/// A candidate that was looked for, and why it does not serve.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Looked {
-    /// The program or library.
-    pub what: String,
-    /// Why it does not serve.
-    pub problem: String,
-}
-
-impl Looked {
-    pub(crate) fn new(what: impl Into<String>, problem: impl Into<String>) -> Self {
-        Self { what: what.into(), problem: problem.into() }
-    }
-}
+pub use crate::compiler::{CompilerIdentity, Looked};
+pub(crate) use crate::diagnostics::parse_diagnostics;
+pub use crate::diagnostics::{Diagnostic, Severity};
+pub use search::{CompilerSetting, DisassemblyError, ToolSearch};
+pub(crate) use search::{find_toolchain, run_llvm_tool};
 
 /// Choices that a tool chain turns into its own options.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OptionChoices {
+pub(crate) struct OptionChoices {
     /// Make debug information.
     pub debug_info: bool,
     /// The AMD code-object version; the compiler's default otherwise.
@@ -65,11 +34,9 @@ pub struct OptionChoices {
 
 /// One compilation. The folder `work` already holds `kernel.hip` and, below `include`, every header.
 #[derive(Clone, Copy, Debug)]
-pub struct CompileJob<'a> {
+pub(crate) struct CompileJob<'a> {
     /// The source.
     pub rendered: &'a Rendered,
-    /// For which machine.
-    pub target: &'a Target,
     /// All options, the tool chain's own ([`Toolchain::options`]) first.
     pub options: &'a [String],
     /// A folder of its own, which the caller removes.
@@ -82,18 +49,18 @@ pub struct CompileJob<'a> {
 
 /// What a compiler made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CompileOutput {
+pub(crate) struct CompileOutput {
     /// The code object.
     pub object: Vec<u8>,
-    /// What it said (warnings).
+    /// Its log (warnings).
     pub log: String,
     /// The command or options, for people.
     pub command: String,
 }
 
-/// What a compiler said when it made nothing.
+/// A compilation that made nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CompileFailure {
+pub(crate) struct CompileFailure {
     /// Why.
     pub reason: FailureReason,
     /// Its output.
@@ -103,7 +70,7 @@ pub struct CompileFailure {
 }
 
 /// Whether a compiler refused the source or failed otherwise. What is refused once is refused for ever and remembered;
-/// anything else, a full disk say, may pass. Fatal errors are mostly about files, and the line they name is where the
+/// anything else, a full disk for example, may pass. Fatal errors are mostly about files, and the line they name is where the
 /// compiler happened to be.
 fn why_failed(code: i32, log: &str) -> FailureReason {
     let refused = log.lines().filter(|line| !line.contains(": fatal error")).flat_map(parse_diagnostics);
@@ -114,7 +81,7 @@ fn why_failed(code: i32, log: &str) -> FailureReason {
 }
 
 /// A compiler that was found and identified.
-pub trait Toolchain: Send + Sync + fmt::Debug {
+pub(crate) trait Toolchain: Send + Sync + fmt::Debug {
     /// Which it is.
     fn identity(&self) -> &CompilerIdentity;
 

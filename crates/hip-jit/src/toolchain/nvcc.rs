@@ -37,7 +37,7 @@ impl Nvcc {
         let environment = search.environment();
         let version = version_text(&environment.ask(program, &["--version"])?);
         if version.is_empty() {
-            return Err("it does not tell its version".to_owned());
+            return Err("it does not print its version".to_owned());
         }
         let known = environment.ask(program, &["--list-gpu-code"])?;
         if !known.split_whitespace().any(|word| word == target.base()) {

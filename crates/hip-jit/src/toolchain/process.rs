@@ -165,7 +165,8 @@ fn run(mut command: Command, longest: Duration) -> io::Result<Finished> {
     Ok(match (ended, status.code(), status.signal()) {
         (false, ..) => Finished::TimedOut,
         (true, Some(code), _) => Finished::Exited(code),
-        (true, None, signal) => Finished::Signalled(signal.unwrap_or_default()),
+        (true, None, Some(signal)) => Finished::Signalled(signal),
+        (true, None, None) => unreachable!("a process that was waited for has an exit code or a signal"),
     })
 }
 

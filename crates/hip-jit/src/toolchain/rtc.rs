@@ -194,8 +194,8 @@ fn fingerprint(api: &Api, library: &Path) -> Result<(String, String), String> {
             hash.update(&sample);
         }
         let digest: [u8; 32] = hash.finalize().into();
-        let (short, _) = digest.split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));
-        Ok(format!("{length} bytes, {:016x}", u64::from_be_bytes(*short)))
+        let first = digest.iter().take(8).fold(0_u64, |word, byte| word << 8 | u64::from(*byte));
+        Ok(format!("{length} bytes, {first:016x}"))
     };
     let text = describe().map_err(|error| format!("cannot be identified: {}: {error}", path.display()))?;
     Ok((path.display().to_string(), text))

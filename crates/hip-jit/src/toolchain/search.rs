@@ -272,7 +272,7 @@ impl ToolSearch {
 /// # Errors
 /// [`Error::NoCompiler`] with every candidate and why it does not serve. A compiler that cannot be identified
 /// does not serve.
-pub fn find_toolchain(search: &ToolSearch, target: &Target) -> Result<Arc<dyn Toolchain>> {
+pub(crate) fn find_toolchain(search: &ToolSearch, target: &Target) -> Result<Arc<dyn Toolchain>> {
     let mut looked = Vec::new();
     let setting = search.compiler.clone().unwrap_or_default();
     let found = match (&setting, setting.target_of_word()) {

@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anabranch_hip_jit::{
-    DevicePointer, DeviceStruct as _, Header, Jit, JitConfig, KernelSpec, KernelUnit, Target, ToolSearch,
-    device_struct,
+    DevicePointer, Header, Jit, JitConfig, KernelSpec, Target, ToolSearch, device_struct, kernel_unit,
 };
 
 device_struct! {
@@ -24,7 +23,7 @@ device_struct! {
 pub const SOURCE: &str = r#"
 #include "test/scale.h"
 #define EXPORT extern "C" __attribute__((visibility("default")))
-struct Parameter { unsigned launch[4]; ScaleArgs arguments; };
+struct Parameter { unsigned launch[4]; ScaleArgs arguments; };  // of ANABRANCH_KERNEL(test_scale, ScaleArgs, 256)
 EXPORT void test_scale(AnabranchHostLane* lane, const void* pointer) {
     const Parameter* parameter = static_cast<const Parameter*>(pointer);
     unsigned index = lane->block * lane->block_threads + lane->thread;
@@ -41,16 +40,13 @@ pub const HEADERS: &[Header] = &[
         text: "#pragma once\n#include \"test/host_abi.h\"\n\
                static inline void scale(unsigned* value, unsigned factor) { *value *= factor * STEP; }\n",
     },
-    Header { name: "test/host_abi.h", text: anabranch_hip_host::HOST_ABI_HEADER },
+    Header { name: "test/host_abi.h", text: include_str!("../../device/anabranch/host_abi.h") },
 ];
 
-pub static UNIT: KernelUnit = KernelUnit {
-    name: "test_scale",
-    source: SOURCE,
-    headers: &[HEADERS],
-    entries: &["test_scale"],
-    layouts: &[ScaleArgs::c_declaration],
-};
+kernel_unit! {
+    pub static UNIT: "test_scale", SOURCE, &[HEADERS];
+    pub const SCALE: Kernel<ScaleArgs> = "test_scale";
+}
 
 pub fn spec() -> KernelSpec {
     KernelSpec::new(&UNIT).with("STEP", 1)

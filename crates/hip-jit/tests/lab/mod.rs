@@ -4,13 +4,13 @@
 use std::collections::BTreeSet;
 
 use anabranch_hip::DeviceAddress;
-use anabranch_hip_host::seeded::{
-    Allocation, MemoryProfile, Owner, Run, SeededConfig, SeededKernel, SeededMachine, Shape,
-};
 use anabranch_hip_jit::control::{FaultRecord, WaitControl};
 use anabranch_hip_jit::{
     CodeObject, DevicePointer, DeviceStruct as _, Jit, KernelSpec, KernelUnit, PRELUDE, Target, bytemuck,
     device_struct,
+};
+use anabranch_weakmem::{
+    Allocation, MemoryProfile, Owner, Run, SeededConfig, SeededKernel, SeededMachine, Shape,
 };
 
 use anabranch_testkit::mutant;

@@ -14,7 +14,7 @@
 namespace shmem {
 
 // How a peer is reached by copies.
-enum class Means : u32 {
+enum class RouteKind : u32 {
     MAPPING = 0,  // loads and stores of this kernel
     QUEUE = 1,    // packets that this kernel writes
     HOST = 2,     // engines that the host alone drives: kernels copy nothing
@@ -32,16 +32,16 @@ ANABRANCH_DEVICE const SdmaQueue* queue_entry(const Grid& grid, const Context& c
     return context.team.queues + (static_cast<u64>(peer.value) * each + channel);
 }
 
-ANABRANCH_DEVICE Means means_of(const Grid& grid, const Context& context, GroupRank peer) {
-    if (is_by_nic(grid, context, peer)) return Means::NIC;
+ANABRANCH_DEVICE RouteKind route_kind(const Grid& grid, const Context& context, GroupRank peer) {
+    if (is_by_nic(grid, context, peer)) return RouteKind::NIC;
     const SdmaQueue* entry = queue_entry(grid, context, peer);
-    return entry == nullptr ? Means::MAPPING : static_cast<Means>(private_load(grid, &entry->means));
+    return entry == nullptr ? RouteKind::MAPPING : static_cast<RouteKind>(private_load(grid, &entry->route));
 }
 
 ANABRANCH_DEVICE Status from_engine(WaitStatus status) { return status == WAIT_OK ? Status::OK : Status::FAULT; }
 
 // Puts an operation for `peer` into its queue and, if asked, waits until it is done, so that what was copied here may be read.
-// All lanes of the scope, equal arguments; the means is QUEUE.
+// All lanes of the scope, equal arguments; the route is QUEUE.
 template <class Scope>
 ANABRANCH_DEVICE Status by_queue(const Grid& grid, const Context& context, GroupRank peer, sdma::Operation operation,
                                  bool waits) {
@@ -69,14 +69,14 @@ ANABRANCH_DEVICE void drain_engines(const Grid& grid, const Context& context, u3
     u32 each = context.team.queues_per_peer;
     for (u32 index = first * each + Scope::lane(grid); index < (first + count) * each; index += Scope::lanes(grid)) {
         SdmaQueue queue = sdma::load_queue(grid, context.team.queues + index);
-        if (static_cast<Means>(queue.means) == Means::QUEUE) sdma::quiet(grid, context.wait, queue);
+        if (static_cast<RouteKind>(queue.route) == RouteKind::QUEUE) sdma::quiet(grid, context.wait, queue);
     }
 }
 
 #else
 
-ANABRANCH_DEVICE Means means_of(const Grid& grid, const Context& context, GroupRank peer) {
-    return is_by_nic(grid, context, peer) ? Means::NIC : Means::MAPPING;
+ANABRANCH_DEVICE RouteKind route_kind(const Grid& grid, const Context& context, GroupRank peer) {
+    return is_by_nic(grid, context, peer) ? RouteKind::NIC : RouteKind::MAPPING;
 }
 
 #endif

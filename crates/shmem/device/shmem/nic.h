@@ -148,7 +148,7 @@ ANABRANCH_DEVICE void drain_nics(const Grid& grid, const Context& context, u32 f
     u32 each = context.team.nics_per_peer;
     for (u32 index = first * each + Scope::lane(grid); index < (first + count) * each; index += Scope::lanes(grid)) {
         RdmaQueue queue = rdma::load_queue(grid, context.team.nics + index);
-        if (queue.means == MEANS_NIC) rdma::quiet(grid, context.wait, queue);
+        if (queue.route == ROUTE_NIC) rdma::quiet(grid, context.wait, queue);
     }
 }
 

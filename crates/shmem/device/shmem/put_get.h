@@ -67,12 +67,12 @@ ANABRANCH_DEVICE Status check_peer(const Grid& grid, const Context& context, u64
 
 // A copy by the peer's route, where that is no mapping; false where it is one, and nothing was done.
 template <class Scope>
-ANABRANCH_DEVICE bool copy_by_engine(const Grid& grid, const Context& context, GroupRank peer, const void* to,
+ANABRANCH_DEVICE bool copy_by_route(const Grid& grid, const Context& context, GroupRank peer, const void* to,
                                      const void* from, u64 bytes, bool is_get, bool waits, Status& status) {
-    Means means = means_of(grid, context, peer);
-    if (means == Means::MAPPING || (means == Means::HOST && bytes == 0)) return false;
+    RouteKind route = route_kind(grid, context, peer);
+    if (route == RouteKind::MAPPING || (route == RouteKind::HOST && bytes == 0)) return false;
 #if SHMEM_ENGINES
-    if (means == Means::QUEUE) {
+    if (route == RouteKind::QUEUE) {
         sdma::Operation operation = {reinterpret_cast<u64>(from), reinterpret_cast<u64>(to), bytes,
                                      sdma::Tail::NOTHING,         nullptr,                   0,
                                      false};
@@ -81,7 +81,7 @@ ANABRANCH_DEVICE bool copy_by_engine(const Grid& grid, const Context& context, G
     }
 #endif
 #if SHMEM_NIC
-    if (means == Means::NIC) {
+    if (route == RouteKind::NIC) {
         rdma::Request copy = is_get ? nic_copy(rdma::Opcode::READ, to, from, bytes) : nic_copy(rdma::Opcode::WRITE, from, to, bytes);
         status = by_nic<Scope>(grid, context, peer, copy, false, copy, waits);
         return true;
@@ -103,7 +103,7 @@ ANABRANCH_DEVICE Status put_nbi(const Grid& grid, const Context& context, Symmet
     if (status != Status::OK) return status;
     T* to = reach(grid, context, target, peer);
     if (to == nullptr) return Status::UNREACHABLE;
-    if (copy_by_engine<Scope>(grid, context, peer, to, source, count * sizeof(T), false, waits, status)) return status;
+    if (copy_by_route<Scope>(grid, context, peer, to, source, count * sizeof(T), false, waits, status)) return status;
     copy_bytes(grid, Scope::lane(grid), Scope::lanes(grid), reinterpret_cast<u8*>(to),
                reinterpret_cast<const u8*>(source), count * sizeof(T));
     return Status::OK;
@@ -128,7 +128,7 @@ ANABRANCH_DEVICE Status get_nbi(const Grid& grid, const Context& context, T* tar
     if (status != Status::OK) return status;
     const T* from = reach(grid, context, source, peer);
     if (from == nullptr) return Status::UNREACHABLE;
-    if (copy_by_engine<Scope>(grid, context, peer, target, from, count * sizeof(T), true, waits, status)) return status;
+    if (copy_by_route<Scope>(grid, context, peer, target, from, count * sizeof(T), true, waits, status)) return status;
     copy_bytes(grid, Scope::lane(grid), Scope::lanes(grid), reinterpret_cast<u8*>(target),
                reinterpret_cast<const u8*>(from), count * sizeof(T));
     return Status::OK;

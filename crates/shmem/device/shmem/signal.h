@@ -85,16 +85,16 @@ ANABRANCH_DEVICE Status signal(const Grid& grid, const Context& context, Symmetr
                                GroupRank peer) {
     u64* at = reach_word(grid, context, word, peer);
     if (at == nullptr) return Status::UNREACHABLE;
-    Means means = means_of(grid, context, peer);
-    if (means == Means::HOST) return refuse(grid, context, word.offset, peer);
+    RouteKind route = route_kind(grid, context, peer);
+    if (route == RouteKind::HOST) return refuse(grid, context, word.offset, peer);
 #if SHMEM_ENGINES
-    if (means == Means::QUEUE) {
+    if (route == RouteKind::QUEUE) {
         return signal_by_queue<Scope>(grid, context, peer, nullptr, nullptr, 0, at, value, op, false);
     }
 #endif
 #if SHMEM_NIC
     // The copy of no bytes is to the word itself: nothing moves there.
-    if (means == Means::NIC) return signal_by_nic<Scope>(grid, context, peer, at, nullptr, 0, at, value, op, false);
+    if (route == RouteKind::NIC) return signal_by_nic<Scope>(grid, context, peer, at, nullptr, 0, at, value, op, false);
 #endif
     signal_word<Scope>(grid, at, value, op);
     return Status::OK;
@@ -111,17 +111,17 @@ ANABRANCH_DEVICE Status put_signal_nbi(const Grid& grid, const Context& context,
                                        bool waits = false) {
     u64* at = reach_word(grid, context, word, peer);
     if (at == nullptr) return Status::UNREACHABLE;
-    Means means = means_of(grid, context, peer);
-    if (means == Means::HOST) return refuse(grid, context, target.offset, peer);
+    RouteKind route = route_kind(grid, context, peer);
+    if (route == RouteKind::HOST) return refuse(grid, context, target.offset, peer);
 #if SHMEM_ENGINES || SHMEM_NIC
-    if (means != Means::MAPPING) {
+    if (route != RouteKind::MAPPING) {
         Status named = check_peer<Scope>(grid, context, target.offset, peer);
         if (named != Status::OK) return named;
         T* to = reach(grid, context, target, peer);
         if (to == nullptr) return Status::UNREACHABLE;
         u64 bytes = count * sizeof(T);
 #if SHMEM_NIC
-        if (means == Means::NIC) return signal_by_nic<Scope>(grid, context, peer, to, source, bytes, at, value, op, waits);
+        if (route == RouteKind::NIC) return signal_by_nic<Scope>(grid, context, peer, to, source, bytes, at, value, op, waits);
 #endif
 #if SHMEM_ENGINES
         return signal_by_queue<Scope>(grid, context, peer, to, source, bytes, at, value, op, waits);

@@ -98,8 +98,8 @@ ANABRANCH_DEVICE T* own_pointer(const Grid& grid, const Context& context, Symmet
 }
 
 #if SHMEM_NIC
-// RdmaQueue::means of a peer that is reached by NIC.
-static constexpr u32 MEANS_NIC = 3;
+// RdmaQueue::route of a peer that is reached by NIC.
+static constexpr u32 ROUTE_NIC = 3;
 #endif
 
 // Whether a peer is reached by NIC: what `reach` says of it is an address of its NIC's then, which no load or store may touch. Any lane.
@@ -107,7 +107,7 @@ ANABRANCH_DEVICE bool is_by_nic(const Grid& grid, const Context& context, GroupR
 #if SHMEM_NIC
     u32 each = context.team.nics_per_peer;
     if (each == 0 || peer.value >= context.team.size) return false;
-    return private_load(grid, &context.team.nics[static_cast<u64>(peer.value) * each].means) == MEANS_NIC;
+    return private_load(grid, &context.team.nics[static_cast<u64>(peer.value) * each].route) == ROUTE_NIC;
 #else
     static_cast<void>(grid);
     static_cast<void>(context);

@@ -4,14 +4,14 @@
 //! not may still write to the range on its peers. Members learn of each other's drops from the announcements that
 //! travel with every collective call of the heap. The scheme:
 //!
-//! * A rank that drops an allocation announces its id in every exchange, until every other member was told.
+//! * A rank that drops an allocation announces its id in every exchange, until every other member has received it.
 //! * A rank takes the range back when it has dropped the allocation and has heard the same from all other members.
 //! * What a rank believes free is what it proposes; a place is free only when all members propose it.
 //!
 //! Why this is sound. A rank counts a range as free only after every member of its group announced the drop, and
-//! an announced drop is never withdrawn; so no member uses the range, on any rank, when anybody gives it away again.
-//! Why nothing leaks: two members that meet in any exchange after both dropped have told each other; the group's own
-//! next collective is such a meeting for all of them.
+//! an announced drop is never withdrawn; so no member uses the range, on any rank, when it is allocated again.
+//! Why nothing leaks: two members that take part in one exchange after both dropped have informed each other; the group's
+//! next collective call is such an exchange for all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,11 +19,11 @@ use super::ranges::{ByteRange, FreeRanges};
 
 /// Names one allocation; equal on all its members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
-pub struct AllocationId {
+pub(crate) struct AllocationId {
     /// The group's id.
-    pub group: u64,
+    pub(crate) group: u64,
     /// The group's count of collective calls when it was made.
-    pub sequence: u64,
+    pub(crate) sequence: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -31,15 +31,15 @@ struct Entry {
     range: ByteRange,
     members: BTreeSet<u32>,
     dropped: bool,
-    /// The range was given back; the entry stays while somebody has to be told.
+    /// The range was given back; the entry stays until all members are informed.
     returned: bool,
     heard: BTreeSet<u32>,
-    told: BTreeSet<u32>,
+    informed: BTreeSet<u32>,
 }
 
 /// One rank's view of its heap.
 #[derive(Clone, Debug)]
-pub struct Ledger {
+pub(crate) struct Ledger {
     me: u32,
     free: FreeRanges,
     entries: BTreeMap<AllocationId, Entry>,
@@ -47,22 +47,22 @@ pub struct Ledger {
 
 impl Ledger {
     /// An empty heap over `range`, as seen by the rank numbered `me`.
-    pub fn new(me: u32, range: ByteRange) -> Self {
+    pub(crate) fn new(me: u32, range: ByteRange) -> Self {
         Self { me, free: FreeRanges::new(range), entries: BTreeMap::new() }
     }
 
     /// What this rank believes free.
-    pub fn free(&self) -> &FreeRanges {
+    pub(crate) fn free(&self) -> &FreeRanges {
         &self.free
     }
 
     /// Allocations that this rank has not dropped.
-    pub fn live(&self) -> usize {
+    pub(crate) fn live(&self) -> usize {
         self.entries.values().filter(|entry| !entry.dropped).count()
     }
 
     /// Enters an allocation. False, with nothing changed, when the range is not free here or the id is taken.
-    pub fn enter(
+    pub(crate) fn enter(
         &mut self,
         id: AllocationId,
         range: ByteRange,
@@ -77,14 +77,14 @@ impl Ledger {
             dropped: false,
             returned: false,
             heard: BTreeSet::new(),
-            told: BTreeSet::new(),
+            informed: BTreeSet::new(),
         };
         self.entries.insert(id, entry);
         true
     }
 
-    /// Takes an allocation out at once: one that failed on all members before anybody could use it.
-    pub fn revoke(&mut self, id: AllocationId) {
+    /// Takes an allocation out at once: one that failed on all members before it could be used.
+    pub(crate) fn revoke(&mut self, id: AllocationId) {
         if let Some(entry) = self.entries.remove(&id)
             && !entry.returned
         {
@@ -93,7 +93,7 @@ impl Ledger {
     }
 
     /// This rank does not use the allocation any more.
-    pub fn drop_allocation(&mut self, id: AllocationId) {
+    pub(crate) fn drop_allocation(&mut self, id: AllocationId) {
         if let Some(entry) = self.entries.get_mut(&id) {
             entry.dropped = true;
         }
@@ -101,13 +101,13 @@ impl Ledger {
     }
 
     /// The drops to be announced in the next exchange.
-    pub fn announcements(&self) -> Vec<AllocationId> {
+    pub(crate) fn announcements(&self) -> Vec<AllocationId> {
         self.entries.iter().filter(|(_, entry)| entry.dropped).map(|(id, _)| *id).collect()
     }
 
     /// An exchange among `members` has come to its end; `announced` is what each of them (this rank included)
     /// announced in it, in the same order.
-    pub fn exchanged<'a>(
+    pub(crate) fn exchanged<'a>(
         &mut self,
         members: &[u32],
         announced: impl IntoIterator<Item = &'a [AllocationId]>,
@@ -116,7 +116,7 @@ impl Ledger {
             for id in ids {
                 let Some(entry) = self.entries.get_mut(id) else { continue };
                 if *member == self.me {
-                    entry.told.extend(members.iter().filter(|other| **other != self.me));
+                    entry.informed.extend(members.iter().filter(|other| **other != self.me));
                 } else {
                     entry.heard.insert(*member);
                 }
@@ -137,7 +137,7 @@ impl Ledger {
             entry.returned = true;
             self.free.give_back(entry.range);
         }
-        if entry.members.is_subset(&entry.told) {
+        if entry.members.is_subset(&entry.informed) {
             self.entries.remove(&id);
         }
     }

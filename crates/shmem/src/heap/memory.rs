@@ -6,7 +6,7 @@ use anabranch_hip::{Device, DeviceAddress, DeviceBuffer};
 use anabranch_ranks::GlobalRank;
 use anabranch_transport_p2p::FlatWindow;
 
-use super::allocate::MAX_ALIGNMENT;
+use super::MAX_ALIGNMENT;
 use crate::error::{Error, Result};
 
 /// The first bytes of every segment: a word by which peers check that they mapped the right memory.
@@ -29,13 +29,15 @@ enum Segment {
 
 impl HeapMemory {
     /// Allocates the segment and writes the word that peers probe. The rest stays undefined: [`crate::World::allocate`]
-    /// zeroes what it hands out and agrees on that before anybody may write there, and touching a large heap as a whole
+    /// zeroes what it hands out and agrees on that before any rank may write there, and touching a large heap as a whole
     /// takes seconds where memory is backed on first use.
     pub(crate) fn new(device: &Device, bytes: u64, probe: u64) -> Result<Self> {
         let buffer = device.allocate_uncached(bytes as usize).map_err(|source| {
-            let (free, total) = device.memory_info().unwrap_or_default();
-            let device = device.ordinal();
-            Error::HeapMemory { bytes, device, free: free as u64, total: total as u64, source }
+            let problem = match device.memory_info() {
+                Ok((free, total)) => format!("{free} of {total} bytes are free"),
+                Err(_) => "the runtime does not report how much is free".to_owned(),
+            };
+            Error::HeapMemory { bytes, device: device.ordinal(), problem, source: Some(Box::new(source)) }
         })?;
         Self::probed(device, Segment::Static(buffer), bytes, probe)
     }
@@ -54,9 +56,13 @@ impl HeapMemory {
         let heap = Self { segment, bytes };
         let address = heap.address();
         if !address.0.is_multiple_of(MAX_ALIGNMENT) {
-            return Err(Error::HeapAlignment { address: address.0, alignment: MAX_ALIGNMENT });
+            let problem = format!(
+                "the runtime placed it at {address:#x}, not at a multiple of {MAX_ALIGNMENT}",
+                address = address.0
+            );
+            return Err(Error::HeapMemory { bytes, device: device.ordinal(), problem, source: None });
         }
-        // SAFETY: the segment was made just now and has at least a header; nobody else knows it yet.
+        // SAFETY: the segment was made just now and has at least a header; no other rank knows it yet.
         unsafe { device.write_memory(address, &probe.to_le_bytes()) }?;
         Ok(heap)
     }
@@ -83,7 +89,7 @@ impl HeapMemory {
 /// Where the heaps of all ranks lie in the addresses of this one: rank r's at `base + r * stride`.
 ///
 /// The base differs from rank to rank, the stride does not. A rank that is not served by `p2p` has nothing in its slot
-/// ([`crate::World::peer_base`] says so), and no peer is mapped after [`crate::World::leave`].
+/// ([`crate::World::peer_base`] is `None`), and no peer is mapped after [`crate::World::leave`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlatHeap {
     /// Where rank 0's heap starts.
@@ -106,10 +112,10 @@ impl FlatHeap {
 /// Keeps a rank's heap allocated after its world is gone.
 ///
 /// Ranks that share a process reach each other by plain addresses. When one of them fails and its world goes away, kernels
-/// of the others may still write to its heap until they notice. Whoever runs several ranks in one process holds the
-/// guards of all until all have ended; [`crate::spawn_threads`] does.
+/// of the others may still write to its heap until they notice. [`crate::spawn_threads`] holds the guards
+/// of all ranks until all have ended.
 #[derive(Clone, Debug)]
-pub struct MemoryGuard {
+pub(crate) struct MemoryGuard {
     _heap: Arc<HeapMemory>,
 }
 

@@ -1,10 +1,17 @@
 //! The symmetric heap: one segment a rank, divided the same way by all members of a group.
 
-mod allocate;
-pub mod ledger;
+pub(crate) mod ledger;
+#[cfg(test)]
+mod ledger_tests;
 mod memory;
-pub mod ranges;
+pub(crate) mod ranges;
+#[cfg(test)]
+mod ranges_tests;
 
-pub use allocate::{DEFAULT_ALIGNMENT, HeapUsage, MAX_ALIGNMENT, SymmetricMemory};
-pub use memory::{FlatHeap, MemoryGuard};
-pub(crate) use memory::{HEADER_BYTES, HeapMemory};
+pub use memory::FlatHeap;
+pub(crate) use memory::{HEADER_BYTES, HeapMemory, MemoryGuard};
+
+/// The alignment to ask for where nothing else is needed; also the granularity of sizes.
+pub const DEFAULT_ALIGNMENT: u64 = 256;
+/// The largest alignment: a page, to which every runtime aligns large allocations.
+pub const MAX_ALIGNMENT: u64 = 4096;

@@ -5,51 +5,51 @@ use std::collections::BTreeMap;
 
 /// A range of bytes, `offset..offset + bytes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
-pub struct ByteRange {
+pub(crate) struct ByteRange {
     /// First byte.
-    pub offset: u64,
+    pub(crate) offset: u64,
     /// Bytes.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 impl ByteRange {
     /// One past the last byte.
-    pub const fn end(self) -> u64 {
+    pub(crate) const fn end(self) -> u64 {
         self.offset.saturating_add(self.bytes)
     }
 }
 
 /// Sorted ranges that neither overlap nor touch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FreeRanges {
+pub(crate) struct FreeRanges {
     by_offset: BTreeMap<u64, u64>,
 }
 
 impl FreeRanges {
     /// One free range; none for zero bytes.
-    pub fn new(range: ByteRange) -> Self {
+    pub(crate) fn new(range: ByteRange) -> Self {
         let mut ranges = Self::default();
         ranges.give_back(range);
         ranges
     }
 
     /// The ranges in rising order.
-    pub fn to_vec(&self) -> Vec<ByteRange> {
+    pub(crate) fn to_vec(&self) -> Vec<ByteRange> {
         self.by_offset.iter().map(|(offset, bytes)| ByteRange { offset: *offset, bytes: *bytes }).collect()
     }
 
     /// Bytes free in all.
-    pub fn total(&self) -> u64 {
+    pub(crate) fn total(&self) -> u64 {
         self.by_offset.values().sum()
     }
 
     /// Bytes of the largest range; 0 when nothing is free.
-    pub fn largest(&self) -> u64 {
+    pub(crate) fn largest(&self) -> u64 {
         self.by_offset.values().copied().max().unwrap_or(0)
     }
 
     /// Takes a range out. Returns whether all of it was free; if not, nothing changes.
-    pub fn take(&mut self, wanted: ByteRange) -> bool {
+    pub(crate) fn take(&mut self, wanted: ByteRange) -> bool {
         if wanted.bytes == 0 {
             return true;
         }
@@ -68,7 +68,7 @@ impl FreeRanges {
 
     /// Puts a range back and joins it with its neighbours. Returns false, and changes nothing, when part of it
     /// is free already.
-    pub fn give_back(&mut self, range: ByteRange) -> bool {
+    pub(crate) fn give_back(&mut self, range: ByteRange) -> bool {
         if range.bytes == 0 {
             return true;
         }
@@ -96,7 +96,7 @@ impl FreeRanges {
 
     /// What is free in both.
     #[must_use]
-    pub fn intersection(&self, other: &[ByteRange]) -> Self {
+    pub(crate) fn intersection(&self, other: &[ByteRange]) -> Self {
         let mut result = Self::default();
         let mine = self.to_vec();
         let (mut i, mut j) = (0, 0);
@@ -110,8 +110,8 @@ impl FreeRanges {
         result
     }
 
-    /// The lowest offset that is a multiple of `alignment` (a power of two) with `bytes` free bytes behind it.
-    pub fn lowest_fit(&self, bytes: u64, alignment: u64) -> Option<u64> {
+    /// The lowest offset that is a multiple of `alignment` (a power of two) with `bytes` free bytes from there on.
+    pub(crate) fn lowest_fit(&self, bytes: u64, alignment: u64) -> Option<u64> {
         self.by_offset.iter().find_map(|(offset, free)| {
             let start = offset.checked_next_multiple_of(alignment)?;
             (start.checked_add(bytes)? <= offset + free).then_some(start)

@@ -1,15 +1,13 @@
 //! Atomics contended by every thread of every rank: exact totals, each old value handed out once, neighbours untouched.
 
+use anabranch_conformance::shmem::{
+    ATOMICS, ATOMICS_UNIT, AtomicArgs, AtomicCase, AtomicKind, AtomicRun, AtomicWays, spec,
+};
 use anabranch_hip::DeviceBuffer;
 use anabranch_hip_jit::KernelSpec;
-use anabranch_shmem::device_api::conformance::{
-    ATOMICS, AtomicArgs, AtomicCase, AtomicKind, AtomicRun, AtomicWays, spec,
-};
 use anabranch_testkit::mutant;
 
 use crate::device_api::ranks::{OPERATION, Ranks, WAVES, pointer, read};
-
-pub(crate) const ENTRY: &str = "anabranch_shmem_conformance_atomics";
 
 pub(crate) fn arguments(
     ranks: &Ranks,
@@ -47,7 +45,7 @@ fn check_way(
     }
     ranks.fill();
     let logs = ranks.buffers(run.log_words() * 8);
-    ranks.run_well(spec, ENTRY, 1, run.threads(), |rank| {
+    ranks.run_well(spec, ATOMICS, 1, run.threads(), |rank| {
         Some(arguments(ranks, rank, &logs[rank as usize], case, ways))
     });
     let logs: Vec<Vec<u64>> = logs.iter().map(read).collect();
@@ -65,7 +63,7 @@ fn contended_atomics_give_exact_totals() {
     for wave in WAVES {
         let mut ranks = Ranks::new(4, wave, 4096);
         for case in AtomicCase::all() {
-            check(&mut ranks, &spec(&ATOMICS), case).unwrap();
+            check(&mut ranks, &spec(&ATOMICS_UNIT), case).unwrap();
         }
     }
 }
@@ -79,9 +77,9 @@ fn broken_twins_are_noticed() {
         ("EVERY_LANE_SIGNALS", AtomicKind::SignalAdd, 8),
     ] {
         let case = AtomicCase { kind, element_bytes, is_signed: false };
-        check(&mut ranks, &spec(&ATOMICS), case).unwrap();
+        check(&mut ranks, &spec(&ATOMICS_UNIT), case).unwrap();
         assert!(
-            check(&mut ranks, &spec(&ATOMICS).edited(&mutant(broken)), case).is_err(),
+            check(&mut ranks, &spec(&ATOMICS_UNIT).edited(&mutant(broken)), case).is_err(),
             "{broken} of {kind:?}"
         );
     }

@@ -2,17 +2,16 @@
 
 use std::time::Duration;
 
+use anabranch_conformance::shmem::{BARRIER, BARRIER_UNIT, BarrierArgs, spec};
 use anabranch_hip::DeviceBuffer;
 use anabranch_hip_jit::KernelSpec;
-use anabranch_shmem::device_api::conformance::{BARRIER, BarrierArgs, spec};
 use anabranch_shmem::device_api::{BarrierWorkspace, phase_name};
 
-use anabranch_shmem::device_api::conformance::mixed;
+use anabranch_conformance::shmem::mixed;
 use anabranch_testkit::mutant;
 
 use crate::device_api::ranks::{OPERATION, Ranks, WAVES, pointer, pointer_at, read};
 
-pub(crate) const ENTRY: &str = "anabranch_shmem_conformance_barrier";
 const FLAGS: u64 = 128;
 const SLOTS: u64 = 1024;
 pub(crate) const HEAP: usize = 64 << 10;
@@ -109,7 +108,7 @@ pub(crate) fn check_on(
 ) -> Result<(), String> {
     let setup = Setup::on(ranks, 4 * rounds);
     for (kind, launch) in kinds.into_iter().zip(0..) {
-        setup.ranks.run_well(spec, ENTRY, 1, setup.threads, |rank| {
+        setup.ranks.run_well(spec, BARRIER, 1, setup.threads, |rank| {
             Some(setup.arguments(rank, launch * rounds, rounds, kind, skew))
         });
     }
@@ -123,7 +122,7 @@ pub(crate) fn check_on(
 fn two_hundred_rounds_back_to_back() {
     for wave in WAVES {
         for size in [2, 3, 4] {
-            check(size, wave, &spec(&BARRIER), Duration::ZERO).unwrap();
+            check(size, wave, &spec(&BARRIER_UNIT), Duration::ZERO).unwrap();
         }
     }
 }
@@ -131,24 +130,24 @@ fn two_hundred_rounds_back_to_back() {
 #[test]
 fn late_ranks_are_waited_for() {
     for (size, wave) in [(4, 1), (3, 4), (2, 32)] {
-        check(size, wave, &spec(&BARRIER), Duration::from_micros(200)).unwrap();
+        check(size, wave, &spec(&BARRIER_UNIT), Duration::from_micros(200)).unwrap();
     }
 }
 
 #[test]
 fn a_team_of_one_passes() {
-    check(1, 4, &spec(&BARRIER), Duration::ZERO).unwrap();
+    check(1, 4, &spec(&BARRIER_UNIT), Duration::ZERO).unwrap();
 }
 
 #[test]
 fn more_members_than_lanes() {
-    check(6, 4, &spec(&BARRIER), Duration::ZERO).unwrap();
-    check(9, 1, &spec(&BARRIER), Duration::ZERO).unwrap();
+    check(6, 4, &spec(&BARRIER_UNIT), Duration::ZERO).unwrap();
+    check(9, 1, &spec(&BARRIER_UNIT), Duration::ZERO).unwrap();
 }
 
 #[test]
 fn a_barrier_that_does_not_wait_is_noticed() {
-    let broken = spec(&BARRIER).edited(&mutant("EPOCH_LOOSE"));
+    let broken = spec(&BARRIER_UNIT).edited(&mutant("EPOCH_LOOSE"));
     assert!(check(3, 4, &broken, Duration::from_micros(300)).is_err());
 }
 
@@ -158,7 +157,7 @@ fn a_member_that_does_not_come_is_named_and_the_epoch_stays() {
     for wave in [1, 32] {
         let mut setup = Setup::new(3, wave, 5);
         setup.ranks.set_budget(budget);
-        let took = setup.ranks.run(&spec(&BARRIER), ENTRY, 1, setup.threads, |rank| {
+        let took = setup.ranks.run(&spec(&BARRIER_UNIT), BARRIER, 1, setup.threads, |rank| {
             (rank != 1).then(|| setup.arguments(rank, 0, 5, 1, Duration::ZERO))
         });
         assert!(took < budget + Duration::from_secs(1), "{took:?}");
@@ -177,7 +176,7 @@ fn a_member_that_does_not_come_is_named_and_the_epoch_stays() {
 pub(crate) fn posted_in_turns(ranks: Ranks, spec: &KernelSpec) -> Vec<u64> {
     let rounds = 6;
     let setup = Setup::on(ranks, rounds);
-    setup.ranks.run_well(spec, ENTRY, 3, setup.threads, |rank| {
+    setup.ranks.run_well(spec, BARRIER, 3, setup.threads, |rank| {
         Some(setup.arguments(rank, 0, rounds, 2, Duration::ZERO))
     });
     for rank in 0..setup.ranks.size() {

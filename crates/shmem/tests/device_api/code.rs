@@ -1,9 +1,10 @@
 //! The code that compilers for GPUs make of the headers, and the matrix of operations. GPU compilers are optional.
 
+use anabranch_conformance::shmem as conformance;
 use anabranch_hip_jit::isa::{check_disassembly, disassemble};
 use anabranch_hip_jit::{Error, KernelSpec, KernelUnit, Target};
-use anabranch_shmem::device_api::{conformance, has_operation};
-use anabranch_shmem::engine_legs_kernel;
+use anabranch_shmem::device_api::has_operation;
+use anabranch_shmem::engine_copies_kernel;
 use anabranch_testkit::mutant;
 use anabranch_transport::{Operation, Scope};
 
@@ -13,7 +14,7 @@ use crate::device_api::ranks::{jit, tools};
 #[ignore = "extended"]
 fn kernels_for_amd_keep_the_ordering_rules() {
     let jit = jit();
-    for spec in conformance::kernels().into_iter().chain([engine_legs_kernel()]) {
+    for spec in conformance::kernels().into_iter().chain([engine_copies_kernel()]) {
         for target in ["gfx942", "gfx950"] {
             let target: Target = target.parse().unwrap();
             let object = match jit.compile(&spec, &target) {

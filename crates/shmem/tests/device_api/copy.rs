@@ -1,14 +1,13 @@
 //! put, get and their kin: operation x scope x size x alignment x peer, with whole heaps compared.
 
-use anabranch_hip_jit::KernelSpec;
-use anabranch_shmem::device_api::conformance::{
-    COPY, Copies, CopyArgs, CopyCase, CopyKind, Places, after, spec,
+use anabranch_conformance::shmem::{
+    COPY, COPY_UNIT, Copies, CopyArgs, CopyCase, CopyKind, Places, after, spec,
 };
+use anabranch_hip_jit::KernelSpec;
 use anabranch_testkit::mutant;
 
 use crate::device_api::ranks::{OPERATION, Ranks, WAVES, pointer, read};
 
-const ENTRY: &str = "anabranch_shmem_conformance_copy";
 pub(crate) const HEAP: usize = 1 << 20;
 pub(crate) const SCOPES: [u32; 3] = [0, 1, 2];
 
@@ -63,7 +62,7 @@ pub(crate) fn check_on(
             operation: OPERATION,
         })
     };
-    ranks.run_well(spec, ENTRY, blocks, threads, arguments);
+    ranks.run_well(spec, COPY, blocks, threads, arguments);
     for statuses in &statuses {
         assert!(read::<u32>(statuses).iter().all(|status| *status == 0));
     }
@@ -80,7 +79,7 @@ pub(crate) fn one(peer: u32, remote: u64, local: u64, bytes: u64) -> CopyCase {
 pub(crate) fn launch_one(ranks: &Ranks, spec: &KernelSpec, kind: CopyKind, case: &CopyCase) {
     let buffer = ranks.buffer(0, std::slice::from_ref(case));
     let statuses = ranks.buffer(0, &[u32::MAX]);
-    ranks.run(spec, ENTRY, 1, ranks.wave, |rank| {
+    ranks.run(spec, COPY, 1, ranks.wave, |rank| {
         (rank == 0).then(|| CopyArgs {
             team: ranks.team(rank),
             cases: pointer(&buffer),
@@ -101,7 +100,7 @@ fn matrix(wave: u32) {
         for kind in CopyKind::ALL {
             for scope in scopes(kind) {
                 let cases = copies(size, kind, &mut state);
-                check(&mut ranks, &spec(&COPY), kind, *scope, &cases).unwrap();
+                check(&mut ranks, &spec(&COPY_UNIT), kind, *scope, &cases).unwrap();
             }
         }
     }
@@ -143,8 +142,8 @@ fn all_pairs_of_phases_and_a_world_of_one() {
             }
         }
         assert!(places.bytes() <= HEAP as u64);
-        check(&mut ranks, &spec(&COPY), CopyKind::Put, 1, &cases).unwrap();
-        check(&mut ranks, &spec(&COPY), CopyKind::Get, 2, &cases).unwrap();
+        check(&mut ranks, &spec(&COPY_UNIT), CopyKind::Put, 1, &cases).unwrap();
+        check(&mut ranks, &spec(&COPY_UNIT), CopyKind::Get, 2, &cases).unwrap();
     }
 }
 
@@ -165,8 +164,8 @@ fn a_large_odd_copy_arrives_whole() {
     let place = (1 << 20) + 8192;
     let cases =
         |far: u64| vec![vec![one(place + far, 3 + 4096, 1)], vec![one(place * 2 + 9 + far, 4096 + 2, 1)]];
-    check(&mut ranks, &spec(&COPY), CopyKind::PutSignal, 2, &cases(11)).unwrap();
-    check(&mut ranks, &spec(&COPY), CopyKind::Get, 1, &cases(4)).unwrap();
+    check(&mut ranks, &spec(&COPY_UNIT), CopyKind::PutSignal, 2, &cases(11)).unwrap();
+    check(&mut ranks, &spec(&COPY_UNIT), CopyKind::Get, 1, &cases(4)).unwrap();
 }
 
 #[test]
@@ -187,8 +186,8 @@ fn broken_twins_are_noticed() {
         ("EVERY_LANE_SIGNALS", CopyKind::PutSignal, 2),
     ] {
         let cases = copies(2, kind, &mut state);
-        check(&mut ranks, &spec(&COPY), kind, scope, &cases).unwrap();
-        let found = check(&mut ranks, &spec(&COPY).edited(&mutant(broken)), kind, scope, &cases);
+        check(&mut ranks, &spec(&COPY_UNIT), kind, scope, &cases).unwrap();
+        let found = check(&mut ranks, &spec(&COPY_UNIT).edited(&mutant(broken)), kind, scope, &cases);
         assert!(found.is_err(), "{broken} of {kind:?} at scope {scope} was not noticed");
     }
 }

@@ -1,7 +1,7 @@
 //! The device functions by copy engines: the same cases, with rings of two packets, copies cut to pieces, and an engine that lets
 //! packets overtake where it may.
 
-use anabranch_shmem::device_api::conformance::{COPY, CopyKind};
+use anabranch_conformance::shmem::{COPY_UNIT, CopyKind};
 use anabranch_testkit::mutant;
 use anabranch_transport_sdma::DeviceQueue;
 
@@ -14,7 +14,7 @@ fn matrix(wave: u32) {
     for (size, queues) in [(2, 1), (3, 2)] {
         let setup = EngineSetup { queues, ..EngineSetup::default() };
         let mut ranks = Ranks::with_engines(size, wave, HEAP, &setup);
-        let spec = ranks.spec(&COPY);
+        let spec = ranks.spec(&COPY_UNIT);
         for kind in CopyKind::ALL {
             for scope in scopes(kind) {
                 let cases = copies(size, kind, &mut state);
@@ -52,7 +52,7 @@ fn eight_waves_share_the_smallest_ring() {
     for wave in [1, 4, 32] {
         let setup = EngineSetup { queues: 1, ring_bytes: DeviceQueue::LEAST_RING, ..EngineSetup::default() };
         let mut ranks = Ranks::with_engines(2, wave, HEAP, &setup);
-        let spec = ranks.spec(&COPY);
+        let spec = ranks.spec(&COPY_UNIT);
         let mut state = u64::from(wave);
         for kind in [CopyKind::Put, CopyKind::GetNbi, CopyKind::PutSignal, CopyKind::PutSignalNbi] {
             for scope in SCOPES {
@@ -96,7 +96,7 @@ fn broken_twins_of_copies_by_engine_are_noticed() {
         ("EMPTY_IS_SILENT", CopyKind::PutSignal, 2),
     ] {
         let cases = copies(2, kind, &mut state);
-        let spec = ranks.spec(&COPY);
+        let spec = ranks.spec(&COPY_UNIT);
         check(&mut ranks, &spec, kind, scope, &cases).unwrap();
         let broken_spec = spec.edited(&mutant(broken));
         let found = check(&mut ranks, &broken_spec, kind, scope, &cases);

@@ -1,10 +1,8 @@
 //! Messages between all pairs, round after round: data before signal, source reuse, slot reuse.
 
-use anabranch_shmem::device_api::conformance::{MESSAGE, MessageBuffers, MessageMode, MessageRun};
+use anabranch_conformance::shmem::{MESSAGE, MESSAGE_UNIT, MessageBuffers, MessageMode, MessageRun};
 
 use crate::device_api::ranks::{OPERATION, Ranks, WAVES, pointer, read};
-
-const ENTRY: &str = "anabranch_shmem_conformance_message";
 
 pub(crate) struct Case {
     pub(crate) mode: MessageMode,
@@ -45,8 +43,8 @@ pub(crate) fn check(ranks: &mut Ranks, case: &Case, state: &mut u64) {
         1 => 2 * ranks.wave,
         _ => ranks.block_threads(),
     };
-    let spec = ranks.spec(&MESSAGE);
-    ranks.run_well(&spec, ENTRY, 2 * run.ranks, threads, |rank| {
+    let spec = ranks.spec(&MESSAGE_UNIT);
+    ranks.run_well(&spec, MESSAGE, 2 * run.ranks, threads, |rank| {
         let buffers = MessageBuffers {
             prepared: pointer(&sources[rank as usize]),
             staging: pointer(&staging[rank as usize]),

@@ -1,9 +1,10 @@
 //! Peers that cannot be reached, and code that must not compile.
 
-use anabranch_hip_jit::{Error, KernelSpec, KernelUnit};
-use anabranch_shmem::device_api::conformance::{
-    ATOMICS, AtomicArgs, BARRIER, BarrierArgs, COPY, CopyArgs, CopyCase, spec,
+use anabranch_conformance::shmem::{
+    ATOMICS, ATOMICS_UNIT, AtomicArgs, BARRIER, BARRIER_UNIT, BarrierArgs, COPY, COPY_UNIT, CopyArgs,
+    CopyCase, spec,
 };
+use anabranch_hip_jit::{Error, Kernel, KernelSpec, KernelUnit};
 use anabranch_shmem::device_api::{BarrierWorkspace, phase_name};
 use bytemuck::Zeroable as _;
 
@@ -57,7 +58,7 @@ fn copies_to_a_peer_that_is_not_mapped_touch_nothing_and_say_so() {
                         operation: OPERATION,
                     })
                 };
-                ranks.run(&spec(&COPY), "anabranch_shmem_conformance_copy", 2, 8, arguments);
+                ranks.run(&spec(&COPY_UNIT), COPY, 2, 8, arguments);
                 assert_eq!(read::<u32>(&statuses), [UNREACHABLE; 3], "kind {kind}, scope {scope}");
                 check_report(&mut ranks, peer);
             }
@@ -71,7 +72,7 @@ fn atomics_on_a_peer_that_is_not_mapped_touch_nothing_and_say_so() {
     // The kernel also works on the own heap, so the word's operations change nothing there: adding 0.
     for kind in [0, 1] {
         let log = ranks.buffer(0, &[0u64; 2 * 4 * 3]);
-        ranks.run(&spec(&ATOMICS), "anabranch_shmem_conformance_atomics", 1, 4, |rank| {
+        ranks.run(&spec(&ATOMICS_UNIT), ATOMICS, 1, 4, |rank| {
             (rank == 0).then(|| AtomicArgs {
                 team: ranks.team(0),
                 log: pointer(&log),
@@ -96,7 +97,7 @@ fn a_barrier_with_a_peer_that_is_not_mapped_ends_at_once() {
     let threads = ranks.block_threads();
     let log = ranks.buffer(0, &vec![0u64; 3 * threads as usize]);
     let words = ranks.buffer(0, &vec![0u64; threads as usize]);
-    let took = ranks.run(&spec(&BARRIER), "anabranch_shmem_conformance_barrier", 1, threads, |rank| {
+    let took = ranks.run(&spec(&BARRIER_UNIT), BARRIER, 1, threads, |rank| {
         (rank == 0).then(|| BarrierArgs {
             team: ranks.team(0),
             workspace: BarrierWorkspace { flags: 128, epoch: pointer(&words) },
@@ -137,7 +138,7 @@ fn ranks_and_offsets_do_not_come_from_bare_numbers() {
 }
 
 #[test]
-fn debug_builds_refuse_a_wave_of_two_minds_and_words_off_their_alignment() {
+fn debug_builds_reject_divergent_waves_and_misaligned_words() {
     static TWO_PEERS: KernelUnit = unit!(
         "two_peers",
         "u32* own = shmem::own_pointer(grid, context, word);
@@ -148,7 +149,9 @@ fn debug_builds_refuse_a_wave_of_two_minds_and_words_off_their_alignment() {
     for unit in [&TWO_PEERS, &CROOKED] {
         let ranks = Ranks::new(2, 4, 4096);
         let checked = KernelSpec::new(unit).with("SHMEM_DEBUG", 1);
-        ranks.run(&checked, "anabranch_test", 1, 4, |rank| (rank == 0).then(|| ranks.team(0)));
+        ranks.run(&checked, Kernel::new(unit, "anabranch_test"), 1, 4, |rank| {
+            (rank == 0).then(|| ranks.team(0))
+        });
         let record = ranks.fault(0).unwrap();
         assert_eq!(phase_name(record.phase), Some("misuse"), "{}", unit.name);
         ranks.compare(&ranks.initial).unwrap();

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_shmem::device_api::conformance::{
-    ATOMICS, AtomicCase, AtomicKind, AtomicWays, BARRIER, COPY, CopyCase, CopyKind,
+use anabranch_conformance::shmem::{
+    ATOMICS, ATOMICS_UNIT, AtomicCase, AtomicKind, AtomicWays, BARRIER_UNIT, COPY_UNIT, CopyCase, CopyKind,
 };
 use anabranch_testkit::mutant;
 use anabranch_transport::Region;
@@ -25,7 +25,7 @@ fn matrix(wave: u32) {
     let mut state = 100 + u64::from(wave);
     for (size, queues, seed) in [(2, 1, None), (3, 2, Some(wave.into()))] {
         let mut ranks = Ranks::with_nics(size, wave, HEAP, &NicSetup::new(queues, seed));
-        let spec = ranks.spec(&COPY);
+        let spec = ranks.spec(&COPY_UNIT);
         for kind in CopyKind::ALL {
             for scope in scopes(kind) {
                 let cases = copies(size, kind, &mut state);
@@ -64,7 +64,7 @@ fn every_copy_by_nic_with_waves_of_64() {
 fn eight_waves_share_the_smallest_send_queue() {
     for wave in [1, 4, 32] {
         let mut ranks = Ranks::with_nics(2, wave, HEAP, &NicSetup::new(1, Some(3)));
-        let spec = ranks.spec(&COPY);
+        let spec = ranks.spec(&COPY_UNIT);
         let mut state = u64::from(wave);
         for kind in [CopyKind::Put, CopyKind::GetNbi, CopyKind::PutSignal, CopyKind::PutSignalNbi] {
             for scope in SCOPES {
@@ -99,7 +99,7 @@ fn empty_messages_by_nic_still_signal() {
 fn barriers_by_nic_meet_and_complete() {
     for (size, wave, seed) in [(2, 1, None), (3, 4, Some(5)), (4, 32, Some(6)), (2, 64, None), (6, 4, None)] {
         let ranks = Ranks::with_nics(size, wave, crate::device_api::barrier::HEAP, &NicSetup::new(2, seed));
-        let spec = ranks.spec(&BARRIER);
+        let spec = ranks.spec(&BARRIER_UNIT);
         crate::device_api::barrier::check_on(ranks, &spec, [1; 4], 10, Duration::from_micros(20)).unwrap();
     }
 }
@@ -108,7 +108,7 @@ fn barriers_by_nic_meet_and_complete() {
 #[test]
 fn meetings_of_changing_blocks_are_told_by_one_queue_pair() {
     let ranks = || Ranks::with_nics(2, 4, crate::device_api::barrier::HEAP, &NicSetup::new(3, Some(4)));
-    let spec = ranks().spec(&BARRIER);
+    let spec = ranks().spec(&BARRIER_UNIT);
     assert_eq!(crate::device_api::barrier::posted_in_turns(ranks(), &spec), [6, 0, 0]);
     let broken = spec.edited(&mutant("SYNC_BY_ANY_QUEUE"));
     assert_eq!(crate::device_api::barrier::posted_in_turns(ranks(), &broken), [2, 2, 2]);
@@ -122,7 +122,7 @@ fn blocks_keep_their_queue_pairs_in_launches_of_more_waves() {
     const WAVE: u32 = 4;
     let posted = |broken: Option<&str>| {
         let mut ranks = Ranks::with_nics(2, WAVE, HEAP, &NicSetup::new(2, Some(10)));
-        let spec = ranks.spec(&COPY);
+        let spec = ranks.spec(&COPY_UNIT);
         let spec = broken.map_or(spec.clone(), |broken| spec.edited(&mutant(broken)));
         // Block 0 does the first and the last, block 1 the other one: a copy and a signal each.
         let to = |peer| {
@@ -144,7 +144,7 @@ fn blocks_keep_their_queue_pairs_in_launches_of_more_waves() {
 fn contended_atomics_by_nic_give_exact_totals() {
     for (wave, seed) in WAVES.into_iter().zip([None, Some(7), None, Some(8)]) {
         let mut ranks = Ranks::with_nics(3, wave, 4096, &NicSetup::new(2, seed));
-        let spec = ranks.spec(&ATOMICS);
+        let spec = ranks.spec(&ATOMICS_UNIT);
         for case in AtomicCase::all() {
             atomics::check(&mut ranks, &spec, case).unwrap();
         }
@@ -191,7 +191,7 @@ fn with_atomics(size: u32, wave: u32, atomics: Atomics) -> Ranks {
 fn wide_atomics_are_made_of_standard_ones() {
     for wave in [1, 32] {
         let mut ranks = with_standard_atomics(3, wave);
-        let spec = ranks.spec(&ATOMICS);
+        let spec = ranks.spec(&ATOMICS_UNIT);
         for case in AtomicCase::all().filter(|case| case.element_bytes == 8) {
             atomics::check(&mut ranks, &spec, case).unwrap();
         }
@@ -203,9 +203,9 @@ fn what_the_nic_does_not_have_is_a_fault_and_nothing_moves() {
     for kind in [AtomicKind::Add, AtomicKind::FetchAdd, AtomicKind::Or, AtomicKind::Swap] {
         let case = AtomicCase { kind, element_bytes: 4, is_signed: false };
         let ranks = with_standard_atomics(2, 4);
-        let spec = ranks.spec(&ATOMICS);
+        let spec = ranks.spec(&ATOMICS_UNIT);
         let logs = ranks.buffers(1 << 16);
-        ranks.run(&spec, atomics::ENTRY, 1, 8, |rank| {
+        ranks.run(&spec, ATOMICS, 1, 8, |rank| {
             (rank == 0).then(|| atomics::arguments(&ranks, rank, &logs[0], case, AtomicWays::Nic))
         });
         let record = ranks.fault(0).unwrap();
@@ -226,9 +226,9 @@ fn without_atomics_each_operation_on_a_word_is_a_fault_with_its_number_and_nothi
     ] {
         let case = AtomicCase { kind, element_bytes: 8, is_signed: false };
         let ranks = with_atomics(2, 4, Atomics::None);
-        let spec = ranks.spec(&ATOMICS);
+        let spec = ranks.spec(&ATOMICS_UNIT);
         let logs = ranks.buffers(1 << 16);
-        ranks.run(&spec, atomics::ENTRY, 1, 8, |rank| {
+        ranks.run(&spec, ATOMICS, 1, 8, |rank| {
             (rank == 0).then(|| atomics::arguments(&ranks, rank, &logs[0], case, AtomicWays::Nic))
         });
         let record = ranks.fault(0).unwrap();
@@ -239,7 +239,7 @@ fn without_atomics_each_operation_on_a_word_is_a_fault_with_its_number_and_nothi
     // Nor does a copy with a signal that adds behind it.
     for kind in [CopyKind::PutSignal, CopyKind::PutSignalNbi] {
         let ranks = with_atomics(2, 4, Atomics::None);
-        let spec = ranks.spec(&COPY);
+        let spec = ranks.spec(&COPY_UNIT);
         let case = CopyCase { signal: 2048, signal_op: 1, ..crate::device_api::copy::one(1, 512, 1024, 64) };
         crate::device_api::copy::launch_one(&ranks, &spec, kind, &case);
         let record = ranks.fault(0).unwrap();
@@ -262,7 +262,7 @@ fn memory_that_the_nic_does_not_know_or_reach_is_a_fault_and_nothing_moves() {
         for kind in [CopyKind::Put, CopyKind::GetNbi, CopyKind::PutSignal] {
             let ranks = Ranks::with_nics(2, 4, HEAP, &NicSetup::new(1, None));
             let case = crate::device_api::copy::one(1, remote, local, 64);
-            let spec = ranks.spec(&COPY);
+            let spec = ranks.spec(&COPY_UNIT);
             crate::device_api::copy::launch_one(&ranks, &spec, kind, &case);
             let record = ranks.fault(0).unwrap();
             assert_eq!((record.phase, record.peer), (phase, 1), "{kind:?}");
@@ -283,7 +283,7 @@ fn broken_twins_of_copies_by_nic_are_noticed() {
     ] {
         let mut ranks = Ranks::with_nics(2, 4, HEAP, &NicSetup::new(2, None));
         let cases = copies(2, kind, &mut state);
-        let spec = ranks.spec(&COPY);
+        let spec = ranks.spec(&COPY_UNIT);
         check(&mut ranks, &spec, kind, scope, &cases).unwrap();
         let broken_spec = spec.edited(&mutant(broken));
         let found = check(&mut ranks, &broken_spec, kind, scope, &cases);

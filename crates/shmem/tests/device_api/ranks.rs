@@ -9,13 +9,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anabranch_hip::{Device, DeviceAddress, DeviceBuffer, DeviceOrdinal, HostBuffer, Stream};
+use anabranch_conformance::shmem::draw;
+use anabranch_hip::{Device, DeviceAddress, DeviceBuffer, DeviceOrdinal, HostBuffer, LaunchShape, Stream};
 use anabranch_hip_host::{HostConfig, HostMachine};
 use anabranch_hip_jit::control::{FaultRecord, WaitControl};
-use anabranch_hip_jit::{DevicePointer, DeviceStruct, Jit, JitConfig, KernelSpec, KernelUnit, ToolSearch};
+use anabranch_hip_jit::{
+    DevicePointer, DeviceStruct, Jit, JitConfig, Kernel, KernelSpec, KernelUnit, ToolSearch,
+};
 use anabranch_ranks::GlobalRank;
 use anabranch_shmem::TeamView;
-use anabranch_shmem::device_api::conformance::draw;
 use anabranch_softnic::{Adversary, SoftNicConfig, SoftNics};
 use anabranch_transport::{
     Audience, HostIdentity, PeerInfo, PeerMemory, ProcessIdentity, Region, Transport as _,
@@ -251,7 +253,7 @@ impl Ranks {
     pub(crate) fn stopped_nics(&self, rank: u32) -> Vec<String> {
         let peers = (0..self.size()).map(GlobalRank::new);
         let rdma = self.all[rank as usize].rdma.iter();
-        rdma.flat_map(|rdma| peers.clone().flat_map(|peer| rdma.describe(peer)))
+        rdma.flat_map(|rdma| peers.clone().flat_map(|peer| rdma.describe_queues(peer)))
             .filter_map(|(_, stopped)| stopped)
             .collect()
     }
@@ -378,21 +380,21 @@ impl Ranks {
     pub(crate) fn run<A: DeviceStruct>(
         &self,
         spec: &KernelSpec,
-        entry: &str,
+        kernel: Kernel<A>,
         grid: u32,
         threads: u32,
         arguments: impl Fn(u32) -> Option<A>,
     ) -> Duration {
         let units: Vec<_> = self.all.iter().map(|rank| self.jit.load(&rank.device, spec).unwrap()).collect();
+        let shape = LaunchShape { grid_blocks: grid, block_threads: threads, local_bytes: 0 };
         let start = Instant::now();
         for (index, (rank, unit)) in self.all.iter().zip(&units).enumerate() {
             let Some(arguments) = arguments(index as u32) else { continue };
-            // SAFETY: the unit's kernels take this struct; buffers outlive the wait below, by the callers of `run`.
-            unsafe { unit.kernel(entry).unwrap().launch(grid, threads, 0, &rank.stream, &arguments) }
-                .unwrap();
+            // SAFETY: buffers outlive the wait below, by the callers of `run`.
+            unsafe { unit.get(kernel).unwrap().launch(shape, &rank.stream, &arguments) }.unwrap();
         }
         while self.all.iter().any(|rank| !rank.stream.is_idle().unwrap()) {
-            assert!(start.elapsed() < Duration::from_secs(90), "{entry} does not end");
+            assert!(start.elapsed() < Duration::from_secs(90), "{kernel:?} does not end");
             std::thread::sleep(Duration::from_micros(100));
         }
         start.elapsed()
@@ -402,12 +404,12 @@ impl Ranks {
     pub(crate) fn run_well<A: DeviceStruct>(
         &self,
         spec: &KernelSpec,
-        entry: &str,
+        kernel: Kernel<A>,
         grid: u32,
         threads: u32,
         arguments: impl Fn(u32) -> Option<A>,
     ) {
-        self.run(spec, entry, grid, threads, arguments);
+        self.run(spec, kernel, grid, threads, arguments);
         for rank in 0..self.size() {
             assert_eq!(self.fault(rank).map(|record| (record.phase, record.peer)), None, "rank {rank}");
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anabranch_shmem::device_api::conformance::{CompareCase, WAIT, WaitArgs, spec};
+use anabranch_conformance::shmem::{COMPARE, CompareCase, EXPIRY, SEVERAL, WAIT_UNIT, WaitArgs, spec};
 use anabranch_shmem::device_api::phase_name;
 use bytemuck::Zeroable as _;
 
@@ -28,7 +28,7 @@ fn comparisons_hold_as_differences_and_end_waits() {
         let threads = ranks.block_threads();
         let buffer = ranks.buffer(0, &cases);
         let results = ranks.buffer(0, &vec![u32::MAX; cases.len() * threads as usize]);
-        ranks.run_well(&spec(&WAIT), "anabranch_shmem_conformance_compare", 1, threads, |rank| {
+        ranks.run_well(&spec(&WAIT_UNIT), COMPARE, 1, threads, |rank| {
             Some(WaitArgs {
                 team: ranks.team(rank),
                 cases: pointer(&buffer),
@@ -67,7 +67,7 @@ fn wait_all_and_wait_any_find_the_signalled_words() {
             let threads = ranks.block_threads();
             let count = ((rounds + size) * threads) as usize;
             let results: Vec<_> = (0..size).map(|rank| ranks.buffer(rank, &vec![u32::MAX; count])).collect();
-            ranks.run_well(&spec(&WAIT), "anabranch_shmem_conformance_several", 2, threads, |rank| {
+            ranks.run_well(&spec(&WAIT_UNIT), SEVERAL, 2, threads, |rank| {
                 Some(WaitArgs {
                     team: ranks.team(rank),
                     results: pointer(&results[rank as usize]),
@@ -146,7 +146,7 @@ fn expire(ranks: &Ranks, case: &Expiry, value: u64, budget: Duration) {
             ..WaitArgs::zeroed()
         })
     };
-    let took = ranks.run(&spec(&WAIT), "anabranch_shmem_conformance_expiry", 1, threads, arguments);
+    let took = ranks.run(&spec(&WAIT_UNIT), EXPIRY, 1, threads, arguments);
     assert!(took >= budget && took < budget + Duration::from_secs(1), "{took:?}");
     let results: Vec<u32> = read(&results);
     assert!(results.iter().all(|status| *status == 1), "{results:?}");

@@ -1,13 +1,13 @@
 //! The device functions in a real world: its heap, its team, its control words.
 
-use anabranch_hip::{DeviceOrdinal, Runtime};
+use anabranch_conformance::shmem::{BARRIER, BARRIER_UNIT, BarrierArgs, spec};
+use anabranch_hip::{DeviceOrdinal, LaunchShape, Runtime};
 use anabranch_hip_host::{HostConfig, HostMachine};
-use anabranch_shmem::device_api::conformance::{BARRIER, BarrierArgs, spec};
 use anabranch_shmem::device_api::{BarrierWorkspace, has_operation};
 use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, HeapMode, RankSetup, World, WorldConfig, spawn_threads};
 use anabranch_transport::{Operation, Scope, Support};
 
-use crate::device_api::barrier::{ENTRY, expected};
+use crate::device_api::barrier::expected;
 use crate::device_api::ranks::{jit, pointer, pointer_at};
 
 const ROUNDS: u32 = 30;
@@ -24,7 +24,7 @@ fn work(world: &World) -> Result<Vec<u64>, Error> {
     let buffer = world.device().allocate(log.len() * 8)?;
     let mut words = world.device().allocate(8 + THREADS as usize * 4)?;
     words.fill(0)?;
-    let unit = world.jit().load(world.device(), &spec(&BARRIER))?;
+    let unit = world.jit().load(world.device(), &spec(&BARRIER_UNIT))?;
     let stream = world.device().create_stream()?;
     let arguments = BarrierArgs {
         team: team.view(),
@@ -38,8 +38,9 @@ fn work(world: &World) -> Result<Vec<u64>, Error> {
         kind: 1,
         operation: 0x1001,
     };
-    // SAFETY: the kernel's argument struct; all buffers live until the stream is done.
-    unsafe { unit.kernel(ENTRY)?.launch(1, THREADS, 0, &stream, &arguments) }?;
+    let shape = LaunchShape { grid_blocks: 1, block_threads: THREADS, local_bytes: 0 };
+    // SAFETY: all buffers live until the stream is done.
+    unsafe { unit.get(BARRIER)?.launch(shape, &stream, &arguments) }?;
     world.synchronize(&stream)?;
     buffer.copy_to_host(0, bytemuck::cast_slice_mut(&mut log))?;
     // The P2P transport says of itself what the headers have.

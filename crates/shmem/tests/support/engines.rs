@@ -1,13 +1,13 @@
 //! Worlds whose routes are copy engines, and a use of them.
 
+use anabranch_conformance::shmem::{COPY, CopyArgs, CopyCase};
+use anabranch_hip::LaunchShape;
 use anabranch_hip_jit::DevicePointer;
-use anabranch_shmem::device_api::conformance::{COPY, CopyArgs, CopyCase};
 use anabranch_shmem::{DEFAULT_ALIGNMENT, Error, HeapMode, SdmaConfig, SoftwareConfig, World};
 use anabranch_transport::TransportKind;
 
 use super::Bench;
 
-const ENTRY: &str = "anabranch_shmem_conformance_copy";
 const BYTES: u64 = 5000;
 
 /// Small rings and packets, so that both come to their limits.
@@ -40,7 +40,8 @@ pub(crate) fn exchange(world: &World, rounds: u64) -> Result<(), Error> {
     buffer.copy_from_host(0, bytemuck::cast_slice(&cases))?;
     let statuses = world.device().allocate(cases.len() * 4)?;
     let stream = world.device().create_stream()?;
-    let unit = world.jit().load(world.device(), &world.kernel(&COPY))?;
+    let kernel = world.jit().load(world.device(), &world.kernel(COPY.unit()))?.get(COPY)?;
+    let shape = LaunchShape { grid_blocks: 2, block_threads: 2 * world.device().wave_size(), local_bytes: 0 };
     let byte = |rank: u64, round: u64, at: u64| (at * 7 + rank * 31 + round * 13) as u8;
     for round in 0..rounds {
         let mine: Vec<u8> = (0..BYTES).map(|at| byte(me, round, at)).collect();
@@ -55,10 +56,8 @@ pub(crate) fn exchange(world: &World, rounds: u64) -> Result<(), Error> {
             scope: 1,
             operation: 0x1001,
         };
-        // SAFETY: the kernel's struct; what it names lives until the stream is synchronised.
-        unsafe {
-            unit.kernel(ENTRY)?.launch(2, 2 * world.device().wave_size(), 0, &stream, &arguments)?;
-        }
+        // SAFETY: what the arguments name lives until the stream is synchronised.
+        unsafe { kernel.launch(shape, &stream, &arguments)? };
         team.barrier(&stream)?;
         world.synchronize(&stream)?;
         let mut seen = vec![0; (size * BYTES) as usize];

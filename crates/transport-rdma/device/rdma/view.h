@@ -53,7 +53,7 @@ ANABRANCH_DEVICE RdmaQueue load_queue(const Grid& grid, const RdmaQueue* queue) 
     loaded.range_count = private_load(grid, &queue->range_count);
     loaded.most_message_bytes = private_load(grid, &queue->most_message_bytes);
     loaded.path_mtu = private_load(grid, &queue->path_mtu);
-    loaded.means = private_load(grid, &queue->means);
+    loaded.route = private_load(grid, &queue->route);
     loaded.peer = private_load(grid, &queue->peer);
     loaded.immediates = private_load(grid, &queue->immediates);
     loaded.read_order = private_load(grid, &queue->read_order);

@@ -70,7 +70,7 @@ fn ask(devx: &dyn Devx, kind: u64) -> Result<Command> {
 
 /// What a NIC says of its atomic operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AtomicCapabilities {
+pub(crate) struct AtomicCapabilities {
     /// Bit 0 compare-and-swap, 1 fetch-and-add, 2 and 3 the same with masks.
     pub operations: u32,
     /// Sizes in bytes that reliable queue pairs know, added up.
@@ -96,7 +96,7 @@ impl AtomicCapabilities {
 
     /// What kernels may use. They take 8-byte results in the host's order, which Linux sets wherever the NIC knows it
     /// (`handle_hca_cap_atomic` of `mlx5_core`).
-    pub fn atomics(self) -> Atomics {
+    pub(crate) fn atomics(self) -> Atomics {
         let has = |operations: u32, sizes: u32| {
             self.operations & operations == operations && self.sizes & sizes == sizes
         };
@@ -109,7 +109,7 @@ impl AtomicCapabilities {
 
     /// The `atomic_mode` of queue pairs whose peers may do atomic operations, as `get_atomic_mode` of Linux's `mlx5_ib` chooses it; `None`
     /// where the NIC has none that kernels could use: its queue pairs then do not allow peers any.
-    pub fn mode(self) -> Option<u32> {
+    pub(crate) fn mode(self) -> Option<u32> {
         /// `MLX5_ATOMIC_MODE_IB_COMP`: the two operations of InfiniBand.
         const STANDARD_OF_8_BYTES: u32 = 1;
         /// `MLX5_ATOMIC_MODE_8B`. From here on modes are powers of two of the most bytes.

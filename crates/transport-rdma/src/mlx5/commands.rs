@@ -30,7 +30,7 @@ const FIRST_SOURCE_PORT: u32 = 0xc000;
 
 /// What a completion queue is made of. Offsets are bytes within the registered memory, multiples of 4096.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CqSpec {
+pub(crate) struct CqSpec {
     /// Registered memory (`umem`).
     pub memory: u32,
     /// Where the entries begin.
@@ -47,7 +47,7 @@ pub struct CqSpec {
 
 /// What a queue pair is made of. Offsets as in [`CqSpec`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QpSpec {
+pub(crate) struct QpSpec {
     /// Registered memory (`umem`).
     pub memory: u32,
     /// Where the send queue begins.

@@ -103,7 +103,7 @@ pub trait DevxDoorbell: fmt::Debug + Send + Sync {
 /// # Safety
 /// The pointers are to a live `ibv_context` of an mlx5 NIC and a live `ibv_pd` of it, as long as the value is there; address handles are
 /// `ibv_ah` of that protection domain.
-pub unsafe trait VerbsDevice: fmt::Debug + Send + Sync {
+pub(crate) unsafe trait VerbsDevice: fmt::Debug + Send + Sync {
     /// Its name.
     fn name(&self) -> String;
 

@@ -13,10 +13,10 @@ use super::devx::Devx;
 use super::doorbell::Doorbell;
 use super::path::PortFacts;
 use super::queue::Mlx5Queue;
-use crate::config::RdmaConfig;
 use crate::driver::{NicDriver, NicLimits, NicQueue, QueueSpec, ReadOrder, Registered, order_from_host};
 use crate::endpoint::{MTUS, check_reads, is_mtu};
 use crate::error::{NicError, Result};
+use crate::nics::RdmaConfig;
 use crate::provider::Provider;
 
 /// What an entry of 64 bytes has left behind its control segment, its address segment and the word that says how many bytes follow.

@@ -2,7 +2,7 @@
 
 /// A field: where it begins, in bits from the start of its structure, most significant bit first, and how many bits it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Field {
+pub(crate) struct Field {
     /// Its name in the programmer's reference.
     pub name: &'static str,
     /// Its first bit.
@@ -13,18 +13,19 @@ pub struct Field {
 
 impl Field {
     /// A field.
-    pub const fn new(name: &'static str, offset: usize, width: usize) -> Self {
+    pub(crate) const fn new(name: &'static str, offset: usize, width: usize) -> Self {
         Self { name, offset, width }
     }
 
     /// The same field of a structure that begins `bits` further on.
     #[must_use]
-    pub const fn within(self, bits: usize) -> Self {
+    pub(crate) const fn within(self, bits: usize) -> Self {
         Self { name: self.name, offset: bits + self.offset, width: self.width }
     }
 
     /// Whether it is one that can be written: within a word, or two whole words.
-    pub const fn is_sound(self) -> bool {
+    #[cfg(test)]
+    pub(crate) const fn is_sound(self) -> bool {
         match self.width {
             0 => false,
             64 => self.offset.is_multiple_of(32),
@@ -35,7 +36,7 @@ impl Field {
 
 /// A structure: its name, its bits, and the fields that this crate writes or reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub(crate) struct Layout {
     /// Its name in the programmer's reference.
     pub name: &'static str,
     /// Its size in bits.
@@ -46,20 +47,20 @@ pub struct Layout {
 
 /// The bytes of a command or of its answer, words in big-endian order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Command {
+pub(crate) struct Command {
     bytes: Vec<u8>,
 }
 
 impl Command {
     /// Zeros, as many as the structure has.
-    pub fn new(layout: &Layout) -> Self {
+    pub(crate) fn new(layout: &Layout) -> Self {
         Self { bytes: vec![0; layout.bits / 8] }
     }
 
     /// Writes a field. Bits of `value` beyond the field's are left out; a field that is not within the command is not written. Callers
     /// check ranges before, where the error can say what is allowed.
     #[must_use]
-    pub fn set(mut self, field: Field, value: u64) -> Self {
+    pub(crate) fn set(mut self, field: Field, value: u64) -> Self {
         if field.width == 64 {
             return self.word(field.offset, 32, value >> 32).word(field.offset + 32, 32, value);
         }
@@ -69,7 +70,7 @@ impl Command {
 
     /// Writes bytes from a field's start on.
     #[must_use]
-    pub fn set_bytes(mut self, offset: usize, value: &[u8]) -> Self {
+    pub(crate) fn set_bytes(mut self, offset: usize, value: &[u8]) -> Self {
         let start = offset / 8;
         if let Some(target) = self.bytes.get_mut(start..start + value.len()) {
             target.copy_from_slice(value);
@@ -78,7 +79,7 @@ impl Command {
     }
 
     /// Reads a field; 0 for one that is not within the bytes.
-    pub fn get(&self, field: Field) -> u64 {
+    pub(crate) fn get(&self, field: Field) -> u64 {
         if field.width == 64 {
             let half = |offset| self.get(Field::new(field.name, offset, 32));
             return half(field.offset) << 32 | half(field.offset + 32);
@@ -93,12 +94,12 @@ impl Command {
     }
 
     /// The bytes.
-    pub fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
     /// The bytes, for an answer to be written to.
-    pub fn bytes_mut(&mut self) -> &mut [u8] {
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
 

@@ -5,15 +5,15 @@ use super::field::{Field, Layout};
 macro_rules! layout {
     ($(#[$doc:meta])* $module:ident, $name:literal, $bits:literal, { $($field:ident: $offset:literal, $width:literal;)* }) => {
         $(#[$doc])*
-        pub mod $module {
+        pub(super) mod $module {
             use super::{Field, Layout};
             $(
                 #[doc = concat!("`", stringify!($field), "`.")]
                 #[allow(non_upper_case_globals, reason = "the names of the programmer's reference")]
-                pub const $field: Field = Field::new(stringify!($field), $offset, $width);
+                pub(in super::super) const $field: Field = Field::new(stringify!($field), $offset, $width);
             )*
             /// All of it.
-            pub const LAYOUT: Layout = Layout { name: $name, bits: $bits, fields: &[$($field),*] };
+            pub(in super::super) const LAYOUT: Layout = Layout { name: $name, bits: $bits, fields: &[$($field),*] };
         }
     };
 }
@@ -221,18 +221,18 @@ layout! {
 }
 
 /// Where the completion queue context stands in `create_cq_in`.
-pub const CQ_CONTEXT: usize = 0x80;
+pub(super) const CQ_CONTEXT: usize = 0x80;
 /// Where the queue pair context stands in `create_qp_in` and `rst2init_qp_in`.
-pub const QP_CONTEXT: usize = 0xc0;
+pub(super) const QP_CONTEXT: usize = 0xc0;
 /// Where the primary address path stands in the queue pair context.
-pub const PRIMARY_PATH: usize = 0xc0;
+pub(super) const PRIMARY_PATH: usize = 0xc0;
 /// Where the capabilities stand in `query_hca_cap_out`.
-pub const CAPABILITY: usize = 0x80;
+pub(super) const CAPABILITY: usize = 0x80;
 /// Where the extension of the queue pair context stands in `query_qp_out`.
-pub const QP_EXTENSION: usize = 0x880;
+pub(super) const QP_EXTENSION: usize = 0x880;
 
 /// Every table.
-pub const LAYOUTS: [Layout; 15] = [
+pub(super) const LAYOUTS: [Layout; 15] = [
     cqc::LAYOUT,
     ads::LAYOUT,
     qpc::LAYOUT,
@@ -251,19 +251,19 @@ pub const LAYOUTS: [Layout; 15] = [
 ];
 
 /// Numbers of commands (`MLX5_CMD_OP_*`).
-pub mod opcode {
+pub(super) mod opcode {
     /// `QUERY_HCA_CAP`.
-    pub const QUERY_HCA_CAP: u64 = 0x100;
+    pub(crate) const QUERY_HCA_CAP: u64 = 0x100;
     /// `CREATE_CQ`.
-    pub const CREATE_CQ: u64 = 0x400;
+    pub(crate) const CREATE_CQ: u64 = 0x400;
     /// `CREATE_QP`.
-    pub const CREATE_QP: u64 = 0x500;
+    pub(crate) const CREATE_QP: u64 = 0x500;
     /// `RST2INIT_QP`.
-    pub const RST2INIT_QP: u64 = 0x502;
+    pub(crate) const RST2INIT_QP: u64 = 0x502;
     /// `INIT2RTR_QP`.
-    pub const INIT2RTR_QP: u64 = 0x503;
+    pub(crate) const INIT2RTR_QP: u64 = 0x503;
     /// `RTR2RTS_QP`.
-    pub const RTR2RTS_QP: u64 = 0x504;
+    pub(crate) const RTR2RTS_QP: u64 = 0x504;
     /// `QUERY_QP`.
-    pub const QUERY_QP: u64 = 0x50b;
+    pub(crate) const QUERY_QP: u64 = 0x50b;
 }

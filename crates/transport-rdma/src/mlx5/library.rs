@@ -109,7 +109,7 @@ functions! {
 }
 
 /// libmlx5 on a NIC that verbs opened.
-pub struct LibMlx5 {
+pub(crate) struct LibMlx5 {
     inner: Arc<Inner>,
 }
 
@@ -129,7 +129,7 @@ impl LibMlx5 {
     ///
     /// # Errors
     /// [`NicError::Library`]: the library or a function of it is not there.
-    pub fn open(verbs: Arc<dyn VerbsDevice>) -> Result<Self> {
+    pub(crate) fn open(verbs: Arc<dyn VerbsDevice>) -> Result<Self> {
         let failed = |looked: String, cause| NicError::Library { library: SONAME, looked, cause };
         // SAFETY: the library's initialiser registers a provider with libibverbs and does nothing else.
         let library = unsafe { Library::open(Some(SONAME), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| {

@@ -10,11 +10,11 @@ use anabranch_transport::Region;
 
 use super::devx::VerbsDevice;
 use super::path::{PathRequest, PortFacts};
+use crate::bindings::{IbvAhAttr, IbvGid, IbvGlobalRoute};
 use crate::driver::Registered;
 use crate::endpoint::mtu_bytes;
 use crate::error::{NicError, Result};
 use crate::nics::ChosenPort;
-use crate::verbs::bindings::{IbvAhAttr, IbvGid, IbvGlobalRoute};
 use crate::verbs::memory::MemoryRegion;
 use crate::verbs::nic::{Nic, OpenPort, last_error};
 

@@ -9,7 +9,7 @@ use core::fmt;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use super::distance::{Distance, Place, depth};
+use super::distance::{Distance, PciLocation, depth};
 use super::filter::{Allowed, NicFilter};
 use super::gid::choose_gid;
 use super::machine::{Machine, Nic};
@@ -63,15 +63,15 @@ pub struct Assignment {
 ///
 /// `gpus` are the GPUs of all ranks of the machine, one place for each rank: every rank that gives the same list in the same order
 /// gets the same answer.
-pub fn assign(gpus: &[Place], machine: &Machine, filter: &NicFilter) -> Vec<Assignment> {
-    let owned: Vec<(Place, usize)> = gpus.iter().map(|gpu| (gpu.clone(), 0)).collect();
+pub fn assign(gpus: &[PciLocation], machine: &Machine, filter: &NicFilter) -> Vec<Assignment> {
+    let owned: Vec<(PciLocation, usize)> = gpus.iter().map(|gpu| (gpu.clone(), 0)).collect();
     assign_to_parts(&owned, machine, filter)
 }
 
 /// Chooses as [`assign`] does, where each GPU is of a part of the machine, given behind it by a number from 0 on. Parts have no port in
 /// common among the ports that are equal for their GPUs, where these are at least as many as the parts.
 pub(super) fn assign_to_parts(
-    gpus: &[(Place, usize)],
+    gpus: &[(PciLocation, usize)],
     machine: &Machine,
     filter: &NicFilter,
 ) -> Vec<Assignment> {
@@ -189,7 +189,7 @@ fn refusal(nic: &Nic, port: &Port, allowed: &Allowed, gid_index: Option<u32>) ->
 }
 
 /// The usable ports that are nearest to a GPU, and the fastest of these.
-fn nearest(gpu: &Place, machine: &Machine, ports: &[Judged]) -> Vec<usize> {
+fn nearest(gpu: &PciLocation, machine: &Machine, ports: &[Judged]) -> Vec<usize> {
     let key = |port: &Judged| {
         let place = machine.nics().get(port.id.nic).map(|nic| &nic.place)?;
         Some((Distance::between(gpu, place), Reverse(depth(gpu, place)), Reverse(port.rate)))
@@ -200,7 +200,7 @@ fn nearest(gpu: &Place, machine: &Machine, ports: &[Judged]) -> Vec<usize> {
 }
 
 fn explain(
-    gpu: &Place,
+    gpu: &PciLocation,
     machine: &Machine,
     ports: &[Judged],
     equal: &[usize],

@@ -5,6 +5,7 @@ use std::path::Path;
 use anabranch_ranks::GlobalRank;
 use anabranch_transport::PeerInfo;
 
+use super::RdmaConfig;
 use super::assign::Considered;
 use super::error::NicTreeError;
 use super::filter::NicFilter;
@@ -12,7 +13,6 @@ use super::gid::{GidChoice, choose_gid};
 use super::machine::{Machine, Nic};
 use super::port::Port;
 use super::rank::assign_to_rank;
-use crate::config::RdmaConfig;
 use crate::error::{NicError, Result};
 
 /// A port and its address, and why these.

@@ -6,7 +6,7 @@ use super::pci::PciPath;
 
 /// PCI bridges that two devices have in common: among devices at [`Distance::Bridges`], the more the nearer (some GPUs have a switch
 /// of their own within, so that none is nearer than that).
-pub(super) fn depth(one: &Place, other: &Place) -> usize {
+pub(super) fn depth(one: &PciLocation, other: &PciLocation) -> usize {
     match (&one.path, &other.path) {
         (Some(from), Some(to)) if from.host_bridge() == to.host_bridge() => shared_bridges(from, to),
         _ => 0,
@@ -24,7 +24,7 @@ fn same_device(from: &PciPath, to: &PciPath) -> bool {
 
 /// Where a device is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct PciLocation {
     /// The way to it, if it is on the PCI bus.
     pub path: Option<PciPath>,
     /// Its NUMA node, if the kernel says one.
@@ -48,7 +48,7 @@ pub enum Distance {
 
 impl Distance {
     /// Between two devices.
-    pub fn between(one: &Place, other: &Place) -> Self {
+    pub fn between(one: &PciLocation, other: &PciLocation) -> Self {
         let (Some(from), Some(to)) = (&one.path, &other.path) else { return Self::Unknown };
         if from.host_bridge() == to.host_bridge() {
             let shared = shared_bridges(from, to);

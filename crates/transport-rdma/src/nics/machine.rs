@@ -1,6 +1,6 @@
 //! The NICs of a machine, as plain data.
 
-use super::distance::Place;
+use super::distance::PciLocation;
 use super::port::Port;
 use crate::provider::Provider;
 
@@ -12,7 +12,7 @@ pub struct Nic {
     /// The kernel driver of the PCI device behind it (`mlx5_core`). `None` for one in software, or if the kernel does not say.
     pub driver: Option<String>,
     /// Where it is. One in software (`rxe`, `siw`) is nowhere on the bus.
-    pub place: Place,
+    pub place: PciLocation,
     /// What it is to verbs (`1: CA` reads `CA`); `CA` is the only kind with queue pairs that connect without a connection manager.
     pub node_type: String,
     /// Version of its firmware, for people. Empty if the kernel does not say.

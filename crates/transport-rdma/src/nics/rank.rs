@@ -7,7 +7,7 @@ use anabranch_ranks::GlobalRank;
 use anabranch_transport::{PciAddress, PeerInfo};
 
 use super::assign::{Assignment, assign_to_parts};
-use super::distance::Place;
+use super::distance::PciLocation;
 use super::error::{NicTreeError, NicTreeResult};
 use super::filter::NicFilter;
 use super::machine::Machine;
@@ -39,7 +39,11 @@ pub fn assign_to_rank(
     let Some(mine) = peers.iter().find(|peer| peer.rank == own) else { return Ok(none()) };
     let beside: Vec<&PeerInfo> = peers.iter().filter(|peer| peer.same_nics(mine)).collect();
     // What counts as a machine is named by the place of its first rank.
-    let part = |one: &PeerInfo| beside.iter().position(|peer| peer.same_host(one)).unwrap_or(0);
+    #[expect(clippy::expect_used, reason = "says why there is one")]
+    let part = |one: &PeerInfo| {
+        let first = beside.iter().position(|peer| peer.same_host(one));
+        first.expect("a rank is on its own host")
+    };
     let places = beside.iter().map(|peer| Ok((place(root, peer)?, part(peer))));
     let all = assign_to_parts(&places.collect::<NicTreeResult<Vec<_>>>()?, machine, filter);
     let found = beside.iter().zip(all).find(|(peer, _)| peer.rank == own);
@@ -47,17 +51,17 @@ pub fn assign_to_rank(
 }
 
 /// Where a rank's device is by the runtime's word for its address.
-fn place(root: &Path, peer: &PeerInfo) -> NicTreeResult<Place> {
+fn place(root: &Path, peer: &PeerInfo) -> NicTreeResult<PciLocation> {
     /// The runtime whose devices have addresses of its own making.
     const HOST: &str = "host";
-    let nowhere = Place { path: None, numa: None };
+    let nowhere = PciLocation { path: None, numa: None };
     let Ok(address) = peer.pci.parse::<PciAddress>() else { return Ok(nowhere) };
     if peer.runtime == HOST {
         return Ok(nowhere);
     }
     // Runtimes may put the number of a GPU's partition where the function is.
     for address in [address, PciAddress { function: 0, ..address }] {
-        match Place::of_device(root, address) {
+        match PciLocation::of_device(root, address) {
             Err(NicTreeError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
             other => return other,
         }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anabranch_transport::PciAddress;
 
-use super::distance::Place;
+use super::distance::PciLocation;
 use super::error::{NicTreeError, NicTreeResult};
 use super::gid::{Gid, GidKind};
 use super::machine::{Machine, Nic};
@@ -38,7 +38,7 @@ impl Machine {
     }
 }
 
-impl Place {
+impl PciLocation {
     /// Where a PCI device is. `root` is usually [`SYSTEM_FOLDER`]. Not collective.
     ///
     /// # Errors
@@ -121,11 +121,11 @@ fn nic(root: &Path, folder: &Path, name: String) -> Nic {
     let node_type = node_type.split_once(": ").map_or(node_type.as_str(), |(_, kind)| kind).to_owned();
     let firmware = text("fw_ver");
     let link = folder.join("device");
-    let nowhere = Place { path: None, numa: None };
+    let nowhere = PciLocation { path: None, numa: None };
     let place = match fs::symlink_metadata(&link) {
         // Only a NIC in software has no device.
         Err(error) if error.kind() == io::ErrorKind::NotFound => nowhere,
-        _ => Place::behind(root, &link).unwrap_or_else(|error| {
+        _ => PciLocation::behind(root, &link).unwrap_or_else(|error| {
             problems.push(words(&error));
             nowhere
         }),

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 
 use anabranch_clock::{Moment, Signal};
 
-use super::lane::Turn;
+use super::post_queue::Turn;
 use crate::error::{NicError, Result};
 
 /// How long the thread looks again at once after something moved.
@@ -51,8 +51,8 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    lanes: Vec<Arc<dyn Advance>>,
-    /// Counts changes of `lanes`.
+    post_queues: Vec<Arc<dyn Advance>>,
+    /// Counts changes of `post_queues`.
     changes: u64,
     ended: bool,
     /// The thread has panicked: no queue is served any more.
@@ -75,23 +75,23 @@ impl Progress {
     }
 
     /// Has a queue served from now on.
-    pub(crate) fn add(&self, lane: Arc<dyn Advance>) {
+    pub(crate) fn add(&self, post_queue: Arc<dyn Advance>) {
         let mut state = self.shared.lock();
         if state.panicked {
             drop(state);
-            lane.end(PANICKED);
+            post_queue.end(PANICKED);
             return;
         }
-        state.lanes.push(lane);
+        state.post_queues.push(post_queue);
         state.changes += 1;
         drop(state);
         self.shared.changed.notify_all();
     }
 
     /// Has a queue served no more. A turn of it may still be under way.
-    pub(crate) fn remove(&self, lane: &Arc<dyn Advance>) {
+    pub(crate) fn remove(&self, post_queue: &Arc<dyn Advance>) {
         let mut state = self.shared.lock();
-        state.lanes.retain(|other| !Arc::ptr_eq(other, lane));
+        state.post_queues.retain(|other| !Arc::ptr_eq(other, post_queue));
         state.changes += 1;
         drop(state);
         self.shared.changed.notify_all();
@@ -125,10 +125,10 @@ fn serve(shared: &Shared) {
     tracing::error!("{PANICKED}");
     let mut state = shared.lock();
     state.panicked = true;
-    let lanes = std::mem::take(&mut state.lanes);
+    let post_queues = std::mem::take(&mut state.post_queues);
     drop(state);
-    for lane in lanes {
-        lane.end(PANICKED);
+    for post_queue in post_queues {
+        post_queue.end(PANICKED);
     }
 }
 
@@ -140,11 +140,11 @@ fn rest_after(quiet: Duration, found: Turn) -> Duration {
 }
 
 fn run(shared: &Shared) {
-    let mut lanes: Vec<Arc<dyn Advance>> = Vec::new();
+    let mut post_queues: Vec<Arc<dyn Advance>> = Vec::new();
     let mut changes = 0;
     let mut moved = Moment::now();
     loop {
-        let found = lanes.iter().map(|lane| lane.advance()).max().unwrap_or(Turn::Stopped);
+        let found = post_queues.iter().map(|post_queue| post_queue.advance()).max().unwrap_or(Turn::Stopped);
         if found == Turn::Moved {
             moved = Moment::now();
         }
@@ -160,7 +160,7 @@ fn run(shared: &Shared) {
         }
         if state.changes != changes {
             changes = state.changes;
-            lanes.clone_from(&state.lanes);
+            post_queues.clone_from(&state.post_queues);
             moved = Moment::now();
         }
         drop(state);
@@ -215,45 +215,45 @@ mod tests {
     #[test]
     fn queues_are_served_in_turn_from_when_they_are_added_to_when_they_are_removed() {
         let progress = Progress::start("test".to_owned()).unwrap();
-        let lanes: Vec<_> =
+        let post_queues: Vec<_> =
             (0..3).map(|_| Arc::new(Counted { work: 1000.into(), ..Counted::default() })).collect();
         let handles: Vec<Arc<dyn Advance>> =
-            lanes.iter().map(|lane| Arc::clone(lane) as Arc<dyn Advance>).collect();
+            post_queues.iter().map(|post_queue| Arc::clone(post_queue) as Arc<dyn Advance>).collect();
         for handle in &handles {
             progress.add(Arc::clone(handle));
         }
-        wait_until(|| lanes.iter().all(|lane| lane.work.load(Ordering::Relaxed) == 0));
+        wait_until(|| post_queues.iter().all(|post_queue| post_queue.work.load(Ordering::Relaxed) == 0));
         // After a quiet while there is work again.
         sleep(Duration::from_millis(5));
-        lanes[1].work.store(10, Ordering::Relaxed);
-        wait_until(|| lanes[1].work.load(Ordering::Relaxed) == 0);
+        post_queues[1].work.store(10, Ordering::Relaxed);
+        wait_until(|| post_queues[1].work.load(Ordering::Relaxed) == 0);
         progress.remove(&handles[1]);
         // The turn under way is over when others have had two.
-        let seen = lanes[0].turns.load(Ordering::Relaxed);
-        wait_until(|| lanes[0].turns.load(Ordering::Relaxed) > seen + 2);
-        let removed = lanes[1].turns.load(Ordering::Relaxed);
-        wait_until(|| lanes[0].turns.load(Ordering::Relaxed) > seen + 10);
-        assert_eq!(lanes[1].turns.load(Ordering::Relaxed), removed);
+        let seen = post_queues[0].turns.load(Ordering::Relaxed);
+        wait_until(|| post_queues[0].turns.load(Ordering::Relaxed) > seen + 2);
+        let removed = post_queues[1].turns.load(Ordering::Relaxed);
+        wait_until(|| post_queues[0].turns.load(Ordering::Relaxed) > seen + 10);
+        assert_eq!(post_queues[1].turns.load(Ordering::Relaxed), removed);
         drop(progress);
-        let ended = lanes[0].turns.load(Ordering::Relaxed);
+        let ended = post_queues[0].turns.load(Ordering::Relaxed);
         sleep(Duration::from_millis(5));
-        assert_eq!(lanes[0].turns.load(Ordering::Relaxed), ended, "the thread is gone");
+        assert_eq!(post_queues[0].turns.load(Ordering::Relaxed), ended, "the thread is gone");
     }
 
     #[test]
     fn a_panic_ends_every_queue_with_words() {
         let progress = Progress::start("test".to_owned()).unwrap();
-        let lanes: Vec<_> = (0..3).map(|_| Arc::new(Counted::default())).collect();
-        for lane in &lanes[..2] {
-            progress.add(Arc::clone(lane) as Arc<dyn Advance>);
+        let post_queues: Vec<_> = (0..3).map(|_| Arc::new(Counted::default())).collect();
+        for post_queue in &post_queues[..2] {
+            progress.add(Arc::clone(post_queue) as Arc<dyn Advance>);
         }
-        wait_until(|| lanes[0].turns.load(Ordering::Relaxed) > 0);
-        lanes[1].panics.store(true, Ordering::Relaxed);
-        wait_until(|| lanes[..2].iter().all(|lane| lane.ended.get().is_some()));
+        wait_until(|| post_queues[0].turns.load(Ordering::Relaxed) > 0);
+        post_queues[1].panics.store(true, Ordering::Relaxed);
+        wait_until(|| post_queues[..2].iter().all(|post_queue| post_queue.ended.get().is_some()));
         // One that comes later hears it too.
-        progress.add(Arc::clone(&lanes[2]) as Arc<dyn Advance>);
-        assert_eq!(lanes[2].ended.get().map(String::as_str), Some(PANICKED));
-        assert_eq!(lanes[0].ended.get(), lanes[1].ended.get());
+        progress.add(Arc::clone(&post_queues[2]) as Arc<dyn Advance>);
+        assert_eq!(post_queues[2].ended.get().map(String::as_str), Some(PANICKED));
+        assert_eq!(post_queues[0].ended.get(), post_queues[1].ended.get());
     }
 
     #[test]
@@ -275,15 +275,15 @@ mod tests {
     #[test]
     fn a_thread_with_nothing_to_do_rests() {
         let progress = Progress::start("test".to_owned()).unwrap();
-        let lane = Arc::new(Counted::default());
-        progress.add(Arc::clone(&lane) as Arc<dyn Advance>);
-        wait_until(|| lane.turns.load(Ordering::Relaxed) > 0);
+        let post_queue = Arc::new(Counted::default());
+        progress.add(Arc::clone(&post_queue) as Arc<dyn Advance>);
+        wait_until(|| post_queue.turns.load(Ordering::Relaxed) > 0);
         // Rests are half a millisecond after 4 ms of quiet; before that there may be some hundred turns.
         sleep(Duration::from_millis(10));
         let begun = Moment::now();
-        let before = lane.turns.load(Ordering::Relaxed);
+        let before = post_queue.turns.load(Ordering::Relaxed);
         sleep(Duration::from_millis(50));
-        let turns = lane.turns.load(Ordering::Relaxed) - before;
+        let turns = post_queue.turns.load(Ordering::Relaxed) - before;
         // Twice as many: waits may end early.
         let most = 2 * begun.elapsed().as_micros() / LONGEST_REST.as_micros();
         assert!(u128::from(turns) <= most, "{turns} turns in {:?}", begun.elapsed());

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use anabranch_hip::{Device, DeviceAddress};
 
-use super::lane::{Ended, Lane, Turn, WorkQueue};
+use super::post_queue::{Ended, PostQueue, Turn, WorkQueue};
 use super::progress::{Advance, Progress};
 use super::request::words;
 use super::ring::Ring;
@@ -69,8 +69,8 @@ impl<Q: WorkQueue + 'static> Served<Q> {
         };
         let (ring, stopped) = (Arc::clone(&self.ring), Arc::clone(&self.stopped));
         let Making { limits, patience, name, .. } = self.making.clone();
-        let lane = Lane::new(ring, queue, limits, patience, name, stopped);
-        self.service.end_connecting(State::Connected(Box::new(lane)));
+        let post_queue = PostQueue::new(ring, queue, limits, patience, name, stopped);
+        self.service.end_connecting(State::Connected(Box::new(post_queue)));
         self.progress.add(self.as_advance());
     }
 
@@ -150,7 +150,7 @@ enum State<Q> {
     New(Q),
     /// Being connected by a thread that does not hold the lock: looking a peer up may take seconds.
     Connecting,
-    Connected(Box<Lane<Q>>),
+    Connected(Box<PostQueue<Q>>),
     Ended,
 }
 
@@ -183,7 +183,7 @@ impl<Q> Service<Q> {
 impl<Q: WorkQueue> Advance for Service<Q> {
     fn advance(&self) -> Turn {
         match &mut *self.lock() {
-            State::Connected(lane) => lane.turn(),
+            State::Connected(post_queue) => post_queue.turn(),
             State::New(_) | State::Connecting | State::Ended => Turn::Stopped,
         }
     }
@@ -191,7 +191,7 @@ impl<Q: WorkQueue> Advance for Service<Q> {
     fn end(&self, reason: &str) {
         let mut state = self.lock();
         match &mut *state {
-            State::Connected(lane) => lane.end(reason),
+            State::Connected(post_queue) => post_queue.end(reason),
             // Whoever connects it finds that.
             State::Connecting => *state = State::Ended,
             State::New(_) | State::Ended => {}

@@ -1,49 +1,20 @@
 //! Queue pairs that do nothing any more, or do not answer.
 
-use std::fmt;
 use std::sync::{Arc, PoisonError};
 
 use anabranch_ranks::GlobalRank;
+use anabranch_transport::{StoppedQueue, UnansweredQueue};
 
 use super::RdmaTransport;
 use crate::NicQueue;
 
-/// A queue pair that does nothing any more.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StoppedQueue {
-    /// Whom it goes to.
-    pub peer: GlobalRank,
-    /// Which it is and why it stopped, with the NIC's syndrome in words.
-    pub words: String,
-    /// Whether something else had failed before, which the peer may know ([`NicQueue::is_consequence`]).
-    pub is_consequence: bool,
-}
-
-/// What a queue pair was given and has not answered.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unanswered {
-    /// The oldest request, by the queue pair's number and the request's position there, of which some bits are counted. Equal at two looks: it
-    /// was not answered between them.
-    pub oldest: (u32, u64),
-    /// Which queue pair.
-    pub queue: String,
-    /// How many requests, and the oldest one.
-    pub words: String,
-}
-
-impl fmt::Display for Unanswered {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{} does not answer: {}", self.queue, self.words)
-    }
-}
-
 impl RdmaTransport {
     /// The queue pairs to a peer that have not stopped and have not answered what they were given ([`NicQueue::unanswered`]).
-    pub fn unanswered(&self, peer: GlobalRank) -> Vec<Unanswered> {
+    pub(super) fn unanswered_to(&self, peer: GlobalRank) -> Vec<UnansweredQueue> {
         let unanswered = |queue: Arc<dyn NicQueue>| {
             let requests = queue.unanswered()?;
             let oldest = (queue.words().number, requests.oldest);
-            Some(Unanswered { oldest, queue: queue.describe(), words: requests.words })
+            Some(UnansweredQueue { oldest, queue: queue.describe(), words: requests.words })
         };
         self.queues_to([peer]).into_iter().filter_map(|(_, queue)| unanswered(queue)).collect()
     }
@@ -64,7 +35,7 @@ impl RdmaTransport {
 
     /// The first queue pair that has stopped, in the order of ranks, of those to ranks that are not left out, and sooner one that stopped
     /// by itself than a consequence. Looks at all of them, and makes no words for those that go on.
-    pub fn first_stopped(&self, is_left_out: impl Fn(GlobalRank) -> bool) -> Option<StoppedQueue> {
+    pub(super) fn stopped_to(&self, is_left_out: &dyn Fn(GlobalRank) -> bool) -> Option<StoppedQueue> {
         let peers = (0..self.ranks).map(GlobalRank::new).filter(|peer| !is_left_out(*peer));
         let mut consequence = None;
         let queues = self.queues_to(peers).into_iter();

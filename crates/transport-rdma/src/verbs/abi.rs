@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
-use super::bindings::{CONSTANTS, LAYOUTS};
 use super::library::FUNCTIONS;
+use crate::bindings::{CONSTANTS, LAYOUTS};
 
 const HEADER: &str = "/usr/include/infiniband/verbs.h";
 

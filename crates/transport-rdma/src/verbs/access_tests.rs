@@ -10,14 +10,14 @@ use anabranch_hip::DeviceOrdinal;
 use anabranch_hip_host::{HostConfig, HostMachine};
 use anabranch_transport::Region;
 
-use super::bindings::{
-    IBV_ATOMIC_GLOB, IBV_ATOMIC_HCA, IBV_QP_ACCESS_FLAGS, IbvContext, IbvCq, IbvMr, IbvPd, IbvQp, IbvQpAttr,
-    IbvQpInitAttr,
-};
 use super::library::Verbs;
 use super::memory::MemoryRegion;
 use super::nic::Nic;
 use super::queue_pair::{Path, QueuePair};
+use crate::bindings::{
+    IBV_ATOMIC_GLOB, IBV_ATOMIC_HCA, IBV_QP_ACCESS_FLAGS, IbvContext, IbvCq, IbvMr, IbvPd, IbvQp, IbvQpAttr,
+    IbvQpInitAttr,
+};
 use crate::endpoint::Endpoint;
 use crate::nics::{GidKind, LinkLayer};
 
@@ -106,7 +106,7 @@ fn nic(atomic_cap: c_uint) -> Arc<Nic> {
     // SAFETY: the functions that are called have the types of their namesakes; any other ends the process.
     let verbs = Arc::new(unsafe { Verbs::from_lookup(function) }.unwrap());
     // SAFETY: all bits zero are a value of this plain struct.
-    let mut attributes: super::bindings::IbvDeviceAttr = unsafe { core::mem::zeroed() };
+    let mut attributes: crate::bindings::IbvDeviceAttr = unsafe { core::mem::zeroed() };
     attributes.atomic_cap = atomic_cap;
     Arc::new(Nic { verbs, name: "mlx5_7".to_owned(), context: null_mut(), pd: null_mut(), attributes })
 }

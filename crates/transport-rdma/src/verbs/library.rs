@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anabranch_hip::with_causes;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
-use super::bindings::{
+use crate::bindings::{
     IbvAhAttr, IbvContext, IbvCq, IbvDevice, IbvDeviceAttr, IbvGidEntry, IbvMr, IbvPd, IbvPortAttr, IbvQp,
     IbvQpAttr, IbvQpInitAttr,
 };

@@ -8,8 +8,8 @@ use anabranch_hip::types::{HipPointerAttributes, flags, memory_type};
 use anabranch_hip::{Device, DeviceAddress, HipError, RuntimeKind};
 use anabranch_transport::Region;
 
-use super::bindings::{IBV_ACCESS_LOCAL_WRITE, IbvMr};
 use super::nic::Nic;
+use crate::bindings::{IBV_ACCESS_LOCAL_WRITE, IbvMr};
 use crate::driver::Registered;
 use crate::error::{NicError, Result};
 

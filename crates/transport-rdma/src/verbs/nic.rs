@@ -5,12 +5,12 @@ use std::fmt;
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 
-use super::bindings::{
+use super::library::Verbs;
+use crate::bindings::{
     IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, IBV_ATOMIC_GLOB,
     IBV_ATOMIC_HCA, IBV_PORT_ACTIVE, IbvContext, IbvDevice, IbvDeviceAttr, IbvGid, IbvGidEntry, IbvPd,
     IbvPortAttr,
 };
-use super::library::Verbs;
 use crate::driver::Atomics;
 use crate::error::{NicError, Result};
 use crate::nics::{ChosenPort, Gid};

@@ -7,11 +7,10 @@ use anabranch_hip::Device;
 use anabranch_ranks::GlobalRank;
 use anabranch_transport::Region;
 
-use super::bindings::{IBV_MTU_256, IBV_MTU_4096, IbvPortAttr};
 use super::memory::MemoryRegion;
 use super::nic::{Nic, OpenPort};
 use super::queue_pair::{INLINE_BYTES, MOST_8_BITS, Path, QueuePair};
-use crate::config::RdmaConfig;
+use crate::bindings::{IBV_MTU_256, IBV_MTU_4096, IbvPortAttr};
 use crate::driver::{
     NicDriver, NicLimits, NicQueue, QueueSpec, QueueWords, ReadOrder, Registered, UnansweredRequests,
     order_from_host,
@@ -19,6 +18,7 @@ use crate::driver::{
 use crate::endpoint::{Endpoint, check_reads, mtu_bytes};
 use crate::error::{NicError, Result};
 use crate::nics::ChosenPort;
+use crate::nics::RdmaConfig;
 use crate::posting::{Making, Progress, Served};
 use crate::provider::Provider;
 

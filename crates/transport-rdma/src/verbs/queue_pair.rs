@@ -5,7 +5,8 @@ use core::time::Duration;
 use std::fmt;
 use std::sync::Arc;
 
-use super::bindings::{
+use super::nic::{Nic, last_error};
+use crate::bindings::{
     CompareAddOrKey, IBV_QP_ACCESS_FLAGS, IBV_QP_AV, IBV_QP_DEST_QPN, IBV_QP_MAX_DEST_RD_ATOMIC,
     IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX, IBV_QP_PORT,
     IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT,
@@ -13,7 +14,6 @@ use super::bindings::{
     IBV_WC_SUCCESS, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_READ,
     IBV_WR_RDMA_WRITE, IbvCq, IbvGid, IbvQp, IbvQpAttr, IbvQpCap, IbvQpInitAttr, IbvSendWr, IbvSge, IbvWc,
 };
-use super::nic::{Nic, last_error};
 use crate::endpoint::{Endpoint, first_packet, mtu_code};
 use crate::error::{NicError, Result};
 use crate::posted::{PostedOpcode, PostedRequest};

@@ -1,7 +1,7 @@
 //! What `requests.hip` takes and gives, on the host's side: for tests beside a NIC by hand, and beside NICs in software.
 
 use anabranch_hip_jit::control::WaitControl;
-use anabranch_hip_jit::{DevicePointer, DeviceStruct as _, KernelUnit, PRELUDE, device_struct};
+use anabranch_hip_jit::{DevicePointer, PRELUDE, device_struct, kernel_unit};
 use anabranch_transport_rdma::{DEVICE_HEADERS, PostedRequest, RdmaQueue, RdmaRange};
 
 device_struct! {
@@ -41,18 +41,11 @@ device_struct! {
     }
 }
 
-pub(crate) static UNIT: KernelUnit = KernelUnit {
-    name: "rdma_requests",
-    source: include_str!("requests.hip"),
-    headers: &[PRELUDE, DEVICE_HEADERS],
-    entries: &["rdma_requests"],
-    layouts: &[
-        RequestsArgs::c_declaration,
-        RdmaQueue::c_declaration,
-        RdmaRange::c_declaration,
-        PostedRequest::c_declaration,
-    ],
-};
+kernel_unit! {
+    pub(crate) static UNIT: "rdma_requests", include_str!("requests.hip"), &[PRELUDE, DEVICE_HEADERS],
+        layouts [RdmaQueue, RdmaRange, PostedRequest];
+    pub(crate) const REQUESTS: Kernel<RequestsArgs> = "rdma_requests";
+}
 
 /// `rdma::Opcode`.
 pub(crate) const WRITE: u32 = 0;

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anabranch_hip::{Device, DeviceBuffer, DeviceOrdinal, HostBuffer, Stream};
+use anabranch_hip::{Device, DeviceBuffer, DeviceOrdinal, HostBuffer, LaunchShape, Stream};
 use anabranch_hip_host::{HostConfig, HostMachine};
 use anabranch_hip_jit::control::{FaultRecord, WaitControl};
 use anabranch_hip_jit::{DevicePointer, Jit, JitConfig, KernelSpec, ToolSearch};
-use anabranch_transport_rdma::{Atomics, MEANS_NIC, Provider, RdmaQueue, RdmaRange, ReadOrder};
+use anabranch_transport_rdma::{Atomics, Provider, ROUTE_NIC, RdmaQueue, RdmaRange, ReadOrder};
 use bytemuck::Zeroable as _;
 
 pub(crate) use crate::device::asked::*;
@@ -170,7 +170,7 @@ impl Bench {
                 range_count: ranges.len() as u32,
                 most_message_bytes: setup.most_message_bytes,
                 path_mtu: 1024,
-                means: MEANS_NIC,
+                route: ROUTE_NIC,
                 peer: PEER,
                 immediates: u32::from(setup.immediates),
                 read_order: setup.read_order.number(),
@@ -235,9 +235,11 @@ impl Bench {
             each,
         };
         let unit = self.jit.load(&self.device, spec).unwrap();
-        let kernel = unit.kernel("rdma_requests").unwrap();
-        // SAFETY: the kernel's struct; its buffers live until the stream is idle, below.
-        unsafe { kernel.launch(lanes.div_ceil(threads), threads, 0, &self.stream, &arguments) }.unwrap();
+        let kernel = unit.get(REQUESTS).unwrap();
+        let shape =
+            LaunchShape { grid_blocks: lanes.div_ceil(threads), block_threads: threads, local_bytes: 0 };
+        // SAFETY: the buffers in its arguments live until the stream is idle, below.
+        unsafe { kernel.launch(shape, &self.stream, &arguments) }.unwrap();
         self.stream.synchronize().unwrap();
         buffer.copy_to_host(0, bytemuck::cast_slice_mut(&mut outcomes)).unwrap();
         outcomes

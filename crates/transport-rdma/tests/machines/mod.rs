@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use anabranch_transport_rdma::nics::{Machine, Place};
+use anabranch_transport_rdma::nics::{Machine, PciLocation};
 
 /// A machine in a folder of its own, which goes with it.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ impl Tree {
     }
 
     /// Where a device of it is.
-    pub(crate) fn place(&self, address: &str) -> Place {
-        Place::of_device(&self.root, address.parse().unwrap()).unwrap()
+    pub(crate) fn place(&self, address: &str) -> PciLocation {
+        PciLocation::of_device(&self.root, address.parse().unwrap()).unwrap()
     }
 }

@@ -44,7 +44,7 @@ ANABRANCH_DEVICE SdmaQueue load_queue(const Grid& grid, const SdmaQueue* queue) 
     loaded.ring_bytes = private_load(grid, &queue->ring_bytes);
     loaded.most_copy_bytes = private_load(grid, &queue->most_copy_bytes);
     loaded.fence_head = private_load(grid, &queue->fence_head);
-    loaded.means = private_load(grid, &queue->means);
+    loaded.route = private_load(grid, &queue->route);
     loaded.peer = private_load(grid, &queue->peer);
     return loaded;
 }

@@ -17,7 +17,7 @@ const OPCODE_AND_OWNER: usize = 63;
 const REQUEST: u8 = 0;
 const REQUEST_ERROR: u8 = 13;
 /// Any number: what it means is the vendor's secret.
-pub(super) const SOME_VENDOR_SYNDROME: u8 = 0x88;
+pub(crate) const SOME_VENDOR_SYNDROME: u8 = 0x88;
 /// Bits of the consumer counter in a doorbell record (`mlx5_cq_set_ci`).
 const CONSUMER_MASK: u32 = 0x00ff_ffff;
 

@@ -1,6 +1,5 @@
 //! Formats of the device, by the programmer's reference manual of ConnectX (PRM): entries, completions, commands.
 
-pub(crate) mod commands;
 pub(crate) mod completion;
 pub(crate) mod entry;
 pub(crate) mod field;

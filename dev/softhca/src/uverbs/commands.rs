@@ -17,10 +17,10 @@ use super::abi::{
 use super::read;
 use crate::Errno;
 use crate::controls::{Atomics, Link, Step};
+use crate::devx::SEND_RECORD;
 use crate::driver::{Driver, State};
 use crate::nic::memory::Region;
 use crate::nic::queue::Place;
-use crate::prm::commands::SEND_RECORD;
 use crate::prm::completion;
 use crate::prm::entry::BLOCK;
 

@@ -19,8 +19,8 @@ use super::abi::{
 };
 use super::read;
 use crate::Errno;
+use crate::devx::{self, EVENT_QUEUE};
 use crate::driver::{Driver, Object};
-use crate::prm::commands::{self, EVENT_QUEUE};
 
 /// Bytes of a doorbell page.
 pub(crate) const PAGE: usize = 1 << LOG_PAGE;
@@ -80,7 +80,7 @@ impl Attributes<'_> {
     fn command(&mut self, driver: &mut Driver, input: u16, output: u16) -> Result<Option<Object>, Errno> {
         let command = self.input(input)?;
         let mut answer = vec![0; self.room(output)?];
-        let done = commands::execute(driver, &command, &mut answer);
+        let done = devx::execute(driver, &command, &mut answer);
         let code = command.first_chunk().map_or(0, |code| u16::from_be_bytes(*code));
         driver.trace(format_args!("DEVX command {code:#x}, status {:#x}", done.err().unwrap_or(0)));
         self.output(output, &answer)?;
@@ -131,7 +131,7 @@ fn devx_object(driver: &mut Driver, method: u16, attributes: &mut Attributes<'_>
             let command = attributes.input(MLX5_IB_ATTR_DEVX_OBJ_QUERY_CMD_IN)?;
             let handle = attributes.handle(MLX5_IB_ATTR_DEVX_OBJ_QUERY_HANDLE)?;
             // The kernel lets a command of this method ask, and about the handle's object alone.
-            let asked = commands::queried_pair(&command).ok_or(Errno(libc::EINVAL))?;
+            let asked = devx::queried_pair(&command).ok_or(Errno(libc::EINVAL))?;
             if !driver.is_pair(handle, asked) {
                 return Err(Errno(libc::EINVAL));
             }

@@ -11,7 +11,7 @@ use crate::frame::{FrameError, Kind};
 use crate::message::Reply;
 use crate::secret::{self, Bytes32};
 use crate::tcp::connection::Connection;
-use crate::tcp::greeting::{self, Answer, Hello, Verdict};
+use crate::tcp::handshake::{self, Answer, HelloMsg, Verdict};
 use crate::tcp::noise::Responder;
 use anabranch_ranks::GlobalRank;
 use std::net::{SocketAddr, TcpStream};
@@ -23,10 +23,10 @@ impl Server {
     /// Begins with a new connection.
     pub(super) fn challenge(&mut self, stream: TcpStream, address: SocketAddr) -> std::io::Result<()> {
         let challenge: Bytes32 = secret::random()?;
-        let mut connection = Connection::new(stream, 0, greeting::MAX_BYTES)?;
+        let mut connection = Connection::new(stream, 0, handshake::MAX_BYTES)?;
         connection.queue(Kind::Challenge, 0, &challenge);
         self.push_out_oldest_stranger();
-        let stage = Stage::Greeted { challenge, since: std::time::Instant::now() };
+        let stage = Stage::Challenged { challenge, since: std::time::Instant::now() };
         self.peers.insert(self.next_peer, Peer { connection, address: address.to_string(), stage });
         self.next_peer += 1;
         Ok(())
@@ -39,7 +39,7 @@ impl Server {
             .peers
             .iter()
             .filter(|(_, peer)| {
-                matches!(peer.stage, Stage::Greeted { .. } | Stage::Draining { stranger: true, .. })
+                matches!(peer.stage, Stage::Challenged { .. } | Stage::Draining { stranger: true, .. })
             })
             .map(|(id, _)| *id)
             .collect();
@@ -59,14 +59,14 @@ impl Server {
     }
 
     /// Takes a newcomer in or refuses it.
-    pub(super) fn greeted(&mut self, id: u64, message: &[u8], challenge: &Bytes32) -> Result<(), FrameError> {
+    pub(super) fn hello(&mut self, id: u64, message: &[u8], challenge: &Bytes32) -> Result<(), FrameError> {
         let Some((responder, payload)) = Responder::begin(&self.config.secret, challenge, message) else {
             let address = self.peers.get(&id).map(|peer| peer.address.as_str());
             tracing::warn!(address, "refused at the rendezvous: it does not know the secret");
             self.refuse(id, Refusal::Secret);
             return Ok(());
         };
-        let hello = Hello::decode(&payload)?;
+        let hello = HelloMsg::decode(&payload)?;
         let judged = self.judge(&hello);
         let (heartbeat, limit) = (self.config.heartbeat, self.config.max_message_bytes);
         let answer = match (judged, self.verdict) {
@@ -103,7 +103,7 @@ impl Server {
         Ok(())
     }
 
-    fn judge(&self, hello: &Hello) -> Result<GlobalRank, Refusal> {
+    fn judge(&self, hello: &HelloMsg) -> Result<GlobalRank, Refusal> {
         let rank = hello.judge(self.config.size, &self.config.session)?;
         if self.finishing.is_some() {
             Err(Refusal::Ending)
@@ -131,7 +131,7 @@ impl Server {
 
     /// Ends the rendezvous for all when a rank of this very start was given another size, or two were given one rank: waiting
     /// for the deadline would make nothing better. Without a secret, anybody could say so, and nothing follows.
-    fn weigh(&mut self, hello: &Hello, refusal: Refusal) {
+    fn weigh(&mut self, hello: &HelloMsg, refusal: Refusal) {
         let hopeless = matches!(refusal, Refusal::Size { .. } | Refusal::Duplicate);
         if !hopeless || self.formed || self.finishing.is_some() || self.config.secret.is_none() {
             return;
@@ -143,7 +143,7 @@ impl Server {
         self.told = 1 + self.joined.len() as u32;
         for id in self.joined.values().copied().collect::<Vec<_>>() {
             if let Some(peer) = self.peers.get_mut(&id) {
-                peer.connection.queue(Kind::Verdict, 0, &greeting::encode_verdict(verdict));
+                peer.connection.queue(Kind::Verdict, 0, &handshake::encode_verdict(verdict));
             }
             self.drain(id, false);
         }

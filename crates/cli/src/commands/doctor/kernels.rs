@@ -2,10 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use anabranch::hip::{Device, with_distinct_causes};
-use anabranch::jit::{
-    DevicePointer, DeviceStruct, Jit, KernelSpec, KernelUnit, PRELUDE, Target, device_struct,
-};
+use anabranch::hip::{Device, LaunchShape, with_distinct_causes};
+use anabranch::jit::{DevicePointer, Jit, KernelSpec, PRELUDE, Target, device_struct, kernel_unit};
 use anabranch::{Config, Environment, kernel_pipeline};
 
 use super::finding::Finding;
@@ -19,14 +17,10 @@ device_struct! {
     }
 }
 
-static PROBE: KernelUnit = KernelUnit {
-    name: "doctor_probe",
-    source: include_str!("../../../kernels/probe.hip"),
-    headers: &[PRELUDE],
-    entries: &[ENTRY],
-    layouts: &[ProbeArgs::c_declaration],
-};
-const ENTRY: &str = "anabranch_doctor_probe";
+kernel_unit! {
+    static PROBE_UNIT: "doctor_probe", include_str!("../../../kernels/probe.hip"), &[PRELUDE];
+    const PROBE: Kernel<ProbeArgs> = "anabranch_doctor_probe";
+}
 
 const BLOCKS: u32 = 4;
 const THREADS: u32 = 64;
@@ -34,7 +28,7 @@ const SEED: u32 = 0x1357;
 
 /// The doctor's kernel, for prebuilding.
 pub(crate) fn kernels() -> [KernelSpec; 1] {
-    [KernelSpec::new(&PROBE)]
+    [KernelSpec::new(&PROBE_UNIT)]
 }
 
 /// Runs the probe on each device; those that the configuration wants have to succeed.
@@ -77,18 +71,19 @@ fn clock(name: &str, device: &Device) -> Option<Finding> {
 #[expect(unsafe_code, reason = "launching a kernel is the caller's promise")]
 #[expect(clippy::disallowed_methods, reason = "the doctor examines real devices, in real time")]
 fn run(jit: &Jit, device: &Device, patience: Duration) -> Result<Target, String> {
-    let unit = jit.load(device, &KernelSpec::new(&PROBE)).map_err(|error| with_distinct_causes(&error))?;
-    let kernel = unit.kernel(ENTRY).map_err(|error| with_distinct_causes(&error))?;
+    let unit =
+        jit.load(device, &KernelSpec::new(&PROBE_UNIT)).map_err(|error| with_distinct_causes(&error))?;
+    let kernel = unit.get(PROBE).map_err(|error| with_distinct_causes(&error))?;
     let hip = |error: anabranch::hip::Error| with_distinct_causes(&error);
     let bytes = (BLOCKS * THREADS * 4) as usize;
     let mut buffer = device.allocate(bytes).map_err(hip)?;
     buffer.fill(0xff).map_err(hip)?;
     let stream = device.create_stream().map_err(hip)?;
     let arguments = ProbeArgs { words: DevicePointer::new(buffer.address()), seed: SEED, reserved: 0 };
-    // SAFETY: the kernel's own struct; the buffer has a word for each thread, and lives until the stream is idle or, where it never
+    let shape = LaunchShape { grid_blocks: BLOCKS, block_threads: THREADS, local_bytes: THREADS * 4 };
+    // SAFETY: the buffer has a word for each thread, and lives until the stream is idle or, where it never
     // is, for ever.
-    unsafe { kernel.launch(BLOCKS, THREADS, THREADS * 4, &stream, &arguments) }
-        .map_err(|error| with_distinct_causes(&error))?;
+    unsafe { kernel.launch(shape, &stream, &arguments) }.map_err(|error| with_distinct_causes(&error))?;
     let begun = Instant::now();
     let ended = loop {
         match stream.is_idle() {

@@ -13,9 +13,9 @@ use anabranch::RuntimeKind;
 use anabranch::config::LoadedConfig;
 use clap::Args;
 
-use crate::exit::Reported;
-use crate::print;
-use crate::settings::RuntimeArgs;
+use anabranch_bench::print;
+use anabranch_bench::reported::Reported;
+use anabranch_bench::settings::RuntimeArgs;
 use finding::{Finding, Status};
 pub(crate) use kernels::kernels;
 
@@ -74,23 +74,19 @@ pub(crate) fn run(arguments: &DoctorArgs) -> anyhow::Result<()> {
     }
 }
 
+#[expect(clippy::expect_used, reason = "origins are remembered with the values")]
 fn configuration(loaded: &LoadedConfig) -> Vec<Finding> {
     let runtime = loaded.config.device.runtime.to_string();
     let origin = loaded.origins.of("device.runtime");
     let mut findings = vec![Finding::ok("configuration", "device.runtime", format!("{runtime} ({origin})"))];
     let (mode, origin) = (loaded.config.heap.mode.word(), loaded.origins.of("heap.mode"));
     findings.push(Finding::ok("configuration", "heap.mode", format!("{mode} ({origin})")));
-    let values = loaded.config.values();
     for (key, origin) in
         loaded.origins.set_keys().filter(|(key, _)| !["device.runtime", "heap.mode"].contains(key))
     {
-        let value = values.iter().find(|(name, _)| name == key);
-        let secret = anabranch::config::setting_named(key).is_some_and(|setting| setting.secret);
-        let text = match value {
-            Some(_) if secret => "(set)".to_owned(),
-            Some((_, value)) => value.to_string(),
-            None => "(kept unread)".to_owned(),
-        };
+        let setting = anabranch::config::setting_named(key).expect("only settings are set");
+        let value = setting.value(&loaded.config).expect("what is set has a value");
+        let text = if setting.secret { "(set)".to_owned() } else { value.to_string() };
         findings.push(Finding::ok("configuration", key, format!("{text} ({origin})")));
     }
     findings

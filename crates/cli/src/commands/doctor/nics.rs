@@ -2,15 +2,16 @@
 
 use std::path::Path;
 
-use anabranch::config::{NicDriverName, TransportName};
+use anabranch::config::NicDriverName;
 use anabranch::fabric::OfiNics;
 use anabranch::hip::{Device, with_distinct_causes};
 use anabranch::rdma::nics::{
-    Assignment, ChosenPort, LibraryStatus, Machine, Nic, NicFilter, Place, SYSTEM_FOLDER, assign, choose_gid,
-    find_libraries,
+    Assignment, ChosenPort, LibraryStatus, Machine, Nic, NicFilter, PciLocation, SYSTEM_FOLDER, assign,
+    choose_gid, find_libraries,
 };
 use anabranch::rdma::{MachineDriver, MachineNics, Provider};
 use anabranch::shmem::RdmaConfig;
+use anabranch::transport::TransportKind;
 use anabranch::{Config, RuntimeKind};
 use serde_json::Value;
 
@@ -43,7 +44,7 @@ impl Settings {
             source: world.nic.name().to_owned(),
             filter: filter.with_gid_index(world.rdma.gid_index),
             rdma: world.rdma,
-            wanted: config.transport.order.contains(&TransportName::Rdma),
+            wanted: config.transport.order.contains(&TransportKind::Rdma),
         }
     }
 
@@ -70,7 +71,7 @@ impl Settings {
 pub(super) struct DevicePlace {
     name: String,
     device: Option<Device>,
-    place: Result<Place, String>,
+    place: Result<PciLocation, String>,
 }
 
 /// Where devices are. Devices of the host runtime are nowhere.
@@ -85,10 +86,10 @@ pub(super) fn places(devices: &[Device]) -> Vec<DevicePlace> {
         .collect()
 }
 
-fn place(device: &Device) -> Result<Place, String> {
+fn place(device: &Device) -> Result<PciLocation, String> {
     let address = device.pci_bus_id().map_err(|error| with_distinct_causes(&error))?;
     let address = address.parse().map_err(|error| with_distinct_causes(&error))?;
-    Place::of_device(Path::new(SYSTEM_FOLDER), address).map_err(|error| with_distinct_causes(&error))
+    PciLocation::of_device(Path::new(SYSTEM_FOLDER), address).map_err(|error| with_distinct_causes(&error))
 }
 
 /// What there is, for each NIC, each device and each library. A machine without NICs is no fault: ranks of one machine need none.
@@ -189,7 +190,7 @@ fn describe(nic: &Nic, settings: &Settings) -> Finding {
 /// One line for each device: the port that it would use if each device served one rank. Where kernels are to write the NIC's queues it
 /// is opened, as that alone shows whether the runtime maps its registers.
 fn served(machine: &Machine, devices: &[DevicePlace], settings: &Settings) -> Vec<Finding> {
-    let known: Vec<Place> = devices.iter().filter_map(|device| device.place.clone().ok()).collect();
+    let known: Vec<PciLocation> = devices.iter().filter_map(|device| device.place.clone().ok()).collect();
     let mut assignments = assign(&known, machine, &settings.filter).into_iter();
     let mut findings = Vec::new();
     for device in devices {
@@ -294,8 +295,8 @@ mod tests {
     use super::super::finding::Status;
     use super::*;
 
-    fn place(folders: &[&str]) -> Place {
-        Place { path: PciPath::of_folders(folders.iter().copied()), numa: Some(1) }
+    fn place(folders: &[&str]) -> PciLocation {
+        PciLocation { path: PciPath::of_folders(folders.iter().copied()), numa: Some(1) }
     }
 
     fn nic(name: &str, bus: &str, state: PortState) -> Nic {

@@ -1,10 +1,9 @@
 //! The three runtimes and their devices.
 
-use anabranch::config::HeapMode;
 use anabranch::hip::with_distinct_causes;
 use anabranch::hip::{Device, DeviceOrdinal, Runtime};
-use anabranch::jit::open_runtime;
-use anabranch::{Config, Environment, Placement, RuntimeKind, runtime_config};
+use anabranch::shmem::HeapMode;
+use anabranch::{Config, Environment, ProcessLayout, RuntimeKind, open_runtime, runtime_config};
 
 use super::finding::{Finding, size};
 
@@ -34,8 +33,8 @@ pub(super) fn open(
         config.device.devices = None;
         config.device.first = 0;
     }
-    let opened = runtime_config(&config, Placement::Threads { ranks }, environment)
-        .and_then(|settings| open_runtime(kind, &settings).map_err(anabranch::Error::from));
+    let opened = runtime_config(&config, ProcessLayout::Threads { ranks }, environment)
+        .and_then(|settings| open_runtime(kind, &settings));
     match opened {
         Err(error) => (None, vec![absent(kind, wanted, &with_distinct_causes(&error))]),
         Ok(runtime) => {
@@ -109,7 +108,7 @@ pub(super) fn devices(runtime: &Runtime, wanted: bool) -> (Vec<Device>, Vec<Find
 pub(super) fn heap(config: &Config, devices: &[Device]) -> Vec<Finding> {
     match config.heap.mode {
         HeapMode::Flat => devices.iter().map(flat_heap).collect(),
-        _ => Vec::new(),
+        HeapMode::Static => Vec::new(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Compilers for every kind of target.
 
-use anabranch::config::CompileMode;
 use anabranch::hip::with_distinct_causes;
+use anabranch::jit::CompileMode;
 use anabranch::jit::{CompilerSetting, Target, TargetKind};
 use anabranch::{Config, Environment, kernel_pipeline};
 

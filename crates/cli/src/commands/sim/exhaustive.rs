@@ -5,9 +5,9 @@ use clap::Args;
 use serde::Serialize;
 
 use super::show::{CaseRow, width};
-use crate::exit::Reported;
-use crate::print;
-use crate::progress::Progress;
+use anabranch_bench::print;
+use anabranch_bench::progress::Progress;
+use anabranch_bench::reported::Reported;
 
 /// The bounds.
 #[derive(Clone, Copy, Debug, Args)]

@@ -24,9 +24,9 @@ use anyhow::Context;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
-use crate::exit::Reported;
-use crate::progress::Progress;
-use crate::settings::SettingsArgs;
+use anabranch_bench::progress::Progress;
+use anabranch_bench::reported::Reported;
+use anabranch_bench::settings::SettingsArgs;
 use exhaustive::ExhaustiveArgs;
 use seeds::Seeds;
 use size::SizeArgs;
@@ -136,7 +136,7 @@ pub(crate) fn run(arguments: &SimArgs) -> anyhow::Result<()> {
         }
     }
     let config = arguments.settings.load(&[])?.config;
-    let progress = Progress::new();
+    let progress = Progress::to_terminal();
     let observer = Arc::new(progress.clone());
     let jit = kernel_pipeline(&config.kernels, &Environment::of_process(), Some(observer))?;
     check_mutant(&case, &jit).map_err(of_scenario)?;

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::Failed;
 use super::seeds::Seeds;
-use crate::print::{self, Table};
+use anabranch_bench::print::{self, Table};
 
 /// Columns where nothing says how wide a line may be.
 const WIDTH: usize = 120;

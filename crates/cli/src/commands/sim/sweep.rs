@@ -8,9 +8,9 @@ use clap::Args;
 use serde::Serialize;
 
 use super::{SimArgs, of_scenario};
-use crate::exit::Reported;
-use crate::print;
-use crate::progress::Progress;
+use anabranch_bench::print;
+use anabranch_bench::progress::Progress;
+use anabranch_bench::reported::Reported;
 
 /// What strikes a world, beside its faults.
 #[derive(Clone, Debug, Args)]

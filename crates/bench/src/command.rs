@@ -1,0 +1,125 @@
+//! The benchmarks, as one command.
+
+use anabranch::Config;
+use anabranch::jit::KernelSpec;
+use anabranch::rdma::{Atomics, Provider};
+use clap::Subcommand;
+
+use crate::ccl::overlap::{self, OverlapArgs};
+use crate::ccl::{self, CclArgs};
+use crate::device;
+use crate::ep::{self, EpArgs};
+use crate::p2p::{self, P2pArgs};
+use crate::ranks::{RankArgs, RankContext};
+use crate::shmem::{self, ShmemArgs};
+
+/// `anabranch bench`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum BenchCommand {
+    /// Expert-parallel dispatch and combine, of a recorded trace unless told otherwise.
+    Ep(EpArgs),
+    /// Collectives: all_reduce, all_gather, reduce_scatter, all_to_all and others, beside NCCL with --compare.
+    ///
+    /// Sizes are bytes as nccl-tests counts them; `GB/s` is its bus bandwidth; `ratio` is the fastest peer's median time by
+    /// this library's. `link` is the share of the speed of stores between all ranks, measured in the same run.
+    Ccl(CclArgs),
+    /// A matrix product beside a collective: how much each slows the other, by copy engine, by kernels, and NCCL's with --compare.
+    ///
+    /// `us` and `GB/s` are the collective's alone; `us_beside` is its time while products run, `product_us` and `product_us_beside` are
+    /// the product's; both slow-downs are ratios of medians, of the slowest rank. `covered` is the least share of a measured time in
+    /// which the other was running.
+    Overlap(OverlapArgs),
+    /// The symmetric heap in kernels: every operation at every scope with every byte compared, then the time of single ones by each route.
+    ///
+    /// `us` of the first part is the launch that did all of a row's operations, and of the second one operation of many in a launch of one
+    /// block. What some route does not support is left out, with a warning.
+    Shmem(ShmemArgs),
+    /// Links: copies and stores between devices, and the latency of a flag.
+    ///
+    /// `link` is a mechanism's share of the fastest one's speed at the same pattern and size. Bytes are compared with what
+    /// was sent; those of the latency rows in a launch of its own before the timed ones. A bare flag has none.
+    P2p(P2pArgs),
+}
+
+impl BenchCommand {
+    /// The flags of its ranks.
+    pub fn ranks(&self) -> &RankArgs {
+        match self {
+            Self::Ccl(arguments) => &arguments.bench.ranks,
+            Self::Overlap(arguments) => &arguments.bench.ranks,
+            Self::Ep(arguments) => &arguments.bench.ranks,
+            Self::P2p(arguments) => &arguments.bench.ranks,
+            Self::Shmem(arguments) => &arguments.bench.ranks,
+        }
+    }
+
+    /// What its ranks will launch, so that it is compiled before they start.
+    pub fn kernels(&self) -> Vec<KernelSpec> {
+        match self {
+            Self::Ccl(arguments) => ccl::needed_kernels(arguments),
+            Self::Overlap(arguments) => overlap::needed_kernels(arguments),
+            Self::Ep(arguments) => ep::needed_kernels(arguments),
+            Self::P2p(_) => p2p::needed_kernels(),
+            Self::Shmem(_) => shmem::needed_kernels(),
+        }
+    }
+
+    /// Checks input and sizes before any rank is started.
+    ///
+    /// # Errors
+    /// Input that cannot be used, and sizes that do not fit.
+    pub fn check(&self, config: &Config, ranks: u32) -> anyhow::Result<()> {
+        match self {
+            Self::Ccl(arguments) => ccl::check(arguments, config, ranks),
+            Self::Overlap(arguments) => {
+                arguments.bench.ranks.refuse_nodes("bench overlap")?;
+                overlap::check(arguments, config, ranks)
+            }
+            Self::Ep(arguments) => ep::check(config, arguments, ranks),
+            Self::P2p(arguments) => {
+                arguments.bench.ranks.refuse_nodes("bench p2p")?;
+                p2p::check(arguments, config, ranks)
+            }
+            Self::Shmem(arguments) => shmem::check(arguments, config, ranks),
+        }
+    }
+
+    /// Prints what each rank would allocate, where the command asks for that alone (`ep --plan`); whether it does.
+    ///
+    /// # Errors
+    /// Input that cannot be used; standard output is gone.
+    pub fn print_plan(&self) -> anyhow::Result<bool> {
+        match self {
+            Self::Ep(arguments) if arguments.plan => ep::memory::print(arguments).map(|()| true),
+            _ => Ok(false),
+        }
+    }
+
+    /// Measures on one rank. Collective over the world.
+    ///
+    /// # Errors
+    /// What a call or the world fails with; a result that differs from the oracle's.
+    pub fn measure(&self, context: &RankContext<'_>) -> anyhow::Result<()> {
+        match self {
+            Self::Ccl(arguments) => ccl::measure(context, arguments),
+            Self::Overlap(arguments) => overlap::measure(context, arguments),
+            Self::Ep(arguments) => ep::measure(context, arguments),
+            Self::P2p(arguments) => p2p::measure(context, arguments),
+            Self::Shmem(arguments) => shmem::measure(context, arguments),
+        }
+    }
+}
+
+/// The benchmarks' own kernels, for prebuilding.
+pub fn kernels() -> Vec<KernelSpec> {
+    let mut all = device::own_kernels();
+    all.extend(overlap::product_kernels());
+    all.extend(anabranch_conformance::shmem::kernels());
+    all.extend(anabranch_conformance::ep::kernels());
+    all
+}
+
+/// Those of the library's kernels that benchmarks alone load, as worlds do in which ranks have NICs of this format.
+pub fn nic_kernels(provider: Provider, atomics: Atomics) -> Vec<KernelSpec> {
+    shmem::nic_kernels(provider, atomics)
+}

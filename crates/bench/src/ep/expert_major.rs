@@ -1,0 +1,141 @@
+//! Expert-major rows between dispatch and combine: expand, stand-ins for the experts, contract.
+
+use anabranch::ep::{
+    Dispatched, ExpertMajor, ExpertMajorConfig, ExpertMajorPlan, ExpertMajorRows, ExpertParallel, Plan,
+};
+use anabranch::hip::{DeviceBuffer, Stream};
+use anabranch::jit::KernelSpec;
+use anabranch::{Error, GroupRank, World};
+use anabranch_conformance::ep::oracle::{Contracted, FactorExperts, Oracle};
+use anabranch_conformance::ep::reference::ReferenceExpertMajor;
+use anyhow::bail;
+
+use super::arguments::{EpArgs, Layout};
+use crate::device;
+
+/// One rank's expert-major layout with its experts and their output.
+pub(super) struct ExpertMajorBench {
+    layout: ExpertMajor,
+    experts: ReferenceExpertMajor,
+    output: DeviceBuffer,
+}
+
+/// The kernels that the layout needs, where it was asked for.
+pub(super) fn needed_kernels(arguments: &EpArgs) -> Vec<KernelSpec> {
+    if arguments.layout == Layout::TokenMajor {
+        return Vec::new();
+    }
+    let combine = arguments.combine_type();
+    vec![
+        anabranch::ep::kernels::expert_count(),
+        anabranch::ep::kernels::expert_expand(),
+        anabranch::ep::kernels::expert_contract(combine),
+        anabranch_conformance::ep::reference::reference_expert_major(arguments.sent_type(), combine),
+    ]
+}
+
+fn config(arguments: &EpArgs) -> ExpertMajorConfig {
+    ExpertMajorConfig::new()
+        .capacity(arguments.expert_capacity.unwrap_or(0))
+        .alignment(arguments.expert_alignment.unwrap_or(1))
+}
+
+/// What can be told before there are ranks.
+///
+/// # Errors
+/// Numbers that no layout of the plan can have, or that belong to another layout.
+pub(super) fn check(arguments: &EpArgs, plan: &Plan) -> anyhow::Result<()> {
+    if arguments.layout == Layout::ExpertMajor {
+        for rank in (0..plan.ranks()).map(GroupRank::new) {
+            ExpertMajorPlan::new(plan, rank, config(arguments)).map_err(Error::from)?;
+        }
+    } else if arguments.expert_capacity.is_some() || arguments.expert_alignment.is_some() {
+        bail!("--expert-capacity and --expert-alignment need --layout expert-major");
+    }
+    Ok(())
+}
+
+impl ExpertMajorBench {
+    /// The layout, where it was asked for.
+    pub(super) fn new(world: &World, ep: &ExpertParallel, arguments: &EpArgs) -> Result<Option<Self>, Error> {
+        if arguments.layout == Layout::TokenMajor {
+            return Ok(None);
+        }
+        let layout = ExpertMajor::new(ep, config(arguments))?;
+        let experts = ReferenceExpertMajor::new(world, &layout)?;
+        let output = world.device().allocate((layout.plan().output_bytes() as usize).max(16))?;
+        Ok(Some(Self { layout, experts, output }))
+    }
+
+    pub(super) fn expand(&mut self, stream: &Stream, dispatched: &Dispatched) -> Result<(), Error> {
+        Ok(self.layout.expand(stream, dispatched)?)
+    }
+
+    pub(super) fn run_experts(&self, stream: &Stream) -> Result<(), Error> {
+        device::run_experts_major(&self.experts, stream, &self.layout, &self.output)
+    }
+
+    /// Into the combine window, or into a buffer that is pushed from.
+    pub(super) fn contract(
+        &self,
+        stream: &Stream,
+        dispatched: &Dispatched,
+        buffer: Option<&DeviceBuffer>,
+    ) -> Result<(), Error> {
+        let experts = device::slice(&self.output);
+        match buffer {
+            Some(buffer) => self.layout.contract_into(stream, dispatched, experts, device::slice(buffer))?,
+            None => self.layout.contract(stream, dispatched, experts)?,
+        };
+        Ok(())
+    }
+
+    /// Whether the last expand wrote what the oracle says. The stream must have been waited for.
+    pub(super) fn judge(&self, world: &World, me: GroupRank, oracle: &Oracle<'_>) -> anyhow::Result<bool> {
+        let seen = ExpertMajorRows::read(world.device(), &self.layout).map_err(Error::from)?;
+        let (capacity, alignment) = (self.capacity(), self.layout.plan().alignment() as usize);
+        let judged = oracle.expert_major(me, capacity, alignment)?.compare(&seen);
+        if let Err(mismatch) = &judged {
+            tracing::error!("expand: {mismatch}");
+        }
+        Ok(judged.is_ok())
+    }
+
+    /// Compares combined tokens with those that these experts give.
+    pub(super) fn compare_output(
+        &self,
+        me: GroupRank,
+        oracle: &Oracle<'_>,
+        output: &[u8],
+    ) -> anyhow::Result<Result<(), anabranch_conformance::ep::oracle::Mismatch>> {
+        Ok(oracle.combine(me)?.compare_output(output, &self.contracted(oracle)?))
+    }
+
+    /// What these experts and the contract make of each received row.
+    pub(super) fn contracted<'o>(
+        &self,
+        oracle: &'o Oracle<'o>,
+    ) -> anyhow::Result<Contracted<'o, FactorExperts>> {
+        Ok(oracle.contracted(self.capacity(), FactorExperts)?)
+    }
+
+    /// Rows that expand writes and that contract reads, over all ranks.
+    pub(super) fn kept(&self, oracle: &Oracle<'_>, ranks: u32) -> anyhow::Result<u64> {
+        let mut rows = 0;
+        for destination in (0..ranks).map(GroupRank::new) {
+            let delivery = oracle.expert_major(destination, self.capacity(), 1)?;
+            rows += (0..delivery.experts().len()).map(|local| delivery.kept(local).len() as u64).sum::<u64>();
+        }
+        Ok(rows)
+    }
+
+    /// Blocks and threads of a block, of all launches.
+    pub(super) fn geometry(&self) -> (u32, u32) {
+        let geometry = self.layout.geometry();
+        (geometry.blocks, geometry.block_threads)
+    }
+
+    fn capacity(&self) -> usize {
+        self.layout.plan().capacity() as usize
+    }
+}

@@ -1,0 +1,56 @@
+//! `anabranch bench ep --plan`: what each rank would allocate, without any rank.
+
+use anyhow::bail;
+use serde_json::{Map, Value, json};
+
+use super::arguments::{EpArgs, Layout};
+use super::{plan_of, workloads};
+use crate::print;
+
+/// Prints the memory of each input's plan.
+///
+/// # Errors
+/// The configuration's, input that cannot be used, what the plan refuses.
+pub(crate) fn print(arguments: &EpArgs) -> anyhow::Result<()> {
+    let config = arguments.bench.ranks.runtime.load()?.config;
+    let Some(ranks) = arguments.bench.ranks.ranks else { bail!("--plan needs --ranks") };
+    if arguments.layout == Layout::ExpertMajor {
+        bail!(
+            "--plan says what dispatch and combine allocate; buffers of --layout expert-major are not among it"
+        );
+    }
+    for workload in workloads(arguments, ranks) {
+        let workload = workload?;
+        let plan = plan_of(&config, arguments, &workload, ranks)?;
+        let memory = plan.memory();
+        if arguments.bench.ranks.json {
+            let parts = memory.items().iter();
+            let parts: Map<String, Value> =
+                parts.map(|item| (item.name.replace(' ', "_"), item.total().into())).collect();
+            print::json(&json!({
+                "ranks": ranks,
+                "tokens": workload.max_tokens(),
+                "hidden": workload.hidden(),
+                "experts": workload.experts(),
+                "top_k": workload.top_k(),
+                "dispatch_type": plan.config().dispatch_type.name(),
+                "combine_type": plan.config().combine_type.name(),
+                "mode": plan.mode().name(),
+                "rows": plan.rows(),
+                "slots": memory.slots(),
+                "bytes": parts,
+                "heap_bytes": memory.bytes_in(anabranch::ep::plan::MemoryPlace::Heap),
+                "own_bytes": memory.bytes_in(anabranch::ep::plan::MemoryPlace::Own),
+            }))?;
+            continue;
+        }
+        print::line(&format!(
+            "each of {ranks} ranks, {} tokens of {} elements, {}, {} rows:\n{memory}",
+            workload.max_tokens(),
+            workload.hidden(),
+            plan.mode(),
+            plan.rows()
+        ))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,15 @@
+//! An error that was printed already.
+
+use std::fmt;
+
+/// The end of a command that has said already what was wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reported(pub i32);
+
+impl fmt::Display for Reported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "exit code {}", self.0)
+    }
+}
+
+impl std::error::Error for Reported {}

@@ -1,0 +1,128 @@
+//! Which overlaps of output and input are in place, and which are mistakes.
+
+use anabranch_shmem::Team;
+
+use crate::call::Call;
+use crate::call::tensor::Tensor;
+use crate::types::{Collective, Error, Result, Shape};
+
+/// Checks addresses: aligned to the element, and output and input apart or in place.
+///
+/// # Errors
+/// [`Error::Alignment`], [`Error::Overlap`].
+pub(crate) fn check(call: &Call<'_>, shape: &Shape, team: &Team) -> Result<()> {
+    let (mut output, mut input) = call.tensors();
+    // What a call does not touch elsewhere than at the root may be anything: members must not differ in whether they launch.
+    if shape.root.is_some_and(|root| root != team.rank()) {
+        match shape.collective {
+            Collective::Gather => output = None,
+            Collective::Scatter => input = None,
+            _ => {}
+        }
+    }
+    for tensor in [&output, &input].into_iter().flatten() {
+        check_alignment(tensor, team)?;
+    }
+    let (Some(output), Some(input)) = (output, input) else { return Ok(()) };
+    let (to, from) = (output.address(team)?.0, input.address(team)?.0);
+    if to + output.bytes() <= from || from + input.bytes() <= to {
+        return Ok(());
+    }
+    let mine = team.rank().index() as u64 * shape.bytes();
+    let (is_in_place, allowed) = match shape.collective {
+        Collective::AllReduce | Collective::Reduce | Collective::Broadcast => {
+            (to == from, "in place they are the same")
+        }
+        Collective::AllGather | Collective::Gather if !shape.uneven => {
+            (to + mine == from, "in place the input is this rank's part of the output")
+        }
+        Collective::ReduceScatter => {
+            (from + mine == to, "in place the output is this rank's part of the input")
+        }
+        // Elsewhere outputs are at the offset of the root's.
+        Collective::Scatter => (
+            from + mine == to && !output.kind().is_reached(),
+            "in place the output is this rank's part of the input, and peers do not reach it",
+        ),
+        _ => (false, "they must not"),
+    };
+    if is_in_place {
+        Ok(())
+    } else {
+        Err(Error::Overlap { collective: shape.collective, output: to, input: from, allowed })
+    }
+}
+
+/// Checks that a tensor starts at an element.
+fn check_alignment(tensor: &Tensor<'_>, team: &Team) -> Result<()> {
+    let (address, data_type) = (tensor.address(team)?.0, tensor.data_type());
+    if tensor.count() > 0 && !address.is_multiple_of(u64::from(data_type.bytes())) {
+        return Err(Error::Alignment { address, data_type });
+    }
+    Ok(())
+}
+
+/// Checks tensors of which each is written or read: aligned to the element, and none that is written on top of another.
+///
+/// # Errors
+/// [`Error::Alignment`], [`Error::Overlap`].
+pub(crate) fn check_apart<'a>(
+    collective: Collective,
+    tensors: impl Iterator<Item = (Tensor<'a>, bool)>,
+    team: &Team,
+) -> Result<()> {
+    let mut places = Vec::new();
+    for (tensor, is_written) in tensors {
+        check_alignment(&tensor, team)?;
+        if tensor.bytes() > 0 {
+            let start = tensor.address(team)?.0;
+            places.push((start, start + tensor.bytes(), is_written));
+        }
+    }
+    match first_overlap(&mut places) {
+        None => Ok(()),
+        Some((output, input)) => {
+            Err(Error::Overlap { collective, output, input, allowed: "what is written must lie apart" })
+        }
+    }
+}
+
+/// Of ranges (start, end, is written): where one that is written and another that it overlaps start.
+fn first_overlap(places: &mut [(u64, u64, bool)]) -> Option<(u64, u64)> {
+    places.sort_unstable();
+    // Of those before, what ends last, and what ends last of those written.
+    let (mut read, mut written) = ((0, 0), (0, 0));
+    for &(start, end, is_written) in &*places {
+        if start < written.1 {
+            return Some((written.0, start));
+        }
+        if is_written && start < read.1 {
+            return Some((start, read.0));
+        }
+        let last = if is_written { &mut written } else { &mut read };
+        if end > last.1 {
+            *last = (start, end);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn overlaps_are_found_as_by_comparing_all(
+            given in proptest::collection::vec((0u64..60, 1u64..9, any::<bool>()), 0..9),
+        ) {
+            let mut places: Vec<_> = given.iter().map(|(start, length, written)| (*start, start + length, *written)).collect();
+            let any = (0..places.len()).any(|one| (0..one).any(|other| {
+                let (a, b) = (places[one], places[other]);
+                (a.2 || b.2) && a.0 < b.1 && b.0 < a.1
+            }));
+            prop_assert_eq!(first_overlap(&mut places).is_some(), any);
+        }
+    }
+}

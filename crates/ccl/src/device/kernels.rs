@@ -1,0 +1,152 @@
+//! The kernels of this crate, for building ahead and for launching.
+
+use anabranch_hip_jit::{Header, KernelSpec, KernelUnit, kernel_unit};
+use anabranch_shmem::World;
+use anabranch_shmem::device_api::{BarrierWorkspace, DEVICE_HEADERS as SHMEM_HEADERS};
+
+use crate::device::args::{
+    BufferView, EngineReduceArgs, FingerprintArgs, GatherManyArgs, LinkPort, LinkState, LinkStep, MoveArgs,
+    NetworkArgs, PipesArgs, ReduceArgs, UnevenArgs,
+};
+use crate::device::headers::DEVICE_HEADERS;
+use crate::types::{DATA_TYPES, DataType};
+
+const HEADERS: &[&[Header]] = &[SHMEM_HEADERS, DEVICE_HEADERS];
+
+kernel_unit! {
+    /// Moves bytes of any type.
+    pub static MOVE_UNIT: "ccl_move", include_str!("../../kernels/move.hip"), HEADERS;
+    /// All members meet.
+    pub const BARRIER: Kernel<MoveArgs> = "anabranch_ccl_barrier";
+    /// Bytes, in packets.
+    pub const MOVE_PACKETS: Kernel<MoveArgs> = "anabranch_ccl_move_packets";
+    /// Bytes, through the staging.
+    pub const MOVE_STAGED: Kernel<MoveArgs> = "anabranch_ccl_move_staged";
+    /// Bytes, straight to the outputs.
+    pub const MOVE_DIRECT: Kernel<MoveArgs> = "anabranch_ccl_move_direct";
+    /// [`MOVE_PACKETS`] with counts that differ.
+    pub const UNEVEN_PACKETS: Kernel<UnevenArgs> = "anabranch_ccl_move_uneven_packets";
+    /// [`MOVE_STAGED`] with counts that differ.
+    pub const UNEVEN_STAGED: Kernel<UnevenArgs> = "anabranch_ccl_move_uneven_staged";
+    /// [`MOVE_DIRECT`] with counts that differ.
+    pub const UNEVEN_DIRECT: Kernel<UnevenArgs> = "anabranch_ccl_move_uneven_direct";
+}
+
+kernel_unit! {
+    /// Gathers many tensors of any types.
+    pub static GATHER_MANY_UNIT: "ccl_gather_many", include_str!("../../kernels/gather_many.hip"), HEADERS;
+    /// In packets.
+    pub const GATHER_MANY_PACKETS: Kernel<GatherManyArgs> = "anabranch_ccl_gather_many_packets";
+    /// Through the staging.
+    pub const GATHER_MANY_STAGED: Kernel<GatherManyArgs> = "anabranch_ccl_gather_many_staged";
+    /// Straight to the outputs.
+    pub const GATHER_MANY_DIRECT: Kernel<GatherManyArgs> = "anabranch_ccl_gather_many_direct";
+}
+
+kernel_unit! {
+    /// Sends and receives.
+    pub static PIPES_UNIT: "ccl_pipes", include_str!("../../kernels/pipes.hip"), HEADERS;
+    /// Messages between pairs of members.
+    pub const PIPES: Kernel<PipesArgs> = "anabranch_ccl_pipes";
+}
+
+kernel_unit! {
+    /// Reduces small messages of one type.
+    pub static PACKET_REDUCE_UNIT: "ccl_packet_reduce", include_str!("../../kernels/packet_reduce.hip"), HEADERS;
+    /// Every member reduces everything.
+    pub const ONE_SHOT: Kernel<ReduceArgs> = "anabranch_ccl_one_shot";
+    /// Every member reduces a part and sends it to all.
+    pub const TWO_SHOT: Kernel<ReduceArgs> = "anabranch_ccl_two_shot";
+    /// Every member reduces a part and keeps it.
+    pub const SCATTER_PACKETS: Kernel<ReduceArgs> = "anabranch_ccl_scatter_packets";
+}
+
+kernel_unit! {
+    /// Reduces large messages of one type.
+    pub static BULK_REDUCE_UNIT: "ccl_bulk_reduce", include_str!("../../kernels/bulk_reduce.hip"), HEADERS;
+    /// Every member reads its part from all inputs.
+    pub const PULL: Kernel<ReduceArgs> = "anabranch_ccl_pull";
+    /// Every member writes parts to their owners' staging.
+    pub const PUSH: Kernel<ReduceArgs> = "anabranch_ccl_push";
+    /// Every member meets the others and reduces what copy engines have brought to its staging.
+    pub const ENGINE_REDUCE: Kernel<EngineReduceArgs> = "anabranch_ccl_engine_reduce";
+}
+
+kernel_unit! {
+    /// Broadcasts in two hops.
+    pub static TWO_HOP_UNIT: "ccl_two_hop", include_str!("../../kernels/two_hop.hip"), HEADERS;
+    /// A broadcast in two hops.
+    pub const TWO_HOP: Kernel<MoveArgs> = "anabranch_ccl_two_hop";
+}
+
+// `channel.h` names places, which the arguments of fingerprints have none of.
+kernel_unit! {
+    /// Compares the members' calls.
+    pub static FINGERPRINT_UNIT: "ccl_fingerprint", include_str!("../../kernels/fingerprint.hip"), HEADERS,
+        layouts [BufferView];
+    /// Compares calls before they move data.
+    pub const FINGERPRINT: Kernel<FingerprintArgs> = "anabranch_ccl_fingerprint";
+}
+
+// `shmem/shmem.h` names workspaces, and `ccl/links.h` counters, steps and ports, which arguments have as words.
+kernel_unit! {
+    /// Moves bytes of any type between nodes. Uses the device functions of the heap, which are compiled for a world's routes
+    /// ([`World::kernel`]).
+    pub static NETWORK_MOVE_UNIT: "ccl_network_move", include_str!("../../kernels/network_move.hip"), HEADERS,
+        layouts [BarrierWorkspace, LinkState, LinkStep, LinkPort];
+    /// The steps of one member.
+    pub const NETWORK_MOVE: Kernel<NetworkArgs> = "anabranch_ccl_network_move";
+}
+
+kernel_unit! {
+    /// Reduces messages of one type between nodes; likewise.
+    pub static NETWORK_REDUCE_UNIT: "ccl_network_reduce", include_str!("../../kernels/network_reduce.hip"), HEADERS,
+        layouts [BarrierWorkspace, LinkState, LinkStep, LinkPort];
+    /// The steps of one member.
+    pub const NETWORK_REDUCE: Kernel<NetworkArgs> = "anabranch_ccl_network_reduce";
+}
+
+/// Every unit of this crate.
+pub static UNITS: [&KernelUnit; 9] = [
+    &MOVE_UNIT,
+    &GATHER_MANY_UNIT,
+    &PIPES_UNIT,
+    &TWO_HOP_UNIT,
+    &PACKET_REDUCE_UNIT,
+    &BULK_REDUCE_UNIT,
+    &NETWORK_MOVE_UNIT,
+    &NETWORK_REDUCE_UNIT,
+    &FINGERPRINT_UNIT,
+];
+
+/// Whether a unit is compiled for each element type.
+pub fn is_typed(unit: &'static KernelUnit) -> bool {
+    [&PACKET_REDUCE_UNIT, &BULK_REDUCE_UNIT, &NETWORK_REDUCE_UNIT]
+        .iter()
+        .any(|typed| std::ptr::eq(*typed, unit))
+}
+
+/// What is compiled of a unit for elements of a type, which makes no difference to units that only move bytes.
+pub fn spec(unit: &'static KernelUnit, data_type: DataType) -> KernelSpec {
+    with_element(KernelSpec::new(unit), data_type)
+}
+
+/// The same as a world's routes need it.
+pub(crate) fn spec_in(world: &World, unit: &'static KernelUnit, data_type: DataType) -> KernelSpec {
+    let is_routed =
+        [&NETWORK_MOVE_UNIT, &NETWORK_REDUCE_UNIT].iter().any(|routed| std::ptr::eq(*routed, unit));
+    with_element(if is_routed { world.kernel(unit) } else { KernelSpec::new(unit) }, data_type)
+}
+
+fn with_element(spec: KernelSpec, data_type: DataType) -> KernelSpec {
+    if is_typed(spec.unit()) { spec.with("CCL_ELEMENT", data_type.device_name()) } else { spec }
+}
+
+/// Every kernel of this crate in every variant: what a prebuild compiles.
+pub fn kernels() -> Vec<KernelSpec> {
+    let of_unit = |unit: &'static KernelUnit| {
+        let types = if is_typed(unit) { &DATA_TYPES[..] } else { &[DataType::U8] };
+        types.iter().map(move |data_type| spec(unit, *data_type))
+    };
+    UNITS.into_iter().flat_map(of_unit).collect()
+}

@@ -1,0 +1,131 @@
+//! The memory of one communicator's pipes, and how messages go through them. Pure arithmetic.
+
+use anabranch_hip::DeviceAddress;
+use anabranch_hip_jit::DevicePointer;
+use anabranch_shmem::{SymmetricMemory, TeamView};
+
+use crate::device::args::{PipeState, Pipes};
+use crate::device::channel::ALIGNMENT;
+
+/// Bytes between two pipes' counters: `PIPE_LINE` in `ccl/pipe.h`.
+const PIPE_LINE: u64 = 64;
+/// Slots of a pipe: one that is read, one that is written, and two on their way.
+const PIPE_DEPTH: u32 = 4;
+/// The most pipes from one member to another: about as many blocks as fill a link.
+const MOST_PIPES: u32 = 16;
+/// Slots are not made smaller than this for the sake of more pipes.
+const SLOT_BYTES: u64 = 16 << 10;
+/// Bytes of a message that are worth a pipe.
+const PIPE_GRAIN: u64 = 8 << 10;
+/// What a block has to know of each pipe that it serves: `CURSOR_BYTES` and `LOCAL_CURSORS` in `ccl/pipe.h`.
+const CURSOR_BYTES: u32 = 24;
+const LOCAL_CURSORS: u32 = 16;
+/// Local memory of a block for that.
+pub(crate) const PIPE_LOCAL_BYTES: u32 = 8 << 10;
+
+/// The memory of one communicator's pipes. Offsets in the communicator's allocation; equal on all members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PipeLayout {
+    /// `[members][width]` lines: chunks that have arrived, headers.
+    pub arrived: u64,
+    /// `[members][width]` lines: chunks that were read.
+    pub consumed: u64,
+    /// `[members][width][depth]` slots.
+    pub slots: u64,
+    /// Counters, used by this rank alone.
+    pub states: u64,
+    /// Where the pipes end.
+    pub end: u64,
+    /// Pipes from one member to another.
+    pub width: u32,
+    /// Slots of each.
+    pub depth: u32,
+    /// Bytes of a slot.
+    pub slot_bytes: u64,
+}
+
+impl PipeLayout {
+    /// Pipes between all of `members` members from byte `start` on, for launches of up to `channels` blocks: about `bytes` bytes of
+    /// slots at each.
+    pub fn new(start: u64, members: u32, channels: u32, bytes: u64) -> Self {
+        let of_pair = bytes / u64::from(members) / u64::from(PIPE_DEPTH);
+        // A launch of few blocks to and from all members has to have room for what each block serves.
+        let served =
+            u64::from(PIPE_LOCAL_BYTES / CURSOR_BYTES) * u64::from(channels) / (2 * u64::from(members));
+        let most = u64::from(MOST_PIPES.min(channels)).min(served).max(1);
+        let width = (of_pair / SLOT_BYTES).clamp(1, most);
+        let slot_bytes = (of_pair / width / ALIGNMENT * ALIGNMENT).max(ALIGNMENT);
+        let pairs = u64::from(members) * width;
+        let mut end = start.next_multiple_of(ALIGNMENT);
+        let mut place = |bytes: u64| {
+            let start = end;
+            end = (start + bytes).next_multiple_of(ALIGNMENT);
+            start
+        };
+        let arrived = place(pairs * PIPE_LINE);
+        let consumed = place(pairs * PIPE_LINE);
+        let slots = place(pairs * u64::from(PIPE_DEPTH) * slot_bytes);
+        let states = place(pairs * size_of::<PipeState>() as u64);
+        Self { arrived, consumed, slots, states, end, width: width as u32, depth: PIPE_DEPTH, slot_bytes }
+    }
+
+    const fn least_bytes(&self) -> u64 {
+        if self.slot_bytes < PIPE_GRAIN { self.slot_bytes } else { PIPE_GRAIN }
+    }
+
+    /// Pipes that a message of `bytes` bytes goes through: `cut_of` in `ccl/pipe.h` says how it is cut.
+    pub fn pipes_of(&self, bytes: u64) -> u32 {
+        let share = bytes.div_ceil(self.width.into()).next_multiple_of(256);
+        let chunk = share.max(self.least_bytes()).min(self.slot_bytes);
+        bytes.div_ceil(chunk).clamp(1, self.width.into()) as u32
+    }
+
+    /// Local memory of a block of a launch of `blocks` blocks that serves `pipes` pipes in all.
+    pub fn local_bytes(pipes: u32, blocks: u32) -> u32 {
+        LOCAL_CURSORS + pipes.div_ceil(blocks) * CURSOR_BYTES
+    }
+
+    /// What the kernel gets.
+    pub(crate) fn pipes(&self, team: TeamView, memory: &SymmetricMemory, operation: u32) -> Pipes {
+        self.pipes_at(team, memory.offset(), memory.address(), operation)
+    }
+
+    /// The same for pipes in an allocation that lies `offset` bytes into the heap, and here at `memory`.
+    pub fn pipes_at(&self, team: TeamView, offset: u64, memory: DeviceAddress, operation: u32) -> Pipes {
+        Pipes {
+            team,
+            states: DevicePointer::new(memory.offset(self.states)),
+            arrived: offset + self.arrived,
+            consumed: offset + self.consumed,
+            slots: offset + self.slots,
+            slot_bytes: self.slot_bytes,
+            width: self.width,
+            depth: self.depth,
+            least_bytes: self.least_bytes() as u32,
+            operation,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn pipes_fit_their_bytes_and_their_blocks(
+            members in 1u32..200, channels in 1u32..200, bytes in 4096u64..1 << 30, length in 0u64..1 << 40,
+        ) {
+            let layout = PipeLayout::new(7, members, channels, bytes);
+            let slots = u64::from(members * layout.width * layout.depth) * layout.slot_bytes;
+            // A slot a pair is the least.
+            prop_assert!(slots <= bytes || layout.slot_bytes == ALIGNMENT && layout.width == 1);
+            prop_assert!(layout.states > layout.slots && layout.end >= layout.states + u64::from(members) * 16);
+            prop_assert!((1..=layout.width).contains(&layout.pipes_of(length)));
+            let all = 2 * members * layout.width;
+            let fits = PipeLayout::local_bytes(all, channels.min(all)) <= LOCAL_CURSORS + PIPE_LOCAL_BYTES;
+            prop_assert!(fits || layout.width == 1);
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! What was measured to be fastest on a kind of machine, as a table: for each collective, size of group and kind of memory the
+//! algorithm from one size of message to the next. `anabranch tune` measures and writes tables; those of the machines that were
+//! measured are part of this crate.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::{Arc, LazyLock};
+
+use serde::{Deserialize, Serialize};
+
+use crate::types::{Algorithm, Collective, Error, Result, Shape};
+use anabranch_ranks::digest;
+
+/// How calls up to a size are done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Step {
+    /// The largest message that it is for, bytes as benchmarks count them ([`Shape::message_bytes`]); the last step of a list has
+    /// none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub up_to: Option<u64>,
+    /// How.
+    pub algorithm: Algorithm,
+    /// Bytes that are worth a block of the launch: of the message that each member sends.
+    pub block_bytes: u64,
+    /// [`Plan::phased`](crate::lower::Plan::phased).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub phased: bool,
+}
+
+/// The steps of one collective in groups of one size.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Choices {
+    /// Which collective.
+    pub collective: Collective,
+    /// Members of the groups.
+    pub members: u32,
+    /// Whether peers reach input and output.
+    pub reached: bool,
+    /// By size, ascending.
+    pub steps: Vec<Step>,
+}
+
+/// What was measured on a kind of machine.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Table {
+    /// The device's name, as its runtime tells it.
+    pub device: String,
+    /// All that was measured.
+    #[serde(default)]
+    pub choices: Vec<Choices>,
+}
+
+/// The tables of this crate.
+static EMBEDDED: LazyLock<Vec<Arc<Table>>> = LazyLock::new(|| {
+    let texts = [include_str!("../../tables/host.toml"), include_str!("../../tables/nvidia-h200.toml")];
+    // That they can be read is a test.
+    texts.iter().filter_map(|text| Table::parse(text).ok()).map(Arc::new).collect()
+});
+
+impl Table {
+    /// The table of this crate for a device of this name.
+    pub fn embedded(device: &str) -> Option<Arc<Self>> {
+        EMBEDDED.iter().find(|table| table.device == device).cloned()
+    }
+
+    /// Reads a file that `anabranch tune` wrote.
+    ///
+    /// # Errors
+    /// [`Error::Table`]: no such file, and all that [`Self::parse`] refuses.
+    pub fn read(path: &Path) -> Result<Self> {
+        let refuse = |problem| Error::Table { path: path.to_owned(), problem };
+        let text = std::fs::read_to_string(path).map_err(|error| refuse(error.to_string()))?;
+        Self::parse(&text).map_err(refuse)
+    }
+
+    /// Reads a table.
+    ///
+    /// # Errors
+    /// What is wrong with it: no TOML of this form, steps out of order, an algorithm that cannot do the collective.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let table: Self = toml::from_str(text).map_err(|error| error.to_string())?;
+        for (index, choices) in table.choices.iter().enumerate() {
+            choices.check()?;
+            let same = |other: &Choices| {
+                (other.collective, other.members, other.reached)
+                    == (choices.collective, choices.members, choices.reached)
+            };
+            if table.choices[..index].iter().any(same) {
+                let Choices { collective, members, reached, .. } = choices;
+                return Err(format!("{collective}, {members} members, reached = {reached}: given twice"));
+            }
+        }
+        Ok(table)
+    }
+
+    /// What tells tables apart: the device's name and a number that depends on everything in it.
+    pub fn digest(&self) -> String {
+        format!("{} {:016x}", self.device, digest(self.to_string().as_bytes()))
+    }
+
+    /// How a call of this shape is done: by what was measured for its collective and kind of memory in groups of its size, or of the
+    /// nearest size below where larger groups were measured too: a gap is filled from below. `None` for groups larger than all that
+    /// were measured.
+    pub fn step(&self, shape: &Shape) -> Option<&Step> {
+        // What moves bytes reads its own input only.
+        let input = !shape.collective.reduces() || shape.input.is_reached();
+        let reached = input && shape.output.is_reached();
+        let fitting = |of: &&Choices| {
+            of.collective == shape.collective && of.reached == reached && !of.steps.is_empty()
+        };
+        let measured = || self.choices.iter().filter(fitting);
+        let largest = measured().map(|of| of.members).max()?;
+        let nearest = measured().filter(|of| of.members <= shape.members).max_by_key(|of| of.members)?;
+        if shape.members > largest {
+            return None;
+        }
+        let bytes = shape.message_bytes();
+        let step = nearest.steps.iter().find(|step| step.up_to.is_none_or(|up_to| bytes <= up_to));
+        step.filter(|step| step.algorithm.allows(shape).is_ok())
+    }
+}
+
+/// As [`Table::parse`] reads it.
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "device = {}", toml::Value::from(self.device.as_str()))?;
+        for Choices { collective, members, reached, steps } in &self.choices {
+            writeln!(f, "\n[[choices]]\ncollective = \"{collective}\"\nmembers = {members}")?;
+            writeln!(f, "reached = {reached}\nsteps = [")?;
+            for Step { up_to, algorithm, block_bytes, phased } in steps {
+                let up_to = up_to.map_or_else(String::new, |bytes| format!("up_to = {bytes}, "));
+                let phased = if *phased { ", phased = true" } else { "" };
+                writeln!(
+                    f,
+                    "    {{ {up_to}algorithm = \"{algorithm}\", block_bytes = {block_bytes}{phased} }},"
+                )?;
+            }
+            writeln!(f, "]")?;
+        }
+        Ok(())
+    }
+}
+
+impl Choices {
+    fn check(&self) -> Result<(), String> {
+        let Self { collective, members, reached, steps } = self;
+        let place = format!("{collective}, {members} members, reached = {reached}");
+        let Some((last, others)) = steps.split_last() else { return Err(format!("{place}: no steps")) };
+        if last.up_to.is_some() {
+            return Err(format!("{place}: the last step has an up_to, and larger messages have no step"));
+        }
+        let mut below = 0;
+        for step in others {
+            let Some(up_to) = step.up_to else {
+                return Err(format!("{place}: a step that is not the last has no up_to"));
+            };
+            if up_to <= below {
+                return Err(format!("{place}: up_to = {up_to} behind {below}; sizes ascend"));
+            }
+            below = up_to;
+        }
+        let location =
+            if *reached { crate::types::LocationKind::Symmetric } else { crate::types::LocationKind::Local };
+        let shape = Shape { input: location, output: location, ..Shape::of_bytes(*collective, *members, 1) };
+        for step in steps {
+            step.algorithm
+                .allows(&shape)
+                .map_err(|reason| format!("{place}: {} cannot do it: {reason}", step.algorithm))?;
+            if step.block_bytes == 0 {
+                return Err(format!("{place}: block_bytes = 0"));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,243 @@
+//! From a call to what is launched: checks, plan, arguments, kernels.
+
+use std::sync::Arc;
+
+use anabranch_hip::LaunchShape;
+use anabranch_hip_jit::{KernelUnit, LoadedUnit};
+use anabranch_shmem::{MemoryUse, StreamBarrier, TeamTable};
+
+use super::{Communicator, key};
+use crate::call::message::PointToPoint;
+use crate::call::tensor::Tensor;
+use crate::call::{Call, in_place, many, message};
+use crate::device::args::{BufferView, MOST_UNEVEN};
+use crate::device::kernels;
+use crate::device::pipes::PipeLayout;
+use crate::lower;
+use crate::lower::launch::{Launch, LoadedLaunch, Stage};
+use crate::lower::messages::TransferLists;
+use crate::lower::{Buffers, Counts, Engine, Job, Plan, Tensors};
+use crate::network::LinkLayout;
+use crate::plan::Choice;
+use crate::run::prepared::{Prepared, describe};
+use crate::run::steps::Step;
+use crate::types::{Algorithm, Collective, DataType, Error, Result, Shape};
+
+impl Communicator {
+    /// Checks a call and chooses how it is done. Loads its kernels, so that nothing is loaded while others are in flight: prepare
+    /// before the first launch. Not collective: every member prepares the same call for itself, and nothing is exchanged.
+    ///
+    /// # Errors
+    /// Whatever is wrong with the call ([`Error::Overlap`], [`Error::Alignment`], [`Error::Algorithm`]); a kernel
+    /// that does not compile.
+    pub fn prepare(&mut self, call: &Call<'_>) -> Result<Prepared> {
+        let choice = Choice { algorithm: self.config.algorithm, ..Choice::default() };
+        self.prepare_as(call, choice)
+    }
+
+    /// [`Self::prepare`] with this choice in place of the configuration's and the plan's: for tuning, and for tests. All members
+    /// give the same, or their kernels do not meet.
+    ///
+    /// # Errors
+    /// Those of [`Self::prepare`]; [`Error::Config`] for blocks that are not within 1 and [`Self::channels`].
+    pub fn prepare_as(&mut self, call: &Call<'_>, choice: Choice) -> Result<Prepared> {
+        let shape = call.shape(self.size(), self.rank())?;
+        if self.crossing.is_some() {
+            return self.prepare_across(call, shape, choice);
+        }
+        if let Some(messages) = call.messages() {
+            return self.prepare_messages(call, shape, &messages);
+        }
+        if shape.uneven && self.size() as usize > MOST_UNEVEN {
+            let allowed = "at most 64 where counts differ";
+            return Err(Error::Config { field: "the group's size", given: self.size().into(), allowed });
+        }
+        let table = self.table.as_deref();
+        let plan = Plan::chosen(&shape, &self.limits, table, choice)?;
+        match call {
+            Call::AllGatherMany(pairs) => many::check(pairs, &self.team)?,
+            _ => in_place::check(call, &shape, &self.team)?,
+        }
+        let (stages, table) = self.lowered(call, &shape, &plan)?;
+        let steps = stages.into_iter().map(|stage| self.step(stage)).collect::<Result<_>>()?;
+        let description = match call {
+            Call::AllGatherMany(pairs) => format!("{} tensors: {}", pairs.len(), describe(&shape, &plan)),
+            _ => describe(&shape, &plan),
+        };
+        Ok(Prepared {
+            plan,
+            shape,
+            steps,
+            comm: self.comm.channels,
+            table,
+            uses: self.uses(call),
+            description: description.into(),
+            fingerprint: self.checking.as_ref().map(|checking| checking.arguments(call, &shape, &plan)),
+        })
+    }
+
+    /// What goes onto the stream for a call that was checked and planned, and the list that its kernel reads, where it does not fit into the
+    /// arguments.
+    fn lowered(
+        &self,
+        call: &Call<'_>,
+        shape: &Shape,
+        plan: &Plan,
+    ) -> Result<(Vec<Stage>, Option<Arc<TeamTable>>)> {
+        let is_copied = plan.algorithm == Algorithm::CopyEngine;
+        let (output, input) = call.tensors();
+        let alignment = [&output, &input].into_iter().flatten().map(|tensor| tensor.alignment(&self.team));
+        let buffers = Buffers {
+            input: self.place(input.as_ref()),
+            output: self.place(output.as_ref()),
+            alignment: alignment.min().unwrap_or(1),
+        };
+        let (mut many, mut copied, mut table) = (None, Vec::new(), None);
+        match call {
+            Call::AllGatherMany(pairs) if is_copied => copied = lower::many::gathered(pairs, &self.team)?,
+            Call::AllGatherMany(pairs) => {
+                let (args, listed) = lower::many::arguments(pairs, &self.team, self.comm)?;
+                (many, table) = (Some(args), listed.map(Arc::new));
+            }
+            _ => {}
+        }
+        let tensors = match (call, &many) {
+            (_, Some(args)) => Tensors::Many(args),
+            (Call::AllGatherMany(_), None) => Tensors::Copied(&copied),
+            _ => Tensors::One(&buffers, counts_of(call)),
+        };
+        let (heaps, outputs) = if is_copied { self.addresses(shape, output)? } else { Default::default() };
+        let engine = Engine {
+            channels: self.limits.channels,
+            barrier_threads: self.limits.meeting_threads,
+            heaps: &heaps,
+            outputs: &outputs,
+        };
+        if is_copied {
+            let streams = self.config.copy_streams.unwrap_or_else(|| self.team.default_copy_streams());
+            self.team.prepare_copies(streams)?;
+        }
+        let stages = lower::lowered(&Job { comm: &self.comm, shape, plan, tensors, engine })?;
+        Ok((stages, table))
+    }
+
+    /// Where each member's heap and output are, for copies by engine.
+    fn addresses(&self, shape: &Shape, output: Option<Tensor<'_>>) -> Result<(Vec<u64>, Vec<u64>)> {
+        let ranks = || self.team.group().ranks();
+        let heaps = ranks().map(|member| self.team.peer_base(member).map_or(0, |base| base.0)).collect();
+        // Each member of a reduce_scatter keeps its part.
+        let output = output.filter(|_| shape.collective != Collective::ReduceScatter);
+        let address = |member| output.map_or(Ok(0), |output| Ok(output.address_at(&self.team, member)?.0));
+        let outputs = ranks().map(address).collect::<Result<_>>()?;
+        Ok((heaps, outputs))
+    }
+
+    /// A stage with its kernel loaded.
+    fn step(&mut self, stage: Stage) -> Result<Step> {
+        Ok(match stage {
+            Stage::Kernel(launch) => Step::Kernel(self.loaded(&launch)?),
+            Stage::Barrier(launch) => Step::Meeting(self.loaded(&launch)?),
+            Stage::Copies(legs) => Step::Legs(legs),
+        })
+    }
+
+    fn loaded(&mut self, launch: &Launch) -> Result<LoadedLaunch> {
+        Ok(launch.load(self.unit(launch.unit(), launch.data_type)?)?)
+    }
+
+    /// A call whose members are on several machines.
+    fn prepare_across(&mut self, call: &Call<'_>, shape: Shape, choice: Choice) -> Result<Prepared> {
+        let Some(crossing) = &self.crossing else {
+            return Err(Error::Foreign { what: "a call across machines" });
+        };
+        if call.messages().is_some() {
+            return Err(crossing.refuse_messages());
+        }
+        let plan = crossing.plan(&shape, &self.limits, choice)?;
+        match call {
+            Call::AllGatherMany(pairs) => many::check(pairs, &self.team)?,
+            _ => in_place::check(call, &shape, &self.team)?,
+        }
+        let (all, table) = crossing.arguments(&self.team, call, (&shape, &plan, counts_of(call)))?;
+        let kernel = if shape.collective.reduces() { kernels::NETWORK_REDUCE } else { kernels::NETWORK_MOVE };
+        let (grid_blocks, block_threads) = (plan.blocks, plan.threads);
+        let grid =
+            LaunchShape { grid_blocks, block_threads, local_bytes: LinkLayout::local_bytes(self.size()) };
+        let stage = |args| Stage::Kernel(Launch::new(kernel, args, shape.data_type, grid));
+        let steps = all.into_iter().map(|args| self.step(stage(args))).collect::<Result<_>>()?;
+        Ok(Prepared {
+            plan,
+            shape,
+            steps,
+            comm: self.comm.channels,
+            table: table.map(Arc::new),
+            uses: self.uses(call),
+            description: describe(&shape, &plan).into(),
+            fingerprint: None,
+        })
+    }
+
+    fn prepare_messages(
+        &mut self,
+        call: &Call<'_>,
+        shape: Shape,
+        messages: &[PointToPoint<'_>],
+    ) -> Result<Prepared> {
+        message::check(messages, &self.team)?;
+        let lists = TransferLists::new(messages, &self.team, &self.pipe_layout)?;
+        let served = lists.lists * lists.used_pipes;
+        let mut plan = Plan::new(&shape, &self.limits, None, None)?;
+        plan.blocks = served.clamp(1, self.limits.channels);
+        let (args, table) = lower::messages::arguments(&lists, &self.team, self.pipes)?;
+        let grid = LaunchShape {
+            grid_blocks: plan.blocks,
+            block_threads: plan.threads,
+            local_bytes: PipeLayout::local_bytes(served, plan.blocks),
+        };
+        let step = self.step(Stage::Kernel(Launch::new(kernels::PIPES, *args, shape.data_type, grid)))?;
+        Ok(Prepared {
+            plan,
+            shape,
+            steps: vec![step],
+            comm: self.comm.channels,
+            table: table.map(Arc::new),
+            uses: self.uses(call),
+            description: lower::messages::describe(messages, &plan).into(),
+            // Others have no part in it.
+            fingerprint: None,
+        })
+    }
+
+    fn uses(&self, call: &Call<'_>) -> Vec<MemoryUse> {
+        let check = self.checking.as_ref().map(|checking| checking.checker.usage());
+        let meeting = self.meeting.as_ref().map(StreamBarrier::usage);
+        let own = [self.memory.usage()].into_iter().chain(check).chain(meeting);
+        call.all_tensors().iter().filter_map(Tensor::usage).chain(own).collect()
+    }
+
+    fn unit(&mut self, unit: &'static KernelUnit, data_type: DataType) -> Result<&Arc<LoadedUnit>> {
+        use std::collections::hash_map::Entry;
+        match self.units.entry(key(unit, data_type)) {
+            Entry::Occupied(known) => Ok(known.into_mut()),
+            Entry::Vacant(vacant) => {
+                let spec = kernels::spec_in(&self.world, unit, data_type);
+                Ok(vacant.insert(self.world.jit().load(self.world.device(), &spec)?))
+            }
+        }
+    }
+
+    fn place(&self, tensor: Option<&Tensor<'_>>) -> BufferView {
+        tensor.map_or(Buffers::NOWHERE, |tensor| tensor.place(&self.team))
+    }
+}
+
+/// Elements that are exchanged with each member, where the call has counts that differ.
+const fn counts_of<'a>(call: &Call<'a>) -> Counts<'a> {
+    match *call {
+        Call::AllGatherUneven { counts, .. } => Counts::AllGather(counts),
+        Call::AllToAllUneven { output_splits, input_splits, .. } => {
+            Counts::AllToAll { input_splits, output_splits }
+        }
+        _ => Counts::Even,
+    }
+}

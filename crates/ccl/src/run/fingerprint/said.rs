@@ -1,0 +1,139 @@
+//! What one member says about its call: the fingerprint, and the row behind it.
+
+use anabranch_hip_jit::bytemuck;
+use anabranch_ranks::GroupRank;
+
+use crate::call::Call;
+use crate::device::args::{Fingerprint, ListedTensor, MOST_LISTED, MOST_UNEVEN, NOTHING, ROW_WORDS, Split};
+use crate::lower::Plan;
+use crate::lower::recipes::reached_by_peers;
+use crate::types::{Collective, ReduceOp, Shape};
+
+use super::{list, place_in};
+
+/// Words of a split, and of a tensor in a list.
+const SPLIT_WORDS: usize = size_of::<Split>() / 8;
+const LISTED_WORDS: usize = size_of::<ListedTensor>() / 8;
+
+/// One member's call.
+#[derive(Clone, Debug)]
+pub(crate) struct Said {
+    pub(crate) fingerprint: Fingerprint,
+    /// With each member; none where counts are equal.
+    pub(crate) splits: Vec<Split>,
+    /// The first tensors of a list.
+    pub(crate) tensors: Vec<ListedTensor>,
+}
+
+impl Said {
+    /// What a member says of a call that was planned; the call's number is left open.
+    pub(crate) fn new(call: &Call<'_>, shape: &Shape, plan: &Plan, rank: GroupRank) -> Self {
+        let mut fingerprint = Fingerprint::new(call, shape, plan);
+        let mut tensors = Vec::new();
+        if let Call::AllGatherMany(pairs) = call {
+            let (_, outputs_are_written) = reached_by_peers(shape, plan.algorithm);
+            tensors = pairs.iter().map(|pair| list::listed(pair, outputs_are_written)).collect();
+            fingerprint.tensors = tensors.len() as u64;
+            fingerprint.list = list::digest_of(&tensors);
+            tensors.truncate(MOST_LISTED);
+        }
+        Self { fingerprint, splits: splits(call, rank), tensors }
+    }
+
+    /// What was read of a member of a group of `members`: its fingerprint, and its row with so many words as
+    /// [`Self::row_words`] says.
+    pub(crate) fn of(fingerprint: Fingerprint, row: &[u64; ROW_WORDS], members: u32) -> Self {
+        let told = &row[..Self::row_words(&fingerprint, members)];
+        if fingerprint.uneven == 0 {
+            Self { fingerprint, splits: Vec::new(), tensors: bytemuck::cast_slice(told).to_vec() }
+        } else {
+            Self { fingerprint, splits: bytemuck::cast_slice(told).to_vec(), tensors: Vec::new() }
+        }
+    }
+
+    /// Words of the row behind a fingerprint.
+    pub(crate) fn row_words(fingerprint: &Fingerprint, members: u32) -> usize {
+        match fingerprint {
+            Fingerprint { uneven: 0, tensors: NOTHING, .. } => 0,
+            Fingerprint { uneven: 0, tensors, .. } => {
+                (*tensors).min(MOST_LISTED as u64) as usize * LISTED_WORDS
+            }
+            _ => (members as usize).min(MOST_UNEVEN) * SPLIT_WORDS,
+        }
+    }
+
+    /// The row, and how many words of it are told.
+    pub(crate) fn row(&self) -> ([u64; ROW_WORDS], u64) {
+        let words: &[u64] = if self.fingerprint.uneven == 0 {
+            bytemuck::cast_slice(&self.tensors)
+        } else {
+            bytemuck::cast_slice(&self.splits)
+        };
+        let mut row = [0; ROW_WORDS];
+        for (place, word) in row.iter_mut().zip(words) {
+            *place = *word;
+        }
+        (row, words.len().min(ROW_WORDS) as u64)
+    }
+
+    /// The call as its member made it, in full.
+    pub(crate) fn describe(&self) -> String {
+        let Self { fingerprint: call, splits, tensors } = self;
+        let value = |field| call.value(field);
+        let mut words = vec![format!("call {}: {}", value(0), value(1))];
+        if call.tensors == NOTHING {
+            words.push(value(2));
+        }
+        let is_collective = |collective| call.collective == place_in(&Collective::ALL, collective);
+        if call.op != NOTHING {
+            words.push(value(3));
+        }
+        if call.op == u64::from(ReduceOp::PreMulSum(0.0).torch_value()) {
+            words.push(format!("by {}", value(4)));
+        }
+        let list = |of: fn(&Split) -> u64| {
+            splits.iter().map(|split| of(split).to_string()).collect::<Vec<_>>().join(", ")
+        };
+        let (sent, expected) = (list(|split| split.sent), list(|split| split.expected));
+        if call.tensors != NOTHING {
+            let told = tensors.iter().map(list::describe).collect::<Vec<_>>().join(", ");
+            let more = if call.tensors > tensors.len() as u64 { ", .." } else { "" };
+            words.push(format!("of {} tensors [{told}{more}]", value(17)));
+        } else if call.uneven == 0 {
+            words.push(format!("of {} elements", value(5)));
+        } else if is_collective(Collective::AllGather) {
+            words.push(format!("with counts [{expected}]"));
+        } else {
+            words.push(format!("with output splits [{expected}], input splits [{sent}]"));
+        }
+        if call.root != NOTHING {
+            words.push(format!("with root {}", value(6)));
+        }
+        let place = |kind: usize| {
+            let (registration, offset) = (value(kind + 1), value(kind + 2));
+            let registration =
+                if registration == "none" { String::new() } else { format!(" {registration}") };
+            let offset = if offset == "none" { String::new() } else { format!(" at byte {offset}") };
+            format!("{}{registration}{offset}", value(kind))
+        };
+        words.push(format!("from {} to {} memory", place(8), place(11)));
+        let phases = if call.phased == 0 { "" } else { " in phases" };
+        words.push(format!("by {}{phases} on {} blocks", value(14), value(15)));
+        words.join(" ")
+    }
+}
+
+/// What this rank sends to each member and expects from each; none where counts are equal.
+fn splits(call: &Call<'_>, rank: GroupRank) -> Vec<Split> {
+    match *call {
+        Call::AllGatherUneven { counts, .. } => {
+            let sent = counts[rank.index()];
+            counts.iter().map(|expected| Split { sent, expected: *expected }).collect()
+        }
+        Call::AllToAllUneven { output_splits, input_splits, .. } => {
+            let pairs = input_splits.iter().zip(output_splits);
+            pairs.map(|(sent, expected)| Split { sent: *sent, expected: *expected }).collect()
+        }
+        _ => Vec::new(),
+    }
+}

@@ -1,0 +1,155 @@
+//! Calls of a communicator whose members are on several machines: which form each takes, and what its kernel gets.
+
+use anabranch_hip::DeviceAddress;
+use anabranch_hip_jit::DevicePointer;
+use anabranch_hip_jit::bytemuck::Zeroable;
+use anabranch_ranks::{Across, Group, LinkSpeeds, Nodes};
+use anabranch_shmem::{Team, TeamTable, World};
+
+use crate::call::Call;
+use crate::call::tensor::Tensor;
+use crate::device::args::{Links, NetworkArgs, Reduction};
+use crate::lower::{Counts, Plan, reduction};
+use crate::network::form::{piece_bytes_of, plan_of, steps_of};
+use crate::network::lower::{Listed, Tensors, list};
+use crate::plan::{Choice, Limits};
+use crate::run::config::{CclConfig, Check};
+use crate::types::{Algorithm, Error, Result, Shape};
+
+/// What a communicator knows of its machines.
+#[derive(Debug)]
+pub(crate) struct Crossing {
+    nodes: Nodes,
+    links: Links,
+    across: Across,
+    speeds: LinkSpeeds,
+}
+
+/// One call, or one tensor of several that are gathered, as its kernel gets it but for where the table lies.
+struct Lowered {
+    listed: Listed,
+    reduction: Reduction,
+    piece_bytes: u64,
+}
+
+/// The machines of a group, where there are several; `None` where all members map each other's memory. Collective over the group.
+///
+/// # Errors
+/// [`Error::Config`] for machines that are not as many as members; what the configuration asks for and several machines do not have; what
+/// made the world fail.
+pub(crate) fn nodes_of(world: &World, group: &Group, config: &CclConfig) -> Result<Option<Nodes>> {
+    let mine: Vec<u32> = match &config.machines {
+        Some(machines) if machines.len() != group.size() as usize => {
+            let allowed = "one for each member";
+            return Err(Error::Config { field: "machines", given: machines.len() as u64, allowed });
+        }
+        Some(machines) => machines.to_vec(),
+        None => {
+            let nodes = world.nodes_of(group)?;
+            #[expect(clippy::expect_used, reason = "nodes list every member of the group")]
+            group.ranks().map(|member| nodes.node_of(member).expect("every member has a node")).collect()
+        }
+    };
+    let here = group.rank_of(world.rank()).map(|me| mine[me.index()]);
+    let is_here = |member: &u32| Some(mine[*member as usize]) == here;
+    let mapped = |member: &u32| {
+        let global = group.members().get(*member as usize);
+        global.is_some_and(|rank| world.peer_base(*rank).is_some())
+    };
+    // A member of one's own machine that is reached through a NIC all the same makes each a machine of its own, for all members.
+    let whole = (0..group.size()).filter(is_here).all(|member| mapped(&member));
+    let said = world.exchange(group, "ccl machines", &[u8::from(whole)])?;
+    let are_whole = said.iter().all(|bytes| bytes.as_slice() == [1]);
+    let nodes = Nodes::new(&if are_whole { mine } else { (0..group.size()).collect() });
+    let several = Some(nodes).filter(|nodes| nodes.count() > 1);
+    if let Some(nodes) = &several
+        && config.check == Check::Fingerprint
+    {
+        let instead = "set ccl.check to off, or find the mistake on one machine";
+        let what = "ccl.check = \"fingerprint\"";
+        return Err(Error::Unmapped { what, machines: nodes.count(), instead });
+    }
+    Ok(several)
+}
+
+impl Crossing {
+    pub(crate) fn new(nodes: Nodes, links: Links, across: Across, speeds: LinkSpeeds) -> Self {
+        Self { nodes, links, across, speeds }
+    }
+
+    /// For what several machines do not have.
+    pub(crate) fn refuse(&self, what: &'static str, instead: &'static str) -> Error {
+        Error::Unmapped { what, machines: self.nodes.count(), instead }
+    }
+
+    pub(crate) fn refuse_messages(&self) -> Error {
+        self.refuse("a message between two members", "exchange it by a collective")
+    }
+
+    /// The plan of a call.
+    ///
+    /// # Errors
+    /// [`Error::Algorithm`] for an algorithm that was asked for, and for a form that these machines or the call do not have;
+    /// [`Error::Config`] for blocks that are not within 1 and the channels.
+    pub(crate) fn plan(&self, shape: &Shape, limits: &Limits, choice: Choice) -> Result<Plan> {
+        let (across, algorithm) = match choice.algorithm {
+            Some(Algorithm::NetworkDirect) => (Across::Direct, None),
+            Some(Algorithm::NetworkByNode) => (Across::Node, None),
+            other => (self.across, other),
+        };
+        let choice = Choice { algorithm, ..choice };
+        plan_of(&self.nodes, across, (shape, limits, choice), (self.links.slot_bytes, self.speeds))
+    }
+
+    fn lower(
+        &self,
+        team: &Team,
+        (output, input): (Option<Tensor<'_>>, Option<Tensor<'_>>),
+        (shape, plan, counts): (&Shape, &Plan, Counts<'_>),
+    ) -> Result<Lowered> {
+        let steps = steps_of(&self.nodes, self.links.team.rank, plan.algorithm, shape, counts)?;
+        let piece_bytes = piece_bytes_of(&self.nodes, plan, shape, &steps, self.links.slot_bytes);
+        let address = |tensor: Option<Tensor<'_>>| {
+            tensor.map_or(Ok(0), |tensor| Ok::<_, Error>(tensor.address(team)?.0))
+        };
+        let tensors = Tensors { input: address(input)?, output: address(output)? };
+        let listed = list(&self.nodes, self.links.team.rank, &steps, tensors, piece_bytes, plan.blocks);
+        let reduction = shape.op.map_or_else(Reduction::zeroed, |op| reduction(shape, op));
+        Ok(Lowered { listed, reduction, piece_bytes })
+    }
+
+    /// The arguments of a call's launches: one, or of many tensors gathered one for each; and what they point to, where they do.
+    ///
+    /// # Errors
+    /// [`Error::Unmapped`] for messages; device memory for the steps; [`Error::Foreign`].
+    pub(crate) fn arguments(
+        &self,
+        team: &Team,
+        call: &Call<'_>,
+        (shape, plan, counts): (&Shape, &Plan, Counts<'_>),
+    ) -> Result<(Vec<NetworkArgs>, Option<TeamTable>)> {
+        let lowered = match call {
+            Call::AllGatherMany(pairs) => {
+                let of_pair = |(output, input): &(Tensor<'_>, Tensor<'_>)| {
+                    let call = Call::AllGather { output: *output, input: *input };
+                    let shape = call.shape(team.size(), team.rank())?;
+                    self.lower(team, (Some(*output), Some(*input)), (&shape, plan, Counts::Even))
+                };
+                pairs.iter().map(of_pair).collect::<Result<Vec<_>>>()?
+            }
+            _ => vec![self.lower(team, call.tensors(), (shape, plan, counts))?],
+        };
+        let long = lowered.iter().filter(|one| one.listed.is_long());
+        let words: Vec<u64> = long.flat_map(|one| one.listed.words.iter().copied()).collect();
+        let table = if words.is_empty() { None } else { Some(team.table(&words)?) };
+        let mut at = table.as_ref().map_or(DeviceAddress::NULL, TeamTable::address);
+        let mut all = Vec::with_capacity(lowered.len());
+        for Lowered { listed, reduction, piece_bytes } in lowered {
+            all.push(*listed.arguments(&self.links, DevicePointer::new(at), reduction, piece_bytes));
+            if listed.is_long() {
+                at = at.offset(size_of_val(listed.words.as_slice()) as u64);
+            }
+        }
+        Ok((all, table))
+    }
+}

@@ -1,0 +1,18 @@
+//! What all folders share: the names of collectives, algorithms, types and operators, and the errors.
+
+mod algorithm;
+mod collective;
+pub(crate) mod element;
+mod error;
+mod mismatch;
+mod reduce;
+
+pub use algorithm::{Algorithm, UnknownAlgorithm};
+pub use anabranch_elements::data_type::{DataType, UnsupportedDataType};
+pub use collective::{Collective, LocationKind, Shape};
+pub use element::{DATA_TYPES, Element};
+pub use error::{Error, Result};
+pub use mismatch::{Difference, ListMismatch, Mismatch, SplitMismatch};
+pub use reduce::{
+    Avg, BitAnd, BitOr, BitXor, Max, Min, PreMulSum, Product, ReduceOp, ReduceOperator, Sum, UnknownReduceOp,
+};

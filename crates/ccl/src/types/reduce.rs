@@ -1,0 +1,339 @@
+//! Operators of reductions: as types, which only exist for the elements they mean something for, and as values for bindings.
+
+use std::fmt;
+
+use half::{bf16, f16};
+
+use crate::float8::{F8E4m3, F8E4m3Fnuz, F8E5m2, F8E5m2Fnuz};
+use crate::types::element::sealed;
+use crate::types::{DataType, Element, Error, Result};
+
+/// How the contributions of a group's ranks become one.
+///
+/// Contributions are taken in the order of group ranks. f16, bf16, f32 and the 8-bit floats are accumulated in f32, f64 in f64,
+/// and rounded once at the end, to nearest even. Integers wrap. Bool is a byte that is true unless it is zero; results are 0
+/// or 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ReduceOp {
+    /// The sum; of Bool the disjunction, as torch has it.
+    Sum,
+    /// The sum divided by the number of ranks, in the accumulation type. Floats only.
+    Avg,
+    /// The product; of Bool the conjunction.
+    Product,
+    /// The smallest. Of floats: a NaN if any is a NaN, and -0 is less than +0.
+    Min,
+    /// The largest; otherwise as [`ReduceOp::Min`].
+    Max,
+    /// Bitwise and. Integers and Bool only.
+    BitAnd,
+    /// Bitwise or. Integers and Bool only.
+    BitOr,
+    /// Bitwise exclusive or. Integers and Bool only.
+    BitXor,
+    /// Each contribution times this scalar (both in the accumulation type, the product rounded to it), then the sum. Floats
+    /// only.
+    PreMulSum(f64),
+}
+
+/// A value or word that names no operator.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum UnknownReduceOp {
+    /// No operator of torch has this number.
+    #[error("{given} is no ReduceOp of torch.distributed; they are {}", torch_values())]
+    Value {
+        /// The number given.
+        given: u32,
+    },
+    /// `PREMUL_SUM` comes with a scalar.
+    #[error("premul_sum (8) needs its scalar, and none was given")]
+    NoScalar,
+    /// Others do not.
+    #[error("{op} takes no scalar, but {scalar} was given")]
+    Scalar {
+        /// The operator's name.
+        op: &'static str,
+        /// The scalar, as text.
+        scalar: String,
+    },
+}
+
+fn torch_values() -> String {
+    let words = ReduceOp::all(1.0).map(|op| format!("{} {}", op.torch_value(), op.name()));
+    words.join(", ")
+}
+
+impl ReduceOp {
+    /// Every operator, in the order of [`ReduceOp::torch_value`]; the last with this scalar.
+    pub const fn all(scalar: f64) -> [Self; 9] {
+        [
+            Self::Sum,
+            Self::Avg,
+            Self::Product,
+            Self::Min,
+            Self::Max,
+            Self::BitAnd,
+            Self::BitOr,
+            Self::BitXor,
+            Self::PreMulSum(scalar),
+        ]
+    }
+
+    /// The number of torch's `c10d::ReduceOp::RedOpType` (torch/csrc/distributed/c10d/Types.hpp), which the kernels use too.
+    pub const fn torch_value(self) -> u32 {
+        match self {
+            Self::Sum => 0,
+            Self::Avg => 1,
+            Self::Product => 2,
+            Self::Min => 3,
+            Self::Max => 4,
+            Self::BitAnd => 5,
+            Self::BitOr => 6,
+            Self::BitXor => 7,
+            Self::PreMulSum(_) => 8,
+        }
+    }
+
+    /// The operator with this number in torch. `scalar` is given with `PREMUL_SUM` (8), and with no other.
+    ///
+    /// # Errors
+    /// [`UnknownReduceOp`].
+    pub fn from_torch(value: u32, scalar: Option<f64>) -> Result<Self, UnknownReduceOp> {
+        // Without a scalar the number names the operator only.
+        let all = Self::all(scalar.unwrap_or(0.0));
+        let op = *all.get(value as usize).ok_or(UnknownReduceOp::Value { given: value })?;
+        match (op, scalar) {
+            (Self::PreMulSum(_), None) => Err(UnknownReduceOp::NoScalar),
+            (Self::PreMulSum(_), Some(_)) | (_, None) => Ok(op),
+            (_, Some(scalar)) => Err(UnknownReduceOp::Scalar { op: op.name(), scalar: scalar.to_string() }),
+        }
+    }
+
+    /// Torch's name in small letters: `sum`, `avg`, `product`, `min`, `max`, `band`, `bor`, `bxor`, `premul_sum`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sum => "sum",
+            Self::Avg => "avg",
+            Self::Product => "product",
+            Self::Min => "min",
+            Self::Max => "max",
+            Self::BitAnd => "band",
+            Self::BitOr => "bor",
+            Self::BitXor => "bxor",
+            Self::PreMulSum(_) => "premul_sum",
+        }
+    }
+
+    /// Whether the operator means something for this type.
+    pub const fn supports(self, data_type: DataType) -> bool {
+        match self {
+            Self::Sum | Self::Product | Self::Min | Self::Max => true,
+            Self::Avg | Self::PreMulSum(_) => data_type.is_float(),
+            Self::BitAnd | Self::BitOr | Self::BitXor => !data_type.is_float(),
+        }
+    }
+
+    /// Refuses an operator that means nothing for the type.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`].
+    pub fn check(self, data_type: DataType) -> Result<()> {
+        if self.supports(data_type) {
+            return Ok(());
+        }
+        let allowed = Self::all(0.0).iter().filter(|op| op.supports(data_type)).map(|op| op.name()).collect();
+        Err(Error::Unsupported { op: self, data_type, allowed })
+    }
+
+    /// What kernels find in `Reduction::scalar`: the scalar in the type's accumulation type, as its bits; an f32 is in the lower
+    /// half. 0 for operators without a scalar.
+    pub fn scalar_bits(self, data_type: DataType) -> u64 {
+        match (self, data_type) {
+            (Self::PreMulSum(scalar), DataType::F64) => scalar.to_bits(),
+            (Self::PreMulSum(scalar), _) => u64::from((scalar as f32).to_bits()),
+            _ => 0,
+        }
+    }
+}
+
+impl fmt::Display for ReduceOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PreMulSum(scalar) => write!(f, "{}({scalar})", self.name()),
+            _ => f.pad(self.name()),
+        }
+    }
+}
+
+/// An operator of reductions that means something for elements of type `T`.
+///
+/// Bits of floats are not combined:
+///
+/// ```compile_fail,E0277
+/// use anabranch_ccl::{BitAnd, ReduceOperator};
+/// fn operator<T: anabranch_ccl::Element>(_: impl ReduceOperator<T>) {}
+/// operator::<f32>(BitAnd);
+/// ```
+///
+/// and integers have no average, as it would not be an integer:
+///
+/// ```compile_fail,E0277
+/// use anabranch_ccl::{Avg, ReduceOperator};
+/// fn operator<T: anabranch_ccl::Element>(_: impl ReduceOperator<T>) {}
+/// operator::<i32>(Avg);
+/// ```
+///
+/// nor is an integer scaled, whatever the scalar's type:
+///
+/// ```compile_fail,E0277
+/// use anabranch_ccl::{PreMulSum, ReduceOperator};
+/// fn operator<T: anabranch_ccl::Element>(_: impl ReduceOperator<T>) {}
+/// operator::<i32>(PreMulSum(2));
+/// ```
+///
+/// The others are there:
+///
+/// ```
+/// use anabranch_ccl::{Avg, BitAnd, PreMulSum, ReduceOp, ReduceOperator, Sum};
+/// fn operator<T: anabranch_ccl::Element>(operator: impl ReduceOperator<T>) -> ReduceOp {
+///     operator.reduce_op()
+/// }
+/// assert_eq!(operator::<bool>(Sum), ReduceOp::Sum);
+/// assert_eq!(operator::<f32>(Avg), ReduceOp::Avg);
+/// assert_eq!(operator::<i32>(BitAnd), ReduceOp::BitAnd);
+/// assert_eq!(operator(PreMulSum(0.5f64)), ReduceOp::PreMulSum(0.5));
+/// ```
+pub trait ReduceOperator<T: Element>: sealed::Sealed + Copy + fmt::Debug + Send + Sync + 'static {
+    /// The operator at run time.
+    fn reduce_op(&self) -> ReduceOp;
+}
+
+/// Each contribution times a scalar, then the sum: [`ReduceOp::PreMulSum`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PreMulSum<T>(
+    /// The scalar; converted to the accumulation type, which is exact.
+    pub T,
+);
+
+impl<T> sealed::Sealed for PreMulSum<T> {}
+
+macro_rules! operators {
+    ($($name:ident => [$($type:ty),* $(,)?];)*) => { $(
+        #[doc = concat!("[`ReduceOp::", stringify!($name), "`].")]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct $name;
+
+        impl sealed::Sealed for $name {}
+        $(
+            impl ReduceOperator<$type> for $name {
+                fn reduce_op(&self) -> ReduceOp {
+                    ReduceOp::$name
+                }
+            }
+        )*
+
+        #[cfg(test)]
+        impl $name {
+            const TYPES: &[DataType] = &[$(<$type>::DATA_TYPE),*];
+        }
+    )* };
+}
+
+macro_rules! scaled {
+    ($($type:ty: $convert:expr),* $(,)?) => {
+        $(
+            impl ReduceOperator<$type> for PreMulSum<$type> {
+                fn reduce_op(&self) -> ReduceOp {
+                    let convert: fn($type) -> f64 = $convert;
+                    ReduceOp::PreMulSum(convert(self.0))
+                }
+            }
+        )*
+
+        #[cfg(test)]
+        const SCALED: &[DataType] = &[$(<$type>::DATA_TYPE),*];
+    };
+}
+
+operators! {
+    Sum => [f32, f64, f16, bf16, F8E4m3, F8E5m2, F8E4m3Fnuz, F8E5m2Fnuz, i8, u8, i16, u16, i32, u32, i64, u64, bool];
+    Product => [f32, f64, f16, bf16, F8E4m3, F8E5m2, F8E4m3Fnuz, F8E5m2Fnuz, i8, u8, i16, u16, i32, u32, i64, u64, bool];
+    Min => [f32, f64, f16, bf16, F8E4m3, F8E5m2, F8E4m3Fnuz, F8E5m2Fnuz, i8, u8, i16, u16, i32, u32, i64, u64, bool];
+    Max => [f32, f64, f16, bf16, F8E4m3, F8E5m2, F8E4m3Fnuz, F8E5m2Fnuz, i8, u8, i16, u16, i32, u32, i64, u64, bool];
+    Avg => [f32, f64, f16, bf16, F8E4m3, F8E5m2, F8E4m3Fnuz, F8E5m2Fnuz];
+    BitAnd => [i8, u8, i16, u16, i32, u32, i64, u64, bool];
+    BitOr => [i8, u8, i16, u16, i32, u32, i64, u64, bool];
+    BitXor => [i8, u8, i16, u16, i32, u32, i64, u64, bool];
+}
+
+scaled! {
+    f32: f64::from, f64: |scalar| scalar, f16: f64::from, bf16: f64::from,
+    F8E4m3: |scalar| scalar.to_f32().into(), F8E5m2: |scalar| scalar.to_f32().into(),
+    F8E4m3Fnuz: |scalar| scalar.to_f32().into(), F8E5m2Fnuz: |scalar| scalar.to_f32().into(),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::DATA_TYPES;
+
+    #[test]
+    fn operators_exist_as_types_where_they_are_supported_as_values() {
+        for (op, types) in [
+            (ReduceOp::Sum, Sum::TYPES),
+            (ReduceOp::Avg, Avg::TYPES),
+            (ReduceOp::Product, Product::TYPES),
+            (ReduceOp::Min, Min::TYPES),
+            (ReduceOp::Max, Max::TYPES),
+            (ReduceOp::BitAnd, BitAnd::TYPES),
+            (ReduceOp::BitOr, BitOr::TYPES),
+            (ReduceOp::BitXor, BitXor::TYPES),
+            (ReduceOp::PreMulSum(2.0), SCALED),
+        ] {
+            for data_type in DATA_TYPES {
+                assert_eq!(types.contains(&data_type), op.supports(data_type), "{op} of {data_type}");
+                assert_eq!(op.check(data_type).is_ok(), op.supports(data_type), "{op} of {data_type}");
+            }
+        }
+    }
+
+    #[test]
+    fn torch_numbers_lead_back_to_their_operators() {
+        for (number, op) in ReduceOp::all(0.5).into_iter().enumerate() {
+            assert_eq!(op.torch_value(), number as u32);
+            let scalar = matches!(op, ReduceOp::PreMulSum(_)).then_some(0.5);
+            assert_eq!(ReduceOp::from_torch(number as u32, scalar), Ok(op));
+        }
+        assert_eq!(ReduceOp::from_torch(9, None), Err(UnknownReduceOp::Value { given: 9 }));
+        assert_eq!(ReduceOp::from_torch(8, None), Err(UnknownReduceOp::NoScalar));
+        let refused = ReduceOp::from_torch(1, Some(0.25)).unwrap_err();
+        assert_eq!(refused.to_string(), "avg takes no scalar, but 0.25 was given");
+        let unknown = UnknownReduceOp::Value { given: 9 }.to_string();
+        assert!(unknown.contains("0 sum, 1 avg") && unknown.ends_with("8 premul_sum"), "{unknown}");
+    }
+
+    #[test]
+    fn what_is_refused_says_what_is_allowed() {
+        let refused = ReduceOp::Avg.check(DataType::I32).unwrap_err().to_string();
+        assert_eq!(
+            refused,
+            "avg is not defined for i32; allowed are sum, product, min, max, band, bor, bxor"
+        );
+        let refused = ReduceOp::BitXor.check(DataType::Bf16).unwrap_err().to_string();
+        assert_eq!(
+            refused,
+            "bxor is not defined for bf16; allowed are sum, avg, product, min, max, premul_sum"
+        );
+    }
+
+    #[test]
+    fn scalars_are_in_the_accumulation_type() {
+        let third = ReduceOp::PreMulSum(1.0 / 3.0);
+        assert_eq!(third.scalar_bits(DataType::F64), (1.0f64 / 3.0).to_bits());
+        assert_eq!(third.scalar_bits(DataType::F16), u64::from((1.0f32 / 3.0).to_bits()));
+        assert_eq!(ReduceOp::Sum.scalar_bits(DataType::F32), 0);
+        assert_eq!(PreMulSum(F8E4m3::from_f32(1.5)).reduce_op(), ReduceOp::PreMulSum(1.5));
+        assert_eq!(ReduceOp::PreMulSum(1.5).to_string(), "premul_sum(1.5)");
+    }
+}

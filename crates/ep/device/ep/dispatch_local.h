@@ -1,0 +1,50 @@
+// What a block of dispatch keeps in local memory.
+#pragma once
+
+#include "ep/routing.h"
+
+// Local memory, in this order: peer bases u64[R], the tile's destinations u64[TILE][fan_out], next row u32[R], first row
+// u32[R], capacity u32[R], number of destinations u32[TILE], fault word; across nodes, next relay row u32[N]. The plan computes the same size
+// (`dispatch_local_bytes`). Next rows are counted from 0 at each rank; this source's row 0 there is the window's `first_row`,
+// and the rows from `capacity` on are dropped. The base of a rank that was masked when the block began is 0, and that of a rank on
+// another node.
+//
+// A `Route` says how rows reach other ranks (`route_near.h`, `route_engine.h`, `route_nodes.h`, `route_relay.h`):
+//   Ids           how ids are read
+//   RELAYS        tokens go once to each other node: it has `count_relays` and so on
+//   FORWARDS      rows are those that other nodes' ranks have put here
+//   place_tables  takes local memory from this byte on
+//   is_far        whether stores do not reach a rank
+//   row_at(grid, args, local, entry), meta_at(...)  where a copy's row and record are written
+template <class Route>
+struct DispatchLocal {
+    LocalArray<u64> peer_base;
+    LocalArray<u64> destination;
+    LocalArray<u32> next_row;
+    LocalArray<u32> first_row;
+    LocalArray<u32> capacity;
+    LocalArray<u32> fan;
+    LocalArray<u32> fault;
+    Route route;
+
+    static ANABRANCH_DEVICE DispatchLocal at(u32 ranks, u32 fan_out, const Route& route) {
+        DispatchLocal local;
+        local.route = route;
+        u32 byte = 0;
+        local.peer_base.byte = byte;
+        byte += ranks * 8;
+        local.destination.byte = byte;
+        byte += TILE * fan_out * 8;
+        local.next_row.byte = byte;
+        byte += ranks * 4;
+        local.first_row.byte = byte;
+        byte += ranks * 4;
+        local.capacity.byte = byte;
+        byte += ranks * 4;
+        local.fan.byte = byte;
+        byte += TILE * 4;
+        local.fault.byte = byte;
+        local.route.place_tables(byte + 4);
+        return local;
+    }
+};

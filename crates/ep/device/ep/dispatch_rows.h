@@ -1,0 +1,188 @@
+// One rank's part of a dispatch: where each token goes, and the copies. Waves and blocks work on their own tokens here; what
+// orders them is in `dispatch.hip`.
+#pragma once
+
+#include "ep/dispatch_local.h"
+#include "ep/mask.h"
+
+// The ids of a token, and how far they are from those of the next: the caller's lie close, those forwarded in their records.
+template <class Route>
+static ANABRANCH_DEVICE u32 id_stride(const DispatchArgs& args) {
+    return Route::FORWARDS ? args.meta_bytes / 4 : args.top_k;
+}
+
+// A unit of a row that goes out: the caller's, or one that a peer has written here.
+template <class Route>
+static ANABRANCH_DEVICE Vec16 load_unit(const Grid& grid, const Vec16* unit) {
+    if constexpr (Route::FORWARDS) return heap_load(grid, unit);
+    return stream_load(grid, unit);
+}
+
+// Whether no rows are sent to the rank.
+template <class Route>
+static ANABRANCH_DEVICE bool gets_no_rows(const Grid& grid, const DispatchLocal<Route>& local, u32 rank) {
+    return (MASKS || Route::FORWARDS) && local.peer_base.get(grid, rank) == 0;
+}
+
+// Whether another rank of its node forwards a rank's rows.
+template <class Route>
+static ANABRANCH_DEVICE bool is_relayed(const Grid& grid, const DispatchLocal<Route>& local, u32 rank) {
+    return Route::RELAYS && local.peer_base.get(grid, rank) == 0;
+}
+
+// Wave 0 gives every token of the tile its destinations and rows. Each token is reported by one block, those from `reported` on
+// by this one: it counts their invalid ids and writes the send map, which names the dropped copies too. What is forwarded its source
+// has reported.
+template <class Route>
+static ANABRANCH_DEVICE void route_tile(const Grid& grid, const DispatchArgs& args, const DispatchLocal<Route>& local,
+                                        u32 first, u32 count, u32 reported) {
+    typedef typename Route::Ids Ids;
+    u32 ranks = args.team.size;
+    Owners owners = Owners::of(args.placement, args.team.rank);
+    for (u32 start = 0; start < count; start += WAVE_SIZE) {
+        u32 index = start + grid.lane();
+        bool live = index < count;
+        bool report = !Route::FORWARDS && live && index >= reported;
+        u32 token = first + index;
+        const i32* ids = args.ids + static_cast<u64>(token) * id_stride<Route>(args);
+        u64* map = args.send_map + static_cast<u64>(token) * args.fan_out;
+        u32 named = 0;
+        u32 fan = 0;
+        for (u32 base = 0; base < ranks; base += RANKS_PER_MASK) {
+            Destinations found = {0, 0};
+            if (live) found = destinations_of<Ids>(grid, ids, args.top_k, owners, Ids::token(grid, ids, token), base);
+            u64 mask = found.ranks;
+            u32 invalid = report && base == 0 ? found.invalid : 0;
+            for (u32 k = 0; invalid != 0; ++k, invalid >>= 1) {
+                if ((invalid & 1) == 0) continue;
+                fetch_add_device(grid, &args.state->invalid_count, 1u);
+                fetch_min_device(grid, &args.state->invalid_first, pack_invalid(token, k, private_load(grid, ids + k)));
+            }
+            u32 end = minimum(ranks - base, RANKS_PER_MASK);
+            for (u32 bit = 0; bit < end; ++bit) {
+                bool goes = (mask >> bit) & 1;
+                u64 goers = grid.ballot(goes);
+                u32 row = local.next_row.get(grid, base + bit);
+                if (goes && !gets_no_rows(grid, local, base + bit)) {
+                    u32 mine = row + count_bits(goers & grid.lanes_before());
+                    u64 entry = pack_destination(base + bit, local.first_row.get(grid, base + bit) + mine);
+                    if (mine >= local.capacity.get(grid, base + bit)) {
+                        entry |= DROPPED;
+                    } else if (!is_relayed(grid, local, base + bit)) {
+                        local.destination.set(grid, index * args.fan_out + fan, entry);
+                        ++fan;
+                    }
+                    if (report) private_store(grid, map + named, entry);
+                    ++named;
+                }
+                grid.wave_barrier();
+                if (grid.lane() == 0) local.next_row.set(grid, base + bit, row + count_bits(goers));
+                grid.wave_barrier();
+            }
+        }
+        if constexpr (Route::RELAYS) fan = route_to_nodes(grid, args, local, owners, live ? ids : nullptr, token, index, fan);
+        if (live) {
+            local.fan.set(grid, index, fan);
+            for (u32 n = report ? named : args.fan_out; n < args.fan_out; ++n) private_store(grid, map + n, u64(0));
+        }
+    }
+}
+
+// What a wave does at a time: a run of a token's 16-byte units, or its meta record.
+struct Piece {
+    u32 index;  // of the token in its tile
+    u32 begin, end;
+    bool is_meta;
+};
+
+// Units of a row that one wave must have: those of a block with one scale, where rows are cast.
+#ifdef EP_CAST
+static constexpr u32 UNITS_TOGETHER = 8;
+#else
+static constexpr u32 UNITS_TOGETHER = 1;
+#endif
+
+// One more piece a token than it has segments: its meta record, written by the first part.
+static ANABRANCH_DEVICE u32 pieces_of_token(const DispatchArgs& args, u32 part) { return args.segments + (part == 0 ? 1 : 0); }
+
+static ANABRANCH_DEVICE Piece piece_of(const DispatchArgs& args, u32 part, u32 item) {
+    u32 pieces = pieces_of_token(args, part), units = args.row_bytes / 16 / UNITS_TOGETHER;
+    u32 segments = args.parts * args.segments;
+    u32 segment = part * args.segments + item % pieces;
+    Piece piece;
+    piece.index = item / pieces;
+    piece.is_meta = item % pieces == args.segments;
+    piece.begin = static_cast<u32>(static_cast<u64>(units) * segment / segments) * UNITS_TOGETHER;
+    piece.end = static_cast<u32>(static_cast<u64>(units) * (segment + 1) / segments) * UNITS_TOGETHER;
+    return piece;
+}
+
+#ifdef EP_CAST
+#include "ep/dispatch_cast.h"
+#else
+// One wave copies units of a token's row to all its destinations: loaded once, stored to each.
+template <class Route>
+static ANABRANCH_DEVICE void copy_units(const Grid& grid, const DispatchArgs& args, const DispatchLocal<Route>& local,
+                                        const Piece& piece, u32 token) {
+    static constexpr u32 UNROLL = 4;
+    const Vec16* source = reinterpret_cast<const Vec16*>(args.tokens + static_cast<u64>(token) * args.row_bytes);
+    u32 fan = local.fan.get(grid, piece.index);
+    for (u32 first = piece.begin + grid.lane(); first < piece.end; first += WAVE_SIZE * UNROLL) {
+        Vec16 unit[UNROLL];
+        ANABRANCH_UNROLL
+        for (u32 u = 0; u < UNROLL; ++u) {
+            u32 at = first + u * WAVE_SIZE;
+            if (at < piece.end) unit[u] = load_unit<Route>(grid, source + at);
+        }
+        // Each block starts with another destination, so that no link gets all blocks at once.
+        u32 turn = (grid.block + args.team.rank) % maximum(fan, 1u);
+        for (u32 n = 0; n < fan; ++n) {
+            u64 entry = local.destination.get(grid, piece.index * args.fan_out + turn);
+            turn = turn + 1 == fan ? 0 : turn + 1;
+            Vec16* target = reinterpret_cast<Vec16*>(row_at(grid, args, local, entry));
+            ANABRANCH_UNROLL
+            for (u32 u = 0; u < UNROLL; ++u) {
+                u32 at = first + u * WAVE_SIZE;
+                if (at < piece.end) remote_store(grid, target + at, unit[u]);
+            }
+        }
+    }
+}
+#endif
+
+// One wave writes the meta record of a token at all its destinations: {token, place among those destinations,
+// ids, weights, scales}. Combine pushes what becomes of the row to that place. Where ranks may be masked the place is the
+// destination's rank.
+template <class Route>
+static ANABRANCH_DEVICE void write_meta(const Grid& grid, const DispatchArgs& args, const DispatchLocal<Route>& local, u32 index,
+                                        u32 token) {
+    u32 fan = local.fan.get(grid, index);
+    u32 words = 2 + 2 * args.top_k + args.scale_bytes / 4;
+    for (u32 word = grid.lane(); word < words; word += WAVE_SIZE) {
+        // One load for all lanes, wherever a word comes from.
+        u32 scales_at = 2 + 2 * args.top_k;
+        u64 row = static_cast<u64>(token);
+        const u32* from = nullptr;
+        if (word >= scales_at) {
+            from = reinterpret_cast<const u32*>(args.scales + row * args.scale_bytes) + (word - scales_at);
+        } else if (word >= 2 + args.top_k) {
+            if (args.weights != nullptr) {
+                from = reinterpret_cast<const u32*>(args.weights + row * args.top_k) + (word - 2 - args.top_k);
+            }
+        } else if (word >= 2) {
+            from = reinterpret_cast<const u32*>(args.ids + row * args.top_k) + (word - 2);
+        }
+        u32 value = from != nullptr ? private_load(grid, from) : 0;
+        if (word == 0) value = token;
+        if (word >= 2 && word < 2 + args.top_k) value = static_cast<u32>(valid_id(static_cast<i32>(value), args.experts));
+        for (u32 n = 0; n < fan; ++n) {
+            u64 entry = local.destination.get(grid, index * args.fan_out + n);
+            u32* target = reinterpret_cast<u32*>(meta_at(grid, args, local, entry));
+            if (word == 1) {
+                value = MASKS ? destination_rank(entry) : n;
+                if constexpr (Route::RELAYS) value = place_of(grid, args, local, token, entry);
+            }
+            remote_store(grid, target + word, value);
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The structs that cross to the kernels of the expert-major layout, declared once.
+
+use anabranch_hip_jit::{DevicePointer, device_struct};
+
+use super::PlacementView;
+
+device_struct! {
+    /// What a dispatch delivered, as the kernels of the expert-major layout read it.
+    pub struct ReceivedView {
+        /// Which rank works on which expert.
+        pub placement: PlacementView,
+        /// `[experts]`: the number of each expert among this rank's, all ones for the others; null where experts are placed evenly.
+        pub local_numbers: DevicePointer<u32>,
+        /// The row window.
+        pub rows: DevicePointer<u8>,
+        /// The meta window.
+        pub meta: DevicePointer<u8>,
+        /// `[ranks + 1]`: running sum of the rows from each rank.
+        pub offsets: DevicePointer<u32>,
+        /// Ranks of the group.
+        pub ranks: u32,
+        /// Rows a source owns in the windows; 0 where a source's rows begin at its offset.
+        pub row_stride: u32,
+        /// Experts a token names.
+        pub top_k: u32,
+        /// Bytes between two meta records, a multiple of 16.
+        pub meta_bytes: u32,
+        /// The first expert of this rank, where experts are placed evenly.
+        pub first_expert: u32,
+        /// Experts of this rank.
+        pub local_experts: u32,
+        /// This rank in the group.
+        pub rank: u32,
+        /// Not used.
+        pub reserved: u32,
+    }
+}
+
+device_struct! {
+    /// Where a row of the expert-major layout comes from.
+    pub struct ExpertRowSource {
+        /// The received row, as an index into the dispatch's windows; all ones in a row of padding.
+        pub row: u32,
+        /// The rank that sent it; all ones in a row of padding.
+        pub source_rank: u32,
+        /// The token's number on that rank; all ones in a row of padding.
+        pub source_token: u32,
+        /// Which of the token's experts this is; all ones in a row of padding.
+        pub k: u32,
+        /// The weight that travelled with the pair; 0 in a row of padding.
+        pub weight: f32,
+    }
+}
+
+device_struct! {
+    /// Arguments of `anabranch_ep_expert_count`.
+    pub struct ExpertCountArgs {
+        /// The dispatch.
+        pub received: ReceivedView,
+        /// `[blocks][local_experts]`: pairs of each run of rows; written for the runs that there are.
+        pub run_counts: DevicePointer<u32>,
+    }
+}
+
+device_struct! {
+    /// Arguments of `anabranch_ep_expert_sum`.
+    pub struct ExpertSumArgs {
+        /// `[count_blocks][local_experts]`: pairs of each run of rows.
+        pub run_counts: DevicePointer<u32>,
+        /// The dispatch's `[ranks + 1]` offsets.
+        pub offsets: DevicePointer<u32>,
+        /// `[local_experts]`; written.
+        pub output: DevicePointer<u32>,
+        /// Ranks of the group.
+        pub ranks: u32,
+        /// Experts of this rank.
+        pub local_experts: u32,
+        /// Blocks of the launch that counted.
+        pub count_blocks: u32,
+        /// Not used.
+        pub reserved: u32,
+    }
+}
+
+device_struct! {
+    /// Arguments of `anabranch_ep_expert_expand`.
+    pub struct ExpertExpandArgs {
+        /// The dispatch.
+        pub received: ReceivedView,
+        /// `[blocks][local_experts]`: pairs of each run of rows, counted by a launch of as many blocks.
+        pub run_counts: DevicePointer<u32>,
+        /// `[local_experts][capacity][row_bytes]`; written.
+        pub rows: DevicePointer<u8>,
+        /// `[local_experts][capacity][scale_bytes]`; written.
+        pub scales: DevicePointer<u8>,
+        /// `[local_experts]`: rows of each expert; written.
+        pub counts: DevicePointer<u32>,
+        /// `[local_experts]`: pairs of each expert, those without room among them; written.
+        pub pairs: DevicePointer<u32>,
+        /// `[local_experts][ranks + 1]`: rows of each expert before each source's; written.
+        pub source_offsets: DevicePointer<u32>,
+        /// `[local_experts][capacity]`; written.
+        pub sources: DevicePointer<ExpertRowSource>,
+        /// `[window rows][top_k]`: where each pair went; written for the rows received.
+        pub slot_map: DevicePointer<u32>,
+        /// Bytes of a row, a multiple of 16.
+        pub row_bytes: u32,
+        /// Bytes of a row's scales, a multiple of 4.
+        pub scale_bytes: u32,
+        /// Rows an expert has room for, a multiple of the alignment.
+        pub capacity: u32,
+        /// Rows to a multiple of which each expert's rows are padded.
+        pub alignment: u32,
+        /// Rows that a block places at a time.
+        pub tile_rows: u32,
+        /// Not used.
+        pub reserved: u32,
+    }
+}
+
+device_struct! {
+    /// Arguments of `anabranch_ep_expert_contract`.
+    pub struct ExpertContractArgs {
+        /// The dispatch.
+        pub received: ReceivedView,
+        /// The expand's `[window rows][top_k]` map.
+        pub slot_map: DevicePointer<u32>,
+        /// `[local_experts][capacity][row_bytes]` of the combine type.
+        pub experts: DevicePointer<u8>,
+        /// `[window rows][row_bytes]`: the combine window, or a buffer of its shape; written for the rows received.
+        pub output: DevicePointer<u8>,
+        /// Bytes of a row in the combine type, a multiple of 16.
+        pub row_bytes: u32,
+        /// Not used.
+        pub reserved: u32,
+    }
+}

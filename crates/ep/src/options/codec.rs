@@ -1,0 +1,231 @@
+//! How rows travel back, and from where: the two ways of combine, and the codecs of the one that pushes.
+
+use std::fmt;
+use std::str::FromStr;
+
+use anabranch_elements::float8::{F8E4m3, F8E4m3Fnuz};
+
+use anabranch_elements::data_type::DataType;
+
+/// Where experts' output may lie, which is how it travels. Chosen with the plan, which allocates windows for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum CombineSource {
+    /// In the slot's combine window, from which the origins pull it.
+    Window,
+    /// In any other buffer, from which it is pushed to the origins.
+    Buffer,
+    /// In either, as each call says, the same on all ranks. Both windows share their memory, so this takes that of the
+    /// larger one, which is the combine window's unless a cap makes it small; with [`OnTimeout::Mask`](crate::OnTimeout::Mask) each
+    /// has its own.
+    #[default]
+    Any,
+}
+
+impl CombineSource {
+    /// Whether rows may be pulled.
+    pub const fn pulls(self) -> bool {
+        matches!(self, Self::Window | Self::Any)
+    }
+
+    /// Whether rows may be pushed.
+    pub const fn pushes(self) -> bool {
+        matches!(self, Self::Buffer | Self::Any)
+    }
+
+    /// Its name in configurations and reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Window => "window",
+            Self::Buffer => "buffer",
+            Self::Any => "any",
+        }
+    }
+}
+
+impl fmt::Display for CombineSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The format of 8 bits of a codec.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fp8Format {
+    /// OFP8 E4M3, torch's `float8_e4m3fn`: largest value 448.
+    E4m3fn,
+    /// Torch's `float8_e4m3fnuz` (MI300): largest value 240.
+    E4m3fnuz,
+}
+
+impl Fp8Format {
+    /// The largest value.
+    pub fn largest(self) -> f32 {
+        match self {
+            Self::E4m3fn => F8E4m3::MAX.to_f32(),
+            Self::E4m3fnuz => F8E4m3Fnuz::MAX.to_f32(),
+        }
+    }
+}
+
+/// What a row is turned into for its way back to its origin; the sum there is of what came, in f32, in group-rank order, rounded
+/// once. Codecs are for rows that are pushed ([`CombineSource::Buffer`]), of any combine type; all round to nearest even.
+///
+/// A row on the wire is its codes, then the scales of its blocks, then padding to 16 bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum CombineCodec {
+    /// Rows travel as they are.
+    #[default]
+    None,
+    /// 8 bits an element, no scale: what is larger than the format's largest value, infinity too, becomes that value; a NaN
+    /// stays one. A hidden size that is a multiple of 16.
+    Fp8Direct(Fp8Format),
+    /// 8 bits an element, and an f32 scale for each block of 128: the block's largest magnitude, counted as 2^-100 where it is
+    /// smaller (0 too), divided by the format's largest value. Elements are multiplied by the inverse quotient, then rounded. A
+    /// block that holds a NaN or an infinity comes back as NaNs. A hidden size that is a multiple of 128.
+    Fp8Block(Fp8Format),
+    /// MXFP4 (OCP microscaling formats, version 1.0): E2M1, and an E8M0 scale for each block of 32, 2^(floor(log2(largest
+    /// magnitude)) - 2). Magnitudes that the scale leaves between 6 and 8 become 6. A block that holds a NaN or an infinity comes
+    /// back as NaNs, one of zeros has the smallest scale. A hidden size that is a multiple of 32.
+    Fp4Block,
+}
+
+/// Codec, name, name in kernels, bits of an element, elements of a block, bytes of its scale.
+const CODECS: [(CombineCodec, &str, &str, [u32; 3]); 6] = [
+    (CombineCodec::None, "none", "None", [0, 1, 0]),
+    (CombineCodec::Fp8Direct(Fp8Format::E4m3fn), "fp8_direct", "Fp8Direct", [8, 16, 0]),
+    (CombineCodec::Fp8Direct(Fp8Format::E4m3fnuz), "fp8_direct_fnuz", "Fp8DirectFnuz", [8, 16, 0]),
+    (CombineCodec::Fp8Block(Fp8Format::E4m3fn), "fp8_block", "Fp8Block", [8, 128, 4]),
+    (CombineCodec::Fp8Block(Fp8Format::E4m3fnuz), "fp8_block_fnuz", "Fp8BlockFnuz", [8, 128, 4]),
+    (CombineCodec::Fp4Block, "fp4_block", "Fp4Block", [4, 32, 1]),
+];
+
+impl CombineCodec {
+    /// All codecs.
+    pub const ALL: [Self; 6] = [CODECS[0].0, CODECS[1].0, CODECS[2].0, CODECS[3].0, CODECS[4].0, CODECS[5].0];
+
+    const fn line(self) -> &'static (Self, &'static str, &'static str, [u32; 3]) {
+        &CODECS[match self {
+            Self::None => 0,
+            Self::Fp8Direct(Fp8Format::E4m3fn) => 1,
+            Self::Fp8Direct(Fp8Format::E4m3fnuz) => 2,
+            Self::Fp8Block(Fp8Format::E4m3fn) => 3,
+            Self::Fp8Block(Fp8Format::E4m3fnuz) => 4,
+            Self::Fp4Block => 5,
+        }]
+    }
+
+    /// Its name in configurations and reports.
+    pub const fn name(self) -> &'static str {
+        self.line().1
+    }
+
+    /// The name of the codec in the kernels.
+    pub const fn device_name(self) -> &'static str {
+        self.line().2
+    }
+
+    /// Elements that a row must have a multiple of, for this codec: those of a block, or of 16 bytes of codes.
+    pub const fn block_elements(self) -> u32 {
+        self.line().3[1]
+    }
+
+    /// Bytes of a row of `hidden` elements of `element` on the wire: codes and scales, rounded up to 16.
+    pub fn wire_bytes(self, element: DataType, hidden: u32) -> u64 {
+        let [bits, block, scale] = self.line().3;
+        let hidden = u64::from(hidden);
+        if self == Self::None {
+            return element.bytes_of(hidden);
+        }
+        let scales = hidden / u64::from(block) * u64::from(scale);
+        (hidden * u64::from(bits) / 8 + scales).next_multiple_of(16)
+    }
+
+    /// Elements that one lane encodes or decodes at a time.
+    pub(crate) const fn per_lane(self, element: DataType) -> u32 {
+        match self {
+            Self::None => element.per_unit(),
+            _ => 16,
+        }
+    }
+}
+
+impl fmt::Display for CombineCodec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A word that names no codec, or no source.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{given:?} is no {what}; allowed are {allowed}")]
+pub struct UnknownWord {
+    /// The word given.
+    pub given: String,
+    /// What it should name.
+    pub what: &'static str,
+    /// The words there are.
+    pub allowed: String,
+}
+
+pub(crate) fn find<T: Copy>(
+    text: &str,
+    what: &'static str,
+    all: &[T],
+    name: fn(T) -> &'static str,
+) -> Result<T, UnknownWord> {
+    all.iter().copied().find(|one| name(*one) == text).ok_or_else(|| {
+        let allowed = all.iter().map(|one| name(*one)).collect::<Vec<_>>().join(", ");
+        UnknownWord { given: text.to_owned(), what, allowed }
+    })
+}
+
+impl FromStr for CombineCodec {
+    type Err = UnknownWord;
+
+    fn from_str(text: &str) -> Result<Self, UnknownWord> {
+        find(text, "codec of combined rows", &Self::ALL, Self::name)
+    }
+}
+
+impl FromStr for CombineSource {
+    type Err = UnknownWord;
+
+    fn from_str(text: &str) -> Result<Self, UnknownWord> {
+        find(text, "source of experts' output", &[Self::Window, Self::Buffer, Self::Any], Self::name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_codec_has_its_own_line_and_is_found_by_its_name() {
+        for codec in CombineCodec::ALL {
+            assert_eq!(codec.line().0, codec);
+            assert_eq!(codec.name().parse(), Ok(codec));
+        }
+        let refused = "fp6".parse::<CombineCodec>().unwrap_err().to_string();
+        assert!(refused.contains("no codec") && refused.contains("fp8_block_fnuz, fp4_block"), "{refused}");
+        for source in [CombineSource::Window, CombineSource::Buffer, CombineSource::Any] {
+            assert_eq!(source.name().parse(), Ok(source));
+            assert!(source.pulls() || source.pushes());
+        }
+    }
+
+    #[test]
+    fn rows_on_the_wire_have_the_bytes_of_their_parts() {
+        let bytes = |name: &str, hidden| {
+            name.parse::<CombineCodec>().map(|codec| codec.wire_bytes(DataType::Bf16, hidden))
+        };
+        assert_eq!(bytes("none", 7168), Ok(14_336));
+        assert_eq!(bytes("fp8_direct", 7168), Ok(7168));
+        // 56 scales of 4 bytes, then 224 of one.
+        assert_eq!(bytes("fp8_block", 7168), Ok(7168 + 224));
+        assert_eq!(bytes("fp4_block", 7168), Ok(3584 + 224));
+        assert_eq!(bytes("fp8_block_fnuz", 128), Ok(144));
+        assert_eq!(bytes("fp4_block", 32), Ok(32));
+    }
+}

@@ -1,0 +1,14 @@
+//! The words of a configuration.
+
+mod cast;
+mod codec;
+mod mask;
+mod mode;
+mod payload;
+
+pub(crate) use cast::BLOCK as CAST_BLOCK;
+pub use cast::DispatchCast;
+pub use codec::{CombineCodec, CombineSource, Fp8Format, UnknownWord};
+pub use mask::{MaskCause, MaskedRank, OnTimeout};
+pub use mode::{Mode, UnknownMode};
+pub use payload::{Payload, UnknownPayload};

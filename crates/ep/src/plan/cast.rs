@@ -1,0 +1,61 @@
+//! Rows that dispatch casts: settings and checks.
+
+use super::EpConfig;
+use crate::error::{Error, Result};
+use crate::options::{CAST_BLOCK as BLOCK, DispatchCast};
+use crate::tensor::COMBINED_TYPES;
+use anabranch_elements::data_type::{DataType, names};
+
+impl EpConfig {
+    /// Sets what rows are turned into before they are sent.
+    #[must_use]
+    pub fn dispatch_cast(mut self, value: DispatchCast) -> Self {
+        self.dispatch_cast = value;
+        self
+    }
+
+    /// Sets the type of the rows that a cast takes: bf16, f16 or f32.
+    #[must_use]
+    pub fn cast_from(mut self, value: DataType) -> Self {
+        self.cast_from = value;
+        self
+    }
+
+    /// Type of the rows that a dispatch is given: that of the rows it sends, unless it casts.
+    pub fn token_type(&self) -> DataType {
+        if self.dispatch_cast == DispatchCast::None { self.dispatch_type } else { self.cast_from }
+    }
+
+    /// Bytes of scales that travel with a token: the caller's, or those that a cast makes.
+    pub fn sent_scale_bytes(&self) -> u32 {
+        match self.dispatch_cast {
+            DispatchCast::None => self.scale_bytes,
+            cast => cast.scale_bytes(self.hidden),
+        }
+    }
+
+    pub(crate) fn check_cast(&self) -> Result<()> {
+        let cast = self.dispatch_cast;
+        let Some(sent) = cast.data_type() else { return Ok(()) };
+        if self.dispatch_type != sent {
+            let allowed = format!("with dispatch_cast {cast} allowed are {sent}");
+            return Err(Error::config("dispatch_type", self.dispatch_type, allowed));
+        }
+        if !COMBINED_TYPES.contains(&self.cast_from) {
+            let allowed = format!("with dispatch_cast {cast} allowed are {}", names(&COMBINED_TYPES));
+            return Err(Error::config("cast_from", self.cast_from, allowed));
+        }
+        if self.hidden == 0 || !self.hidden.is_multiple_of(BLOCK) {
+            let allowed = format!("the cast {cast} needs a positive multiple of {BLOCK} elements a row");
+            return Err(Error::config("hidden", self.hidden, allowed));
+        }
+        if self.scale_bytes != 0 && self.scale_bytes != cast.scale_bytes(self.hidden) {
+            let allowed = format!(
+                "the cast {cast} makes the scales, {} bytes a token: leave it at 0",
+                cast.scale_bytes(self.hidden)
+            );
+            return Err(Error::config("scale_bytes", self.scale_bytes, allowed));
+        }
+        Ok(())
+    }
+}

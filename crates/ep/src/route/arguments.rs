@@ -1,0 +1,351 @@
+//! The arguments of every launch, from a plan, a slot and the tensors of a call.
+
+use anabranch_hip::DeviceAddress;
+use anabranch_hip_jit::DevicePointer;
+use anabranch_hip_jit::bytemuck::Zeroable;
+use anabranch_ranks::GroupRank;
+use anabranch_shmem::TeamView;
+
+use super::{COMBINE, COUNT, DISPATCH};
+use crate::args::{
+    CombineArgs, CombineNodesArgs, CombinePushArgs, CountArgs, DispatchArgs, DispatchNodesArgs,
+    DispatchReplayArgs, FillWeightsArgs, MaskView, NodesView, PlacementView, ReceivedView, SaveRoutingArgs,
+    SavedRouting,
+};
+use crate::options::{DispatchCast, Mode};
+use crate::plan::{DeviceLimits, FLAG_STRIDE, Geometry, Plan, RoutingLayout};
+use crate::slot::SlotAddresses;
+use crate::tensor::{CombineOutput, DeviceSlice, Tokens};
+
+pub(crate) fn pointer<T>(address: DeviceAddress) -> DevicePointer<T> {
+    DevicePointer::new(address)
+}
+
+/// What the arguments of all launches of a rank have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct RankArguments<'a> {
+    /// The plan.
+    pub plan: &'a Plan,
+    /// What launches may take of the device.
+    pub limits: &'a DeviceLimits,
+    /// The group.
+    pub team: TeamView,
+    /// Which rank works on which expert.
+    pub placement: PlacementView,
+}
+
+/// What a launch of the combine that pushes reads and writes.
+#[derive(Clone, Copy, Debug)]
+pub struct Push<'a> {
+    /// The experts' output; null in the half that sums.
+    pub rows: DeviceAddress,
+    /// Tokens of the dispatch.
+    pub tokens: u32,
+    /// `None` in the half that sends.
+    pub output: Option<&'a CombineOutput>,
+}
+
+impl RankArguments<'_> {
+    /// Of the count before a compact dispatch.
+    pub fn count(&self, slot: &SlotAddresses, tokens: &Tokens) -> CountArgs {
+        let (plan, config) = (self.plan, self.plan.config());
+        CountArgs {
+            team: self.team,
+            placement: self.placement,
+            ids: pointer(tokens.ids.address()),
+            tally: pointer(slot.tally()),
+            bases: pointer(slot.bases()),
+            capacity: pointer(slot.capacity()),
+            state: pointer(slot.state()),
+            matrix_offset: slot.heap_offset() + plan.layout().count_matrix,
+            token_count: tokens.count as u32,
+            top_k: config.top_k,
+            experts: config.experts,
+            rows: plan.rows() as u32,
+            matrix_stride: plan.layout().count_stride as u32,
+            operation: COUNT.0,
+            device_count: pointer(tokens.device_count.map_or(DeviceAddress::NULL, |count| count.address())),
+        }
+    }
+
+    /// Arguments of a dispatch kernel; of one that only receives, without tokens.
+    pub fn dispatch(
+        &self,
+        slot: &SlotAddresses,
+        tokens: Option<&Tokens>,
+        count: u32,
+        geometry: &Geometry,
+        mask: MaskView,
+    ) -> DispatchArgs {
+        let (layout, config, start) = (self.plan.layout(), self.plan.config(), slot.heap_offset());
+        let address = |part: fn(&Tokens) -> Option<DeviceSlice>| {
+            tokens.and_then(part).map_or(DeviceAddress::NULL, |slice| slice.address())
+        };
+        let is_counted = self.plan.mode() == Mode::Compact && config.device_token_count;
+        DispatchArgs {
+            team: self.team,
+            placement: self.placement,
+            tokens: pointer(address(|tokens| Some(tokens.rows))),
+            ids: pointer(address(|tokens| Some(tokens.ids))),
+            weights: pointer(address(|tokens| tokens.weights)),
+            scales: pointer(address(|tokens| tokens.scales)),
+            send_map: pointer(slot.send_map()),
+            routed: pointer(slot.routed()),
+            bases: pointer(slot.bases()),
+            capacity: pointer(slot.capacity()),
+            counts: pointer(slot.counts()),
+            offsets: pointer(slot.offsets()),
+            state: pointer(slot.state()),
+            rows_offset: start + layout.rows,
+            meta_offset: start + layout.meta,
+            flags_offset: start + layout.dispatch_flags,
+            token_count: count,
+            row_stride: self.plan.row_stride(),
+            top_k: config.top_k,
+            experts: config.experts,
+            fan_out: self.plan.fan_out(),
+            row_bytes: self.plan.row_bytes(),
+            meta_bytes: self.plan.meta_bytes(),
+            // Scales that a cast makes do not come from the caller.
+            scale_bytes: if config.dispatch_cast == DispatchCast::None { config.scale_bytes } else { 0 },
+            parts: geometry.parts,
+            segments: geometry.segments,
+            flag_stride: FLAG_STRIDE,
+            operation: DISPATCH.0,
+            // The count of a compact dispatch has read the caller's word.
+            device_count: if is_counted {
+                pointer(slot.token_count())
+            } else {
+                pointer(address(|tokens| tokens.device_count))
+            },
+            mask,
+        }
+    }
+
+    /// Of a dispatch with a saved routing, whose weights it takes where none are given.
+    pub fn replay(
+        &self,
+        slot: &SlotAddresses,
+        tokens: &Tokens,
+        geometry: &Geometry,
+        mask: MaskView,
+        saved: SavedRouting,
+    ) -> DispatchReplayArgs {
+        let mut dispatch = self.dispatch(slot, Some(tokens), tokens.count as u32, geometry, mask);
+        if tokens.weights.is_none() {
+            dispatch.weights = saved.weights;
+        }
+        DispatchReplayArgs { dispatch, saved }
+    }
+
+    /// Of the kernel that saves the routing of a dispatch of `tokens`.
+    pub fn save(&self, slot: &SlotAddresses, tokens: u32, saved: SavedRouting) -> SaveRoutingArgs {
+        SaveRoutingArgs {
+            team: self.team,
+            saved,
+            send_map: pointer(slot.send_map()),
+            routed: pointer(slot.routed()),
+            capacity: pointer(slot.capacity()),
+            counts: pointer(slot.counts()),
+            state: pointer(slot.state()),
+            meta_offset: slot.heap_offset() + self.plan.layout().meta,
+            token_count: tokens,
+            row_stride: self.plan.row_stride(),
+            top_k: self.plan.config().top_k,
+            fan_out: self.plan.fan_out(),
+            meta_bytes: self.plan.meta_bytes(),
+            slot: slot.number(),
+        }
+    }
+
+    /// Of the kernel that fills the weight window after a dispatch.
+    pub fn fill(&self, slot: &SlotAddresses) -> FillWeightsArgs {
+        let received = ReceivedView {
+            rows: pointer(slot.rows()),
+            meta: pointer(slot.meta()),
+            offsets: pointer(slot.offsets()),
+            ranks: self.plan.ranks(),
+            row_stride: self.plan.row_stride(),
+            top_k: self.plan.config().top_k,
+            meta_bytes: self.plan.meta_bytes(),
+            ..ReceivedView::zeroed()
+        };
+        FillWeightsArgs { received, window: pointer(slot.combine_weights()) }
+    }
+
+    /// Of a combine that pulls; of a kernel that writes no output, without it.
+    pub fn pull(
+        &self,
+        slot: &SlotAddresses,
+        tokens: u32,
+        output: Option<&CombineOutput>,
+        segments: u32,
+        mask: MaskView,
+    ) -> CombineArgs {
+        let (plan, start) = (self.plan, slot.heap_offset());
+        CombineArgs {
+            team: self.team,
+            output: pointer(output.map_or(DeviceAddress::NULL, |output| output.rows.address())),
+            send_map: pointer(slot.send_map()),
+            state: pointer(slot.state()),
+            rows_offset: start + plan.layout().combine_rows,
+            flags_offset: start + plan.layout().combine_flags,
+            token_count: tokens,
+            fan_out: plan.fan_out(),
+            row_bytes: plan.combine_row_bytes(),
+            segments,
+            flag_stride: FLAG_STRIDE,
+            operation: COMBINE.0,
+            weights: pointer(output.map_or(DeviceAddress::NULL, CombineOutput::weights_address)),
+            weights_offset: start + plan.layout().combine_weights,
+            top_k: plan.config().top_k,
+            reserved: 0,
+            mask,
+        }
+    }
+
+    /// Of a combine that pushes.
+    pub fn push(
+        &self,
+        slot: &SlotAddresses,
+        push: Push<'_>,
+        geometry: &Geometry,
+        mask: MaskView,
+    ) -> CombinePushArgs {
+        let (plan, start) = (self.plan, slot.heap_offset());
+        let (layout, config) = (plan.layout(), plan.config());
+        CombinePushArgs {
+            team: self.team,
+            rows: pointer(push.rows),
+            output: pointer(push.output.map_or(DeviceAddress::NULL, |output| output.rows.address())),
+            send_map: pointer(slot.send_map()),
+            offsets: pointer(slot.offsets()),
+            state: pointer(slot.state()),
+            meta_offset: start + layout.meta,
+            push_offset: start + layout.push_rows,
+            flags_offset: start + layout.combine_flags,
+            token_count: push.tokens,
+            max_tokens: config.max_tokens,
+            row_stride: plan.row_stride(),
+            fan_out: plan.fan_out(),
+            hidden: config.hidden,
+            wire_bytes: plan.combine_wire_bytes(),
+            meta_bytes: plan.meta_bytes(),
+            segments: geometry.segments,
+            push_segments: plan.push_segments(push.tokens, self.limits),
+            flag_stride: FLAG_STRIDE,
+            operation: COMBINE.0,
+            top_k: config.top_k,
+            weights: pointer(push.output.map_or(DeviceAddress::NULL, CombineOutput::weights_address)),
+            weights_offset: start + layout.combine_weights,
+            pushed_weights_offset: start + layout.pushed_weights,
+            mask,
+        }
+    }
+
+    /// Of an internode dispatch; of a kernel that only receives, without tokens.
+    pub fn dispatch_nodes(
+        &self,
+        slot: &SlotAddresses,
+        nodes: NodesView,
+        tokens: Option<&Tokens>,
+        count: u32,
+        geometry: &Geometry,
+    ) -> DispatchNodesArgs {
+        let (layout, start) = (self.plan.layout(), slot.heap_offset());
+        DispatchNodesArgs {
+            dispatch: self.dispatch(slot, tokens, count, geometry, MaskView::NONE),
+            nodes,
+            staged_rows: pointer(slot.staged_rows()),
+            staged_meta: pointer(slot.staged_meta()),
+            relayed: pointer(slot.relayed()),
+            forwarded: pointer(slot.forwarded()),
+            relay_rows_offset: start + layout.relay_rows,
+            relay_meta_offset: start + layout.relay_meta,
+            relay_flags_offset: start + layout.relay_flags,
+            max_tokens: self.plan.config().max_tokens,
+            reserved: 0,
+        }
+    }
+
+    /// Of an internode combine: `rows` is null for those of the combine window.
+    pub fn combine_nodes(
+        &self,
+        slot: &SlotAddresses,
+        nodes: NodesView,
+        rows: DeviceAddress,
+        tokens: u32,
+        output: Option<&CombineOutput>,
+        segments: u32,
+    ) -> CombineNodesArgs {
+        let (plan, start) = (self.plan, slot.heap_offset());
+        let layout = plan.layout();
+        CombineNodesArgs {
+            team: self.team,
+            nodes,
+            rows: pointer(rows),
+            counts: pointer(slot.counts()),
+            output: pointer(output.map_or(DeviceAddress::NULL, |output| output.rows.address())),
+            send_map: pointer(slot.send_map()),
+            state: pointer(slot.state()),
+            rows_offset: start + layout.combine_rows,
+            returned_offset: start + layout.returned_rows,
+            flags_offset: start + layout.combine_flags,
+            token_count: tokens,
+            fan_out: plan.fan_out(),
+            row_bytes: plan.combine_row_bytes(),
+            row_stride: plan.row_stride(),
+            segments,
+            flag_stride: FLAG_STRIDE,
+            operation: COMBINE.0,
+            releases: 0,
+            mask: MaskView::NONE,
+        }
+    }
+}
+
+impl SavedRouting {
+    /// Bytes of a saved routing.
+    pub fn bytes(plan: &Plan) -> u64 {
+        RoutingLayout::of(plan).bytes
+    }
+
+    /// A routing saved at an address.
+    pub fn new(plan: &Plan, address: DeviceAddress) -> Self {
+        let layout = RoutingLayout::of(plan);
+        let at = |offset| address.offset(offset);
+        Self {
+            head: pointer(at(layout.head)),
+            sent: pointer(at(layout.sent)),
+            counts: pointer(at(layout.counts)),
+            send_map: pointer(at(layout.send_map)),
+            ids: pointer(at(layout.ids)),
+            weights: pointer(at(layout.weights)),
+        }
+    }
+}
+
+impl NodesView {
+    /// The words of [`Self::new`] for a rank; none where all ranks are on one node.
+    pub fn table(plan: &Plan, rank: GroupRank) -> Vec<u32> {
+        plan.node_table(rank)
+    }
+
+    /// A rank's view of its table at an address.
+    pub fn new(plan: &Plan, rank: GroupRank, table: DeviceAddress) -> Self {
+        let Some((nodes, _)) = plan.across() else { return Self::zeroed() };
+        let (count, ranks) = (nodes.count(), plan.ranks());
+        let at = |words: u32| pointer(table.offset(u64::from(words) * 4));
+        Self {
+            node_of: at(0),
+            relays: at(ranks),
+            places: at(ranks + count),
+            tellers: at(ranks + 2 * count),
+            sources: at(2 * ranks + 2 * count),
+            count,
+            node: nodes.numbers()[rank.index()],
+            source_count: nodes.relayed_by(rank).len() as u32,
+            reserved: 0,
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! What launches of all routes have in common.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anabranch_hip::{DeviceAddress, Stream};
+use anabranch_hip_jit::{DeviceStruct, KernelSpec, LoadedKernel, LoadedUnit};
+use anabranch_shmem::{LaunchNote, NoteText, OperationCode, OperationName, Team, World};
+
+use super::DevicePlacement;
+use crate::error::{Error, Result};
+use crate::kernels;
+use crate::plan::{DeviceLimits, Geometry, Plan};
+use crate::route::RankArguments;
+use crate::slot::{Slot, SlotPool, SlotTicket};
+use crate::tensor::ExpertOutput;
+
+/// Dispatch in fault records.
+pub const DISPATCH: OperationCode = OperationCode(0x300);
+/// Combine in fault records.
+pub const COMBINE: OperationCode = OperationCode(0x301);
+/// The counts before a compact dispatch, in fault records.
+pub const COUNT: OperationCode = OperationCode(0x302);
+
+/// Names of the kernels' phases, by number.
+pub(crate) const DISPATCH_NAME: OperationName = OperationName {
+    name: "ep dispatch",
+    phases: &[
+        "start",
+        "rows of a peer",
+        "flag of a later dispatch",
+        "a peer that dispatches with another routing, or routes anew",
+        "a routing that holds another number of tokens by now, or none",
+        "rows of a peer of another node, to forward",
+        "flag of a later dispatch, to forward",
+    ],
+};
+pub(crate) const COUNT_NAME: OperationName =
+    OperationName { name: "ep count", phases: &["start", "counts of a peer", "count of a later dispatch"] };
+pub(crate) const COMBINE_NAME: OperationName = OperationName {
+    name: "ep combine",
+    phases: &["start", "experts of a peer", "flag of a later combine", "a peer that combines another way"],
+};
+
+/// A call in reports of waits that expired: its name, and the operations that its kernels report.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Call(&'static str, &'static [OperationCode]);
+
+const OF_DISPATCH: &[OperationCode] = &[COUNT, DISPATCH];
+const OF_COMBINE: &[OperationCode] = &[COMBINE];
+
+impl Call {
+    /// A whole dispatch, or its first half.
+    pub(super) const DISPATCH: Self = Self("dispatch", OF_DISPATCH);
+    /// The last launch of a dispatch that has several.
+    pub(super) const DISPATCH_RECV: Self = Self("the rest of dispatch", OF_DISPATCH);
+    /// A whole combine, or half of a combine that pushes.
+    pub(super) const COMBINE: Self = Self("combine", OF_COMBINE);
+    /// The half of a combine that sends.
+    pub(super) const COMBINE_SEND: Self = Self("sending half of combine", OF_COMBINE);
+    /// The half of a combine that receives.
+    pub(super) const COMBINE_RECV: Self = Self("receiving half of combine", OF_COMBINE);
+    /// An internode operation that ends without a combine.
+    pub(super) const RELEASE: Self = Self("release", OF_COMBINE);
+}
+
+/// A plan on one rank: what launches of every route need.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) world: World,
+    pub(crate) team: Team,
+    pub(crate) plan: Plan,
+    pub(crate) pool: Arc<SlotPool>,
+    pub(crate) placement: Arc<DevicePlacement>,
+    pub(crate) limits: DeviceLimits,
+    /// For reports, with the number of launches so far.
+    pub(crate) name: Arc<str>,
+    pub(crate) launches: AtomicU64,
+}
+
+/// Loads a kernel of a plan, for a number of tokens in device memory where the plan allows that.
+pub(super) fn load(world: &World, plan: &Plan, spec: KernelSpec) -> Result<Arc<LoadedUnit>> {
+    let counted = plan.config().device_token_count;
+    let spec = if counted { kernels::with_device_count(spec) } else { spec };
+    Ok(world.jit().load(world.device(), &spec)?)
+}
+
+/// Puts a kernel on the stream, without the slot's order and record.
+pub(super) fn enqueue<A: DeviceStruct>(
+    stream: &Stream,
+    kernel: &LoadedKernel<A>,
+    geometry: &Geometry,
+    args: &A,
+) -> Result<()> {
+    // SAFETY: the addresses are of the slot's windows and words, which its holder keeps until combine or release, of the same
+    // operation's at the peers, of what the plan and its route hold until their drop has waited for the slots, and of the caller's
+    // tensors: these were checked against their shapes, and making their `DeviceSlice`s promised that they stay valid.
+    Ok(unsafe { kernel.launch(geometry.shape(), stream, args) }?)
+}
+
+impl Context {
+    /// Launches a kernel on the slot after its last launch, and notes it.
+    pub(super) fn launch<A: DeviceStruct>(
+        &self,
+        stream: &Stream,
+        slot: &mut SlotTicket,
+        kernel: &LoadedKernel<A>,
+        geometry: &Geometry,
+        args: &A,
+        call: Call,
+    ) -> Result<()> {
+        slot.order_after(stream)?;
+        enqueue(stream, kernel, geometry, args)?;
+        self.used(slot, stream, call)
+    }
+
+    /// Notes a launch that uses the slot: on the slot, and for reports.
+    pub(super) fn used(&self, slot: &mut SlotTicket, stream: &Stream, call: Call) -> Result<()> {
+        let number = self.launches.fetch_add(1, Ordering::Relaxed) + 1;
+        let (of, Call(name, operations)) = (Arc::clone(&self.name), call);
+        let note = LaunchNote { of, kind: "launch", number, what: NoteText::Fixed(name), operations };
+        self.team.note_launch(stream, note);
+        slot.used_on(stream)
+    }
+
+    pub(crate) fn check_slot(&self, slot: &SlotTicket) -> Result<()> {
+        if slot.belongs_to(&self.pool) { Ok(()) } else { Err(Error::ForeignHandle) }
+    }
+
+    /// Where the experts' rows are: a buffer that was checked, or `None` for the combine window.
+    pub(super) fn expert_rows(&self, experts: ExpertOutput, slot: &Slot) -> Result<Option<DeviceAddress>> {
+        let config = self.plan.config();
+        let wrong = |given| Err(Error::source(given, config.combine_source));
+        let rows = match experts {
+            ExpertOutput::InWindow if config.combine_source.pulls() => return Ok(None),
+            ExpertOutput::InWindow => return wrong("in the combine window"),
+            ExpertOutput::Staged(_) if !config.combine_source.pushes() => return wrong("in a buffer"),
+            ExpertOutput::Staged(rows) => rows,
+        };
+        let (window, what) = (self.plan.rows(), "the experts' output");
+        let needed = window as usize * self.plan.combine_row_bytes() as usize;
+        rows.check(what, needed, 16, || {
+            format!("[{window} rows][{} hidden] {}", config.hidden, config.combine_type)
+        })?;
+        if slot.overlaps(rows.address(), needed as u64) {
+            return Err(Error::in_windows(what, rows.address().0));
+        }
+        Ok(Some(rows.address()))
+    }
+
+    /// The shape of a kernel that only offers what lies in the window: one block of a combine.
+    pub(super) fn offering_geometry(&self, tokens: u32) -> Geometry {
+        Geometry { blocks: 1, ..self.plan.combine_geometry(tokens, &self.limits) }
+    }
+
+    pub(super) fn arguments(&self) -> RankArguments<'_> {
+        RankArguments {
+            plan: &self.plan,
+            limits: &self.limits,
+            team: self.team.view(),
+            placement: self.placement.view(),
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! Copy engines move the rows, so that between the halves of an operation no kernel of it is on the device.
+//!
+//! A first half's kernel, on the caller's stream, gives rows to queues, where kernels write these. For other members copies fork from
+//! the stream; a stream of the plan's own joins them, and a kernel there sends the flags after them. The slot's last launch is then on
+//! that stream, which is how a second half, on whatever stream, waits for both.
+
+use std::sync::{Arc, Mutex};
+
+use anabranch_hip::{DeviceAddress, Kernel as RawKernel, Stream};
+use anabranch_hip_jit::LoadedKernel;
+use anabranch_ranks::GroupRank;
+use anabranch_shmem::{PeerCopy, Team, World};
+
+use super::context::{Call, enqueue, load};
+use super::pointer;
+use super::{COMBINE, Context, Rest};
+use crate::args::{CombineArgs, CombineEngineArgs, DispatchEngineArgs, MaskView};
+use crate::error::Result;
+use crate::kernels;
+use crate::lock::lock;
+use crate::plan::{FLAG_STRIDE, Geometry, Plan};
+use crate::slot::{Slot, SlotTicket};
+use crate::tensor::{CombineOutput, Tokens};
+
+/// The route of copy engines.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    dispatch_send: LoadedKernel<DispatchEngineArgs>,
+    dispatch_flag: LoadedKernel<DispatchEngineArgs>,
+    dispatch_recv: LoadedKernel<DispatchEngineArgs>,
+    drain: LoadedKernel<DispatchEngineArgs>,
+    combine_send: LoadedKernel<CombineEngineArgs>,
+    combine_flag: LoadedKernel<CombineEngineArgs>,
+    combine_recv: LoadedKernel<CombineEngineArgs>,
+    release: LoadedKernel<CombineArgs>,
+    /// Members to which streams copy, the next one first.
+    streamed: Vec<GroupRank>,
+    /// Held while a fork is made: those of two calls must not mix.
+    joins: Mutex<Joins>,
+}
+
+/// The streams that join copies: one for work that runs, and one for captures.
+#[derive(Debug)]
+struct Joins {
+    running: Stream,
+    captured: Stream,
+}
+
+/// A piece of this rank's memory for each rank, and where they go at it.
+struct Pieces {
+    source: DeviceAddress,
+    /// Of the window in the heap.
+    window: u64,
+    row_bytes: u32,
+    /// Rows that are copied.
+    rows: u32,
+}
+
+impl Engine {
+    pub(super) fn load(world: &World, plan: &Plan) -> Result<Self> {
+        let (config, device) = (plan.config(), world.device());
+        let dispatch = load(world, plan, kernels::dispatch_engine(config.cast_from, config.dispatch_cast))?;
+        let combine = load(world, plan, kernels::combine_engine(config.combine_type))?;
+        let pull = load(world, plan, kernels::combine(config.combine_type))?;
+        let joins =
+            Joins { running: device.create_priority_stream()?, captured: device.create_priority_stream()? };
+        Ok(Self {
+            dispatch_send: dispatch.get(kernels::DISPATCH_ENGINE_SEND)?,
+            dispatch_flag: dispatch.get(kernels::DISPATCH_ENGINE_FLAG)?,
+            dispatch_recv: dispatch.get(kernels::DISPATCH_ENGINE_RECV)?,
+            drain: dispatch.get(kernels::DISPATCH_ENGINE_DRAIN)?,
+            combine_send: combine.get(kernels::COMBINE_ENGINE_SEND)?,
+            combine_flag: combine.get(kernels::COMBINE_ENGINE_FLAG)?,
+            combine_recv: combine.get(kernels::COMBINE_ENGINE_RECV)?,
+            release: pull.get(kernels::COMBINE)?,
+            streamed: Vec::new(),
+            joins: Mutex::new(joins),
+        })
+    }
+
+    pub(super) fn attach(&mut self, team: &Team) -> Result<()> {
+        let (size, me) = (team.size(), team.rank().get());
+        let all = (1..=size).map(|turn| GroupRank::new((me + turn) % size));
+        self.streamed = all.filter(|peer| !team.copies_by_queues(*peer)).collect();
+        if !self.streamed.is_empty() {
+            team.prepare_copies(team.default_copy_streams())?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn waiting_kernels(&self) -> Vec<&RawKernel> {
+        let dispatch = [&self.dispatch_send, &self.dispatch_flag, &self.dispatch_recv, &self.drain];
+        let combine = [&self.combine_send, &self.combine_flag, &self.combine_recv];
+        let all = dispatch.map(LoadedKernel::raw).into_iter().chain(combine.map(LoadedKernel::raw));
+        all.chain([self.release.raw()]).collect()
+    }
+
+    pub(super) fn send(
+        &self,
+        context: &Context,
+        stream: &Stream,
+        slot: &mut SlotTicket,
+        tokens: &Tokens,
+        geometry: &Geometry,
+    ) -> Result<bool> {
+        let (plan, count) = (&context.plan, tokens.count as u32);
+        let args = dispatch_args(context, slot.get(), Some(tokens), count, geometry);
+        {
+            let _launching = context.world.launching(stream)?;
+            context.launch(stream, slot, &self.dispatch_send, geometry, &args, Call::DISPATCH)?;
+        }
+        let (layout, rows, at) = (plan.layout(), count.min(plan.row_stride()), slot.get().heap_offset());
+        let pieces = [
+            Pieces {
+                source: slot.get().staged_rows(),
+                window: at + layout.rows,
+                row_bytes: plan.row_bytes(),
+                rows,
+            },
+            Pieces {
+                source: slot.get().staged_meta(),
+                window: at + layout.meta,
+                row_bytes: plan.meta_bytes(),
+                rows,
+            },
+        ];
+        self.copy_by_streams(context, stream, slot, &pieces, |joins| {
+            enqueue(joins, &self.dispatch_flag, &plan.receive_geometry(&context.limits), &args)
+        })?;
+        Ok(false)
+    }
+
+    pub(super) fn recv(
+        &self,
+        context: &Context,
+        stream: &Stream,
+        slot: &mut SlotTicket,
+        tokens: u32,
+    ) -> Result<()> {
+        let _launching = context.world.launching(stream)?;
+        let geometry = context.plan.receive_geometry(&context.limits);
+        let args = dispatch_args(context, slot.get(), None, tokens, &geometry);
+        context.launch(stream, slot, &self.dispatch_recv, &geometry, &args, Call::DISPATCH_RECV)
+    }
+
+    pub(super) fn offer(
+        &self,
+        context: &Context,
+        stream: &Stream,
+        slot: &mut SlotTicket,
+        rows: Option<DeviceAddress>,
+        tokens: u32,
+    ) -> Result<Rest> {
+        let source = rows.unwrap_or_else(|| slot.get().combine_rows());
+        let args = combine_args(context, slot.get(), source, tokens, None, 1);
+        let geometry = context.offering_geometry(tokens);
+        {
+            let _launching = context.world.launching(stream)?;
+            context.launch(stream, slot, &self.combine_send, &geometry, &args, Call::COMBINE_SEND)?;
+        }
+        // Other ranks decide how many rows there are.
+        let rows = context.plan.row_stride();
+        let pieces = [Pieces { source, window: args.rows_offset, row_bytes: args.row_bytes, rows }];
+        self.copy_by_streams(context, stream, slot, &pieces, |joins| {
+            enqueue(joins, &self.combine_flag, &geometry, &args)
+        })?;
+        Ok(Rest::Sum)
+    }
+
+    pub(super) fn sum(
+        &self,
+        context: &Context,
+        stream: &Stream,
+        slot: &mut SlotTicket,
+        tokens: u32,
+        output: &CombineOutput,
+    ) -> Result<()> {
+        let _launching = context.world.launching(stream)?;
+        let geometry = context.plan.combine_geometry(tokens, &context.limits);
+        let null = DeviceAddress::NULL;
+        let args = combine_args(context, slot.get(), null, tokens, Some(output), geometry.segments);
+        context.launch(stream, slot, &self.combine_recv, &geometry, &args, Call::COMBINE_RECV)
+    }
+
+    /// Moves no row, so that a combine by kernels does it.
+    pub(super) fn release(&self, context: &Context, stream: &Stream, slot: &mut SlotTicket) -> Result<()> {
+        let _launching = context.world.launching(stream)?;
+        let geometry = context.plan.combine_geometry(0, &context.limits);
+        let args = context.arguments().pull(slot.get(), 0, None, geometry.segments, MaskView::NONE);
+        context.launch(stream, slot, &self.release, &geometry, &args, Call::COMBINE)
+    }
+
+    /// Completes what lost slots gave to queues. Waits for nothing.
+    pub(super) fn drain(&self, context: &Context) -> Result<()> {
+        let lost = context.pool.lost();
+        if lost.is_empty() {
+            return Ok(());
+        }
+        let stream = lock(&self.joins);
+        let stream = &stream.running;
+        let _launching = context.world.launching(stream)?;
+        let geometry = context.plan.receive_geometry(&context.limits);
+        for slot in lost {
+            let args = dispatch_args(context, slot, None, 0, &geometry);
+            enqueue(stream, &self.drain, &geometry, &args)?;
+            let event = Arc::new(stream.device().create_event()?);
+            stream.record(&event)?;
+            context.pool.used_unheld(slot, event);
+        }
+        Ok(())
+    }
+
+    /// Copies pieces to the members whose routes have no queues, beside what the stream does next, and launches `flag` after them; the
+    /// slot's last launch is then that.
+    fn copy_by_streams(
+        &self,
+        context: &Context,
+        stream: &Stream,
+        slot: &mut SlotTicket,
+        pieces: &[Pieces],
+        flag: impl FnOnce(&Stream) -> Result<()>,
+    ) -> Result<()> {
+        if self.streamed.is_empty() {
+            return Ok(());
+        }
+        let (world, team) = (&context.world, &context.team);
+        let joins = lock(&self.joins);
+        let joins = if stream.is_capturing()? { &joins.captured } else { &joins.running };
+        let _launching = world.launching(joins)?;
+        let (stride, me) = (u64::from(context.plan.row_stride()), u64::from(team.rank().get()));
+        let mut legs = Vec::with_capacity(self.streamed.len() * pieces.len());
+        for peer in &self.streamed {
+            let Some(base) = team.peer_base(*peer) else { continue };
+            for piece in pieces {
+                let part = stride * u64::from(piece.row_bytes);
+                legs.push(PeerCopy {
+                    peer: *peer,
+                    target: base.offset(piece.window + me * part),
+                    source: piece.source.offset(u64::from(peer.get()) * part),
+                    bytes: u64::from(piece.rows) * u64::from(piece.row_bytes),
+                });
+            }
+        }
+        // SAFETY: sources are the slot's, or the caller's, who leaves them alone until the second half; targets are places of this
+        // rank in the peers' slots, which no other rank touches before the flag; the kernels state why.
+        if let Err(error) = unsafe { team.fork_copies(stream, joins, &legs) } {
+            // Some copies may be under way, and no flag follows them: the slot must not be used again, nor the peers wait.
+            world.poison(&format!("copies of a plan's rows broke off: {error}"));
+            return Err(error.into());
+        }
+        let flagged = flag(joins);
+        slot.used_on(joins)?;
+        flagged
+    }
+}
+
+fn dispatch_args(
+    context: &Context,
+    slot: &Slot,
+    tokens: Option<&Tokens>,
+    count: u32,
+    geometry: &Geometry,
+) -> DispatchEngineArgs {
+    DispatchEngineArgs {
+        dispatch: context.arguments().dispatch(slot, tokens, count, geometry, MaskView::NONE),
+        staged_rows: pointer(slot.staged_rows()),
+        staged_meta: pointer(slot.staged_meta()),
+        posted: pointer(slot.posted()),
+        slot: slot.number(),
+        reserved: 0,
+    }
+}
+
+fn combine_args(
+    context: &Context,
+    slot: &Slot,
+    rows: DeviceAddress,
+    tokens: u32,
+    output: Option<&CombineOutput>,
+    segments: u32,
+) -> CombineEngineArgs {
+    let (plan, start) = (&context.plan, slot.heap_offset());
+    CombineEngineArgs {
+        team: context.team.view(),
+        rows: pointer(rows),
+        counts: pointer(slot.counts()),
+        output: pointer(output.map_or(DeviceAddress::NULL, |output| output.rows.address())),
+        send_map: pointer(slot.send_map()),
+        state: pointer(slot.state()),
+        posted: pointer(slot.posted()),
+        rows_offset: start + plan.layout().returned_rows,
+        flags_offset: start + plan.layout().combine_flags,
+        token_count: tokens,
+        fan_out: plan.fan_out(),
+        row_bytes: plan.combine_row_bytes(),
+        row_stride: plan.row_stride(),
+        segments,
+        flag_stride: FLAG_STRIDE,
+        operation: COMBINE.0,
+        slot: slot.number(),
+        mask: MaskView::NONE,
+    }
+}

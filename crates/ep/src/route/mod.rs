@@ -1,0 +1,192 @@
+//! The routes of a plan at run time: the kernels of each, what it keeps on the device, and what it launches.
+//!
+//! [`Route`] has four steps. `send` puts rows on their way and `recv` waits for those of the peers; `offer` puts the experts' rows on
+//! their way back and `sum` waits for them and sums. A whole operation is both steps of it, one after the other; a route may do them in
+//! one kernel.
+
+use anabranch_hip::{Kernel as RawKernel, Stream};
+use anabranch_hip_jit::{DeviceStruct, Kernel, LoadedKernel, LoadedUnit};
+use anabranch_ranks::Group;
+use anabranch_shmem::{Team, World};
+
+use crate::error::Result;
+use crate::plan::{self, Geometry, Plan};
+use crate::slot::SlotTicket;
+use crate::tensor::{CombineOutput, ExpertOutput, Tokens};
+
+#[cfg_attr(not(feature = "simulation"), expect(unreachable_pub, reason = "the feature exports it"))]
+mod arguments;
+mod context;
+mod engine;
+mod mask;
+mod near;
+mod nodes;
+mod placement;
+
+pub(crate) use arguments::pointer;
+#[cfg(feature = "simulation")]
+pub use arguments::{Push, RankArguments};
+#[cfg(not(feature = "simulation"))]
+pub(crate) use arguments::{Push, RankArguments};
+pub use context::{COMBINE, COUNT, DISPATCH};
+pub(crate) use context::{COMBINE_NAME, COUNT_NAME, Context, DISPATCH_NAME};
+use engine::Engine;
+pub(crate) use mask::MaskTable;
+pub(crate) use near::Near;
+use nodes::Internode;
+pub(crate) use nodes::{check_reach, located};
+pub(crate) use placement::DevicePlacement;
+
+/// A plan's route.
+#[derive(Debug)]
+pub(crate) enum Route {
+    Near(Near),
+    Engine(Engine),
+    Nodes(Internode),
+}
+
+/// What is left of a combine after `offer`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rest {
+    /// Nothing: the same kernel sums.
+    Nothing,
+    /// The sum of rows in windows.
+    Sum,
+    /// The sum of rows that kernels push.
+    SumPushed,
+}
+
+impl Route {
+    /// Compiles and loads the kernels of a plan, and allocates what they read besides slots.
+    pub(crate) fn load(world: &World, group: &Group, plan: &Plan) -> Result<Self> {
+        Ok(match plan.route() {
+            plan::Route::Near(options) => Self::Near(Near::load(world, plan, options)?),
+            plan::Route::Engine => Self::Engine(Engine::load(world, plan)?),
+            plan::Route::Nodes(options) => Self::Nodes(Internode::load(world, group, plan, options)?),
+        })
+    }
+
+    /// Prepares what needs the plan's team.
+    pub(crate) fn attach(&mut self, team: &Team) -> Result<()> {
+        if let Self::Engine(engine) = self { engine.attach(team) } else { Ok(()) }
+    }
+
+    /// Kernels whose grids wait for peers.
+    pub(crate) fn waiting_kernels(&self) -> Vec<&RawKernel> {
+        match self {
+            Self::Near(near) => near.waiting_kernels(),
+            Self::Engine(engine) => engine.waiting_kernels(),
+            Self::Nodes(nodes) => nodes.waiting_kernels(),
+        }
+    }
+
+    /// Sends the tokens' rows and counts. Where `whole` is given, and the route has one kernel for both, it receives too: `true` then.
+    pub(crate) fn send(
+        &self,
+        context: &Context,
+        stream: &Stream,
+        slot: &mut SlotTicket,
+        tokens: &Tokens,
+        geometry: &Geometry,
+        whole: bool,
+    ) -> Result<bool> {
+        match self {
+            Self::Near(near) => near.send(context, stream, slot, tokens, geometry, whole),
+            Self::Engine(engine) => engine.send(context, stream, slot, tokens, geometry),
+            Self::Nodes(nodes) => nodes.send(context, stream, slot, tokens, geometry, whole),
+        }
+    }
+
+    /// Waits for the rows of all ranks, and writes counts and offsets.
+    pub(crate) fn recv(
+        &self,
+        context: &Context,
+        stream: &Stream,
+        slot: &mut SlotTicket,
+        tokens: u32,
+    ) -> Result<()> {
+        match self {
+            Self::Near(near) => near.recv(context, stream, slot, tokens),
+            Self::Engine(engine) => engine.recv(context, stream, slot, tokens),
+            Self::Nodes(nodes) => nodes.recv(context, stream, slot, tokens),
+        }
+    }
+
+    /// Puts the experts' rows on their way back. Where the output of a whole combine is given, and the route has one kernel for both, it
+    /// sums too.
+    pub(crate) fn offer(
+        &self,
+        context: &Context,
+        stream: &Stream,
+        slot: &mut SlotTicket,
+        experts: ExpertOutput,
+        tokens: u32,
+        output: Option<&CombineOutput>,
+    ) -> Result<Rest> {
+        let rows = context.expert_rows(experts, slot.get())?;
+        match self {
+            Self::Near(near) => near.offer(context, stream, slot, rows, tokens, output),
+            Self::Engine(engine) => engine.offer(context, stream, slot, rows, tokens),
+            Self::Nodes(nodes) => nodes.offer(context, stream, slot, rows, tokens, output),
+        }
+    }
+
+    /// Waits for the rows of all ranks, and sums them.
+    pub(crate) fn sum(
+        &self,
+        context: &Context,
+        stream: &Stream,
+        slot: &mut SlotTicket,
+        tokens: u32,
+        output: &CombineOutput,
+        rest: Rest,
+    ) -> Result<()> {
+        match (self, rest) {
+            (_, Rest::Nothing) => Ok(()),
+            (Self::Near(near), _) => near.sum(context, stream, slot, tokens, output, rest),
+            (Self::Engine(engine), _) => engine.sum(context, stream, slot, tokens, output),
+            (Self::Nodes(nodes), _) => nodes.sum(context, stream, slot, tokens, output),
+        }
+    }
+
+    /// Ends an operation without a sum.
+    pub(crate) fn release(&self, context: &Context, stream: &Stream, slot: &mut SlotTicket) -> Result<()> {
+        match self {
+            Self::Near(near) => near.release(context, stream, slot),
+            Self::Engine(engine) => engine.release(context, stream, slot),
+            Self::Nodes(nodes) => nodes.release(context, stream, slot),
+        }
+    }
+
+    /// Completes what copy engines and NICs may still read or write of the slots, after all that the plan has launched.
+    pub(crate) fn drain(&self, context: &Context) -> Result<()> {
+        match self {
+            Self::Near(_) => Ok(()),
+            Self::Engine(engine) => engine.drain(context),
+            Self::Nodes(nodes) => nodes.drain(context),
+        }
+    }
+
+    /// The route of mapped memory, which alone has masks and saved routings.
+    pub(crate) fn near(&self) -> Option<&Near> {
+        if let Self::Near(near) = self { Some(near) } else { None }
+    }
+}
+
+/// The kernels of an operation: whole, and in two halves.
+#[derive(Debug)]
+struct Split<A> {
+    whole: LoadedKernel<A>,
+    send: LoadedKernel<A>,
+    recv: LoadedKernel<A>,
+}
+
+impl<A: DeviceStruct> Split<A> {
+    fn of(unit: &LoadedUnit, [whole, send, recv]: [Kernel<A>; 3]) -> Result<Self> {
+        Ok(Self { whole: unit.get(whole)?, send: unit.get(send)?, recv: unit.get(recv)? })
+    }
+
+    fn raw(&self) -> [&RawKernel; 3] {
+        [self.whole.raw(), self.send.raw(), self.recv.raw()]
+    }
+}

@@ -1,0 +1,234 @@
+//! Ranks on several nodes: rows for ranks of this node are stored, rows for other nodes are put.
+
+use std::sync::Arc;
+
+use anabranch_hip::{DeviceAddress, DeviceBuffer, Kernel as RawKernel, Stream};
+use anabranch_hip_jit::{LoadedKernel, bytemuck};
+use anabranch_ranks::{Across, Group, Nodes};
+use anabranch_shmem::Error::NotAMember;
+use anabranch_shmem::World;
+use anabranch_transport::{Operation, PeerInfo, Scope, Support, TransportKind};
+
+use super::context::{Call, enqueue, load};
+use super::{Context, Rest, Split};
+use crate::args::{CombineNodesArgs, DispatchNodesArgs, NodesView};
+use crate::error::{Error, Result};
+use crate::kernels;
+use crate::plan::{EpConfig, Geometry, NodesOptions, Plan, Route};
+use crate::slot::SlotTicket;
+use crate::tensor::{CombineOutput, Tokens};
+
+/// The internode route.
+#[derive(Debug)]
+pub(crate) struct Internode {
+    dispatch: Split<DispatchNodesArgs>,
+    drain: LoadedKernel<DispatchNodesArgs>,
+    /// Where tokens go once to each node.
+    relay: Option<LoadedKernel<DispatchNodesArgs>>,
+    combine: Split<CombineNodesArgs>,
+    #[expect(dead_code, reason = "held: kernels read it")]
+    table: DeviceBuffer,
+    view: NodesView,
+}
+
+impl Internode {
+    pub(super) fn load(world: &World, group: &Group, plan: &Plan, options: &NodesOptions) -> Result<Self> {
+        let (config, by_node) = (plan.config(), options.by_node);
+        let spec = world.kernel(&kernels::DISPATCH_NODES_UNIT);
+        let spec = kernels::dispatch_nodes(spec, config.cast_from, config.dispatch_cast, by_node);
+        let dispatch = load(world, plan, spec)?;
+        let relay = if by_node {
+            let unit = world.jit().load(world.device(), &kernels::dispatch_relay())?;
+            Some(unit.get(kernels::DISPATCH_RELAY)?)
+        } else {
+            None
+        };
+        let spec = world.kernel(&kernels::COMBINE_NODES_UNIT);
+        let combine = load(world, plan, kernels::combine_nodes(spec, config.combine_type))?;
+        let rank = world.rank();
+        let me =
+            group.rank_of(rank).ok_or_else(|| NotAMember { step: "expert parallelism".to_owned(), rank })?;
+        let words = NodesView::table(plan, me);
+        let mut table = world.device().allocate(words.len() * 4)?;
+        table.copy_from_host(0, bytemuck::cast_slice(&words))?;
+        let view = NodesView::new(plan, me, table.address());
+        let of_dispatch =
+            [kernels::DISPATCH_NODES, kernels::DISPATCH_NODES_SEND, kernels::DISPATCH_NODES_RECV];
+        let of_combine = [kernels::COMBINE_NODES, kernels::COMBINE_NODES_SEND, kernels::COMBINE_NODES_RECV];
+        Ok(Self {
+            dispatch: Split::of(&dispatch, of_dispatch)?,
+            drain: dispatch.get(kernels::DISPATCH_NODES_DRAIN)?,
+            relay,
+            combine: Split::of(&combine, of_combine)?,
+            table,
+            view,
+        })
+    }
+
+    pub(super) fn waiting_kernels(&self) -> Vec<&RawKernel> {
+        let all = self.dispatch.raw().into_iter().chain(self.combine.raw()).chain([self.drain.raw()]);
+        all.chain(self.relay.as_ref().map(LoadedKernel::raw)).collect()
+    }
+
+    pub(super) fn send(
+        &self,
+        context: &Context,
+        stream: &Stream,
+        slot: &mut SlotTicket,
+        tokens: &Tokens,
+        geometry: &Geometry,
+        whole: bool,
+    ) -> Result<bool> {
+        let _launching = context.world.launching(stream)?;
+        // Rows that are forwarded need a second kernel.
+        let whole = whole && self.relay.is_none();
+        let kernel = if whole { &self.dispatch.whole } else { &self.dispatch.send };
+        let args = context.arguments().dispatch_nodes(
+            slot.get(),
+            self.view,
+            Some(tokens),
+            tokens.count as u32,
+            geometry,
+        );
+        context.launch(stream, slot, kernel, geometry, &args, Call::DISPATCH)?;
+        Ok(whole)
+    }
+
+    pub(super) fn recv(
+        &self,
+        context: &Context,
+        stream: &Stream,
+        slot: &mut SlotTicket,
+        tokens: u32,
+    ) -> Result<()> {
+        let _launching = context.world.launching(stream)?;
+        let (plan, limits) = (&context.plan, &context.limits);
+        // As many blocks as the most tokens ask for: other ranks decide how many come.
+        let (kernel, geometry) = match &self.relay {
+            None => (&self.dispatch.recv, plan.receive_geometry(limits)),
+            Some(relay) => (relay, plan.dispatch_geometry(plan.config().max_tokens, limits)?),
+        };
+        let args = context.arguments().dispatch_nodes(slot.get(), self.view, None, tokens, &geometry);
+        context.launch(stream, slot, kernel, &geometry, &args, Call::DISPATCH_RECV)
+    }
+
+    pub(super) fn offer(
+        &self,
+        context: &Context,
+        stream: &Stream,
+        slot: &mut SlotTicket,
+        rows: Option<DeviceAddress>,
+        tokens: u32,
+        output: Option<&CombineOutput>,
+    ) -> Result<Rest> {
+        let _launching = context.world.launching(stream)?;
+        let (plan, limits) = (&context.plan, &context.limits);
+        let (kernel, call, rest) = match output {
+            Some(_) => (&self.combine.whole, Call::COMBINE, Rest::Nothing),
+            None => (&self.combine.send, Call::COMBINE_SEND, Rest::Sum),
+        };
+        let geometry = match (rows, output) {
+            // The whole grid brings rows to the window: other ranks decide how many there are.
+            (Some(_), _) => plan.combine_push_geometry(tokens, limits),
+            (None, Some(_)) => plan.combine_geometry(tokens, limits),
+            (None, None) => context.offering_geometry(tokens),
+        };
+        let rows = rows.unwrap_or(DeviceAddress::NULL);
+        let args =
+            context.arguments().combine_nodes(slot.get(), self.view, rows, tokens, output, geometry.segments);
+        context.launch(stream, slot, kernel, &geometry, &args, call)?;
+        Ok(rest)
+    }
+
+    pub(super) fn sum(
+        &self,
+        context: &Context,
+        stream: &Stream,
+        slot: &mut SlotTicket,
+        tokens: u32,
+        output: &CombineOutput,
+    ) -> Result<()> {
+        let _launching = context.world.launching(stream)?;
+        let geometry = context.plan.combine_geometry(tokens, &context.limits);
+        let null = DeviceAddress::NULL;
+        let args = context.arguments().combine_nodes(
+            slot.get(),
+            self.view,
+            null,
+            tokens,
+            Some(output),
+            geometry.segments,
+        );
+        context.launch(stream, slot, &self.combine.recv, &geometry, &args, Call::COMBINE_RECV)
+    }
+
+    pub(super) fn release(&self, context: &Context, stream: &Stream, slot: &mut SlotTicket) -> Result<()> {
+        let _launching = context.world.launching(stream)?;
+        let null = DeviceAddress::NULL;
+        let args = CombineNodesArgs {
+            releases: 1,
+            ..context.arguments().combine_nodes(slot.get(), self.view, null, 0, None, 1)
+        };
+        context.launch(stream, slot, &self.combine.whole, &context.offering_geometry(0), &args, Call::RELEASE)
+    }
+
+    /// Completes what was put to other nodes, after all that the plan has launched. The slots' memory may go then.
+    pub(super) fn drain(&self, context: &Context) -> Result<()> {
+        let Some(slot) = context.pool.slots().first() else { return Ok(()) };
+        let stream = context.world.device().create_stream()?;
+        let geometry = context.plan.receive_geometry(&context.limits);
+        let args = context.arguments().dispatch_nodes(slot, self.view, None, 0, &geometry);
+        let _launching = context.world.launching(&stream)?;
+        enqueue(&stream, &self.drain, &geometry, &args)?;
+        let event = Arc::new(stream.device().create_event()?);
+        stream.record(&event)?;
+        context.pool.used_unheld(slot, event);
+        Ok(())
+    }
+}
+
+/// The configuration with the link speeds of the device where none are set, and with the nodes of the group's members, where some member
+/// cannot be reached by loads and stores, or a way to other nodes is asked for.
+pub(crate) fn located(world: &World, group: &Group, mut config: EpConfig) -> EpConfig {
+    let unmapped = || group.members().iter().any(|member| world.peer_base(*member).is_none());
+    if config.nodes.is_none() && (config.across != Across::Auto || unmapped()) {
+        let host = |info: &PeerInfo| info.host.clone();
+        let hosts: Vec<_> =
+            group.members().iter().map(|member| world.peers().get(member.index()).map(host)).collect();
+        config.nodes = Some(Nodes::new(&hosts));
+    }
+    config.links = config.links.on(&world.device().arch()).into();
+    config
+}
+
+/// Every member is reached as the plan needs it: on this node by loads and stores, on others by puts of kernels.
+pub(crate) fn check_reach(world: &World, group: &Group, plan: &Plan) -> Result<()> {
+    let me = group.rank_of(world.rank());
+    for (rank, member) in group.iter() {
+        let is_near = match (plan.route(), me) {
+            (Route::Nodes(NodesOptions { nodes, .. }), Some(me)) => nodes.are_together(rank, me),
+            _ => true,
+        };
+        if is_near {
+            if world.peer_base(member).is_none() {
+                let route = world.routes().get(member.index());
+                let route = route.map_or_else(
+                    || "there is no route to it".to_owned(),
+                    |route| format!("its route is {} ({})", route.kind, route.reason),
+                );
+                let needed = "loads and stores, which dispatch and combine need of a member that is near";
+                return Err(Error::Unreachable { peer: member, needed, route });
+            }
+            continue;
+        }
+        // A flag of two halves, as engines write it, would be taken for another.
+        let route = world.routes().get(member.index()).map(|route| route.kind);
+        let puts = world.support(member, Operation::PutSignal, Scope::Wave) != Support::Unsupported;
+        if !puts || route == Some(TransportKind::Sdma) {
+            let route = route.map_or_else(|| "none".to_owned(), |kind| kind.to_string());
+            let needed = "puts of kernels, which dispatch and combine need of a member on another node, and p2p and rdma have";
+            return Err(Error::Unreachable { peer: member, needed, route });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,67 @@
+//! Combine: checks, and the route.
+
+use anabranch_hip::Stream;
+
+use super::{Dispatched, ExpertParallel};
+use crate::error::{Error, Result};
+use crate::tensor::{CombineOutput, ExpertOutput};
+
+impl ExpertParallel {
+    /// Sums, for each token of the dispatch, the rows of all ranks it went to, in group-rank order. Collective: every
+    /// member combines the same dispatch. It puts one kernel on the stream and returns; the slot is free for the next
+    /// dispatch, in stream order.
+    ///
+    /// `output` is `[tokens][hidden]` of the combine type, 16-byte aligned; with room for weights where the plan combines
+    /// them ([`CombineOutput`]).
+    ///
+    /// # Errors
+    /// Before anything moves: [`Error::ForeignHandle`], [`Error::Argument`], [`Error::Shape`], [`Error::Address`], or a fault that the world has had. A rank whose output lies elsewhere than a peer's (one in the
+    /// window, one in a buffer) is a fault of the world. The handle is used up in any case, and after an error its slot is lost.
+    pub fn combine(
+        &self,
+        stream: &Stream,
+        experts: ExpertOutput,
+        dispatched: Dispatched,
+        output: impl Into<CombineOutput>,
+    ) -> Result<()> {
+        let (output, Dispatched { mut slot, tokens }) = (output.into(), dispatched);
+        self.check_output(tokens, &output)?;
+        self.context.check_slot(&slot)?;
+        let rest = self.route.offer(&self.context, stream, &mut slot, experts, tokens, Some(&output))?;
+        self.route.sum(&self.context, stream, &mut slot, tokens, &output, rest)?;
+        slot.give_back();
+        Ok(())
+    }
+
+    /// Gives the slot of a dispatch back without a combine. Collective, like combine: all members release the operation, or all
+    /// combine it. A member that combines from its window what another releases sums undefined rows of that one.
+    ///
+    /// # Errors
+    /// As [`Self::combine`].
+    pub fn release(&self, stream: &Stream, dispatched: Dispatched) -> Result<()> {
+        let Dispatched { mut slot, .. } = dispatched;
+        self.context.check_slot(&slot)?;
+        self.route.release(&self.context, stream, &mut slot)?;
+        slot.give_back();
+        Ok(())
+    }
+
+    /// The output's shape and alignment.
+    pub(super) fn check_output(&self, tokens: u32, output: &CombineOutput) -> Result<()> {
+        let config = self.context.plan.config();
+        if output.weights.is_some() != config.combine_weights {
+            let given = if output.weights.is_some() { "given" } else { "missing" };
+            let planned = format_args!("combine_weights = {}", config.combine_weights);
+            return Err(Error::argument("the output for combined weights", given, planned));
+        }
+        if let Some(weights) = output.weights {
+            weights.check("the combined weights", tokens as usize * config.top_k as usize * 4, 4, || {
+                format!("[{tokens} tokens][{} top_k] f32", config.top_k)
+            })?;
+        }
+        let row = self.context.plan.combine_row_bytes() as usize;
+        output.rows.check("the combine output", tokens as usize * row, 16, || {
+            format!("[{tokens} tokens][{} hidden] {}", config.hidden, config.combine_type)
+        })
+    }
+}

@@ -1,0 +1,97 @@
+//! Dispatch: checks, a slot, and the route.
+
+use anabranch_hip::Stream;
+
+use super::{Dispatched, ExpertParallel};
+use crate::error::{Error, Result};
+use crate::options::DispatchCast;
+use crate::slot::SlotTicket;
+use crate::tensor::{DeviceSlice, Tokens};
+
+impl ExpertParallel {
+    /// Sends every token to the ranks that own its experts, and takes in the rows for this rank's experts. Collective:
+    /// every member calls it, also with 0 tokens. It puts one kernel on the stream, two in the compact mode, and one more where the
+    /// plan combines weights, and returns.
+    ///
+    /// After it, in stream order, the handle's windows, counts and offsets are valid until its combine or release. Copies for
+    /// which their destination has no room ([`EpConfig::max_recv`](crate::EpConfig::max_recv)) are dropped, always the same for
+    /// the same routing; the handle counts them, [`Self::dropped`] lists them, and combine leaves them out. Copies for ranks that
+    /// are masked ([`OnTimeout::Mask`](crate::OnTimeout::Mask)) are as if no token named their experts; the handle counts them apart.
+    /// May be captured into a graph, which then uses this slot at every replay: the caller keeps its
+    /// replays in order with other operations on the slot. Eager ones wait only for each other. Within a capture the caller
+    /// keeps operations that follow each other on one slot on one stream, or orders their streams.
+    ///
+    /// # Errors
+    /// Before anything moves: [`Error::Argument`], [`Error::Shape`], [`Error::Address`], [`Error::SlotsBusy`], or a fault that the world has had.
+    pub fn dispatch(&self, stream: &Stream, tokens: &Tokens) -> Result<Dispatched> {
+        let (mut slot, received) = self.send(stream, tokens, true)?;
+        let tokens = tokens.count as u32;
+        if !received {
+            self.route.recv(&self.context, stream, &mut slot, tokens)?;
+        }
+        Ok(Dispatched { slot, tokens })
+    }
+
+    /// Checks the tokens, takes a slot and sends; where `whole` is given, in one kernel with the receiving half, if the route has such.
+    pub(super) fn send(&self, stream: &Stream, tokens: &Tokens, whole: bool) -> Result<(SlotTicket, bool)> {
+        self.context.world.check()?;
+        self.check_tokens(tokens)?;
+        let geometry = self.context.plan.dispatch_geometry(tokens.count as u32, &self.context.limits)?;
+        let mut slot = self.context.pool.take(stream)?;
+        let received = self.route.send(&self.context, stream, &mut slot, tokens, &geometry, whole)?;
+        Ok((slot, received))
+    }
+
+    pub(super) fn check_tokens(&self, tokens: &Tokens) -> Result<()> {
+        let config = self.context.plan.config();
+        let (count, is_cast) = (tokens.count, config.dispatch_cast != DispatchCast::None);
+        if count > config.max_tokens as usize {
+            let planned = format_args!("max_tokens = {}", config.max_tokens);
+            return Err(Error::argument("the number of tokens", count, planned));
+        }
+        let planned = config.token_type();
+        if tokens.data_type != planned {
+            return Err(Error::argument("the type of the token rows", tokens.data_type, planned));
+        }
+        match tokens.device_count {
+            Some(_) if !config.device_token_count => {
+                let planned = "one from the host; set device_token_count in its configuration";
+                return Err(Error::argument("the number of tokens", "a device value", planned));
+            }
+            Some(word) => word.check("the device token count", 4, 4, || "one u32".to_owned())?,
+            None => {}
+        }
+        let top_k = config.top_k;
+        tokens.rows.check("the token rows", count * self.context.plan.token_bytes() as usize, 16, || {
+            format!("[{count} tokens][{} hidden] {planned}", config.hidden)
+        })?;
+        tokens.ids.check("the expert ids", count * top_k as usize * 4, 4, || {
+            format!("[{count} tokens][{top_k} top_k] i32")
+        })?;
+        if let Some(weights) = tokens.weights {
+            weights.check("the weights", count * top_k as usize * 4, 4, || {
+                format!("[{count} tokens][{top_k} top_k] f32")
+            })?;
+        }
+        // Without tokens every length will do.
+        let given = |scales: Option<DeviceSlice>| {
+            let bytes = scales.map_or(0, |scales| scales.len().checked_div(count).unwrap_or_default());
+            format!("{bytes} bytes")
+        };
+        let wrong =
+            |scales, planned| Err(Error::argument("the length of a token's scales", given(scales), planned));
+        match (tokens.scales, config.scale_bytes) {
+            (None, 0) => Ok(()),
+            (None, _) if is_cast => Ok(()),
+            (Some(scales), _) if is_cast => {
+                wrong(Some(scales), format!("none: dispatch_cast {} makes them", config.dispatch_cast))
+            }
+            (Some(scales), planned) if planned > 0 => {
+                scales.check("the scales", count * planned as usize, 4, || {
+                    format!("[{count} tokens][{planned} bytes]")
+                })
+            }
+            (scales, planned) => wrong(scales, format!("{planned} bytes (all tokens have scales, or none)")),
+        }
+    }
+}

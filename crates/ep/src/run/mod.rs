@@ -1,0 +1,254 @@
+//! Dispatch and combine on a group: makes the plan, owns the slots, checks calls and hands them to the route.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use anabranch_hip::Stream;
+use anabranch_ranks::{Group, GroupRank};
+use anabranch_shmem::{LossTolerance, ResidencyPermit, World};
+
+use crate::error::{Error, Result};
+use crate::plan::launch::{self, Launch};
+use crate::plan::{DeviceLimits, EpConfig, Geometry, Plan};
+use crate::route::{
+    self, COMBINE, COMBINE_NAME, COUNT, COUNT_NAME, Context, DISPATCH, DISPATCH_NAME, DevicePlacement, Route,
+};
+use crate::slot::{PoolMark, Slot, SlotPool};
+use residency::{device_limits, reserve};
+
+mod combine;
+mod dispatch;
+mod dropped;
+mod handle;
+mod mask;
+mod received;
+mod replay;
+mod residency;
+mod saved_routing;
+mod split;
+
+pub use dropped::DroppedCopy;
+pub use handle::Dispatched;
+pub use received::{ReceivedRow, ReceivedRows};
+pub use replay::ReplayedTokens;
+pub use saved_routing::Routing;
+pub use split::{CombineSent, DispatchSent};
+
+/// Expert-parallel dispatch and combine over a group, on one rank.
+///
+/// Made collectively by all members with equal configurations. Each operation in flight owns a slot: windows in the
+/// symmetric heap, its own flags and epochs. All members begin and end operations in the same order: the n-th dispatch of every
+/// rank is the same operation, and a dispatch takes the lowest slot that is free.
+///
+/// Plans and handles may be used from, and moved to, any thread, not only the one that made the world. Threads that share a plan keep
+/// that order among themselves; threads with a plan each need none.
+#[derive(Debug)]
+pub struct ExpertParallel {
+    context: Context,
+    route: Route,
+    /// Where ranks may be masked: losses do not end the world.
+    #[expect(dead_code, reason = "held, for its drop")]
+    tolerance: Option<LossTolerance>,
+    /// The share of the device for all slots' kernels at once.
+    #[expect(dead_code, reason = "held, for its drop")]
+    residency: ResidencyPermit,
+}
+
+/// What a rank makes before the collective part of [`ExpertParallel::new`].
+struct Prepared {
+    plan: Plan,
+    route: Route,
+    limits: DeviceLimits,
+}
+
+impl ExpertParallel {
+    /// Makes the plan: checks the configuration, compares it among the members, allocates all slots and compiles and
+    /// loads the kernels. Collective over `group`.
+    ///
+    /// Blocks that wait for peers must fit on the device together, those of all slots and of all plans and teams of the
+    /// world: the plan takes a share of the device for `slots` grids, and until it is dropped others get what is left. A grid
+    /// has as many blocks as asked for (`max_blocks`, or the choice for the device) where that many fit, fewer where not,
+    /// with a warning in the log; when not one block a slot fits, the plan is refused.
+    ///
+    /// # Errors
+    /// Those of [`Plan::new`]; [`Error::Unreachable`], a device that is taken
+    /// ([`anabranch_shmem::Error::Residency`]), configurations that differ, heap exhaustion, compiler errors. A failure
+    /// on one member is an error on all.
+    pub fn new(world: &World, group: &Group, config: EpConfig) -> Result<Self> {
+        let config = route::located(world, group, config);
+        let mut fields = config.fields();
+        let launches = launch::compared(&config, group.size(), &world.device().name());
+        fields.push(("table".to_owned(), launches));
+        let prepared = Self::prepare(world, group, config);
+        world.compare(group, "ep configuration", fields)?;
+        agree(world, group, "ep plan", &prepared)?;
+        let Prepared { plan, mut route, mut limits } = prepared?;
+        if plan.is_max_recv_clamped() {
+            let (max_recv, rows) = (plan.config().max_recv, plan.rows());
+            tracing::warn!(
+                max_recv,
+                rows,
+                "max_recv is more than can ever arrive; the windows hold what can"
+            );
+        }
+        if group.members().first() == Some(&world.rank()) {
+            plan.launch_choice().report();
+        }
+        world.name_operation(COUNT, COUNT_NAME);
+        world.name_operation(DISPATCH, DISPATCH_NAME);
+        world.name_operation(COMBINE, COMBINE_NAME);
+        tracing::info!("{} ranks will each allocate\n{}", plan.ranks(), plan.memory());
+        let team = world.team(group)?;
+        // First what all allocate together, which succeeds or fails on all, then what one may lack alone.
+        let heaps: Result<Vec<_>, _> = (0..plan.config().slots)
+            .map(|index| world.allocate(group, plan.layout().bytes, 256, &format!("ep slot {index}")))
+            .collect();
+        let heaps = heaps?;
+        let own = reserve(world, &plan, &mut limits).and_then(|permit| {
+            let heaps = (0..).zip(heaps);
+            let slots = heaps.map(|(number, heap)| Slot::new(world.device(), &plan, number, heap));
+            let slots = slots.collect::<Result<Vec<_>>>()?;
+            let placement = DevicePlacement::new(world.device(), &plan)?;
+            route.attach(&team)?;
+            Ok((permit, slots, Arc::new(placement)))
+        });
+        agree(world, group, "ep slots", &own)?;
+        let (residency, slots, placement) = own?;
+        let tolerance = plan.route().masks().then(|| world.tolerate_losses(group)).transpose()?;
+        let context = Context {
+            world: world.clone(),
+            team,
+            plan,
+            pool: SlotPool::new(slots),
+            placement,
+            limits,
+            name: world.name_in_group("expert parallelism", group).into(),
+            launches: AtomicU64::new(0),
+        };
+        Ok(Self { context, route, tolerance, residency })
+    }
+
+    fn prepare(world: &World, group: &Group, config: EpConfig) -> Result<Prepared> {
+        let device = world.device();
+        let plan = Plan::new(config, group.size())?.for_device(&device.name());
+        route::check_reach(world, group, &plan)?;
+        plan.config().on_timeout.check_deadline(world.operation_deadline())?;
+        let route = Route::load(world, group, &plan)?;
+        let limits = device_limits(&plan, device, &route.waiting_kernels())?;
+        plan.dispatch_geometry(plan.config().max_tokens, &limits)?;
+        Ok(Prepared { plan, route, limits })
+    }
+
+    /// The plan.
+    pub fn plan(&self) -> &Plan {
+        &self.context.plan
+    }
+
+    pub(crate) fn world(&self) -> &World {
+        &self.context.world
+    }
+
+    pub(crate) fn device_placement(&self) -> &Arc<DevicePlacement> {
+        &self.context.placement
+    }
+
+    pub(crate) fn pool_mark(&self) -> PoolMark {
+        PoolMark::of(&self.context.pool)
+    }
+
+    /// The group.
+    pub fn group(&self) -> &Group {
+        self.context.team.group()
+    }
+
+    /// This rank in the group.
+    pub fn rank(&self) -> GroupRank {
+        self.context.team.rank()
+    }
+
+    /// What the plan's launches may take of the device.
+    pub fn limits(&self) -> &DeviceLimits {
+        &self.context.limits
+    }
+
+    /// The shape of a dispatch of `tokens`.
+    ///
+    /// # Errors
+    /// [`Error::Config`], as when the plan was made.
+    pub fn dispatch_geometry(&self, tokens: u32) -> Result<Geometry> {
+        self.context.plan.dispatch_geometry(tokens, &self.context.limits)
+    }
+
+    /// The shape of a combine of `tokens` that pushes.
+    pub fn combine_push_geometry(&self, tokens: u32) -> Geometry {
+        self.context.plan.combine_push_geometry(tokens, &self.context.limits)
+    }
+
+    /// The shape of a combine of `tokens` that pulls.
+    pub fn combine_geometry(&self, tokens: u32) -> Geometry {
+        self.context.plan.combine_geometry(tokens, &self.context.limits)
+    }
+
+    /// Gives all launches of this rank this shape, in place of the configured and the measured ones, as far as the plan's share of
+    /// the device allows it (blocks and waves of a block that it was made with); `None` takes it back. The results are the same, and
+    /// members may differ. For measuring shapes: those of a program are fixed with its plan.
+    pub fn force_launch(&mut self, launch: Option<Launch>) {
+        self.context.plan.force_launch(launch);
+    }
+
+    /// Whether this rank's dispatches have met expert ids out of range since the last call, which count as masked, or numbers of
+    /// tokens in device memory above their bounds, which count as the bounds. Waits for the stream. Not collective.
+    ///
+    /// # Errors
+    /// [`Error::InvalidExpert`] with the first such id; [`Error::ExcessTokens`] with the first such number, where there is no
+    /// such id or by the next call; or a fault of the world.
+    pub fn check_ids(&self, stream: &Stream) -> Result<()> {
+        self.context.world.synchronize(stream)?;
+        let limit = self.patience();
+        if !self.context.pool.wait_until_idle(limit) {
+            return Err(anabranch_shmem::Error::StreamBusy { waited: limit }.into());
+        }
+        for slot in self.context.pool.slots() {
+            if let Some((count, token, id)) = slot.take_invalid()? {
+                let experts = self.context.plan.config().experts;
+                return Err(Error::InvalidExpert { rank: self.rank(), count, token, id, experts });
+            }
+            if let Some((count, given, allowed)) = slot.take_excess()? {
+                return Err(Error::ExcessTokens { rank: self.rank(), count, given, allowed });
+            }
+        }
+        Ok(())
+    }
+
+    /// How long kernels that were launched may still take, unless other work on their streams holds them up.
+    fn patience(&self) -> Duration {
+        self.context.world.operation_deadline() + Duration::from_secs(1)
+    }
+}
+
+/// Ends a step that each member does for itself: its own error where it failed, an error that names the first such member
+/// elsewhere.
+fn agree<T>(world: &World, group: &Group, step: &str, outcome: &Result<T>) -> Result<()> {
+    let failure = outcome.as_ref().err().map(|error| error as &(dyn std::error::Error + 'static));
+    match world.agree_outcome(group, step, failure) {
+        Err(_) if outcome.is_err() => Ok(()), // the caller returns its own, which has the details
+        agreed => Ok(agreed?),
+    }
+}
+
+impl Drop for ExpertParallel {
+    fn drop(&mut self) {
+        // Kernels in flight need the slots' memory and the modules. They have a deadline, and so has this wait. Engines need the memory,
+        // too; an operation that has ended has waited for them.
+        if !self.context.pool.wait_until_idle(self.patience()) {
+            tracing::warn!("dispatch or combine is still queued after other work while its plan is dropped");
+        }
+        if let Err(error) = self.route.drain(&self.context) {
+            tracing::warn!(%error, "copies or puts may still be under way while their plan is dropped");
+        }
+        if !self.context.pool.wait_until_idle(self.patience()) {
+            tracing::warn!("copy engines or NICs still work on a plan's operations while it is dropped");
+        }
+    }
+}

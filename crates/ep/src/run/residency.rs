@@ -1,0 +1,58 @@
+//! The share of the device that a plan's grids take.
+
+use anabranch_hip::{Device, Kernel};
+use anabranch_hip_jit::LOCAL_RESERVED_BYTES;
+use anabranch_shmem::{ResidencyPermit, World};
+
+use crate::error::Result;
+use crate::plan::{DeviceLimits, Plan};
+
+/// Takes a share of the device for the grids of all slots, and shrinks the grids to it.
+pub(super) fn reserve(world: &World, plan: &Plan, limits: &mut DeviceLimits) -> Result<ResidencyPermit> {
+    let wanted = plan.most_blocks(limits);
+    let slots = plan.config().slots;
+    let permit = world.reserve_residency_up_to(slots, wanted, limits.resident_blocks)?;
+    if permit.blocks() < wanted {
+        let (blocks, resident) = (permit.blocks(), limits.resident_blocks);
+        tracing::warn!(
+            wanted,
+            blocks,
+            slots,
+            resident,
+            "grids are smaller, so that those of all slots fit on the device"
+        );
+    }
+    limits.resident_blocks = permit.blocks();
+    Ok(permit)
+}
+
+/// What launches may look like on this device: all kernels' grids must be resident as a whole, because their blocks
+/// wait for peers.
+pub(super) fn device_limits(plan: &Plan, device: &Device, kernels: &[&Kernel]) -> Result<DeviceLimits> {
+    let wave_size = device.wave_size();
+    let mut most_threads = u32::MAX;
+    for kernel in kernels {
+        most_threads = most_threads.min(kernel.max_block_threads()?);
+    }
+    let preferred = Plan::preferred_waves(wave_size, device.multiprocessors());
+    // Of blocks as wide as any launch's: narrower ones fit in no smaller number.
+    let waves = match (plan.config().waves_per_block, plan.most_waves()) {
+        (0, widest) => widest.max(preferred),
+        (configured, _) => configured,
+    };
+    let waves = waves.min(most_threads / wave_size).max(1);
+    let local = plan.dispatch_local_bytes().saturating_add(LOCAL_RESERVED_BYTES);
+    let mut per_multiprocessor = u32::MAX;
+    for kernel in kernels {
+        per_multiprocessor =
+            per_multiprocessor.min(kernel.blocks_per_multiprocessor(waves * wave_size, local)?);
+    }
+    Ok(DeviceLimits {
+        wave_size,
+        resident_blocks: (per_multiprocessor * device.multiprocessors()).max(1),
+        multiprocessors: device.multiprocessors(),
+        preferred_waves: waves,
+        local_bytes: (device.properties().shared_memory_per_block() as u32)
+            .saturating_sub(LOCAL_RESERVED_BYTES),
+    })
+}

@@ -1,0 +1,212 @@
+//! A routing that is saved: what later dispatches need to go the same way without routing anew.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use anabranch_clock::Moment;
+use anabranch_hip::{DeviceBuffer, Event, Stream};
+use anabranch_hip_jit::bytemuck::{self, Zeroable as _};
+
+use super::{Dispatched, ExpertParallel};
+use crate::args::{RoutingHead, SavedRouting};
+use crate::error::{Error, Result};
+use crate::lock::lock;
+use crate::options::DispatchCast;
+use crate::plan::{Route, RoutingLayout};
+use crate::route::Near;
+use crate::slot::{POLL, PoolMark};
+
+/// Where the copies of a dispatch's tokens went, saved in its own device memory ([`Plan::routing_bytes`](crate::Plan::routing_bytes)),
+/// so that the dispatch's slot is free to be combined: for each token its rows at its destinations, for each rank how many rows
+/// went there and came from there, and the ids and weights of the tokens. [`ExpertParallel::dispatch_with`] sends other rows the
+/// same way, any number of times, on whatever slot is free: the gradients of a backward pass, or a replay.
+///
+/// All ranks save the same dispatch, and dispatch again with what they saved of it. Dropping it waits for the dispatches that read
+/// it; replays of captured ones are ordered by the caller.
+#[derive(Debug)]
+pub struct Routing {
+    memory: DeviceBuffer,
+    view: SavedRouting,
+    pool: PoolMark,
+    /// How long to wait for kernels that read it.
+    patience: Duration,
+    /// Tokens of the dispatch that was saved; none yet.
+    tokens: Option<u32>,
+    /// After the last kernel that wrote it and was not captured.
+    saved: Option<Arc<Event>>,
+    /// After the kernels that have read it since.
+    read: Mutex<Vec<Arc<Event>>>,
+}
+
+/// An event after the work on the stream so far; none after captured work: graphs do not know the world outside, and
+/// the caller keeps the order.
+fn event_after(stream: &Stream) -> Result<Option<Arc<Event>>> {
+    if stream.is_capturing()? {
+        return Ok(None);
+    }
+    let event = Arc::new(stream.device().create_event()?);
+    stream.record(&event)?;
+    Ok(Some(event))
+}
+
+/// Makes a stream wait for an event, unless it is being captured.
+fn order_after(stream: &Stream, event: &Event) -> Result<()> {
+    if stream.is_capturing()? { Ok(()) } else { Ok(stream.wait_event(event)?) }
+}
+
+/// An error of the work is the world's to report; the launch is over then too.
+fn is_over(event: &Arc<Event>) -> bool {
+    event.is_done().unwrap_or(true)
+}
+
+impl Routing {
+    /// Tokens of this rank's that a dispatch with it sends: those of the dispatch that was saved. `None` before one was saved.
+    pub fn tokens(&self) -> Option<u32> {
+        self.tokens
+    }
+
+    /// Device memory that it takes, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.memory.len() as u64
+    }
+
+    pub(super) fn belongs_to(&self, ep: &ExpertParallel) -> bool {
+        self.pool.is_of(&ep.context.pool)
+    }
+
+    pub(super) fn view(&self) -> SavedRouting {
+        self.view
+    }
+
+    /// Makes the stream wait for the kernel that wrote it.
+    pub(super) fn order_after_save(&self, stream: &Stream) -> Result<()> {
+        self.saved.as_ref().map_or(Ok(()), |saved| order_after(stream, saved))
+    }
+
+    /// Notes a kernel that reads it.
+    pub(super) fn read_on(&self, stream: &Stream) -> Result<()> {
+        if let Some(event) = event_after(stream)? {
+            let mut read = lock(&self.read);
+            read.retain(|event| !is_over(event));
+            read.push(event);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Routing {
+    fn drop(&mut self) {
+        // Kernels in flight use the memory. They have a deadline, and so has this wait.
+        let start = Moment::now();
+        let waiting: Vec<_> = lock(&self.read).drain(..).chain(self.saved.take()).collect();
+        while !waiting.iter().all(is_over) {
+            if start.elapsed() > self.patience {
+                tracing::warn!(
+                    "a dispatch with a routing is still queued after other work while the routing is dropped"
+                );
+                return;
+            }
+            anabranch_clock::sleep(POLL);
+        }
+    }
+}
+
+impl ExpertParallel {
+    /// Memory for a routing, with none in it yet: for programs that save routings in their hot path ([`Self::save_routing`]) or in
+    /// graphs. Not collective.
+    ///
+    /// # Errors
+    /// [`Error::NotPlanned`] for a plan whose dispatch casts rows or takes their number from device memory, or that masks ranks, or whose rows engines move; the
+    /// runtime's, when the device has no room.
+    pub fn allocate_routing(&self) -> Result<Routing> {
+        self.saving_route()?;
+        let layout = RoutingLayout::of(&self.context.plan);
+        let mut memory = self.context.world.device().allocate(layout.bytes as usize)?;
+        memory.fill(0)?;
+        let nothing = RoutingHead { tokens: u32::MAX, ..RoutingHead::zeroed() };
+        memory.copy_from_host(layout.head as usize, bytemuck::bytes_of(&nothing))?;
+        Ok(Routing {
+            view: SavedRouting::new(&self.context.plan, memory.address()),
+            memory,
+            pool: self.pool_mark(),
+            patience: self.patience(),
+            tokens: None,
+            saved: None,
+            read: Mutex::new(Vec::new()),
+        })
+    }
+
+    /// The route, where it saves routings.
+    pub(super) fn saving_route(&self) -> Result<&Near> {
+        let (config, route) = (self.context.plan.config(), self.context.plan.route());
+        let why = match (self.route.near(), route) {
+            _ if config.dispatch_cast != DispatchCast::None => {
+                "its dispatch casts rows, and one with a saved routing moves rows as they are"
+            }
+            _ if config.device_token_count => {
+                "its number of tokens may be in device memory, and a saved routing has the number that the host gave"
+            }
+            _ if route.masks() => {
+                "it masks ranks, and a saved routing names ranks that may be masked by then"
+            }
+            (_, Route::Nodes(_)) => {
+                "its ranks are on several nodes, and a dispatch with a saved routing stores rows at their places"
+            }
+            (None, _) => {
+                "copy engines move its rows, and a dispatch with a saved routing moves them by kernels"
+            }
+            (Some(near), _) => return Ok(near),
+        };
+        Err(Error::NotPlanned { what: "saved routing", why })
+    }
+
+    /// Saves the routing of a dispatch in memory that it allocates: [`Self::allocate_routing`] and [`Self::save_routing`].
+    ///
+    /// # Errors
+    /// As theirs; [`Error::CallOrder`] on a stream that is being captured, where nothing can be allocated.
+    pub fn routing(&self, stream: &Stream, dispatched: &mut Dispatched) -> Result<Routing> {
+        if stream.is_capturing()? {
+            let problem = "it allocates, which a capture does not allow; call allocate_routing before, and save_routing within";
+            return Err(Error::CallOrder { call: "routing", problem: problem.to_owned() });
+        }
+        let mut routing = self.allocate_routing()?;
+        self.save_routing(stream, dispatched, &mut routing)?;
+        Ok(routing)
+    }
+
+    /// Saves the routing of a dispatch, in place of what was saved there before. It puts one kernel on the stream, which waits for no
+    /// peer, and returns; the dispatch may be combined or released at once, on any stream. The ids and weights are those that were
+    /// sent, whatever became of the caller's buffers. Not collective, but a dispatch with it is: all ranks save the same
+    /// dispatch. May be captured, and then keeps at each replay what was dispatched there.
+    ///
+    /// Eager work waits for eager work that it needs. Within a capture the caller keeps what saves a routing, what dispatches with
+    /// it, and what keeps another in its place on one stream, or orders their streams; and so it orders graphs and eager calls.
+    ///
+    /// # Errors
+    /// [`Error::ForeignHandle`] for a handle or a routing of another plan; a fault that the world has had.
+    pub fn save_routing(
+        &self,
+        stream: &Stream,
+        dispatched: &mut Dispatched,
+        routing: &mut Routing,
+    ) -> Result<()> {
+        let near = self.saving_route()?;
+        let _launching = self.context.world.launching(stream)?;
+        self.context.check_slot(&dispatched.slot)?;
+        if !routing.belongs_to(self) {
+            return Err(Error::ForeignHandle);
+        }
+        let Dispatched { slot, tokens } = dispatched;
+        slot.order_after(stream)?;
+        routing.order_after_save(stream)?;
+        for read in lock(&routing.read).iter() {
+            order_after(stream, read)?;
+        }
+        near.save(&self.context, stream, slot, *tokens, routing.view())?;
+        routing.tokens = Some(*tokens);
+        if let Some(event) = event_after(stream)? {
+            routing.saved = Some(event);
+        }
+        slot.used_on(stream)
+    }
+}

@@ -1,0 +1,144 @@
+//! Dispatch and combine as send and recv, with other work of the stream between.
+//!
+//! Send sends and ends; recv waits for the peers. What the caller puts on the stream between them runs while
+//! rows are under way. Flags and epochs are those of the whole operations, so one rank may do in two calls what another does in one. As
+//! many operations may be in flight as the plan has slots; where that is more than one, all ranks begin operations and end them (with
+//! the recv, too) in the same order, which decides who has which slot. Each call gives what the next one takes, so that
+//! another order is no program.
+
+use anabranch_hip::Stream;
+
+use super::{Dispatched, ExpertParallel};
+use crate::error::Result;
+use crate::route::Rest;
+use crate::slot::SlotTicket;
+use crate::tensor::{CombineOutput, ExpertOutput, Tokens};
+
+/// A dispatch whose rows are on their way. Holds the slot; give it to [`ExpertParallel::dispatch_recv`]: what was not received
+/// cannot be combined.
+///
+/// ```compile_fail,E0308
+/// # use anabranch_ep::{DeviceSlice, DispatchSent, ExpertOutput, ExpertParallel};
+/// # fn unreceived(ep: &ExpertParallel, stream: &anabranch_hip::Stream, sent: DispatchSent, output: DeviceSlice) {
+/// let _ = ep.combine(stream, ExpertOutput::InWindow, sent, output);
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "the slot stays busy until the dispatch is received and combined or released"]
+pub struct DispatchSent {
+    slot: SlotTicket,
+    tokens: u32,
+}
+
+/// A combine whose rows are offered to the peers, or pushed to them. Holds the slot; give it to [`ExpertParallel::combine_recv`],
+/// once.
+///
+/// ```compile_fail,E0382
+/// # use anabranch_ep::{CombineSent, DeviceSlice, ExpertParallel};
+/// # fn twice(ep: &ExpertParallel, stream: &anabranch_hip::Stream, sent: CombineSent, output: DeviceSlice) {
+/// let _ = ep.combine_recv(stream, sent, output);
+/// let _ = ep.combine_recv(stream, sent, output);
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "the slot stays busy until the combine is received"]
+pub struct CombineSent {
+    slot: SlotTicket,
+    tokens: u32,
+    rest: Rest,
+}
+
+impl DispatchSent {
+    /// Tokens that this rank dispatched; where their number was in device memory, the most that it may have.
+    pub fn tokens(&self) -> u32 {
+        self.tokens
+    }
+}
+
+impl CombineSent {
+    /// Tokens of the combine's output; where their number was in device memory, the most that are written.
+    pub fn tokens(&self) -> u32 {
+        self.tokens
+    }
+}
+
+impl ExpertParallel {
+    /// The send of a [dispatch](Self::dispatch): sends every token and the counts. Slotted, its kernel waits for
+    /// no peer; compact, the count before it waits for the peers' counts, and the rows follow. Collective with
+    /// [`Self::dispatch_recv`]; the tokens may be overwritten after it, in stream order.
+    ///
+    /// ```
+    /// # use anabranch_ep::{DeviceSlice, ExpertOutput, ExpertParallel, Result, Tokens};
+    /// # fn layer(
+    /// #     ep: &ExpertParallel, stream: &anabranch_hip::Stream, tokens: &Tokens, output: DeviceSlice,
+    /// #     other_work: impl Fn(), experts: impl Fn(&anabranch_ep::Dispatched),
+    /// # ) -> Result<()> {
+    /// let sent = ep.dispatch_send(stream, tokens)?;
+    /// other_work(); // on the same stream, while rows are under way
+    /// let dispatched = ep.dispatch_recv(stream, sent)?;
+    /// experts(&dispatched); // write their rows to `dispatched.combine_rows()`
+    /// let sent = ep.combine_send(stream, ExpertOutput::InWindow, dispatched)?;
+    /// other_work();
+    /// ep.combine_recv(stream, sent, output)
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Self::dispatch`].
+    pub fn dispatch_send(&self, stream: &Stream, tokens: &Tokens) -> Result<DispatchSent> {
+        let (slot, _) = self.send(stream, tokens, false)?;
+        Ok(DispatchSent { slot, tokens: tokens.count as u32 })
+    }
+
+    /// The recv of a dispatch: one block waits for the rows of all peers and writes counts and offsets. The stream may be
+    /// another than the send's; it waits for that.
+    ///
+    /// # Errors
+    /// [`Error::ForeignHandle`](crate::Error::ForeignHandle), or a fault that the world has had; the slot is lost then.
+    pub fn dispatch_recv(&self, stream: &Stream, sent: DispatchSent) -> Result<Dispatched> {
+        let DispatchSent { mut slot, tokens } = sent;
+        self.context.check_slot(&slot)?;
+        self.route.recv(&self.context, stream, &mut slot, tokens)?;
+        Ok(Dispatched { slot, tokens })
+    }
+
+    /// The send of a [combine](Self::combine): flags the experts' rows in the window to the peers, or pushes them to
+    /// their origins when they are elsewhere. It waits for no peer. Collective with [`Self::combine_recv`]. The window
+    /// must not be written after it; another buffer may, in stream order, unless copy engines move rows
+    /// ([`Payload::CopyEngine`](crate::Payload::CopyEngine)): then not before the recv has passed.
+    ///
+    /// # Errors
+    /// As [`Self::combine`].
+    pub fn combine_send(
+        &self,
+        stream: &Stream,
+        experts: ExpertOutput,
+        dispatched: Dispatched,
+    ) -> Result<CombineSent> {
+        let Dispatched { mut slot, tokens } = dispatched;
+        self.context.check_slot(&slot)?;
+        let rest = self.route.offer(&self.context, stream, &mut slot, experts, tokens, None)?;
+        Ok(CombineSent { slot, tokens, rest })
+    }
+
+    /// The recv of a combine: waits for the peers and sums. The stream may be another than the send's; it is put
+    /// after that. The slot is free for the next dispatch, in stream order.
+    ///
+    /// `output` is as for [`Self::combine`].
+    ///
+    /// # Errors
+    /// As [`Self::combine`].
+    pub fn combine_recv(
+        &self,
+        stream: &Stream,
+        sent: CombineSent,
+        output: impl Into<CombineOutput>,
+    ) -> Result<()> {
+        let (output, CombineSent { mut slot, tokens, rest }) = (output.into(), sent);
+        self.check_output(tokens, &output)?;
+        self.context.check_slot(&slot)?;
+        self.route.sum(&self.context, stream, &mut slot, tokens, &output, rest)?;
+        slot.give_back();
+        Ok(())
+    }
+}

@@ -1,0 +1,105 @@
+//! Graphs: captured operations with their order, run any number of times.
+
+use std::sync::Arc;
+
+use crate::work::operation::{Advance, On, Operation, Running};
+
+/// A captured operation and the nodes that it comes after.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) operation: Operation,
+    pub(crate) after: Vec<usize>,
+}
+
+/// What a graph does. Never changes once made; a graph and its executables share it.
+#[derive(Debug)]
+pub(crate) struct GraphPlan {
+    operations: Vec<Operation>,
+    /// For each node, those that come after it.
+    followers: Vec<Vec<usize>>,
+    /// For each node, how many it comes after.
+    predecessors: Vec<usize>,
+}
+
+impl GraphPlan {
+    pub(crate) fn new(nodes: Vec<Node>) -> Self {
+        let mut followers = vec![Vec::new(); nodes.len()];
+        let mut predecessors = Vec::with_capacity(nodes.len());
+        let mut operations = Vec::with_capacity(nodes.len());
+        for (index, node) in nodes.into_iter().enumerate() {
+            for before in &node.after {
+                followers[*before].push(index);
+            }
+            predecessors.push(node.after.len());
+            operations.push(node.operation);
+        }
+        Self { operations, followers, predecessors }
+    }
+}
+
+/// One run of a graph. Branches run side by side, as their kernels may wait for each other.
+#[derive(Debug)]
+pub(crate) struct GraphRun {
+    plan: Arc<GraphPlan>,
+    /// For each node, how many of those before it are not done.
+    unmet: Vec<usize>,
+    ready: Vec<usize>,
+    running: Vec<(usize, Running)>,
+}
+
+impl GraphRun {
+    pub(crate) fn new(plan: Arc<GraphPlan>) -> Self {
+        let unmet = plan.predecessors.clone();
+        let ready =
+            unmet.iter().enumerate().filter(|(_, count)| **count == 0).map(|(index, _)| index).collect();
+        Self { plan, unmet, ready, running: Vec::new() }
+    }
+
+    fn done(&mut self, node: usize) {
+        for follower in &self.plan.followers[node] {
+            self.unmet[*follower] -= 1;
+            if self.unmet[*follower] == 0 {
+                self.ready.push(*follower);
+            }
+        }
+    }
+
+    pub(crate) fn advance(&mut self, on: On<'_>) -> Advance {
+        let mut moved = false;
+        loop {
+            while let Some(node) = self.ready.pop() {
+                moved = true;
+                match Running::begin(self.plan.operations[node].clone(), on) {
+                    Some(running) => self.running.push((node, running)),
+                    None => self.done(node),
+                }
+            }
+            let mut finished = Vec::new();
+            self.running.retain_mut(|(node, running)| match running.advance(on) {
+                Advance::Done => {
+                    finished.push(*node);
+                    false
+                }
+                Advance::Moved => {
+                    moved = true;
+                    true
+                }
+                Advance::Waiting => true,
+            });
+            for node in finished {
+                moved = true;
+                self.done(node);
+            }
+            if self.ready.is_empty() {
+                break;
+            }
+        }
+        if self.running.is_empty() {
+            Advance::Done
+        } else if moved {
+            Advance::Moved
+        } else {
+            Advance::Waiting
+        }
+    }
+}

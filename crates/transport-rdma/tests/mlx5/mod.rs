@@ -1,6 +1,0 @@
-//! The driver of ConnectX over a NIC that takes commands and moves nothing: what it is told, who opens it, and what failures read like.
-
-mod commands;
-mod failures;
-mod fake;
-mod machine;

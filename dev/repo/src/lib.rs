@@ -1,0 +1,1 @@
+//! Checks of the repository itself. They are tests, in `tests/`; the library is empty.

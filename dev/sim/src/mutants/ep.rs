@@ -1,0 +1,212 @@
+//! The rows of dispatch and combine.
+
+use super::table::{File, HeldBy};
+use HeldBy::{Mutants, NotNeeded, OtherMemory, Test};
+
+const LOCAL: HeldBy = OtherMemory(
+    "Orders the clearing of the fault word before its setting, in local memory; seen only when a wait fails before thread 0 \
+     has taken its first step. Needs a poisoned world in the midst of a launch.",
+);
+const INVALID: HeldBy = NotNeeded(
+    "Counts masked ids for the host, which looks when the kernel is over; atomic, as blocks count at once.",
+);
+
+const RECORD: HeldBy = NotNeeded(
+    "Whoever is first writes the record for the host, which looks when the kernel is over; atomic, as blocks give a rank up at once.",
+);
+const ZEROS: HeldBy = NotNeeded(
+    "After a fault: every block that saw it writes the same zeros, at once, so they are atomics. They are read when the kernel is over.",
+);
+
+/// What dispatch and combine give to engines, on worlds whose engines are slow, stall, or have tiny rings.
+const BY_ENGINE: HeldBy = Test(
+    "crates/ep/tests/engine.rs::broken_twins_are_caught: the mutants of its own, and every row against the oracle",
+);
+/// Flags after copies of streams.
+const BEHIND_COPIES: HeldBy = Test(
+    "crates/ep/tests/engine.rs: routes by mapping, every row against the oracle; the kernel is after the join",
+);
+const TOGETHER: HeldBy = NotNeeded(
+    "Brings the first wave together after what its first lane did alone, for the calls of the whole wave that follow; what they send is \
+     ordered by themselves.",
+);
+const BEFORE_ENGINES: HeldBy = OtherMemory(
+    "Rows in the window were written by earlier kernels, whose end releases them on the machine as it is. On GPUs with several \
+     caches the end of a kernel may leave them there, which an engine does not look at.",
+);
+
+pub(super) const FILES: &[File] = &[
+    File {
+        file: "ep/kernels/count.hip",
+        rows: &[
+            ("tally_share", "block_barrier", Mutants(&["TALLY_UNCOUNTED"])),
+            ("tally_share", "fetch_add_device", Mutants(&["TALLY_TORN"])),
+            ("exchange_words", "swap_system", Mutants(&["TALLY_NOT_TAKEN"])),
+            ("exchange_words", "block_barrier", Mutants(&["TALLY_UNREAD"])),
+            ("exchange_words", "flag_store", Mutants(&["COUNT_TWO_WORDS"])),
+            ("exchange_words", "wait_until", Mutants(&["COUNT_UNWAITED"])),
+            ("exchange_words", "block_barrier", Mutants(&["COUNT_NO_BARRIER"])),
+            ("count_and_tell", "arrive_is_last", Mutants(&["TALLY_TOLD_EARLY"])),
+        ],
+    },
+    File {
+        file: "ep/kernels/dispatch.hip",
+        rows: &[("flag_counts", "flag_store", Mutants(&["TWO_FLAGS", "FLAG_BEFORE_DATA", "NO_RELEASE"]))],
+    },
+    File {
+        file: "ep/device/ep/dispatch_grid.h",
+        rows: &[
+            ("learn_counts", "block_barrier", LOCAL),
+            ("learn_counts", "acquire_after_wait", Mutants(&["DISPATCH_NO_ACQUIRE"])),
+            ("learn_counts", "block_barrier", Mutants(&["DISPATCH_NO_BARRIER", "EXCHANGE_EARLY_RETURN"])),
+            ("write_share", "block_barrier", Mutants(&["ROUTE_UNCOUNTED"])),
+            ("write_share", "block_barrier", Mutants(&["ROUTE_UNREAD"])),
+            ("write_share", "block_barrier", Mutants(&["ROUTE_OVERWRITTEN"])),
+            (
+                "write_rows",
+                "arrive_is_last",
+                Mutants(&[
+                    "COUNT_BEFORE_RELEASE",
+                    "FLAG_BEFORE_DATA",
+                    "COUNTER_NOT_RESET",
+                    "COUNTER_RESET_EARLY",
+                ]),
+            ),
+        ],
+    },
+    File {
+        file: "ep/device/ep/engine.h",
+        rows: &[
+            ("post_payloads", "post", BY_ENGINE),
+            ("post_payloads", "post", BY_ENGINE),
+            ("wait_posted", "wait_done", BY_ENGINE),
+        ],
+    },
+    File {
+        file: "ep/kernels/dispatch_engine.hip",
+        rows: &[
+            ("flag_others", "block_release_system", BEHIND_COPIES),
+            ("flag_others", "flag_store", BEHIND_COPIES),
+        ],
+    },
+    File {
+        file: "ep/kernels/combine_engine.hip",
+        rows: &[
+            ("post_rows", "block_release_system", BEFORE_ENGINES),
+            ("flag_others", "block_release_system", BEHIND_COPIES),
+            ("flag_others", "flag_store", BEHIND_COPIES),
+        ],
+    },
+    File {
+        file: "ep/kernels/dispatch_nodes.hip",
+        rows: &[
+            ("flag_counts", "flag_store", Mutants(&["FLAG_BEFORE_DATA", "NO_RELEASE"])),
+            ("flag_counts", "wave_barrier", TOGETHER),
+        ],
+    },
+    File {
+        file: "ep/kernels/dispatch_relay.hip",
+        rows: &[
+            ("wait_for_source", "acquire_after_wait", Mutants(&["NODES_RELAY_NO_ACQUIRE"])),
+            ("flag_forwarded", "flag_store", Mutants(&["NODES_FORWARD_FLAG_FIRST"])),
+            ("relay", "arrive_is_last", Mutants(&["NODES_FORWARD_FLAG_FIRST"])),
+        ],
+    },
+    File {
+        file: "ep/kernels/combine_nodes.hip",
+        rows: &[
+            ("flag_rows", "flag_store", Mutants(&["COMBINE_UNRELEASED", "NODES_STAGE_UNCOUNTED"])),
+            ("flag_rows", "wave_barrier", TOGETHER),
+            ("send_rows", "arrive_is_last", Mutants(&["NODES_STAGE_UNCOUNTED"])),
+            ("send_rows", "block_release_system", Mutants(&["COMBINE_UNRELEASED"])),
+        ],
+    },
+    File {
+        file: "ep/kernels/dispatch_replay.hip",
+        rows: &[
+            ("flag_replay", "flag_store", Mutants(&["REPLAY_FLAG_FIRST"])),
+            ("send_replay", "block_barrier", Mutants(&["REPLAY_UNREAD"])),
+            ("send_replay", "block_barrier", Mutants(&["REPLAY_OVERWRITTEN"])),
+            ("send_replay", "arrive_is_last", Mutants(&["REPLAY_FLAG_FIRST"])),
+            ("receive_replay", "block_barrier", LOCAL),
+            ("receive_replay", "wait_until", Mutants(&["REPLAY_UNWAITED"])),
+            ("receive_replay", "acquire_after_wait", Mutants(&["REPLAY_NO_ACQUIRE"])),
+            ("receive_replay", "block_barrier", Mutants(&["REPLAY_NO_BARRIER"])),
+        ],
+    },
+    File {
+        file: "ep/device/ep/dispatch_nothing.h",
+        rows: &[
+            ("report_nothing", "swap_system", ZEROS),
+            ("report_nothing", "swap_system", ZEROS),
+            ("report_nothing", "swap_system", ZEROS),
+            ("report_nothing", "swap_system", ZEROS),
+        ],
+    },
+    File {
+        file: "ep/device/ep/dispatch_rows.h",
+        rows: &[
+            ("route_tile", "fetch_add_device", INVALID),
+            ("route_tile", "fetch_min_device", INVALID),
+            ("route_tile", "wave_barrier", Mutants(&["ROUTE_ROW_SHARED"])),
+            ("route_tile", "wave_barrier", Mutants(&["ROUTE_ROW_STALE"])),
+        ],
+    },
+    File {
+        file: "ep/device/ep/mask.h",
+        rows: &[
+            ("is_masked", "flag_load", Mutants(&["MASK_NOT_SET"])),
+            ("mask_rank", "fetch_add_device", RECORD),
+            ("mask_rank", "flag_store", Mutants(&["MASK_NOT_SET"])),
+            // Also where nobody is masked.
+            ("await_flag", "wait_until", Mutants(&["NO_WAIT", "EPOCH_LOOSE", "COMBINE_WAITS_FOR_ITSELF"])),
+            ("await_rank", "wait_for", Mutants(&["EPOCH_LOOSE"])),
+            ("await_rank", "flag_load_for_wait", Mutants(&["EPOCH_LOOSE"])),
+            ("first_found", "flag_load", Mutants(&["MASK_UNSETTLED"])),
+            ("first_found", "compare_swap_system", Mutants(&["MASK_UNSETTLED"])),
+        ],
+    },
+    File {
+        file: "ep/kernels/expert_count.hip",
+        rows: &[
+            ("anabranch_ep_expert_count", "block_barrier", Mutants(&["EXPERT_COUNT_UNCLEARED"])),
+            ("anabranch_ep_expert_count", "block_barrier", Mutants(&["EXPERT_COUNT_UNSUMMED"])),
+        ],
+    },
+    File {
+        file: "ep/kernels/expert_expand.hip",
+        rows: &[
+            ("place_pairs", "wave_barrier", Mutants(&["EXPAND_NEXT_OVERWRITTEN"])),
+            ("expand_tile", "block_barrier", Mutants(&["EXPAND_PAIRS_UNREAD"])),
+            ("expand_tile", "block_barrier", Mutants(&["EXPAND_UNPLACED"])),
+            ("expand_tile", "block_barrier", Mutants(&["EXPAND_OVERWRITTEN"])),
+            ("anabranch_ep_expert_expand", "block_barrier", Mutants(&["EXPAND_UNCLEARED"])),
+            ("anabranch_ep_expert_expand", "block_barrier", Mutants(&["EXPAND_UNSUMMED"])),
+        ],
+    },
+    File {
+        file: "ep/device/ep/combine_flags.h",
+        rows: &[
+            ("flag_all", "flag_store", Mutants(&["COMBINE_FLAG_FIRST", "EPOCH_LOOSE"])),
+            ("wait_for_rows", "block_barrier", LOCAL),
+            ("wait_for_rows", "acquire_after_wait", Mutants(&["COMBINE_NO_ACQUIRE"])),
+            ("wait_for_rows", "block_barrier", Mutants(&["COMBINE_NO_BARRIER"])),
+            // The epoch's store stands after its load in every block, by the counting and without a fence.
+            ("advance_epoch", "flag_store", Mutants(&["COMBINE_EPOCH_PLAIN", "COMBINE_UNCOUNTED"])),
+            ("next_epoch", "flag_load", Mutants(&["COMBINE_EPOCH_PLAIN"])),
+            ("advance_epoch", "fetch_add_device", Mutants(&["COMBINE_UNCOUNTED", "COMBINE_COUNT_NOT_RESET"])),
+        ],
+    },
+    File {
+        file: "ep/kernels/combine.hip",
+        rows: &[("offer_rows", "block_release_system", Mutants(&["COMBINE_UNRELEASED"]))],
+    },
+    File {
+        file: "ep/kernels/combine_push.hip",
+        rows: &[(
+            "push_and_flag",
+            "arrive_is_last",
+            Mutants(&["COUNT_BEFORE_RELEASE", "FLAG_BEFORE_DATA", "COMBINE_FLAG_FIRST", "COUNTER_NOT_RESET"]),
+        )],
+    },
+];

@@ -1,0 +1,16 @@
+//! The tests of this crate, as one binary: a crate is linked once, and its tests run side by side.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and prints why it skips"
+)]
+
+mod common;
+mod explore;
+mod mutant;
+mod mutants;
+mod protocols;
+mod table;
+mod world;
