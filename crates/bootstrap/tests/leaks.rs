@@ -30,12 +30,12 @@ fn a_hundred_worlds_leave_no_thread_descriptor_or_memory() {
         cycle(Form::Tcp, i % 4 != 0);
         cycle(Form::Threads, i % 4 != 0);
     }
-    let (before, kib) = (Resources::now().unwrap(), resident());
+    let (before, kib) = (Resources::at_rest().unwrap(), resident());
     for i in 0..100 {
         cycle(Form::Tcp, i % 4 != 0);
         cycle(Form::Threads, i % 4 != 0);
     }
-    let after = Resources::now().unwrap();
+    let after = Resources::at_rest().unwrap();
     assert_eq!((after.files, after.threads), (before.files, before.threads));
     // A hundred worlds that kept their messages alone would be 6 MB.
     assert!(resident() < kib + 3_000, "{kib} KiB before, {} KiB after", resident());

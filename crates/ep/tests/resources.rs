@@ -55,11 +55,11 @@ fn joining_using_and_leaving_leaks_nothing() {
     for _ in 0..5 {
         once(&runtime, &jit, &case);
     }
-    let before = (Resources::now().unwrap(), free(0), free(2));
+    let before = (Resources::at_rest().unwrap(), free(0), free(2));
     for _ in 0..30 {
         once(&runtime, &jit, &case);
     }
-    let after = (Resources::now().unwrap(), free(0), free(2));
+    let after = (Resources::at_rest().unwrap(), free(0), free(2));
     assert!(after.0.files <= before.0.files, "{before:?} {after:?}");
     assert!(after.0.threads <= before.0.threads, "{before:?} {after:?}");
     // Stacks of ended threads are kept for the next ones, so a few mappings come and go; 30 leaks would show.

@@ -62,13 +62,13 @@ fn rounds_of_worlds_give_back_all_that_they_took() {
             once();
         }
         let made = MEMORY.made();
-        let (before, of_process, memory) = (live(), Resources::now().unwrap(), [0, 1, 2, 3].map(free));
+        let (before, of_process, memory) = (live(), Resources::at_rest().unwrap(), [0, 1, 2, 3].map(free));
         for _ in 0..ROUNDS {
             once();
         }
         assert_eq!(live(), before, "bench {number}");
         assert_eq!([0, 1, 2, 3].map(free), memory, "bench {number}: bytes of device memory");
-        let after = Resources::now().unwrap();
+        let after = Resources::at_rest().unwrap();
         assert!(after.files <= of_process.files, "bench {number}: {of_process:?} {after:?}");
         assert!(after.threads <= of_process.threads, "bench {number}: {of_process:?} {after:?}");
         // One stream too many would show.

@@ -45,14 +45,14 @@ fn rounds(role: &Role) {
     for _ in 0..3 {
         once();
     }
-    let (before, of_process, memory) = (live(), Resources::now().unwrap(), free());
+    let (before, of_process, memory) = (live(), Resources::at_rest().unwrap(), free());
     let opened = [IPC.made(), PHYSICAL.made(), MAPPED.made()];
     for _ in 0..ROUNDS {
         once();
     }
     assert_eq!(live(), before);
     assert_eq!(free(), memory, "bytes of device memory");
-    let after = Resources::now().unwrap();
+    let after = Resources::at_rest().unwrap();
     assert!(after.files <= of_process.files, "{of_process:?} {after:?}");
     assert!(after.threads <= of_process.threads, "{of_process:?} {after:?}");
     let each = i64::from(ROUNDS * (role.size - 1));

@@ -100,11 +100,11 @@ fn worlds_with_engines_leave_nothing_behind() {
     for _ in 0..5 {
         once();
     }
-    let before = Resources::now().unwrap();
+    let before = Resources::at_rest().unwrap();
     for _ in 0..100 {
         once();
     }
-    let after = Resources::now().unwrap();
+    let after = Resources::at_rest().unwrap();
     // Other tests of this binary run at the same time; 100 leaks of 4 queues each would show.
     assert!(after.files < before.files + 100, "{before:?} {after:?}");
     assert!(after.mappings < before.mappings + 200, "{before:?} {after:?}");

@@ -32,11 +32,11 @@ fn joining_and_leaving_leaks_nothing() {
         for _ in 0..5 {
             once(&bench);
         }
-        let before = Resources::now().unwrap();
+        let before = Resources::at_rest().unwrap();
         for _ in 0..100 {
             once(&bench);
         }
-        let after = Resources::now().unwrap();
+        let after = Resources::at_rest().unwrap();
         assert!(after.files <= before.files, "{before:?} {after:?}");
         assert!(after.threads <= before.threads, "{before:?} {after:?}");
         // Stacks of ended threads are kept for the next ones, so a few mappings come and go; 100 leaks would show.

@@ -22,11 +22,11 @@ fn worlds_with_nics_leave_nothing_behind() {
     for _ in 0..5 {
         once();
     }
-    let before = Resources::now().unwrap();
+    let before = Resources::at_rest().unwrap();
     for _ in 0..50 {
         once();
     }
-    let after = Resources::now().unwrap();
+    let after = Resources::at_rest().unwrap();
     assert!(after.files <= before.files, "{before:?} {after:?}");
     assert!(after.threads <= before.threads, "{before:?} {after:?}");
     // Stacks of ended threads are kept for the next ones, so a few mappings come and go; 50 leaks would show.

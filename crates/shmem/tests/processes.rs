@@ -209,11 +209,11 @@ fn join_in_vain(role: &Role) {
     let setup = setup(&bench, &runtime, GlobalRank::new(role.rank)).unwrap();
     let (before, _) = setup.device.memory_info().unwrap();
     let rendezvous = Arc::new(rendezvous(role.rank, role.size, Path::new(&role.argument)));
-    let files = Resources::now().unwrap().files;
+    let files = Resources::at_rest().unwrap().files;
     let joined = World::join(setup.config, setup.device.clone(), setup.jit, Arc::clone(&rendezvous) as _);
     println!("failed: {}", joined.unwrap_err());
     assert_eq!(setup.device.memory_info().unwrap().0, before);
-    let left = Resources::now().unwrap().files;
+    let left = Resources::at_rest().unwrap().files;
     // Rank 0 serves the rendezvous and holds a socket for each rank until that one leaves: nobody does before all have
     // counted.
     rendezvous.barrier(&Group::world(role.size).unwrap(), "counted", Deadline::after(LIMIT)).unwrap();

@@ -1,5 +1,7 @@
 //! What a process holds, for tests that look for leaks.
 
+use std::time::{Duration, Instant};
+
 use crate::Error;
 
 /// Counts of things that leak.
@@ -38,5 +40,25 @@ impl Resources {
                 .and_then(|number| number.parse().ok())
                 .unwrap_or(0),
         })
+    }
+
+    /// Those of this process once threads that have ended are gone: the kernel lists a thread for a moment after it was joined.
+    /// Waits until files and threads have been the same for 100 ms, at most 10 s.
+    ///
+    /// # Errors
+    /// [`Error::Resources`].
+    pub fn at_rest() -> Result<Self, Error> {
+        let end = Instant::now() + Duration::from_secs(10);
+        let mut last = Self::now()?;
+        let mut since = Instant::now();
+        while since.elapsed() < Duration::from_millis(100) && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(5));
+            let now = Self::now()?;
+            if (now.files, now.threads) != (last.files, last.threads) {
+                since = Instant::now();
+            }
+            last = now;
+        }
+        Ok(last)
     }
 }
