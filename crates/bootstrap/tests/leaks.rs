@@ -36,7 +36,7 @@ fn a_hundred_worlds_leave_no_thread_descriptor_or_memory() {
         cycle(Form::Threads, i % 4 != 0);
     }
     let after = Resources::at_rest().unwrap();
-    assert_eq!((after.files, after.threads), (before.files, before.threads));
+    assert!(after.files <= before.files && after.threads <= before.threads, "{before:?} {after:?}");
     // A hundred worlds that kept their messages alone would be 6 MB.
     assert!(resident() < kib + 3_000, "{kib} KiB before, {} KiB after", resident());
 }
