@@ -8,7 +8,7 @@ use anabranch_ep::Error as Ep;
 use anabranch_hip::RuntimeKind;
 use anabranch_hip_jit::Error as Jit;
 use anabranch_ranks::{ErrorKind, GlobalRank};
-use anabranch_shmem::Error as Shmem;
+use anabranch_shmem::{Error as Shmem, Fault};
 
 use crate::config::ConfigError;
 
@@ -150,6 +150,82 @@ impl Error {
             Self::Ccl(error) => error.kind(),
             Self::Ep(error) => error.kind(),
         }
+    }
+}
+
+impl Error {
+    /// The ranks that it is about, ascending: lost, late, or the one that refused or differs. Empty where no rank is known.
+    pub fn ranks(&self) -> Vec<GlobalRank> {
+        let mut ranks = match self {
+            Self::Differs { rank, .. } => vec![*rank],
+            Self::Bootstrap(error) => of_rendezvous(error),
+            _ => self.of_world().map(of_world).unwrap_or_default(),
+        };
+        ranks.sort_unstable();
+        ranks.dedup();
+        ranks
+    }
+
+    /// Whether a deadline expired before other ranks came.
+    pub fn is_timeout(&self) -> bool {
+        let expired =
+            |error: &Bootstrap| matches!(error, Bootstrap::Expired { .. } | Bootstrap::KeyNotSet { .. });
+        match self {
+            Self::Bootstrap(error) => expired(error),
+            _ => self.of_world().is_some_and(|error| match error {
+                Shmem::RanksMissing { .. } | Shmem::Fault(Fault::DeadlineExpired(_)) => true,
+                Shmem::Rendezvous { source, .. } => expired(source),
+                _ => false,
+            }),
+        }
+    }
+
+    /// The world's error in it.
+    fn of_world(&self) -> Option<&Shmem> {
+        match self {
+            Self::Shmem(error) => Some(error),
+            Self::Ccl(error) => match error.as_ref() {
+                Ccl::Shmem(error) => Some(error),
+                _ => None,
+            },
+            Self::Ep(error) => match error.as_ref() {
+                Ep::Shmem(error) => Some(error),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}
+
+/// The ranks that a world's error is about.
+fn of_world(error: &Shmem) -> Vec<GlobalRank> {
+    match error {
+        Shmem::Fault(Fault::DeadlineExpired(wait)) => vec![wait.peer],
+        Shmem::Fault(
+            Fault::PeerLost { rank, .. } | Fault::Reported { rank, .. } | Fault::Poisoned { rank, .. },
+        )
+        | Shmem::FailedOn { rank, .. }
+        | Shmem::Differs { rank, .. }
+        | Shmem::OutOfStep { rank, .. }
+        | Shmem::Malformed { rank, .. }
+        | Shmem::Unreachable { peer: rank, .. }
+        | Shmem::Probe { peer: rank, .. } => vec![*rank],
+        Shmem::Fault(Fault::CollectiveFailed { missing, .. }) => missing.clone(),
+        Shmem::RanksMissing { missing, lost, .. } => {
+            missing.iter().copied().chain(lost.iter().map(|loss| loss.rank)).collect()
+        }
+        Shmem::Rendezvous { source, .. } => of_rendezvous(source),
+        _ => Vec::new(),
+    }
+}
+
+/// The ranks that an error of the rendezvous is about.
+fn of_rendezvous(error: &Bootstrap) -> Vec<GlobalRank> {
+    match error {
+        Bootstrap::PeerLost { loss, .. } | Bootstrap::GivenUp { loss, .. } => vec![loss.rank],
+        Bootstrap::Disagreement { rank, .. } => vec![*rank],
+        Bootstrap::StillJoined { ranks, .. } => ranks.clone(),
+        _ => error.missing().to_vec(),
     }
 }
 

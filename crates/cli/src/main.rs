@@ -1,101 +1,11 @@
-//! The `anabranch` command.
-#![deny(unsafe_code)]
+//! The program `anabranch`.
 
-mod capture_beside;
-mod commands;
-mod exit;
-mod launch;
-mod ranks;
-
-use std::io::Write;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
-
-/// GPU-initiated communication: run ranks, measure links and expert-parallel exchanges, look after kernels.
-#[derive(Debug, Parser)]
-#[command(name = "anabranch", version, about, max_term_width = 100)]
-struct Cli {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Debug, Subcommand)]
-enum Command {
-    /// Measure, with every result verified bit by bit.
-    #[command(subcommand)]
-    Bench(anabranch_bench::BenchCommand),
-    /// One rank of a benchmark; started by `bench`.
-    #[command(subcommand, hide = true)]
-    BenchRank(anabranch_bench::BenchCommand),
-    /// Show or check the configuration.
-    #[command(subcommand)]
-    Config(commands::config::ConfigCommand),
-    /// What is here: runtimes, devices, tool chains, links, limits, cache; with a hint for what is wrong.
-    Doctor(commands::doctor::DoctorArgs),
-    /// Compile kernels ahead of time, and look after the cache.
-    #[command(subcommand)]
-    Jit(commands::jit::JitCommand),
-    /// Bytes and time of a rank for numbers of ranks that are not there, up to 1024: arithmetic over what kernels would do.
-    #[command(subcommand)]
-    Model(anabranch_bench::ModelCommand),
-    /// Start N ranks of a program and end them together.
-    Run(commands::run::RunArgs),
-    /// Run a protocol's kernels under seeds that decide every order; shrink and show the first failure.
-    Sim(commands::sim::SimArgs),
-    /// The route to every peer, and why.
-    Topo(commands::topo::TopoArgs),
-    /// One rank of `topo`; started by it.
-    #[command(hide = true)]
-    TopoRank(commands::topo::TopoArgs),
-    /// Measure what is fastest here, and write the table that chooses: algorithms of collectives, or with `ep` launches of dispatch
-    /// and combine.
-    Tune(anabranch_bench::TuneCommand),
-    /// One rank of `tune`; started by it.
-    #[command(hide = true)]
-    TuneRank(anabranch_bench::TuneCommand),
-}
-
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    // Worlds that are struck on purpose warn of it in every run.
-    let least = if matches!(cli.command, Command::Sim(_)) { "error" } else { "warn" };
-    start_log(least);
-    let result = match cli.command {
-        Command::Bench(command) => commands::bench::spawn(&command),
-        Command::BenchRank(command) => commands::bench::run_rank(&command),
-        Command::Config(command) => commands::config::run(&command),
-        Command::Doctor(arguments) => commands::doctor::run(&arguments),
-        Command::Jit(command) => commands::jit::run(&command),
-        Command::Model(command) => command.print(),
-        Command::Run(arguments) => commands::run::run(&arguments),
-        Command::Sim(arguments) => commands::sim::run(&arguments),
-        Command::Topo(arguments) => commands::topo::spawn(&arguments),
-        Command::TopoRank(arguments) => commands::topo::run_rank(&arguments),
-        Command::Tune(arguments) => commands::tune::spawn(&arguments),
-        Command::TuneRank(arguments) => commands::tune::run_rank(&arguments),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            if !error.chain().any(<dyn std::error::Error>::is::<anabranch_bench::reported::Reported>) {
-                // Nobody is left to tell when standard error is gone.
-                let _ = writeln!(std::io::stderr(), "anabranch: {}", exit::text_of(&error));
-            }
-            ExitCode::from(u8::try_from(exit::code_of(&error)).unwrap_or(1))
-        }
-    }
-}
-
-/// The log goes to standard error; `ANABRANCH_LOG` chooses what is in it, from `least` on where it is not set.
-fn start_log(least: &str) {
-    use tracing_subscriber::EnvFilter;
-    let wanted = anabranch::Environment::of_process();
-    let filter = EnvFilter::new(wanted.get("ANABRANCH_LOG").unwrap_or(least));
-    let subscriber =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
-    // Without colours: the library is built without them, and panics where it is asked for them.
-    let subscriber = subscriber.without_time().with_ansi(false);
-    // Only a second start can fail, and there is none.
-    let _ = subscriber.try_init();
+    let mut words = std::env::args_os();
+    let called = words.next().unwrap_or_else(|| "anabranch".into());
+    // Found by its path, whatever it was called as.
+    let program = std::env::current_exe().map_or(called, Into::into);
+    ExitCode::from(anabranch_cli::run(vec![program], words.collect()))
 }

@@ -13,6 +13,7 @@ use anyhow::{Context, bail};
 
 use crate::capture_beside::CaptureBeside;
 use crate::exit;
+use crate::invocation;
 use crate::launch::finish;
 use crate::launch::{Launch, Output};
 use anabranch_bench::progress::Progress;
@@ -70,10 +71,13 @@ where
     let port_offset = config.bootstrap.port_offset;
     // The ranks open devices of their own; this process must not hold any of their memory.
     drop(platform);
+    let invocation = invocation::get().context("the command was not started by its entry point")?;
+    let (program, before) = invocation.program.split_first().context("no program to start ranks of")?;
+    let own = rank_arguments(invocation.arguments.clone(), hidden, compiled);
     let launch = Launch {
         ranks,
-        program: std::env::current_exe().context("cannot find this program")?.into(),
-        arguments: rank_arguments(std::env::args_os().skip(1).collect(), hidden, compiled),
+        program: program.clone(),
+        arguments: before.iter().cloned().chain(own).collect(),
         output: Output::RootOnly,
         grace: Duration::from_secs(5),
     };

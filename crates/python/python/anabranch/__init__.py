@@ -1,0 +1,65 @@
+"""GPU-initiated communication: a symmetric heap, collectives, and dispatch and combine for mixture-of-experts models.
+
+Tensors are of any library (torch, JAX, numpy, cupy): they are taken by DLPack or an array interface, without a copy.
+
+    import anabranch, numpy
+
+    with anabranch.init() as world:              # torchrun, srun, mpirun, or python -m anabranch run
+        comm = world.communicator()
+        x = numpy.full(4, world.rank, numpy.float32)
+        comm.all_reduce(x).join()
+
+Without a launcher, ``anabranch.spawn_threads(work, 4)`` runs ``work(world)`` on four ranks of one process.
+"""
+
+from ._errors import (
+    CompileError,
+    ConfigError,
+    DeviceError,
+    Error,
+    PeerError,
+    PeerTimeout,
+    SetupError,
+    UsageError,
+)
+from ._native import (
+    CombineSent,
+    Communicator,
+    Config,
+    Dispatched,
+    DispatchSent,
+    EpConfig,
+    ExpertParallel,
+    Memory,
+    Routing,
+    Work,
+    World,
+    flush_logs,
+    init,
+    spawn_threads,
+)
+
+__all__ = [
+    "CombineSent",
+    "Communicator",
+    "CompileError",
+    "Config",
+    "ConfigError",
+    "DeviceError",
+    "DispatchSent",
+    "Dispatched",
+    "EpConfig",
+    "Error",
+    "ExpertParallel",
+    "Memory",
+    "PeerError",
+    "PeerTimeout",
+    "Routing",
+    "SetupError",
+    "UsageError",
+    "Work",
+    "World",
+    "flush_logs",
+    "init",
+    "spawn_threads",
+]

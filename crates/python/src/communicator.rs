@@ -1,0 +1,430 @@
+//! Collectives and messages over tensors of any library.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anabranch::ccl::{self, Call, PointToPoint, ReduceOp};
+use anabranch::hip::Stream;
+use anabranch::{Group, GroupRank};
+use pyo3::prelude::*;
+
+use crate::array::Array;
+use crate::errors::{raise, usage};
+use crate::logs;
+use crate::state::{State, Until, wait_in_slices};
+use crate::unlocked::Unlocked;
+
+/// Collectives among ranks of a world. Made by `World.communicator`.
+///
+/// Every call is made by all ranks of the group, in the same order, with the same count, element type and kind of memory (`Memory` of
+/// `World.empty` is symmetric, every other tensor local). Calls return at once; their work runs in the order of the stream.
+#[pyclass(frozen, module = "anabranch", name = "Communicator")]
+#[derive(Debug)]
+pub(crate) struct Communicator {
+    state: Unlocked<Arc<State>>,
+    group: Group,
+    inner: Unlocked<Mutex<ccl::Communicator>>,
+}
+
+/// A collective that was launched.
+#[pyclass(frozen, module = "anabranch", name = "Work")]
+#[derive(Debug)]
+pub(crate) struct Work {
+    state: Unlocked<Arc<State>>,
+    work: Unlocked<Arc<ccl::Work>>,
+}
+
+/// An operator: a name, or `("premul_sum", scalar)`.
+fn operator(given: &Bound<'_, PyAny>) -> PyResult<ReduceOp> {
+    let (name, scalar) = match given.extract::<(String, f64)>() {
+        Ok((name, scalar)) => (name, Some(scalar)),
+        Err(_) => (given.extract::<String>()?, None),
+    };
+    let name = if name == "prod" { "product" } else { &name };
+    let all = ReduceOp::all(scalar.unwrap_or(1.0));
+    let found = all.into_iter().find(|op| op.name() == name);
+    match found {
+        Some(ReduceOp::PreMulSum(_)) if scalar.is_none() => {
+            Err(usage("premul_sum needs its scalar: op=(\"premul_sum\", scalar)"))
+        }
+        Some(op) if scalar.is_none() || matches!(op, ReduceOp::PreMulSum(_)) => Ok(op),
+        Some(op) => Err(usage(format!("the operator {} takes no scalar", op.name()))),
+        None => {
+            let names = all.map(ReduceOp::name).join(", ");
+            Err(usage(format!("unknown operator {name:?}; there are {names}")))
+        }
+    }
+}
+
+/// A message of a batch, to or from a peer.
+fn message<'a>((array, (is_send, peer)): (&'a Array, &(bool, GroupRank))) -> PyResult<PointToPoint<'a>> {
+    // SAFETY: `Communicator::launch` keeps the tensors until the work is over.
+    let tensor = unsafe { array.tensor()? };
+    Ok(if *is_send { PointToPoint::send(tensor, *peer) } else { PointToPoint::receive(tensor, *peer) })
+}
+
+/// The elements of rows of the first dimension.
+fn elements(splits: &[u64], row: u64) -> Vec<u64> {
+    splits.iter().map(|rows| rows * row).collect()
+}
+
+impl Communicator {
+    pub(crate) fn new(state: Arc<State>, group: Group, inner: ccl::Communicator) -> Self {
+        Self { state: Unlocked::new(state), group, inner: Unlocked::new(Mutex::new(inner)) }
+    }
+
+    fn array(&self, name: &'static str, object: &Bound<'_, PyAny>) -> PyResult<Array> {
+        Array::new(name, object, self.state.home)
+    }
+
+    fn optional(&self, name: &'static str, object: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Array>> {
+        Array::optional(name, object, self.state.home)
+    }
+
+    fn member(&self, rank: u32, name: &str) -> PyResult<GroupRank> {
+        self.state.member(&self.group, rank, name)
+    }
+
+    /// Launches a call and keeps its tensors until it is over.
+    fn launch(
+        &self,
+        py: Python<'_>,
+        stream: Option<&Bound<'_, PyAny>>,
+        arrays: Vec<Array>,
+        call: impl for<'a> FnOnce(&'a [Array], &mut dyn FnMut(&Call<'_>) -> PyResult<()>) -> PyResult<()> + Send,
+    ) -> PyResult<Work> {
+        self.state.live()?;
+        self.state.release();
+        let stream = self.state.stream(py, stream, arrays.first())?;
+        let mut launched = None;
+        let stream: &Stream = &stream;
+        let result = py.detach(|| {
+            let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+            call(&arrays, &mut |call| {
+                launched = Some(inner.run(call, stream).map_err(raise)?);
+                Ok(())
+            })
+        });
+        logs::flush(py)?;
+        result?;
+        let work = launched.ok_or_else(|| usage("nothing was launched"))?;
+        let work = Arc::new(work);
+        let is_capturing = stream.is_capturing().map_err(raise)?;
+        if !is_capturing {
+            let objects = arrays.into_iter().map(Array::into_object).collect();
+            self.state.hold(Until::Work(Arc::clone(&work)), objects);
+        }
+        Ok(Work { state: Unlocked::new(Arc::clone(&self.state)), work: Unlocked::new(work) })
+    }
+}
+
+#[pymethods]
+impl Communicator {
+    /// This rank in the group.
+    #[getter]
+    fn rank(&self) -> u32 {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner).rank().get()
+    }
+
+    /// Ranks of the group.
+    #[getter]
+    fn size(&self) -> u32 {
+        self.group.size()
+    }
+
+    /// The group: ranks of the world, in order.
+    #[getter]
+    fn ranks(&self) -> Vec<u32> {
+        self.group.members().iter().map(|rank| rank.get()).collect()
+    }
+
+    /// Reduces `tensor` over the ranks into `out`, or in place. Any shape, contiguous; `op` is "sum", "avg", "product", "min", "max", "band",
+    /// "bor", "bxor" or `("premul_sum", scalar)`. Sums are added in rank order: the same bits on all ranks and in every run.
+    #[pyo3(signature = (tensor, op = None, *, out = None, stream = None))]
+    fn all_reduce(
+        &self,
+        py: Python<'_>,
+        tensor: &Bound<'_, PyAny>,
+        op: Option<&Bound<'_, PyAny>>,
+        out: Option<&Bound<'_, PyAny>>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Work> {
+        let op = op.map_or(Ok(ReduceOp::Sum), operator)?;
+        let mut arrays = vec![self.array("tensor", tensor)?];
+        arrays.extend(self.optional("out", out)?);
+        self.launch(py, stream, arrays, move |arrays, run| {
+            // SAFETY: `launch` keeps the tensors until the work is over.
+            let (input, output) = unsafe { (arrays[0].tensor()?, arrays[arrays.len() - 1].tensor()?) };
+            run(&Call::AllReduce { output, input, op })
+        })
+    }
+
+    /// Gathers each rank's `input` into `output` of all ranks, in rank order: `[ranks * n, ...]` from `[n, ...]`. With `counts`, rank r
+    /// gives `counts[r]` rows of the first dimension.
+    #[pyo3(signature = (output, input, *, counts = None, stream = None))]
+    fn all_gather_into_tensor(
+        &self,
+        py: Python<'_>,
+        output: &Bound<'_, PyAny>,
+        input: &Bound<'_, PyAny>,
+        counts: Option<Vec<u64>>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Work> {
+        let arrays = vec![self.array("input", input)?, self.array("output", output)?];
+        let counts = counts.map(|counts| elements(&counts, arrays[1].row()));
+        self.launch(py, stream, arrays, move |arrays, run| {
+            // SAFETY: `launch` keeps the tensors until the work is over.
+            let (input, output) = unsafe { (arrays[0].tensor()?, arrays[1].tensor()?) };
+            match &counts {
+                None => run(&Call::AllGather { output, input }),
+                Some(counts) => run(&Call::AllGatherUneven { output, input, counts }),
+            }
+        })
+    }
+
+    /// Reduces `input`, `[ranks * n, ...]`, over the ranks, and leaves part r, `[n, ...]`, in `output` of rank r.
+    #[pyo3(signature = (output, input, op = None, *, stream = None))]
+    fn reduce_scatter_tensor(
+        &self,
+        py: Python<'_>,
+        output: &Bound<'_, PyAny>,
+        input: &Bound<'_, PyAny>,
+        op: Option<&Bound<'_, PyAny>>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Work> {
+        let op = op.map_or(Ok(ReduceOp::Sum), operator)?;
+        let arrays = vec![self.array("input", input)?, self.array("output", output)?];
+        self.launch(py, stream, arrays, move |arrays, run| {
+            // SAFETY: `launch` keeps the tensors until the work is over.
+            let (input, output) = unsafe { (arrays[0].tensor()?, arrays[1].tensor()?) };
+            run(&Call::ReduceScatter { output, input, op })
+        })
+    }
+
+    /// Sends part p of `input` to rank p, and receives part s of `output` from rank s. The parts are equal, or have as many rows of the first
+    /// dimension as the split sizes say; what rank s sends to rank p is what rank p expects of it.
+    #[pyo3(signature = (output, input, output_split_sizes = None, input_split_sizes = None, *, stream = None))]
+    fn all_to_all_single(
+        &self,
+        py: Python<'_>,
+        output: &Bound<'_, PyAny>,
+        input: &Bound<'_, PyAny>,
+        output_split_sizes: Option<Vec<u64>>,
+        input_split_sizes: Option<Vec<u64>>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Work> {
+        let arrays = vec![self.array("input", input)?, self.array("output", output)?];
+        let splits = match (output_split_sizes, input_split_sizes) {
+            (None, None) => None,
+            (Some(output), Some(input)) => {
+                Some((elements(&output, arrays[1].row()), elements(&input, arrays[0].row())))
+            }
+            _ => return Err(usage("give output_split_sizes and input_split_sizes, or neither")),
+        };
+        self.launch(py, stream, arrays, move |arrays, run| {
+            // SAFETY: `launch` keeps the tensors until the work is over.
+            let (input, output) = unsafe { (arrays[0].tensor()?, arrays[1].tensor()?) };
+            match &splits {
+                None => run(&Call::AllToAll { output, input }),
+                Some((output_splits, input_splits)) => {
+                    run(&Call::AllToAllUneven { output, input, output_splits, input_splits })
+                }
+            }
+        })
+    }
+
+    /// Gives rank `src`'s tensor to all ranks.
+    #[pyo3(signature = (tensor, src = 0, *, stream = None))]
+    fn broadcast(
+        &self,
+        py: Python<'_>,
+        tensor: &Bound<'_, PyAny>,
+        src: u32,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Work> {
+        let root = self.member(src, "src")?;
+        self.launch(py, stream, vec![self.array("tensor", tensor)?], move |arrays, run| {
+            // SAFETY: `launch` keeps the tensor until the work is over.
+            let tensor = unsafe { arrays[0].tensor()? };
+            run(&Call::Broadcast { tensor, root })
+        })
+    }
+
+    /// Reduces `tensor` over the ranks into `out` of rank `dst`, or in place there. Other ranks' `out` is not written.
+    #[pyo3(signature = (tensor, dst = 0, op = None, *, out = None, stream = None))]
+    fn reduce(
+        &self,
+        py: Python<'_>,
+        tensor: &Bound<'_, PyAny>,
+        dst: u32,
+        op: Option<&Bound<'_, PyAny>>,
+        out: Option<&Bound<'_, PyAny>>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Work> {
+        let (root, op) = (self.member(dst, "dst")?, op.map_or(Ok(ReduceOp::Sum), operator)?);
+        let mut arrays = vec![self.array("tensor", tensor)?];
+        arrays.extend(self.optional("out", out)?);
+        self.launch(py, stream, arrays, move |arrays, run| {
+            // SAFETY: `launch` keeps the tensors until the work is over.
+            let (input, output) = unsafe { (arrays[0].tensor()?, arrays[arrays.len() - 1].tensor()?) };
+            run(&Call::Reduce { output, input, op, root })
+        })
+    }
+
+    /// Gathers each rank's tensor, `[n, ...]`, into `gather_into`, `[ranks * n, ...]`, of rank `dst`. Other ranks give none.
+    #[pyo3(signature = (tensor, gather_into = None, dst = 0, *, stream = None))]
+    fn gather(
+        &self,
+        py: Python<'_>,
+        tensor: &Bound<'_, PyAny>,
+        gather_into: Option<&Bound<'_, PyAny>>,
+        dst: u32,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Work> {
+        let root = self.member(dst, "dst")?;
+        let mut arrays = vec![self.array("tensor", tensor)?];
+        arrays.extend(self.optional("gather_into", gather_into)?);
+        self.launch(py, stream, arrays, move |arrays, run| {
+            // SAFETY: `launch` keeps the tensors until the work is over.
+            let (input, output) =
+                unsafe { (arrays[0].tensor()?, arrays.get(1).map(|array| array.tensor()).transpose()?) };
+            run(&Call::Gather { output, input, root })
+        })
+    }
+
+    /// Gives part r of `scatter_from`, `[ranks * n, ...]`, of rank `src` to `tensor`, `[n, ...]`, of rank r. Other ranks give none.
+    #[pyo3(signature = (tensor, scatter_from = None, src = 0, *, stream = None))]
+    fn scatter(
+        &self,
+        py: Python<'_>,
+        tensor: &Bound<'_, PyAny>,
+        scatter_from: Option<&Bound<'_, PyAny>>,
+        src: u32,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Work> {
+        let root = self.member(src, "src")?;
+        let mut arrays = vec![self.array("tensor", tensor)?];
+        arrays.extend(self.optional("scatter_from", scatter_from)?);
+        self.launch(py, stream, arrays, move |arrays, run| {
+            // SAFETY: `launch` keeps the tensors until the work is over.
+            let (output, input) =
+                unsafe { (arrays[0].tensor()?, arrays.get(1).map(|array| array.tensor()).transpose()?) };
+            run(&Call::Scatter { output, input, root })
+        })
+    }
+
+    /// Sends a tensor to rank `dst`, which calls `recv`. In the order of the stream: for messages in both directions use `batch`.
+    #[pyo3(signature = (tensor, dst, *, stream = None))]
+    fn send(
+        &self,
+        py: Python<'_>,
+        tensor: &Bound<'_, PyAny>,
+        dst: u32,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Work> {
+        let to = self.member(dst, "dst")?;
+        self.launch(py, stream, vec![self.array("tensor", tensor)?], move |arrays, run| {
+            // SAFETY: `launch` keeps the tensor until the work is over.
+            run(&Call::Send { tensor: unsafe { arrays[0].tensor()? }, to })
+        })
+    }
+
+    /// Receives into a tensor from rank `src`: as many bytes as it sends.
+    #[pyo3(signature = (tensor, src, *, stream = None))]
+    fn recv(
+        &self,
+        py: Python<'_>,
+        tensor: &Bound<'_, PyAny>,
+        src: u32,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Work> {
+        let from = self.member(src, "src")?;
+        self.launch(py, stream, vec![self.array("tensor", tensor)?], move |arrays, run| {
+            // SAFETY: `launch` keeps the tensor until the work is over.
+            run(&Call::Receive { tensor: unsafe { arrays[0].tensor()? }, from: Some(from) })
+        })
+    }
+
+    /// Sends and receives at once: `("send" | "recv", tensor, peer)` each. Several messages of one pair go in order.
+    #[pyo3(signature = (messages, *, stream = None))]
+    fn batch(
+        &self,
+        py: Python<'_>,
+        messages: Vec<(String, Bound<'_, PyAny>, u32)>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Work> {
+        let (mut arrays, mut peers) = (Vec::new(), Vec::new());
+        for (direction, tensor, peer) in &messages {
+            let is_send = match direction.as_str() {
+                "send" => true,
+                "recv" => false,
+                other => return Err(usage(format!("a message is \"send\" or \"recv\", not {other:?}"))),
+            };
+            peers.push((is_send, self.member(*peer, "a message's peer")?));
+            arrays.push(self.array("a message's tensor", tensor)?);
+        }
+        self.launch(py, stream, arrays, move |arrays, run| {
+            let messages = arrays.iter().zip(&peers).map(message).collect::<PyResult<Vec<_>>>()?;
+            run(&Call::Batch(&messages))
+        })
+    }
+
+    /// Lets the stream of each rank go on when all have come.
+    #[pyo3(signature = (*, stream = None))]
+    fn barrier(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<Work> {
+        self.launch(py, stream, Vec::new(), |_, run| run(&Call::Barrier))
+    }
+
+    fn __repr__(&self) -> String {
+        format!("anabranch.Communicator(rank={}, size={})", self.rank(), self.size())
+    }
+}
+
+#[pymethods]
+impl Work {
+    /// Makes later work on the stream wait for this work. Does not wait itself.
+    #[pyo3(signature = (stream = None))]
+    fn wait_on(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        self.state.live()?;
+        let stream = self.state.stream(py, stream, None)?;
+        self.work.wait_on(&stream).map_err(raise)
+    }
+
+    /// Waits on the host until the work is done. Ctrl-C ends the wait.
+    #[pyo3(signature = (timeout = None))]
+    fn join(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        let timeout = timeout.map(seconds).transpose()?;
+        let result =
+            wait_in_slices(py, timeout, |slice| self.work.join(slice).map_err(anabranch::Error::from));
+        self.state.release();
+        logs::flush(py)?;
+        result
+    }
+
+    /// Whether the work is done.
+    fn poll(&self) -> PyResult<bool> {
+        let is_done = self.work.poll().map_err(raise)?;
+        self.state.release();
+        Ok(is_done)
+    }
+
+    /// The number of the call on its communicator, from 1.
+    #[getter]
+    fn sequence(&self) -> u64 {
+        self.work.sequence()
+    }
+
+    /// What runs, and how: the collective, its algorithm, blocks and bytes.
+    fn describe(&self) -> String {
+        self.work.describe().to_owned()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("anabranch.Work({})", self.work.describe())
+    }
+}
+
+/// A duration from Python's seconds.
+pub(crate) fn seconds(given: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(given).map_err(|_| usage(format!("{given} is no number of seconds")))
+}

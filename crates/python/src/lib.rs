@@ -1,0 +1,57 @@
+//! The native part of the Python module `anabranch`.
+//!
+//! It knows tensors by DLPack and the array interfaces, and no framework; what knows torch or JAX is Python.
+
+mod array;
+mod communicator;
+mod config;
+mod dlpack;
+mod ep;
+mod errors;
+mod logs;
+mod memory;
+mod state;
+mod unlocked;
+mod world;
+
+use pyo3::prelude::*;
+
+/// The module. `python/anabranch/__init__.py` names what users see of it.
+#[pymodule]
+mod _native {
+    use pyo3::prelude::*;
+
+    #[pymodule_export]
+    use super::communicator::{Communicator, Work};
+    #[pymodule_export]
+    use super::config::Config;
+    #[pymodule_export]
+    use super::ep::{CombineSent, DispatchSent, Dispatched, EpConfig, ExpertParallel, Routing};
+    #[pymodule_export]
+    use super::memory::Memory;
+    #[pymodule_export]
+    use super::world::{World, init, spawn_threads};
+
+    #[pymodule_export]
+    use super::{flush_logs, run_command};
+
+    #[pymodule_init]
+    fn start(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        let flush = module.getattr("flush_logs")?;
+        module.py().import("atexit")?.call_method1("register", (flush,))?;
+        Ok(())
+    }
+}
+
+/// Hands the library's waiting log records to `logging`. Every call of the module does; a program that only waits may do it itself.
+#[pyfunction]
+fn flush_logs(py: Python<'_>) -> PyResult<()> {
+    logs::flush(py)
+}
+
+/// Runs the `anabranch` command and returns its exit code. `program` starts it again, for ranks.
+#[pyfunction]
+fn run_command(py: Python<'_>, program: Vec<String>, arguments: Vec<String>) -> u8 {
+    let words = |texts: Vec<String>| texts.into_iter().map(Into::into).collect();
+    py.detach(|| anabranch_cli::run(words(program), words(arguments)))
+}

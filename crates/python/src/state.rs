@@ -1,0 +1,299 @@
+//! A joined world as the objects of the module share it.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anabranch::ccl::Work;
+use anabranch::hip::{Event, Stream};
+use anabranch::{GlobalRank, Group, GroupRank, RuntimeKind, World};
+use pyo3::prelude::*;
+
+use crate::array::{Array, Home};
+use crate::errors::{raise, usage};
+
+/// How long the host waits between looks at Python's signals.
+pub(crate) const SLICE: Duration = Duration::from_millis(50);
+
+/// A joined world, with what its objects in Python need.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) world: World,
+    pub(crate) home: Home,
+    pub(crate) local_rank: u32,
+    /// The stream of calls that name none, on the host runtime. Frameworks have none of their own there.
+    stream: Arc<Stream>,
+    process: u32,
+    left: AtomicBool,
+    in_flight: Mutex<InFlight>,
+}
+
+/// Python objects whose memory launches still use.
+#[derive(Debug, Default)]
+struct InFlight {
+    held: VecDeque<(Until, Vec<Py<PyAny>>)>,
+    /// Events that are used again.
+    events: Vec<Event>,
+}
+
+/// What ends a use of memory.
+#[derive(Debug)]
+pub(crate) enum Until {
+    Work(Arc<Work>),
+    Event(Event),
+}
+
+impl Until {
+    fn is_over(&self) -> bool {
+        match self {
+            Self::Work(work) => work.poll().unwrap_or(false),
+            Self::Event(event) => event.is_done().unwrap_or(false),
+        }
+    }
+}
+
+impl State {
+    pub(crate) fn new(world: World, local_rank: u32) -> Result<Arc<Self>, anabranch::Error> {
+        let device = world.device();
+        let home = Home { runtime: device.runtime().kind(), ordinal: device.ordinal().0 };
+        let stream = Arc::new(device.create_stream()?);
+        Ok(Arc::new(Self {
+            world,
+            home,
+            local_rank,
+            stream,
+            process: std::process::id(),
+            left: AtomicBool::new(false),
+            in_flight: Mutex::default(),
+        }))
+    }
+
+    /// The world, for a call.
+    ///
+    /// # Errors
+    /// `UsageError` in a process that was forked from the one that joined, and after [`Self::leave`].
+    pub(crate) fn live(&self) -> PyResult<&World> {
+        let now = std::process::id();
+        if now != self.process {
+            return Err(usage(format!(
+                "process {} joined this world, and process {now} was forked from it; device memory and connections do not \
+                 survive a fork: join a world in the new process",
+                self.process
+            )));
+        }
+        if self.left.load(Ordering::Acquire) {
+            return Err(usage("this rank has left the world"));
+        }
+        Ok(&self.world)
+    }
+
+    /// The group of these ranks of the world, in this order; `None` is the world.
+    pub(crate) fn group(&self, ranks: Option<Vec<u32>>) -> PyResult<Group> {
+        let world = self.world.group();
+        match ranks {
+            None => Ok(world.clone()),
+            Some(ranks) => {
+                let ranks = ranks.into_iter().map(GlobalRank::new).collect::<Vec<_>>();
+                let group = world.subset_of_ranks(&ranks);
+                group.map_err(|error| raise(anabranch::shmem::Error::from(error)))
+            }
+        }
+    }
+
+    /// The stream of a call: the one that was given, else the one on which the first tensor's library works now.
+    ///
+    /// # Errors
+    /// `UsageError` where neither is known.
+    pub(crate) fn stream(
+        &self,
+        py: Python<'_>,
+        given: Option<&Bound<'_, PyAny>>,
+        array: Option<&Array>,
+    ) -> PyResult<Arc<Stream>> {
+        let given = given.filter(|given| !given.is_none());
+        if self.home.runtime == RuntimeKind::Host {
+            return match given {
+                None => Ok(Arc::clone(&self.stream)),
+                Some(_) => Err(usage("the host runtime has one stream a rank; leave `stream` out")),
+            };
+        }
+        let address = match given {
+            Some(given) => Some(stream_address(given)?),
+            None => array.map(|array| array.current_stream(py, self.home)).transpose()?.flatten(),
+        };
+        let address = address.ok_or_else(|| {
+            usage("no stream: give `stream` (a number, or an object with cuda_stream or __cuda_stream__)")
+        })?;
+        // SAFETY: the caller, or the tensor's library, says that it is a stream of this device; it is used in this call alone.
+        Ok(Arc::new(unsafe { self.world.device().borrow_stream(address as *mut _) }))
+    }
+
+    /// Keeps Python objects until a launch on the stream is over. Under capture the graph's owner keeps them.
+    pub(crate) fn hold(&self, until: Until, objects: Vec<Py<PyAny>>) {
+        let mut in_flight = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
+        in_flight.held.push_back((until, objects));
+    }
+
+    /// [`Self::hold`] until what is on the stream now is over.
+    pub(crate) fn hold_on(&self, stream: &Stream, objects: Vec<Py<PyAny>>) -> Result<(), anabranch::Error> {
+        if stream.is_capturing()? {
+            return Ok(());
+        }
+        let free = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner).events.pop();
+        let event = free.map_or_else(|| self.world.device().create_event(), Ok)?;
+        stream.record(&event)?;
+        self.hold(Until::Event(event), objects);
+        Ok(())
+    }
+
+    /// Lets go of what no launch uses any more. Called while the interpreter's lock is held.
+    pub(crate) fn release(&self) {
+        let mut in_flight = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut over = Vec::new();
+        while in_flight.held.front().is_some_and(|(until, _)| until.is_over()) {
+            let Some((until, objects)) = in_flight.held.pop_front() else { break };
+            over.push(objects);
+            if let Until::Event(event) = until {
+                in_flight.events.push(event);
+            }
+        }
+        // Dropping an object may run Python code that calls back.
+        drop(in_flight);
+        drop(over);
+    }
+
+    /// Leaves the world and the rendezvous. Doing it again does nothing.
+    pub(crate) fn leave(&self) -> Result<(), anabranch::Error> {
+        if self.left.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let left = self.world.leave();
+        let goodbye = self.world.rendezvous().leave();
+        left?;
+        Ok(goodbye?)
+    }
+
+    /// Gives the world up after an exception: the other ranks notice at once, and not by a deadline.
+    pub(crate) fn abandon(&self, reason: &str) {
+        self.world.poison(reason);
+        self.left.store(true, Ordering::Release);
+        // They may be gone already; the exception is the error to report.
+        if let Err(error) = self.world.rendezvous().leave() {
+            tracing::debug!(%error, "leaving the rendezvous after an exception");
+        }
+        if let Err(error) = self.world.leave() {
+            tracing::debug!(%error, "leaving the world after an exception");
+        }
+    }
+
+    pub(crate) fn member(&self, group: &Group, rank: u32, name: &str) -> PyResult<GroupRank> {
+        if rank < group.size() {
+            return Ok(GroupRank::new(rank));
+        }
+        Err(usage(format!("{name} is {rank}; the group has ranks 0 to {}", group.size() - 1)))
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        let in_flight = self.in_flight.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for (until, objects) in in_flight.held.drain(..) {
+            // A kernel that may still run must not find its memory gone.
+            if !until.is_over() {
+                std::mem::forget(objects);
+            }
+        }
+    }
+}
+
+/// A stream as users name it: a number, torch's `cuda_stream`, or the protocol `__cuda_stream__`, which gives `(version, address)`.
+fn stream_address(given: &Bound<'_, PyAny>) -> PyResult<u64> {
+    if let Ok(address) = given.extract::<u64>() {
+        return Ok(address);
+    }
+    if let Ok(address) = given.getattr("cuda_stream") {
+        return address.extract();
+    }
+    if let Ok(method) = given.getattr("__cuda_stream__") {
+        let answer = if method.is_callable() { method.call0()? } else { method };
+        return Ok(answer.extract::<(u64, u64)>()?.1);
+    }
+    let kind = given.get_type().name()?;
+    Err(usage(format!(
+        "`stream` is of type {kind}; a number, or an object with cuda_stream or __cuda_stream__ is needed"
+    )))
+}
+
+/// Whether an error says only that work goes on.
+pub(crate) fn is_busy(error: &anabranch::Error) -> bool {
+    use anabranch::ccl::Error as Ccl;
+    use anabranch::shmem::Error as Shmem;
+    let busy = |error: &Shmem| matches!(error, Shmem::StreamBusy { .. });
+    match error {
+        anabranch::Error::Shmem(error) => busy(error),
+        anabranch::Error::Ccl(error) => matches!(error.as_ref(), Ccl::Shmem(error) if busy(error)),
+        _ => false,
+    }
+}
+
+/// Waits in slices, without the interpreter's lock, until `wait` no longer says that work goes on. Python's signals, Ctrl-C among them, end
+/// the wait.
+///
+/// # Errors
+/// Those of `wait`, the signal's, and `TimeoutError` after `timeout`.
+pub(crate) fn wait_in_slices(
+    py: Python<'_>,
+    timeout: Option<Duration>,
+    wait: impl Fn(Duration) -> Result<(), anabranch::Error> + Sync,
+) -> PyResult<()> {
+    let start = std::time::Instant::now();
+    loop {
+        let slice = timeout.map_or(SLICE, |timeout| timeout.saturating_sub(start.elapsed()).min(SLICE));
+        match py.detach(|| wait(slice)) {
+            Ok(()) => return Ok(()),
+            Err(error) if is_busy(&error) => py.check_signals()?,
+            Err(error) => return Err(raise(error)),
+        }
+        if timeout.is_some_and(|timeout| start.elapsed() >= timeout) {
+            let text = format!("not done after {:?}; the work goes on", start.elapsed());
+            return Err(pyo3::exceptions::PyTimeoutError::new_err(text));
+        }
+    }
+}
+
+/// Runs a call that may wait for other ranks on a thread of its own, so that Ctrl-C ends the wait. `interrupted` is called then: it makes
+/// the call end soon.
+pub(crate) fn interruptible<T: Send + 'static>(
+    py: Python<'_>,
+    interrupted: impl FnOnce(),
+    call: impl FnOnce() -> Result<T, anabranch::Error> + Send + 'static,
+) -> PyResult<T> {
+    let (sender, receiver) = sync_channel(1);
+    let body = move || {
+        // The receiver is gone after an interrupt.
+        let _ = sender.send(call());
+    };
+    let spawned = std::thread::Builder::new().name("anabranch call".to_owned()).spawn(body);
+    spawned.map_err(|source| raise(anabranch::Error::Thread { rank: 0, source }))?;
+    let receiver = Mutex::new(receiver);
+    loop {
+        let received =
+            py.detach(|| receiver.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(SLICE));
+        match received {
+            Ok(result) => return result.map_err(raise),
+            Err(RecvTimeoutError::Timeout) => {
+                if let Err(signal) = py.check_signals() {
+                    interrupted();
+                    return Err(signal);
+                }
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(pyo3::exceptions::PyRuntimeError::new_err(
+                    "the library panicked; see standard error",
+                ));
+            }
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Dropping without the interpreter's lock.
+
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+
+/// A value whose drop may wait for other ranks, or for the device. Python drops its objects with the interpreter's lock held, and the other
+/// ranks of [`spawn_threads`](crate::world::spawn_threads) need that lock to come: it is let go for the time of the drop.
+#[derive(Debug)]
+pub(crate) struct Unlocked<T: Ends>(ManuallyDrop<T>);
+
+/// What [`Unlocked`] holds.
+pub(crate) trait Ends: Send {
+    /// Whether dropping it may end what it stands for, and so wait. Letting go of the lock costs time.
+    fn may_wait(&self) -> bool {
+        true
+    }
+}
+
+impl<T: Send + Sync> Ends for Arc<T> {
+    fn may_wait(&self) -> bool {
+        Self::strong_count(self) == 1
+    }
+}
+
+impl<T: Send> Ends for std::sync::Mutex<T> {}
+
+impl<T: Ends> Unlocked<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(ManuallyDrop::new(value))
+    }
+}
+
+impl<T: Ends> Deref for Unlocked<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T: Ends> Drop for Unlocked<T> {
+    fn drop(&mut self) {
+        // SAFETY: taken once, and not used after.
+        let value = unsafe { ManuallyDrop::take(&mut self.0) };
+        if !value.may_wait() {
+            return;
+        }
+        let mut value = Some(value);
+        Python::try_attach(|py| py.detach(|| drop(value.take())));
+        if let Some(value) = value {
+            // The interpreter is ending, and so is the process.
+            std::mem::forget(value);
+        }
+    }
+}

@@ -1,0 +1,455 @@
+//! Joining a world, and what a world has.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anabranch::bootstrap::{Deadline, Heartbeat, Rendezvous, TcpConfig, TcpRendezvous, TcpRoot, UniqueId};
+use anabranch::ccl::DataType;
+use anabranch::{GlobalRank, Group, JoinedRank, ProcessLayout};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyTuple};
+
+use crate::array;
+use crate::communicator::{Communicator, seconds};
+use crate::config::Config;
+use crate::ep::{EpConfig, ExpertParallel};
+use crate::errors::{raise, usage};
+use crate::logs;
+use crate::memory::{Memory, Owner};
+use crate::state::{State, interruptible, wait_in_slices};
+use crate::unlocked::Unlocked;
+
+/// One rank of a joined world: its device, the symmetric heap, and what is made from them.
+///
+/// A context manager: leaving the block leaves the world, which all ranks do.
+#[pyclass(frozen, module = "anabranch", name = "World")]
+#[derive(Debug)]
+pub(crate) struct World {
+    state: Unlocked<Arc<State>>,
+}
+
+/// Where ranks meet when a store brings them together.
+struct StoreRank {
+    rank: u32,
+    size: u32,
+    local: Option<(u32, u32)>,
+    id: UniqueId,
+    /// The sockets of rank 0.
+    root: Option<TcpRoot>,
+}
+
+/// Rank 0 listens and puts the address with a new secret into the store; the others get it.
+fn meet_in_store(
+    config: &anabranch::Config,
+    store: &Bound<'_, PyAny>,
+    name: &str,
+    (rank, size): (u32, u32),
+    local: Option<(u32, u32)>,
+) -> PyResult<StoreRank> {
+    let key = format!("anabranch/{name}");
+    if rank == 0 {
+        let root = match &config.bootstrap.interface {
+            Some(interface) => TcpRoot::bind_interface(interface),
+            None => TcpRoot::bind("[::]:0").or_else(|_| TcpRoot::bind("0.0.0.0:0")),
+        };
+        let root = root.map_err(raise)?;
+        let id = root.unique_id().map_err(raise)?;
+        store.call_method1("set", (key, PyBytes::new(store.py(), &id.to_bytes())))?;
+        return Ok(StoreRank { rank, size, local, id, root: Some(root) });
+    }
+    let bytes = store.call_method1("get", (key,))?;
+    let bytes = bytes.extract::<Vec<u8>>()?;
+    let bytes = <&[u8; UniqueId::BYTES]>::try_from(bytes.as_slice()).map_err(|_| {
+        usage(format!("the store has {} bytes for {name:?}, not an id of a world", bytes.len()))
+    })?;
+    let id = UniqueId::from_bytes(bytes).map_err(|error| usage(error.to_string()))?;
+    Ok(StoreRank { rank, size, local, id, root: None })
+}
+
+impl StoreRank {
+    fn join(self, config: &anabranch::Config) -> Result<JoinedRank, anabranch::Error> {
+        let deadline = || Deadline::after(config.deadline.rendezvous.duration());
+        let mut tcp = TcpConfig::with_unique_id(&self.id, GlobalRank::new(self.rank), self.size, deadline());
+        tcp.heartbeat = Heartbeat {
+            interval: config.bootstrap.heartbeat.duration(),
+            limit: config.bootstrap.silence.duration(),
+        };
+        let rendezvous = match self.root {
+            Some(root) => TcpRendezvous::join_with_root(tcp, root)?,
+            None => TcpRendezvous::join(tcp)?,
+        };
+        let (local_rank, local_size) = match self.local {
+            Some(local) => local,
+            None => local_ranks(&rendezvous, deadline())?,
+        };
+        Ok(JoinedRank { rendezvous: Arc::new(rendezvous), local_rank, local_size })
+    }
+}
+
+/// This rank among those of its machine, and their number: machines differ in the kernel's boot id.
+fn local_ranks(rendezvous: &TcpRendezvous, deadline: Deadline) -> Result<(u32, u32), anabranch::Error> {
+    let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let group = Group::world(rendezvous.size()).map_err(anabranch::shmem::Error::from)?;
+    let all = rendezvous.all_gather(&group, "machines", &boot, deadline)?;
+    let own = rendezvous.rank().index();
+    let alike = |ranks: &[Vec<u8>]| ranks.iter().filter(|other| **other == boot).count() as u32;
+    Ok((alike(&all[..own]), alike(&all)))
+}
+
+/// A number from the environment of the launcher.
+fn from_environment(name: &str) -> PyResult<Option<u32>> {
+    match std::env::var(name) {
+        Err(_) => Ok(None),
+        Ok(text) => {
+            text.parse().map(Some).map_err(|_| usage(format!("{name} is {text:?}, which is no number")))
+        }
+    }
+}
+
+/// Joins the world of all ranks that a launcher started (torchrun, srun, mpirun, `python -m anabranch run`), or that share `store`.
+/// Collective: returns when all ranks have joined.
+///
+/// `config` is a TOML file's path, a mapping (`{"heap.bytes": "1 GiB"}`) or a `Config`; `set` has further settings, each `"key=value"`.
+/// `store` is anything with `set(key, bytes)` and a `get(key)` that waits: torch's stores. `rank` and `world_size` are then given, or the
+/// environment's RANK and WORLD_SIZE; `name` tells several worlds of one store apart. Whoever reads the store can join the world.
+#[pyfunction]
+#[pyo3(signature = (config = None, *, set = Vec::new(), store = None, name = "world", rank = None, world_size = None,
+    local_rank = None, local_world_size = None))]
+#[expect(clippy::too_many_arguments, reason = "keywords of Python")]
+pub(crate) fn init(
+    py: Python<'_>,
+    config: Option<&Bound<'_, PyAny>>,
+    set: Vec<String>,
+    store: Option<&Bound<'_, PyAny>>,
+    name: &str,
+    rank: Option<u32>,
+    world_size: Option<u32>,
+    local_rank: Option<u32>,
+    local_world_size: Option<u32>,
+) -> PyResult<World> {
+    logs::start();
+    let config = Config::from_argument(config, set)?.loaded.config;
+    let meeting = match store.filter(|store| !store.is_none()) {
+        None => {
+            if rank.is_some() || world_size.is_some() || local_rank.is_some() || local_world_size.is_some() {
+                return Err(usage(
+                    "rank, world_size, local_rank and local_world_size come from the launcher; give them with `store`",
+                ));
+            }
+            None
+        }
+        Some(store) => {
+            let needed = |given: Option<u32>, keyword: &str, variable: &str| match given {
+                Some(given) => Ok(given),
+                None => from_environment(variable)?
+                    .ok_or_else(|| usage(format!("give `{keyword}`, or set {variable}"))),
+            };
+            let rank = needed(rank, "rank", "RANK")?;
+            let size = needed(world_size, "world_size", "WORLD_SIZE")?;
+            if rank >= size {
+                return Err(usage(format!("rank {rank} is not below world_size {size}")));
+            }
+            let local = match (local_rank, local_world_size) {
+                (Some(rank), Some(size)) => Some((rank, size)),
+                (None, None) => None,
+                _ => return Err(usage("give local_rank and local_world_size, or neither")),
+            };
+            Some(meet_in_store(&config, store, name, (rank, size), local)?)
+        }
+    };
+    let state = interruptible(
+        py,
+        || (),
+        move || {
+            let joined = match meeting {
+                None => anabranch::rendezvous_from_launcher(&config)?,
+                Some(meeting) => meeting.join(&config)?,
+            };
+            let world = anabranch::join(&config, &joined)?;
+            State::new(world, joined.local_rank)
+        },
+    );
+    logs::flush(py)?;
+    Ok(World { state: Unlocked::new(state?) })
+}
+
+/// Runs `work(world)` on `ranks` ranks of one world, each on a thread of this process, and returns the results in rank order. Each rank
+/// leaves the world when its work returns. The first exception of a rank ends the others and is raised.
+#[pyfunction]
+#[pyo3(signature = (work, ranks, config = None, *, set = Vec::new()))]
+pub(crate) fn spawn_threads<'py>(
+    py: Python<'py>,
+    work: Py<PyAny>,
+    ranks: u32,
+    config: Option<&Bound<'py, PyAny>>,
+    set: Vec<String>,
+) -> PyResult<Bound<'py, PyTuple>> {
+    logs::start();
+    let config = Config::from_argument(config, set)?.loaded.config;
+    if ranks == 0 {
+        return Err(usage("ranks is 0; a world has at least one"));
+    }
+    let results = py.detach(|| {
+        let platform = anabranch::Platform::open(&config, ProcessLayout::Threads { ranks })?;
+        platform.spawn_threads(|world| {
+            let run = || {
+                let state = State::new(world.clone(), world.rank().get()).map_err(raise)?;
+                Python::attach(|py| {
+                    let world = Py::new(py, World { state: Unlocked::new(Arc::clone(&state)) })?;
+                    let result = work.call1(py, (world,));
+                    if let Err(error) = &result {
+                        let reason = format!("an exception in Python: {error}");
+                        py.detach(|| state.abandon(&reason));
+                    }
+                    state.release();
+                    result
+                })
+            };
+            run()
+        })
+    });
+    logs::flush(py)?;
+    let results = results.map_err(raise)?;
+    let mut values = Vec::new();
+    let mut failure = None;
+    for result in results {
+        match result {
+            Ok(value) => values.push(value),
+            // The exception of a rank's own code is the cause; that other ranks missed it is not.
+            Err(anabranch::RankError::Work { error, .. }) => {
+                let is_own = !error.is_instance(py, &py.import("anabranch._errors")?.getattr("PeerError")?);
+                if is_own || failure.is_none() {
+                    failure = Some(error);
+                }
+                if is_own {
+                    break;
+                }
+            }
+            Err(error) => failure = failure.or_else(|| Some(rank_failed(&error))),
+        }
+    }
+    match failure {
+        Some(failure) => Err(failure),
+        None => PyTuple::new(py, values),
+    }
+}
+
+fn rank_failed(error: &anabranch::RankError<PyErr>) -> PyErr {
+    match error {
+        anabranch::RankError::World { error, .. } => usage(anabranch::hip::with_causes(error)),
+        other => pyo3::exceptions::PyRuntimeError::new_err(other.to_string()),
+    }
+}
+
+#[pymethods]
+impl World {
+    /// This rank, from 0.
+    #[getter]
+    fn rank(&self) -> u32 {
+        self.state.world.rank().get()
+    }
+
+    /// Ranks of the world.
+    #[getter]
+    fn size(&self) -> u32 {
+        self.state.world.size()
+    }
+
+    /// This rank among those of its machine.
+    #[getter]
+    fn local_rank(&self) -> u32 {
+        self.state.local_rank
+    }
+
+    /// The runtime: `"amd"`, `"nvidia"` or `"host"`.
+    #[getter]
+    fn runtime(&self) -> &'static str {
+        self.state.home.runtime.word()
+    }
+
+    /// The number of this rank's device.
+    #[getter]
+    fn device(&self) -> u32 {
+        self.state.home.ordinal
+    }
+
+    /// The device's name.
+    #[getter]
+    fn device_name(&self) -> String {
+        self.state.world.device().name()
+    }
+
+    /// The configuration that the world was joined with.
+    #[getter]
+    fn config(&self) -> Vec<(String, String)> {
+        self.state.world.settings().fields()
+    }
+
+    /// Memory of the symmetric heap, at the same offset on all ranks of the group (`ranks`; `None` is all), which all call this in the same
+    /// order with the same shape and dtype. Its content is undefined.
+    #[pyo3(signature = (shape, dtype, *, ranks = None, tag = "memory"))]
+    fn empty(
+        &self,
+        py: Python<'_>,
+        shape: &Bound<'_, PyAny>,
+        dtype: &Bound<'_, PyAny>,
+        ranks: Option<Vec<u32>>,
+        tag: &str,
+    ) -> PyResult<Memory> {
+        let world = self.state.live()?.clone();
+        let shape = match shape.extract::<u64>() {
+            Ok(extent) => vec![extent],
+            Err(_) => shape.extract::<Vec<u64>>()?,
+        };
+        let data_type: DataType = array::data_type(dtype)?;
+        let elements = shape.iter().try_fold(1u64, |all, extent| all.checked_mul(*extent));
+        let bytes = elements.and_then(|elements| elements.checked_mul(u64::from(data_type.bits())));
+        let Some(bytes) = bytes.map(|bits| bits.div_ceil(8)) else {
+            return Err(usage(format!("shape {shape:?} has more elements than memory can hold")));
+        };
+        if bytes == 0 {
+            return Err(usage(format!("shape {shape:?} has no elements")));
+        }
+        let group = self.state.group(ranks)?;
+        let (tag, poisoned) = (tag.to_owned(), world.clone());
+        let memory = interruptible(
+            py,
+            move || interrupted(&poisoned),
+            move || Ok(world.allocate(&group, bytes, anabranch::shmem::DEFAULT_ALIGNMENT, &tag)?),
+        );
+        logs::flush(py)?;
+        let memory = Arc::new(memory?);
+        let address = memory.address().0;
+        Ok(Memory::new(address, shape, None, data_type, self.state.home, Owner::Symmetric(memory)))
+    }
+
+    /// Collectives among these ranks, in this order; `None` is all. All of them call it.
+    #[pyo3(signature = (ranks = None))]
+    fn communicator(&self, py: Python<'_>, ranks: Option<Vec<u32>>) -> PyResult<Communicator> {
+        let world = self.state.live()?.clone();
+        let group = self.state.group(ranks)?;
+        let (members, poisoned) = (group.clone(), world.clone());
+        let made = interruptible(py, move || interrupted(&poisoned), move || world.communicator(&members));
+        logs::flush(py)?;
+        Ok(Communicator::new(Arc::clone(&self.state), group, made?))
+    }
+
+    /// Dispatch and combine of expert parallelism among these ranks, in this order; `None` is all. All of them call it, with equal plans.
+    #[pyo3(signature = (config, ranks = None))]
+    fn expert_parallel(
+        &self,
+        py: Python<'_>,
+        config: &EpConfig,
+        ranks: Option<Vec<u32>>,
+    ) -> PyResult<ExpertParallel> {
+        let world = self.state.live()?.clone();
+        let group = self.state.group(ranks)?;
+        let (plan, poisoned) = (config.plan.clone(), world.clone());
+        let made =
+            interruptible(py, move || interrupted(&poisoned), move || world.expert_parallel(&group, plan));
+        logs::flush(py)?;
+        Ok(ExpertParallel::new(Arc::clone(&self.state), made?))
+    }
+
+    /// Gives these bytes to every rank of the group and returns those of all, in the group's order.
+    #[pyo3(signature = (data, *, ranks = None, tag = "exchange"))]
+    fn exchange<'py>(
+        &self,
+        py: Python<'py>,
+        data: Vec<u8>,
+        ranks: Option<Vec<u32>>,
+        tag: &str,
+    ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let world = self.state.live()?.clone();
+        let group = self.state.group(ranks)?;
+        let (tag, poisoned) = (tag.to_owned(), world.clone());
+        let all = interruptible(
+            py,
+            move || interrupted(&poisoned),
+            move || Ok(world.exchange(&group, &tag, &data)?),
+        );
+        logs::flush(py)?;
+        Ok(all?.iter().map(|bytes| PyBytes::new(py, bytes)).collect())
+    }
+
+    /// Waits on the host until all ranks of the group have come.
+    #[pyo3(signature = (*, ranks = None, tag = "barrier"))]
+    fn barrier(&self, py: Python<'_>, ranks: Option<Vec<u32>>, tag: &str) -> PyResult<()> {
+        let world = self.state.live()?.clone();
+        let group = self.state.group(ranks)?;
+        let (tag, poisoned) = (tag.to_owned(), world.clone());
+        let met = interruptible(py, move || interrupted(&poisoned), move || Ok(world.barrier(&group, &tag)?));
+        logs::flush(py)?;
+        met
+    }
+
+    /// Waits on the host until all work on the stream is done, and raises what made it fail.
+    #[pyo3(signature = (stream = None, *, timeout = None))]
+    fn synchronize(
+        &self,
+        py: Python<'_>,
+        stream: Option<&Bound<'_, PyAny>>,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        let world = self.state.live()?;
+        let timeout: Option<Duration> = timeout.map(seconds).transpose()?;
+        let stream = self.state.stream(py, stream, None)?;
+        let result = wait_in_slices(py, timeout, |slice| Ok(world.synchronize_within(&stream, slice)?));
+        self.state.release();
+        logs::flush(py)?;
+        result
+    }
+
+    /// Raises what made the world fail, if it did. Does not wait.
+    fn check(&self) -> PyResult<()> {
+        self.state.live()?.check().map_err(raise)
+    }
+
+    /// Gives the world up: every later call raises, here with this reason, and on the other ranks when they notice.
+    fn poison(&self, reason: &str) -> PyResult<()> {
+        self.state.live()?.poison(reason);
+        Ok(())
+    }
+
+    /// Leaves the world: all ranks do, after their last call. Doing it again does nothing.
+    fn leave(&self, py: Python<'_>) -> PyResult<()> {
+        let state = Arc::clone(&self.state);
+        let poisoned = self.state.world.clone();
+        let left = interruptible(py, move || interrupted(&poisoned), move || state.leave());
+        self.state.release();
+        logs::flush(py)?;
+        left
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (kind, error, trace))]
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        kind: &Bound<'_, PyAny>,
+        error: &Bound<'_, PyAny>,
+        trace: &Bound<'_, PyAny>,
+    ) -> PyResult<bool> {
+        let _ = trace;
+        if kind.is_none() {
+            self.leave(py)?;
+            return Ok(false);
+        }
+        // The other ranks learn the cause now and not by a deadline; the exception of the block is the one to raise.
+        let reason = format!("an exception in Python: {error}");
+        py.detach(|| self.state.abandon(&reason));
+        Ok(false)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("anabranch.World(rank={}, size={}, runtime={:?})", self.rank(), self.size(), self.runtime())
+    }
+}
+
+/// What ends the wait of a call that Ctrl-C interrupted.
+fn interrupted(world: &anabranch::World) {
+    world.poison("interrupted from Python");
+}

@@ -1,0 +1,210 @@
+"""Every collective, beside numpy's result."""
+
+import anabranch
+import numpy
+import pytest
+
+RANKS = 4
+
+
+def on_ranks(work, settings, ranks=RANKS):
+    return anabranch.spawn_threads(work, ranks, settings)
+
+
+def values(rank, *shape, dtype=numpy.float32):
+    """Small integers, so that sums are exact in every type."""
+    count = int(numpy.prod(shape))
+    return ((numpy.arange(count) * 7 + rank * 3) % 11).astype(dtype).reshape(shape)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32", "int64", "uint8"])
+@pytest.mark.parametrize("op", ["sum", "product", "min", "max"])
+def test_all_reduce(settings, dtype, op):
+    def work(world):
+        comm = world.communicator()
+        x = values(world.rank, 100, dtype=dtype) % 3
+        comm.all_reduce(x, op).join()
+        return x
+
+    reduce = {"sum": numpy.add, "product": numpy.multiply, "min": numpy.minimum, "max": numpy.maximum}[op]
+    expected = reduce.reduce([values(rank, 100, dtype=dtype) % 3 for rank in range(RANKS)]).astype(dtype)
+    for result in on_ranks(work, settings):
+        assert (result == expected).all()
+
+
+def test_all_reduce_into_another_tensor_and_in_the_heap(settings):
+    def work(world):
+        comm = world.communicator()
+        x, out = values(world.rank, 3, 5), numpy.zeros((3, 5), numpy.float32)
+        comm.all_reduce(x, out=out).join()
+        assert (x == values(world.rank, 3, 5)).all(), "the input is kept"
+        heap = world.empty((3, 5), "float32")
+        array = numpy.from_dlpack(heap)
+        array[:] = x
+        comm.all_reduce(heap).join()
+        assert (array == out).all()
+        return out
+
+    expected = sum(values(rank, 3, 5) for rank in range(RANKS))
+    for result in on_ranks(work, settings):
+        assert (result == expected).all()
+
+
+def test_average_and_scaled_sum(settings):
+    def work(world):
+        comm = world.communicator()
+        average, scaled = values(world.rank, 8), values(world.rank, 8)
+        comm.all_reduce(average, "avg").join()
+        comm.all_reduce(scaled, ("premul_sum", 0.5)).join()
+        return average, scaled
+
+    total = sum(values(rank, 8) for rank in range(RANKS))
+    for average, scaled in on_ranks(work, settings):
+        assert (average == total / RANKS).all() and (scaled == total * 0.5).all()
+
+
+def test_gathers_and_scatters(settings):
+    def work(world):
+        comm = world.communicator()
+        own = values(world.rank, 2, 3)
+        everything = numpy.zeros((2 * RANKS, 3), numpy.float32)
+        comm.all_gather_into_tensor(everything, own).join()
+
+        counts = [rank + 1 for rank in range(RANKS)]
+        uneven = numpy.zeros((sum(counts), 3), numpy.float32)
+        comm.all_gather_into_tensor(uneven, values(world.rank, counts[world.rank], 3), counts=counts).join()
+
+        part = numpy.zeros((2, 3), numpy.float32)
+        comm.reduce_scatter_tensor(part, everything).join()
+
+        at_one = numpy.zeros((2 * RANKS, 3), numpy.float32) if world.rank == 1 else None
+        comm.gather(own, at_one, dst=1).join()
+        back = numpy.zeros((2, 3), numpy.float32)
+        comm.scatter(back, at_one, src=1).join()
+        assert (back == own).all()
+
+        root = own.copy()
+        comm.broadcast(root, src=2).join()
+        total = numpy.zeros((2, 3), numpy.float32)
+        comm.reduce(own, dst=3, out=total).join()
+        return everything, uneven, part, root, total
+
+    everything = numpy.concatenate([values(rank, 2, 3) for rank in range(RANKS)])
+    uneven = numpy.concatenate([values(rank, rank + 1, 3) for rank in range(RANKS)])
+    for rank, result in enumerate(on_ranks(work, settings)):
+        assert (result[0] == everything).all() and (result[1] == uneven).all()
+        assert (result[2] == everything[2 * rank : 2 * rank + 2] * RANKS).all()
+        assert (result[3] == values(2, 2, 3)).all()
+        if rank == 3:
+            assert (result[4] == sum(values(other, 2, 3) for other in range(RANKS))).all()
+
+
+def test_all_to_all(settings):
+    def work(world):
+        comm = world.communicator()
+        sent = values(world.rank, 2 * RANKS, 3)
+        received = numpy.zeros_like(sent)
+        comm.all_to_all_single(received, sent).join()
+
+        to = [(world.rank + other) % 3 for other in range(RANKS)]
+        come = [(other + world.rank) % 3 for other in range(RANKS)]
+        uneven = numpy.zeros((sum(come), 3), numpy.float32)
+        comm.all_to_all_single(uneven, values(world.rank, sum(to), 3), come, to).join()
+        return received, uneven
+
+    for rank, (received, uneven) in enumerate(on_ranks(work, settings)):
+        sent = [values(other, 2 * RANKS, 3) for other in range(RANKS)]
+        assert (received == numpy.concatenate([rows[2 * rank : 2 * rank + 2] for rows in sent])).all()
+        parts = []
+        for other in range(RANKS):
+            to = [(other + peer) % 3 for peer in range(RANKS)]
+            rows = values(other, sum(to), 3)
+            parts.append(rows[sum(to[:rank]) : sum(to[: rank + 1])])
+        assert (uneven == numpy.concatenate(parts)).all()
+
+
+def test_messages(settings):
+    def work(world):
+        comm = world.communicator()
+        right, left = (world.rank + 1) % RANKS, (world.rank - 1) % RANKS
+        received = numpy.zeros(5, numpy.int32)
+        comm.batch([("send", values(world.rank, 5, dtype="int32"), right), ("recv", received, left)]).join()
+        if world.rank == 0:
+            comm.send(values(9, 4), 1).join()
+        other = numpy.zeros(4, numpy.float32)
+        if world.rank == 1:
+            comm.recv(other, 0).join()
+        comm.barrier().join()
+        return received, other
+
+    for rank, (received, other) in enumerate(on_ranks(work, settings)):
+        assert (received == values((rank - 1) % RANKS, 5, dtype="int32")).all()
+        assert rank != 1 or (other == values(9, 4)).all()
+
+
+def test_groups(settings):
+    def work(world):
+        ranks = [3, 1] if world.rank % 2 else [0, 2]
+        comm = world.communicator(ranks)
+        assert comm.ranks == ranks and ranks[comm.rank] == world.rank
+        x = numpy.full(3, world.rank, numpy.int32)
+        comm.all_reduce(x).join()
+        return int(x[0])
+
+    assert on_ranks(work, settings) == (2, 4, 2, 4)
+
+
+def test_work_says_what_it_is(settings):
+    def work(world):
+        comm = world.communicator()
+        x = values(world.rank, 4)
+        first = comm.all_reduce(x)
+        first.join(timeout=30)
+        second = comm.all_reduce(x)
+        second.join()
+        assert (first.sequence, second.sequence) == (1, 2) and second.poll()
+        return first.describe()
+
+    assert all("all_reduce" in text for text in on_ranks(work, settings, 2))
+
+
+def test_tensors_that_nobody_holds_stay_valid(settings):
+    """The result of a call whose tensor was dropped must not land in memory that something else uses."""
+
+    def work(world):
+        comm = world.communicator()
+        works = [comm.all_reduce(numpy.full(10_000, float(world.rank), numpy.float32)) for _ in range(50)]
+        kept = [numpy.zeros(10_000, numpy.float32) for _ in range(50)]
+        for each in works:
+            each.join()
+        return all((array == 0).all() for array in kept)
+
+    assert on_ranks(work, settings, 2) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda comm: comm.all_reduce(numpy.zeros((4, 4), numpy.float32)[:, 1]), "tensor is not contiguous"),
+        (lambda comm: comm.all_reduce(numpy.zeros(4, numpy.complex64)), "dtype|type|code"),
+        (lambda comm: comm.all_reduce(numpy.zeros(4, numpy.float32), "median"), "unknown operator 'median'|\"median\""),
+        (lambda comm: comm.all_reduce(numpy.zeros(4, numpy.float32), "premul_sum"), "needs its scalar"),
+        (lambda comm: comm.all_reduce(numpy.zeros(4, numpy.float32), "band"), "band"),
+        (lambda comm: comm.all_reduce("text"), "tensor is of type str"),
+        (lambda comm: comm.broadcast(numpy.zeros(4, numpy.float32), src=7), "src is 7; the group has ranks 0 to 1"),
+        (lambda comm: comm.all_gather_into_tensor(numpy.zeros(3, numpy.float32), numpy.zeros(2, numpy.float32)), "output"),
+        (lambda comm: comm.all_to_all_single(numpy.zeros(2), numpy.zeros(2), [1, 1]), "or neither"),
+        (lambda comm: comm.all_reduce(numpy.zeros(4, numpy.float32), stream=1), "one stream a rank"),
+    ],
+)
+def test_wrong_calls_are_refused_before_anything_moves(settings, call, words):
+    def work(world):
+        comm = world.communicator()
+        with pytest.raises((anabranch.UsageError, BufferError, TypeError), match=words):
+            call(comm)
+        # The communicator goes on.
+        x = numpy.ones(4, numpy.float32)
+        comm.all_reduce(x).join()
+        return float(x[0])
+
+    assert on_ranks(work, settings, 2) == (2.0, 2.0)

@@ -1,0 +1,315 @@
+"""Joining, leaving, and what goes wrong between."""
+
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import anabranch
+import numpy
+import pytest
+
+RANK_PROGRAM = """
+import json, numpy, anabranch
+with anabranch.init(set=["heap.bytes=64 MiB"]) as world:
+    comm = world.communicator()
+    x = numpy.full(1000, world.rank + 1, numpy.float32)
+    comm.all_reduce(x).join()
+    print(json.dumps([world.rank, world.size, world.local_rank, float(x[0])]), flush=True)
+"""
+
+
+def lines(process):
+    """What ranks printed, each as JSON behind the launcher's prefix."""
+    found = [line[line.index("[") :] for line in process.stdout.splitlines() if "[" in line]
+    return [json.loads(text[text.index("]") + 1 :] if text.startswith("[rank") else text) for text in found]
+
+
+def test_ranks_as_processes(run_ranks):
+    process = run_ranks(RANK_PROGRAM, 3)
+    assert process.returncode == 0, process.stderr
+    assert sorted(lines(process)) == [[rank, 3, rank, 6.0] for rank in range(3)]
+
+
+STORE = """
+import os, pathlib, signal, sys, time
+import anabranch, numpy
+
+class FileStore:
+    def __init__(self, folder): self.folder = pathlib.Path(folder)
+    def set(self, key, value):
+        path = self.folder / key.replace("/", "_")
+        path.with_suffix(".new").write_bytes(value)
+        path.with_suffix(".new").rename(path)
+    def get(self, key):
+        path = self.folder / key.replace("/", "_")
+        while not path.exists(): time.sleep(0.01)
+        return path.read_bytes()
+
+rank, size = int(sys.argv[2]), int(sys.argv[3])
+settings = {"device.runtime": "host", "heap.bytes": "64 MiB", "deadline.operation": "10 s"}
+world = anabranch.init(settings, store=FileStore(sys.argv[1]), rank=rank, world_size=size)
+"""
+
+
+def run_with_store(tmp_path, program, size):
+    """Runs a program on ranks that a folder brings together; returns each rank's exit status and output."""
+    path = tmp_path / "program.py"
+    path.write_text(STORE + program)
+    start = lambda rank: subprocess.Popen(
+        [sys.executable, str(path), str(tmp_path), str(rank), str(size)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    ranks = [start(rank) for rank in range(size)]
+    return [(rank.communicate(timeout=120)[0], rank.returncode) for rank in ranks]
+
+
+def test_a_store_brings_ranks_together(tmp_path):
+    program = """
+assert world.local_rank == rank
+x = numpy.full(10, rank, numpy.int64)
+world.communicator().all_reduce(x, "max").join()
+assert x[0] == 1
+assert world.exchange(bytes([rank])) == [bytes([0]), bytes([1])]
+world.barrier()
+world.leave()
+"""
+    for output, status in run_with_store(tmp_path, program, 2):
+        assert status == 0, output
+
+
+def test_a_killed_rank_is_named_by_all_others(tmp_path):
+    program = """
+comm = world.communicator()
+x = numpy.ones(1000, numpy.float32)
+comm.all_reduce(x).join()
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+start = time.monotonic()
+try:
+    for _ in range(1000):
+        comm.all_reduce(x).join()
+except anabranch.PeerError as error:
+    assert error.ranks == (1,), (error.ranks, str(error))
+    assert time.monotonic() - start < 11
+    print("named")
+"""
+    outcomes = run_with_store(tmp_path, program, 3)
+    assert [status for _, status in outcomes] == [0, -signal.SIGKILL, 0], outcomes
+    assert all("named" in outcomes[rank][0] for rank in (0, 2))
+
+
+def test_an_exception_ends_the_other_ranks(settings):
+    def work(world):
+        comm = world.communicator()
+        if world.rank == 1:
+            raise KeyError("a rank's own mistake")
+        comm.all_reduce(numpy.ones(4, numpy.float32)).join()
+
+    start = time.monotonic()
+    with pytest.raises(KeyError, match="a rank's own mistake"):
+        anabranch.spawn_threads(work, 3, settings)
+    assert time.monotonic() - start < 20
+
+
+def test_a_rank_that_does_not_come_is_named(settings):
+    settings["deadline.operation"] = "500 ms"
+
+    def work(world):
+        comm = world.communicator()
+        if world.rank == 0:
+            comm.all_reduce(numpy.ones(4, numpy.float32)).join()
+        else:
+            time.sleep(2)
+            world.check()
+
+    with pytest.raises(anabranch.PeerError, match="rank 1") as failure:
+        anabranch.spawn_threads(work, 2, settings)
+    assert failure.value.kind == "peer" and failure.value.exit_code == 5
+
+
+def test_other_threads_run_while_a_rank_waits(settings):
+    """A wait must not hold the interpreter's lock."""
+
+    def work(world):
+        comm = world.communicator()
+        comm.barrier().join()
+        if world.rank == 0:
+            counted = 0
+            done = threading.Event()
+
+            def count():
+                nonlocal counted
+                while not done.is_set():
+                    counted += 1
+
+            thread = threading.Thread(target=count)
+            thread.start()
+            comm.barrier().join()
+            done.set()
+            thread.join()
+            return counted
+        time.sleep(0.5)
+        comm.barrier().join()
+        return None
+
+    counted, _ = anabranch.spawn_threads(work, 2, settings)
+    assert counted > 10_000
+
+
+INTERRUPTED = """
+import signal, threading, time, os, numpy, anabranch
+
+def work(world):
+    comm = world.communicator()
+    comm.barrier().join()
+    return None
+
+class OneRank:
+    def set(self, key, value): pass
+
+world = anabranch.init({"device.runtime": "host", "heap.bytes": "64 MiB", "deadline.rendezvous": "60 s"}, store=OneRank(), rank=0, world_size=2)
+"""
+
+
+def test_ctrl_c_ends_a_wait():
+    process = subprocess.Popen([sys.executable, "-c", INTERRUPTED], stderr=subprocess.PIPE, text=True)
+    time.sleep(3)
+    start = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert time.monotonic() - start < 10
+    assert "KeyboardInterrupt" in errors and process.returncode != 0
+
+
+def test_a_forked_process_is_told(settings):
+    def work(world):
+        comm = world.communicator()
+        x = numpy.ones(4, numpy.float32)
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                comm.all_reduce(x)
+                os.write(writer, b"no error")
+            except anabranch.UsageError as error:
+                os.write(writer, str(error).encode())
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        text = os.read(reader, 1000).decode()
+        comm.all_reduce(x).join()
+        return text
+
+    (text,) = anabranch.spawn_threads(work, 1, settings)
+    assert "forked" in text and str(os.getpid()) in text
+
+
+def test_after_leaving_calls_are_refused(settings):
+    kept = []
+
+    def work(world):
+        kept.append((world, world.communicator()))
+
+    anabranch.spawn_threads(work, 1, settings)
+    world, comm = kept[0]
+    with pytest.raises(anabranch.Error):
+        comm.all_reduce(numpy.ones(4, numpy.float32))
+    with pytest.raises(anabranch.Error):
+        world.barrier()
+
+
+def test_a_hundred_worlds_leave_nothing(settings):
+    def work(world):
+        comm = world.communicator()
+        memory = world.empty(1000, "float32")
+        comm.all_reduce(memory).join()
+
+    def resources():
+        gc.collect()
+        time.sleep(0.2)
+        return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+
+    settings["heap.bytes"] = "16 MiB"
+    for _ in range(5):
+        anabranch.spawn_threads(work, 2, settings)
+    before = resources()
+    for _ in range(100):
+        anabranch.spawn_threads(work, 2, settings)
+    after = resources()
+    assert after[0] <= before[0] and after[1] <= before[1], (before, after)
+
+
+def test_settings():
+    config = anabranch.Config.load(set=["heap.bytes=64 MiB"], environment=False)
+    assert config["heap.bytes"] == "64 MiB" and config["kernels.arch"] is None
+    assert ("heap.bytes", '"64 MiB"') in [(key, value) for key, value, _ in config.fields()]
+    with pytest.raises(KeyError):
+        config["heap.byte"]
+    with pytest.raises(anabranch.ConfigError, match="heap.bytes"):
+        anabranch.Config.load(set=["heap.byte=1"])
+    with pytest.raises(anabranch.ConfigError, match="12 lightyears"):
+        anabranch.init({"deadline": {"operation": "12 lightyears"}})
+    with pytest.raises(anabranch.UsageError, match="store"):
+        anabranch.init({"device.runtime": "host"}, rank=1)
+
+
+def test_no_launcher_is_an_error_of_the_environment():
+    environment = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")}
+    program = "import anabranch\ntry: anabranch.init()\nexcept anabranch.SetupError as error: print(error)"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+    assert "RANK" in result.stdout, result.stderr
+
+
+def test_the_command():
+    def run(*words):
+        return subprocess.run([sys.executable, "-m", "anabranch", *words], capture_output=True, text=True, timeout=300)
+
+    assert run("--version").stdout.startswith("anabranch ")
+    assert run("config", "show", "--set", "heap.bytes=12 MiB").returncode == 0
+    assert run("config", "show", "--set", "heap.byte=12 MiB").returncode == 2
+    bench = run("bench", "ccl", "--ranks", "2", "--sizes", "1K", "--set", "device.runtime=host")
+    assert bench.returncode == 0 and "all_reduce" in bench.stdout, bench.stderr
+
+
+def test_memory_is_shared_without_a_copy(settings):
+    def work(world):
+        memory = world.empty((4, 3), "float32")
+        array = numpy.from_dlpack(memory)
+        array[:] = numpy.arange(12).reshape(4, 3)
+        assert array.ctypes.data == memory.data_ptr and memory.nbytes == 48 and memory.is_symmetric
+        assert (numpy.asarray(memory) == array).all(), "by the array interface"
+        part = memory.narrow(1, 3)
+        assert part.shape == (2, 3) and (numpy.from_dlpack(part) == array[1:3]).all()
+        with pytest.raises(anabranch.UsageError, match="not within"):
+            memory.narrow(3, 9)
+        comm = world.communicator()
+        comm.all_reduce(part).join()
+        return array.copy(), memory
+
+    base = numpy.arange(12, dtype=numpy.float32).reshape(4, 3)
+    expected = base.copy()
+    expected[1:3] *= 2
+    for array, _ in anabranch.spawn_threads(work, 2, settings):
+        assert (array == expected).all()
+    # bf16 has no word in the array interface.
+    def no_word(world):
+        memory = world.empty(8, "bfloat16")
+        with pytest.raises(AttributeError, match="DLPack"):
+            memory.__array_interface__
+        assert memory.dtype == "bf16" and memory.__dlpack_device__() == (1, 0)
+
+    anabranch.spawn_threads(no_word, 1, settings)
+
+
+def test_logs_reach_logging(caplog, settings):
+    program = "import logging, anabranch; logging.basicConfig(level='DEBUG')\nanabranch.spawn_threads(lambda world: None, 2, {'device.runtime': 'host', 'heap.bytes': '16 MiB'})"
+    environment = {**os.environ, "ANABRANCH_LOG": "debug"}
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+    assert result.returncode == 0 and "anabranch." in result.stderr, result.stderr
