@@ -21,6 +21,8 @@ _Op = str | tuple[str, float]
 _Settings = Config | str | PathLike[str] | Mapping[str, Any] | None
 _T = TypeVar("_T")
 
+__all__: list[str]
+
 def init(
     config: _Settings = None,
     *,

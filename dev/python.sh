@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# The Python package as users get it: a wheel built in release mode, installed into an empty environment, its stubs compared with the module,
+# and its tests run there. Tests that need torch or JAX skip, with the reason, where these are not installed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+tools="$PWD/target/ci/python-tools"
+user="$PWD/target/ci/python-user"
+wheels="$PWD/target/ci/wheels"
+[ -x "$tools/bin/maturin" ] || { python3 -m venv "$tools" && "$tools/bin/pip" install --quiet 'maturin>=1.9,<2'; }
+rm -rf "$wheels" "$user"
+"$tools/bin/maturin" build --release --quiet --manifest-path crates/python/Cargo.toml --out "$wheels"
+ls -l "$wheels"
+
+python3 -m venv "$user"
+"$user/bin/pip" install --quiet "$wheels"/*.whl numpy pytest mypy
+cd "$(mktemp -d)"
+"$user/bin/python" -m anabranch doctor --set device.runtime=host
+"$user/bin/python" -m mypy.stubtest anabranch
+"$user/bin/python" -m pytest -q -rs "$OLDPWD/crates/python/tests"
+"$user/bin/python" -m anabranch run -n 4 --set device.runtime=host -- "$user/bin/python" "$OLDPWD/examples/python/expert_parallel.py"
