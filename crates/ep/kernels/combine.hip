@@ -1,5 +1,5 @@
 // Combine: every rank pulls, for each of its tokens, the rows that the token's destinations computed, and sums them in
-// group-rank order with f32 accumulation and one rounding. Copies that were dropped for lack of room are not there to be
+// group-rank order with f32 accumulation and one rounding. Copies that were dropped because they did not fit are not
 // summed, nor are those of ranks that are masked (`ep/mask.h`); a token without any copy gives zeros.
 //
 // Who writes what. Rank d's expert work has written the rows that d received in its combine window; then d stores its
@@ -7,8 +7,8 @@
 // Split in two, the first kernel ends after its flags, and the second begins with that wait.
 //
 // Why the window is not overwritten while it is read. Rank d writes its combine window again in epoch e + 1, after its
-// dispatch e + 1 has seen every rank's dispatch flag e + 1. Rank s sends that flag after its combine e has ended (stream
-// order on the slot, kept by the handle), so all reads of epoch e are over. The same chain protects the flag words.
+// dispatch e + 1 has seen every rank's dispatch flag e + 1. Rank s sends that flag after its combine e has ended (slot
+// order, see `dispatch.hip`), so all reads of epoch e are over. The same chain protects the flag words.
 #include "anabranch/prelude.h"
 #include "ep/combine_flags.h"
 #include "ep/combine_rows.h"

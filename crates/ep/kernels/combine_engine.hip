@@ -8,8 +8,8 @@
 // be, and the kernel `flag` is on the stream that joins them.
 //
 // Why the window of what returns is not overwritten while it is read. The engines of d write at s again in epoch e + 1, after d's
-// dispatch e + 1, which has seen every rank's dispatch flag e + 1. Rank s sends that flag after its combine e has ended (stream order on
-// the slot, kept by the handle), so all its reads of epoch e are over. The same chain protects the flag words.
+// dispatch e + 1, which has seen every rank's dispatch flag e + 1. Rank s sends that flag after its combine e has ended (slot
+// order, see `dispatch.hip`), so all its reads of epoch e are over. The same chain protects the flag words.
 // Why what is copied is not overwritten too early. The experts of d write the combine window again in epoch e + 1, after d's `recv` e
 // in stream order. That has waited for its own packets, and is after the join of its own copies. Of another buffer the caller knows it.
 #include "anabranch/prelude.h"

@@ -2,16 +2,16 @@
 // codec; then every rank sums, for each of its tokens, the rows that have come, in group-rank order with f32 accumulation and
 // one rounding.
 //
-// Who writes what. The destinations that took a token in have places in ascending order of rank, which dispatch sent them. That of
+// Who writes what. The destinations that took a token in have places in ascending order of rank, which dispatch sent them. The rank of
 // place n writes row [n][token] of the push window at the origin, and no other rank does: [fan out][max_tokens] rows, however few
-// rows a rank may receive. A copy that was dropped for lack of room has no place, and the sum skips it. Where ranks may be masked
-// (`ep/mask.h`) places are ranks: a row that comes late, of a rank that is masked by now, is where no other can be. Then rank d stores its
+// rows a rank may receive. A copy that was dropped because it did not fit has no place, and the sum skips it. Where ranks may be masked
+// (`ep/mask.h`) places are ranks: a late row of a rank that is masked by now is written where no other rank writes. Then rank d stores its
 // combine flag at every rank. Rank s waits for the flags of all ranks, its own too, and reads. Split in two, the first kernel
 // ends after its flags, and the second begins with that wait.
 //
 // Why the window is not overwritten while it is read. Rank d writes at s again in epoch e + 1, after its dispatch e + 1 has
-// seen every rank's dispatch flag e + 1. Rank s sends that flag after its combine e has ended (stream order on the slot, kept by
-// the handle), so all its reads of epoch e are over. The same chain protects the flag words.
+// seen every rank's dispatch flag e + 1. Rank s sends that flag after its combine e has ended (slot order, see
+// `dispatch.hip`), so all its reads of epoch e are over. The same chain protects the flag words.
 //
 // Why it may lie where the window of the pulling combine lies (a plan for both). What changes from epoch e to e + 1 is either
 // pull to push: all pulls of e are over when d pushes, by that chain, taken for every reader; or push to pull: the experts of s

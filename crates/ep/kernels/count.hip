@@ -4,20 +4,20 @@
 // Who writes what. Every rank has a matrix of words, [source][destination]. Rank s reports to every rank, in row [s] there, how many
 // of its tokens go where; a word holds {epoch, count} and is its own flag, so nothing is released before it and nothing is
 // acquired after it. At each destination the rows of a source lie after those of the ranks before it, and the window has
-// `rows`: what the ranks before leave over is this rank's room there.
+// `rows`: what the ranks before leave is this rank's capacity there.
 //
 // All words are waited for, also those of the ranks after, which this rank does not need: words are sent before any is waited
 // for, so the rank whose words are missing is the one to blame, and not one that waits for it.
 //
-// Why a word is not overwritten too early. Rank s writes its words of epoch e + 1 after its combine e on the slot (stream
-// order, kept by the handle). Combine e at s ended after it saw d's combine flag of epoch e, which d sent after its own count
+// Why a word is not overwritten too early. Rank s writes its words of epoch e + 1 after its combine e on the slot (slot
+// order, see `dispatch.hip`). Combine e at s ended after it saw d's combine flag of epoch e, which d sent after its own count
 // of epoch e had ended (stream order at d), and that has read every word.
 // Why an old word is not taken for a new one: its epoch must equal the one waited for. The epoch is the dispatch's: this
 // kernel reads it, the second one advances it, later on the same stream.
 //
 // The tally is in this rank's own memory, zero between launches: blocks add to it before they are counted, and the last block
-// takes the sums out after them. The second kernel reads `bases` and `capacity` later on the same stream; after a fault it finds
-// the world poisoned, and does not.
+// swaps the sums for zeros after that. The second kernel reads `bases` and `capacity` later on the same stream; after a fault it finds
+// the world poisoned, and reads neither.
 #include "anabranch/prelude.h"
 #include "ep/routing.h"
 #include "ep/token_count.h"

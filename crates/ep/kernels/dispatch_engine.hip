@@ -12,9 +12,9 @@
 // which is after its `recv` e. That has waited for its own packets, and is after the join of its own copies.
 // Why a flag is not sent too early or torn: `ep/engine.h`; by a copy of a stream, because the kernel is after it.
 #include "anabranch/prelude.h"
+#include "ep/route_engine.h"
 #include "ep/dispatch_grid.h"
 #include "ep/engine.h"
-#include "ep/route_engine.h"
 
 typedef EngineRoute Route;
 typedef DispatchLocal<Route> Local;

@@ -20,8 +20,8 @@
 // the flag that s put after the rows: they had come, so nothing reads their source any more (over a NIC, what would be sent once more is
 // what the peer has already acknowledged, and it drops that unread).
 #include "anabranch/prelude.h"
-#include "ep/dispatch_grid.h"
 #include "ep/route_relay.h"
+#include "ep/dispatch_grid.h"
 #include "shmem/order.h"
 #include "shmem/signal.h"
 

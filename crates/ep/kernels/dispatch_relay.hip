@@ -11,8 +11,8 @@
 // itself: s writes it again after the same combine e, in which it saw p's combine flag e, which p sent after this kernel.
 // Why an old flag is not taken for a new one: as in `dispatch.hip`, the epoch in it must be the one waited for.
 #include "anabranch/prelude.h"
-#include "ep/dispatch_grid.h"
 #include "ep/route_relay.h"
+#include "ep/dispatch_grid.h"
 
 typedef ForwardRoute Route;
 typedef DispatchLocal<Route> Local;

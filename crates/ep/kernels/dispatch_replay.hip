@@ -6,20 +6,20 @@
 // Rank d takes the flag of s only when the count is the one that came then, and the routing is its own; else a peer sends
 // another routing, or routes anew, and that is a fault. So two sources share no row here when they shared none then.
 //
-// Why a row window is not written too early. Rank s starts this dispatch, of epoch e + 1, after its combine e on the slot (stream
-// order, saved by the handle), which has seen the combine flag of epoch e of every rank: of rank d, which sent it after its expert
+// Why a row window is not written too early. Rank s starts this dispatch, of epoch e + 1, after its combine e on the slot (slot
+// order, see `dispatch.hip`), which has seen the combine flag of epoch e of every rank: of rank d, which sent it after its expert
 // work of epoch e had read its rows and its push had read its records; and of the rank that owned the same row in epoch e, which
 // sent it after it had written the row, and after `save_routing.hip` there had read the record. So nothing depends on which
 // source a row had before, and the compact mode needs no exchange of counts to be safe.
 // Why a flag and the word beside it are not overwritten too early, nor old ones taken for new ones: as in `dispatch.hip`. The word
 // has an epoch of its own, because a dispatch that routes anew leaves an old word where it is.
 //
-// What is saved lies in this rank's own memory. Who keeps another routing in the same place waits for this kernel (the host
-// orders the streams).
+// What is saved lies in this rank's own memory. A kernel that saves another routing in the same place runs after this one: the host
+// orders the streams.
 #include "anabranch/prelude.h"
+#include "ep/route_near.h"
 #include "ep/dispatch_nothing.h"
 #include "ep/dispatch_rows.h"
-#include "ep/route_near.h"
 
 typedef NearRoute Route;
 typedef DispatchLocal<Route> Local;

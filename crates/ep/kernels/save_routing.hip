@@ -5,9 +5,9 @@
 // destination, where this rank wrote them; so what is saved is what was sent, whatever the caller has done since. A token of which
 // every copy was dropped has none, and needs none: it is not sent again either.
 //
-// Why the records are there. This rank's dispatch wrote them, released them and ended before this kernel began (stream order,
-// saved by the handle). Whoever overwrites them does so in a later dispatch on the slot, which it sends after its combine on the
-// slot has seen this rank's combine flag; and that is sent after this kernel (the handle orders the combine after it).
+// Why the records are there. This rank's dispatch wrote them, released them and ended before this kernel began (slot order, see
+// `dispatch.hip`). A rank overwrites them in a later dispatch on the slot, which it sends after its combine on the
+// slot has seen this rank's combine flag. This rank sends that flag after this kernel (slot order).
 #include "anabranch/prelude.h"
 #include "ep/send_map.h"
 

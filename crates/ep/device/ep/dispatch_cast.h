@@ -5,6 +5,7 @@
 #pragma once
 
 #include "ep/codec.h"
+#include "ep/dispatch_piece.h"
 
 #ifndef EP_CAST_FROM
 #error "a dispatch that casts is compiled for the type of the rows it reads: Bf16, F16 or F32"
@@ -60,7 +61,7 @@ struct CastShare {
     }
 };
 
-// In place of the copy that `dispatch_rows.h` has for other kernels.
+// One wave casts units of a token's row and stores them to all its destinations. `dispatch_copy.h` has the same function without a cast.
 template <class Route>
 static ANABRANCH_DEVICE void copy_units(const Grid& grid, const DispatchArgs& args, const DispatchLocal<Route>& local,
                                         const Piece& piece, u32 token) {
@@ -84,8 +85,8 @@ static ANABRANCH_DEVICE void copy_units(const Grid& grid, const DispatchArgs& ar
         for (u32 n = 0; n < fan; ++n) {
             u64 entry = local.destination.get(grid, piece.index * args.fan_out + turn);
             turn = turn + 1 == fan ? 0 : turn + 1;
-            Vec16* target = reinterpret_cast<Vec16*>(row_at(grid, args, local, entry));
-            u32* scales = reinterpret_cast<u32*>(meta_at(grid, args, local, entry)) + 2 + 2 * args.top_k;
+            Vec16* target = reinterpret_cast<Vec16*>(Route::row_at(grid, args, local, entry));
+            u32* scales = reinterpret_cast<u32*>(Route::meta_at(grid, args, local, entry)) + 2 + 2 * args.top_k;
             ANABRANCH_UNROLL
             for (u32 u = 0; u < UNROLL; ++u) {
                 if (block[u] >= end) continue;

@@ -22,7 +22,7 @@ static ANABRANCH_DEVICE void learn_counts(const Grid& grid, const DispatchArgs& 
         u64 seen = 0;
         bool is_there = true;
         WaitStatus status = WAIT_OK;
-        if constexpr (Route::FORWARDS) status = await_teller(grid, local, wait, DISPATCH_WAIT_FLAG, peer, own, args.flag_stride);
+        if constexpr (Route::FORWARDS) status = await_reporter(grid, local, wait, DISPATCH_WAIT_FLAG, peer, own, args.flag_stride);
         if (status == WAIT_OK) status = await_rank(grid, wait, args.mask, DISPATCH_WAIT_FLAG, peer, flag, seen, is_there);
         if (status == WAIT_OK && is_there && flag_epoch(seen) != epoch) {
             report_fault(grid, wait, DISPATCH_FLAG_OVERRUN, peer, epoch, seen, 0);
@@ -75,10 +75,12 @@ static ANABRANCH_DEVICE bool write_share(const Grid& grid, const DispatchArgs& a
             Piece piece = piece_of(args, part, item);
             piece.index += earlier;
             u32 token = tile + piece.index;
-            if (piece.is_meta) {
-                write_meta(grid, args, local, piece.index, token);
-            } else {
+            if (!piece.is_meta) {
                 copy_units(grid, args, local, piece, token);
+            } else if constexpr (Route::FORWARDS) {
+                forward_meta(grid, args, local, piece.index, token);
+            } else {
+                write_meta(grid, args, local, piece.index, token);
             }
         }
         grid.block_barrier();

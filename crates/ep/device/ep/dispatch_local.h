@@ -9,13 +9,14 @@
 // and the rows from `capacity` on are dropped. The base of a rank that was masked when the block began is 0, and that of a rank on
 // another node.
 //
-// A `Route` says how rows reach other ranks (`route_near.h`, `route_engine.h`, `route_nodes.h`, `route_relay.h`):
+// A `Route` defines how rows reach other ranks (`route_near.h`, `route_engine.h`, `route_nodes.h`, `route_relay.h`). A kernel includes its
+// route before the headers that are templates over it. A route has:
 //   Ids           how ids are read
-//   RELAYS        tokens go once to each other node: it has `count_relays` and so on
-//   FORWARDS      rows are those that other nodes' ranks have put here
+//   RELAYS        whether tokens go once to each other node; `route_relay.h` has the functions for it
+//   FORWARDS      whether the rows are those that ranks of other nodes put here
 //   place_tables  takes local memory from this byte on
-//   is_far        whether stores do not reach a rank
-//   row_at(grid, args, local, entry), meta_at(...)  where a copy's row and record are written
+//   is_far        whether stores cannot reach a rank
+//   row_at, meta_at  where a copy's row and its meta record are written
 template <class Route>
 struct DispatchLocal {
     LocalArray<u64> peer_base;

@@ -13,16 +13,17 @@ struct EngineRoute {
 
     ANABRANCH_DEVICE void place_tables(u32) {}
     ANABRANCH_DEVICE bool is_far(const Grid&, u32) const { return false; }
-};
 
-// The number of a copy's row among the staged ones.
-static ANABRANCH_DEVICE u64 staged_row(const DispatchArgs& args, u64 entry) {
-    u64 own = static_cast<u64>(args.team.rank) * args.row_stride;
-    return static_cast<u64>(destination_rank(entry)) * args.row_stride + (destination_row(entry) - own);
-}
-static ANABRANCH_DEVICE u64 row_at(const Grid&, const DispatchArgs& args, const DispatchLocal<EngineRoute>& local, u64 entry) {
-    return local.route.staged_rows + staged_row(args, entry) * args.row_bytes;
-}
-static ANABRANCH_DEVICE u64 meta_at(const Grid&, const DispatchArgs& args, const DispatchLocal<EngineRoute>& local, u64 entry) {
-    return local.route.staged_meta + staged_row(args, entry) * args.meta_bytes;
-}
+    // The number of a copy's row among the staged ones.
+    static ANABRANCH_DEVICE u64 staged_row(const DispatchArgs& args, u64 entry) {
+        u64 own = static_cast<u64>(args.team.rank) * args.row_stride;
+        return static_cast<u64>(destination_rank(entry)) * args.row_stride + (destination_row(entry) - own);
+    }
+    typedef DispatchLocal<EngineRoute> Local;
+    static ANABRANCH_DEVICE u64 row_at(const Grid&, const DispatchArgs& args, const Local& local, u64 entry) {
+        return local.route.staged_rows + staged_row(args, entry) * args.row_bytes;
+    }
+    static ANABRANCH_DEVICE u64 meta_at(const Grid&, const DispatchArgs& args, const Local& local, u64 entry) {
+        return local.route.staged_meta + staged_row(args, entry) * args.meta_bytes;
+    }
+};

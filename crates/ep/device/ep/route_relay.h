@@ -107,24 +107,25 @@ struct ForwardRoute {
 
     ANABRANCH_DEVICE void place_tables(u32) {}
     ANABRANCH_DEVICE bool is_far(const Grid& grid, u32 rank) const { return !is_near(grid, nodes, rank); }
+
+    typedef DispatchLocal<ForwardRoute> Local;
+    static ANABRANCH_DEVICE u64 row_at(const Grid& grid, const DispatchArgs& args, const Local& local, u64 entry) {
+        return window_row(grid, args, local, entry);
+    }
+    static ANABRANCH_DEVICE u64 meta_at(const Grid& grid, const DispatchArgs& args, const Local& local, u64 entry) {
+        return window_meta(grid, args, local, entry);
+    }
 };
 
-static ANABRANCH_DEVICE u64 row_at(const Grid& grid, const DispatchArgs& args, const DispatchLocal<ForwardRoute>& local, u64 entry) {
-    return window_row(grid, args, local, entry);
-}
-static ANABRANCH_DEVICE u64 meta_at(const Grid& grid, const DispatchArgs& args, const DispatchLocal<ForwardRoute>& local, u64 entry) {
-    return window_meta(grid, args, local, entry);
-}
-
-// Waits for the own flag of the rank that tells what comes from another, where that is not the rank itself: if that rank is not there,
-// it is the one to be named.
-static ANABRANCH_DEVICE WaitStatus await_teller(const Grid& grid, const DispatchLocal<ForwardRoute>& local, const WaitContext& wait, u32 phase,
+// Where a relay reports what a rank sent: waits for the relay's own flag first, so that an expired wait names a missing relay and not the
+// rank whose rows it forwards.
+static ANABRANCH_DEVICE WaitStatus await_reporter(const Grid& grid, const DispatchLocal<ForwardRoute>& local, const WaitContext& wait, u32 phase,
                                                 u32 rank, u64 flags, u32 flag_stride) {
-    u32 teller = private_load(grid, local.route.nodes.tellers + rank);
-    if (teller == rank) return WAIT_OK;
+    u32 reporter = private_load(grid, local.route.nodes.reporters + rank);
+    if (reporter == rank) return WAIT_OK;
     u64 seen = 0;
-    const u64* flag = reinterpret_cast<const u64*>(flags + static_cast<u64>(teller) * flag_stride);
-    return await_flag(grid, wait, phase, teller, flag, seen);
+    const u64* flag = reinterpret_cast<const u64*>(flags + static_cast<u64>(reporter) * flag_stride);
+    return await_flag(grid, wait, phase, reporter, flag, seen);
 }
 
 // How many copies of a row's token are for ranks below this one.
@@ -139,9 +140,9 @@ static ANABRANCH_DEVICE u32 copies_below(const Grid& grid, const DispatchArgs& a
     return below;
 }
 
-// One wave writes a token's record at all its destinations in this node.
-static ANABRANCH_DEVICE void write_meta(const Grid& grid, const DispatchArgs& args, const DispatchLocal<ForwardRoute>& local, u32 index,
-                                        u32 row) {
+// One wave writes a forwarded token's record at all its destinations in this node.
+static ANABRANCH_DEVICE void forward_meta(const Grid& grid, const DispatchArgs& args, const DispatchLocal<ForwardRoute>& local, u32 index,
+                                          u32 row) {
     u32 fan = local.fan.get(grid, index);
     u32 words = args.meta_bytes / 4;
     Owners owners = Owners::of(args.placement, args.team.rank);
@@ -155,7 +156,7 @@ static ANABRANCH_DEVICE void write_meta(const Grid& grid, const DispatchArgs& ar
                 u32 below = copies_below(grid, args, owners, row, destination_rank(entry));
                 mine = count_bits(static_cast<u64>(value) & ((u64(1) << below) - 1));
             }
-            remote_store(grid, reinterpret_cast<u32*>(meta_at(grid, args, local, entry)) + word, mine);
+            remote_store(grid, reinterpret_cast<u32*>(ForwardRoute::meta_at(grid, args, local, entry)) + word, mine);
         }
     }
 }

@@ -17,7 +17,7 @@ device_struct! {
         /// `[source_count]`: for which ranks this one forwards; a source's place here is that of its rows in the relay window.
         pub sources: DevicePointer<u32>,
         /// `[ranks]`: which rank of this node flags the rows of each: the rank that forwards it, or itself.
-        pub tellers: DevicePointer<u32>,
+        pub reporters: DevicePointer<u32>,
         /// Nodes.
         pub count: u32,
         /// This rank's.

@@ -108,7 +108,7 @@ impl Plan {
         if self.is_by_node() { places * u64::from(self.ranks) } else { 0 }
     }
 
-    /// Words of the table that kernels read, the same on all ranks: the node of each rank, relays and places for each node, tellers, and
+    /// Words of the table that kernels read, the same on all ranks: the node of each rank, relays and places for each node, reporters, and
     /// sources.
     pub(super) fn node_table_words(&self) -> usize {
         self.across()
@@ -126,16 +126,16 @@ impl Plan {
         let places = all().map(|node| nodes.relay_slot(rank, node).filter(|_| other(&node)).unwrap_or(0));
         let sources = nodes.relayed_by(rank);
         #[expect(clippy::expect_used, reason = "both are ranks of the group that the nodes were made for")]
-        let teller = |source| {
+        let reporter = |source| {
             nodes
                 .node_of(rank)
                 .and_then(|node| nodes.relay(source, node))
                 .expect("a relay on this rank's node")
         };
         let near = |source| nodes.are_together(source, rank);
-        let tellers = nodes.ranks();
-        let tellers = tellers.map(|one| if near(one) { one.get() } else { teller(one).get() });
-        let words = nodes.numbers().iter().copied().chain(relays).chain(places).chain(tellers);
+        let reporters = nodes.ranks();
+        let reporters = reporters.map(|one| if near(one) { one.get() } else { reporter(one).get() });
+        let words = nodes.numbers().iter().copied().chain(relays).chain(places).chain(reporters);
         let mut words: Vec<_> = words.chain(sources.iter().map(|source| source.get())).collect();
         words.resize(self.node_table_words(), 0);
         words

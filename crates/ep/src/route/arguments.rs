@@ -340,7 +340,7 @@ impl NodesView {
             node_of: at(0),
             relays: at(ranks),
             places: at(ranks + count),
-            tellers: at(ranks + 2 * count),
+            reporters: at(ranks + 2 * count),
             sources: at(2 * ranks + 2 * count),
             count,
             node: nodes.numbers()[rank.index()],
