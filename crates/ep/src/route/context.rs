@@ -99,7 +99,7 @@ pub(super) fn enqueue<A: DeviceStruct>(
 }
 
 impl Context {
-    /// Launches a kernel on the slot after its last launch, and notes it.
+    /// Launches a kernel on the slot after its last launch, while the world cannot be left, and notes it.
     pub(super) fn launch<A: DeviceStruct>(
         &self,
         stream: &Stream,
@@ -109,6 +109,7 @@ impl Context {
         args: &A,
         call: Call,
     ) -> Result<()> {
+        let _launching = self.world.launching(stream)?;
         slot.order_after(stream)?;
         enqueue(stream, kernel, geometry, args)?;
         self.used(slot, stream, call)

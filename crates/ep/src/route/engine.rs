@@ -105,10 +105,7 @@ impl Engine {
     ) -> Result<bool> {
         let (plan, count) = (&context.plan, tokens.count as u32);
         let args = dispatch_args(context, slot.get(), Some(tokens), count, geometry);
-        {
-            let _launching = context.world.launching(stream)?;
-            context.launch(stream, slot, &self.dispatch_send, geometry, &args, Call::DISPATCH)?;
-        }
+        context.launch(stream, slot, &self.dispatch_send, geometry, &args, Call::DISPATCH)?;
         let (layout, rows, at) = (plan.layout(), count.min(plan.row_stride()), slot.get().heap_offset());
         let pieces = [
             Pieces {
@@ -137,7 +134,6 @@ impl Engine {
         slot: &mut SlotTicket,
         tokens: u32,
     ) -> Result<()> {
-        let _launching = context.world.launching(stream)?;
         let geometry = context.plan.receive_geometry(&context.limits);
         let args = dispatch_args(context, slot.get(), None, tokens, &geometry);
         context.launch(stream, slot, &self.dispatch_recv, &geometry, &args, Call::DISPATCH_RECV)
@@ -154,10 +150,7 @@ impl Engine {
         let source = rows.unwrap_or_else(|| slot.get().combine_rows());
         let args = combine_args(context, slot.get(), source, tokens, None, 1);
         let geometry = context.offering_geometry(tokens);
-        {
-            let _launching = context.world.launching(stream)?;
-            context.launch(stream, slot, &self.combine_send, &geometry, &args, Call::COMBINE_SEND)?;
-        }
+        context.launch(stream, slot, &self.combine_send, &geometry, &args, Call::COMBINE_SEND)?;
         // Other ranks decide how many rows there are.
         let rows = context.plan.row_stride();
         let pieces = [Pieces { source, window: args.rows_offset, row_bytes: args.row_bytes, rows }];
@@ -175,7 +168,6 @@ impl Engine {
         tokens: u32,
         output: &CombineOutput,
     ) -> Result<()> {
-        let _launching = context.world.launching(stream)?;
         let geometry = context.plan.combine_geometry(tokens, &context.limits);
         let null = DeviceAddress::NULL;
         let args = combine_args(context, slot.get(), null, tokens, Some(output), geometry.segments);
@@ -184,7 +176,6 @@ impl Engine {
 
     /// Moves no row, so that a combine by kernels does it.
     pub(super) fn release(&self, context: &Context, stream: &Stream, slot: &mut SlotTicket) -> Result<()> {
-        let _launching = context.world.launching(stream)?;
         let geometry = context.plan.combine_geometry(0, &context.limits);
         let args = context.arguments().pull(slot.get(), 0, None, geometry.segments, MaskView::NONE);
         context.launch(stream, slot, &self.release, &geometry, &args, Call::COMBINE)

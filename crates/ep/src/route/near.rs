@@ -154,7 +154,6 @@ impl Near {
         tokens: u32,
         output: Option<&CombineOutput>,
     ) -> Result<Rest> {
-        let _launching = context.world.launching(stream)?;
         match (rows, output) {
             (Some(rows), _) => self.push(context, stream, slot, Push { rows, tokens, output })?,
             (None, Some(_)) => {
@@ -184,7 +183,6 @@ impl Near {
         output: &CombineOutput,
         rest: Rest,
     ) -> Result<()> {
-        let _launching = context.world.launching(stream)?;
         if rest == Rest::SumPushed {
             let push = Push { rows: DeviceAddress::NULL, tokens, output: Some(output) };
             return self.push(context, stream, slot, push);
@@ -195,7 +193,6 @@ impl Near {
     }
 
     pub(super) fn release(&self, context: &Context, stream: &Stream, slot: &mut SlotTicket) -> Result<()> {
-        let _launching = context.world.launching(stream)?;
         let geometry = context.plan.combine_geometry(0, &context.limits);
         let args = self.pull_args(context, slot.get(), 0, None, geometry.segments);
         context.launch(stream, slot, &self.pull.whole, &geometry, &args, Call::COMBINE)

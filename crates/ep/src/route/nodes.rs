@@ -79,7 +79,6 @@ impl Internode {
         geometry: &Geometry,
         whole: bool,
     ) -> Result<bool> {
-        let _launching = context.world.launching(stream)?;
         // Rows that are forwarded need a second kernel.
         let whole = whole && self.relay.is_none();
         let kernel = if whole { &self.dispatch.whole } else { &self.dispatch.send };
@@ -101,7 +100,6 @@ impl Internode {
         slot: &mut SlotTicket,
         tokens: u32,
     ) -> Result<()> {
-        let _launching = context.world.launching(stream)?;
         let (plan, limits) = (&context.plan, &context.limits);
         // As many blocks as the most tokens ask for: other ranks decide how many come.
         let (kernel, geometry) = match &self.relay {
@@ -121,7 +119,6 @@ impl Internode {
         tokens: u32,
         output: Option<&CombineOutput>,
     ) -> Result<Rest> {
-        let _launching = context.world.launching(stream)?;
         let (plan, limits) = (&context.plan, &context.limits);
         let (kernel, call, rest) = match output {
             Some(_) => (&self.combine.whole, Call::COMBINE, Rest::Nothing),
@@ -148,7 +145,6 @@ impl Internode {
         tokens: u32,
         output: &CombineOutput,
     ) -> Result<()> {
-        let _launching = context.world.launching(stream)?;
         let geometry = context.plan.combine_geometry(tokens, &context.limits);
         let null = DeviceAddress::NULL;
         let args = context.arguments().combine_nodes(
@@ -163,7 +159,6 @@ impl Internode {
     }
 
     pub(super) fn release(&self, context: &Context, stream: &Stream, slot: &mut SlotTicket) -> Result<()> {
-        let _launching = context.world.launching(stream)?;
         let null = DeviceAddress::NULL;
         let args = CombineNodesArgs {
             releases: 1,
