@@ -137,7 +137,7 @@ pub enum Error {
     Mask {
         /// The rank.
         rank: GroupRank,
-        /// Why not; of a rank that could not reset its mask, its error.
+        /// Why not.
         problem: String,
     },
     /// A peer cannot be reached as dispatch and combine need it.

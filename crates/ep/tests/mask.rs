@@ -11,7 +11,7 @@ use anabranch_ep::{
     CombineCodec, CombineSource, DataType, EpConfig, EpShape, Error, ExpertOutput, Fp8Format, MaskCause,
     Mode, OnTimeout, Plan,
 };
-use anabranch_ranks::GroupRank;
+use anabranch_ranks::{ErrorKind, GroupRank};
 use anabranch_shmem::WorldConfig;
 
 fn on_case(case: &Case, test: impl Fn(&Rank<'_>) -> Result<(), Error> + Sync) {
@@ -306,10 +306,11 @@ fn a_reset_needs_all_its_ranks_and_no_operation_in_flight() {
             assert!(matches!(refused, Error::CallOrder { call: "reset_mask", .. }), "{refused}");
             rank.combine(1, held, &[])?;
         } else {
-            // Rank 1 is in its reset, and is missed.
+            // Rank 1 is in its reset, so the combine does not get its flag.
             rank.combine(1, held, &[1])?;
-            let refused = reset(&[0, 1, 2], LIMIT).unwrap_err().to_string();
-            assert!(refused.contains("1 could not reset its mask: reset_mask: 1 operations"), "{refused}");
+            let refused = reset(&[0, 1, 2], LIMIT).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Peer);
+            assert!(refused.to_string().contains("failed on rank 1: reset_mask: 1 operations"), "{refused}");
         }
         // A reset to which rank 2 does not come in time, and then it does. Nothing has changed, and the world goes on.
         let early = Duration::from_millis(200);
