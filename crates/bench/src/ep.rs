@@ -93,8 +93,18 @@ pub(crate) fn check(config: &Config, arguments: &EpArgs, ranks: u32) -> anyhow::
     Ok(())
 }
 
-/// The plan of an input, which checks its sizes; nothing of their size is allocated.
+/// The plan of an input, for the starting process: it checks the sizes and allocates nothing.
 fn plan_of(config: &Config, arguments: &EpArgs, workload: &Workload, ranks: u32) -> anyhow::Result<Plan> {
+    Ok(Plan::new(plan_config(config, arguments, workload, ranks)?, ranks).map_err(Error::from)?)
+}
+
+/// The plan's configuration for an input, with the settings of the `[ep]` table.
+fn plan_config(
+    config: &Config,
+    arguments: &EpArgs,
+    workload: &Workload,
+    ranks: u32,
+) -> anyhow::Result<EpConfig> {
     let size = |what: &str, value: usize| {
         u32::try_from(value).with_context(|| format!("{what} is {value}; allowed are 32 bits"))
     };
@@ -116,7 +126,7 @@ fn plan_of(config: &Config, arguments: &EpArgs, workload: &Workload, ranks: u32)
     let table = arguments.placement.as_deref().map(PlacementTable::read).transpose().map_err(Error::from)?;
     let plan = table.into_iter().fold(plan, EpConfig::placement);
     let plan = arguments.bench.ranks.several_nodes(ranks).into_iter().fold(plan, EpConfig::nodes);
-    Ok(Plan::new(anabranch::with_ep_settings(config, plan)?, ranks).map_err(Error::from)?)
+    Ok(anabranch::with_ep_settings(config, plan)?)
 }
 
 /// The inputs to measure, one after the other: the trace, or synthetic ones of each size.
@@ -192,7 +202,7 @@ impl<'a> EpBench<'a> {
         workload: &'a Workload,
         casting: Casting,
     ) -> anyhow::Result<Self> {
-        let config = plan_of(context.config, arguments, workload, context.world.size())?.config().clone();
+        let config = plan_config(context.config, arguments, workload, context.world.size())?;
         Self::with_config(context, arguments, workload, casting, casting.plan(config))
     }
 

@@ -25,11 +25,14 @@ impl Casting {
         }
     }
 
-    /// The plan with rows that are cast here. Its scales stay.
+    /// The configuration for rows that are cast here. Rows that were cast before bring the cast's scales.
     pub(super) fn plan(self, config: EpConfig) -> EpConfig {
         match self {
             Self::Inside => config,
-            Self::Before => config.dispatch_cast(DispatchCast::None),
+            Self::Before => {
+                let scale_bytes = config.sent_scale_bytes();
+                config.dispatch_cast(DispatchCast::None).scale_bytes(scale_bytes)
+            }
         }
     }
 
