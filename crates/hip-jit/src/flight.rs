@@ -22,6 +22,7 @@ pub(crate) struct Flight {
     done: Mutex<bool>,
     changed: Signal,
     /// The driver that the leader is under.
+    #[cfg(not(loom))]
     driver: Option<usize>,
 }
 
@@ -47,7 +48,11 @@ impl SingleFlight {
         if let Some(flight) = open.get(&key) {
             return Role::Follow(flight.clone());
         }
-        let flight = Arc::new(Flight { driver: anabranch_clock::driver_number(), ..Flight::default() });
+        let flight = Arc::new(Flight {
+            #[cfg(not(loom))]
+            driver: anabranch_clock::driver_number(),
+            ..Flight::default()
+        });
         open.insert(key, flight.clone());
         Role::Lead(Leader { flights: self, key, flight })
     }

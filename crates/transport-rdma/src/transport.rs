@@ -220,7 +220,21 @@ impl Transport for RdmaTransport {
             O::Put | O::Get | O::PutSignal | O::Quiet => scope != Scope::Stream,
             O::TeamSync => scope == Scope::Block,
             O::TeamBarrier => matches!(scope, Scope::Block | Scope::Stream),
-            _ => scope == Scope::Thread,
+            O::PutValue
+            | O::GetValue
+            | O::SignalTest
+            | O::Fence
+            | O::AtomicAdd
+            | O::AtomicAnd
+            | O::AtomicOr
+            | O::AtomicXor
+            | O::AtomicFetchAdd
+            | O::AtomicFetchAnd
+            | O::AtomicFetchOr
+            | O::AtomicFetchXor
+            | O::AtomicSwap
+            | O::AtomicCompareSwap => scope == Scope::Thread,
+            _ => false,
         };
         if brings_values(operation) && driver.read_order() == ReadOrder::Unordered {
             return Support::Unsupported;

@@ -76,13 +76,15 @@ impl Workspace {
         &self.folder
     }
 
-    /// Makes the folder the entry `directory`, or discards it when a whole entry is already there.
+    /// Makes the folder the entry `directory`, or discards it when a whole entry is already there. Headers stay in it for debuggers
+    /// only.
     pub(crate) fn publish(
         &self,
         cache: &Cache,
         directory: &Path,
         object: &[u8],
         manifest: &Manifest,
+        debug_info: bool,
     ) -> Result<()> {
         let object_path = self.folder.join(OBJECT_FILE);
         let disk = &self.disk;
@@ -94,6 +96,9 @@ impl Workspace {
             .map_err(|error| Error::cache("write", &manifest_path)(io::Error::other(error)))?;
         write(disk, &manifest_path, &text)?;
         sync(disk, &manifest_path)?;
+        if !debug_info {
+            let _ = disk.remove_all(&self.folder.join(INCLUDE_FOLDER)); // an entry that has headers is valid too
+        }
         sync(disk, &self.folder)?;
         let mut repaired = false;
         loop {

@@ -300,10 +300,11 @@ impl Error {
             | Self::NotBuilt { .. }
             | Self::Differs { .. }
             | Self::Pair { .. }
-            | Self::HeapMemory { .. }
+            | Self::HeapMemory { source: Some(_), .. }
             | Self::HeapExhausted { .. } => ErrorKind::Config,
             Self::Unreachable { .. } | Self::System { .. } | Self::Transport(_) => ErrorKind::Environment,
-            Self::StreamBusy { .. } => ErrorKind::Device,
+            // Without a source, the runtime allocated the heap and misaligned it.
+            Self::StreamBusy { .. } | Self::HeapMemory { source: None, .. } => ErrorKind::Device,
             Self::Hip(error) => error.kind(),
             Self::Jit(error) => error.kind(),
             _ => ErrorKind::Usage,
