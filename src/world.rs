@@ -369,7 +369,7 @@ mod tests {
             "ep.waves_per_block=4",
             "links.nic_hop_us=7",
             "links.launch_us=3",
-            "ep.table=/absent/table",
+            concat!("ep.table=", env!("CARGO_MANIFEST_DIR"), "/crates/ep/tables/host.toml"),
         ]);
         let table = Arc::new(LaunchTable { device: "given".to_owned(), launches: Vec::new() });
         let links = LinkSettings { nic_hop_us: Some(1.5), ..LinkSettings::default() };
