@@ -2,7 +2,7 @@
 // group-rank order with f32 accumulation and one rounding. Copies that were dropped because they did not fit are not
 // summed, nor are those of ranks that are masked (`ep/mask.h`); a token without any copy gives zeros.
 //
-// Who writes what. Rank d's expert work has written the rows that d received in its combine window; then d stores its
+// Writers. Rank d's expert work has written the results of its received rows to its combine window; then d stores its
 // combine flag at every rank s. Rank s waits for the flags of all ranks and reads.
 // Split in two, the first kernel ends after its flags, and the second begins with that wait.
 //
@@ -21,7 +21,7 @@ typedef EP_ELEMENT Element;
 
 static ANABRANCH_DEVICE Result result_of(const Grid&, const CombineArgs& args, u64 entry) { return pulled(args, entry); }
 
-// The whole block comes here, or none of it. Reports to every rank that the rows are here.
+// The whole block comes here, or none of it. Flags to every rank that the rows are in the window.
 static ANABRANCH_DEVICE void offer_rows(const Grid& grid, const CombineArgs& args, u64 epoch) {
     if (grid.block == 0) {
         // The rows were written by earlier work on this stream; the fence carries them to the peers.

@@ -51,9 +51,9 @@ static ANABRANCH_DEVICE void flag_counts(const Grid& grid, const DispatchArgs& a
         for (u32 u = 0; u < RANKS_AT_ONCE; ++u) {
             if (first + u >= ranks) break;
             u32 peer = rotated(args.team.rank, ranks, first + u);
-            bool is_told = !is_masked(grid, args.mask, peer);
-            masked += is_told ? 0 : routed[u];
-            if (!is_told) continue;
+            bool is_flagged = !is_masked(grid, args.mask, peer);
+            masked += is_flagged ? 0 : routed[u];
+            if (!is_flagged) continue;
             u32 count = minimum(routed[u], local.capacity.get(grid, peer));
             dropped += routed[u] - count;
             u64* flag = reinterpret_cast<u64*>(local.peer_base.get(grid, peer) + args.flags_offset +

@@ -1,7 +1,7 @@
-// The dispatch that casts: rows are read as EP_CAST_FROM and sent as codes of EP_CAST, of eight bits, with one f32 scale for each
-// block of 128 elements in the row's meta record, where scales of the caller's would lie. A block is encoded once and stored to
-// all destinations. Code times scale is the element: the scale is the block's largest magnitude divided by the type's largest
-// value (`Scaled` in `ep/codec.h`). A block that holds a NaN or an infinity has NaNs for its scale and all its codes.
+// The dispatch that casts: rows are read as EP_CAST_FROM and sent as 8-bit codes of EP_CAST, with one f32 scale per block of 128
+// elements in the row's meta record, in the place of the caller's scales. A block is encoded once and stored to
+// all destinations. An element is code times scale: the scale is the block's largest magnitude divided by the type's largest
+// value (`Scaled` in `ep/codec.h`). In a block with a NaN or an infinity the scale and all codes are NaN.
 #pragma once
 
 #include "ep/codec.h"
@@ -15,7 +15,7 @@ typedef EP_CAST CastTo;
 typedef Scaled<CastTo> Cast;
 static_assert(Cast::UNITS == UNITS_TOGETHER, "a wave has whole blocks");
 
-// What one lane has of a block of a row: EACH of its units, LANES apart. The lanes of a block find its largest magnitude together.
+// One lane's share of a block of a row: EACH of its units, LANES apart. The lanes of a block reduce its largest magnitude together.
 struct CastShare {
     static constexpr u32 LANES = Cast::UNITS < WAVE_SIZE ? Cast::UNITS : WAVE_SIZE;
     static constexpr u32 EACH = Cast::UNITS / LANES;

@@ -4,9 +4,9 @@
 #include "ep/routing.h"
 
 // Local memory, in this order: peer bases u64[R], the tile's destinations u64[TILE][fan_out], next row u32[R], first row
-// u32[R], capacity u32[R], number of destinations u32[TILE], fault word; across nodes, next relay row u32[N]. The plan computes the same size
-// (`dispatch_local_bytes`). Next rows are counted from 0 at each rank; this source's row 0 there is the window's `first_row`,
-// and the rows from `capacity` on are dropped. The base of a rank that was masked when the block began is 0, and that of a rank on
+// u32[R], capacity u32[R], number of destinations u32[TILE], fault word; on several nodes, next relay row u32[N]. The plan computes the
+// same size (`dispatch_local_bytes`). Next rows are counted from 0 at each rank; this source's row 0 there is the window's `first_row`,
+// and the rows from `capacity` on are dropped. The base of a rank that was masked when the block began is 0, as is the base of a rank on
 // another node.
 //
 // A `Route` defines how rows reach other ranks (`route_near.h`, `route_engine.h`, `route_nodes.h`, `route_relay.h`). A kernel includes its

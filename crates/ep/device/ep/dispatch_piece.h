@@ -3,21 +3,21 @@
 
 #include "ep/dispatch_local.h"
 
-// What a wave does at a time: a run of a token's 16-byte units, or its meta record.
+// The work of one wave at a time: a run of a token's 16-byte units, or its meta record.
 struct Piece {
     u32 index;  // of the token in its tile
     u32 begin, end;
     bool is_meta;
 };
 
-// Units of a row that one wave must have: those of a block with one scale, where rows are cast.
+// Units of a row that one wave must process together: with a cast, the units of a block with one scale.
 #ifdef EP_CAST
 static constexpr u32 UNITS_TOGETHER = 8;
 #else
 static constexpr u32 UNITS_TOGETHER = 1;
 #endif
 
-// One more piece a token than it has segments: its meta record, written by the first part.
+// One piece per segment, and, for the first part, one for the meta record.
 static ANABRANCH_DEVICE u32 pieces_of_token(const DispatchArgs& args, u32 part) { return args.segments + (part == 0 ? 1 : 0); }
 
 static ANABRANCH_DEVICE Piece piece_of(const DispatchArgs& args, u32 part, u32 item) {

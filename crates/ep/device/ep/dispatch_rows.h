@@ -1,5 +1,5 @@
-// One rank's part of a dispatch: where each token goes, and the copies. Waves and blocks work on their own tokens here; what
-// orders them is in `dispatch.hip`.
+// One rank's part of a dispatch: the destinations of each token, and the copies. Waves and blocks work on their own tokens here; the
+// kernels order them.
 #pragma once
 
 #include "ep/dispatch_local.h"
@@ -10,7 +10,7 @@
 #include "ep/dispatch_copy.h"
 #endif
 
-// The ids of a token, and how far they are from those of the next: the caller's lie close, those forwarded in their records.
+// The distance between the ids of two tokens: the caller's are dense, forwarded ones are in their meta records.
 template <class Route>
 static ANABRANCH_DEVICE u32 id_stride(const DispatchArgs& args) {
     return Route::FORWARDS ? args.meta_bytes / 4 : args.top_k;
@@ -29,8 +29,8 @@ static ANABRANCH_DEVICE bool is_relayed(const Grid& grid, const DispatchLocal<Ro
 }
 
 // Wave 0 gives every token of the tile its destinations and rows. Each token is reported by one block, those from `reported` on
-// by this one: it counts their invalid ids and writes the send map, which names the dropped copies too. What is forwarded its source
-// has reported.
+// by this one: it counts their invalid ids and writes the send map, which includes dropped copies. For forwarded tokens the source
+// has done so.
 template <class Route>
 static ANABRANCH_DEVICE void route_tile(const Grid& grid, const DispatchArgs& args, const DispatchLocal<Route>& local,
                                         u32 first, u32 count, u32 reported) {
@@ -87,7 +87,7 @@ static ANABRANCH_DEVICE void route_tile(const Grid& grid, const DispatchArgs& ar
 }
 
 // One wave writes the meta record of a token at all its destinations: {token, place among those destinations,
-// ids, weights, scales}. Combine pushes what becomes of the row to that place. Where ranks may be masked the place is the
+// ids, weights, scales}. Combine pushes the row's result to that place. Where ranks may be masked the place is the
 // destination's rank.
 template <class Route>
 static ANABRANCH_DEVICE void write_meta(const Grid& grid, const DispatchArgs& args, const DispatchLocal<Route>& local, u32 index,
@@ -95,7 +95,7 @@ static ANABRANCH_DEVICE void write_meta(const Grid& grid, const DispatchArgs& ar
     u32 fan = local.fan.get(grid, index);
     u32 words = 2 + 2 * args.top_k + args.scale_bytes / 4;
     for (u32 word = grid.lane(); word < words; word += WAVE_SIZE) {
-        // One load for all lanes, wherever a word comes from.
+        // One load for all lanes, from whichever tensor has the word.
         u32 scales_at = 2 + 2 * args.top_k;
         u64 row = static_cast<u64>(token);
         const u32* from = nullptr;

@@ -1,5 +1,4 @@
-// Rows are written on this rank, in an image of the windows of all ranks, one rank's rows after those of the other; copy engines copy
-// from there.
+// The route of copy engines: rows are staged on this rank, `row_stride` rows per destination; copy engines copy them from there.
 #pragma once
 
 #include "ep/dispatch_local.h"

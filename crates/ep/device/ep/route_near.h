@@ -1,4 +1,4 @@
-// Rows are stored at their final places: every rank's memory is mapped.
+// The route of mapped memory: rows are stored at their final places.
 #pragma once
 
 #include "ep/dispatch_local.h"

@@ -1,5 +1,5 @@
-// Rows for ranks of this node are stored at their final places; those for other nodes are staged on this rank, one target's after those
-// of the other. A target is a rank, or, where tokens go once to each node (BY_NODE), a node: node n is destination R + n.
+// The route of several nodes: rows for ranks of this node are stored at their final places, rows for other nodes are staged on this rank,
+// grouped by target. A target is a rank, or, where tokens go once to each node (BY_NODE), a node: node n is destination R + n.
 #pragma once
 
 #include "ep/dispatch_local.h"
@@ -15,7 +15,7 @@ struct NodesRoute {
     u64 staged_meta;
     NodesView nodes;
     u32 max_tokens;
-    // For each node, how many tokens go there.
+    // The number of tokens for each node.
     u32* relayed;
     LocalArray<u32> next_relay;
 

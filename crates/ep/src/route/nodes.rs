@@ -1,4 +1,4 @@
-//! Ranks on several nodes: rows for ranks of this node are stored, rows for other nodes are put.
+//! The route of ranks on several nodes: kernels store rows for ranks of this node and put rows for other nodes.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub(crate) struct Internode {
     /// Where tokens go once to each node.
     relay: Option<LoadedKernel<DispatchNodesArgs>>,
     combine: Split<CombineNodesArgs>,
-    #[expect(dead_code, reason = "held: kernels read it")]
+    #[expect(dead_code, reason = "kernels read it")]
     table: DeviceBuffer,
     view: NodesView,
 }
@@ -101,7 +101,7 @@ impl Internode {
         tokens: u32,
     ) -> Result<()> {
         let (plan, limits) = (&context.plan, &context.limits);
-        // As many blocks as the most tokens ask for: other ranks decide how many come.
+        // The blocks for `max_tokens`: other ranks decide how many tokens come.
         let (kernel, geometry) = match &self.relay {
             None => (&self.dispatch.recv, plan.receive_geometry(limits)),
             Some(relay) => (relay, plan.dispatch_geometry(plan.config().max_tokens, limits)?),
@@ -125,7 +125,7 @@ impl Internode {
             None => (&self.combine.send, Call::COMBINE_SEND, Rest::Sum),
         };
         let geometry = match (rows, output) {
-            // The whole grid brings rows to the window: other ranks decide how many there are.
+            // The whole grid copies rows to the window; other ranks decide how many.
             (Some(_), _) => plan.combine_push_geometry(tokens, limits),
             (None, Some(_)) => plan.combine_geometry(tokens, limits),
             (None, None) => context.offering_geometry(tokens),
@@ -167,7 +167,7 @@ impl Internode {
         context.launch(stream, slot, &self.combine.whole, &context.offering_geometry(0), &args, Call::RELEASE)
     }
 
-    /// Completes what was put to other nodes, after all that the plan has launched. The slots' memory may go then.
+    /// Completes the puts to other nodes, after all launches of the plan, so that the slots' memory may be freed.
     pub(super) fn drain(&self, context: &Context) -> Result<()> {
         let Some(slot) = context.pool.slots().first() else { return Ok(()) };
         let stream = context.world.device().create_stream()?;
@@ -196,7 +196,7 @@ pub(crate) fn located(world: &World, group: &Group, mut config: EpConfig) -> EpC
     config
 }
 
-/// Every member is reached as the plan needs it: on this node by loads and stores, on others by puts of kernels.
+/// Checks that every member is reachable: on this node by loads and stores, on other nodes by puts of kernels.
 pub(crate) fn check_reach(world: &World, group: &Group, plan: &Plan) -> Result<()> {
     let me = group.rank_of(world.rank());
     for (rank, member) in group.iter() {
@@ -216,7 +216,7 @@ pub(crate) fn check_reach(world: &World, group: &Group, plan: &Plan) -> Result<(
             }
             continue;
         }
-        // A flag of two halves, as engines write it, would be taken for another.
+        // An engine writes a flag as two words, and a kernel could take half of a flag for a whole one.
         let route = world.routes().get(member.index()).map(|route| route.kind);
         let puts = world.support(member, Operation::PutSignal, Scope::Wave) != Support::Unsupported;
         if !puts || route == Some(TransportKind::Sdma) {

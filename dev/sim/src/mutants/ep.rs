@@ -12,7 +12,7 @@ const INVALID: HeldBy = NotNeeded(
 );
 
 const RECORD: HeldBy = NotNeeded(
-    "Whoever is first writes the record for the host, which looks when the kernel is over; atomic, as blocks give a rank up at once.",
+    "The first block writes the record for the host, which reads it when the kernel is over; atomic, as several blocks may mask a rank at once.",
 );
 const ZEROS: HeldBy = NotNeeded(
     "After a fault: every block that saw it writes the same zeros, at once, so they are atomics. They are read when the kernel is over.",
@@ -46,7 +46,7 @@ pub(super) const FILES: &[File] = &[
             ("exchange_words", "flag_store", Mutants(&["COUNT_TWO_WORDS"])),
             ("exchange_words", "wait_until", Mutants(&["COUNT_UNWAITED"])),
             ("exchange_words", "block_barrier", Mutants(&["COUNT_NO_BARRIER"])),
-            ("count_and_tell", "arrive_is_last", Mutants(&["TALLY_TOLD_EARLY"])),
+            ("count_and_exchange", "arrive_is_last", Mutants(&["TALLY_TOLD_EARLY"])),
         ],
     },
     File {
