@@ -2,7 +2,7 @@
 //! them to.
 //!
 //! A ring is what kernels write, a post queue takes requests from it and gives completions back, [`Progress`] is the thread that serves the
-//! post queues of a rank, and [`Served`] is a queue with all of these, from when it is made to its end. What a driver brings is a
+//! post queues of a rank, and [`Served`] is a queue with all of these, from creation to its end. What a driver brings is a
 //! [`WorkQueue`].
 
 mod post_queue;
@@ -16,7 +16,7 @@ pub use progress::Progress;
 pub use request::opcode;
 pub use served::{Making, Served};
 
-/// The numbers that kernels are told of failures: those of `enum ibv_wc_status`, whoever posts.
+/// The numbers of failures that are reported to kernels: `enum ibv_wc_status`, whichever thread posts.
 pub mod status {
     use crate::bindings as verbs;
 

@@ -38,12 +38,6 @@ impl Maker {
     pub(crate) fn new(device: &Device, config: &SdmaConfig) -> Result<Self, Refusal> {
         let failed = |cause: String| Refusal::Failed { cause };
         let ring = Ring::new(config.ring_bytes).map_err(|error| failed(error.to_string()))?;
-        if config.ring_bytes < SdmaConfig::LEAST_RING {
-            let (given, least) = (config.ring_bytes, SdmaConfig::LEAST_RING);
-            return Err(failed(format!(
-                "a ring of {given} bytes: at least {least}, half of which hold a copy with its signal"
-            )));
-        }
         let (target, engines) = if device.runtime().kind() == RuntimeKind::Amd {
             let engines = amd(device, config).map_err(|error| Refusal::from_error(&error))?;
             let target = device.arch();

@@ -1,4 +1,4 @@
-//! What the primitives do to the world: memory, then, where somebody asks, order and races.
+//! What the primitives do to the world: memory, then, if they are checked, order and races.
 
 use super::error::SeededError;
 use super::memory::{Mark, Place, Scope};

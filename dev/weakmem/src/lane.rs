@@ -81,7 +81,7 @@ fn meet(lane: &Lane<SeededLane>, what: &'static str, arrival: Arrival, complete:
         if goes_on && arrival == Arrival::Complete {
             complete(&mut world);
         }
-        // A block of one lane meets nobody: it would keep the turn from one meeting to the next.
+        // A block of one lane never waits: it would keep the turn from one barrier to the next.
         let alone = lane.block_threads() == 1 && !world.random.is_script();
         (goes_on, injected_now || alone && world.wants_switch())
     };
@@ -162,7 +162,9 @@ impl Memory for SeededLane {
     }
 
     fn fence(lane: &Lane<Self>, order: u32, scope: u32) {
-        primitive(lane, |world| world.fence(&lane.own.who, order == FENCE_RELEASE, scope_of(scope)).then_some(()));
+        primitive(lane, |world| {
+            world.fence(&lane.own.who, order == FENCE_RELEASE, scope_of(scope)).then_some(())
+        });
     }
 
     fn modify(lane: &Lane<Self>, address: u64, change: Change) -> u64 {
@@ -174,7 +176,13 @@ impl Memory for SeededLane {
             ATOMIC_OR => old | operand,
             ATOMIC_XOR => old ^ operand,
             ATOMIC_SWAP => operand,
-            ATOMIC_COMPARE_SWAP => if old == expected { operand } else { old },
+            ATOMIC_COMPARE_SWAP => {
+                if old == expected {
+                    operand
+                } else {
+                    old
+                }
+            }
             unknown => unreachable!("host_abi.h has no atomic operation {unknown}"),
         };
         let only_at = (operation == ATOMIC_COMPARE_SWAP).then_some(expected);

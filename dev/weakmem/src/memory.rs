@@ -28,7 +28,7 @@ type WordIndex = u32;
 
 const NEVER: u64 = u64::MAX;
 
-/// Whose a store is, for those who ask for more than its wave: zeros if nobody does.
+/// Owner of a store, where more than its wave is needed; otherwise zeros.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Mark {
     /// The lane and its step, as `order.rs` numbers them.
@@ -133,7 +133,7 @@ pub(crate) struct Memory {
     now: u64,
     /// Until something lands, flags are read as the latest that can be seen: nothing else is left to happen.
     pub(crate) fresh: bool,
-    /// Counts what somebody who polls may have waited for.
+    /// Counts what a polling thread may have waited for.
     pub(crate) changes: u64,
     /// The contents are a machine's memory, and `contents` and `touched` are empty.
     pub(crate) real: Option<RealMemory>,
@@ -231,7 +231,7 @@ impl Memory {
         }
     }
 
-    /// A release fence of a wave: its own stores, and nobody else's.
+    /// A release fence of a wave: its own stores only.
     pub(crate) fn release(&mut self, wave: u32, scope: Scope) {
         self.land_all(wave, scope);
         self.extend(wave..wave + 1, scope);

@@ -64,7 +64,7 @@ impl Pace {
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) memory: Memory,
-    /// What happens before what, if somebody asks.
+    /// The happens-before order, if it is checked.
     pub(crate) order: Option<Order>,
     pub(crate) races: Option<Races>,
     /// Whether fences are; then there is an order.

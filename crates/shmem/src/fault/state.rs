@@ -108,7 +108,7 @@ impl FaultState {
         self.leaving.store(true, Ordering::Release);
     }
 
-    /// The rendezvous lost a rank. Blocks on nothing, so that whoever notices can call it on any thread.
+    /// The rendezvous lost a rank. Never blocks, so that any thread can call it.
     pub(crate) fn lost(&self, loss: &Loss) {
         if self.leaving.load(Ordering::Acquire) {
             return;

@@ -1,7 +1,7 @@
 //! Who still uses which range of the heap. Pure; property-tested in `tests/ledger.rs`.
 //!
 //! A range may be used again only when *every* member of the allocation's group has dropped it: a member that has
-//! not may still write to the range on its peers. Members learn of each other's drops from the announcements that
+//! not may still write to the range on its peers. Members get each other's drops from the announcements that
 //! travel with every collective call of the heap. The scheme:
 //!
 //! * A rank that drops an allocation announces its id in every exchange, until every other member has received it.

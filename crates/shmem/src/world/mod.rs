@@ -87,7 +87,7 @@ pub(crate) struct Inner {
     /// Launches of crates above.
     pub(crate) launches: Arc<InFlight>,
     pub(crate) in_flight: InFlightUsers,
-    /// What is given back when the work of its user is over.
+    /// What is freed when the work of its user is over.
     pub(crate) parked: Mutex<Vec<(Arc<InFlight>, Keep)>>,
     /// The rendezvous's observer of losses, until the world is left.
     pub(crate) observer: Mutex<Option<Arc<dyn LossObserver>>>,

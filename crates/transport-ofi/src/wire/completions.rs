@@ -34,7 +34,7 @@ impl Wire {
             0.. => {
                 for entry in &found[..(count as usize).min(TURN)] {
                     let slot = self.slot(entry.op_context).ok_or_else(|| {
-                        fatal("libfabric told of an operation that is none of this queue's".to_owned())
+                        fatal("libfabric reported an operation that this queue did not post".to_owned())
                     })?;
                     ended.push((slot, Ok(())));
                 }
@@ -65,7 +65,7 @@ impl Wire {
         let more = operations.strerror.map_or_else(String::new, |words| self.provider_words(words, &entry));
         let fault = self.fault("libfabric", entry.err, &more);
         let Some(slot) = self.slot(entry.op_context) else {
-            // No operation of this queue: providers tell so of what they do for a peer. The peer's own queue says what it was.
+            // No operation of this queue: providers report so what they do for a peer. The peer's own queue reports the operation.
             let words = format!("what the peer asked for failed here: {}", fault.words);
             return Err(Fault { status: status::FLUSHED, words });
         };
@@ -107,8 +107,8 @@ fn fatal(words: String) -> Fault {
     Fault { status: status::FATAL, words }
 }
 
-/// What kernels are told of an error number. A cancelled operation counts as a consequence of something else: layered providers over
-/// `tcp` (xnet) cancel what is on its way when a connection ends, also when that is because the peer died. What is posted behind that may be tried
+/// What is reported to kernels for an error number. A cancelled operation counts as a consequence of something else: layered providers over
+/// `tcp` (xnet) cancel what is on its way when a connection ends, also when that is because the peer died. What is posted after that may be tried
 /// again by the provider (`ofi_rxm` connects anew, and is refused) until the queue's patience is over, which then is the status.
 fn status_of(code: c_int) -> u32 {
     match code {

@@ -89,7 +89,7 @@ pub trait DevxMemory: fmt::Debug + Send + Sync {
     fn number(&self) -> u32;
 }
 
-/// A page of the NIC's registers; dropping it gives it back.
+/// A page of the NIC's registers; dropping it frees it.
 pub trait DevxDoorbell: fmt::Debug + Send + Sync {
     /// Its number in commands.
     fn page(&self) -> u32;
@@ -113,7 +113,7 @@ pub(crate) unsafe trait VerbsDevice: fmt::Debug + Send + Sync {
     /// `ibv_pd`.
     fn protection_domain(&self) -> NonNull<c_void>;
 
-    /// `ibv_create_ah`. The caller gives it back.
+    /// `ibv_create_ah`. The caller destroys it.
     ///
     /// # Errors
     /// As [`Devx`] says.

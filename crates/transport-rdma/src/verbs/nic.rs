@@ -182,7 +182,7 @@ impl OpenPort {
     ///
     /// # Errors
     /// [`NicError::Library`] without `libibverbs`; [`NicError::NoNic`] for a NIC that it does not show, or a port that is not as the
-    /// kernel said; [`NicError::Limit`] for numbers that verbs have no bits for; [`NicError::Call`].
+    /// kernel said; [`NicError::Limit`] for numbers that do not fit the fields of verbs; [`NicError::Call`].
     pub(crate) fn open(chosen: &ChosenPort) -> Result<Self> {
         let (number, gid_index) = chosen.numbers()?;
         let nic = Nic::open_named(&Verbs::open()?, &chosen.nic.name)?;
