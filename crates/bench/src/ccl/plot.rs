@@ -80,7 +80,7 @@ fn curves(rows: &[&Row], value: impl Fn(&Row, f64) -> f64) -> Vec<Curve> {
     std::iter::once(ours).chain(theirs).filter(|curve| !curve.points.is_empty()).collect()
 }
 
-/// Colours that are told apart with any kind of sight (Okabe and Ito).
+/// Colours that remain distinct with colour blindness (Okabe and Ito).
 const COLOURS: [RGBColor; 3] = [RGBColor(0, 114, 178), RGBColor(213, 94, 0), RGBColor(0, 158, 115)];
 
 fn panel(
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_s_bandwidth_has_the_row_s_factor() {
+    fn peer_bandwidth_uses_the_bus_factor() {
         let one = row("all_gather", 1_000_000, 10.0, Some(20.0));
         let found = curves(&[&one], bus_bandwidth);
         assert_eq!(found[0].points, [(1e6, 100.0)]);
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_rank_s_zero_bandwidth_draws_nothing() {
+    fn zero_bandwidth_of_one_rank_draws_nothing() {
         let mut one = row("all_reduce", 1024, 4.0, None);
         one.gb_per_s = 0.0;
         let svg = draw("1 rank", &[one]).unwrap();

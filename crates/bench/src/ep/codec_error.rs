@@ -1,4 +1,4 @@
-//! What a codec costs: how far combined tokens are from those of rows that travel as they are.
+//! The error of a codec: how far combined tokens are from those of unencoded rows.
 
 use anabranch::ep::{CombineCodec, DataType, EpConfig};
 use anabranch_conformance::ep::ElementValues as _;

@@ -1,4 +1,4 @@
-//! Expert-major rows between dispatch and combine: expand, stand-ins for the experts, contract.
+//! Expert-major rows between dispatch and combine: expand, reference experts, contract.
 
 use anabranch::ep::{
     Dispatched, ExpertMajor, ExpertMajorConfig, ExpertMajorPlan, ExpertMajorRows, ExpertParallel, Plan,
@@ -40,7 +40,7 @@ fn config(arguments: &EpArgs) -> ExpertMajorConfig {
         .alignment(arguments.expert_alignment.unwrap_or(1))
 }
 
-/// What can be told before there are ranks.
+/// The checks of the starting process, before it starts ranks.
 ///
 /// # Errors
 /// Numbers that no layout of the plan can have, or that belong to another layout.

@@ -44,7 +44,7 @@ pub(crate) fn needed_kernels(arguments: &TuneEpArgs) -> Vec<KernelSpec> {
     all
 }
 
-/// What the starting process can tell before there are ranks.
+/// The checks of the starting process, before it starts ranks.
 ///
 /// # Errors
 /// The first argument that cannot be used.

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_says_what_is_allowed() {
+    fn errors_name_the_allowed_values() {
         let error = Capacity::new(Mode::Auto, 4, 100, 3).unwrap_err().to_string();
         assert!(error.contains("max_recv is 3") && error.contains("4 and more"), "{error}");
         assert_eq!(Capacity::new(Mode::Auto, 4, 100, 4).unwrap().row_stride(), 1);

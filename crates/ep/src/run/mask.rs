@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn offers_are_read_as_they_were_made() {
+    fn offers_survive_encoding() {
         assert_eq!(decode(&encode(&Ok(vec![3, u64::MAX]))), Ok(vec![3, u64::MAX]));
         assert_eq!(decode(&encode(&Ok(vec![]))), Ok(vec![]));
         let text = decode(&encode(&Err(Error::CallOrder { call: "reset_mask", problem: in_flight(2) })))

@@ -247,7 +247,7 @@ impl<'w> Beside<'w> {
     }
 
     /// Runs something on all ranks, which begin together, and waits: when it ran. With a cover (one repetition of it, and many), it
-    /// begins when that one is done, and the share of its time in which the cover was running is told.
+    /// begins when that one is done; also returns the share of its time in which the cover was running.
     fn sample(
         &self,
         measured: &Repeated<'_, '_>,

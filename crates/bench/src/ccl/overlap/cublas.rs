@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_cublas_is_named_with_the_reason() {
+    fn invalid_cublas_library_is_named_with_the_reason() {
         let refused =
             |path: &str| functions(Some(Path::new(path)), &Environment::default()).unwrap_err().to_string();
         assert!(refused("/nonexistent/libcublas.so.12").contains("libcublas.so.12: no such file"));
