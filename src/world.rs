@@ -61,7 +61,7 @@ impl Deref for World {
 pub struct JoinedRank {
     /// Its connection to the other ranks.
     pub rendezvous: Arc<dyn Rendezvous>,
-    /// The rank among those of this machine, below `local_size`.
+    /// The rank among the ranks of this machine, below `local_size`.
     pub local_rank: u32,
     /// Ranks on this machine.
     pub local_size: u32,
@@ -127,7 +127,7 @@ fn launch_of(config: &Config, environment: &Environment) -> Result<Launch> {
 /// Opens what the configuration names and joins the world. Collective. End it with [`leave`](anabranch_shmem::World::leave) on all ranks.
 ///
 /// # Errors
-/// Those of [`Platform::open`] and [`Platform::join`].
+/// The errors of [`Platform::open`] and [`Platform::join`].
 pub fn join(config: &Config, rank: &JoinedRank) -> Result<World> {
     Platform::open(config, ProcessLayout::Processes { ranks: rank.local_size })?.join(rank)
 }
@@ -136,7 +136,7 @@ pub fn join(config: &Config, rank: &JoinedRank) -> Result<World> {
 /// in rank order. Each joins before and leaves after its work.
 ///
 /// # Errors
-/// Those of [`Platform::open`], before any thread is started. How a single rank fails is in its result.
+/// The errors of [`Platform::open`], before any thread is started. The failure of a single rank is in its result.
 pub fn spawn_threads<T, E, W>(config: &Config, ranks: u32, work: W) -> Result<Vec<Result<T, RankError<E>>>>
 where
     T: Send,
@@ -191,7 +191,7 @@ impl Platform {
     }
 }
 
-/// The part of a configuration that a world is made with.
+/// The part of a configuration that a world needs.
 pub fn world_config(config: &Config) -> WorldConfig {
     WorldConfig {
         heap_bytes: config.heap.bytes.bytes(),
@@ -267,7 +267,7 @@ const DEFAULT_SLOTS: u32 = 1;
 #[cfg(test)]
 mod tests {
     use anabranch_bootstrap::Secret;
-    use anabranch_ccl::{Across, Algorithm, CclConfig, Check, Meetings};
+    use anabranch_ccl::{Across, Algorithm, BarrierMode, CclConfig, Check};
     use anabranch_ep::EpShape;
     use anabranch_transport::TransportKind;
 
@@ -405,10 +405,10 @@ mod tests {
             staging_bytes: 1 << 20,
             pipe_bytes: 64 << 10,
             copy_streams: Some(3),
-            meetings: Meetings::Stream,
+            barriers: BarrierMode::Stream,
             check: Check::Fingerprint,
             across: Across::Direct,
-            machines: None,
+            nodes: None,
             table: None,
             links: LinkSettings::default(),
         };

@@ -8,8 +8,8 @@
 //   results round. Outputs that peers reach get them directly, a last meeting says that they are there; others through the
 //   staging, a step more each time. Peers need not reach inputs. (meet.h says why the staging's halves are free. An output is
 //   free when its member has come to the first meeting: its kernel has begun.)
-// - `engine`: copy engines have brought the peers' pieces to this rank's staging, all of which is one channel's here (src/lower/engine.rs says
-//   why it is free, and when): a meeting, after which they are there; this rank reduces its part of the round.
+// - `engine`: copy engines have brought the peers' pieces to this rank's staging, all of which is one channel's here (src/lower/engine.rs
+//   says why it is free, and when): a meeting, after which they are there; this rank reduces its part of the round.
 #include "ccl/pieces.h"
 
 #ifndef CCL_ELEMENT
@@ -142,7 +142,7 @@ static ANABRANCH_DEVICE void reduce_brought(const Grid& grid, const EngineReduce
             [&](u32 member) { return first + (member == me ? call.input.own : staged + member * comm.staging_bytes); }, 1,
             [&](u32) { return call.output.own + first; });
     }
-    if (args.meets_behind != 0) meet(grid, comm, channel);
+    if (args.ends_with_barrier != 0) meet(grid, comm, channel);
 }
 
 }  // namespace ccl

@@ -1,11 +1,11 @@
 // Whether all members make the same call, asked before any of its data moves: a kernel of one block, launched before the call's
 // when the communicator checks fingerprints. It has a separate communicator with one channel and no packets.
 //
-// Every member writes its message, the call's fingerprint and a row, into every member's staging, meets, and compares all
-// messages with its own. A row is of splits, two words for each member, which are compared in pairs; or of the first tensors of a
-// list, for the host to say in which of them lists differ: that they do, their digest in the fingerprint says. So all members see the same messages, find the same difference, and fail alike: the fault
-// poisons the world, and the call's kernel ends where it begins. Why a half of the staging is free: meet.h. After a difference
-// no member writes there any more, so that the host can read what all wrote.
+// Every member writes its message, the call's fingerprint and a row, into every member's staging, meets, and compares all messages with its
+// own. A row is of splits, two words for each member, which are compared in pairs; or of the first tensors of a list, for the host to say
+// in which of them lists differ: that they do, their digest in the fingerprint says. So all members see the same messages, find the same
+// difference, and fail alike: the fault poisons the world, and the call's kernel ends where it begins. Why a half of the staging is free:
+// meet.h. After a difference no member writes there any more, so that the host can read what all wrote.
 #include "ccl/meet.h"
 
 namespace ccl {

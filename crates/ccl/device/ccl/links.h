@@ -9,16 +9,15 @@
 // To a member of the same machine a chunk is stored into its slot, and the counter after a release. To another machine it is written
 // into the same slot of this rank's *outgoing* ones first, from which the transport takes it: user memory need not be registered.
 //
-// Why a slot may be written. The source writes chunk c when `consumed` has come to c + 1 - LINK_DEPTH: the target has read chunk
-// c - LINK_DEPTH, which lay there, and released its reads before it counted.
-// Why an outgoing slot may be written. By then the target had that chunk: the transport had read it here before it arrived there.
-// Why a slot may be read. The target reads chunk c when `arrived` has come to c + 1. On a machine the source counts after a release of the
-// slot. Between machines the counter is the signal of the put that brought the chunk (shmem/signal.h).
-// Why counters do not go back. Those of a link are set by one wave, the first of the block of its channel, in every launch. To which queue pair
-// of a peer this wave puts says the block's number alone (shmem/nic.h), not the launch, the collective or the kernel; so chunks and counters
-// of a link go by one queue pair, in order, and so do those of one launch and the next. Links of different channels have nothing in common.
-// Why launches do not meet each other's chunks. They follow each other at each member, and both ends of a link count as many
-// chunks in each call.
+// Why a slot may be written. The source writes chunk c when `consumed` has come to c + 1 - LINK_DEPTH: the target has read chunk c -
+// LINK_DEPTH, which lay there, and released its reads before it counted. Why an outgoing slot may be written. By then the target had that
+// chunk: the transport had read it here before it arrived there. Why a slot may be read. The target reads chunk c when `arrived` has come
+// to c + 1. On a machine the source counts after a release of the slot. Between machines the counter is the signal of the put that brought
+// the chunk (shmem/signal.h). Why counters do not go back. Those of a link are set by one wave, the first of the block of its channel, in
+// every launch. To which queue pair of a peer this wave puts says the block's number alone (shmem/nic.h), not the launch, the collective or
+// the kernel; so chunks and counters of a link go by one queue pair, in order, and so do those of one launch and the next. Links of
+// different channels have nothing in common. Why launches do not meet each other's chunks. They follow each other at each member, and both
+// ends of a link count as many chunks in each call.
 #pragma once
 
 #include "ccl/buffer.h"
@@ -37,7 +36,7 @@ enum LinkPhase : u32 { PHASE_LINK_CHUNK = 5, PHASE_LINK_ROOM = 6 };
 
 // Bits of ports and steps: src/args.rs.
 static constexpr u32 PORT_LINK = 1;
-static constexpr u32 PORT_ACROSS = 2;
+static constexpr u32 PORT_INTERNODE = 2;
 static constexpr u32 STEP_REDUCES = 1;
 static constexpr u32 STEP_TAKES_UNROUNDED = 2;
 static constexpr u32 STEP_GIVES_UNROUNDED = 4;
@@ -131,7 +130,7 @@ ANABRANCH_DEVICE bool ready_port(const Grid& grid, const Links& links, WaitConte
             [target](u64 now) { return has_reached(now, target); }, seen);
         if (is_source) {
             at = links.heap + slot_offset(links, links.incoming, here, chunk);
-        } else if ((port.flags & PORT_ACROSS) != 0) {
+        } else if ((port.flags & PORT_INTERNODE) != 0) {
             at = links.heap + slot_offset(links, links.outgoing, here, chunk);
         } else {
             at = private_load(grid, links.team.peer_bases + port.peer) + slot_offset(links, links.incoming, there, chunk);

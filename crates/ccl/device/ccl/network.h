@@ -28,7 +28,7 @@ ANABRANCH_DEVICE bool do_step(const Grid& grid, const NetworkArgs& args, const s
     }
     for (u32 i = 0; i < ports && well; ++i) {
         LinkPort port = port_of(i);
-        if ((port.flags & PORT_ACROSS) == 0) continue;
+        if ((port.flags & PORT_INTERNODE) == 0) continue;
         u64 at = chunk_at(grid, links, i), count = count_at(grid, links, i);
         well = count_internode(grid, links, context, port, i < step.sources, at, count, length);
     }
@@ -37,7 +37,8 @@ ANABRANCH_DEVICE bool do_step(const Grid& grid, const NetworkArgs& args, const s
     return well;
 }
 
-// Every thread: all steps of all chunks of this channel. `length(step, bytes)` is how long a chunk is on a link, `data(step, bytes)` moves it.
+// Every thread: all steps of all chunks of this channel. `length(step, bytes)` is how long a chunk is on a link, `data(step, bytes)` moves
+// it.
 template <class Length, class Data>
 ANABRANCH_DEVICE void run_steps(const Grid& grid, const NetworkArgs& args, Length length, Data data) {
     const Links& links = args.links;
