@@ -18,7 +18,7 @@ use crate::shmem::{self, ShmemArgs};
 pub enum BenchCommand {
     /// Expert-parallel dispatch and combine, by default of a recorded trace.
     Ep(EpArgs),
-    /// Collectives: all_reduce, all_gather, reduce_scatter, all_to_all and others, beside NCCL with --compare.
+    /// Collectives: all_reduce, all_gather, reduce_scatter, all_to_all and others; with --compare also NCCL.
     ///
     /// Sizes are bytes as nccl-tests counts them; `GB/s` is its bus bandwidth; `ratio` is the fastest peer's median time by
     /// this library's. `link` is the share of the speed of stores between all ranks, measured in the same run.

@@ -339,7 +339,7 @@ impl Stamps {
         Ok(unsafe { self.kernel.launch(shape, stream, &arguments) }?)
     }
 
-    /// All stamps since the last call, in nanoseconds, and starts anew. The stream must have been waited for.
+    /// All stamps since the last call, in nanoseconds; clears them. Wait for the stream first.
     pub(crate) fn read(&mut self) -> Result<Vec<u64>, Error> {
         let mut word = [0; 8];
         self.words.copy_to_host(0, &mut word)?;

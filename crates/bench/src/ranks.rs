@@ -85,7 +85,7 @@ impl RankArgs {
     /// Checks these flags against the configuration and each other.
     ///
     /// # Errors
-    /// More machines than ranks; a capturing thread beside ranks under a seed, whose order it does not follow.
+    /// More nodes than ranks; a capturing thread with a seeded schedule, which does not order it.
     pub fn check(&self, config: &Config, ranks: u32) -> anyhow::Result<()> {
         if let Some(nodes) = self.nodes.filter(|nodes| nodes.get() > ranks) {
             bail!(

@@ -67,7 +67,7 @@ ANABRANCH_KERNEL(anabranch_ep_combine_engine_send, CombineEngineArgs, 1024) {
     if (epoch != 0) post_rows(grid, args, context_of(grid, args, epoch));
 }
 
-// One block, after those copies.
+// One block, after the copies on streams.
 ANABRANCH_KERNEL(anabranch_ep_combine_engine_flag, CombineEngineArgs, 1024) {
     u64 epoch = next_epoch(grid, args);
     if (epoch != 0) flag_others(grid, args, epoch);

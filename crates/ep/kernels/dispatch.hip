@@ -8,7 +8,7 @@
 // second, one block, begins with that wait: other work of the stream may run between them, and other ranks may do all in one.
 //
 // Slot order. All arguments here and in the other kernels rest on it: kernels of one rank that use one slot run one after the other, in the
-// order of their launches. The host ensures it. The handle of an operation holds the slot, exclusively, until its combine or release. It
+// order of their launches. The handle of an operation holds the slot, exclusively, until its combine or release. It
 // records an event after each launch, and the next launch on the slot, by this handle or the next one, makes its stream wait for
 // that event (`SlotTicket` in `slot.rs`). The caller orders replays of graphs.
 //
@@ -25,7 +25,7 @@
 // - `dispatch_epoch` starts at 0; the epoch of a dispatch is one more. Each block reads it before it arrives. Only the block that
 //   has waited for the flags advances it, and that block is the last of its grid to arrive, or the only one.
 // - `dispatch_arrived` is 0 when a grid begins: the last block to arrive, after which no block of the grid touches it, stores 0.
-//   If a block sees poison it does not arrive, and the counter keeps a rest. No later kernel counts on it: a world stays poisoned.
+//   If a block sees poison it does not arrive, and the counter stays above 0. No later kernel uses it: a world stays poisoned.
 // - `routed` is written by one block before it arrives, and read by the last block after all have arrived. `dropped_count`, `counts` and
 //   `offsets` are written by the last block alone; a fault writes atomic zeros instead.
 // Later readers of these words (combine, `save_routing.hip`, the flags of other routes) come in slot order before the next dispatch.

@@ -85,7 +85,7 @@ static ANABRANCH_DEVICE void flag_others(const Grid& grid, const DispatchEngineA
     }
 }
 
-// One block, after those copies.
+// One block, after the copies on streams.
 ANABRANCH_KERNEL(anabranch_ep_dispatch_engine_flag, DispatchEngineArgs, 1024) {
     DispatchLocal local = local_of(args);
     u64 epoch = begin(grid, args.dispatch, local);

@@ -11,8 +11,8 @@
 // work of epoch e had read its rows and its push had read its records; and of the rank that owned the same row in epoch e, which
 // sent it after it had written the row, and after `save_routing.hip` there had read the record. So a row may have had another source
 // before, and the compact mode needs no exchange of counts.
-// Why a flag and the word beside it are not overwritten too early, nor old ones taken for new ones: as in `dispatch.hip`. The word
-// has an epoch of its own, because a dispatch that routes anew leaves an old word where it is.
+// Why a flag and the word after it are not overwritten too early, nor old ones taken for new ones: as in `dispatch.hip`. The word
+// has its own epoch, because a dispatch without a saved routing does not overwrite the old word.
 //
 // What is saved lies in this rank's own memory. A kernel that saves another routing in the same place runs after this one: the host
 // orders the streams.

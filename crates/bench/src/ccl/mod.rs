@@ -1,4 +1,4 @@
-//! `anabranch bench ccl`: collectives over a group, beside NCCL where there is one. Sizes, bandwidths and in-place forms are
+//! `anabranch bench ccl`: collectives over a group, compared with NCCL with `--compare`. Sizes, bandwidths and in-place forms are
 //! counted as nccl-tests counts them. Every result is compared bit by bit with the oracle before and after the timing.
 //!
 //! A sample is several operations back to back between two stamps of the device's clock, after a barrier; its time is
@@ -106,7 +106,7 @@ pub(crate) fn measure(context: &RankContext<'_>, arguments: &CclArgs) -> anyhow:
         .then(|| NcclLibrary::open(arguments.nccl_library.as_deref(), &Environment::of_process()))
         .transpose()?;
     context.progress.say("link speed");
-    // Of all ranks at once: it says nothing of fewer.
+    // The speed of all ranks at once; it does not apply to smaller groups.
     let link = if run.group.size() == world.size() { link::speed(world)? } else { None };
     let memory = run.me(context).map(|_| run.memory(world)).transpose()?;
     let mut member = match run.me(context).zip(memory.as_ref()) {

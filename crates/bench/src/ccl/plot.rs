@@ -69,7 +69,7 @@ fn curves(rows: &[&Row], value: impl Fn(&Row, f64) -> f64) -> Vec<Curve> {
     let peers = [("nccl_us", "NCCL"), ("nccl_sym_us", "NCCL, symmetric windows")];
     let points = |time: &dyn Fn(&Row) -> Option<f64>| -> Vec<(f64, f64)> {
         let point = |row: &&Row| Some((row.bytes? as f64, value(row, time(row)?)));
-        // A logarithm has no room for the rest: a single rank's bandwidth is zero.
+        // A logarithmic axis cannot show zero, which is a single rank's bandwidth.
         rows.iter().filter_map(point).filter(|(x, y)| *x > 0.0 && y.is_finite() && *y > 0.0).collect()
     };
     let ours = Curve { name: "anabranch".to_owned(), points: points(&|row| Some(row.us_median)) };
@@ -138,7 +138,7 @@ fn panel(
     Ok(())
 }
 
-/// The least and the greatest, with some room on both sides.
+/// The least and the greatest, with a margin on both sides.
 fn span(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     let (least, greatest) = values
         .fold((f64::INFINITY, 0.0f64), |(least, greatest), value| (least.min(value), greatest.max(value)));

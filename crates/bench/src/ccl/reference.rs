@@ -168,7 +168,7 @@ mod tests {
         sequences.iter().flat_map(|sequence| sequence.bytes(0, sequence.count, 2)).collect()
     }
 
-    /// What the oracle says every rank must hold.
+    /// The output of every rank by the oracle.
     fn judged(collective: Collective, inputs: &[Vec<u8>]) -> oracle::Expected {
         let (data_type, op) = (DataType::Bf16, ReduceOp::Sum);
         match collective {

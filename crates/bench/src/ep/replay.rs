@@ -68,7 +68,7 @@ impl ReplayBench {
         Ok(bench.ep.dispatch_with(&bench.stream, &self.routing, &tokens)?)
     }
 
-    /// One replay with its combine, judged; says what differs and returns whether nothing did.
+    /// One replay with its combine, compared with the oracle; logs differences and returns whether there were none.
     pub(super) fn judge(&self, bench: &mut EpBench<'_>, inputs: &[RankInput<'_>]) -> anyhow::Result<bool> {
         let (me, world) = (bench.ep.rank(), bench.world());
         let sent = inputs.iter().zip(&self.tokens);

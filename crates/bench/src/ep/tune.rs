@@ -1,5 +1,5 @@
-//! `anabranch tune ep`: which launch shapes of dispatch and combine are fastest for each number of tokens on this machine, as a table
-//! that `ep.table` names. Every shape is timed as `bench ep` times dispatch and combine, and its result compared.
+//! `anabranch tune ep`: measures the fastest launch shapes of dispatch and combine for each number of tokens on this machine, and writes
+//! them as a table for `ep.table`. Every shape is timed as in `bench ep`, and its result compared.
 
 mod arguments;
 
@@ -181,7 +181,7 @@ impl<'a> Tuned<'a> {
         Ok(Self { bench, arguments, team, tokens })
     }
 
-    /// All launches that are tried, the plan's defaults first: of those that are equally fast the first is taken.
+    /// All candidate launches, the plan's defaults first: of equally fast launches the first is taken.
     fn launches(&self) -> Vec<Launch> {
         let (plan, limits) = (self.bench.ep.plan(), self.bench.ep.limits());
         let operations = self.operations();

@@ -1,4 +1,4 @@
-//! The speeds that times follow from: measured ones, assumed ones, or those given.
+//! The link speeds of the model: measured, assumed, or given.
 
 use anabranch::ranks::{DeviceLinks, LinkSpeeds};
 use clap::Args;

@@ -1,4 +1,4 @@
-//! What a model says: one row, as JSON or in a table.
+//! The output of the model: rows, as JSON or in a table.
 
 use anabranch::ep::{Moved, TimeParts};
 use serde::Serialize;

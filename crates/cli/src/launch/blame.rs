@@ -115,7 +115,7 @@ mod tests {
             cause(&[witness(1, 1, lost), witness(2, 1, "mine"), witness(0, 101, "panicked")]),
             Some(0)
         );
-        // From who is named to who that names.
+        // Follows the names from rank to rank.
         let named = "Error: rank 2 found in ccl (start): syndrome 0x13; the world cannot be used any more";
         assert_eq!(cause(&[witness(1, 5, lost), witness(0, 5, named), witness(2, 5, named)]), Some(2));
         assert_eq!(cause(&[witness(1, 5, lost)]), Some(1), "who is named has not failed");

@@ -1,5 +1,5 @@
 // The rows that a dispatch delivered, numbered through all sources: row n of source s is number offsets[s] + n. The windows
-// have other addresses: source s owns `row_stride` rows from s * row_stride on, or, where the stride is 0, those from
+// have other indices: source s owns `row_stride` rows from s * row_stride on, or, where the stride is 0, the rows from
 // offsets[s] on.
 #pragma once
 

@@ -63,7 +63,7 @@ impl Dispatched {
 
     /// The weight window, where the plan combines weights ([`EpConfig::combine_weights`](crate::EpConfig::combine_weights)), else
     /// null: `[rows][top_k]` f32, at the indices of the received rows. After the dispatch it holds the dispatched weights; experts may
-    /// overwrite those of received rows before combine, which sums them, wherever the experts' rows are.
+    /// overwrite the weights of received rows before combine, which sums them whether it pulls or pushes.
     pub fn combine_weights(&self) -> DeviceAddress {
         self.slot.get().combine_weights()
     }

@@ -60,7 +60,7 @@ fn list(tried: &[(PathBuf, String)]) -> String {
 }
 
 impl NcclError {
-    /// Who can do something about it.
+    /// The kind, by who can resolve the error.
     pub(crate) fn kind(&self) -> ErrorKind {
         match self {
             Self::NotFound { .. } | Self::TooOld { .. } => ErrorKind::Environment,

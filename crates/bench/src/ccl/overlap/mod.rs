@@ -1,4 +1,4 @@
-//! `anabranch bench overlap`: a matrix product on one stream beside a collective on another: how much each slows the other. This library by
+//! `anabranch bench overlap`: a matrix product on one stream, concurrent with a collective on another: how much each slows the other. This library by
 //! copy engine and by kernels, and NCCL with `--compare`, take turns on the same buffers.
 
 mod beside;
@@ -56,7 +56,7 @@ pub struct OverlapArgs {
     /// beside the product (ccl.meetings).
     #[arg(long)]
     eager: bool,
-    /// Peers that are measured beside, on NVIDIA GPUs.
+    /// Also measure NCCL, on NVIDIA GPUs.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PEER,...")]
     compare: Vec<Peer>,
     /// NCCL's library or its folder, in place of the one that the loader or Python's site-packages give.

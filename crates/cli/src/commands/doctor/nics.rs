@@ -22,7 +22,7 @@ const POSTED: &str = "opened by libibverbs: a thread of the host posts what kern
 /// Of one whose queues kernels write.
 const WRITTEN: &str = "opened by libmlx5: kernels write its queues (verified with ConnectX in software only, never on hardware)";
 
-/// What the configuration says of NICs.
+/// The NIC settings of the configuration.
 struct Settings {
     /// `None` for NICs in software, and where libfabric opens what it lists.
     driver: Option<MachineDriver>,
