@@ -254,7 +254,7 @@ device_struct! {
     }
 }
 
-/// Words of the row after a fingerprint: a split with each of [`MOST_UNEVEN`] members, or the first tensors of a list.
+/// Words of the row after a fingerprint: a split with each member, or the first tensors of a list.
 pub const ROW_WORDS: usize = MOST_UNEVEN * size_of::<Split>() / 8;
 /// Tensors of a list that a row holds.
 pub(crate) const MOST_LISTED: usize = ROW_WORDS * 8 / size_of::<ListedTensor>();

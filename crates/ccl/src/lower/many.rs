@@ -63,7 +63,7 @@ impl Segments {
 /// The tensors as copies by engine need them.
 ///
 /// # Errors
-/// [`Error::Foreign`].
+/// `Error::Foreign`.
 pub(crate) fn gathered(pairs: &[Pair<'_>], team: &Team) -> Result<Vec<Gathered>> {
     let of_pair = |(output, input): &Pair<'_>| {
         let outputs = team.group().ranks().map(|member| Ok(output.address_at(team, member)?.0));
@@ -76,7 +76,7 @@ pub(crate) fn gathered(pairs: &[Pair<'_>], team: &Team) -> Result<Vec<Gathered>>
 /// The arguments of a launch, and the list in device memory if it is too long for them.
 ///
 /// # Errors
-/// Allocation of device memory for the list; [`Error::Foreign`].
+/// Allocation of device memory for the list; `Error::Foreign`.
 pub(crate) fn arguments(
     pairs: &[Pair<'_>],
     team: &Team,

@@ -111,7 +111,8 @@ pub struct Communicator {
 impl Communicator {
     /// Constructs a communicator. Collective over `group`. Compares the configuration between members, allocates memory in the symmetric
     /// heap, loads the kernels that move bytes, and reserves resident blocks of the device, because all blocks of a collective wait for
-    /// peers.
+    /// peers. With members on several nodes all collectives are internode, in the form that [`CclConfig::across`] selects. Sends and
+    /// receives, [`Check::Fingerprint`] and intranode algorithms are errors there.
     ///
     /// # Errors
     /// [`Error::Config`], [`Error::Unmapped`], different configurations, an exhausted heap, too few free blocks on the device, compiler

@@ -21,7 +21,7 @@ impl Communicator {
     /// `ccl.check = "fingerprint"`, which takes one channel more. Not collective; allocates nothing.
     ///
     /// # Errors
-    /// [`Error::Config`](crate::types::Error::Config) for a field out of range, and for `members` outside 1 to the size of the world.
+    /// [`Error::Config`] for a field out of range, and for `members` outside 1 to the size of the world.
     pub fn most_heap_bytes(world: &World, members: u32, config: &CclConfig) -> Result<u64> {
         config.check()?;
         if !(1..=world.size()).contains(&members) {
