@@ -59,7 +59,7 @@ pub struct WorldConfig {
     /// How long a kernel may run before its waits for peers fail (`deadline.operation`); [`crate::World::leave`] waits a second
     /// longer for work in flight.
     pub operation_deadline: Duration,
-    /// After a kernel's deadline expired: how long to wait for the news that a peer was lost, which then is
+    /// After a kernel's deadline expired: how long to wait for the report that a peer was lost, which then is
     /// the cause that is reported.
     pub loss_grace: Duration,
     /// How copy engines are used where `transports` names them (`transport.sdma`). Equal on all ranks but for what engines in

@@ -53,7 +53,7 @@ fn exhaustion_reports_the_missing_bytes_and_dropped_memory_is_reused() {
                 let big = world.allocate(world.group(), all_but_header - 4096, DEFAULT_ALIGNMENT, "big")?;
                 let text =
                     world.allocate(world.group(), 8000, DEFAULT_ALIGNMENT, "more").unwrap_err().to_string();
-                assert!(text.contains("no room for 8192 bytes (alignment 256, more)"), "{text}");
+                assert!(text.contains("cannot hold 8192 bytes (alignment 256, more)"), "{text}");
                 assert!(
                     text.contains("has 4096 of 4096 free bytes, so 4096 are missing; raise heap.bytes"),
                     "{text}"

@@ -42,7 +42,7 @@ pub(crate) trait Carrier: Send {
     fn stop(&mut self);
 }
 
-/// What a carrier says of an operation that it was given.
+/// What a carrier reports about an operation that it was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Started {
     /// It is on its way.

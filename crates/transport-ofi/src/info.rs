@@ -318,7 +318,7 @@ mod tests {
             ("tcp;ofi_rxm", "lo", "127.0.0.1/32", true),
             ("tcp;ofi_rxm", "none", "::1/128", true),
             ("shm", "shm", "shm", true),
-            // By what the system says of the interface.
+            // By what the system reports about the interface.
             ("udp;ofi_rxd", "lo", "", true),
         ] {
             assert_eq!(stays_here(provider, interface, network), stays, "{provider} on {interface}");

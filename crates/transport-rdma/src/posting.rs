@@ -26,13 +26,13 @@ pub mod status {
     pub const LOCAL_PROTECTION: u32 = verbs::IBV_WC_LOC_PROT_ERR;
     /// It was ended, as something else had failed before.
     pub const FLUSHED: u32 = verbs::IBV_WC_WR_FLUSH_ERR;
-    /// Nothing was heard of it within the patience.
+    /// No completion arrived within the patience.
     pub const TIMEOUT: u32 = verbs::IBV_WC_RESP_TIMEOUT_ERR;
     /// The NIC cannot be asked any more.
     pub const FATAL: u32 = verbs::IBV_WC_FATAL_ERR;
     /// The peer's memory is not given to this rank.
     pub const REMOTE_ACCESS: u32 = verbs::IBV_WC_REM_ACCESS_ERR;
-    /// The peer does not answer, says the NIC.
+    /// The NIC reports that the peer does not answer.
     pub const NO_ANSWER: u32 = verbs::IBV_WC_RETRY_EXC_ERR;
     /// Anything else.
     pub const GENERAL: u32 = verbs::IBV_WC_GENERAL_ERR;

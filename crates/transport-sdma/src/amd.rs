@@ -1,6 +1,6 @@
 //! AMD's copy engines: queues in their own hardware, from the tree that the kernel shows to addresses that a GPU can use.
 //!
-//! [`Topology`] reads what the kernel driver (KFD) says of the GPUs of a machine, [`choose`] says which engine serves which
+//! [`Topology`] reads what the kernel driver (KFD) reports about the GPUs of a machine, [`choose`] says which engine serves which
 //! peer, a [`Driver`] makes queues on engines, and [`AmdEngines`] puts the three together: one value per GPU and world, whose
 //! [`AmdQueue`]s free what they hold when they are dropped. [`AmdEngine`] is such a queue with the crate's own
 //! [`QueueEngine`](crate::QueueEngine).

@@ -103,7 +103,7 @@ fn amd(device: &Device, config: &SdmaConfig) -> Result<AmdEngines, AmdError> {
     AmdEngines::new(&address(&pci)?, Arc::new(topology), driver, config.ring_bytes)
 }
 
-/// A GPU by what HIP says of its place.
+/// A GPU by what HIP reports about its place.
 fn address(pci: &str) -> Result<GpuAddress, AmdError> {
     Ok(GpuAddress::from(pci.parse::<PciAddress>()?))
 }

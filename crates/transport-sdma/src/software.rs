@@ -14,7 +14,7 @@ use crate::ring::Ring;
 /// What an engine in software does wrong, for tests: as hardware and drivers have been seen to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineFaults {
-    /// The doorbell that it does not hear, counted from 1, the probe's included: it looks again at the next.
+    /// The doorbell that it misses, counted from 1, the probe's included: it looks again at the next.
     pub lost_doorbell: Option<u64>,
     /// After this number of packets, the probe's included, it stops silently.
     pub stalls_after: Option<u64>,
@@ -175,7 +175,7 @@ struct Runner {
     shared: Arc<Shared>,
     config: SoftwareConfig,
     random: u64,
-    /// The doorbell's last value, how often it changed, and what the engine has heard of it.
+    /// The doorbell's last value, how often it changed, and what the engine has seen of it.
     rung: u64,
     doorbells: u64,
     heard: u64,

@@ -160,7 +160,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Who is said to wait elsewhere does, at that turn.
+    /// A rank reported to wait in another call does, at that turn.
     fn elsewhere(&self, other: &OtherCall, missing: &[GlobalRank], now: usize) -> Result<(), String> {
         ensure(missing.contains(&other.rank), || "elsewhere is who is here".to_owned())?;
         let waits = self.run.ranks[other.rank.index()].records.iter().any(|record| {

@@ -26,7 +26,7 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_m
 /// The longest wait for one of several addresses to take a connection, and to say a challenge, which a root does at once.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// What a newcomer says.
+/// The first message of a connecting rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HelloMsg {
     pub(super) rank: u32,

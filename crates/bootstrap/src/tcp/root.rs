@@ -223,7 +223,7 @@ impl Serving {
         }
     }
 
-    /// Serves those who ask what rank 0 said before it went, at most for so long.
+    /// Serves ranks that read what rank 0 published before it left, at most for this time.
     pub(super) fn linger(mut self, limit: Duration) {
         self.command(Command::Linger(limit));
         if let Some(thread) = self.thread.take()

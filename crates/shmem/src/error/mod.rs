@@ -185,7 +185,7 @@ pub enum Error {
     },
     /// The heap has no place for a request that is free on all members.
     #[error(
-        "the symmetric heap has no range for {needed} bytes (alignment {alignment}, {tag}): the largest range free on all \
+        "the symmetric heap cannot hold {needed} bytes (alignment {alignment}, {tag}): the largest range free on all \
          members has {largest} of {total} free bytes, so {missing} are missing; raise heap.bytes (now {heap_bytes})"
     )]
     HeapExhausted {

@@ -102,7 +102,7 @@ impl FaultContext<'_> {
         let missed = stopped.map(|stopped| stopped.peer).or(awaited);
         let cause = match (state.losses().into_iter().next(), route, mine) {
             (Some(mut loss), route, _) => {
-                // What the NIC says of a peer that is gone belongs to its loss.
+                // What the NIC reports about a peer that is gone belongs to its loss.
                 if let Some(Fault::Reported { detail, .. }) = route.filter(|_| missed == Some(loss.rank)) {
                     loss.detail = format!("{}; {detail}", loss.detail);
                 }

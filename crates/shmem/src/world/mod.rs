@@ -301,7 +301,7 @@ impl World {
     }
 
     /// Lets `explainer` put into words what kernels of an operation report that is no expired wait, as long as it lives: the
-    /// world's cause is then [`Fault::Reported`]. Several may serve one operation; the first that knows is heard. Not
+    /// world's cause is then [`Fault::Reported`]. Several may serve one operation; the first that knows a cause decides. Not
     /// collective.
     pub fn explain_faults(&self, code: OperationCode, explainer: Weak<dyn ExplainFault>) {
         self.inner.explainers.insert(code, explainer);

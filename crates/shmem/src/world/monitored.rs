@@ -106,7 +106,7 @@ impl World {
         }
     }
 
-    /// Who of the group was lost, in the order of the news.
+    /// Who of the group was lost, in the order in which they were noticed.
     fn lost_of(&self, group: &Group) -> Vec<Loss> {
         self.rendezvous().losses().into_iter().filter(|loss| group.contains(loss.rank)).collect()
     }

@@ -1,4 +1,4 @@
-//! What an endpoint says of what it did.
+//! What an endpoint reports about what it did.
 
 use core::ffi::{c_char, c_int, c_void};
 use std::ffi::CStr;
@@ -23,7 +23,7 @@ impl Wire {
     /// Adds what has ended, by slots; the provider does what peers ask for meanwhile.
     ///
     /// # Errors
-    /// What the completion queue says of itself, and what a peer asked for that failed here.
+    /// What the completion queue reports about itself, and what a peer asked for that failed here.
     pub(crate) fn poll(&self, ended: &mut Vec<(usize, Result<(), Fault>)>) -> Result<(), Fault> {
         let mut found = [FiCqEntry { op_context: core::ptr::null_mut() }; TURN];
         // SAFETY: the completion queue is open, and its table of functions is the provider's.
@@ -73,7 +73,7 @@ impl Wire {
         Ok(())
     }
 
-    /// What the provider says of an error.
+    /// What the provider reports about an error.
     fn provider_words(
         &self,
         words: unsafe extern "C" fn(*mut FidCq, c_int, *const c_void, *mut c_char, usize) -> *const c_char,

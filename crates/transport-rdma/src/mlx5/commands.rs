@@ -1,4 +1,4 @@
-//! What each command says. Nothing here sends one.
+//! The content of each command. Nothing here sends one.
 
 use super::field::Command;
 use super::layout::{
@@ -221,7 +221,7 @@ pub(super) fn first_error(reply: &Command) -> (u8, u8) {
     (get(qp_context_extension::syndrome), get(qp_context_extension::vendor_error_syndrome))
 }
 
-/// What an answer says of its command: `None` if it was done, else status and syndrome in words.
+/// What an answer reports about its command: `None` if it was done, else status and syndrome in words.
 pub(super) fn refusal(reply: &Command) -> Option<String> {
     let (status, syndrome) = (reply.get(answer::status), reply.get(answer::syndrome));
     if status == 0 {

@@ -65,7 +65,7 @@ fn words(syndrome: u8, vendor: u8) -> String {
     syndrome_words(Provider::Mlx5, u64::from(vendor) << 8 | u64::from(syndrome))
 }
 
-/// What the NIC says of the error whose completion was overwritten.
+/// What the NIC reports about the error whose completion was overwritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FirstError {
     /// The syndromes, its own and the vendor's.
@@ -117,7 +117,7 @@ impl FirstError {
 pub(super) enum Stop {
     /// The completion of the first error itself.
     Seen(ErrorCompletion),
-    /// A flush has overwritten it: the last completion, and what the NIC says of the first error.
+    /// A flush has overwritten it: the last completion, and what the NIC reports about the first error.
     Flushed(ErrorCompletion, FirstError),
 }
 

@@ -57,7 +57,7 @@ pub struct Fault {
     pub words: String,
 }
 
-/// What a NIC says of a request. Completions of a queue come in the order of its positions.
+/// What a NIC reports about a request. Completions of a queue come in the order of its positions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Completion {
     /// The position of the entry.

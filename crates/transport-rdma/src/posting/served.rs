@@ -22,7 +22,7 @@ pub struct Making {
     pub limits: NicLimits,
     /// How long an entry without bytes may be on its way; longer ones have time for their bytes.
     pub patience: Duration,
-    /// Which queue it is and whom it goes to, for people: every failure says it.
+    /// The queue and its peer, as text: part of every failure.
     pub name: String,
 }
 

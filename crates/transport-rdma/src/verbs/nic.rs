@@ -126,7 +126,7 @@ impl Nic {
         }
     }
 
-    /// What the library says of a port.
+    /// What the library reports about a port.
     pub(crate) fn port(&self, port: u8) -> Result<IbvPortAttr> {
         // SAFETY: all bits zero are a value of this plain struct.
         let mut attributes: IbvPortAttr = unsafe { core::mem::zeroed() };
@@ -173,7 +173,7 @@ pub(crate) struct OpenPort {
     pub(crate) number: u8,
     /// Its address, as an index of its table.
     pub(crate) gid_index: u8,
-    /// What the library says of it now.
+    /// What the library reports about it now.
     pub(crate) live: IbvPortAttr,
 }
 

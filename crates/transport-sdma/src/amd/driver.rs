@@ -83,7 +83,7 @@ impl DriverQueue {
     }
 }
 
-/// Makes queues on chosen engines of the GPUs of this process. Any thread, any number at once; not collective. What it says of a
+/// Makes queues on chosen engines of the GPUs of this process. Any thread, any number at once; not collective. What it reports about a
 /// queue is believed: the host reads and writes at its addresses. It cannot be implemented outside this crate.
 pub trait Driver: Send + Sync + fmt::Debug {
     /// Which functions of which library, for people.

@@ -62,7 +62,7 @@ impl QueueEngine for AmdEngine {
         format!("copy engine {} ({})", self.queue.engine(), self.queue.reason())
     }
 
-    /// Hardware stops and says nothing: who waits for it has a deadline.
+    /// Hardware stops silently: waits for it have a deadline.
     fn stopped(&self) -> Option<String> {
         None
     }

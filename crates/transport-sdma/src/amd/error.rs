@@ -79,7 +79,7 @@ pub enum AmdError {
         /// The node of the peer.
         destination_node: u32,
     },
-    /// Nothing says which engines serve a peer.
+    /// It is unknown which engines serve a peer.
     #[error(
         "no engine is known for copies from node {source_node} to node {destination_node}: {file} recommends none, and \
          the table of engines does not describe this machine: {why}",
@@ -283,7 +283,7 @@ pub enum AmdError {
         /// The engine.
         engine: u32,
     },
-    /// What the crate says of packets and rings.
+    /// What the crate reports about packets and rings.
     #[error(transparent)]
     Words(#[from] crate::Error),
     /// A ring that cannot be.

@@ -246,7 +246,7 @@ impl AmdQueue {
         &self.choice.reason
     }
 
-    /// Takes the queue away and says how that went, which dropping it only logs.
+    /// Destroys the queue and returns the error, which dropping it only logs.
     ///
     /// # Errors
     /// The errors of [`Driver::destroy`]; what is lost then stays until the process ends, and the engine's slot with it.

@@ -56,7 +56,7 @@ impl Turns {
         self.seat().is_some()
     }
 
-    /// A HIP call of the calling thread: a switching point, and where faults strike. Threads that are not attached pass.
+    /// A HIP call of the calling thread: a switching point, and where faults are injected. Threads that are not attached pass.
     /// `device` is the thread's current one.
     pub(super) fn enter_call(&self, name: &'static str, device: u32) -> Result<(), HipError> {
         let _ = IN_CALL.try_with(|inside| inside.set(true));

@@ -1,4 +1,4 @@
-//! Who may join: connections that have not said who they are, and what becomes of them.
+//! Admission: connections that are not authenticated yet.
 
 #![expect(
     clippy::disallowed_methods,
